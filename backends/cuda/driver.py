@@ -1,0 +1,91 @@
+"""The four calls of the CUDA driver API that loading and launching need, through ctypes.
+
+`cuLaunchKernel` takes the kernel's arguments as one packed buffer, so a call costs one struct.pack
+and one foreign call. Primary contexts are torch's; this file makes none.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from portable.errors import LaunchError
+from portable.plan import Device
+
+_BUFFER_POINTER, _BUFFER_SIZE, _END = 1, 2, 0
+_MAX_DYNAMIC_SHARED = 8
+_GRID_DIMENSIONS = (ctypes.c_uint,) * 7
+
+
+@functools.cache
+def _library() -> Any:
+    try:
+        library = ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        raise LaunchError("the CUDA driver", f"libcuda.so.1 cannot be loaded: {error}") from error
+    library.cuLaunchKernel.argtypes = [
+        ctypes.c_void_p,
+        *_GRID_DIMENSIONS,
+        ctypes.c_void_p,
+        ctypes.c_void_p,
+        ctypes.c_void_p,
+    ]
+    return library
+
+
+def _check(status: int, what: str) -> None:
+    if status:
+        name, text = ctypes.c_char_p(), ctypes.c_char_p()
+        _library().cuGetErrorName(status, ctypes.byref(name))
+        _library().cuGetErrorString(status, ctypes.byref(text))
+        spelled = f"{(name.value or b'').decode()}: {(text.value or b'').decode()}"
+        raise LaunchError(what, f"the driver answered {status} {spelled}")
+
+
+def load(binary: bytes, entry: str, shared: int, device: Device) -> int:
+    """Load a cubin on torch's context of `device`; answers the function's handle."""
+    import torch
+
+    with torch.cuda.device(device.index):
+        torch.cuda.current_stream(device.index).query()  # makes torch's context current
+        module, function = ctypes.c_void_p(), ctypes.c_void_p()
+        _check(_library().cuModuleLoadData(ctypes.byref(module), binary), f"loading {entry}")
+        status = _library().cuModuleGetFunction(ctypes.byref(function), module, entry.encode())
+        _check(status, f"finding {entry}")
+        allow_shared(function.value or 0, shared, entry)
+    return function.value or 0
+
+
+def allow_shared(function: int, shared: int, entry: str) -> None:
+    """Let a kernel have more than 48 KB of dynamic shared memory."""
+    if shared > 48 * 1024:
+        status = _library().cuFuncSetAttribute(ctypes.c_void_p(function), _MAX_DYNAMIC_SHARED, shared)
+        _check(status, f"asking for {shared} bytes of shared memory for {entry}")
+
+
+def launcher(function: int, entry: str, threads: int, shared: int) -> Callable[..., None]:
+    """A callable `(grid, stream, kernarg)`."""
+    launch = _library().cuLaunchKernel
+    handle = ctypes.c_void_p(function)
+    local = threading.local()
+
+    def start(grid: tuple[int, int, int], stream: int, kernarg: bytearray) -> None:
+        try:
+            owner, extra, _ = local.state
+        except AttributeError:
+            owner = None
+        if owner is not kernarg:
+            size = ctypes.c_size_t(len(kernarg))
+            view = (ctypes.c_char * len(kernarg)).from_buffer(kernarg)
+            extra = (ctypes.c_void_p * 5)(
+                _BUFFER_POINTER, ctypes.addressof(view), _BUFFER_SIZE, ctypes.addressof(size), _END
+            )
+            local.state = (kernarg, extra, (view, size))
+        status = launch(handle, *grid, threads, 1, 1, shared, stream, None, extra)
+        if status:
+            _check(status, f"launching {entry} on a grid of {grid}")
+
+    return start

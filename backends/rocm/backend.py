@@ -1,0 +1,187 @@
+"""AMD: how its cards are detected, compiled for and launched on."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from portable.backend import Backend, CodeObject, Detection, Machine, Resources
+from portable.errors import CompileError
+from portable.plan import Device, NativeKernel
+
+_KB = 1024
+_HERE = nullcontext()
+_TOPOLOGY = "/sys/class/kfd/kfd/topology/nodes"
+
+
+def _target(arch: str, name: str, compute_units: int, wave: int, lds_kb: int, l2_mb: int) -> Device:
+    return Device(
+        "rocm", arch, name, 0, compute_units, wave, lds_kb * _KB, 512 if wave == 64 else 256, l2_mb * _KB * _KB
+    )
+
+
+# Compute units, LDS and L2 as in the hardware table of the ROCm documentation.
+TARGETS = (
+    _target("gfx90a", "AMD Instinct MI250X (one die)", 110, 64, 64, 8),
+    _target("gfx942", "AMD Instinct MI300X", 304, 64, 64, 4),
+    _target("gfx950", "AMD Instinct MI355X", 256, 64, 160, 4),
+    _target("gfx1100", "AMD Radeon RX 7900 XTX", 96, 32, 64, 6),
+    _target("gfx1201", "AMD Radeon RX 9070 XT", 64, 32, 64, 8),
+)
+
+
+def arch_name(feature_name: str) -> str:
+    """`gfx942:sramecc+:xnack-` as the compilers' `gfx942`."""
+    return feature_name.partition(":")[0]
+
+
+class RocmBackend(Backend):
+    """AMD cards through Triton, HIP C++ and torch's own libraries."""
+
+    name = "rocm"
+    languages = ("hip", "triton", "torch")
+    device_type = "cuda"  # what a ROCm build of torch calls its devices
+
+    @classmethod
+    def detect(cls, machine: Machine) -> Detection:
+        if not machine.exists("/dev/kfd"):
+            return Detection(False, False, "no AMD card: /dev/kfd is not there")
+        if not cls._has_gpu_node(machine):
+            return Detection(False, False, "no AMD card: the kernel driver is loaded but lists no GPU")
+        for variable in ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
+            visible = machine.environ.get(variable)
+            if visible is not None and visible.strip() in ("", "-1"):
+                return Detection(False, False, f"{variable}={visible!r} hides the AMD card")
+        if machine.torch_build.get("hip") is None:
+            kind = "for CUDA" if machine.torch_build.get("cuda") else "for the CPU only"
+            return Detection(
+                True,
+                False,
+                f"an AMD card is here, but this torch is built {kind}: install a ROCm build of torch "
+                "(pytorch.org/get-started) to use it",
+            )
+        return Detection(True, True, f"an AMD card is here and torch is built for ROCm {machine.torch_build['hip']}")
+
+    @staticmethod
+    def _has_gpu_node(machine: Machine) -> bool:
+        """A topology node with SIMDs is a GPU; the CPU's nodes have none."""
+        try:
+            for node in machine.listdir(_TOPOLOGY):
+                for line in machine.read(f"{_TOPOLOGY}/{node}/properties").splitlines():
+                    key, _, value = line.partition(" ")
+                    if key == "simd_count" and value.strip() not in ("", "0"):
+                        return True
+        except OSError:
+            return False
+        return False
+
+    @functools.lru_cache(maxsize=None)  # noqa: B019 - one instance lives as long as the process
+    def device(self, index: int) -> Device:
+        import torch
+
+        found = torch.cuda.get_device_properties(index)
+        arch = arch_name(found.gcnArchName)
+        known = next((target for target in TARGETS if target.arch == arch), None)
+        return Device(
+            self.name,
+            arch,
+            found.name,
+            index,
+            found.multi_processor_count,
+            getattr(found, "warp_size", known.warp_size if known else 64),
+            known.shared_memory if known else 64 * _KB,
+            known.registers if known else 256,
+            getattr(found, "L2_cache_size", 0),
+        )
+
+    def language_missing(self, language: str) -> str | None:
+        if language == "triton" and importlib.util.find_spec("triton") is None:
+            return "triton is not installed"
+        if language == "hip":
+            from portable.backends.rocm import compile
+
+            try:
+                compile.toolchain()
+            except CompileError as error:
+                return str(error)
+        return None
+
+    def targets(self) -> tuple[Device, ...]:
+        return TARGETS
+
+    def relatives(self, arch: str) -> tuple[str, ...]:
+        others = [target.arch for target in TARGETS if target.arch != arch]
+        own = next((target.warp_size for target in TARGETS if target.arch == arch), 64)
+        waves = {target.arch: target.warp_size for target in TARGETS}
+        return tuple(sorted(others, key=lambda other: (waves[other] != own, abs(_digits(other) - _digits(arch)))))
+
+    def triton_target(self, device: Device) -> tuple[str, int | str, int]:
+        return "hip", device.arch, device.warp_size
+
+    def compile_native(self, kernel: NativeKernel, device: Device, includes: tuple[Path, ...]) -> bytes:
+        from portable.backends.rocm.compile import compile
+
+        return compile(kernel.source, kernel.defines, device.arch, includes=includes)
+
+    def compiler_version(self, language: str) -> str:
+        from portable.backends.rocm.compile import toolchain
+
+        return toolchain().name
+
+    def resources(self, code: CodeObject) -> Resources:
+        from portable.backends.rocm.metadata import resources
+
+        found = resources(code.binary)[code.entry]
+        return Resources(
+            found["vgprs"],
+            found["lds"],
+            found["scratch"],
+            found["vgpr_spills"] + found["sgpr_spills"],
+        )
+
+    def load(self, code: CodeObject, device: Device) -> Any:
+        from portable.backends.rocm.runtime import runtime
+
+        hip = runtime()
+        with hip.on_device(device.index):
+            return hip.get_function(hip.load_module(code.binary), code.entry)
+
+    def launcher(self, function: Any, code: CodeObject, device: Device) -> Callable[..., None]:
+        from portable.backends.rocm.runtime import runtime
+
+        launch = runtime().launch
+        block = (code.threads, 1, 1)
+
+        def start(grid: tuple[int, int, int], stream: int, kernarg: bytearray) -> None:
+            launch(function, grid, block, code.shared, stream, bytes(kernarg), name=code.entry)
+
+        return start
+
+    def stream(self, index: int) -> int:
+        import torch
+
+        return torch._C._cuda_getCurrentRawStream(index)
+
+    def on(self, index: int) -> AbstractContextManager[Any]:
+        import torch
+
+        return _HERE if torch._C._cuda_getDevice() == index else torch.cuda.device(index)
+
+    def info(self) -> list[tuple[str, str]]:
+        import torch
+
+        from portable.backends.rocm.compile import toolchain
+
+        rows = [
+            (f"card {index}", f"{self.device(index)}, {self.device(index).multiprocessors} compute units")
+            for index in range(torch.cuda.device_count())
+        ]
+        return [*rows, ("HIP compiler", toolchain().name)]
+
+
+def _digits(arch: str) -> int:
+    return int(arch.removeprefix("gfx"), 16)

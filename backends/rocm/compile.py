@@ -1,0 +1,163 @@
+"""HIP C++ to a loadable code object, with or without ROCm on the machine.
+
+`ziglang` from PyPI carries clang and lld with the AMDGPU target, and the Triton wheel carries AMD's
+device libraries. clang's own link step fails there, so compiling, assembling and linking are three
+calls. Without `ziglang` the same three are made with the clang of a ROCm installation or of the system.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from importlib import metadata, util
+from pathlib import Path
+
+from portable.backends.rocm.metadata import resources
+
+__all__ = ["Toolchain", "compile", "resources", "toolchain"]
+
+_HERE = Path(__file__).resolve().parent
+_KERNELS = _HERE.parent.parent / "kernels"
+_OLDEST_CLANG = 19  # the first with fences over local memory alone, which the kernels use
+# Version 5 loads on every ROCm from 5.6 on; newer compilers default to 6.
+_CODE_OBJECT = "-mcode-object-version=5"
+
+
+@dataclass(frozen=True, slots=True)
+class Toolchain:
+    """The commands that start clang and lld, the device libraries, and a name for cache keys."""
+
+    name: str
+    clang: tuple[str, ...]
+    lld: tuple[str, ...]
+    bitcode: tuple[Path, ...]
+
+
+def compile(
+    source: Path,
+    defines: tuple[tuple[str, int | str], ...],
+    arch: str,
+    *,
+    includes: tuple[Path, ...] = (),
+    debug: bool = False,
+) -> bytes:
+    """The code object of a HIP C++ file for one architecture ("gfx942"; features after ":" are dropped).
+
+    `includes` are searched after this folder and `kernels/`; `debug` adds line tables. Raises
+    `portable.errors.CompileError` with the compiler's message.
+    """
+    tools = toolchain()
+    arch = arch.split(":")[0]
+    what = f"{source.name} for {arch}"
+    target = ["-target", "amdgcn-amd-amdhsa", f"-mcpu={arch}", _CODE_OBJECT, "-c"]
+    with tempfile.TemporaryDirectory(prefix="portable-") as folder:
+        assembly, relocatable, linked, controls = (
+            os.path.join(folder, f"kernel.{end}") for end in ("s", "o", "co", "bc")
+        )
+        libraries = [str(path) for path in tools.bitcode]
+        if libraries:
+            command = [*tools.clang, *target, "-emit-llvm", f"-DISA_VERSION={_isa_version(arch)}"]
+            _run(what, [*command, "-nogpulib", str(_HERE / "device_libs.c"), "-o", controls])
+            libraries.append(controls)
+        flags = _flags(arch, defines, includes, libraries, debug)
+        _run(what, [*tools.clang, *flags, "-S", str(source), "-o", assembly])
+        _run(what, [*tools.clang, *target, "-x", "assembler", assembly, "-o", relocatable])
+        _run(what, [*tools.lld, "-shared", "--no-undefined", relocatable, "-o", linked])
+        return Path(linked).read_bytes()
+
+
+def _flags(
+    arch: str,
+    defines: tuple[tuple[str, int | str], ...],
+    includes: tuple[Path, ...],
+    libraries: list[str],
+    debug: bool,
+) -> list[str]:
+    flags = ["-x", "hip", "--cuda-device-only", "--no-gpu-bundle-output", f"--offload-arch={arch}"]
+    flags += ["-nogpulib", "-nogpuinc", "-O3", "-std=c++17", "-ffp-contract=on", "-Wall"]
+    flags += [_CODE_OBJECT, *(f"-I{folder}" for folder in (_HERE, _KERNELS, *includes))]
+    if debug:
+        flags.append("-gline-tables-only")
+    for path in libraries:
+        flags += ["-Xclang", "-mlink-builtin-bitcode", "-Xclang", path]
+    return flags + [f"-D{name}={value}" for name, value in defines]
+
+
+def _isa_version(arch: str) -> int:
+    """AMD's number for "gfx<major><minor><stepping>": 90a -> 9010; the last two are hexadecimal digits."""
+    digits = arch.removeprefix("gfx")
+    return int(digits[:-2]) * 1000 + int(digits[-2], 16) * 100 + int(digits[-1], 16)
+
+
+def _run(what: str, command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    if done.returncode != 0:
+        from portable.errors import CompileError
+
+        raise CompileError(what, done.stderr.strip() or f"{command[0]} ended with {done.returncode}")
+
+
+@functools.cache
+def toolchain() -> Toolchain:
+    """The first usable clang: of the `ziglang` package, of ROCm, of the system; CompileError if none."""
+    for find in (_zig, _rocm, _system):
+        found = find()
+        if found is not None:
+            return found
+    from portable.errors import CompileError
+
+    raise CompileError(
+        "HIP C++", f"no clang {_OLDEST_CLANG} or newer with the AMDGPU target: pip install ziglang"
+    )
+
+
+def _zig() -> Toolchain | None:
+    if util.find_spec("ziglang") is None:
+        return None
+    zig = (sys.executable, "-m", "ziglang")
+    return Toolchain(
+        f"ziglang {metadata.version('ziglang')}",
+        (*zig, "clang"),
+        (*zig, "ld.lld"),
+        _device_libraries(_triton_library()),
+    )
+
+
+def _rocm() -> Toolchain | None:
+    root = Path(os.environ.get("ROCM_PATH", "/opt/rocm"))
+    return _clang(root / "llvm" / "bin" / "clang", root / "amdgcn" / "bitcode")
+
+
+def _system() -> Toolchain | None:
+    found = shutil.which("clang")
+    return None if found is None else _clang(Path(found), _triton_library())
+
+
+def _clang(clang: Path, libraries: Path | None) -> Toolchain | None:
+    linker = shutil.which("ld.lld", path=str(clang.resolve().parent)) or shutil.which("ld.lld")
+    if not clang.exists() or linker is None:
+        return None
+    said = subprocess.run([str(clang), "--version"], capture_output=True, text=True).stdout
+    version = re.search(r"version (\d+)", said)
+    if version is None or int(version[1]) < _OLDEST_CLANG:
+        return None
+    return Toolchain(said.splitlines()[0], (str(clang),), (linker,), _device_libraries(libraries))
+
+
+def _triton_library() -> Path | None:
+    spec = util.find_spec("triton")
+    if spec is None or spec.origin is None:
+        return None
+    return Path(spec.origin).parent / "backends" / "amd" / "lib"
+
+
+def _device_libraries(folder: Path | None) -> tuple[Path, ...]:
+    if folder is None:
+        return ()
+    return tuple(path for path in (folder / "ocml.bc", folder / "ockl.bc") if path.exists())

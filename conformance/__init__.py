@@ -1,0 +1,1 @@
+"""The conformance program: cases, runner, judge, timer, records, command line."""

@@ -1,0 +1,247 @@
+"""Inputs as a pure function of a case id: every machine gets the same bytes.
+
+Bits come from Philox, a counter-based generator, keyed by SHA-256 of the case id and the tensor's
+name. Values are made from those bits by integer arithmetic and exact scaling alone: no libm call,
+whose last bit differs between machines, and none of NumPy's distributions, whose streams may change
+between releases.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+FENCE_BYTES = 256
+"""Poisoned bytes on either side of every tensor; also keeps its base on a 256-byte boundary."""
+
+DTYPES: dict[str, torch.dtype] = {
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "float32": torch.float32,
+    "float64": torch.float64,
+}
+MANTISSA_BITS = {"bfloat16": 7, "float16": 10, "float32": 23, "float64": 52}
+
+
+class Bits:
+    """A stream of random 64-bit words that depends on `key` alone."""
+
+    def __init__(self, key: str):
+        digest = hashlib.sha256(key.encode()).digest()
+        self._philox = np.random.Philox(key=int.from_bytes(digest[:16], "little"))
+
+    def words(self, count: int) -> np.ndarray:
+        return self._philox.random_raw(count) if count else np.empty(0, np.uint64)
+
+    def uniform(self, count: int) -> np.ndarray:
+        """Float64 in [0, 1), multiples of 2^-53."""
+        return (self.words(count) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+    def below(self, bound: int, count: int) -> np.ndarray:
+        """Integers in [0, bound); the bias of the remainder is under bound / 2^64."""
+        return (self.words(count) % np.uint64(bound)).astype(np.int64)
+
+    def sign(self, count: int) -> np.ndarray:
+        return 1.0 - 2.0 * self.below(2, count)
+
+    def normal(self, count: int) -> np.ndarray:
+        """N(0, 1) to within the tails: the sum of twelve uniforms, less six, exactly in float64.
+
+        Eleven uniforms have 16 bits and the twelfth 48, so that a float32 mantissa is filled.
+        """
+        words = self.words(4 * count).reshape(4, count)
+        mask = np.uint64(0xFFFF)
+        total = np.zeros(count, np.uint64)
+        for row in words[:3]:
+            for shift in (0, 16, 32, 48):
+                total += (row >> np.uint64(shift)) & mask
+        low = (words[3] >> np.uint64(32)).astype(np.float64) * 2.0**-48
+        return total.astype(np.float64) * 2.0**-16 + low - 6.0
+
+
+def _normal(bits: Bits, shape: tuple[int, ...], dtype: str, position: int) -> np.ndarray:
+    return bits.normal(_count(shape))
+
+
+def _small_integers(bits: Bits, shape: tuple[int, ...], dtype: str, position: int) -> np.ndarray:
+    """Integers in [-4, 4]: sums of products stay exact in float32 up to a million terms."""
+    return bits.below(9, _count(shape)) - 4.0
+
+
+def _ties(bits: Bits, shape: tuple[int, ...], dtype: str, position: int) -> np.ndarray:
+    """Integers so large that many sums of products fall half-way between two results."""
+    limit = 64 if dtype == "float16" else 16
+    return bits.below(2 * limit + 1, _count(shape)) - float(limit)
+
+
+def _large_range(bits: Bits, shape: tuple[int, ...], dtype: str, position: int) -> np.ndarray:
+    """Magnitudes spread evenly over the exponents; squares and long sums stay inside the type."""
+    count, limit = _count(shape), (6 if dtype == "float16" else 20)
+    exponent = bits.below(2 * limit + 1, count) - limit
+    return np.ldexp(bits.sign(count) * (1.0 + bits.uniform(count)), exponent)
+
+
+def _cancellation(bits: Bits, shape: tuple[int, ...], dtype: str, position: int) -> np.ndarray:
+    """A large offset plus N(0, 1) in the first tensor; alternating signs of it in the others.
+
+    A mean or variance of the first cancels, and so does a sum of products of two tensors.
+    """
+    offset = 256.0 if dtype in ("float32", "float64") else 8.0
+    values = (bits.normal(_count(shape)) + offset).reshape(shape)
+    if position % 2:
+        parity = np.zeros(shape, np.int64)
+        for index in np.indices(shape, sparse=True):
+            parity = parity + index
+        values = values * (1.0 - 2.0 * (parity % 2))
+    return values.ravel()
+
+
+def _subnormals(bits: Bits, shape: tuple[int, ...], dtype: str, position: int) -> np.ndarray:
+    """Subnormal numbers in the first tensor, N(0, 1) in the others."""
+    count = _count(shape)
+    if position:
+        return bits.normal(count)
+    digits = bits.below(2 ** MANTISSA_BITS[dtype], count).astype(np.float64)
+    return (
+        bits.sign(count)
+        * digits
+        * torch.finfo(DTYPES[dtype]).smallest_normal
+        * torch.finfo(DTYPES[dtype]).eps
+    )
+
+
+def _nonfinite(bits: Bits, shape: tuple[int, ...], dtype: str, position: int) -> np.ndarray:
+    """N(0, 1) with signed zeros, and a NaN, an Inf and a -Inf in every tensor of a few rows."""
+    values = bits.normal(_count(shape))
+    if values.size:
+        special = [0.0, -0.0]
+        if position == 0 or len(shape) > 1:
+            special += [np.nan, np.inf, -np.inf][: max(1, values.size // 16)]
+        values[bits.below(values.size, len(special))] = special
+    return values
+
+
+Maker = Callable[[Bits, "tuple[int, ...]", str, int], np.ndarray]
+VALUES: dict[str, Maker] = {
+    "normal": _normal,
+    "small_integers": _small_integers,
+    "large_range": _large_range,
+    "cancellation": _cancellation,
+    "subnormals": _subnormals,
+    "nonfinite": _nonfinite,
+    "ties": _ties,
+}
+
+LAYOUTS = ("contiguous", "transposed", "padded", "sliced", "expanded", "offset")
+"""transposed: last two dimensions swapped in memory. padded: rows three elements apart from each
+other. sliced: every second element of the last dimension. expanded: the first dimension has stride
+0. offset: the base is one element past an aligned address."""
+
+
+@dataclass(frozen=True)
+class Input:
+    """A tensor as a view of its own fenced, poisoned buffer, so that it can move between devices
+    without losing its strides, and so that a read or write beside it shows."""
+
+    name: str
+    buffer: torch.Tensor
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+    sha256: str
+
+    def view(self, buffer: torch.Tensor) -> torch.Tensor:
+        return buffer.as_strided(self.shape, self.strides, self.offset)
+
+    @property
+    def tensor(self) -> torch.Tensor:
+        return self.view(self.buffer)
+
+    def on(self, device: torch.device | str) -> tuple[torch.Tensor, torch.Tensor]:
+        """A copy on `device`: (the view, its whole buffer)."""
+        buffer = self.buffer.to(device, copy=True)
+        return self.view(buffer), buffer
+
+
+def make(
+    case_id: str, name: str, shape: tuple[int, ...], dtype: str, values: str, layout: str, position: int = 0
+) -> Input:
+    """The tensor `name` of case `case_id`, on the CPU. `position` counts the op's inputs from 0."""
+    repeated = layout == "expanded" and len(shape) > 1 and shape[0] > 1
+    distinct = (1, *shape[1:]) if repeated else shape
+    data = VALUES[values](Bits(f"{case_id}/{name}"), distinct, dtype, position)
+    if dtype != "float64":
+        data = data.astype(np.float32)
+    logical = torch.from_numpy(np.ascontiguousarray(data)).to(DTYPES[dtype]).reshape(distinct)
+    buffer, strides, offset = _place(logical, layout)
+    if repeated:
+        strides = (0, *strides[1:])
+    view = buffer.as_strided(shape, strides, offset)
+    return Input(name, buffer, shape, strides, offset, fingerprint(view))
+
+
+def fingerprint(tensor: torch.Tensor) -> str:
+    """SHA-256 of dtype, shape and the elements' bytes in row-major order."""
+    tensor = tensor.detach().cpu().contiguous()
+    head = f"{str(tensor.dtype).removeprefix('torch.')}{tuple(tensor.shape)}".encode()
+    body = tensor.reshape(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
+    return hashlib.sha256(head + body).hexdigest()
+
+
+def fenced(
+    shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | str
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """A poisoned contiguous tensor in a poisoned buffer: (the tensor, its whole buffer)."""
+    fence = FENCE_BYTES // dtype.itemsize
+    count = _count(shape)
+    buffer = torch.full((count + 2 * fence,), float("nan"), dtype=dtype, device=device)
+    return buffer[fence : fence + count].view(shape), buffer
+
+
+def fence_intact(buffer: torch.Tensor) -> bool:
+    """Whether the poison on both sides of a `fenced` tensor is still there."""
+    fence = FENCE_BYTES // buffer.dtype.itemsize
+    return bool(buffer[:fence].isnan().all()) and bool(buffer[-fence:].isnan().all())
+
+
+def same_bits(first: torch.Tensor, second: torch.Tensor) -> bool:
+    """Whether two tensors hold the same bytes; NaN equals NaN of the same payload."""
+    if first.shape != second.shape or first.dtype != second.dtype:
+        return False
+    if first.numel() == 0:
+        return True
+    integer = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[first.element_size()]
+    return torch.equal(first.contiguous().view(integer), second.contiguous().view(integer))
+
+
+def _count(shape: tuple[int, ...]) -> int:
+    count = 1
+    for size in shape:
+        count *= size
+    return count
+
+
+def _place(logical: torch.Tensor, layout: str) -> tuple[torch.Tensor, tuple[int, ...], int]:
+    """`logical` inside a poisoned buffer in the given layout: (buffer, strides, storage offset)."""
+    shape = tuple(logical.shape)
+    padding, step, order = 0, 1, list(range(len(shape)))
+    if layout == "padded" and len(shape) > 1:
+        padding = 3
+    elif layout == "sliced" and shape:
+        step = 2
+    elif layout == "transposed" and len(shape) > 1:
+        order[-2:] = order[-1], order[-2]
+    strides = [0] * len(shape)
+    extent = step
+    for depth, dim in enumerate(reversed(order)):
+        strides[dim] = extent
+        extent = extent * max(shape[dim], 1) + (padding if depth == 0 else 0)
+    fence = FENCE_BYTES // logical.element_size()
+    offset = fence + (1 if layout == "offset" else 0)
+    buffer = torch.full((extent + offset + fence,), float("nan"), dtype=logical.dtype)
+    buffer.as_strided(shape, strides, offset).copy_(logical)
+    return buffer, tuple(strides), offset

@@ -1,0 +1,181 @@
+"""What a case's answer must be: inputs, float64 reference on the CPU, and the bound of each output."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from portable.conformance import inputs
+from portable.conformance.cases import Case, axis_param, input_shapes, leading_size, tensor_shape
+from portable.conformance.judge import Tolerance, Verdict, integers_exact, judge
+
+from portable import catalog
+from portable.spec import Spec
+
+GRADIENT_ROUNDINGS = 4.0
+"""Roundings to the input type that a gradient through autograd may take on its way (the saved output,
+the upstream gradient, the pre-activation), relative to the largest gradient of the tensor."""
+
+
+@dataclass(frozen=True)
+class Expected:
+    """One output: its float64 reference and error scale, its tolerance and its type."""
+
+    ref: torch.Tensor
+    magnitude: torch.Tensor | None
+    tolerance: Tolerance
+    dtype: torch.dtype
+    exact: bool = False
+
+    def judge(self, got: Any, bias: bool) -> Verdict:
+        if not isinstance(got, torch.Tensor):
+            return Verdict("Fail.dtype", note=f"got a {type(got).__name__}, expected a tensor")
+        return judge(
+            got,
+            self.ref,
+            self.magnitude,
+            self.tolerance,
+            self.dtype,
+            exact=self.exact,
+            bias=bias and not self.exact,
+        )
+
+
+@dataclass(frozen=True)
+class Question:
+    """A case made concrete: its input tensors, its parameters and what each output must be."""
+
+    case: Case
+    spec: Spec
+    inputs: dict[str, inputs.Input]
+    expected: dict[str, Expected]
+
+    @property
+    def sha256(self) -> dict[str, str]:
+        return {name: made.sha256 for name, made in self.inputs.items()}
+
+    @property
+    def biased_values(self) -> bool:
+        """Whether the signed-bias test holds: independent N(0, 1) data, not repeated by a stride of 0."""
+        return self.case.values == "normal" and self.case.layout != "expanded" and self.case.mode != "grad"
+
+
+def ask(case: Case, spec: Spec) -> Question:
+    """The case's inputs and its answer; the same on every machine."""
+    made = {}
+    for position, (name, shape) in enumerate(input_shapes(spec, case.shape).items()):
+        dtype = case.dtype(spec.inputs[name].dtype)
+        made[name] = inputs.make(case.id, name, shape, dtype, case.values, case.layout, position)
+    if case.mode == "grad":
+        for name, shape in _output_shapes(case, spec).items():
+            dtype = case.dtype(spec.outputs[name].dtype)
+            made[f"d{name}"] = inputs.make(case.id, f"d{name}", shape, dtype, case.values, "contiguous")
+        return Question(case, spec, made, _gradients(case, spec, made))
+    return Question(case, spec, made, _outputs(case, spec, made))
+
+
+def answer(case: Case, spec: Spec, tensors: Mapping[str, torch.Tensor]) -> dict[str, Expected]:
+    """What the op's outputs must be for these CPU tensors (by input name, absent ones left out)."""
+    return _outputs(case, spec, tensors)
+
+
+def _outputs(case: Case, spec: Spec, made: Mapping[str, Any]) -> dict[str, Expected]:
+    tensors = {name: each.tensor if isinstance(each, inputs.Input) else each for name, each in made.items()}
+    wide = {name: tensors[name].to(torch.float64) if name in tensors else None for name in spec.inputs}
+    refs = _named(spec, _call(catalog.load_entry(spec.reference.entry), case, spec, wide))
+    scales: dict[str, Any] = {}
+    if spec.reference.magnitude is not None:
+        scales = _named(spec, _call(catalog.load_entry(spec.reference.magnitude), case, spec, wide))
+    acc = inputs.DTYPES[dict(case.types)["acc"]]
+    integers = case.values in ("small_integers", "ties")
+    sizes = {**dict(case.shape.axes), "B": leading_size(spec, case.shape)}
+    expected = {}
+    for name, output in spec.outputs.items():
+        dtype = inputs.DTYPES[case.dtype(output.dtype)]
+        limits = spec.tolerance[name]
+        tolerance = Tolerance(limits.result, float(limits.sum.evaluate(**sizes)), acc)
+        if output.when is not None and output.when not in tensors:
+            expected[name] = Expected(torch.empty(0, dtype=torch.float64), None, tolerance, dtype)
+            continue
+        ref, scale = refs[name], scales.get(name)
+        if tuple(ref.shape) != _output_shapes(case, spec)[name] or ref.dtype != torch.float64:
+            raise ValueError(f"the reference of {spec.op} gives {name} as {ref.dtype} {tuple(ref.shape)}")
+        if scale is not None:
+            scale = scale.to(torch.float64).broadcast_to(ref.shape)
+        exact = integers and integers_exact(ref, list(tensors.values()), acc)
+        expected[name] = Expected(ref, scale, tolerance, dtype, exact)
+    return expected
+
+
+def _gradients(case: Case, spec: Spec, made: Mapping[str, inputs.Input]) -> dict[str, Expected]:
+    """Float64 gradients through the reference; a norm-wise bound, since they pass through several ops.
+
+    An op's gradient is strictly judged where it is computed, as an op of its own; here the question is
+    whether the formula is wired up right.
+    """
+    wide = {
+        name: made[name].tensor.to(torch.float64).requires_grad_() if name in made else None
+        for name in spec.inputs
+    }
+    with torch.enable_grad():
+        result = _named(spec, _call(catalog.load_entry(spec.reference.entry), case, spec, wide))
+        present = {name: tensor for name, tensor in wide.items() if tensor is not None}
+        upstream = [made[f"d{name}"].tensor.to(torch.float64) for name in result]
+        found = torch.autograd.grad(
+            list(result.values()), list(present.values()), upstream, allow_unused=True
+        )
+    acc = inputs.DTYPES[dict(case.types)["acc"]]
+    longest = max(
+        [1, *(size for each in made.values() for size in each.shape), leading_size(spec, case.shape)]
+    )
+    expected = {}
+    for (name, tensor), grad in zip(present.items(), found, strict=True):
+        grad = torch.zeros_like(tensor) if grad is None else grad.detach()
+        dtype = inputs.DTYPES[case.dtype(spec.inputs[name].dtype)]
+        narrow = max(torch.finfo(inputs.DTYPES[case.dtype(each.dtype)]).eps for each in spec.inputs.values())
+        factor = 8 + 4 * math.sqrt(longest) + GRADIENT_ROUNDINGS * narrow / torch.finfo(acc).eps
+        largest = grad.abs().max() if grad.numel() else torch.zeros((), dtype=torch.float64)
+        expected[f"d{name}"] = Expected(grad, largest.expand(grad.shape), Tolerance(0.51, factor, acc), dtype)
+    return expected
+
+
+def _output_shapes(case: Case, spec: Spec) -> dict[str, tuple[int, ...]]:
+    dims = [leading for _, leading in case.shape.leading]
+    leading = tuple(torch.broadcast_shapes(*dims)) if dims else ()
+    return {name: tensor_shape(spec, case.shape, output, leading) for name, output in spec.outputs.items()}
+
+
+def _call(function: Callable[..., Any], case: Case, spec: Spec, wide: Mapping[str, Any]) -> Any:
+    """A function of a reference file, called by name with the op's axis moved last and back again."""
+    axis_name = axis_param(spec)
+    arguments: dict[str, Any] = {name: param.default for name, param in spec.params.items()} | case.params
+    axis = arguments[axis_name] if axis_name is not None else -1
+    for name, tensor in wide.items():
+        moved = tensor is not None and axis_name is not None and spec.inputs[name].leading
+        arguments[name] = tensor.movedim(axis, -1) if moved else tensor
+    if axis_name is not None:
+        arguments[axis_name] = -1
+    parameters = inspect.signature(function).parameters
+    if not any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
+        arguments = {name: value for name, value in arguments.items() if name in parameters}
+    result = _named(spec, function(**arguments))
+    if axis_name is None:
+        return result
+    return {
+        name: tensor.movedim(-1, axis)
+        if tensor is not None and spec.outputs[name].leading and tensor.dim()
+        else tensor
+        for name, tensor in result.items()
+    }
+
+
+def _named(spec: Spec, result: Any) -> dict[str, Any]:
+    """A reference's result by output name, however it returned it."""
+    if isinstance(result, Mapping):
+        return dict(result)
+    several = result if isinstance(result, (tuple, list)) else (result,)
+    return dict(zip(spec.outputs, several, strict=True))

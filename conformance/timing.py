@@ -1,0 +1,159 @@
+"""Device time of a call, and the roof it is measured against, in one run.
+
+A call is captured into a graph that walks over rotating buffer sets larger than the last-level cache,
+so that neither the host nor the cache is measured; where capture fails, events bracket a plain loop.
+The candidates are replayed in turn, so that a drifting clock falls on all of them alike, and what is
+reported is the ratio within each turn.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+TURNS = 25
+MIN_TURN_US = 300.0
+"""A turn lasts at least this long: an event's resolution is about 0.5 us."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Microseconds per call, one entry per turn; `graph` is False where events timed a plain loop."""
+
+    name: str
+    microseconds: tuple[float, ...]
+    graph: bool
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.microseconds)
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """baseline time / ours, per turn: above 1 ours is faster."""
+
+    median: float
+    minimum: float
+    maximum: float
+
+
+def ratio(ours: Sample, baseline: Sample) -> Ratio:
+    turns = [base / mine for mine, base in zip(ours.microseconds, baseline.microseconds, strict=True)]
+    return Ratio(statistics.median(turns), min(turns), max(turns))
+
+
+def set_count(bytes_per_set: int, l2_bytes: int, free_bytes: int) -> int:
+    """How many buffer sets to rotate over: three times the cache, at most half the free memory."""
+    wanted = max(2, -(-3 * max(l2_bytes, 1) // max(bytes_per_set, 1)))
+    return max(1, min(wanted, 64, free_bytes // (2 * max(bytes_per_set, 1))))
+
+
+class Timed:
+    """One candidate made ready: its calls captured or, failing that, a loop of them."""
+
+    def __init__(self, name: str, call: Callable[[Any], object], sets: Sequence[Any]):
+        self.name = name
+        self._sets = sets
+        self._call = call
+        for one in sets:
+            call(one)
+        torch.cuda.synchronize()
+        self._rounds = 1
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._capture()
+        per_round = max(self._turn(), 1e-3)
+        rounds = max(1, min(256 // max(len(sets), 1), int(MIN_TURN_US // per_round)))
+        if rounds > 1:
+            self._rounds = rounds
+            self._capture()
+        self.microseconds: list[float] = []
+
+    def _loop(self) -> None:
+        for _ in range(self._rounds):
+            for one in self._sets:
+                self._call(one)
+
+    def _capture(self) -> None:
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph):
+                self._loop()
+        except Exception:  # whatever a library raises when it meets a capture, events still time it
+            torch.cuda.synchronize()
+            self._graph = None
+            return
+        self._graph = graph
+
+    def _turn(self) -> float:
+        """Microseconds of one replay of all calls."""
+        start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        run = self._graph.replay if self._graph is not None else self._loop
+        run()
+        torch.cuda.synchronize()
+        start.record()
+        run()
+        stop.record()
+        torch.cuda.synchronize()
+        return start.elapsed_time(stop) * 1e3
+
+    def turn(self) -> None:
+        self.microseconds.append(self._turn() / (self._rounds * len(self._sets)))
+
+    def sample(self) -> Sample:
+        return Sample(self.name, tuple(self.microseconds), self._graph is not None)
+
+
+def interleaved(
+    candidates: Mapping[str, Callable[[Any], object]], sets: Sequence[Any], turns: int = TURNS
+) -> dict[str, Sample]:
+    """Time every candidate on the same buffer sets, one turn each in rotation."""
+    timed = [Timed(name, call, sets) for name, call in candidates.items()]
+    for number in range(turns):
+        for offset in range(len(timed)):
+            timed[(number + offset) % len(timed)].turn()
+    return {one.name: one.sample() for one in timed}
+
+
+def launch_cost(call: Callable[[], object], calls: int = 2000) -> float:
+    """Host microseconds per call, the device never waited for: the best of five rounds.
+
+    Rounds of `calls` / 5 with a synchronisation between keep the launch queue from filling up.
+    """
+    for _ in range(20):
+        call()
+    torch.cuda.synchronize()
+    best, each = float("inf"), max(1, calls // 5)
+    for _ in range(5):
+        start = time.perf_counter()
+        for _ in range(each):
+            call()
+        best = min(best, (time.perf_counter() - start) / each)
+        torch.cuda.synchronize()
+    return best * 1e6
+
+
+def copy_roof(device: torch.device, bytes_each_way: int = 1 << 30) -> float:
+    """Device copy bandwidth in bytes per second, bytes read plus bytes written."""
+    free = torch.cuda.mem_get_info(device)[0]
+    size = min(bytes_each_way, free // 4)
+    source = torch.empty(size // 4, dtype=torch.float32, device=device).normal_()
+    target = torch.empty_like(source)
+    sample = interleaved({"copy": lambda pair: pair[1].copy_(pair[0])}, [(source, target)])["copy"]
+    return 2 * source.numel() * 4 / (sample.median * 1e-6)
+
+
+def matrix_roof(device: torch.device, dtype: torch.dtype, size: int = 8192) -> float:
+    """FLOP per second of the vendor library's square matrix product on N(0, 1) data."""
+    left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
+    result = torch.empty_like(left)
+    sets = [(left, right, result)]
+    sample = interleaved({"matmul": lambda three: torch.matmul(three[0], three[1], out=three[2])}, sets)[
+        "matmul"
+    ]
+    return 2.0 * size**3 / (sample.median * 1e-6)

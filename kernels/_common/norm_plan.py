@@ -1,0 +1,218 @@
+"""Planning that rms_norm and layer_norm share: one launch forward; backward one that also sums the parameters'
+gradients over the rows of its persistent blocks, or two where a row is too long for that, then the sum of the
+blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from portable.kernels._common.row_plan import (
+    MAX_GRID,
+    TYPE_NAME,
+    RowClass,
+    length_argument,
+    row_class,
+    row_count_argument,
+    row_launch,
+    vector_length,
+)
+from portable.layout import Rows, rows
+from portable.plan import Argument, Call, Launch, NativeKernel, Plan, Pointer, Rejected, Scalar, Workspace
+
+COLUMN_SUM = Path(__file__).with_name("column_sum.cu")
+SUM_WIDTH, SUM_GROUPS = 32, 32
+COLUMN_THREADS = 128
+# Blocks that a multiprocessor holds at once decide how many are persistent: each walks rows/blocks rows.
+PERSISTENT_THREADS = 768
+
+
+def pointer(call: Call, name: str) -> tuple[str, Argument]:
+    """The tensor's address, or null where it is absent."""
+    if not call.has(name):
+        return name, Scalar("i64", 0)
+    return name, Pointer(name, aligned=call[name].alignment >= 16)
+
+
+def workspace(name: str) -> tuple[str, Argument]:
+    """The address of a workspace; allocations are aligned."""
+    return name, Pointer(name, aligned=True)
+
+
+def null(name: str) -> tuple[str, Argument]:
+    """The address of nothing."""
+    return name, Scalar("i64", 0)
+
+
+def _strides(views: dict[str, Rows]) -> tuple[tuple[str, Argument], ...]:
+    return tuple((f"{name}_stride", Scalar("i64", view.stride)) for name, view in views.items())
+
+
+def _parameters(call: Call, names: Sequence[str]) -> list[str]:
+    return [name for name in names if call.has(name)]
+
+
+def _defines(call: Call, dtype: str, names: Sequence[str]) -> tuple[tuple[str, int | str], ...]:
+    present = _parameters(call, names)
+    kind = call[present[0]].dtype if present else dtype
+    return (("W", TYPE_NAME[kind]), *((f"HAS_{name.upper()}", int(call.has(name))) for name in names))
+
+
+def forward_plan(call: Call, op: str, source: Path, parameters: Sequence[str]) -> Plan | Rejected:
+    """y from x and the parameters that are there."""
+    views = {name: rows(call[name]) for name in ("x", "y")}
+    x = views["x"]
+    dtype = call["x"].dtype
+    aligned = [(call[name], view.stride) for name, view in views.items()]
+    aligned += [(call[name], 0) for name in _parameters(call, parameters)]
+    kind = row_class(dtype, x.length, aligned, chunks=4, most_chunks=8)
+    if x.count > MAX_GRID * kind.rows_per_block:
+        return Rejected(f"{x.count} rows exceed the grid")
+    stage = "forward" if kind.resident else "forward_stream"
+    kernel = kind.kernel(
+        source, f"{op}_{stage}", *_defines(call, dtype, parameters), ("PASS", stage.upper())
+    )
+    args = (
+        pointer(call, "x"),
+        *(pointer(call, name) for name in parameters),
+        pointer(call, "y"),
+        *row_count_argument(kind, x.count),
+        length_argument(kind, x.length),
+        *_strides(views),
+        ("eps", Scalar("f32", call.params["eps"])),
+    )
+    return Plan((row_launch(kernel, kind, x, args),))
+
+
+def backward_plan(
+    call: Call, op: str, source: Path, parameters: Sequence[str], *, statistics: int, most_lanes: int
+) -> Plan | Rejected:
+    """dx and the gradients of the parameters that are there.
+
+    `statistics` floats per row pass from the rows' kernel to the columns'; up to `most_lanes` lanes per row
+    leave registers enough to sum the gradients beside it.
+    """
+    views = {name: rows(call[name]) for name in ("dy", "x", "dx")}
+    x = views["x"]
+    dtype = call["x"].dtype
+    present = _parameters(call, parameters)
+    aligned = [(call[name], view.stride) for name, view in views.items()]
+    aligned += [(call[name], 0) for name in present if name == "weight"]
+    fused = row_class(
+        dtype, x.length, aligned, chunks=2, most_chunks=2, most_lanes=most_lanes, threads=256
+    )
+    if present and fused.resident:
+        return _fused(call, op, source, parameters, fused, views)
+    return _split(call, op, source, parameters, aligned, views, statistics)
+
+
+def _fused(
+    call: Call, op: str, source: Path, parameters: Sequence[str], kind: RowClass, views: dict[str, Rows]
+) -> Plan:
+    x = views["x"]
+    resident = max(PERSISTENT_THREADS // kind.threads, 1)
+    blocks = min(call.device.multiprocessors * resident, -(-x.count // kind.rows_per_block))
+    kernel = kind.kernel(
+        source,
+        f"{op}_backward",
+        *_defines(call, call["x"].dtype, parameters),
+        ("SAVE", 0),
+        ("PASS", "BACKWARD"),
+    )
+    args = (
+        pointer(call, "dy"),
+        pointer(call, "x"),
+        pointer(call, "weight"),
+        pointer(call, "dx"),
+        workspace("columns"),
+        null("saved"),
+        *row_count_argument(kind, x.count),
+        length_argument(kind, x.length),
+        *_strides(views),
+        ("eps", Scalar("f32", call.params["eps"])),
+        ("blocks", Scalar("i32", blocks)),
+    )
+    sums, space = _sum_blocks(call, parameters, blocks, x.length)
+    return Plan((Launch(kernel, (blocks, 1, 1), args), sums), (space,))
+
+
+def _split(
+    call: Call,
+    op: str,
+    source: Path,
+    parameters: Sequence[str],
+    aligned: Sequence[tuple],
+    views: dict[str, Rows],
+    statistics: int,
+) -> Plan | Rejected:
+    x = views["x"]
+    dtype = call["x"].dtype
+    save = bool(_parameters(call, parameters))
+    kind = row_class(dtype, x.length, aligned, chunks=4, most_chunks=4)
+    if x.count > MAX_GRID * kind.rows_per_block:
+        return Rejected(f"{x.count} rows exceed the grid")
+    stage = "backward_rows" if kind.resident else "backward_stream"
+    common = _defines(call, dtype, parameters)
+    kernel = kind.kernel(source, f"{op}_{stage}", *common, ("SAVE", int(save)), ("PASS", stage.upper()))
+    saved = workspace("saved") if save else null("saved")
+    args = (
+        pointer(call, "dy"),
+        pointer(call, "x"),
+        pointer(call, "weight"),
+        pointer(call, "dx"),
+        *((null("columns"),) if kind.resident else ()),
+        saved,
+        *row_count_argument(kind, x.count),
+        length_argument(kind, x.length),
+        *_strides(views),
+        ("eps", Scalar("f32", call.params["eps"])),
+        *((("blocks", Scalar("i32", 0)),) if kind.resident else ()),
+    )
+    rows_launch = row_launch(kernel, kind, x, args)
+    if not save:
+        return Plan((rows_launch,))
+
+    vector = vector_length(dtype, [(call[name], views[name].stride) for name in ("dy", "x")])
+    across = -(-x.length // (COLUMN_THREADS * vector))
+    # Eight blocks of columns per multiprocessor: enough loads in flight, few partial sums.
+    down = min(max(8 * call.device.multiprocessors // across, 1), x.count, 65535)
+    columns = RowClass(dtype, vector, x.length % vector != 0, COLUMN_THREADS, COLUMN_THREADS, 1, False)
+    column_kernel = columns.kernel(source, f"{op}_columns", *common, ("PASS", "COLUMNS"))
+    column_args = (
+        pointer(call, "dy"),
+        pointer(call, "x"),
+        workspace("saved"),
+        workspace("columns"),
+        ("rows", Scalar("i64", x.count)),
+        ("length", Scalar("i64", x.length)),
+        *_strides({name: views[name] for name in ("dy", "x")}),
+        ("blocks", Scalar("i32", down)),
+    )
+    sums, space = _sum_blocks(call, parameters, down, x.length)
+    return Plan(
+        (rows_launch, Launch(column_kernel, (across, down, 1), column_args), sums),
+        (space, Workspace("saved", (x.count, statistics), "float32")),
+    )
+
+
+def _sum_blocks(
+    call: Call, parameters: Sequence[str], blocks: int, length: int
+) -> tuple[Launch, Workspace]:
+    present = _parameters(call, parameters)
+    dtype = call[present[0]].dtype
+    kernel = NativeKernel(
+        COLUMN_SUM,
+        "column_sum",
+        SUM_WIDTH * SUM_GROUPS,
+        (("W", TYPE_NAME[dtype]), ("WIDTH", SUM_WIDTH), ("GROUPS", SUM_GROUPS)),
+    )
+    results = [pointer(call, f"d{name}")[1] for name in present]
+    args = (
+        workspace("columns"),
+        ("first", results[0]),
+        ("second", results[-1] if len(results) > 1 else Scalar("i64", 0)),
+        ("blocks", Scalar("i32", blocks)),
+        ("length", Scalar("i64", length)),
+    )
+    grid = (-(-length // SUM_WIDTH), len(results), 1)
+    return Launch(kernel, grid, args), Workspace("columns", (len(results), blocks, length), "float32")

@@ -1,0 +1,182 @@
+// Rows held in registers. A block has THREADS threads; LANES of them (a power of two) share one row, and each
+// lane holds CHUNKS vectors of VEC elements. Vector c of lane l starts at column (c * LANES + l) * VEC, so a
+// warp reads contiguous memory and a chunk beyond the row is skipped whole.
+//
+// Defines: THREADS, LANES, CHUNKS, VEC; TAIL = 1 when the length may not be a multiple of VEC.
+#pragma once
+
+#include "prelude.h"
+
+#ifndef TAIL
+#define TAIL 0
+#endif
+
+constexpr int ROWS = THREADS / LANES;
+constexpr int WARPS = THREADS / WARP;
+constexpr int ROW_WARPS = LANES > WARP ? LANES / WARP : 1;
+static_assert(THREADS % LANES == 0 && THREADS % WARP == 0, "a block is whole rows and whole warps");
+
+// What a block of streaming kernels takes at a time.
+#define TILE (static_cast<int64_t>(LANES) * CHUNKS * VEC)
+
+DEVICE int row_lane() { return thread_x() & (LANES - 1); }
+DEVICE int row_slot() { return thread_x() / LANES; }
+DEVICE int chunk_column(int chunk) { return (chunk * LANES + row_lane()) * VEC; }
+
+// COUNT neighbouring elements as they lie in memory: 16-bit types stay packed, which halves the registers.
+template <class Type, int COUNT> struct cell {
+    static constexpr int PER_WORD = 4 / sizeof(Type);
+    static constexpr int BYTES = COUNT * sizeof(Type);
+    static constexpr int PART = BYTES < 16 ? BYTES : 16;    // one access
+    words<PART> part[BYTES / PART];
+
+    DEVICE uint32_t& word(int i) { return part[i / (PART / 4)].w[i % (PART / 4)]; }
+    DEVICE uint32_t word(int i) const { return part[i / (PART / 4)].w[i % (PART / 4)]; }
+
+    DEVICE float operator[](int i) const {
+        if constexpr (PER_WORD == 1) {
+            return float_of(word(i));
+        } else {
+            return to_float(Type{static_cast<uint16_t>(word(i / 2) >> (i % 2 * 16))});
+        }
+    }
+    DEVICE void clear() {
+#pragma unroll
+        for (int i = 0; i < COUNT / PER_WORD; ++i) word(i) = 0;
+    }
+    // What was unpacked so far is dropped: later uses unpack again, at one instruction each.
+    DEVICE void drop_unpacked() {
+        if constexpr (PER_WORD == 2) {
+#pragma unroll
+            for (int i = 0; i < COUNT / PER_WORD; ++i) opaque(word(i));
+        }
+    }
+    DEVICE void insert(int i, Type value) {
+        if constexpr (PER_WORD == 1) {
+            word(i) = bits_of(value);
+        } else {
+            word(i / 2) |= static_cast<uint32_t>(value.bits) << (i % 2 * 16);
+        }
+    }
+    DEVICE void round(const float (&value)[COUNT]) {
+        if constexpr (PER_WORD == 1) {
+#pragma unroll
+            for (int i = 0; i < COUNT; ++i) word(i) = bits_of(value[i]);
+        } else {
+#pragma unroll
+            for (int i = 0; i < COUNT / 2; ++i) word(i) = pack2<Type>(value[2 * i], value[2 * i + 1]);
+        }
+    }
+    DEVICE void load(const Type* address) {
+#pragma unroll
+        for (int i = 0; i < BYTES / PART; ++i) {
+            part[i] = load_words<PART>(reinterpret_cast<const char*>(address) + i * PART);
+        }
+    }
+    DEVICE void load_once(const Type* address) {
+#pragma unroll
+        for (int i = 0; i < BYTES / PART; ++i) {
+            part[i] = load_words_once<PART>(reinterpret_cast<const char*>(address) + i * PART);
+        }
+    }
+    DEVICE void store(Type* address) const {
+#pragma unroll
+        for (int i = 0; i < BYTES / PART; ++i) {
+            store_words(reinterpret_cast<char*>(address) + i * PART, part[i]);
+        }
+    }
+};
+template <class Type> struct cell<Type, 1> {
+    Type raw;
+
+    DEVICE float operator[](int) const { return to_float(raw); }
+    DEVICE void clear() { raw = Type{}; }
+    DEVICE void drop_unpacked() {}
+    DEVICE void insert(int, Type value) { raw = value; }
+    DEVICE void round(const float (&value)[1]) { raw = from_float<Type>(value[0]); }
+    DEVICE void load(const Type* address) { raw = *address; }
+    DEVICE void load_once(const Type* address) { raw = *address; }
+    DEVICE void store(Type* address) const { *address = raw; }
+};
+
+// Elements of a row that lie beyond its end read as zero.
+template <bool ONCE, class Type, class Index>
+DEVICE cell<Type, VEC> load_cell(const Type* row, Index column, Index length) {
+    cell<Type, VEC> held;
+    held.clear();
+    if (TAIL ? column + VEC <= length : column < length) {
+        if constexpr (ONCE) {
+            held.load_once(row + column);
+        } else {
+            held.load(row + column);
+        }
+    } else if constexpr (TAIL) {
+#pragma unroll
+        for (int i = 0; i < VEC; ++i) {
+            if (column + i < length) held.insert(i, row[column + i]);
+        }
+    }
+    return held;
+}
+
+// Rounds VEC floats and stores those that lie inside the row.
+template <class Type, class Index>
+DEVICE void store_cell(Type* row, Index column, Index length, const float (&value)[VEC]) {
+    if (TAIL ? column + VEC <= length : column < length) {
+        cell<Type, VEC> rounded;
+        rounded.round(value);
+        rounded.store(row + column);
+    } else if constexpr (TAIL) {
+#pragma unroll
+        for (int i = 0; i < VEC; ++i) {
+            if (column + i < length) row[column + i] = from_float<Type>(value[i]);
+        }
+    }
+}
+
+// Whether element i of the vector at `column` lies inside the row.
+template <class Index> DEVICE bool inside(Index column, int i, Index length) {
+    return TAIL ? column + i < length : column < length;
+}
+
+struct Sum {
+    static DEVICE float apply(float a, float b) { return a + b; }
+};
+struct Max {
+    static DEVICE float apply(float a, float b) { return math_max_number(a, b); }
+};
+
+template <class Op, int WIDTH> DEVICE float reduce_warp(float value) {
+#pragma unroll
+    for (int mask = WIDTH / 2; mask > 0; mask /= 2) value = Op::apply(value, shuffle_xor(value, mask));
+    return value;
+}
+
+// Combines COUNT values over the lanes of each row, in an order that depends on the class alone. All threads
+// of the block take part; another barrier must pass before `partial` (COUNT * WARPS floats) is used again.
+template <class Op, int COUNT>
+DEVICE void reduce_row(float (&value)[COUNT], float (&partial)[COUNT * WARPS]) {
+#pragma unroll
+    for (int k = 0; k < COUNT; ++k) value[k] = reduce_warp<Op, (LANES < WARP ? LANES : WARP)>(value[k]);
+    if constexpr (LANES > WARP) {
+        const int lane = thread_x() % WARP;
+        const int warp = thread_x() / WARP;
+        if (lane == 0) {
+#pragma unroll
+            for (int k = 0; k < COUNT; ++k) partial[k * WARPS + warp] = value[k];
+        }
+        barrier();
+        const int first = warp / ROW_WARPS * ROW_WARPS;
+#pragma unroll
+        for (int k = 0; k < COUNT; ++k) {
+            const float* own = partial + k * WARPS + first;
+            if constexpr (ROW_WARPS > 4) {
+                value[k] = reduce_warp<Op, ROW_WARPS>(own[lane % ROW_WARPS]);
+            } else {
+                value[k] = own[0];
+#pragma unroll
+                for (int i = 1; i < ROW_WARPS; ++i) value[k] = Op::apply(value[k], own[i]);
+            }
+        }
+    }
+}

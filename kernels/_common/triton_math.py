@@ -1,0 +1,76 @@
+"""Elementary functions for Triton kernels, in float32, that stay accurate where the plain ones do not."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def exp_scaled(x, shift):
+    """2^shift * exp(x) for x <= 0 (or NaN) within 2 ulp; `shift` is a whole number, at most 64.
+
+    exp2(x * log2(e)) alone is off by |x| ulp, as the product is rounded. Here the product's error is
+    carried as a second term. Below -150 the result is 0, and no infinity reaches the error term.
+    """
+    x = tl.where(x < -150.0, -150.0, x)
+    product = x * 1.44269502162933349609375
+    error = tl.fma(x, 1.44269502162933349609375, -product) + x * 1.92596299112661746887e-8
+    power = tl.exp2(product + shift)
+    return tl.fma(power, error * 0.69314718055994530942, power)
+
+
+@triton.jit
+def exp_nonpositive(x):
+    """exp(x) for x <= 0 (or NaN) within 2 ulp."""
+    return exp_scaled(x, 0.0)
+
+
+@triton.jit
+def sigmoid_factors(x):
+    """(left, right, last, complement): a * sigmoid(x) * b == (a * left) * (b * right) * last for any a and b,
+    rounded well right down to subnormal products; complement is sigmoid(-x).
+
+    exp(x) of a very negative x is subnormal or 0 in float32 although a * b may make the product an
+    ordinary number. So each side gets exp(x / 2), kept large by a power of two that `last` takes back.
+    """
+    negative = x < 0.0
+    low = x < -40.0
+    half = exp_scaled(-0.5 * tl.abs(x), tl.where(low, 64.0, 0.0))
+    power = tl.where(low, 0.0, half * half)  # 1 + exp(x) is 1 there
+    inverse = 1.0 / (1.0 + power)
+    left = tl.where(negative, half * tl.where(low, 2.3283064365386962890625e-10, 1.0), 1.0) * inverse
+    right = tl.where(negative, half * tl.where(low, 5.42101086242752217e-20, 1.0), 1.0)
+    last = tl.where(low, 2.3283064365386962890625e-10, 1.0)
+    return left, right, last, tl.where(negative, 1.0, power) * inverse
+
+
+@triton.jit
+def times_sigmoid(a, x):
+    """a * sigmoid(x)."""
+    left, right, last, _ = sigmoid_factors(x)
+    return (a * left) * right * last
+
+
+@triton.jit
+def normal_distribution(x):
+    """(Phi(x), phi(x)), the normal distribution and its density, within a few ulp in both tails.
+
+    Phi is erfc(-x / sqrt(2)) / 2, since 1 + erf cancels for negative x. The fit is that of Press et al.,
+    Numerical Recipes, section 6.2, relative error 1.2e-7: erfc(z) = t * exp(-z^2 + p(t)), t = 1 / (1 + z / 2).
+    """
+    square = x * x
+    bell = exp_nonpositive(-0.5 * square)
+    bell = tl.fma(bell, -0.5 * tl.where(square < 300.0, tl.fma(x, x, -square), 0.0), bell)
+    t = 1.0 / tl.fma(tl.abs(x), 0.35355339059327376220, 1.0)
+    p = tl.fma(t, 0.17087277, -0.82215223)
+    p = tl.fma(t, p, 1.48851587)
+    p = tl.fma(t, p, -1.13520398)
+    p = tl.fma(t, p, 0.27886807)
+    p = tl.fma(t, p, -0.18628806)
+    p = tl.fma(t, p, 0.09678418)
+    p = tl.fma(t, p, 0.37409196)
+    p = tl.fma(t, p, 1.00002368)
+    p = tl.fma(t, p, -1.26551223)
+    tail = 0.5 * t * bell * tl.exp2(p * 1.44269504088896340736)
+    return tl.where(x < 0.0, tail, 1.0 - tail), bell * 0.39894228040143267794

@@ -1,0 +1,166 @@
+"""Row kernels in Triton: size classes, argument packing, and the device functions they share.
+
+A tile is ROWS x BLOCK elements. BLOCK is the power of two that holds a row, ROWS how many short rows
+one program takes. Compiled code depends on the class alone (`RowTile`), never on exact sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import triton
+import triton.language as tl
+
+from portable.layout import rows
+from portable.plan import Argument, Call, Device, Launch, Plan, Pointer, Rejected, Scalar, TritonKernel
+
+ITEMSIZE = {"bfloat16": 2, "float16": 2, "float32": 4}
+MAX_THREADS = 1024
+MAX_GRID = 2**31 - 1
+SHORT_TILE = 2048  # elements a program takes, in several rows, where one row is shorter than that
+MIN_BLOCK = 16
+
+
+@dataclass(frozen=True, slots=True)
+class RowTile:
+    """The class of a row call: all that its compiled kernel may depend on besides dtypes.
+
+    `unit` elements (16 bytes) divide every row stride and the length, and every base is aligned to 16
+    bytes; or `unit` is 1 and nothing is promised. `streams` says that a row is longer than the tile.
+    """
+
+    rows: int
+    block: int
+    unit: int
+    num_warps: int
+    streams: bool
+
+    def kernel(self, function: Any, *constants: tuple[str, Any]) -> TritonKernel:
+        """`function` with its constexprs fixed by this class and by `constants`; kernels that stream take
+        one row per program and have no ROWS."""
+        own = (("UNIT", self.unit), ("ROWS", self.rows), ("BLOCK", self.block))
+        fixed = tuple(pair for pair in own if pair[0] in function.arg_names)
+        return TritonKernel(function, constants + fixed, num_warps=self.num_warps, num_stages=2)
+
+
+def warps(device: Device, threads: int) -> int:
+    """Warps of at least four, and at most 1024 threads, that come to `threads`."""
+    return max(4, min(threads, MAX_THREADS) // device.warp_size)
+
+
+def unit_of(call: Call, names: Iterable[str], row_names: Iterable[str], length: int) -> int:
+    """Elements of 16 bytes if all of `names` can be accessed so, else 1.
+
+    `names` are tensors of rows or of one row of `length`; those in `row_names` have a row stride.
+    """
+    names, row_names = list(names), list(row_names)
+    unit = 16 // ITEMSIZE[call[row_names[0]].dtype]
+    strides = [rows(call[name]).stride for name in row_names]
+    aligned = all(call[name].alignment >= 16 for name in names)
+    return unit if aligned and all(n % unit == 0 for n in (length, *strides)) else 1
+
+
+def row_tile(device: Device, length: int, unit: int, resident: int, per_thread: int = 16) -> RowTile:
+    """The tile for rows of `length`: the whole row up to `resident` elements, a part of it beyond.
+
+    `per_thread` elements go to each thread while 1024 threads suffice: 16 keep two 16-byte loads of
+    bfloat16 in flight and the float32 copies within 32 registers.
+    """
+    streams = length > resident
+    block = min(8192, resident) if streams else max(MIN_BLOCK, triton.next_power_of_2(length))
+    count = max(1, SHORT_TILE // block)
+    return RowTile(count, block, unit, warps(device, count * block // per_thread), streams)
+
+
+def too_large(count: int, length: int, tile: RowTile) -> Rejected | None:
+    """A rejection where program or column numbers would leave 32 bits."""
+    if length > 2**31 - 1 - 2 * tile.block:
+        return Rejected(f"rows of {length} elements: column numbers are 32-bit")
+    if triton.cdiv(count, tile.rows) > MAX_GRID:
+        return Rejected(f"{count} rows: more than {MAX_GRID} programs of {tile.rows}")
+    return None
+
+
+def row_args(call: Call, names: Iterable[str], aligned: bool) -> list[tuple[str, Argument]]:
+    """`<name>_ptr` and `<name>_stride` of each tensor of rows, in that order."""
+    args: list[tuple[str, Argument]] = []
+    for name in names:
+        args.append((f"{name}_ptr", Pointer(name, aligned)))
+        args.append((f"{name}_stride", Scalar("i64", rows(call[name]).stride)))
+    return args
+
+
+def plan_rows(
+    call: Call, names: tuple[str, ...], whole: Any, streaming: Any, resident: int, per_thread: int = 16
+) -> Plan | Rejected:
+    """One launch over tensors of rows alone: `whole` takes tiles of whole rows of at most `resident`
+    elements, `streaming` one row per program.
+
+    Both take `<name>_ptr, <name>_stride` for each of `names`; then `whole` takes count and length,
+    `streaming` length.
+    """
+    count, length, _ = rows(call[names[0]])
+    unit = unit_of(call, names, names, length)
+    tile = row_tile(call.device, length, unit, resident, per_thread)
+    if rejected := too_large(count, length, tile):
+        return rejected
+    args = row_args(call, names, aligned=unit > 1)
+    if not tile.streams:
+        args.append(("count", Scalar("i64", count)))
+    args.append(("length", Scalar("i32", length)))
+    kernel = tile.kernel(streaming if tile.streams else whole)
+    return Plan((Launch(kernel, (triton.cdiv(count, tile.rows), 1, 1), tuple(args)),))
+
+
+def plan_elementwise(call: Call, names: tuple[str, ...], function: Any, *constants: tuple[str, Any]) -> Plan | Rejected:
+    """One launch of `function` over tiles of SHORT_TILE elements of tensors of rows, all of one shape.
+
+    Tensors without gaps between rows are taken as one long row: one class then serves every shape. The
+    kernel takes `<name>_ptr, <name>_stride` for each of `names`, count, length and chunks (tiles per row).
+    """
+    views = {name: rows(call[name]) for name in names}
+    count, length, _ = views[names[0]]
+    strides = {name: view.stride for name, view in views.items()}
+    if count == 1 or all(stride == length for stride in strides.values()):
+        count, length, block = 1, count * length, SHORT_TILE
+        strides = dict.fromkeys(names, 0)
+    else:
+        block = min(SHORT_TILE, max(MIN_BLOCK, triton.next_power_of_2(length)))
+    unit = 16 // ITEMSIZE[call[names[0]].dtype]
+    if any(call[name].alignment < 16 for name in names) or any(n % unit for n in (length, *strides.values())):
+        unit = 1
+    tile = RowTile(SHORT_TILE // block, block, unit, warps(call.device, SHORT_TILE // 16), length > block)
+    chunks = triton.cdiv(length, block)
+    programs = chunks * triton.cdiv(count, tile.rows)
+    if programs > MAX_GRID:
+        return Rejected(f"{programs} tiles of {SHORT_TILE} elements: more than {MAX_GRID}")
+    args: list[tuple[str, Argument]] = []
+    for name, stride in strides.items():
+        args += [(f"{name}_ptr", Pointer(name, unit > 1)), (f"{name}_stride", Scalar("i64", stride))]
+    args += [("count", Scalar("i64", count)), ("length", Scalar("i64", length)), ("chunks", Scalar("i32", chunks))]
+    return Plan((Launch(tile.kernel(function, *constants), (programs, 1, 1), tuple(args)),))
+
+
+@triton.jit
+def divisible(value, UNIT: tl.constexpr):
+    """`value`, a multiple of UNIT, in a form from which the compiler sees that it is one."""
+    return value // UNIT * UNIT
+
+
+@triton.jit
+def row_starts(ptr, row, stride, UNIT: tl.constexpr):
+    """Pointers [ROWS, 1] to the first element of each of the rows `row`, which are 64-bit numbers."""
+    return ptr + (row * divisible(stride, UNIT))[:, None]
+
+
+@triton.jit
+def element_tile(count, length, chunks, UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    """(row [ROWS], col [1, BLOCK], mask [ROWS, BLOCK]) of this program's tile; all numbers are 64-bit."""
+    pid = tl.program_id(0)
+    row = (pid // chunks).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    start = (pid % chunks).to(tl.int64) * BLOCK
+    lane = tl.arange(0, BLOCK)[None, :]
+    left = tl.minimum(length - start, BLOCK).to(tl.int32)
+    return row, start + lane, (row < count)[:, None] & (lane < divisible(left, UNIT))

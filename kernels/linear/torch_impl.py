@@ -1,0 +1,53 @@
+"""linear and activation_backward through torch: any device, float32 inside (float64 for float64)."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+_TANH_SCALE = math.sqrt(2 / math.pi)
+_TANH_CUBIC = 0.044715
+
+
+def _activate(z: Tensor, activation: str) -> Tensor:
+    if activation == "relu":
+        return torch.relu(z)
+    if activation == "silu":
+        return F.silu(z)
+    return F.gelu(z, approximate="tanh" if activation == "gelu_tanh" else "none")
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, activation: str | None = None) -> Tensor:
+    """y = activation(x @ weight.T + bias), rounded once.
+
+    torch's linear rounds its sum to the input's dtype, so with a bias or an activation to follow,
+    inputs narrower than float32 are widened first.
+    """
+    if bias is None and activation is None:
+        return F.linear(x, weight)
+    wide = torch.promote_types(x.dtype, torch.float32)
+    z = F.linear(x.to(wide), weight.to(wide), None if bias is None else bias.to(wide))
+    return (z if activation is None else _activate(z, activation)).to(x.dtype)
+
+
+def activation_backward(dy: Tensor, z: Tensor, activation: str) -> Tensor:
+    """dz = dy * activation'(z), computed in at least float32 and rounded once."""
+    if activation == "relu":
+        return torch.where(z <= 0, 0.0, dy)
+    dtype = z.dtype
+    wide = torch.promote_types(dtype, torch.float32)
+    dy, z = dy.to(wide), z.to(wide)
+    if activation == "silu":
+        slope = torch.sigmoid(z) * (1 + z * torch.sigmoid(-z))
+    elif activation == "gelu":
+        slope = 0.5 * (1 + torch.erf(z * math.sqrt(0.5)))
+        slope = slope + z * (0.5 * _TANH_SCALE) * torch.exp(-0.5 * z.square())
+    else:
+        z = z.clamp(-16, 16)  # the slope is 0 or 1 long before that; z**3 and z**2 must not overflow
+        f = torch.tanh(_TANH_SCALE * (z + _TANH_CUBIC * z**3))
+        inner = _TANH_SCALE * (1 + 3 * _TANH_CUBIC * z.square())
+        slope = 0.5 * (1 + f) + 0.5 * z * inner * (1 - f) * (1 + f)
+    return (dy * slope).to(dtype)

@@ -1,0 +1,34 @@
+"""The gradient formula of matmul: two more matrix products."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+import portable
+
+
+def save(
+    inputs: dict[str, Tensor | None], outputs: tuple[Tensor, ...], params: dict[str, Any]
+) -> tuple[Any, ...]:
+    """What the backward pass needs: a and b."""
+    return inputs["a"], inputs["b"]
+
+
+def backward(
+    saved: tuple[Any, ...], params: dict[str, Any], needs: dict[str, bool], dc: Tensor
+) -> dict[str, Tensor | None]:
+    """The gradients of a and b: dc @ b^T and a^T @ dc, summed over what was broadcast."""
+    a, b = saved
+    precision = params["precision"]
+    da = db = None
+    if needs["a"]:
+        da = portable.matmul(dc, b.mT, precision=precision).sum_to_size(a.shape)
+    if needs["b"]:
+        if b.dim() == 2 and a.dim() > 2:
+            # One product over batch and rows together: rounded once, where a product per batch and a
+            # sum over the batch would round each partial result.
+            a, dc = a.flatten(0, -2), dc.flatten(0, -2)
+        db = portable.matmul(a.mT, dc, precision=precision).sum_to_size(b.shape)
+    return {"a": da, "b": db}

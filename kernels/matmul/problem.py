@@ -1,0 +1,209 @@
+"""The canonical matrix product: what every implementation of matmul and linear is planned from.
+
+A product with any broadcast, transposed or sliced operands is reduced to sizes M, N, K, at most two
+batch dimensions, and for each operand two matrix strides and two batch strides:
+
+    c[i, j, m, n] = activation(sum_k a[i, j, m, k] * b[i, j, k, n] + bias[n])
+
+Batch dimensions of size 1 vanish, adjacent ones merge where all three operands allow it, and a batch
+dimension over which b does not change becomes more rows of a where a and c lie suitably in memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from portable.layout import rows
+from portable.plan import Call, Rejected, TensorInfo
+
+ITEMSIZE = {"bfloat16": 2, "float16": 2, "float32": 4}
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A batch of matrices in memory: element (i, j, row, col) lies at
+    `i * batch[0] + j * batch[1] + row * self.row + col * self.col` elements from the base.
+
+    `alignment` is that of the base address in bytes (at most 16). A stride of 0 repeats an element.
+    """
+
+    tensor: str
+    dtype: str
+    row: int
+    col: int
+    batch: tuple[int, int]
+    alignment: int
+
+    @property
+    def itemsize(self) -> int:
+        return ITEMSIZE[self.dtype]
+
+    @property
+    def unit(self) -> str | None:
+        """Along which index neighbours touch: "col" (row-major), "row" (column-major) or None."""
+        if self.col == 1:
+            return "col"
+        return "row" if self.row == 1 else None
+
+    @property
+    def leading(self) -> int:
+        """The matrix stride, in elements, that is not the unit one."""
+        return self.row if self.col == 1 else self.col
+
+    def aligned_to(self, nbytes: int) -> bool:
+        """Whether every line of every matrix starts at a multiple of `nbytes` (at most 16)."""
+        strides = (self.leading, *self.batch)
+        return self.alignment >= nbytes and all(stride * self.itemsize % nbytes == 0 for stride in strides)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One matrix product. `batch` sizes are (outer, inner), 1 where there is none; `bias` is the name
+    of a contiguous tensor of N elements, added to each row, whose base alignment is
+    `bias_alignment`; `precision` is "ieee" or "tf32" and concerns float32 alone."""
+
+    M: int
+    N: int
+    K: int
+    batch: tuple[int, int]
+    a: Operand
+    b: Operand
+    c: Operand
+    bias: str | None = None
+    bias_alignment: int = 16
+    activation: str | None = None
+    precision: str = "ieee"
+
+    @property
+    def dtype(self) -> str:
+        return self.a.dtype
+
+    @property
+    def batches(self) -> int:
+        return self.batch[0] * self.batch[1]
+
+    def transposed(self) -> Problem:
+        """The same product as c.T = b.T @ a.T; only without a bias, which belongs to columns."""
+        if self.bias is not None:
+            raise ValueError("a product with a bias cannot be transposed")
+
+        def flip(x: Operand) -> Operand:
+            return replace(x, row=x.col, col=x.row)
+
+        return replace(self, M=self.N, N=self.M, a=flip(self.b), b=flip(self.a), c=flip(self.c))
+
+
+@dataclass(frozen=True, slots=True)
+class _Dim:
+    """One batch dimension: its size and its stride in each operand."""
+
+    size: int
+    a: int
+    b: int
+    c: int
+
+
+def _batch_strides(info: TensorInfo, leading: int) -> list[int]:
+    """Strides of `info` along `leading` broadcast batch dimensions; 0 where it is repeated."""
+    shape, strides = info.shape[:-2], info.strides[:-2]
+    missing = leading - len(shape)
+    return [0] * missing + [0 if size == 1 else stride for size, stride in zip(shape, strides, strict=True)]
+
+
+def _merged(dims: list[_Dim]) -> list[_Dim]:
+    """Adjacent dimensions joined wherever one step of the outer is `size` steps of the inner."""
+    result: list[_Dim] = []
+    for dim in dims:
+        if result:
+            outer = result[-1]
+            steps = (dim.a * dim.size, dim.b * dim.size, dim.c * dim.size)
+            if (outer.a, outer.b, outer.c) == steps:
+                result[-1] = _Dim(outer.size * dim.size, dim.a, dim.b, dim.c)
+                continue
+        result.append(dim)
+    return result
+
+
+def _free_strides(rows: int, cols: int, row: int, col: int) -> tuple[int, int]:
+    """Matrix strides with those of size-1 indices, which never matter, chosen to suit kernels: a unit
+    stride where the other index has none, else a well aligned leading stride."""
+
+    def padded(size: int) -> int:
+        return max(16, -(-size // 16) * 16)
+
+    if cols <= 1:
+        return (1, padded(rows)) if rows > 1 and row == 1 else (row if rows > 1 else 16, 1)
+    if rows <= 1:
+        return (padded(cols), 1) if col == 1 else (1, col)
+    return row, col
+
+
+def _foldable(M: int, K: int, dim: _Dim, a: tuple[int, int], c: tuple[int, int]) -> bool:
+    """Whether batch dimension `dim` can become more rows: index i * M + m of one taller matrix."""
+    if dim.b != 0:
+        return False
+    if M == 1:
+        return a[1] == 1 or K == 1 or dim.a == 1
+    return dim.a == M * a[0] and dim.c == M * c[0]
+
+
+def from_matmul(call: Call) -> Problem | Rejected:
+    """The canonical problem of `matmul(a [*batch_a, M, K], b [*batch_b, K, N]) -> c [*batch, M, N]`.
+
+    Rejected when more than two batch dimensions remain that no merge removes.
+    """
+    a, b, c = call["a"], call["b"], call["c"]
+    M, K = a.shape[-2:]
+    N = b.shape[-1]
+    leading = len(c.shape) - 2
+    columns = zip(
+        c.shape[:-2], _batch_strides(a, leading), _batch_strides(b, leading), c.strides[:-2], strict=True
+    )
+    dims = _merged([_Dim(*column) for column in columns if column[0] != 1])
+    a_strides, c_strides = (a.strides[-2], a.strides[-1]), (c.strides[-2], c.strides[-1])
+    while dims and _foldable(M, K, dims[-1], a_strides, c_strides):
+        last = dims.pop()
+        if M == 1:
+            a_strides, c_strides = (last.a, a_strides[1]), (last.c, c_strides[1])
+        M *= last.size
+    if len(dims) > 2:
+        sizes = "x".join(str(dim.size) for dim in dims)
+        return Rejected(f"{len(dims)} batch dimensions ({sizes}) that do not merge; at most 2 are supported")
+    dims = [_Dim(1, 0, 0, 0)] * (2 - len(dims)) + dims
+
+    def operand(name: str, info: TensorInfo, rows: int, cols: int, strides: tuple[int, int]) -> Operand:
+        row, col = _free_strides(rows, cols, *strides)
+        batch = (getattr(dims[0], name), getattr(dims[1], name))
+        return Operand(name, info.dtype, row, col, batch, info.alignment)
+
+    return Problem(
+        M, N, K,
+        batch=(dims[0].size, dims[1].size),
+        a=operand("a", a, M, K, a_strides),
+        b=operand("b", b, K, N, (b.strides[-2], b.strides[-1])),
+        c=operand("c", c, M, N, c_strides),
+        precision=call.params["precision"],
+    )  # fmt: skip
+
+
+def from_linear(call: Call) -> Problem | Rejected:
+    """The canonical problem of `linear(x [*, K], weight [N, K], bias [N]?) -> y [*, N]`: a is x with all
+    its leading dimensions as rows, b is the transposed weight."""
+    x, weight, y = call["x"], call["weight"], call["y"]
+    N, K = weight.shape
+    x_rows, y_rows = rows(x), rows(y)
+    M = y_rows.count
+
+    def operand(name: str, info: TensorInfo, rows: int, cols: int, row: int, col: int) -> Operand:
+        return Operand(name, info.dtype, *_free_strides(rows, cols, row, col), (0, 0), info.alignment)
+
+    return Problem(
+        M, N, K,
+        batch=(1, 1),
+        a=operand("x", x, M, K, x_rows.stride, 1),
+        b=operand("weight", weight, K, N, weight.strides[1], weight.strides[0]),
+        c=operand("y", y, M, N, y_rows.stride, 1),
+        bias="bias" if call.has("bias") else None,
+        bias_alignment=call["bias"].alignment if call.has("bias") else 16,
+        activation=call.params["activation"],
+    )  # fmt: skip

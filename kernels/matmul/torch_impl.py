@@ -1,0 +1,34 @@
+"""matmul through torch: any device, any floating dtype."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+
+@contextmanager
+def _float32_products(device: torch.device, precision: str) -> Iterator[None]:
+    """float32 products of the asked precision, whatever the process has set for torch as a whole."""
+    cpu = device.type == "cpu"
+    setting = torch.backends.mkldnn.matmul if cpu else torch.backends.cuda.matmul
+    wanted = "ieee" if cpu else precision
+    before = setting.fp32_precision
+    if before == wanted or (before == "none" and wanted == "ieee"):
+        yield
+        return
+    setting.fp32_precision = wanted
+    try:
+        yield
+    finally:
+        setting.fp32_precision = before
+
+
+def matmul(a: Tensor, b: Tensor, *, precision: str = "ieee") -> Tensor:
+    """c = a @ b over the last two dimensions; leading dimensions broadcast."""
+    if a.dtype != torch.float32:
+        return torch.matmul(a, b)
+    with _float32_products(a.device, precision):
+        return torch.matmul(a, b)

@@ -1,0 +1,279 @@
+// c = a @ b with Hopper's warpgroup matrix instructions, for 16-byte aligned operands of any layout.
+//
+// A persistent block (or a cluster of two, sharing b's tile by multicast) walks tiles of TILE_M x TILE_N.
+// Warpgroup 0 starts bulk tensor copies into a ring of STAGES stages; warpgroups 1 and 2 each multiply
+// 64 rows of every tile, keep the sums in registers and write them out through shared memory, while the
+// copies of the next tile already run. Operands lie in shared memory with the 128-byte swizzle, in lines
+// of 64 elements: along k, or along M or N for an operand that is contiguous the other way
+// (A_ALONG_K or B_ALONG_K 0), then as blocks of 64 lines, one per k.
+//
+// Defines: ELEMENT (bf16, f16), TILE_N (64, 128, 256), STAGES, GROUP, CLUSTER (1, 2), A_ALONG_K,
+// B_ALONG_K; C_STORE: 2 by the copy engine, 1 by 16-byte stores, 0 element by element with any strides;
+// BIAS, ACTIVATION.
+#include "prelude.h"
+
+#include "epilogue.h"
+#include "hopper.h"
+#include "tile.h"
+
+using T = ELEMENT;
+
+constexpr int TILE_M = 128;
+constexpr int TILE_K = 64;  // one 128-byte line
+constexpr int CONSUMERS = 2;
+constexpr int THREADS = (1 + CONSUMERS) * 128;
+constexpr int BLOCK_BYTES = 64 * 128;  // 64 lines
+constexpr int A_BYTES = TILE_M * 128;
+constexpr int B_BYTES = TILE_N * 128;
+constexpr int STAGE_BYTES = A_BYTES + B_BYTES;
+constexpr int SUMS = TILE_N / 2;  // per thread, of the 64 x TILE_N of a consumer
+constexpr int C_BUFFERS = 2;      // blocks of 64 x 64 of c per consumer on their way out
+constexpr int C_BYTES = C_STORE == 2 ? CONSUMERS * C_BUFFERS * BLOCK_BYTES : 0;
+static_assert(TILE_N / CLUSTER % 64 == 0, "each block of a cluster loads whole 64-column blocks of b");
+
+struct Ring {
+    uint32_t base, full, empty;  // stages, and their barriers: filled, and free again
+    int stage = 0;
+    uint32_t phase = 0;
+
+    DEVICE uint32_t a() const { return base + stage * STAGE_BYTES; }
+    DEVICE uint32_t b() const { return a() + A_BYTES; }
+    DEVICE uint32_t filled() const { return full + stage * 8; }
+    DEVICE uint32_t freed() const { return empty + stage * 8; }
+    DEVICE void advance() {
+        if (++stage == STAGES) {
+            stage = 0;
+            phase ^= 1;
+        }
+    }
+};
+
+DEVICE void produce(Ring ring, const TensorMap* map_a, const TensorMap* map_b, const Sizes& s, uint32_t tiles) {
+    const int rank = CLUSTER == 1 ? 0 : cluster_rank();
+    const int steps = (s.k + TILE_K - 1) / TILE_K;
+    for (uint32_t index = blockIdx.x / CLUSTER; index < tiles; index += gridDim.x / CLUSTER) {
+        const Tile tile = tile_at<TILE_M * CLUSTER, TILE_N, GROUP>(index, s);
+        const int a_inner = s.a_inner ? tile.inner : 0, a_outer = s.a_outer ? tile.outer : 0;
+        const int b_inner = s.b_inner ? tile.inner : 0, b_outer = s.b_outer ? tile.outer : 0;
+        const int row = tile.row + rank * TILE_M;
+        for (int step = 0; step < steps; ++step) {
+            const int k = step * TILE_K;
+            barrier_wait(ring.freed(), ring.phase ^ 1);
+            barrier_expect(ring.filled(), STAGE_BYTES);
+            if (A_ALONG_K) {
+                load_box(ring.a(), map_a, ring.filled(), k, row, a_inner, a_outer);
+            } else {
+#pragma unroll
+                for (int i = 0; i < TILE_M / 64; ++i)
+                    load_box(ring.a() + i * BLOCK_BYTES, map_a, ring.filled(), row + i * 64, k, a_inner, a_outer);
+            }
+            // Each block of the cluster loads its share of b's tile for all of them.
+            constexpr int SHARE = TILE_N / CLUSTER;
+            const int col = tile.col + rank * SHARE;
+            const uint32_t to = ring.b() + rank * SHARE * 128;
+            constexpr uint16_t everyone = (1 << CLUSTER) - 1;
+#pragma unroll
+            for (int i = 0; i < (B_ALONG_K ? 1 : SHARE / 64); ++i) {
+                const int x = B_ALONG_K ? k : col + i * 64;
+                const int y = B_ALONG_K ? col : k;
+                if (CLUSTER == 1)
+                    load_box(to + i * BLOCK_BYTES, map_b, ring.filled(), x, y, b_inner, b_outer);
+                else
+                    load_box_to(everyone, to + i * BLOCK_BYTES, map_b, ring.filled(), x, y, b_inner, b_outer);
+            }
+            ring.advance();
+        }
+    }
+}
+
+// Tells the producers of the whole cluster, who all write to this block, that a stage may be refilled.
+DEVICE void release(uint32_t freed) {
+    const int thread = thread_x() % 128;
+    if (CLUSTER == 1) {
+        if (thread == 0) barrier_arrive(freed);
+    } else if (thread < CLUSTER) {
+        barrier_arrive_at(freed, thread);
+    }
+}
+
+DEVICE void store_matrices(uint32_t address, const uint32_t (&w)[4]) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(w[0]),
+                 "r"(w[1]), "r"(w[2]), "r"(w[3])
+                 : "memory");
+}
+
+DEVICE void finish_all(float (&sum)[SUMS], const T* bias, int col0, const Sizes& s) {
+    if (!BIAS && ACTIVATION == ACTIVATION_NONE) return;
+    const int col = col0 + thread_x() % 4 * 2;
+#pragma unroll
+    for (int j = 0; j < TILE_N / 8; ++j) {
+        const float bias0 = col + j * 8 < s.n ? bias_at(bias, col + j * 8) : 0.0f;
+        const float bias1 = col + j * 8 + 1 < s.n ? bias_at(bias, col + j * 8 + 1) : 0.0f;
+#pragma unroll
+        for (int r = 0; r < 4; ++r) sum[j * 4 + r] = finish(sum[j * 4 + r], r % 2 ? bias1 : bias0);
+    }
+}
+
+// Writes a consumer's 64 x TILE_N of c in blocks of 64 x 64 through two buffers at `buffer`; a block
+// beyond c is not written. The stores run on after this returns.
+DEVICE void store_by_engine(uint32_t buffer, const TensorMap* map_c, const float (&sum)[SUMS], int row, int col,
+                            int inner, int outer, const Sizes& s) {
+    const int thread = thread_x() % 128;
+    const int consumer = thread_x() / 128;
+    const int lane = thread % 32;
+    // stmatrix: lanes 0-7, 8-15 address rows 0-7, 8-15 of the left 8 columns, lanes 16-31 of the right.
+    const int line = thread / 32 * 16 + lane % 16;
+#pragma unroll
+    for (int block = 0; block < TILE_N / 64; ++block) {
+        const uint32_t at = buffer + block % C_BUFFERS * BLOCK_BYTES;
+        if (thread == 0) wait_stores_read<C_BUFFERS - 1>();
+        named_barrier(consumer, 128);
+#pragma unroll
+        for (int j = 0; j < 8; j += 2) {
+            const float* d = sum + (block * 8 + j) * 4;
+            const uint32_t w[4] = {pack2<T>(d[0], d[1]), pack2<T>(d[2], d[3]), pack2<T>(d[4], d[5]),
+                                   pack2<T>(d[6], d[7])};
+            store_matrices(at + line * 128 + ((j + lane / 16) ^ line % 8) * 16, w);
+        }
+        copy_engine_fence();
+        named_barrier(consumer, 128);
+        if (thread == 0) {
+            if (row < s.m && col + block * 64 < s.n) store_box(map_c, at, col + block * 64, row, inner, outer);
+            commit_stores();
+        }
+    }
+}
+
+// Word i of lane t in each group of four becomes word t of lane i.
+DEVICE void transpose_quad(uint32_t (&w)[4]) {
+    const int lane = thread_x() % 4;
+#pragma unroll
+    for (int s = 1; s <= 2; s *= 2) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+            if (j & s) continue;
+            const bool upper = lane & s;
+            const uint32_t received = __shfl_xor_sync(0xffffffffu, upper ? w[j] : w[j + s], s);
+            if (upper) w[j] = received;
+            else w[j + s] = received;
+        }
+    }
+}
+
+// The same without the copy engine, for a c whose rows are not 16-byte aligned or not contiguous.
+DEVICE void store_by_threads(T* c, const float (&sum)[SUMS], int row0, int col0, const Sizes& s) {
+    const int lane = thread_x() % 32;
+    const int t = lane % 4;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        const int row = row0 + thread_x() % 128 / 32 * 16 + half * 8 + lane / 4;
+        T* line = c + row * s.c_row;
+#pragma unroll
+        for (int j = 0; j < TILE_N / 8; j += 4) {
+            // Four blocks of 8 columns: after the exchange lane t holds all columns of block t.
+            words<16> packed;
+#pragma unroll
+            for (int q = 0; q < 4; ++q)
+                packed.w[q] = pack2<T>(sum[(j + q) * 4 + half * 2], sum[(j + q) * 4 + half * 2 + 1]);
+            transpose_quad(packed.w);
+            const int col = col0 + (j + t) * 8;
+            if (row >= s.m) continue;
+            if (C_STORE == 1 && col + 8 <= s.n) {
+                store_words(line + col, packed);
+            } else {
+#pragma unroll
+                for (int e = 0; e < 8; ++e) {
+                    const uint16_t bits = static_cast<uint16_t>(packed.w[e / 2] >> (e % 2 * 16));
+                    if (col + e < s.n) line[(col + e) * s.c_col] = T{bits};
+                }
+            }
+        }
+    }
+}
+
+DEVICE void consume(Ring ring, uint32_t buffer, const TensorMap* map_c, T* c, const T* bias, const Sizes& s,
+                    uint32_t tiles) {
+    const int consumer = thread_x() / 128 - 1;
+    const int rank = CLUSTER == 1 ? 0 : cluster_rank();
+    const int steps = (s.k + TILE_K - 1) / TILE_K;
+    // A k step of 16 elements: 32 bytes along a line, or 16 lines.
+    constexpr int A_STEP = A_ALONG_K ? 32 : 16 * 128;
+    constexpr int B_STEP = B_ALONG_K ? 32 : 16 * 128;
+    for (uint32_t index = blockIdx.x / CLUSTER; index < tiles; index += gridDim.x / CLUSTER) {
+        const Tile tile = tile_at<TILE_M * CLUSTER, TILE_N, GROUP>(index, s);
+        float sum[SUMS];
+        uint32_t used = 0;
+        for (int step = 0; step < steps; ++step) {
+            barrier_wait(ring.filled(), ring.phase);
+            const uint64_t a = descriptor(ring.a() + consumer * BLOCK_BYTES, BLOCK_BYTES, 1024);
+            const uint64_t b = descriptor(ring.b(), BLOCK_BYTES, 1024);
+            wgmma_fence();
+#pragma unroll
+            for (int k = 0; k < TILE_K / 16; ++k)
+                Wgmma<TILE_N>::run<!A_ALONG_K, !B_ALONG_K>(sum, a + (k * A_STEP >> 4), b + (k * B_STEP >> 4),
+                                                           step | k);
+            wgmma_commit();
+            wgmma_wait<1>();  // the step before is done with its stage
+            if (step > 0) release(used);
+            used = ring.freed();
+            ring.advance();
+        }
+        wgmma_wait<0>();
+        release(used);
+
+        const int row = tile.row + rank * TILE_M + consumer * 64;
+        finish_all(sum, bias, tile.col, s);
+#if C_STORE == 2
+        store_by_engine(buffer + consumer * C_BUFFERS * BLOCK_BYTES, map_c, sum, row, tile.col, tile.inner,
+                        tile.outer, s);
+#else
+        store_by_threads(c + tile.outer * s.c_outer + tile.inner * s.c_inner, sum, row, tile.col, s);
+#endif
+    }
+    if (C_STORE == 2 && thread_x() % 128 == 0) wait_stores<0>();
+}
+
+extern "C" __global__ __launch_bounds__(THREADS, 1) __cluster_dims__(CLUSTER, 1, 1) void matmul_wgmma(
+    const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b,
+#if C_STORE == 2
+    const __grid_constant__ TensorMap map_c,
+#endif
+    const T* bias, T* c, SIZES_PARAMETERS) {
+    DYNAMIC_SHARED(shared);
+    const Sizes s = SIZES_ARGUMENTS;
+    // The swizzle repeats every 1024 bytes of the address.
+    const uint32_t base = (shared_address(shared) + 1023) & ~1023u;
+    const uint32_t buffer = base + STAGES * STAGE_BYTES;
+    const uint32_t barriers = buffer + C_BYTES;
+    const Ring ring{base, barriers, barriers + STAGES * 8};
+
+    if (thread_x() == 0) {
+        prefetch_map(&map_a);
+        prefetch_map(&map_b);
+        for (int stage = 0; stage < STAGES; ++stage) {
+            barrier_init(ring.full + stage * 8, 1);
+            barrier_init(ring.empty + stage * 8, CONSUMERS * CLUSTER);
+        }
+        barrier_init_fence();
+    }
+    if (CLUSTER == 1) barrier();
+    else cluster_barrier();
+
+    const uint32_t tiles_m = (static_cast<uint32_t>(s.m) + TILE_M * CLUSTER - 1) / (TILE_M * CLUSTER);
+    const uint32_t tiles_n = (static_cast<uint32_t>(s.n) + TILE_N - 1) / TILE_N;
+    const uint32_t tiles = tiles_m * tiles_n * s.inner_batches * s.outer_batches;
+#if C_STORE == 2
+    const TensorMap* const to = &map_c;
+#else
+    const TensorMap* const to = nullptr;
+#endif
+    if (thread_x() < 128) {
+        registers_down<40>();
+        if (thread_x() == 0) produce(ring, &map_a, &map_b, s, tiles);
+    } else {
+        registers_up<232>();
+        consume(ring, buffer, to, c, bias, s, tiles);
+    }
+    // A block must not leave while its peer can still write to its shared memory or barriers.
+    if (CLUSTER > 1) cluster_barrier();
+}

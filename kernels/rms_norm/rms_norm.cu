@@ -1,0 +1,289 @@
+// rms_norm over the last dimension and its gradient, in float32, rounded once.
+//
+// PASS names the one kernel to build. FORWARD, BACKWARD and BACKWARD_ROWS hold the row in registers;
+// FORWARD_STREAM and BACKWARD_STREAM read rows of any length twice. BACKWARD also sums dweight over the rows
+// of its persistent blocks; beside BACKWARD_ROWS and BACKWARD_STREAM, COLUMNS does that in a pass of its own
+// from the saved 1 / rms of each row. HAS_WEIGHT = 0: `weight` is null. SAVE = 0: `saved` is null.
+#include "_common/columns.h"
+
+#define FORWARD 1
+#define FORWARD_STREAM 2
+#define BACKWARD 3
+#define BACKWARD_ROWS 4
+#define BACKWARD_STREAM 5
+#define COLUMNS 6
+
+#if PASS == FORWARD
+KERNEL(THREADS)
+void rms_norm_forward(const T* x, const W* weight, T* y, int64_t rows, int length, int64_t x_stride,
+                      int64_t y_stride, float eps) {
+    SHARED float partial[WARPS];
+    const int64_t row = static_cast<int64_t>(block_x()) * ROWS + row_slot();
+    const int count = row < rows ? length : 0;
+
+    cell<T, VEC> held[CHUNKS];
+#pragma unroll
+    for (int c = 0; c < CHUNKS; ++c) held[c] = load_cell<true>(x + row * x_stride, chunk_column(c), count);
+    float sum[1] = {0.0f};
+#pragma unroll
+    for (int c = 0; c < CHUNKS; ++c) {
+#pragma unroll
+        for (int i = 0; i < VEC; ++i) sum[0] = math_fma(held[c][i], held[c][i], sum[0]);
+    }
+    reduce_row<Sum, 1>(sum, partial);
+
+    const float r = math_rsqrt(div_rn(sum[0], static_cast<float>(length)) + eps);
+#pragma unroll
+    for (int c = 0; c < CHUNKS; ++c) {
+        cell<W, VEC> scale;
+        if constexpr (HAS_WEIGHT) scale = load_cell<false>(weight, chunk_column(c), count);
+        float value[VEC];
+#pragma unroll
+        for (int i = 0; i < VEC; ++i) {
+            value[i] = held[c][i] * r;
+            if constexpr (HAS_WEIGHT) value[i] *= scale[i];
+        }
+        store_cell(y + row * y_stride, chunk_column(c), count, value);
+    }
+}
+#endif
+
+#if PASS == FORWARD_STREAM
+KERNEL(THREADS)
+void rms_norm_forward_stream(const T* x, const W* weight, T* y, int64_t length, int64_t x_stride,
+                             int64_t y_stride, float eps) {
+    SHARED float partial[WARPS];
+    const T* source = x + block_x() * x_stride;
+    T* target = y + block_x() * y_stride;
+
+    float sum[1] = {0.0f};
+    for (int64_t base = 0; base < length; base += TILE) {
+        cell<T, VEC> held[CHUNKS];
+#pragma unroll
+        for (int c = 0; c < CHUNKS; ++c) held[c] = load_cell<false>(source, base + chunk_column(c), length);
+        float added = 0.0f;
+#pragma unroll
+        for (int c = 0; c < CHUNKS; ++c) {
+#pragma unroll
+            for (int i = 0; i < VEC; ++i) added = math_fma(held[c][i], held[c][i], added);
+        }
+        sum[0] += added;
+    }
+    reduce_row<Sum, 1>(sum, partial);
+
+    const float r = math_rsqrt(div_rn(sum[0], static_cast<float>(length)) + eps);
+    for (int64_t base = 0; base < length; base += TILE) {
+        cell<T, VEC> held[CHUNKS];
+#pragma unroll
+        for (int c = 0; c < CHUNKS; ++c) held[c] = load_cell<true>(source, base + chunk_column(c), length);
+#pragma unroll
+        for (int c = 0; c < CHUNKS; ++c) {
+            cell<W, VEC> scale;
+            if constexpr (HAS_WEIGHT) scale = load_cell<false>(weight, base + chunk_column(c), length);
+            float value[VEC];
+#pragma unroll
+            for (int i = 0; i < VEC; ++i) {
+                value[i] = held[c][i] * r;
+                if constexpr (HAS_WEIGHT) value[i] *= scale[i];
+            }
+            store_cell(target, base + chunk_column(c), length, value);
+        }
+    }
+}
+#endif
+
+// With r = 1 / rms, g = dy * weight and n = x * r: dx = r * (g - n * mean(g * n)), dweight = sum of dy * n.
+// r never stands squared or cubed: it may be as large as 2^63.
+
+#if PASS == BACKWARD || PASS == BACKWARD_ROWS
+constexpr bool SUMS = PASS == BACKWARD;
+
+// The next row's loads are in flight while this one is reduced, where the registers allow it.
+constexpr bool PREFETCH = SUMS && THREADS <= 512;
+
+struct Held {
+    cell<T, VEC> dy[CHUNKS];
+    cell<T, VEC> x[CHUNKS];
+
+    DEVICE void load(const T* dy_row, const T* x_row, int count) {
+#pragma unroll
+        for (int c = 0; c < CHUNKS; ++c) {
+            dy[c] = load_cell<true>(dy_row, chunk_column(c), count);
+            x[c] = load_cell<true>(x_row, chunk_column(c), count);
+        }
+    }
+};
+
+KERNEL(THREADS)
+#if PASS == BACKWARD
+void rms_norm_backward(
+#else
+void rms_norm_backward_rows(
+#endif
+    const T* dy, const T* x, const W* weight, T* dx, float* columns, float* saved, int64_t rows, int length,
+    int64_t dy_stride, int64_t x_stride, int64_t dx_stride, float eps, int blocks) {
+    SHARED float partial[2][2 * WARPS];
+    const float mean = div_rn(1.0f, static_cast<float>(length));
+    const int64_t step = static_cast<int64_t>(SUMS ? blocks : 1) * ROWS;
+
+    cell<W, VEC> scale[CHUNKS];
+    if constexpr (HAS_WEIGHT) {
+#pragma unroll
+        for (int c = 0; c < CHUNKS; ++c) scale[c] = load_cell<false>(weight, chunk_column(c), length);
+    }
+    float sum_weight[CHUNKS][VEC] = {};
+
+    int64_t first = static_cast<int64_t>(block_x()) * ROWS;
+    int64_t row = first + row_slot();
+    Held next;
+    if constexpr (PREFETCH) next.load(dy + row * dy_stride, x + row * x_stride, row < rows ? length : 0);
+    int parity = 0;
+    do {
+        const int count = row < rows ? length : 0;
+        Held held;
+        if constexpr (PREFETCH) {
+            held = next;
+            const int64_t after = row + step;
+            next.load(dy + after * dy_stride, x + after * x_stride, after < rows ? length : 0);
+        } else {
+            held.load(dy + row * dy_stride, x + row * x_stride, count);
+        }
+        float sum[2] = {0.0f, 0.0f};
+#pragma unroll
+        for (int c = 0; c < CHUNKS; ++c) {
+#pragma unroll
+            for (int i = 0; i < VEC; ++i) {
+                const float value = held.x[c][i];
+                float g = held.dy[c][i];
+                if constexpr (HAS_WEIGHT) g *= scale[c][i];
+                sum[0] = math_fma(value, value, sum[0]);
+                sum[1] = math_fma(g, value, sum[1]);
+            }
+        }
+        reduce_row<Sum, 2>(sum, partial[parity]);
+        parity ^= 1;
+
+#pragma unroll
+        for (int c = 0; c < CHUNKS; ++c) {
+            held.dy[c].drop_unpacked();
+            held.x[c].drop_unpacked();
+            if constexpr (HAS_WEIGHT) scale[c].drop_unpacked();
+        }
+        const float r = math_rsqrt(math_fma(sum[0], mean, eps));
+        const float along = sum[1] * mean * r;
+        if (SAVE && row < rows && row_lane() == 0) saved[row] = r;
+#pragma unroll
+        for (int c = 0; c < CHUNKS; ++c) {
+            float value[VEC];
+#pragma unroll
+            for (int i = 0; i < VEC; ++i) {
+                const float n = held.x[c][i] * r;
+                float g = held.dy[c][i];
+                if constexpr (SUMS) {
+                    // A slot without a row has r = 1 / sqrt(eps), which may be infinite.
+                    if (count > 0) sum_weight[c][i] = math_fma(g, n, sum_weight[c][i]);
+                }
+                if constexpr (HAS_WEIGHT) g *= scale[c][i];
+                value[i] = r * math_fma(-n, along, g);
+            }
+            store_cell(dx + row * dx_stride, chunk_column(c), count, value);
+        }
+        first += step;
+        row += step;
+    } while (SUMS && first < rows);
+
+    if constexpr (SUMS) {
+        SHARED float scratch[COLUMN_SCRATCH];
+        write_columns(sum_weight, scratch, columns + static_cast<int64_t>(block_x()) * length, length);
+    }
+}
+#endif
+
+#if PASS == BACKWARD_STREAM
+KERNEL(THREADS)
+void rms_norm_backward_stream(const T* dy, const T* x, const W* weight, T* dx, float* saved, int64_t length,
+                              int64_t dy_stride, int64_t x_stride, int64_t dx_stride, float eps) {
+    SHARED float partial[2 * WARPS];
+    const T* dy_row = dy + block_x() * dy_stride;
+    const T* x_row = x + block_x() * x_stride;
+    T* dx_row = dx + block_x() * dx_stride;
+    const float mean = div_rn(1.0f, static_cast<float>(length));
+
+    float sum[2] = {0.0f, 0.0f};
+    for (int64_t base = 0; base < length; base += TILE) {
+        cell<T, VEC> held_dy[CHUNKS];
+        cell<T, VEC> held_x[CHUNKS];
+#pragma unroll
+        for (int c = 0; c < CHUNKS; ++c) {
+            held_dy[c] = load_cell<false>(dy_row, base + chunk_column(c), length);
+            held_x[c] = load_cell<false>(x_row, base + chunk_column(c), length);
+        }
+        float added[2] = {0.0f, 0.0f};
+#pragma unroll
+        for (int c = 0; c < CHUNKS; ++c) {
+            cell<W, VEC> scale;
+            if constexpr (HAS_WEIGHT) scale = load_cell<false>(weight, base + chunk_column(c), length);
+#pragma unroll
+            for (int i = 0; i < VEC; ++i) {
+                const float value = held_x[c][i];
+                float g = held_dy[c][i];
+                if constexpr (HAS_WEIGHT) g *= scale[i];
+                added[0] = math_fma(value, value, added[0]);
+                added[1] = math_fma(g, value, added[1]);
+            }
+        }
+        sum[0] += added[0];
+        sum[1] += added[1];
+    }
+    reduce_row<Sum, 2>(sum, partial);
+
+    const float r = math_rsqrt(math_fma(sum[0], mean, eps));
+    const float along = sum[1] * mean * r;
+    if (SAVE && thread_x() == 0) saved[block_x()] = r;
+    for (int64_t base = 0; base < length; base += TILE) {
+        cell<T, VEC> held_dy[CHUNKS];
+        cell<T, VEC> held_x[CHUNKS];
+#pragma unroll
+        for (int c = 0; c < CHUNKS; ++c) {
+            held_dy[c] = load_cell<true>(dy_row, base + chunk_column(c), length);
+            held_x[c] = load_cell<true>(x_row, base + chunk_column(c), length);
+        }
+#pragma unroll
+        for (int c = 0; c < CHUNKS; ++c) {
+            cell<W, VEC> scale;
+            if constexpr (HAS_WEIGHT) scale = load_cell<false>(weight, base + chunk_column(c), length);
+            float value[VEC];
+#pragma unroll
+            for (int i = 0; i < VEC; ++i) {
+                float g = held_dy[c][i];
+                if constexpr (HAS_WEIGHT) g *= scale[i];
+                value[i] = r * math_fma(-(held_x[c][i] * r), along, g);
+            }
+            store_cell(dx_row, base + chunk_column(c), length, value);
+        }
+    }
+}
+#endif
+
+#if PASS == COLUMNS
+// One vector of columns per thread, every `blocks`-th row from block_y on.
+KERNEL(THREADS)
+void rms_norm_columns(const T* dy, const T* x, const float* saved, float* columns, int64_t rows,
+                      int64_t length, int64_t dy_stride, int64_t x_stride, int blocks) {
+    const int64_t column = (static_cast<int64_t>(block_x()) * THREADS + thread_x()) * VEC;
+    float sum[VEC] = {};
+#pragma unroll 4
+    for (int64_t row = block_y(); row < rows; row += blocks) {
+        const cell<T, VEC> held_dy = load_cell<true>(dy + row * dy_stride, column, length);
+        const cell<T, VEC> held_x = load_cell<true>(x + row * x_stride, column, length);
+        const float r = saved[row];
+#pragma unroll
+        for (int i = 0; i < VEC; ++i) sum[i] = math_fma(held_dy[i], held_x[i] * r, sum[i]);
+    }
+    float* target = columns + block_y() * length;
+#pragma unroll
+    for (int i = 0; i < VEC; ++i) {
+        if (inside(column, i, length)) target[column + i] = sum[i];
+    }
+}
+#endif

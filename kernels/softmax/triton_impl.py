@@ -1,0 +1,112 @@
+"""softmax and its gradient in Triton: one tile per program while a row fits in registers, else loops."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from portable.kernels._common.triton_math import exp_nonpositive
+from portable.kernels._common.triton_rows import divisible, plan_rows, row_starts
+from portable.plan import Call, Plan, Rejected
+
+FORWARD_RESIDENT = 32768
+BACKWARD_RESIDENT = 16384
+
+
+@triton.jit
+def softmax_rows(
+    x_ptr, x_stride, y_ptr, y_stride, count, length,
+    UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """y = softmax(x) for ROWS rows of at most BLOCK elements."""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    col = tl.arange(0, BLOCK)[None, :]
+    mask = (row < count)[:, None] & (col < divisible(length, UNIT))
+    x = tl.load(row_starts(x_ptr, row, x_stride, UNIT) + col, mask=mask, other=-float("inf")).to(tl.float32)
+    power = exp_nonpositive(x - tl.max(x, axis=1, keep_dims=True))
+    y = power * (1.0 / tl.sum(power, axis=1, keep_dims=True))
+    tl.store(row_starts(y_ptr, row, y_stride, UNIT) + col, y.to(y_ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def softmax_stream(
+    x_ptr, x_stride, y_ptr, y_stride, length,
+    UNIT: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """y = softmax(x) for one row of any length: maximum and sum in one pass, the quotient in another."""
+    row = tl.program_id(0).to(tl.int64)
+    x_row = x_ptr + row * divisible(x_stride, UNIT)
+    y_row = y_ptr + row * divisible(y_stride, UNIT)
+    length = divisible(length, UNIT)
+    lane = tl.arange(0, BLOCK)
+    highest = -float("inf")
+    shift = 0.0
+    total = 0.0
+    for start in range(0, length, BLOCK):
+        col = start + lane
+        x = tl.load(x_row + col, mask=col < length, other=-float("inf")).to(tl.float32)
+        highest = tl.maximum(highest, tl.max(x, axis=0))
+        # While only -inf was seen, the shift stays 0: -inf - -inf would spoil a row that has numbers later.
+        new_shift = tl.where(highest == -float("inf"), 0.0, highest)
+        total *= exp_nonpositive(tl.minimum(shift - new_shift, 0.0))
+        total += tl.sum(exp_nonpositive(x - new_shift), axis=0)
+        shift = new_shift
+    scale = 1.0 / total
+    for start in range(0, length, BLOCK):
+        col = start + lane
+        x = tl.load(x_row + col, mask=col < length, other=0.0).to(tl.float32)
+        y = exp_nonpositive(x - shift) * scale
+        tl.store(y_row + col, y.to(y_ptr.dtype.element_ty), mask=col < length)
+
+
+@triton.jit
+def softmax_backward_rows(
+    dy_ptr, dy_stride, y_ptr, y_stride, dx_ptr, dx_stride, count, length,
+    UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """dx = y * (dy - sum(dy * y)) for ROWS rows of at most BLOCK elements."""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    col = tl.arange(0, BLOCK)[None, :]
+    mask = (row < count)[:, None] & (col < divisible(length, UNIT))
+    dy = tl.load(row_starts(dy_ptr, row, dy_stride, UNIT) + col, mask=mask, other=0.0).to(tl.float32)
+    y = tl.load(row_starts(y_ptr, row, y_stride, UNIT) + col, mask=mask, other=0.0).to(tl.float32)
+    dx = y * (dy - tl.sum(dy * y, axis=1, keep_dims=True))
+    tl.store(row_starts(dx_ptr, row, dx_stride, UNIT) + col, dx.to(dx_ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def softmax_backward_stream(
+    dy_ptr, dy_stride, y_ptr, y_stride, dx_ptr, dx_stride, length,
+    UNIT: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """dx = y * (dy - sum(dy * y)) for one row of any length."""
+    row = tl.program_id(0).to(tl.int64)
+    dy_row = dy_ptr + row * divisible(dy_stride, UNIT)
+    y_row = y_ptr + row * divisible(y_stride, UNIT)
+    dx_row = dx_ptr + row * divisible(dx_stride, UNIT)
+    length = divisible(length, UNIT)
+    lane = tl.arange(0, BLOCK)
+    sums = tl.zeros([BLOCK], tl.float32)
+    for start in range(0, length, BLOCK):
+        col = start + lane
+        dy = tl.load(dy_row + col, mask=col < length, other=0.0).to(tl.float32)
+        y = tl.load(y_row + col, mask=col < length, other=0.0).to(tl.float32)
+        sums += dy * y
+    total = tl.sum(sums, axis=0)
+    for start in range(0, length, BLOCK):
+        col = start + lane
+        dy = tl.load(dy_row + col, mask=col < length, other=0.0).to(tl.float32)
+        y = tl.load(y_row + col, mask=col < length, other=0.0).to(tl.float32)
+        tl.store(dx_row + col, (y * (dy - total)).to(dx_ptr.dtype.element_ty), mask=col < length)
+
+
+def forward(call: Call) -> Plan | Rejected:
+    """Plan y = softmax(x) over rows; x and y are [*, N] of one dtype."""
+    return plan_rows(call, ("x", "y"), softmax_rows, softmax_stream, FORWARD_RESIDENT)
+
+
+def backward(call: Call) -> Plan | Rejected:
+    """Plan dx = y * (dy - sum(dy * y)) over rows; all are [*, N] of one dtype."""
+    return plan_rows(
+        call, ("dy", "y", "dx"), softmax_backward_rows, softmax_backward_stream, BACKWARD_RESIDENT
+    )

@@ -1,0 +1,285 @@
+"""Checking a call against its spec: every user mistake ends here, with a sentence, before any kernel.
+
+Works on real tensors and on fake ones (`torch.compile`): sizes are compared, never converted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from portable import errors
+from portable.spec import Param, Spec
+
+_MISSING = object()
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What a call's tensors say: sizes of the axes (with B, the number of leading elements), the dtype
+    of each type variable, the leading shape, and each output's shape and dtype."""
+
+    axes: dict[str, int]
+    types: dict[str, str]
+    leading: tuple[int, ...]
+    outputs: dict[str, tuple[tuple[int, ...], torch.dtype]]
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """`torch.bfloat16` as the spec spells it: `bfloat16`."""
+    return str(dtype).removeprefix("torch.")
+
+
+class Signature:
+    """Positional and keyword arguments of an op as one list, in the order of its signature."""
+
+    def __init__(self, spec: Spec):
+        self.op = spec.op
+        parameters = list(spec.signature.parameters.values())
+        self.text = str(spec.signature)
+        self.names = [p.name for p in parameters]
+        self._inputs = [self.names.index(name) for name in spec.inputs]
+        self._params = [self.names.index(name) for name in spec.params]
+        self._out = self.names.index("out") if spec.out else None
+        self._index = {name: position for position, name in enumerate(self.names)}
+        self._defaults = [_MISSING if p.default is p.empty else p.default for p in parameters]
+        self._positional = sum(p.kind is not p.KEYWORD_ONLY for p in parameters)
+
+    def bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
+        """All arguments in order, defaults filled in. Raises SignatureError."""
+        given = len(args)
+        if given > self._positional:
+            raise errors.SignatureError(
+                self.op, f"takes {self._positional} positional arguments but {given} were given", self.text
+            )
+        values = [*args, *self._defaults[given:]]
+        for name, value in kwargs.items():
+            position = self._index.get(name)
+            if position is None:
+                hint = errors.nearest(name, self.names)
+                raise errors.SignatureError(self.op, f"has no argument {name!r}.{hint}", self.text)
+            if position < given:
+                raise errors.SignatureError(self.op, f"got {name!r} twice", self.text)
+            values[position] = value
+        for position, value in enumerate(values):
+            if value is _MISSING:
+                raise errors.SignatureError(self.op, f"needs {self.names[position]!r}", self.text)
+        return values
+
+    def split(self, values: list[Any]) -> tuple[list[Any], list[Any], Any]:
+        """The inputs and the parameters, each in the spec's order, and `out`."""
+        out = None if self._out is None else values[self._out]
+        return [values[i] for i in self._inputs], [values[i] for i in self._params], out
+
+    def join(self, inputs: Sequence[Any], params: Sequence[Any]) -> list[Any]:
+        """`split` undone, without `out`."""
+        values: list[Any] = [None] * (len(inputs) + len(params))
+        for position, value in zip((*self._inputs, *self._params), (*inputs, *params), strict=True):
+            values[position] = value
+        return values
+
+
+def check_tensors(spec: Spec, tensors: Sequence[Any]) -> None:
+    """Each input is a dense tensor, or None where the spec allows it."""
+    first = None
+    for field, tensor in zip(spec.inputs.values(), tensors, strict=True):
+        if tensor is None and field.optional:
+            continue
+        if not isinstance(tensor, torch.Tensor):
+            raise errors.NotATensorError(
+                spec.op,
+                field.name,
+                type(tensor).__name__,
+                "a torch.Tensor" + (" or None" if field.optional else "") + ", or an array with __dlpack__",
+            )
+        if tensor.layout is not torch.strided or tensor.is_quantized:
+            kind = "quantized" if tensor.is_quantized else str(tensor.layout)
+            raise errors.LayoutError(spec.op, field.name, kind, "a dense tensor", "Call .to_dense() on it")
+        if first is None:
+            first = (field.name, tensor)
+        elif tensor.device != first[1].device:
+            raise errors.DeviceError(
+                spec.op,
+                field.name,
+                tensor.device,
+                f"{first[1].device}, where argument {first[0]!r} is",
+                f"Move it with {field.name}.to({str(first[1].device)!r})",
+            )
+
+
+def check_params(spec: Spec, values: Sequence[Any], tensors: Sequence[Any]) -> list[Any]:
+    """The parameters, each of its declared type; an axis comes back counted from the end."""
+    return [_check_param(spec, param, value, tensors) for param, value in zip(spec.params.values(), values, strict=True)]
+
+
+def _check_param(spec: Spec, param: Param, value: Any, tensors: Sequence[Any]) -> Any:
+    if param.type in ("int", "axis") and isinstance(value, torch.SymInt):
+        return value
+    if not param.accepts(value) or (isinstance(value, float) and not math.isfinite(value)):
+        hint = errors.nearest(value, param.choices) if isinstance(value, str) else ""
+        raise errors.ParameterError(spec.op, param.name, value, param.expected, hint.strip())
+    if param.type == "float":
+        return float(value)
+    if param.type == "axis":
+        tensor = tensors[list(spec.inputs).index(param.of)]
+        rank = tensor.dim()
+        if not -rank <= value < rank:
+            expected = f"an int from {-rank} to {rank - 1}, as {param.of!r} has {rank} dimensions"
+            raise errors.ParameterError(spec.op, param.name, value, expected)
+        return value - rank if value >= 0 else value
+    return value
+
+
+def check_types(spec: Spec, tensors: Sequence[Any]) -> dict[str, str]:
+    """The row of the spec's type table that the tensors' dtypes select. Raises DtypeError."""
+    found: dict[str, tuple[str, str]] = {}
+    rows = spec.types
+    for field, tensor in zip(spec.inputs.values(), tensors, strict=True):
+        if tensor is None:
+            continue
+        got = dtype_name(tensor.dtype)
+        narrowed = [row for row in rows if row.get(field.dtype, field.dtype) == got]
+        if not narrowed:
+            legal = sorted({row.get(field.dtype, field.dtype) for row in rows})
+            beside = "".join(f" beside {name!r} of {other}" for name, other in found.values())
+            remedy = f"Convert it, for example with {field.name}.to(torch.{legal[0]})"
+            raise errors.DtypeError(spec.op, field.name, got, f"{' or '.join(legal)}{beside}", remedy)
+        rows = narrowed
+        found[field.dtype] = (field.name, got)
+    return dict(rows[0])
+
+
+def check_shapes(spec: Spec, tensors: Sequence[Any]) -> tuple[dict[str, int], tuple[int, ...]]:
+    """Sizes of the axes and the leading shape. Axis parameters have been moved last already."""
+    axes: dict[str, int] = {}
+    owner: dict[str, str] = {}
+    leading: tuple[int, ...] | None = None
+    leader = ""
+    for field, tensor in zip(spec.inputs.values(), tensors, strict=True):
+        if tensor is None:
+            continue
+        shape = tuple(tensor.shape)
+        names, open_ended = field.dims, field.leading
+        if len(shape) < len(names) or (len(shape) > len(names) and not open_ended):
+            wanted = f"{'at least ' if open_ended else ''}{len(names)}"
+            raise errors.RankError(
+                spec.op, field.name, len(shape), f"{wanted}, as its shape is {field.shape_text}"
+            )
+        for axis, size in zip(names, shape[len(shape) - len(names) :], strict=True):
+            if isinstance(axis, int):
+                if size != axis:
+                    raise errors.ShapeError(spec.op, field.name, shape, field.shape_text)
+            elif axis not in axes:
+                axes[axis], owner[axis] = size, field.name
+                if size not in spec.axes[axis]:
+                    raise errors.ShapeError(spec.op, field.name, shape, f"{axis} within {spec.axes[axis]}")
+            elif axes[axis] != size:
+                raise errors.ShapeError(
+                    spec.op,
+                    field.name,
+                    shape,
+                    f"{field.shape_text} with {axis} = {axes[axis]}, as in argument {owner[axis]!r}",
+                )
+        if open_ended:
+            own = shape[: len(shape) - len(names)]
+            if leading is None:
+                leading, leader = own, field.name
+            elif spec.leading == "broadcast":
+                leading = _broadcast(spec, field.name, shape, leading, own, leader)
+            elif len(own) != len(leading) or any(a != b for a, b in zip(own, leading, strict=True)):
+                raise errors.ShapeError(
+                    spec.op,
+                    field.name,
+                    shape,
+                    f"the leading dimensions {tuple(leading)} of argument {leader!r}",
+                )
+    return axes, leading or ()
+
+
+def _broadcast(
+    spec: Spec, name: str, shape: tuple[int, ...], one: tuple[int, ...], two: tuple[int, ...], leader: str
+) -> tuple[int, ...]:
+    try:
+        return tuple(torch.broadcast_shapes(one, two))
+    except RuntimeError:
+        expected = f"leading dimensions that broadcast with {tuple(one)} of argument {leader!r}"
+        raise errors.ShapeError(spec.op, name, shape, expected) from None
+
+
+def bind(spec: Spec, tensors: Sequence[Any]) -> Bound:
+    """Check dtypes and shapes and work out the outputs. `tensors` are in the spec's order, axis moved."""
+    types = check_types(spec, tensors)
+    axes, leading = check_shapes(spec, tensors)
+    sizes = {**axes, "B": math.prod(leading)}
+    present = {name for name, tensor in zip(spec.inputs, tensors, strict=True) if tensor is not None}
+    outputs = {}
+    for out in spec.outputs.values():
+        dtype = getattr(torch, types.get(out.dtype, out.dtype))
+        shape: tuple[int, ...] = (0,)
+        if out.when is None or out.when in present:
+            own = tuple(dim if isinstance(dim, int) else axes[dim] for dim in out.dims)
+            shape = (*leading, *own) if out.leading else own
+        outputs[out.name] = (shape, dtype)
+    return Bound(sizes, types, tuple(leading), outputs)
+
+
+def check_out(
+    spec: Spec, out: Any, shape: Sequence[int], dtype: torch.dtype, tensors: Sequence[torch.Tensor | None]
+) -> None:
+    """`out=` fits, shares no memory with an input or itself, and wants no gradient."""
+    fail = errors.OutputError
+    device = next(tensor.device for tensor in tensors if tensor is not None)
+    if not isinstance(out, torch.Tensor):
+        raise fail(spec.op, "out", f"is a {type(out).__name__}", "a torch.Tensor")
+    if tuple(out.shape) != tuple(shape):
+        remedy = f"Allocate it with torch.empty({tuple(shape)}, dtype={dtype}, device='{device}')"
+        raise fail(spec.op, "out", f"has shape {tuple(out.shape)}", f"{tuple(shape)}", remedy)
+    if out.dtype != dtype:
+        raise fail(spec.op, "out", f"has dtype {dtype_name(out.dtype)}", dtype_name(dtype))
+    if out.device != device:
+        raise fail(spec.op, "out", f"is on {out.device}", f"{device}, where the inputs are")
+    grads = out.requires_grad or any(t is not None and t.requires_grad for t in tensors)
+    if grads and torch.is_grad_enabled():
+        raise fail(
+            spec.op,
+            "out",
+            "was given where an argument requires a gradient",
+            "no gradient",
+            "Leave out= away, or call under torch.no_grad()",
+        )
+    if not _dense(out):
+        raise fail(spec.op, "out", f"has strides {out.stride()} that overlap", "one address per element")
+    for field, tensor in zip(spec.inputs.values(), tensors, strict=True):
+        if tensor is not None and _overlap(out, tensor):
+            raise fail(spec.op, "out", f"shares memory with argument {field.name!r}", "memory of its own")
+
+
+def _span(tensor: torch.Tensor) -> tuple[int, int]:
+    extent = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    start = tensor.data_ptr()
+    return start, start + (extent + 1) * tensor.element_size()
+
+
+def _overlap(one: torch.Tensor, two: torch.Tensor) -> bool:
+    if one.numel() == 0 or two.numel() == 0:
+        return False
+    (a, b), (c, d) = _span(one), _span(two)
+    return a < d and c < b
+
+
+def _dense(tensor: torch.Tensor) -> bool:
+    """Whether no two elements share an address: sorted by stride, each step clears the ones below."""
+    if tensor.numel() == 0:
+        return True
+    reach = 0
+    pairs = sorted(zip(tensor.stride(), tensor.shape, strict=True))
+    for stride, size in pairs:
+        if size > 1:
+            if stride <= reach:
+                return False
+            reach += stride * (size - 1)
+    return True

@@ -1,0 +1,64 @@
+"""Arrays that are not torch's: taken through DLPack, and results given back as their own kind."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from portable.errors import NotATensorError, PortableError
+
+
+def is_foreign(value: Any) -> bool:
+    """Whether `value` is an array of another library that speaks DLPack."""
+    return not isinstance(value, torch.Tensor) and hasattr(value, "__dlpack__")
+
+
+def to_torch(op: str, name: str, array: Any) -> torch.Tensor:
+    """A tensor over the array's own memory. Raises NotATensorError with the library's reason."""
+    try:
+        return torch.from_dlpack(array)
+    except (RuntimeError, BufferError, TypeError, ValueError) as error:
+        copied = _copy_of_readonly(array)
+        if copied is not None:
+            return copied
+        raise NotATensorError(
+            op, name, type(array).__name__, f"an array that torch can take through DLPack ({error})"
+        ) from None
+
+
+def _copy_of_readonly(array: Any) -> torch.Tensor | None:
+    """DLPack has no read-only arrays: such a NumPy array is copied."""
+    flags = getattr(array, "flags", None)
+    if getattr(flags, "writeable", True) or not hasattr(array, "copy"):
+        return None
+    return torch.from_dlpack(array.copy())
+
+
+def from_torch(tensor: torch.Tensor, like: Any) -> Any:
+    """`tensor` as the kind of array that `like` is, over the same memory."""
+    return _namespace(like).from_dlpack(tensor.detach())
+
+
+def _namespace(array: Any) -> Any:
+    """The array's library: by the array API's own method, else the package its type comes from."""
+    method = getattr(array, "__array_namespace__", None)
+    if method is not None:
+        return method()
+    package = sys.modules.get(type(array).__module__.partition(".")[0])
+    if not hasattr(package, "from_dlpack"):
+        raise PortableError(f"cannot return a {type(array).__name__}: its library has no from_dlpack")
+    return package
+
+
+def convert(op: str, names: Sequence[str], values: list[Any]) -> tuple[list[Any], Any]:
+    """Foreign arrays in `values` as tensors, and the first of them (None where there is none)."""
+    like = next((value for value in values if is_foreign(value)), None)
+    if like is None:
+        return values, None
+    return [
+        to_torch(op, name, value) if is_foreign(value) else value
+        for name, value in zip(names, values, strict=True)
+    ], like

@@ -1,0 +1,149 @@
+"""What a vendor folder must provide: `backends/<vendor>/backend.py` holds one subclass of `Backend`.
+
+A backend knows how its GPUs are detected, compiled for and launched on. It knows no op. The core
+finds it by its folder, asks `detect` at import, and everything else at the first call.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, ClassVar
+
+from portable.plan import Device, NativeKernel
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What detection may look at: the torch build, the environment and the file system.
+
+    Nothing here starts a driver: a detection that follows these is safe to fork after. Tests hand in
+    a machine of their own.
+    """
+
+    torch_build: Mapping[str, str | None]
+    environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
+    exists: Callable[[str], bool] = os.path.exists
+    listdir: Callable[[str], list[str]] = os.listdir
+    read: Callable[[str], str] = lambda path: Path(path).read_text()
+    which: Callable[[str], str | None] = shutil.which
+    system: str = platform.system()
+
+
+@dataclass(frozen=True)
+class Detection:
+    """Whether a vendor's card is there, whether torch can use it, and one sentence why."""
+
+    present: bool
+    usable: bool
+    reason: str
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What a compiled kernel takes: registers per thread, bytes of static shared memory (LDS) per
+    block, bytes of stack per thread and registers spilled to memory."""
+
+    registers: int
+    shared: int
+    stack: int
+    spills: int
+
+
+@dataclass(frozen=True)
+class CodeObject:
+    """A kernel as machine code. `threads` per block, `shared` dynamic bytes; `scratch_pointers` null
+    pointers follow the kernel's own arguments (Triton's hidden ones)."""
+
+    binary: bytes
+    entry: str
+    threads: int
+    shared: int
+    language: str
+    scratch_pointers: int = 0
+
+
+class Backend(ABC):
+    """One vendor. Instances are made once per process; every method may be called from any thread."""
+
+    name: ClassVar[str]
+    languages: ClassVar[tuple[str, ...]]
+    device_type: str = "cpu"
+    order: ClassVar[int] = 0
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+
+    # Detection -----------------------------------------------------------------------------------
+
+    @classmethod
+    @abstractmethod
+    def detect(cls, machine: Machine) -> Detection:
+        """Look for a card without starting a driver, a context or a process."""
+
+    @abstractmethod
+    def device(self, index: int) -> Device:
+        """The card with this index; may start the driver."""
+
+    def language_missing(self, language: str) -> str | None:
+        """Why kernels in `language` cannot be built here, or None where they can."""
+        return None
+
+    # Cards it can compile for with none there ----------------------------------------------------
+
+    def targets(self) -> tuple[Device, ...]:
+        """Every card that `portable check` compiles for."""
+        return ()
+
+    def arch_matches(self, pattern: str, arch: str) -> bool:
+        """Whether a spec's `requires: {arch: [...]}` entry admits `arch`; glob patterns by default."""
+        return fnmatchcase(arch, pattern)
+
+    def relatives(self, arch: str) -> tuple[str, ...]:
+        """Other architectures, nearest first, whose tuned numbers are the best guess for `arch`."""
+        return ()
+
+    # Compiling and launching ---------------------------------------------------------------------
+
+    def triton_target(self, device: Device) -> tuple[str, int | str, int]:
+        """Triton's name of the card: (backend, arch, warp size)."""
+        raise NotImplementedError
+
+    def compile_native(self, kernel: NativeKernel, device: Device, includes: tuple[Path, ...]) -> bytes:
+        """Machine code of one native kernel. Raises CompileError with the compiler's own words."""
+        raise NotImplementedError
+
+    def compiler_version(self, language: str) -> str:
+        """Part of the key of the disk cache."""
+        return ""
+
+    def resources(self, code: CodeObject) -> Resources:
+        """What the compiled kernel takes, read from the machine code."""
+        raise NotImplementedError
+
+    def load(self, code: CodeObject, device: Device) -> Any:
+        """Load machine code on a card; answers a function handle for `launch`."""
+        raise NotImplementedError
+
+    def launcher(self, function: Any, code: CodeObject, device: Device) -> Callable[..., None]:
+        """A callable `(grid, stream, kernarg: writable buffer)` that launches one loaded function."""
+        raise NotImplementedError
+
+    def stream(self, index: int) -> int:
+        """The handle of torch's current stream on card `index`."""
+        return 0
+
+    def on(self, index: int) -> AbstractContextManager[Any]:
+        """Makes card `index` the current one within a block, where it is not already."""
+        return nullcontext()
+
+    def info(self) -> list[tuple[str, str]]:
+        """Lines of `portable info` about this machine: (what, value)."""
+        return []

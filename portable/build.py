@@ -1,0 +1,169 @@
+"""From a planned launch to a function on a card: compile once, load once, launch often."""
+
+from __future__ import annotations
+
+import re
+import struct
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from portable import cache, triton_build
+from portable.backend import Backend, CodeObject
+from portable.errors import LaunchError
+from portable.plan import Device, Launch, NativeKernel, Pointer, Scalar, TritonKernel
+
+_INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
+_FORMATS = {"i32": "i", "u32": "I", "i64": "q", "f32": "f"}
+_BINARY = {"cubin", "hsaco"}
+
+_lock = threading.RLock()
+_code: dict[tuple[Any, ...], CodeObject] = {}
+_loaded: dict[tuple[Any, ...], Any] = {}
+compiled: list[str] = []
+"""Names of the kernels this process had to make machine code for (disk cache hits included)."""
+
+
+def source_text(source: Path, includes: tuple[Path, ...]) -> bytes:
+    """A source and all that it includes: what the machine code depends on."""
+    seen: dict[Path, bytes] = {}
+    queue = [source]
+    while queue:
+        file = queue.pop().resolve()
+        if file in seen:
+            continue
+        seen[file] = file.read_bytes()
+        for name in _INCLUDE.findall(seen[file].decode()):
+            found = (folder / name for folder in (file.parent, *includes) if (folder / name).is_file())
+            queue.extend(list(found)[:1])
+    return b"\0".join(seen[file] for file in sorted(seen))
+
+
+def code_object(launch: Launch, dtypes: dict[str, str], backend: Backend, device: Device) -> CodeObject:
+    """Machine code for one launch on `device`, from memory, the disk cache or the compiler."""
+    kernel = launch.kernel
+    if isinstance(kernel, TritonKernel):
+        types = triton_build.signature(launch, dtypes)
+        identity: tuple[Any, ...] = (backend.name, device.arch, kernel, types)
+    else:
+        identity = (backend.name, device.arch, kernel)
+    with _lock:
+        code = _code.get(identity)
+        if code is None:
+            if isinstance(kernel, TritonKernel):
+                code = _build_triton(kernel, types, backend, device)
+            else:
+                code = _build_native(kernel, backend, device)
+            _code[identity] = code
+            compiled.append(kernel.name)
+        return code
+
+
+def _build_triton(
+    kernel: TritonKernel, types: tuple[tuple[str, str, bool], ...], backend: Backend, device: Device
+) -> CodeObject:
+    target = backend.triton_target(device)
+    built = triton_build.compile_triton(kernel, types, target)
+    binary = next(value for stage, value in built.asm.items() if stage in _BINARY)
+    meta = built.metadata
+    if getattr(meta, "global_scratch_size", 0) or getattr(meta, "num_ctas", 1) != 1:
+        raise LaunchError(kernel.name, "it needs global scratch or a cluster, which this launcher has not")
+    return CodeObject(
+        binary, meta.name, meta.num_warps * target[2], meta.shared, "triton", scratch_pointers=2
+    )
+
+
+def _build_native(kernel: NativeKernel, backend: Backend, device: Device) -> CodeObject:
+    includes = (backend.folder, kernel.source.parent, kernel.source.parent.parent)
+    name = cache.key(
+        source_text(kernel.source, includes),
+        repr(kernel.defines),
+        kernel.entry,
+        f"{backend.name} {device.arch}",
+        backend.compiler_version(kernel.source.suffix),
+    )
+    binary = cache.get(name, lambda: backend.compile_native(kernel, device, includes))
+    return CodeObject(binary, kernel.entry, kernel.threads, kernel.shared, kernel.source.suffix[1:])
+
+
+def load(code: CodeObject, backend: Backend, device: Device) -> Any:
+    """The loaded function; modules are loaded once per card and stay."""
+    identity = (backend.name, device.index, code)
+    with _lock:
+        function = _loaded.get(identity)
+        if function is None:
+            function = _loaded[identity] = backend.load(code, device)
+        return function
+
+
+class BoundLaunch:
+    """One launch of a plan with everything but the addresses settled.
+
+    Calling it with the tensors' addresses packs them between the scalars and launches. The packed
+    buffer belongs to the calling thread, so that two threads can share a plan.
+    """
+
+    def __init__(self, launch: Launch, slots: dict[str, int], code: CodeObject, start: Callable[..., None]):
+        self.name = launch.kernel.name
+        self._grid = launch.grid
+        self._start = start
+        self._local = threading.local()
+        self._values: list[Any] = []
+        self._pointers: list[tuple[int, int]] = []
+        self._encoded: list[tuple[int, int, Any]] = []
+        layout, offset = "<", 0
+        for _, arg in launch.args:
+            size, alignment, code_char = _shape(arg)
+            layout += f"{-offset % alignment}x"
+            offset += -offset % alignment
+            position = len(self._values)
+            if isinstance(arg, Pointer):
+                self._pointers.append((position, slots[arg.tensor]))
+                self._values.append(0)
+            elif isinstance(arg, Scalar):
+                self._values.append(arg.value)
+            else:
+                self._encoded.append((position, slots[arg.tensor], arg.encode))
+                self._values.append(b"")
+            layout += code_char
+            offset += size
+        if code.scratch_pointers:
+            layout += f"{-offset % 8}x" + "Q" * code.scratch_pointers
+            self._values += [0] * code.scratch_pointers
+        self._pack = struct.Struct(layout)
+
+    def kernarg(self, addresses: list[int]) -> bytearray:
+        """The kernel's arguments as it reads them, in a buffer of this thread."""
+        values = self._values.copy()
+        for position, slot in self._pointers:
+            values[position] = addresses[slot]
+        for position, slot, encode in self._encoded:
+            values[position] = encode(addresses[slot])
+        try:
+            buffer = self._local.buffer
+        except AttributeError:
+            buffer = self._local.buffer = bytearray(self._pack.size)
+        self._pack.pack_into(buffer, 0, *values)
+        return buffer
+
+    def __call__(self, addresses: list[int], stream: int) -> None:
+        self._start(self._grid, stream, self.kernarg(addresses))
+
+
+def _shape(arg: Any) -> tuple[int, int, str]:
+    if isinstance(arg, Pointer):
+        return 8, 8, "Q"
+    if isinstance(arg, Scalar):
+        size = struct.calcsize(_FORMATS[arg.kind])
+        return size, size, _FORMATS[arg.kind]
+    return arg.size, arg.alignment, f"{arg.size}s"
+
+
+def bind(launch: Launch, slots: dict[str, int], dtypes: dict[str, str], backend: Backend, device: Device):
+    """Compile and load what `launch` needs and answer its BoundLaunch."""
+    if not all(0 < size < 2**31 for size in launch.grid) or max(launch.grid[1:]) > 65535:
+        raise LaunchError(launch.kernel.name, f"its grid {launch.grid} is beyond what a card takes")
+    code = code_object(launch, dtypes, backend, device)
+    function = load(code, backend, device)
+    return BoundLaunch(launch, slots, code, backend.launcher(function, code, device))

@@ -1,0 +1,211 @@
+"""`portable`: what this machine is, which implementation runs and why, and what compiles for which card."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import portable
+from portable.errors import PortableError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command's entry; answers the exit code: 0 done, 1 found something wrong, 2 usage."""
+    parser = _parser()
+    args = parser.parse_args(argv)
+    try:
+        return args.command(args)
+    except PortableError as error:
+        print(f"portable: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="portable", description=__doc__)
+    parser.add_argument("--version", action="version", version=f"portable {portable.__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def command(name: str, function: Callable[[Any], int], text: str) -> argparse.ArgumentParser:
+        sub = commands.add_parser(name, help=text, description=text)
+        sub.set_defaults(command=function)
+        return sub
+
+    command("info", info, "Print the machine, the backends and the ops.")
+    explained = command("explain", explain, "Print which implementation runs a call, and why.")
+    explained.add_argument("op")
+    explained.add_argument(
+        "--shape", action="append", default=[], help="an input's shape, e.g. 512x768; once per input, in order"
+    )
+    explained.add_argument("--dtype", default="float32")
+    checked = command("check", check, "Compile every implementation for every card, with no card needed.")
+    checked.add_argument("--target", help="architectures or vendors, comma separated (default: all)")
+    checked.add_argument("--ops", help="ops, comma separated (default: all, companions included)")
+    checked.add_argument("--quick", action="store_true", help="one case and one dtype of each op")
+    checked.add_argument("-j", type=int, default=os.cpu_count() or 1, help="kernels to compile at once")
+    checked.add_argument("--markdown", help="write the table to this file")
+    warmed = command("warm", warm, "Compile the kernels of ops for this machine's card ahead of their first call.")
+    warmed.add_argument("ops", nargs="*", help="ops (default: all)")
+    documented = command("docs", docs, "Print an op's page, deduced from its spec.")
+    documented.add_argument("op")
+    return parser
+
+
+def info(args: argparse.Namespace) -> int:
+    import torch
+
+    from portable import cache, catalog, machine
+
+    chosen = machine.selection()
+    rows = [
+        ("portable", portable.__version__),
+        ("python", platform.python_version()),
+        ("torch", f"{torch.__version__} (CUDA {torch.version.cuda}, HIP {getattr(torch.version, 'hip', None)})"),
+    ]
+    for name, detection in chosen.detections.items():
+        state = "in use" if any(b.name == name for b in chosen.backends.values()) else "not in use"
+        rows.append((f"backend {name}", f"{state}: {detection.reason}"))
+    for backend in chosen.backends.values():
+        rows += backend.info()
+    rows.append(("kernel cache", str(cache.directory())))
+    rows.append(("ops", ", ".join(portable.ops())))
+    companions = sorted(set(catalog.op_folders()) - set(portable.ops()))
+    rows.append(("companion ops", ", ".join(companions)))
+    for what, value in rows:
+        print(f"{what:<16} {value}")
+    if chosen.error is not None:
+        print(f"portable: {chosen.error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def explain(args: argparse.Namespace) -> int:
+    import torch
+
+    from portable import catalog, machine
+
+    spec = catalog.spec(args.op)
+    dtype = getattr(torch, args.dtype, None)
+    if not isinstance(dtype, torch.dtype):
+        raise PortableError(f"--dtype {args.dtype!r} is no dtype of torch")
+    device = machine.main_backend().device_type
+    tensors = [torch.empty(_shape(text), dtype=dtype, device=device) for text in args.shape]
+    if not tensors:
+        case = spec.demo or spec.cases[0]
+        shapes = {
+            name: (*(case.leading.get(name, ()) if field.leading else ()), *(case.axes.get(d, d) for d in field.dims))
+            for name, field in spec.inputs.items()
+        }
+        inputs = {name: torch.empty(shape, dtype=dtype, device=device) for name, shape in shapes.items()}
+        print(portable.explain(args.op, **inputs, **case.params))
+    else:
+        print(portable.explain(args.op, *tensors))
+    return 0
+
+
+def _shape(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.lower().split("x"))
+    except ValueError:
+        raise PortableError(f"--shape {text!r}: expected sizes joined by x, e.g. 512x768") from None
+
+
+def _listed(text: str | None) -> list[str] | None:
+    return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
+
+
+def check(args: argparse.Namespace) -> int:
+    from portable import catalog
+    from portable import check as checking
+
+    problems = checking.tuned_problems()
+    chosen = checking.targets(_listed(args.target))
+    ops = _listed(args.ops) or sorted(catalog.op_folders())
+    work = checking.jobs(ops, chosen, args.quick)
+    outcomes = list(_progress(checking.run_all(work, args.j), "compiling"))
+    outcomes.sort(key=lambda o: (o.op, o.implementation, o.arch, o.kernel))
+    table = _check_table(outcomes)
+    print(table)
+    if args.markdown:
+        with open(args.markdown, "w", encoding="utf-8") as file:
+            file.write(table + "\n")
+    failed = [outcome for outcome in outcomes if outcome.state != "Pass"]
+    for outcome in failed:
+        print(f"{outcome.state}: {outcome.op}.{outcome.implementation} for {outcome.arch}: {outcome.kernel}")
+        print(f"    {outcome.detail}")
+    for problem in problems:
+        print(f"TunedFile: {problem}")
+    print(f"{len(outcomes) - len(failed)} kernels compile, {len(failed)} do not pass, {len(problems)} file problems")
+    return 1 if failed or problems else 0
+
+
+def _check_table(outcomes: Sequence[Any]) -> str:
+    """One row per op, implementation and card: how many kernels, and the most that any of them takes."""
+    lines = [
+        "| op | implementation | card | kernels | registers, most | shared bytes, most | stack, most | spills |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    groups: dict[tuple[str, str, str], list[Any]] = {}
+    for outcome in outcomes:
+        groups.setdefault((outcome.op, outcome.implementation, outcome.arch), []).append(outcome)
+    for (op, implementation, arch), rows in groups.items():
+        found = [row.resources for row in rows if row.resources is not None]
+        if not found:
+            lines.append(f"| {op} | {implementation} | {arch} | {len(rows)} | - | - | - | - |")
+            continue
+        lines.append(
+            f"| {op} | {implementation} | {arch} | {len(rows)} | {max(r.registers for r in found)} "
+            f"| {max(row.shared for row in rows)} | {max(r.stack for r in found)} | {sum(r.spills for r in found)} |"
+        )
+    return "\n".join(lines)
+
+
+def _progress(items: Any, what: str) -> Any:
+    """Items as they come, with a live count where a person watches."""
+    if not sys.stderr.isatty():
+        yield from items
+        return
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.description} {task.completed}"), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(what, total=None)
+        for item in items:
+            progress.advance(task)
+            yield item
+
+
+def warm(args: argparse.Namespace) -> int:
+    from portable import build, catalog, machine
+    from portable import check as checking
+
+    backend, device = machine.main_backend(), portable.device()
+    ops = args.ops or sorted(catalog.op_folders())
+    jobs = [job for job in checking.jobs(ops, [(backend, device)]) if isinstance(job, checking.Job)]
+    if not jobs:
+        print(f"nothing to compile: {device} runs the ops through torch")
+        return 0
+    for job in _progress(jobs, "warming"):
+        build.code_object(job.launch, dict(job.dtypes), backend, device)
+    print(f"{len(jobs)} kernels of {len(ops)} ops are compiled for {device}")
+    return 0
+
+
+def docs(args: argparse.Namespace) -> int:
+    from portable import catalog
+
+    print(catalog.spec(args.op).docs())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

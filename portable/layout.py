@@ -1,0 +1,47 @@
+"""Views of a tensor's metadata that planning functions share."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from portable.plan import TensorInfo
+
+
+class Rows(NamedTuple):
+    """A tensor seen as `count` rows of `length` elements, `stride` elements from row to row."""
+
+    count: int
+    length: int
+    stride: int
+
+
+def collapsible(shape: tuple[int, ...], strides: tuple[int, ...]) -> int | None:
+    """The one stride that walks all of `shape`'s indices in order, or None where there is none.
+
+    Dimensions of size 1 do not count; an empty or one-element shape answers 0.
+    """
+    inner = None
+    expected = 0
+    for size, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if size == 0:
+            return 0
+        if size == 1:
+            continue
+        if inner is None:
+            inner = stride
+        elif stride != expected:
+            return None
+        expected = stride * size
+    return 0 if inner is None else inner
+
+
+def rows(info: TensorInfo) -> Rows:
+    """`info` as rows along its last dimension; the dispatcher has made it fit (`layout: rows`)."""
+    length = info.shape[-1]
+    count = 1
+    for size in info.shape[:-1]:
+        count *= size
+    stride = collapsible(info.shape[:-1], info.strides[:-1])
+    if stride is None or (length > 1 and info.strides[-1] != 1):
+        raise ValueError(f"not a row layout: shape {info.shape}, strides {info.strides}")
+    return Rows(count, length, stride)

@@ -1,0 +1,179 @@
+"""What an implementation hands to a backend: which kernels to build and how to launch them.
+
+An implementation's `plan(call)` looks at shapes, strides, dtypes and the device, never at data. It
+answers with a `Plan`: plain values that a backend builds and launches on a card or on an emulated
+one, that `portable.explain` prints, and that `portable check` compiles with no GPU there. A plan is
+made once per distinct call signature and memoised; what repeats per call is packing the pointers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+ScalarKind = Literal["i32", "i64", "u32", "f32"]
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A GPU, or the CPU, as far as planning and compiling need to know it.
+
+    `shared_memory` is the most bytes of shared memory (LDS) one block may ask for; `registers` the
+    most 32-bit registers a thread may hold. `emulated` says the numbers come from software.
+    """
+
+    vendor: str
+    arch: str
+    name: str
+    index: int = 0
+    multiprocessors: int = 1
+    warp_size: int = 32
+    shared_memory: int = 48 * 1024
+    registers: int = 255
+    l2_bytes: int = 0
+    emulated: bool = False
+
+    def __str__(self) -> str:
+        return f"emulated {self.arch}" if self.emulated else f"{self.name} ({self.arch})"
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """A tensor without its data. Strides count elements; `alignment` is the largest power of two,
+    at most 16, that divides the address of its first element in bytes."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: str
+    alignment: int = 16
+
+    @property
+    def numel(self) -> int:
+        count = 1
+        for size in self.shape:
+            count *= size
+        return count
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What is asked of an implementation: every tensor of the spec by name (None where an optional
+    one is absent), outputs included; the bound axes; the parameters; the device and the config."""
+
+    tensors: Mapping[str, TensorInfo | None]
+    params: Mapping[str, Any]
+    axes: Mapping[str, int]
+    device: Device
+    config: Mapping[str, Any]
+
+    def __getitem__(self, name: str) -> TensorInfo:
+        info = self.tensors[name]
+        if info is None:
+            raise KeyError(f"{name} is absent from this call")
+        return info
+
+    def has(self, name: str) -> bool:
+        return self.tensors.get(name) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Pointer:
+    """The address of a tensor or workspace. `aligned` promises a multiple of 16 bytes."""
+
+    tensor: str
+    aligned: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """A number passed by value. `divisible` promises a multiple of 16 (integers)."""
+
+    kind: ScalarKind
+    value: int | float
+    divisible: bool = False
+
+
+class Encoded(Protocol):
+    """An argument whose bytes depend on a tensor's address, such as a TMA tensor map."""
+
+    tensor: str
+    size: int
+    alignment: int
+
+    def encode(self, address: int) -> bytes: ...
+
+
+Argument = Pointer | Scalar | Encoded
+
+
+@dataclass(frozen=True, slots=True)
+class TritonKernel:
+    """A `@triton.jit` function with its constexprs fixed; a constexpr of None drops a pointer.
+
+    `options` holds compiler options that one vendor alone understands, e.g. ("waves_per_eu", 2).
+    """
+
+    function: Any
+    constants: tuple[tuple[str, Any], ...]
+    num_warps: int = 4
+    num_stages: int = 2
+    options: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.function.__name__
+
+
+@dataclass(frozen=True, slots=True)
+class NativeKernel:
+    """One `extern "C"` entry of a .cu or .hip file, built with the given preprocessor defines.
+
+    `threads` is the block size; `shared` the dynamic shared memory in bytes; `cluster` the blocks
+    per cluster that the source fixes at compile time.
+    """
+
+    source: Path
+    entry: str
+    threads: int
+    defines: tuple[tuple[str, int | str], ...] = ()
+    shared: int = 0
+
+    @property
+    def name(self) -> str:
+        return self.entry
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One kernel launch. `args` are (parameter name, argument) in the kernel's own order; a Triton
+    kernel's constexprs are left out."""
+
+    kernel: TritonKernel | NativeKernel
+    grid: tuple[int, int, int]
+    args: tuple[tuple[str, Argument], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Workspace:
+    """Device memory that lives for one call, uninitialised."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The launches of one call, in order, on one stream."""
+
+    launches: tuple[Launch, ...]
+    workspaces: tuple[Workspace, ...] = field(default=())
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """Why an implementation will not run a call; the next one in the spec's order is asked."""
+
+    reason: str

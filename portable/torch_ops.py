@@ -1,0 +1,152 @@
+"""Each op as a citizen of torch: registered, traceable, differentiable, autocast, batched by vmap.
+
+`define` makes `torch.ops.portable.<op>` from a spec. Eager calls that need none of this do not come
+here (portable.dispatch).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from portable import arguments, catalog
+from portable.errors import UnsupportedGradientError, UnsupportedTransformError
+from portable.spec import Spec
+
+_library = torch.library.Library("portable", "DEF")
+_AUTOCAST = {"cuda": "AutocastCUDA", "cpu": "AutocastCPU"}  # torch's dispatch keys by device type
+Run = Callable[[Sequence[Any], Sequence[Any], Any], Any]
+
+
+def define(spec: Spec, signature: arguments.Signature, run: Run, fake: Run) -> Any:
+    """Register one op; `run(inputs, params, out)` computes it. Answers its overload."""
+    name = f"portable::{spec.op}"
+    _library.define(spec.torch_schema(), tags=(torch.Tag.pt2_compliant_tag,))
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        inputs, params, _ = signature.split(signature.bind(args, kwargs))
+        return run(inputs, params, None)
+
+    def meta(*args: Any, **kwargs: Any) -> Any:
+        inputs, params, _ = signature.split(signature.bind(args, kwargs))
+        return fake(inputs, params, None)
+
+    _library.impl(spec.op, kernel, "CompositeExplicitAutograd")
+    torch.library.register_fake(name, meta, lib=_library)
+    overload = getattr(torch.ops.portable, spec.op).default
+    _gradient(spec, signature, name)
+    _batching(spec, signature, name, overload)
+    if spec.autocast != "none":
+        for device_type, key in _AUTOCAST.items():
+            _library.impl(spec.op, _autocast(spec, overload, device_type, key), key)
+    return overload
+
+
+def define_out(spec: Spec, signature: arguments.Signature, run: Run) -> Any:
+    """Register the `out` overload, which returns nothing and writes `out`."""
+    schema = spec.torch_schema().split(" -> ")[0].removesuffix(")")
+    star = "" if "*," in schema else "*, "
+    _library.define(f"{schema.replace(spec.op, spec.op + '.out', 1)}, {star}Tensor(a!) out) -> ()")
+
+    def kernel(*args: Any, **kwargs: Any) -> None:
+        inputs, params, out = signature.split(signature.bind(args, kwargs))
+        run(inputs, params, out)
+
+    _library.impl(f"{spec.op}.out", kernel, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"portable::{spec.op}.out", lambda *args, **kwargs: None, lib=_library)
+    return getattr(torch.ops.portable, spec.op).out
+
+
+def _gradient(spec: Spec, signature: arguments.Signature, name: str) -> None:
+    """The op's gradient.py as its autograd formula; without one, asking for a gradient is an error."""
+    positional = [p.name for p in spec.signature.parameters.values() if p.kind is not p.KEYWORD_ONLY]
+    outputs = len(spec.outputs)
+
+    def setup(ctx: Any, inputs: Any, output: Any, keyword_only_inputs: dict[str, Any] | None = None) -> None:
+        if spec.gradient is None:
+            return
+        formula = catalog.load_module(spec.gradient)
+        values, params, _ = signature.split(signature.bind(inputs, keyword_only_inputs or {}))
+        params = arguments.check_params(spec, params, values)
+        ctx.params = dict(zip(spec.params, params, strict=True))
+        given = dict(zip(spec.inputs, values, strict=True))
+        ctx.save_for_backward(*formula.save(given, (output,) if outputs == 1 else output, ctx.params))
+
+    def backward(ctx: Any, *grads: Any) -> Any:
+        if spec.gradient is None:
+            raise UnsupportedGradientError(spec.op, "it is itself a gradient, and has none of its own")
+        formula = catalog.load_module(spec.gradient)
+        needs = dict(zip(positional, ctx.needs_input_grad, strict=False))
+        found = formula.backward(ctx.saved_tensors, ctx.params, needs, *grads)
+        return tuple(found.get(argument) if needs.get(argument) else None for argument in positional)
+
+    if any(p.kind is p.KEYWORD_ONLY and p.name != "out" for p in spec.signature.parameters.values()):
+
+        def setup_with_keywords(ctx: Any, inputs: Any, keyword_only_inputs: Any, output: Any) -> None:
+            setup(ctx, inputs, output, keyword_only_inputs)
+
+        torch.library.register_autograd(name, backward, setup_context=setup_with_keywords, lib=_library)
+    else:
+        torch.library.register_autograd(
+            name, backward, setup_context=lambda ctx, inputs, output: setup(ctx, inputs, output), lib=_library
+        )
+
+
+def _batching(spec: Spec, signature: arguments.Signature, name: str, overload: Any) -> None:
+    """vmap: the new dimension becomes the first leading dimension of every tensor that has them."""
+
+    def rule(info: Any, in_dims: Any, *args: Any, **kwargs: Any) -> Any:
+        values = signature.bind(args, kwargs)
+        inputs, params, _ = signature.split(values)
+        dims, _, _ = signature.split([*in_dims, *[None] * (len(values) - len(in_dims))])
+        logical = [x.select(d, 0) if d is not None else x for x, d in zip(inputs, dims, strict=True)]
+        params = arguments.check_params(spec, params, logical)
+        rank = max(
+            x.dim() - f.rank for f, x in zip(spec.inputs.values(), logical, strict=True) if x is not None and f.leading
+        )
+        moved = []
+        for field, x, d in zip(spec.inputs.values(), inputs, dims, strict=True):
+            if x is None or (d is None and (not field.leading or spec.leading == "broadcast")):
+                moved.append(x)
+                continue
+            if not field.leading:
+                raise UnsupportedTransformError(
+                    spec.op, f"vmap over argument {field.name!r}, which has no leading dimensions"
+                )
+            x = x.movedim(d, 0) if d is not None else x.expand(info.batch_size, *x.shape)
+            while x.dim() - 1 - field.rank < rank:
+                x = x.unsqueeze(1)
+            moved.append(x)
+        result = overload(**dict(zip(signature.names, signature.join(moved, params), strict=False)))
+        if len(spec.outputs) > 1:
+            raise UnsupportedTransformError(spec.op, "vmap over an op with several outputs")
+        return result, 0
+
+    torch.library.register_vmap(name, rule, lib=_library)
+
+
+def _autocast(spec: Spec, overload: Any, device_type: str, key: str) -> Callable[..., Any]:
+    """The op under autocast: floating inputs cast as the spec says, float64 left alone."""
+    excluded = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        target = torch.float32
+        if spec.autocast == "lower":
+            target = torch.get_autocast_dtype(device_type)
+        elif spec.autocast == "widest":
+            floats = [a.dtype for a in args if isinstance(a, torch.Tensor) and a.is_floating_point()]
+            for dtype in floats:
+                target = dtype if dtype is floats[0] else torch.promote_types(target, dtype)
+
+        def cast(value: Any) -> Any:
+            eligible = isinstance(value, torch.Tensor) and value.is_floating_point()
+            if eligible and value.dtype not in (target, torch.float64) and value.device.type == device_type:
+                return value.to(target)
+            return value
+
+        with torch._C._ExcludeDispatchKeyGuard(excluded):
+            return overload(*map(cast, args), **{name: cast(value) for name, value in kwargs.items()})
+
+    return kernel

@@ -1,0 +1,96 @@
+"""Inputs depend on the case id alone, stay inside their fences and keep their values through any layout."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from portable.conformance import inputs
+
+
+def test_the_same_id_gives_the_same_bytes_for_ever():
+    made = inputs.make(
+        "softmax/float32/N=4,lead=2/normal/contiguous", "x", (2, 4), "float32", "normal", "contiguous"
+    )
+    assert made.sha256 == "2c36de7bc58ca4d19add4de53df9e350f0f722639bb9a362af86a5effa23cdca"
+
+
+def test_id_and_name_both_change_the_bytes():
+    def digest(case: str, name: str) -> str:
+        return inputs.make(case, name, (8, 8), "bfloat16", "normal", "contiguous").sha256
+
+    assert len({digest("a", "x"), digest("b", "x"), digest("a", "y")}) == 3
+
+
+@pytest.mark.parametrize("layout", [one for one in inputs.LAYOUTS if one != "expanded"])
+@pytest.mark.parametrize("dtype", list(inputs.DTYPES))
+@pytest.mark.parametrize("shape", [(5,), (3, 5), (2, 3, 4), (0, 4), (4, 0), ()])
+def test_layouts_keep_the_values(layout: str, dtype: str, shape: tuple[int, ...]):
+    plain = inputs.make("id", "x", shape, dtype, "normal", "contiguous")
+    made = inputs.make("id", "x", shape, dtype, "normal", layout)
+    assert made.sha256 == plain.sha256
+    assert torch.equal(made.tensor, plain.tensor)
+    if layout == "offset" and plain.tensor.numel():
+        assert made.offset % 2 == 1
+    if layout == "padded" and len(shape) > 1 and min(shape):
+        assert made.strides[-2] == shape[-1] + 3
+    if layout == "transposed" and len(shape) > 1 and min(shape) > 1:
+        assert made.strides[-2] == 1
+
+
+def test_expanded_has_stride_zero_and_equal_rows():
+    made = inputs.make("id", "x", (3, 4), "float32", "normal", "expanded")
+    assert made.strides == (0, 1)
+    assert torch.equal(made.tensor[0], made.tensor[2])
+
+
+@pytest.mark.parametrize("layout", inputs.LAYOUTS)
+def test_everything_beside_the_view_is_poison(layout: str):
+    made = inputs.make("id", "x", (3, 5), "float32", "normal", layout)
+    buffer = made.buffer.clone()
+    made.view(buffer).fill_(float("nan"))
+    assert buffer.isnan().all()
+
+
+def test_moving_keeps_strides_and_bits():
+    made = inputs.make("id", "x", (3, 5), "bfloat16", "nonfinite", "sliced")
+    view, buffer = made.on("cpu")
+    assert view.stride() == made.strides
+    assert inputs.same_bits(view, made.tensor)
+    buffer.zero_()
+    assert not inputs.same_bits(view, made.tensor)
+
+
+def test_normal_is_standard_normal():
+    values = inputs.Bits("moments").normal(200_000)
+    assert abs(values.mean()) < 0.01
+    assert abs(values.std() - 1) < 0.01
+    assert abs((values**4).mean() - 3) < 0.2
+    assert len(np.unique(values.astype(np.float32))) > 195_000
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+def test_value_classes_are_what_they_say(dtype: str):
+    def values(name: str, position: int = 0) -> torch.Tensor:
+        return inputs.make("id", "x", (64, 64), dtype, name, "contiguous", position).tensor.double()
+
+    info = torch.finfo(inputs.DTYPES[dtype])
+    assert (values("small_integers") == values("small_integers").round()).all()
+    assert (values("ties") == values("ties").round()).all()
+    tiny = values("subnormals").abs()
+    assert (tiny < info.smallest_normal).all() and (tiny > 0).double().mean() > 0.9
+    assert values("subnormals", 1).abs().max() > 1
+    special = values("nonfinite")
+    assert special.isnan().any() and special.isposinf().any() and special.isneginf().any()
+    spread = values("large_range").abs()
+    assert torch.isfinite(spread).all() and spread.max() / spread.min() > 2**10
+    assert abs(values("cancellation").mean()) > 7
+    assert abs(values("cancellation", 1).mean()) < 1
+
+
+def test_fences():
+    tensor, buffer = inputs.fenced((3, 5), torch.bfloat16, "cpu")
+    tensor.zero_()
+    assert inputs.fence_intact(buffer)
+    buffer[-1] = 0
+    assert not inputs.fence_intact(buffer)

@@ -1,0 +1,146 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from portable import catalog
+from portable.errors import BackendError, SpecError, UnknownOpError
+from portable.spec import Entry
+
+ROOT = Path(catalog.__file__).parents[1]
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch):
+    monkeypatch.delenv(catalog.KERNEL_PATH, raising=False)
+    monkeypatch.delenv(catalog.BACKEND_PATH, raising=False)
+    catalog.forget()
+    yield
+    catalog.forget()
+
+
+def op(root: Path, name: str, **files: str) -> Path:
+    folder = root / name
+    folder.mkdir(parents=True)
+    (folder / "spec.yaml").write_text(f"edition: 1\nop: {name}\n")
+    for stem, text in files.items():
+        (folder / (stem.replace("__", "."))).write_text(text)
+    return folder
+
+
+def test_the_ops_are_the_folders_with_a_spec():
+    folders = {file.parent.name for file in (ROOT / "kernels").glob("*/spec.yaml")}
+    assert set(catalog.public_ops()) == folders and folders
+    found = catalog.op_folders()
+    assert folders <= set(found)
+    assert len(found) == len(list((ROOT / "kernels").glob("*/*.yaml")))
+    assert all(catalog.spec(name).op == name for name in found)
+
+
+def test_vendors_are_the_folders_with_a_backend():
+    folders = {file.parent.name for file in (ROOT / "backends").glob("*/backend.py")}
+    assert set(catalog.vendors()) == folders
+
+
+def test_extra_folders_add_ops_and_companions(tmp_path, monkeypatch):
+    first, second = tmp_path / "first", tmp_path / "second"
+    folder = op(first, "toy_one", backward__yaml="# of toy_one\nop: toy_one_backward\n", notes__yaml="a: 1\n")
+    op(second, "toy_two")
+    (second / "_shared").mkdir()
+    (second / "empty").mkdir()
+    (second / ".hidden").mkdir()
+    before = set(catalog.op_folders())
+    monkeypatch.setenv(catalog.KERNEL_PATH, os.pathsep.join([str(first), str(second)]))
+    found = catalog.op_folders()
+    assert set(found) - before == {"toy_one", "toy_one_backward", "toy_two"}
+    assert found["toy_one_backward"] == folder.resolve() / "backward.yaml"
+    assert {"toy_one", "toy_two"} <= set(catalog.public_ops())
+    assert "toy_one_backward" not in catalog.public_ops()
+    monkeypatch.delenv(catalog.KERNEL_PATH)
+    assert set(catalog.op_folders()) == before
+
+
+def test_an_op_defined_twice_is_refused(tmp_path, monkeypatch):
+    op(tmp_path, catalog.public_ops()[0])
+    monkeypatch.setenv(catalog.KERNEL_PATH, str(tmp_path))
+    with pytest.raises(SpecError, match="already defined"):
+        catalog.op_folders()
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv(catalog.KERNEL_PATH, str(tmp_path / "absent"))
+    with pytest.raises(SpecError, match=r"absent.*PORTABLE_KERNEL_PATH"):
+        catalog.op_folders()
+    monkeypatch.setenv(catalog.BACKEND_PATH, str(tmp_path / "absent"))
+    with pytest.raises(BackendError, match="PORTABLE_BACKEND_PATH"):
+        catalog.vendors()
+
+
+def test_extra_vendors(tmp_path, monkeypatch):
+    folder = tmp_path / "toyland"
+    folder.mkdir()
+    (folder / "backend.py").write_text("name = 'toyland'\n")
+    (tmp_path / "no_vendor").mkdir()
+    monkeypatch.setenv(catalog.BACKEND_PATH, str(tmp_path))
+    assert catalog.vendors()["toyland"] == folder.resolve() and "no_vendor" not in catalog.vendors()
+    assert catalog.load_module(folder / "backend.py").name == "toyland"
+
+
+def test_an_unknown_op_names_the_nearest():
+    with pytest.raises(UnknownOpError, match="Did you mean 'softmax'"):
+        catalog.spec("sofmax")
+
+
+def test_specs_are_parsed_once():
+    name = catalog.public_ops()[0]
+    assert catalog.spec(name) is catalog.spec(name)
+
+
+def test_the_package_s_own_modules_keep_their_name():
+    file = ROOT / "kernels" / catalog.public_ops()[0] / "reference.py"
+    module = catalog.load_module(file)
+    assert module.__name__ == f"portable.kernels.{catalog.public_ops()[0]}.reference"
+    assert catalog.load_module(file) is module
+
+
+def test_two_folders_may_hold_the_same_file_name_and_import_relatively(tmp_path):
+    one = op(tmp_path, "one", helper__py="VALUE = 1\n", plan__py="from .helper import VALUE\n")
+    two = op(tmp_path, "two", helper__py="VALUE = 2\n", plan__py="from .helper import VALUE\n")
+    first, second = catalog.load_module(one / "plan.py"), catalog.load_module(two / "plan.py")
+    assert (first.VALUE, second.VALUE) == (1, 2)
+    assert first is catalog.load_module(one / "plan.py") and first.__name__ != second.__name__
+
+
+def test_a_broken_module_raises_its_own_error_each_time(tmp_path):
+    folder = op(tmp_path, "broken", plan__py="1 / 0\n", other__py="import no_such_module\n")
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            catalog.load_module(folder / "plan.py")
+        with pytest.raises(ModuleNotFoundError, match="no_such_module"):
+            catalog.load_module(folder / "other.py")
+
+
+def test_entries(tmp_path):
+    folder = op(tmp_path, "entries", plan__py="def plan(call): return call\n")
+    assert catalog.load_entry(Entry(folder / "plan.py", "plan"))(3) == 3
+    with pytest.raises(SpecError, match="has no such function"):
+        catalog.load_entry(Entry(folder / "plan.py", "plam"))
+
+
+def test_finding_imports_nothing_heavy_and_parses_nothing():
+    names = [f"portable.{name}" for name in ("errors", "strict_yaml", "formula", "spec", "catalog")]
+    code = (
+        "import importlib, sys\n"
+        "sys.modules['portable'] = package = type(sys)('portable')\n"  # without the package's own imports
+        f"package.__path__ = [{str(ROOT / 'portable')!r}]\n"
+        f"sys.path.insert(0, {str(ROOT)!r})\n"
+        f"for name in {names!r}: importlib.import_module(name)\n"
+        "from portable import catalog\n"
+        "print(len(catalog.op_folders()), len(catalog.vendors()) >= 0)\n"
+        "print(sorted({'torch', 'triton', 'yaml', 'numpy'} & set(sys.modules)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [f"{len(catalog.op_folders())} True", "[]"]
