@@ -9,12 +9,11 @@ are combined pairwise: every pair of choices meets in some case, their full prod
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
 
 from portable.conformance.inputs import DTYPES, LAYOUTS, VALUES
-
 from portable.spec import Input, Output, Spec
 
 SMOKE_LIMIT = 36
@@ -236,7 +235,16 @@ def cases(spec: Spec, tier: str = "core") -> list[Case]:
     if tier == "smoke":
         extra = extra[:SMOKE_MODES]
         plain = plain[: SMOKE_LIMIT - len(extra)]
-    return plain + extra
+    return list(dict.fromkeys(canonical(case, spec) for case in plain + extra))
+
+
+def canonical(case: Case, spec: Spec) -> Case:
+    """The case with the first row of types that its present inputs allow: an absent input tells no type."""
+    dtypes = {
+        name: case.dtype(each.dtype) for name, each in spec.inputs.items() if name not in case.shape.absent
+    }
+    row = spec.match_types(dtypes)
+    return case if row is None else replace(case, types=tuple(row.items()))
 
 
 def mode_cases(spec: Spec, types: list[tuple[tuple[str, str], ...]]) -> Iterator[Case]:
@@ -318,7 +326,7 @@ def parse(text: str, spec: Spec) -> Case:
     for what, known in ((values, VALUES), (layout, LAYOUTS), (mode, MODES)):
         if what not in known:
             raise UnknownCase(f"{what!r}: expected one of {', '.join(filter(None, known))}")
-    case = Case(op, tuple(row.items()), _parse_shape(shape, spec), values, layout, mode)
+    case = canonical(Case(op, tuple(row.items()), _parse_shape(shape, spec), values, layout, mode), spec)
     if case.id != text:
         raise UnknownCase(f"{text!r}: did you mean {case.id!r}?")
     return case

@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 
 from portable import catalog
 from portable.conformance import oracle
-from portable.conformance.cases import BOUNDARY, Case, axis_param, elements, make_shape, required_params
+from portable.conformance.cases import (
+    BOUNDARY,
+    Case,
+    axis_param,
+    canonical,
+    elements,
+    make_shape,
+    required_params,
+)
 from portable.conformance.inputs import DTYPES, LAYOUTS, VALUES
 from portable.conformance.runner import Result, implementations, run_case
 from portable.spec import Spec
@@ -53,7 +61,8 @@ def calls(spec: Spec) -> st.SearchStrategy[Case]:
         absent = draw(st.sets(st.sampled_from(optional))) if optional else ()
         shape = make_shape(spec, axes, leading, params, absent)
         layout = draw(st.sampled_from(LAYOUTS))
-        return Case(spec.op, draw(st.sampled_from(rows)), shape, draw(st.sampled_from(list(VALUES))), layout)
+        case = Case(spec.op, draw(st.sampled_from(rows)), shape, draw(st.sampled_from(list(VALUES))), layout)
+        return canonical(case, spec)
 
     return draw_case().filter(lambda case: elements(spec, case.shape) <= LARGEST)
 

@@ -186,10 +186,12 @@ def make(
 
 def fingerprint(tensor: torch.Tensor) -> str:
     """SHA-256 of dtype, shape and the elements' bytes in row-major order."""
-    tensor = tensor.detach().cpu().contiguous()
+    tensor = tensor.detach().cpu()
     head = f"{str(tensor.dtype).removeprefix('torch.')}{tuple(tensor.shape)}".encode()
-    body = tensor.reshape(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
-    return hashlib.sha256(head + body).hexdigest()
+    digest = hashlib.sha256(head)
+    if tensor.numel():
+        digest.update(_integers(tensor).numpy())
+    return digest.hexdigest()
 
 
 def fenced(
@@ -214,8 +216,16 @@ def same_bits(first: torch.Tensor, second: torch.Tensor) -> bool:
         return False
     if first.numel() == 0:
         return True
-    integer = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[first.element_size()]
-    return torch.equal(first.contiguous().view(integer), second.contiguous().view(integer))
+    return torch.equal(_integers(first), _integers(second))
+
+
+def _integers(tensor: torch.Tensor) -> torch.Tensor:
+    """The elements' bits as integers, packed; a dimension of size 1 may keep a stride through
+    `contiguous`, so a fresh tensor is filled."""
+    packed = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
+    return packed.view(
+        {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
+    )
 
 
 def _count(shape: tuple[int, ...]) -> int:

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+
+from portable import catalog
 from portable.conformance import inputs
 from portable.conformance.cases import Case, axis_param, input_shapes, leading_size, tensor_shape
 from portable.conformance.judge import Tolerance, Verdict, integers_exact, judge
-
-from portable import catalog
 from portable.spec import Spec
 
 GRADIENT_ROUNDINGS = 4.0

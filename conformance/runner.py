@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from portable.conformance import inputs, oracle
-from portable.conformance.cases import Case
-from portable.conformance.judge import Verdict, deterministic
 
 import portable
 from portable import catalog, errors, machine
+from portable.conformance import inputs, oracle
+from portable.conformance.cases import Case
+from portable.conformance.judge import Verdict, deterministic
 
 STATES = (
     "Pass", "QualityWarning", "NotSupported", "Fail.value", "Fail.shape", "Fail.dtype", "Fail.nonfinite",

@@ -44,14 +44,18 @@ class Signature:
         self.names = [p.name for p in parameters]
         self._inputs = [self.names.index(name) for name in spec.inputs]
         self._params = [self.names.index(name) for name in spec.params]
+        self._in_order = self.names == [*spec.inputs, *spec.params]
         self._out = self.names.index("out") if spec.out else None
         self._index = {name: position for position, name in enumerate(self.names)}
         self._defaults = [_MISSING if p.default is p.empty else p.default for p in parameters]
+        self._required = sum(p.default is p.empty for p in parameters)
         self._positional = sum(p.kind is not p.KEYWORD_ONLY for p in parameters)
 
     def bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
         """All arguments in order, defaults filled in. Raises SignatureError."""
         given = len(args)
+        if not kwargs and self._required <= given <= self._positional:
+            return [*args, *self._defaults[given:]]
         if given > self._positional:
             raise errors.SignatureError(
                 self.op, f"takes {self._positional} positional arguments but {given} were given", self.text
@@ -72,6 +76,8 @@ class Signature:
 
     def split(self, values: list[Any]) -> tuple[list[Any], list[Any], Any]:
         """The inputs and the parameters, each in the spec's order, and `out`."""
+        if self._in_order:
+            return values[: len(self._inputs)], values[len(self._inputs) :], None
         out = None if self._out is None else values[self._out]
         return [values[i] for i in self._inputs], [values[i] for i in self._params], out
 
@@ -87,9 +93,9 @@ def check_tensors(spec: Spec, tensors: Sequence[Any]) -> None:
     """Each input is a dense tensor, or None where the spec allows it."""
     first = None
     for field, tensor in zip(spec.inputs.values(), tensors, strict=True):
-        if tensor is None and field.optional:
-            continue
         if not isinstance(tensor, torch.Tensor):
+            if tensor is None and field.optional:
+                continue
             raise errors.NotATensorError(
                 spec.op,
                 field.name,
@@ -113,7 +119,10 @@ def check_tensors(spec: Spec, tensors: Sequence[Any]) -> None:
 
 def check_params(spec: Spec, values: Sequence[Any], tensors: Sequence[Any]) -> list[Any]:
     """The parameters, each of its declared type; an axis comes back counted from the end."""
-    return [_check_param(spec, param, value, tensors) for param, value in zip(spec.params.values(), values, strict=True)]
+    return [
+        _check_param(spec, param, value, tensors)
+        for param, value in zip(spec.params.values(), values, strict=True)
+    ]
 
 
 def _check_param(spec: Spec, param: Param, value: Any, tensors: Sequence[Any]) -> Any:
@@ -125,7 +134,7 @@ def _check_param(spec: Spec, param: Param, value: Any, tensors: Sequence[Any]) -
     if param.type == "float":
         return float(value)
     if param.type == "axis":
-        tensor = tensors[list(spec.inputs).index(param.of)]
+        tensor = tensors[list(spec.inputs).index(str(param.of))]
         rank = tensor.dim()
         if not -rank <= value < rank:
             expected = f"an int from {-rank} to {rank - 1}, as {param.of!r} has {rank} dimensions"

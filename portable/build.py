@@ -25,6 +25,13 @@ compiled: list[str] = []
 """Names of the kernels this process had to make machine code for (disk cache hits included)."""
 
 
+def forget() -> None:
+    """Drop compiled and loaded kernels, for tests that change what a compiler answers."""
+    _code.clear()
+    _loaded.clear()
+    compiled.clear()
+
+
 def source_text(source: Path, includes: tuple[Path, ...]) -> bytes:
     """A source and all that it includes: what the machine code depends on."""
     seen: dict[Path, bytes] = {}
@@ -43,11 +50,8 @@ def source_text(source: Path, includes: tuple[Path, ...]) -> bytes:
 def code_object(launch: Launch, dtypes: dict[str, str], backend: Backend, device: Device) -> CodeObject:
     """Machine code for one launch on `device`, from memory, the disk cache or the compiler."""
     kernel = launch.kernel
-    if isinstance(kernel, TritonKernel):
-        types = triton_build.signature(launch, dtypes)
-        identity: tuple[Any, ...] = (backend.name, device.arch, kernel, types)
-    else:
-        identity = (backend.name, device.arch, kernel)
+    types = triton_build.signature(launch, dtypes) if isinstance(kernel, TritonKernel) else ()
+    identity = (backend.name, device.arch, kernel, types)
     with _lock:
         code = _code.get(identity)
         if code is None:

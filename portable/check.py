@@ -90,7 +90,7 @@ def question(spec: Spec, case: Case, types: Mapping[str, str], aligned: bool, ro
         leading = tuple(case.leading.get(name, ())) if field.leading else ()
         if field.leading:
             shapes.append(leading)
-        own = tuple(case.axes.get(dim, dim) if isinstance(dim, str) else dim for dim in field.dims)
+        own = spec.sizes(name, case)
         dtype = types.get(field.dtype, field.dtype)
         transposed = field.layout == "matrix" and not rows
         tensors[name] = _info((*leading, *own), dtype, aligned, transposed)
@@ -98,7 +98,7 @@ def question(spec: Spec, case: Case, types: Mapping[str, str], aligned: bool, ro
     axes = {**case.axes, "B": _product(leading)}
     for name, field in spec.outputs.items():
         absent = field.when is not None and tensors.get(field.when) is None
-        own = tuple(case.axes.get(dim, dim) if isinstance(dim, str) else dim for dim in field.dims)
+        own = spec.sizes(name, case)
         shape = (0,) if absent else ((*leading, *own) if field.leading else own)
         tensors[name] = _info(shape, types.get(field.dtype, field.dtype), True, False)
     params = {name: case.params.get(name, param.default) for name, param in spec.params.items()}
@@ -145,7 +145,9 @@ def jobs(
                 seen: set[Any] = set()
                 for case in cases:
                     for types in rows:
-                        for aligned, ordered in ((True, True),) if quick else ((True, True), (False, True), (True, False)):
+                        for aligned, ordered in (
+                            ((True, True),) if quick else ((True, True), (False, True), (True, False))
+                        ):
                             asked = question(spec, case, types, aligned, ordered)
                             yield from _planned(spec, implementation, asked, backend, device, seen, case)
 
@@ -205,7 +207,9 @@ def run(job: Job) -> Outcome:
     if found.spills:
         return outcome("Spills", found, shared, f"{job.case}: {found.spills} registers go to memory")
     if shared > device.shared_memory:
-        return outcome("TooMuchShared", found, shared, f"{job.case}: the card has {device.shared_memory} bytes")
+        return outcome(
+            "TooMuchShared", found, shared, f"{job.case}: the card has {device.shared_memory} bytes"
+        )
     return outcome("Pass", found, shared)
 
 

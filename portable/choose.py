@@ -30,7 +30,11 @@ class Question:
         return {**self.axes, **self.params, **self.types}
 
     def __str__(self) -> str:
-        parts = [f"{name} {info.dtype}{list(info.shape)}" for name, info in self.tensors.items() if info is not None]
+        parts = [
+            f"{name} {info.dtype}{list(info.shape)}"
+            for name, info in self.tensors.items()
+            if info is not None
+        ]
         return ", ".join(parts)
 
 
@@ -105,7 +109,12 @@ def _admitted(spec: Spec, wanted: str) -> frozenset[str]:
 
 
 def answer(
-    implementation: Implementation, question: Question, backend: Backend, device: Device, *, static: bool = True
+    implementation: Implementation,
+    question: Question,
+    backend: Backend,
+    device: Device,
+    *,
+    static: bool = True,
 ) -> Candidate:
     """One implementation's answer; `static=False` does not ask whether this machine can build it."""
     reason = static_reason(implementation, backend, device) if static else None

@@ -43,7 +43,10 @@ def _parser() -> argparse.ArgumentParser:
     explained = command("explain", explain, "Print which implementation runs a call, and why.")
     explained.add_argument("op")
     explained.add_argument(
-        "--shape", action="append", default=[], help="an input's shape, e.g. 512x768; once per input, in order"
+        "--shape",
+        action="append",
+        default=[],
+        help="an input's shape, e.g. 512x768; once per input, in order",
     )
     explained.add_argument("--dtype", default="float32")
     checked = command("check", check, "Compile every implementation for every card, with no card needed.")
@@ -52,7 +55,9 @@ def _parser() -> argparse.ArgumentParser:
     checked.add_argument("--quick", action="store_true", help="one case and one dtype of each op")
     checked.add_argument("-j", type=int, default=os.cpu_count() or 1, help="kernels to compile at once")
     checked.add_argument("--markdown", help="write the table to this file")
-    warmed = command("warm", warm, "Compile the kernels of ops for this machine's card ahead of their first call.")
+    warmed = command(
+        "warm", warm, "Compile the kernels of ops for this machine's card ahead of their first call."
+    )
     warmed.add_argument("ops", nargs="*", help="ops (default: all)")
     documented = command("docs", docs, "Print an op's page, deduced from its spec.")
     documented.add_argument("op")
@@ -68,7 +73,10 @@ def info(args: argparse.Namespace) -> int:
     rows = [
         ("portable", portable.__version__),
         ("python", platform.python_version()),
-        ("torch", f"{torch.__version__} (CUDA {torch.version.cuda}, HIP {getattr(torch.version, 'hip', None)})"),
+        (
+            "torch",
+            f"{torch.__version__} (CUDA {torch.version.cuda}, HIP {getattr(torch.version, 'hip', None)})",
+        ),
     ]
     for name, detection in chosen.detections.items():
         state = "in use" if any(b.name == name for b in chosen.backends.values()) else "not in use"
@@ -100,10 +108,7 @@ def explain(args: argparse.Namespace) -> int:
     tensors = [torch.empty(_shape(text), dtype=dtype, device=device) for text in args.shape]
     if not tensors:
         case = spec.demo or spec.cases[0]
-        shapes = {
-            name: (*(case.leading.get(name, ()) if field.leading else ()), *(case.axes.get(d, d) for d in field.dims))
-            for name, field in spec.inputs.items()
-        }
+        shapes = {name: (*case.leading.get(name, ()), *spec.sizes(name, case)) for name in spec.inputs}
         inputs = {name: torch.empty(shape, dtype=dtype, device=device) for name, shape in shapes.items()}
         print(portable.explain(args.op, **inputs, **case.params))
     else:
@@ -143,7 +148,9 @@ def check(args: argparse.Namespace) -> int:
         print(f"    {outcome.detail}")
     for problem in problems:
         print(f"TunedFile: {problem}")
-    print(f"{len(outcomes) - len(failed)} kernels compile, {len(failed)} do not pass, {len(problems)} file problems")
+    print(
+        f"{len(outcomes) - len(failed)} kernels compile, {len(failed)} do not pass, {len(problems)} file problems"
+    )
     return 1 if failed or problems else 0
 
 

@@ -20,6 +20,10 @@ from portable.plan import Device, TensorInfo
 from portable.spec import Spec
 
 _MEMO_LIMIT = 4096
+# torch's own fast questions about the modes that are active; each costs under 0.1 us.
+_functorch: Any = torch._C._functorch  # type: ignore[attr-defined]
+_dispatch_modes, _function_modes = torch._C._len_torch_dispatch_stack, torch._C._len_torch_function_stack
+_any_autocast: Any = torch._C._is_any_autocast_enabled
 _ops: dict[str, Op] = {}
 
 
@@ -34,7 +38,7 @@ def op(name: str) -> Op:
 
 
 def forget() -> None:
-    """Drop every memoised call (the backend has changed: tests)."""
+    """Drop every memoised call: the backend or the op folders have changed."""
     for each in _ops.values():
         each.memo.clear()
 
@@ -68,7 +72,6 @@ class Op:
         self.__module__ = "portable"
         self.__doc__ = spec.docs()
         self.__signature__ = spec.signature
-        self._family = spec.folder.name
         self._signature = arguments.Signature(spec)
         self._overload = torch_ops.define(spec, self._signature, self.run, self._fake)
         self._out_overload = torch_ops.define_out(spec, self._signature, self.run) if spec.out else None
@@ -83,10 +86,10 @@ class Op:
         values = self._signature.bind(args, kwargs)
         inputs, params, out = self._signature.split(values)
         if not torch.compiler.is_compiling():
+            if _is_plain(inputs, out is not None):
+                return self.run(inputs, params, out)
             if not all(x is None or isinstance(x, torch.Tensor) for x in inputs):
                 return self._foreign(inputs, params, out)
-            if _is_plain(inputs, out):
-                return self.run(inputs, params, out)
         return self._registered(inputs, params, out)
 
     def _foreign(self, inputs: list[Any], params: list[Any], out: Any) -> Any:
@@ -108,32 +111,28 @@ class Op:
     def _registered(self, inputs: Sequence[Any], params: Sequence[Any], out: Any) -> Any:
         """Through torch's dispatcher: autograd, autocast, compile, vmap, tensor subclasses."""
         named = dict(zip(self._signature.names, self._signature.join(inputs, params), strict=False))
-        if out is None:
+        if out is None or self._out_overload is None:
             return self._overload(**named)
         self._out_overload(**named, out=out)
         return out
 
     def run(self, inputs: Sequence[Any], params: Sequence[Any], out: Any = None) -> Any:
         """Compute on real tensors, the direct path: no autograd, no tracing."""
-        key = (
-            settings.pin(self.spec.op),
-            settings.pin(self._family),
-            *params,
-            *[
-                None if t is None else (t.dtype, t.device, t.shape, t.stride(), t.data_ptr() & 15)
-                for t in (*inputs, out)
-                if t is None or isinstance(t, torch.Tensor)
-            ],
-        )
+        key: list[Any] = [settings.scope(), *params]
+        for t in inputs if out is None else (*inputs, out):
+            if isinstance(t, torch.Tensor):
+                key += (t.dtype, t.get_device(), t.shape, t.stride(), t.data_ptr() & 15)
+            else:
+                key.append(None)
         try:
-            prepared = self.memo.get(key)
+            prepared = self.memo.get(tuple(key))
         except TypeError:  # an unhashable parameter: the checks name it
             prepared = None
         if prepared is None:
             prepared = self._prepare(inputs, params, out)
             if len(self.memo) >= _MEMO_LIMIT:
                 self.memo.clear()
-            self.memo[key] = prepared
+            self.memo[tuple(key)] = prepared
         elif out is not None:
             prepared.check_out(inputs, out)
         return prepared(inputs, out)
@@ -162,7 +161,10 @@ class Op:
         arguments.check_tensors(self.spec, inputs)
         params = arguments.check_params(self.spec, params, inputs)
         axis = _axis(self.spec, params)
-        bound = arguments.bind(self.spec, [_last(t, axis, f.leading) for f, t in zip(self.spec.inputs.values(), inputs, strict=True)])
+        bound = arguments.bind(
+            self.spec,
+            [_last(t, axis, f.leading) for f, t in zip(self.spec.inputs.values(), inputs, strict=True)],
+        )
         device = next(t for t in inputs if t is not None).device
         outs = [
             _back(torch.empty(shape, dtype=dtype, device=device), axis, self.spec.outputs[name].leading)
@@ -171,25 +173,22 @@ class Op:
         return outs[0] if len(outs) == 1 else tuple(outs)
 
 
-def _is_plain(inputs: Sequence[Any], out: Any) -> bool:
-    """Whether a call needs nothing of torch's dispatcher: no gradient, mode, transform or subclass."""
-    if (
-        torch._C._len_torch_dispatch_stack()
-        or torch._C._len_torch_function_stack()
-        or torch._C._functorch.peek_interpreter_stack() is not None
-    ):
+def _is_plain(inputs: Sequence[Any], has_out: bool) -> bool:
+    """Whether a call needs nothing of torch's dispatcher: no gradient, mode, transform or subclass.
+
+    With `out=` there is no gradient and no autocast, as in torch; the checks say so to who asks for one.
+    """
+    if _dispatch_modes() or _function_modes() or _functorch.peek_interpreter_stack() is not None:
         return False
-    grad = torch.is_grad_enabled()
-    for tensor in (*inputs, out):
-        if tensor is None:
-            continue
-        kind = type(tensor)
-        if kind is not torch.Tensor and kind is not torch.nn.Parameter:
-            return tensor is out and not isinstance(tensor, torch.Tensor)
-        if tensor.is_neg() or (grad and tensor.requires_grad and tensor is not out):
-            return False
-    first = next((t for t in inputs if t is not None), None)
-    return first is None or not torch.is_autocast_enabled(first.device.type)
+    grad = not has_out and torch.is_grad_enabled()
+    for tensor in inputs:
+        if tensor is not None:
+            kind = type(tensor)
+            if (kind is not torch.Tensor and kind is not torch.nn.Parameter) or tensor.is_neg():
+                return False
+            if grad and tensor.requires_grad:
+                return False
+    return has_out or not _any_autocast()
 
 
 def _axis(spec: Spec, params: Sequence[Any]) -> int:
@@ -241,7 +240,7 @@ def ask(
     axis = _axis(spec, params)
     moved = [_last(t, axis, f.leading) for f, t in zip(spec.inputs.values(), inputs, strict=True)]
     bound = arguments.bind(spec, moved)
-    if out is not None:
+    if out is not None and spec.out is not None:
         shape, dtype = bound.outputs[spec.out.name]
         arguments.check_out(spec, out, shape, dtype, inputs)
     tensors: dict[str, TensorInfo | None] = {}
@@ -255,11 +254,27 @@ def ask(
     return choose.Question(spec, tensors, named, bound.axes, bound.types), bound
 
 
+def _allocator(
+    shape: tuple[int, ...], dtype: torch.dtype, inputs: Sequence[Any], device: torch.device
+) -> Callable[[Sequence[Any]], torch.Tensor]:
+    """How an output is allocated: like an input of its shape where there is one, which is quickest."""
+    for i, tensor in enumerate(inputs):
+        if tensor is not None and tensor.shape == shape and tensor.dtype == dtype and tensor.is_contiguous():
+            return lambda tensors: torch.empty_like(tensors[i])
+    return lambda tensors: torch.empty(shape, dtype=dtype, device=device)
+
+
 class Prepared:
     """Everything about one call signature that does not depend on data or addresses."""
 
     def __init__(
-        self, spec: Spec, backend: Backend, device: Device, inputs: Sequence[Any], params: Sequence[Any], out: Any
+        self,
+        spec: Spec,
+        backend: Backend,
+        device: Device,
+        inputs: Sequence[Any],
+        params: Sequence[Any],
+        out: Any,
     ):
         self._spec, self._backend, self._device = spec, backend, device
         self._axis = _axis(spec, params)
@@ -271,11 +286,14 @@ class Prepared:
         self._as_is = self._axis == -1 and all(
             t is None or _fits(t, field.layout) for field, t in zip(spec.inputs.values(), inputs, strict=True)
         )
-        self._empty = all(0 in shape for shape, _ in self._outputs)
+        self._allocate = [
+            _allocator(shape, dtype, inputs if self._as_is else (), first.device)
+            for shape, dtype in self._outputs
+        ]
         self._launches: list[build.BoundLaunch] = []
         self._workspaces: list[tuple[tuple[int, ...], torch.dtype]] = []
         self._function: Callable[..., Any] | None = None
-        if self._empty:
+        if all(0 in shape for shape, _ in self._outputs):
             return
         chosen = choose.choose(question, backend, device)
         if chosen.plan is None:
@@ -292,29 +310,29 @@ class Prepared:
 
     def check_out(self, inputs: Sequence[Any], out: Any) -> None:
         """What the key does not tell of `out`: overlap and gradients."""
-        shape, dtype = self._outputs[list(self._spec.outputs).index(self._spec.out.name)]
+        position = next(i for i, field in enumerate(self._spec.outputs.values()) if field.out)
+        shape, dtype = self._outputs[position]
         arguments.check_out(self._spec, out, shape, dtype, inputs)
 
     def __call__(self, inputs: Sequence[Any], out: Any) -> Any:
         tensors = inputs if self._as_is else _canonical(self._spec, inputs, self._axis)
         if self._function is not None:
-            return self._through_torch(tensors, out)
-        outs = [
-            out if out is not None else torch.empty(shape, dtype=dtype, device=self._torch_device)
-            for shape, dtype in self._outputs
-        ]
-        if not self._empty:
+            return self._through_torch(self._function, tensors, out)
+        outs = [out] if out is not None else [allocate(tensors) for allocate in self._allocate]
+        if self._launches:
+            addresses = [t.data_ptr() for t in tensors if t is not None]
+            addresses += [t.data_ptr() for t in outs]
             spaces = [torch.empty(s, dtype=d, device=self._torch_device) for s, d in self._workspaces]
-            addresses = [t.data_ptr() for t in (*tensors, *outs, *spaces) if t is not None]
+            addresses += [t.data_ptr() for t in spaces]
             with self._backend.on(self._index):
                 stream = self._backend.stream(self._index)
                 for launch in self._launches:
                     launch(addresses, stream)
         return self._results(outs)
 
-    def _through_torch(self, tensors: Sequence[Any], out: Any) -> Any:
+    def _through_torch(self, function: Callable[..., Any], tensors: Sequence[Any], out: Any) -> Any:
         with torch.no_grad():
-            result = self._function(**dict(zip(self._spec.inputs, tensors, strict=True)))
+            result = function(**dict(zip(self._spec.inputs, tensors, strict=True)))
         outs = list(result) if isinstance(result, tuple) else [result]
         if out is not None:
             return out.copy_(outs[0])

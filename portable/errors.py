@@ -36,7 +36,7 @@ def _rebuild(cls: type[PortableError], message: str, facts: dict[str, Any]) -> P
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """The hint " Did you mean 'softmax'?" for a misspelt name, or an empty string."""
+    """The hint " Did you mean 'relu'?" for a misspelt name, or an empty string."""
     close = difflib.get_close_matches(str(name), list(known), n=1, cutoff=0.6)
     return f" Did you mean {close[0]!r}?" if close else ""
 

@@ -219,9 +219,7 @@ class _Compiler:
 
         return evaluate
 
-    def step(
-        self, op: ast.cmpop, operand: Evaluator
-    ) -> Callable[[Any, Mapping[str, Any]], tuple[bool, Any]]:
+    def step(self, op: ast.cmpop, operand: Evaluator) -> Callable[[Any, Mapping[str, Any]], tuple[bool, Any]]:
         """One comparison of a chain: left value and names -> (does it hold, right value)."""
         if type(op) in _EQUALITY:
             equal = _EQUALITY[type(op)]

@@ -10,7 +10,7 @@ from portable.plan import TensorInfo
 class Rows(NamedTuple):
     """A tensor seen as `count` rows of `length` elements, `stride` elements from row to row."""
 
-    count: int
+    count: int  # pyright: ignore[reportIncompatibleMethodOverride]
     length: int
     stride: int
 

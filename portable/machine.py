@@ -35,9 +35,7 @@ def backend_class(vendor: str) -> type[Backend]:
 
 def this_machine() -> Machine:
     """The machine that this process runs on."""
-    return Machine(
-        {"cuda": torch.version.cuda, "hip": getattr(torch.version, "hip", None)}, dict(os.environ)
-    )
+    return Machine({"cuda": torch.version.cuda, "hip": getattr(torch.version, "hip", None)}, dict(os.environ))
 
 
 def select(machine: Machine) -> Selection:
@@ -117,5 +115,7 @@ def device() -> Device:
     Raises BackendError where two vendors' cards could run, or where the pinned one cannot.
     """
     backend = main_backend()
-    index = torch.get_device_module(backend.device_type).current_device() if backend.device_type != "cpu" else 0
+    index = (
+        torch.get_device_module(backend.device_type).current_device() if backend.device_type != "cpu" else 0
+    )
     return backend.device(index)

@@ -14,6 +14,13 @@ _NONE: Mapping[str, str] = MappingProxyType({})
 _scoped: ContextVar[Mapping[str, str]] = ContextVar("portable_pins", default=_NONE)
 
 
+def scope() -> int:
+    """What `using` has pinned here, as part of a memo's key: 0 outside any `using`, which is the
+    common case and must cost little; equal pins answer equal numbers."""
+    pins = _scoped.get()
+    return 0 if pins is _NONE else hash(frozenset(pins.items()))
+
+
 def parse_pins(text: str) -> dict[str, str]:
     """`"softmax:triton,swiglu:torch"` as a mapping. Raises PinError for anything else."""
     pins: dict[str, str] = {}

@@ -247,6 +247,11 @@ class Spec:
         """The output that a caller may pass in as `out=`."""
         return next((output for output in self.outputs.values() if output.out), None)
 
+    def sizes(self, name: str, case: Case) -> tuple[int, ...]:
+        """The shape of one input or output in a case, without its leading dimensions."""
+        field = self.inputs[name] if name in self.inputs else self.outputs[name]
+        return tuple(dim if isinstance(dim, int) else case.axes[dim] for dim in field.dims)
+
     @cached_property
     def type_variables(self) -> tuple[str, ...]:
         return tuple(name for name in self.types[0] if name != "acc")
@@ -294,7 +299,7 @@ class Spec:
         return inspect.Signature(parameters)
 
     def torch_schema(self) -> str:
-        """The functional schema for torch.library.define, e.g. `softmax(Tensor x, int dim=-1) -> Tensor`."""
+        """The functional schema for torch.library.define, e.g. `op(Tensor x, int dim=-1) -> Tensor`."""
         arguments: list[str] = []
         for each, keyword in self._ordered():
             if keyword and "*" not in arguments:

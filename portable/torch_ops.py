@@ -104,7 +104,9 @@ def _batching(spec: Spec, signature: arguments.Signature, name: str, overload: A
         logical = [x.select(d, 0) if d is not None else x for x, d in zip(inputs, dims, strict=True)]
         params = arguments.check_params(spec, params, logical)
         rank = max(
-            x.dim() - f.rank for f, x in zip(spec.inputs.values(), logical, strict=True) if x is not None and f.leading
+            x.dim() - f.rank
+            for f, x in zip(spec.inputs.values(), logical, strict=True)
+            if x is not None and f.leading
         )
         moved = []
         for field, x, d in zip(spec.inputs.values(), inputs, dims, strict=True):

@@ -51,7 +51,11 @@ def entries(file: Path) -> tuple[Entry, ...]:
     if not file.exists():
         return ()
     data = strict_yaml.load(file)
-    if not isinstance(data, dict) or data.get("edition") != 1 or not isinstance(data.get("entries"), list):
+    if (
+        not isinstance(data, strict_yaml.Map)
+        or data.get("edition") != 1
+        or not isinstance(data.get("entries"), list)
+    ):
         raise TunedFileError(file, 1, "expected `edition: 1` and a list `entries`")
     found = []
     for raw in data["entries"]:
@@ -92,7 +96,9 @@ def check(file: Path, entry: Entry, spec: Spec, implementation: Implementation) 
         legal = implementation.tunables.get(name)
         if legal is None:
             hint = nearest(name, implementation.tunables)
-            raise TunedFileError(file, entry.line, f"{name!r} is no tunable of {spec.op}.{implementation.name}.{hint}")
+            raise TunedFileError(
+                file, entry.line, f"{name!r} is no tunable of {spec.op}.{implementation.name}.{hint}"
+            )
         if value not in legal:
             raise TunedFileError(file, entry.line, f"{name}: {value!r} is not one of {listed(legal)}")
     if entry.when:
@@ -104,7 +110,7 @@ def check(file: Path, entry: Entry, spec: Spec, implementation: Implementation) 
 
 def names(spec: Spec) -> tuple[str, ...]:
     """What a `when` formula may speak of: axes, B, parameters and type variables."""
-    return (*spec.axes, "B", *(p.name for p in spec.params), *spec.types[0])
+    return (*spec.axes, "B", *spec.params, *spec.types[0])
 
 
 def resolve(

@@ -26,4 +26,9 @@ class CpuBackend(Backend):
     def info(self) -> list[tuple[str, str]]:
         import torch
 
-        return [("cpu", f"{platform.machine()}, {os.cpu_count()} cores, torch uses {torch.get_num_threads()} threads")]
+        return [
+            (
+                "cpu",
+                f"{platform.machine()}, {os.cpu_count()} cores, torch uses {torch.get_num_threads()} threads",
+            )
+        ]

@@ -21,9 +21,7 @@ _HERE = nullcontext()
 
 
 def _target(arch: str, name: str, multiprocessors: int, shared_kb: int, l2_mb: int) -> Device:
-    return Device(
-        "cuda", arch, name, 0, multiprocessors, 32, shared_kb * _KB, 255, l2_mb * _KB * _KB
-    )
+    return Device("cuda", arch, name, 0, multiprocessors, 32, shared_kb * _KB, 255, l2_mb * _KB * _KB)
 
 
 # Largest shared memory of one block, from the compute capability table of the CUDA programming guide.
@@ -53,7 +51,9 @@ class CudaBackend(Backend):
     @classmethod
     def detect(cls, machine: Machine) -> Detection:
         visible = machine.environ.get("CUDA_VISIBLE_DEVICES")
-        present = machine.exists("/dev/nvidia0") or machine.exists("/dev/nvidiactl") or machine.exists("/dev/dxg")
+        present = (
+            machine.exists("/dev/nvidia0") or machine.exists("/dev/nvidiactl") or machine.exists("/dev/dxg")
+        )
         if not present:
             return Detection(False, False, "no NVIDIA card: neither /dev/nvidia0 nor /dev/nvidiactl is there")
         if visible is not None and visible.strip() in ("", "-1", "NoDevFiles"):
@@ -66,9 +66,11 @@ class CudaBackend(Backend):
                 f"an NVIDIA card is here, but this torch is built {kind}: install a CUDA build of torch "
                 "(pytorch.org/get-started) to use it",
             )
-        return Detection(True, True, f"an NVIDIA card is here and torch is built for CUDA {machine.torch_build['cuda']}")
+        return Detection(
+            True, True, f"an NVIDIA card is here and torch is built for CUDA {machine.torch_build['cuda']}"
+        )
 
-    @functools.lru_cache(maxsize=None)  # noqa: B019 - one instance lives as long as the process
+    @functools.cache  # noqa: B019 - one instance lives as long as the process
     def device(self, index: int) -> Device:
         import torch
 
@@ -76,7 +78,14 @@ class CudaBackend(Backend):
         arch = arch_name(found.major, found.minor)
         shared = getattr(found, "shared_memory_per_block_optin", 0) or 48 * _KB
         return Device(
-            self.name, arch, found.name, index, found.multi_processor_count, 32, shared, 255,
+            self.name,
+            arch,
+            found.name,
+            index,
+            found.multi_processor_count,
+            32,
+            shared,
+            255,
             getattr(found, "L2_cache_size", 0),
         )
 
@@ -110,7 +119,7 @@ class CudaBackend(Backend):
     def compile_native(self, kernel: NativeKernel, device: Device, includes: tuple[Path, ...]) -> bytes:
         from portable.backends.cuda.compile import compile
 
-        return compile(kernel.source, kernel.defines, device.arch)
+        return compile(kernel.source, kernel.defines, device.arch, includes=includes)
 
     def compiler_version(self, language: str) -> str:
         from portable.backends.cuda.compile import version
@@ -151,7 +160,9 @@ class CudaBackend(Backend):
             device = self.device(index)
             rows.append((f"card {index}", f"{device}, {device.multiprocessors} multiprocessors"))
         for module in ("cupy", "cuda.bindings", "triton"):
-            rows.append((module, "missing" if importlib.util.find_spec(module.split(".")[0]) is None else "installed"))
+            rows.append(
+                (module, "missing" if importlib.util.find_spec(module.split(".")[0]) is None else "installed")
+            )
         return rows
 
 

@@ -62,8 +62,6 @@ DEVICE float shuffle_down(float value, int delta) { return __shfl_down_sync(0xff
 DEVICE int shuffle_down(int value, int delta) { return __shfl_down_sync(0xffffffffu, value, delta); }
 
 DEVICE uint32_t bits_of(float value) { return __float_as_uint(value); }
-// Hides a word's origin, so that the compiler does not keep what was computed from it in registers.
-DEVICE void opaque(uint32_t& word) { asm("" : "+r"(word)); }
 DEVICE float float_of(uint32_t bits) { return __uint_as_float(bits); }
 
 

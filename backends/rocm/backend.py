@@ -20,7 +20,15 @@ _TOPOLOGY = "/sys/class/kfd/kfd/topology/nodes"
 
 def _target(arch: str, name: str, compute_units: int, wave: int, lds_kb: int, l2_mb: int) -> Device:
     return Device(
-        "rocm", arch, name, 0, compute_units, wave, lds_kb * _KB, 512 if wave == 64 else 256, l2_mb * _KB * _KB
+        "rocm",
+        arch,
+        name,
+        0,
+        compute_units,
+        wave,
+        lds_kb * _KB,
+        512 if wave == 64 else 256,
+        l2_mb * _KB * _KB,
     )
 
 
@@ -64,7 +72,9 @@ class RocmBackend(Backend):
                 f"an AMD card is here, but this torch is built {kind}: install a ROCm build of torch "
                 "(pytorch.org/get-started) to use it",
             )
-        return Detection(True, True, f"an AMD card is here and torch is built for ROCm {machine.torch_build['hip']}")
+        return Detection(
+            True, True, f"an AMD card is here and torch is built for ROCm {machine.torch_build['hip']}"
+        )
 
     @staticmethod
     def _has_gpu_node(machine: Machine) -> bool:
@@ -79,7 +89,7 @@ class RocmBackend(Backend):
             return False
         return False
 
-    @functools.lru_cache(maxsize=None)  # noqa: B019 - one instance lives as long as the process
+    @functools.cache  # noqa: B019 - one instance lives as long as the process
     def device(self, index: int) -> Device:
         import torch
 
@@ -117,7 +127,9 @@ class RocmBackend(Backend):
         others = [target.arch for target in TARGETS if target.arch != arch]
         own = next((target.warp_size for target in TARGETS if target.arch == arch), 64)
         waves = {target.arch: target.warp_size for target in TARGETS}
-        return tuple(sorted(others, key=lambda other: (waves[other] != own, abs(_digits(other) - _digits(arch)))))
+        return tuple(
+            sorted(others, key=lambda other: (waves[other] != own, abs(_digits(other) - _digits(arch))))
+        )
 
     def triton_target(self, device: Device) -> tuple[str, int | str, int]:
         return "hip", device.arch, device.warp_size
@@ -173,7 +185,6 @@ class RocmBackend(Backend):
 
     def info(self) -> list[tuple[str, str]]:
         import torch
-
         from portable.backends.rocm.compile import toolchain
 
         rows = [

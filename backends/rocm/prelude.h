@@ -74,8 +74,6 @@ DEVICE void barrier() {
 }
 
 DEVICE uint32_t bits_of(float value) { return __builtin_bit_cast(uint32_t, value); }
-// Hides a word's origin, so that the compiler does not keep what was computed from it in registers.
-DEVICE void opaque(uint32_t& word) { asm("" : "+v"(word)); }
 DEVICE float float_of(uint32_t bits) { return __builtin_bit_cast(float, bits); }
 
 DEVICE int lane_of_wave() {

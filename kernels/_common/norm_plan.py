@@ -23,8 +23,6 @@ from portable.plan import Argument, Call, Launch, NativeKernel, Plan, Pointer, R
 COLUMN_SUM = Path(__file__).with_name("column_sum.cu")
 SUM_WIDTH, SUM_GROUPS = 32, 32
 COLUMN_THREADS = 128
-# Blocks that a multiprocessor holds at once decide how many are persistent: each walks rows/blocks rows.
-PERSISTENT_THREADS = 768
 
 
 def pointer(call: Call, name: str) -> tuple[str, Argument]:
@@ -85,12 +83,13 @@ def forward_plan(call: Call, op: str, source: Path, parameters: Sequence[str]) -
 
 
 def backward_plan(
-    call: Call, op: str, source: Path, parameters: Sequence[str], *, statistics: int, most_lanes: int
+    call: Call, op: str, source: Path, parameters: Sequence[str], *, statistics: int, most_lanes: int, resident: int
 ) -> Plan | Rejected:
     """dx and the gradients of the parameters that are there.
 
     `statistics` floats per row pass from the rows' kernel to the columns'; up to `most_lanes` lanes per row
-    leave registers enough to sum the gradients beside it.
+    leave registers enough to sum the gradients beside it, and then `resident` blocks of 256 threads fit a
+    multiprocessor (one less where tails or wide weights want registers).
     """
     views = {name: rows(call[name]) for name in ("dy", "x", "dx")}
     x = views["x"]
@@ -102,21 +101,29 @@ def backward_plan(
         dtype, x.length, aligned, chunks=2, most_chunks=2, most_lanes=most_lanes, threads=256
     )
     if present and fused.resident:
-        return _fused(call, op, source, parameters, fused, views)
+        wide = fused.vector > 1 and (fused.tail or any(call[name].dtype != dtype for name in present))
+        resident = max(resident - wide, 1) if fused.threads == 256 else 1
+        return _fused(call, op, source, parameters, fused, views, resident)
     return _split(call, op, source, parameters, aligned, views, statistics)
 
 
 def _fused(
-    call: Call, op: str, source: Path, parameters: Sequence[str], kind: RowClass, views: dict[str, Rows]
+    call: Call,
+    op: str,
+    source: Path,
+    parameters: Sequence[str],
+    kind: RowClass,
+    views: dict[str, Rows],
+    resident: int,
 ) -> Plan:
     x = views["x"]
-    resident = max(PERSISTENT_THREADS // kind.threads, 1)
     blocks = min(call.device.multiprocessors * resident, -(-x.count // kind.rows_per_block))
     kernel = kind.kernel(
         source,
         f"{op}_backward",
         *_defines(call, call["x"].dtype, parameters),
         ("SAVE", 0),
+        ("RESIDENT", resident),
         ("PASS", "BACKWARD"),
     )
     args = (
@@ -148,7 +155,7 @@ def _split(
     x = views["x"]
     dtype = call["x"].dtype
     save = bool(_parameters(call, parameters))
-    kind = row_class(dtype, x.length, aligned, chunks=4, most_chunks=4)
+    kind = row_class(dtype, x.length, aligned, chunks=4, most_chunks=4, streamed=2)
     if x.count > MAX_GRID * kind.rows_per_block:
         return Rejected(f"{x.count} rows exceed the grid")
     stage = "backward_rows" if kind.resident else "backward_stream"

@@ -70,26 +70,28 @@ def row_class(
     *,
     chunks: int,
     most_chunks: int,
+    streamed: int = 4,
     most_lanes: int = MAX_THREADS,
     threads: int = MIN_THREADS,
 ) -> RowClass:
     """The class of rows of `length` elements.
 
     `chunks` 16-byte vectors per lane are aimed at: enough loads in flight, few enough registers for a high
-    occupancy. Rows longer than `most_lanes` lanes hold so take up to `most_chunks`; longer ones are streamed.
+    occupancy. Rows longer than `most_lanes` lanes hold so take up to `most_chunks`; longer ones are streamed,
+    `streamed` vectors per lane at a time.
     """
     vector = vector_length(dtype, tensors)
     tail = length % vector != 0
     if vector == 1:
         # A scalar load moves little: more of them per lane, and a full warp per row before lanes share less.
-        chunks, most_chunks, narrowest = 2 * chunks, 4 * most_chunks, 32
+        chunks, most_chunks, streamed, narrowest = 2 * chunks, 2 * most_chunks, 2 * streamed, 32
     else:
         narrowest = 4
     vectors = power_of_two(-(-length // vector))
     lanes = min(max(vectors // chunks, narrowest), vectors, most_lanes)
     held = vectors // lanes
     if held > most_chunks:
-        return RowClass(dtype, vector, tail, MAX_THREADS, MAX_THREADS, chunks, False)
+        return RowClass(dtype, vector, tail, MAX_THREADS, MAX_THREADS, streamed, False)
     return RowClass(dtype, vector, tail, max(lanes, threads), lanes, held, True)
 
 

@@ -20,8 +20,11 @@ static_assert(THREADS % LANES == 0 && THREADS % WARP == 0, "a block is whole row
 #define TILE (static_cast<int64_t>(LANES) * CHUNKS * VEC)
 
 DEVICE int row_lane() { return thread_x() & (LANES - 1); }
-DEVICE int row_slot() { return thread_x() / LANES; }
+DEVICE int row_slot() { return ROWS == 1 ? 0 : static_cast<unsigned>(thread_x()) / LANES; }
 DEVICE int chunk_column(int chunk) { return (chunk * LANES + row_lane()) * VEC; }
+// A lane's vectors lie a constant apart, so one pointer per row and immediate offsets reach them all.
+constexpr int CHUNK = LANES * VEC;
+template <class Type> DEVICE Type* at_lane(Type* row) { return row + row_lane() * VEC; }
 
 // COUNT neighbouring elements as they lie in memory: 16-bit types stay packed, which halves the registers.
 template <class Type, int COUNT> struct cell {
@@ -44,11 +47,10 @@ template <class Type, int COUNT> struct cell {
 #pragma unroll
         for (int i = 0; i < COUNT / PER_WORD; ++i) word(i) = 0;
     }
-    // What was unpacked so far is dropped: later uses unpack again, at one instruction each.
-    DEVICE void drop_unpacked() {
+    DEVICE void flip(uint32_t mask) {
         if constexpr (PER_WORD == 2) {
 #pragma unroll
-            for (int i = 0; i < COUNT / PER_WORD; ++i) opaque(word(i));
+            for (int i = 0; i < COUNT / PER_WORD; ++i) word(i) ^= mask;
         }
     }
     DEVICE void insert(int i, Type value) {
@@ -91,7 +93,7 @@ template <class Type> struct cell<Type, 1> {
 
     DEVICE float operator[](int) const { return to_float(raw); }
     DEVICE void clear() { raw = Type{}; }
-    DEVICE void drop_unpacked() {}
+    DEVICE void flip(uint32_t) {}
     DEVICE void insert(int, Type value) { raw = value; }
     DEVICE void round(const float (&value)[1]) { raw = from_float<Type>(value[0]); }
     DEVICE void load(const Type* address) { raw = *address; }
@@ -99,37 +101,55 @@ template <class Type> struct cell<Type, 1> {
     DEVICE void store(Type* address) const { *address = raw; }
 };
 
-// Elements of a row that lie beyond its end read as zero.
+// The vector at `address`, which is column `column` of its row; what lies beyond the row reads as zero.
 template <bool ONCE, class Type, class Index>
-DEVICE cell<Type, VEC> load_cell(const Type* row, Index column, Index length) {
+DEVICE cell<Type, VEC> load_cell(const Type* address, Index column, Index length) {
     cell<Type, VEC> held;
     held.clear();
     if (TAIL ? column + VEC <= length : column < length) {
         if constexpr (ONCE) {
-            held.load_once(row + column);
+            held.load_once(address);
         } else {
-            held.load(row + column);
+            held.load(address);
         }
     } else if constexpr (TAIL) {
 #pragma unroll
         for (int i = 0; i < VEC; ++i) {
-            if (column + i < length) held.insert(i, row[column + i]);
+            if (column + i < length) held.insert(i, address[i]);
         }
     }
     return held;
 }
 
+// The lane's CHUNKS vectors from column `base` on, all in flight at once; `lane_row` is what `at_lane` gave.
+template <bool ONCE, class Type, class Index>
+DEVICE void load_cells(cell<Type, VEC> (&held)[CHUNKS], const Type* lane_row, Index base, Index length) {
+#pragma unroll
+    for (int c = 0; c < CHUNKS; ++c) {
+        held[c] = load_cell<ONCE>(lane_row + base + c * CHUNK, base + chunk_column(c), length);
+    }
+}
+
+// Keeps what was unpacked so far from occupying registers across a reduction: every word is flipped by zero,
+// which the compiler cannot see through, at half an instruction per element. `count` is any 64-bit argument
+// that is never negative.
+template <class Type> DEVICE void drop_unpacked(cell<Type, VEC> (&held)[CHUNKS], int64_t count) {
+    const uint32_t zero = static_cast<uint32_t>(count >> 63);
+#pragma unroll
+    for (int c = 0; c < CHUNKS; ++c) held[c].flip(zero);
+}
+
 // Rounds VEC floats and stores those that lie inside the row.
 template <class Type, class Index>
-DEVICE void store_cell(Type* row, Index column, Index length, const float (&value)[VEC]) {
+DEVICE void store_cell(Type* address, Index column, Index length, const float (&value)[VEC]) {
     if (TAIL ? column + VEC <= length : column < length) {
         cell<Type, VEC> rounded;
         rounded.round(value);
-        rounded.store(row + column);
+        rounded.store(address);
     } else if constexpr (TAIL) {
 #pragma unroll
         for (int i = 0; i < VEC; ++i) {
-            if (column + i < length) row[column + i] = from_float<Type>(value[i]);
+            if (column + i < length) address[i] = from_float<Type>(value[i]);
         }
     }
 }
@@ -159,8 +179,8 @@ DEVICE void reduce_row(float (&value)[COUNT], float (&partial)[COUNT * WARPS]) {
 #pragma unroll
     for (int k = 0; k < COUNT; ++k) value[k] = reduce_warp<Op, (LANES < WARP ? LANES : WARP)>(value[k]);
     if constexpr (LANES > WARP) {
-        const int lane = thread_x() % WARP;
-        const int warp = thread_x() / WARP;
+        const int lane = thread_x() & (WARP - 1);
+        const int warp = static_cast<unsigned>(thread_x()) / WARP;
         if (lane == 0) {
 #pragma unroll
             for (int k = 0; k < COUNT; ++k) partial[k * WARPS + warp] = value[k];

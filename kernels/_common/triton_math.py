@@ -7,23 +7,37 @@ import triton.language as tl
 
 
 @triton.jit
-def exp_scaled(x, shift):
-    """2^shift * exp(x) for x <= 0 (or NaN) within 2 ulp; `shift` is a whole number, at most 64.
+def exponent_error(x, product):
+    """What rounding lost in product = x * log2(e), as a relative error of exp(x)."""
+    lost = tl.fma(x, 1.44269502162933349609375, -product) + x * 1.92596299112661746887e-8
+    return lost * 0.69314718055994530942
 
-    exp2(x * log2(e)) alone is off by |x| ulp, as the product is rounded. Here the product's error is
-    carried as a second term. Below -150 the result is 0, and no infinity reaches the error term.
+
+@triton.jit
+def exp_scaled(x, shift):
+    """2^shift * exp(x) for x <= 0 (or NaN) within 2 ulp where that is a normal number, else perhaps 0;
+    `shift` is a whole number, 0 unless x < -shift.
+
+    exp2(x * log2(e)) alone is off by |x| ulp, as the product is rounded; the error is carried along.
+    Below -150 the result is that of -150, so that no infinity reaches the error term.
     """
     x = tl.where(x < -150.0, -150.0, x)
     product = x * 1.44269502162933349609375
-    error = tl.fma(x, 1.44269502162933349609375, -product) + x * 1.92596299112661746887e-8
     power = tl.exp2(product + shift)
-    return tl.fma(power, error * 0.69314718055994530942, power)
+    return tl.fma(power, exponent_error(x, product), power)
 
 
 @triton.jit
 def exp_nonpositive(x):
-    """exp(x) for x <= 0 (or NaN) within 2 ulp."""
-    return exp_scaled(x, 0.0)
+    """exp(x) for x <= 0 (or NaN) within 4 ulp, subnormal results included.
+
+    Triton's exp2 flushes subnormal results on NVIDIA, so half the exponent goes in and the power is
+    squared: a product keeps subnormals.
+    """
+    x = tl.where(x < -150.0, -150.0, x)
+    product = x * 1.44269502162933349609375
+    half = tl.exp2(0.5 * product)
+    return half * tl.fma(half, exponent_error(x, product), half)
 
 
 @triton.jit

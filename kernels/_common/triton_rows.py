@@ -70,7 +70,7 @@ def row_tile(device: Device, length: int, unit: int, resident: int, per_thread: 
     """
     streams = length > resident
     block = min(8192, resident) if streams else max(MIN_BLOCK, triton.next_power_of_2(length))
-    count = max(1, SHORT_TILE // block)
+    count = 1 if streams else max(1, SHORT_TILE // block)
     return RowTile(count, block, unit, warps(device, count * block // per_thread), streams)
 
 

@@ -14,6 +14,10 @@ from torch import Tensor
 _TANH_SCALE = math.sqrt(2 / math.pi)
 _TANH_CUBIC = 0.044715
 
+# In float32, 1 / (1 + exp(-z)) is 0 once exp(-z) overflows, and imprecise a little before: an error of
+# at most 2^-126 in the sigmoid, here in the bound's units of 2^-23.
+_UNDERFLOW = 2.0**-103
+
 # The largest |activation'|: an error of the sum reaches the result at most so much enlarged.
 _STEEPEST = {None: 1.0, "relu": 1.0, "gelu": 1.13, "gelu_tanh": 1.13, "silu": 1.1}
 
@@ -53,12 +57,13 @@ def _own_scale(z: Tensor, activation: str | None) -> Tensor:
     """What an activation's own roundings scale with, z being exact.
 
     gelu = z/2 * (1 + f), f = erf or tanh of an inner value: 1 + f cancels for negative z, so the scale
-    is |z|/2 * (1 + |f|). silu = z * s: exp's rounded argument moves s by |z| * (1 - s) units.
+    is |z|/2 * (1 + |f|). silu = z * s: exp's rounded argument moves s by |z| * (1 - s) units relatively,
+    and s underflows.
     """
     if activation in ("gelu", "gelu_tanh"):
         return 0.5 * z.abs() * (1 + _bend(z, activation).abs())
     if activation == "silu":
-        return F.silu(z).abs() * z.abs() * torch.sigmoid(-z)
+        return F.silu(z).abs() * z.abs() * torch.sigmoid(-z) + z.abs() * _UNDERFLOW
     return torch.zeros_like(z)
 
 
@@ -101,7 +106,7 @@ def magnitude_backward(dy: Tensor, z: Tensor, activation: str) -> dict[str, Tens
         return {"dz": torch.zeros_like(z)}
     if activation == "silu":
         s, t = torch.sigmoid(z), z.abs() * torch.sigmoid(-z)
-        return {"dz": dy.abs() * s * ((1 + t) * (1 + t) + t * z.abs() * s)}
+        return {"dz": dy.abs() * (s * ((1 + t) * (1 + t) + t * z.abs() * s) + (1 + z.abs()) * _UNDERFLOW)}
     f, slope = _bend(z, activation).abs(), _bend_slope(z, activation)
     if activation == "gelu":
         second = slope * (1 + 0.5 * z.square())

@@ -11,13 +11,13 @@ struct Sizes {
     int64_t a_outer, a_inner, b_outer, b_inner, c_outer, c_inner;
 };
 
-#define SIZES_PARAMETERS                                                                                 \
-    int m, int n, int k, int outer_batches, int inner_batches, int64_t a_leading, int64_t b_leading,     \
-        int64_t c_row, int64_t c_col, int64_t a_outer, int64_t a_inner, int64_t b_outer, int64_t b_inner,               \
-        int64_t c_outer, int64_t c_inner
-#define SIZES_ARGUMENTS                                                                                  \
-    {m,       n,       k,       inner_batches, a_leading, b_leading, c_row,                              \
-     c_col,   a_outer, a_inner, b_outer,       b_inner,   c_outer,   c_inner}
+#define SIZES_PARAMETERS                                                                                    \
+    int m, int n, int k, int outer_batches, int inner_batches, int64_t a_leading, int64_t b_leading,        \
+    int64_t c_row, int64_t c_col, int64_t a_outer, int64_t a_inner, int64_t b_outer, int64_t b_inner,       \
+    int64_t c_outer, int64_t c_inner
+#define SIZES_ARGUMENTS                                                                                     \
+    {m, n, k, outer_batches, inner_batches, a_leading, b_leading, c_row, c_col,                             \
+     a_outer, a_inner, b_outer, b_inner, c_outer, c_inner}
 
 struct Tile {
     int row, col, outer, inner;  // first row and column of c, and the batch indices

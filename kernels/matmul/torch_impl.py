@@ -13,7 +13,8 @@ from torch import Tensor
 def _float32_products(device: torch.device, precision: str) -> Iterator[None]:
     """float32 products of the asked precision, whatever the process has set for torch as a whole."""
     cpu = device.type == "cpu"
-    setting = torch.backends.mkldnn.matmul if cpu else torch.backends.cuda.matmul
+    backends = torch.backends
+    setting = backends.mkldnn.matmul if cpu else backends.cuda.matmul  # pyright: ignore[reportAttributeAccessIssue]
     wanted = "ieee" if cpu else precision
     before = setting.fp32_precision
     if before == wanted or (before == "none" and wanted == "ieee"):

@@ -219,6 +219,8 @@ DEVICE void consume(Ring ring, uint32_t buffer, const TensorMap* map_c, T* c, co
             ring.advance();
         }
         wgmma_wait<0>();
+#pragma unroll
+        for (int i = 0; i < SUMS; ++i) asm volatile("" : "+f"(sum[i])::"memory");  // read no sum before the wait
         release(used);
 
         const int row = tile.row + rank * TILE_M + consumer * 64;

@@ -3,7 +3,8 @@
 // PASS names the one kernel to build. FORWARD, BACKWARD and BACKWARD_ROWS hold the row in registers;
 // FORWARD_STREAM and BACKWARD_STREAM read rows of any length twice. BACKWARD also sums dweight over the rows
 // of its persistent blocks; beside BACKWARD_ROWS and BACKWARD_STREAM, COLUMNS does that in a pass of its own
-// from the saved 1 / rms of each row. HAS_WEIGHT = 0: `weight` is null. SAVE = 0: `saved` is null.
+// from the saved 1 / rms of each row. HAS_WEIGHT = 0: `weight` is null. SAVE = 0: `saved` is null. RESIDENT:
+// blocks per multiprocessor that BACKWARD leaves registers for.
 #include "_common/columns.h"
 
 #define FORWARD 1
@@ -12,6 +13,10 @@
 #define BACKWARD_ROWS 4
 #define BACKWARD_STREAM 5
 #define COLUMNS 6
+
+#ifndef RESIDENT
+#define RESIDENT 1
+#endif
 
 #if PASS == FORWARD
 KERNEL(THREADS)
@@ -22,8 +27,9 @@ void rms_norm_forward(const T* x, const W* weight, T* y, int64_t rows, int lengt
     const int count = row < rows ? length : 0;
 
     cell<T, VEC> held[CHUNKS];
-#pragma unroll
-    for (int c = 0; c < CHUNKS; ++c) held[c] = load_cell<true>(x + row * x_stride, chunk_column(c), count);
+    load_cells<true>(held, at_lane(x + row * x_stride), 0, count);
+    T* target = at_lane(y + row * y_stride);
+    const W* scales = at_lane(weight);
     float sum[1] = {0.0f};
 #pragma unroll
     for (int c = 0; c < CHUNKS; ++c) {
@@ -36,14 +42,14 @@ void rms_norm_forward(const T* x, const W* weight, T* y, int64_t rows, int lengt
 #pragma unroll
     for (int c = 0; c < CHUNKS; ++c) {
         cell<W, VEC> scale;
-        if constexpr (HAS_WEIGHT) scale = load_cell<false>(weight, chunk_column(c), count);
+        if constexpr (HAS_WEIGHT) scale = load_cell<false>(scales + c * CHUNK, chunk_column(c), count);
         float value[VEC];
 #pragma unroll
         for (int i = 0; i < VEC; ++i) {
             value[i] = held[c][i] * r;
             if constexpr (HAS_WEIGHT) value[i] *= scale[i];
         }
-        store_cell(y + row * y_stride, chunk_column(c), count, value);
+        store_cell(target + c * CHUNK, chunk_column(c), count, value);
     }
 }
 #endif
@@ -53,14 +59,14 @@ KERNEL(THREADS)
 void rms_norm_forward_stream(const T* x, const W* weight, T* y, int64_t length, int64_t x_stride,
                              int64_t y_stride, float eps) {
     SHARED float partial[WARPS];
-    const T* source = x + block_x() * x_stride;
-    T* target = y + block_x() * y_stride;
+    const T* source = at_lane(x + block_x() * x_stride);
+    T* target = at_lane(y + block_x() * y_stride);
+    const W* scales = at_lane(weight);
 
     float sum[1] = {0.0f};
     for (int64_t base = 0; base < length; base += TILE) {
         cell<T, VEC> held[CHUNKS];
-#pragma unroll
-        for (int c = 0; c < CHUNKS; ++c) held[c] = load_cell<false>(source, base + chunk_column(c), length);
+        load_cells<false>(held, source, base, length);
         float added = 0.0f;
 #pragma unroll
         for (int c = 0; c < CHUNKS; ++c) {
@@ -74,19 +80,18 @@ void rms_norm_forward_stream(const T* x, const W* weight, T* y, int64_t length, 
     const float r = math_rsqrt(div_rn(sum[0], static_cast<float>(length)) + eps);
     for (int64_t base = 0; base < length; base += TILE) {
         cell<T, VEC> held[CHUNKS];
-#pragma unroll
-        for (int c = 0; c < CHUNKS; ++c) held[c] = load_cell<true>(source, base + chunk_column(c), length);
+        load_cells<true>(held, source, base, length);
 #pragma unroll
         for (int c = 0; c < CHUNKS; ++c) {
             cell<W, VEC> scale;
-            if constexpr (HAS_WEIGHT) scale = load_cell<false>(weight, base + chunk_column(c), length);
+            if constexpr (HAS_WEIGHT) scale = load_cell<false>(scales + base + c * CHUNK, base + chunk_column(c), length);
             float value[VEC];
 #pragma unroll
             for (int i = 0; i < VEC; ++i) {
                 value[i] = held[c][i] * r;
                 if constexpr (HAS_WEIGHT) value[i] *= scale[i];
             }
-            store_cell(target, base + chunk_column(c), length, value);
+            store_cell(target + base + c * CHUNK, base + chunk_column(c), length, value);
         }
     }
 }
@@ -106,15 +111,12 @@ struct Held {
     cell<T, VEC> x[CHUNKS];
 
     DEVICE void load(const T* dy_row, const T* x_row, int count) {
-#pragma unroll
-        for (int c = 0; c < CHUNKS; ++c) {
-            dy[c] = load_cell<true>(dy_row, chunk_column(c), count);
-            x[c] = load_cell<true>(x_row, chunk_column(c), count);
-        }
+        load_cells<true>(dy, dy_row, 0, count);
+        load_cells<true>(x, x_row, 0, count);
     }
 };
 
-KERNEL(THREADS)
+KERNEL_RESIDENT(THREADS, RESIDENT)
 #if PASS == BACKWARD
 void rms_norm_backward(
 #else
@@ -125,37 +127,40 @@ void rms_norm_backward_rows(
     SHARED float partial[2][2 * WARPS];
     const float mean = div_rn(1.0f, static_cast<float>(length));
     const int64_t step = static_cast<int64_t>(SUMS ? blocks : 1) * ROWS;
-
-    cell<W, VEC> scale[CHUNKS];
-    if constexpr (HAS_WEIGHT) {
-#pragma unroll
-        for (int c = 0; c < CHUNKS; ++c) scale[c] = load_cell<false>(weight, chunk_column(c), length);
-    }
     float sum_weight[CHUNKS][VEC] = {};
 
+    const W* scales = at_lane(weight);
     int64_t first = static_cast<int64_t>(block_x()) * ROWS;
     int64_t row = first + row_slot();
+    const T* dy_row = at_lane(dy + row * dy_stride);
+    const T* x_row = at_lane(x + row * x_stride);
+    T* dx_row = at_lane(dx + row * dx_stride);
     Held next;
-    if constexpr (PREFETCH) next.load(dy + row * dy_stride, x + row * x_stride, row < rows ? length : 0);
+    if constexpr (PREFETCH) next.load(dy_row, x_row, row < rows ? length : 0);
     int parity = 0;
     do {
         const int count = row < rows ? length : 0;
         Held held;
         if constexpr (PREFETCH) {
             held = next;
-            const int64_t after = row + step;
-            next.load(dy + after * dy_stride, x + after * x_stride, after < rows ? length : 0);
+            dy_row += step * dy_stride;
+            x_row += step * x_stride;
+            next.load(dy_row, x_row, row + step < rows ? length : 0);
         } else {
-            held.load(dy + row * dy_stride, x + row * x_stride, count);
+            held.load(dy_row, x_row, count);
+            dy_row += step * dy_stride;
+            x_row += step * x_stride;
         }
         float sum[2] = {0.0f, 0.0f};
 #pragma unroll
         for (int c = 0; c < CHUNKS; ++c) {
+            cell<W, VEC> scale;
+            if constexpr (HAS_WEIGHT) scale = load_cell<false>(scales + c * CHUNK, chunk_column(c), length);
 #pragma unroll
             for (int i = 0; i < VEC; ++i) {
                 const float value = held.x[c][i];
                 float g = held.dy[c][i];
-                if constexpr (HAS_WEIGHT) g *= scale[c][i];
+                if constexpr (HAS_WEIGHT) g *= scale[i];
                 sum[0] = math_fma(value, value, sum[0]);
                 sum[1] = math_fma(g, value, sum[1]);
             }
@@ -163,17 +168,15 @@ void rms_norm_backward_rows(
         reduce_row<Sum, 2>(sum, partial[parity]);
         parity ^= 1;
 
-#pragma unroll
-        for (int c = 0; c < CHUNKS; ++c) {
-            held.dy[c].drop_unpacked();
-            held.x[c].drop_unpacked();
-            if constexpr (HAS_WEIGHT) scale[c].drop_unpacked();
-        }
+        drop_unpacked(held.dy, rows);
+        drop_unpacked(held.x, rows);
         const float r = math_rsqrt(math_fma(sum[0], mean, eps));
         const float along = sum[1] * mean * r;
         if (SAVE && row < rows && row_lane() == 0) saved[row] = r;
 #pragma unroll
         for (int c = 0; c < CHUNKS; ++c) {
+            cell<W, VEC> scale;
+            if constexpr (HAS_WEIGHT) scale = load_cell<false>(scales + c * CHUNK, chunk_column(c), length);
             float value[VEC];
 #pragma unroll
             for (int i = 0; i < VEC; ++i) {
@@ -183,11 +186,12 @@ void rms_norm_backward_rows(
                     // A slot without a row has r = 1 / sqrt(eps), which may be infinite.
                     if (count > 0) sum_weight[c][i] = math_fma(g, n, sum_weight[c][i]);
                 }
-                if constexpr (HAS_WEIGHT) g *= scale[c][i];
+                if constexpr (HAS_WEIGHT) g *= scale[i];
                 value[i] = r * math_fma(-n, along, g);
             }
-            store_cell(dx + row * dx_stride, chunk_column(c), count, value);
+            store_cell(dx_row + c * CHUNK, chunk_column(c), count, value);
         }
+        dx_row += step * dx_stride;
         first += step;
         row += step;
     } while (SUMS && first < rows);
@@ -204,25 +208,23 @@ KERNEL(THREADS)
 void rms_norm_backward_stream(const T* dy, const T* x, const W* weight, T* dx, float* saved, int64_t length,
                               int64_t dy_stride, int64_t x_stride, int64_t dx_stride, float eps) {
     SHARED float partial[2 * WARPS];
-    const T* dy_row = dy + block_x() * dy_stride;
-    const T* x_row = x + block_x() * x_stride;
-    T* dx_row = dx + block_x() * dx_stride;
+    const T* dy_row = at_lane(dy + block_x() * dy_stride);
+    const T* x_row = at_lane(x + block_x() * x_stride);
+    T* dx_row = at_lane(dx + block_x() * dx_stride);
+    const W* scales = at_lane(weight);
     const float mean = div_rn(1.0f, static_cast<float>(length));
 
     float sum[2] = {0.0f, 0.0f};
     for (int64_t base = 0; base < length; base += TILE) {
         cell<T, VEC> held_dy[CHUNKS];
         cell<T, VEC> held_x[CHUNKS];
-#pragma unroll
-        for (int c = 0; c < CHUNKS; ++c) {
-            held_dy[c] = load_cell<false>(dy_row, base + chunk_column(c), length);
-            held_x[c] = load_cell<false>(x_row, base + chunk_column(c), length);
-        }
+        load_cells<false>(held_dy, dy_row, base, length);
+        load_cells<false>(held_x, x_row, base, length);
         float added[2] = {0.0f, 0.0f};
 #pragma unroll
         for (int c = 0; c < CHUNKS; ++c) {
             cell<W, VEC> scale;
-            if constexpr (HAS_WEIGHT) scale = load_cell<false>(weight, base + chunk_column(c), length);
+            if constexpr (HAS_WEIGHT) scale = load_cell<false>(scales + base + c * CHUNK, base + chunk_column(c), length);
 #pragma unroll
             for (int i = 0; i < VEC; ++i) {
                 const float value = held_x[c][i];
@@ -243,15 +245,12 @@ void rms_norm_backward_stream(const T* dy, const T* x, const W* weight, T* dx, f
     for (int64_t base = 0; base < length; base += TILE) {
         cell<T, VEC> held_dy[CHUNKS];
         cell<T, VEC> held_x[CHUNKS];
-#pragma unroll
-        for (int c = 0; c < CHUNKS; ++c) {
-            held_dy[c] = load_cell<true>(dy_row, base + chunk_column(c), length);
-            held_x[c] = load_cell<true>(x_row, base + chunk_column(c), length);
-        }
+        load_cells<true>(held_dy, dy_row, base, length);
+        load_cells<true>(held_x, x_row, base, length);
 #pragma unroll
         for (int c = 0; c < CHUNKS; ++c) {
             cell<W, VEC> scale;
-            if constexpr (HAS_WEIGHT) scale = load_cell<false>(weight, base + chunk_column(c), length);
+            if constexpr (HAS_WEIGHT) scale = load_cell<false>(scales + base + c * CHUNK, base + chunk_column(c), length);
             float value[VEC];
 #pragma unroll
             for (int i = 0; i < VEC; ++i) {
@@ -259,7 +258,7 @@ void rms_norm_backward_stream(const T* dy, const T* x, const W* weight, T* dx, f
                 if constexpr (HAS_WEIGHT) g *= scale[i];
                 value[i] = r * math_fma(-(held_x[c][i] * r), along, g);
             }
-            store_cell(dx_row, base + chunk_column(c), length, value);
+            store_cell(dx_row + base + c * CHUNK, base + chunk_column(c), length, value);
         }
     }
 }
@@ -274,8 +273,8 @@ void rms_norm_columns(const T* dy, const T* x, const float* saved, float* column
     float sum[VEC] = {};
 #pragma unroll 4
     for (int64_t row = block_y(); row < rows; row += blocks) {
-        const cell<T, VEC> held_dy = load_cell<true>(dy + row * dy_stride, column, length);
-        const cell<T, VEC> held_x = load_cell<true>(x + row * x_stride, column, length);
+        const cell<T, VEC> held_dy = load_cell<true>(dy + row * dy_stride + column, column, length);
+        const cell<T, VEC> held_x = load_cell<true>(x + row * x_stride + column, column, length);
         const float r = saved[row];
 #pragma unroll
         for (int i = 0; i < VEC; ++i) sum[i] = math_fma(held_dy[i], held_x[i] * r, sum[i]);

@@ -9,6 +9,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+# exp of a very negative number is a subnormal float32, good to one step of 2^-149: that many of the
+# bound's units of 2^-23.
+_SUBNORMAL_STEP = 2.0**-126
+
 
 def softmax(x: Tensor, dim: int = -1) -> Tensor:
     """y = exp(x - max) / sum(exp(x - max)) along `dim`; a row of -inf is NaN, as is one with +inf."""
@@ -22,9 +26,11 @@ def magnitude(x: Tensor, dim: int = -1) -> dict[str, Tensor]:
     relatively. The sum inherits the weighted mean of it. Hence y * (d + sum(y * d)), d = |x - max|.
     """
     y = torch.softmax(x, dim)
+    if x.numel() == 0:
+        return {"y": y}
     distance = (x - x.amax(dim, keepdim=True)).abs()
     distance = torch.where(y > 0, distance, 0.0)
-    return {"y": y * (distance + (y * distance).sum(dim, keepdim=True))}
+    return {"y": y * (distance + (y * distance).sum(dim, keepdim=True)) + _SUBNORMAL_STEP}
 
 
 def softmax_backward(dy: Tensor, y: Tensor, dim: int = -1) -> Tensor:

@@ -22,12 +22,11 @@ void softmax_forward(const T* x, T* y, int64_t rows, int length, int64_t x_strid
     SHARED float partial_sum[WARPS];
     const int64_t row = static_cast<int64_t>(block_x()) * ROWS + row_slot();
     const int count = row < rows ? length : 0;
-    const T* source = x + row * x_stride;
-    T* target = y + row * y_stride;
+    const T* source = at_lane(x + row * x_stride);
+    T* target = at_lane(y + row * y_stride);
 
     cell<T, VEC> held[CHUNKS];
-#pragma unroll
-    for (int c = 0; c < CHUNKS; ++c) held[c] = load_cell<true>(source, chunk_column(c), count);
+load_cells<true>(held, source, 0, count);
 
     // NaN passes over the maximum and comes back through the sum.
     float maximum[1] = {-INF_F};
@@ -63,7 +62,7 @@ void softmax_forward(const T* x, T* y, int64_t rows, int length, int64_t x_strid
         for (int i = 0; i < VEC; ++i) {
             value[i] = (KEEP ? kept[KEEP ? c : 0][i] : math_exp(held[c][i] - maximum[0])) * scale;
         }
-        store_cell(target, chunk_column(c), count, value);
+        store_cell(target + c * CHUNK, chunk_column(c), count, value);
     }
 }
 #endif
@@ -73,15 +72,14 @@ KERNEL(THREADS)
 void softmax_forward_stream(const T* x, T* y, int64_t length, int64_t x_stride, int64_t y_stride) {
     SHARED float partial_max[WARPS];
     SHARED float partial_sum[WARPS];
-    const T* source = x + block_x() * x_stride;
-    T* target = y + block_x() * y_stride;
+    const T* source = at_lane(x + block_x() * x_stride);
+    T* target = at_lane(y + block_x() * y_stride);
 
     float maximum = -INF_F;
     float sum[1] = {0.0f};
     for (int64_t base = 0; base < length; base += TILE) {
         cell<T, VEC> held[CHUNKS];
-#pragma unroll
-        for (int c = 0; c < CHUNKS; ++c) held[c] = load_cell<false>(source, base + chunk_column(c), length);
+        load_cells<false>(held, source, base, length);
         float larger = maximum;
 #pragma unroll
         for (int c = 0; c < CHUNKS; ++c) {
@@ -110,14 +108,13 @@ void softmax_forward_stream(const T* x, T* y, int64_t length, int64_t x_stride, 
     const float scale = div_rn(1.0f, sum[0]);
     for (int64_t base = 0; base < length; base += TILE) {
         cell<T, VEC> held[CHUNKS];
-#pragma unroll
-        for (int c = 0; c < CHUNKS; ++c) held[c] = load_cell<true>(source, base + chunk_column(c), length);
+        load_cells<true>(held, source, base, length);
 #pragma unroll
         for (int c = 0; c < CHUNKS; ++c) {
             float value[VEC];
 #pragma unroll
             for (int i = 0; i < VEC; ++i) value[i] = math_exp(held[c][i] - row_max[0]) * scale;
-            store_cell(target, base + chunk_column(c), length, value);
+            store_cell(target + base + c * CHUNK, base + chunk_column(c), length, value);
         }
     }
 }
@@ -133,11 +130,9 @@ void softmax_backward(const T* dy, const T* y, T* dx, int64_t rows, int length, 
 
     cell<T, VEC> held_dy[CHUNKS];
     cell<T, VEC> held_y[CHUNKS];
-#pragma unroll
-    for (int c = 0; c < CHUNKS; ++c) {
-        held_dy[c] = load_cell<true>(dy + row * dy_stride, chunk_column(c), count);
-        held_y[c] = load_cell<true>(y + row * y_stride, chunk_column(c), count);
-    }
+    load_cells<true>(held_dy, at_lane(dy + row * dy_stride), 0, count);
+    load_cells<true>(held_y, at_lane(y + row * y_stride), 0, count);
+    T* dx_row = at_lane(dx + row * dx_stride);
     float sum[1] = {0.0f};
 #pragma unroll
     for (int c = 0; c < CHUNKS; ++c) {
@@ -150,7 +145,7 @@ void softmax_backward(const T* dy, const T* y, T* dx, int64_t rows, int length, 
         float value[VEC];
 #pragma unroll
         for (int i = 0; i < VEC; ++i) value[i] = held_y[c][i] * (held_dy[c][i] - sum[0]);
-        store_cell(dx + row * dx_stride, chunk_column(c), count, value);
+        store_cell(dx_row + c * CHUNK, chunk_column(c), count, value);
     }
 }
 #endif
@@ -160,19 +155,16 @@ KERNEL(THREADS)
 void softmax_backward_stream(const T* dy, const T* y, T* dx, int64_t length, int64_t dy_stride,
                              int64_t y_stride, int64_t dx_stride) {
     SHARED float partial[WARPS];
-    const T* dy_row = dy + block_x() * dy_stride;
-    const T* y_row = y + block_x() * y_stride;
-    T* dx_row = dx + block_x() * dx_stride;
+    const T* dy_row = at_lane(dy + block_x() * dy_stride);
+    const T* y_row = at_lane(y + block_x() * y_stride);
+    T* dx_row = at_lane(dx + block_x() * dx_stride);
 
     float sum[1] = {0.0f};
     for (int64_t base = 0; base < length; base += TILE) {
         cell<T, VEC> held_dy[CHUNKS];
         cell<T, VEC> held_y[CHUNKS];
-#pragma unroll
-        for (int c = 0; c < CHUNKS; ++c) {
-            held_dy[c] = load_cell<false>(dy_row, base + chunk_column(c), length);
-            held_y[c] = load_cell<false>(y_row, base + chunk_column(c), length);
-        }
+        load_cells<false>(held_dy, dy_row, base, length);
+        load_cells<false>(held_y, y_row, base, length);
         float added = 0.0f;
 #pragma unroll
         for (int c = 0; c < CHUNKS; ++c) {
@@ -185,17 +177,14 @@ void softmax_backward_stream(const T* dy, const T* y, T* dx, int64_t length, int
     for (int64_t base = 0; base < length; base += TILE) {
         cell<T, VEC> held_dy[CHUNKS];
         cell<T, VEC> held_y[CHUNKS];
-#pragma unroll
-        for (int c = 0; c < CHUNKS; ++c) {
-            held_dy[c] = load_cell<true>(dy_row, base + chunk_column(c), length);
-            held_y[c] = load_cell<true>(y_row, base + chunk_column(c), length);
-        }
+        load_cells<true>(held_dy, dy_row, base, length);
+        load_cells<true>(held_y, y_row, base, length);
 #pragma unroll
         for (int c = 0; c < CHUNKS; ++c) {
             float value[VEC];
 #pragma unroll
             for (int i = 0; i < VEC; ++i) value[i] = held_y[c][i] * (held_dy[c][i] - sum[0]);
-            store_cell(dx_row, base + chunk_column(c), length, value);
+            store_cell(dx_row + base + c * CHUNK, base + chunk_column(c), length, value);
         }
     }
 }

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+
 from portable.conformance import inputs
 from portable.conformance.judge import Tolerance, bound, deterministic, integers_exact, judge
 
@@ -257,7 +258,7 @@ def test_empty_outputs_pass():
 
 def test_bound_near_zero_pays_for_one_rounding_per_step():
     limit = bound(torch.zeros(1, dtype=torch.float64), None, Tolerance(0.5, 4, torch.float32), torch.float32)
-    assert float(limit) == pytest.approx(5 * 2.0**-149)
+    assert float(limit) == pytest.approx((1 + 8 * 16) * 2.0**-149)
 
 
 def test_two_runs():

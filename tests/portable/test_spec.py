@@ -1,5 +1,6 @@
 import copy
 import inspect
+import json
 import pickle
 import time
 from pathlib import Path
@@ -299,7 +300,7 @@ def paths(data, prefix=()):
 
 
 @given(st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_junk_anywhere_is_read_or_refused_with_one_error(tmp_path_factory, data):
     spec = copy.deepcopy(yaml.safe_load(TOY))
     *inner, last = data.draw(st.sampled_from(list(paths(spec))[1:]))
@@ -310,7 +311,7 @@ def test_junk_anywhere_is_read_or_refused_with_one_error(tmp_path_factory, data)
     folder = tmp_path_factory.getbasetemp() / "junk" / "toy"
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        found = load(folder, yaml.safe_dump(spec, sort_keys=False), files=False)
+        found = load(folder, json.dumps(spec, indent=1), files=False)  # JSON is YAML, and quick to write
     except SpecError as error:
         assert error.line
         return

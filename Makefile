@@ -1,0 +1,50 @@
+# make demo   a venv, the package, and the main job on real input
+# make test   the same set-up, then ruff, pyright and the tests
+# make lint   ruff and pyright alone
+# make docs   write docs/ops/<op>.md from the specs
+# make clean  remove what these made
+#
+# Needs Python 3.10 to 3.13 and make; no GPU, no root. Another interpreter: make PYTHON=python3.12 test
+
+PYTHON ?= python3
+VENV ?= .venv
+JOBS ?= 2
+BIN := $(VENV)/bin
+INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: demo test lint docs clean
+.DELETE_ON_ERROR:
+
+demo: $(VENV)/installed
+	$(BIN)/python -m portable.conformance.demo
+
+# pytest, not python -m pytest: with the root on the path, kernels/ would hide the PyPI package of that name.
+test: lint
+	$(BIN)/pytest -n $(JOBS)
+
+lint: $(VENV)/installed-test
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+
+docs: $(VENV)/installed
+	mkdir -p docs/ops
+	for op in $$($(BIN)/python -c 'import portable; print(*portable.ops())'); do \
+		$(BIN)/portable docs $$op > docs/ops/$$op.md || exit 1; done
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 10) <= v < (3, 14) else \
+	"portable needs Python 3.10 to 3.13; $(PYTHON) is %d.%d: set PYTHON=python3.12, say" % v)'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/installed: $(VENV)/bin/python pyproject.toml constraints.txt
+	$(INSTALL) setuptools
+	$(INSTALL) --no-build-isolation --editable .
+	touch $@
+
+$(VENV)/installed-test: $(VENV)/installed
+	$(INSTALL) --no-build-isolation --editable '.[test,check]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,370 @@
+// layer_norm over the last dimension and its gradient, in float32, rounded once; the variance is that of the
+// centred values, taken after the mean is known.
+//
+// PASS names the one kernel to build. FORWARD, BACKWARD and BACKWARD_ROWS hold the row in registers;
+// FORWARD_STREAM and BACKWARD_STREAM read rows of any length three times. BACKWARD also sums dweight and dbias
+// over the rows of its persistent blocks; beside BACKWARD_ROWS and BACKWARD_STREAM, COLUMNS does that in a pass
+// of its own from the saved mean and 1 / deviation of each row. HAS_WEIGHT, HAS_BIAS = 0: the pointer is null.
+// SAVE = 0: `saved` is null. RESIDENT: blocks per multiprocessor that BACKWARD leaves registers for.
+#include "_common/columns.h"
+
+#define FORWARD 1
+#define FORWARD_STREAM 2
+#define BACKWARD 3
+#define BACKWARD_ROWS 4
+#define BACKWARD_STREAM 5
+#define COLUMNS 6
+
+#ifndef RESIDENT
+#define RESIDENT 1
+#endif
+
+// The sum over the vectors that the lane holds.
+DEVICE float lane_sum(const cell<T, VEC> (&held)[CHUNKS]) {
+    float sum = 0.0f;
+#pragma unroll
+    for (int c = 0; c < CHUNKS; ++c) {
+#pragma unroll
+        for (int i = 0; i < VEC; ++i) sum += held[c][i];
+    }
+    return sum;
+}
+
+template <class Index>
+DEVICE float lane_squares(const cell<T, VEC> (&held)[CHUNKS], float mean, Index base, Index length) {
+    float sum = 0.0f;
+#pragma unroll
+    for (int c = 0; c < CHUNKS; ++c) {
+#pragma unroll
+        for (int i = 0; i < VEC; ++i) {
+            const float centred = held[c][i] - mean;
+            if (inside(base + chunk_column(c), i, length)) sum = math_fma(centred, centred, sum);
+        }
+    }
+    return sum;
+}
+
+#if PASS == FORWARD || PASS == FORWARD_STREAM
+template <class Index>
+DEVICE void normalize(const cell<T, VEC> (&held)[CHUNKS], const W* scales, const W* shifts, T* target, Index base,
+                      Index length, float mean, float r) {
+#pragma unroll
+    for (int c = 0; c < CHUNKS; ++c) {
+        const Index column = base + chunk_column(c);
+        const Index offset = base + c * CHUNK;
+        cell<W, VEC> scale;
+        cell<W, VEC> shift;
+        if constexpr (HAS_WEIGHT) scale = load_cell<false>(scales + offset, column, length);
+        if constexpr (HAS_BIAS) shift = load_cell<false>(shifts + offset, column, length);
+        float value[VEC];
+#pragma unroll
+        for (int i = 0; i < VEC; ++i) {
+            value[i] = (held[c][i] - mean) * r;
+            if constexpr (HAS_WEIGHT) value[i] *= scale[i];
+            if constexpr (HAS_BIAS) value[i] += shift[i];
+        }
+        store_cell(target + offset, column, length, value);
+    }
+}
+#endif
+
+#if PASS == FORWARD
+KERNEL(THREADS)
+void layer_norm_forward(const T* x, const W* weight, const W* bias, T* y, int64_t rows, int length,
+                        int64_t x_stride, int64_t y_stride, float eps) {
+    SHARED float partial[2][WARPS];
+    const int64_t row = static_cast<int64_t>(block_x()) * ROWS + row_slot();
+    const int count = row < rows ? length : 0;
+    const float per_element = div_rn(1.0f, static_cast<float>(length));
+
+    cell<T, VEC> held[CHUNKS];
+    load_cells<true>(held, at_lane(x + row * x_stride), 0, count);
+    float sum[1] = {lane_sum(held)};
+    reduce_row<Sum, 1>(sum, partial[0]);
+    const float mean = sum[0] * per_element;
+
+    drop_unpacked(held, rows);
+    float squares[1] = {lane_squares(held, mean, 0, count)};
+    reduce_row<Sum, 1>(squares, partial[1]);
+    const float r = math_rsqrt(math_fma(squares[0], per_element, eps));
+    drop_unpacked(held, rows);
+    normalize(held, at_lane(weight), at_lane(bias), at_lane(y + row * y_stride), 0, count, mean, r);
+}
+#endif
+
+#if PASS == FORWARD_STREAM
+KERNEL(THREADS)
+void layer_norm_forward_stream(const T* x, const W* weight, const W* bias, T* y, int64_t length,
+                               int64_t x_stride, int64_t y_stride, float eps) {
+    SHARED float partial[2][WARPS];
+    const T* source = at_lane(x + block_x() * x_stride);
+    T* target = at_lane(y + block_x() * y_stride);
+    const float per_element = div_rn(1.0f, static_cast<float>(length));
+
+    float sum[1] = {0.0f};
+    for (int64_t base = 0; base < length; base += TILE) {
+        cell<T, VEC> held[CHUNKS];
+        load_cells<false>(held, source, base, length);
+        sum[0] += lane_sum(held);
+    }
+    reduce_row<Sum, 1>(sum, partial[0]);
+    const float mean = sum[0] * per_element;
+
+    float squares[1] = {0.0f};
+    for (int64_t base = 0; base < length; base += TILE) {
+        cell<T, VEC> held[CHUNKS];
+        load_cells<false>(held, source, base, length);
+        squares[0] += lane_squares(held, mean, base, length);
+    }
+    reduce_row<Sum, 1>(squares, partial[1]);
+    const float r = math_rsqrt(math_fma(squares[0], per_element, eps));
+
+    for (int64_t base = 0; base < length; base += TILE) {
+        cell<T, VEC> held[CHUNKS];
+        load_cells<true>(held, source, base, length);
+        normalize(held, at_lane(weight), at_lane(bias), target, base, length, mean, r);
+    }
+}
+#endif
+
+// With r = 1 / deviation, g = dy * weight and n = (x - mean) * r:
+// dx = r * (g - mean(g) - n * mean(g * n)), dweight = sum of dy * n, dbias = sum of dy.
+
+#if PASS == BACKWARD || PASS == BACKWARD_ROWS || PASS == BACKWARD_STREAM
+struct Held {
+    cell<T, VEC> dy[CHUNKS];
+    cell<T, VEC> x[CHUNKS];
+
+    template <bool ONCE, class Index>
+    DEVICE void load(const T* dy_row, const T* x_row, Index base, Index length) {
+        load_cells<ONCE>(dy, dy_row, base, length);
+        load_cells<ONCE>(x, x_row, base, length);
+    }
+
+    template <class Index> DEVICE cell<W, VEC> scale(const W* scales, int c, Index base, Index length) const {
+        cell<W, VEC> loaded;
+        loaded.clear();
+        if constexpr (HAS_WEIGHT) {
+            loaded = load_cell<false>(scales + base + c * CHUNK, base + chunk_column(c), length);
+        }
+        return loaded;
+    }
+
+    // sum[0] += x, sum[1] += g
+    template <class Index>
+    DEVICE void add_means(float (&sum)[2], const W* scales, Index base, Index length) const {
+        float added[2] = {lane_sum(x), 0.0f};
+#pragma unroll
+        for (int c = 0; c < CHUNKS; ++c) {
+            const cell<W, VEC> factor = scale(scales, c, base, length);
+#pragma unroll
+            for (int i = 0; i < VEC; ++i) {
+                added[1] = HAS_WEIGHT ? math_fma(dy[c][i], factor[i], added[1]) : added[1] + dy[c][i];
+            }
+        }
+        sum[0] += added[0];
+        sum[1] += added[1];
+    }
+
+    // sum[0] += (x - mean)^2, sum[1] += g * (x - mean)
+    template <class Index>
+    DEVICE void add_products(float (&sum)[2], const W* scales, float mean, Index base, Index length) const {
+        float added[2] = {lane_squares(x, mean, base, length), 0.0f};
+#pragma unroll
+        for (int c = 0; c < CHUNKS; ++c) {
+            const cell<W, VEC> factor = scale(scales, c, base, length);
+#pragma unroll
+            for (int i = 0; i < VEC; ++i) {
+                const float g = HAS_WEIGHT ? dy[c][i] * factor[i] : dy[c][i];
+                added[1] = math_fma(g, x[c][i] - mean, added[1]);
+            }
+        }
+        sum[0] += added[0];
+        sum[1] += added[1];
+    }
+
+    template <class Index>
+    DEVICE void store(T* dx_row, const W* scales, float mean, float r, float mean_g, float mean_gn, Index base,
+                      Index length) const {
+#pragma unroll
+        for (int c = 0; c < CHUNKS; ++c) {
+            const cell<W, VEC> factor = scale(scales, c, base, length);
+            float value[VEC];
+#pragma unroll
+            for (int i = 0; i < VEC; ++i) {
+                const float n = (x[c][i] - mean) * r;
+                const float g = HAS_WEIGHT ? dy[c][i] * factor[i] : dy[c][i];
+                value[i] = r * math_fma(-n, mean_gn, g - mean_g);
+            }
+            store_cell(dx_row + base + c * CHUNK, base + chunk_column(c), length, value);
+        }
+    }
+};
+#endif
+
+#if PASS == BACKWARD || PASS == BACKWARD_ROWS
+constexpr bool SUMS = PASS == BACKWARD;
+
+KERNEL_RESIDENT(THREADS, RESIDENT)
+#if PASS == BACKWARD
+void layer_norm_backward(
+#else
+void layer_norm_backward_rows(
+#endif
+    const T* dy, const T* x, const W* weight, T* dx, float* columns, float* saved, int64_t rows, int length,
+    int64_t dy_stride, int64_t x_stride, int64_t dx_stride, float eps, int blocks) {
+    SHARED float partial[2][2 * WARPS];
+    const float per_element = div_rn(1.0f, static_cast<float>(length));
+    const int64_t step = static_cast<int64_t>(SUMS ? blocks : 1) * ROWS;
+    const W* scales = at_lane(weight);
+    float sum_weight[CHUNKS][VEC] = {};
+    float sum_bias[CHUNKS][VEC] = {};
+
+    int64_t first = static_cast<int64_t>(block_x()) * ROWS;
+    int64_t row = first + row_slot();
+    const T* dy_row = at_lane(dy + row * dy_stride);
+    const T* x_row = at_lane(x + row * x_stride);
+    T* dx_row = at_lane(dx + row * dx_stride);
+    // The next row's loads are in flight while this one is reduced.
+    Held next;
+    if constexpr (SUMS) next.load<true>(dy_row, x_row, 0, row < rows ? length : 0);
+    do {
+        const int count = row < rows ? length : 0;
+        Held held;
+        if constexpr (SUMS) {
+            held = next;
+            dy_row += step * dy_stride;
+            x_row += step * x_stride;
+            next.load<true>(dy_row, x_row, 0, row + step < rows ? length : 0);
+        } else {
+            held.load<true>(dy_row, x_row, 0, count);
+        }
+        float means[2] = {0.0f, 0.0f};
+        held.add_means(means, scales, 0, count);
+        reduce_row<Sum, 2>(means, partial[0]);
+        const float mean = means[0] * per_element;
+
+        drop_unpacked(held.dy, rows);
+        drop_unpacked(held.x, rows);
+        float products[2] = {0.0f, 0.0f};
+        held.add_products(products, scales, mean, 0, count);
+        reduce_row<Sum, 2>(products, partial[1]);
+        const float r = math_rsqrt(math_fma(products[0], per_element, eps));
+        if (SAVE && count > 0 && row_lane() == 0) {
+            saved[2 * row] = mean;
+            saved[2 * row + 1] = r;
+        }
+
+        drop_unpacked(held.dy, rows);
+        drop_unpacked(held.x, rows);
+        held.store(dx_row, scales, mean, r, means[1] * per_element, products[1] * per_element * r, 0, count);
+        if constexpr (SUMS) {
+            // A slot without a row has r = 1 / sqrt(eps), which may be infinite.
+            if (count > 0) {
+#pragma unroll
+                for (int c = 0; c < CHUNKS; ++c) {
+#pragma unroll
+                    for (int i = 0; i < VEC; ++i) {
+                        const float g = held.dy[c][i];
+                        if constexpr (HAS_WEIGHT) {
+                            sum_weight[c][i] = math_fma(g, (held.x[c][i] - mean) * r, sum_weight[c][i]);
+                        }
+                        if constexpr (HAS_BIAS) sum_bias[c][i] += g;
+                    }
+                }
+            }
+        }
+        dx_row += step * dx_stride;
+        first += step;
+        row += step;
+    } while (SUMS && first < rows);
+
+    if constexpr (SUMS) {
+        SHARED float scratch[COLUMN_SCRATCH];
+        float* target = columns + static_cast<int64_t>(block_x()) * length;
+        if constexpr (HAS_WEIGHT) write_columns(sum_weight, scratch, target, length);
+        if constexpr (HAS_BIAS) {
+            if constexpr (HAS_WEIGHT) target += static_cast<int64_t>(blocks) * length;
+            write_columns(sum_bias, scratch, target, length);
+        }
+    }
+}
+#endif
+
+#if PASS == BACKWARD_STREAM
+KERNEL(THREADS)
+void layer_norm_backward_stream(const T* dy, const T* x, const W* weight, T* dx, float* saved, int64_t length,
+                                int64_t dy_stride, int64_t x_stride, int64_t dx_stride, float eps) {
+    SHARED float partial[2][2 * WARPS];
+    const T* dy_row = at_lane(dy + block_x() * dy_stride);
+    const T* x_row = at_lane(x + block_x() * x_stride);
+    T* dx_row = at_lane(dx + block_x() * dx_stride);
+    const W* scales = at_lane(weight);
+    const float per_element = div_rn(1.0f, static_cast<float>(length));
+
+    float means[2] = {0.0f, 0.0f};
+    for (int64_t base = 0; base < length; base += TILE) {
+        Held held;
+        held.load<false>(dy_row, x_row, base, length);
+        held.add_means(means, scales, base, length);
+    }
+    reduce_row<Sum, 2>(means, partial[0]);
+    const float mean = means[0] * per_element;
+
+    float products[2] = {0.0f, 0.0f};
+    for (int64_t base = 0; base < length; base += TILE) {
+        Held held;
+        held.load<false>(dy_row, x_row, base, length);
+        held.add_products(products, scales, mean, base, length);
+    }
+    reduce_row<Sum, 2>(products, partial[1]);
+    const float r = math_rsqrt(math_fma(products[0], per_element, eps));
+    if (SAVE && thread_x() == 0) {
+        saved[2 * static_cast<int64_t>(block_x())] = mean;
+        saved[2 * static_cast<int64_t>(block_x()) + 1] = r;
+    }
+
+    for (int64_t base = 0; base < length; base += TILE) {
+        Held held;
+        held.load<true>(dy_row, x_row, base, length);
+        held.store(dx_row, scales, mean, r, means[1] * per_element, products[1] * per_element * r, base, length);
+    }
+}
+#endif
+
+#if PASS == COLUMNS
+// One vector of columns per thread, every `blocks`-th row from block_y on.
+KERNEL(THREADS)
+void layer_norm_columns(const T* dy, const T* x, const float* saved, float* columns, int64_t rows,
+                        int64_t length, int64_t dy_stride, int64_t x_stride, int blocks) {
+    const int64_t column = (static_cast<int64_t>(block_x()) * THREADS + thread_x()) * VEC;
+    float sum_weight[VEC] = {};
+    float sum_bias[VEC] = {};
+#pragma unroll 4
+    for (int64_t row = block_y(); row < rows; row += blocks) {
+        const cell<T, VEC> held_dy = load_cell<true>(dy + row * dy_stride + column, column, length);
+        if constexpr (HAS_WEIGHT) {
+            const cell<T, VEC> held_x = load_cell<true>(x + row * x_stride + column, column, length);
+            const float mean = saved[2 * row];
+            const float r = saved[2 * row + 1];
+#pragma unroll
+            for (int i = 0; i < VEC; ++i) {
+                sum_weight[i] = math_fma(held_dy[i], (held_x[i] - mean) * r, sum_weight[i]);
+            }
+        }
+        if constexpr (HAS_BIAS) {
+#pragma unroll
+            for (int i = 0; i < VEC; ++i) sum_bias[i] += held_dy[i];
+        }
+    }
+    float* target = columns + block_y() * length + column;
+    float* target_bias = target + (HAS_WEIGHT ? blocks * length : 0);
+#pragma unroll
+    for (int i = 0; i < VEC; ++i) {
+        if (inside(column, i, length)) {
+            if constexpr (HAS_WEIGHT) target[i] = sum_weight[i];
+            if constexpr (HAS_BIAS) target_bias[i] = sum_bias[i];
+        }
+    }
+}
+#endif

@@ -1,0 +1,98 @@
+"""Inputs and the accuracy bound for tests that go through every op's spec."""
+
+from __future__ import annotations
+
+import inspect
+import zlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from portable import catalog
+from portable.spec import Case, Input, Spec
+
+OPS = tuple(catalog.op_folders())
+
+
+def combinations(ops: tuple[str, ...] = OPS) -> Iterator[tuple[str, int, int]]:
+    """Every (op, row of types, case)."""
+    for op in ops:
+        spec = catalog.spec(op)
+        for row in range(len(spec.types)):
+            for case in range(len(spec.cases)):
+                yield op, row, case
+
+
+def label(combination: tuple[str, int, int]) -> str:
+    op, row, case = combination
+    spec = catalog.spec(op)
+    types = "-".join(spec.types[row][name] for name in spec.type_variables)
+    return f"{op}-{types}-{spec.cases[case].label}"
+
+
+def shape_of(tensor: Input, case: Case) -> tuple[int, ...]:
+    leading = case.leading.get(tensor.name, ()) if tensor.leading else ()
+    return (*leading, *(dim if isinstance(dim, int) else case.axes[dim] for dim in tensor.dims))
+
+
+def inputs(
+    spec: Spec, row: Mapping[str, str], case: Case, *, scale: float = 1.0, offset: float = 0.0
+) -> dict[str, Tensor | None]:
+    """The inputs of one case: normal values, `offset` added to x alone; softmax's output where y goes in."""
+    found: dict[str, Tensor | None] = {}
+    for name, tensor in spec.inputs.items():
+        if name in case.absent:
+            found[name] = None
+            continue
+        seed = zlib.crc32(f"{spec.op} {case.label} {name}".encode())
+        values = torch.randn(shape_of(tensor, case), generator=torch.Generator().manual_seed(seed))
+        values = values * scale + (offset if name == "x" else 0.0)
+        if name == "y":
+            values = torch.softmax(values, -1)
+        found[name] = values.to(getattr(torch, row.get(tensor.dtype, tensor.dtype)))
+    return found
+
+
+def arguments(spec: Spec, case: Case, tensors: Mapping[str, Any]) -> inspect.BoundArguments:
+    """The tensors and the case's parameters, bound as the op is called."""
+    bound = inspect.Signature(
+        [each for each in spec.signature.parameters.values() if each.name != "out"]
+    ).bind(**tensors, **case.params)
+    bound.apply_defaults()
+    return bound
+
+
+def call(entry, spec: Spec, case: Case, tensors: Mapping[str, Any]) -> Any:
+    bound = arguments(spec, case, tensors)
+    return catalog.load_entry(entry)(*bound.args, **bound.kwargs)
+
+
+def outputs(spec: Spec, result: Any) -> dict[str, Tensor]:
+    results = result if isinstance(result, tuple) else (result,)
+    return dict(zip(spec.outputs, results, strict=True))
+
+
+def in_float64(tensors: Mapping[str, Tensor | None]) -> dict[str, Tensor | None]:
+    return {name: None if each is None else each.double() for name, each in tensors.items()}
+
+
+def bounds(
+    spec: Spec, row: Mapping[str, str], case: Case, tensors: Mapping[str, Tensor | None]
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """The reference of each output and how far a result may be from it."""
+    exact = in_float64(tensors)
+    reference = outputs(spec, call(spec.reference.entry, spec, case, exact))
+    magnitude = call(spec.reference.magnitude, spec, case, exact) if spec.reference.magnitude else {}
+    acc = torch.finfo(getattr(torch, row["acc"])).eps
+    allowed = {}
+    for name, ref in reference.items():
+        dtype = spec.outputs[name].dtype
+        result = torch.finfo(getattr(torch, row.get(dtype, dtype)))
+        tolerance = spec.tolerance[name]
+        units = tolerance.sum.evaluate(**{**case.axes, "B": case.batch, **row, **case.params})
+        scale = ref.abs() + magnitude.get(name, 0.0)
+        smallest = result.smallest_normal * result.eps
+        allowed[name] = tolerance.result * result.eps * ref.abs() + units * acc * scale + smallest
+    return reference, allowed

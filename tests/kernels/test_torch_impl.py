@@ -1,0 +1,104 @@
+"""The implementations that run through torch, on the CPU, against the references and the bound."""
+
+import pytest
+import torch
+
+from portable import catalog
+
+from .op_cases import OPS, bounds, call, combinations, in_float64, inputs, label, outputs
+
+VALUES = {"normal": {}, "large": {"scale": 30.0}, "small": {"scale": 1e-3}, "offset": {"offset": 50.0}}
+
+
+def run(spec, case, tensors):
+    implementation = next(each for each in spec.implementations if each.kind == "run")
+    return outputs(spec, call(implementation.entry, spec, case, tensors))
+
+
+def worst(got, reference, allowed):
+    """The largest error in units of the bound."""
+    error = (got.double() - reference).abs() / allowed
+    return error.max().item() if error.numel() else 0.0
+
+
+@pytest.mark.parametrize("combination", list(combinations()), ids=label)
+def test_results_are_within_the_bound(combination):
+    op, row, number = combination
+    spec = catalog.spec(op)
+    row, case = spec.types[row], spec.cases[number]
+    for values in VALUES.values():
+        tensors = inputs(spec, row, case, **values)
+        before = {name: None if each is None else each.clone() for name, each in tensors.items()}
+        got = run(spec, case, tensors)
+        reference, allowed = bounds(spec, row, case, tensors)
+        for name, output in spec.outputs.items():
+            assert got[name].shape == reference[name].shape
+            if not (output.when and tensors[output.when] is None):
+                assert got[name].dtype == getattr(torch, row.get(output.dtype, output.dtype))
+            assert worst(got[name], reference[name], allowed[name]) <= 1, (name, values)
+        for name, each in before.items():
+            assert each is None or torch.equal(each, tensors[name]), f"{name} was written to"
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_the_bound_refuses_bfloat16_that_is_cut_instead_of_rounded(op):
+    spec = catalog.spec(op)
+    row = spec.types[0]
+    case = max((each for each in spec.cases if each.params.get("activation") != "relu"),
+               key=lambda each: each.batch * each.axes.get("N", 1))  # fmt: skip
+    tensors = inputs(spec, row, case)
+    reference, allowed = bounds(spec, row, case, tensors)
+    for name in spec.outputs:
+        exact = reference[name].float()
+        cut = (exact.view(torch.int32) >> 16 << 16).view(torch.float32)
+        assert worst(cut, reference[name], allowed[name]) > 1
+
+
+def test_the_bound_refuses_rms_norm_rounded_before_the_weight():
+    spec = catalog.spec("rms_norm")
+    row, case = spec.types[0], spec.cases[-1]
+    tensors = inputs(spec, row, case)
+    reference, allowed = bounds(spec, row, case, tensors)
+    x = tensors["x"].float()
+    twice = (x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6)).bfloat16() * tensors["weight"]
+    assert worst(twice, reference["y"], allowed["y"]) > 1
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu", "gelu_tanh", "silu"])
+def test_activation_slopes_stay_finite_for_the_largest_floats(activation):
+    spec = catalog.spec("activation_backward")
+    module = catalog.load_module(spec.implementation("torch").entry.file)
+    largest = torch.finfo(torch.float32).max
+    z = torch.tensor([largest, -largest, 1e20, -1e20, 30.0, -30.0])
+    got = module.activation_backward(torch.ones(6), z, activation)
+    assert got[::2].tolist() == [1.0, 1.0, 1.0] and got[1::2].abs().max() < 1e-10
+
+
+def test_nan_and_infinity_propagate_as_in_the_reference():
+    inf, nan = float("inf"), float("nan")
+    for op, name in (("softmax", "x"), ("rms_norm", "x"), ("layer_norm", "x"), ("swiglu", "gate")):
+        spec = catalog.spec(op)
+        case = next(each for each in spec.cases if each.axes["N"] == 33)
+        for dtype in (torch.bfloat16, torch.float32):
+            for value in (nan, inf, -inf):
+                tensors = inputs(spec, spec.types[0], case)
+                tensors = {key: each.to(dtype) for key, each in tensors.items()}
+                tensors[name][1, 2, 5] = value
+                got = run(spec, case, tensors)["y"]
+                expected = call(spec.reference.entry, spec, case, in_float64(tensors))
+                assert torch.equal(got.isnan(), expected.isnan()), (op, dtype, value)
+
+
+def test_float32_products_do_not_follow_the_process_wide_setting():
+    spec = catalog.spec("matmul")
+    module = catalog.load_module(spec.implementation("torch").entry.file)
+    setting = torch.backends.mkldnn.matmul
+    a = torch.randn(64, 64, generator=torch.Generator().manual_seed(0))
+    expected = module.matmul(a, a)
+    before = setting.fp32_precision
+    setting.fp32_precision = "bf16"
+    try:
+        assert torch.equal(module.matmul(a, a), expected)
+        assert setting.fp32_precision == "bf16"
+    finally:
+        setting.fp32_precision = before

@@ -1,0 +1,92 @@
+"""Packing of kernel arguments, and what is and is not compiled again."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Thread
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from portable import build
+from portable.backend import CodeObject
+from portable.errors import LaunchError
+from portable.plan import Launch, NativeKernel, Pointer, Scalar
+
+KERNEL = NativeKernel(Path("k.cu"), "k", 128)
+
+
+@dataclass(frozen=True)
+class Map:
+    tensor: str
+    size: int = 128
+    alignment: int = 64
+
+    def encode(self, address: int) -> bytes:
+        return struct.pack("<Q", address).ljust(128, b"m")
+
+
+def packed(*args, scratch: int = 0) -> bytes:
+    names = [arg.tensor for arg in args if not isinstance(arg, Scalar)]
+    slots = {name: i for i, name in enumerate(dict.fromkeys(names))}
+    launch = Launch(KERNEL, (1, 1, 1), tuple((f"p{i}", arg) for i, arg in enumerate(args)))
+    code = CodeObject(b"", "k", 128, 0, "cu", scratch)
+    bound = build.BoundLaunch(launch, slots, code, lambda *a: None)
+    return bytes(bound.kernarg([1000 + i for i in range(len(slots))]))
+
+
+def test_arguments_are_aligned_to_their_size():
+    data = packed(
+        Scalar("i32", -5), Pointer("x"), Scalar("f32", 0.5), Scalar("i64", 2**40), Scalar("u32", 2**32 - 1)
+    )
+    assert struct.unpack("<i4xQf4xqI", data) == (-5, 1000, 0.5, 2**40, 2**32 - 1)
+
+
+def test_a_tensor_map_is_encoded_for_the_address_at_its_alignment():
+    data = packed(Pointer("x"), Map("y"), Scalar("i32", 7))
+    assert len(data) == 64 + 128 + 4
+    assert struct.unpack_from("<Q", data, 64) == (1001,) and struct.unpack_from("<i", data, 192) == (7,)
+
+
+def test_scratch_pointers_follow_the_arguments():
+    assert struct.unpack("<i4xQQ", packed(Scalar("i32", 3), scratch=2)) == (3, 0, 0)
+
+
+@given(st.lists(st.sampled_from(["i32", "i64", "f32", "p"]), max_size=12))
+def test_offsets_are_what_the_c_rules_say(kinds):
+    args = [Pointer(f"t{i}") if kind == "p" else Scalar(kind, i) for i, kind in enumerate(kinds)]
+    sizes = [4 if kind in ("i32", "f32") else 8 for kind in kinds]
+    offset = 0
+    for size in sizes:
+        offset += -offset % size + size
+    assert len(packed(*args)) == offset
+
+
+def test_two_threads_do_not_share_the_packed_buffer():
+    launch = Launch(KERNEL, (1, 1, 1), (("x", Pointer("x")),))
+    bound = build.BoundLaunch(launch, {"x": 0}, CodeObject(b"", "k", 1, 0, "cu"), lambda *a: None)
+    buffers = [bound.kernarg([1])]
+    thread = Thread(target=lambda: buffers.append(bound.kernarg([2])))
+    thread.start()
+    thread.join()
+    assert [struct.unpack("<Q", b)[0] for b in buffers] == [1, 2]
+    assert bound.kernarg([3]) is buffers[0]
+
+
+@pytest.mark.parametrize("grid", [(0, 1, 1), (2**31, 1, 1), (1, 65536, 1), (1, 1, 65536)])
+def test_a_grid_that_no_card_takes_is_named(grid):
+    with pytest.raises(LaunchError, match="its grid"):
+        build.bind(Launch(KERNEL, grid, ()), {}, {}, None, None)
+
+
+def test_the_source_text_follows_includes(tmp_path):
+    (tmp_path / "a.cu").write_text('#include "b.h"\nint a;')
+    (tmp_path / "b.h").write_text('#include "c.h"\nint b;')
+    (tmp_path / "inc").mkdir()
+    (tmp_path / "inc/c.h").write_text('#include "b.h"\nint c;')
+    before = build.source_text(tmp_path / "a.cu", (tmp_path / "inc",))
+    (tmp_path / "inc/c.h").write_text("int d;")
+    assert build.source_text(tmp_path / "a.cu", (tmp_path / "inc",)) != before

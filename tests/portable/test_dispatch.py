@@ -1,0 +1,181 @@
+"""Dispatch through a toy vendor: choice, reasons, pins, memo, configs, with no GPU."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import portable
+from portable import build, dispatch, errors, machine, settings
+
+
+@pytest.fixture
+def twice(toy, monkeypatch):
+    """The toy op, made anew for this test's folder; torch keeps the first registration of its name."""
+    monkeypatch.setattr(dispatch.torch_ops, "define", lambda *args: None)
+    monkeypatch.setattr(dispatch, "_ops", {})
+    return dispatch.op("twice")
+
+
+def test_a_folder_is_an_op_and_a_folder_is_a_vendor(twice, toy):
+    x = torch.arange(6, dtype=torch.float32).reshape(2, 3)
+    assert "twice" in portable.ops()
+    assert portable.device().arch == "toy1"
+    assert torch.equal(twice(x), 2 * x)
+    assert ("launch", 6) in toy
+
+
+def test_a_call_seen_before_compiles_nothing(twice, toy):
+    for rows in range(1, 51):
+        twice(torch.ones(rows, 3))
+    assert [what for what, _ in toy].count("compile") == 1
+    assert [what for what, _ in toy].count("launch") == 50
+    assert build.compiled == ["twice"]
+
+
+def test_the_disk_cache_serves_the_next_process(twice, toy):
+    twice(torch.ones(2, 3))
+    build.forget()
+    twice.memo.clear()
+    twice(torch.ones(2, 3))
+    assert [what for what, _ in toy].count("compile") == 1
+
+
+def test_explain_gives_each_reason(twice):
+    explanation = portable.explain("twice", torch.ones(2, 3))
+    reasons = {c.name: c.reason for c in explanation.candidates}
+    assert reasons["picky"] == "needs N of 64"
+    assert explanation.choice.name == "toy"
+    assert "later in the spec's order" in reasons["torch"]
+    text = str(explanation)
+    assert "-> toy" in text and "FACTOR=2" in text and "default" in text and "launch: twice" in text
+
+
+def test_alignment_is_part_of_the_choice(twice):
+    base = torch.arange(129, dtype=torch.float32)
+    aligned, off = base[:128].view(2, 64), base[1:].view(2, 64)
+    assert portable.explain("twice", aligned).choice.name == "picky"
+    assert portable.explain("twice", off).choice.name == "toy"
+    assert torch.equal(twice(off), 2 * off)
+
+
+def test_strided_rows_reach_the_kernel_as_the_layout_says(twice):
+    wide = torch.arange(20, dtype=torch.float32).view(4, 5)
+    assert torch.equal(twice(wide.t()), 2 * wide.t())
+
+
+def test_empty_outputs_launch_nothing(twice, toy):
+    assert twice(torch.empty(0, 3)).shape == (0, 3)
+    assert not [what for what, _ in toy if what == "launch"]
+
+
+def test_using_pins_by_name_and_language(twice):
+    x = torch.ones(2, 3)
+    with portable.using(twice="torch"):
+        assert portable.explain("twice", x).choice.name == "torch"
+        assert "pinned" in portable.explain("twice", x).choice.reason
+        with portable.using(twice="toy"):
+            assert portable.explain("twice", x).choice.name == "toy"
+    assert portable.explain("twice", x).choice.name == "toy"
+
+
+def test_a_pin_that_cannot_run_raises(twice):
+    with portable.using(twice="picky"), pytest.raises(errors.PinError, match="needs N of 64"):
+        twice(torch.ones(2, 3))
+
+
+def test_pins_that_name_nothing_raise(twice, monkeypatch):
+    with pytest.raises(errors.PinError, match="twice"), portable.using(twice="tritn"):
+        pass
+    with pytest.raises(errors.PinError), portable.using(nothing="torch"):
+        pass
+    monkeypatch.setenv("PORTABLE_IMPL", "twice=torch")
+    settings.reload()
+    with pytest.raises(errors.PinError, match="op:implementation"):
+        twice(torch.ones(2, 3))
+
+
+def test_pins_from_the_environment(twice, monkeypatch):
+    monkeypatch.setenv("PORTABLE_IMPL", "twice:torch, softmax:torch")
+    settings.reload()
+    assert portable.explain("twice", torch.ones(2, 3)).choice.name == "torch"
+
+
+def test_a_broken_implementation_is_raised_not_skipped(twice, tmp_path):
+    (tmp_path / "ops/twice/torch_impl.py").write_text("import no_such_module_here\n")
+    with portable.using(twice="torch"), pytest.raises(ModuleNotFoundError, match="no_such_module_here"):
+        twice(torch.ones(2, 3))
+
+
+def test_tuned_entries_come_before_the_default(twice, tmp_path):
+    (tmp_path / "vendors/toy/tuned.yaml").write_text(
+        "edition: 1\nentries:\n"
+        '  - {op: twice, implementation: toy, arch: toy1, when: "N > 4", config: {FACTOR: 3}, source: a test, date: 2026-11-21}\n'
+    )
+    from portable import tuned
+
+    tuned.entries.cache_clear()
+    assert torch.equal(twice(torch.ones(2, 5)), torch.full((2, 5), 3.0))
+    assert torch.equal(twice(torch.ones(2, 3)), torch.full((2, 3), 2.0))
+    assert "tuned for this card (a test" in portable.explain("twice", torch.ones(2, 5)).choice.config.source
+    tuned.entries.cache_clear()
+
+
+@pytest.mark.parametrize(
+    "entry, message",
+    [
+        ("{op: twice, implementation: toy, arch: toy1, config: {FACTER: 3}, source: s, date: d}", "FACTER"),
+        (
+            "{op: twice, implementation: toy, arch: toy1, config: {FACTOR: 7}, source: s, date: d}",
+            "not one of",
+        ),
+        (
+            "{op: twice, implementation: toy, arch: toy1, when: 'Q > 1', config: {FACTOR: 3}, source: s, date: d}",
+            "Q",
+        ),
+        ("{op: twice, implementation: toy, arch: toy1, confg: {FACTOR: 3}, source: s, date: d}", "config"),
+        ("just a word", "mapping"),
+    ],
+)
+def test_a_damaged_tuned_file_is_named_with_its_line(twice, tmp_path, entry, message):
+    from portable import tuned
+
+    tuned.entries.cache_clear()
+    (tmp_path / "vendors/toy/tuned.yaml").write_text(f"edition: 1\nentries:\n  - {entry}\n")
+    with pytest.raises(errors.TunedFileError, match=message) as caught:
+        twice(torch.ones(2, 5))
+    assert "tuned.yaml:" in str(caught.value)
+    tuned.entries.cache_clear()
+
+
+def test_two_usable_vendors_are_not_guessed_between(toy, monkeypatch):
+    chosen = machine.select(
+        machine.Machine({"cuda": None, "hip": None}, {"TOY_CARD": "1"}, exists=lambda path: False)
+    )
+    assert "PORTABLE_BACKEND" in str(chosen.error)
+
+
+def test_an_unknown_backend_is_an_error_with_the_known_ones(toy):
+    chosen = machine.select(
+        machine.Machine({"cuda": None}, {"PORTABLE_BACKEND": "tyo"}, exists=lambda path: False)
+    )
+    assert isinstance(chosen.error, errors.BackendError) and "toy" in str(chosen.error)
+
+
+def test_the_selection_error_waits_for_the_first_call(monkeypatch):
+    error = errors.BackendError("nothing fits")
+    machine.reset(machine.Selection({}, {}, error))
+    try:
+        with pytest.raises(errors.BackendError, match="nothing fits"):
+            portable.softmax(torch.ones(2, 3))
+        with pytest.raises(errors.BackendError):
+            portable.device()
+    finally:
+        machine.reset()
+
+
+def test_the_memo_is_bounded(twice, monkeypatch):
+    monkeypatch.setattr(dispatch, "_MEMO_LIMIT", 8)
+    for rows in range(1, 40):
+        twice(torch.ones(rows, 3))
+        assert len(twice.memo) <= 8
