@@ -20,7 +20,7 @@ demo: $(VENV)/installed
 
 # pytest, not python -m pytest: with the root on the path, kernels/ would hide the PyPI package of that name.
 test: lint
-	$(BIN)/pytest -n $(JOBS)
+	$(BIN)/pytest -n $(JOBS) --dist loadgroup
 
 lint: $(VENV)/installed-test
 	$(BIN)/ruff check .

@@ -89,6 +89,7 @@ def explore(
         @settings(
             max_examples=BATCH, deadline=None, database=None, verbosity=Verbosity.quiet,
             phases=(Phase.generate, Phase.shrink), suppress_health_check=list(HealthCheck),
+            report_multiple_bugs=False,
         )  # fmt: skip
         @given(calls(spec))
         def trial(case: Case, spec: Spec = spec, impl: str = impl) -> None:
@@ -105,8 +106,6 @@ def explore(
                 trial()
             except _Failed as found:
                 failed = found.result
-            except BaseExceptionGroup as several:
-                failed = next(each.result for each in several.exceptions if isinstance(each, _Failed))
         if failed is not None:
             failures.append(failed)
     return failures, count

@@ -125,7 +125,7 @@ class RocmBackend(Backend):
 
     def relatives(self, arch: str) -> tuple[str, ...]:
         others = [target.arch for target in TARGETS if target.arch != arch]
-        own = next((target.warp_size for target in TARGETS if target.arch == arch), 64)
+        own = 64 if arch.startswith("gfx9") else 32  # CDNA's waves have 64 lanes, RDNA's 32
         waves = {target.arch: target.warp_size for target in TARGETS}
         return tuple(
             sorted(others, key=lambda other: (waves[other] != own, abs(_digits(other) - _digits(arch))))

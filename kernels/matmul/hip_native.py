@@ -95,10 +95,9 @@ def _plan(problem: Problem, call: Call, source: Path, entry: str) -> Plan | Reje
         "batches_y": batches_y,
         "batches_inner": problem.batch[1],
     }
-    # b's lines run along k where its rows are contiguous in k: its leading stride is that of columns.
     strides = {
-        "a_leading": a.row if a.unit == "col" else a.col,
-        "b_leading": b.col if b.unit == "row" else b.row,
+        "a_leading": a.leading,
+        "b_leading": b.leading,
         "c_row": c.row,
         "c_col": c.col,
         "a_outer": a.batch[0],

@@ -32,7 +32,8 @@ def evaluate(problem: Problem, tensors: dict[str, torch.Tensor]) -> None:
         flat = x.as_strided((x.untyped_storage().nbytes() // x.itemsize - x.storage_offset(),), (1,)).numpy()
         shape = (*problem.batch, rows, cols)
         strides = (*operand.batch, operand.row, operand.col)
-        reach = sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True)) if rows * cols else 0
+        steps = [(size - 1) * stride for size, stride in zip(shape, strides, strict=True)]
+        reach = sum(steps) if rows * cols else 0
         assert reach < max(flat.size, 1), "the canonical operand reaches outside the tensor"
         return np.lib.stride_tricks.as_strided(flat, shape, [s * x.itemsize for s in strides])
 
@@ -56,7 +57,8 @@ def operands(draw) -> tuple[torch.Tensor, torch.Tensor]:
         if kind == "transposed":
             x = torch.randn(*own, cols, rows, dtype=torch.float64, generator=generator).mT
         elif kind == "sliced":
-            x = torch.randn(*own, rows + 2, cols + 3, dtype=torch.float64, generator=generator)[..., 1:-1, :cols]
+            x = torch.randn(*own, rows + 2, cols + 3, dtype=torch.float64, generator=generator)
+            x = x[..., 1:-1, :cols]
         elif kind == "repeated":
             x = torch.randn(*own, 1, cols, dtype=torch.float64, generator=generator).expand(*own, rows, cols)
         elif kind == "permuted":
@@ -64,8 +66,7 @@ def operands(draw) -> tuple[torch.Tensor, torch.Tensor]:
         else:
             x = torch.randn(*own, rows, cols, dtype=torch.float64, generator=generator)
             if kind == "expanded":
-                x = x.expand(*[size if a == 1 else a for a, size in zip(own, batch[len(batch) - len(own) :])],
-                             rows, cols)  # fmt: skip
+                x = x.expand(*batch[len(batch) - len(own) :], rows, cols)
         return x
 
     return tensor(M, K), tensor(K, N)

@@ -1,0 +1,76 @@
+"""Tensor maps: how Hopper's copy engine (TMA) is told of a tensor in global memory."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from typing import Any
+
+from portable.errors import LaunchError
+
+_KEPT = 256  # addresses remembered per map; a training step reuses few
+
+
+@dataclass(frozen=True)
+class TensorMap:
+    """A tensor map over `tensor` as a kernel argument: 128 bytes, aligned to 64.
+
+    `sizes` and `box` count elements from the innermost dimension, whose stride is one element;
+    `strides` are the bytes between neighbours along the other dimensions, multiples of 16. Copies bring
+    boxes of `box` elements, with zeros where a box leaves the tensor, into shared memory with the
+    128-byte swizzle; the innermost box is 128 bytes at most.
+    """
+
+    tensor: str
+    dtype: str
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    box: tuple[int, ...]
+    size: int = 128
+    alignment: int = 64
+    _encoded: dict[int, bytes] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def encode(self, address: int) -> bytes:
+        """The map's bytes for the tensor at `address`, a multiple of 16.
+
+        Raises LaunchError where the driver refuses the geometry.
+        """
+        found = self._encoded.get(address)
+        if found is None:
+            if len(self._encoded) >= _KEPT:
+                self._encoded.clear()
+            found = self._encoded[address] = self._ask_driver(address)
+        return found
+
+    def _ask_driver(self, address: int) -> bytes:
+        from cuda.bindings import driver
+
+        def words(values: tuple[int, ...], kind: Any) -> list[Any]:
+            return [kind(value) for value in values]
+
+        kinds = driver.CUtensorMapDataType
+        dtype = {
+            "bfloat16": kinds.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+            "float16": kinds.CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+            "float32": kinds.CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
+        }[self.dtype]
+        status, made = driver.cuTensorMapEncodeTiled(
+            dtype,
+            len(self.sizes),
+            address,
+            words(self.sizes, driver.cuuint64_t),
+            words(self.strides, driver.cuuint64_t),
+            words(self.box, driver.cuuint32_t),
+            words((1,) * len(self.sizes), driver.cuuint32_t),
+            driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+            driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
+            driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+            driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+        )
+        if int(status):
+            raise LaunchError(
+                f"a tensor map of {self.tensor}",
+                f"the driver refused sizes {self.sizes}, byte strides {self.strides}, box {self.box} "
+                f"at {address:#x}: {status}",
+            )
+        return struct.pack("<16Q", *(int(word) for word in made.opaque))

@@ -1,0 +1,87 @@
+"""`portable check` on the toy vendor, and that its questions are what real calls ask."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import portable
+from portable import catalog, check, choose, dispatch, errors
+from portable.backend import Resources
+
+
+def test_every_kernel_of_the_toy_op_compiles(toy):
+    work = check.jobs(["twice"], check.targets(["toy1"]))
+    found = list(check.run_all(work, 1))
+    assert [outcome.state for outcome in found] == ["Pass"]
+
+
+@pytest.mark.parametrize(
+    "resources, state", [(Resources(1, 0, 0, 4), "Spills"), (Resources(1, 9999, 0, 0), "TooMuchShared")]
+)
+def test_spills_and_too_much_shared_memory_do_not_pass(toy, monkeypatch, resources, state):
+    pairs = check.targets(["toy"])
+    monkeypatch.setattr(type(pairs[0][0]), "resources", lambda self, code: resources)
+    assert [outcome.state for outcome in check.run_all(check.jobs(["twice"], pairs), 1)] == [state]
+
+
+def test_a_compiler_error_is_an_outcome(toy, monkeypatch):
+    def broken(self, kernel, device, includes):
+        raise errors.CompileError("twice", "expected ;")
+
+    pairs = check.targets(["toy"])
+    monkeypatch.setattr(type(pairs[0][0]), "compile_native", broken)
+    (outcome,) = check.run_all(check.jobs(["twice"], pairs), 1)
+    assert outcome.state == "CompileError" and "expected ;" in outcome.detail
+
+
+def test_an_unknown_target_is_named_with_the_known_ones():
+    with pytest.raises(errors.PortableError, match="gfx942"):
+        check.targets(["gfx9999"])
+
+
+@pytest.mark.parametrize("name", sorted(catalog.op_folders()))
+def test_a_case_becomes_the_question_that_a_call_would_ask(name):
+    spec = catalog.spec(name)
+    for case in spec.cases:
+        types = next(row for row in spec.types if row["T"] == "float32")
+        asked = check.question(spec, case, types, aligned=True, rows=True)
+        tensors = [
+            None if n in case.absent else torch.empty(*case.leading.get(n, ()), *spec.sizes(n, case))
+            for n in spec.inputs
+        ]
+        params = [case.params.get(n, p.default) for n, p in spec.params.items()]
+        real, _ = dispatch.ask(spec, tensors, params, None)
+        assert asked.axes == real.axes and asked.params == real.params and asked.types == real.types
+        for key, info in real.tensors.items():
+            mine = asked.tensors[key]
+            assert (mine is None) == (info is None)
+            if info is not None and mine is not None:
+                assert (mine.shape, mine.dtype) == (info.shape, info.dtype)
+
+
+def test_the_tuned_files_that_ship_are_sound():
+    assert check.tuned_problems() == []
+
+
+def test_every_implementation_takes_its_demo_or_bench_call_on_some_card():
+    """A planner that rejects everything would make `check` and the claims empty."""
+    pairs = check.targets(None)
+    for name in catalog.op_folders():
+        spec = catalog.spec(name)
+        for implementation in spec.implementations:
+            if implementation.kind == "run":
+                continue
+            planned = 0
+            for backend, device in pairs:
+                if not check._could_run(implementation, backend, device):
+                    continue
+                for row in spec.types:
+                    asked = check.question(spec, spec.bench[0], row, True, True)
+                    answer = choose.answer(implementation, asked, backend, device, static=False)
+                    planned += answer.plan is not None
+            assert planned, f"{name}.{implementation.name} plans nothing"
+
+
+def test_portable_is_importable_as_documented():
+    assert portable.explain("softmax", torch.ones(2, 3)).choice.name == "torch"
