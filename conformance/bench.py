@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -44,11 +45,15 @@ def bench(
 
 def bench_cases(spec: Spec) -> list[Case]:
     """The spec's bench sizes; rows of types with one 16-bit type throughout, and float32."""
-    rows = [row for row in spec.types if len(set(row.values()) - {row["acc"]}) <= 1 and row["acc"] == "float32"]
+    rows = [
+        row for row in spec.types if len(set(row.values()) - {row["acc"]}) <= 1 and row["acc"] == "float32"
+    ]
     chosen = [next((row for row in rows if row[spec.type_variables[0]] == name), None)
               for name in ("bfloat16", "float32")]  # fmt: skip
     shapes = [make_shape(spec, one.axes, one.leading, one.params, one.absent) for one in spec.bench]
-    return [Case(spec.op, tuple(row.items()), shape, layout="bench") for row in chosen if row for shape in shapes]
+    return [
+        Case(spec.op, tuple(row.items()), shape, layout="bench") for row in chosen if row for shape in shapes
+    ]
 
 
 def _bench_case(
@@ -70,20 +75,19 @@ def _bench_case(
         return call
 
     calls: dict[str, Callable[[Any], object]] = {}
-    notes: dict[str, str] = {}
     for name in implementations(case.op):
         if impls is not None and name not in impls and name != BASELINE:
             continue
-        try:
+        with contextlib.suppress(errors.PinError):  # it does not run this type or size
             pinned(name)(sets[0])
             calls[name] = pinned(name)
-        except errors.PinError as error:
-            notes[name] = str(error)
-    half = moved // 2
-    source = torch.empty(max(half // 2, 1), dtype=torch.bfloat16, device=device).normal_()
-    copies = [(source, torch.empty_like(source)) for _ in range(1)]
-    samples = timing.interleaved(calls, sets)
-    samples["copy"] = timing.interleaved({"copy": lambda pair: pair[1].copy_(pair[0])}, copies)["copy"]
+    timed: dict[str, tuple[Callable[[Any], object], Any]] = {
+        name: (call, sets) for name, call in calls.items()
+    }
+    if spec.cost.peak == "vector":
+        halves = [torch.randn(max(moved // 4, 1), device=device).to(torch.bfloat16) for _ in sets]
+        timed["copy"] = (timing.copy, [(half, torch.empty_like(half)) for half in halves])
+    samples = timing.interleaved(timed)
     flops = float(spec.cost.flops.evaluate(**dict(case.shape.axes), B=leading_size(spec, case.shape)))
     dtype = DTYPES[case.dtype(spec.type_variables[0])]
     if spec.cost.peak == "matrix":
@@ -104,11 +108,21 @@ def _bench_case(
             "bytes": moved, "flops": flops, "bytes_per_s": moved / seconds, "flop_per_s": flops / seconds,
             "of_roof": floor / seconds, "above_roof": floor / seconds > 1.10,
             "vs_torch": asdict(timing.ratio(sample, samples[BASELINE])) if BASELINE in samples else None,
-            "vs_copy": samples["copy"].median / sample.median if spec.cost.peak == "vector" else None,
-            "launch_us": timing.launch_cost(lambda name=name: pinned(name)(small)),
+            "vs_copy": asdict(timing.ratio(sample, samples["copy"])) if "copy" in samples else None,
+            "launch_us": _launch_cost(case.op, name, small | case.params),
             "buffer_sets": len(sets),
         })  # fmt: skip
     return entries
+
+
+def _launch_cost(op: str, impl: str, arguments: dict[str, Any]) -> float | None:
+    """Host microseconds of one small call; None where the implementation does not take it."""
+    function = getattr(portable, op)
+    with portable.using(**{op: impl}):
+        try:
+            return timing.launch_cost(lambda: function(**arguments))
+        except errors.PinError:
+            return None
 
 
 def _tensors(case: Case, spec: Spec, device: torch.device, seed: int) -> dict[str, torch.Tensor | None]:
@@ -123,7 +137,9 @@ def _tensors(case: Case, spec: Spec, device: torch.device, seed: int) -> dict[st
 def _small_call(case: Case, spec: Spec, device: torch.device) -> dict[str, torch.Tensor | None]:
     """Tensors so small that the kernel ends before the next call is launched."""
     leading: Any = (4,) if spec.leading == "same" else ()
-    shape = make_shape(spec, dict.fromkeys(spec.axes, 64), leading, required_params(spec)[0], case.shape.absent)
+    shape = make_shape(
+        spec, dict.fromkeys(spec.axes, 64), leading, required_params(spec)[0], case.shape.absent
+    )
     return _tensors(Case(case.op, case.types, shape), spec, device, 0)
 
 

@@ -110,10 +110,10 @@ class Timed:
 
 
 def interleaved(
-    candidates: Mapping[str, Callable[[Any], object]], sets: Sequence[Any], turns: int = TURNS
+    candidates: Mapping[str, tuple[Callable[[Any], object], Sequence[Any]]], turns: int = TURNS
 ) -> dict[str, Sample]:
-    """Time every candidate on the same buffer sets, one turn each in rotation."""
-    timed = [Timed(name, call, sets) for name, call in candidates.items()]
+    """Time every candidate, a (call, buffer sets) each, one turn in rotation: `call` takes one set."""
+    timed = [Timed(name, call, sets) for name, (call, sets) in candidates.items()]
     for number in range(turns):
         for offset in range(len(timed)):
             timed[(number + offset) % len(timed)].turn()
@@ -138,13 +138,18 @@ def launch_cost(call: Callable[[], object], calls: int = 2000) -> float:
     return best * 1e6
 
 
+def copy(pair: tuple[torch.Tensor, torch.Tensor]) -> object:
+    """The second tensor becomes the first: the least that an op of one pass can cost."""
+    return pair[1].copy_(pair[0])
+
+
 def copy_roof(device: torch.device, bytes_each_way: int = 1 << 30) -> float:
     """Device copy bandwidth in bytes per second, bytes read plus bytes written."""
     free = torch.cuda.mem_get_info(device)[0]
     size = min(bytes_each_way, free // 4)
     source = torch.empty(size // 4, dtype=torch.float32, device=device).normal_()
     target = torch.empty_like(source)
-    sample = interleaved({"copy": lambda pair: pair[1].copy_(pair[0])}, [(source, target)])["copy"]
+    sample = interleaved({"copy": (copy, [(source, target)])})["copy"]
     return 2 * source.numel() * 4 / (sample.median * 1e-6)
 
 

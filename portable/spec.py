@@ -151,11 +151,13 @@ class Tolerance:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Work of one call. `bytes` of None: every operand is moved once."""
+    """Work of one call. `bytes` of None: every operand is moved once. `baseline` is what a user of
+    torch alone would call instead; throughput is compared with it."""
 
     flops: Formula
     peak: Literal["matrix", "vector"]
     bytes: Formula | None = None
+    baseline: Entry | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,7 @@ _SCHEMA: dict[str, dict[str, str]] = {
     "output": {"shape": "list!", "dtype": "str!", "out": "bool", "when": "str"},
     "reference": {"entry": "str!", "magnitude": "str"},
     "tolerance": {"result": "number!", "sum": "formula!"},
-    "cost": {"flops": "formula!", "peak": "str!", "bytes": "formula"},
+    "cost": {"flops": "formula!", "peak": "str!", "bytes": "formula", "baseline": "str"},
     "implementation": {
         "name": "str!", "plan": "str", "run": "str", "sources": "list", "language": "str|list!",
         "requires": "map", "tunables": "map", "default": "map",
@@ -349,7 +349,9 @@ class _Reader:
             key: self.formula(found[key], names, found.line_of(key))
             for key in ("flops", "bytes") if key in found
         }  # fmt: skip
-        return Cost(formulas["flops"], self.word(found, "peak", _PEAKS), formulas.get("bytes"))
+        line = found.line_of("baseline")
+        baseline = self.entry(found["baseline"], line) if "baseline" in found else None
+        return Cost(formulas["flops"], self.word(found, "peak", _PEAKS), formulas.get("bytes"), baseline)
 
     def implementations(
         self, data: List, types: tuple[Mapping[str, str], ...], names: Iterable[str]
