@@ -1,7 +1,7 @@
 # make demo   a venv, the package, and the main job on real input
 # make test   the same set-up, then ruff, pyright and the tests
 # make lint   ruff and pyright alone
-# make docs   write docs/ops/<op>.md from the specs
+# make docs   write docs/ops/<op>.md from the specs, and docs/errors.md
 # make clean  remove what these made
 #
 # Needs Python 3.10 to 3.13 and make; no GPU, no root. Another interpreter: make PYTHON=python3.12 test
@@ -27,9 +27,7 @@ lint: $(VENV)/installed-test
 	$(BIN)/pyright
 
 docs: $(VENV)/installed
-	mkdir -p docs/ops
-	for op in $$($(BIN)/python -c 'import portable; print(*portable.ops())'); do \
-		$(BIN)/portable docs $$op > docs/ops/$$op.md || exit 1; done
+	$(BIN)/python docs/generate.py
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 10) <= v < (3, 14) else \

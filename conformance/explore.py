@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -25,7 +25,7 @@ from portable.conformance.inputs import DTYPES, LAYOUTS, VALUES
 from portable.conformance.runner import Result, implementations, run_case
 from portable.spec import Spec
 
-BATCH = 200
+BATCH = 50
 """Examples per Hypothesis run: between two of them the clock is read."""
 LARGEST = 1 << 17
 """Elements of one tensor beyond which a drawn call is thrown away: the oracle must stay fast."""
@@ -72,7 +72,6 @@ def explore(
     device: torch.device,
     seconds: float,
     impls: Sequence[str] | None = None,
-    progress: Callable[[Result], None] | None = None,
 ) -> tuple[list[Result], int]:
     """Draw calls for `seconds`, shared evenly among the ops and implementations.
 
@@ -83,29 +82,38 @@ def explore(
     count = 0
     for op, impl in pairs:
         until = time.monotonic() + seconds / len(pairs)
-        spec = catalog.spec(op)
-        failed: Result | None = None
-
-        @settings(
-            max_examples=BATCH, deadline=None, database=None, verbosity=Verbosity.quiet,
-            phases=(Phase.generate, Phase.shrink), suppress_health_check=list(HealthCheck),
-            report_multiple_bugs=False,
-        )  # fmt: skip
-        @given(calls(spec))
-        def trial(case: Case, spec: Spec = spec, impl: str = impl) -> None:
-            nonlocal count
-            count += 1
-            result = run_case(oracle.ask(case, spec), impl, device)
-            if not result.conforms:
-                raise _Failed(result)
-            if progress is not None:
-                progress(result)
-
-        while failed is None and time.monotonic() < until:
-            try:
-                trial()
-            except _Failed as found:
-                failed = found.result
-        if failed is not None:
-            failures.append(failed)
+        found: Result | None = None
+        while found is None and time.monotonic() < until:
+            found, drawn = _search(catalog.spec(op), impl, device)
+            count += drawn
+        if found is not None:
+            failures.append(found)
     return failures, count
+
+
+def _search(spec: Spec, impl: str, device: torch.device) -> tuple[Result | None, int]:
+    """One batch of draws: the smallest failing result or None, and how many calls were drawn."""
+    count = 0
+
+    @settings(
+        max_examples=BATCH,
+        deadline=None,
+        database=None,
+        verbosity=Verbosity.quiet,
+        phases=(Phase.generate, Phase.shrink),
+        suppress_health_check=list(HealthCheck),
+        report_multiple_bugs=False,
+    )
+    @given(calls(spec))
+    def trial(case: Case) -> None:
+        nonlocal count
+        count += 1
+        result = run_case(oracle.ask(case, spec), impl, device)
+        if not result.conforms:
+            raise _Failed(result)
+
+    try:
+        trial()
+    except _Failed as failure:
+        return failure.result, count
+    return None, count

@@ -132,8 +132,11 @@ class Backend(ABC):
         """Load machine code on a card; answers a function handle for `launch`."""
         raise NotImplementedError
 
-    def launcher(self, function: Any, code: CodeObject, device: Device) -> Callable[..., None]:
-        """A callable `(grid, stream, kernarg: writable buffer)` that launches one loaded function."""
+    def launcher(
+        self, function: Any, code: CodeObject, device: Device, offsets: tuple[int, ...]
+    ) -> Callable[..., None]:
+        """A callable `(grid, stream, kernarg: bytearray)` that launches one loaded function; argument i
+        lies at byte `offsets[i]` of `kernarg`, by the C rules."""
         raise NotImplementedError
 
     def stream(self, index: int) -> int:

@@ -108,10 +108,11 @@ class BoundLaunch:
     buffer belongs to the calling thread, so that two threads can share a plan.
     """
 
-    def __init__(self, launch: Launch, slots: dict[str, int], code: CodeObject, start: Callable[..., None]):
+    def __init__(self, launch: Launch, slots: dict[str, int], code: CodeObject):
         self.name = launch.kernel.name
+        self.start: Callable[..., None] = _not_started
         self._grid = launch.grid
-        self._start = start
+        offsets: list[int] = []
         self._local = threading.local()
         self._values: list[Any] = []
         self._pointers: list[tuple[int, int]] = []
@@ -131,10 +132,15 @@ class BoundLaunch:
                 self._encoded.append((position, slots[arg.tensor], arg.encode))
                 self._values.append(b"")
             layout += code_char
+            offsets.append(offset)
             offset += size
-        if code.scratch_pointers:
-            layout += f"{-offset % 8}x" + "Q" * code.scratch_pointers
-            self._values += [0] * code.scratch_pointers
+        for _ in range(code.scratch_pointers):
+            layout += f"{-offset % 8}xQ"
+            offset += -offset % 8
+            offsets.append(offset)
+            offset += 8
+            self._values.append(0)
+        self.offsets = tuple(offsets)
         self._pack = struct.Struct(layout)
 
     def kernarg(self, addresses: list[int]) -> bytearray:
@@ -152,7 +158,11 @@ class BoundLaunch:
         return buffer
 
     def __call__(self, addresses: list[int], stream: int) -> None:
-        self._start(self._grid, stream, self.kernarg(addresses))
+        self.start(self._grid, stream, self.kernarg(addresses))
+
+
+def _not_started(grid: Any, stream: int, kernarg: bytearray) -> None:
+    raise AssertionError("a BoundLaunch gets its launcher in bind()")
 
 
 def _shape(arg: Any) -> tuple[int, int, str]:
@@ -169,5 +179,6 @@ def bind(launch: Launch, slots: dict[str, int], dtypes: dict[str, str], backend:
     if not all(0 < size < 2**31 for size in launch.grid) or max(launch.grid[1:]) > 65535:
         raise LaunchError(launch.kernel.name, f"its grid {launch.grid} is beyond what a card takes")
     code = code_object(launch, dtypes, backend, device)
-    function = load(code, backend, device)
-    return BoundLaunch(launch, slots, code, backend.launcher(function, code, device))
+    bound = BoundLaunch(launch, slots, code)
+    bound.start = backend.launcher(load(code, backend, device), code, device, bound.offsets)
+    return bound

@@ -203,7 +203,7 @@ def run(job: Job) -> Outcome:
         found = job.backend.resources(code)
     except (CompileError, LaunchError) as error:
         return outcome("CompileError", None, 0, f"{job.case}: {error}")
-    shared = found.shared + (code.shared if code.language != "triton" or found.shared == 0 else 0)
+    shared = found.shared + code.shared
     if found.spills:
         return outcome("Spills", found, shared, f"{job.case}: {found.spills} registers go to memory")
     if shared > device.shared_memory:

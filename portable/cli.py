@@ -148,30 +148,39 @@ def check(args: argparse.Namespace) -> int:
         print(f"    {outcome.detail}")
     for problem in problems:
         print(f"TunedFile: {problem}")
-    print(
-        f"{len(outcomes) - len(failed)} kernels compile, {len(failed)} do not pass, {len(problems)} file problems"
-    )
+    passed = len(outcomes) - len(failed)
+    print(f"{passed} kernels compile, {len(failed)} do not pass, {len(problems)} file problems")
     return 1 if failed or problems else 0
 
 
 def _check_table(outcomes: Sequence[Any]) -> str:
-    """One row per op, implementation and card: how many kernels, and the most that any of them takes."""
-    lines = [
-        "| op | implementation | card | kernels | registers, most | shared bytes, most | stack, most | spills |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+    """One row per op, implementation and card: how many kernels, the most that any of them takes, and all
+    their spills."""
+    columns = (
+        "op",
+        "implementation",
+        "card",
+        "kernels",
+        "registers",
+        "shared bytes",
+        "stack bytes",
+        "spills",
+    )
+    lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
     groups: dict[tuple[str, str, str], list[Any]] = {}
     for outcome in outcomes:
         groups.setdefault((outcome.op, outcome.implementation, outcome.arch), []).append(outcome)
     for (op, implementation, arch), rows in groups.items():
         found = [row.resources for row in rows if row.resources is not None]
-        if not found:
-            lines.append(f"| {op} | {implementation} | {arch} | {len(rows)} | - | - | - | - |")
-            continue
-        lines.append(
-            f"| {op} | {implementation} | {arch} | {len(rows)} | {max(r.registers for r in found)} "
-            f"| {max(row.shared for row in rows)} | {max(r.stack for r in found)} | {sum(r.spills for r in found)} |"
-        )
+        figures: list[Any] = ["-"] * 4
+        if found:
+            figures = [
+                max(each.registers for each in found),
+                max(row.shared for row in rows),
+                max(each.stack for each in found),
+                sum(each.spills for each in found),
+            ]
+        lines.append("| " + " | ".join(map(str, (op, implementation, arch, len(rows), *figures))) + " |")
     return "\n".join(lines)
 
 

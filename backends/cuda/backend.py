@@ -136,11 +136,13 @@ class CudaBackend(Backend):
             return driver.load(code.binary, code.entry, code.shared, device)
         return _load_with_cupy(code, device)
 
-    def launcher(self, function: Any, code: CodeObject, device: Device) -> Callable[..., None]:
+    def launcher(
+        self, function: Any, code: CodeObject, device: Device, offsets: tuple[int, ...]
+    ) -> Callable[..., None]:
         from portable.backends.cuda import driver
 
         handle = function if isinstance(function, int) else function.kernel.ptr
-        return driver.launcher(handle, code.entry, code.threads, code.shared)
+        return driver.launcher(handle, code.entry, code.threads, code.shared, offsets)
 
     def stream(self, index: int) -> int:
         import torch

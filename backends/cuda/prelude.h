@@ -156,7 +156,7 @@ DEVICE void store_words(void* address, words<16> value) {
 }
 
 // float32 maths, denormals kept. `math_exp2` is the fast one (2 ulp); `math_max` propagates NaN,
-// `math_max_number` returns the other operand.
+// `math_max_number` and `math_min_number` return the other operand.
 DEVICE float math_exp(float x) { return expf(x); }
 DEVICE float math_exp2(float x) {
     float y;
@@ -176,6 +176,7 @@ DEVICE float math_max(float a, float b) {
     return larger;
 }
 DEVICE float math_max_number(float a, float b) { return fmaxf(a, b); }
+DEVICE float math_min_number(float a, float b) { return fminf(a, b); }
 // The reciprocal of a normal number, within 1 ulp.
 DEVICE float rcp_fast(float x) {
     float y;

@@ -162,7 +162,9 @@ class RocmBackend(Backend):
         with hip.on_device(device.index):
             return hip.get_function(hip.load_module(code.binary), code.entry)
 
-    def launcher(self, function: Any, code: CodeObject, device: Device) -> Callable[..., None]:
+    def launcher(
+        self, function: Any, code: CodeObject, device: Device, offsets: tuple[int, ...]
+    ) -> Callable[..., None]:
         from portable.backends.rocm.runtime import runtime
 
         launch = runtime().launch
@@ -185,6 +187,7 @@ class RocmBackend(Backend):
 
     def info(self) -> list[tuple[str, str]]:
         import torch
+
         from portable.backends.rocm.compile import toolchain
 
         rows = [

@@ -143,7 +143,7 @@ template <int BYTES> DEVICE void store_words(void* address, words<BYTES> value) 
 }
 
 // float32 maths, denormals kept. `math_exp2` is the fast one (2 ulp); `math_max` propagates NaN,
-// `math_max_number` returns the other operand.
+// `math_max_number` and `math_min_number` return the other operand.
 DEVICE float math_exp(float x) { return __builtin_expf(x); }
 DEVICE float math_exp2(float x) { return __builtin_exp2f(x); }
 DEVICE float math_log(float x) { return __builtin_logf(x); }
@@ -152,6 +152,7 @@ DEVICE float math_fma(float a, float b, float c) { return __builtin_fmaf(a, b, c
 DEVICE float math_abs(float x) { return __builtin_fabsf(x); }
 DEVICE float math_max(float a, float b) { return a > b || a != a ? a : b; }
 DEVICE float math_max_number(float a, float b) { return __builtin_fmaxf(a, b); }
+DEVICE float math_min_number(float a, float b) { return __builtin_fminf(a, b); }
 // The reciprocal of a normal number, within 1 ulp.
 DEVICE float rcp_fast(float x) { return __builtin_amdgcn_rcpf(x); }
 DEVICE float div_rn(float a, float b) { return a / b; }

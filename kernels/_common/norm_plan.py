@@ -56,14 +56,16 @@ def _defines(call: Call, dtype: str, names: Sequence[str]) -> tuple[tuple[str, i
     return (("W", TYPE_NAME[kind]), *((f"HAS_{name.upper()}", int(call.has(name))) for name in names))
 
 
-def forward_plan(call: Call, op: str, source: Path, parameters: Sequence[str]) -> Plan | Rejected:
-    """y from x and the parameters that are there."""
+def forward_plan(
+    call: Call, op: str, source: Path, parameters: Sequence[str], *, most_chunks: int
+) -> Plan | Rejected:
+    """y from x and the parameters that are there; `most_chunks` vectors per lane fit the registers."""
     views = {name: rows(call[name]) for name in ("x", "y")}
     x = views["x"]
     dtype = call["x"].dtype
     aligned = [(call[name], view.stride) for name, view in views.items()]
     aligned += [(call[name], 0) for name in _parameters(call, parameters)]
-    kind = row_class(dtype, x.length, aligned, chunks=4, most_chunks=8)
+    kind = row_class(dtype, x.length, aligned, chunks=4, most_chunks=most_chunks)
     if x.count > MAX_GRID * kind.rows_per_block:
         return Rejected(f"{x.count} rows exceed the grid")
     stage = "forward" if kind.resident else "forward_stream"

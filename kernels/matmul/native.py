@@ -254,9 +254,10 @@ class WgmmaTile(NamedTuple):
     cluster: int
     time: float
 
-    def shared(self, buffers: bool) -> int:
+    def shared(self) -> int:
         stage = (128 + self.n) * 128
-        return 1024 + self.stages * (stage + 16) + (4 * 8192 if buffers else 0)
+        buffers = 4 * 64 * 128
+        return 1024 + self.stages * (stage + 16) + buffers
 
 
 _WGMMA = (WgmmaTile(256, 4, 2, 1.0), WgmmaTile(128, 5, 1, 0.56), WgmmaTile(64, 6, 1, 0.34))
@@ -324,10 +325,10 @@ def plan_wgmma(problem: Problem, call: Call) -> Plan | Rejected:
             ("TILE_N", tile.n),
             ("STAGES", tile.stages),
             ("CLUSTER", tile.cluster),
-            ("C_STORE", 2 if by_engine else 0),
+            ("C_BY_ENGINE", int(by_engine)),
             *_common_defines(problem),
         ),
-        shared=tile.shared(by_engine),
+        shared=tile.shared(),
     )
     maps: list[tuple[str, Argument]] = [
         ("map_a", _tensor_map(a, M, K, problem.batch, 128 if a_along_k else 64)),

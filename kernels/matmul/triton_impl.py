@@ -21,7 +21,8 @@ from portable.plan import Argument, Call, Device, Launch, Plan, Pointer, Rejecte
 
 TILE = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M")
 COMPILER = ("num_warps", "num_stages")
-TF32_ARCHES = ("sm_", "gfx942")  # elsewhere precision="tf32" is served by IEEE products, which are closer
+# Elsewhere precision="tf32" is served by IEEE products, which are closer.
+TF32_ARCHES = ("sm_", "gfx942")
 
 
 @triton.jit
@@ -171,8 +172,11 @@ def plan_problem(problem: Problem, call: Call) -> Plan | Rejected:
         ("PRECISION", "tf32" if tf32 else "ieee"),
         *((name, config[name]) for name in TILE),
     ]
-    options = tuple((name, value) for name, value in config.items() if name not in TILE + COMPILER)
-    kernel = TritonKernel(matmul_tile, tuple(constants), config["num_warps"], config["num_stages"], options)
+    options = [(name, value) for name, value in config.items() if name not in TILE + COMPILER]
+    if arch_number(call.device):
+        # Left alone, ptxas aims at an occupancy and spills 8 to 24 bytes in some layouts to reach it.
+        options.append(("maxnreg", 255))
+    kernel = TritonKernel(matmul_tile, tuple(constants), config["num_warps"], config["num_stages"], tuple(options))
     args: list[tuple[str, Argument]] = []
     for name, x in zip("abc", operands, strict=True):
         args += operand_args(name, x, aligned=unit > 1)

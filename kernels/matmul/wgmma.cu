@@ -8,8 +8,8 @@
 // (A_ALONG_K or B_ALONG_K 0), then as blocks of 64 lines, one per k.
 //
 // Defines: ELEMENT (bf16, f16), TILE_N (64, 128, 256), STAGES, GROUP, CLUSTER (1, 2), A_ALONG_K,
-// B_ALONG_K; C_STORE: 2 by the copy engine, 1 by 16-byte stores, 0 element by element with any strides;
-// BIAS, ACTIVATION.
+// B_ALONG_K; C_BY_ENGINE: c is row-major with 16-byte aligned rows, and the copy engine stores it; BIAS,
+// ACTIVATION.
 #include "prelude.h"
 
 #include "epilogue.h"
@@ -28,7 +28,7 @@ constexpr int B_BYTES = TILE_N * 128;
 constexpr int STAGE_BYTES = A_BYTES + B_BYTES;
 constexpr int SUMS = TILE_N / 2;  // per thread, of the 64 x TILE_N of a consumer
 constexpr int C_BUFFERS = 2;      // blocks of 64 x 64 of c per consumer on their way out
-constexpr int C_BYTES = C_STORE == 2 ? CONSUMERS * C_BUFFERS * BLOCK_BYTES : 0;
+constexpr int C_BYTES = CONSUMERS * C_BUFFERS * BLOCK_BYTES;
 static_assert(TILE_N / CLUSTER % 64 == 0, "each block of a cluster loads whole 64-column blocks of b");
 
 struct Ring {
@@ -102,91 +102,86 @@ DEVICE void store_matrices(uint32_t address, const uint32_t (&w)[4]) {
                  : "memory");
 }
 
-DEVICE void finish_all(float (&sum)[SUMS], const T* bias, int col0, const Sizes& s) {
-    if (!BIAS && ACTIVATION == ACTIVATION_NONE) return;
-    const int col = col0 + thread_x() % 4 * 2;
+// Finishes block `block` (64 x 64, c's columns from `col`) of a consumer's sums and puts it into shared
+// memory, lines with the 128-byte swizzle. A warp writes lines 16 * warp to 16 * warp + 15.
+DEVICE void stage_block(uint32_t at, const float (&sum)[SUMS], int block, const T* bias, int col, int n) {
+    const int lane = thread_x() % 32;
+    // stmatrix: lanes 0-7, 8-15 address rows 0-7, 8-15 of the left 8 columns, lanes 16-31 of the right.
+    const int line = thread_x() % 128 / 32 * 16 + lane % 16;
 #pragma unroll
-    for (int j = 0; j < TILE_N / 8; ++j) {
-        const float bias0 = col + j * 8 < s.n ? bias_at(bias, col + j * 8) : 0.0f;
-        const float bias1 = col + j * 8 + 1 < s.n ? bias_at(bias, col + j * 8 + 1) : 0.0f;
+    for (int j = 0; j < 8; j += 2) {
+        const float* d = sum + (block * 8 + j) * 4;
+        uint32_t w[4];
 #pragma unroll
-        for (int r = 0; r < 4; ++r) sum[j * 4 + r] = finish(sum[j * 4 + r], r % 2 ? bias1 : bias0);
+        for (int half = 0; half < 2; ++half) {
+            const int at_col = col + (j + half) * 8 + lane % 4 * 2;
+            const float bias0 = at_col < n ? bias_at(bias, at_col) : 0.0f;
+            const float bias1 = at_col + 1 < n ? bias_at(bias, at_col + 1) : 0.0f;
+#pragma unroll
+            for (int down = 0; down < 2; ++down)
+                w[half * 2 + down] = pack2<T>(finish(d[half * 4 + down * 2], bias0),
+                                              finish(d[half * 4 + down * 2 + 1], bias1));
+        }
+        store_matrices(at + line * 128 + ((j + lane / 16) ^ line % 8) * 16, w);
     }
 }
 
-// Writes a consumer's 64 x TILE_N of c in blocks of 64 x 64 through two buffers at `buffer`; a block
+// Writes a consumer's 64 x TILE_N of c block by block through C_BUFFERS buffers at `buffer`; a block
 // beyond c is not written. The stores run on after this returns.
-DEVICE void store_by_engine(uint32_t buffer, const TensorMap* map_c, const float (&sum)[SUMS], int row, int col,
-                            int inner, int outer, const Sizes& s) {
-    const int thread = thread_x() % 128;
+DEVICE void store_by_engine(uint32_t buffer, const TensorMap* map_c, const float (&sum)[SUMS], const T* bias,
+                            int row, int col, int inner, int outer, const Sizes& s) {
+    const bool first = thread_x() % 128 == 0;
     const int consumer = thread_x() / 128;
-    const int lane = thread % 32;
-    // stmatrix: lanes 0-7, 8-15 address rows 0-7, 8-15 of the left 8 columns, lanes 16-31 of the right.
-    const int line = thread / 32 * 16 + lane % 16;
 #pragma unroll
     for (int block = 0; block < TILE_N / 64; ++block) {
         const uint32_t at = buffer + block % C_BUFFERS * BLOCK_BYTES;
-        if (thread == 0) wait_stores_read<C_BUFFERS - 1>();
+        if (first) wait_stores_read<C_BUFFERS - 1>();
         named_barrier(consumer, 128);
-#pragma unroll
-        for (int j = 0; j < 8; j += 2) {
-            const float* d = sum + (block * 8 + j) * 4;
-            const uint32_t w[4] = {pack2<T>(d[0], d[1]), pack2<T>(d[2], d[3]), pack2<T>(d[4], d[5]),
-                                   pack2<T>(d[6], d[7])};
-            store_matrices(at + line * 128 + ((j + lane / 16) ^ line % 8) * 16, w);
-        }
+        stage_block(at, sum, block, bias, col + block * 64, s.n);
         copy_engine_fence();
         named_barrier(consumer, 128);
-        if (thread == 0) {
+        if (first) {
             if (row < s.m && col + block * 64 < s.n) store_box(map_c, at, col + block * 64, row, inner, outer);
             commit_stores();
         }
     }
 }
 
-// Word i of lane t in each group of four becomes word t of lane i.
-DEVICE void transpose_quad(uint32_t (&w)[4]) {
-    const int lane = thread_x() % 4;
-#pragma unroll
-    for (int s = 1; s <= 2; s *= 2) {
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-            if (j & s) continue;
-            const bool upper = lane & s;
-            const uint32_t received = __shfl_xor_sync(0xffffffffu, upper ? w[j] : w[j + s], s);
-            if (upper) w[j] = received;
-            else w[j + s] = received;
-        }
-    }
+DEVICE uint32_t staged(uint32_t at, int line, int col) {
+    uint16_t bits;
+    asm volatile("ld.shared.u16 %0, [%1];" : "=h"(bits) : "r"(at + line * 128 + (col / 8 ^ line % 8) * 16 + col % 8 * 2));
+    return bits;
 }
 
-// The same without the copy engine, for a c whose rows are not 16-byte aligned or not contiguous.
-DEVICE void store_by_threads(T* c, const float (&sum)[SUMS], int row0, int col0, const Sizes& s) {
+// The same without the copy engine, for a c whose rows are not 16-byte aligned or not contiguous. A warp
+// writes a line at a time: in words where c's columns touch, whatever the parity of a row's address.
+DEVICE void store_by_threads(uint32_t buffer, T* c, const float (&sum)[SUMS], const T* bias, int row0, int col0,
+                             const Sizes& s) {
     const int lane = thread_x() % 32;
-    const int t = lane % 4;
+    const int line0 = thread_x() % 128 / 32 * 16;
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-        const int row = row0 + thread_x() % 128 / 32 * 16 + half * 8 + lane / 4;
-        T* line = c + row * s.c_row;
-#pragma unroll
-        for (int j = 0; j < TILE_N / 8; j += 4) {
-            // Four blocks of 8 columns: after the exchange lane t holds all columns of block t.
-            words<16> packed;
-#pragma unroll
-            for (int q = 0; q < 4; ++q)
-                packed.w[q] = pack2<T>(sum[(j + q) * 4 + half * 2], sum[(j + q) * 4 + half * 2 + 1]);
-            transpose_quad(packed.w);
-            const int col = col0 + (j + t) * 8;
-            if (row >= s.m) continue;
-            if (C_STORE == 1 && col + 8 <= s.n) {
-                store_words(line + col, packed);
+    for (int block = 0; block < TILE_N / 64; ++block) {
+        __syncwarp();
+        stage_block(buffer, sum, block, bias, col0 + block * 64, s.n);
+        __syncwarp();
+        const int col = col0 + block * 64;
+#pragma unroll 4
+        for (int i = 0; i < 16; ++i) {
+            const int row = row0 + line0 + i;
+            if (row >= s.m) break;
+            T* to = c + row * s.c_row + col * s.c_col;
+            const int odd = s.c_col == 1 ? static_cast<int>(reinterpret_cast<uint64_t>(to) / 2 % 2) : 0;
+            const int place = lane * 2 + odd;
+            const uint32_t low = staged(buffer, line0 + i, place);
+            const uint32_t high = staged(buffer, line0 + i, (place + 1) % 64);
+            if (s.c_col == 1 && place + 1 < 64 && col + place + 1 < s.n) {
+                *reinterpret_cast<uint32_t*>(to + place) = low | high << 16;
             } else {
-#pragma unroll
-                for (int e = 0; e < 8; ++e) {
-                    const uint16_t bits = static_cast<uint16_t>(packed.w[e / 2] >> (e % 2 * 16));
-                    if (col + e < s.n) line[(col + e) * s.c_col] = T{bits};
-                }
+                if (col + place < s.n) to[place * s.c_col] = T{static_cast<uint16_t>(low)};
+                if (place + 1 < 64 && col + place + 1 < s.n)
+                    to[(place + 1) * s.c_col] = T{static_cast<uint16_t>(high)};
             }
+            if (odd && lane == 0) to[0] = T{static_cast<uint16_t>(staged(buffer, line0 + i, 0))};
         }
     }
 }
@@ -224,20 +219,19 @@ DEVICE void consume(Ring ring, uint32_t buffer, const TensorMap* map_c, T* c, co
         release(used);
 
         const int row = tile.row + rank * TILE_M + consumer * 64;
-        finish_all(sum, bias, tile.col, s);
-#if C_STORE == 2
-        store_by_engine(buffer + consumer * C_BUFFERS * BLOCK_BYTES, map_c, sum, row, tile.col, tile.inner,
-                        tile.outer, s);
+        const uint32_t own = buffer + consumer * C_BUFFERS * BLOCK_BYTES;
+#if C_BY_ENGINE
+        store_by_engine(own, map_c, sum, bias, row, tile.col, tile.inner, tile.outer, s);
 #else
-        store_by_threads(c + tile.outer * s.c_outer + tile.inner * s.c_inner, sum, row, tile.col, s);
+        store_by_threads(own, c + tile.outer * s.c_outer + tile.inner * s.c_inner, sum, bias, row, tile.col, s);
 #endif
     }
-    if (C_STORE == 2 && thread_x() % 128 == 0) wait_stores<0>();
+    if (C_BY_ENGINE && thread_x() % 128 == 0) wait_stores<0>();
 }
 
 extern "C" __global__ __launch_bounds__(THREADS, 1) __cluster_dims__(CLUSTER, 1, 1) void matmul_wgmma(
     const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b,
-#if C_STORE == 2
+#if C_BY_ENGINE
     const __grid_constant__ TensorMap map_c,
 #endif
     const T* bias, T* c, SIZES_PARAMETERS) {
@@ -264,7 +258,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) __cluster_dims__(CLUSTER, 1,
     const uint32_t tiles_m = (static_cast<uint32_t>(s.m) + TILE_M * CLUSTER - 1) / (TILE_M * CLUSTER);
     const uint32_t tiles_n = (static_cast<uint32_t>(s.n) + TILE_N - 1) / TILE_N;
     const uint32_t tiles = tiles_m * tiles_n * s.inner_batches * s.outer_batches;
-#if C_STORE == 2
+#if C_BY_ENGINE
     const TensorMap* const to = &map_c;
 #else
     const TensorMap* const to = nullptr;

@@ -34,7 +34,7 @@ def packed(*args, scratch: int = 0) -> bytes:
     slots = {name: i for i, name in enumerate(dict.fromkeys(names))}
     launch = Launch(KERNEL, (1, 1, 1), tuple((f"p{i}", arg) for i, arg in enumerate(args)))
     code = CodeObject(b"", "k", 128, 0, "cu", scratch)
-    bound = build.BoundLaunch(launch, slots, code, lambda *a: None)
+    bound = build.BoundLaunch(launch, slots, code)
     return bytes(bound.kernarg([1000 + i for i in range(len(slots))]))
 
 
@@ -67,7 +67,7 @@ def test_offsets_are_what_the_c_rules_say(kinds):
 
 def test_two_threads_do_not_share_the_packed_buffer():
     launch = Launch(KERNEL, (1, 1, 1), (("x", Pointer("x")),))
-    bound = build.BoundLaunch(launch, {"x": 0}, CodeObject(b"", "k", 1, 0, "cu"), lambda *a: None)
+    bound = build.BoundLaunch(launch, {"x": 0}, CodeObject(b"", "k", 1, 0, "cu"))
     buffers = [bound.kernarg([1])]
     thread = Thread(target=lambda: buffers.append(bound.kernarg([2])))
     thread.start()

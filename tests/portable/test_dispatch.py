@@ -110,7 +110,8 @@ def test_a_broken_implementation_is_raised_not_skipped(twice, tmp_path):
 def test_tuned_entries_come_before_the_default(twice, tmp_path):
     (tmp_path / "vendors/toy/tuned.yaml").write_text(
         "edition: 1\nentries:\n"
-        '  - {op: twice, implementation: toy, arch: toy1, when: "N > 4", config: {FACTOR: 3}, source: a test, date: 2026-11-21}\n'
+        '  - {op: twice, implementation: toy, arch: toy1, when: "N > 4", config: {FACTOR: 3},\n'
+        "     source: a test, date: 2026-11-21}\n"
     )
     from portable import tuned
 
@@ -130,7 +131,7 @@ def test_tuned_entries_come_before_the_default(twice, tmp_path):
             "not one of",
         ),
         (
-            "{op: twice, implementation: toy, arch: toy1, when: 'Q > 1', config: {FACTOR: 3}, source: s, date: d}",
+            "{op: twice, implementation: toy, arch: toy1, when: 'Q', config: {FACTOR: 3}, source: s, date: d}",
             "Q",
         ),
         ("{op: twice, implementation: toy, arch: toy1, confg: {FACTOR: 3}, source: s, date: d}", "config"),

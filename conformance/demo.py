@@ -1,0 +1,128 @@
+"""`python -m portable.conformance.demo`: every op once on real data, against float64, with its reasons."""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+import portable
+from portable import catalog, errors
+from portable.conformance import oracle, runner
+from portable.conformance.cases import Case, make_shape
+from portable.conformance.cli import print_table
+
+
+def demo_cases(device: torch.device) -> list[Case]:
+    """Each public op's demo sizes, in bfloat16 and float32 on a GPU, in float32 on the CPU."""
+    wanted = ("float32",) if device.type == "cpu" else ("bfloat16", "float32")
+    found = []
+    for op in portable.ops():
+        spec = catalog.spec(op)
+        if spec.demo is None:
+            continue
+        shape = make_shape(spec, spec.demo.axes, spec.demo.leading, spec.demo.params, spec.demo.absent)
+        for name in wanted:
+            row = next((row for row in spec.types if row[spec.type_variables[0]] == name), None)
+            if row is not None:
+                found.append(Case(op, tuple(row.items()), shape))
+    return found
+
+
+def device_time(call: Callable[[], object], device: torch.device) -> float:
+    """Microseconds of one call: by device events where there are any, else by the host's clock."""
+    for _ in range(3):
+        call()
+    times = []
+    for _ in range(20):
+        runner.synchronize(device)
+        if device.type == "cpu":
+            start = time.perf_counter()
+            call()
+            times.append((time.perf_counter() - start) * 1e6)
+            continue
+        module = torch.get_device_module(device)
+        first, last = module.Event(enable_timing=True), module.Event(enable_timing=True)
+        first.record()
+        call()
+        last.record()
+        module.synchronize()
+        times.append(first.elapsed_time(last) * 1e3)
+    return statistics.median(times)
+
+
+def show(case: Case, device: torch.device) -> tuple[tuple[str, ...], str]:
+    """One row of the table, and a sentence if the result is outside its bound (else "")."""
+    spec = catalog.spec(case.op)
+    question = oracle.ask(case, spec)
+    arguments: dict[str, Any] = {
+        name: question.inputs[name].on(device)[0] if name in question.inputs else None for name in spec.inputs
+    } | case.params
+    op = getattr(portable, case.op)
+    explanation = portable.explain(case.op, **arguments)
+    result = op(**arguments)
+    runner.synchronize(device)
+    outputs = result if isinstance(result, tuple) else (result,)
+    verdicts = [
+        expected.judge(got, bias=False)
+        for got, expected in zip(outputs, question.expected.values(), strict=True)
+    ]
+    worst = max(verdicts, key=lambda verdict: (not verdict.passed, verdict.worst))
+    microseconds = device_time(lambda: op(**arguments), device)
+    choice = explanation.choice
+    row = (
+        case.op,
+        str(case.shape).replace(",", " "),
+        case.dtype(spec.type_variables[0]),
+        choice.name if choice is not None else "-",
+        "ok" if worst.passed else worst.state,
+        f"{worst.worst:.3f}",
+        f"{max(verdict.max_abs for verdict in verdicts):.2e}",
+        f"{microseconds:.1f}",
+        choice.reason if choice is not None else "-",
+    )
+    return row, "" if worst.passed else f"{case.id}: {worst}"
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Print the table; the exit code is 1 if any result is outside its bound, 3 without a device."""
+    parser = argparse.ArgumentParser(prog="python -m portable.conformance.demo", description=__doc__)
+    parser.add_argument(
+        "--op", action="append", choices=portable.ops(), help="only this op (may be repeated)"
+    )
+    wanted = parser.parse_args(argv).op
+    try:
+        device, info = runner.torch_device(), portable.device()
+    except errors.BackendError as error:
+        print(f"portable: {error}", file=sys.stderr)
+        return 3
+    rows, problems = [], []
+    for case in demo_cases(device):
+        if wanted and case.op not in wanted:
+            continue
+        try:
+            row, problem = show(case, device)
+        except errors.PortableError as error:
+            row, problem = (
+                (case.op, str(case.shape), "-", "-", type(error).__name__, "-", "-", "-", "-"),
+                str(error),
+            )
+        rows.append(row)
+        if problem:
+            problems.append(problem)
+    print(f"portable {portable.__version__} on {info}")
+    head = ("op", "size", "dtype", "ran", "result", "worst |err|/bound", "max |err|", "us", "why this one")
+    print_table(head, rows)
+    print("Errors are against float64 from the same input bits; times are one call, host included.")
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,218 @@
+"""The rules of the house: the core names no vendor and no op, arrows point inwards, folders are whole."""
+
+from __future__ import annotations
+
+import ast
+import re
+import runpy
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from portable import catalog
+from portable.spec import load_spec
+
+ROOT = Path(__file__).resolve().parents[1]
+CORE = sorted((ROOT / "portable").glob("*.py"))
+OUTER = ("backends", "kernels", "conformance")
+OPS = sorted(file.parent for file in (ROOT / "kernels").glob("*/spec.yaml"))
+THIRD_PARTY = {"torch", "triton", "numpy", "yaml", "rich", "cupy", "cuda", "hypothesis", "matplotlib", "ziglang"}
+LONGEST = 600  # lines
+
+# `cpu` is a vendor's folder too, but it is also torch's word for where a tensor is.
+VENDORS = {
+    *(set(catalog.vendors()) - {"cpu"}),
+    *"nvidia nvcc nvrtc cupy ptx cubin amd amdgpu amdgcn hip hiprtc hsaco hopper mi300 mi300x h100 h200".split(),
+}
+TERMS = {
+    *(word for name in catalog.op_folders() for word in (name, name.replace("_", ""))),
+    *"gemm norm layernorm rmsnorm relu gelu silu attention".split(),
+}
+TORCH_VERSION = "torch.version has these two attributes, and which one is set says what torch was built for"
+ALLOWED = {
+    ("machine.py", "cuda"): TORCH_VERSION,
+    ("machine.py", "hip"): TORCH_VERSION,
+    ("cli.py", "cuda"): TORCH_VERSION,
+    ("cli.py", "hip"): TORCH_VERSION,
+    ("torch_ops.py", "cuda"): "torch's dispatch key for autocast, by torch's device type",
+    ("build.py", "cubin"): "Triton's name of a binary",
+    ("build.py", "hsaco"): "Triton's name of a binary",
+}
+
+
+def words(text: str) -> set[str]:
+    """The words of an identifier or sentence, and the identifier itself: snake_case and CamelCase split."""
+    parts = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+\d*\w?", text)
+    return {part.lower() for part in parts} | {text.lower()}
+
+
+def docstrings(tree: ast.AST) -> set[int]:
+    owners = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    return {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, owners) and node.body and isinstance(node.body[0], ast.Expr)
+    }
+
+
+def texts(file: Path) -> Iterator[tuple[int, str]]:
+    """Identifiers and strings of a module with their lines; docstrings and comments may give examples."""
+    tree = ast.parse(file.read_text())
+    skipped = docstrings(tree)
+    for node in ast.walk(tree):
+        line = getattr(node, "lineno", 0)
+        if isinstance(node, ast.Constant) and isinstance(node.value, (str, bytes)) and id(node) not in skipped:
+            yield line, node.value if isinstance(node.value, str) else node.value.decode("latin1")
+        for field in ("id", "attr", "arg", "name", "asname", "module"):
+            value = getattr(node, field, None)
+            if isinstance(value, str):
+                yield line, value
+
+
+def named(file: Path, forbidden: set[str]) -> list[tuple[str, str]]:
+    found = {
+        (word, f"{file.name}:{line}: {text!r}")
+        for line, text in texts(file)
+        for word in words(text)
+        if word in forbidden or re.fullmatch(r"gfx\w+|sm_?\d+a?", word)
+    }
+    return sorted(found)
+
+
+@pytest.mark.parametrize("forbidden", [VENDORS, TERMS], ids=["vendor", "op"])
+def test_the_core_names_no(forbidden):
+    wrong = [
+        where for file in CORE for word, where in named(file, forbidden) if (file.name, word) not in ALLOWED
+    ]
+    assert wrong == []
+
+
+def test_every_exemption_is_used():
+    used = {(file.name, word) for file in CORE for word, _ in named(file, VENDORS | TERMS)}
+    assert set(ALLOWED) <= used
+
+
+def test_the_detector_detects():
+    """The rule is worth nothing if the words are not found."""
+    assert {"cuda", "autocastcuda"} <= words("AutocastCUDA")
+    assert "hip" in words("written in HIP C++") and "hip" not in words("relationship, ship_it")
+    assert "gfx942" in words("needs gfx942") and "softmax_backward" in words("softmax_backward")
+    assert "norm" not in words("normal")
+
+
+def imports(file: Path) -> Iterator[tuple[int, str]]:
+    """Modules that a file imports by statement, `from a import b` as a.b; relative ones left out."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
+
+
+def test_the_core_imports_none_of_the_folders_around_it():
+    wrong = [
+        f"{file.name}:{line}: {module}"
+        for file in CORE
+        for line, module in imports(file)
+        if module.split(".")[0] in OUTER or any(f"{module}.".startswith(f"portable.{f}.") for f in OUTER)
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("folder", OUTER)
+def test_arrows_point_inwards(folder):
+    others = tuple(f"portable.{other}." for other in OUTER if other != folder)
+    allowed = {"portable", *THIRD_PARTY, *sys.stdlib_module_names}
+    wrong = [
+        f"{file.relative_to(ROOT)}:{line}: {module}"
+        for file in sorted((ROOT / folder).rglob("*.py"))
+        for line, module in imports(file)
+        if module.split(".")[0] not in allowed or f"{module}.".startswith(others)
+    ]
+    assert wrong == []
+
+
+def test_no_file_is_longer_than_a_reader_wants():
+    kinds = {".py", ".cu", ".hip", ".h", ".c", ".yaml", ".md", ".toml"}
+    long = {
+        str(file.relative_to(ROOT)): count
+        for folder in ("portable", *OUTER, "tests")
+        for file in (ROOT / folder).rglob("*")
+        if file.suffix in kinds and (count := len(file.read_text().splitlines())) > LONGEST
+    }
+    assert long == {}
+
+
+def test_no_file_is_called_triton():
+    assert [str(file) for folder in ("portable", *OUTER) for file in (ROOT / folder).rglob("triton.py")] == []
+
+
+@pytest.mark.parametrize("folder", OPS, ids=lambda folder: folder.name)
+def test_an_op_folder_is_whole(folder):
+    for name in ("spec.yaml", "reference.py", "triton_impl.py", "torch_impl.py"):
+        assert (folder / name).is_file(), name
+    assert not (folder / "__init__.py").exists()
+    for file in sorted(folder.glob("*.yaml")):
+        spec = load_spec(file)  # every file that it names exists
+        languages = {language for each in spec.implementations for language in each.languages}
+        assert {"triton", "cuda", "hip"} <= languages, file.name
+
+
+def pinned() -> dict[str, set[str]]:
+    """Project names of constraints.txt with the versions that any Python gets."""
+    found: dict[str, set[str]] = {}
+    for line in (ROOT / "constraints.txt").read_text().splitlines():
+        requirement = line.partition("#")[0].partition(";")[0].strip()
+        if requirement:
+            name, equals, version = requirement.partition("==")
+            assert equals, f"{line!r} pins nothing"
+            found.setdefault(normal(name), set()).add(version)
+    return found
+
+
+def normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def required(*tables: str) -> Iterator[str]:
+    """Requirements of pyproject.toml's arrays of these names (Python 3.10 has no TOML reader)."""
+    text = (ROOT / "pyproject.toml").read_text()
+    for table in tables:
+        match = re.search(rf"^{table} = (\[.*?^?\])(?:$| +#)", text, re.MULTILINE | re.DOTALL)
+        assert match is not None, table
+        yield from re.findall(r"\"([^\"]+)\"", match[1])
+
+
+def test_constraints_pin_what_make_installs():
+    pins = pinned()
+    for requirement in required("dependencies", "test", "check"):
+        name, exact = re.match(r"([\w.-]+)(?:\[\w+\])?(?:==([\w.]+))?", requirement).groups()
+        assert normal(name) in pins, requirement
+        assert exact is None or pins[normal(name)] == {exact}, requirement
+
+
+def test_the_ci_runs_make_test():
+    script = ROOT / ".ci" / "run"
+    assert script.stat().st_mode & 0o111
+    assert script.read_text().endswith("exec make test\n")
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", *(
+    str(file.relative_to(ROOT)) for file in sorted((ROOT / "docs").glob("*.md")))])  # fmt: skip
+def test_links_and_figures_lead_somewhere(page):
+    file = ROOT / page
+    for target in re.findall(r"\]\(([^)\s]+)\)", file.read_text()):
+        if "://" not in target and not target.startswith("#"):
+            assert (file.parent / target.partition("#")[0]).exists(), target
+
+
+def test_generated_pages_are_current(tmp_path):
+    """`make docs` writes them."""
+    runpy.run_path(str(ROOT / "docs" / "generate.py"))["write"](tmp_path)
+    fresh = {file.relative_to(tmp_path): file.read_text() for file in tmp_path.rglob("*.md")}
+    for name, text in fresh.items():
+        assert (ROOT / "docs" / name).read_text() == text, f"docs/{name} is old: make docs"
+    there = {file.relative_to(ROOT / "docs") for file in (ROOT / "docs" / "ops").glob("*.md")}
+    assert there == {name for name in fresh if name.parent.name == "ops"}
