@@ -208,7 +208,7 @@ def rerun_command(args: Any) -> int:
             continue
         result = runner.run_case(question, name, runner.torch_device())
         print(
-            f"{name}: {result.state}, worst |error|/bound {result.worst:.3f}, max |error| {result.max_abs:.3g}"
+            f"{name}: {result.state}, |error|/bound {result.worst:.3f}, largest |error| {result.max_abs:.3g}"
         )
         if result.message:
             print(textwrap.indent(result.message, "  "))

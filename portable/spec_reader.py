@@ -437,9 +437,6 @@ class _Reader:
             if value not in tunables[name]:
                 legal = listed(tunables[name])
                 raise self.fail(line, f"default of {what}: {name} = {value!r} is not among {legal}")
-        for name in tunables:
-            if name not in default:
-                raise self.fail(found.line_of("tunables"), f"tunable {name} of {what} has no default")
         return tunables, dict(default)
 
     # Checks across parts.

@@ -8,7 +8,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tarfile
 import zipfile
 from pathlib import Path
 
@@ -71,8 +70,7 @@ def built(tmp_path_factory) -> dict[str, Path]:
     run(sys.executable, "-m", "build", "--no-isolation", "--sdist", "--wheel", "--outdir", dist, cwd=tree)
     (sdist,) = dist.glob("*.tar.gz")
     (wheel,) = dist.glob("*.whl")
-    with tarfile.open(sdist) as archive:
-        archive.extractall(work, filter="data") if hasattr(tarfile, "data_filter") else archive.extractall(work)
+    shutil.unpack_archive(sdist, work)
     unpacked = work / sdist.name.removesuffix(".tar.gz")
     run(sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", again, cwd=unpacked)
     (rebuilt,) = again.glob("*.whl")

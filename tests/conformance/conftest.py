@@ -1,0 +1,31 @@
+"""The toy op on the CPU backend, its folder on the search path."""
+
+from __future__ import annotations
+
+import pytest
+import toy_norm
+
+from portable import catalog, dispatch, machine, settings
+
+
+def _fresh() -> None:
+    catalog.forget()
+    settings.reload()
+    machine.reset()
+    dispatch.forget()
+
+
+@pytest.fixture(scope="module")
+def norm(tmp_path_factory):
+    """`toy_norm` as an op of the catalogue, once per module; yields its spec."""
+    patch = pytest.MonkeyPatch()
+    patch.setenv("PORTABLE_KERNEL_PATH", str(toy_norm.write(tmp_path_factory.mktemp("ops"))))
+    patch.setenv("PORTABLE_BACKEND", "cpu")
+    patch.setattr(dispatch.torch_ops, "define", lambda *args: None)
+    patch.setattr(dispatch.torch_ops, "define_out", lambda *args: None)
+    patch.setattr(dispatch, "_ops", {})
+    _fresh()
+    yield catalog.spec("toy_norm")
+    patch.undo()
+    vars(__import__("portable")).pop("toy_norm", None)
+    _fresh()
