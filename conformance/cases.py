@@ -14,7 +14,7 @@ from itertools import combinations
 from typing import Any
 
 from portable.conformance.inputs import DTYPES, LAYOUTS, VALUES
-from portable.spec import Input, Output, Spec
+from portable.spec import Axis, Input, Output, Spec
 
 SMOKE_LIMIT = 36
 SMOKE_MODES = 4
@@ -166,8 +166,7 @@ def boundary_shapes(spec: Spec) -> list[Shape]:
         axes = {}
         for place, axis in enumerate(spec.axes.values()):
             step = STRIDES[place % len(STRIDES)]
-            size = BOUNDARY[(turn * step + place) % len(BOUNDARY)]
-            axes[axis.name] = min(max(size, axis.low), axis.high or size)
+            axes[axis.name] = legal(axis, BOUNDARY[(turn * step + place) % len(BOUNDARY)])
         lead: tuple[int, ...] = ()
         if spec.leading == "same":
             lead = (BOUNDARY[(turn * 7 + 3) % len(BOUNDARY)],)
@@ -175,9 +174,15 @@ def boundary_shapes(spec: Spec) -> list[Shape]:
     return shapes
 
 
+def legal(axis: Axis, size: int) -> int:
+    """The legal size of an axis that is nearest to `size`."""
+    size = max(size, axis.low)
+    return size if axis.high is None else min(size, axis.high)
+
+
 def variant_shapes(spec: Spec) -> list[Shape]:
     """Other dimensions for an axis parameter, no leading dimensions, absent inputs, zero rows."""
-    axes = {name: 40 + place for place, name in enumerate(spec.axes)}
+    axes = {name: legal(axis, 40 + place) for place, (name, axis) in enumerate(spec.axes.items())}
     params = required_params(spec)[0]
     shapes = []
     name = axis_param(spec)

@@ -346,9 +346,21 @@ def _bench(
                 span,
                 f"{copy['median']:.3f}" if copy else "-",
                 f"{launch:.1f}" if launch is not None else "-",
+                f"{entry['baseline_launch_us']:.1f}",
             )
         )
-    head = ("case", "implementation", "us", "TB/s", "TFLOP/s", "of roof", "x torch", "x copy", "launch us")
+    head = (
+        "case",
+        "implementation",
+        "us",
+        "TB/s",
+        "TFLOP/s",
+        "of roof",
+        "x torch",
+        "x copy",
+        "launch us",
+        "torch's",
+    )
     print_table(head, rows)
     for name, value in roof.items():
         print(f"roof measured in this run: {name} {value:.4g}")

@@ -44,10 +44,7 @@ def calls(spec: Spec) -> st.SearchStrategy[Case]:
 
     @st.composite
     def draw_case(draw: Any) -> Case:
-        axes = {}
-        for name, axis in spec.axes.items():
-            size = draw(sizes)
-            axes[name] = min(max(size, axis.low), size if axis.high is None else axis.high)
+        axes = {name: legal(axis, draw(sizes)) for name, axis in spec.axes.items()}
         dims = draw(st.lists(st.integers(0, 40), max_size=3).map(tuple))
         leading: Any = dims
         if spec.leading == "broadcast":

@@ -210,7 +210,7 @@ def _named(spec: Any, result: Any) -> dict[str, Any]:
 
 def _result(case: Case, impl: str, verdicts: list[tuple[str, Verdict]]) -> Result:
     """The worst of several outputs' verdicts."""
-    order = {"Pass": 0, "QualityWarning": 1}
+    order = {"Pass": 0, "QualityWarning": 1, "Fail.bounds_write": 3}
     name, verdict = max(verdicts, key=lambda each: (order.get(each[1].state, 2), each[1].worst))
     message = "" if verdict.state == "Pass" else f"{name}: {verdict}".removeprefix(": ")
     finite = [v.worst for _, v in verdicts]

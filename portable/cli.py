@@ -7,6 +7,7 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import portable
@@ -53,7 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     checked.add_argument("--target", help="architectures or vendors, comma separated (default: all)")
     checked.add_argument("--ops", help="ops, comma separated (default: all, companions included)")
     checked.add_argument("--quick", action="store_true", help="one case and one dtype of each op")
-    checked.add_argument("-j", type=int, default=os.cpu_count() or 1, help="kernels to compile at once")
+    checked.add_argument("-j", type=_workers, default=os.cpu_count() or 1, help="kernels to compile at once")
     checked.add_argument("--markdown", help="write the table to this file")
     warmed = command(
         "warm", warm, "Compile the kernels of ops for this machine's card ahead of their first call."
@@ -105,7 +106,7 @@ def explain(args: argparse.Namespace) -> int:
     if not isinstance(dtype, torch.dtype):
         raise PortableError(f"--dtype {args.dtype!r} is no dtype of torch")
     device = machine.main_backend().device_type
-    tensors = [torch.empty(_shape(text), dtype=dtype, device=device) for text in args.shape]
+    tensors = [_empty(text, dtype, device) for text in args.shape]
     if not tensors:
         case = spec.demo or spec.cases[0]
         shapes = {name: (*case.leading.get(name, ()), *spec.sizes(name, case)) for name in spec.inputs}
@@ -116,11 +117,26 @@ def explain(args: argparse.Namespace) -> int:
     return 0
 
 
-def _shape(text: str) -> tuple[int, ...]:
+def _empty(text: str, dtype: Any, device: str) -> Any:
+    import torch
+
     try:
-        return tuple(int(part) for part in text.lower().split("x"))
-    except ValueError:
-        raise PortableError(f"--shape {text!r}: expected sizes joined by x, e.g. 512x768") from None
+        return torch.empty(_shape(text), dtype=dtype, device=device)
+    except (RuntimeError, OverflowError) as error:
+        raise PortableError(f"--shape {text!r}: {str(error).splitlines()[0]}") from None
+
+
+def _shape(text: str) -> tuple[int, ...]:
+    parts = text.lower().split("x")
+    if not all(part.isdecimal() and len(part) < 19 for part in parts):
+        raise PortableError(f"--shape {text!r}: expected sizes joined by x, e.g. 512x768")
+    return tuple(int(part) for part in parts)
+
+
+def _workers(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 on")
+    return int(text)
 
 
 def _listed(text: str | None) -> list[str] | None:
@@ -140,8 +156,10 @@ def check(args: argparse.Namespace) -> int:
     table = _check_table(outcomes)
     print(table)
     if args.markdown:
-        with open(args.markdown, "w", encoding="utf-8") as file:
-            file.write(table + "\n")
+        try:
+            Path(args.markdown).write_text(table + "\n", encoding="utf-8")
+        except OSError as error:
+            raise PortableError(f"--markdown {args.markdown!r}: {error.strerror}") from None
     failed = [outcome for outcome in outcomes if outcome.state != "Pass"]
     for outcome in failed:
         print(f"{outcome.state}: {outcome.op}.{outcome.implementation} for {outcome.arch}: {outcome.kernel}")

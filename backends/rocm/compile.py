@@ -81,6 +81,7 @@ def _flags(
 ) -> list[str]:
     flags = ["-x", "hip", "--cuda-device-only", "--no-gpu-bundle-output", f"--offload-arch={arch}"]
     flags += ["-nogpulib", "-nogpuinc", "-O3", "-std=c++17", "-ffp-contract=on", "-Wall"]
+    flags.append("-fuse-cuid=none")  # a hash of the paths would make every build differ
     flags += [_CODE_OBJECT, *(f"-I{folder}" for folder in (_HERE, _KERNELS, *includes))]
     if debug:
         flags.append("-gline-tables-only")

@@ -1,6 +1,8 @@
-"""Planning that rms_norm and layer_norm share: one launch forward; backward one that also sums the parameters'
-gradients over the rows of its persistent blocks, or two where a row is too long for that, then the sum of the
-blocks."""
+"""Planning that rms_norm and layer_norm share.
+
+Forward is one launch. Backward is one whose persistent blocks also sum the parameters' gradients over their
+rows, or two where a row is too long for that, and then the sum over the blocks.
+"""
 
 from __future__ import annotations
 
@@ -69,9 +71,7 @@ def forward_plan(
     if x.count > MAX_GRID * kind.rows_per_block:
         return Rejected(f"{x.count} rows exceed the grid")
     stage = "forward" if kind.resident else "forward_stream"
-    kernel = kind.kernel(
-        source, f"{op}_{stage}", *_defines(call, dtype, parameters), ("PASS", stage.upper())
-    )
+    kernel = kind.kernel(source, f"{op}_{stage}", *_defines(call, dtype, parameters), ("PASS", stage.upper()))
     args = (
         pointer(call, "x"),
         *(pointer(call, name) for name in parameters),
@@ -85,7 +85,14 @@ def forward_plan(
 
 
 def backward_plan(
-    call: Call, op: str, source: Path, parameters: Sequence[str], *, statistics: int, most_lanes: int, resident: int
+    call: Call,
+    op: str,
+    source: Path,
+    parameters: Sequence[str],
+    *,
+    statistics: int,
+    most_lanes: int,
+    resident: int,
 ) -> Plan | Rejected:
     """dx and the gradients of the parameters that are there.
 
@@ -99,9 +106,7 @@ def backward_plan(
     present = _parameters(call, parameters)
     aligned = [(call[name], view.stride) for name, view in views.items()]
     aligned += [(call[name], 0) for name in present if name == "weight"]
-    fused = row_class(
-        dtype, x.length, aligned, chunks=2, most_chunks=2, most_lanes=most_lanes, threads=256
-    )
+    fused = row_class(dtype, x.length, aligned, chunks=2, most_chunks=2, most_lanes=most_lanes, threads=256)
     if present and fused.resident:
         wide = fused.vector > 1 and (fused.tail or any(call[name].dtype != dtype for name in present))
         resident = max(resident - wide, 1) if fused.threads == 256 else 1
@@ -204,9 +209,7 @@ def _split(
     )
 
 
-def _sum_blocks(
-    call: Call, parameters: Sequence[str], blocks: int, length: int
-) -> tuple[Launch, Workspace]:
+def _sum_blocks(call: Call, parameters: Sequence[str], blocks: int, length: int) -> tuple[Launch, Workspace]:
     present = _parameters(call, parameters)
     dtype = call[present[0]].dtype
     kernel = NativeKernel(

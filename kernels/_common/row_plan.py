@@ -84,7 +84,8 @@ def row_class(
     tail = length % vector != 0
     if vector == 1:
         # A scalar load moves little: more of them per lane, and a full warp per row before lanes share less.
-        chunks, most_chunks, streamed, narrowest = 2 * chunks, 2 * most_chunks, 2 * streamed, 32
+        chunks, most_chunks, streamed = 2 * chunks, 2 * most_chunks, 2 * streamed
+        narrowest = 32
     else:
         narrowest = 4
     vectors = power_of_two(-(-length // vector))
@@ -95,7 +96,9 @@ def row_class(
     return RowClass(dtype, vector, tail, max(lanes, threads), lanes, held, True)
 
 
-def row_launch(kernel: NativeKernel, kind: RowClass, rows: Rows, args: Sequence[tuple[str, Argument]]) -> Launch:
+def row_launch(
+    kernel: NativeKernel, kind: RowClass, rows: Rows, args: Sequence[tuple[str, Argument]]
+) -> Launch:
     """One block per `kind.rows_per_block` rows."""
     return Launch(kernel, (-(-rows.count // kind.rows_per_block), 1, 1), tuple(args))
 

@@ -71,7 +71,8 @@ def normal_distribution(x):
     """(Phi(x), phi(x)), the normal distribution and its density, within a few ulp in both tails.
 
     Phi is erfc(-x / sqrt(2)) / 2, since 1 + erf cancels for negative x. The fit is that of Press et al.,
-    Numerical Recipes, section 6.2, relative error 1.2e-7: erfc(z) = t * exp(-z^2 + p(t)), t = 1 / (1 + z / 2).
+    Numerical Recipes, section 6.2, relative error 1.2e-7: erfc(z) = t * exp(-z^2 + p(t)) with
+    t = 1 / (1 + z / 2).
     """
     square = x * x
     bell = exp_nonpositive(-0.5 * square)

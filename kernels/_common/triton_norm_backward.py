@@ -29,7 +29,7 @@ from portable.kernels._common.triton_rows import (
     warps,
 )
 from portable.layout import rows
-from portable.plan import Argument, Call, Launch, Plan, Pointer, Rejected, Scalar, Workspace
+from portable.plan import Argument, Call, Launch, Plan, Pointer, Rejected, Scalar, TritonKernel, Workspace
 
 RESIDENT = 8192
 PARTIAL_TILE = (32, 64)  # lines and columns of the workspace that one step of sum_partials adds
@@ -168,7 +168,8 @@ def column_sum(source_ptr, result_ptr, lines, length, col, inside, ROWS: tl.cons
     for start in range(0, lines, ROWS):
         line = start + tl.arange(0, ROWS)
         mask = (line < lines)[:, None] & inside[None, :]
-        total += tl.load(source_ptr + line.to(tl.int64)[:, None] * length + col[None, :], mask=mask, other=0.0)
+        source = source_ptr + line.to(tl.int64)[:, None] * length + col[None, :]
+        total += tl.load(source, mask=mask, other=0.0)
     tl.store(result_ptr + col, tl.sum(total, axis=0).to(result_ptr.dtype.element_ty), mask=inside)
 
 
@@ -236,10 +237,10 @@ class _Packer:
     def eps(self) -> tuple[str, Argument]:
         return ("eps", Scalar("f32", self.call.params["eps"]))
 
-    def kernel(self, function: Any, tile: RowTile | None = None):
-        absent = [(arg, None) for arg, there in self.present.items() if not there and arg in function.arg_names]
+    def kernel(self, function: Any, tile: RowTile | None = None) -> TritonKernel:
+        absent = [arg for arg, there in self.present.items() if not there and arg in function.arg_names]
         centered = [("CENTERED", self.centered)] if "CENTERED" in function.arg_names else []
-        return (tile or self.tile).kernel(function, *absent, *centered)
+        return (tile or self.tile).kernel(function, *((arg, None) for arg in absent), *centered)
 
     def streaming(self, count: int, length: int) -> Plan | Rejected:
         """The plan for rows longer than RESIDENT: statistics, then ranges of columns."""
@@ -256,7 +257,8 @@ class _Packer:
         args = [*self.inputs(), *stats, *self.dx(), *self.partials(), *self.sizes(count, length)]
         args += [("chunks", Scalar("i32", chunks)), ("lines", Scalar("i32", lines))]
         second = Launch(self.kernel(norm_backward_columns, part), (chunks * lines, 1, 1), tuple(args))
-        return self.with_sums((first, second), (Workspace("row_statistics", (count, 4), "float32"),), lines, length)
+        statistics = Workspace("row_statistics", (count, 4), "float32")
+        return self.with_sums((first, second), (statistics,), lines, length)
 
     def with_sums(
         self, launches: tuple[Launch, ...], workspaces: tuple[Workspace, ...], lines: int, length: int

@@ -114,7 +114,9 @@ def plan_rows(
     return Plan((Launch(kernel, (triton.cdiv(count, tile.rows), 1, 1), tuple(args)),))
 
 
-def plan_elementwise(call: Call, names: tuple[str, ...], function: Any, *constants: tuple[str, Any]) -> Plan | Rejected:
+def plan_elementwise(
+    call: Call, names: tuple[str, ...], function: Any, *constants: tuple[str, Any]
+) -> Plan | Rejected:
     """One launch of `function` over tiles of SHORT_TILE elements of tensors of rows, all of one shape.
 
     Tensors without gaps between rows are taken as one long row: one class then serves every shape. The
@@ -139,7 +141,8 @@ def plan_elementwise(call: Call, names: tuple[str, ...], function: Any, *constan
     args: list[tuple[str, Argument]] = []
     for name, stride in strides.items():
         args += [(f"{name}_ptr", Pointer(name, unit > 1)), (f"{name}_stride", Scalar("i64", stride))]
-    args += [("count", Scalar("i64", count)), ("length", Scalar("i64", length)), ("chunks", Scalar("i32", chunks))]
+    args += [("count", Scalar("i64", count)), ("length", Scalar("i64", length))]
+    args.append(("chunks", Scalar("i32", chunks)))
     return Plan((Launch(tile.kernel(function, *constants), (programs, 1, 1), tuple(args)),))
 
 

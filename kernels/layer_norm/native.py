@@ -16,7 +16,7 @@ def forward(call: Call) -> Plan | Rejected:
 
 
 def backward(call: Call) -> Plan | Rejected:
-    """dx, dweight and dbias from dy, x and weight: one launch for dx, and what the others need (norm_plan)."""
+    """dx, dweight and dbias from dy, x and weight: one launch for dx, then what the others need."""
     return backward_plan(
         call, "layer_norm", SOURCE, ("weight", "bias"), statistics=2, most_lanes=512, resident=2
     )

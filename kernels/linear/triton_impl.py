@@ -28,7 +28,8 @@ def activation_backward_elements(
         dz = dy * tl.fma(z, density, distribution)
     elif ACTIVATION == "gelu_tanh":  # z * s with s = sigmoid(u): s * (1 + z * (1 - s) * u')
         square = z * z
-        left, right, last, complement = sigmoid_factors(1.59576912160573071176 * z * (1.0 + 0.044715 * square))
+        u = 1.59576912160573071176 * z * (1.0 + 0.044715 * square)
+        left, right, last, complement = sigmoid_factors(u)
         inner = 1.59576912160573071176 * (1.0 + 0.134145 * square)
         dz = (tl.fma(z * inner, complement, 1.0) * left) * (dy * right) * last
     else:  # silu, z * s with s = sigmoid(z): s * (1 + z * (1 - s))

@@ -154,9 +154,8 @@ def plan_problem(problem: Problem, call: Call) -> Plan | Rejected:
         return Rejected(f"{tiles * problem.batches} tiles are more than one launch takes ({MAX_GRID})")
     needed = shared_bytes(problem, config, call.device)
     if needed > call.device.shared_memory:
-        return Rejected(
-            f"config needs {needed} bytes of shared memory, {call.device.arch} has {call.device.shared_memory}"
-        )
+        most = call.device.shared_memory
+        return Rejected(f"config needs {needed} bytes of shared memory, {call.device.arch} has {most}")
 
     operands = (problem.a, problem.b, problem.c)
     tf32 = problem.precision == "tf32" and call.device.arch.startswith(TF32_ARCHES)
@@ -177,7 +176,8 @@ def plan_problem(problem: Problem, call: Call) -> Plan | Rejected:
         # Left alone, ptxas aims at an occupancy and spills 8 to 24 bytes in some layouts to reach it. (In the
         # unaligned class it is the other way about: given room, it hoists too many loads.)
         options.append(("maxnreg", 255))
-    kernel = TritonKernel(matmul_tile, tuple(constants), config["num_warps"], config["num_stages"], tuple(options))
+    warps, stages = (config[name] for name in COMPILER)
+    kernel = TritonKernel(matmul_tile, tuple(constants), warps, stages, tuple(options))
     args: list[tuple[str, Argument]] = []
     for name, x in zip("abc", operands, strict=True):
         args += operand_args(name, x, aligned=unit > 1)

@@ -17,6 +17,4 @@ def forward(call: Call) -> Plan | Rejected:
 
 def backward(call: Call) -> Plan | Rejected:
     """dx and dweight from dy, x and weight: one launch for dx, and what dweight needs (norm_plan)."""
-    return backward_plan(
-        call, "rms_norm", SOURCE, ("weight",), statistics=1, most_lanes=1024, resident=3
-    )
+    return backward_plan(call, "rms_norm", SOURCE, ("weight",), statistics=1, most_lanes=1024, resident=3)

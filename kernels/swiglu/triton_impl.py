@@ -39,8 +39,9 @@ def swiglu_backward_elements(
     dy *= right
     dup = (gate * left) * dy * last
     dgate = (up * tl.fma(gate, complement, 1.0) * left) * dy * last
-    tl.store(row_starts(dgate_ptr, row, dgate_stride, UNIT) + col, dgate.to(dgate_ptr.dtype.element_ty), mask=mask)
-    tl.store(row_starts(dup_ptr, row, dup_stride, UNIT) + col, dup.to(dup_ptr.dtype.element_ty), mask=mask)
+    dtype = dup_ptr.dtype.element_ty
+    tl.store(row_starts(dgate_ptr, row, dgate_stride, UNIT) + col, dgate.to(dtype), mask=mask)
+    tl.store(row_starts(dup_ptr, row, dup_stride, UNIT) + col, dup.to(dtype), mask=mask)
 
 
 def forward(call: Call) -> Plan | Rejected:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-import toy_norm
 
 from portable import catalog, dispatch, machine, settings
+
+from . import toy_norm
 
 
 def _fresh() -> None:

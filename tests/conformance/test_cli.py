@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+import portable
 from portable.conformance import cli, demo, record
 
 
@@ -87,12 +88,7 @@ def test_the_demo(norm, capsys):
     assert "toy_norm" in out and "plain" in out and "first in the spec's order" in out and "ok" in out
 
 
-def test_the_demo_fails_outside_the_bound(norm, monkeypatch, capsys):
-    monkeypatch.setenv("PORTABLE_IMPL", "toy_norm:zeros")
-    from portable import settings
-
-    settings.reload()
-    assert demo.main(["--op", "toy_norm"]) == 1
+def test_the_demo_fails_outside_the_bound(norm, capsys):
+    with portable.using(toy_norm="zeros"):
+        assert demo.main(["--op", "toy_norm"]) == 1
     assert "first wrong element" in capsys.readouterr().err
-    monkeypatch.delenv("PORTABLE_IMPL")
-    settings.reload()
