@@ -275,8 +275,8 @@ def pairwise(sizes: list[int], met: Iterable[tuple[int, ...]] = ()) -> Iterator[
         for a in range(sizes[one])
         for b in range(sizes[two])
     }
-    for row in met:
-        missing -= _pairs(row)
+    for there in met:
+        missing -= _pairs(there)
     queue = sorted(missing, key=_scattered)
     turn = 0
     while queue:

@@ -18,6 +18,7 @@ from portable.conformance.cases import (
     axis_param,
     canonical,
     elements,
+    legal,
     make_shape,
     required_params,
 )
@@ -98,7 +99,7 @@ def _search(spec: Spec, impl: str, device: torch.device) -> tuple[Result | None,
         database=None,
         verbosity=Verbosity.quiet,
         phases=(Phase.generate, Phase.shrink),
-        suppress_health_check=list(HealthCheck),
+        suppress_health_check=tuple(HealthCheck),  # pyright: ignore[reportArgumentType]
         report_multiple_bugs=False,
     )
     @given(calls(spec))

@@ -160,8 +160,8 @@ def _call(function: Callable[..., Any], case: Case, spec: Spec, wide: Mapping[st
     arguments: dict[str, Any] = {name: param.default for name, param in spec.params.items()} | case.params
     axis = arguments[axis_name] if axis_name is not None else -1
     for name, tensor in wide.items():
-        moved = tensor is not None and axis_name is not None and spec.inputs[name].leading
-        arguments[name] = tensor.movedim(axis, -1) if moved else tensor
+        moves = axis_name is not None and spec.inputs[name].leading
+        arguments[name] = tensor.movedim(axis, -1) if tensor is not None and moves else tensor
     if axis_name is not None:
         arguments[axis_name] = -1
     parameters = inspect.signature(function).parameters

@@ -157,8 +157,9 @@ def matrix_roof(device: torch.device, dtype: torch.dtype, size: int = 8192) -> f
     """FLOP per second of the vendor library's square matrix product on N(0, 1) data."""
     left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
     result = torch.empty_like(left)
-    sets = [(left, right, result)]
-    sample = interleaved({"matmul": lambda three: torch.matmul(three[0], three[1], out=three[2])}, sets)[
-        "matmul"
-    ]
+
+    def product(_: object) -> object:
+        return torch.matmul(left, right, out=result)
+
+    sample = interleaved({"matmul": (product, [None])})["matmul"]
     return 2.0 * size**3 / (sample.median * 1e-6)

@@ -16,25 +16,31 @@ def is_foreign(value: Any) -> bool:
     return not isinstance(value, torch.Tensor) and hasattr(value, "__dlpack__")
 
 
-def to_torch(op: str, name: str, array: Any) -> torch.Tensor:
-    """A tensor over the array's own memory. Raises NotATensorError with the library's reason."""
-    try:
-        return torch.from_dlpack(array)
-    except (RuntimeError, BufferError, TypeError, ValueError) as error:
-        copied = _copy_of_readonly(array)
-        if copied is not None:
-            return copied
-        raise NotATensorError(
-            op, name, type(array).__name__, f"an array that torch can take through DLPack ({error})"
-        ) from None
+def to_torch(op: str, name: str, array: Any, *, written: bool = False) -> torch.Tensor:
+    """A tensor over the array's own memory; a copy where torch cannot take that and it is only read.
+
+    Raises NotATensorError with the library's reason.
+    """
+    reason: Any = "a stride is negative"
+    if not _has_negative_stride(array):
+        try:
+            return torch.from_dlpack(array)
+        except (RuntimeError, BufferError, TypeError, ValueError) as error:
+            reason = error
+    if not written and hasattr(array, "copy") and (_is_readonly(array) or _has_negative_stride(array)):
+        return to_torch(op, name, array.copy(), written=True)
+    expected = f"an array that torch can take through DLPack ({reason})"
+    raise NotATensorError(op, name, type(array).__name__, expected)
 
 
-def _copy_of_readonly(array: Any) -> torch.Tensor | None:
-    """DLPack has no read-only arrays: such a NumPy array is copied."""
-    flags = getattr(array, "flags", None)
-    if getattr(flags, "writeable", True) or not hasattr(array, "copy"):
-        return None
-    return torch.from_dlpack(array.copy())
+def _is_readonly(array: Any) -> bool:
+    """DLPack has no read-only arrays."""
+    return not getattr(getattr(array, "flags", None), "writeable", True)
+
+
+def _has_negative_stride(array: Any) -> bool:
+    """torch has no such tensors: its from_dlpack ends the process on one (torch 2.13)."""
+    return any(stride < 0 for stride in getattr(array, "strides", None) or ())
 
 
 def from_torch(tensor: torch.Tensor, like: Any) -> Any:

@@ -101,7 +101,7 @@ class Op:
             return self._registered(inputs, params, out)
         arguments.check_tensors(self.spec, tensors)
         if out is not None and arrays.is_foreign(out):
-            self.run(tensors, params, arrays.to_torch(self.spec.op, "out", out))
+            self.run(tensors, params, arrays.to_torch(self.spec.op, "out", out, written=True))
             return out
         result = self.run(tensors, params, out)
         if isinstance(result, tuple):

@@ -41,6 +41,8 @@ def rows(info: TensorInfo) -> Rows:
     count = 1
     for size in info.shape[:-1]:
         count *= size
+    if info.numel == 0:
+        return Rows(count, length, length)  # nothing is read; torch's strides of it mean nothing
     stride = collapsible(info.shape[:-1], info.strides[:-1])
     if stride is None or (length > 1 and info.strides[-1] != 1):
         raise ValueError(f"not a row layout: shape {info.shape}, strides {info.strides}")

@@ -6,6 +6,7 @@ here (portable.dispatch).
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -63,21 +64,27 @@ def _gradient(spec: Spec, signature: arguments.Signature, name: str) -> None:
     """The op's gradient.py as its autograd formula; without one, asking for a gradient is an error."""
     positional = [p.name for p in spec.signature.parameters.values() if p.kind is not p.KEYWORD_ONLY]
     outputs = len(spec.outputs)
+    input_names, param_names = list(spec.inputs), list(spec.params)
+
+    @functools.cache
+    def gradient() -> Any:
+        """The formula's module, or None; loaded at the first call that records a gradient."""
+        return None if spec.gradient is None else catalog.load_module(spec.gradient)
 
     def setup(ctx: Any, inputs: Any, output: Any, keyword_only_inputs: dict[str, Any] | None = None) -> None:
-        if spec.gradient is None:
+        formula = gradient()
+        if formula is None:
             return
-        formula = catalog.load_module(spec.gradient)
         values, params, _ = signature.split(signature.bind(inputs, keyword_only_inputs or {}))
         params = arguments.check_params(spec, params, values)
-        ctx.params = dict(zip(spec.params, params, strict=True))
-        given = dict(zip(spec.inputs, values, strict=True))
+        ctx.params = dict(zip(param_names, params, strict=True))
+        given = dict(zip(input_names, values, strict=True))
         ctx.save_for_backward(*formula.save(given, (output,) if outputs == 1 else output, ctx.params))
 
     def backward(ctx: Any, *grads: Any) -> Any:
-        if spec.gradient is None:
+        formula = gradient()
+        if formula is None:
             raise UnsupportedGradientError(spec.op, "it is itself a gradient, and has none of its own")
-        formula = catalog.load_module(spec.gradient)
         needs = dict(zip(positional, ctx.needs_input_grad, strict=False))
         found = formula.backward(ctx.saved_tensors, ctx.params, needs, *grads)
         return tuple(found.get(argument) if needs.get(argument) else None for argument in positional)

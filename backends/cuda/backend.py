@@ -7,6 +7,7 @@ import importlib.util
 import os
 import subprocess
 import tempfile
+import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -18,6 +19,7 @@ from portable.plan import Device, NativeKernel
 
 _KB = 1024
 _HERE = nullcontext()
+_thread = threading.local()
 
 
 def _target(arch: str, name: str, multiprocessors: int, shared_kb: int, l2_mb: int) -> Device:
@@ -152,6 +154,13 @@ class CudaBackend(Backend):
     def on(self, index: int) -> AbstractContextManager[Any]:
         import torch
 
+        if not hasattr(_thread, "has_context"):
+            # torch binds its context to a thread at the thread's first call of the runtime that needs
+            # one; a first launch through the driver would find none (seen 2026-11-21: error 201).
+            from portable.backends.cuda import driver
+
+            driver.bind_context(index)
+            _thread.has_context = True
         return _HERE if torch._C._cuda_getDevice() == index else torch.cuda.device(index)
 
     def info(self) -> list[tuple[str, str]]:

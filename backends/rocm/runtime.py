@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 _BUFFER_POINTER, _BUFFER_SIZE, _END = 1, 2, 3
+_Extra = ctypes.c_void_p * 5
 _OUT = ctypes.POINTER(ctypes.c_int)
 
 # Values of hipDeviceAttribute_t, whose order is frozen since ROCm 5.
@@ -59,7 +60,9 @@ class Runtime:
 
     def device_count(self) -> int:
         count = ctypes.c_int()
-        self._check(self._library.hipGetDeviceCount(ctypes.byref(count)), "counting devices")
+        self._check(
+            self._library.hipGetDeviceCount(ctypes.byref(count)), "the HIP runtime", "counting devices"
+        )
         return count.value
 
     def properties(self, index: int) -> dict[str, int]:
@@ -68,7 +71,7 @@ class Runtime:
         for name, attribute in ATTRIBUTES.items():
             value = ctypes.c_int()
             status = self._library.hipDeviceGetAttribute(ctypes.byref(value), attribute, index)
-            self._check(status, f"asking device {index} for {name}")
+            self._check(status, f"device {index}", f"asking for {name}")
             figures[name] = value.value
         return figures
 
@@ -76,29 +79,34 @@ class Runtime:
     def on_device(self, index: int) -> Iterator[None]:
         """Make card `index` this thread's current one, and the former one again at the end."""
         former = ctypes.c_int()
-        self._check(self._library.hipGetDevice(ctypes.byref(former)), "asking for the current device")
+        self._check(
+            self._library.hipGetDevice(ctypes.byref(former)),
+            "the HIP runtime",
+            "asking for the current device",
+        )
         if former.value == index:
             yield
             return
-        self._check(self._library.hipSetDevice(index), f"choosing device {index}")
+        self._check(self._library.hipSetDevice(index), f"device {index}", "choosing it")
         try:
             yield
         finally:
-            self._check(self._library.hipSetDevice(former.value), f"choosing device {former.value}")
+            self._check(self._library.hipSetDevice(former.value), f"device {former.value}", "choosing it")
 
     def load_module(self, image: bytes) -> int:
         """Load a code object on this thread's current device; answers the module's handle."""
         module = ctypes.c_void_p()
-        self._check(self._library.hipModuleLoadData(ctypes.byref(module), image), "loading a code object")
+        status = self._library.hipModuleLoadData(ctypes.byref(module), image)
+        self._check(status, "a code object", f"loading its {len(image)} bytes")
         return module.value or 0
 
     def unload_module(self, module: int) -> None:
-        self._check(self._library.hipModuleUnload(module), "unloading a code object")
+        self._check(self._library.hipModuleUnload(module), "a code object", "unloading it")
 
     def get_function(self, module: int, name: str) -> int:
         function = ctypes.c_void_p()
         status = self._library.hipModuleGetFunction(ctypes.byref(function), module, name.encode())
-        self._check(status, f"finding {name}")
+        self._check(status, name, "finding it in its code object")
         return function.value or 0
 
     def set_dynamic_lds(self, index: int, nbytes: int, name: str) -> None:
@@ -109,7 +117,7 @@ class Runtime:
         """
         most = self.properties(index)["shared_memory"]
         if nbytes > most:
-            raise _launch_error(f"preparing {name}", f"it asks for {nbytes} bytes of LDS; a block has {most}")
+            raise _launch_error(name, f"it asks for {nbytes} bytes of LDS; a block has {most}")
 
     def launch(
         self,
@@ -124,21 +132,18 @@ class Runtime:
         """Launch on `stream` with `shared` bytes of dynamic LDS; `grid` counts blocks, `kernarg` is the
         packed argument segment."""
         size = ctypes.c_size_t(len(kernarg))
-        if isinstance(kernarg, bytes):
-            buffer: Any = ctypes.c_char_p(kernarg)
-            address = ctypes.cast(buffer, ctypes.c_void_p).value
-        else:
-            buffer = (ctypes.c_char * len(kernarg)).from_buffer(kernarg)
-            address = ctypes.addressof(buffer)
-        extra = (ctypes.c_void_p * 5)(_BUFFER_POINTER, address, _BUFFER_SIZE, ctypes.addressof(size), _END)
+        # from_buffer needs something writable and not empty.
+        buffer = kernarg if isinstance(kernarg, bytearray) and kernarg else bytearray(kernarg or b"\0")
+        address = ctypes.addressof(ctypes.c_char.from_buffer(buffer))
+        extra = _Extra(_BUFFER_POINTER, address, _BUFFER_SIZE, ctypes.addressof(size), _END)
         status = self._launch(function, *grid, *block, shared, stream, None, extra)
         if status:
-            self._check(status, f"launching {name}: grid {grid}, block {block}, {shared} bytes of LDS")
+            self._check(status, name, f"grid {grid}, block {block}, {shared} bytes of LDS")
 
-    def _check(self, status: int, what: str) -> None:
+    def _check(self, status: int, what: str, doing: str) -> None:
         if status:
-            text = self._library.hipGetErrorString(status) or b""
-            raise _launch_error(what, f"the HIP runtime answered {status}: {text.decode()}")
+            text = (self._library.hipGetErrorString(status) or b"").decode()
+            raise _launch_error(what, f"{doing}: the HIP runtime answered {status}, {text}")
 
 
 def _launch_error(what: str, log: str) -> Exception:

@@ -92,6 +92,9 @@ def row_class(
     lanes = min(max(vectors // chunks, narrowest), vectors, most_lanes)
     held = vectors // lanes
     if held > most_chunks:
+        if tail:
+            # The masks of a tail's elements would spill scalar registers on wave64.
+            streamed = max(streamed // 2, 1)
         return RowClass(dtype, vector, tail, MAX_THREADS, MAX_THREADS, streamed, False)
     return RowClass(dtype, vector, tail, max(lanes, threads), lanes, held, True)
 

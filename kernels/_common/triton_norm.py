@@ -91,7 +91,8 @@ def plan_norm(call: Call, centered: bool) -> Plan | Rejected:
     optional = {"w_ptr": "weight", "b_ptr": "bias"}
     present = {arg: name for arg, name in optional.items() if call.has(name)}
     unit = unit_of(call, ["x", "y", *present.values()], ["x", "y"], length)
-    tile = row_tile(call.device, length, unit, RESIDENT)
+    # Element by element, 32 to a thread do not fit the 64 registers that 1024 threads leave each.
+    tile = row_tile(call.device, length, unit, RESIDENT if unit > 1 else RESIDENT // 2)
     if rejected := too_large(count, length, tile):
         return rejected
     aligned = unit > 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -105,9 +106,9 @@ def test_one_kernel_for_50_shapes_of_a_class(op: str, entry: str, device: Device
     aligned, unaligned = set(), set()
     for _ in range(50):
         count = draw.randrange(2, 3000)
-        aligned.add(kernels(planned(op, entry, row_call(op, entry, count, draw.randrange(257, 512) * 8, device))))
-        odd = draw.randrange(1025, 2048) * 2 - 1
-        call = row_call(op, entry, 2 * count + 1, odd, device)
+        call = row_call(op, entry, count, draw.randrange(257, 512) * 8, device)
+        aligned.add(kernels(planned(op, entry, call)))
+        call = row_call(op, entry, 2 * count + 1, draw.randrange(1025, 2048) * 2 - 1, device)
         unaligned.add(kernels(planned(op, entry, call)))
     assert (len(aligned), len(unaligned)) == (1, 1)
 
@@ -220,7 +221,8 @@ def test_matmul_promises_are_true(sizes: tuple[int, int, int], layout: tuple[str
 
 def test_arguments_follow_the_kernels_parameters() -> None:
     plans = [planned(op, entry, row_call(op, entry, 8, n)) for op, entry in ROW_OPS for n in (33, 100000)]
-    plans += [planned("matmul", "plan", matmul_call(8, 9, 10, a, b)) for a in ("row", "col") for b in ("row", "col")]
+    orders = [(a, b) for a in ("row", "col") for b in ("row", "col")]
+    plans += [planned("matmul", "plan", matmul_call(8, 9, 10, a, b)) for a, b in orders]
     for plan in plans:
         for launch in plan.launches:
             assert isinstance(launch.kernel, TritonKernel)
@@ -231,7 +233,8 @@ def test_arguments_follow_the_kernels_parameters() -> None:
 
 
 def test_backward_programs_depend_on_device_and_class_alone() -> None:
-    plans = [planned("layer_norm", "backward", row_call("layer_norm", "backward", n, 4096)) for n in (5000, 90000)]
+    calls = [row_call("layer_norm", "backward", count, 4096) for count in (5000, 90000)]
+    plans = [planned("layer_norm", "backward", call) for call in calls]
     assert plans[0].launches[0].grid == plans[1].launches[0].grid
     assert plans[0].launches[0].grid[0] % HOPPER.multiprocessors == 0
 
@@ -255,10 +258,8 @@ def test_rows_views_agree_with_the_plan() -> None:
 
 @pytest.mark.parametrize("vendor", ["cuda", "rocm"])
 def test_tuned_entries_end_with_one_that_always_matches(vendor: str) -> None:
-    folder = importlib.import_module(f"portable.backends.{vendor}.backend").__file__
-    from pathlib import Path
-
-    data = strict_yaml.load(Path(str(folder)).with_name("tuned.yaml"))
+    module = importlib.import_module(f"portable.backends.{vendor}.backend")
+    data = strict_yaml.load(Path(str(module.__file__)).with_name("tuned.yaml"))
     last: dict[tuple[str, str, str], str] = {}
     for entry in data["entries"]:
         last[entry["op"], entry["implementation"], entry["arch"]] = entry.get("when", "")

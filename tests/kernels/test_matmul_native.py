@@ -1,0 +1,110 @@
+"""Plans of matmul's native CUDA kernels: what they refuse, and what must hold for a launch to work."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from portable.backends.cuda.tensor_map import TensorMap
+from portable.kernels.linear import native as linear_native
+from portable.kernels.matmul import native
+from portable.plan import Call, Device, Plan, Rejected, TensorInfo
+
+H200 = Device("cuda", "sm_90a", "toy", 0, 132, 32, 227 * 1024, 255)
+DTYPES = {torch.bfloat16: "bfloat16", torch.float32: "float32"}
+
+
+def info(x: torch.Tensor, alignment: int = 16) -> TensorInfo:
+    return TensorInfo(tuple(x.shape), tuple(x.stride()), DTYPES[x.dtype], alignment)
+
+
+def call(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = None, **params: Any) -> Call:
+    c = torch.empty((*torch.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1]), dtype=a.dtype)
+    tensors = {"a": info(a), "b": info(b), "c": info(c if out is None else out)}
+    return Call(tensors, {"precision": "ieee", **params}, {}, H200, {})
+
+
+def half(*shape: int) -> torch.Tensor:
+    return torch.empty(*shape, dtype=torch.bfloat16, device="meta")
+
+
+def arguments(plan: Plan | Rejected) -> dict[str, Any]:
+    assert isinstance(plan, Plan), plan
+    return dict(plan.launches[0].args)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_maps_cover_the_operands(transposed):
+    b = half(768, 1024).mT if transposed else half(1024, 768)
+    plan = native.wgmma(call(half(512, 1024), b))
+    args = arguments(plan)
+    assert args["map_a"] == TensorMap("a", "bfloat16", (1024, 512, 1, 1), (2048,) * 3, (64, 128, 1, 1))
+    assert args["map_b"].sizes == ((1024, 768, 1, 1) if transposed else (768, 1024, 1, 1))
+    assert args["map_c"].box == (64, 64, 1, 1)
+    assert list(args)[-5:] == ["a_inner", "b_outer", "b_inner", "c_outer", "c_inner"]
+
+
+def test_map_of_a_broadcast_batch_has_size_one():
+    args = arguments(native.wgmma(call(half(2, 1, 128, 64), half(1, 3, 64, 128))))
+    assert args["map_a"].sizes == (64, 128, 1, 2) and args["map_b"].sizes == (128, 64, 3, 1)
+    assert args["a_inner"].value == 0 and args["b_inner"].value == 64 * 128
+
+
+def test_clusters_divide_the_grid():
+    for M, N in ((4096, 4096), (4000, 4000), (8192, 28672)):
+        (launch,) = native.wgmma(call(half(M, 4096), half(4096, N))).launches
+        defines = dict(launch.kernel.defines)
+        assert launch.grid[0] % defines["CLUSTER"] == 0 and launch.grid[0] <= H200.multiprocessors
+        assert launch.kernel.shared <= H200.shared_memory
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [(half(512, 1021), half(1021, 512)), (half(512, 0), half(0, 512)), (half(1, 512).expand(512, 512), half(512, 512))],
+    ids=["odd rows", "empty sum", "repeated row"],
+)
+def test_wgmma_leaves_to_mma_what_the_copy_engine_cannot_read(a, b):
+    assert isinstance(native.wgmma(call(a, b)), Rejected)
+    assert isinstance(native.mma(call(a, b)), Plan)
+
+
+def test_copies_are_as_wide_as_the_alignment():
+    def width(a: torch.Tensor) -> Any:
+        return dict(native.mma(call(a, half(a.shape[1], 64))).launches[0].kernel.defines)["A_BYTES"]
+
+    assert [width(half(64, K)) for K in (64, 66, 65)] == [16, 4, 2]
+
+
+def test_column_major_output_becomes_row_major():
+    out = half(512, 256).mT
+    (launch,) = native.mma(call(half(256, 64), half(64, 512), out)).launches
+    assert dict(launch.kernel.defines)["C_VECTOR"] == 1
+    assert dict(launch.args)["a"].tensor == "b"
+
+
+def test_float32_needs_its_precision_spelled():
+    a, b = torch.empty(64, 64), torch.empty(64, 64)
+    assert isinstance(native.mma(call(a, b)), Rejected)
+    assert isinstance(native.mma(call(a, b, precision="tf32")), Plan)
+    assert isinstance(native.simt(call(a, b)), Plan)
+    assert isinstance(native.simt(call(a, b, precision="tf32")), Rejected)
+
+
+def test_nearby_shapes_share_a_kernel():
+    for planner in (native.wgmma, native.mma):
+        first = planner(call(half(1032, 1032), half(1032, 1032))).launches[0].kernel
+        assert first == planner(call(half(2000, 520), half(520, 1800))).launches[0].kernel
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_linear_is_matmul_with_an_epilogue(bias):
+    x, weight, shift, y = half(4, 128, 64), half(256, 64), half(256), half(4, 128, 256)
+    tensors = {"x": info(x), "weight": info(weight), "bias": info(shift) if bias else None, "y": info(y)}
+    asked = Call(tensors, {"activation": "gelu"}, {}, H200, {})
+    for planner in (linear_native.wgmma, linear_native.mma):
+        (launch,) = planner(asked).launches
+        defines = dict(launch.kernel.defines)
+        assert (defines["BIAS"], defines["ACTIVATION"]) == (int(bias), 2)
+        assert dict(launch.args)["m"].value == 512
