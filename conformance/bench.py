@@ -85,7 +85,10 @@ def _bench_case(
     timed: dict[str, tuple[Callable[[Any], object], Any]] = {
         name: (call, sets) for name, call in calls.items()
     }
-    timed[BASELINE] = (_baseline(case, spec), sets)
+    baseline = _baseline(case, spec)
+    baseline_error = _fault(baseline, sets[0])
+    if not baseline_error:
+        timed[BASELINE] = (baseline, sets)
     if spec.cost.peak == "vector":
         halves = [torch.randn(max(moved // 4, 1), device=device).to(torch.bfloat16) for _ in sets]
         timed["copy"] = (timing.copy, [(half, torch.empty_like(half)) for half in halves])
@@ -98,7 +101,7 @@ def _bench_case(
             roof[key] = timing.matrix_roof(device, dtype)
     entries = []
     small = _small_call(case, spec, device)
-    baseline_launch = timing.launch_cost(lambda: _baseline(case, spec)(small))
+    baseline_launch = None if baseline_error else timing.launch_cost(lambda: baseline(small))
     for name in calls:
         sample = samples[name]
         seconds = sample.median * 1e-6
@@ -110,9 +113,10 @@ def _bench_case(
             "device_us_all": list(sample.microseconds), "graph": sample.graph,
             "bytes": moved, "flops": flops, "bytes_per_s": moved / seconds, "flop_per_s": flops / seconds,
             "of_roof": floor / seconds, "above_roof": floor / seconds > 1.10,
-            "vs_torch": asdict(timing.ratio(sample, samples[BASELINE])),
+            "vs_torch": asdict(timing.ratio(sample, samples[BASELINE])) if BASELINE in samples else None,
             "vs_copy": asdict(timing.ratio(sample, samples["copy"])) if "copy" in samples else None,
-            "baseline_us": samples[BASELINE].median,
+            "baseline_us": samples[BASELINE].median if BASELINE in samples else None,
+            "baseline_error": baseline_error,
             "baseline_launch_us": baseline_launch,
             "launch_us": _launch_cost(case.op, name, small | case.params),
             "buffer_sets": len(sets),
@@ -134,6 +138,15 @@ def _baseline(case: Case, spec: Spec) -> Callable[[Any], object]:
             return function(**tensors, **params)
 
     return call
+
+
+def _fault(call: Callable[[Any], object], tensors: Any) -> str:
+    """Why a baseline does not run here ("" where it does): torch may lack it for this type or device."""
+    try:
+        call(tensors)
+    except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:
+        return f"{type(error).__name__}: {str(error).splitlines()[0]}"
+    return ""
 
 
 def _launch_cost(op: str, impl: str, arguments: dict[str, Any]) -> float | None:

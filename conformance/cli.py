@@ -324,44 +324,32 @@ def _bench(
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     from portable.conformance.bench import bench
 
+    def spread(ratio: dict[str, float] | None) -> str:
+        return f"{ratio['median']:.3f} ({ratio['minimum']:.3f}..{ratio['maximum']:.3f})" if ratio else "-"
+
     timings, roof = bench(ops, impls, device)
-    rows = []
-    for entry in timings:
-        against = entry["vs_torch"]
-        copy = entry["vs_copy"]
-        span = (
-            f"{against['median']:.3f} ({against['minimum']:.3f}..{against['maximum']:.3f})"
-            if against
-            else "-"
+    rows = [
+        (
+            entry["case"].removesuffix("/normal/bench"),
+            entry["impl"],
+            f"{entry['device_us']:.1f}",
+            f"{entry['bytes_per_s'] / 1e12:.2f}",
+            f"{entry['flop_per_s'] / 1e12:.1f}",
+            f"{entry['of_roof']:.3f}",
+            spread(entry["vs_torch"]),
+            spread(entry["vs_copy"]),
+            *(
+                "-" if each is None else f"{each:.1f}"
+                for each in (entry["launch_us"], entry["baseline_launch_us"])
+            ),
         )
-        launch = entry["launch_us"]
-        rows.append(
-            (
-                entry["case"].removesuffix("/normal/bench"),
-                entry["impl"],
-                f"{entry['device_us']:.1f}",
-                f"{entry['bytes_per_s'] / 1e12:.2f}",
-                f"{entry['flop_per_s'] / 1e12:.1f}",
-                f"{entry['of_roof']:.3f}",
-                span,
-                f"{copy['median']:.3f}" if copy else "-",
-                f"{launch:.1f}" if launch is not None else "-",
-                f"{entry['baseline_launch_us']:.1f}",
-            )
-        )
-    head = (
-        "case",
-        "implementation",
-        "us",
-        "TB/s",
-        "TFLOP/s",
-        "of roof",
-        "x torch",
-        "x copy",
-        "launch us",
-        "torch's",
-    )
-    print_table(head, rows)
+        for entry in timings
+    ]
+    head = "case implementation us TB/s TFLOP/s of_roof x_torch x_copy launch_us torch's_launch_us"
+    print_table([word.replace("_", " ") for word in head.split()], rows)
+    for case, fault in {each["case"]: each["baseline_error"] for each in timings}.items():
+        if fault:
+            print(f"no baseline for {case}: {fault}")
     for name, value in roof.items():
         print(f"roof measured in this run: {name} {value:.4g}")
     for entry in (entry for entry in timings if entry["above_roof"]):

@@ -99,7 +99,7 @@ def backend_for(device_type: str, op: str, argument: str) -> Backend:
             argument,
             f"device {device_type}",
             listed(served),
-            f"Move it with .to(device), or set PORTABLE_BACKEND ({'; '.join(missing) or 'see portable info'})",
+            f"Move it with .to(device), or set PORTABLE_BACKEND ({'; '.join(missing) or 'portable info'})",
         )
     return found
 

@@ -171,7 +171,7 @@ class RocmBackend(Backend):
         block = (code.threads, 1, 1)
 
         def start(grid: tuple[int, int, int], stream: int, kernarg: bytearray) -> None:
-            launch(function, grid, block, code.shared, stream, bytes(kernarg), name=code.entry)
+            launch(function, grid, block, code.shared, stream, kernarg, name=code.entry)
 
         return start
 

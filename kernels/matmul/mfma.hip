@@ -56,7 +56,8 @@ template <> DEVICE accumulators multiply<f16>(words<16> a, words<16> b, accumula
 template <> DEVICE accumulators multiply<bf16>(words<16> a, words<16> b, accumulators c) {
     for (int part = 0; part < 2; ++part) {
         c = __builtin_amdgcn_mfma_f32_32x32x8bf16_1k(__builtin_bit_cast(short4, half_of(a, part)),
-                                                     __builtin_bit_cast(short4, half_of(b, part)), c, 0, 0, 0);
+                                                     __builtin_bit_cast(short4, half_of(b, part)), c, 0, 0,
+                                                     0);
     }
     return c;
 }

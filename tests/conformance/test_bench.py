@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from portable import catalog
-from portable.conformance import bench, timing
+from portable.conformance import bench, cli, timing
 from portable.conformance.cases import make_shape
 
 
@@ -27,27 +27,45 @@ def clock(monkeypatch):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1 << 30, 1 << 30))
 
 
-@pytest.mark.parametrize("op", sorted(catalog.op_folders()))
-def test_every_op_has_a_row(op, clock, monkeypatch):
+@pytest.fixture
+def small(monkeypatch):
+    """Bench cases of 64 in every axis; answers how many an op has."""
     real = bench.bench_cases
 
-    def small(spec):
+    def cases(spec):
         params, absent = spec.bench[0].params, spec.bench[0].absent
         leading = (3,) if spec.leading == "same" else ()
         shape = make_shape(spec, dict.fromkeys(spec.axes, 64), leading, params, absent)
         return [type(case)(case.op, case.types, shape, layout="bench") for case in real(spec)]
 
-    monkeypatch.setattr(bench, "bench_cases", small)
+    monkeypatch.setattr(bench, "bench_cases", cases)
+    return lambda spec: len(real(spec))
+
+
+@pytest.mark.parametrize("op", sorted(catalog.op_folders()))
+def test_every_op_has_a_row(op, clock, small):
     entries, roof = bench.bench([op], ["torch"], torch.device("cpu"))
-    assert len(entries) == len(real(catalog.spec(op))) and roof["copy_bytes_per_s"] == 1e12
+    assert len(entries) == small(catalog.spec(op)) and roof["copy_bytes_per_s"] == 1e12
     for entry in entries:
-        assert entry["device_us"] == 10.0 and entry["vs_torch"]["median"] == 2.0
+        assert entry["device_us"] == 10.0 and (entry["baseline_error"] or entry["vs_torch"]["median"] == 2.0)
         assert entry["bytes_per_s"] == pytest.approx(entry["bytes"] / 10e-6)
         assert entry["of_roof"] == pytest.approx(
             max(entry["bytes"] / 1e12, entry["flops"] / 1e15 if "matmul" in str(roof) else 0) / 10e-6
         )
         assert entry["vs_copy"] is None or entry["vs_copy"]["median"] == 0.5
         assert not entry["above_roof"]
+
+
+def test_a_baseline_that_does_not_run_is_told(clock, small, monkeypatch, capsys):
+    def broken(case, spec):
+        def call(tensors):
+            raise RuntimeError("not implemented for this device")
+
+        return call
+
+    monkeypatch.setattr(bench, "_baseline", broken)
+    assert cli._bench(["swiglu"], ["torch"], torch.device("cpu"))[0][0]["vs_torch"] is None
+    assert "no baseline for swiglu/" in capsys.readouterr().out
 
 
 def test_bytes_of_a_row_op(clock):

@@ -21,7 +21,8 @@ def info(x: torch.Tensor, alignment: int = 16) -> TensorInfo:
 
 
 def call(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = None, **params: Any) -> Call:
-    c = torch.empty((*torch.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1]), dtype=a.dtype)
+    batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    c = torch.empty((*batch, a.shape[-2], b.shape[-1]), dtype=a.dtype)
     tensors = {"a": info(a), "b": info(b), "c": info(c if out is None else out)}
     return Call(tensors, {"precision": "ieee", **params}, {}, H200, {})
 
@@ -62,7 +63,11 @@ def test_clusters_divide_the_grid():
 
 @pytest.mark.parametrize(
     ("a", "b"),
-    [(half(512, 1021), half(1021, 512)), (half(512, 0), half(0, 512)), (half(1, 512).expand(512, 512), half(512, 512))],
+    [
+        (half(512, 1021), half(1021, 512)),
+        (half(512, 0), half(0, 512)),
+        (half(1, 512).expand(512, 512), half(512, 512)),
+    ],
     ids=["odd rows", "empty sum", "repeated row"],
 )
 def test_wgmma_leaves_to_mma_what_the_copy_engine_cannot_read(a, b):
