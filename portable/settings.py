@@ -52,6 +52,21 @@ def pin(op: str) -> str | None:
     return _environment.get(op)
 
 
+def scoped() -> Mapping[str, str]:
+    """What `using` has pinned here, for `restored`."""
+    return _scoped.get()
+
+
+@contextlib.contextmanager
+def restored(pins: Mapping[str, str]) -> Iterator[None]:
+    """Pins that held elsewhere (`scoped`) hold within the block, in this thread."""
+    token = _scoped.set(pins)
+    try:
+        yield
+    finally:
+        _scoped.reset(token)
+
+
 @contextlib.contextmanager
 def using(**pins: str) -> Iterator[None]:
     """Pin implementations by name or language within a block: `with portable.using(softmax="triton"):`.
@@ -70,8 +85,5 @@ def using(**pins: str) -> Iterator[None]:
         known |= {language for impl in spec.implementations for language in impl.languages}
         if implementation not in known:
             raise PinError(op, implementation, f"the op has {listed(sorted(known))}", "portable.using")
-    token = _scoped.set(MappingProxyType({**_scoped.get(), **pins}))
-    try:
+    with restored(MappingProxyType({**_scoped.get(), **pins})):
         yield
-    finally:
-        _scoped.reset(token)

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from portable import arguments, catalog
+from portable import arguments, catalog, settings
 from portable.errors import UnsupportedGradientError, UnsupportedTransformError
 from portable.spec import Spec
 
@@ -77,6 +77,7 @@ def _gradient(spec: Spec, signature: arguments.Signature, name: str) -> None:
             return
         values, params, _ = signature.split(signature.bind(inputs, keyword_only_inputs or {}))
         params = arguments.check_params(spec, params, values)
+        ctx.pins = settings.scoped()
         ctx.params = dict(zip(param_names, params, strict=True))
         given = dict(zip(input_names, values, strict=True))
         ctx.save_for_backward(*formula.save(given, (output,) if outputs == 1 else output, ctx.params))
@@ -85,9 +86,12 @@ def _gradient(spec: Spec, signature: arguments.Signature, name: str) -> None:
         formula = gradient()
         if formula is None:
             raise UnsupportedGradientError(spec.op, "it is itself a gradient, and has none of its own")
-        needs = dict(zip(positional, ctx.needs_input_grad, strict=False))
-        found = formula.backward(ctx.saved_tensors, ctx.params, needs, *grads)
-        return tuple(found.get(argument) if needs.get(argument) else None for argument in positional)
+        # torch leaves trailing arguments out that have their default
+        given = positional[: len(ctx.needs_input_grad)]
+        needs = dict.fromkeys(positional, False) | dict(zip(given, ctx.needs_input_grad, strict=True))
+        with settings.restored(ctx.pins):  # autograd has threads of its own, outside any `using`
+            found = formula.backward(ctx.saved_tensors, ctx.params, needs, *grads)
+        return tuple(found.get(argument) if needs[argument] else None for argument in given)
 
     if any(p.kind is p.KEYWORD_ONLY and p.name != "out" for p in spec.signature.parameters.values()):
 

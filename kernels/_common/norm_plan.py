@@ -98,7 +98,7 @@ def backward_plan(
 
     `statistics` floats per row pass from the rows' kernel to the columns'; up to `most_lanes` lanes per row
     leave registers enough to sum the gradients beside it, and then `resident` blocks of 256 threads fit a
-    multiprocessor (one less where tails or wide weights want registers).
+    multiprocessor (fewer of both where tails or weights wider than x want registers).
     """
     views = {name: rows(call[name]) for name in ("dy", "x", "dx")}
     x = views["x"]
@@ -106,10 +106,13 @@ def backward_plan(
     present = _parameters(call, parameters)
     aligned = [(call[name], view.stride) for name, view in views.items()]
     aligned += [(call[name], 0) for name in present if name == "weight"]
+    wide = any(call[name].dtype != dtype for name in present)
+    if wide:
+        most_lanes = min(most_lanes, 512)
     fused = row_class(dtype, x.length, aligned, chunks=2, most_chunks=2, most_lanes=most_lanes, threads=256)
     if present and fused.resident:
-        wide = fused.vector > 1 and (fused.tail or any(call[name].dtype != dtype for name in present))
-        resident = max(resident - wide, 1) if fused.threads == 256 else 1
+        wants = fused.vector > 1 and (fused.tail or wide)
+        resident = max(resident - wants, 1) if fused.threads == 256 else 1
         return _fused(call, op, source, parameters, fused, views, resident)
     return _split(call, op, source, parameters, aligned, views, statistics)
 
@@ -162,7 +165,7 @@ def _split(
     x = views["x"]
     dtype = call["x"].dtype
     save = bool(_parameters(call, parameters))
-    kind = row_class(dtype, x.length, aligned, chunks=4, most_chunks=4, streamed=2)
+    kind = row_class(dtype, x.length, aligned, chunks=2, most_chunks=2, streamed=2)
     if x.count > MAX_GRID * kind.rows_per_block:
         return Rejected(f"{x.count} rows exceed the grid")
     stage = "backward_rows" if kind.resident else "backward_stream"

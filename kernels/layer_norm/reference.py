@@ -19,6 +19,12 @@ def _statistics(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     return mean, torch.rsqrt((x - mean).square().mean(-1, keepdim=True) + eps)
 
 
+def _mean_scale(terms: Tensor) -> Tensor:
+    """What the error of a computed mean goes with: the mean, and its terms' spread before they cancel."""
+    spread = terms.square().sum(-1, keepdim=True).sqrt() / max(terms.shape[-1], 1)
+    return terms.mean(-1, keepdim=True).abs() + spread
+
+
 def layer_norm(
     x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, *, eps: float = 1e-5
 ) -> Tensor:
@@ -32,13 +38,13 @@ def layer_norm(
 def magnitude(
     x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, *, eps: float = 1e-5
 ) -> dict[str, Tensor]:
-    """The scale of layer_norm's error: |weight| * rstd * (|x| + |mean|) + |bias|.
+    """The scale of layer_norm's error: |weight| * rstd * (|x| + m) + |bias|, m of `_mean_scale`.
 
-    The computed mean is off in proportion to itself, and x - mean cancels; the bias may cancel again.
+    x - mean cancels, and the bias may cancel again.
     The variance sums squares of centred values, so its error is relative and covered by |ref|.
     """
     mean, r = _statistics(x, eps)
-    scale = r * (x.abs() + mean.abs())
+    scale = r * (x.abs() + _mean_scale(x))
     scale = scale if weight is None else scale * weight.abs()
     return {"y": scale if bias is None else scale + bias.abs()}
 
@@ -63,7 +69,7 @@ def magnitude_backward(
 ) -> dict[str, Tensor]:
     """The scale of its error.
 
-    n is off by q = r * (|x| + |mean|) units (see `magnitude`), so wherever n stands, |n| + q does here.
+    n is off by q = r * (|x| + m) units (see `magnitude`), so wherever n stands, |n| + q does here.
     dx subtracts three terms: |g|, |mean(g)| and |n| * |mean(g * n)|; a mean's own rounding error goes
     with the root of the sum of squares of its terms over N. An error that all of a row's n share (that
     of the mean) moves mean(g * n) by mean(g) times it. dweight and dbias are sums over rows: the roots
@@ -73,15 +79,11 @@ def magnitude_backward(
     n = (x - mean) * r
     g = dy if weight is None else dy * weight
     length = max(x.shape[-1], 1)
-    q = r * (x.abs() + mean.abs())
+    q = r * (x.abs() + _mean_scale(x))
     wide = n.abs() + q
-
-    def mean_scale(terms: Tensor) -> Tensor:
-        return terms.mean(-1, keepdim=True).abs() + terms.square().sum(-1, keepdim=True).sqrt() / length
-
-    shared = mean_scale(g) * r * mean.abs()
-    product = mean_scale(g * n) + (g * q).square().sum(-1, keepdim=True).sqrt() / length + shared
-    dx = r * (g.abs() + mean_scale(g) + wide * product)
+    shared = _mean_scale(g) * r * _mean_scale(x)
+    product = _mean_scale(g * n) + (g * q).square().sum(-1, keepdim=True).sqrt() / length + shared
+    dx = r * (g.abs() + _mean_scale(g) + wide * product)
     dweight = x.new_empty(0) if weight is None else _rows(dy.abs() * wide).square().sum(0).sqrt()
     dbias = x.new_empty(0) if bias is None else _rows(dy).square().sum(0).sqrt()
     return {"dx": dx, "dweight": dweight, "dbias": dbias}

@@ -35,7 +35,8 @@ def layer_norm_backward(
     normed = centred * r
     g = dy if weight is None else dy * weight.to(wide)
     dx = r * (g - g.mean(-1, keepdim=True) - normed * (g * normed).mean(-1, keepdim=True))
-    dweight = dbias = x.new_empty(0, dtype=dtype)
+    given = next((p for p in (weight, bias) if p is not None), None)
+    dweight = dbias = x.new_empty(0, dtype=dtype if given is None else given.dtype)
     if weight is not None:
         dweight = (dy * normed).reshape(rows, length).sum(0).to(weight.dtype)
     if bias is not None:

@@ -24,9 +24,10 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, activation:
     """y = activation(x @ weight.T + bias), rounded once.
 
     torch's linear rounds its sum to the input's dtype, so with a bias or an activation to follow,
-    inputs narrower than float32 are widened first.
+    inputs narrower than float32 are widened first; on the CPU always, where torch's own 16-bit products
+    flush subnormal results to zero (seen 2026-11-21).
     """
-    if bias is None and activation is None:
+    if bias is None and activation is None and x.device.type != "cpu":
         return F.linear(x, weight)
     wide = torch.promote_types(x.dtype, torch.float32)
     z = F.linear(x.to(wide), weight.to(wide), None if bias is None else bias.to(wide))
@@ -46,7 +47,9 @@ def activation_backward(dy: Tensor, z: Tensor, activation: str) -> Tensor:
         slope = 0.5 * (1 + torch.erf(z * math.sqrt(0.5)))
         slope = slope + z * (0.5 * _TANH_SCALE) * torch.exp(-0.5 * z.square())
     else:
-        z = z.clamp(-16, 16)  # the slope is 0 or 1 long before that; z**3 and z**2 must not overflow
+        # The slope is 0 or 1 long before 16; z**3 and z**2 must not overflow. At infinity the formula is
+        # NaN, as it is for torch.
+        z = torch.where(z.isinf(), torch.nan, z.clamp(-16, 16))
         f = torch.tanh(_TANH_SCALE * (z + _TANH_CUBIC * z**3))
         inner = _TANH_SCALE * (1 + 3 * _TANH_CUBIC * z.square())
         slope = 0.5 * (1 + f) + 0.5 * z * inner * (1 - f) * (1 + f)

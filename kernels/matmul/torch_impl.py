@@ -29,6 +29,9 @@ def _float32_products(device: torch.device, precision: str) -> Iterator[None]:
 
 def matmul(a: Tensor, b: Tensor, *, precision: str = "ieee") -> Tensor:
     """c = a @ b over the last two dimensions; leading dimensions broadcast."""
+    if a.device.type == "cpu" and a.element_size() == 2:
+        # torch's own 16-bit products on the CPU flush subnormal results to zero (seen 2026-11-21)
+        return torch.matmul(a.float(), b.float()).to(a.dtype)
     if a.dtype != torch.float32:
         return torch.matmul(a, b)
     with _float32_products(a.device, precision):

@@ -181,7 +181,7 @@ DEVICE void store_by_threads(uint32_t buffer, T* c, const float (&sum)[SUMS], co
                 if (place + 1 < 64 && col + place + 1 < s.n)
                     to[(place + 1) * s.c_col] = T{static_cast<uint16_t>(high)};
             }
-            if (odd && lane == 0) to[0] = T{static_cast<uint16_t>(staged(buffer, line0 + i, 0))};
+            if (odd && lane == 0 && col < s.n) to[0] = T{static_cast<uint16_t>(staged(buffer, line0 + i, 0))};
         }
     }
 }

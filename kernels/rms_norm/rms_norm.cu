@@ -37,6 +37,7 @@ void rms_norm_forward(const T* x, const W* weight, T* y, int64_t rows, int lengt
         for (int i = 0; i < VEC; ++i) sum[0] = math_fma(held[c][i], held[c][i], sum[0]);
     }
     reduce_row<Sum, 1>(sum, partial);
+    drop_unpacked(held, rows);
 
     const float r = math_rsqrt(div_rn(sum[0], static_cast<float>(length)) + eps);
 #pragma unroll
