@@ -6,16 +6,18 @@ failure, `NotHere` a reason why the machine cannot ask. They run pinned, on ever
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 import portable
-from portable import catalog, errors
+from portable import catalog
 from portable.conformance.cases import input_shapes, make_shape, required_params
+from portable.conformance.runner import Result, classify
 from portable.spec import Spec
 
 Call = Callable[[dict[str, Any]], tuple[torch.Tensor, ...]]
@@ -175,27 +177,46 @@ CASES: dict[str, Callable[[Call, Spec, torch.device], str | None]] = {
 _NEEDS_GPU = {"other_stream", "graph_capture", "other_device", "beyond_2_31"}
 
 
-def run(op: str, impl: str, device: torch.device) -> Iterator[tuple[str, str, str]]:
-    """(case, state, message) of every behaviour of one pinned implementation."""
-    spec = catalog.spec(op)
-    function = getattr(portable, op)
+@dataclass(frozen=True)
+class Behaviour:
+    """A behaviour of one op, where a runner's result names its case."""
+
+    op: str
+    name: str
+
+    @property
+    def id(self) -> str:
+        return f"{self.op}/behaviour/{self.name}"
+
+
+def parse(text: str) -> Behaviour | None:
+    """The behaviour that an id names, or None where it is the id of another case."""
+    op, _, name = text.partition("/behaviour/")
+    return Behaviour(op, name) if name in CASES and op in catalog.op_folders() else None
+
+
+def cases(ops: Iterable[str]) -> list[Behaviour]:
+    """Every behaviour of `ops`."""
+    return [Behaviour(op, name) for op in ops for name in CASES]
+
+
+def run(case: Behaviour, impl: str, device: torch.device) -> Result:
+    """Ask one behaviour of one pinned implementation. Exceptions become states."""
+    spec = catalog.spec(case.op)
+    function = getattr(portable, case.op)
     params = dict(required_params(spec)[0])
 
     def call(tensors: dict[str, Any]) -> tuple[torch.Tensor, ...]:
         result = function(**tensors, **params)
         return result if isinstance(result, tuple) else (result,)
 
-    for name, question in CASES.items():
-        if name in _NEEDS_GPU and device.type == "cpu":
-            yield name, "NotSupported", "needs a GPU"
-            continue
-        try:
-            with portable.using(**{op: impl}):
-                wrong = question(call, spec, device)
-            yield name, "Fail.behaviour" if wrong else "Pass", wrong or ""
-        except NotHere as reason:
-            yield name, "NotSupported", str(reason)
-        except errors.PinError as error:
-            yield name, "NotSupported", str(error)
-        except Exception as error:
-            yield name, "Crash", f"{type(error).__name__}: {error}"
+    if case.name in _NEEDS_GPU and device.type == "cpu":
+        return Result(case, impl, "NotSupported", "needs a GPU")
+    try:
+        with portable.using(**{case.op: impl}):
+            wrong = CASES[case.name](call, spec, device)
+    except NotHere as reason:
+        return Result(case, impl, "NotSupported", str(reason))
+    except Exception as error:
+        return Result(case, impl, *classify(error, impl))
+    return Result(case, impl, "Fail.behaviour", wrong) if wrong else Result(case, impl, "Pass")

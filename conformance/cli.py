@@ -15,7 +15,7 @@ import torch
 
 import portable
 from portable import catalog, machine
-from portable.conformance import oracle, record, runner
+from portable.conformance import behaviour, oracle, record, runner
 from portable.conformance.cases import Case, UnknownCase, cases, parse
 from portable.errors import BackendError, PortableError, nearest
 
@@ -157,8 +157,9 @@ def run_command(args: Any) -> int:
     if args.record and not os.path.isdir(os.path.dirname(os.path.abspath(args.record))):
         raise Mistake(f"--record {args.record}: there is no such folder")
     print(f"{info}, {len(selected)} cases of {len(ops)} ops, tier {args.tier}")
+    asked = [*selected, *_behaviours(args, ops)]
     total = sum(
-        1 for case in selected for name in runner.implementations(case.op) if impls is None or name in impls
+        1 for case in asked for name in runner.implementations(case.op) if impls is None or name in impls
     )
     suffix = _suffix(args)
     with _Progress(total) as progress:
@@ -169,6 +170,7 @@ def run_command(args: Any) -> int:
                 progress.print(paragraph(result, suffix))
 
         groups, hashes = runner.run(selected, device, impls, show)
+        _behave(args, groups, device, show)
     if not total:
         raise Mistake("none of the chosen ops has an implementation that this device builds")
     failures = [result for group in groups for result in group.results if not result.conforms]
@@ -192,7 +194,34 @@ def run_command(args: Any) -> int:
     return CONFORMING if not failures and not above else NOT_CONFORMING
 
 
+def _behaviours(args: Any, ops: Sequence[str]) -> list[behaviour.Behaviour]:
+    return [case for case in behaviour.cases(ops) if args.k is None or args.k in case.id]
+
+
+def _behave(args: Any, groups: list[runner.Group], device: torch.device, show: runner.Progress) -> None:
+    """Ask the behaviours of every implementation that has been run."""
+    for group in groups:
+        for case in _behaviours(args, [group.op]):
+            result = behaviour.run(case, group.impl, device)
+            group.results.append(result)
+            show(result)
+
+
+def _rerun_behaviour(case: behaviour.Behaviour, args: Any) -> int:
+    impls = _impls(args.impl, [case.op])
+    worst = CONFORMING
+    for name in runner.implementations(case.op):
+        if impls is None or name in impls:
+            result = behaviour.run(case, name, runner.torch_device())
+            print(f"{name}: {result.state} {result.message}".rstrip())
+            worst = worst if result.conforms else NOT_CONFORMING
+    return worst
+
+
 def rerun_command(args: Any) -> int:
+    asked = behaviour.parse(args.case)
+    if asked is not None:
+        return _rerun_behaviour(asked, args)
     op = args.case.partition("/")[0]
     spec = catalog.spec(_ops(op)[0])
     case = parse(args.case, spec)

@@ -20,17 +20,17 @@ from portable.conformance.judge import Verdict, deterministic
 
 STATES = (
     "Pass", "QualityWarning", "NotSupported", "Fail.value", "Fail.shape", "Fail.dtype", "Fail.nonfinite",
-    "Fail.nondeterministic", "Fail.bounds_write", "ResourceError", "CompileError", "Crash", "InternalError",
-    "NotRun",
+    "Fail.nondeterministic", "Fail.bounds_write", "Fail.behaviour", "ResourceError",
+    "CompileError", "Crash", "InternalError", "NotRun",
 )  # fmt: skip
 CONFORMING = frozenset({"Pass", "QualityWarning", "NotSupported"})
 
 
 @dataclass(frozen=True)
 class Result:
-    """The outcome of one case on one implementation. `worst` is the largest |error| / bound."""
+    """The outcome of a case or behaviour on one implementation. `worst` is the largest |error| / bound."""
 
-    case: Case
+    case: Any
     impl: str
     state: str
     message: str = ""
@@ -127,7 +127,7 @@ def run_case(question: oracle.Question, impl: str, device: torch.device) -> Resu
         with portable.using(**{case.op: impl}):
             return _run_pinned(question, impl, device)
     except Exception as error:
-        state, message = _classify(error, impl)
+        state, message = classify(error, impl)
         if state == "Crash" and device.type != "cpu":
             try:
                 synchronize(device)
@@ -136,7 +136,8 @@ def run_case(question: oracle.Question, impl: str, device: torch.device) -> Resu
         return Result(case, impl, state, message)
 
 
-def _classify(error: Exception, impl: str) -> tuple[str, str]:
+def classify(error: Exception, impl: str) -> tuple[str, str]:
+    """The state and message that an exception makes of a case."""
     if isinstance(error, errors.PinError):
         reason = str(error.__dict__.get("reason", error))
         return "NotSupported", reason.partition(f": {impl}: ")[2] or reason

@@ -102,9 +102,14 @@ def check_tensors(spec: Spec, tensors: Sequence[Any]) -> None:
                 type(tensor).__name__,
                 "a torch.Tensor" + (" or None" if field.optional else "") + ", or an array with __dlpack__",
             )
-        if tensor.layout is not torch.strided or tensor.is_quantized:
-            kind = "quantized" if tensor.is_quantized else str(tensor.layout)
-            raise errors.LayoutError(spec.op, field.name, kind, "a dense tensor", "Call .to_dense() on it")
+        if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
+            kind = str(tensor.layout)
+            remedy = "Call .to_dense() on it"
+            if tensor.is_quantized:
+                kind, remedy = "quantized", "Call .dequantize() on it"
+            elif tensor.is_nested:
+                kind, remedy = "nested", "Call .to_padded_tensor() on it"
+            raise errors.LayoutError(spec.op, field.name, kind, "a dense tensor", remedy)
         if first is None:
             first = (field.name, tensor)
         elif tensor.device != first[1].device:

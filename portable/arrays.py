@@ -44,8 +44,17 @@ def _has_negative_stride(array: Any) -> bool:
 
 
 def from_torch(tensor: torch.Tensor, like: Any) -> Any:
-    """`tensor` as the kind of array that `like` is, over the same memory."""
-    return _namespace(like).from_dlpack(tensor.detach())
+    """`tensor` as the kind of array that `like` is, over the same memory.
+
+    Raises PortableError where that library has no such dtype.
+    """
+    try:
+        return _namespace(like).from_dlpack(tensor.detach())
+    except (RuntimeError, BufferError, TypeError, ValueError) as error:
+        kind = type(like).__name__
+        raise PortableError(
+            f"cannot return a {tensor.dtype} result as a {kind}: {error} Pass torch tensors instead."
+        ) from None
 
 
 def _namespace(array: Any) -> Any:

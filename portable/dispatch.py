@@ -14,7 +14,7 @@ import torch
 
 from portable import arguments, arrays, build, catalog, choose, machine, settings, torch_ops
 from portable.backend import Backend
-from portable.errors import UnknownOpError
+from portable.errors import UnknownOpError, UnsupportedGradientError
 from portable.layout import collapsible
 from portable.plan import Device, TensorInfo
 from portable.spec import Spec
@@ -82,7 +82,7 @@ class Op:
     def __reduce__(self) -> tuple[Any, ...]:
         return op, (self.spec.op,)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         values = self._signature.bind(args, kwargs)
         inputs, params, out = self._signature.split(values)
         if not torch.compiler.is_compiling():
@@ -90,16 +90,19 @@ class Op:
                 return self.run(inputs, params, out)
             if not all(x is None or isinstance(x, torch.Tensor) for x in inputs):
                 return self._foreign(inputs, params, out)
+            arguments.check_tensors(self.spec, inputs)  # torch's dispatcher has words of its own
+            arguments.check_params(self.spec, params, inputs)
         return self._registered(inputs, params, out)
 
     def _foreign(self, inputs: list[Any], params: list[Any], out: Any) -> Any:
         """Arrays of other libraries, through DLPack; anything else is named in an error."""
         names = list(self.spec.inputs)
         tensors, like = arrays.convert(self.spec.op, names, inputs)
-        if like is None:
-            arguments.check_tensors(self.spec, inputs)
-            return self._registered(inputs, params, out)
-        arguments.check_tensors(self.spec, tensors)
+        arguments.check_tensors(self.spec, tensors)  # raises where no argument is an array
+        if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
+            reason = "another library's array is among the arguments"
+            remedy = "Pass torch tensors alone, or call under torch.no_grad()"
+            raise UnsupportedGradientError(self.spec.op, reason, remedy)
         if out is not None and arrays.is_foreign(out):
             self.run(tensors, params, arrays.to_torch(self.spec.op, "out", out, written=True))
             return out
@@ -119,15 +122,15 @@ class Op:
     def run(self, inputs: Sequence[Any], params: Sequence[Any], out: Any = None) -> Any:
         """Compute on real tensors, the direct path: no autograd, no tracing."""
         key: list[Any] = [settings.scope(), *params]
-        for t in inputs if out is None else (*inputs, out):
-            if isinstance(t, torch.Tensor):
-                key += (t.dtype, t.get_device(), t.shape, t.stride(), t.data_ptr() & 15)
-            else:
-                key.append(None)
         try:
+            for t in inputs if out is None else (*inputs, out):
+                if isinstance(t, torch.Tensor):
+                    key += (t.dtype, t.get_device(), t.shape, t.stride(), t.data_ptr() & 15)
+                else:
+                    key.append(None)
             prepared = self.memo.get(tuple(key))
-        except TypeError:  # an unhashable parameter: the checks name it
-            prepared = None
+        except (TypeError, RuntimeError):  # an unhashable parameter, a sparse tensor: the checks name it
+            return self._prepare(inputs, params, out)(inputs, out)
         if prepared is None:
             prepared = self._prepare(inputs, params, out)
             if len(self.memo) >= _MEMO_LIMIT:
@@ -145,7 +148,7 @@ class Op:
         device = backend.device(first.device.index or 0)
         return Prepared(self.spec, backend, device, inputs, params, out)
 
-    def explain(self, *args: Any, **kwargs: Any) -> choose.Explanation:
+    def explain(self, /, *args: Any, **kwargs: Any) -> choose.Explanation:
         inputs, params, out = self._signature.split(self._signature.bind(args, kwargs))
         inputs, _ = arrays.convert(self.spec.op, list(self.spec.inputs), inputs)
         arguments.check_tensors(self.spec, inputs)
@@ -184,7 +187,7 @@ def _is_plain(inputs: Sequence[Any], has_out: bool) -> bool:
     for tensor in inputs:
         if tensor is not None:
             kind = type(tensor)
-            if (kind is not torch.Tensor and kind is not torch.nn.Parameter) or tensor.is_neg():
+            if (kind is not torch.Tensor and kind is not torch.nn.Parameter) or tensor.is_neg() or tensor.is_meta:
                 return False
             if grad and tensor.requires_grad:
                 return False

@@ -111,8 +111,12 @@ def backward_plan(
         most_lanes = min(most_lanes, 512)
     fused = row_class(dtype, x.length, aligned, chunks=2, most_chunks=2, most_lanes=most_lanes, threads=256)
     if present and fused.resident:
-        wants = fused.vector > 1 and (fused.tail or wide)
-        resident = max(resident - wants, 1) if fused.threads == 256 else 1
+        if fused.threads > 256:
+            resident = 1
+        elif fused.vector > 1 and fused.tail:
+            resident = max(resident - 1, 1)
+        elif fused.vector > 1 and wide:
+            resident = min(resident, 2)
         return _fused(call, op, source, parameters, fused, views, resident)
     return _split(call, op, source, parameters, aligned, views, statistics)
 

@@ -205,6 +205,9 @@ struct Held {
 #if PASS == BACKWARD || PASS == BACKWARD_ROWS
 constexpr bool SUMS = PASS == BACKWARD;
 
+// The next row's loads are in flight while this one is reduced, where the registers allow it.
+constexpr bool PREFETCH = SUMS && sizeof(W) == sizeof(T);
+
 KERNEL_RESIDENT(THREADS, RESIDENT)
 #if PASS == BACKWARD
 void layer_norm_backward(
@@ -225,19 +228,20 @@ void layer_norm_backward_rows(
     const T* dy_row = at_lane(dy + row * dy_stride);
     const T* x_row = at_lane(x + row * x_stride);
     T* dx_row = at_lane(dx + row * dx_stride);
-    // The next row's loads are in flight while this one is reduced.
     Held next;
-    if constexpr (SUMS) next.load<true>(dy_row, x_row, 0, row < rows ? length : 0);
+    if constexpr (PREFETCH) next.load<true>(dy_row, x_row, 0, row < rows ? length : 0);
     do {
         const int count = row < rows ? length : 0;
         Held held;
-        if constexpr (SUMS) {
+        if constexpr (PREFETCH) {
             held = next;
             dy_row += step * dy_stride;
             x_row += step * x_stride;
             next.load<true>(dy_row, x_row, 0, row + step < rows ? length : 0);
         } else {
             held.load<true>(dy_row, x_row, 0, count);
+            dy_row += step * dy_stride;
+            x_row += step * x_stride;
         }
         float means[2] = {0.0f, 0.0f};
         held.add_means(means, scales, 0, count);

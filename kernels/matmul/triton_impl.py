@@ -212,12 +212,13 @@ def unit_of(problem: Problem) -> int:
 
 
 def fitted(config: Mapping[str, Any], unit: int, device: Device) -> dict[str, Any]:
-    """The config, with BLOCK_K halved (16 at least) in the unaligned class until a thread loads at most 32
-    elements at a time: each then needs a 64-bit pointer of its own, and 128x256x64 would spill."""
+    """The config, with BLOCK_K halved (16 at least) in the unaligned class until a thread loads at most 16
+    elements at a time: each then needs a 64-bit pointer and a mask of its own, and would spill one or
+    the other."""
     config = dict(config)
     threads = config["num_warps"] * device.warp_size
     while unit == 1 and config["BLOCK_K"] > 16:
-        if (config["BLOCK_M"] + config["BLOCK_N"]) * config["BLOCK_K"] <= 32 * threads:
+        if (config["BLOCK_M"] + config["BLOCK_N"]) * config["BLOCK_K"] <= 16 * threads:
             break
         config["BLOCK_K"] //= 2
     return config

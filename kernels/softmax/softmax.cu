@@ -9,6 +9,9 @@
 #define BACKWARD 3
 #define BACKWARD_STREAM 4
 
+// exp(x) within |x| + 2 units in the last place: a third fewer instructions than math_exp.
+DEVICE float exponential(float x) { return math_exp2(x * 1.44269504f); }
+
 // The shift of an exponential: a row of -inf so far must not turn what follows into NaN.
 DEVICE float finite_shift(float maximum) { return maximum == -INF_F ? 0.0f : maximum; }
 
@@ -38,6 +41,7 @@ load_cells<true>(held, source, 0, count);
         }
     }
     reduce_row<Max, 1>(maximum, partial_max);
+    drop_unpacked(held, rows);
 
     float kept[KEEP ? CHUNKS : 1][VEC];
     float sum[1] = {0.0f};
@@ -46,7 +50,7 @@ load_cells<true>(held, source, 0, count);
 #pragma unroll
         for (int i = 0; i < VEC; ++i) {
             if (inside(chunk_column(c), i, count)) {
-                const float e = math_exp(held[c][i] - maximum[0]);
+                const float e = exponential(held[c][i] - maximum[0]);
                 if constexpr (KEEP) kept[c][i] = e;
                 sum[0] += e;
             }
@@ -60,7 +64,7 @@ load_cells<true>(held, source, 0, count);
         float value[VEC];
 #pragma unroll
         for (int i = 0; i < VEC; ++i) {
-            value[i] = (KEEP ? kept[KEEP ? c : 0][i] : math_exp(held[c][i] - maximum[0])) * scale;
+            value[i] = (KEEP ? kept[KEEP ? c : 0][i] : exponential(held[c][i] - maximum[0])) * scale;
         }
         store_cell(target + c * CHUNK, chunk_column(c), count, value);
     }
@@ -94,15 +98,15 @@ void softmax_forward_stream(const T* x, T* y, int64_t length, int64_t x_stride, 
         for (int c = 0; c < CHUNKS; ++c) {
 #pragma unroll
             for (int i = 0; i < VEC; ++i) {
-                if (inside(base + chunk_column(c), i, length)) added += math_exp(held[c][i] - shift);
+                if (inside(base + chunk_column(c), i, length)) added += exponential(held[c][i] - shift);
             }
         }
-        sum[0] = sum[0] * math_exp(maximum - shift) + added;
+        sum[0] = sum[0] * exponential(maximum - shift) + added;
         maximum = larger;
     }
     float row_max[1] = {maximum};
     reduce_row<Max, 1>(row_max, partial_max);
-    sum[0] *= math_exp(maximum - finite_shift(row_max[0]));
+    sum[0] *= exponential(maximum - finite_shift(row_max[0]));
     reduce_row<Sum, 1>(sum, partial_sum);
 
     const float scale = div_rn(1.0f, sum[0]);
@@ -113,7 +117,7 @@ void softmax_forward_stream(const T* x, T* y, int64_t length, int64_t x_stride, 
         for (int c = 0; c < CHUNKS; ++c) {
             float value[VEC];
 #pragma unroll
-            for (int i = 0; i < VEC; ++i) value[i] = math_exp(held[c][i] - row_max[0]) * scale;
+            for (int i = 0; i < VEC; ++i) value[i] = exponential(held[c][i] - row_max[0]) * scale;
             store_cell(target + base + c * CHUNK, base + chunk_column(c), length, value);
         }
     }
@@ -140,6 +144,8 @@ void softmax_backward(const T* dy, const T* y, T* dx, int64_t rows, int length, 
         for (int i = 0; i < VEC; ++i) sum[0] = math_fma(held_dy[c][i], held_y[c][i], sum[0]);
     }
     reduce_row<Sum, 1>(sum, partial);
+    drop_unpacked(held_dy, rows);
+    drop_unpacked(held_y, rows);
 #pragma unroll
     for (int c = 0; c < CHUNKS; ++c) {
         float value[VEC];
