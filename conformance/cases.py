@@ -253,13 +253,19 @@ def canonical(case: Case, spec: Spec) -> Case:
 
 
 def mode_cases(spec: Spec, types: list[tuple[tuple[str, str], ...]]) -> Iterator[Case]:
-    """`out=` and gradient cases: the spec's shapes, every type in turn, N(0, 1) data."""
+    """`out=` and gradient cases: the spec's shapes, every type in turn, N(0, 1) data.
+
+    Gradients are not asked where an axis is 1: a normalised row of one element has a gradient that is all
+    cancellation, which the norm-wise bound does not know; the companion op's own magnitude does.
+    """
     modes = ["out"] * (spec.out is not None) + ["grad"] * (spec.gradient is not None)
     shapes = [shape for shape in spec_shapes(spec) if elements(spec, shape) <= LARGE]
     shapes.sort(key=lambda shape: -elements(spec, shape))
     for number in range(max(len(shapes), len(types))):
+        shape = shapes[number % len(shapes)]
         for mode in modes:
-            yield Case(spec.op, types[number % len(types)], shapes[number % len(shapes)], mode=mode)
+            if mode != "grad" or 1 not in dict(shape.axes).values():
+                yield Case(spec.op, types[number % len(types)], shape, mode=mode)
 
 
 def pairwise(sizes: list[int], met: Iterable[tuple[int, ...]] = ()) -> Iterator[tuple[int, ...]]:

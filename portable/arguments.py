@@ -6,6 +6,7 @@ Works on real tensors and on fake ones (`torch.compile`): sizes are compared, ne
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -116,7 +117,7 @@ def check_tensors(spec: Spec, tensors: Sequence[Any]) -> None:
             raise errors.DeviceError(
                 spec.op,
                 field.name,
-                tensor.device,
+                str(tensor.device),
                 f"{first[1].device}, where argument {first[0]!r} is",
                 f"Move it with {field.name}.to({str(first[1].device)!r})",
             )
@@ -133,7 +134,8 @@ def check_params(spec: Spec, values: Sequence[Any], tensors: Sequence[Any]) -> l
 def _check_param(spec: Spec, param: Param, value: Any, tensors: Sequence[Any]) -> Any:
     if param.type in ("int", "axis") and isinstance(value, torch.SymInt):
         return value
-    if not param.accepts(value) or (isinstance(value, float) and not math.isfinite(value)):
+    finite = param.type != "float" or not param.accepts(value) or abs(value) <= sys.float_info.max
+    if not param.accepts(value) or not finite:
         hint = errors.nearest(value, param.choices) if isinstance(value, str) else ""
         raise errors.ParameterError(spec.op, param.name, value, param.expected, hint.strip())
     if param.type == "float":
@@ -141,6 +143,9 @@ def _check_param(spec: Spec, param: Param, value: Any, tensors: Sequence[Any]) -
     if param.type == "axis":
         tensor = tensors[list(spec.inputs).index(str(param.of))]
         rank = tensor.dim()
+        if rank == 0:
+            expected = f"at least 1, for {param.name!r} to choose from"
+            raise errors.RankError(spec.op, str(param.of), 0, expected)
         if not -rank <= value < rank:
             expected = f"an int from {-rank} to {rank - 1}, as {param.of!r} has {rank} dimensions"
             raise errors.ParameterError(spec.op, param.name, value, expected)
@@ -237,8 +242,20 @@ def bind(spec: Spec, tensors: Sequence[Any]) -> Bound:
         if out.when is None or out.when in present:
             own = tuple(dim if isinstance(dim, int) else axes[dim] for dim in out.dims)
             shape = (*leading, *own) if out.leading else own
+            if all(type(size) is int for size in shape) and math.prod(shape) * dtype.itemsize >= 2**63:
+                name, first = next((n, t) for n, t in zip(spec.inputs, tensors, strict=True) if t is not None)
+                expected = f"sizes that make {out.name!r} smaller than 2^63 bytes, not of shape {shape}"
+                raise errors.ShapeError(spec.op, name, tuple(first.shape), expected)
         outputs[out.name] = (shape, dtype)
     return Bound(sizes, types, tuple(leading), outputs)
+
+
+def check_out_kind(spec: Spec, out: Any) -> None:
+    """`out=` is a dense tensor."""
+    if not isinstance(out, torch.Tensor):
+        raise errors.OutputError(spec.op, "out", f"is a {type(out).__name__}", "a torch.Tensor")
+    if out.layout is not torch.strided or out.is_quantized or out.is_nested:
+        raise errors.OutputError(spec.op, "out", "is sparse, quantised or nested", "a dense tensor")
 
 
 def check_out(
@@ -246,9 +263,8 @@ def check_out(
 ) -> None:
     """`out=` fits, shares no memory with an input or itself, and wants no gradient."""
     fail = errors.OutputError
+    check_out_kind(spec, out)
     device = next(tensor.device for tensor in tensors if tensor is not None)
-    if not isinstance(out, torch.Tensor):
-        raise fail(spec.op, "out", f"is a {type(out).__name__}", "a torch.Tensor")
     if tuple(out.shape) != tuple(shape):
         remedy = f"Allocate it with torch.empty({tuple(shape)}, dtype={dtype}, device='{device}')"
         raise fail(spec.op, "out", f"has shape {tuple(out.shape)}", f"{tuple(shape)}", remedy)

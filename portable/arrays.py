@@ -22,7 +22,9 @@ def to_torch(op: str, name: str, array: Any, *, written: bool = False) -> torch.
     Raises NotATensorError with the library's reason.
     """
     reason: Any = "a stride is negative"
-    if not _has_negative_stride(array):
+    if written and _is_readonly(array):
+        reason = "it is read-only"
+    elif not _has_negative_stride(array):
         try:
             return torch.from_dlpack(array)
         except (RuntimeError, BufferError, TypeError, ValueError) as error:
@@ -34,7 +36,7 @@ def to_torch(op: str, name: str, array: Any, *, written: bool = False) -> torch.
 
 
 def _is_readonly(array: Any) -> bool:
-    """DLPack has no read-only arrays."""
+    """Some versions of DLPack refuse such an array, some forget that it is one."""
     return not getattr(getattr(array, "flags", None), "writeable", True)
 
 

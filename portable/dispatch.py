@@ -92,6 +92,8 @@ class Op:
                 return self._foreign(inputs, params, out)
             arguments.check_tensors(self.spec, inputs)  # torch's dispatcher has words of its own
             arguments.check_params(self.spec, params, inputs)
+            if out is not None:
+                arguments.check_out_kind(self.spec, out)
         return self._registered(inputs, params, out)
 
     def _foreign(self, inputs: list[Any], params: list[Any], out: Any) -> Any:
@@ -187,7 +189,9 @@ def _is_plain(inputs: Sequence[Any], has_out: bool) -> bool:
     for tensor in inputs:
         if tensor is not None:
             kind = type(tensor)
-            if (kind is not torch.Tensor and kind is not torch.nn.Parameter) or tensor.is_neg() or tensor.is_meta:
+            if kind is not torch.Tensor and kind is not torch.nn.Parameter:
+                return False
+            if tensor.is_neg() or tensor.is_meta:
                 return False
             if grad and tensor.requires_grad:
                 return False
@@ -309,7 +313,8 @@ class Prepared:
         dtypes.update({w.name: w.dtype for w in chosen.plan.workspaces})
         slots = {name: slot for slot, name in enumerate(names)}
         self._workspaces = [(w.shape, getattr(torch, w.dtype)) for w in chosen.plan.workspaces]
-        self._launches = [build.bind(each, slots, dtypes, backend, device) for each in chosen.plan.launches]
+        launches = [each for each in chosen.plan.launches if 0 not in each.grid]
+        self._launches = [build.bind(each, slots, dtypes, backend, device) for each in launches]
 
     def check_out(self, inputs: Sequence[Any], out: Any) -> None:
         """What the key does not tell of `out`: overlap and gradients."""

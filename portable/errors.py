@@ -132,7 +132,11 @@ class ParameterError(ArgumentError):
     problem = "is {value}"
 
     def __init__(self, op: str, argument: str, value: Any, expected: str, remedy: str = "") -> None:
-        super().__init__(op, argument, repr(value), expected, remedy)
+        try:
+            text = repr(value)
+        except ValueError:  # an int of thousands of digits
+            text = f"a {type(value).__name__}"
+        super().__init__(op, argument, text, expected, remedy)
 
 
 class OutputError(ArgumentError):

@@ -148,7 +148,7 @@ class NativeKernel:
 @dataclass(frozen=True, slots=True)
 class Launch:
     """One kernel launch. `args` are (parameter name, argument) in the kernel's own order; a Triton
-    kernel's constexprs are left out."""
+    kernel's constexprs are left out. A grid with a 0 in it has no blocks, and launches nothing."""
 
     kernel: TritonKernel | NativeKernel
     grid: tuple[int, int, int]

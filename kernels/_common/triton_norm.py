@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 from portable.kernels._common.triton_rows import (
+    ITEMSIZE,
     divisible,
     row_args,
     row_starts,
@@ -20,7 +21,7 @@ from portable.kernels._common.triton_rows import (
 from portable.layout import rows
 from portable.plan import Call, Launch, Plan, Pointer, Rejected, Scalar
 
-RESIDENT = 32768
+RESIDENT_BYTES = 65536  # of one row, in the registers of 1024 threads
 
 
 @triton.jit
@@ -91,8 +92,7 @@ def plan_norm(call: Call, centered: bool) -> Plan | Rejected:
     optional = {"w_ptr": "weight", "b_ptr": "bias"}
     present = {arg: name for arg, name in optional.items() if call.has(name)}
     unit = unit_of(call, ["x", "y", *present.values()], ["x", "y"], length)
-    # Element by element, 32 to a thread do not fit the 64 registers that 1024 threads leave each.
-    tile = row_tile(call.device, length, unit, RESIDENT if unit > 1 else RESIDENT // 2)
+    tile = row_tile(call.device, length, unit, RESIDENT_BYTES // ITEMSIZE[call["x"].dtype])
     if rejected := too_large(count, length, tile):
         return rejected
     aligned = unit > 1

@@ -196,9 +196,7 @@ def plan_norm_backward(call: Call, centered: bool) -> Plan | Rejected:
     w = [name for name in ("weight", "dweight") if call.has("weight")]
     b = ["dbias"] if call.has("bias") else []
     unit = unit_of(call, ["dy", "x", "dx", *w, *b], ["dy", "x", "dx"], length)
-    # Element by element, each access needs a pointer and a mask of its own: half as many fit a thread.
-    resident, per_thread = (RESIDENT, 16) if unit > 1 else (RESIDENT // 2, 8)
-    tile = row_tile(call.device, length, unit, resident, per_thread)
+    tile = row_tile(call.device, length, unit, RESIDENT)
     if rejected := too_large(count, length, tile):
         return rejected
     pack = _Packer(call, tile, centered, bool(w), bool(b))

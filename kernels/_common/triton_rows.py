@@ -62,12 +62,16 @@ def unit_of(call: Call, names: Iterable[str], row_names: Iterable[str], length: 
     return unit if aligned and all(n % unit == 0 for n in (length, *strides)) else 1
 
 
-def row_tile(device: Device, length: int, unit: int, resident: int, per_thread: int = 16) -> RowTile:
+def row_tile(device: Device, length: int, unit: int, resident: int) -> RowTile:
     """The tile for rows of `length`: the whole row up to `resident` elements, a part of it beyond.
 
-    `per_thread` elements go to each thread while 1024 threads suffice: 16 keep two 16-byte loads of
-    bfloat16 in flight and the float32 copies within 32 registers.
+    Each thread takes 16 elements while 1024 threads suffice: two 16-byte loads of bfloat16 in flight for
+    each tensor, in 16 registers as float32. Element by element (`unit` 1) every access needs a pointer
+    and a mask of its own, so that both limits are halved; without, kernels spill on some card.
     """
+    per_thread = 16
+    if unit == 1:
+        resident, per_thread = resident // 2, 8
     streams = length > resident
     block = min(8192, resident) if streams else max(MIN_BLOCK, triton.next_power_of_2(length))
     count = 1 if streams else max(1, SHORT_TILE // block)
@@ -93,7 +97,7 @@ def row_args(call: Call, names: Iterable[str], aligned: bool) -> list[tuple[str,
 
 
 def plan_rows(
-    call: Call, names: tuple[str, ...], whole: Any, streaming: Any, resident: int, per_thread: int = 16
+    call: Call, names: tuple[str, ...], whole: Any, streaming: Any, resident: int
 ) -> Plan | Rejected:
     """One launch over tensors of rows alone: `whole` takes tiles of whole rows of at most `resident`
     elements, `streaming` one row per program.
@@ -103,7 +107,7 @@ def plan_rows(
     """
     count, length, _ = rows(call[names[0]])
     unit = unit_of(call, names, names, length)
-    tile = row_tile(call.device, length, unit, resident, per_thread)
+    tile = row_tile(call.device, length, unit, resident)
     if rejected := too_large(count, length, tile):
         return rejected
     args = row_args(call, names, aligned=unit > 1)

@@ -6,10 +6,11 @@ import triton
 import triton.language as tl
 
 from portable.kernels._common.triton_math import exp_nonpositive
-from portable.kernels._common.triton_rows import divisible, plan_rows, row_starts
+from portable.kernels._common.triton_rows import ITEMSIZE, divisible, plan_rows, row_starts
 from portable.plan import Call, Plan, Rejected
 
-FORWARD_RESIDENT = 32768
+# Of one row, in the registers of 1024 threads; the gradient holds two tensors.
+FORWARD_RESIDENT_BYTES = 65536
 BACKWARD_RESIDENT = 16384
 
 
@@ -102,7 +103,8 @@ def softmax_backward_stream(
 
 def forward(call: Call) -> Plan | Rejected:
     """Plan y = softmax(x) over rows; x and y are [*, N] of one dtype."""
-    return plan_rows(call, ("x", "y"), softmax_rows, softmax_stream, FORWARD_RESIDENT)
+    resident = FORWARD_RESIDENT_BYTES // ITEMSIZE[call["x"].dtype]
+    return plan_rows(call, ("x", "y"), softmax_rows, softmax_stream, resident)
 
 
 def backward(call: Call) -> Plan | Rejected:

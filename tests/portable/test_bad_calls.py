@@ -27,10 +27,10 @@ SHAPES = st.lists(DIMS, max_size=5).map(tuple)
 
 JUNK = st.sampled_from(
     [
-        None, True, False, 0, 1, -1, 7, -9, 2**31, 10**30, 10**400, 0.0, -0.5, 1e300, float("nan"), float("inf"),
-        1j, "", "relu", "tf32", "gelu ", "softmax", b"x", "\N{SNOWMAN}" * 500, (), [], [1.0, 2.0], {}, {1, 2}, object(),
-        torch.float32, torch.device("meta"), torch.tensor, torch.Size([3]), np.float32(1.5), np.int64(1), range(3),
-        Ellipsis, torch.tensor(1.0), torch.tensor([1, 2]), np.zeros(2),
+        None, True, False, 0, 1, -1, 7, -9, 2**31, 10**30, 10**400, 10**5000, 0.0, -0.5, 1e300, 1j,
+        float("nan"), float("inf"), "", "relu", "tf32", "gelu ", b"x", "\N{SNOWMAN}" * 500, (), [], [1.0],
+        {}, {1, 2}, object(), range(3), Ellipsis, torch.float32, torch.device("meta"), torch.Size([3]),
+        torch.tensor, torch.tensor(1.0), torch.tensor([1, 2]), np.float32(1.5), np.int64(1), np.zeros(2),
     ]
 )  # fmt: skip
 
@@ -104,7 +104,7 @@ def _brief(value: Any) -> str:
         return f"<{type(value).__name__} {value.dtype} {value.layout} {value.device} {list(value.shape)}>"
     if isinstance(value, np.ndarray):
         return f"<ndarray {value.dtype} {value.shape}>"
-    return repr(value)[:40]
+    return "a long int" if isinstance(value, int) and abs(value) > 2**99 else repr(value)[:40]
 
 
 CONTEXTS = {
@@ -171,18 +171,21 @@ def perform(call: Call) -> Any:
     """The result, or None where the call was refused with one of our errors."""
     with warnings.catch_warnings(), CONTEXTS[call.context]():
         warnings.simplefilter("ignore")
+        with contextlib.suppress(errors.PortableError):
+            portable.explain(call.op, *call.args, **call.kwargs)
         try:
             return dispatch.op(call.op)(*call.args, **call.kwargs)
         except errors.PortableError as error:
-            assert str(error), "an error must say something"
-            assert len(str(error)) < 4000
+            assert 0 < len(str(error)) < 4000
             return None
 
 
 def exact(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         value = torch.from_numpy(value.copy())
-    return value.detach().as_subclass(torch.Tensor).double() if isinstance(value, torch.Tensor) else value
+    if isinstance(value, torch.Tensor):
+        return value.detach().as_subclass(torch.Tensor).double()
+    return float(value) if isinstance(value, int) and abs(value) > 2**62 else value
 
 
 def check_result(call: Call, result: Any) -> None:
@@ -192,7 +195,8 @@ def check_result(call: Call, result: Any) -> None:
     bound.pop("out", None)
     if any(getattr(each, "is_meta", False) for each in bound.values()):
         return
-    reference = catalog.load_entry(spec.reference.entry)(**{name: exact(each) for name, each in bound.items()})
+    entry = catalog.load_entry(spec.reference.entry)
+    reference = entry(**{name: exact(each) for name, each in bound.items()})
     wanted = reference if isinstance(reference, tuple) else (reference,)
     results = result if isinstance(result, tuple) else (result,)
     assert len(results) == len(wanted)
@@ -211,3 +215,242 @@ def test_a_call_gives_the_right_result_or_an_error_of_ours(call):
     result = perform(call)
     if result is not None:
         check_result(call, result)
+
+
+# One call per class, and the whole of what it says.
+
+X, W = torch.zeros(2, 3), torch.zeros(3)
+A, B = torch.zeros(4, 5), torch.zeros(5, 6)
+
+SAID = {
+    "a missing argument": (
+        lambda: portable.matmul(A),
+        errors.SignatureError,
+        "portable.matmul: needs 'b'. Call it as matmul(a, b, *, precision='ieee', out=None).",
+    ),
+    "an unknown argument": (
+        lambda: portable.softmax(X, dmi=0),
+        errors.SignatureError,
+        "portable.softmax: has no argument 'dmi'. Did you mean 'dim'? Call it as softmax(x, dim=-1).",
+    ),
+    "an argument called self": (
+        lambda: portable.softmax(X, self=0),
+        errors.SignatureError,
+        "portable.softmax: has no argument 'self'. Call it as softmax(x, dim=-1).",
+    ),
+    "an argument twice": (
+        lambda: portable.softmax(X, x=X),
+        errors.SignatureError,
+        "portable.softmax: got 'x' twice. Call it as softmax(x, dim=-1).",
+    ),
+    "a keyword given by position": (
+        lambda: portable.rms_norm(X, W, 1e-5),
+        errors.SignatureError,
+        "portable.rms_norm: takes 2 positional arguments but 3 were given."
+        " Call it as rms_norm(x, weight=None, *, eps=1e-06).",
+    ),
+    "no tensor": (
+        lambda: portable.softmax([1.0, 2.0]),
+        errors.NotATensorError,
+        "portable.softmax: argument 'x' is a list; expected a torch.Tensor, or an array with __dlpack__.",
+    ),
+    "no tensor, where one may be left out": (
+        lambda: portable.rms_norm(X, "ones"),
+        errors.NotATensorError,
+        "portable.rms_norm: argument 'weight' is a str;"
+        " expected a torch.Tensor or None, or an array with __dlpack__.",
+    ),
+    "a dtype": (
+        lambda: portable.swiglu(X.int(), X),
+        errors.DtypeError,
+        "portable.swiglu: argument 'gate' has dtype int32;"
+        " expected bfloat16 or float16 or float32 or float64."
+        " Convert it, for example with gate.to(torch.bfloat16).",
+    ),
+    "two dtypes": (
+        lambda: portable.matmul(A, B.half()),
+        errors.DtypeError,
+        "portable.matmul: argument 'b' has dtype float16; expected float32 beside 'a' of float32."
+        " Convert it, for example with b.to(torch.float32).",
+    ),
+    "a rank": (
+        lambda: portable.matmul(A[0], B),
+        errors.RankError,
+        "portable.matmul: argument 'a' has 1 dimensions; expected at least 2, as its shape is [..., M, K].",
+    ),
+    "no dimension at all": (
+        lambda: portable.softmax(torch.tensor(1.0)),
+        errors.RankError,
+        "portable.softmax: argument 'x' has 0 dimensions; expected at least 1, for 'dim' to choose from.",
+    ),
+    "a shape": (
+        lambda: portable.matmul(A, A),
+        errors.ShapeError,
+        "portable.matmul: argument 'b' has shape (4, 5);"
+        " expected [..., K, N] with K = 5, as in argument 'a'.",
+    ),
+    "leading dimensions": (
+        lambda: portable.swiglu(X, X[:1]),
+        errors.ShapeError,
+        "portable.swiglu: argument 'up' has shape (1, 3);"
+        " expected the leading dimensions (2,) of argument 'gate'.",
+    ),
+    "dimensions that do not broadcast": (
+        lambda: portable.matmul(A.expand(2, 4, 5), B.expand(3, 5, 6)),
+        errors.ShapeError,
+        "portable.matmul: argument 'b' has shape (3, 5, 6);"
+        " expected leading dimensions that broadcast with (2,) of argument 'a'.",
+    ),
+    "a result that no machine can address": (
+        lambda: portable.matmul(A[:1, :1].expand(2**40, 1), B[:1, :1].expand(1, 2**40)),
+        errors.ShapeError,
+        f"portable.matmul: argument 'a' has shape ({2**40}, 1); expected sizes that make 'c' smaller than"
+        f" 2^63 bytes, not of shape ({2**40}, {2**40}).",
+    ),
+    "a sparse tensor": (
+        lambda: portable.softmax(X.to_sparse()),
+        errors.LayoutError,
+        "portable.softmax: argument 'x' has layout torch.sparse_coo; expected a dense tensor."
+        " Call .to_dense() on it.",
+    ),
+    "a nested tensor": (
+        lambda: portable.softmax(torch.nested.nested_tensor([W, W])),
+        errors.LayoutError,
+        "portable.softmax: argument 'x' has layout nested; expected a dense tensor."
+        " Call .to_padded_tensor() on it.",
+    ),
+    "two devices": (
+        lambda: portable.matmul(A, B.to("meta")),
+        errors.DeviceError,
+        "portable.matmul: argument 'b' is on meta; expected cpu, where argument 'a' is."
+        " Move it with b.to('cpu').",
+    ),
+    "a parameter": (
+        lambda: portable.linear(X, X, activation="gleu"),
+        errors.ParameterError,
+        "portable.linear: argument 'activation' is 'gleu';"
+        " expected one of 'relu', 'gelu', 'gelu_tanh', 'silu', None. Did you mean 'gelu'?",
+    ),
+    "a number that is none": (
+        lambda: portable.layer_norm(X, eps=float("nan")),
+        errors.ParameterError,
+        "portable.layer_norm: argument 'eps' is nan; expected a float.",
+    ),
+    "a dimension": (
+        lambda: portable.softmax(X, dim=2),
+        errors.ParameterError,
+        "portable.softmax: argument 'dim' is 2; expected an int from -2 to 1, as 'x' has 2 dimensions.",
+    ),
+    "an output's shape": (
+        lambda: portable.matmul(A, B, out=torch.zeros(6, 4)),
+        errors.OutputError,
+        "portable.matmul: argument 'out' has shape (6, 4); expected (4, 6)."
+        " Allocate it with torch.empty((4, 6), dtype=torch.float32, device='cpu').",
+    ),
+    "an output's dtype": (
+        lambda: portable.matmul(A, B, out=torch.zeros(4, 6).half()),
+        errors.OutputError,
+        "portable.matmul: argument 'out' has dtype float16; expected float32.",
+    ),
+    "an output that is an input": (
+        lambda: portable.matmul(A[:, :4], A[:, :4], out=A[:, :4]),
+        errors.OutputError,
+        "portable.matmul: argument 'out' shares memory with argument 'a'; expected memory of its own.",
+    ),
+    "an output that overlaps itself": (
+        lambda: portable.matmul(A, B, out=torch.zeros(6).expand(4, 6)),
+        errors.OutputError,
+        "portable.matmul: argument 'out' has strides (0, 1) that overlap; expected one address per element.",
+    ),
+    "an output and a gradient": (
+        lambda: portable.matmul(A.clone().requires_grad_(), B, out=torch.zeros(4, 6)),
+        errors.OutputError,
+        "portable.matmul: argument 'out' was given where an argument requires a gradient;"
+        " expected no gradient. Leave out= away, or call under torch.no_grad().",
+    ),
+    "an output that cannot be written": (
+        lambda: portable.matmul(A.numpy(), B.numpy(), out=read_only((4, 6))),
+        errors.NotATensorError,
+        "portable.matmul: argument 'out' is a ndarray; expected an array that torch can take through DLPack",
+    ),
+    "a gradient through another library's array": (
+        lambda: portable.matmul(A.clone().requires_grad_(), B.numpy()),
+        errors.UnsupportedGradientError,
+        "portable.matmul: no gradient: another library's array is among the arguments."
+        " Pass torch tensors alone, or call under torch.no_grad().",
+    ),
+    "a second derivative": (
+        lambda: dispatch.op("softmax_backward")(X.clone().requires_grad_(), X).sum().backward(),
+        errors.UnsupportedGradientError,
+        "portable.softmax_backward: no gradient",
+    ),
+    "an op": (
+        lambda: portable.sofmax,
+        errors.UnknownOpError,
+        "portable has no op 'sofmax'. Did you mean 'softmax'? The ops are ",
+    ),
+    "a pin": (
+        lambda: pinned("triton"),
+        errors.PinError,
+        "portable.softmax: PORTABLE_IMPL pins 'triton', but it cannot run x float32[2, 3], ",
+    ),
+    "a pin that names nothing": (
+        lambda: pinned("trition"),
+        errors.PinError,
+        "portable.softmax: portable.using pins 'trition', but the op has ",
+    ),
+}
+
+
+def read_only(shape: tuple[int, ...]) -> np.ndarray:
+    array = np.zeros(shape, dtype=np.float32)
+    array.flags.writeable = False
+    return array
+
+
+def pinned(name: str) -> None:
+    with portable.using(softmax=name):
+        portable.softmax(X)
+
+
+@pytest.mark.parametrize("mistake, cls, message", SAID.values(), ids=SAID)
+def test_each_mistake_is_named(mistake, cls, message):
+    with pytest.raises(cls) as caught:
+        mistake()
+    assert type(caught.value) is cls
+    said = str(caught.value)
+    assert said == message if message.endswith((".", "?")) else said.startswith(message)
+
+
+def test_a_mistake_is_named_again_after_a_good_call():
+    """What is remembered of a good call is not taken for a bad one."""
+    rows = torch.ones(2, 4)
+    portable.rms_norm(rows, rows[0])
+    with pytest.raises(errors.DeviceError):
+        portable.rms_norm(rows, rows[0].to("meta"))
+    assert portable.rms_norm(rows.to("meta"), rows[0].to("meta")).is_meta
+    product = torch.empty(2, 2)
+    portable.matmul(rows, rows.mT, out=product)
+    square = torch.ones(2, 2)
+    portable.matmul(square, square, out=product)
+    with pytest.raises(errors.OutputError):
+        portable.matmul(square, square, out=square)
+
+
+def test_a_result_that_the_library_cannot_hold_says_so():
+    with pytest.raises(errors.PortableError, match=r"cannot return a torch\.bfloat16 result as a ndarray"):
+        portable.rms_norm(X.bfloat16(), W.numpy())
+
+
+def test_reversed_arrays_are_copied():
+    """torch's own from_dlpack ends the process on a negative stride."""
+    rows = np.arange(6, dtype=np.float32).reshape(2, 3)
+    assert np.allclose(portable.softmax(rows[:, ::-1]), portable.softmax(rows)[:, ::-1])
+
+
+def test_errors_under_compile_carry_the_sentence():
+    def f(x):
+        return portable.softmax(x, dim=5)
+
+    with pytest.raises(Exception, match="argument 'dim' is 5; expected an int from -2 to 1"):
+        torch.compile(f, fullgraph=True, backend="eager")(X)

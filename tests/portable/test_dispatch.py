@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -67,6 +69,20 @@ def test_strided_rows_reach_the_kernel_as_the_layout_says(twice):
 def test_empty_outputs_launch_nothing(twice, toy):
     assert twice(torch.empty(0, 3)).shape == (0, 3)
     assert not [what for what, _ in toy if what == "launch"]
+
+
+def test_a_launch_without_blocks_is_left_out(twice, toy, monkeypatch):
+    """Found on the card 2026-11-21: gradients over no rows launch only what writes their zeros."""
+    original = dispatch.choose.choose
+
+    def with_an_empty_one(*args):
+        candidate = original(*args)
+        empty = replace(candidate.plan.launches[0], grid=(0, 1, 1))
+        return replace(candidate, plan=replace(candidate.plan, launches=(empty, *candidate.plan.launches)))
+
+    monkeypatch.setattr(dispatch.choose, "choose", with_an_empty_one)
+    assert torch.equal(twice(torch.ones(2, 3)), torch.full((2, 3), 2.0))
+    assert [what for what, _ in toy].count("launch") == 1
 
 
 def test_using_pins_by_name_and_language(twice):
