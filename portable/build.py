@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from portable import cache, triton_build
+from portable import cache, catalog, triton_build
 from portable.backend import Backend, CodeObject
 from portable.errors import LaunchError
 from portable.plan import Device, Launch, NativeKernel, Pointer, Scalar, TritonKernel
@@ -79,7 +79,8 @@ def _build_triton(
 
 
 def _build_native(kernel: NativeKernel, backend: Backend, device: Device) -> CodeObject:
-    includes = (backend.folder, kernel.source.parent, kernel.source.parent.parent)
+    # An op from elsewhere may include this package's _common/ headers: they belong to the key as well.
+    includes = (backend.folder, kernel.source.parent, kernel.source.parent.parent, *catalog.kernel_roots())
     name = cache.key(
         source_text(kernel.source, includes),
         repr(kernel.defines),

@@ -43,7 +43,7 @@ def magnitude(
     x - mean cancels, and the bias may cancel again.
     The variance sums squares of centred values, so its error is relative and covered by |ref|.
     """
-    mean, r = _statistics(x, eps)
+    _, r = _statistics(x, eps)
     scale = r * (x.abs() + _mean_scale(x))
     scale = scale if weight is None else scale * weight.abs()
     return {"y": scale if bias is None else scale + bias.abs()}

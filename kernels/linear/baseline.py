@@ -18,7 +18,9 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, activation:
 
 def activation_backward(dy: Tensor, z: Tensor, activation: str) -> Tensor:
     if activation in ("gelu", "gelu_tanh"):
-        return torch.ops.aten.gelu_backward(dy, z, approximate="tanh" if activation == "gelu_tanh" else "none")
+        return torch.ops.aten.gelu_backward(
+            dy, z, approximate="tanh" if activation == "gelu_tanh" else "none"
+        )
     if activation == "relu":
         return torch.ops.aten.threshold_backward(dy, z, 0)
     return torch.ops.aten.silu_backward(dy, z)

@@ -10,7 +10,19 @@ from portable.conformance import cli, demo, record
 
 def test_a_conforming_run_is_zero_and_recorded(norm, tmp_path, capsys):
     file = tmp_path / "r.json"
-    argv = ["run", "--ops", "toy_norm", "--impl", "plain", "--tier", "smoke", "-k", "/N=", "--record", str(file)]
+    argv = [
+        "run",
+        "--ops",
+        "toy_norm",
+        "--impl",
+        "plain",
+        "--tier",
+        "smoke",
+        "-k",
+        "/N=",
+        "--record",
+        str(file),
+    ]
     assert cli.main(argv) == 0
     out = capsys.readouterr().out
     assert "\nconforming: " in out and "\x1b" not in out

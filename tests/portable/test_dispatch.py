@@ -147,7 +147,7 @@ def test_tuned_entries_come_before_the_default(twice, tmp_path):
             "not one of",
         ),
         (
-            "{op: twice, implementation: toy, arch: toy1, when: 'Q', config: {FACTOR: 3}, source: s, date: d}",
+            "{op: twice, implementation: toy, arch: toy1, when: Q, config: {FACTOR: 3}, source: s, date: d}",
             "Q",
         ),
         ("{op: twice, implementation: toy, arch: toy1, confg: {FACTOR: 3}, source: s, date: d}", "config"),
