@@ -137,7 +137,9 @@ template <> DEVICE words<4> load_words_once<4>(const void* address) {
 }
 template <> DEVICE words<8> load_words_once<8>(const void* address) {
     words<8> value;
-    asm("ld.global.L1::no_allocate.v2.u32 {%0, %1}, [%2];" : "=r"(value.w[0]), "=r"(value.w[1]) : "l"(address));
+    asm("ld.global.L1::no_allocate.v2.u32 {%0, %1}, [%2];"
+        : "=r"(value.w[0]), "=r"(value.w[1])
+        : "l"(address));
     return value;
 }
 template <> DEVICE words<16> load_words_once<16>(const void* address) {

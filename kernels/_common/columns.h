@@ -7,8 +7,8 @@
 // Floats of shared memory that `write_columns` needs: none where a block holds one row.
 constexpr int COLUMN_SCRATCH = ROWS > 1 ? THREADS * CHUNKS * VEC : 1;
 
-// Adds up what the row slots of a block have summed, in slot order, and writes it to `target` (length floats).
-// All threads of the block take part.
+// Adds up what the row slots of a block have summed, in slot order, and writes it to `target` (length
+// floats). All threads of the block take part.
 DEVICE void write_columns(const float (&sum)[CHUNKS][VEC], float (&scratch)[COLUMN_SCRATCH], float* target,
                           int length) {
     if constexpr (ROWS == 1) {

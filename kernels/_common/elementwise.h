@@ -21,11 +21,12 @@ DEVICE Place locate(int64_t rows, int64_t length, int across) {
 
 // Rounds and stores the lane's vectors, element by element through `value(chunk, i)`.
 template <class Value> DEVICE void store_values(T* row, const Place& place, Value value) {
+    T* lane_row = at_lane(row) + place.base;
 #pragma unroll
     for (int c = 0; c < CHUNKS; ++c) {
         float rounded[VEC];
 #pragma unroll
         for (int i = 0; i < VEC; ++i) rounded[i] = value(c, i);
-        store_cell(at_lane(row) + place.base + c * CHUNK, place.base + chunk_column(c), place.length, rounded);
+        store_cell(lane_row + c * CHUNK, place.base + chunk_column(c), place.length, rounded);
     }
 }

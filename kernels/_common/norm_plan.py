@@ -169,7 +169,11 @@ def _split(
     x = views["x"]
     dtype = call["x"].dtype
     save = bool(_parameters(call, parameters))
-    kind = row_class(dtype, x.length, aligned, chunks=2, most_chunks=2, streamed=2)
+    # Two statistics beside weights wider than x leave no registers for rows of 1024 lanes.
+    crowded = statistics > 1 and any(call[name].dtype != dtype for name in _parameters(call, parameters))
+    kind = row_class(
+        dtype, x.length, aligned, chunks=2, most_chunks=2, streamed=2, most_lanes=512 if crowded else 1024
+    )
     if x.count > MAX_GRID * kind.rows_per_block:
         return Rejected(f"{x.count} rows exceed the grid")
     stage = "backward_rows" if kind.resident else "backward_stream"

@@ -20,6 +20,7 @@ ITEMSIZE = {"bfloat16": 2, "float16": 2, "float32": 4}
 MAX_THREADS = 1024
 MAX_GRID = 2**31 - 1
 SHORT_TILE = 2048  # elements a program takes, in several rows, where one row is shorter than that
+STREAM_TILE = 4096  # elements of a long row at a time; with 8192, ptxas spills in layer_norm on sm_100
 MIN_BLOCK = 16
 
 
@@ -73,7 +74,7 @@ def row_tile(device: Device, length: int, unit: int, resident: int) -> RowTile:
     if unit == 1:
         resident, per_thread = resident // 2, 8
     streams = length > resident
-    block = min(8192, resident) if streams else max(MIN_BLOCK, triton.next_power_of_2(length))
+    block = min(STREAM_TILE, resident) if streams else max(MIN_BLOCK, triton.next_power_of_2(length))
     count = 1 if streams else max(1, SHORT_TILE // block)
     return RowTile(count, block, unit, warps(device, count * block // per_thread), streams)
 

@@ -2,10 +2,11 @@
 // centred values, taken after the mean is known.
 //
 // PASS names the one kernel to build. FORWARD, BACKWARD and BACKWARD_ROWS hold the row in registers;
-// FORWARD_STREAM and BACKWARD_STREAM read rows of any length three times. BACKWARD also sums dweight and dbias
-// over the rows of its persistent blocks; beside BACKWARD_ROWS and BACKWARD_STREAM, COLUMNS does that in a pass
-// of its own from the saved mean and 1 / deviation of each row. HAS_WEIGHT, HAS_BIAS = 0: the pointer is null.
-// SAVE = 0: `saved` is null. RESIDENT: blocks per multiprocessor that BACKWARD leaves registers for.
+// FORWARD_STREAM and BACKWARD_STREAM read rows of any length three times. BACKWARD also sums dweight and
+// dbias over the rows of its persistent blocks; beside BACKWARD_ROWS and BACKWARD_STREAM, COLUMNS does that
+// in a pass of its own from the saved mean and 1 / deviation of each row. HAS_WEIGHT, HAS_BIAS = 0: the
+// pointer is null. SAVE = 0: `saved` is null. RESIDENT: blocks per multiprocessor that BACKWARD leaves
+// registers for.
 #include "_common/columns.h"
 
 #define FORWARD 1
@@ -46,8 +47,8 @@ DEVICE float lane_squares(const cell<T, VEC> (&held)[CHUNKS], float mean, Index 
 
 #if PASS == FORWARD || PASS == FORWARD_STREAM
 template <class Index>
-DEVICE void normalize(const cell<T, VEC> (&held)[CHUNKS], const W* scales, const W* shifts, T* target, Index base,
-                      Index length, float mean, float r) {
+DEVICE void normalize(const cell<T, VEC> (&held)[CHUNKS], const W* scales, const W* shifts, T* target,
+                      Index base, Index length, float mean, float r) {
 #pragma unroll
     for (int c = 0; c < CHUNKS; ++c) {
         const Index column = base + chunk_column(c);
@@ -184,8 +185,8 @@ struct Held {
     }
 
     template <class Index>
-    DEVICE void store(T* dx_row, const W* scales, float mean, float r, float mean_g, float mean_gn, Index base,
-                      Index length) const {
+    DEVICE void store(T* dx_row, const W* scales, float mean, float r, float mean_g, float mean_gn,
+                      Index base, Index length) const {
 #pragma unroll
         for (int c = 0; c < CHUNKS; ++c) {
             const cell<W, VEC> factor = scale(scales, c, base, length);
@@ -328,10 +329,12 @@ void layer_norm_backward_stream(const T* dy, const T* x, const W* weight, T* dx,
         saved[2 * static_cast<int64_t>(block_x()) + 1] = r;
     }
 
+    const float mean_g = means[1] * per_element;
+    const float mean_gn = products[1] * per_element * r;
     for (int64_t base = 0; base < length; base += TILE) {
         Held held;
         held.load<true>(dy_row, x_row, base, length);
-        held.store(dx_row, scales, mean, r, means[1] * per_element, products[1] * per_element * r, base, length);
+        held.store(dx_row, scales, mean, r, mean_g, mean_gn, base, length);
     }
 }
 #endif

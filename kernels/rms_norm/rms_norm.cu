@@ -85,7 +85,9 @@ void rms_norm_forward_stream(const T* x, const W* weight, T* y, int64_t length, 
 #pragma unroll
         for (int c = 0; c < CHUNKS; ++c) {
             cell<W, VEC> scale;
-            if constexpr (HAS_WEIGHT) scale = load_cell<false>(scales + base + c * CHUNK, base + chunk_column(c), length);
+            if constexpr (HAS_WEIGHT) {
+                scale = load_cell<false>(scales + base + c * CHUNK, base + chunk_column(c), length);
+            }
             float value[VEC];
 #pragma unroll
             for (int i = 0; i < VEC; ++i) {
@@ -225,7 +227,9 @@ void rms_norm_backward_stream(const T* dy, const T* x, const W* weight, T* dx, f
 #pragma unroll
         for (int c = 0; c < CHUNKS; ++c) {
             cell<W, VEC> scale;
-            if constexpr (HAS_WEIGHT) scale = load_cell<false>(scales + base + c * CHUNK, base + chunk_column(c), length);
+            if constexpr (HAS_WEIGHT) {
+                scale = load_cell<false>(scales + base + c * CHUNK, base + chunk_column(c), length);
+            }
 #pragma unroll
             for (int i = 0; i < VEC; ++i) {
                 const float value = held_x[c][i];
@@ -251,7 +255,9 @@ void rms_norm_backward_stream(const T* dy, const T* x, const W* weight, T* dx, f
 #pragma unroll
         for (int c = 0; c < CHUNKS; ++c) {
             cell<W, VEC> scale;
-            if constexpr (HAS_WEIGHT) scale = load_cell<false>(scales + base + c * CHUNK, base + chunk_column(c), length);
+            if constexpr (HAS_WEIGHT) {
+                scale = load_cell<false>(scales + base + c * CHUNK, base + chunk_column(c), length);
+            }
             float value[VEC];
 #pragma unroll
             for (int i = 0; i < VEC; ++i) {
