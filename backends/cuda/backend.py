@@ -203,7 +203,7 @@ def cubin_resources(cubin: bytes, entry: str) -> Resources:
 
     import triton
 
-    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+    tool = Path(str(triton.__file__)).parent / "backends/nvidia/bin/cuobjdump"
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
