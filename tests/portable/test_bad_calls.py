@@ -17,6 +17,7 @@ import portable
 from portable import catalog, dispatch, errors
 from portable.spec import Input, Spec
 
+pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 OPS = sorted(catalog.op_folders())
 DTYPES = (
     "bfloat16", "float16", "float32", "float64", "float8_e4m3fn", "int8", "uint8", "int32", "int64", "bool",
