@@ -98,8 +98,12 @@ def pinned(spec: Spec) -> tuple[str, frozenset[str]] | None:
         names = frozenset().union(*(_admitted(spec, language) for language in languages))
     if not names:
         legal = [implementation.name for implementation in spec.implementations]
-        raise PinError(spec.op, wanted, f"the op has only {listed(legal)}")
+        raise PinError(spec.op, wanted, f"the op has only {listed(legal)}", _source(spec))
     return wanted, names
+
+
+def _source(spec: Spec) -> str:
+    return settings.source(spec.op if settings.pin(spec.op) is not None else spec.folder.name)
 
 
 def _admitted(spec: Spec, wanted: str) -> frozenset[str]:
@@ -164,7 +168,8 @@ def choose(question: Question, backend: Backend, device: Device) -> Candidate:
     pin = pinned(question.spec)
     if pin is not None:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in refused if name in pin[1])
-        raise PinError(question.spec.op, pin[0], f"it cannot run {question} on {device}: {reasons}")
+        why = f"it cannot run {question} on {device}: {reasons}"
+        raise PinError(question.spec.op, pin[0], why, _source(question.spec))
     raise NoImplementationError(question.spec.op, str(device), refused, str(question))
 
 

@@ -52,6 +52,11 @@ def pin(op: str) -> str | None:
     return _environment.get(op)
 
 
+def source(op: str) -> str:
+    """What pins `op`, for messages."""
+    return "portable.using" if op in _scoped.get() else "PORTABLE_IMPL"
+
+
 def scoped() -> Mapping[str, str]:
     """What `using` has pinned here, for `restored`."""
     return _scoped.get()
