@@ -96,7 +96,7 @@ def test_using_pins_by_name_and_language(twice):
 
 
 def test_a_pin_that_cannot_run_raises(twice):
-    with portable.using(twice="picky"), pytest.raises(errors.PinError, match="using pins.*needs N of 64"):
+    with portable.using(twice="picky"), pytest.raises(errors.PinError, match=r"using pins .* needs N of 64"):
         twice(torch.ones(2, 3))
 
 
