@@ -393,7 +393,7 @@ SAID = {
     "a pin": (
         lambda: pinned("triton"),
         errors.PinError,
-        "portable.softmax: PORTABLE_IMPL pins 'triton', but it cannot run x float32[2, 3], ",
+        "portable.softmax: portable.using pins 'triton', but it cannot run x float32[2, 3], ",
     ),
     "a pin that names nothing": (
         lambda: pinned("trition"),

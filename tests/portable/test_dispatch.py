@@ -196,3 +196,21 @@ def test_the_memo_is_bounded(twice, monkeypatch):
     for rows in range(1, 40):
         twice(torch.ones(rows, 3))
         assert len(twice.memo) <= 8
+
+
+def test_a_gradient_runs_under_the_pins_of_its_forward(monkeypatch):
+    """Found on the card 2026-11-21: autograd's threads are outside any `using`."""
+    from threading import Thread
+
+    seen = []
+    original = portable.softmax_backward.run
+    monkeypatch.setattr(
+        portable.softmax_backward, "run", lambda *a: seen.append(settings.pin("softmax")) or original(*a)
+    )
+    x = torch.randn(2, 3, requires_grad=True)
+    with portable.using(softmax="torch"):
+        y = portable.softmax(x).sum()
+    thread = Thread(target=y.backward)
+    thread.start()
+    thread.join()
+    assert seen == ["torch"] and x.grad is not None
