@@ -123,7 +123,7 @@ class Op:
 
     def run(self, inputs: Sequence[Any], params: Sequence[Any], out: Any = None) -> Any:
         """Compute on real tensors, the direct path: no autograd, no tracing."""
-        key: list[Any] = [settings.scope(), *params]
+        key: list[Any] = [settings.scope(), *params, *map(type, params)]  # True == 1 == 1.0
         try:
             for t in inputs if out is None else (*inputs, out):
                 if isinstance(t, torch.Tensor):

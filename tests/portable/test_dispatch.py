@@ -214,3 +214,11 @@ def test_a_gradient_runs_under_the_pins_of_its_forward(monkeypatch):
     thread.start()
     thread.join()
     assert seen == ["torch"] and x.grad is not None
+
+
+def test_a_memoised_call_does_not_let_a_wrong_type_pass():
+    x = torch.randn(2, 3)
+    assert portable.softmax(x, 1).shape == (2, 3)
+    for wrong in (True, 1.0):
+        with pytest.raises(errors.ParameterError, match="dim"):
+            portable.softmax(x, wrong)
