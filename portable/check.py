@@ -204,8 +204,9 @@ def run(job: Job) -> Outcome:
     except (CompileError, LaunchError) as error:
         return outcome("CompileError", None, 0, f"{job.case}: {error}")
     shared = found.shared + code.shared
-    if found.spills:
-        return outcome("Spills", found, shared, f"{job.case}: {found.spills} registers go to memory")
+    if found.spills or found.stack:
+        what = f"{job.case}: {found.spills} registers go to memory, {found.stack} bytes of stack a thread"
+        return outcome("Spills", found, shared, what)
     if shared > device.shared_memory:
         return outcome(
             "TooMuchShared", found, shared, f"{job.case}: the card has {device.shared_memory} bytes"

@@ -115,8 +115,8 @@ def backward_plan(
             resident = 1
         elif fused.vector > 1 and fused.tail:
             resident = max(resident - 1, 1)
-        elif fused.vector > 1 and wide:
-            resident = min(resident, 2)
+        elif fused.vector > 1 and (wide or call.device.arch == "sm_100"):
+            resident = min(resident, 2)  # a third spills: 8 bytes on sm_100 (compiled 2026-11-21)
         return _fused(call, op, source, parameters, fused, views, resident)
     return _split(call, op, source, parameters, aligned, views, statistics)
 
