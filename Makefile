@@ -1,4 +1,4 @@
-# make demo   a venv, the package, and the main job on real input
+# make demo   a venv, the package, and the main job on real input (PORTABLE_BACKEND=rocm: an AMD card)
 # make test   the same set-up, then ruff, pyright and the tests
 # make lint   ruff and pyright alone
 # make docs   write docs/ops/<op>.md from the specs, and docs/errors.md
@@ -15,7 +15,10 @@ INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint c
 .PHONY: demo test lint docs clean
 .DELETE_ON_ERROR:
 
-demo: $(VENV)/installed
+# An AMD card that is not there is emulated, which takes a compiler.
+EMULATE := $(if $(filter 1,$(PORTABLE_EMULATE))$(filter rocm,$(PORTABLE_BACKEND)),-emulate)
+
+demo: $(VENV)/installed$(EMULATE)
 	$(BIN)/python -m portable.conformance.demo
 
 # pytest, not python -m pytest: with the root on the path, kernels/ would hide the PyPI package of that name.
@@ -37,6 +40,10 @@ $(VENV)/bin/python:
 $(VENV)/installed: $(VENV)/bin/python pyproject.toml constraints.txt
 	$(INSTALL) setuptools
 	$(INSTALL) --no-build-isolation --editable .
+	touch $@
+
+$(VENV)/installed-emulate: $(VENV)/installed
+	$(INSTALL) --no-build-isolation --editable '.[emulate]'
 	touch $@
 
 $(VENV)/installed-test: $(VENV)/installed

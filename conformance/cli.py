@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(arguments)
     args.arguments = arguments
     try:
-        _choose_device(getattr(args, "device", None))
+        _choose_device(args)
         return args.command(args)
     except BackendError as error:
         print(f"portable-conformance: {error}", file=sys.stderr)
@@ -67,7 +67,16 @@ def _parser() -> argparse.ArgumentParser:
     again = command("rerun", rerun_command, "Run one case again and print what the judge sees.")
     again.add_argument("case", metavar="CASE")
     for sub in (run, again):
-        sub.add_argument("--device", metavar="VENDOR", help=f"one of {', '.join(catalog.vendors())}")
+        sub.add_argument(
+            "--device",
+            metavar="VENDOR[:ARCH]",
+            help=f"one of {', '.join(catalog.vendors())}; an AMD card that is not there is emulated",
+        )
+        software = sub.add_mutually_exclusive_group()
+        software.add_argument("--emulate", action="store_true", help="use a card made of software")
+        software.add_argument(
+            "--require-hardware", action="store_true", help="never use one: exit code 3 without the card"
+        )
         sub.add_argument("--impl", help="implementations, comma separated (default: all)")
     run.add_argument("--bench", action="store_true", help="time the bench cases too (needs a GPU)")
     run.add_argument(
@@ -84,16 +93,41 @@ def _seconds(text: str) -> float:
     return value
 
 
-def _choose_device(name: str | None) -> None:
-    """Make `name` the active backend; the environment's choice, or the card that is there, without it."""
+def _choose_device(args: Any) -> None:
+    """Make the card that the arguments name the active one; without any, the environment's choice or the
+    card that is there."""
+    name = getattr(args, "device", None)
+    hardware = getattr(args, "require_hardware", False)
+    emulate = True if getattr(args, "emulate", False) else False if hardware else None
     if name is None:
-        return
-    if name not in catalog.vendors():
+        if emulate is not None:
+            machine.choose(emulate=emulate)
+    else:
+        _choose_named(name, emulate)
+    if hardware and machine.main_backend().device_type == "cpu":
+        raise BackendError(f"--require-hardware: {portable.device()} is no card")
+
+
+def _choose_named(name: str, emulate: bool | None) -> None:
+    vendor, _, arch = name.partition(":")
+    if vendor not in catalog.vendors():
         known = ", ".join(catalog.vendors())
-        raise Mistake(f"--device {name}: expected one of {known}.{nearest(name, catalog.vendors())}")
-    if os.environ.get("PORTABLE_BACKEND") != name:
-        os.environ["PORTABLE_BACKEND"] = name
-        machine.reset()
+        raise Mistake(f"--device {name}: expected one of {known}.{nearest(vendor, catalog.vendors())}")
+    if not arch:
+        if emulate is not None or os.environ.get("PORTABLE_BACKEND") != vendor:
+            machine.choose(vendor, emulate=emulate)
+        return
+    cards = machine.backend_class(vendor)(catalog.vendors()[vendor]).targets()
+    if arch not in [card.arch for card in cards]:
+        known = ", ".join(card.arch for card in cards) or "no architecture by name"
+        raise Mistake(f"--device {name}: {vendor} has {known}")
+    machine.choose(vendor, arch, emulate)
+    chosen = machine.selection()
+    if chosen.error is not None or portable.device().arch == arch:
+        return
+    if emulate is False:
+        raise BackendError(f"--device {name} --require-hardware: the card here is {portable.device()}")
+    machine.choose(vendor, arch, emulate=True)
 
 
 def _ops(text: str | None) -> list[str]:
@@ -157,6 +191,8 @@ def run_command(args: Any) -> int:
     if args.record and not os.path.isdir(os.path.dirname(os.path.abspath(args.record))):
         raise Mistake(f"--record {args.record}: there is no such folder")
     print(f"{info}, {len(selected)} cases of {len(ops)} ops, tier {args.tier}")
+    if info.emulated:
+        print(f"Emulated: the machine code for {info.arch} is executed by the CPU. It tells no time.")
     asked = [*selected, *_behaviours(args, ops)]
     total = sum(
         1 for case in asked for name in runner.implementations(case.op) if impls is None or name in impls
@@ -250,7 +286,8 @@ def rerun_command(args: Any) -> int:
 
 
 def _suffix(args: Any) -> str:
-    return f" --device {args.device}" if args.device else ""
+    device = f" --device {args.device}" if args.device else ""
+    return device + (" --emulate" if args.emulate else "")
 
 
 def paragraph(result: runner.Result, suffix: str = "") -> str:

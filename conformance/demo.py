@@ -1,8 +1,13 @@
-"""`python -m portable.conformance.demo`: every op once on real data, against float64, with its reasons."""
+"""`python -m portable.conformance.demo`: every op once on real data, against float64, with its reasons.
+
+On a card made of software: every implementation of every op, on a sixteenth of the data or less, and no
+times.
+"""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import statistics
 import sys
 import time
@@ -17,16 +22,22 @@ from portable.conformance import oracle, runner
 from portable.conformance.cases import Case, make_shape
 from portable.conformance.cli import print_table
 
+_SMALLER = 4  # by how much each size is less on a card made of software
 
-def demo_cases(device: torch.device) -> list[Case]:
+
+def demo_cases(device: torch.device, emulated: bool = False) -> list[Case]:
     """Each public op's demo sizes, in bfloat16 and float32 on a GPU, in float32 on the CPU."""
-    wanted = ("float32",) if device.type == "cpu" else ("bfloat16", "float32")
+    wanted = ("bfloat16", "float32") if device.type != "cpu" or emulated else ("float32",)
     found = []
     for op in portable.ops():
         spec = catalog.spec(op)
         if spec.demo is None:
             continue
-        shape = make_shape(spec, spec.demo.axes, spec.demo.leading, spec.demo.params, spec.demo.absent)
+        axes, leading = spec.demo.axes, spec.demo.leading
+        if emulated:
+            axes = {name: max(size // _SMALLER, 1) for name, size in axes.items()}
+            leading = {name: tuple(max(n // _SMALLER, 1) for n in lead) for name, lead in leading.items()}
+        shape = make_shape(spec, axes, leading, spec.demo.params, spec.demo.absent)
         for name in wanted:
             row = next((row for row in spec.types if row[spec.type_variables[0]] == name), None)
             if row is not None:
@@ -56,7 +67,7 @@ def device_time(call: Callable[[], object], device: torch.device) -> float:
     return statistics.median(times)
 
 
-def show(case: Case, device: torch.device) -> tuple[tuple[str, ...], str]:
+def show(case: Case, device: torch.device, timed: bool = True) -> tuple[tuple[str, ...], str]:
     """One row of the table, and a sentence if the result is outside its bound (else "")."""
     spec = catalog.spec(case.op)
     question = oracle.ask(case, spec)
@@ -65,7 +76,8 @@ def show(case: Case, device: torch.device) -> tuple[tuple[str, ...], str]:
     } | case.params
     op = getattr(portable, case.op)
     explanation = portable.explain(case.op, **arguments)
-    result = op(**arguments)
+    with contextlib.nullcontext() if timed else runner.poisoned_memory():
+        result = op(**arguments)
     runner.synchronize(device)
     outputs = result if isinstance(result, tuple) else (result,)
     verdicts = [
@@ -73,7 +85,7 @@ def show(case: Case, device: torch.device) -> tuple[tuple[str, ...], str]:
         for got, expected in zip(outputs, question.expected.values(), strict=True)
     ]
     worst = max(verdicts, key=lambda verdict: (not verdict.passed, verdict.worst))
-    microseconds = device_time(lambda: op(**arguments), device)
+    time_text = f"{device_time(lambda: op(**arguments), device):.1f}" if timed else "-"
     choice = explanation.choice
     row = (
         case.op,
@@ -83,10 +95,26 @@ def show(case: Case, device: torch.device) -> tuple[tuple[str, ...], str]:
         "ok" if worst.passed else worst.state,
         f"{worst.worst:.3f}",
         f"{max(verdict.max_abs for verdict in verdicts):.2e}",
-        f"{microseconds:.1f}",
+        time_text,
         choice.reason if choice is not None else "-",
     )
-    return row, "" if worst.passed else f"{case.id}: {worst}"
+    return row, "" if worst.passed else f"{case.id} on {row[3]}: {worst}"
+
+
+def show_each(case: Case, device: torch.device) -> list[tuple[tuple[str, ...], str]]:
+    """A row for every implementation that the card builds, pinned; those that refuse the case say why."""
+    found = []
+    head = (case.op, str(case.shape).replace(",", " "), case.dtype(catalog.spec(case.op).type_variables[0]))
+    for name in runner.implementations(case.op):
+        try:
+            with portable.using(**{case.op: name}):
+                found.append(show(case, device, timed=False))
+        except errors.PortableError as error:
+            state, message = runner.classify(error, name)
+            supported = state != "NotSupported"
+            row = (*head, name, state, "-", "-", "-", "-" if supported else message)
+            found.append((row, f"{case.id} on {name}: {message}" if supported else ""))
+    return found
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -102,23 +130,21 @@ def main(argv: list[str] | None = None) -> int:
         print(f"portable: {error}", file=sys.stderr)
         return 3
     rows, problems = [], []
-    for case in demo_cases(device):
+    for case in demo_cases(device, info.emulated):
         if wanted and case.op not in wanted:
             continue
         try:
-            row, problem = show(case, device)
+            found = show_each(case, device) if info.emulated else [show(case, device)]
         except errors.PortableError as error:
-            row, problem = (
-                (case.op, str(case.shape), "-", "-", type(error).__name__, "-", "-", "-", "-"),
-                str(error),
-            )
-        rows.append(row)
-        if problem:
-            problems.append(problem)
+            row = (case.op, str(case.shape), "-", "-", type(error).__name__, "-", "-", "-", "-")
+            found = [(row, str(error))]
+        rows += [row for row, _ in found]
+        problems += [problem for _, problem in found if problem]
     print(f"portable {portable.__version__} on {info}")
     head = ("op", "size", "dtype", "ran", "result", "worst |err|/bound", "max |err|", "us", "why this one")
     print_table(head, rows)
-    print("Errors are against float64 from the same input bits; times are one call, host included.")
+    times = "an emulated card tells no time" if info.emulated else "times are one call, host included"
+    print(f"Errors are against float64 from the same input bits; {times}.")
     for problem in problems:
         print(problem, file=sys.stderr)
     return 1 if problems else 0

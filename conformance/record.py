@@ -59,7 +59,7 @@ class RecordError(ValueError):
 
 def header(device: Any, argv: Sequence[str], tier: str) -> dict[str, Any]:
     """What the run ran on: `device` is a `portable.plan.Device`, `argv` the arguments after the program."""
-    driver, toolkit = _driver_and_toolkit(device.vendor)
+    driver, toolkit = (None, None) if device.emulated else _driver_and_toolkit(device.vendor)
     commit, dirty = _commit()
     return {
         "device": device.name,

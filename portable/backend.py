@@ -17,7 +17,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, ClassVar
 
-from portable.plan import Device, NativeKernel
+from portable.errors import BackendError
+from portable.plan import Device, KernelArgument, NativeKernel
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,16 @@ class CodeObject:
     scratch_pointers: int = 0
 
 
+@dataclass(frozen=True)
+class Trace:
+    """What one launch did, as counted: `rows` are (label, value), `lines` are (source line, instructions)."""
+
+    kernel: str
+    grid: tuple[int, int, int]
+    rows: list[tuple[str, Any]]
+    lines: list[tuple[str, int]]
+
+
 class Backend(ABC):
     """One vendor. Instances are made once per process; every method may be called from any thread."""
 
@@ -87,6 +98,15 @@ class Backend(ABC):
     @abstractmethod
     def detect(cls, machine: Machine) -> Detection:
         """Look for a card without starting a driver, a context or a process."""
+
+    @classmethod
+    def emulation(cls, machine: Machine) -> Detection | None:
+        """Whether a card made of software can stand in for the vendor's; None where there is no such card."""
+        return None
+
+    def emulated(self, machine: Machine) -> Backend:
+        """The backend of the card made of software; asked where `emulation` says that it is usable."""
+        raise NotImplementedError
 
     @abstractmethod
     def device(self, index: int) -> Device:
@@ -133,11 +153,16 @@ class Backend(ABC):
         raise NotImplementedError
 
     def launcher(
-        self, function: Any, code: CodeObject, device: Device, offsets: tuple[int, ...]
+        self, function: Any, code: CodeObject, device: Device, arguments: tuple[KernelArgument, ...]
     ) -> Callable[..., None]:
-        """A callable `(grid, stream, kernarg: bytearray)` that launches one loaded function; argument i
-        lies at byte `offsets[i]` of `kernarg`, by the C rules."""
+        """A callable `(grid, stream, kernarg: bytearray)` that launches one loaded function; `arguments`
+        say what lies where in `kernarg`."""
         raise NotImplementedError
+
+    def trace(self) -> AbstractContextManager[list[Trace]]:
+        """A block whose launches are counted; the list fills as they end. Raises BackendError where the
+        card counts nothing."""
+        raise BackendError(f"The {self.name} backend counts nothing; a card made of software does")
 
     def stream(self, index: int) -> int:
         """The handle of torch's current stream on card `index`."""

@@ -5,14 +5,25 @@ from __future__ import annotations
 import re
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from portable import cache, catalog, triton_build
 from portable.backend import Backend, CodeObject
 from portable.errors import LaunchError
-from portable.plan import Device, Launch, NativeKernel, Pointer, Scalar, TritonKernel
+from portable.plan import (
+    Device,
+    KernelArgument,
+    Launch,
+    NativeKernel,
+    Pointer,
+    Scalar,
+    TensorInfo,
+    TritonKernel,
+)
 
 _INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 _FORMATS = {"i32": "i", "u32": "I", "i64": "q", "f32": "f"}
@@ -94,7 +105,7 @@ def _build_native(kernel: NativeKernel, backend: Backend, device: Device) -> Cod
 
 def load(code: CodeObject, backend: Backend, device: Device) -> Any:
     """The loaded function; modules are loaded once per card and stay."""
-    identity = (backend.name, device.index, code)
+    identity = (backend.name, device, code)
     with _lock:
         function = _loaded.get(identity)
         if function is None:
@@ -109,17 +120,24 @@ class BoundLaunch:
     buffer belongs to the calling thread, so that two threads can share a plan.
     """
 
-    def __init__(self, launch: Launch, slots: dict[str, int], code: CodeObject):
+    def __init__(
+        self,
+        launch: Launch,
+        slots: dict[str, int],
+        code: CodeObject,
+        tensors: Mapping[str, TensorInfo] | None = None,
+        written: frozenset[str] = frozenset(),
+    ):
         self.name = launch.kernel.name
         self.start: Callable[..., None] = _not_started
         self._grid = launch.grid
-        offsets: list[int] = []
+        arguments: list[KernelArgument] = []
         self._local = threading.local()
         self._values: list[Any] = []
         self._pointers: list[tuple[int, int]] = []
         self._encoded: list[tuple[int, int, Any]] = []
         layout, offset = "<", 0
-        for _, arg in launch.args:
+        for name, arg in launch.args:
             size, alignment, code_char = _shape(arg)
             layout += f"{-offset % alignment}x"
             offset += -offset % alignment
@@ -133,15 +151,15 @@ class BoundLaunch:
                 self._encoded.append((position, slots[arg.tensor], arg.encode))
                 self._values.append(b"")
             layout += code_char
-            offsets.append(offset)
+            arguments.append(_argument(name, arg, offset, size, tensors or {}, written))
             offset += size
-        for _ in range(code.scratch_pointers):
+        for number in range(code.scratch_pointers):
             layout += f"{-offset % 8}xQ"
             offset += -offset % 8
-            offsets.append(offset)
+            arguments.append(KernelArgument(f"scratch {number}", offset, 8))
             offset += 8
             self._values.append(0)
-        self.offsets = tuple(offsets)
+        self.arguments = tuple(arguments)
         self._pack = struct.Struct(layout)
 
     def kernarg(self, addresses: list[int]) -> bytearray:
@@ -175,11 +193,35 @@ def _shape(arg: Any) -> tuple[int, int, str]:
     return arg.size, arg.alignment, f"{arg.size}s"
 
 
-def bind(launch: Launch, slots: dict[str, int], dtypes: dict[str, str], backend: Backend, device: Device):
-    """Compile and load what `launch` needs and answer its BoundLaunch."""
+def _argument(
+    name: str,
+    arg: Any,
+    offset: int,
+    size: int,
+    tensors: Mapping[str, TensorInfo],
+    written: frozenset[str],
+) -> KernelArgument:
+    if not isinstance(arg, Pointer):
+        return KernelArgument(name, offset, size)
+    info = tensors.get(arg.tensor)
+    extent = 0 if info is None else info.span * getattr(torch, info.dtype).itemsize
+    return KernelArgument(name, offset, size, True, extent, arg.tensor in written)
+
+
+def bind(
+    launch: Launch,
+    slots: dict[str, int],
+    tensors: Mapping[str, TensorInfo],
+    written: frozenset[str],
+    backend: Backend,
+    device: Device,
+) -> BoundLaunch:
+    """Compile and load what `launch` needs and answer its BoundLaunch; `tensors` are all that it may point
+    to, `written` the names of those that it may write."""
     if not all(0 < size < 2**31 for size in launch.grid) or max(launch.grid[1:]) > 65535:
         raise LaunchError(launch.kernel.name, f"its grid {launch.grid} is beyond what a card takes")
+    dtypes = {name: info.dtype for name, info in tensors.items()}
     code = code_object(launch, dtypes, backend, device)
-    bound = BoundLaunch(launch, slots, code)
-    bound.start = backend.launcher(load(code, backend, device), code, device, bound.offsets)
+    bound = BoundLaunch(launch, slots, code, tensors, written)
+    bound.start = backend.launcher(load(code, backend, device), code, device, bound.arguments)
     return bound

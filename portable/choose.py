@@ -141,10 +141,15 @@ def entry_function(implementation: Implementation) -> Any:
 
 
 def answers(question: Question, backend: Backend, device: Device) -> Iterator[Candidate]:
-    """Each implementation's answer in the spec's order; the first accepted one is chosen."""
+    """Each implementation's answer in the spec's order; the first accepted one is chosen.
+
+    torch computes on the CPU what a card made of software has no kernel for: it is asked last there.
+    """
     pin = pinned(question.spec)
     found = False
-    for implementation in question.spec.implementations:
+    for implementation in sorted(
+        question.spec.implementations, key=lambda each: device.emulated and each.kind == "run"
+    ):
         if pin is not None and implementation.name not in pin[1]:
             yield Candidate(implementation, False, f"{pin[0]!r} is pinned")
             continue
@@ -152,6 +157,8 @@ def answers(question: Question, backend: Backend, device: Device) -> Iterator[Ca
         if candidate.accepted and not found:
             found = True
             why = "pinned" if pin is not None else "the first in the spec's order that can run this call"
+            if device.emulated and implementation.kind == "run":
+                why = f"{why}; torch computes it on the CPU, not the {device} card"
             candidate = replace(candidate, chosen=True, reason=why)
         elif candidate.accepted:
             candidate = replace(candidate, reason="could run this call; later in the spec's order")

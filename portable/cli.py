@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import portable
+from portable import machine
 from portable.errors import PortableError
 
 
@@ -19,6 +20,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _parser()
     args = parser.parse_args(argv)
     try:
+        if getattr(args, "emulate", False):
+            machine.choose(emulate=True)
         return args.command(args)
     except PortableError as error:
         print(f"portable: {error}", file=sys.stderr)
@@ -40,16 +43,22 @@ def _parser() -> argparse.ArgumentParser:
         sub.set_defaults(command=function)
         return sub
 
-    command("info", info, "Print the machine, the backends and the ops.")
+    informed = command("info", info, "Print the machine, the backends and the ops.")
     explained = command("explain", explain, "Print which implementation runs a call, and why.")
-    explained.add_argument("op")
-    explained.add_argument(
-        "--shape",
-        action="append",
-        default=[],
-        help="an input's shape, e.g. 512x768; once per input, in order",
-    )
-    explained.add_argument("--dtype", default="float32")
+    traced = command("trace", trace, "Run one call on a card made of software and print what it did.")
+    for sub in (explained, traced):
+        sub.add_argument("op")
+        sub.add_argument(
+            "--shape",
+            action="append",
+            default=[],
+            help="an input's shape, e.g. 512x768; once per input, in order",
+        )
+        sub.add_argument("--dtype", default="float32")
+    traced.add_argument("--impl", help="the implementation or language to run (default: the chosen one)")
+    traced.add_argument("--arch", help="which card to emulate (default: the vendor's own choice)")
+    for sub in (informed, explained, traced):
+        sub.add_argument("--emulate", action="store_true", help="use a card made of software")
     checked = command("check", check, "Compile every implementation for every card, with no card needed.")
     checked.add_argument("--target", help="architectures or vendors, comma separated (default: all)")
     checked.add_argument("--ops", help="ops, comma separated (default: all, companions included)")
@@ -68,7 +77,7 @@ def _parser() -> argparse.ArgumentParser:
 def info(args: argparse.Namespace) -> int:
     import torch
 
-    from portable import cache, catalog, machine
+    from portable import cache, catalog
 
     chosen = machine.selection()
     rows = [
@@ -99,12 +108,10 @@ def info(args: argparse.Namespace) -> int:
 def explain(args: argparse.Namespace) -> int:
     import torch
 
-    from portable import catalog, machine
+    from portable import catalog
 
     spec = catalog.spec(args.op)
-    dtype = getattr(torch, args.dtype, None)
-    if not isinstance(dtype, torch.dtype):
-        raise PortableError(f"--dtype {args.dtype!r} is no dtype of torch")
+    dtype = _dtype(args.dtype)
     device = machine.main_backend().device_type
     tensors = [_empty(text, dtype, device) for text in args.shape]
     if not tensors:
@@ -115,6 +122,29 @@ def explain(args: argparse.Namespace) -> int:
     else:
         print(portable.explain(args.op, *tensors))
     return 0
+
+
+def trace(args: argparse.Namespace) -> int:
+    from portable import catalog, tracing
+
+    spec = catalog.spec(args.op)
+    tracing.choose(args.arch)
+    shapes = [_shape(text) for text in args.shape]
+    tensors = tracing.inputs(spec, shapes, _dtype(args.dtype))
+    params = {} if shapes else tracing.small_case(spec).params
+    traces = tracing.run(spec, tensors, params, args.impl)
+    print(f"{spec.op} on {portable.device()}, launches: {len(traces)}")
+    tracing.show(traces)
+    return 0
+
+
+def _dtype(name: str) -> Any:
+    import torch
+
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype):
+        raise PortableError(f"--dtype {name!r} is no dtype of torch")
+    return dtype
 
 
 def _empty(text: str, dtype: Any, device: str) -> Any:
@@ -219,7 +249,7 @@ def _progress(items: Any, what: str) -> Any:
 
 
 def warm(args: argparse.Namespace) -> int:
-    from portable import build, catalog, machine
+    from portable import build, catalog
     from portable import check as checking
 
     backend, device = machine.main_backend(), portable.device()

@@ -16,7 +16,7 @@ from portable import arguments, arrays, build, catalog, choose, machine, setting
 from portable.backend import Backend
 from portable.errors import UnknownOpError, UnsupportedGradientError
 from portable.layout import collapsible
-from portable.plan import Device, TensorInfo
+from portable.plan import Device, TensorInfo, Workspace
 from portable.spec import Spec
 
 _MEMO_LIMIT = 4096
@@ -53,12 +53,18 @@ def explain(op_name: str, /, *args: Any, **kwargs: Any) -> choose.Explanation:
 
 
 def candidates(op_name: str) -> tuple[str, ...]:
-    """Names of the implementations that this machine's card can build, in the spec's order."""
+    """Names of the implementations that this machine's card can build, in the spec's order.
+
+    What runs through torch is no kernel of a card made of software: it would say what the CPU computes.
+    """
     backend = machine.main_backend()
     device = machine.device()
     spec = catalog.spec(op_name)
     return tuple(
-        each.name for each in spec.implementations if choose.static_reason(each, backend, device) is None
+        each.name
+        for each in spec.implementations
+        if not (device.emulated and each.kind == "run")
+        and choose.static_reason(each, backend, device) is None
     )
 
 
@@ -231,6 +237,11 @@ def _info(tensor: torch.Tensor) -> TensorInfo:
     return TensorInfo(tuple(tensor.shape), tensor.stride(), arguments.dtype_name(tensor.dtype), alignment)
 
 
+def _workspace_info(workspace: Workspace) -> TensorInfo:
+    strides = torch.empty(workspace.shape, device="meta").stride()
+    return TensorInfo(workspace.shape, strides, workspace.dtype)
+
+
 def _canonical(spec: Spec, inputs: Sequence[Any], axis: int) -> list[Any]:
     """Inputs as implementations see them: the op's axis last, the layout as the spec wants it."""
     found = []
@@ -309,12 +320,13 @@ class Prepared:
             return
         present = [name for name, tensor in zip(spec.inputs, inputs, strict=True) if tensor is not None]
         names = [*present, *spec.outputs, *(w.name for w in chosen.plan.workspaces)]
-        dtypes = {name: info.dtype for name, info in question.tensors.items() if info is not None}
-        dtypes.update({w.name: w.dtype for w in chosen.plan.workspaces})
+        tensors = {name: info for name, info in question.tensors.items() if info is not None}
+        tensors.update({w.name: _workspace_info(w) for w in chosen.plan.workspaces})
+        written = frozenset((*spec.outputs, *(w.name for w in chosen.plan.workspaces)))
         slots = {name: slot for slot, name in enumerate(names)}
         self._workspaces = [(w.shape, getattr(torch, w.dtype)) for w in chosen.plan.workspaces]
         launches = [each for each in chosen.plan.launches if 0 not in each.grid]
-        self._launches = [build.bind(each, slots, dtypes, backend, device) for each in launches]
+        self._launches = [build.bind(each, slots, tensors, written, backend, device) for each in launches]
 
     def check_out(self, inputs: Sequence[Any], out: Any) -> None:
         """What the key does not tell of `out`: overlap and gradients."""

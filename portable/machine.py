@@ -17,7 +17,10 @@ from portable.plan import Device
 
 @dataclass(frozen=True)
 class Selection:
-    """What was chosen: the backends in use by torch device type, and what each vendor answered."""
+    """What was chosen: the backends in use by torch device type, and what each vendor answered.
+
+    A card made of software computes on the CPU's tensors, so the backend of the CPU is not beside it.
+    """
 
     backends: dict[str, Backend]
     detections: dict[str, Detection]
@@ -39,16 +42,34 @@ def this_machine() -> Machine:
 
 
 def select(machine: Machine) -> Selection:
-    """Ask every vendor folder, honour PORTABLE_BACKEND, and refuse to guess between two GPUs."""
+    """Ask every vendor folder, honour PORTABLE_BACKEND, and refuse to guess between two GPUs.
+
+    A card made of software stands in for a vendor that PORTABLE_BACKEND names where no card of it is
+    present; PORTABLE_EMULATE=1 asks for one in any case, PORTABLE_EMULATE=0 forbids it.
+    """
     classes = {vendor: backend_class(vendor) for vendor in catalog.vendors()}
     detections = {vendor: cls.detect(machine) for vendor, cls in classes.items()}
     folders = catalog.vendors()
     wanted = machine.environ.get("PORTABLE_BACKEND", "").strip()
+    emulate = machine.environ.get("PORTABLE_EMULATE", "").strip()
+    if wanted and wanted not in classes:
+        return Selection({}, detections, BackendError.unknown(wanted, sorted(classes)))
+    if emulate not in ("", "0", "1"):
+        return Selection({}, detections, BackendError(f"PORTABLE_EMULATE={emulate!r}: expected 0 or 1"))
+    if emulate == "1":
+        able = [wanted] if wanted else [v for v, cls in classes.items() if cls.emulation(machine) is not None]
+        if len(able) != 1:
+            problem = f"PORTABLE_EMULATE=1: {listed(able)} can be emulated"
+            return Selection({}, detections, BackendError(problem, "Choose one with PORTABLE_BACKEND"))
+        return _emulated(able[0], "PORTABLE_EMULATE=1", classes[able[0]], machine, detections)
     if wanted:
-        if wanted not in classes:
-            return Selection({}, detections, BackendError.unknown(wanted, sorted(classes)))
-        if not detections[wanted].usable:
-            error = BackendError(f"PORTABLE_BACKEND={wanted}: {detections[wanted].reason}")
+        found = detections[wanted]
+        able = [] if found.usable or classes[wanted].emulation(machine) is None else [wanted]
+        if able and not found.present and emulate != "0":
+            return _emulated(wanted, found.reason, classes[wanted], machine, detections)
+        if not found.usable:
+            remedy = "PORTABLE_EMULATE=1 runs on a card made of software" if able and not emulate else ""
+            error = BackendError(f"PORTABLE_BACKEND={wanted}: {found.reason}", remedy)
             return Selection({}, detections, error)
         backend = classes[wanted](folders[wanted])
         return Selection({backend.device_type: backend}, detections)
@@ -61,6 +82,19 @@ def select(machine: Machine) -> Selection:
             return Selection({}, detections, BackendError.several([rival.name, vendor]))
         backends[backend.device_type] = backend
     return Selection(backends, detections)
+
+
+def _emulated(
+    vendor: str, why: str, cls: type[Backend], machine: Machine, detections: dict[str, Detection]
+) -> Selection:
+    """The selection of a vendor's card made of software, or why there is none."""
+    found = cls.emulation(machine)
+    if found is None or not found.usable:
+        reason = "this vendor has no card made of software" if found is None else found.reason
+        return Selection({}, detections, BackendError(f"PORTABLE_BACKEND={vendor} ({why}): {reason}"))
+    backend = cls(catalog.vendors()[vendor]).emulated(machine)
+    told = Detection(detections[vendor].present, True, f"{found.reason} ({why})")
+    return Selection({backend.device_type: backend}, {**detections, vendor: told})
 
 
 _selection: Selection | None = None
@@ -83,6 +117,18 @@ def reset(replacement: Selection | None = None) -> None:
     _selection = replacement
     dispatch = importlib.import_module("portable.dispatch")
     dispatch.forget()
+
+
+def choose(vendor: str | None = None, arch: str | None = None, emulate: bool | None = None) -> None:
+    """Select again, as if the environment had said so: PORTABLE_BACKEND, PORTABLE_<VENDOR>_ARCH (which card
+    made of software) and PORTABLE_EMULATE; what is None stays as it is."""
+    if vendor is not None:
+        os.environ["PORTABLE_BACKEND"] = vendor
+        if arch is not None:
+            os.environ[f"PORTABLE_{vendor.upper()}_ARCH"] = arch
+    if emulate is not None:
+        os.environ["PORTABLE_EMULATE"] = str(int(emulate))
+    reset()
 
 
 def backend_for(device_type: str, op: str, argument: str) -> Backend:

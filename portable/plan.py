@@ -56,6 +56,13 @@ class TensorInfo:
             count *= size
         return count
 
+    @property
+    def span(self) -> int:
+        """Elements from the first to the last in memory, both counted; 0 where there are none."""
+        if self.numel == 0:
+            return 0
+        return 1 + sum((size - 1) * stride for size, stride in zip(self.shape, self.strides, strict=True))
+
 
 @dataclass(frozen=True, slots=True)
 class Call:
@@ -153,6 +160,19 @@ class Launch:
     kernel: TritonKernel | NativeKernel
     grid: tuple[int, int, int]
     args: tuple[tuple[str, Argument], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KernelArgument:
+    """Where one argument of a bound launch lies in the packed buffer, by the C rules: `size` bytes from
+    byte `offset`. A pointer may be followed for `extent` bytes; only outputs and workspaces are `written`."""
+
+    name: str
+    offset: int
+    size: int
+    is_pointer: bool = False
+    extent: int = 0
+    written: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,7 +86,7 @@ class ToyBackend(Backend):
     def load(self, code, device):
         return eval(code.binary)["FACTOR"]
 
-    def launcher(self, factor, code, device, offsets):
+    def launcher(self, factor, code, device, arguments):
         def start(grid, stream, kernarg):
             x, n, y = struct.unpack("<Qi4xQ", bytes(kernarg))
             self.log.append(("launch", n))

@@ -117,6 +117,8 @@ def test_metadata():
     metadata = importlib.metadata.metadata("portable-kernels")
     assert metadata["Version"] == portable.__version__
     assert metadata["License-Expression"] == "Apache-2.0"
-    assert set(metadata.get_all("Provides-Extra")) == {"cuda", "cuda12", "rocm", "check", "test", "docs"}
+    assert set(metadata.get_all("Provides-Extra")) == {
+        *("cuda", "cuda12", "rocm", "check", "emulate", "test", "docs")
+    }
     scripts = {entry.name for entry in importlib.metadata.entry_points(group="console_scripts")}
     assert {"portable", "portable-conformance"} <= scripts

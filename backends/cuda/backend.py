@@ -15,7 +15,7 @@ from typing import Any
 
 from portable.backend import Backend, CodeObject, Detection, Machine, Resources
 from portable.errors import CompileError
-from portable.plan import Device, NativeKernel
+from portable.plan import Device, KernelArgument, NativeKernel
 
 _KB = 1024
 _HERE = nullcontext()
@@ -139,11 +139,12 @@ class CudaBackend(Backend):
         return _load_with_cupy(code, device)
 
     def launcher(
-        self, function: Any, code: CodeObject, device: Device, offsets: tuple[int, ...]
+        self, function: Any, code: CodeObject, device: Device, arguments: tuple[KernelArgument, ...]
     ) -> Callable[..., None]:
         from portable.backends.cuda import driver
 
         handle = function if isinstance(function, int) else function.kernel.ptr
+        offsets = tuple(argument.offset for argument in arguments)
         return driver.launcher(handle, code.entry, code.threads, code.shared, offsets)
 
     def stream(self, index: int) -> int:

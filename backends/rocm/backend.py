@@ -11,7 +11,7 @@ from typing import Any
 
 from portable.backend import Backend, CodeObject, Detection, Machine, Resources
 from portable.errors import CompileError
-from portable.plan import Device, NativeKernel
+from portable.plan import Device, KernelArgument, NativeKernel
 
 _KB = 1024
 _HERE = nullcontext()
@@ -76,6 +76,17 @@ class RocmBackend(Backend):
             True, True, f"an AMD card is here and torch is built for ROCm {machine.torch_build['hip']}"
         )
 
+    @classmethod
+    def emulation(cls, machine: Machine) -> Detection:
+        from portable.backends.rocm.emulator import card
+
+        return card.emulation(machine)
+
+    def emulated(self, machine: Machine) -> Backend:
+        from portable.backends.rocm.emulator import card
+
+        return card.EmulatedRocmBackend(self.folder, card.arch(machine))
+
     @staticmethod
     def _has_gpu_node(machine: Machine) -> bool:
         """A topology node with SIMDs is a GPU; the CPU's nodes have none."""
@@ -137,12 +148,13 @@ class RocmBackend(Backend):
     def compile_native(self, kernel: NativeKernel, device: Device, includes: tuple[Path, ...]) -> bytes:
         from portable.backends.rocm.compile import compile
 
-        return compile(kernel.source, kernel.defines, device.arch, includes=includes)
+        # Line tables cost no instruction, and a fault or a profile can name its source line.
+        return compile(kernel.source, kernel.defines, device.arch, includes=includes, debug=True)
 
     def compiler_version(self, language: str) -> str:
         from portable.backends.rocm.compile import toolchain
 
-        return toolchain().name
+        return f"{toolchain().name}, line tables"
 
     def resources(self, code: CodeObject) -> Resources:
         from portable.backends.rocm.metadata import resources
@@ -155,19 +167,21 @@ class RocmBackend(Backend):
             found["vgpr_spills"] + found["sgpr_spills"],
         )
 
-    def load(self, code: CodeObject, device: Device) -> Any:
+    def runtime(self) -> Any:
+        """What loads and launches: `runtime.Runtime`, or what has its methods."""
         from portable.backends.rocm.runtime import runtime
 
-        hip = runtime()
+        return runtime()
+
+    def load(self, code: CodeObject, device: Device) -> Any:
+        hip = self.runtime()
         with hip.on_device(device.index):
             return hip.get_function(hip.load_module(code.binary), code.entry)
 
     def launcher(
-        self, function: Any, code: CodeObject, device: Device, offsets: tuple[int, ...]
+        self, function: Any, code: CodeObject, device: Device, arguments: tuple[KernelArgument, ...]
     ) -> Callable[..., None]:
-        from portable.backends.rocm.runtime import runtime
-
-        launch = runtime().launch
+        launch = self.runtime().launch
         block = (code.threads, 1, 1)
 
         def start(grid: tuple[int, int, int], stream: int, kernarg: bytearray) -> None:

@@ -49,8 +49,8 @@ def compile(
 ) -> bytes:
     """The code object of a HIP C++ file for one architecture ("gfx942"; features after ":" are dropped).
 
-    `includes` are searched after this folder and `kernels/`; `debug` adds line tables. Raises
-    `portable.errors.CompileError` with the compiler's message.
+    `includes` are searched after this folder and `kernels/`; `debug` adds line tables, which change no
+    instruction. Raises `portable.errors.CompileError` with the compiler's message.
     """
     tools = toolchain()
     arch = arch.split(":")[0]
@@ -83,8 +83,9 @@ def _flags(
     flags += ["-nogpulib", "-nogpuinc", "-O3", "-std=c++17", "-ffp-contract=on", "-Wall"]
     flags.append("-fuse-cuid=none")  # a hash of the paths would make every build differ
     flags += [_CODE_OBJECT, *(f"-I{folder}" for folder in (_HERE, _KERNELS, *includes))]
-    if debug:
-        flags.append("-gline-tables-only")
+    if debug:  # names without this machine's folders, so that the same source makes the same bytes anywhere
+        flags += ["-gline-tables-only", "-fdebug-compilation-dir=."]
+        flags += [f"-fdebug-prefix-map={_HERE}=rocm", f"-fdebug-prefix-map={_KERNELS}=kernels"]
     for path in libraries:
         flags += ["-Xclang", "-mlink-builtin-bitcode", "-Xclang", path]
     return flags + [f"-D{name}={value}" for name, value in defines]

@@ -79,7 +79,7 @@ def test_two_threads_do_not_share_the_packed_buffer():
 @pytest.mark.parametrize("grid", [(0, 1, 1), (2**31, 1, 1), (1, 65536, 1), (1, 1, 65536)])
 def test_a_grid_that_no_card_takes_is_named(grid):
     with pytest.raises(LaunchError, match="its grid"):
-        build.bind(Launch(KERNEL, grid, ()), {}, {}, None, None)
+        build.bind(Launch(KERNEL, grid, ()), {}, {}, frozenset(), None, None)
 
 
 def test_the_source_text_follows_includes(tmp_path):

@@ -1,0 +1,83 @@
+"""How long the emulator takes: `python -m portable.backends.rocm.emulator.bench [ARCH ...]`.
+
+These are times of the emulator on this processor. They say nothing about any GPU.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import sys
+import time
+
+import torch
+
+import portable
+from portable import catalog, dispatch, machine, settings
+from portable.backends.rocm.emulator import card, launch, library
+from portable.backends.rocm.emulator.code_object import CodeObject
+from portable.backends.rocm.emulator.lower import lower
+from portable.errors import PinError, PortableError
+
+_REPEATS = 5
+_CASES = {
+    "matmul 512x512x512 bf16": lambda: ("matmul", (_random(512, 512), _random(512, 512))),
+    "rms_norm 256x4096 bf16": lambda: ("rms_norm", (_random(256, 4096), _random(4096))),
+}
+
+
+def _random(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape).to(torch.bfloat16)
+
+
+def main(arches: list[str]) -> int:
+    """Print a row per case, implementation and architecture; times in seconds, the median of five."""
+    start = time.perf_counter()
+    library.library()
+    print(
+        f"library: {time.perf_counter() - start:.2f} s to build or load; {len(os.sched_getaffinity(0))} cores"
+    )
+    print(f"{'case':<26} {'arch':<8} {'implementation':<15} {'instructions':>12} {'translate':>9} {'run':>7}")
+    for arch in arches:
+        backend = card.EmulatedRocmBackend(catalog.vendors()["rocm"], arch)
+        machine.reset(machine.Selection({"cpu": backend}, {}))
+        for label, case in _CASES.items():
+            op, arguments = case()
+            spec = catalog.spec(op)
+            for name in dispatch.candidates(op):
+                if spec.implementation(name).kind == "run":  # torch's own, not the card's code
+                    continue
+                with settings.using(**{op: name}):
+                    _row(label, arch, op, name, arguments)
+    return 0
+
+
+def _row(label: str, arch: str, op: str, name: str, arguments: tuple) -> None:
+    seen: list[CodeObject] = []
+    former = launch.ready
+    launch.ready = lambda code: (seen.append(code), former(code))[1]
+    call = getattr(portable, op)
+    try:
+        call(*arguments)
+    except PinError:  # not for this dtype
+        return
+    except PortableError as error:
+        print(f"{label:<26} {arch:<8} {name:<15} {error}")
+        return
+    finally:
+        launch.ready = former
+    codes = list(dict.fromkeys(seen))
+    start = time.perf_counter()
+    programs = [lower(code, library.library()) for code in codes]
+    translate = time.perf_counter() - start
+    times = []
+    for _ in range(_REPEATS):
+        start = time.perf_counter()
+        call(*arguments)
+        times.append(time.perf_counter() - start)
+    count = sum(program.count for program in programs)
+    print(f"{label:<26} {arch:<8} {name:<15} {count:>12,} {translate:>9.3f} {statistics.median(times):>7.3f}")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:] or ["gfx942", "gfx1100"]))

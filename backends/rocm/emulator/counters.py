@@ -1,0 +1,104 @@
+"""What a launch did, counted: instructions, matrix FLOPs, memory traffic. Never time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from portable.backends.rocm.emulator import records
+from portable.backends.rocm.emulator.code_object import Kernel
+from portable.backends.rocm.emulator.lower import Program
+
+_ACCESSES = (
+    ("global loads", lambda name, cls: cls == "global memory" and "load" in name),
+    ("global stores", lambda name, cls: cls == "global memory" and "store" in name),
+    ("atomics", lambda name, cls: cls == "global memory" and "atomic" in name),
+    ("LDS", lambda name, cls: cls == "LDS"),
+    ("scratch", lambda name, cls: cls == "scratch"),
+)
+
+
+class Counters:
+    """Counts of one launch. `executed` has one entry per record, once per wave that executed it."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        program: Program,
+        source: Callable[[int], str | None],
+        executed: list[int],
+        memory: list[Any],
+        shared: int,
+        groups: int,
+        block: tuple[int, int, int],
+    ):
+        self.kernel, self.groups, self.block, self.shared = kernel, groups, block, shared
+        self._source = source
+        self._executed, self._memory = executed, memory
+        self.program = program
+        self.classes: Counter[str] = Counter()
+        self.matrix_flops = 0
+        for index, op in enumerate(program.ops):
+            if op is not None and executed[index]:
+                self.classes[records.CLASSES[op.cls]] += executed[index]
+                self.matrix_flops += op.work * executed[index]
+
+    def instructions(self) -> int:
+        """Wave instructions executed, all classes."""
+        return sum(self.classes.values())
+
+    def traffic(self) -> dict[str, dict[str, int]]:
+        """By kind of access: lanes, bytes, lines (128-byte cache lines touched), fewest (the least that
+        could hold the bytes) and conflicts (extra LDS cycles by bank conflicts)."""
+        found = {}
+        for label, belongs in _ACCESSES:
+            total = dict.fromkeys(("lanes", "bytes", "lines", "fewest", "conflicts"), 0)
+            for op, count in zip(self.program.ops, self._memory, strict=False):
+                if op is not None and belongs(op.name, records.CLASSES[op.cls]):
+                    for name in total:
+                        total[name] += getattr(count, name)
+            found[label] = total
+        return found
+
+    def rows(self) -> list[tuple[str, str]]:
+        """(what, figure) of everything counted."""
+        kernel = self.kernel
+        threads = self.block[0] * self.block[1] * self.block[2]
+        waves = -(-threads // kernel.wave)
+        rows = [
+            ("workgroups", f"{self.groups} of {threads} work-items ({waves} waves of {kernel.wave})"),
+            ("instructions", f"{self.instructions():,} by waves"),
+        ]
+        rows += [(f"  {name}", f"{count:,}") for name, count in self.classes.most_common()]
+        rows.append(("matrix FLOPs", f"{self.matrix_flops:,}"))
+        for label, total in self.traffic().items():
+            if not total["bytes"]:
+                continue
+            text = f"{total['bytes']:,} bytes by {total['lanes']:,} lanes"
+            if label in ("LDS", "scratch"):
+                text += f", {total['conflicts']:,} bank conflicts" if label == "LDS" else ""
+            else:
+                text += f", {total['lines']:,} cache lines, {total['fewest']:,} at best"
+            rows.append((label, text))
+        rows.append(("registers", f"{kernel.vgprs} VGPRs, {kernel.sgprs} SGPRs"))
+        rows.append(("LDS per block", f"{kernel.lds + self.shared:,} bytes"))
+        rows.append(("scratch per lane", f"{kernel.scratch} bytes"))
+        rows.append(("waves per SIMD", f"{kernel.occupancy(self.shared, threads)} by registers and LDS"))
+        return rows
+
+    def lines(self) -> list[tuple[str, int]]:
+        """(source line, wave instructions executed for it), hottest first."""
+        found: Counter[str] = Counter()
+        for index, count in enumerate(self._executed):
+            if count:
+                found[self._source(index) or "(no line)"] += count
+        return found.most_common()
+
+    def names(self) -> Counter[str]:
+        """Wave instructions executed by mnemonic."""
+        found: Counter[str] = Counter()
+        for inst, count in zip(self.program.instructions, self._executed, strict=False):
+            if inst is not None and count:
+                found[inst.name] += count
+        return found

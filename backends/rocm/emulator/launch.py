@@ -1,0 +1,312 @@
+"""One launch: everything a wave finds in its registers and memory, and what came of it.
+
+The initial state follows the "User Guide for AMDGPU Backend" of LLVM, section Initial Kernel Execution
+State; the hidden arguments are those of code object version 5 (Implicit Arguments).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import re
+import struct
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from portable.backends.rocm.emulator import records
+from portable.backends.rocm.emulator.code_object import CodeObject, Kernel
+from portable.backends.rocm.emulator.counters import Counters
+from portable.backends.rocm.emulator.faults import EmulatorError, KernelFault
+from portable.backends.rocm.emulator.library import library
+from portable.backends.rocm.emulator.lines import Lines
+from portable.backends.rocm.emulator.lower import Program, lower
+
+BUDGET = 200_000_000
+"""Instructions that one wave may execute: about ten seconds."""
+
+_LDS = {"gfx950": 160 * 1024}
+_SYSTEM = {
+    "workgroup_id_x": 0,
+    "workgroup_id_y": 1,
+    "workgroup_id_z": 2,
+    "workgroup_info": 3,
+    "scratch_wave_offset": 4,
+}
+_PRIVATE_APERTURE = 1 << 49
+_NOWHERE = 0xFFFFFFFFFFFFFFFF
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """One live tensor of a launch: host memory that the kernel may read, and may write if `writable`."""
+
+    name: str
+    address: int
+    nbytes: int
+    writable: bool = True
+
+
+class _Ready:
+    """A code object made ready to run: linked records and its memory, at fixed host addresses."""
+
+    def __init__(self, code: CodeObject):
+        self.program: Program = lower(code, library())
+        self.records = _aligned(self.program.records)
+        if library().handle.emulator_link(self.records.address, self.program.count) != -1:
+            raise EmulatorError("the records do not fit the native library")
+        self.memory = _aligned(b"", len(code.memory))
+        ctypes.memmove(self.memory.address, bytes(code.loaded_at(self.memory.address)), len(code.memory))
+        self.index_of = (ctypes.c_uint32 * max(1, len(self.program.index_of) // 4)).from_buffer_copy(
+            self.program.index_of or b"\0\0\0\0"
+        )
+        self.lines = Lines(code.image)
+
+    def source(self, index: int) -> str | None:
+        inst = self.program.instructions[index] if 0 <= index < len(self.program.instructions) else None
+        return None if inst is None else self.lines.at(inst.address)
+
+
+class _aligned:
+    """Bytes copied to memory aligned as a card would have it."""
+
+    def __init__(self, data: bytes | bytearray, size: int = 0, alignment: int = 256):
+        size = max(size, len(data))
+        self.buffer = ctypes.create_string_buffer(size + alignment)
+        start = ctypes.addressof(self.buffer)
+        self.address = start + -start % alignment
+        self.size = size
+        ctypes.memmove(self.address, bytes(data), len(data))
+
+
+_ready_lock = threading.Lock()
+
+
+@functools.lru_cache(maxsize=512)
+def _prepared(code: CodeObject) -> _Ready:
+    return _Ready(code)
+
+
+def ready(code: CodeObject) -> _Ready:
+    """The linked program of a code object, made once. Raises CodeObjectError."""
+    with _ready_lock:
+        return _prepared(code)
+
+
+def launch(
+    kernel: Kernel,
+    grid: tuple[int, int, int],
+    block: tuple[int, int, int],
+    shared: int,
+    kernarg: bytes,
+    buffers: Sequence[Buffer],
+    *,
+    budget: int = BUDGET,
+    threads: int | None = None,
+    count: bool = False,
+) -> Counters | None:
+    """Run a kernel to its end on `grid` workgroups of `block` work-items, with `shared` bytes of dynamic LDS.
+
+    `kernarg` holds the explicit arguments, pointers being host addresses; outside `buffers` nothing may
+    be touched. `count` asks for counters. Raises KernelFault, and EmulatorError for sizes no card takes.
+    """
+    code = kernel.code
+    _check(kernel, grid, block, shared)
+    prepared = ready(code)
+    segment = _aligned(_arguments(kernel, grid, block, shared, kernarg), alignment=64)
+    packet = _aligned(_packet(kernel, grid, block, shared, segment.address), alignment=64)
+    names = [each.name for each in buffers if each.nbytes]
+    rows = [(each.address, each.nbytes, int(each.writable)) for each in buffers if each.nbytes]
+    own = {
+        "the kernel's arguments": segment,
+        "the code object": prepared.memory,
+        "the dispatch packet": packet,
+    }
+    names += own
+    rows += [(memory.address, memory.size, 0) for memory in own.values()]
+    ranges = (records.Range * len(rows))(*(records.Range(*row, i) for i, row in enumerate(rows)))
+    program = prepared.program
+    state = records.Launch(
+        abi=records.ABI,
+        arch=records.ARCHES.index(code.arch),
+        wave_size=kernel.wave,
+        instructions=program.count,
+        program=prepared.records.address,
+        ranges=ranges,
+        range_count=len(rows),
+        entry=_entry(prepared, kernel),
+        grid=grid,
+        block=block,
+        lds_bytes=kernel.lds + shared,
+        scratch_bytes=kernel.scratch,
+        float_mode=kernel.float_mode,
+        ids=kernel.workitem_ids,
+        dx10_clamp=kernel.dx10_clamp,
+        ieee=kernel.ieee_mode,
+        ids_in_ttmp=kernel.workgroup_ids_in_ttmp,
+        code_base=prepared.memory.address - code.base,
+        text_start=code.text[0],
+        text_end=code.text[1],
+        index_of=prepared.index_of,
+        budget=budget,
+    )
+    _user_sgprs(state, kernel, segment, packet)
+    system = [_SYSTEM[name] for name in kernel.system_sgprs]
+    state.system_count = len(system)
+    state.system[: len(system)] = system
+    executed = memory = None
+    if count:
+        executed = (ctypes.c_uint64 * program.count)()
+        memory = (records.MemCount * program.count)()
+        state.executed, state.memory = executed, memory
+    groups = grid[0] * grid[1] * grid[2]
+    _run(state, min(groups, threads or len(os.sched_getaffinity(0))))
+    if state.fault_taken:
+        raise _fault(kernel, prepared, state.fault, names)
+    if executed is None or memory is None:
+        return None
+    return Counters(
+        kernel, prepared.program, prepared.source, list(executed), list(memory), shared, groups, block
+    )
+
+
+def _check(kernel: Kernel, grid: Any, block: Any, shared: int) -> None:
+    count = block[0] * block[1] * block[2]
+    if min(*grid, *block) < 1 or count > min(1024, kernel.max_threads) or max(grid) >= 1 << 31:
+        raise EmulatorError(
+            f"{kernel.name}: grid {grid}, block {block}: expected at least 1 each way and at most "
+            f"{min(1024, kernel.max_threads)} work-items to a block"
+        )
+    most = _LDS.get(kernel.code.arch, 64 * 1024)
+    if shared < 0 or kernel.lds + shared > most:
+        raise EmulatorError(
+            f"{kernel.name}: {kernel.lds} + {shared} bytes of LDS: a block of {kernel.code.arch} has {most}"
+        )
+
+
+def _entry(prepared: _Ready, kernel: Kernel) -> int:
+    start = kernel.code.text[0]
+    index = prepared.index_of[(kernel.entry - start) // 4]
+    if index == 0xFFFFFFFF:
+        raise EmulatorError(f"{kernel.name}: its entry {kernel.entry:#x} is not the start of an instruction")
+    return index
+
+
+def _hidden(kernel: Kernel, grid: Any, block: Any, shared: int) -> dict[str, int]:
+    """What the runtime adds to the explicit arguments. Grids of this emulator have whole workgroups."""
+    values = {"hidden_grid_dims": 3 if grid[2] * block[2] > 1 else 2 if grid[1] * block[1] > 1 else 1}
+    for axis, name in enumerate("xyz"):
+        values[f"hidden_block_count_{name}"] = grid[axis]
+        values[f"hidden_group_size_{name}"] = block[axis]
+        values[f"hidden_remainder_{name}"] = 0
+        values[f"hidden_global_offset_{name}"] = 0
+    values["hidden_dynamic_lds_size"] = shared
+    values["hidden_private_base"] = _PRIVATE_APERTURE >> 32
+    values["hidden_shared_base"] = (1 << 48) >> 32
+    return values
+
+
+def _arguments(kernel: Kernel, grid: Any, block: Any, shared: int, kernarg: bytes) -> bytearray:
+    size = max(kernel.kernarg_size, len(kernarg))
+    segment = bytearray(size + -size % 16)
+    segment[: len(kernarg)] = kernarg
+    values = _hidden(kernel, grid, block, shared)
+    for argument in kernel.arguments:
+        kind = argument.get(".value_kind", "")
+        offset, width = argument.get(".offset"), argument.get(".size")
+        if not kind.startswith("hidden_") or not isinstance(offset, int) or not isinstance(width, int):
+            continue
+        if 0 <= offset <= size - width and 0 < width <= 8:
+            value = values.get(kind, 0) & ((1 << 8 * width) - 1)
+            segment[offset : offset + width] = value.to_bytes(width, "little")
+    return segment
+
+
+def _packet(kernel: Kernel, grid: Any, block: Any, shared: int, kernarg: int) -> bytes:
+    """hsa_kernel_dispatch_packet_t of the HSA runtime specification."""
+    dimensions = 3 if grid[2] * block[2] > 1 else 2 if grid[1] * block[1] > 1 else 1
+    items = [min(g * b, 0xFFFFFFFF) for g, b in zip(grid, block, strict=True)]
+    return struct.pack(
+        "<HH3HH3IIIQQQQ",
+        *(2 | 1 << 8, dimensions, *block, 0, *items, kernel.scratch, kernel.lds + shared, 0, kernarg, 0, 0),
+    )  # fmt: skip
+
+
+def _user_sgprs(state: records.Launch, kernel: Kernel, segment: _aligned, packet: _aligned) -> None:
+    # A swizzled V# over the private segment: base, stride and element size as the guide sets them for gfx9.
+    private = [_PRIVATE_APERTURE & 0xFFFFFFFF, (_PRIVATE_APERTURE >> 32) | 1 << 31, 0xFFFFFFFF, 0x00E80000]
+    words = {
+        "private_segment_buffer": private,
+        "dispatch_ptr": _halves(packet.address),
+        "queue_ptr": [0, 0],
+        "kernarg_ptr": _halves(segment.address),
+        "dispatch_id": [0, 0],
+        "flat_scratch_init": [0, 0],
+        "private_segment_size": [kernel.scratch],
+    }
+    arguments = ctypes.string_at(segment.address, segment.size)
+    given: dict[str, int] = {}
+    state.user_count = len(kernel.user_sgprs)
+    for i, name in enumerate(kernel.user_sgprs):
+        kind, _, dword = name.partition(":")
+        if kind == "preload":
+            at = 4 * int(dword)
+            value = struct.unpack_from("<I", arguments, at)[0] if at + 4 <= len(arguments) else None
+        else:
+            part = given[kind] = given.get(kind, -1) + 1
+            value = words[kind][part] if kind in words else None
+        if value is not None:
+            state.user[i] = value
+            state.user_known |= 1 << i
+
+
+def _halves(address: int) -> list[int]:
+    return [address & 0xFFFFFFFF, address >> 32]
+
+
+def _run(state: records.Launch, threads: int) -> None:
+    """All workgroups, on `threads` threads of the processor; an interrupt stops them."""
+    run, pointer = library().handle.emulator_run, ctypes.byref(state)
+    statuses: list[int] = []
+    workers = [
+        threading.Thread(target=lambda: statuses.append(run(pointer)), daemon=True) for _ in range(threads)
+    ]
+    for worker in workers:
+        worker.start()
+    try:
+        for worker in workers:
+            worker.join()
+    except BaseException:
+        state.stop = 1
+        for worker in workers:
+            worker.join()
+        raise
+    if any(statuses):
+        raise MemoryError("the emulator's waves do not fit into memory")
+
+
+def _fault(kernel: Kernel, prepared: _Ready, fault: records.Fault, names: list[str]) -> KernelFault:
+    program = prepared.program
+
+    def where(found: re.Match[str]) -> str:
+        index = int(found[1])
+        text, source = program.text(index), prepared.source(index)
+        return f"`{text}`" + (f" at {source}" if source else "")
+
+    detail = re.sub(r"@(\d+)", lambda found: names[int(found[1])], fault.detail.decode(errors="replace"))
+    detail = re.sub(r"record (\d+)", where, detail)
+    instruction = program.text(fault.inst) if fault.inst >= 0 else None
+    return KernelFault(
+        records.FAULTS[fault.kind],
+        kernel.name,
+        detail,
+        source=prepared.source(fault.inst) if fault.inst >= 0 else None,
+        instruction=instruction,
+        pc=fault.pc if fault.inst >= 0 else None,
+        workgroup=tuple(fault.group),
+        wave=fault.wave if fault.wave >= 0 else None,
+        lane=fault.lane if fault.lane >= 0 else None,
+        address=None if fault.address == _NOWHERE else fault.address,
+    )

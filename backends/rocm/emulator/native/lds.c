@@ -1,0 +1,545 @@
+// The workgroup's memory (LDS): reads and writes.
+//
+// Any alignment is legal for b8..b128 reads and writes: HSA runs in unaligned access mode (LLVM AMDGPU usage guide,
+// target feature unaligned-access-mode; LLVM, feature unaligned-ds-access of gfx9 and later). An address beyond the
+// workgroup's LDS would read 0 and drop writes on hardware; here it is a fault.
+//
+// Races: lds_writer and lds_reader hold, for each byte since the last barrier, who touched it: 0 nobody; w + 1
+// wave w; 255 (readers) several waves; ATOMIC + w + 1 only atomics of wave w; SEVERAL atomics of several waves.
+#include "memory.h"
+
+#define ONES 0x0101010101010101ull
+enum { ATOMIC = 128, SEVERAL = 254, MANY_READERS = 255 };
+
+static uint32_t my_mark(const Wave *w) { return (w->number & 63) + 1; }
+
+// Bounds -------------------------------------------------------------------------------------------
+
+static int lds_bounds(Wave *w, const Inst *in, mask64 m, const uint64_t *at, int bytes, const char *verb) {
+    const uint64_t size = w->group->lds_size;
+    EACH_ACTIVE(m, i) {
+        if (at[i] > size || size - at[i] < (uint64_t)bytes) {
+            const uint64_t end = at[i] + (uint64_t)bytes;
+            return fault(w, in, F_BOUNDS, i, at[i], "%s of %d bytes ends %llu bytes beyond the workgroup's LDS of %llu bytes",
+                         verb, bytes, (unsigned long long)(end - size), (unsigned long long)size);
+        }
+    }
+    return GO;
+}
+
+// Races --------------------------------------------------------------------------------------------
+
+static void mark_range(Group *g, uint64_t low, uint64_t end) {
+    const bool none = g->race_low >= g->race_high;
+    if (none || low < g->race_low) g->race_low = (uint32_t)low;
+    if (none || end > g->race_high) g->race_high = (uint32_t)end;
+}
+
+static const char *who(uint32_t mark, char *text) {
+    char digits[4];
+    int n = 0;
+    const char *words = "several waves";
+    if (mark != MANY_READERS && mark != SEVERAL) {
+        uint32_t number = (mark & (ATOMIC - 1)) - 1;
+        do digits[n++] = (char)('0' + number % 10), number /= 10;
+        while (number && n < 4);
+        words = "wave ";
+    }
+    char *to = text;
+    while (*words) *to++ = *words++;
+    while (n) *to++ = digits[--n];
+    *to = 0;
+    return text;
+}
+
+static int race(Wave *w, const Inst *in, int lane, uint64_t at, const char *mine, uint32_t mark, const char *theirs) {
+    char text[24];
+    return fault(w, in, F_RACE, lane, at, "wave %u %s byte %llu of LDS, which %s %s with no barrier between", w->number, mine,
+                 (unsigned long long)at, who(mark, text), theirs);
+}
+
+static int read_bytes(Wave *w, const Inst *in, int lane, uint64_t at, int bytes) {
+    const Group *g = w->group;
+    const uint32_t me = my_mark(w);
+    for (int b = 0; b < bytes; b++) {
+        const uint32_t writer = g->lds_writer[at + b];
+        if (writer && writer != me && writer != ATOMIC + me)
+            return race(w, in, lane, at + b, "reads", writer, writer < ATOMIC ? "wrote" : "changed by an atomic");
+        const uint32_t reader = g->lds_reader[at + b];
+        g->lds_reader[at + b] = (uint8_t)(reader == 0 || reader == me ? me : MANY_READERS);
+    }
+    return GO;
+}
+
+static bool is_nan(const uint8_t *p) { return (word_at(p) & 0x7fffffff) > 0x7f800000; }
+
+// Whether byte b of `mine` may lie where `theirs` does: equal, or both part of a float32 NaN. Which NaN comes out of
+// a sum depends on the order of its operands, and a butterfly of lanes commutes them.
+static bool settled(const uint8_t *mine, const uint8_t *theirs, int b, int bytes) {
+    if (mine[b] == theirs[b]) return true;
+    const int word = b & ~3;
+    return bytes >= word + 4 && is_nan(mine + word) && is_nan(theirs + word);
+}
+
+// Two waves that write the same value to the same place (a result that both hold) settle on it in any order: only
+// different values race. The first writer keeps its mark.
+static int write_bytes(Wave *w, const Inst *in, int lane, uint64_t at, int bytes, const uint8_t *value) {
+    const Group *g = w->group;
+    const uint32_t me = my_mark(w);
+    for (int b = 0; b < bytes; b++) {
+        const uint32_t writer = g->lds_writer[at + b], reader = g->lds_reader[at + b];
+        if (reader && reader != me) return race(w, in, lane, at + b, "writes", reader, "read");
+        if (writer && writer != me && writer != ATOMIC + me) {
+            if (writer < ATOMIC && settled(value, g->lds + at, b, bytes)) continue;
+            return race(w, in, lane, at + b, "writes", writer, writer < ATOMIC ? "wrote" : "changed by an atomic");
+        }
+        g->lds_writer[at + b] = (uint8_t)me;
+    }
+    return GO;
+}
+
+// 8, 4, 2 or 1 bytes at once; anything but "nobody or only me" goes byte by byte.
+INLINE uint64_t chunk(const uint8_t *p, int n) {
+    return n == 8 ? quad_at(p) : n == 4 ? word_at(p) : n == 2 ? half_at(p) : byte_at(p);
+}
+INLINE uint64_t repeat(uint64_t byte, int n) { return byte * (n == 8 ? ONES : n == 4 ? 0x01010101u : n == 2 ? 0x0101u : 1u); }
+
+INLINE int races_of_read(Wave *w, const Inst *in, mask64 m, const uint64_t *at, int bytes) {
+    Group *g = w->group;
+    uint8_t *writer = g->lds_writer, *reader = g->lds_reader;
+    const int step = bytes >= 8 && bytes != 12 ? 8 : bytes == 12 ? 4 : bytes;
+    const uint64_t mine = repeat(my_mark(w), step);
+    EACH_ACTIVE(m, i) {
+        for (int b = 0; b < bytes; b += step) {
+            const uint64_t who_wrote = chunk(writer + at[i] + b, step), who_read = chunk(reader + at[i] + b, step);
+            if (__builtin_expect((who_wrote == 0) | (who_wrote == mine), 1)) {
+                if (who_read == mine) continue;
+                if (who_read == 0) {
+                    memcpy(reader + at[i] + b, &mine, (size_t)step);
+                    continue;
+                }
+            }
+            if (read_bytes(w, in, i, at[i] + b, step)) return STOP;
+        }
+    }
+    return GO;
+}
+
+INLINE int races_of_write(Wave *w, const Inst *in, enum Kind k, mask64 m, const uint64_t *at, const uint32_t *from) {
+    Group *g = w->group;
+    const int bytes = kind_bytes(k);
+    uint8_t *writer = g->lds_writer, *reader = g->lds_reader;
+    const int step = bytes >= 8 && bytes != 12 ? 8 : bytes == 12 ? 4 : bytes;
+    const uint64_t mine = repeat(my_mark(w), step);
+    EACH_ACTIVE(m, i) {
+        for (int b = 0; b < bytes; b += step) {
+            const uint64_t who_wrote = chunk(writer + at[i] + b, step), who_read = chunk(reader + at[i] + b, step);
+            if (__builtin_expect(((who_wrote == 0) | (who_wrote == mine)) & ((who_read == 0) | (who_read == mine)), 1))
+                memcpy(writer + at[i] + b, &mine, (size_t)step);
+            else {
+                uint8_t own[16];
+                give(k, from + i, own);
+                if (write_bytes(w, in, i, at[i] + b, step, own + b)) return STOP;
+            }
+        }
+    }
+    return GO;
+}
+
+// Atomics do not race with atomics; they do with another wave's plain reads and writes.
+int lds_atomic_check(Wave *w, const Inst *in, int lane, uint64_t at, int bytes) {
+    Group *g = w->group;
+    if (at > g->lds_size || g->lds_size - at < (uint64_t)bytes) {
+        uint64_t one[LANES];
+        one[lane] = at;
+        return lds_bounds(w, in, 1ull << lane, one, bytes, "atomic");
+    }
+    if (g->waves < 2) return GO;
+    const uint32_t me = my_mark(w);
+    for (int b = 0; b < bytes; b++) {
+        const uint32_t writer = g->lds_writer[at + b], reader = g->lds_reader[at + b];
+        if (writer && writer < ATOMIC && writer != me)
+            return race(w, in, lane, at + b, "changes (by an atomic)", writer, "wrote");
+        if (reader && reader != me) return race(w, in, lane, at + b, "changes (by an atomic)", reader, "read");
+        if (writer == 0) g->lds_writer[at + b] = (uint8_t)(ATOMIC + me);
+        else if (writer > ATOMIC && writer != ATOMIC + me) g->lds_writer[at + b] = SEVERAL;
+    }
+    mark_range(g, at, at + (uint64_t)bytes);
+    return GO;
+}
+
+// Reads --------------------------------------------------------------------------------------------
+
+// Which halves of what lane i loaded are defined, byte by byte.
+static void halves_of_load(Wave *w, const Inst *in, enum Kind k, mask64 m, const uint64_t *at, mask64 *lo, mask64 *hi) {
+    const uint8_t *def = w->group->lds_def;
+    const int bytes = kind_bytes(k);
+    EACH_ACTIVE(m, i) {
+        const mask64 bit = 1ull << i;
+        const uint8_t *d = def + at[i];
+        bool whole = true;
+        for (int b = 0; b < bytes; b++) whole &= d[b];
+        if (!whole) note_origin(w, in, F_UNINITIALISED, i, at[i]);
+        if (bytes >= 4) {
+            for (int n = 0; n < kind_words(k); n++) {
+                lo[n] = (lo[n] & ~bit) | (d[4 * n] & d[4 * n + 1] ? bit : 0);
+                hi[n] = (hi[n] & ~bit) | (d[4 * n + 2] & d[4 * n + 3] ? bit : 0);
+            }
+        } else {
+            if (!kind_upper(k)) lo[0] = (lo[0] & ~bit) | (whole ? bit : 0);
+            if (!kind_lower(k)) hi[0] = (hi[0] & ~bit) | (whole || k == K_U8 || k == K_U16 ? bit : 0);
+        }
+    }
+}
+
+INLINE int load_kind(Wave *w, const Inst *in, enum Kind k, mask64 m, const uint64_t *at, uint32_t *to, mask64 *lo, mask64 *hi) {
+    Group *g = w->group;
+    const int bytes = kind_bytes(k), step = bytes == 12 ? 4 : bytes > 8 ? 8 : bytes;
+    uint64_t low, high;
+    extent(at, m, &low, &high);
+    if (high > g->lds_size || g->lds_size - high < (uint64_t)bytes) return lds_bounds(w, in, m, at, bytes, "read");
+    if (w->launch->memory) count_banks(w, in, m, at, (uint32_t)bytes);
+    if (g->waves > 1) {
+        mark_range(g, low, high + (uint64_t)bytes);
+        if (races_of_read(w, in, m, at, bytes)) return STOP;
+    }
+    const uint8_t *data = g->lds, *def = g->lds_def;
+    uint64_t whole = ~0ull;
+    if (m == ~0ull) {
+        EACH {
+            for (int b = 0; b < bytes; b += step) whole &= chunk(def + at[i] + b, step);
+            take(k, to + i, data + at[i]);
+        }
+    } else {
+        EACH_ACTIVE(m, i) {
+            for (int b = 0; b < bytes; b += step) whole &= chunk(def + at[i] + b, step);
+            take(k, to + i, data + at[i]);
+        }
+    }
+    if (whole == repeat(1, step)) define(k, lo, hi, m);
+    else halves_of_load(w, in, k, m, at, lo, hi);
+    return GO;
+}
+
+// Writes -------------------------------------------------------------------------------------------
+
+static void halves_of_store(Wave *w, enum Kind k, mask64 m, const uint64_t *at, const mask64 *lo, const mask64 *hi) {
+    uint8_t *def = w->group->lds_def;
+    const int bytes = kind_bytes(k);
+    EACH_ACTIVE(m, i) {
+        uint8_t *d = def + at[i];
+        if (bytes < 4)
+            memset(d, (int)((kind_upper(k) ? hi[0] : lo[0]) >> i & 1), (size_t)bytes);
+        else
+            for (int n = 0; n < kind_words(k); n++) {
+                d[4 * n] = d[4 * n + 1] = (uint8_t)(lo[n] >> i & 1);
+                d[4 * n + 2] = d[4 * n + 3] = (uint8_t)(hi[n] >> i & 1);
+            }
+    }
+}
+
+// Two active lanes of one instruction that write different values to one place: who wins is not defined. Each lane
+// looks for its own value after all have written.
+static int who_lost(Wave *w, const Inst *in, enum Kind k, mask64 m, const uint64_t *at, const uint32_t *from) {
+    EACH_ACTIVE(m, i) {
+        uint8_t own[16];
+        give(k, from + i, own);
+        const uint8_t *there = w->group->lds + at[i];
+        bool same = true;
+        for (int b = 0; b < kind_bytes(k); b++) same &= settled(own, there, b, kind_bytes(k));
+        if (!same)
+            return fault(w, in, F_RACE, i, at[i], "two lanes of one instruction write different values to byte %llu of LDS",
+                         (unsigned long long)at[i]);
+    }
+    return GO;
+}
+
+INLINE bool kept(enum Kind k, const uint32_t *from, const uint8_t *p) {
+    switch (kind_bytes(k)) {
+    case 1: return byte_at(p) == (from[0] >> (kind_upper(k) ? 16 : 0) & 0xff);
+    case 2: return half_at(p) == (from[0] >> (kind_upper(k) ? 16 : 0) & 0xffff);
+    default: {
+        uint32_t differ = 0;
+        for (int n = 0; n < kind_words(k); n++) differ |= word_at(p + 4 * n) ^ from[n * LANES];
+        return differ == 0;
+    }
+    }
+}
+
+INLINE int verify_kind(Wave *w, const Inst *in, enum Kind k, mask64 m, const uint64_t *at, const uint32_t *from) {
+    const uint8_t *data = w->group->lds;
+    bool all = true;
+    if (m == ~0ull)
+        EACH all &= kept(k, from + i, data + at[i]);
+    else
+        EACH_ACTIVE(m, i) all &= kept(k, from + i, data + at[i]);
+    return all ? GO : who_lost(w, in, k, m, at, from);
+}
+
+INLINE int put_kind(Wave *w, const Inst *in, enum Kind k, mask64 m, const uint64_t *at, const uint32_t *from, const mask64 *lo,
+                    const mask64 *hi) {
+    Group *g = w->group;
+    const int bytes = kind_bytes(k), step = bytes == 12 ? 4 : bytes > 8 ? 8 : bytes;
+    uint64_t low, high;
+    extent(at, m, &low, &high);
+    if (high > g->lds_size || g->lds_size - high < (uint64_t)bytes) return lds_bounds(w, in, m, at, bytes, "write");
+    if (w->launch->memory) count_banks(w, in, m, at, (uint32_t)bytes);
+    if (g->waves > 1) {
+        mark_range(g, low, high + (uint64_t)bytes);
+        if (races_of_write(w, in, k, m, at, from)) return STOP;
+    }
+    uint8_t *data = g->lds, *def = g->lds_def;
+    const uint64_t ones = ONES;
+    const bool whole = !(m & ~defined_for(k, lo, hi));
+    if (m == ~0ull && whole) {
+        EACH {
+            give(k, from + i, data + at[i]);
+            for (int b = 0; b < bytes; b += step) memcpy(def + at[i] + b, &ones, (size_t)step);
+        }
+    } else {
+        EACH_ACTIVE(m, i) {
+            give(k, from + i, data + at[i]);
+            for (int b = 0; b < bytes; b += step) memcpy(def + at[i] + b, &ones, (size_t)step);
+        }
+        if (!whole) halves_of_store(w, k, m, at, lo, hi);
+    }
+    return GO;
+}
+
+// For other files: the same with the kind known only at run time.
+#define ALL_KINDS(X)                                                                                             \
+    X(K_U8) X(K_I8) X(K_U16) X(K_I16) X(K_D16_U8) X(K_D16_I8) X(K_D16) X(K_HI_U8) X(K_HI_I8) X(K_HI) X(K_B32)     \
+    X(K_B64) X(K_B96) X(K_B128)
+int lds_load(Wave *w, const Inst *in, enum Kind k, mask64 m, const uint64_t *at, uint32_t *to, mask64 *lo, mask64 *hi) {
+    switch (k) {
+#define CASE(kind) case kind: return load_kind(w, in, kind, m, at, to, lo, hi);
+        ALL_KINDS(CASE)
+#undef CASE
+    }
+    return STOP;
+}
+int lds_store(Wave *w, const Inst *in, enum Kind k, mask64 m, const uint64_t *at, const uint32_t *from, const mask64 *lo,
+              const mask64 *hi) {
+    switch (k) {
+#define CASE(kind) case kind: return put_kind(w, in, kind, m, at, from, lo, hi) || verify_kind(w, in, kind, m, at, from);
+        ALL_KINDS(CASE)
+#undef CASE
+    }
+    return STOP;
+}
+
+// The 16 bits of M0 on gfx90a and gfx942; all of it on gfx950, whose LDS of 160 KiB needs more.
+int lds_landing(Wave *w, const Inst *in, mask64 m, int step, int imm, uint64_t *at) {
+    const uint32_t used = w->launch->arch == GFX950 ? ~0u : 0xffffu;
+    if (~w->sdef[M0] & used) return undefined(w, in, __builtin_ctzll(m), ~0ull, "the LDS address in M0");
+    const uint64_t base = (w->s[M0] & used) + (uint64_t)(int64_t)imm;
+    EACH at[i] = base + (uint64_t)(i * step);
+    return GO;
+}
+
+// Counters -----------------------------------------------------------------------------------------
+
+// Extra cycles of bank conflicts. 32 banks of 4 bytes, 64 on gfx950. A pass serves as many lanes in order as could
+// use every bank once: 32 lanes for one dword, fewer for wider elements (an approximation for those: the hardware's
+// grouping of lanes for b64 and b128 is not that simple). Lanes that read the same word share it.
+void count_banks(Wave *w, const Inst *in, mask64 m, const uint64_t *at, uint32_t bytes) {
+    const uint32_t banks = w->launch->arch == GFX950 ? 64 : 32, words = (bytes + 3) / 4;
+    uint32_t lanes_of_pass = banks / (words == 3 ? 4 : words);
+    if (lanes_of_pass > 32 && words == 1) lanes_of_pass = 32;
+    uint64_t extra = 0;
+    for (uint32_t first = 0; first < w->lanes; first += lanes_of_pass) {
+        uint64_t seen[64 * 4 + 4];
+        uint32_t count = 0, load[64] = {0}, most = 0;
+        for (uint32_t i = first; i < first + lanes_of_pass && i < w->lanes; i++) {
+            if (!(m >> i & 1)) continue;
+            for (uint64_t word = at[i] >> 2; word <= (at[i] + bytes - 1) >> 2; word++) {
+                bool known = false;
+                for (uint32_t j = 0; j < count; j++) known |= seen[j] == word;
+                if (known || count >= sizeof seen / sizeof *seen) continue;
+                seen[count++] = word;
+                const uint32_t n = ++load[word & (banks - 1)];
+                if (n > most) most = n;
+            }
+        }
+        if (most > 1) extra += most - 1;
+    }
+    MemCount *c = &w->launch->memory[in - w->program];
+    __atomic_fetch_add(&c->lanes, (uint64_t)__builtin_popcountll(m), __ATOMIC_RELAXED);
+    __atomic_fetch_add(&c->bytes, (uint64_t)__builtin_popcountll(m) * bytes, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&c->conflicts, extra, __ATOMIC_RELAXED);
+}
+
+// Instructions -------------------------------------------------------------------------------------
+
+INLINE int ds_addresses(Wave *w, const Inst *in, mask64 m, uint64_t offset, uint64_t *at) {
+    const Operand *o = &in->src[0];
+    if (!vectors_fit(o, 1)) return bad_registers(w, in);
+    const uint32_t *v = VREG(w, o->index);
+    const mask64 missing = m & ~(w->lo[o->index] & w->hi[o->index]);
+    if (missing) return undefined(w, in, __builtin_ctzll(missing), ~0ull, "an address");
+    EACH at[i] = v[i] + offset;
+    return GO;
+}
+
+INLINE int ds_read(Wave *w, const Inst *in, enum Kind k) {
+    const mask64 m = exec_of(w);
+    uint64_t at[LANES];
+    if (!m) return GO;
+    if (!vectors_fit(&in->dst[0], kind_words(k))) return bad_registers(w, in);
+    if (ds_addresses(w, in, m, (uint64_t)(int64_t)in->imm, at)) return STOP;
+    const int reg = in->dst[0].index;
+    return load_kind(w, in, k, m, at, VREG(w, reg), &w->lo[reg], &w->hi[reg]);
+}
+
+INLINE int ds_write(Wave *w, const Inst *in, enum Kind k) {
+    const mask64 m = exec_of(w);
+    uint64_t at[LANES];
+    if (!m) return GO;
+    if (!vectors_fit(&in->src[1], kind_words(k))) return bad_registers(w, in);
+    if (ds_addresses(w, in, m, (uint64_t)(int64_t)in->imm, at)) return STOP;
+    const int reg = in->src[1].index;
+    if (put_kind(w, in, k, m, at, VREG(w, reg), &w->lo[reg], &w->hi[reg])) return STOP;
+    return verify_kind(w, in, k, m, at, VREG(w, reg));
+}
+
+// Two elements per lane; the offsets count elements, or 64 of them.
+INLINE int ds_read2(Wave *w, const Inst *in, enum Kind k, uint64_t scale) {
+    const mask64 m = exec_of(w);
+    const int words = kind_words(k);
+    uint64_t first[LANES], second[LANES];
+    if (!m) return GO;
+    if (!vectors_fit(&in->dst[0], 2 * words)) return bad_registers(w, in);
+    if (ds_addresses(w, in, m, in->aux[0] * scale, first) || ds_addresses(w, in, m, in->aux[1] * scale, second)) return STOP;
+    const int a = in->dst[0].index, b = a + words;
+    if (load_kind(w, in, k, m, first, VREG(w, a), &w->lo[a], &w->hi[a])) return STOP;
+    return load_kind(w, in, k, m, second, VREG(w, b), &w->lo[b], &w->hi[b]);
+}
+
+INLINE int ds_write2(Wave *w, const Inst *in, enum Kind k, uint64_t scale) {
+    const mask64 m = exec_of(w);
+    uint64_t first[LANES], second[LANES];
+    if (!m) return GO;
+    if (!vectors_fit(&in->src[1], kind_words(k)) || !vectors_fit(&in->src[2], kind_words(k))) return bad_registers(w, in);
+    if (ds_addresses(w, in, m, in->aux[0] * scale, first) || ds_addresses(w, in, m, in->aux[1] * scale, second)) return STOP;
+    const int a = in->src[1].index, b = in->src[2].index;
+    if (put_kind(w, in, k, m, first, VREG(w, a), &w->lo[a], &w->hi[a])) return STOP;
+    if (put_kind(w, in, k, m, second, VREG(w, b), &w->lo[b], &w->hi[b])) return STOP;
+    return verify_kind(w, in, k, m, first, VREG(w, a)) || verify_kind(w, in, k, m, second, VREG(w, b));
+}
+
+#define READS(X)                                                                                                      \
+    X(ds_read_u8, K_U8) X(ds_read_i8, K_I8) X(ds_read_u16, K_U16) X(ds_read_i16, K_I16) X(ds_read_b32, K_B32)         \
+    X(ds_read_b64, K_B64) X(ds_read_b96, K_B96) X(ds_read_b128, K_B128) X(ds_read_u8_d16, K_D16_U8)                   \
+    X(ds_read_u8_d16_hi, K_HI_U8) X(ds_read_i8_d16, K_D16_I8) X(ds_read_i8_d16_hi, K_HI_I8) X(ds_read_u16_d16, K_D16) \
+    X(ds_read_u16_d16_hi, K_HI)
+#define WRITES(X)                                                                                                     \
+    X(ds_write_b8, K_U8) X(ds_write_b16, K_U16) X(ds_write_b32, K_B32) X(ds_write_b64, K_B64) X(ds_write_b96, K_B96)  \
+    X(ds_write_b128, K_B128) X(ds_write_b8_d16_hi, K_HI_U8) X(ds_write_b16_d16_hi, K_HI)
+#define DEFINE_READ(name, kind) static int name(Wave *w, const Inst *in) { return ds_read(w, in, kind); }
+#define DEFINE_WRITE(name, kind) static int name(Wave *w, const Inst *in) { return ds_write(w, in, kind); }
+READS(DEFINE_READ)
+WRITES(DEFINE_WRITE)
+#define PAIRS(X) X(2_b32, K_B32, 4) X(2_b64, K_B64, 8) X(2st64_b32, K_B32, 256) X(2st64_b64, K_B64, 512)
+#define DEFINE_PAIR(name, kind, scale) \
+    static int ds_read##name(Wave *w, const Inst *in) { return ds_read2(w, in, kind, scale); } \
+    static int ds_write##name(Wave *w, const Inst *in) { return ds_write2(w, in, kind, scale); }
+PAIRS(DEFINE_PAIR)
+
+// M0[15:0] + offset + 4 * lane (pseudocode of the ISA guides).
+INLINE int addtid_addresses(Wave *w, const Inst *in, mask64 m, uint64_t *at) {
+    if (~w->sdef[M0] & 0xffff) return undefined(w, in, __builtin_ctzll(m), ~0ull, "the LDS address in M0");
+    EACH at[i] = (w->s[M0] & 0xffff) + (uint64_t)(int64_t)in->imm + 4 * (uint64_t)i;
+    return GO;
+}
+static int ds_read_addtid_b32(Wave *w, const Inst *in) {
+    const mask64 m = exec_of(w);
+    uint64_t at[LANES];
+    if (!m) return GO;
+    if (!vectors_fit(&in->dst[0], 1)) return bad_registers(w, in);
+    if (addtid_addresses(w, in, m, at)) return STOP;
+    const int reg = in->dst[0].index;
+    return load_kind(w, in, K_B32, m, at, VREG(w, reg), &w->lo[reg], &w->hi[reg]);
+}
+// The assembler names the data first; without an address it is the only source.
+static int ds_write_addtid_b32(Wave *w, const Inst *in) {
+    const mask64 m = exec_of(w);
+    uint64_t at[LANES];
+    const Operand *data = in->src[0].kind == VGPR ? &in->src[0] : &in->src[1];
+    if (!m) return GO;
+    if (!vectors_fit(data, 1)) return bad_registers(w, in);
+    if (addtid_addresses(w, in, m, at)) return STOP;
+    return lds_store(w, in, K_B32, m, at, VREG(w, data->index), &w->lo[data->index], &w->hi[data->index]);
+}
+
+// Transposing reads (CDNA4 ISA guide, "MFMA transpose load from LDS") ------------------------------
+
+// Each group of 16 lanes reads `rows` x 16 elements, 16 / rows lanes to a row, and lane c of the group gets column c:
+// its element r is element c % rows of what lane r * (16 / rows) + c / rows read, where a lane holds `rows` elements
+// of `width` bits. All lanes must be active.
+INLINE int transposing(Wave *w, const Inst *in, enum Kind k, int width) {
+    const mask64 m = exec_of(w);
+    const int words = kind_words(k), rows = words * 32 / width;
+    uint64_t at[LANES];
+    uint32_t read[4 * LANES], out[4 * LANES] = {0};
+    mask64 lo[4] = {0}, hi[4] = {0}, to_lo[4], to_hi[4];
+    if (!m) return GO;
+    if (!vectors_fit(&in->dst[0], words)) return bad_registers(w, in);
+    if (m != w->full)
+        return fault(w, in, F_INACTIVE, __builtin_ctzll(w->full & ~m), ~0ull, "a transposing read needs every lane active");
+    if (ds_addresses(w, in, m, (uint64_t)(int64_t)in->imm, at)) return STOP;
+    if (load_kind(w, in, k, m, at, read, lo, hi)) return STOP;
+    mask64 known = ~0ull;
+    for (int n = 0; n < words; n++) {
+        to_lo[n] = to_hi[n] = ~0ull;
+        known &= lo[n] & hi[n];
+    }
+    const bool follow = (known & m) != m;
+    for (int lane = 0; lane < (int)w->lanes; lane++) {
+        const int column = lane & 15, element = column % rows;
+        for (int r = 0; r < rows; r++) {
+            const int from = (lane & ~15) + r * (16 / rows) + column / rows;
+            const int source = element * width, target = r * width;
+            if (width == 6) {  // elements cross words
+                for (int b = 0; b < width; b++)
+                    out[(target + b) / 32 * LANES + lane] |=
+                        (read[(source + b) / 32 * LANES + from] >> (source + b) % 32 & 1) << (target + b) % 32;
+            } else {
+                const uint32_t bits = read[source / 32 * LANES + from] >> source % 32 & ((1u << width) - 1);
+                out[target / 32 * LANES + lane] |= bits << target % 32;
+            }
+            for (int b = 0; follow && b < width; b++) {
+                const mask64 *def = (source + b) % 32 < 16 ? lo : hi;
+                mask64 *to = (target + b) % 32 < 16 ? to_lo : to_hi;
+                if (!(def[(source + b) / 32] >> from & 1)) to[(target + b) / 32] &= ~(1ull << lane);
+            }
+        }
+    }
+    const int reg = in->dst[0].index;
+    for (int n = 0; n < words; n++) write_words(w, reg + n, out + n * LANES, m, to_lo[n], to_hi[n]);
+    return GO;
+}
+static int ds_read_b64_tr_b16(Wave *w, const Inst *in) { return transposing(w, in, K_B64, 16); }
+static int ds_read_b64_tr_b8(Wave *w, const Inst *in) { return transposing(w, in, K_B64, 8); }
+static int ds_read_b64_tr_b4(Wave *w, const Inst *in) { return transposing(w, in, K_B64, 4); }
+static int ds_read_b96_tr_b6(Wave *w, const Inst *in) { return transposing(w, in, K_B96, 6); }
+
+#define READ_ROW(name, kind) STEP_OP(name, "r=r", C_LDS),
+#define WRITE_ROW(name, kind) STEP_OP(name, "=rr", C_LDS),
+#define PAIR_ROW(name, kind, scale) STEP_OP(ds_read##name, "r=r", C_LDS), STEP_OP(ds_write##name, "=rrr", C_LDS),
+const OpInfo ops_lds[] = {
+    READS(READ_ROW)
+    WRITES(WRITE_ROW)
+    PAIRS(PAIR_ROW)
+    STEP_OP(ds_read_addtid_b32, "r=", C_LDS),
+    STEP_OP(ds_write_addtid_b32, "=r", C_LDS),
+    STEP_OP(ds_read_b64_tr_b16, "r=r", C_LDS),
+    STEP_OP(ds_read_b64_tr_b8, "r=r", C_LDS),
+    STEP_OP(ds_read_b64_tr_b4, "r=r", C_LDS),
+    STEP_OP(ds_read_b96_tr_b6, "r=r", C_LDS),
+    STEP_OP(ds_bpermute_b32, "r=rr", C_LDS),
+    STEP_OP(ds_bpermute_fi_b32, "r=rr", C_LDS),
+    STEP_OP(ds_permute_b32, "r=rr", C_LDS),
+    STEP_OP(ds_swizzle_b32, "r=r", C_LDS),
+    {"ds_nop", "", step_nop, NULL, C_LDS, 0},
+    OPS_END,
+};

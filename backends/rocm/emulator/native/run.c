@@ -1,0 +1,228 @@
+// A launch: workgroups one by one per thread, their waves turn by turn between barriers.
+#include "wave.h"
+
+#include <stdlib.h>
+
+static const OpInfo *const tables[] = {
+    ops_salu,         ops_salu_float,    ops_control,     ops_valu_int,   ops_valu_float, ops_valu_math,
+    ops_valu_half,    ops_valu_compare,  ops_valu_convert, ops_valu_scale, ops_valu_packed, ops_valu_lanes,
+    ops_dot,          ops_mfma,          ops_wmma,        ops_global,     ops_buffer,     ops_lds,
+    ops_atomics,      ops_smem,          ops_scratch,
+};
+enum { TABLES = sizeof tables / sizeof tables[0], SLICE = 1 << 18 };
+
+// What Python asks --------------------------------------------------------------------------------
+
+#define EXPORT __attribute__((visibility("default")))
+
+EXPORT uint32_t emulator_abi(void) { return ABI; }
+
+EXPORT uint32_t emulator_size(int what) {
+    switch (what) {
+    case 0: return sizeof(Inst);
+    case 1: return sizeof(Operand);
+    case 2: return sizeof(Launch);
+    case 3: return sizeof(Range);
+    case 4: return sizeof(Fault);
+    default: return sizeof(MemCount);
+    }
+}
+
+EXPORT const OpInfo *emulator_op(uint32_t index) {
+    for (int t = 0; t < TABLES; t++)
+        for (const OpInfo *op = tables[t]; op->name; op++)
+            if (index-- == 0) return op;
+    return NULL;
+}
+
+// A branch to nowhere and the end of the code land on a record with this step.
+static int step_off(Wave *w, const Inst *in) {
+    return fault(w, NULL, F_UNSUPPORTED, -1, in->address, "execution left the kernel's code");
+}
+
+// An instruction that nothing here executes; Python has its name.
+static int step_unknown(Wave *w, const Inst *in) {
+    return fault(w, in, F_UNSUPPORTED, -1, ~0ull, "this instruction is not known to the emulator");
+}
+
+// Fill in what only this process knows: the addresses of the handlers. Answers the first record whose op is wrong.
+EXPORT int emulator_link(Inst *program, uint32_t count) {
+    static const OpInfo *all[4096];
+    static uint32_t total;
+    if (total == 0) {
+        uint32_t n = 0;
+        for (const OpInfo *op; n < 4096 && (op = emulator_op(n)); n++) all[n] = op;
+        __atomic_store_n(&total, n, __ATOMIC_RELEASE);
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        Inst *in = &program[i];
+        if (in->op >= 0xfffe) {
+            in->step = in->op == 0xffff ? step_off : step_unknown;
+            continue;
+        }
+        if (in->op >= total) return (int)i;
+        in->step = all[in->op]->step;
+        in->fn.any = all[in->op]->fn;
+    }
+    return -1;
+}
+
+// Waves -------------------------------------------------------------------------------------------
+
+static void start_wave(Wave *w, Group *g, uint32_t number) {
+    const Launch *launch = g->launch;
+    memset(w->lo, 0, sizeof w->lo);
+    memset(w->hi, 0, sizeof w->hi);
+    memset(w->s, 0xaa, sizeof w->s);  // never-written registers hold this pattern
+    memset(w->sdef, 0, sizeof w->sdef);
+    w->scc = w->sccdef = false;
+    w->mode = launch->float_mode;
+    w->pc = launch->entry;
+    w->number = number;
+    w->lanes = launch->wave_size;
+    w->full = w->lanes == 64 ? ~0ull : 0xffffffffull;
+    w->executed = 0;
+    w->barriers = 0;
+    w->barrier_pending = 0;
+    w->state = RUNNING;
+    w->group = g;
+    w->launch = g->launch;
+    w->program = launch->program;
+    w->last = launch->ranges;
+    w->origin.kind = F_NONE;
+    const uint32_t threads = launch->block[0] * launch->block[1] * launch->block[2];
+    const uint32_t first = number * w->lanes, here = threads - first < w->lanes ? threads - first : w->lanes;
+    w->launched = here == 64 ? ~0ull : (1ull << here) - 1;
+
+    for (uint32_t i = 0; i < launch->user_count; i++) w->s[i] = launch->user[i], w->sdef[i] = launch->user_known >> i & 1 ? ~0u : 0;
+    uint32_t at = launch->user_count;
+    for (uint32_t i = 0; i < launch->system_count; i++, at++) {
+        const uint32_t kind = launch->system[i];
+        w->s[at] = kind < 3 ? g->id[kind] : kind == 3 ? (number == 0) | g->waves << 6 : 0;
+        w->sdef[at] = ~0u;
+    }
+    if (launch->ids_in_ttmp) {
+        w->s[TTMP + 9] = g->id[0];
+        w->s[TTMP + 7] = (g->id[1] & 0xffff) | g->id[2] << 16;
+        w->s[TTMP + 8] = number << 25;
+        w->sdef[TTMP + 9] = w->sdef[TTMP + 7] = w->sdef[TTMP + 8] = ~0u;
+    }
+    w->s[EXEC] = (uint32_t)w->launched;
+    w->s[EXEC + 1] = (uint32_t)(w->launched >> 32);
+    w->sdef[EXEC] = w->sdef[EXEC + 1] = ~0u;
+
+    uint32_t *v0 = VREG(w, 0);
+    EACH {
+        const uint32_t id = first + (uint32_t)i, bx = launch->block[0], by = launch->block[1];
+        const uint32_t x = id % bx, y = id / bx % by, z = id / bx / by;
+        v0[i] = x | (launch->ids > 1 ? y << 10 : 0) | (launch->ids > 2 ? z << 20 : 0);
+    }
+    w->lo[0] = w->hi[0] = w->launched;
+    if (launch->scratch_bytes) memset(w->scratch_def, 0, (size_t)launch->scratch_bytes * LANES);
+}
+
+static void run_wave(Wave *w) {
+    const Launch *launch = w->launch;
+    const Inst *program = w->program;
+    uint64_t *executed = launch->executed;
+    for (uint32_t left = SLICE; left; left--) {
+        const Inst *in = &program[w->pc++];
+        if (executed) __atomic_fetch_add(&executed[in - program], 1, __ATOMIC_RELAXED);
+        if (in->step(w, in) != GO) return;
+    }
+    w->executed += SLICE;
+    if (w->executed >= launch->budget)
+        fault(w, &program[w->pc], F_BUDGET, -1, ~0ull, "a wave ran more than %llu instructions: an endless loop?",
+              (unsigned long long)launch->budget);
+}
+
+// Workgroups --------------------------------------------------------------------------------------
+
+static void forget_accesses(Group *g) {
+    if (g->race_high > g->race_low) {
+        memset(g->lds_writer + g->race_low, 0, g->race_high - g->race_low);
+        memset(g->lds_reader + g->race_low, 0, g->race_high - g->race_low);
+    }
+    g->race_low = g->lds_size;
+    g->race_high = 0;
+}
+
+static void barrier_missed(Group *g) {
+    uint32_t waits = 0, ended = 0;
+    for (uint32_t i = 0; i < g->waves; i++) {
+        if (g->wave[i].state == WAITING) waits = i;
+        else ended = i;
+    }
+    Wave *w = &g->wave[waits];
+    fault(w, &w->program[w->pc - 1], F_BARRIER, -1, ~0ull, "wave %u waits at a barrier that wave %u never reaches: it has ended",
+          waits, ended);
+}
+
+// Runs one workgroup to its end; false after a fault.
+static bool run_group(Group *g) {
+    const Launch *launch = g->launch;
+    for (uint32_t i = 0; i < g->waves; i++) start_wave(&g->wave[i], g, i);
+    if (g->lds_size) memset(g->lds_def, 0, g->lds_size);
+    if (g->lds_size) memset(g->lds, 0xaa, g->lds_size);
+    g->race_low = 0, g->race_high = g->lds_size;
+    forget_accesses(g);
+    for (;;) {
+        uint32_t running = 0, waiting = 0;
+        for (uint32_t i = 0; i < g->waves; i++) {
+            Wave *w = &g->wave[i];
+            if (w->state == RUNNING) run_wave(w);
+            if (__atomic_load_n(&launch->stop, __ATOMIC_ACQUIRE)) return false;
+            running += w->state == RUNNING;
+            waiting += w->state == WAITING;
+        }
+        if (running) continue;
+        if (waiting == 0) return true;
+        if (waiting < g->waves) {
+            barrier_missed(g);
+            return false;
+        }
+        forget_accesses(g);
+        for (uint32_t i = 0; i < g->waves; i++) g->wave[i].state = RUNNING;
+    }
+}
+
+static void *padded(size_t size) { return aligned_alloc(64, (size + 127) / 64 * 64); }
+
+// One thread's part of a launch: it takes workgroups until there are none. 0, or 1 when memory ran out.
+EXPORT int emulator_run(Launch *launch) {
+    if (launch->abi != ABI) return 2;
+    Group group = {.launch = launch, .lds_size = launch->lds_bytes};
+    Group *g = &group;
+    const uint32_t threads = launch->block[0] * launch->block[1] * launch->block[2];
+    g->waves = (threads + launch->wave_size - 1) / launch->wave_size;
+    const size_t lds = launch->lds_bytes, scratch = (size_t)launch->scratch_bytes * LANES;
+    g->wave = padded(sizeof(Wave) * g->waves);
+    g->lds = padded(lds * 4);
+    uint8_t *private = padded(scratch * 2 * g->waves);
+    int status = 1;
+    if (g->wave && g->lds && private) {
+        status = 0;
+        memset(g->wave, 0, sizeof(Wave) * g->waves);
+        memset(private, 0xaa, scratch * 2 * g->waves);
+        g->lds_def = g->lds + lds;
+        g->lds_writer = g->lds_def + lds;
+        g->lds_reader = g->lds_writer + lds;
+        for (uint32_t i = 0; i < g->waves; i++) {
+            g->wave[i].scratch = private + 2 * scratch * i;
+            g->wave[i].scratch_def = g->wave[i].scratch + scratch;
+        }
+        const uint64_t total = (uint64_t)launch->grid[0] * launch->grid[1] * launch->grid[2];
+        for (;;) {
+            const uint32_t next = __atomic_fetch_add(&launch->next_group, 1, __ATOMIC_RELAXED);
+            if (next >= total || __atomic_load_n(&launch->stop, __ATOMIC_ACQUIRE)) break;
+            g->id[0] = next % launch->grid[0];
+            g->id[1] = next / launch->grid[0] % launch->grid[1];
+            g->id[2] = next / launch->grid[0] / launch->grid[1];
+            if (!run_group(g)) break;
+        }
+    }
+    free(private);
+    free(g->lds);
+    free(g->wave);
+    return status;
+}

@@ -1,0 +1,274 @@
+// The state of one wave of an emulated AMD GPU, and what the handler of an instruction sees of it.
+//
+// An instruction is one record (`Inst`), decoded once by Python. `run.c` steps a wave through the records;
+// each record's `step` works on all lanes at once. Vector instructions share one step: it fetches the
+// sources of all lanes, calls the instruction's own `lane` function, and commits the result under EXEC.
+//
+// Beside every register lies its definedness: which bits (scalar) or which halves of which lanes (vector)
+// were ever written. It follows the data, and is an error where it reaches memory or control flow.
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#define LANES 64
+#define ABI 1  // of everything that library.py mirrors; a mismatch is refused
+
+typedef uint64_t mask64;
+
+enum Arch { GFX90A, GFX942, GFX950, GFX1100, GFX1201 };
+#define IS_GFX9(arch) ((arch) <= GFX950)
+#define HAS_GFX940(arch) ((arch) == GFX942 || (arch) == GFX950)
+
+// Scalar registers by number, the same on every architecture (lower.py translates).
+enum { VCC = 106, TTMP = 108, NULLREG = 124, M0 = 125, EXEC = 126, SCALARS = 128 };
+enum { AGPR = 256, VECTORS = 512 };
+
+typedef union Vec {  // one value of every lane
+    uint32_t u[LANES];
+    int32_t i[LANES];
+    float f[LANES];
+    uint64_t q[LANES];
+    int64_t l[LANES];
+    double d[LANES];
+} Vec;
+
+enum OperandKind { NONE, VGPR, SGPR, CONSTANT, NOTHING /* reads 0, writes vanish */, SCC_BIT, VCCZ_BIT, EXECZ_BIT };
+enum OperandMods {
+    NEG = 1,       // packed: of the low half
+    ABS = 2,
+    UPPER = 4,     // op_sel: the upper half (packed: for the low result; the upper word for packed f32)
+    NEG_HI = 8,    // packed: negate for the high result
+    UPPER_HI = 16, // op_sel_hi: the upper half (word) for the high result
+    SEXT = 32,     // SDWA
+};
+
+typedef struct Operand {
+    uint8_t kind, mods;
+    uint8_t sel;     // SDWA: 0..3 byte, 4..5 word, 6 dword; without SDWA always 6
+    uint8_t type;    // the letter of the op's signature
+    uint16_t index;  // first register: 0..511 vector, 0..127 scalar
+    uint16_t pad;
+    uint64_t value;  // CONSTANT: the bits at the operand's own type (32-bit types: low word; 16-bit: low half)
+} Operand;
+
+enum InstFlags {
+    CLAMP = 1,
+    SDWA = 2,
+    DPP = 4,          // DPP16: aux[0] = dpp_ctrl | row_mask << 16 | bank_mask << 20 | bound_ctrl << 24 | fi << 25
+    DPP8 = 8,         // aux[0] = 8 selectors of 3 bits
+    DUAL = 16,        // the first half of a VOPD pair; the second is the next record
+    DST_UPPER = 32,   // a 16-bit result goes to the upper half
+    DST_ZERO = 64,    // a 16-bit result clears the other half (gfx9's older 16-bit instructions)
+    OFFEN = 128,
+    IDXEN = 256,
+    TO_LDS = 512,
+    RETURNS = 1024,   // atomics: glc / sc0
+    WRITES_EXEC = 2048, // v_cmpx
+};
+
+struct Wave;
+struct Inst;
+struct LaneOp;
+struct ScalarOp;
+typedef int (*Step)(struct Wave *w, const struct Inst *in);  // GO, or STOP after a fault or at the end
+typedef void (*LaneFn)(struct LaneOp *x);
+typedef void (*ScalarFn)(struct ScalarOp *x);
+enum { GO = 0, STOP = 1, YIELD = 2 };
+
+typedef struct Inst {
+    Step step;
+    union { LaneFn lane; ScalarFn scalar; void *any; } fn;
+    uint64_t address;   // virtual, in the code object
+    uint32_t flags;
+    int32_t imm;        // simm16, a memory offset, or the index of a branch's target
+    uint32_t aux[4];    // [0] DPP control, or a first offset (DS, in elements), or cbsz | abid << 8 | blgp << 16 of MFMA
+                        // [1] SDWA's dst_sel | dst_unused << 8, or a second offset
+                        // [2] op_sel as encoded, or the truth table of v_bitop3
+                        // [3] omod
+    uint16_t op;        // index into the table of all ops
+    uint8_t sources, results;
+    uint8_t length;     // bytes of machine code
+    uint8_t size_hint;
+    uint16_t pad;
+    Operand dst[2];
+    Operand src[5];
+} Inst;
+
+// Types in signatures "results=sources": what a handler gets in x->s[k] and leaves in x->d.
+//   b 32 bits   f float32   q 64 bits   d float64      (u/i, f, q/l, d of Vec)
+//   h float16   w 16 bits   the selected half, zero-extended in u[]
+//   P packed float16/bfloat16, I packed 16-bit integers: u[] with op_sel/op_sel_hi and neg/neg_hi applied (I: no neg)
+//   F packed float32, q[]: low word for the low result, op_sel and neg applied
+//   m a lane mask in scalar registers: x->m[k]; as a result x->dm
+//   r raw: a block of registers that the handler reads and writes itself through w->v (in->src[k].index)
+//   s (result) one 32-bit scalar: x->d.u[0]; (source) a uniform 32-bit scalar: x->s[k]->u[0]
+// Modifiers (neg, abs, op_sel, SDWA, DPP), denormal flushing of inputs and results (f h d P), clamp of f h d P F
+// and omod are applied by the shared step, never by a lane function; integer clamp is the lane function's.
+typedef struct LaneOp {
+    const Inst *in;
+    struct Wave *w;
+    mask64 exec;            // the lanes that will be written: EXEC, less what DPP drops
+    const Vec *s[5];
+    mask64 m[5];
+    mask64 lo[5], hi[5];    // lanes whose lower / upper half of source k is defined (q, d: both halves of both words;
+                            // F: lo is the low word, hi the high one; m: the bit itself, in lo)
+    Vec d;
+    mask64 dm;
+    mask64 dlo, dhi, dmdef; // definedness of the result; preset to "all sources defined" (P, I, F: half by half)
+    Vec space[5];           // where fetched sources lie when they are not read in place
+} LaneOp;
+
+// Scalar instructions: s[k] holds 32 or 64 bits; sdef[k] has a 1 for each defined bit. `d` and `scc` are preset to 0
+// and their definedness to "all bits of all sources and, for ops that read it, SCC defined".
+typedef struct ScalarOp {
+    const Inst *in;
+    struct Wave *w;
+    uint64_t s[3], sdef[3];
+    uint64_t d, ddef;
+    bool scc, sccdef;       // in: the current SCC; out: the new one (signature letter c among the results)
+} ScalarOp;
+
+enum OpClass { C_SALU, C_VALU, C_TRANSCENDENTAL, C_MATRIX, C_GLOBAL, C_LDS, C_SCRATCH, C_SMEM, C_BRANCH, C_BARRIER, C_WAIT, C_OTHER };
+
+typedef struct OpInfo {
+    const char *name;
+    const char *signature;
+    Step step;
+    void *fn;
+    int cls;
+    uint32_t work;          // matrix ops: floating-point operations per instruction
+} OpInfo;
+
+int step_lane(struct Wave *w, const Inst *in);
+int step_scalar(struct Wave *w, const Inst *in);
+int step_nop(struct Wave *w, const Inst *in);
+
+// Each file's table ends with a row whose name is NULL.
+#define LANE_OP(op, signature) {#op, signature, step_lane, (void *)op, C_VALU, 0}
+#define TRANS_OP(op, signature) {#op, signature, step_lane, (void *)op, C_TRANSCENDENTAL, 0}
+#define SCALAR_OP(op, signature) {#op, signature, step_scalar, (void *)op, C_SALU, 0}
+#define STEP_OP(op, signature, cls) {#op, signature, op, NULL, cls, 0}  // `op` is itself a Step
+#define MATRIX_OP(op, signature, flops) {#op, signature, step_lane, (void *)op, C_MATRIX, flops}
+#define OPS_END {NULL, NULL, NULL, NULL, 0, 0}
+
+enum FaultKind { F_NONE, F_BOUNDS, F_MISALIGNED, F_UNINITIALISED, F_RACE, F_BARRIER, F_BUDGET, F_INACTIVE, F_UNSUPPORTED, F_TRAP };
+
+typedef struct Range {  // one live tensor, or the kernel's arguments, or its code
+    uint64_t base, size;
+    uint32_t writable, name;  // name: index into Python's list
+} Range;
+
+typedef struct Fault {
+    int32_t kind, lane, wave;        // lane, wave -1 where none
+    uint32_t group[3];
+    uint64_t address, pc;            // address ~0 where none
+    int32_t inst;                    // index of the record
+    char detail[400];
+} Fault;
+
+typedef struct MemCount { uint64_t lanes, bytes, lines, fewest, conflicts; } MemCount;
+
+typedef struct Launch {
+    uint32_t abi, arch, wave_size, instructions;
+    Inst *program;
+    Range *ranges;
+    uint32_t range_count, entry;     // entry: index of the first record
+    uint32_t grid[3], block[3];
+    uint32_t lds_bytes, scratch_bytes, float_mode, ids;   // ids: 1..3 work-item ids in v0
+    uint32_t dx10_clamp, ieee, ids_in_ttmp, system_count;
+    uint32_t system[8];              // 0,1,2 workgroup id x y z; 3 workgroup info; 4 scratch wave offset
+    uint32_t user_count, user_known;  // user_known bit i: user[i] means something
+    uint32_t user[32];               // values of the user SGPRs
+    uint64_t code_base;              // host address of virtual address 0 of the code object
+    uint64_t text_start, text_end;   // virtual
+    uint32_t *index_of;              // record index by (virtual address - text_start) / 4, ~0 where none starts
+    uint64_t budget;                 // instructions per wave
+    uint64_t *executed;              // per record, or NULL: count mode
+    MemCount *memory;                // per record, or NULL
+    volatile uint32_t next_group;    // taken by the threads one by one
+    volatile uint32_t stop;
+    volatile uint32_t fault_taken;
+    Fault fault;
+} Launch;
+
+struct Group;
+
+typedef struct Wave {
+    Vec v32[VECTORS / 2];            // v[r] is 64 words; two registers share a Vec's 512 bytes: use VREG
+    mask64 lo[VECTORS], hi[VECTORS];
+    uint32_t s[SCALARS], sdef[SCALARS];
+    bool scc, sccdef;
+    uint32_t mode;                   // MODE: round f32 1:0, f16/f64 3:2, denorm f32 5:4, f16/f64 7:6
+    uint32_t pc;                     // index of the next record
+    uint32_t number, lanes;          // within the workgroup; 32 or 64
+    mask64 full;                     // all lanes of the wave size
+    mask64 launched;                 // lanes that exist: the last wave of a block may be partial
+    uint64_t executed, budget;
+    uint32_t barriers;               // how many it has passed or waits at
+    int state;                       // RUNNING, WAITING at a barrier, ENDED
+    int barrier_pending;             // gfx12: signalled, not yet waited
+    struct Group *group;
+    Launch *launch;
+    const Inst *program;
+    Range *last;                     // the range of the latest access
+    uint8_t *scratch;                // lanes x scratch_bytes, lane after lane
+    uint8_t *scratch_def;
+    // The latest read of something never written, for the message when it reaches memory.
+    struct Origin { int kind; int32_t inst, lane; uint64_t address; } origin;
+} Wave;
+enum { RUNNING, WAITING, ENDED };
+#define VREG(w, r) ((uint32_t *)(w)->v32 + (size_t)(r) * LANES)
+
+typedef struct Group {
+    Launch *launch;
+    uint32_t id[3];
+    uint32_t waves;
+    uint8_t *lds, *lds_def;          // lds_def: 1 where a byte was written
+    uint8_t *lds_writer, *lds_reader;// wave + 1 since the last barrier, 0 none, 255 several
+    uint32_t lds_size;
+    uint32_t race_low, race_high;    // the part of the two arrays that is not 0
+    Wave *wave;                      // `waves` of them
+} Group;
+
+static inline uint64_t scalar64(const Wave *w, int r) { return w->s[r] | (uint64_t)w->s[r + 1] << 32; }
+static inline mask64 exec_of(const Wave *w) { return scalar64(w, EXEC) & w->full; }
+static inline float as_float(uint32_t u) { float f; memcpy(&f, &u, 4); return f; }
+static inline uint32_t as_bits(float f) { uint32_t u; memcpy(&u, &f, 4); return u; }
+static inline double as_double(uint64_t u) { double f; memcpy(&f, &u, 8); return f; }
+static inline uint64_t as_bits64(double f) { uint64_t u; memcpy(&u, &f, 8); return u; }
+#define EACH for (int i = 0; i < LANES; i++)
+#define EACH_ACTIVE(mask, i) for (mask64 left_ = (mask); left_; left_ &= left_ - 1) for (int i = __builtin_ctzll(left_), once_ = 1; once_; once_ = 0)
+
+// Report the first fault of a launch; always answers STOP. lane -1 and address ~0ull mean none.
+int fault(Wave *w, const Inst *in, int kind, int lane, uint64_t address, const char *format, ...)
+    __attribute__((format(printf, 6, 7)));
+// Fault F_UNINITIALISED (or F_INACTIVE, when the latest undefined read was of an inactive lane) saying that `what`
+// ("the stored value", "an address", "a branch condition") depends on something never written.
+int undefined(Wave *w, const Inst *in, int lane, uint64_t address, const char *what);
+// Note where an undefined value came from: kind F_UNINITIALISED or F_INACTIVE.
+void note_origin(Wave *w, const Inst *in, int kind, int lane, uint64_t address);
+
+// Host pointer for [address, address + size) of one lane, or NULL after reporting the fault.
+void *global_at(Wave *w, const Inst *in, int lane, uint64_t address, uint32_t size, bool write);
+
+// Reading a scalar operand: its value (32 or 64 bits by its type) and, through `def`, its defined bits.
+uint64_t read_scalar(const Wave *w, const Operand *o, int bits, uint64_t *def);
+// Writing 32 or 64 bits to scalar registers; checks EXEC's definedness. GO or STOP.
+int write_scalar(Wave *w, const Inst *in, int index, int bits, uint64_t value, uint64_t def);
+// Source k of a vector instruction as 64 words (uniform ones are spread out), without modifiers. `words` from `first`.
+const uint32_t *read_words(Wave *w, const Operand *o, int first, uint32_t *space, mask64 *lo, mask64 *hi);
+// Write one 32-bit register of the lanes in `mask`.
+void write_words(Wave *w, int reg, const uint32_t *value, mask64 mask, mask64 lo, mask64 hi);
+
+// DPP: which lane feeds lane i (-1: none) under DPP16 control word `control`; dpp.c.
+void dpp_sources(const Wave *w, uint32_t control, bool dpp8, int8_t source[LANES]);
+
+#define SHARED_APERTURE 0x0001000000000000ull   // flat addresses of LDS and of scratch: beyond any host address
+#define PRIVATE_APERTURE 0x0002000000000000ull
+
+extern const OpInfo ops_salu[], ops_salu_float[], ops_control[], ops_valu_int[], ops_valu_float[], ops_valu_math[],
+    ops_valu_half[], ops_valu_compare[], ops_valu_convert[], ops_valu_scale[], ops_valu_packed[], ops_valu_lanes[],
+    ops_dot[], ops_mfma[], ops_wmma[], ops_global[], ops_buffer[], ops_lds[], ops_atomics[], ops_smem[], ops_scratch[];

@@ -1,0 +1,116 @@
+"""The records that Python and the native library exchange; each mirrors a struct of native/wave.h."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from typing import Any
+
+from portable.errors import CompileError
+
+ABI = 1
+
+# Inst: step, fn, address, flags, imm, aux[4], op, sources, results, length, size_hint, pad, then 2 + 5
+# operands of kind, mods, sel, type, index, pad, value.
+INST = struct.Struct("<QQQIi4IHBBBBH" + "BBBBHHQ" * 7)
+NO_OPERAND = (0, 0, 6, 0, 0, 0, 0)
+
+NONE, VGPR, SGPR, CONSTANT, NOTHING, SCC_BIT, VCCZ_BIT, EXECZ_BIT = range(8)
+NEG, ABS, UPPER, NEG_HI, UPPER_HI, SEXT = (1 << bit for bit in range(6))
+CLAMP, SDWA, DPP, DPP8, DUAL, DST_UPPER, DST_ZERO, OFFEN, IDXEN, TO_LDS, RETURNS, WRITES_EXEC = (
+    1 << bit for bit in range(12)
+)
+OFF_THE_CODE, UNKNOWN = 0xFFFF, 0xFFFE
+"""Values of Inst.op: the end of the code, and an instruction that nothing executes."""
+
+CLASSES = (
+    *("scalar", "vector", "transcendental", "matrix", "global memory", "LDS", "scratch", "scalar memory"),
+    *("branch", "barrier", "wait", "other"),
+)  # fmt: skip
+FAULTS = (
+    *("", "out-of-bounds", "misaligned", "uninitialised", "lds-race", "barrier", "budget", "inactive-lane"),
+    *("unsupported", "trap"),
+)  # fmt: skip
+ARCHES = ("gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201")
+
+
+class OpInfo(ctypes.Structure):
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("signature", ctypes.c_char_p),
+        ("step", ctypes.c_void_p),
+        ("fn", ctypes.c_void_p),
+        ("cls", ctypes.c_int),
+        ("work", ctypes.c_uint32),
+    )
+
+
+class Range(ctypes.Structure):
+    _fields_ = (
+        ("base", ctypes.c_uint64),
+        ("size", ctypes.c_uint64),
+        ("writable", ctypes.c_uint32),
+        ("name", ctypes.c_uint32),
+    )
+
+
+class Fault(ctypes.Structure):
+    _fields_ = (
+        ("kind", ctypes.c_int32),
+        ("lane", ctypes.c_int32),
+        ("wave", ctypes.c_int32),
+        ("group", ctypes.c_uint32 * 3),
+        ("address", ctypes.c_uint64),
+        ("pc", ctypes.c_uint64),
+        ("inst", ctypes.c_int32),
+        ("detail", ctypes.c_char * 400),
+    )
+
+
+class MemCount(ctypes.Structure):
+    _fields_ = tuple((name, ctypes.c_uint64) for name in ("lanes", "bytes", "lines", "fewest", "conflicts"))
+
+
+_U32, _U64 = ctypes.c_uint32, ctypes.c_uint64
+
+
+class Launch(ctypes.Structure):
+    _fields_ = (
+        *((name, _U32) for name in ("abi", "arch", "wave_size", "instructions")),
+        ("program", ctypes.c_void_p),
+        ("ranges", ctypes.POINTER(Range)),
+        ("range_count", _U32),
+        ("entry", _U32),
+        ("grid", _U32 * 3),
+        ("block", _U32 * 3),
+        *((name, _U32) for name in ("lds_bytes", "scratch_bytes", "float_mode", "ids")),
+        *((name, _U32) for name in ("dx10_clamp", "ieee", "ids_in_ttmp", "system_count")),
+        ("system", _U32 * 8),
+        ("user_count", _U32),
+        ("user_known", _U32),
+        ("user", _U32 * 32),
+        *((name, _U64) for name in ("code_base", "text_start", "text_end")),
+        ("index_of", ctypes.POINTER(_U32)),
+        ("budget", _U64),
+        ("executed", ctypes.POINTER(_U64)),
+        ("memory", ctypes.POINTER(MemCount)),
+        ("next_group", _U32),
+        ("stop", _U32),
+        ("fault_taken", _U32),
+        ("fault", Fault),
+    )
+
+
+def check(handle: Any) -> None:
+    """Raise CompileError where the library's structs are not these."""
+    sizes = [
+        INST.size,
+        16,
+        ctypes.sizeof(Launch),
+        ctypes.sizeof(Range),
+        ctypes.sizeof(Fault),
+        ctypes.sizeof(MemCount),
+    ]
+    found = [handle.emulator_size(which) for which in range(len(sizes))]
+    if handle.emulator_abi() != ABI or found != sizes:
+        raise CompileError("the emulator", f"its records have sizes {found}, expected {sizes}")

@@ -1,0 +1,786 @@
+"""Harness of the per-instruction tests: one assembly kernel per probe, all probes of a file in one code object.
+
+A probe names an instruction, the assembly that runs it, its operands and a rule in Python that says what
+must come out. Its kernel loads one record of operands per lane, runs the assembly under an execution mask
+that differs from wave to wave, and stores every result whole, so that a lane that was off, the half of a
+register that must stay and the bits of a mask past the wave are compared too.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import random
+import re
+import subprocess
+import sys
+import tempfile
+import zlib
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from portable import cache
+
+GFX9 = ("gfx90a", "gfx942", "gfx950")
+GFX94 = ("gfx942", "gfx950")
+GFX11 = ("gfx1100", "gfx1201")
+ARCHS = GFX9 + GFX11
+POISON = 0x5A5A5A5A
+SOURCES = "abcefg"  # placeholders of the sources; d, d1, d2 are results and m, m1 scalar masks
+
+# What gfx11 and gfx12 call the instructions of gfx9 (LLVM's names). gfx12's come on top of gfx11's.
+_GFX11_NAMES = {
+    "v_add_u32": "v_add_nc_u32", "v_sub_u32": "v_sub_nc_u32", "v_subrev_u32": "v_subrev_nc_u32",
+    "v_addc_co_u32": "v_add_co_ci_u32", "v_subb_co_u32": "v_sub_co_ci_u32",
+    "v_subbrev_co_u32": "v_subrev_co_ci_u32", "v_add_i32": "v_add_nc_i32", "v_sub_i32": "v_sub_nc_i32",
+    "v_add_u16": "v_add_nc_u16", "v_sub_u16": "v_sub_nc_u16", "v_add_i16": "v_add_nc_i16",
+    "v_sub_i16": "v_sub_nc_i16", "v_ffbh_u32": "v_clz_i32_u32", "v_ffbl_b32": "v_ctz_i32_b32",
+    "v_ffbh_i32": "v_cls_i32", "v_cvt_flr_i32_f32": "v_cvt_floor_i32_f32",
+    "v_cvt_rpi_i32_f32": "v_cvt_nearest_i32_f32", "v_cvt_pkrtz_f16_f32": "v_cvt_pk_rtz_f16_f32",
+    "v_cvt_pknorm_i16_f32": "v_cvt_pk_norm_i16_f32", "v_cvt_pknorm_u16_f32": "v_cvt_pk_norm_u16_f32",
+    "s_andn2_b32": "s_and_not1_b32", "s_andn2_b64": "s_and_not1_b64", "s_orn2_b32": "s_or_not1_b32",
+    "s_orn2_b64": "s_or_not1_b64", "s_andn2_saveexec_b64": "s_and_not1_saveexec_b64",
+    "s_orn2_saveexec_b64": "s_or_not1_saveexec_b64", "s_andn1_saveexec_b64": "s_and_not0_saveexec_b64",
+    "s_orn1_saveexec_b64": "s_or_not0_saveexec_b64", "s_andn1_wrexec_b64": "s_and_not0_wrexec_b64",
+    "s_andn2_wrexec_b64": "s_and_not1_wrexec_b64", "s_ff1_i32_b32": "s_ctz_i32_b32",
+    "s_ff1_i32_b64": "s_ctz_i32_b64", "s_flbit_i32_b32": "s_clz_i32_u32", "s_flbit_i32_b64": "s_clz_i32_u64",
+    "s_flbit_i32": "s_cls_i32", "s_flbit_i32_i64": "s_cls_i32_i64",
+    "s_mul_lo_i32": "s_mul_i32", "v_dot4_i32_i8": "v_dot4_i32_iu8", "v_dot8_i32_i4": "v_dot8_i32_iu4",
+}  # fmt: skip
+_GFX12_NAMES = {
+    "s_add_u32": "s_add_co_u32", "s_sub_u32": "s_sub_co_u32", "s_add_i32": "s_add_co_i32",
+    "s_sub_i32": "s_sub_co_i32", "s_addc_u32": "s_add_co_ci_u32", "s_subb_u32": "s_sub_co_ci_u32",
+    "s_addk_i32": "s_addk_co_i32", "v_mad_u64_u32": "v_mad_co_u64_u32", "v_mad_i64_i32": "v_mad_co_i64_i32",
+    **{f"v_{w}_{t}": f"v_{w}_num_{t}" for w in ("min", "max", "min3", "max3", "med3")
+       for t in ("f32", "f16", "f64")},
+    **{f"v_pk_{w}_f16": f"v_pk_{w}_num_f16" for w in ("min", "max")},
+    "v_cvt_pk_norm_i16_f32": "v_cvt_pk_norm_i16_f32",
+}  # fmt: skip
+_SIZES = {"ubyte": "u8", "sbyte": "i8", "ushort": "u16", "sshort": "i16", "dword": "b32", "dwordx2": "b64",
+          "dwordx3": "b96", "dwordx4": "b128"}  # fmt: skip
+_STORES = {"byte": "b8", "short": "b16", "dword": "b32", "dwordx2": "b64", "dwordx3": "b96", "dwordx4": "b128"}
+
+
+def spelling(name: str, arch: str) -> str:
+    """LLVM's name on `arch` of the instruction that gfx9 calls `name`."""
+    if arch in GFX9:
+        return name
+    name = _GFX11_NAMES.get(name, name)
+    if arch == "gfx1201":
+        name = _GFX12_NAMES.get(name, name)
+    if found := re.fullmatch(r"(global|flat|buffer|scratch|s)_(s?_?buffer_)?(load|store)_(\w+)", name):
+        space, mid, way, rest = found.groups()
+        if space == "s":
+            widths = {"dword": 32, "dwordx2": 64, "dwordx4": 128, "dwordx8": 256, "dwordx16": 512}
+            return f"s_{mid or ''}{way}_b{widths[rest]}" if rest in widths else name
+        d16 = {"ubyte_d16": "d16_u8", "ubyte_d16_hi": "d16_hi_u8", "sbyte_d16": "d16_i8",
+               "sbyte_d16_hi": "d16_hi_i8", "short_d16": "d16_b16", "short_d16_hi": "d16_hi_b16"}  # fmt: skip
+        if way == "store":
+            rest = {"byte_d16_hi": "d16_hi_b8", "short_d16_hi": "d16_hi_b16"}.get(rest, _STORES.get(rest, rest))
+        else:
+            rest = d16.get(rest, _SIZES.get(rest, rest))
+        return f"{space}_{way}_{rest}"
+    if found := re.fullmatch(r"ds_(read|write)(2?)(st64)?_(\w+)", name):
+        way, two, far, rest = found.groups()
+        way = "load" if way == "read" else "store"
+        if two:
+            return f"ds_{way}_2addr_{'stride64_' if far else ''}{rest}"
+        return f"ds_{way}_{rest}"
+    return name
+
+
+def respell(text: str, arch: str) -> str:
+    """Assembly with gfx9's mnemonics, in the names of `arch`. `_b64` of exec masks becomes `_b32` on wave32
+    only where the writer asks for it with {w}."""
+    return re.sub(r"(?m)^(\s*)([a-z]\w+)", lambda m: m[1] + spelling(m[2], arch), text)
+
+
+def wave(arch: str) -> int:
+    return 64 if arch in GFX9 else 32
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a rule for a whole wave may ask: the architecture, the wave's size and the active lanes."""
+
+    arch: str
+    wave: int
+    exec: int
+
+    def active(self, lane: int) -> bool:
+        return bool(self.exec >> lane & 1)
+
+
+@dataclass(frozen=True)
+class Probe:
+    """One instruction under test. `ins`: types of the sources; `outs`: types of the results, in order: a
+    vector register of its own ("f32"), "=c:u32" the source register c after the instruction, "mask" a scalar
+    mask of its own, "vcc", "scc", "exec", "s32"/"s64" a scalar register (placeholders s, s1).
+    `rule(*sources)` answers the results of a lane; with `whole`, `rule(context, lanes)` answers a list with a
+    tuple per lane, None for a lane whose vector results stay. Masks are answered as a bit per lane."""
+
+    name: str
+    asm: str
+    ins: tuple[str, ...]
+    outs: tuple[str, ...]
+    rule: Callable[..., Any]
+    vectors: tuple[tuple[int, ...], ...]
+    archs: tuple[str, ...] = ARCHS
+    whole: bool = False
+    setup: str = ""
+    ulp: float = 0
+    masked: bool | str = True  # "rows": only whole rows of 16 lanes are off
+    covers: tuple[str, ...] = ()
+    true16: bool = True
+    mode: int | None = None
+    wide: bool = False  # run on wave64 also where the architecture's own is 32
+    tag: str = ""
+
+    @property
+    def symbol(self) -> str:
+        return re.sub(r"\W", "_", f"{self.name}__{self.tag}" if self.tag else self.name)
+
+
+WIDTHS = {"f64": 64, "u64": 64, "i64": 64, "u96": 96, "u128": 128, "u256": 256, "u512": 512, "pkf32": 64}
+
+
+def bits(kind: str) -> int:
+    return WIDTHS.get(kind, 32)
+
+
+def dwords(kind: str) -> int:
+    return bits(kind) // 32
+
+
+def is16(kind: str) -> bool:
+    return kind in ("f16", "bf16", "u16", "i16", "b16")
+
+
+def vreg(first: int, count: int) -> str:
+    return f"v{first}" if count == 1 else f"v[{first}:{first + count - 1}]"
+
+
+def sreg(first: int, count: int) -> str:
+    return f"s{first}" if count == 1 else f"s[{first}:{first + count - 1}]"
+
+
+def waits(arch: str) -> str:
+    if arch == "gfx1201":
+        return "s_wait_loadcnt 0x0\ns_wait_storecnt 0x0\ns_wait_dscnt 0x0\ns_wait_kmcnt 0x0\n"
+    text = "s_waitcnt vmcnt(0) lgkmcnt(0)\n"
+    return text + ("s_waitcnt_vscnt null, 0x0\n" if arch == "gfx1100" else "")
+
+
+def moves(arch: str, way: str, register: int, count: int, offset: int, base: str, address: str) -> str:
+    """Loads or stores of `count` dwords, as few as there are."""
+    text = ""
+    while count:
+        step = 4 if count >= 4 else count
+        suffix = {1: "dword", 2: "dwordx2", 3: "dwordx3", 4: "dwordx4"}[step]
+        name = spelling(f"global_{way}_{suffix}", arch)
+        value = vreg(register, step)
+        operands = f"{value}, {address}, {base}" if way == "load" else f"{address}, {value}, {base}"
+        text += f"{name} {operands} offset:{offset}\n"
+        register, count, offset = register + step, count - step, offset + 4 * step
+    return text
+
+
+HEADER = """
+.globl {name}
+.p2align 8
+.type {name},@function
+{name}:
+"""
+DESCRIPTOR = """
+s_endpgm
+.L_{name}_end:
+.size {name}, .L_{name}_end-{name}
+.rodata
+.p2align 6
+.amdhsa_kernel {name}
+  .amdhsa_user_sgpr_count 2
+  .amdhsa_user_sgpr_kernarg_segment_ptr 1
+  .amdhsa_kernarg_size {kernarg}
+  .amdhsa_group_segment_fixed_size {lds}
+  .amdhsa_private_segment_fixed_size {scratch}
+  .amdhsa_system_sgpr_workgroup_id_x 1
+  .amdhsa_system_vgpr_workitem_id 0
+  .amdhsa_next_free_vgpr {vgprs}
+  .amdhsa_next_free_sgpr 96
+  .amdhsa_float_denorm_mode_32 {denorm32}
+  .amdhsa_float_denorm_mode_16_64 {denorm64}
+  .amdhsa_float_round_mode_32 {round32}
+  .amdhsa_float_round_mode_16_64 {round64}
+{extra}.end_amdhsa_kernel
+.text
+"""
+METADATA = """  - .name: {name}
+    .symbol: {name}.kd
+    .kernarg_segment_size: {kernarg}
+    .kernarg_segment_align: 8
+    .group_segment_fixed_size: {lds}
+    .private_segment_fixed_size: {scratch}
+    .wavefront_size: {wave}
+    .sgpr_count: 96
+    .vgpr_count: {vgprs}
+    .max_flat_workgroup_size: 1024
+    .args: []
+"""
+
+
+@dataclass(frozen=True)
+class Text:
+    """A kernel in assembly, with what its descriptor must say."""
+
+    name: str
+    body: str
+    wave: int
+    lds: int = 0
+    scratch: int = 0
+    kernarg: int = 64
+    mode: int = 0xF0
+
+    def assembly(self, arch: str) -> str:
+        extra = ""
+        if arch in GFX9:
+            extra += "  .amdhsa_accum_offset 128\n"
+            if self.scratch:
+                extra += "  .amdhsa_system_sgpr_private_segment_wavefront_offset 1\n"
+                if arch == "gfx90a":
+                    pass
+        else:
+            extra += f"  .amdhsa_wavefront_size32 {int(self.wave == 32)}\n"
+            if self.scratch:
+                extra += "  .amdhsa_enable_private_segment 1\n"
+        if arch != "gfx1201":
+            extra += "  .amdhsa_ieee_mode 1\n  .amdhsa_dx10_clamp 1\n"
+        if arch in GFX94 and self.scratch:
+            extra = extra.replace("system_sgpr_private_segment_wavefront_offset", "enable_private_segment")
+        return HEADER.format(name=self.name) + respell(self.body, arch) + DESCRIPTOR.format(
+            name=self.name, kernarg=self.kernarg, lds=self.lds, scratch=self.scratch,
+            vgprs=256, denorm32=self.mode >> 4 & 3, denorm64=self.mode >> 6 & 3,
+            round32=self.mode & 3, round64=self.mode >> 2 & 3, extra=extra,
+        )  # fmt: skip
+
+    def metadata(self) -> str:
+        return METADATA.format(
+            name=self.name, kernarg=self.kernarg, lds=self.lds, scratch=self.scratch, wave=self.wave, vgprs=256
+        )
+
+
+def module_text(arch: str, texts: Sequence[Text]) -> str:
+    """One assembly file with all the kernels."""
+    assert len({text.name for text in texts}) == len(texts), "two kernels of one name"
+    return "".join(
+        [
+            f'.amdgcn_target "amdgcn-amd-amdhsa--{arch}"\n.text\n',
+            *(text.assembly(arch) for text in texts),
+            ".amdgpu_metadata\n---\namdhsa.version:\n  - 1\n  - 2\n",
+            f"amdhsa.target: amdgcn-amd-amdhsa--{arch}\n",
+            "amdhsa.kernels:\n",
+            *(text.metadata() for text in texts),
+            "...\n.end_amdgpu_metadata\n",
+        ]
+    )
+
+
+def assemble(arch: str, text: str) -> bytes:
+    """The linked code object of an assembly file, kept in the cache of compiled kernels."""
+    key = cache.key("instruction tests", arch, text)
+    if (found := cache.read(key)) is not None:
+        return found
+    with tempfile.TemporaryDirectory() as folder:
+        source, relocatable, linked = (os.path.join(folder, f"probes.{end}") for end in ("s", "o", "co"))
+        with open(source, "w") as file:
+            file.write(text)
+        zig = [sys.executable, "-m", "ziglang"]
+        target = ["-target", "amdgcn-amd-amdhsa", f"-mcpu={arch}", "-mcode-object-version=5"]
+        if arch in GFX11:  # 16-bit registers as halves; the default differs between the two
+            target += ["-Xclangas", "-target-feature", "-Xclangas", "+real-true16"]
+        for command in (
+            [*zig, "clang", *target, "-c", "-x", "assembler", source, "-o", relocatable],
+            [*zig, "ld.lld", "-shared", relocatable, "-o", linked],
+        ):
+            done = subprocess.run(command, capture_output=True, text=True)
+            if done.returncode:
+                raise AssertionError(f"{arch}: {' '.join(command[2:4])} failed:\n{done.stderr[:4000]}")
+        with open(linked, "rb") as file:
+            image = file.read()
+    cache.write(key, image)
+    return image
+
+
+class Suite:
+    """The probes and hand-written kernels of one test file; each architecture's are assembled together."""
+
+    every: dict[str, Suite] = {}
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.probes: list[Probe] = []
+        self.texts: dict[str, list[Text]] = defaultdict(list)
+        self.covers: dict[str, set[str]] = defaultdict(set)
+        Suite.every[name] = self
+
+    def add(self, probe: Probe) -> None:
+        self.probes.append(probe)
+
+    def kernel(self, archs: Iterable[str], make: Callable[[str], Text], *covers: str) -> None:
+        """A hand-written kernel on each architecture, and the instructions it tests."""
+        for arch in archs:
+            self.texts[arch].append(make(arch))
+            self.covers[arch] |= {spelling(name, arch) for name in covers}
+
+    def pairs(self) -> list[Any]:
+        """(architecture, probe) as pytest parameters."""
+        return [
+            pytest.param(arch, probe, id=f"{arch}-{probe.symbol}")
+            for arch in ARCHS
+            for probe in self.probes
+            if arch in probe.archs
+        ]
+
+    def wavesize(self, probe: Probe, arch: str) -> int:
+        return 64 if probe.wide else wave(arch)
+
+    def assembly(self, arch: str) -> str:
+        return module_text(arch, self.every_text(arch))
+
+    def every_text(self, arch: str) -> list[Text]:
+        texts = [probe_text(probe, arch, self.wavesize(probe, arch)) for probe in self.probes if arch in probe.archs]
+        return [*texts, *self.texts[arch]]
+
+    @functools.lru_cache(maxsize=None)  # noqa: B019: suites live as long as the process
+    def code(self, arch: str) -> Any:
+        """The loaded code object of an architecture."""
+        from portable.backends.rocm.emulator.code_object import CodeObject
+        from portable.backends.rocm.emulator.faults import CodeObjectError
+        from portable.backends.rocm.emulator.launch import ready
+
+        whole = CodeObject(assemble(arch, self.assembly(arch)))
+        try:
+            ready(whole)
+        except CodeObjectError:
+            return None  # an instruction is not known: each kernel is then loaded by itself, to say which
+        return whole
+
+    def kernel_code(self, arch: str, name: str) -> Any:
+        """The code object that holds a kernel."""
+        from portable.backends.rocm.emulator.code_object import CodeObject
+
+        if (whole := self.code(arch)) is not None:
+            return whole
+        return CodeObject(assemble(arch, module_text(arch, [t for t in self.every_text(arch) if t.name == name])))
+
+    def covered(self) -> dict[str, set[str]]:
+        found: dict[str, set[str]] = {arch: set(self.covers[arch]) for arch in ARCHS}
+        for probe in self.probes:
+            for arch in probe.archs:
+                found[arch] |= {spelling(name, arch) for name in (probe.covers or (probe.name,))}
+        return found
+
+
+def covered() -> dict[str, set[str]]:
+    """LLVM's mnemonics per architecture that some test in this folder checks (imports the test files)."""
+    import importlib
+
+    for name in ("valu_int", "valu_float", "convert", "salu", "lanes", "memory_ops", "matrix", "packed"):
+        importlib.import_module(f"test_{name}")
+    total: dict[str, set[str]] = {arch: set() for arch in ARCHS}
+    for suite in Suite.every.values():
+        for arch, names in suite.covered().items():
+            total[arch] |= names
+    return total
+
+
+# Registers of a probe's kernel. v0 lane, v1 and v2 offsets of the records, sources from v8, results from v64.
+# s[0:1] kernel arguments, s2 workgroup, s[4:5] inputs, s[6:7] outputs, s[8:9] masks, s[40:47] scalar results.
+@dataclass
+class _Layout:
+    operands: dict[str, str]
+    sources: list[tuple[int, int]]  # first register, dwords
+    stored: list[tuple[str, int, int]]  # ("v", register, dwords) or ("s", register, dwords)
+    poison: list[int]
+    stride_in: int
+    stride_out: int
+
+
+def _layout(probe: Probe, arch: str, size: int) -> _Layout:
+    halves = arch in GFX11 and probe.true16
+    operands: dict[str, str] = {
+        "vcc": "vcc" if size == 64 else "vcc_lo", "exec": "exec" if size == 64 else "exec_lo",
+        "w": "b64" if size == 64 else "b32",
+    }  # fmt: skip
+    sources, stored, poison = [], [], []
+    register = 8
+    for letter, kind in zip(SOURCES, probe.ins, strict=False):
+        count = dwords(kind)
+        register += register & 1 if count > 1 else 0
+        sources.append((register, count))
+        operands[letter] = vreg(register, count) + (".l" if halves and is16(kind) else "")
+        operands[letter + "h"] = vreg(register, count) + (".h" if halves else "")
+        operands[letter + "x"] = vreg(register, count)
+        register += count
+    register, scalar, results, masks, scalars = 64, 40, 0, 0, 0
+    for kind in probe.outs:
+        if kind.startswith("="):
+            first, count = sources[SOURCES.index(kind[1])]
+            stored.append(("v", first, count))
+        elif kind == "mask":
+            operands["m" + (str(masks) if masks else "")] = sreg(scalar, size // 32)
+            stored.append(("s", scalar, size // 32))
+            scalar, masks = scalar + 2, masks + 1
+        elif kind in ("s32", "s64"):
+            count = int(kind[1:]) // 32
+            operands["s" + (str(scalars) if scalars else "")] = sreg(scalar, count)
+            stored.append(("s", scalar, count))
+            scalar, scalars = scalar + 2, scalars + 1
+        elif kind in ("vcc", "exec"):
+            stored.append((kind, 0, size // 32))
+        elif kind == "scc":
+            stored.append(("scc", 0, 1))
+        else:
+            count = dwords(kind)
+            register += register & 1 if count > 1 else 0
+            operands["d" + (str(results) if results else "")] = vreg(register, count) + (
+                ".l" if halves and is16(kind) else ""
+            )
+            operands["d" + (str(results) if results else "") + "x"] = vreg(register, count)
+            stored.append(("v", register, count))
+            poison += range(register, register + count)
+            register, results = register + count, results + 1
+    total_in = sum(count for _, count in sources)
+    total_out = sum(count for _, _, count in stored)
+    return _Layout(operands, sources, stored, poison, _stride(total_in), _stride(total_out))
+
+
+def _stride(count: int) -> int:
+    return 4 << max(count - 1, 0).bit_length()
+
+
+def probe_text(probe: Probe, arch: str, size: int) -> Text:
+    """The kernel of a probe."""
+    layout = _layout(probe, arch, size)
+    full = "exec" if size == 64 else "exec_lo"
+    move = "s_mov_b64" if size == 64 else "s_mov_b32"
+    group = "ttmp9" if arch == "gfx1201" else "s2"
+    body = "s_load_dwordx4 s[4:7], s[0:1], 0x0\ns_load_dwordx2 s[8:9], s[0:1], 0x10\n"
+    body += f"s_mov_b32 s10, {group}\n" + waits(arch)
+    body += f"s_mul_i32 s3, s10, {size * layout.stride_in}\ns_add_u32 s4, s4, s3\ns_addc_u32 s5, s5, 0\n"
+    body += f"s_mul_i32 s3, s10, {size * layout.stride_out}\ns_add_u32 s6, s6, s3\ns_addc_u32 s7, s7, 0\n"
+    body += "s_mul_i32 s3, s10, 8\ns_add_u32 s8, s8, s3\ns_addc_u32 s9, s9, 0\n"
+    body += "s_load_dwordx2 s[8:9], s[8:9], 0x0\n"
+    body += f"v_lshlrev_b32 v1, {layout.stride_in.bit_length() - 1}, v0\n"
+    body += f"v_lshlrev_b32 v2, {layout.stride_out.bit_length() - 1}, v0\n"
+    offset = 0
+    for first, count in layout.sources:
+        body += moves(arch, "load", first, count, offset, "s[4:5]", "v1")
+        offset += 4 * count
+    for register in layout.poison:
+        body += f"v_mov_b32 v{register}, 0x{POISON:x}\n"
+    for kind, first, count in layout.stored:
+        if kind == "s":
+            for i in range(count):
+                body += f"s_mov_b32 s{first + i}, 0x{POISON:x}\n"
+        if kind == "vcc" and "{vcc}" not in probe.setup and "vcc" not in probe.setup:
+            body += "s_mov_b64 vcc, 0\n"
+    body += waits(arch)
+    setup = probe.setup.format(**layout.operands)
+    body += setup
+    if probe.mode is not None:
+        body += f"s_setreg_imm32_b32 hwreg(HW_REG_MODE, 0, 8), 0x{probe.mode:x}\n"
+    if probe.masked:
+        body += f"{move} {full}, {sreg(8, size // 32)}\n"
+    body += "\n".join(probe.asm.format(**layout.operands).split(";")) + "\n"
+    scalar = 60
+    for kind, _, count in layout.stored:  # scalar results first: nothing after may change them
+        if kind == "scc":
+            body += f"s_cselect_b32 s{scalar}, 1, 0\n"
+        elif kind in ("vcc", "exec"):
+            body += f"s_mov_b32 s{scalar}, {kind}_lo\n" + (f"s_mov_b32 s{scalar + 1}, {kind}_hi\n" if count == 2 else "")
+        else:
+            continue
+        scalar += count
+    body += f"{move} {full}, -1\n" + waits(arch)
+    offset, scalar = 0, 60
+    for kind, first, count in layout.stored:
+        if kind != "v":
+            if kind != "s":
+                first, scalar = scalar, scalar + count
+            for i in range(count):
+                body += f"v_mov_b32 v{4 + i}, s{first + i}\n"
+            first = 4
+        body += moves(arch, "store", first, count, offset, "s[6:7]", "v2")
+        offset += 4 * count
+    return Text(probe.symbol, body + waits(arch), size)
+
+
+ALIVE: list[Any] = []
+
+
+def memory(nbytes: int, data: bytes = b"") -> Any:
+    """A block of host memory, filled with `data` and then with a poison."""
+    block = (ctypes.c_ubyte * max(nbytes, 1)).from_buffer_copy(
+        (data + b"\x5a" * (max(nbytes, 1) - len(data)))[: max(nbytes, 1)]
+    )
+    return block
+
+
+def run_kernel(
+    suite: Suite,
+    arch: str,
+    name: str,
+    blocks: Sequence[Any],
+    groups: int,
+    threads: int,
+    *,
+    extra: bytes = b"",
+    read_only: Sequence[int] = (),
+) -> None:
+    """Launch a kernel whose arguments are the addresses of `blocks` and then the bytes `extra`."""
+    from portable.backends.rocm.emulator.launch import Buffer, launch
+
+    addresses = [ctypes.addressof(block) for block in blocks]
+    kernarg = b"".join(address.to_bytes(8, "little") for address in addresses) + extra
+    kernarg = kernarg.ljust(64, b"\0")
+    buffers = [
+        Buffer(f"block{i}", address, len(bytes(block)), i not in read_only)
+        for i, (address, block) in enumerate(zip(addresses, blocks, strict=True))
+    ]
+    launch(suite.kernel_code(arch, name).kernels[name], (groups, 1, 1), (threads, 1, 1), 0, kernarg, buffers, threads=1)
+
+
+@functools.lru_cache(maxsize=None)
+def lane_results(rule: Callable[..., Any], records: tuple[tuple[int, ...], ...]) -> list[tuple[Any, ...]]:
+    """The rule on every record, once for all architectures."""
+    found = []
+    for record in records:
+        value = rule(*record)
+        found.append(value if isinstance(value, tuple) else (value,))
+    return found
+
+
+def masks_for(count: int, size: int, masked: bool | str) -> list[int]:
+    """The execution mask of each wave: all on first, then patterns that every architecture shares."""
+    full = (1 << size) - 1
+    chosen = random.Random(0xE8EC)
+    patterns = [full, 0xAAAAAAAAAAAAAAAA & full, chosen.getrandbits(size), full ^ 1, chosen.getrandbits(size)]
+    if masked == "rows":
+        patterns = [full, 0xFFFF0000FFFF0000 & full, 0x00000000FFFF & full]
+    return [patterns[i % len(patterns)] if masked else full for i in range(count)]
+
+
+def check(suite: Suite, probe: Probe, arch: str) -> None:
+    """Run a probe and compare every bit that it stores."""
+    size = suite.wavesize(probe, arch)
+    layout = _layout(probe, arch, size)
+    records = probe.vectors
+    groups = -(-len(records) // size)
+    records = records + records[:1] * (groups * size - len(records))
+    source = bytearray(groups * size * layout.stride_in)
+    for i, record in enumerate(records):
+        at = i * layout.stride_in
+        for kind, value in zip(probe.ins, record, strict=True):
+            width = dwords(kind) * 4
+            source[at : at + width] = (value & ((1 << 8 * width) - 1)).to_bytes(width, "little")
+            at += width
+    masks = masks_for(groups, size, probe.masked)
+    blocks = [
+        memory(len(source), bytes(source)),
+        memory(groups * size * layout.stride_out),
+        memory(groups * 8, b"".join(mask.to_bytes(8, "little") for mask in masks)),
+    ]
+    run_kernel(suite, arch, probe.symbol, blocks, groups, size, read_only=(0, 2))
+    got = bytes(blocks[1])
+    lanes = None if probe.whole else lane_results(probe.rule, records)
+    wrong = []
+    for group, mask in enumerate(masks):
+        inside = records[group * size : (group + 1) * size]
+        context = Context(arch, size, mask)
+        expected = probe.rule(context, inside) if probe.whole else lanes[group * size : (group + 1) * size]
+        whole = _masks(probe, expected, context)
+        for lane in range(size):
+            at = (group * size + lane) * layout.stride_out
+            for slot, (kind, (_, _, count)) in enumerate(zip(probe.outs, layout.stored, strict=True)):
+                value = int.from_bytes(got[at : at + 4 * count], "little")
+                at += 4 * count
+                want, kind = _expected(probe, kind, slot, lane, context, inside, expected, whole)
+                if want is not SKIP and not same(value, want, kind, probe.ulp):
+                    wrong.append((group, lane, slot, inside[lane], want, value))
+    assert not wrong, report(probe, arch, masks, wrong)
+
+
+SKIP = object()
+
+
+def _masks(probe: Probe, expected: Any, context: Context) -> dict[int, int]:
+    """The value of each mask result: a bit for each active lane whose rule says 1."""
+    found = {}
+    for slot, kind in enumerate(probe.outs):
+        if kind in ("mask", "vcc", "exec"):
+            found[slot] = sum(
+                1 << lane
+                for lane in range(context.wave)
+                if context.active(lane) and expected[lane] is not None and expected[lane][slot]
+            )
+    return found
+
+
+def _expected(
+    probe: Probe, kind: str, slot: int, lane: int, context: Context, inside: Any, expected: Any, whole: dict[int, int]
+) -> tuple[Any, str]:
+    if slot in whole:
+        return whole[slot], "u64"
+    if kind in ("scc", "s32", "s64"):
+        result = expected[0] if probe.whole else next(
+            (expected[i] for i in range(context.wave) if context.active(i)), expected[0]
+        )  # fmt: skip
+        return result[slot], "u64"
+    own = kind[3:] if kind.startswith("=") else kind
+    result = expected[lane]
+    if not context.active(lane) or result is None:
+        if kind.startswith("="):
+            width = bits(probe.ins[SOURCES.index(kind[1])])
+            return inside[lane][SOURCES.index(kind[1])] & ((1 << width) - 1), "u64"
+        return int.from_bytes(POISON.to_bytes(4, "little") * dwords(own), "little"), "u64"
+    value = result[slot]
+    if value is SKIP:
+        return SKIP, own
+    if is16(own) and not isinstance(value, Upper):
+        # A 16-bit result: what its register's upper half becomes depends on the architecture (see `upper`).
+        return Half(value, upper(probe, context.arch, kind, inside[lane])), own
+    if isinstance(value, Upper):
+        return Half(value.low, value.high), own
+    return value, own
+
+
+@dataclass(frozen=True)
+class Half:
+    low: Any
+    high: int | None  # None: not compared
+
+
+@dataclass(frozen=True)
+class Upper:
+    """A 16-bit result whose rule also says what the upper half of the register holds."""
+
+    low: Any
+    high: int | None
+
+
+def upper(probe: Probe, arch: str, kind: str, record: tuple[int, ...]) -> int | None:
+    """The upper half of the destination of a 16-bit VALU instruction. gfx9 writes zeros from VOP1 and VOP2 and
+    from VOP3 without op_sel (LLVM, SIInstrInfo: zeroesHigh16BitsOfDest); gfx11 and later keep it."""
+    if arch in GFX9:
+        if probe.name in OPEN_UPPER:
+            return None
+        keeps = probe.name in KEEPS_UPPER or "op_sel" in probe.asm
+        if not keeps:
+            return 0
+    if kind.startswith("="):
+        return record[SOURCES.index(kind[1])] >> 16 & 0xFFFF
+    return POISON >> 16
+
+
+# 16-bit instructions of gfx9 that keep the other half: those that were new there and have op_sel, and the
+# multiply-accumulates (LLVM, GCNSubtarget::zeroesHigh16BitsOfDest names the ones that zero it).
+KEEPS_UPPER = {
+    "v_fma_f16", "v_mad_f16", "v_mad_u16", "v_mad_i16", "v_div_fixup_f16", "v_add_i16", "v_sub_i16", "v_mac_f16",
+    "v_madmk_f16", "v_madak_f16", "v_fma_mixlo_f16", "v_fma_mixhi_f16", "v_bitop3_b16",
+    *(f"v_{w}3_{t}" for w in ("min", "max", "med") for t in ("f16", "i16", "u16")),
+}  # fmt: skip
+# Conversions of gfx9 to 16-bit integers: LLVM's list does not say, and neither does the guide.
+OPEN_UPPER = {"v_cvt_u16_f16", "v_cvt_i16_f16", "v_cvt_norm_i16_f16", "v_cvt_norm_u16_f16"}
+
+
+NAN = {"f32": (23, 8), "f16": (10, 5), "bf16": (7, 8), "f64": (52, 11)}
+
+
+def is_nan(value: int, kind: str) -> bool:
+    fraction, exponent = NAN[kind]
+    return value >> fraction & ((1 << exponent) - 1) == (1 << exponent) - 1 and value & ((1 << fraction) - 1) != 0
+
+
+class AnyNaN:
+    """An expected NaN, of whatever payload."""
+
+    def __repr__(self) -> str:
+        return "any NaN"
+
+
+ANY_NAN = AnyNaN()
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """Several results that the manual allows."""
+
+    values: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Near:
+    """An exact value (a float, f64 accuracy is enough) to be met within `ulp` units of the result's type."""
+
+    value: float
+    ulp: float = 1.0
+    flushed: bool = False  # a subnormal result may be zero of its sign
+    spread: float = 0.0  # absolute error allowed besides
+
+
+def same(got: int, want: Any, kind: str, ulp: float = 0) -> bool:
+    """Whether the stored bits are what was expected."""
+    if isinstance(want, OneOf):
+        return any(same(got, each, kind, ulp) for each in want.values)
+    if isinstance(want, Half):
+        if want.high is not None and got >> 16 != want.high:
+            return False
+        return same(got & 0xFFFF, want.low, kind, ulp)
+    if kind in ("pkf16", "pkbf16"):
+        low, high = want if isinstance(want, list) else (want & 0xFFFF, want >> 16)
+        return same(got & 0xFFFF, low, kind[2:], ulp) and same(got >> 16, high, kind[2:], ulp)
+    if kind == "pkf32":
+        return same(got & 0xFFFFFFFF, want[0], "f32", ulp) and same(got >> 32, want[1], "f32", ulp)
+    if want is ANY_NAN:
+        return is_nan(got, kind)
+    if isinstance(want, Near):
+        from expect_float import near
+
+        return near(got, want, kind)
+    return got == want
+
+
+def show(value: Any, kind: str = "") -> str:
+    if isinstance(value, int):
+        return f"0x{value:x}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(show(each) for each in value) + "]"
+    if isinstance(value, Half):
+        return f"(low {show(value.low)}, high {show(value.high)})"
+    if isinstance(value, OneOf):
+        return " or ".join(show(each) for each in value.values)
+    return repr(value)
+
+
+def report(probe: Probe, arch: str, masks: Sequence[int], wrong: Sequence[Any]) -> str:
+    lines = [f"{arch} {probe.name} `{probe.asm}`: {len(wrong)} results are wrong"]
+    for group, lane, slot, record, want, got in wrong[:8]:
+        lines.append(
+            f"  wave {group} lane {lane} exec {masks[group]:x}: inputs {show(record)},"
+            f" result {slot} ({probe.outs[slot]}): expected {show(want)}, got 0x{got:x}"
+        )
+    return "\n".join(lines)
+
+
+def vary(probe: Probe, **changes: Any) -> Probe:
+    return replace(probe, **changes)
+
+
+def seed(name: str) -> random.Random:
+    """A random source that depends on nothing but the name."""
+    return random.Random(zlib.crc32(name.encode()))

@@ -1,0 +1,472 @@
+"""The emulated AMD card as an ordinary card: when it is chosen, what it is called, what a launch is told."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import os
+import re
+import subprocess
+import sys
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+import torch
+
+pytest.importorskip("ziglang")
+pytest.importorskip("elftools")
+
+import portable
+from portable import build, choose, cli, dispatch, errors, machine, settings
+from portable.backend import CodeObject, Machine
+from portable.backends.rocm.backend import TARGETS
+from portable.backends.rocm.emulator import launch as launching
+from portable.backends.rocm.emulator.card import EmulatedRocmBackend
+from portable.backends.rocm.emulator.runtime import EmulatedRuntime
+from portable.backends.rocm.runtime import ATTRIBUTES, Runtime
+from portable.conformance import cli as conformance
+from portable.conformance import demo, record
+from portable.plan import KernelArgument, Launch, NativeKernel, Pointer, Scalar, TensorInfo
+
+VARIABLES = ("PORTABLE_BACKEND", "PORTABLE_ROCM_ARCH", "PORTABLE_EMULATE", "PORTABLE_IMPL")
+needs_no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="says what a machine without a GPU says")
+
+
+def made_up(*files: str, hip: str | None = None, **environ: str) -> Machine:
+    """A machine with these device files; a kfd node is a GPU."""
+    return Machine(
+        {"cuda": None, "hip": hip},
+        environ,
+        exists=lambda path: path in files,
+        listdir=lambda path: ["1"],
+        read=lambda path: "simd_count 304\n",
+        which=lambda name: None,
+        system="Linux",
+    )
+
+
+@pytest.fixture
+def environment(monkeypatch):
+    """Sets PORTABLE_* variables of this process and selects again; as it was at the end."""
+    for name in VARIABLES:
+        monkeypatch.setenv(name, "")  # so that what the code under test sets is undone as well
+        monkeypatch.delenv(name)
+
+    def assign(**values: str) -> None:
+        for name, value in values.items():
+            monkeypatch.setenv(name, value)
+        settings.reload()
+        machine.reset()
+
+    assign()
+    yield assign
+    monkeypatch.undo()
+    settings.reload()
+    machine.reset()
+
+
+@contextmanager
+def recorded(monkeypatch):
+    """What reaches the emulator instead of being run: (kernel, grid, block, shared, kernarg, buffers)."""
+    calls = []
+    with monkeypatch.context() as patch:
+        patch.setattr(launching, "launch", lambda *args, count=False: calls.append(args))
+        yield calls
+
+
+# Selection -----------------------------------------------------------------------------------------
+
+
+def test_a_named_backend_without_its_card_is_emulated_and_serves_the_cpus_tensors():
+    chosen = machine.select(made_up(PORTABLE_BACKEND="rocm"))
+    assert chosen.error is None and list(chosen.backends) == ["cpu"]
+    backend = chosen.backends["cpu"]
+    assert isinstance(backend, EmulatedRocmBackend) and backend.name == "rocm"
+    assert str(backend.device(0)) == backend.device(0).name == "emulated gfx942"
+    assert chosen.detections["rocm"].reason == "emulated gfx942 (no AMD card: /dev/kfd is not there)"
+
+
+def test_without_being_named_it_is_never_chosen():
+    assert machine.select(made_up()).backends["cpu"].name == "cpu"
+    assert machine.select(made_up(PORTABLE_ROCM_ARCH="gfx1100")).backends["cpu"].name == "cpu"
+
+
+@pytest.mark.parametrize("arch", [target.arch for target in TARGETS])
+def test_every_target_can_be_picked_and_has_its_figures(arch):
+    chosen = machine.select(made_up(PORTABLE_BACKEND="rocm", PORTABLE_ROCM_ARCH=arch))
+    device = chosen.backends["cpu"].device(0)
+    target = next(target for target in TARGETS if target.arch == arch)
+    assert device == replace(target, name=f"emulated {arch}", emulated=True)
+
+
+def test_a_wrong_architecture_is_an_error_that_lists_the_known():
+    error = machine.select(made_up(PORTABLE_BACKEND="rocm", PORTABLE_ROCM_ARCH="gfx9000")).error
+    assert isinstance(error, errors.BackendError)
+    assert "PORTABLE_ROCM_ARCH='gfx9000'" in str(error)
+    assert all(target.arch in str(error) for target in TARGETS)
+
+
+def test_a_card_that_is_there_is_used_unless_emulation_is_asked_for():
+    card = ("/dev/kfd",)
+    assert list(machine.select(made_up(*card, hip="7.0", PORTABLE_BACKEND="rocm")).backends) == ["cuda"]
+    forced = machine.select(made_up(*card, hip="7.0", PORTABLE_BACKEND="rocm", PORTABLE_EMULATE="1"))
+    assert str(forced.backends["cpu"].device(0)) == "emulated gfx942"
+    assert "PORTABLE_EMULATE=1" in forced.detections["rocm"].reason
+
+
+def test_a_card_that_torch_cannot_use_is_not_replaced_in_silence():
+    error = machine.select(made_up("/dev/kfd", PORTABLE_BACKEND="rocm")).error
+    assert "install a ROCm build of torch" in str(error) and "PORTABLE_EMULATE=1" in str(error)
+
+
+def test_emulation_can_be_forbidden_and_asked_for_without_a_name():
+    error = machine.select(made_up(PORTABLE_BACKEND="rocm", PORTABLE_EMULATE="0")).error
+    assert str(error) == "PORTABLE_BACKEND=rocm: no AMD card: /dev/kfd is not there."
+    assert machine.select(made_up(PORTABLE_EMULATE="1")).backends["cpu"].name == "rocm"
+    assert "expected 0 or 1" in str(machine.select(made_up(PORTABLE_EMULATE="yes")).error)
+    for vendor in ("cuda", "cpu"):
+        error = machine.select(made_up(PORTABLE_BACKEND=vendor, PORTABLE_EMULATE="1")).error
+        assert "this vendor has no card made of software" in str(error)
+
+
+def test_a_missing_extra_is_named(monkeypatch):
+    real = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *rest: None if name == "ziglang" else real(name, *rest)
+    )
+    error = machine.select(made_up(PORTABLE_BACKEND="rocm")).error
+    assert isinstance(error, errors.BackendError)
+    assert "pip install 'portable-kernels[emulate]'" in str(error)
+    assert machine.select(made_up()).backends["cpu"].name == "cpu"
+
+
+# Names and choices ---------------------------------------------------------------------------------
+
+
+@needs_no_gpu
+def test_device_explain_and_info_say_that_it_is_emulated(environment, capsys):
+    environment(PORTABLE_BACKEND="rocm", PORTABLE_ROCM_ARCH="gfx1100")
+    assert str(portable.device()) == "emulated gfx1100"
+    text = str(portable.explain("softmax", torch.ones(2, 8)))
+    assert text.startswith("softmax(x float32[2, 8], y float32[2, 8]) on emulated gfx1100\n -> native")
+    assert cli.main(["info"]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"^backend rocm +in use: emulated gfx1100 \(no AMD card", out, re.MULTILINE)
+    assert re.search(r"^card 0 +emulated gfx1100: ", out, re.MULTILINE)
+
+
+@needs_no_gpu
+def test_the_option_of_the_command(environment, capsys):
+    assert cli.main(["explain", "softmax"]) == 0
+    assert "on CPU" in capsys.readouterr().out
+    assert cli.main(["explain", "softmax", "--emulate"]) == 0
+    assert "on emulated gfx942" in capsys.readouterr().out
+
+
+@needs_no_gpu
+def test_a_record_names_the_emulated_card(environment):
+    environment(PORTABLE_BACKEND="rocm")
+    head = record.header(portable.device(), ["run"], "smoke")
+    assert (head["device"], head["arch"], head["emulated"]) == ("emulated gfx942", "gfx942", True)
+
+
+def test_torch_is_no_implementation_of_an_emulated_card(environment):
+    """It would say what the CPU computes: it runs where no kernel does, or pinned, and says so."""
+    environment(PORTABLE_BACKEND="rocm")
+    assert dispatch.candidates("softmax") == ("native", "triton")
+    double = portable.explain("softmax", torch.ones(2, 8, dtype=torch.float64)).choice
+    assert double.name == "torch"
+    assert "torch computes it on the CPU, not the emulated gfx942 card" in double.reason
+    with portable.using(softmax="torch"):
+        pinned = portable.explain("softmax", torch.ones(2, 8)).choice
+        assert pinned.reason.startswith("pinned; torch computes it on the CPU")
+        assert torch.equal(portable.softmax(torch.ones(2, 8)), torch.full((2, 8), 0.125))
+
+
+def test_torch_is_asked_last_wherever_the_spec_has_it(environment, toy):
+    """The toy card, emulated, with an implementation through torch in front of the others."""
+    spec = dispatch.catalog.spec("twice")
+    question = choose.Question(
+        replace(spec, implementations=spec.implementations[::-1]),
+        {name: TensorInfo((2, 3), (3, 1), "float32") for name in "xy"},
+        {},
+        {"N": 3, "B": 2},
+        {"T": "float32", "acc": "float32"},
+    )
+    backend = machine.main_backend()
+    real = backend.device(0)
+    assert choose.choose(question, backend, real).name == "torch"
+    assert choose.choose(question, backend, replace(real, emulated=True)).name == "toy"
+
+
+# What a launch is told -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "shape, strides, span",
+    [
+        ((3, 5), (5, 1), 15),
+        ((3, 5), (8, 1), 21),
+        ((5, 3), (1, 5), 15),
+        ((4,), (0,), 1),
+        ((), (), 1),
+        ((0, 7), (7, 1), 0),
+        ((2, 0, 4), (9, 9, 9), 0),
+    ],
+)
+def test_a_tensor_spans_from_its_first_to_its_last_element(shape, strides, span):
+    assert TensorInfo(shape, strides, "float16").span == span
+
+
+def test_arguments_of_a_launch():
+    args = (("a", Pointer("x")), ("n", Scalar("i32", 3)), ("b", Pointer("y")), ("w", Pointer("gone")))
+    launch = Launch(NativeKernel(None, "k", 1), (1, 1, 1), args)
+    tensors = {"x": TensorInfo((3, 5), (8, 1), "float16"), "y": TensorInfo((4,), (1,), "float64")}
+    slots = {"x": 0, "y": 1, "gone": 2}
+    code = CodeObject(b"", "k", 1, 0, "hip", 1)
+    bound = build.BoundLaunch(launch, slots, code, tensors, frozenset("y"))
+    assert bound.arguments == (
+        KernelArgument("a", 0, 8, True, 42, False),
+        KernelArgument("n", 8, 4),
+        KernelArgument("b", 16, 8, True, 32, True),
+        KernelArgument("w", 24, 8, True, 0, False),
+        KernelArgument("scratch 0", 32, 8),
+    )
+
+
+@pytest.mark.parametrize("impl", ["native", "triton"])
+def test_the_emulator_gets_each_tensor_with_its_extent(environment, monkeypatch, impl):
+    environment(PORTABLE_BACKEND="rocm")
+    wide = torch.randn(4, 96)
+    x = wide[1:, 8:72]  # 3 rows of 64, 96 elements apart
+    with recorded(monkeypatch) as calls, portable.using(softmax=impl):
+        y = portable.softmax(x)
+    ((kernel, _, block, _, kernarg, buffers),) = calls
+    assert kernel.code.arch == "gfx942" and kernel.wave == 64 and block[1:] == (1, 1)
+    assert [(each.address, each.nbytes, each.writable) for each in buffers] == [
+        (x.data_ptr(), (2 * 96 + 64) * 4, False),
+        (y.data_ptr(), 3 * 64 * 4, True),
+    ]
+    for each in buffers:
+        assert each.address.to_bytes(8, "little") in bytes(kernarg)
+
+
+def test_workspaces_may_be_written(environment, monkeypatch):
+    environment(PORTABLE_BACKEND="rocm")
+    with recorded(monkeypatch) as calls, portable.using(rms_norm_backward="native"):
+        x, weight, rstd = torch.randn(300, 64), torch.randn(64), torch.rand(300)
+        arguments = {"dy": x, "x": x, "weight": weight, "rstd": rstd}
+        spec = dispatch.catalog.spec("rms_norm_backward")
+        portable.rms_norm_backward(**{name: arguments[name] for name in spec.inputs})
+    assert len(calls) > 1  # the partial sums go through a workspace
+    written = [each.nbytes for call in calls for each in call[5] if each.writable]
+    assert written and all(written)
+    inputs = {t.data_ptr() for t in arguments.values()}
+    assert all(not each.writable for call in calls for each in call[5] if each.address in inputs)
+
+
+def test_an_empty_call_launches_nothing(environment, monkeypatch):
+    environment(PORTABLE_BACKEND="rocm")
+    with recorded(monkeypatch) as calls:
+        assert portable.softmax(torch.empty(0, 5)).shape == (0, 5)
+        empty = portable.matmul(torch.empty(3, 0), torch.empty(0, 4))
+    assert torch.equal(empty, torch.zeros(3, 4)) or calls  # k of 0: a kernel writes the zeros
+    assert all(each.nbytes for call in calls for each in call[5])
+
+
+# The runtime ---------------------------------------------------------------------------------------
+
+
+def test_the_runtime_has_the_real_ones_methods():
+    for name, real in inspect.getmembers(Runtime, inspect.isfunction):
+        if name.startswith("_"):
+            continue
+        wanted = list(inspect.signature(real).parameters.values())
+        there = list(inspect.signature(getattr(EmulatedRuntime, name)).parameters.values())
+        assert there[: len(wanted)] == wanted, name
+        assert all(extra.kind is extra.KEYWORD_ONLY for extra in there[len(wanted) :]), name
+    assert set(EmulatedRuntime("gfx942").properties(0)) == set(ATTRIBUTES)
+
+
+SCALE = """
+#include "prelude.h"
+KERNEL(128) void scale(float* x) { SHARED float s[64]; s[thread_x() & 63] = 2.0f; barrier();
+    x[thread_x()] *= s[63 - (thread_x() & 63)]; }
+"""
+
+
+@pytest.fixture(scope="module")
+def image(tmp_path_factory) -> bytes:
+    from portable.backends.rocm.compile import compile
+
+    source = tmp_path_factory.mktemp("source") / "scale.hip"
+    source.write_text(SCALE)
+    return compile(source, (("T", "f32"),), "gfx942", debug=True)
+
+
+def test_what_the_runtime_refuses(image):
+    card = EmulatedRuntime("gfx942")
+    module = card.load_module(image)
+    function = card.get_function(module, "scale")
+    refused = [
+        ("loading its 3 bytes", lambda: card.load_module(b"ELF")),
+        ("it is for gfx942; this is AMD Radeon", lambda: EmulatedRuntime("gfx1100").load_module(image)),
+        ("finding it in its code object, which has scale", lambda: card.get_function(module, "scal")),
+        ("there is no module 99", lambda: card.get_function(99, "scale")),
+        ("there is no module 99", lambda: card.unload_module(99)),
+        ("one emulated card, number 0", lambda: card.properties(1)),
+        ("70000 bytes of LDS; a block has 65536", lambda: card.set_dynamic_lds(0, 70000, "scale")),
+        ("with 256 static", lambda: launch(shared=65536 - 255)),
+        ("at most 128 threads", lambda: launch(block=(129, 1, 1))),
+        ("no card takes such a grid", lambda: launch(grid=(1, 65536, 1))),
+        ("8 bytes of arguments; 4 came", lambda: launch(kernarg=bytes(4))),
+        ("there is no function", lambda: launch(function=999)),
+    ]
+
+    def launch(function=function, grid=(1, 1, 1), block=(128, 1, 1), shared=0, kernarg=bytes(8)):
+        card.launch(function, grid, block, shared, 0, kernarg, "scale")
+
+    for message, call in refused:
+        with pytest.raises(errors.LaunchError, match=re.escape(message)):
+            call()
+    with pytest.raises(errors.LaunchError, match="'gfx9' cannot be emulated"):
+        EmulatedRuntime("gfx9")
+    card.unload_module(module)
+    with pytest.raises(errors.LaunchError, match="was its module unloaded"):
+        launch()
+
+
+def test_line_tables_change_no_instruction(image, tmp_path):
+    from io import BytesIO
+
+    from elftools.elf.elffile import ELFFile
+
+    from portable.backends.rocm.compile import compile
+
+    source = tmp_path / "scale.hip"
+    source.write_text(SCALE)
+    plain, lines = ELFFile(BytesIO(compile(source, (("T", "f32"),), "gfx942"))), ELFFile(BytesIO(image))
+    for section in (".text", ".rodata"):
+        assert plain.get_section_by_name(section).data() == lines.get_section_by_name(section).data()
+    assert plain.get_section_by_name(".debug_line") is None
+    assert lines.get_section_by_name(".debug_line") is not None
+
+
+# Results -------------------------------------------------------------------------------------------
+
+
+@needs_no_gpu
+@pytest.mark.parametrize("arch", ["gfx942", "gfx1100"])
+def test_ops_compute_on_the_emulated_card(environment, arch):
+    environment(PORTABLE_BACKEND="rocm", PORTABLE_ROCM_ARCH=arch)
+    a, b = torch.randn(33, 40), torch.randn(40, 17)
+    build.forget()
+    torch.testing.assert_close(portable.matmul(a, b), a @ b, rtol=1e-5, atol=1e-5)
+    assert build.compiled, "no kernel was built: torch computed it"
+
+
+@needs_no_gpu
+def test_the_registered_op_gradients_and_compile_reach_it_too(environment):
+    environment(PORTABLE_BACKEND="rocm")
+    x = torch.randn(3, 64, requires_grad=True)
+    _ = portable.softmax  # registered at its first mention
+    build.forget()
+    y = torch.ops.portable.softmax(x, -1)
+    torch.testing.assert_close(y, x.softmax(-1))
+    (grad,) = torch.autograd.grad(y.square().sum(), x)
+    (expected,) = torch.autograd.grad(x.softmax(-1).square().sum(), x)
+    torch.testing.assert_close(grad, expected)
+    assert {"softmax_forward", "softmax_backward"} <= set(build.compiled)
+    traced = torch.compile(lambda t: portable.softmax(t) * 2, fullgraph=True, backend="aot_eager")
+    assert torch.equal(traced(x.detach()), y.detach() * 2)
+
+
+@needs_no_gpu
+def test_the_conformance_command(environment, capsys, tmp_path):
+    file = tmp_path / "r.json"
+    argv = ["run", "--device", "rocm:gfx1100", "--ops", "softmax", "--tier", "smoke", "-k", "float32/N=33"]
+    assert conformance.main([*argv, "--record", str(file)]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("emulated gfx1100, ") and "It tells no time" in out
+    assert "on emulated gfx1100" in out.splitlines()[-1]
+    read = record.read(file)
+    assert read["header"]["device"] == "emulated gfx1100"
+    assert {each["impl"] for each in read["results"]} == {"native", "triton"}
+
+
+@needs_no_gpu
+@pytest.mark.parametrize(
+    "argv, code, words",
+    [
+        (["--device", "rocm", "--require-hardware"], 3, "no AMD card"),
+        (["--device", "rocm:gfx1100", "--require-hardware"], 3, "no AMD card"),
+        (["--require-hardware"], 3, "is no card"),
+        (["--device", "rocm:gfx9"], 2, "rocm has gfx90a, gfx942"),
+        (["--device", "cuda", "--emulate"], 3, "no card made of software"),
+        (["--device", "rokm"], 2, "Did you mean 'rocm'"),
+        (["--device", "rocm", "--bench"], 2, "emulated gfx942 tells no time"),
+    ],
+)
+def test_devices_that_the_conformance_command_refuses(environment, capsys, argv, code, words):
+    assert conformance.main(["run", "--ops", "softmax", "-k", "float32/N=33", *argv]) == code
+    assert words in capsys.readouterr().err
+
+
+@needs_no_gpu
+def test_trace_prints_what_a_launch_did(environment, capsys):
+    assert cli.main(["trace", "softmax", "--shape", "2x64", "--impl", "native", "--arch", "gfx1100"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("softmax on emulated gfx1100, launches: 1\nsoftmax_forward on a grid of ")
+    assert re.search(r"^    .*: [\d,]+", out, re.MULTILINE)
+    assert re.search(r"^    \S*softmax\.cu:\d+: [\d,]+ instructions", out, re.MULTILINE)
+
+
+@needs_no_gpu
+@pytest.mark.parametrize(
+    "variables, argv, message",
+    [
+        ({"PORTABLE_BACKEND": "cpu"}, [], "The cpu backend counts nothing"),
+        ({}, ["--arch", "gfx9"], "no vendor compiles for 'gfx9'"),
+        ({}, ["--arch", "rocm"], "names a vendor; its cards are gfx90a"),
+        ({}, ["--arch", "sm_90a"], "no card made of software"),
+        ({}, ["--impl", "nothing"], "the op has"),
+        ({}, ["--shape", "3", "--shape", "3"], "softmax takes x; 2 shapes came"),
+    ],
+)
+def test_trace_refuses_in_one_line(environment, capsys, variables, argv, message):
+    environment(**variables)
+    assert cli.main(["trace", "softmax", *argv]) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err and captured.err.count("\n") == 1 and captured.out == ""
+
+
+@needs_no_gpu
+def test_the_demo_runs_every_implementation_and_fails_on_a_wrong_one(environment, capsys, monkeypatch):
+    environment(PORTABLE_BACKEND="rocm")
+    assert demo.main(["--op", "swiglu"]) == 0
+    out = capsys.readouterr().out
+    assert len(re.findall(r"^swiglu .* (native|triton) +ok ", out, re.MULTILINE)) == 4
+    assert "tells no time" in out
+    with recorded(monkeypatch):  # nothing is computed: the poison stays
+        assert demo.main(["--op", "swiglu"]) == 1
+    assert capsys.readouterr().err.count("Fail.nonfinite") == 4
+
+
+def test_import_starts_nothing(tmp_path):
+    """Choosing the emulated card reads files and no more: no library, no compiler, no process."""
+    code = (
+        "import sys; events = []\n"
+        "import torch\n"
+        "watched = ('subprocess.Popen', 'ctypes.dlopen')\n"
+        "sys.addaudithook(lambda event, _: events.append(event) if event in watched else None)\n"
+        "import portable; seen = list(events)\n"
+        "print(seen, portable.device())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PORTABLE_BACKEND": "rocm", "PORTABLE_EMULATE": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout == "[] emulated gfx942\n", done.stderr
