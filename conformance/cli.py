@@ -78,12 +78,26 @@ def _parser() -> argparse.ArgumentParser:
             "--require-hardware", action="store_true", help="never use one: exit code 3 without the card"
         )
         sub.add_argument("--impl", help="implementations, comma separated (default: all)")
+    compared = command("compare", compare_command, "Say whether two records agree, case by case.")
+    compared.add_argument("records", nargs=2, metavar="FILE.json")
     run.add_argument("--bench", action="store_true", help="time the bench cases too (needs a GPU)")
     run.add_argument(
         "--explore", type=_seconds, default=0.0, metavar="SECONDS", help="draw further calls so long"
     )
     run.add_argument("--record", metavar="FILE.json", help="write what was found to this file")
     return parser
+
+
+def compare_command(args: argparse.Namespace) -> int:
+    from portable.conformance import compare, record
+
+    try:
+        one, other = (record.read(path) for path in args.records)
+    except record.RecordError as error:
+        raise Mistake(str(error)) from error
+    lines, agree = compare.report(one, other)
+    print("\n".join(lines))
+    return 0 if agree else 1
 
 
 def _seconds(text: str) -> float:

@@ -14,7 +14,9 @@ Those steps are about sum^2 / 4, may all fall to one side (equal rows), and late
 
 from __future__ import annotations
 
+import hashlib
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -170,6 +172,18 @@ def deterministic(first: torch.Tensor, second: torch.Tensor) -> Verdict | None:
         f"two runs on the same bytes differ: {found.got:.9g} then {found.expected:.9g} at {list(found.index)}"
     )
     return Verdict("Fail.nondeterministic", one.numel(), count, note=note)
+
+
+def digest(outputs: Mapping[str, torch.Tensor]) -> str:
+    """16 hexadecimal digits of the SHA-256 of outputs by name: equal for equal bits, any NaN being one."""
+    found = hashlib.sha256()
+    for name, tensor in outputs.items():
+        tensor = tensor.detach().cpu().contiguous()
+        if tensor.is_floating_point():
+            tensor = torch.where(tensor.isnan(), torch.full_like(tensor, torch.nan), tensor)
+        found.update(f"{name} {_name(tensor.dtype)} {tuple(tensor.shape)}\0".encode())
+        found.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()[:16]
 
 
 def integers_exact(ref: torch.Tensor, inputs: list[torch.Tensor], acc: torch.dtype) -> bool:

@@ -18,7 +18,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-SCHEMA = 1
+SCHEMA = 2
 
 HEADER_FIELDS: dict[str, type | tuple[type, ...]] = {
     "device": str,
@@ -43,6 +43,8 @@ GROUP_FIELDS: dict[str, type | tuple[type, ...]] = {
     "worst_case": (str, type(None)),
     "problems": list,
     "not_supported": dict,
+    "digests": dict,  # case id -> 16 digits of the SHA-256 of its outputs' bits
+    "exact": list,  # ids of the cases whose outputs had to equal the reference bit for bit
 }
 PROBLEM_FIELDS: dict[str, type | tuple[type, ...]] = {"case": str, "state": str, "message": str}
 TIMING_FIELDS: dict[str, type | tuple[type, ...]] = {

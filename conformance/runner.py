@@ -7,7 +7,7 @@ import gc
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ import portable
 from portable import catalog, errors, machine
 from portable.conformance import inputs, oracle
 from portable.conformance.cases import Case
-from portable.conformance.judge import Verdict, deterministic
+from portable.conformance.judge import Verdict, deterministic, digest
 
 STATES = (
     "Pass", "QualityWarning", "NotSupported", "Fail.value", "Fail.shape", "Fail.dtype", "Fail.nonfinite",
@@ -28,7 +28,8 @@ CONFORMING = frozenset({"Pass", "QualityWarning", "NotSupported"})
 
 @dataclass(frozen=True)
 class Result:
-    """The outcome of a case or behaviour on one implementation. `worst` is the largest |error| / bound."""
+    """The outcome of a case or behaviour on one implementation. `worst` is the largest |error| / bound;
+    `digest` is of the outputs' bits, and `exact` says that they had to equal the reference's."""
 
     case: Any
     impl: str
@@ -36,6 +37,8 @@ class Result:
     message: str = ""
     worst: float = 0.0
     max_abs: float = 0.0
+    digest: str = ""
+    exact: bool = False
 
     @property
     def conforms(self) -> bool:
@@ -75,6 +78,8 @@ class Group:
             "worst_ratio": worst.worst if worst else None,
             "worst_case": worst.case.id if worst else None,
             "problems": [{"case": r.case.id, "state": r.state, "message": r.message} for r in problems],
+            "digests": {r.case.id: r.digest for r in self.results if r.digest},
+            "exact": sorted(r.case.id for r in self.results if r.exact),
             "not_supported": dict(sorted(rules.items())),
         }
 
@@ -174,7 +179,8 @@ def _run_pinned(question: oracle.Question, impl: str, device: torch.device) -> R
             verdicts.append(
                 (name, Verdict("Fail.bounds_write", note="an input, or memory beside it, was written"))
             )
-    return _result(case, impl, verdicts)
+    exact = all(expected.exact for expected in question.expected.values())
+    return replace(_result(case, impl, verdicts), digest=digest(first), exact=exact)
 
 
 def _call(

@@ -77,6 +77,10 @@ _ORDER: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
 }
 
 
+def _mixed(left: Any, right: Any) -> bool:
+    return isinstance(left, bool) is not isinstance(right, bool)
+
+
 class Formula:
     """A formula over `names`, checked and compiled once.
 
@@ -226,6 +230,9 @@ class _Compiler:
 
             def compare_any(left: Any, values: Mapping[str, Any]) -> tuple[bool, Any]:
                 right = operand(values)
+                if isinstance(left, (int, float)) and isinstance(right, (int, float)) and _mixed(left, right):
+                    _number(left)
+                    _number(right)  # one of them refuses: True is not 1 here
                 return equal(left, right), right
 
             return compare_any

@@ -12,7 +12,7 @@ from portable.conformance import record
 from portable.plan import Device
 
 GROUP = {"op": "softmax", "impl": "torch", "states": {"Pass": 2, "Fail.value": 1}, "worst_ratio": 3.5,
-         "worst_case": "softmax/x", "not_supported": {},
+         "worst_case": "softmax/x", "not_supported": {}, "digests": {}, "exact": [],
          "problems": [{"case": "softmax/x", "state": "Fail.value", "message": "y: wrong"}]}  # fmt: skip
 
 

@@ -99,6 +99,13 @@ def test_a_missing_value_is_named_and_a_spare_one_ignored():
     assert value("M + 1", M=1, Z=3) == 2
 
 
+@pytest.mark.parametrize("text", ["M == (M and M)", "(M < 3) != 1", "True == M"])
+def test_a_truth_value_is_not_compared_with_a_number(text):
+    with pytest.raises(FormulaError, match="is not a number"):
+        value(text, M=-1)
+    assert value("(M < 3) == True", M=-1) is True
+
+
 def test_pickle_equality_and_text():
     formula = Formula("2 * sqrt(K)", NAMES)
     copy = pickle.loads(pickle.dumps(formula))

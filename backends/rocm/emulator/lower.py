@@ -28,7 +28,7 @@ _MODIFIERS = (  # fields with a bit per source
     ("neg_hi", records.NEG_HI),
     ("op_sel_hi", records.UPPER_HI),
 )
-_ENDS = {"s_endpgm", "s_endpgm_saved", "s_branch", "s_setpc_b64", "s_code_end"}
+_ENDS = {"s_endpgm", "s_endpgm_saved", "s_branch", "s_setpc_b64", "s_trap", "s_code_end"}
 
 # gfx9's older 16-bit instructions clear the upper half of their result, in every encoding; the
 # multiply-adds and what came with op_sel keep it (LLVM: GCNSubtarget::zeroesHigh16BitsOfDest).

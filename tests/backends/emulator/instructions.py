@@ -146,7 +146,7 @@ class Probe:
         return re.sub(r"\W", "_", f"{self.name}__{self.tag}" if self.tag else self.name)
 
 
-WIDTHS = {"f64": 64, "u64": 64, "i64": 64, "u96": 96, "u128": 128, "u256": 256, "u512": 512, "pkf32": 64}
+WIDTHS = {"f64": 64, "u64": 64, "i64": 64, "pkf32": 64, **{f"u{n}": n for n in (96, 128, 256, 512, 1024)}}
 
 
 def bits(kind: str) -> int:
@@ -362,18 +362,27 @@ class Suite:
         from portable.backends.rocm.emulator.faults import CodeObjectError
         from portable.backends.rocm.emulator.launch import ready
 
-        whole = CodeObject(assemble(arch, self.assembly(arch)))
-        try:
-            ready(whole)
-        except CodeObjectError:
-            return None  # an instruction is not known: each kernel is then loaded by itself, to say which
-        return whole
+        texts = self.every_text(arch)
+        while texts:
+            whole = CodeObject(assemble(arch, module_text(arch, texts)))
+            try:
+                ready(whole)
+            except CodeObjectError as error:
+                # A kernel with an instruction that is not known is left out; its own test says so.
+                named = [text for text in texts if str(error).startswith(f"{text.name} (")]
+                if not named:
+                    raise
+                texts = [text for text in texts if text not in named]
+            else:
+                return whole
+        return None
 
     def kernel_code(self, arch: str, name: str) -> Any:
         """The code object that holds a kernel."""
         from portable.backends.rocm.emulator.code_object import CodeObject
 
-        if (whole := self.code(arch)) is not None:
+        whole = self.code(arch)
+        if whole is not None and name in whole.kernels:
             return whole
         return CodeObject(assemble(arch, module_text(arch, [t for t in self.every_text(arch) if t.name == name])))
 

@@ -20,7 +20,7 @@ i32, i64, u32, u8, f32 = np.int32, np.int64, np.uint32, np.uint8, np.float32
 @dataclass(frozen=True)
 class Bug:
     """`kind`: the fault's, or several by "|" where the hardware's rule makes it either. `threads`: numbers
-    within the block of those that may be named, or None where none applies.
+    within the block of those that may be named, or None where none applies. A block of 0 is one wave.
 
     `address(memories, thread of the grid)` is the byte that the fault must name.
     """
@@ -153,7 +153,22 @@ BUGS = [
         "uninitialised_private", "uninitialised", lambda on: eight(on, 50),
         threads=span(0, 64), right=lambda on: eight(on, 0),
     ),
+    Bug("uninitialised_through_lds", "uninitialised", xy(64)),
+    Bug("uninitialised_through_shuffle", "uninitialised", xy(64), threads=span(3, 4)),
+    Bug(
+        "uninitialised_through_matrix", "uninitialised",
+        lambda on: (Out((on.wave, 8), f32), np.ones((on.wave, 16), np.float16)), block=0,
+    ),
+    Bug("uninitialised_scalar_branch", "uninitialised", lambda on: (Out(64, i32), i32(3))),
     # Races.
+    Bug(
+        "race_double_buffer", "lds-race", lambda on: (Out(256, i32), ints(on, 1536), i32(6)), block=256,
+        threads=span(0, 256),
+    ),
+    Bug(
+        "race_used_again", "lds-race", lambda on: (Out(256, i32), ints(on, 256), i32(3)), block=256,
+        threads=span(0, 256), right=lambda on: (Out(256, i32), ints(on, 256), i32(1)),
+    ),
     Bug("race_read_after_write", "lds-race", xy(256), block=256, threads=span(0, 256)),
     Bug("race_write_after_read", "lds-race", xy(256), block=256, threads=span(0, 256)),
     Bug("race_write_after_write", "lds-race", xy(128), block=128, threads=span(0, 128)),

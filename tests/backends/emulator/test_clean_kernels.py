@@ -37,7 +37,7 @@ def test_clean(file, check, arch):
 @pytest.mark.parametrize(("arch", "case"), MATRIX)
 def test_matrix_instruction(arch, case):
     if wave_of(arch) == 64:
-        case.run(Launcher("matrix.hip", arch), fnuz=arch == "gfx942")
+        case.run(Launcher(case.file, arch), fnuz=arch == "gfx942")
     else:
         case.run(Launcher("matrix.hip", arch), gfx11=arch == "gfx1100")
 

@@ -51,7 +51,7 @@ def nearest_up(a):
     if num.kind != FINITE:
         return u(to_int(num, *I32))
     if num.exp >= 0:
-        return u(to_int(num, *I32))
+        return SKIP if num.exp == 0 and num.mag & 1 else u(to_int(num, *I32))
     if num.exp < -24 and num.mag.bit_length() + num.exp >= -1:
         return SKIP
     doubled = Num(FINITE, num.sign, num.mag, num.exp + 1)

@@ -14,7 +14,7 @@ from .seeded_bugs import BUGS, NEAR, Bug, lines_of, nearest
 
 def start(bug: Bug, launch: Launcher, args: tuple, shared: int) -> None:
     options = {} if bug.budget is None else {"budget": bug.budget}
-    launch(bug.name, bug.grid, bug.block, *args, shared=shared, **options)
+    launch(bug.name, bug.grid, bug.block or launch.wave, *args, shared=shared, **options)
 
 
 @pytest.mark.parametrize("arch", arches())
@@ -33,7 +33,7 @@ def test_caught(bug, arch):
     assert fault.source in str(fault) and fault.instruction in str(fault) and fault.kind in str(fault)
     assert fault.workgroup is not None and len(fault.workgroup) == 3
     assert bug.workgroup is None or fault.workgroup == (bug.workgroup, 0, 0)
-    assert fault.wave is not None and 0 <= fault.wave < -(-bug.block // launch.wave)
+    assert fault.wave is not None and 0 <= fault.wave < -(-(bug.block or 1) // launch.wave)
     thread = None
     if bug.threads is not None:
         assert fault.lane is not None and 0 <= fault.lane < launch.wave

@@ -112,11 +112,10 @@ for kind, fmt in FORMATS.items():
 
         rule = masked16(holds, fmt)
         add(f"v_cmp_{word}_{kind}", f"{kind} {kind}", "mask", rule, f"v_cmp_{word}_{kind} {{m}}, {{a}}, {{b}}")
-        if word in ("lt", "nlt", "eq", "u"):
-            add(f"v_cmpx_{word}_{kind}", f"{kind} {kind}", "vcc exec", lambda a, b, r=rule: (r(a, b),) * 2,
-                f"v_cmpx_{word}_{kind} vcc, {{a}}, {{b}}", archs=GFX9, count=128)  # fmt: skip
-            add(f"v_cmpx_{word}_{kind}", f"{kind} {kind}", "exec", rule, f"v_cmpx_{word}_{kind} {{a}}, {{b}}",
-                archs=GFX11, count=128, tag="exec")  # fmt: skip
+        add(f"v_cmpx_{word}_{kind}", f"{kind} {kind}", "vcc exec", lambda a, b, r=rule: (r(a, b),) * 2,
+            f"v_cmpx_{word}_{kind} vcc, {{a}}, {{b}}", archs=GFX9, count=96)  # fmt: skip
+        add(f"v_cmpx_{word}_{kind}", f"{kind} {kind}", "exec", rule, f"v_cmpx_{word}_{kind} {{a}}, {{b}}",
+            archs=GFX11, count=96, tag="exec")  # fmt: skip
 
     def classes(a, b, fmt=fmt):
         num = unpack(a, fmt)
@@ -302,7 +301,7 @@ for bits in (0, 1, 2):
     add("v_add_f16", "f16 f16", "f16", masked16(flushing(rule_add, F16, bits), F16), mode=0x30 | bits << 6, tag=f"denorm_{bits}")
     add("v_mul_f64", "f64 f64", "f64", flushing(rule_mul, F64, bits), mode=0x30 | bits << 6, tag=f"denorm_{bits}")
 add("v_max_f32", "f32", "f32", lambda a: pack(unpack(a, F32, True), F32), "v_max_f32 {d}, {a}, {a}", mode=0xC0, tag="flush")
-add("v_mov_b32", "f32", "u32", lambda a: a, mode=0, tag="mode_keeps")
+add("v_mov_b32", "f32", "u32", lambda a: a, mode=0, tag="mode_keeps", covers=("v_mov_b32", "s_setreg_imm32_b32"))
 add("v_cndmask_b32", "f32 f32", "u32", lambda a, b: b, "v_cndmask_b32 {d}, {a}, {b}, {vcc}", setup="s_mov_{w} {vcc}, -1\n",
     mode=0, tag="mode_keeps")  # fmt: skip
 add("v_add_f32", "f32 f32", "f32", flushing(rule_add, F32, 0), "s_denorm_mode 0xc;v_add_f32 {d}, {a}, {b}", archs=GFX11,

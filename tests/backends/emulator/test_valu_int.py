@@ -219,12 +219,11 @@ for kind, view in TYPES.items():
         same = [(x, x) for x in (0, 1, 0x7FFF, 0x8000, 0xFFFF, 1 << 31, (1 << (64 if "64" in kind else 32)) - 1)]
         add(f"v_cmp_{word}_{kind}", f"{kind} {kind}", "mask", rule, f"v_cmp_{word}_{kind} {{m}}, {{a}}, {{b}}",
             extra=same, count=128)  # fmt: skip
-        if word in ("eq", "lt", "gt", "ne"):
-            # gfx9 writes both masks, gfx10 and later only the execution mask.
-            add(f"v_cmpx_{word}_{kind}", f"{kind} {kind}", "vcc exec", lambda a, b, r=rule: (r(a, b), r(a, b)),
-                f"v_cmpx_{word}_{kind} vcc, {{a}}, {{b}}", archs=GFX9, extra=same, count=128)  # fmt: skip
-            add(f"v_cmpx_{word}_{kind}", f"{kind} {kind}", "exec", rule, f"v_cmpx_{word}_{kind} {{a}}, {{b}}",
-                archs=GFX11, extra=same, count=128, tag="exec")  # fmt: skip
+        # gfx9 writes both masks, gfx10 and later only the execution mask.
+        add(f"v_cmpx_{word}_{kind}", f"{kind} {kind}", "vcc exec", lambda a, b, r=rule: (r(a, b), r(a, b)),
+            f"v_cmpx_{word}_{kind} vcc, {{a}}, {{b}}", archs=GFX9, extra=same, count=96)  # fmt: skip
+        add(f"v_cmpx_{word}_{kind}", f"{kind} {kind}", "exec", rule, f"v_cmpx_{word}_{kind} {{a}}, {{b}}",
+            archs=GFX11, extra=same, count=96, tag="exec")  # fmt: skip
 add("v_cmp_t_u32", "u32 u32", "mask", lambda a, b: 1, "v_cmp_t_u32 {m}, {a}, {b}", archs=("gfx90a", "gfx942", "gfx950"))
 add("v_cmp_f_u32", "u32 u32", "mask", lambda a, b: 0, "v_cmp_f_u32 {m}, {a}, {b}", archs=("gfx90a", "gfx942", "gfx950"))
 

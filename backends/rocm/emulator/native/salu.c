@@ -42,6 +42,7 @@ int step_scalar(Wave *w, const Inst *in) {
 S(s_mov_b32, x->d = A; x->ddef = x->sdef[0])
 S(s_mov_b64, x->d = A; x->ddef = x->sdef[0])
 S(s_cmov_b32, NEEDS_SCC; if (x->scc) x->d = A, x->ddef &= x->sdef[0]; else x->d = x->s[1], x->ddef &= x->sdef[1])
+S(s_cmov_b64, NEEDS_SCC; if (x->scc) x->d = A, x->ddef &= x->sdef[0]; else x->d = x->s[1], x->ddef &= x->sdef[1])
 S(s_cselect_b32, x->d = x->scc ? A : B; x->ddef = x->w->sccdef ? x->sdef[x->scc ? 0 : 1] : 0)
 S(s_cselect_b64, x->d = x->scc ? A : B; x->ddef = x->w->sccdef ? x->sdef[x->scc ? 0 : 1] : 0)
 
@@ -250,7 +251,7 @@ SAVES(64, true)
         R(s_orn1_saveexec_b##w, #t "c=" #t), R(s_andn1_wrexec_b##w, #t "c=" #t), R(s_andn2_wrexec_b##w, #t "c=" #t)
 
 const OpInfo ops_salu[] = {
-    R(s_mov_b32, "b=b"), R(s_mov_b64, "q=q"), R(s_cmov_b32, "b=bb"), R(s_cselect_b32, "b=bb"), R(s_cselect_b64, "q=qq"),
+    R(s_mov_b32, "b=b"), R(s_mov_b64, "q=q"), R(s_cmov_b32, "b=bb"), R(s_cmov_b64, "q=qq"), R(s_cselect_b32, "b=bb"), R(s_cselect_b64, "q=qq"),
     R(s_add_u32, "bc=bb"), R(s_sub_u32, "bc=bb"), R(s_addc_u32, "bc=bb"), R(s_subb_u32, "bc=bb"), R(s_add_i32, "bc=bb"),
     R(s_sub_i32, "bc=bb"), R(s_addk_i32, "bc=b"), R(s_mulk_i32, "b=b"), R(s_movk_i32, "b="), R(s_cmovk_i32, "b=b"),
     R(s_mul_i32, "b=bb"), R(s_mul_hi_u32, "b=bb"), R(s_mul_hi_i32, "b=bb"), R(s_mul_u64, "q=qq"), R(s_add_u64, "q=qq"),

@@ -95,10 +95,6 @@ MFMA(f32_32x32x16_bf16, b16x8, f32x16)
 MFMA(f32_16x16x32_bf16, b16x8, f32x4)
 MFMA(i32_32x32x32_i8, i32x4, i32x16)
 MFMA(i32_16x16x64_i8, i32x4, i32x4)
-MATRIX(mfma_scale_f32_16x16x128_f8f6f4, i32x8, f32x4,
-       __builtin_amdgcn_mfma_scale_f32_16x16x128_f8f6f4(x, y, z, 0, 0, 0, 0x80808080, 0, 0x7e7e7e7e))
-MATRIX(mfma_scale_f32_32x32x64_f8f6f4, i32x8, f32x16,
-       __builtin_amdgcn_mfma_scale_f32_32x32x64_f8f6f4(x, y, z, 0, 0, 0, 0x81818181, 0, 0x7f7f7f7f))
 #endif
 
 #if defined(__GFX11__)

@@ -12,6 +12,8 @@ import numpy as np
 
 from .harness import Out
 
+SCALED = "matrix_scaled.hip"
+
 
 def bf16_bits(x: np.ndarray) -> np.ndarray:
     """The upper half of float32 values that bfloat16 holds exactly."""
@@ -82,6 +84,7 @@ class Mfma:
     abid: int = 0
     blgp: int = 0
     scale: float = 1.0
+    file: str = "matrix.hip"
 
     def run(self, launch, fnuz: bool) -> None:
         rng, lane = launch.rng, np.arange(64)
@@ -194,8 +197,8 @@ def mfmas(arch: str) -> list[Mfma]:
             Mfma("mfma_i32_32x32x32_i8", 32, 32, "i8", "i32"),
             Mfma("mfma_i32_16x16x64_i8", 16, 64, "i8", "i32"),
             # Every lane gives the same scale, 2 ** (128 - 127) * 2 ** (126 - 127) and 2 ** (129 - 127).
-            Mfma("mfma_scale_f32_16x16x128_f8f6f4", 16, 128, "fp8", scale=1.0),
-            Mfma("mfma_scale_f32_32x32x64_f8f6f4", 32, 64, "fp8", scale=4.0),
+            Mfma("mfma_scale_f32_16x16x128_f8f6f4", 16, 128, "fp8", scale=1.0, file=SCALED),
+            Mfma("mfma_scale_f32_32x32x64_f8f6f4", 32, 64, "fp8", scale=4.0, file=SCALED),
         ]
     return found
 

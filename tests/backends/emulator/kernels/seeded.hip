@@ -174,6 +174,59 @@ KERNEL(64) void uninitialised_private(int* y, const uint8_t* x, int first) {
     y[thread_x()] = own[x[thread_x()] + first]; // BUG
 }
 
+// What was never written passes through local memory, another lane, and a matrix instruction.
+KERNEL(64) void uninitialised_through_lds(int* y, const int* x) {
+    SHARED int s[64];
+    int v;
+    asm volatile("v_mov_b32 %0, v100" : "=v"(v) : : "v100");
+    s[thread_x()] = thread_x() == 37 ? v : x[thread_x()]; // BUG
+    BARRIER();
+    y[thread_x()] = s[thread_x() ^ 5] + 1; // BUG
+}
+
+KERNEL(64) void uninitialised_through_shuffle(int* y, const int* x) {
+    int v;
+    asm volatile("v_mov_b32 %0, v100" : "=v"(v) : : "v100");
+    v = lane_of_wave() == 11 ? v : x[thread_x()];
+    v = __builtin_amdgcn_ds_bpermute((lane_of_wave() ^ 8) << 2, v);
+    asm volatile("" : "+v"(v));
+    y[thread_x()] = v; // BUG
+}
+
+KERNEL(WARP) void uninitialised_through_matrix(float* y, const _Float16* x) {
+    typedef float accumulator __attribute__((ext_vector_type(WARP == 64 ? 4 : 8)));
+#if defined(__GFX11__)
+    typedef _Float16 operand __attribute__((ext_vector_type(16)));
+#elif defined(__GFX12__)
+    typedef _Float16 operand __attribute__((ext_vector_type(8)));
+#else
+    typedef _Float16 operand __attribute__((ext_vector_type(4)));
+#endif
+    int v;
+    asm volatile("v_mov_b32 %0, v100" : "=v"(v) : : "v100");
+    const operand a = reinterpret_cast<const operand*>(x)[thread_x()];
+    operand b = a;
+    b[0] = __builtin_bit_cast(_Float16, static_cast<uint16_t>(v));
+#if defined(__GFX11__)
+    const accumulator d = __builtin_amdgcn_wmma_f32_16x16x16_f16_w32(a, b, accumulator{});
+#elif defined(__GFX12__)
+    const accumulator d = __builtin_amdgcn_wmma_f32_16x16x16_f16_w32_gfx12(a, b, accumulator{});
+#else
+    const accumulator d = __builtin_amdgcn_mfma_f32_16x16x16f16(a, b, accumulator{}, 0, 0, 0);
+#endif
+    reinterpret_cast<accumulator*>(y)[thread_x()] = d; // BUG
+}
+
+KERNEL(64) void uninitialised_scalar_branch(int* y, int n) {
+    int v;
+    asm volatile("s_mov_b32 %0, s77" : "=s"(v) : : "s77");
+    if (v > n) { // BUG
+        y[thread_x() + 1] = 1;
+        asm volatile("s_nop 0" ::: "memory");
+    }
+    y[thread_x()] = 2;
+}
+
 // ---- races: local memory that two waves touch with no barrier between
 
 KERNEL(256) void race_read_after_write(int* y, const int* x) {
@@ -226,6 +279,35 @@ KERNEL(256) void race_last_steps(int* y, const int* x) {
     if (t == 0) {
         y[0] = s[0];
     }
+}
+
+// Two halves of local memory take turns, but the barrier of every second step is missing.
+KERNEL(256) void race_double_buffer(int* y, const int* x, int steps) {
+    SHARED int s[2][256];
+    int sum = 0;
+    for (int k = 0; k < steps; ++k) {
+        if ((k & 1) == 0) {
+            BARRIER();
+        }
+        s[k & 1][thread_x()] = x[k * 256 + thread_x()]; // BUG
+        if ((k & 1) == 1) {
+            BARRIER();
+        }
+        sum += s[k & 1][(thread_x() + WARP) & 255]; // BUG
+    }
+    y[thread_x()] = sum;
+}
+
+// Local memory is used again while another wave may still read what the last round left there.
+KERNEL(256) void race_used_again(int* y, const int* x, int rounds) {
+    SHARED int s[256];
+    int sum = 0;
+    for (int k = 0; k < rounds; ++k) {
+        s[thread_x()] = x[thread_x()] + k; // BUG
+        BARRIER();
+        sum += s[255 - thread_x()]; // BUG
+    }
+    y[thread_x()] = sum;
 }
 
 // ---- barriers

@@ -296,3 +296,17 @@ def locks(launch: Triton) -> None:
     equal(total, x.sum())
     equal(lock, 0)
     equal(best, max(0, x.max()))
+
+
+@case()
+def attention(launch: Triton) -> None:
+    """The probabilities are rounded to half precision once: two such units of the greatest value."""
+    keys, width = 75, 32
+    q, k, v = (launch.rng.standard_normal((n, width)).astype(f16) for n in (32, keys, keys))
+    args = (Out((32, width), f32), q, k, v, i32(keys), f32(0.25))
+    types = "*fp32 *fp16 *fp16 *fp16 i32 fp32"
+    for warps in (2, 4):
+        out = launch("attention", 1, types, *args, warps=warps, ROWS=32, STEP=32, WIDTH=width)
+        p = np.exp(q.astype(float) @ k.astype(float).T * 0.25)
+        want = p / p.sum(1, keepdims=True) @ v.astype(float)
+        close(out, want, rtol=0, atol=2 * 2.0**-11 * float(np.abs(v).max()))

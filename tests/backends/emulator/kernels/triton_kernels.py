@@ -139,3 +139,26 @@ def locks(total, lock, best, x, n, BLOCK: tl.constexpr):
     tl.debug_barrier()
     tl.atomic_xchg(lock, 0)
     tl.atomic_max(best, tl.max(v, 0))
+
+
+@triton.jit
+def attention(out, q, k, v, keys, scale, ROWS: tl.constexpr, STEP: tl.constexpr, WIDTH: tl.constexpr):
+    """Softmax attention of ROWS queries to `keys` keys, STEP at a time, with a running maximum and sum."""
+    r, w, s = tl.arange(0, ROWS), tl.arange(0, WIDTH), tl.arange(0, STEP)
+    queries = tl.load(q + r[:, None] * WIDTH + w[None, :])
+    top = tl.full((ROWS,), -float("inf"), tl.float32)
+    total = tl.zeros((ROWS,), tl.float32)
+    acc = tl.zeros((ROWS, WIDTH), tl.float32)
+    for start in range(0, keys, STEP):
+        here = start + s < keys
+        part = tl.load(k + (start + s)[:, None] * WIDTH + w[None, :], here[:, None], other=0.0)
+        score = tl.dot(queries, tl.trans(part)) * scale
+        score = tl.where(here[None, :], score, -float("inf"))
+        higher = tl.maximum(top, tl.max(score, 1))
+        p = tl.exp(score - higher[:, None])
+        shrink = tl.exp(top - higher)
+        total = total * shrink + tl.sum(p, 1)
+        values = tl.load(v + (start + s)[:, None] * WIDTH + w[None, :], here[:, None], other=0.0)
+        acc = acc * shrink[:, None] + tl.dot(p.to(v.dtype.element_ty), values)
+        top = higher
+    tl.store(out + r[:, None] * WIDTH + w[None, :], acc / total[:, None])

@@ -1,0 +1,260 @@
+"""MFMA and WMMA: where every element lies (sums that are exact), and how sums round where that is known."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, replace
+
+import pytest
+from expect_float import BF16, F16, F32, F64, Format, Num, of, pack, unpack
+from expect_fp8 import pack8, types
+from expect_int import s, u
+from expect_matrix import Shape, chained, fused, pairwise
+from instructions import GFX9, GFX94, Probe, Suite, check, seed
+
+SUITE = Suite("matrix")
+
+
+@dataclass(frozen=True)
+class Element:
+    """A type of matrix element: its width and how an integer is written in it."""
+
+    name: str
+    width: int
+
+    @functools.lru_cache(maxsize=None)  # noqa: B019: a handful of types, a handful of values
+    def write(self, value: int, arch: str) -> int:
+        if self.name in ("i8", "i4"):
+            return u(value, self.width)
+        if self.name in ("fp8", "bf8"):
+            (bits,) = pack8(unpack(of(float(value)), F32), types(arch)[self.name == "bf8"])
+            return bits
+        return of(float(value), FORMATS[self.name])
+
+
+FORMATS: dict[str, Format] = {"f16": F16, "bf16": BF16, "f32": F32, "xf32": F32, "f64": F64}
+ELEMENTS = {name: Element(name, width) for name, width in
+            (("f16", 16), ("bf16", 16), ("f32", 32), ("xf32", 32), ("f64", 64), ("i8", 8), ("i4", 4), ("fp8", 8), ("bf8", 8))}  # fmt: skip
+
+
+def kind_of(bits: int) -> str:
+    return f"u{max(bits, 32)}"
+
+
+def matrices(shape: Shape, random, span: int):
+    """Random A and B, with an index for the block, of small integers."""
+    size = range(shape.m)
+    return [
+        [[[random.randint(-span, span) for _ in range(shape.k)] for _ in size] for _ in range(shape.blocks)]
+        for _ in range(2)
+    ]
+
+
+def gather(shape: Shape, lane: int, matrix, element: Element, arch: str) -> int:
+    out = 0
+    for j in range(shape.per_lane):
+        block, row, k = shape.operand(lane, j)
+        out |= element.write(matrix[block][row][k], arch) << element.width * j
+    return out
+
+
+@functools.lru_cache(maxsize=None)
+def written(value: int, kind: str) -> int:
+    """An integer as an accumulator's element."""
+    return u(value) if kind == "i32" else of(float(value), FORMATS[kind])
+
+
+def layout_probe(name: str, shape: Shape, one: str, two: str, result: str, archs, extra="", span=3, tag="", acc="v") -> None:
+    """A probe of two waves with small integers; the lanes of a wave hold one problem."""
+    for arch in archs:
+        random = seed(name + tag)
+        rows, answers = [], {}
+        a_type, b_type, d_type = ELEMENTS[one], ELEMENTS[two], result
+        width = {"f32": 32, "i32": 32, "f64": 64, "f16": 16, "bf16": 16}[d_type]
+        step = 32 if shape.rdna == 11 and width == 16 else width  # gfx11 keeps a 16-bit result in a half of its own
+        for wave in range(2):
+            a, b = matrices(shape, random, span)
+            c = [[[random.randint(-9, 9) for _ in range(shape.m)] for _ in range(shape.m)] for _ in range(shape.blocks)]
+
+            for lane in range(shape.wave):
+                seeds = wants = 0
+                for i in range(shape.accumulators):
+                    block, row, column = shape.result(lane, i)
+                    total = c[block][row][column] + sum(x * y for x, y in zip(a[block][row], b[block][column], strict=True))
+                    high = 0x5A5A0000 if step != width else 0
+                    seeds |= (written(c[block][row][column], d_type) | high) << step * i
+                    wants |= (written(total, d_type) | high) << step * i
+                rows.append((gather(shape, lane, a, a_type, arch), gather(shape, lane, b, b_type, arch), seeds))
+                answers[wave, lane] = wants
+        table = tuple(rows)
+
+        def rule(context, lanes, table=table, answers=answers):
+            wave = 0 if tuple(lanes) == table[: context.wave] else 1
+            return [(answers[wave, lane],) for lane in range(context.wave)]
+
+        ins = (kind_of(shape.per_lane * a_type.width), kind_of(shape.per_lane * b_type.width), kind_of(shape.accumulators * step))
+        covers = (name,)
+        if acc == "a":
+            count = shape.accumulators * step // 32
+            asm = ";".join(f"v_accvgpr_write_b32 a{i}, {{c{i}}}" for i in range(count))
+            asm += f";{name} a[0:{count - 1}], {{a}}, {{b}}, a[0:{count - 1}]{extra};s_nop 15;s_nop 15;"
+            asm += ";".join(f"v_accvgpr_read_b32 {{c{i}}}, a{i}" for i in range(count))
+            first = 8 + sum(int(kind[1:]) // 32 for kind in ins[:2])
+            first += first & 1
+            for i in range(count):
+                asm = asm.replace(f"{{c{i}}}", f"v{first + i}")
+            covers += ("v_accvgpr_write_b32", "v_accvgpr_read_b32")
+        else:
+            # In place, as kernels accumulate.
+            asm = f"{name} {{c}}, {{a}}, {{b}}, {{c}}{extra};s_nop 15;s_nop 15"
+        SUITE.add(Probe(name, asm, ins, ("=c:" + ins[2],), rule, table, (arch,), whole=True, masked=False, covers=covers,
+                        tag=f"{tag}{acc}_{arch}"))  # fmt: skip
+
+
+def named(shape: Shape, stem: str, arch: str) -> str:
+    """gfx90a's spelling has no underscore before the type and no count of blocks."""
+    size = f"{shape.m}x{shape.m}x{shape.k}"
+    if arch == "gfx90a":
+        return f"{size}{stem}"
+    return f"{size}{f'_{shape.blocks}b' if shape.blocks > 1 else ''}_{stem}"
+
+
+FLOAT = {
+    "f32": ((32, 1, 2), (16, 1, 4), (4, 1, 16), (32, 2, 1), (16, 4, 1)),
+    "f16": ((32, 4, 2), (16, 4, 4), (4, 4, 16), (32, 8, 1), (16, 16, 1)),
+}
+for arch in GFX9:
+    for stem, shapes in FLOAT.items():
+        for m, k, blocks in shapes:
+            shape = Shape(m, k, blocks)
+            layout_probe(f"v_mfma_f32_{named(shape, stem, arch)}", shape, stem, stem, "f32", (arch,))
+    for m, k, blocks in FLOAT["f16"]:
+        shape = Shape(m, k, blocks)
+        stem = "bf16_1k" if arch == "gfx90a" else "bf16"
+        layout_probe(f"v_mfma_f32_{named(shape, stem, arch)}", shape, "bf16", "bf16", "f32", (arch,))
+    layout_probe(f"v_mfma_f32_{named(Shape(32, 8), 'f16', arch)}", Shape(32, 8), "f16", "f16", "f32", (arch,), acc="a")
+    layout_probe(f"v_mfma_f32_{named(Shape(16, 4), 'f32', arch)}", Shape(16, 4), "f32", "f32", "f32", (arch,), acc="a")
+    word = (lambda shape: f"{shape.m}x{shape.m}x{shape.k}f64") if arch == "gfx90a" else (
+        lambda shape: f"{shape.m}x{shape.m}x{shape.k}{'_4b' if shape.blocks > 1 else ''}_f64")  # fmt: skip
+    for shape in (Shape(16, 4, f64=True), Shape(4, 4, 4, f64=True)):
+        layout_probe(f"v_mfma_f64_{word(shape)}", shape, "f64", "f64", "f64", (arch,))
+    for m, k, blocks in ((32, 4, 2), (16, 4, 4), (4, 4, 16), *(((32, 8, 1), (16, 16, 1)) if arch == "gfx90a" else ((32, 16, 1), (16, 32, 1)))):
+        shape = Shape(m, k, blocks)
+        layout_probe(f"v_mfma_i32_{named(shape, 'i8', arch)}", shape, "i8", "i8", "i32", (arch,), span=127)
+for m, k, blocks in ((32, 2, 2), (16, 2, 4), (4, 2, 16), (32, 4, 1), (16, 8, 1)):
+    shape = Shape(m, k, blocks)
+    layout_probe(f"v_mfma_f32_{m}x{m}x{k}bf16", shape, "bf16", "bf16", "f32", ("gfx90a",))
+for one in ("fp8", "bf8"):
+    for two in ("fp8", "bf8"):
+        for m, k in ((16, 32), (32, 16)):
+            layout_probe(f"v_mfma_f32_{m}x{m}x{k}_{one}_{two}", Shape(m, k), one, two, "f32", GFX94)
+for m, k in ((16, 8), (32, 4)):
+    layout_probe(f"v_mfma_f32_{m}x{m}x{k}_xf32", Shape(m, k), "xf32", "xf32", "f32", ("gfx942",))
+for stem in ("f16", "bf16"):
+    for m, k in ((16, 32), (32, 16)):
+        layout_probe(f"v_mfma_f32_{m}x{m}x{k}_{stem}", Shape(m, k), stem, stem, "f32", ("gfx950",))
+for m, k in ((16, 64), (32, 32)):
+    layout_probe(f"v_mfma_i32_{m}x{m}x{k}_i8", Shape(m, k), "i8", "i8", "i32", ("gfx950",), span=127)
+for m, k in ((16, 128), (32, 64)):
+    layout_probe(f"v_mfma_f32_{m}x{m}x{k}_f8f6f4", Shape(m, k), "fp8", "fp8", "f32", ("gfx950",))
+
+for arch, generation in (("gfx1100", 11), ("gfx1201", 12)):
+    shape = Shape(16, 16, wave=32, rdna=generation)
+    for stem in ("f16", "bf16"):
+        layout_probe(f"v_wmma_f32_16x16x16_{stem}", shape, stem, stem, "f32", (arch,))
+        layout_probe(f"v_wmma_{stem}_16x16x16_{stem}", shape, stem, stem, stem, (arch,), span=2)
+    layout_probe("v_wmma_i32_16x16x16_iu8", shape, "i8", "i8", "i32", (arch,), " neg_lo:[1,1,0]", 127)
+    layout_probe("v_wmma_i32_16x16x16_iu4", shape, "i4", "i4", "i32", (arch,), " neg_lo:[1,1,0]", 7)
+layout_probe("v_wmma_i32_16x16x32_iu4", Shape(16, 32, wave=32, rdna=12), "i4", "i4", "i32", ("gfx1201",), " neg_lo:[1,1,0]", 7)
+for one in ("fp8", "bf8"):
+    for two in ("fp8", "bf8"):
+        layout_probe(f"v_wmma_f32_16x16x16_{one}_{two}", Shape(16, 16, wave=32, rdna=12), one, two, "f32", ("gfx1201",))
+
+
+# Rounding.
+def normal(random, fmt: Format, low: int, high: int) -> int:
+    """A random normal number of a range of exponents."""
+    return random.getrandbits(1) * fmt.sign | (fmt.bias + random.randint(low, high)) << fmt.man | random.getrandbits(fmt.man)
+
+
+def rounding_probe(name: str, shape: Shape, fmt: Format, result: Format, sums, archs, span) -> None:
+    """Every result of two waves by the model of the sums. One wave holds wide exponents, the other near ones."""
+    for arch in archs:
+        random = seed("rounding " + name)
+        rows, answers = [], {}
+        for wave in range(1 if shape.m == 32 else 2):
+            low, high = (-1, 1) if wave else span
+            size = range(shape.m)
+            a, b = ([[[normal(random, fmt, low, high) for _ in range(shape.k)] for _ in size] for _ in range(shape.blocks)] for _ in "ab")
+            c = [[[normal(random, result, 2 * low, 2 * high + 2) for _ in size] for _ in size] for _ in range(shape.blocks)]
+            for lane in range(shape.wave):
+                packed = []
+                for matrix in (a, b):
+                    out = 0
+                    for j in range(shape.per_lane):
+                        block, row, k = shape.operand(lane, j)
+                        out |= matrix[block][row][k] << (fmt.man + fmt.exp + 1) * j
+                    packed.append(out)
+                seeds = wants = 0
+                width = result.man + result.exp + 1
+                for i in range(shape.accumulators):
+                    block, row, column = shape.result(lane, i)
+                    pairs = [(unpack(x, fmt), unpack(y, fmt)) for x, y in zip(a[block][row], b[block][column], strict=True)]
+                    total: Num = sums(pairs, unpack(c[block][row][column], result))
+                    seeds |= c[block][row][column] << width * i
+                    wants |= pack(total, result) << width * i
+                rows.append((*packed, seeds))
+                answers[wave, lane] = wants
+        table = tuple(rows)
+
+        def rule(context, lanes, table=table, answers=answers):
+            wave = 0 if tuple(lanes) == table[: context.wave] else 1
+            return [(answers[wave, lane],) for lane in range(context.wave)]
+
+        width = fmt.man + fmt.exp + 1
+        ins = (kind_of(shape.per_lane * width),) * 2 + (kind_of(shape.accumulators * (result.man + result.exp + 1)),)
+        SUITE.add(Probe(name, f"{name} {{c}}, {{a}}, {{b}}, {{c}};s_nop 15;s_nop 15", ins, ("=c:" + ins[2],), rule, table, (arch,),
+                        whole=True, masked=False, tag=f"rounding_{arch}"))  # fmt: skip
+
+
+def chain(fmt):
+    return lambda pairs, total: chained(pairs, total, fmt)
+
+
+def tree(group):
+    return lambda pairs, total: pairwise(pairs, total, group)
+
+
+def fuse(fmt):
+    return lambda pairs, total: fused(pairs, total, fmt)
+
+
+rounding_probe("v_mfma_f32_16x16x4f32", Shape(16, 4), F32, F32, chain(F32), ("gfx90a",), (-9, 9))
+rounding_probe("v_mfma_f32_32x32x2_f32", Shape(32, 2), F32, F32, chain(F32), GFX94, (-9, 9))
+rounding_probe("v_mfma_f32_16x16x4_f32", Shape(16, 4), F32, F32, chain(F32), GFX94, (-9, 9))
+rounding_probe("v_mfma_f64_16x16x4f64", Shape(16, 4, f64=True), F64, F64, chain(F64), ("gfx90a",), (-20, 20))
+rounding_probe("v_mfma_f64_16x16x4_f64", Shape(16, 4, f64=True), F64, F64, chain(F64), ("gfx942",), (-20, 20))
+rounding_probe("v_mfma_f32_16x16x16f16", Shape(16, 16), F16, F32, tree(4), ("gfx90a",), (-8, 8))
+rounding_probe("v_mfma_f32_32x32x8bf16_1k", Shape(32, 8), BF16, F32, tree(4), ("gfx90a",), (-12, 12))
+rounding_probe("v_mfma_f32_32x32x4bf16", Shape(32, 4), BF16, F32, tree(2), ("gfx90a",), (-12, 12))
+for m, k in ((16, 16), (32, 8)):
+    rounding_probe(f"v_mfma_f32_{m}x{m}x{k}_f16", Shape(m, k), F16, F32, fuse(F16), ("gfx942",), (-8, 8))
+    rounding_probe(f"v_mfma_f32_{m}x{m}x{k}_bf16", Shape(m, k), BF16, F32, fuse(BF16), ("gfx942",), (-14, 14))
+rounding_probe("v_mfma_f32_4x4x4_16b_f16", Shape(4, 4, 16), F16, F32, fuse(F16), ("gfx942",), (-8, 8))
+
+
+ROW = tuple((x, u(-x)) for x in range(64))
+SUITE.add(Probe("v_accvgpr_mov_b32", "v_accvgpr_write_b32 a3, {a};v_accvgpr_mov_b32 a5, a3;v_accvgpr_read_b32 {d}, a5", ("u32", "u32"),
+                ("u32",), lambda a, b: a, ROW, GFX9))  # fmt: skip
+
+
+@pytest.mark.parametrize(("arch", "probe"), SUITE.pairs())
+def test_instruction(arch, probe):
+    check(SUITE, probe, arch)
+
+
+def test_the_accumulator_of_32x32():
+    """The layout that others got wrong: accumulator i of a lane is row 8*(i//4) + 4*(lane//32) + i%4."""
+    shape = Shape(32, 8)
+    assert [shape.result(37, i)[1] for i in range(16)] == [4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31]
+    assert shape.result(37, 0)[2] == 5 and s(0x80, 8) == -128 and replace(shape, m=16).m == 16
