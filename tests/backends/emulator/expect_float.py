@@ -1,5 +1,6 @@
 """Floating-point arithmetic by definition: exact integers, rounded once. Nothing here uses the machine's own
-floats except `near`, where an exact value known to f64 accuracy is compared within units of the last place."""
+floats except `near`, where an exact value known to f64 accuracy is compared
+within units in the last place."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 
 from instructions import ANY_NAN, Near
 
-NEAREST, UP, DOWN, ZERO = 0, 1, 2, 3  # MODE's two-bit round modes (ISA guides, "Floating-point rounding modes")
+NEAREST, UP, DOWN, ZERO = 0, 1, 2, 3  # MODE's two-bit round modes (ISA guides)
 
 
 @dataclass(frozen=True)
@@ -227,7 +228,8 @@ def near(got: int, want: Near, kind: str) -> bool:
 # Rules: functions of bit patterns, for the probes.
 
 
-def rule_add(fmt: Format, mode: int = NEAREST, flush_in: bool = False, flush_out: bool = False) -> Callable[..., int]:
+def rule_add(fmt: Format, mode: int = NEAREST, flush_in: bool = False,
+    flush_out: bool = False) -> Callable[..., int]:
     def rule(a: int, b: int) -> int:
         return pack(add(unpack(a, fmt, flush_in), unpack(b, fmt, flush_in), mode), fmt, mode, flush_out)
 
@@ -241,14 +243,16 @@ def rule_sub(fmt: Format, mode: int = NEAREST) -> Callable[..., int]:
     return rule
 
 
-def rule_mul(fmt: Format, mode: int = NEAREST, flush_in: bool = False, flush_out: bool = False) -> Callable[..., int]:
+def rule_mul(fmt: Format, mode: int = NEAREST, flush_in: bool = False,
+    flush_out: bool = False) -> Callable[..., int]:
     def rule(a: int, b: int) -> int:
         return pack(mul(unpack(a, fmt, flush_in), unpack(b, fmt, flush_in)), fmt, mode, flush_out)
 
     return rule
 
 
-def rule_fma(fmt: Format, mode: int = NEAREST, flush_in: bool = False, flush_out: bool = False) -> Callable[..., int]:
+def rule_fma(fmt: Format, mode: int = NEAREST, flush_in: bool = False,
+    flush_out: bool = False) -> Callable[..., int]:
     def rule(a: int, b: int, c: int) -> int:
         nums = [unpack(each, fmt, flush_in) for each in (a, b, c)]
         return pack(fma(*nums, mode), fmt, mode, flush_out)
@@ -313,7 +317,7 @@ def rule_integral(fmt: Format, mode: int) -> Callable[..., int]:
 
 
 def to_int(num: Num, low: int, high: int, mode: int = ZERO) -> int:
-    """Conversion to an integer: NaN is 0, beyond the range the nearest end (ISA: V_CVT_I32_F32 and its kin)."""
+    """Conversion to an integer: NaN is 0, beyond the range the nearest end (ISA: V_CVT_I32_F32)."""
     if num.kind == NAN:
         return 0
     if num.kind == INF:

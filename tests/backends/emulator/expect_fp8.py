@@ -1,5 +1,5 @@
-"""The 8-bit floats: FNUZ types of gfx940 (no infinity, no negative zero, 0x80 is NaN) and OCP types of gfx950 and
-gfx12 (E4M3: one NaN per sign and no infinity; E5M2: like a short f16)."""
+"""The 8-bit floats: FNUZ types of gfx940 (no infinity, no negative zero, 0x80 is NaN) and OCP types of gfx950
+and gfx12 (E4M3: one NaN per sign and no infinity; E5M2: like a short f16)."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def unpack8(value: int, kind: Eight) -> Num:
 
 
 def pack8(num: Num, kind: Eight, mode: int = NEAREST) -> frozenset[int]:
-    """The patterns that a conversion may give (a NaN has several). Beyond the largest: infinity where there is
-    one, else NaN, as MODE.FP16_OVFL is 0."""
+    """The patterns that a conversion may give (a NaN has several). Beyond the largest: infinity where there
+    is     one, else NaN, as MODE.FP16_OVFL is 0."""
     nans = frozenset({0x80}) if kind.fnuz else frozenset(
         s | m for s in (0, 0x80) for m in range(kind.largest + (2 if kind.ieee else 1), 0x80)
     )  # fmt: skip
@@ -66,7 +66,8 @@ def pack8(num: Num, kind: Eight, mode: int = NEAREST) -> frozenset[int]:
     kept = rounded(num.mag, unit - num.exp, mode, num.sign)
     if kept >> (kind.man + 1):
         kept, unit = kept >> 1, unit + 1
-    pattern = kept if not kept >> kind.man else (unit - least + 1) << kind.man | (kept & ((1 << kind.man) - 1))
+    pattern = kept if not kept >> kind.man else (unit - least
+        + 1) << kind.man | (kept & ((1 << kind.man) - 1))
     if pattern > kind.largest:
         return beyond
     if pattern == 0 and kind.fnuz:

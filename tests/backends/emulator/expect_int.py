@@ -37,7 +37,7 @@ def trail(value: int, width: int = 32) -> int:
 
 
 def sign_run(value: int, width: int = 32) -> int:
-    """Bits from the top that equal the sign bit, the sign bit included; all ones for 0 and -1 (V_FFBH_I32)."""
+    """Bits from the top that equal the sign bit, itself included; all ones for 0 and -1 (V_FFBH_I32)."""
     value = u(value, width)
     if value in (0, (1 << width) - 1):
         return M32

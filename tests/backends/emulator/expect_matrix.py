@@ -50,7 +50,8 @@ class Shape:
         if self.rdna == 12:
             return 0, 8 * (lane // 16) + i, lane % 16
         if self.f64:
-            return (0, 4 * i + lane // 16, lane % 16) if self.blocks == 1 else (lane // 4 % 4, lane // 16, lane % 4)
+            return (0, 4 * i + lane // 16, lane % 16) if self.blocks == 1 else (lane // 4 % 4, lane // 16,
+                lane % 4)
         if self.m == 32:
             return i // 16, 8 * (i % 16 // 4) + 4 * (lane // 32) + i % 4, lane % 32
         if self.m == 16:
@@ -95,9 +96,9 @@ def exponent(num: Num, fmt: Format) -> int:
 
 
 def fused(products: list[tuple[Num, Num]], total: Num, fmt: Format, group: int = 8) -> Num:
-    """gfx942, 16-bit: up to eight products cut 24 bits below the largest exponent and summed exactly; the sum,
-    cut down 31 bits below, and the accumulator, 24 bits below the larger exponent of the two, are added and
-    rounded to nearest. For normal operands."""
+    """gfx942, 16-bit: up to eight products cut 24 bits below the largest exponent and summed exactly; the
+    sum, cut down 31 bits below, and the accumulator, 24 bits below the larger exponent of the two, are added
+    and rounded to nearest. For normal operands."""
     for first in range(0, len(products), group):
         part = products[first : first + group]
         top = max(exponent(a, fmt) + exponent(b, fmt) for a, b in part)

@@ -6,7 +6,7 @@ process can be run again (kernels/fuzz_worker.py says how).
 
 from __future__ import annotations
 
-import collections
+import contextlib
 import json
 import os
 import select
@@ -30,7 +30,6 @@ class Worker:
     def __init__(self, folder: Path) -> None:
         self.folder, self.process = folder, None
         self.last = folder / "last.json"
-        self.ends: collections.Counter[str] = collections.Counter()
 
     def run(self, case: dict) -> str:
         if self.process is None:
@@ -52,16 +51,19 @@ class Worker:
             said = (self.folder / "stderr").read_text(errors="replace")[-1500:]
             how = f"the process ended ({what})" if ready else f"no answer in {PATIENCE} s"
             raise AssertionError(f"{how}; the case is in {kept}\n{said}")
-        self.ends[" ".join(answer.split()[:2])] += 1
         return answer
 
     def stop(self) -> int | None:
         process, self.process = self.process, None
         if process is None:
             return None
-        process.kill() if process.poll() is None else None
-        process.stdin.close()
-        process.stdout.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(1)  # one that crashed has its own status, not that of being killed
+        if process.poll() is None:
+            process.kill()
+        for pipe in (process.stdin, process.stdout):
+            with contextlib.suppress(OSError):  # what the dead process did not read
+                pipe.close()
         return process.wait()
 
 
@@ -72,6 +74,8 @@ def worker(tmp_path_factory):
         (folder / f"{arch}.co").write_bytes(image("fuzz.hip", arch))
     found = Worker(folder)
     yield found
+    if found.process is not None:
+        found.process.stdin.close()
     found.stop()
 
 

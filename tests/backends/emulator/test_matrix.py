@@ -22,7 +22,7 @@ class Element:
     name: str
     width: int
 
-    @functools.lru_cache(maxsize=None)  # noqa: B019: a handful of types, a handful of values
+    @functools.cache  # noqa: B019
     def write(self, value: int, arch: str) -> int:
         if self.name in ("i8", "i4"):
             return u(value, self.width)
@@ -34,7 +34,8 @@ class Element:
 
 FORMATS: dict[str, Format] = {"f16": F16, "bf16": BF16, "f32": F32, "xf32": F32, "f64": F64}
 ELEMENTS = {name: Element(name, width) for name, width in
-            (("f16", 16), ("bf16", 16), ("f32", 32), ("xf32", 32), ("f64", 64), ("i8", 8), ("i4", 4), ("fp8", 8), ("bf8", 8))}  # fmt: skip
+            (("f16", 16), ("bf16", 16), ("f32", 32), ("xf32", 32), ("f64", 64), ("i8", 8), ("i4", 4), ("fp8",
+    8), ("bf8", 8))}
 
 
 def kind_of(bits: int) -> str:
@@ -58,33 +59,50 @@ def gather(shape: Shape, lane: int, matrix, element: Element, arch: str) -> int:
     return out
 
 
-@functools.lru_cache(maxsize=None)
+def seen(shape: Shape, matrix, source):
+    """The matrix that takes part where lane i's elements are those of lane source(i)."""
+    out = [[list(row) for row in block] for block in matrix]
+    for lane in range(shape.wave):
+        for j in range(shape.per_lane):
+            (block, row, k), (block2, row2, k2) = shape.operand(lane, j), shape.operand(source(lane), j)
+            out[block][row][k] = matrix[block2][row2][k2]
+    return out
+
+
+@functools.cache
 def written(value: int, kind: str) -> int:
     """An integer as an accumulator's element."""
     return u(value) if kind == "i32" else of(float(value), FORMATS[kind])
 
 
-def layout_probe(name: str, shape: Shape, one: str, two: str, result: str, archs, extra="", span=3, tag="", acc="v") -> None:
+def layout_probe(name: str, shape: Shape, one: str, two: str, result: str, archs, extra="", span=3, tag="",
+    acc="v",
+                 a_from=int, b_from=int) -> None:
     """A probe of two waves with small integers; the lanes of a wave hold one problem."""
     for arch in archs:
         random = seed(name + tag)
         rows, answers = [], {}
         a_type, b_type, d_type = ELEMENTS[one], ELEMENTS[two], result
         width = {"f32": 32, "i32": 32, "f64": 64, "f16": 16, "bf16": 16}[d_type]
-        step = 32 if shape.rdna == 11 and width == 16 else width  # gfx11 keeps a 16-bit result in a half of its own
+        step = 32 if shape.rdna == 11 and width == 16 else width  # gfx11: 16 bits in a register each
         for wave in range(2):
-            a, b = matrices(shape, random, span)
-            c = [[[random.randint(-9, 9) for _ in range(shape.m)] for _ in range(shape.m)] for _ in range(shape.blocks)]
+            held = matrices(shape, random, span)
+            a, b = seen(shape, held[0], a_from), seen(shape, held[1], b_from)
+            c = [[[random.randint(-9, 9) for _ in range(shape.m)] for _ in range(shape.m)]
+                for _ in range(shape.blocks)]
 
             for lane in range(shape.wave):
                 seeds = wants = 0
                 for i in range(shape.accumulators):
                     block, row, column = shape.result(lane, i)
-                    total = c[block][row][column] + sum(x * y for x, y in zip(a[block][row], b[block][column], strict=True))
+                    total = c[block][row][column] + sum(x * y for x, y in zip(a[block][row], b[block][column],
+                        strict=True))
                     high = 0x5A5A0000 if step != width else 0
                     seeds |= (written(c[block][row][column], d_type) | high) << step * i
                     wants |= (written(total, d_type) | high) << step * i
-                rows.append((gather(shape, lane, a, a_type, arch), gather(shape, lane, b, b_type, arch), seeds))
+                rows.append((gather(shape, lane, held[0], a_type, arch),
+                    gather(shape, lane, held[1], b_type, arch),
+                    seeds))
                 answers[wave, lane] = wants
         table = tuple(rows)
 
@@ -92,7 +110,8 @@ def layout_probe(name: str, shape: Shape, one: str, two: str, result: str, archs
             wave = 0 if tuple(lanes) == table[: context.wave] else 1
             return [(answers[wave, lane],) for lane in range(context.wave)]
 
-        ins = (kind_of(shape.per_lane * a_type.width), kind_of(shape.per_lane * b_type.width), kind_of(shape.accumulators * step))
+        ins = (kind_of(shape.per_lane * a_type.width), kind_of(shape.per_lane * b_type.width),
+            kind_of(shape.accumulators * step))
         covers = (name,)
         if acc == "a":
             count = shape.accumulators * step // 32
@@ -107,8 +126,9 @@ def layout_probe(name: str, shape: Shape, one: str, two: str, result: str, archs
         else:
             # In place, as kernels accumulate.
             asm = f"{name} {{c}}, {{a}}, {{b}}, {{c}}{extra};s_nop 15;s_nop 15"
-        SUITE.add(Probe(name, asm, ins, ("=c:" + ins[2],), rule, table, (arch,), whole=True, masked=False, covers=covers,
-                        tag=f"{tag}{acc}_{arch}"))  # fmt: skip
+        SUITE.add(Probe(name, asm, ins, ("=c:" + ins[2],), rule, table, (arch,), whole=True, masked=False,
+            covers=covers,
+                        tag=f"{tag}{acc}_{arch}"))
 
 
 def named(shape: Shape, stem: str, arch: str) -> str:
@@ -132,13 +152,16 @@ for arch in GFX9:
         shape = Shape(m, k, blocks)
         stem = "bf16_1k" if arch == "gfx90a" else "bf16"
         layout_probe(f"v_mfma_f32_{named(shape, stem, arch)}", shape, "bf16", "bf16", "f32", (arch,))
-    layout_probe(f"v_mfma_f32_{named(Shape(32, 8), 'f16', arch)}", Shape(32, 8), "f16", "f16", "f32", (arch,), acc="a")
-    layout_probe(f"v_mfma_f32_{named(Shape(16, 4), 'f32', arch)}", Shape(16, 4), "f32", "f32", "f32", (arch,), acc="a")
+    layout_probe(f"v_mfma_f32_{named(Shape(32, 8), 'f16', arch)}", Shape(32, 8), "f16", "f16", "f32", (arch,),
+        acc="a")
+    layout_probe(f"v_mfma_f32_{named(Shape(16, 4), 'f32', arch)}", Shape(16, 4), "f32", "f32", "f32", (arch,),
+        acc="a")
     word = (lambda shape: f"{shape.m}x{shape.m}x{shape.k}f64") if arch == "gfx90a" else (
-        lambda shape: f"{shape.m}x{shape.m}x{shape.k}{'_4b' if shape.blocks > 1 else ''}_f64")  # fmt: skip
+        lambda shape: f"{shape.m}x{shape.m}x{shape.k}{'_4b' if shape.blocks > 1 else ''}_f64")
     for shape in (Shape(16, 4, f64=True), Shape(4, 4, 4, f64=True)):
         layout_probe(f"v_mfma_f64_{word(shape)}", shape, "f64", "f64", "f64", (arch,))
-    for m, k, blocks in ((32, 4, 2), (16, 4, 4), (4, 4, 16), *(((32, 8, 1), (16, 16, 1)) if arch == "gfx90a" else ((32, 16, 1), (16, 32, 1)))):
+    for m, k, blocks in ((32, 4, 2), (16, 4, 4), (4, 4, 16), *(((32, 8, 1), (16, 16, 1)) if arch == "gfx90a"
+        else ((32, 16, 1), (16, 32, 1)))):
         shape = Shape(m, k, blocks)
         layout_probe(f"v_mfma_i32_{named(shape, 'i8', arch)}", shape, "i8", "i8", "i32", (arch,), span=127)
 for m, k, blocks in ((32, 2, 2), (16, 2, 4), (4, 2, 16), (32, 4, 1), (16, 8, 1)):
@@ -158,6 +181,24 @@ for m, k in ((16, 64), (32, 32)):
 for m, k in ((16, 128), (32, 64)):
     layout_probe(f"v_mfma_f32_{m}x{m}x{k}_f8f6f4", Shape(m, k), "fp8", "fp8", "f32", ("gfx950",))
 
+# Broadcasts: CBSZ and ABID choose whose block of A is used, BLGP which lanes of B (CDNA guides).
+PATTERNS = {1: lambda i: i & 31, 2: lambda i: i & 31 | 32, 3: lambda i: (i + 16) & 63, 4: lambda i: i & 15,
+    5: lambda i: i & 15 | 16, 6: lambda i: i & 15 | 32, 7: lambda i: i & 15 | 48}
+for arch in GFX9:
+    for m, k, blocks, cbsz, abid in ((32, 1, 2, 1, 1), (16, 1, 4, 2, 3), (16, 1, 4, 1, 0), (4, 1, 16, 3, 5)):
+        shape = Shape(m, k, blocks)
+
+        def chosen(lane, m=m, cbsz=cbsz, abid=abid):
+            block = lane // m & ~((1 << cbsz) - 1) | abid
+            return block * m + lane % m
+
+        layout_probe(f"v_mfma_f32_{named(shape, 'f32', arch)}", shape, "f32", "f32", "f32", (arch,),
+            f" cbsz:{cbsz} abid:{abid}", tag=f"cbsz{cbsz}_{abid}", a_from=chosen)
+    for code, source in PATTERNS.items():
+        shape = Shape(32, 1, 2)
+        layout_probe(f"v_mfma_f32_{named(shape, 'f32', arch)}", shape, "f32", "f32", "f32", (arch,),
+            f" blgp:{code}", tag=f"blgp{code}", b_from=source)
+
 for arch, generation in (("gfx1100", 11), ("gfx1201", 12)):
     shape = Shape(16, 16, wave=32, rdna=generation)
     for stem in ("f16", "bf16"):
@@ -165,28 +206,33 @@ for arch, generation in (("gfx1100", 11), ("gfx1201", 12)):
         layout_probe(f"v_wmma_{stem}_16x16x16_{stem}", shape, stem, stem, stem, (arch,), span=2)
     layout_probe("v_wmma_i32_16x16x16_iu8", shape, "i8", "i8", "i32", (arch,), " neg_lo:[1,1,0]", 127)
     layout_probe("v_wmma_i32_16x16x16_iu4", shape, "i4", "i4", "i32", (arch,), " neg_lo:[1,1,0]", 7)
-layout_probe("v_wmma_i32_16x16x32_iu4", Shape(16, 32, wave=32, rdna=12), "i4", "i4", "i32", ("gfx1201",), " neg_lo:[1,1,0]", 7)
+layout_probe("v_wmma_i32_16x16x32_iu4", Shape(16, 32, wave=32, rdna=12), "i4", "i4", "i32", ("gfx1201",),
+    " neg_lo:[1,1,0]", 7)
 for one in ("fp8", "bf8"):
     for two in ("fp8", "bf8"):
-        layout_probe(f"v_wmma_f32_16x16x16_{one}_{two}", Shape(16, 16, wave=32, rdna=12), one, two, "f32", ("gfx1201",))
+        layout_probe(f"v_wmma_f32_16x16x16_{one}_{two}", Shape(16, 16, wave=32, rdna=12), one, two, "f32",
+            ("gfx1201",))
 
 
 # Rounding.
 def normal(random, fmt: Format, low: int, high: int) -> int:
     """A random normal number of a range of exponents."""
-    return random.getrandbits(1) * fmt.sign | (fmt.bias + random.randint(low, high)) << fmt.man | random.getrandbits(fmt.man)
+    return random.getrandbits(1) * fmt.sign | (fmt.bias + random.randint(low,
+        high)) << fmt.man | random.getrandbits(fmt.man)
 
 
 def rounding_probe(name: str, shape: Shape, fmt: Format, result: Format, sums, archs, span) -> None:
-    """Every result of two waves by the model of the sums. One wave holds wide exponents, the other near ones."""
+    """Every result of two waves by the model of the sums. One wave's exponents are wide, one's near."""
     for arch in archs:
         random = seed("rounding " + name)
         rows, answers = [], {}
         for wave in range(1 if shape.m == 32 else 2):
             low, high = (-1, 1) if wave else span
             size = range(shape.m)
-            a, b = ([[[normal(random, fmt, low, high) for _ in range(shape.k)] for _ in size] for _ in range(shape.blocks)] for _ in "ab")
-            c = [[[normal(random, result, 2 * low, 2 * high + 2) for _ in size] for _ in size] for _ in range(shape.blocks)]
+            a, b = ([[[normal(random, fmt, low, high) for _ in range(shape.k)] for _ in size]
+                for _ in range(shape.blocks)] for _ in "ab")
+            c = [[[normal(random, result, 2 * low, 2 * high + 2) for _ in size] for _ in size]
+                for _ in range(shape.blocks)]
             for lane in range(shape.wave):
                 packed = []
                 for matrix in (a, b):
@@ -199,7 +245,8 @@ def rounding_probe(name: str, shape: Shape, fmt: Format, result: Format, sums, a
                 width = result.man + result.exp + 1
                 for i in range(shape.accumulators):
                     block, row, column = shape.result(lane, i)
-                    pairs = [(unpack(x, fmt), unpack(y, fmt)) for x, y in zip(a[block][row], b[block][column], strict=True)]
+                    pairs = [(unpack(x, fmt), unpack(y, fmt)) for x, y in zip(a[block][row], b[block][column],
+                        strict=True)]
                     total: Num = sums(pairs, unpack(c[block][row][column], result))
                     seeds |= c[block][row][column] << width * i
                     wants |= pack(total, result) << width * i
@@ -212,9 +259,11 @@ def rounding_probe(name: str, shape: Shape, fmt: Format, result: Format, sums, a
             return [(answers[wave, lane],) for lane in range(context.wave)]
 
         width = fmt.man + fmt.exp + 1
-        ins = (kind_of(shape.per_lane * width),) * 2 + (kind_of(shape.accumulators * (result.man + result.exp + 1)),)
-        SUITE.add(Probe(name, f"{name} {{c}}, {{a}}, {{b}}, {{c}};s_nop 15;s_nop 15", ins, ("=c:" + ins[2],), rule, table, (arch,),
-                        whole=True, masked=False, tag=f"rounding_{arch}"))  # fmt: skip
+        ins = (kind_of(shape.per_lane * width),) * 2 + (kind_of(shape.accumulators * (result.man + result.exp
+            + 1)),)
+        SUITE.add(Probe(name, f"{name} {{c}}, {{a}}, {{b}}, {{c}};s_nop 15;s_nop 15", ins, ("=c:" + ins[2],),
+            rule, table, (arch,),
+                        whole=True, masked=False, tag=f"rounding_{arch}"))
 
 
 def chain(fmt):
@@ -244,8 +293,9 @@ rounding_probe("v_mfma_f32_4x4x4_16b_f16", Shape(4, 4, 16), F16, F32, fuse(F16),
 
 
 ROW = tuple((x, u(-x)) for x in range(64))
-SUITE.add(Probe("v_accvgpr_mov_b32", "v_accvgpr_write_b32 a3, {a};v_accvgpr_mov_b32 a5, a3;v_accvgpr_read_b32 {d}, a5", ("u32", "u32"),
-                ("u32",), lambda a, b: a, ROW, GFX9))  # fmt: skip
+SUITE.add(Probe("v_accvgpr_mov_b32",
+    "v_accvgpr_write_b32 a3, {a};v_accvgpr_mov_b32 a5, a3;v_accvgpr_read_b32 {d}, a5", ("u32", "u32"),
+                ("u32",), lambda a, b: a, ROW, GFX9))
 
 
 @pytest.mark.parametrize(("arch", "probe"), SUITE.pairs())
@@ -256,5 +306,6 @@ def test_instruction(arch, probe):
 def test_the_accumulator_of_32x32():
     """The layout that others got wrong: accumulator i of a lane is row 8*(i//4) + 4*(lane//32) + i%4."""
     shape = Shape(32, 8)
-    assert [shape.result(37, i)[1] for i in range(16)] == [4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31]
+    assert [shape.result(37, i)[1] for i in range(16)] == [4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29,
+        30, 31]
     assert shape.result(37, 0)[2] == 5 and s(0x80, 8) == -128 and replace(shape, m=16).m == 16

@@ -14,12 +14,16 @@ U64 = (0, 1, 2, 31, 32, 63, 64, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 1 << 32, (1 
        (1 << 63) + 1, (1 << 64) - 2, (1 << 64) - 1, 0xAAAAAAAAAAAAAAAA, 0x123456789ABCDEF0)  # fmt: skip
 U16 = (0, 1, 2, 7, 8, 15, 16, 17, 0x7F, 0x80, 0xFF, 0x100, 0x7FFF, 0x8000, 0x8001, 0xFFFE, 0xFFFF)
 F32 = (0, 0x80000000, 0x3F800000, 0xBF800000, 1, 0x80000001, 0x007FFFFF, 0x807FFFFF, 0x00800000, 0x80800000,
-       0x00800001, 0x7F7FFFFF, 0xFF7FFFFF, 0x7F800000, 0xFF800000, 0x7FC00000, 0x3F800001, 0x3F7FFFFF, 0x40000000,
-       0x3F000000, 0xBF000000, 0x3FC00000, 0x40200000, 0xC0200000, 0x4B800000, 0x4B800001, 0x4B000001, 0x33800000,
+       0x00800001, 0x7F7FFFFF, 0xFF7FFFFF, 0x7F800000, 0xFF800000, 0x7FC00000, 0x3F800001, 0x3F7FFFFF,
+    0x40000000,
+       0x3F000000, 0xBF000000, 0x3FC00000, 0x40200000, 0xC0200000, 0x4B800000, 0x4B800001, 0x4B000001,
+    0x33800000,
        0x34000000, 0x40490FDB, 0x7F000000, 0x00000003, 0x20000000, 0x1F800000)  # fmt: skip
 F16 = (0, 0x8000, 0x3C00, 0xBC00, 1, 0x8001, 0x03FF, 0x83FF, 0x0400, 0x8400, 0x7BFF, 0xFBFF, 0x7C00, 0xFC00,
-       0x7E00, 0x3C01, 0x3BFF, 0x4000, 0x3800, 0xB800, 0x3E00, 0x4100, 0x6400, 0x6401, 0x0002, 0x1400)  # fmt: skip
-BF16 = (0, 0x8000, 0x3F80, 0xBF80, 1, 0x8001, 0x7F, 0x80, 0x7F7F, 0xFF7F, 0x7F80, 0xFF80, 0x7FC0, 0x3F81, 0x4000,
+       0x7E00, 0x3C01, 0x3BFF, 0x4000, 0x3800, 0xB800, 0x3E00, 0x4100, 0x6400, 0x6401, 0x0002,
+    0x1400)  # fmt: skip
+BF16 = (0, 0x8000, 0x3F80, 0xBF80, 1, 0x8001, 0x7F, 0x80, 0x7F7F, 0xFF7F, 0x7F80, 0xFF80, 0x7FC0, 0x3F81,
+    0x4000,
         0x4049)  # fmt: skip
 F64 = (0, 1 << 63, 0x3FF0 << 48, 0xBFF0 << 48, 1, 1 << 63 | 1, (1 << 52) - 1, 1 << 52, 0x7FEFFFFFFFFFFFFF,
        0x7FF0 << 48, 0xFFF0 << 48, 0x7FF8 << 48, (0x3FF0 << 48) + 1, (0x3FF0 << 48) - 1, 0x4000 << 48,
@@ -52,13 +56,15 @@ def scatter(kind: str, random) -> int:  # type: ignore[no-untyped-def]
 
 def table(kind: str) -> Sequence[int]:
     if kind.startswith("pk") and kind != "pkf32":
-        return tuple(low | high << 16 for low, high in zip(TABLES[kind[2:]], TABLES[kind[2:]][::-1], strict=True))
+        return tuple(low | high << 16 for low, high in zip(TABLES[kind[2:]], TABLES[kind[2:]][::-1],
+            strict=True))
     if kind == "pkf32":
         return tuple(low | high << 32 for low, high in zip(F32, F32[::-1], strict=True))
     return TABLES.get(kind, U32)
 
 
-def records(name: str, kinds: Sequence[str], count: int = 256, extra: Sequence[tuple[int, ...]] = ()) -> tuple[tuple[int, ...], ...]:
+def records(name: str, kinds: Sequence[str], count: int = 256, extra: Sequence[tuple[int,
+    ...]] = ()) -> tuple[tuple[int, ...], ...]:
     """`count` records: all pairs of corners or a sample of them for two thirds, the rest random."""
     random = seed(name)
     tables = [table(kind) for kind in kinds]

@@ -377,7 +377,8 @@ INLINE int ds_addresses(Wave *w, const Inst *in, mask64 m, uint64_t offset, uint
     const uint32_t *v = VREG(w, o->index);
     const mask64 missing = m & ~(w->lo[o->index] & w->hi[o->index]);
     if (missing) return undefined(w, in, __builtin_ctzll(missing), ~0ull, "an address");
-    EACH at[i] = v[i] + offset;
+    // The sum wraps: compilers put a negative base under a positive offset.
+    EACH at[i] = (uint32_t)(v[i] + offset);
     return GO;
 }
 

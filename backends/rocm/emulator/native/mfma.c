@@ -85,7 +85,7 @@ static void mfma(LaneOp *x, const Shape *s) {
     p.sum = sum_of(s, (int)w->launch->arch);
     p.left = s->left, p.right = s->right;
     p.fnuz = w->launch->arch != GFX950;
-    const int regs_per_block = out_regs / s->blocks > 0 ? out_regs / s->blocks : 1;
+    const int regs_per_block = s->m == 4 ? out_regs : out_regs / s->blocks;  // 4x4: a block is four lanes of each
     for (int r = 0; r < out_regs; r++) out_def[r] = c_def[r];
     for (int block = 0; block < s->blocks; block++) {
         const int a_block = cbsz ? (block & ~((1 << cbsz) - 1)) + (abid & ((1 << cbsz) - 1)) : block;
@@ -135,7 +135,7 @@ static void mfma_i8(LaneOp *x, int m, int k, int blocks) {
     const mask64 known = defined_lanes(w, ra, in_regs) & defined_lanes(w, rb, in_regs);
     uint32_t out[32][LANES], space[LANES];
     mask64 def[32];
-    const int regs_per_block = out_regs / blocks > 0 ? out_regs / blocks : 1;
+    const int regs_per_block = m == 4 ? out_regs : out_regs / blocks;
     for (int r = 0; r < out_regs; r++) {
         mask64 lo, hi;
         const uint32_t *c = read_words(w, &x->in->src[2], r, space, &lo, &hi);

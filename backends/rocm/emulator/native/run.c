@@ -6,8 +6,8 @@
 static const OpInfo *const tables[] = {
     ops_salu,         ops_salu_float,    ops_control,     ops_valu_int,   ops_valu_float, ops_valu_math,
     ops_valu_half,    ops_valu_compare,  ops_valu_convert, ops_valu_scale, ops_valu_packed, ops_valu_lanes,
-    ops_dot,          ops_mfma,          ops_wmma,        ops_global,     ops_buffer,     ops_lds,
-    ops_atomics,      ops_smem,          ops_scratch,
+    ops_dot,          ops_mfma,          ops_mfma_scaled, ops_wmma,       ops_global,     ops_buffer,
+    ops_lds,          ops_atomics,       ops_smem,        ops_scratch,
 };
 enum { TABLES = sizeof tables / sizeof tables[0], SLICE = 1 << 18 };
 

@@ -86,7 +86,7 @@ static void v_permlane64_b32(LaneOp *x) {
 static void swap_lanes(LaneOp *x, mask64 first, int distance) {
     Wave *w = x->w;
     const Inst *in = x->in;
-    const int a = in->src[0].index, b = in->src[1].index;
+    const int a = in->dst[0].index, b = in->dst[1].index;
     const bool fetch_inactive = in->src[0].mods & UPPER, zero = in->src[1].mods & UPPER;
     const mask64 active = x->exec, second = first >> distance;
     const uint32_t *va = VREG(w, a), *vb = VREG(w, b);
@@ -114,7 +114,7 @@ static void v_permlane32_swap_b32(LaneOp *x) { swap_lanes(x, 0xffffffff00000000u
 
 static void v_swap_b32(LaneOp *x) {
     Wave *w = x->w;
-    const int a = x->in->src[0].index, b = x->in->src[1].index;
+    const int a = x->in->dst[0].index, b = x->in->dst[1].index;
     const mask64 alo = w->lo[a], ahi = w->hi[a];
     uint32_t kept[LANES], other[LANES];
     memcpy(kept, VREG(w, a), sizeof kept);
@@ -126,7 +126,7 @@ static void v_swap_b32(LaneOp *x) {
 // The first result is committed as any 16-bit one (it may be an upper half); the second is written here.
 static void v_swap_b16(LaneOp *x) {
     Wave *w = x->w;
-    const int a = x->in->src[0].index, b = x->in->src[1].index;
+    const int a = x->in->dst[0].index, b = x->in->dst[1].index;
     const int a_shift = x->in->flags & DST_UPPER ? 16 : 0, b_shift = x->in->src[0].mods & UPPER ? 16 : 0;
     const mask64 a_known = a_shift ? w->hi[a] : w->lo[a], b_known = b_shift ? w->hi[b] : w->lo[b];
     const uint32_t *va = VREG(w, a), *vb = VREG(w, b);

@@ -372,7 +372,9 @@ static void clamp_result(LaneOp *x, char type) {
 }
 
 static void finish_float(LaneOp *x, char type) {
-    const uint32_t omod = x->in->aux[3], mode = x->w->mode;
+    const uint32_t mode = x->w->mode, denormals = mode >> (type == 'f' ? 5 : 7) & 1;
+    // Where results keep their denormals the output modifier is ignored (ISA guides, Output Modifiers).
+    const uint32_t omod = denormals ? 0 : x->in->aux[3];
     if (omod) {
         const double scale = omod == 1 ? 2.0 : omod == 2 ? 4.0 : 0.5;
         if (type == 'f') EACH x->d.f[i] *= (float)scale;
