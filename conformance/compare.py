@@ -34,7 +34,7 @@ class Agreement:
 
 
 def agreements(one: dict[str, Any], other: dict[str, Any]) -> list[Agreement]:
-    """Per op and implementation that both records have. CompareError for differing inputs, or none in common."""
+    """Per op and implementation that both have. CompareError for differing inputs, or none in common."""
     common = one["inputs"].keys() & other["inputs"].keys()
     for case in sorted(common):
         if one["inputs"][case] != other["inputs"][case]:

@@ -9,16 +9,20 @@ from portable.conformance import cli, compare, record
 
 def made(tmp_path, device="NVIDIA H200", **changes):
     group = {
-        "op": "softmax", "impl": "triton", "states": {"Pass": 2}, "worst_ratio": 0.5, "worst_case": "softmax/a",
-        "problems": [], "not_supported": {}, "digests": {"softmax/a": "11", "softmax/b": "22"},
+        "op": "softmax",
+        "impl": "triton",
+        "states": {"Pass": 2},
+        "worst_ratio": 0.5,
+        "worst_case": "softmax/a",
+        "problems": [],
+        "not_supported": {},
+        "digests": {"softmax/a": "11", "softmax/b": "22"},
         "exact": ["softmax/b"],
-    }  # fmt: skip
+    }
     group.update(changes)
-    head = {
-        "device": device, "vendor": "cuda", "arch": "sm_90", "emulated": False, "multiprocessors": 1, "driver": None,
-        "toolkit": None, "versions": {"triton": "3.6.0"}, "commit": None, "dirty": None, "command": "x",
-        "date": "2026-01-01", "tier": "core",
-    }  # fmt: skip
+    head = dict.fromkeys(("driver", "toolkit", "commit", "dirty"))
+    head |= {"device": device, "vendor": "cuda", "arch": "sm_90", "emulated": False, "multiprocessors": 1}
+    head |= {"versions": {"triton": "3.6.0"}, "command": "x", "date": "2026-01-01", "tier": "core"}
     inputs = {"softmax/a": {"x": "aa"}, "softmax/b": {"x": "bb"}}
     return record.build(head, [group], inputs, [])
 

@@ -121,6 +121,19 @@ class Kernel:
     wgp_mode: bool = False
     dynamic_stack: bool = False
 
+    @property
+    def explicit_size(self) -> int:
+        """Bytes of the arguments that a caller gives; the runtime adds the hidden ones behind them. All
+        of the segment where there is no metadata."""
+        ends = []
+        for argument in self.arguments:
+            offset, size = argument.get(".offset"), argument.get(".size")
+            if str(argument.get(".value_kind", "")).startswith("hidden_"):
+                continue
+            if isinstance(offset, int) and isinstance(size, int):
+                ends.append(offset + size)
+        return max(ends, default=0) if self.arguments else self.kernarg_size
+
     def occupancy(self, shared: int = 0, threads: int | None = None) -> int:
         """Waves that a SIMD holds at once, as registers and LDS allow; 0 if not even one workgroup fits.
 

@@ -235,8 +235,8 @@ def _packet(kernel: Kernel, grid: Any, block: Any, shared: int, kernarg: int) ->
 
 
 def _user_sgprs(state: records.Launch, kernel: Kernel, segment: _aligned, packet: _aligned) -> None:
-    # gfx90a's swizzled V# over the private segment (element size, stride by thread): native/buffer.c knows it by its
-    # swizzle and add-thread-id bits, and its base is the segment's start.
+    # gfx90a's swizzled V# over the private segment (element size, stride by thread): native/buffer.c knows
+    # it by its swizzle and add-thread-id bits, and its base is the segment's start.
     private = [0, 1 << 31, 0xFFFFFFFF, 0x00E80000]
     words = {
         "private_segment_buffer": private,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import functools
 import os
 import platform
@@ -86,18 +87,26 @@ def build() -> Path:
             return path
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            handle, temporary = tempfile.mkstemp(prefix=".emulator-", dir=folder)
+            lock = open(folder / ".emulator-lock", "w")  # noqa: SIM115 - entered below
         except OSError:
             continue
-        os.close(handle)
-        try:
-            _compile(sources, Path(temporary))
-            os.replace(temporary, path)
-        finally:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
+        with lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # a second process waits, and finds what the first has built
+            if not path.is_file():
+                _build_at(sources, path)
         return path
     raise CompileError("the emulator", "neither the cache directory nor the temporary one can be written")
+
+
+def _build_at(sources: list[Path], path: Path) -> None:
+    handle, temporary = tempfile.mkstemp(prefix=".emulator-", dir=path.parent)
+    os.close(handle)
+    try:
+        _compile(sources, Path(temporary))
+        os.replace(temporary, path)
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
 
 
 def _compile(sources: list[Path], target: Path) -> None:

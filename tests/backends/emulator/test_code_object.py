@@ -8,151 +8,14 @@ gave for kernels of these registers, LDS and threads.
 from __future__ import annotations
 
 import struct
-import subprocess
-import sys
-import time
-from types import SimpleNamespace
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
+from toy_objects import QUICK, TARGETS, attempt, sections
 
-from portable.backends.rocm.compile import compile
 from portable.backends.rocm.emulator.code_object import LARGEST, CodeObject
 from portable.backends.rocm.emulator.faults import CodeObjectError
-from portable.backends.rocm.emulator.lines import Lines
-
-ASSEMBLY = """
-.amdgcn_target "amdgcn-amd-amdhsa--{arch}"
-.amdhsa_code_object_version {version}
-.file 1 "folder/toy.s"
-.text
-.globl toy
-.p2align 8
-.type toy,@function
-toy:
-.loc 1 41 1
-{prologue}
-  s_nop 0
-  s_nop 0
-.loc 1 0 1
-  s_nop 0
-.loc 1 43 1
-  s_endpgm
-.Lend:
-.size toy, .Lend-toy
-.section .rodata,"a"
-.p2align 6
-.amdhsa_kernel toy
-  .amdhsa_next_free_vgpr {vgprs}
-  .amdhsa_next_free_sgpr 30
-  .amdhsa_group_segment_fixed_size 1536
-  .amdhsa_private_segment_fixed_size 48
-  .amdhsa_kernarg_size 24
-  .amdhsa_user_sgpr_dispatch_ptr 1
-  .amdhsa_user_sgpr_kernarg_segment_ptr 1
-  .amdhsa_system_sgpr_workgroup_id_x 1
-  .amdhsa_system_sgpr_workgroup_id_y 0
-  .amdhsa_system_sgpr_workgroup_id_z 1
-  .amdhsa_system_vgpr_workitem_id 1
-  .amdhsa_float_round_mode_32 1
-  .amdhsa_float_round_mode_16_64 2
-  .amdhsa_float_denorm_mode_32 0
-  .amdhsa_float_denorm_mode_16_64 3
-  {scratch} 1
-  {own}
-.end_amdhsa_kernel
-.data
-.globl inner
-.protected inner
-.globl outer
-.p2align 3
-.type inner,@object
-inner:
-  .quad inner + 5
-.size inner, 8
-.type outer,@object
-outer:
-  .quad outer + 7
-.size outer, 8
-.amdgpu_metadata
----
-amdhsa.version: [1, 2]
-amdhsa.target: amdgcn-amd-amdhsa--{arch}
-amdhsa.kernels:
-  - .name: toy
-    .symbol: toy.kd
-    .kernarg_segment_size: 24
-    .kernarg_segment_align: 8
-    .group_segment_fixed_size: 1536
-    .private_segment_fixed_size: 48
-    .wavefront_size: {wave}
-    .sgpr_count: 30
-    .vgpr_count: {vgprs}
-    .max_flat_workgroup_size: 256
-    .args:
-      - {{.offset: 0, .size: 8, .value_kind: global_buffer, .address_space: global}}
-      - {{.offset: 8, .size: 4, .value_kind: by_value}}
-...
-.end_amdgpu_metadata
-"""
-
-_OFFSET_SCRATCH = ".amdhsa_system_sgpr_private_segment_wavefront_offset"
-_ARCHITECTED = ".amdhsa_enable_private_segment"
-_SEPARATE = """.amdhsa_accum_offset 52
-  .amdhsa_user_sgpr_private_segment_buffer 1"""
-_PRELOAD = """.amdhsa_accum_offset {accum}
-  .amdhsa_user_sgpr_kernarg_preload_length 3
-  .amdhsa_user_sgpr_kernarg_preload_offset 1
-  .amdhsa_ieee_mode 0"""
-_PADDED = """.amdhsa_user_sgpr_count 13
-  .amdhsa_wavefront_size32 1
-  .amdhsa_dx10_clamp 0
-  .amdhsa_workgroup_processor_mode 1"""
-_WAVE64 = """.amdhsa_wavefront_size32 0
-  .amdhsa_workgroup_processor_mode 0"""
-
-# arch -> (wave, VGPRs in the directive, code object version, scratch directive, own directives)
-TARGETS = {
-    "gfx90a": (64, 90, 4, _OFFSET_SCRATCH, _SEPARATE),
-    "gfx942": (64, 130, 5, _ARCHITECTED, _PRELOAD.format(accum=64)),
-    "gfx950": (64, 64, 6, _ARCHITECTED, _PRELOAD.format(accum=64)),
-    "gfx1100": (32, 100, 5, _ARCHITECTED, _PADDED),
-    "gfx1201": (64, 50, 5, _ARCHITECTED, _WAVE64),
-}
-
-
-@pytest.fixture(scope="session")
-def images(tmp_path_factory):
-    """The toy for every architecture, without metadata ("bare") and unlinked ("object") once each."""
-    folder = tmp_path_factory.mktemp("toys")
-    zig = [sys.executable, "-m", "ziglang"]
-    made = {}
-
-    def build(name, text, arch):
-        source, unlinked, linked = (folder / f"{name}.{end}" for end in ("s", "o", "co"))
-        source.write_text(text)
-        command = [*zig, "clang", "-target", "amdgcn-amd-amdhsa", f"-mcpu={arch}", "-c", "-x", "assembler"]
-        dwarf = "-gdwarf-4" if arch == "gfx90a" else "-gdwarf-5"
-        for step in (
-            [*command, dwarf, str(source), "-o", str(unlinked)],
-            [*zig, "ld.lld", "-shared", str(unlinked), "-o", str(linked)],
-        ):
-            done = subprocess.run(step, capture_output=True, text=True)
-            assert done.returncode == 0, done.stderr
-        made[name] = linked.read_bytes()
-        return unlinked.read_bytes()
-
-    for arch, (wave, vgprs, version, scratch, own) in TARGETS.items():
-        prologue = ".fill 64, 4, 0xbf800000" if "preload" in own else ""
-        text = ASSEMBLY.format(
-            arch=arch, wave=wave, vgprs=vgprs, version=version, scratch=scratch, own=own, prologue=prologue
-        )
-        made["object"] = build(arch, text, arch)
-        if arch == "gfx90a":
-            build("bare", text[: text.index(".amdgpu_metadata")], arch)
-    return made
-
 
 # What the assembler was told is what is read.
 
@@ -248,7 +111,7 @@ def test_descriptors_are_found_without_the_dynamic_table(images, table):
     image = bytearray(images["gfx942"])
     _drop_hash(image)
     if table == "sections":
-        for header in _sections(image):
+        for header in sections(image):
             if struct.unpack_from("<I", image, header + 4)[0] == 11:
                 struct.pack_into("<I", image, header + 4, 1)
     assert list(CodeObject(bytes(image)).kernels) == ["toy"]
@@ -268,11 +131,6 @@ def _segments(image):
     for index in range(struct.unpack_from("<H", image, 56)[0]):
         at = start + 56 * index
         yield at, struct.unpack_from("<IIQQQQQQ", image, at)
-
-
-def _sections(image):
-    (start,) = struct.unpack_from("<Q", image, 40)
-    return [start + 64 * index for index in range(struct.unpack_from("<H", image, 60)[0])]
 
 
 # Occupancy.
@@ -348,8 +206,8 @@ _FIELDS = {"lds": (0, "I"), "scratch": (4, "I"), "kernarg": (8, "I"), "entry": (
 def _patched(image, **changes):
     """The image with fields of its descriptor changed; `.rodata` is read from the section headers."""
     image = bytearray(image)
-    names = struct.unpack_from("<Q", image, _sections(image)[struct.unpack_from("<H", image, 62)[0]] + 24)[0]
-    for header in _sections(image):
+    names = struct.unpack_from("<Q", image, sections(image)[struct.unpack_from("<H", image, 62)[0]] + 24)[0]
+    for header in sections(image):
         name = names + struct.unpack_from("<I", image, header)[0]
         if image[name : name + 8] == b".rodata\0":
             (start,) = struct.unpack_from("<Q", image, header + 24)
@@ -484,36 +342,9 @@ def test_metadata_and_symbols_must_agree(images):
 # Any bytes at all: a code object or an error, and soon.
 
 _EXTREMES = (0, 1, 0x7F, 0xFF, 0xFFFF, 1 << 31, 0xFFFFFFFF, 1 << 40, (1 << 63) - 1, 1 << 63, (1 << 64) - 1)
-_QUICK = settings(
-    max_examples=250,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-    derandomize=True,
-    database=None,
-)
 
 
-def _try(image):
-    started = time.process_time()
-    try:
-        code = CodeObject(image)
-    except CodeObjectError as error:
-        assert str(error)
-        code = None
-    if code is not None:
-        assert len(code.memory) <= LARGEST
-        for kernel in code.kernels.values():
-            assert code.text[0] <= kernel.entry < code.text[1]
-            assert len(kernel.user_sgprs) <= 16
-            kernel.occupancy()
-    lines = Lines(image)
-    for address in (-1, 0, 0x1000, 0x1100, 1 << 63, 1 << 70):
-        found = lines.at(address)
-        assert found is None or ":" in found
-    assert time.process_time() - started < 2
-
-
-@_QUICK
+@QUICK
 @given(data=st.data(), arch=st.sampled_from(list(TARGETS)))
 def test_flipped_bytes(images, data, arch):
     image = bytearray(images[arch])
@@ -521,16 +352,16 @@ def test_flipped_bytes(images, data, arch):
         st.lists(st.tuples(st.integers(0, len(image) - 1), st.integers(0, 255)), min_size=1, max_size=8)
     ):
         image[at] = value
-    _try(bytes(image))
+    attempt(bytes(image))
 
 
-@_QUICK
+@QUICK
 @given(data=st.data(), arch=st.sampled_from(list(TARGETS)))
 def test_words_of_extreme_values(images, data, arch):
     """In the tables that steer the reading, not in the padding between."""
     image = bytearray(images[arch])
     places = list(range(16, 64, 2)) + [at for at, _ in _segments(image) for at in range(at, at + 56, 4)]
-    for header in _sections(image):
+    for header in sections(image):
         places += range(header, header + 64, 4)
         kind, _, _, offset, size = struct.unpack_from("<IQQQQ", image, header + 4)
         if kind != 8:
@@ -540,21 +371,21 @@ def test_words_of_extreme_values(images, data, arch):
         width = data.draw(st.sampled_from((2, 4, 8)))
         value = data.draw(st.sampled_from(_EXTREMES)) & (1 << 8 * width) - 1
         image[at : at + width] = value.to_bytes(width, "little")
-    _try(bytes(image))
+    attempt(bytes(image))
 
 
-@_QUICK
+@QUICK
 @given(cut=st.integers(0, 20000), extra=st.binary(max_size=64))
 def test_truncations(images, cut, extra):
     image = images["gfx950"]
-    _try(image[: cut % len(image)] + extra)
+    attempt(image[: cut % len(image)] + extra)
 
 
-@_QUICK
+@QUICK
 @given(tail=st.binary(max_size=400), header=st.booleans())
 @example(tail=b"", header=True)
 def test_random_bytes(images, tail, header):
-    _try(images["gfx942"][:64] + tail if header else tail)
+    attempt(images["gfx942"][:64] + tail if header else tail)
 
 
 def test_tables_of_many_entries_are_read_in_linear_time(images):
@@ -563,7 +394,7 @@ def test_tables_of_many_entries_are_read_in_linear_time(images):
     _drop_hash(image)
     symbols, names = len(image), len(image) + 24 * 100_000
     image += struct.pack("<IBBHQQ", 0, 1, 0, 1, 0, 64) * 100_000 + b"a" * 2_000_000
-    for header in _sections(image):
+    for header in sections(image):
         (kind,) = struct.unpack_from("<I", image, header + 4)
         if kind in (2, 11):
             struct.pack_into("<QQ", image, header + 24, symbols, 24 * 100_000)
@@ -572,76 +403,4 @@ def test_tables_of_many_entries_are_read_in_linear_time(images):
     with pytest.raises(CodeObjectError, match="has no end"):
         CodeObject(bytes(image))
     image[names + 16000] = 0
-    _try(bytes(image))
-
-
-# Lines.
-
-
-@pytest.mark.parametrize("arch", TARGETS)
-def test_lines_are_those_of_the_directives(images, arch):
-    """Version 4 of DWARF on gfx90a, 5 on the others; "line 0" belongs to the line before."""
-    code = CodeObject(images[arch])
-    lines = Lines(code.image)
-    start = code.kernels["toy"].entry
-    assert [lines.at(start + 4 * index) for index in range(4)] == ["toy.s:41"] * 3 + ["toy.s:43"]
-    assert lines.at(start + 2) == "toy.s:41"
-    assert lines.at(code.text[0]) == "toy.s:41"
-    assert lines.at(start + 16) is None
-    assert lines.at(code.text[0] - 4) is None
-
-
-def test_lines_of_compiled_code_name_source_and_header(tmp_path):
-    source = tmp_path / "scale.hip"
-    source.write_text(
-        '#include "prelude.h"\n'
-        "KERNEL(64) void scale(float* y, const float* x, float factor) {\n"
-        "    const int i = block_x() * 64 + thread_x();\n"
-        "    y[i] =\n"
-        "        factor * x[i];\n"
-        "}\n"
-    )
-    code = CodeObject(compile(source, (("T", "f32"),), "gfx1100", debug=True))
-    lines = Lines(code.image)
-    found = [lines.at(address) for address in range(code.kernels["scale"].entry, code.text[1], 4)]
-    assert {"scale.hip:5", "scale.hip:4"} <= set(found)
-    assert {line.split(":")[0] for line in found if line} <= {"scale.hip", "prelude.h"}
-    assert found.index("scale.hip:5") < len(found) - found[::-1].index("scale.hip:4")
-
-
-def test_no_debug_information_gives_none(images):
-    assert Lines(b"").at(0) is None
-    assert Lines(images["gfx942"][:5000]).at(0x1000) is None
-
-
-def _line_section(image):
-    names = struct.unpack_from("<Q", image, _sections(image)[struct.unpack_from("<H", image, 62)[0]] + 24)[0]
-    for header in _sections(image):
-        name = names + struct.unpack_from("<I", image, header)[0]
-        if image[name : name + 12] == b".debug_line\0":
-            at, size = struct.unpack_from("<QQ", image, header + 24)
-            return SimpleNamespace(at=at, size=size)
-    raise AssertionError("no .debug_line")
-
-
-def test_a_count_of_entries_without_bytes_ends(images):
-    """Version 5: no columns and 2**63 - 1 directories; a reader that believes it never returns."""
-    image = bytearray(images["gfx942"])
-    section = _line_section(image)
-    # length 4, version 2, sizes 2, header length 4, six bytes, then opcode_base - 1 lengths
-    at = section.at + 18 + image[section.at + 17] - 1
-    assert image[at] == 1  # one column: the path
-    image[at : at + 10] = b"\0" + b"\xff" * 8 + b"\x7f"
-    assert Lines(bytes(image)).at(0x1000) is None
-
-
-@_QUICK
-@given(data=st.data(), arch=st.sampled_from(["gfx90a", "gfx942"]))
-def test_damaged_line_tables(images, data, arch):
-    image = bytearray(images[arch])
-    section = _line_section(image)
-    for offset, value in data.draw(
-        st.lists(st.tuples(st.integers(0, section.size - 1), st.integers(0, 255)), min_size=1, max_size=6)
-    ):
-        image[section.at + offset] = value
-    _try(bytes(image))
+    attempt(bytes(image))

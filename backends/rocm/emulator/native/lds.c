@@ -52,6 +52,15 @@ static const char *who(uint32_t mark, char *text) {
     return text;
 }
 
+static const char *hex_of(const uint8_t *value, int bytes, char text[40]) {
+    for (int b = 0; b < bytes; b++) {
+        text[2 * b] = "0123456789abcdef"[value[bytes - 1 - b] >> 4];
+        text[2 * b + 1] = "0123456789abcdef"[value[bytes - 1 - b] & 15];
+    }
+    text[2 * bytes] = 0;
+    return text;
+}
+
 static int race(Wave *w, const Inst *in, int lane, uint64_t at, const char *mine, uint32_t mark, const char *theirs) {
     char text[24];
     return fault(w, in, F_RACE, lane, at, "wave %u %s byte %llu of LDS, which %s %s with no barrier between", w->number, mine,
@@ -72,13 +81,15 @@ static int read_bytes(Wave *w, const Inst *in, int lane, uint64_t at, int bytes)
 }
 
 static bool is_nan(const uint8_t *p) { return (word_at(p) & 0x7fffffff) > 0x7f800000; }
+static bool is_half_nan(const uint8_t *p) { return (half_at(p) & 0x7fff) > 0x7c00; }
 
-// Whether byte b of `mine` may lie where `theirs` does: equal, or both part of a float32 NaN. Which NaN comes out of
-// a sum depends on the order of its operands, and a butterfly of lanes commutes them.
+// Whether byte b of `mine` may lie where `theirs` does: equal, or both part of a NaN of float32, float16 or bfloat16.
+// Which NaN comes out of a sum depends on the order of its operands, and a butterfly of lanes commutes them.
 static bool settled(const uint8_t *mine, const uint8_t *theirs, int b, int bytes) {
     if (mine[b] == theirs[b]) return true;
-    const int word = b & ~3;
-    return bytes >= word + 4 && is_nan(mine + word) && is_nan(theirs + word);
+    const int word = b & ~3, half = b & ~1;
+    if (bytes >= word + 4 && is_nan(mine + word) && is_nan(theirs + word)) return true;
+    return bytes >= half + 2 && is_half_nan(mine + half) && is_half_nan(theirs + half);
 }
 
 // Two waves that write the same value to the same place (a result that both hold) settle on it in any order: only
@@ -248,8 +259,10 @@ static int who_lost(Wave *w, const Inst *in, enum Kind k, mask64 m, const uint64
         bool same = true;
         for (int b = 0; b < kind_bytes(k); b++) same &= settled(own, there, b, kind_bytes(k));
         if (!same)
-            return fault(w, in, F_RACE, i, at[i], "two lanes of one instruction write different values to byte %llu of LDS",
-                         (unsigned long long)at[i]);
+            return fault(w, in, F_RACE, i, at[i],
+                         "two lanes of one instruction write different values to byte %llu of LDS: %s, and %s after it",
+                         (unsigned long long)at[i], hex_of(own, kind_bytes(k), (char[40]){0}),
+                         hex_of(there, kind_bytes(k), (char[40]){0}));
     }
     return GO;
 }

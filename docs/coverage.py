@@ -1,0 +1,89 @@
+"""Write docs/emulator_coverage.md: the instructions in this project's AMD kernels, and who tests them.
+
+`python docs/coverage.py` compiles every kernel that `portable check --target rocm` compiles (minutes, or
+seconds each from the cache) and decodes it. The tests compare the page with what they cover.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from portable import build, catalog, check
+from portable.backends.rocm.emulator.code_object import CodeObject
+from portable.backends.rocm.emulator.library import library
+from portable.backends.rocm.emulator.lower import lower
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "emulator_coverage.md"
+PADDING = {"s_code_end"}  # behind the end of a kernel; never executed
+
+
+def names_of(job: check.Job) -> tuple[str, set[str]]:
+    """The architecture of one kernel and the mnemonics in it."""
+    code = build.code_object(job.launch, dict(job.dtypes), job.backend, job.device)
+    program = lower(CodeObject(code.binary), library())
+    return job.device.arch, {inst.name for inst in program.instructions if inst is not None} - PADDING
+
+
+def census() -> tuple[Counter[str], dict[str, Counter[str]]]:
+    """Kernels per architecture, and for each mnemonic the kernels per architecture that hold it."""
+    work = [
+        job
+        for job in check.jobs(sorted(catalog.op_folders()), check.targets(["rocm"]))
+        if isinstance(job, check.Job)
+    ]
+    kernels: Counter[str] = Counter()
+    found: dict[str, Counter[str]] = {}
+    with ThreadPoolExecutor(2) as pool:
+        for arch, names in pool.map(names_of, work):
+            kernels[arch] += 1
+            for name in names:
+                found.setdefault(name, Counter())[arch] += 1
+    return kernels, found
+
+
+def tests() -> dict[str, dict[str, str]]:
+    """Per architecture: mnemonic -> the test file that covers it."""
+    sys.path.insert(0, str(ROOT / "tests" / "backends" / "emulator"))
+    import instructions
+
+    instructions.covered()
+    found: dict[str, dict[str, str]] = {}
+    for name, suite in instructions.Suite.every.items():
+        for arch, names in suite.covered().items():
+            for each in names:
+                found.setdefault(arch, {}).setdefault(each, name)
+    return found
+
+
+def main() -> int:
+    kernels, found = census()
+    covered = tests()
+    arches = sorted(kernels)
+    lines = [
+        "# Instructions of the AMD kernels, and their tests",
+        "",
+        "Written by `python docs/coverage.py`. A cell counts the kernels of that card in which the",
+        "instruction occurs; the last column is the part of `tests/backends/emulator/` that checks it",
+        "against the ISA guide's definition. A kernel with an untested instruction fails `test_smoke.py`.",
+        "",
+        "| instruction | " + " | ".join(arches) + " | tests |",
+        "|---|" + "--:|" * len(arches) + "---|",
+        "| kernels | " + " | ".join(f"{kernels[arch]:,}" for arch in arches) + " | |",
+    ]
+    missing = []
+    for name in sorted(found):
+        files = {covered[arch].get(name) for arch in found[name]}
+        missing += [f"{name} on {arch}" for arch in found[name] if name not in covered[arch]]
+        row = " | ".join(f"{found[name][arch]:,}" if found[name][arch] else "" for arch in arches)
+        lines.append(f"| {name} | {row} | {', '.join(sorted(each for each in files if each)) or 'none'} |")
+    PAGE.write_text("\n".join(lines) + "\n")
+    print(f"{sum(kernels.values()):,} kernels, {len(found)} instructions, not covered: {missing or 'none'}")
+    return 1 if missing else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

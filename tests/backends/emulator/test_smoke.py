@@ -1,0 +1,63 @@
+"""The ops on emulated cards: the smoke tier conforms; every instruction it loads has a test of its own."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+
+from portable import catalog, machine
+from portable.backends.rocm.emulator import launch
+from portable.backends.rocm.emulator.card import EmulatedRocmBackend
+from portable.conformance import runner
+from portable.conformance.cases import cases
+
+pytest.importorskip("ziglang")
+pytest.importorskip("elftools")
+pytest.importorskip("triton")
+
+ARCHS = ("gfx942", "gfx1100")
+# Never executed: padding behind a kernel's end, which the tables know and the emulator refuses to run.
+PADDING = {"s_code_end"}
+
+
+@functools.cache
+def covered() -> dict[str, set[str]]:
+    import instructions
+
+    return instructions.covered()
+
+
+@pytest.fixture
+def card(request):
+    """The emulated card of one architecture as this process's only backend."""
+    machine.reset(
+        machine.Selection({"cpu": EmulatedRocmBackend(catalog.vendors()["rocm"], request.param)}, {})
+    )
+    yield request.param
+    machine.reset()
+
+
+@pytest.mark.parametrize("op", sorted(catalog.op_folders()))
+@pytest.mark.parametrize("card", ARCHS, indirect=True)
+def test_the_smoke_tier_conforms(card, op, monkeypatch):
+    loaded: set[str] = set()
+    ready = launch.ready
+
+    def seen(code):
+        prepared = ready(code)
+        loaded.update(inst.name for inst in prepared.program.instructions if inst is not None)
+        return prepared
+
+    monkeypatch.setattr(launch, "ready", seen)
+    groups, _ = runner.run(cases(catalog.spec(op), "smoke"), runner.torch_device())
+    assert len(groups) >= 2, "Triton and HIP"
+    wrong = [
+        f"{r.case.id} on {r.impl}: {r.state}: {r.message}"
+        for g in groups
+        for r in g.results
+        if not r.conforms
+    ]
+    assert not wrong, "\n".join(wrong)
+    assert {group.impl for group in groups if group.states["Pass"]} == {group.impl for group in groups}
+    assert loaded - PADDING <= covered()[card], f"no test covers {sorted(loaded - PADDING - covered()[card])}"
