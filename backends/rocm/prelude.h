@@ -107,6 +107,9 @@ template <> DEVICE bf16 from_float<bf16>(float value) {
     return __builtin_bit_cast(bf16, static_cast<__bf16>(value));
 }
 template <> DEVICE f16 from_float<f16>(float value) {
+    // clang 22 turns the rounding of a product into v_fma_mixlo_f16 with +0 added, which makes -0 into +0. The
+    // empty statement hides the product; found by comparing emulated cards with an H200 (2026-11-21).
+    asm("" : "+v"(value));
     return __builtin_bit_cast(f16, static_cast<_Float16>(value));
 }
 
