@@ -31,12 +31,12 @@ pytestmark = pytest.mark.xdist_group("packaging")  # one build for all of them
 
 
 def sources() -> dict[str, Path]:
-    """Every file of the four folders by the path that it has once installed."""
+    """Every file of the four folders by the path that it has once installed; records stay behind."""
     return {
         f"{installed}/{file.relative_to(ROOT / folder).as_posix()}": file
         for folder, installed in FOLDERS.items()
         for file in (ROOT / folder).rglob("*")
-        if file.is_file() and "__pycache__" not in file.parts
+        if file.is_file() and not {"__pycache__", "records"} & set(file.relative_to(ROOT).parts)
     }
 
 

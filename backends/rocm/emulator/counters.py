@@ -9,6 +9,7 @@ from typing import Any
 from portable.backends.rocm.emulator import records
 from portable.backends.rocm.emulator.code_object import Kernel
 from portable.backends.rocm.emulator.lower import Program
+from portable.backends.rocm.metadata import resources
 
 _ACCESSES = (
     ("global loads", lambda name, cls: cls == "global memory" and "load" in name),
@@ -83,9 +84,13 @@ class Counters:
             rows.append((label, text))
         rows.append(("registers", f"{kernel.vgprs} VGPRs, {kernel.sgprs} SGPRs"))
         rows.append(("LDS per block", f"{kernel.lds + self.shared:,} bytes"))
-        rows.append(("scratch per lane", f"{kernel.scratch} bytes"))
+        rows.append(("scratch per lane", f"{kernel.scratch} bytes, {self._spills()} registers spilled"))
         rows.append(("waves per SIMD", f"{kernel.occupancy(self.shared, threads)} by registers and LDS"))
         return rows
+
+    def _spills(self) -> int:
+        found = resources(self.kernel.code.image)[self.kernel.name]
+        return found["vgpr_spills"] + found["sgpr_spills"]
 
     def lines(self) -> list[tuple[str, int]]:
         """(source line, wave instructions executed for it), hottest first."""
