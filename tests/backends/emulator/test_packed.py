@@ -256,6 +256,15 @@ add("v_dot2_f32_bf16", "u32 u32 f32", "f32", value_rule(BROWS, of), archs=("gfx9
 add("v_dot2c_f32_bf16", "u32 u32 f32", "=c:f32", value_rule(BROWS, of), "v_dot2c_f32_bf16 {c}, {a}, {b}",
     ("gfx950",),
     vectors=tuple(bits for _, bits in BROWS))
+# gfx11's name of it, alone and as half of a pair, whose registers must lie in different banks.
+add("v_dot2acc_f32_f16", "u32 u32 f32", "=c:f32", value_rule(ROWS, of), "v_dot2acc_f32_f16 {c}, {a}, {b}",
+    ("gfx1100",),
+    vectors=tuple(bits for _, bits in ROWS))
+PAIRED = value_rule(ROWS, of)
+add("v_dual_dot2acc_f32_f16", "u32 u32 f32 u32", "=c:f32 u32", lambda a, b, c, e: (PAIRED(a, e, c), b),
+    "v_mov_b32 v65, 0;v_dual_dot2acc_f32_f16 {c}, {a}, {e} :: v_dual_mov_b32 v65, {b};v_mov_b32 {d}, v65",
+    GFX11,
+    vectors=tuple((a, 0x5EED ^ e, c, e) for _, (a, e, c) in ROWS))
 whole = [[float(EXACT.randint(-9, 9)) for _ in range(5)] for _ in range(96)]
 for name, encode in (("v_dot2_f16_f16", f16), ("v_dot2_bf16_bf16", bf16)):
     rows = [(v, (encode(v[0]) | encode(v[1]) << 16, encode(v[2]) | encode(v[3]) << 16, encode(v[4])))
