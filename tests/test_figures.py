@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -47,3 +48,21 @@ def test_the_first_speed_bars_are_met():
     for case, impl, ratio in ROWS.values():
         for name in ("triton", impl):
             assert float(measured(case, name, ratio)) >= (0.6 if ratio == "vs_torch" else 0.8)
+
+
+def test_the_page_of_emulated_cards_is_what_the_records_say():
+    sys.path.insert(0, str(ROOT / "docs"))
+    try:
+        import emulated
+    finally:
+        sys.path.pop(0)
+    assert (ROOT / "docs/emulated.md").read_text() == emulated.page(), "run python docs/emulated.py"
+    readme = (ROOT / "README.md").read_text()
+    for arch, found in emulated.cards().items():
+        assert found["header"]["emulated"] and found["header"]["arch"] == arch
+        results = [group["states"] for group in found["results"]]
+        total = sum(sum(states.values()) for states in results)
+        good = sum(states.get(state, 0) for states in results for state in ("Pass", "NotSupported"))
+        assert f"emulated: {good:,} of {total:,} results" in next(
+            line for line in readme.splitlines() if line.startswith("| AMD") and f"({arch})" in line
+        )

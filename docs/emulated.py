@@ -1,0 +1,134 @@
+"""Write docs/emulated.md from the records of the emulated cards: `python docs/emulated.py`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from portable.conformance import compare, record
+
+ROOT = Path(__file__).resolve().parent.parent
+RECORDS = ROOT / "conformance" / "records"
+PAGE = ROOT / "docs" / "emulated.md"
+DTYPES = ("bfloat16", "float16", "float32")
+
+WHY = {
+    "gfx90a": "That card's 16-bit matrix instructions take subnormal inputs for zero, as AMD documents for\n"
+    "  MI200; the suite's normal data hold a few, which is enough for 1.2 units in the last place. torch on\n"
+    "  that card does the same. Known, not mended."
+}
+
+HEAD = """# The ops on emulated AMD cards
+
+Written by `python docs/emulated.py` from `conformance/records/emulated-*/core.json`. Each record was made by
+`portable-conformance run --device rocm:ARCH --emulate --tier core`: the machine code of that card,
+executed by the CPU, every implementation pinned, forward and gradients, every element judged against
+float64. **None of it ran on an AMD card.**
+
+A cell has the cases that passed, for bfloat16 / float16 / float32; in bold, of how many, where some did
+not. An implementation that does not take a type still answers its empty shapes. Behaviour cases (threads,
+compile, autograd, rows alone) are in the second table alone.
+"""
+
+
+def cards() -> dict[str, dict[str, Any]]:
+    """Architecture -> record."""
+    return {
+        path.parent.name.removeprefix("emulated-"): record.read(path)
+        for path in sorted(RECORDS.glob("emulated-*/core.json"))
+    }
+
+
+def cell(group: dict[str, Any]) -> str:
+    """Passed of judged by dtype; the dtype is the second part of a case's id."""
+    judged = Counter(_dtype(case) for case in group["digests"])
+    failed = Counter(_dtype(p["case"]) for p in group["problems"] if p["state"] != "QualityWarning")
+    parts = []
+    for dtype in DTYPES:
+        count = judged[dtype]
+        if not count:
+            parts.append("-")
+        elif failed[dtype]:
+            parts.append(f"**{count - failed[dtype]} of {count}**")
+        else:
+            parts.append(f"{count}")
+    return " / ".join(parts)
+
+
+def _dtype(case: str) -> str:
+    return case.split("/")[1].split(",")[0]
+
+
+def page() -> str:
+    found = cards()
+    arches = list(found)
+    rows: dict[tuple[str, str], dict[str, str]] = {}
+    for arch, each in found.items():
+        for group in each["results"]:
+            language = group["impl"] if group["impl"] in ("triton", "native", "simt") else "mfma, wmma"
+            rows.setdefault((group["op"], language), {})[arch] = cell(group)
+    lines = [HEAD, "| op | implementation | " + " | ".join(arches) + " |", "|---|---|" + "---|" * len(arches)]
+    for (op, name), cells in sorted(rows.items()):
+        written = {"triton": "Triton", "native": "HIP", "simt": "HIP simt"}.get(name, f"HIP {name}")
+        lines.append(f"| {op} | {written} | " + " | ".join(cells.get(arch, "") for arch in arches) + " |")
+    lines += ["", *_summary(found), "", *_agreement(found), "", *_failures(found)]
+    return "\n".join(lines) + "\n"
+
+
+def _summary(found: dict[str, dict[str, Any]]) -> list[str]:
+    lines = ["| card | results | states | Triton |", "|---|--:|---|---|"]
+    for arch, each in found.items():
+        states: Counter[str] = Counter()
+        for group in each["results"]:
+            states.update(group["states"])
+        text = ", ".join(f"{state} {count:,}" for state, count in sorted(states.items()))
+        versions = each["header"]["versions"]
+        lines.append(f"| emulated {arch} | {sum(states.values()):,} | {text} | {versions['triton']} |")
+    return lines
+
+
+def _agreement(found: dict[str, dict[str, Any]]) -> list[str]:
+    """How the cards agree with an H200, which was a card."""
+    h200 = record.read(RECORDS / "h200" / "core.json")
+    lines = [
+        "With an NVIDIA H200 (a card; `conformance/records/h200/core.json`), by `portable-conformance",
+        "compare`, for what both have: Triton's source, and the `.cu` files that both vendors build.",
+        "",
+        "| card | cases in common | bit-equal | exact by demand, all bit-equal | disagreements |",
+        "|---|--:|--:|--:|--:|",
+    ]
+    for arch, each in found.items():
+        groups = compare.agreements(h200, each)
+        total = [sum(getattr(g, name) for g in groups) for name in ("cases", "equal", "exact")]
+        problems = sum(len(group.problems) for group in groups)
+        exact = [p for group in groups for p in group.problems if "bit-equal" in p]
+        demanded = f"{total[2]:,}" if not exact else f"{total[2] - len(exact):,} of {total[2]:,}"
+        lines.append(f"| emulated {arch} | {total[0]:,} | {total[1]:,} | {demanded} | {problems} |")
+    return lines
+
+
+def _failures(found: dict[str, dict[str, Any]]) -> list[str]:
+    lines = ["What does not pass, by card:", ""]
+    for arch, each in found.items():
+        kinds: Counter[str] = Counter()
+        for group in each["results"]:
+            for problem in group["problems"]:
+                if problem["state"] != "QualityWarning":
+                    where = f"{group['op']} ({group['impl']}), {_class(problem['case'])}"
+                    kinds[f"{problem['state']} in {where}"] += 1
+        if kinds:
+            lines += [f"- {arch}: {count} x {kind}" for kind, count in sorted(kinds.items())]
+            lines += [f"  {WHY[arch]}"] if arch in WHY else []
+        else:
+            lines.append(f"- {arch}: nothing")
+    return lines
+
+
+def _class(case: str) -> str:
+    parts = case.split("/")
+    return f"{parts[1]} {parts[3]}" if len(parts) > 3 else parts[-1]
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
