@@ -259,7 +259,7 @@ class Launcher:
     def _scalar(self, name: str, kind: str, value: Any) -> bytes:
         try:
             if kind == "bf16":
-                return struct.pack("<f", value)[2:]
+                return struct.pack("<h", torch.tensor(value, dtype=torch.bfloat16).view(torch.int16).item())
             return struct.pack("<" + _FORMATS[kind], value)
         except struct.error as error:
             raise LaunchError(self._name, f"argument {name!r} is {value!r}, no {kind}: {error}") from None
@@ -268,7 +268,7 @@ class Launcher:
         """Address and bytes of a tensor, from its first element to its last."""
         if value is None or (isinstance(value, int) and value == 0):
             return 0, 0
-        tensor = getattr(value, "base", value) if not isinstance(value, torch.Tensor) else value
+        tensor: Any = value if isinstance(value, torch.Tensor) else getattr(value, "base", value)
         if not isinstance(tensor, torch.Tensor):
             kind = type(value).__name__
             raise LaunchError(self._name, f"argument {name!r} is a {kind}; how far it reaches is not known")

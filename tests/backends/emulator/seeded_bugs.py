@@ -186,6 +186,10 @@ BUGS = [
         right=lambda on: (Out(64, i32), np.ones(1, i32)),
     ),
     Bug(
+        "endless_barriers", "budget", lambda on: (Out(128, i32), np.zeros(1, i32)), budget=20000, block=128,
+        right=lambda on: (Out(128, i32), np.ones(1, i32)),
+    ),
+    Bug(
         "trap", "trap", lambda on: (Out(64, i32), i32(7)), right=lambda on: (Out(64, i32), i32(6)),
         file="trap.hip",
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from pathlib import Path
 
 import pytest
 
@@ -61,3 +62,17 @@ def test_the_smoke_tier_conforms(card, op, monkeypatch):
     assert not wrong, "\n".join(wrong)
     assert {group.impl for group in groups if group.states["Pass"]} == {group.impl for group in groups}
     assert loaded - PADDING <= covered()[card], f"no test covers {sorted(loaded - PADDING - covered()[card])}"
+
+
+def test_the_page_of_coverage_names_tested_instructions_alone():
+    page = Path(__file__).resolve().parents[3] / "docs" / "emulator_coverage.md"
+    header, _, *rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in page.read_text().splitlines()
+        if line.startswith("|")
+    ]
+    arches = header[1:-1]
+    assert len(rows) > 300 and len(arches) == 5
+    for name, *counts, _ in rows[1:]:
+        for arch, count in zip(arches, counts, strict=True):
+            assert not count or name in covered()[arch], f"{name} on {arch}: run python docs/coverage.py"

@@ -125,13 +125,15 @@ static void run_wave(Wave *w) {
     const Launch *launch = w->launch;
     const Inst *program = w->program;
     uint64_t *executed = launch->executed;
-    for (uint32_t left = SLICE; left; left--) {
+    uint32_t left = SLICE;
+    int result = GO;
+    for (; left && result == GO; left--) {
         const Inst *in = &program[w->pc++];
         if (executed) __atomic_fetch_add(&executed[in - program], 1, __ATOMIC_RELAXED);
-        if (in->step(w, in) != GO) return;
+        result = in->step(w, in);
     }
-    w->executed += SLICE;
-    if (w->executed >= launch->budget)
+    w->executed += SLICE - left;
+    if (w->executed >= launch->budget && w->state != ENDED)
         fault(w, &program[w->pc], F_BUDGET, -1, ~0ull, "a wave ran more than %llu instructions: an endless loop?",
               (unsigned long long)launch->budget);
 }

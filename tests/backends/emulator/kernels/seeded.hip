@@ -344,6 +344,11 @@ KERNEL(64) void endless(int* y, const int* flag) {
     y[thread_x()] = 1;
 }
 
+KERNEL(128) void endless_barriers(int* y, const int* flag) {
+    while (*(volatile const int*)flag == 0) { __builtin_amdgcn_s_barrier(); } // BUG
+    y[thread_x()] = 1;
+}
+
 // ---- lanes that take no part
 
 KERNEL(64) void inactive_bpermute(int* y, const int* x) {
