@@ -102,11 +102,21 @@ def _build_at(sources: list[Path], path: Path) -> None:
     handle, temporary = tempfile.mkstemp(prefix=".emulator-", dir=path.parent)
     os.close(handle)
     try:
-        _compile(sources, Path(temporary))
+        with _progress():
+            _compile(sources, Path(temporary))
         os.replace(temporary, path)
     finally:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
+
+
+def _progress() -> contextlib.AbstractContextManager[Any]:
+    """A line for people who watch; it takes some twenty seconds, once per machine."""
+    if not sys.stderr.isatty():
+        return contextlib.nullcontext()
+    from rich.console import Console
+
+    return Console(stderr=True).status("compiling the emulator, once on this machine")
 
 
 def _compile(sources: list[Path], target: Path) -> None:

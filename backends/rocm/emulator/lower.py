@@ -144,12 +144,12 @@ class _Lowering:
 
     def unknown(self, address: int) -> bytes:
         return self._pack(
-            0, 0, address, 0, 0, 0, 0, 0, 0, records.UNKNOWN, 0, 0, 4, 0, 0, *records.NO_OPERAND * 7
+            0, 0, address, 0, 0, 0, 0, 0, 0, records.UNKNOWN, 0, 0, 4, *records.NO_OPERAND * 7
         )
 
     def end(self, address: int) -> bytes:
         return self._pack(
-            0, 0, address, 0, 0, 0, 0, 0, 0, records.OFF_THE_CODE, 0, 0, 4, 0, 0, *records.NO_OPERAND * 7
+            0, 0, address, 0, 0, 0, 0, 0, 0, records.OFF_THE_CODE, 0, 0, 4, *records.NO_OPERAND * 7
         )
 
     def row(self, inst: Inst, op: Op) -> bytes:
@@ -198,7 +198,7 @@ class _Lowering:
         operands += [records.NO_OPERAND] * (7 - len(operands))
         flat = [value for each in operands for value in each]
         return self._pack(
-            0, 0, inst.address, flags, imm, *aux, op.index, len(sources), len(results), inst.size, 0, 0, *flat
+            0, 0, inst.address, flags, imm, *aux, op.index, len(sources), len(results), inst.size, *flat
         )
 
     def _target(self, address: int) -> int:

@@ -10,9 +10,9 @@ from portable.errors import CompileError
 
 ABI = 1
 
-# Inst: step, fn, address, flags, imm, aux[4], op, sources, results, length, size_hint, pad, then 2 + 5
+# Inst: step, fn, address, flags, imm, aux[4], op, sources, results, length, pad[3], then 2 + 5
 # operands of kind, mods, sel, type, index, pad, value.
-INST = struct.Struct("<QQQIi4IHBBBBH" + "BBBBHHQ" * 7)
+INST = struct.Struct("<QQQIi4IHBBB3x" + "BBBBHHQ" * 7)
 NO_OPERAND = (0, 0, 6, 0, 0, 0, 0)
 
 NONE, VGPR, SGPR, CONSTANT, NOTHING, SCC_BIT, VCCZ_BIT, EXECZ_BIT = range(8)

@@ -14,7 +14,7 @@
 #include <string.h>
 
 #define LANES 64
-#define ABI 1  // of everything that library.py mirrors; a mismatch is refused
+#define ABI 1  // of everything that records.py mirrors; a mismatch is refused
 
 typedef uint64_t mask64;
 
@@ -91,8 +91,7 @@ typedef struct Inst {
     uint16_t op;        // index into the table of all ops
     uint8_t sources, results;
     uint8_t length;     // bytes of machine code
-    uint8_t size_hint;
-    uint16_t pad;
+    uint8_t pad[3];
     Operand dst[2];
     Operand src[5];
 } Inst;
