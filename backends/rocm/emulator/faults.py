@@ -18,7 +18,9 @@ class CodeObjectError(EmulatorError, ValueError):
 
 class KernelFault(LaunchError, EmulatorError):
     """A launch did what a GPU might have hidden. Facts: kind, kernel, source ("file:line" or None),
-    instruction, pc, workgroup, wave, lane, address, detail; a fact that does not apply is None."""
+    inlined_at (the lines of the calls through which `source` was inlined, the innermost first; empty if
+    it was not), instruction, pc, workgroup, wave, lane, address, detail; any other fact that does not
+    apply is None."""
 
     KINDS = (
         "out-of-bounds",
@@ -36,9 +38,11 @@ class KernelFault(LaunchError, EmulatorError):
         assert kind in self.KINDS, kind
         names = ("source", "instruction", "pc", "workgroup", "wave", "lane", "address")
         facts = {name: where.get(name) for name in names}
+        facts["inlined_at"] = tuple(where.get("inlined_at") or ())
         place = []
         if facts["source"]:
             place.append(f"at {facts['source']}")
+            place += [f"inlined at {line}" for line in facts["inlined_at"]]
         if facts["instruction"]:
             place.append(
                 f"in `{facts['instruction']}`" + ("" if facts["pc"] is None else f" ({facts['pc']:#x})")

@@ -68,6 +68,11 @@ class _Ready:
         inst = self.program.instructions[index] if 0 <= index < len(self.program.instructions) else None
         return None if inst is None else self.lines.at(inst.address)
 
+    def chain(self, index: int) -> tuple[str, ...]:
+        """The source line, and those of the calls it was inlined through; empty if there is none."""
+        inst = self.program.instructions[index] if 0 <= index < len(self.program.instructions) else None
+        return () if inst is None else self.lines.chain(inst.address)
+
 
 class _aligned:
     """Bytes copied to memory aligned as a card would have it."""
@@ -293,17 +298,20 @@ def _fault(kernel: Kernel, prepared: _Ready, fault: records.Fault, names: list[s
 
     def where(found: re.Match[str]) -> str:
         index = int(found[1])
-        text, source = program.text(index), prepared.source(index)
-        return f"`{text}`" + (f" at {source}" if source else "")
+        text, chain = program.text(index), prepared.chain(index)
+        calls = ", ".join(f"inlined at {line}" for line in chain[1:])
+        return f"`{text}`" + (f" at {chain[0]}" if chain else "") + (f" ({calls})" if calls else "")
 
     detail = re.sub(r"@(\d+)", lambda found: names[int(found[1])], fault.detail.decode(errors="replace"))
     detail = re.sub(r"record (\d+)", where, detail)
     instruction = program.text(fault.inst) if fault.inst >= 0 else None
+    chain = prepared.chain(fault.inst)
     return KernelFault(
         records.FAULTS[fault.kind],
         kernel.name,
         detail,
-        source=prepared.source(fault.inst) if fault.inst >= 0 else None,
+        source=chain[0] if chain else None,
+        inlined_at=chain[1:],
         instruction=instruction,
         pc=fault.pc if fault.inst >= 0 else None,
         workgroup=tuple(fault.group),
