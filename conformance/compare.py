@@ -70,7 +70,8 @@ def _agreement(group: dict[str, Any], partner: dict[str, Any]) -> Agreement:
 
 
 def _failures(group: dict[str, Any]) -> dict[str, str]:
-    return {each["case"]: each["state"] for each in group["problems"] if each["state"] != "QualityWarning"}
+    passed = ("QualityWarning", "XPass")
+    return {each["case"]: each["state"] for each in group["problems"] if each["state"] not in passed}
 
 
 def report(one: dict[str, Any], other: dict[str, Any]) -> tuple[list[str], bool]:

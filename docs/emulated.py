@@ -15,8 +15,8 @@ DTYPES = ("bfloat16", "float16", "float32")
 
 WHY = {
     "gfx90a": "That card's 16-bit matrix instructions take subnormal inputs for zero, as AMD documents for\n"
-    "  MI200; the suite's normal data hold a few, which is enough for 1.2 units in the last place. torch on\n"
-    "  that card does the same. Known, not mended."
+    "  MI200; the suite's normal data hold a few, which cost up to 3.6 units in the last place. torch on\n"
+    "  that card does the same. Known (backends/rocm/known_failures.yaml), not mended."
 }
 
 HEAD = """# The ops on emulated AMD cards
