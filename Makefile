@@ -2,6 +2,7 @@
 # make test   the same set-up, then ruff, pyright and the tests
 # make lint   ruff and pyright alone
 # make docs   write docs/ops/<op>.md from the specs, and docs/errors.md
+# make mutants  every wrong kernel against the suite, and a thousand seeds of right ones (minutes)
 # make clean  remove what these made
 #
 # Needs Python 3.10 to 3.13 and make; no GPU, no root. Another interpreter: make PYTHON=python3.12 test
@@ -12,7 +13,7 @@ JOBS ?= 2
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test lint docs clean
+.PHONY: demo test lint docs mutants clean
 .DELETE_ON_ERROR:
 
 # An AMD card that is not there is emulated, which takes a compiler.
@@ -31,6 +32,9 @@ lint: $(VENV)/installed-test
 
 docs: $(VENV)/installed
 	$(BIN)/python docs/generate.py
+
+mutants: $(VENV)/installed-test
+	PORTABLE_MUTANTS=all $(BIN)/pytest -n $(JOBS) tests/conformance/test_mutants.py
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 10) <= v < (3, 14) else \

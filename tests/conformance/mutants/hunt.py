@@ -1,0 +1,163 @@
+"""Puts a mutant in the place of its implementation and runs the suite's own cases until one rejects it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import importlib
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import portable
+from portable import build, catalog, choose, dispatch, machine
+from portable.conformance import behaviour, oracle, runner
+from portable.conformance.cases import Case, cases
+
+from .registry import Mutant
+from .tools import right
+
+__all__ = ["Kill", "hunt", "in_place", "judge", "right", "runner", "suite"]
+
+BEHAVIOURS = ("rows_alone", "two_threads", "autograd")
+KERNELS = catalog.kernel_roots()[0]
+
+
+@dataclass(frozen=True)
+class Kill:
+    """The first case that rejected a mutant, and in which state; no case where it survived.
+
+    `asked` counts the cases that ran until then, `tier` says where the case stands. A survivor that got a
+    warning names its first one: it was seen, but a warning conforms.
+    """
+
+    mutant: Mutant
+    case: str = ""
+    state: str = "survived"
+    message: str = ""
+    tier: str = ""
+    asked: int = 0
+
+    @property
+    def killed(self) -> bool:
+        return self.state not in ("survived", "QualityWarning")
+
+
+@functools.cache
+def suite(op: str) -> tuple[tuple[str, Case], ...]:
+    """The cases of the smoke tier, then the rest of the core tier."""
+    spec = catalog.spec(op)
+    first = cases(spec, "smoke")
+    return tuple(
+        [("smoke", case) for case in first]
+        + [("core", case) for case in cases(spec, "core") if case not in set(first)]
+    )
+
+
+@functools.lru_cache(maxsize=400)
+def question(case: Case) -> oracle.Question:
+    return oracle.ask(case, catalog.spec(case.op))
+
+
+def hunt(mutant: Mutant) -> Kill:
+    """Run the suite against `mutant`. The right implementation is back in its place afterwards."""
+    with in_place(mutant):
+        return _first_rejection(mutant)
+
+
+def judge(mutant: Mutant, case: Case) -> runner.Result:
+    """One case on what now stands for the mutant's implementation."""
+    return runner.run_case(question(case), mutant.impl, runner.torch_device())
+
+
+def _first_rejection(mutant: Mutant) -> Kill:
+    device = runner.torch_device()
+    noticed, asked = Kill(mutant), 0
+    for tier, case in suite(mutant.op):
+        result = judge(mutant, case)
+        asked += 1
+        if not result.conforms:
+            return Kill(mutant, case.id, result.state, result.message, tier, asked)
+        if result.state == "QualityWarning" and not noticed.case:
+            noticed = Kill(mutant, case.id, result.state, result.message, tier, asked)
+    for name in BEHAVIOURS[: 1 if mutant.arch else None]:
+        result = behaviour.run(behaviour.Behaviour(mutant.op, name), mutant.impl, device)
+        asked += 1
+        if not result.conforms:
+            return Kill(mutant, result.case.id, result.state, result.message, "behaviour", asked)
+    return dataclasses.replace(noticed, asked=asked)
+
+
+@contextlib.contextmanager
+def in_place(mutant: Mutant) -> Iterator[None]:
+    """The mutant runs wherever its implementation would; afterwards the right one does."""
+    with contextlib.ExitStack() as stack:
+        before = machine._selection
+        stack.callback(machine.reset, before)
+        machine.reset(machine.Selection({"cpu": _backend(mutant.arch)}, {}))
+        if mutant.kind == "torch":
+            stack.enter_context(mock.patch.object(choose, "entry_function", _answering(mutant)))
+        elif mutant.kind == "call":
+            assert mutant.function is not None
+            wrapped = functools.partial(mutant.function, getattr(portable, mutant.op))
+            stack.enter_context(mock.patch.object(portable, mutant.op, wrapped, create=True))
+        else:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="mutant-"))
+            _substitute(mutant, Path(folder), stack)
+        dispatch.forget()
+        yield
+
+
+def _backend(arch: str) -> Any:
+    vendors = catalog.vendors()
+    if not arch:
+        return machine.backend_class("cpu")(vendors["cpu"])
+    from portable.backends.rocm.emulator.card import EmulatedRocmBackend
+
+    return EmulatedRocmBackend(vendors["rocm"], arch)
+
+
+def _answering(mutant: Mutant) -> Any:
+    """`choose.entry_function` with the mutant for its op's torch implementation."""
+    entry = next(each.entry for each in catalog.spec(mutant.op).implementations if each.name == mutant.impl)
+    real = choose.entry_function
+    return lambda implementation: mutant.function if implementation.entry == entry else real(implementation)
+
+
+def _substitute(mutant: Mutant, folder: Path, stack: contextlib.ExitStack) -> None:
+    """A changed copy of kernels/ in `folder`, and the compilers made to read that."""
+    for file in KERNELS.rglob("*"):
+        if file.suffix in (".cu", ".hip", ".h", ".py"):
+            copy = folder / file.relative_to(KERNELS)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_bytes(file.read_bytes())
+    for edit in mutant.edits:
+        text = (folder / edit.file).read_text()
+        if text.count(edit.old) != edit.times:
+            raise ValueError(f"{mutant.id}: {edit.file} has {edit.old!r} {text.count(edit.old)} times")
+        (folder / edit.file).write_text(text.replace(edit.old, edit.new))
+    changed = {KERNELS / edit.file: folder / edit.file for edit in mutant.edits}
+    real_entry, real_build = choose.entry_function, build._build_native
+
+    def entry_function(implementation: Any) -> Any:
+        """Plans in Triton hold the function itself: the changed module's."""
+        entry = implementation.entry
+        file = changed.get(entry.file.resolve())
+        if file is None:
+            return real_entry(implementation)
+        return catalog.load_entry(dataclasses.replace(entry, file=file))
+
+    def build_native(kernel: Any, backend: Any, device: Any) -> Any:
+        source = folder / kernel.source.resolve().relative_to(KERNELS)
+        return real_build(dataclasses.replace(kernel, source=source), backend, device)
+
+    compiler = importlib.import_module("portable.backends.rocm.compile")
+    stack.enter_context(mock.patch.object(compiler, "_KERNELS", folder))
+    stack.enter_context(mock.patch.object(choose, "entry_function", entry_function))
+    stack.enter_context(mock.patch.object(build, "_build_native", build_native))
+    build.forget()
+    stack.callback(build.forget)

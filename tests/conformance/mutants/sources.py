@@ -1,0 +1,131 @@
+"""Real HIP and Triton kernels with one line changed, run on emulated cards."""
+
+from __future__ import annotations
+
+from .registry import Edit, source
+
+ROWS = "_common/rows.h"
+TILES = "matmul/hip_tiles.h"
+MFMA = "matmul/mfma.hip"
+WMMA = "matmul/wmma.hip"
+SOFTMAX = "softmax/softmax.cu"
+TRITON_SOFTMAX = "softmax/triton_impl.py"
+TRITON_MATMUL = "matmul/triton_impl.py"
+
+HALF_WAVE = Edit(ROWS, "(LANES < WARP ? LANES : WARP)", "(LANES < 32 ? LANES : 32)")
+NO_BARRIER = Edit(ROWS, "        barrier();\n", "")
+
+source("softmax", "native", "gfx942", "reduction over 32 lanes of a wave of 64", HALF_WAVE)
+source("rms_norm", "native", "gfx942", "reduction over 32 lanes of a wave of 64", HALF_WAVE)
+source("softmax_backward", "native", "gfx942", "reduction over 32 lanes of a wave of 64", HALF_WAVE)
+source("softmax", "native", "gfx942", "barrier missing between the waves' partial results", NO_BARRIER)
+source("layer_norm", "native", "gfx942", "barrier missing between the waves' partial results", NO_BARRIER)
+source("rms_norm", "native", "gfx1100", "barrier missing between the waves' partial results", NO_BARRIER)
+source(
+    *("softmax", "native", "gfx942", "LDS of the maximum used again for the sum, no barrier between"),
+    Edit(SOFTMAX, "(sum, partial_sum)", "(sum, partial_max)", 2),
+)
+source(
+    *("softmax", "native", "gfx942", "rows beyond the last are not masked"),
+    Edit(SOFTMAX, "const int count = row < rows ? length : 0;", "const int count = length;", 2),
+)
+source(
+    *("softmax", "native", "gfx942", "one column past the row read"),
+    Edit(ROWS, "if (column + i < length) held.insert", "if (column + i <= length) held.insert"),
+)
+source(
+    *("softmax", "native", "gfx942", "one column past the row written"),
+    Edit(ROWS, "if (column + i < length) address[i] =", "if (column + i <= length) address[i] ="),
+)
+source(
+    *("rms_norm", "native", "gfx942", "eps outside the root"),
+    Edit("rms_norm/rms_norm.cu", "math_rsqrt(div_rn(sum[0], static_cast<float>(length)) + eps)",
+         "1.0f / (1.0f / math_rsqrt(div_rn(sum[0], static_cast<float>(length))) + eps)", 2),
+)  # fmt: skip
+source(
+    *("swiglu", "native", "gfx942", "gate and up swapped"),
+    Edit("swiglu/swiglu.cu", "return g * sigmoid(g).value * held_up[c][i];",
+         "return g * sigmoid(held_up[c][i]).value * held_up[c][i];"),
+)  # fmt: skip
+source(
+    *("matmul", "mfma", "gfx942", "accumulators written in another layout"),
+    Edit(MFMA, "group * 8 + part * 4", "group * 4 + part * 16"),
+)
+source(
+    *("matmul", "mfma", "gfx942", "upper half of the wave computes what the lower does"),
+    Edit(MFMA, "part = thread_x() % 64 / 32;", "part = 0;"),
+)
+source(
+    *("matmul", "mfma", "gfx942", "operands given to the instruction in the wrong order"),
+    Edit(MFMA, "multiply<T>(right[j], left[i], sums[i][j])", "multiply<T>(left[i], right[j], sums[i][j])"),
+)
+source(
+    *("matmul", "mfma", "gfx942", "tail of K not masked"),
+    Edit(TILES, "if (k < here) {", "if (true) {"),
+    Edit(TILES, "const bool real = k_of(i) + k < left;", "const bool real = true;"),
+)
+source(
+    *("matmul", "mfma", "gfx942", "one row past the end written"),
+    Edit(TILES, "if (m >= c.M || n >= c.N) {", "if (m > c.M || n >= c.N) {"),
+)
+source(
+    *("matmul", "mfma", "gfx942", "rows past the end read"),
+    Edit(TILES, "const int line = least(first + row + i * STEP, matrix.lines - 1);",
+         "const int line = first + row + i * STEP;"),
+)  # fmt: skip
+source(
+    *("matmul", "mfma", "gfx942", "LDS written with another permutation than it is read"),
+    Edit(TILES, "Lds<ROWS>::offset(row + i * STEP, chunk)", "Lds<ROWS>::offset(row + i * STEP, chunk ^ 1)"),
+)
+source(
+    *("matmul", "mfma", "gfx942", "barrier missing in the loop over K"),
+    Edit(TILES, "b_mover.store(next + Lds<TILE_M>::BYTES);\n            lds_barrier();",
+         "b_mover.store(next + Lds<TILE_M>::BYTES);"),
+)  # fmt: skip
+source(
+    *("matmul", "mfma", "gfx942", "one stage of LDS for both tiles"),
+    Edit(TILES, "stage ^= 1;", ""),
+)
+source(
+    *("matmul", "mfma", "gfx942", "result truncated, not rounded"),
+    Edit(TILES, "packed.w[i / 2] = pack2<T>(finish(sums[i], bias[i]), finish(sums[i + 1], bias[i + 1]));",
+         "packed.w[i / 2] = __builtin_bit_cast(uint32_t, finish(sums[i], bias[i])) >> 16 | "
+         "(__builtin_bit_cast(uint32_t, finish(sums[i + 1], bias[i + 1])) & 0xffff0000u);"),
+)  # fmt: skip
+source(
+    *("linear", "mfma", "gfx942", "bias of a run's first column for all of it"),
+    Edit(TILES, "bias_at(c.bias, least(n + i, c.N - 1))", "bias_at(c.bias, least(n, c.N - 1))"),
+)
+source(
+    *("matmul", "simt", "gfx942", "barrier missing in the loop over K"),
+    Edit("matmul/simt.cu", "        barrier();\n        const bool more", "        const bool more"),
+)
+source(
+    *("matmul", "wmma", "gfx1100", "halves of the wave not exchanged"),
+    Edit(WMMA, "run[2 * i + 1] = part == 0 ? other : mine;", "run[2 * i + 1] = part == 0 ? mine : other;"),
+)
+source(
+    *("matmul", "wmma", "gfx1100", "one row past the end written"),
+    Edit(TILES, "if (m >= c.M || n >= c.N) {", "if (m > c.M || n >= c.N) {"),
+)
+source(
+    *("softmax", "triton", "gfx942", "masked lanes hold 0, not -inf"),
+    Edit(TRITON_SOFTMAX, 'mask=mask, other=-float("inf")', "mask=mask, other=0.0"),
+)
+source(
+    *("softmax", "triton", "gfx942", "rows beyond the last are not masked"),
+    Edit(TRITON_SOFTMAX, "mask = (row < count)[:, None] & (col", "mask = (row <= count)[:, None] & (col", 2),
+)
+source(
+    *("softmax", "triton", "gfx1100", "maximum not subtracted"),
+    Edit(TRITON_SOFTMAX, "exp_nonpositive(x - tl.max(x, axis=1, keep_dims=True))", "tl.exp(x)"),
+)
+source(
+    *("matmul", "triton", "gfx942", "one k too many"),
+    Edit(TRITON_MATMUL, "(offs_k < K - k)", "(offs_k <= K - k)", 2),
+)
+source(
+    *("matmul", "triton", "gfx942", "accumulates in bfloat16"),
+    Edit(TRITON_MATMUL, "total = tl.dot(a, b, total, input_precision=PRECISION)",
+         "total = tl.dot(a, b, total, input_precision=PRECISION).to(tl.bfloat16).to(tl.float32)"),
+)  # fmt: skip

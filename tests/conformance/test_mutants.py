@@ -1,0 +1,60 @@
+"""The judge is judged: wrong kernels are rejected by a case of the suite, right ones by none.
+
+A sample of both; `make mutants` (PORTABLE_MUTANTS=all) runs all of them. docs/mutants.md has the table.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from .mutants import catalogue, hunt, orders
+
+ALL = os.environ.get("PORTABLE_MUTANTS") == "all"
+SEEDS = 1000 if ALL else 60
+CHUNK = 20
+
+
+@pytest.mark.parametrize(
+    "mutant", catalogue.every() if ALL else catalogue.sample(), ids=lambda each: each.id.replace(" ", "-")
+)
+def test_a_mutant_is_rejected(mutant):
+    if mutant.arch:
+        pytest.importorskip("ziglang")
+        pytest.importorskip("elftools")
+        pytest.importorskip("triton")
+    kill = hunt.hunt(mutant)
+    if mutant.id in catalogue.SURVIVORS:
+        assert not kill.killed, f"{kill.case} rejects it now: take it off catalogue.SURVIVORS"
+        pytest.xfail(catalogue.SURVIVORS[mutant.id])
+    assert kill.killed, f"survived all of {kill.asked} cases"
+    assert kill.state in hunt.runner.STATES and kill.message
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
+def test_right_computations_pass_in_any_order(first):
+    wrong = [
+        f"{each.case}, {each.order}: {each.verdict}"
+        for seed in range(first, first + CHUNK)
+        for each in orders.judged(seed)
+        if each.verdict.state != "Pass"
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_catalogue_is_whole():
+    names = [each.id for each in catalogue.every()]
+    assert len(names) == len(set(names)) >= 40
+    assert {"gfx942", "gfx1100"} <= {each.arch for each in catalogue.every()}
+    assert set(catalogue.SURVIVORS) <= set(names)
+
+
+def test_the_right_implementation_is_back():
+    """A mutant leaves nothing behind: the same cases pass before and after it."""
+    mutant = next(each for each in catalogue.every() if each.id == "softmax: wrong axis")
+    kill = hunt.hunt(mutant)
+    case = next(case for _, case in hunt.suite("softmax") if case.id == kill.case)
+    right = catalogue.Mutant("softmax", "none", "torch", hunt.right("softmax"))
+    with hunt.in_place(right):
+        assert hunt.judge(right, case).state == "Pass"
