@@ -50,7 +50,6 @@ static int check_all_lanes(Wave *w, const Inst *in) {
 
 static int s_barrier(Wave *w, const Inst *in) {
     if (check_all_lanes(w, in)) return STOP;
-    w->barriers++;
     w->state = WAITING;
     return YIELD;
 }
@@ -64,7 +63,6 @@ static int s_barrier_signal(Wave *w, const Inst *in) {
 static int s_barrier_wait(Wave *w, const Inst *in) {
     if (!w->barrier_pending) return fault(w, in, F_BARRIER, -1, ~0ull, "a wave waits at a barrier that it has not signalled");
     w->barrier_pending = 0;
-    w->barriers++;
     w->state = WAITING;
     return YIELD;
 }

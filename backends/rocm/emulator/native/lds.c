@@ -320,9 +320,6 @@ INLINE int put_kind(Wave *w, const Inst *in, enum Kind k, mask64 m, const uint64
 }
 
 // For other files: the same with the kind known only at run time.
-#define ALL_KINDS(X)                                                                                             \
-    X(K_U8) X(K_I8) X(K_U16) X(K_I16) X(K_D16_U8) X(K_D16_I8) X(K_D16) X(K_HI_U8) X(K_HI_I8) X(K_HI) X(K_B32)     \
-    X(K_B64) X(K_B96) X(K_B128)
 int lds_load(Wave *w, const Inst *in, enum Kind k, mask64 m, const uint64_t *at, uint32_t *to, mask64 *lo, mask64 *hi) {
     switch (k) {
 #define CASE(kind) case kind: return load_kind(w, in, kind, m, at, to, lo, hi);

@@ -15,6 +15,10 @@ enum Kind {
     K_HI_U8, K_HI_I8, K_HI,           // the same of the upper half; stores: the byte or half from bit 16
     K_B32, K_B64, K_B96, K_B128,
 };
+// Every kind, for a switch that makes it a constant.
+#define ALL_KINDS(X)                                                                                             \
+    X(K_U8) X(K_I8) X(K_U16) X(K_I16) X(K_D16_U8) X(K_D16_I8) X(K_D16) X(K_HI_U8) X(K_HI_I8) X(K_HI) X(K_B32)     \
+    X(K_B64) X(K_B96) X(K_B128)
 
 INLINE int kind_bytes(enum Kind k) {
     switch (k) {

@@ -82,7 +82,6 @@ static void start_wave(Wave *w, Group *g, uint32_t number) {
     w->lanes = launch->wave_size;
     w->full = w->lanes == 64 ? ~0ull : 0xffffffffull;
     w->executed = 0;
-    w->barriers = 0;
     w->barrier_pending = 0;
     w->state = RUNNING;
     w->group = g;

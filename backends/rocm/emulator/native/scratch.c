@@ -64,9 +64,6 @@ INLINE int write_kind(Wave *w, const Inst *in, enum Kind k, mask64 m, const uint
     return GO;
 }
 
-#define ALL_KINDS(X)                                                                                             \
-    X(K_U8) X(K_I8) X(K_U16) X(K_I16) X(K_D16_U8) X(K_D16_I8) X(K_D16) X(K_HI_U8) X(K_HI_I8) X(K_HI) X(K_B32)     \
-    X(K_B64) X(K_B96) X(K_B128)
 int scratch_read(Wave *w, const Inst *in, enum Kind k, mask64 m, const uint64_t *at, uint32_t *to, mask64 *lo, mask64 *hi) {
     switch (k) {
 #define CASE(kind) case kind: return read_kind(w, in, kind, m, at, to, lo, hi);

@@ -206,7 +206,6 @@ typedef struct Wave {
     mask64 full;                     // all lanes of the wave size
     mask64 launched;                 // lanes that exist: the last wave of a block may be partial
     uint64_t executed, budget;
-    uint32_t barriers;               // how many it has passed or waits at
     int state;                       // RUNNING, WAITING at a barrier, ENDED
     int barrier_pending;             // gfx12: signalled, not yet waited
     struct Group *group;
