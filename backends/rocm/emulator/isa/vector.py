@@ -46,6 +46,8 @@ def short(isa: Isa, code: memoryview, offset: int, address: int, w: int) -> Inst
                 s0, s1, sdst = _sdwa(isa, form, extension, s1, fields)
             else:
                 s0 = _dpp(s0, extension, fields, True)
+            if "L" in op.src or LITERAL in (s0, s1):  # the dword that follows is taken
+                raise _refused(isa, op, address, "literal beside SDWA or DPP")
         else:
             s0 = isa.source[s0]
             if s0 == LITERAL or "L" in op.src:
