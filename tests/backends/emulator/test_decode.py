@@ -502,6 +502,7 @@ def test_cut_short_is_an_error_at_every_length(arch):
 @given(st.sampled_from(ARCHS), st.binary(min_size=0, max_size=20), st.integers(0, 63) | st.none())
 @example("gfx950", struct.pack("<4I", 0xD3AC0000, 0, 0xD3AD0000, 0), None)
 @example("gfx1100", struct.pack("<3I", 0xFFFFFFFF, 0xFFFFFFFF, 0xFFFFFFFF), None)
+@example("gfx1201", b"\x00\x00\x00\xc4\x00\xa2\x01" + bytes(5), None)  # a descriptor beyond the registers
 @example("gfx90a", b"\xf9\x00\x00\x02\x00\x00\x00\x00", 11)  # v_madmk_f32 with SDWA's marker
 @example("gfx90a", struct.pack("<2I", 0x020000F9, 0x068600FF | 1 << 23), None)  # a literal inside SDWA
 def test_random_bytes_decode_or_are_refused(arch, code, top):

@@ -225,5 +225,9 @@ def buffer12(isa: Isa, code: memoryview, offset: int, address: int, w: int) -> I
     if form == "MTBUF":
         fields["format"] = middle >> 23 & 0x7F
     vaddr = VGPR + (last & 0xFF) if middle >> 30 else NULL
-    operands = (vaddr, middle >> 9 & 0x1FF, isa.scalar[w & 0x7F])
+    descriptor = middle >> 9 & 0x1FF
+    if descriptor > 127:  # the field has nine bits, the scalar registers seven
+        what = f"{isa.target}: {op.name} at {address:#x}"
+        raise CodeObjectError(f"{what}: its descriptor is no scalar register", address=address)
+    operands = (vaddr, descriptor, isa.scalar[w & 0x7F])
     return _buffer(op, form, address, 12, fields, VGPR + (middle & 0xFF), operands)
