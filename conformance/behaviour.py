@@ -6,7 +6,10 @@ failure, `NotHere` a reason why the machine cannot ask. They run pinned, on ever
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import contextlib
+import mmap
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass
@@ -15,12 +18,20 @@ from typing import Any
 import torch
 
 import portable
-from portable import catalog
-from portable.conformance.cases import input_shapes, make_shape, required_params
+from portable import catalog, dispatch, errors
+from portable.conformance import exact, oracle
+from portable.conformance.bad_calls import MISSING, BadCall, bad_calls
+from portable.conformance.cases import Case, Shape, input_shapes, make_shape, required_params
 from portable.conformance.runner import Result, classify
 from portable.spec import Spec
 
 Call = Callable[[dict[str, Any]], tuple[torch.Tensor, ...]]
+"""The op with its required parameters; takes further arguments by name, and returns all outputs."""
+
+Types = Mapping[str, str]
+
+FAR_ROWS = 64
+FAR = 1 << 31
 
 
 class NotHere(Exception):
@@ -28,18 +39,48 @@ class NotHere(Exception):
 
 
 def sample(
-    spec: Spec, device: torch.device, lead: int = 48, size: int = 256, seed: int = 0
+    spec: Spec,
+    device: torch.device,
+    lead: int = 48,
+    size: int = 256,
+    seed: int = 0,
+    types: Types | None = None,
+    absent: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """N(0, 1) tensors of the spec's first row of types, every axis of one size."""
-    leading: Any = (lead,) if spec.leading == "same" else ()
-    shape = make_shape(spec, dict.fromkeys(spec.axes, size), leading, required_params(spec)[0], ())
+    """N(0, 1) tensors of one row of types (the spec's first), every axis of one size."""
     generator = torch.Generator().manual_seed(seed)
-    row = spec.types[0]
+    row = types or spec.types[0]
     made: dict[str, Any] = dict.fromkeys(spec.inputs)
-    for name, own in input_shapes(spec, shape).items():
+    for name, own in input_shapes(spec, _shape(spec, lead, size, absent)).items():
         dtype = getattr(torch, row.get(spec.inputs[name].dtype, spec.inputs[name].dtype))
         made[name] = torch.randn(own, generator=generator).to(dtype).to(device)
     return made
+
+
+def _shape(spec: Spec, lead: int, size: int, absent: Sequence[str]) -> Shape:
+    leading: Any = (lead,) if spec.leading == "same" else ()
+    return make_shape(spec, dict.fromkeys(spec.axes, size), leading, required_params(spec)[0], absent)
+
+
+def in_types(spec: Spec, ask: Callable[[Types], str | None], both: bool = True) -> str | None:
+    """`ask` in the spec's first row of types and in float32 alone, where a last bit is not rounded away;
+    in the second only if the first is refused, where not `both`. Raises PinError if both are."""
+    wide = [row for row in spec.types[1:] if set(row.values()) == {"float32"}]
+    refusals = []
+    rows = [spec.types[0], *wide[:1]]
+    for row in rows:
+        try:
+            wrong = ask(row)
+        except errors.PinError as refusal:
+            refusals.append(refusal)
+            continue
+        if wrong:
+            return f"in {next(iter(row.values()))}, {wrong}"
+        if not both:
+            return None
+    if len(refusals) == len(rows):
+        raise refusals[0]
+    return None
 
 
 def same(one: tuple[torch.Tensor, ...], two: tuple[torch.Tensor, ...]) -> bool:
@@ -110,34 +151,143 @@ def rows_alone(call: Call, spec: Spec, device: torch.device) -> str | None:
     """A row gives the same bits alone and in a batch."""
     if spec.leading != "same" or spec.cost.peak != "vector":
         raise NotHere("the op does not work row by row")
-    tensors = sample(spec, device)
-    whole = call(tensors)
-    for row in (0, 7, 47):
-        alone = call({
-            n: t if t is None or not spec.inputs[n].leading else t[row : row + 1] for n, t in tensors.items()
-        })  # fmt: skip
-        for field, one, many in zip(spec.outputs.values(), alone, whole, strict=True):
-            if field.leading and not torch.equal(one[0], many[row]):
-                return f"row {row} alone differs from row {row} in a batch of 48"
-    return None
+
+    def ask(types: Types) -> str | None:
+        tensors = sample(spec, device, types=types)
+        whole = call(tensors)
+        for row in (0, 7, 47):
+            alone = call({
+                n: t if t is None or not spec.inputs[n].leading else t[row : row + 1]
+                for n, t in tensors.items()
+            })  # fmt: skip
+            for field, one, many in zip(spec.outputs.values(), alone, whole, strict=True):
+                if field.leading and not torch.equal(one[0], many[row]):
+                    return f"row {row} alone differs from row {row} in a batch of 48"
+        return None
+
+    return in_types(spec, ask)
 
 
 def beyond_2_31(call: Call, spec: Spec, device: torch.device) -> str | None:
-    """Rows that lie more than 2^31 elements apart."""
-    if spec.leading != "same":
-        raise NotHere("asked of ops over rows")
-    if device.type == "cpu" or torch.cuda.mem_get_info(device)[0] < 60 << 30:
-        raise NotHere("needs 60 GB of device memory")
-    tensors = sample(spec, device, lead=3)
-    expected = call(tensors)
-    stride = (1 << 30) + 256
-    far, buffers = dict(tensors), []
-    for name, tensor in tensors.items():
-        if tensor is not None and spec.inputs[name].leading:
-            buffers.append(torch.empty(2 * stride + tensor.shape[-1], dtype=tensor.dtype, device=device))
-            far[name] = buffers[-1].as_strided(tensor.shape, (stride, 1))
-            far[name].copy_(tensor)
-    return None if same(call(far), expected) else "rows beyond 2^31 elements are read wrongly"
+    """Operands whose last element lies more than 2^31 elements behind their first, without the memory
+    between: the CPU maps pages that are touched, a card of 6 GB free memory holds them all."""
+
+    def ask(row: Types) -> str | None:
+        tensors = sample(spec, device, lead=FAR_ROWS, size=FAR_ROWS, types=row)
+        expected = call(tensors)
+        wide = [name for name, t in tensors.items() if t is not None and t.dim() > 1 and len(t) == FAR_ROWS]
+        if not wide:
+            raise NotHere("the op has no operand of rows")
+        dtype = tensors[wide[0]].dtype
+        apart = -(-FAR // (FAR_ROWS - 1) // 512) * 512
+        buffer = _vast(apart * (FAR_ROWS - 1) + 512 * len(wide), dtype, device)
+        far = dict(tensors)
+        for place, name in enumerate(name for name in wide if tensors[name].dtype == dtype):
+            far[name] = buffer.as_strided(tensors[name].shape, (apart, 1), 512 * place)
+            far[name].copy_(tensors[name])
+        return None if same(call(far), expected) else "elements beyond 2^31 are read wrongly"
+
+    return in_types(spec, ask, both=False)
+
+
+def _vast(count: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """`count` elements that nothing has touched."""
+    size = count * dtype.itemsize
+    if device.type != "cpu":
+        if torch.cuda.mem_get_info(device)[0] < size * 1.25:
+            raise NotHere(f"needs {size * 1.25 / 2**30:.0f} GB of free device memory")
+        return torch.empty(count, dtype=dtype, device=device)
+    if sys.platform == "win32" or sys.maxsize < FAR * 4:
+        raise NotHere("the system maps no memory before it is touched")
+    lazy = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
+    try:
+        pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | lazy)
+    except (OSError, ValueError) as error:
+        raise NotHere(f"the system maps no {size / 2**30:.0f} GB of address space: {error}") from error
+    if hasattr(mmap, "MADV_NOHUGEPAGE"):
+        with contextlib.suppress(OSError):  # a kernel without huge pages
+            pages.madvise(mmap.MADV_NOHUGEPAGE)
+    return torch.frombuffer(pages, dtype=dtype)
+
+
+def scaling(call: Call, spec: Spec, device: torch.device) -> str | None:
+    """An input times a power of two multiplies, bit for bit, every output that the float64 reference
+    multiplies, and leaves alone what the reference leaves alone."""
+    optional = [(each.name,) for each in spec.inputs.values() if each.optional]
+    asked = 0
+
+    def ask(row: Types) -> str | None:
+        nonlocal asked
+        for absent in [(), *optional]:
+            tensors = sample(spec, device, lead=17, size=64, types=row, absent=absent)
+            wide = {n: t.cpu().to(torch.float64) for n, t in tensors.items() if t is not None}
+            case = Case(spec.op, tuple(row.items()), _shape(spec, 17, 64, absent))
+
+            def evaluate(given: Mapping[str, Any], case: Case = case) -> dict[str, torch.Tensor]:
+                return oracle.reference(case, spec, {**dict.fromkeys(spec.inputs), **given})
+
+            rules = exact.degrees(evaluate, wide, evaluate(wide))
+            if not any(1 in rule.values() for rule in rules.values()):
+                continue
+            asked += 1
+            before = dict(zip(spec.outputs, call(tensors), strict=True))
+            for name in wide:
+                for factor in exact.FACTORS:
+                    scaled = call({**tensors, name: tensors[name] * factor})
+                    for output, got in zip(spec.outputs, scaled, strict=True):
+                        degree = rules[output][name]
+                        if degree is not None and not torch.equal(got, before[output] * factor**degree):
+                            follows = f"{output} times {factor:g}" if degree else f"the same {output}"
+                            return f"{name} times {factor:g} does not give {follows}"
+        return None
+
+    wrong = in_types(spec, ask)
+    if not asked:
+        raise NotHere("no input of the op scales its outputs")
+    return wrong
+
+
+def bad_arguments(call: Call, spec: Spec, device: torch.device) -> str | None:
+    """What the spec does not allow is refused with the documented error, before any kernel runs."""
+
+    def ask(row: Types) -> str | None:
+        good = {**sample(spec, device, lead=5, size=16, types=row), **required_params(spec)[0]}
+        call(good)
+        return next(filter(None, (_refused(call, spec, bad) for bad in bad_calls(spec, good))), None)
+
+    return in_types(spec, ask, both=False)
+
+
+def _refused(call: Call, spec: Spec, bad: BadCall) -> str | None:
+    """None where the call raises what it must, else what it did."""
+    with _launches() as ran:
+        try:
+            call(bad.arguments)
+        except bad.error as error:
+            if f"portable.{spec.op}" not in str(error):
+                return f"{bad.what}: the error does not name the op: {error}"
+        except Exception as error:
+            return f"{bad.what}: expected {bad.error.__name__}, got {type(error).__name__}: {error}"
+        else:
+            return f"{bad.what}: the call was taken, expected {bad.error.__name__}"
+    return f"{bad.what}: a kernel ran before {bad.error.__name__} was raised" if ran else None
+
+
+@contextlib.contextmanager
+def _launches() -> Iterator[list[str]]:
+    """The ops that came as far as their launches meanwhile."""
+    ran: list[str] = []
+    right = dispatch.Prepared.__call__
+
+    def noted(self: dispatch.Prepared, inputs: Sequence[Any], out: Any) -> Any:
+        ran.append("launch")
+        return right(self, inputs, out)
+
+    dispatch.Prepared.__call__ = noted
+    try:
+        yield ran
+    finally:
+        dispatch.Prepared.__call__ = right
 
 
 def compiled(call: Call, spec: Spec, device: torch.device) -> str | None:
@@ -173,8 +323,10 @@ CASES: dict[str, Callable[[Call, Spec, torch.device], str | None]] = {
     "beyond_2_31": beyond_2_31,
     "compiled": compiled,
     "autograd": autograd_runs,
+    "scaling": scaling,
+    "bad_arguments": bad_arguments,
 }
-_NEEDS_GPU = {"other_stream", "graph_capture", "other_device", "beyond_2_31"}
+_NEEDS_GPU = {"other_stream", "graph_capture", "other_device"}
 
 
 @dataclass(frozen=True)
@@ -207,11 +359,15 @@ def run(case: Behaviour, impl: str, device: torch.device) -> Result:
     params = dict(required_params(spec)[0])
 
     def call(tensors: dict[str, Any]) -> tuple[torch.Tensor, ...]:
-        result = function(**tensors, **params)
+        arguments = {**params, **tensors}
+        result = function(**{name: value for name, value in arguments.items() if value is not MISSING})
         return result if isinstance(result, tuple) else (result,)
 
     if case.name in _NEEDS_GPU and device.type == "cpu":
         return Result(case, impl, "NotSupported", "needs a GPU")
+    implementation = spec.implementation(impl)
+    if case.name == "rows_alone" and implementation is not None and not implementation.batch_invariant:
+        return Result(case, impl, "NotSupported", "its spec says that it is not batch invariant")
     try:
         with portable.using(**{case.op: impl}):
             wrong = CASES[case.name](call, spec, device)

@@ -1,43 +1,62 @@
-"""Times an op's bench cases on a GPU against torch's own function, a copy and the measured roof."""
+"""Times an op's bench cases on a GPU against its baselines, a copy and the measured roof.
+
+An entry of the record is one case on one pinned implementation. Its `vs` holds, per baseline, the median
+of the baseline's time over ours in the same turn and a 95 % bootstrap interval: above 1 ours is faster.
+`of_roof` is the least time that the measured roof allows over the time taken.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 import portable
 from portable import catalog, errors, machine
-from portable.conformance import timing
+from portable.conformance import baselines, stats, timing
 from portable.conformance.cases import Case, input_shapes, leading_size, make_shape, required_params
 from portable.conformance.inputs import DTYPES
 from portable.conformance.runner import implementations
 from portable.spec import Spec
 
-BASELINE = "baseline"
-"""What a user of torch alone would call, as the spec's cost names it; else torch's implementation."""
+ABOVE_ROOF = 1.10
+"""Beyond this share of the measured roof the measurement, or the count of bytes or flops, is wrong: the
+roof is itself a measurement, so a kernel may lie a few percent above it."""
+
+SLOWER = 0.9
+"""An implementation whose speed surely (by the high end of the interval) lies below this share of torch's
+is a PerfWarning."""
+
+BASELINE = "baseline "
+"""Put before a baseline's name among the candidates: an implementation may be called torch too."""
+
+Entry = dict[str, Any]
+Call = Callable[[Any], object]
+Failed = Callable[[str, str, Exception], None]
 
 
 def bench(
     ops: Sequence[str],
     impls: Sequence[str] | None,
     device: torch.device,
-    progress: Callable[[dict[str, Any]], None] | None = None,
-) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    progress: Callable[[Entry], None] | None = None,
+    failed: Failed | None = None,
+) -> tuple[list[Entry], dict[str, Any]]:
     """Every bench case of every op in its first 16-bit type and in float32.
 
-    Returns one entry per case and implementation, and the roof measured in this run. A time below what
-    the roof allows is marked `above_roof`: then the measurement, or the op, is wrong.
+    Returns one entry per case and implementation, and the roof measured in this run. An implementation that
+    rejects a case has no entry. One that raises is told to `failed` (case id, implementation, exception);
+    without `failed` the exception goes on.
     """
     roof: dict[str, Any] = {"copy_bytes_per_s": timing.copy_roof(device)}
     entries = []
     for op in ops:
         spec = catalog.spec(op)
         for case in bench_cases(spec):
-            for entry in _bench_case(case, spec, impls, device, roof):
+            for entry in _bench_case(case, spec, impls, device, roof, failed):
                 entries.append(entry)
                 if progress is not None:
                     progress(entry)
@@ -58,104 +77,245 @@ def bench_cases(spec: Spec) -> list[Case]:
 
 
 def _bench_case(
-    case: Case, spec: Spec, impls: Sequence[str] | None, device: torch.device, roof: dict[str, Any]
-) -> list[dict[str, Any]]:
+    case: Case,
+    spec: Spec,
+    impls: Sequence[str] | None,
+    device: torch.device,
+    roof: dict[str, Any],
+    failed: Failed | None,
+) -> list[Entry]:
     moved = _bytes(case, spec)
     free = torch.cuda.mem_get_info(device)[0]
     sets = [
         _tensors(case, spec, device, seed)
         for seed in range(timing.set_count(moved, machine.device().l2_bytes, free // 2))
     ]
-    op = getattr(portable, case.op)
 
-    def pinned(name: str) -> Callable[[Any], object]:
-        def call(tensors: Any) -> object:
-            with portable.using(**{case.op: name}):
-                return op(**tensors, **case.params)
+    def fails(name: str, error: Exception) -> None:
+        if failed is None:
+            raise error
+        failed(case.id, name, error)
 
-        return call
-
-    calls: dict[str, Callable[[Any], object]] = {}
-    for name in implementations(case.op):
-        if impls is not None and name not in impls:
-            continue
-        with contextlib.suppress(errors.PinError):  # it does not run this type or size
-            pinned(name)(sets[0])
-            calls[name] = pinned(name)
-    timed: dict[str, tuple[Callable[[Any], object], Any]] = {
-        name: (call, sets) for name, call in calls.items()
-    }
-    baseline = _baseline(case, spec)
-    baseline_error = _fault(baseline, sets[0])
-    if not baseline_error:
-        timed[BASELINE] = (baseline, sets)
+    calls, expected = _ours(case, spec, impls, sets[0], fails)
+    if not calls:
+        return []
+    others, reasons = baselines.ready(spec, sets, case.params, expected)
+    del expected
+    timed: dict[str, tuple[Call, Sequence[Any]]] = {name: (call, sets) for name, call in calls.items()}
+    timed |= {BASELINE + name: (_run, bound) for name, bound in others.items()}
     if spec.cost.peak == "vector":
         halves = [torch.randn(max(moved // 4, 1), device=device).to(torch.bfloat16) for _ in sets]
-        timed["copy"] = (timing.copy, [(half, torch.empty_like(half)) for half in halves])
-    samples = timing.interleaved(timed)
+        timed[BASELINE + "copy"] = (timing.copy, [(half, torch.empty_like(half)) for half in halves])
+
+    def left_out(name: str, error: Exception) -> None:
+        if name.startswith(BASELINE):
+            reasons[name.removeprefix(BASELINE)] = baselines.explained(error)
+        else:
+            fails(name, error)
+
+    samples = timing.interleaved(timed, failed=left_out)
     flops = float(spec.cost.flops.evaluate(**dict(case.shape.axes), B=leading_size(spec, case.shape)))
-    dtype = DTYPES[case.dtype(spec.type_variables[0])]
-    if spec.cost.peak == "matrix":
-        key = f"matmul_{case.dtype(spec.type_variables[0])}_flop_per_s"
-        if key not in roof:
-            roof[key] = timing.matrix_roof(device, dtype)
-    entries = []
+    floor_us = _floor_us(case, spec, moved, flops, roof, device)
     small = _small_call(case, spec, device)
-    baseline_launch = None if baseline_error else timing.launch_cost(lambda: baseline(small))
-    for name in calls:
-        sample = samples[name]
-        seconds = sample.median * 1e-6
-        floor = moved / roof["copy_bytes_per_s"]
-        if spec.cost.peak == "matrix":
-            floor = max(floor, flops / roof[key])
-        entries.append({
-            "op": case.op, "impl": name, "case": case.id, "device_us": sample.median,
-            "device_us_all": list(sample.microseconds), "graph": sample.graph,
-            "bytes": moved, "flops": flops, "bytes_per_s": moved / seconds, "flop_per_s": flops / seconds,
-            "of_roof": floor / seconds, "above_roof": floor / seconds > 1.10,
-            "vs_torch": asdict(timing.ratio(sample, samples[BASELINE])) if BASELINE in samples else None,
-            "vs_copy": asdict(timing.ratio(sample, samples["copy"])) if "copy" in samples else None,
-            "baseline_us": samples[BASELINE].median if BASELINE in samples else None,
-            "baseline_error": baseline_error,
+    ran = [name for name in calls if name in samples]
+    launches = {name: _launch_cost(case.op, name, small | case.params, fails) for name in ran}
+    baseline_launch = _baseline_launch(spec, small, case.params) if "torch" in others else None
+    against = {
+        name.removeprefix(BASELINE): sample for name, sample in samples.items() if name.startswith(BASELINE)
+    }
+    return [
+        _entry(case, samples[name], against, floor_us) | {
+            "bytes": moved, "flops": flops,
+            "bytes_per_s": moved / samples[name].median * 1e6,
+            "flop_per_s": flops / samples[name].median * 1e6,
+            "baseline_errors": dict(reasons),
+            "launch_us": launches[name],
             "baseline_launch_us": baseline_launch,
-            "launch_us": _launch_cost(case.op, name, small | case.params),
             "buffer_sets": len(sets),
-        })  # fmt: skip
-    return entries
+        }
+        for name in ran
+    ]  # fmt: skip
 
 
-def _baseline(case: Case, spec: Spec) -> Callable[[Any], object]:
-    """The baseline as a call on one buffer set."""
-    if spec.cost.baseline is None:
-        entry = next(each.entry for each in spec.implementations if each.kind == "run")
-    else:
-        entry = spec.cost.baseline
-    function = catalog.load_entry(entry)
-    params = {name: param.default for name, param in spec.params.items()} | case.params
+def _ours(
+    case: Case,
+    spec: Spec,
+    impls: Sequence[str] | None,
+    tensors: baselines.Tensors,
+    fails: Callable[[str, Exception], None],
+) -> tuple[dict[str, Call], list[Tensor]]:
+    """The implementations asked for that run this case, and the outputs that baselines are held against:
+    the torch implementation's, else the first's."""
+    calls: dict[str, Call] = {}
+    outputs: dict[str, list[Tensor]] = {}
+    judge = next(each.name for each in spec.implementations if each.kind == "run")
+    for name in implementations(case.op):
+        wanted = impls is None or name in impls
+        if not wanted and name != judge:
+            continue
+        call = _pinned(case, name)
+        try:
+            outputs[name] = _several(call(tensors))
+        except errors.PinError:  # it does not run this type or size
+            continue
+        except Exception as error:
+            if wanted:
+                fails(name, error)
+            continue
+        if wanted:
+            calls[name] = call
+    return calls, outputs.get(judge) or next(iter(outputs.values()), [])
+
+
+def _floor_us(
+    case: Case, spec: Spec, moved: int, flops: float, roof: dict[str, Any], device: torch.device
+) -> float:
+    """The least microseconds that the measured roof allows; measures a type's matrix roof once."""
+    floor = moved / roof["copy_bytes_per_s"]
+    if spec.cost.peak == "matrix":
+        dtype = case.dtype(spec.type_variables[0])
+        key = f"matmul_{dtype}_flop_per_s"
+        if key not in roof:
+            roof[key] = timing.matrix_roof(device, DTYPES[dtype])
+        floor = max(floor, flops / roof[key])
+    return floor * 1e6
+
+
+def _entry(
+    case: Case, sample: timing.Sample, against: Mapping[str, timing.Sample], floor_us: float
+) -> Entry:
+    """What one implementation's sample says beside those of the baselines and the roof."""
+    vs = {
+        name: stats.ratio_interval(sample.microseconds, other.microseconds) for name, other in against.items()
+    }
+    state, message = _state(floor_us / sample.median, vs.get("torch"))
+    return {
+        "op": case.op, "impl": sample.name, "case": case.id, "state": state, "message": message,
+        "device_us": sample.median, "device_us_all": list(sample.microseconds), "graph": sample.graph,
+        "floor_us": floor_us, "of_roof": floor_us / sample.median,
+        "vs": {name: {"median": each.value, "low": each.low, "high": each.high} for name, each in vs.items()},
+        "baselines_us": {name: other.median for name, other in against.items()},
+        "clocks": sample.clocks,
+    }  # fmt: skip
+
+
+def _state(of_roof: float, torch_ratio: stats.Interval | None) -> tuple[str, str]:
+    """The state and message of a timing, from its share of the roof and its speed over torch's."""
+    if of_roof > ABOVE_ROOF:
+        return "InternalError", (
+            f"{of_roof:.2f} of the measured roof: no kernel is faster than the device, so the time, the roof "
+            "or the count of bytes and flops is wrong"
+        )
+    if torch_ratio is not None and torch_ratio.high < SLOWER:
+        return "PerfWarning", (
+            f"{torch_ratio.value:.3f} of the speed of torch's own "
+            f"({torch_ratio.low:.3f} to {torch_ratio.high:.3f}), expected at least {SLOWER}"
+        )
+    return "Pass", ""
+
+
+def table(
+    entries: Sequence[Entry], roof: Mapping[str, float]
+) -> tuple[list[str], list[list[str]], list[str]]:
+    """The entries as a table for people: its head, its rows, and the lines that belong below it."""
+    names = [name for name in (*baselines.NAMES, "copy") if any(name in entry["vs"] for entry in entries)]
+    head = ["case", "implementation", "us", "TB/s", "TFLOP/s", "of roof"]
+    head += [*(f"x {name}" for name in names), "launch us", "torch's launch us", "state"]
+    rows = [
+        [
+            _short(entry["case"]),
+            entry["impl"],
+            f"{entry['device_us']:.1f}",
+            f"{entry['bytes_per_s'] / 1e12:.2f}",
+            f"{entry['flop_per_s'] / 1e12:.1f}",
+            f"{entry['of_roof']:.3f}",
+            *(_ratio_text(entry["vs"].get(name)) for name in names),
+            *("-" if each is None else f"{each:.1f}"
+              for each in (entry["launch_us"], entry["baseline_launch_us"])),
+            entry["state"],
+        ]
+        for entry in entries
+    ]  # fmt: skip
+    return head, rows, _notes(entries, roof)
+
+
+def _notes(entries: Sequence[Entry], roof: Mapping[str, float]) -> list[str]:
+    lines = [f"roof measured in this run: {name} {value:.4g}" for name, value in roof.items()]
+    clocks = [mhz for entry in entries if entry["clocks"] for mhz in entry["clocks"]["sm_mhz"]]
+    span = f"{min(clocks)}..{max(clocks)} MHz" if clocks else "not told (it takes nvidia-ml-py or amdsmi)"
+    lines.append(f"the card's clock beside the turns: {span}")
+    cases = list(dict.fromkeys(entry["case"] for entry in entries))
+    missing: dict[tuple[str, str], list[str]] = {}
+    for case, errors_ in {entry["case"]: entry["baseline_errors"] for entry in entries}.items():
+        for name, reason in errors_.items():
+            missing.setdefault((name, reason), []).append(case)
+    for (name, reason), where in missing.items():
+        lines.append(f"no baseline {name}: {reason} ({_places(where, cases)})")
+    loops = list(dict.fromkeys(entry["impl"] for entry in entries if not entry["graph"]))
+    if loops:
+        lines.append(f"not captured into a graph, so the host may be in the time: {', '.join(loops)}")
+    lines += [
+        f"{entry['state']}: {_short(entry['case'])} on {entry['impl']}: {entry['message']}"
+        for entry in entries if entry["state"] != "Pass"
+    ]  # fmt: skip
+    return lines
+
+
+def _short(case: str) -> str:
+    return case.removesuffix("/normal/bench")
+
+
+def _places(where: Sequence[str], cases: Sequence[str]) -> str:
+    if len(where) == len(cases) > 1:
+        return "every case"
+    if len(where) <= 2:
+        return ", ".join(map(_short, where))
+    ops = dict.fromkeys(case.partition("/")[0] for case in where)
+    return f"{len(where)} cases of {', '.join(ops)}"
+
+
+def _ratio_text(ratio: Mapping[str, float] | None) -> str:
+    return f"{ratio['median']:.3f} ({ratio['low']:.3f}..{ratio['high']:.3f})" if ratio else "-"
+
+
+def _pinned(case: Case, name: str) -> Call:
+    """The op on one implementation, as a call on one buffer set."""
+    op = getattr(portable, case.op)
 
     def call(tensors: Any) -> object:
-        with torch.no_grad():
-            return function(**tensors, **params)
+        with portable.using(**{case.op: name}):
+            return op(**tensors, **case.params)
 
     return call
 
 
-def _fault(call: Callable[[Any], object], tensors: Any) -> str:
-    """Why a baseline does not run here ("" where it does): torch may lack it for this type or device."""
-    try:
-        call(tensors)
-    except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:
-        return f"{type(error).__name__}: {str(error).splitlines()[0]}"
-    return ""
+def _run(bound: baselines.Call) -> object:
+    return bound()
 
 
-def _launch_cost(op: str, impl: str, arguments: dict[str, Any]) -> float | None:
+def _several(result: Any) -> list[Tensor]:
+    return list(result) if isinstance(result, (tuple, list)) else [result]
+
+
+def _baseline_launch(spec: Spec, tensors: baselines.Tensors, params: Mapping[str, Any]) -> float | None:
+    """Host microseconds of torch's own small call; None where torch does not take it."""
+    with contextlib.suppress(RuntimeError, NotImplementedError, TypeError, ValueError):
+        return timing.launch_cost(baselines.bound_to_torch(spec, params)(tensors))
+    return None
+
+
+def _launch_cost(
+    op: str, impl: str, arguments: dict[str, Any], fails: Callable[[str, Exception], None]
+) -> float | None:
     """Host microseconds of one small call; None where the implementation does not take it."""
     function = getattr(portable, op)
     with portable.using(**{op: impl}):
         try:
             return timing.launch_cost(lambda: function(**arguments))
         except errors.PinError:
+            return None
+        except Exception as error:
+            fails(impl, error)
             return None
 
 

@@ -3,30 +3,58 @@
 An id reads op/types/shape/values/layout[/mode], for example
 `softmax/bfloat16/N=33,lead=3x5/normal/contiguous`. Shapes are the spec's own cases first, then sizes
 around the powers of two where masks and tails go wrong, then primes. Shape, types, values and layout
-are combined pairwise: every pair of choices meets in some case, their full product does not run.
+are combined pairwise: every pair of choices meets in some case, their full product does not run. What
+asks a question of its own (the probes, mixed layouts, sizes around 2^16) meets a few shapes alone.
+
+Tier "full" adds much of the product and the bench shapes: it is meant for a card, not for an emulated one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
+from portable import catalog
 from portable.conformance.inputs import DTYPES, LAYOUTS, VALUES
+from portable.conformance.pairwise import pairwise
 from portable.spec import Axis, Input, Output, Spec
 
+TIERS = ("smoke", "core", "full")
 SMOKE_LIMIT = 36
 SMOKE_MODES = 4
+SMOKE_PROBES = 6
 LARGE = 1 << 16
 """Elements of one tensor beyond which a shape is left out of the `out=` and gradient cases."""
+MODEST = 1 << 8
+"""Elements of one tensor below which a shape says little about layouts."""
+BENCH_FLOPS = 1e12
+"""Work beyond which a bench shape is no case: the float64 oracle would take more than half a minute."""
+REGRESSIONS = Path(__file__).with_name("regressions.txt")
 
 BOUNDARY = (31, 257, 64, 1, 127, 33, 129, 2, 255, 63, 32, 128, 65, 7, 256, 61, 130, 251)
 """Sizes around powers of two, and primes, in an order that puts unlike sizes side by side."""
 STRIDES = (1, 5, 7)
 """How far apart the axes walk through BOUNDARY, so that each size meets several of the others."""
 
+HUGE = (65535, 65536, 65537)
+"""Sizes on both sides of 2^16, in one axis of a shape whose others are 3: fewer would make a normalised
+row the same but for signs."""
+PROBE_TURNS = (1, 6, 12, 15)
+ODD_TURN = 6
+"""Which of the boundary shapes the probes take, and which stands for an odd shape in tier "full"."""
+
+PROBES = ("one_hot", "powers_of_two", "signed_zero")
+"""Value classes that meet every type and layout, but few shapes: they ask what the others do not."""
+MIXED = "mixed"
+"""The layout that meets every type and value class, but few shapes; an op of one input has it not."""
+
 MODES = ("", "out", "grad")
+
+Types = tuple[tuple[str, str], ...]
+"""A row of the spec's types: variable and dtype."""
+Item = TypeVar("Item")
 
 
 class UnknownCase(ValueError):
@@ -223,24 +251,104 @@ def elements(spec: Spec, shape: Shape) -> int:
     return largest
 
 
+def huge_shapes(spec: Spec) -> list[Shape]:
+    """Each size of HUGE in each axis, and in the leading dimension of an op over rows."""
+    required = required_params(spec)
+    rows = [""] if spec.leading == "same" else []
+    shapes = []
+    for place in [*spec.axes, *rows]:
+        for size in HUGE:
+            axes = {name: legal(axis, size if name == place else 3) for name, axis in spec.axes.items()}
+            lead = (3 if place else size,) if rows else ()
+            shapes.append(make_shape(spec, axes, lead, required[len(shapes) % len(required)]))
+    return shapes
+
+
 def cases(spec: Spec, tier: str = "core") -> list[Case]:
-    """The cases of one op: tier "smoke" (under 40) or "core" (a few hundred, the smoke cases first)."""
+    """The cases of one op: tier "smoke" (under 40), "core" (a few hundred, the smoke cases first) or
+    "full" (the core cases first). Raises UnknownCase for a wrong line of regressions.txt."""
     types = [tuple(row.items()) for row in spec.types if all(dtype in DTYPES for dtype in row.values())]
+    plain, probes, extra = _paired(spec, types), _probes(spec, types), list(mode_cases(spec, types))
+    modes = extra[:SMOKE_MODES]
+    few = probes[-1:] + probes[: SMOKE_PROBES - 1]
+    chosen = plain[: SMOKE_LIMIT - len(few) - len(modes)] + few + modes
+    if tier != "smoke":
+        huge = [Case(spec.op, types[i % len(types)], shape) for i, shape in enumerate(huge_shapes(spec))]
+        chosen += plain + probes + huge + extra + regressions(spec)
+    if tier == "full":
+        chosen += _everything(spec, types)
+    return list(dict.fromkeys(canonical(case, spec) for case in chosen))
+
+
+def _paired(spec: Spec, types: list[Types]) -> list[Case]:
+    """The spec's own shapes, then types, values, layouts and shapes pairwise."""
     own = spec_shapes(spec)
     shapes = list(dict.fromkeys(own + boundary_shapes(spec) + variant_shapes(spec)))
-    factors: list[list[Any]] = [types, list(VALUES), list(LAYOUTS), shapes]
+    values = [name for name in VALUES if name not in PROBES]
+    layouts = [name for name in LAYOUTS if name != MIXED]
     plain = [Case(spec.op, types[number % len(types)], shape) for number, shape in enumerate(own)]
+    return plain + _combined(spec, [types, values, layouts, shapes], plain)
+
+
+def _probes(spec: Spec, types: list[Types]) -> list[Case]:
+    """The probes and the mixed layout, pairwise with types, layouts and a few shapes; every second shape
+    without the optional inputs that bring no type of their own: sums of products alone are exact."""
+    types_needed = {each.dtype for each in spec.inputs.values() if not each.optional}
+    optional = [each.name for each in spec.inputs.values() if each.optional and each.dtype in types_needed]
+    shapes = [boundary_shapes(spec)[turn] for turn in PROBE_TURNS]
+    shapes[::2] = [replace(shape, absent=tuple(optional)) for shape in shapes[::2]]
+    several = len(spec.inputs) > 1
+    layouts = [name for name in LAYOUTS if several or name != MIXED]
+    probes = _combined(spec, [types, list(PROBES), layouts, shapes], [])
+    if several:
+        others = [name for name in VALUES if name not in PROBES]
+        own = [shape for shape in spec_shapes(spec) if MODEST <= elements(spec, shape) <= LARGE] or shapes
+        probes += [
+            Case(spec.op, types[turn % len(types)], own[turn % len(own)], values, MIXED)
+            for turn, values in enumerate(reversed(others))
+        ]
+    return probes
+
+
+def _combined(spec: Spec, factors: list[list[Any]], there: list[Case]) -> list[Case]:
+    """Cases in which every pair of choices meets that does not in `there`."""
     met = [
-        tuple(map(list.index, factors, (case.types, case.values, case.layout, case.shape))) for case in plain
+        tuple(map(list.index, factors, (case.types, case.values, case.layout, case.shape))) for case in there
     ]
+    made = []
     for row in pairwise([len(factor) for factor in factors], met):
-        chosen = [factor[index] for factor, index in zip(factors, row, strict=True)]
-        plain.append(Case(spec.op, chosen[0], chosen[3], chosen[1], chosen[2]))
-    extra = list(mode_cases(spec, types))
-    if tier == "smoke":
-        extra = extra[:SMOKE_MODES]
-        plain = plain[: SMOKE_LIMIT - len(extra)]
-    return list(dict.fromkeys(canonical(case, spec) for case in plain + extra))
+        types, values, layout, shape = (factor[i] for factor, i in zip(factors, row, strict=True))
+        made.append(Case(spec.op, types, shape, values, layout))
+    return made
+
+
+def _everything(spec: Spec, types: list[Types]) -> Iterator[Case]:
+    """What tier "full" adds: all shapes in all types, the spec's own with all values as well, all layouts
+    and values in all types at one odd shape, and the bench shapes that the oracle can afford."""
+    odd = boundary_shapes(spec)[ODD_TURN]
+    layouts = [name for name in LAYOUTS if len(spec.inputs) > 1 or name != MIXED]
+    for row in types:
+        for shape in spec_shapes(spec):
+            yield from (Case(spec.op, row, shape, values) for values in VALUES)
+        for shape in boundary_shapes(spec) + variant_shapes(spec) + huge_shapes(spec):
+            yield Case(spec.op, row, shape)
+        for values in VALUES:
+            yield from (Case(spec.op, row, odd, values, layout) for layout in layouts)
+    narrow = {row[0][1]: row for row in reversed(types) if dict(row)["acc"] == "float32"}
+    for each in spec.bench:
+        if float(spec.cost.flops.evaluate(**each.axes, B=each.batch)) <= BENCH_FLOPS:
+            shape = make_shape(spec, each.axes, each.leading, each.params, each.absent)
+            yield from (Case(spec.op, row, shape) for row in narrow.values())
+
+
+def shard(items: Sequence[Item], i: int, n: int) -> list[Item]:
+    """Part `i` of `n`, counted from 1: every n-th item, so that the parts cost about the same.
+
+    Raises ValueError where there is no such part.
+    """
+    if not 1 <= i <= n:
+        raise ValueError(f"there is no part {i} of {n}: expected 1 <= I <= N")
+    return list(items[i - 1 :: n])
 
 
 def canonical(case: Case, spec: Spec) -> Case:
@@ -252,7 +360,7 @@ def canonical(case: Case, spec: Spec) -> Case:
     return case if row is None else replace(case, types=tuple(row.items()))
 
 
-def mode_cases(spec: Spec, types: list[tuple[tuple[str, str], ...]]) -> Iterator[Case]:
+def mode_cases(spec: Spec, types: list[Types]) -> Iterator[Case]:
     """`out=` and gradient cases: the spec's shapes, every type in turn, N(0, 1) data.
 
     Gradients are not asked where an axis is 1: a normalised row of one element has a gradient that is all
@@ -266,57 +374,6 @@ def mode_cases(spec: Spec, types: list[tuple[tuple[str, str], ...]]) -> Iterator
         for mode in modes:
             if mode != "grad" or 1 not in dict(shape.axes).values():
                 yield Case(spec.op, types[number % len(types)], shape, mode=mode)
-
-
-def pairwise(sizes: list[int], met: Iterable[tuple[int, ...]] = ()) -> Iterator[tuple[int, ...]]:
-    """Rows of indices, one per factor, in which every pair of choices of two factors meets.
-
-    Greedy and deterministic: each row starts from a pair not met yet and fills the other factors with
-    whichever choice meets the most new pairs, ties in rotation. Rows in `met` count as there already.
-    """
-    count = len(sizes)
-    missing = {
-        (one, a, two, b)
-        for one, two in combinations(range(count), 2)
-        for a in range(sizes[one])
-        for b in range(sizes[two])
-    }
-    for there in met:
-        missing -= _pairs(there)
-    queue = sorted(missing, key=_scattered)
-    turn = 0
-    while queue:
-        seed = queue.pop()
-        if seed not in missing:
-            continue
-        turn += 1
-        row: dict[int, int] = {seed[0]: seed[1], seed[2]: seed[3]}
-        for factor in (place for place in range(count) if place not in row):
-            new = [
-                sum(_pair(o, row[o], factor, choice) in missing for o in row)
-                for choice in range(sizes[factor])
-            ]
-            row[factor] = max(range(sizes[factor]), key=lambda c: (new[c], -((c - turn) % sizes[factor])))
-        done = tuple(row[place] for place in range(count))
-        missing -= _pairs(done)
-        yield done
-
-
-def _scattered(pair: tuple[int, int, int, int]) -> int:
-    """An order that mixes the factors, so that a prefix of the rows touches all of them."""
-    mixed = 0
-    for number in pair:
-        mixed = (mixed ^ (number + 1)) * 2654435761 % 2**32
-        mixed ^= mixed >> 15
-    return mixed
-
-
-def _pair(one: int, a: int, two: int, b: int) -> tuple[int, int, int, int]:
-    return (one, a, two, b) if one < two else (two, b, one, a)
-
-
-def _pairs(row: tuple[int, ...]) -> set[tuple[int, int, int, int]]:
-    return {(one, row[one], two, row[two]) for one, two in combinations(range(len(row)), 2)}
 
 
 # From an id back to a case ------------------------------------------------------------------------
@@ -384,3 +441,25 @@ def _parse_param(value: str, kind: str) -> Any:
     if kind == "float":
         return float(value)
     return value == "True" if kind == "bool" else value
+
+
+# Cases that were found by exploration ---------------------------------------------------------------
+
+
+def regressions(spec: Spec, file: Path = REGRESSIONS) -> list[Case]:
+    """The cases of `spec.op` in regressions.txt: an id a line, `#` begins a comment.
+
+    Raises UnknownCase with file and line for an id that names nothing, or of an op that there is not.
+    """
+    found = []
+    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+        text = line.partition("#")[0].strip()
+        op = text.partition("/")[0]
+        try:
+            if text and op == spec.op:
+                found.append(parse(text, spec))
+            elif text and op not in catalog.op_folders():
+                raise UnknownCase(f"{text!r}: there is no op {op!r}")
+        except UnknownCase as error:
+            raise UnknownCase(f"{file.name}:{number}: {error}") from error
+    return found

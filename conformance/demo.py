@@ -20,7 +20,8 @@ import portable
 from portable import catalog, errors
 from portable.conformance import oracle, runner
 from portable.conformance.cases import Case, make_shape
-from portable.conformance.cli import print_table
+from portable.conformance.guards import guarded_memory
+from portable.conformance.words import print_table
 
 _SMALLER = 4  # by how much each size is less on a card made of software
 
@@ -76,7 +77,7 @@ def show(case: Case, device: torch.device, timed: bool = True) -> tuple[tuple[st
     } | case.params
     op = getattr(portable, case.op)
     explanation = portable.explain(case.op, **arguments)
-    with contextlib.nullcontext() if timed else runner.poisoned_memory():
+    with contextlib.nullcontext() if timed else guarded_memory():
         result = op(**arguments)
     runner.synchronize(device)
     outputs = result if isinstance(result, tuple) else (result,)

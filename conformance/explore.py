@@ -1,15 +1,21 @@
-"""Exploration: Hypothesis draws calls beyond the named cases for a while; a failure comes out shrunk."""
+"""Exploration: Hypothesis draws calls beyond the named cases for a while; a failure comes out shrunk.
+
+The shrunk call is a case like any other: its id rebuilds it, and `ready` is the text that makes it part of
+the suite, appended to regressions.txt.
+"""
 
 from __future__ import annotations
 
+import datetime
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from hypothesis import HealthCheck, Phase, Verbosity, given, settings
 from hypothesis import strategies as st
 
+import portable
 from portable import catalog
 from portable.conformance import oracle
 from portable.conformance.cases import (
@@ -52,6 +58,10 @@ def calls(spec: Spec) -> st.SearchStrategy[Case]:
             names = [name for name, tensor in spec.inputs.items() if tensor.leading]
             leading = {name: tuple(draw(st.sampled_from([1, size])) for size in dims) for name in names}
         params = dict(draw(st.sampled_from(required_params(spec))))
+        for param in spec.params.values():
+            if param.type == "choice" and not param.required:
+                others = [choice for choice in param.choices if choice != param.default]
+                params[param.name] = draw(st.sampled_from([None, *others]))
         name = axis_param(spec)
         if name is not None:
             params[name] = draw(st.integers(-len(dims) - 1, len(dims)))
@@ -71,9 +81,12 @@ def explore(
     seconds: float,
     impls: Sequence[str] | None = None,
     excuse: Excuse = naked,
+    on_failure: Callable[[Result], None] | None = None,
+    begin: Callable[[Case], None] | None = None,
 ) -> tuple[list[Result], int]:
     """Draw calls for `seconds`, shared evenly among the ops and implementations.
 
+    `begin` is told each call before it runs; `on_failure` gets each failure as soon as it is shrunk.
     Returns the failures, each shrunk to the smallest call that still fails, and how many were drawn.
     """
     pairs = [(op, name) for op in ops for name in implementations(op) if impls is None or name in impls]
@@ -83,14 +96,31 @@ def explore(
         until = time.monotonic() + seconds / len(pairs)
         found: Result | None = None
         while found is None and time.monotonic() < until:
-            found, drawn = _search(catalog.spec(op), impl, device, excuse)
+            found, drawn = _search(catalog.spec(op), impl, device, excuse, begin)
             count += drawn
         if found is not None:
             failures.append(found)
+            if on_failure is not None:
+                on_failure(found)
     return failures, count
 
 
-def _search(spec: Spec, impl: str, device: torch.device, excuse: Excuse) -> tuple[Result | None, int]:
+def ready(result: Result) -> str:
+    """The lines of regressions.txt that make a failure part of the suite: a comment with the date, the op,
+    the implementation, the device and the first line of the message, and the case's id."""
+    today = datetime.datetime.now(datetime.timezone.utc).date()
+    reason = " ".join(result.message.splitlines()[:1]) or result.state
+    head = f"# {today} {result.case.op}, {result.impl} on {portable.device()}: {reason}"
+    return f"{head}\n{result.case.id}\n"
+
+
+def _search(
+    spec: Spec,
+    impl: str,
+    device: torch.device,
+    excuse: Excuse,
+    begin: Callable[[Case], None] | None = None,
+) -> tuple[Result | None, int]:
     """One batch of draws: the smallest failing result or None, and how many calls were drawn."""
     count = 0
 
@@ -107,6 +137,8 @@ def _search(spec: Spec, impl: str, device: torch.device, excuse: Excuse) -> tupl
     def trial(case: Case) -> None:
         nonlocal count
         count += 1
+        if begin is not None:
+            begin(case)
         result = excuse(run_case(oracle.ask(case, spec), impl, device))
         if not result.conforms:
             raise _Failed(result)

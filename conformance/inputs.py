@@ -15,6 +15,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+POWERS = 16
+"""Distinct powers of two in a row: few enough that their sums are exact in float32 in any order, whatever
+a matrix core keeps of its addends, and that they fit float16."""
+
 FENCE_BYTES = 256
 """Poisoned bytes on either side of every tensor; also keeps its base on a 256-byte boundary."""
 
@@ -125,6 +129,53 @@ def _nonfinite(bits: Bits, shape: tuple[int, ...], dtype: str, position: int) ->
     return values
 
 
+def _one_hot(bits: Bits, shape: tuple[int, ...], dtype: str, position: int) -> np.ndarray:
+    """One 1 in every row of the first tensor; full mantissas of one exponent in the others.
+
+    So a product with the first copies elements of the second, and no bit of theirs may go lost.
+    """
+    count = _count(shape)
+    if position:
+        return bits.sign(count) * (1.0 + bits.below(2 ** MANTISSA_BITS[dtype], count) / _steps(dtype))
+    rows, length = _rows(shape)
+    values = np.zeros((rows, length))
+    if count:
+        values[np.arange(rows), bits.below(length, rows)] = 1.0
+    return values.ravel()
+
+
+def _powers_of_two(bits: Bits, shape: tuple[int, ...], dtype: str, position: int) -> np.ndarray:
+    """Distinct powers of two at random places of every row of the first tensor, zeros between them; 1
+    and -1 in the others.
+
+    Each bit of a row's sum with the others says whether one element took part, and with which sign.
+    """
+    count = _count(shape)
+    if position:
+        return bits.sign(count)
+    rows, length = _rows(shape)
+    values = np.zeros((rows, length))
+    if count:
+        order = np.argsort(bits.words(count).reshape(rows, length), axis=1, kind="stable")[:, :POWERS]
+        np.put_along_axis(values, order, np.ldexp(1.0, np.arange(order.shape[1]) - POWERS // 2)[None], 1)
+    return values.ravel() * bits.sign(count)
+
+
+def _signed_zero(bits: Bits, shape: tuple[int, ...], dtype: str, position: int) -> np.ndarray:
+    """N(0, 1), and zeros of both signs in the place of every second element or so."""
+    count = _count(shape)
+    return np.where(bits.below(2, count) == 1, bits.normal(count), bits.sign(count) * 0.0)
+
+
+def _rows(shape: tuple[int, ...]) -> tuple[int, int]:
+    """How many rows there are, and their length."""
+    return _count(shape[:-1]), shape[-1] if shape else 1
+
+
+def _steps(dtype: str) -> float:
+    return 2.0 ** MANTISSA_BITS[dtype]
+
+
 Maker = Callable[[Bits, "tuple[int, ...]", str, int], np.ndarray]
 VALUES: dict[str, Maker] = {
     "normal": _normal,
@@ -134,12 +185,21 @@ VALUES: dict[str, Maker] = {
     "subnormals": _subnormals,
     "nonfinite": _nonfinite,
     "ties": _ties,
+    "one_hot": _one_hot,
+    "powers_of_two": _powers_of_two,
+    "signed_zero": _signed_zero,
 }
 
-LAYOUTS = ("contiguous", "transposed", "padded", "sliced", "expanded", "offset")
+LAYOUTS = ("contiguous", "transposed", "padded", "sliced", "expanded", "offset", "mixed")
 """transposed: last two dimensions swapped in memory. padded: rows three elements apart from each
 other. sliced: every second element of the last dimension. expanded: the first dimension has stride
-0. offset: the base is one element past an aligned address."""
+0. offset: the base is one element past an aligned address. mixed: the inputs of one call differ, as
+MIXED says."""
+
+MIXED = ("contiguous", "transposed", "padded", "offset")
+MIXED_VECTOR = ("contiguous", "sliced", "offset")
+"""The layouts that the inputs of a "mixed" case take in turn: tensors of two dimensions and more, and
+vectors, which have no rows to pad or swap."""
 
 
 @dataclass(frozen=True)
@@ -168,20 +228,41 @@ class Input:
 
 
 def make(
-    case_id: str, name: str, shape: tuple[int, ...], dtype: str, values: str, layout: str, position: int = 0
+    case_id: str,
+    name: str,
+    shape: tuple[int, ...],
+    dtype: str,
+    values: str,
+    layout: str,
+    position: int = 0,
+    mantissa: int | None = None,
 ) -> Input:
-    """The tensor `name` of case `case_id`, on the CPU. `position` counts the op's inputs from 0."""
+    """The tensor `name` of case `case_id`, on the CPU. `position` counts the op's inputs from 0;
+    `mantissa` rounds float32 values to so many bits."""
+    if layout == "mixed":
+        turns = MIXED if len(shape) > 1 else MIXED_VECTOR
+        layout = turns[position % len(turns)]
     repeated = layout == "expanded" and len(shape) > 1 and shape[0] > 1
     distinct = (1, *shape[1:]) if repeated else shape
     data = VALUES[values](Bits(f"{case_id}/{name}"), distinct, dtype, position)
     if dtype != "float64":
         data = data.astype(np.float32)
+    if mantissa is not None and dtype == "float32":
+        data = round_mantissa(data, mantissa)
     logical = torch.from_numpy(np.ascontiguousarray(data)).to(DTYPES[dtype]).reshape(distinct)
     buffer, strides, offset = _place(logical, layout)
     if repeated:
         strides = (0, *strides[1:])
     view = buffer.as_strided(shape, strides, offset)
     return Input(name, buffer, shape, strides, offset, fingerprint(view))
+
+
+def round_mantissa(data: np.ndarray, mantissa: int) -> np.ndarray:
+    """Float32 `data` rounded to `mantissa` bits, ties to even. Inf and NaN stay."""
+    bits, gone = np.ascontiguousarray(data).view(np.uint32).astype(np.uint64), 23 - mantissa
+    bits += ((bits >> np.uint64(gone)) & np.uint64(1)) + np.uint64((1 << gone - 1) - 1)
+    bits &= ~np.uint64((1 << gone) - 1)
+    return np.where(np.isfinite(data), bits.astype(np.uint32).view(np.float32), data)
 
 
 def fingerprint(tensor: torch.Tensor) -> str:

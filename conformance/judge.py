@@ -17,17 +17,19 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from portable.conformance.inputs import same_bits
+from portable.conformance.pattern import find
 
 UNDERFLOW = 8.0
 BIAS_SIGMAS = 6.0
 BIAS_ULP = 0.05
 """A mean error beyond this many standard errors and this many ULP is a bias (QualityWarning). Elements
 of a row share its scale, so they are less independent than counted: correct row norms reach 0.02 ULP."""
+_EXPONENT = 0x7FF0000000000000  # of a float64's bits
 
 
 @dataclass(frozen=True)
@@ -64,8 +66,10 @@ class Verdict:
     """What the judge says of one output tensor.
 
     `state` is "Pass", "QualityWarning" or "Fail.shape|dtype|value|nonfinite"; `worst` the largest
-    |error| / bound over the finite elements, `max_abs` the largest |error|; `wrong` how many of
-    `count` elements are outside, and `first` the first of them.
+    |error| / bound over the finite elements, `max_abs` the largest |error|, and `ulp` the largest signed
+    error in units in the last place of the output's type at the reference (the sign is that of the error);
+    `wrong` how many of `count` elements are outside, `first` the first of them and `pattern` a phrase that
+    says where all of them lie.
     """
 
     state: str
@@ -75,6 +79,8 @@ class Verdict:
     max_abs: float = 0.0
     first: Wrong | None = None
     note: str = ""
+    pattern: str = ""
+    ulp: float = 0.0
 
     @property
     def passed(self) -> bool:
@@ -86,23 +92,24 @@ class Verdict:
                 f" ({self.note})" if self.note else ""
             )
         text = f"{self.state}: {self.note}" if self.note else self.state
+        if self.wrong:
+            text += f"; {self.wrong} of {self.count} elements wrong"
         if self.first is not None:
-            text += f"; {self.wrong} of {self.count} elements wrong; first wrong {self.first}"
-        return text
+            text += f"; first wrong {self.first}"
+        return text + (f"; wrong: {self.pattern}" if self.pattern else "")
 
 
 def bound(
     ref: torch.Tensor, magnitude: torch.Tensor | None, tolerance: Tolerance, dtype: torch.dtype
 ) -> torch.Tensor:
     """The largest |got - ref| that passes, per element, in float64. `ref` and `magnitude` are float64."""
-    size = ref.abs()
-    added = size if magnitude is None else size + torch.nan_to_num(magnitude.abs(), nan=0.0, posinf=0.0)
     acc, result = torch.finfo(tolerance.acc), torch.finfo(dtype)
-    accumulation = tolerance.sum * acc.eps * added
+    accumulation = tolerance.sum * acc.eps
     underflow = UNDERFLOW * max(tolerance.sum, 1.0) ** 2 * acc.smallest_normal * acc.eps
-    return (
-        tolerance.result * result.eps * size + accumulation + underflow + result.smallest_normal * result.eps
-    )
+    limits = ref.abs().mul_(tolerance.result * result.eps + accumulation)
+    if magnitude is not None:
+        limits.add_(torch.nan_to_num(magnitude.abs(), nan=0.0, posinf=0.0), alpha=accumulation)
+    return limits.add_(underflow + result.smallest_normal * result.eps)
 
 
 def judge(
@@ -124,35 +131,49 @@ def judge(
         return Verdict("Fail.shape", note=f"got shape {tuple(got.shape)}, expected {tuple(ref.shape)}")
     if got.dtype != dtype:
         return Verdict("Fail.dtype", note=f"got {_name(got.dtype)}, expected {_name(dtype)}")
-    got = got.detach().cpu()
+    got, count = got.detach().cpu(), ref.numel()
+    if not count:
+        return Verdict("Pass")
     value = got.to(torch.float64)
     limits = bound(ref, magnitude, tolerance, dtype)
-    error = (value - ref).abs()
-    bad_nonfinite = _nonfinite_violations(value, ref, limits, dtype)
-    both_finite = torch.isfinite(value) & torch.isfinite(ref)
-    bad_value = both_finite & (error > limits)
-    ratio = torch.where(both_finite, error / limits, torch.zeros_like(error))
-    worst = float(ratio.max()) if ratio.numel() else 0.0
-    max_abs = float(torch.where(both_finite, error, torch.zeros_like(error)).max()) if error.numel() else 0.0
-    bad = bad_nonfinite | bad_value
-    if bool(bad.any()):
-        state = "Fail.nonfinite" if bool(bad_nonfinite.any()) else "Fail.value"
-        shown = bad_nonfinite if state == "Fail.nonfinite" else bad_value
-        return Verdict(
-            state, ref.numel(), int(bad.sum()), worst, max_abs, _first(shown, value, ref, limits, dtype)
-        )
+    error = value - ref
+    size = error.abs()
+    max_abs = float(size.max())
+    bad_nonfinite = None
+    if not (math.isfinite(max_abs) and float(ref.abs().max()) < _edge(dtype)):
+        bad_nonfinite = _nonfinite_violations(value, ref, limits, dtype)
+        both_finite = torch.isfinite(value) & torch.isfinite(ref)
+        error = torch.where(both_finite, error, 0.0)
+        limits = torch.where(both_finite, limits, math.inf)
+        size = error.abs()
+        max_abs = float(size.max())
+    worst = float((size / limits).max())
+    units = error.div_(spacing(ref, dtype))
+    least, most = (float(each) for each in units.aminmax())
+    found = Verdict("Pass", count, 0, worst, max_abs, ulp=most if most >= -least else least)
+    missed = bad_nonfinite is not None and bool(bad_nonfinite.any())
+    if missed or worst >= 1:  # a quotient may round to 1 on either side
+        bad_value = size > limits
+        bad = bad_value if bad_nonfinite is None else bad_value | bad_nonfinite
+        if bool(bad.any()):
+            state, shown = ("Fail.nonfinite", bad_nonfinite) if missed else ("Fail.value", bad_value)
+            return _failed(found, state, bad, _first(shown, value, ref, limits, dtype))
     if exact:
         expected = ref.to(dtype)
         differs = (got != expected) & ~(got.isnan() & expected.isnan())
         if bool(differs.any()):
             first = _first(differs, value, expected.to(torch.float64), torch.zeros_like(limits), dtype)
-            note = "integers must come out exactly"
-            return Verdict("Fail.value", ref.numel(), int(differs.sum()), worst, max_abs, first, note)
+            return _failed(found, "Fail.value", differs, first, "the result must come out exactly")
     if bias and torch.finfo(dtype).eps > torch.finfo(tolerance.acc).eps:
-        note = _bias(value, ref, dtype)
+        note = _bias(units, value, ref, dtype)
         if note:
-            return Verdict("QualityWarning", ref.numel(), 0, worst, max_abs, None, note)
-    return Verdict("Pass", ref.numel(), 0, worst, max_abs)
+            return replace(found, state="QualityWarning", note=note)
+    return found
+
+
+def _failed(found: Verdict, state: str, wrong: torch.Tensor, first: Wrong | None, note: str = "") -> Verdict:
+    count = int(wrong.sum())
+    return replace(found, state=state, wrong=count, first=first, note=note, pattern=str(find(wrong)))
 
 
 def deterministic(first: torch.Tensor, second: torch.Tensor) -> Verdict | None:
@@ -163,15 +184,20 @@ def deterministic(first: torch.Tensor, second: torch.Tensor) -> Verdict | None:
     if one.shape != two.shape or one.dtype != two.dtype:
         return Verdict("Fail.nondeterministic", note="two runs gave different shapes or dtypes")
     differs = (one != two) & ~(one.isnan() & two.isnan())
-    count = int(differs.sum())
-    if count == 0:
-        return Verdict("Fail.nondeterministic", note="two runs differ in a NaN's payload or a zero's sign")
-    wide, other = one.to(torch.float64), two.to(torch.float64)
-    found = _first(differs, wide, other, torch.zeros_like(wide), one.dtype)
-    note = (
-        f"two runs on the same bytes differ: {found.got:.9g} then {found.expected:.9g} at {list(found.index)}"
-    )
-    return Verdict("Fail.nondeterministic", one.numel(), count, note=note)
+    if bool(differs.any()):
+        wide, other = one.to(torch.float64), two.to(torch.float64)
+        found = _first(differs, wide, other, torch.zeros_like(wide), one.dtype)
+        values = f"{found.got:.9g} then {found.expected:.9g} at {list(found.index)}"
+        note = f"two runs on the same bytes differ: {values}"
+    else:
+        differs = _bits(one) != _bits(two)
+        note = "two runs differ in a NaN's payload or a zero's sign"
+    return _failed(Verdict("", one.numel()), "Fail.nondeterministic", differs, None, note)
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    return torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor).view(kinds[tensor.element_size()])
 
 
 def digest(outputs: Mapping[str, torch.Tensor]) -> str:
@@ -202,11 +228,29 @@ def integers_exact(ref: torch.Tensor, inputs: list[torch.Tensor], acc: torch.dty
     return product * longest < 1.0 / torch.finfo(acc).eps
 
 
-def ulp(value: float, dtype: torch.dtype) -> float:
-    """The spacing of `dtype` at |value|."""
+def spacing(ref: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """The unit in the last place of `dtype` at every element of `ref` (float64), in float64.
+
+    As in OpenCL it is the distance between the two numbers of `dtype` nearest to an element: at a power of
+    two the step below it, in the subnormal range the smallest subnormal, beyond the largest finite number
+    the last step. NaN and Inf have one too, which means nothing.
+    """
     info = torch.finfo(dtype)
-    size = min(max(abs(value), info.smallest_normal), info.max)
-    return 2.0 ** math.floor(math.log2(size)) * info.eps
+    size = ref.abs().contiguous().clamp_(min=info.smallest_normal)
+    bits = size.view(torch.int64)
+    bits.sub_(1).bitwise_and_(_EXPONENT)  # 2^floor(log2 x), one less at a power of two
+    return size.clamp_(info.smallest_normal, 2.0 ** (math.frexp(info.max)[1] - 1)).mul_(info.eps)
+
+
+def ulp(value: float, dtype: torch.dtype) -> float:
+    """The unit in the last place of `dtype` at `value`; see `spacing`."""
+    return float(spacing(torch.tensor([value], dtype=torch.float64), dtype))
+
+
+def _edge(dtype: torch.dtype) -> float:
+    """Where rounding to the nearest number of `dtype` becomes infinite."""
+    info = torch.finfo(dtype)
+    return info.max * (1.0 + info.eps / 4) if dtype != torch.float64 else math.inf
 
 
 def _nonfinite_violations(
@@ -214,9 +258,7 @@ def _nonfinite_violations(
 ) -> torch.Tensor:
     """NaN where the maths says NaN and nowhere else; Inf of the same sign where the reference is
     infinite or rounds beyond the largest finite number. Within the bound of that edge both pass."""
-    info = torch.finfo(dtype)
-    edge = info.max * (1.0 + info.eps / 4) if dtype != torch.float64 else math.inf
-    size = ref.abs()
+    edge, size = _edge(dtype), ref.abs()
     must_overflow = torch.isinf(ref) | (size - limits >= edge)
     may_overflow = must_overflow | (size + limits >= edge)
     same_inf = torch.isinf(value) & (torch.signbit(value) == torch.signbit(ref))
@@ -241,16 +283,15 @@ def _first(
     return Wrong(where, got, expected, float(limits[where]), distance)
 
 
-def _bias(value: torch.Tensor, ref: torch.Tensor, dtype: torch.dtype) -> str:
-    """A sentence when errors lean to one side more than rounding to nearest allows, else ""."""
-    info = torch.finfo(dtype)
-    keep = torch.isfinite(value) & torch.isfinite(ref) & (ref.abs() > info.smallest_normal)
+def _bias(units: torch.Tensor, value: torch.Tensor, ref: torch.Tensor, dtype: torch.dtype) -> str:
+    """A sentence when errors lean to one side more than rounding to nearest allows, else "".
+
+    `units` are the errors in ULP, whatever they are where `value` or `ref` is not finite.
+    """
+    keep = torch.isfinite(value) & torch.isfinite(ref) & (ref.abs() > torch.finfo(dtype).smallest_normal)
     if int(keep.sum()) < 1024:
         return ""
-    expected, got = ref[keep], value[keep]
-    _, exponent = torch.frexp(expected)
-    spacing = torch.ldexp(torch.full_like(expected, info.eps), exponent - 1)
-    error = (got - expected) * torch.sign(expected) / spacing
+    error = (units * torch.sign(ref))[keep]
     mean = float(error.mean())
     standard_error = max(float(error.std()), 1e-9) / math.sqrt(error.numel())
     if abs(mean) > BIAS_ULP and abs(mean) > BIAS_SIGMAS * standard_error:

@@ -5,16 +5,23 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from portable import catalog
-from portable.conformance import inputs
+from portable.conformance import exact, inputs
 from portable.conformance.cases import Case, axis_param, input_shapes, leading_size, tensor_shape
 from portable.conformance.judge import Tolerance, Verdict, integers_exact, judge
 from portable.spec import Spec
+
+INTEGERS = frozenset({"small_integers", "ties"})
+PRODUCTS = frozenset({"one_hot", "powers_of_two"})
+"""Value classes whose results must come out bit for bit where the reference proves it: as sums of
+integers, or as sums of products of which no partial sum rounds."""
+
+TF32_BITS = 10
 
 GRADIENT_ROUNDINGS = 4.0
 """Roundings to the input type that a gradient through autograd may take on its way (the saved output,
@@ -67,15 +74,37 @@ class Question:
 def ask(case: Case, spec: Spec) -> Question:
     """The case's inputs and its answer; the same on every machine."""
     made = {}
+    mantissa = TF32_BITS if representable(case) else None
     for position, (name, shape) in enumerate(input_shapes(spec, case.shape).items()):
         dtype = case.dtype(spec.inputs[name].dtype)
-        made[name] = inputs.make(case.id, name, shape, dtype, case.values, case.layout, position)
+        made[name] = inputs.make(
+            case.id, name, shape, dtype, case.values, case.layout, position, mantissa
+        )
     if case.mode == "grad":
         for name, shape in _output_shapes(case, spec).items():
             dtype = case.dtype(spec.outputs[name].dtype)
-            made[f"d{name}"] = inputs.make(case.id, f"d{name}", shape, dtype, case.values, "contiguous")
+            made[f"d{name}"] = inputs.make(
+                case.id, f"d{name}", shape, dtype, case.values, "contiguous", mantissa=mantissa
+            )
         return Question(case, spec, made, _gradients(case, spec, made))
-    return Question(case, spec, made, _outputs(case, spec, made))
+    return Question(case, spec, made, _outputs(case, spec, made, scale_of=_strict(case, spec)))
+
+
+def representable(case: Case) -> bool:
+    """Whether float32 inputs are rounded to TF32 beforehand, so that a call that allows TF32 loses nothing
+    by it and is held to the bound, and to the exactness, of float32.
+
+    N(0, 1) data keep their bits: there the wider bound holds that the reference gives such a call.
+    """
+    return "tf32" in case.params.values() and (case.values != "normal" or case.mode == "grad")
+
+
+def _strict(case: Case, spec: Spec) -> Case:
+    """The case whose error scale holds: without TF32 where the inputs lose nothing by it."""
+    if not representable(case):
+        return case
+    kept = tuple((name, value) for name, value in case.shape.params if value != "tf32")
+    return replace(case, shape=replace(case.shape, params=kept))
 
 
 def answer(case: Case, spec: Spec, tensors: Mapping[str, torch.Tensor]) -> dict[str, Expected]:
@@ -83,21 +112,26 @@ def answer(case: Case, spec: Spec, tensors: Mapping[str, torch.Tensor]) -> dict[
     return _outputs(case, spec, tensors)
 
 
-def _outputs(case: Case, spec: Spec, made: Mapping[str, Any]) -> dict[str, Expected]:
+def _outputs(
+    case: Case, spec: Spec, made: Mapping[str, Any], scale_of: Case | None = None
+) -> dict[str, Expected]:
+    """The outputs for these inputs; the error scale is that of the case `scale_of`."""
     tensors = {name: each.tensor if isinstance(each, inputs.Input) else each for name, each in made.items()}
     wide = {name: tensors[name].to(torch.float64) if name in tensors else None for name in spec.inputs}
-    refs = _named(spec, _call(catalog.load_entry(spec.reference.entry), case, spec, wide))
+    refs = reference(case, spec, wide)
     scales: dict[str, Any] = {}
     if spec.reference.magnitude is not None:
-        scales = _named(spec, _call(catalog.load_entry(spec.reference.magnitude), case, spec, wide))
+        entry = catalog.load_entry(spec.reference.magnitude)
+        scales = _named(spec, _call(entry, scale_of or case, spec, wide))
     acc = inputs.DTYPES[dict(case.types)["acc"]]
-    integers = case.values in ("small_integers", "ties")
-    sizes = {**dict(case.shape.axes), "B": leading_size(spec, case.shape)}
+    exactly = _exactly(case, spec, tensors, refs, acc)
+    known = {**dict(case.types), **dict(case.shape.axes), "B": leading_size(spec, case.shape)}
+    known |= {name: param.default for name, param in spec.params.items()} | case.params
     expected = {}
     for name, output in spec.outputs.items():
         dtype = inputs.DTYPES[case.dtype(output.dtype)]
         limits = spec.tolerance[name]
-        tolerance = _tolerance(limits.result, float(limits.sum.evaluate(**sizes)), acc)
+        tolerance = _tolerance(limits.result, float(limits.sum.evaluate(**known)), acc)
         if output.when is not None and output.when not in tensors:
             expected[name] = Expected(torch.empty(0, dtype=torch.float64), None, tolerance, dtype)
             continue
@@ -106,9 +140,32 @@ def _outputs(case: Case, spec: Spec, made: Mapping[str, Any]) -> dict[str, Expec
             raise ValueError(f"the reference of {spec.op} gives {name} as {ref.dtype} {tuple(ref.shape)}")
         if scale is not None:
             scale = scale.to(torch.float64).broadcast_to(ref.shape)
-        exact = integers and integers_exact(ref, list(tensors.values()), acc)
-        expected[name] = Expected(ref, scale, tolerance, dtype, exact)
+        expected[name] = Expected(ref, scale, tolerance, dtype, exactly.get(name, False))
     return expected
+
+
+def reference(case: Case, spec: Spec, wide: Mapping[str, torch.Tensor | None]) -> dict[str, torch.Tensor]:
+    """The spec's outputs by name, in float64, for float64 CPU tensors (None or left out where absent)."""
+    return _named(spec, _call(catalog.load_entry(spec.reference.entry), case, spec, wide))
+
+
+def _exactly(
+    case: Case, spec: Spec, tensors: Mapping[str, torch.Tensor], refs: Mapping[str, Any], acc: torch.dtype
+) -> dict[str, bool]:
+    """By output: whether it must equal its reference bit for bit."""
+    present = {name: ref for name, ref in refs.items() if isinstance(ref, torch.Tensor) and ref.numel()}
+    if case.values in INTEGERS:
+        return {name: integers_exact(ref, list(tensors.values()), acc) for name, ref in present.items()}
+    if case.values not in PRODUCTS:
+        return {}
+    wide = {name: tensor.to(torch.float64) for name, tensor in tensors.items()}
+    absent = dict.fromkeys(name for name in spec.inputs if name not in wide)
+
+    def evaluate(given: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        outputs = reference(case, spec, {**absent, **given})
+        return {name: outputs[name] for name in present}
+
+    return exact.order_independent(evaluate, wide, present, acc)
 
 
 def _tolerance(result: float, steps: float, acc: torch.dtype) -> Tolerance:

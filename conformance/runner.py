@@ -1,38 +1,30 @@
-"""Runs cases on a device: each implementation pinned in turn, poisoned memory, two runs, one verdict."""
+"""Runs one case in this process: an implementation pinned, guarded memory, two runs, one verdict."""
 
 from __future__ import annotations
 
-import contextlib
-import gc
-import warnings
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+import hashlib
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 import portable
 from portable import catalog, errors, machine
-from portable.conformance import inputs, oracle
+from portable.conformance import inputs, oracle, record
 from portable.conformance.cases import Case
+from portable.conformance.guards import guarded_memory
 from portable.conformance.judge import Verdict, deterministic, digest
 
-STATES = (
-    "Pass", "QualityWarning", "NotSupported", "Fail.value", "Fail.shape", "Fail.dtype", "Fail.nonfinite",
-    "Fail.nondeterministic", "Fail.bounds_write", "Fail.behaviour", "ResourceError",
-    "CompileError", "Crash", "InternalError", "NotRun", "XFail", "XPass", "Waived",
-)  # fmt: skip
-CONFORMING = frozenset({"Pass", "QualityWarning", "NotSupported", "XFail", "XPass", "Waived"})
-"""The last three are made of others by `waivers`; an XPass conforms, the entry that it shows does not."""
-KNOWN = frozenset({"XFail", "Waived"})
-"""Failures that are known, and so conform."""
+STATES, CONFORMING, KNOWN = record.STATES, record.CONFORMING, record.KNOWN
 
 
 @dataclass(frozen=True)
 class Result:
-    """The outcome of a case or behaviour on one implementation. `worst` is the largest |error| / bound;
-    `digest` is of the outputs' bits, and `exact` says that they had to equal the reference's."""
+    """The outcome of a case or behaviour on one implementation. `worst` is the largest |error| / bound,
+    `ulp` the largest error in units in the last place, with its sign; `digest` is of the outputs' bits, and
+    `exact` says that they had to equal the reference's."""
 
     case: Any
     impl: str
@@ -40,55 +32,35 @@ class Result:
     message: str = ""
     worst: float = 0.0
     max_abs: float = 0.0
+    ulp: float = 0.0
     digest: str = ""
     exact: bool = False
+    seconds: float = 0.0
 
     @property
     def conforms(self) -> bool:
         return self.state in CONFORMING
 
+    def entry(self) -> dict[str, Any]:
+        """The result as a record holds it."""
+        fields = {name: value for name, value in vars(self).items() if name not in ("case", "impl", "state")}
+        return record.entry(self.case.id, self.impl, self.state, **fields)
 
-@dataclass
-class Group:
-    """All results of one implementation of one op."""
-
-    op: str
-    impl: str
-    results: list[Result] = field(default_factory=list)
-
-    @property
-    def states(self) -> Counter[str]:
-        return Counter(result.state for result in self.results)
-
-    @property
-    def conforms(self) -> bool:
-        return all(result.conforms for result in self.results)
-
-    @property
-    def worst(self) -> Result | None:
-        """The case that came closest to its bound, or went furthest beyond."""
-        judged = [result for result in self.results if result.state == "Pass" or result.worst]
-        return max(judged, key=lambda result: result.worst, default=None)
-
-    def record(self) -> dict[str, Any]:
-        worst = self.worst
-        problems = [r for r in self.results if r.state not in ("Pass", "NotSupported")]
-        rules = Counter(r.message for r in self.results if r.state == "NotSupported")
-        return {
-            "op": self.op,
-            "impl": self.impl,
-            "states": dict(sorted(self.states.items())),
-            "worst_ratio": worst.worst if worst else None,
-            "worst_case": worst.case.id if worst else None,
-            "problems": [{"case": r.case.id, "state": r.state, "message": r.message} for r in problems],
-            "digests": {r.case.id: r.digest for r in self.results if r.digest},
-            "exact": sorted(r.case.id for r in self.results if r.exact),
-            "not_supported": dict(sorted(rules.items())),
-        }
+    @staticmethod
+    def of(case: Any, entry: Mapping[str, Any]) -> Result:
+        """The result that an entry of a record holds, of the case that it names."""
+        return Result(case, **{name: value for name, value in entry.items() if name != "case"})
 
 
 class DeviceLost(RuntimeError):
-    """The device answers no more (a kernel faulted); what is left of the run cannot be trusted."""
+    """The device answers no more (a kernel faulted); nothing further can run in this process.
+
+    `result` is that of the case in which it happened.
+    """
+
+    def __init__(self, result: Result):
+        super().__init__(result.message)
+        self.result = result
 
 
 def torch_device() -> torch.device:
@@ -101,28 +73,17 @@ def synchronize(device: torch.device) -> None:
         torch.get_device_module(device).synchronize()
 
 
-@contextlib.contextmanager
-def poisoned_memory() -> Iterator[None]:
-    """`torch.empty` gives NaN inside: an element that a kernel leaves unwritten shows."""
-    before = torch.are_deterministic_algorithms_enabled()
-    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
-    fill = torch.utils.deterministic.fill_uninitialized_memory
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.utils.deterministic.fill_uninitialized_memory = True
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)
-            yield
-    finally:
-        torch.use_deterministic_algorithms(before, warn_only=warn_only)
-        torch.utils.deterministic.fill_uninitialized_memory = fill
-
-
 def implementations(op: str) -> tuple[str, ...]:
     """Implementations of `op` whose language the active backend builds for the device that is here."""
     from portable import dispatch
 
     return tuple(dispatch.candidates(op))
+
+
+def fingerprint(question: oracle.Question) -> str:
+    """SHA-256 of all inputs of a case."""
+    text = "".join(f"{name} {sha256}\n" for name, sha256 in question.sha256.items())
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def run_case(question: oracle.Question, impl: str, device: torch.device) -> Result:
@@ -131,17 +92,39 @@ def run_case(question: oracle.Question, impl: str, device: torch.device) -> Resu
     Raises DeviceLost when the device does not come back from a crash.
     """
     case = question.case
+    op: Callable[..., Any] = getattr(portable, case.op)
+    start = time.perf_counter()
     try:
         with portable.using(**{case.op: impl}):
-            return _run_pinned(question, impl, device)
+            result = judge_call(question, op, device, impl)
+        if not result.conforms:
+            result = replace(result, message=result.message + _config(question, impl, device))
     except Exception as error:
-        state, message = classify(error, impl)
-        if state == "Crash" and device.type != "cpu":
-            try:
-                synchronize(device)
-            except Exception as lost:
-                raise DeviceLost(f"{case.id} on {impl}: {message}") from lost
-        return Result(case, impl, state, message)
+        result = Result(case, impl, *classify(error, impl))
+    return _still_there(replace(result, seconds=time.perf_counter() - start), device)
+
+
+def _config(question: oracle.Question, impl: str, device: torch.device) -> str:
+    """The tuned values that the implementation ran with, as a line of a failure's message."""
+    case = question.case
+    present = [name for name in question.spec.inputs if name in question.inputs]
+    tensors = {name: question.inputs[name].on(device)[0] for name in present}
+    with portable.using(**{case.op: impl}):
+        choice = portable.explain(case.op, **tensors, **case.params).choice
+    if choice is None or choice.config is None or not choice.config.values:
+        return ""
+    values = ", ".join(f"{name}={value}" for name, value in choice.config.values.items())
+    return f"\nconfig: {values} [{choice.config.source}]"
+
+
+def _still_there(result: Result, device: torch.device) -> Result:
+    """The result, if the device answers after it."""
+    if result.state in ("Crash", "ResourceError"):
+        try:
+            synchronize(device)
+        except Exception as lost:
+            raise DeviceLost(result) from lost
+    return result
 
 
 def classify(error: Exception, impl: str) -> tuple[str, str]:
@@ -151,25 +134,48 @@ def classify(error: Exception, impl: str) -> tuple[str, str]:
         return "NotSupported", reason.partition(f": {impl}: ")[2] or reason
     if isinstance(error, errors.CompileError):
         return "CompileError", str(error)
-    if isinstance(error, torch.OutOfMemoryError):
-        return "ResourceError", str(error).splitlines()[0]
-    return "Crash", f"{type(error).__name__}: {error}"
+    kind = type(error)
+    text = f"{kind.__name__}: {error}"
+    if kind.__module__.startswith("triton.") and kind.__name__ in _TRITON:
+        return _TRITON[kind.__name__], text
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "can't allocate memory" in text:
+        return "ResourceError", text.splitlines()[0]
+    return "Crash", text
 
 
-def _run_pinned(question: oracle.Question, impl: str, device: torch.device) -> Result:
+_TRITON = {
+    "CompilationError": "CompileError",
+    "UnsupportedLanguageConstruct": "CompileError",
+    "CompileTimeAssertionFailure": "CompileError",
+    "PTXASError": "CompileError",
+    "OutOfResources": "ResourceError",
+}
+"""What Triton's exceptions say of a case, by their names: Triton need not be there."""
+
+
+def judge_call(
+    question: oracle.Question, function: Callable[..., Any], device: torch.device, impl: str
+) -> Result:
+    """Call `function` twice with a case's inputs and judge what comes back; its exceptions pass through.
+
+    `function` takes the op's inputs and parameters by name and answers as the op does. The first call's
+    allocations are poisoned and guarded, and so are the inputs.
+    """
     case = question.case
     moved = {name: made.on(device) for name, made in question.inputs.items()}
     tensors = {name: view for name, (view, _) in moved.items()}
-    with poisoned_memory():
-        first, fence = _call(question, tensors, device)
-    second, _ = _call(question, tensors, device)
-    synchronize(device)
+    with guarded_memory() as guards:
+        first, fence = _call(question, function, tensors, device)
+        synchronize(device)
     verdicts: list[tuple[str, Verdict]] = []
+    if fault := guards.fault():
+        verdicts.append(("", Verdict("Fail.bounds_write", note=fault)))
+    del guards
+    second, _ = _call(question, function, tensors, device)
+    synchronize(device)
     if set(first) != set(question.expected):
-        found = Verdict(
-            "Fail.shape", note=f"got outputs {sorted(first)}, expected {sorted(question.expected)}"
-        )
-        return _result(case, impl, [("", found)])
+        note = f"got outputs {sorted(first)}, expected {sorted(question.expected)}"
+        return _result(case, impl, [("", Verdict("Fail.shape", note=note))])
     for name, expected in question.expected.items():
         verdict = expected.judge(first[name], question.biased_values)
         if verdict.passed:
@@ -179,19 +185,23 @@ def _run_pinned(question: oracle.Question, impl: str, device: torch.device) -> R
         verdicts.append(("out", Verdict("Fail.bounds_write", note="memory beside out= was written")))
     for name, (_, buffer) in moved.items():
         if not inputs.same_bits(buffer.cpu(), question.inputs[name].buffer):
-            verdicts.append(
-                (name, Verdict("Fail.bounds_write", note="an input, or memory beside it, was written"))
-            )
+            note = "an input, or memory beside it, was written"
+            verdicts.append((name, Verdict("Fail.bounds_write", note=note)))
     exact = all(expected.exact for expected in question.expected.values())
-    return replace(_result(case, impl, verdicts), digest=digest(first), exact=exact)
+    tensors_only = all(isinstance(each, torch.Tensor) for each in first.values())
+    return replace(
+        _result(case, impl, verdicts), digest=digest(first) if tensors_only else "", exact=exact
+    )
 
 
 def _call(
-    question: oracle.Question, tensors: dict[str, torch.Tensor], device: torch.device
+    question: oracle.Question,
+    op: Callable[..., Any],
+    tensors: dict[str, torch.Tensor],
+    device: torch.device,
 ) -> tuple[dict[str, Any], torch.Tensor | None]:
     """The op's outputs by name (gradients in a "grad" case), and the fenced buffer of `out=`."""
     case, spec = question.case, question.spec
-    op: Callable[..., Any] = getattr(portable, case.op)
     arguments: dict[str, Any] = {name: tensors.get(name) for name in spec.inputs} | case.params
     if case.mode == "grad":
         leaves = {name: tensors[name].detach().requires_grad_() for name in spec.inputs if name in tensors}
@@ -223,11 +233,17 @@ def _result(case: Case, impl: str, verdicts: list[tuple[str, Verdict]]) -> Resul
     order = {"Pass": 0, "QualityWarning": 1, "Fail.bounds_write": 3}
     name, verdict = max(verdicts, key=lambda each: (order.get(each[1].state, 2), each[1].worst))
     message = "" if verdict.state == "Pass" else f"{name}: {verdict}".removeprefix(": ")
-    finite = [v.worst for _, v in verdicts]
-    return Result(case, impl, verdict.state, message, max(finite), max(v.max_abs for _, v in verdicts))
+    return Result(
+        case,
+        impl,
+        verdict.state,
+        message,
+        worst=max(each.worst for _, each in verdicts),
+        max_abs=max(each.max_abs for _, each in verdicts),
+        ulp=max((each.ulp for _, each in verdicts), key=abs),
+    )
 
 
-Progress = Callable[[Result], None]
 Excuse = Callable[[Result], Result]
 
 
@@ -236,45 +252,31 @@ def naked(result: Result) -> Result:
     return result
 
 
-def run(
-    cases: Iterable[Case],
+def answer(
+    case: Any,
+    impls: Iterable[str],
     device: torch.device,
-    impls: Iterable[str] | None = None,
-    progress: Progress | None = None,
-    excuse: Excuse = naked,
-) -> tuple[list[Group], dict[str, dict[str, str]]]:
-    """Run `cases`, each on every implementation that this device builds (or on `impls` among them);
-    `excuse` has a say in every result.
+    begin: Callable[[str], None] = lambda impl: None,
+    asked: Callable[[str], None] = lambda sha256: None,
+) -> Iterator[Result]:
+    """One case or behaviour, asked of each of `impls`; `begin` is told the implementation before it runs, and
+    `asked` the SHA-256 of the case's inputs. DeviceLost carries the last result."""
+    from portable.conformance import behaviour
 
-    Returns the groups by op and implementation, and the SHA-256 of every case's inputs.
-    """
-    groups: dict[tuple[str, str], Group] = {}
-    hashes: dict[str, dict[str, str]] = {}
-    wanted = None if impls is None else set(impls)
-    lost = ""
-    for number, case in enumerate(cases):
-        names = [name for name in implementations(case.op) if wanted is None or name in wanted]
-        question, fault = None, ""
-        try:
-            question = oracle.ask(case, catalog.spec(case.op))
-            hashes[case.id] = question.sha256
-        except Exception as error:  # a broken reference is the suite's fault, not the implementation's
-            fault = f"the oracle failed: {type(error).__name__}: {error}"
-        for name in names:
-            if lost:
-                result = Result(case, name, "NotRun", lost)
-            elif question is None:
-                result = Result(case, name, "InternalError", fault)
-            else:
-                try:
-                    result = run_case(question, name, device)
-                except DeviceLost as error:
-                    result = Result(case, name, "Crash", f"the device was lost: {error}")
-                    lost = f"the device was lost in {case.id} on {name}"
-            result = excuse(result)
-            groups.setdefault((case.op, name), Group(case.op, name)).results.append(result)
-            if progress is not None:
-                progress(result)
-        if number % 64 == 63:
-            gc.collect()
-    return list(groups.values()), hashes
+    if isinstance(case, behaviour.Behaviour):
+        for name in impls:
+            begin(name)
+            start = time.perf_counter()
+            result = behaviour.run(case, name, device)
+            yield _still_there(replace(result, seconds=time.perf_counter() - start), device)
+        return
+    try:
+        question = oracle.ask(case, catalog.spec(case.op))
+    except Exception as error:  # a broken reference is the suite's fault, not the implementation's
+        fault = f"the oracle failed: {type(error).__name__}: {error}"
+        yield from (Result(case, name, "InternalError", fault) for name in impls)
+        return
+    asked(fingerprint(question))
+    for name in impls:
+        begin(name)
+        yield run_case(question, name, device)

@@ -3,7 +3,7 @@
 A call is captured into a graph that walks over rotating buffer sets larger than the last-level cache,
 so that neither the host nor the cache is measured; where capture fails, events bracket a plain loop.
 The candidates are replayed in turn, so that a drifting clock falls on all of them alike, and what is
-reported is the ratio within each turn.
+compared is the ratio within each turn (`stats.ratio_interval`).
 """
 
 from __future__ import annotations
@@ -23,29 +23,36 @@ MIN_TURN_US = 300.0
 
 @dataclass(frozen=True)
 class Sample:
-    """Microseconds per call, one entry per turn; `graph` is False where events timed a plain loop."""
+    """Microseconds per call, one entry per turn; `graph` is False where events timed a plain loop.
+
+    `sm_mhz` is the card's clock before the first turn of all candidates and after the last, as far as the
+    driver tells it.
+    """
 
     name: str
     microseconds: tuple[float, ...]
     graph: bool
+    sm_mhz: tuple[int, ...] = ()
 
     @property
     def median(self) -> float:
         return statistics.median(self.microseconds)
 
-
-@dataclass(frozen=True)
-class Ratio:
-    """baseline time / ours, per turn: above 1 ours is faster."""
-
-    median: float
-    minimum: float
-    maximum: float
+    @property
+    def clocks(self) -> dict[str, list[int]] | None:
+        """`{"sm_mhz": [lowest, highest]}`, or None where nothing tells the clock."""
+        return {"sm_mhz": [min(self.sm_mhz), max(self.sm_mhz)]} if self.sm_mhz else None
 
 
-def ratio(ours: Sample, baseline: Sample) -> Ratio:
-    turns = [base / mine for mine, base in zip(ours.microseconds, baseline.microseconds, strict=True)]
-    return Ratio(statistics.median(turns), min(turns), max(turns))
+def sm_clock() -> int | None:
+    """The current card's compute clock in MHz; None where the vendor's management library does not tell it.
+
+    torch reads it through pynvml or amdsmi, which a machine may lack; 0 is amdsmi's word for unknown.
+    """
+    try:
+        return torch.cuda.clock_rate() or None
+    except Exception:  # the two libraries raise types of their own, which cannot be named without them
+        return None
 
 
 def set_count(bytes_per_set: int, l2_bytes: int, free_bytes: int) -> int:
@@ -107,19 +114,35 @@ class Timed:
     def turn(self) -> None:
         self.microseconds.append(self._turn() / (self._rounds * len(self._sets)))
 
-    def sample(self) -> Sample:
-        return Sample(self.name, tuple(self.microseconds), self._graph is not None)
+    def sample(self, sm_mhz: tuple[int, ...] = ()) -> Sample:
+        return Sample(self.name, tuple(self.microseconds), self._graph is not None, sm_mhz)
 
 
 def interleaved(
-    candidates: Mapping[str, tuple[Callable[[Any], object], Sequence[Any]]], turns: int = TURNS
+    candidates: Mapping[str, tuple[Callable[[Any], object], Sequence[Any]]],
+    turns: int = TURNS,
+    failed: Callable[[str, Exception], None] | None = None,
 ) -> dict[str, Sample]:
-    """Time every candidate, a (call, buffer sets) each, one turn in rotation: `call` takes one set."""
-    timed = [Timed(name, call, sets) for name, (call, sets) in candidates.items()]
+    """Time every candidate, a (call, buffer sets) each, one turn in rotation: `call` takes one set.
+
+    A candidate that raises while it is made ready is told to `failed` and left out; without `failed` the
+    exception goes on.
+    """
+    timed = []
+    for name, (call, sets) in candidates.items():
+        try:
+            timed.append(Timed(name, call, sets))
+        except Exception as error:
+            if failed is None:
+                raise
+            failed(name, error)
+    clocks = [sm_clock()]
     for number in range(turns):
         for offset in range(len(timed)):
             timed[(number + offset) % len(timed)].turn()
-    return {one.name: one.sample() for one in timed}
+    clocks.append(sm_clock())
+    known = tuple(mhz for mhz in clocks if mhz is not None)
+    return {one.name: one.sample(known) for one in timed}
 
 
 def launch_cost(call: Callable[[], object], calls: int = 2000) -> float:

@@ -51,6 +51,15 @@ class Entry:
     expires: date
     where: str
 
+    @property
+    def mark(self) -> str:
+        """What an excused result's message ends with."""
+        return f"({self.where}, until {self.expires})"
+
+    def excused(self, result: runner.Result) -> bool:
+        """Whether it was this entry that excused the result."""
+        return result.state == KINDS[self.kind] and result.message.endswith(self.mark)
+
     def names(self, result: runner.Result) -> bool:
         """Whether the result is of an implementation and a case that the entry names."""
         return result.case.op == self.op and _any(self.impl, result.impl) and _any(self.cases, result.case.id)
@@ -64,44 +73,52 @@ class Waivers:
         here = [entry for entry in entries if _any(entry.arch, arch)]
         self.expired = [entry for entry in here if entry.expires < today]
         self.entries = [entry for entry in here if entry.expires >= today]
-        self._used: set[tuple[str, str]] = set()
 
     def excuse(self, result: runner.Result) -> runner.Result:
         """The result as XFail or Waived where an entry expects its failure, else as it is."""
         for entry in self.entries:
             if result.state == entry.state and entry.names(result):
-                self._used.add((entry.where, result.impl))
-                message = f"{result.message}; known: {entry.reason} ({entry.where}, until {entry.expires})"
+                message = f"{result.message}; known: {entry.reason} {entry.mark}"
                 return replace(result, state=KINDS[entry.kind], message=message)
         return result
 
-    def settle(self, groups: Iterable[runner.Group], picked: bool = False) -> list[str]:
-        """What is wrong with the entries after a run, one line each; shows the XPass of unused ones.
+    def used(self, results: Iterable[runner.Result]) -> list[dict[str, Any]]:
+        """The entries that excused some of these results, as a record holds them."""
+        known = [result for result in results if result.state in runner.KNOWN]
+        counts = [(entry, sum(entry.excused(result) for result in known)) for entry in self.entries]
+        return [{"where": each.where, "kind": each.kind, "used": count} for each, count in counts if count]
+
+    def settle(self, results: list[runner.Result], picked: bool = False) -> list[str]:
+        """What is wrong with the entries after a run, one line each; `results` then show the XPass of the
+        unused ones.
 
         `picked`: the cases were picked by hand, so that none is called unused.
         """
+        return [line for op, impl in dict.fromkeys((each.case.op, each.impl) for each in results)
+                for line in self._settle(results, op, impl, picked)]  # fmt: skip
+
+    def _settle(self, results: list[runner.Result], op: str, impl: str, picked: bool) -> list[str]:
+        """The same, of one implementation of one op."""
+        here = [place for place, each in enumerate(results) if (each.case.op, each.impl) == (op, impl)]
         lines = []
-        for group in groups:
-            for entry in self.expired:
-                if count := sum(map(_judged, filter(entry.names, group.results))):
-                    lines.append(
-                        f"{entry.where}: expired on {entry.expires}; cases of {entry.op} that it names ran"
-                        f" on {group.impl} ({count}). Measure again, then renew or remove it."
-                    )
-            for entry in [] if picked else self.entries:
-                named = [place for place, result in enumerate(group.results) if entry.names(result)]
-                judged = [place for place in named if _judged(group.results[place])]
-                if not judged or (entry.where, group.impl) in self._used:
-                    continue
+        for entry in self.expired:
+            if count := sum(_judged(results[place]) for place in here if entry.names(results[place])):
                 lines.append(
-                    f"{entry.where}: unused; of the cases of {entry.op} that it names, {len(judged)} ran on"
-                    f" {group.impl} and none is {entry.state}. Remove it, or narrow its globs."
+                    f"{entry.where}: expired on {entry.expires}; cases of {entry.op} that it names ran"
+                    f" on {impl} ({count}). Measure again, then renew or remove it."
                 )
-                for place in judged if entry.kind == "xfail" else ():
-                    result = group.results[place]
-                    if result.state == "Pass":
-                        message = f"expected {entry.state}: {entry.reason} ({entry.where})"
-                        group.results[place] = replace(result, state="XPass", message=message)
+        for entry in [] if picked else self.entries:
+            judged = [place for place in here if entry.names(results[place]) and _judged(results[place])]
+            if not judged or any(entry.excused(results[place]) for place in judged):
+                continue
+            lines.append(
+                f"{entry.where}: unused; of the cases of {entry.op} that it names, {len(judged)} ran on"
+                f" {impl} and none is {entry.state}. Remove it, or narrow its globs."
+            )
+            for place in judged if entry.kind == "xfail" else ():
+                if results[place].state == "Pass":
+                    message = f"expected {entry.state}: {entry.reason} ({entry.where})"
+                    results[place] = replace(results[place], state="XPass", message=message)
         return lines
 
 

@@ -40,10 +40,10 @@ def cards() -> dict[str, dict[str, Any]]:
     }
 
 
-def cell(group: dict[str, Any]) -> str:
+def cell(summary: record.Summary) -> str:
     """Passed of judged by dtype; the dtype is the second part of a case's id."""
-    judged = Counter(_dtype(case) for case in group["digests"])
-    failed = Counter(_dtype(p["case"]) for p in group["problems"] if p["state"] != "QualityWarning")
+    judged = Counter(_dtype(each["case"]) for each in summary.results if "digest" in each)
+    failed = Counter(_dtype(each["case"]) for each in summary.results if _failed(each) and "digest" in each)
     parts = []
     for dtype in DTYPES:
         count = judged[dtype]
@@ -56,6 +56,10 @@ def cell(group: dict[str, Any]) -> str:
     return " / ".join(parts)
 
 
+def _failed(result: dict[str, Any]) -> bool:
+    return result["state"] not in ("Pass", "NotSupported", "QualityWarning")
+
+
 def _dtype(case: str) -> str:
     return case.split("/")[1].split(",")[0]
 
@@ -65,9 +69,9 @@ def page() -> str:
     arches = list(found)
     rows: dict[tuple[str, str], dict[str, str]] = {}
     for arch, each in found.items():
-        for group in each["results"]:
-            language = group["impl"] if group["impl"] in ("triton", "native", "simt") else "mfma, wmma"
-            rows.setdefault((group["op"], language), {})[arch] = cell(group)
+        for summary in record.summaries(each):
+            language = summary.impl if summary.impl in ("triton", "native", "simt") else "mfma, wmma"
+            rows.setdefault((summary.op, language), {})[arch] = cell(summary)
     lines = [HEAD, "| op | implementation | " + " | ".join(arches) + " |", "|---|---|" + "---|" * len(arches)]
     for (op, name), cells in sorted(rows.items()):
         written = {"triton": "Triton", "native": "HIP", "simt": "HIP simt"}.get(name, f"HIP {name}")
@@ -79,9 +83,7 @@ def page() -> str:
 def _summary(found: dict[str, dict[str, Any]]) -> list[str]:
     lines = ["| card | results | states | Triton |", "|---|--:|---|---|"]
     for arch, each in found.items():
-        states: Counter[str] = Counter()
-        for group in each["results"]:
-            states.update(group["states"])
+        states = Counter(result["state"] for result in each["results"])
         text = ", ".join(f"{state} {count:,}" for state, count in sorted(states.items()))
         versions = each["header"]["versions"]
         lines.append(f"| emulated {arch} | {sum(states.values()):,} | {text} | {versions['triton']} |")
@@ -112,11 +114,9 @@ def _failures(found: dict[str, dict[str, Any]]) -> list[str]:
     lines = ["What does not pass, by card:", ""]
     for arch, each in found.items():
         kinds: Counter[str] = Counter()
-        for group in each["results"]:
-            for problem in group["problems"]:
-                if problem["state"] != "QualityWarning":
-                    where = f"{group['op']} ({group['impl']}), {_class(problem['case'])}"
-                    kinds[f"{problem['state']} in {where}"] += 1
+        for result in filter(_failed, each["results"]):
+            where = f"{record.op_of(result['case'])} ({result['impl']}), {_class(result['case'])}"
+            kinds[f"{result['state']} in {where}"] += 1
         if kinds:
             lines += [f"- {arch}: {count} x {kind}" for kind, count in sorted(kinds.items())]
             lines += [f"  {WHY[arch]}"] if arch in WHY else []

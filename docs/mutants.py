@@ -58,8 +58,7 @@ def page(kills, survivors, states) -> str:
         "",
         "## Survivors",
         "",
-        "What the suite does not see, and why:",
-        "",
+        *(["What the suite does not see, and why:", ""] if len(killed) < len(kills) else ["None."]),
         *(
             textwrap.fill(
                 f"- {kill.mutant.id}: {survivors.get(kill.mutant.id, 'not explained')}.",

@@ -164,6 +164,10 @@ class Backend(ABC):
         card counts nothing."""
         raise BackendError(f"The {self.name} backend counts nothing; a card made of software does")
 
+    def triton(self) -> AbstractContextManager[Any]:
+        """A block in which anybody's Triton kernel, launched as `kernel[grid](...)`, runs on this card."""
+        return nullcontext()
+
     def stream(self, index: int) -> int:
         """The handle of torch's current stream on card `index`."""
         return 0

@@ -4,8 +4,8 @@
 
 The text goes through Python's own parser and is then compiled to closures; nothing is ever handed to
 `eval`. Allowed are numbers, strings, None, True, False, names, + - * / // % **, comparisons, and, or,
-not, `in` over a list of constants, and calls to the functions below. Arithmetic takes numbers alone
-(no string repetition), so that what a formula costs is bounded by its length.
+not, `a if condition else b`, `in` over a list of constants, and calls to the functions below. Arithmetic
+takes numbers alone (no string repetition), so that what a formula costs is bounded by its length.
 """
 
 from __future__ import annotations
@@ -166,6 +166,9 @@ class _Compiler:
             if isinstance(node.op, ast.And):
                 return lambda values: all(part(values) for part in parts)
             return lambda values: any(part(values) for part in parts)
+        if isinstance(node, ast.IfExp):
+            test, then, other = (self.node(part, depth) for part in (node.test, node.body, node.orelse))
+            return lambda values: then(values) if _truth(test(values)) else other(values)
         if isinstance(node, ast.Compare):
             return self.comparison(node, depth)
         if isinstance(node, ast.Call):
@@ -267,6 +270,12 @@ class _Compiler:
             raise self.fail(f"{node.func.id} takes {count} arguments")
         arguments = [self.node(argument, depth) for argument in node.args]
         return lambda values: function(*(_number(argument(values)) for argument in arguments))
+
+
+def _truth(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    raise TypeError(f"{value!r} is neither True nor False")
 
 
 def _number(value: Any) -> Any:

@@ -172,7 +172,8 @@ class Requirement:
 
 @dataclass(frozen=True, slots=True)
 class Implementation:
-    """One way to compute the op. A `plan` entry plans launches; a `run` entry takes tensors itself."""
+    """One way to compute the op. A `plan` entry plans launches; a `run` entry takes tensors itself. One that
+    is not `batch_invariant` may round a row differently with other rows beside it."""
 
     name: str
     entry: Entry
@@ -182,6 +183,7 @@ class Implementation:
     requires: Requirement = field(default_factory=Requirement)
     tunables: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     default: Mapping[str, Any] = field(default_factory=dict)
+    batch_invariant: bool = True
     line: int = 0
 
 

@@ -52,7 +52,7 @@ _SCHEMA: dict[str, dict[str, str]] = {
     "cost": {"flops": "formula!", "peak": "str!", "bytes": "formula", "baseline": "str"},
     "implementation": {
         "name": "str!", "plan": "str", "run": "str", "sources": "list", "language": "str|list!",
-        "requires": "map", "tunables": "map", "default": "map",
+        "requires": "map", "tunables": "map", "default": "map", "batch_invariant": "bool",
     },
 }  # fmt: skip
 
@@ -391,6 +391,7 @@ class _Reader:
             requires=self.requirement(found, what, types, names),
             tunables=tunables,
             default=default,
+            batch_invariant=found.get("batch_invariant", True),
             line=line,
         )
 

@@ -19,7 +19,8 @@ CORE = sorted((ROOT / "portable").glob("*.py"))
 OUTER = ("backends", "kernels", "conformance")
 OPS = sorted(file.parent for file in (ROOT / "kernels").glob("*/spec.yaml"))
 THIRD_PARTY = {
-    *("torch", "triton", "numpy", "yaml", "rich", "cupy", "cuda", "hypothesis", "ziglang", "elftools"),
+    *("torch", "triton", "numpy", "yaml", "rich", "cupy", "cuda", "hypothesis", "pytest", "ziglang"),
+    "elftools",
 }
 LONGEST = 600  # lines
 # A kernel in a vendor's own language may use that vendor's helpers, as it includes its prelude.h; a

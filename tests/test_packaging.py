@@ -29,6 +29,8 @@ print(json.dumps({"file": portable.__file__, "ops": portable.ops(),
 
 pytestmark = pytest.mark.xdist_group("packaging")  # one build for all of them
 
+EVIDENCE = {"__pycache__", "records", "calibration"}  # stays behind
+
 
 def sources() -> dict[str, Path]:
     """Every file of the four folders by the path that it has once installed; records stay behind."""
@@ -36,7 +38,7 @@ def sources() -> dict[str, Path]:
         f"{installed}/{file.relative_to(ROOT / folder).as_posix()}": file
         for folder, installed in FOLDERS.items()
         for file in (ROOT / folder).rglob("*")
-        if file.is_file() and not {"__pycache__", "records"} & set(file.relative_to(ROOT).parts)
+        if file.is_file() and not EVIDENCE & set(file.relative_to(ROOT).parts)
     }
 
 

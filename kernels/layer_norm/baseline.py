@@ -14,11 +14,15 @@ def layer_norm(
 
 
 def layer_norm_backward(
-    dy: Tensor, x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, *, eps: float = 1e-5
+    dy: Tensor,
+    x: Tensor,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    *,
+    eps: float = 1e-5,
+    mean: Tensor,
+    rstd: Tensor,
 ) -> object:
-    """torch's fused backward reads the forward's statistics, which it is given for nothing here."""
-    mean = torch.empty((*x.shape[:-1], 1), dtype=torch.float32, device=x.device)
+    """torch's fused backward reads the forward's statistics: float32, x's shape but for a last 1."""
     mask = [True, weight is not None, bias is not None]
-    return torch.ops.aten.native_layer_norm_backward(
-        dy, x, x.shape[-1:], mean, torch.empty_like(mean), weight, bias, mask
-    )
+    return torch.ops.aten.native_layer_norm_backward(dy, x, x.shape[-1:], mean, rstd, weight, bias, mask)

@@ -11,9 +11,9 @@ def rms_norm(x: Tensor, weight: Tensor | None = None, *, eps: float = 1e-6) -> T
     return F.rms_norm(x, x.shape[-1:], weight, eps)
 
 
-def rms_norm_backward(dy: Tensor, x: Tensor, weight: Tensor | None = None, *, eps: float = 1e-6) -> object:
-    """torch's fused backward reads the forward's rstd, which it is given for nothing here."""
-    rstd = torch.empty((*x.shape[:-1], 1), dtype=torch.float32, device=x.device)
-    return torch.ops.aten._fused_rms_norm_backward(
-        dy, x, x.shape[-1:], rstd, weight, [True, weight is not None]
-    )
+def rms_norm_backward(
+    dy: Tensor, x: Tensor, weight: Tensor | None = None, *, eps: float = 1e-6, rstd: Tensor
+) -> object:
+    """torch's fused backward reads the forward's rstd: float32, x's shape with a last dimension of 1."""
+    mask = [True, weight is not None]
+    return torch.ops.aten._fused_rms_norm_backward(dy, x, x.shape[-1:], rstd, weight, mask)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import mmap
+import sys
+
 import pytest
 import torch
 
 import portable
+from portable import catalog, errors
 from portable.conformance import behaviour
+from portable.conformance.bad_calls import MISSING, bad_calls
+from portable.conformance.cases import required_params
 
 CPU = torch.device("cpu")
 
@@ -36,6 +42,162 @@ def test_a_misbehaving_op_is_caught(monkeypatch, name, wrong):
     monkeypatch.setattr(portable, "softmax", wrong, raising=False)
     result = behaviour.run(behaviour.Behaviour("softmax", name), "torch", CPU)
     assert result.state == "Fail.behaviour", result
+
+
+def ask(monkeypatch, op, name, wrong):
+    monkeypatch.setattr(portable, op, wrong, raising=False)
+    return behaviour.run(behaviour.Behaviour(op, name), "torch", CPU)
+
+
+def test_rows_alone_asks_in_float32_too(monkeypatch):
+    def batch_dependent(x):
+        last = 2.0**-23 if len(x) > 1 and x.dtype == torch.float32 else 0.0
+        return torch.softmax(x, -1) * (1 + last)
+
+    result = ask(monkeypatch, "softmax", "rows_alone", batch_dependent)
+    assert result.message == "in float32, row 0 alone differs from row 0 in a batch of 48"
+
+
+def test_an_implementation_of_one_type_is_asked_in_that(monkeypatch):
+    def narrow(x):
+        if x.dtype != torch.bfloat16:
+            raise errors.PinError("softmax", "torch", "it takes bfloat16")
+        return torch.softmax(x, -1)
+
+    assert ask(monkeypatch, "softmax", "rows_alone", narrow).state == "Pass"
+
+    def none(x):
+        raise errors.PinError("softmax", "torch", "it takes nothing")
+
+    assert ask(monkeypatch, "softmax", "rows_alone", none).state == "NotSupported"
+
+
+@pytest.mark.parametrize(
+    "op, scaled",
+    [
+        ("softmax_backward", True), ("rms_norm", True), ("layer_norm", True), ("layer_norm_backward", True),
+        ("matmul", True), ("linear", True), ("swiglu", True), ("swiglu_backward", True),
+        ("activation_backward", True), ("rms_norm_backward", True), ("softmax", False),
+    ],
+)  # fmt: skip
+def test_the_reference_says_whether_an_op_scales(op, scaled):
+    result = behaviour.run(behaviour.Behaviour(op, "scaling"), "torch", CPU)
+    assert result.state == ("Pass" if scaled else "NotSupported")
+    assert scaled or result.message == "no input of the op scales its outputs"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda dy, y: y * (dy - (dy * y).sum(-1, keepdim=True)) + 1e-3,
+        lambda dy, y: (y * dy).clamp(-3, 3),
+    ],
+)
+def test_what_scales_wrongly(monkeypatch, wrong):
+    result = ask(monkeypatch, "softmax_backward", "scaling", wrong)
+    assert result.state == "Fail.behaviour"
+    assert result.message.endswith("dy times 2 does not give dx times 2")
+
+
+def test_an_output_that_must_not_follow(monkeypatch):
+    """dbias does not depend on x."""
+    right = portable.layer_norm_backward
+
+    def wrong(dy, x, weight=None, bias=None):
+        dx, dweight, dbias = right(dy, x, weight, bias)
+        return dx, dweight, dbias * (1.0 if x.abs().max() < 5 else 2.0)
+
+    result = ask(monkeypatch, "layer_norm_backward", "scaling", wrong)
+    assert result.message.endswith("x times 2 does not give the same dbias")
+
+
+@pytest.mark.parametrize("op", ["softmax", "matmul", "linear", "layer_norm_backward"])
+def test_operands_beyond_2_31_take_no_memory(op):
+    before = resident()
+    result = behaviour.run(behaviour.Behaviour(op, "beyond_2_31"), "torch", CPU)
+    assert result.state == "Pass", result.message
+    assert resident() - before < 200 << 20
+
+
+def resident():
+    if sys.platform != "linux":
+        pytest.skip("reads /proc")
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * mmap.PAGESIZE
+
+
+def test_wrong_beyond_2_31(monkeypatch):
+    def wrapped(a, b):
+        return torch.zeros(64, 64, dtype=a.dtype) if b.stride(0) * 63 >= 2**31 else a @ b
+
+    result = ask(monkeypatch, "matmul", "beyond_2_31", wrapped)
+    assert result.message == "in bfloat16, elements beyond 2^31 are read wrongly"
+
+
+def test_a_system_that_maps_no_such_memory(monkeypatch):
+    def refused(*args, **flags):
+        raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr(mmap, "mmap", refused)
+    result = behaviour.run(behaviour.Behaviour("matmul", "beyond_2_31"), "torch", CPU)
+    assert result.state == "NotSupported" and "maps no 4 GB of address space" in result.message
+
+
+def bad(op):
+    spec = catalog.spec(op)
+    good = {**behaviour.sample(spec, CPU, lead=5, size=16), **required_params(spec)[0]}
+    return list(bad_calls(spec, good))
+
+
+@pytest.mark.parametrize("op", sorted(catalog.op_folders()))
+def test_every_op_has_bad_calls_of_every_kind(op):
+    spec, calls = catalog.spec(op), bad(op)
+    kinds = {each.error for each in calls}
+    expected = {errors.NotATensorError, errors.DtypeError, errors.RankError, errors.SignatureError}
+    expected |= {errors.ShapeError} if len(spec.inputs) > 1 else set()
+    expected |= {errors.ParameterError} if spec.params else set()
+    expected |= {errors.OutputError} if spec.out else set()
+    assert kinds == expected
+    for each in calls:
+        arguments = {name: value for name, value in each.arguments.items() if value is not MISSING}
+        with pytest.raises(each.error, match=f"portable.{op}"):
+            getattr(portable, op)(**arguments)
+
+
+@pytest.mark.parametrize(
+    "wrong, said",
+    [
+        (lambda **given: torch.zeros(()), "a is a list: the call was taken, expected NotATensorError"),
+        (lambda **given: given["a"] @ given["b"], "a is a list: expected NotATensorError, got TypeError"),
+    ],
+)
+def test_what_is_not_refused(monkeypatch, wrong, said):
+    result = ask(monkeypatch, "matmul", "bad_arguments", wrong)
+    assert result.state == "Fail.behaviour" and said in result.message
+
+
+def test_a_kernel_that_runs_before_the_error(monkeypatch):
+    right = portable.matmul
+
+    def late(**given):
+        try:
+            return right(**given)
+        except errors.DtypeError:
+            right(torch.ones(2, 2), torch.ones(2, 2))
+            raise
+
+    result = ask(monkeypatch, "matmul", "bad_arguments", late)
+    assert result.message.endswith("a kernel ran before DtypeError was raised")
+
+
+def test_an_error_that_names_no_op(monkeypatch):
+    def silent(**given):
+        raise errors.NotATensorError.__new__(errors.NotATensorError, "no")
+
+    calls = iter([torch.ones(1)])
+    monkeypatch.setattr(portable, "matmul", lambda **given: next(calls, None) or silent(), raising=False)
+    result = behaviour.run(behaviour.Behaviour("matmul", "bad_arguments"), "torch", CPU)
+    assert "the error does not name the op" in result.message
 
 
 def test_an_exception_is_a_crash(monkeypatch):

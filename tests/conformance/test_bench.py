@@ -1,30 +1,51 @@
-"""The bench table's arithmetic, with a clock that answers what it is told and no card."""
+"""The timings' arithmetic, states and table, with a clock that answers what it is told and no card."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest
 import torch
 
-from portable import catalog
-from portable.conformance import bench, cli, timing
+import portable
+from portable import catalog, errors
+from portable.conformance import baselines, bench, libraries, record, timing
 from portable.conformance.cases import make_shape
+from portable.conformance.stats import Interval
+
+from .sample_record import sample_record
+
+OURS, TORCH, COPY = 10.0, 20.0, 5.0
+CPU = torch.device("cpu")
 
 
 @pytest.fixture
-def clock(monkeypatch):
-    """Every call runs once on the CPU and is said to take 10 us, the baseline 20 us, a copy 5 us."""
-    spent = {bench.BASELINE: 20.0, "copy": 5.0}
+def spent(monkeypatch):
+    """Every call runs once on the CPU; the microseconds of each candidate are read from this dict."""
+    times = {bench.BASELINE + "torch": TORCH, bench.BASELINE + "copy": COPY}
 
-    def interleaved(candidates, turns=3):
-        for call, sets in candidates.values():
-            call(sets[0])
-        return {name: timing.Sample(name, (spent.get(name, 10.0),) * turns, True) for name in candidates}
+    def interleaved(candidates, turns=25, failed=None):
+        samples = {}
+        for name, (call, sets) in candidates.items():
+            try:
+                call(sets[0])
+            except Exception as error:
+                failed(name, error)
+                continue
+            drift = [1 + 0.1 * turn / turns for turn in range(turns)]
+            spread = tuple(times.get(name, OURS) * each for each in drift)
+            samples[name] = timing.Sample(name, spread, True, (1755, 1980))
+        return samples
 
     monkeypatch.setattr(timing, "interleaved", interleaved)
     monkeypatch.setattr(timing, "launch_cost", lambda call, calls=1: (call(), 1.0)[1])
     monkeypatch.setattr(timing, "copy_roof", lambda device: 1e12)
     monkeypatch.setattr(timing, "matrix_roof", lambda device, dtype: 1e15)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1 << 30, 1 << 30))
+    monkeypatch.setattr(torch, "compile", lambda function, **options: function)
+    adapters = libraries.LIBRARIES["liger"][1]
+    monkeypatch.setattr(baselines, "LIBRARIES", {"liger": ("no_such_package", adapters)})
+    return times
 
 
 @pytest.fixture
@@ -43,31 +64,190 @@ def small(monkeypatch):
 
 
 @pytest.mark.parametrize("op", sorted(catalog.op_folders()))
-def test_every_op_has_a_row(op, clock, small):
-    entries, roof = bench.bench([op], ["torch"], torch.device("cpu"))
-    assert len(entries) == small(catalog.spec(op)) and roof["copy_bytes_per_s"] == 1e12
+def test_every_op_has_entries_of_the_records_layout(op, spent, small):
+    entries, roof = bench.bench([op], ["torch"], CPU)
+    spec = catalog.spec(op)
+    assert len(entries) == small(spec) and roof["copy_bytes_per_s"] == 1e12
     for entry in entries:
-        assert entry["device_us"] == 10.0 and (entry["baseline_error"] or entry["vs_torch"]["median"] == 2.0)
-        assert entry["bytes_per_s"] == pytest.approx(entry["bytes"] / 10e-6)
-        assert entry["of_roof"] == pytest.approx(
-            max(entry["bytes"] / 1e12, entry["flops"] / 1e15 if "matmul" in str(roof) else 0) / 10e-6
-        )
-        assert entry["vs_copy"] is None or entry["vs_copy"]["median"] == 0.5
-        assert not entry["above_roof"]
+        assert set(entry) == set(record.TIMING_FIELDS) | {"bytes_per_s", "flop_per_s", "buffer_sets"}
+        for name, kinds in record.TIMING_FIELDS.items():
+            assert isinstance(entry[name], kinds), name
+        median = OURS * 1.048
+        assert entry["device_us"] == pytest.approx(median) and len(entry["device_us_all"]) == 25
+        assert entry["bytes_per_s"] == pytest.approx(entry["bytes"] / (median * 1e-6))
+        peak = entry["flops"] / 1e15 if spec.cost.peak == "matrix" else 0
+        assert entry["floor_us"] == pytest.approx(max(entry["bytes"] / 1e12, peak) * 1e6)
+        assert entry["of_roof"] == pytest.approx(entry["floor_us"] / median)
+        assert entry["state"] == "Pass" and entry["message"] == "" and entry["launch_us"] == 1.0
+        assert entry["clocks"] == {"sm_mhz": [1755, 1980]}
+        assert ("copy" in entry["vs"]) == (spec.cost.peak == "vector")
+        assert entry["baseline_errors"]["liger"] in ("not installed", f"has no {op} of its own")
+        assert set(entry["vs"]) == set(entry["baselines_us"])
 
 
-def test_a_baseline_that_does_not_run_is_told(clock, small, monkeypatch, capsys):
-    def broken(case, spec):
-        def call(tensors):
-            raise RuntimeError("not implemented for this device")
+# torch's fused backward passes of the norms take the statistics of the GPU's forward passes, in float32.
+NORMS = {"rms_norm_backward", "layer_norm_backward"}
+
+
+@pytest.mark.parametrize("op", sorted(set(catalog.op_folders()) - NORMS))
+def test_torchs_own_is_a_baseline_of_every_op(op, spent, small):
+    for entry in bench.bench([op], ["torch"], CPU)[0]:
+        assert "torch" not in entry["baseline_errors"]
+        assert entry["vs"]["torch"] == {name: pytest.approx(2.0) for name in ("median", "low", "high")}
+        assert entry["baselines_us"]["torch"] == pytest.approx(TORCH * 1.048)
+        assert entry["vs"]["torch.compile"]["median"] == pytest.approx(1.0)
+        assert entry["baseline_launch_us"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("torch_us", "state"), [(OURS, "Pass"), (0.91 * OURS, "Pass"), (0.89 * OURS, "PerfWarning")]
+)
+def test_slower_than_torch_is_a_warning(torch_us, state, spent, small):
+    spent[bench.BASELINE + "torch"] = torch_us
+    entry = bench.bench(["softmax"], ["torch"], CPU)[0][0]
+    assert entry["state"] == state and bool(entry["message"]) == (state != "Pass")
+    if state != "Pass":
+        assert entry["message"] == "0.890 of the speed of torch's own (0.890 to 0.890), expected at least 0.9"
+
+
+def test_an_unsure_slowness_is_no_warning():
+    assert bench._state(0.5, Interval(0.8, 0.7, 0.95))[0] == "Pass"
+    assert bench._state(0.5, Interval(0.8, 0.7, 0.89))[0] == "PerfWarning"
+    assert bench._state(0.5, None) == ("Pass", "")
+
+
+def test_above_the_roof_is_an_internal_error(spent, small):
+    spent["torch"] = 1e-4
+    entry = bench.bench(["softmax"], ["torch"], CPU)[0][0]
+    assert entry["of_roof"] > bench.ABOVE_ROOF and entry["state"] == "InternalError"
+    assert "of the measured roof" in entry["message"] and f"{entry['of_roof']:.2f}" in entry["message"]
+    assert bench._state(1.09, None)[0] == "Pass" and bench._state(1.11, None)[0] == "InternalError"
+    assert bench._state(1.11, Interval(0.5, 0.4, 0.6))[0] == "InternalError"
+
+
+def test_a_matmul_is_held_against_the_higher_of_two_floors(spent, small, monkeypatch):
+    monkeypatch.setattr(timing, "matrix_roof", lambda device, dtype: 1e9)
+    entries, roof = bench.bench(["matmul"], ["torch"], CPU)
+    assert entries[0]["floor_us"] == pytest.approx(2 * 64**3 / 1e9 * 1e6)
+    assert {"matmul_bfloat16_flop_per_s", "matmul_float32_flop_per_s"} < set(roof)
+
+
+def test_a_baseline_that_does_not_run_is_told(spent, small, monkeypatch):
+    def broken(spec):
+        def call(**tensors):
+            raise RuntimeError("not implemented for this device\nand more")
 
         return call
 
-    monkeypatch.setattr(bench, "_baseline", broken)
-    assert cli._bench(["swiglu"], ["torch"], torch.device("cpu"))[0][0]["vs_torch"] is None
-    assert "no baseline for swiglu/" in capsys.readouterr().out
+    monkeypatch.setattr(baselines, "torch_function", broken)
+    entry = bench.bench(["swiglu"], ["torch"], CPU)[0][0]
+    assert "torch" not in entry["vs"] and entry["baseline_launch_us"] is None
+    assert entry["baseline_errors"]["torch"] == "RuntimeError: not implemented for this device"
+    assert entry["state"] == "Pass" and "copy" in entry["vs"]
 
 
-def test_bytes_of_a_row_op(clock):
+def test_a_baseline_that_computes_something_else_is_not_timed(spent, small, monkeypatch):
+    monkeypatch.setattr(baselines, "torch_function", lambda spec: lambda gate, up: torch.sigmoid(gate) * up)
+    for entry in bench.bench(["swiglu"], ["torch"], CPU)[0]:
+        assert entry["baseline_errors"]["torch"].startswith("computes something else: output 0 differs")
+        assert set(entry["vs"]) == {"copy"}
+
+
+def test_a_baseline_that_fails_in_its_graph_is_told(spent, small, monkeypatch):
+    calls = []
+
+    def function(gate, up):
+        calls.append(gate)
+        if len(calls) % 2 == 0:
+            raise torch.OutOfMemoryError("no memory left")
+        return torch.nn.functional.silu(gate) * up
+
+    monkeypatch.setattr(baselines, "torch_function", lambda spec: function)
+    monkeypatch.setattr(baselines, "_compiled", lambda function: 1 / 0)
+    entry = bench.bench(["swiglu"], ["torch"], CPU)[0][0]
+    assert entry["baseline_errors"]["torch"] == "OutOfMemoryError: no memory left"
+    assert entry["baseline_errors"]["torch.compile"] == "ZeroDivisionError: division by zero"
+
+
+def broken_pin(monkeypatch, error):
+    """The second implementation, torch's under another name, raises; the first runs."""
+    real = bench._pinned
+
+    def pinned(case, name):
+        def call(tensors):
+            if name == "second":
+                raise error
+            return real(case, "torch")(tensors)
+
+        return call
+
+    monkeypatch.setattr(bench, "_pinned", pinned)
+    monkeypatch.setattr(bench, "implementations", lambda op: ("torch", "second"))
+
+
+def test_an_implementation_that_fails_is_told_and_the_others_go_on(spent, small, monkeypatch):
+    broken_pin(monkeypatch, RuntimeError("illegal memory access"))
+    told = []
+    entries, _ = bench.bench(["swiglu"], None, CPU, failed=lambda *failure: told.append(failure))
+    assert [entry["impl"] for entry in entries] == ["torch", "torch"]
+    assert [(case, impl, str(error)) for case, impl, error in told] == [
+        (entry["case"], "second", "illegal memory access") for entry in entries
+    ]
+    with pytest.raises(RuntimeError, match="illegal memory"):
+        bench.bench(["swiglu"], None, CPU)
+
+
+def test_an_implementation_that_rejects_a_case_has_no_entry(spent, small, monkeypatch):
+    broken_pin(monkeypatch, errors.PinError("swiglu", "second", "float64 only", "torch"))
+    told = []
+    entries, _ = bench.bench(["swiglu"], None, CPU, failed=lambda *failure: told.append(failure))
+    assert [entry["impl"] for entry in entries] == ["torch", "torch"] and not told
+    assert bench.bench(["swiglu"], ["second"], CPU)[0] == []
+
+
+def test_ours_are_pinned(spent, small, monkeypatch):
+    pins = []
+    real = portable.using
+    monkeypatch.setattr(portable, "using", lambda **pin: (pins.append(pin), real(**pin))[1])
+    bench.bench(["softmax"], ["torch"], CPU)
+    assert pins and all(pin == {"softmax": "torch"} for pin in pins)
+
+
+def test_the_table(spent, small):
+    spent[bench.BASELINE + "torch"] = 0.5 * OURS
+    entries, roof = bench.bench(["softmax"], ["torch"], CPU)
+    head, rows, notes = bench.table(entries, roof)
+    assert [len(row) for row in rows] == [len(head)] * 2
+    first = dict(zip(head, rows[0], strict=True))
+    assert first["case"] == "softmax/bfloat16/N=64,lead=3" and first["implementation"] == "torch"
+    assert first["x torch"] == "0.500 (0.500..0.500)" and first["x copy"] == "0.500 (0.500..0.500)"
+    assert first["us"] == "10.5" and first["state"] == "PerfWarning" and "x liger" not in head
+    assert "roof measured in this run: copy_bytes_per_s 1e+12" in notes
+    assert "the card's clock beside the turns: 1755..1980 MHz" in notes
+    assert "no baseline liger: not installed (every case)" in notes
+    assert sum(note.startswith("PerfWarning: softmax/bfloat16/N=64,lead=3 on torch: ") for note in notes) == 1
+
+
+def test_the_table_says_what_is_uncertain(spent, small):
+    entries, roof = bench.bench(["softmax"], ["torch"], CPU)
+    entries[0] |= {"clocks": None, "graph": False, "baseline_errors": {"quack": "ImportError: no cutlass"}}
+    entries[1] |= {"clocks": None, "vs": {}, "launch_us": None}
+    head, rows, notes = bench.table(entries, roof)
+    assert dict(zip(head, rows[1], strict=True))["x torch"] == "-" and "-" in rows[1]
+    assert any("clock" in note and "not told" in note for note in notes)
+    assert "no baseline quack: ImportError: no cutlass (softmax/bfloat16/N=64,lead=3)" in notes
+    assert any(note.startswith("not captured into a graph") for note in notes)
+    assert bench.table([], roof)[1] == []
+
+
+def test_entries_make_a_valid_record(spent, small, tmp_path):
+    made = sample_record()
+    made["timings"], made["roof"] = bench.bench(["swiglu"], ["torch"], CPU)
+    record.write(tmp_path / "F.json", made)
+    assert record.read(tmp_path / "F.json")["timings"] == made["timings"]
+
+
+def test_bytes_of_a_row_op():
     case = bench.bench_cases(catalog.spec("softmax"))[0]
     assert bench._bytes(case, catalog.spec("softmax")) == 2 * 2 * 16384 * 4096
+    assert replace(case, layout="contiguous").id != case.id

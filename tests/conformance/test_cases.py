@@ -5,10 +5,27 @@ from __future__ import annotations
 from itertools import combinations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from portable import catalog
-from portable.conformance.cases import BOUNDARY, UnknownCase, cases, input_shapes, pairwise, parse
+from portable.conformance.cases import (
+    BOUNDARY,
+    HUGE,
+    MIXED,
+    PROBES,
+    REGRESSIONS,
+    UnknownCase,
+    cases,
+    elements,
+    input_shapes,
+    parse,
+    regressions,
+    shard,
+    spec_shapes,
+)
 from portable.conformance.inputs import LAYOUTS, VALUES
+from portable.conformance.pairwise import pairwise
 
 OPS = sorted(catalog.op_folders())
 
@@ -24,22 +41,126 @@ def test_every_pair_meets():
     assert rows == list(pairwise(sizes))
 
 
+def layouts_of(spec):
+    """An op of one input has no mixed layout."""
+    return {layout for layout in LAYOUTS if layout != MIXED or len(spec.inputs) > 1}
+
+
 @pytest.mark.parametrize("op", OPS)
 def test_tiers(op):
     spec = catalog.spec(op)
-    smoke, core = cases(spec, "smoke"), cases(spec, "core")
+    smoke, core, full = cases(spec, "smoke"), cases(spec, "core"), cases(spec, "full")
     assert 20 <= len(smoke) < 40
-    assert 100 <= len(core) <= 400
-    assert len({case.id for case in core}) == len(core)
+    assert 100 <= len(core) <= 300
+    assert 500 <= len(full) <= 1500
+    assert core[: len(smoke)] == smoke and full[: len(core)] == core
+    assert len({case.id for case in full}) == len(full)
     assert {case.values for case in smoke} == set(VALUES)
-    assert {case.layout for case in smoke} == set(LAYOUTS)
-    assert set(smoke) <= set(core)
+    assert {case.layout for case in smoke} == layouts_of(spec)
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_a_probe_meets_every_type_and_layout(op):
+    spec = catalog.spec(op)
+    core = cases(spec)
+    for values in PROBES:
+        met = [case for case in core if case.values == values]
+        assert {case.layout for case in met} == layouts_of(spec)
+        assert len({case.types for case in met}) == len(spec.types)
+    if len(spec.inputs) > 1:
+        assert {case.values for case in core if case.layout == MIXED} == set(VALUES)
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_sizes_around_2_16_in_every_axis(op):
+    spec = catalog.spec(op)
+    core = cases(spec)
+    for size in HUGE:
+        for axis in spec.axes:
+            assert any(dict(case.shape.axes)[axis] == size for case in core)
+        if spec.leading == "same":
+            assert any((size,) in dict(case.shape.leading).values() for case in core)
+    huge = [case.shape for case in core if any(f"{size}" in str(case.shape) for size in HUGE)]
+    assert max(elements(spec, shape) for shape in huge) < 2 << 17
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_the_full_tier_crosses_types_with_values_and_layouts(op):
+    spec = catalog.spec(op)
+    full = set(cases(spec, "full"))
+    for shape in spec_shapes(spec):
+        met = {(case.types, case.values) for case in full if case.shape == shape and not case.mode}
+        assert len(met) == len({types for types, _ in met}) * len(VALUES)
+    assert any(
+        len({(c.types, c.values, c.layout) for c in full if c.shape == shape})
+        >= len(spec.types) * len(VALUES) * len(layouts_of(spec))
+        for shape in {case.shape for case in full}
+    )
+    assert max(elements(spec, case.shape) for case in full) >= 1 << 20, "no bench shape"
+
+
+def test_linear_has_a_square_weight_and_matmul_asks_for_tf32():
+    assert any(
+        dict(case.shape.axes)["N"] == dict(case.shape.axes)["K"] > 1 for case in cases(catalog.spec("linear"))
+    )
+    tf32 = [case for case in cases(catalog.spec("matmul")) if case.params.get("precision") == "tf32"]
+    assert {case.values for case in tf32} >= set(VALUES) - set(PROBES)
+
+
+@given(st.lists(st.integers()), st.integers(1, 12))
+def test_shards_partition(items, n):
+    parts = [shard(items, i, n) for i in range(1, n + 1)]
+    assert sorted(item for part in parts for item in part) == sorted(items)
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+    assert [item for row in range(len(parts[0])) for part in parts for item in part[row : row + 1]] == items
+
+
+@pytest.mark.parametrize("i, n", [(0, 2), (3, 2), (-1, 2), (1, 0)])
+def test_a_shard_that_there_is_not(i, n):
+    with pytest.raises(ValueError, match=f"no part {i} of {n}"):
+        shard([1, 2, 3], i, n)
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_the_regressions_are_cases_of_core_and_full(op):
+    spec = catalog.spec(op)
+    assert set(regressions(spec)) <= set(cases(spec, "core")) & set(cases(spec, "full"))
+
+
+def test_a_line_of_regressions(tmp_path, monkeypatch):
+    from portable.conformance import cases as module
+
+    spec, file = catalog.spec("softmax"), tmp_path / "regressions.txt"
+    file.write_text(
+        "# a comment\n\nsoftmax/float32/N=5,lead=9/normal/sliced  # why\nswiglu/float32/N=5/normal/sliced\n"
+    )
+    found = regressions(spec, file)
+    assert [case.id for case in found] == ["softmax/float32/N=5,lead=9/normal/sliced"]
+    monkeypatch.setattr(regressions, "__defaults__", (file,))
+    assert found[0] in module.cases(spec, "core") and found[0] not in module.cases(spec, "smoke")
+
+
+@pytest.mark.parametrize(
+    "line, problem",
+    [
+        ("softmax/float32/N=5,lead=9/nomal/sliced", "expected one of normal"),
+        ("softmacks/float32/N=5/normal/sliced", "there is no op 'softmacks'"),
+        ("softmax", "is not op/types"),
+        ("softmax/behaviour/two_threads", "is not op/types"),
+    ],
+)
+def test_a_wrong_line_is_named(tmp_path, line, problem):
+    file = tmp_path / "regressions.txt"
+    file.write_text(f"# one\n{line}\n")
+    with pytest.raises(UnknownCase, match=r"regressions\.txt:2: .*" + problem):
+        regressions(catalog.spec("softmax"), file)
+    assert REGRESSIONS.is_file()
 
 
 @pytest.mark.parametrize("op", OPS)
 def test_ids_come_back(op):
     spec = catalog.spec(op)
-    for case in cases(spec):
+    for case in cases(spec, "full"):
         assert parse(case.id, spec) == case
 
 

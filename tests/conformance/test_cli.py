@@ -2,47 +2,33 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 import portable
-from portable.conformance import cli, demo, record
+from portable.conformance import cli, demo, record, run, runner
+
+RUN = ["run", "--device", "cpu", "-j", "0"]
+"""In this process, where the toy op is."""
 
 
 def test_a_conforming_run_is_zero_and_recorded(norm, tmp_path, capsys):
     file = tmp_path / "r.json"
-    argv = [
-        "run",
-        "--ops",
-        "toy_norm",
-        "--impl",
-        "plain",
-        "--tier",
-        "smoke",
-        "-k",
-        "/N=",
-        "--record",
-        str(file),
-    ]
+    argv = [*RUN, "--ops", "toy_norm", "--impl", "plain", "--tier", "smoke", "-k", "/N="]
+    argv += ["--record", str(file)]
     assert cli.main(argv) == 0
     out = capsys.readouterr().out
     assert "\nconforming: " in out and "\x1b" not in out
     read = record.read(file)
-    assert read["results"][0]["op"] == "toy_norm" and read["header"]["tier"] == "smoke"
-    assert len(read["inputs"]) == sum(read["results"][0]["states"].values())
+    [summary] = record.summaries(read)
+    assert (summary.op, summary.impl) == ("toy_norm", "plain") and read["header"]["tier"] == "smoke"
+    assert read["inputs"].keys() == {each["case"] for each in read["results"]}
+    assert record.conforming(read) and read["header"]["selection"]["k"] == "/N="
 
 
 def test_a_failing_run_is_one_and_prints_how_to_repeat_it(norm, capsys):
-    argv = [
-        "run",
-        "--device",
-        "cpu",
-        "--ops",
-        "toy_norm",
-        "--impl",
-        "zeros",
-        "-k",
-        "N=129,lead=7/normal/contiguous",
-    ]
+    argv = [*RUN, "--ops", "toy_norm", "--impl", "zeros", "-k", "N=129,lead=7/normal/contiguous"]
     assert cli.main(argv) == 1
     out = capsys.readouterr().out
     again = next(line for line in out.splitlines() if "again: " in line).partition("again: ")[2]
@@ -68,6 +54,17 @@ def test_listing(norm, capsys):
         (["run", "--ops", "toy_norm", "--record", "/no/such/folder/r.json"], "no such folder"),
         (["rerun", "toy_norm/float32/N=x/normal/contiguous"], "not a number"),
         (["rerun", "toy_norm/float32"], "op/types/shape"),
+        (["rerun", "toy_nrm/float32"], "Did you mean 'toy_norm'"),
+        (["rerun", "toy_norm/behaviour/two_thread"], "no such behaviour. Did you mean 'two_threads'"),
+        (["run", "--ops", "toy_norm", "--impl", ","], "names no implementation"),
+        (["run", "--ops", "toy_norm", "--html", "/no/such/folder/r.html"], "--html"),
+        (["run", "--ops", "toy_norm", "--resume"], "name it with --record"),
+        (["report", "/no/such/record.json", "--html", "x.html"], "/no/such/record.json: No such file"),
+        (["report", "/etc/hostname"], "--html or --junit"),
+        (["report", "/etc/hostname", "--junit", "x.xml"], "/etc/hostname: not JSON"),
+        (["compare", "/etc/hostname", "/etc/hostname"], "not JSON"),
+        (["merge", "out.json", "/etc/hostname"], "not JSON"),
+        (["verify-submission", "/no/such/folder"], "/no/such/folder: No such file"),
     ],
 )
 def test_mistakes_are_two(norm, capsys, argv, words):
@@ -76,11 +73,95 @@ def test_mistakes_are_two(norm, capsys, argv, words):
     assert words in captured.err and "Traceback" not in captured.err
 
 
-@pytest.mark.parametrize("argv", [[], ["run", "--tier", "huge"], ["run", "--explore", "-1"], ["frobnicate"]])
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["run", "--tier", "huge"], ["run", "--explore", "-1"], ["run", "--explore", "soon"], ["frobnicate"],
+        ["run", "--fraction", "3,2"], ["run", "--fraction", "1"], ["run", "-j", "-1"],
+        ["run", "--timeout", "0"],
+        ["compare", "a", "b", "--parity", "x"], ["compare", "a"], ["--emulate", "--require-hardware"],
+    ],
+)  # fmt: skip
 def test_argparse_mistakes_are_two(argv, capsys):
     with pytest.raises(SystemExit) as stop:
         cli.main(argv)
     assert stop.value.code == 2
+
+
+def test_without_a_command_it_runs(norm, capsys):
+    argv = ["--device", "cpu", "-j", "0", "--ops", "toy_norm", "--impl", "plain", "-k", "N=129,lead=7/normal"]
+    assert cli.main(argv) == 0
+    good, asked = re.search(r"\nconforming: (\d+) of (\d+) results", capsys.readouterr().out).groups()
+    assert good == asked != "0"
+
+
+def test_shards_share_out_the_cases(norm, tmp_path, capsys):
+    whole = [case.id for case in run.selected(cli._parser().parse_args(["list", "--ops", "toy_norm"]))]
+    shards = []
+    for i in (1, 2, 3):
+        assert cli.main(["list", "--ops", "toy_norm", "--fraction", f"{i},3"]) == 0
+        shards.append(capsys.readouterr().out.split())
+    assert sorted(each for shard in shards for each in shard) == sorted(whole) and all(shards)
+
+
+def test_a_run_resumed_is_the_run_at_once(norm, tmp_path, monkeypatch, capsys):
+    """Interrupted after any number of results: the record in the end is the same but for the seconds."""
+    argv = [*RUN, "--ops", "toy_norm", "--impl", "plain,backwards", "--tier", "smoke", "-k", "/N=129"]
+    whole = tmp_path / "whole.json"
+    assert cli.main([*argv, "--record", str(whole)]) == 0
+    expected = record.read(whole)
+    real = runner.run_case
+    for stop in (0, 1, 5):
+        left = iter(range(stop))
+
+        def impatient(*args, left=left):
+            if next(left, None) is None:
+                raise KeyboardInterrupt
+            return real(*args)
+
+        file = tmp_path / f"{stop}.json"
+        monkeypatch.setattr(runner, "run_case", impatient)
+        assert cli.main([*argv, "--record", str(file)]) == 130
+        partial = record.read(file)
+        assert not partial["header"]["complete"]
+        monkeypatch.setattr(runner, "run_case", real)
+        assert cli.main([*argv, "--record", str(file), "--resume"]) == 0
+        again = record.read(file)
+        for one, other in zip(again["results"], expected["results"], strict=True):
+            assert {**one, "seconds": 0} == {**other, "seconds": 0}
+        assert again["inputs"] == expected["inputs"] and again["header"]["complete"]
+    capsys.readouterr()
+
+
+def test_exploring_writes_its_failures_as_cases(norm, tmp_path, capsys):
+    found = tmp_path / "found.txt"
+    argv = [*RUN, "--ops", "toy_norm", "--impl", "zeros", "-k", "behaviour/two_threads", "--explore", "1"]
+    assert cli.main([*argv, "--found", str(found)]) == 1
+    out = capsys.readouterr().out
+    lines = [line for line in found.read_text().splitlines() if not line.startswith("#")]
+    assert lines and f"Fail.value: {lines[0]} on zeros" in out
+    assert cli.main(["rerun", lines[0], "--impl", "zeros", "--device", "cpu"]) == 1
+
+
+def test_merging_the_shards_of_a_run_gives_the_run(norm, tmp_path, capsys):
+    argv = [*RUN, "--ops", "toy_norm", "--impl", "plain", "--tier", "smoke", "-k", "/N="]
+    files = [str(tmp_path / f"{i}.json") for i in (1, 2)]
+    for i, file in enumerate(files, 1):
+        assert cli.main([*argv, "--fraction", f"{i},2", "--record", file]) == 0
+    whole, merged = str(tmp_path / "whole.json"), str(tmp_path / "merged.json")
+    assert cli.main([*argv, "--record", whole]) == 0
+    assert cli.main(["merge", merged, *files]) == 0
+    assert cli.main(["compare", whole, merged]) == 0
+
+    def content(file):
+        results = record.read(file)["results"]
+        return sorted((each["case"], each["impl"], each["state"], each.get("digest")) for each in results)
+
+    assert content(merged) == content(whole)
+    pages = ["--junit", str(tmp_path / "m.xml"), "--html", str(tmp_path / "m.html")]
+    assert cli.main(["report", merged, *pages]) == 0
+    assert cli.main(["merge", merged, files[0]]) == 1
+    capsys.readouterr()
 
 
 def test_a_missing_device_is_three(norm, monkeypatch, capsys):

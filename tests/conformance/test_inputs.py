@@ -31,12 +31,23 @@ def test_layouts_keep_the_values(layout: str, dtype: str, shape: tuple[int, ...]
     made = inputs.make("id", "x", shape, dtype, "normal", layout)
     assert made.sha256 == plain.sha256
     assert torch.equal(made.tensor, plain.tensor)
+    if layout == "mixed":
+        assert made.strides == plain.strides
     if layout == "offset" and plain.tensor.numel():
         assert made.offset % 2 == 1
     if layout == "padded" and len(shape) > 1 and min(shape):
         assert made.strides[-2] == shape[-1] + 3
     if layout == "transposed" and len(shape) > 1 and min(shape) > 1:
         assert made.strides[-2] == 1
+
+
+def test_the_inputs_of_a_mixed_case_differ_in_layout():
+    made = [inputs.make("id", "x", (3, 5), "float32", "normal", "mixed", place) for place in range(5)]
+    assert [each.strides for each in made] == [(5, 1), (1, 3), (8, 1), (5, 1), (5, 1)]
+    assert [each.offset % 2 for each in made] == [0, 0, 0, 1, 0]
+    vectors = [inputs.make("id", "x", (5,), "float32", "normal", "mixed", place) for place in range(3)]
+    assert [each.strides for each in vectors] == [(1,), (2,), (1,)]
+    assert len({each.sha256 for each in made}) == 1
 
 
 def test_expanded_has_stride_zero_and_equal_rows():
@@ -87,6 +98,36 @@ def test_value_classes_are_what_they_say(dtype: str):
     assert torch.isfinite(spread).all() and spread.max() / spread.min() > 2**10
     assert abs(values("cancellation").mean()) > 7
     assert abs(values("cancellation", 1).mean()) < 1
+    hot = values("one_hot")
+    assert (hot.sum(1) == 1).all() and (hot.max(1).values == 1).all()
+    assert len(set(hot.argmax(1).tolist())) > 30
+    full = values("one_hot", 1)
+    last = 2.0 ** -inputs.MANTISSA_BITS[dtype]
+    assert (full.abs() >= 1).all() and (full.abs() < 2).all()
+    assert 0.3 < (full / last % 2).mean() < 0.7, "the last bit of the mantissa is used"
+    powers = values("powers_of_two")
+    assert ((powers != 0).sum(1) == inputs.POWERS).all()
+    assert all(len(set(row[row != 0].abs().tolist())) == inputs.POWERS for row in powers)
+    assert (torch.frexp(powers.abs())[0][powers != 0] == 0.5).all()
+    assert (values("powers_of_two", 1).abs() == 1).all()
+    zeros = values("signed_zero")
+    assert 0.3 < (zeros == 0).double().mean() < 0.7
+    assert 0.3 < zeros[zeros == 0].signbit().double().mean() < 0.7
+
+
+@pytest.mark.parametrize("bits", [7, 10])
+def test_rounding_of_mantissas(bits: int):
+    values = inputs.make("id", "x", (4096,), "float32", "normal", "contiguous").tensor.numpy()
+    rounded = inputs.round_mantissa(values, bits)
+    step = np.ldexp(1.0, np.frexp(values)[1] - 1 - bits)
+    assert (rounded / step == np.round(rounded / step)).all()
+    assert (np.abs(rounded - values) <= step / 2).all()
+    if bits == 7:
+        assert (torch.from_numpy(values).bfloat16().float().numpy() == rounded).all(), "ties to even"
+    special = np.array([np.inf, -np.inf, np.nan, 0.0, -0.0, 2.0 - 2.0**-23], np.float32)
+    kept = inputs.round_mantissa(special, bits)
+    assert kept[:2].tolist() == [np.inf, -np.inf] and np.isnan(kept[2]) and kept[5] == 2.0
+    assert np.signbit(kept[3:5]).tolist() == [False, True]
 
 
 def test_fences():

@@ -7,9 +7,11 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from portable.conformance import inputs
-from portable.conformance.judge import Tolerance, bound, deterministic, integers_exact, judge
+from portable.conformance.judge import Tolerance, bound, deterministic, integers_exact, judge, spacing, ulp
 
 SEEDS = 20
 M, N, K = 33, 40, 257
@@ -266,6 +268,93 @@ def test_two_runs():
     assert deterministic(first, first.clone()) is None
     verdict = deterministic(first, torch.tensor([1.0, math.nan, 3.5]))
     assert verdict is not None and verdict.state == "Fail.nondeterministic" and "[2]" in verdict.note
+    assert (verdict.wrong, verdict.count, verdict.pattern) == (1, 3, "one element, [2]")
+    assert str(verdict) == (
+        "Fail.nondeterministic: two runs on the same bytes differ: 3 then 3.5 at [2]; 1 of 3 elements wrong; "
+        "wrong: one element, [2]"
+    )
+
+
+def test_two_runs_that_differ_in_what_does_not_compare():
+    first = torch.zeros(4, 6)
+    second = first.clone()
+    second[:, 1::2] = -0.0
+    verdict = deterministic(first, second)
+    assert verdict is not None and (verdict.wrong, verdict.count) == (12, 24)
+    assert "a zero's sign" in str(verdict) and verdict.pattern == "every second column from 1 on"
+    strided = torch.zeros(6, 4).T
+    assert deterministic(strided, first) is None and deterministic(strided, second) is not None
+    narrow = deterministic(first, second.half())
+    assert narrow is not None and "shapes or dtypes" in str(narrow)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64], ids=str)
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_the_unit_in_the_last_place(dtype: torch.dtype, data: st.DataObject):
+    """The distance of the two numbers of the type nearest to a value, from the type's own numbers."""
+    info = torch.finfo(dtype)
+    number = one(data.draw(st.floats(-info.max, info.max, width=64, allow_subnormal=True)), dtype)
+    up, down = (torch.nextafter(number, torch.full_like(number, each)) for each in (math.inf, -math.inf))
+    steps = [abs(float(other.double() - number.double())) for other in (up, down) if bool(other.isfinite())]
+    assert ulp(float(number), dtype) == min(steps)
+    if len(steps) == 2 and abs(steps[0]) < math.inf:
+        between = (float(number.double()) + float(up.double())) / 2
+        if between not in (float(number.double()), float(up.double())):
+            assert ulp(between, dtype) == steps[0]
+
+
+def test_units_where_a_type_has_none():
+    beyond = torch.tensor([1e6, 65504.0, 65536.0, 0.0, -0.0, math.inf, math.nan], dtype=torch.float64)
+    units = spacing(beyond, torch.float16)
+    assert units[:5].tolist() == [32.0, 32.0, 32.0, 2.0**-24, 2.0**-24]
+    assert spacing(torch.ones(3, 1, dtype=torch.float64).expand(3, 4), torch.float32).shape == (3, 4)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_largest_error_in_ulp_keeps_its_sign(sign: int):
+    tolerance = Tolerance(0.51, 64, torch.float32)
+    ref = torch.tensor([3.0, -3.0, 5.0], dtype=torch.float64)
+    got = ref.float()
+    got[1] += sign * 3 * 2.0**-22  # three units
+    got[2] -= sign * 2 * 2.0**-21  # two, the other way
+    verdict = judge(got, ref, None, tolerance, torch.float32)
+    assert verdict.passed and verdict.ulp == 3 * sign
+    rounded = judge(torch.tensor([1.0]).bfloat16(), torch.tensor([1.001], dtype=torch.float64), None,
+                    tolerance, torch.bfloat16)  # fmt: skip
+    assert rounded.ulp == pytest.approx(-0.001 * 2**7)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64], ids=str)
+def test_what_is_not_finite_does_not_move_the_figures_of_the_rest(dtype: torch.dtype):
+    """A row of NaN, Inf and overflow takes another way through the judge."""
+    tolerance = Tolerance(0.51, 8, torch.float64 if dtype is torch.float64 else torch.float32)
+    ref = draw(0, "x", (16, 5), torch.float32).double() * 1.1
+    got = ref.to(dtype) if dtype is not torch.float64 else ref * (1 + 2.0**-52)
+    specials = torch.tensor([[math.nan, math.inf, -math.inf, 0.0, 1.7e308]], dtype=torch.float64)
+    plain = judge(got, ref, None, tolerance, dtype)
+    longer = judge(torch.cat([got, specials.to(dtype)]), torch.cat([ref, specials]), None, tolerance, dtype)
+    assert plain.passed and longer.passed and plain.worst > 0
+    assert (plain.worst, plain.max_abs, plain.ulp) == (longer.worst, longer.max_abs, longer.ulp)
+
+
+def test_a_failing_verdict_is_one_paragraph_that_says_everything():
+    tolerance = Tolerance(0.51, 8, torch.float32)
+    ref = torch.ones(4, 128, dtype=torch.float64) * 1.5
+    got = ref.float()
+    got[:, -1] = 2.0
+    text = str(judge(got, ref, None, tolerance, torch.float32))
+    assert text == (
+        "Fail.value; 4 of 512 elements wrong; first wrong element [0, 127]: got 2, expected 1.5, "
+        "|error| 0.5 > bound 1.52e-06 (4.19e+06 ULP); wrong: the last column of every row"
+    )
+    got[:, -1] = math.nan
+    verdict = judge(got, ref, None, tolerance, torch.float32)
+    assert verdict.state == "Fail.nonfinite" and verdict.pattern == "the last column of every row"
+    assert "got nan, expected 1.5; wrong: the last" in str(verdict)
+    exact = judge(ref.float() + 2.0**-23, ref, None, tolerance, torch.float32, exact=True)
+    assert exact.wrong == 512 and exact.pattern == "every element" and "(1 ULP)" in str(exact)
+    assert "\n" not in text and judge(ref.float(), ref, None, tolerance, torch.float32).pattern == ""
 
 
 def test_a_leaning_error_is_a_quality_warning():

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
 import getpass
 import json
+import re
 import socket
+import sys
+from pathlib import Path
 
 import pytest
+import torch
 
+from portable import catalog
 from portable.conformance import record
 from portable.plan import Device
 
-GROUP = {"op": "softmax", "impl": "torch", "states": {"Pass": 2, "Fail.value": 1}, "worst_ratio": 3.5,
-         "worst_case": "softmax/x", "not_supported": {}, "digests": {}, "exact": [],
-         "problems": [{"case": "softmax/x", "state": "Fail.value", "message": "y: wrong"}]}  # fmt: skip
+from . import sample_record as sample
+from .sample_record import sample_record
 
 
 @pytest.fixture
 def made():
-    head = record.header(Device("cpu", "x86_64", "CPU"), ["run", "--record", "/home/someone/a.json"], "smoke")
-    return record.build(head, [GROUP], {"softmax/x": {"x": "00"}}, [])
+    return sample_record()
 
 
 def test_there_and_back(made, tmp_path):
@@ -29,11 +33,81 @@ def test_there_and_back(made, tmp_path):
     assert [each.name for each in tmp_path.iterdir()] == ["a.json"]
 
 
-def test_no_names(made):
-    text = json.dumps(made)
+def test_no_names():
+    argv = ["run", "--record", "/home/someone/a.json", "--html=/home/someone/b.html", "../c"]
+    argv += ["--ops", "softmax"]
+    head = record.header(Device("cpu", "x86_64", "CPU"), argv, "smoke", ops=["softmax"])
+    text = json.dumps(record.build(head, [], {}))
     assert "someone" not in text
-    assert made["header"]["command"] == "portable-conformance run --record a.json"
+    assert head["command"] == "portable-conformance run --record a.json --html=b.html c --ops softmax"
     assert f'"{socket.gethostname()}"' not in text and f'"{getpass.getuser()}"' not in text
+    record.validate(record.build(head, [], {}))
+
+
+def test_messages_name_no_folder_of_the_user():
+    """A traceback in a message shows where the package, Python and the user's files lie."""
+    where = [record.__file__, torch.__file__, str(Path.home() / "kernels" / "mine.py"), "/etc/hostname"]
+    entry = record.entry("softmax/x", "torch", "Crash", message=" at ".join(where))
+    first, second, third, fourth = entry["message"].split(" at ")
+    assert (first, third, fourth) == ("conformance/record.py", "~/kernels/mine.py", "/etc/hostname")
+    assert second.endswith("site-packages/torch/__init__.py") and sys.prefix not in second
+
+
+def test_the_published_schema_says_what_the_program_checks(made):
+    """The fields, the required ones and the states; and a record that `validate` takes fits."""
+    schema = json.loads((Path(record.__file__).parent / "record.schema.json").read_text())
+    properties = schema["properties"]
+    assert properties["schema"]["const"] == record.SCHEMA
+    assert set(properties["header"]["required"]) == set(record.HEADER_FIELDS)
+    assert set(properties["header"]["properties"]) == {*record.HEADER_FIELDS, "shards"}
+    assert properties["header"]["properties"]["tier"]["enum"] == list(record.TIERS)
+    result = properties["results"]["items"]
+    assert set(result["required"]) == set(record.RESULT_FIELDS)
+    assert set(result["properties"]) == set(record.RESULT_FIELDS) | set(record.OPTIONAL_FIELDS)
+    assert set(properties["timings"]["items"]["required"]) == set(record.TIMING_FIELDS)
+    assert set(properties["waivers"]["items"]["required"]) == set(record.WAIVER_FIELDS)
+    assert schema["$defs"]["state"]["enum"] == list(record.STATES)
+    jsonschema = pytest.importorskip("jsonschema")
+    jsonschema.validate(json.loads(record.text(made)), schema)
+
+
+def test_one_result_a_line(made):
+    lines = record.text(made).splitlines()
+    for each in made["results"]:
+        assert sum(json.dumps(each, sort_keys=True) in line for line in lines) == 1
+
+
+def test_summaries(made):
+    found = {(each.op, each.impl): each for each in record.summaries(made)}
+    assert found["softmax", "triton"].states == {"Pass": 2, "NotSupported": 1}
+    assert found["matmul", "torch"].worst["case"] == sample.CASES[2]
+    assert all(each.conforms for each in found.values())
+    assert sum(len(each.results) for each in found.values()) == len(made["results"])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda r: r["header"].update(complete=False),
+        lambda r: r["results"][3].update(state="Timeout"),
+        lambda r: r["timings"][0].update(state="InternalError"),
+    ],
+)
+def test_what_does_not_conform(made, change):
+    assert record.conforming(made)
+    change(made)
+    assert not record.conforming(made)
+
+
+def test_a_question_changes_with_what_is_asked(norm, monkeypatch):
+    before = record.question("toy_norm")
+    assert before == record.question("toy_norm") != record.question("softmax")
+    changed = dataclasses.replace(norm, tolerance={"y": dataclasses.replace(norm.tolerance["y"], result=0.6)})
+    monkeypatch.setattr(catalog, "spec", lambda op: changed)
+    assert record.question("toy_norm") != before
+    fewer = dataclasses.replace(norm, implementations=norm.implementations[:1])
+    monkeypatch.setattr(catalog, "spec", lambda op: fewer)
+    assert record.question("toy_norm") == before
 
 
 def test_a_failed_write_leaves_the_old_file(made, tmp_path, monkeypatch):
@@ -43,7 +117,7 @@ def test_a_failed_write_leaves_the_old_file(made, tmp_path, monkeypatch):
     def full(*args):
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(record.os, "replace", full)
+    monkeypatch.setattr(record.files.os, "replace", full)
     with pytest.raises(OSError):
         record.write(file, {**made, "inputs": {}})
     assert record.read(file) == made
@@ -56,16 +130,25 @@ def test_a_failed_write_leaves_the_old_file(made, tmp_path, monkeypatch):
         (lambda r: r.update(schema=99), "schema"),
         (lambda r: r["header"].pop("arch"), "header.arch"),
         (lambda r: r["header"].update(emulated="no"), "header.emulated"),
-        (lambda r: r["results"][0].pop("states"), "results[0].states"),
-        (lambda r: r["results"][0]["states"].update(Pass=-1), "results[0].states.Pass"),
-        (lambda r: r["results"][0]["problems"][0].pop("case"), "results[0].problems[0].case"),
+        (lambda r: r["header"].update(fraction=[3, 2]), "header.fraction"),
+        (lambda r: r["header"].update(tier="../core"), "header.tier: '../core'"),
+        (lambda r: r["header"]["selection"].pop("k"), "header.selection.k"),
+        (lambda r: r["results"][0].pop("state"), "results[0].state"),
+        (lambda r: r["results"][0].update(state="Passed"), "results[0].state: 'Passed' is no state"),
+        (lambda r: r["results"][2].update(exact="yes"), "results[2].exact"),
+        (lambda r: r["results"][2].update(mood="good"), "results[2].mood: unknown field"),
+        (lambda r: r["results"].append(3), "results[13]: expected an object"),
         (lambda r: r.update(timings={}), "timings"),
+        (lambda r: r["timings"][1].pop("floor_us"), "timings[1].floor_us"),
+        (lambda r: r.update(inputs={"a": 3}), "inputs"),
+        (lambda r: r.update(roof=[]), "roof"),
+        (lambda r: r.pop("waivers"), "waivers"),
     ],
 )
 def test_damage_is_named(made, damage, place):
     damaged = json.loads(json.dumps(made))
     damage(damaged)
-    with pytest.raises(record.RecordError, match=place.replace("[", r"\[")):
+    with pytest.raises(record.RecordError, match=re.escape(place)):
         record.validate(damaged)
 
 
@@ -76,6 +159,16 @@ def test_a_torn_file_is_named(tmp_path):
         record.read(file)
 
 
+@pytest.mark.parametrize("text", ['{"schema": NaN}', '{"schema": ' + "9" * 5000 + "}", "[" * 100_000, "\xff"])
+def test_what_is_no_json_is_a_sentence(tmp_path, text):
+    file = tmp_path / "a.json"
+    file.write_text(text, encoding="latin-1")
+    with pytest.raises(record.RecordError, match="not JSON"):
+        record.read(file)
+
+
 def test_infinity_travels_as_text():
     built = record.build({}, [], {}, [{"device_us": float("inf"), "all": [float("nan"), 1.0]}])
     assert built["timings"][0] == {"device_us": "inf", "all": ["nan", 1.0]}
+    entry = record.entry("softmax/x", "torch", "Fail.value", worst=float("inf"), max_abs=0.0, message="")
+    assert entry == {"case": "softmax/x", "impl": "torch", "state": "Fail.value", "worst": "inf"}

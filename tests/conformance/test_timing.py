@@ -1,15 +1,143 @@
-"""What of timing needs no card: ratios, and how many buffers to rotate over."""
+"""What of timing needs no card: the turns' order, the fallback from a graph, clocks and buffer counts."""
 
 from __future__ import annotations
 
-from portable.conformance.timing import Sample, ratio, set_count
+import pytest
+import torch
+
+from portable.conformance import timing
+from portable.conformance.timing import Sample, set_count
 
 MB = 1 << 20
 
 
-def test_ratios_are_taken_turn_by_turn():
-    found = ratio(Sample("ours", (1.0, 2.0, 4.0), True), Sample("torch", (2.0, 4.0, 4.0), True))
-    assert (found.median, found.minimum, found.maximum) == (2.0, 1.0, 2.0)
+@pytest.fixture
+def card(monkeypatch):
+    """A card of one stream whose time passes only in calls: 10 us each, a replay as long as what it holds."""
+    state = {"now": 0.0, "recording": None}
+
+    class Graph:
+        def __init__(self):
+            self.held = 0.0
+
+        def replay(self):
+            state["now"] += self.held
+
+    class Recording:
+        def __init__(self, graph):
+            self.graph = graph
+
+        def __enter__(self):
+            state["recording"] = self.graph
+
+        def __exit__(self, *error):
+            state["recording"] = None
+
+    class Event:
+        def __init__(self, enable_timing):
+            assert enable_timing
+
+        def record(self):
+            self.at = state["now"]
+
+        def elapsed_time(self, other):
+            return (other.at - self.at) * 1e-3
+
+    def spend(microseconds=10.0):
+        if state["recording"] is None:
+            state["now"] += microseconds
+        else:
+            state["recording"].held += microseconds
+
+    for name, value in (("CUDAGraph", Graph), ("graph", Recording), ("Event", Event)):
+        monkeypatch.setattr(torch.cuda, name, value)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.cuda, "clock_rate", iter([1755, 1980, 1900]).__next__)
+    spend.state = state
+    return spend
+
+
+def test_time_per_call_whatever_the_number_of_buffers(card):
+    samples = timing.interleaved({
+        "one": (lambda each: card(), [0]),
+        "many": (lambda each: card(2.0 if each else 6.0), [0, 1, 2, 3]),
+    })  # fmt: skip
+    assert samples["one"].microseconds == pytest.approx([10.0] * timing.TURNS) and samples["one"].graph
+    assert samples["many"].median == pytest.approx(3.0)
+
+
+def test_a_turn_lasts_long_enough_for_the_events(card):
+    one = timing.Timed("short", lambda each: card(0.5), [0, 1])
+    assert one._turn() >= timing.MIN_TURN_US * 0.4 and one._rounds == 128  # at most 256 calls in a graph
+    assert timing.Timed("longer", lambda each: card(20.0), [0, 1])._turn() >= timing.MIN_TURN_US * 0.9
+    assert timing.Timed("longest", lambda each: card(400.0), [0, 1])._rounds == 1
+
+
+def test_the_candidates_take_turns(card, monkeypatch):
+    """Each turn starts with the next candidate; the first three letters are from making them ready."""
+    monkeypatch.setattr(timing.Timed, "_capture", lambda self: None)
+    order = []
+
+    def call(name):
+        def run(each):
+            card(500.0)
+            if order[-1:] != [name]:
+                order.append(name)
+
+        return run
+
+    timing.interleaved({name: (call(name), [0]) for name in "abc"}, turns=4)
+    assert "".join(order) == "abc" + "abc" + "bca" + "cab" + "abc"
+
+
+def test_what_cannot_be_captured_is_timed_by_events(card):
+    def call(each):
+        if card.state["recording"] is not None:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        card(7.0)
+
+    sample = timing.interleaved({"loop": (call, [0, 1])})["loop"]
+    assert not sample.graph and sample.median == pytest.approx(7.0)
+
+
+def test_a_copy_is_never_captured(card):
+    pair = (torch.ones(4), torch.zeros(4))
+    assert not timing.interleaved({"copy": (timing.copy, [pair])}, turns=1)["copy"].graph
+    assert torch.equal(*pair)
+
+
+def test_a_candidate_that_raises_is_told_and_the_others_are_timed(card):
+    def broken(each):
+        raise RuntimeError("no memory left")
+
+    told = []
+    candidates = {"broken": (broken, [0]), "sound": (lambda each: card(), [0])}
+    samples = timing.interleaved(candidates, failed=lambda name, error: told.append((name, str(error))))
+    assert list(samples) == ["sound"] and told == [("broken", "no memory left")]
+    with pytest.raises(RuntimeError, match="no memory left"):
+        timing.interleaved(candidates)
+
+
+def test_clocks_are_read_before_and_after_the_turns(card):
+    sample = timing.interleaved({"one": (lambda each: card(), [0])}, turns=3)["one"]
+    assert sample.sm_mhz == (1755, 1980) and sample.clocks == {"sm_mhz": [1755, 1980]}
+    assert Sample("ours", (1.0,), True, (1980, 1755)).clocks == {"sm_mhz": [1755, 1980]}
+    assert Sample("ours", (1.0,), True).clocks is None
+
+
+@pytest.mark.parametrize("error", [ModuleNotFoundError("pynvml"), RuntimeError("not supported")])
+def test_a_clock_that_nothing_tells_is_none(error, card, monkeypatch):
+    def silent():
+        raise error
+
+    monkeypatch.setattr(torch.cuda, "clock_rate", silent)
+    assert timing.sm_clock() is None
+    assert timing.interleaved({"one": (lambda each: card(), [0])}, turns=1)["one"].clocks is None
+    monkeypatch.setattr(torch.cuda, "clock_rate", lambda: 0)  # amdsmi's word for unknown
+    assert timing.sm_clock() is None
+
+
+def test_the_median_of_the_turns():
     assert Sample("ours", (3.0, 1.0, 2.0), True).median == 2.0
 
 

@@ -29,7 +29,9 @@ VALUES = {"M": 5, "N": 9, "K": 64, "B": 4, "T": "bfloat16", "precision": "ieee"}
         "T in ('bfloat16', 'float16')": True, "T not in ['bfloat16']": False, "M in (1, 5)": True,
         "ceildiv(M, 2)": 3, "next_pow2(M)": 8, "log2(K)": 6.0, "ceil(M / 2)": 3, "max(M, N, K)": 64,
         "min(M, 2)": 2, "-M + +1": -4, "not M == 5": False, "M == 5 and N == 9": True,
-        "M == 4 or N == 4": False, "2 ** 10": 1024, "M ** -1": 0.2, "7 // 2": 3, "1e-6 * 2": 2e-6,
+        "M == 4 or N == 4": False, "K / 16 if T == 'bfloat16' else 0": 4.0,
+        "1 / (M - 5) if M != 5 else -1": -1, "2 * sqrt(K) + (K if M > 5 else 0)": 16.0,
+        "2 ** 10": 1024, "M ** -1": 0.2, "7 // 2": 3, "1e-6 * 2": 2e-6,
         "(" * 90 + "1" + ")" * 90: 1,
     }.items(),
 )  # fmt: skip
@@ -44,7 +46,7 @@ def test_and_or_stop_early():
 
 
 NOT_FORMULAS = """
-    __import__('os').system('true')|().__class__|M.bit_length()|lambda: 1|[x for x in M]|M if N else K|M[0]
+    __import__('os').system('true')|().__class__|M.bit_length()|lambda: 1|[x for x in M]|M if N|M[0]
     f'{M}'|M := 3|(M, N)|{1: 2}|b'x'|1j|...|M; N|import os|eval('1')|min|sqrt|min(1)|sqrt(1, 2)|min(*M)
     ceildiv(a=1, b=2)|max(M, key=N)|M @ N|M << 1000|M & N|~M|M is N|M in T|'a' in 'abc'|M in (N, K)
     1 < M in (1, 2)|unknown + 1|m|print|yield M|await M|sqrt(sqrt)|min(min, 1)|# only a comment|'M
@@ -74,7 +76,7 @@ def test_what_is_not_a_formula_is_refused_when_it_is_read(text):
         "10 ** 10 ** 10", "2 ** 100000", "((9 ** 99) ** 99) ** 99", "2.0 ** 1e9", "0 ** -1", "(-8) ** 0.5",
         "2 ** -100000", "'a' * 1000000000", "'a' + 'b'", "T % M", "T < M", "-T", "M / 0", "M // 0", "M % 0",
         "sqrt(-1)", "log2(0)", "ceil(1e308 * 10)", "True + 1", "None + 1", "sqrt(T)", "M == 5 and N",
-        "next_pow2(1e308 * 10)",
+        "next_pow2(1e308 * 10)", "1 if M else 2", "1 if T else 2",
     ],
 )  # fmt: skip
 def test_what_cannot_be_evaluated_gives_one_error_at_once(text):

@@ -59,6 +59,13 @@ class EmulatedRocmBackend(RocmBackend):
 
         return runtime(self._device.arch)
 
+    def triton(self) -> AbstractContextManager[Any]:
+        if super().language_missing("triton") is not None:
+            return nullcontext()
+        from portable.backends.rocm.emulator.triton_driver import emulated
+
+        return emulated(self._device.arch)
+
     def launcher(
         self, function: Any, code: CodeObject, device: Device, arguments: tuple[KernelArgument, ...]
     ) -> Callable[..., None]:

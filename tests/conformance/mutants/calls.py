@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+import portable
+
 from .registry import mutant
 
 
@@ -56,3 +58,46 @@ def crossed(op, *args, **params):
 
     y = op(*args, **params)
     return y if threading.current_thread() is threading.main_thread() else y.roll(1, 0)
+
+
+@mutant("matmul", "of two lengths of K the shorter, no error", kind="call")
+def shorter(op, a=None, b=None, **params):
+    if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) and min(a.dim(), b.dim()) > 1:
+        k = min(a.shape[-1], b.shape[-2])
+        a, b = a[..., :k], b[..., :k, :]
+    return op(a, b, **params)
+
+
+@mutant("softmax", "unknown arguments ignored", kind="call")
+def careless(op, x=None, dim=-1, **params):
+    return op(x, dim)
+
+
+@mutant("linear", "mixed dtypes converted, not refused", kind="call")
+def converted(op, x=None, weight=None, bias=None, **params):
+    if isinstance(x, torch.Tensor) and isinstance(weight, torch.Tensor) and x.is_floating_point():
+        weight = weight.to(x.dtype)
+    return op(x, weight, bias, **params)
+
+
+@mutant("activation_backward", "an unknown activation taken for silu", kind="call")
+def lenient(op, *args, activation="silu", **params):
+    known = ("relu", "gelu", "gelu_tanh", "silu")
+    return op(*args, activation=activation if activation in known else "silu", **params)
+
+
+@mutant("layer_norm", "an error of torch's in the place of the documented one", kind="call")
+def foreign_error(op, *args, **params):
+    try:
+        return op(*args, **params)
+    except portable.errors.ShapeError as error:
+        raise RuntimeError(str(error)) from error
+
+
+@mutant("swiglu", "shapes checked after the kernel has run", kind="call")
+def late_check(op, gate=None, up=None, **params):
+    try:
+        return op(gate, up, **params)
+    except portable.errors.ShapeError:
+        op(gate, torch.zeros_like(gate))
+        raise

@@ -23,7 +23,7 @@ from .tools import right
 
 __all__ = ["Kill", "hunt", "in_place", "judge", "right", "runner", "suite"]
 
-BEHAVIOURS = ("rows_alone", "two_threads", "autograd")
+BEHAVIOURS = ("rows_alone", "two_threads", "autograd", "beyond_2_31", "scaling", "bad_arguments")
 KERNELS = catalog.kernel_roots()[0]
 
 

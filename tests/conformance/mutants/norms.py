@@ -118,6 +118,13 @@ def shared_mean(x, weight=None, *, eps=1e-6):
     return _rms(x, weight, eps, wide(x).square().mean()).to(x.dtype)
 
 
+@mutant("rms_norm", "zeros left out of the count")
+def zeros_not_counted(x, weight=None, *, eps=1e-6):
+    v = wide(x)
+    count = (v != 0).sum(-1, keepdim=True).clamp_min(1)
+    return _rms(x, weight, eps, v.square().sum(-1, keepdim=True) / count).to(x.dtype)
+
+
 @mutant("layer_norm", "variance with n - 1")
 def unbiased(x, weight=None, bias=None, *, eps=1e-5):
     return _layer(x, weight, bias, eps, correction=1)

@@ -293,6 +293,69 @@ def cached(a, b, precision="ieee"):
 _cache: dict = {}
 
 
+@mutant("matmul", "TF32 allowed: factors cut to bfloat16")
+def bfloat16_for_tf32(a, b, precision="ieee"):
+    if precision == "tf32" and a.dtype == torch.float32:
+        a, b = a.bfloat16().float(), b.bfloat16().float()
+    return right_matmul(a, b)
+
+
+@mutant("matmul", "TF32 allowed: partial sums in TF32 as well")
+def tf32_sums(a, b, precision="ieee"):
+    if precision != "tf32" or a.dtype != torch.float32:
+        return right_matmul(a, b)
+    total = torch.zeros(())
+    for k in range(0, a.shape[-1], 16):
+        total = ROUNDINGS["tf32"](total + a[..., k : k + 16] @ b[..., k : k + 16, :])
+    return total if a.shape[-1] else right_matmul(a, b)
+
+
+@mutant("matmul", "TF32 allowed: b transposed")
+def transposed_for_tf32(a, b, precision="ieee"):
+    if precision != "tf32":
+        return right_matmul(a, b)
+    return right_matmul(a, b.mT.reshape(b.shape))
+
+
+@mutant("matmul", "last bit of b's mantissa lost in float32")
+def last_bit_lost(a, b, precision="ieee"):
+    if b.dtype == torch.float32:
+        b = (b.contiguous().view(torch.int32) & ~1).view(torch.float32)
+    return right_matmul(a, b)
+
+
+@mutant("matmul", "rows beyond 65,535 are zero")
+def rows_of_16_bits(a, b, precision="ieee"):
+    c = right_matmul(a, b)
+    c[..., 65535:, :] = 0
+    return c
+
+
+@mutant("matmul", "K taken modulo 65,536")
+def k_of_16_bits(a, b, precision="ieee"):
+    k = a.shape[-1] % 65536
+    return right_matmul(a[..., :k], b[..., :k, :])
+
+
+@mutant("linear", "offsets in 32 bits")
+def linear_offsets_in_32_bits(x, weight, bias=None, activation=None):
+    last = sum((n - 1) * s for n, s in zip(weight.shape, weight.stride(), strict=True))
+    return right_linear(x, weight if last < 2**31 else torch.zeros_like(weight), bias, activation)
+
+
+@mutant("linear", "weight read with x's strides where the shapes agree")
+def borrowed_strides(x, weight, bias=None, activation=None):
+    if x.shape == weight.shape:
+        weight = weight.as_strided(weight.shape, x.stride(), weight.storage_offset())
+    return right_linear(x, weight, bias, activation)
+
+
+@mutant("linear", "x and weight swapped where the shapes agree")
+def swapped(x, weight, bias=None, activation=None):
+    x, weight = (weight, x) if x.shape == weight.shape else (x, weight)
+    return right_linear(x, weight, bias, activation)
+
+
 @mutant("linear", "bias added twice")
 def bias_twice(x, weight, bias=None, activation=None):
     return right_linear(x, weight, None if bias is None else 2 * wide(bias), activation)

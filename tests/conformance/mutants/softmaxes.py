@@ -199,6 +199,15 @@ def offsets_in_32_bits(x, dim):
     return _softmax(x) if last < 2**31 else torch.zeros_like(x)
 
 
+@mutant("softmax", "rows beyond 65,535 not written")
+def rows_of_16_bits(x, dim):
+    if x.dim() != 2:
+        return _softmax(x)
+    out = torch.empty_like(x)
+    out[:65535] = _softmax(x)[:65535]
+    return out
+
+
 _shift = [0.0]
 
 
@@ -256,3 +265,26 @@ def borrowed_strides(gate, up):
 @mutant("swiglu", "up read as contiguous")
 def walked_up(gate, up):
     return right("swiglu")(gate, walked(up))
+
+
+@mutant("swiglu", "products in another order where up is large")
+def order_by_size(gate, up):
+    """Both orders are right; that the size of the data chooses one is not: doubling changes last bits."""
+    g, u = wide(gate), wide(up)
+    if u.numel() and u.abs().max() > 5:
+        return (g * (u * torch.sigmoid(g))).to(gate.dtype)
+    return (g * torch.sigmoid(g) * u).to(gate.dtype)
+
+
+@mutant("swiglu", "0 / 0 where the gate is 0")
+def zero_by_zero(gate, up):
+    g = wide(gate)
+    return (g * g / (g * (1 + torch.exp(-g))) * wide(up)).to(gate.dtype)
+
+
+@mutant("swiglu", "columns beyond 65,535 not written")
+def columns_of_16_bits(gate, up):
+    y = right("swiglu")(gate, up)
+    out = torch.empty_like(y)
+    out[..., :65535] = y[..., :65535]
+    return out

@@ -1,0 +1,429 @@
+"""The command `run`: what is asked, of which implementations, and what becomes of the answers."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import time
+from collections.abc import Generator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import portable
+from portable import catalog
+from portable.conformance import behaviour, cases, device, must_run, names, record, runner, waivers
+from portable.conformance.pool import Pool, Task, case_task, here
+from portable.conformance.progress import Progress
+from portable.conformance.words import Mistake, counted, paragraph, print_table, rerun
+from portable.errors import nearest
+
+CHECKPOINT_SECONDS = 30.0
+"""Between two partial records: what a power cut loses."""
+BENCH_SECONDS = 900.0
+"""That the timing of one case may take: the baselines compile too."""
+SAME = (
+    "device", "arch", "emulated", "driver", "versions", "commit", "tier", "fraction", "selection", "specs"
+)  # fmt: skip
+"""What two halves of one run must share."""
+
+ALONE = frozenset({"beyond_2_31"})
+"""Behaviours that want the device's memory for themselves."""
+
+Asked: TypeAlias = cases.Case | behaviour.Behaviour
+
+
+# What is asked ------------------------------------------------------------------------------------
+
+
+def chosen_ops(text: str | None) -> list[str]:
+    """The ops of `--ops`; all without it. Raises Mistake."""
+    known = sorted(catalog.op_folders())
+    if text is None:
+        return known
+    wanted = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    for name in wanted:
+        if name not in known:
+            raise Mistake(f"--ops {name}: no such op.{nearest(name, known)} The ops are {', '.join(known)}")
+    if not wanted:
+        raise Mistake("--ops names no op")
+    return wanted
+
+
+def chosen_impls(text: str | None, ops: Sequence[str]) -> list[str] | None:
+    """The implementations of `--impl`; None, which is all, without it. Raises Mistake."""
+    if text is None:
+        return None
+    wanted = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    here = sorted({name for op in ops for name in runner.implementations(op)})
+    everywhere = sorted({each.name for op in ops for each in catalog.spec(op).implementations})
+    for name in wanted:
+        if name not in everywhere:
+            raise Mistake(f"--impl {name}: no such implementation.{nearest(name, everywhere)} "
+                          f"There are {', '.join(everywhere)}")  # fmt: skip
+        if name not in here:
+            raise Mistake(f"--impl {name}: it cannot run on {portable.device()}; here run {', '.join(here)}")
+    if not wanted:
+        raise Mistake("--impl names no implementation")
+    return wanted
+
+
+def selected(args: Any) -> list[Asked]:
+    """The cases and behaviours that the arguments choose, op by op. Raises Mistake where there is none."""
+    found: list[Asked] = []
+    for op in chosen_ops(args.ops):
+        asked = [*cases.cases(catalog.spec(op), args.tier), *behaviour.cases([op])]
+        found += [case for case in asked if args.k is None or args.k in case.id]
+    if not found:
+        raise Mistake(f"no case's id contains {args.k!r}; `portable-conformance list` prints them")
+    return cases.shard(found, *args.fraction)
+
+
+def jobs(wanted: int | None, on_card: bool) -> int:
+    """How many workers: as asked, else one for each core, half of them and at most eight beside a card."""
+    if wanted is not None:
+        return wanted
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(cores // 2, 8)) if on_card else max(1, cores)
+
+
+# The run ------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Run:
+    """A run under way: everything that its record will hold."""
+
+    head: dict[str, Any]
+    asked: list[Asked]
+    known: waivers.Waivers
+    options: list[str]
+    results: list[runner.Result] = field(default_factory=list)
+    inputs: dict[str, str] = field(default_factory=dict)
+    timings: list[dict[str, Any]] = field(default_factory=list)
+    roof: dict[str, Any] | None = None
+    faults: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._cases = {case.id: case for case in self.asked}
+        wanted = self.head["selection"]["impls"]
+        self.impls = {
+            op: [name for name in runner.implementations(op) if wanted is None or name in wanted]
+            for op in dict.fromkeys(case.op for case in self.asked)
+        }
+
+    @property
+    def total(self) -> int:
+        return sum(len(self.impls[case.op]) for case in self.asked)
+
+    def tasks(self) -> tuple[list[Task], list[Task]]:
+        """What has no result yet: the tasks to share out, and those that want the device for themselves."""
+        done = {(result.case.id, result.impl) for result in self.results}
+        shared, alone = [], []
+        for case in self.asked:
+            left = [name for name in self.impls[case.op] if (case.id, name) not in done]
+            if left:
+                heavy = isinstance(case, behaviour.Behaviour) and case.name in ALONE
+                (alone if heavy else shared).append(case_task(case.op, case.id, left))
+        return shared, alone
+
+    def take(self, message: dict[str, Any]) -> runner.Result | None:
+        """Keep what a worker said; answers the result, excused where it is known, if it was one."""
+        if "inputs" in message:
+            self.inputs.update([message["inputs"]])
+        elif "timing" in message:
+            self.timings.append(message["timing"])
+        elif "roof" in message:
+            self.roof = message["roof"]
+        elif "fault" in message:
+            self.faults.append(message["fault"])
+        elif "result" in message:
+            entry = message["result"]
+            case = self._cases.get(entry["case"]) or names.case(entry["case"])
+            result = self.known.excuse(runner.Result.of(case, entry))
+            self.results.append(result)
+            return result
+        return None
+
+    def words(self, result: runner.Result) -> str:
+        """A failure as a paragraph, with the command that runs it again."""
+        return paragraph(result, rerun(result.case.id, result.impl, self.options))
+
+    def resume(self, path: str) -> None:
+        """Take over the results of a partial record. Raises Mistake where it is not of this very run."""
+        try:
+            there = record.read(path)
+        except FileNotFoundError:
+            return
+        except record.RecordError as error:
+            raise Mistake(f"--resume: {error}") from None
+        if there["header"]["complete"]:
+            raise Mistake(f"--resume: {path} is complete; there is nothing to go on from")
+        for name in SAME:
+            if there["header"][name] != self.head[name]:
+                raise Mistake(
+                    f"--resume: {path} is of another run: its {name} is {there['header'][name]!r}, "
+                    f"now it is {self.head[name]!r}"
+                )
+        for entry in there["results"]:
+            if entry["state"] != "NotRun" and entry["case"] in self._cases:
+                self.results.append(runner.Result.of(self._cases[entry["case"]], entry))
+        self.inputs.update(there["inputs"])
+
+    def record(self, complete: bool) -> dict[str, Any]:
+        """The record of what there is so far, its results in the order in which they were asked."""
+        place = {case.id: number for number, case in enumerate(self.asked)}
+        order = {op: {name: number for number, name in enumerate(impls)} for op, impls in self.impls.items()}
+        ordered = sorted(
+            self.results,
+            key=lambda each: (
+                place.get(each.case.id, len(place)),
+                each.case.id,
+                order.get(each.case.op, {}).get(each.impl, 0),
+            ),
+        )
+        head = {**self.head, "complete": complete}
+        entries = [each.entry() for each in ordered]
+        return record.build(
+            head, entries, self.inputs, self.timings, self.roof, self.known.used(self.results)
+        )
+
+
+def run_command(args: Any) -> int:
+    """Run, report and judge; answers the exit code."""
+    info = portable.device()
+    asked = selected(args)
+    ops = list(dict.fromkeys(case.op for case in asked))
+    impls = chosen_impls(args.impl, ops)
+    on_card = not info.emulated and info.vendor != "cpu"
+    _check(args, on_card)
+    known = waivers.Waivers((), "") if args.no_waivers else waivers.active()
+    options = device.arguments() + ["--no-waivers"] * args.no_waivers
+    head = record.header(
+        info, args.arguments, args.tier, ops=ops, impls=impls, k=args.k, fraction=args.fraction
+    )
+    going = Run(head, asked, known, options)
+    if not going.total:
+        raise Mistake("none of the chosen ops has an implementation that this device builds")
+    if args.resume:
+        going.resume(args.record)
+    workers = jobs(args.jobs, on_card)
+    print(
+        f"{info}: {counted(len(asked), 'case')} of {counted(len(ops), 'op')}, tier {args.tier}, "
+        f"{counted(workers, 'worker')}"
+        + (f", shard {args.fraction[0]} of {args.fraction[1]}" if args.fraction[1] > 1 else "")
+        + (f", {len(going.results)} results taken over" if going.results else "")
+    )
+    if info.emulated:
+        print(f"Emulated: the machine code for {info.arch} is executed by the CPU. It tells no time.")
+    before = signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        _cases(going, args, workers)
+        if args.explore:
+            _explore(going, args, workers)
+        if args.bench:
+            _bench(going, args)
+    except KeyboardInterrupt:
+        return _interrupted(going, args)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    return _finish(going, args)
+
+
+def _interrupt(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _check(args: Any, on_card: bool) -> None:
+    """What can be wrong with the arguments, found before anything runs."""
+    if args.bench and not on_card:
+        raise Mistake(f"--bench needs a GPU; {portable.device()} tells no time")
+    if args.resume and not args.record:
+        raise Mistake("--resume goes on from a partial record: name it with --record")
+    for option in ("record", "junit", "html"):
+        path = getattr(args, option)
+        if path and not os.path.isdir(os.path.dirname(os.path.abspath(path))):
+            raise Mistake(f"--{option} {path}: there is no such folder")
+    if args.explore:
+        try:
+            import hypothesis  # noqa: F401
+        except ModuleNotFoundError:
+            raise Mistake("--explore needs hypothesis: pip install hypothesis") from None
+
+
+def _cases(going: Run, args: Any, workers: int) -> None:
+    shared, alone = going.tasks()
+    cores = jobs(None, False)
+    with Progress(going.total, len(going.results)) as progress:
+        saved = time.monotonic()
+        for tasks, count in ((shared, workers), (alone, min(workers, 1))):
+            options = [*going.options, "--threads", str(max(1, cores // max(count, 1)))]
+            with closing(_messages(going, tasks, options, count, args.timeout)) as messages:
+                for message in messages:
+                    result = going.take(message)
+                    if result is not None:
+                        progress.advance(result.case.op, not result.conforms)
+                        if not result.conforms:
+                            progress.say(going.words(result))
+                    if args.record and time.monotonic() - saved > CHECKPOINT_SECONDS:
+                        record.write(args.record, going.record(complete=False))
+                        saved = time.monotonic()
+
+
+def _messages(
+    going: Run, tasks: list[Task], options: list[str], workers: int, timeout: float
+) -> Generator[dict[str, Any], None, None]:
+    """What the tasks' workers say; with none, this process does the work."""
+    if tasks:
+        yield from Pool(options, workers, timeout).run(tasks) if workers else here(tasks, going.known.excuse)
+
+
+def _explore(going: Run, args: Any, workers: int) -> None:
+    """Draw further calls; a failure is printed, kept and written as a line for `regressions.txt`."""
+    from portable.conformance import explore
+
+    pairs = [(op, name) for op, impls in going.impls.items() for name in impls]
+    share = args.explore * max(workers, 1) / len(pairs)
+    tasks = [Task(op, {"explore": [op, name], "seconds": share}, seconds=share) for op, name in pairs]
+    count, failures = 0, []
+    with closing(_messages(going, tasks, going.options, workers, args.timeout)) as messages:
+        for message in messages:
+            count += message.get("explored", 0)
+            result = going.take(message)
+            if result is not None and not result.conforms:
+                failures.append(result)
+                print(going.words(result))
+    print(f"explored {counted(count, 'further call')}, {len(failures)} of them failing")
+    if failures:
+        with open(args.found, "a", encoding="utf-8") as file:
+            file.writelines(map(explore.ready, failures))
+        print(f"{args.found}: each of them as a line for conformance/regressions.txt")
+
+
+def _bench(going: Run, args: Any) -> None:
+    from portable.conformance import bench
+
+    ops = [op for op in going.impls if catalog.spec(op).bench]
+    ask = {"bench": ops, "impls": going.head["selection"]["impls"]}
+    task = Task("bench", ask, seconds=BENCH_SECONDS)
+    with closing(_messages(going, [task], going.options, 1, args.timeout)) as messages:
+        for message in messages:
+            going.take(message)
+            if "timing" in message:
+                print(f"  timed {message['timing']['case']} on {message['timing']['impl']}", flush=True)
+    head, rows, notes = bench.table(going.timings, going.roof or {})
+    print_table(head, rows)
+    print("\n".join(notes))
+
+
+# The end ------------------------------------------------------------------------------------------
+
+
+def _interrupted(going: Run, args: Any) -> int:
+    text = f"interrupted after {len(going.results)} of {going.total} results"
+    if args.record:
+        record.write(args.record, going.record(complete=False))
+        text += f"; {args.record} holds them, --resume goes on from it"
+    print(f"\nportable-conformance: {text}", flush=True)
+    return 130
+
+
+def _finish(going: Run, args: Any) -> int:
+    """Print and write what was found; 0 where everything conforms."""
+    picked = args.k is not None or args.fraction[1] > 1  # what an entry needs may be elsewhere
+    going.faults += going.known.settle(going.results, picked)
+    found = going.record(complete=True)
+    ids = {case.id for case in going.asked}  # exploration goes beyond them
+    asked = [each for each in found["results"] if each["case"] in ids]
+    going.faults += must_run.faults({**found, "results": asked})
+    if not args.k:
+        _table(found)
+    write_reports(found, args)
+    if going.faults:
+        print("\n".join(going.faults))
+    conforming = record.conforming(found) and not going.faults
+    print(("" if conforming else "NOT ") + f"conforming: {verdict(found)}, on {portable.device()}")
+    return 0 if conforming else 1
+
+
+def write_reports(found: dict[str, Any], args: Any) -> None:
+    """The files that `--record`, `--junit` and `--html` name."""
+    from portable.conformance.report import html, junit
+
+    writers = {"record": record.write, "junit": junit.write, "html": html.write}
+    for option, write in writers.items():
+        path = getattr(args, option, None)
+        if path:
+            write(Path(path), found)
+            print(f"{option}: {path}")
+
+
+def verdict(found: dict[str, Any]) -> str:
+    """`258 of 264 results as the specs say, 6 known failures`."""
+    states = [result["state"] for result in found["results"]]
+    known = sum(state in record.KNOWN for state in states)
+    good = sum(state in record.CONFORMING for state in states) - known
+    failures = f", {counted(known, 'known failure')}" if known else ""
+    return f"{good} of {len(states)} results as the specs say{failures}"
+
+
+def _table(found: dict[str, Any]) -> None:
+    rows = []
+    for each in record.summaries(found):
+        worst = each.worst
+        states = ", ".join(f"{state} {count}" for state, count in sorted(each.states.items()))
+        ratio = f"{float(worst.get('worst', 0)):.3f}" if worst else "-"
+        rows.append((each.op, each.impl, states, ratio, worst["case"] if worst else "-"))
+    print_table(("op", "implementation", "states", "worst |err|/bound", "in case"), rows)
+
+
+# Its options --------------------------------------------------------------------------------------
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `run` beyond what it asks and the device."""
+    parser.add_argument(
+        "-j", "--jobs", type=_jobs, metavar="N", help="worker processes; 0: run in this one, for a debugger"
+    )
+    parser.add_argument(
+        "--timeout", type=_seconds, default=300.0, metavar="SECONDS", help="for one result (default 300)"
+    )
+    parser.add_argument("--bench", action="store_true", help="time the bench cases too (needs a GPU)")
+    parser.add_argument(
+        "--explore", type=_seconds, default=0.0, metavar="SECONDS", help="draw further calls so long"
+    )
+    parser.add_argument(
+        "--found", default="found_cases.txt", metavar="FILE", help="where exploring writes what failed"
+    )
+    parser.add_argument("--record", metavar="FILE.json", help="write what was found to this file")
+    parser.add_argument("--resume", action="store_true", help="go on from an interrupted --record")
+    parser.add_argument("--junit", metavar="FILE.xml", help="write it for a CI system")
+    parser.add_argument("--html", metavar="FILE.html", help="write it as one page to look at")
+
+
+def fraction(text: str) -> tuple[int, int]:
+    """`I,N` as numbers, 1 <= I <= N."""
+    parts = text.split(",")
+    if len(parts) == 2 and all(part.strip().isdecimal() for part in parts):
+        i, n = map(int, parts)
+        if 1 <= i <= n:
+            return i, n
+    raise argparse.ArgumentTypeError(f"{text} is not I,N with 1 <= I <= N")
+
+
+def _jobs(text: str) -> int:
+    if not text.isdecimal() or int(text) > 256:
+        raise argparse.ArgumentTypeError(f"{text} is not a number from 0 to 256")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1e6:
+        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds")
+    return value

@@ -1,0 +1,71 @@
+"""What the suite says to people: failures as paragraphs, tables, how a process ended."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import signal
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+
+class Mistake(Exception):
+    """A user's mistake; printed as one sentence, exit code 2."""
+
+
+def paragraph(result: Any, again: str) -> str:
+    """One failing case in words, with the command or call that runs exactly it again."""
+    message = result.message.replace("\n", "\n  ")
+    return f"\n{result.state}: {result.case.id} on {result.impl}\n  {message}\n  again: {again}"
+
+
+def rerun(case: str, impl: str, options: Sequence[str]) -> str:
+    """The command that runs one case again; `options` name its device."""
+    return shlex.join(["portable-conformance", "rerun", case, "--impl", impl, *options])
+
+
+def ended(code: int | None, said: Sequence[str] = ()) -> str:
+    """How a process ended, by its exit code (None: it had to be killed), and its last words."""
+    if code is None:
+        text = "the worker hung"
+    elif code < 0:
+        try:
+            name = signal.Signals(-code).name
+        except ValueError:
+            name = f"signal {-code}"
+        text = f"the worker was killed by {name}"
+        if name == "SIGKILL":
+            text += " (the system's out-of-memory killer does that)"
+    else:
+        text = f"the worker ended with exit code {code}"
+    return text + "".join(f"\n{line}" for line in said)
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 result`, `7,614 results`; a noun in -y gets -ies."""
+    if count == 1:
+        return f"1 {noun}"
+    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{count:,} {plural}"
+
+
+def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A rich table on a terminal, aligned columns elsewhere."""
+    if sys.stdout.isatty():
+        from rich.console import Console
+        from rich.table import Table
+
+        table = Table(*head)
+        for row in rows:
+            table.add_row(*map(_escape, row))
+        Console().print(table)
+        return
+    widths = [max(len(str(row[place])) for row in (head, *rows)) for place in range(len(head))]
+    for row in (head, *rows):
+        print("  ".join(str(text).ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
+
+
+def _escape(text: object) -> str:
+    """Text in which rich finds no markup."""
+    return re.sub(r"\[", r"\\[", str(text))

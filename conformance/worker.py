@@ -1,0 +1,118 @@
+"""A worker: reads what to run from standard input and answers on standard output, one JSON object a line.
+
+Asked: {"case": id, "impls": [...]}, {"explore": [op, impl], "seconds": s} or {"bench": [op...], "impls": ..}.
+Answers: {"ready": device} once; then {"begin": [id, impl]}, {"inputs": [id, SHA-256]}, {"result": {...}},
+{"explored": count}, {"timing": {...}}, {"roof": {...}} or {"fault": sentence}, and in the end {"done": true}.
+
+A kernel may kill this process, or lose its device; then it is the parent (`pool`) that says so. What kernels
+print goes to standard error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import gc
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+Send = Callable[[dict[str, Any]], None]
+
+
+def main() -> int:
+    """The worker's life: until its input ends or its device is lost (exit code 4)."""
+    _die_with_parent()
+    channel = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+
+    def send(message: dict[str, Any]) -> None:
+        channel.write(json.dumps(message) + "\n")
+        channel.flush()
+
+    import torch
+
+    import portable
+    from portable.conformance import device, runner, waivers
+
+    parser = argparse.ArgumentParser()
+    device.add_arguments(parser)
+    parser.add_argument("--no-waivers", action="store_true")
+    parser.add_argument("--threads", type=int, default=0)
+    args = parser.parse_args()
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    device.choose(args)
+    excuse = runner.naked if args.no_waivers else waivers.active().excuse
+    send({"ready": portable.device().name})
+    for number, line in enumerate(sys.stdin):
+        try:
+            perform(json.loads(line), runner.torch_device(), excuse, send)
+        except runner.DeviceLost as lost:
+            send({"result": lost.result.entry(), "lost": True})
+            channel.close()
+            os._exit(4)  # a lost device may hang an orderly exit
+        send({"done": True})
+        if number % 64 == 63:
+            gc.collect()
+    return 0
+
+
+def perform(asked: dict[str, Any], device: Any, excuse: Any, send: Send) -> None:
+    """Do what one line asks and `send` the answers. Raises runner.DeviceLost."""
+    if "explore" in asked:
+        op, impl = asked["explore"]
+        _explore(op, impl, asked["seconds"], device, excuse, send)
+    elif "bench" in asked:
+        _bench(asked["bench"], asked["impls"], device, send)
+    else:
+        _answer(asked["case"], asked["impls"], device, send)
+
+
+def _answer(case_id: str, impls: list[str], device: Any, send: Send) -> None:
+    from portable.conformance import names, runner
+
+    for result in runner.answer(
+        names.case(case_id),
+        impls,
+        device,
+        begin=lambda impl: send({"begin": [case_id, impl]}),
+        asked=lambda sha256: send({"inputs": [case_id, sha256]}),
+    ):
+        send({"result": result.entry()})
+
+
+def _explore(op: str, impl: str, seconds: float, device: Any, excuse: Any, send: Send) -> None:
+    from portable.conformance import explore, runner
+
+    def trial(case: Any) -> None:
+        send({"begin": [case.id, impl]})
+
+    failures, count = explore.explore([op], device, seconds, [impl], excuse, begin=trial)
+    for result in failures:
+        assert isinstance(result, runner.Result)
+        send({"result": result.entry()})
+    send({"explored": count})
+
+
+def _bench(ops: list[str], impls: list[str] | None, device: Any, send: Send) -> None:
+    from portable.conformance import bench
+
+    def failed(case_id: str, impl: str, error: Exception) -> None:
+        send({"fault": f"{case_id} on {impl} could not be timed: {type(error).__name__}: {error}"})
+
+    _, roof = bench.bench(ops, impls, device, lambda entry: send({"timing": entry}), failed)
+    send({"roof": roof})
+
+
+def _die_with_parent() -> None:
+    """A hung kernel must not outlive the run (Linux: PR_SET_PDEATHSIG)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

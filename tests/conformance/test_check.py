@@ -1,0 +1,477 @@
+"""`portable.conformance.check`: anybody's function by the same cases, and the right verdict on each."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import portable
+from portable import catalog, machine
+from portable.conformance import Unsupported, check, outside, runner
+from portable.conformance.binding import Bound
+from portable.conformance.cases import UnknownCase, parse
+from portable.errors import ArgumentError, BackendError, CompileError, UnknownOpError
+
+NORM = "rms_norm/float32/N=33,lead=3x5/normal/contiguous"
+BARE = "rms_norm/float32/N=65,lead=4,no=weight/normal/padded"
+EPS = "rms_norm/float32/N=65,lead=4,eps=0.1/normal/contiguous"
+GRAD = "rms_norm/float32/N=33,lead=3x5/normal/contiguous/grad"
+SOFTMAX = "softmax/float32/N=33,lead=3x5/normal/contiguous"
+MATMUL = "matmul/float32/M=33,N=31,K=65/normal/transposed"
+
+
+def norm(x, weight=None, eps=1e-6):
+    wide = x.float()
+    y = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
+    return (y if weight is None else y * weight.float()).to(x.dtype)
+
+
+def judged(function, *cases, op="rms_norm", **options):
+    return check(function, op, "cpu", cases=cases or (NORM,), **options)
+
+
+def state(function, *cases, **options) -> str:
+    return judged(function, *cases, **options).results[0].state
+
+
+# The three outside kernels ------------------------------------------------------------------------
+
+NARROW = ["bfloat16", "float16", "float32"]
+
+
+@pytest.fixture(scope="module")
+def kernels():
+    for package in ("triton", "ziglang", "elftools"):
+        pytest.importorskip(package)
+    from .outside import half_wave, right, tail
+
+    return {"right": right.rms_norm, "tail": tail.rms_norm, "half_wave": half_wave.rms_norm}
+
+
+@pytest.mark.parametrize("arch", ["gfx942", "gfx1100"])
+def test_the_right_kernel_conforms(kernels, arch):
+    report = check(kernels["right"], "rms_norm", f"rocm:{arch}")
+    assert report.conforms, str(report)
+    assert report.states["Pass"] > 15
+    assert {r.message for r in report.results if r.state == "NotSupported"} == {
+        "it computes in float32", "gradients are asked with grad=True"
+    }  # fmt: skip
+    assert f"on emulated {arch}" in str(report)
+    report.raise_for_failures()
+
+
+def at(size: int, layout: str = "contiguous") -> list[str]:
+    return [f"rms_norm/{types}/N={size},lead=3/normal/{layout}" for types in NARROW]
+
+
+@pytest.mark.parametrize("arch", ["gfx942", "gfx1100"])
+def test_the_kernel_that_is_wrong_on_the_tail_fails_there_alone(kernels, arch):
+    whole = [*at(64), *at(128, "padded"), *at(4096)]
+    report = check(kernels["tail"], "rms_norm", f"rocm:{arch}", cases=whole)
+    assert report.conforms and report.states == {"Pass": len(whole)}, str(report)
+    odd = [*at(1), *at(33), *at(63, "transposed"), *at(65), *at(127, "sliced"), *at(1000)]
+    report = check(kernels["tail"], "rms_norm", f"rocm:{arch}", cases=odd)
+    assert not report.conforms and report.states == {"Fail.value": len(odd)}
+    for result in report.results[len(NARROW) :]:
+        size = dict(result.case.shape.axes)["N"]
+        assert f"3 of {3 * size} elements wrong; first wrong element [0, {size - 1}]: got " in result.message
+        assert "wrong: the last column of every row" in result.message
+    smoke = check(kernels["tail"], "rms_norm", f"rocm:{arch}", types=NARROW)
+    assert smoke.states["Fail.value"] >= 3
+
+
+def test_the_kernel_that_is_wrong_on_wave64_fails_there_alone(kernels):
+    asked = [*at(33), *at(64), *at(65, "padded"), *at(1000)]
+    narrow = check(kernels["half_wave"], "rms_norm", "rocm:gfx1100", cases=asked)
+    assert narrow.conforms and narrow.states == {"Pass": len(asked)}, str(narrow)
+    wide = check(kernels["half_wave"], "rms_norm", "rocm:gfx942", cases=asked)
+    assert not wide.conforms and wide.states == {"Fail.value": len(asked)}
+    assert check(kernels["half_wave"], "rms_norm", "rocm:gfx1100", types=NARROW).conforms
+    assert check(kernels["half_wave"], "rms_norm", "rocm:gfx942", types=NARROW).states["Fail.value"] >= 3
+
+
+def test_what_launches_nothing_on_an_emulated_card_is_not_judged_there():
+    pytest.importorskip("ziglang")
+    report = check(norm, "rms_norm", "rocm:gfx942", cases=[NORM])
+    assert report.states == {"NotSupported": 1} and not report.conforms
+    assert "launched nothing on the emulated gfx942" in str(report)
+
+
+def test_a_read_beside_a_tensor_is_a_crash_with_the_emulators_words(kernels):
+    from .outside import right
+
+    def greedy(x, weight):
+        x, y = x.contiguous(), torch.empty_like(x)
+        right.rms_norm_rows[(x.numel() // x.shape[-1] + 1,)](
+            x, weight, y, x.shape[-1], 1e-6, WEIGHTED=True, BLOCK=64
+        )
+        return y
+
+    report = check(greedy, "rms_norm", "rocm:gfx942", cases=[NORM])
+    (result,) = report.results
+    assert result.state == "Crash" and "out-of-bounds" in result.message and "right.py" in result.message
+
+
+def test_the_active_backend_stays_what_it_is(kernels):
+    from triton.runtime import driver
+
+    before = str(portable.device()), dict(os.environ), driver._active
+    check(kernels["right"], "rms_norm", "rocm:gfx1100", cases=[NORM])
+    assert (str(portable.device()), dict(os.environ), driver._active) == before
+
+
+def test_no_device_is_the_active_one(kernels):
+    wanted = {"PORTABLE_BACKEND": "rocm", "PORTABLE_ROCM_ARCH": "gfx1100", "PORTABLE_EMULATE": "1"}
+    build = machine.this_machine().torch_build
+    machine.reset(machine.select(machine.Machine(build, {**os.environ, **wanted})))
+    try:
+        report = check(kernels["right"], "rms_norm", cases=[NORM])
+    finally:
+        machine.reset()
+    assert report.conforms and report.device == "emulated gfx1100"
+    assert "check(rms_norm, 'rms_norm', cases=" in report.again(NORM)
+
+
+# How a function is called -------------------------------------------------------------------------
+
+
+def test_functions_of_many_shapes_are_called_right():
+    class Norm:
+        def __call__(self, x, weight, **rest):
+            assert set(rest) == {"eps"}
+            return norm(x, weight, **rest)
+
+    takes = (
+        norm,
+        Norm(),
+        lambda x, weight: norm(x, weight),
+        lambda weight, x: norm(x, weight),
+        lambda a, b: norm(a, b),
+        lambda w, x: norm(x, w),
+        lambda *tensors: norm(*tensors),
+        lambda **named: norm(**named),
+        lambda a, b, /, *, eps: norm(a, b, eps),
+        lambda a, b, block=64: norm(a, b),
+        functools.partial(lambda x, weight, block: norm(x, weight), block=64),
+    )
+    for function in takes:
+        assert state(function) == "Pass", judged(function)
+
+
+@given(order=st.permutations(["x", "weight", "eps"]), keyword=st.integers(0, 3))
+@settings(max_examples=30, deadline=None)
+def test_every_named_parameter_gets_its_own(order, keyword):
+    names = [*order[:keyword], *["*"][: keyword < 3], *order[keyword:]]
+    made: dict = {}
+    exec(f"def f({', '.join(names)}): return x, weight, eps", made)
+    bound = Bound(made["f"], catalog.spec("rms_norm"))
+    a, b = torch.zeros(2), torch.ones(3)
+    x, weight, eps = bound(weight=b, x=a)
+    assert torch.equal(x, a) and torch.equal(weight, b) and eps == 1e-6
+    assert bound(x=a, weight=None, eps=0.5)[1:] == (None, 0.5)
+
+
+def test_a_function_that_does_not_tell_its_signature_takes_the_inputs():
+    assert state(torch.matmul, MATMUL, op="matmul") == "Pass"
+
+
+def test_what_the_signature_lacks_is_not_supported_by_rule():
+    report = judged(lambda x: norm(x), NORM, BARE)
+    assert [r.state for r in report.results] == ["NotSupported", "Pass"] and report.conforms
+    assert "not supported, 1: the function takes no weight" in str(report)
+    report = judged(lambda x, weight: norm(x, weight), NORM, BARE, EPS)
+    assert [r.message for r in report.results] == [
+        "",
+        "the function needs weight: it has no default",
+        "the function takes no eps; this case has eps=0.1",
+    ]
+    assert [r.state for r in judged(norm, NORM, BARE, EPS).results] == ["Pass"] * 3
+
+
+def test_the_ops_default_is_given_where_the_functions_is_another():
+    assert state(lambda x, weight, eps=0.3: norm(x, weight, eps)) == "Pass"
+    assert state(lambda x, weight: norm(x, weight, 0.3)) == "Fail.value"
+
+
+def test_a_dimension_that_is_the_default_one_is_asked_without_dim():
+    last, first = (SOFTMAX.replace("5/", f"5,dim={dim}/") for dim in (2, 0))
+    report = judged(lambda x: torch.softmax(x, -1), last, first, op="softmax")
+    assert [r.state for r in report.results] == ["Pass", "NotSupported"]
+    assert "takes no dim; this case has dim=0" in str(report)
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (lambda x, weight, block: x, "needs 'block'"),
+        (lambda weight: weight, "takes no x"),
+        (lambda x, weight, *, out: x, "needs out="),
+        (3, "is no function but int"),
+    ],
+)
+def test_a_function_that_cannot_be_called_is_refused(function, said):
+    with pytest.raises(ArgumentError, match=re.escape(said)):
+        judged(function)
+
+
+def test_a_triton_kernel_without_its_launch_is_refused(kernels):
+    from .outside import right
+
+    with pytest.raises(ArgumentError, match="rms_norm_rows: is a Triton kernel without its launch"):
+        judged(right.rms_norm_rows)
+
+
+# What comes back ----------------------------------------------------------------------------------
+
+
+def test_arrays_and_reused_memory_are_taken():
+    assert state(lambda x, weight: norm(x, weight).numpy()) == "Pass"
+    assert state(lambda x, weight: norm(x, weight).numpy()[::-1, ::-1, ::-1]) == "Fail.value"
+    assert state(lambda x, weight: (norm(x, weight),)) == "Pass"
+    kept = torch.empty(3, 5, 33)
+    assert state(lambda x, weight: kept.copy_(norm(x, weight))) == "Pass"
+    turns = iter((0.0, 1.0))
+    assert state(lambda x, weight: kept.copy_(norm(x, weight)).add_(next(turns))) == "Fail.nondeterministic"
+
+
+def overrun(x, weight):
+    y = torch.empty(x.shape)
+    if y.untyped_storage().nbytes() > y.nbytes:  # it lies between bands
+        y.as_strided((y.numel() + 1,), (1,), y.storage_offset()).zero_()
+    return y.copy_(norm(x, weight))
+
+
+def unwritten(x, weight):
+    y = torch.empty(x.shape)
+    y[..., 1:] = norm(x, weight)[..., 1:]
+    return y
+
+
+@pytest.mark.parametrize(
+    ("function", "expected", "said"),
+    [
+        (lambda x, weight: norm(x, weight)[0], "Fail.shape", "got shape (5, 33), expected (3, 5, 33)"),
+        (lambda x, weight: norm(x, weight).double(), "Fail.dtype", "got float64"),
+        (lambda x, weight: None, "Fail.dtype", "got a NoneType"),
+        (lambda x, weight: (norm(x, weight),) * 2, "Fail.shape", "output 1"),
+        (lambda x, weight: torch.zeros_like(x), "Fail.value", "first wrong element [0, 0, 0]: got 0"),
+        (lambda x, weight: norm(x, weight, 0.01), "Fail.value", "every element"),
+        (lambda x, weight: norm(x.zero_(), weight), "Fail.bounds_write", "an input"),
+        (overrun, "Fail.bounds_write", "bytes behind a tensor"),
+        (unwritten, "Fail.nonfinite", "got nan"),
+    ],
+)
+def test_a_wrong_function_fails_in_its_state(function, expected, said):
+    (result,) = judged(function).results
+    assert result.state == expected and said in result.message, result
+
+
+def test_out_is_asked_of_what_takes_it():
+    case = f"{MATMUL.replace('transposed', 'contiguous')}/out"
+    assert state(lambda a, b: a @ b, case, op="matmul") == "NotSupported"
+    assert state(lambda a, b, out=None: torch.matmul(a, b, out=out), case, op="matmul") == "Pass"
+
+    def named(a, b, precision, **rest):
+        return torch.matmul(a, b, **rest)
+
+    assert state(named, case, op="matmul") == "NotSupported"
+    assert state(named, case, op="matmul", out=True) == "Pass"
+
+    def silent(a, b, out=None):
+        out.copy_(a @ b)
+
+    assert state(silent, case, op="matmul") == "Pass"
+    assert state(lambda a, b, out=None: a @ b, case, op="matmul") == "Crash"
+    with pytest.raises(ArgumentError, match="has no parameter out"):
+        judged(lambda a, b: a @ b, case, op="matmul", out=True)
+
+
+def test_gradients_are_asked_when_wanted():
+    (result,) = judged(norm, GRAD).results
+    assert (result.state, result.message) == ("NotSupported", "gradients are asked with grad=True")
+    assert state(norm, GRAD, grad=True) == "Pass"
+    assert state(lambda x, weight: norm(x.detach(), weight) + 0 * x, GRAD, grad=True) == "Fail.value"
+    assert "does not require grad" in str(judged(lambda x, weight: norm(x, weight).detach(), GRAD, grad=True))
+    with pytest.raises(ArgumentError, match="softmax_backward has no gradient"):
+        check(norm, "softmax_backward", "cpu", grad=True)
+
+
+# States of what is raised -------------------------------------------------------------------------
+
+
+def raising(error):
+    def function(x, weight):
+        raise error
+
+    return function
+
+
+@pytest.mark.parametrize(
+    ("error", "expected", "said"),
+    [
+        (Unsupported("rows of 33 are not for it"), "NotSupported", "rows of 33 are not for it"),
+        (ValueError("no such tile"), "Crash", "ValueError: no such tile (test_check.py:"),
+        (CompileError("norm", "unknown type"), "CompileError", "unknown type"),
+        (torch.OutOfMemoryError("tried to allocate"), "ResourceError", "tried to allocate"),
+    ],
+)
+def test_an_exception_is_a_state(error, expected, said):
+    (result,) = judged(raising(error)).results
+    assert result.state == expected and said in result.message, result
+
+
+def test_a_triton_kernel_that_does_not_compile(kernels):
+    import triton
+    import triton.language as tl
+
+    def uncompiled(x, weight):
+        bad[(1,)](x)
+
+    @triton.jit
+    def bad(x_ptr):
+        tl.store(x_ptr, no_such_name)  # noqa: F821
+
+    (result,) = check(uncompiled, "rms_norm", "rocm:gfx942", cases=[NORM]).results
+    assert result.state == "CompileError" and "no_such_name" in result.message
+
+
+def test_what_declines_everything_does_not_conform():
+    report = judged(raising(Unsupported("never")), NORM, BARE)
+    assert report.states == {"NotSupported": 2} and not report.conforms
+    assert "Nothing was judged" in str(report)
+    with pytest.raises(AssertionError, match="never"):
+        report.raise_for_failures()
+    assert not judged(norm, NORM, types=["float16"]).conforms
+
+
+def test_a_lost_device_ends_the_check(monkeypatch):
+    def lost(device):
+        raise RuntimeError("unspecified launch failure")
+
+    def crash(x, weight=None):
+        monkeypatch.setattr(runner, "synchronize", lost)
+        raise RuntimeError("launch failed")
+
+    report = judged(crash, NORM, BARE)
+    assert [r.state for r in report.results] == ["Crash", "NotRun"]
+    assert "the device was lost in" in report.results[1].message and not report.conforms
+
+
+def test_a_broken_oracle_is_the_suites_fault(monkeypatch):
+    monkeypatch.setattr(outside.oracle, "ask", raising(RuntimeError("no reference")))
+    (result,) = judged(norm).results
+    assert result.state == "InternalError" and "the oracle failed" in result.message
+
+
+# What is asked ------------------------------------------------------------------------------------
+
+
+def test_types_restrict_what_is_claimed():
+    mixed = NORM.replace("float32/", "bfloat16,W=float32/")
+    half, single = NORM.replace("float32/", "bfloat16/"), NORM
+
+    def states(types):
+        return [r.state for r in judged(norm, half, single, mixed, types=types).results]
+
+    no, yes = "NotSupported", "Pass"
+    assert states(None) == [yes, yes, yes]
+    assert states(["bfloat16"]) == [yes, no, no]
+    assert states(["bfloat16", "float32"]) == [yes, yes, yes]
+    assert states(["bfloat16,W=float32"]) == [no, no, yes]
+    with pytest.raises(ArgumentError, match="Did you mean 'bfloat16'"):
+        states(["bfloat"])
+
+
+def test_a_tier_is_asked_whole():
+    narrow = check(norm, "rms_norm", "cpu", types=["float32"])
+    assert narrow.conforms and len(narrow.results) > 30, str(narrow)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "said"),
+    [
+        ({"op": "rms_nrom"}, UnknownOpError, "Did you mean 'rms_norm'"),
+        ({"tier": "smok"}, ArgumentError, "smoke, core, full"),
+        ({"cases": []}, ArgumentError, "one case or more"),
+        ({"cases": ["rms_norm/float31/N=1/normal/contiguous"]}, UnknownCase, "float31"),
+        ({"cases": [parse(SOFTMAX, catalog.spec("softmax"))]}, ArgumentError, "cases of rms_norm"),
+        ({"device": "rcom"}, ArgumentError, "Did you mean 'rocm'"),
+        ({"device": "rocm:gfx943"}, ArgumentError, "rocm:gfx942"),
+        ({"device": "cpu:zen"}, ArgumentError, "cpu alone"),
+    ],
+)
+def test_arguments_that_cannot_be_meant(options, error, said):
+    with pytest.raises(error, match=re.escape(said)):
+        check(norm, **{"op": "rms_norm", "device": "cpu", "cases": [NORM], **options})
+
+
+@pytest.mark.skipif(torch.version.cuda is not None, reason="a build of torch for NVIDIA's cards")
+@pytest.mark.parametrize("device", ["cuda", "cuda:sm_90a"])
+def test_a_card_that_is_not_there(device):
+    with pytest.raises(BackendError, match="PORTABLE_BACKEND=cuda: ") as caught:
+        check(norm, "rms_norm", device, cases=[NORM])
+    assert "software" not in str(caught.value)
+
+
+def test_an_emulated_card_that_is_forbidden(monkeypatch):
+    monkeypatch.setenv("PORTABLE_EMULATE", "0")
+    with pytest.raises(BackendError, match="PORTABLE_BACKEND=rocm"):
+        check(norm, "rms_norm", "rocm:gfx942", cases=[NORM])
+    assert state(norm) == "Pass"
+    monkeypatch.setenv("PORTABLE_EMULATE", "1")
+    assert state(norm) == "Pass"
+
+
+# The report ---------------------------------------------------------------------------------------
+
+
+def zeros(x, weight=None):
+    return torch.zeros_like(x)
+
+
+def test_a_report_shows_five_failures_and_counts_the_others():
+    many = [NORM.replace("N=33", f"N={size}") for size in range(30, 37)]
+    report = judged(zeros, *many)
+    text = str(report)
+    head = f"NOT conforming: zeros as rms_norm on {report.device}: Fail.value 7\nworst |error|/bound "
+    assert text.startswith(head) and report.device.startswith("CPU")
+    assert len(re.findall("^Fail.value: rms_norm/", text, re.MULTILINE)) == 5
+    assert text.endswith("and 2 more that fail, in `report.failures`")
+    assert len(report.failures) == 7 and all(r.state in runner.STATES for r in report.results)
+
+
+def test_the_line_that_asks_again_does():
+    report = judged(zeros, NORM)
+    line = re.search("again: (.*)", str(report)).group(1)
+    again = eval(line, {"portable": portable, "zeros": zeros})
+    assert str(again) == str(report)
+
+
+def test_numpy_is_enough():
+    def by_numpy(x, weight):
+        wide = x.numpy().astype(np.float64)
+        scale = 1 / np.sqrt((wide**2).mean(-1, keepdims=True) + 1e-6)
+        return (wide * scale * weight.numpy()).astype(np.float32)
+
+    assert state(by_numpy) == "Pass"
+
+
+def test_the_page_shows_what_is_said(kernels, monkeypatch, capsys):
+    """docs/check.md: its first program, run, prints its first output."""
+    page = Path(__file__).resolve().parents[2] / "docs" / "check.md"
+    blocks = re.findall(r"^```(\w+)\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+    (language, program), (kind, output), *_ = blocks
+    assert (language, kind) == ("python", "text")
+    monkeypatch.setitem(sys.modules, "my_kernels", SimpleNamespace(rms_norm=kernels["tail"]))
+    exec(program, {})
+    assert capsys.readouterr().out == output

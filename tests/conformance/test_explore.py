@@ -1,0 +1,55 @@
+"""Exploration draws legal calls of every kind, and a failure comes out as a line to commit."""
+
+from __future__ import annotations
+
+import re
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from portable import catalog
+from portable.conformance import cases, runner
+from portable.conformance.explore import calls, explore, ready
+
+CPU = torch.device("cpu")
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_every_drawn_call_has_an_id_that_rebuilds_it(data):
+    spec = catalog.spec(data.draw(st.sampled_from(sorted(catalog.op_folders()))))
+    case = data.draw(calls(spec))
+    assert cases.parse(case.id, spec) == case
+
+
+def test_choices_of_parameters_are_drawn_too():
+    seen = set()
+
+    @settings(max_examples=80, deadline=None, database=None)
+    @given(calls(catalog.spec("linear")))
+    def draw(case):
+        seen.add(case.params.get("activation"))
+
+    draw()
+    assert seen == {None, "relu", "gelu", "gelu_tanh", "silu"}
+
+
+def test_a_failure_is_handed_over_and_reads_as_a_line_of_regressions(norm, tmp_path):
+    told: list[runner.Result] = []
+    failures, count = explore(["toy_norm"], CPU, 1.0, ["plain", "zeros"], on_failure=told.append)
+    assert told == failures and [each.impl for each in failures] == ["zeros"] and count > 10
+    text = ready(failures[0])
+    comment, line = text.splitlines()
+    assert re.fullmatch(r"# \d{4}-\d\d-\d\d toy_norm, zeros on .*: y: Fail\.value.*", comment), comment
+    file = tmp_path / "regressions.txt"
+    file.write_text("# found\n" + text)
+    (case,) = cases.regressions(norm, file)
+    assert case == failures[0].case and case.id == line
+
+
+def test_a_message_of_many_lines_stays_one_comment(norm):
+    case = cases.cases(norm, "smoke")[0]
+    result = runner.Result(case, "plain", "CompileError", "it did not compile:\n  error: no\n  another")
+    assert ready(result).count("\n") == 2
+    assert ready(runner.Result(case, "plain", "Timeout")).splitlines()[0].endswith(": Timeout")

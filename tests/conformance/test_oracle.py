@@ -1,0 +1,202 @@
+"""What must come out exactly does so in any order of summation; TF32 cases lose nothing by their inputs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from portable import catalog
+from portable.conformance import exact, inputs, oracle
+from portable.conformance.cases import PROBE_TURNS, Case, boundary_shapes, cases, make_shape, parse
+
+
+def exact_cases(op, limit=1 << 14):
+    """The small ones of the core cases in which every output is exact."""
+    for case in cases(catalog.spec(op)):
+        if case.values in oracle.PRODUCTS | oracle.INTEGERS and not case.mode:
+            question = oracle.ask(case, catalog.spec(op))
+            if question.expected and all(each.exact for each in question.expected.values()):
+                (expected,) = question.expected.values()
+                if 16 <= expected.ref.numel() <= limit:
+                    yield question, expected
+
+
+def summed(terms: torch.Tensor, order: torch.Tensor, step: int) -> torch.Tensor:
+    """The sum over the last dimension in the terms' type: chunks of `step` in the given order, each term
+    after the other, then the chunks' sums."""
+    terms = terms[..., order]
+    partial = []
+    for chunk in terms.split(step, -1):
+        total = torch.zeros_like(chunk[..., 0])
+        for k in range(chunk.shape[-1]):
+            total = total + chunk[..., k]
+        partial.append(total)
+    total = torch.zeros_like(terms[..., 0])
+    for each in partial:
+        total = total + each
+    return total
+
+
+@pytest.mark.parametrize("op", ["matmul", "linear"])
+def test_exact_products_do_not_depend_on_the_order(op):
+    """Right computations in shuffled orders, accumulated in the accumulator's type, agree bit for bit."""
+    asked = set()
+    for question, expected in exact_cases(op):
+        case = question.case
+        tensors = [each.tensor for each in question.inputs.values()]
+        acc = inputs.DTYPES[dict(case.types)["acc"]]
+        first, second = tensors[0].to(acc), tensors[1].to(acc)
+        terms = first.unsqueeze(-2) * (second.mT.unsqueeze(-3) if op == "matmul" else second)
+        if len(tensors) > 2:
+            bias = tensors[2].to(acc).expand(terms.shape[:-1])
+            terms = torch.cat([terms, bias.unsqueeze(-1)], -1)
+        if not 0 < terms.numel() <= 1 << 19 or case.params.get("activation"):
+            continue
+        generator = torch.Generator().manual_seed(len(asked))
+        for step in (7, 32):
+            order = torch.randperm(terms.shape[-1], generator=generator)
+            got = summed(terms, order, step).to(expected.dtype)
+            assert torch.equal(got, expected.ref.to(expected.dtype)), f"{case.id}, chunks of {step}"
+        asked.add((case.values, case.types))
+    assert {values for values, _ in asked} == oracle.PRODUCTS | oracle.INTEGERS
+    assert len(asked) >= 10
+
+
+def test_sums_over_rows_are_exact_too():
+    """dbias of layer_norm_backward is a plain sum: the rule finds it beside outputs that are none."""
+    spec = catalog.spec("layer_norm_backward")
+    found = set()
+    for case in cases(spec):
+        if case.values in oracle.PRODUCTS and "bias" not in case.shape.absent:
+            expected = oracle.ask(case, spec).expected
+            assert not expected["dx"].exact and not expected["dweight"].exact
+            found.add((case.values, expected["dbias"].exact))
+    assert found >= {("one_hot", True), ("powers_of_two", True)}
+
+
+@pytest.mark.parametrize("op", ["softmax", "rms_norm", "layer_norm", "swiglu"])
+def test_what_divides_or_exponentiates_is_not_exact(op):
+    spec = catalog.spec(op)
+    for case in cases(spec):
+        if case.values in oracle.PRODUCTS:
+            assert not any(each.exact for each in oracle.ask(case, spec).expected.values()), case.id
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.integers(-6, 6), min_size=2, max_size=24),
+    st.integers(-8, 8),
+    st.integers(0, 2**32 - 1),
+    st.booleans(),
+)
+def test_what_the_rule_calls_exact_is(exponents, shift, seed, wide):
+    """Rows of whole numbers of any granule: where the rule says so, float16 sums agree in every order."""
+    generator = torch.Generator().manual_seed(seed)
+    most = 2**9 if wide else 2**2
+    digits = torch.randint(-most, most, (16, len(exponents)), generator=generator)
+    a = torch.ldexp(digits.double(), torch.tensor(exponents) + shift)
+    b = torch.ones(len(exponents), 1, dtype=torch.float64)
+
+    def product(tensors):
+        return {"c": tensors["a"] @ tensors["b"]}
+
+    tensors = {"a": a, "b": b}
+    verdict = exact.order_independent(product, tensors, product(tensors), torch.float16)["c"]
+    orders = [torch.randperm(len(exponents), generator=generator) for _ in range(6)]
+    sums = [summed(a.half(), order, 1 + seed % 5).double()[:, None] for order in orders]
+    if verdict:
+        assert all(torch.equal(each, product(tensors)["c"]) for each in sums)
+
+
+def test_the_rule_refuses_what_rounds():
+    def proved(function, **tensors):
+        return exact.order_independent(function, tensors, function(tensors), torch.float32)["c"]
+
+    def product(tensors):
+        return {"c": tensors["a"] @ tensors["b"]}
+
+    def twenty(step):
+        return torch.ldexp(torch.ones(16, 20, dtype=torch.float64), step * (torch.arange(20) - 10))
+
+    ones, fits = torch.ones(20, 1, dtype=torch.float64), twenty(1)
+    assert proved(product, a=fits, b=ones)
+    assert not proved(product, a=twenty(2), b=ones), "the terms span more than a mantissa"
+    assert not proved(product, a=fits[:15], b=ones), "too few elements to tell"
+
+    def mean(tensors):
+        return {"c": tensors["a"].sum(-1, keepdim=True) / 7}
+
+    assert not proved(mean, a=fits)
+
+    def square(tensors):
+        return {"c": tensors["a"].square().sum(-1, keepdim=True)}
+
+    assert not proved(square, a=fits)
+
+
+def test_granule():
+    def of(*values):
+        return exact.granule(torch.tensor(values, dtype=torch.float64))
+
+    assert of(1.0, 2.0) == 0 and of(0.75) == -2 and of(0.0) == 0 and of(-12.0, 0.0) == 2
+    assert of(1 + 2.0**-52) == -52 and of(2.0**-1074) == -1074
+
+
+# TF32 ---------------------------------------------------------------------------------------------------
+
+
+def tf32_case(values: str, types: str = "float32", mode: str = "") -> Case:
+    text = f"matmul/{types}/M=65,N=72,K=127,precision=tf32/{values}/contiguous" + (f"/{mode}" if mode else "")
+    return parse(text, catalog.spec("matmul"))
+
+
+def low_bits(tensor: torch.Tensor) -> bool:
+    """Whether a float32 tensor has bits below a mantissa of ten."""
+    finite = tensor[tensor.isfinite()].contiguous()
+    return bool((finite.view(torch.int32) & 0x1FFF).any())
+
+
+@pytest.mark.parametrize("values", sorted(inputs.VALUES))
+def test_inputs_of_a_tf32_case_are_tf32_numbers(values):
+    spec = catalog.spec("matmul")
+    question = oracle.ask(tf32_case(values), spec)
+    rounded = not any(low_bits(each.tensor) for each in question.inputs.values())
+    assert rounded == (values != "normal") or values in ("small_integers", "ties", "powers_of_two")
+    plain = oracle.ask(parse(tf32_case(values).id.replace(",precision=tf32", ""), spec), spec)
+    got, other = question.expected["c"].magnitude, plain.expected["c"].magnitude
+    assert got is not None and other is not None
+    if values == "normal":
+        assert (got > 4 * other).all(), "full mantissas are judged by the wider bound"
+    if values in ("small_integers", "one_hot", "powers_of_two"):
+        assert question.expected["c"].exact
+
+
+def test_the_gradient_of_a_tf32_case_is_of_tf32_numbers_too():
+    question = oracle.ask(tf32_case("normal", mode="grad"), catalog.spec("matmul"))
+    assert not any(low_bits(each.tensor) for each in question.inputs.values())
+
+
+def test_the_magnitude_of_a_rounded_tf32_case_is_the_ordinary_one():
+    spec = catalog.spec("matmul")
+    question = oracle.ask(tf32_case("large_range"), spec)
+    a, b = (each.tensor.double() for each in question.inputs.values())
+    magnitude = question.expected["c"].magnitude
+    assert magnitude is not None and torch.equal(magnitude, (a.square() @ b.square()).sqrt())
+
+
+@pytest.mark.parametrize("types", ["bfloat16", "float16"])
+def test_16_bit_types_keep_their_values_under_tf32(types):
+    spec = catalog.spec("matmul")
+    case = tf32_case("large_range", types)
+    made = inputs.make(case.id, "a", (65, 127), types, "large_range", "contiguous")
+    assert oracle.ask(case, spec).inputs["a"].sha256 == made.sha256
+
+
+def test_probe_shapes_leave_out_what_is_optional():
+    """Without a bias linear is a sum of products: half of its probes must be so."""
+    spec = catalog.spec("linear")
+    shape = boundary_shapes(spec)[PROBE_TURNS[0]]
+    bare = make_shape(spec, dict(shape.axes), dict(shape.leading), {}, ["bias"])
+    assert any(case.shape == bare and case.values == "one_hot" for case in cases(spec))
