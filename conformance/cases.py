@@ -21,7 +21,6 @@ from portable.conformance.inputs import DTYPES, LAYOUTS, VALUES
 from portable.conformance.pairwise import pairwise
 from portable.spec import Axis, Input, Output, Spec
 
-TIERS = ("smoke", "core", "full")
 SMOKE_LIMIT = 36
 SMOKE_MODES = 4
 SMOKE_PROBES = 6

@@ -68,7 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     listing = command("list", list_command, "Print the ids of the cases and behaviours.")
     for sub in (running, listing):
         sub.add_argument("--ops", help="ops, comma separated (default: all, gradients included)")
-        sub.add_argument("--tier", choices=("smoke", "core", "full"), default="core", help="how many cases")
+        sub.add_argument("--tier", choices=record.TIERS, default="core", help="how many cases")
         sub.add_argument("-k", metavar="TEXT", help="only cases whose id contains TEXT")
         sub.add_argument(
             "--fraction", type=run.fraction, default=(1, 1), metavar="I,N", help="the I-th of N shards"

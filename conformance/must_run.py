@@ -14,7 +14,8 @@ from typing import Any
 
 from portable import catalog
 from portable.conformance import behaviour
-from portable.conformance.cases import TIERS, cases
+from portable.conformance.cases import cases
+from portable.conformance.record import TIERS
 
 FOLDER = Path(__file__).with_name("must_run")
 REMAKE = "python -m portable.conformance.must_run"

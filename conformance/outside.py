@@ -20,7 +20,7 @@ import torch
 from portable import catalog, machine
 from portable.backend import Backend
 from portable.conformance import cases as making
-from portable.conformance import oracle, runner
+from portable.conformance import oracle, record, runner
 from portable.conformance.binding import Bound, Unsupported
 from portable.conformance.runner import Result
 from portable.conformance.words import paragraph
@@ -196,8 +196,8 @@ def _asked(
 ) -> list[making.Case]:
     if grad and spec.gradient is None:
         raise _wrong("grad", True, f"False: {spec.op} has no gradient")
-    if tier not in making.TIERS:
-        raise _wrong("tier", tier, f"one of {listed(making.TIERS)}")
+    if tier not in record.TIERS:
+        raise _wrong("tier", tier, f"one of {listed(record.TIERS)}")
     if picked is None:
         return making.cases(spec, tier)
     several: list[Any] = [picked] if isinstance(picked, (str, making.Case)) else list(picked)

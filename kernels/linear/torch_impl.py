@@ -17,7 +17,9 @@ def _activate(z: Tensor, activation: str) -> Tensor:
         return torch.relu(z)
     if activation == "silu":
         return F.silu(z)
-    return F.gelu(z, approximate="tanh" if activation == "gelu_tanh" else "none")
+    if activation == "gelu_tanh":
+        return F.gelu(z, approximate="tanh")
+    return torch.where(z == math.inf, z, F.gelu(z))  # torch's own is NaN at +Inf on the CPU (2026-11-21)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, activation: str | None = None) -> Tensor:

@@ -6,7 +6,8 @@ import pytest
 
 from portable import catalog
 from portable.conformance import behaviour, must_run
-from portable.conformance.cases import TIERS, cases
+from portable.conformance.cases import cases
+from portable.conformance.record import TIERS
 
 OPS = sorted(catalog.op_folders())
 
