@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from portable.kernels._common.torch_products import wide_sums
 
 _TANH_SCALE = math.sqrt(2 / math.pi)
 _TANH_CUBIC = 0.044715
@@ -30,7 +33,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, activation:
     flush subnormal results to zero (seen 2026-11-21).
     """
     if bias is None and activation is None and x.device.type != "cpu":
-        return F.linear(x, weight)
+        with wide_sums(x.dtype) if x.element_size() == 2 else nullcontext():
+            return F.linear(x, weight)
     wide = torch.promote_types(x.dtype, torch.float32)
     z = F.linear(x.to(wide), weight.to(wide), None if bias is None else bias.to(wide))
     return (z if activation is None else _activate(z, activation)).to(x.dtype)

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+from portable.kernels._common.torch_products import wide_sums
+
 
 @contextmanager
 def _float32_products(device: torch.device, precision: str) -> Iterator[None]:
@@ -32,6 +34,9 @@ def matmul(a: Tensor, b: Tensor, *, precision: str = "ieee") -> Tensor:
     if a.device.type == "cpu" and a.element_size() == 2:
         # torch's own 16-bit products on the CPU flush subnormal results to zero (seen 2026-11-21)
         return torch.matmul(a.float(), b.float()).to(a.dtype)
+    if a.element_size() == 2:
+        with wide_sums(a.dtype):
+            return torch.matmul(a, b)
     if a.dtype != torch.float32:
         return torch.matmul(a, b)
     with _float32_products(a.device, precision):

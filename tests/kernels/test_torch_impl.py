@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from portable import catalog
+from portable.kernels._common.torch_products import wide_sums
 
 from .op_cases import OPS, bounds, call, combinations, in_float64, inputs, label, outputs
 
@@ -87,6 +88,24 @@ def test_nan_and_infinity_propagate_as_in_the_reference():
                 got = run(spec, case, tensors)["y"]
                 expected = call(spec.reference.entry, spec, case, in_float64(tensors))
                 assert torch.equal(got.isnan(), expected.isnan()), (op, dtype, value)
+
+
+@pytest.mark.parametrize(
+    "dtype, name",
+    [
+        (torch.bfloat16, "allow_bf16_reduced_precision_reduction"),
+        (torch.float16, "allow_fp16_reduced_precision_reduction"),
+    ],
+)
+@pytest.mark.parametrize("before", [True, False])
+def test_16_bit_products_are_summed_in_float32(dtype, name, before, monkeypatch):
+    """A setting of the process, off within the block and back after it, whatever happens there."""
+    setting = torch.backends.cuda.matmul
+    monkeypatch.setattr(setting, name, before)
+    with pytest.raises(ZeroDivisionError), wide_sums(dtype):
+        assert getattr(setting, name) is False
+        raise ZeroDivisionError
+    assert getattr(setting, name) is before
 
 
 def test_float32_products_do_not_follow_the_process_wide_setting():
