@@ -255,12 +255,10 @@ def _check(args: Any, on_card: bool) -> None:
 
 def _cases(going: Run, args: Any, workers: int) -> None:
     shared, alone = going.tasks()
-    cores = jobs(None, False)
     with Progress(going.total, len(going.results)) as progress:
         saved = time.monotonic()
         for tasks, count in ((shared, workers), (alone, min(workers, 1))):
-            options = [*going.options, "--threads", str(max(1, cores // max(count, 1)))]
-            with closing(_messages(going, tasks, options, count, args.timeout)) as messages:
+            with closing(_messages(going, tasks, count, args.timeout)) as messages:
                 for message in messages:
                     result = going.take(message)
                     if result is not None:
@@ -273,11 +271,14 @@ def _cases(going: Run, args: Any, workers: int) -> None:
 
 
 def _messages(
-    going: Run, tasks: list[Task], options: list[str], workers: int, timeout: float
+    going: Run, tasks: list[Task], workers: int, timeout: float
 ) -> Generator[dict[str, Any], None, None]:
     """What the tasks' workers say; with none, this process does the work."""
-    if tasks:
-        yield from Pool(options, workers, timeout).run(tasks) if workers else here(tasks, going.known.excuse)
+    if tasks and workers:
+        threads = max(1, jobs(None, False) // workers)
+        yield from Pool([*going.options, "--threads", str(threads)], workers, timeout).run(tasks)
+    elif tasks:
+        yield from here(tasks, going.known.excuse)
 
 
 def _explore(going: Run, args: Any, workers: int) -> None:
@@ -288,7 +289,7 @@ def _explore(going: Run, args: Any, workers: int) -> None:
     share = args.explore * max(workers, 1) / len(pairs)
     tasks = [Task(op, {"explore": [op, name], "seconds": share}, seconds=share) for op, name in pairs]
     count, failures = 0, []
-    with closing(_messages(going, tasks, going.options, workers, args.timeout)) as messages:
+    with closing(_messages(going, tasks, workers, args.timeout)) as messages:
         for message in messages:
             count += message.get("explored", 0)
             result = going.take(message)
@@ -308,7 +309,7 @@ def _bench(going: Run, args: Any) -> None:
     ops = [op for op in going.impls if catalog.spec(op).bench]
     ask = {"bench": ops, "impls": going.head["selection"]["impls"]}
     task = Task("bench", ask, seconds=BENCH_SECONDS)
-    with closing(_messages(going, [task], going.options, 1, args.timeout)) as messages:
+    with closing(_messages(going, [task], 1, args.timeout)) as messages:
         for message in messages:
             going.take(message)
             if "timing" in message:

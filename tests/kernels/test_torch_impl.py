@@ -98,14 +98,18 @@ def test_nan_and_infinity_propagate_as_in_the_reference():
     ],
 )
 @pytest.mark.parametrize("before", [True, False])
-def test_16_bit_products_are_summed_in_float32(dtype, name, before, monkeypatch):
+def test_16_bit_products_are_summed_in_float32(dtype, name, before):
     """A setting of the process, off within the block and back after it, whatever happens there."""
     setting = torch.backends.cuda.matmul
-    monkeypatch.setattr(setting, name, before)
-    with pytest.raises(ZeroDivisionError), wide_sums(dtype):
-        assert getattr(setting, name) is False
-        raise ZeroDivisionError
-    assert getattr(setting, name) is before
+    found = getattr(setting, name)
+    setattr(setting, name, before)
+    try:
+        with pytest.raises(ZeroDivisionError), wide_sums(dtype):
+            assert getattr(setting, name) is False
+            raise ZeroDivisionError
+        assert getattr(setting, name) is before
+    finally:
+        setattr(setting, name, found)
 
 
 def test_float32_products_do_not_follow_the_process_wide_setting():
