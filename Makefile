@@ -1,7 +1,8 @@
 # make demo   a venv, the package, and the main job on real input (PORTABLE_BACKEND=rocm: an AMD card)
 # make test   the same set-up, then ruff, pyright and the tests
 # make lint   ruff and pyright alone
-# make docs   write docs/ops/<op>.md from the specs, and docs/errors.md
+# make docs   write docs/ops/<op>.md and the lists of what must run from the specs, and docs/errors.md
+# make records   run the suite on every emulated card and the CPU again, and write the pages of all records
 # make mutants  every wrong kernel against the suite, and a thousand seeds of right ones (minutes)
 # make clean  remove what these made
 #
@@ -13,7 +14,7 @@ JOBS ?= 2
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test lint docs mutants clean
+.PHONY: demo test lint docs mutants records clean
 .DELETE_ON_ERROR:
 
 # An AMD card that is not there is emulated, which takes a compiler.
@@ -32,6 +33,16 @@ lint: $(VENV)/installed-test
 
 docs: $(VENV)/installed
 	$(BIN)/python docs/generate.py
+	$(BIN)/python -m portable.conformance.must_run
+
+records: $(VENV)/installed-test
+	for arch in gfx90a gfx942 gfx950 gfx1100 gfx1201; do \
+	  $(BIN)/portable-conformance run --device rocm:$$arch --emulate -j $(JOBS) \
+	    --record conformance/records/emulated-$$arch/core.json || exit 1; \
+	done
+	$(BIN)/portable-conformance run --device cpu -j $(JOBS) --record conformance/records/cpu/core.json
+	$(BIN)/python docs/records.py
+	$(BIN)/python docs/emulated.py
 
 mutants: $(VENV)/installed-test
 	PORTABLE_MUTANTS=all $(BIN)/pytest -n $(JOBS) tests/conformance/test_mutants.py

@@ -31,7 +31,7 @@ def arguments() -> list[str]:
     info = portable.device()
     if info.emulated:
         return ["--device", f"{info.vendor}:{info.arch}", "--emulate"]
-    return ["--device", info.vendor] + ["--require-hardware"] * (info.vendor != "cpu")
+    return ["--device", info.vendor] + ["--require-hardware"] * (machine.main_backend().device_type != "cpu")
 
 
 def choose(args: Any) -> None:

@@ -403,7 +403,8 @@ def _driver_and_toolkit(vendor: str) -> tuple[str | None, str | None]:
 
 
 def _commit() -> tuple[str | None, bool | None]:
-    """The checkout's commit and whether tracked files differ from it; nothing when installed from a wheel."""
+    """The checkout's commit and whether tracked files differ from it, evidence like this record set aside;
+    nothing when installed from a wheel."""
     folder = Path(__file__).resolve().parent
     try:
 
@@ -417,6 +418,8 @@ def _commit() -> tuple[str | None, bool | None]:
 
         if not (Path(git("rev-parse", "--show-toplevel")) / "conformance" / "record.py").exists():
             return None, None
-        return git("rev-parse", "HEAD"), bool(git("status", "--porcelain", "--untracked-files=no"))
+        evidence = [f":(exclude,top)conformance/{name}" for name in ("records", "calibration")]
+        changed = git("status", "--porcelain", "--untracked-files=no", "--", ":(top)", *evidence)
+        return git("rev-parse", "HEAD"), bool(changed)
     except (OSError, subprocess.SubprocessError):
         return None, None

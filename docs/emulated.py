@@ -95,7 +95,8 @@ def _agreement(found: dict[str, dict[str, Any]]) -> list[str]:
     h200 = record.read(RECORDS / "h200" / "core.json")
     lines = [
         "With an NVIDIA H200 (a card; `conformance/records/h200/core.json`), by `portable-conformance",
-        "compare`, for what both have: Triton's source, and the `.cu` files that both vendors build.",
+        "compare`: implementations of one name (Triton's source, and what both vendors build from one file)",
+        "with each other, and the matrix kernels of one vendor (wgmma, mma) with the other's (mfma, wmma).",
         "",
         "| card | cases in common | bit-equal | exact by demand, all bit-equal | disagreements |",
         "|---|--:|--:|--:|--:|",

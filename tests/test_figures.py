@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+import runpy
 import sys
 from pathlib import Path
 
 import pytest
 
-from portable.conformance import record
+from portable.conformance import compare, record
+
+from .conformance import toy_gpu_faults
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORD = record.read(ROOT / "conformance/records/h200/core.json")
@@ -64,3 +67,29 @@ def test_the_page_of_emulated_cards_is_what_the_records_say():
         assert f"emulated: {good:,} of {len(states):,} results" in next(
             line for line in readme.splitlines() if line.startswith("| AMD") and f"({arch})" in line
         )
+
+
+def test_the_pages_of_the_records_are_what_the_records_say():
+    pages = runpy.run_path(str(ROOT / "docs/records.py"))["pages"]()
+    names = {path.relative_to(ROOT / "conformance/records").as_posix() for path in pages}
+    assert {"h200/core.html", "cpu/core.html", "emulated-gfx950/core.html"} <= names
+    for path, text in pages.items():
+        assert path.read_text() == text, f"{path.relative_to(ROOT)} is old: python docs/records.py"
+
+
+def test_an_h200_and_an_emulated_mi300_agree():
+    one, other = (record.read(ROOT / f"conformance/records/{name}/core.json")
+                  for name in ("h200", "emulated-gfx942"))  # fmt: skip
+    lines, agree = compare.report(one, other)
+    assert agree, "\n".join(lines)
+    assert sum(each.cases for each in compare.agreements(one, other)) > 4000
+
+
+def test_a_killed_a_hung_and_a_starved_kernel_left_a_whole_record():
+    """On an H200: tests/conformance/toy_gpu_faults.py made them."""
+    found = record.read(ROOT / "conformance/records/h200/faults.json")
+    assert found["header"]["device"] == "NVIDIA H200" and found["header"]["complete"]
+    by_case: dict[str, dict[str, str]] = {}
+    for each in found["results"]:
+        by_case.setdefault(each["case"], {})[each["impl"]] = each["state"]
+    assert len(by_case) == 2 and all(states == toy_gpu_faults.EXPECTED for states in by_case.values())

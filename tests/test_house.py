@@ -219,3 +219,10 @@ def test_generated_pages_are_current(tmp_path):
         assert (ROOT / "docs" / name).read_text() == text, f"docs/{name} is old: make docs"
     there = {file.relative_to(ROOT / "docs") for file in (ROOT / "docs" / "ops").glob("*.md")}
     assert there == {name for name in fresh if name.parent.name == "ops"}
+
+
+def test_the_suites_map_names_every_module():
+    text = (ROOT / "conformance" / "README.md").read_text()
+    named = set(re.findall(r"`(\w+\.py)`", text))
+    there = {file.name for file in (ROOT / "conformance").glob("*.py")} - {"__init__.py"}
+    assert named == there

@@ -15,6 +15,7 @@ from portable.conformance.report.words import (
     cut,
     listed,
     number,
+    plain,
     quantity,
     rerun,
     scientific,
@@ -105,8 +106,8 @@ def ops(record: Record) -> Html:
         groups.setdefault(op, []).append((first, second, *others))
         last = op, impl
     columns = [("op", ""), ("implementation", ""), ("types", ""), ("verdict", ""),
-               ("passed / judged", "num"), ("worst |error| / bound", "num"), ("worst ULP", "num"),
-               ("not supported", "")]  # fmt: skip
+               ("passed / judged", "num"), ("worst |error| / bound", "num"),
+               ("worst ULP, normal data", "num"), ("not supported", "")]  # fmt: skip
     return table("Results by op, implementation and types", columns, groups.values())
 
 
@@ -115,7 +116,7 @@ def _op_row(op: str, impl: str, types: str, results: list[Result]) -> Sequence[o
     judged = sum(count for state, count in states.items() if state not in NOT_JUDGED)
     passed = sum(count for state, count in states.items() if state in AS_ASKED)
     ratios = [_size(each.get("worst", 0)) for each in results if each["state"] in AS_ASKED or "worst" in each]
-    ulps = [each["ulp"] for each in results if "ulp" in each]
+    ulps = [each["ulp"] for each in results if "ulp" in each and plain(each["case"])]
     worst = max(ratios, default=None) if types != BEHAVIOUR else None
     rules = Counter(each.get("message", "") for each in results if each["state"] == "NotSupported")
     return (
@@ -165,7 +166,7 @@ def worst(record: Record) -> Html:
     named together."""
     return join([
         _largest(record, "worst", "Largest |error| / bound"),
-        _largest(record, "ulp", "Largest error in ULP"),
+        _largest(record, "ulp", "Largest error in ULP, on N(0, 1) data"),
     ])  # fmt: skip
 
 
@@ -173,7 +174,7 @@ def _largest(record: Record, field: str, caption: str) -> Html:
     """The first `WORST` of them; nothing where no result has the field."""
     found: dict[tuple[str, str], list[Result]] = {}
     for result in record["results"]:
-        if field not in result or not _size(result[field]):
+        if field not in result or not _size(result[field]) or (field == "ulp" and not plain(result["case"])):
             continue
         key = records.op_of(result["case"]), types_of(result["case"])
         best = found.setdefault(key, [result])

@@ -388,7 +388,7 @@ def test_the_conformance_command(environment, capsys, tmp_path):
     argv = ["run", "--device", "rocm:gfx1100", "--ops", "softmax", "--tier", "smoke", "-k", "float32/N=33"]
     assert conformance.main([*argv, "--record", str(file)]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("emulated gfx1100, ") and "It tells no time" in out
+    assert out.startswith("emulated gfx1100: ") and "It tells no time" in out
     assert "on emulated gfx1100" in out.splitlines()[-1]
     read = record.read(file)
     assert read["header"]["device"] == "emulated gfx1100"

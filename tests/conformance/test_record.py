@@ -7,6 +7,7 @@ import getpass
 import json
 import re
 import socket
+import subprocess
 import sys
 from pathlib import Path
 
@@ -172,3 +173,25 @@ def test_infinity_travels_as_text():
     assert built["timings"][0] == {"device_us": "inf", "all": ["nan", 1.0]}
     entry = record.entry("softmax/x", "torch", "Fail.value", worst=float("inf"), max_abs=0.0, message="")
     assert entry == {"case": "softmax/x", "impl": "torch", "state": "Fail.value", "worst": "inf"}
+
+
+def test_a_checkout_is_dirty_by_its_sources_alone(tmp_path, monkeypatch):
+    """New evidence does not make the next run's record look as if the sources had changed."""
+
+    def git(*arguments):
+        subprocess.run(["git", "-C", str(tmp_path), *arguments], check=True, capture_output=True)
+
+    for name in ("conformance/record.py", "conformance/records/h200/core.json", "kernels/op.py"):
+        file = tmp_path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("1")
+    git("init")
+    git("add", ".")
+    git("-c", "user.name=x", "-c", "user.email=x@example.org", "commit", "-m", "x")
+    monkeypatch.setattr(record, "__file__", str(tmp_path / "conformance/record.py"))
+    commit, dirty = record._commit()
+    assert len(commit) == 40 and dirty is False
+    (tmp_path / "conformance/records/h200/core.json").write_text("2")
+    assert record._commit() == (commit, False)
+    (tmp_path / "kernels/op.py").write_text("2")
+    assert record._commit() == (commit, True)

@@ -388,7 +388,7 @@ def test_a_record_that_is_none(tmp_path, text, words):
     [
         ({"complete": False}, "incomplete: the run was interrupted"),
         ({"tier": "smoke"}, "tier 'smoke'; a package needs core or full"),
-        ({"tier": "mine"}, "tier 'mine'"),
+        ({"tier": "mine"}, "header.tier: 'mine' is none of smoke, core, full"),
         ({"fraction": [2, 3]}, "fraction 2 of 3; run `portable-conformance merge` over all 3 shards"),
         ({"dirty": True}, "the source differed from the commit"),
         ({"dirty": None}, "the source is not known to be the commit's"),
@@ -491,7 +491,7 @@ def test_must_run_cases(tmp_path, must_run):
 
 def test_a_tier_is_no_path(tmp_path, must_run):
     must_run.read = must_run.faults = None  # neither may be asked
-    only(write(tmp_path / "p", sample(tier="../core")), "tier '../core'; a package needs core or full")
+    only(write(tmp_path / "p", sample(tier="../core")), "header.tier: '../core' is none of")
 
 
 def test_every_op_and_every_implementation_must_have_run(tmp_path):
