@@ -5,7 +5,7 @@ Answers: {"ready": device} once; then {"begin": [id, impl]}, {"inputs": [id, SHA
 {"explored": count}, {"timing": {...}}, {"roof": {...}} or {"fault": sentence}, and in the end {"done": true}.
 
 A kernel may kill this process, or lose its device; then it is the parent (`pool`) that says so. What kernels
-print goes to standard error.
+print goes to standard error, and what they read is empty.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ Send = Callable[[dict[str, Any]], None]
 def main() -> int:
     """The worker's life: until its input ends or its device is lost (exit code 4)."""
     _die_with_parent()
+    tasks = os.fdopen(os.dup(0), encoding="utf-8")
     channel = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    with open(os.devnull) as nothing:
+        os.dup2(nothing.fileno(), 0)
     os.dup2(2, 1)
 
     def send(message: dict[str, Any]) -> None:
@@ -48,7 +51,7 @@ def main() -> int:
     device.choose(args)
     excuse = runner.naked if args.no_waivers else waivers.active().excuse
     send({"ready": portable.device().name})
-    for number, line in enumerate(sys.stdin):
+    for number, line in enumerate(tasks):
         try:
             perform(json.loads(line), runner.torch_device(), excuse, send)
         except runner.DeviceLost as lost:

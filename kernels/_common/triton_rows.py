@@ -38,12 +38,14 @@ class RowTile:
     num_warps: int
     streams: bool
 
-    def kernel(self, function: Any, *constants: tuple[str, Any]) -> TritonKernel:
+    def kernel(
+        self, function: Any, *constants: tuple[str, Any], options: tuple[tuple[str, Any], ...] = ()
+    ) -> TritonKernel:
         """`function` with its constexprs fixed by this class and by `constants`; kernels that stream take
         one row per program and have no ROWS."""
         own = (("UNIT", self.unit), ("ROWS", self.rows), ("BLOCK", self.block))
         fixed = tuple(pair for pair in own if pair[0] in function.arg_names)
-        return TritonKernel(function, constants + fixed, num_warps=self.num_warps, num_stages=2)
+        return TritonKernel(function, constants + fixed, self.num_warps, num_stages=2, options=options)
 
 
 def warps(device: Device, threads: int) -> int:
@@ -98,7 +100,12 @@ def row_args(call: Call, names: Iterable[str], aligned: bool) -> list[tuple[str,
 
 
 def plan_rows(
-    call: Call, names: tuple[str, ...], whole: Any, streaming: Any, resident: int
+    call: Call,
+    names: tuple[str, ...],
+    whole: Any,
+    streaming: Any,
+    resident: int,
+    options: tuple[tuple[str, Any], ...] = (),
 ) -> Plan | Rejected:
     """One launch over tensors of rows alone: `whole` takes tiles of whole rows of at most `resident`
     elements, `streaming` one row per program.
@@ -115,7 +122,7 @@ def plan_rows(
     if not tile.streams:
         args.append(("count", Scalar("i64", count)))
     args.append(("length", Scalar("i32", length)))
-    kernel = tile.kernel(streaming if tile.streams else whole)
+    kernel = tile.kernel(streaming if tile.streams else whole, options=options)
     return Plan((Launch(kernel, (triton.cdiv(count, tile.rows), 1, 1), tuple(args)),))
 
 

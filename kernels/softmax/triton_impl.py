@@ -108,7 +108,12 @@ def forward(call: Call) -> Plan | Rejected:
 
 
 def backward(call: Call) -> Plan | Rejected:
-    """Plan dx = y * (dy - sum(dy * y)) over rows; all are [*, N] of one dtype."""
+    """Plan dx = y * (dy - sum(dy * y)) over rows; all are [*, N] of one dtype.
+
+    On gfx942 Triton 3.7 makes fused multiply-adds of the products of some rows of a tile and not of others,
+    so that a row's bits depend on its place (2026-11-21, emulated): on AMD cards none are fused.
+    """
+    options = (("enable_fp_fusion", False),) if call.device.vendor == "rocm" else ()
     return plan_rows(
-        call, ("dy", "y", "dx"), softmax_backward_rows, softmax_backward_stream, BACKWARD_RESIDENT
+        call, ("dy", "y", "dx"), softmax_backward_rows, softmax_backward_stream, BACKWARD_RESIDENT, options
     )

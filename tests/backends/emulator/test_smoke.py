@@ -11,6 +11,7 @@ from portable import catalog, machine
 from portable.backends.rocm.emulator import launch
 from portable.backends.rocm.emulator.card import EmulatedRocmBackend
 from portable.conformance import runner
+from portable.conformance.behaviour import Behaviour
 from portable.conformance.cases import cases
 
 pytest.importorskip("ziglang")
@@ -55,7 +56,7 @@ def test_the_smoke_tier_conforms(card, op, monkeypatch):
     assert len(impls) >= 2, "Triton and HIP"
     results = [
         result
-        for case in cases(catalog.spec(op), "smoke")
+        for case in [*cases(catalog.spec(op), "smoke"), Behaviour(op, "rows_alone")]
         for result in runner.answer(case, impls, runner.torch_device())
     ]
     wrong = [f"{r.case.id} on {r.impl}: {r.state}: {r.message}" for r in results if not r.conforms]
