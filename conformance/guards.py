@@ -1,12 +1,14 @@
 """Memory that shows what a kernel leaves unwritten and what it writes beside its own.
 
 Inside `guarded_memory` every tensor that is allocated from Python (an op's outputs and workspaces) lies in
-a buffer of its own, poisoned in every byte and with a band before and behind.
+a buffer of its own with a band before and behind, and is poisoned in every byte unless it is asked with a
+value (`torch.zeros`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,30 +19,42 @@ import torch
 BAND = 256
 """Bytes of a band; a tensor keeps its base on a boundary of as many."""
 POISON = 0xFF
-"""Every byte: a NaN in every floating type, and none that arithmetic gives; -1 in the integers."""
+"""Every byte: a NaN in the floating types, and none that arithmetic gives; -1 in the integers."""
+POISON_FNUZ = 0x80
+"""The same in the 8-bit types whose only NaN is what others call -0."""
+EMPTY = (
+    (torch, "empty"), (torch, "empty_like"), (torch, "empty_strided"), (torch, "empty_permuted"),
+    (torch.Tensor, "new_empty"), (torch.Tensor, "new_empty_strided"),
+)  # fmt: skip
+FILLED = (
+    (torch, "zeros"), (torch, "zeros_like"), (torch.Tensor, "new_zeros"),
+    (torch, "full"), (torch, "full_like"), (torch.Tensor, "new_full"),
+)  # fmt: skip
+"""These keep their values."""
 
 
 @dataclass
 class Guards:
     """The buffers handed out so far."""
 
-    _buffers: list[tuple[torch.Tensor, int]] = field(default_factory=list)
+    _buffers: list[tuple[torch.Tensor, int, int]] = field(default_factory=list)
 
     def allocate(self, shape: Any, strides: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         """A poisoned tensor between two bands; it is no view, which autograd would treat differently."""
         extent = 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) if 0 not in shape else 0
         size = extent * dtype.itemsize
         padded = -(-size // BAND) * BAND
-        buffer = _EMPTY(padded + 2 * BAND, dtype=torch.uint8, device=device).fill_(POISON)
-        self._buffers.append((buffer, BAND + size))
+        poison = POISON_FNUZ if str(dtype).endswith("fnuz") else POISON
+        buffer = _EMPTY(padded + 2 * BAND, dtype=torch.uint8, device=device).fill_(poison)
+        self._buffers.append((buffer, BAND + size, poison))
         inside = _EMPTY(0, dtype=dtype, device=device)
         return inside.set_(buffer.untyped_storage(), BAND // dtype.itemsize, shape, strides)
 
     def fault(self) -> str:
         """Where a band was written, in words; "" where none was."""
-        for buffer, end in self._buffers:
-            before = (buffer[:BAND] != POISON).nonzero()
-            behind = (buffer[end:] != POISON).nonzero()
+        for buffer, end, poison in self._buffers:
+            before = (buffer[:BAND] != poison).nonzero()
+            behind = (buffer[end:] != poison).nonzero()
             for found, where in ((before - BAND, "before"), (behind, "behind")):
                 if len(found):
                     place = int(found[0 if where == "behind" else -1])
@@ -53,36 +67,49 @@ class Guards:
 
 
 _EMPTY = torch.empty
+_LOCK = threading.RLock()
 
 
 @contextlib.contextmanager
 def guarded_memory() -> Iterator[Guards]:
     """`torch.empty` and its kin give poisoned tensors between bands, in every thread, until the block ends.
 
-    What torch's own C++ allocates, and tensors of no device's memory ("meta", fake ones), stay plain.
+    What torch's own C++ and compiled graphs allocate stays plain, and so do tensors of no device's memory
+    ("meta", fake ones) and those without elements, which `out=` may give memory of their own. Blocks may be
+    nested; those of several threads wait for each other.
     """
     guards = Guards()
 
-    def guarded(original: Callable[..., Any]) -> Callable[..., Any]:
+    def guarded(original: Callable[..., Any], filled: bool) -> Callable[..., Any]:
         def allocate(*args: Any, **options: Any) -> Any:
+            if torch.compiler.is_compiling():
+                return original(*args, **options)
             plain = original(*args, **options)
-            if (
-                type(plain) is not torch.Tensor
-                or plain.device.type == "meta"
-                or plain.layout is not torch.strided
-                or plain.requires_grad
-                or options.get("out") is not None
-                or options.get("pin_memory")
-                or plain.dtype.is_complex
-            ):
+            own = options.get("out") is not None or options.get("pin_memory") or options.get("names")
+            if own or not _guardable(plain):
                 return plain
-            return guards.allocate(plain.shape, plain.stride(), plain.dtype, plain.device)
+            like = plain.shape, plain.stride(), plain.dtype, plain.device
+            if filled:
+                return guards.allocate(*like).copy_(plain)
+            del plain  # a large output need not be there twice
+            return guards.allocate(*like)
 
         return allocate
 
-    with contextlib.ExitStack() as stack:
-        for owner, name in (
-            (torch, "empty"), (torch, "empty_like"), (torch, "empty_strided"), (torch.Tensor, "new_empty")
-        ):  # fmt: skip
-            stack.enter_context(mock.patch.object(owner, name, guarded(getattr(owner, name))))
+    with _LOCK, contextlib.ExitStack() as stack:
+        for functions, filled in ((EMPTY, False), (FILLED, True)):
+            for owner, name in functions:
+                wrapped = guarded(getattr(owner, name), filled)
+                stack.enter_context(mock.patch.object(owner, name, wrapped))
         yield guards
+
+
+def _guardable(plain: Any) -> bool:
+    return (
+        type(plain) is torch.Tensor
+        and plain.numel() > 0
+        and plain.device.type != "meta"
+        and plain.layout is torch.strided
+        and not plain.requires_grad
+        and not plain.is_quantized
+    )

@@ -53,6 +53,6 @@ class Progress:
 
     def say(self, text: str) -> None:
         if self._bar is not None:
-            self._bar.console.print(text, markup=False, highlight=False)
+            self._bar.console.print(text, markup=False, highlight=False, emoji=False, soft_wrap=True)
         else:
             print(text, flush=True)

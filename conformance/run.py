@@ -3,32 +3,40 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
-import signal
+import sys
 import time
 from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import portable
 from portable import catalog
-from portable.conformance import behaviour, cases, device, must_run, names, record, runner, waivers
+from portable.conformance import behaviour, cases, device, files, must_run, names, record, runner, waivers
+from portable.conformance.interrupts import interrupts
+from portable.conformance.outcome import table, verdict, written
+from portable.conformance.outcome import write_reports as write_reports
 from portable.conformance.pool import Pool, Task, case_task, here
 from portable.conformance.progress import Progress
-from portable.conformance.words import Mistake, counted, paragraph, print_table, rerun
-from portable.errors import nearest
+from portable.conformance.words import Mistake, any_encoding, counted, mute, paragraph, print_table, rerun
+from portable.errors import PortableError, nearest
 
 CHECKPOINT_SECONDS = 30.0
 """Between two partial records: what a power cut loses."""
 BENCH_SECONDS = 900.0
 """That the timing of one case may take: the baselines compile too."""
+EXPLORE_SECONDS = 900.0
+"""That exploring may take beyond its time: the last calls drawn, and making a failure small."""
 SAME = (
-    "device", "arch", "emulated", "driver", "versions", "commit", "tier", "fraction", "selection", "specs"
+    "device", "vendor", "arch", "emulated", "multiprocessors", "driver", "toolkit", "versions", "commit",
+    "dirty", "tier", "fraction", "selection", "specs",
 )  # fmt: skip
 """What two halves of one run must share."""
 
+AGAIN = frozenset({"NotRun", "XPass", *record.KNOWN})
+"""States in which a resumed run does not take a result over."""
 ALONE = frozenset({"beyond_2_31"})
 """Behaviours that want the device's memory for themselves."""
 
@@ -78,7 +86,12 @@ def selected(args: Any) -> list[Asked]:
         found += [case for case in asked if args.k is None or args.k in case.id]
     if not found:
         raise Mistake(f"no case's id contains {args.k!r}; `portable-conformance list` prints them")
-    return cases.shard(found, *args.fraction)
+    shard = cases.shard(found, *args.fraction)
+    if not shard:
+        i, n = args.fraction
+        chosen = counted(len(found), "case")
+        raise Mistake(f"--fraction {i},{n}: this shard has no case; {chosen} in all")
+    return shard
 
 
 def jobs(wanted: int | None, on_card: bool) -> int:
@@ -105,8 +118,11 @@ class Run:
     timings: list[dict[str, Any]] = field(default_factory=list)
     roof: dict[str, Any] | None = None
     faults: list[str] = field(default_factory=list)
+    written: bool = False
+    """Whether the whole record is written."""
 
     def __post_init__(self) -> None:
+        self._places: dict[tuple[str, str], int] = {}
         self._cases = {case.id: case for case in self.asked}
         wanted = self.head["selection"]["impls"]
         self.impls = {
@@ -118,9 +134,14 @@ class Run:
     def total(self) -> int:
         return sum(len(self.impls[case.op]) for case in self.asked)
 
+    @property
+    def done(self) -> int:
+        """How many of `total` have their result; exploration adds others."""
+        return sum(result.case.id in self._cases for result in self.results)
+
     def tasks(self) -> tuple[list[Task], list[Task]]:
         """What has no result yet: the tasks to share out, and those that want the device for themselves."""
-        done = {(result.case.id, result.impl) for result in self.results}
+        done = self._places
         shared, alone = [], []
         for case in self.asked:
             left = [name for name in self.impls[case.op] if (case.id, name) not in done]
@@ -143,16 +164,26 @@ class Run:
             entry = message["result"]
             case = self._cases.get(entry["case"]) or names.case(entry["case"])
             result = self.known.excuse(runner.Result.of(case, entry))
-            self.results.append(result)
+            self.keep(result)
             return result
         return None
+
+    def keep(self, result: runner.Result) -> None:
+        """Add a result. Exploration may come upon a call that has one: then a failure stays."""
+        place = self._places.setdefault((result.case.id, result.impl), len(self.results))
+        if place == len(self.results):
+            self.results.append(result)
+        elif self.results[place].conforms and not result.conforms:
+            self.results[place] = result
 
     def words(self, result: runner.Result) -> str:
         """A failure as a paragraph, with the command that runs it again."""
         return paragraph(result, rerun(result.case.id, result.impl, self.options))
 
     def resume(self, path: str) -> None:
-        """Take over the results of a partial record. Raises Mistake where it is not of this very run."""
+        """Take over the results of a partial record, what exploration found too. What did not run is asked
+        again, and so is what was excused: the known failures may be others by now. Raises Mistake where it
+        is not of this very run, or holds a result twice or of what was not asked."""
         try:
             there = record.read(path)
         except FileNotFoundError:
@@ -168,16 +199,26 @@ class Run:
                     f"now it is {self.head[name]!r}"
                 )
         for entry in there["results"]:
-            if entry["state"] != "NotRun" and entry["case"] in self._cases:
-                self.results.append(runner.Result.of(self._cases[entry["case"]], entry))
-        self.inputs.update(there["inputs"])
+            where = f"{entry['case']} on {entry['impl']}"
+            try:
+                case = self._cases.get(entry["case"]) or names.case(entry["case"])
+            except (cases.UnknownCase, PortableError) as error:
+                raise Mistake(f"--resume: {path} holds a result of an unknown case: {error}") from None
+            if entry["impl"] not in self.impls.get(case.op, ()):
+                raise Mistake(f"--resume: {path} holds a result that this run does not ask: {where}")
+            if (case.id, entry["impl"]) in self._places:
+                raise Mistake(f"--resume: {path} holds two results of {where}")
+            if entry["state"] not in AGAIN:
+                self.keep(self.known.excuse(runner.Result.of(case, entry)))
+        self.inputs.update({case: sha256 for case, sha256 in there["inputs"].items() if case in self._cases})
 
-    def record(self, complete: bool) -> dict[str, Any]:
-        """The record of what there is so far, its results in the order in which they were asked."""
+    def record(self, complete: bool, results: Sequence[runner.Result] | None = None) -> dict[str, Any]:
+        """The record of what there is so far, or of `results`, in the order in which they were asked."""
+        results = self.results if results is None else results
         place = {case.id: number for number, case in enumerate(self.asked)}
         order = {op: {name: number for number, name in enumerate(impls)} for op, impls in self.impls.items()}
         ordered = sorted(
-            self.results,
+            results,
             key=lambda each: (
                 place.get(each.case.id, len(place)),
                 each.case.id,
@@ -187,12 +228,13 @@ class Run:
         head = {**self.head, "complete": complete}
         entries = [each.entry() for each in ordered]
         return record.build(
-            head, entries, self.inputs, self.timings, self.roof, self.known.used(self.results)
+            head, entries, self.inputs, self.timings, self.roof, self.known.used(results)
         )
 
 
 def run_command(args: Any) -> int:
     """Run, report and judge; answers the exit code."""
+    any_encoding()
     info = portable.device()
     asked = selected(args)
     ops = list(dict.fromkeys(case.op for case in asked))
@@ -210,30 +252,43 @@ def run_command(args: Any) -> int:
     if args.resume:
         going.resume(args.record)
     workers = jobs(args.jobs, on_card)
+    with interrupts() as stop:
+        try:
+            _announce(going, args, workers)
+            _cases(going, args, workers)
+            if args.explore:
+                _explore(going, args, workers)
+            if args.bench:
+                _bench(going, args)
+            end = _finish(going, args)
+        except KeyboardInterrupt:
+            stop.ending = True
+            return _interrupted(going, args, "interrupted")
+        except OSError as error:  # nobody reads on, or the disk below standard output is full
+            stop.ending = True
+            mute()
+            gone = error.errno == errno.EPIPE
+            code = _interrupted(going, args, f"stopped ({error.strerror or error})", sys.stderr)
+            return code if gone else 2
+        except Exception:  # a fault of the suite: what was found is kept
+            if args.record and not going.written:
+                _save(going, args)
+            raise
+        stop.ending = True
+        return end.tell()
+
+
+def _announce(going: Run, args: Any, workers: int) -> None:
+    info = portable.device()
     print(
-        f"{info}: {counted(len(asked), 'case')} of {counted(len(ops), 'op')}, tier {args.tier}, "
-        f"{counted(workers, 'worker')}"
+        f"{info}: {counted(len(going.asked), 'case')} of {counted(len(going.impls), 'op')}, "
+        f"tier {args.tier}, {counted(workers, 'worker')}"
         + (f", shard {args.fraction[0]} of {args.fraction[1]}" if args.fraction[1] > 1 else "")
-        + (f", {len(going.results)} results taken over" if going.results else "")
+        + (f", {counted(len(going.results), 'result')} taken over" if going.results else ""),
+        flush=True,
     )
     if info.emulated:
         print(f"Emulated: the machine code for {info.arch} is executed by the CPU. It tells no time.")
-    before = signal.signal(signal.SIGTERM, _interrupt)
-    try:
-        _cases(going, args, workers)
-        if args.explore:
-            _explore(going, args, workers)
-        if args.bench:
-            _bench(going, args)
-    except KeyboardInterrupt:
-        return _interrupted(going, args)
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    return _finish(going, args)
-
-
-def _interrupt(number: int, frame: object) -> None:
-    raise KeyboardInterrupt
 
 
 def _check(args: Any, on_card: bool) -> None:
@@ -242,10 +297,22 @@ def _check(args: Any, on_card: bool) -> None:
         raise Mistake(f"--bench needs a GPU; {portable.device()} tells no time")
     if args.resume and not args.record:
         raise Mistake("--resume goes on from a partial record: name it with --record")
-    for option in ("record", "junit", "html"):
+    taken: dict[str, str] = {}
+    for option in ("record", "junit", "html", *["found"] * bool(args.explore)):
         path = getattr(args, option)
-        if path and not os.path.isdir(os.path.dirname(os.path.abspath(path))):
+        if not path:
+            continue
+        real = os.path.realpath(path)
+        if not os.path.isdir(os.path.dirname(real)):
             raise Mistake(f"--{option} {path}: there is no such folder")
+        try:
+            files.try_write(path)
+        except OSError as error:
+            raise Mistake(f"--{option} {path}: {error.strerror or error}") from None
+        if os.path.isfile(real) or not os.path.exists(real):
+            other = taken.setdefault(real, option)
+            if other != option:
+                raise Mistake(f"--{option} {path}: --{other} names the same file")
     if args.explore:
         try:
             import hypothesis  # noqa: F401
@@ -255,7 +322,8 @@ def _check(args: Any, on_card: bool) -> None:
 
 def _cases(going: Run, args: Any, workers: int) -> None:
     shared, alone = going.tasks()
-    with Progress(going.total, len(going.results)) as progress:
+    unsaved = ""
+    with Progress(going.total, going.done) as progress:
         saved = time.monotonic()
         for tasks, count in ((shared, workers), (alone, min(workers, 1))):
             with closing(_messages(going, tasks, count, args.timeout)) as messages:
@@ -266,8 +334,10 @@ def _cases(going: Run, args: Any, workers: int) -> None:
                         if not result.conforms:
                             progress.say(going.words(result))
                     if args.record and time.monotonic() - saved > CHECKPOINT_SECONDS:
-                        record.write(args.record, going.record(complete=False))
-                        saved = time.monotonic()
+                        why = _save(going, args)
+                        if why != unsaved and why:
+                            progress.say(f"{why}; the run goes on")
+                        unsaved, saved = why, time.monotonic()
 
 
 def _messages(
@@ -287,19 +357,24 @@ def _explore(going: Run, args: Any, workers: int) -> None:
 
     pairs = [(op, name) for op, impls in going.impls.items() for name in impls]
     share = args.explore * max(workers, 1) / len(pairs)
-    tasks = [Task(op, {"explore": [op, name], "seconds": share}, seconds=share) for op, name in pairs]
-    count, failures = 0, []
+    whole = share + args.timeout + EXPLORE_SECONDS
+    tasks = [Task(op, {"explore": [op, name], "seconds": share}, whole=whole) for op, name in pairs]
+    count, failures, lines = 0, 0, 0
     with closing(_messages(going, tasks, workers, args.timeout)) as messages:
         for message in messages:
             count += message.get("explored", 0)
             result = going.take(message)
             if result is not None and not result.conforms:
-                failures.append(result)
-                print(going.words(result))
-    print(f"explored {counted(count, 'further call')}, {len(failures)} of them failing")
-    if failures:
-        with open(args.found, "a", encoding="utf-8") as file:
-            file.writelines(map(explore.ready, failures))
+                failures += 1
+                print(going.words(result), flush=True)
+                try:
+                    with open(args.found, "a", encoding="utf-8", errors="backslashreplace") as file:
+                        file.write(explore.ready(result))
+                    lines += 1
+                except OSError as error:
+                    going.faults.append(f"--found {args.found}: {error.strerror or error}")
+    print(f"explored {counted(count, 'further call')}, {failures} of them failing")
+    if lines:
         print(f"{args.found}: each of them as a line for conformance/regressions.txt")
 
 
@@ -322,62 +397,74 @@ def _bench(going: Run, args: Any) -> None:
 # The end ------------------------------------------------------------------------------------------
 
 
-def _interrupted(going: Run, args: Any) -> int:
-    text = f"interrupted after {len(going.results)} of {going.total} results"
-    if args.record:
+def _save(going: Run, args: Any) -> str:
+    """Write the partial record; answers why it cannot be written, in a sentence, or ""."""
+    try:
         record.write(args.record, going.record(complete=False))
-        text += f"; {args.record} holds them, --resume goes on from it"
-    print(f"\nportable-conformance: {text}", flush=True)
+    except OSError as error:
+        return f"--record {args.record} cannot be written: {error.strerror or error}"
+    return ""
+
+
+def _interrupted(going: Run, args: Any, why: str, to: Any = None) -> int:
+    """Keep what there is, and say so on `to`, standard output where it is None."""
+    text = f"{why} after {going.done} of {going.total} results"
+    if going.written:
+        text += f"; {args.record} holds them all"
+    elif args.record:
+        text += f"; {_save(going, args) or f'{args.record} holds them, --resume goes on from it'}"
+    try:
+        print(f"\nportable-conformance: {text}", file=to, flush=True)
+    except OSError:
+        mute()
     return 130
 
 
-def _finish(going: Run, args: Any) -> int:
-    """Print and write what was found; 0 where everything conforms."""
+@dataclass
+class _End:
+    """A run at its end, its files written: what is to be said, and the exit code."""
+
+    args: Any
+    found: dict[str, Any]
+    lines: list[str]
+    faults: list[str]
+    unwritten: list[str]
+
+    def tell(self) -> int:
+        """Print it; answers the exit code: 0 where everything conforms, 2 where a file is not written."""
+        conforming = record.conforming(self.found) and not self.faults
+        code = 2 if self.unwritten else 0 if conforming else 1
+        try:
+            if not self.args.k:
+                table(self.found)
+            for line in (*self.lines, *self.faults):
+                print(line)
+            words = ("" if conforming else "NOT ") + "conforming"
+            print(f"{words}: {verdict(self.found)}, on {portable.device()}", flush=True)
+        except OSError:  # nobody reads on; the files are there
+            mute()
+        for line in self.unwritten:
+            print(f"portable-conformance: {line}", file=sys.stderr)
+        return code
+
+
+def _finish(going: Run, args: Any) -> _End:
+    """Judge the run and write its files."""
     picked = args.k is not None or args.fraction[1] > 1  # what an entry needs may be elsewhere
-    going.faults += going.known.settle(going.results, picked)
-    found = going.record(complete=True)
+    results = list(going.results)
+    faults = [*going.faults, *going.known.settle(results, picked)]
+    found = going.record(complete=True, results=results)
     ids = {case.id for case in going.asked}  # exploration goes beyond them
     asked = [each for each in found["results"] if each["case"] in ids]
-    going.faults += must_run.faults({**found, "results": asked})
-    if not args.k:
-        _table(found)
-    write_reports(found, args)
-    if going.faults:
-        print("\n".join(going.faults))
-    conforming = record.conforming(found) and not going.faults
-    print(("" if conforming else "NOT ") + f"conforming: {verdict(found)}, on {portable.device()}")
-    return 0 if conforming else 1
-
-
-def write_reports(found: dict[str, Any], args: Any) -> None:
-    """The files that `--record`, `--junit` and `--html` name."""
-    from portable.conformance.report import html, junit
-
-    writers = {"record": record.write, "junit": junit.write, "html": html.write}
-    for option, write in writers.items():
-        path = getattr(args, option, None)
-        if path:
-            write(Path(path), found)
-            print(f"{option}: {path}")
-
-
-def verdict(found: dict[str, Any]) -> str:
-    """`258 of 264 results as the specs say, 6 known failures`."""
-    states = [result["state"] for result in found["results"]]
-    known = sum(state in record.KNOWN for state in states)
-    good = sum(state in record.CONFORMING for state in states) - known
-    failures = f", {counted(known, 'known failure')}" if known else ""
-    return f"{good} of {len(states)} results as the specs say{failures}"
-
-
-def _table(found: dict[str, Any]) -> None:
-    rows = []
-    for each in record.summaries(found):
-        worst = each.worst
-        states = ", ".join(f"{state} {count}" for state, count in sorted(each.states.items()))
-        ratio = f"{float(worst.get('worst', 0)):.3f}" if worst else "-"
-        rows.append((each.op, each.impl, states, ratio, worst["case"] if worst else "-"))
-    print_table(("op", "implementation", "states", "worst |err|/bound", "in case"), rows)
+    faults += must_run.faults({**found, "results": asked})
+    lines, unwritten = [], []
+    for option, path, error in written(found, args):
+        going.written = going.written or (option == "record" and error is None)
+        if error is None:
+            lines.append(f"{option}: {path}")
+        else:
+            unwritten.append(f"--{option} {path}: {error.strerror or error}")
+    return _End(args, found, lines, faults, unwritten)
 
 
 # Its options --------------------------------------------------------------------------------------

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -98,8 +100,9 @@ def run_case(question: oracle.Question, impl: str, device: torch.device) -> Resu
         with portable.using(**{case.op: impl}):
             result = judge_call(question, op, device, impl)
         if not result.conforms:
-            result = replace(result, message=result.message + _config(question, impl, device))
-    except Exception as error:
+            with contextlib.suppress(Exception):  # the verdict is there; the config only explains it
+                result = replace(result, message=result.message + _config(question, impl, device))
+    except (Exception, SystemExit) as error:
         result = Result(case, impl, *classify(error, impl))
     return _still_there(replace(result, seconds=time.perf_counter() - start), device)
 
@@ -127,7 +130,7 @@ def _still_there(result: Result, device: torch.device) -> Result:
     return result
 
 
-def classify(error: Exception, impl: str) -> tuple[str, str]:
+def classify(error: BaseException, impl: str) -> tuple[str, str]:
     """The state and message that an exception makes of a case."""
     if isinstance(error, errors.PinError):
         reason = str(error.__dict__.get("reason", error))
@@ -138,11 +141,12 @@ def classify(error: Exception, impl: str) -> tuple[str, str]:
     text = f"{kind.__name__}: {error}"
     if kind.__module__.startswith("triton.") and kind.__name__ in _TRITON:
         return _TRITON[kind.__name__], text
-    if isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "can't allocate memory" in text:
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)) or _NO_MEMORY.search(text):
         return "ResourceError", text.splitlines()[0]
     return "Crash", text
 
 
+_NO_MEMORY = re.compile("can't allocate memory|out of memory", re.IGNORECASE)
 _TRITON = {
     "CompilationError": "CompileError",
     "UnsupportedLanguageConstruct": "CompileError",
@@ -267,7 +271,10 @@ def answer(
         for name in impls:
             begin(name)
             start = time.perf_counter()
-            result = behaviour.run(case, name, device)
+            try:
+                result = behaviour.run(case, name, device)
+            except SystemExit as error:
+                result = Result(case, name, *classify(error, name))
             yield _still_there(replace(result, seconds=time.perf_counter() - start), device)
         return
     try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import os
 import re
 import shlex
 import signal
@@ -16,8 +18,32 @@ class Mistake(Exception):
 
 def paragraph(result: Any, again: str) -> str:
     """One failing case in words, with the command or call that runs exactly it again."""
-    message = result.message.replace("\n", "\n  ")
+    message = plain(result.message).replace("\n", "\n  ")
     return f"\n{result.state}: {result.case.id} on {result.impl}\n  {message}\n  again: {again}"
+
+
+def plain(text: str) -> str:
+    """`text` without what a terminal would obey: colours, control characters but tab and newline."""
+    return _CONTROL.sub("", text)
+
+
+_CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def any_encoding() -> None:
+    """Let standard output take every text: what its encoding lacks is printed as an escape."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def mute() -> None:
+    """Send what is still to be printed nowhere: the reader has gone, or the disk is full."""
+    try:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+    except (OSError, ValueError):  # standard output is no file
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
 
 
 def rerun(case: str, impl: str, options: Sequence[str]) -> str:

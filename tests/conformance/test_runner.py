@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import portable
-from portable.conformance import oracle, runner
+from portable.conformance import behaviour, oracle, runner
 from portable.conformance.cases import Case, cases, make_shape, parse
 
 from . import toy_norm
@@ -111,3 +111,40 @@ def test_exploring_finds_and_shrinks(norm):
     assert [result.impl for result in failures] == ["zeros"], failures[0].message
     assert count > 50
     assert dict(failures[0].case.shape.axes)["N"] <= 2
+
+
+def patched(monkeypatch, function):
+    monkeypatch.setattr(portable, "toy_norm", function)
+
+
+@pytest.mark.parametrize(
+    "error, state",
+    [
+        (SystemExit(0), "Crash"),
+        (RuntimeError("CUDA error: out of memory"), "ResourceError"),
+        (RuntimeError("HIP out of memory. Tried to allocate 2 GiB"), "ResourceError"),
+        (MemoryError(), "ResourceError"),
+        (RuntimeError("an illegal memory access was encountered"), "Crash"),
+        (RecursionError("too deep"), "Crash"),
+    ],
+)
+def test_whatever_a_kernel_raises_is_its_result(norm, monkeypatch, error, state):
+    """sys.exit(0) too: a run must not end as if it conformed."""
+
+    def raises(*args, **params):
+        raise error
+
+    patched(monkeypatch, raises)
+    names = [cases(norm, "smoke")[0], behaviour.Behaviour("toy_norm", "rows_alone")]
+    for case in names:
+        [result] = runner.answer(case, ["plain"], CPU)
+        assert result.state == state and result.message
+
+
+def test_a_config_that_cannot_be_told_costs_no_verdict(norm, monkeypatch):
+    def broken(*args, **params):
+        raise MemoryError
+
+    monkeypatch.setattr(portable, "explain", broken)
+    case = next(case for case in cases(norm) if case.values == "normal" and case.mode == "")
+    assert runner.run_case(oracle.ask(case, norm), "zeros", CPU).state == "Fail.value"

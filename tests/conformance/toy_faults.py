@@ -13,6 +13,7 @@ EXPECTED = {
     "device_memory": "ResourceError",
     "raises": "Crash",
     "wrong": "Fail.value",
+    "reads": "Crash",
     "chatty": "Pass",
     "last": "Pass",
 }
@@ -62,9 +63,11 @@ def exit(x):
     os._exit(7)
 
 def hang(x):
-    """Says so in a file, for who waits for it."""
-    if "TOY_FAULTS_HANG" in os.environ:
-        open(os.environ["TOY_FAULTS_HANG"], "w").write(str(os.getpid()))
+    """Says so in a file, for who waits for it; "no": for once it does not."""
+    sign = os.environ.get("TOY_FAULTS_HANG", os.devnull)
+    if sign == "no":
+        return 2 * x
+    open(sign, "w").write(str(os.getpid()))
     time.sleep(3600)
 
 def out_of_memory(x):
@@ -80,6 +83,9 @@ def wrong(x):
     y = 2 * x
     y[..., -1] += 1
     return y
+
+def reads(x):
+    return float(input()) * x
 
 def chatty(x):
     print('{"result": "not for you"}', flush=True)
