@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
@@ -15,10 +14,11 @@ from typing import Any
 
 import portable
 from portable import catalog
-from portable.conformance import device, names, oracle, record, run, runner, waivers
+from portable.conformance import device, names, oracle, outcome, record, run, runner, waivers
 from portable.conformance.behaviour import Behaviour
 from portable.conformance.cases import UnknownCase
-from portable.conformance.words import Mistake
+from portable.conformance.pool import case_task, here
+from portable.conformance.words import Mistake, any_encoding, mute, plain
 from portable.errors import BackendError, PortableError
 
 CONFORMING, NOT_CONFORMING, USAGE, NO_DEVICE, INTERRUPTED = 0, 1, 2, 3, 130
@@ -31,18 +31,26 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments.insert(0, "run")
     args = _parser().parse_args(arguments)
     args.arguments = arguments
+    any_encoding()
     try:
         if hasattr(args, "device"):
             device.choose(args)
-        return args.command(args)
+        code = args.command(args)
+        sys.stdout.flush()
+        return code
     except BackendError as error:
         print(f"portable-conformance: {error}", file=sys.stderr)
         return NO_DEVICE
     except (Mistake, UnknownCase, PortableError, record.RecordError) as error:
         print(f"portable-conformance: {error}", file=sys.stderr)
         return USAGE
+    except BrokenPipeError:  # `| head`: nobody reads on
+        mute()
+        return INTERRUPTED
     except OSError as error:
-        print(f"portable-conformance: {error.filename or ''}: {error.strerror or error}", file=sys.stderr)
+        mute()  # standard output itself may be what is full
+        place = f"{error.filename}: " if error.filename else ""
+        print(f"portable-conformance: {place}{error.strerror or error}", file=sys.stderr)
         return USAGE
     except KeyboardInterrupt:
         print("portable-conformance: interrupted", file=sys.stderr)
@@ -120,7 +128,7 @@ def list_command(args: Any) -> int:
             print(case.id)
         sys.stdout.flush()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        mute()
     return CONFORMING
 
 
@@ -130,18 +138,29 @@ def rerun_command(args: Any) -> int:
     excuse = runner.naked if args.no_waivers else waivers.active().excuse
     print(f"{case.id} on {portable.device()}")
     if not isinstance(case, Behaviour):
-        question = oracle.ask(case, catalog.spec(case.op))
-        for name, made in question.inputs.items():
-            dtype = str(made.buffer.dtype).removeprefix("torch.")
-            print(f"  {name}: {dtype}{list(made.shape)}, strides {list(made.strides)}, sha256 {made.sha256}")
+        _print_inputs(case)
     worst = CONFORMING
-    for result in map(excuse, runner.answer(case, impls, runner.torch_device())):
-        figures = f", |error|/bound {result.worst:.3f}, largest |error| {result.max_abs:.3g}"
+    for message in here([case_task(case.op, case.id, impls)], excuse):
+        if "result" not in message:
+            continue
+        result = excuse(runner.Result.of(case, message["result"]))
+        figures = f", |error|/bound {float(result.worst):.3f}, largest |error| {float(result.max_abs):.3g}"
         print(f"{result.impl}: {result.state}" + figures * bool(result.digest))
         if result.message:
-            print(textwrap.indent(result.message, "  "))
+            print(textwrap.indent(plain(result.message), "  "))
         worst = worst if result.conforms else NOT_CONFORMING
     return worst
+
+
+def _print_inputs(case: Any) -> None:
+    try:
+        question = oracle.ask(case, catalog.spec(case.op))
+    except Exception as error:  # the result says it too: of what does not fit the memory, say
+        print(f"  no inputs: {type(error).__name__}: {error}")
+        return
+    for name, made in question.inputs.items():
+        dtype = str(made.buffer.dtype).removeprefix("torch.")
+        print(f"  {name}: {dtype}{list(made.shape)}, strides {list(made.strides)}, sha256 {made.sha256}")
 
 
 def compare_command(args: Any) -> int:
@@ -163,7 +182,7 @@ def merge_command(args: Any) -> int:
     shards = [record.read(path) for path in args.records]
     merged = merge.merge(shards)
     record.write(args.out, merged)
-    print(f"{args.out}: {run.verdict(merged)}")
+    print(f"{args.out}: {outcome.verdict(merged)}")
     for notice in merge.notices(shards):
         print(notice)
     return CONFORMING if record.conforming(merged) else NOT_CONFORMING
@@ -173,7 +192,7 @@ def report_command(args: Any) -> int:
     if not (args.junit or args.html):
         raise Mistake("report: name a file with --html or --junit")
     found = record.read(args.record_file)
-    run.write_reports(found, args)
+    outcome.write_reports(found, args)
     return CONFORMING if record.conforming(found) else NOT_CONFORMING
 
 

@@ -13,11 +13,11 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
     """Write `text` as UTF-8 atomically: a temporary file beside `path`, flushed, then renamed over it.
     A link stays one, and what is no file (/dev/null, a pipe) is written to.
     Raises OSError, and leaves the old file, where it cannot be written."""
-    target = Path(os.path.realpath(path))
-    if _special(target):
-        with open(target, "w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
+    if _special(path):
+        with open(path, "w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
             file.write(text)
         return
+    target = Path(os.path.realpath(path))
     handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=target.name[:40], suffix=".part")
     try:
         with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
@@ -33,19 +33,17 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
 
 def try_write(path: str | os.PathLike[str]) -> None:
     """Raise the OSError that `write_text` to `path` would, as far as it can be known; writes nothing."""
-    target = Path(os.path.realpath(path))
-    if _special(target):
-        return
-    with tempfile.TemporaryFile(dir=target.parent):
-        pass
+    if not _special(path):
+        with tempfile.TemporaryFile(dir=Path(os.path.realpath(path)).parent):
+            pass
 
 
-def _special(target: Path) -> bool:
+def _special(path: str | os.PathLike[str]) -> bool:
     """Whether it is there and no file, but may be written to. Raises IsADirectoryError for a folder."""
     try:
-        mode = os.stat(target).st_mode
+        mode = os.stat(path).st_mode
     except FileNotFoundError:
         return False
     if stat.S_ISDIR(mode):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(target))
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
     return not stat.S_ISREG(mode)

@@ -286,9 +286,10 @@ def fenced(
 
 
 def fence_intact(buffer: torch.Tensor) -> bool:
-    """Whether the poison on both sides of a `fenced` tensor is still there."""
+    """Whether the poison on both sides of a `fenced` tensor is still there, bit for bit."""
     fence = FENCE_BYTES // buffer.dtype.itemsize
-    return bool(buffer[:fence].isnan().all()) and bool(buffer[-fence:].isnan().all())
+    poison = torch.full((fence,), float("nan"), dtype=buffer.dtype, device=buffer.device)
+    return same_bits(buffer[:fence], poison) and same_bits(buffer[-fence:], poison)
 
 
 def same_bits(first: torch.Tensor, second: torch.Tensor) -> bool:

@@ -59,6 +59,8 @@ def merge(records: Sequence[Record]) -> dict[str, Any]:
         _roof(shards),
         _waivers(shards),
     )
+    if faults := [fault for each in shards for fault in each.get("faults", [])]:
+        merged["faults"] = list(dict.fromkeys(faults))
     record.validate(merged)
     return merged
 

@@ -328,6 +328,8 @@ class Pool:
                         return None
                     if "begin" not in message:
                         self._messages.put(message)
+                    elif time.monotonic() >= end:
+                        raise TimeoutError
                     if message.get("lost"):
                         return answers.left
                     continue

@@ -59,7 +59,7 @@ class Worker:
     def receive(self, until: float) -> dict[str, Any] | None:
         """The next message; None when the worker has ended. Raises TimeoutError at `until`, by the clock of
         time.monotonic, and Gibberish for what is no message."""
-        seen = 0
+        seen, late = 0, False
         while (end := self._rest.find(b"\n", seen)) < 0:
             if self._silent:
                 return None
@@ -67,9 +67,11 @@ class Worker:
                 raise Gibberish(f"a line of more than {LONGEST} bytes")
             left = until - time.monotonic()
             if left <= 0:
-                raise TimeoutError
+                if late:
+                    raise TimeoutError
+                late = True  # one look more: this process may have been asleep
             seen = len(self._rest)
-            if not self._read(min(left, _LOOK)) and self._has_ended():
+            if not self._read(max(0.0, min(left, _LOOK))) and self._has_ended():
                 self._silent = True
         line = bytes(self._rest[:end])
         del self._rest[: end + 1]

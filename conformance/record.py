@@ -143,9 +143,10 @@ def summarize(results: Iterable[dict[str, Any]]) -> list[Summary]:
 
 
 def conforming(record: Mapping[str, Any]) -> bool:
-    """Whether the run is whole, every result conforms and no timing is above the roof."""
+    """Whether the run is whole and without faults, every result conforms and no timing is above the roof."""
     return (
         record["header"]["complete"]
+        and not record.get("faults")
         and all(result["state"] in CONFORMING for result in record["results"])
         and all(entry["state"] in CONFORMING for entry in record["timings"])
     )
@@ -259,7 +260,9 @@ def text(record: Mapping[str, Any]) -> str:
     """The record as JSON with one result, one timing and one input a line, so that files can be compared
     line by line."""
     parts = []
-    for name in ("schema", "header", "roof", "waivers", "timings", "results", "inputs"):
+    for name in ("schema", "header", "faults", "roof", "waivers", "timings", "results", "inputs"):
+        if name not in record:
+            continue
         value = record[name]
         if isinstance(value, list) and value:
             lines = ",\n  ".join(json.dumps(each, sort_keys=True, allow_nan=False) for each in value)
@@ -324,6 +327,9 @@ def validate(record: Any) -> None:
     for index, timing in enumerate(record["timings"]):
         if timing["state"] not in STATES:
             raise RecordError(f"timings[{index}].state: {timing['state']!r} is no state")
+    faults = record.get("faults", [])
+    if not isinstance(faults, list) or not all(isinstance(fault, str) for fault in faults):
+        raise RecordError("faults: expected a list of sentences")
     inputs = record.get("inputs")
     if not isinstance(inputs, dict) or not all(isinstance(value, str) for value in inputs.values()):
         raise RecordError("inputs: expected an object of SHA-256 by case")

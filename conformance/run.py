@@ -17,7 +17,6 @@ from portable import catalog
 from portable.conformance import behaviour, cases, device, files, must_run, names, record, runner, waivers
 from portable.conformance.interrupts import interrupts
 from portable.conformance.outcome import table, verdict, written
-from portable.conformance.outcome import write_reports as write_reports
 from portable.conformance.pool import Pool, Task, case_task, here
 from portable.conformance.progress import Progress
 from portable.conformance.words import Mistake, any_encoding, counted, mute, paragraph, print_table, rerun
@@ -432,7 +431,7 @@ class _End:
 
     def tell(self) -> int:
         """Print it; answers the exit code: 0 where everything conforms, 2 where a file is not written."""
-        conforming = record.conforming(self.found) and not self.faults
+        conforming = record.conforming(self.found)
         code = 2 if self.unwritten else 0 if conforming else 1
         try:
             if not self.args.k:
@@ -457,6 +456,8 @@ def _finish(going: Run, args: Any) -> _End:
     ids = {case.id for case in going.asked}  # exploration goes beyond them
     asked = [each for each in found["results"] if each["case"] in ids]
     faults += must_run.faults({**found, "results": asked})
+    if faults:
+        found["faults"] = faults
     lines, unwritten = [], []
     for option, path, error in written(found, args):
         going.written = going.written or (option == "record" and error is None)

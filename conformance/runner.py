@@ -175,7 +175,7 @@ def judge_call(
     if fault := guards.fault():
         verdicts.append(("", Verdict("Fail.bounds_write", note=fault)))
     del guards
-    second, _ = _call(question, function, tensors, device)
+    second, again = _call(question, function, tensors, device)
     synchronize(device)
     if set(first) != set(question.expected):
         note = f"got outputs {sorted(first)}, expected {sorted(question.expected)}"
@@ -185,7 +185,7 @@ def judge_call(
         if verdict.passed:
             verdict = deterministic(first[name], second[name]) or verdict
         verdicts.append((name, verdict))
-    if fence is not None and not inputs.fence_intact(fence):
+    if any(each is not None and not inputs.fence_intact(each) for each in (fence, again)):
         verdicts.append(("out", Verdict("Fail.bounds_write", note="memory beside out= was written")))
     for name, (_, buffer) in moved.items():
         if not inputs.same_bits(buffer.cpu(), question.inputs[name].buffer):

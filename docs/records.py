@@ -13,7 +13,8 @@ PAIR = ("h200", "emulated-gfx942")
 
 def pages() -> dict[Path, str]:
     """The pages by their paths."""
-    found = {file.with_suffix(".html"): html.page(record.read(file)) for file in RECORDS.glob("*/core.json")}
+    files = [*RECORDS.glob("*/core.json"), RECORDS / "h200" / "bench.json"]
+    found = {file.with_suffix(".html"): html.page(record.read(file)) for file in files}
     one, other = (record.read(RECORDS / name / "core.json") for name in PAIR)
     name = f"{PAIR[0]}-and-{PAIR[1]}.html"
     return found | {RECORDS / name: html.page(one, other, compare.data(one, other))}

@@ -130,6 +130,9 @@ def sentence(record: Record) -> tuple[str, str]:
         reasons.append(f"{counted(above, 'timing')} cannot be: above the measured roof or in error")
     if not head["complete"]:
         reasons.append(f"the run was interrupted after {counted(len(results), 'result')}")
+    if faults := record.get("faults"):
+        more = f" and {len(faults) - 1} more" if len(faults) > 1 else ""
+        reasons.append(f"the run has a fault ({faults[0].rstrip('.')}){more}")
     if reasons:
         return f"Not conforming: on {device}, {listed(reasons)}.", "bad"
     judged = sum(count for state, count in states.items() if state not in sections.NOT_JUDGED)

@@ -124,6 +124,8 @@ def _run(root: ElementTree.Element, record: Mapping[str, Any]) -> None:
         for each in record["timings"]
         if each["state"] not in records.CONFORMING
     ]
+    for number, fault in enumerate(record.get("faults", []), 1):
+        faults.append((f"the run, fault {number}", "InternalError", fault))
     if not faults:
         return
     suite = _suite(root, "portable.run", record["header"])

@@ -99,8 +99,8 @@ def magnitude_backward(dy: Tensor, z: Tensor, activation: str) -> dict[str, Tens
 
     gelu: the terms (1 + |f|)/2 and |z|/2 * f', the second enlarged by what moves it: the rounded
     argument of exp, z^2/2 (gelu), or 1 - f^2 = (1 - f)(1 + f), which cancels where |f| is near 1
-    (gelu_tanh: the slope's factor before 1 - f^2, times |f|, which is bounded where it matters). silu:
-    as swiglu's gate with up = 1.
+    (gelu_tanh: the slope's factor before 1 - f^2, times f^2, up to where f is 1 and nothing cancels any
+    more). silu: as swiglu's gate with up = 1.
     """
     if activation == "relu":
         return {"dz": torch.zeros_like(z)}
@@ -112,5 +112,5 @@ def magnitude_backward(dy: Tensor, z: Tensor, activation: str) -> dict[str, Tens
         second = slope * (1 + 0.5 * z.square())
     else:
         inner = _TANH_SCALE * (1 + 3 * _TANH_CUBIC * z.square())
-        second = slope + inner * f * f
+        second = slope + torch.where(f < 1, inner * f * f, 0.0)
     return {"dz": dy.abs() * (0.5 * (1 + f) + 0.5 * z.abs() * second)}

@@ -27,6 +27,8 @@ def activation_backward_elements(
         distribution, density = normal_distribution(z)
         dz = dy * tl.fma(z, density, distribution)
     elif ACTIVATION == "gelu_tanh":  # z * s with s = sigmoid(u): s * (1 + z * (1 - s) * u')
+        # s is 0 or 1 long before 20, and a cube must not overflow; at infinity it is NaN, as torch's is.
+        z = tl.minimum(tl.maximum(z, -20.0), 20.0) + (z - z)
         square = z * z
         u = 1.59576912160573071176 * z * (1.0 + 0.044715 * square)
         left, right, last, complement = sigmoid_factors(u)

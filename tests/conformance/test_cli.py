@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 
 import pytest
 
@@ -185,3 +187,42 @@ def test_the_demo_fails_outside_the_bound(norm, capsys):
     with portable.using(toy_norm="zeros"):
         assert demo.main(["--op", "toy_norm"]) == 1
     assert "first wrong element" in capsys.readouterr().err
+
+
+# `rerun` and the others ---------------------------------------------------------------------------
+
+
+def test_rerun_of_a_kernel_that_loses_the_device_says_so(norm, monkeypatch, capsys):
+    """The case that a user is told to run again is the one whose kernel faults."""
+
+    def lost(question, impl, device):
+        raise runner.DeviceLost(runner.Result(question.case, impl, "Crash", "an illegal memory access"))
+
+    monkeypatch.setattr(runner, "run_case", lost)
+    case = "toy_norm/float32/N=129,lead=7/normal/contiguous"
+    assert cli.main(["rerun", case, "--device", "cpu", "--impl", "plain,zeros"]) == 1
+    out = capsys.readouterr().out
+    assert "plain: Crash\n  an illegal memory access" in out and "zeros: NotRun" in out
+
+
+def test_rerun_of_what_does_not_fit_the_memory_is_no_traceback(norm, capsys):
+    case = f"toy_norm/float32/N={10**23}/normal/contiguous"
+    assert cli.main(["rerun", case, "--device", "cpu", "--impl", "plain"]) == 1
+    assert "no inputs: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("place, code", [("/dev/full", 2), (None, 130)])
+def test_no_command_minds_its_standard_output(norm, monkeypatch, capsys, place, code):
+    case = "toy_norm/float32/N=129,lead=7/normal/contiguous"
+    reading, writing = os.pipe()
+    os.close(reading)
+    with (
+        os.fdopen(writing, "w") as pipe,
+        open(place or os.devnull, "w") as file,
+        monkeypatch.context() as patch,
+    ):
+        out = file if place else pipe
+        patch.setattr(sys, "stdout", out)
+        assert cli.main(["rerun", case, "--device", "cpu", "--impl", "plain"]) == code
+        out.flush()
+    assert "Traceback" not in capsys.readouterr().err

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import resource
 import sys
 import threading
 import time
@@ -18,7 +19,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from portable.conformance import pool
+from portable.conformance import pool, process
 from portable.conformance.pool import Pool, Task, _Queue, case_task
 
 from . import scripted_worker
@@ -109,7 +110,7 @@ ACTS = st.sampled_from(["pass", "pass", "pass", "no begin", "lost", *NO_RESULT, 
 STARTS = st.lists(st.sampled_from(["ready", "ready", "die", "exit", "not JSON", "empty", "half"]), max_size=8)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_every_case_has_one_result_whatever_happens(folder, data):
     impls = data.draw(st.lists(st.sampled_from("xyz"), min_size=1, unique=True))
@@ -243,6 +244,39 @@ def test_a_task_that_is_no_case_is_a_fault_of_the_run(folder):
     assert said["fault"].startswith("explore of op: no worker starts")
 
 
+@pytest.mark.parametrize(
+    "act, states, fault",
+    [
+        ("none", [], ""),
+        ("fails", ["Crash"], ""),
+        ("die", ["Crash"], ""),
+        ("hang", ["Timeout"], ""),
+        ("other impl", ["Crash"], ""),
+        ("begin for ever", [], "no end after 2 s"),
+    ],
+)
+def test_what_exploring_comes_to(folder, act, states, fault):
+    """A drawn call that hangs has the time of one result; all of them have theirs together."""
+    task = Task("op", {"explore": ["op", "x"], "seconds": 1}, whole=2.0)
+    said = list(Pool([], 1, 1.0, program(folder, {"explore": act})).run([task]))
+    results = [each["result"] for each in said if "result" in each]
+    assert [each["state"] for each in results] == states
+    assert {(each["case"], each["impl"]) for each in results} <= {("op/drawn", "x")}
+    assert [each["fault"].split("; ")[0] for each in said if "fault" in each] == [
+        f"explore of op: {fault}"
+    ] * bool(fault)
+
+
+def test_an_answer_that_is_there_is_not_late(folder):
+    """After Ctrl-Z and fg the limit is long past, and the answer in the pipe."""
+    worker = process.Worker(program(folder))
+    time.sleep(1.0)
+    assert worker.receive(time.monotonic() - 60) == {"ready": "a script"}
+    with pytest.raises(TimeoutError):
+        worker.receive(time.monotonic() - 60)
+    worker.close()
+
+
 def test_workers_stay_with_an_op_and_share_what_is_left():
     work = _Queue(takers=2)
     work.put([Task(op, {}, f"{op}{n}") for op in "ab" for n in range(3)])
@@ -251,3 +285,16 @@ def test_workers_stay_with_an_op_and_share_what_is_left():
     assert [work.take("a").case for _ in range(3)] == ["a1", "a2", "b1"]
     assert work.take("b").case == "b2" and work.take("b") is None
     assert work.takers == 1 and not work.leave("a")
+
+
+def test_too_few_file_descriptors_mean_fewer_workers(folder):
+    tasks = [case_task("op", f"op/{number}", ["x"]) for number in range(60)]
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    command = program(folder)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 20, before[1]))
+    try:
+        said = list(Pool([], 16, 60.0, command).run(tasks))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    states = [each["result"]["state"] for each in said if "result" in each]
+    assert states == ["Pass"] * 60 and not any("fault" in each for each in said)

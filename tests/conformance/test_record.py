@@ -92,6 +92,7 @@ def test_summaries(made):
         lambda r: r["header"].update(complete=False),
         lambda r: r["results"][3].update(state="Timeout"),
         lambda r: r["timings"][0].update(state="InternalError"),
+        lambda r: r.update(faults=["softmax/x on triton was not run."]),
     ],
 )
 def test_what_does_not_conform(made, change):
@@ -143,6 +144,7 @@ def test_a_failed_write_leaves_the_old_file(made, tmp_path, monkeypatch):
         (lambda r: r["timings"][1].pop("floor_us"), "timings[1].floor_us"),
         (lambda r: r.update(inputs={"a": 3}), "inputs"),
         (lambda r: r.update(roof=[]), "roof"),
+        (lambda r: r.update(faults=[3]), "faults"),
         (lambda r: r.pop("waivers"), "waivers"),
     ],
 )

@@ -180,3 +180,12 @@ def test_numbers(value, text):
 )
 def test_quantities(value, text):
     assert words.quantity(value, "B/s") == text
+
+
+def test_a_fault_of_the_run_is_red():
+    """A record may have no bad result and yet not conform: a case of the list was not run, say."""
+    made = sample_record()
+    made["faults"] = ["softmax/x on triton was not run."]
+    root = ElementTree.fromstring(junit.text(made))
+    [case] = root.findall(".//testsuite[@name='portable.run']/testcase")
+    assert "was not run" in case.find("error").get("message") and root.get("errors") == "1"
