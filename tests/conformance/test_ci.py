@@ -1,7 +1,7 @@
 """The scripts of conformance/ci/, run as a pipeline runs them; `test_pipelines.py` is about who calls them.
 
-What is left out here: the runs ask three cases of one op (CASES), of two of the three emulated cards, without
-the known failures of the vendor; installing is seen through an interpreter that only writes down its calls.
+What is left out here: the runs ask three cases of one op (CASES), of two of the three emulated cards; installing
+is seen through an interpreter that only writes down its calls.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from . import toy_norm
 from .ci_scripts import CI, ROOT, plan, script
 from .sample_record import sample_record
 
-CASES = "--ops matmul -k /small_integers/ --no-waivers"
+CASES = "--ops matmul -k /small_integers/"
 
 pytestmark = pytest.mark.xdist_group("ci")  # one set of records for all of them
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jsonschema
 import pytest
 import torch
 
@@ -68,7 +69,6 @@ def test_the_published_schema_says_what_the_program_checks(made):
     assert set(properties["timings"]["items"]["required"]) == set(record.TIMING_FIELDS)
     assert set(properties["waivers"]["items"]["required"]) == set(record.WAIVER_FIELDS)
     assert schema["$defs"]["state"]["enum"] == list(record.STATES)
-    jsonschema = pytest.importorskip("jsonschema")
     jsonschema.validate(json.loads(record.text(made)), schema)
 
 
