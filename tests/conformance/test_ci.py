@@ -1,7 +1,7 @@
 """The scripts of conformance/ci/, run as a pipeline runs them; `test_pipelines.py` is about who calls them.
 
-What is left out here: the runs ask three cases of one op (CASES), of two of the three emulated cards; installing
-is seen through an interpreter that only writes down its calls.
+What is left out here: the runs ask three cases of one op (CASES), of two of the three emulated cards;
+installing is seen through an interpreter that only writes down its calls.
 """
 
 from __future__ import annotations
