@@ -23,6 +23,14 @@ FEW = ["run", *OP, "--impl", "plain", "-k", "N=129,lead=7/normal", "-j", "0"]
 """Four results or so, in this process."""
 
 
+@pytest.fixture(autouse=True)
+def interruptible():
+    """Python's own handler of Ctrl-C: where the tests are a job in the background, it is ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.fixture
 def file(tmp_path):
     return tmp_path / "r.json"

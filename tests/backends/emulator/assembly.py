@@ -40,7 +40,7 @@ _GFX12_NAMES = {
     "s_add_u32": "s_add_co_u32", "s_sub_u32": "s_sub_co_u32", "s_add_i32": "s_add_co_i32",
     "s_sub_i32": "s_sub_co_i32", "s_addc_u32": "s_add_co_ci_u32", "s_subb_u32": "s_sub_co_ci_u32",
     "s_addk_i32": "s_addk_co_i32", "v_mad_u64_u32": "v_mad_co_u64_u32", "v_mad_i64_i32": "v_mad_co_i64_i32",
-    **{f"v_{w}_{t}": f"v_{w}_num_{t}" for w in ("min", "max", "min3", "max3", "med3")
+    **{f"v_{w}_{t}": f"v_{w}_num_{t}" for w in ("min", "max", "min3", "max3", "med3", "minmax", "maxmin")
        for t in ("f32", "f16", "f64")},
     **{f"v_pk_{w}_f16": f"v_pk_{w}_num_f16" for w in ("min", "max")},
     "v_cvt_pk_norm_i16_f32": "v_cvt_pk_norm_i16_f32",

@@ -283,12 +283,14 @@ def rule_pick(fmt: Format, larger: bool) -> Callable[..., int]:
     return lambda a, b: pick(a, b, fmt, larger)
 
 
-def rule_pick3(fmt: Format, larger: bool) -> Callable[..., int]:
+def rule_pick3(fmt: Format, larger: bool, then: bool | None = None) -> Callable[..., int]:
+    """Of two, then of that and the third; `then` where the second choice is another."""
+
     def rule(a: int, b: int, c: int) -> int:
         first = pick(a, b, fmt, larger)
         if first is ANY_NAN:
             return c if unpack(c, fmt).kind != NAN else first
-        return pick(first, c, fmt, larger)
+        return pick(first, c, fmt, larger if then is None else then)
 
     return rule
 
