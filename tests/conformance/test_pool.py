@@ -121,6 +121,7 @@ def test_an_interrupt_leaves_a_partial_record_to_resume(place, tmp_path):
     running = subprocess.Popen(
         [*COMMAND, *argv, "-j", "1", "--timeout", "600"],
         env={**place, "TOY_FAULTS_HANG": str(sign)}, stdout=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored in a background job
     )  # fmt: skip
     worker = hung(sign, running)
     time.sleep(0.3)  # for the parent to read what the worker has said before

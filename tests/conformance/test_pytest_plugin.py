@@ -30,7 +30,7 @@ def run(tmp_path, monkeypatch, capsys):
     """Run pytest on a file with these tests; (exit code, what it printed)."""
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     monkeypatch.chdir(tmp_path)
-    addopts = "--strict-markers -W error -p no:cacheprovider"
+    addopts = "--strict-markers -W error -p no:cacheprovider -p no:unraisableexception"
     (tmp_path / "pytest.ini").write_text(f"[pytest]\naddopts = {addopts}\n")
 
     def run(tests: str, *options: str) -> tuple[int, str]:

@@ -25,10 +25,12 @@ FEW = ["run", *OP, "--impl", "plain", "-k", "N=129,lead=7/normal", "-j", "0"]
 
 @pytest.fixture(autouse=True)
 def interruptible():
-    """Python's own handler of Ctrl-C: where the tests are a job in the background, it is ignored."""
+    """The handlers of a program at a terminal: in a background job, or under nohup, signals are ignored."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    hangup = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGINT, before)
+    signal.signal(signal.SIGHUP, hangup)
 
 
 @pytest.fixture

@@ -86,13 +86,12 @@ for kind, fmt in FORMATS.items():
             count=64,
             tag="snan")
         add(f"v_{name}_{kind}", f"{kind} {kind}", kind, masked16(rule_pick(fmt, larger), fmt),
-            archs=ARCHS[4:],
-            extra=some, count=64, tag="snan12")
+            archs=ARCHS[4:], extra=some, count=64, tag="snan12")
         if kind != "f64":
             add(f"v_{name}3_{kind}", f"{kind} {kind} {kind}", kind, masked16(rule_pick3(fmt, larger), fmt))
     if kind == "f32":
-        add("v_maxmin_f32", "f32 f32 f32", "f32", rule_pick3(fmt, True, False), archs=GFX11)
-        add("v_minmax_f32", "f32 f32 f32", "f32", rule_pick3(fmt, False, True), archs=GFX11)
+        for name, first in (("maxmin", True), ("minmax", False)):
+            add(f"v_{name}_f32", "f32 f32 f32", "f32", rule_pick3(fmt, first, not first), archs=GFX11)
     if kind != "f64":
         add(f"v_med3_{kind}", f"{kind} {kind} {kind}", kind, masked16(rule_med3(fmt), fmt))
     add(f"v_fma_{kind}", f"{kind} {kind} {kind}", kind, masked16(rule_fma(fmt), fmt), count=384)
