@@ -1,0 +1,98 @@
+"""What the plans of the CUDA C++ matmul kernels share: orientation, defines, and tile.h's parameters."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from portable.kernels.matmul.problem import Operand, Problem
+from portable.plan import Argument, Launch, NativeKernel, Plan, Pointer, Rejected, Scalar
+
+HERE = Path(__file__).resolve().parent
+ELEMENTS = {"bfloat16": "bf16", "float16": "f16", "float32": "float"}
+ACTIVATIONS = {None: 0, "relu": 1, "gelu": 2, "gelu_tanh": 3, "silu": 4}
+MOST_LINES = 2**31 - 512  # sizes and tile coordinates are 32-bit
+MOST_TILES = 2**31 - 1
+BAND = 8  # tile rows that are walked together, for reuse in L2
+
+
+def ceil(value: int, step: int) -> int:
+    return -(-value // step)
+
+
+def size_class(value: int) -> int:
+    """The next power of two: tiles are chosen by it, so that nearby shapes share a compiled kernel."""
+    return 1 << max(value - 1, 0).bit_length()
+
+
+def oriented(problem: Problem) -> Problem:
+    """The product as it stands, or transposed where that makes c row-major, or makes the long one of a
+    very unequal M and N the second, where small-M tiles serve it."""
+    if problem.bias is not None:
+        return problem
+    if problem.c.unit == "row" or (problem.N <= 16 < problem.M):
+        return problem.transposed()
+    return problem
+
+
+def unfit(problem: Problem) -> Rejected | None:
+    for operand in (problem.a, problem.b):
+        if operand.unit is None:
+            return Rejected(f"neither rows nor columns of {operand.tensor} are contiguous")
+    if max(problem.M, problem.N, problem.K) > MOST_LINES:
+        return Rejected(f"a size exceeds {MOST_LINES}")
+    return None
+
+
+def along_k(problem: Problem) -> tuple[bool, bool]:
+    return problem.a.unit == "col", problem.b.unit == "row"
+
+
+def common_defines(problem: Problem) -> tuple[tuple[str, int | str], ...]:
+    a_along_k, b_along_k = along_k(problem)
+    return (
+        ("A_ALONG_K", int(a_along_k)),
+        ("B_ALONG_K", int(b_along_k)),
+        ("BIAS", int(problem.bias is not None)),
+        ("ACTIVATION", ACTIVATIONS[problem.activation]),
+        ("GROUP", BAND),
+    )
+
+
+def sizes(problem: Problem) -> tuple[tuple[str, Argument], ...]:
+    """tile.h's SIZES_PARAMETERS."""
+    a, b, c = problem.a, problem.b, problem.c
+    counts = (("m", problem.M), ("n", problem.N), ("k", problem.K))
+    batches = (("outer_batches", problem.batch[0]), ("inner_batches", problem.batch[1]))
+    strides = (("a_leading", a.leading), ("b_leading", b.leading), ("c_row", c.row), ("c_col", c.col))
+    steps = (
+        (f"{name}_{place}", operand.batch[index])
+        for name, operand in (("a", a), ("b", b), ("c", c))
+        for index, place in enumerate(("outer", "inner"))
+    )
+    return (
+        *((name, Scalar("i32", value)) for name, value in (*counts, *batches)),
+        *((name, Scalar("i64", value)) for name, value in (*strides, *steps)),
+    )
+
+
+def pointer(operand: Operand) -> Pointer:
+    return Pointer(operand.tensor, operand.alignment >= 16)
+
+
+def bias(problem: Problem) -> Argument:
+    return Scalar("i64", 0) if problem.bias is None else Pointer(problem.bias)
+
+
+def plan(kernel: NativeKernel, blocks: int, problem: Problem, first: tuple[tuple[str, Argument], ...]):
+    if blocks > MOST_TILES:
+        return Rejected(f"{blocks} tiles exceed a grid of {MOST_TILES} blocks")
+    return Plan((Launch(kernel, (blocks, 1, 1), (*first, *sizes(problem))),))
+
+
+def pointers(problem: Problem) -> tuple[tuple[str, Argument], ...]:
+    a, b, c = problem.a, problem.b, problem.c
+    return ("a", pointer(a)), ("b", pointer(b)), ("bias", bias(problem)), ("c", pointer(c))
+
+
+def row_vectors(c: Operand) -> bool:
+    return c.col == 1 and c.aligned_to(16)
