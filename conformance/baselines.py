@@ -39,9 +39,14 @@ _LONGEST = 240
 
 
 def ready(
-    spec: Spec, sets: Sequence[Tensors], params: Params, outputs: Sequence[Tensor]
+    spec: Spec,
+    sets: Sequence[Tensors],
+    params: Params,
+    outputs: Sequence[Tensor],
+    names: Sequence[str] | None = None,
 ) -> tuple[dict[str, list[Call]], dict[str, str]]:
-    """The baselines that compute the op here, each as one call per buffer set, and why the others do not.
+    """The baselines (those of `names`, or all) that compute the op here, each as one call per buffer set, and
+    why the others do not.
 
     `outputs` are the op's own, of the first set. Inputs that a baseline wrote over are restored.
     """
@@ -50,6 +55,8 @@ def ready(
     found: dict[str, list[Call]] = {}
     reasons: dict[str, str] = {}
     for name, make in makers(spec, params).items():
+        if names is not None and name not in names:
+            continue
         try:
             bind = make()
             first = bind(sets[0])

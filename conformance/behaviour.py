@@ -277,17 +277,17 @@ def _refused(call: Call, spec: Spec, bad: BadCall) -> str | None:
 def _launches() -> Iterator[list[str]]:
     """The ops that came as far as their launches meanwhile."""
     ran: list[str] = []
-    right = dispatch.Prepared.__call__
+    right = dispatch.Prepared.compute
 
-    def noted(self: dispatch.Prepared, inputs: Sequence[Any], out: Any) -> Any:
+    def noted(self: dispatch.Prepared, inputs: Sequence[Any], addresses: list[int], out: Any) -> Any:
         ran.append("launch")
-        return right(self, inputs, out)
+        return right(self, inputs, addresses, out)
 
-    dispatch.Prepared.__call__ = noted
+    dispatch.Prepared.compute = noted
     try:
         yield ran
     finally:
-        dispatch.Prepared.__call__ = right
+        dispatch.Prepared.compute = right
 
 
 def compiled(call: Call, spec: Spec, device: torch.device) -> str | None:

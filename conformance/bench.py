@@ -8,7 +8,9 @@ of the baseline's time over ours in the same turn and a 95 % bootstrap interval:
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -16,7 +18,7 @@ from torch import Tensor
 
 import portable
 from portable import catalog, errors, machine
-from portable.conformance import baselines, stats, timing
+from portable.conformance import baselines, stats, sweep, timing
 from portable.conformance.cases import Case, input_shapes, leading_size, make_shape, required_params
 from portable.conformance.inputs import DTYPES
 from portable.conformance.runner import implementations
@@ -44,23 +46,52 @@ def bench(
     device: torch.device,
     progress: Callable[[Entry], None] | None = None,
     failed: Failed | None = None,
+    groups: Sequence[str] | None = None,
 ) -> tuple[list[Entry], dict[str, Any]]:
-    """Every bench case of every op in its first 16-bit type and in float32.
+    """Every bench case of every op in its first 16-bit type and in float32; with `groups`, the cases of
+    those groups of sweep.yaml instead.
 
-    Returns one entry per case and implementation, and the roof measured in this run. An implementation that
-    rejects a case has no entry. One that raises is told to `failed` (case id, implementation, exception);
-    without `failed` the exception goes on.
+    Returns one entry per case and implementation, and the medians of the roofs measured beside them. An
+    implementation that rejects a case has no entry. One that raises is told to `failed` (case id,
+    implementation, exception); without `failed` the exception goes on.
     """
-    roof: dict[str, Any] = {"copy_bytes_per_s": timing.copy_roof(device)}
+    going = _Going(device, timing.Roofs(device), failed)
     entries = []
-    for op in ops:
-        spec = catalog.spec(op)
-        for case in bench_cases(spec):
-            for entry in _bench_case(case, spec, impls, device, roof, failed):
-                entries.append(entry)
-                if progress is not None:
-                    progress(entry)
-    return entries, roof
+    for asked in questions(ops, impls, groups):
+        for entry in _bench_case(asked, going):
+            entries.append(entry)
+            if progress is not None:
+                progress(entry)
+    return entries, going.roofs.measured
+
+
+def questions(
+    ops: Sequence[str], impls: Sequence[str] | None, groups: Sequence[str] | None
+) -> list[sweep.Asked]:
+    """What is timed: the specs' bench cases, or those of the named groups that are of `ops`."""
+    if groups is None:
+        specs = [catalog.spec(op) for op in ops]
+        return [sweep.Asked(case, impls, None) for spec in specs for case in bench_cases(spec)]
+    wanted = [(group, op) for group in sweep.chosen(groups) for op in group.ops if op in ops]
+    asked = [each for group, op in wanted for each in group.asked(op)]
+    if impls is None:
+        return asked
+    return [replace(each, impls=[name for name in each.impls or impls if name in impls]) for each in asked]
+
+
+@dataclass
+class _Going:
+    """What a run of timings keeps from case to case; host costs are measured once per small call."""
+
+    device: torch.device
+    roofs: timing.Roofs
+    failed: Failed | None
+    launches: dict[tuple[Any, ...], float | None] = field(default_factory=dict)
+
+    def launch(self, key: tuple[Any, ...], measure: Callable[[], float | None]) -> float | None:
+        if key not in self.launches:
+            self.launches[key] = measure()
+        return self.launches[key]
 
 
 def bench_cases(spec: Spec) -> list[Case]:
@@ -76,14 +107,8 @@ def bench_cases(spec: Spec) -> list[Case]:
     ]
 
 
-def _bench_case(
-    case: Case,
-    spec: Spec,
-    impls: Sequence[str] | None,
-    device: torch.device,
-    roof: dict[str, Any],
-    failed: Failed | None,
-) -> list[Entry]:
+def _bench_case(asked: sweep.Asked, going: _Going) -> list[Entry]:
+    case, device, spec = asked.case, going.device, catalog.spec(asked.case.op)
     moved = _bytes(case, spec)
     free = torch.cuda.mem_get_info(device)[0]
     sets = [
@@ -92,20 +117,22 @@ def _bench_case(
     ]
 
     def fails(name: str, error: Exception) -> None:
-        if failed is None:
+        if going.failed is None:
             raise error
-        failed(case.id, name, error)
+        going.failed(case.id, name, error)
 
-    calls, expected = _ours(case, spec, impls, sets[0], fails)
+    calls, expected = _ours(case, spec, asked.impls, sets[0], fails)
     if not calls:
         return []
-    others, reasons = baselines.ready(spec, sets, case.params, expected)
+    others, reasons = baselines.ready(spec, sets, case.params, expected, asked.baselines)
     del expected
     timed: dict[str, tuple[Call, Sequence[Any]]] = {name: (call, sets) for name, call in calls.items()}
     timed |= {BASELINE + name: (_run, bound) for name, bound in others.items()}
-    if spec.cost.peak == "vector":
+    matrix = spec.cost.peak == "matrix"
+    if not matrix:
         halves = [torch.randn(max(moved // 4, 1), device=device).to(torch.bfloat16) for _ in sets]
         timed[BASELINE + "copy"] = (timing.copy, [(half, torch.empty_like(half)) for half in halves])
+    timed |= going.roofs.candidates(DTYPES[case.dtype(spec.type_variables[0])] if matrix else None)
 
     def left_out(name: str, error: Exception) -> None:
         if name.startswith(BASELINE):
@@ -114,12 +141,11 @@ def _bench_case(
             fails(name, error)
 
     samples = timing.interleaved(timed, failed=left_out)
+    rates = going.roofs.take(samples)
     flops = float(spec.cost.flops.evaluate(**dict(case.shape.axes), B=leading_size(spec, case.shape)))
-    floor_us = _floor_us(case, spec, moved, flops, roof, device)
-    small = _small_call(case, spec, device)
+    floor_us = 1e6 * max((moved if at == timing.COPY_ROOF else flops) / rate for at, rate in rates.items())
     ran = [name for name in calls if name in samples]
-    launches = {name: _launch_cost(case.op, name, small | case.params, fails) for name in ran}
-    baseline_launch = _baseline_launch(spec, small, case.params) if "torch" in others else None
+    launches, baseline_launch = _launches(case, spec, going, ran, fails)
     against = {
         name.removeprefix(BASELINE): sample for name, sample in samples.items() if name.startswith(BASELINE)
     }
@@ -129,12 +155,27 @@ def _bench_case(
             "bytes_per_s": moved / samples[name].median * 1e6,
             "flop_per_s": flops / samples[name].median * 1e6,
             "baseline_errors": dict(reasons),
-            "launch_us": launches[name],
-            "baseline_launch_us": baseline_launch,
+            "launch_us": cost,
+            "baseline_launch_us": baseline_launch if "torch" in others else None,
             "buffer_sets": len(sets),
         }
-        for name in ran
+        for name, cost in launches.items()
     ]  # fmt: skip
+
+
+def _launches(
+    case: Case, spec: Spec, going: _Going, ran: Sequence[str], fails: Callable[[str, Exception], None]
+) -> tuple[dict[str, float | None], float | None]:
+    """Host microseconds of a small call, per implementation and of torch's own."""
+    small = _small_call(case, spec, going.device)
+    key = (case.op, case.types, tuple(case.params.items()), case.shape.absent)
+    ours = {
+        name: going.launch(
+            (*key, name), functools.partial(_launch_cost, case.op, name, small | case.params, fails)
+        )
+        for name in ran
+    }
+    return ours, going.launch(key, functools.partial(_baseline_launch, spec, small, case.params))
 
 
 def _ours(
@@ -165,20 +206,6 @@ def _ours(
         if wanted:
             calls[name] = call
     return calls, outputs.get(judge) or next(iter(outputs.values()), [])
-
-
-def _floor_us(
-    case: Case, spec: Spec, moved: int, flops: float, roof: dict[str, Any], device: torch.device
-) -> float:
-    """The least microseconds that the measured roof allows; measures a type's matrix roof once."""
-    floor = moved / roof["copy_bytes_per_s"]
-    if spec.cost.peak == "matrix":
-        dtype = case.dtype(spec.type_variables[0])
-        key = f"matmul_{dtype}_flop_per_s"
-        if key not in roof:
-            roof[key] = timing.matrix_roof(device, DTYPES[dtype])
-        floor = max(floor, flops / roof[key])
-    return floor * 1e6
 
 
 def _entry(
@@ -254,6 +281,7 @@ def _notes(entries: Sequence[Entry], roof: Mapping[str, float]) -> list[str]:
     loops = list(dict.fromkeys(entry["impl"] for entry in entries if not entry["graph"]))
     if loops:
         lines.append(f"not captured into a graph, so the host may be in the time: {', '.join(loops)}")
+    lines += sweep.lines(sweep.verdicts(entries))
     lines += [
         f"{entry['state']}: {_short(entry['case'])} on {entry['impl']}: {entry['message']}"
         for entry in entries if entry["state"] != "Pass"
@@ -324,7 +352,11 @@ def _tensors(case: Case, spec: Spec, device: torch.device, seed: int) -> dict[st
     made: dict[str, torch.Tensor | None] = dict.fromkeys(spec.inputs)
     for name, shape in input_shapes(spec, case.shape).items():
         dtype = DTYPES[case.dtype(spec.inputs[name].dtype)]
-        made[name] = torch.randn(shape, device=device, generator=generator).to(dtype)
+
+        def fill(dims: Sequence[int], dtype: torch.dtype = dtype) -> Tensor:
+            return torch.randn(dims, device=device, generator=generator).to(dtype)
+
+        made[name] = sweep.laid_out(case.layout, name, shape, fill)
     return made
 
 

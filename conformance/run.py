@@ -14,7 +14,18 @@ from typing import Any, TypeAlias
 
 import portable
 from portable import catalog
-from portable.conformance import behaviour, cases, device, files, must_run, names, record, runner, waivers
+from portable.conformance import (
+    behaviour,
+    cases,
+    device,
+    files,
+    must_run,
+    names,
+    record,
+    runner,
+    sweep,
+    waivers,
+)
 from portable.conformance.interrupts import interrupts
 from portable.conformance.outcome import table, verdict, written
 from portable.conformance.pool import Pool, Task, case_task, here
@@ -156,7 +167,7 @@ class Run:
         elif "timing" in message:
             self.timings.append(message["timing"])
         elif "roof" in message:
-            self.roof = message["roof"]
+            self.roof = (self.roof or {}) | message["roof"]
         elif "fault" in message:
             self.faults.append(message["fault"])
         elif "result" in message:
@@ -257,8 +268,8 @@ def run_command(args: Any) -> int:
             _cases(going, args, workers)
             if args.explore:
                 _explore(going, args, workers)
-            if args.bench:
-                _bench(going, args)
+            if args.bench or args.sweep is not None:
+                _bench(going, args, workers)
             end = _finish(going, args)
         except KeyboardInterrupt:
             stop.ending = True
@@ -292,8 +303,14 @@ def _announce(going: Run, args: Any, workers: int) -> None:
 
 def _check(args: Any, on_card: bool) -> None:
     """What can be wrong with the arguments, found before anything runs."""
-    if args.bench and not on_card:
-        raise Mistake(f"--bench needs a GPU; {portable.device()} tells no time")
+    if (args.bench or args.sweep is not None) and not on_card:
+        option = "--bench" if args.bench else "--sweep"
+        raise Mistake(f"{option} needs a GPU; {portable.device()} tells no time")
+    if args.sweep:
+        try:
+            sweep.chosen(args.sweep)
+        except ValueError as error:
+            raise Mistake(f"--sweep: {error}") from None
     if args.resume and not args.record:
         raise Mistake("--resume goes on from a partial record: name it with --record")
     taken: dict[str, str] = {}
@@ -377,17 +394,20 @@ def _explore(going: Run, args: Any, workers: int) -> None:
         print(f"{args.found}: each of them as a line for conformance/regressions.txt")
 
 
-def _bench(going: Run, args: Any) -> None:
+def _bench(going: Run, args: Any, workers: int) -> None:
     from portable.conformance import bench
 
-    ops = [op for op in going.impls if catalog.spec(op).bench]
-    ask = {"bench": ops, "impls": going.head["selection"]["impls"]}
-    task = Task("bench", ask, seconds=BENCH_SECONDS)
-    with closing(_messages(going, [task], 1, args.timeout)) as messages:
-        for message in messages:
-            going.take(message)
-            if "timing" in message:
-                print(f"  timed {message['timing']['case']} on {message['timing']['impl']}", flush=True)
+    for groups in [None] * args.bench + [args.sweep] * (args.sweep is not None):
+        ops = [op for op in going.impls if groups is not None or catalog.spec(op).bench]
+        ask = {"bench": ops, "impls": going.head["selection"]["impls"], "groups": groups}
+        parts = [{"prepare": [first, workers], **ask} for first in range(workers)]
+        for asks, count in ((parts, workers), ([ask], 1)):
+            tasks = [Task("bench", each, seconds=BENCH_SECONDS) for each in asks]
+            with closing(_messages(going, tasks, count, args.timeout)) as messages:
+                for message in messages:
+                    going.take(message)
+                    if timed := message.get("timing"):
+                        print(f"  timed {timed['case']} on {timed['impl']}", flush=True)
     head, rows, notes = bench.table(going.timings, going.roof or {})
     print_table(head, rows)
     print("\n".join(notes))
@@ -480,6 +500,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--timeout", type=_seconds, default=300.0, metavar="SECONDS", help="for one result (default 300)"
     )
     parser.add_argument("--bench", action="store_true", help="time the bench cases too (needs a GPU)")
+    parser.add_argument(
+        "--sweep", nargs="*", metavar="GROUP",
+        help="time the sizes of sweep.yaml, or those of the groups named (needs a GPU)",
+    )  # fmt: skip
     parser.add_argument(
         "--explore", type=_seconds, default=0.0, metavar="SECONDS", help="draw further calls so long"
     )

@@ -1,148 +1,34 @@
-"""Device time of a call, and the roof it is measured against, in one run.
+"""Host time of a call, and the roofs that device time is measured against.
 
-A call is captured into a graph that walks over rotating buffer sets larger than the last-level cache,
-so that neither the host nor the cache is measured; where capture fails, events bracket a plain loop.
-The candidates are replayed in turn, so that a drifting clock falls on all of them alike, and what is
-compared is the ratio within each turn (`stats.ratio_interval`).
+How device time is taken is `portable.timing`'s, which is here as well; what is compared is the ratio within
+each turn (`stats.ratio_interval`).
 """
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-TURNS = 25
-MIN_TURN_US = 300.0
-"""A turn lasts at least this long: an event's resolution is about 0.5 us."""
+from portable.timing import MIN_TURN_US, TURNS, Sample, Timed, copy, interleaved, set_count, sm_clock
 
-
-@dataclass(frozen=True)
-class Sample:
-    """Microseconds per call, one entry per turn; `graph` is False where events timed a plain loop.
-
-    `sm_mhz` is the card's clock before the first turn of all candidates and after the last, as far as the
-    driver tells it.
-    """
-
-    name: str
-    microseconds: tuple[float, ...]
-    graph: bool
-    sm_mhz: tuple[int, ...] = ()
-
-    @property
-    def median(self) -> float:
-        return statistics.median(self.microseconds)
-
-    @property
-    def clocks(self) -> dict[str, list[int]] | None:
-        """`{"sm_mhz": [lowest, highest]}`, or None where nothing tells the clock."""
-        return {"sm_mhz": [min(self.sm_mhz), max(self.sm_mhz)]} if self.sm_mhz else None
-
-
-def sm_clock() -> int | None:
-    """The current card's compute clock in MHz; None where the vendor's management library does not tell it.
-
-    torch reads it through pynvml or amdsmi, which a machine may lack; 0 is amdsmi's word for unknown.
-    """
-    try:
-        return torch.cuda.clock_rate() or None
-    except Exception:  # the two libraries raise types of their own, which cannot be named without them
-        return None
-
-
-def set_count(bytes_per_set: int, l2_bytes: int, free_bytes: int) -> int:
-    """How many buffer sets to rotate over: three times the cache, at most half the free memory."""
-    wanted = max(2, -(-3 * max(l2_bytes, 1) // max(bytes_per_set, 1)))
-    return max(1, min(wanted, 64, free_bytes // (2 * max(bytes_per_set, 1))))
-
-
-class Timed:
-    """One candidate made ready: its calls captured or, failing that, a loop of them."""
-
-    def __init__(self, name: str, call: Callable[[Any], object], sets: Sequence[Any]):
-        self.name = name
-        self._sets = sets
-        self._call = call
-        for one in sets:
-            call(one)
-        torch.cuda.synchronize()
-        self._rounds = 1
-        self._graph: torch.cuda.CUDAGraph | None = None
-        self._capture()
-        per_round = max(self._turn(), 1e-3)
-        rounds = max(1, min(256 // max(len(sets), 1), int(MIN_TURN_US // per_round)))
-        if rounds > 1:
-            self._rounds = rounds
-            self._capture()
-        self.microseconds: list[float] = []
-
-    def _loop(self) -> None:
-        for _ in range(self._rounds):
-            for one in self._sets:
-                self._call(one)
-
-    def _capture(self) -> None:
-        if self._call is copy:
-            return
-        graph = torch.cuda.CUDAGraph()
-        try:
-            with torch.cuda.graph(graph):
-                self._loop()
-        except Exception:  # whatever a library raises when it meets a capture, events still time it
-            torch.cuda.synchronize()
-            self._graph = None
-            return
-        self._graph = graph
-
-    def _turn(self) -> float:
-        """Microseconds of one replay of all calls."""
-        start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        run = self._graph.replay if self._graph is not None else self._loop
-        run()
-        torch.cuda.synchronize()
-        start.record()
-        run()
-        stop.record()
-        torch.cuda.synchronize()
-        return start.elapsed_time(stop) * 1e3
-
-    def turn(self) -> None:
-        self.microseconds.append(self._turn() / (self._rounds * len(self._sets)))
-
-    def sample(self, sm_mhz: tuple[int, ...] = ()) -> Sample:
-        return Sample(self.name, tuple(self.microseconds), self._graph is not None, sm_mhz)
-
-
-def interleaved(
-    candidates: Mapping[str, tuple[Callable[[Any], object], Sequence[Any]]],
-    turns: int = TURNS,
-    failed: Callable[[str, Exception], None] | None = None,
-) -> dict[str, Sample]:
-    """Time every candidate, a (call, buffer sets) each, one turn in rotation: `call` takes one set.
-
-    A candidate that raises while it is made ready is told to `failed` and left out; without `failed` the
-    exception goes on.
-    """
-    timed = []
-    for name, (call, sets) in candidates.items():
-        try:
-            timed.append(Timed(name, call, sets))
-        except Exception as error:
-            if failed is None:
-                raise
-            failed(name, error)
-    clocks = [sm_clock()]
-    for number in range(turns):
-        for offset in range(len(timed)):
-            timed[(number + offset) % len(timed)].turn()
-    clocks.append(sm_clock())
-    known = tuple(mhz for mhz in clocks if mhz is not None)
-    return {one.name: one.sample(known) for one in timed}
+__all__ = [
+    "COPY_ROOF",
+    "MIN_TURN_US",
+    "TURNS",
+    "Roofs",
+    "Sample",
+    "Timed",
+    "copy",
+    "interleaved",
+    "launch_cost",
+    "matrix_roof",
+    "set_count",
+    "sm_clock",
+]
 
 
 def launch_cost(call: Callable[[], object], calls: int = 2000) -> float:
@@ -163,30 +49,60 @@ def launch_cost(call: Callable[[], object], calls: int = 2000) -> float:
     return best * 1e6
 
 
-# A captured copy becomes a node of its own kind, which on an H200 moves 2.7 TB/s where the same copy
-# outside a graph moves 4.1 (measured 2026-11-21, 1 GiB each way): `Timed` never captures this one.
-def copy(pair: tuple[torch.Tensor, torch.Tensor]) -> object:
-    """The second tensor becomes the first: the least that an op of one pass can cost."""
-    return pair[1].copy_(pair[0])
+class Roofs:
+    """What the card can do at most, timed in turn with the candidates: a clock that drifts from case to case
+    falls on the roof as well (measured once a run, one moved by 6 % within 20 minutes on an H200).
+
+    `measured` holds the medians over the cases so far: `copy_bytes_per_s`, bytes read plus bytes written,
+    and per type `matmul_<dtype>_flop_per_s` of the vendor library's square product on N(0, 1) data.
+    """
+
+    def __init__(self, device: torch.device, bytes_each_way: int = 1 << 30):
+        self._device, self._bytes = device, bytes_each_way
+        self._made: dict[str, tuple[Callable[[Any], object], Sequence[Any], float]] = {}
+        self._found: dict[str, list[float]] = {}
+
+    @property
+    def measured(self) -> dict[str, float]:
+        return {name: statistics.median(rates) for name, rates in self._found.items()}
+
+    def candidates(
+        self, dtype: torch.dtype | None
+    ) -> dict[str, tuple[Callable[[Any], object], Sequence[Any]]]:
+        """The roofs of one case, to be timed beside it: the copy's, and the product's of `dtype` if given."""
+        names = [COPY_ROOF] + [matrix_roof(dtype)] * (dtype is not None)
+        for name in names:
+            if name not in self._made:
+                self._made[name] = self._copy() if name == COPY_ROOF else _product(self._device, dtype)
+        return {name: self._made[name][:2] for name in names}
+
+    def take(self, samples: dict[str, Sample]) -> dict[str, float]:
+        """Takes the roofs out of a case's samples; answers their rates per second in that case."""
+        rates = {}
+        for name in [name for name in samples if name in self._made]:
+            rates[name] = self._made[name][2] / (samples.pop(name).median * 1e-6)
+            self._found.setdefault(name, []).append(rates[name])
+        return rates
+
+    def _copy(self) -> tuple[Callable[[Any], object], Sequence[Any], float]:
+        size = min(self._bytes, torch.cuda.mem_get_info(self._device)[0] // 8) // 4
+        source = torch.empty(size, dtype=torch.float32, device=self._device).normal_()
+        return copy, [(source, torch.empty_like(source))], 8.0 * size
 
 
-def copy_roof(device: torch.device, bytes_each_way: int = 1 << 30) -> float:
-    """Device copy bandwidth in bytes per second, bytes read plus bytes written."""
-    free = torch.cuda.mem_get_info(device)[0]
-    size = min(bytes_each_way, free // 4)
-    source = torch.empty(size // 4, dtype=torch.float32, device=device).normal_()
-    target = torch.empty_like(source)
-    sample = interleaved({"copy": (copy, [(source, target)])})["copy"]
-    return 2 * source.numel() * 4 / (sample.median * 1e-6)
+COPY_ROOF = "copy_bytes_per_s"
 
 
-def matrix_roof(device: torch.device, dtype: torch.dtype, size: int = 8192) -> float:
-    """FLOP per second of the vendor library's square matrix product on N(0, 1) data."""
+def matrix_roof(dtype: torch.dtype) -> str:
+    """The roof's name in a record."""
+    return f"matmul_{str(dtype).removeprefix('torch.')}_flop_per_s"
+
+
+def _product(
+    device: torch.device, dtype: torch.dtype | None
+) -> tuple[Callable[[Any], object], Sequence[Any], float]:
+    """A product that lasts a few milliseconds, and its flops."""
+    size = 4096 if dtype is torch.float32 else 8192
     left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
     result = torch.empty_like(left)
-
-    def product(_: object) -> object:
-        return torch.matmul(left, right, out=result)
-
-    sample = interleaved({"matmul": (product, [None])})["matmul"]
-    return 2.0 * size**3 / (sample.median * 1e-6)
+    return lambda _: torch.matmul(left, right, out=result), [None], 2.0 * size**3

@@ -1,6 +1,7 @@
 """A worker: reads what to run from standard input and answers on standard output, one JSON object a line.
 
-Asked: {"case": id, "impls": [...]}, {"explore": [op, impl], "seconds": s} or {"bench": [op...], "impls": ..}.
+Asked: {"case": id, "impls": [...]}, {"explore": [op, impl], "seconds": s}, {"bench": [op...], "impls": ..,
+"groups": ..} or, ahead of it, {"prepare": [first, step], "bench": .., "impls": .., "groups": ..}.
 Answers: {"ready": device} once; then {"begin": [id, impl]}, {"inputs": [id, SHA-256]}, {"result": {...}},
 {"explored": count}, {"timing": {...}}, {"roof": {...}} or {"fault": sentence}, and in the end {"done": true}.
 
@@ -69,8 +70,13 @@ def perform(asked: dict[str, Any], device: Any, excuse: Any, send: Send) -> None
     if "explore" in asked:
         op, impl = asked["explore"]
         _explore(op, impl, asked["seconds"], device, excuse, send)
+    elif "prepare" in asked:
+        from portable.conformance import prepare
+
+        first, step = asked["prepare"]
+        prepare.share(asked["bench"], asked["impls"], asked["groups"], first, step)
     elif "bench" in asked:
-        _bench(asked["bench"], asked["impls"], device, send)
+        _bench(asked["bench"], asked["impls"], asked["groups"], device, send)
     else:
         _answer(asked["case"], asked["impls"], device, send)
 
@@ -101,13 +107,15 @@ def _explore(op: str, impl: str, seconds: float, device: Any, excuse: Any, send:
     send({"explored": count})
 
 
-def _bench(ops: list[str], impls: list[str] | None, device: Any, send: Send) -> None:
+def _bench(
+    ops: list[str], impls: list[str] | None, groups: list[str] | None, device: Any, send: Send
+) -> None:
     from portable.conformance import bench
 
     def failed(case_id: str, impl: str, error: Exception) -> None:
         send({"fault": f"{case_id} on {impl} could not be timed: {type(error).__name__}: {error}"})
 
-    _, roof = bench.bench(ops, impls, device, lambda entry: send({"timing": entry}), failed)
+    _, roof = bench.bench(ops, impls, device, lambda entry: send({"timing": entry}), failed, groups)
     send({"roof": roof})
 
 

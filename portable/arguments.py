@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ import torch
 from portable import errors
 from portable.spec import Param, Spec
 
-_MISSING = object()
+MISSING = object()
 
 
 @dataclass(frozen=True)
@@ -48,31 +48,29 @@ class Signature:
         self._in_order = self.names == [*spec.inputs, *spec.params]
         self._out = self.names.index("out") if spec.out else None
         self._index = {name: position for position, name in enumerate(self.names)}
-        self._defaults = [_MISSING if p.default is p.empty else p.default for p in parameters]
-        self._required = sum(p.default is p.empty for p in parameters)
-        self._positional = sum(p.kind is not p.KEYWORD_ONLY for p in parameters)
+        self.defaults = [MISSING if p.default is p.empty else p.default for p in parameters]
+        self.positional = sum(p.kind is not p.KEYWORD_ONLY for p in parameters)
 
-    def bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
-        """All arguments in order, defaults filled in. Raises SignatureError."""
-        given = len(args)
-        if not kwargs and self._required <= given <= self._positional:
-            return [*args, *self._defaults[given:]]
-        if given > self._positional:
+    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+        """All arguments in order, defaults filled in, also for MISSING in `args`. Raises SignatureError."""
+        if len(args) > self.positional:
             raise errors.SignatureError(
-                self.op, f"takes {self._positional} positional arguments but {given} were given", self.text
+                self.op, f"takes {self.positional} positional arguments but {len(args)} were given", self.text
             )
-        values = [*args, *self._defaults[given:]]
+        values = [*args, *[MISSING] * (len(self.names) - len(args))]
         for name, value in kwargs.items():
             position = self._index.get(name)
             if position is None:
                 hint = errors.nearest(name, self.names)
                 raise errors.SignatureError(self.op, f"has no argument {name!r}.{hint}", self.text)
-            if position < given:
+            if values[position] is not MISSING:
                 raise errors.SignatureError(self.op, f"got {name!r} twice", self.text)
             values[position] = value
         for position, value in enumerate(values):
-            if value is _MISSING:
-                raise errors.SignatureError(self.op, f"needs {self.names[position]!r}", self.text)
+            if value is MISSING:
+                values[position] = default = self.defaults[position]
+                if default is MISSING:
+                    raise errors.SignatureError(self.op, f"needs {self.names[position]!r}", self.text)
         return values
 
     def split(self, values: list[Any]) -> tuple[list[Any], list[Any], Any]:
@@ -81,6 +79,11 @@ class Signature:
             return values[: len(self._inputs)], values[len(self._inputs) :], None
         out = None if self._out is None else values[self._out]
         return [values[i] for i in self._inputs], [values[i] for i in self._params], out
+
+    def complain(self, inputs: Sequence[Any], params: Sequence[Any]) -> None:
+        """Raise SignatureError for the first argument that is MISSING."""
+        values = zip(self.names, self.join(inputs, params), strict=False)
+        self.bind((), {name: value for name, value in values if value is not MISSING})
 
     def join(self, inputs: Sequence[Any], params: Sequence[Any]) -> list[Any]:
         """`split` undone, without `out`."""
@@ -222,6 +225,13 @@ def check_shapes(spec: Spec, tensors: Sequence[Any]) -> tuple[dict[str, int], tu
 def _broadcast(
     spec: Spec, name: str, shape: tuple[int, ...], one: tuple[int, ...], two: tuple[int, ...], leader: str
 ) -> tuple[int, ...]:
+    if one == two:
+        return one
+    if all(type(size) is int for size in (*one, *two)):  # torch.broadcast_shapes imports sympy, 0.4 s
+        longer, shorter = sorted((one, two), key=len, reverse=True)
+        pairs = list(zip(longer, (1,) * (len(longer) - len(shorter)) + tuple(shorter), strict=True))
+        if all(a == b or a == 1 or b == 1 for a, b in pairs):
+            return tuple(b if a == 1 else a for a, b in pairs)
     try:
         return tuple(torch.broadcast_shapes(one, two))
     except RuntimeError:
@@ -288,17 +298,17 @@ def check_out(
             raise fail(spec.op, "out", f"shares memory with argument {field.name!r}", "memory of its own")
 
 
-def _span(tensor: torch.Tensor) -> tuple[int, int]:
+def span(tensor: torch.Tensor) -> int:
+    """Bytes from the tensor's first element to its last, both counted."""
+    if tensor.numel() == 0:
+        return 0
     extent = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    start = tensor.data_ptr()
-    return start, start + (extent + 1) * tensor.element_size()
+    return (extent + 1) * tensor.element_size()
 
 
 def _overlap(one: torch.Tensor, two: torch.Tensor) -> bool:
-    if one.numel() == 0 or two.numel() == 0:
-        return False
-    (a, b), (c, d) = _span(one), _span(two)
-    return a < d and c < b
+    a, c, one_span, two_span = one.data_ptr(), two.data_ptr(), span(one), span(two)
+    return one_span > 0 and two_span > 0 and a < c + two_span and c < a + one_span
 
 
 def _dense(tensor: torch.Tensor) -> bool:

@@ -70,7 +70,7 @@ def _namespace(array: Any) -> Any:
     return package
 
 
-def convert(op: str, names: Sequence[str], values: list[Any]) -> tuple[list[Any], Any]:
+def convert(op: str, names: Sequence[str], values: Sequence[Any]) -> tuple[Sequence[Any], Any]:
     """Foreign arrays in `values` as tensors, and the first of them (None where there is none)."""
     like = next((value for value in values if is_foreign(value)), None)
     if like is None:

@@ -17,6 +17,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, ClassVar
 
+import torch
+
 from portable.errors import BackendError
 from portable.plan import Device, KernelArgument, NativeKernel
 
@@ -126,9 +128,17 @@ class Backend(ABC):
         """Whether a spec's `requires: {arch: [...]}` entry admits `arch`; glob patterns by default."""
         return fnmatchcase(arch, pattern)
 
-    def relatives(self, arch: str) -> tuple[str, ...]:
-        """Other architectures, nearest first, whose tuned numbers are the best guess for `arch`."""
-        return ()
+    def known(self) -> tuple[Device, ...]:
+        """Every card whose features are known, for finding the one that is most like another."""
+        return self.targets()
+
+    def generation(self, arch: str) -> float:
+        """The generation of an architecture as a number; a whole step apart is much unlike."""
+        return 0.0
+
+    def versions(self) -> Mapping[str, str]:
+        """What besides torch and Triton a measurement depends on: the driver, the vendor's libraries."""
+        return {}
 
     # Compiling and launching ---------------------------------------------------------------------
 
@@ -153,10 +163,16 @@ class Backend(ABC):
         raise NotImplementedError
 
     def launcher(
-        self, function: Any, code: CodeObject, device: Device, arguments: tuple[KernelArgument, ...]
-    ) -> Callable[..., None]:
-        """A callable `(grid, stream, kernarg: bytearray)` that launches one loaded function; `arguments`
-        say what lies where in `kernarg`."""
+        self,
+        function: Any,
+        code: CodeObject,
+        device: Device,
+        arguments: tuple[KernelArgument, ...],
+        grid: tuple[int, int, int],
+        kernarg: bytearray,
+    ) -> Callable[[int], None]:
+        """A callable `(stream)` that launches one loaded function with what `kernarg` holds by then;
+        `arguments` say what lies where in it. Made once per launch of a plan and thread."""
         raise NotImplementedError
 
     def trace(self) -> AbstractContextManager[list[Trace]]:
@@ -168,9 +184,24 @@ class Backend(ABC):
         """A block in which anybody's Triton kernel, launched as `kernel[grid](...)`, runs on this card."""
         return nullcontext()
 
-    def stream(self, index: int) -> int:
+    def count(self) -> int:
+        """How many cards there are."""
+        return 1
+
+    @staticmethod
+    def current() -> int:
+        """The index of this thread's current card."""
+        return 0
+
+    @staticmethod
+    def stream(index: int) -> int:
         """The handle of torch's current stream on card `index`."""
         return 0
+
+    @staticmethod
+    def empty(shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """A new tensor on the current card, its elements not set."""
+        return torch.empty_strided(shape, strides, dtype=dtype, device="cpu")
 
     def on(self, index: int) -> AbstractContextManager[Any]:
         """Makes card `index` the current one within a block, where it is not already."""

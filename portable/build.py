@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
+import functools
+import json
 import re
 import struct
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -79,14 +82,20 @@ def _build_triton(
     kernel: TritonKernel, types: tuple[tuple[str, str, bool], ...], backend: Backend, device: Device
 ) -> CodeObject:
     target = backend.triton_target(device)
+    name = cache.key(backend.name, *triton_build.identity(kernel, types, target))
+    head, _, binary = cache.get(name, lambda: _triton_code(kernel, types, target)).partition(b"\n")
+    entry, threads, shared = json.loads(head)
+    return CodeObject(binary, entry, threads, shared, "triton", scratch_pointers=2)
+
+
+def _triton_code(kernel: TritonKernel, types: Any, target: tuple[str, int | str, int]) -> bytes:
+    """A line of what a launch must know, then the machine code."""
     built = triton_build.compile_triton(kernel, types, target)
-    binary = next(value for stage, value in built.asm.items() if stage in _BINARY)
     meta = built.metadata
     if getattr(meta, "global_scratch_size", 0) or getattr(meta, "num_ctas", 1) != 1:
         raise LaunchError(kernel.name, "it needs global scratch or a cluster, which this launcher has not")
-    return CodeObject(
-        binary, meta.name, meta.num_warps * target[2], meta.shared, "triton", scratch_pointers=2
-    )
+    head = json.dumps([meta.name, meta.num_warps * target[2], meta.shared])
+    return head.encode() + b"\n" + next(code for stage, code in built.asm.items() if stage in _BINARY)
 
 
 def _build_native(kernel: NativeKernel, backend: Backend, device: Device) -> CodeObject:
@@ -114,10 +123,10 @@ def load(code: CodeObject, backend: Backend, device: Device) -> Any:
 
 
 class BoundLaunch:
-    """One launch of a plan with everything but the addresses settled.
+    """One launch of a plan with everything but the addresses and the stream settled.
 
-    Calling it with the tensors' addresses packs them between the scalars and launches. The packed
-    buffer belongs to the calling thread, so that two threads can share a plan.
+    Calling it writes the addresses between the scalars and launches. The packed arguments belong to the
+    calling thread (`local.mine`), so that two threads can share a plan.
     """
 
     def __init__(
@@ -129,68 +138,64 @@ class BoundLaunch:
         written: frozenset[str] = frozenset(),
     ):
         self.name = launch.kernel.name
-        self.start: Callable[..., None] = _not_started
+        self.launcher: Callable[[tuple[int, int, int], bytearray], Callable[[int], None]] = _not_bound
         self._grid = launch.grid
+        self.local = threading.local()
+        self.pointers: list[tuple[int, int]] = []  # (index in 8-byte words, slot of its address)
+        self.encoded: list[tuple[int, int, int, Any]] = []
         arguments: list[KernelArgument] = []
-        self._local = threading.local()
-        self._values: list[Any] = []
-        self._pointers: list[tuple[int, int]] = []
-        self._encoded: list[tuple[int, int, Any]] = []
-        layout, offset = "<", 0
+        layout, values, offset = "<", [], 0
         for name, arg in launch.args:
-            size, alignment, code_char = _shape(arg)
-            layout += f"{-offset % alignment}x"
+            size, alignment, kind = _shape(arg)
+            layout += f"{-offset % alignment}x{kind}"
             offset += -offset % alignment
-            position = len(self._values)
             if isinstance(arg, Pointer):
-                self._pointers.append((position, slots[arg.tensor]))
-                self._values.append(0)
-            elif isinstance(arg, Scalar):
-                self._values.append(arg.value)
-            else:
-                self._encoded.append((position, slots[arg.tensor], arg.encode))
-                self._values.append(b"")
-            layout += code_char
+                self.pointers.append((offset // 8, slots[arg.tensor]))
+            elif not isinstance(arg, Scalar):
+                self.encoded.append((offset, offset + size, slots[arg.tensor], arg.encode))
+            values += [arg.value] if isinstance(arg, Scalar) else []
             arguments.append(_argument(name, arg, offset, size, tensors or {}, written))
             offset += size
         for number in range(code.scratch_pointers):
-            layout += f"{-offset % 8}xQ"
+            layout += f"{-offset % 8}x8x"
             offset += -offset % 8
             arguments.append(KernelArgument(f"scratch {number}", offset, 8))
             offset += 8
-            self._values.append(0)
         self.arguments = tuple(arguments)
-        self._pack = struct.Struct(layout)
+        self._blank = struct.pack(layout, *values)
 
-    def kernarg(self, addresses: list[int]) -> bytearray:
-        """The kernel's arguments as it reads them, in a buffer of this thread."""
-        values = self._values.copy()
-        for position, slot in self._pointers:
-            values[position] = addresses[slot]
-        for position, slot, encode in self._encoded:
-            values[position] = encode(addresses[slot])
+    def __call__(self, addresses: Sequence[int], stream: int) -> None:
+        """Launch with the tensors' addresses, by slot."""
         try:
-            buffer = self._local.buffer
+            kernarg, words, start = self.local.mine
         except AttributeError:
-            buffer = self._local.buffer = bytearray(self._pack.size)
-        self._pack.pack_into(buffer, 0, *values)
-        return buffer
+            kernarg, words, start = self.mine()
+        for word, slot in self.pointers:
+            words[word] = addresses[slot]
+        for first, end, slot, encode in self.encoded:
+            kernarg[first:end] = encode(addresses[slot])
+        start(stream)
 
-    def __call__(self, addresses: list[int], stream: int) -> None:
-        self.start(self._grid, stream, self.kernarg(addresses))
+    def mine(self) -> Any:
+        """This thread's packed arguments, the same as 8-byte words, and what launches with them."""
+        kernarg = bytearray(self._blank)
+        words = (ctypes.c_uint64 * (len(kernarg) // 8)).from_buffer(kernarg)
+        self.local.mine = kernarg, words, self.launcher(self._grid, kernarg)
+        return self.local.mine
 
 
-def _not_started(grid: Any, stream: int, kernarg: bytearray) -> None:
-    raise AssertionError("a BoundLaunch gets its launcher in bind()")
+def _not_bound(grid: Any, kernarg: bytearray) -> Any:
+    """A BoundLaunch gets its launcher in bind()."""
+    return None
 
 
 def _shape(arg: Any) -> tuple[int, int, str]:
     if isinstance(arg, Pointer):
-        return 8, 8, "Q"
+        return 8, 8, "8x"
     if isinstance(arg, Scalar):
         size = struct.calcsize(_FORMATS[arg.kind])
         return size, size, _FORMATS[arg.kind]
-    return arg.size, arg.alignment, f"{arg.size}s"
+    return arg.size, arg.alignment, f"{arg.size}x"
 
 
 def _argument(
@@ -223,5 +228,6 @@ def bind(
     dtypes = {name: info.dtype for name, info in tensors.items()}
     code = code_object(launch, dtypes, backend, device)
     bound = BoundLaunch(launch, slots, code, tensors, written)
-    bound.start = backend.launcher(load(code, backend, device), code, device, bound.arguments)
+    function = load(code, backend, device)
+    bound.launcher = functools.partial(backend.launcher, function, code, device, bound.arguments)
     return bound

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from portable import catalog, settings, tuned
+from portable import catalog, settings, shape_class, tuned
 from portable.backend import Backend
 from portable.errors import NoImplementationError, PinError, listed
 from portable.plan import Call, Device, Plan, Rejected, TensorInfo
@@ -27,7 +27,7 @@ class Question:
     @functools.cached_property
     def facts(self) -> dict[str, Any]:
         """What formulas may speak of."""
-        return {**self.axes, **self.params, **self.types}
+        return {**self.axes, **self.params, **self.types, **shape_class.orders(self.spec, self.tensors)}
 
     def __str__(self) -> str:
         parts = [

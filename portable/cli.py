@@ -69,6 +69,7 @@ def _parser() -> argparse.ArgumentParser:
         "warm", warm, "Compile the kernels of ops for this machine's card ahead of their first call."
     )
     warmed.add_argument("ops", nargs="*", help="ops (default: all)")
+    tune_arguments(command("tune", tune, "Find the fastest configs for shapes on this machine's card."))
     documented = command("docs", docs, "Print an op's page, deduced from its spec.")
     documented.add_argument("op")
     return parser
@@ -77,7 +78,7 @@ def _parser() -> argparse.ArgumentParser:
 def info(args: argparse.Namespace) -> int:
     import torch
 
-    from portable import cache, catalog
+    from portable import cache, catalog, tuned
 
     chosen = machine.selection()
     rows = [
@@ -94,6 +95,10 @@ def info(args: argparse.Namespace) -> int:
     for backend in chosen.backends.values():
         rows += backend.info()
     rows.append(("kernel cache", str(cache.directory())))
+    for backend in chosen.backends.values():
+        for file in tuned.files(backend):
+            count = f"{len(tuned.entries(file))} entries" if file.exists() else "not there"
+            rows.append(("tuned configs", f"{file}: {count}"))
     rows.append(("ops", ", ".join(portable.ops())))
     companions = sorted(set(catalog.op_folders()) - set(portable.ops()))
     rows.append(("companion ops", ", ".join(companions)))
@@ -262,6 +267,18 @@ def warm(args: argparse.Namespace) -> int:
         build.code_object(job.launch, dict(job.dtypes), backend, device)
     print(f"{len(jobs)} kernels of {len(ops)} ops are compiled for {device}")
     return 0
+
+
+def tune_arguments(parser: argparse.ArgumentParser) -> None:
+    from portable.tune import command
+
+    command.add_arguments(parser)
+
+
+def tune(args: argparse.Namespace) -> int:
+    from portable.tune import command
+
+    return command.run(args)
 
 
 def docs(args: argparse.Namespace) -> int:

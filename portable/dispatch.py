@@ -1,29 +1,26 @@
-"""An op as people call it: bind, look the call up, launch. What is looked up is made once per key.
+"""An op as people call it: look the call up, launch. What is looked up is made once per key.
 
-The second hop of four: `portable.<op>` is an `Op`; a call that was seen before costs the key, a
-dictionary look-up, the outputs' allocation and the launches.
+The second hop of four: `portable.<op>` is an `Op`. A call that was seen before costs the key and a
+dictionary look-up (portable.calling), the outputs' allocation and the launches (`Prepared`).
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
-from portable import arguments, arrays, build, catalog, choose, machine, settings, torch_ops
+from portable import arguments, arrays, build, calling, catalog, choose, machine, settings, torch_ops
 from portable.backend import Backend
 from portable.errors import UnknownOpError, UnsupportedGradientError
 from portable.layout import collapsible
 from portable.plan import Device, TensorInfo, Workspace
 from portable.spec import Spec
 
+_T = TypeVar("_T")
 _MEMO_LIMIT = 4096
-# torch's own fast questions about the modes that are active; each costs under 0.1 us.
-_functorch: Any = torch._C._functorch  # type: ignore[attr-defined]
-_dispatch_modes, _function_modes = torch._C._len_torch_dispatch_stack, torch._C._len_torch_function_stack
-_any_autocast: Any = torch._C._is_any_autocast_enabled
 _ops: dict[str, Op] = {}
 
 
@@ -33,14 +30,18 @@ def op(name: str) -> Op:
     if found is None:
         if name not in catalog.op_folders():
             raise UnknownOpError(name, sorted(catalog.op_folders()))
-        found = _ops[name] = Op(catalog.spec(name))
+        spec = catalog.spec(name)
+        signature = arguments.Signature(spec)
+        source = calling.source(spec, signature)
+        kind = type(name, (Op,), {"__call__": calling.function(spec, source), "source": source})
+        found = _ops[name] = kind(spec, signature)
     return found
 
 
 def forget() -> None:
     """Drop every memoised call: the backend or the op folders have changed."""
     for each in _ops.values():
-        each.memo.clear()
+        each.forget()
 
 
 def explain(op_name: str, /, *args: Any, **kwargs: Any) -> choose.Explanation:
@@ -69,18 +70,30 @@ def candidates(op_name: str) -> tuple[str, ...]:
 
 
 class Op:
-    """One op of the catalogue, callable as its spec's signature says."""
+    """One op of the catalogue, callable as its spec's signature says; portable.calling writes `__call__`."""
 
-    def __init__(self, spec: Spec):
+    __call__: Callable[..., Any]
+    source: str
+
+    def __init__(self, spec: Spec, signature: arguments.Signature):
         self.spec = spec
         self.memo: dict[tuple[Any, ...], Prepared] = {}
+        self.known: dict[tuple[Any, ...], calling.Entry] = {}  # plain calls, by the keys of portable.calling
         self.__name__ = self.__qualname__ = spec.op
         self.__module__ = "portable"
         self.__doc__ = spec.docs()
         self.__signature__ = spec.signature
-        self._signature = arguments.Signature(spec)
-        self._overload = torch_ops.define(spec, self._signature, self.run, self._fake)
-        self._out_overload = torch_ops.define_out(spec, self._signature, self.run) if spec.out else None
+        self._signature = signature
+        self.bind = signature.bind
+        self._overload = torch_ops.define(spec, signature, self.run, self._fake)
+        self._out_overload = torch_ops.define_out(spec, signature, self.run) if spec.out else None
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop what was prepared: the backend or the op folders have changed."""
+        self.memo.clear()
+        self.known.clear()
+        self.last = calling.never, *(None,) * (len(self.spec.params) + len(self.spec.inputs) + 4)
 
     def __repr__(self) -> str:
         return f"<portable.{self.spec.op}{self.__signature__}>"
@@ -88,21 +101,39 @@ class Op:
     def __reduce__(self) -> tuple[Any, ...]:
         return op, (self.spec.op,)
 
-    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        values = self._signature.bind(args, kwargs)
-        inputs, params, out = self._signature.split(values)
-        if not torch.compiler.is_compiling():
-            if _is_plain(inputs, out is not None):
-                return self.run(inputs, params, out)
-            if not all(x is None or isinstance(x, torch.Tensor) for x in inputs):
-                return self._foreign(inputs, params, out)
+    def answer(self, inputs: Sequence[Any], params: Sequence[Any], out: Any = None, key: Any = None) -> Any:
+        """Any call. One on plain tensors that came with a `key` is known by it from then on."""
+        if torch.compiler.is_compiling():
+            return self._registered(inputs, params, out)
+        if any(value is arguments.MISSING for value in (*inputs, *params)):
+            self._signature.complain(inputs, params)
+        if not all(x is None or isinstance(x, torch.Tensor) for x in inputs):
+            return self._foreign(inputs, params, out)
+        if not _is_plain(inputs, out is not None):
             arguments.check_tensors(self.spec, inputs)  # torch's dispatcher has words of its own
             arguments.check_params(self.spec, params, inputs)
             if out is not None:
                 arguments.check_out_kind(self.spec, out)
-        return self._registered(inputs, params, out)
+            return self._registered(inputs, params, out)
+        *_, record, _, run = self.remember(key, inputs, params, out)
+        if record is not None and torch.is_grad_enabled():
+            return record(*inputs)
+        return run(inputs, out)
 
-    def _foreign(self, inputs: list[Any], params: list[Any], out: Any) -> Any:
+    def remember(self, key: Any, inputs: Sequence[Any], params: Sequence[Any], out: Any) -> calling.Entry:
+        """What the shortcut needs for a plain call: what may not differ, and what computes."""
+        prepared = self._prepared(inputs, params, out)
+        same = calling.same(inputs) if out is None else calling.never
+        wants = out is None and any(t is not None and t.requires_grad for t in inputs)
+        if wants and prepared.record is None:
+            prepared.record = torch_ops.recorder(self.spec, prepared, inputs)
+        record = prepared.record if wants else None
+        aligned = (0 if t is None else t.data_ptr() & 15 for t in inputs)
+        quick = prepared.quick if out is None else None
+        entry = same, settings.scoped(), *params, *aligned, record, quick, prepared
+        return entry if key is None else _remember(self.known, key, entry)
+
+    def _foreign(self, inputs: Sequence[Any], params: Sequence[Any], out: Any) -> Any:
         """Arrays of other libraries, through DLPack; anything else is named in an error."""
         names = list(self.spec.inputs)
         tensors, like = arrays.convert(self.spec.op, names, inputs)
@@ -128,25 +159,22 @@ class Op:
         return out
 
     def run(self, inputs: Sequence[Any], params: Sequence[Any], out: Any = None) -> Any:
-        """Compute on real tensors, the direct path: no autograd, no tracing."""
-        key: list[Any] = [settings.scope(), *params, *map(type, params)]  # True == 1 == 1.0
+        """Compute on real tensors, whatever torch's dispatcher has on top: no autograd, no tracing."""
+        return self._prepared(inputs, params, out)(inputs, out)
+
+    def _prepared(self, inputs: Sequence[Any], params: Sequence[Any], out: Any) -> Prepared:
+        """Raises what is wrong with the call."""
+        key: list[Any] = [settings.scoped(), *params, *map(type, params)]  # True == 1 == 1.0
         try:
             for t in inputs if out is None else (*inputs, out):
                 if isinstance(t, torch.Tensor):
-                    key += (t.dtype, t.get_device(), t.shape, t.stride(), t.data_ptr() & 15)
+                    key += (t.dtype, t.device, t.shape, t.stride(), t.data_ptr() & 15)
                 else:
                     key.append(None)
-            prepared = self.memo.get(tuple(key))
+            known = self.memo.get(tuple(key))
         except (TypeError, RuntimeError):  # an unhashable parameter, a sparse tensor: the checks name it
-            return self._prepare(inputs, params, out)(inputs, out)
-        if prepared is None:
-            prepared = self._prepare(inputs, params, out)
-            if len(self.memo) >= _MEMO_LIMIT:
-                self.memo.clear()
-            self.memo[tuple(key)] = prepared
-        elif out is not None:
-            prepared.check_out(inputs, out)
-        return prepared(inputs, out)
+            return self._prepare(inputs, params, out)
+        return known or _remember(self.memo, tuple(key), self._prepare(inputs, params, out))
 
     def _prepare(self, inputs: Sequence[Any], params: Sequence[Any], out: Any) -> Prepared:
         arguments.check_tensors(self.spec, inputs)
@@ -184,24 +212,28 @@ class Op:
         return outs[0] if len(outs) == 1 else tuple(outs)
 
 
-def _is_plain(inputs: Sequence[Any], has_out: bool) -> bool:
-    """Whether a call needs nothing of torch's dispatcher: no gradient, mode, transform or subclass.
+def _remember(memo: dict[tuple[Any, ...], _T], key: tuple[Any, ...], value: _T) -> _T:
+    if len(memo) >= _MEMO_LIMIT:
+        memo.clear()
+    memo[key] = value
+    return value
 
-    With `out=` there is no gradient and no autocast, as in torch; the checks say so to who asks for one.
-    """
-    if _dispatch_modes() or _function_modes() or _functorch.peek_interpreter_stack() is not None:
+
+def _addresses(tensors: Sequence[Any]) -> list[int]:
+    return [0 if t is None else t.data_ptr() for t in tensors]
+
+
+def _is_plain(inputs: Sequence[Any], has_out: bool) -> bool:
+    """Whether a call needs nothing of torch's dispatcher: no mode, transform or subclass. A gradient is
+    recorded without it. With `out=` there is no autocast, as in torch."""
+    if calling.is_busy():
         return False
-    grad = not has_out and torch.is_grad_enabled()
     for tensor in inputs:
-        if tensor is not None:
-            kind = type(tensor)
-            if kind is not torch.Tensor and kind is not torch.nn.Parameter:
-                return False
-            if tensor.is_neg() or tensor.is_meta:
-                return False
-            if grad and tensor.requires_grad:
-                return False
-    return has_out or not _any_autocast()
+        if tensor is None:
+            continue
+        if type(tensor) not in calling.PLAIN or tensor.is_neg() or tensor.is_meta:
+            return False
+    return has_out or not torch._C._is_any_autocast_enabled()
 
 
 def _axis(spec: Spec, params: Sequence[Any]) -> int:
@@ -272,14 +304,9 @@ def ask(
     return choose.Question(spec, tensors, named, bound.axes, bound.types), bound
 
 
-def _allocator(
-    shape: tuple[int, ...], dtype: torch.dtype, inputs: Sequence[Any], device: torch.device
-) -> Callable[[Sequence[Any]], torch.Tensor]:
-    """How an output is allocated: like an input of its shape where there is one, which is quickest."""
-    for i, tensor in enumerate(inputs):
-        if tensor is not None and tensor.shape == shape and tensor.dtype == dtype and tensor.is_contiguous():
-            return lambda tensors: torch.empty_like(tensors[i])
-    return lambda tensors: torch.empty(shape, dtype=dtype, device=device)
+def _blank(shape: tuple[int, ...], dtype: torch.dtype) -> calling.Blank:
+    """A dense tensor to be made."""
+    return shape, torch.empty(shape, device="meta").stride(), dtype
 
 
 class Prepared:
@@ -294,23 +321,23 @@ class Prepared:
         params: Sequence[Any],
         out: Any,
     ):
-        self._spec, self._backend, self._device = spec, backend, device
+        self._spec, self._backend, self._index = spec, backend, device.index
+        self._current, self._stream, self._empty = backend.current, backend.stream, backend.empty
         self._axis = _axis(spec, params)
         question, bound = ask(spec, inputs, params, out)
-        first = next(t for t in inputs if t is not None)
-        self._torch_device = first.device
-        self._index = device.index
+        self.params = question.params
         self._outputs = list(bound.outputs.values())
+        self._spans = [0 if t is None else arguments.span(t) for t in inputs]
+        self._out_span = 0 if out is None else arguments.span(out)
         self._as_is = self._axis == -1 and all(
             t is None or _fits(t, field.layout) for field, t in zip(spec.inputs.values(), inputs, strict=True)
         )
-        self._allocate = [
-            _allocator(shape, dtype, inputs if self._as_is else (), first.device)
-            for shape, dtype in self._outputs
-        ]
+        self._blanks = [_blank(shape, dtype) for shape, dtype in self._outputs]
         self._launches: list[build.BoundLaunch] = []
-        self._workspaces: list[tuple[tuple[int, ...], torch.dtype]] = []
+        self._workspaces: list[calling.Blank] = []
         self._function: Callable[..., Any] | None = None
+        self.quick: Callable[..., torch.Tensor] | None = None
+        self.record: Callable[..., Any] | None = None  # made when first asked for
         if all(0 in shape for shape, _ in self._outputs):
             return
         chosen = choose.choose(question, backend, device)
@@ -318,37 +345,60 @@ class Prepared:
             named = {**question.params, **{p.name: -1 for p in spec.params.values() if p.type == "axis"}}
             self._function = functools.partial(choose.entry_function(chosen.implementation), **named)
             return
-        present = [name for name, tensor in zip(spec.inputs, inputs, strict=True) if tensor is not None]
-        names = [*present, *spec.outputs, *(w.name for w in chosen.plan.workspaces)]
+        names = [*spec.inputs, *spec.outputs, *(w.name for w in chosen.plan.workspaces)]
         tensors = {name: info for name, info in question.tensors.items() if info is not None}
         tensors.update({w.name: _workspace_info(w) for w in chosen.plan.workspaces})
         written = frozenset((*spec.outputs, *(w.name for w in chosen.plan.workspaces)))
-        slots = {name: slot for slot, name in enumerate(names)}
-        self._workspaces = [(w.shape, getattr(torch, w.dtype)) for w in chosen.plan.workspaces]
+        slots = {name: slot for slot, name in enumerate(names) if name in tensors}
+        self._workspaces = [_blank(w.shape, getattr(torch, w.dtype)) for w in chosen.plan.workspaces]
         launches = [each for each in chosen.plan.launches if 0 not in each.grid]
         self._launches = [build.bind(each, slots, tensors, written, backend, device) for each in launches]
+        if self._as_is and len(self._launches) == len(self._blanks) == 1 and not self._workspaces:
+            (launch,), (blank,) = self._launches, self._blanks
+            self.quick = calling.quick(launch, len(inputs), blank, backend, device.index)
 
-    def check_out(self, inputs: Sequence[Any], out: Any) -> None:
-        """What the key does not tell of `out`: overlap and gradients."""
+    def __call__(self, inputs: Sequence[Any], out: Any = None, addresses: list[int] | None = None) -> Any:
+        """Compute; `addresses` are the inputs', 0 for an absent one, where the caller has asked for them."""
+        if self._current() != self._index:
+            with self._backend.on(self._index):
+                return self(inputs, out, addresses)
+        if addresses is None:
+            addresses = _addresses(inputs)
+        if out is not None:
+            self._check_out(inputs, addresses, out)
+        return self.compute(inputs, addresses, out)
+
+    def compute(self, inputs: Sequence[Any], addresses: list[int], out: Any) -> Any:
+        """What is left when all is checked and the card is the current one."""
+        if not self._as_is:
+            inputs = _canonical(self._spec, inputs, self._axis)
+            addresses = _addresses(inputs)
+        if self._function is not None:
+            return self._through_torch(self._function, inputs, out)
+        outs = [self._empty(*blank) for blank in self._blanks] if out is None else [out]
+        spaces = [self._empty(*blank) for blank in self._workspaces]
+        addresses += [tensor.data_ptr() for tensor in (*outs, *spaces)]
+        stream = self._stream(self._index)
+        for launch in self._launches:
+            launch(addresses, stream)
+        return self._results(outs)
+
+    def blank(self) -> Any:
+        """A result without data."""
+        outs = [torch.empty_strided(shape, strides, dtype=dtype, device="meta") for shape, strides, dtype in self._blanks]
+        return self._results(outs)
+
+    def _check_out(self, inputs: Sequence[Any], addresses: list[int], out: Any) -> None:
+        """What a key does not tell of `out`: overlap and gradients."""
+        start = out.data_ptr()
+        end = start + self._out_span
+        apart = all(end <= at or at + size <= start for at, size in zip(addresses, self._spans, strict=True))
+        grads = any(t is not None and t.requires_grad for t in (out, *inputs)) and torch.is_grad_enabled()
+        if apart and not grads:
+            return
         position = next(i for i, field in enumerate(self._spec.outputs.values()) if field.out)
         shape, dtype = self._outputs[position]
         arguments.check_out(self._spec, out, shape, dtype, inputs)
-
-    def __call__(self, inputs: Sequence[Any], out: Any) -> Any:
-        tensors = inputs if self._as_is else _canonical(self._spec, inputs, self._axis)
-        if self._function is not None:
-            return self._through_torch(self._function, tensors, out)
-        outs = [out] if out is not None else [allocate(tensors) for allocate in self._allocate]
-        if self._launches:
-            addresses = [t.data_ptr() for t in tensors if t is not None]
-            addresses += [t.data_ptr() for t in outs]
-            spaces = [torch.empty(s, dtype=d, device=self._torch_device) for s, d in self._workspaces]
-            addresses += [t.data_ptr() for t in spaces]
-            with self._backend.on(self._index):
-                stream = self._backend.stream(self._index)
-                for launch in self._launches:
-                    launch(addresses, stream)
-        return self._results(outs)
 
     def _through_torch(self, function: Callable[..., Any], tensors: Sequence[Any], out: Any) -> Any:
         with torch.no_grad():

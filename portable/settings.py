@@ -5,20 +5,30 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Mapping
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from types import MappingProxyType
+from typing import Any
 
 from portable.errors import PinError, listed
 
-_NONE: Mapping[str, str] = MappingProxyType({})
-_scoped: ContextVar[Mapping[str, str]] = ContextVar("portable_pins", default=_NONE)
+
+class Pins(dict[str, str]):
+    """Pins by op, never changed. Equal ones are one object (`_pins`), which a memo's key can hold."""
+
+    __hash__ = object.__hash__  # type: ignore[assignment]
+    __eq__ = object.__eq__  # type: ignore[assignment]
 
 
-def scope() -> int:
-    """What `using` has pinned here, as part of a memo's key: 0 outside any `using`, which is the
-    common case and must cost little; equal pins answer equal numbers."""
-    pins = _scoped.get()
-    return 0 if pins is _NONE else hash(frozenset(pins.items()))
+_shared: dict[frozenset[tuple[str, str]], Pins] = {}
+
+
+def _pins(pins: Mapping[str, str]) -> Pins:
+    return _shared.setdefault(frozenset(pins.items()), Pins(pins))
+
+
+_scoped: ContextVar[Pins] = ContextVar("portable_pins", default=_pins({}))  # noqa: B039
+scoped = _scoped.get
+"""What `using` has pinned here: hashable, for `restored` and for a memo's key."""
 
 
 def parse_pins(text: str) -> dict[str, str]:
@@ -39,6 +49,7 @@ def reload() -> None:
     """Read `PORTABLE_IMPL` again at the next call; it is otherwise read once."""
     global _environment
     _environment = None
+    _within.clear()
 
 
 def pin(op: str) -> str | None:
@@ -57,13 +68,8 @@ def source(op: str) -> str:
     return "portable.using" if op in _scoped.get() else "PORTABLE_IMPL"
 
 
-def scoped() -> Mapping[str, str]:
-    """What `using` has pinned here, for `restored`."""
-    return _scoped.get()
-
-
 @contextlib.contextmanager
-def restored(pins: Mapping[str, str]) -> Iterator[None]:
+def restored(pins: Pins) -> Iterator[None]:
     """Pins that held elsewhere (`scoped`) hold within the block, in this thread."""
     token = _scoped.set(pins)
     try:
@@ -72,14 +78,38 @@ def restored(pins: Mapping[str, str]) -> Iterator[None]:
         _scoped.reset(token)
 
 
-@contextlib.contextmanager
-def using(**pins: str) -> Iterator[None]:
+class using(contextlib.ContextDecorator):
     """Pin implementations by name or language within a block: `with portable.using(softmax="triton"):`.
 
     Holds for this thread or task. A companion op (`softmax_backward`) follows its op's language unless
     pinned itself. Raises PinError for an op or implementation that is not there; a pinned
     implementation that cannot run a call raises PinError at that call.
     """
+
+    def __init__(self, **pins: str):
+        self._given = pins
+        self._tokens: list[Token[Pins]] = []
+
+    def __enter__(self) -> None:
+        found = _within.get((_scoped.get(), *self._given.items()))
+        if found is None:
+            _check_pins(self._given)
+            found = _pins({**_scoped.get(), **self._given})
+            _within[(_scoped.get(), *self._given.items())] = found
+        self._tokens.append(_scoped.set(found))
+
+    def __exit__(self, *_: object) -> None:
+        _scoped.reset(self._tokens.pop())
+
+    def _recreate_cm(self) -> using:  # a decorated function may run in several threads at once
+        return using(**self._given)
+
+
+_within: dict[tuple[Any, ...], Pins] = {}
+"""Checked pins by what held outside them and what they add."""
+
+
+def _check_pins(pins: Mapping[str, str]) -> None:
     from portable import catalog
 
     for op, implementation in pins.items():
@@ -90,5 +120,3 @@ def using(**pins: str) -> Iterator[None]:
         known |= {language for impl in spec.implementations for language in impl.languages}
         if implementation not in known:
             raise PinError(op, implementation, f"the op has {listed(sorted(known))}", "portable.using")
-    with restored(MappingProxyType({**_scoped.get(), **pins})):
-        yield

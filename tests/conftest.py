@@ -86,8 +86,8 @@ class ToyBackend(Backend):
     def load(self, code, device):
         return eval(code.binary)["FACTOR"]
 
-    def launcher(self, factor, code, device, arguments):
-        def start(grid, stream, kernarg):
+    def launcher(self, factor, code, device, arguments, grid, kernarg):
+        def start(stream):
             x, n, y = struct.unpack("<Qi4xQ", bytes(kernarg))
             self.log.append(("launch", n))
             source, target = (ctypes.c_float * n).from_address(x), (ctypes.c_float * n).from_address(y)

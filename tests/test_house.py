@@ -15,7 +15,7 @@ from portable import catalog
 from portable.spec import load_spec
 
 ROOT = Path(__file__).resolve().parents[1]
-CORE = sorted((ROOT / "portable").glob("*.py"))
+CORE = sorted((ROOT / "portable").rglob("*.py"))
 OUTER = ("backends", "kernels", "conformance")
 OPS = sorted(file.parent for file in (ROOT / "kernels").glob("*/spec.yaml"))
 THIRD_PARTY = {
@@ -47,6 +47,7 @@ ALLOWED = {
     ("machine.py", "hip"): TORCH_VERSION,
     ("cli.py", "cuda"): TORCH_VERSION,
     ("cli.py", "hip"): TORCH_VERSION,
+    ("timing.py", "cuda"): "torch's name of any vendor's events and graphs",
     ("torch_ops.py", "cuda"): "torch's dispatch key for autocast, by torch's device type",
     ("build.py", "cubin"): "Triton's name of a binary",
     ("build.py", "hsaco"): "Triton's name of a binary",

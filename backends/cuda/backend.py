@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
 import os
+import re
 import subprocess
 import tempfile
-import threading
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from portable.backend import Backend, CodeObject, Detection, Machine, Resources
 from portable.errors import CompileError
 from portable.plan import Device, KernelArgument, NativeKernel
 
 _KB = 1024
-_HERE = nullcontext()
-_thread = threading.local()
 
 
 def _target(arch: str, name: str, multiprocessors: int, shared_kb: int, l2_mb: int) -> Device:
@@ -31,6 +32,12 @@ TARGETS = (
     _target("sm_80", "NVIDIA A100", 108, 163, 40),
     _target("sm_90a", "NVIDIA H100/H200", 132, 227, 50),
     _target("sm_100", "NVIDIA B200", 148, 227, 126),
+)
+# Cards that have tuned configs but are not compiled for by `portable check`.
+OTHERS = (
+    _target("sm_86", "NVIDIA RTX 3090", 82, 99, 6),
+    _target("sm_89", "NVIDIA RTX 4090", 128, 99, 72),
+    _target("sm_120", "NVIDIA RTX 5090", 170, 99, 96),
 )
 
 
@@ -74,8 +81,6 @@ class CudaBackend(Backend):
 
     @functools.cache  # noqa: B019 - one instance lives as long as the process
     def device(self, index: int) -> Device:
-        import torch
-
         found = torch.cuda.get_device_properties(index)
         arch = arch_name(found.major, found.minor)
         shared = getattr(found, "shared_memory_per_block_optin", 0) or 48 * _KB
@@ -111,9 +116,21 @@ class CudaBackend(Backend):
             return _capability(arch) >= _capability(pattern)
         return super().arch_matches(pattern, arch)
 
-    def relatives(self, arch: str) -> tuple[str, ...]:
-        others = [target.arch for target in TARGETS if target.arch != arch]
-        return tuple(sorted(others, key=lambda other: abs(_capability(other) - _capability(arch))))
+    def known(self) -> tuple[Device, ...]:
+        return TARGETS + OTHERS
+
+    def generation(self, arch: str) -> float:
+        return _capability(arch) / 10
+
+    def versions(self) -> dict[str, str]:
+        import torch
+
+        found = {"cuda": str(torch.version.cuda)}
+        with contextlib.suppress(OSError):
+            text = Path("/proc/driver/nvidia/version").read_text()
+            if (match := re.search(r"\b\d+\.\d+(\.\d+)?\b", text)) is not None:
+                found["driver"] = match[0]
+        return found
 
     def triton_target(self, device: Device) -> tuple[str, int | str, int]:
         return "cuda", _capability(device.arch), device.warp_size
@@ -139,34 +156,35 @@ class CudaBackend(Backend):
         return _load_with_cupy(code, device)
 
     def launcher(
-        self, function: Any, code: CodeObject, device: Device, arguments: tuple[KernelArgument, ...]
-    ) -> Callable[..., None]:
+        self,
+        function: Any,
+        code: CodeObject,
+        device: Device,
+        arguments: tuple[KernelArgument, ...],
+        grid: tuple[int, int, int],
+        kernarg: bytearray,
+    ) -> Callable[[int], None]:
         from portable.backends.cuda import driver
 
         handle = function if isinstance(function, int) else function.kernel.ptr
         offsets = tuple(argument.offset for argument in arguments)
-        return driver.launcher(handle, code.entry, code.threads, code.shared, offsets)
+        return driver.launcher(
+            handle, code.entry, code.threads, code.shared, device.index, offsets, grid, kernarg
+        )
 
-    def stream(self, index: int) -> int:
-        import torch
+    # torch's own functions, which a build without CUDA lacks; each costs 0.05 us.
+    current = staticmethod(getattr(torch._C, "_cuda_getDevice", Backend.current))
+    stream = staticmethod(getattr(torch._C, "_cuda_getCurrentRawStream", Backend.stream))
+    # What torch.compile's own code allocates with: without torch's dispatcher.
+    empty = staticmethod(torch._C._dynamo.guards._empty_strided_cuda)  # type: ignore[attr-defined]
 
-        return torch._C._cuda_getCurrentRawStream(index)
+    def count(self) -> int:
+        return torch.cuda.device_count()
 
     def on(self, index: int) -> AbstractContextManager[Any]:
-        import torch
-
-        if not hasattr(_thread, "has_context"):
-            # torch binds its context to a thread at the thread's first call of the runtime that needs
-            # one; a first launch through the driver would find none (seen 2026-11-21: error 201).
-            from portable.backends.cuda import driver
-
-            driver.bind_context(index)
-            _thread.has_context = True
-        return _HERE if torch._C._cuda_getDevice() == index else torch.cuda.device(index)
+        return torch.cuda.device(index)
 
     def info(self) -> list[tuple[str, str]]:
-        import torch
-
         rows = []
         for index in range(torch.cuda.device_count()):
             device = self.device(index)
@@ -181,7 +199,6 @@ class CudaBackend(Backend):
 def _load_with_cupy(code: CodeObject, device: Device) -> Any:
     """A CuPy RawKernel over the cubin; CuPy loads from a file, which may go once it is loaded."""
     import cupy
-    import torch
 
     torch.cuda.current_stream(device.index).query()
     handle, path = tempfile.mkstemp(suffix=".cubin")
@@ -200,8 +217,6 @@ def _load_with_cupy(code: CodeObject, device: Device) -> Any:
 
 def cubin_resources(cubin: bytes, entry: str) -> Resources:
     """Registers, shared memory, stack and spills, by the cuobjdump that Triton's wheel brings."""
-    import re
-
     import triton
 
     tool = Path(str(triton.__file__)).parent / "backends/nvidia/bin/cuobjdump"

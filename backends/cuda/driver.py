@@ -1,14 +1,12 @@
-"""The four calls of the CUDA driver API that loading and launching need, through ctypes.
+"""The calls of the CUDA driver API that loading and launching need, through ctypes.
 
-A call costs one struct.pack of the arguments and one
-foreign call. Primary contexts are torch's; this file makes none.
+Primary contexts are torch's; this file makes none.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -16,23 +14,27 @@ from portable.errors import LaunchError
 from portable.plan import Device
 
 _MAX_DYNAMIC_SHARED = 8
-_GRID_DIMENSIONS = (ctypes.c_uint,) * 7
+
+
+class _LaunchConfig(ctypes.Structure):
+    """CUlaunchConfig."""
+
+    _fields_ = [
+        ("grid", ctypes.c_uint * 3),
+        ("block", ctypes.c_uint * 3),
+        ("shared", ctypes.c_uint),
+        ("stream", ctypes.c_uint64),
+        ("attributes", ctypes.c_void_p),
+        ("attribute_count", ctypes.c_uint),
+    ]
 
 
 @functools.cache
 def _library() -> Any:
     try:
-        library = ctypes.CDLL("libcuda.so.1")
+        return ctypes.CDLL("libcuda.so.1")
     except OSError as error:
         raise LaunchError("the CUDA driver", f"libcuda.so.1 cannot be loaded: {error}") from error
-    library.cuLaunchKernel.argtypes = [
-        ctypes.c_void_p,
-        *_GRID_DIMENSIONS,
-        ctypes.c_void_p,
-        ctypes.c_void_p,
-        ctypes.c_void_p,
-    ]
-    return library
 
 
 def _check(status: int, what: str) -> None:
@@ -77,29 +79,32 @@ def allow_shared(function: int, shared: int, entry: str) -> None:
 
 
 def launcher(
-    function: int, entry: str, threads: int, shared: int, offsets: tuple[int, ...]
-) -> Callable[..., None]:
-    """A callable `(grid, stream, kernarg)`.
+    function: int,
+    entry: str,
+    threads: int,
+    shared: int,
+    index: int,
+    offsets: tuple[int, ...],
+    grid: tuple[int, int, int],
+    kernarg: bytearray,
+) -> Callable[[int], None]:
+    """A callable `(stream)` for the calling thread, which gets a context here if it has none.
 
     The driver gets a pointer to each argument rather than the packed buffer: it knows where the kernel
     wants them, which is not where C would put them (measured 2026-11-21: a kernel whose first argument
-    is a tensor map, aligned to 64, reads it at byte 48, for the constant bank's sake).
+    is a tensor map, aligned to 64, reads it at byte 48, for the constant bank's sake). All that it gets
+    lies in memory from here on: what ctypes converts per call costs more than the rest of it.
     """
-    launch = _library().cuLaunchKernel
-    handle = ctypes.c_void_p(function)
-    local = threading.local()
+    bind_context(index)
+    base = ctypes.addressof((ctypes.c_char * len(kernarg)).from_buffer(kernarg)) if kernarg else 0
+    pointers = (ctypes.c_void_p * len(offsets))(*(base + offset for offset in offsets))
+    config = _LaunchConfig(grid, (threads, 1, 1), shared)
+    given = (ctypes.byref(config), ctypes.c_void_p(function), ctypes.byref(pointers), None)
+    launch = _library().cuLaunchKernelEx
 
-    def start(grid: tuple[int, int, int], stream: int, kernarg: bytearray) -> None:
-        try:
-            owner, pointers, _ = local.state
-        except AttributeError:
-            owner = pointers = None
-        if owner is not kernarg:
-            view = (ctypes.c_char * len(kernarg)).from_buffer(kernarg)
-            base = ctypes.addressof(view)
-            pointers = (ctypes.c_void_p * len(offsets))(*(base + offset for offset in offsets))
-            local.state = (kernarg, pointers, view)
-        status = launch(handle, *grid, threads, 1, 1, shared, stream, pointers, None)
+    def start(stream: int, pointed_to: Any = kernarg) -> None:
+        config.stream = stream
+        status = launch(*given)
         if status:
             _check(status, f"launching {entry} on a grid of {grid}")
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from portable.errors import LaunchError
+from portable.plan import Argument, Scalar
 
 _KEPT = 256  # addresses remembered per map; a training step reuses few
 
@@ -74,3 +75,24 @@ class TensorMap:
                 f"at {address:#x}: {status}",
             )
         return struct.pack("<16Q", *(int(word) for word in made.opaque))
+
+
+@dataclass(frozen=True)
+class TritonDescriptor(TensorMap):
+    """A tensor map as an argument of a Triton kernel: a descriptor of tiles of `block` elements, outermost
+    dimension first. Triton splits what is wider than the swizzle into boxes and passes the tensor's sizes
+    and strides beside the map."""
+
+    block: tuple[int, ...] = ()
+
+    @property
+    def triton_type(self) -> str:
+        kind = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}[self.dtype]
+        return f"tensordesc<{kind}{list(self.block)}>"
+
+    def arguments(self, name: str) -> list[tuple[str, Argument]]:
+        """The map and what follows it in the kernel's parameters."""
+        itemsize = 4 if self.dtype == "float32" else 2
+        sizes = [(f"{name}.size{i}", Scalar("i32", size)) for i, size in enumerate(reversed(self.sizes))]
+        steps = [stride // itemsize for stride in reversed(self.strides)] + [1]
+        return [(name, self), *sizes, *((f"{name}.stride{i}", Scalar("i64", s)) for i, s in enumerate(steps))]

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from portable.backend import Backend, CodeObject, Detection, Machine, Resources
 from portable.errors import CompileError
 from portable.plan import Device, KernelArgument, NativeKernel
 
 _KB = 1024
-_HERE = nullcontext()
 _TOPOLOGY = "/sys/class/kfd/kfd/topology/nodes"
 
 
@@ -102,8 +104,6 @@ class RocmBackend(Backend):
 
     @functools.cache  # noqa: B019 - one instance lives as long as the process
     def device(self, index: int) -> Device:
-        import torch
-
         found = torch.cuda.get_device_properties(index)
         arch = arch_name(found.gcnArchName)
         known = next((target for target in TARGETS if target.arch == arch), None)
@@ -134,13 +134,18 @@ class RocmBackend(Backend):
     def targets(self) -> tuple[Device, ...]:
         return TARGETS
 
-    def relatives(self, arch: str) -> tuple[str, ...]:
-        others = [target.arch for target in TARGETS if target.arch != arch]
-        own = 64 if arch.startswith("gfx9") else 32  # CDNA's waves have 64 lanes, RDNA's 32
-        waves = {target.arch: target.warp_size for target in TARGETS}
-        return tuple(
-            sorted(others, key=lambda other: (waves[other] != own, abs(_digits(other) - _digits(arch))))
-        )
+    def generation(self, arch: str) -> float:
+        """11.0 of gfx1100, 9.42 of gfx942: the last two characters are hexadecimal digits."""
+        number, step = arch.removeprefix("gfx")[:-2], arch[-2:]
+        return int(number) + int(step[0], 16) / 10 + int(step[1], 16) / 100 if number.isdigit() else 0.0
+
+    def versions(self) -> dict[str, str]:
+        import torch
+
+        found = {"hip": str(getattr(torch.version, "hip", None))}
+        with contextlib.suppress(OSError):
+            found["driver"] = Path("/sys/module/amdgpu/version").read_text().strip()
+        return found
 
     def triton_target(self, device: Device) -> tuple[str, int | str, int]:
         return "hip", device.arch, device.warp_size
@@ -179,29 +184,31 @@ class RocmBackend(Backend):
             return hip.get_function(hip.load_module(code.binary), code.entry)
 
     def launcher(
-        self, function: Any, code: CodeObject, device: Device, arguments: tuple[KernelArgument, ...]
-    ) -> Callable[..., None]:
-        launch = self.runtime().launch
+        self,
+        function: Any,
+        code: CodeObject,
+        device: Device,
+        arguments: tuple[KernelArgument, ...],
+        grid: tuple[int, int, int],
+        kernarg: bytearray,
+    ) -> Callable[[int], None]:
         block = (code.threads, 1, 1)
+        return self.runtime().launcher(function, grid, block, code.shared, kernarg, code.entry)
 
-        def start(grid: tuple[int, int, int], stream: int, kernarg: bytearray) -> None:
-            launch(function, grid, block, code.shared, stream, kernarg, name=code.entry)
+    current = staticmethod(getattr(torch._C, "_cuda_getDevice", Backend.current))
+    stream = staticmethod(getattr(torch._C, "_cuda_getCurrentRawStream", Backend.stream))
 
-        return start
+    @staticmethod
+    def empty(shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        return torch.empty_strided(shape, strides, dtype=dtype, device="cuda")
 
-    def stream(self, index: int) -> int:
-        import torch
-
-        return torch._C._cuda_getCurrentRawStream(index)
+    def count(self) -> int:
+        return torch.cuda.device_count()
 
     def on(self, index: int) -> AbstractContextManager[Any]:
-        import torch
-
-        return _HERE if torch._C._cuda_getDevice() == index else torch.cuda.device(index)
+        return torch.cuda.device(index)
 
     def info(self) -> list[tuple[str, str]]:
-        import torch
-
         from portable.backends.rocm.compile import toolchain
 
         rows = [
@@ -209,7 +216,3 @@ class RocmBackend(Backend):
             for index in range(torch.cuda.device_count())
         ]
         return [*rows, ("HIP compiler", toolchain().name)]
-
-
-def _digits(arch: str) -> int:
-    return int(arch.removeprefix("gfx"), 16)

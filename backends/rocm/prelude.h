@@ -149,6 +149,8 @@ template <int BYTES> DEVICE void store_words(void* address, words<BYTES> value) 
 // `math_max_number` and `math_min_number` return the other operand.
 DEVICE float math_exp(float x) { return __builtin_expf(x); }
 DEVICE float math_exp2(float x) { return __builtin_exp2f(x); }
+// The same; on some cards faster, with denormal results as zero.
+DEVICE float exp2_fast(float x) { return __builtin_exp2f(x); }
 DEVICE float math_log(float x) { return __builtin_logf(x); }
 DEVICE float math_sqrt(float x) { return __builtin_sqrtf(x); }
 DEVICE float math_fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -36,9 +36,6 @@ _SIGNATURES = {
     "hipModuleLoadData": (ctypes.POINTER(ctypes.c_void_p), ctypes.c_char_p),
     "hipModuleUnload": (ctypes.c_void_p,),
     "hipModuleGetFunction": (ctypes.POINTER(ctypes.c_void_p), ctypes.c_void_p, ctypes.c_char_p),
-    "hipModuleLaunchKernel": (
-        (ctypes.c_void_p,) + (ctypes.c_uint,) * 7 + (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
-    ),
 }
 
 
@@ -56,7 +53,6 @@ class Runtime:
             function.argtypes, function.restype = arguments, ctypes.c_int
         self._library.hipGetErrorString.argtypes = (ctypes.c_int,)
         self._library.hipGetErrorString.restype = ctypes.c_char_p
-        self._launch = self._library.hipModuleLaunchKernel
 
     def device_count(self) -> int:
         count = ctypes.c_int()
@@ -129,16 +125,36 @@ class Runtime:
         kernarg: bytes | bytearray,
         name: str = "a kernel",
     ) -> None:
-        """Launch on `stream` with `shared` bytes of dynamic LDS; `grid` counts blocks, `kernarg` is the
-        packed argument segment."""
+        """Launch once, as `launcher` does."""
+        segment = bytearray(kernarg)
+        self.launcher(function, grid, block, shared, segment, name)(stream)
+
+    def launcher(
+        self,
+        function: int,
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        shared: int,
+        kernarg: bytearray,
+        name: str = "a kernel",
+    ) -> Callable[[int], None]:
+        """A callable `(stream)`, for one thread, that launches with `shared` bytes of dynamic LDS; `grid`
+        counts blocks, `kernarg` is the packed argument segment, as it is by then."""
+        handle = ctypes.c_void_p()
         size = ctypes.c_size_t(len(kernarg))
-        # from_buffer needs something writable and not empty.
-        buffer = kernarg if isinstance(kernarg, bytearray) and kernarg else bytearray(kernarg or b"\0")
-        address = ctypes.addressof(ctypes.c_char.from_buffer(buffer))
+        address = ctypes.addressof(ctypes.c_char.from_buffer(kernarg)) if kernarg else 0
         extra = _Extra(_BUFFER_POINTER, address, _BUFFER_SIZE, ctypes.addressof(size), _END)
-        status = self._launch(function, *grid, *block, shared, stream, None, extra)
-        if status:
-            self._check(status, name, f"grid {grid}, block {block}, {shared} bytes of LDS")
+        numbers = map(ctypes.c_uint, (*grid, *block, shared))
+        given = (ctypes.c_void_p(function), *numbers, handle, None, extra)
+        launch = self._library["hipModuleLaunchKernel"]  # without argtypes: what is given needs no converting
+
+        def start(stream: int, pointed_to: Any = (size, kernarg)) -> None:
+            handle.value = stream
+            status = launch(*given)
+            if status:
+                self._check(status, name, f"grid {grid}, block {block}, {shared} bytes of LDS")
+
+        return start
 
     def _check(self, status: int, what: str, doing: str) -> None:
         if status:

@@ -106,6 +106,8 @@ def backward_plan(
     present = _parameters(call, parameters)
     aligned = [(call[name], view.stride) for name, view in views.items()]
     aligned += [(call[name], 0) for name in present if name == "weight"]
+    if present and "ring" in call.config:
+        return _ring(call, op, source, parameters, aligned, views)
     wide = any(call[name].dtype != dtype for name in present)
     if wide:
         most_lanes = min(most_lanes, 512)
@@ -119,6 +121,44 @@ def backward_plan(
             resident = min(resident, 2)  # a third spills: 8 bytes on sm_100 (compiled 2026-11-21)
         return _fused(call, op, source, parameters, fused, views, resident)
     return _split(call, op, source, parameters, aligned, views, statistics)
+
+
+def _ring(call, op, source, parameters, aligned, views):
+    x = views["x"]
+    dtype = call["x"].dtype
+    threads, chunks, cluster, resident, stages, ring = call.config["ring"]
+    vector = vector_length(dtype, aligned)
+    kind = RowClass(dtype, vector, False, threads, threads * cluster, chunks, True, cluster)
+    blocks = min(call.device.multiprocessors * resident // cluster, x.count)
+    kernel = kind.kernel(
+        source,
+        f"{op}_backward",
+        *_defines(call, dtype, parameters),
+        ("RESIDENT", resident),
+        ("STAGES", stages),
+        ("RING", ring),
+        ("PASS", "BACKWARD"),
+        *call.config.get("defines", ()),
+    )
+    import dataclasses
+    shared = stages * 2 * threads * chunks * 16 if ring else 0
+    if 40 * 1024 < shared <= 48 * 1024:
+        shared = 48 * 1024 + 16
+    kernel = dataclasses.replace(kernel, shared=shared)
+    args = (
+        pointer(call, "dy"),
+        pointer(call, "x"),
+        pointer(call, "weight"),
+        pointer(call, "dx"),
+        workspace("columns"),
+        ("rows", Scalar("i64", x.count)),
+        ("length", Scalar("i32", x.length)),
+        *_strides(views),
+        ("eps", Scalar("f32", call.params["eps"])),
+        ("blocks", Scalar("i32", blocks)),
+    )
+    sums, space = _sum_blocks(call, parameters, blocks, x.length)
+    return Plan((Launch(kernel, (blocks * cluster, 1, 1), args), sums), (space,))
 
 
 def _fused(
@@ -136,9 +176,10 @@ def _fused(
         source,
         f"{op}_backward",
         *_defines(call, call["x"].dtype, parameters),
-        ("SAVE", 0),
         ("RESIDENT", resident),
+        ("STAGES", call.config.get("stages", 2)),
         ("PASS", "BACKWARD"),
+        *call.config.get("defines", ()),
     )
     args = (
         pointer(call, "dy"),
@@ -146,7 +187,6 @@ def _fused(
         pointer(call, "weight"),
         pointer(call, "dx"),
         workspace("columns"),
-        null("saved"),
         *row_count_argument(kind, x.count),
         length_argument(kind, x.length),
         *_strides(views),
@@ -185,13 +225,11 @@ def _split(
         pointer(call, "x"),
         pointer(call, "weight"),
         pointer(call, "dx"),
-        *((null("columns"),) if kind.resident else ()),
         saved,
         *row_count_argument(kind, x.count),
         length_argument(kind, x.length),
         *_strides(views),
         ("eps", Scalar("f32", call.params["eps"])),
-        *((("blocks", Scalar("i32", 0)),) if kind.resident else ()),
     )
     rows_launch = row_launch(kernel, kind, x, args)
     if not save:

@@ -29,10 +29,11 @@ class RowClass:
     lanes: int
     chunks: int
     resident: bool
+    cluster: int = 1
 
     @property
     def rows_per_block(self) -> int:
-        return self.threads // self.lanes
+        return max(self.threads // self.lanes, 1)
 
     def kernel(self, source: Path, entry: str, *defines: tuple[str, int | str]) -> NativeKernel:
         """`entry` of `source`, built for this class with further `defines`."""
@@ -44,6 +45,8 @@ class RowClass:
             ("LANES", self.lanes),
             ("CHUNKS", self.chunks),
         )
+        if self.cluster > 1:
+            own += (("CLUSTER", self.cluster),)
         return NativeKernel(source, entry, self.threads, own + defines)
 
 
@@ -102,8 +105,8 @@ def row_class(
 def row_launch(
     kernel: NativeKernel, kind: RowClass, rows: Rows, args: Sequence[tuple[str, Argument]]
 ) -> Launch:
-    """One block per `kind.rows_per_block` rows."""
-    return Launch(kernel, (-(-rows.count // kind.rows_per_block), 1, 1), tuple(args))
+    """One block per `kind.rows_per_block` rows, or one cluster of blocks per row."""
+    return Launch(kernel, (-(-rows.count // kind.rows_per_block) * kind.cluster, 1, 1), tuple(args))
 
 
 def length_argument(kind: RowClass, length: int) -> tuple[str, Scalar]:

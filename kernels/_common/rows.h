@@ -10,21 +10,52 @@
 #ifndef TAIL
 #define TAIL 0
 #endif
+#ifndef CLUSTER
+#define CLUSTER 1
+#endif
+#if CLUSTER > 1
+#include "_common/hopper_rows.h"
+#define CLUSTERED __cluster_dims__(CLUSTER, 1, 1)
+#else
+#define CLUSTERED
+#endif
 
-constexpr int ROWS = THREADS / LANES;
+constexpr int ROWS = CLUSTER > 1 ? 1 : THREADS / LANES;
 constexpr int WARPS = THREADS / WARP;
 constexpr int ROW_WARPS = LANES > WARP ? LANES / WARP : 1;
-static_assert(THREADS % LANES == 0 && THREADS % WARP == 0, "a block is whole rows and whole warps");
+static_assert(THREADS * CLUSTER % LANES == 0 && THREADS % WARP == 0, "a block is whole rows and whole warps");
+static_assert(CLUSTER == 1 || LANES == THREADS * CLUSTER, "a cluster holds one row");
 
 // What a block of streaming kernels takes at a time.
 #define TILE (static_cast<int64_t>(LANES) * CHUNKS * VEC)
 
+#if CLUSTER > 1
+DEVICE int row_lane() { return cluster_rank() * THREADS + thread_x(); }
+DEVICE int row_block() { return static_cast<unsigned>(block_x()) / CLUSTER; }
+#else
 DEVICE int row_lane() { return thread_x() & (LANES - 1); }
+DEVICE int row_block() { return block_x(); }
+#endif
 DEVICE int row_slot() { return ROWS == 1 ? 0 : static_cast<unsigned>(thread_x()) / LANES; }
 DEVICE int chunk_column(int chunk) { return (chunk * LANES + row_lane()) * VEC; }
 // A lane's vectors lie a constant apart, so one pointer per row and immediate offsets reach them all.
 constexpr int CHUNK = LANES * VEC;
 template <class Type> DEVICE Type* at_lane(Type* row) { return row + row_lane() * VEC; }
+
+#ifdef STORE_HINT
+template <int N> DEVICE void store_hinted(void* a, words<N> v) { store_words(a, v); }
+#define SHINTED(text) template <> DEVICE void store_hinted<16>(void* a, words<16> v) { \
+    asm volatile("st.global" text ".v4.u32 [%4], {%0, %1, %2, %3};" :: "r"(v.w[0]), "r"(v.w[1]), "r"(v.w[2]), "r"(v.w[3]), "l"(a) : "memory"); }
+#if STORE_HINT == 1
+SHINTED(".cs")
+#elif STORE_HINT == 2
+SHINTED(".wt")
+#elif STORE_HINT == 3
+SHINTED(".L1::no_allocate")
+#elif STORE_HINT == 4
+SHINTED(".cg")
+#endif
+#endif
 
 // COUNT neighbouring elements as they lie in memory: 16-bit types stay packed, which halves the registers.
 template <class Type, int COUNT> struct cell {
@@ -84,7 +115,11 @@ template <class Type, int COUNT> struct cell {
     DEVICE void store(Type* address) const {
 #pragma unroll
         for (int i = 0; i < BYTES / PART; ++i) {
+#ifdef STORE_HINT
+            store_hinted(reinterpret_cast<char*>(address) + i * PART, part[i]);
+#else
             store_words(reinterpret_cast<char*>(address) + i * PART, part[i]);
+#endif
         }
     }
 };
@@ -172,31 +207,86 @@ template <class Op, int WIDTH> DEVICE float reduce_warp(float value) {
     return value;
 }
 
+// Where `reduce_row` combines COUNT values; in shared memory.
+template <int COUNT> struct RowPartial {
+    float of_warp[COUNT * WARPS];
+#if CLUSTER > 1
+    float of_block[COUNT * CLUSTER];
+    alignas(8) uint64_t arrived;    // the sums of all blocks
+
+    DEVICE void expect() { barrier_expect(shared_address(&arrived), sizeof(of_block)); }
+#endif
+};
+
+// Rows of a cluster: blocks may send each other sums from `rows_ready` on, when all have passed `rows_start`.
+template <int COUNT, class... More> DEVICE void prepare(RowPartial<COUNT>& partial, More&... more) {
+#if CLUSTER > 1
+    barrier_init(shared_address(&partial.arrived), 1);
+    partial.expect();
+    if constexpr (sizeof...(more) > 0) prepare(more...);
+#endif
+}
+template <class... Partial> DEVICE void rows_start(Partial&... partial) {
+#if CLUSTER > 1
+    if (thread_x() == 0) {
+        prepare(partial...);
+        barrier_init_fence();
+    }
+    cluster_arrive();
+#endif
+}
+DEVICE void rows_ready() {
+#if CLUSTER > 1
+    cluster_wait();
+#endif
+}
+
 // Combines COUNT values over the lanes of each row, in an order that depends on the class alone. All threads
-// of the block take part; another barrier must pass before `partial` (COUNT * WARPS floats) is used again.
-template <class Op, int COUNT>
-DEVICE void reduce_row(float (&value)[COUNT], float (&partial)[COUNT * WARPS]) {
+// of the block (of the cluster) take part. `partial` serves once, or, without a cluster, again after another
+// barrier.
+template <class Op, int COUNT> DEVICE void reduce_row(float (&value)[COUNT], RowPartial<COUNT>& partial) {
 #pragma unroll
     for (int k = 0; k < COUNT; ++k) value[k] = reduce_warp<Op, (LANES < WARP ? LANES : WARP)>(value[k]);
     if constexpr (LANES > WARP) {
         const int lane = thread_x() & (WARP - 1);
         const int warp = static_cast<unsigned>(thread_x()) / WARP;
+        constexpr int SHARERS = CLUSTER > 1 ? WARPS : ROW_WARPS;    // warps of this block that hold the row
         if (lane == 0) {
 #pragma unroll
-            for (int k = 0; k < COUNT; ++k) partial[k * WARPS + warp] = value[k];
+            for (int k = 0; k < COUNT; ++k) partial.of_warp[k * WARPS + warp] = value[k];
         }
         barrier();
-        const int first = warp / ROW_WARPS * ROW_WARPS;
+#if CLUSTER > 1
+        if (warp == 0)
+#endif
+        {
+            const int first = warp / SHARERS * SHARERS;
 #pragma unroll
-        for (int k = 0; k < COUNT; ++k) {
-            const float* own = partial + k * WARPS + first;
-            if constexpr (ROW_WARPS > 4) {
-                value[k] = reduce_warp<Op, ROW_WARPS>(own[lane % ROW_WARPS]);
-            } else {
-                value[k] = own[0];
+            for (int k = 0; k < COUNT; ++k) {
+                const float* own = partial.of_warp + k * WARPS + first;
+                if constexpr (SHARERS > 4) {
+                    value[k] = reduce_warp<Op, SHARERS>(own[lane % SHARERS]);
+                } else {
+                    value[k] = own[0];
 #pragma unroll
-                for (int i = 1; i < ROW_WARPS; ++i) value[k] = Op::apply(value[k], own[i]);
+                    for (int i = 1; i < SHARERS; ++i) value[k] = Op::apply(value[k], own[i]);
+                }
             }
         }
+#if CLUSTER > 1
+        if (warp == 0 && lane < CLUSTER) {
+#pragma unroll
+            for (int k = 0; k < COUNT; ++k) {
+                send(&partial.of_block[k * CLUSTER + cluster_rank()], value[k], &partial.arrived, lane);
+            }
+        }
+        barrier_wait(shared_address(&partial.arrived), 0);
+#pragma unroll
+        for (int k = 0; k < COUNT; ++k) {
+            value[k] = partial.of_block[k * CLUSTER];
+#pragma unroll
+            for (int i = 1; i < CLUSTER; ++i) value[k] = Op::apply(value[k], partial.of_block[k * CLUSTER + i]);
+        }
+#endif
     }
 }

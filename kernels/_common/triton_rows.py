@@ -19,9 +19,8 @@ from portable.plan import Argument, Call, Device, Launch, Plan, Pointer, Rejecte
 ITEMSIZE = {"bfloat16": 2, "float16": 2, "float32": 4}
 MAX_THREADS = 1024
 MAX_GRID = 2**31 - 1
-SHORT_TILE = 2048  # elements a program takes, in several rows, where one row is shorter than that
-STREAM_TILE = 4096  # elements of a long row at a time; with 8192, ptxas spills in layer_norm on sm_100
 MIN_BLOCK = 16
+DEFAULTS = {"TILE": 2048, "ELEMENTS": 16, "RESIDENT": 65536, "CHUNK": 4096, "CHUNK_ELEMENTS": 16, "UNROLL": 1, "FUSED": False, "MAXREG": 0, "COLUMN_PROGRAMS": 2, "PROGRAM_THREADS": 1024, "STAGES": 1, "AHEAD_THREADS": 512, "PARTS_RESIDENT": 0, "PART": 4096, "PART_ELEMENTS": 8, "HINTS": 0, "THREADS": 512, "AHEAD": True, "RELOAD": False, "PARTIAL": (512, 16), "PARTIAL_ELEMENTS": 32, "BACK_RESIDENT": 8192}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +36,25 @@ class RowTile:
     unit: int
     num_warps: int
     streams: bool
+    hints: int = 0
+    unroll: int = 1
+    fused: bool = False
+    maxreg: int = 0
+    parts: int = 0
+    stages: int = 1
+    ahead: bool = False
 
     def kernel(
         self, function: Any, *constants: tuple[str, Any], options: tuple[tuple[str, Any], ...] = ()
     ) -> TritonKernel:
         """`function` with its constexprs fixed by this class and by `constants`; kernels that stream take
         one row per program and have no ROWS."""
-        own = (("UNIT", self.unit), ("ROWS", self.rows), ("BLOCK", self.block))
+        own = (("UNIT", self.unit), ("ROWS", self.rows), ("BLOCK", self.block), ("HINTS", self.hints), ("UNROLL", self.unroll), ("PARTS", self.parts), ("STAGES", self.stages), ("AHEAD", self.ahead))
         fixed = tuple(pair for pair in own if pair[0] in function.arg_names)
+        if not function.__name__.endswith("elements") and not self.fused:
+            options = (("enable_fp_fusion", False),)
+        if self.maxreg and "backward" in function.__name__:
+            options += (("maxnreg", self.maxreg),)
         return TritonKernel(function, constants + fixed, self.num_warps, num_stages=2, options=options)
 
 
@@ -65,20 +75,32 @@ def unit_of(call: Call, names: Iterable[str], row_names: Iterable[str], length: 
     return unit if aligned and all(n % unit == 0 for n in (length, *strides)) else 1
 
 
-def row_tile(device: Device, length: int, unit: int, resident: int) -> RowTile:
+def setting(call: Call, name: str) -> Any:
+    return call.config.get(name, DEFAULTS[name])
+
+
+def row_tile(call: Call, length: int, unit: int, resident: int) -> RowTile:
     """The tile for rows of `length`: the whole row up to `resident` elements, a part of it beyond.
 
     Each thread takes 16 elements while 1024 threads suffice: two 16-byte loads of bfloat16 in flight for
     each tensor, in 16 registers as float32. Element by element (`unit` 1) every access needs a pointer
     and a mask of its own, so that both limits are halved; without, kernels spill on some card.
     """
-    per_thread = 16
+    device = call.device
+    per_thread, resident = setting(call, "ELEMENTS"), min(resident, setting(call, "RESIDENT"))
+    tile = setting(call, "TILE")
     if unit == 1:
-        resident, per_thread = resident // 2, 8
+        resident, per_thread = resident // 2, min(8, per_thread)
     streams = length > resident
-    block = min(STREAM_TILE, resident) if streams else max(MIN_BLOCK, triton.next_power_of_2(length))
-    count = 1 if streams else max(1, SHORT_TILE // block)
-    return RowTile(count, block, unit, warps(device, count * block // per_thread), streams)
+    if streams:
+        block, per_thread = setting(call, "CHUNK"), setting(call, "CHUNK_ELEMENTS")
+        if unit == 1:
+            block = block // 2
+            per_thread = min(8, per_thread)
+    else:
+        block = max(MIN_BLOCK, triton.next_power_of_2(length))
+    count = 1 if streams else max(1, tile // block)
+    return RowTile(count, block, unit, warps(device, count * block // per_thread), streams, setting(call, "HINTS"), setting(call, "UNROLL"), setting(call, "FUSED"), setting(call, "MAXREG"))
 
 
 def too_large(count: int, length: int, tile: RowTile) -> Rejected | None:
@@ -115,15 +137,28 @@ def plan_rows(
     """
     count, length, _ = rows(call[names[0]])
     unit = unit_of(call, names, names, length)
-    tile = row_tile(call.device, length, unit, resident)
+    tile = row_tile(call, length, unit, resident)
     if rejected := too_large(count, length, tile):
         return rejected
     args = row_args(call, names, aligned=unit > 1)
-    if not tile.streams:
+    tile, programs = persistent(call, tile, count, "AHEAD" in whole.arg_names)
+    if not tile.streams or "count" in streaming.arg_names:
         args.append(("count", Scalar("i64", count)))
     args.append(("length", Scalar("i32", length)))
     kernel = tile.kernel(streaming if tile.streams else whole, options=options)
-    return Plan((Launch(kernel, (triton.cdiv(count, tile.rows), 1, 1), tuple(args)),))
+    return Plan((Launch(kernel, (programs, 1, 1), tuple(args)),))
+
+
+def persistent(call: Call, tile: RowTile, count: int, ahead: bool = True) -> tuple[RowTile, int]:
+    from dataclasses import replace
+    threads = tile.num_warps * call.device.warp_size
+    programs = triton.cdiv(count, tile.rows)
+    most = call.device.multiprocessors * max(1, setting(call, "PROGRAM_THREADS") // threads)
+    if tile.streams:
+        return replace(tile, stages=setting(call, "STAGES")), min(programs, most)
+    if ahead and threads >= setting(call, "AHEAD_THREADS"):
+        return replace(tile, ahead=True), min(programs, most)
+    return tile, programs
 
 
 def plan_elementwise(
@@ -134,6 +169,7 @@ def plan_elementwise(
     Tensors without gaps between rows are taken as one long row: one class then serves every shape. The
     kernel takes `<name>_ptr, <name>_stride` for each of `names`, count, length and chunks (tiles per row).
     """
+    SHORT_TILE = setting(call, "TILE")
     views = {name: rows(call[name]) for name in names}
     count, length, _ = views[names[0]]
     strides = {name: view.stride for name, view in views.items()}
@@ -145,7 +181,7 @@ def plan_elementwise(
     unit = 16 // ITEMSIZE[call[names[0]].dtype]
     if any(call[name].alignment < 16 for name in names) or any(n % unit for n in (length, *strides.values())):
         unit = 1
-    tile = RowTile(SHORT_TILE // block, block, unit, warps(call.device, SHORT_TILE // 16), length > block)
+    tile = RowTile(SHORT_TILE // block, block, unit, warps(call.device, SHORT_TILE // call.config.get("ELEMENTS", 16 // ITEMSIZE[call[names[0]].dtype])), length > block)
     chunks = triton.cdiv(length, block)
     programs = chunks * triton.cdiv(count, tile.rows)
     if programs > MAX_GRID:

@@ -70,17 +70,88 @@ DEVICE void normalize(const cell<T, VEC> (&held)[CHUNKS], const W* scales, const
 #endif
 
 #if PASS == FORWARD
-KERNEL(THREADS)
+#ifdef LOOP
+KERNEL_RESIDENT(THREADS, RESIDENT)
 void layer_norm_forward(const T* x, const W* weight, const W* bias, T* y, int64_t rows, int length,
                         int64_t x_stride, int64_t y_stride, float eps) {
-    SHARED float partial[2][WARPS];
-    const int64_t row = static_cast<int64_t>(block_x()) * ROWS + row_slot();
+    SHARED RowPartial<1> partial[2];
+    const int step = grid_x() * ROWS;
+    int64_t first = static_cast<int64_t>(row_block()) * ROWS;
+    int64_t row = first + row_slot();
+    const float per_element = div_rn(1.0f, static_cast<float>(length));
+    cell<T, VEC> next[CHUNKS];
+    load_cells<true>(next, at_lane(x + row * x_stride), 0, row < rows ? length : 0);
+    cell<W, VEC> scale[CHUNKS], shift[CHUNKS];
+    load_cells<false>(scale, at_lane(weight), 0, length);
+    load_cells<false>(shift, at_lane(bias), 0, length);
+    for (; first < rows; first += step, row += step) {
+        const int count = row < rows ? length : 0;
+        cell<T, VEC> held[CHUNKS];
+#pragma unroll
+        for (int c = 0; c < CHUNKS; ++c) held[c] = next[c];
+        load_cells<true>(next, at_lane(x + (row + step) * x_stride), 0, row + step < rows ? length : 0);
+        float sum[1] = {lane_sum(held)};
+        reduce_row<Sum, 1>(sum, partial[0]);
+        const float mean = sum[0] * per_element;
+        drop_unpacked(held, rows);
+        float squares[1] = {lane_squares(held, mean, 0, count)};
+        reduce_row<Sum, 1>(squares, partial[1]);
+        const float r = math_rsqrt(math_fma(squares[0], per_element, eps));
+        drop_unpacked(held, rows);
+        T* target = at_lane(y + row * y_stride);
+#pragma unroll
+        for (int c = 0; c < CHUNKS; ++c) {
+            float value[VEC];
+#pragma unroll
+            for (int i = 0; i < VEC; ++i) value[i] = math_fma((held[c][i] - mean) * r, scale[c][i], shift[c][i]);
+            store_cell(target + c * CHUNK, chunk_column(c), count, value);
+        }
+    }
+}
+#elif defined(EARLY)
+KERNEL_RESIDENT(THREADS, RESIDENT)
+void layer_norm_forward(const T* x, const W* weight, const W* bias, T* y, int64_t rows, int length,
+                        int64_t x_stride, int64_t y_stride, float eps) {
+    SHARED RowPartial<1> partial[2];
+    const int64_t row = static_cast<int64_t>(row_block()) * ROWS + row_slot();
+    const int count = row < rows ? length : 0;
+    const float per_element = div_rn(1.0f, static_cast<float>(length));
+    cell<T, VEC> held[CHUNKS];
+    load_cells<true>(held, at_lane(x + row * x_stride), 0, count);
+    cell<W, VEC> scale[CHUNKS], shift[CHUNKS];
+    load_cells<false>(scale, at_lane(weight), 0, count);
+    load_cells<false>(shift, at_lane(bias), 0, count);
+    float sum[1] = {lane_sum(held)};
+    reduce_row<Sum, 1>(sum, partial[0]);
+    const float mean = sum[0] * per_element;
+    drop_unpacked(held, rows);
+    float squares[1] = {lane_squares(held, mean, 0, count)};
+    reduce_row<Sum, 1>(squares, partial[1]);
+    const float r = math_rsqrt(math_fma(squares[0], per_element, eps));
+    drop_unpacked(held, rows);
+    T* target = at_lane(y + row * y_stride);
+#pragma unroll
+    for (int c = 0; c < CHUNKS; ++c) {
+        float value[VEC];
+#pragma unroll
+        for (int i = 0; i < VEC; ++i) value[i] = math_fma((held[c][i] - mean) * r, scale[c][i], shift[c][i]);
+        store_cell(target + c * CHUNK, chunk_column(c), count, value);
+    }
+}
+#else
+KERNEL_RESIDENT(THREADS, RESIDENT) CLUSTERED
+void layer_norm_forward(const T* x, const W* weight, const W* bias, T* y, int64_t rows, int length,
+                        int64_t x_stride, int64_t y_stride, float eps) {
+    SHARED RowPartial<1> partial[2];
+    rows_start(partial[0], partial[1]);
+    const int64_t row = static_cast<int64_t>(row_block()) * ROWS + row_slot();
     const int count = row < rows ? length : 0;
     const float per_element = div_rn(1.0f, static_cast<float>(length));
 
     cell<T, VEC> held[CHUNKS];
     load_cells<true>(held, at_lane(x + row * x_stride), 0, count);
     float sum[1] = {lane_sum(held)};
+    rows_ready();
     reduce_row<Sum, 1>(sum, partial[0]);
     const float mean = sum[0] * per_element;
 
@@ -92,12 +163,13 @@ void layer_norm_forward(const T* x, const W* weight, const W* bias, T* y, int64_
     normalize(held, at_lane(weight), at_lane(bias), at_lane(y + row * y_stride), 0, count, mean, r);
 }
 #endif
+#endif
 
 #if PASS == FORWARD_STREAM
 KERNEL(THREADS)
 void layer_norm_forward_stream(const T* x, const W* weight, const W* bias, T* y, int64_t length,
                                int64_t x_stride, int64_t y_stride, float eps) {
-    SHARED float partial[2][WARPS];
+    SHARED RowPartial<1> partial[2];
     const T* source = at_lane(x + block_x() * x_stride);
     T* target = at_lane(y + block_x() * y_stride);
     const float per_element = div_rn(1.0f, static_cast<float>(length));
@@ -131,7 +203,7 @@ void layer_norm_forward_stream(const T* x, const W* weight, const W* bias, T* y,
 // With r = 1 / deviation, g = dy * weight and n = (x - mean) * r:
 // dx = r * (g - mean(g) - n * mean(g * n)), dweight = sum of dy * n, dbias = sum of dy.
 
-#if PASS == BACKWARD || PASS == BACKWARD_ROWS || PASS == BACKWARD_STREAM
+#if PASS == BACKWARD_ROWS || PASS == BACKWARD_STREAM
 struct Held {
     cell<T, VEC> dy[CHUNKS];
     cell<T, VEC> x[CHUNKS];
@@ -203,96 +275,138 @@ struct Held {
 };
 #endif
 
-#if PASS == BACKWARD || PASS == BACKWARD_ROWS
-constexpr bool SUMS = PASS == BACKWARD;
-
-// The next row's loads are in flight while this one is reduced, where the registers allow it.
-constexpr bool PREFETCH = SUMS && sizeof(W) == sizeof(T);
-
-KERNEL_RESIDENT(THREADS, RESIDENT)
 #if PASS == BACKWARD
-void layer_norm_backward(
-#else
-void layer_norm_backward_rows(
-#endif
-    const T* dy, const T* x, const W* weight, T* dx, float* columns, float* saved, int64_t rows, int length,
-    int64_t dy_stride, int64_t x_stride, int64_t dx_stride, float eps, int blocks) {
-    SHARED float partial[2][2 * WARPS];
+// The means of the next row are summed beside the products of this one: one barrier per row.
+template <int AHEAD> DEVICE void add_means(float& sum_x, float& sum_g, const RowPair& pair, const scale_cells& scale) {
+    cell<T, VEC> held[CHUNKS];
+    pair.read<AHEAD>(held, 1);
+    sum_x = lane_sum(held);
+    pair.read<AHEAD>(held, 0);
+    sum_g = 0.0f;
+#pragma unroll
+    for (int c = 0; c < CHUNKS; ++c) {
+#pragma unroll
+        for (int i = 0; i < VEC; ++i) sum_g = scale.fma(held[c][i], c, i, sum_g);
+    }
+}
+
+KERNEL_RESIDENT(THREADS, RESIDENT) CLUSTERED
+void layer_norm_backward(const T* dy, const T* x, const W* weight, T* dx, float* columns, int64_t rows,
+                         int length, int64_t dy_stride, int64_t x_stride, int64_t dx_stride, float eps,
+                         int blocks) {
+    SHARED RowPartial<4> partial[2];
+    rows_start(partial[0], partial[1]);
+    int64_t first = static_cast<int64_t>(row_block()) * ROWS;
+    const int64_t row = first + row_slot();
+    const int64_t step = static_cast<int64_t>(blocks) * ROWS;
+    RowPair pair(dy, x, dy_stride, x_stride, row, rows, step, length);
+    pair.start();
+    scale_cells scale;
+    scale.load(weight, length);
+    T* dx_row = at_lane(dx + row * dx_stride);
     const float per_element = div_rn(1.0f, static_cast<float>(length));
-    const int64_t step = static_cast<int64_t>(SUMS ? blocks : 1) * ROWS;
-    const W* scales = at_lane(weight);
     float sum_weight[CHUNKS][VEC] = {};
     float sum_bias[CHUNKS][VEC] = {};
+    int64_t left = rows - row;
+    rows_ready();
 
-    int64_t first = static_cast<int64_t>(block_x()) * ROWS;
-    int64_t row = first + row_slot();
-    const T* dy_row = at_lane(dy + row * dy_stride);
-    const T* x_row = at_lane(x + row * x_stride);
-    T* dx_row = at_lane(dx + row * dx_stride);
-    Held next;
-    if constexpr (PREFETCH) next.load<true>(dy_row, x_row, 0, row < rows ? length : 0);
-    do {
-        const int count = row < rows ? length : 0;
-        Held held;
-        if constexpr (PREFETCH) {
-            held = next;
-            dy_row += step * dy_stride;
-            x_row += step * x_stride;
-            next.load<true>(dy_row, x_row, 0, row + step < rows ? length : 0);
-        } else {
-            held.load<true>(dy_row, x_row, 0, count);
-            dy_row += step * dy_stride;
-            x_row += step * x_stride;
-        }
-        float means[2] = {0.0f, 0.0f};
-        held.add_means(means, scales, 0, count);
-        reduce_row<Sum, 2>(means, partial[0]);
-        const float mean = means[0] * per_element;
-
-        drop_unpacked(held.dy, rows);
-        drop_unpacked(held.x, rows);
-        float products[2] = {0.0f, 0.0f};
-        held.add_products(products, scales, mean, 0, count);
-        reduce_row<Sum, 2>(products, partial[1]);
-        const float r = math_rsqrt(math_fma(products[0], per_element, eps));
-        if (SAVE && count > 0 && row_lane() == 0) {
-            saved[2 * row] = mean;
-            saved[2 * row + 1] = r;
-        }
-
-        drop_unpacked(held.dy, rows);
-        drop_unpacked(held.x, rows);
-        held.store(dx_row, scales, mean, r, means[1] * per_element, products[1] * per_element * r, 0, count);
-        if constexpr (SUMS) {
-            // A slot without a row has r = 1 / sqrt(eps), which may be infinite.
-            if (count > 0) {
+    float sum[4] = {};    // of x and g of the next row; of (x - mean)^2 and g * (x - mean) of this one
+    if (first < rows) {
+        pair.wait();
+        add_means<0>(sum[0], sum[1], pair, scale);
+        sum_row<4>(sum, partial, 0);
+    }
+    for (int turn = 1; first < rows; first += step, ++turn) {
+        const int count = left > 0 ? length : 0;
+        const float mean = sum[0] * per_element;
+        const float mean_g = sum[1] * per_element;
+        cell<T, VEC> held_dy[CHUNKS];
+        cell<T, VEC> held_x[CHUNKS];
+        pair.read(held_dy, 0);
+        pair.read(held_x, 1);
+        sum[2] = lane_squares(held_x, mean, 0, count);
+        sum[3] = 0.0f;
 #pragma unroll
-                for (int c = 0; c < CHUNKS; ++c) {
+        for (int c = 0; c < CHUNKS; ++c) {
 #pragma unroll
-                    for (int i = 0; i < VEC; ++i) {
-                        const float g = held.dy[c][i];
-                        if constexpr (HAS_WEIGHT) {
-                            sum_weight[c][i] = math_fma(g, (held.x[c][i] - mean) * r, sum_weight[c][i]);
-                        }
-                        if constexpr (HAS_BIAS) sum_bias[c][i] += g;
-                    }
+            for (int i = 0; i < VEC; ++i) {
+                sum[3] = math_fma(scale.times(held_dy[c][i], c, i), held_x[c][i] - mean, sum[3]);
+            }
+        }
+        sum[0] = sum[1] = 0.0f;
+        if (first + step < rows) {
+            pair.wait<1>();
+            add_means<1>(sum[0], sum[1], pair, scale);
+        }
+        sum_row<4>(sum, partial, turn);
+        pair.release();
+#ifndef KEEP_UNPACKED
+        drop_unpacked(held_dy, rows);
+        drop_unpacked(held_x, rows);
+#endif
+        const float r = math_rsqrt(math_fma(sum[2], per_element, eps));
+        const float mean_gn = sum[3] * per_element * r;
+        // A slot without a row has r = 1 / sqrt(eps), which may be infinite.
+        if (ROWS == 1 || count > 0) {
+#pragma unroll
+            for (int c = 0; c < CHUNKS; ++c) {
+                float value[VEC];
+#pragma unroll
+                for (int i = 0; i < VEC; ++i) {
+                    const float n = (held_x[c][i] - mean) * r;
+                    const float d = held_dy[c][i];
+                    value[i] = r * math_fma(-n, mean_gn, scale.fma(d, c, i, -mean_g));
+                    if constexpr (HAS_WEIGHT) sum_weight[c][i] = math_fma(d, n, sum_weight[c][i]);
+                    if constexpr (HAS_BIAS) sum_bias[c][i] += d;
                 }
+                store_cell(dx_row + c * CHUNK, chunk_column(c), count, value);
             }
         }
         dx_row += step * dx_stride;
-        first += step;
-        row += step;
-    } while (SUMS && first < rows);
-
-    if constexpr (SUMS) {
-        SHARED float scratch[COLUMN_SCRATCH];
-        float* target = columns + static_cast<int64_t>(block_x()) * length;
-        if constexpr (HAS_WEIGHT) write_columns(sum_weight, scratch, target, length);
-        if constexpr (HAS_BIAS) {
-            if constexpr (HAS_WEIGHT) target += static_cast<int64_t>(blocks) * length;
-            write_columns(sum_bias, scratch, target, length);
-        }
+        left -= step;
+        pair.advance();
     }
+    SHARED float scratch[COLUMN_SCRATCH];
+    float* target = columns + static_cast<int64_t>(row_block()) * length;
+    if constexpr (HAS_WEIGHT) write_columns(sum_weight, scratch, target, length);
+    if constexpr (HAS_BIAS) {
+        if constexpr (HAS_WEIGHT) target += static_cast<int64_t>(blocks) * length;
+        write_columns(sum_bias, scratch, target, length);
+    }
+}
+#endif
+
+#if PASS == BACKWARD_ROWS
+KERNEL(THREADS)
+void layer_norm_backward_rows(const T* dy, const T* x, const W* weight, T* dx, float* saved, int64_t rows,
+                              int length, int64_t dy_stride, int64_t x_stride, int64_t dx_stride, float eps) {
+    SHARED RowPartial<2> partial[2];
+    const float per_element = div_rn(1.0f, static_cast<float>(length));
+    const W* scales = at_lane(weight);
+    const int64_t row = static_cast<int64_t>(row_block()) * ROWS + row_slot();
+    const int count = row < rows ? length : 0;
+    Held held;
+    held.load<true>(at_lane(dy + row * dy_stride), at_lane(x + row * x_stride), 0, count);
+    T* dx_row = at_lane(dx + row * dx_stride);
+    float means[2] = {0.0f, 0.0f};
+    held.add_means(means, scales, 0, count);
+    reduce_row<Sum, 2>(means, partial[0]);
+    const float mean = means[0] * per_element;
+
+    drop_unpacked(held.dy, rows);
+    drop_unpacked(held.x, rows);
+    float products[2] = {0.0f, 0.0f};
+    held.add_products(products, scales, mean, 0, count);
+    reduce_row<Sum, 2>(products, partial[1]);
+    const float r = math_rsqrt(math_fma(products[0], per_element, eps));
+    if (SAVE && count > 0 && row_lane() == 0) {
+        saved[2 * row] = mean;
+        saved[2 * row + 1] = r;
+    }
+
+    drop_unpacked(held.dy, rows);
+    drop_unpacked(held.x, rows);
+    held.store(dx_row, scales, mean, r, means[1] * per_element, products[1] * per_element * r, 0, count);
 }
 #endif
 
@@ -300,7 +414,7 @@ void layer_norm_backward_rows(
 KERNEL(THREADS)
 void layer_norm_backward_stream(const T* dy, const T* x, const W* weight, T* dx, float* saved, int64_t length,
                                 int64_t dy_stride, int64_t x_stride, int64_t dx_stride, float eps) {
-    SHARED float partial[2][2 * WARPS];
+    SHARED RowPartial<2> partial[2];
     const T* dy_row = at_lane(dy + block_x() * dy_stride);
     const T* x_row = at_lane(x + block_x() * x_stride);
     T* dx_row = at_lane(dx + block_x() * dx_stride);

@@ -12,8 +12,16 @@ def _planned(call: Call, planner: native.Planner) -> Plan | Rejected:
     return problem if isinstance(problem, Rejected) else planner(problem, call)
 
 
+def skinny(call: Call) -> Plan | Rejected:
+    return _planned(call, native.plan_skinny)
+
+
 def wgmma(call: Call) -> Plan | Rejected:
     return _planned(call, native.plan_wgmma)
+
+
+def packed(call: Call) -> Plan | Rejected:
+    return _planned(call, native.plan_packed)
 
 
 def mma(call: Call) -> Plan | Rejected:

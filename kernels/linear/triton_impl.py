@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from portable.kernels._common.triton_math import normal_distribution, sigmoid_factors
+from portable.kernels._common.triton_math import sigmoid_factors, times_gelu_slope
 from portable.kernels._common.triton_rows import element_tile, plan_elementwise, row_starts
 from portable.kernels.matmul.problem import from_linear
 from portable.kernels.matmul.triton_impl import plan_problem
@@ -18,24 +18,24 @@ def activation_backward_elements(
     ACTIVATION: tl.constexpr, UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """dz = dy * activation'(z) for one tile. relu' is 0 at 0 and 1 at NaN, as in torch."""
+    WIDE: tl.constexpr = dz_ptr.dtype.element_ty.primitive_bitwidth > 16
     row, col, mask = element_tile(count, length, chunks, UNIT, ROWS, BLOCK)
     dy = tl.load(row_starts(dy_ptr, row, dy_stride, UNIT) + col, mask=mask, other=0.0).to(tl.float32)
     z = tl.load(row_starts(z_ptr, row, z_stride, UNIT) + col, mask=mask, other=0.0).to(tl.float32)
     if ACTIVATION == "relu":
         dz = tl.where(z <= 0.0, 0.0, dy)
     elif ACTIVATION == "gelu":
-        distribution, density = normal_distribution(z)
-        dz = dy * tl.fma(z, density, distribution)
+        dz = times_gelu_slope(dy, z, WIDE)
     elif ACTIVATION == "gelu_tanh":  # z * s with s = sigmoid(u): s * (1 + z * (1 - s) * u')
         # s is 0 or 1 long before 20, and a cube must not overflow; at infinity it is NaN, as torch's is.
         z = tl.minimum(tl.maximum(z, -20.0), 20.0) + (z - z)
         square = z * z
         u = 1.59576912160573071176 * z * (1.0 + 0.044715 * square)
-        left, right, last, complement = sigmoid_factors(u)
+        left, right, last, complement = sigmoid_factors(u, WIDE)
         inner = 1.59576912160573071176 * (1.0 + 0.134145 * square)
         dz = (tl.fma(z * inner, complement, 1.0) * left) * (dy * right) * last
     else:  # silu, z * s with s = sigmoid(z): s * (1 + z * (1 - s))
-        left, right, last, complement = sigmoid_factors(z)
+        left, right, last, complement = sigmoid_factors(z, WIDE)
         dz = (tl.fma(z, complement, 1.0) * left) * (dy * right) * last
     tl.store(row_starts(dz_ptr, row, dz_stride, UNIT) + col, dz.to(dz_ptr.dtype.element_ty), mask=mask)
 

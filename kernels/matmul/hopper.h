@@ -36,6 +36,19 @@ DEVICE void barrier_arrive_at(uint32_t at, int rank) {
         "{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %0, %1;\n"
         "mbarrier.arrive.shared::cluster.b64 _, [remote];\n}" ::"r"(at), "r"(rank) : "memory");
 }
+// The same, after which block `rank` sees what this thread wrote to its shared memory.
+DEVICE void barrier_hand_over(uint32_t at, int rank) {
+    asm volatile(
+        "{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %0, %1;\n"
+        "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n}" ::"r"(at), "r"(rank) : "memory");
+}
+// Waits until the phase of that parity is over, and for what other blocks handed over with it.
+DEVICE void barrier_take_over(uint32_t at, uint32_t parity) {
+    asm volatile(
+        "{\n.reg .pred done;\nAGAIN:\n"
+        "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+        "@done bra OVER;\nbra AGAIN;\nOVER:\n}" ::"r"(at), "r"(parity) : "memory");
+}
 // Waits until the phase of that parity is over.
 DEVICE void barrier_wait(uint32_t at, uint32_t parity) {
     asm volatile(
@@ -57,6 +70,15 @@ DEVICE int cluster_rank() {
 }
 DEVICE void cluster_barrier() {
     asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+}
+
+// Sixteen bytes into the shared memory of block `rank`, at the place that is `at` here.
+DEVICE void store_remote(uint32_t at, int rank, const float* v) {
+    asm volatile(
+        "{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %0, %1;\n"
+        "st.shared::cluster.v4.f32 [remote], {%2, %3, %4, %5};\n}" ::"r"(at), "r"(rank), "f"(v[0]), "f"(v[1]),
+        "f"(v[2]), "f"(v[3])
+        : "memory");
 }
 
 // --- bulk tensor copies of four-dimensional boxes; coordinates run from the innermost dimension ---
@@ -121,54 +143,35 @@ DEVICE uint64_t descriptor(uint32_t address, int block_stride, int group_stride)
         "+f"(d[i + 6]), "+f"(d[i + 7])
 #define ACCUMULATORS_32(d, i)                                                                             \
     ACCUMULATORS_8(d, i), ACCUMULATORS_8(d, i + 8), ACCUMULATORS_8(d, i + 16), ACCUMULATORS_8(d, i + 24)
+#define OPERANDS_0 \
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define OPERANDS_1 \
+    ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
+    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define OPERANDS_2 \
+    ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
+    "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define OPERANDS_3 \
+    ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
+    "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 
 // d (64 x N, float32) = a (64 x 16) @ b (16 x N), plus d where `accumulate`; operands by descriptor.
-// ALONG_M, ALONG_N say that an operand's unit stride is not along k.
+// ALONG_M, ALONG_N say that an operand's unit stride is not along k. A, B, P, TA, TB are the numbers of
+// the operands after the accumulators.
+#define WGMMA(N, OPERANDS, A, B, P, TA, TB, ...)                                                    \
+    template <> struct Wgmma<N> {                                                                         \
+        template <bool A_ALONG_M, bool B_ALONG_N>                                                         \
+        static DEVICE void run(float* d, uint64_t a, uint64_t b, int accumulate) {                         \
+            asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #P ", 0;\n"                                 \
+                         "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." ELEMENT_NAME "." ELEMENT_NAME  \
+                         " {" OPERANDS "}, %" #A ", %" #B ", p, 1, 1, %" #TA ", %" #TB ";\n}"             \
+                         : __VA_ARGS__                                                                    \
+                         : "l"(a), "l"(b), "r"(accumulate), "n"(int(A_ALONG_M)), "n"(int(B_ALONG_N)));    \
+        }                                                                                                 \
+    }
 template <int N> struct Wgmma;
-template <> struct Wgmma<64> {
-    template <bool A_ALONG_M, bool B_ALONG_N>
-    static DEVICE void run(float (&d)[32], uint64_t a, uint64_t b, int accumulate) {
-        asm volatile(
-            "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
-            "wgmma.mma_async.sync.aligned.m64n64k16.f32." ELEMENT_NAME "." ELEMENT_NAME " {"
-            "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-            "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-            "%32, %33, p, 1, 1, %35, %36;\n}"
-            : ACCUMULATORS_32(d, 0)
-            : "l"(a), "l"(b), "r"(accumulate), "n"(int(A_ALONG_M)), "n"(int(B_ALONG_N)));
-    }
-};
-template <> struct Wgmma<128> {
-    template <bool A_ALONG_M, bool B_ALONG_N>
-    static DEVICE void run(float (&d)[64], uint64_t a, uint64_t b, int accumulate) {
-        asm volatile(
-            "{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
-            "wgmma.mma_async.sync.aligned.m64n128k16.f32." ELEMENT_NAME "." ELEMENT_NAME " {"
-            "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-            "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-            "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-            "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
-            "%64, %65, p, 1, 1, %67, %68;\n}"
-            : ACCUMULATORS_32(d, 0), ACCUMULATORS_32(d, 32)
-            : "l"(a), "l"(b), "r"(accumulate), "n"(int(A_ALONG_M)), "n"(int(B_ALONG_N)));
-    }
-};
-template <> struct Wgmma<256> {
-    template <bool A_ALONG_M, bool B_ALONG_N>
-    static DEVICE void run(float (&d)[128], uint64_t a, uint64_t b, int accumulate) {
-        asm volatile(
-            "{\n.reg .pred p;\nsetp.ne.b32 p, %130, 0;\n"
-            "wgmma.mma_async.sync.aligned.m64n256k16.f32." ELEMENT_NAME "." ELEMENT_NAME " {"
-            "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-            "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-            "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-            "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
-            "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
-            "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "
-            "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "
-            "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127}, "
-            "%128, %129, p, 1, 1, %131, %132;\n}"
-            : ACCUMULATORS_32(d, 0), ACCUMULATORS_32(d, 32), ACCUMULATORS_32(d, 64), ACCUMULATORS_32(d, 96)
-            : "l"(a), "l"(b), "r"(accumulate), "n"(int(A_ALONG_M)), "n"(int(B_ALONG_N)));
-    }
-};
+WGMMA(64, OPERANDS_0, 32, 33, 34, 35, 36, ACCUMULATORS_32(d, 0));
+WGMMA(128, OPERANDS_0 OPERANDS_1, 64, 65, 66, 67, 68, ACCUMULATORS_32(d, 0), ACCUMULATORS_32(d, 32));
+WGMMA(256, OPERANDS_0 OPERANDS_1 OPERANDS_2 OPERANDS_3, 128, 129, 130, 131, 132, ACCUMULATORS_32(d, 0),
+      ACCUMULATORS_32(d, 32), ACCUMULATORS_32(d, 64), ACCUMULATORS_32(d, 96));

@@ -47,14 +47,14 @@ def along_k(problem: Problem) -> tuple[bool, bool]:
     return problem.a.unit == "col", problem.b.unit == "row"
 
 
-def common_defines(problem: Problem) -> tuple[tuple[str, int | str], ...]:
+def common_defines(problem: Problem, band: int = BAND) -> tuple[tuple[str, int | str], ...]:
     a_along_k, b_along_k = along_k(problem)
     return (
         ("A_ALONG_K", int(a_along_k)),
         ("B_ALONG_K", int(b_along_k)),
         ("BIAS", int(problem.bias is not None)),
         ("ACTIVATION", ACTIVATIONS[problem.activation]),
-        ("GROUP", BAND),
+        ("GROUP", band),
     )
 
 

@@ -8,17 +8,32 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from portable.kernels.matmul import hip_native
+from portable.kernels.matmul.bf16x6_plan import plan_bf16x6
 from portable.kernels.matmul.mma_plan import plan_mma
+from portable.kernels.matmul.packed_plan import plan_packed
 from portable.kernels.matmul.problem import Problem, from_matmul
 from portable.kernels.matmul.simt_plan import plan_simt
+from portable.kernels.matmul.skinny_plan import plan_skinny
 from portable.kernels.matmul.wgmma_plan import plan_wgmma
 from portable.plan import Call, Plan, Rejected
 
 Planner = Callable[[Problem, Call], "Plan | Rejected"]
 
 
+def skinny(call: Call) -> Plan | Rejected:
+    return _planned(call, plan_skinny)
+
+
 def wgmma(call: Call) -> Plan | Rejected:
     return _planned(call, plan_wgmma)
+
+
+def packed(call: Call) -> Plan | Rejected:
+    return _planned(call, plan_packed)
+
+
+def bf16x6(call: Call) -> Plan | Rejected:
+    return _planned(call, plan_bf16x6)
 
 
 def mma(call: Call) -> Plan | Rejected:

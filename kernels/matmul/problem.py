@@ -60,7 +60,7 @@ class Operand:
 class Problem:
     """One matrix product. `batch` sizes are (outer, inner), 1 where there is none; `bias` is the name
     of a contiguous tensor of N elements, added to each row, whose base alignment is
-    `bias_alignment`; `precision` is "ieee" or "tf32" and concerns float32 alone."""
+    `bias_alignment`; `precision` is "ieee", "tf32" or "bf16x6" and concerns float32 alone."""
 
     M: int
     N: int

@@ -20,9 +20,11 @@ static_assert(THREADS_M % 4 == 0 && THREADS_N % 8 == 0, "32 neighbouring threads
 
 using Quad = vec<float, 4>;
 
-// Where element (k, place) of a tile lies. The permutation moves whole quads, and spreads the columns
-// that a transposing store writes at once over the banks.
-template <int EXTENT> DEVICE int offset(int k, int place) { return k * EXTENT + (place ^ (k / 4 * 8 & (EXTENT - 1))); }
+// Lines of a tile in shared memory lie PAD elements further apart than they are long, so that the rows or
+// columns that a transposing store writes at once fall into different banks.
+constexpr int PAD = 4;
+constexpr int BUFFER_A = TILE_K * (TILE_M + PAD);
+constexpr int BUFFER_B = TILE_K * (TILE_N + PAD);
 
 // One operand's tile: EXTENT rows (of a) or columns (of b), TILE_K deep, in quads along the unit stride.
 template <int EXTENT, bool ALONG_K, int BYTES> struct OperandTile {
@@ -30,27 +32,53 @@ template <int EXTENT, bool ALONG_K, int BYTES> struct OperandTile {
     static constexpr int COUNT = EXTENT * TILE_K / 4 / THREADS;
     static_assert(COUNT * THREADS * 4 == EXTENT * TILE_K, "quads divide among threads");
 
+    const float* base;
+    const float* from[COUNT];  // this thread's quads of the next tile
+    int64_t leading;
+    int first, extent;
+    bool whole;  // quads that are loaded in full belong to valid lines, or to none that is stored
     Quad held[COUNT];
 
     static DEVICE int line(int i) { return (i * THREADS + thread_x()) / PER_LINE; }
     static DEVICE int start(int i) { return (i * THREADS + thread_x()) % PER_LINE * 4; }
 
-    DEVICE void load(const float* base, int64_t leading, int first, int extent, int k, int depth) {
-        const int line0 = ALONG_K ? first : k;
-        const int lines = ALONG_K ? extent : depth;
-        const int start0 = ALONG_K ? k : first;
-        const int length = ALONG_K ? depth : extent;
+    DEVICE OperandTile(const float* base, int64_t leading, int first, int extent)
+        : base(base), leading(leading), first(first), extent(extent) {
+        // Beyond the last row or column, what is there is read once more: no sum of it is stored.
+        whole = ALONG_K || first + EXTENT <= extent || (BYTES == 16 && extent % 4 == 0);
 #pragma unroll
         for (int i = 0; i < COUNT; ++i) {
-            const int at = start0 + start(i);
-            const float* from = base + (line0 + line(i)) * leading + at;
-            const int valid = line0 + line(i) < lines ? length - at : 0;
-            if (BYTES == 16 && valid >= 4) {
-                held[i] = *reinterpret_cast<const Quad*>(from);
-            } else {
+            const int place = first + (ALONG_K ? line(i) : start(i));
+            const int last = ALONG_K ? extent - 1 : extent - 4;
+            const int64_t valid = place < last ? place : last;
+            from[i] = ALONG_K ? base + valid * leading + start(i) : base + line(i) * leading + valid;
+        }
+    }
+
+    // The tile from `k` on, of which `depth` are left; tiles are loaded in order.
+    DEVICE void load(int k, int depth) {
+        if (whole && depth >= TILE_K) {
 #pragma unroll
-                for (int e = 0; e < 4; ++e) held[i].v[e] = e < valid ? from[e] : 0.0f;
+            for (int i = 0; i < COUNT; ++i) {
+                if (BYTES == 16) {
+                    held[i] = *reinterpret_cast<const Quad*>(from[i]);
+                } else {
+#pragma unroll
+                    for (int e = 0; e < 4; ++e) held[i].v[e] = from[i][e];
+                }
+                from[i] += ALONG_K ? TILE_K : TILE_K * leading;
             }
+            return;
+        }
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i) {
+            const int across = ALONG_K ? first + line(i) : k + line(i);
+            const int along = ALONG_K ? k + start(i) : first + start(i);
+            const int left = ALONG_K ? depth - start(i) : extent - along;
+            const int valid = (ALONG_K ? across < extent : line(i) < depth) ? left : 0;
+            const float* at = base + across * leading + along;
+#pragma unroll
+            for (int e = 0; e < 4; ++e) held[i].v[e] = e < valid ? at[e] : 0.0f;
         }
     }
 
@@ -59,18 +87,22 @@ template <int EXTENT, bool ALONG_K, int BYTES> struct OperandTile {
         for (int i = 0; i < COUNT; ++i) {
             if (ALONG_K) {
 #pragma unroll
-                for (int e = 0; e < 4; ++e) shared[offset<EXTENT>(start(i) + e, line(i))] = held[i].v[e];
+                for (int e = 0; e < 4; ++e) shared[(start(i) + e) * (EXTENT + PAD) + line(i)] = held[i].v[e];
             } else {
-                *reinterpret_cast<Quad*>(shared + offset<EXTENT>(line(i), start(i))) = held[i];
+                *reinterpret_cast<Quad*>(shared + line(i) * (EXTENT + PAD) + start(i)) = held[i];
             }
         }
     }
 };
 
+// `value`, in a register of its own: the sums would else be held in quads for the vector stores, in
+// registers of few banks. `size` is not negative, which the compiler does not know.
+DEVICE float unbound(float value, int size) { return float_of(bits_of(value) ^ static_cast<uint32_t>(size >> 31)); }
+
 KERNEL(THREADS)
 void matmul_simt(const float* a, const float* b, const float* bias, float* c, SIZES_PARAMETERS) {
-    SHARED alignas(16) float shared_a[2][TILE_K * TILE_M];
-    SHARED alignas(16) float shared_b[2][TILE_K * TILE_N];
+    SHARED alignas(16) float shared_a[2 * BUFFER_A];
+    SHARED alignas(16) float shared_b[2 * BUFFER_B];
     const Sizes s = SIZES_ARGUMENTS;
     const Tile tile = tile_at<TILE_M, TILE_N, GROUP>(static_cast<uint32_t>(block_x()), s);
     a += tile.outer * s.a_outer + tile.inner * s.a_inner;
@@ -79,49 +111,59 @@ void matmul_simt(const float* a, const float* b, const float* bias, float* c, SI
 
     // 32 neighbouring threads cover 4 quads of rows and 8 of columns: 64 and 128 bytes of shared memory.
     const int patch = thread_x() / 32;
-    const int y = patch / (THREADS_N / 8) * 4 + thread_x() % 32 / 8;
-    const int x = patch % (THREADS_N / 8) * 8 + thread_x() % 8;
+    // Lanes i and i ^ 1 have one row, i and i ^ 2 one column: two reads of a warp then go as one.
+    const int lane = thread_x() % 32;
+    const int y = patch / (THREADS_N / 8) * 4 + lane / 2 % 2 + lane / 16 * 2;
+    const int x = patch % (THREADS_N / 8) * 8 + lane % 2 + lane / 4 % 4 * 2;
 
-    OperandTile<TILE_M, A_ALONG_K, A_BYTES> next_a;
-    OperandTile<TILE_N, B_ALONG_K, B_BYTES> next_b;
+    OperandTile<TILE_M, A_ALONG_K, A_BYTES> next_a(a, s.a_leading, tile.row, s.m);
+    OperandTile<TILE_N, B_ALONG_K, B_BYTES> next_b(b, s.b_leading, tile.col, s.n);
     float sum[QUADS_M * 4][QUADS_N * 4] = {};
     const int steps = s.k / TILE_K + (s.k % TILE_K != 0);
     if (steps > 0) {
-        next_a.load(a, s.a_leading, tile.row, s.m, 0, s.k);
-        next_b.load(b, s.b_leading, tile.col, s.n, 0, s.k);
-        next_a.store(shared_a[0]);
-        next_b.store(shared_b[0]);
+        next_a.load(0, s.k);
+        next_b.load(0, s.k);
+        next_a.store(shared_a);
+        next_b.store(shared_b);
     }
+    int now_a = 0, now_b = 0;  // where the tiles at hand begin
     for (int step = 0; step < steps; ++step) {
         barrier();
         const bool more = step + 1 < steps;
         if (more) {
-            next_a.load(a, s.a_leading, tile.row, s.m, (step + 1) * TILE_K, s.k);
-            next_b.load(b, s.b_leading, tile.col, s.n, (step + 1) * TILE_K, s.k);
+            const int k = (step + 1) * TILE_K;
+            next_a.load(k, s.k - k);
+            next_b.load(k, s.k - k);
         }
-        const float* tile_a = shared_a[step % 2];
-        const float* tile_b = shared_b[step % 2];
+        const float* tile_a = shared_a + now_a + y * 4;
+        const float* tile_b = shared_b + now_b + x * 4;
 #pragma unroll
         for (int k = 0; k < TILE_K; ++k) {
             Quad row[QUADS_M];
             Quad col[QUADS_N];
 #pragma unroll
             for (int q = 0; q < QUADS_M; ++q)
-                row[q] = *reinterpret_cast<const Quad*>(tile_a + offset<TILE_M>(k, (q * THREADS_M + y) * 4));
+                row[q] = *reinterpret_cast<const Quad*>(tile_a + k * (TILE_M + PAD) + q * THREADS_M * 4);
 #pragma unroll
             for (int q = 0; q < QUADS_N; ++q)
-                col[q] = *reinterpret_cast<const Quad*>(tile_b + offset<TILE_N>(k, (q * THREADS_N + x) * 4));
+                col[q] = *reinterpret_cast<const Quad*>(tile_b + k * (TILE_N + PAD) + q * THREADS_N * 4);
+            // Down one column and up the next: neighbouring products share a factor, which the operand
+            // cache of the register file then holds. Order decides: see docs/notes/matmul.md.
 #pragma unroll
-            for (int i = 0; i < QUADS_M * 4; ++i) {
+            for (int j = 0; j < QUADS_N * 4; ++j) {
 #pragma unroll
-                for (int j = 0; j < QUADS_N * 4; ++j)
+                for (int at = 0; at < QUADS_M * 4; ++at) {
+                    const int i = j % 2 ? QUADS_M * 4 - 1 - at : at;
                     sum[i][j] = math_fma(row[i / 4].v[i % 4], col[j / 4].v[j % 4], sum[i][j]);
+                }
             }
         }
         if (more) {
-            next_a.store(shared_a[(step + 1) % 2]);
-            next_b.store(shared_b[(step + 1) % 2]);
+            next_a.store(shared_a + (BUFFER_A - now_a));
+            next_b.store(shared_b + (BUFFER_B - now_b));
         }
+        now_a = BUFFER_A - now_a;
+        now_b = BUFFER_B - now_b;
     }
 
 #pragma unroll
@@ -137,7 +179,7 @@ void matmul_simt(const float* a, const float* b, const float* bias, float* c, SI
             float* to = c + row * s.c_row + col * s.c_col;
             Quad value;
 #pragma unroll
-            for (int e = 0; e < 4; ++e) value.v[e] = finish(sum[i][q * 4 + e], shift[e]);
+            for (int e = 0; e < 4; ++e) value.v[e] = finish(unbound(sum[i][q * 4 + e], s.k), shift[e]);
             if (C_VECTOR && col + 4 <= s.n) {
                 *reinterpret_cast<Quad*>(to) = value;
             } else {

@@ -38,7 +38,7 @@ _SIMT_SMALL = SimtTile(64, 64, 16, 16, 16)
 
 def plan_simt(problem: Problem, call: Call) -> Plan | Rejected:
     """float32 with IEEE products on the vector units."""
-    if problem.dtype != "float32" or problem.precision != "ieee":
+    if problem.dtype != "float32" or problem.precision == "tf32":
         return Rejected(f"{problem.dtype} with {problem.precision} products is for matrix cores")
     problem = oriented(problem)
     if (reason := unfit(problem)) is not None:

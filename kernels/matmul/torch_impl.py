@@ -17,7 +17,7 @@ def _float32_products(device: torch.device, precision: str) -> Iterator[None]:
     cpu = device.type == "cpu"
     backends = torch.backends
     setting = backends.mkldnn.matmul if cpu else backends.cuda.matmul  # pyright: ignore[reportAttributeAccessIssue]
-    wanted = "ieee" if cpu else precision
+    wanted = "tf32" if precision == "tf32" and not cpu else "ieee"
     before = setting.fp32_precision
     if before == wanted or (before == "none" and wanted == "ieee"):
         yield

@@ -1,20 +1,25 @@
 // c = a @ b with Hopper's warpgroup matrix instructions, for 16-byte aligned operands of any layout.
 //
-// A persistent block (or a cluster of two, sharing b's tile by multicast) walks tiles of TILE_M x TILE_N.
-// Warpgroup 0 starts bulk tensor copies into a ring of STAGES stages; warpgroups 1 and 2 each multiply
-// 64 rows of every tile, keep the sums in registers and write them out through shared memory, while the
-// copies of the next tile already run. Operands lie in shared memory with the 128-byte swizzle, in lines
-// of 64 elements: along k, or along M or N for an operand that is contiguous the other way
-// (A_ALONG_K or B_ALONG_K 0), then as blocks of 64 lines, one per k.
+// A persistent block walks tiles of 128 x TILE_N. Warpgroup 0 starts bulk tensor copies into a ring of STAGES
+// stages; two consumer warpgroups each multiply 64 rows of every tile. Blocks of a cluster of
+// CLUSTER_M x CLUSTER_N neighbouring tiles load a share of each operand tile and multicast it. Operands lie
+// in shared memory with the 128-byte swizzle, in lines of 64 elements: along k, or along M or N for an
+// operand that is contiguous the other way (A_ALONG_K or B_ALONG_K 0), then as blocks of 64 lines, one per k.
 //
-// Defines: ELEMENT (bf16, f16), TILE_N (64, 128, 256), STAGES, GROUP, CLUSTER (1, 2), A_ALONG_K,
-// B_ALONG_K; C_BY_ENGINE: c is row-major with 16-byte aligned rows, and the copy engine stores it; BIAS,
-// ACTIVATION.
+// A finished tile is packed to 16 bits in registers, and stored block by block during the next tile's SPREAD
+// first steps of k.
+//
+// With SPLIT 2 a cluster of two blocks computes one tile, each half of k; each finishes 64 of its rows.
+//
+// Defines: ELEMENT (bf16, f16); TILE_N (64, 128, 256), STAGES, GROUP, CLUSTER_M, CLUSTER_N, SPLIT, SPREAD
+// (less than the steps of k; 0: all blocks at once), LAG, A_ALONG_K, B_ALONG_K; C_BY_ENGINE: c is row-major with 16-byte
+// aligned rows, and the copy engine stores it; BIAS, ACTIVATION.
 #include "prelude.h"
 
 #include "epilogue.h"
 #include "hopper.h"
 #include "tile.h"
+#include "wgmma_store.h"
 
 using T = ELEMENT;
 
@@ -22,14 +27,18 @@ constexpr int TILE_M = 128;
 constexpr int TILE_K = 64;  // one 128-byte line
 constexpr int CONSUMERS = 2;
 constexpr int THREADS = (1 + CONSUMERS) * 128;
-constexpr int BLOCK_BYTES = 64 * 128;  // 64 lines
+constexpr int CLUSTER = CLUSTER_M * CLUSTER_N * SPLIT;
 constexpr int A_BYTES = TILE_M * 128;
 constexpr int B_BYTES = TILE_N * 128;
 constexpr int STAGE_BYTES = A_BYTES + B_BYTES;
-constexpr int SUMS = TILE_N / 2;  // per thread, of the 64 x TILE_N of a consumer
-constexpr int C_BUFFERS = 2;      // blocks of 64 x 64 of c per consumer on their way out
+constexpr int SUMS = TILE_N / 2;   // per thread, of a consumer's 64 x TILE_N
+constexpr int BLOCKS = TILE_N / 64;  // of 64 x 64 of c per consumer
+constexpr int SPREAD_OR_1 = SPREAD ? SPREAD : 1;
 constexpr int C_BYTES = CONSUMERS * C_BUFFERS * BLOCK_BYTES;
-static_assert(TILE_N / CLUSTER % 64 == 0, "each block of a cluster loads whole 64-column blocks of b");
+constexpr int A_SHARE = TILE_M / CLUSTER_N;  // lines that a block loads for the cluster's row or column
+constexpr int B_SHARE = TILE_N / CLUSTER_M;
+static_assert(A_SHARE % 64 == 0 && B_SHARE % 64 == 0, "a share is whole blocks");
+static_assert(SPLIT == 1 || (CLUSTER == SPLIT && TILE_N <= 128), "half a tile's sums fit the buffers of c");
 
 struct Ring {
     uint32_t base, full, empty;  // stages, and their barriers: filled, and free again
@@ -48,185 +57,183 @@ struct Ring {
     }
 };
 
-DEVICE void produce(Ring ring, const TensorMap* map_a, const TensorMap* map_b, const Sizes& s, uint32_t tiles) {
+// Where a block stands in its cluster: its tile, and its part of k.
+struct Member {
+    int m, n, part;
+};
+DEVICE Member member() {
     const int rank = CLUSTER == 1 ? 0 : cluster_rank();
-    const int steps = (s.k + TILE_K - 1) / TILE_K;
+    if (SPLIT > 1) return {0, 0, rank};
+    return {rank % CLUSTER_M, rank / CLUSTER_M, 0};
+}
+
+DEVICE Tile tile_of(uint32_t index, Member me, const Sizes& s) {
+    Tile tile = tile_at<TILE_M * CLUSTER_M, TILE_N * CLUSTER_N, GROUP>(index, s);
+    tile.row += me.m * TILE_M;
+    tile.col += me.n * TILE_N;
+    return tile;
+}
+
+// Steps of k of each block; beyond k the copies bring zeros.
+DEVICE int steps_of(const Sizes& s) {
+    return (s.k + TILE_K * SPLIT - 1) / (TILE_K * SPLIT);
+}
+
+// LINES lines of an operand from line `line` on, step k: one box along k, else boxes of 64 lines. To all blocks in
+// `mask` where SHARED_BY of them share it.
+template <int LINES, bool ALONG_K, int SHARED_BY>
+DEVICE void load_share(uint16_t mask, uint32_t to, const TensorMap* map, uint32_t barrier, int line, int k,
+                       int inner, int outer) {
+#pragma unroll
+    for (int i = 0; i < (ALONG_K ? 1 : LINES / 64); ++i) {
+        const int x = ALONG_K ? k : line + i * 64;
+        const int y = ALONG_K ? line : k;
+        if (SHARED_BY == 1) load_box(to + i * BLOCK_BYTES, map, barrier, x, y, inner, outer);
+        else load_box_to(mask, to + i * BLOCK_BYTES, map, barrier, x, y, inner, outer);
+    }
+}
+
+DEVICE void produce(Ring ring, const TensorMap* map_a, const TensorMap* map_b, const Sizes& s, uint32_t tiles) {
+    const Member me = member();
+    const int steps = steps_of(s), first = me.part * steps * TILE_K;
+    // Blocks of the same cluster row share a's tile, those of the same column b's.
+    uint16_t row_mates = 0, column_mates = 0;
+    for (int i = 0; i < CLUSTER_N; ++i) row_mates |= 1 << (me.m + i * CLUSTER_M);
+    for (int i = 0; i < CLUSTER_M; ++i) column_mates |= 1 << (me.n * CLUSTER_M + i);
     for (uint32_t index = blockIdx.x / CLUSTER; index < tiles; index += gridDim.x / CLUSTER) {
-        const Tile tile = tile_at<TILE_M * CLUSTER, TILE_N, GROUP>(index, s);
+        const Tile tile = tile_of(index, me, s);
         const int a_inner = s.a_inner ? tile.inner : 0, a_outer = s.a_outer ? tile.outer : 0;
         const int b_inner = s.b_inner ? tile.inner : 0, b_outer = s.b_outer ? tile.outer : 0;
-        const int row = tile.row + rank * TILE_M;
-        for (int step = 0; step < steps; ++step) {
-            const int k = step * TILE_K;
+        const int a_line = me.n * A_SHARE, b_line = me.m * B_SHARE;
+        for (int k = first; k < first + steps * TILE_K; k += TILE_K) {
             barrier_wait(ring.freed(), ring.phase ^ 1);
             barrier_expect(ring.filled(), STAGE_BYTES);
-            if (A_ALONG_K) {
-                load_box(ring.a(), map_a, ring.filled(), k, row, a_inner, a_outer);
-            } else {
-#pragma unroll
-                for (int i = 0; i < TILE_M / 64; ++i)
-                    load_box(ring.a() + i * BLOCK_BYTES, map_a, ring.filled(), row + i * 64, k, a_inner, a_outer);
-            }
-            // Each block of the cluster loads its share of b's tile for all of them.
-            constexpr int SHARE = TILE_N / CLUSTER;
-            const int col = tile.col + rank * SHARE;
-            const uint32_t to = ring.b() + rank * SHARE * 128;
-            constexpr uint16_t everyone = (1 << CLUSTER) - 1;
-#pragma unroll
-            for (int i = 0; i < (B_ALONG_K ? 1 : SHARE / 64); ++i) {
-                const int x = B_ALONG_K ? k : col + i * 64;
-                const int y = B_ALONG_K ? col : k;
-                if (CLUSTER == 1)
-                    load_box(to + i * BLOCK_BYTES, map_b, ring.filled(), x, y, b_inner, b_outer);
-                else
-                    load_box_to(everyone, to + i * BLOCK_BYTES, map_b, ring.filled(), x, y, b_inner, b_outer);
-            }
+            load_share<A_SHARE, A_ALONG_K, CLUSTER_N>(row_mates, ring.a() + a_line * 128, map_a, ring.filled(),
+                                                      tile.row + a_line, k, a_inner, a_outer);
+            load_share<B_SHARE, B_ALONG_K, CLUSTER_M>(column_mates, ring.b() + b_line * 128, map_b, ring.filled(),
+                                                      tile.col + b_line, k, b_inner, b_outer);
             ring.advance();
         }
     }
 }
 
-// Tells the producers of the whole cluster, who all write to this block, that a stage may be refilled.
-DEVICE void release(uint32_t freed) {
+// Tells the producers that write to this block, its cluster row's and column's, that a stage may be refilled.
+DEVICE void release(uint32_t freed, Member me) {
     const int thread = thread_x() % 128;
-    if (CLUSTER == 1) {
+    if (CLUSTER_M * CLUSTER_N == 1) {
         if (thread == 0) barrier_arrive(freed);
-    } else if (thread < CLUSTER) {
-        barrier_arrive_at(freed, thread);
+    } else if (thread < CLUSTER_M) {
+        barrier_arrive_at(freed, me.n * CLUSTER_M + thread);
+    } else if (thread < CLUSTER_M + CLUSTER_N - 1) {
+        const int other = thread - CLUSTER_M;
+        barrier_arrive_at(freed, me.m + (other + (other >= me.n)) * CLUSTER_M);
     }
 }
 
-DEVICE void store_matrices(uint32_t address, const uint32_t (&w)[4]) {
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(w[0]),
-                 "r"(w[1]), "r"(w[2]), "r"(w[3])
-                 : "memory");
-}
-
-// Finishes block `block` (64 x 64, c's columns from `col`) of a consumer's sums and puts it into shared
-// memory, lines with the 128-byte swizzle. A warp writes lines 16 * warp to 16 * warp + 15.
-DEVICE void stage_block(uint32_t at, const float (&sum)[SUMS], int block, const T* bias, int col, int n) {
-    const int lane = thread_x() % 32;
-    // stmatrix: lanes 0-7, 8-15 address rows 0-7, 8-15 of the left 8 columns, lanes 16-31 of the right.
-    const int line = thread_x() % 128 / 32 * 16 + lane % 16;
-#pragma unroll
-    for (int j = 0; j < 8; j += 2) {
-        const float* d = sum + (block * 8 + j) * 4;
-        uint32_t w[4];
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            const int at_col = col + (j + half) * 8 + lane % 4 * 2;
-            const float bias0 = at_col < n ? bias_at(bias, at_col) : 0.0f;
-            const float bias1 = at_col + 1 < n ? bias_at(bias, at_col + 1) : 0.0f;
-#pragma unroll
-            for (int down = 0; down < 2; ++down)
-                w[half * 2 + down] = pack2<T>(finish(d[half * 4 + down * 2], bias0),
-                                              finish(d[half * 4 + down * 2 + 1], bias1));
-        }
-        store_matrices(at + line * 128 + ((j + lane / 16) ^ line % 8) * 16, w);
-    }
-}
-
-// Writes a consumer's 64 x TILE_N of c block by block through C_BUFFERS buffers at `buffer`; a block
-// beyond c is not written. The stores run on after this returns.
-DEVICE void store_by_engine(uint32_t buffer, const TensorMap* map_c, const float (&sum)[SUMS], const T* bias,
-                            int row, int col, int inner, int outer, const Sizes& s) {
-    const bool first = thread_x() % 128 == 0;
-    const int consumer = thread_x() / 128;
-#pragma unroll
-    for (int block = 0; block < TILE_N / 64; ++block) {
-        const uint32_t at = buffer + block % C_BUFFERS * BLOCK_BYTES;
-        if (first) wait_stores_read<C_BUFFERS - 1>();
-        named_barrier(consumer, 128);
-        stage_block(at, sum, block, bias, col + block * 64, s.n);
-        copy_engine_fence();
-        named_barrier(consumer, 128);
-        if (first) {
-            if (row < s.m && col + block * 64 < s.n) store_box(map_c, at, col + block * 64, row, inner, outer);
-            commit_stores();
-        }
-    }
-}
-
-DEVICE uint32_t staged(uint32_t at, int line, int col) {
-    uint16_t bits;
-    asm volatile("ld.shared.u16 %0, [%1];" : "=h"(bits) : "r"(at + line * 128 + (col / 8 ^ line % 8) * 16 + col % 8 * 2));
-    return bits;
-}
-
-// The same without the copy engine, for a c whose rows are not 16-byte aligned or not contiguous. A warp
-// writes a line at a time: in words where c's columns touch, whatever the parity of a row's address.
-DEVICE void store_by_threads(uint32_t buffer, T* c, const float (&sum)[SUMS], const T* bias, int row0, int col0,
-                             const Sizes& s) {
-    const int lane = thread_x() % 32;
-    const int line0 = thread_x() % 128 / 32 * 16;
-#pragma unroll
-    for (int block = 0; block < TILE_N / 64; ++block) {
-        __syncwarp();
-        stage_block(buffer, sum, block, bias, col0 + block * 64, s.n);
-        __syncwarp();
-        const int col = col0 + block * 64;
-#pragma unroll 4
-        for (int i = 0; i < 16; ++i) {
-            const int row = row0 + line0 + i;
-            if (row >= s.m) break;
-            T* to = c + row * s.c_row + col * s.c_col;
-            const int odd = s.c_col == 1 ? static_cast<int>(reinterpret_cast<uint64_t>(to) / 2 % 2) : 0;
-            const int place = lane * 2 + odd;
-            const uint32_t low = staged(buffer, line0 + i, place);
-            const uint32_t high = staged(buffer, line0 + i, (place + 1) % 64);
-            if (s.c_col == 1 && place + 1 < 64 && col + place + 1 < s.n) {
-                *reinterpret_cast<uint32_t*>(to + place) = low | high << 16;
-            } else {
-                if (col + place < s.n) to[place * s.c_col] = T{static_cast<uint16_t>(low)};
-                if (place + 1 < 64 && col + place + 1 < s.n)
-                    to[(place + 1) * s.c_col] = T{static_cast<uint16_t>(high)};
-            }
-            if (odd && lane == 0 && col < s.n) to[0] = T{static_cast<uint16_t>(staged(buffer, line0 + i, 0))};
-        }
-    }
-}
-
-DEVICE void consume(Ring ring, uint32_t buffer, const TensorMap* map_c, T* c, const T* bias, const Sizes& s,
-                    uint32_t tiles) {
-    const int consumer = thread_x() / 128 - 1;
-    const int rank = CLUSTER == 1 ? 0 : cluster_rank();
-    const int steps = (s.k + TILE_K - 1) / TILE_K;
-    // A k step of 16 elements: 32 bytes along a line, or 16 lines.
+// Starts the products of one step of k, and waits for the step before.
+template <bool FIRST> DEVICE void multiply(Ring& ring, float* sum, int consumer) {
+    // 16 elements of k: 32 bytes along a line, or 16 lines.
     constexpr int A_STEP = A_ALONG_K ? 32 : 16 * 128;
     constexpr int B_STEP = B_ALONG_K ? 32 : 16 * 128;
-    for (uint32_t index = blockIdx.x / CLUSTER; index < tiles; index += gridDim.x / CLUSTER) {
-        const Tile tile = tile_at<TILE_M * CLUSTER, TILE_N, GROUP>(index, s);
-        float sum[SUMS];
-        uint32_t used = 0;
-        for (int step = 0; step < steps; ++step) {
-            barrier_wait(ring.filled(), ring.phase);
-            const uint64_t a = descriptor(ring.a() + consumer * BLOCK_BYTES, BLOCK_BYTES, 1024);
-            const uint64_t b = descriptor(ring.b(), BLOCK_BYTES, 1024);
-            wgmma_fence();
+    barrier_wait(ring.filled(), ring.phase);
+    const uint64_t a = descriptor(ring.a() + consumer * BLOCK_BYTES, BLOCK_BYTES, 1024);
+    const uint64_t b = descriptor(ring.b(), BLOCK_BYTES, 1024);
+    wgmma_fence();
 #pragma unroll
-            for (int k = 0; k < TILE_K / 16; ++k)
-                Wgmma<TILE_N>::run<!A_ALONG_K, !B_ALONG_K>(sum, a + (k * A_STEP >> 4), b + (k * B_STEP >> 4),
-                                                           step | k);
-            wgmma_commit();
-            wgmma_wait<1>();  // the step before is done with its stage
-            if (step > 0) release(used);
-            used = ring.freed();
-            ring.advance();
+    for (int k = 0; k < TILE_K / 16; ++k)
+        Wgmma<TILE_N>::run<!A_ALONG_K, !B_ALONG_K>(sum, a + (k * A_STEP >> 4), b + (k * B_STEP >> 4), !FIRST || k);
+    wgmma_commit();
+    ring.advance();
+    wgmma_wait<1>();
+}
+
+// Adds the other block's half of k for the 64 rows that this one finishes; false: these rows are finished there.
+// The sums travel through the buffers of c, which nothing has used yet.
+DEVICE bool join(float* sum, uint32_t buffers, uint32_t joined, int consumer, int part) {
+    const int thread = thread_x() % 128;
+    if (consumer != part) {
+#pragma unroll
+        for (int i = 0; i < SUMS; i += 4) store_remote(buffers + (i * 32 + thread * 4) * 4, part ^ 1, sum + i);
+        barrier_hand_over(joined, part ^ 1);
+        return false;
+    }
+    barrier_take_over(joined, 0);
+#pragma unroll
+    for (int i = 0; i < SUMS; i += 4) {
+        float v[4];
+        asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                     : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3])
+                     : "r"(buffers + (i * 32 + thread * 4) * 4)
+                     : "memory");
+        for (int j = 0; j < 4; ++j) sum[i + j] += v[j];
+    }
+    return true;
+}
+
+DEVICE void consume(Ring ring, uint32_t buffers, uint32_t biases, uint32_t joined, const TensorMap* map_c, T* c,
+                    const T* bias, const Sizes& s, uint32_t tiles) {
+    const int consumer = thread_x() / 128 - 1;
+    const Member me = member();
+    const int steps = steps_of(s);
+    const uint32_t buffer = buffers + consumer * C_BUFFERS * BLOCK_BYTES;
+    const uint32_t own_bias = biases + consumer * 512;
+    uint32_t held[BLOCKS * BLOCK_WORDS];
+    Tile last = {};
+    bool holding = false;
+    if (LAG && consumer == 1) named_barrier(3, 256);
+
+    auto store = [&](int block) {
+        const Place place = {last.row + consumer * 64, last.col + block * 64, last.outer, last.inner};
+#if C_BY_ENGINE
+        store_by_engine(buffer, map_c, held + block * BLOCK_WORDS, block, place, consumer, s);
+#else
+        store_by_threads(buffer, c, held + block * BLOCK_WORDS, place, s);
+#endif
+    };
+
+    for (uint32_t index = blockIdx.x / CLUSTER; index < tiles; index += gridDim.x / CLUSTER) {
+        float sum[SUMS];
+        uint32_t used = ring.freed();
+        multiply<true>(ring, sum, consumer);
+        auto next = [&] {
+            const uint32_t now = ring.freed();
+            multiply<false>(ring, sum, consumer);
+            release(used, me);
+            used = now;
+        };
+        const Tile tile = tile_of(index, me, s);
+        const uint32_t shift = bias_pair<TILE_N>(bias, tile.col, s.n);
+        int step = 1;
+#pragma unroll
+        for (; step <= SPREAD; ++step) {
+            next();
+            if (LAG && step == LAG && !holding && consumer == 0) named_barrier(3, 256);
+            if (holding) {
+#pragma unroll
+                for (int i = (step - 1) * BLOCKS / SPREAD_OR_1; i < step * BLOCKS / SPREAD_OR_1; ++i) store(i);
+            }
         }
+        for (; step < steps; ++step) next();
         wgmma_wait<0>();
 #pragma unroll
-        for (int i = 0; i < SUMS; ++i) asm volatile("" : "+f"(sum[i])::"memory");  // read no sum before the wait
-        release(used);
+        for (int i = 0; i < SUMS; ++i) asm volatile("" : "+f"(sum[i])::"memory");  // no sum is read before the wait
+        release(used, me);
 
-        const int row = tile.row + rank * TILE_M + consumer * 64;
-        const uint32_t own = buffer + consumer * C_BUFFERS * BLOCK_BYTES;
-#if C_BY_ENGINE
-        store_by_engine(own, map_c, sum, bias, row, tile.col, tile.inner, tile.outer, s);
-#else
-        store_by_threads(own, c + tile.outer * s.c_outer + tile.inner * s.c_inner, sum, bias, row, tile.col, s);
-#endif
+        if (SPLIT > 1 && !join(sum, buffers, joined, consumer, me.part)) return;
+        share_bias<TILE_N>(own_bias, shift, consumer);
+        pack<T, SUMS>(held, sum, own_bias);
+        last = tile;
+        holding = true;
+        if (SPREAD == 0) {
+#pragma unroll
+            for (int i = 0; i < BLOCKS; ++i) store(i);
+        }
     }
-    if (C_BY_ENGINE && thread_x() % 128 == 0) wait_stores<0>();
+    if (SPREAD && holding) {
+#pragma unroll
+        for (int i = 0; i < BLOCKS; ++i) store(i);
+    }
+    if (C_BY_ENGINE && thread_x() % 128 == 0) wait_stores_read<0>();
 }
 
 extern "C" __global__ __launch_bounds__(THREADS, 1) __cluster_dims__(CLUSTER, 1, 1) void matmul_wgmma(
@@ -239,24 +246,31 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) __cluster_dims__(CLUSTER, 1,
     const Sizes s = SIZES_ARGUMENTS;
     // The swizzle repeats every 1024 bytes of the address.
     const uint32_t base = (shared_address(shared) + 1023) & ~1023u;
-    const uint32_t buffer = base + STAGES * STAGE_BYTES;
-    const uint32_t barriers = buffer + C_BYTES;
+    const uint32_t buffers = base + STAGES * STAGE_BYTES;
+    const uint32_t barriers = buffers + C_BYTES;
+    const uint32_t joined = barriers + STAGES * 16;
+    const uint32_t biases = joined + 16;
     const Ring ring{base, barriers, barriers + STAGES * 8};
 
     if (thread_x() == 0) {
         prefetch_map(&map_a);
         prefetch_map(&map_b);
+#if C_BY_ENGINE
+        prefetch_map(&map_c);
+#endif
         for (int stage = 0; stage < STAGES; ++stage) {
             barrier_init(ring.full + stage * 8, 1);
-            barrier_init(ring.empty + stage * 8, CONSUMERS * CLUSTER);
+            barrier_init(ring.empty + stage * 8, CONSUMERS * (CLUSTER_M + CLUSTER_N - 1));
         }
+        barrier_init(joined, 128);
         barrier_init_fence();
     }
     if (CLUSTER == 1) barrier();
     else cluster_barrier();
 
-    const uint32_t tiles_m = (static_cast<uint32_t>(s.m) + TILE_M * CLUSTER - 1) / (TILE_M * CLUSTER);
-    const uint32_t tiles_n = (static_cast<uint32_t>(s.n) + TILE_N - 1) / TILE_N;
+    constexpr int HEIGHT = TILE_M * CLUSTER_M, WIDTH = TILE_N * CLUSTER_N;
+    const uint32_t tiles_m = (static_cast<uint32_t>(s.m) + HEIGHT - 1) / HEIGHT;
+    const uint32_t tiles_n = (static_cast<uint32_t>(s.n) + WIDTH - 1) / WIDTH;
     const uint32_t tiles = tiles_m * tiles_n * s.inner_batches * s.outer_batches;
 #if C_BY_ENGINE
     const TensorMap* const to = &map_c;
@@ -268,8 +282,8 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) __cluster_dims__(CLUSTER, 1,
         if (thread_x() == 0) produce(ring, &map_a, &map_b, s, tiles);
     } else {
         registers_up<232>();
-        consume(ring, buffer, to, c, bias, s, tiles);
+        consume(ring, buffers, biases, joined, to, c, bias, s, tiles);
     }
-    // A block must not leave while its peer can still write to its shared memory or barriers.
+    // A block must not leave while its peers can still write to its shared memory or barriers.
     if (CLUSTER > 1) cluster_barrier();
 }

@@ -19,11 +19,12 @@
 #endif
 
 #if PASS == FORWARD
-KERNEL(THREADS)
+KERNEL_RESIDENT(THREADS, RESIDENT) CLUSTERED
 void rms_norm_forward(const T* x, const W* weight, T* y, int64_t rows, int length, int64_t x_stride,
                       int64_t y_stride, float eps) {
-    SHARED float partial[WARPS];
-    const int64_t row = static_cast<int64_t>(block_x()) * ROWS + row_slot();
+    SHARED RowPartial<1> partial;
+    rows_start(partial);
+    const int64_t row = static_cast<int64_t>(row_block()) * ROWS + row_slot();
     const int count = row < rows ? length : 0;
 
     cell<T, VEC> held[CHUNKS];
@@ -36,6 +37,7 @@ void rms_norm_forward(const T* x, const W* weight, T* y, int64_t rows, int lengt
 #pragma unroll
         for (int i = 0; i < VEC; ++i) sum[0] = math_fma(held[c][i], held[c][i], sum[0]);
     }
+    rows_ready();
     reduce_row<Sum, 1>(sum, partial);
     drop_unpacked(held, rows);
 
@@ -59,7 +61,7 @@ void rms_norm_forward(const T* x, const W* weight, T* y, int64_t rows, int lengt
 KERNEL(THREADS)
 void rms_norm_forward_stream(const T* x, const W* weight, T* y, int64_t length, int64_t x_stride,
                              int64_t y_stride, float eps) {
-    SHARED float partial[WARPS];
+    SHARED RowPartial<1> partial;
     const T* source = at_lane(x + block_x() * x_stride);
     T* target = at_lane(y + block_x() * y_stride);
     const W* scales = at_lane(weight);
@@ -103,105 +105,122 @@ void rms_norm_forward_stream(const T* x, const W* weight, T* y, int64_t length, 
 // With r = 1 / rms, g = dy * weight and n = x * r: dx = r * (g - n * mean(g * n)), dweight = sum of dy * n.
 // r never stands squared or cubed: it may be as large as 2^63.
 
-#if PASS == BACKWARD || PASS == BACKWARD_ROWS
-constexpr bool SUMS = PASS == BACKWARD;
-
-// The next row's loads are in flight while this one is reduced, where the registers allow it.
-constexpr bool PREFETCH = SUMS && THREADS <= 512;
-
-struct Held {
-    cell<T, VEC> dy[CHUNKS];
-    cell<T, VEC> x[CHUNKS];
-
-    DEVICE void load(const T* dy_row, const T* x_row, int count) {
-        load_cells<true>(dy, dy_row, 0, count);
-        load_cells<true>(x, x_row, 0, count);
-    }
-};
-
-KERNEL_RESIDENT(THREADS, RESIDENT)
 #if PASS == BACKWARD
-void rms_norm_backward(
-#else
-void rms_norm_backward_rows(
-#endif
-    const T* dy, const T* x, const W* weight, T* dx, float* columns, float* saved, int64_t rows, int length,
-    int64_t dy_stride, int64_t x_stride, int64_t dx_stride, float eps, int blocks) {
-    SHARED float partial[2][2 * WARPS];
-    const float mean = div_rn(1.0f, static_cast<float>(length));
-    const int64_t step = static_cast<int64_t>(SUMS ? blocks : 1) * ROWS;
-    float sum_weight[CHUNKS][VEC] = {};
-
-    const W* scales = at_lane(weight);
-    int64_t first = static_cast<int64_t>(block_x()) * ROWS;
-    int64_t row = first + row_slot();
-    const T* dy_row = at_lane(dy + row * dy_stride);
-    const T* x_row = at_lane(x + row * x_stride);
+KERNEL_RESIDENT(THREADS, RESIDENT) CLUSTERED
+void rms_norm_backward(const T* dy, const T* x, const W* weight, T* dx, float* columns, int64_t rows,
+                       int length, int64_t dy_stride, int64_t x_stride, int64_t dx_stride, float eps,
+                       int blocks) {
+    SHARED RowPartial<2> partial[2];
+    rows_start(partial[0], partial[1]);
+    int64_t first = static_cast<int64_t>(row_block()) * ROWS;
+    const int64_t row = first + row_slot();
+    const int64_t step = static_cast<int64_t>(blocks) * ROWS;
+    RowPair pair(dy, x, dy_stride, x_stride, row, rows, step, length);
+    pair.start();
+    scale_cells scale;
+    scale.load(weight, length);
     T* dx_row = at_lane(dx + row * dx_stride);
-    Held next;
-    if constexpr (PREFETCH) next.load(dy_row, x_row, row < rows ? length : 0);
-    int parity = 0;
-    do {
-        const int count = row < rows ? length : 0;
-        Held held;
-        if constexpr (PREFETCH) {
-            held = next;
-            dy_row += step * dy_stride;
-            x_row += step * x_stride;
-            next.load(dy_row, x_row, row + step < rows ? length : 0);
-        } else {
-            held.load(dy_row, x_row, count);
-            dy_row += step * dy_stride;
-            x_row += step * x_stride;
-        }
+    const float mean = div_rn(1.0f, static_cast<float>(length));
+    float sum_weight[CHUNKS][VEC] = {};
+    int64_t left = rows - row;
+    rows_ready();
+
+    for (int turn = 0; first < rows; first += step, ++turn) {
+        const int count = left > 0 ? length : 0;
+        cell<T, VEC> held_dy[CHUNKS];
+        cell<T, VEC> held_x[CHUNKS];
+        pair.wait();
+        pair.read(held_dy, 0);
+        pair.read(held_x, 1);
         float sum[2] = {0.0f, 0.0f};
 #pragma unroll
         for (int c = 0; c < CHUNKS; ++c) {
-            cell<W, VEC> scale;
-            if constexpr (HAS_WEIGHT) scale = load_cell<false>(scales + c * CHUNK, chunk_column(c), length);
 #pragma unroll
             for (int i = 0; i < VEC; ++i) {
-                const float value = held.x[c][i];
-                float g = held.dy[c][i];
-                if constexpr (HAS_WEIGHT) g *= scale[i];
+                const float value = held_x[c][i];
+                const float g = scale.times(held_dy[c][i], c, i);
                 sum[0] = math_fma(value, value, sum[0]);
                 sum[1] = math_fma(g, value, sum[1]);
             }
         }
-        reduce_row<Sum, 2>(sum, partial[parity]);
-        parity ^= 1;
-
-        drop_unpacked(held.dy, rows);
-        drop_unpacked(held.x, rows);
+        sum_row<2>(sum, partial, turn);
+        pair.release();
+#ifndef KEEP_UNPACKED
+        drop_unpacked(held_dy, rows);
+        drop_unpacked(held_x, rows);
+#endif
         const float r = math_rsqrt(math_fma(sum[0], mean, eps));
         const float along = sum[1] * mean * r;
-        if (SAVE && row < rows && row_lane() == 0) saved[row] = r;
+        // A slot without a row has r = 1 / sqrt(eps), which may be infinite.
+        if (ROWS == 1 || count > 0) {
 #pragma unroll
-        for (int c = 0; c < CHUNKS; ++c) {
-            cell<W, VEC> scale;
-            if constexpr (HAS_WEIGHT) scale = load_cell<false>(scales + c * CHUNK, chunk_column(c), length);
-            float value[VEC];
+            for (int c = 0; c < CHUNKS; ++c) {
+                float value[VEC];
 #pragma unroll
-            for (int i = 0; i < VEC; ++i) {
-                const float n = held.x[c][i] * r;
-                float g = held.dy[c][i];
-                if constexpr (SUMS) {
-                    // A slot without a row has r = 1 / sqrt(eps), which may be infinite.
-                    if (count > 0) sum_weight[c][i] = math_fma(g, n, sum_weight[c][i]);
+                for (int i = 0; i < VEC; ++i) {
+                    const float n = held_x[c][i] * r;
+                    const float d = held_dy[c][i];
+                    sum_weight[c][i] = math_fma(d, n, sum_weight[c][i]);
+                    value[i] = r * math_fma(-n, along, scale.times(d, c, i));
                 }
-                if constexpr (HAS_WEIGHT) g *= scale[i];
-                value[i] = r * math_fma(-n, along, g);
+                store_cell(dx_row + c * CHUNK, chunk_column(c), count, value);
             }
-            store_cell(dx_row + c * CHUNK, chunk_column(c), count, value);
         }
         dx_row += step * dx_stride;
-        first += step;
-        row += step;
-    } while (SUMS && first < rows);
+        left -= step;
+        pair.advance();
+    }
+    SHARED float scratch[COLUMN_SCRATCH];
+    write_columns(sum_weight, scratch, columns + static_cast<int64_t>(row_block()) * length, length);
+}
+#endif
 
-    if constexpr (SUMS) {
-        SHARED float scratch[COLUMN_SCRATCH];
-        write_columns(sum_weight, scratch, columns + static_cast<int64_t>(block_x()) * length, length);
+#if PASS == BACKWARD_ROWS
+KERNEL(THREADS)
+void rms_norm_backward_rows(const T* dy, const T* x, const W* weight, T* dx, float* saved, int64_t rows,
+                            int length, int64_t dy_stride, int64_t x_stride, int64_t dx_stride, float eps) {
+    SHARED RowPartial<2> partial;
+    const int64_t row = static_cast<int64_t>(row_block()) * ROWS + row_slot();
+    const int count = row < rows ? length : 0;
+    const float mean = div_rn(1.0f, static_cast<float>(length));
+    cell<T, VEC> held_dy[CHUNKS];
+    cell<T, VEC> held_x[CHUNKS];
+    load_cells<true>(held_dy, at_lane(dy + row * dy_stride), 0, count);
+    load_cells<true>(held_x, at_lane(x + row * x_stride), 0, count);
+    T* dx_row = at_lane(dx + row * dx_stride);
+    const W* scales = at_lane(weight);
+    float sum[2] = {0.0f, 0.0f};
+#pragma unroll
+    for (int c = 0; c < CHUNKS; ++c) {
+        cell<W, VEC> scale;
+        if constexpr (HAS_WEIGHT) scale = load_cell<false>(scales + c * CHUNK, chunk_column(c), length);
+#pragma unroll
+        for (int i = 0; i < VEC; ++i) {
+            const float value = held_x[c][i];
+            float g = held_dy[c][i];
+            if constexpr (HAS_WEIGHT) g *= scale[i];
+            sum[0] = math_fma(value, value, sum[0]);
+            sum[1] = math_fma(g, value, sum[1]);
+        }
+    }
+    reduce_row<Sum, 2>(sum, partial);
+    drop_unpacked(held_dy, rows);
+    drop_unpacked(held_x, rows);
+    const float r = math_rsqrt(math_fma(sum[0], mean, eps));
+    const float along = sum[1] * mean * r;
+    if (SAVE && row < rows && row_lane() == 0) saved[row] = r;
+#pragma unroll
+    for (int c = 0; c < CHUNKS; ++c) {
+        cell<W, VEC> scale;
+        if constexpr (HAS_WEIGHT) scale = load_cell<false>(scales + c * CHUNK, chunk_column(c), length);
+        float value[VEC];
+#pragma unroll
+        for (int i = 0; i < VEC; ++i) {
+            float g = held_dy[c][i];
+            if constexpr (HAS_WEIGHT) g *= scale[i];
+            value[i] = r * math_fma(-(held_x[c][i] * r), along, g);
+        }
+        store_cell(dx_row + c * CHUNK, chunk_column(c), count, value);
     }
 }
 #endif
@@ -210,7 +229,7 @@ void rms_norm_backward_rows(
 KERNEL(THREADS)
 void rms_norm_backward_stream(const T* dy, const T* x, const W* weight, T* dx, float* saved, int64_t length,
                               int64_t dy_stride, int64_t x_stride, int64_t dx_stride, float eps) {
-    SHARED float partial[2 * WARPS];
+    SHARED RowPartial<2> partial;
     const T* dy_row = at_lane(dy + block_x() * dy_stride);
     const T* x_row = at_lane(x + block_x() * x_stride);
     T* dx_row = at_lane(dx + block_x() * dx_stride);

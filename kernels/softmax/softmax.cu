@@ -9,6 +9,10 @@
 #define BACKWARD 3
 #define BACKWARD_STREAM 4
 
+#ifndef RESIDENT
+#define RESIDENT 1
+#endif
+
 // exp(x) within |x| + 2 units in the last place: a third fewer instructions than math_exp.
 DEVICE float exponential(float x) { return math_exp2(x * 1.44269504f); }
 
@@ -17,19 +21,24 @@ DEVICE float finite_shift(float maximum) { return maximum == -INF_F ? 0.0f : max
 
 #if PASS == FORWARD
 // Exponentials stay in registers while they fit beside the row; else they are computed again.
+#ifdef NOKEEP
+constexpr bool KEEP = false;
+#else
 constexpr bool KEEP = CHUNKS * VEC <= 32;
+#endif
 
-KERNEL(THREADS)
+KERNEL_RESIDENT(THREADS, RESIDENT) CLUSTERED
 void softmax_forward(const T* x, T* y, int64_t rows, int length, int64_t x_stride, int64_t y_stride) {
-    SHARED float partial_max[WARPS];
-    SHARED float partial_sum[WARPS];
-    const int64_t row = static_cast<int64_t>(block_x()) * ROWS + row_slot();
+    SHARED RowPartial<1> partial_max;
+    SHARED RowPartial<1> partial_sum;
+    rows_start(partial_max, partial_sum);
+    const int64_t row = static_cast<int64_t>(row_block()) * ROWS + row_slot();
     const int count = row < rows ? length : 0;
     const T* source = at_lane(x + row * x_stride);
     T* target = at_lane(y + row * y_stride);
 
     cell<T, VEC> held[CHUNKS];
-load_cells<true>(held, source, 0, count);
+    load_cells<true>(held, source, 0, count);
 
     // NaN passes over the maximum and comes back through the sum.
     float maximum[1] = {-INF_F};
@@ -40,6 +49,7 @@ load_cells<true>(held, source, 0, count);
             if (inside(chunk_column(c), i, count)) maximum[0] = math_max_number(maximum[0], held[c][i]);
         }
     }
+    rows_ready();
     reduce_row<Max, 1>(maximum, partial_max);
     drop_unpacked(held, rows);
 
@@ -74,8 +84,8 @@ load_cells<true>(held, source, 0, count);
 #if PASS == FORWARD_STREAM
 KERNEL(THREADS)
 void softmax_forward_stream(const T* x, T* y, int64_t length, int64_t x_stride, int64_t y_stride) {
-    SHARED float partial_max[WARPS];
-    SHARED float partial_sum[WARPS];
+    SHARED RowPartial<1> partial_max;
+    SHARED RowPartial<1> partial_sum;
     const T* source = at_lane(x + block_x() * x_stride);
     T* target = at_lane(y + block_x() * y_stride);
 
@@ -125,11 +135,12 @@ void softmax_forward_stream(const T* x, T* y, int64_t length, int64_t x_stride, 
 #endif
 
 #if PASS == BACKWARD
-KERNEL(THREADS)
+KERNEL_RESIDENT(THREADS, RESIDENT) CLUSTERED
 void softmax_backward(const T* dy, const T* y, T* dx, int64_t rows, int length, int64_t dy_stride,
                       int64_t y_stride, int64_t dx_stride) {
-    SHARED float partial[WARPS];
-    const int64_t row = static_cast<int64_t>(block_x()) * ROWS + row_slot();
+    SHARED RowPartial<1> partial;
+    rows_start(partial);
+    const int64_t row = static_cast<int64_t>(row_block()) * ROWS + row_slot();
     const int count = row < rows ? length : 0;
 
     cell<T, VEC> held_dy[CHUNKS];
@@ -143,6 +154,7 @@ void softmax_backward(const T* dy, const T* y, T* dx, int64_t rows, int length, 
 #pragma unroll
         for (int i = 0; i < VEC; ++i) sum[0] = math_fma(held_dy[c][i], held_y[c][i], sum[0]);
     }
+    rows_ready();
     reduce_row<Sum, 1>(sum, partial);
     drop_unpacked(held_dy, rows);
     drop_unpacked(held_y, rows);
@@ -160,7 +172,7 @@ void softmax_backward(const T* dy, const T* y, T* dx, int64_t rows, int length, 
 KERNEL(THREADS)
 void softmax_backward_stream(const T* dy, const T* y, T* dx, int64_t length, int64_t dy_stride,
                              int64_t y_stride, int64_t dx_stride) {
-    SHARED float partial[WARPS];
+    SHARED RowPartial<1> partial;
     const T* dy_row = at_lane(dy + block_x() * dy_stride);
     const T* y_row = at_lane(y + block_x() * y_stride);
     T* dx_row = at_lane(dx + block_x() * dx_stride);

@@ -15,49 +15,99 @@ BACKWARD_RESIDENT = 16384
 
 
 @triton.jit
+def softmax_tile(x, WIDE: tl.constexpr):
+    """softmax of each of the rows of x [ROWS, BLOCK]."""
+    power = exp_nonpositive(x - tl.max(x, axis=1, keep_dims=True), WIDE)
+    return power * (1.0 / tl.sum(power, axis=1, keep_dims=True))
+
+
+@triton.jit
 def softmax_rows(
     x_ptr, x_stride, y_ptr, y_stride, count, length,
-    UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    AHEAD: tl.constexpr, UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """y = softmax(x) for ROWS rows of at most BLOCK elements."""
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    """y = softmax(x) for ROWS rows of at most BLOCK elements; if AHEAD, for every num_programs-th such tile,
+    each loaded while the one before it is worked on."""
+    WIDE: tl.constexpr = y_ptr.dtype.element_ty.primitive_bitwidth > 16
+    first = tl.program_id(0).to(tl.int64) * ROWS
+    row = first + tl.arange(0, ROWS)
     col = tl.arange(0, BLOCK)[None, :]
-    mask = (row < count)[:, None] & (col < divisible(length, UNIT))
-    x = tl.load(row_starts(x_ptr, row, x_stride, UNIT) + col, mask=mask, other=-float("inf")).to(tl.float32)
-    power = exp_nonpositive(x - tl.max(x, axis=1, keep_dims=True))
-    y = power * (1.0 / tl.sum(power, axis=1, keep_dims=True))
-    tl.store(row_starts(y_ptr, row, y_stride, UNIT) + col, y.to(y_ptr.dtype.element_ty), mask=mask)
+    inside = col < divisible(length, UNIT)
+    mask = (row < count)[:, None] & inside
+    x = tl.load(row_starts(x_ptr, row, x_stride, UNIT) + col, mask=mask, other=-float("inf"))
+    if AHEAD:
+        step = tl.num_programs(0) * ROWS
+        for start in range(first, count, step):
+            row = start + tl.arange(0, ROWS)
+            mask = (row < count)[:, None] & inside
+            after = row + step
+            more = (after < count)[:, None] & inside
+            following = tl.load(row_starts(x_ptr, after, x_stride, UNIT) + col, mask=more, other=-float("inf"))
+            y = softmax_tile(x.to(tl.float32), WIDE)
+            tl.store(row_starts(y_ptr, row, y_stride, UNIT) + col, y.to(y_ptr.dtype.element_ty), mask=mask)
+            x = following
+    else:
+        y = softmax_tile(x.to(tl.float32), WIDE)
+        tl.store(row_starts(y_ptr, row, y_stride, UNIT) + col, y.to(y_ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def softmax_step(highest, total, x, WIDE: tl.constexpr):
+    """Each lane's maximum and its sum of exp(x - maximum), with one more x."""
+    distance = x - highest
+    power = exp_nonpositive(-tl.abs(distance), WIDE)
+    total = tl.where(distance > 0.0, tl.fma(total, power, 1.0), total + power)
+    return tl.maximum(highest, x), total
+
+
+@triton.jit
+def softmax_shift_and_scale(highest, total, WIDE: tl.constexpr):
+    shift = tl.max(highest, axis=0)
+    return shift, 1.0 / tl.sum(total * exp_nonpositive(highest - shift, WIDE), axis=0)
 
 
 @triton.jit
 def softmax_stream(
-    x_ptr, x_stride, y_ptr, y_stride, length,
-    UNIT: tl.constexpr, BLOCK: tl.constexpr,
+    x_ptr, x_stride, y_ptr, y_stride, count, length,
+    UNIT: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """y = softmax(x) for one row of any length: maximum and sum in one pass, the quotient in another."""
-    row = tl.program_id(0).to(tl.int64)
-    x_row = x_ptr + row * divisible(x_stride, UNIT)
-    y_row = y_ptr + row * divisible(y_stride, UNIT)
+    """y = softmax(x) for every num_programs-th row, of any length.
+
+    One loop reads a row for its maximum and sum and writes the row before it, from the end on, as what was
+    read last is nearest.
+    """
+    WIDE: tl.constexpr = y_ptr.dtype.element_ty.primitive_bitwidth > 16
+    x_stride = divisible(x_stride, UNIT)
     length = divisible(length, UNIT)
     lane = tl.arange(0, BLOCK)
-    highest = -float("inf")
-    shift = 0.0
-    total = 0.0
-    for start in range(0, length, BLOCK):
-        col = start + lane
-        x = tl.load(x_row + col, mask=col < length, other=-float("inf")).to(tl.float32)
-        highest = tl.maximum(highest, tl.max(x, axis=0))
-        # While only -inf was seen, the shift stays 0: -inf - -inf would spoil a row that has numbers later.
-        new_shift = tl.where(highest == -float("inf"), 0.0, highest)
-        total *= exp_nonpositive(tl.minimum(shift - new_shift, 0.0))
-        total += tl.sum(exp_nonpositive(x - new_shift), axis=0)
-        shift = new_shift
-    scale = 1.0 / total
-    for start in range(0, length, BLOCK):
-        col = start + lane
-        x = tl.load(x_row + col, mask=col < length, other=0.0).to(tl.float32)
-        y = exp_nonpositive(x - shift) * scale
-        tl.store(y_row + col, y.to(y_ptr.dtype.element_ty), mask=col < length)
+    chunks = tl.cdiv(length, BLOCK)
+    first = tl.program_id(0).to(tl.int64)
+    # The lowest finite number: from -inf on, a row that begins with -inf would give -inf - -inf.
+    lowest = tl.full([BLOCK], -3.4028234663852886e38, tl.float32)
+    highest = lowest
+    total = tl.zeros([BLOCK], tl.float32)
+    for chunk in tl.range(0, chunks, num_stages=STAGES):
+        col = chunk * BLOCK + lane
+        x = tl.load(x_ptr + first * x_stride + col, mask=col < length, other=-float("inf"))
+        highest, total = softmax_step(highest, total, x.to(tl.float32), WIDE)
+    shift, scale = softmax_shift_and_scale(highest, total, WIDE)
+    for row in range(first, count, tl.num_programs(0)):
+        after = row + tl.num_programs(0)
+        limit = tl.where(after < count, length, 0)
+        x_row = x_ptr + row * x_stride
+        x_after = x_ptr + after * x_stride
+        y_row = y_ptr + row * divisible(y_stride, UNIT)
+        highest = lowest
+        total = tl.zeros([BLOCK], tl.float32)
+        for chunk in tl.range(0, chunks, num_stages=STAGES):
+            col = chunk * BLOCK + lane
+            x = tl.load(x_after + col, mask=col < divisible(limit, UNIT), other=-float("inf"))
+            col = (chunks - 1 - chunk) * BLOCK + lane
+            near = tl.load(x_row + col, mask=col < length, other=0.0).to(tl.float32)
+            y = exp_nonpositive(near - shift, WIDE) * scale
+            tl.store(y_row + col, y.to(y_ptr.dtype.element_ty), mask=col < length)
+            highest, total = softmax_step(highest, total, x.to(tl.float32), WIDE)
+        shift, scale = softmax_shift_and_scale(highest, total, WIDE)
 
 
 @triton.jit
@@ -77,28 +127,40 @@ def softmax_backward_rows(
 
 @triton.jit
 def softmax_backward_stream(
-    dy_ptr, dy_stride, y_ptr, y_stride, dx_ptr, dx_stride, length,
-    UNIT: tl.constexpr, BLOCK: tl.constexpr,
+    dy_ptr, dy_stride, y_ptr, y_stride, dx_ptr, dx_stride, count, length,
+    UNIT: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """dx = y * (dy - sum(dy * y)) for one row of any length."""
-    row = tl.program_id(0).to(tl.int64)
-    dy_row = dy_ptr + row * divisible(dy_stride, UNIT)
-    y_row = y_ptr + row * divisible(y_stride, UNIT)
-    dx_row = dx_ptr + row * divisible(dx_stride, UNIT)
+    """dx = y * (dy - sum(dy * y)) for every num_programs-th row, of any length; rows overlap as in
+    `softmax_stream`."""
+    dy_stride = divisible(dy_stride, UNIT)
+    y_stride = divisible(y_stride, UNIT)
     length = divisible(length, UNIT)
     lane = tl.arange(0, BLOCK)
+    chunks = tl.cdiv(length, BLOCK)
+    first = tl.program_id(0).to(tl.int64)
     sums = tl.zeros([BLOCK], tl.float32)
-    for start in range(0, length, BLOCK):
-        col = start + lane
-        dy = tl.load(dy_row + col, mask=col < length, other=0.0).to(tl.float32)
-        y = tl.load(y_row + col, mask=col < length, other=0.0).to(tl.float32)
-        sums += dy * y
+    for chunk in tl.range(0, chunks, num_stages=STAGES):
+        col = chunk * BLOCK + lane
+        dy = tl.load(dy_ptr + first * dy_stride + col, mask=col < length, other=0.0).to(tl.float32)
+        y = tl.load(y_ptr + first * y_stride + col, mask=col < length, other=0.0).to(tl.float32)
+        sums = tl.fma(dy, y, sums)
     total = tl.sum(sums, axis=0)
-    for start in range(0, length, BLOCK):
-        col = start + lane
-        dy = tl.load(dy_row + col, mask=col < length, other=0.0).to(tl.float32)
-        y = tl.load(y_row + col, mask=col < length, other=0.0).to(tl.float32)
-        tl.store(dx_row + col, (y * (dy - total)).to(dx_ptr.dtype.element_ty), mask=col < length)
+    for row in range(first, count, tl.num_programs(0)):
+        after = row + tl.num_programs(0)
+        limit = divisible(tl.where(after < count, length, 0), UNIT)
+        dx_row = dx_ptr + row * divisible(dx_stride, UNIT)
+        sums = tl.zeros([BLOCK], tl.float32)
+        for chunk in tl.range(0, chunks, num_stages=STAGES):
+            col = chunk * BLOCK + lane
+            dy = tl.load(dy_ptr + after * dy_stride + col, mask=col < limit, other=0.0)
+            y = tl.load(y_ptr + after * y_stride + col, mask=col < limit, other=0.0)
+            back = (chunks - 1 - chunk) * BLOCK + lane
+            near_dy = tl.load(dy_ptr + row * dy_stride + back, mask=back < length, other=0.0).to(tl.float32)
+            near_y = tl.load(y_ptr + row * y_stride + back, mask=back < length, other=0.0).to(tl.float32)
+            dx = near_y * (near_dy - total)
+            tl.store(dx_row + back, dx.to(dx_ptr.dtype.element_ty), mask=back < length)
+            sums = tl.fma(dy.to(tl.float32), y.to(tl.float32), sums)
+        total = tl.sum(sums, axis=0)
 
 
 def forward(call: Call) -> Plan | Rejected:

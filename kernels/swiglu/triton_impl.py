@@ -19,7 +19,8 @@ def swiglu_elements(
     row, col, mask = element_tile(count, length, chunks, UNIT, ROWS, BLOCK)
     gate = tl.load(row_starts(gate_ptr, row, gate_stride, UNIT) + col, mask=mask, other=0.0).to(tl.float32)
     up = tl.load(row_starts(up_ptr, row, up_stride, UNIT) + col, mask=mask, other=0.0).to(tl.float32)
-    left, right, last, _ = sigmoid_factors(gate)
+    WIDE: tl.constexpr = y_ptr.dtype.element_ty.primitive_bitwidth > 16
+    left, right, last, _ = sigmoid_factors(gate, WIDE)
     y = (gate * left) * (up * right) * last
     tl.store(row_starts(y_ptr, row, y_stride, UNIT) + col, y.to(y_ptr.dtype.element_ty), mask=mask)
 
@@ -35,7 +36,8 @@ def swiglu_backward_elements(
     dy = tl.load(row_starts(dy_ptr, row, dy_stride, UNIT) + col, mask=mask, other=0.0).to(tl.float32)
     gate = tl.load(row_starts(gate_ptr, row, gate_stride, UNIT) + col, mask=mask, other=0.0).to(tl.float32)
     up = tl.load(row_starts(up_ptr, row, up_stride, UNIT) + col, mask=mask, other=0.0).to(tl.float32)
-    left, right, last, complement = sigmoid_factors(gate)
+    WIDE: tl.constexpr = dup_ptr.dtype.element_ty.primitive_bitwidth > 16
+    left, right, last, complement = sigmoid_factors(gate, WIDE)
     dy *= right
     dup = (gate * left) * dy * last
     dgate = (up * tl.fma(gate, complement, 1.0) * left) * dy * last

@@ -83,8 +83,5 @@ def test_architecture_patterns():
     backend = CudaBackend.__new__(CudaBackend)
     assert backend.arch_matches("sm_80+", "sm_90a") and backend.arch_matches("sm_80+", "sm_100")
     assert not backend.arch_matches("sm_90a", "sm_100") and not backend.arch_matches("sm_80+", "sm_75")
-    assert backend.relatives("sm_120")[0] == "sm_100"
     amd = RocmBackend.__new__(RocmBackend)
     assert amd.arch_matches("gfx11*", "gfx1101") and not amd.arch_matches("gfx11*", "gfx942")
-    assert amd.relatives("gfx1101")[0] == "gfx1100"
-    assert amd.relatives("gfx940")[0] == "gfx942"

@@ -143,8 +143,10 @@ def test_the_backend_of_a_real_card_launches_through_it(fake, hip, images, monke
     x, y = torch.randn(1000), torch.randn(1000)
     expected, fake.tensors = 3 * x + y, [x, y]
     code = CodeObject(images["gfx942"], "axpy", 256, 0, "hip")
-    start = backend.launcher(backend.load(code, card), code, card, ())
-    start((4, 1, 1), 7, arguments(y, x, 3.0))
+    kernarg = arguments(y, x, 2.0)
+    start = backend.launcher(backend.load(code, card), code, card, (), (4, 1, 1), kernarg)
+    kernarg[:] = arguments(y, x, 3.0)  # what it holds at the launch is what counts
+    start(7)
     assert fake.synchronize(7) == 0
     torch.testing.assert_close(y, expected)
 

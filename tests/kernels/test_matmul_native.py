@@ -57,7 +57,8 @@ def test_clusters_divide_the_grid():
     for M, N in ((4096, 4096), (4000, 4000), (8192, 28672)):
         (launch,) = native.wgmma(call(half(M, 4096), half(4096, N))).launches
         defines = dict(launch.kernel.defines)
-        assert launch.grid[0] % defines["CLUSTER"] == 0 and launch.grid[0] <= H200.multiprocessors
+        assert launch.grid[0] % (defines["CLUSTER_M"] * defines["CLUSTER_N"]) == 0
+        assert launch.grid[0] <= H200.multiprocessors
         assert launch.kernel.shared <= H200.shared_memory
 
 

@@ -68,7 +68,9 @@ def row_call(op: str, entry: str, count: int, length: int, device: Device = HOPP
     return Call(tensors, {"eps": 1e-5, "activation": "gelu"}, {}, device, {})
 
 
-def matmul_call(M: int, N: int, K: int, a: str = "row", b: str = "row", device: Device = HOPPER) -> Call:
+def matmul_call(M: int, N: int, K: int, a: str = "row", b: str = "row", device: Device = CDNA) -> Call:
+    """A product by pointers; test_triton_descriptors.py has those of cards with a copy engine for tiles."""
+
     def matrix(rows: int, cols: int, order: str) -> TensorInfo:
         strides = (max(cols, 1), 1) if order == "row" else (1, max(rows, 1))
         return TensorInfo((rows, cols), strides, "bfloat16")

@@ -35,7 +35,15 @@ def packed(*args, scratch: int = 0) -> bytes:
     launch = Launch(KERNEL, (1, 1, 1), tuple((f"p{i}", arg) for i, arg in enumerate(args)))
     code = CodeObject(b"", "k", 128, 0, "cu", scratch)
     bound = build.BoundLaunch(launch, slots, code)
-    return bytes(bound.kernarg([1000 + i for i in range(len(slots))]))
+    return bytes(launched(bound, [1000 + i for i in range(len(slots))]))
+
+
+def launched(bound: build.BoundLaunch, addresses: list[int]) -> bytearray:
+    """The buffer that a launch with these addresses hands to the card."""
+    seen = []
+    bound.launcher = lambda grid, kernarg: lambda stream: seen.append(kernarg)
+    bound(addresses, 0)
+    return seen[0]
 
 
 def test_arguments_are_aligned_to_their_size():
@@ -68,12 +76,15 @@ def test_offsets_are_what_the_c_rules_say(kinds):
 def test_two_threads_do_not_share_the_packed_buffer():
     launch = Launch(KERNEL, (1, 1, 1), (("x", Pointer("x")),))
     bound = build.BoundLaunch(launch, {"x": 0}, CodeObject(b"", "k", 1, 0, "cu"))
-    buffers = [bound.kernarg([1])]
-    thread = Thread(target=lambda: buffers.append(bound.kernarg([2])))
+    buffers = []
+    bound.launcher = lambda grid, kernarg: lambda stream: buffers.append(kernarg)
+    bound([1], 0)
+    thread = Thread(target=lambda: bound([2], 0))
     thread.start()
     thread.join()
     assert [struct.unpack("<Q", b)[0] for b in buffers] == [1, 2]
-    assert bound.kernarg([3]) is buffers[0]
+    bound([3], 0)
+    assert buffers[2] is buffers[0]
 
 
 @pytest.mark.parametrize("grid", [(0, 1, 1), (2**31, 1, 1), (1, 65536, 1), (1, 1, 65536)])

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from portable.backend import CodeObject, Detection, Machine, Trace
+from portable.backend import Backend, CodeObject, Detection, Machine, Trace
 from portable.backends.rocm.backend import TARGETS, RocmBackend
 from portable.backends.rocm.emulator import library
 from portable.errors import listed
@@ -17,7 +17,6 @@ from portable.plan import Device, KernelArgument
 
 ARCH_VARIABLE = "PORTABLE_ROCM_ARCH"
 DEFAULT_ARCH = "gfx942"
-_HERE = nullcontext()
 
 
 def arch(machine: Machine) -> str:
@@ -67,15 +66,21 @@ class EmulatedRocmBackend(RocmBackend):
         return emulated(self._device.arch)
 
     def launcher(
-        self, function: Any, code: CodeObject, device: Device, arguments: tuple[KernelArgument, ...]
-    ) -> Callable[..., None]:
+        self,
+        function: Any,
+        code: CodeObject,
+        device: Device,
+        arguments: tuple[KernelArgument, ...],
+        grid: tuple[int, int, int],
+        kernarg: bytearray,
+    ) -> Callable[[int], None]:
         from portable.backends.rocm.emulator.launch import Buffer
 
         launch = self.runtime().launch
         block = (code.threads, 1, 1)
         pointers = [argument for argument in arguments if argument.is_pointer]
 
-        def start(grid: tuple[int, int, int], stream: int, kernarg: bytearray) -> None:
+        def start(stream: int) -> None:
             addresses = [struct.unpack_from("<Q", kernarg, each.offset)[0] for each in pointers]
             buffers = [
                 Buffer(each.name, address, each.extent, each.written)
@@ -89,11 +94,11 @@ class EmulatedRocmBackend(RocmBackend):
     def trace(self) -> AbstractContextManager[list[Trace]]:
         return self.runtime().trace()
 
-    def stream(self, index: int) -> int:
-        return 0
-
-    def on(self, index: int) -> AbstractContextManager[Any]:
-        return _HERE
+    count = Backend.count
+    current = staticmethod(Backend.current)
+    stream = staticmethod(Backend.stream)
+    empty = staticmethod(Backend.empty)
+    on = Backend.on
 
     def info(self) -> list[tuple[str, str]]:
         from portable.backends.rocm.compile import toolchain

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import itertools
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -103,6 +103,18 @@ class EmulatedRuntime:
         most = self.properties(index)["shared_memory"]
         if nbytes > most:
             raise LaunchError(name, f"it asks for {nbytes} bytes of LDS; a block has {most}")
+
+    def launcher(
+        self,
+        function: int,
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        shared: int,
+        kernarg: bytearray,
+        name: str = "a kernel",
+    ) -> Callable[[int], None]:
+        """A callable `(stream)` that launches with what `kernarg` holds by then."""
+        return lambda stream: self.launch(function, grid, block, shared, stream, kernarg, name)
 
     def launch(
         self,

@@ -1,0 +1,65 @@
+// What Hopper adds to rows: a cluster of blocks that share one row and exchange sums through each other's
+// shared memory, and bulk copies of rows into shared memory that run ahead of the arithmetic (sm_90).
+#pragma once
+
+#include "prelude.h"
+
+DEVICE uint32_t shared_address(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
+
+// --- clusters ---
+
+DEVICE int cluster_rank() {
+    int rank;
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+// Relaxed: a release waits for every access of the block that is under way (about 1 us, 2026-11-21).
+DEVICE void cluster_arrive() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
+DEVICE void cluster_wait() { asm volatile("barrier.cluster.wait.aligned;" ::: "memory"); }
+
+// Writes to the same place in block `rank` of the cluster, whose mbarrier counts the bytes.
+DEVICE void send(float* place, float value, uint64_t* arrived, int rank) {
+    asm volatile(
+        "{\n.reg .b32 remote, done;\nmapa.shared::cluster.u32 remote, %0, %3;\n"
+        "mapa.shared::cluster.u32 done, %2, %3;\n"
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [remote], %1, [done];\n}" ::"r"(
+            shared_address(place)),
+        "r"(bits_of(value)), "r"(shared_address(arrived)), "r"(rank)
+        : "memory");
+}
+
+// --- mbarriers and bulk copies; addresses are shared-memory addresses ---
+
+DEVICE void barrier_init(uint32_t at, int arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at), "r"(arrivals) : "memory");
+}
+// Makes initialised barriers visible to the copy engine.
+DEVICE void barrier_init_fence() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+// Arrives and announces bytes that copies will bring.
+DEVICE void barrier_expect(uint32_t at, uint32_t bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
+}
+// Waits until the phase of that parity is over.
+DEVICE void barrier_wait(uint32_t at, uint32_t parity) {
+    asm volatile(
+        "{\n.reg .pred done;\nAGAIN:\n"
+        "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+        "@done bra OVER;\nbra AGAIN;\nOVER:\n}" ::"r"(at),
+        "r"(parity)
+        : "memory");
+}
+// `bytes` (a multiple of 16) from global memory; `barrier` counts them as they arrive.
+DEVICE void copy_bulk(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier) {
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+        "l"(from), "r"(bytes), "r"(barrier)
+        : "memory");
+}
+DEVICE words<16> load_shared(uint32_t from) {
+    words<16> value;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(value.w[0]), "=r"(value.w[1]), "=r"(value.w[2]), "=r"(value.w[3])
+                 : "r"(from)
+                 : "memory");
+    return value;
+}

@@ -1,0 +1,119 @@
+"""Whether a config's outputs are what the spec says, judged on the card that ran it.
+
+The reference is the spec's own, in float64 on the same card; where that does not fit its memory, the first
+outputs that came (the default's) stand in for it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from portable import catalog
+from portable.tune.subject import Subject
+
+STAND_IN = 8.0
+"""Length of the difference from the outputs that stand in for a reference, in roundings of the type."""
+
+
+class Judge:
+    """The expected outputs of one call."""
+
+    def __init__(self, subject: Subject, tensors: Mapping[str, Any]):
+        self._subject = subject
+        self._first: Sequence[Any] | None = None
+        self._refs: dict[str, Any] | None = None
+        self._scales: dict[str, Any] = {}
+        try:
+            self._refer(tensors)
+        except torch.OutOfMemoryError:
+            self._refs, self._scales = None, {}
+            torch.get_device_module(next(iter(tensors.values())).device).empty_cache()
+        self.kind = "the default's outputs" if self._refs is None else "float64"
+
+    def _refer(self, tensors: Mapping[str, Any]) -> None:
+        spec = self._subject.spec
+        wide = {name: None if each is None else each.to(torch.float64) for name, each in tensors.items()}
+        given = dict(zip(spec.params, self._subject.values(), strict=True))
+        scales = spec.reference.magnitude
+        self._refs = _named(spec, _ask(catalog.load_entry(spec.reference.entry), {**wide, **given}))
+        if scales is not None:
+            self._scales = _named(spec, _ask(catalog.load_entry(scales), {**wide, **given}))
+
+    def wrong(self, outputs: Sequence[Any]) -> str:
+        """What is wrong with the outputs, or an empty string."""
+        if self._refs is None and self._first is None:
+            self._first = [None if each is None else each.clone() for each in outputs]
+        for place, (name, field) in enumerate(self._subject.spec.outputs.items()):
+            got = outputs[place]
+            if got is None or not got.numel() or (field.when and self._subject.shapes[field.when] is None):
+                continue
+            if not bool(torch.isfinite(got).all()):
+                return f"{name} holds numbers that are not finite"
+            worst = self._bounded(name, got) if self._refs is not None else self._alike(place, got)
+            if not worst <= 1.0:
+                return f"{name} is wrong: |error| is {worst:.3g} of the bound"
+        return ""
+
+    def _bounded(self, name: str, got: Any) -> float:
+        """The largest |error| as a share of the spec's bound."""
+        spec, facts = self._subject.spec, self._subject.question.facts
+        assert self._refs is not None
+        ref, limits = self._refs[name].broadcast_to(got.shape), spec.tolerance[name]
+        acc, kind = torch.finfo(getattr(torch, self._acc())), torch.finfo(got.dtype)
+        steps = float(limits.sum.evaluate(**facts)) * acc.eps
+        bound = ref.abs() * (limits.result * kind.eps + steps)
+        if self._scales.get(name) is not None:
+            bound += steps * self._scales[name].abs()
+        bound += kind.smallest_normal * kind.eps + acc.smallest_normal
+        return float(((got.to(torch.float64) - ref).abs() / bound).max())
+
+    def _alike(self, place: int, got: Any) -> float:
+        assert self._first is not None
+        first = self._first[place].float()
+        apart = ((got.float() - first).square().sum() / first.square().sum()).sqrt()
+        return float(apart) / (STAND_IN * torch.finfo(got.dtype).eps)
+
+    def _acc(self) -> str:
+        return self._subject.question.types["acc"]
+
+    def same(self, one: Sequence[Any], other: Sequence[Any]) -> bool:
+        """Whether two runs gave the same bits."""
+        return all(
+            (a is None and b is None) or torch.equal(_integers(a), _integers(b))
+            for a, b in zip(one, other, strict=True)
+        )
+
+    def digest(self, outputs: Sequence[Any]) -> str:
+        """A word that is the same for the same bits."""
+        found = hashlib.sha256()
+        for each in outputs:
+            if each is not None and each.numel():
+                bits = _integers(each).reshape(-1).to(torch.int64)
+                weights = torch.arange(1, bits.numel() + 1, device=bits.device)
+                mixed = (bits * 0x9E3779B1 + weights * 0x85EBCA77).bitwise_xor(bits << 21)
+                found.update(f"{int(mixed.sum())} {int((mixed * (2 * weights + 1)).sum())}".encode())
+        return found.hexdigest()[:16]
+
+
+def _integers(tensor: Any) -> Any:
+    kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    return tensor.contiguous().view(kinds[tensor.element_size()])
+
+
+def _ask(function: Any, given: Mapping[str, Any]) -> Any:
+    parameters = inspect.signature(function).parameters
+    if any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
+        return function(**given)
+    return function(**{name: value for name, value in given.items() if name in parameters})
+
+
+def _named(spec: Any, result: Any) -> dict[str, Any]:
+    if isinstance(result, Mapping):
+        return dict(result)
+    several = result if isinstance(result, (tuple, list)) else (result,)
+    return dict(zip(spec.outputs, several, strict=True))

@@ -1,0 +1,299 @@
+"""`portable tune`: its arguments as subjects, its results as lines, a file of entries and a record."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from portable import catalog, choose, machine, tuned
+from portable.backend import Backend
+from portable.errors import PortableError, listed, nearest
+from portable.plan import Device
+from portable.spec import Spec
+from portable.tune import session, store, subject
+from portable.tune.progress import Progress
+
+SHOWN = 6
+"""Configs that fell out, named one by one; the record holds all."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("op")
+    parser.add_argument(
+        "--shape",
+        action="append",
+        default=[],
+        help="a call: its inputs' shapes in order, joined by commas, e.g. 4096x4096,4096x8192; several times "
+        "for several calls (default: the spec's bench cases). Without commas one per input, as in explain",
+    )
+    parser.add_argument("--dtype", default="bfloat16", help="types, comma separated (default: bfloat16)")
+    parser.add_argument(
+        "--param", action="append", default=[], metavar="NAME=VALUE", help="a parameter of the call"
+    )
+    parser.add_argument(
+        "--columns", default="", metavar="INPUT,...", help="matrices that lie column by column in memory"
+    )
+    parser.add_argument("--impl", help="the implementation to tune (default: all that have tunables)")
+    parser.add_argument(
+        "--budget", type=_count, default=session.TRIALS, metavar="N",
+        help=f"timed trials per shape class (default: {session.TRIALS})",
+    )  # fmt: skip
+    parser.add_argument("--among", action="append", default=[], metavar="NAME=V,V",
+                        help="only these values of a tunable")  # fmt: skip
+    parser.add_argument(
+        "--file", help="where entries go (default: the vendor's tuned.yaml in a checkout, else the user's)"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="measure and print, file nothing")
+    parser.add_argument(
+        "--exhaustive", action="store_true", help="then time every legal config too, and say how near it came"
+    )
+    parser.add_argument("--record", metavar="FILE.json", help="write all that was measured")
+    parser.add_argument("-j", type=_count, default=os.cpu_count() or 1, help="kernels to compile at once")
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 on")
+    return int(text)
+
+
+def run(args: argparse.Namespace, make_worker: Callable[[], Any] | None = None) -> int:
+    """The exit code: 0 where every call was tuned, 1 where one was not, 130 after Ctrl-C."""
+    spec = catalog.spec(args.op)
+    backend, device = machine.main_backend(), _device()
+    subjects = _subjects(args, spec, backend, device)
+    among = _among(args, subjects)
+    file = Path(args.file) if args.file else store.place(backend.name, backend.folder)
+    if not args.dry_run:
+        _try_file(file)
+    made: list[dict[str, Any]] = []
+    failed = 0
+    found = session.versions(backend)
+    with Progress() as progress:
+        tuner = session.Session(backend, device, args.j, progress, make_worker)
+        try:
+            for each in subjects:
+                progress.say(f"{each}: {each.shape_class}")
+                try:
+                    result, swept = _one(tuner, each, args, among)
+                except PortableError as error:
+                    progress.say(f"  not tuned: {error}")
+                    failed += 1
+                    continue
+                entry = result.entry(device, found)
+                _tell(progress, result, entry, swept)
+                if not args.dry_run:
+                    _file(file, entry)
+                made.append(_recorded(result, entry, swept))
+                _write_record(args.record, device, found, made)
+        except KeyboardInterrupt:
+            progress.say(f"interrupted; {_filed(args, file, len(made))}")
+            return 130
+        finally:
+            tuner.close()
+    print(_filed(args, file, len(made)))
+    return 1 if failed else 0
+
+
+def _one(
+    tuner: session.Session, each: subject.Subject, args: argparse.Namespace, among: Mapping[str, Any]
+) -> tuple[session.Result, dict[str, Any] | None]:
+    mine = {name: values for name, values in among.items() if name in each.imp.tunables}
+    if args.exhaustive:
+        return tuner.sweep(each, args.budget, mine)
+    return tuner.tune(each, args.budget, mine), None
+
+
+def _device() -> Device:
+    found = machine.device()
+    if found.emulated:
+        raise PortableError(f"{found} tells no time, so nothing can be tuned on it")
+    return found
+
+
+def _subjects(
+    args: argparse.Namespace, spec: Spec, backend: Backend, device: Device
+) -> list[subject.Subject]:
+    """What the arguments ask for, one of each class."""
+    rows = [subject.type_row(spec, name.strip()) for name in args.dtype.split(",") if name.strip()]
+    columns = [name.strip() for name in args.columns.split(",") if name.strip()]
+    params = _params(args, spec)
+    found: dict[tuple[str, str], subject.Subject] = {}
+    for name in _implementations(args, spec, backend, device):
+        for row in rows:
+            if args.shape:
+                asked = [
+                    subject.of_shapes(spec, name, shapes, row, params, columns)
+                    for shapes in _shapes(args.shape, spec)
+                ]
+            else:
+                asked = [subject.of_case(spec, name, case, row, columns) for case in spec.bench]
+            for each in asked:
+                found.setdefault((each.implementation, each.shape_class), each)
+    return list(found.values())
+
+
+def _implementations(args: argparse.Namespace, spec: Spec, backend: Backend, device: Device) -> list[str]:
+    """Names of the implementations with tunables that this card can build."""
+    if args.impl:
+        chosen = spec.implementation(args.impl)
+        if chosen is None:
+            known = [each.name for each in spec.implementations]
+            problem = f"{spec.op} has no implementation {args.impl!r}.{nearest(args.impl, known)}"
+            raise PortableError(f"{problem} It has {listed(known)}")
+        reason = choose.static_reason(chosen, backend, device)
+        if reason is not None:
+            raise PortableError(f"{spec.op}.{chosen.name} cannot run here: {reason}")
+        if not chosen.tunables:
+            raise PortableError(f"{spec.op}.{chosen.name} has no tunables")
+        return [chosen.name]
+    able = [
+        each.name
+        for each in spec.implementations
+        if each.tunables and choose.static_reason(each, backend, device) is None
+    ]
+    if not able:
+        raise PortableError(f"no implementation of {spec.op} that {device} can run has tunables")
+    return able
+
+
+def _shapes(texts: Sequence[str], spec: Spec) -> list[list[tuple[int, ...] | None]]:
+    needed = sum(1 for each in spec.inputs.values() if not each.optional)
+    if needed > 1 and not any("," in text for text in texts):
+        return [[_shape(text) for text in texts]]
+    return [[_shape(part) for part in text.split(",")] for text in texts]
+
+
+def _shape(text: str) -> tuple[int, ...] | None:
+    parts = text.strip().lower().split("x")
+    if parts == ["-"]:
+        return None
+    if not all(part.isdecimal() and 0 < len(part) < 19 and int(part) > 0 for part in parts):
+        raise PortableError(f"--shape {text!r}: expected sizes from 1 on joined by x, as 512x768; - for none")
+    return tuple(int(part) for part in parts)
+
+
+def _params(args: argparse.Namespace, spec: Spec) -> dict[str, Any]:
+    found = {}
+    for text in args.param:
+        name, equals, value = text.partition("=")
+        if not equals or name not in spec.params:
+            raise PortableError(f"--param {text!r}: expected NAME=VALUE of {listed(spec.params)}")
+        found[name] = _value(value)
+        if not spec.params[name].accepts(found[name]):
+            raise PortableError(f"--param {text!r}: {name} is {spec.params[name].expected}")
+    return found
+
+
+def _among(args: argparse.Namespace, subjects: Sequence[subject.Subject]) -> dict[str, tuple[Any, ...]]:
+    found = {}
+    for text in args.among:
+        name, equals, values = text.partition("=")
+        legal = [each.imp.tunables[name] for each in subjects if name in each.imp.tunables]
+        if not equals or not legal:
+            known = {each for one in subjects for each in one.imp.tunables}
+            raise PortableError(f"--among {text!r}: expected NAME=VALUE,... of {listed(sorted(known))}")
+        chosen = tuple(_value(value) for value in values.split(","))
+        wrong = [value for value in chosen if any(value not in each for each in legal)]
+        if wrong:
+            raise PortableError(f"--among {text!r}: {wrong[0]!r} is not one of {listed(legal[0])}")
+        found[name] = chosen
+    return found
+
+
+def _value(text: str) -> Any:
+    words = {"none": None, "null": None, "true": True, "false": False}
+    if text.lower() in words:
+        return words[text.lower()]
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+# Files ------------------------------------------------------------------------------------------------
+
+
+def _try_file(file: Path) -> None:
+    """Before any work: the file must be one that can be merged into."""
+    tuned.parse(file, None)
+    folder = next(each for each in (file.parent, *file.parent.parents) if each.exists())
+    if not os.access(folder, os.W_OK) or (file.exists() and not os.access(file, os.W_OK)):
+        raise PortableError(f"{file} cannot be written; name another with --file, or --dry-run")
+
+
+def _file(file: Path, entry: tuned.Entry) -> None:
+    try:
+        store.merge(file, [entry])
+    except OSError as error:
+        raise PortableError(f"{file} cannot be written: {error.strerror}; name another with --file") from None
+
+
+def _filed(args: argparse.Namespace, file: Path, count: int) -> str:
+    noun = "class" if count == 1 else "classes"
+    if args.dry_run:
+        return f"{count} {noun} measured, nothing filed"
+    return f"{count} {noun} filed in {file}"
+
+
+def _write_record(
+    name: str | None, device: Device, versions: Mapping[str, str], made: Sequence[Mapping[str, Any]]
+) -> None:
+    if name is None:
+        return
+    record = {
+        "record": "tune", "edition": 1, "date": datetime.date.today().isoformat(),
+        "card": device.name, "arch": device.arch, "multiprocessors": device.multiprocessors,
+        "versions": dict(versions), "calls": list(made),
+    }  # fmt: skip
+    try:
+        store.write(Path(name), json.dumps(record, indent=1) + "\n")
+    except OSError as error:
+        raise PortableError(f"--record {name!r}: {error.strerror}") from None
+
+
+def _recorded(
+    result: session.Result, entry: tuned.Entry, swept: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    assert entry.measured is not None
+    return {
+        "op": entry.op, "implementation": entry.implementation, "class": entry.shape_class,
+        "call": result.subject.as_json(), "config": dict(entry.config), "us": entry.measured.us,
+        "before": dict(result.before), "before_us": entry.measured.before_us,
+        "default_us": entry.measured.default_us, "gain": entry.measured.gain, "bits": result.bits,
+        "trials": result.trials, "legal": result.legal, "trial_us": result.microseconds,
+        "dropped": {each.name: each.why for each in result.dropped},
+        "exhaustive": None if swept is None else dict(swept),
+    }  # fmt: skip
+
+
+def _tell(
+    progress: Progress, result: session.Result, entry: tuned.Entry, swept: Mapping[str, Any] | None
+) -> None:
+    assert entry.measured is not None
+    for each in result.dropped[:SHOWN]:
+        progress.say(f"  dropped {each.name}: {each.why}")
+    if len(result.dropped) > SHOWN:
+        progress.say(f"  and {len(result.dropped) - SHOWN} more dropped")
+    changed = {name: value for name, value in entry.config.items() if result.before.get(name) != value}
+    values = ", ".join(f"{name}={value}" for name, value in changed.items()) or "the config before stays"
+    bits = {"same": "bits as the default's", "differ": "bits differ from the default's",
+            "unknown": "the default did not run"}[result.bits]  # fmt: skip
+    progress.say(
+        f"  {entry.measured.us:g} us, {entry.measured.gain:.3f} times the speed before, "
+        f"in {result.trials} trials: {values}; {bits}"
+    )
+    if swept is not None:
+        progress.say(
+            f"  {swept['of_best']:.3f} of the best of {swept['timed']} configs "
+            f"({session.name_of(swept['best']['config'])})"
+        )

@@ -1,0 +1,70 @@
+"""Configs compiled ahead of their trials, many at once, each in a process that it may take down."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from typing import Any
+
+from portable.backend import Backend
+from portable.plan import Device
+from portable.tune.subject import Subject
+from portable.tune.worker import Died, Worker
+
+SECONDS = 180.0
+"""For one config; beyond it the compiler hangs."""
+
+
+class Compilers:
+    """Processes that compile; started when first needed, and kept until `close`."""
+
+    def __init__(self, backend: Backend, device: Device, jobs: int, make_worker: Callable[[], Any] = Worker):
+        self._vendor, self._device = backend.name, dataclasses.asdict(device)
+        self._pool = ThreadPoolExecutor(max(1, jobs))
+        self._make, self._local = make_worker, threading.local()
+        self._workers: list[Any] = []
+        self._closing = False
+
+    def build(
+        self,
+        subject: Subject,
+        configs: Mapping[str, Mapping[str, Any]],
+        done: Callable[[str], None] = lambda name: None,
+    ) -> dict[str, dict[str, Any]]:
+        """By name: what the config's kernels take, or {"why": ...}. `done` hears of each as it ends."""
+        told = subject.as_json()
+        futures = {
+            self._pool.submit(self._one, {"compile": dict(values), "subject": told}): name
+            for name, values in configs.items()
+        }
+        found = {}
+        for future in as_completed(futures):
+            found[futures[future]] = future.result()
+            done(futures[future])
+        return {name: found[name] for name in configs}
+
+    def _one(self, request: dict[str, Any]) -> dict[str, Any]:
+        if self._closing:
+            return {"why": "not compiled"}
+        worker = getattr(self._local, "worker", None)
+        if worker is None:
+            worker = self._local.worker = self._make()
+            self._workers.append(worker)
+        try:
+            return worker.ask({**request, "vendor": self._vendor, "device": self._device}, SECONDS)
+        except Died as death:
+            self._local.worker = None
+            worker.close()
+            return {"why": f"the compiler: {death}"}
+
+    def close(self) -> None:
+        """End the processes, and what they are at."""
+        self._closing = True
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        for worker in self._workers:
+            worker.kill()
+        self._pool.shutdown(wait=True)
+        for worker in self._workers:
+            worker.close()

@@ -1,0 +1,376 @@
+"""What is tried: the default, what the files say, the prior's best, then the neighbours of what won.
+
+The trials of a call are few; the winner of the last, longer rotation is filed, or the config in use before
+where nothing is faster by more than the clock's noise.
+"""
+
+from __future__ import annotations
+
+import datetime
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from portable import __version__, shape_class, tuned
+from portable.backend import Backend
+from portable.errors import PortableError
+from portable.plan import Device
+from portable.tune import prior, space
+from portable.tune.card import Card, Drop
+from portable.tune.compiling import Compilers
+from portable.tune.search import Search
+from portable.tune.space import Candidate, name_of
+from portable.tune.store import SOURCE
+from portable.tune.subject import Subject
+from portable.tune.worker import Worker
+
+TRIALS = 16
+TURNS, LAST_TURNS = 9, 25
+FINALISTS = 4
+NOISE = 1.01
+"""A config must be faster than the one before by this factor to take its place."""
+SPILLS = 128
+"""Bytes of stack a thread (or registers spilled) beyond which a config is not tried."""
+BATCH = 32  # configs that are ready at one time in a sweep
+
+
+@dataclass
+class Result:
+    """What a call's trials gave. `microseconds` are medians of the rotation that a config was last in."""
+
+    subject: Subject
+    best: Mapping[str, Any]
+    us: float
+    before: Mapping[str, Any]
+    before_us: float
+    default_us: float | None
+    bits: str
+    trials: int
+    legal: int
+    dropped: list[Drop]
+    microseconds: dict[str, float] = field(default_factory=dict)
+
+    def entry(self, device: Device, versions: Mapping[str, str]) -> tuned.Entry:
+        """The entry that is filed."""
+        subject, call = self.subject, self.subject.facts
+        us, before = _figures(self.us), _figures(self.before_us)
+        measured = tuned.Measured(
+            call, us, before, None if self.default_us is None else _figures(self.default_us),
+            self.bits, self.trials, device.name.encode("ascii", "replace").decode(),
+            device.multiprocessors, versions,
+        )  # fmt: skip
+        return tuned.Entry(
+            subject.op, subject.implementation, device.arch, shape_class.formula(subject.spec, call),
+            dict(self.best), SOURCE, datetime.date.today().isoformat(), 0, subject.shape_class, measured,
+        )  # fmt: skip
+
+
+def _figures(microseconds: float) -> float:
+    return float(f"{microseconds:.5g}")
+
+
+def versions(backend: Backend) -> dict[str, str]:
+    """What a measurement depends on."""
+    import torch
+
+    found = {"portable": __version__, "torch": torch.__version__}
+    try:
+        import triton
+    except ImportError:
+        pass
+    else:
+        found["triton"] = triton.__version__
+    return {**found, **backend.versions()}
+
+
+class Quiet:
+    """Hears how far a session is, and tells nobody."""
+
+    def say(self, text: str) -> None: ...
+
+    def step(self, what: str, done: int, total: int) -> None: ...
+
+
+class Session:
+    """Tuning on one card. `make_worker` starts a process that answers as `trial` does."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        device: Device,
+        jobs: int,
+        progress: Any = None,
+        make_worker: Callable[[], Any] | None = None,
+    ):
+        self._backend, self._device = backend, device
+        self._progress = progress or Quiet()
+        self._extra = () if make_worker is None else (make_worker,)
+        self._compilers = Compilers(backend, device, jobs, *self._extra)
+        self._idle: Any = None  # a process that waits for its next call
+
+    def close(self) -> None:
+        self._compilers.close()
+        if self._idle is not None:
+            self._idle.close()
+
+    @contextmanager
+    def _card(self, subject: Subject) -> Iterator[Card]:
+        worker, self._idle = self._idle, None
+        card = Card(subject, self._device.index, *(self._extra or (Worker,)), worker)
+        try:
+            yield card
+            self._idle = card.release()
+        finally:
+            card.close()
+
+    def tune(
+        self, subject: Subject, trials: int = TRIALS, among: Mapping[str, tuple[Any, ...]] | None = None
+    ) -> Result:
+        """The best of at most `trials` timed configs."""
+        found, default, before = self._legal(subject, among)
+        with self._card(subject) as card:
+            ranked = self._rank(subject, found, card)
+            return _Trials(self, subject, card, ranked, default, before, trials).run()
+
+    def _legal(
+        self, subject: Subject, among: Mapping[str, tuple[Any, ...]] | None
+    ) -> tuple[list[Candidate], Candidate | None, Candidate]:
+        """The configs that can run, the spec's default, and what a call would take were nothing measured."""
+        implementation = subject.imp
+        if not implementation.tunables:
+            raise PortableError(f"{subject.op}.{subject.implementation} has no tunables")
+        found, looked = space.space(subject, self._backend, self._device, among)
+        default = self._candidate(subject, implementation.default)
+        now = tuned.resolve(
+            subject.spec, implementation, self._backend, self._device, subject.question.facts, measured=False
+        )
+        before = self._candidate(subject, now.values) or default
+        if not found or before is None:
+            plan = space.planned(subject, dict(now.values), self._device)
+            raise PortableError(f"{subject} does not run on {self._device}: {plan}")
+        fixed = {repr(each.plan): each for each in (default, before) if each is not None}
+        found = [*fixed.values(), *(each for each in found if repr(each.plan) not in fixed)]
+        self._progress.say(f"  {len(found)} of {looked} configs can run")
+        return found, default, before
+
+    def _candidate(self, subject: Subject, given: Mapping[str, Any]) -> Candidate | None:
+        values = {name: given[name] for name in subject.imp.tunables if name in given}
+        plan = space.planned(subject, values, self._device)
+        return None if isinstance(plan, str) else Candidate(values, plan)
+
+    def _rank(
+        self, subject: Subject, found: Iterable[Candidate], card: Card
+    ) -> list[tuple[Candidate, float]]:
+        """Candidates with the prior's seconds, from its best on."""
+        guess = prior.guessed(self._device)
+        told = (card.told.get("bytes_per_s"), card.told.get("flop_per_s"))
+        rates = prior.Rates(told[0] or guess.bytes_per_s, told[1] or guess.flop_per_s)
+        scored = [
+            (each, prior.seconds(subject, each.values, each.plan, self._device, rates)) for each in found
+        ]
+        return sorted(scored, key=lambda pair: pair[1])
+
+    def build(
+        self, subject: Subject, candidates: Sequence[Candidate], what: str
+    ) -> tuple[list[Candidate], list[Drop]]:
+        """Those that compile without spilling badly, and the others."""
+        done = 0
+
+        def one(name: str) -> None:
+            nonlocal done
+            done += 1
+            self._progress.step(what, done, len(candidates))
+
+        built = self._compilers.build(subject, {each.name: each.values for each in candidates}, one)
+        sound, dropped = [], []
+        for each in candidates:
+            answer = built[each.name]
+            why = answer.get("why", "")
+            if not why and answer["spills"] > SPILLS:
+                why = f"spills {answer['spills']} bytes a thread"
+            if why:
+                dropped.append(Drop(each.name, why))
+            else:
+                sound.append(each)
+        return sound, dropped
+
+    def check(
+        self, card: Card, candidates: Sequence[Candidate], what: str
+    ) -> tuple[dict[str, str], list[Drop]]:
+        """The digests of the outputs of those that are right, and the others."""
+        bits, dropped = {}, []
+        for number, each in enumerate(candidates, 1):
+            answer = card.check(each.name, each.values)
+            if "why" in answer:
+                dropped.append(Drop(each.name, answer["why"]))
+            else:
+                bits[each.name] = answer["bits"]
+            self._progress.step(what, number, len(candidates))
+        return bits, dropped
+
+    def sweep(
+        self,
+        subject: Subject,
+        trials: int = TRIALS,
+        among: Mapping[str, tuple[Any, ...]] | None = None,
+    ) -> tuple[Result, dict[str, Any]]:
+        """`tune`, then every legal config, then the best of all beside the winner: how near it came."""
+        result = self.tune(subject, trials, among)
+        candidates, _, _ = self._legal(subject, among)
+        ours = self._candidate(subject, result.best)
+        assert ours is not None
+        sound, dropped = self.build(subject, candidates, "compiling every config")
+        with self._card(subject) as card:
+            ranked = [each.name for each, _ in self._rank(subject, candidates, card)]
+            found = self._swept(card, ours, [each for each in sound if each.name != ours.name], dropped)
+            near = sorted(found, key=lambda name: found[name])[: 2 * FINALISTS]
+            by_name = {each.name: each for each in [*sound, ours]}
+            last = list(dict.fromkeys([*near, ours.name]))
+            self.check(card, [by_name[name] for name in last], "checking the best")
+            samples, more = card.time(last, LAST_TURNS)
+            dropped += more
+        if ours.name not in samples:
+            raise PortableError(f"{subject}: the config that won could not be timed again")
+        against = {
+            name: statistics.median(o / t for o, t in zip(samples[ours.name], times, strict=True))
+            for name, times in samples.items()
+        }
+        best = max(against, key=lambda name: against[name])
+        return result, {
+            "of_best": round(1 / against[best], 4),
+            "ours": {"config": dict(ours.values), "us": _figures(statistics.median(samples[ours.name]))},
+            "best": {"config": dict(by_name[best].values), "us": _figures(statistics.median(samples[best]))},
+            "legal": len(candidates), "timed": len(found) + 1, "trials": result.trials,
+            "rank_of_best_in_prior": 1 + ranked.index(best) if best in ranked else None,
+            "dropped": {each.name: each.why for each in dropped},
+            "relative_time": {name: round(found[name], 4) for name in sorted(found, key=found.__getitem__)},
+        }  # fmt: skip
+
+    def _swept(
+        self, card: Card, ours: Candidate, others: Sequence[Candidate], dropped: list[Drop]
+    ) -> dict[str, float]:
+        """Time of every config relative to ours, a batch at a time beside it."""
+        found: dict[str, float] = {}
+        for first in range(0, len(others), BATCH):
+            batch = others[first : first + BATCH]
+            bits, wrong = self.check(card, [ours, *batch], f"sweep {first} of {len(others)}: checking")
+            samples, more = card.time(bits, 3)
+            dropped += [*wrong, *more]
+            anchor = samples.get(ours.name)
+            if anchor is None:
+                raise PortableError("the config that won could not be timed beside the others")
+            for name, times in samples.items():
+                if name != ours.name:
+                    found[name] = statistics.median(t / o for t, o in zip(times, anchor, strict=True))
+            card.drop([ours.name, *(each.name for each in batch)])
+        return found
+
+
+class _Trials:
+    """The trials of one call."""
+
+    def __init__(
+        self,
+        session: Session,
+        subject: Subject,
+        card: Card,
+        ranked: Sequence[tuple[Candidate, float]],
+        default: Candidate | None,
+        before: Candidate,
+        trials: int,
+    ):
+        self._session, self._subject, self._card = session, subject, card
+        self._search, self._legal = Search(subject.imp, ranked), len(ranked)
+        self._default, self._before = default, before
+        self._left = max(trials, 2)
+        self._tried: dict[str, Candidate] = {}
+        self._bits: dict[str, str] = {}
+        self._us: dict[str, float] = {}
+        self._dropped: list[Drop] = []
+
+    def run(self) -> Result:
+        fixed = {each.name: each for each in (self._before, self._default) if each is not None}
+        half, quarter = self._left // 2, max(self._left // 4, 1)
+        shown = max(half - len(fixed), 1 if self._left > len(fixed) else 0)
+        first = self._search.first(fixed.values(), min(quarter, shown), shown)
+        self._try([*fixed.values(), *first], len(fixed) + shown)
+        few = max(2, self._left // 4)
+        while self._left > 0 and (near := self._search.following(self._us, self._tried, few + 2)):
+            self._try(near, few)
+        return self._result(self._last())
+
+    def _try(self, candidates: Sequence[Candidate], count: int) -> None:
+        """Compile, check and time the first `count` of them that can be."""
+        count = min(count, self._left)
+        for each in candidates:
+            self._tried[each.name] = each
+        sound, dropped = self._session.build(self._subject, candidates, "compiling")
+        self._dropped += dropped
+        names: list[str] = []
+        for each in sound:
+            if len(names) >= count:
+                self._tried.pop(each.name)  # it may be tried later
+                continue
+            bits, wrong = self._session.check(self._card, [each], f"checking {len(names) + 1}")
+            self._dropped += wrong
+            self._bits |= bits
+            names += bits
+        self._session._progress.step("timing", len(names), len(names))
+        self._left -= len(self._time(names, TURNS))
+
+    def _time(self, names: Sequence[str], turns: int) -> dict[str, float]:
+        """Medians; those of earlier rotations are put on this one's clock by the best config so far."""
+        anchor = min(self._us, key=lambda name: self._us[name], default=None)
+        asked = ([anchor] if anchor else []) + [name for name in names if name != anchor]
+        samples, dropped = self._card.time(asked, turns)
+        self._dropped += dropped
+        for each in dropped:
+            self._us.pop(each.name, None)
+        found = {name: statistics.median(times) for name, times in samples.items()}
+        if anchor in found and anchor in self._us:
+            drift = found[anchor] / self._us[anchor]
+            self._us = {name: us * drift for name, us in self._us.items()}
+        self._us |= found
+        return {name: us for name, us in found.items() if name in names}
+
+    def _last(self) -> dict[str, float]:
+        """The best few, the config before and the default, once more and longer, in one rotation."""
+        best = sorted(self._us, key=lambda name: self._us[name])[:FINALISTS]
+        fixed = [each.name for each in (self._before, self._default) if each is not None]
+        asked = list(dict.fromkeys([*best, *(name for name in fixed if name in self._us)]))
+        if not asked:
+            why = "; ".join(f"{each.name}: {each.why}" for each in self._dropped[:3])
+            raise PortableError(f"{self._subject}: no config could be timed ({why})")
+        samples, dropped = self._card.time(asked, LAST_TURNS)
+        self._dropped += dropped
+        if not samples:
+            raise PortableError(f"{self._subject}: no config could be timed to the end")
+        return {name: statistics.median(times) for name, times in samples.items()}
+
+    def _result(self, last: dict[str, float]) -> Result:
+        best = min(last, key=lambda name: last[name])
+        before_us = last.get(self._before.name)
+        if before_us is not None and before_us < NOISE * last[best]:
+            best = self._before.name
+        default = None if self._default is None else self._default.name
+        known = default in self._bits
+        same = known and self._bits[best] == self._bits[str(default)]
+        return Result(
+            self._subject,
+            self._tried[best].values,
+            last[best],
+            self._before.values,
+            last[best] if before_us is None else before_us,
+            last.get(str(default)),
+            ("same" if same else "differ") if known else "unknown",
+            len(self._us),
+            self._legal,
+            self._dropped,
+            {**self._us, **last},
+        )
+
+
+
+__all__ = ["TRIALS", "Quiet", "Result", "Session", "name_of", "versions"]

@@ -1,0 +1,110 @@
+"""The configs of an implementation that a card could run for one call: those that its planner accepts."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from portable import choose, tuned
+from portable.backend import Backend
+from portable.errors import PortableError
+from portable.plan import Call, Device, Plan, Rejected
+from portable.spec import Implementation
+from portable.tune.subject import Subject
+
+MOST = 8192
+"""Configs that are looked at. Of more, a sample that is the same every time."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A config with its plan. `name` says its values in the tunables' order."""
+
+    values: Mapping[str, Any]
+    plan: Plan
+
+    @property
+    def name(self) -> str:
+        return name_of(self.values)
+
+
+def name_of(values: Mapping[str, Any]) -> str:
+    return " ".join(f"{name}={value}" for name, value in values.items())
+
+
+def varied(implementation: Implementation, backend: Backend) -> list[str]:
+    """The tunables to vary: those of the default, and a vendor's own that its entries name."""
+    names = set(implementation.default)
+    for file in tuned.files(backend):
+        for entry in tuned.entries(file):
+            if entry.implementation == implementation.name:
+                names |= set(entry.config)
+    return [name for name in implementation.tunables if name in names]
+
+
+def planned(subject: Subject, values: Mapping[str, Any], device: Device) -> Plan | str:
+    """The call's plan with this config, or why there is none."""
+    asked = subject.question
+    planner = choose.entry_function(subject.imp)
+    try:
+        plan = planner(Call(asked.tensors, asked.params, asked.axes, device, values))
+    except PortableError:
+        raise
+    except Exception as error:  # a combination that the planner did not expect
+        return f"the planner raised {type(error).__name__}: {error}"
+    return plan.reason if isinstance(plan, Rejected) else plan
+
+
+def space(
+    subject: Subject, backend: Backend, device: Device, among: Mapping[str, tuple[Any, ...]] | None = None
+) -> tuple[list[Candidate], int]:
+    """Every config that plans, each with a plan of its own, and how many were looked at.
+
+    `among` narrows tunables to some of their values.
+    """
+    implementation, chosen = subject.imp, dict(among or {})
+    names = [*varied(implementation, backend)]
+    names += [name for name in chosen if name not in names]
+    values = {name: chosen.get(name, implementation.tunables[name]) for name in names}
+    found: list[Candidate] = []
+    seen: set[Any] = set()
+    looked = 0
+    for config in _configs(values):
+        looked += 1
+        plan = planned(subject, config, device)
+        if isinstance(plan, str):
+            continue
+        identity = repr(plan)
+        if identity not in seen:
+            seen.add(identity)
+            found.append(Candidate(config, plan))
+    return found, looked
+
+
+def _configs(values: Mapping[str, Iterable[Any]]) -> Iterator[dict[str, Any]]:
+    lists = [list(each) for each in values.values()]
+    total = math.prod(len(each) for each in lists)
+    if total <= MOST:
+        for row in itertools.product(*lists):
+            yield dict(zip(values, row, strict=True))
+        return
+    for number in sorted(random.Random(0).sample(range(total), MOST)):
+        row = []
+        for each in reversed(lists):
+            number, place = divmod(number, len(each))
+            row.append(each[place])
+        yield dict(zip(values, reversed(row), strict=True))
+
+
+def steps(implementation: Implementation, one: Mapping[str, Any], other: Mapping[str, Any]) -> int:
+    """How many steps in the lists of values lie between two configs."""
+    total = 0
+    for name, legal in implementation.tunables.items():
+        if one.get(name) != other.get(name):
+            known = name in one and name in other
+            total += abs(legal.index(one[name]) - legal.index(other[name])) if known else 1
+    return total

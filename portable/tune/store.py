@@ -1,0 +1,210 @@
+"""Measured entries into a file of tuned configs: merged as text, so that nothing else in it changes.
+
+An entry takes the place of the measured one for the same op, implementation, architecture and class, or
+comes before all others. The file's folder is locked meanwhile; the new text is read and compared with the
+old before it is renamed over it, so that a reader sees the one or the other, whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from portable import tuned
+from portable.errors import TunedFileError
+
+HEAD = """# Configs that `portable tune` measured here; docs/tuning.md has the format. They come before
+# those that the package ships. Deleting the file, or an entry, is safe.
+edition: 2
+entries:
+"""
+SOURCE = "portable tune"
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_WORDS = {"null", "true", "false", "yes", "no", "on", "off"}
+
+
+@dataclass(frozen=True)
+class _Item:
+    """Where an entry stands: its first and last line, and the column behind its end in the last."""
+
+    first: int
+    last: int
+    end: int
+
+
+def render(entry: tuned.Entry, indent: str = "  ") -> str:
+    """The entry as it stands in a file."""
+    found = entry.measured
+    assert found is not None
+    measured = {
+        "call": dict(found.call), "us": found.us, "before_us": found.before_us,
+        "default_us": found.default_us, "gain": found.gain, "bits": found.bits, "trials": found.trials,
+        "card": found.card, "multiprocessors": found.multiprocessors, "versions": dict(found.versions),
+    }  # fmt: skip
+    head = _flow({"op": entry.op, "implementation": entry.implementation, "arch": entry.arch})
+    lines = [
+        f"- {head[:-1]}, class: {_scalar(entry.shape_class)},",
+        f"   when: {_scalar(entry.when)},",
+        f"   config: {_flow(entry.config)},",
+        f"   measured: {_flow(measured)},",
+        f"   source: {_scalar(entry.source)}, date: {entry.date}}}",
+    ]
+    return "".join(f"{indent}{line}\n" for line in lines)
+
+
+def _flow(values: Mapping[str, Any]) -> str:
+    parts = [
+        f"{_scalar(name)}: {_flow(value) if isinstance(value, Mapping) else _scalar(value)}"
+        for name, value in values.items()
+    ]
+    return "{" + ", ".join(parts) + "}"
+
+
+def _scalar(value: Any) -> str:
+    if isinstance(value, str):
+        plain = _PLAIN.fullmatch(value) and value.lower() not in _WORDS
+        return value if plain else json.dumps(value)
+    return json.dumps(value)
+
+
+def merge(file: Path, made: Sequence[tuned.Entry]) -> None:
+    """Put measured entries into `file`, which is made where it is not there yet.
+
+    Raises TunedFileError, and leaves the file as it is, where it is damaged or would become so, and OSError
+    where it cannot be written.
+    """
+    target = Path(os.path.realpath(file))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with _locked(target.parent):
+        old = target.read_text(encoding="utf-8") if target.exists() else HEAD
+        new = merged(file, old, made)
+        if new != old:
+            write(target, new)
+    tuned.entries.cache_clear()
+
+
+def merged(file: Path, old: str, made: Sequence[tuned.Entry]) -> str:
+    """The text `old` of `file` with the entries `made` in it."""
+    text = old if old.endswith("\n") or not old else old + "\n"
+    before = tuned.parse(file, text)
+    for entry in made:
+        text = _with(file, text, entry)
+    after = tuned.parse(file, text)
+    keys = {entry.key for entry in made}
+
+    def others(found: tuned.Entries) -> list[tuned.Entry]:
+        return [replace(each, line=0) for each in found if each.measured is None or each.key not in keys]
+
+    mine = {each.key: replace(each, line=0) for each in after if each.measured is not None}
+    wanted = {entry.key: replace(entry, line=0) for entry in made}
+    if others(before) != others(after) or any(mine.get(key) != entry for key, entry in wanted.items()):
+        raise TunedFileError(file, None, "entries cannot be merged into it as text (docs/tuning.md)")
+    return text
+
+
+def _with(file: Path, text: str, entry: tuned.Entry) -> str:
+    """The text with one entry more, or another in its place."""
+    text = re.sub(r"(?m)^edition:[ \t]*1\b", "edition: 2", text)
+    text = re.sub(r"(?m)^entries:[ \t]*\[[ \t]*\]", "entries:", text)
+    lines = text.splitlines(keepends=True)
+    items = _items(text)
+    for item, there in zip(items, tuned.parse(file, text), strict=True):
+        if there.measured is not None and there.key == entry.key:
+            indent = lines[item.first][: len(lines[item.first]) - len(lines[item.first].lstrip(" "))]
+            kept = [f"{indent}{note}\n" for line in lines[item.first : item.last] for note in _comments(line)]
+            tail = lines[item.last][item.end :]
+            body = "".join(kept) + render(entry, indent).rstrip("\n") + tail
+            return "".join([*lines[: item.first], body, *lines[item.last + 1 :]])
+    place = next((number for number, line in enumerate(lines) if line.startswith("entries:")), None)
+    if place is None or lines[place].split("#")[0].strip() != "entries:":
+        raise TunedFileError(file, None, "expected `entries:` on a line of its own, and the entries below it")
+    first = lines[items[0].first] if items else "  "
+    indent = first[: len(first) - len(first.lstrip(" "))]
+    return "".join([*lines[: place + 1], render(entry, indent), *lines[place + 1 :]])
+
+
+def _comments(line: str) -> list[str]:
+    """The comment at the end of a line, if there is one."""
+    quote = ""
+    for at, char in enumerate(line):
+        if quote:
+            closes = char == quote and (quote == "'" or line[at - 1] != "\\")
+            quote = "" if closes else quote
+        elif char in "\"'":
+            quote = char
+        elif char == "#" and (at == 0 or line[at - 1].isspace()):
+            return [line[at:].rstrip()]
+    return []
+
+
+def _items(text: str) -> list[_Item]:
+    """The items of the list `entries`, by the marks of YAML's own parser."""
+    import yaml
+
+    lines = text.splitlines()
+    found: list[_Item] = []
+    depth, key, listing, start = 0, "", False, None
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        if isinstance(event, (yaml.MappingStartEvent, yaml.SequenceStartEvent)):
+            depth += 1
+            if depth == 2:
+                listing = key == "entries" and isinstance(event, yaml.SequenceStartEvent)
+            elif depth == 3 and listing:
+                start = event.start_mark.line
+        elif isinstance(event, (yaml.MappingEndEvent, yaml.SequenceEndEvent)):
+            if depth == 3 and listing and start is not None:
+                last, end = event.end_mark.line, event.end_mark.column
+                if event.start_mark.index == event.end_mark.index:  # a block ends where the next token starts
+                    last -= 1
+                    while last > start and lines[last].lstrip()[:1] in ("", "#"):
+                        last -= 1
+                    end = len(lines[last])
+                found.append(_Item(start, last, end))
+            depth -= 1
+            listing = listing and depth >= 2
+        elif depth == 1 and isinstance(event, yaml.ScalarEvent):
+            key = event.value
+    return found
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """One writer of the folder at a time, in this process or another."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def write(target: Path, text: str) -> None:
+    """Write a file anew, whole or not at all; its mode stays."""
+    mode = target.stat().st_mode & 0o777 if target.exists() else 0o644
+    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}-")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.chmod(temporary, mode)
+        os.replace(temporary, target)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def place(vendor: str, folder: Path) -> Path:
+    """Where results go unless the user says otherwise: the vendor's file in a checkout, else the user's."""
+    file = folder / "tuned.yaml"
+    installed = {"site-packages", "dist-packages"} & set(file.parts)
+    writable = os.access(file if file.exists() else folder, os.W_OK) and os.access(folder, os.W_OK)
+    return file if writable and not installed else tuned.user_file(vendor)

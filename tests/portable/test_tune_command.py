@@ -1,0 +1,189 @@
+"""`portable tune` with no card: its arguments, its lines, its files, and what Ctrl-C leaves."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+
+import pytest
+
+from portable import cli, machine, tuned
+from portable.backends.cuda.backend import TARGETS, CudaBackend
+from portable.tune import command, compiling, session
+
+HOPPER = next(target for target in TARGETS if target.arch == "sm_90a")
+
+
+class Answers:
+    """A process that finds every config right; the longer its steps along K, the faster."""
+
+    asked: list
+
+    def __init__(self):
+        self.ready = {}
+
+    def ask(self, message, seconds):
+        type(self).asked.append(next(iter(message)))
+        if "compile" in message:
+            return {"registers": 1, "shared": 1, "spills": 0, "threads": 128}
+        if "setup" in message:
+            if type(self).stops == len([each for each in type(self).asked if each == "setup"]):
+                raise KeyboardInterrupt
+            return {"sets": 2, "reference": "float64"}
+        if "check" in message:
+            self.ready[message["check"]] = message["values"]
+            return {"bits": "b"}
+        if "time" in message:
+            times = {name: [5000.0 / self.ready[name].get("BLOCK_K", 16)] * 3 for name in message["time"]}
+            return {"samples": times, "failed": {}}
+        return {}
+
+    def kill(self): ...
+
+    close = kill
+
+
+@pytest.fixture
+def tune(product, tmp_path, monkeypatch, capsys):
+    """Runs the command on a card that is not there; answers exit code, output and errors."""
+    folder = tmp_path / "vendor"
+    folder.mkdir()
+    backend = CudaBackend(folder)
+    backend.language_missing = lambda language: None
+    Answers.asked, Answers.stops = [], 0
+    monkeypatch.setattr(machine, "main_backend", lambda: backend)
+    monkeypatch.setattr(machine, "device", lambda: HOPPER)
+    monkeypatch.setattr(session, "Worker", Answers)
+    monkeypatch.setattr(compiling, "Worker", Answers)
+
+    def run(*argv):
+        tuned.entries.cache_clear()
+        try:
+            code = cli.main(["tune", *argv, "-j", "2"])
+        except SystemExit as stop:
+            code = stop.code
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    run.file = folder / "tuned.yaml"
+    return run
+
+
+def test_the_specs_bench_cases_are_tuned_and_filed(tune):
+    code, out, err = tune("product")
+    assert (code, err) == (0, "")
+    assert "product.tiles a 2048x512 b 512x1024 in bfloat16: T=bfloat16" in out
+    assert f"2 classes filed in {tune.file}" in out and "BLOCK_K=128" in out and "in 16 trials" in out
+    assert "bits as the default's" in out
+    found = tuned.parse(tune.file, None)
+    assert {each.implementation for each in found} == {"tiles", "apart"}
+    assert {each.measured.versions["torch"] for each in found}
+
+
+def test_shapes_types_and_parameters(tune):
+    code, out, _ = tune("product", "--impl", "tiles", "--shape", "64x128,128x256", "--shape", "8x128,128x256",
+                        "--dtype", "bfloat16,float32", "--param", "precision=tf32", "--columns", "b",
+                        "--budget", "3")  # fmt: skip
+    assert code == 0 and "4 classes filed" in out
+    found = tuned.parse(tune.file, None)
+    assert {each.measured.call["b_order"] for each in found} == {"col"}
+    assert {each.measured.call["precision"] for each in found} == {"tf32"}
+    assert all(each.measured.trials <= 3 for each in found)
+    assert "1 class filed" in tune("product", "--impl", "tiles", "--shape", "64x128", "--shape", "128x256")[1]
+    assert len(tuned.parse(tune.file, None)) == 5
+
+
+def test_two_calls_of_one_class_are_tuned_once(tune):
+    _, out, _ = tune("product", "--impl", "tiles", "--shape", "64x128,128x256", "--shape", "60x128,128x240")
+    assert "1 class filed" in out
+
+
+def test_a_dry_run_files_nothing(tune):
+    code, out, _ = tune("product", "--impl", "tiles", "--dry-run")
+    assert code == 0 and "1 class measured, nothing filed" in out and not tune.file.exists()
+
+
+def test_another_file_and_a_record(tune, tmp_path):
+    file, record = tmp_path / "deep" / "own.yaml", tmp_path / "record.json"
+    code, out, _ = tune("product", "--impl", "tiles", "--file", str(file), "--record", str(record),
+                        "--exhaustive", "--among", "num_stages=2", "--among", "BLOCK_K=16,32")  # fmt: skip
+    assert code == 0 and len(tuned.parse(file, None)) == 1 and not tune.file.exists()
+    made = json.loads(record.read_text())
+    (call,) = made["calls"]
+    assert made["arch"] == "sm_90a" and call["exhaustive"]["of_best"] == 1.0
+    assert call["exhaustive"]["legal"] > 100 and call["trials"] <= 16
+    assert "1.000 of the best of" in out
+
+
+def test_ctrl_c_leaves_the_file_with_what_is_finished(tune):
+    Answers.stops = 2
+    code, out, _ = tune("product", "--impl", "tiles", "--shape", "64x128,128x256", "--shape", "8x128,128x256")
+    assert code == 130 and f"interrupted; 1 class filed in {tune.file}" in out
+    assert len(tuned.parse(tune.file, None)) == 1
+
+
+MISTAKES = [
+    (["nothing"], "portable has no op 'nothing'"),
+    (["product", "--impl", "tile"], "Did you mean 'tiles'"),
+    (["product", "--impl", "torch"], "has no tunables"),
+    (["product", "--shape", "64x128"], "the shape of b is missing"),
+    (["product", "--shape", "64x128,64x0"], "expected sizes from 1 on"),
+    (["product", "--shape", "64x128,100x64"], "argument 'b' has shape"),
+    (["product", "--shape", "1x1,1x1,1x1"], "3 shapes came"),
+    (["product", "--dtype", "int8"], "has no T of int8; it has bfloat16, float32"),
+    (["product", "--param", "precision=low"], "precision is one of 'ieee', 'tf32'"),
+    (["product", "--param", "level=1"], "expected NAME=VALUE of precision"),
+    (["product", "--columns", "c"], "'c' cannot lie by columns; there is a, b"),
+    (["product", "--among", "BLOCK_M=48"], "48 is not one of"),
+    (["product", "--among", "BLOCK=48"], "expected NAME=VALUE,... of BLOCK_K, BLOCK_M"),
+]
+
+
+@pytest.mark.parametrize("argv, words", MISTAKES, ids=[" ".join(argv) for argv, _ in MISTAKES])
+def test_a_mistake_is_one_sentence(tune, argv, words):
+    code, _, err = tune(*argv)
+    assert code == 2 and words in err and err.startswith("portable: ") and "Traceback" not in err
+    assert not Answers.asked and not tune.file.exists()
+
+
+def test_a_budget_is_a_number_from_1_on(tune):
+    code, _, err = tune("product", "--budget", "0")
+    assert code == 2 and "'0' is not a number from 1 on" in err
+
+
+def test_a_damaged_file_is_named_before_any_work(tune):
+    tune.file.write_text("edition: 9\nentries: []\n")
+    code, _, err = tune("product")
+    assert code == 2 and "tuned.yaml:1: expected `edition: 2`" in err and not Answers.asked
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_that_cannot_be_written_is_named_before_any_work(tune, tmp_path):
+    (tmp_path / "closed").mkdir(mode=0o500)
+    code, _, err = tune("product", "--file", str(tmp_path / "closed" / "own.yaml"))
+    assert code == 2 and "cannot be written" in err and not Answers.asked
+
+
+def test_a_call_that_cannot_be_tuned_is_said_and_the_others_go_on(tune, monkeypatch):
+    original = session.Session.tune
+
+    def fails(self, one, *rest):
+        if one.implementation == "tiles":
+            raise command.PortableError("no luck")
+        return original(self, one, *rest)
+
+    monkeypatch.setattr(session.Session, "tune", fails)
+    code, out, _ = tune("product")
+    assert code == 1 and "not tuned: no luck" in out and "1 class filed" in out
+
+
+def test_an_emulated_card_tells_no_time(tune, monkeypatch):
+    monkeypatch.setattr(machine, "device", lambda: dataclasses.replace(HOPPER, emulated=True))
+    code, _, err = tune("product")
+    assert code == 2 and "tells no time" in err
+
+
+def test_without_a_card_there_is_nothing_to_tune(capsys):
+    assert cli.main(["tune", "softmax", "--impl", "torch"]) == 2
+    assert "softmax.torch has no tunables" in capsys.readouterr().err

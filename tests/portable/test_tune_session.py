@@ -1,0 +1,263 @@
+"""Tuning with no card: a made-up process compiles, checks and times by a formula, and may die of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from portable import catalog, tuned
+from portable.backends.cuda.backend import TARGETS, CudaBackend
+from portable.errors import PortableError
+from portable.tune import prior, session, space, subject
+from portable.tune.worker import Died
+
+HOPPER = next(target for target in TARGETS if target.arch == "sm_90a")
+
+
+def small(values):
+    """Microseconds of a config: 128 x 128 x 64 is best, and each step away costs."""
+    wanted = {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 64, "GROUP_M": 4, "num_warps": 8, "num_stages": 3}
+    away = sum(abs(values[name].bit_length() - best.bit_length()) for name, best in wanted.items())
+    return 100.0 + 15.0 * away + values["num_stages"]
+
+
+class FakeWorker:
+    """Answers as `trial` does. `faults` maps a word to a predicate over values: what goes wrong and when."""
+
+    made = 0
+
+    def __init__(self, time_of=small, **faults):
+        type(self).made += 1
+        self.time_of, self.faults, self.ready, self.dead = time_of, faults, {}, False
+
+    def _is(self, fault, values):
+        return self.faults.get(fault, lambda values: False)(values)
+
+    def ask(self, message, seconds):
+        assert not self.dead
+        json.dumps(message)
+        if "compile" in message:
+            values = message["compile"]
+            if self._is("kills_compiler", values):
+                self.dead = True
+                raise Died("killed by SIGABRT", "")
+            if self._is("does_not_compile", values):
+                return {"why": "CompileError: out of registers"}
+            spills = 4096 if self._is("spills", values) else 0
+            return {"registers": 128, "shared": 1024, "spills": spills, "threads": 128}
+        if "setup" in message:
+            self.ready = {}
+            return {"sets": 4, "reference": "float64", "bytes_per_s": 4e12, "flop_per_s": 7e14}
+        if "check" in message:
+            values = message["values"]
+            if self._is("crashes", values):
+                self.dead = True
+                raise Died("killed by SIGSEGV", "")
+            if self._is("is_lost", values):
+                return {"why": "AcceleratorError: an illegal memory access", "lost": True}
+            if self._is("is_wrong", values):
+                return {"why": "c is wrong: |error| is 3 of the bound"}
+            self.ready[message["check"]] = values
+            return {"bits": f"k{values['BLOCK_K']}"}
+        if "time" in message:
+            for name in message["time"]:
+                if self._is("dies_in_turns", self.ready[name]):
+                    self.dead = True
+                    raise Died("killed by SIGKILL", name if self._is("tells", self.ready[name]) else "")
+            times = {name: self.time_of(self.ready[name]) for name in message["time"]}
+            clock = [1 + 0.01 * turn for turn in range(message["turns"])]
+            return {"samples": {n: [t * each for each in clock] for n, t in times.items()}, "failed": {}}
+        for name in message["drop"]:
+            self.ready.pop(name, None)
+        return {}
+
+    def kill(self):
+        self.dead = True
+
+    close = kill
+
+
+@pytest.fixture
+def backend(tmp_path, product):
+    """The vendor with an empty folder: nothing is tuned yet."""
+    folder = tmp_path / "cuda"
+    folder.mkdir()
+    return CudaBackend(folder)
+
+
+def asked(M=2048, N=1024, K=512, implementation="tiles"):
+    spec = catalog.spec("product")
+    row = subject.type_row(spec, "bfloat16")
+    return subject.of_shapes(spec, implementation, [(M, K), (K, N)], row, {})
+
+
+@pytest.fixture
+def tuner(backend):
+    made = []
+
+    def start(**faults):
+        made.append(session.Session(backend, HOPPER, 2, make_worker=lambda: FakeWorker(**faults)))
+        return made[-1]
+
+    yield start
+    for each in made:
+        each.close()
+
+
+def test_the_best_is_found_in_at_most_16_trials(tuner, backend):
+    result = tuner().tune(asked())
+    assert result.trials <= session.TRIALS
+    legal, _ = space.space(asked(), backend, HOPPER)
+    best = min(small(each.values) for each in legal)
+    assert result.us <= best / 0.96 * 1.25  # the last turn of the made-up clock is a quarter slower
+    assert result.before_us / result.us == pytest.approx(small(result.before) / small(result.best))
+
+
+@pytest.mark.parametrize("budget", [2, 3, 7, 16, 40])
+def test_the_budget_holds(tuner, budget):
+    timed = set()
+
+    def watched(values):
+        timed.add(space.name_of(values))
+        return small(values)
+
+    result = tuner(time_of=watched).tune(asked(), budget)
+    assert len(timed) <= budget and result.trials <= budget
+
+
+def test_a_winner_that_is_hardly_faster_does_not_replace_the_config_before(tuner):
+    result = tuner(time_of=lambda values: 100.0 - 0.001 * values["BLOCK_M"]).tune(asked())
+    assert result.best == result.before and result.us == result.before_us
+
+
+def test_bits_are_compared_with_the_defaults(tuner):
+    default = catalog.spec("product").implementation("tiles").default
+    assert tuner().tune(asked()).bits == "differ"  # 64 along K, the default has 16
+    stay = tuner(time_of=lambda values: 100.0 + 50.0 * (values["BLOCK_K"] != default["BLOCK_K"])
+                 - 0.3 * values["num_stages"] - 0.1 * values["BLOCK_M"])  # fmt: skip
+    result = stay.tune(asked())
+    assert result.best["BLOCK_K"] == default["BLOCK_K"] and result.bits == "same"
+
+
+FAULTS = ["does_not_compile", "kills_compiler", "spills", "crashes", "is_lost", "is_wrong"]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_config_that_fails_is_dropped_and_said_and_the_rest_are_timed(tuner, fault):
+    bad = lambda values: values["BLOCK_M"] == 128 and values["num_warps"] == 4  # noqa: E731
+    result = tuner(**{fault: bad}).tune(asked())
+    assert result.dropped and all("BLOCK_M=128" in each.name for each in result.dropped)
+    assert result.best["num_warps"] == 8 or result.best["BLOCK_M"] != 128
+    words = {"spills": "spills 4096", "crashes": "crashed: killed by SIGSEGV", "is_lost": "crashed",
+             "kills_compiler": "the compiler: killed"}  # fmt: skip
+    assert words.get(fault, "") in result.dropped[0].why
+
+
+@pytest.mark.parametrize("tells", [True, False])
+def test_one_that_kills_the_process_in_its_turns_is_found(tuner, tells):
+    guilty = lambda values: values["num_stages"] == 4  # noqa: E731
+    result = tuner(dies_in_turns=guilty, tells=lambda values: tells).tune(asked())
+    assert result.best["num_stages"] != 4
+    assert {each.name.split("num_stages=")[1][0] for each in result.dropped} == {"4"}
+
+
+def test_where_every_config_fails_the_reason_is_said(tuner):
+    with pytest.raises(PortableError, match=r"no config could be timed.*is wrong"):
+        tuner(is_wrong=lambda values: True).tune(asked())
+
+
+def test_a_sweep_says_how_near_the_trials_came(tuner, backend):
+    among = {"num_stages": (2, 3), "GROUP_M": (4, 8), "num_warps": (8,)}
+    result, swept = tuner(is_wrong=lambda values: values["BLOCK_M"] == 32).sweep(asked(), 12, among)
+    legal, _ = space.space(asked(), backend, HOPPER, among)
+    best = min(small(each.values) for each in legal if each.values["BLOCK_M"] != 32)
+    assert swept["best"]["us"] >= best
+    assert swept["of_best"] == pytest.approx(best / small(result.best), abs=2e-4)
+    assert swept["timed"] + len(swept["dropped"]) >= len(legal) - 1
+    assert swept["relative_time"] and json.dumps(swept)
+
+
+def test_the_prior_puts_sound_tiles_first(backend):
+    """The order of magnitude: of a large product's configs a large tile leads, of few rows a low one."""
+    for M, N, K, tile in ((8192, 8192, 8192, 128 * 256), (16, 8192, 8192, None)):
+        one = asked(M, N, K)
+        found, _ = space.space(one, backend, HOPPER)
+        best = min(found, key=lambda c: prior.seconds(one, c.values, c.plan, HOPPER, prior.guessed(HOPPER)))
+        if tile:
+            assert best.values["BLOCK_M"] * best.values["BLOCK_N"] == tile
+        else:
+            assert best.values["BLOCK_M"] <= 32 and best.values["BLOCK_K"] == 128
+
+
+@pytest.mark.parametrize("op", sorted(catalog.op_folders()))
+def test_the_prior_ranks_every_implementation_with_tunables(op, backend):
+    spec = catalog.spec(op)
+    for implementation in spec.implementations:
+        if not implementation.tunables or implementation.kind == "run":
+            continue
+        for case in spec.bench:
+            one = subject.of_case(spec, implementation.name, case, subject.type_row(spec, "bfloat16"))
+            found, looked = space.space(one, backend, HOPPER)
+            if not found:
+                continue
+            assert looked <= space.MOST
+            times = [prior.seconds(one, c.values, c.plan, HOPPER, prior.guessed(HOPPER)) for c in found]
+            assert all(0 < each < 10 for each in times)
+
+
+def test_a_class_says_what_the_config_holds_for(backend):
+    one = asked(4096, 4096, 4095)
+    assert one.shape_class == (
+        "T=bfloat16 precision=ieee a_order=row b_order=row M=2049..4096 N=2049..4096:16 K=2049..4096:odd"
+    )
+    softmax = catalog.spec("softmax")
+    row = subject.type_row(softmax, "float32")
+    few = subject.of_shapes(softmax, "triton", [(8, 4096)], row, {})
+    many = subject.of_shapes(softmax, "triton", [(8192, 4096)], row, {})
+    assert few.shape_class == many.shape_class == "T=float32 N=2049..4096:16"  # batch invariant: no B
+    other = dataclasses.replace(softmax.implementation("triton"), batch_invariant=False)
+    from portable import shape_class
+
+    assert shape_class.class_names(softmax, other)[-1] == "B"
+
+
+def test_an_entry_of_a_result_passes_the_reader(tuner, backend):
+    from portable.tune import store
+
+    result = tuner().tune(asked())
+    entry = result.entry(HOPPER, session.versions(backend))
+    file = backend.folder / "tuned.yaml"
+    store.merge(file, [entry])
+    (read,) = tuned.entries(file)
+    assert dataclasses.replace(read, line=0) == entry and read.line == 5
+    spec = catalog.spec("product")
+    config = tuned.resolve(spec, spec.implementation("tiles"), backend, HOPPER, asked().question.facts)
+    assert dict(config.values) == dict(result.best)
+    assert "tuned for this card (measured on NVIDIA H100/H200" in config.source
+
+
+def test_the_search_finds_its_way_where_the_model_is_wrong(backend):
+    """Every value of every tunable is off by a factor of its own: 16 of 2000 trials still come near."""
+    import math
+    import random
+
+    from portable.tune.search import Search
+
+    one = asked()
+    found, _ = space.space(one, backend, HOPPER)
+    guess = {c.name: prior.seconds(one, c.values, c.plan, HOPPER, prior.guessed(HOPPER)) for c in found}
+    ranked = sorted(((c, guess[c.name]) for c in found), key=lambda pair: pair[1])
+    reached = []
+    for seed in range(8):
+        rng = random.Random(seed)
+        off = {(name, v): rng.gauss(0, 0.15) for name, legal in one.imp.tunables.items() for v in legal}
+        error = {c.name: math.exp(sum(off[pair] for pair in c.values.items())) for c in found}
+        us = {name: 1e6 * guess[name] * error[name] for name in guess}
+        search = Search(one.imp, ranked)
+        tried = {c.name: us[c.name] for c in search.first([], 4, 8)[:8]}
+        while len(tried) < 16:
+            tried |= {c.name: us[c.name] for c in search.following(tried, (), 2)}
+        reached.append(min(us.values()) / min(tried.values()))
+    assert sorted(reached)[1] > 0.85 and sum(reached) / len(reached) > 0.93
