@@ -112,7 +112,7 @@ def _bench_case(asked: sweep.Asked, going: _Going) -> list[Entry]:
     moved = _bytes(case, spec)
     free = torch.cuda.mem_get_info(device)[0]
     sets = [
-        _tensors(case, spec, device, seed)
+        made(case, spec, device, seed)
         for seed in range(timing.set_count(moved, machine.device().l2_bytes, free // 2))
     ]
 
@@ -347,17 +347,18 @@ def _launch_cost(
             return None
 
 
-def _tensors(case: Case, spec: Spec, device: torch.device, seed: int) -> dict[str, torch.Tensor | None]:
+def made(case: Case, spec: Spec, device: torch.device, seed: int) -> dict[str, torch.Tensor | None]:
+    """The inputs of a case, normal data laid out as it asks; an absent one is None."""
     generator = torch.Generator(device).manual_seed(seed)
-    made: dict[str, torch.Tensor | None] = dict.fromkeys(spec.inputs)
+    found: dict[str, torch.Tensor | None] = dict.fromkeys(spec.inputs)
     for name, shape in input_shapes(spec, case.shape).items():
         dtype = DTYPES[case.dtype(spec.inputs[name].dtype)]
 
         def fill(dims: Sequence[int], dtype: torch.dtype = dtype) -> Tensor:
             return torch.randn(dims, device=device, generator=generator).to(dtype)
 
-        made[name] = sweep.laid_out(case.layout, name, shape, fill)
-    return made
+        found[name] = sweep.laid_out(case.layout, name, shape, fill)
+    return found
 
 
 def _small_call(case: Case, spec: Spec, device: torch.device) -> dict[str, torch.Tensor | None]:
@@ -366,7 +367,7 @@ def _small_call(case: Case, spec: Spec, device: torch.device) -> dict[str, torch
     shape = make_shape(
         spec, dict.fromkeys(spec.axes, 64), leading, required_params(spec)[0], case.shape.absent
     )
-    return _tensors(Case(case.op, case.types, shape), spec, device, 0)
+    return made(Case(case.op, case.types, shape), spec, device, 0)
 
 
 def _bytes(case: Case, spec: Spec) -> int:

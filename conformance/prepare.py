@@ -1,5 +1,5 @@
-"""Compiles what timings will launch, ahead of them and in several workers: a compiler's seconds on one
-process would cost more of the card's time than the timing itself."""
+"""Compiles what timings will launch, ahead of them and in several workers: a compiler's seconds in one
+process would cost more of the card's time than the timings themselves."""
 
 from __future__ import annotations
 
@@ -8,27 +8,40 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from portable import arguments, build, catalog, choose, dispatch, machine
-from portable.conformance import bench, sweep
+from portable.conformance import baselines, bench, sweep
 from portable.conformance.cases import Case, input_shapes
 from portable.conformance.inputs import DTYPES
-from portable.conformance.runner import implementations
+from portable.conformance.runner import implementations, torch_device
 from portable.spec import Spec
 
 
 def share(
     ops: Sequence[str], impls: Sequence[str] | None, groups: Sequence[str] | None, first: int, step: int
 ) -> None:
-    """Compile the kernels of every `step`-th question from number `first` on into the disk cache.
+    """Compile the kernels of every `step`-th question from number `first` on into the disk caches, ours and
+    the baselines' own, which takes a call of each.
 
     What an implementation rejects or a compiler refuses is left to the timing, which says so.
     """
     for asked in bench.questions(ops, impls, groups)[first::step]:
+        _call_baselines(asked)
         for name in implementations(asked.case.op):
             if asked.impls is None or name in asked.impls:
                 try:
                     _compile(asked, name)
                 except Exception:  # the timing meets it again and tells it
                     continue
+
+
+def _call_baselines(asked: sweep.Asked) -> None:
+    spec, case = catalog.spec(asked.case.op), asked.case
+    tensors = bench.made(case, spec, torch_device(), seed=0)
+    for name, make in baselines.makers(spec, case.params).items():
+        if asked.baselines is None or name in asked.baselines:
+            try:
+                make()(tensors)()
+            except Exception:  # another project's code: the timing says why it is not timed
+                continue
 
 
 def _compile(asked: sweep.Asked, name: str) -> None:

@@ -9,7 +9,7 @@ of these takes twice as long, so the shortcut is text, filled in per op; `portab
 from __future__ import annotations
 
 import linecache
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -33,10 +33,13 @@ _guards: Any = getattr(torch._C._dynamo.guards, "TensorGuards", None)  # type: i
 
 _SHORTCUT = """\
 def {op}(_op, {positional}/, *_rest, **_named):
+    {defaults}
     if _rest or _named:
-        {names} = _op.bind(({given}*_rest), _named)
-    else:
-        {defaults}
+        _given, _left = ({given}*_rest), len(_rest) + len(_named)
+        {by_name}
+        if _left:  # a name that is not there, or given twice
+            _op.bind(_given, _named)
+    {fill}
     if _is_compiling() or _dispatch_modes() or _function_modes():
         return _op.answer({call})
     (_same, _held, {held}{aligned}_record, _quick, _run) = _op.last
@@ -68,10 +71,10 @@ def {op}(_op, {positional}/, *_rest, **_named):
 """
 
 _RECORDED = """\
-def forward(ctx, {inputs}):
-    made = {compute}
-    ctx.save_for_backward({saved})
-    return made
+def forward(_ctx, {inputs}):
+    _made = {compute}
+    _ctx.save_for_backward({saved})
+    return _made
 """
 
 _QUICK = """\
@@ -114,7 +117,7 @@ _HELPERS: dict[str, Any] = {
     "_PLAIN": PLAIN,
     "_never": never,
     "_pins": settings.scoped,
-    "_is_compiling": torch.compiler.is_compiling,
+    "_is_compiling": torch.compiler.is_dynamo_compiling,
     "_dispatch_modes": torch._C._len_torch_dispatch_stack,
     "_function_modes": torch._C._len_torch_function_stack,
     "_transform": torch._C._functorch.peek_interpreter_stack,  # type: ignore[attr-defined]
@@ -141,7 +144,11 @@ def source(spec: Spec, signature: Signature) -> str:
     positional, keywords = signature.names[: signature.positional], signature.names[signature.positional :]
     optional = [name for name in positional if absent[name] != "_missing"]
     fill = [f"if {name} is _missing: {name} = {absent[name]}" for name in optional]
-    fill += [f"{name} = {absent[name]}" for name in keywords]
+    once = {name: f" and {name} is _missing" for name in positional}
+    by_name = [
+        f"if {name!r} in _named{once.get(name, '')}: {name}, _left = _named[{name!r}], _left - 1"
+        for name in signature.names
+    ]
 
     inputs, out = list(spec.inputs), "out" if spec.out else "None"
     tensors = {field.name: field.optional for field in spec.inputs.values()}
@@ -166,9 +173,10 @@ def source(spec: Spec, signature: Signature) -> str:
     return _SHORTCUT.format(
         op=spec.op,
         positional=_list(f"{name}=_missing" for name in positional),
-        names=_list(signature.names),
+        defaults="\n    ".join(f"{name} = {absent[name]}" for name in keywords),
         given=_list(positional),
-        defaults="\n        ".join(fill or ["pass"]),
+        by_name="\n        ".join(by_name),
+        fill="\n    ".join(fill),
         call=f"({_list(inputs)}), ({_list(spec.params)}), {out}",
         held=_list(held.values()),
         aligned=_list(aligned.values()),
@@ -205,9 +213,11 @@ def quick(launch: BoundLaunch, inputs: int, blank: Blank, backend: Backend, inde
     return _made("run", f"<{launch.name}>", text, names)
 
 
-def forward(inputs: Mapping[str, Any], quick: Any, compute: Any, saved: Iterable[str]) -> Callable[..., Any]:
-    """What autograd calls for a new result of `inputs`; `saved` names some of these, or "made", the result."""
-    addresses = ("0" if tensor is None else f"{name}.data_ptr()" for name, tensor in inputs.items())
+def forward(
+    inputs: Sequence[str], absent: Sequence[str], quick: Any, compute: Any, saved: Iterable[str]
+) -> Callable[..., Any]:
+    """What autograd calls for a new result; `saved` names inputs, or "_made", which is the result."""
+    addresses = ("0" if name in absent else f"{name}.data_ptr()" for name in inputs)
     text = _RECORDED.format(
         inputs=_list(inputs),
         compute=f"_compute(({_list(inputs)}))" if quick is None else f"_quick({_list(addresses)})",

@@ -326,19 +326,18 @@ class Prepared:
         self._axis = _axis(spec, params)
         question, bound = ask(spec, inputs, params, out)
         self.params = question.params
-        self._outputs = list(bound.outputs.values())
         self._spans = [0 if t is None else arguments.span(t) for t in inputs]
         self._out_span = 0 if out is None else arguments.span(out)
         self._as_is = self._axis == -1 and all(
             t is None or _fits(t, field.layout) for field, t in zip(spec.inputs.values(), inputs, strict=True)
         )
-        self._blanks = [_blank(shape, dtype) for shape, dtype in self._outputs]
+        self._blanks = [_blank(shape, dtype) for shape, dtype in bound.outputs.values()]
         self._launches: list[build.BoundLaunch] = []
         self._workspaces: list[calling.Blank] = []
         self._function: Callable[..., Any] | None = None
         self.quick: Callable[..., torch.Tensor] | None = None
         self.record: Callable[..., Any] | None = None  # made when first asked for
-        if all(0 in shape for shape, _ in self._outputs):
+        if all(0 in shape for shape, _, _ in self._blanks):
             return
         chosen = choose.choose(question, backend, device)
         if chosen.plan is None:
@@ -385,20 +384,23 @@ class Prepared:
 
     def blank(self) -> Any:
         """A result without data."""
-        outs = [torch.empty_strided(shape, strides, dtype=dtype, device="meta") for shape, strides, dtype in self._blanks]
+        outs = [torch.empty(shape, dtype=dtype, device="meta") for shape, _, dtype in self._blanks]
         return self._results(outs)
 
     def _check_out(self, inputs: Sequence[Any], addresses: list[int], out: Any) -> None:
         """What a key does not tell of `out`: overlap and gradients."""
         start = out.data_ptr()
         end = start + self._out_span
-        apart = all(end <= at or at + size <= start for at, size in zip(addresses, self._spans, strict=True))
-        grads = any(t is not None and t.requires_grad for t in (out, *inputs)) and torch.is_grad_enabled()
-        if apart and not grads:
-            return
-        position = next(i for i, field in enumerate(self._spec.outputs.values()) if field.out)
-        shape, dtype = self._outputs[position]
-        arguments.check_out(self._spec, out, shape, dtype, inputs)
+        wrong = torch.is_grad_enabled() and out.requires_grad
+        for tensor, at, span in zip(inputs, addresses, self._spans, strict=True):
+            if tensor is not None and (
+                (at < end and start < at + span) or (tensor.requires_grad and torch.is_grad_enabled())
+            ):
+                wrong = True
+        if wrong:
+            position = next(i for i, field in enumerate(self._spec.outputs.values()) if field.out)
+            shape, _, dtype = self._blanks[position]
+            arguments.check_out(self._spec, out, shape, dtype, inputs)
 
     def _through_torch(self, function: Callable[..., Any], tensors: Sequence[Any], out: Any) -> Any:
         with torch.no_grad():

@@ -7,7 +7,7 @@ here (portable.dispatch).
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -74,7 +74,7 @@ class Formula:
         """Loaded at the first call that records a gradient."""
         return None if self._spec.gradient is None else catalog.load_module(self._spec.gradient)
 
-    def saved(self, inputs: Sequence[Any], output: Any, params: dict[str, Any]) -> tuple[Any, ...]:
+    def saved(self, inputs: Sequence[Any], output: Any, params: Mapping[str, Any]) -> tuple[Any, ...]:
         """What `gradients` needs; `params` are checked."""
         if self._module is None:
             return ()
@@ -84,7 +84,7 @@ class Formula:
     def gradients(
         self,
         saved: Sequence[Any],
-        params: dict[str, Any],
+        params: Mapping[str, Any],
         pins: settings.Pins,
         needs: dict[str, bool],
         grads: Sequence[Any],
@@ -105,8 +105,7 @@ def recorder(spec: Spec, prepared: Prepared, inputs: Sequence[Any]) -> Callable[
     Each plan has an autograd function of its own, so that nothing but tensors passes through torch. What
     torch.library makes of the same formula costs 50 us a call (2026-11-21), this 4.
     """
-    formula, pins, params = Formula(spec), settings.scoped(), prepared.params
-    given = dict(zip(spec.inputs, inputs, strict=True))
+    formula, pins, params, names = Formula(spec), settings.scoped(), prepared.params, tuple(spec.inputs)
 
     def forward(ctx: Any, *inputs: Any) -> Any:
         made = prepared(inputs)
@@ -114,15 +113,17 @@ def recorder(spec: Spec, prepared: Prepared, inputs: Sequence[Any]) -> Callable[
         return made
 
     def backward(ctx: Any, *grads: Any) -> Any:
-        needs = dict(zip(given, ctx.needs_input_grad, strict=True))
+        needs = dict(zip(names, ctx.needs_input_grad, strict=True))
         found = formula.gradients(ctx.saved_tensors, params, pins, needs, grads)
-        return tuple(found.get(name) if needs[name] else None for name in given)
+        return tuple(found.get(name) if needs[name] else None for name in names)
 
-    made = prepared.blank()
-    names = {id(tensor): name for name, tensor in (*given.items(), ("made", made)) if tensor is not None}
-    saved = [names.get(id(each), "None" if each is None else "") for each in formula.saved(inputs, made, params)]
-    if all(saved):  # the inputs and the one output, as nearly always
-        forward = calling.forward(given, prepared.quick, prepared, saved)
+    made, stand_ins = prepared.blank(), [t if t is None else t.detach() for t in inputs]  # all different
+    by_id = {id(t): name for name, t in zip(("_made", *names), (made, *stand_ins), strict=True)}
+    by_id[id(None)] = "None"
+    saved = [by_id.get(id(each), "") for each in formula.saved(stand_ins, made, params)]
+    if all(saved):  # nothing but inputs and the one output, as nearly always
+        absent = [name for name, t in zip(names, inputs, strict=True) if t is None]
+        forward = calling.forward(names, absent, prepared.quick, prepared, saved)
     methods = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
     node = type(f"portable_{spec.op}", (torch.autograd.Function,), methods)
     # Past Function.apply, whose Python deals with functorch and default arguments: 1.5 us.

@@ -128,9 +128,11 @@ template <> DEVICE words<16> load_words<16>(const void* address) {
     const uint4 four = *static_cast<const uint4*>(address);
     return {{four.x, four.y, four.z, four.w}};
 }
-// Data that is read once. As any other: with L1::no_allocate the row ops read 4 to 5 % slower, with .cs 3 %, with
-// L2::256B 6 % (H200, 2026-11-21).
-template <int BYTES> DEVICE words<BYTES> load_words_once(const void* address) { return load_words<BYTES>(address); }
+// Data that is read once, loaded as any other: with L1::no_allocate the row ops are 4 to 5 % slower, with .cs
+// 3 %, with L2::256B 6 % (H200, 2026-11-21).
+template <int BYTES> DEVICE words<BYTES> load_words_once(const void* address) {
+    return load_words<BYTES>(address);
+}
 DEVICE void store_words(void* address, words<4> value) { *static_cast<uint32_t*>(address) = value.w[0]; }
 DEVICE void store_words(void* address, words<8> value) {
     *static_cast<uint2*>(address) = make_uint2(value.w[0], value.w[1]);

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from portable.errors import LaunchError
-from portable.plan import Argument, Scalar
+from portable.plan import Scalar
 
 _KEPT = 256  # addresses remembered per map; a training step reuses few
 
@@ -90,7 +90,7 @@ class TritonDescriptor(TensorMap):
         kind = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}[self.dtype]
         return f"tensordesc<{kind}{list(self.block)}>"
 
-    def arguments(self, name: str) -> list[tuple[str, Argument]]:
+    def arguments(self, name: str) -> list[tuple[str, Any]]:
         """The map and what follows it in the kernel's parameters."""
         itemsize = 4 if self.dtype == "float32" else 2
         sizes = [(f"{name}.size{i}", Scalar("i32", size)) for i, size in enumerate(reversed(self.sizes))]

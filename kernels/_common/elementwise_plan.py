@@ -10,8 +10,10 @@ from portable.layout import Rows, rows
 from portable.plan import Call, Launch, Plan, Pointer, Rejected, Scalar
 
 THREADS = 256
-# Two vectors per operand and thread: four to six 16-byte loads in flight.
-CHUNKS = 2
+# Vectors per operand and thread, scalars where nothing is aligned. 16384x4096, swiglu in float32: one
+# 1.035 of the copy, two 1.026 (H200, 2026-11-21).
+CHUNKS = 1
+SCALARS = 4
 
 
 def elementwise_plan(
@@ -28,7 +30,7 @@ def elementwise_plan(
     vector = vector_length(
         dtype, [(call[name], view.stride if view.count > 1 else 0) for name, view in views.items()]
     )
-    chunks = CHUNKS if vector > 1 else 2 * CHUNKS
+    chunks = CHUNKS if vector > 1 else SCALARS
     vectors = power_of_two(-(-first.length // vector))
     lanes = THREADS if first.count == 1 else min(max(vectors // chunks, 1), THREADS)
     kind = RowClass(dtype, vector, first.length % vector != 0, THREADS, lanes, chunks, False)

@@ -17,15 +17,26 @@ DEVICE int cluster_rank() {
 DEVICE void cluster_arrive() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
 DEVICE void cluster_wait() { asm volatile("barrier.cluster.wait.aligned;" ::: "memory"); }
 
-// Writes to the same place in block `rank` of the cluster, whose mbarrier counts the bytes.
-DEVICE void send(float* place, float value, uint64_t* arrived, int rank) {
-    asm volatile(
-        "{\n.reg .b32 remote, done;\nmapa.shared::cluster.u32 remote, %0, %3;\n"
-        "mapa.shared::cluster.u32 done, %2, %3;\n"
-        "st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [remote], %1, [done];\n}" ::"r"(
-            shared_address(place)),
-        "r"(bits_of(value)), "r"(shared_address(arrived)), "r"(rank)
-        : "memory");
+// Writes COUNT floats to the same place in block `rank` of the cluster, whose mbarrier counts the bytes. One
+// message: the mbarrier takes them one by one.
+template <int COUNT>
+DEVICE void send(const float* place, const float (&value)[COUNT], uint64_t* arrived, int rank) {
+#define ST_ASYNC "st.async.shared::cluster.mbarrier::complete_tx::bytes"
+    uint32_t to, done;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(to) : "r"(shared_address(place)), "r"(rank));
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(done) : "r"(shared_address(arrived)), "r"(rank));
+    if constexpr (COUNT == 4) {
+        asm volatile(ST_ASYNC ".v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(to), "r"(bits_of(value[0])),
+                     "r"(bits_of(value[1])), "r"(bits_of(value[2])), "r"(bits_of(value[3])), "r"(done)
+                     : "memory");
+    } else if constexpr (COUNT == 2) {
+        asm volatile(ST_ASYNC ".v2.b32 [%0], {%1, %2}, [%3];" ::"r"(to), "r"(bits_of(value[0])),
+                     "r"(bits_of(value[1])), "r"(done)
+                     : "memory");
+    } else {
+        asm volatile(ST_ASYNC ".b32 [%0], %1, [%2];" ::"r"(to), "r"(bits_of(value[0])), "r"(done) : "memory");
+    }
+#undef ST_ASYNC
 }
 
 // --- mbarriers and bulk copies; addresses are shared-memory addresses ---

@@ -1,19 +1,26 @@
 """Planning that rms_norm and layer_norm share.
 
-Forward is one launch. Backward is one whose persistent blocks also sum the parameters' gradients over their
-rows, or two where a row is too long for that, and then the sum over the blocks.
+Forward is one launch. Backward is one whose persistent blocks also sum the parameters' gradients over
+their rows, or two where a row is too long for that, and then the sum over the blocks. On Hopper clusters of
+blocks share long rows, and the gradient's rows go through a ring in shared memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from portable.kernels._common.row_plan import (
+    ACCESS_BYTES,
     MAX_GRID,
     TYPE_NAME,
+    ClusterShapes,
     RowClass,
+    cluster_class,
+    fully_occupied,
     length_argument,
+    power_of_two,
     row_class,
     row_count_argument,
     row_launch,
@@ -25,6 +32,32 @@ from portable.plan import Argument, Call, Launch, NativeKernel, Plan, Pointer, R
 COLUMN_SUM = Path(__file__).with_name("column_sum.cu")
 SUM_WIDTH, SUM_GROUPS = 32, 32
 COLUMN_THREADS = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """How persistent blocks (clusters of them) take the rows of a norm's gradient on Hopper: `stages` rows
+    each, in shared memory or in registers."""
+
+    cluster: int
+    threads: int
+    chunks: int
+    resident: int
+    stages: int
+    in_shared: bool = True
+
+    @property
+    def vectors(self) -> int:
+        return self.cluster * self.threads * self.chunks
+
+    @property
+    def shared(self) -> int:
+        """Bytes of dynamic shared memory; the block's static ones come on top, so that 48 KB need the opt-in
+        that starts above 48 KB."""
+        size = self.stages * 2 * self.threads * self.chunks * ACCESS_BYTES
+        if not self.in_shared:
+            return 0
+        return size + 16 if size == 48 * 1024 else size
 
 
 def pointer(call: Call, name: str) -> tuple[str, Argument]:
@@ -59,15 +92,27 @@ def _defines(call: Call, dtype: str, names: Sequence[str]) -> tuple[tuple[str, i
 
 
 def forward_plan(
-    call: Call, op: str, source: Path, parameters: Sequence[str], *, most_chunks: int
+    call: Call,
+    op: str,
+    source: Path,
+    parameters: Sequence[str],
+    *,
+    most_chunks: int,
+    clusters: ClusterShapes,
 ) -> Plan | Rejected:
-    """y from x and the parameters that are there; `most_chunks` vectors per lane fit the registers."""
+    """y from x and the parameters that are there; `most_chunks` vectors per lane fit the registers, and
+    clusters of blocks share longer rows as `clusters` says."""
     views = {name: rows(call[name]) for name in ("x", "y")}
     x = views["x"]
     dtype = call["x"].dtype
     aligned = [(call[name], view.stride) for name, view in views.items()]
     aligned += [(call[name], 0) for name in _parameters(call, parameters)]
-    kind = row_class(dtype, x.length, aligned, chunks=4, most_chunks=most_chunks)
+    wide = any(call[name].dtype != dtype for name in _parameters(call, parameters))
+    kind = cluster_class(call.device, dtype, x.length, aligned, clusters)
+    if kind is None or wide or x.count > MAX_GRID // kind.cluster:
+        kind = row_class(dtype, x.length, aligned, most_chunks=most_chunks)
+        if not wide:
+            kind = fully_occupied(kind, call.device)
     if x.count > MAX_GRID * kind.rows_per_block:
         return Rejected(f"{x.count} rows exceed the grid")
     stage = "forward" if kind.resident else "forward_stream"
@@ -91,14 +136,18 @@ def backward_plan(
     parameters: Sequence[str],
     *,
     statistics: int,
+    stages: int,
     most_lanes: int,
     resident: int,
+    rings: Mapping[int, Ring],
 ) -> Plan | Rejected:
     """dx and the gradients of the parameters that are there.
 
     `statistics` floats per row pass from the rows' kernel to the columns'; up to `most_lanes` lanes per row
-    leave registers enough to sum the gradients beside it, and then `resident` blocks of 256 threads fit a
-    multiprocessor (fewer of both where tails or weights wider than x want registers).
+    leave registers enough to sum the gradients beside it, and then `resident` blocks of 256 threads with
+    `stages` rows each fit a multiprocessor (fewer blocks where tails or weights wider than x want registers).
+    On Hopper `rings` says, per power of two of 16-byte vectors in a row, how blocks take them through shared
+    memory.
     """
     views = {name: rows(call[name]) for name in ("dy", "x", "dx")}
     x = views["x"]
@@ -106,80 +155,49 @@ def backward_plan(
     present = _parameters(call, parameters)
     aligned = [(call[name], view.stride) for name, view in views.items()]
     aligned += [(call[name], 0) for name in present if name == "weight"]
-    if present and "ring" in call.config:
-        return _ring(call, op, source, parameters, aligned, views)
     wide = any(call[name].dtype != dtype for name in present)
+    if present and not wide and x.count:
+        ring = rings.get(power_of_two(-(-x.length // vector_length(dtype, aligned))))
+        shapes = {} if ring is None else {ring.vectors: (ring.cluster, ring.threads, ring.chunks, 1)}
+        kind = cluster_class(call.device, dtype, x.length, aligned, shapes)
+        if ring is not None and kind is not None and not kind.tail:
+            return _persistent(call, op, source, parameters, kind, views, ring)
     if wide:
         most_lanes = min(most_lanes, 512)
-    fused = row_class(dtype, x.length, aligned, chunks=2, most_chunks=2, most_lanes=most_lanes, threads=256)
+    fused = row_class(dtype, x.length, aligned, most_chunks=2, most_lanes=most_lanes, threads=256)
     if present and fused.resident:
         if fused.threads > 256:
-            resident = 1
+            resident = 2 if stages == 1 and fused.threads == 512 and not (wide or fused.tail) else 1
         elif fused.vector > 1 and fused.tail:
             resident = max(resident - 1, 1)
         elif fused.vector > 1 and (wide or call.device.arch == "sm_100"):
             resident = min(resident, 2)  # a third spills: 8 bytes on sm_100 (compiled 2026-11-21)
-        return _fused(call, op, source, parameters, fused, views, resident)
+        own = Ring(1, fused.threads, fused.chunks, resident, stages, in_shared=False)
+        return _persistent(call, op, source, parameters, fused, views, own)
     return _split(call, op, source, parameters, aligned, views, statistics)
 
 
-def _ring(call, op, source, parameters, aligned, views):
-    x = views["x"]
-    dtype = call["x"].dtype
-    threads, chunks, cluster, resident, stages, ring = call.config["ring"]
-    vector = vector_length(dtype, aligned)
-    kind = RowClass(dtype, vector, False, threads, threads * cluster, chunks, True, cluster)
-    blocks = min(call.device.multiprocessors * resident // cluster, x.count)
-    kernel = kind.kernel(
-        source,
-        f"{op}_backward",
-        *_defines(call, dtype, parameters),
-        ("RESIDENT", resident),
-        ("STAGES", stages),
-        ("RING", ring),
-        ("PASS", "BACKWARD"),
-        *call.config.get("defines", ()),
-    )
-    import dataclasses
-    shared = stages * 2 * threads * chunks * 16 if ring else 0
-    if 40 * 1024 < shared <= 48 * 1024:
-        shared = 48 * 1024 + 16
-    kernel = dataclasses.replace(kernel, shared=shared)
-    args = (
-        pointer(call, "dy"),
-        pointer(call, "x"),
-        pointer(call, "weight"),
-        pointer(call, "dx"),
-        workspace("columns"),
-        ("rows", Scalar("i64", x.count)),
-        ("length", Scalar("i32", x.length)),
-        *_strides(views),
-        ("eps", Scalar("f32", call.params["eps"])),
-        ("blocks", Scalar("i32", blocks)),
-    )
-    sums, space = _sum_blocks(call, parameters, blocks, x.length)
-    return Plan((Launch(kernel, (blocks * cluster, 1, 1), args), sums), (space,))
-
-
-def _fused(
+def _persistent(
     call: Call,
     op: str,
     source: Path,
     parameters: Sequence[str],
     kind: RowClass,
     views: dict[str, Rows],
-    resident: int,
+    ring: Ring,
 ) -> Plan:
+    """`ring.resident` blocks per multiprocessor walk the rows."""
     x = views["x"]
-    blocks = min(call.device.multiprocessors * resident, -(-x.count // kind.rows_per_block))
+    most = max(call.device.multiprocessors * ring.resident // kind.cluster, 1)
+    blocks = min(most, -(-x.count // kind.rows_per_block))
     kernel = kind.kernel(
         source,
         f"{op}_backward",
         *_defines(call, call["x"].dtype, parameters),
-        ("RESIDENT", resident),
-        ("STAGES", call.config.get("stages", 2)),
+        ("RESIDENT", ring.resident),
+        ("STAGES", ring.stages),
+        ("RING", int(ring.in_shared)),
         ("PASS", "BACKWARD"),
-        *call.config.get("defines", ()),
     )
     args = (
         pointer(call, "dy"),
@@ -194,7 +212,8 @@ def _fused(
         ("blocks", Scalar("i32", blocks)),
     )
     sums, space = _sum_blocks(call, parameters, blocks, x.length)
-    return Plan((Launch(kernel, (blocks, 1, 1), args), sums), (space,))
+    launch = Launch(replace(kernel, shared=ring.shared), (blocks * kind.cluster, 1, 1), args)
+    return Plan((launch, sums), (space,))
 
 
 def _split(
@@ -211,9 +230,7 @@ def _split(
     save = bool(_parameters(call, parameters))
     # Two statistics beside weights wider than x leave no registers for rows of 1024 lanes.
     crowded = statistics > 1 and any(call[name].dtype != dtype for name in _parameters(call, parameters))
-    kind = row_class(
-        dtype, x.length, aligned, chunks=2, most_chunks=2, streamed=2, most_lanes=512 if crowded else 1024
-    )
+    kind = row_class(dtype, x.length, aligned, most_chunks=2, streamed=2, most_lanes=512 if crowded else 1024)
     if x.count > MAX_GRID * kind.rows_per_block:
         return Rejected(f"{x.count} rows exceed the grid")
     stage = "backward_rows" if kind.resident else "backward_stream"

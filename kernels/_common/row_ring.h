@@ -1,6 +1,6 @@
-// Rows of two tensors that a persistent block (or cluster) takes from a ring of STAGES stages in shared memory.
-// The copy engine fills the stages ahead of the arithmetic, so that no registers wait for loads. Rows are
-// whole vectors (TAIL 0), one per block or cluster. Needs Hopper.
+// Rows of two tensors that a persistent block (or cluster) takes from a ring of STAGES stages in shared
+// memory. The copy engine fills the stages ahead of the arithmetic, so that no registers wait for loads. Rows
+// are whole vectors (TAIL 0), one per block or cluster. Needs Hopper.
 #pragma once
 
 #include "_common/hopper_rows.h"
@@ -18,24 +18,25 @@ struct RowPair {
     uint32_t full;    // of their mbarriers
     int stage = 0;
     uint32_t phase = 0;
-    const T* next[2];
+    const T* source[2];
     int64_t stride[2];
+    int64_t row;     // the block's first
+    int64_t rows;    // their number
     int64_t step;
-    int64_t row;
-    int64_t rows;
     int length;
 
     DEVICE RowPair(const T* first, const T* second, int64_t first_stride, int64_t second_stride, int64_t row,
-                   int64_t rows, int64_t step, int length)
-        : next{first + row * first_stride, second + row * second_stride}, stride{first_stride, second_stride},
-          step(step), row(row), rows(rows), length(length) {
+                   int64_t step, int length)
+        : source{first, second}, stride{first_stride, second_stride}, row(row), step(step), length(length) {
         DYNAMIC_SHARED(stages);
         SHARED uint64_t barriers[STAGES];
         base = shared_address(stages);
         full = shared_address(barriers);
     }
 
-    DEVICE void start() {
+    // `left` counts the rows from the one in hand on.
+    DEVICE void start(int64_t left) {
+        rows = row + left;
         if (thread_x() == 0) {
 #pragma unroll
             for (int i = 0; i < STAGES; ++i) barrier_init(full + i * 8, 1);
@@ -43,12 +44,14 @@ struct RowPair {
         }
         barrier();
         if (thread_x() == 0) {
-            for (int i = 0; i < STAGES; ++i) fill(i);
+            for (int i = 0; i < STAGES; ++i) fill(i, left - i * step);
         }
     }
     // Starts the copies of the next row, if there is one; called by one thread.
-    DEVICE void fill(int into) {
-        if (row >= rows) return;
+    DEVICE void fill(int into, int64_t left) const {
+        if (left <= 0) return;
+        const int64_t row = rows - left;
+        const T* next[2] = {source[0] + row * stride[0], source[1] + row * stride[1]};
         const uint32_t done = full + into * 8;
         const uint32_t to = base + into * (2 * ROW_BYTES);
         if constexpr (CLUSTER == 1) {
@@ -70,9 +73,6 @@ struct RowPair {
                 }
             }
         }
-        next[0] += step * stride[0];
-        next[1] += step * stride[1];
-        row += step;
     }
     // Bytes of chunk c that this block holds, for thread 0.
     DEVICE uint32_t part(int c) const {
@@ -95,10 +95,10 @@ struct RowPair {
         }
     }
     // All lanes have read the row in hand: its stage takes another.
-    DEVICE void release() {
-        if (thread_x() == 0) fill(stage);
+    DEVICE void release(int64_t left) const {
+        if (thread_x() == 0) fill(stage, left - STAGES * step);
     }
-    DEVICE void advance() {
+    DEVICE void advance(int64_t) {
         if (++stage == STAGES) {
             stage = 0;
             phase ^= 1;

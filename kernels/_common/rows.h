@@ -2,7 +2,8 @@
 // lane holds CHUNKS vectors of VEC elements. Vector c of lane l starts at column (c * LANES + l) * VEC, so a
 // warp reads contiguous memory and a chunk beyond the row is skipped whole.
 //
-// Defines: THREADS, LANES, CHUNKS, VEC; TAIL = 1 when the length may not be a multiple of VEC.
+// Defines: THREADS, LANES, CHUNKS, VEC; TAIL = 1 when the length may not be a multiple of VEC; CLUSTER, the
+// blocks that share a row (LANES then counts the threads of all); RESIDENT.
 #pragma once
 
 #include "prelude.h"
@@ -13,8 +14,15 @@
 #ifndef CLUSTER
 #define CLUSTER 1
 #endif
+// A kernel over rows, with registers for RESIDENT blocks per multiprocessor where that is defined.
+#ifdef RESIDENT
+#define ROW_KERNEL KERNEL_RESIDENT(THREADS, RESIDENT) CLUSTERED
+#else
+#define ROW_KERNEL KERNEL(THREADS) CLUSTERED
+#endif
 #if CLUSTER > 1
 #include "_common/hopper_rows.h"
+
 #define CLUSTERED __cluster_dims__(CLUSTER, 1, 1)
 #else
 #define CLUSTERED
@@ -41,21 +49,6 @@ DEVICE int chunk_column(int chunk) { return (chunk * LANES + row_lane()) * VEC; 
 // A lane's vectors lie a constant apart, so one pointer per row and immediate offsets reach them all.
 constexpr int CHUNK = LANES * VEC;
 template <class Type> DEVICE Type* at_lane(Type* row) { return row + row_lane() * VEC; }
-
-#ifdef STORE_HINT
-template <int N> DEVICE void store_hinted(void* a, words<N> v) { store_words(a, v); }
-#define SHINTED(text) template <> DEVICE void store_hinted<16>(void* a, words<16> v) { \
-    asm volatile("st.global" text ".v4.u32 [%4], {%0, %1, %2, %3};" :: "r"(v.w[0]), "r"(v.w[1]), "r"(v.w[2]), "r"(v.w[3]), "l"(a) : "memory"); }
-#if STORE_HINT == 1
-SHINTED(".cs")
-#elif STORE_HINT == 2
-SHINTED(".wt")
-#elif STORE_HINT == 3
-SHINTED(".L1::no_allocate")
-#elif STORE_HINT == 4
-SHINTED(".cg")
-#endif
-#endif
 
 // COUNT neighbouring elements as they lie in memory: 16-bit types stay packed, which halves the registers.
 template <class Type, int COUNT> struct cell {
@@ -115,11 +108,7 @@ template <class Type, int COUNT> struct cell {
     DEVICE void store(Type* address) const {
 #pragma unroll
         for (int i = 0; i < BYTES / PART; ++i) {
-#ifdef STORE_HINT
-            store_hinted(reinterpret_cast<char*>(address) + i * PART, part[i]);
-#else
             store_words(reinterpret_cast<char*>(address) + i * PART, part[i]);
-#endif
         }
     }
 };
@@ -207,86 +196,115 @@ template <class Op, int WIDTH> DEVICE float reduce_warp(float value) {
     return value;
 }
 
-// Where `reduce_row` combines COUNT values; in shared memory.
+// The lane's number in its warp, and the warp's in the block.
+DEVICE int warp_lane() { return thread_x() & (WARP - 1); }
+DEVICE int warp_index() { return static_cast<unsigned>(thread_x()) / WARP; }
+
+constexpr int SHARERS = CLUSTER > 1 ? WARPS : ROW_WARPS;    // warps of this block that hold a row
+
+// Where the warps (and blocks) that hold a row show each other COUNT (1, 2 or 4) values; in shared memory.
 template <int COUNT> struct RowPartial {
-    float of_warp[COUNT * WARPS];
+    alignas(4 * COUNT) float of_warp[WARPS][COUNT];
 #if CLUSTER > 1
-    float of_block[COUNT * CLUSTER];
-    alignas(8) uint64_t arrived;    // the sums of all blocks
+    alignas(4 * COUNT) float of_block[CLUSTER][COUNT];
+    alignas(8) uint64_t arrived;    // what all blocks sent
 
     DEVICE void expect() { barrier_expect(shared_address(&arrived), sizeof(of_block)); }
 #endif
 };
 
-// Rows of a cluster: blocks may send each other sums from `rows_ready` on, when all have passed `rows_start`.
-template <int COUNT, class... More> DEVICE void prepare(RowPartial<COUNT>& partial, More&... more) {
+// Rows of a cluster: blocks may send to each other from `rows_ready` on, when all have passed `rows_start`.
 #if CLUSTER > 1
+template <int COUNT> DEVICE int prepare(RowPartial<COUNT>& partial) {
     barrier_init(shared_address(&partial.arrived), 1);
     partial.expect();
-    if constexpr (sizeof...(more) > 0) prepare(more...);
-#endif
+    return 0;
 }
 template <class... Partial> DEVICE void rows_start(Partial&... partial) {
-#if CLUSTER > 1
     if (thread_x() == 0) {
-        prepare(partial...);
+        const int done[] = {prepare(partial)...};
+        (void)done;
         barrier_init_fence();
     }
     cluster_arrive();
-#endif
 }
-DEVICE void rows_ready() {
+DEVICE void rows_ready() { cluster_wait(); }
+#else
+template <class... Partial> DEVICE void rows_start(Partial&...) {}
+DEVICE void rows_ready() {}
+#endif
+
+template <int COUNT> DEVICE void take(float (&value)[COUNT], const float (&place)[COUNT]) {
+    const words<4 * COUNT> found = *reinterpret_cast<const words<4 * COUNT>*>(place);
+#pragma unroll
+    for (int k = 0; k < COUNT; ++k) value[k] = float_of(found.w[k]);
+}
+
+// Lets the warps of each row merge what they have left in `partial.of_warp`, in an order that depends on the
+// class alone. `part` has COUNT floats `value`, and merges them over groups of PARTS lanes, of which lane p
+// holds part p: `merge_warps<PARTS>` in the block, `merge_blocks<PARTS>` in the cluster. All threads of the
+// block (of the cluster) take part. `phase` is the parity of the uses of this partial so far; between two
+// uses another barrier must pass.
+template <class Part, int COUNT>
+DEVICE void merge_row(Part& part, RowPartial<COUNT>& partial, int phase = 0) {
+    const int lane = warp_lane();
+    barrier();
+    take(part.value, partial.of_warp[warp_index() / SHARERS * SHARERS + lane % SHARERS]);
+    part.template merge_warps<SHARERS>();
 #if CLUSTER > 1
-    cluster_wait();
+    if (thread_x() < CLUSTER) {
+        send(partial.of_block[cluster_rank()], part.value, &partial.arrived, thread_x());
+    }
+    barrier_wait(shared_address(&partial.arrived), phase);
+    take(part.value, partial.of_block[lane % CLUSTER]);
+    if (thread_x() == 0) partial.expect();
+    part.template merge_blocks<CLUSTER>();
 #endif
 }
 
-// Combines COUNT values over the lanes of each row, in an order that depends on the class alone. All threads
-// of the block (of the cluster) take part. `partial` serves once, or, without a cluster, again after another
-// barrier.
-template <class Op, int COUNT> DEVICE void reduce_row(float (&value)[COUNT], RowPartial<COUNT>& partial) {
+template <class Op, int COUNT> struct Combined {
+    float value[COUNT];
+
+    template <int PARTS> DEVICE void merge_warps() {
 #pragma unroll
-    for (int k = 0; k < COUNT; ++k) value[k] = reduce_warp<Op, (LANES < WARP ? LANES : WARP)>(value[k]);
-    if constexpr (LANES > WARP) {
-        const int lane = thread_x() & (WARP - 1);
-        const int warp = static_cast<unsigned>(thread_x()) / WARP;
-        constexpr int SHARERS = CLUSTER > 1 ? WARPS : ROW_WARPS;    // warps of this block that hold the row
-        if (lane == 0) {
-#pragma unroll
-            for (int k = 0; k < COUNT; ++k) partial.of_warp[k * WARPS + warp] = value[k];
+        for (int k = 0; k < COUNT; ++k) value[k] = reduce_warp<Op, PARTS>(value[k]);
+    }
+    template <int PARTS> DEVICE void merge_blocks() { merge_warps<PARTS>(); }
+};
+
+constexpr int WARP_LANES = LANES < WARP ? LANES : WARP;    // lanes of one warp that share a row
+
+// Each of the first levels halves what a lane carries: lane l gets the warp's sum of value[l % COUNT], for 6
+// shuffles instead of 20 where COUNT is 4.
+template <int COUNT> DEVICE float fold_warp(const float (&value)[COUNT]) {
+    const int lane = warp_lane();
+    float mine = value[0];
+    if constexpr (COUNT > 1) {
+        const bool odd = lane & 1;
+        mine = (odd ? value[1] : value[0]) + shuffle_xor(odd ? value[0] : value[1], 1);
+        if constexpr (COUNT == 4) {
+            const bool upper = lane & 2;
+            const float other = (odd ? value[3] : value[2]) + shuffle_xor(odd ? value[2] : value[3], 1);
+            const float sent = upper ? mine : other;
+            mine = (upper ? other : mine) + shuffle_xor(sent, 2);
         }
-        barrier();
-#if CLUSTER > 1
-        if (warp == 0)
-#endif
-        {
-            const int first = warp / SHARERS * SHARERS;
+    }
 #pragma unroll
-            for (int k = 0; k < COUNT; ++k) {
-                const float* own = partial.of_warp + k * WARPS + first;
-                if constexpr (SHARERS > 4) {
-                    value[k] = reduce_warp<Op, SHARERS>(own[lane % SHARERS]);
-                } else {
-                    value[k] = own[0];
+    for (int mask = COUNT; mask < WARP; mask *= 2) mine += shuffle_xor(mine, mask);
+    return mine;
+}
+
+// Adds COUNT values over the lanes of each row and gives all lanes the sums, with one barrier at most.
+template <int COUNT> DEVICE void sum_row(float (&value)[COUNT], RowPartial<COUNT>& partial, int phase = 0) {
+    if constexpr (LANES <= WARP) {
 #pragma unroll
-                    for (int i = 1; i < SHARERS; ++i) value[k] = Op::apply(value[k], own[i]);
-                }
-            }
-        }
-#if CLUSTER > 1
-        if (warp == 0 && lane < CLUSTER) {
+        for (int k = 0; k < COUNT; ++k) value[k] = reduce_warp<Sum, WARP_LANES>(value[k]);
+    } else {
+        const float mine = fold_warp(value);
+        if (warp_lane() < COUNT) partial.of_warp[warp_index()][warp_lane()] = mine;
+        Combined<Sum, COUNT> sums;
+        merge_row(sums, partial, phase);
 #pragma unroll
-            for (int k = 0; k < COUNT; ++k) {
-                send(&partial.of_block[k * CLUSTER + cluster_rank()], value[k], &partial.arrived, lane);
-            }
-        }
-        barrier_wait(shared_address(&partial.arrived), 0);
-#pragma unroll
-        for (int k = 0; k < COUNT; ++k) {
-            value[k] = partial.of_block[k * CLUSTER];
-#pragma unroll
-            for (int i = 1; i < CLUSTER; ++i) value[k] = Op::apply(value[k], partial.of_block[k * CLUSTER + i]);
-        }
-#endif
+        for (int k = 0; k < COUNT; ++k) value[k] = sums.value[k];
     }
 }

@@ -136,3 +136,27 @@ def times_gelu_slope(dy, z, WIDE: tl.constexpr = True):
         slope = (dy * half) * (r * half)
         result = tl.where(z < 0.0, slope, dy - slope)
     return result
+
+
+@triton.jit
+def times_gelu_tanh_slope(dy, z, WIDE: tl.constexpr = True):
+    """dy times the slope of gelu_tanh, z * s with s = sigmoid(u): s * (1 + z * (1 - s) * u').
+
+    s is 0 or 1 long before 20, and a cube must not overflow; at infinity the slope is NaN, as torch's is.
+    """
+    x = tl.minimum(tl.maximum(z, -20.0), 20.0)
+    square = x * x
+    inner = x * tl.fma(square, 0.21406444881780073, 1.59576912160573071176)
+    if WIDE:
+        u = x * tl.fma(square, 0.07135481627260025, 1.59576912160573071176)
+        left, right, last, complement = sigmoid_factors(u + (z - z), WIDE)
+        result = (tl.fma(inner, complement, 1.0) * left) * (dy * right) * last
+    else:
+        power = tl.exp2(-tl.abs(x * tl.fma(square, 0.1029432395800235, 2.302208198144325)))
+        root = tl.rsqrt(1.0 + power)
+        near = root * root
+        far = power * near
+        negative = z < 0.0
+        slope = tl.where(negative, far, near) * tl.fma(inner, tl.where(negative, near, far), 1.0)
+        result = slope * tl.fma(z, 0.0, dy)
+    return result

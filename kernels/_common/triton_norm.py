@@ -12,17 +12,18 @@ import triton.language as tl
 from portable.kernels._common.triton_rows import (
     ITEMSIZE,
     divisible,
-    persistent,
     row_args,
     row_starts,
     row_tile,
+    tile_launch,
     too_large,
     unit_of,
 )
 from portable.layout import rows
-from portable.plan import Call, Launch, Plan, Pointer, Rejected, Scalar
+from portable.plan import Call, Plan, Pointer, Rejected, Scalar
 
 RESIDENT_BYTES = 65536  # of one row, in the registers of 1024 threads
+UNROLL = 4  # chunks of a long row whose loads may be under way together
 
 
 @triton.jit
@@ -82,71 +83,50 @@ def norm_rows(
 
 
 @triton.jit
-def norm_step(mean, squares, x, inside, number, CENTERED: tl.constexpr):
-    """Each lane's mean and sum of squared distances from it (Welford), with one more x, its `number`-th; where
-    not CENTERED the mean is 0."""
-    if CENTERED:
-        delta = tl.where(inside, x - mean, 0.0)
-        mean = tl.fma(delta, 1.0 / number, mean)
-        squares = tl.fma(delta, x - mean, squares)
-    else:
-        squares = tl.fma(x, x, squares)
-    return mean, squares
-
-
-@triton.jit
-def norm_mean_and_scale(mean, squares, lane, length, n, eps, CENTERED: tl.constexpr, BLOCK: tl.constexpr):
-    """The row's mean and 1 / its deviation, from the lanes' (Chan)."""
-    total = 0.0
-    if CENTERED:
-        held = ((length - lane + BLOCK - 1) // BLOCK).to(tl.float32)
-        total = tl.sum(mean * held, axis=0) / n
-        mean -= total
-        squares = tl.fma(held * mean, mean, squares)
-    return total, tl.rsqrt(tl.sum(squares, axis=0) / n + eps)
-
-
-@triton.jit
 def norm_stream(
-    x_ptr, x_stride, w_ptr, b_ptr, y_ptr, y_stride, count, length, eps,
-    CENTERED: tl.constexpr, UNIT: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
+    x_ptr, x_stride, w_ptr, b_ptr, y_ptr, y_stride, length, eps,
+    CENTERED: tl.constexpr, UNROLL: tl.constexpr, UNIT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Every num_programs-th row, of any length.
+    """One row of any length, read twice: for its statistics, and backwards for the result.
 
-    One loop reads a row for its statistics and writes the row before it, from the end on, as what was read
-    last is nearest.
+    Each lane follows the mean of its own elements and their squared distances from it (Welford); the lanes'
+    are then merged (Chan).
     """
-    x_stride = divisible(x_stride, UNIT)
+    row = tl.program_id(0).to(tl.int64)
+    x_row = x_ptr + row * divisible(x_stride, UNIT)
+    y_row = y_ptr + row * divisible(y_stride, UNIT)
     n = length.to(tl.float32)
     length = divisible(length, UNIT)
     lane = tl.arange(0, BLOCK)
     chunks = tl.cdiv(length, BLOCK)
-    first = tl.program_id(0).to(tl.int64)
-    means = tl.zeros([BLOCK], tl.float32)
     squares = tl.zeros([BLOCK], tl.float32)
-    for chunk in tl.range(0, chunks, num_stages=STAGES):
-        col = chunk * BLOCK + lane
-        x = tl.load(x_ptr + first * x_stride + col, mask=col < length, other=0.0).to(tl.float32)
-        means, squares = norm_step(means, squares, x, col < length, (chunk + 1).to(tl.float32), CENTERED)
-    mean, scale = norm_mean_and_scale(means, squares, lane, length, n, eps, CENTERED, BLOCK)
-    for row in range(first, count, tl.num_programs(0)):
-        after = row + tl.num_programs(0)
-        limit = divisible(tl.where(after < count, length, 0), UNIT)
-        x_row = x_ptr + row * x_stride
-        x_after = x_ptr + after * x_stride
-        y_row = y_ptr + row * divisible(y_stride, UNIT)
+    mean = 0.0
+    if CENTERED:
         means = tl.zeros([BLOCK], tl.float32)
-        squares = tl.zeros([BLOCK], tl.float32)
-        for chunk in tl.range(0, chunks, num_stages=STAGES):
+        for chunk in tl.range(0, chunks, loop_unroll_factor=UNROLL):
             col = chunk * BLOCK + lane
-            x = tl.load(x_after + col, mask=col < limit, other=0.0)
-            back = (chunks - 1 - chunk) * BLOCK + lane
-            near = tl.load(x_row + back, mask=back < length, other=0.0).to(tl.float32)
-            y = scale_and_shift((near - mean) * scale, w_ptr, b_ptr, back, back < length)
-            tl.store(y_row + back, y.to(y_ptr.dtype.element_ty), mask=back < length)
-            number = (chunk + 1).to(tl.float32)
-            means, squares = norm_step(means, squares, x.to(tl.float32), col < length, number, CENTERED)
-        mean, scale = norm_mean_and_scale(means, squares, lane, length, n, eps, CENTERED, BLOCK)
+            inside = col < length
+            x = tl.load(x_row + col, mask=inside, other=0.0, eviction_policy="evict_last").to(tl.float32)
+            delta = tl.where(inside, x - means, 0.0)
+            means = tl.fma(delta, 1.0 / (chunk + 1).to(tl.float32), means)
+            squares = tl.fma(delta, x - means, squares)
+        held = ((length - lane + BLOCK - 1) // BLOCK).to(tl.float32)
+        mean = tl.sum(means * held, axis=0) / n
+        means -= mean
+        squares = tl.fma(held * means, means, squares)
+    else:
+        for chunk in tl.range(0, chunks, loop_unroll_factor=UNROLL):
+            col = chunk * BLOCK + lane
+            inside = col < length
+            x = tl.load(x_row + col, mask=inside, other=0.0, eviction_policy="evict_last").to(tl.float32)
+            squares = tl.fma(x, x, squares)
+    scale = tl.rsqrt(tl.sum(squares, axis=0) / n + eps)
+    for step in tl.range(0, chunks, loop_unroll_factor=UNROLL):
+        col = (chunks - 1 - step) * BLOCK + lane
+        inside = col < length
+        x = tl.load(x_row + col, mask=inside, other=0.0).to(tl.float32)
+        y = scale_and_shift((x - mean) * scale, w_ptr, b_ptr, col, inside)
+        tl.store(y_row + col, y.to(y_ptr.dtype.element_ty), mask=inside, eviction_policy="evict_first")
 
 
 def plan_norm(call: Call, centered: bool) -> Plan | Rejected:
@@ -162,9 +142,10 @@ def plan_norm(call: Call, centered: bool) -> Plan | Rejected:
     args = row_args(call, ["x"], aligned)
     args += [(arg, Pointer(name, aligned)) for arg, name in present.items()]
     args += row_args(call, ["y"], aligned)
-    tile, programs = persistent(call, tile, count)
-    args.append(("count", Scalar("i64", count)))
+    if not tile.streams:
+        args.append(("count", Scalar("i64", count)))
     args += [("length", Scalar("i32", length)), ("eps", Scalar("f32", call.params["eps"]))]
-    absent = [(arg, None) for arg in optional if arg not in present]
-    kernel = tile.kernel(norm_stream if tile.streams else norm_rows, *absent, ("CENTERED", centered))
-    return Plan((Launch(kernel, (programs, 1, 1), tuple(args)),))
+    constants = [(arg, None) for arg in optional if arg not in present]
+    constants += [("CENTERED", centered), ("UNROLL", UNROLL if aligned else 1)]
+    function = norm_stream if tile.streams else norm_rows
+    return Plan((tile_launch(call, tile, function, args, count, *constants),))

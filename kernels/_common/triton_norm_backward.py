@@ -6,8 +6,9 @@ With h = (x - mean) * r, r = rsqrt(mean((x - mean)^2) + eps) and g = dy * w:
 
 where rms_norm (not CENTERED) has mean = 0 and no mean(g) term. The number of programs is fixed by the
 device; each adds up dw and db of its rows in registers and writes them as one line of a workspace, and a
-second kernel adds the lines in a fixed order. Rows too long for registers get their statistics from a
-kernel of their own, so that programs can take a range of columns each.
+second kernel adds the lines in a fixed order. Of rows too long for registers, rms_norm's sums may still fit;
+others get their statistics from a kernel of their own, so that programs can take a range of columns each
+(`triton_norm_columns`).
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from typing import Any
 import triton
 import triton.language as tl
 
+from portable.kernels._common.triton_norm_columns import norm_backward_columns, norm_backward_stats
 from portable.kernels._common.triton_rows import (
+    ITEMSIZE,
     MAX_GRID,
     RowTile,
     divisible,
@@ -26,15 +29,18 @@ from portable.kernels._common.triton_rows import (
     row_tile,
     too_large,
     unit_of,
-    setting,
     warps,
 )
 from portable.layout import rows
 from portable.plan import Argument, Call, Launch, Plan, Pointer, Rejected, Scalar, TritonKernel, Workspace
 
 RESIDENT = 8192
+PARTS_RESIDENT = 16384
+PART = 4096  # columns at a time of rows up to PARTS_RESIDENT
 PARTIAL_TILE = (512, 16)  # lines and columns of the workspace that one step of sum_partials adds
-COLUMNS = 2048  # columns of one program for rows longer than RESIDENT
+STATISTICS = 4096  # columns at a time of the statistics of longer rows
+COLUMNS = 2048  # columns of one program for them
+COLUMN_PROGRAMS = 4  # and such programs per multiprocessor
 
 
 @triton.jit
@@ -57,9 +63,8 @@ def norm_backward_rows(
     col = tl.arange(0, BLOCK)[None, :]
     inside = col < divisible(length, UNIT)
     n = length.to(tl.float32)
-    if w_ptr is not None:
-        if not RELOAD:
-            w = tl.load(w_ptr + col, mask=inside, other=0.0).to(tl.float32)
+    if w_ptr is not None and not RELOAD:
+        w = tl.load(w_ptr + col, mask=inside, other=0.0).to(tl.float32)
     dw = tl.zeros([ROWS, BLOCK], tl.float32)
     db = tl.zeros([ROWS, BLOCK], tl.float32)
     step = tl.num_programs(0) * ROWS
@@ -110,172 +115,52 @@ def norm_backward_rows(
 
 @triton.jit
 def norm_backward_parts(
-    dy_ptr, dy_stride, x_ptr, x_stride, w_ptr, dx_ptr, dx_stride, dw_ptr, db_ptr, count, length, eps,
-    CENTERED: tl.constexpr, PARTS: tl.constexpr, UNIT: tl.constexpr, BLOCK: tl.constexpr,
+    dy_ptr, dy_stride, x_ptr, x_stride, w_ptr, dx_ptr, dx_stride, dw_ptr, count, length, eps,
+    PARTS: tl.constexpr, UNROLL: tl.constexpr, UNIT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Every num_programs-th row of at most PARTS x BLOCK elements, read twice: for its statistics, and while
-    it is still in the nearest cache for dx. The sums over rows alone stay in registers.
-
-    Sums are of x - s, where each lane's s is its first x, so that a common offset cancels nothing.
-    """
+    """rms_norm's: every num_programs-th row of at most PARTS x BLOCK elements, read twice: for its
+    statistics, and while it is still in the nearest cache for dx. Only sums over rows stay in registers."""
     n = length.to(tl.float32)
     length = divisible(length, UNIT)
     lane = tl.arange(0, BLOCK)
     dw = ()
-    db = ()
-    for part in tl.static_range(PARTS):
-        dw = dw + (tl.zeros([BLOCK], tl.float32),)
-        db = db + (tl.zeros([BLOCK], tl.float32),)
+    for _ in tl.static_range(PARTS):
+        dw += (tl.zeros([BLOCK], tl.float32),)
     for row in range(tl.program_id(0).to(tl.int64), count, tl.num_programs(0)):
         x_row = x_ptr + row * divisible(x_stride, UNIT)
         dy_row = dy_ptr + row * divisible(dy_stride, UNIT)
         dx_row = dx_ptr + row * divisible(dx_stride, UNIT)
         squares = tl.zeros([BLOCK], tl.float32)
         products = tl.zeros([BLOCK], tl.float32)
-        sums = tl.zeros([BLOCK], tl.float32)
-        g_sums = tl.zeros([BLOCK], tl.float32)
-        if CENTERED:
-            shift = tl.load(x_row + lane, mask=lane < length, other=0.0).to(tl.float32)
-        for part in tl.range(0, PARTS, loop_unroll_factor=1 if CENTERED else PARTS):
+        for part in tl.range(0, PARTS, loop_unroll_factor=UNROLL):
             col = part * BLOCK + lane
             inside = col < length
             x = tl.load(x_row + col, mask=inside, other=0.0).to(tl.float32)
             g = tl.load(dy_row + col, mask=inside, other=0.0).to(tl.float32)
             if w_ptr is not None:
                 g *= tl.load(w_ptr + col, mask=inside, other=0.0).to(tl.float32)
-            if CENTERED:
-                x = tl.where(inside, x - shift, 0.0)
-                sums += x
-                g_sums += g
             squares = tl.fma(x, x, squares)
             products = tl.fma(g, x, products)
-        mean = 0.0
-        g_mean = 0.0
-        if CENTERED:
-            held = tl.where(lane < length % BLOCK, 1.0, 0.0) + (length // BLOCK).to(tl.float32)
-            mean, g_mean = tl.reduce((tl.fma(shift, held, sums), g_sums), 0, add_pairs)
-            mean /= n
-            g_mean /= n
-            shift -= mean
-            squares = tl.fma(shift, tl.fma(held, shift, 2.0 * sums), squares)
-            products = tl.fma(shift, g_sums, products)
         total, product = tl.reduce((squares, products), 0, add_pairs)
         r = tl.rsqrt(total / n + eps)
         scale = product * r / n
-        new_dw = ()
-        new_db = ()
+        sums = ()
         for part in tl.static_range(PARTS):
             col = part * BLOCK + lane
             inside = col < length
-            x = tl.load(x_row + col, mask=inside, other=0.0).to(tl.float32)
+            h = tl.load(x_row + col, mask=inside, other=0.0).to(tl.float32) * r
             dy = tl.load(dy_row + col, mask=inside, other=0.0).to(tl.float32)
             g = dy
             if w_ptr is not None:
                 g = dy * tl.load(w_ptr + col, mask=inside, other=0.0).to(tl.float32)
-            h = (x - mean) * r
-            dx = tl.fma(h, -scale, g - g_mean) * r
+            dx = tl.fma(h, -scale, g) * r
             tl.store(dx_row + col, dx.to(dx_ptr.dtype.element_ty), mask=inside)
-            new_dw = new_dw + (tl.fma(dy, h, dw[part]),)
-            new_db = new_db + (db[part] + dy,)
-        dw = new_dw
-        db = new_db
-    line = tl.program_id(0).to(tl.int64) * length + lane
-    for part in tl.static_range(PARTS):
-        inside = part * BLOCK + lane < length
-        if dw_ptr is not None:
-            tl.store(dw_ptr + line + part * BLOCK, dw[part], mask=inside)
-        if db_ptr is not None:
-            tl.store(db_ptr + line + part * BLOCK, db[part], mask=inside)
-
-
-@triton.jit
-def norm_backward_stats(
-    dy_ptr, dy_stride, x_ptr, x_stride, w_ptr, stats_ptr, length, eps,
-    CENTERED: tl.constexpr, UNIT: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """Of one row of any length, in one pass: mean, r, mean(g) and mean(g * h) into stats, float32 [rows, 4].
-
-    Sums are of x - s, where each lane's s is its first x, so that a common offset cancels nothing.
-    """
-    row = tl.program_id(0).to(tl.int64)
-    dy_row = dy_ptr + row * divisible(dy_stride, UNIT)
-    x_row = x_ptr + row * divisible(x_stride, UNIT)
-    n = length.to(tl.float32)
-    length = divisible(length, UNIT)
-    lane = tl.arange(0, BLOCK)
-    squares = tl.zeros([BLOCK], tl.float32)
-    gx_sums = tl.zeros([BLOCK], tl.float32)
-    if CENTERED:
-        shift = tl.load(x_row + lane, mask=lane < length, other=0.0).to(tl.float32)
-        sums = tl.zeros([BLOCK], tl.float32)
-        g_sums = tl.zeros([BLOCK], tl.float32)
-    for start in range(0, length, BLOCK):
-        col = start + lane
-        inside = col < length
-        x = tl.load(x_row + col, mask=inside, other=0.0).to(tl.float32)
-        g = tl.load(dy_row + col, mask=inside, other=0.0).to(tl.float32)
-        if w_ptr is not None:
-            g *= tl.load(w_ptr + col, mask=inside, other=0.0).to(tl.float32)
-        if CENTERED:
-            x = tl.where(inside, x - shift, 0.0)
-            sums += x
-            g_sums += g
-        squares = tl.fma(x, x, squares)
-        gx_sums = tl.fma(g, x, gx_sums)
-    mean = 0.0
-    g_mean = 0.0
-    if CENTERED:
-        held = ((length - lane + BLOCK - 1) // BLOCK).to(tl.float32)
-        mean = tl.sum(tl.fma(shift, held, sums), axis=0) / n
-        g_mean = tl.sum(g_sums, axis=0) / n
-        shift -= mean
-        squares = tl.fma(shift, tl.fma(held, shift, 2.0 * sums), squares)
-        gx_sums = tl.fma(shift, g_sums, gx_sums)
-    r = tl.rsqrt(tl.sum(squares, axis=0) / n + eps)
-    stats = stats_ptr + row * 4
-    tl.store(stats, mean)
-    tl.store(stats + 1, r)
-    tl.store(stats + 2, g_mean)
-    tl.store(stats + 3, tl.sum(gx_sums, axis=0) / n * r)
-
-
-@triton.jit
-def norm_backward_columns(
-    dy_ptr, dy_stride, x_ptr, x_stride, w_ptr, stats_ptr, dx_ptr, dx_stride, dw_ptr, db_ptr,
-    count, length, chunks, lines,
-    CENTERED: tl.constexpr, UNIT: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """BLOCK columns of every `lines`-th row; `dw_ptr` and `db_ptr` are float32 [lines, length] or None."""
-    pid = tl.program_id(0)
-    slot = pid // chunks
-    length = divisible(length, UNIT)
-    col = (pid % chunks) * BLOCK + tl.arange(0, BLOCK)
-    inside = col < length
-    if w_ptr is not None:
-        w = tl.load(w_ptr + col, mask=inside, other=0.0).to(tl.float32)
-    dw = tl.zeros([BLOCK], tl.float32)
-    db = tl.zeros([BLOCK], tl.float32)
-    for place in range(slot.to(tl.int64), count, lines):
-        row = count - 1 - place  # what the statistics read last may still be near
-        stats = stats_ptr + row * 4
-        r = tl.load(stats + 1)
-        x = tl.load(x_ptr + row * divisible(x_stride, UNIT) + col, mask=inside, other=0.0).to(tl.float32)
-        dy = tl.load(dy_ptr + row * divisible(dy_stride, UNIT) + col, mask=inside, other=0.0).to(tl.float32)
-        h = (x - tl.load(stats)) * r
-        g = dy
-        if w_ptr is not None:
-            g = dy * w
-        dx = tl.fma(h, -tl.load(stats + 3), g - tl.load(stats + 2)) * r
-        tl.store(dx_ptr + row * divisible(dx_stride, UNIT) + col, dx.to(dx_ptr.dtype.element_ty), mask=inside)
-        if dw_ptr is not None:
-            dw = tl.fma(dy, h, dw)
-        if db_ptr is not None:
-            db += dy
-    line = slot.to(tl.int64) * length + col
+            sums += (tl.fma(dy, h, dw[part]),)
+        dw = sums
     if dw_ptr is not None:
-        tl.store(dw_ptr + line, dw, mask=inside)
-    if db_ptr is not None:
-        tl.store(db_ptr + line, db, mask=inside)
+        line = dw_ptr + tl.program_id(0).to(tl.int64) * length + lane
+        for part in tl.static_range(PARTS):
+            tl.store(line + part * BLOCK, dw[part], mask=part * BLOCK + lane < length)
 
 
 @triton.jit
@@ -312,28 +197,15 @@ def plan_norm_backward(call: Call, centered: bool) -> Plan | Rejected:
     w = [name for name in ("weight", "dweight") if call.has("weight")]
     b = ["dbias"] if call.has("bias") else []
     unit = unit_of(call, ["dy", "x", "dx", *w, *b], ["dy", "x", "dx"], length)
-    tile = row_tile(call, length, unit, setting(call, "BACK_RESIDENT"))
+    tile = row_tile(call, length, unit, RESIDENT)
     if rejected := too_large(count, length, tile):
         return rejected
-    from dataclasses import replace
-    tile = replace(tile, ahead=setting(call, "AHEAD"))
     pack = _Packer(call, tile, centered, bool(w), bool(b))
-    if tile.streams:
-        if unit > 1 and length <= setting(call, "PARTS_RESIDENT"):
-            block = setting(call, "PART")
-            pack.tile = tile = RowTile(1, block, unit, warps(call.device, block // setting(call, "PART_ELEMENTS")), False, parts=triton.next_power_of_2(length) // block)
-            threads = tile.num_warps * call.device.warp_size
-            lines = min(call.device.multiprocessors * max(1, setting(call, "THREADS") // threads), count)
-            args = [*pack.inputs(), *pack.dx(), *pack.partials(), *pack.sizes(count, length), pack.eps()]
-            first = Launch(pack.kernel(norm_backward_parts), (lines, 1, 1), tuple(args))
-            return pack.with_sums((first,), (), lines, length)
-        return pack.streaming(count, length)
-    threads = tile.num_warps * call.device.warp_size
-    programs = call.device.multiprocessors * max(1, setting(call, "THREADS") // threads)
-    lines = min(programs, triton.cdiv(count, tile.rows))
-    args = [*pack.inputs(), *pack.dx(), *pack.partials(), *pack.sizes(count, length), pack.eps()]
-    first = Launch(pack.kernel(norm_backward_rows), (lines, 1, 1), tuple(args))
-    return pack.with_sums((first,), (), lines, length)
+    if not tile.streams:
+        return pack.resident(count, length)
+    if unit > 1 and not centered and length <= PARTS_RESIDENT:
+        return pack.parts(count, length)
+    return pack.streaming(count, length)
 
 
 class _Packer:
@@ -363,22 +235,46 @@ class _Packer:
     def eps(self) -> tuple[str, Argument]:
         return ("eps", Scalar("f32", self.call.params["eps"]))
 
-    def kernel(self, function: Any, tile: RowTile | None = None) -> TritonKernel:
-        absent = [arg for arg, there in self.present.items() if not there and arg in function.arg_names]
-        centered = [("CENTERED", self.centered)] if "CENTERED" in function.arg_names else []
-        if "AHEAD" in function.arg_names:
-            centered += [(name, setting(self.call, name)) for name in ("RELOAD",)]
-        return (tile or self.tile).kernel(function, *((arg, None) for arg in absent), *centered)
+    def kernel(self, function: Any, tile: RowTile | None = None, *constants: tuple[str, Any]) -> TritonKernel:
+        absent = [(arg, None) for arg, there in self.present.items() if not there]
+        return (tile or self.tile).kernel(function, *absent, ("CENTERED", self.centered), *constants)
+
+    def resident(self, count: int, length: int) -> Plan:
+        """The plan for rows held in registers."""
+        tile = self.tile
+        # Of 16-bit rows fewer bytes are under way, and the next rows' fit beside them. The weight stays in
+        # registers unless two sums, or a pointer and a mask for every element, are there as well.
+        ahead = ITEMSIZE[self.call["x"].dtype] == 2
+        reload = tile.block >= 2048 and (self.present["db_ptr"] or tile.unit == 1)
+        kernel = self.kernel(norm_backward_rows, None, ("AHEAD", ahead), ("RELOAD", reload))
+        return self.by_rows(kernel, tile.programs(self.call, count), count, length)
+
+    def parts(self, count: int, length: int) -> Plan:
+        """The plan for rows whose sums over rows alone are held in registers."""
+        tile = RowTile(1, PART, self.tile.unit, warps(self.call.device, PART // 8), False)
+        parts = PARTS_RESIDENT // PART
+        unroll = (
+            parts if ITEMSIZE[self.call["x"].dtype] == 2 else 2
+        )  # more loads of float32 at once would spill
+        kernel = self.kernel(norm_backward_parts, tile, ("PARTS", parts), ("UNROLL", unroll))
+        return self.by_rows(kernel, tile.programs(self.call, count), count, length)
+
+    def by_rows(self, kernel: TritonKernel, programs: int, count: int, length: int) -> Plan:
+        args = [*self.inputs(), *self.dx(), *self.partials(), *self.sizes(count, length), self.eps()]
+        if "db_ptr" not in kernel.function.arg_names:
+            args = [pair for pair in args if pair[0] != "db_ptr"]
+        return self.with_sums((Launch(kernel, (programs, 1, 1), tuple(args)),), (), programs, length)
 
     def streaming(self, count: int, length: int) -> Plan | Rejected:
         """The plan for rows longer than RESIDENT: statistics, then ranges of columns."""
         device = self.call.device
         chunks = triton.cdiv(length, COLUMNS)
-        lines = min(max(1, device.multiprocessors // 4, setting(self.call, "COLUMN_PROGRAMS") * device.multiprocessors // chunks), count)
+        lines = max(device.multiprocessors // 4, COLUMN_PROGRAMS * device.multiprocessors // chunks)
+        lines = max(1, min(lines, count))
         if count > MAX_GRID or chunks * lines > MAX_GRID:
             return Rejected(f"{count} rows of {length} elements: more than {MAX_GRID} programs")
         stats: list[tuple[str, Argument]] = [("stats_ptr", Pointer("row_statistics", self.aligned))]
-        wide = RowTile(1, setting(self.call, "CHUNK"), self.tile.unit, warps(device, setting(self.call, "CHUNK") // setting(self.call, "CHUNK_ELEMENTS")), True)
+        wide = RowTile(1, STATISTICS, self.tile.unit, warps(device, STATISTICS // 16), True)
         part = RowTile(1, COLUMNS, self.tile.unit, warps(device, COLUMNS // 16), True)
         first_args = [*self.inputs(), *stats, ("length", Scalar("i32", length)), self.eps()]
         first = Launch(self.kernel(norm_backward_stats, wide), (count, 1, 1), tuple(first_args))
@@ -396,12 +292,12 @@ class _Packer:
         if not partials:
             return Plan(launches, workspaces)
         workspaces += tuple(Workspace(name, (lines, length), "float32") for name in partials)
-        step, block = setting(self.call, "PARTIAL")
+        step, block = PARTIAL_TILE
         args = [
             *self.optional("dw_ptr", "dweight_partials"), *self.optional("dweight_ptr", "dweight"),
             *self.optional("db_ptr", "dbias_partials"), *self.optional("dbias_ptr", "dbias"),
             ("lines", Scalar("i32", lines)), ("length", Scalar("i32", length)),
         ]  # fmt: skip
-        tile = RowTile(step, block, self.tile.unit, warps(self.call.device, step * block // setting(self.call, "PARTIAL_ELEMENTS")), False)
+        tile = RowTile(step, block, self.tile.unit, warps(self.call.device, step * block // 32), False)
         last = Launch(self.kernel(sum_partials, tile), (triton.cdiv(length, block), 1, 1), tuple(args))
         return Plan((*launches, last), workspaces)

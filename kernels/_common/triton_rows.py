@@ -20,7 +20,15 @@ ITEMSIZE = {"bfloat16": 2, "float16": 2, "float32": 4}
 MAX_THREADS = 1024
 MAX_GRID = 2**31 - 1
 MIN_BLOCK = 16
-DEFAULTS = {"TILE": 2048, "ELEMENTS": 16, "RESIDENT": 65536, "CHUNK": 4096, "CHUNK_ELEMENTS": 16, "UNROLL": 1, "FUSED": False, "MAXREG": 0, "COLUMN_PROGRAMS": 2, "PROGRAM_THREADS": 1024, "STAGES": 1, "AHEAD_THREADS": 512, "PARTS_RESIDENT": 0, "PART": 4096, "PART_ELEMENTS": 8, "HINTS": 0, "THREADS": 512, "AHEAD": True, "RELOAD": False, "PARTIAL": (512, 16), "PARTIAL_ELEMENTS": 32, "BACK_RESIDENT": 8192}
+FLAT_TILE = 2048
+DEFAULTS = {"TILE": 2048, "ELEMENTS": 16, "CHUNK": 8192, "AHEAD": 0, "THREADS": 512}
+"""Of the tunables: elements a program takes, in several rows where one is shorter; elements of a row, or of a
+part of it, that a thread takes; elements of a long row at a time; whether a program loads its next tile while
+it works on one; threads that share a multiprocessor where programs stay."""
+UNFUSED = (("enable_fp_fusion", False),)
+"""For kernels that add up products. Of two products that two lanes hold, each lane would fuse its own into
+the sum, and so find another sum; and of a tile's rows only some would be fused (2026-11-21, on an emulated
+gfx942)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,26 +44,26 @@ class RowTile:
     unit: int
     num_warps: int
     streams: bool
-    hints: int = 0
-    unroll: int = 1
-    fused: bool = False
-    maxreg: int = 0
-    parts: int = 0
-    stages: int = 1
-    ahead: bool = False
 
     def kernel(
-        self, function: Any, *constants: tuple[str, Any], options: tuple[tuple[str, Any], ...] = ()
+        self, function: Any, *constants: tuple[str, Any], options: tuple[tuple[str, Any], ...] = UNFUSED
     ) -> TritonKernel:
         """`function` with its constexprs fixed by this class and by `constants`; kernels that stream take
         one row per program and have no ROWS."""
-        own = (("UNIT", self.unit), ("ROWS", self.rows), ("BLOCK", self.block), ("HINTS", self.hints), ("UNROLL", self.unroll), ("PARTS", self.parts), ("STAGES", self.stages), ("AHEAD", self.ahead))
-        fixed = tuple(pair for pair in own if pair[0] in function.arg_names)
-        if not function.__name__.endswith("elements") and not self.fused:
-            options = (("enable_fp_fusion", False),)
-        if self.maxreg and "backward" in function.__name__:
-            options += (("maxnreg", self.maxreg),)
-        return TritonKernel(function, constants + fixed, self.num_warps, num_stages=2, options=options)
+        own = (("UNIT", self.unit), ("ROWS", self.rows), ("BLOCK", self.block))
+        fixed = tuple(pair for pair in (*constants, *own) if pair[0] in function.arg_names)
+        return TritonKernel(function, fixed, self.num_warps, num_stages=2, options=options)
+
+    def programs(self, call: Call, count: int) -> int:
+        """How many programs stay on the card and take the tiles of `count` rows in turn."""
+        threads = self.num_warps * call.device.warp_size
+        most = call.device.multiprocessors * max(1, setting(call, "THREADS") // threads)
+        return min(most, triton.cdiv(count, self.rows))
+
+
+def setting(call: Call, name: str) -> Any:
+    """A tunable's value for this call."""
+    return call.config.get(name, DEFAULTS[name])
 
 
 def warps(device: Device, threads: int) -> int:
@@ -75,32 +83,23 @@ def unit_of(call: Call, names: Iterable[str], row_names: Iterable[str], length: 
     return unit if aligned and all(n % unit == 0 for n in (length, *strides)) else 1
 
 
-def setting(call: Call, name: str) -> Any:
-    return call.config.get(name, DEFAULTS[name])
-
-
 def row_tile(call: Call, length: int, unit: int, resident: int) -> RowTile:
     """The tile for rows of `length`: the whole row up to `resident` elements, a part of it beyond.
 
-    Each thread takes 16 elements while 1024 threads suffice: two 16-byte loads of bfloat16 in flight for
-    each tensor, in 16 registers as float32. Element by element (`unit` 1) every access needs a pointer
-    and a mask of its own, so that both limits are halved; without, kernels spill on some card.
+    A thread's 16 elements are two 16-byte loads of bfloat16 in flight for each tensor, in 16 registers as
+    float32. Element by element (`unit` 1) every access needs a pointer and a mask of its own, so that limits
+    are halved; without, kernels spill on some card.
     """
-    device = call.device
-    per_thread, resident = setting(call, "ELEMENTS"), min(resident, setting(call, "RESIDENT"))
-    tile = setting(call, "TILE")
+    per_thread, chunk = setting(call, "ELEMENTS"), setting(call, "CHUNK")
     if unit == 1:
-        resident, per_thread = resident // 2, min(8, per_thread)
+        resident, per_thread, chunk = resident // 2, min(8, per_thread), chunk // 2
     streams = length > resident
     if streams:
-        block, per_thread = setting(call, "CHUNK"), setting(call, "CHUNK_ELEMENTS")
-        if unit == 1:
-            block = block // 2
-            per_thread = min(8, per_thread)
+        block, per_thread = min(chunk, resident), min(16, per_thread)
     else:
         block = max(MIN_BLOCK, triton.next_power_of_2(length))
-    count = 1 if streams else max(1, tile // block)
-    return RowTile(count, block, unit, warps(device, count * block // per_thread), streams, setting(call, "HINTS"), setting(call, "UNROLL"), setting(call, "FUSED"), setting(call, "MAXREG"))
+    count = 1 if streams else max(1, setting(call, "TILE") // block)
+    return RowTile(count, block, unit, warps(call.device, count * block // per_thread), streams)
 
 
 def too_large(count: int, length: int, tile: RowTile) -> Rejected | None:
@@ -122,12 +121,7 @@ def row_args(call: Call, names: Iterable[str], aligned: bool) -> list[tuple[str,
 
 
 def plan_rows(
-    call: Call,
-    names: tuple[str, ...],
-    whole: Any,
-    streaming: Any,
-    resident: int,
-    options: tuple[tuple[str, Any], ...] = (),
+    call: Call, names: tuple[str, ...], whole: Any, streaming: Any, resident: int
 ) -> Plan | Rejected:
     """One launch over tensors of rows alone: `whole` takes tiles of whole rows of at most `resident`
     elements, `streaming` one row per program.
@@ -141,57 +135,59 @@ def plan_rows(
     if rejected := too_large(count, length, tile):
         return rejected
     args = row_args(call, names, aligned=unit > 1)
-    tile, programs = persistent(call, tile, count, "AHEAD" in whole.arg_names)
-    if not tile.streams or "count" in streaming.arg_names:
+    if not tile.streams:
         args.append(("count", Scalar("i64", count)))
     args.append(("length", Scalar("i32", length)))
-    kernel = tile.kernel(streaming if tile.streams else whole, options=options)
-    return Plan((Launch(kernel, (programs, 1, 1), tuple(args)),))
+    return Plan((tile_launch(call, tile, streaming if tile.streams else whole, args, count),))
 
 
-def persistent(call: Call, tile: RowTile, count: int, ahead: bool = True) -> tuple[RowTile, int]:
-    from dataclasses import replace
-    threads = tile.num_warps * call.device.warp_size
-    programs = triton.cdiv(count, tile.rows)
-    most = call.device.multiprocessors * max(1, setting(call, "PROGRAM_THREADS") // threads)
-    if tile.streams:
-        return replace(tile, stages=setting(call, "STAGES")), min(programs, most)
-    if ahead and threads >= setting(call, "AHEAD_THREADS"):
-        return replace(tile, ahead=True), min(programs, most)
-    return tile, programs
+def tile_launch(
+    call: Call,
+    tile: RowTile,
+    function: Any,
+    args: list[tuple[str, Argument]],
+    count: int,
+    *constants: tuple[str, Any],
+) -> Launch:
+    """One program per tile; or, with AHEAD and a kernel that knows it, programs that take tiles in turn."""
+    ahead = "AHEAD" in function.arg_names and bool(setting(call, "AHEAD"))
+    programs = tile.programs(call, count) if ahead else triton.cdiv(count, tile.rows)
+    return Launch(tile.kernel(function, *constants, ("AHEAD", ahead)), (programs, 1, 1), tuple(args))
 
 
 def plan_elementwise(
     call: Call, names: tuple[str, ...], function: Any, *constants: tuple[str, Any]
 ) -> Plan | Rejected:
-    """One launch of `function` over tiles of SHORT_TILE elements of tensors of rows, all of one shape.
+    """One launch of `function` over tiles of FLAT_TILE elements, 16 bytes a thread, of tensors of rows that
+    are all of one shape.
 
     Tensors without gaps between rows are taken as one long row: one class then serves every shape. The
     kernel takes `<name>_ptr, <name>_stride` for each of `names`, count, length and chunks (tiles per row).
     """
-    SHORT_TILE = setting(call, "TILE")
+    size = FLAT_TILE
     views = {name: rows(call[name]) for name in names}
     count, length, _ = views[names[0]]
     strides = {name: view.stride for name, view in views.items()}
     if count == 1 or all(stride == length for stride in strides.values()):
-        count, length, block = 1, count * length, SHORT_TILE
+        count, length, block = 1, count * length, size
         strides = dict.fromkeys(names, 0)
     else:
-        block = min(SHORT_TILE, max(MIN_BLOCK, triton.next_power_of_2(length)))
-    unit = 16 // ITEMSIZE[call[names[0]].dtype]
+        block = min(size, max(MIN_BLOCK, triton.next_power_of_2(length)))
+    per_thread = 16 // ITEMSIZE[call[names[0]].dtype]
+    unit = per_thread
     if any(call[name].alignment < 16 for name in names) or any(n % unit for n in (length, *strides.values())):
         unit = 1
-    tile = RowTile(SHORT_TILE // block, block, unit, warps(call.device, SHORT_TILE // call.config.get("ELEMENTS", 16 // ITEMSIZE[call[names[0]].dtype])), length > block)
+    tile = RowTile(size // block, block, unit, warps(call.device, size // per_thread), length > block)
     chunks = triton.cdiv(length, block)
     programs = chunks * triton.cdiv(count, tile.rows)
     if programs > MAX_GRID:
-        return Rejected(f"{programs} tiles of {SHORT_TILE} elements: more than {MAX_GRID}")
+        return Rejected(f"{programs} tiles of {size} elements: more than {MAX_GRID}")
     args: list[tuple[str, Argument]] = []
     for name, stride in strides.items():
         args += [(f"{name}_ptr", Pointer(name, unit > 1)), (f"{name}_stride", Scalar("i64", stride))]
     args += [("count", Scalar("i64", count)), ("length", Scalar("i64", length))]
     args.append(("chunks", Scalar("i32", chunks)))
-    return Plan((Launch(tile.kernel(function, *constants), (programs, 1, 1), tuple(args)),))
+    return Plan((Launch(tile.kernel(function, *constants, options=()), (programs, 1, 1), tuple(args)),))
 
 
 @triton.jit

@@ -1,5 +1,5 @@
-// layer_norm over the last dimension and its gradient, in float32, rounded once; the variance is that of the
-// centred values, taken after the mean is known.
+// layer_norm over the last dimension and its gradient, in float32, rounded once; the variance is that of
+// centred values: about each warp's own mean and then merged (FORWARD), or about the row's mean.
 //
 // PASS names the one kernel to build. FORWARD, BACKWARD and BACKWARD_ROWS hold the row in registers;
 // FORWARD_STREAM and BACKWARD_STREAM read rows of any length three times. BACKWARD also sums dweight and
@@ -8,6 +8,7 @@
 // pointer is null. SAVE = 0: `saved` is null. RESIDENT: blocks per multiprocessor that BACKWARD leaves
 // registers for.
 #include "_common/columns.h"
+#include "_common/moments.h"
 
 #define FORWARD 1
 #define FORWARD_STREAM 2
@@ -15,10 +16,6 @@
 #define BACKWARD_ROWS 4
 #define BACKWARD_STREAM 5
 #define COLUMNS 6
-
-#ifndef RESIDENT
-#define RESIDENT 1
-#endif
 
 // The sum over the vectors that the lane holds.
 DEVICE float lane_sum(const cell<T, VEC> (&held)[CHUNKS]) {
@@ -70,99 +67,34 @@ DEVICE void normalize(const cell<T, VEC> (&held)[CHUNKS], const W* scales, const
 #endif
 
 #if PASS == FORWARD
-#ifdef LOOP
-KERNEL_RESIDENT(THREADS, RESIDENT)
+ROW_KERNEL
 void layer_norm_forward(const T* x, const W* weight, const W* bias, T* y, int64_t rows, int length,
                         int64_t x_stride, int64_t y_stride, float eps) {
-    SHARED RowPartial<1> partial[2];
-    const int step = grid_x() * ROWS;
-    int64_t first = static_cast<int64_t>(row_block()) * ROWS;
-    int64_t row = first + row_slot();
-    const float per_element = div_rn(1.0f, static_cast<float>(length));
-    cell<T, VEC> next[CHUNKS];
-    load_cells<true>(next, at_lane(x + row * x_stride), 0, row < rows ? length : 0);
-    cell<W, VEC> scale[CHUNKS], shift[CHUNKS];
-    load_cells<false>(scale, at_lane(weight), 0, length);
-    load_cells<false>(shift, at_lane(bias), 0, length);
-    for (; first < rows; first += step, row += step) {
-        const int count = row < rows ? length : 0;
-        cell<T, VEC> held[CHUNKS];
-#pragma unroll
-        for (int c = 0; c < CHUNKS; ++c) held[c] = next[c];
-        load_cells<true>(next, at_lane(x + (row + step) * x_stride), 0, row + step < rows ? length : 0);
-        float sum[1] = {lane_sum(held)};
-        reduce_row<Sum, 1>(sum, partial[0]);
-        const float mean = sum[0] * per_element;
-        drop_unpacked(held, rows);
-        float squares[1] = {lane_squares(held, mean, 0, count)};
-        reduce_row<Sum, 1>(squares, partial[1]);
-        const float r = math_rsqrt(math_fma(squares[0], per_element, eps));
-        drop_unpacked(held, rows);
-        T* target = at_lane(y + row * y_stride);
-#pragma unroll
-        for (int c = 0; c < CHUNKS; ++c) {
-            float value[VEC];
-#pragma unroll
-            for (int i = 0; i < VEC; ++i) value[i] = math_fma((held[c][i] - mean) * r, scale[c][i], shift[c][i]);
-            store_cell(target + c * CHUNK, chunk_column(c), count, value);
-        }
-    }
-}
-#elif defined(EARLY)
-KERNEL_RESIDENT(THREADS, RESIDENT)
-void layer_norm_forward(const T* x, const W* weight, const W* bias, T* y, int64_t rows, int length,
-                        int64_t x_stride, int64_t y_stride, float eps) {
-    SHARED RowPartial<1> partial[2];
+    SHARED RowPartial<2> partial;
+    rows_start(partial);
     const int64_t row = static_cast<int64_t>(row_block()) * ROWS + row_slot();
     const int count = row < rows ? length : 0;
-    const float per_element = div_rn(1.0f, static_cast<float>(length));
+    const Shares shares(length);
+
     cell<T, VEC> held[CHUNKS];
     load_cells<true>(held, at_lane(x + row * x_stride), 0, count);
-    cell<W, VEC> scale[CHUNKS], shift[CHUNKS];
-    load_cells<false>(scale, at_lane(weight), 0, count);
-    load_cells<false>(shift, at_lane(bias), 0, count);
-    float sum[1] = {lane_sum(held)};
-    reduce_row<Sum, 1>(sum, partial[0]);
-    const float mean = sum[0] * per_element;
+    Moments moments(shares);
+    moments.value[0] = reduce_warp<Sum, WARP_LANES>(lane_sum(held)) * shares.inverse_warp();
     drop_unpacked(held, rows);
-    float squares[1] = {lane_squares(held, mean, 0, count)};
-    reduce_row<Sum, 1>(squares, partial[1]);
-    const float r = math_rsqrt(math_fma(squares[0], per_element, eps));
+    moments.value[1] = reduce_warp<Sum, WARP_LANES>(lane_squares(held, moments.value[0], 0, count));
+    rows_ready();
+    if constexpr (LANES > WARP) {
+        if (warp_lane() == 0) {
+            partial.of_warp[warp_index()][0] = moments.value[0];
+            partial.of_warp[warp_index()][1] = moments.value[1];
+        }
+        merge_row(moments, partial);
+    }
+    const float r = math_rsqrt(math_fma(moments.value[1], shares.row, eps));
     drop_unpacked(held, rows);
     T* target = at_lane(y + row * y_stride);
-#pragma unroll
-    for (int c = 0; c < CHUNKS; ++c) {
-        float value[VEC];
-#pragma unroll
-        for (int i = 0; i < VEC; ++i) value[i] = math_fma((held[c][i] - mean) * r, scale[c][i], shift[c][i]);
-        store_cell(target + c * CHUNK, chunk_column(c), count, value);
-    }
+    normalize(held, at_lane(weight), at_lane(bias), target, 0, count, moments.value[0], r);
 }
-#else
-KERNEL_RESIDENT(THREADS, RESIDENT) CLUSTERED
-void layer_norm_forward(const T* x, const W* weight, const W* bias, T* y, int64_t rows, int length,
-                        int64_t x_stride, int64_t y_stride, float eps) {
-    SHARED RowPartial<1> partial[2];
-    rows_start(partial[0], partial[1]);
-    const int64_t row = static_cast<int64_t>(row_block()) * ROWS + row_slot();
-    const int count = row < rows ? length : 0;
-    const float per_element = div_rn(1.0f, static_cast<float>(length));
-
-    cell<T, VEC> held[CHUNKS];
-    load_cells<true>(held, at_lane(x + row * x_stride), 0, count);
-    float sum[1] = {lane_sum(held)};
-    rows_ready();
-    reduce_row<Sum, 1>(sum, partial[0]);
-    const float mean = sum[0] * per_element;
-
-    drop_unpacked(held, rows);
-    float squares[1] = {lane_squares(held, mean, 0, count)};
-    reduce_row<Sum, 1>(squares, partial[1]);
-    const float r = math_rsqrt(math_fma(squares[0], per_element, eps));
-    drop_unpacked(held, rows);
-    normalize(held, at_lane(weight), at_lane(bias), at_lane(y + row * y_stride), 0, count, mean, r);
-}
-#endif
 #endif
 
 #if PASS == FORWARD_STREAM
@@ -180,7 +112,7 @@ void layer_norm_forward_stream(const T* x, const W* weight, const W* bias, T* y,
         load_cells<false>(held, source, base, length);
         sum[0] += lane_sum(held);
     }
-    reduce_row<Sum, 1>(sum, partial[0]);
+    sum_row(sum, partial[0]);
     const float mean = sum[0] * per_element;
 
     float squares[1] = {0.0f};
@@ -189,7 +121,7 @@ void layer_norm_forward_stream(const T* x, const W* weight, const W* bias, T* y,
         load_cells<false>(held, source, base, length);
         squares[0] += lane_squares(held, mean, base, length);
     }
-    reduce_row<Sum, 1>(squares, partial[1]);
+    sum_row(squares, partial[1]);
     const float r = math_rsqrt(math_fma(squares[0], per_element, eps));
 
     for (int64_t base = 0; base < length; base += TILE) {
@@ -277,7 +209,8 @@ struct Held {
 
 #if PASS == BACKWARD
 // The means of the next row are summed beside the products of this one: one barrier per row.
-template <int AHEAD> DEVICE void add_means(float& sum_x, float& sum_g, const RowPair& pair, const scale_cells& scale) {
+template <int AHEAD>
+DEVICE void add_means(float& sum_x, float& sum_g, const RowPair& pair, const Scale& scale) {
     cell<T, VEC> held[CHUNKS];
     pair.read<AHEAD>(held, 1);
     sum_x = lane_sum(held);
@@ -286,38 +219,36 @@ template <int AHEAD> DEVICE void add_means(float& sum_x, float& sum_g, const Row
 #pragma unroll
     for (int c = 0; c < CHUNKS; ++c) {
 #pragma unroll
-        for (int i = 0; i < VEC; ++i) sum_g = scale.fma(held[c][i], c, i, sum_g);
+        for (int i = 0; i < VEC; ++i) sum_g = scale.add(held[c][i], c, i, sum_g);
     }
 }
 
-KERNEL_RESIDENT(THREADS, RESIDENT) CLUSTERED
+ROW_KERNEL
 void layer_norm_backward(const T* dy, const T* x, const W* weight, T* dx, float* columns, int64_t rows,
                          int length, int64_t dy_stride, int64_t x_stride, int64_t dx_stride, float eps,
                          int blocks) {
     SHARED RowPartial<4> partial[2];
     rows_start(partial[0], partial[1]);
-    int64_t first = static_cast<int64_t>(row_block()) * ROWS;
-    const int64_t row = first + row_slot();
+    const int64_t row = static_cast<int64_t>(row_block()) * ROWS + row_slot();
     const int64_t step = static_cast<int64_t>(blocks) * ROWS;
-    RowPair pair(dy, x, dy_stride, x_stride, row, rows, step, length);
-    pair.start();
-    scale_cells scale;
+    int64_t left = rows - static_cast<int64_t>(row_block()) * ROWS;    // from the block's first on
+    RowPair pair(dy, x, dy_stride, x_stride, row, step, length);
+    pair.start(left);
+    Scale scale;
     scale.load(weight, length);
-    T* dx_row = at_lane(dx + row * dx_stride);
     const float per_element = div_rn(1.0f, static_cast<float>(length));
     float sum_weight[CHUNKS][VEC] = {};
     float sum_bias[CHUNKS][VEC] = {};
-    int64_t left = rows - row;
     rows_ready();
 
     float sum[4] = {};    // of x and g of the next row; of (x - mean)^2 and g * (x - mean) of this one
-    if (first < rows) {
+    if (left > 0) {
         pair.wait();
         add_means<0>(sum[0], sum[1], pair, scale);
-        sum_row<4>(sum, partial, 0);
+        sum_row(sum, partial[0]);
     }
-    for (int turn = 1; first < rows; first += step, ++turn) {
-        const int count = left > 0 ? length : 0;
+    for (int turn = 1; left > 0; left -= step, ++turn) {
+        const int count = left > row_slot() ? length : 0;
         const float mean = sum[0] * per_element;
         const float mean_g = sum[1] * per_element;
         cell<T, VEC> held_dy[CHUNKS];
@@ -334,20 +265,19 @@ void layer_norm_backward(const T* dy, const T* x, const W* weight, T* dx, float*
             }
         }
         sum[0] = sum[1] = 0.0f;
-        if (first + step < rows) {
+        if (left > step) {
             pair.wait<1>();
             add_means<1>(sum[0], sum[1], pair, scale);
         }
-        sum_row<4>(sum, partial, turn);
-        pair.release();
-#ifndef KEEP_UNPACKED
+        sum_row(sum, partial[turn & 1], turn >> 1 & 1);
+        pair.release(left);
         drop_unpacked(held_dy, rows);
         drop_unpacked(held_x, rows);
-#endif
         const float r = math_rsqrt(math_fma(sum[2], per_element, eps));
         const float mean_gn = sum[3] * per_element * r;
         // A slot without a row has r = 1 / sqrt(eps), which may be infinite.
         if (ROWS == 1 || count > 0) {
+            T* dx_row = at_lane(dx + (rows - left + row_slot()) * dx_stride);
 #pragma unroll
             for (int c = 0; c < CHUNKS; ++c) {
                 float value[VEC];
@@ -355,16 +285,14 @@ void layer_norm_backward(const T* dy, const T* x, const W* weight, T* dx, float*
                 for (int i = 0; i < VEC; ++i) {
                     const float n = (held_x[c][i] - mean) * r;
                     const float d = held_dy[c][i];
-                    value[i] = r * math_fma(-n, mean_gn, scale.fma(d, c, i, -mean_g));
+                    value[i] = r * math_fma(-n, mean_gn, scale.times(d, c, i) - mean_g);
                     if constexpr (HAS_WEIGHT) sum_weight[c][i] = math_fma(d, n, sum_weight[c][i]);
                     if constexpr (HAS_BIAS) sum_bias[c][i] += d;
                 }
                 store_cell(dx_row + c * CHUNK, chunk_column(c), count, value);
             }
         }
-        dx_row += step * dx_stride;
-        left -= step;
-        pair.advance();
+        pair.advance(left);
     }
     SHARED float scratch[COLUMN_SCRATCH];
     float* target = columns + static_cast<int64_t>(row_block()) * length;
@@ -390,14 +318,14 @@ void layer_norm_backward_rows(const T* dy, const T* x, const W* weight, T* dx, f
     T* dx_row = at_lane(dx + row * dx_stride);
     float means[2] = {0.0f, 0.0f};
     held.add_means(means, scales, 0, count);
-    reduce_row<Sum, 2>(means, partial[0]);
+    sum_row(means, partial[0]);
     const float mean = means[0] * per_element;
 
     drop_unpacked(held.dy, rows);
     drop_unpacked(held.x, rows);
     float products[2] = {0.0f, 0.0f};
     held.add_products(products, scales, mean, 0, count);
-    reduce_row<Sum, 2>(products, partial[1]);
+    sum_row(products, partial[1]);
     const float r = math_rsqrt(math_fma(products[0], per_element, eps));
     if (SAVE && count > 0 && row_lane() == 0) {
         saved[2 * row] = mean;
@@ -427,7 +355,7 @@ void layer_norm_backward_stream(const T* dy, const T* x, const W* weight, T* dx,
         held.load<false>(dy_row, x_row, base, length);
         held.add_means(means, scales, base, length);
     }
-    reduce_row<Sum, 2>(means, partial[0]);
+    sum_row(means, partial[0]);
     const float mean = means[0] * per_element;
 
     float products[2] = {0.0f, 0.0f};
@@ -436,7 +364,7 @@ void layer_norm_backward_stream(const T* dy, const T* x, const W* weight, T* dx,
         held.load<false>(dy_row, x_row, base, length);
         held.add_products(products, scales, mean, base, length);
     }
-    reduce_row<Sum, 2>(products, partial[1]);
+    sum_row(products, partial[1]);
     const float r = math_rsqrt(math_fma(products[0], per_element, eps));
     if (SAVE && thread_x() == 0) {
         saved[2 * static_cast<int64_t>(block_x())] = mean;

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from portable.kernels._common.triton_math import sigmoid_factors, times_gelu_slope
+from portable.kernels._common.triton_math import sigmoid_factors, times_gelu_slope, times_gelu_tanh_slope
 from portable.kernels._common.triton_rows import element_tile, plan_elementwise, row_starts
 from portable.kernels.matmul.problem import from_linear
 from portable.kernels.matmul.triton_impl import plan_problem
@@ -26,14 +26,8 @@ def activation_backward_elements(
         dz = tl.where(z <= 0.0, 0.0, dy)
     elif ACTIVATION == "gelu":
         dz = times_gelu_slope(dy, z, WIDE)
-    elif ACTIVATION == "gelu_tanh":  # z * s with s = sigmoid(u): s * (1 + z * (1 - s) * u')
-        # s is 0 or 1 long before 20, and a cube must not overflow; at infinity it is NaN, as torch's is.
-        z = tl.minimum(tl.maximum(z, -20.0), 20.0) + (z - z)
-        square = z * z
-        u = 1.59576912160573071176 * z * (1.0 + 0.044715 * square)
-        left, right, last, complement = sigmoid_factors(u, WIDE)
-        inner = 1.59576912160573071176 * (1.0 + 0.134145 * square)
-        dz = (tl.fma(z * inner, complement, 1.0) * left) * (dy * right) * last
+    elif ACTIVATION == "gelu_tanh":
+        dz = times_gelu_tanh_slope(dy, z, WIDE)
     else:  # silu, z * s with s = sigmoid(z): s * (1 + z * (1 - s))
         left, right, last, complement = sigmoid_factors(z, WIDE)
         dz = (tl.fma(z, complement, 1.0) * left) * (dy * right) * last

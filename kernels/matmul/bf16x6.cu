@@ -3,17 +3,16 @@
 //
 //     c = a0 b0 + (a0 b1 + a1 b0) / 2^8 + (a0 b2 + a1 b1 + a2 b0) / 2^16
 //
-// What is left out is 2^-24 of |a| |b| at most. Products of bfloat16 are exact, but the tensor cores cut their
-// sums towards zero; so sums over 64 of k (PART) stay apart by their scale, and are added in float32,
+// What is left out is 2^-24 of |a| |b| at most. Products of bfloat16 are exact, but the tensor cores cut
+// their sums towards zero; so sums over 64 of k (PART) stay apart by their scale, and are added in float32,
 // rounded to nearest, on the CUDA cores.
 //
-// A persistent block (or a cluster of two, sharing b's tile by multicast) walks tiles of TILE_M x TILE_N.
-// Warpgroup 0 starts bulk tensor copies into a ring of STAGES stages, each the three planes of both operands
-// 64 deep; the other warpgroups each multiply 64 rows, by turns into two sets of accumulators: while the
-// tensor cores fill one, the other is added up.
+// A persistent block walks tiles of TILE_M x TILE_N. Warpgroup 0 starts bulk tensor copies into a ring of
+// STAGES stages, each the three planes of both operands, PART deep; the other warpgroups each multiply 64
+// rows, by turns into two sets of accumulators: while the tensor cores fill one, the other is added up.
 //
 // Defines: ELEMENT (bf16), CONSUMERS (1, 2: warpgroups that multiply), TILE_N (64, 128), STAGES, GROUP,
-// CLUSTER (1, 2), A_ALONG_K, B_ALONG_K; C_PAIRS: c is row-major with 8-byte aligned rows; BIAS, ACTIVATION.
+// A_ALONG_K, B_ALONG_K; C_PAIRS: c is row-major with 8-byte aligned rows; BIAS, ACTIVATION.
 #include "prelude.h"
 
 #include "epilogue.h"
@@ -47,17 +46,13 @@ struct Ring {
 };
 
 // Batch strides of a and b count matrices here.
-DEVICE void produce(Ring ring, const TensorMap* map_a, const TensorMap* map_b, const Sizes& s, uint32_t tiles) {
-    const int rank = CLUSTER == 1 ? 0 : cluster_rank();
+DEVICE void produce(Ring ring, const TensorMap* map_a, const TensorMap* map_b, const Sizes& s,
+                    uint32_t tiles) {
     const int steps = (s.k + PART - 1) / PART;
-    constexpr int SHARE = TILE_N / CLUSTER;  // of b's tile, for all blocks of the cluster
-    constexpr uint16_t everyone = (1 << CLUSTER) - 1;
-    for (uint32_t index = blockIdx.x / CLUSTER; index < tiles; index += gridDim.x / CLUSTER) {
-        const Tile tile = tile_at<TILE_M * CLUSTER, TILE_N, GROUP>(index, s);
+    for (uint32_t index = blockIdx.x; index < tiles; index += gridDim.x) {
+        const Tile tile = tile_at<TILE_M, TILE_N, GROUP>(index, s);
         const int matrix_a = static_cast<int>(tile.outer * s.a_outer + tile.inner * s.a_inner);
         const int matrix_b = static_cast<int>(tile.outer * s.b_outer + tile.inner * s.b_inner);
-        const int row = tile.row + rank * TILE_M;
-        const int col = tile.col + rank * SHARE;
         for (int step = 0; step < steps; ++step) {
             const int k = step * PART;
             barrier_wait(ring.freed(), ring.phase ^ 1);
@@ -65,32 +60,20 @@ DEVICE void produce(Ring ring, const TensorMap* map_a, const TensorMap* map_b, c
 #pragma unroll
             for (int plane = 0; plane < 3; ++plane) {
 #pragma unroll
-                for (int i = 0; i < (A_ALONG_K ? 1 : TILE_M / 64); ++i)
-                    load_box(ring.a(plane) + i * BLOCK_BYTES, map_a, ring.filled(), A_ALONG_K ? k : row + i * 64,
+                for (int i = 0; i < (A_ALONG_K ? 1 : TILE_M / 64); ++i) {
+                    const int row = tile.row + i * 64;
+                    load_box(ring.a(plane) + i * BLOCK_BYTES, map_a, ring.filled(), A_ALONG_K ? k : row,
                              A_ALONG_K ? row : k, matrix_a, plane);
-                const uint32_t to = ring.b(plane) + rank * SHARE * 128;
+                }
 #pragma unroll
-                for (int i = 0; i < (B_ALONG_K ? 1 : SHARE / 64); ++i) {
-                    const int x = B_ALONG_K ? k : col + i * 64;
-                    const int y = B_ALONG_K ? col : k;
-                    if (CLUSTER == 1)
-                        load_box(to + i * BLOCK_BYTES, map_b, ring.filled(), x, y, matrix_b, plane);
-                    else
-                        load_box_to(everyone, to + i * BLOCK_BYTES, map_b, ring.filled(), x, y, matrix_b, plane);
+                for (int i = 0; i < (B_ALONG_K ? 1 : TILE_N / 64); ++i) {
+                    const int col = tile.col + i * 64;
+                    load_box(ring.b(plane) + i * BLOCK_BYTES, map_b, ring.filled(), B_ALONG_K ? k : col,
+                             B_ALONG_K ? col : k, matrix_b, plane);
                 }
             }
             ring.advance();
         }
-    }
-}
-
-// Tells the producers of the whole cluster, who all write to this block, that a stage may be refilled.
-DEVICE void release(uint32_t freed) {
-    const int thread = thread_x() % 128;
-    if (CLUSTER == 1) {
-        if (thread == 0) barrier_arrive(freed);
-    } else if (thread < CLUSTER) {
-        barrier_arrive_at(freed, thread);
     }
 }
 
@@ -115,34 +98,6 @@ DEVICE void add(float (&sum)[SUMS], float (&part)[SUMS], float scale) {
     }
 }
 
-// Takes one stage of the ring; the last products are still under way into `x` then. PENDING: so are the
-// stage before's, into `y`, and that stage is released once they are done.
-template <bool PENDING>
-DEVICE void take(float (&sum)[SUMS], float (&x)[SUMS], float (&y)[SUMS], Ring& ring, uint32_t before) {
-    barrier_wait(ring.filled(), ring.phase);
-    wgmma_fence();
-    multiply(x, ring, 2, 0, false);
-    multiply(x, ring, 0, 2, true);
-    multiply(x, ring, 1, 1, true);
-    wgmma_commit();
-    if (PENDING) {
-        wgmma_wait<1>();
-        release(before);
-        add(sum, y, 1.0f);
-        wgmma_fence();
-    }
-    multiply(y, ring, 1, 0, false);
-    multiply(y, ring, 0, 1, true);
-    wgmma_commit();
-    wgmma_wait<1>();
-    add(sum, x, 0x1p-16f);
-    wgmma_fence();
-    multiply(x, ring, 0, 0, false);
-    wgmma_commit();
-    wgmma_wait<1>();
-    add(sum, y, 0x1p-8f);
-}
-
 DEVICE void store(float* c, const float (&sum)[SUMS], const float* bias, int row0, int col0, const Sizes& s) {
     const int lane = thread_x() % 32;
     const int row = row0 + thread_x() % 128 / 32 * 16 + lane / 4;
@@ -156,7 +111,8 @@ DEVICE void store(float* c, const float (&sum)[SUMS], const float* bias, int row
         for (int down = 0; down < 2; ++down) {
             if (row + down * 8 >= s.m) continue;
             float* to = c + (row + down * 8) * s.c_row + col * s.c_col;
-            const float x = finish(sum[j * 4 + down * 2], bias0), y = finish(sum[j * 4 + down * 2 + 1], bias1);
+            const float x = finish(sum[j * 4 + down * 2], bias0);
+            const float y = finish(sum[j * 4 + down * 2 + 1], bias1);
             if (C_PAIRS && pair) {
                 *reinterpret_cast<float2*>(to) = make_float2(x, y);
             } else {
@@ -168,40 +124,40 @@ DEVICE void store(float* c, const float (&sum)[SUMS], const float* bias, int row
 }
 
 DEVICE void consume(Ring ring, float* c, const float* bias, const Sizes& s, uint32_t tiles) {
-    const int rank = CLUSTER == 1 ? 0 : cluster_rank();
-    const int consumer = thread_x() / 128 - 1;
     const int steps = (s.k + PART - 1) / PART;
-    for (uint32_t index = blockIdx.x / CLUSTER; index < tiles; index += gridDim.x / CLUSTER) {
-        const Tile tile = tile_at<TILE_M * CLUSTER, TILE_N, GROUP>(index, s);
-        float sum[SUMS] = {}, even[SUMS], odd[SUMS];
-        int step = 0;
-#if PAIR
-        for (; step + 1 < steps; step += 2) {
-            take<false>(sum, even, odd, ring, 0);
-            const uint32_t before = ring.freed();
-            ring.advance();
-            take<true>(sum, odd, even, ring, before);
+    for (uint32_t index = blockIdx.x; index < tiles; index += gridDim.x) {
+        const Tile tile = tile_at<TILE_M, TILE_N, GROUP>(index, s);
+        float sum[SUMS] = {}, x[SUMS], y[SUMS];
+        for (int step = 0; step < steps; ++step) {
+            barrier_wait(ring.filled(), ring.phase);
+            wgmma_fence();
+            multiply(x, ring, 2, 0, false);
+            multiply(x, ring, 0, 2, true);
+            multiply(x, ring, 1, 1, true);
+            wgmma_commit();
+            multiply(y, ring, 1, 0, false);
+            multiply(y, ring, 0, 1, true);
+            wgmma_commit();
+            wgmma_wait<1>();
+            add(sum, x, 0x1p-16f);
+            wgmma_fence();
+            multiply(x, ring, 0, 0, false);
+            wgmma_commit();
+            wgmma_wait<1>();
+            add(sum, y, 0x1p-8f);
             wgmma_wait<0>();
-            release(ring.freed());
+            if (thread_x() % 128 == 0) barrier_arrive(ring.freed());
             ring.advance();
-            add(sum, odd, 1.0f);
+            add(sum, x, 1.0f);
         }
-#endif
-        for (; step < steps; ++step) {
-            take<false>(sum, even, odd, ring, 0);
-            wgmma_wait<0>();
-            release(ring.freed());
-            ring.advance();
-            add(sum, even, 1.0f);
-        }
-        store(c + tile.outer * s.c_outer + tile.inner * s.c_inner, sum, bias,
-              tile.row + rank * TILE_M + consumer * 64, tile.col, s);
+        const int row = tile.row + (thread_x() / 128 - 1) * 64;
+        store(c + tile.outer * s.c_outer + tile.inner * s.c_inner, sum, bias, row, tile.col, s);
     }
 }
 
-extern "C" __global__ __launch_bounds__(THREADS, 1) __cluster_dims__(CLUSTER, 1, 1) void matmul_bf16x6(
-    const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b, const float* bias, float* c,
-    SIZES_PARAMETERS) {
+extern "C" __global__ __launch_bounds__(THREADS, 1) void matmul_bf16x6(
+    const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b, const float* bias,
+    float* c, SIZES_PARAMETERS) {
     DYNAMIC_SHARED(shared);
     const Sizes s = SIZES_ARGUMENTS;
     // The swizzle repeats every 1024 bytes of the address.
@@ -214,14 +170,13 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) __cluster_dims__(CLUSTER, 1,
         prefetch_map(&map_b);
         for (int stage = 0; stage < STAGES; ++stage) {
             barrier_init(ring.full + stage * 8, 1);
-            barrier_init(ring.empty + stage * 8, CONSUMERS * CLUSTER);
+            barrier_init(ring.empty + stage * 8, CONSUMERS);
         }
         barrier_init_fence();
     }
-    if (CLUSTER == 1) barrier();
-    else cluster_barrier();
+    barrier();
 
-    const uint32_t tiles_m = (static_cast<uint32_t>(s.m) + TILE_M * CLUSTER - 1) / (TILE_M * CLUSTER);
+    const uint32_t tiles_m = (static_cast<uint32_t>(s.m) + TILE_M - 1) / TILE_M;
     const uint32_t tiles_n = (static_cast<uint32_t>(s.n) + TILE_N - 1) / TILE_N;
     const uint32_t tiles = tiles_m * tiles_n * s.inner_batches * s.outer_batches;
     if (thread_x() < 128) {
@@ -231,6 +186,4 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) __cluster_dims__(CLUSTER, 1,
         registers_up<232>();
         consume(ring, c, bias, s, tiles);
     }
-    // A block must not leave while its peer can still write to its shared memory or barriers.
-    if (CLUSTER > 1) cluster_barrier();
 }

@@ -36,19 +36,6 @@ DEVICE void barrier_arrive_at(uint32_t at, int rank) {
         "{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %0, %1;\n"
         "mbarrier.arrive.shared::cluster.b64 _, [remote];\n}" ::"r"(at), "r"(rank) : "memory");
 }
-// The same, after which block `rank` sees what this thread wrote to its shared memory.
-DEVICE void barrier_hand_over(uint32_t at, int rank) {
-    asm volatile(
-        "{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %0, %1;\n"
-        "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n}" ::"r"(at), "r"(rank) : "memory");
-}
-// Waits until the phase of that parity is over, and for what other blocks handed over with it.
-DEVICE void barrier_take_over(uint32_t at, uint32_t parity) {
-    asm volatile(
-        "{\n.reg .pred done;\nAGAIN:\n"
-        "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
-        "@done bra OVER;\nbra AGAIN;\nOVER:\n}" ::"r"(at), "r"(parity) : "memory");
-}
 // Waits until the phase of that parity is over.
 DEVICE void barrier_wait(uint32_t at, uint32_t parity) {
     asm volatile(
@@ -70,15 +57,6 @@ DEVICE int cluster_rank() {
 }
 DEVICE void cluster_barrier() {
     asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
-}
-
-// Sixteen bytes into the shared memory of block `rank`, at the place that is `at` here.
-DEVICE void store_remote(uint32_t at, int rank, const float* v) {
-    asm volatile(
-        "{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %0, %1;\n"
-        "st.shared::cluster.v4.f32 [remote], {%2, %3, %4, %5};\n}" ::"r"(at), "r"(rank), "f"(v[0]), "f"(v[1]),
-        "f"(v[2]), "f"(v[3])
-        : "memory");
 }
 
 // --- bulk tensor copies of four-dimensional boxes; coordinates run from the innermost dimension ---
@@ -110,9 +88,6 @@ DEVICE void commit_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "me
 // Waits until at most PENDING groups of stores still read shared memory.
 template <int PENDING> DEVICE void wait_stores_read() {
     asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
-}
-template <int PENDING> DEVICE void wait_stores() {
-    asm volatile("cp.async.bulk.wait_group %0;" ::"n"(PENDING) : "memory");
 }
 // Before the copy engine reads shared memory that this thread wrote.
 DEVICE void copy_engine_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
@@ -173,5 +148,7 @@ DEVICE uint64_t descriptor(uint32_t address, int block_stride, int group_stride)
 template <int N> struct Wgmma;
 WGMMA(64, OPERANDS_0, 32, 33, 34, 35, 36, ACCUMULATORS_32(d, 0));
 WGMMA(128, OPERANDS_0 OPERANDS_1, 64, 65, 66, 67, 68, ACCUMULATORS_32(d, 0), ACCUMULATORS_32(d, 32));
+WGMMA(192, OPERANDS_0 OPERANDS_1 OPERANDS_2, 96, 97, 98, 99, 100, ACCUMULATORS_32(d, 0), ACCUMULATORS_32(d, 32),
+      ACCUMULATORS_32(d, 64));
 WGMMA(256, OPERANDS_0 OPERANDS_1 OPERANDS_2 OPERANDS_3, 128, 129, 130, 131, 132, ACCUMULATORS_32(d, 0),
       ACCUMULATORS_32(d, 32), ACCUMULATORS_32(d, 64), ACCUMULATORS_32(d, 96));

@@ -3,7 +3,8 @@
 //
 // A block computes TILE_M x TILE_N of c, a thread QUADS_M x QUADS_N blocks of 4 x 4. Tiles of TILE_K go
 // from global memory through registers to shared memory, one ahead of the arithmetic, and lie there
-// k-major ([k][row of a] and [k][column of b]) so that a thread's operands are 16-byte reads.
+// k-major ([k][row of a] and [k][column of b]) so that a thread's factors are 16-byte reads; they are read
+// one k ahead.
 //
 // Defines: TILE_M, TILE_N, TILE_K, THREADS_M, THREADS_N (threads along rows and columns of c), GROUP;
 // A_ALONG_K, B_ALONG_K: whether the operand's unit stride is along k; A_BYTES, B_BYTES: 16 where every
@@ -17,6 +18,7 @@ constexpr int THREADS = THREADS_M * THREADS_N;
 constexpr int QUADS_M = TILE_M / THREADS_M / 4;
 constexpr int QUADS_N = TILE_N / THREADS_N / 4;
 static_assert(THREADS_M % 4 == 0 && THREADS_N % 8 == 0, "32 neighbouring threads form a 4 x 8 patch");
+static_assert(TILE_K % 2 == 0, "the factors of k and k + 1 are held at once");
 
 using Quad = vec<float, 4>;
 
@@ -95,9 +97,11 @@ template <int EXTENT, bool ALONG_K, int BYTES> struct OperandTile {
     }
 };
 
-// `value`, in a register of its own: the sums would else be held in quads for the vector stores, in
-// registers of few banks. `size` is not negative, which the compiler does not know.
-DEVICE float unbound(float value, int size) { return float_of(bits_of(value) ^ static_cast<uint32_t>(size >> 31)); }
+// `value`, in a register of its own: ptxas would else hold the sums in quads for the vector stores, and
+// their banks collide (2026-11-21, H200: 13 % slower). `size` is not negative, which it does not know.
+DEVICE float unbound(float value, int size) {
+    return float_of(bits_of(value) ^ static_cast<uint32_t>(size >> 31));
+}
 
 KERNEL(THREADS)
 void matmul_simt(const float* a, const float* b, const float* bias, float* c, SIZES_PARAMETERS) {
@@ -111,10 +115,8 @@ void matmul_simt(const float* a, const float* b, const float* bias, float* c, SI
 
     // 32 neighbouring threads cover 4 quads of rows and 8 of columns: 64 and 128 bytes of shared memory.
     const int patch = thread_x() / 32;
-    // Lanes i and i ^ 1 have one row, i and i ^ 2 one column: two reads of a warp then go as one.
-    const int lane = thread_x() % 32;
-    const int y = patch / (THREADS_N / 8) * 4 + lane / 2 % 2 + lane / 16 * 2;
-    const int x = patch % (THREADS_N / 8) * 8 + lane % 2 + lane / 4 % 4 * 2;
+    const int y = patch / (THREADS_N / 8) * 4 + thread_x() % 32 / 8;
+    const int x = patch % (THREADS_N / 8) * 8 + thread_x() % 8;
 
     OperandTile<TILE_M, A_ALONG_K, A_BYTES> next_a(a, s.a_leading, tile.row, s.m);
     OperandTile<TILE_N, B_ALONG_K, B_BYTES> next_b(b, s.b_leading, tile.col, s.n);
@@ -126,44 +128,51 @@ void matmul_simt(const float* a, const float* b, const float* bias, float* c, SI
         next_a.store(shared_a);
         next_b.store(shared_b);
     }
+    Quad row[2][QUADS_M];
+    Quad col[2][QUADS_N];
     int now_a = 0, now_b = 0;  // where the tiles at hand begin
+    const auto read = [&](int k, Quad(&rows)[QUADS_M], Quad(&cols)[QUADS_N]) {
+        const float* tile_a = shared_a + now_a + y * 4 + k * (TILE_M + PAD);
+        const float* tile_b = shared_b + now_b + x * 4 + k * (TILE_N + PAD);
+#pragma unroll
+        for (int q = 0; q < QUADS_M; ++q)
+            rows[q] = *reinterpret_cast<const Quad*>(tile_a + q * THREADS_M * 4);
+#pragma unroll
+        for (int q = 0; q < QUADS_N; ++q)
+            cols[q] = *reinterpret_cast<const Quad*>(tile_b + q * THREADS_N * 4);
+    };
+    barrier();
+    read(0, row[0], col[0]);
     for (int step = 0; step < steps; ++step) {
-        barrier();
         const bool more = step + 1 < steps;
-        if (more) {
-            const int k = (step + 1) * TILE_K;
-            next_a.load(k, s.k - k);
-            next_b.load(k, s.k - k);
-        }
-        const float* tile_a = shared_a + now_a + y * 4;
-        const float* tile_b = shared_b + now_b + x * 4;
 #pragma unroll
         for (int k = 0; k < TILE_K; ++k) {
-            Quad row[QUADS_M];
-            Quad col[QUADS_N];
-#pragma unroll
-            for (int q = 0; q < QUADS_M; ++q)
-                row[q] = *reinterpret_cast<const Quad*>(tile_a + k * (TILE_M + PAD) + q * THREADS_M * 4);
-#pragma unroll
-            for (int q = 0; q < QUADS_N; ++q)
-                col[q] = *reinterpret_cast<const Quad*>(tile_b + k * (TILE_N + PAD) + q * THREADS_N * 4);
+            if (k == 1 && more) {
+                const int next = (step + 1) * TILE_K;
+                next_a.load(next, s.k - next);
+                next_b.load(next, s.k - next);
+            }
+            if (k == TILE_K - 1) {
+                if (more) {
+                    next_a.store(shared_a + (BUFFER_A - now_a));
+                    next_b.store(shared_b + (BUFFER_B - now_b));
+                }
+                now_a = BUFFER_A - now_a;
+                now_b = BUFFER_B - now_b;
+                barrier();
+            }
+            read((k + 1) % TILE_K, row[(k + 1) % 2], col[(k + 1) % 2]);
             // Down one column and up the next: neighbouring products share a factor, which the operand
-            // cache of the register file then holds. Order decides: see docs/notes/matmul.md.
+            // cache of the register file then holds.
 #pragma unroll
             for (int j = 0; j < QUADS_N * 4; ++j) {
 #pragma unroll
                 for (int at = 0; at < QUADS_M * 4; ++at) {
                     const int i = j % 2 ? QUADS_M * 4 - 1 - at : at;
-                    sum[i][j] = math_fma(row[i / 4].v[i % 4], col[j / 4].v[j % 4], sum[i][j]);
+                    sum[i][j] = math_fma(row[k % 2][i / 4].v[i % 4], col[k % 2][j / 4].v[j % 4], sum[i][j]);
                 }
             }
         }
-        if (more) {
-            next_a.store(shared_a + (BUFFER_A - now_a));
-            next_b.store(shared_b + (BUFFER_B - now_b));
-        }
-        now_a = BUFFER_A - now_a;
-        now_b = BUFFER_B - now_b;
     }
 
 #pragma unroll

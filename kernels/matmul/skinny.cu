@@ -11,7 +11,8 @@
 template <int N> struct Product;
 #define PRODUCT(N, REGISTERS, A, B, TA, TB, ...)                                                               \
     template <> struct Product<N> {                                                                            \
-        template <bool A_ALONG_M, bool B_ALONG_N> static DEVICE void run(float (&d)[N / 2], uint64_t a, uint64_t b) { \
+        template <bool A_ALONG_M, bool B_ALONG_N>                                                              \
+        static DEVICE void run(float (&d)[N / 2], uint64_t a, uint64_t b) {                                    \
             asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." ELEMENT_NAME "." ELEMENT_NAME       \
                          " {" REGISTERS "}, %" #A ", %" #B ", 1, 1, 1, %" #TA ", %" #TB ";"                    \
                          : __VA_ARGS__                                                                         \
@@ -38,7 +39,7 @@ static_assert(TILE_N == GROUPS * 64, "a warpgroup multiplies 64 columns");
 static_assert(X_ALONG_K || TILE_M % 64 == 0, "lines along the rows hold 64 of them");
 
 // Sums this warpgroup's 64 columns over the block's part of k.
-DEVICE void multiply(Ring ring, const Part& part, float (&sum)[SUMS], T* c) {
+DEVICE void multiply(Ring ring, const Part& part, float (&sum)[SUMS]) {
     // A k step of 16 elements: 32 bytes along a line, or 16 lines.
     constexpr int W_STEP = W_ALONG_K ? 32 : 16 * 128;
     constexpr int X_STEP = X_ALONG_K ? 32 : 16 * 128;
@@ -48,11 +49,6 @@ DEVICE void multiply(Ring ring, const Part& part, float (&sum)[SUMS], T* c) {
     for (int i = 0; i < SUMS; ++i) sum[i] = 0.0f;
     for (int step = part.first; step < part.last; ++step) {
         barrier_wait(ring.filled(), ring.phase);
-#if PROFILE
-        if (thread_x() == 0 && step == part.first) reinterpret_cast<uint64_t*>(c)[blockIdx.x * 5 + 1] = now();
-        if (thread_x() == 0 && step == (part.first + part.last) / 2) reinterpret_cast<uint64_t*>(c)[blockIdx.x * 5 + 2] = now();
-        if (thread_x() == 0 && step == part.last - 1) reinterpret_cast<uint64_t*>(c)[blockIdx.x * 5 + 3] = now();
-#endif
         wgmma_fence();
 #pragma unroll
         for (int line = 0; line < LINES; ++line) {
@@ -60,11 +56,11 @@ DEVICE void multiply(Ring ring, const Part& part, float (&sum)[SUMS], T* c) {
             const uint64_t x = descriptor(ring.x(line), 8192, 1024);
 #pragma unroll
             for (int k = 0; k < 4; ++k)
-                Product<TILE_M>::template run<!W_ALONG_K, !X_ALONG_K>(sum, w + (k * W_STEP >> 4), x + (k * X_STEP >> 4));
+                Product<TILE_M>::run<!W_ALONG_K, !X_ALONG_K>(sum, w + (k * W_STEP >> 4), x + (k * X_STEP >> 4));
         }
         wgmma_commit();
         wgmma_wait<1>();  // the step before is done with its stage
-        if (step > part.first) release(used, part, thread_x() % 128);
+        if (step > part.first && thread_x() % 128 == 0) barrier_arrive(used);
         used = ring.freed();
         ring.advance();
     }
@@ -87,10 +83,7 @@ DEVICE void stage_sums(uint32_t at, const float (&sum)[SUMS]) {
     }
 }
 
-#ifndef NAME
-#define NAME matmul_skinny
-#endif
-SKINNY_KERNEL(NAME) {
+SKINNY_KERNEL(matmul_skinny) {
     DYNAMIC_SHARED(shared);
     const Sizes s = SIZES_ARGUMENTS;
     const uint32_t base = (shared_address(shared) + 1023) & ~1023u;
@@ -99,9 +92,6 @@ SKINNY_KERNEL(NAME) {
     const Part part = part_of(s);
     const Source source(&map_w, &map_x, part, s);
 
-#if PROFILE
-    if (thread_x() == 0) reinterpret_cast<uint64_t*>(c)[blockIdx.x * 5] = now();
-#endif
     start(ring, source, part, GROUPS);
     if (thread_x() >= CONSUMERS * 32) {
         if (is_producer()) refill(ring, source, part);
@@ -109,7 +99,7 @@ SKINNY_KERNEL(NAME) {
         barrier();  // no stage is read any more
     } else {
         float sum[SUMS];
-        multiply(ring, part, sum, c);
+        multiply(ring, part, sum);
         barrier();
         stage_sums(base, sum);
     }

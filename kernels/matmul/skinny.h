@@ -1,4 +1,4 @@
-// A product with few rows: c (TILE_M x n) = x (TILE_M x k) @ w (k x n), bound by the reading of w. What
+// A product with few rows: c (m x n) = x (m x k) @ w (k x n), m <= TILE_M, bound by the reading of w. What
 // skinny.cu (tensor cores) and skinny_f32.cu (IEEE float32) share: all but the arithmetic.
 //
 // A block computes TILE_N columns of c, or with SPLIT > 1 a cluster of SPLIT blocks does, each summing its
@@ -8,22 +8,21 @@
 // TILE_N lines (W_ALONG_K 1), or squares of LINE k by LINE columns, one line per k (0); then x likewise.
 // Zeros stand for what lies outside of an operand.
 //
-// Defines: ELEMENT, TILE_M, TILE_N, SPLIT, SHARE, LINES, STAGES, CONSUMERS (warps that multiply), RESIDENT (blocks per
-// multiprocessor), W_ALONG_K, X_ALONG_K; C_VECTOR: c is row-major with 16-byte aligned rows; BIAS,
-// ACTIVATION.
+// Defines: ELEMENT, TILE_M (rows of x, a power of two), TILE_N, SPLIT, LINES, STAGES, CONSUMERS (warps that
+// multiply), RESIDENT (blocks per multiprocessor), W_ALONG_K, X_ALONG_K; C_VECTOR: c is row-major with
+// 16-byte aligned rows; BIAS, ACTIVATION.
 #pragma once
 
 #include "prelude.h"
 
 #include "epilogue.h"
-#include "skinny_hopper.h"
+#include "hopper.h"
 #include "tile.h"
 
 using T = ELEMENT;
 
 constexpr int LINE = 128 / sizeof(T);  // elements
 constexpr int DEPTH = LINE * LINES;
-constexpr int CLUSTER = SPLIT * SHARE;
 constexpr int THREADS = (CONSUMERS + 1) * 32;
 constexpr int X_LINES = X_ALONG_K ? TILE_M : (TILE_M + LINE - 1) / LINE * LINE;
 constexpr int W_BYTES = TILE_N * 128;                          // of one line along k
@@ -49,55 +48,32 @@ struct Ring {
     }
 };
 
-// The part of the product that a block multiplies: columns from `col`, steps of DEPTH along k. In a cluster
-// `rank` counts the parts of k, `neighbour` the tiles that share x.
+// The part of the product that a block multiplies: columns from `col`, steps first to last of DEPTH along k.
 struct Part {
-    int col, inner, outer, rank, neighbour, first, last;
+    int col, inner, outer, rank, first, last;
 };
 
 DEVICE Part part_of(const Sizes& s) {
-    constexpr int SPAN = TILE_N * SHARE;
-    const uint32_t index = blockIdx.x / CLUSTER;
-    const uint32_t tiles = (static_cast<uint32_t>(s.n) + SPAN - 1) / SPAN;
+    const uint32_t index = blockIdx.x / SPLIT;
+    const uint32_t tiles = (static_cast<uint32_t>(s.n) + TILE_N - 1) / TILE_N;
     const uint32_t batch = index / tiles;
     const uint32_t outer = batch / static_cast<uint32_t>(s.inner_batches);
-    const int place = CLUSTER == 1 ? 0 : cluster_rank();
-    const int rank = place / SHARE, neighbour = place % SHARE;
+    const int rank = SPLIT == 1 ? 0 : cluster_rank();
     const int64_t steps = (static_cast<int64_t>(s.k) + DEPTH - 1) / DEPTH;
-    return {static_cast<int>((index - batch * tiles) * SPAN) + neighbour * TILE_N,
-            static_cast<int>(batch - outer * s.inner_batches), static_cast<int>(outer), rank, neighbour, static_cast<int>(steps * rank / SPLIT),
+    const int col = static_cast<int>((index - batch * tiles) * TILE_N);
+    const int inner = static_cast<int>(batch - outer * s.inner_batches);
+    return {col, inner, static_cast<int>(outer), rank, static_cast<int>(steps * rank / SPLIT),
             static_cast<int>(steps * (rank + 1) / SPLIT)};
 }
 
-// w is read once: it leaves L2 first.
+// w is read once: it leaves L2 before what is read again.
 DEVICE void load_box_once(uint32_t to, const TensorMap* map, uint32_t barrier, int x, int y, int z, int w) {
-#if EVICT
     asm volatile(
         "{\n.reg .b64 policy;\ncreatepolicy.fractional.L2::evict_first.b64 policy, 1.0;\n"
         "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
         "[%0], [%1, {%3, %4, %5, %6}], [%2], policy;\n}" ::"r"(to), "l"(map), "r"(barrier), "r"(x), "r"(y),
         "r"(z), "r"(w)
         : "memory");
-#else
-    load_box(to, map, barrier, x, y, z, w);
-#endif
-}
-
-#ifndef OVERLAP
-#define OVERLAP 0
-#define PREFETCH 0
-#endif
-#ifndef SKEW
-#define SKEW 0
-#endif
-#ifndef PROFILE
-#define PROFILE 0
-#endif
-DEVICE uint64_t now() { uint64_t t; asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t)); return t; }
-DEVICE void await_previous() { if (OVERLAP) asm volatile("griddepcontrol.wait;" ::: "memory"); }
-DEVICE void let_next_start() { if (OVERLAP) asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
-DEVICE void prefetch_box(const TensorMap* map, int x, int y, int z, int w) {
-    asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global.tile [%0, {%1, %2, %3, %4}];" ::"l"(map), "r"(x), "r"(y), "r"(z), "r"(w) : "memory");
 }
 
 struct Source {
@@ -109,24 +85,7 @@ struct Source {
         : w(map_w), x(map_x), w_inner(s.b_inner ? part.inner : 0), w_outer(s.b_outer ? part.outer : 0),
           x_inner(s.a_inner ? part.inner : 0), x_outer(s.a_outer ? part.outer : 0) {}
 
-    DEVICE void prefetch(int col, int step) const {
-#pragma unroll
-        for (int line = 0; line < LINES; ++line) {
-            const int k = step * DEPTH + line * LINE;
-            if (W_ALONG_K) {
-                prefetch_box(w, k, col, w_inner, w_outer);
-            } else {
-#pragma unroll
-                for (int i = 0; i < TILE_N / LINE; ++i) prefetch_box(w, col + i * LINE, k, w_inner, w_outer);
-            }
-        }
-    }
-    DEVICE void copy(const Ring& ring, const Part& part, int step) const {
-        const int col = part.col;
-        if (SKEW) {
-            const int count = part.last - part.first;
-            step = part.first + (step - part.first + part.col / TILE_N * SKEW) % count;
-        }
+    DEVICE void copy(const Ring& ring, int col, int step) const {
         barrier_expect(ring.filled(), STAGE_COPIED);
 #pragma unroll
         for (int line = 0; line < LINES; ++line) {
@@ -139,12 +98,7 @@ struct Source {
                     load_box_once(ring.w(line) + i * LINE * 128, w, ring.filled(), col + i * LINE, k, w_inner,
                                   w_outer);
             }
-            if (SHARE > 1) {
-                // Each neighbour brings its rows to all of them.
-                constexpr int OWN = TILE_M / SHARE;
-                load_box_to(((1 << SHARE) - 1) << part.rank * SHARE, ring.x(line) + part.neighbour * OWN * 128, x,
-                            ring.filled(), k, part.neighbour * OWN, x_inner, x_outer);
-            } else if (X_ALONG_K) {
+            if (X_ALONG_K) {
                 load_box(ring.x(line), x, ring.filled(), k, 0, x_inner, x_outer);
             } else {
 #pragma unroll
@@ -154,15 +108,6 @@ struct Source {
         }
     }
 };
-
-// One thread of a group that multiplies frees a stage, in every block that this one's copies come from.
-DEVICE void release(uint32_t freed, const Part& part, int thread) {
-    if (SHARE == 1) {
-        if (thread == 0) barrier_arrive(freed);
-    } else if (thread < SHARE) {
-        barrier_arrive_at(freed, part.rank * SHARE + thread);
-    }
-}
 
 DEVICE bool is_producer() { return thread_x() == CONSUMERS * 32; }
 
@@ -174,26 +119,16 @@ DEVICE void start(Ring ring, const Source& source, const Part& part, int release
         prefetch_map(source.x);
         for (int stage = 0; stage < STAGES; ++stage) {
             barrier_init(ring.full + stage * 8, 1);
-            barrier_init(ring.empty + stage * 8, releases * SHARE);
+            barrier_init(ring.empty + stage * 8, releases);
         }
         barrier_init_fence();
-        copy_engine_fence();
-    }
-    if (SHARE > 1) {
-        __syncwarp();
-        cluster_barrier();  // the neighbours' barriers are ready
-    }
-    if (is_producer()) {
-        for (int i = 0; i < PREFETCH && part.first + i < part.last; ++i) source.prefetch(part.col, part.first + i);
-        await_previous();
-        if (OVERLAP == 1) let_next_start();
+        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // the copies below use them at once
         for (int step = part.first; step < part.last && step < part.first + STAGES; ++step) {
-            source.copy(ring, part, step);
+            source.copy(ring, part.col, step);
             ring.advance();
         }
     }
     __syncwarp();
-    await_previous();
     barrier();
 }
 
@@ -201,16 +136,15 @@ DEVICE void start(Ring ring, const Source& source, const Part& part, int release
 DEVICE void refill(Ring ring, const Source& source, const Part& part) {
     for (int step = part.first + STAGES; step < part.last; ++step) {
         barrier_wait(ring.freed(), ring.phase);
-        source.copy(ring, part, step);
+        source.copy(ring, part.col, step);
         ring.advance();
     }
-    if (OVERLAP == 2) let_next_start();
 }
 
 using Quad = vec<float, 4>;
 
-// Four floats of the shared memory of block `place` of the cluster.
-DEVICE Quad load_quad(uint32_t at, int place) {
+// Four floats of the shared memory of block `rank` of the cluster.
+DEVICE Quad load_quad(uint32_t at, int rank) {
     Quad q;
     if (SPLIT == 1)
         asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
@@ -221,7 +155,7 @@ DEVICE Quad load_quad(uint32_t at, int place) {
         asm volatile("{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %4, %5;\n"
                      "ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [remote];\n}"
                      : "=f"(q.v[0]), "=f"(q.v[1]), "=f"(q.v[2]), "=f"(q.v[3])
-                     : "r"(at), "r"(place)
+                     : "r"(at), "r"(rank)
                      : "memory");
     return q;
 }
@@ -237,11 +171,6 @@ DEVICE void finish_tile(uint32_t at, T* c, const T* bias, const Part& part, cons
     constexpr int VECTOR = 16 / sizeof(T);
     constexpr int ACROSS = TILE_N / VECTOR;
     everyone_wrote();
-#if PROFILE
-    if (thread_x() == 0) reinterpret_cast<uint64_t*>(c)[blockIdx.x * 5 + 4] = now();
-    if (CLUSTER > 1) cluster_barrier();
-    return;
-#endif
     const int rows = s.m < TILE_M ? s.m : TILE_M;
     c += part.outer * s.c_outer + part.inner * s.c_inner;
     for (int i = part.rank * THREADS + thread_x(); i < rows * ACROSS; i += SPLIT * THREADS) {
@@ -252,7 +181,7 @@ DEVICE void finish_tile(uint32_t at, T* c, const T* bias, const Part& part, cons
         for (int rank = 0; rank < SPLIT; ++rank) {
 #pragma unroll
             for (int q = 0; q < VECTOR / 4; ++q)
-                parts[rank][q] = load_quad(at + (row * PITCH + within + q * 4) * 4, rank * SHARE + part.neighbour);
+                parts[rank][q] = load_quad(at + (row * PITCH + within + q * 4) * 4, rank);
         }
         vec<T, VECTOR> values;
 #pragma unroll
@@ -271,11 +200,11 @@ DEVICE void finish_tile(uint32_t at, T* c, const T* bias, const Part& part, cons
                 if (col + e < s.n) to[e * s.c_col] = values.v[e];
         }
     }
-    // A block must not leave while another still reads its shared memory or arrives at its barriers.
-    if (CLUSTER > 1) cluster_barrier();
+    // A block must not leave while another still reads its shared memory.
+    if (SPLIT > 1) cluster_barrier();
 }
 
 #define SKINNY_KERNEL(name)                                                                                    \
-    extern "C" __global__ __launch_bounds__(THREADS, RESIDENT) __cluster_dims__(CLUSTER, 1, 1) void name(        \
+    extern "C" __global__ __launch_bounds__(THREADS, RESIDENT) __cluster_dims__(SPLIT, 1, 1) void name(        \
         const __grid_constant__ TensorMap map_w, const __grid_constant__ TensorMap map_x, const T* bias, T* c, \
         SIZES_PARAMETERS)

@@ -26,7 +26,8 @@ DEVICE Quad quad_at(uint32_t at) {
     return q;
 }
 DEVICE void put_quad(uint32_t at, const float* v) {
-    asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(at), "f"(v[0]), "f"(v[1]), "f"(v[2]), "f"(v[3])
+    asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(at), "f"(v[0]), "f"(v[1]), "f"(v[2]),
+                 "f"(v[3])
                  : "memory");
 }
 
@@ -154,10 +155,7 @@ DEVICE void stage_sums(uint32_t at, float (&sum)[SUMS]) {
     }
 }
 
-#ifndef NAME
-#define NAME matmul_skinny_f32
-#endif
-SKINNY_KERNEL(NAME) {
+SKINNY_KERNEL(matmul_skinny_f32) {
     DYNAMIC_SHARED(shared);
     const Sizes s = SIZES_ARGUMENTS;
     const uint32_t base = (shared_address(shared) + 1023) & ~1023u;

@@ -23,73 +23,89 @@ from portable.plan import Call, Device, Launch, NativeKernel, Plan, Rejected
 
 _MOST_ROWS = 128
 _MOST_ROWS_F32 = 32
-# Blocks of a cluster that divide k. Clusters of more than two that fill a multiprocessor each leave some idle.
+_MOST_STAGES = 12
 _SPLITS = (1, 2, 3, 4, 8)
-# Bytes a microsecond: of the memory and of L2; of one multiprocessor from the memory, from L2 and from the
-# shared memory of another; its fused multiply-adds. Microseconds that a cluster costs, and more for one of eight.
-_MEMORY, _L2, _FROM_MEMORY, _FROM_L2, _REMOTE, _FMA = 4.1e6, 9e6, 0.05e6, 0.1e6, 0.02e6, 0.13e6
-_CLUSTER, _WIDE_CLUSTER = 0.7, 1.0
+# Measured 2026-11-21 on an H200. Bytes a microsecond: of the memory and of L2; of one multiprocessor from
+# the memory, from L2 and from the shared memory of another; its fused multiply-adds. Microseconds until what
+# is asked of the idle memory comes, and of the busy one; what a cluster costs, and one of eight beyond that.
+_MEMORY, _L2, _FROM_MEMORY, _FROM_L2, _FROM_ANOTHER = 4.1e6, 9e6, 0.05e6, 0.1e6, 0.02e6
+_FMA = 0.13e6
+_IDLE, _BUSY, _CLUSTER, _CLUSTER_OF_EIGHT = 0.7, 1.5, 0.7, 1.0
 
 
 class SkinnyTile(NamedTuple):
-    """Rows and columns that a block computes, lines of 128 bytes along k in a stage, the warps that
-    multiply, and blocks per multiprocessor."""
+    """Rows and columns that a block computes, lines of 128 bytes along k in a stage, the bytes and number of
+    stages, and blocks per multiprocessor."""
 
     rows: int
     n: int
     lines: int
-    warps: int
+    stage: int
+    stages: int
     resident: int
 
-    def stage(self, x_lines: int) -> int:
-        return self.lines * (self.n * 128 + ceil(x_lines * 128, 1024) * 1024)
+    def shared(self) -> int:
+        """The ring with its barriers, or the sums that are staged in its place; the ring starts at a multiple
+        of 1024 bytes."""
+        return 1024 + max(self.stages * (self.stage + 16), self.rows * (self.n + 4) * 4)
 
-    def stages(self, x_lines: int, device: Device) -> int:
-        """As many as fit, every block with its own kilobyte of the system's and one for alignment."""
-        space = (device.shared_memory + 1024) // self.resident - 2048
-        return min(space // (self.stage(x_lines) + 16), 12)
+    def blocks(self, problem: Problem, split: int) -> int:
+        return ceil(problem.N, self.n) * problem.batches * split
 
     def time(self, problem: Problem, split: int, device: Device) -> float:
         """Microseconds, about, beside those that every launch takes."""
-        size, blocks = problem.a.itemsize, ceil(problem.N, self.n) * problem.batches * split
-        depth = ceil(problem.K, split)
+        size, depth, blocks = problem.a.itemsize, ceil(problem.K, split), self.blocks(problem, split)
         waves = ceil(blocks, self.resident * device.multiprocessors)
         busy = min(device.multiprocessors, blocks / waves)
+        latency = _IDLE + (_BUSY - _IDLE) * min(1.0, blocks / device.multiprocessors)
+        asked = blocks / waves * (self.stages - 1) * self.lines * self.n * 128 / latency
         stream = max(
-            problem.batches * problem.N * problem.K * size / min(_MEMORY, busy * _FROM_MEMORY),
+            problem.batches * problem.N * problem.K * size / min(_MEMORY, busy * _FROM_MEMORY, asked),
             blocks * (self.n + self.rows) * depth * size / min(_L2, busy * _FROM_L2),
-            blocks * self.n * self.rows * depth / busy / _FMA if size == 4 else 0.0,
+            blocks * self.n * self.rows * depth / busy / _FMA if problem.dtype == "float32" else 0.0,
         )
         if split == 1:
             return stream
-        reduce = self.rows * self.n * 4 * (split - 1) / split / _REMOTE + _CLUSTER
-        return stream + reduce + (_WIDE_CLUSTER if split > 4 else 0.0)
+        parts = self.rows * self.n * 4 * (split - 1) / split / _FROM_ANOTHER
+        return stream + parts + _CLUSTER + (_CLUSTER_OF_EIGHT if split == 8 else 0.0)
 
 
-def _rows(problem: Problem) -> int:
-    """Rows of the tile: the next power of two that the kernels have; those that lie along the rows of a
-    16-bit operand come 64 at a time."""
-    least = 4 if problem.dtype == "float32" else 64 if problem.a.unit == "row" else 8
-    return max(size_class(problem.M), least)
+def _tile(problem: Problem, device: Device, n: int, lines: int, resident: int) -> SkinnyTile:
+    """As many stages as fit, every block with its own kilobyte of the system's and one for alignment. The
+    rows are the next power of two; rows that lie side by side come a whole line at a time, and 16-bit ones of
+    them are multiplied so."""
+    line = 128 // problem.a.itemsize
+    least = 4 if problem.dtype == "float32" else 8 if problem.a.unit == "col" else 64
+    rows = max(size_class(problem.M), least)
+    x_lines = rows if problem.a.unit == "col" else ceil(rows, line) * line
+    stage = lines * (n * 128 + ceil(x_lines * 128, 1024) * 1024)
+    space = (device.shared_memory + 1024) // resident - 2048
+    return SkinnyTile(rows, n, lines, stage, min(space // (stage + 16), _MOST_STAGES), resident)
 
 
-def _tiles(problem: Problem) -> tuple[SkinnyTile, ...]:
-    rows = _rows(problem)
+def _tiles(problem: Problem, device: Device) -> tuple[SkinnyTile, ...]:
     if problem.dtype == "float32":
-        return (SkinnyTile(rows, 128, 1, 8, 1),)
-    wide = SkinnyTile(rows, 128, 1, 8, 1 if rows == 128 else 2)
-    return wide, SkinnyTile(rows, 64, 2 if rows <= 32 else 1, 4, 2)
+        return (_tile(problem, device, 128, 1, 1),)
+    few = problem.M <= 32 and problem.a.unit == "col"
+    narrow = _tile(problem, device, 64, 2 if few else 1, 2)
+    wide = _tile(problem, device, 128, 1, 2)
+    return (wide, narrow) if few else (_tile(problem, device, 128, 1, 1), wide, narrow)
 
 
 def _choice(problem: Problem, device: Device) -> tuple[SkinnyTile, int]:
-    """The tile and the parts of k that take the least time; every part has two steps at least."""
-    line = 128 // problem.a.itemsize
+    """The tile and the parts of k that take the least time; every part has two steps at least, and its block
+    a multiprocessor, as have blocks that fill one where there are others. Clusters of more than two crowd on
+    some multiprocessors and leave others idle: they are for small products."""
 
     def possible(tile: SkinnyTile, split: int) -> bool:
-        fits = split <= 2 or tile.resident > 1 or ceil(problem.N, tile.n) * problem.batches * split <= 5 * device.multiprocessors // 6
-        return split == 1 or (fits and ceil(problem.K, line * tile.lines) >= 2 * split)
+        steps = ceil(problem.K * problem.a.itemsize, 128 * tile.lines)
+        room = device.multiprocessors // (2 if split > 2 else 1)
+        if split == 1:
+            return tile.resident > 1 or len(tiles) == 1 or tile.blocks(problem, 1) <= room
+        return tile.blocks(problem, split) <= room and steps >= 2 * split
 
-    options = [(tile, split) for tile in _tiles(problem) for split in _SPLITS if possible(tile, split)]
+    tiles = _tiles(problem, device)
+    options = [(tile, split) for split in _SPLITS for tile in tiles if possible(tile, split)]
     return min(options, key=lambda option: option[0].time(problem, option[1], device))
 
 
@@ -101,9 +117,7 @@ def _map(operand: Operand, rows: int, cols: int, batch: tuple[int, int], lines: 
     counts = (along, across, batch[1] if inner else 1, batch[0] if outer else 1)
     strides = (operand.leading, inner or operand.leading, outer or operand.leading)
     steps = tuple(stride * operand.itemsize for stride in strides)
-    return TensorMap(
-        operand.tensor, operand.dtype, counts, steps, (128 // operand.itemsize, lines, 1, 1)
-    )
+    return TensorMap(operand.tensor, operand.dtype, counts, steps, (128 // operand.itemsize, lines, 1, 1))
 
 
 def _no_map(operand: Operand, rows: int, cols: int) -> Rejected | None:
@@ -115,67 +129,60 @@ def _no_map(operand: Operand, rows: int, cols: int) -> Rejected | None:
     return None
 
 
-def plan_skinny(problem: Problem, call: Call) -> Plan | Rejected:
-    """At most 128 rows (float32: 32) on either side, operands in 16-byte aligned lines."""
-    if problem.bias is None and problem.N < problem.M:
-        problem = problem.transposed()
-    if (reason := unfit(problem)) is not None:
-        return reason
-    wide = problem.dtype == "float32"
-    if wide and problem.precision != "ieee":
-        return Rejected("it multiplies float32 as IEEE does, not as TF32")
-    most = _MOST_ROWS_F32 if wide else _MOST_ROWS
-    if problem.M > most:
+def _unsuited(problem: Problem, device: Device) -> Rejected | None:
+    if problem.dtype == "float32" and problem.precision == "tf32":
+        return Rejected("its float32 products are IEEE")
+    most = _MOST_ROWS_F32 if problem.dtype == "float32" else _MOST_ROWS
+    if most < problem.M:
         return Rejected(f"it is for at most {most} rows, not {problem.M}")
+    if problem.M > 64 and ceil(problem.N, 128) * problem.batches > device.multiprocessors:
+        return Rejected(f"{problem.M} rows by {problem.N} columns fill the card with tiles of 128 rows")
     if problem.K == 0:
         return Rejected("an empty sum has nothing to copy")
     for operand, rows, cols in ((problem.a, problem.M, problem.K), (problem.b, problem.K, problem.N)):
         if (reason := _no_map(operand, rows, cols)) is not None:
             return reason
+    return None
 
+
+def plan_skinny(problem: Problem, call: Call) -> Plan | Rejected:
+    """At most 128 rows (float32: 32), or columns where there is no bias, in 16-byte aligned lines."""
+    if problem.bias is None and problem.N < problem.M:
+        problem = problem.transposed()
+    if (reason := unfit(problem) or _unsuited(problem, call.device)) is not None:
+        return reason
     tile, split = _choice(problem, call.device)
-    get = call.config.get
-    tile = tile._replace(n=get("n", tile.n), lines=get("lines", tile.lines), resident=get("resident", tile.resident))
-    tile = tile._replace(warps=get("warps", tile.n // 16 if not wide else tile.warps))
+    blocks = tile.blocks(problem, split) if problem.M else 0
+    if blocks > MOST_TILES:
+        return Rejected(f"{blocks} tiles exceed a grid of {MOST_TILES} blocks")
     w_along_k, x_along_k = problem.b.unit == "row", problem.a.unit == "col"
     line = 128 // problem.a.itemsize
-    x_lines = tile.rows if x_along_k else ceil(tile.rows, line) * line
-    stages = get("stages", 0) or tile.stages(x_lines, call.device)
-    split = get("split", split)
-    share = get("share", 1)
-    tiles = ceil(problem.N, tile.n * share) * share * problem.batches
-    if tiles * split > MOST_TILES:
-        return Rejected(f"{tiles} tiles exceed a grid of {MOST_TILES} blocks")
-    name = "skinny_f32" if wide else "skinny"
+    warps = 8 if problem.dtype == "float32" else tile.n // 16
+    name = "skinny_f32" if problem.dtype == "float32" else "skinny"
     kernel = NativeKernel(
         HERE / f"{name}.cu",
-        f"matmul_{name}" + ("_pdl" if get("overlap", 0) else ""),
-        threads=(tile.warps + 1) * 32,
+        f"matmul_{name}",
+        threads=(warps + 1) * 32,
         defines=(
             ("ELEMENT", ELEMENTS[problem.dtype]),
             ("TILE_M", tile.rows),
             ("TILE_N", tile.n),
             ("SPLIT", split),
-            ("SHARE", share),
             ("LINES", tile.lines),
-            ("STAGES", stages),
-            ("CONSUMERS", tile.warps),
+            ("STAGES", tile.stages),
+            ("CONSUMERS", warps),
             ("RESIDENT", tile.resident),
             ("W_ALONG_K", int(w_along_k)),
             ("X_ALONG_K", int(x_along_k)),
-            ("EVICT", get("evict", 1)),
-            *((k.upper(), get(k)) for k in ("overlap", "prefetch", "skew", "profile") if k in call.config),
-            *((("NAME", f"matmul_{name}_pdl"),) if get("overlap", 0) else ()),
             ("C_VECTOR", int(row_vectors(problem.c))),
             ("BIAS", int(problem.bias is not None)),
             ("ACTIVATION", ACTIVATIONS[problem.activation]),
         ),
-        shared=1024 + max(stages * (tile.stage(x_lines) + 16), tile.rows * (tile.n + 4) * 4),
+        shared=tile.shared(),
     )
     maps = (
         ("map_w", _map(problem.b, problem.K, problem.N, problem.batch, tile.n if w_along_k else line)),
-        ("map_x", _map(problem.a, problem.M, problem.K, problem.batch, tile.rows // share if x_along_k else line)),
+        ("map_x", _map(problem.a, problem.M, problem.K, problem.batch, tile.rows if x_along_k else line)),
     )
-    blocks = tiles * split if problem.M else 0
     args = (*maps, ("bias", bias(problem)), ("c", pointer(problem.c)), *sizes(problem))
     return Plan((Launch(kernel, (blocks, 1, 1), args),))

@@ -23,7 +23,7 @@ struct Operand {
     int64_t line, inner, outer, span;  // strides of `from`, and its elements from first to last
     int64_t plane;                     // elements of a plane
     int64_t vectors;                   // eights of the whole operand
-    int length, lines, pitch;          // elements of a line, lines of a matrix, elements between lines of a plane
+    int length, lines, pitch;  // elements of a line, lines of a matrix, elements between lines of a plane
     int inner_count;
 };
 
@@ -123,22 +123,23 @@ DEVICE void split_operand(const Operand& o, uint32_t block) {
             for (int p = 0; p < 3; ++p) w[p][e] = __byte_perm(low[p], high[p], 0x7632);
         }
 #pragma unroll
-        for (int p = 0; p < 3; ++p)
-            *reinterpret_cast<uint4*>(o.to + p * o.plane + place[i]) = make_uint4(w[p][0], w[p][1], w[p][2], w[p][3]);
+        for (int p = 0; p < 3; ++p) {
+            uint4* to = reinterpret_cast<uint4*>(o.to + p * o.plane + place[i]);
+            *to = make_uint4(w[p][0], w[p][1], w[p][2], w[p][3]);
+        }
     }
 }
 
 extern "C" __global__ __launch_bounds__(THREADS) void matmul_split(
-    const float* from0, uint16_t* to0, int64_t line0, int64_t inner0, int64_t outer0, int64_t span0, int64_t plane0,
-    int64_t vectors0, int length0, int lines0, int pitch0, int inner_count0, int blocks0, const float* from1,
-    uint16_t* to1, int64_t line1, int64_t inner1, int64_t outer1, int64_t span1, int64_t plane1, int64_t vectors1,
-    int length1, int lines1, int pitch1, int inner_count1, int blocks1) {
+    const float* from0, uint16_t* to0, int64_t line0, int64_t inner0, int64_t outer0, int64_t span0,
+    int64_t plane0, int64_t vectors0, int length0, int lines0, int pitch0, int inner_count0, int blocks0,
+    const float* from1, uint16_t* to1, int64_t line1, int64_t inner1, int64_t outer1, int64_t span1,
+    int64_t plane1, int64_t vectors1, int length1, int lines1, int pitch1, int inner_count1, int blocks1) {
+    const Operand first{from0,  to0,      line0,   inner0, outer0, span0,
+                        plane0, vectors0, length0, lines0, pitch0, inner_count0};
+    const Operand second{from1,  to1,      line1,   inner1, outer1, span1,
+                         plane1, vectors1, length1, lines1, pitch1, inner_count1};
     const uint32_t block = blockIdx.x, of_first = static_cast<uint32_t>(blocks0);
-    if (block < of_first) {
-        split_operand({from0, to0, line0, inner0, outer0, span0, plane0, vectors0, length0, lines0, pitch0, inner_count0},
-                      block);
-    } else {
-        split_operand({from1, to1, line1, inner1, outer1, span1, plane1, vectors1, length1, lines1, pitch1, inner_count1},
-                      block - of_first);
-    }
+    if (block < of_first) split_operand(first, block);
+    else split_operand(second, block - of_first);
 }

@@ -1,15 +1,15 @@
 """One matrix product in Triton for every layout, dtype and vendor, with linear's epilogue.
 
-Each program computes one BLOCK_M x BLOCK_N tile of one matrix of the batch, loading through pointers:
-descriptors would need host-side encoding and aligned strides, and this kernel is what runs where the
-native ones do not. Compiled code depends on dtype, layouts (which stride is 1), the alignment class
-UNIT, whether K fills its last block, whether a stride is huge, the epilogue and the config.
+Where the card has a copy engine for tiles and can use it, `triton_descriptors` plans the call. Elsewhere each
+program of `matmul_tile` computes one BLOCK_M x BLOCK_N tile of one matrix of the batch, loading through
+pointers. `triton_pack` turns operands around first where that pays. Compiled code depends on dtype, layouts
+(which stride is 1), the alignment class UNIT, whether K fills its last block, whether a stride is huge, the
+epilogue and the config.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import triton
@@ -18,13 +18,12 @@ import triton.language as tl
 from portable.kernels._common.triton_rows import MAX_GRID, divisible
 from portable.kernels.matmul.problem import Operand, Problem, from_matmul
 from portable.kernels.matmul.triton_descriptors import plan_descriptors, unfit
-from portable.kernels.matmul.triton_pack import Packing
+from portable.kernels.matmul.triton_pack import packed
 from portable.kernels.matmul.triton_tile import activate, bias_of, tile_starts
 from portable.plan import Argument, Call, Device, Launch, Plan, Pointer, Rejected, Scalar, TritonKernel
 
 TILE = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M")
 COMPILER = ("num_warps", "num_stages")
-DESCRIBED = ("SPLIT_K", "PER_SM", "PARTS")  # tunables of triton_descriptors alone
 # Elsewhere precision="tf32" is served by IEEE products, which are closer.
 TF32_ARCHES = ("sm_", "gfx942")
 
@@ -123,30 +122,13 @@ def plan_problem(problem: Problem, call: Call) -> Plan | Rejected:
         problem = problem.transposed()
     if None in (problem.a.unit, problem.b.unit):
         return Rejected("an operand has no unit stride in either of its last two dimensions")
-    if unfit(problem, call) is None:
-        return plan_descriptors(problem, call, call.config)
-    if pays_to_pack(problem, call.device):
-        pack = Packing(problem.b, problem.K, problem.N, problem.batch)
-        found = plan_pointers(replace(problem, b=pack.operand), call)
-        if isinstance(found, Rejected):
-            return found
-        return Plan((pack.launch, *found.launches), (pack.workspace,))
-    return plan_pointers(problem, call)
-
-
-def pays_to_pack(problem: Problem, device: Device) -> bool:
-    """Whether b is better turned around first: products outside the matrix cores read b along N from shared
-    memory, and where it lies along K there their reads meet in one bank.
-
-    2026-11-21: 2048x4096x2048 in float32 runs at 0.27 of torch with b as it lies.
-    """
-    return (
-        arch_number(device) > 0
-        and problem.dtype == "float32"
-        and problem.precision != "tf32"
-        and problem.b.unit == "row"
-        and problem.M >= 256
-    )
+    problem, packs = packed(problem, call.device)
+    found = plan_descriptors(problem, call) if unfit(problem, call) is None else plan_pointers(problem, call)
+    if isinstance(found, Rejected) or not packs:
+        return found
+    launches = tuple(each.launch for each in packs)
+    spaces = tuple(each.workspace for each in packs)
+    return Plan((*launches, *found.launches), (*spaces, *found.workspaces))
 
 
 def plan_pointers(problem: Problem, call: Call) -> Plan | Rejected:
@@ -178,7 +160,7 @@ def plan_pointers(problem: Problem, call: Call) -> Plan | Rejected:
         ("PRECISION", "tf32" if tf32 else "ieee"),
         *((name, config[name]) for name in TILE),
     ]
-    options = [(name, value) for name, value in config.items() if name not in TILE + COMPILER + DESCRIBED]
+    options = [(name, value) for name, value in config.items() if name not in TILE + COMPILER]
     if unit > 1 and arch_number(call.device):
         # Left alone, ptxas aims at an occupancy and spills 8 to 24 bytes in some layouts to reach it. (In the
         # unaligned class it is the other way about: given room, it hoists too many loads.)
@@ -227,14 +209,18 @@ def unit_of(problem: Problem) -> int:
 
 def fitted(config: Mapping[str, Any], unit: int, device: Device) -> dict[str, Any]:
     """The config, with BLOCK_K halved (16 at least) in the unaligned class until a thread loads at most 16
-    elements at a time: each then needs a 64-bit pointer and a mask of its own, and would spill one or
-    the other."""
+    elements at a time, and then BLOCK_N where there are 4 warps: each element needs a 64-bit pointer and a
+    mask of its own, and a thread would spill one or the other."""
     config = dict(config)
-    threads = config["num_warps"] * device.warp_size
-    while unit == 1 and config["BLOCK_K"] > 16:
-        if (config["BLOCK_M"] + config["BLOCK_N"]) * config["BLOCK_K"] <= 16 * threads:
-            break
+
+    def crowded() -> bool:
+        threads = config["num_warps"] * device.warp_size
+        return unit == 1 and (config["BLOCK_M"] + config["BLOCK_N"]) * config["BLOCK_K"] > 16 * threads
+
+    while crowded() and config["BLOCK_K"] > 16:
         config["BLOCK_K"] //= 2
+    if crowded() and config["num_warps"] == 4:
+        config["BLOCK_N"] //= 2
     return config
 
 

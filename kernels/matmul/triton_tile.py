@@ -35,21 +35,12 @@ def activate(x, ACTIVATION: tl.constexpr, RESULT: tl.constexpr):
     if ACTIVATION == "relu":
         x = tl.where(x < 0.0, 0.0, x)
     elif ACTIVATION == "gelu":
-        if WIDE:
-            x = 0.5 * x * (1.0 + tl.erf(x * 0.70710678118654752440))
-        else:
-            x = gelu_short(x)
+        x = 0.5 * x * (1.0 + tl.erf(x * 0.70710678118654752440)) if WIDE else gelu_short(x)
     elif ACTIVATION == "gelu_tanh":  # 0.5 * (1 + tanh(u)) == sigmoid(2 * u)
         u = 1.59576912160573071176 * x * (1.0 + 0.044715 * x * x)
-        if WIDE:
-            x = times_sigmoid(x, u)
-        else:
-            x = times_sigmoid_short(x, u)
+        x = times_sigmoid(x, u) if WIDE else times_sigmoid_short(x, u)
     elif ACTIVATION == "silu":
-        if WIDE:
-            x = times_sigmoid(x, x)
-        else:
-            x = times_sigmoid_short(x, x)
+        x = times_sigmoid(x, x) if WIDE else times_sigmoid_short(x, x)
     return x
 
 

@@ -9,10 +9,8 @@
 // A finished tile is packed to 16 bits in registers, and stored block by block during the next tile's SPREAD
 // first steps of k.
 //
-// With SPLIT 2 a cluster of two blocks computes one tile, each half of k; each finishes 64 of its rows.
-//
-// Defines: ELEMENT (bf16, f16); TILE_N (64, 128, 256), STAGES, GROUP, CLUSTER_M, CLUSTER_N, SPLIT, SPREAD
-// (less than the steps of k; 0: all blocks at once), LAG, A_ALONG_K, B_ALONG_K; C_BY_ENGINE: c is row-major with 16-byte
+// Defines: ELEMENT (bf16, f16); TILE_N (64, 128, 192, 256), STAGES, GROUP, CLUSTER_M, CLUSTER_N, SPREAD (less
+// than the steps of k; 0: all blocks at once), A_ALONG_K, B_ALONG_K; C_BY_ENGINE: c is row-major with 16-byte
 // aligned rows, and the copy engine stores it; BIAS, ACTIVATION.
 #include "prelude.h"
 
@@ -27,18 +25,18 @@ constexpr int TILE_M = 128;
 constexpr int TILE_K = 64;  // one 128-byte line
 constexpr int CONSUMERS = 2;
 constexpr int THREADS = (1 + CONSUMERS) * 128;
-constexpr int CLUSTER = CLUSTER_M * CLUSTER_N * SPLIT;
+constexpr int CLUSTER = CLUSTER_M * CLUSTER_N;
 constexpr int A_BYTES = TILE_M * 128;
 constexpr int B_BYTES = TILE_N * 128;
 constexpr int STAGE_BYTES = A_BYTES + B_BYTES;
-constexpr int SUMS = TILE_N / 2;   // per thread, of a consumer's 64 x TILE_N
-constexpr int BLOCKS = TILE_N / 64;  // of 64 x 64 of c per consumer
 constexpr int SPREAD_OR_1 = SPREAD ? SPREAD : 1;
+constexpr int SUMS = TILE_N / 2;     // per thread, of a consumer's 64 x TILE_N
+constexpr int BLOCKS = TILE_N / 64;  // of 64 x 64 of c per consumer
 constexpr int C_BYTES = CONSUMERS * C_BUFFERS * BLOCK_BYTES;
 constexpr int A_SHARE = TILE_M / CLUSTER_N;  // lines that a block loads for the cluster's row or column
 constexpr int B_SHARE = TILE_N / CLUSTER_M;
-static_assert(A_SHARE % 64 == 0 && B_SHARE % 64 == 0, "a share is whole blocks");
-static_assert(SPLIT == 1 || (CLUSTER == SPLIT && TILE_N <= 128), "half a tile's sums fit the buffers of c");
+static_assert(A_SHARE % (A_ALONG_K ? 8 : 64) == 0 && B_SHARE % (B_ALONG_K ? 8 : 64) == 0,
+              "a share is whole groups of the swizzle");
 
 struct Ring {
     uint32_t base, full, empty;  // stages, and their barriers: filled, and free again
@@ -57,14 +55,13 @@ struct Ring {
     }
 };
 
-// Where a block stands in its cluster: its tile, and its part of k.
+// Where a block stands in its cluster.
 struct Member {
-    int m, n, part;
+    int m, n;
 };
 DEVICE Member member() {
     const int rank = CLUSTER == 1 ? 0 : cluster_rank();
-    if (SPLIT > 1) return {0, 0, rank};
-    return {rank % CLUSTER_M, rank / CLUSTER_M, 0};
+    return {rank % CLUSTER_M, rank / CLUSTER_M};
 }
 
 DEVICE Tile tile_of(uint32_t index, Member me, const Sizes& s) {
@@ -74,13 +71,8 @@ DEVICE Tile tile_of(uint32_t index, Member me, const Sizes& s) {
     return tile;
 }
 
-// Steps of k of each block; beyond k the copies bring zeros.
-DEVICE int steps_of(const Sizes& s) {
-    return (s.k + TILE_K * SPLIT - 1) / (TILE_K * SPLIT);
-}
-
-// LINES lines of an operand from line `line` on, step k: one box along k, else boxes of 64 lines. To all blocks in
-// `mask` where SHARED_BY of them share it.
+// LINES lines of an operand from line `line` on, step k: one box along k, else boxes of 64 lines; to all
+// blocks in `mask` where SHARED_BY of them share it.
 template <int LINES, bool ALONG_K, int SHARED_BY>
 DEVICE void load_share(uint16_t mask, uint32_t to, const TensorMap* map, uint32_t barrier, int line, int k,
                        int inner, int outer) {
@@ -95,7 +87,6 @@ DEVICE void load_share(uint16_t mask, uint32_t to, const TensorMap* map, uint32_
 
 DEVICE void produce(Ring ring, const TensorMap* map_a, const TensorMap* map_b, const Sizes& s, uint32_t tiles) {
     const Member me = member();
-    const int steps = steps_of(s), first = me.part * steps * TILE_K;
     // Blocks of the same cluster row share a's tile, those of the same column b's.
     uint16_t row_mates = 0, column_mates = 0;
     for (int i = 0; i < CLUSTER_N; ++i) row_mates |= 1 << (me.m + i * CLUSTER_M);
@@ -105,7 +96,7 @@ DEVICE void produce(Ring ring, const TensorMap* map_a, const TensorMap* map_b, c
         const int a_inner = s.a_inner ? tile.inner : 0, a_outer = s.a_outer ? tile.outer : 0;
         const int b_inner = s.b_inner ? tile.inner : 0, b_outer = s.b_outer ? tile.outer : 0;
         const int a_line = me.n * A_SHARE, b_line = me.m * B_SHARE;
-        for (int k = first; k < first + steps * TILE_K; k += TILE_K) {
+        for (int k = 0; k < s.k; k += TILE_K) {
             barrier_wait(ring.freed(), ring.phase ^ 1);
             barrier_expect(ring.filled(), STAGE_BYTES);
             load_share<A_SHARE, A_ALONG_K, CLUSTER_N>(row_mates, ring.a() + a_line * 128, map_a, ring.filled(),
@@ -120,7 +111,7 @@ DEVICE void produce(Ring ring, const TensorMap* map_a, const TensorMap* map_b, c
 // Tells the producers that write to this block, its cluster row's and column's, that a stage may be refilled.
 DEVICE void release(uint32_t freed, Member me) {
     const int thread = thread_x() % 128;
-    if (CLUSTER_M * CLUSTER_N == 1) {
+    if (CLUSTER == 1) {
         if (thread == 0) barrier_arrive(freed);
     } else if (thread < CLUSTER_M) {
         barrier_arrive_at(freed, me.n * CLUSTER_M + thread);
@@ -147,48 +138,32 @@ template <bool FIRST> DEVICE void multiply(Ring& ring, float* sum, int consumer)
     wgmma_wait<1>();
 }
 
-// Adds the other block's half of k for the 64 rows that this one finishes; false: these rows are finished there.
-// The sums travel through the buffers of c, which nothing has used yet.
-DEVICE bool join(float* sum, uint32_t buffers, uint32_t joined, int consumer, int part) {
-    const int thread = thread_x() % 128;
-    if (consumer != part) {
-#pragma unroll
-        for (int i = 0; i < SUMS; i += 4) store_remote(buffers + (i * 32 + thread * 4) * 4, part ^ 1, sum + i);
-        barrier_hand_over(joined, part ^ 1);
-        return false;
-    }
-    barrier_take_over(joined, 0);
-#pragma unroll
-    for (int i = 0; i < SUMS; i += 4) {
-        float v[4];
-        asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
-                     : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3])
-                     : "r"(buffers + (i * 32 + thread * 4) * 4)
-                     : "memory");
-        for (int j = 0; j < 4; ++j) sum[i + j] += v[j];
-    }
-    return true;
-}
-
-DEVICE void consume(Ring ring, uint32_t buffers, uint32_t biases, uint32_t joined, const TensorMap* map_c, T* c,
-                    const T* bias, const Sizes& s, uint32_t tiles) {
+DEVICE void consume(Ring ring, uint32_t buffers, uint32_t biases, const TensorMap* map_c, T* c, const T* bias,
+                    const Sizes& s, uint32_t tiles) {
     const int consumer = thread_x() / 128 - 1;
     const Member me = member();
-    const int steps = steps_of(s);
-    const uint32_t buffer = buffers + consumer * C_BUFFERS * BLOCK_BYTES;
+    const int steps = (s.k + TILE_K - 1) / TILE_K;
+    const uint32_t own_buffers = buffers + consumer * C_BUFFERS * BLOCK_BYTES;
     const uint32_t own_bias = biases + consumer * 512;
     uint32_t held[BLOCKS * BLOCK_WORDS];
     Tile last = {};
     bool holding = false;
-    if (LAG && consumer == 1) named_barrier(3, 256);
-
-    auto store = [&](int block) {
-        const Place place = {last.row + consumer * 64, last.col + block * 64, last.outer, last.inner};
 #if C_BY_ENGINE
-        store_by_engine(buffer, map_c, held + block * BLOCK_WORDS, block, place, consumer, s);
-#else
-        store_by_threads(buffer, c, held + block * BLOCK_WORDS, place, s);
+    int turn = 0;
 #endif
+
+    auto store = [&](int from, int to) {
+#pragma unroll
+        for (int block = from; block < to; ++block) {
+            const uint32_t* words = held + block * BLOCK_WORDS;
+            const Place place = {last.row + consumer * 64, last.col + block * 64, last.outer, last.inner};
+#if C_BY_ENGINE
+            store_by_engine(own_buffers, turn, map_c, words, place, consumer, s);
+            turn = (turn + 1) % C_BUFFERS;
+#else
+            store_by_threads(own_buffers, c, words, place, s);
+#endif
+        }
     };
 
     for (uint32_t index = blockIdx.x / CLUSTER; index < tiles; index += gridDim.x / CLUSTER) {
@@ -202,37 +177,26 @@ DEVICE void consume(Ring ring, uint32_t buffers, uint32_t biases, uint32_t joine
             used = now;
         };
         const Tile tile = tile_of(index, me, s);
-        const uint32_t shift = bias_pair<TILE_N>(bias, tile.col, s.n);
+        const uint32_t pair = bias_pair<TILE_N>(bias, tile.col, s.n);
         int step = 1;
 #pragma unroll
         for (; step <= SPREAD; ++step) {
             next();
-            if (LAG && step == LAG && !holding && consumer == 0) named_barrier(3, 256);
-            if (holding) {
-#pragma unroll
-                for (int i = (step - 1) * BLOCKS / SPREAD_OR_1; i < step * BLOCKS / SPREAD_OR_1; ++i) store(i);
-            }
+            if (holding) store((step - 1) * BLOCKS / SPREAD_OR_1, step * BLOCKS / SPREAD_OR_1);
         }
         for (; step < steps; ++step) next();
         wgmma_wait<0>();
 #pragma unroll
-        for (int i = 0; i < SUMS; ++i) asm volatile("" : "+f"(sum[i])::"memory");  // no sum is read before the wait
+        for (int i = 0; i < SUMS; ++i) asm volatile("" : "+f"(sum[i])::"memory");  // none is read before the wait
         release(used, me);
 
-        if (SPLIT > 1 && !join(sum, buffers, joined, consumer, me.part)) return;
-        share_bias<TILE_N>(own_bias, shift, consumer);
+        share_bias<TILE_N>(own_bias, pair, consumer);
         pack<T, SUMS>(held, sum, own_bias);
         last = tile;
         holding = true;
-        if (SPREAD == 0) {
-#pragma unroll
-            for (int i = 0; i < BLOCKS; ++i) store(i);
-        }
+        if (SPREAD == 0) store(0, BLOCKS);
     }
-    if (SPREAD && holding) {
-#pragma unroll
-        for (int i = 0; i < BLOCKS; ++i) store(i);
-    }
+    if (SPREAD && holding) store(0, BLOCKS);
     if (C_BY_ENGINE && thread_x() % 128 == 0) wait_stores_read<0>();
 }
 
@@ -248,8 +212,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) __cluster_dims__(CLUSTER, 1,
     const uint32_t base = (shared_address(shared) + 1023) & ~1023u;
     const uint32_t buffers = base + STAGES * STAGE_BYTES;
     const uint32_t barriers = buffers + C_BYTES;
-    const uint32_t joined = barriers + STAGES * 16;
-    const uint32_t biases = joined + 16;
+    const uint32_t biases = barriers + STAGES * 16;
     const Ring ring{base, barriers, barriers + STAGES * 8};
 
     if (thread_x() == 0) {
@@ -258,11 +221,11 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) __cluster_dims__(CLUSTER, 1,
 #if C_BY_ENGINE
         prefetch_map(&map_c);
 #endif
+    } else if (thread_x() == 32) {
         for (int stage = 0; stage < STAGES; ++stage) {
             barrier_init(ring.full + stage * 8, 1);
             barrier_init(ring.empty + stage * 8, CONSUMERS * (CLUSTER_M + CLUSTER_N - 1));
         }
-        barrier_init(joined, 128);
         barrier_init_fence();
     }
     if (CLUSTER == 1) barrier();
@@ -282,7 +245,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) __cluster_dims__(CLUSTER, 1,
         if (thread_x() == 0) produce(ring, &map_a, &map_b, s, tiles);
     } else {
         registers_up<232>();
-        consume(ring, buffers, biases, joined, to, c, bias, s, tiles);
+        consume(ring, buffers, biases, to, c, bias, s, tiles);
     }
     // A block must not leave while its peers can still write to its shared memory or barriers.
     if (CLUSTER > 1) cluster_barrier();

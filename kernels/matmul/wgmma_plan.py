@@ -25,74 +25,80 @@ from portable.plan import Argument, Call, Device, NativeKernel, Plan, Rejected
 
 class WgmmaTile(NamedTuple):
     """Columns of a block's tile in wgmma.cu (it has 128 rows), pipeline depth, the cluster's shape in tiles,
-    into how many parts a cluster splits k, and how many rows of clusters are walked together."""
+    and how many rows of clusters are walked together."""
 
     n: int
     stages: int
     cluster_m: int = 1
     cluster_n: int = 1
-    split: int = 1
     group: int = BAND
-    lag: int = 0
 
     @property
     def cluster(self) -> int:
-        return self.cluster_m * self.cluster_n * self.split
+        return self.cluster_m * self.cluster_n
 
     @property
     def shared(self) -> int:
         stage = (128 + self.n) * 128
-        buffers, biases = 4 * 64 * 128, 2 * 512
-        return 1024 + self.stages * (stage + 16) + buffers + 16 + biases
+        blocks_of_c, bias = 2 * 64 * 128, 512
+        return 1024 + self.stages * (stage + 16) + 2 * (blocks_of_c + bias)
 
     def clusters(self, problem: Problem) -> int:
         rows, cols = 128 * self.cluster_m, self.n * self.cluster_n
         return ceil(problem.M, rows) * ceil(problem.N, cols) * problem.batches
 
-    def steps(self, problem: Problem) -> int:
-        """Of 64 k."""
-        return ceil(problem.K, 64 * self.split)
+    def misfit(self, problem: Problem, device: Device) -> str | None:
+        """Why this tile cannot be used."""
+        if self.n // self.cluster_m % 64 and problem.b.unit == "col":
+            return f"{self.cluster_m} blocks cannot share {self.n} columns of a row-major b in blocks of 64"
+        if self.shared > device.shared_memory:
+            return f"{self.stages} stages of 128x{self.n} take {self.shared} bytes of shared memory"
+        return None
 
 
-# Clocks of a step: of the tensor cores (N * 4), or of shared memory, where each consumer reads 64 + N lines of
-# 32 bytes for 16 k and the copies write 128 + N lines of 128.
-_STEP = {256: 1024, 128: 640, 64: 448}
-_TILE, _JOIN = 900, 1500
 _TILES = (
-    WgmmaTile(256, 4, 2),
+    WgmmaTile(256, 4, 2, 1),
+    WgmmaTile(192, 4, 2, 1),
+    WgmmaTile(192, 4, 1, 2),
+    WgmmaTile(128, 6, 2, 1),
     WgmmaTile(256, 4),
     WgmmaTile(128, 6),
     WgmmaTile(64, 8),
 )
+# Clocks of a step of 64 k, measured 2026-11-21: 256 and 192 columns keep the tensor cores busy (4 clocks a
+# column); 128 and 64 wait for L2, which brings 64 bytes a clock. The card's power limit lowers its clock by
+# what narrow tiles load more, hence 2 % on 192 columns and 3 % on 128. Then what is spent between tiles.
+_STEP = {256: 1024, 192: 784, 128: 546, 64: 400}
+_BETWEEN = 400
+# Lines that do not lie at multiples of 128 bytes in memory take two requests of L2: clocks a line that a
+# block loads itself, from 1000^3 and 1111x2222x3336.
+_UNEVEN_LINE = 4.7
+# A cluster loads less, which pays from the third step on.
+_CLUSTER, _SHORT_CLUSTER = 0.985, 1.03
 _TUNABLES = {
     "TILE_N": "n",
     "STAGES": "stages",
     "CLUSTER_M": "cluster_m",
     "CLUSTER_N": "cluster_n",
-    "SPLIT": "split",
     "GROUP": "group",
-    "LAG": "lag",
 }
 
 
 def wgmma_tile(problem: Problem, device: Device, config: Mapping[str, Any]) -> WgmmaTile:
     """The tile whose waves of blocks take the least time, with the config's values over it."""
+    steps = ceil(problem.K, 64)
+    uneven_a, uneven_b = (operand.leading * operand.itemsize % 128 > 0 for operand in (problem.a, problem.b))
 
     def clocks(tile: WgmmaTile) -> float:
-        clusters, resident = tile.clusters(problem), device.multiprocessors // tile.cluster
-        if tile.split > 1 and clusters > resident:
-            return float("inf")
-        per_tile = tile.steps(problem) * _STEP[tile.n] + _TILE + (_JOIN if tile.split > 1 else 0)
-        return ceil(clusters, resident) * per_tile
+        waves = ceil(tile.clusters(problem), device.multiprocessors // tile.cluster)
+        uneven_lines = uneven_a * 128 // tile.cluster_n + uneven_b * tile.n // tile.cluster_m
+        step = max(_STEP[tile.n], uneven_lines * _UNEVEN_LINE)
+        share = 1.0 if tile.cluster == 1 else _CLUSTER if steps > 2 else _SHORT_CLUSTER
+        return waves * (steps * step + _BETWEEN) * share
 
-    tile = min(_TILES, key=clocks)
+    tile = min((tile for tile in _TILES if tile.misfit(problem, device) is None), key=clocks)
     given = {field: config[name] for name, field in _TUNABLES.items() if config.get(name)}
     return tile._replace(**given)
-
-
-def _spread(blocks: int, steps: int) -> int:
-    """During how many steps a tile's blocks are stored: a power of two, fewer than the steps."""
-    return min(blocks, 1 << (steps - 1).bit_length() - 1) if steps > 1 else 0
 
 
 def _tensor_map(operand: Operand, rows: int, cols: int, batch: tuple[int, int], lines: int) -> TensorMap:
@@ -135,7 +141,8 @@ def plan_wgmma(problem: Problem, call: Call) -> Plan | Rejected:
         if (reason := _no_map(operand, rows, cols)) is not None:
             return reason
     tile = wgmma_tile(problem, call.device, call.config)
-    spread = _spread(tile.n // 64, tile.steps(problem))
+    if (misfit := tile.misfit(problem, call.device)) is not None:
+        return Rejected(misfit)
     a_along_k, b_along_k = along_k(problem)
     by_engine = c.col == 1 and _no_map(c, M, N) is None
     kernel = NativeKernel(
@@ -148,9 +155,7 @@ def plan_wgmma(problem: Problem, call: Call) -> Plan | Rejected:
             ("STAGES", tile.stages),
             ("CLUSTER_M", tile.cluster_m),
             ("CLUSTER_N", tile.cluster_n),
-            ("SPLIT", tile.split),
-            ("SPREAD", spread),
-            ("LAG", min(tile.lag, spread)),
+            ("SPREAD", min(tile.n // 64, ceil(K, 64) - 1)),
             ("C_BY_ENGINE", int(by_engine)),
             *common_defines(problem, tile.group),
         ),
@@ -165,8 +170,5 @@ def plan_wgmma(problem: Problem, call: Call) -> Plan | Rejected:
     clusters = tile.clusters(problem)
     if clusters > MOST_TILES:
         return Rejected(f"{clusters} tiles exceed {MOST_TILES}")
-    resident = call.device.multiprocessors // tile.cluster
-    if tile.split > 1 and clusters > resident:
-        return Rejected(f"{clusters} clusters that split k are more than the {resident} that run at once")
-    blocks = min(clusters, resident) * tile.cluster
+    blocks = min(clusters, call.device.multiprocessors // tile.cluster) * tile.cluster
     return plan(kernel, blocks, problem, (*maps, ("bias", bias(problem)), ("c", pointer(c))))

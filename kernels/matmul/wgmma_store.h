@@ -77,12 +77,12 @@ struct Place {
     int row, col, outer, inner;
 };
 
-// Through one of C_BUFFERS buffers at `buffer`; a block beyond c is not written. The store runs on after
+// Through buffer `turn` of C_BUFFERS at `buffers`; a block beyond c is not written. The store runs on after
 // this returns.
-DEVICE void store_by_engine(uint32_t buffer, const TensorMap* map_c, const uint32_t* words, int block, Place to,
+DEVICE void store_by_engine(uint32_t buffers, int turn, const TensorMap* map_c, const uint32_t* words, Place to,
                             int consumer, const Sizes& s) {
     const bool first = thread_x() % 128 == 0;
-    const uint32_t at = buffer + block % C_BUFFERS * BLOCK_BYTES;
+    const uint32_t at = buffers + turn * BLOCK_BYTES;
     if (first) wait_stores_read<C_BUFFERS - 1>();
     named_barrier(consumer + 1, 128);
     stage_block(at, words);

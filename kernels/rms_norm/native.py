@@ -4,17 +4,42 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from portable.kernels._common.norm_plan import backward_plan, forward_plan
+from portable.kernels._common.norm_plan import Ring, backward_plan, forward_plan
 from portable.plan import Call, Plan, Rejected
 
 SOURCE = Path(__file__).with_name("rms_norm.cu")
+# Per 16-byte vectors in a row (H200, 2026-11-21; docs/notes/row_ops.md).
+CLUSTERS = {
+    4096: (4, 256, 4, 5),
+    8192: (8, 256, 4, 6),
+    16384: (8, 512, 4, 3),
+    32768: (8, 512, 8, 2),
+    65536: (8, 1024, 8, 1),
+}
+RINGS = {
+    512: Ring(1, 512, 1, resident=1, stages=4),
+    1024: Ring(1, 512, 2, resident=1, stages=3),
+    2048: Ring(1, 512, 4, resident=1, stages=2),
+    4096: Ring(4, 512, 2, resident=2, stages=2),
+    8192: Ring(8, 512, 2, resident=2, stages=2),
+}
 
 
 def forward(call: Call) -> Plan | Rejected:
     """y from x and weight: one launch."""
-    return forward_plan(call, "rms_norm", SOURCE, ("weight",), most_chunks=8)
+    return forward_plan(call, "rms_norm", SOURCE, ("weight",), most_chunks=8, clusters=CLUSTERS)
 
 
 def backward(call: Call) -> Plan | Rejected:
     """dx and dweight from dy, x and weight: one launch for dx, and what dweight needs (norm_plan)."""
-    return backward_plan(call, "rms_norm", SOURCE, ("weight",), statistics=1, most_lanes=1024, resident=3)
+    return backward_plan(
+        call,
+        "rms_norm",
+        SOURCE,
+        ("weight",),
+        statistics=1,
+        stages=1,
+        most_lanes=1024,
+        resident=3,
+        rings=RINGS,
+    )

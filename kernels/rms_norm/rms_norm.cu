@@ -14,12 +14,8 @@
 #define BACKWARD_STREAM 5
 #define COLUMNS 6
 
-#ifndef RESIDENT
-#define RESIDENT 1
-#endif
-
 #if PASS == FORWARD
-KERNEL_RESIDENT(THREADS, RESIDENT) CLUSTERED
+ROW_KERNEL
 void rms_norm_forward(const T* x, const W* weight, T* y, int64_t rows, int length, int64_t x_stride,
                       int64_t y_stride, float eps) {
     SHARED RowPartial<1> partial;
@@ -38,7 +34,7 @@ void rms_norm_forward(const T* x, const W* weight, T* y, int64_t rows, int lengt
         for (int i = 0; i < VEC; ++i) sum[0] = math_fma(held[c][i], held[c][i], sum[0]);
     }
     rows_ready();
-    reduce_row<Sum, 1>(sum, partial);
+    sum_row(sum, partial);
     drop_unpacked(held, rows);
 
     const float r = math_rsqrt(div_rn(sum[0], static_cast<float>(length)) + eps);
@@ -78,7 +74,7 @@ void rms_norm_forward_stream(const T* x, const W* weight, T* y, int64_t length, 
         }
         sum[0] += added;
     }
-    reduce_row<Sum, 1>(sum, partial);
+    sum_row(sum, partial);
 
     const float r = math_rsqrt(div_rn(sum[0], static_cast<float>(length)) + eps);
     for (int64_t base = 0; base < length; base += TILE) {
@@ -106,27 +102,25 @@ void rms_norm_forward_stream(const T* x, const W* weight, T* y, int64_t length, 
 // r never stands squared or cubed: it may be as large as 2^63.
 
 #if PASS == BACKWARD
-KERNEL_RESIDENT(THREADS, RESIDENT) CLUSTERED
+ROW_KERNEL
 void rms_norm_backward(const T* dy, const T* x, const W* weight, T* dx, float* columns, int64_t rows,
                        int length, int64_t dy_stride, int64_t x_stride, int64_t dx_stride, float eps,
                        int blocks) {
     SHARED RowPartial<2> partial[2];
     rows_start(partial[0], partial[1]);
-    int64_t first = static_cast<int64_t>(row_block()) * ROWS;
-    const int64_t row = first + row_slot();
+    const int64_t row = static_cast<int64_t>(row_block()) * ROWS + row_slot();
     const int64_t step = static_cast<int64_t>(blocks) * ROWS;
-    RowPair pair(dy, x, dy_stride, x_stride, row, rows, step, length);
-    pair.start();
-    scale_cells scale;
+    int64_t left = rows - static_cast<int64_t>(row_block()) * ROWS;    // from the block's first on
+    RowPair pair(dy, x, dy_stride, x_stride, row, step, length);
+    pair.start(left);
+    Scale scale;
     scale.load(weight, length);
-    T* dx_row = at_lane(dx + row * dx_stride);
     const float mean = div_rn(1.0f, static_cast<float>(length));
     float sum_weight[CHUNKS][VEC] = {};
-    int64_t left = rows - row;
     rows_ready();
 
-    for (int turn = 0; first < rows; first += step, ++turn) {
-        const int count = left > 0 ? length : 0;
+    for (int turn = 0; left > 0; left -= step, ++turn) {
+        const int count = left > row_slot() ? length : 0;
         cell<T, VEC> held_dy[CHUNKS];
         cell<T, VEC> held_x[CHUNKS];
         pair.wait();
@@ -143,16 +137,15 @@ void rms_norm_backward(const T* dy, const T* x, const W* weight, T* dx, float* c
                 sum[1] = math_fma(g, value, sum[1]);
             }
         }
-        sum_row<2>(sum, partial, turn);
-        pair.release();
-#ifndef KEEP_UNPACKED
+        sum_row(sum, partial[turn & 1], turn >> 1 & 1);
+        pair.release(left);
         drop_unpacked(held_dy, rows);
         drop_unpacked(held_x, rows);
-#endif
         const float r = math_rsqrt(math_fma(sum[0], mean, eps));
         const float along = sum[1] * mean * r;
         // A slot without a row has r = 1 / sqrt(eps), which may be infinite.
         if (ROWS == 1 || count > 0) {
+            T* dx_row = at_lane(dx + (rows - left + row_slot()) * dx_stride);
 #pragma unroll
             for (int c = 0; c < CHUNKS; ++c) {
                 float value[VEC];
@@ -166,9 +159,7 @@ void rms_norm_backward(const T* dy, const T* x, const W* weight, T* dx, float* c
                 store_cell(dx_row + c * CHUNK, chunk_column(c), count, value);
             }
         }
-        dx_row += step * dx_stride;
-        left -= step;
-        pair.advance();
+        pair.advance(left);
     }
     SHARED float scratch[COLUMN_SCRATCH];
     write_columns(sum_weight, scratch, columns + static_cast<int64_t>(row_block()) * length, length);
@@ -203,7 +194,7 @@ void rms_norm_backward_rows(const T* dy, const T* x, const W* weight, T* dx, flo
             sum[1] = math_fma(g, value, sum[1]);
         }
     }
-    reduce_row<Sum, 2>(sum, partial);
+    sum_row(sum, partial);
     drop_unpacked(held_dy, rows);
     drop_unpacked(held_x, rows);
     const float r = math_rsqrt(math_fma(sum[0], mean, eps));
@@ -261,7 +252,7 @@ void rms_norm_backward_stream(const T* dy, const T* x, const W* weight, T* dx, f
         sum[0] += added[0];
         sum[1] += added[1];
     }
-    reduce_row<Sum, 2>(sum, partial);
+    sum_row(sum, partial);
 
     const float r = math_rsqrt(math_fma(sum[0], mean, eps));
     const float along = sum[1] * mean * r;

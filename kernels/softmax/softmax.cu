@@ -9,29 +9,49 @@
 #define BACKWARD 3
 #define BACKWARD_STREAM 4
 
-#ifndef RESIDENT
-#define RESIDENT 1
-#endif
-
 // exp(x) within |x| + 2 units in the last place: a third fewer instructions than math_exp.
 DEVICE float exponential(float x) { return math_exp2(x * 1.44269504f); }
 
 // The shift of an exponential: a row of -inf so far must not turn what follows into NaN.
 DEVICE float finite_shift(float maximum) { return maximum == -INF_F ? 0.0f : maximum; }
 
-#if PASS == FORWARD
-// Exponentials stay in registers while they fit beside the row; else they are computed again.
-#ifdef NOKEEP
-constexpr bool KEEP = false;
-#else
-constexpr bool KEEP = CHUNKS * VEC <= 32;
-#endif
+// The maximum of a part of a row, and the sum of the exponentials about it.
+struct Peak {
+    float value[2];
 
-KERNEL_RESIDENT(THREADS, RESIDENT) CLUSTERED
+    template <int PARTS> DEVICE void merge_warps() {
+        const float maximum = reduce_warp<Max, PARTS>(value[0]);
+        value[1] = reduce_warp<Sum, PARTS>(value[1] * exponential(value[0] - finite_shift(maximum)));
+        value[0] = maximum;
+    }
+    template <int PARTS> DEVICE void merge_blocks() { merge_warps<PARTS>(); }
+};
+
+// Leaves the warp's part where `merge_row` finds it.
+template <class Partial> DEVICE void show_peak(const Peak& peak, Partial& partial) {
+    if (warp_lane() == 0) {
+        partial.of_warp[warp_index()][0] = peak.value[0];
+        partial.of_warp[warp_index()][1] = peak.value[1];
+    }
+}
+
+#if PASS == FORWARD
+// Exponentials stay in registers while they fit beside the row and enough blocks; else they are computed
+// again.
+constexpr bool KEEP = CHUNKS * VEC <= 32 && CLUSTER * THREADS <= 2048;
+
+// Between blocks one exchange of (maximum, sum) costs less than two of one value; between the warps of a
+// block the registers that it takes cost more than a barrier (1024 columns: 35 instead of 32, 0.985 of the
+// copy instead of 1.020, H200, 2026-11-21).
+#define IN_PAIRS (CLUSTER > 1)
+
+ROW_KERNEL
 void softmax_forward(const T* x, T* y, int64_t rows, int length, int64_t x_stride, int64_t y_stride) {
+#if !IN_PAIRS
     SHARED RowPartial<1> partial_max;
-    SHARED RowPartial<1> partial_sum;
-    rows_start(partial_max, partial_sum);
+#endif
+    SHARED RowPartial<IN_PAIRS ? 2 : 1> partial;
+    rows_start(partial);
     const int64_t row = static_cast<int64_t>(row_block()) * ROWS + row_slot();
     const int count = row < rows ? length : 0;
     const T* source = at_lane(x + row * x_stride);
@@ -41,40 +61,61 @@ void softmax_forward(const T* x, T* y, int64_t rows, int length, int64_t x_strid
     load_cells<true>(held, source, 0, count);
 
     // NaN passes over the maximum and comes back through the sum.
-    float maximum[1] = {-INF_F};
+    Peak peak;
+    peak.value[0] = -INF_F;
 #pragma unroll
     for (int c = 0; c < CHUNKS; ++c) {
 #pragma unroll
         for (int i = 0; i < VEC; ++i) {
-            if (inside(chunk_column(c), i, count)) maximum[0] = math_max_number(maximum[0], held[c][i]);
+            if (inside(chunk_column(c), i, count)) peak.value[0] = math_max_number(peak.value[0], held[c][i]);
         }
     }
-    rows_ready();
-    reduce_row<Max, 1>(maximum, partial_max);
+    peak.value[0] = reduce_warp<Max, WARP_LANES>(peak.value[0]);
+#if !IN_PAIRS
+    if constexpr (LANES > WARP) {
+        if (warp_lane() == 0) partial_max.of_warp[warp_index()][0] = peak.value[0];
+        Combined<Max, 1> highest;
+        merge_row(highest, partial_max);
+        peak.value[0] = highest.value[0];
+    }
+#endif
+    const float shift = IN_PAIRS ? finite_shift(peak.value[0]) : peak.value[0];
     drop_unpacked(held, rows);
 
     float kept[KEEP ? CHUNKS : 1][VEC];
-    float sum[1] = {0.0f};
+    peak.value[1] = 0.0f;
 #pragma unroll
     for (int c = 0; c < CHUNKS; ++c) {
 #pragma unroll
         for (int i = 0; i < VEC; ++i) {
             if (inside(chunk_column(c), i, count)) {
-                const float e = exponential(held[c][i] - maximum[0]);
+                const float e = exponential(held[c][i] - shift);
                 if constexpr (KEEP) kept[c][i] = e;
-                sum[0] += e;
+                peak.value[1] += e;
             }
         }
     }
-    reduce_row<Sum, 1>(sum, partial_sum);
+    rows_ready();
+#if IN_PAIRS
+    peak.value[1] = reduce_warp<Sum, WARP_LANES>(peak.value[1]);
+    show_peak(peak, partial);
+    merge_row(peak, partial);
+#else
+    float sum[1] = {peak.value[1]};
+    sum_row(sum, partial);
+    peak.value[1] = sum[0];
+#endif
 
-    const float scale = div_rn(1.0f, sum[0]);
+    // In pairs, a row of -inf alone has 1 / 0 here, and 0 times that.
+    const float inverse = div_rn(1.0f, peak.value[1]);
+    const float last = IN_PAIRS ? finite_shift(peak.value[0]) : peak.value[0];
+    const float scale = KEEP && IN_PAIRS ? exponential(shift - last) * inverse : inverse;
 #pragma unroll
     for (int c = 0; c < CHUNKS; ++c) {
         float value[VEC];
 #pragma unroll
         for (int i = 0; i < VEC; ++i) {
-            value[i] = (KEEP ? kept[KEEP ? c : 0][i] : exponential(held[c][i] - maximum[0])) * scale;
+            value[i] = (KEEP ? kept[KEEP ? c : 0][i] : exponential(held[c][i] - last)) * scale;
         }
         store_cell(target + c * CHUNK, chunk_column(c), count, value);
     }
@@ -84,13 +125,12 @@ void softmax_forward(const T* x, T* y, int64_t rows, int length, int64_t x_strid
 #if PASS == FORWARD_STREAM
 KERNEL(THREADS)
 void softmax_forward_stream(const T* x, T* y, int64_t length, int64_t x_stride, int64_t y_stride) {
-    SHARED RowPartial<1> partial_max;
-    SHARED RowPartial<1> partial_sum;
+    SHARED RowPartial<2> partial;
     const T* source = at_lane(x + block_x() * x_stride);
     T* target = at_lane(y + block_x() * y_stride);
 
     float maximum = -INF_F;
-    float sum[1] = {0.0f};
+    float sum = 0.0f;
     for (int64_t base = 0; base < length; base += TILE) {
         cell<T, VEC> held[CHUNKS];
         load_cells<false>(held, source, base, length);
@@ -111,15 +151,15 @@ void softmax_forward_stream(const T* x, T* y, int64_t length, int64_t x_stride, 
                 if (inside(base + chunk_column(c), i, length)) added += exponential(held[c][i] - shift);
             }
         }
-        sum[0] = sum[0] * exponential(maximum - shift) + added;
+        sum = sum * exponential(maximum - shift) + added;
         maximum = larger;
     }
-    float row_max[1] = {maximum};
-    reduce_row<Max, 1>(row_max, partial_max);
-    sum[0] *= exponential(maximum - finite_shift(row_max[0]));
-    reduce_row<Sum, 1>(sum, partial_sum);
+    Peak peak{{maximum, sum}};
+    peak.merge_warps<WARP>();
+    show_peak(peak, partial);
+    merge_row(peak, partial);
 
-    const float scale = div_rn(1.0f, sum[0]);
+    const float scale = div_rn(1.0f, peak.value[1]);
     for (int64_t base = 0; base < length; base += TILE) {
         cell<T, VEC> held[CHUNKS];
         load_cells<true>(held, source, base, length);
@@ -127,7 +167,7 @@ void softmax_forward_stream(const T* x, T* y, int64_t length, int64_t x_stride, 
         for (int c = 0; c < CHUNKS; ++c) {
             float value[VEC];
 #pragma unroll
-            for (int i = 0; i < VEC; ++i) value[i] = exponential(held[c][i] - row_max[0]) * scale;
+            for (int i = 0; i < VEC; ++i) value[i] = exponential(held[c][i] - peak.value[0]) * scale;
             store_cell(target + base + c * CHUNK, base + chunk_column(c), length, value);
         }
     }
@@ -135,7 +175,7 @@ void softmax_forward_stream(const T* x, T* y, int64_t length, int64_t x_stride, 
 #endif
 
 #if PASS == BACKWARD
-KERNEL_RESIDENT(THREADS, RESIDENT) CLUSTERED
+ROW_KERNEL
 void softmax_backward(const T* dy, const T* y, T* dx, int64_t rows, int length, int64_t dy_stride,
                       int64_t y_stride, int64_t dx_stride) {
     SHARED RowPartial<1> partial;
@@ -155,7 +195,7 @@ void softmax_backward(const T* dy, const T* y, T* dx, int64_t rows, int length, 
         for (int i = 0; i < VEC; ++i) sum[0] = math_fma(held_dy[c][i], held_y[c][i], sum[0]);
     }
     rows_ready();
-    reduce_row<Sum, 1>(sum, partial);
+    sum_row(sum, partial);
     drop_unpacked(held_dy, rows);
     drop_unpacked(held_y, rows);
 #pragma unroll
@@ -191,7 +231,7 @@ void softmax_backward_stream(const T* dy, const T* y, T* dx, int64_t length, int
         }
         sum[0] += added;
     }
-    reduce_row<Sum, 1>(sum, partial);
+    sum_row(sum, partial);
     for (int64_t base = 0; base < length; base += TILE) {
         cell<T, VEC> held_dy[CHUNKS];
         cell<T, VEC> held_y[CHUNKS];

@@ -42,7 +42,8 @@ def softmax_rows(
             mask = (row < count)[:, None] & inside
             after = row + step
             more = (after < count)[:, None] & inside
-            following = tl.load(row_starts(x_ptr, after, x_stride, UNIT) + col, mask=more, other=-float("inf"))
+            start_after = row_starts(x_ptr, after, x_stride, UNIT)
+            following = tl.load(start_after + col, mask=more, other=-float("inf"))
             y = softmax_tile(x.to(tl.float32), WIDE)
             tl.store(row_starts(y_ptr, row, y_stride, UNIT) + col, y.to(y_ptr.dtype.element_ty), mask=mask)
             x = following
@@ -52,62 +53,38 @@ def softmax_rows(
 
 
 @triton.jit
-def softmax_step(highest, total, x, WIDE: tl.constexpr):
-    """Each lane's maximum and its sum of exp(x - maximum), with one more x."""
-    distance = x - highest
-    power = exp_nonpositive(-tl.abs(distance), WIDE)
-    total = tl.where(distance > 0.0, tl.fma(total, power, 1.0), total + power)
-    return tl.maximum(highest, x), total
-
-
-@triton.jit
-def softmax_shift_and_scale(highest, total, WIDE: tl.constexpr):
-    shift = tl.max(highest, axis=0)
-    return shift, 1.0 / tl.sum(total * exp_nonpositive(highest - shift, WIDE), axis=0)
-
-
-@triton.jit
 def softmax_stream(
-    x_ptr, x_stride, y_ptr, y_stride, count, length,
-    UNIT: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
+    x_ptr, x_stride, y_ptr, y_stride, length,
+    UNIT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """y = softmax(x) for every num_programs-th row, of any length.
+    """y = softmax(x) for one row of any length.
 
-    One loop reads a row for its maximum and sum and writes the row before it, from the end on, as what was
-    read last is nearest.
+    One pass keeps each lane's own maximum and sum; the other goes backwards, as what was read last is
+    nearest.
     """
     WIDE: tl.constexpr = y_ptr.dtype.element_ty.primitive_bitwidth > 16
-    x_stride = divisible(x_stride, UNIT)
+    row = tl.program_id(0).to(tl.int64)
+    x_row = x_ptr + row * divisible(x_stride, UNIT)
+    y_row = y_ptr + row * divisible(y_stride, UNIT)
     length = divisible(length, UNIT)
     lane = tl.arange(0, BLOCK)
-    chunks = tl.cdiv(length, BLOCK)
-    first = tl.program_id(0).to(tl.int64)
     # The lowest finite number: from -inf on, a row that begins with -inf would give -inf - -inf.
-    lowest = tl.full([BLOCK], -3.4028234663852886e38, tl.float32)
-    highest = lowest
+    highest = tl.full([BLOCK], -3.4028234663852886e38, tl.float32)
     total = tl.zeros([BLOCK], tl.float32)
-    for chunk in tl.range(0, chunks, num_stages=STAGES):
-        col = chunk * BLOCK + lane
-        x = tl.load(x_ptr + first * x_stride + col, mask=col < length, other=-float("inf"))
-        highest, total = softmax_step(highest, total, x.to(tl.float32), WIDE)
-    shift, scale = softmax_shift_and_scale(highest, total, WIDE)
-    for row in range(first, count, tl.num_programs(0)):
-        after = row + tl.num_programs(0)
-        limit = tl.where(after < count, length, 0)
-        x_row = x_ptr + row * x_stride
-        x_after = x_ptr + after * x_stride
-        y_row = y_ptr + row * divisible(y_stride, UNIT)
-        highest = lowest
-        total = tl.zeros([BLOCK], tl.float32)
-        for chunk in tl.range(0, chunks, num_stages=STAGES):
-            col = chunk * BLOCK + lane
-            x = tl.load(x_after + col, mask=col < divisible(limit, UNIT), other=-float("inf"))
-            col = (chunks - 1 - chunk) * BLOCK + lane
-            near = tl.load(x_row + col, mask=col < length, other=0.0).to(tl.float32)
-            y = exp_nonpositive(near - shift, WIDE) * scale
-            tl.store(y_row + col, y.to(y_ptr.dtype.element_ty), mask=col < length)
-            highest, total = softmax_step(highest, total, x.to(tl.float32), WIDE)
-        shift, scale = softmax_shift_and_scale(highest, total, WIDE)
+    for start in range(0, length, BLOCK):
+        col = start + lane
+        x = tl.load(x_row + col, mask=col < length, other=-float("inf")).to(tl.float32)
+        distance = x - highest
+        power = exp_nonpositive(-tl.abs(distance), WIDE)
+        total = tl.where(distance > 0.0, tl.fma(total, power, 1.0), total + power)
+        highest = tl.maximum(highest, x)
+    shift = tl.max(highest, axis=0)
+    scale = 1.0 / tl.sum(total * exp_nonpositive(highest - shift, WIDE), axis=0)
+    for start in range(0, length, BLOCK):
+        col = (tl.cdiv(length, BLOCK) * BLOCK - BLOCK - start) + lane
+        x = tl.load(x_row + col, mask=col < length, other=0.0).to(tl.float32)
+        y = exp_nonpositive(x - shift, WIDE) * scale
+        tl.store(y_row + col, y.to(y_ptr.dtype.element_ty), mask=col < length)
 
 
 @triton.jit
@@ -127,40 +104,28 @@ def softmax_backward_rows(
 
 @triton.jit
 def softmax_backward_stream(
-    dy_ptr, dy_stride, y_ptr, y_stride, dx_ptr, dx_stride, count, length,
-    UNIT: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
+    dy_ptr, dy_stride, y_ptr, y_stride, dx_ptr, dx_stride, length,
+    UNIT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """dx = y * (dy - sum(dy * y)) for every num_programs-th row, of any length; rows overlap as in
-    `softmax_stream`."""
-    dy_stride = divisible(dy_stride, UNIT)
-    y_stride = divisible(y_stride, UNIT)
+    """dx = y * (dy - sum(dy * y)) for one row of any length; the second pass goes backwards."""
+    row = tl.program_id(0).to(tl.int64)
+    dy_row = dy_ptr + row * divisible(dy_stride, UNIT)
+    y_row = y_ptr + row * divisible(y_stride, UNIT)
+    dx_row = dx_ptr + row * divisible(dx_stride, UNIT)
     length = divisible(length, UNIT)
     lane = tl.arange(0, BLOCK)
-    chunks = tl.cdiv(length, BLOCK)
-    first = tl.program_id(0).to(tl.int64)
     sums = tl.zeros([BLOCK], tl.float32)
-    for chunk in tl.range(0, chunks, num_stages=STAGES):
-        col = chunk * BLOCK + lane
-        dy = tl.load(dy_ptr + first * dy_stride + col, mask=col < length, other=0.0).to(tl.float32)
-        y = tl.load(y_ptr + first * y_stride + col, mask=col < length, other=0.0).to(tl.float32)
+    for start in range(0, length, BLOCK):
+        col = start + lane
+        dy = tl.load(dy_row + col, mask=col < length, other=0.0).to(tl.float32)
+        y = tl.load(y_row + col, mask=col < length, other=0.0).to(tl.float32)
         sums = tl.fma(dy, y, sums)
     total = tl.sum(sums, axis=0)
-    for row in range(first, count, tl.num_programs(0)):
-        after = row + tl.num_programs(0)
-        limit = divisible(tl.where(after < count, length, 0), UNIT)
-        dx_row = dx_ptr + row * divisible(dx_stride, UNIT)
-        sums = tl.zeros([BLOCK], tl.float32)
-        for chunk in tl.range(0, chunks, num_stages=STAGES):
-            col = chunk * BLOCK + lane
-            dy = tl.load(dy_ptr + after * dy_stride + col, mask=col < limit, other=0.0)
-            y = tl.load(y_ptr + after * y_stride + col, mask=col < limit, other=0.0)
-            back = (chunks - 1 - chunk) * BLOCK + lane
-            near_dy = tl.load(dy_ptr + row * dy_stride + back, mask=back < length, other=0.0).to(tl.float32)
-            near_y = tl.load(y_ptr + row * y_stride + back, mask=back < length, other=0.0).to(tl.float32)
-            dx = near_y * (near_dy - total)
-            tl.store(dx_row + back, dx.to(dx_ptr.dtype.element_ty), mask=back < length)
-            sums = tl.fma(dy.to(tl.float32), y.to(tl.float32), sums)
-        total = tl.sum(sums, axis=0)
+    for start in range(0, length, BLOCK):
+        col = (tl.cdiv(length, BLOCK) * BLOCK - BLOCK - start) + lane
+        dy = tl.load(dy_row + col, mask=col < length, other=0.0).to(tl.float32)
+        y = tl.load(y_row + col, mask=col < length, other=0.0).to(tl.float32)
+        tl.store(dx_row + col, (y * (dy - total)).to(dx_ptr.dtype.element_ty), mask=col < length)
 
 
 def forward(call: Call) -> Plan | Rejected:
@@ -170,12 +135,6 @@ def forward(call: Call) -> Plan | Rejected:
 
 
 def backward(call: Call) -> Plan | Rejected:
-    """Plan dx = y * (dy - sum(dy * y)) over rows; all are [*, N] of one dtype.
-
-    On gfx942 Triton 3.7 makes fused multiply-adds of the products of some rows of a tile and not of others,
-    so that a row's bits depend on its place (2026-11-21, emulated): on AMD cards none are fused.
-    """
-    options = (("enable_fp_fusion", False),) if call.device.vendor == "rocm" else ()
-    return plan_rows(
-        call, ("dy", "y", "dx"), softmax_backward_rows, softmax_backward_stream, BACKWARD_RESIDENT, options
-    )
+    """Plan dx = y * (dy - sum(dy * y)) over rows; all are [*, N] of one dtype."""
+    names = ("dy", "y", "dx")
+    return plan_rows(call, names, softmax_backward_rows, softmax_backward_stream, BACKWARD_RESIDENT)

@@ -11,7 +11,7 @@ from portable.tune.subject import Subject
 from portable.tune.worker import Died, Worker
 
 SETUP, CHECK, TIME = 600.0, 120.0, 300.0  # seconds before a process counts as hung
-MOST_DEATHS = 32  # of one call's configs
+MOST_DEATHS = 64  # of one call's configs, in a sweep
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Card:
         self._subject, self._index, self._make = subject, index, make_worker
         self._worker = worker
         self._sound: dict[str, Mapping[str, Any]] = {}
-        self._deaths = 0
+        self.deaths = 0
         self.told: dict[str, Any] = {}
         self._start()
 
@@ -69,9 +69,9 @@ class Card:
         return {**answer, "died": ""} if answer.get("lost") else answer
 
     def _count(self) -> None:
-        self._deaths += 1
-        if self._deaths > MOST_DEATHS:
-            raise PortableError(f"{self._subject}: {self._deaths} configs lost the card; stopping here")
+        self.deaths += 1
+        if self.deaths > MOST_DEATHS:
+            raise PortableError(f"{self._subject}: {self.deaths} configs lost the card; stopping here")
 
     def check(self, name: str, values: Mapping[str, Any]) -> dict[str, Any]:
         """{"bits": digest of its outputs}, or {"why": ...} where it is wrong or did not survive."""

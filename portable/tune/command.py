@@ -6,6 +6,7 @@ import argparse
 import datetime
 import json
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -79,18 +80,24 @@ def run(args: argparse.Namespace, make_worker: Callable[[], Any] | None = None) 
         try:
             for each in subjects:
                 progress.say(f"{each}: {each.shape_class}")
+                _warn(progress, each, backend, device)
+                mine = {name: values for name, values in among.items() if name in each.imp.tunables}
                 try:
-                    result, swept = _one(tuner, each, args, among)
+                    result = tuner.tune(each, args.budget, mine)
                 except PortableError as error:
                     progress.say(f"  not tuned: {error}")
                     failed += 1
                     continue
                 entry = result.entry(device, found)
-                _tell(progress, result, entry, swept)
+                _tell(progress, result, entry)
                 if not args.dry_run:
                     _file(file, entry)
-                made.append(_recorded(result, entry, swept))
+                made.append(_recorded(result, entry) | {"among": mine, "exhaustive": None})
                 _write_record(args.record, device, found, made)
+                if args.exhaustive:
+                    made[-1]["exhaustive"] = _swept(progress, tuner, result, mine)
+                    failed += made[-1]["exhaustive"] is None
+                    _write_record(args.record, device, found, made)
         except KeyboardInterrupt:
             progress.say(f"interrupted; {_filed(args, file, len(made))}")
             return 130
@@ -100,13 +107,32 @@ def run(args: argparse.Namespace, make_worker: Callable[[], Any] | None = None) 
     return 1 if failed else 0
 
 
-def _one(
-    tuner: session.Session, each: subject.Subject, args: argparse.Namespace, among: Mapping[str, Any]
-) -> tuple[session.Result, dict[str, Any] | None]:
-    mine = {name: values for name, values in among.items() if name in each.imp.tunables}
-    if args.exhaustive:
-        return tuner.sweep(each, args.budget, mine)
-    return tuner.tune(each, args.budget, mine), None
+def _warn(progress: Progress, each: subject.Subject, backend: Backend, device: Device) -> None:
+    """Hand-written configs that follow the batch size are hidden by a class that may not."""
+    if not each.imp.batch_invariant:
+        return
+    for file in tuned.files(backend):
+        for entry in tuned.entries(file).of(each.spec, each.imp).get(device.arch, ()):
+            if entry.measured is None and re.search(r"\bB\b", entry.when):
+                name = f"{each.op}.{each.implementation}"
+                progress.say(
+                    f"  the class holds for every batch size, as {name} says that it is batch invariant; "
+                    f"configs that follow B ({file.name}:{entry.line}) are no longer taken in it"
+                )
+                return
+
+
+def _swept(
+    progress: Progress, tuner: session.Session, result: session.Result, among: Mapping[str, Any]
+) -> dict[str, Any] | None:
+    try:
+        found = tuner.sweep(result, among)
+    except PortableError as error:
+        progress.say(f"  not swept: {error}")
+        return None
+    best = session.name_of(found["best"]["config"])
+    progress.say(f"  {found['of_best']:.3f} of the best of {found['timed']} configs ({best})")
+    return found
 
 
 def _device() -> Device:
@@ -261,9 +287,7 @@ def _write_record(
         raise PortableError(f"--record {name!r}: {error.strerror}") from None
 
 
-def _recorded(
-    result: session.Result, entry: tuned.Entry, swept: Mapping[str, Any] | None
-) -> dict[str, Any]:
+def _recorded(result: session.Result, entry: tuned.Entry) -> dict[str, Any]:
     assert entry.measured is not None
     return {
         "op": entry.op, "implementation": entry.implementation, "class": entry.shape_class,
@@ -272,13 +296,10 @@ def _recorded(
         "default_us": entry.measured.default_us, "gain": entry.measured.gain, "bits": result.bits,
         "trials": result.trials, "legal": result.legal, "trial_us": result.microseconds,
         "dropped": {each.name: each.why for each in result.dropped},
-        "exhaustive": None if swept is None else dict(swept),
     }  # fmt: skip
 
 
-def _tell(
-    progress: Progress, result: session.Result, entry: tuned.Entry, swept: Mapping[str, Any] | None
-) -> None:
+def _tell(progress: Progress, result: session.Result, entry: tuned.Entry) -> None:
     assert entry.measured is not None
     for each in result.dropped[:SHOWN]:
         progress.say(f"  dropped {each.name}: {each.why}")
@@ -287,13 +308,8 @@ def _tell(
     changed = {name: value for name, value in entry.config.items() if result.before.get(name) != value}
     values = ", ".join(f"{name}={value}" for name, value in changed.items()) or "the config before stays"
     bits = {"same": "bits as the default's", "differ": "bits differ from the default's",
-            "unknown": "the default did not run"}[result.bits]  # fmt: skip
+            "unknown": "the default was not timed"}[result.bits]  # fmt: skip
     progress.say(
         f"  {entry.measured.us:g} us, {entry.measured.gain:.3f} times the speed before, "
         f"in {result.trials} trials: {values}; {bits}"
     )
-    if swept is not None:
-        progress.say(
-            f"  {swept['of_best']:.3f} of the best of {swept['timed']} configs "
-            f"({session.name_of(swept['best']['config'])})"
-        )

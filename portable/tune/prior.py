@@ -20,6 +20,7 @@ LATENCY = 0.9e-6  # seconds from a load to its use under traffic
 START = 3.0e-6  # of a launch, and of the first tile's loads and the last one's stores
 REGISTERS = 65536  # 32-bit registers of a multiprocessor
 THREADS = 2048  # resident on a multiprocessor
+LOOPED = 512.0  # bytes that a thread reads, more than its registers hold
 L2_GAIN = 2.5  # bandwidth of the cache over the memory's
 
 
@@ -131,7 +132,13 @@ def _matrix(
     together = max(1, min(resident, math.ceil(tiles / device.multiprocessors)))
     flight = loads * max(stages - 1, 0.5) * together
     fetch = loads * together / min(flight / LATENCY, L2_GAIN * bandwidth)
-    step = max(busy * together, fetch) + 4e-8
+    if stages > 2:
+        step = max(busy * together, fetch)
+    elif stages == 2:  # the next loads wait for the last products
+        step = max(busy * together, fetch) + 0.5 * min(busy * together, fetch) / together
+    else:
+        step = busy * together + fetch + LATENCY / together
+    step += 4e-8
     fill = LATENCY + 2.0 * m * n * item / bandwidth / 4
     waves = tiles / (device.multiprocessors * together)
     waves = math.ceil(waves) if waves < 8 else waves + 0.5
@@ -140,13 +147,18 @@ def _matrix(
     moved = subject.bytes + (2 * split * matrices * rows * columns * 4 if split > 1 else 0)
     memory = moved / rates.bytes_per_s
     spill = 4.0 if registers > 255 else 1.0
+
+    # The tiles that run at one time share most operands through L2 where they form a square.
+    high = min(_find(values, "group", 1), math.ceil(rows / m))
+    wide = min(device.multiprocessors * together / high, math.ceil(columns / n))
+    work *= 1.0 + 0.005 * abs(math.log2(high * m / (max(wide, 1) * n)))
     return spill * max(work, memory) + 0.15 * min(work, memory) + START * found.count
 
 
 def _rate(m: int, n: int, threads: int) -> float:
     """The share of the matrix units' rate that a tile reaches: operands come from shared memory, and the
-    larger the tile, the fewer a product needs."""
-    return 1.0 / (1.0 + 32.0 * (1.0 / m + 1.0 / n)) / (1.0 + 0.1 * (threads < 256))
+    larger the tile, the fewer a product needs; wide tiles do better than high ones."""
+    return 1.0 / (1.0 + 28.0 / m + 36.0 / n) / (1.0 + 0.1 * (threads < 256))
 
 
 def _rows(
@@ -155,13 +167,14 @@ def _rows(
     found = _launches(plan, device)
     blocks, threads = found.blocks, found.threads
     each = subject.bytes / blocks / threads / 2  # bytes read by a thread over its life
-    registers = 24 + min(each, 512) / 2
+    held = each if each <= LOOPED else 128.0  # beyond it a program loops over rows, and holds a part
+    registers = 24 + held / 2
     resident = max(1, min(THREADS // threads, int(REGISTERS // (min(registers, 255) * threads))))
     if found.shared:
         resident = max(1, min(resident, device.shared_memory // found.shared))
     bandwidth = rates.bytes_per_s / device.multiprocessors
     together = min(resident, math.ceil(blocks / device.multiprocessors))
-    flight = together * threads * min(each, 64.0 * max(1, _find(values, "stages", 2) - 1))
+    flight = together * threads * min(held, 64.0 * max(1, _find(values, "stages", 2) - 1))
     reach = min(1.0, flight / (bandwidth * LATENCY))
     waves = blocks / (device.multiprocessors * resident)
     tail = math.ceil(waves) / waves if waves > 1 else max(1.0, device.multiprocessors / blocks)

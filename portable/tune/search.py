@@ -71,14 +71,16 @@ class Search:
                 return each
         return next((each for each in self._candidates if self._apart(each, chosen)), None)
 
-    def following(self, measured: Mapping[str, float], passed: Iterable[str], count: int) -> list[Candidate]:
-        """The best `count` by the corrected model, without those that were tried or have `passed`."""
+    def following(self, measured: Mapping[str, float], failed: Iterable[str], count: int) -> list[Candidate]:
+        """The best `count` by the corrected model that were not tried; one that failed counts as slow."""
         known = [name for name in measured if name in self._place]
-        gone = {*measured, *passed}
+        slow = [name for name in failed if name in self._place]
+        gone = {*known, *slow}
         scores = self._logs.copy()
         if known:
-            places = [self._place[name] for name in known]
-            apart = np.log([measured[name] * 1e-6 for name in known]) - self._logs[places]
+            places = [self._place[name] for name in (*known, *slow)]
+            apart = np.log([measured[name] * 1e-6 for name in known]) - self._logs[places[: len(known)]]
+            apart = np.concatenate([apart, np.full(len(slow), apart.mean() + math.log(HOPELESS))])
             rows = np.stack([self._row(self._candidates[place]) for place in places])
             normal = rows.T @ rows + RIDGE * np.eye(rows.shape[1])
             weights = np.linalg.solve(normal, rows.T @ (apart - apart.mean()))

@@ -31,6 +31,8 @@ TURNS, LAST_TURNS = 9, 25
 FINALISTS = 4
 NOISE = 1.01
 """A config must be faster than the one before by this factor to take its place."""
+DEATHS = 8
+"""Once so many configs have killed their process, the rest of a call's budget is left."""
 SPILLS = 128
 """Bytes of stack a thread (or registers spilled) beyond which a config is not tried."""
 BATCH = 32  # configs that are ready at one time in a sweep
@@ -141,7 +143,7 @@ class Session:
         implementation = subject.imp
         if not implementation.tunables:
             raise PortableError(f"{subject.op}.{subject.implementation} has no tunables")
-        found, looked = space.space(subject, self._backend, self._device, among)
+        found, total = space.space(subject, self._backend, self._device, among)
         default = self._candidate(subject, implementation.default)
         now = tuned.resolve(
             subject.spec, implementation, self._backend, self._device, subject.question.facts, measured=False
@@ -150,10 +152,12 @@ class Session:
         if not found or before is None:
             plan = space.planned(subject, dict(now.values), self._device)
             raise PortableError(f"{subject} does not run on {self._device}: {plan}")
+        if default is not None and repr(default.plan) == repr(before.plan):
+            default = before
         fixed = {repr(each.plan): each for each in (default, before) if each is not None}
-        found = [*fixed.values(), *(each for each in found if repr(each.plan) not in fixed)]
-        self._progress.say(f"  {len(found)} of {looked} configs can run")
-        return found, default, before
+        looked = f"{total} configs" if total <= space.MOST else f"a sample of {space.MOST} of {total} configs"
+        self._progress.say(f"  {len(found)} of {looked} can run")
+        return [*fixed.values(), *(each for each in found if repr(each.plan) not in fixed)], default, before
 
     def _candidate(self, subject: Subject, given: Mapping[str, Any]) -> Candidate | None:
         values = {name: given[name] for name in subject.imp.tunables if name in given}
@@ -210,14 +214,9 @@ class Session:
             self._progress.step(what, number, len(candidates))
         return bits, dropped
 
-    def sweep(
-        self,
-        subject: Subject,
-        trials: int = TRIALS,
-        among: Mapping[str, tuple[Any, ...]] | None = None,
-    ) -> tuple[Result, dict[str, Any]]:
-        """`tune`, then every legal config, then the best of all beside the winner: how near it came."""
-        result = self.tune(subject, trials, among)
+    def sweep(self, result: Result, among: Mapping[str, tuple[Any, ...]] | None = None) -> dict[str, Any]:
+        """Every legal config beside the winner, then the best of all: how near it came."""
+        subject = result.subject
         candidates, _, _ = self._legal(subject, among)
         ours = self._candidate(subject, result.best)
         assert ours is not None
@@ -238,7 +237,7 @@ class Session:
             for name, times in samples.items()
         }
         best = max(against, key=lambda name: against[name])
-        return result, {
+        return {
             "of_best": round(1 / against[best], 4),
             "ours": {"config": dict(ours.values), "us": _figures(statistics.median(samples[ours.name]))},
             "best": {"config": dict(by_name[best].values), "us": _figures(statistics.median(samples[best]))},
@@ -284,7 +283,7 @@ class _Trials:
         self._session, self._subject, self._card = session, subject, card
         self._search, self._legal = Search(subject.imp, ranked), len(ranked)
         self._default, self._before = default, before
-        self._left = max(trials, 2)
+        self._left = max(trials, 1)
         self._tried: dict[str, Candidate] = {}
         self._bits: dict[str, str] = {}
         self._us: dict[str, float] = {}
@@ -297,7 +296,10 @@ class _Trials:
         first = self._search.first(fixed.values(), min(quarter, shown), shown)
         self._try([*fixed.values(), *first], len(fixed) + shown)
         few = max(2, self._left // 4)
-        while self._left > 0 and (near := self._search.following(self._us, self._tried, few + 2)):
+        while self._left > 0 and self._card.deaths < DEATHS:
+            near = self._search.following(self._us, [each.name for each in self._dropped], few + 2)
+            if not near:
+                break
             self._try(near, few)
         return self._result(self._last())
 

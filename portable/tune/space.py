@@ -36,14 +36,18 @@ def name_of(values: Mapping[str, Any]) -> str:
     return " ".join(f"{name}={value}" for name, value in values.items())
 
 
-def varied(implementation: Implementation, backend: Backend) -> list[str]:
-    """The tunables to vary: those of the default, and a vendor's own that its entries name."""
-    names = set(implementation.default)
+def varied(
+    subject: Subject, backend: Backend, among: Mapping[str, tuple[Any, ...]] | None = None
+) -> dict[str, tuple[Any, ...]]:
+    """The tunables to vary and their values: those of the default, a vendor's own that its entries name, and
+    those of `among`, which narrows them."""
+    implementation, chosen = subject.imp, dict(among or {})
+    names = {*implementation.default, *chosen}
     for file in tuned.files(backend):
         for entry in tuned.entries(file):
-            if entry.implementation == implementation.name:
+            if (entry.op, entry.implementation) == (subject.op, implementation.name):
                 names |= set(entry.config)
-    return [name for name in implementation.tunables if name in names]
+    return {name: chosen.get(name, legal) for name, legal in implementation.tunables.items() if name in names}
 
 
 def planned(subject: Subject, values: Mapping[str, Any], device: Device) -> Plan | str:
@@ -62,27 +66,19 @@ def planned(subject: Subject, values: Mapping[str, Any], device: Device) -> Plan
 def space(
     subject: Subject, backend: Backend, device: Device, among: Mapping[str, tuple[Any, ...]] | None = None
 ) -> tuple[list[Candidate], int]:
-    """Every config that plans, each with a plan of its own, and how many were looked at.
-
-    `among` narrows tunables to some of their values.
-    """
-    implementation, chosen = subject.imp, dict(among or {})
-    names = [*varied(implementation, backend)]
-    names += [name for name in chosen if name not in names]
-    values = {name: chosen.get(name, implementation.tunables[name]) for name in names}
-    found: list[Candidate] = []
-    seen: set[Any] = set()
-    looked = 0
+    """Every config that plans, each with a plan of its own, and how many configs there are; of more than
+    MOST, those of a sample. Of configs that plan alike the one nearest to the default stands for all: they
+    may differ for another call of the class."""
+    values, default = varied(subject, backend, among), subject.imp.default
+    found: dict[str, tuple[int, Candidate]] = {}
     for config in _configs(values):
-        looked += 1
         plan = planned(subject, config, device)
         if isinstance(plan, str):
             continue
-        identity = repr(plan)
-        if identity not in seen:
-            seen.add(identity)
-            found.append(Candidate(config, plan))
-    return found, looked
+        away, identity = steps(subject.imp, config, default), repr(plan)
+        if identity not in found or away < found[identity][0]:
+            found[identity] = (away, Candidate(config, plan))
+    return [candidate for _, candidate in found.values()], math.prod(len(each) for each in values.values())
 
 
 def _configs(values: Mapping[str, Iterable[Any]]) -> Iterator[dict[str, Any]]:

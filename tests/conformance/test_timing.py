@@ -146,3 +146,14 @@ def test_the_buffers_together_outgrow_the_cache():
     assert set_count(1000 * MB, 50 * MB, 100_000 * MB) == 2
     assert set_count(1000 * MB, 50 * MB, 1500 * MB) == 1
     assert set_count(1, 50 * MB, 10_000 * MB) == 64
+
+
+def test_long_candidates_get_fewer_turns_and_no_warming_up(card):
+    def slow(_):
+        card(150_000.0)
+
+    samples = timing.interleaved({"slow": (slow, [None]), "fast": (lambda _: card(), [None])})
+    turns = len(samples["slow"].microseconds)
+    assert 9 < turns < timing.TURNS and len(samples["fast"].microseconds) == turns
+    assert samples["slow"].median == pytest.approx(150_000.0) and samples["fast"].median == pytest.approx(10.0)
+    assert len(timing.interleaved({"slow": (lambda _: card(1e6), [None])})["slow"].microseconds) == 9

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -187,7 +188,7 @@ def test_maps_cover_planes_and_leave_out_the_padding(transposed):
     sizes, strides = (1000, 512, 1, 3), (line, plane, plane)
     assert args["map_a"] == TensorMap("a_planes", "bfloat16", sizes, strides, (64, rows, 1, 1))
     assert args["map_b"].sizes == ((1000, 768, 1, 3) if transposed else (768, 1000, 1, 3))
-    assert args["map_b"].box[1] == (defines["TILE_N"] // defines["CLUSTER"] if transposed else 64)
+    assert args["map_b"].box[1] == (defines["TILE_N"] if transposed else 64)
 
 
 def test_each_distinct_matrix_is_split_once():
@@ -227,8 +228,44 @@ def test_tiles_shrink_until_every_multiprocessor_has_one(size, tile):
     product = planned(wide(size, 512), wide(512, size)).launches[1]
     defines = dict(product.kernel.defines)
     assert (64 * defines["CONSUMERS"], defines["TILE_N"]) == tile
-    assert product.grid[0] % defines["CLUSTER"] == 0 and product.grid[0] <= H200.multiprocessors
+    assert product.grid[0] <= H200.multiprocessors
     assert product.kernel.threads == 128 * (1 + defines["CONSUMERS"])
+
+
+def simt_tile(
+    a: torch.Tensor, b: torch.Tensor, alignment: int = 16, device: Device = H200
+) -> tuple[Any, Any]:
+    asked = replace(call(a, b, "ieee", alignment), device=device)
+    plan = native.simt(asked)
+    assert isinstance(plan, Plan), plan
+    (launch,) = plan.launches
+    defines = dict(launch.kernel.defines)
+    rows, cols = -(-a.shape[-2] // defines["TILE_M"]), -(-b.shape[-1] // defines["TILE_N"])
+    assert launch.grid == (rows * cols * math.prod(a.shape[:-2]), 1, 1)
+    assert launch.kernel.threads == defines["THREADS_M"] * defines["THREADS_N"]
+    return defines["TILE_M"], defines["TILE_N"]
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "tile"),
+    [
+        (wide(4096, 4096), wide(4096, 4096), (128, 256)),
+        (wide(4096, 4096), wide(4096, 4096).mT, (256, 128)),
+        (wide(4095, 4099), wide(4099, 4097), (256, 128)),
+        (wide(1408, 512), wide(512, 1408), (128, 128)),
+        (wide(512, 512), wide(512, 512), (64, 64)),
+        (wide(16, 300, 64), wide(16, 64, 200), (64, 64)),
+    ],
+    ids=["large", "b along k", "unaligned", "square", "few tiles", "batch"],
+)
+def test_simt_tiles_follow_size_and_layout(a, b, tile):
+    assert simt_tile(a, b) == tile
+
+
+def test_simt_tiles_of_another_vendor_fit_its_registers():
+    card = Device("rocm", "gfx942", "toy", 0, 304, 64, 64 * 1024, 512)
+    assert simt_tile(wide(8192, 512), wide(512, 8192), device=card) == (128, 128)
+    assert simt_tile(wide(512, 512), wide(512, 512), device=card) == (64, 64)
 
 
 def test_each_precision_has_its_kernel():

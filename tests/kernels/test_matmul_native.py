@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -99,9 +100,73 @@ def test_float32_needs_its_precision_spelled():
 
 
 def test_nearby_shapes_share_a_kernel():
-    for planner in (native.wgmma, native.mma):
-        first = planner(call(half(1032, 1032), half(1032, 1032))).launches[0].kernel
-        assert first == planner(call(half(2000, 520), half(520, 1800))).launches[0].kernel
+    first = native.mma(call(half(1032, 1032), half(1032, 1032))).launches[0].kernel
+    assert first == native.mma(call(half(2000, 520), half(520, 1800))).launches[0].kernel
+
+
+def test_many_shapes_need_few_kernels_of_wgmma():
+    sizes = range(256, 9000, 712)
+    plans = [native.wgmma(call(half(M, 1024), half(1024, N))) for M in sizes for N in sizes]
+    assert len({plan.launches[0].kernel for plan in plans}) <= 7
+
+
+def wgmma_defines(M: int, N: int, K: int, config: dict[str, int] | None = None) -> dict[str, Any]:
+    asked = replace(call(half(M, K), half(K, N)), config=config or {})
+    (launch,) = native.wgmma(asked).launches
+    assert launch.kernel.shared <= H200.shared_memory
+    return dict(launch.kernel.defines)
+
+
+@pytest.mark.parametrize(
+    ("shape", "columns", "cluster"),
+    [
+        ((1024, 1024, 1024), 64, 1),  # 128 blocks of one tile
+        ((2048, 2048, 128), 256, 1),  # two steps of k: a cluster starts later
+        ((4096, 4096, 4096), 256, 2),
+        ((4096, 14336, 4096), 256, 2),
+        ((1000, 1000, 1000), 128, 2),  # lines of 2000 bytes: shared by a cluster
+        ((4096, 4160, 4096), 128, 2),  # 8 full waves against 5 of 256 columns, the last almost empty
+        ((2048, 3072, 4096), 192, 2),
+    ],
+)
+def test_wgmma_takes_the_tile_of_the_fewest_clocks(shape, columns, cluster):
+    defines = wgmma_defines(*shape)
+    assert (defines["TILE_N"], defines["CLUSTER_M"] * defines["CLUSTER_N"]) == (columns, cluster)
+
+
+@pytest.mark.parametrize("K", [8, 64, 72, 128, 200, 256, 4096])
+def test_a_tile_is_stored_within_the_next_ones_steps(K):
+    defines = wgmma_defines(4096, 4096, K)
+    assert defines["SPREAD"] == min(defines["TILE_N"] // 64, -(-K // 64) - 1)
+
+
+def test_wgmma_follows_its_config():
+    config = {"TILE_N": 192, "STAGES": 4, "CLUSTER_M": 1, "CLUSTER_N": 2, "GROUP": 4}
+    defines = wgmma_defines(4096, 4096, 4096, config)
+    assert {name: defines[name] for name in config} == config
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [({"TILE_N": 192, "CLUSTER_M": 2}, "blocks of 64"), ({"TILE_N": 256, "STAGES": 5}, "shared memory")],
+)
+def test_a_config_that_cannot_work_is_refused(config, reason):
+    asked = replace(call(half(4096, 4096), half(4096, 4096)), config=config)
+    answer = native.wgmma(asked)
+    assert isinstance(answer, Rejected) and reason in answer.reason
+
+
+@pytest.mark.parametrize("columns", [64, 128, 192, 256])
+def test_maps_of_a_cluster_are_shares(columns):
+    config = {"TILE_N": columns, "STAGES": 4, "CLUSTER_M": 2, "CLUSTER_N": 2}
+    answer = native.wgmma(replace(call(half(4096, 4096), half(4096, 4096).mT), config=config))
+    args = arguments(answer)
+    assert args["map_a"].box == (64, 64, 1, 1) and args["map_b"].box == (64, columns // 2, 1, 1)
+
+
+def test_the_copy_engine_stores_c_only_where_its_rows_are_aligned():
+    assert "map_c" in arguments(native.wgmma(call(half(512, 512), half(512, 512))))
+    assert "map_c" not in arguments(native.wgmma(call(half(512, 512), half(516, 512).mT)))  # 1032 bytes
 
 
 @pytest.mark.parametrize("bias", [False, True])

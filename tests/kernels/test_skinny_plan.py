@@ -42,16 +42,35 @@ def test_blocks_fit_the_card(make, M, N, K):
         assert defines["TILE_M"] >= M
         assert launch.kernel.threads == (defines["CONSUMERS"] + 1) * 32
         assert (launch.kernel.shared + 1024) * defines["RESIDENT"] <= H200.shared_memory + 1024
-        assert launch.kernel.shared >= defines["TILE_M"] * (defines["TILE_N"] + 4) * 4  # sums are staged there
+        sums = defines["TILE_M"] * (defines["TILE_N"] + 4) * 4  # staged where the ring was
+        assert launch.kernel.shared >= 1024 + sums
         assert defines["STAGES"] >= 2
 
 
-@pytest.mark.parametrize("M", [1, 16, 64, 128])
+@pytest.mark.parametrize("M", [1, 16, 64])
 @pytest.mark.parametrize(("N", "K"), SHAPES[:3])
 def test_one_wave_gives_most_multiprocessors_a_block(M, N, K):
     launch = launch_of(native.skinny(call(half(M, K), half(N, K).mT)))
     defines = dict(launch.kernel.defines)
     assert 0.75 * H200.multiprocessors <= launch.grid[0] <= defines["RESIDENT"] * H200.multiprocessors
+
+
+@pytest.mark.parametrize("make", [half, single])
+def test_clusters_leave_no_multiprocessor_two_blocks(make):
+    """Clusters of more than two crowd: they get half of the card."""
+    shapes = (*SHAPES, (512, 8192), (1024, 4096), (4096, 4096), (7000, 4096), (20000, 512))
+    for M in (1, 16, 31):
+        for N, K in shapes:
+            launch = launch_of(native.skinny(call(make(M, K), make(K, N))))
+            split = dict(launch.kernel.defines)["SPLIT"]
+            assert split == 1 or launch.grid[0] <= H200.multiprocessors // (1 if split == 2 else 2)
+
+
+def test_few_rows_of_a_large_product_wait_for_deep_rings():
+    """Measured 2026-11-21: with 128 rows three stages reach 0.80 of torch, seven 0.96."""
+    for M, N, K in ((64, 14336, 4096), (128, 8192, 8192), (128, 14336, 4096)):
+        defines = defines_of(native.skinny(call(half(M, K), half(K, N))))
+        assert defines["RESIDENT"] == 1 and defines["STAGES"] >= 7
 
 
 def test_k_is_divided_among_no_more_blocks_than_it_has_work_for():
@@ -103,6 +122,7 @@ def test_rows_that_lie_side_by_side_come_64_at_a_time():
     [
         (half(129, 1024), half(1024, 1024), "128 rows"),
         (single(33, 1024), single(1024, 1024), "32 rows"),
+        (half(100, 1024), half(1024, 28672), "fill the card"),
         (half(16, 0), half(0, 1024), "empty sum"),
         (half(16, 1021), half(1021, 1024), "multiples of 16 bytes"),
         (half(16, 1024), half(1024, 1021), "multiples of 16 bytes"),
@@ -116,7 +136,9 @@ def test_what_it_leaves_to_others(a, b, reason):
 
 
 def test_tf32_is_for_tensor_cores():
-    assert isinstance(native.skinny(call(single(8, 64), single(64, 64), precision="tf32")), Rejected)
+    a, b = single(8, 64), single(64, 64)
+    assert isinstance(native.skinny(call(a, b, precision="tf32")), Rejected)
+    assert isinstance(native.skinny(call(a, b, precision="bf16x6")), Plan)  # IEEE products are closer
 
 
 def test_no_rows_launch_nothing():
@@ -124,8 +146,8 @@ def test_no_rows_launch_nothing():
 
 
 def test_nearby_shapes_share_a_kernel():
-    first = launch_of(native.skinny(call(half(17, 4104), half(4104, 6000)))).kernel
-    assert first == launch_of(native.skinny(call(half(32, 8192), half(8192, 8192)))).kernel
+    first = launch_of(native.skinny(call(half(17, 4104), half(4104, 7800)))).kernel
+    assert first == launch_of(native.skinny(call(half(32, 8192), half(8192, 8000)))).kernel
 
 
 @pytest.mark.parametrize("bias", [False, True])

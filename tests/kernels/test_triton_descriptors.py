@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import types
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -17,15 +19,14 @@ from portable.errors import CompileError
 from portable.kernels.linear import triton_impl as linear
 from portable.kernels.matmul import triton_impl as matmul
 from portable.kernels.matmul import triton_tile
-from portable.plan import Call, Device, Launch, Plan, Rejected, Scalar, TensorInfo
+from portable.plan import Call, Device, Launch, Plan, Rejected, Scalar, TensorInfo, TritonKernel
 
 KB = 1024
 HOPPER = Device("cuda", "sm_90a", "card", multiprocessors=132, warp_size=32, shared_memory=227 * KB)
 AMPERE = Device("cuda", "sm_80", "card", multiprocessors=108, warp_size=32, shared_memory=163 * KB)
 CDNA = Device("rocm", "gfx942", "card", multiprocessors=304, warp_size=64, shared_memory=64 * KB)
-CONFIG = {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 64, "GROUP_M": 8, "num_warps": 8, "num_stages": 4,
-          "SPLIT_K": 1, "PER_SM": 1, "PARTS": 2}  # fmt: skip
-SMALL = {**CONFIG, "BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "PARTS": 1}
+CONFIG = {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 64, "GROUP_M": 8, "num_warps": 8, "num_stages": 4}
+SMALL = {**CONFIG, "BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4}
 DTYPES = {torch.bfloat16: "bfloat16", torch.float32: "float32"}
 
 
@@ -38,11 +39,15 @@ def info(x: torch.Tensor, alignment: int = 16) -> TensorInfo:
 
 
 def product(
-    a: torch.Tensor, b: torch.Tensor, device: Device = HOPPER, alignment: int = 16, **config: Any
+    a: torch.Tensor,
+    b: torch.Tensor,
+    config: Mapping[str, int] = CONFIG,
+    device: Device = HOPPER,
+    alignment: int = 16,
 ) -> Plan:
     c = torch.matmul(a, b)
     tensors = {"a": info(a, alignment), "b": info(b), "c": info(c)}
-    plan = matmul.plan(Call(tensors, {"precision": "ieee"}, {}, device, {**CONFIG, **config}))
+    plan = matmul.plan(Call(tensors, {"precision": "ieee"}, {}, device, config))
     assert isinstance(plan, Plan), plan
     return plan
 
@@ -103,22 +108,24 @@ def test_a_batch_that_does_not_step_has_size_one():
     assert scalar(launch, "work") == 6
 
 
-@pytest.mark.parametrize("per_sm", [1, 2])
+@pytest.mark.parametrize(("config", "per_sm"), [(CONFIG, 1), (SMALL, 3)], ids=["one", "three"])
 @pytest.mark.parametrize("size", [128, 1000, 4096])
-def test_programs_stay_on_the_card(size, per_sm):
-    (launch,) = product(half(size, 512), half(512, size), PER_SM=per_sm).launches
-    work = math.ceil(size / 128) * math.ceil(size / 256)
+def test_programs_are_as_many_as_the_card_holds(size, config, per_sm):
+    (launch,) = product(half(size, 512), half(512, size), config).launches
+    work = math.ceil(size / config["BLOCK_M"]) * math.ceil(size / config["BLOCK_N"])
     assert scalar(launch, "work") == work
     assert launch.grid == (min(work, 132 * per_sm), 1, 1) and scalar(launch, "programs") == launch.grid[0]
 
 
 def test_what_the_engine_cannot_walk_goes_by_pointers():
-    assert names(product(half(512, 1021), half(1021, 512), **SMALL)) == ["matmul_tile"]
-    assert names(product(half(512, 0), half(0, 512), **SMALL)) == ["matmul_tile"]
-    assert names(product(half(1, 512).expand(512, 512), half(512, 512), **SMALL)) == ["matmul_tile"]
-    assert names(product(half(512, 512), half(512, 512), alignment=8, **SMALL)) == ["matmul_tile"]
-    assert names(product(half(512, 512), half(512, 512), AMPERE, **SMALL)) == ["matmul_tile"]
-    assert names(product(half(512, 512), half(512, 512), CDNA, **{**SMALL, "num_stages": 2})) == ["matmul_tile"]
+    assert names(product(half(512, 1021), half(1021, 512), SMALL)) == ["matmul_tile"]
+    assert names(product(half(512, 0), half(0, 512), SMALL)) == ["matmul_tile"]
+    assert names(product(half(1, 512).expand(512, 512), half(512, 512), SMALL)) == ["matmul_tile"]
+    assert names(product(half(512, 512), half(512, 512), SMALL, alignment=8)) == ["matmul_tile"]
+    assert names(product(half(512, 512), half(512, 512), SMALL, AMPERE)) == ["matmul_tile"]
+    low, thin = {**SMALL, "num_stages": 2}, {**SMALL, "BLOCK_M": 16}
+    assert names(product(half(512, 512), half(512, 512), low, CDNA)) == ["matmul_tile"]
+    assert names(product(half(16, 512), half(512, 512), thin)) == ["matmul_tile"]
 
 
 def test_an_output_that_the_engine_cannot_walk_is_stored_by_pointers():
@@ -127,29 +134,31 @@ def test_an_output_that_the_engine_cannot_walk_is_stored_by_pointers():
     assert scalar(launch, "c_row") == 1001
 
 
-@pytest.mark.parametrize("K", [64, 1000, 8192])
-@pytest.mark.parametrize("asked", [2, 4, 16])
-def test_slices_of_k_cover_it_once(K, asked):
-    plan = product(half(16, K), half(K, 512), **{**SMALL, "SPLIT_K": asked})
+@pytest.mark.parametrize("K", [1024, 1000, 8200, 65536])
+@pytest.mark.parametrize("N", [64, 512, 2048])
+def test_slices_of_k_cover_it_once_where_tiles_are_few(N, K):
+    plan = product(half(16, K), half(K, N), SMALL)
     launch = plan.launches[0]
-    if len(plan.launches) == 1:
-        assert K <= 64
-        return
     splits, slice = scalar(launch, "splits"), scalar(launch, "slice")
-    assert names(plan) == ["matmul_descriptors", "sum_splits"] and 2 <= splits <= asked
-    assert slice % 64 == 0 and (splits - 1) * slice < K <= splits * slice
+    assert names(plan) == ["matmul_descriptors", "sum_splits"] and 2 <= splits <= 16
+    assert slice % 64 == 0 and slice >= 256 and (splits - 1) * slice < K <= splits * slice
     (space,) = plan.workspaces
-    assert space.shape == (splits, 16, 512) and space.dtype == "float32"
+    assert space.shape == (splits, 16, N) and space.dtype == "float32"
     assert scalar(plan.launches[1], "splits") == splits
-    assert plan.launches[1].grid[1] * constants(plan.launches[1])["BLOCK"] >= 512
-    assert scalar(launch, "work") == splits * 8
+    assert plan.launches[1].grid[1] * constants(plan.launches[1])["BLOCK"] >= N
+    assert scalar(launch, "work") == splits * N // 64 <= 132
+
+
+def test_k_is_whole_where_tiles_or_batches_fill_the_card_or_it_is_short():
+    assert len(product(half(16, 8192), half(8192, 8192), SMALL).launches) == 1
+    assert len(product(half(16, 512), half(512, 512), SMALL).launches) == 1
+    assert len(product(half(9, 16, 8192), half(9, 8192, 512), SMALL).launches) == 1
 
 
 def test_bias_and_activation_come_after_the_last_split():
     x, weight, bias = half(16, 4096), half(512, 4096), half(512)
     tensors = {"x": info(x), "weight": info(weight), "bias": info(bias), "y": info(half(16, 512))}
-    config = {**SMALL, "SPLIT_K": 4}
-    plan = linear.plan(Call(tensors, {"activation": "gelu"}, {}, HOPPER, config))
+    plan = linear.plan(Call(tensors, {"activation": "gelu"}, {}, HOPPER, SMALL))
     assert isinstance(plan, Plan)
     first, second = (constants(launch) for launch in plan.launches)
     assert first["ACTIVATION"] is None and first["bias_ptr"] is None
@@ -165,7 +174,9 @@ def test_too_much_shared_memory_is_refused():
 
 def compiled(launch: Launch, plan: Plan) -> Any:
     dtypes = dict.fromkeys(("a", "b", "c"), "bfloat16") | {w.name: w.dtype for w in plan.workspaces}
-    return triton_build.compile_triton(launch.kernel, triton_build.signature(launch, dtypes), ("cuda", 90, 32))  # type: ignore[arg-type]
+    assert isinstance(launch.kernel, TritonKernel)
+    types = triton_build.signature(launch, dtypes)
+    return triton_build.compile_triton(launch.kernel, types, ("cuda", 90, 32))
 
 
 def test_it_compiles_to_what_the_launcher_passes():
@@ -178,32 +189,52 @@ def test_it_compiles_to_what_the_launcher_passes():
 
 
 def test_split_sums_compile():
-    plan = product(half(16, 8192), matrix(8192, 512, "t"), **{**SMALL, "SPLIT_K": 4})
+    plan = product(half(16, 8192), matrix(8192, 512, "t"), SMALL)
+    assert len(plan.launches) == 2
     for launch in plan.launches:
         assert compiled(launch, plan).metadata.shared <= 227 * KB
 
 
 def test_a_tile_narrower_than_the_swizzle_is_a_compile_error():
-    plan = product(half(512, 256), half(256, 512), **{**SMALL, "BLOCK_N": 32})
-    # BLOCK_N of 32 is planned by pointers, so the descriptor is narrowed by hand here.
+    plan = product(half(512, 256), half(256, 512), SMALL)
+    (launch,) = plan.launches
+    assert isinstance(launch.kernel, TritonKernel)
+    blocks = {"b": (64, 32), "c": (64, 32)}
+    args = tuple(
+        (name, dataclasses.replace(arg, block=blocks[name])) if name in blocks else (name, arg)  # type: ignore[type-var]
+        for name, arg in launch.args
+    )
+    fixed = tuple((name, 32 if name == "BLOCK_N" else value) for name, value in launch.kernel.constants)
+    kernel = dataclasses.replace(launch.kernel, constants=fixed)
     with pytest.raises(CompileError, match="swizzle"):
-        compiled(plan.launches[0], plan)
+        compiled(dataclasses.replace(launch, kernel=kernel, args=args), plan)
 
 
-@pytest.mark.parametrize("batch", [(), (3,)])
-def test_float32_with_b_along_k_is_turned_around_first(batch):
-    a = torch.empty(*batch, 512, 100, device="meta")
-    b = torch.empty(*batch, 300, 100, device="meta").mT
-    config = {**SMALL, "BLOCK_K": 16, "num_stages": 2}
-    plan = product(a, b, **config)
-    assert names(plan) == ["pack_matrix", "matmul_tile"]
-    (space,) = plan.workspaces
-    count = math.prod(batch)
-    assert space.shape == (count * 100 * 320,) and space.dtype == "float32"
-    assert plan.launches[0].grid == (2 * 5 * count, 1, 1)
-    assert scalar(plan.launches[1], "b_row") == 320
-    assert names(product(a, b, CDNA, **config)) == ["matmul_tile"]
-    assert names(product(a[..., :64, :], b, **config)) == ["matmul_tile"]
+FLOAT32 = {**SMALL, "BLOCK_K": 16, "num_stages": 2}
+
+
+def test_float32_operands_that_lie_along_k_are_turned_around_first():
+    a = torch.empty(2, 1024, 1000, device="meta")
+    b = torch.empty(2, 2040, 1000, device="meta").mT
+    plan = product(a, b, FLOAT32)
+    assert names(plan) == ["pack_matrix", "pack_matrix", "matmul_tile"]
+    of_a, of_b = plan.workspaces
+    assert of_a.shape == (2 * 1000 * 1024,) and of_b.shape == (2 * 1000 * 2048,)
+    assert plan.launches[0].grid == (16 * 16 * 2, 1, 1) and plan.launches[1].grid == (16 * 32 * 2, 1, 1)
+    product_of = plan.launches[2]
+    assert constants(product_of)["A_UNIT"] == "row" and constants(product_of)["B_UNIT"] == "col"
+    assert scalar(product_of, "a_col") == 1024 and scalar(product_of, "b_row") == 2048
+    assert scalar(product_of, "b_inner") == 1000 * 2048
+    assert names(product(a, b, FLOAT32, CDNA)) == ["matmul_tile"]
+    assert names(product(a.mT.contiguous().mT, b.contiguous(), FLOAT32)) == ["matmul_tile"]
+    assert names(product(a[:, :8], b, FLOAT32)) == ["matmul_tile"]  # little work: packing would not pay
+
+
+def test_a_broadcast_operand_is_packed_once():
+    b = torch.empty(2048, 1024, device="meta").mT.expand(4, 3, 1024, 2048)
+    a = torch.empty(4, 3, 1024, 1024, device="meta").transpose(1, 0)
+    plan = product(a.transpose(1, 0)[:, :, :1000], b, FLOAT32)
+    assert [w.shape for w in plan.workspaces if w.name == "b_packed"] == [(1024 * 2048,)]
 
 
 def test_short_gelu_is_close_everywhere():

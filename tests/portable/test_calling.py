@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
+import subprocess
+import sys
 import traceback
 import warnings
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -242,6 +246,24 @@ def test_the_shortcut_can_be_read(name):
     assert any(line and "_op.answer(" in line for line in lines)
 
 
+def test_a_first_broadcast_imports_no_algebra():
+    """torch.broadcast_shapes imports sympy, which takes 0.4 s."""
+    code = "import sys, torch, portable; portable.matmul(torch.ones(2, 1, 2, 3), torch.ones(4, 3, 5))"
+    done = subprocess.run([sys.executable, "-c", f"{code}; sys.exit('sympy' in sys.modules)"])
+    assert done.returncode == 0
+
+
+def test_no_tensor_is_kept():
+    dispatch.forget()
+    for grad in (False, True):
+        x, weight = torch.randn(3, 4, requires_grad=grad), torch.randn(4, requires_grad=grad)
+        y = portable.rms_norm(portable.softmax(x), weight)
+        seen = [weakref.ref(t) for t in (x, weight, y)]
+        del x, weight, y
+        gc.collect()
+        assert [each() for each in seen] == [None] * 3
+
+
 def test_an_op_can_be_pickled():
     assert pickle.loads(pickle.dumps(portable.softmax)) is portable.softmax
 
@@ -283,6 +305,28 @@ def test_only_the_gradients_that_are_asked_for_are_computed(monkeypatch):
     portable.matmul(a, b).sum().backward()
     assert seen == [{"a": False, "b": True}] and a.grad is None
     torch.testing.assert_close(b.grad, a.T @ torch.ones(3, 5))
+
+
+def test_what_is_saved_is_known_by_argument_and_not_by_tensor():
+    a, b = (torch.randn(5, 5, requires_grad=True) for _ in range(2))
+    dispatch.op("matmul").forget()
+    for one, two in ((a, a), (a, b), (b, a), (a, a)):
+        found = torch.autograd.grad((portable.matmul(one, two) ** 2).sum(), (a, b), allow_unused=True)
+        wanted = torch.autograd.grad(((one @ two) ** 2).sum(), (a, b), allow_unused=True)
+        torch.testing.assert_close(found, wanted)
+
+
+def test_a_formula_may_save_what_it_computes(monkeypatch):
+    from portable.kernels.softmax import gradient
+
+    monkeypatch.setattr(gradient, "save", lambda inputs, outputs, params: (outputs[0] * 1,))
+    dispatch.op("softmax").forget()
+    x = torch.randn(3, 4, requires_grad=True)
+    for _ in range(2):
+        (found,) = torch.autograd.grad((portable.softmax(x) ** 2).sum(), x)
+        (wanted,) = torch.autograd.grad((torch.softmax(x, -1) ** 2).sum(), x)
+        torch.testing.assert_close(found, wanted)
+    dispatch.op("softmax").forget()
 
 
 def test_a_recorded_call_is_one_node_and_can_be_checkpointed():

@@ -187,3 +187,30 @@ def test_an_emulated_card_tells_no_time(tune, monkeypatch):
 def test_without_a_card_there_is_nothing_to_tune(capsys):
     assert cli.main(["tune", "softmax", "--impl", "torch"]) == 2
     assert "softmax.torch has no tunables" in capsys.readouterr().err
+
+
+def test_configs_that_follow_the_batch_and_a_class_that_may_not(tune):
+    tune.file.write_text(
+        "edition: 1\nentries:\n  - {op: product, implementation: tiles, arch: sm_90a,\n"
+        "     when: B > 4, config: {}, source: s, date: 2026-11-21}\n"
+    )
+    _, out, _ = tune("product", "--impl", "tiles", "--dry-run")
+    assert "the class holds for every batch size" in out and "(tuned.yaml:3)" in out
+    assert "every batch size" not in tune("product", "--impl", "apart", "--dry-run")[1]
+
+
+def test_info_names_the_files_of_configs(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("PORTABLE_TUNED_DIR", str(tmp_path))
+    assert cli.main(["info"]) == 0
+    assert f"{tmp_path / 'cpu.yaml'}: not there" in capsys.readouterr().out
+
+
+def test_ctrl_c_in_a_sweep_leaves_what_was_tuned(tune, tmp_path, monkeypatch):
+    def stopped(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(session.Session, "sweep", stopped)
+    record = tmp_path / "record.json"
+    code, out, _ = tune("product", "--impl", "tiles", "--exhaustive", "--record", str(record))
+    assert code == 130 and "interrupted; 1 class filed" in out and len(tuned.parse(tune.file, None)) == 1
+    assert json.loads(record.read_text())["calls"][0]["exhaustive"] is None

@@ -115,7 +115,7 @@ def test_the_best_is_found_in_at_most_16_trials(tuner, backend):
     assert result.before_us / result.us == pytest.approx(small(result.before) / small(result.best))
 
 
-@pytest.mark.parametrize("budget", [2, 3, 7, 16, 40])
+@pytest.mark.parametrize("budget", [1, 2, 3, 7, 16, 40])
 def test_the_budget_holds(tuner, budget):
     timed = set()
 
@@ -170,7 +170,9 @@ def test_where_every_config_fails_the_reason_is_said(tuner):
 
 def test_a_sweep_says_how_near_the_trials_came(tuner, backend):
     among = {"num_stages": (2, 3), "GROUP_M": (4, 8), "num_warps": (8,)}
-    result, swept = tuner(is_wrong=lambda values: values["BLOCK_M"] == 32).sweep(asked(), 12, among)
+    one = tuner(is_wrong=lambda values: values["BLOCK_M"] == 32)
+    result = one.tune(asked(), 12, among)
+    swept = one.sweep(result, among)
     legal, _ = space.space(asked(), backend, HOPPER, among)
     best = min(small(each.values) for each in legal if each.values["BLOCK_M"] != 32)
     assert swept["best"]["us"] >= best
@@ -199,10 +201,7 @@ def test_the_prior_ranks_every_implementation_with_tunables(op, backend):
             continue
         for case in spec.bench:
             one = subject.of_case(spec, implementation.name, case, subject.type_row(spec, "bfloat16"))
-            found, looked = space.space(one, backend, HOPPER)
-            if not found:
-                continue
-            assert looked <= space.MOST
+            found, _ = space.space(one, backend, HOPPER)
             times = [prior.seconds(one, c.values, c.plan, HOPPER, prior.guessed(HOPPER)) for c in found]
             assert all(0 < each < 10 for each in times)
 
@@ -261,3 +260,24 @@ def test_the_search_finds_its_way_where_the_model_is_wrong(backend):
             tried |= {c.name: us[c.name] for c in search.following(tried, (), 2)}
         reached.append(min(us.values()) / min(tried.values()))
     assert sorted(reached)[1] > 0.85 and sum(reached) / len(reached) > 0.93
+
+
+def test_a_vendors_own_tunable_is_varied_where_its_entries_name_it(backend):
+    one = asked()
+    plain = space.varied(one, backend)
+    assert "vendors_own" not in plain
+    (backend.folder / "tuned.yaml").write_text(
+        "edition: 1\nentries:\n  - {op: product, implementation: tiles, arch: sm_80,\n"
+        "     config: {vendors_own: 1}, source: s, date: 2026-11-21}\n"
+    )
+    tuned.entries.cache_clear()
+    assert space.varied(one, backend)["vendors_own"] == (0, 1)
+    assert space.varied(one, backend, {"vendors_own": (0,)})["vendors_own"] == (0,)
+
+
+def test_of_too_many_configs_a_sample_is_looked_at_and_said(backend, monkeypatch):
+    monkeypatch.setattr(space, "MOST", 100)
+    one = asked()
+    found, total = space.space(one, backend, HOPPER)
+    again, _ = space.space(one, backend, HOPPER)
+    assert len(found) <= 100 < total and [c.name for c in found] == [c.name for c in again]

@@ -1,0 +1,151 @@
+"""Native row kernels on Hopper: clusters for long rows, rings for the gradients of the norms."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from portable import build
+from portable.backends import cuda
+from portable.backends.cuda.backend import TARGETS, CudaBackend
+from portable.kernels.layer_norm import native as layer_norm
+from portable.kernels.rms_norm import native as rms_norm
+from portable.kernels.softmax import native as softmax
+from portable.plan import Call, Launch, NativeKernel, Plan, Scalar, TensorInfo
+
+HOPPER = next(device for device in TARGETS if device.arch == "sm_90a")
+OTHER = next(device for device in TARGETS if device.arch == "sm_100")
+WEIGHTS = ("weight", "bias", "dweight", "dbias")
+OPS: dict[str, tuple[Any, tuple[str, ...]]] = {
+    "softmax": (softmax.forward, ("x", "y")),
+    "softmax_backward": (softmax.backward, ("dy", "y", "dx")),
+    "rms_norm": (rms_norm.forward, ("x", "weight", "y")),
+    "layer_norm": (layer_norm.forward, ("x", "weight", "bias", "y")),
+    "rms_norm_backward": (rms_norm.backward, ("dy", "x", "weight", "dx", "dweight")),
+    "layer_norm_backward": (
+        layer_norm.backward,
+        ("dy", "x", "weight", "bias", "dx", "dweight", "dbias"),
+    ),
+}
+NORM_GRADIENTS = ("rms_norm_backward", "layer_norm_backward")
+FORWARDS = ("softmax", "rms_norm", "layer_norm")
+
+
+def plan(
+    op: str,
+    rows: int,
+    length: int,
+    *,
+    dtype: str = "bfloat16",
+    weight: str | None = None,
+    stride: int | None = None,
+    device: Any = HOPPER,
+) -> Plan:
+    function, names = OPS[op]
+    row = TensorInfo((rows, length), (length if stride is None else stride, 1), dtype)
+    vector = TensorInfo((length,), (1,), weight or dtype)
+    tensors = {name: vector if name in WEIGHTS else row for name in names}
+    planned = function(Call(tensors, {"eps": 1e-5}, {"N": length}, device, {}))
+    assert isinstance(planned, Plan), planned
+    return planned
+
+
+def kernel(launch: Launch) -> NativeKernel:
+    assert isinstance(launch.kernel, NativeKernel)
+    return launch.kernel
+
+
+def defines(launch: Launch) -> dict[str, Any]:
+    return dict(kernel(launch).defines)
+
+
+@pytest.mark.parametrize("op", ["softmax", "softmax_backward", "rms_norm", "layer_norm"])
+@pytest.mark.parametrize("length", [32768, 33000, 65536, 131072, 200000, 262144])
+@pytest.mark.parametrize("rows", [1, 7, 1000])
+def test_a_cluster_holds_a_long_row(op: str, length: int, rows: int) -> None:
+    (launch,) = plan(op, rows, length).launches
+    parts = defines(launch)
+    assert not kernel(launch).entry.endswith("_stream")
+    assert parts["CLUSTER"] in (2, 4, 8)
+    assert parts["LANES"] == parts["THREADS"] * parts["CLUSTER"]
+    assert parts["LANES"] * parts["CHUNKS"] * parts["VEC"] >= length
+    assert launch.grid == (rows * parts["CLUSTER"], 1, 1)
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("length", [4096, 32768, 65536, 262144])
+def test_other_cards_and_unaligned_rows_have_no_clusters(op: str, length: int) -> None:
+    planned = [plan(op, 9, length, device=OTHER), plan(op, 9, length, stride=length + 1)]
+    for launch in (launch for one in planned for launch in one.launches):
+        assert "CLUSTER" not in defines(launch)
+        assert defines(launch).get("RING", 0) == 0
+        assert kernel(launch).shared == 0
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_the_number_of_rows_does_not_choose_the_kernel(op: str) -> None:
+    for length in (64, 4096, 16384, 65536, 131072):
+        kernels = {plan(op, rows, length).launches[0].kernel for rows in (1, 5, 500, 100000)}
+        assert len(kernels) == 1
+
+
+@pytest.mark.parametrize("op", NORM_GRADIENTS)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("length", [4096, 8192, 16384, 32768])
+@pytest.mark.parametrize("rows", [1, 100, 20000])
+def test_gradients_walk_their_rows_through_a_ring(op: str, dtype: str, length: int, rows: int) -> None:
+    planned = plan(op, rows, length, dtype=dtype)
+    first, last = planned.launches
+    parts = defines(first)
+    cluster = parts.get("CLUSTER", 1)
+    assert parts["RING"] == 1
+    assert parts["STAGES"] >= 2
+    assert parts["LANES"] * parts["CHUNKS"] * parts["VEC"] >= length
+    stages = parts["STAGES"] * 2 * parts["THREADS"] * parts["CHUNKS"] * 16
+    shared = kernel(first).shared
+    assert stages <= shared <= stages + 16
+    assert shared != 48 * 1024  # static shared memory on top would need an opt-in nobody asks for
+    assert (shared + 8 * 1024) * parts["RESIDENT"] <= HOPPER.shared_memory
+    blocks = dict(first.args)["blocks"]
+    assert isinstance(blocks, Scalar)
+    assert first.grid == (blocks.value * cluster, 1, 1)
+    assert blocks.value <= rows
+    assert first.grid[0] <= HOPPER.multiprocessors * parts["RESIDENT"]
+    columns = next(space for space in planned.workspaces if space.name == "columns")
+    assert columns.shape == (2 if op == "layer_norm_backward" else 1, blocks.value, length)
+    assert dict(last.args)["blocks"] == blocks
+
+
+@pytest.mark.parametrize("op", NORM_GRADIENTS)
+@pytest.mark.parametrize("length,weight", [(4095, None), (4096, "float32"), (1024, None), (262144, None)])
+def test_rings_take_whole_vectors_and_plain_weights(op: str, length: int, weight: str | None) -> None:
+    first = plan(op, 100, length, weight=weight, stride=length + length % 8).launches[0]
+    assert defines(first).get("RING", 0) == 0
+
+
+@pytest.mark.parametrize("op", FORWARDS)
+def test_forward_blocks_fill_a_multiprocessor(op: str) -> None:
+    parts = defines(plan(op, 100, 4096).launches[0])
+    assert (parts["LANES"], parts["CHUNKS"]) == (256, 2)
+    assert parts["RESIDENT"] * parts["THREADS"] == 2048
+    assert "RESIDENT" not in defines(plan(op, 100, 4096, device=OTHER).launches[0])
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("length", [4096, 65536])
+def test_kernels_keep_to_their_registers(op: str, length: int) -> None:
+    backend = CudaBackend(Path(cuda.__path__[0]))
+    launch = plan(op, 1000, length).launches[0]
+    code = build.code_object(launch, {}, backend, HOPPER)
+    resources = backend.resources(code)
+    assert (resources.stack, resources.spills) == (0, 0)
+    blocks = defines(launch).get("RESIDENT", 1)
+    assert resources.registers * code.threads * blocks <= 65536
+
+
+def test_devices_are_told_apart_by_architecture() -> None:
+    renamed = dataclasses.replace(HOPPER, name="another")
+    assert plan("softmax", 3, 65536, device=renamed) == plan("softmax", 3, 65536)
