@@ -32,6 +32,9 @@ SLOWER = 0.9
 """An implementation whose speed surely (by the high end of the interval) lies below this share of torch's
 is a PerfWarning."""
 
+SWEEP_TURNS = 15
+"""Turns of a case of the sweep, which has many cases; its verdicts are means over them."""
+
 BASELINE = "baseline "
 """Put before a baseline's name among the candidates: an implementation may be called torch too."""
 
@@ -55,7 +58,7 @@ def bench(
     implementation that rejects a case has no entry. One that raises is told to `failed` (case id,
     implementation, exception); without `failed` the exception goes on.
     """
-    going = _Going(device, timing.Roofs(device), failed)
+    going = _Going(device, timing.Roofs(device), failed, timing.TURNS if groups is None else SWEEP_TURNS)
     entries = []
     for asked in questions(ops, impls, groups):
         for entry in _bench_case(asked, going):
@@ -86,6 +89,7 @@ class _Going:
     device: torch.device
     roofs: timing.Roofs
     failed: Failed | None
+    turns: int = timing.TURNS
     launches: dict[tuple[Any, ...], float | None] = field(default_factory=dict)
 
     def launch(self, key: tuple[Any, ...], measure: Callable[[], float | None]) -> float | None:
@@ -140,7 +144,7 @@ def _bench_case(asked: sweep.Asked, going: _Going) -> list[Entry]:
         else:
             fails(name, error)
 
-    samples = timing.interleaved(timed, failed=left_out)
+    samples = timing.interleaved(timed, going.turns, left_out)
     rates = going.roofs.take(samples)
     flops = float(spec.cost.flops.evaluate(**dict(case.shape.axes), B=leading_size(spec, case.shape)))
     floor_us = 1e6 * max((moved if at == timing.COPY_ROOF else flops) / rate for at, rate in rates.items())

@@ -133,8 +133,8 @@ def times_gelu_slope(dy, z, WIDE: tl.constexpr = True):
         r = tl.fma(t, r, 0.12005557237315888)
         r = tl.fma(t, r, a * -0.39894228040143267794)
         half = tl.exp2(z * z * -0.36067376022224085184)
-        slope = (dy * half) * (r * half)
-        result = tl.where(z < 0.0, slope, dy - slope)
+        other = r * half
+        result = tl.where(z < 0.0, (dy * half) * other, dy * tl.fma(-half, other, 1.0))  # dy may be infinite
     return result
 
 
