@@ -44,8 +44,8 @@ MENDED = {
     ("activation_backward/bfloat16/N=33,lead=64,activation=gelu/nonfinite/offset", "triton"),
     ("activation_backward/float16/N=257,lead=32,activation=gelu/nonfinite/expanded", "triton"),
 }
-"""What failed in the record and was mended after it: dy - dy * s with an infinite dy is NaN. The emulated cards'
-records hold the same cases, and pass. To be emptied by the next record of the card."""
+"""What failed in the record and was mended after it: dy - dy * s with an infinite dy is NaN. The emulated
+cards' records hold the same cases, and pass. To be emptied by the next record of the card."""
 
 
 def test_the_record_is_of_a_card_and_conforms_but_for_what_is_mended():
