@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from portable.backends.cuda.tensor_map import TensorMap
 from portable.kernels.matmul.launches import (
     ACTIVATIONS,
     ELEMENTS,
@@ -18,7 +17,8 @@ from portable.kernels.matmul.launches import (
     sizes,
     unfit,
 )
-from portable.kernels.matmul.problem import Operand, Problem
+from portable.kernels.matmul.operand_map import no_map, tensor_map
+from portable.kernels.matmul.problem import Problem
 from portable.plan import Call, Device, Launch, NativeKernel, Plan, Rejected
 
 _MOST_ROWS = 128
@@ -109,26 +109,6 @@ def _choice(problem: Problem, device: Device) -> tuple[SkinnyTile, int]:
     return min(options, key=lambda option: option[0].time(problem, option[1], device))
 
 
-def _map(operand: Operand, rows: int, cols: int, batch: tuple[int, int], lines: int) -> TensorMap:
-    """Boxes of one 128-byte line along the unit stride and `lines` across; batch dimensions that do not
-    step have size 1, since a map knows no stride of 0."""
-    along, across = (cols, rows) if operand.unit == "col" else (rows, cols)
-    outer, inner = operand.batch
-    counts = (along, across, batch[1] if inner else 1, batch[0] if outer else 1)
-    strides = (operand.leading, inner or operand.leading, outer or operand.leading)
-    steps = tuple(stride * operand.itemsize for stride in strides)
-    return TensorMap(operand.tensor, operand.dtype, counts, steps, (128 // operand.itemsize, lines, 1, 1))
-
-
-def _no_map(operand: Operand, rows: int, cols: int) -> Rejected | None:
-    if not operand.aligned_to(16):
-        return Rejected(f"{operand.tensor} has lines that do not start at multiples of 16 bytes")
-    along, across = (cols, rows) if operand.unit == "col" else (rows, cols)
-    if across > 1 and operand.leading < along:
-        return Rejected(f"{operand.tensor} has lines that overlap")
-    return None
-
-
 def _unsuited(problem: Problem, device: Device) -> Rejected | None:
     if problem.dtype == "float32" and problem.precision == "tf32":
         return Rejected("its float32 products are IEEE")
@@ -140,7 +120,7 @@ def _unsuited(problem: Problem, device: Device) -> Rejected | None:
     if problem.K == 0:
         return Rejected("an empty sum has nothing to copy")
     for operand, rows, cols in ((problem.a, problem.M, problem.K), (problem.b, problem.K, problem.N)):
-        if (reason := _no_map(operand, rows, cols)) is not None:
+        if (reason := no_map(operand, rows, cols)) is not None:
             return reason
     return None
 
@@ -180,9 +160,10 @@ def plan_skinny(problem: Problem, call: Call) -> Plan | Rejected:
         ),
         shared=tile.shared(),
     )
+    w_lines, x_lines = tile.n if w_along_k else line, tile.rows if x_along_k else line
     maps = (
-        ("map_w", _map(problem.b, problem.K, problem.N, problem.batch, tile.n if w_along_k else line)),
-        ("map_x", _map(problem.a, problem.M, problem.K, problem.batch, tile.rows if x_along_k else line)),
+        ("map_w", tensor_map(problem.b, problem.K, problem.N, problem.batch, w_lines)),
+        ("map_x", tensor_map(problem.a, problem.M, problem.K, problem.batch, x_lines)),
     )
     args = (*maps, ("bias", bias(problem)), ("c", pointer(problem.c)), *sizes(problem))
     return Plan((Launch(kernel, (blocks, 1, 1), args),))

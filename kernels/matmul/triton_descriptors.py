@@ -15,6 +15,7 @@ import triton.language as tl
 
 from portable.backends.cuda.tensor_map import TritonDescriptor
 from portable.kernels._common.triton_rows import MAX_GRID
+from portable.kernels.matmul.operand_map import no_map
 from portable.kernels.matmul.problem import Operand, Problem
 from portable.kernels.matmul.triton_tile import activate, bias_of, tile_starts
 from portable.plan import (
@@ -163,8 +164,7 @@ def unfit(problem: Problem, call: Call) -> str | None:
 
 def describable(x: Operand, rows: int, cols: int) -> bool:
     """Whether the copy engine can walk x: lines that start at multiples of 16 bytes and do not overlap."""
-    along, across = (cols, rows) if x.unit == "col" else (rows, cols)
-    return x.unit is not None and x.aligned_to(16) and (across <= 1 or x.leading >= along)
+    return x.unit is not None and no_map(x, rows, cols) is None
 
 
 def descriptor(

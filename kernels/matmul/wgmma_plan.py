@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from portable.backends.cuda.tensor_map import TensorMap
 from portable.kernels.matmul.launches import (
     BAND,
     ELEMENTS,
@@ -19,7 +18,8 @@ from portable.kernels.matmul.launches import (
     pointer,
     unfit,
 )
-from portable.kernels.matmul.problem import Operand, Problem
+from portable.kernels.matmul.operand_map import no_map, tensor_map
+from portable.kernels.matmul.problem import Problem
 from portable.plan import Argument, Call, Device, NativeKernel, Plan, Rejected
 
 
@@ -101,31 +101,6 @@ def wgmma_tile(problem: Problem, device: Device, config: Mapping[str, Any]) -> W
     return tile._replace(**given)
 
 
-def _tensor_map(operand: Operand, rows: int, cols: int, batch: tuple[int, int], lines: int) -> TensorMap:
-    """Boxes of 64 elements along the unit stride and `lines` along the other; batch dimensions that do
-    not step have size 1, since a map knows no stride of 0."""
-    along, across = (cols, rows) if operand.unit == "col" else (rows, cols)
-    outer, inner = operand.batch
-    sizes = (along, across, batch[1] if inner else 1, batch[0] if outer else 1)
-    strides = (operand.leading, inner or operand.leading, outer or operand.leading)
-    return TensorMap(
-        operand.tensor,
-        operand.dtype,
-        sizes,
-        tuple(stride * operand.itemsize for stride in strides),
-        (64, lines, 1, 1),
-    )
-
-
-def _no_map(operand: Operand, rows: int, cols: int) -> Rejected | None:
-    if not operand.aligned_to(16):
-        return Rejected(f"{operand.tensor} has lines that do not start at multiples of 16 bytes")
-    along, across = (cols, rows) if operand.unit == "col" else (rows, cols)
-    if across > 1 and operand.leading < along:
-        return Rejected(f"{operand.tensor} has lines that overlap")
-    return None
-
-
 def plan_wgmma(problem: Problem, call: Call) -> Plan | Rejected:
     """Hopper's tensor cores by warpgroup: bfloat16 and float16, operands in 16-byte aligned lines."""
     if problem.c.unit == "row" and problem.bias is None:
@@ -138,13 +113,13 @@ def plan_wgmma(problem: Problem, call: Call) -> Plan | Rejected:
         return Rejected("an empty sum has nothing to copy")
     M, N, K, a, b, c = problem.M, problem.N, problem.K, problem.a, problem.b, problem.c
     for operand, rows, cols in ((a, M, K), (b, K, N)):
-        if (reason := _no_map(operand, rows, cols)) is not None:
+        if (reason := no_map(operand, rows, cols)) is not None:
             return reason
     tile = wgmma_tile(problem, call.device, call.config)
     if (misfit := tile.misfit(problem, call.device)) is not None:
         return Rejected(misfit)
     a_along_k, b_along_k = along_k(problem)
-    by_engine = c.col == 1 and _no_map(c, M, N) is None
+    by_engine = c.col == 1 and no_map(c, M, N) is None
     kernel = NativeKernel(
         HERE / "wgmma.cu",
         "matmul_wgmma",
@@ -162,11 +137,11 @@ def plan_wgmma(problem: Problem, call: Call) -> Plan | Rejected:
         shared=tile.shared,
     )
     maps: list[tuple[str, Argument]] = [
-        ("map_a", _tensor_map(a, M, K, problem.batch, 128 // tile.cluster_n if a_along_k else 64)),
-        ("map_b", _tensor_map(b, K, N, problem.batch, tile.n // tile.cluster_m if b_along_k else 64)),
+        ("map_a", tensor_map(a, M, K, problem.batch, 128 // tile.cluster_n if a_along_k else 64)),
+        ("map_b", tensor_map(b, K, N, problem.batch, tile.n // tile.cluster_m if b_along_k else 64)),
     ]
     if by_engine:
-        maps.append(("map_c", _tensor_map(c, M, N, problem.batch, 64)))
+        maps.append(("map_c", tensor_map(c, M, N, problem.batch, 64)))
     clusters = tile.clusters(problem)
     if clusters > MOST_TILES:
         return Rejected(f"{clusters} tiles exceed {MOST_TILES}")
