@@ -7,6 +7,7 @@ dictionary look-up (portable.calling), the outputs' allocation and the launches 
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -22,20 +23,26 @@ from portable.spec import Spec
 _T = TypeVar("_T")
 _MEMO_LIMIT = 4096
 _ops: dict[str, Op] = {}
+_binding = threading.RLock()  # torch takes an op's registration once
 
 
 def op(name: str) -> Op:
     """The op called `name`, bound at its first mention. Raises UnknownOpError."""
     found = _ops.get(name)
-    if found is None:
-        if name not in catalog.op_folders():
-            raise UnknownOpError(name, sorted(catalog.op_folders()))
-        spec = catalog.spec(name)
-        signature = arguments.Signature(spec)
-        source = calling.source(spec, signature)
-        kind = type(name, (Op,), {"__call__": calling.function(spec, source), "source": source})
-        found = _ops[name] = kind(spec, signature)
-    return found
+    return _bound(name) if found is None else found
+
+
+def _bound(name: str) -> Op:
+    with _binding:
+        if name not in _ops:
+            if name not in catalog.op_folders():
+                raise UnknownOpError(name, sorted(catalog.op_folders()))
+            spec = catalog.spec(name)
+            signature = arguments.Signature(spec)
+            source = calling.source(spec, signature)
+            kind = type(name, (Op,), {"__call__": calling.function(spec, source), "source": source})
+            _ops[name] = kind(spec, signature)
+        return _ops[name]
 
 
 def forget() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -223,3 +225,30 @@ def test_a_memoised_call_does_not_let_a_wrong_type_pass():
     for wrong in (True, 1.0):
         with pytest.raises(errors.ParameterError, match="dim"):
             portable.softmax(x, wrong)
+
+
+FIRST_MENTION = """
+import sys, threading, torch, portable
+sys.setswitchinterval(1e-6)
+start, failed = threading.Barrier(16), []
+
+def work():
+    start.wait()
+    try:
+        portable.softmax(torch.ones(2, 3)), portable.matmul(torch.ones(2, 3), torch.ones(3, 2))
+    except Exception as error:
+        failed.append(error)
+
+threads = [threading.Thread(target=work) for _ in range(16)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print(failed)
+"""
+
+
+def test_threads_may_mention_an_op_for_the_first_time_at_once():
+    """Found 2026-11-21: two threads registered one op with torch, and the second's call raised."""
+    ran = subprocess.run([sys.executable, "-c", FIRST_MENTION], capture_output=True, text=True, timeout=120)
+    assert (ran.stdout.strip(), ran.returncode) == ("[]", 0), ran.stdout + ran.stderr
