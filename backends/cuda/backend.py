@@ -215,6 +215,18 @@ def _load_with_cupy(code: CodeObject, device: Device) -> Any:
     return function
 
 
+# From compute capability 9.0 on compilers count the kilobyte that the driver keeps of every block, which is
+# not of what a block may ask for (seen 2026-11-21: a kernel that asks for none is said to have 1024).
+_RESERVED = 1024
+
+
+def _compiled_for(cubin: bytes) -> int:
+    """The compute capability in a cubin's ELF flags, 90 for 9.0; CUDA 13 moved it up by a byte."""
+    flags = int.from_bytes(cubin[48:52], "little")
+    high = (flags >> 8) & 0xFF
+    return high if high >= 50 else flags & 0xFF
+
+
 def cubin_resources(cubin: bytes, entry: str) -> Resources:
     """Registers, shared memory, stack and spills, by the cuobjdump that Triton's wheel brings."""
     import triton
@@ -227,8 +239,9 @@ def cubin_resources(cubin: bytes, entry: str) -> Resources:
     text = done.stdout + done.stderr
     for block in text.split("Function ")[1:]:
         if block.split(":")[0].strip() == entry:
-            figures = dict(re.findall(r"([A-Z]+):(\d+)", block))
-            return Resources(
-                int(figures["REG"]), int(figures["SHARED"]), int(figures["STACK"]), int(figures["LOCAL"])
-            )
+            figures = {name: int(value) for name, value in re.findall(r"([A-Z]+):(\d+)", block)}
+            shared = figures["SHARED"]
+            if _compiled_for(cubin) >= 90 and shared >= _RESERVED:
+                shared -= _RESERVED
+            return Resources(figures["REG"], shared, figures["STACK"], figures["LOCAL"])
     raise CompileError(entry, f"no resource usage in: {text.strip()}")

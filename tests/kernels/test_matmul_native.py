@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import torch
 
+from portable import build, catalog
+from portable.backends.cuda.backend import CudaBackend
 from portable.backends.cuda.tensor_map import TensorMap
 from portable.kernels.linear import native as linear_native
 from portable.kernels.matmul import native
@@ -179,3 +181,15 @@ def test_linear_is_matmul_with_an_epilogue(bias):
         defines = dict(launch.kernel.defines)
         assert (defines["BIAS"], defines["ACTIVATION"]) == (int(bias), 2)
         assert dict(launch.args)["m"].value == 512
+
+
+@pytest.mark.parametrize(("M", "N"), [(4096, 4096), (512, 768)])
+def test_what_a_block_asks_for_fits_beside_what_the_kernel_has(M, N):
+    """Found 2026-11-21: the driver's own kilobyte was counted, and `portable check` refused what runs."""
+    pytest.importorskip("cuda.bindings.nvrtc")
+    plan = native.wgmma(call(half(M, 1024), half(1024, N)))
+    assert isinstance(plan, Plan)
+    backend = CudaBackend(catalog.vendors()["cuda"])
+    code = build.code_object(plan.launches[0], {}, backend, H200)
+    assert code.shared + 1024 > H200.shared_memory - 1024  # it asks for nearly all
+    assert code.shared + backend.resources(code).shared <= H200.shared_memory
