@@ -72,7 +72,8 @@ def calls(spec: Spec) -> st.SearchStrategy[Case]:
         case = Case(spec.op, draw(st.sampled_from(rows)), shape, draw(st.sampled_from(list(VALUES))), layout)
         return canonical(case, spec)
 
-    return draw_case().filter(lambda case: elements(spec, case.shape) <= LARGEST)
+    strategy: Any = draw_case  # pyright does not always see what `composite` takes away
+    return strategy().filter(lambda case: elements(spec, case.shape) <= LARGEST)
 
 
 def explore(
@@ -143,8 +144,9 @@ def _search(
         if not result.conforms:
             raise _Failed(result)
 
+    run: Any = trial  # nor what `given` does
     try:
-        trial()
+        run()
     except _Failed as failure:
         return failure.result, count
     return None, count

@@ -18,7 +18,11 @@ RECORD = record.read(ROOT / "conformance/records/h200/core.json")
 SWEEP = record.read(ROOT / "conformance/records/h200/sweep.json")
 ROWS = {
     "matmul 4096 x 4096 x 4096": ("matmul/bfloat16/M=4096,N=4096,K=4096", "wgmma", "torch"),
-    "linear + gelu 4096 x 14336 x 4096": ("linear/bfloat16/N=14336,K=4096,lead=4096,activation=gelu", "wgmma", "torch"),
+    "linear + gelu 4096 x 14336 x 4096": (
+        "linear/bfloat16/N=14336,K=4096,lead=4096,activation=gelu",
+        "wgmma",
+        "torch",
+    ),
     "softmax 16384 x 4096": ("softmax/bfloat16/N=4096,lead=16384", "native", "copy"),
     "rms_norm 16384 x 4096": ("rms_norm/bfloat16/N=4096,lead=16384", "native", "copy"),
     "layer_norm 16384 x 4096": ("layer_norm/bfloat16/N=4096,lead=16384", "native", "copy"),
