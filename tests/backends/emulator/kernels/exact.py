@@ -17,11 +17,29 @@ def ints(
 
 
 def any_floats(launch: Launcher, n: int, kind: type = np.float32) -> np.ndarray:
-    """Half random bits (every exponent, infinities, NaN, subnormals), half of everyday size."""
+    """Half random bits (every exponent, infinities, NaN, subnormals), half of everyday size.
+
+    The last is a signalling NaN: NumPy's loops and what they leave over treat it differently.
+    """
     bits = launch.rng.integers(0, 256, n * np.dtype(kind).itemsize, dtype=np.uint8).view(kind).copy()
     bits[::2] = (launch.rng.standard_normal(bits[::2].size) * 8).astype(kind)
     bits[1:12:2] = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, np.finfo(kind).smallest_subnormal], kind)
+    words = bits.view(np.dtype(f"u{bits.itemsize}"))
+    words[-1] = bits[5:6].view(words.dtype)[0] + 1
     return bits
+
+
+def minimum_number(a: np.ndarray, b: np.ndarray | float) -> np.ndarray:
+    """C's fmin of two arrays: the number where one of the two is a NaN, signalling or not.
+
+    `np.fmin` gives NaN for a signalling one in the elements that its vectors leave over.
+    """
+    return np.where(np.isnan(a), b, np.where(np.isnan(b), a, np.minimum(a, b)))
+
+
+def maximum_number(a: np.ndarray, b: np.ndarray | float) -> np.ndarray:
+    """C's fmax, likewise."""
+    return -minimum_number(-a, -np.asarray(b, a.dtype))
 
 
 def finite(values: np.ndarray) -> np.ndarray:
