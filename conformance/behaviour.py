@@ -19,9 +19,10 @@ import torch
 
 import portable
 from portable import catalog, dispatch, errors
-from portable.conformance import exact, oracle
+from portable.conformance import exact, oracle, runner
 from portable.conformance.bad_calls import MISSING, BadCall, bad_calls
 from portable.conformance.cases import Case, Shape, input_shapes, make_shape, required_params
+from portable.conformance.inputs import poison
 from portable.conformance.runner import Result, classify
 from portable.spec import Spec
 
@@ -47,19 +48,24 @@ def sample(
     types: Types | None = None,
     absent: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """N(0, 1) tensors of one row of types (the spec's first), every axis of one size."""
+    """N(0, 1) tensors of one row of types (the spec's first), every axis of one size, or of the sizes of the
+    spec's first boundary shape."""
     generator = torch.Generator().manual_seed(seed)
     row = types or spec.types[0]
     made: dict[str, Any] = dict.fromkeys(spec.inputs)
-    for name, own in input_shapes(spec, _shape(spec, lead, size, absent)).items():
+    shape = _shape(spec, lead, size, absent)
+    for name, own in input_shapes(spec, shape).items():
         dtype = getattr(torch, row.get(spec.inputs[name].dtype, spec.inputs[name].dtype))
-        made[name] = torch.randn(own, generator=generator).to(dtype).to(device)
-    return made
+        made[name] = torch.randn(own, generator=generator).to(dtype)
+    present = {name: tensor for name, tensor in made.items() if tensor is not None}
+    made |= oracle.derived(Case(spec.op, tuple(row.items()), shape), spec, present)
+    return {name: None if tensor is None else tensor.to(device) for name, tensor in made.items()}
 
 
 def _shape(spec: Spec, lead: int, size: int, absent: Sequence[str]) -> Shape:
     leading: Any = (lead,) if spec.leading == "same" else ()
-    return make_shape(spec, dict.fromkeys(spec.axes, size), leading, required_params(spec)[0], absent)
+    axes = spec.boundary[0].axes if spec.boundary else dict.fromkeys(spec.axes, size)
+    return make_shape(spec, axes, leading, required_params(spec)[0], absent)
 
 
 def in_types(spec: Spec, ask: Callable[[Types], str | None], both: bool = True) -> str | None:
@@ -93,7 +99,7 @@ def other_stream(call: Call, spec: Spec, device: torch.device) -> str | None:
     expected = call(tensors)
     torch.cuda.synchronize(device)
     stream = torch.cuda.Stream(device)
-    fresh = {n: None if t is None else torch.full_like(t, float("nan")) for n, t in tensors.items()}
+    fresh = {n: None if t is None else torch.full_like(t, poison(t.dtype)) for n, t in tensors.items()}
     with torch.cuda.stream(stream):
         torch.cuda._sleep(20_000_000)  # the copies below come late; a kernel on another stream reads NaN
         for name, tensor in fresh.items():
@@ -149,7 +155,8 @@ def other_device(call: Call, spec: Spec, device: torch.device) -> str | None:
 
 def rows_alone(call: Call, spec: Spec, device: torch.device) -> str | None:
     """A row gives the same bits alone and in a batch."""
-    if spec.leading != "same" or spec.cost.peak != "vector":
+    apart = all(each.rank > 1 for each in spec.inputs.values() if each.leading)  # problems of their own
+    if spec.leading != "same" or not (apart or spec.cost.peak == "vector"):
         raise NotHere("the op does not work row by row")
 
     def ask(types: Types) -> str | None:
@@ -179,11 +186,13 @@ def beyond_2_31(call: Call, spec: Spec, device: torch.device) -> str | None:
         if not wide:
             raise NotHere("the op has no operand of rows")
         dtype = tensors[wide[0]].dtype
+        room = 512 * max(-(-tensors[name][0].numel() // 512) for name in wide)
         apart = -(-FAR // (FAR_ROWS - 1) // 512) * 512
-        buffer = _vast(apart * (FAR_ROWS - 1) + 512 * len(wide), dtype, device)
+        buffer = _vast(apart * (FAR_ROWS - 1) + room * len(wide), dtype, device)
         far = dict(tensors)
         for place, name in enumerate(name for name in wide if tensors[name].dtype == dtype):
-            far[name] = buffer.as_strided(tensors[name].shape, (apart, 1), 512 * place)
+            strides = (apart, *tensors[name][0].stride())
+            far[name] = buffer.as_strided(tensors[name].shape, strides, room * place)
             far[name].copy_(tensors[name])
         return None if same(call(far), expected) else "elements beyond 2^31 are read wrongly"
 
@@ -220,11 +229,15 @@ def scaling(call: Call, spec: Spec, device: torch.device) -> str | None:
         nonlocal asked
         for absent in [(), *optional]:
             tensors = sample(spec, device, lead=17, size=64, types=row, absent=absent)
-            wide = {n: t.cpu().to(torch.float64) for n, t in tensors.items() if t is not None}
+            present = {n: t for n, t in tensors.items() if t is not None}
+            wide = {n: t.cpu().to(torch.float64) for n, t in present.items() if t.is_floating_point()}
+            indices = {n: t.cpu().to(torch.float64) for n, t in present.items() if n not in wide}
             case = Case(spec.op, tuple(row.items()), _shape(spec, 17, 64, absent))
 
-            def evaluate(given: Mapping[str, Any], case: Case = case) -> dict[str, torch.Tensor]:
-                return oracle.reference(case, spec, {**dict.fromkeys(spec.inputs), **given})
+            def evaluate(
+                given: Mapping[str, Any], case: Case = case, indices: Mapping[str, Any] = indices
+            ) -> dict[str, torch.Tensor]:
+                return oracle.reference(case, spec, {**dict.fromkeys(spec.inputs), **indices, **given})
 
             rules = exact.degrees(evaluate, wide, evaluate(wide))
             if not any(1 in rule.values() for rule in rules.values()):
@@ -304,7 +317,8 @@ def autograd_runs(call: Call, spec: Spec, device: torch.device) -> str | None:
     if spec.gradient is None:
         raise NotHere("the op has no gradient")
     tensors = sample(spec, device)
-    leaves = {n: t.requires_grad_() for n, t in tensors.items() if t is not None}
+    numbers = {n: t for n, t in tensors.items() if t is not None and t.is_floating_point()}
+    leaves = {n: t.requires_grad_() for n, t in numbers.items()}
     with torch.enable_grad():
         outputs = call(tensors)
         sum(o.float().square().sum() for o in outputs).backward()  # type: ignore[union-attr]
@@ -312,6 +326,23 @@ def autograd_runs(call: Call, spec: Spec, device: torch.device) -> str | None:
         if leaf.grad is None or leaf.grad.dtype != leaf.dtype or not leaf.grad.isfinite().all():
             return f"the gradient of {name} is missing, of another dtype or not finite"
     return None
+
+
+def probes(call: Call, spec: Spec, device: torch.device) -> str | None:
+    """The questions of the op's own file, each a function of a call, a dtype and a device; its docstring says
+    what holds."""
+    if spec.probes is None:
+        raise NotHere("the op has none")
+    module = catalog.load_module(spec.probes)
+
+    def ask(types: Types) -> str | None:
+        dtype = getattr(torch, types[spec.type_variables[0]])
+        for question in module.PROBES:
+            if not question(call, dtype, device):
+                return f"{question.__name__}: {question.__doc__}"
+        return None
+
+    return in_types(spec, ask)
 
 
 CASES: dict[str, Callable[[Call, Spec, torch.device], str | None]] = {
@@ -325,6 +356,7 @@ CASES: dict[str, Callable[[Call, Spec, torch.device], str | None]] = {
     "autograd": autograd_runs,
     "scaling": scaling,
     "bad_arguments": bad_arguments,
+    "probes": probes,
 }
 _NEEDS_GPU = {"other_stream", "graph_capture", "other_device"}
 
@@ -348,14 +380,15 @@ def parse(text: str) -> Behaviour | None:
 
 
 def cases(ops: Iterable[str]) -> list[Behaviour]:
-    """Every behaviour of `ops`."""
-    return [Behaviour(op, name) for op in ops for name in CASES]
+    """Every behaviour of `ops`; probes are those of an op that has some."""
+    specs = {op: catalog.spec(op) for op in ops}
+    return [Behaviour(op, name) for op in ops for name in CASES if name != "probes" or specs[op].probes]
 
 
 def run(case: Behaviour, impl: str, device: torch.device) -> Result:
     """Ask one behaviour of one pinned implementation. Exceptions become states."""
     spec = catalog.spec(case.op)
-    function = getattr(portable, case.op)
+    function = runner.function(case.op)
     params = dict(required_params(spec)[0])
 
     def call(tensors: dict[str, Any]) -> tuple[torch.Tensor, ...]:
@@ -366,6 +399,9 @@ def run(case: Behaviour, impl: str, device: torch.device) -> Result:
     if case.name in _NEEDS_GPU and device.type == "cpu":
         return Result(case, impl, "NotSupported", "needs a GPU")
     implementation = spec.implementation(impl)
+    runs = implementation is not None and implementation.kind == "run"
+    if case.name == "graph_capture" and runs and any(each.dtype == "int32" for each in spec.inputs.values()):
+        return Result(case, impl, "NotSupported", "it reads lengths on the host: no graph can wait for them")
     if case.name == "rows_alone" and implementation is not None and not implementation.batch_invariant:
         return Result(case, impl, "NotSupported", "its spec says that it is not batch invariant")
     try:

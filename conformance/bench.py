@@ -21,7 +21,7 @@ from portable import catalog, errors, machine
 from portable.conformance import baselines, stats, sweep, timing
 from portable.conformance.cases import Case, input_shapes, leading_size, make_shape, required_params
 from portable.conformance.inputs import DTYPES
-from portable.conformance.runner import implementations
+from portable.conformance.runner import function, implementations
 from portable.spec import Spec
 
 ABOVE_ROOF = 1.10
@@ -133,10 +133,11 @@ def _bench_case(asked: sweep.Asked, going: _Going) -> list[Entry]:
     timed: dict[str, tuple[Call, Sequence[Any]]] = {name: (call, sets) for name, call in calls.items()}
     timed |= {BASELINE + name: (_run, bound) for name, bound in others.items()}
     matrix = spec.cost.peak == "matrix"
-    if not matrix:
+    if not matrix or "copy" in (asked.baselines or ()):
         halves = [torch.randn(max(moved // 4, 1), device=device).to(torch.bfloat16) for _ in sets]
         timed[BASELINE + "copy"] = (timing.copy, [(half, torch.empty_like(half)) for half in halves])
-    timed |= going.roofs.candidates(DTYPES[case.dtype(spec.type_variables[0])] if matrix else None)
+    flops, unit, passes = _work(case, spec)
+    timed |= going.roofs.candidates(DTYPES[unit] if matrix else None)
 
     def left_out(name: str, error: Exception) -> None:
         if name.startswith(BASELINE):
@@ -146,8 +147,8 @@ def _bench_case(asked: sweep.Asked, going: _Going) -> list[Entry]:
 
     samples = timing.interleaved(timed, going.turns, left_out)
     rates = going.roofs.take(samples)
-    flops = float(spec.cost.flops.evaluate(**dict(case.shape.axes), B=leading_size(spec, case.shape)))
-    floor_us = 1e6 * max((moved if at == timing.COPY_ROOF else flops) / rate for at, rate in rates.items())
+    made_of = {name: moved if name == timing.COPY_ROOF else flops * passes for name in rates}
+    floor_us = 1e6 * max(made_of[name] / rate for name, rate in rates.items())
     ran = [name for name in calls if name in samples]
     launches, baseline_launch = _launches(case, spec, going, ran, fails)
     against = {
@@ -312,7 +313,7 @@ def _ratio_text(ratio: Mapping[str, float] | None) -> str:
 
 def _pinned(case: Case, name: str) -> Call:
     """The op on one implementation, as a call on one buffer set."""
-    op = getattr(portable, case.op)
+    op = function(case.op)
 
     def call(tensors: Any) -> object:
         with portable.using(**{case.op: name}):
@@ -340,10 +341,10 @@ def _launch_cost(
     op: str, impl: str, arguments: dict[str, Any], fails: Callable[[str, Exception], None]
 ) -> float | None:
     """Host microseconds of one small call; None where the implementation does not take it."""
-    function = getattr(portable, op)
+    call = function(op)
     with portable.using(**{op: impl}):
         try:
-            return timing.launch_cost(lambda: function(**arguments))
+            return timing.launch_cost(lambda: call(**arguments))
         except errors.PinError:
             return None
         except Exception as error:
@@ -352,32 +353,52 @@ def _launch_cost(
 
 
 def made(case: Case, spec: Spec, device: torch.device, seed: int) -> dict[str, torch.Tensor | None]:
-    """The inputs of a case, normal data laid out as it asks; an absent one is None."""
+    """The inputs of a case, normal data laid out as it asks; an absent one is None. Those that follow from
+    others are made by the function `derived` beside the op's baseline, on the card."""
     generator = torch.Generator(device).manual_seed(seed)
     found: dict[str, torch.Tensor | None] = dict.fromkeys(spec.inputs)
     for name, shape in input_shapes(spec, case.shape).items():
+        if spec.inputs[name].derived:
+            continue
         dtype = DTYPES[case.dtype(spec.inputs[name].dtype)]
 
         def fill(dims: Sequence[int], dtype: torch.dtype = dtype) -> Tensor:
             return torch.randn(dims, device=device, generator=generator).to(dtype)
 
         found[name] = sweep.laid_out(case.layout, name, shape, fill)
+    if any(each.derived for each in spec.inputs.values()) and spec.cost.baseline is not None:
+        facts = _facts(case, spec)
+        found |= catalog.load_entry(replace(spec.cost.baseline, function="derived"))(found, facts)
     return found
 
 
 def _small_call(case: Case, spec: Spec, device: torch.device) -> dict[str, torch.Tensor | None]:
-    """Tensors so small that the kernel ends before the next call is launched."""
+    """Tensors so small that the kernel ends before the next call is launched: those of the second boundary
+    case, which torch's own takes too, or 64 in every axis."""
+    axes = spec.boundary[1].axes if spec.boundary else dict.fromkeys(spec.axes, 64)
     leading: Any = (4,) if spec.leading == "same" else ()
-    shape = make_shape(
-        spec, dict.fromkeys(spec.axes, 64), leading, required_params(spec)[0], case.shape.absent
-    )
+    shape = make_shape(spec, axes, leading, required_params(spec)[0], case.shape.absent)
     return made(Case(case.op, case.types, shape), spec, device, 0)
+
+
+def _facts(case: Case, spec: Spec) -> dict[str, Any]:
+    """What the formulas of a cost may name."""
+    params = {name: param.default for name, param in spec.params.items()} | case.params
+    return {**dict(case.types), **dict(case.shape.axes), **params, "B": leading_size(spec, case.shape)}
+
+
+def _work(case: Case, spec: Spec) -> tuple[float, str, float]:
+    """The flops of a case, the type that they are made in, and how many of its flops each of them takes."""
+    cost, facts = spec.cost, _facts(case, spec)
+    unit = facts[spec.type_variables[0]] if cost.unit is None else cost.unit.evaluate(**facts)
+    passes = 1.0 if cost.passes is None else float(cost.passes.evaluate(**facts))
+    return float(cost.flops.evaluate(**facts)), unit, passes
 
 
 def _bytes(case: Case, spec: Spec) -> int:
     """Bytes each call must move: every operand once, unless the spec has a formula for it."""
     if spec.cost.bytes is not None:
-        return int(spec.cost.bytes.evaluate(**dict(case.shape.axes), B=leading_size(spec, case.shape)))
+        return int(spec.cost.bytes.evaluate(**_facts(case, spec)))
     total = 0
     axes, lead = dict(case.shape.axes), leading_size(spec, case.shape)
     for name, shape in input_shapes(spec, case.shape).items():

@@ -35,7 +35,7 @@ import torch
 
 import portable
 from portable import catalog, dispatch, machine
-from portable.conformance import device, files, inputs, oracle, record
+from portable.conformance import device, files, inputs, oracle, record, runner
 from portable.conformance.cases import Case, Shape, input_shapes, make_shape, required_params, types_text
 from portable.conformance.judge import bound
 from portable.conformance.words import Mistake, print_table
@@ -216,7 +216,7 @@ Run = Callable[[Case, Spec, str, Mapping[str, torch.Tensor]], "dict[str, Any]"]
 def pinned(case: Case, spec: Spec, impl: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
     """The op's outputs by name, computed by one implementation."""
     with portable.using(**{spec.op: impl}):
-        result = getattr(portable, spec.op)(**tensors, **case.params)
+        result = runner.function(spec.op)(**tensors, **case.params)
     several = result if isinstance(result, (tuple, list)) else (result,)
     return dict(zip(spec.outputs, several, strict=True))
 

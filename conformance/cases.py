@@ -30,6 +30,9 @@ MODEST = 1 << 8
 """Elements of one tensor below which a shape says little about layouts."""
 BENCH_FLOPS = 1e12
 """Work beyond which a bench shape is no case: the float64 oracle would take more than half a minute."""
+BENCH_FLOPS_OF_PAIRS, BENCH_ELEMENTS_OF_PAIRS = 2e10, 1 << 24
+"""The same, and elements of one tensor, for an op with boundary shapes of its own: the oracle of an op over
+pairs keeps all of them in memory."""
 REGRESSIONS = Path(__file__).with_name("regressions.txt")
 
 BOUNDARY = (31, 257, 64, 1, 127, 33, 129, 2, 255, 63, 32, 128, 65, 7, 256, 61, 130, 251)
@@ -186,7 +189,10 @@ def spec_shapes(spec: Spec) -> list[Shape]:
 
 
 def boundary_shapes(spec: Spec) -> list[Shape]:
-    """Every size of BOUNDARY in every axis, with changing sizes of the others, and rows to match."""
+    """The spec's own boundary shapes, or every size of BOUNDARY in every axis, with changing sizes of the
+    others, and rows to match."""
+    if spec.boundary:
+        return [make_shape(spec, each.axes, each.leading, each.params, each.absent) for each in spec.boundary]
     required = required_params(spec)
     shapes = []
     for turn, _ in enumerate(BOUNDARY):
@@ -208,7 +214,10 @@ def legal(axis: Axis, size: int) -> int:
 
 
 def variant_shapes(spec: Spec) -> list[Shape]:
-    """Other dimensions for an axis parameter, no leading dimensions, absent inputs, zero rows."""
+    """Other dimensions for an axis parameter, no leading dimensions, absent inputs, zero rows; none where the
+    spec has boundary shapes, which then show all this."""
+    if spec.boundary:
+        return []
     axes = {name: legal(axis, 40 + place) for place, (name, axis) in enumerate(spec.axes.items())}
     params = required_params(spec)[0]
     shapes = []
@@ -253,14 +262,36 @@ def elements(spec: Spec, shape: Shape) -> int:
 def huge_shapes(spec: Spec) -> list[Shape]:
     """Each size of HUGE in each axis, and in the leading dimension of an op over rows."""
     required = required_params(spec)
-    rows = [""] if spec.leading == "same" else []
+    rows = [""] if any(each.leading for each in spec.inputs.values()) and spec.leading == "same" else []
+    few = 2 if spec.boundary else 3
+    absent = [each.name for each in spec.inputs.values() if each.optional] if spec.boundary else []
     shapes = []
     for place in [*spec.axes, *rows]:
         for size in HUGE:
-            axes = {name: legal(axis, size if name == place else 3) for name, axis in spec.axes.items()}
-            lead = (3 if place else size,) if rows else ()
-            shapes.append(make_shape(spec, axes, lead, required[len(shapes) % len(required)]))
+            axes = {name: legal(axis, size if name == place else few) for name, axis in spec.axes.items()}
+            lead = (few if place else size,) if rows else ()
+            if spec.boundary and place:
+                lead = ()
+            params = required[len(shapes) % len(required)]
+            axes = _by_the_rules(spec, axes, place, size, params)
+            shapes.append(make_shape(spec, axes, lead, params, absent))
     return shapes
+
+
+def _by_the_rules(
+    spec: Spec, axes: Mapping[str, int], place: str, size: int, params: Mapping[str, Any]
+) -> Mapping[str, int]:
+    """`axes`, with another one at its least or at the same size where the spec's rules want it so."""
+    others = [axis for axis in spec.axes.values() if axis.name != place]
+    tries = [axes, *({**axes, axis.name: legal(axis, each)} for each in (0, size) for axis in others)]
+    return next(each for each in tries if lawful(spec, each, params))
+
+
+def lawful(spec: Spec, axes: Mapping[str, int], params: Mapping[str, Any]) -> bool:
+    """Whether sizes and parameters keep the spec's rules, as far as these speak of nothing else."""
+    values = {param.name: param.default for param in spec.params.values()} | dict(params)
+    rules = [rule.that for rule in spec.rules if rule.that.names <= {*axes, *values}]
+    return all(rule.evaluate(**values, **axes) is True for rule in rules)
 
 
 def cases(spec: Spec, tier: str = "core") -> list[Case]:
@@ -293,9 +324,12 @@ def _probes(spec: Spec, types: list[Types]) -> list[Case]:
     """The probes and the mixed layout, pairwise with types, layouts and a few shapes; every second shape
     without the optional inputs that bring no type of their own: sums of products alone are exact."""
     types_needed = {each.dtype for each in spec.inputs.values() if not each.optional}
-    optional = [each.name for each in spec.inputs.values() if each.optional and each.dtype in types_needed]
-    shapes = [boundary_shapes(spec)[turn] for turn in PROBE_TURNS]
-    shapes[::2] = [replace(shape, absent=tuple(optional)) for shape in shapes[::2]]
+    optional = {each.name for each in spec.inputs.values() if each.optional and each.dtype in types_needed}
+    every = boundary_shapes(spec)
+    shapes = [every[turn % len(every)] for turn in PROBE_TURNS]
+    for place in range(0, len(shapes), 2):
+        absent = tuple(name for name in spec.inputs if name in optional or name in shapes[place].absent)
+        shapes[place] = replace(shapes[place], absent=absent)
     several = len(spec.inputs) > 1
     layouts = [name for name in LAYOUTS if several or name != MIXED]
     probes = _combined(spec, [types, list(PROBES), layouts, shapes], [])
@@ -324,7 +358,8 @@ def _combined(spec: Spec, factors: list[list[Any]], there: list[Case]) -> list[C
 def _everything(spec: Spec, types: list[Types]) -> Iterator[Case]:
     """What tier "full" adds: all shapes in all types, the spec's own with all values as well, all layouts
     and values in all types at one odd shape, and the bench shapes that the oracle can afford."""
-    odd = boundary_shapes(spec)[ODD_TURN]
+    boundary = boundary_shapes(spec)
+    odd = boundary[ODD_TURN % len(boundary)]
     layouts = [name for name in LAYOUTS if len(spec.inputs) > 1 or name != MIXED]
     for row in types:
         for shape in spec_shapes(spec):
@@ -334,10 +369,13 @@ def _everything(spec: Spec, types: list[Types]) -> Iterator[Case]:
         for values in VALUES:
             yield from (Case(spec.op, row, odd, values, layout) for layout in layouts)
     narrow = {row[0][1]: row for row in reversed(types) if dict(row)["acc"] == "float32"}
+    most = BENCH_FLOPS_OF_PAIRS if spec.boundary else BENCH_FLOPS
     for each in spec.bench:
-        if float(spec.cost.flops.evaluate(**each.axes, B=each.batch)) <= BENCH_FLOPS:
+        params = {name: param.default for name, param in spec.params.items()} | dict(each.params)
+        if float(spec.cost.flops.evaluate(**each.axes, **params, B=each.batch)) <= most:
             shape = make_shape(spec, each.axes, each.leading, each.params, each.absent)
-            yield from (Case(spec.op, row, shape) for row in narrow.values())
+            if not spec.boundary or elements(spec, shape) <= BENCH_ELEMENTS_OF_PAIRS:
+                yield from (Case(spec.op, row, shape) for row in narrow.values())
 
 
 def shard(items: Sequence[Item], i: int, n: int) -> list[Item]:
@@ -371,7 +409,7 @@ def mode_cases(spec: Spec, types: list[Types]) -> Iterator[Case]:
     for number in range(max(len(shapes), len(types))):
         shape = shapes[number % len(shapes)]
         for mode in modes:
-            if mode != "grad" or 1 not in dict(shape.axes).values():
+            if mode != "grad" or spec.boundary or 1 not in dict(shape.axes).values():
                 yield Case(spec.op, types[number % len(types)], shape, mode=mode)
 
 

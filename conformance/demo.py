@@ -75,7 +75,7 @@ def show(case: Case, device: torch.device, timed: bool = True) -> tuple[tuple[st
     arguments: dict[str, Any] = {
         name: question.inputs[name].on(device)[0] if name in question.inputs else None for name in spec.inputs
     } | case.params
-    op = getattr(portable, case.op)
+    op = runner.function(case.op)
     explanation = portable.explain(case.op, **arguments)
     with contextlib.nullcontext() if timed else guarded_memory():
         result = op(**arguments)

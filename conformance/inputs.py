@@ -27,7 +27,11 @@ DTYPES: dict[str, torch.dtype] = {
     "float16": torch.float16,
     "float32": torch.float32,
     "float64": torch.float64,
+    "int32": torch.int32,
+    "int64": torch.int64,
 }
+INTEGER_POISON = -1
+"""For types that have no NaN."""
 MANTISSA_BITS = {"bfloat16": 7, "float16": 10, "float32": 23, "float64": 52}
 
 
@@ -176,6 +180,14 @@ def _steps(dtype: str) -> float:
     return 2.0 ** MANTISSA_BITS[dtype]
 
 
+def _mask(bits: Bits, shape: tuple[int, ...], dtype: str, position: int) -> np.ndarray:
+    """A mask to be added to scores: 0 or -inf, every fourth row 0 alone and every fourth -inf alone."""
+    rows, length = _rows(shape)
+    hidden = bits.below(2, _count(shape)).reshape(rows, length) == 1
+    kind = bits.below(4, rows)
+    return np.where((hidden | (kind == 1)[:, None]) & (kind != 0)[:, None], -np.inf, 0.0).ravel()
+
+
 Maker = Callable[[Bits, "tuple[int, ...]", str, int], np.ndarray]
 VALUES: dict[str, Maker] = {
     "normal": _normal,
@@ -189,6 +201,9 @@ VALUES: dict[str, Maker] = {
     "powers_of_two": _powers_of_two,
     "signed_zero": _signed_zero,
 }
+
+OWN_VALUES: dict[str, Maker] = {"mask": _mask}
+"""What a spec may ask for an input in the place of a class; no class of cases."""
 
 LAYOUTS = ("contiguous", "transposed", "padded", "sliced", "expanded", "offset", "mixed")
 """transposed: last two dimensions swapped in memory. padded: rows three elements apart from each
@@ -239,17 +254,36 @@ def make(
 ) -> Input:
     """The tensor `name` of case `case_id`, on the CPU. `position` counts the op's inputs from 0;
     `mantissa` rounds float32 values to so many bits."""
-    if layout == "mixed":
-        turns = MIXED if len(shape) > 1 else MIXED_VECTOR
-        layout = turns[position % len(turns)]
+    layout = _turn(layout, len(shape), position)
     repeated = layout == "expanded" and len(shape) > 1 and shape[0] > 1
     distinct = (1, *shape[1:]) if repeated else shape
-    data = VALUES[values](Bits(f"{case_id}/{name}"), distinct, dtype, position)
+    data = (VALUES | OWN_VALUES)[values](Bits(f"{case_id}/{name}"), distinct, dtype, position)
     if dtype != "float64":
         data = data.astype(np.float32)
     if mantissa is not None and dtype == "float32":
         data = round_mantissa(data, mantissa)
     logical = torch.from_numpy(np.ascontiguousarray(data)).to(DTYPES[dtype]).reshape(distinct)
+    return _input(name, logical, shape, layout, repeated)
+
+
+def place(name: str, logical: torch.Tensor, layout: str, position: int = 0) -> Input:
+    """A tensor of given elements in the layout of a case."""
+    shape, layout = tuple(logical.shape), _turn(layout, logical.dim(), position)
+    repeated = layout == "expanded" and len(shape) > 1 and shape[0] > 1
+    repeated = repeated and bool((logical == logical[:1]).all())
+    return _input(name, logical[:1] if repeated else logical, shape, layout, repeated)
+
+
+def _turn(layout: str, rank: int, position: int) -> str:
+    """The layout of the input at `position` of a call in this one."""
+    turns = MIXED if rank > 1 else MIXED_VECTOR
+    return turns[position % len(turns)] if layout == "mixed" else layout
+
+
+def _input(
+    name: str, logical: torch.Tensor, shape: tuple[int, ...], layout: str, repeated: bool
+) -> Input:
+    """`logical` in its buffer, its first dimension walked with stride 0 where it is `repeated`."""
     buffer, strides, offset = _place(logical, layout)
     if repeated:
         strides = (0, *strides[1:])
@@ -281,15 +315,19 @@ def fenced(
     """A poisoned contiguous tensor in a poisoned buffer: (the tensor, its whole buffer)."""
     fence = FENCE_BYTES // dtype.itemsize
     count = _count(shape)
-    buffer = torch.full((count + 2 * fence,), float("nan"), dtype=dtype, device=device)
+    buffer = torch.full((count + 2 * fence,), poison(dtype), dtype=dtype, device=device)
     return buffer[fence : fence + count].view(shape), buffer
 
 
 def fence_intact(buffer: torch.Tensor) -> bool:
     """Whether the poison on both sides of a `fenced` tensor is still there, bit for bit."""
     fence = FENCE_BYTES // buffer.dtype.itemsize
-    poison = torch.full((fence,), float("nan"), dtype=buffer.dtype, device=buffer.device)
-    return same_bits(buffer[:fence], poison) and same_bits(buffer[-fence:], poison)
+    clean = torch.full((fence,), poison(buffer.dtype), dtype=buffer.dtype, device=buffer.device)
+    return same_bits(buffer[:fence], clean) and same_bits(buffer[-fence:], clean)
+
+
+def poison(dtype: torch.dtype) -> float | int:
+    return float("nan") if dtype.is_floating_point else INTEGER_POISON
 
 
 def same_bits(first: torch.Tensor, second: torch.Tensor) -> bool:
@@ -334,6 +372,6 @@ def _place(logical: torch.Tensor, layout: str) -> tuple[torch.Tensor, tuple[int,
         extent = extent * max(shape[dim], 1) + (padding if depth == 0 else 0)
     fence = FENCE_BYTES // logical.element_size()
     offset = fence + (1 if layout == "offset" else 0)
-    buffer = torch.full((extent + offset + fence,), float("nan"), dtype=logical.dtype)
+    buffer = torch.full((extent + offset + fence,), poison(logical.dtype), dtype=logical.dtype)
     buffer.as_strided(shape, strides, offset).copy_(logical)
     return buffer, tuple(strides), offset

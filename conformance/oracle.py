@@ -76,10 +76,13 @@ def ask(case: Case, spec: Spec) -> Question:
     made = {}
     mantissa = TF32_BITS if representable(case) else None
     for position, (name, shape) in enumerate(input_shapes(spec, case.shape).items()):
-        dtype = case.dtype(spec.inputs[name].dtype)
+        field = spec.inputs[name]
+        values = "normal" if field.derived else field.values.get(case.values, case.values)
         made[name] = inputs.make(
-            case.id, name, shape, dtype, case.values, case.layout, position, mantissa
+            case.id, name, shape, case.dtype(field.dtype), values, case.layout, position, mantissa
         )
+    for name, tensor in derived(case, spec, {name: each.tensor for name, each in made.items()}).items():
+        made[name] = inputs.place(name, tensor, case.layout, list(made).index(name))
     if case.mode == "grad":
         for name, shape in _output_shapes(case, spec).items():
             dtype = case.dtype(spec.outputs[name].dtype)
@@ -88,6 +91,21 @@ def ask(case: Case, spec: Spec) -> Question:
             )
         return Question(case, spec, made, _gradients(case, spec, made))
     return Question(case, spec, made, _outputs(case, spec, made, scale_of=_strict(case, spec)))
+
+
+def derived(
+    case: Case, spec: Spec, tensors: Mapping[str, torch.Tensor]
+) -> dict[str, torch.Tensor]:
+    """The inputs that follow from others, rounded to their types, for CPU tensors by input name."""
+    wanted = {name: field for name, field in spec.inputs.items() if field.derived and name in tensors}
+    own = {name: tensor.to(torch.float64) for name, tensor in tensors.items() if name not in wanted}
+    given = {**dict.fromkeys(spec.inputs), **own}
+    results = {entry: _call(catalog.load_entry(entry), case, spec, given)
+               for entry in {field.derived for field in wanted.values()} if entry}  # fmt: skip
+    return {
+        name: results[field.derived][name].to(inputs.DTYPES[case.dtype(field.dtype)])
+        for name, field in wanted.items() if field.derived
+    }  # fmt: skip
 
 
 def representable(case: Case) -> bool:
@@ -155,11 +173,15 @@ def _exactly(
     """By output: whether it must equal its reference bit for bit."""
     present = {name: ref for name, ref in refs.items() if isinstance(ref, torch.Tensor) and ref.numel()}
     if case.values in INTEGERS:
-        return {name: integers_exact(ref, list(tensors.values()), acc) for name, ref in present.items()}
+        numbers = [tensor for tensor in tensors.values() if tensor.is_floating_point()]
+        return {name: integers_exact(ref, numbers, acc) for name, ref in present.items()}
     if case.values not in PRODUCTS:
         return {}
     wide = {name: tensor.to(torch.float64) for name, tensor in tensors.items()}
-    absent = dict.fromkeys(name for name in spec.inputs if name not in wide)
+    absent: dict[str, Any] = dict.fromkeys(name for name in spec.inputs if name not in wide)
+    for name, tensor in tensors.items():
+        if not tensor.is_floating_point():  # indices are no operands
+            absent[name] = wide.pop(name)
 
     def evaluate(given: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         outputs = reference(case, spec, {**absent, **given})
@@ -180,12 +202,14 @@ def _gradients(case: Case, spec: Spec, made: Mapping[str, inputs.Input]) -> dict
     whether the formula is wired up right.
     """
     wide = {
-        name: made[name].tensor.to(torch.float64).requires_grad_() if name in made else None
-        for name in spec.inputs
+        name: made[name].tensor.to(torch.float64) if name in made else None for name in spec.inputs
     }
+    present = {name: tensor for name, tensor in wide.items()
+               if tensor is not None and made[name].tensor.is_floating_point()}  # fmt: skip
+    for tensor in present.values():
+        tensor.requires_grad_()
     with torch.enable_grad():
         result = _named(spec, _call(catalog.load_entry(spec.reference.entry), case, spec, wide))
-        present = {name: tensor for name, tensor in wide.items() if tensor is not None}
         upstream = [made[f"d{name}"].tensor.to(torch.float64) for name in result]
         found = torch.autograd.grad(
             list(result.values()), list(present.values()), upstream, allow_unused=True
@@ -198,7 +222,8 @@ def _gradients(case: Case, spec: Spec, made: Mapping[str, inputs.Input]) -> dict
     for (name, tensor), grad in zip(present.items(), found, strict=True):
         grad = torch.zeros_like(tensor) if grad is None else grad.detach()
         dtype = inputs.DTYPES[case.dtype(spec.inputs[name].dtype)]
-        narrow = max(torch.finfo(inputs.DTYPES[case.dtype(each.dtype)]).eps for each in spec.inputs.values())
+        kinds = {inputs.DTYPES[case.dtype(each.dtype)] for each in spec.inputs.values()}
+        narrow = max(torch.finfo(each).eps for each in kinds if each.is_floating_point)
         factor = 8 + 4 * math.sqrt(longest) + GRADIENT_ROUNDINGS * narrow / torch.finfo(acc).eps
         largest = grad.abs().max() if grad.numel() else torch.zeros((), dtype=torch.float64)
         expected[f"d{name}"] = Expected(grad, largest.expand(grad.shape), Tolerance(0.51, factor, acc), dtype)
@@ -212,7 +237,9 @@ def _output_shapes(case: Case, spec: Spec) -> dict[str, tuple[int, ...]]:
 
 
 def _call(function: Callable[..., Any], case: Case, spec: Spec, wide: Mapping[str, Any]) -> Any:
-    """A function of a reference file, called by name with the op's axis moved last and back again."""
+    """A function of a reference file, called by name with the op's axis moved last and back again. One that
+    takes `types` or `axes` is told the case's row of types or its sizes; one that takes `bits` gets random
+    bits of the case, to make integers of."""
     axis_name = axis_param(spec)
     arguments: dict[str, Any] = {name: param.default for name, param in spec.params.items()} | case.params
     axis = arguments[axis_name] if axis_name is not None else -1
@@ -222,6 +249,12 @@ def _call(function: Callable[..., Any], case: Case, spec: Spec, wide: Mapping[st
     if axis_name is not None:
         arguments[axis_name] = -1
     parameters = inspect.signature(function).parameters
+    if "types" in parameters:
+        arguments["types"] = dict(case.types)
+    if "axes" in parameters:
+        arguments["axes"] = dict(case.shape.axes)
+    if "bits" in parameters:
+        arguments["bits"] = inputs.Bits(f"{case.id}/bits")
     if not any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
         arguments = {name: value for name, value in arguments.items() if name in parameters}
     result = _named(spec, function(**arguments))

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 import portable
-from portable import catalog, errors, machine
+from portable import catalog, dispatch, errors, machine
 from portable.conformance import inputs, oracle, record
 from portable.conformance.cases import Case
 from portable.conformance.guards import guarded_memory
@@ -77,9 +77,12 @@ def synchronize(device: torch.device) -> None:
 
 def implementations(op: str) -> tuple[str, ...]:
     """Implementations of `op` whose language the active backend builds for the device that is here."""
-    from portable import dispatch
-
     return tuple(dispatch.candidates(op))
+
+
+def function(op: str) -> Callable[..., Any]:
+    """The op as its spec has it, which need not be what people call by its name."""
+    return dispatch.op(op) if op in catalog.functions() else getattr(portable, op)
 
 
 def fingerprint(question: oracle.Question) -> str:
@@ -94,7 +97,7 @@ def run_case(question: oracle.Question, impl: str, device: torch.device) -> Resu
     Raises DeviceLost when the device does not come back from a crash.
     """
     case = question.case
-    op: Callable[..., Any] = getattr(portable, case.op)
+    op = function(case.op)
     start = time.perf_counter()
     try:
         with portable.using(**{case.op: impl}):
@@ -208,7 +211,8 @@ def _call(
     case, spec = question.case, question.spec
     arguments: dict[str, Any] = {name: tensors.get(name) for name in spec.inputs} | case.params
     if case.mode == "grad":
-        leaves = {name: tensors[name].detach().requires_grad_() for name in spec.inputs if name in tensors}
+        numbers = [name for name in spec.inputs if name in tensors and tensors[name].is_floating_point()]
+        leaves = {name: tensors[name].detach().requires_grad_() for name in numbers}
         arguments |= leaves
         with torch.enable_grad():
             outputs = _named(spec, op(**arguments))

@@ -68,12 +68,12 @@ class Group:
             types = next(
                 tuple(row.items())
                 for row in spec.types
-                if {each for name, each in row.items() if name != "acc"} == {dtype}
+                if row[spec.type_variables[0]] == dtype and set(row.values()) <= {dtype, row["acc"]}
             )
             for size in self.sizes:
                 axes = {name: size[name] for name in spec.axes}
                 params = {name: size[name] for name in spec.params if name in size}
-                shape = make_shape(spec, axes, size.get("leading", ()), params)
+                shape = make_shape(spec, axes, size.get("leading", ()), params, size.get("absent", ()))
                 for layout in self.layouts:
                     name = f"bench-{layout}" if layout else "bench"
                     yield Asked(Case(op, types, shape, layout=name), impls, self.baselines)

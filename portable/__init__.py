@@ -12,6 +12,8 @@ from __future__ import annotations
 from typing import Any
 
 from portable import errors
+from portable.catalog import functions as _functions
+from portable.catalog import load_module as _load_module
 from portable.catalog import public_ops as ops
 from portable.choose import Explanation
 from portable.dispatch import explain
@@ -29,9 +31,10 @@ _selection()  # looks at files and the torch build; an error waits for the first
 def __getattr__(name: str) -> Any:
     if name.startswith("_"):
         raise AttributeError(f"module 'portable' has no attribute {name!r}")
-    found = globals()[name] = _op(name)
+    file = _functions().get(name)
+    found = globals()[name] = _op(name) if file is None else getattr(_load_module(file), name)
     return found
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, *ops()])
+    return sorted({*__all__, *ops(), *_functions()})

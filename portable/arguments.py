@@ -137,6 +137,8 @@ def check_params(spec: Spec, values: Sequence[Any], tensors: Sequence[Any]) -> l
 def _check_param(spec: Spec, param: Param, value: Any, tensors: Sequence[Any]) -> Any:
     if param.type in ("int", "axis") and isinstance(value, torch.SymInt):
         return value
+    if param.nullable and param.default is value:  # None
+        return value
     finite = param.type != "float" or not param.accepts(value) or abs(value) <= sys.float_info.max
     if not param.accepts(value) or not finite:
         hint = errors.nearest(value, param.choices) if isinstance(value, str) else ""
@@ -258,6 +260,27 @@ def bind(spec: Spec, tensors: Sequence[Any]) -> Bound:
                 raise errors.ShapeError(spec.op, name, tuple(first.shape), expected)
         outputs[out.name] = (shape, dtype)
     return Bound(sizes, types, tuple(leading), outputs)
+
+
+def check_rules(
+    spec: Spec, bound: Bound, params: Mapping[str, Any], tensors: Sequence[torch.Tensor | None]
+) -> None:
+    """The spec's rules hold. Of a symbolic size nothing is asked: the call itself asks."""
+    facts: dict[str, Any] = {**params, **bound.types, **bound.axes}
+    for rule in spec.rules:
+        used = {name: facts[name] for name in rule.that.names}
+        if any(isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)) for value in used.values()):
+            continue
+        if rule.that.evaluate(**used) is True:
+            continue
+        guilty = [name for name in params if name in used]
+        if guilty:
+            raise errors.ParameterError(spec.op, guilty[-1], params[guilty[-1]], rule.says)
+        for field, tensor in zip(spec.inputs.values(), tensors, strict=True):
+            if tensor is not None and set(field.dims) & set(used):
+                sizes = ", ".join(f"{name} = {used[name]}" for name in bound.axes if name in used)
+                expected = f"{rule.says}; here {sizes}"
+                raise errors.ShapeError(spec.op, field.name, tuple(tensor.shape), expected)
 
 
 def check_out_kind(spec: Spec, out: Any) -> None:

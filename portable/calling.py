@@ -73,21 +73,21 @@ def {op}(_op, {positional}/, *_rest, **_named):
 _RECORDED = """\
 def forward(_ctx, {inputs}):
     _made = {compute}
-    _ctx.save_for_backward({saved})
+    {several}_ctx.save_for_backward({saved})
     return _made
 """
 
 _QUICK = """\
 def run({at}):
     {elsewhere}
-    made = _empty(_shape, _strides, _dtype)
+    {made}
     try:
         kernarg, words, start = _local.mine
     except AttributeError:
         kernarg, words, start = _mine()
     {writes}
     start(_stream({index}))
-    return made
+    return {results}
 """
 
 
@@ -190,12 +190,16 @@ def source(spec: Spec, signature: Signature) -> str:
     )
 
 
-def quick(launch: BoundLaunch, inputs: int, blank: Blank, backend: Backend, index: int) -> Callable[..., Any]:
-    """A function of the addresses of a call's inputs: one new tensor and one launch on card `index`."""
-    addresses = [f"at{i}" for i in range(inputs)]
-    by_slot = [*addresses, "made.data_ptr()"]
+def quick(
+    launch: BoundLaunch, inputs: int, blanks: Sequence[Blank], backend: Backend, index: int
+) -> Callable[..., Any]:
+    """A function of the addresses of a call's inputs: its new tensors and one launch on card `index`."""
+    addresses, made = [f"at{i}" for i in range(inputs)], [f"made{i}" for i in range(len(blanks))]
+    by_slot = [*addresses, *(f"{name}.data_ptr()" for name in made)]
     writes = [f"words[{word}] = {by_slot[slot]}" for word, slot in launch.pointers]
-    names = dict(zip(("_shape", "_strides", "_dtype"), blank, strict=True))
+    names: dict[str, Any] = {}
+    for i, blank in enumerate(blanks):
+        names |= zip((f"_shape{i}", f"_strides{i}", f"_dtype{i}"), blank, strict=True)
     names |= {"_empty": backend.empty, "_local": launch.local, "_mine": launch.mine}
     names |= {"_stream": backend.stream, "_current": backend.current, "_on": backend.on}
     for i, (first, end, slot, encode) in enumerate(launch.encoded):
@@ -207,20 +211,29 @@ def quick(launch: BoundLaunch, inputs: int, blank: Blank, backend: Backend, inde
     text = _QUICK.format(
         at=_list(addresses),
         elsewhere=elsewhere if backend.count() > 1 else "",
+        made="\n    ".join(f"{n} = _empty(_shape{i}, _strides{i}, _dtype{i})" for i, n in enumerate(made)),
         writes="\n    ".join(writes),
+        results=made[0] if len(made) == 1 else f"({_list(made)})",
         index=index,
     )
     return _made("run", f"<{launch.name}>", text, names)
 
 
 def forward(
-    inputs: Sequence[str], absent: Sequence[str], quick: Any, compute: Any, saved: Iterable[str]
+    inputs: Sequence[str],
+    absent: Sequence[str],
+    quick: Any,
+    compute: Any,
+    saved: Iterable[str],
+    several: bool,
 ) -> Callable[..., Any]:
-    """What autograd calls for a new result; `saved` names inputs, or "_made", which is the result."""
+    """What autograd calls for a new result; `saved` names inputs, or "_made", which is the result, or one of
+    `several` results as "_made[0]": then no gradients of zeros are made for those that have none."""
     addresses = ("0" if name in absent else f"{name}.data_ptr()" for name in inputs)
     text = _RECORDED.format(
         inputs=_list(inputs),
         compute=f"_compute(({_list(inputs)}))" if quick is None else f"_quick({_list(addresses)})",
+        several="_ctx.set_materialize_grads(False); " if several else "",
         saved=_list(saved),
     )
     return _made("forward", "<a recorded call>", text, {"_quick": quick, "_compute": compute})

@@ -27,6 +27,7 @@ KERNEL_PATH = "PORTABLE_KERNEL_PATH"
 BACKEND_PATH = "PORTABLE_BACKEND_PATH"
 
 _OP_LINE = re.compile(rb"^op:[ \t]*([A-Za-z_]\w*)", re.MULTILINE)
+_FUNCTIONS_LINE = re.compile(rb"^functions:[ \t]*\[([^\]]*)\]", re.MULTILINE)
 _SCAN_BYTES = 4096
 
 
@@ -59,10 +60,16 @@ def public_ops() -> tuple[str, ...]:
     return _scan_ops(kernel_roots())[1]
 
 
+def functions() -> dict[str, Path]:
+    """What people call in the place of an op, by name, with its Python file: the `functions:` of specs."""
+    return dict(_scan_ops(kernel_roots())[2])
+
+
 @cache
-def _scan_ops(roots: tuple[Path, ...]) -> tuple[dict[str, Path], tuple[str, ...]]:
+def _scan_ops(roots: tuple[Path, ...]) -> tuple[dict[str, Path], tuple[str, ...], dict[str, Path]]:
     found: dict[str, Path] = {}
     public: list[str] = []
+    functions: dict[str, Path] = {}
 
     def add(name: str, file: Path) -> None:
         if name in found:
@@ -79,9 +86,18 @@ def _scan_ops(roots: tuple[Path, ...]) -> tuple[dict[str, Path], tuple[str, ...]
             add(folder.name, folder / "spec.yaml")
             public.append(folder.name)
             for name in files:
-                if name != "spec.yaml" and (op := _op_line(folder / name)):
+                op, entries = _head(folder / name)
+                if name != "spec.yaml" and op:
                     add(op, folder / name)
-    return found, tuple(sorted(public))
+                for file, _, function in (entry.partition(":") for entry in entries):
+                    if function in functions:
+                        problem = f"{function!r} is already in {functions[function]}"
+                        raise SpecError(folder / name, None, problem)
+                    functions[function] = folder / file
+    for name, file in functions.items():
+        if name in found and found[name].parent != file.parent:
+            raise SpecError(file, None, f"{name!r} is already an op, defined in {found[name]}")
+    return found, tuple(sorted(public)), functions
 
 
 def _subfolders(root: Path) -> list[Path]:
@@ -89,11 +105,13 @@ def _subfolders(root: Path) -> list[Path]:
     return [root / name for name in names if name[0] not in "_."]
 
 
-def _op_line(file: Path) -> str | None:
-    """The op that a YAML file defines, read from its `op:` line."""
+def _head(file: Path) -> tuple[str | None, list[str]]:
+    """The op that a YAML file defines and its functions, read from the lines `op:` and `functions:`."""
     with file.open("rb") as stream:
-        match = _OP_LINE.search(stream.read(_SCAN_BYTES))
-    return match[1].decode() if match else None
+        text = stream.read(_SCAN_BYTES)
+    op, functions = _OP_LINE.search(text), _FUNCTIONS_LINE.search(text)
+    entries = functions[1].decode().replace('"', "").split(",") if functions else []
+    return op[1].decode() if op else None, [entry.strip() for entry in entries]
 
 
 def spec(name: str) -> Spec:

@@ -18,7 +18,7 @@ from portable.errors import CompileError, LaunchError, PortableError
 from portable.plan import Device, Launch, NativeKernel, TensorInfo
 from portable.spec import Case, Implementation, Spec
 
-_SIZES = {"bfloat16": 2, "float16": 2, "float32": 4, "float64": 8}
+_SIZES = {"bfloat16": 2, "float16": 2, "float32": 4, "float64": 8, "int32": 4}
 
 
 @dataclass(frozen=True)

@@ -107,9 +107,10 @@ def _source(spec: Spec) -> str:
 
 
 def _admitted(spec: Spec, wanted: str) -> frozenset[str]:
-    return frozenset(
-        each.name for each in spec.implementations if wanted == each.name or wanted in each.languages
-    )
+    """The implementation of that name, else all of that language."""
+    if spec.implementation(wanted) is not None:
+        return frozenset({wanted})
+    return frozenset(each.name for each in spec.implementations if wanted in each.languages)
 
 
 def answer(

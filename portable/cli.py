@@ -113,7 +113,7 @@ def info(args: argparse.Namespace) -> int:
 def explain(args: argparse.Namespace) -> int:
     import torch
 
-    from portable import catalog
+    from portable import catalog, tracing
 
     spec = catalog.spec(args.op)
     dtype = _dtype(args.dtype)
@@ -121,8 +121,8 @@ def explain(args: argparse.Namespace) -> int:
     tensors = [_empty(text, dtype, device) for text in args.shape]
     if not tensors:
         case = spec.demo or spec.cases[0]
-        shapes = {name: (*case.leading.get(name, ()), *spec.sizes(name, case)) for name in spec.inputs}
-        inputs = {name: torch.empty(shape, dtype=dtype, device=device) for name, shape in shapes.items()}
+        inputs = tracing.inputs(spec, (), dtype, case)
+        inputs = {name: torch.empty_like(tensor, device=device) for name, tensor in inputs.items()}
         print(portable.explain(args.op, **inputs, **case.params))
     else:
         print(portable.explain(args.op, *tensors))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -18,7 +18,7 @@ from portable.backend import Backend
 from portable.errors import UnknownOpError, UnsupportedGradientError
 from portable.layout import collapsible
 from portable.plan import Device, TensorInfo, Workspace
-from portable.spec import Spec
+from portable.spec import Input, Spec
 
 _T = TypeVar("_T")
 _MEMO_LIMIT = 4096
@@ -132,13 +132,22 @@ class Op:
         prepared = self._prepared(inputs, params, out)
         same = calling.same(inputs) if out is None else calling.never
         wants = out is None and any(t is not None and t.requires_grad for t in inputs)
-        if wants and prepared.record is None:
-            prepared.record = torch_ops.recorder(self.spec, prepared, inputs)
-        record = prepared.record if wants else None
+        record = self._recorder(prepared, inputs) if wants else None
         aligned = (0 if t is None else t.data_ptr() & 15 for t in inputs)
         quick = prepared.quick if out is None else None
         entry = same, settings.scoped(), *params, *aligned, record, quick, prepared
         return entry if key is None else _remember(self.known, key, entry)
+
+    def recorder(self, inputs: Sequence[Any], params: Mapping[str, Any]) -> Callable[..., Any]:
+        """A function of the inputs of such a plain call that computes and records the gradient; `params` are
+        checked."""
+        in_order = [params[name] for name in self.spec.params]
+        return self._recorder(self._prepared(inputs, in_order, None), inputs)
+
+    def _recorder(self, prepared: Prepared, inputs: Sequence[Any]) -> Callable[..., Any]:
+        if prepared.record is None:
+            prepared.record = torch_ops.recorder(self.spec, prepared, inputs)
+        return prepared.record
 
     def _foreign(self, inputs: Sequence[Any], params: Sequence[Any], out: Any) -> Any:
         """Arrays of other libraries, through DLPack; anything else is named in an error."""
@@ -207,10 +216,9 @@ class Op:
         arguments.check_tensors(self.spec, inputs)
         params = arguments.check_params(self.spec, params, inputs)
         axis = _axis(self.spec, params)
-        bound = arguments.bind(
-            self.spec,
-            [_last(t, axis, f.leading) for f, t in zip(self.spec.inputs.values(), inputs, strict=True)],
-        )
+        moved = [_last(t, axis, f.leading) for f, t in zip(self.spec.inputs.values(), inputs, strict=True)]
+        bound = arguments.bind(self.spec, moved)
+        arguments.check_rules(self.spec, bound, dict(zip(self.spec.params, params, strict=True)), moved)
         device = next(t for t in inputs if t is not None).device
         outs = [
             _back(torch.empty(shape, dtype=dtype, device=device), axis, self.spec.outputs[name].leading)
@@ -259,9 +267,13 @@ def _back(tensor: torch.Tensor, axis: int, leading: bool) -> torch.Tensor:
     return tensor if axis == -1 or not leading else tensor.movedim(-1, axis)
 
 
-def _fits(tensor: torch.Tensor, layout: str) -> bool:
+def _fits(tensor: torch.Tensor, field: Input) -> bool:
     """Whether the implementations can take the tensor as it lies."""
-    shape, strides = tuple(tensor.shape), tensor.stride()
+    shape, strides, layout = tuple(tensor.shape), tensor.stride(), field.layout
+    if layout == "unit":
+        lead = len(shape) - field.rank
+        unit = shape[-1] <= 1 or strides[-1] == 1
+        return unit and collapsible(shape[:lead], strides[:lead]) is not None
     if layout == "rows":
         unit = shape[-1] <= 1 or strides[-1] == 1
         return unit and collapsible(shape[:-1], strides[:-1]) is not None
@@ -286,7 +298,7 @@ def _canonical(spec: Spec, inputs: Sequence[Any], axis: int) -> list[Any]:
     found = []
     for field, tensor in zip(spec.inputs.values(), inputs, strict=True):
         tensor = _last(tensor, axis, field.leading)
-        found.append(tensor if tensor is None or _fits(tensor, field.layout) else tensor.contiguous())
+        found.append(tensor if tensor is None or _fits(tensor, field) else tensor.contiguous())
     return found
 
 
@@ -297,6 +309,8 @@ def ask(
     axis = _axis(spec, params)
     moved = [_last(t, axis, f.leading) for f, t in zip(spec.inputs.values(), inputs, strict=True)]
     bound = arguments.bind(spec, moved)
+    named = dict(zip(spec.params, params, strict=True))
+    arguments.check_rules(spec, bound, named, moved)
     if out is not None and spec.out is not None:
         shape, dtype = bound.outputs[spec.out.name]
         arguments.check_out(spec, out, shape, dtype, inputs)
@@ -307,7 +321,6 @@ def ask(
         blank = torch.empty(shape, dtype=dtype, device="meta")
         given = _info(out) if out is not None and spec.outputs[name].out else None
         tensors[name] = given or TensorInfo(tuple(shape), blank.stride(), arguments.dtype_name(dtype))
-    named = dict(zip(spec.params, params, strict=True))
     return choose.Question(spec, tensors, named, bound.axes, bound.types), bound
 
 
@@ -336,13 +349,13 @@ class Prepared:
         self._spans = [0 if t is None else arguments.span(t) for t in inputs]
         self._out_span = 0 if out is None else arguments.span(out)
         self._as_is = self._axis == -1 and all(
-            t is None or _fits(t, field.layout) for field, t in zip(spec.inputs.values(), inputs, strict=True)
+            t is None or _fits(t, field) for field, t in zip(spec.inputs.values(), inputs, strict=True)
         )
         self._blanks = [_blank(shape, dtype) for shape, dtype in bound.outputs.values()]
         self._launches: list[build.BoundLaunch] = []
         self._workspaces: list[calling.Blank] = []
         self._function: Callable[..., Any] | None = None
-        self.quick: Callable[..., torch.Tensor] | None = None
+        self.quick: Callable[..., Any] | None = None
         self.record: Callable[..., Any] | None = None  # made when first asked for
         if all(0 in shape for shape, _, _ in self._blanks):
             return
@@ -359,9 +372,8 @@ class Prepared:
         self._workspaces = [_blank(w.shape, getattr(torch, w.dtype)) for w in chosen.plan.workspaces]
         launches = [each for each in chosen.plan.launches if 0 not in each.grid]
         self._launches = [build.bind(each, slots, tensors, written, backend, device) for each in launches]
-        if self._as_is and len(self._launches) == len(self._blanks) == 1 and not self._workspaces:
-            (launch,), (blank,) = self._launches, self._blanks
-            self.quick = calling.quick(launch, len(inputs), blank, backend, device.index)
+        if self._as_is and len(self._launches) == 1 and not self._workspaces:
+            self.quick = calling.quick(self._launches[0], len(inputs), self._blanks, backend, device.index)
 
     def __call__(self, inputs: Sequence[Any], out: Any = None, addresses: list[int] | None = None) -> Any:
         """Compute; `addresses` are the inputs', 0 for an absent one, where the caller has asked for them."""

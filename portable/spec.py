@@ -41,16 +41,33 @@ class Axis:
 
 
 @dataclass(frozen=True, slots=True)
+class Entry:
+    """A function in a Python file of the op's folder."""
+
+    file: Path
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.file.name}:{self.function}"
+
+
+@dataclass(frozen=True, slots=True)
 class Input:
     """A tensor that goes in. `dims` are axis names or fixed sizes, without the leading dimensions;
-    `dtype` is a type variable or a dtype; an optional input may be None."""
+    `dtype` is a type variable or a dtype; an optional input may be None.
+
+    For the conformance suite: `derived` makes it from the other inputs where not any numbers make sense, and
+    `values` names the value class that it takes in the place of another.
+    """
 
     name: str
     dims: tuple[str | int, ...]
     dtype: str
     leading: bool = False
-    layout: Literal["rows", "matrix", "contiguous", "any"] = "any"
+    layout: Literal["rows", "unit", "matrix", "contiguous", "any"] = "any"
     optional: bool = False
+    derived: Entry | None = None
+    values: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @property
     def rank(self) -> int:
@@ -97,8 +114,8 @@ class Param:
 
     @property
     def nullable(self) -> bool:
-        """Whether None is a legal value: a choice whose default it is."""
-        return self.type == "choice" and not self.required and self.default is None
+        """Whether None is a legal value: where it is the default."""
+        return not self.required and self.default is None
 
     def accepts(self, value: Any) -> bool:
         if value is None:
@@ -118,18 +135,8 @@ class Param:
             return "one of " + ", ".join(words)
         if self.type == "axis":
             return f"a dimension of {self.of}, as an int"
-        return {"int": "an int", "float": "a float", "bool": "True or False"}[self.type]
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A function in a Python file of the op's folder."""
-
-    file: Path
-    function: str
-
-    def __str__(self) -> str:
-        return f"{self.file.name}:{self.function}"
+        words = {"int": "an int", "float": "a float", "bool": "True or False"}[self.type]
+        return words + " or None" * self.nullable
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,12 +159,15 @@ class Tolerance:
 @dataclass(frozen=True, slots=True)
 class Cost:
     """Work of one call. `bytes` of None: every operand is moved once. `baseline` is what a user of
-    torch alone would call instead; throughput is compared with it."""
+    torch alone would call instead; throughput is compared with it. A call may make its flops of `passes`
+    times as many in another type, `unit` (None: once, in its own): the roof is that type's."""
 
     flops: Formula
     peak: Literal["matrix", "vector"]
     bytes: Formula | None = None
     baseline: Entry | None = None
+    unit: Formula | None = None
+    passes: Formula | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +178,15 @@ class Requirement:
     arch: tuple[str, ...] | None = None
     types: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     rules: tuple[Formula, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What must hold of every call beyond its shapes: a formula over axes, B, parameters and type variables,
+    and what to tell those who break it."""
+
+    that: Formula
+    says: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +239,12 @@ class Case:
 
 @dataclass(frozen=True, eq=False)
 class Spec:
-    """One op: its meaning, its tolerance, its cost, its cases and its implementations in order."""
+    """One op: its meaning, its tolerance, its cost, its cases and its implementations in order.
+
+    `boundary` stands for the shapes that the conformance suite makes up where a spec has none; its first is
+    the call that behaviours make, its second the small one whose host cost is timed. `probes` is a file of
+    questions of the op's own. `functions` are what people call, as `portable.<function>`, before the op.
+    """
 
     op: str
     file: Path
@@ -241,6 +265,10 @@ class Spec:
     gradient: Path | None = None
     autocast: Autocast = "none"
     edition: int = 1
+    rules: tuple[Rule, ...] = ()
+    boundary: tuple[Case, ...] = ()
+    probes: Path | None = None
+    functions: tuple[Entry, ...] = ()
 
     @property
     def folder(self) -> Path:
@@ -311,7 +339,7 @@ class Spec:
             if isinstance(each, Input):
                 arguments.append(f"Tensor? {each.name}=None" if each.optional else f"Tensor {each.name}")
                 continue
-            kind = {"axis": "int", "choice": "str?" if each.nullable else "str"}.get(each.type, each.type)
+            kind = {"axis": "int", "choice": "str"}.get(each.type, each.type) + "?" * each.nullable
             default = "" if each.required else f"={_schema_literal(each.default)}"
             arguments.append(f"{kind} {each.name}{default}")
         count = len(self.outputs)

@@ -12,7 +12,7 @@ def page(spec: Spec) -> str:
     parts = [
         f"# {spec.op}",
         spec.summary,
-        f"```python\nportable.{spec.op}{spec.signature}\n```",
+        *_call(spec),
         *_tensors(spec),
         *_types(spec),
         *_params(spec),
@@ -22,6 +22,14 @@ def page(spec: Spec) -> str:
         *_errors(spec),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _call(spec: Spec) -> list[str]:
+    if not spec.functions:
+        return [f"```python\nportable.{spec.op}{spec.signature}\n```"]
+    names = " and ".join(f"`portable.{each.function}`" for each in spec.functions)
+    text = f"People call it through {names}; `help()` says how. The op behind them, as it is described here:"
+    return [text, f"```python\ntorch.ops.portable.{spec.op}{spec.signature}\n```"]
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -53,7 +61,11 @@ def _tensors(spec: Spec) -> list[str]:
     if any(each.leading for each in spec.inputs.values()):
         notes.append(leading)
     table = _table(["name", "kind", "shape", "dtype", "note"], rows)
-    return ["## Tensors", table, " ".join(notes)] if notes else ["## Tensors", table]
+    parts = ["## Tensors", table, " ".join(notes)] if notes else ["## Tensors", table]
+    if spec.rules:
+        rules = (f"- `{rule.that}`: {rule.says}" for rule in spec.rules)
+        parts.append("\n".join(["Rules of every call:", "", *rules]))
+    return parts
 
 
 def _types(spec: Spec) -> list[str]:

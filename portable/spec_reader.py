@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from portable import strict_yaml
+from portable.case_reader import CaseReader
 from portable.errors import FormulaError, SpecError, listed, nearest
 from portable.formula import FUNCTIONS, Formula
 from portable.spec import (
     DTYPES,
     Axis,
-    Case,
     Cost,
     Entry,
     Implementation,
@@ -27,6 +27,7 @@ from portable.spec import (
     Param,
     Reference,
     Requirement,
+    Rule,
     Spec,
     Tolerance,
 )
@@ -40,16 +41,24 @@ _SCHEMA: dict[str, dict[str, str]] = {
         "edition": "int!", "op": "str!", "summary": "str!", "axes": "map!", "leading": "str",
         "types": "list!", "inputs": "map!", "params": "map", "outputs": "map!", "reference": "map!",
         "gradient": "str", "autocast": "str", "tolerance": "map!", "cost": "map!", "cases": "list!",
-        "demo": "map", "bench": "list", "implementations": "list!",
+        "demo": "map", "bench": "list", "implementations": "list!", "rules": "list", "boundary": "list",
+        "probes": "str", "functions": "list",
     },
-    "input": {"shape": "list!", "dtype": "str!", "layout": "str", "optional": "bool"},
+    "input": {
+        "shape": "list!", "dtype": "str!", "layout": "str", "optional": "bool", "derived": "str",
+        "values": "map",
+    },
+    "rule": {"that": "formula!", "says": "str!"},
     "param": {
         "type": "str!", "default": "any", "choices": "list", "of": "str", "keyword": "bool",
     },
     "output": {"shape": "list!", "dtype": "str!", "out": "bool", "when": "str"},
     "reference": {"entry": "str!", "magnitude": "str"},
     "tolerance": {"result": "number!", "sum": "formula!"},
-    "cost": {"flops": "formula!", "peak": "str!", "bytes": "formula", "baseline": "str"},
+    "cost": {
+        "flops": "formula!", "peak": "str!", "bytes": "formula", "baseline": "str", "unit": "formula",
+        "passes": "formula",
+    },
     "implementation": {
         "name": "str!", "plan": "str", "run": "str", "sources": "list", "language": "str|list!",
         "requires": "map", "tunables": "map", "default": "map", "batch_invariant": "bool",
@@ -68,7 +77,7 @@ _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
 }
 
 _LEADING = ("same", "broadcast")
-_LAYOUTS = ("rows", "matrix", "contiguous", "any")
+_LAYOUTS = ("rows", "unit", "matrix", "contiguous", "any")
 _AUTOCAST = ("lower", "float32", "widest", "none")
 _PEAKS = ("matrix", "vector")
 _PARAM_TYPES = ("int", "float", "bool", "choice", "axis")
@@ -180,7 +189,8 @@ class _Reader:
         self.check_shapes(top, axes, types, inputs, outputs)
         names = (*axes, "B", *params, *(key for key in types[0] if key != "acc"))
         leading = self.word(top, "leading", _LEADING, "same")
-        reader = _CaseReader(self, axes, inputs, params, leading)
+        rules = self.rules(top, names)
+        reader = CaseReader(self, axes, inputs, params, leading, rules)
         demo = reader.case(top["demo"], top.line_of("demo")) if "demo" in top else None
         implementations = self.implementations(top["implementations"], types, names)
         if not implementations:
@@ -205,7 +215,25 @@ class _Reader:
             gradient=self.file(top["gradient"], top.line_of("gradient")) if "gradient" in top else None,
             autocast=self.word(top, "autocast", _AUTOCAST, "none"),
             edition=top["edition"],
+            rules=rules,
+            boundary=reader.several(top["boundary"]) if "boundary" in top else (),
+            probes=self.file(top["probes"], top.line_of("probes")) if "probes" in top else None,
+            functions=self.functions(top),
         )
+
+    def rules(self, top: Map, names: Iterable[str]) -> tuple[Rule, ...]:
+        """What must hold of every call, and of every case of the file."""
+        rules = []
+        for index, item in enumerate(top.get("rules", ())):
+            line = top["rules"].line_of(index)
+            found = self.keys(item, "rule", "a rule", line)
+            rules.append(Rule(self.formula(found["that"], names, line), found["says"]))
+        return tuple(rules)
+
+    def functions(self, top: Map) -> tuple[Entry, ...]:
+        line = top.line_of("functions")
+        texts = self.strings(top["functions"], line, "functions") if "functions" in top else ()
+        return tuple(self.entry(text, line) for text in texts)
 
     def axes(self, data: Map) -> dict[str, Axis]:
         axes = {}
@@ -265,10 +293,14 @@ class _Reader:
             if not optional and any(each.optional for each in inputs.values()):
                 raise self.fail(line, f"input {name} is required but follows an optional one; move it up")
             layout = self.word(found, "layout", _LAYOUTS, "any")
-            least = {"rows": 1, "matrix": 2}.get(layout, 0)
+            least = {"rows": 1, "unit": 1, "matrix": 2}.get(layout, 0)
             if len(dims) < least:
                 raise self.fail(line, f"input {name}: layout {layout} needs {least} or more named dimensions")
-            inputs[name] = Input(name, dims, found["dtype"], leading, layout, optional)
+            inputs[name] = Input(
+                name, dims, found["dtype"], leading, layout, optional,
+                self.entry(found["derived"], found.line_of("derived")) if "derived" in found else None,
+                dict(found.get("values", {})),
+            )  # fmt: skip
         if not any(not each.optional for each in inputs.values()):
             raise self.fail(data.line, "an op needs at least one required input")
         return inputs
@@ -347,11 +379,11 @@ class _Reader:
         found = self.keys(data, "cost", "cost", line)
         formulas = {
             key: self.formula(found[key], names, found.line_of(key))
-            for key in ("flops", "bytes") if key in found
+            for key in ("flops", "bytes", "unit", "passes") if key in found
         }  # fmt: skip
         line = found.line_of("baseline")
         baseline = self.entry(found["baseline"], line) if "baseline" in found else None
-        return Cost(formulas["flops"], self.word(found, "peak", _PEAKS), formulas.get("bytes"), baseline)
+        return Cost(peak=self.word(found, "peak", _PEAKS), baseline=baseline, **formulas)
 
     def implementations(
         self, data: List, types: tuple[Mapping[str, str], ...], names: Iterable[str]
@@ -506,91 +538,3 @@ class _Reader:
         distinct = {tuple(sorted((name, row[name]) for name in given)) for row in types}
         if len(distinct) < len(types):
             raise self.fail(top.line_of("types"), "two rows of types agree in the dtypes of every input")
-
-
-class _CaseReader:
-    """Reads `cases`, `demo` and `bench` entries against the declared axes, inputs and parameters."""
-
-    def __init__(
-        self,
-        reader: _Reader,
-        axes: Mapping[str, Axis],
-        inputs: Mapping[str, Input],
-        params: Mapping[str, Param],
-        leading: str,
-    ) -> None:
-        self.fail = reader.fail
-        self.map = reader.map
-        self.strings = reader.strings
-        self.axes = axes
-        self.inputs = inputs
-        self.params = params
-        self.leading = leading
-        self.leaders = tuple(name for name, each in inputs.items() if each.leading)
-
-    def several(self, data: List) -> tuple[Case, ...]:
-        return tuple(self.case(item, data.line_of(index)) for index, item in enumerate(data))
-
-    def case(self, item: Any, line: int) -> Case:
-        found = self.map(item, line, "a case")
-        sizes: dict[str, int] = {}
-        params: dict[str, Any] = {}
-        for key, value in found.items():
-            at = found.line_of(key)
-            if key in self.axes:
-                if not isinstance(value, int) or isinstance(value, bool) or value not in self.axes[key]:
-                    raise self.fail(at, f"axis {key} is {value!r}; legal is {self.axes[key]}")
-                sizes[key] = value
-            elif key in self.params:
-                if not self.params[key].accepts(value):
-                    raise self.fail(at, f"{key} is {value!r}; expected {self.params[key].expected}")
-                params[key] = value
-            elif key not in ("leading", "absent"):
-                legal = [*self.axes, *self.params, "leading", "absent"]
-                hint = nearest(key, legal) or f" Legal are {listed(legal)}."
-                raise self.fail(at, f"unknown key {key!r} in a case.{hint}")
-        for name in self.axes:
-            if name not in sizes:
-                raise self.fail(line, f"the case gives no size for axis {name}")
-        for param in self.params.values():
-            if param.required and param.name not in params:
-                raise self.fail(line, f"the case gives no value for {param.name}, which has no default")
-        absent: tuple[str, ...] = ()
-        if "absent" in found:
-            at = found.line_of("absent")
-            absent = self.strings(found["absent"], at, "absent")
-            for name in absent:
-                if name not in self.inputs or not self.inputs[name].optional:
-                    raise self.fail(at, f"{name!r} is not an optional input, so it cannot be absent")
-        return Case(sizes, self.leading_of(found), absent, params)
-
-    def leading_of(self, found: Map) -> dict[str, tuple[int, ...]]:
-        value, line = found.get("leading", []), found.line_of("leading")
-        if not self.leaders:
-            if value:
-                raise self.fail(line, "no input has leading dimensions")
-            return {}
-        if isinstance(value, list):
-            return dict.fromkeys(self.leaders, self.sizes(value, line))
-        given = self.map(value, line, "leading")
-        if self.leading == "same":
-            raise self.fail(line, "with 'leading: same' a case gives one list for every input")
-        for name in given:
-            if name not in self.leaders:
-                raise self.fail(line, f"{name!r} is no input with leading dimensions")
-        shapes = {name: self.sizes(given.get(name, []), line) for name in self.leaders}
-        for sizes in zip(*_aligned(list(shapes.values())), strict=True):
-            if len(set(sizes) - {1}) > 1:
-                raise self.fail(line, f"the leading dimensions {listed(shapes.values())} do not broadcast")
-        return shapes
-
-    def sizes(self, value: Any, line: int) -> tuple[int, ...]:
-        if not isinstance(value, list) or not all(type(each) is int and each >= 0 for each in value):
-            raise self.fail(line, f"leading dimensions are a list of sizes, not {value!r}")
-        return tuple(value)
-
-
-def _aligned(shapes: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """Shapes padded with leading ones to one rank."""
-    rank = max(map(len, shapes))
-    return [(1,) * (rank - len(shape)) + shape for shape in shapes]

@@ -17,7 +17,7 @@ from portable.errors import UnsupportedGradientError, UnsupportedTransformError
 from portable.spec import Spec
 
 if TYPE_CHECKING:
-    from portable.dispatch import Prepared
+    from portable.dispatch import Op, Prepared
 
 _library = torch.library.Library("portable", "DEF")
 _AUTOCAST = {"cuda": "AutocastCUDA", "cpu": "AutocastCPU"}  # torch's dispatch keys by device type
@@ -74,6 +74,12 @@ class Formula:
         """Loaded at the first call that records a gradient."""
         return None if self._spec.gradient is None else catalog.load_module(self._spec.gradient)
 
+    def forward(self, params: Mapping[str, Any]) -> str | None:
+        """The op that computes instead where a gradient is recorded, or None: it takes what this one takes,
+        answers this one's output first, then what its own formula keeps. `params` are checked."""
+        function = getattr(self._module, "forward", None)
+        return None if function is None else function(params)
+
     def saved(self, inputs: Sequence[Any], output: Any, params: Mapping[str, Any]) -> tuple[Any, ...]:
         """What `gradients` needs; `params` are checked."""
         if self._module is None:
@@ -106,9 +112,15 @@ def recorder(spec: Spec, prepared: Prepared, inputs: Sequence[Any]) -> Callable[
     torch.library makes of the same formula costs 50 us a call (2026-11-21), this 4.
     """
     formula, pins, params, names = Formula(spec), settings.scoped(), prepared.params, tuple(spec.inputs)
+    instead = formula.forward(params)
+    if instead is not None:
+        record = _bound(instead).recorder(inputs, params)
+        return lambda *inputs: record(*inputs)[0]
+    several = len(spec.outputs) > 1
 
     def forward(ctx: Any, *inputs: Any) -> Any:
         made = prepared(inputs)
+        ctx.set_materialize_grads(not several)
         ctx.save_for_backward(*formula.saved(inputs, made, params))
         return made
 
@@ -118,16 +130,47 @@ def recorder(spec: Spec, prepared: Prepared, inputs: Sequence[Any]) -> Callable[
         return tuple(found.get(name) if needs[name] else None for name in names)
 
     made, stand_ins = prepared.blank(), [t if t is None else t.detach() for t in inputs]  # all different
-    by_id = {id(t): name for name, t in zip(("_made", *names), (made, *stand_ins), strict=True)}
+    results = {id(t): f"_made[{i}]" for i, t in enumerate(made)} if several else {id(made): "_made"}
+    by_id = {id(t): name for name, t in zip(names, stand_ins, strict=True)} | results
     by_id[id(None)] = "None"
     saved = [by_id.get(id(each), "") for each in formula.saved(stand_ins, made, params)]
-    if all(saved):  # nothing but inputs and the one output, as nearly always
+    if all(saved):  # nothing but inputs and outputs, as nearly always
         absent = [name for name, t in zip(names, inputs, strict=True) if t is None]
-        forward = calling.forward(names, absent, prepared.quick, prepared, saved)
+        forward = calling.forward(names, absent, prepared.quick, prepared, saved, several)
     methods = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
     node = type(f"portable_{spec.op}", (torch.autograd.Function,), methods)
     # Past Function.apply, whose Python deals with functorch and default arguments: 1.5 us.
     return super(torch.autograd.Function, node).apply
+
+
+def _bound(name: str) -> Op:
+    from portable import dispatch  # which imports this module
+
+    return dispatch.op(name)
+
+
+class _Autograd:
+    """Stands in for the library while torch registers an op's formula: the kernel that torch made for the
+    op's autograd key goes behind the question whether another op is to be recorded instead."""
+
+    def __init__(self, spec: Spec, signature: arguments.Signature, formula: Formula):
+        self._spec, self._signature, self._formula = spec, signature, formula
+
+    def impl(self, op: str, kernel: Callable[..., Any], key: str, with_keyset: bool = False) -> None:
+        def chosen(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+            if torch.is_grad_enabled() and torch._C._any_requires_grad(*args):  # type: ignore[attr-defined]
+                instead = self._instead(args, kwargs)
+                if instead is not None:
+                    _bound(instead)
+                    return getattr(torch.ops.portable, instead).default(*args, **kwargs)[0]
+            return kernel(keyset, *args, **kwargs)
+
+        _library.impl(op, chosen, key, with_keyset=with_keyset)
+
+    def _instead(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
+        inputs, params, _ = self._signature.split(self._signature.bind(args, kwargs))
+        params = arguments.check_params(self._spec, params, inputs)
+        return self._formula.forward(dict(zip(self._spec.params, params, strict=True)))
 
 
 def _gradient(spec: Spec, signature: arguments.Signature, name: str) -> None:
@@ -139,6 +182,7 @@ def _gradient(spec: Spec, signature: arguments.Signature, name: str) -> None:
         values, params, _ = signature.split(signature.bind(inputs, keyword_only_inputs or {}))
         params = arguments.check_params(spec, params, values)
         ctx.pins, ctx.params = settings.scoped(), dict(zip(spec.params, params, strict=True))
+        ctx.set_materialize_grads(len(spec.outputs) == 1)
         ctx.save_for_backward(*formula.saved(values, output, ctx.params))
 
     def backward(ctx: Any, *grads: Any) -> Any:
@@ -148,15 +192,16 @@ def _gradient(spec: Spec, signature: arguments.Signature, name: str) -> None:
         found = formula.gradients(ctx.saved_tensors, ctx.params, ctx.pins, needs, grads)
         return tuple(found.get(argument) if needs[argument] else None for argument in given)
 
+    library: Any = _library if spec.gradient is None else _Autograd(spec, signature, formula)
     if any(p.kind is p.KEYWORD_ONLY and p.name != "out" for p in spec.signature.parameters.values()):
 
         def setup_with_keywords(ctx: Any, inputs: Any, keyword_only_inputs: Any, output: Any) -> None:
             setup(ctx, inputs, output, keyword_only_inputs)
 
-        torch.library.register_autograd(name, backward, setup_context=setup_with_keywords, lib=_library)
+        torch.library.register_autograd(name, backward, setup_context=setup_with_keywords, lib=library)
     else:
         torch.library.register_autograd(
-            name, backward, setup_context=lambda ctx, inputs, output: setup(ctx, inputs, output), lib=_library
+            name, backward, setup_context=lambda ctx, inputs, output: setup(ctx, inputs, output), lib=library
         )
 
 
@@ -188,15 +233,17 @@ def _batching(spec: Spec, signature: arguments.Signature, name: str, overload: A
                 x = x.unsqueeze(1)
             moved.append(x)
         result = overload(**dict(zip(signature.names, signature.join(moved, params), strict=False)))
-        if len(spec.outputs) > 1:
-            raise UnsupportedTransformError(spec.op, "vmap over an op with several outputs")
-        return result, 0
+        if not all(field.leading for field in spec.outputs.values()):
+            raise UnsupportedTransformError(spec.op, "vmap over an op that sums over its leading dimensions")
+        return result, (0 if len(spec.outputs) == 1 else (0,) * len(spec.outputs))
 
     torch.library.register_vmap(name, rule, lib=_library)
 
 
 def _autocast(spec: Spec, overload: Any, device_type: str, key: str) -> Callable[..., Any]:
-    """The op under autocast: floating inputs cast as the spec says, float64 left alone."""
+    """The op under autocast: floating inputs cast as the spec says where it has them so; not float64."""
+    names = tuple(spec.signature.parameters)
+    legal = {name: spec.legal_dtypes(name) for name in spec.inputs}
     excluded = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
@@ -208,13 +255,16 @@ def _autocast(spec: Spec, overload: Any, device_type: str, key: str) -> Callable
             for dtype in floats:
                 target = dtype if dtype is floats[0] else torch.promote_types(target, dtype)
 
-        def cast(value: Any) -> Any:
+        def cast(name: str, value: Any) -> Any:
             eligible = isinstance(value, torch.Tensor) and value.is_floating_point()
+            if eligible and arguments.dtype_name(target) not in legal[name]:
+                return value
             if eligible and value.dtype not in (target, torch.float64) and value.device.type == device_type:
                 return value.to(target)
             return value
 
         with torch._C._ExcludeDispatchKeyGuard(excluded):
-            return overload(*map(cast, args), **{name: cast(value) for name, value in kwargs.items()})
+            given = [cast(name, value) for name, value in zip(names, args, strict=False)]
+            return overload(*given, **{name: cast(name, value) for name, value in kwargs.items()})
 
     return kernel

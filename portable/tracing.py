@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 import portable
-from portable import check, machine
+from portable import arguments, check, dispatch, machine
 from portable.backend import Trace
 from portable.errors import PortableError, listed
 from portable.spec import Case, Spec
@@ -33,16 +33,25 @@ def choose(arch: str | None) -> None:
         machine.choose(emulate=True)
 
 
-def inputs(spec: Spec, shapes: Sequence[tuple[int, ...]], dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    """Normal numbers for a call: of the given shapes, or of a small case of the spec."""
+def inputs(
+    spec: Spec, shapes: Sequence[tuple[int, ...]], dtype: torch.dtype, case: Case | None = None
+) -> dict[str, torch.Tensor]:
+    """Normal numbers for a call: of the given shapes, or of a case of the spec, a small one for None.
+    `dtype` is that of the first type variable; the others are of the first row of types that has it."""
     if shapes:
         if len(shapes) > len(spec.inputs):
             raise PortableError(f"{spec.op} takes {listed(spec.inputs)}; {len(shapes)} shapes came")
         named: Mapping[str, tuple[int, ...]] = dict(zip(spec.inputs, shapes, strict=False))
     else:
-        named = _shapes(spec, small_case(spec))
+        named = _shapes(spec, small_case(spec) if case is None else case)
     source = torch.Generator().manual_seed(0)
-    return {name: torch.randn(shape, generator=source).to(dtype) for name, shape in named.items()}
+    asked, main = arguments.dtype_name(dtype), spec.type_variables[0]
+    row = next((row for row in spec.types if row[main] == asked), dict.fromkeys(spec.types[0], asked))
+
+    def typed(name: str) -> torch.dtype:
+        return getattr(torch, row.get(spec.inputs[name].dtype, spec.inputs[name].dtype))
+
+    return {name: torch.randn(shape, generator=source).to(typed(name)) for name, shape in named.items()}
 
 
 def small_case(spec: Spec) -> Case:
@@ -63,7 +72,7 @@ def run(spec: Spec, tensors: Mapping[str, Any], params: Mapping[str, Any], impl:
     """The launches of one call, in order; `impl` pins an implementation or language."""
     backend = machine.main_backend()
     with backend.trace() as traces, portable.using(**{spec.op: impl}) if impl else nullcontext():
-        getattr(portable, spec.op)(**tensors, **params)
+        dispatch.op(spec.op)(**tensors, **params)
     return traces
 
 

@@ -4,7 +4,8 @@ Entries are of two kinds. A hand-written one says where its config comes from; a
 `portable tune`, holds its times and the shape class that it was measured for. The user's own file comes
 before the vendor's `tuned.yaml`; within a file measured entries come before hand-written ones, which are
 asked in their order. The first whose op, implementation, architecture and `when` formula match gives its
-values over the spec's default. A card without entries takes those of the card nearest to it by features.
+values over the spec's default. A companion op that takes what its op takes uses its op's entries. A card
+without entries takes those of the card nearest to it by features.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from portable import shape_class, strict_yaml
+from portable import catalog, shape_class, strict_yaml
 from portable.backend import Backend
 from portable.errors import FormulaError, SpecError, TunedFileError, listed, nearest
 from portable.formula import Formula
@@ -342,6 +343,8 @@ def resolve(
     if forced is not None:
         return Config(dict(forced), "under test")
     found = [entries(file).of(spec, implementation) for file in files(backend)]
+    if not any(found) and (main := _main_of(spec, implementation)) is not None:
+        found = [entries(file).of(*main) for file in files(backend)]
     for arch in _arches(found, backend, device):
         for by_arch in found:
             for entry in by_arch.get(arch, ()):
@@ -350,6 +353,20 @@ def resolve(
                 if not entry.when or _formula(entry.when, names(spec)).evaluate(**facts):
                     return Config({**default, **entry.config}, _words(entry, device))
     return Config(default, "default")
+
+
+def _main_of(spec: Spec, implementation: Implementation) -> tuple[Spec, Implementation] | None:
+    """For a companion without entries of its own: the op of its folder and its implementation of that name,
+    where both take the same arguments and configs."""
+    file = spec.folder / "spec.yaml"
+    if file == spec.file or catalog.op_folders().get(spec.folder.name) != file:
+        return None
+    main = catalog.spec(spec.folder.name)
+    same = main.implementation(implementation.name)
+    if same is None or (main.axes, main.types, main.inputs) != (spec.axes, spec.types, spec.inputs):
+        return None
+    alike = main.params.keys() == spec.params.keys() and same.tunables == implementation.tunables
+    return (main, same) if alike else None
 
 
 def _arches(found: Iterable[Mapping[str, list[Entry]]], backend: Backend, device: Device) -> list[str]:

@@ -160,6 +160,10 @@ def test_no_file_is_called_triton():
     assert [str(file) for folder in ("portable", *OUTER) for file in (ROOT / folder).rglob("triton.py")] == []
 
 
+WITHOUT_HIP = {"attention"}
+"""Ops whose HIP implementation is still to be written: AMD cards run the Triton one."""
+
+
 @pytest.mark.parametrize("folder", OPS, ids=lambda folder: folder.name)
 def test_an_op_folder_is_whole(folder):
     for name in ("spec.yaml", "reference.py", "triton_impl.py", "torch_impl.py"):
@@ -168,7 +172,10 @@ def test_an_op_folder_is_whole(folder):
     for file in sorted(folder.glob("*.yaml")):
         spec = load_spec(file)  # every file that it names exists
         languages = {language for each in spec.implementations for language in each.languages}
-        assert {"triton", "cuda", "hip"} <= languages, file.name
+        if folder.name in WITHOUT_HIP:
+            assert "torch" in languages and "hip" not in languages, file.name
+        else:
+            assert {"triton", "cuda", "hip"} <= languages, file.name
 
 
 def pinned() -> dict[str, set[str]]:

@@ -19,7 +19,8 @@ class TensorMap:
     `sizes` and `box` count elements from the innermost dimension, whose stride is one element;
     `strides` are the bytes between neighbours along the other dimensions, multiples of 16. Copies bring
     boxes of `box` elements, with zeros where a box leaves the tensor, into shared memory with the
-    128-byte swizzle; the innermost box is 128 bytes at most.
+    128-byte swizzle; the innermost box is 128 bytes at most. What a copy misses in L2 comes from memory in
+    `promotion` bytes, 128 or 256.
     """
 
     tensor: str
@@ -27,6 +28,7 @@ class TensorMap:
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
     box: tuple[int, ...]
+    promotion: int = 256
     size: int = 128
     alignment: int = 64
     _encoded: dict[int, bytes] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -55,6 +57,11 @@ class TensorMap:
             "float16": kinds.CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
             "float32": kinds.CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
         }[self.dtype]
+        promotions = driver.CUtensorMapL2promotion
+        promotion = {
+            128: promotions.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+            256: promotions.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+        }[self.promotion]
         status, made = driver.cuTensorMapEncodeTiled(
             dtype,
             len(self.sizes),
@@ -65,7 +72,7 @@ class TensorMap:
             words((1,) * len(self.sizes), driver.cuuint32_t),
             driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
             driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
-            driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+            promotion,
             driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
         )
         if int(status):

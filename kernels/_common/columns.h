@@ -2,22 +2,15 @@
 // rows, every `blocks`-th from their own on, keep the sums of their rows in registers and write them to a
 // float32 workspace; column_sum.cu adds the blocks up in their order.
 //
-// Defines: STAGES, the rows of two tensors that a block holds or has under way. RING 1: they lie in shared
-// memory (row_ring.h), else in registers.
+// Defines: STAGES, the rows of two tensors that a block holds or has under way in registers.
 #pragma once
 
 #include "_common/rows.h"
 
-#ifndef RING
-#define RING 0
-#endif
 #ifndef STAGES
 #define STAGES 1
 #endif
 
-#if RING
-#include "_common/row_ring.h"
-#else
 // Rows of two tensors; stage 0 is the row in hand, and the others' loads are under way.
 struct RowPair {
     cell<T, VEC> held[2][STAGES][CHUNKS];
@@ -65,7 +58,6 @@ struct RowPair {
         load(STAGES - 1, left - STAGES * step);
     }
 };
-#endif
 
 // The lane's weights, held for all rows; ones where there are none.
 struct Scale {

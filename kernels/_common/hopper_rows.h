@@ -50,6 +50,9 @@ DEVICE void barrier_init_fence() { asm volatile("fence.mbarrier_init.release.clu
 DEVICE void barrier_expect(uint32_t at, uint32_t bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
 }
+DEVICE void barrier_arrive(uint32_t at) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(at) : "memory");
+}
 // Waits until the phase of that parity is over.
 DEVICE void barrier_wait(uint32_t at, uint32_t parity) {
     asm volatile(
@@ -58,6 +61,13 @@ DEVICE void barrier_wait(uint32_t at, uint32_t parity) {
         "@done bra OVER;\nbra AGAIN;\nOVER:\n}" ::"r"(at),
         "r"(parity)
         : "memory");
+}
+// Of `threads` threads of the block some arrive and go on, the others wait for all. All lanes of a warp.
+DEVICE void named_arrive(int name, int threads) {
+    asm volatile("barrier.cta.arrive.aligned %0, %1;" ::"r"(name), "r"(threads) : "memory");
+}
+DEVICE void named_wait(int name, int threads) {
+    asm volatile("barrier.cta.sync.aligned %0, %1;" ::"r"(name), "r"(threads) : "memory");
 }
 // `bytes` (a multiple of 16) from global memory; `barrier` counts them as they arrive.
 DEVICE void copy_bulk(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier) {

@@ -8,11 +8,10 @@ blocks share long rows, and the gradient's rows go through a ring in shared memo
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 
+from portable.kernels._common.ring_plan import Ring, ring_class, ring_kernel
 from portable.kernels._common.row_plan import (
-    ACCESS_BYTES,
     MAX_GRID,
     TYPE_NAME,
     ClusterShapes,
@@ -20,7 +19,6 @@ from portable.kernels._common.row_plan import (
     cluster_class,
     fully_occupied,
     length_argument,
-    power_of_two,
     row_class,
     row_count_argument,
     row_launch,
@@ -32,32 +30,6 @@ from portable.plan import Argument, Call, Launch, NativeKernel, Plan, Pointer, R
 COLUMN_SUM = Path(__file__).with_name("column_sum.cu")
 SUM_WIDTH, SUM_GROUPS = 32, 32
 COLUMN_THREADS = 128
-
-
-@dataclass(frozen=True, slots=True)
-class Ring:
-    """How persistent blocks (clusters of them) take the rows of a norm's gradient on Hopper: `stages` rows
-    each, in shared memory or in registers."""
-
-    cluster: int
-    threads: int
-    chunks: int
-    resident: int
-    stages: int
-    in_shared: bool = True
-
-    @property
-    def vectors(self) -> int:
-        return self.cluster * self.threads * self.chunks
-
-    @property
-    def shared(self) -> int:
-        """Bytes of dynamic shared memory; the block's static ones come on top, so that 48 KB need the opt-in
-        that starts above 48 KB."""
-        size = self.stages * 2 * self.threads * self.chunks * ACCESS_BYTES
-        if not self.in_shared:
-            return 0
-        return size + 16 if size == 48 * 1024 else size
 
 
 def pointer(call: Call, name: str) -> tuple[str, Argument]:
@@ -99,15 +71,25 @@ def forward_plan(
     *,
     most_chunks: int,
     clusters: ClusterShapes,
+    rings: Mapping[int, Ring],
 ) -> Plan | Rejected:
     """y from x and the parameters that are there; `most_chunks` vectors per lane fit the registers, and
-    clusters of blocks share longer rows as `clusters` says."""
+    longer rows pass through rings as `rings` says, or clusters of blocks hold them as `clusters` says."""
     views = {name: rows(call[name]) for name in ("x", "y")}
     x = views["x"]
     dtype = call["x"].dtype
     aligned = [(call[name], view.stride) for name, view in views.items()]
     aligned += [(call[name], 0) for name in _parameters(call, parameters)]
     wide = any(call[name].dtype != dtype for name in _parameters(call, parameters))
+    found = None if wide else ring_class(call.device, dtype, x.length, aligned, rings)
+    if found is not None and x.count:
+        kind, ring = found
+        blocks = min(ring.blocks(call.device), x.count)
+        kernel = kind.kernel(source, f"{op}_forward_ring", *_defines(call, dtype, parameters))
+        kernel = ring_kernel(kernel, ring, tensors=1, stage="FORWARD_RING")
+        args = _forward_args(call, parameters, kind, views)
+        launch = Launch(kernel, (blocks * ring.cluster, 1, 1), (*args, ("blocks", Scalar("i32", blocks))))
+        return Plan((launch,))
     kind = cluster_class(call.device, dtype, x.length, aligned, clusters)
     if kind is None or wide or x.count > MAX_GRID // kind.cluster:
         kind = row_class(dtype, x.length, aligned, most_chunks=most_chunks)
@@ -117,16 +99,22 @@ def forward_plan(
         return Rejected(f"{x.count} rows exceed the grid")
     stage = "forward" if kind.resident else "forward_stream"
     kernel = kind.kernel(source, f"{op}_{stage}", *_defines(call, dtype, parameters), ("PASS", stage.upper()))
-    args = (
+    args = _forward_args(call, parameters, kind, views)
+    return Plan((row_launch(kernel, kind, x, args),))
+
+
+def _forward_args(
+    call: Call, parameters: Sequence[str], kind: RowClass, views: dict[str, Rows]
+) -> tuple[tuple[str, Argument], ...]:
+    return (
         pointer(call, "x"),
         *(pointer(call, name) for name in parameters),
         pointer(call, "y"),
-        *row_count_argument(kind, x.count),
-        length_argument(kind, x.length),
+        *row_count_argument(kind, views["x"].count),
+        length_argument(kind, views["x"].length),
         *_strides(views),
         ("eps", Scalar("f32", call.params["eps"])),
     )
-    return Plan((row_launch(kernel, kind, x, args),))
 
 
 def backward_plan(
@@ -157,11 +145,13 @@ def backward_plan(
     aligned += [(call[name], 0) for name in present if name == "weight"]
     wide = any(call[name].dtype != dtype for name in present)
     if present and not wide and x.count:
-        ring = rings.get(power_of_two(-(-x.length // vector_length(dtype, aligned))))
-        shapes = {} if ring is None else {ring.vectors: (ring.cluster, ring.threads, ring.chunks, 1)}
-        kind = cluster_class(call.device, dtype, x.length, aligned, shapes)
-        if ring is not None and kind is not None and not kind.tail:
-            return _persistent(call, op, source, parameters, kind, views, ring)
+        found = ring_class(call.device, dtype, x.length, aligned, rings)
+        if found is not None:
+            kind, ring = found
+            blocks = min(ring.blocks(call.device), x.count)
+            kernel = kind.kernel(source, f"{op}_backward_ring", *_defines(call, dtype, parameters))
+            kernel = ring_kernel(kernel, ring, tensors=2, stage="BACKWARD_RING")
+            return _persistent(call, kernel, parameters, kind, views, blocks)
     if wide:
         most_lanes = min(most_lanes, 512)
     fused = row_class(dtype, x.length, aligned, most_chunks=2, most_lanes=most_lanes, threads=256)
@@ -172,33 +162,29 @@ def backward_plan(
             resident = max(resident - 1, 1)
         elif fused.vector > 1 and (wide or call.device.arch == "sm_100"):
             resident = min(resident, 2)  # a third spills: 8 bytes on sm_100 (compiled 2026-11-21)
-        own = Ring(1, fused.threads, fused.chunks, resident, stages, in_shared=False)
-        return _persistent(call, op, source, parameters, fused, views, own)
+        kernel = fused.kernel(
+            source,
+            f"{op}_backward",
+            *_defines(call, dtype, parameters),
+            ("RESIDENT", resident),
+            ("STAGES", stages),
+            ("PASS", "BACKWARD"),
+        )
+        blocks = min(call.device.multiprocessors * resident, -(-x.count // fused.rows_per_block))
+        return _persistent(call, kernel, parameters, fused, views, blocks)
     return _split(call, op, source, parameters, aligned, views, statistics)
 
 
 def _persistent(
     call: Call,
-    op: str,
-    source: Path,
+    kernel: NativeKernel,
     parameters: Sequence[str],
     kind: RowClass,
     views: dict[str, Rows],
-    ring: Ring,
+    blocks: int,
 ) -> Plan:
-    """`ring.resident` blocks per multiprocessor walk the rows."""
+    """`blocks` blocks, or clusters of them, walk the rows."""
     x = views["x"]
-    most = max(call.device.multiprocessors * ring.resident // kind.cluster, 1)
-    blocks = min(most, -(-x.count // kind.rows_per_block))
-    kernel = kind.kernel(
-        source,
-        f"{op}_backward",
-        *_defines(call, call["x"].dtype, parameters),
-        ("RESIDENT", ring.resident),
-        ("STAGES", ring.stages),
-        ("RING", int(ring.in_shared)),
-        ("PASS", "BACKWARD"),
-    )
     args = (
         pointer(call, "dy"),
         pointer(call, "x"),
@@ -212,8 +198,7 @@ def _persistent(
         ("blocks", Scalar("i32", blocks)),
     )
     sums, space = _sum_blocks(call, parameters, blocks, x.length)
-    launch = Launch(replace(kernel, shared=ring.shared), (blocks * kind.cluster, 1, 1), args)
-    return Plan((launch, sums), (space,))
+    return Plan((Launch(kernel, (blocks * kind.cluster, 1, 1), args), sums), (space,))
 
 
 def _split(

@@ -21,10 +21,14 @@ MAX_THREADS = 1024
 MAX_GRID = 2**31 - 1
 MIN_BLOCK = 16
 FLAT_TILE = 2048
-DEFAULTS = {"TILE": 2048, "ELEMENTS": 16, "CHUNK": 8192, "AHEAD": 0, "THREADS": 512}
+DEFAULTS = {
+    "TILE": 2048, "ELEMENTS": 16, "CHUNK": 8192, "AHEAD": 0, "THREADS": 512, "STAGES": 0, "REGISTERS": 0,
+}  # fmt: skip
 """Of the tunables: elements a program takes, in several rows where one is shorter; elements of a row, or of a
 part of it, that a thread takes; elements of a long row at a time; whether a program loads its next tile while
-it works on one; threads that share a multiprocessor where programs stay."""
+it works on one; threads that share a multiprocessor where programs stay; parts of a long row whose copies to
+shared memory are under way together, or 0 where they go to registers; the most registers of a thread, or 0
+for as many as the compiler wants (NVIDIA)."""
 UNFUSED = (("enable_fp_fusion", False),)
 """For kernels that add up products. Of two products that two lanes hold, each lane would fuse its own into
 the sum, and so find another sum; and of a tile's rows only some would be fused (2026-11-21, on an emulated
@@ -152,7 +156,11 @@ def tile_launch(
     """One program per tile; or, with AHEAD and a kernel that knows it, programs that take tiles in turn."""
     ahead = "AHEAD" in function.arg_names and bool(setting(call, "AHEAD"))
     programs = tile.programs(call, count) if ahead else triton.cdiv(count, tile.rows)
-    return Launch(tile.kernel(function, *constants, ("AHEAD", ahead)), (programs, 1, 1), tuple(args))
+    own = (("AHEAD", ahead), ("STAGES", setting(call, "STAGES") or None))
+    most = setting(call, "REGISTERS")
+    options = (*UNFUSED, ("maxnreg", most)) if most else UNFUSED
+    kernel = tile.kernel(function, *constants, *own, options=options)
+    return Launch(kernel, (programs, 1, 1), tuple(args))
 
 
 def plan_elementwise(

@@ -5,7 +5,8 @@
 // FORWARD_STREAM and BACKWARD_STREAM read rows of any length three times. BACKWARD also sums dweight and
 // dbias over the rows of its persistent blocks; beside BACKWARD_ROWS and BACKWARD_STREAM, COLUMNS does that
 // in a pass of its own from the saved mean and 1 / deviation of each row. HAS_WEIGHT, HAS_BIAS = 0: the
-// pointer is null. SAVE = 0: `saved` is null. RESIDENT: blocks per multiprocessor that BACKWARD leaves
+// pointer is null. FORWARD_RING and BACKWARD_RING take long rows through shared memory on Hopper (ring.h).
+// SAVE = 0: `saved` is null. RESIDENT: blocks per multiprocessor that BACKWARD leaves
 // registers for.
 #include "_common/columns.h"
 #include "_common/moments.h"
@@ -16,6 +17,8 @@
 #define BACKWARD_ROWS 4
 #define BACKWARD_STREAM 5
 #define COLUMNS 6
+#define BACKWARD_RING 7
+#define FORWARD_RING 8
 
 // The sum over the vectors that the lane holds.
 DEVICE float lane_sum(const cell<T, VEC> (&held)[CHUNKS]) {
@@ -415,5 +418,26 @@ void layer_norm_columns(const T* dy, const T* x, const float* saved, float* colu
             if constexpr (HAS_BIAS) target_bias[i] = sum_bias[i];
         }
     }
+}
+#endif
+
+#if PASS == BACKWARD_RING
+#define CENTERED 1
+#include "_common/norm_gradient.h"
+RING_KERNEL
+void layer_norm_backward_ring(const T* dy, const T* x, const W* weight, T* dx, float* columns, int64_t rows,
+                        int length, int64_t dy_stride, int64_t x_stride, int64_t dx_stride, float eps,
+                        int blocks) {
+    ring_gradient(dy, x, weight, dx, columns, rows, length, dy_stride, x_stride, dx_stride, eps, blocks);
+}
+#endif
+
+#if PASS == FORWARD_RING
+#define CENTERED 1
+#include "_common/norm_forward.h"
+RING_KERNEL
+void layer_norm_forward_ring(const T* x, const W* weight, const W* bias, T* y, int64_t rows, int length,
+                             int64_t x_stride, int64_t y_stride, float eps, int blocks) {
+    ring_norm(x, weight, bias, y, rows, length, x_stride, y_stride, eps, blocks);
 }
 #endif

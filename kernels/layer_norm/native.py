@@ -4,28 +4,45 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from portable.kernels._common.norm_plan import Ring, backward_plan, forward_plan
+from portable.kernels._common.norm_plan import backward_plan, forward_plan
+from portable.kernels._common.ring_plan import Ring
 from portable.plan import Call, Plan, Rejected
 
 SOURCE = Path(__file__).with_name("layer_norm.cu")
 # Per 16-byte vectors in a row (H200, 2026-11-21; docs/notes/row_ops.md).
 CLUSTERS = {4096: (4, 256, 4, 5), 8192: (8, 256, 4, 5), 16384: (8, 512, 4, 3), 32768: (8, 1024, 4, 1)}
-RINGS = {
-    512: Ring(1, 256, 2, resident=2, stages=3),
-    1024: Ring(1, 512, 2, resident=1, stages=3),
-    2048: Ring(2, 512, 2, resident=1, stages=4),
-    4096: Ring(4, 512, 2, resident=1, stages=4),
-    8192: Ring(8, 512, 2, resident=1, stages=4),
+FORWARD_RINGS = {
+    8192: Ring(2, 512, 8, resident=1, slots=26, hold=1),
+    16384: Ring(8, 512, 4, resident=1, slots=26, clusters=15, hold=2),
+    32768: Ring(8, 512, 8, resident=1, slots=26, clusters=15, hold=1),
+    65536: Ring(8, 512, 16, resident=1, slots=27, clusters=15, hold=0),
+}
+GRADIENT_RINGS = {
+    512: Ring(1, 256, 2, resident=2, slots=8),
+    1024: Ring(1, 512, 2, resident=1, slots=8),
+    2048: Ring(2, 512, 2, resident=1, slots=8),
+    4096: Ring(4, 512, 2, resident=1, slots=8, clusters=30),
+    8192: Ring(8, 512, 2, resident=1, slots=8, clusters=15),
+}
+# In float32 the sums over rows need half the registers of as many vectors of 16 bits.
+WIDE_GRADIENT_RINGS = {
+    **GRADIENT_RINGS,
+    512: Ring(1, 256, 2, resident=2, slots=6),
+    1024: Ring(1, 512, 2, resident=1, slots=6),
+    16384: Ring(8, 512, 4, resident=1, slots=13, clusters=15),
 }
 
 
 def forward(call: Call) -> Plan | Rejected:
     """y from x, weight and bias: one launch."""
-    return forward_plan(call, "layer_norm", SOURCE, ("weight", "bias"), most_chunks=4, clusters=CLUSTERS)
+    return forward_plan(
+        call, "layer_norm", SOURCE, ("weight", "bias"), most_chunks=4, clusters=CLUSTERS, rings=FORWARD_RINGS
+    )
 
 
 def backward(call: Call) -> Plan | Rejected:
     """dx, dweight and dbias from dy, x and weight: one launch for dx, then what the others need."""
+    wide = call["x"].dtype == "float32"
     return backward_plan(
         call,
         "layer_norm",
@@ -35,5 +52,5 @@ def backward(call: Call) -> Plan | Rejected:
         stages=2,
         most_lanes=512,
         resident=2,
-        rings=RINGS,
+        rings=WIDE_GRADIENT_RINGS if wide else GRADIENT_RINGS,
     )

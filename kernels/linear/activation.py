@@ -1,18 +1,74 @@
-"""The gradient of linear's activation as a native kernel."""
+"""The gradient of linear's activation as a native kernel, alone and with its sums over the rows."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from portable.kernels._common.elementwise_plan import elementwise_plan
-from portable.plan import Call, Plan, Rejected
+from portable.kernels._common.norm_plan import COLUMN_SUM, SUM_GROUPS, SUM_WIDTH
+from portable.kernels._common.row_plan import MAX_GRID, TYPE_NAME, RowClass, power_of_two, vector_length
+from portable.layout import rows
+from portable.plan import Call, Launch, NativeKernel, Plan, Pointer, Rejected, Scalar, Workspace
 
 SOURCE = Path(__file__).with_name("activation.cu")
+SUMS_SOURCE = Path(__file__).with_name("activation_sums.cu")
+NAMES = ("dy", "z", "dz")
+THREADS = 256
+DEFAULTS = {"ROWS": 64, "UNROLL": 4, "LANES": 32}
+MOST_BLOCKS = 64  # per multiprocessor: beyond, a block takes more rows, so that there are fewer sums to add
 
 
 def native(call: Call) -> Plan | Rejected:
     """dz from dy and z: one launch."""
-    activation = f"ACTIVATION_{call.params['activation'].upper()}"
-    return elementwise_plan(
-        call, ("dy", "z", "dz"), SOURCE, "activation_backward", ("ACTIVATION", activation)
+    return elementwise_plan(call, NAMES, SOURCE, "activation_backward", _activation(call))
+
+
+def _activation(call: Call) -> tuple[str, str]:
+    return "ACTIVATION", f"ACTIVATION_{call.params['activation'].upper()}"
+
+
+def sums(call: Call) -> Plan | Rejected:
+    """dz, and dbias, the sums of its columns: two launches."""
+    config = {**DEFAULTS, **call.config}
+    views = {name: rows(call[name]) for name in NAMES}
+    count, length = views["dy"].count, views["dy"].length
+    dtype = call["dy"].dtype
+    vector = vector_length(dtype, [(call[name], view.stride) for name, view in views.items()])
+    chunks = 1 if vector > 1 else 4
+    lanes = min(power_of_two(-(-length // (vector * chunks))), config["LANES"])
+    kind = RowClass(dtype, vector, length % vector != 0, THREADS, lanes, chunks, False)
+    across = -(-length // (lanes * chunks * vector))
+    at_once = kind.rows_per_block * config["UNROLL"]
+    groups = min(-(-count // config["ROWS"]), max(MOST_BLOCKS * call.device.multiprocessors // across, 1))
+    most = -(-count // max(groups, 1) // at_once) * at_once if groups else at_once
+    groups = -(-count // most)
+    if across * groups > MAX_GRID:
+        return Rejected(f"{across * groups} blocks exceed the grid")
+    kernel = kind.kernel(SUMS_SOURCE, "activation_sums", _activation(call), ("UNROLL", config["UNROLL"]))
+    args = (
+        *((name, Pointer(name, aligned=call[name].alignment >= 16)) for name in NAMES),
+        ("partial", Pointer("partial", aligned=True)),
+        ("rows", Scalar("i64", count)),
+        ("length", Scalar("i64", length)),
+        *((f"{name}_stride", Scalar("i64", view.stride)) for name, view in views.items()),
+        ("across", Scalar("i32", across)),
+        ("most", Scalar("i64", most)),
     )
+    adding = NativeKernel(
+        COLUMN_SUM,
+        "column_sum",
+        SUM_WIDTH * SUM_GROUPS,
+        (("W", TYPE_NAME[dtype]), ("WIDTH", SUM_WIDTH), ("GROUPS", SUM_GROUPS)),
+    )
+    adding_args = (
+        ("partial", Pointer("partial", aligned=True)),
+        ("first", Pointer("dbias", aligned=call["dbias"].alignment >= 16)),
+        ("second", Scalar("i64", 0)),
+        ("blocks", Scalar("i32", groups)),
+        ("length", Scalar("i64", length)),
+    )
+    launches = (
+        Launch(kernel, (across * groups, 1, 1), args),
+        Launch(adding, (-(-length // SUM_WIDTH), 1, 1), adding_args),
+    )
+    return Plan(launches, (Workspace("partial", (groups, length), "float32"),))

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, activation: str | None = None) -> Tensor:
-    y = F.linear(x, weight, bias)
-    if activation is None:
-        return y
+    z = F.linear(x, weight, bias)
+    return z if activation is None else _activate(z, activation)
+
+
+def _activate(z: Tensor, activation: str) -> Tensor:
     if activation in ("gelu", "gelu_tanh"):
-        return F.gelu(y, approximate="tanh" if activation == "gelu_tanh" else "none")
-    return torch.relu(y) if activation == "relu" else F.silu(y)
+        return F.gelu(z, approximate="tanh" if activation == "gelu_tanh" else "none")
+    return torch.relu(z) if activation == "relu" else F.silu(z)
+
+
+def linear_with_preactivation(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, activation: str
+) -> tuple[Tensor, Tensor]:
+    z = linear(x, weight, bias)
+    return _activate(z, activation), z
 
 
 def activation_backward(dy: Tensor, z: Tensor, activation: str) -> Tensor:
@@ -24,3 +35,8 @@ def activation_backward(dy: Tensor, z: Tensor, activation: str) -> Tensor:
     if activation == "relu":
         return torch.ops.aten.threshold_backward(dy, z, 0)
     return torch.ops.aten.silu_backward(dy, z)
+
+
+def activation_backward_sums(dy: Tensor, z: Tensor, activation: str) -> tuple[Tensor, Tensor]:
+    dz = activation_backward(dy, z, activation)
+    return dz, dz.reshape(math.prod(dz.shape[:-1]), dz.shape[-1]).sum(0)

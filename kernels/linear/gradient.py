@@ -11,23 +11,49 @@ from torch import Tensor
 import portable
 
 
+def forward(params: dict[str, Any]) -> str | None:
+    """The op that computes instead where a gradient is recorded: it takes the same and answers y first.
+
+    Keeping what the activation saw, rounded to y's dtype as torch does, saves the backward pass one product.
+    relu's slope is seen in y.
+    """
+    return None if params["activation"] in (None, "relu") else "linear_with_preactivation"
+
+
 def save(
     inputs: dict[str, Tensor | None], outputs: tuple[Tensor, ...], params: dict[str, Any]
 ) -> tuple[Any, ...]:
-    """What the backward pass needs: the inputs. What the activation saw is computed again, which costs
-    one product and saves a tensor of the output's size between the passes."""
-    return inputs["x"], inputs["weight"], inputs["bias"]
+    """What the backward pass needs where this op computed: the inputs, and relu's result."""
+    y = () if params["activation"] is None else outputs
+    return inputs["x"], inputs["weight"], inputs["bias"], *y
 
 
 def backward(
     saved: tuple[Any, ...], params: dict[str, Any], needs: dict[str, bool], dy: Tensor
 ) -> dict[str, Tensor | None]:
-    """The gradients of x, weight and bias; the last is summed in at least float32, rounded once."""
-    x, weight, bias = saved
-    dz = dy
-    if params["activation"] is not None:
-        z = portable.linear(x, weight, bias)
-        dz = portable.activation_backward(dy, z, params["activation"])
+    """The gradients of x, weight and bias."""
+    x, weight, bias, *y = saved
+    dz, dbias = through_activation(dy, y[0], params["activation"], needs["bias"]) if y else (dy, None)
+    return through_product(x, weight, bias, dz, dbias, needs)
+
+
+def through_activation(dy: Tensor, z: Tensor, activation: str, sums: bool) -> tuple[Tensor, Tensor | None]:
+    """The gradient of what the activation took, and, if asked for, its sum over the rows."""
+    if sums:
+        return portable.activation_backward_sums(dy, z, activation)
+    return portable.activation_backward(dy, z, activation), None
+
+
+def through_product(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    dz: Tensor,
+    dbias: Tensor | None,
+    needs: dict[str, bool],
+) -> dict[str, Tensor | None]:
+    """The gradients of x, weight and bias from z's, z = x @ weight.T + bias; the bias', where it is not there
+    yet, is summed in at least float32 and rounded once."""
     rows = math.prod(x.shape[:-1])
     x2d, dz2d = x.reshape(rows, x.shape[-1]), dz.reshape(rows, dz.shape[-1])
     grads: dict[str, Tensor | None] = {"x": None, "weight": None, "bias": None}
@@ -35,7 +61,9 @@ def backward(
         grads["x"] = portable.matmul(dz2d, weight).reshape(x.shape)
     if needs["weight"]:
         grads["weight"] = portable.matmul(dz2d.mT, x2d)
-    if needs["bias"]:
+    if needs["bias"] and dbias is not None:
+        grads["bias"] = dbias
+    elif needs["bias"] and bias is not None:
         wide = torch.promote_types(dz.dtype, torch.float32)
         grads["bias"] = dz2d.sum(0, dtype=wide).to(bias.dtype)
     return grads

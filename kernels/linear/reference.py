@@ -1,4 +1,4 @@
-"""The meaning of linear and of activation_backward, in float64 on the CPU.
+"""The meaning of linear and its companions, in float64 on the CPU.
 
 Magnitudes are the error scales of the accuracy bound: the terms of each result before they cancel.
 """
@@ -51,6 +51,22 @@ def magnitude(
     spread = spread if bias is None else spread + bias.abs()
     z = F.linear(x, weight, bias)
     return {"y": _STEEPEST[activation] * spread + _own_scale(z, activation)}
+
+
+def linear_with_preactivation(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, activation: str
+) -> tuple[Tensor, Tensor]:
+    """y as linear's, and z = x @ weight.T + bias."""
+    z = F.linear(x, weight, bias)
+    return activate(z, activation), z
+
+
+def magnitude_with_preactivation(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, activation: str
+) -> dict[str, Tensor]:
+    """linear's, with the activation and without."""
+    y = magnitude(x, weight, bias, activation=activation)["y"]
+    return {"y": y, "z": magnitude(x, weight, bias)["y"]}
 
 
 def _own_scale(z: Tensor, activation: str | None) -> Tensor:
@@ -114,3 +130,20 @@ def magnitude_backward(dy: Tensor, z: Tensor, activation: str) -> dict[str, Tens
         inner = _TANH_SCALE * (1 + 3 * _TANH_CUBIC * z.square())
         second = slope + torch.where(f < 1, inner * f * f, 0.0)
     return {"dz": dy.abs() * (0.5 * (1 + f) + 0.5 * z.abs() * second)}
+
+
+def activation_backward_sums(dy: Tensor, z: Tensor, activation: str) -> tuple[Tensor, Tensor]:
+    """dz as activation_backward's, and its sum over all leading dimensions."""
+    dz = activation_backward(dy, z, activation)
+    return dz, _over_rows(dz)
+
+
+def magnitude_backward_sums(dy: Tensor, z: Tensor, activation: str) -> dict[str, Tensor]:
+    """dz's, and for the sums the root of the sum of squares of what is added and of its errors."""
+    dz = activation_backward(dy, z, activation)
+    each = magnitude_backward(dy, z, activation)["dz"]
+    return {"dz": each, "dbias": _over_rows((each + dz.abs()).square()).sqrt()}
+
+
+def _over_rows(x: Tensor) -> Tensor:
+    return x.reshape(math.prod(x.shape[:-1]), x.shape[-1]).sum(0)

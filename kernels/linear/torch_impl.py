@@ -1,4 +1,4 @@
-"""linear and activation_backward through torch: any device, float32 inside (float64 for float64)."""
+"""linear and its companions through torch: any device, float32 inside (float64 for float64)."""
 
 from __future__ import annotations
 
@@ -40,13 +40,32 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, activation:
     return (z if activation is None else _activate(z, activation)).to(x.dtype)
 
 
+def linear_with_preactivation(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, activation: str
+) -> tuple[Tensor, Tensor]:
+    """y = activation(z) and z = x @ weight.T + bias, each rounded once."""
+    wide = torch.promote_types(x.dtype, torch.float32)
+    z = F.linear(x.to(wide), weight.to(wide), None if bias is None else bias.to(wide))
+    return _activate(z, activation).to(x.dtype), z.to(x.dtype)
+
+
 def activation_backward(dy: Tensor, z: Tensor, activation: str) -> Tensor:
     """dz = dy * activation'(z), computed in at least float32 and rounded once."""
+    return _through(dy, z, activation).to(z.dtype)
+
+
+def activation_backward_sums(dy: Tensor, z: Tensor, activation: str) -> tuple[Tensor, Tensor]:
+    """dz, and its sum over all rows before it is rounded."""
+    dz = _through(dy, z, activation)
+    rows = math.prod(dz.shape[:-1])
+    return dz.to(z.dtype), dz.reshape(rows, dz.shape[-1]).sum(0).to(z.dtype)
+
+
+def _through(dy: Tensor, z: Tensor, activation: str) -> Tensor:
+    wide = torch.promote_types(z.dtype, torch.float32)
+    dy, z = dy.to(wide), z.to(wide)
     if activation == "relu":
         return torch.where(z <= 0, 0.0, dy)
-    dtype = z.dtype
-    wide = torch.promote_types(dtype, torch.float32)
-    dy, z = dy.to(wide), z.to(wide)
     if activation == "silu":
         slope = torch.sigmoid(z) * (1 + z * torch.sigmoid(-z))
     elif activation == "gelu":
@@ -59,4 +78,4 @@ def activation_backward(dy: Tensor, z: Tensor, activation: str) -> Tensor:
         f = torch.tanh(_TANH_SCALE * (z + _TANH_CUBIC * z**3))
         inner = _TANH_SCALE * (1 + 3 * _TANH_CUBIC * z.square())
         slope = 0.5 * (1 + f) + 0.5 * z * inner * (1 - f) * (1 + f)
-    return (dy * slope).to(dtype)
+    return dy * slope

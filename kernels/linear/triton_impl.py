@@ -6,10 +6,28 @@ import triton
 import triton.language as tl
 
 from portable.kernels._common.triton_math import sigmoid_factors, times_gelu_slope, times_gelu_tanh_slope
-from portable.kernels._common.triton_rows import element_tile, plan_elementwise, row_starts
+from portable.kernels._common.triton_norm_backward import sum_partials
+from portable.kernels._common.triton_rows import (
+    MAX_GRID,
+    MIN_BLOCK,
+    RowTile,
+    divisible,
+    element_tile,
+    plan_elementwise,
+    row_args,
+    row_starts,
+    unit_of,
+    warps,
+)
 from portable.kernels.matmul.problem import from_linear
 from portable.kernels.matmul.triton_impl import plan_problem
-from portable.plan import Call, Plan, Rejected
+from portable.layout import rows
+from portable.plan import Call, Launch, Plan, Pointer, Rejected, Scalar, Workspace
+
+NAMES = ("dy", "z", "dz")
+# Of a program that sums columns: columns, elements at a time, threads, and rows at least; programs per
+# multiprocessor at most.
+SUM_COLUMNS, SUM_TILE, SUM_THREADS, SUM_ROWS, SUM_PROGRAMS, SUM_STAGES = 256, 2048, 256, 64, 64, 1
 
 
 @triton.jit
@@ -22,16 +40,49 @@ def activation_backward_elements(
     row, col, mask = element_tile(count, length, chunks, UNIT, ROWS, BLOCK)
     dy = tl.load(row_starts(dy_ptr, row, dy_stride, UNIT) + col, mask=mask, other=0.0).to(tl.float32)
     z = tl.load(row_starts(z_ptr, row, z_stride, UNIT) + col, mask=mask, other=0.0).to(tl.float32)
+    dz = times_slope(dy, z, ACTIVATION, WIDE)
+    tl.store(row_starts(dz_ptr, row, dz_stride, UNIT) + col, dz.to(dz_ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def times_slope(dy, z, ACTIVATION: tl.constexpr, WIDE: tl.constexpr):
+    """dy * activation'(z); with WIDE in full float32."""
     if ACTIVATION == "relu":
-        dz = tl.where(z <= 0.0, 0.0, dy)
+        return tl.where(z <= 0.0, 0.0, dy)
     elif ACTIVATION == "gelu":
-        dz = times_gelu_slope(dy, z, WIDE)
+        return times_gelu_slope(dy, z, WIDE)
     elif ACTIVATION == "gelu_tanh":
-        dz = times_gelu_tanh_slope(dy, z, WIDE)
+        return times_gelu_tanh_slope(dy, z, WIDE)
     else:  # silu, z * s with s = sigmoid(z): s * (1 + z * (1 - s))
         left, right, last, complement = sigmoid_factors(z, WIDE)
-        dz = (tl.fma(z, complement, 1.0) * left) * (dy * right) * last
-    tl.store(row_starts(dz_ptr, row, dz_stride, UNIT) + col, dz.to(dz_ptr.dtype.element_ty), mask=mask)
+        return (tl.fma(z, complement, 1.0) * left) * (dy * right) * last
+
+
+@triton.jit
+def activation_sums(
+    dy_ptr, dy_stride, z_ptr, z_stride, dz_ptr, dz_stride, partial_ptr, count, length, chunks, most,
+    ACTIVATION: tl.constexpr, STAGES: tl.constexpr,
+    UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """BLOCK columns of `most` rows: dz, and the sums of its columns before it is rounded, to a line of
+    partial, float32 [groups, length]."""
+    WIDE: tl.constexpr = dz_ptr.dtype.element_ty.primitive_bitwidth > 16
+    group = tl.program_id(0) // chunks
+    length = divisible(length, UNIT)
+    col = (tl.program_id(0) % chunks) * BLOCK + tl.arange(0, BLOCK)
+    inside = col < length
+    first = group.to(tl.int64) * most
+    total = tl.zeros([ROWS, BLOCK], tl.float32)
+    for start in tl.range(0, most, ROWS, num_stages=STAGES):
+        row = first + start + tl.arange(0, ROWS)
+        mask = (row < count)[:, None] & inside[None, :]
+        dy = tl.load(row_starts(dy_ptr, row, dy_stride, UNIT) + col[None, :], mask=mask, other=0.0)
+        z = tl.load(row_starts(z_ptr, row, z_stride, UNIT) + col[None, :], mask=mask, other=0.0)
+        dz = times_slope(dy.to(tl.float32), z.to(tl.float32), ACTIVATION, WIDE)
+        total += dz
+        to = row_starts(dz_ptr, row, dz_stride, UNIT) + col[None, :]
+        tl.store(to, dz.to(dz_ptr.dtype.element_ty), mask=mask)
+    tl.store(partial_ptr + group.to(tl.int64) * length + col, tl.sum(total, axis=0), mask=inside)
 
 
 def plan(call: Call) -> Plan | Rejected:
@@ -43,4 +94,31 @@ def plan(call: Call) -> Plan | Rejected:
 def activation_backward(call: Call) -> Plan | Rejected:
     """Plan dz = dy * activation'(z); all are [*, N] of one dtype."""
     constant = ("ACTIVATION", call.params["activation"])
-    return plan_elementwise(call, ("dy", "z", "dz"), activation_backward_elements, constant)
+    return plan_elementwise(call, NAMES, activation_backward_elements, constant)
+
+
+def activation_backward_sums(call: Call) -> Plan | Rejected:
+    """Plan dz and dbias, the sums of dz's columns: the rows in groups, then their sums in one order."""
+    count, length, _ = rows(call["dy"])
+    unit = unit_of(call, NAMES, NAMES, length)
+    block = min(SUM_COLUMNS, max(MIN_BLOCK, triton.next_power_of_2(length)))
+    tile = RowTile(SUM_TILE // block, block, unit, warps(call.device, SUM_THREADS), False)
+    chunks = triton.cdiv(length, block)
+    most = triton.cdiv(count, max(1, SUM_PROGRAMS * call.device.multiprocessors // chunks))
+    most = triton.cdiv(max(most, SUM_ROWS), tile.rows) * tile.rows
+    groups = triton.cdiv(count, most)
+    if max(chunks * groups, length + block, most) > MAX_GRID:
+        return Rejected(f"{count} rows of {length}: more than numbers of 32 bits hold")
+    args = row_args(call, NAMES, aligned=unit > 1)
+    args.append(("partial_ptr", Pointer("partial", True)))
+    sizes = {"length": length, "chunks": chunks, "most": most}
+    args += [("count", Scalar("i64", count)), *((name, Scalar("i32", size)) for name, size in sizes.items())]
+    kernel = tile.kernel(activation_sums, ("ACTIVATION", call.params["activation"]), ("STAGES", SUM_STAGES))
+    adding = RowTile(32, 64, unit, 4, False).kernel(sum_partials, ("db_ptr", None), ("dbias_ptr", None))
+    adding_args = [("dw_ptr", Pointer("partial", True)), ("dweight_ptr", Pointer("dbias", unit > 1))]
+    adding_args += [("lines", Scalar("i32", groups)), ("length", Scalar("i32", length))]
+    launches = (
+        Launch(kernel, (chunks * groups, 1, 1), tuple(args)),
+        Launch(adding, (triton.cdiv(length, 64), 1, 1), tuple(adding_args)),
+    )
+    return Plan(launches, (Workspace("partial", (groups, length), "float32"),))

@@ -1,7 +1,8 @@
 // What happens to a float32 sum before it is rounded once: bias, then activation. For CUDA and HIP.
 //
 // -DBIAS=0|1 and -DACTIVATION=0..4 choose at compile time; kernels always take a bias pointer, which is
-// null where BIAS is 0.
+// null where BIAS is 0. With -DPREACTIVATION=1 they also round and store what the activation takes, to z,
+// which lies in memory as c does.
 #pragma once
 
 #include "prelude.h"
@@ -17,6 +18,17 @@
 #endif
 #ifndef ACTIVATION
 #define ACTIVATION ACTIVATION_NONE
+#endif
+#ifndef PREACTIVATION
+#define PREACTIVATION 0
+#endif
+
+#if PREACTIVATION
+#define Z_PARAMETER(T) T *z,
+#define Z_ARGUMENT z
+#else
+#define Z_PARAMETER(T)
+#define Z_ARGUMENT nullptr
 #endif
 
 // x / (1 + 2^t), by one exponential and one reciprocal: x * sigmoid(y) with t = -log2(e) * y.
@@ -60,9 +72,12 @@ template <class T> DEVICE float bias_at(const T* bias, int64_t column) {
 #endif
 }
 
-DEVICE float finish(float sum, float bias) {
+// What the activation takes.
+DEVICE float preactivation(float sum, float bias) {
 #if BIAS
     sum += bias;
 #endif
-    return activate(sum);
+    return sum;
 }
+
+DEVICE float finish(float sum, float bias) { return activate(preactivation(sum, bias)); }

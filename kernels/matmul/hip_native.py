@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
+from portable.kernels.matmul.launches import preactivation_define
 from portable.kernels.matmul.problem import Problem
 from portable.plan import Argument, Call, Device, Launch, NativeKernel, Plan, Pointer, Rejected, Scalar
 
@@ -83,6 +84,7 @@ def _plan(problem: Problem, call: Call, source: Path, entry: str) -> Plan | Reje
             ("C_ROWS", int(c.unit == "col")),
             ("BIAS", int(problem.bias is not None)),
             ("ACTIVATION", _ACTIVATIONS[problem.activation]),
+            *preactivation_define(problem),
         ),
     )
     integers = {
@@ -112,6 +114,7 @@ def _plan(problem: Problem, call: Call, source: Path, entry: str) -> Plan | Reje
         ("a", Pointer(a.tensor)),
         ("b", Pointer(b.tensor)),
         ("c", Pointer(c.tensor)),
+        *(("z", Pointer(name)) for name in (problem.preactivation,) if name is not None),
         ("bias", bias),
         *((name, Scalar("i32", value)) for name, value in integers.items()),
         *((name, Scalar("i64", value)) for name, value in strides.items()),

@@ -22,6 +22,7 @@ struct Matrix {
 
 struct Output {
     T* data;
+    T* before;  // z of epilogue.h, or null
     const T* bias;
     int64_t row, col;
     int M, N;
@@ -217,32 +218,47 @@ template <int DIES> DEVICE Place place_of(int id, int tiles_m, int tiles_n) {
     return {(group * GROUP + rest % height) * TILE_M, rest / height * TILE_N};
 }
 
-// RUN neighbouring columns of one row: bias, activation, one rounding, one store where it fits.
-template <int RUN>
-DEVICE void store_run(const Output& c, int m, int n, const float (&sums)[RUN], const float (&bias)[RUN]) {
-    if (m >= c.M || n >= c.N) {
-        return;
-    }
+// RUN neighbouring columns of one row, from column n on: one rounding, one store where they fit.
+template <int RUN> DEVICE void store_values(const Output& c, T* data, int m, int n, const float (&values)[RUN]) {
 #if C_ROWS
-    T* const to = c.data + m * c.row + n;
+    T* const to = data + m * c.row + n;
     if (n + RUN <= c.N) {
         words<RUN * 2> packed;
         for (int i = 0; i < RUN; i += 2) {
-            packed.w[i / 2] = pack2<T>(finish(sums[i], bias[i]), finish(sums[i + 1], bias[i + 1]));
+            packed.w[i / 2] = pack2<T>(values[i], values[i + 1]);
         }
         __builtin_memcpy(to, &packed, sizeof packed);
         return;
     }
     const int64_t col = 1;
 #else
-    T* const to = c.data + m * c.row + n * c.col;
+    T* const to = data + m * c.row + n * c.col;
     const int64_t col = c.col;
 #endif
     for (int i = 0; i < RUN; ++i) {
         if (n + i < c.N) {
-            to[i * col] = from_float<T>(finish(sums[i], bias[i]));
+            to[i * col] = from_float<T>(values[i]);
         }
     }
+}
+
+// Bias, activation and the store of such columns.
+template <int RUN>
+DEVICE void store_run(const Output& c, int m, int n, const float (&sums)[RUN], const float (&bias)[RUN]) {
+    if (m >= c.M || n >= c.N) {
+        return;
+    }
+    float values[RUN];
+    for (int i = 0; i < RUN; ++i) {
+        values[i] = preactivation(sums[i], bias[i]);
+    }
+#if PREACTIVATION
+    store_values(c, c.before, m, n, values);
+#endif
+    for (int i = 0; i < RUN; ++i) {
+        values[i] = activate(values[i]);
+    }
+    store_values(c, c.data, m, n, values);
 }
 
 template <int RUN> DEVICE void load_bias(const Output& c, int n, float (&bias)[RUN]) {
@@ -289,10 +305,10 @@ DEVICE void compute_tile(const Matrix& a, const Matrix& b, const Output& c, int 
 // The kernel of both files. Blocks: x counts tiles, y and z matrices of the batch, `batches_y` to a z.
 #define MATMUL_KERNEL(name, Core, DIES)                                                                     \
     KERNEL_RESIDENT(THREADS, 2)                                                                             \
-    void name(const T* a, const T* b, T* c, const T* bias, int M, int N, int K, int tiles_m, int tiles_n,   \
-              int batches, int batches_y, int batches_inner, int64_t a_leading, int64_t b_leading,          \
-              int64_t c_row, int64_t c_col, int64_t a_outer, int64_t a_inner, int64_t b_outer,              \
-              int64_t b_inner, int64_t c_outer, int64_t c_inner) {                                          \
+    void name(const T* a, const T* b, T* c, Z_PARAMETER(T) const T* bias, int M, int N, int K, int tiles_m, \
+              int tiles_n, int batches, int batches_y, int batches_inner, int64_t a_leading,                \
+              int64_t b_leading, int64_t c_row, int64_t c_col, int64_t a_outer, int64_t a_inner,            \
+              int64_t b_outer, int64_t b_inner, int64_t c_outer, int64_t c_inner) {                         \
         SHARED __attribute__((aligned(16))) char lds[2 * (Lds<TILE_M>::BYTES + Lds<TILE_N>::BYTES)];        \
         const int batch = block_z() * batches_y + block_y();                                                \
         if (batch >= batches) {                                                                             \
@@ -301,7 +317,9 @@ DEVICE void compute_tile(const Matrix& a, const Matrix& b, const Output& c, int 
         const int64_t outer = batch / batches_inner, inner = batch % batches_inner;                         \
         const Matrix left = {a + outer * a_outer + inner * a_inner, a_leading, M};                          \
         const Matrix right = {b + outer * b_outer + inner * b_inner, b_leading, N};                         \
-        const Output output = {c + outer * c_outer + inner * c_inner, bias, c_row, c_col, M, N};            \
+        T* const before = Z_ARGUMENT;                                                                       \
+        const int64_t start = outer * c_outer + inner * c_inner;                                            \
+        const Output output = {c + start, before + start, bias, c_row, c_col, M, N};                        \
         compute_tile<Core, A_ALONG_K, B_ALONG_K>(left, right, output, K,                                    \
                                                  place_of<DIES>(block_x(), tiles_m, tiles_n), lds);         \
     }

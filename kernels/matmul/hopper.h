@@ -47,6 +47,10 @@ DEVICE void barrier_wait(uint32_t at, uint32_t parity) {
 DEVICE void named_barrier(int id, int threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
+// Counts towards such a barrier without waiting at it.
+DEVICE void named_barrier_arrive(int id, int threads) {
+    asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
 
 // --- clusters ---
 

@@ -55,7 +55,19 @@ def common_defines(problem: Problem, band: int = BAND) -> tuple[tuple[str, int |
         ("BIAS", int(problem.bias is not None)),
         ("ACTIVATION", ACTIVATIONS[problem.activation]),
         ("GROUP", band),
+        *preactivation_define(problem),
     )
+
+
+def preactivation_define(problem: Problem) -> tuple[tuple[str, int], ...]:
+    return (("PREACTIVATION", 1),) if problem.preactivation is not None else ()
+
+
+def z_pointer(problem: Problem) -> tuple[tuple[str, Argument], ...]:
+    """epilogue.h's Z_PARAMETER."""
+    if problem.preactivation is None:
+        return ()
+    return (("z", Pointer(problem.preactivation, problem.c.alignment >= 16)),)
 
 
 def sizes(problem: Problem) -> tuple[tuple[str, Argument], ...]:
@@ -91,7 +103,8 @@ def plan(kernel: NativeKernel, blocks: int, problem: Problem, first: tuple[tuple
 
 def pointers(problem: Problem) -> tuple[tuple[str, Argument], ...]:
     a, b, c = problem.a, problem.b, problem.c
-    return ("a", pointer(a)), ("b", pointer(b)), ("bias", bias(problem)), ("c", pointer(c))
+    first = ("a", pointer(a)), ("b", pointer(b)), ("bias", bias(problem)), ("c", pointer(c))
+    return *first, *z_pointer(problem)
 
 
 def row_vectors(c: Operand) -> bool:

@@ -175,12 +175,11 @@ DEVICE void transpose_quad(uint32_t (&w)[4]) {
     }
 }
 
-// Stores one warp's accumulators: block (i, j) of 16 x 8 holds columns 2t, 2t + 1 of row lane / 4 and of
-// the row 8 below, t = lane % 4.
+// Adds the bias to one warp's accumulators: block (i, j) of 16 x 8 holds columns 2t, 2t + 1 of row lane / 4
+// and of the row 8 below, t = lane % 4.
 template <class U>
-DEVICE void store(U* c, const U* bias, float (&sum)[M_TILES][N_TILES][4], int row0, int col0, const Sizes& s) {
-    const int lane = thread_x() % 32;
-    const int t = lane % 4;
+DEVICE void add_bias(const U* bias, float (&sum)[M_TILES][N_TILES][4], int col0, const Sizes& s) {
+    const int t = thread_x() % 4;
 #pragma unroll
     for (int j = 0; j < N_TILES; ++j) {
         const int col = col0 + j * 8 + t * 2;
@@ -189,9 +188,27 @@ DEVICE void store(U* c, const U* bias, float (&sum)[M_TILES][N_TILES][4], int ro
 #pragma unroll
         for (int i = 0; i < M_TILES; ++i) {
 #pragma unroll
-            for (int r = 0; r < 4; ++r) sum[i][j][r] = finish(sum[i][j][r], r % 2 ? bias1 : bias0);
+            for (int r = 0; r < 4; ++r) sum[i][j][r] = preactivation(sum[i][j][r], r % 2 ? bias1 : bias0);
         }
     }
+}
+
+DEVICE void activate_all(float (&sum)[M_TILES][N_TILES][4]) {
+#pragma unroll
+    for (int i = 0; i < M_TILES; ++i) {
+#pragma unroll
+        for (int j = 0; j < N_TILES; ++j) {
+#pragma unroll
+            for (int r = 0; r < 4; ++r) sum[i][j][r] = activate(sum[i][j][r]);
+        }
+    }
+}
+
+// Stores them.
+template <class U>
+DEVICE void store(U* c, const float (&sum)[M_TILES][N_TILES][4], int row0, int col0, const Sizes& s) {
+    const int lane = thread_x() % 32;
+    const int t = lane % 4;
 #pragma unroll
     for (int i = 0; i < M_TILES; ++i) {
 #pragma unroll
@@ -236,7 +253,7 @@ DEVICE void store(U* c, const U* bias, float (&sum)[M_TILES][N_TILES][4], int ro
     }
 }
 
-KERNEL(THREADS) void matmul_mma(const T* a, const T* b, const T* bias, T* c, SIZES_PARAMETERS) {
+KERNEL(THREADS) void matmul_mma(const T* a, const T* b, const T* bias, T* c, Z_PARAMETER(T) SIZES_PARAMETERS) {
     DYNAMIC_SHARED(shared);
     const Sizes s = SIZES_ARGUMENTS;
     const Tile tile = tile_at<TILE_M, TILE_N, GROUP>(blockIdx.x, s);
@@ -292,5 +309,11 @@ KERNEL(THREADS) void matmul_mma(const T* a, const T* b, const T* bias, T* c, SIZ
         reading = reading + 1 == STAGES ? 0 : reading + 1;
         writing = writing + 1 == STAGES ? 0 : writing + 1;
     }
-    store(c, bias, sum, tile.row + warp_row, tile.col + warp_col, s);
+    const int row = tile.row + warp_row, col = tile.col + warp_col;
+    add_bias(bias, sum, col, s);
+#if PREACTIVATION
+    store(z + tile.outer * s.c_outer + tile.inner * s.c_inner, sum, row, col, s);
+#endif
+    activate_all(sum);
+    store(c, sum, row, col, s);
 }

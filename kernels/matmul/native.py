@@ -15,6 +15,7 @@ from portable.kernels.matmul.problem import Problem, from_matmul
 from portable.kernels.matmul.simt_plan import plan_simt
 from portable.kernels.matmul.skinny_plan import plan_skinny
 from portable.kernels.matmul.wgmma_plan import plan_wgmma
+from portable.kernels.matmul.wgmma_split_plan import plan_split
 from portable.plan import Call, Plan, Rejected
 
 Planner = Callable[[Problem, Call], "Plan | Rejected"]
@@ -26,6 +27,10 @@ def skinny(call: Call) -> Plan | Rejected:
 
 def wgmma(call: Call) -> Plan | Rejected:
     return _planned(call, plan_wgmma)
+
+
+def split(call: Call) -> Plan | Rejected:
+    return _planned(call, plan_split)
 
 
 def packed(call: Call) -> Plan | Rejected:

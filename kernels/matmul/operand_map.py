@@ -9,7 +9,9 @@ from portable.plan import Rejected
 _LINE = 128  # bytes of a line of a box, which the swizzle goes by
 
 
-def tensor_map(operand: Operand, rows: int, cols: int, batch: tuple[int, int], lines: int) -> TensorMap:
+def tensor_map(
+    operand: Operand, rows: int, cols: int, batch: tuple[int, int], lines: int, promotion: int = 256
+) -> TensorMap:
     """Boxes of one 128-byte line along the unit stride and `lines` across; batch dimensions that do not
     step have size 1, since a map knows no stride of 0."""
     along, across = (cols, rows) if operand.unit == "col" else (rows, cols)
@@ -17,7 +19,9 @@ def tensor_map(operand: Operand, rows: int, cols: int, batch: tuple[int, int], l
     sizes = (along, across, batch[1] if inner else 1, batch[0] if outer else 1)
     strides = (operand.leading, inner or operand.leading, outer or operand.leading)
     steps = tuple(stride * operand.itemsize for stride in strides)
-    return TensorMap(operand.tensor, operand.dtype, sizes, steps, (_LINE // operand.itemsize, lines, 1, 1))
+    return TensorMap(
+        operand.tensor, operand.dtype, sizes, steps, (_LINE // operand.itemsize, lines, 1, 1), promotion
+    )
 
 
 def no_map(operand: Operand, rows: int, cols: int) -> Rejected | None:

@@ -17,23 +17,31 @@ struct Operand {
     int64_t vectors;  // of the whole operand
 };
 
-DEVICE uint4 read_aligned(const uint16_t* at) { return *reinterpret_cast<const uint4*>(at); }
+// The two aligned 16-byte words that hold the eight elements from an address that is any multiple of 2, and how
+// far into the first of them they start.
+struct Words {
+    uint4 low, high;
+    uint32_t offset;
 
-// Eight elements from `at`, whose address is any multiple of 2, out of the 16 bytes before and after it.
-DEVICE uint4 read_shifted(const uint16_t* at) {
-    const uint64_t address = reinterpret_cast<uint64_t>(at);
-    const uint4* words = reinterpret_cast<const uint4*>(address & ~15ull);
-    const uint4 low = words[0], high = words[1];
-    const bool two = address & 8, one = address & 4;
-    const uint32_t bits = (address & 2) * 8;
-    // First a shift by two words, then by one, then by half a word.
-    const uint32_t a0 = two ? low.z : low.x, a1 = two ? low.w : low.y, a2 = two ? high.x : low.z,
-                   a3 = two ? high.y : low.w, a4 = two ? high.z : high.x, a5 = two ? high.w : high.y;
-    const uint32_t b0 = one ? a1 : a0, b1 = one ? a2 : a1, b2 = one ? a3 : a2, b3 = one ? a4 : a3,
-                   b4 = one ? a5 : a4;
-    return make_uint4(__funnelshift_r(b0, b1, bits), __funnelshift_r(b1, b2, bits), __funnelshift_r(b2, b3, bits),
-                      __funnelshift_r(b3, b4, bits));
-}
+    DEVICE void read(const uint16_t* at) {
+        const uint64_t address = reinterpret_cast<uint64_t>(at);
+        const uint4* words = reinterpret_cast<const uint4*>(address & ~15ull);
+        low = words[0];
+        high = words[1];
+        offset = address & 15;
+    }
+    DEVICE uint4 shifted() const {
+        const bool two = offset & 8, one = offset & 4;
+        const uint32_t bits = (offset & 2) * 8;
+        // First a shift by two words, then by one, then by half a word.
+        const uint32_t a0 = two ? low.z : low.x, a1 = two ? low.w : low.y, a2 = two ? high.x : low.z,
+                       a3 = two ? high.y : low.w, a4 = two ? high.z : high.x, a5 = two ? high.w : high.y;
+        const uint32_t b0 = one ? a1 : a0, b1 = one ? a2 : a1, b2 = one ? a3 : a2, b3 = one ? a4 : a3,
+                       b4 = one ? a5 : a4;
+        return make_uint4(__funnelshift_r(b0, b1, bits), __funnelshift_r(b1, b2, bits),
+                          __funnelshift_r(b2, b3, bits), __funnelshift_r(b3, b4, bits));
+    }
+};
 
 DEVICE uint4 read_single(const uint16_t* at, int count) {
     uint32_t w[4] = {};
@@ -46,35 +54,39 @@ DEVICE uint4 read_single(const uint16_t* at, int count) {
 
 DEVICE void pack(const Operand& o, uint32_t block) {
     const uint32_t per_line = (static_cast<uint32_t>(o.length) + 7) / 8;
-    const int64_t first = static_cast<int64_t>(block) * (THREADS * VECTORS) + thread_x();
-    uint4 held[VECTORS];
-    int64_t place[VECTORS];
+    const int64_t first = static_cast<int64_t>(block) * (THREADS * VECTORS);
+    const uint32_t first_line = static_cast<uint32_t>(first / per_line);  // the same for the whole block
+    const uint32_t start = static_cast<uint32_t>(first - static_cast<int64_t>(first_line) * per_line);
+    const bool one_matrix = o.vectors == static_cast<int64_t>(per_line) * o.lines;
+    Words words[VECTORS];
+    int64_t from[VECTORS], to[VECTORS];
+    bool whole[VECTORS];  // both words lie within the operand
 #pragma unroll
     for (int i = 0; i < VECTORS; ++i) {
-        const int64_t vector = first + i * THREADS;
-        place[i] = -1;
-        if (vector >= o.vectors) continue;
-        const uint32_t line = static_cast<uint32_t>(vector / per_line);
-        const int col = static_cast<int>(vector - static_cast<int64_t>(line) * per_line);
-        const uint32_t matrix = line / o.lines;
-        const uint32_t outer = matrix / o.inner_count;
-        const int64_t at = static_cast<int64_t>(outer) * o.outer +
-                           static_cast<int64_t>(matrix - outer * o.inner_count) * o.inner +
-                           static_cast<int64_t>(line - matrix * o.lines) * o.line + static_cast<int64_t>(col) * 8;
-        const uint16_t* source = o.from + at;
-        const int count = min(o.length - col * 8, 8);
-        if (count == 8 && reinterpret_cast<uint64_t>(source) % 16 == 0) {
-            held[i] = read_aligned(source);
-        } else if (at >= 8 && at + 16 <= o.span) {
-            held[i] = read_shifted(source);
+        const uint32_t beyond = start + i * THREADS + thread_x();
+        const uint32_t down = beyond / per_line, col = beyond - down * per_line;
+        const uint32_t line = first_line + down;
+        int64_t at = static_cast<int64_t>(col) * 8;
+        if (one_matrix) {
+            at += line * o.line;
         } else {
-            held[i] = read_single(source, count);
+            const uint32_t matrix = line / o.lines;
+            const uint32_t outer = matrix / o.inner_count;
+            at += outer * o.outer + (matrix - outer * o.inner_count) * o.inner + (line - matrix * o.lines) * o.line;
         }
-        place[i] = static_cast<int64_t>(line) * o.pitch + col;
+        from[i] = at;
+        to[i] = first + i * THREADS + thread_x() < o.vectors ? static_cast<int64_t>(line) * o.pitch + col : -1;
+        whole[i] = to[i] >= 0 && at >= 8 && at + 16 <= o.span;
+        if (whole[i]) words[i].read(o.from + at);
     }
 #pragma unroll
     for (int i = 0; i < VECTORS; ++i) {
-        if (place[i] >= 0) o.to[place[i]] = held[i];
+        if (whole[i]) {
+            o.to[to[i]] = words[i].shifted();
+        } else if (to[i] >= 0) {
+            const int64_t col = to[i] % o.pitch;
+            o.to[to[i]] = read_single(o.from + from[i], min(o.length - static_cast<int>(col * 8), 8));
+        }
     }
 }
 

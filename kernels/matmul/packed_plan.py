@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import NamedTuple
 
 from portable.kernels.matmul.launches import HERE, ceil
 from portable.kernels.matmul.problem import Operand, Problem
 from portable.kernels.matmul.wgmma_plan import plan_wgmma
 from portable.plan import Argument, Call, Launch, NativeKernel, Plan, Pointer, Rejected, Scalar, Workspace
 
-_THREADS, _VECTORS = 256, 4
+_THREADS, _VECTORS = 256, 2
 _PITCH = 64  # elements: packed lines start at multiples of 128 bytes
 _MOST_BYTES = 1 << 32  # of workspaces: beyond, users would rather wait than run out of memory
 # Rates that decide whether packing pays: bytes read and written, flops of wgmma.cu and of mma.cu on
@@ -23,11 +24,20 @@ _MOST_BYTES = 1 << 32  # of workspaces: beyond, users would rather wait than run
 _BYTES_PER_US, _FAST_PER_US, _SLOW_PER_US, _LAUNCH_US = 3.0e6, 6.0e8, 1.1e8, 3.0
 
 
-def plan_packed(problem: Problem, call: Call) -> Plan | Rejected:
-    """Hopper's tensor cores for bfloat16 and float16 operands with lines that start anywhere."""
+class Packed(NamedTuple):
+    """A problem of aligned operands, and what makes them."""
+
+    problem: Problem
+    launches: tuple[Launch, ...] = ()
+    workspaces: tuple[Workspace, ...] = ()
+    nbytes: int = 0
+
+
+def packing(problem: Problem, call: Call) -> Packed | Rejected:
+    """How the operands that are not aligned are packed."""
     packs = [_Packing(operand, problem) for operand in (problem.a, problem.b) if not operand.aligned_to(16)]
     if not packs:
-        return Rejected("its operands lie as wgmma takes them")
+        return Packed(problem)
     for pack in packs:
         if pack.operand.unit is None:
             return Rejected(f"neither rows nor columns of {pack.operand.tensor} are contiguous")
@@ -36,18 +46,12 @@ def plan_packed(problem: Problem, call: Call) -> Plan | Rejected:
     moved = sum(pack.nbytes for pack in packs)
     if moved > _MOST_BYTES:
         return Rejected(f"its packed operands would take {moved} bytes; at most {_MOST_BYTES} are used")
-    flops = 2.0 * problem.M * problem.N * problem.K * problem.batches
-    if 2 * moved / _BYTES_PER_US + flops / _FAST_PER_US + _LAUNCH_US > flops / _SLOW_PER_US:
-        return Rejected("packing its operands would cost more than it saves")
     packed = {pack.operand.tensor: pack.packed for pack in packs}
     aligned = replace(
         problem,
         a=packed.get(problem.a.tensor, problem.a),
         b=packed.get(problem.b.tensor, problem.b),
     )
-    product = plan_wgmma(aligned, call)
-    if isinstance(product, Rejected):
-        return product
     defines = (("THREADS", _THREADS), ("VECTORS", _VECTORS))
     kernel = NativeKernel(HERE / "pack.cu", "matmul_pack", threads=_THREADS, defines=defines)
     spans = {name: info.span for name, info in call.tensors.items() if info is not None}
@@ -55,7 +59,23 @@ def plan_packed(problem: Problem, call: Call) -> Plan | Rejected:
     blocks = sum(pack.blocks for pack in packs)
     launch = Launch(kernel, (blocks, 1, 1), (*packs[0].arguments(spans, 0), *second))
     spaces = tuple(Workspace(pack.name, (pack.elements,), problem.dtype) for pack in packs)
-    return Plan((launch, *product.launches), (*spaces, *product.workspaces))
+    return Packed(aligned, (launch,), spaces, moved)
+
+
+def plan_packed(problem: Problem, call: Call) -> Plan | Rejected:
+    """Hopper's tensor cores for bfloat16 and float16 operands with lines that start anywhere."""
+    packed = packing(problem, call)
+    if isinstance(packed, Rejected):
+        return packed
+    if not packed.launches:
+        return Rejected("its operands lie as wgmma takes them")
+    flops = 2.0 * problem.M * problem.N * problem.K * problem.batches
+    if 2 * packed.nbytes / _BYTES_PER_US + flops / _FAST_PER_US + _LAUNCH_US > flops / _SLOW_PER_US:
+        return Rejected("packing its operands would cost more than it saves")
+    product = plan_wgmma(packed.problem, call)
+    if isinstance(product, Rejected):
+        return product
+    return Plan((*packed.launches, *product.launches), (*packed.workspaces, *product.workspaces))
 
 
 class _Packing:

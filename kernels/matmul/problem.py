@@ -60,7 +60,8 @@ class Operand:
 class Problem:
     """One matrix product. `batch` sizes are (outer, inner), 1 where there is none; `bias` is the name
     of a contiguous tensor of N elements, added to each row, whose base alignment is
-    `bias_alignment`; `precision` is "ieee", "tf32" or "bf16x6" and concerns float32 alone."""
+    `bias_alignment`; `preactivation` names a second output, which lies as c does and takes the sum with its
+    bias, before the activation; `precision` is "ieee", "tf32" or "bf16x6" and concerns float32 alone."""
 
     M: int
     N: int
@@ -72,6 +73,7 @@ class Problem:
     bias: str | None = None
     bias_alignment: int = 16
     activation: str | None = None
+    preactivation: str | None = None
     precision: str = "ieee"
 
     @property
@@ -188,7 +190,8 @@ def from_matmul(call: Call) -> Problem | Rejected:
 
 def from_linear(call: Call) -> Problem | Rejected:
     """The canonical problem of `linear(x [*, K], weight [N, K], bias [N]?) -> y [*, N]`: a is x with all
-    its leading dimensions as rows, b is the transposed weight."""
+    its leading dimensions as rows, b is the transposed weight. A call with an output z asks for what the
+    activation takes."""
     x, weight, y = call["x"], call["weight"], call["y"]
     N, K = weight.shape
     x_rows, y_rows = rows(x), rows(y)
@@ -206,4 +209,5 @@ def from_linear(call: Call) -> Problem | Rejected:
         bias="bias" if call.has("bias") else None,
         bias_alignment=call["bias"].alignment if call.has("bias") else 16,
         activation=call.params["activation"],
+        preactivation="z" if call.has("z") else None,
     )  # fmt: skip

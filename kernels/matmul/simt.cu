@@ -103,8 +103,19 @@ DEVICE float unbound(float value, int size) {
     return float_of(bits_of(value) ^ static_cast<uint32_t>(size >> 31));
 }
 
+// The first `left` of four columns of c.
+DEVICE void store(float* to, const Quad& value, int left, int64_t c_col) {
+    if (C_VECTOR && left >= 4) {
+        *reinterpret_cast<Quad*>(to) = value;
+    } else {
+#pragma unroll
+        for (int e = 0; e < 4; ++e)
+            if (e < left) to[e * c_col] = value.v[e];
+    }
+}
+
 KERNEL(THREADS)
-void matmul_simt(const float* a, const float* b, const float* bias, float* c, SIZES_PARAMETERS) {
+void matmul_simt(const float* a, const float* b, const float* bias, float* c, Z_PARAMETER(float) SIZES_PARAMETERS) {
     SHARED alignas(16) float shared_a[2 * BUFFER_A];
     SHARED alignas(16) float shared_b[2 * BUFFER_B];
     const Sizes s = SIZES_ARGUMENTS;
@@ -185,17 +196,16 @@ void matmul_simt(const float* a, const float* b, const float* bias, float* c, SI
         for (int i = 0; i < QUADS_M * 4; ++i) {
             const int row = tile.row + (i / 4 * THREADS_M + y) * 4 + i % 4;
             if (row >= s.m) continue;
-            float* to = c + row * s.c_row + col * s.c_col;
+            const int64_t place = row * s.c_row + col * s.c_col;
             Quad value;
 #pragma unroll
-            for (int e = 0; e < 4; ++e) value.v[e] = finish(unbound(sum[i][q * 4 + e], s.k), shift[e]);
-            if (C_VECTOR && col + 4 <= s.n) {
-                *reinterpret_cast<Quad*>(to) = value;
-            } else {
+            for (int e = 0; e < 4; ++e) value.v[e] = preactivation(unbound(sum[i][q * 4 + e], s.k), shift[e]);
+#if PREACTIVATION
+            store(z + tile.outer * s.c_outer + tile.inner * s.c_inner + place, value, s.n - col, s.c_col);
+#endif
 #pragma unroll
-                for (int e = 0; e < 4; ++e)
-                    if (col + e < s.n) to[e * s.c_col] = value.v[e];
-            }
+            for (int e = 0; e < 4; ++e) value.v[e] = activate(value.v[e]);
+            store(c + place, value, s.n - col, s.c_col);
         }
     }
 }

@@ -103,5 +103,5 @@ SKINNY_KERNEL(matmul_skinny) {
         barrier();
         stage_sums(base, sum);
     }
-    finish_tile(base, c, bias, part, s);
+    finish_tile(base, c, Z_ARGUMENT, bias, part, s);
 }

@@ -10,7 +10,7 @@
 //
 // Defines: ELEMENT, TILE_M (rows of x, a power of two), TILE_N, SPLIT, LINES, STAGES, CONSUMERS (warps that
 // multiply), RESIDENT (blocks per multiprocessor), W_ALONG_K, X_ALONG_K; C_VECTOR: c is row-major with
-// 16-byte aligned rows; BIAS, ACTIVATION.
+// 16-byte aligned rows; BIAS, ACTIVATION, PREACTIVATION.
 #pragma once
 
 #include "prelude.h"
@@ -165,14 +165,26 @@ DEVICE void everyone_wrote() {
     else cluster_barrier();
 }
 
+constexpr int VECTOR = 16 / sizeof(T);
+
+// The first `left` of a vector of columns of c.
+DEVICE void store_columns(T* to, const vec<T, VECTOR>& values, int left, int64_t c_col) {
+    if (C_VECTOR && left >= VECTOR) {
+        *reinterpret_cast<vec<T, VECTOR>*>(to) = values;
+    } else {
+#pragma unroll
+        for (int e = 0; e < VECTOR; ++e)
+            if (e < left) to[e * c_col] = values.v[e];
+    }
+}
+
 // Adds up the sums that every block of the cluster has staged at `at`, [row][column] with PITCH, and stores
 // this block's share of them.
-DEVICE void finish_tile(uint32_t at, T* c, const T* bias, const Part& part, const Sizes& s) {
-    constexpr int VECTOR = 16 / sizeof(T);
+DEVICE void finish_tile(uint32_t at, T* c, T* z, const T* bias, const Part& part, const Sizes& s) {
     constexpr int ACROSS = TILE_N / VECTOR;
     everyone_wrote();
     const int rows = s.m < TILE_M ? s.m : TILE_M;
-    c += part.outer * s.c_outer + part.inner * s.c_inner;
+    const int64_t start = part.outer * s.c_outer + part.inner * s.c_inner;
     for (int i = part.rank * THREADS + thread_x(); i < rows * ACROSS; i += SPLIT * THREADS) {
         const int row = i / ACROSS, within = i % ACROSS * VECTOR;
         const int col = part.col + within;
@@ -183,22 +195,19 @@ DEVICE void finish_tile(uint32_t at, T* c, const T* bias, const Part& part, cons
             for (int q = 0; q < VECTOR / 4; ++q)
                 parts[rank][q] = load_quad(at + (row * PITCH + within + q * 4) * 4, rank);
         }
-        vec<T, VECTOR> values;
+        vec<T, VECTOR> values, before;
 #pragma unroll
         for (int e = 0; e < VECTOR; ++e) {
             float sum = parts[0][e / 4].v[e % 4];
 #pragma unroll
             for (int rank = 1; rank < SPLIT; ++rank) sum += parts[rank][e / 4].v[e % 4];
-            values.v[e] = from_float<T>(finish(sum, col + e < s.n ? bias_at(bias, col + e) : 0.0f));
+            sum = preactivation(sum, col + e < s.n ? bias_at(bias, col + e) : 0.0f);
+            before.v[e] = from_float<T>(sum);
+            values.v[e] = from_float<T>(activate(sum));
         }
-        T* to = c + row * s.c_row + col * s.c_col;
-        if (C_VECTOR && col + VECTOR <= s.n) {
-            *reinterpret_cast<vec<T, VECTOR>*>(to) = values;
-        } else {
-#pragma unroll
-            for (int e = 0; e < VECTOR; ++e)
-                if (col + e < s.n) to[e * s.c_col] = values.v[e];
-        }
+        const int64_t place = start + row * s.c_row + col * s.c_col;
+        store_columns(c + place, values, s.n - col, s.c_col);
+        if (PREACTIVATION) store_columns(z + place, before, s.n - col, s.c_col);
     }
     // A block must not leave while another still reads its shared memory.
     if (SPLIT > 1) cluster_barrier();
@@ -207,4 +216,4 @@ DEVICE void finish_tile(uint32_t at, T* c, const T* bias, const Part& part, cons
 #define SKINNY_KERNEL(name)                                                                                    \
     extern "C" __global__ __launch_bounds__(THREADS, RESIDENT) __cluster_dims__(SPLIT, 1, 1) void name(        \
         const __grid_constant__ TensorMap map_w, const __grid_constant__ TensorMap map_x, const T* bias, T* c, \
-        SIZES_PARAMETERS)
+        Z_PARAMETER(T) SIZES_PARAMETERS)

@@ -8,6 +8,7 @@ stay for several tiles, so that the first copies of a tile run under the epilogu
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import triton
@@ -49,25 +50,28 @@ def fetch(x, outer, inner, row, col, ROWS: tl.constexpr, COLS: tl.constexpr, BAT
 
 @triton.jit
 def finish(
-    c, c_ptr, c_row, bias_ptr, total, outer, inner, start_m, start_n, M, N,
+    c, c_ptr, c_row, z, z_ptr, bias_ptr, total, outer, inner, start_m, start_n, M, N,
     ACTIVATION: tl.constexpr, BATCHED: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
-    """Bias, activation and the way to c, for PARTS groups of columns one after the other: each then needs
-    fewer registers, and less shared memory on its way out."""
+    """Bias, activation and the way to c (and, before the activation, to a z that lies as c does), for PARTS
+    groups of columns one after the other: each then needs fewer registers, and less shared memory on its way
+    out."""
     rows: tl.constexpr = total.shape[0]
     columns: tl.constexpr = total.shape[1]
     if PARTS > 1:
         half: tl.constexpr = columns // 2
         left, right = tl.split(tl.permute(tl.reshape(total, (rows, 2, half)), (0, 2, 1)))
-        finish(c, c_ptr, c_row, bias_ptr, left, outer, inner, start_m, start_n, M, N, ACTIVATION, BATCHED,
-               PARTS // 2)  # fmt: skip
-        finish(c, c_ptr, c_row, bias_ptr, right, outer, inner, start_m, start_n + half, M, N, ACTIVATION,
+        finish(c, c_ptr, c_row, z, z_ptr, bias_ptr, left, outer, inner, start_m, start_n, M, N, ACTIVATION,
                BATCHED, PARTS // 2)  # fmt: skip
+        finish(c, c_ptr, c_row, z, z_ptr, bias_ptr, right, outer, inner, start_m, start_n + half, M, N,
+               ACTIVATION, BATCHED, PARTS // 2)  # fmt: skip
     else:
         offs_n = start_n + tl.arange(0, columns)
         if bias_ptr is not None:
             total += bias_of(bias_ptr, offs_n, N)[None, :]
         if c is not None:
+            if z is not None:
+                z.store([start_m, start_n], total.to(z.dtype))
             result = activate(total, ACTIVATION, c.dtype).to(c.dtype)
             if BATCHED:
                 c.store([outer, inner, start_m, start_n], result.reshape(1, 1, rows, columns))
@@ -76,14 +80,16 @@ def finish(
         else:
             dtype: tl.constexpr = c_ptr.dtype.element_ty
             offs_m = start_m + tl.arange(0, rows)
-            c_ptrs = c_ptr + (offs_m.to(tl.int64) * c_row)[:, None] + offs_n[None, :]
+            within = (offs_m.to(tl.int64) * c_row)[:, None] + offs_n[None, :]
             inside = (offs_m < M)[:, None] & (offs_n < N)[None, :]
-            tl.store(c_ptrs, activate(total, ACTIVATION, dtype).to(dtype), mask=inside)
+            if z_ptr is not None:
+                tl.store(z_ptr + within, total.to(dtype), mask=inside)
+            tl.store(c_ptr + within, activate(total, ACTIVATION, dtype).to(dtype), mask=inside)
 
 
 @triton.jit
 def matmul_descriptors(
-    a, b, c, c_ptr, c_row, c_outer, c_inner, bias_ptr,
+    a, b, c, c_ptr, c_row, c_outer, c_inner, z, z_ptr, bias_ptr,
     M, N, K, splits, slice, tiles, inner_batch, work, programs,
     A_UNIT: tl.constexpr, B_UNIT: tl.constexpr, STEPS: tl.constexpr,
     BATCHED: tl.constexpr, ACTIVATION: tl.constexpr, PARTS: tl.constexpr,
@@ -121,15 +127,16 @@ def matmul_descriptors(
             to_ptr += tl.cast(outer, tl.int64) * c_outer + tl.cast(inner, tl.int64) * c_inner
         elif c is None:
             to_ptr += tl.cast(split, tl.int64) * c_inner
-        finish(c, to_ptr, c_row, bias_ptr, total, outer, inner, start_m, start_n, M, N, ACTIVATION, BATCHED,
-               PARTS)  # fmt: skip
+        finish(c, to_ptr, c_row, z, z_ptr, bias_ptr, total, outer, inner, start_m, start_n, M, N, ACTIVATION,
+               BATCHED, PARTS)  # fmt: skip
 
 
 @triton.jit
 def sum_splits(
-    sums_ptr, bias_ptr, c_ptr, c_row, M, N, splits, ACTIVATION: tl.constexpr, BLOCK: tl.constexpr,
+    sums_ptr, bias_ptr, c_ptr, c_row, z_ptr, M, N, splits, ACTIVATION: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """c = activation(the splits' products, summed in their order, + bias) for BLOCK columns of one row."""
+    """c = activation(the splits' products, summed in their order, + bias) for BLOCK columns of one row, and z
+    what the activation takes, if there is one."""
     row = tl.program_id(0).to(tl.int64)
     offs_n = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = offs_n < N
@@ -141,6 +148,8 @@ def sum_splits(
     if bias_ptr is not None:
         total += bias_of(bias_ptr, offs_n, N)
     dtype: tl.constexpr = c_ptr.dtype.element_ty
+    if z_ptr is not None:
+        tl.store(z_ptr + row * c_row + offs_n, total.to(dtype), mask=inside)
     tl.store(c_ptr + row * c_row + offs_n, activate(total, ACTIVATION, dtype).to(dtype), mask=inside)
 
 
@@ -198,8 +207,9 @@ def plan_descriptors(problem: Problem, call: Call) -> Plan | Rejected:
     work = tiles * problem.batches * splits
     by_engine = splits == 1 and describable(c, M, N)
     # c on its way out then leaves room for 4 stages of 128x256x64. Through pointers its addresses and masks
-    # take registers: with 128 columns at a time, activations spilled up to 264 bytes.
-    parts = max(1, block_n // (128 if by_engine else 64))
+    # take registers: with 128 columns at a time, activations spilled up to 264 bytes; with z beside c and 64
+    # columns 80.
+    parts = max(1, block_n // (128 if by_engine else 32 if problem.preactivation else 64))
     needed = (block_m + block_n) * block_k * config["num_stages"] + by_engine * block_m * block_n // parts
     needed = needed * a.itemsize + RESERVED
     if needed > device.shared_memory:
@@ -214,13 +224,22 @@ def plan_descriptors(problem: Problem, call: Call) -> Plan | Rejected:
     constants: list[tuple[str, Any]] = []
     if by_engine:
         args += descriptor("c", c, M, N, problem.batch, (block_m, block_n // parts))
-        constants += [("c_ptr", None), ("c_row", 0), ("c_outer", 0), ("c_inner", 0)]
+        constants += [("c_ptr", None), ("c_row", 0), ("c_outer", 0), ("c_inner", 0), ("z_ptr", None)]
+        if problem.preactivation:
+            z = replace(c, tensor=problem.preactivation)
+            args += descriptor("z", z, M, N, problem.batch, (block_m, block_n // parts))
+        else:
+            constants.append(("z", None))
     else:
         to = Operand(SUMS, "float32", N, 1, (0, M * N), 16) if splits > 1 else c
-        constants.append(("c", None))
+        constants += [("c", None), ("z", None)]
         args.append(("c_ptr", Pointer(to.tensor, to.alignment >= 16)))
         strides = {"c_row": to.row, "c_outer": to.batch[0], "c_inner": to.batch[1]}
         args += [(name, Scalar("i64", step, step % 16 == 0)) for name, step in strides.items()]
+        if problem.preactivation and splits == 1:
+            args.append(("z_ptr", Pointer(problem.preactivation, c.alignment >= 16)))
+        else:
+            constants.append(("z_ptr", None))
     if problem.bias and splits == 1:
         args.append(("bias_ptr", Pointer(problem.bias, problem.bias_alignment >= 16)))
     else:
@@ -278,6 +297,10 @@ def plan_sum(problem: Problem, splits: int) -> Launch:
         constants.append(("bias_ptr", None))
     args.append(("c_ptr", Pointer(c.tensor, c.alignment >= 16)))
     args.append(("c_row", Scalar("i64", c.row, c.row % 16 == 0)))
+    if problem.preactivation:
+        args.append(("z_ptr", Pointer(problem.preactivation, c.alignment >= 16)))
+    else:
+        constants.append(("z_ptr", None))
     sizes = {"M": M, "N": N, "splits": splits}
     args += [(name, Scalar("i32", size, name == "N" and size % 16 == 0)) for name, size in sizes.items()]
     kernel = TritonKernel(sum_splits, tuple(constants), num_warps=4, num_stages=1)

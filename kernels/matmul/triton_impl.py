@@ -19,7 +19,7 @@ from portable.kernels._common.triton_rows import MAX_GRID, divisible
 from portable.kernels.matmul.problem import Operand, Problem, from_matmul
 from portable.kernels.matmul.triton_descriptors import plan_descriptors, unfit
 from portable.kernels.matmul.triton_pack import packed
-from portable.kernels.matmul.triton_tile import activate, bias_of, tile_starts
+from portable.kernels.matmul.triton_tile import activate, bias_of, store_both, tile_starts
 from portable.plan import Argument, Call, Device, Launch, Plan, Pointer, Rejected, Scalar, TritonKernel
 
 TILE = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M")
@@ -33,13 +33,14 @@ def matmul_tile(
     a_ptr, a_row, a_col, a_outer, a_inner,
     b_ptr, b_row, b_col, b_outer, b_inner,
     c_ptr, c_row, c_col, c_outer, c_inner,
-    bias_ptr, M, N, K, tiles, inner_batch,
+    bias_ptr, z_ptr, M, N, K, tiles, inner_batch,
     A_UNIT: tl.constexpr, B_UNIT: tl.constexpr, C_UNIT: tl.constexpr,
     UNIT: tl.constexpr, EVEN_K: tl.constexpr, WIDE: tl.constexpr,
-    ACTIVATION: tl.constexpr, PRECISION: tl.constexpr,
+    ACTIVATION: tl.constexpr, PARTS: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
 ):  # fmt: skip
-    """c = activation(a @ b + bias) for one tile; A_UNIT and so on say along which index ("row", "col" or
+    """c = activation(a @ b + bias) for one tile, and z what the activation takes, if there is one, lying as c
+    does and not batched; A_UNIT and so on say along which index ("row", "col" or
     None) the stride is 1, and that stride is the constant 1."""
     pid = tl.program_id(0)
     batch = (pid // tiles).to(tl.int64)
@@ -70,7 +71,8 @@ def matmul_tile(
     # Tile bases are 64-bit; offsets within a tile only where a stride is too large for 32 bits.
     a_ptr += start_m.to(tl.int64) * a_row
     b_ptr += start_n.to(tl.int64) * b_col
-    c_ptr += start_m.to(tl.int64) * c_row + start_n.to(tl.int64) * c_col
+    start = start_m.to(tl.int64) * c_row + start_n.to(tl.int64) * c_col
+    c_ptr += start
     a_step = BLOCK_K * a_col
     b_step = BLOCK_K * b_row
     if not WIDE:
@@ -99,9 +101,13 @@ def matmul_tile(
 
     if bias_ptr is not None:
         total += bias_of(bias_ptr + start_n, offs_n, N - start_n)[None, :]
-    total = activate(total, ACTIVATION, c_ptr.dtype.element_ty)
-    c_ptrs = c_ptr + (offs_m[:, None] * c_row + offs_n[None, :] * c_col)
-    tl.store(c_ptrs, total.to(c_ptr.dtype.element_ty), mask=in_m & in_n)
+    dtype: tl.constexpr = c_ptr.dtype.element_ty
+    if z_ptr is None:
+        within = offs_m[:, None] * c_row + offs_n[None, :] * c_col
+        tl.store(c_ptr + within, activate(total, ACTIVATION, dtype).to(dtype), mask=in_m & in_n)
+    else:
+        store_both(z_ptr + start, c_ptr, c_row, c_col, total, offs_m, 0, M - start_m, N - start_n, ACTIVATION,
+                   PARTS)  # fmt: skip
 
 
 @triton.jit
@@ -148,7 +154,8 @@ def plan_pointers(problem: Problem, call: Call) -> Plan | Rejected:
 
     operands = (problem.a, problem.b, problem.c)
     tf32 = problem.precision == "tf32" and call.device.arch.startswith(TF32_ARCHES)
-    absent = [] if problem.bias else [("bias_ptr", None)]
+    optional = (("bias_ptr", problem.bias), ("z_ptr", problem.preactivation))
+    absent = [(name, None) for name, tensor in optional if not tensor]
     constants = [
         *((f"{name}_{x.unit}", 1) for name, x in zip("abc", operands, strict=True) if x.unit),
         *absent,
@@ -157,6 +164,8 @@ def plan_pointers(problem: Problem, call: Call) -> Plan | Rejected:
         ("EVEN_K", problem.K % block_k == 0),
         ("WIDE", any(256 * max(x.row, x.col) >= 2**31 for x in operands)),
         ("ACTIVATION", problem.activation),
+        # With the addresses of two stores at once, threads of the unaligned class spilled 152 bytes.
+        ("PARTS", max(1, block_n // 32) if unit == 1 and arch_number(call.device) else 1),
         ("PRECISION", "tf32" if tf32 else "ieee"),
         *((name, config[name]) for name in TILE),
     ]
@@ -179,6 +188,8 @@ def plan_pointers(problem: Problem, call: Call) -> Plan | Rejected:
         args += operand_args(name, x, aligned=unit > 1)
     if problem.bias:
         args.append(("bias_ptr", Pointer(problem.bias, unit > 1)))
+    if problem.preactivation:
+        args.append(("z_ptr", Pointer(problem.preactivation, unit > 1)))
     sizes = {"M": problem.M, "N": problem.N, "K": problem.K, "tiles": tiles, "inner_batch": problem.batch[1]}
     args += [(name, Scalar("i32", value)) for name, value in sizes.items()]
     return Plan((Launch(kernel, (tiles * problem.batches, 1, 1), tuple(args)),))

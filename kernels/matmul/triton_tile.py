@@ -45,6 +45,28 @@ def activate(x, ACTIVATION: tl.constexpr, RESULT: tl.constexpr):
 
 
 @triton.jit
+def store_both(
+    z_ptr, c_ptr, row, col, total, offs_m, start_n, M, N, ACTIVATION: tl.constexpr, PARTS: tl.constexpr,
+):  # fmt: skip
+    """z = total and c = activation(total), for PARTS groups of columns one after the other; both lie alike,
+    with strides `row` and `col`."""
+    rows: tl.constexpr = total.shape[0]
+    columns: tl.constexpr = total.shape[1]
+    if PARTS > 1:
+        half: tl.constexpr = columns // 2
+        left, right = tl.split(tl.permute(tl.reshape(total, (rows, 2, half)), (0, 2, 1)))
+        store_both(z_ptr, c_ptr, row, col, left, offs_m, start_n, M, N, ACTIVATION, PARTS // 2)
+        store_both(z_ptr, c_ptr, row, col, right, offs_m, start_n + half, M, N, ACTIVATION, PARTS // 2)
+    else:
+        dtype: tl.constexpr = c_ptr.dtype.element_ty
+        offs_n = start_n + tl.arange(0, columns)
+        within = offs_m[:, None] * row + offs_n[None, :] * col
+        inside = (offs_m < M)[:, None] & (offs_n < N)[None, :]
+        tl.store(z_ptr + within, total.to(dtype), mask=inside)
+        tl.store(c_ptr + within, activate(total, ACTIVATION, dtype).to(dtype), mask=inside)
+
+
+@triton.jit
 def times_sigmoid_short(a, x):
     """a * sigmoid(x) within |x| units of float32's last place: enough for 16 bits."""
     return a / (1.0 + tl.exp2(-1.44269504088896340736 * x))

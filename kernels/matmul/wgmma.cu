@@ -1,17 +1,24 @@
 // c = a @ b with Hopper's warpgroup matrix instructions, for 16-byte aligned operands of any layout.
 //
-// A persistent block walks tiles of 128 x TILE_N. Warpgroup 0 starts bulk tensor copies into a ring of STAGES
-// stages; two consumer warpgroups each multiply 64 rows of every tile. Blocks of a cluster of
-// CLUSTER_M x CLUSTER_N neighbouring tiles load a share of each operand tile and multicast it. Operands lie
-// in shared memory with the 128-byte swizzle, in lines of 64 elements: along k, or along M or N for an
-// operand that is contiguous the other way (A_ALONG_K or B_ALONG_K 0), then as blocks of 64 lines, one per k.
+// A persistent block walks tiles of TILE_M x TILE_N. TILE_M / 64 warpgroups multiply 64 rows of each tile; a thread
+// after them starts bulk tensor copies into a ring of STAGES stages. Blocks of a cluster of CLUSTER_M x CLUSTER_N
+// neighbouring tiles load a share of each operand tile and multicast it. Operands lie in shared memory with
+// the 128-byte swizzle, in lines of 64 elements: along k, or along M or N for an operand that is contiguous
+// the other way (A_ALONG_K or B_ALONG_K 0), then as blocks of 64 lines, one per k.
 //
 // A finished tile is packed to 16 bits in registers, and stored block by block during the next tile's SPREAD
-// first steps of k.
+// first steps of k; the last one goes through the ring, which is free by then.
 //
-// Defines: ELEMENT (bf16, f16); TILE_N (64, 128, 192, 256), STAGES, GROUP, CLUSTER_M, CLUSTER_N, SPREAD (less
-// than the steps of k; 0: all blocks at once), A_ALONG_K, B_ALONG_K; C_BY_ENGINE: c is row-major with 16-byte
-// aligned rows, and the copy engine stores it; BIAS, ACTIVATION.
+// With EDGE, columns that do not fill a tile of TILE_N make narrow tiles of EDGE columns. They come last, on
+// the blocks from `first_edge` on, and no cluster shares them.
+//
+// With PARTS > 1 each block multiplies one part of k and leaves its float32 sums in `sums`, in the order in which
+// threads hold them, for wgmma_sum.cu.
+//
+// Defines: ELEMENT (bf16, f16); TILE_M (64, 128), TILE_N (64, 128, 192, 256), STAGES, GROUP, CLUSTER_M,
+// CLUSTER_N, SPREAD (less than the steps of k; 0: all blocks at once), EDGE (0, 64, 128), ONCE (every block has
+// one tile, which its place in the grid names), PARTS (of k, only with ONCE and without clusters), A_ALONG_K, B_ALONG_K; C_BY_ENGINE: c is row-major with 16-byte
+// aligned rows, and the copy engine stores it; BIAS, ACTIVATION, PREACTIVATION (not with ONCE).
 #include "prelude.h"
 
 #include "epilogue.h"
@@ -21,22 +28,26 @@
 
 using T = ELEMENT;
 
-constexpr int TILE_M = 128;
 constexpr int TILE_K = 64;  // one 128-byte line
-constexpr int CONSUMERS = 2;
-constexpr int THREADS = (1 + CONSUMERS) * 128;
+constexpr int CONSUMERS = TILE_M / 64;
+constexpr int MULTIPLYING = CONSUMERS * 128;
+// Registers change hands among whole warpgroups; one multiplying warpgroup has enough.
+constexpr int THREADS = MULTIPLYING + (CONSUMERS > 1 ? 128 : 32);
 constexpr int CLUSTER = CLUSTER_M * CLUSTER_N;
+constexpr int HEIGHT = TILE_M * CLUSTER_M, WIDTH = TILE_N * CLUSTER_N;
 constexpr int A_BYTES = TILE_M * 128;
 constexpr int B_BYTES = TILE_N * 128;
 constexpr int STAGE_BYTES = A_BYTES + B_BYTES;
+constexpr int EDGE_BYTES = A_BYTES + EDGE * 128;
 constexpr int SPREAD_OR_1 = SPREAD ? SPREAD : 1;
-constexpr int SUMS = TILE_N / 2;     // per thread, of a consumer's 64 x TILE_N
 constexpr int BLOCKS = TILE_N / 64;  // of 64 x 64 of c per consumer
-constexpr int C_BYTES = CONSUMERS * C_BUFFERS * BLOCK_BYTES;
+constexpr int C_BYTES = ONCE ? 0 : CONSUMERS * C_BUFFERS * BLOCK_BYTES;
 constexpr int A_SHARE = TILE_M / CLUSTER_N;  // lines that a block loads for the cluster's row or column
 constexpr int B_SHARE = TILE_N / CLUSTER_M;
+constexpr int RELEASES = CLUSTER_M + CLUSTER_N - 1;  // blocks that write to a stage, of each consumer
 static_assert(A_SHARE % (A_ALONG_K ? 8 : 64) == 0 && B_SHARE % (B_ALONG_K ? 8 : 64) == 0,
               "a share is whole groups of the swizzle");
+static_assert(TILE_M * TILE_N * 2 <= STAGES * STAGE_BYTES, "the ring holds a tile of c");
 
 struct Ring {
     uint32_t base, full, empty;  // stages, and their barriers: filled, and free again
@@ -55,6 +66,28 @@ struct Ring {
     }
 };
 
+// What the blocks walk: whole tiles, then narrow ones.
+struct Work {
+    uint32_t tiles, edges;  // clusters of whole tiles, and narrow tiles
+    int first_edge;         // the first block that has narrow tiles
+    Sizes whole;            // the product without the columns of narrow tiles
+
+    DEVICE Work(const Sizes& s, int first) : first_edge(first), whole(s) {
+        if (EDGE) whole.n = s.n / WIDTH * WIDTH;
+        const uint32_t batches = static_cast<uint32_t>(s.inner_batches) * s.outer_batches;
+        const uint32_t tiles_m = (static_cast<uint32_t>(s.m) + HEIGHT - 1) / HEIGHT;
+        tiles = tiles_m * ((static_cast<uint32_t>(whole.n) + WIDTH - 1) / WIDTH) * batches;
+        edges = EDGE ? (static_cast<uint32_t>(s.m) + TILE_M - 1) / TILE_M * batches : 0;
+    }
+    DEVICE Tile edge(uint32_t index) const {
+        Sizes narrow = whole;
+        narrow.n = 1;
+        Tile tile = tile_at<TILE_M, 64, 1>(index, narrow);
+        tile.col = whole.n;
+        return tile;
+    }
+};
+
 // Where a block stands in its cluster.
 struct Member {
     int m, n;
@@ -65,13 +98,34 @@ DEVICE Member member() {
 }
 
 DEVICE Tile tile_of(uint32_t index, Member me, const Sizes& s) {
-    Tile tile = tile_at<TILE_M * CLUSTER_M, TILE_N * CLUSTER_N, GROUP>(index, s);
+    Tile tile;
+    if (ONCE) {
+        const int batch = blockIdx.z / PARTS;
+        const int outer = s.inner_batches == 1 ? batch : batch / s.inner_batches;
+        tile = {static_cast<int>(blockIdx.x / CLUSTER) * HEIGHT, static_cast<int>(blockIdx.y) * WIDTH, outer,
+                batch - outer * s.inner_batches};
+    } else {
+        tile = tile_at<HEIGHT, WIDTH, GROUP>(index, s);
+    }
     tile.row += me.m * TILE_M;
     tile.col += me.n * TILE_N;
     return tile;
 }
 
-// LINES lines of an operand from line `line` on, step k: one box along k, else boxes of 64 lines; to all
+// The steps of k that this block multiplies.
+struct Steps {
+    int first, last;
+
+    DEVICE explicit Steps(const Sizes& s) : first(0), last((s.k + TILE_K - 1) / TILE_K) {
+        if (PARTS > 1) {
+            const int part = blockIdx.z % PARTS, all = last;
+            first = static_cast<int>(static_cast<int64_t>(all) * part / PARTS);
+            last = static_cast<int>(static_cast<int64_t>(all) * (part + 1) / PARTS);
+        }
+    }
+};
+
+// LINES lines of an operand from line `line` on, step k: a box along k, else boxes of 64 lines; to all
 // blocks in `mask` where SHARED_BY of them share it.
 template <int LINES, bool ALONG_K, int SHARED_BY>
 DEVICE void load_share(uint16_t mask, uint32_t to, const TensorMap* map, uint32_t barrier, int line, int k,
@@ -85,44 +139,71 @@ DEVICE void load_share(uint16_t mask, uint32_t to, const TensorMap* map, uint32_
     }
 }
 
-DEVICE void produce(Ring ring, const TensorMap* map_a, const TensorMap* map_b, const Sizes& s, uint32_t tiles) {
+struct Maps {
+    const TensorMap *a, *b, *edge;  // `edge`: boxes of b for narrow tiles
+};
+// Where sums go: by the engine, or to `data`.
+struct Output {
+    const TensorMap* map;
+    T* data;
+};
+
+DEVICE void produce(Ring ring, const Maps& maps, const Sizes& s, const Work& work) {
     const Member me = member();
     // Blocks of the same cluster row share a's tile, those of the same column b's.
     uint16_t row_mates = 0, column_mates = 0;
     for (int i = 0; i < CLUSTER_N; ++i) row_mates |= 1 << (me.m + i * CLUSTER_M);
     for (int i = 0; i < CLUSTER_M; ++i) column_mates |= 1 << (me.n * CLUSTER_M + i);
-    for (uint32_t index = blockIdx.x / CLUSTER; index < tiles; index += gridDim.x / CLUSTER) {
-        const Tile tile = tile_of(index, me, s);
-        const int a_inner = s.a_inner ? tile.inner : 0, a_outer = s.a_outer ? tile.outer : 0;
-        const int b_inner = s.b_inner ? tile.inner : 0, b_outer = s.b_outer ? tile.outer : 0;
+    const Steps steps(s);
+    const bool a_inner = s.a_inner, a_outer = s.a_outer, b_inner = s.b_inner, b_outer = s.b_outer;
+    for (uint32_t index = blockIdx.x / CLUSTER; index < work.tiles; index += gridDim.x / CLUSTER) {
+        const Tile tile = tile_of(index, me, work.whole);
         const int a_line = me.n * A_SHARE, b_line = me.m * B_SHARE;
-        for (int k = 0; k < s.k; k += TILE_K) {
+        for (int k = steps.first * TILE_K; k < steps.last * TILE_K; k += TILE_K) {
             barrier_wait(ring.freed(), ring.phase ^ 1);
             barrier_expect(ring.filled(), STAGE_BYTES);
-            load_share<A_SHARE, A_ALONG_K, CLUSTER_N>(row_mates, ring.a() + a_line * 128, map_a, ring.filled(),
-                                                      tile.row + a_line, k, a_inner, a_outer);
-            load_share<B_SHARE, B_ALONG_K, CLUSTER_M>(column_mates, ring.b() + b_line * 128, map_b, ring.filled(),
-                                                      tile.col + b_line, k, b_inner, b_outer);
+            load_share<A_SHARE, A_ALONG_K, CLUSTER_N>(row_mates, ring.a() + a_line * 128, maps.a, ring.filled(),
+                                                      tile.row + a_line, k, a_inner ? tile.inner : 0,
+                                                      a_outer ? tile.outer : 0);
+            load_share<B_SHARE, B_ALONG_K, CLUSTER_M>(column_mates, ring.b() + b_line * 128, maps.b, ring.filled(),
+                                                      tile.col + b_line, k, b_inner ? tile.inner : 0,
+                                                      b_outer ? tile.outer : 0);
+            ring.advance();
+        }
+        if (ONCE) return;
+    }
+    for (uint32_t index = blockIdx.x - work.first_edge; index < work.edges; index += gridDim.x - work.first_edge) {
+        const Tile tile = work.edge(index);
+        for (int k = steps.first * TILE_K; k < steps.last * TILE_K; k += TILE_K) {
+            barrier_wait(ring.freed(), ring.phase ^ 1);
+            barrier_expect(ring.filled(), EDGE_BYTES);
+#pragma unroll
+            for (int line = 0; line < TILE_M; line += A_SHARE)
+                load_share<A_SHARE, A_ALONG_K, 1>(0, ring.a() + line * 128, maps.a, ring.filled(), tile.row + line, k,
+                                                  a_inner ? tile.inner : 0, a_outer ? tile.outer : 0);
+            load_share<EDGE, B_ALONG_K, 1>(0, ring.b(), maps.edge, ring.filled(), tile.col, k,
+                                           b_inner ? tile.inner : 0, b_outer ? tile.outer : 0);
             ring.advance();
         }
     }
 }
 
-// Tells the producers that write to this block, its cluster row's and column's, that a stage may be refilled.
-DEVICE void release(uint32_t freed, Member me) {
+// Tells the producers that write to this block, its cluster row's and column's, that a stage may be refilled;
+// or its own alone, as often.
+template <bool ALONE> DEVICE void release(uint32_t freed, Member me) {
     const int thread = thread_x() % 128;
-    if (CLUSTER == 1) {
-        if (thread == 0) barrier_arrive(freed);
+    if (CLUSTER == 1 || ALONE) {
+        if (thread < RELEASES) barrier_arrive(freed);
     } else if (thread < CLUSTER_M) {
         barrier_arrive_at(freed, me.n * CLUSTER_M + thread);
-    } else if (thread < CLUSTER_M + CLUSTER_N - 1) {
+    } else if (thread < RELEASES) {
         const int other = thread - CLUSTER_M;
         barrier_arrive_at(freed, me.m + (other + (other >= me.n)) * CLUSTER_M);
     }
 }
 
 // Starts the products of one step of k, and waits for the step before.
-template <bool FIRST> DEVICE void multiply(Ring& ring, float* sum, int consumer) {
+template <int COLUMNS, bool FIRST> DEVICE void multiply(Ring& ring, float* sum, int consumer) {
     // 16 elements of k: 32 bytes along a line, or 16 lines.
     constexpr int A_STEP = A_ALONG_K ? 32 : 16 * 128;
     constexpr int B_STEP = B_ALONG_K ? 32 : 16 * 128;
@@ -132,17 +213,45 @@ template <bool FIRST> DEVICE void multiply(Ring& ring, float* sum, int consumer)
     wgmma_fence();
 #pragma unroll
     for (int k = 0; k < TILE_K / 16; ++k)
-        Wgmma<TILE_N>::run<!A_ALONG_K, !B_ALONG_K>(sum, a + (k * A_STEP >> 4), b + (k * B_STEP >> 4), !FIRST || k);
+        Wgmma<COLUMNS>::template run<!A_ALONG_K, !B_ALONG_K>(sum, a + (k * A_STEP >> 4), b + (k * B_STEP >> 4),
+                                                             !FIRST || k);
     wgmma_commit();
     ring.advance();
     wgmma_wait<1>();
 }
 
-DEVICE void consume(Ring ring, uint32_t buffers, uint32_t biases, const TensorMap* map_c, T* c, const T* bias,
-                    const Sizes& s, uint32_t tiles) {
-    const int consumer = thread_x() / 128 - 1;
+// Waits for the products that are under way; none of the sums is read before that.
+template <int COUNT> DEVICE void settle(float (&sum)[COUNT]) {
+    wgmma_wait<0>();
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) asm volatile("" : "+f"(sum[i])::"memory");
+}
+
+#if PARTS > 1
+#define SUMS_PARAMETER float *sums,
+#define SUMS_ARGUMENT sums
+#else
+#define SUMS_PARAMETER
+#define SUMS_ARGUMENT nullptr
+#endif
+
+// A consumer's sums, in vectors of four: one of every thread, then the next of every thread. Consumers, parts
+// of k, tiles and batches follow one another.
+template <int COUNT> DEVICE void store_sums(float* sums, const float* sum, int consumer) {
+    const int64_t tile = (static_cast<int64_t>(blockIdx.z / PARTS) * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
+    float4* to = reinterpret_cast<float4*>(sums) +
+                 ((tile * PARTS + blockIdx.z % PARTS) * CONSUMERS + consumer) * (COUNT / 4) * 128 + thread_x() % 128;
+#pragma unroll
+    for (int i = 0; i < COUNT / 4; ++i)
+        to[i * 128] = make_float4(sum[i * 4], sum[i * 4 + 1], sum[i * 4 + 2], sum[i * 4 + 3]);
+}
+
+DEVICE void consume(Ring ring, uint32_t buffers, uint32_t biases, Output c, Output z, const T* bias, float* sums,
+                    const Sizes& s, const Work& work) {
+    const int consumer = thread_x() / 128;
     const Member me = member();
-    const int steps = (s.k + TILE_K - 1) / TILE_K;
+    const Steps part(s);
+    const int steps = part.last - part.first;
     const uint32_t own_buffers = buffers + consumer * C_BUFFERS * BLOCK_BYTES;
     const uint32_t own_bias = biases + consumer * 512;
     uint32_t held[BLOCKS * BLOCK_WORDS];
@@ -152,60 +261,111 @@ DEVICE void consume(Ring ring, uint32_t buffers, uint32_t biases, const TensorMa
     int turn = 0;
 #endif
 
-    auto store = [&](int from, int to) {
-#pragma unroll
-        for (int block = from; block < to; ++block) {
-            const uint32_t* words = held + block * BLOCK_WORDS;
-            const Place place = {last.row + consumer * 64, last.col + block * 64, last.outer, last.inner};
+    auto store_block = [&](Output out, const uint32_t* words, const Tile& tile, int block) {
+        const Place place = {tile.row + consumer * 64, tile.col + block * 64, tile.outer, tile.inner};
 #if C_BY_ENGINE
-            store_by_engine(own_buffers, turn, map_c, words, place, consumer, s);
-            turn = (turn + 1) % C_BUFFERS;
+        store_by_engine(own_buffers, turn, out.map, words, place, consumer, s);
+        turn = (turn + 1) % C_BUFFERS;
 #else
-            store_by_threads(own_buffers, c, words, place, s);
+        store_by_threads(own_buffers, out.data, words, place, s);
 #endif
-        }
+    };
+    auto store = [&](Output out, int from, int to) {
+#pragma unroll
+        for (int block = from; block < to; ++block) store_block(out, held + block * BLOCK_WORDS, last, block);
     };
 
-    for (uint32_t index = blockIdx.x / CLUSTER; index < tiles; index += gridDim.x / CLUSTER) {
-        float sum[SUMS];
+    for (uint32_t index = blockIdx.x / CLUSTER; index < work.tiles; index += gridDim.x / CLUSTER) {
+        float sum[TILE_N / 2];
         uint32_t used = ring.freed();
-        multiply<true>(ring, sum, consumer);
+        multiply<TILE_N, true>(ring, sum, consumer);
         auto next = [&] {
             const uint32_t now = ring.freed();
-            multiply<false>(ring, sum, consumer);
-            release(used, me);
+            multiply<TILE_N, false>(ring, sum, consumer);
+            release<false>(used, me);
             used = now;
         };
-        const Tile tile = tile_of(index, me, s);
+        const Tile tile = tile_of(index, me, work.whole);
         const uint32_t pair = bias_pair<TILE_N>(bias, tile.col, s.n);
         int step = 1;
+        if (!ONCE) {
 #pragma unroll
-        for (; step <= SPREAD; ++step) {
-            next();
-            if (holding) store((step - 1) * BLOCKS / SPREAD_OR_1, step * BLOCKS / SPREAD_OR_1);
+            for (; step <= SPREAD; ++step) {
+                next();
+                if (holding) store(c, (step - 1) * BLOCKS / SPREAD_OR_1, step * BLOCKS / SPREAD_OR_1);
+            }
         }
         for (; step < steps; ++step) next();
-        wgmma_wait<0>();
-#pragma unroll
-        for (int i = 0; i < SUMS; ++i) asm volatile("" : "+f"(sum[i])::"memory");  // none is read before the wait
-        release(used, me);
+        settle(sum);
+        release<false>(used, me);
 
+#if PARTS > 1
+        store_sums<TILE_N / 2>(sums, sum, consumer);
+        return;
+#endif
         share_bias<TILE_N>(own_bias, pair, consumer);
-        pack<T, SUMS>(held, sum, own_bias);
         last = tile;
         holding = true;
-        if (SPREAD == 0) store(0, BLOCKS);
+#if PREACTIVATION
+        pack<T, TILE_N / 2, false>(held, sum, own_bias);
+        store(z, 0, BLOCKS);
+#endif
+        pack<T, TILE_N / 2>(held, sum, own_bias);
+        if (ONCE) break;
+        if (SPREAD == 0) store(c, 0, BLOCKS);
     }
-    if (SPREAD && holding) store(0, BLOCKS);
+    if (EDGE && blockIdx.x - work.first_edge < work.edges) {
+        if (SPREAD && holding) store(c, 0, BLOCKS);
+        holding = false;
+        for (uint32_t index = blockIdx.x - work.first_edge; index < work.edges;
+             index += gridDim.x - work.first_edge) {
+            float sum[(EDGE + 8) / 2];
+            uint32_t words[(EDGE + 8) / 4];
+            uint32_t used = ring.freed();
+            multiply<EDGE ? EDGE : 64, true>(ring, sum, consumer);
+            const Tile tile = work.edge(index);
+            const uint32_t pair = bias_pair<EDGE>(bias, tile.col, s.n);
+            for (int step = 1; step < steps; ++step) {
+                const uint32_t now = ring.freed();
+                multiply<EDGE ? EDGE : 64, false>(ring, sum, consumer);
+                release<true>(used, me);
+                used = now;
+            }
+            settle(sum);
+            release<true>(used, me);
+            share_bias<EDGE>(own_bias, pair, consumer);
+            auto store_edge = [&](Output out) {
+#pragma unroll
+                for (int block = 0; block < EDGE / 64; ++block)
+                    store_block(out, words + block * BLOCK_WORDS, tile, block);
+            };
+#if PREACTIVATION
+            pack<T, EDGE / 2, false>(words, sum, own_bias);
+            store_edge(z);
+#endif
+            pack<T, EDGE / 2>(words, sum, own_bias);
+            store_edge(c);
+        }
+    }
+    if ((ONCE || SPREAD) && holding) {
+        const Place place = {last.row + consumer * 64, last.col, last.outer, last.inner};
+        store_last<T, BLOCKS, CONSUMERS>(ring.base, c.map, c.data, held, place, consumer, s);
+    }
     if (C_BY_ENGINE && thread_x() % 128 == 0) wait_stores_read<0>();
 }
 
 extern "C" __global__ __launch_bounds__(THREADS, 1) __cluster_dims__(CLUSTER, 1, 1) void matmul_wgmma(
     const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b,
+#if EDGE
+    const __grid_constant__ TensorMap map_edge,
+#endif
 #if C_BY_ENGINE
     const __grid_constant__ TensorMap map_c,
+#if PREACTIVATION
+    const __grid_constant__ TensorMap map_z,
 #endif
-    const T* bias, T* c, SIZES_PARAMETERS) {
+#endif
+    const T* bias, T* c, Z_PARAMETER(T) SUMS_PARAMETER int first_edge, SIZES_PARAMETERS) {
     DYNAMIC_SHARED(shared);
     const Sizes s = SIZES_ARGUMENTS;
     // The swizzle repeats every 1024 bytes of the address.
@@ -214,38 +374,49 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) __cluster_dims__(CLUSTER, 1,
     const uint32_t barriers = buffers + C_BYTES;
     const uint32_t biases = barriers + STAGES * 16;
     const Ring ring{base, barriers, barriers + STAGES * 8};
-
-    if (thread_x() == 0) {
-        prefetch_map(&map_a);
-        prefetch_map(&map_b);
-#if C_BY_ENGINE
-        prefetch_map(&map_c);
+    Maps maps{&map_a, &map_b, &map_b};
+#if EDGE
+    maps.edge = &map_edge;
 #endif
-    } else if (thread_x() == 32) {
+    Output to_c{nullptr, c}, to_z{nullptr, Z_ARGUMENT};
+#if C_BY_ENGINE
+    to_c.map = &map_c;
+#if PREACTIVATION
+    to_z.map = &map_z;
+#endif
+#endif
+
+    const bool first_copying = thread_x() == MULTIPLYING;
+    if (first_copying) {
         for (int stage = 0; stage < STAGES; ++stage) {
             barrier_init(ring.full + stage * 8, 1);
-            barrier_init(ring.empty + stage * 8, CONSUMERS * (CLUSTER_M + CLUSTER_N - 1));
+            barrier_init(ring.empty + stage * 8, CONSUMERS * RELEASES);
         }
         barrier_init_fence();
+        copy_engine_fence();
+    } else if (thread_x() == 0) {
+        prefetch_map(maps.a);
+        prefetch_map(maps.b);
+        if (C_BY_ENGINE) prefetch_map(to_c.map);
+        if (EDGE) prefetch_map(maps.edge);
     }
-    if (CLUSTER == 1) barrier();
-    else cluster_barrier();
-
-    constexpr int HEIGHT = TILE_M * CLUSTER_M, WIDTH = TILE_N * CLUSTER_N;
-    const uint32_t tiles_m = (static_cast<uint32_t>(s.m) + HEIGHT - 1) / HEIGHT;
-    const uint32_t tiles_n = (static_cast<uint32_t>(s.n) + WIDTH - 1) / WIDTH;
-    const uint32_t tiles = tiles_m * tiles_n * s.inner_batches * s.outer_batches;
-#if C_BY_ENGINE
-    const TensorMap* const to = &map_c;
-#else
-    const TensorMap* const to = nullptr;
-#endif
-    if (thread_x() < 128) {
-        registers_down<40>();
-        if (thread_x() == 0) produce(ring, &map_a, &map_b, s, tiles);
+    // The warp that copies waits for nobody but for its cluster.
+    if (CLUSTER > 1) {
+        cluster_barrier();
+    } else if (thread_x() / 32 == MULTIPLYING / 32) {
+        __syncwarp();
+        named_barrier_arrive(7, THREADS);
     } else {
-        registers_up<232>();
-        consume(ring, buffers, biases, to, c, bias, s, tiles);
+        named_barrier(7, THREADS);
+    }
+
+    const Work work(s, first_edge);
+    if (thread_x() >= MULTIPLYING) {
+        if (CONSUMERS > 1) registers_down<40>();
+        if (first_copying) produce(ring, maps, s, work);
+    } else {
+        if (CONSUMERS > 1) registers_up<232>();
+        consume(ring, buffers, biases, to_c, to_z, bias, SUMS_ARGUMENT, s, work);
     }
     // A block must not leave while its peers can still write to its shared memory or barriers.
     if (CLUSTER > 1) cluster_barrier();

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from portable.kernels.matmul.launches import (
@@ -14,45 +16,76 @@ from portable.kernels.matmul.launches import (
     bias,
     ceil,
     common_defines,
-    plan,
     pointer,
+    sizes,
     unfit,
+    z_pointer,
 )
 from portable.kernels.matmul.operand_map import no_map, tensor_map
 from portable.kernels.matmul.problem import Problem
-from portable.plan import Argument, Call, Device, NativeKernel, Plan, Rejected
+from portable.plan import Argument, Call, Device, Launch, NativeKernel, Plan, Pointer, Rejected, Scalar
 
 
 class WgmmaTile(NamedTuple):
-    """Columns of a block's tile in wgmma.cu (it has 128 rows), pipeline depth, the cluster's shape in tiles,
-    and how many rows of clusters are walked together."""
+    """Columns of a block's tile in wgmma.cu, pipeline depth, the cluster's shape in tiles, how many rows of
+    clusters are walked together, the tile's rows, and the columns of narrow tiles at the product's edge."""
 
     n: int
     stages: int
     cluster_m: int = 1
     cluster_n: int = 1
     group: int = BAND
+    m: int = 128
+    edge: int = 0
 
     @property
     def cluster(self) -> int:
         return self.cluster_m * self.cluster_n
 
     @property
-    def shared(self) -> int:
-        stage = (128 + self.n) * 128
-        blocks_of_c, bias = 2 * 64 * 128, 512
-        return 1024 + self.stages * (stage + 16) + 2 * (blocks_of_c + bias)
+    def width(self) -> int:
+        return self.n * self.cluster_n
+
+    @property
+    def threads(self) -> int:
+        return 2 * self.m + (128 if self.m > 64 else 32)
+
+    def deepest(self, device: Device) -> WgmmaTile:
+        """With as many stages as fit where a block has one tile."""
+        free = device.shared_memory - self._replace(stages=0).shared(True)
+        return self._replace(stages=free // self._stage)
+
+    @property
+    def _stage(self) -> int:
+        return (self.m + self.n) * 128 + 16
+
+    def shared(self, once: bool) -> int:
+        blocks_of_c, bias = 0 if once else 2 * 64 * 128, 512
+        return 1024 + self.stages * self._stage + self.m // 64 * (blocks_of_c + bias)
+
+    def grid(self, problem: Problem) -> tuple[int, int, int]:
+        """Clusters of whole tiles along M and N, and batches."""
+        cols = problem.N // self.width if self.edge else ceil(problem.N, self.width)
+        return ceil(problem.M, self.m * self.cluster_m), cols, problem.batches
 
     def clusters(self, problem: Problem) -> int:
-        rows, cols = 128 * self.cluster_m, self.n * self.cluster_n
-        return ceil(problem.M, rows) * ceil(problem.N, cols) * problem.batches
+        return math.prod(self.grid(problem))
+
+    def edges(self, problem: Problem) -> int:
+        return ceil(problem.M, self.m) * problem.batches if self.edge else 0
 
     def misfit(self, problem: Problem, device: Device) -> str | None:
         """Why this tile cannot be used."""
         if self.n // self.cluster_m % 64 and problem.b.unit == "col":
             return f"{self.cluster_m} blocks cannot share {self.n} columns of a row-major b in blocks of 64"
-        if self.shared > device.shared_memory:
-            return f"{self.stages} stages of 128x{self.n} take {self.shared} bytes of shared memory"
+        if self.m // self.cluster_n % 64 and problem.a.unit == "row":
+            return f"{self.cluster_n} blocks cannot share {self.m} rows of a column-major a in blocks of 64"
+        if self.edge and problem.N % self.width > self.edge:
+            return f"{problem.N % self.width} columns do not fit narrow tiles of {self.edge}"
+        if self.shared(False) > device.shared_memory:
+            return (
+                f"{self.stages} stages of {self.m}x{self.n} take {self.shared(False)} bytes of shared memory"
+            )
         return None
 
 
@@ -63,6 +96,7 @@ _TILES = (
     WgmmaTile(128, 6, 2, 1),
     WgmmaTile(256, 4),
     WgmmaTile(128, 6),
+    WgmmaTile(128, 8, m=64),
     WgmmaTile(64, 8),
 )
 # Clocks of a step of 64 k, measured 2026-11-21: 256 and 192 columns keep the tensor cores busy (4 clocks a
@@ -76,74 +110,174 @@ _UNEVEN_LINE = 4.7
 # A cluster loads less, which pays from the third step on.
 _CLUSTER, _SHORT_CLUSTER = 0.985, 1.03
 _TUNABLES = {
+    "TILE_M": "m",
     "TILE_N": "n",
     "STAGES": "stages",
     "CLUSTER_M": "cluster_m",
     "CLUSTER_N": "cluster_n",
     "GROUP": "group",
+    "EDGE": "edge",
 }
+
+
+class Costs:
+    """Clocks that a problem takes."""
+
+    def __init__(self, problem: Problem, device: Device):
+        self.problem, self.device = problem, device
+        self.steps = ceil(problem.K, 64)
+        self.uneven = tuple(o.leading * o.itemsize % 128 > 0 for o in (problem.a, problem.b))
+
+    def of_tile(self, tile: WgmmaTile) -> float:
+        uneven_a, uneven_b = self.uneven
+        lines = uneven_a * tile.m // tile.cluster_n + uneven_b * tile.n // tile.cluster_m
+        step = max(_STEP[tile.n] * tile.m / 128, (tile.m + tile.n) * 2, lines * _UNEVEN_LINE)
+        share = 1.0 if tile.cluster == 1 else _CLUSTER if self.steps > 2 else _SHORT_CLUSTER
+        return (self.steps * step + _BETWEEN) * share
+
+    def of_edge(self, tile: WgmmaTile) -> float:
+        return self.of_tile(WgmmaTile(tile.edge, tile.stages, m=tile.m))
+
+    def total(self, tile: WgmmaTile) -> float:
+        """Whole tiles by waves. Narrow ones run in the last of them where it has room, else after it."""
+        whole = self.of_tile(tile)
+        waves, left = divmod(tile.clusters(self.problem), self.device.multiprocessors // tile.cluster)
+        if not tile.edge:
+            return (waves + bool(left)) * whole
+        rounds = ceil(tile.edges(self.problem), max(self.blocks(tile) - self.first_edge(tile), 1))
+        narrow = rounds * self.of_edge(tile)
+        if self.first_edge(tile):
+            return waves * whole + max(whole, narrow)
+        return (waves + bool(left)) * whole + narrow
+
+    def blocks(self, tile: WgmmaTile) -> int:
+        wanted = tile.clusters(self.problem) + ceil(tile.edges(self.problem), tile.cluster)
+        return min(wanted, self.device.multiprocessors // tile.cluster) * tile.cluster
+
+    def first_edge(self, tile: WgmmaTile) -> int:
+        """The first block that has narrow tiles: those that lack a whole one in the last wave take them all,
+        where that is no later than if every block took some."""
+        blocks = self.blocks(tile)
+        if not tile.edge or not blocks:
+            return 0
+        left = tile.clusters(self.problem) * tile.cluster % blocks
+        if not left:
+            return 0
+        apart = ceil(tile.edges(self.problem), blocks - left) * self.of_edge(tile)
+        among = self.of_tile(tile) + ceil(tile.edges(self.problem), blocks) * self.of_edge(tile)
+        return left if max(apart, self.of_tile(tile)) <= among else 0
+
+
+def _edges(problem: Problem, tile: WgmmaTile) -> tuple[WgmmaTile, ...]:
+    """The tile, and with narrow ones for the columns that would not fill it."""
+    left = problem.N % tile.width
+    narrow = 64 if left <= 64 else 128
+    if not left or left > 128 or narrow >= tile.n or tile.width > problem.N:
+        return (tile,)
+    return tile, tile._replace(edge=narrow)
 
 
 def wgmma_tile(problem: Problem, device: Device, config: Mapping[str, Any]) -> WgmmaTile:
     """The tile whose waves of blocks take the least time, with the config's values over it."""
-    steps = ceil(problem.K, 64)
-    uneven_a, uneven_b = (operand.leading * operand.itemsize % 128 > 0 for operand in (problem.a, problem.b))
-
-    def clocks(tile: WgmmaTile) -> float:
-        waves = ceil(tile.clusters(problem), device.multiprocessors // tile.cluster)
-        uneven_lines = uneven_a * 128 // tile.cluster_n + uneven_b * tile.n // tile.cluster_m
-        step = max(_STEP[tile.n], uneven_lines * _UNEVEN_LINE)
-        share = 1.0 if tile.cluster == 1 else _CLUSTER if steps > 2 else _SHORT_CLUSTER
-        return waves * (steps * step + _BETWEEN) * share
-
-    tile = min((tile for tile in _TILES if tile.misfit(problem, device) is None), key=clocks)
-    given = {field: config[name] for name, field in _TUNABLES.items() if config.get(name)}
+    costs = Costs(problem, device)
+    fitting = [tile for tile in _TILES if tile.misfit(problem, device) is None]
+    given = {field: config[name] for name, field in _TUNABLES.items() if config.get(name) is not None}
+    if "n" in given:
+        shape = given["n"], given.get("m", 128)
+        named = [tile for tile in fitting if (tile.n, tile.m) == shape] or [
+            WgmmaTile(shape[0], 4, m=shape[1])
+        ]
+        return min(named, key=costs.total)._replace(**given)
+    tile = min((each for tile in fitting for each in _edges(problem, tile)), key=costs.total)
     return tile._replace(**given)
 
 
-def plan_wgmma(problem: Problem, call: Call) -> Plan | Rejected:
-    """Hopper's tensor cores by warpgroup: bfloat16 and float16, operands in 16-byte aligned lines."""
-    if problem.c.unit == "row" and problem.bias is None:
-        problem = problem.transposed()
+def unsuited(problem: Problem) -> Rejected | None:
+    """Why wgmma.cu cannot multiply this, in any tile."""
     if (reason := unfit(problem)) is not None:
         return reason
     if problem.M <= 64:
         return Rejected(f"its tiles have 128 rows; {problem.M} would leave most of one empty")
     if problem.K == 0:
         return Rejected("an empty sum has nothing to copy")
-    M, N, K, a, b, c = problem.M, problem.N, problem.K, problem.a, problem.b, problem.c
-    for operand, rows, cols in ((a, M, K), (b, K, N)):
+    for operand, rows, cols in ((problem.a, problem.M, problem.K), (problem.b, problem.K, problem.N)):
         if (reason := no_map(operand, rows, cols)) is not None:
             return reason
+    return None
+
+
+def c_by_engine(problem: Problem) -> bool:
+    """Whether c is row-major with 16-byte aligned rows."""
+    return problem.c.col == 1 and no_map(problem.c, problem.M, problem.N) is None
+
+
+def plan_wgmma(problem: Problem, call: Call) -> Plan | Rejected:
+    """Hopper's tensor cores by warpgroup: bfloat16 and float16, operands in 16-byte aligned lines."""
+    if problem.c.unit == "row" and problem.bias is None:
+        problem = problem.transposed()
+    if (reason := unsuited(problem)) is not None:
+        return reason
     tile = wgmma_tile(problem, call.device, call.config)
     if (misfit := tile.misfit(problem, call.device)) is not None:
         return Rejected(misfit)
+    clusters = tile.clusters(problem)
+    if clusters > MOST_TILES:
+        return Rejected(f"{clusters} tiles exceed {MOST_TILES}")
+    fits = clusters <= call.device.multiprocessors // tile.cluster
+    once = fits and not tile.edge and problem.preactivation is None
+    if once and not call.config.get("STAGES"):
+        tile = tile.deepest(call.device)
+    return Plan((launch(problem, call, tile, once),))
+
+
+def launch(problem: Problem, call: Call, tile: WgmmaTile, once: bool, parts: int = 1) -> Launch:
+    """wgmma.cu with this tile. With several parts of k the bare sums go to the workspace "sums"."""
+    if parts > 1:
+        problem = replace(problem, bias=None, activation=None, preactivation=None)
+    M, N, K, a, b, c = problem.M, problem.N, problem.K, problem.a, problem.b, problem.c
     a_along_k, b_along_k = along_k(problem)
-    by_engine = c.col == 1 and no_map(c, M, N) is None
+    by_engine = parts == 1 and c_by_engine(problem)
+    z = None if problem.preactivation is None else replace(c, tensor=problem.preactivation)
     kernel = NativeKernel(
         HERE / "wgmma.cu",
         "matmul_wgmma",
-        threads=384,
+        threads=tile.threads,
         defines=(
             ("ELEMENT", ELEMENTS[problem.dtype]),
+            ("TILE_M", tile.m),
             ("TILE_N", tile.n),
             ("STAGES", tile.stages),
             ("CLUSTER_M", tile.cluster_m),
             ("CLUSTER_N", tile.cluster_n),
-            ("SPREAD", min(tile.n // 64, ceil(K, 64) - 1)),
+            ("SPREAD", 0 if once else min(tile.n // 64, ceil(K, 64) - 1)),
+            ("EDGE", tile.edge),
+            ("ONCE", int(once)),
+            ("PARTS", parts),
             ("C_BY_ENGINE", int(by_engine)),
-            *common_defines(problem, tile.group),
+            ("C_TOUCHES", int(c.col == 1)),
+            *common_defines(problem, 1 if once else tile.group),
         ),
-        shared=tile.shared,
+        shared=tile.shared(once),
     )
     maps: list[tuple[str, Argument]] = [
-        ("map_a", tensor_map(a, M, K, problem.batch, 128 // tile.cluster_n if a_along_k else 64)),
+        ("map_a", tensor_map(a, M, K, problem.batch, tile.m // tile.cluster_n if a_along_k else 64)),
         ("map_b", tensor_map(b, K, N, problem.batch, tile.n // tile.cluster_m if b_along_k else 64)),
     ]
+    if tile.edge:
+        maps.append(("map_edge", tensor_map(b, K, N, problem.batch, tile.edge if b_along_k else 64)))
     if by_engine:
         maps.append(("map_c", tensor_map(c, M, N, problem.batch, 64)))
-    clusters = tile.clusters(problem)
-    if clusters > MOST_TILES:
-        return Rejected(f"{clusters} tiles exceed {MOST_TILES}")
-    blocks = min(clusters, call.device.multiprocessors // tile.cluster) * tile.cluster
-    return plan(kernel, blocks, problem, (*maps, ("bias", bias(problem)), ("c", pointer(c))))
+        if z is not None:
+            maps.append(("map_z", tensor_map(z, M, N, problem.batch, 64)))
+    costs = Costs(problem, call.device)
+    grid = (costs.blocks(tile), 1, 1)
+    if once:
+        across, down, batches = tile.grid(problem)
+        grid = (across * tile.cluster, down, batches * parts)
+    outputs: tuple[tuple[str, Argument], ...] = (("c", pointer(c)), *z_pointer(problem))
+    if parts > 1:
+        outputs += (("sums", Pointer("sums", True)),)
+    first_edge = Scalar("i32", costs.first_edge(tile))
+    return Launch(
+        kernel, grid, (*maps, ("bias", bias(problem)), *outputs, ("first_edge", first_edge), *sizes(problem))
+    )

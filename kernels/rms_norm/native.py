@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from portable.kernels._common.norm_plan import Ring, backward_plan, forward_plan
+from portable.kernels._common.norm_plan import backward_plan, forward_plan
+from portable.kernels._common.ring_plan import Ring
 from portable.plan import Call, Plan, Rejected
 
 SOURCE = Path(__file__).with_name("rms_norm.cu")
@@ -16,22 +17,28 @@ CLUSTERS = {
     32768: (8, 512, 8, 2),
     65536: (8, 1024, 8, 1),
 }
-RINGS = {
-    512: Ring(1, 512, 1, resident=1, stages=4),
-    1024: Ring(1, 512, 2, resident=1, stages=3),
-    2048: Ring(1, 512, 4, resident=1, stages=2),
-    4096: Ring(4, 512, 2, resident=2, stages=2),
-    8192: Ring(8, 512, 2, resident=2, stages=2),
+FORWARD_RINGS = {32768: Ring(8, 512, 8, resident=1, slots=26, clusters=15, hold=1)}
+GRADIENT_RINGS = {
+    512: Ring(1, 256, 2, resident=2, slots=6),
+    1024: Ring(1, 512, 2, resident=1, slots=6),
+    2048: Ring(2, 256, 4, resident=1, slots=14),
+    4096: Ring(4, 512, 2, resident=1, slots=8, clusters=30),
+    8192: Ring(8, 512, 2, resident=1, slots=8, clusters=15),
+    16384: Ring(8, 512, 4, resident=1, slots=13, clusters=15),
 }
+WIDE_GRADIENT_RINGS = {**GRADIENT_RINGS, 4096: Ring(4, 512, 2, resident=1, slots=6, clusters=30)}
 
 
 def forward(call: Call) -> Plan | Rejected:
     """y from x and weight: one launch."""
-    return forward_plan(call, "rms_norm", SOURCE, ("weight",), most_chunks=8, clusters=CLUSTERS)
+    return forward_plan(
+        call, "rms_norm", SOURCE, ("weight",), most_chunks=8, clusters=CLUSTERS, rings=FORWARD_RINGS
+    )
 
 
 def backward(call: Call) -> Plan | Rejected:
     """dx and dweight from dy, x and weight: one launch for dx, and what dweight needs (norm_plan)."""
+    wide = call["x"].dtype == "float32"
     return backward_plan(
         call,
         "rms_norm",
@@ -41,5 +48,5 @@ def backward(call: Call) -> Plan | Rejected:
         stages=1,
         most_lanes=1024,
         resident=3,
-        rings=RINGS,
+        rings=WIDE_GRADIENT_RINGS if wide else GRADIENT_RINGS,
     )

@@ -3,7 +3,8 @@
 // PASS names the one kernel to build. FORWARD, BACKWARD and BACKWARD_ROWS hold the row in registers;
 // FORWARD_STREAM and BACKWARD_STREAM read rows of any length twice. BACKWARD also sums dweight over the rows
 // of its persistent blocks; beside BACKWARD_ROWS and BACKWARD_STREAM, COLUMNS does that in a pass of its own
-// from the saved 1 / rms of each row. HAS_WEIGHT = 0: `weight` is null. SAVE = 0: `saved` is null. RESIDENT:
+// from the saved 1 / rms of each row. FORWARD_RING and BACKWARD_RING take long rows through shared
+// memory on Hopper (ring.h). HAS_WEIGHT = 0: `weight` is null. SAVE = 0: `saved` is null. RESIDENT:
 // blocks per multiprocessor that BACKWARD leaves registers for.
 #include "_common/columns.h"
 
@@ -13,6 +14,8 @@
 #define BACKWARD_ROWS 4
 #define BACKWARD_STREAM 5
 #define COLUMNS 6
+#define BACKWARD_RING 7
+#define FORWARD_RING 8
 
 #if PASS == FORWARD
 ROW_KERNEL
@@ -301,5 +304,28 @@ void rms_norm_columns(const T* dy, const T* x, const float* saved, float* column
     for (int i = 0; i < VEC; ++i) {
         if (inside(column, i, length)) target[column + i] = sum[i];
     }
+}
+#endif
+
+#if PASS == BACKWARD_RING
+#define CENTERED 0
+#define HAS_BIAS 0
+#include "_common/norm_gradient.h"
+RING_KERNEL
+void rms_norm_backward_ring(const T* dy, const T* x, const W* weight, T* dx, float* columns, int64_t rows,
+                      int length, int64_t dy_stride, int64_t x_stride, int64_t dx_stride, float eps,
+                      int blocks) {
+    ring_gradient(dy, x, weight, dx, columns, rows, length, dy_stride, x_stride, dx_stride, eps, blocks);
+}
+#endif
+
+#if PASS == FORWARD_RING
+#define CENTERED 0
+#define HAS_BIAS 0
+#include "_common/norm_forward.h"
+RING_KERNEL
+void rms_norm_forward_ring(const T* x, const W* weight, T* y, int64_t rows, int length,
+                           int64_t x_stride, int64_t y_stride, float eps, int blocks) {
+    ring_norm(x, weight, nullptr, y, rows, length, x_stride, y_stride, eps, blocks);
 }
 #endif

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import portable
-from portable import catalog, errors
+from portable import catalog, dispatch, errors
 from portable.conformance import behaviour
 from portable.conformance.bad_calls import MISSING, bad_calls
 from portable.conformance.cases import required_params
@@ -161,7 +161,7 @@ def test_every_op_has_bad_calls_of_every_kind(op):
     for each in calls:
         arguments = {name: value for name, value in each.arguments.items() if value is not MISSING}
         with pytest.raises(each.error, match=f"portable.{op}"):
-            getattr(portable, op)(**arguments)
+            dispatch.op(op)(**arguments)
 
 
 @pytest.mark.parametrize(

@@ -71,13 +71,14 @@ def spent(monkeypatch):
 
 @pytest.fixture
 def small(monkeypatch):
-    """Bench cases of 64 in every axis; answers how many an op has."""
+    """Bench cases of 64 in every axis, or as an op's second boundary case; answers how many an op has."""
     real = bench.bench_cases
 
     def cases(spec):
         params, absent = spec.bench[0].params, spec.bench[0].absent
         leading = (3,) if spec.leading == "same" else ()
-        shape = make_shape(spec, dict.fromkeys(spec.axes, 64), leading, params, absent)
+        axes = spec.boundary[1].axes if spec.boundary else dict.fromkeys(spec.axes, 64)
+        shape = make_shape(spec, axes, leading, params, absent)
         return [type(case)(case.op, case.types, shape, layout="bench") for case in real(spec)]
 
     monkeypatch.setattr(bench, "bench_cases", cases)
@@ -272,3 +273,17 @@ def test_bytes_of_a_row_op():
     case = bench.bench_cases(catalog.spec("softmax"))[0]
     assert bench._bytes(case, catalog.spec("softmax")) == 2 * 2 * 16384 * 4096
     assert replace(case, layout="contiguous").id != case.id
+
+
+def test_float32_products_by_bf16x6_are_held_against_six_bfloat16_products():
+    spec = catalog.spec("matmul")
+    found = {
+        (case.types[0][1], case.params.get("precision")): bench._work(case, spec)[1:]
+        for case in bench.bench_cases(spec)
+    }
+    assert found == {
+        ("bfloat16", None): ("bfloat16", 1.0),
+        ("float32", None): ("float32", 1.0),
+        ("float32", "bf16x6"): ("bfloat16", 6.0),
+        ("bfloat16", "bf16x6"): ("bfloat16", 1.0),
+    }

@@ -21,6 +21,7 @@ def test_every_drawn_call_has_an_id_that_rebuilds_it(data):
     spec = catalog.spec(data.draw(st.sampled_from(sorted(catalog.op_folders()))))
     case = data.draw(calls(spec))
     assert cases.parse(case.id, spec) == case
+    assert cases.lawful(spec, dict(case.shape.axes), case.params)
 
 
 def test_choices_of_parameters_are_drawn_too():

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 
 from portable import catalog
+from portable.conformance import oracle
+from portable.conformance.cases import make_shape
 from portable.spec import Case, Input, Spec
 
 OPS = tuple(catalog.op_folders())
@@ -52,7 +54,9 @@ def inputs(
         if name == "y":
             values = torch.softmax(values, -1)
         found[name] = values.to(getattr(torch, row.get(tensor.dtype, tensor.dtype)))
-    return found
+    shape = make_shape(spec, case.axes, case.leading, case.params, case.absent)
+    present = {name: each for name, each in found.items() if each is not None}
+    return found | oracle.derived(oracle.Case(spec.op, tuple(row.items()), shape), spec, present)
 
 
 def arguments(spec: Spec, case: Case, tensors: Mapping[str, Any]) -> inspect.BoundArguments:
@@ -64,9 +68,13 @@ def arguments(spec: Spec, case: Case, tensors: Mapping[str, Any]) -> inspect.Bou
     return bound
 
 
-def call(entry, spec: Spec, case: Case, tensors: Mapping[str, Any]) -> Any:
-    bound = arguments(spec, case, tensors)
-    return catalog.load_entry(entry)(*bound.args, **bound.kwargs)
+def call(
+    entry, spec: Spec, case: Case, tensors: Mapping[str, Any], types: Mapping[str, str] | None = None
+) -> Any:
+    bound, function = arguments(spec, case, tensors), catalog.load_entry(entry)
+    if "types" in inspect.signature(function).parameters:
+        return function(*bound.args, **bound.kwargs, types=types or spec.types[0])
+    return function(*bound.args, **bound.kwargs)
 
 
 def outputs(spec: Spec, result: Any) -> dict[str, Tensor]:
@@ -75,7 +83,10 @@ def outputs(spec: Spec, result: Any) -> dict[str, Tensor]:
 
 
 def in_float64(tensors: Mapping[str, Tensor | None]) -> dict[str, Tensor | None]:
-    return {name: None if each is None else each.double() for name, each in tensors.items()}
+    return {
+        name: each.double() if each is not None and each.is_floating_point() else each
+        for name, each in tensors.items()
+    }
 
 
 def bounds(
@@ -84,7 +95,7 @@ def bounds(
     """The reference of each output and how far a result may be from it."""
     exact = in_float64(tensors)
     reference = outputs(spec, call(spec.reference.entry, spec, case, exact))
-    magnitude = call(spec.reference.magnitude, spec, case, exact) if spec.reference.magnitude else {}
+    magnitude = call(spec.reference.magnitude, spec, case, exact, row) if spec.reference.magnitude else {}
     acc = torch.finfo(getattr(torch, row["acc"])).eps
     allowed = {}
     for name, ref in reference.items():

@@ -44,7 +44,7 @@ def test_maps_cover_the_operands(transposed):
     b = half(768, 1024).mT if transposed else half(1024, 768)
     plan = native.wgmma(call(half(512, 1024), b))
     args = arguments(plan)
-    assert args["map_a"] == TensorMap("a", "bfloat16", (1024, 512, 1, 1), (2048,) * 3, (64, 128, 1, 1))
+    assert args["map_a"] == TensorMap("a", "bfloat16", (1024, 512, 1, 1), (2048,) * 3, (64, 64, 1, 1))
     assert args["map_b"].sizes == ((1024, 768, 1, 1) if transposed else (768, 1024, 1, 1))
     assert args["map_c"].box == (64, 64, 1, 1)
     assert list(args)[-5:] == ["a_inner", "b_outer", "b_inner", "c_outer", "c_inner"]
@@ -109,7 +109,7 @@ def test_nearby_shapes_share_a_kernel():
 def test_many_shapes_need_few_kernels_of_wgmma():
     sizes = range(256, 9000, 712)
     plans = [native.wgmma(call(half(M, 1024), half(1024, N))) for M in sizes for N in sizes]
-    assert len({plan.launches[0].kernel for plan in plans}) <= 7
+    assert len({plan.launches[0].kernel for plan in plans}) <= 16
 
 
 def wgmma_defines(M: int, N: int, K: int, config: dict[str, int] | None = None) -> dict[str, Any]:
@@ -122,12 +122,12 @@ def wgmma_defines(M: int, N: int, K: int, config: dict[str, int] | None = None) 
 @pytest.mark.parametrize(
     ("shape", "columns", "cluster"),
     [
-        ((1024, 1024, 1024), 64, 1),  # 128 blocks of one tile
+        ((1024, 1024, 1024), 128, 1),  # 128 blocks of one tile of 64 rows
         ((2048, 2048, 128), 256, 1),  # two steps of k: a cluster starts later
         ((4096, 4096, 4096), 256, 2),
         ((4096, 14336, 4096), 256, 2),
         ((1000, 1000, 1000), 128, 2),  # lines of 2000 bytes: shared by a cluster
-        ((4096, 4160, 4096), 128, 2),  # 8 full waves against 5 of 256 columns, the last almost empty
+        ((4096, 4160, 4096), 256, 2),  # four waves, and narrow tiles for the last 64 columns
         ((2048, 3072, 4096), 192, 2),
     ],
 )
@@ -183,7 +183,7 @@ def test_linear_is_matmul_with_an_epilogue(bias):
         assert dict(launch.args)["m"].value == 512
 
 
-@pytest.mark.parametrize(("M", "N"), [(4096, 4096), (512, 768)])
+@pytest.mark.parametrize(("M", "N"), [(4096, 4096), (4096, 4224)])
 def test_what_a_block_asks_for_fits_beside_what_the_kernel_has(M, N):
     """Found 2026-11-21: the driver's own kilobyte was counted, and `portable check` refused what runs."""
     pytest.importorskip("cuda.bindings.nvrtc", reason="it compiles by NVRTC: the extra `check`")

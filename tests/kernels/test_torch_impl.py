@@ -1,5 +1,7 @@
 """The implementations that run through torch, on the CPU, against the references and the bound."""
 
+import inspect
+
 import pytest
 import torch
 
@@ -17,8 +19,8 @@ def run(spec, case, tensors):
 
 
 def worst(got, reference, allowed):
-    """The largest error in units of the bound."""
-    error = (got.double() - reference).abs() / allowed
+    """The largest error in units of the bound; equal infinities differ by none."""
+    error = torch.where(got.double() == reference, 0.0, (got.double() - reference).abs() / allowed)
     return error.max().item() if error.numel() else 0.0
 
 
@@ -44,6 +46,8 @@ def test_results_are_within_the_bound(combination):
 @pytest.mark.parametrize("op", OPS)
 def test_the_bound_refuses_bfloat16_that_is_cut_instead_of_rounded(op):
     spec = catalog.spec(op)
+    if "types" in inspect.signature(catalog.load_entry(spec.reference.magnitude)).parameters:
+        pytest.skip("its bound pays for weights that were rounded to the type on the way, which hide a cut")
     row = spec.types[0]
     case = max((each for each in spec.cases if each.params.get("activation") != "relu"),
                key=lambda each: each.batch * each.axes.get("N", 1))  # fmt: skip

@@ -138,6 +138,20 @@ def test_long_rows_go_in_chunks_of_512_or_more_threads(op: str) -> None:
         assert constants(launch).get("UNROLL", 1) == (4 if "norm" in op and not offset else 1)
 
 
+def test_float32_layer_norm_on_hopper_shares_a_multiprocessor_and_copies_ahead() -> None:
+    (whole,) = planned("layer_norm", 4096, 16384, "float32").launches
+    assert dict(kernel(whole).options)["maxnreg"] * kernel(whole).num_warps * 32 * 2 == HOPPER_REGISTERS
+    (streamed,) = planned("layer_norm", 9, 65536, "float32").launches
+    assert (constants(streamed)["STAGES"], constants(streamed)["UNROLL"]) == (4, 1)
+    for other in (
+        planned("layer_norm", 9, 16384, "float32", arch="gfx942"),
+        planned("layer_norm", 9, 65536, "float32", arch="gfx942"),
+        planned("layer_norm", 9, 16384),
+    ):
+        assert "maxnreg" not in dict(kernel(other.launches[0]).options)
+        assert constants(other.launches[0]).get("STAGES") is None
+
+
 @pytest.mark.parametrize("op", BACKWARD)
 def test_16_bit_gradients_load_the_next_row_ahead(op: str) -> None:
     assert constants(planned(op, 999, 4096).launches[0])["AHEAD"] is True

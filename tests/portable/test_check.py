@@ -49,8 +49,13 @@ def test_a_case_becomes_the_question_that_a_call_would_ask(name):
         types = next(row for row in spec.types if row["T"] == "float32")
         asked = check.question(spec, case, types, aligned=True, rows=True)
         tensors = [
-            None if n in case.absent else torch.empty(*case.leading.get(n, ()), *spec.sizes(n, case))
-            for n in spec.inputs
+            None
+            if n in case.absent
+            else torch.empty(
+                *case.leading.get(n, ()), *spec.sizes(n, case),
+                dtype=getattr(torch, types.get(field.dtype, field.dtype)),
+            )
+            for n, field in spec.inputs.items()
         ]
         params = [case.params.get(n, p.default) for n, p in spec.params.items()]
         real, _ = dispatch.ask(spec, tensors, params, None)

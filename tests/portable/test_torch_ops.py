@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import portable
-from portable import catalog, errors
+from portable import catalog, dispatch, errors
+from portable.conformance import behaviour
 
 OPS = sorted(catalog.op_folders())
 PUBLIC = portable.ops()
@@ -15,23 +17,34 @@ PUBLIC = portable.ops()
 def sample(name: str, dtype: torch.dtype = torch.float64, requires_grad: bool = True) -> tuple[dict, dict]:
     """Small inputs and parameters of one op, from its spec alone."""
     spec = catalog.spec(name)
-    sizes = {"M": 3, "N": 5, "K": 4}
+    sizes = {"M": 3, "N": 5, "K": 4, "H": 4, "G": 2, "D": 4, "E": 6}
     generator = torch.Generator().manual_seed(7)
     inputs = {}
+    if not set(spec.axes) <= set(sizes):  # its sizes hang together
+        row = next(row for row in spec.types if row["T"] == str(dtype).removeprefix("torch."))
+        inputs = behaviour.sample(spec, torch.device("cpu"), types=row)
+        for each in inputs.values():
+            each.requires_grad_(requires_grad and each.is_floating_point())
+        return inputs, {}
     for field in spec.inputs.values():
         shape = [sizes.get(d, d) for d in field.dims]
         if field.leading:
             shape = [2, *shape]
-        inputs[field.name] = torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
+        legal = dtype if str(dtype).removeprefix("torch.") in spec.legal_dtypes(field.name) else torch.float32
+        inputs[field.name] = torch.randn(shape, generator=generator, dtype=torch.float64).to(legal)
         inputs[field.name].requires_grad_(requires_grad)
     params = {p.name: p.choices[-1] for p in spec.params.values() if p.type == "choice" and p.required}
     return inputs, params
 
 
+def several(result) -> tuple[torch.Tensor, ...]:
+    return result if isinstance(result, tuple) else (result,)
+
+
 @pytest.mark.parametrize("name", OPS)
 def test_opcheck(name):
     inputs, params = sample(name, torch.float32, requires_grad=name in PUBLIC)
-    getattr(portable, name)
+    dispatch.op(name)
     overload = getattr(torch.ops.portable, name).default
     torch.library.opcheck(overload, (), {**inputs, **params})
 
@@ -40,7 +53,7 @@ def test_opcheck(name):
 def test_gradcheck_in_float64(name):
     inputs, params = sample(name)
     names = list(inputs)
-    op = getattr(portable, name)
+    op = dispatch.op(name)
     assert torch.autograd.gradcheck(
         lambda *a: op(**dict(zip(names, a, strict=True)), **params), tuple(inputs.values())
     )
@@ -69,8 +82,10 @@ def test_gradcheck_of_softmax_along_each_dimension():
 @pytest.mark.parametrize("name", PUBLIC)
 def test_double_backward_works_or_says_why_not(name):
     inputs, params = sample(name)
-    y = getattr(portable, name)(**inputs, **params)
-    grads = torch.autograd.grad((y * y).sum(), tuple(inputs.values()), create_graph=True)
+    results = several(dispatch.op(name)(**inputs, **params))
+    grads = torch.autograd.grad(
+        sum((y * y).sum() for y in results), tuple(inputs.values()), create_graph=True
+    )
     try:
         sum(g.sum() for g in grads).backward()
     except errors.UnsupportedGradientError as error:
@@ -82,11 +97,13 @@ def test_double_backward_works_or_says_why_not(name):
 @pytest.mark.parametrize("name", PUBLIC)
 def test_compiles_without_a_graph_break(name):
     inputs, params = sample(name, torch.float32, requires_grad=name in PUBLIC)
-    op = getattr(portable, name)
-    compiled = torch.compile(lambda **kw: op(**kw, **params) * 2, fullgraph=True, backend="aot_eager")
-    got = compiled(**inputs)
-    torch.testing.assert_close(got, op(**inputs, **params) * 2)
-    got.sum().backward()
+    op = dispatch.op(name)
+    def twice(**given):
+        return [y * 2 for y in several(op(**given, **params))]
+
+    got = torch.compile(twice, fullgraph=True, backend="aot_eager")(**inputs)
+    torch.testing.assert_close(got, twice(**inputs))
+    sum(y.sum() for y in got).backward()
     assert all(x.grad is not None and torch.isfinite(x.grad).all() for x in inputs.values())
 
 
@@ -100,14 +117,14 @@ def test_compiles_with_a_dynamic_size():
 @pytest.mark.parametrize("name", PUBLIC)
 def test_vmap_equals_a_loop(name):
     inputs, params = sample(name, torch.float32, requires_grad=False)
-    op = getattr(portable, name)
+    op = dispatch.op(name)
     spec = catalog.spec(name)
     batched = {n: torch.stack([x, x + 1, 2 * x], 1) for n, x in inputs.items() if spec.inputs[n].leading}
     fixed = {n: x for n, x in inputs.items() if n not in batched}
     got = torch.func.vmap(lambda b: op(**b, **fixed, **params), in_dims=(1,))(batched)
     for i in range(3):
         each = {n: x.select(1, i) for n, x in batched.items()}
-        torch.testing.assert_close(got[i], op(**each, **fixed, **params))
+        torch.testing.assert_close([y[i] for y in several(got)], list(several(op(**each, **fixed, **params))))
 
 
 def test_vmap_over_a_weight_is_a_sentence():
@@ -176,3 +193,142 @@ def test_two_threads_share_an_op():
     with ThreadPoolExecutor(4) as pool:
         for x, y in zip(xs, pool.map(portable.softmax, xs), strict=True):
             torch.testing.assert_close(y, torch.softmax(x, -1))
+
+
+# An op that another one stands in for where a gradient is recorded.
+
+GELU = ["gelu", "gelu_tanh", "silu"]
+
+
+def leaves(dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(11)
+    shapes = ((2, 3, 4), (5, 4), (5,))
+    return [torch.randn(s, generator=generator).to(dtype).requires_grad_() for s in shapes]
+
+
+@pytest.fixture
+def seen(monkeypatch):
+    """The ops that compute, in order."""
+    ran = []
+    for name in ("linear", "linear_with_preactivation"):
+        op = dispatch.op(name)
+        op.forget()
+        prepare = op._prepare
+
+        def counted(inputs, params, out, name=name, prepare=prepare):
+            made = prepare(inputs, params, out)
+            compute = made.compute
+            made.compute = lambda *a: ran.append(name) or compute(*a)
+            return made
+
+        monkeypatch.setattr(op, "_prepare", counted)
+    yield ran
+    for name in ("linear", "linear_with_preactivation"):
+        dispatch.op(name).forget()
+
+
+@pytest.mark.parametrize("activation", [None, "relu", *GELU])
+def test_what_the_activation_took_is_kept_not_computed_again(seen, activation):
+    x, w, b = leaves()
+    y = portable.linear(x, w, b, activation=activation)
+    torch.autograd.grad(y.sum(), (x, w, b))
+    assert seen == ["linear_with_preactivation" if activation in GELU else "linear"]
+
+
+@pytest.mark.parametrize("activation", GELU)
+def test_a_recorded_result_is_the_plain_one_bit_for_bit(seen, activation):
+    for dtype in (torch.float32, torch.bfloat16, torch.float64):
+        x, w, b = leaves(dtype)
+        with torch.no_grad():
+            plain = portable.linear(x, w, b, activation=activation)
+        assert seen == ["linear"] and not plain.requires_grad
+        assert torch.equal(portable.linear(x, w, b, activation=activation), plain)
+        with torch.inference_mode():
+            assert torch.equal(portable.linear(x, w, b, activation=activation), plain)
+        assert seen == ["linear", "linear_with_preactivation", "linear"]
+        seen.clear()
+
+
+@pytest.mark.parametrize("activation", GELU)
+def test_a_graph_that_is_kept_gives_the_same_gradients_again(activation):
+    x, w, b = leaves()
+    y = portable.linear(x, w, b, activation=activation)
+    first = torch.autograd.grad(y.sum(), (x, w, b), retain_graph=True)
+    second = torch.autograd.grad(y.sum(), (x, w, b))
+    assert all(torch.equal(p, q) for p, q in zip(first, second, strict=True))
+    with pytest.raises(RuntimeError, match="second time"):
+        torch.autograd.grad(y.sum(), (x, w, b))
+
+
+def test_a_result_may_be_changed_where_it_is_not_kept():
+    x, w, b = leaves()
+    y = portable.linear(x, w, b, activation="gelu")
+    expected = torch.autograd.grad(y.sum(), x, retain_graph=True)[0]
+    y.mul_(1)
+    assert torch.equal(torch.autograd.grad(y.sum(), x)[0], expected)
+    y = portable.linear(x, w, b, activation="relu")  # its slope is read from it
+    y.mul_(1)
+    with pytest.raises(RuntimeError, match="inplace"):
+        y.sum().backward()
+
+
+@pytest.mark.parametrize("activation", GELU)
+def test_both_results_have_gradients(activation):
+    inputs = [t.double().detach().requires_grad_() for t in leaves()]
+    for pick in (lambda r: r, lambda r: r[0], lambda r: r[1]):
+        assert torch.autograd.gradcheck(
+            lambda *a, p=pick: p(portable.linear_with_preactivation(*a, activation=activation)), inputs
+        )
+
+
+@pytest.mark.parametrize("activation", [None, "relu", *GELU])
+def test_linear_compiles_with_its_gradient(activation):
+    plain = {None: lambda z: z, "relu": torch.relu, "silu": F.silu, "gelu": F.gelu}
+    apply = plain.get(activation, lambda z: F.gelu(z, approximate="tanh"))
+    x, w, b = leaves()
+    compiled = torch.compile(
+        lambda x, w, b: portable.linear(x * 2, w, b, activation=activation) + 1,
+        fullgraph=True,
+        backend="aot_eager",
+    )
+    got, expected = compiled(x, w, b), apply(F.linear(x * 2, w, b)) + 1
+    torch.testing.assert_close(got, expected)
+    for p, q in zip(
+        torch.autograd.grad(got.square().sum(), (x, w, b)),
+        torch.autograd.grad(expected.square().sum(), (x, w, b)),
+        strict=True,
+    ):
+        torch.testing.assert_close(p, q)
+
+
+def test_opcheck_of_linear_with_an_activation():
+    getattr(portable, "linear")  # noqa: B009 (binds it)
+    for name in ("linear", "linear_with_preactivation"):
+        getattr(portable, name)
+        overload = getattr(torch.ops.portable, name).default
+        torch.library.opcheck(overload, tuple(leaves()), {"activation": "gelu"})
+
+
+def test_autocast_records_the_other_op_too(seen):
+    x, w, b = leaves()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = portable.linear(x, w, b, activation="gelu")
+    assert y.dtype is torch.bfloat16 and seen == ["linear_with_preactivation"]
+    y.float().sum().backward()
+    expected = torch.autograd.grad(F.gelu(F.linear(x, w, b)).sum(), (x, w, b))
+    for t, g in zip((x, w, b), expected, strict=True):
+        assert t.grad is not None and t.grad.dtype is torch.float32
+        torch.testing.assert_close(t.grad, g, rtol=0.05, atol=0.1)
+
+
+def test_an_unknown_activation_is_the_caller_s_op_s_mistake():
+    portable.linear(*leaves())
+    with pytest.raises(errors.ParameterError, match=r"portable\.linear:"):
+        torch.ops.portable.linear(*leaves(), activation="swish")
+
+
+def test_vmap_over_several_outputs():
+    x, w, b = (t.detach() for t in leaves())
+    y, z = torch.func.vmap(lambda x: portable.linear_with_preactivation(x, w, b, activation="silu"))(x)
+    torch.testing.assert_close(z, F.linear(x, w, b))
+    torch.testing.assert_close(y, F.silu(F.linear(x, w, b)))

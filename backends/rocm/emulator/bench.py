@@ -12,7 +12,6 @@ import time
 
 import torch
 
-import portable
 from portable import catalog, dispatch, machine, settings
 from portable.backends.rocm.emulator import card, launch, library
 from portable.backends.rocm.emulator.code_object import CodeObject
@@ -57,7 +56,7 @@ def _row(label: str, arch: str, op: str, name: str, arguments: tuple) -> None:
     seen: list[CodeObject] = []
     former = launch.ready
     launch.ready = lambda code: (seen.append(code), former(code))[1]
-    call = getattr(portable, op)
+    call = dispatch.op(op)
     try:
         call(*arguments)
     except PinError:  # not for this dtype

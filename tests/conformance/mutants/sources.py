@@ -88,9 +88,9 @@ source(
 )
 source(
     *("matmul", "mfma", "gfx942", "result truncated, not rounded"),
-    Edit(TILES, "packed.w[i / 2] = pack2<T>(finish(sums[i], bias[i]), finish(sums[i + 1], bias[i + 1]));",
-         "packed.w[i / 2] = __builtin_bit_cast(uint32_t, finish(sums[i], bias[i])) >> 16 | "
-         "(__builtin_bit_cast(uint32_t, finish(sums[i + 1], bias[i + 1])) & 0xffff0000u);"),
+    Edit(TILES, "packed.w[i / 2] = pack2<T>(values[i], values[i + 1]);",
+         "packed.w[i / 2] = __builtin_bit_cast(uint32_t, values[i]) >> 16 | "
+         "(__builtin_bit_cast(uint32_t, values[i + 1]) & 0xffff0000u);"),
 )  # fmt: skip
 source(
     *("linear", "mfma", "gfx942", "bias of a run's first column for all of it"),

@@ -1,0 +1,149 @@
+"""What people call: `portable.attention`, and `portable.scaled_dot_product_attention` with torch's signature.
+
+Both say in other words what the op of this folder takes (spec.yaml), and leave the checks to it. The op
+itself, with its own arguments and both results, is `torch.ops.portable.attention`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from portable import arguments, dispatch
+from portable.errors import OutputError, ParameterError, ShapeError
+
+from .words import Window, sides, statistics
+
+_op: Any = dispatch.op("attention")
+
+
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    causal: bool = False,
+    scale: float | None = None,
+    window: Window = None,
+    softcap: float | None = None,
+    bias: Tensor | None = None,
+    sinks: Tensor | None = None,
+    return_lse: bool = False,
+    out: Tensor | None = None,
+) -> Any:
+    """softmax(scale * q @ k.T) @ v for every head, without the scores in memory.
+
+    q is (..., heads, queries, D), k (..., key heads, keys, D) and v (..., key heads, keys, E), in any strides
+    with a last one of 1. The heads are a multiple of the key heads, and query head h reads key head
+    h // (heads // key heads). The last query stands at the last key, whatever the two lengths are.
+
+    causal: a query sees the keys up to its own place. window: how many keys beside its own a query sees: to
+    the left with `causal`, else on either side; a pair counts left and right apart, None or -1 in it is no
+    limit. scale: 1 / sqrt(D) where None. softcap: scores become softcap * tanh(scores / softcap). bias: added
+    to the scores, of q's dtype, broadcast to (..., heads, queries, keys); -inf hides a key. sinks: one more
+    score per head, (heads,), which takes its share of the softmax and gives nothing.
+
+    Answers (..., heads, queries, E) of q's dtype, in `out` if that is given (a copy); with `return_lse` also
+    log(sum(exp(scores))), (..., heads, queries) in float32. A query that sees no key gets zeros, and -inf.
+    float16, bfloat16, float32 and float64, all inputs alike.
+
+    Raises ShapeError, DtypeError or ParameterError (subclasses of PortableError) that name the argument.
+    Source: Vaswani et al. 2017; in tiles with a running softmax, Dao 2023.
+    """
+    left, right = sides("attention", window, causal)
+    if isinstance(bias, Tensor) and isinstance(q, Tensor) and isinstance(k, Tensor):
+        bias = _expanded("attention", "bias", bias, (*q.shape[:-1], k.shape[-2]))
+    sinks = statistics(sinks, q)
+    o, lse = _op(
+        q,
+        k,
+        v,
+        bias,
+        sinks,
+        causal=causal,
+        scale=scale,
+        window_left=left,
+        window_right=right,
+        softcap=softcap,
+    )
+    if out is not None:
+        o = _written(out, o, (q, k, v, bias, sinks))
+    return (o, lse) if return_lse else o
+
+
+def scaled_dot_product_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """torch.nn.functional.scaled_dot_product_attention by this package's kernels.
+
+    The mask is boolean (True takes part) or added to the scores, converted to the query's dtype. `is_causal`
+    lets query i see keys 0 to i, as torch has it: the first query at the first key, where
+    `portable.attention` puts the last at the last. There is no dropout: dropout_p above 0 is refused.
+    """
+    name = "scaled_dot_product_attention"
+    if dropout_p != 0.0:
+        remedy = "Call torch.nn.functional.scaled_dot_product_attention where dropout is on"
+        raise ParameterError(name, "dropout_p", dropout_p, "0.0: there is no dropout here", remedy)
+    if is_causal and attn_mask is not None:
+        raise ParameterError(name, "is_causal", is_causal, "False beside a mask", "Put both into attn_mask")
+    if query.dim() == 2:
+        return scaled_dot_product_attention(
+            query[None], key[None], value[None], attn_mask, 0.0, is_causal, scale, enable_gqa
+        )[0]
+    query, key, value = _heads(name, query, key, value, enable_gqa)
+    M, N, right = query.shape[-2], key.shape[-2], None
+    if is_causal and N > M:  # no query sees the rest
+        key, value = key[..., :M, :], value[..., :M, :]
+    elif is_causal and N < M:
+        right, is_causal = M - N, False
+    if attn_mask is not None:
+        if attn_mask.dtype == torch.bool:
+            shown = torch.zeros((), dtype=query.dtype, device=attn_mask.device)
+            attn_mask = shown.masked_fill(attn_mask.logical_not(), -torch.inf)
+        attn_mask = _expanded(name, "attn_mask", attn_mask.to(query.dtype), (*query.shape[:-1], N))
+    return _op(query, key, value, attn_mask, causal=is_causal, scale=scale, window_right=right)[0]
+
+
+def _expanded(op: str, name: str, tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
+    try:
+        return tensor.expand(shape)
+    except RuntimeError:
+        expected = f"a shape that broadcasts to {tuple(shape)}"
+        raise ShapeError(op, name, tuple(tensor.shape), expected) from None
+
+
+def _heads(
+    name: str, query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Leading dimensions broadcast as torch does it, and heads too where none are shared."""
+    tensors = {"query": query, "key": key, "value": value}
+    keep = 3 if enable_gqa else 2
+    if len({tensor.shape[:-2] for tensor in tensors.values()}) == 1 or query.dim() < 3:
+        return query, key, value
+    try:
+        lead = torch.broadcast_shapes(*(tensor.shape[:-keep] for tensor in tensors.values()))
+    except RuntimeError:
+        expected = f"leading dimensions that broadcast with those of the query, {tuple(query.shape)}"
+        remedy = "" if enable_gqa else "Pass enable_gqa=True where query heads share key heads"
+        raise ShapeError(name, "key", tuple(key.shape), expected, remedy) from None
+    query, key, value = (tensor.expand(*lead, *tensor.shape[-keep:]) for tensor in tensors.values())
+    return query, key, value
+
+
+def _written(out: Tensor, o: Tensor, tensors: tuple[Any, ...]) -> Tensor:
+    if not torch.compiler.is_compiling():
+        if not isinstance(o, Tensor):
+            raise OutputError(
+                "attention", "out", "was given beside another library's arrays", "none beside them"
+            )
+        arguments.check_out(_op.spec, out, o.shape, o.dtype, tensors)
+    return out.copy_(o)

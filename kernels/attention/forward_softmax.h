@@ -1,0 +1,96 @@
+// What forward.cu does with a block of scores in registers. Of a warp's 16 rows, thread t has row t / 4 and the
+// eighth below it (r = 0, 1): score 4 * j + 2 * r + e is that of key 8 * j + t % 4 * 2 + e.
+#pragma once
+
+#include "prelude.h"
+
+#include "forward_tiles.h"
+
+constexpr int SCORES = TILE_N / 2;  // a thread's, of a consumer's 64 x TILE_N
+constexpr int SUMS = HEAD_E / 2;
+constexpr float SLACK = 8;
+
+// Scores of keys from `key` on, for the thread's queries from `row` on: -inf where not seen.
+DEVICE void mask(float* scores, int key, int row, const Sizes& s) {
+    const int column = key + thread_x() % 4 * 2;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+        const int diagonal = row + r * 8 + s.n - s.m - column;
+        const int last = RIGHT ? min(s.n - 1 - column, diagonal + s.right) : s.n - 1 - column;
+        const int first = diagonal - s.left;
+#pragma unroll
+        for (int j = 0; j < SCORES / 4; ++j) {
+#pragma unroll
+            for (int e = 0; e < 2; ++e) {
+                const int at = j * 8 + e;
+                if (at > last || (LEFT && at < first)) scores[j * 4 + r * 2 + e] = -INF_F;
+            }
+        }
+    }
+}
+
+// softcap * tanh(score / softcap), all but the factor in front: 1 - 2 / (1 + e^2x).
+DEVICE void cap(float* scores, const Sizes& s) {
+#pragma unroll
+    for (int i = 0; i < SCORES; ++i)
+        scores[i] = math_fma(-2.0f, rcp_fast(1.0f + exp2_fast(scores[i] * s.inner)), 1.0f);
+}
+
+DEVICE float quad_max(float x) {
+    x = math_max(x, shuffle_xor(x, 1));
+    return math_max(x, shuffle_xor(x, 2));
+}
+DEVICE float quad_sum(float x) {
+    x += shuffle_xor(x, 1);
+    return x + shuffle_xor(x, 2);
+}
+
+// What a row's exponents are less: 0 for a row of -inf, NaN for a row with a score of +inf.
+DEVICE float base_of(float top, float scale) {
+    const float base = top * scale;
+    return top == -INF_F ? 0.0f : base + (base - base);
+}
+
+// Scores become weights; `top` and `sum` go on to this block, and `factor` is what earlier sums are worth.
+DEVICE void soften(float* scores, float* top, float* sum, float* factor, float scale) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+        float most[2] = {-INF_F, -INF_F};
+#pragma unroll
+        for (int j = 0; j < SCORES / 4; ++j) {
+            most[0] = math_max(most[0], scores[j * 4 + r * 2]);
+            most[1] = math_max(most[1], scores[j * 4 + r * 2 + 1]);
+        }
+        const float now = quad_max(math_max(most[0], most[1]));
+        const float grown = (now - top[r]) * scale;
+        const bool moves = grown > SLACK || now != now;
+        factor[r] = moves ? exp2_fast(-grown) : 1.0f;
+        top[r] = moves ? now : top[r];
+    }
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+        const float base = base_of(top[r], scale);
+        float parts[2] = {sum[r] * factor[r], 0.0f};
+#pragma unroll
+        for (int j = 0; j < SCORES / 4; ++j) {
+#pragma unroll
+            for (int e = 0; e < 2; ++e) {
+                float& at = scores[j * 4 + r * 2 + e];
+                at = exp2_fast(math_fma(at, scale, -base));
+                parts[e] += at;
+            }
+        }
+        sum[r] = parts[0] + parts[1];
+    }
+}
+
+DEVICE void rescale(float* sums, const float* factor) {
+    if (!__any_sync(0xffffffffu, factor[0] != 1.0f || factor[1] != 1.0f)) return;
+#pragma unroll
+    for (int i = 0; i < SUMS; ++i) sums[i] *= factor[i / 2 % 2];
+}
+
+template <class T> DEVICE void pack_weights(uint32_t* weights, const float* scores) {
+#pragma unroll
+    for (int i = 0; i < SCORES / 2; ++i) weights[i] = pack2<T>(scores[i * 2], scores[i * 2 + 1]);
+}

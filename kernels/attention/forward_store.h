@@ -1,0 +1,98 @@
+// How forward.cu's sums leave the registers.
+#pragma once
+
+#include "prelude.h"
+
+#include "forward_softmax.h"
+
+constexpr float LN_2 = 0.693147180559945f;
+constexpr float LOG2_E = 1.44269504088896f;
+
+// Word i of the quad's thread t goes to thread i as word t.
+DEVICE void transpose_quad(uint32_t* w) {
+    const int t = thread_x() % 4;
+#pragma unroll
+    for (int bit = 1; bit < 4; bit *= 2) {
+#pragma unroll
+        for (int pair = 0; pair < 2; ++pair) {
+            const int low = bit == 1 ? pair * 2 : pair, high = low + bit;
+            const bool upper = t & bit;
+            const uint32_t got = __shfl_xor_sync(0xffffffffu, upper ? w[low] : w[high], bit);
+            if (upper) w[low] = got;
+            else w[high] = got;
+        }
+    }
+}
+
+template <class T> struct Outputs {
+    T* o;
+    float* lse;
+    int64_t o_batch, o_head, o_row, lse_batch, lse_head, lse_row;
+    const float* sinks;
+};
+
+// A head's outputs, and its sink as a power of two.
+template <class T> struct Place {
+    T* o;
+    float* lse;
+    float sink;
+};
+template <class T> DEVICE Place<T> place_of(const Tile& tile, const Outputs<T>& to, const Sizes& s) {
+    const uint32_t batch = tile.head / s.heads, head = tile.head % s.heads;
+#if SINKS
+    const float sink = to.sinks[head] * LOG2_E;
+#else
+    const float sink = -INF_F;
+#endif
+    return {to.o + batch * to.o_batch + head * to.o_head, to.lse + batch * to.lse_batch + head * to.lse_head, sink};
+}
+
+// Divides, rounds and stores the thread's two rows: 64 consecutive bytes of a row at a time by a quad.
+template <class T>
+DEVICE void store(const float* sums, const float* top, const float* sum, const Tile& tile, int row,
+                  const Outputs<T>& to, const Sizes& s) {
+    const Place<T> place = place_of(tile, to, s);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+        const int at = row + r * 8;
+        float base = base_of(top[r], s.scale), total = quad_sum(sum[r]), share = 1.0f;
+#if SINKS
+        const float most = top[r] == -INF_F ? place.sink : math_max_number(base, place.sink);
+        if (place.sink != -INF_F) {
+            share = top[r] == -INF_F ? 0.0f : exp2_fast(base - most);
+            total = total * share + exp2_fast(place.sink - most);
+            base = most;
+        }
+#endif
+        const float divided = total == 0.0f ? 0.0f : share * rcp_fast(total);
+        const float lse = base * LN_2 + math_log(total);
+        if (thread_x() % 4 == 0 && at < s.m) place.lse[at * to.lse_row] = lse;
+        T* o = place.o + at * to.o_row;
+#pragma unroll
+        for (int j = 0; j < HEAD_E / 8; j += 4) {
+            uint32_t w[4];
+#pragma unroll
+            for (int i = 0; i < 4; ++i)
+                w[i] = pack2<T>(sums[(j + i) * 4 + r * 2] * divided, sums[(j + i) * 4 + r * 2 + 1] * divided);
+            transpose_quad(w);
+            const int column = (j + thread_x() % 4) * 8;
+            if (at < s.m && column < s.e) store_words(o + column, words<16>{{w[0], w[1], w[2], w[3]}});
+        }
+    }
+}
+
+// The same for a tile whose queries see no key.
+template <class T>
+DEVICE void store_nothing(const Tile& tile, int row, const Outputs<T>& to, const Sizes& s) {
+    const Place<T> place = place_of(tile, to, s);
+    for (int r = 0; r < 2; ++r) {
+        const int at = row + r * 8;
+        if (thread_x() % 4 == 0 && at < s.m) place.lse[at * to.lse_row] = place.sink * LN_2;
+        T* o = place.o + at * to.o_row;
+#pragma unroll
+        for (int j = 0; j < HEAD_E / 8; j += 4) {
+            const int column = (j + thread_x() % 4) * 8;
+            if (at < s.m && column < s.e) store_words(o + column, words<16>{});
+        }
+    }
+}

@@ -1,0 +1,33 @@
+"""What a user of torch alone would call for a paged cache: gather the pages, then torch's attention."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def attention_paged(
+    q: Tensor, k_cache: Tensor, v_cache: Tensor, block_table: Tensor, seq_lens: Tensor,
+    sinks: Tensor | None = None, *, scale: float | None = None, window_left: int | None = None,
+    softcap: float | None = None,
+) -> tuple[Tensor, None]:  # fmt: skip
+    """Full sequences of one query; torch gives no lse."""
+    if q.shape[1] != 1 or sinks is not None or window_left is not None or softcap is not None:
+        raise NotImplementedError("torch has no such call")
+    k, v = (cache[block_table].flatten(1, 2).transpose(1, 2) for cache in (k_cache, v_cache))
+    attend = torch.nn.functional.scaled_dot_product_attention
+    return attend(q.transpose(1, 2), k, v, scale=scale, enable_gqa=True).transpose(1, 2), None
+
+
+def derived(given: dict[str, Tensor | None], facts: dict[str, Any]) -> dict[str, Tensor]:
+    """Full sequences whose pages lie anywhere."""
+    q = given["q"]
+    assert q is not None
+    Z, P, S, W = (facts[name] for name in ("Z", "P", "S", "W"))
+    generator = torch.Generator(q.device).manual_seed(0)
+    turns = range(-(-Z * W // max(P, 1)))
+    order = [torch.randperm(max(P, 1), generator=generator, device=q.device) for _ in turns]
+    table = torch.cat(order)[: Z * W].reshape(Z, W).to(torch.int32)
+    return {"block_table": table, "seq_lens": torch.full((Z,), W * S, dtype=torch.int32, device=q.device)}

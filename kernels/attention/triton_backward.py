@@ -1,0 +1,338 @@
+"""The gradient of attention in Triton, without atomics: `attention_rows` reduces each query's do * o,
+`attention_keys` finds dk and dv of a block of keys over all queries that see it, and dq is found either by
+computing the scores again (`attention_queries`) or from dS, which `attention_keys` leaves in a workspace
+(`attention_products`)."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from portable.kernels.attention.triton_scores import (
+    bias_tile,
+    capped,
+    head_start,
+    keep_tile,
+    seen,
+    sees,
+    tile_of,
+)
+
+
+@triton.jit
+def attention_rows(
+    do_ptr, do_batch, do_head, do_row, o_ptr, o_batch, o_head, o_row, lse_ptr, lse_batch, lse_head, lse_row,
+    dlse_ptr, dlse_batch, dlse_head, dlse_row, peak_ptr, delta_ptr, H, M, padded, tiles,
+    E: tl.constexpr, BLOCK_E: tl.constexpr, UNIT: tl.constexpr, WIDE: tl.constexpr, BLOCK_M: tl.constexpr,
+):  # fmt: skip
+    """Per query: lse in base 2, and delta = sum(do * o) - dlse. A query without keys and the rows from M to
+    `padded` get an infinite lse, with which every probability is 0."""
+    tile = tl.program_id(0) % tiles
+    batch = tl.program_id(0) // tiles // H
+    head = tl.program_id(0) // tiles % H
+    start = tile * BLOCK_M
+    if do_ptr is not None:
+        do_ptr = head_start(do_ptr, batch, head, do_batch, do_head, UNIT)
+    if o_ptr is not None:
+        o_ptr = head_start(o_ptr, batch, head, o_batch, o_head, UNIT)
+    do = tile_of(None, do_ptr, do_row, batch, head, start, M, True, E, BLOCK_M, BLOCK_E, UNIT, WIDE)
+    o = tile_of(None, o_ptr, o_row, batch, head, start, M, True, E, BLOCK_M, BLOCK_E, UNIT, WIDE)
+    delta = tl.sum(do.to(tl.float32) * o.to(tl.float32), 1)
+    rows = start + tl.arange(0, BLOCK_M)
+    inside = rows < M
+    wide = rows.to(tl.int64)
+    if dlse_ptr is not None:
+        dlse_ptr += batch.to(tl.int64) * dlse_batch + head.to(tl.int64) * dlse_head
+        delta -= tl.load(dlse_ptr + wide * dlse_row, mask=inside, other=0.0)
+    lse_ptr += batch.to(tl.int64) * lse_batch + head.to(tl.int64) * lse_head
+    lse = tl.load(lse_ptr + wide * lse_row, mask=inside, other=float("-inf"))
+    lse = tl.where(lse == float("-inf"), float("inf"), lse * 1.4426950408889634)
+    to = (batch * H + head).to(tl.int64) * padded + rows
+    tl.store(peak_ptr + to, lse)
+    tl.store(delta_ptr + to, delta)
+
+
+@triton.jit
+def visit_queries(
+    dk, dv, keys, values, q, do, ds, q_ptr, q_row, do_ptr, do_row, bias_ptr, bias_row, peak_ptr, delta_ptr,
+    batch, head, slot, start_n, first, stop, M, N, low, high, scale, cap,
+    MASKED: tl.constexpr, CAP: tl.constexpr, LOW: tl.constexpr, HIGH: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr,
+    UNIT: tl.constexpr, WIDE: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, full_first=0, full_stop=0,
+):  # fmt: skip
+    """dk and dv after the queries from `first` to `stop` of one head. Blocks are transposed: keys by queries.
+    MASKED: 0: no block is masked; 1: all are; 2: those outside full_first..full_stop."""
+    cols = tl.arange(0, BLOCK_M)
+    for start in tl.range(first, stop, BLOCK_M):
+        start = tl.multiple_of(start, BLOCK_M)
+        queries = tile_of(q, q_ptr, q_row, batch, head, start, M, True, D, BLOCK_M, BLOCK_D, UNIT, WIDE)
+        s = tl.dot(keys, queries.T, input_precision=PRECISION)
+        s, slope = capped(s, scale, cap, CAP)
+        if bias_ptr is not None:
+            s += bias_tile(bias_ptr, bias_row, start, start_n, M, N, BLOCK_M, BLOCK_N).T
+        p = tl.exp2(s - tl.load(peak_ptr + start + cols)[None, :])
+        if MASKED == 2:
+            if (start < full_first) | (start + BLOCK_M > full_stop):
+                j = start_n + tl.arange(0, BLOCK_N)[:, None]
+                p = tl.where(sees((start + cols)[None, :], j, low, high, LOW, HIGH), p, 0.0)
+        elif MASKED:
+            j = start_n + tl.arange(0, BLOCK_N)[:, None]
+            p = tl.where(sees((start + cols)[None, :], j, low, high, LOW, HIGH), p, 0.0)
+        grads = tile_of(do, do_ptr, do_row, batch, head, start, M, True, E, BLOCK_M, BLOCK_E, UNIT, WIDE)
+        dv = tl.dot(p.to(grads.dtype), grads, dv, input_precision=PRECISION)
+        dp = tl.dot(values, grads.T, input_precision=PRECISION)
+        change = p * (dp - tl.load(delta_ptr + start + cols)[None, :])
+        if CAP:
+            change *= slope
+        change = change.to(queries.dtype)
+        if ds is not None:
+            ds.store([slot, start_n, start], change.reshape(1, BLOCK_N, BLOCK_M))
+        dk = tl.dot(change, queries, dk, input_precision=PRECISION)
+    return dk, dv
+
+
+@triton.jit
+def attention_keys(
+    do, q, k, v, ds, dk, dv,
+    do_ptr, do_batch, do_head, do_row, q_ptr, q_batch, q_head, q_row,
+    k_ptr, k_batch, k_head, k_row, v_ptr, v_batch, v_head, v_row, bias_ptr, bias_batch, bias_head, bias_row,
+    peak_ptr, delta_ptr, dk_ptr, dk_batch, dk_head, dk_row, dv_ptr, dv_batch, dv_head, dv_row,
+    G, share, M, N, low, high, scale, cap, factor, padded, tiles, begin,
+    CAP: tl.constexpr, LOW: tl.constexpr, HIGH: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr,
+    UNIT: tl.constexpr, WIDE: tl.constexpr, PRECISION: tl.constexpr,
+    EDGES: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """dk and dv of BLOCK_N keys: the query heads of the group one after the other, float32 sums. The groups
+    of all batches are numbered; the launch begins with group `begin`. EDGES: 3: blocks that need a mask have
+    loops of their own; less: one loop, as MASKED of `visit_queries`."""
+    tile = tl.program_id(0) % tiles
+    index = tl.program_id(0) // tiles
+    batch = (begin + index) // G
+    group = (begin + index) % G
+    start_n = tile * BLOCK_N
+    if k_ptr is not None:
+        k_ptr = head_start(k_ptr, batch, group, k_batch, k_head, UNIT)
+    if v_ptr is not None:
+        v_ptr = head_start(v_ptr, batch, group, v_batch, v_head, UNIT)
+    keys = tile_of(k, k_ptr, k_row, batch, group, start_n, N, True, D, BLOCK_N, BLOCK_D, UNIT, WIDE)
+    values = tile_of(v, v_ptr, v_row, batch, group, start_n, N, True, E, BLOCK_N, BLOCK_E, UNIT, WIDE)
+
+    # The queries that see some key of the tile, and of these the blocks that see all of it.
+    last_n = tl.minimum(start_n + BLOCK_N, N) - 1
+    first, stop, full_first, full_stop = 0, M, 0, M
+    if LOW:
+        stop = tl.maximum(tl.minimum(last_n - low + 1, M), 0)
+        full_stop = tl.maximum(start_n - low + 1, 0)
+        full_stop = tl.where(full_stop >= M, M, full_stop // BLOCK_M * BLOCK_M)
+    if HIGH:
+        first = tl.maximum(start_n - high, 0) // BLOCK_M * BLOCK_M
+        full_first = tl.cdiv(tl.maximum(last_n - high, 0), BLOCK_M) * BLOCK_M
+        full_first = tl.minimum(full_first, tl.cdiv(stop, BLOCK_M) * BLOCK_M)
+        full_stop = tl.maximum(full_stop, full_first)
+
+    of_k = tl.zeros((BLOCK_N, BLOCK_D), dtype=tl.float32)
+    of_v = tl.zeros((BLOCK_N, BLOCK_E), dtype=tl.float32)
+    for member in range(share):
+        head = group * share + member
+        line = ((batch * G + group).to(tl.int64) * share + member) * padded
+        q_at, do_at, bias_at = q_ptr, do_ptr, bias_ptr
+        if q_ptr is not None:
+            q_at = head_start(q_ptr, batch, head, q_batch, q_head, UNIT)
+            do_at = head_start(do_ptr, batch, head, do_batch, do_head, UNIT)
+        if bias_ptr is not None:
+            bias_at = head_start(bias_ptr, batch, head, bias_batch, bias_head, 1)
+        if EDGES == 3:
+            if HIGH:
+                of_k, of_v = visit_queries(
+                    of_k, of_v, keys, values, q, do, ds, q_at, q_row, do_at, do_row, bias_at, bias_row,
+                    peak_ptr + line, delta_ptr + line, batch, head, index * share + member, start_n, first,
+                    tl.minimum(full_first, stop), M, N, low, high, scale, cap, True, CAP, LOW, HIGH, D, E,
+                    BLOCK_D, BLOCK_E, UNIT, WIDE, PRECISION, BLOCK_M, BLOCK_N,
+                )  # fmt: skip
+            of_k, of_v = visit_queries(
+                of_k, of_v, keys, values, q, do, ds, q_at, q_row, do_at, do_row, bias_at, bias_row,
+                peak_ptr + line, delta_ptr + line, batch, head, index * share + member, start_n, full_first,
+                full_stop, M, N, low, high, scale, cap, False, CAP, LOW, HIGH, D, E,
+                BLOCK_D, BLOCK_E, UNIT, WIDE, PRECISION, BLOCK_M, BLOCK_N,
+            )  # fmt: skip
+            if LOW:
+                of_k, of_v = visit_queries(
+                    of_k, of_v, keys, values, q, do, ds, q_at, q_row, do_at, do_row, bias_at, bias_row,
+                    peak_ptr + line, delta_ptr + line, batch, head, index * share + member, start_n,
+                    full_stop, stop, M, N, low, high, scale, cap, True, CAP, LOW, HIGH, D, E,
+                    BLOCK_D, BLOCK_E, UNIT, WIDE, PRECISION, BLOCK_M, BLOCK_N,
+                )  # fmt: skip
+        else:
+            of_k, of_v = visit_queries(
+                of_k, of_v, keys, values, q, do, ds, q_at, q_row, do_at, do_row, bias_at, bias_row,
+                peak_ptr + line, delta_ptr + line, batch, head, index * share + member, start_n, first,
+                stop, M, N, low, high, scale, cap, EDGES, CAP, LOW, HIGH, D, E,
+                BLOCK_D, BLOCK_E, UNIT, WIDE, PRECISION, BLOCK_M, BLOCK_N, full_first, full_stop,
+            )  # fmt: skip
+    if dk_ptr is not None:
+        dk_ptr = head_start(dk_ptr, batch, group, dk_batch, dk_head, UNIT)
+    if dv_ptr is not None:
+        dv_ptr = head_start(dv_ptr, batch, group, dv_batch, dv_head, UNIT)
+    keep_tile(dk, dk_ptr, dk_row, batch, group, start_n, N, of_k * factor, D, UNIT, WIDE)
+    keep_tile(dv, dv_ptr, dv_row, batch, group, start_n, N, of_v, E, UNIT, WIDE)
+
+
+@triton.jit
+def visit_keys(
+    of_q, queries, grads, k, v, k_ptr, k_row, v_ptr, v_row, bias_ptr, bias_row, peak, delta, batch, group,
+    start_m, first, stop, M, N, low, high, scale, cap,
+    MASKED: tl.constexpr, CAP: tl.constexpr, LOW: tl.constexpr, HIGH: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr,
+    UNIT: tl.constexpr, WIDE: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, full_first=0, full_stop=0,
+):  # fmt: skip
+    """dq after the keys from `first` to `stop`; MASKED as of `visit_queries`."""
+    rows = start_m + tl.arange(0, BLOCK_M)[:, None]
+    for start in tl.range(first, stop, BLOCK_N):
+        keys = tile_of(k, k_ptr, k_row, batch, group, start, N, MASKED, D, BLOCK_N, BLOCK_D, UNIT, WIDE)
+        s = tl.dot(queries, keys.T, input_precision=PRECISION)
+        s, slope = capped(s, scale, cap, CAP)
+        if bias_ptr is not None:
+            s += bias_tile(bias_ptr, bias_row, start_m, start, M, N, BLOCK_M, BLOCK_N)
+        p = tl.exp2(s - peak[:, None])
+        if MASKED == 2:
+            if (start < full_first) | (start + BLOCK_N > full_stop):
+                j = start + tl.arange(0, BLOCK_N)[None, :]
+                p = tl.where(seen(rows, j, N, low, high, LOW, HIGH), p, 0.0)
+        elif MASKED:
+            j = start + tl.arange(0, BLOCK_N)[None, :]
+            p = tl.where(seen(rows, j, N, low, high, LOW, HIGH), p, 0.0)
+        values = tile_of(v, v_ptr, v_row, batch, group, start, N, MASKED, E, BLOCK_N, BLOCK_E, UNIT, WIDE)
+        dp = tl.dot(grads, values.T, input_precision=PRECISION)
+        change = p * (dp - delta[:, None])
+        if CAP:
+            change *= slope
+        of_q = tl.dot(change.to(keys.dtype), keys, of_q, input_precision=PRECISION)
+    return of_q
+
+
+@triton.jit
+def attention_queries(
+    do, q, k, v, dq,
+    do_ptr, do_batch, do_head, do_row, q_ptr, q_batch, q_head, q_row,
+    k_ptr, k_batch, k_head, k_row, v_ptr, v_batch, v_head, v_row, bias_ptr, bias_batch, bias_head, bias_row,
+    peak_ptr, delta_ptr, dq_ptr, dq_batch, dq_head, dq_row,
+    H, share, M, N, low, high, scale, cap, factor, padded, tiles,
+    CAP: tl.constexpr, LOW: tl.constexpr, HIGH: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr,
+    UNIT: tl.constexpr, WIDE: tl.constexpr, PRECISION: tl.constexpr,
+    EDGES: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """dq of BLOCK_M queries, with the scores computed again."""
+    tile = tl.program_id(0) % tiles
+    batch = tl.program_id(0) // tiles // H
+    head = tl.program_id(0) // tiles % H
+    group = head // share
+    if HIGH:
+        tile = tiles - 1 - tile
+    start_m = tile * BLOCK_M
+    if q_ptr is not None:
+        q_ptr = head_start(q_ptr, batch, head, q_batch, q_head, UNIT)
+    if do_ptr is not None:
+        do_ptr = head_start(do_ptr, batch, head, do_batch, do_head, UNIT)
+    if k_ptr is not None:
+        k_ptr = head_start(k_ptr, batch, group, k_batch, k_head, UNIT)
+    if v_ptr is not None:
+        v_ptr = head_start(v_ptr, batch, group, v_batch, v_head, UNIT)
+    if bias_ptr is not None:
+        bias_ptr = head_start(bias_ptr, batch, head, bias_batch, bias_head, 1)
+    queries = tile_of(q, q_ptr, q_row, batch, head, start_m, M, True, D, BLOCK_M, BLOCK_D, UNIT, WIDE)
+    grads = tile_of(do, do_ptr, do_row, batch, head, start_m, M, True, E, BLOCK_M, BLOCK_E, UNIT, WIDE)
+    rows = start_m + tl.arange(0, BLOCK_M)
+    line = (batch * H + head).to(tl.int64) * padded
+    peak = tl.load(peak_ptr + line + rows)
+    delta = tl.load(delta_ptr + line + rows)
+
+    last_m = tl.minimum(start_m + BLOCK_M, M) - 1
+    first, stop, full_first, full_stop = 0, N, 0, N
+    if HIGH:
+        stop = tl.maximum(tl.minimum(last_m + high + 1, N), 0)
+        full_stop = tl.maximum(tl.minimum(start_m + high + 1, N), 0)
+    full_stop = full_stop // BLOCK_N * BLOCK_N
+    if LOW:
+        first = tl.maximum(start_m + low, 0) // BLOCK_N * BLOCK_N
+        full_first = tl.cdiv(tl.maximum(last_m + low, 0), BLOCK_N) * BLOCK_N
+        full_first = tl.minimum(full_first, tl.cdiv(stop, BLOCK_N) * BLOCK_N)
+        full_stop = tl.maximum(full_stop, full_first)
+    of_q = tl.zeros((BLOCK_M, BLOCK_D), dtype=tl.float32)
+    if EDGES == 3:
+        if LOW:
+            of_q = visit_keys(
+                of_q, queries, grads, k, v, k_ptr, k_row, v_ptr, v_row, bias_ptr, bias_row, peak, delta,
+                batch, group, start_m, first, tl.minimum(full_first, stop), M, N, low, high, scale, cap,
+                True, CAP, LOW, HIGH, D, E, BLOCK_D, BLOCK_E, UNIT, WIDE, PRECISION, BLOCK_M, BLOCK_N,
+            )  # fmt: skip
+        of_q = visit_keys(
+            of_q, queries, grads, k, v, k_ptr, k_row, v_ptr, v_row, bias_ptr, bias_row, peak, delta, batch,
+            group, start_m, full_first, full_stop, M, N, low, high, scale, cap,
+            False, CAP, LOW, HIGH, D, E, BLOCK_D, BLOCK_E, UNIT, WIDE, PRECISION, BLOCK_M, BLOCK_N,
+        )  # fmt: skip
+        of_q = visit_keys(
+            of_q, queries, grads, k, v, k_ptr, k_row, v_ptr, v_row, bias_ptr, bias_row, peak, delta, batch,
+            group, start_m, full_stop, stop, M, N, low, high, scale, cap,
+            True, CAP, LOW, HIGH, D, E, BLOCK_D, BLOCK_E, UNIT, WIDE, PRECISION, BLOCK_M, BLOCK_N,
+        )  # fmt: skip
+    else:
+        of_q = visit_keys(
+            of_q, queries, grads, k, v, k_ptr, k_row, v_ptr, v_row, bias_ptr, bias_row, peak, delta, batch,
+            group, start_m, first, stop, M, N, low, high, scale, cap,
+            EDGES, CAP, LOW, HIGH, D, E, BLOCK_D, BLOCK_E, UNIT, WIDE, PRECISION,
+            BLOCK_M, BLOCK_N, full_first, full_stop,
+        )  # fmt: skip
+    if dq_ptr is not None:
+        dq_ptr = head_start(dq_ptr, batch, head, dq_batch, dq_head, UNIT)
+    keep_tile(dq, dq_ptr, dq_row, batch, head, start_m, M, of_q * factor, D, UNIT, WIDE)
+
+
+@triton.jit
+def attention_products(
+    ds, k, dq, H, share, M, N, high, factor, tiles, begin,
+    HIGH: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """dq of BLOCK_M queries = factor * dS @ k, from the transposed dS of `attention_keys`; its blocks that no
+    query sees nobody wrote. The query heads of all batches are numbered; the launch begins with `begin`."""
+    tile = tl.program_id(0) % tiles
+    slot = tl.program_id(0) // tiles
+    batch = (begin + slot) // H
+    head = (begin + slot) % H
+    if HIGH:
+        tile = tiles - 1 - tile
+    start_m = tile * BLOCK_M
+    group = head // share
+    full_stop = N
+    if HIGH:
+        full_stop = tl.maximum(tl.minimum(start_m + high + 1, N), 0) // BLOCK_N * BLOCK_N
+    total = tl.zeros((BLOCK_M, BLOCK_D), dtype=tl.float32)
+    total = add_products(
+        total, ds, k, batch, group, slot, start_m, 0, full_stop, high, False, BLOCK_D, BLOCK_M, BLOCK_N
+    )
+    if HIGH:
+        stop = tl.minimum(tl.minimum(start_m + BLOCK_M, M) + high, N)
+        total = add_products(
+            total, ds, k, batch, group, slot, start_m, full_stop, stop, high, True, BLOCK_D, BLOCK_M, BLOCK_N
+        )
+    keep_tile(dq, None, 0, batch, head, start_m, M, total * factor, BLOCK_D, 1, False)
+
+
+@triton.jit
+def add_products(
+    total, ds, k, batch, group, slot, start_m, first, stop, high,
+    MASKED: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """total + dS @ k over the keys from `first` to `stop`."""
+    for start in tl.range(first, stop, BLOCK_N):
+        change = ds.load([slot, start, start_m]).reshape(BLOCK_N, BLOCK_M)
+        if MASKED:
+            i = start_m + tl.arange(0, BLOCK_M)[None, :]
+            j = start + tl.arange(0, BLOCK_N)[:, None]
+            change = tl.where(sees(i, j, 0, high, False, True), change, 0.0)
+        keys = k.load([batch, group, start, 0]).reshape(BLOCK_N, BLOCK_D)
+        total = tl.dot(change.T, keys, total)
+    return total

@@ -1,0 +1,100 @@
+"""How attention's Triton kernels reach their tensors: by descriptor (Hopper's TMA) or through pointers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import triton
+
+from portable.backends.cuda.tensor_map import TritonDescriptor
+from portable.kernels._common.triton_rows import ITEMSIZE
+from portable.kernels.attention.problem import Problem
+from portable.plan import Argument, Device, Pointer, Scalar
+
+LINE = 64  # elements of 16 bits in the copy engine's swizzle
+ROW_LIMIT = 256  # rows of a tile at most, for offsets within it
+KEYED = ("k", "v", "dk", "dv")
+VALUED = ("v", "dv", "o", "do")
+
+
+class Operands:
+    """The tensors of one problem, of which `tiled` are read or written in tiles of rows."""
+
+    def __init__(self, problem: Problem, device: Device, tiled: tuple[str, ...], sinks: bool = False) -> None:
+        self.problem, self.tiled, self.sinks = problem, tiled, sinks
+        itemsize = ITEMSIZE[problem.dtype]
+        heads = [problem.heads[name] for name in dict.fromkeys((*tiled, "o"))]
+        per_line = 16 // itemsize
+        aligned = all(each.aligned_to(16, itemsize) for each in heads)
+        aligned = aligned and problem.D % per_line == 0 and problem.E % per_line == 0
+        self.unit = per_line if aligned else 1
+        self.by_descriptor = (
+            device.arch.startswith("sm_9")
+            and itemsize == 2
+            and aligned
+            and 0 not in (problem.B, problem.M, problem.N)
+            and all(self._walkable(name) for name in tiled)
+        )
+        least = LINE if self.by_descriptor else 16
+        self.block_d = max(least, triton.next_power_of_2(problem.D))
+        self.block_e = max(least, triton.next_power_of_2(problem.E))
+        self.wide = any(each.row * ROW_LIMIT + ROW_LIMIT >= 2**31 for each in heads)
+
+    def _sizes(self, name: str) -> tuple[int, int, int, int]:
+        p = self.problem
+        keyed = name in KEYED
+        return p.E if name in VALUED else p.D, p.N if keyed else p.M, p.G if keyed else p.H, p.B
+
+    def _walkable(self, name: str) -> bool:
+        """Whether the copy engine can walk the tensor: rows that do not overlap, no stride of 0."""
+        heads = self.problem.heads[name]
+        length, rows, count, batches = self._sizes(name)
+        steps = ((rows, heads.row), (count, heads.head), (batches, heads.batch))
+        return all(size == 1 or length <= stride < 2**38 for size, stride in steps)
+
+    def descriptors(
+        self,
+        blocks: Mapping[str, int],
+        args: list[tuple[str, Argument]] | None = None,
+        constants: list[tuple[str, Any]] | None = None,
+    ) -> tuple[list[tuple[str, Argument]], list[tuple[str, Any]]]:
+        """Arguments and constants with a descriptor of tiles of so many rows for each name; where pointers
+        serve, None as a constant. New lists, or those given."""
+        into: list[tuple[str, Argument]] = [] if args is None else args
+        fixed: list[tuple[str, Any]] = [] if constants is None else constants
+        for name, rows in blocks.items():
+            if not self.by_descriptor:
+                fixed.append((name, None))
+                continue
+            heads, sizes = self.problem.heads[name], self._sizes(name)
+            steps = zip((heads.row, heads.head, heads.batch), sizes[1:], strict=True)
+            strides = tuple(2 * (step if size > 1 else 8) for step, size in steps)
+            cols = self.block_e if name in VALUED else self.block_d
+            made = TritonDescriptor(
+                name, self.problem.dtype, sizes, strides, (LINE, rows, 1, 1), block=(1, 1, rows, cols)
+            )
+            into += made.arguments(name)
+        return into, fixed
+
+    def pointers(
+        self,
+        name: str,
+        args: list[tuple[str, Argument]],
+        constants: list[tuple[str, Any]],
+        plain: bool = False,
+    ) -> None:
+        """Pointer and strides of a tensor, as constants where it is absent or has a descriptor."""
+        steps = [f"{name}_{step}" for step in ("batch", "head", "row")]
+        described = self.by_descriptor and name in self.tiled and not plain
+        if name == "sinks":
+            steps = []
+        heads = self.problem.heads.get(name)
+        if name == "sinks" and self.sinks:
+            args.append(("sinks_ptr", Pointer("sinks")))
+        elif heads is None or described:
+            constants += [(f"{name}_ptr", None), *((step, 0) for step in steps)]
+        else:
+            args.append((f"{name}_ptr", Pointer(name, self.unit > 1 and name in (*self.tiled, "o"))))
+            strides = (heads.batch, heads.head, heads.row)
+            args += [(step, Scalar("i64", stride)) for step, stride in zip(steps, strides, strict=True)]

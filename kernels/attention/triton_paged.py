@@ -1,0 +1,270 @@
+"""Plans a few queries against a long cache: attention_paged, and attention where queries are few."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import triton
+
+from portable.kernels._common.triton_rows import ITEMSIZE, MAX_GRID
+from portable.kernels.attention.triton_decode import (
+    LOG2_E,
+    MERGE_COLUMNS,
+    MERGE_SPLITS,
+    decode_merge,
+    decode_split,
+)
+from portable.layout import collapsible
+from portable.plan import (
+    Argument,
+    Call,
+    Launch,
+    Plan,
+    Pointer,
+    Rejected,
+    Scalar,
+    TensorInfo,
+    TritonKernel,
+    Workspace,
+)
+
+PROGRAMS = 2
+"""Programs that a multiprocessor holds. A sequence is not cut into more chunks than fill the card once."""
+MAX_ROWS = 64
+"""Queries, times the heads that share a key head, that one program takes."""
+MAX_KEYS = 2**30
+
+Strides = tuple[int, int, int]
+"""From batch to batch (page to page for a cache), head to head, row to row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cached:
+    """A call: Z sequences of M queries of `share` heads for each of G key heads, up to `capacity` keys each,
+    in pages of `page` keys (0: in rows). `left` and `right` bound the window around the diagonal."""
+
+    Z: int
+    M: int
+    G: int
+    share: int
+    D: int
+    E: int
+    capacity: int
+    page: int
+    paged: bool
+    q: Strides
+    k: Strides
+    v: Strides
+    o: Strides
+    names: tuple[str, str, str]
+    scale: float
+    softcap: float | None
+    left: int | None
+    right: int | None
+
+
+def plan(call: Call) -> Plan | Rejected:
+    """attention_paged."""
+    found = paged_of(call)
+    return found if isinstance(found, Rejected) else launches(call, found)
+
+
+def paged_of(call: Call) -> Cached | Rejected:
+    """attention_paged: q [Z, M, H, D], caches [P, S, G, D] and [P, S, G, E], block_table [Z, W]."""
+    a, q, k, v, o = call.axes, call["q"], call["k_cache"], call["v_cache"], call["o"]
+    return Cached(
+        Z=a["Z"], M=a["M"], G=a["G"], share=a["H"] // a["G"], D=a["D"], E=a["E"],
+        capacity=a["W"] * a["S"] if a["P"] else 0, page=a["S"], paged=True,
+        q=_strides(q, 0, 2, 1), k=_strides(k, 0, 2, 1), v=_strides(v, 0, 2, 1), o=_strides(o, 0, 2, 1),
+        names=("q", "k_cache", "v_cache"), scale=_scale(call), softcap=call.params["softcap"],
+        left=call.params["window_left"], right=0,
+    )  # fmt: skip
+
+
+def _strides(info: TensorInfo, batch: int, head: int, row: int) -> Strides:
+    return info.strides[batch], info.strides[head], info.strides[row]
+
+
+def _scale(call: Call) -> float:
+    scale = call.params["scale"]
+    return call.axes["D"] ** -0.5 if scale is None else scale
+
+
+def fitted(
+    config: Mapping[str, Any], block_m: int, block_d: int, block_e: int, unit: int, most: int
+) -> dict[str, Any]:
+    """The config with fewer stages, then smaller tiles, where what is in flight does not fit."""
+    config = dict(config)
+    if unit == 1:  # every element has a pointer and a mask
+        config["BLOCK_N"], config["num_stages"] = 16, 1
+
+    def needed() -> int:
+        tiles = config["BLOCK_N"] * (block_d + block_e) * max(1, config["num_stages"] - 1)
+        return 2 * (tiles + block_m * (block_d + config["BLOCK_N"])) + 4096
+
+    while needed() > most and (config["num_stages"] > 2 or config["BLOCK_N"] > 16):
+        if config["num_stages"] > 2:
+            config["num_stages"] -= 1
+        else:
+            config["BLOCK_N"] //= 2
+    return config
+
+
+def launches(call: Call, c: Cached) -> Plan | Rejected:
+    for name in c.names:
+        info = call[name]
+        if info.shape[-1] > 1 and info.strides[-1] != 1:
+            return Rejected(f"{name}'s last dimension has a stride of {info.strides[-1]}, not 1")
+    if c.capacity + c.M > MAX_KEYS:
+        return Rejected(f"{c.capacity} keys: key numbers are 32-bit")
+    rows = c.M * c.share
+    block_m = max(16, min(MAX_ROWS, triton.next_power_of_2(rows)))
+    tiles = triton.cdiv(rows, block_m)
+    block_d, block_e = (max(16, triton.next_power_of_2(size)) for size in (c.D, c.E))
+    strides = (*c.q, *c.k, *c.v)
+    unit = 16 // ITEMSIZE[call["q"].dtype]
+    if any(call[n].alignment < 16 for n in c.names) or any(s % unit for s in strides):
+        unit = 1
+    config = fitted(call.config, block_m, block_d, block_e, unit, call.device.shared_memory)
+    chunk = config["CHUNK"]
+    most = max(1, PROGRAMS * call.device.multiprocessors // (c.G * tiles))
+    slots = max(1, min(most, triton.cdiv(c.capacity, chunk)))
+    sinks = call.has("sinks")
+    direct = slots == 1 and not sinks
+    each = c.Z * c.G * tiles
+    programs = each * slots
+    if max(programs, c.Z * c.M * c.G * c.share) > MAX_GRID:
+        return Rejected(f"{programs} programs are more than one launch takes ({MAX_GRID})")
+
+    right = None if c.right is None or c.right >= c.M else c.right
+    constants: dict[str, Any] = {
+        "D": c.D, "E": c.E, "PAGE": c.page, "UNIT": unit, "LEFT": c.left is not None,
+        "RIGHT": right is not None and not (right == 0 and c.M == 1), "CAP": c.softcap is not None,
+        "DIRECT": direct, "CHUNK": chunk, "BLOCK_M": block_m,
+        "BLOCK_N": config["BLOCK_N"], "BLOCK_D": block_d, "BLOCK_E": block_e,
+    }  # fmt: skip
+    q, k, v = c.names
+    part, m, l = ("o", "lse", "lse") if direct else ("part", "part_m", "part_l")  # noqa: E741
+    scale, cap = c.scale * LOG2_E, 0.0
+    if c.softcap is not None:
+        scale, cap = 2 * LOG2_E * c.scale / c.softcap, LOG2_E * c.softcap
+    reach = c.capacity + c.M
+    args: list[tuple[str, Argument]] = []
+    for name, tensor, three in (("q", q, c.q), ("k", k, c.k), ("v", v, c.v)):
+        args.append((f"{name}_ptr", Pointer(tensor, unit > 1)))
+        batch = "batch" if name == "q" else "page"
+        args += numbers((f"{name}_{batch}", f"{name}_head", f"{name}_row"), three, narrow=True)
+    if c.paged:
+        args += [
+            ("table_ptr", Pointer("block_table")),
+            *numbers(("table_row",), call["block_table"].strides[:1]),
+        ]
+        args.append(("lens_ptr", Pointer("seq_lens")))
+    else:
+        constants |= {"table_ptr": None, "table_row": None, "lens_ptr": None}
+    args.append(("o_ptr", Pointer(part)))
+    args += numbers(("o_batch", "o_head", "o_row"), c.o)
+    args += [("m_ptr", Pointer(m)), ("l_ptr", Pointer(l))]
+    sizes = {
+        "capacity": c.capacity, "pages": call[k].shape[0], "M": c.M, "share": c.share, "tiles": tiles,
+        "heads": c.G, "slots": slots, "most": most, "left": bounded(c.left, reach),
+        "right": bounded(right, reach),
+    }  # fmt: skip
+    args += [(name, Scalar("i32", value)) for name, value in sizes.items()]
+    args += [("scale", Scalar("f32", scale)), ("cap", Scalar("f32", cap))]
+    split = kernel_of(decode_split, constants, config)
+    first = Launch(split, (programs, 1, 1), tuple(args))
+    if direct:
+        return Plan((first,))
+    shape = (c.Z, c.G * c.share, c.M, slots)
+    spaces = (
+        Workspace(part, (*shape, c.E), "float32"),
+        Workspace(m, shape, "float32"),
+        Workspace(l, shape, "float32"),
+    )
+    return Plan((first, merge_launch(call, c, slots, most, chunk)), spaces)
+
+
+def merge_launch(call: Call, c: Cached, slots: int, most: int, chunk: int) -> Launch:
+    block_e = min(MERGE_COLUMNS, triton.next_power_of_2(c.E))
+    constants: dict[str, Any] = {
+        "E": c.E, "LEFT": c.left is not None, "CHUNK": chunk, "BLOCK_S": MERGE_SPLITS,
+        "BLOCK_E": block_e,
+    }  # fmt: skip
+    args: list[tuple[str, Argument]] = [
+        ("o_ptr", Pointer("o")),
+        *numbers(("o_batch", "o_head", "o_row"), c.o),
+    ]
+    args += [("lse_ptr", Pointer("lse")), ("part_ptr", Pointer("part", True))]
+    args += [("m_ptr", Pointer("part_m", True)), ("l_ptr", Pointer("part_l", True))]
+    for name, tensor, there in (("sinks_ptr", "sinks", call.has("sinks")), ("lens_ptr", "seq_lens", c.paged)):
+        if there:
+            args.append((name, Pointer(tensor)))
+        else:
+            constants[name] = None
+    sizes = {
+        "capacity": c.capacity, "M": c.M, "heads": c.G * c.share, "slots": slots, "most": most,
+        "left": bounded(c.left, c.capacity + c.M),
+    }  # fmt: skip
+    args += [(name, Scalar("i32", value)) for name, value in sizes.items()]
+    kernel = TritonKernel(decode_merge, tuple(constants.items()), 4, 2)
+    grid = c.Z * c.M * c.G * c.share, triton.cdiv(c.E, block_e), 1
+    return Launch(kernel, grid, tuple(args))
+
+
+def kernel_of(function: Any, constants: Mapping[str, Any], config: Mapping[str, Any]) -> TritonKernel:
+    ours = ("CHUNK", "BLOCK_N", "num_warps", "num_stages")
+    options = tuple((name, value) for name, value in config.items() if name not in ours)
+    return TritonKernel(
+        function, tuple(constants.items()), config["num_warps"], config["num_stages"], options
+    )
+
+
+def numbers(
+    names: tuple[str, ...], values: tuple[int, ...], narrow: bool = False
+) -> list[tuple[str, Argument]]:
+    """Strides as arguments; with `narrow` in 32 bits where they fit: their product is one instruction."""
+    made = []
+    for name, value in zip(names, values, strict=True):
+        kind = "i32" if narrow and value < 2**31 else "i64"
+        made.append((name, Scalar(kind, value, value % 16 == 0)))
+    return made
+
+
+def bounded(bound: int | None, reach: int) -> int:
+    """A bound on the distance from the diagonal, as 32 bits hold it."""
+    return 0 if bound is None else max(-reach, min(bound, reach))
+
+
+def plan_decode(call: Call) -> Plan | Rejected:
+    """attention with few queries."""
+    found = contiguous_of(call)
+    return found if isinstance(found, Rejected) else launches(call, found)
+
+
+def contiguous_of(call: Call) -> Cached | Rejected:
+    """attention with few queries: q [..., H, M, D], k [..., G, N, D], v [..., G, N, E]."""
+    a = call.axes
+    if a["M"] * (a["H"] // a["G"]) > MAX_ROWS:
+        return Rejected(f"more than {MAX_ROWS} queries share a key head")
+    if call.has("bias"):
+        return Rejected("it has no bias")
+    batches = {}
+    for name in ("q", "k", "v", "o"):
+        info = call[name]
+        batch = collapsible(info.shape[:-3], info.strides[:-3])
+        if batch is None:
+            return Rejected(f"the leading dimensions of {name} cannot be walked with one stride")
+        batches[name] = (batch, *info.strides[-3:-1])
+    right = call.params["window_right"]
+    if call.params["causal"]:
+        right = 0 if right is None else min(right, 0)
+    return Cached(
+        Z=math.prod(call["q"].shape[:-3]), M=a["M"], G=a["G"], share=a["H"] // a["G"], D=a["D"], E=a["E"],
+        capacity=a["N"], page=0, paged=False, q=batches["q"], k=batches["k"], v=batches["v"], o=batches["o"],
+        names=("q", "k", "v"), scale=_scale(call), softcap=call.params["softcap"],
+        left=call.params["window_left"], right=right,
+    )  # fmt: skip

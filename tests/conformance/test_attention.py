@@ -1,0 +1,122 @@
+"""The bounds of attention: kernels that are right pass, in blocks of any size and order; its probes."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+
+from portable import catalog
+from portable.conformance import behaviour, oracle
+from portable.conformance.cases import cases
+
+from .mutants.flash import Flash, FlashBackward
+
+CPU = torch.device("cpu")
+EVERY = os.environ.get("PORTABLE_MUTANTS") == "all"
+
+
+class Reversed(Flash):
+    """Keys from the last to the first: q's mask turned with them."""
+
+    def hidden(self, i, j, M, N, params):
+        return super().hidden(i, N - 1 - j, M, N, params)
+
+    def __call__(self, q, k, v, bias=None, *args, **params):
+        return super().__call__(
+            q, k.flip(-2), v.flip(-2), None if bias is None else bias.flip(-1), *args, **params
+        )
+
+
+class Slack(Flash):
+    """Rescales only where the maximum has grown by 8 bits: weights reach 256."""
+
+    def rounded(self, p, dtype):
+        return super().rounded(p * 192, dtype) / 192
+
+
+def judged(op, function):
+    """The share of the bound that each case of the core tier needs, and what did not pass."""
+    spec, wrong, worst = catalog.spec(op), [], 0.0
+    core = [case for case in cases(spec, "core") if not case.mode and "655" not in str(case.shape)]
+    for case in core if EVERY else core[::5]:
+        question = oracle.ask(case, spec)
+        tensors = {
+            name: question.inputs[name].tensor if name in question.inputs else None for name in spec.inputs
+        }
+        got = function(**tensors, **case.params)
+        for (name, expected), tensor in zip(question.expected.items(), got, strict=True):
+            verdict = expected.judge(tensor, question.biased_values)
+            worst = max(worst, verdict.worst)
+            if verdict.state != "Pass":
+                wrong.append(f"{case.id} {name}: {verdict}")
+    return worst, wrong
+
+
+def with_blocks(kind, block):
+    function = kind()
+    function.block = block
+    return function
+
+
+@pytest.mark.parametrize(
+    "function",
+    [with_blocks(Flash, 16), with_blocks(Flash, 128), Reversed(), Slack()],
+    ids=lambda f: type(f).__name__,
+)
+def test_right_forward_kernels_pass(function):
+    worst, wrong = judged("attention", function)
+    assert not wrong, "\n".join(wrong)
+    assert worst < 0.9
+
+
+def test_right_backward_kernels_pass():
+    worst, wrong = judged("attention_backward", FlashBackward())
+    assert not wrong, "\n".join(wrong)
+    assert worst < 1
+
+
+def test_derived_inputs_are_those_of_the_forward_pass():
+    spec = catalog.spec("attention_backward")
+    made = behaviour.sample(spec, CPU, types=spec.types[0])
+    o, lse = Flash()(made["q"].double(), made["k"].double(), made["v"].double(), made["bias"].double())
+    torch.testing.assert_close(made["o"], o.bfloat16(), rtol=2**-7, atol=1e-5)
+    torch.testing.assert_close(made["lse"], lse.float())
+    for case in cases(spec, "smoke")[:4]:
+        question = oracle.ask(case, spec)
+        assert question.sha256 == oracle.ask(case, spec).sha256
+
+
+def test_probes_catch_what_they_name():
+    spec = catalog.spec("attention")
+    probes = catalog.load_module(spec.probes).PROBES
+
+    class NoMask(Flash):
+        def hidden(self, i, j, M, N, params):
+            return torch.zeros(len(i), j.shape[-1], dtype=torch.bool)
+
+    class Blurred(Flash):
+        def finish(self, o, total, top):
+            return super().finish(o * 1.01, total, top)
+
+    def failing(kind):
+        def call(given):
+            return kind()(**given)
+
+        return {probe.__name__ for probe in probes if not probe(call, torch.bfloat16, CPU)}
+
+    assert failing(Flash) == set()
+    assert failing(NoMask) == {"no_key", "hidden_nan"}
+    assert {"single_key", "one_hot_keys"} <= failing(Blurred)
+
+
+def test_batches_are_judged_row_by_row_and_the_smallest_calls_are_there():
+    spec = catalog.spec("attention")
+    shapes = [dict(each.axes) for each in spec.boundary]
+    assert any(axes["N"] == 0 for axes in shapes) and any(axes["M"] == 0 for axes in shapes)
+    assert any(axes["M"] > axes["N"] > 0 for axes in shapes) and any(
+        axes["D"] != axes["E"] for axes in shapes
+    )
+    assert {axes["H"] // axes["G"] for axes in shapes} >= {1, 2, 4, 8}
+    assert {1, 32, 64, 128, 256} <= {axes["D"] for axes in shapes}

@@ -1,0 +1,280 @@
+"""attention over a paged cache and over packed sequences: plans, tables, facades, what a bad table may do."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from typing import Any
+
+import pytest
+import torch
+
+import portable
+from portable import arguments, build, catalog, dispatch, errors
+from portable.backends.cuda.backend import CudaBackend
+from portable.conformance import inputs, oracle
+from portable.conformance.cases import cases
+from portable.kernels.attention import decode_plan, triton_paged, triton_varlen
+from portable.kernels.attention.paged_torch import attention_paged
+from portable.kernels.attention.varlen_torch import attention_varlen, bounds
+from portable.plan import Call, Plan, Rejected
+from tests.kernels.test_matmul_native import H200
+
+DEFAULTS = {"causal": False, "scale": None, "window_left": None, "window_right": None, "softcap": None}
+
+
+def half(*shape: int) -> torch.Tensor:
+    return torch.empty(*shape, dtype=torch.bfloat16, device="meta")
+
+
+def whole(*shape: int) -> torch.Tensor:
+    return torch.empty(*shape, dtype=torch.int32, device="meta")
+
+
+def asked(op: str, implementation: str, *tensors: torch.Tensor | None, **params: Any) -> Call:
+    """A call with the implementation's own defaults."""
+    spec = catalog.spec(op)
+    given = [*tensors, *[None] * (len(spec.inputs) - len(tensors))]
+    values = [params.get(name, param.default) for name, param in spec.params.items()]
+    question, _ = dispatch.ask(spec, given, arguments.check_params(spec, values, given), None)
+    found = spec.implementation(implementation)
+    assert found is not None
+    return Call(question.tensors, question.params, question.axes, H200, found.default)
+
+
+def paged(implementation: str, Z: int = 4, W: int = 512, S: int = 16, **params: Any) -> Call:
+    q, cache, table = half(Z, 1, 32, 128), half(1000, S, 8, 128), whole(Z, W)
+    return asked("attention_paged", implementation, q, cache, cache, table, whole(Z), **params)
+
+
+def planned(plan: Plan | Rejected) -> Plan:
+    assert isinstance(plan, Plan), plan
+    return plan
+
+
+def number(plan: Plan, launch: int, name: str) -> Any:
+    return dict(plan.launches[launch].args)[name].value  # type: ignore[union-attr]
+
+
+PLANNERS = {"mma": decode_plan.paged, "triton": triton_paged.plan}
+
+
+@pytest.mark.parametrize("name", PLANNERS)
+def test_chunks_follow_from_a_sequence_alone(name):
+    """Neither the batch nor the table's width is in what a chunk is made of."""
+    chunk = paged(name).config["CHUNK"]
+    several = (1, 128), (1, 4096), (64, 512), (7, 65536)
+    plans = [planned(PLANNERS[name](paged(name, Z=Z, W=W))) for Z, W in several]
+    first = plans[0]
+    for plan in plans:
+        assert [number(plan, i, "most") for i in (0, 1)] == [number(first, 0, "most")] * 2
+        assert [dict(each.kernel.constants)["CHUNK"] for each in plan.launches[1:]] == [chunk]  # type: ignore[union-attr]
+        kinds = [each.kernel for each in plan.launches]
+        assert kinds == [each.kernel for each in first.launches]
+
+
+@pytest.mark.parametrize("name", PLANNERS)
+def test_partial_sums_stay_within_bounds(name):
+    plan = planned(PLANNERS[name](paged(name, Z=64, W=65536)))
+    slots = number(plan, 0, "slots")
+    assert slots <= 2 * H200.multiprocessors // 8
+    sizes = {space.name: space.shape for space in plan.workspaces}
+    assert sizes["part"] == (64, 32, 1, slots, 128)
+    assert sizes["part_m"] == sizes["part_l"] == (64, 32, 1, slots)
+    assert plan.launches[1].grid[0] == 64 * 32
+
+
+def test_one_chunk_of_a_contiguous_cache_needs_no_merge():
+    q, k = half(2, 8, 1, 64), half(2, 2, 100, 64)
+    assert len(planned(triton_paged.plan_decode(asked("attention", "decode", q, k, k))).launches) == 1
+    call = asked("attention", "decode", q, k, k, None, torch.empty(8, device="meta"))
+    assert len(planned(triton_paged.plan_decode(call)).launches) == 2
+
+
+def test_many_queries_are_left_to_the_dense_kernels():
+    call = asked("attention", "decode", half(2, 8, 17, 64), half(2, 2, 100, 64), half(2, 2, 100, 64))
+    assert isinstance(triton_paged.plan_decode(call), Rejected)
+
+
+def test_what_the_cuda_kernel_declines():
+    assert "pages of 17 keys" in str(decode_plan.paged(paged("mma", S=17)))
+    q, cache = half(2, 1, 8, 20), half(9, 16, 2, 20)
+    call = asked("attention_paged", "mma", q, cache, cache, whole(2, 4), whole(2))
+    assert "aligned pieces" in str(decode_plan.paged(call))
+
+
+@pytest.mark.parametrize("head", [64, 128, 256])
+def test_tiles_fit_every_card(head):
+    backend = CudaBackend(CudaBackend.__init__.__globals__["Path"](portable.backends.cuda.__path__[0]))
+    for device in backend.targets():
+        base = paged("mma")
+        q, cache = half(4, 1, 8, head), half(100, 16, 2, head)
+        call = asked("attention_paged", "mma", q, cache, cache, whole(4, 64), whole(4))
+        plan = decode_plan.paged(Call(call.tensors, call.params, call.axes, device, base.config))
+        if isinstance(plan, Plan):
+            kernel = plan.launches[0].kernel
+            assert kernel.shared + 128 * dict(kernel.defines)["WARPS"] <= device.shared_memory  # type: ignore[union-attr]
+            assert dict(kernel.defines)["STAGES"] >= 2  # type: ignore[union-attr]
+
+
+def varlen(C: int = 9, M: int = 1000, N: int = 1200, op: str = "attention_varlen", **params: Any) -> Call:
+    q, k = half(M, 8, 64), half(N, 2, 64)
+    if op == "attention_varlen":
+        return asked(op, "triton", q, k, k, whole(C), whole(C), **params)
+    lse = torch.empty(8, M, device="meta")
+    return asked(op, "triton", q, q, k, k, q, lse, whole(C), whole(C), **params)
+
+
+def test_entries_hold_every_cut_of_the_tokens():
+    """However the offsets lie, the tiles of all sequences find their places, and none reaches another's."""
+    generator = torch.Generator().manual_seed(1)
+    for tile in (16, 64, 128):
+        for _ in range(200):
+            count = int(torch.randint(1, 12, (), generator=generator))
+            total = int(torch.randint(0, 600, (), generator=generator))
+            offsets = torch.randint(-50, 700, (count,), generator=generator)
+            cuts = [0, *bounds(offsets, total), total]
+            entries, end = triton_varlen.entries_of(total, count, tile), 0
+            for z, (first, last) in enumerate(itertools.pairwise(cuts)):
+                assert first // tile + z >= end
+                end = first // tile + z + -(-(last - first) // tile)
+                assert end <= (entries if z == count else last // tile + z + 1)
+            assert end <= entries
+
+
+def test_packed_grids():
+    plan = planned(triton_varlen.forward(varlen()))
+    tile = dict(plan.launches[1].kernel.constants)["BLOCK_M"]  # type: ignore[union-attr]
+    assert plan.launches[0].grid == (10, 1, 1)
+    assert plan.launches[1].grid == ((1000 // tile + 10) * 8, 1, 1)
+    plan = planned(triton_varlen.backward(varlen(op="attention_varlen_backward")))
+    names = [each.kernel.name for each in plan.launches]
+    assert names == ["ragged_tiles", "ragged_tiles", "ragged_rows", "ragged_keys", "ragged_queries"]
+
+
+def test_they_compile():
+    backend = CudaBackend(CudaBackend.__init__.__globals__["Path"](portable.backends.cuda.__path__[0]))
+    call = varlen(causal=True, window_left=5)
+    for launch in planned(triton_varlen.forward(call)).launches:
+        dtypes = {name: info.dtype for name, info in call.tensors.items() if info is not None}
+        build.code_object(launch, dtypes | {"bounds": "int32", "tiles": "int32"}, backend, H200)
+    call = paged("mma")
+    plan = planned(decode_plan.paged(call))
+    assert backend.resources(build.code_object(plan.launches[0], {}, backend, H200)).spills == 0
+
+
+# What they mean -----------------------------------------------------------------------------------
+
+
+def test_one_sequence_is_attention():
+    q, k = torch.randn(7, 4, 16), torch.randn(9, 2, 16)
+    offsets = torch.tensor([0, 7]), torch.tensor([0, 9])
+    o, lse = attention_varlen(q, k, k, *(x.to(torch.int32) for x in offsets), **DEFAULTS | {"causal": True})
+    expected, sums = dispatch.op("attention")(
+        q.transpose(0, 1), k.transpose(0, 1), k.transpose(0, 1), causal=True
+    )
+    torch.testing.assert_close(o, expected.transpose(0, 1))
+    torch.testing.assert_close(lse, sums)
+
+
+def test_pages_are_looked_up():
+    keys, values = torch.randn(1, 2, 37, 16), torch.randn(1, 2, 37, 8)
+    table = torch.tensor([[5, 0, 3, -9]], dtype=torch.int32)
+    caches = []
+    for x in (keys, values):
+        cache = torch.full((6, 16, 2, x.shape[-1]), float("nan"))
+        padded = torch.cat([x, torch.full((1, 2, 11, x.shape[-1]), float("nan"))], 2)[0].transpose(0, 1)
+        cache[table[0, :3].long()] = padded.unflatten(0, (3, 16))
+        caches.append(cache)
+    q = torch.randn(1, 2, 4, 16)
+    o, lse = attention_paged(q, *caches, table, torch.tensor([37], dtype=torch.int32))
+    expected, sums = dispatch.op("attention")(q.transpose(1, 2), keys, values, causal=True)
+    torch.testing.assert_close(o, expected.transpose(1, 2))
+    torch.testing.assert_close(lse, sums)
+
+
+def test_offsets_are_brought_into_order():
+    assert bounds(torch.tensor([-3, 5, 2, 900, 7]), 10) == [0, 5, 5, 10, 10]
+
+
+def test_what_people_call():
+    q, k = torch.randn(5, 4, 16), torch.randn(5, 2, 16)
+    offsets = torch.tensor([0, 2, 5], dtype=torch.int32)
+    o, lse = portable.attention_varlen(q, k, k, offsets, offsets, 3, 3, causal=True, return_lse=True)
+    assert o.shape == (5, 4, 16) and lse.shape == (4, 5)
+    windowed = portable.attention_varlen(q, k, k, offsets, offsets, 3, 3, window=(1, 0))
+    torch.testing.assert_close(windowed[3:4], portable.attention_varlen(
+        q[3:4], k[2:4], k[2:4], offsets[:2].clamp(max=1), offsets[:2], causal=True))  # fmt: skip
+    cache, table = torch.randn(3, 16, 2, 16), torch.zeros(2, 1, dtype=torch.int32)
+    o = portable.attention_paged(q[:2, None], cache, cache, table, torch.tensor([3, 0], dtype=torch.int32))
+    assert o.shape == (2, 1, 4, 16) and not o[1].any()
+
+
+def test_windows_and_sinks_in_words():
+    q, offsets = torch.randn(5, 4, 16).bfloat16(), torch.tensor([0, 2, 5], dtype=torch.int32)
+    varlen = functools.partial(portable.attention_varlen, q, q, q, offsets, offsets)
+    assert torch.equal(varlen(window=(-1, 0)), varlen(causal=True))
+    assert torch.equal(varlen(window=[1, None], causal=True), varlen(window=1, causal=True))
+    sinks = torch.randn(4)
+    assert torch.equal(varlen(sinks=sinks.bfloat16()), varlen(sinks=sinks.bfloat16().float()))
+    table, lens = torch.zeros(1, 1, dtype=torch.int32), torch.tensor([5], dtype=torch.int32)
+    paged = functools.partial(portable.attention_paged, q[None], q[None], q[None], table, lens)
+    assert torch.equal(paged(window=(2, 0)), paged(window=2))
+    for call, op in ((varlen, "attention_varlen"), (paged, "attention_paged")):
+        for wrong in (True, -2, (1,), (1, -2), 0.5):
+            with pytest.raises(errors.ParameterError, match=f"{op}.*window"):
+                call(window=wrong)
+
+
+def test_gradients_reach_every_input():
+    q, k, v = (torch.randn(n, h, 16, dtype=torch.float64) for n, h in ((7, 4), (9, 2), (9, 2)))
+    sinks = torch.randn(4, dtype=torch.float64)
+    offsets_q, offsets_k = (torch.tensor(x, dtype=torch.int32) for x in ([0, 3, 3, 6], [1, 4, 6, 9]))
+    leaves = [x.requires_grad_() for x in (q, k, v, sinks)]
+    op = dispatch.op("attention_varlen")
+
+    def call(q, k, v, sinks):
+        o, lse = op(q, k, v, offsets_q, offsets_k, sinks, causal=True)
+        return o, lse[:, :6]  # the last token is of no sequence
+
+    assert torch.autograd.gradcheck(call, leaves)
+
+
+# The suite's integers -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("op", ["attention_paged", "attention_varlen", "attention_varlen_backward"])
+def test_integers_are_a_function_of_the_case(op):
+    spec = catalog.spec(op)
+    several = [case for case in cases(spec, "smoke") if 0 not in dict(case.shape.axes).values()][:6]
+    drawn = []
+    for case in several:
+        one, two = oracle.ask(case, spec), oracle.ask(case, spec)
+        assert one.sha256 == two.sha256
+        for name, field in spec.inputs.items():
+            if field.dtype == "int32":
+                assert one.inputs[name].tensor.dtype == torch.int32
+                drawn.append(one.sha256[name])
+    assert len(set(drawn)) > len(drawn) // 2
+
+
+def test_bad_tables_are_among_the_cases():
+    spec, low, high, long = catalog.spec("attention_paged"), 0, 0, 0
+    for case in cases(spec, "smoke"):
+        if min(dict(case.shape.axes).values()) == 0:
+            continue
+        made, axes = oracle.ask(case, spec).inputs, dict(case.shape.axes)
+        lengths, table = made["seq_lens"].tensor, made["block_table"].tensor
+        low += int((lengths < 0).sum())
+        long += int((lengths > axes["W"] * axes["S"]).sum())
+        used = torch.arange(axes["W"]) * axes["S"] < lengths[:, None]
+        high += int((((table >= axes["P"]) | (table < 0)) & used).sum())
+    assert low and long and high
+
+
+def test_integers_have_a_poison():
+    tensor, buffer = inputs.fenced((4,), torch.int32, "cpu")
+    assert inputs.fence_intact(buffer)
+    buffer[0] = 3
+    assert not inputs.fence_intact(buffer)
+    assert tensor.shape == (4,)

@@ -1,0 +1,210 @@
+"""What wgmma.cu's blocks walk: one tile each, narrow tiles at the edge, parts of k; each sum exactly once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from portable import build, catalog
+from portable.backends.cuda.backend import CudaBackend
+from portable.kernels.matmul import native
+from portable.plan import Launch, NativeKernel, Plan, Rejected
+from tests.kernels.test_matmul_native import H200, call, half
+
+
+def product(M: int, N: int, K: int, batch: int = 1, config: dict[str, int] | None = None) -> Launch:
+    """The launch of wgmma.cu for a row-major a and a column-major b."""
+    a, b = half(batch, M, K), half(batch, N, K).mT
+    plan = native.wgmma(replace(call(a, b), config=config or {}))
+    assert isinstance(plan, Plan), plan
+    (launch,) = plan.launches
+    return launch
+
+
+def native_kernel(launch: Launch) -> NativeKernel:
+    assert isinstance(launch.kernel, NativeKernel)
+    return launch.kernel
+
+
+def walked(launch: Launch) -> dict[tuple[int, int, int], list[tuple[int, int]]]:
+    """(batch, row, column) of every piece of c that is multiplied, and who does it: (block, columns)."""
+    defines: dict[str, Any] = dict(native_kernel(launch).defines)
+    args: dict[str, Any] = dict(launch.args)
+    m, n = args["m"].value, args["n"].value
+    batches = args["outer_batches"].value * args["inner_batches"].value
+    rows, columns, edge = defines["TILE_M"], defines["TILE_N"], defines["EDGE"]
+    cluster_m, cluster_n = defines["CLUSTER_M"], defines["CLUSTER_N"]
+    height, width = rows * cluster_m, columns * cluster_n
+    across = n // width if edge else -(-n // width)
+    down = -(-m // height)
+    found: dict[tuple[int, int, int], list[tuple[int, int]]] = {}
+
+    def cluster_tiles(batch: int, i: int, j: int, block: int) -> None:
+        for rank in range(cluster_m * cluster_n):
+            at = (batch, i * height + rank % cluster_m * rows, j * width + rank // cluster_m * columns)
+            found.setdefault(at, []).append((block + rank, columns))
+
+    if defines["ONCE"]:
+        assert launch.grid == (down * cluster_m * cluster_n, across, batches * defines["PARTS"])
+        for batch in range(batches):
+            for i in range(down):
+                for j in range(across):
+                    cluster_tiles(batch, i, j, 0)
+        return found
+    blocks, cluster = launch.grid[0], cluster_m * cluster_n
+    assert blocks % cluster == 0 and blocks <= H200.multiprocessors
+    for first in range(0, blocks, cluster):
+        for index in range(first // cluster, down * across * batches, blocks // cluster):
+            batch, within = divmod(index, down * across)
+            cluster_tiles(batch, within // across, within % across, first)
+    if edge:
+        first_edge, count = args["first_edge"].value, -(-m // rows) * batches
+        for block in range(first_edge, blocks):
+            for index in range(block - first_edge, count, blocks - first_edge):
+                batch, i = divmod(index, -(-m // rows))
+                found.setdefault((batch, i * rows, across * width), []).append((block, edge))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("M", "N", "K", "batch", "config"),
+    [
+        (4095, 4097, 4099 // 8 * 8, 1, {}),
+        (4096, 4160, 4096, 1, {}),
+        (2049, 4200, 520, 1, {"TILE_N": 256, "STAGES": 4, "CLUSTER_M": 2, "EDGE": 128}),
+        (513, 520, 136, 7, {"TILE_N": 128, "STAGES": 6, "EDGE": 64}),
+        (1111, 2312, 40, 1, {"TILE_N": 256, "STAGES": 4, "CLUSTER_M": 2, "CLUSTER_N": 1, "EDGE": 64}),
+        (130, 257, 72, 5, {}),
+        (65, 8, 2048, 1, {}),
+        (1024, 1024, 1024, 1, {}),
+        (2048, 2048, 2048, 1, {"TILE_N": 256, "STAGES": 4, "CLUSTER_M": 2, "CLUSTER_N": 1}),
+        (8192, 8192, 512, 1, {}),
+        (300, 264, 64, 60, {}),
+    ],
+)
+def test_every_element_is_multiplied_once(M, N, K, batch, config):
+    launch = product(M, N, K, batch, config)
+    rows = int(dict(native_kernel(launch).defines)["TILE_M"])
+    covered = torch.zeros(batch, M, N, dtype=torch.int8)
+    for (index, row, col), who in walked(launch).items():
+        assert len(who) == 1
+        covered[index, row : row + rows, col : col + who[0][1]] += 1
+    assert bool((covered == 1).all())
+
+
+def test_narrow_tiles_run_where_the_last_wave_leaves_blocks_idle():
+    """4097 columns: 512 whole tiles in four waves less 16 blocks, which take the 32 narrow ones."""
+    launch = product(4095, 4097, 4096)
+    defines: dict[str, Any] = dict(native_kernel(launch).defines)
+    args: dict[str, Any] = dict(launch.args)
+    assert (defines["TILE_N"], defines["CLUSTER_M"], defines["EDGE"]) == (256, 2, 64)
+    assert args["first_edge"].value == 512 - 3 * 132 and launch.grid == (132, 1, 1)
+    assert args["map_edge"].box == (64, 64, 1, 1) and args["map_edge"].tensor == "b"
+    busiest = max(
+        sum(columns for pieces in walked(launch).values() for who, columns in pieces if who == block)
+        for block in range(132)
+    )
+    assert busiest == 4 * 256
+
+
+def test_narrow_tiles_are_left_out_where_they_save_no_wave():
+    assert dict(native_kernel(product(4096, 4096, 4096)).defines)["EDGE"] == 0
+    assert dict(native_kernel(product(1024, 1032, 1024)).defines)["EDGE"] == 0
+
+
+def test_one_tile_a_block_has_stages_for_the_buffers_of_a_second():
+    """Measured 2026-11-21: 1024^3 with four stages 0.84 of torch, with eight 0.95."""
+    once, walk = product(1024, 1024, 1024), product(8192, 1024, 1024, config={"TILE_M": 64, "TILE_N": 128})
+    assert (
+        dict(native_kernel(once).defines)["STAGES"] == 9 and dict(native_kernel(walk).defines)["STAGES"] == 8
+    )
+    for launch in (once, walk):
+        stage = (64 + 128) * 128
+        assert H200.shared_memory - stage < native_kernel(launch).shared <= H200.shared_memory
+
+
+def test_an_edge_that_does_not_fit_is_refused():
+    asked = replace(call(half(4096, 512), half(512, 4224)), config={"TILE_N": 256, "EDGE": 64})
+    answer = native.wgmma(asked)
+    assert isinstance(answer, Rejected) and "narrow tiles" in answer.reason
+
+
+def split(M: int, N: int, K: int) -> Plan | Rejected:
+    return native.split(call(half(M, K), half(K, N)))
+
+
+@pytest.mark.parametrize(
+    ("M", "N", "K"), [(300, 304, 20008), (512, 512, 16384), (129, 1032, 2056), (256, 256, 4096)]
+)
+def test_parts_of_k_fill_the_card(M, N, K):
+    plan = split(M, N, K)
+    assert isinstance(plan, Plan), plan
+    first, second = plan.launches
+    defines: dict[str, Any] = dict(native_kernel(first).defines)
+    blocks = first.grid[0] * first.grid[1] * first.grid[2]
+    parts, tile = defines["PARTS"], defines["TILE_M"] * defines["TILE_N"]
+    assert H200.multiprocessors // 2 <= blocks <= H200.multiprocessors
+    assert 1 < parts <= -(-K // 64) // 4
+    (sums,) = plan.workspaces
+    assert sums.shape == (blocks * tile,) and sums.dtype == "float32"
+    assert dict(native_kernel(second).defines)["PARTS"] == parts
+    assert second.grid == (
+        first.grid[0] * defines["TILE_M"] // 64,
+        first.grid[1] * defines["TILE_N"] // 64,
+        1,
+    )
+    args: dict[str, Any] = dict(second.args)
+    assert (args["tiles_m"].value, args["tiles_n"].value) == first.grid[:2]
+    assert defines["BIAS"] == 0 and "map_c" not in dict(first.args)
+
+
+def test_operands_of_a_split_are_packed_where_they_are_not_aligned():
+    plan = split(300, 301, 20003)
+    assert isinstance(plan, Plan), plan
+    names = [launch.kernel.name for launch in plan.launches]
+    assert names == ["matmul_pack", "matmul_wgmma", "matmul_wgmma_sum"]
+    assert [space.name for space in plan.workspaces] == ["a_packed", "b_packed", "sums"]
+
+
+@pytest.mark.parametrize(
+    ("M", "N", "K", "reason"),
+    [
+        (4096, 4096, 4096, "keep the card busy"),
+        (1024, 1024, 1024, "keep the card busy"),
+        (256, 256, 128, "keep the card busy"),
+        (64, 4096, 4096, "leave most of one empty"),
+    ],
+)
+def test_what_a_split_leaves_whole(M, N, K, reason):
+    answer = split(M, N, K)
+    assert isinstance(answer, Rejected) and reason in answer.reason
+
+
+@pytest.mark.parametrize(("batch", "M", "N"), [(0, 200, 264), (3, 200, 0), (0, 4096, 4104), (2, 0, 200)])
+def test_products_without_elements_launch_nothing(batch, M, N):
+    asked = call(half(batch, M, 4096), half(batch, 4096, N))
+    assert isinstance(native.split(asked), Rejected)
+    plan = native.wgmma(asked)
+    assert isinstance(plan, Rejected) or 0 in plan.launches[0].grid
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        lambda: native.wgmma(call(half(4095, 4096), half(4097, 4096).mT)),
+        lambda: native.wgmma(call(half(1024, 1024), half(1024, 1024))),
+        lambda: split(300, 301, 20003),
+        lambda: split(512, 512, 16384),
+    ],
+    ids=["edge", "once", "split, packed", "split"],
+)
+def test_kernels_compile_without_spills(plan):
+    pytest.importorskip("cuda.bindings.nvrtc")
+    backend = CudaBackend(catalog.vendors()["cuda"])
+    for launch in plan().launches:
+        dtypes = {"sums": "float32", "a_packed": "bfloat16", "b_packed": "bfloat16"}
+        found = backend.resources(build.code_object(launch, dtypes, backend, H200))
+        assert (found.stack, found.spills) == (0, 0)
