@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import attentions, calls, gradients, holes, norms, products, softmaxes, sources
+from . import attention_holes, attentions, calls, gradients, holes, norms, packed, pages, products, softmaxes, sources
 from .registry import Mutant, found
 
 SURVIVORS: dict[str, str] = {}
@@ -41,7 +41,7 @@ SLOW = {
 
 def every() -> list[Mutant]:
     """The fast ones first, then those that run on an emulated card."""
-    assert all((attentions, calls, gradients, holes, norms, products, softmaxes, sources))
+    assert all((attention_holes, attentions, calls, gradients, holes, norms, packed, pages, products, softmaxes, sources))
     return sorted(found, key=lambda each: each.kind == "source")
 
 

@@ -53,6 +53,19 @@ def mutant(op: str, name: str, kind: str = "torch") -> Callable[[Callable[..., A
     return add
 
 
+def adder(op: str) -> Callable[[str], Callable[[type], type]]:
+    """A decorator of classes by a mutant's name: an instance stands for the op's torch implementation."""
+
+    def named(name: str) -> Callable[[type], type]:
+        def add(kind: type) -> type:
+            found.append(Mutant(op, name, "torch", kind()))
+            return kind
+
+        return add
+
+    return named
+
+
 def source(op: str, impl: str, arch: str, name: str, *edits: Edit) -> None:
     """Adds a change of an implementation's source to the catalogue."""
     found.append(Mutant(op, name, "source", None, edits, impl, arch))
