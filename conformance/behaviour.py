@@ -177,26 +177,53 @@ def rows_alone(call: Call, spec: Spec, device: torch.device) -> str | None:
 
 def beyond_2_31(call: Call, spec: Spec, device: torch.device) -> str | None:
     """Operands whose last element lies more than 2^31 elements behind their first, without the memory
-    between: the CPU maps pages that are touched, a card of 6 GB free memory holds them all."""
+    between: the CPU maps pages that are touched, a card of 6 GB free memory holds them all. An op with
+    boundary shapes has its rows far apart as well, not its problems alone."""
+    ways = [(FAR_ROWS, 0)] + [(1, -2)] * bool(spec.boundary and _leads(spec))
 
     def ask(row: Types) -> str | None:
-        tensors = sample(spec, device, lead=FAR_ROWS, size=FAR_ROWS, types=row)
-        expected = call(tensors)
-        wide = [name for name, t in tensors.items() if t is not None and t.dim() > 1 and len(t) == FAR_ROWS]
-        if not wide:
-            raise NotHere("the op has no operand of rows")
-        dtype = tensors[wide[0]].dtype
-        room = 512 * max(-(-tensors[name][0].numel() // 512) for name in wide)
-        apart = -(-FAR // (FAR_ROWS - 1) // 512) * 512
-        buffer = _vast(apart * (FAR_ROWS - 1) + room * len(wide), dtype, device)
-        far = dict(tensors)
-        for place, name in enumerate(name for name in wide if tensors[name].dtype == dtype):
-            strides = (apart, *tensors[name][0].stride())
-            far[name] = buffer.as_strided(tensors[name].shape, strides, room * place)
-            far[name].copy_(tensors[name])
-        return None if same(call(far), expected) else "elements beyond 2^31 are read wrongly"
+        wrong = (_apart(call, spec, device, row, lead, along) for lead, along in ways)
+        return next(filter(None, wrong), None)
 
     return in_types(spec, ask, both=False)
+
+
+def _apart(call: Call, spec: Spec, device: torch.device, row: Types, lead: int, along: int) -> str | None:
+    """The same call with operands that are far apart along one dimension."""
+    tensors = sample(spec, device, lead=lead, size=FAR_ROWS, types=row)
+    expected = call(tensors)
+    wide = _far_operands(spec, tensors, along)
+    if not wide:
+        raise NotHere("the op has no operand of rows")
+    lengths = {name: tensors[name].shape[along] for name in wide}
+    turned = {name: tensors[name].movedim(along, 0) for name in wide}
+    room = 512 * max(-(-each[0].numel() // 512) for each in turned.values())
+    apart = -(-FAR // (min(lengths.values()) - 1) // 512) * 512
+    dtype = tensors[wide[0]].dtype
+    buffer = _vast(apart * (max(lengths.values()) - 1) + room * len(wide), dtype, device)
+    far = dict(tensors)
+    for place, (name, each) in enumerate(turned.items()):
+        strides = (apart, *each[0].contiguous().stride())
+        far[name] = buffer.as_strided(each.shape, strides, room * place).movedim(0, along)
+        far[name].copy_(tensors[name])
+    return None if same(call(far), expected) else "elements beyond 2^31 are read wrongly"
+
+
+def _leads(spec: Spec) -> bool:
+    return any(each.leading for each in spec.inputs.values())
+
+
+def _far_operands(spec: Spec, tensors: Mapping[str, Any], along: int) -> list[str]:
+    """Inputs of one type whose rows can be far apart: those of FAR_ROWS rows; along another dimension, and
+    where the op has no leading ones, those with columns and at least half as many rows as the longest."""
+    found = {name: t for name, t in tensors.items() if t is not None and t.is_floating_point()}
+    if not along and not (spec.boundary and not _leads(spec)):
+        names = [name for name, t in found.items() if t.dim() > 1 and len(t) == FAR_ROWS]
+    else:
+        found = {name: t for name, t in found.items() if t.dim() > (3 if along else 2)}
+        longest = max((t.shape[along] for t in found.values()), default=0)
+        names = [name for name, t in found.items() if 2 * t.shape[along] >= longest > 2]
+    return [name for name in names if found[name].dtype == found[names[0]].dtype]
 
 
 def _vast(count: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:

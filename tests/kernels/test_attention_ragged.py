@@ -227,7 +227,8 @@ def test_windows_and_sinks_in_words():
 
 
 def test_gradients_reach_every_input():
-    q, k, v = (torch.randn(n, h, 16, dtype=torch.float64) for n, h in ((7, 4), (9, 2), (9, 2)))
+    sizes = ((7, 4, 3), (9, 2, 3), (9, 2, 2))
+    q, k, v = (torch.randn(size, dtype=torch.float64) for size in sizes)
     sinks = torch.randn(4, dtype=torch.float64)
     offsets_q, offsets_k = (torch.tensor(x, dtype=torch.int32) for x in ([0, 3, 3, 6], [1, 4, 6, 9]))
     leaves = [x.requires_grad_() for x in (q, k, v, sinks)]
@@ -243,8 +244,14 @@ def test_gradients_reach_every_input():
 # The suite's integers -----------------------------------------------------------------------------
 
 
+@pytest.fixture
+def unanswered(monkeypatch):
+    """Questions without the reference's answers."""
+    monkeypatch.setattr(oracle, "_outputs", lambda *_, **__: {})
+
+
 @pytest.mark.parametrize("op", ["attention_paged", "attention_varlen", "attention_varlen_backward"])
-def test_integers_are_a_function_of_the_case(op):
+def test_integers_are_a_function_of_the_case(op, unanswered):
     spec = catalog.spec(op)
     several = [case for case in cases(spec, "smoke") if 0 not in dict(case.shape.axes).values()][:6]
     drawn = []
@@ -258,7 +265,7 @@ def test_integers_are_a_function_of_the_case(op):
     assert len(set(drawn)) > len(drawn) // 2
 
 
-def test_bad_tables_are_among_the_cases():
+def test_bad_tables_are_among_the_cases(unanswered):
     spec, low, high, long = catalog.spec("attention_paged"), 0, 0, 0
     for case in cases(spec, "smoke"):
         if min(dict(case.shape.axes).values()) == 0:

@@ -10,7 +10,9 @@ from .registry import adder
 from .tools import right
 
 _dense, _gradient = adder("attention"), adder("attention_backward")
-_paged, _forward, _backward = adder("attention_paged"), adder("attention_varlen"), adder("attention_varlen_backward")
+_paged, _forward = adder("attention_paged"), adder("attention_varlen")
+_backward = adder("attention_varlen_backward")
+
 
 LOW_WORD = 2**32
 
@@ -31,14 +33,15 @@ class ManyTiles:
         return hidden | (j >= 384) if M > 7 else hidden
 
 
-_dense("keys beyond the third block of 128 dropped, of more than 7 queries")(type("_", (ManyTiles, Flash), {}))
-_gradient("keys beyond the third block of 128 dropped, of more than 7 queries")(
-    type("_", (ManyTiles, FlashBackward), {})
-)
-_forward("keys beyond the third block of 128 dropped, of more than 7 queries")(type("_", (ManyTiles, Packed), {}))
-_backward("keys beyond the third block of 128 dropped, of more than 7 queries")(
-    type("_", (ManyTiles, PackedBackward), {})
-)
+for add, kind in (
+    (_dense, Flash),
+    (_gradient, FlashBackward),
+    (_forward, Packed),
+    (_backward, PackedBackward),
+):
+    add("keys beyond the third block of 128 dropped, of more than 7 queries")(
+        type("_", (ManyTiles, kind), {})
+    )
 
 
 @_dense("tiles of 128 queries beyond the 132nd not written")
@@ -135,8 +138,9 @@ class _(Paged):
         for each, sums, peak in parts:
             weight = self.exp(peak)
             o, total = o + each * weight, total + sums * weight
-        top = torch.zeros_like(top)
-        return (o, total, top) if sinks is None else (o, total + self.exp(sinks[:, None, None].to(total.dtype)), top)
+        if sinks is not None:
+            total = total + self.exp(sinks[:, None, None].to(total.dtype))
+        return o, total, torch.zeros_like(top)
 
 
 class NoTop:

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import importlib
+import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from .tools import right
 
 __all__ = ["Kill", "hunt", "in_place", "judge", "right", "runner", "suite"]
 
-BEHAVIOURS = ("rows_alone", "two_threads", "autograd", "beyond_2_31", "scaling", "bad_arguments")
+BEHAVIOURS = ("rows_alone", "two_threads", "autograd", "beyond_2_31", "scaling", "bad_arguments", "probes")
 KERNELS = catalog.kernel_roots()[0]
 
 
@@ -128,6 +129,26 @@ def _answering(mutant: Mutant) -> Any:
     return lambda implementation: mutant.function if implementation.entry == entry else real(implementation)
 
 
+@contextlib.contextmanager
+def _imported_from(folder: Path, op: str) -> Iterator[None]:
+    """The modules of an op are those of the copy in `folder`; afterwards they are the right ones again."""
+    package = importlib.import_module(f"portable.kernels.{op}")
+    prefix, path = f"{package.__name__}.", package.__path__
+    right_ones = {name: module for name, module in sys.modules.items() if name.startswith(prefix)}
+    for name in right_ones:
+        del sys.modules[name]
+    package.__path__ = [str(folder / op)]
+    try:
+        yield
+    finally:
+        package.__path__ = path
+        for name in [name for name in sys.modules if name.startswith(prefix)]:
+            del sys.modules[name]
+        sys.modules.update(right_ones)
+        for name, module in right_ones.items():
+            setattr(package, name.removeprefix(prefix), module)
+
+
 def _substitute(mutant: Mutant, folder: Path, stack: contextlib.ExitStack) -> None:
     """A changed copy of kernels/ in `folder`, and the compilers made to read that."""
     for file in KERNELS.rglob("*"):
@@ -140,16 +161,15 @@ def _substitute(mutant: Mutant, folder: Path, stack: contextlib.ExitStack) -> No
         if text.count(edit.old) != edit.times:
             raise ValueError(f"{mutant.id}: {edit.file} has {edit.old!r} {text.count(edit.old)} times")
         (folder / edit.file).write_text(text.replace(edit.old, edit.new))
-    changed = {KERNELS / edit.file: folder / edit.file for edit in mutant.edits}
+    changed = {edit.file.split("/")[0] for edit in mutant.edits if edit.file.endswith(".py")}
+    for op in changed:
+        stack.enter_context(_imported_from(folder, op))
     real_entry, real_build = choose.entry_function, build._build_native
 
     def entry_function(implementation: Any) -> Any:
         """Plans in Triton hold the function itself: the changed module's."""
         entry = implementation.entry
-        file = changed.get(entry.file.resolve())
-        if file is None:
-            return real_entry(implementation)
-        return catalog.load_entry(dataclasses.replace(entry, file=file))
+        return catalog.load_entry(entry) if entry.file.parent.name in changed else real_entry(implementation)
 
     def build_native(kernel: Any, backend: Any, device: Any) -> Any:
         source = folder / kernel.source.resolve().relative_to(KERNELS)

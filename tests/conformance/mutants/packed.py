@@ -1,10 +1,10 @@
-"""Wrong attention over packed sequences and wrong gradients of it: right kernels (ragged.py), a step replaced."""
+"""Wrong attention over packed sequences, and wrong gradients: right kernels (ragged.py), a step replaced."""
 
 from __future__ import annotations
 
 import torch
 
-from .flash import LOG2E, Flash, FlashBackward, wide_of
+from .flash import LOG2E, FlashBackward
 from .ragged import Packed, PackedBackward, bounds, heads
 from .registry import adder
 

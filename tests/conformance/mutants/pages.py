@@ -162,21 +162,21 @@ class _(Paged):
 @_mutant("o not rescaled when chunks are merged")
 class _(Paged):
     def merged(self, parts, start, sinks):
-        o, total, top = super().merged(parts, start, sinks)
-        return sum((each for each, _, _ in parts), start[0]), total, top
+        found = super().merged(parts, start, sinks)
+        return sum((each for each, _, _ in parts), start[0]), *found[1:]
 
 
 @_mutant("sum not rescaled when chunks are merged")
 class _(Paged):
     def merged(self, parts, start, sinks):
-        o, total, top = super().merged(parts, start, sinks)
-        return o, sum((sums for _, sums, _ in parts), start[1]), top
+        o, *found = super().merged(parts, start, sinks)
+        return o, sum((sums for _, sums, _ in parts), start[1]), found[1]
 
 
 @_mutant("chunks merged as if equally heavy")
 class _(Paged):
     def merged(self, parts, start, sinks):
-        o, total, top = super().merged(parts, start, sinks)
+        _, total, top = super().merged(parts, start, sinks)
         means = [each / sums.where(sums > 0, 1.0) for each, sums, _ in parts]
         return sum(means, start[0]) / max(len(parts), 1) * total, total, top
 

@@ -96,7 +96,9 @@ def bounds(offsets: Tensor, total: int) -> list[int]:
 class Spans:
     """Which tokens a sequence has: (number, queries, keys) of each."""
 
-    def spans(self, offsets_q: Tensor, offsets_k: Tensor, M: int, N: int) -> Iterator[tuple[int, slice, slice]]:
+    def spans(
+        self, offsets_q: Tensor, offsets_k: Tensor, M: int, N: int
+    ) -> Iterator[tuple[int, slice, slice]]:
         queries, keys = bounds(offsets_q, M), bounds(offsets_k, N)
         for z in range(len(queries) - 1):
             yield z, slice(queries[z], queries[z + 1]), slice(keys[z], keys[z + 1])

@@ -1,0 +1,73 @@
+"""The Triton kernels of attention with a line changed, run on emulated cards."""
+
+from __future__ import annotations
+
+from .registry import Edit, source
+
+FORWARD = "attention/triton_forward.py"
+SCORES = "attention/triton_scores.py"
+BACKWARD = "attention/triton_backward.py"
+DECODE = "attention/triton_decode.py"
+RAGGED = "attention/triton_ragged.py"
+RAGGED_BACKWARD = "attention/triton_ragged_backward.py"
+
+DELTA = "delta = tl.sum(do.to(tl.float32) * o.to(tl.float32), 1)"
+DELTA_OF_32 = DELTA.replace("o.to(tl.float32), 1", "tl.where(tl.arange(0, BLOCK_E)[None, :] < 32, o, 0.0), 1")
+CLAMPED = "return tl.minimum(tl.maximum(page, 0), pages - 1).to(tl.int64)"
+
+source(
+    *("attention", "triton", "gfx942", "sum of weights over half the lanes"),
+    Edit(FORWARD, "sums = sums * shrink + tl.sum(p, 1)",
+         "sums = sums * shrink + tl.sum(tl.where(cols < BLOCK_N // 2, p, 0.0), 1)"),
+)  # fmt: skip
+source(
+    *("attention", "triton", "gfx1100", "o not rescaled when the maximum grows"),
+    Edit(FORWARD, "total = total * shrink[:, None]\n        values", "values"),
+)
+source(
+    *("attention", "triton", "gfx942", "one key too many"),
+    Edit(SCORES, "if HIGH else j < N", "if HIGH else j <= N"),
+)
+source("attention_backward", "triton", "gfx942", "delta over 32 columns", Edit(BACKWARD, DELTA, DELTA_OF_32))
+source(
+    *("attention_backward", "triton", "gfx942", "dk and dv of the first head of a group alone"),
+    Edit(BACKWARD, "for member in range(share):", "for member in range(1):"),
+)
+source(
+    *("attention_varlen_backward", "triton", "gfx942", "delta over 32 columns"),
+    Edit(RAGGED_BACKWARD, DELTA, DELTA_OF_32),
+)
+source(
+    *("attention_varlen", "triton", "gfx942", "a sequence's last tile of keys not masked"),
+    Edit(RAGGED, "full_stop = there + (full_stop - there) // BLOCK_N * BLOCK_N",
+         "full_stop = there + tl.cdiv(full_stop - there, BLOCK_N) * BLOCK_N"),
+)  # fmt: skip
+source(
+    *("attention_varlen", "triton", "gfx942", "a sink for tokens of no sequence"),
+    Edit(RAGGED, '        sink = tl.where((z == 0) | (z == count), float("-inf"), sink)\n', ""),
+)
+source(
+    *("attention_paged", "triton", "gfx942", "sum of weights over 32 lanes of a wave of 64"),
+    Edit(DECODE, "l = l * old + tl.sum(p, 1)",
+         "l = l * old + tl.sum(tl.where(tl.arange(0, BLOCK_N)[None, :] < 32, p, 0.0), 1)"),
+)  # fmt: skip
+source(
+    *("attention_paged", "triton", "gfx942", "last page read whole"),
+    Edit(DECODE, "inside = n < end\n", "inside = n < tl.cdiv(end, PAGE) * PAGE\n"),
+)
+source(
+    *("attention_paged", "triton", "gfx942", "pages looked up beyond the length, as they stand"),
+    Edit(DECODE, "mask=n < end, other=0)", "mask=n < end + PAGE, other=0)"),
+    Edit(DECODE, CLAMPED, "return page.to(tl.int64)"),
+    Edit(DECODE, "n = start + tl.arange(0, BLOCK_N)\n        inside = n < end",
+         "n = start + tl.arange(0, BLOCK_N)\n        inside = n < end + PAGE"),
+    Edit(DECODE, "seen = inside[None, :]", "seen = (n < end)[None, :]"),
+)  # fmt: skip
+source(
+    *("attention_paged", "triton", "gfx942", "lse in base 2"),
+    Edit(DECODE, "(m + tl.log2(l)) * 0.69314718055994530942", "(m + tl.log2(l))", 2),
+)
+source(
+    *("attention_paged", "triton", "gfx942", "a chunk's sums not rescaled to the sink"),
+    Edit(DECODE, "acc += part * weight[:, None]", "acc += part"),
+)
