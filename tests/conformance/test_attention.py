@@ -9,11 +9,13 @@ import pytest
 import torch
 
 from portable import catalog
-from portable.conformance import behaviour, oracle
-from portable.conformance.cases import cases
+from portable.conformance import behaviour, oracle, runner
+from portable.conformance.cases import cases, regressions
 
+from .mutants import hunt
 from .mutants.flash import Flash, FlashBackward
 from .mutants.ragged import Packed, PackedBackward, Paged
+from .mutants.registry import Mutant
 
 CPU = torch.device("cpu")
 EVERY = os.environ.get("PORTABLE_MUTANTS") == "all"
@@ -96,6 +98,29 @@ def test_right_kernels_over_pages_and_packed_sequences_pass(op, kind):
     worst, wrong = judged(op, kind())
     assert not wrong, "\n".join(wrong)
     assert worst < 0.9
+
+
+class LseAgain(FlashBackward):
+    """Computes lse again, in 16 bits, as if there were no sinks; attention_backward's own cases have none."""
+
+    def weights(self, scores, lse):
+        again = torch.logsumexp(scores, -1, keepdim=True)
+        return super().weights(scores, lse if self.dtype.itemsize > 2 else again)
+
+    def __call__(self, do, q, *args, **params):
+        self.dtype = q.dtype
+        return super().__call__(do, q, *args, **params)
+
+
+def test_a_gradient_that_forgets_the_sinks_is_rejected():
+    spec = catalog.spec("attention")
+    (case,) = [case for case in regressions(spec) if case.mode == "grad"]
+    question = oracle.ask(case, spec)
+    right = hunt.right("attention_backward")
+    for function, state in ((right, "Pass"), (LseAgain(), "Fail.value")):
+        mutant = Mutant("attention_backward", "sinks forgotten", "torch", function)
+        with hunt.in_place(mutant):
+            assert runner.run_case(question, "torch", CPU).state == state
 
 
 def test_derived_inputs_are_those_of_the_forward_pass():

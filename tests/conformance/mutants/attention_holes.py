@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from .flash import Flash, FlashBackward
-from .ragged import Packed, PackedBackward, Paged, heads
+from .ragged import Packed, PackedBackward, Paged
 from .registry import adder
 from .tools import right
 
@@ -156,22 +156,6 @@ _paged("a sink left out of the maximum")(type("_", (NoTop, Paged), {}))
 _forward("a sink left out of the maximum")(type("_", (NoTop, Packed), {}))
 
 
-class LseAgain:
-    """In 16 bits lse is computed again, as if there were no sinks."""
-
-    def weights(self, scores, lse):
-        again = torch.logsumexp(scores, -1, keepdim=True)
-        return super().weights(scores, lse if self.dtype.itemsize > 2 else again)  # type: ignore[misc]
-
-    def __call__(self, do, q, *args, **params):
-        self.dtype = q.dtype
-        return super().__call__(do, q, *args, **params)  # type: ignore[misc]
-
-
-_gradient("lse computed again, sinks forgotten")(type("_", (LseAgain, FlashBackward), {}))
-_backward("lse computed again, sinks forgotten")(type("_", (LseAgain, PackedBackward), {}))
-
-
 # What lies behind a sequence.
 
 
@@ -193,14 +177,6 @@ class _(Packed):
         o, lse = super().one(q, k, v, at, there, sinks, params)
         behind = v[there.stop : there.stop + -(there.stop - there.start) % 16].float().sum(0)
         return o + 0 * behind.repeat_interleave(q.shape[1] // v.shape[1], 0)[:, None].to(o.dtype), lse
-
-
-@_backward("the next sequence's gradients in the last tile times a weight of 0")
-class _(PackedBackward):
-    def one(self, do, q, k, v, o, lse, dlse, at, there, params):
-        dq, dk, dv = super().one(do, q, k, v, o, lse, dlse, at, there, params)
-        behind = heads(do[at.stop : at.stop + -(at.stop - at.start) % 16].float().sum(0, keepdim=True))
-        return dq, dk, dv + 0 * self.shared(behind, k.shape[1]).to(dv.dtype)
 
 
 @_paged("NaN swallowed")
