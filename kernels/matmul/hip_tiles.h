@@ -3,11 +3,9 @@
 //
 // -DTILE_M -DTILE_N -DTILE_K: the block's tile. -DA_ALONG_K -DB_ALONG_K: 1 where neighbours in memory are
 // neighbours in k, 0 where they are rows of a (columns of b). -DC_ROWS: 1 where c's rows are contiguous.
-//
-// Nothing here asks for alignment beyond the element's own: these GPUs load 16 bytes from any address,
-// at full speed where the address happens to be a multiple of 16.
 #pragma once
 
+#include "_common/hip_lds.h"
 #include "matmul/epilogue.h"
 #include "prelude.h"
 
@@ -27,23 +25,6 @@ struct Output {
     int64_t row, col;
     int M, N;
 };
-
-DEVICE int least(int a, int b) { return a < b ? a : b; }
-
-// Waits for this block's LDS traffic alone. A full fence would also wait for global memory, and in
-// gfx11's and gfx12's two-CU mode drop the first-level cache.
-DEVICE void lds_barrier() {
-    __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup", "local");
-    __builtin_amdgcn_s_barrier();
-    __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup", "local");
-}
-
-// BYTES from any element's address.
-template <int BYTES> DEVICE words<BYTES> load_anywhere(const T* address) {
-    words<BYTES> value;
-    __builtin_memcpy(&value, address, BYTES);
-    return value;
-}
 
 // A tile in LDS: `ROWS` lines of TILE_K elements, in chunks of 16 bytes. Chunks of one line are permuted
 // (XOR) so that 8 lanes that touch the same chunk of 8 neighbouring lines, or of every fourth line,

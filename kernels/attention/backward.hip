@@ -1,0 +1,304 @@
+// dk and dv, or dq, of attention on AMD's matrix units, without atomics; see hip_backward.h.
+//
+// The lines that pass by have one buffer of LDS, and a step two barriers; the next ones are on their way under the
+// products with these. Scores are computed once for dk and dv and again for dq. Blocks of keys go through the query
+// heads that share their key head one after the other, in float32 sums.
+//
+// Defines: hip_backward.h's; RESIDENT: blocks that a compute unit should hold.
+#include "hip_backward.h"
+
+#if defined(__gfx942__) || defined(__gfx950__)
+constexpr int DIES = 8;
+#else
+constexpr int DIES = 1;
+#endif
+
+struct Work {
+    Pair own, passing;
+    const T* bias;  // row i at i * bias_row
+    int64_t bias_row;
+    const float *peak, *delta;  // of the head's queries
+    Sight sight;
+    Scores scores;
+    int first, begin, stop;  // the block's first own line, and where the others begin and stop
+};
+
+struct Sums {
+    Strip d[HEAD_D / DEPTH][GROUPS];
+#if KEYS
+    Strip e[HEAD_E / DEPTH][GROUPS];
+#endif
+
+    DEVICE Sums() {
+        for (auto& strips : d) {
+            for (Strip& strip : strips) {
+                strip.fill(0);
+            }
+        }
+#if KEYS
+        for (auto& strips : e) {
+            for (Strip& strip : strips) {
+                strip.fill(0);
+            }
+        }
+#endif
+    }
+};
+
+// RUN numbers of neighbouring queries.
+struct Numbers {
+    float v[RUN];
+    DEVICE void load(const float* from, int there) {
+        for (int i = 0; i < RUN; i += 4) {
+            const words<16> part = load_part<16>(from + i, there - i);
+            for (int j = 0; j < 4; ++j) {
+                v[i + j] = float_of(part.w[j]);
+            }
+        }
+    }
+};
+
+// A column's RUN elements of the bias: lines `line`.. that pass by, and own line `own`.
+DEVICE void load_bias(const Work& work, int line, int own, float (&bias)[RUN]) {
+    for (int i = 0; i < RUN; ++i) {
+        bias[i] = 0;
+    }
+    if (own >= work.own.d.end) {
+        return;
+    }
+    if (KEYS) {
+        for (int i = 0; i < RUN; ++i) {
+            if (line + i < work.sight.end) {
+                bias[i] = to_float(work.bias[(line + i) * work.bias_row + own]);
+            }
+        }
+    } else {
+        const words<16> part = load_part<16>(work.bias + own * work.bias_row + line, work.sight.end - line);
+        const auto run = __builtin_bit_cast(vec<T, RUN>, part);
+        for (int i = 0; i < RUN; ++i) {
+            bias[i] = to_float(run.v[i]);
+        }
+    }
+}
+
+// Adds what DEPTH lines give, those from `at` on of the ones in LDS. `peak` and `delta`: of the wave's queries.
+DEVICE void add_lines(const Work& work, const Passing& passing, const Own& own, const float (&peak)[GROUPS],
+                      const float (&delta)[GROUPS], int start, int at, Sums& sums) {
+    const int wave_line = work.first + own_line();
+    if (work.sight.none(start + at, wave_line)) {
+        return;
+    }
+    const int line = start + at + lane_part() * RUN;  // this lane's first
+    Numbers peaks, deltas;
+    if (KEYS) {
+        peaks.load(work.peak + line, work.sight.end - line);
+        deltas.load(work.delta + line, work.sight.end - line);
+    }
+    Strip scores[GROUPS], above[GROUPS];
+    for (int g = 0; g < GROUPS; ++g) {
+        scores[g].fill(0);
+        above[g].fill(0);
+    }
+#pragma unroll
+    for (int k = 0; k < HEAD_D; k += DEPTH) {
+        const Rows rows = TileD::rows(passing.d, at, k);
+        for (int g = 0; g < GROUPS; ++g) {
+            multiply<T>(scores[g], rows, own.d(g, k));
+        }
+    }
+#pragma unroll
+    for (int k = 0; k < HEAD_E; k += DEPTH) {
+        const Rows rows = TileE::rows(passing.e, at, k);
+        for (int g = 0; g < GROUPS; ++g) {
+            multiply<T>(above[g], rows, own.e(g, k));
+        }
+    }
+    Columns weights[GROUPS], gradients[GROUPS];
+    const bool all = work.sight.all(start + at, wave_line);
+    for (int g = 0; g < GROUPS; ++g) {
+        const int mine = wave_line + g * COLUMNS + lane_column();
+        const int first = work.sight.first(mine), last = work.sight.last(mine);
+        float bias[RUN] = {}, weight[RUN], gradient[RUN];
+        if (BIAS) {
+            load_bias(work, line, mine, bias);
+        }
+        for (int i = 0; i < RUN; ++i) {
+            const Slope slope = slope_of(work.scores, scores[g].get(i), bias[i], KEYS ? peaks.v[i] : peak[g],
+                                         above[g].get(i), KEYS ? deltas.v[i] : delta[g]);
+            weight[i] = slope.weight;
+            gradient[i] = slope.gradient;
+        }
+        if (!all) {
+            for (int i = 0; i < RUN; ++i) {
+                const bool seen = line + i >= first && line + i <= last;
+                weight[i] = seen ? weight[i] : 0;
+                gradient[i] = seen ? gradient[i] : 0;
+            }
+        }
+        if (KEYS) {
+            weights[g] = as_columns<T>(weight);
+        }
+        gradients[g] = as_columns<T>(gradient);
+    }
+#if KEYS
+#pragma unroll
+    for (int i = 0; i < HEAD_E / DEPTH; ++i) {
+        const Rows rows = TileAcross::rows(passing.e_across, i * DEPTH, at);
+        for (int g = 0; g < GROUPS; ++g) {
+            multiply<T>(sums.e[i][g], rows, weights[g]);
+        }
+    }
+#endif
+#pragma unroll
+    for (int i = 0; i < HEAD_D / DEPTH; ++i) {
+        const Rows rows = TileAcross::rows(passing.d_across, i * DEPTH, at);
+        for (int g = 0; g < GROUPS; ++g) {
+            multiply<T>(sums.d[i][g], rows, gradients[g]);
+        }
+    }
+}
+
+// Adds what all the lines that pass by give.
+DEVICE void walk(const Work& work, const Passing& passing, const Own& own, Sums& sums) {
+    if (work.begin >= work.stop) {
+        return;
+    }
+    float peak[GROUPS] = {}, delta[GROUPS] = {};
+    if (!KEYS) {
+        for (int g = 0; g < GROUPS; ++g) {
+            const int mine = least(work.first + own_line() + g * COLUMNS + lane_column(), work.own.d.end - 1);
+            peak[g] = work.peak[mine];
+            delta[g] = work.delta[mine];
+        }
+    }
+    PairStage stage;
+    stage.load(work.passing, work.begin);
+#pragma unroll 1
+    for (int start = work.begin; start < work.stop; start += STEP) {
+        lds_barrier();
+        passing.store(stage);
+        lds_barrier();
+        if (start + STEP < work.stop) {
+            stage.load(work.passing, start + STEP);
+        }
+#pragma unroll 1
+        for (int at = 0; at < STEP; at += DEPTH) {
+            add_lines(work, passing, own, peak, delta, start, at, sums);
+        }
+    }
+}
+
+// Stores sums times `factor` to the wave's rows of `to`.
+template <int STRIPS>
+DEVICE void store_sums(const Strip (&sums)[STRIPS][GROUPS], float factor, T* to, int64_t row_step, int width, int first,
+                       int end) {
+    for (int g = 0; g < GROUPS; ++g) {
+        const int64_t row = first + own_line() + g * COLUMNS + lane_column();
+        if (row >= end) {
+            continue;
+        }
+        for (int i = 0; i < STRIPS; ++i) {
+            const int column = i * DEPTH + lane_part() * RUN;
+            T* const at = to + row * row_step + column;
+            if (column + RUN <= width) {
+                words<RUN * 2> packed;
+                for (int j = 0; j < RUN; j += 2) {
+                    packed.w[j / 2] = pack2<T>(sums[i][g].get(j) * factor, sums[i][g].get(j + 1) * factor);
+                }
+                __builtin_memcpy(at, &packed, sizeof packed);
+                continue;
+            }
+            for (int j = 0; j < RUN; ++j) {
+                if (column + j < width) {
+                    at[j] = from_float<T>(sums[i][g].get(j) * factor);
+                }
+            }
+        }
+    }
+}
+
+// The place of a block: consecutive blocks go to the dies of a package in turn, each with an L2 of its own, so each
+// die gets neighbours.
+DEVICE int place_of(int id, int total) {
+    if (DIES == 1) {
+        return id;
+    }
+    const int die = id % DIES;
+    return die * (total / DIES) + least(die, total % DIES) + id / DIES;
+}
+
+#if KEYS
+KERNEL_RESIDENT(THREADS, RESIDENT)
+void attention_backward_keys(const T* dout, const T* q, const T* k, const T* v, const T* bias, const float* peak,
+                             const float* delta, T* dk, T* dv, int groups, int share, int queries, int keys,
+                             int columns_d, int columns_e, int low, int high, float to_score, float cap, float factor,
+                             int tiles, int blocks, int64_t dout_batch, int64_t dout_head, int64_t dout_row,
+                             int64_t q_batch, int64_t q_head, int64_t q_row, int64_t k_batch, int64_t k_head,
+                             int64_t k_row, int64_t v_batch, int64_t v_head, int64_t v_row, int64_t bias_batch,
+                             int64_t bias_head, int64_t bias_row, int64_t dk_batch, int64_t dk_head, int64_t dk_row,
+                             int64_t dv_batch, int64_t dv_head, int64_t dv_row) {
+    SHARED __attribute__((aligned(16))) char lds[Passing::BYTES + Own::BYTES];
+    const int place = place_of(block_x(), blocks);
+    const int first = place % tiles * TILE;
+    const int64_t batch = place / tiles / groups, group = place / tiles % groups;
+    Work work;
+    work.own.d = {k + batch * k_batch + group * k_head, k_row, keys, columns_d};
+    work.own.e = {v + batch * v_batch + group * v_head, v_row, keys, columns_e};
+    work.bias_row = bias_row;
+    work.sight = {low, high, queries};
+    work.scores = {to_score, cap};
+    work.first = first;
+    work.begin = greatest(work.sight.first(first), 0) / STEP * STEP;
+    work.stop = work.sight.last(least(first + TILE, keys) - 1) + 1;
+
+    const Passing passing(lds);
+    const Own own(work.own, first, lds + Passing::BYTES);
+    Sums sums;
+#pragma unroll 1
+    for (int64_t head = group * share; head < (group + 1) * share; ++head) {
+        const int64_t line = batch * groups * share + head;
+        work.passing.d = {q + batch * q_batch + head * q_head, q_row, queries, columns_d};
+        work.passing.e = {dout + batch * dout_batch + head * dout_head, dout_row, queries, columns_e};
+        work.bias = bias + batch * bias_batch + head * bias_head;
+        work.peak = peak + line * queries;
+        work.delta = delta + line * queries;
+        walk(work, passing, own, sums);
+    }
+    store_sums(sums.d, factor, dk + batch * dk_batch + group * dk_head, dk_row, columns_d, first, keys);
+    store_sums(sums.e, LOWERED, dv + batch * dv_batch + group * dv_head, dv_row, columns_e, first, keys);
+}
+#else
+KERNEL_RESIDENT(THREADS, RESIDENT)
+void attention_backward_queries(const T* dout, const T* q, const T* k, const T* v, const T* bias, const float* peak,
+                                const float* delta, T* dq, int heads, int share, int queries, int keys, int columns_d,
+                                int columns_e, int low, int high, float to_score, float cap, float factor, int tiles,
+                                int blocks, int64_t dout_batch, int64_t dout_head, int64_t dout_row, int64_t q_batch,
+                                int64_t q_head, int64_t q_row, int64_t k_batch, int64_t k_head, int64_t k_row,
+                                int64_t v_batch, int64_t v_head, int64_t v_row, int64_t bias_batch, int64_t bias_head,
+                                int64_t bias_row, int64_t dq_batch, int64_t dq_head, int64_t dq_row) {
+    SHARED __attribute__((aligned(16))) char lds[Passing::BYTES + Own::BYTES];
+    const int place = place_of(block_x(), blocks);
+    const int first = (tiles - 1 - place % tiles) * TILE;  // causal: the longest first
+    const int64_t line = place / tiles, batch = line / heads, head = line % heads, group = head / share;
+    Work work;
+    work.own.d = {q + batch * q_batch + head * q_head, q_row, queries, columns_d};
+    work.own.e = {dout + batch * dout_batch + head * dout_head, dout_row, queries, columns_e};
+    work.passing.d = {k + batch * k_batch + group * k_head, k_row, keys, columns_d};
+    work.passing.e = {v + batch * v_batch + group * v_head, v_row, keys, columns_e};
+    work.bias = bias + batch * bias_batch + head * bias_head;
+    work.bias_row = bias_row;
+    work.peak = peak + line * queries;
+    work.delta = delta + line * queries;
+    work.sight = {low, high, keys};
+    work.scores = {to_score, cap};
+    work.first = first;
+    work.begin = greatest(work.sight.first(first), 0) / STEP * STEP;
+    work.stop = work.sight.last(least(first + TILE, queries) - 1) + 1;
+
+    const Passing passing(lds);
+    const Own own(work.own, first, lds + Passing::BYTES);
+    Sums sums;
+    walk(work, passing, own, sums);
+    store_sums(sums.d, factor, dq + batch * dq_batch + head * dq_head, dq_row, columns_d, first, queries);
+}
+#endif

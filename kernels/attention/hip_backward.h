@@ -1,0 +1,223 @@
+// What the kernels of attention's gradient share on AMD's matrix units: rows of two tensors on their way to LDS,
+// the lines that a wave owns, which scores count, and a score's weight and gradient.
+//
+// One kernel finds dk and dv, one dq, and both do the same: a block owns lines (keys, or queries of one head), and
+// the others pass by, STEP lines at a time. Each side has two tensors, of HEAD_D and of HEAD_E columns: k and v, or
+// q and do. Products of the lines that pass by with a wave's own give the scores and their gradients, own lines
+// in columns; rounded, these are the second operand of the sums, which are transposed.
+//
+// Defines: T (bf16, f16); KEYS: whether keys are owned, else queries; HEAD_D, HEAD_E: the head sizes, as multiples
+// of 32; WHOLE_D, WHOLE_E: whether they are exact; STEP; WAVES, GROUPS: a wave owns GROUPS * 16 lines; HELD: whether
+// in registers, else in LDS; SOFTCAP, BIAS.
+#pragma once
+
+#include "hip_softmax.h"
+#include "hip_stage.h"
+
+constexpr int THREADS = WAVES * WARP;
+constexpr int OWN = GROUPS * COLUMNS;  // lines of a wave
+constexpr int TILE = WAVES * OWN;
+static_assert(STEP % 32 == 0 && HEAD_D % 32 == 0 && HEAD_E % 32 == 0, "lines of LDS are whole groups of chunks");
+
+using TileD = LdsTile<HEAD_D>;
+using TileE = LdsTile<HEAD_E>;
+using TileAcross = LdsTile<STEP>;  // transposed: a line per column
+
+// Weights become 16 bits times 2^LIFT: in float16 small ones would be subnormal.
+template <class Type> constexpr int LIFT_OF = 0;
+template <> constexpr int LIFT_OF<f16> = 14;
+constexpr int LIFT = LIFT_OF<T>;
+constexpr float LOWERED = 1.0f / (1 << LIFT);
+
+// --- the lines that pass by ---
+
+struct Pair {
+    HeadRows<T> d, e;
+};
+
+// STEP rows of a pair. A thread moves RUN rows of SIDE columns of one of the two, so that it can store them both
+// ways.
+struct PairStage {
+    static constexpr int SIDE = 4;
+    static constexpr int ACROSS_D = HEAD_D / SIDE;
+    static constexpr int ACROSS = ACROSS_D + HEAD_E / SIDE;
+    static constexpr int TOTAL = ACROSS * STEP / RUN;
+    static constexpr int COUNT = (TOTAL + THREADS - 1) / THREADS;
+
+    words<SIDE * 2> held[COUNT][RUN];
+
+    static DEVICE int id(int i) { return thread_x() + i * THREADS; }
+    static DEVICE bool exists(int i) { return TOTAL % THREADS == 0 || id(i) < TOTAL; }
+    static DEVICE bool is_d(int i) { return id(i) % ACROSS < ACROSS_D; }
+    static DEVICE int column(int i) { return (id(i) % ACROSS - (is_d(i) ? 0 : ACROSS_D)) * SIDE; }
+
+    // Rows `first`.., of which at least one exists; the others become zeros.
+    DEVICE void load(const Pair& from, int first) {
+        for (int i = 0; i < COUNT; ++i) {
+            if (!exists(i)) {
+                continue;
+            }
+            const int row = first + id(i) / ACROSS * RUN;
+            const int64_t step = is_d(i) ? from.d.step : from.e.step;
+            const int there = (is_d(i) ? from.d.width : from.e.width) - column(i);
+            const T* const data = (is_d(i) ? from.d.data : from.e.data) + column(i);
+            for (int r = 0; r < RUN; ++r) {
+                const T* const at = data + least(row + r, from.d.end - 1) * step;
+                held[i][r] = WHOLE_D && WHOLE_E ? load_anywhere<SIDE * 2>(at) : load_part<SIDE * 2>(at, there);
+            }
+            if (first + STEP > from.d.end) {
+                for (int r = 0; r < RUN; ++r) {
+                    if (row + r >= from.d.end) {
+                        held[i][r] = {};
+                    }
+                }
+            }
+        }
+    }
+
+    template <class Tile> DEVICE void store_rows(int i, char* tile) const {
+        const int row = id(i) / ACROSS * RUN;
+        for (int r = 0; r < RUN; ++r) {
+            char* const to = tile + Tile::offset(row + r, column(i) / RUN) + column(i) % RUN * 2;
+            store_words<SIDE * 2>(to, held[i][r]);
+        }
+    }
+
+    DEVICE void store_across(int i, char* tile) const {
+        for (int c = 0; c < SIDE; ++c) {
+            words<16> line;
+            for (int r = 0; r < RUN / 2; ++r) {
+                const uint32_t low = held[i][2 * r].w[c / 2], high = held[i][2 * r + 1].w[c / 2];
+                line.w[r] = c % 2 == 0 ? (low & 0xffffu) | high << 16 : low >> 16 | (high & 0xffff0000u);
+            }
+            store_words<16>(tile + TileAcross::offset(column(i) + c, id(i) / ACROSS), line);
+        }
+    }
+};
+
+// The lines that pass by, in LDS: rows, and columns of what the sums are of.
+struct Passing {
+    char *d, *e, *d_across, *e_across;
+
+    static constexpr int BYTES =
+        TileD::bytes(STEP) + TileE::bytes(STEP) + TileAcross::bytes(HEAD_D) + (KEYS ? TileAcross::bytes(HEAD_E) : 0);
+
+    DEVICE explicit Passing(char* lds) {
+        d = lds;
+        e = d + TileD::bytes(STEP);
+        d_across = e + TileE::bytes(STEP);
+        e_across = d_across + TileAcross::bytes(HEAD_D);
+    }
+
+    DEVICE void store(const PairStage& stage) const {
+        for (int i = 0; i < PairStage::COUNT; ++i) {
+            if (!PairStage::exists(i)) {
+                continue;
+            }
+            if (PairStage::is_d(i)) {
+                stage.store_rows<TileD>(i, d);
+                stage.store_across(i, d_across);
+            } else {
+                stage.store_rows<TileE>(i, e);
+                if (KEYS) {
+                    stage.store_across(i, e_across);
+                }
+            }
+        }
+    }
+};
+
+// --- the lines that a wave owns ---
+
+// This wave's first line of the block's.
+DEVICE int own_line() { return __builtin_amdgcn_readfirstlane(thread_x() / WARP) * OWN; }
+
+struct Own {
+#if HELD
+    static constexpr int BYTES = 0;
+    Columns held_d[GROUPS][HEAD_D / DEPTH], held_e[GROUPS][HEAD_E / DEPTH];
+
+    DEVICE Own(const Pair& from, int first, char*) {
+        for (int g = 0; g < GROUPS; ++g) {
+            const int64_t line = least(first + own_line() + g * COLUMNS + lane_column(), from.d.end - 1);
+            for (int i = 0; i < HEAD_D / DEPTH; ++i) {
+                const int k = i * DEPTH;
+                held_d[g][i] = columns_from(from.d.data + line * from.d.step, k, (WHOLE_D ? HEAD_D : from.d.width) - k);
+            }
+            for (int i = 0; i < HEAD_E / DEPTH; ++i) {
+                const int k = i * DEPTH;
+                held_e[g][i] = columns_from(from.e.data + line * from.e.step, k, (WHOLE_E ? HEAD_E : from.e.width) - k);
+            }
+        }
+    }
+    DEVICE Columns d(int group, int k) const { return held_d[group][k / DEPTH]; }
+    DEVICE Columns e(int group, int k) const { return held_e[group][k / DEPTH]; }
+#else
+    static constexpr int BYTES = TileD::bytes(TILE) + TileE::bytes(TILE);
+    const char* lds;
+
+    DEVICE Own(const Pair& from, int first, char* to) {
+        RowStage<T, HEAD_D, TILE, THREADS> stage_d;
+        stage_d.template load<WHOLE_D>(from.d, first);
+        stage_d.store(to);
+        RowStage<T, HEAD_E, TILE, THREADS> stage_e;
+        stage_e.template load<WHOLE_E>(from.e, first);
+        stage_e.store(to + TileD::bytes(TILE));
+        lds = to;
+    }
+    DEVICE Columns d(int group, int k) const { return TileD::columns(lds, own_line() + group * COLUMNS, k); }
+    DEVICE Columns e(int group, int k) const {
+        return TileE::columns(lds + TileD::bytes(TILE), own_line() + group * COLUMNS, k);
+    }
+#endif
+};
+
+// --- which scores count ---
+
+// Query i sees key j where low <= j - i <= high. Of the lines that pass by, those of an own line `own`.
+struct Sight {
+    int low, high, end;  // lines that pass by exist below `end`
+
+    DEVICE int first(int own) const { return KEYS ? own - high : own + low; }
+    DEVICE int last(int own) const { return least(KEYS ? own - low : own + high, end - 1); }
+
+    // The DEPTH lines from `line` on, for OWN lines from `own` on.
+    DEVICE bool none(int line, int own) const {
+        return line + DEPTH <= first(own) || line > last(own + OWN - 1);
+    }
+    DEVICE bool all(int line, int own) const {
+        return line >= first(own + OWN - 1) && line + DEPTH - 1 <= last(own);
+    }
+};
+
+// --- a score ---
+
+// What products become: `scale` holds log2(e), and with a cap 2 / softcap, `cap` softcap * log2(e); see
+// triton_scores.py.
+struct Scores {
+    float scale, cap;
+};
+
+struct Slope {
+    float weight, gradient;
+};
+
+// The weight (times 2^LIFT where keys are owned) and the gradient of a score that is `x` before scale and cap.
+DEVICE Slope slope_of(const Scores& scores, float x, float bias, float peak, float above, float delta) {
+    constexpr bool LIFTED = KEYS && LIFT > 0;
+    float score = x * scores.scale, bend = 1.0f;
+    if (SOFTCAP) {
+        const float curve = 1.0f - 2.0f * rcp_fast(1.0f + exp2_flushed(score));
+        score = curve * scores.cap;
+        bend = 1.0f - curve * curve;
+    }
+    if (BIAS) {
+        score += bias * LOG2_E;
+    }
+    const float weight = exp2_flushed(score - (LIFTED ? peak - LIFT : peak));
+    float gradient = (above - delta) * (LIFTED ? LOWERED : 1.0f) * weight;
+    if (SOFTCAP) {
+        gradient *= bend;
+    }
+    return {weight, gradient};
+}
