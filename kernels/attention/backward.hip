@@ -4,7 +4,8 @@
 // products with these. Scores are computed once for dk and dv and again for dq. Blocks of keys go through the query
 // heads that share their key head one after the other, in float32 sums.
 //
-// Defines: hip_backward.h's; RESIDENT: blocks that a compute unit should hold.
+// Defines: hip_backward.h's; PREFETCH: whether the next lines are on their way under the products; RESIDENT: blocks
+// that a compute unit should hold.
 #include "hip_backward.h"
 
 #if defined(__gfx942__) || defined(__gfx950__)
@@ -21,6 +22,13 @@ struct Work {
     Sight sight;
     Scores scores;
     int first, begin, stop;  // the block's first own line, and where the others begin and stop
+
+    DEVICE Work(const Span& span, const Scores& scores) : scores(scores) {
+        sight = {span.low, span.high, span.stop};
+        first = span.first;
+        begin = span.begin + greatest(sight.first(first) - span.begin, 0) / STEP * STEP;
+        stop = sight.last(least(first + TILE, span.end) - 1) + 1;
+    }
 };
 
 struct Sums {
@@ -45,15 +53,14 @@ struct Sums {
     }
 };
 
-// RUN numbers of neighbouring queries.
+// RUN numbers of neighbouring queries. Those that do not exist lie in memory all the same.
 struct Numbers {
     float v[RUN];
-    DEVICE void load(const float* from, int there) {
-        for (int i = 0; i < RUN; i += 4) {
-            const words<16> part = load_part<16>(from + i, there - i);
-            for (int j = 0; j < 4; ++j) {
-                v[i + j] = float_of(part.w[j]);
-            }
+    DEVICE void load(const float* from) {
+        const auto low = load_anywhere<16>(from), high = load_anywhere<16>(from + 4);
+        for (int i = 0; i < 4; ++i) {
+            v[i] = float_of(low.w[i]);
+            v[i + 4] = float_of(high.w[i]);
         }
     }
 };
@@ -81,6 +88,13 @@ DEVICE void load_bias(const Work& work, int line, int own, float (&bias)[RUN]) {
     }
 }
 
+// What comes after is not moved before: loads that are early take registers.
+DEVICE void phase() {
+#ifndef NOPHASE
+    __builtin_amdgcn_sched_barrier(0);
+#endif
+}
+
 // Adds what DEPTH lines give, those from `at` on of the ones in LDS. `peak` and `delta`: of the wave's queries.
 DEVICE void add_lines(const Work& work, const Passing& passing, const Own& own, const float (&peak)[GROUPS],
                       const float (&delta)[GROUPS], int start, int at, Sums& sums) {
@@ -91,13 +105,12 @@ DEVICE void add_lines(const Work& work, const Passing& passing, const Own& own, 
     const int line = start + at + lane_part() * RUN;  // this lane's first
     Numbers peaks, deltas;
     if (KEYS) {
-        peaks.load(work.peak + line, work.sight.end - line);
-        deltas.load(work.delta + line, work.sight.end - line);
+        peaks.load(work.peak + line);
+        deltas.load(work.delta + line);
     }
     Strip scores[GROUPS], above[GROUPS];
     for (int g = 0; g < GROUPS; ++g) {
         scores[g].fill(0);
-        above[g].fill(0);
     }
 #pragma unroll
     for (int k = 0; k < HEAD_D; k += DEPTH) {
@@ -106,6 +119,10 @@ DEVICE void add_lines(const Work& work, const Passing& passing, const Own& own, 
             multiply<T>(scores[g], rows, own.d(g, k));
         }
     }
+    phase();
+    for (int g = 0; g < GROUPS; ++g) {
+        above[g].fill(0);
+    }
 #pragma unroll
     for (int k = 0; k < HEAD_E; k += DEPTH) {
         const Rows rows = TileE::rows(passing.e, at, k);
@@ -113,6 +130,7 @@ DEVICE void add_lines(const Work& work, const Passing& passing, const Own& own, 
             multiply<T>(above[g], rows, own.e(g, k));
         }
     }
+    phase();
     Columns weights[GROUPS], gradients[GROUPS];
     const bool all = work.sight.all(start + at, wave_line);
     for (int g = 0; g < GROUPS; ++g) {
@@ -140,6 +158,7 @@ DEVICE void add_lines(const Work& work, const Passing& passing, const Own& own, 
         }
         gradients[g] = as_columns<T>(gradient);
     }
+    phase();
 #if KEYS
 #pragma unroll
     for (int i = 0; i < HEAD_E / DEPTH; ++i) {
@@ -148,6 +167,7 @@ DEVICE void add_lines(const Work& work, const Passing& passing, const Own& own, 
             multiply<T>(sums.e[i][g], rows, weights[g]);
         }
     }
+    phase();
 #endif
 #pragma unroll
     for (int i = 0; i < HEAD_D / DEPTH; ++i) {
@@ -172,13 +192,18 @@ DEVICE void walk(const Work& work, const Passing& passing, const Own& own, Sums&
         }
     }
     PairStage stage;
-    stage.load(work.passing, work.begin);
+    if (PREFETCH) {
+        stage.load(work.passing, work.begin);
+    }
 #pragma unroll 1
     for (int start = work.begin; start < work.stop; start += STEP) {
+        if (!PREFETCH) {
+            stage.load(work.passing, start);
+        }
         lds_barrier();
         passing.store(stage);
         lds_barrier();
-        if (start + STEP < work.stop) {
+        if (PREFETCH && start + STEP < work.stop) {
             stage.load(work.passing, start + STEP);
         }
 #pragma unroll 1
@@ -190,11 +215,11 @@ DEVICE void walk(const Work& work, const Passing& passing, const Own& own, Sums&
 
 // Stores sums times `factor` to the wave's rows of `to`.
 template <int STRIPS>
-DEVICE void store_sums(const Strip (&sums)[STRIPS][GROUPS], float factor, T* to, int64_t row_step, int width, int first,
-                       int end) {
+DEVICE void store_sums(const Strip (&sums)[STRIPS][GROUPS], float factor, T* to, int64_t row_step, int width,
+                       const Span& span) {
     for (int g = 0; g < GROUPS; ++g) {
-        const int64_t row = first + own_line() + g * COLUMNS + lane_column();
-        if (row >= end) {
+        const int64_t row = span.first + own_line() + g * COLUMNS + lane_column();
+        if (row >= span.end) {
             continue;
         }
         for (int i = 0; i < STRIPS; ++i) {
@@ -227,78 +252,81 @@ DEVICE int place_of(int id, int total) {
     return die * (total / DIES) + least(die, total % DIES) + id / DIES;
 }
 
+#if RAGGED
+#define TABLE_PARAMETERS const int *bounds, const int *table,
+#define SPAN(tile, own, passing) span_of(tile, bounds, table, low, high)
+#else
+#define TABLE_PARAMETERS
+#define SPAN(tile, own, passing) span_of(tile, own, passing, low, high)
+#endif
+
 #if KEYS
 KERNEL_RESIDENT(THREADS, RESIDENT)
 void attention_backward_keys(const T* dout, const T* q, const T* k, const T* v, const T* bias, const float* peak,
-                             const float* delta, T* dk, T* dv, int groups, int share, int queries, int keys,
-                             int columns_d, int columns_e, int low, int high, float to_score, float cap, float factor,
-                             int tiles, int blocks, int64_t dout_batch, int64_t dout_head, int64_t dout_row,
-                             int64_t q_batch, int64_t q_head, int64_t q_row, int64_t k_batch, int64_t k_head,
-                             int64_t k_row, int64_t v_batch, int64_t v_head, int64_t v_row, int64_t bias_batch,
-                             int64_t bias_head, int64_t bias_row, int64_t dk_batch, int64_t dk_head, int64_t dk_row,
-                             int64_t dv_batch, int64_t dv_head, int64_t dv_row) {
+                             const float* delta, T* dk, T* dv, TABLE_PARAMETERS int groups, int share, int queries,
+                             int keys, int columns_d, int columns_e, int low, int high, float to_score, float cap,
+                             float factor, int tiles, int blocks, int64_t dout_batch, int64_t dout_head,
+                             int64_t dout_row, int64_t q_batch, int64_t q_head, int64_t q_row, int64_t k_batch,
+                             int64_t k_head, int64_t k_row, int64_t v_batch, int64_t v_head, int64_t v_row,
+                             int64_t bias_batch, int64_t bias_head, int64_t bias_row, int64_t dk_batch,
+                             int64_t dk_head, int64_t dk_row, int64_t dv_batch, int64_t dv_head, int64_t dv_row) {
     SHARED __attribute__((aligned(16))) char lds[Passing::BYTES + Own::BYTES];
     const int place = place_of(block_x(), blocks);
-    const int first = place % tiles * TILE;
     const int64_t batch = place / tiles / groups, group = place / tiles % groups;
-    Work work;
-    work.own.d = {k + batch * k_batch + group * k_head, k_row, keys, columns_d};
-    work.own.e = {v + batch * v_batch + group * v_head, v_row, keys, columns_e};
+    const Span span = SPAN(place % tiles, keys, queries);
+    if (span.first >= span.end) {
+        return;
+    }
+    Work work(span, {to_score, cap});
+    work.own.d = {k + batch * k_batch + group * k_head, k_row, span.end, columns_d};
+    work.own.e = {v + batch * v_batch + group * v_head, v_row, span.end, columns_e};
     work.bias_row = bias_row;
-    work.sight = {low, high, queries};
-    work.scores = {to_score, cap};
-    work.first = first;
-    work.begin = greatest(work.sight.first(first), 0) / STEP * STEP;
-    work.stop = work.sight.last(least(first + TILE, keys) - 1) + 1;
-
     const Passing passing(lds);
-    const Own own(work.own, first, lds + Passing::BYTES);
+    const Own own(work.own, span.first, lds + Passing::BYTES);
     Sums sums;
 #pragma unroll 1
     for (int64_t head = group * share; head < (group + 1) * share; ++head) {
         const int64_t line = batch * groups * share + head;
-        work.passing.d = {q + batch * q_batch + head * q_head, q_row, queries, columns_d};
-        work.passing.e = {dout + batch * dout_batch + head * dout_head, dout_row, queries, columns_e};
+        work.passing.d = {q + batch * q_batch + head * q_head, q_row, span.stop, columns_d};
+        work.passing.e = {dout + batch * dout_batch + head * dout_head, dout_row, span.stop, columns_e};
         work.bias = bias + batch * bias_batch + head * bias_head;
         work.peak = peak + line * queries;
         work.delta = delta + line * queries;
         walk(work, passing, own, sums);
     }
-    store_sums(sums.d, factor, dk + batch * dk_batch + group * dk_head, dk_row, columns_d, first, keys);
-    store_sums(sums.e, LOWERED, dv + batch * dv_batch + group * dv_head, dv_row, columns_e, first, keys);
+    store_sums(sums.d, factor, dk + batch * dk_batch + group * dk_head, dk_row, columns_d, span);
+    store_sums(sums.e, LOWERED, dv + batch * dv_batch + group * dv_head, dv_row, columns_e, span);
 }
 #else
 KERNEL_RESIDENT(THREADS, RESIDENT)
 void attention_backward_queries(const T* dout, const T* q, const T* k, const T* v, const T* bias, const float* peak,
-                                const float* delta, T* dq, int heads, int share, int queries, int keys, int columns_d,
-                                int columns_e, int low, int high, float to_score, float cap, float factor, int tiles,
-                                int blocks, int64_t dout_batch, int64_t dout_head, int64_t dout_row, int64_t q_batch,
-                                int64_t q_head, int64_t q_row, int64_t k_batch, int64_t k_head, int64_t k_row,
-                                int64_t v_batch, int64_t v_head, int64_t v_row, int64_t bias_batch, int64_t bias_head,
-                                int64_t bias_row, int64_t dq_batch, int64_t dq_head, int64_t dq_row) {
+                                const float* delta, T* dq, TABLE_PARAMETERS int heads, int share, int queries,
+                                int keys, int columns_d, int columns_e, int low, int high, float to_score, float cap,
+                                float factor, int tiles, int blocks, int64_t dout_batch, int64_t dout_head,
+                                int64_t dout_row, int64_t q_batch, int64_t q_head, int64_t q_row, int64_t k_batch,
+                                int64_t k_head, int64_t k_row, int64_t v_batch, int64_t v_head, int64_t v_row,
+                                int64_t bias_batch, int64_t bias_head, int64_t bias_row, int64_t dq_batch,
+                                int64_t dq_head, int64_t dq_row) {
     SHARED __attribute__((aligned(16))) char lds[Passing::BYTES + Own::BYTES];
     const int place = place_of(block_x(), blocks);
-    const int first = (tiles - 1 - place % tiles) * TILE;  // causal: the longest first
     const int64_t line = place / tiles, batch = line / heads, head = line % heads, group = head / share;
-    Work work;
-    work.own.d = {q + batch * q_batch + head * q_head, q_row, queries, columns_d};
-    work.own.e = {dout + batch * dout_batch + head * dout_head, dout_row, queries, columns_e};
-    work.passing.d = {k + batch * k_batch + group * k_head, k_row, keys, columns_d};
-    work.passing.e = {v + batch * v_batch + group * v_head, v_row, keys, columns_e};
+    const Span span = SPAN(tiles - 1 - place % tiles, queries, keys);  // causal: the longest first
+    if (span.first >= span.end) {
+        return;
+    }
+    Work work(span, {to_score, cap});
+    work.own.d = {q + batch * q_batch + head * q_head, q_row, span.end, columns_d};
+    work.own.e = {dout + batch * dout_batch + head * dout_head, dout_row, span.end, columns_e};
+    work.passing.d = {k + batch * k_batch + group * k_head, k_row, span.stop, columns_d};
+    work.passing.e = {v + batch * v_batch + group * v_head, v_row, span.stop, columns_e};
     work.bias = bias + batch * bias_batch + head * bias_head;
     work.bias_row = bias_row;
     work.peak = peak + line * queries;
     work.delta = delta + line * queries;
-    work.sight = {low, high, keys};
-    work.scores = {to_score, cap};
-    work.first = first;
-    work.begin = greatest(work.sight.first(first), 0) / STEP * STEP;
-    work.stop = work.sight.last(least(first + TILE, queries) - 1) + 1;
-
     const Passing passing(lds);
-    const Own own(work.own, first, lds + Passing::BYTES);
+    const Own own(work.own, span.first, lds + Passing::BYTES);
     Sums sums;
     walk(work, passing, own, sums);
-    store_sums(sums.d, factor, dq + batch * dq_batch + head * dq_head, dq_row, columns_d, first, queries);
+    store_sums(sums.d, factor, dq + batch * dq_batch + head * dq_head, dq_row, columns_d, span);
 }
 #endif

@@ -8,7 +8,7 @@
 //
 // Defines: T (bf16, f16); KEYS: whether keys are owned, else queries; HEAD_D, HEAD_E: the head sizes, as multiples
 // of 32; WHOLE_D, WHOLE_E: whether they are exact; STEP; WAVES, GROUPS: a wave owns GROUPS * 16 lines; HELD: whether
-// in registers, else in LDS; SOFTCAP, BIAS.
+// in registers, else in LDS; SOFTCAP, BIAS; RAGGED: packed sequences.
 #pragma once
 
 #include "hip_softmax.h"
@@ -171,6 +171,33 @@ struct Own {
     }
 #endif
 };
+
+// --- which lines a block owns, and which pass by ---
+
+// Own lines from `first` on, below `end`; those that pass by, from `begin` on, below `stop`. Query i sees key j
+// where low <= j - i <= high.
+struct Span {
+    int first, end, begin, stop, low, high;
+};
+
+#if RAGGED
+// The span of a tile of packed sequences; see ragged_tiles.hip. `low` and `high` count from the diagonal that joins
+// the sequence's last query to its last key.
+DEVICE Span span_of(int tile, const int* bounds, const int* table, int low, int high) {
+    const int sequence = table[tile];
+    if (sequence < 0) {
+        return {};
+    }
+    const int* const four = bounds + 4 * sequence;
+    const int start = four[0], end = four[1], begin = four[2], stop = four[3];
+    const int diagonal = KEYS ? end - stop : stop - end;
+    return {start + (tile - start / TILE - sequence) * TILE, end, begin, stop, low + diagonal, high + diagonal};
+}
+#else
+DEVICE Span span_of(int tile, int own, int passing, int low, int high) {
+    return {tile * TILE, own, 0, passing, low, high};
+}
+#endif
 
 // --- which scores count ---
 

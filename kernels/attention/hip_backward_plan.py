@@ -1,4 +1,5 @@
-"""Plans of backward.hip and backward_rows.hip: attention's gradient on AMD's matrix units."""
+"""Plans of attention's gradient on AMD's matrix units: backward_rows.hip, backward.hip, and where sequences
+are packed ragged_tiles.hip."""
 
 from __future__ import annotations
 
@@ -7,7 +8,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from portable.kernels.attention.problem import Heads, Problem, problem_of
-from portable.plan import Argument, Call, Device, Launch, NativeKernel, Plan, Pointer, Rejected, Scalar, Workspace
+from portable.kernels.attention.triton_varlen import packed
+from portable.plan import (
+    Argument,
+    Call,
+    Device,
+    Launch,
+    NativeKernel,
+    Plan,
+    Pointer,
+    Rejected,
+    Scalar,
+    Workspace,
+)
 
 HERE = Path(__file__).resolve().parent
 ELEMENTS = {"bfloat16": "bf16", "float16": "f16"}
@@ -23,14 +36,14 @@ _MOST_THREADS = 2**32 - 1  # of a grid's dimension
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """How the lines that a block owns lie on its waves: `groups` * 16 a wave, in registers where `held`, else in
-    LDS. `lds` bytes, `resident` blocks a compute unit."""
+    """How the lines that a block owns lie on its waves: `groups` * 16 a wave, in registers where `held`, else
+    in LDS. `resident` blocks a compute unit."""
 
     waves: int
     groups: int
     held: bool
-    lds: int
     resident: int
+    prefetch: bool
 
     @property
     def lines(self) -> int:
@@ -40,28 +53,38 @@ class Tiling:
 def plan_backward(call: Call) -> Plan | Rejected:
     """dq, dk and dv of 16-bit heads: each query's statistics, then dk and dv, then dq."""
     problem = problem_of(call)
-    if isinstance(problem, Rejected):
-        return problem
+    return problem if isinstance(problem, Rejected) else plan_problem(problem, call)
+
+
+def plan_varlen_backward(call: Call) -> Plan | Rejected:
+    """The same of packed sequences: tiles are of one sequence, which is found on the card."""
+    problem = packed(call)
+    return problem if isinstance(problem, Rejected) else plan_problem(problem, call, call.axes["C"])
+
+
+def plan_problem(problem: Problem, call: Call, sequences: int | None = None) -> Plan | Rejected:
+    """The launches of one problem, or of as many packed `sequences`, each after the tables of its tiles."""
     if problem.softcap == 0:
         return Rejected("a softcap of 0 leaves no scores")
-    if max(problem.M, problem.N) > _MOST_ROWS:
+    if max(problem.M, problem.N, sequences or 0) > _MOST_ROWS:
         return Rejected(f"more than {_MOST_ROWS} queries or keys")
-    owners = {}
+    launches, spaces = [plan_rows(problem)], []
     for name in ("keys", "queries"):
-        owners[name] = tiling(problem, call.device, name == "keys")
-        if owners[name] is None:
+        tile = tiling(problem, call.device, name == "keys")
+        if tile is None:
             D, E = padded(problem)
             return Rejected(f"{call.device.arch} has too few registers and LDS for heads of {D} and {E}")
-    launches = (
-        plan_rows(problem),
-        plan_owner(problem, call.device, "keys", owners["keys"]),
-        plan_owner(problem, call.device, "queries", owners["queries"]),
-    )
+        if sequences is not None:
+            launches.append(plan_tables(problem, name, tile, sequences))
+            spaces += tables(problem, name, tile, sequences)
+        launches.append(plan_owner(problem, call.device, name, tile, sequences))
     for launch in launches:
+        assert isinstance(launch.kernel, NativeKernel)
         if launch.grid[0] * launch.kernel.threads > _MOST_THREADS:
             return Rejected(f"{launch.grid[0]} blocks are more than one launch takes")
-    lines = (problem.B * problem.H, problem.M)
-    return Plan(launches, (Workspace("peak", lines, "float32"), Workspace("delta", lines, "float32")))
+    count = problem.B * problem.H * problem.M + STEP  # a step reads whole
+    spaces += [Workspace(name, (count,), "float32") for name in ("peak", "delta")]
+    return Plan(tuple(launches), tuple(spaces))
 
 
 def padded(problem: Problem) -> tuple[int, int]:
@@ -70,35 +93,37 @@ def padded(problem: Problem) -> tuple[int, int]:
 
 
 def tiling(problem: Problem, device: Device, keys: bool) -> Tiling | None:
-    """The largest tile whose registers and LDS are there.
+    """The first tiling whose registers and LDS are there.
 
-    A lane holds 8 sums of 16 lines and `depth` columns, and, where lines are held, 16 bytes (gfx11: 32) of as
-    many; the rest of a wave's registers is for scores and what is on its way.
+    A lane holds 8 sums of each strip of 16 lines and 32 columns (waves of 32: 16 columns), and of held lines
+    16 bytes as often (gfx11: 32 bytes).
     """
     D, E = padded(problem)
     wide = device.warp_size == 64
-    sums, held = (D + E if keys else D), D + E
-    passing = 2 * STEP * (D + E + (D + E if keys else D))
-    for groups, hold, waves, resident, most in _CHOICES[wide]:
-        per_lane = groups * (sums // (4 if wide else 2))
-        if hold:
-            per_lane += groups * held // (8 if wide else 2 if device.arch.startswith("gfx11") else 4)
-        lds = passing + (0 if hold else waves * groups * 16 * 2 * (D + E))
-        if per_lane <= most and lds * resident <= _lds_of(device):
-            return Tiling(waves, groups, hold, lds, resident)
+    sums, passing = (D + E if keys else D), 2 * STEP * (D + E + (D + E if keys else D))
+    for tile, most in TILINGS[wide]:
+        registers = tile.groups * sums // (4 if wide else 2)
+        if tile.held:
+            registers += tile.groups * (D + E) // (8 if wide else 2 if device.arch.startswith("gfx11") else 4)
+        own = 0 if tile.held else tile.lines * 2 * (D + E)
+        if registers <= most and (passing + own) * tile.resident <= device.shared_memory:
+            return tile
     return None
 
 
-def _lds_of(device: Device) -> int:
-    """Of a compute unit; what one block may take is a property of the device."""
-    return device.shared_memory
-
-
-# Groups, whether lines are held, waves, blocks of a compute unit, registers for sums and lines.
-_CHOICES = {
-    True: ((2, True, 4, 2, 128), (1, True, 4, 2, 128), (1, True, 4, 1, 256)),
-    False: ((1, True, 4, 1, 160), (1, False, 4, 1, 160), (1, False, 2, 1, 160)),
+TILINGS = {
+    True: (
+        (Tiling(4, 2, True, 2, True), 128),
+        (Tiling(4, 1, True, 2, True), 128),
+        (Tiling(8, 1, True, 1, True), 128),
+        (Tiling(4, 1, True, 1, True), 256),
+    ),
+    False: (
+        (Tiling(8, 1, True, 1, True), 160),
+        (Tiling(4, 1, False, 1, False), 160),
+    ),
 }
+"""By waves of 64 lanes or 32: each with the most registers for sums and held lines at which none spill."""
 
 
 def plan_rows(problem: Problem) -> Launch:
@@ -123,7 +148,7 @@ def plan_rows(problem: Problem) -> Launch:
     return Launch(kernel, (tiles * problem.B * problem.H, 1, 1), args)
 
 
-def plan_owner(problem: Problem, device: Device, name: str, tile: Tiling) -> Launch:
+def plan_owner(problem: Problem, device: Device, name: str, tile: Tiling, sequences: int | None) -> Launch:
     """dk and dv by blocks of keys, or dq by blocks of queries."""
     keys = name == "keys"
     D, E = padded(problem)
@@ -144,12 +169,14 @@ def plan_owner(problem: Problem, device: Device, name: str, tile: Tiling) -> Lau
             ("GROUPS", tile.groups),
             ("HELD", int(tile.held)),
             ("RESIDENT", tile.resident),
+            ("PREFETCH", int(tile.prefetch)),
             ("SOFTCAP", int(problem.softcap is not None)),
             ("BIAS", int(problem.has("bias"))),
+            ("RAGGED", int(sequences is not None)),
         ),
     )
     heads = problem.G if keys else problem.H
-    tiles = -(-(problem.N if keys else problem.M) // tile.lines)
+    tiles = tiles_of(problem, name, tile, sequences)
     blocks = tiles * problem.B * heads
     written = ("dk", "dv") if keys else ("dq",)
     numbers = {
@@ -159,7 +186,7 @@ def plan_owner(problem: Problem, device: Device, name: str, tile: Tiling) -> Lau
         "keys": problem.N,
         "columns_d": problem.D,
         "columns_e": problem.E,
-        **bounds(problem),
+        **bounds(problem, 0 if sequences is not None else problem.N - problem.M),
     }
     to_score, cap = problem.scale * LOG2_E, 0.0
     if problem.softcap is not None:  # tanh(x) is 1 - 2 / (1 + exp2(2 * x * log2(e)))
@@ -171,6 +198,7 @@ def plan_owner(problem: Problem, device: Device, name: str, tile: Tiling) -> Lau
         ("peak", Pointer("peak", True)),
         ("delta", Pointer("delta", True)),
         *((each, Pointer(each)) for each in written),
+        *(() if sequences is None else _tables(name)),
         *_whole(numbers),
         ("to_score", Scalar("f32", to_score)),
         ("cap", Scalar("f32", cap)),
@@ -181,9 +209,40 @@ def plan_owner(problem: Problem, device: Device, name: str, tile: Tiling) -> Lau
     return Launch(kernel, (blocks, 1, 1), args)
 
 
-def bounds(problem: Problem) -> dict[str, int]:
+def tiles_of(problem: Problem, name: str, tile: Tiling, sequences: int | None) -> int:
+    """The tiles of a head, or, of packed sequences, the entries of their table: see ragged_tiles.hip."""
+    tokens = problem.N if name == "keys" else problem.M
+    return -(-tokens // tile.lines) if sequences is None else tokens // tile.lines + sequences + 1
+
+
+def plan_tables(problem: Problem, name: str, tile: Tiling, sequences: int) -> Launch:
+    """The tables of one kernel's tiles; `sequences` counts the offsets."""
+    kernel = NativeKernel(HERE / "ragged_tiles.hip", "attention_ragged_tiles", 256, (("TILE", tile.lines),))
+    own, other = ("k", "q") if name == "keys" else ("q", "k")
+    tokens = {"k": problem.N, "q": problem.M}
+    numbers = {"count": sequences, "total": tokens[own], "other_total": tokens[other]}
+    args = (
+        ("offsets", Pointer(f"cu_seqlens_{own}")),
+        ("others", Pointer(f"cu_seqlens_{other}")),
+        *_tables(name),
+        *_whole({**numbers, "entries": tiles_of(problem, name, tile, sequences)}),
+    )
+    return Launch(kernel, (sequences + 1, 1, 1), args)
+
+
+def tables(problem: Problem, name: str, tile: Tiling, sequences: int) -> tuple[Workspace, Workspace]:
+    return (
+        Workspace(f"{name}_bounds", (sequences + 1, 4), "int32"),
+        Workspace(f"{name}_table", (tiles_of(problem, name, tile, sequences),), "int32"),
+    )
+
+
+def _tables(name: str) -> tuple[tuple[str, Argument], ...]:
+    return ("bounds", Pointer(f"{name}_bounds", True)), ("table", Pointer(f"{name}_table", True))
+
+
+def bounds(problem: Problem, diagonal: int) -> dict[str, int]:
     """Query i sees key j where low <= j - i <= high."""
-    diagonal = problem.N - problem.M
     return {
         "low": -_UNBOUNDED if problem.left is None else max(diagonal - problem.left, -_UNBOUNDED),
         "high": _UNBOUNDED if problem.right is None else min(diagonal + problem.right, _UNBOUNDED),
@@ -201,4 +260,6 @@ def _optional(problem: Problem, name: str) -> Argument:
 def _strides(problem: Problem, name: str) -> tuple[tuple[str, Argument], ...]:
     """The strides of a tensor, zeros for one that is absent."""
     heads = problem.heads.get(name, Heads(name, 0, 0, 0, 16))
-    return tuple((f"{name}_{field}", Scalar("i64", getattr(heads, field))) for field in ("batch", "head", "row"))
+    return tuple(
+        (f"{name}_{field}", Scalar("i64", getattr(heads, field))) for field in ("batch", "head", "row")
+    )
