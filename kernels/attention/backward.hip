@@ -88,11 +88,15 @@ DEVICE void load_bias(const Work& work, int line, int own, float (&bias)[RUN]) {
     }
 }
 
-// What comes after is not moved before: loads that are early take registers.
-DEVICE void phase() {
-#ifndef NOPHASE
-    __builtin_amdgcn_sched_barrier(0);
-#endif
+// What comes after is not moved before: operands that are fetched early take registers.
+DEVICE void phase() { __builtin_amdgcn_sched_barrier(0); }
+
+// After product i of a loop: so many operands are fetched ahead.
+DEVICE void pace(int i) {
+    constexpr int AHEAD = WARP == 64 ? 4 : 2;
+    if (i % AHEAD == AHEAD - 1) {
+        phase();
+    }
 }
 
 // Adds what DEPTH lines give, those from `at` on of the ones in LDS. `peak` and `delta`: of the wave's queries.
@@ -118,6 +122,7 @@ DEVICE void add_lines(const Work& work, const Passing& passing, const Own& own, 
         for (int g = 0; g < GROUPS; ++g) {
             multiply<T>(scores[g], rows, own.d(g, k));
         }
+        pace(k / DEPTH);
     }
     phase();
     for (int g = 0; g < GROUPS; ++g) {
@@ -129,6 +134,7 @@ DEVICE void add_lines(const Work& work, const Passing& passing, const Own& own, 
         for (int g = 0; g < GROUPS; ++g) {
             multiply<T>(above[g], rows, own.e(g, k));
         }
+        pace(k / DEPTH);
     }
     phase();
     Columns weights[GROUPS], gradients[GROUPS];
@@ -166,6 +172,7 @@ DEVICE void add_lines(const Work& work, const Passing& passing, const Own& own, 
         for (int g = 0; g < GROUPS; ++g) {
             multiply<T>(sums.e[i][g], rows, weights[g]);
         }
+        pace(i);
     }
     phase();
 #endif
@@ -175,6 +182,7 @@ DEVICE void add_lines(const Work& work, const Passing& passing, const Own& own, 
         for (int g = 0; g < GROUPS; ++g) {
             multiply<T>(sums.d[i][g], rows, gradients[g]);
         }
+        pace(i);
     }
 }
 

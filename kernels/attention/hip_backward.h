@@ -45,14 +45,21 @@ struct PairStage {
     static constexpr int COUNT = (TOTAL + THREADS - 1) / THREADS;
 
     words<SIDE * 2> held[COUNT][RUN];
+    int thread;
 
-    static DEVICE int id(int i) { return thread_x() + i * THREADS; }
-    static DEVICE bool exists(int i) { return TOTAL % THREADS == 0 || id(i) < TOTAL; }
-    static DEVICE bool is_d(int i) { return id(i) % ACROSS < ACROSS_D; }
-    static DEVICE int column(int i) { return (id(i) % ACROSS - (is_d(i) ? 0 : ACROSS_D)) * SIDE; }
+    // The thread, asked again where it is needed: what follows from it takes no registers in between.
+    DEVICE void ask() {
+        thread = thread_x();
+        asm volatile("" : "+v"(thread));
+    }
+    DEVICE int id(int i) const { return thread + i * THREADS; }
+    DEVICE bool exists(int i) const { return TOTAL % THREADS == 0 || id(i) < TOTAL; }
+    DEVICE bool is_d(int i) const { return id(i) % ACROSS < ACROSS_D; }
+    DEVICE int column(int i) const { return (id(i) % ACROSS - (is_d(i) ? 0 : ACROSS_D)) * SIDE; }
 
     // Rows `first`.., of which at least one exists; the others become zeros.
     DEVICE void load(const Pair& from, int first) {
+        ask();
         for (int i = 0; i < COUNT; ++i) {
             if (!exists(i)) {
                 continue;
@@ -109,12 +116,13 @@ struct Passing {
         e_across = d_across + TileAcross::bytes(HEAD_D);
     }
 
-    DEVICE void store(const PairStage& stage) const {
+    DEVICE void store(PairStage& stage) const {
+        stage.ask();
         for (int i = 0; i < PairStage::COUNT; ++i) {
-            if (!PairStage::exists(i)) {
+            if (!stage.exists(i)) {
                 continue;
             }
-            if (PairStage::is_d(i)) {
+            if (stage.is_d(i)) {
                 stage.store_rows<TileD>(i, d);
                 stage.store_across(i, d_across);
             } else {

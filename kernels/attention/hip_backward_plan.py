@@ -113,14 +113,15 @@ def tiling(problem: Problem, device: Device, keys: bool) -> Tiling | None:
 
 TILINGS = {
     True: (
-        (Tiling(4, 2, True, 2, True), 128),
-        (Tiling(4, 1, True, 2, True), 128),
-        (Tiling(8, 1, True, 1, True), 128),
-        (Tiling(4, 1, True, 1, True), 256),
+        (Tiling(4, 2, True, 2, True), 144),
+        (Tiling(4, 1, True, 2, True), 144),
+        (Tiling(8, 1, True, 1, True), 144),
+        (Tiling(4, 1, True, 1, True), 192),
     ),
     False: (
-        (Tiling(8, 1, True, 1, True), 160),
-        (Tiling(4, 1, False, 1, False), 160),
+        (Tiling(8, 1, True, 1, True), 128),
+        (Tiling(8, 1, True, 1, False), 192),
+        (Tiling(4, 1, False, 1, False), 128),
     ),
 }
 """By waves of 64 lanes or 32: each with the most registers for sums and held lines at which none spill."""
