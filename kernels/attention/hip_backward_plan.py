@@ -96,15 +96,16 @@ def tiling(problem: Problem, device: Device, keys: bool) -> Tiling | None:
     """The first tiling whose registers and LDS are there.
 
     A lane holds 8 sums of each strip of 16 lines and 32 columns (waves of 32: 16 columns), and of held lines
-    16 bytes as often (gfx11: 32 bytes).
+    16 bytes as often. Where both halves of a wave hold an operand (gfx11) those are 32 bytes, and operands
+    under way take more too.
     """
     D, E = padded(problem)
-    wide = device.warp_size == 64
+    wide, twice = device.warp_size == 64, device.arch.startswith("gfx11")
     sums, passing = (D + E if keys else D), 2 * STEP * (D + E + (D + E if keys else D))
     for tile, most in TILINGS[wide]:
         registers = tile.groups * sums // (4 if wide else 2)
         if tile.held:
-            registers += tile.groups * (D + E) // (8 if wide else 2 if device.arch.startswith("gfx11") else 4)
+            registers += tile.groups * (D + E) // (8 if wide else 2 if twice else 4) + (32 if twice else 0)
         own = 0 if tile.held else tile.lines * 2 * (D + E)
         if registers <= most and (passing + own) * tile.resident <= device.shared_memory:
             return tile
@@ -119,8 +120,9 @@ TILINGS = {
         (Tiling(4, 1, True, 1, True), 192),
     ),
     False: (
-        (Tiling(8, 1, True, 1, True), 128),
+        (Tiling(8, 1, True, 1, True), 160),
         (Tiling(8, 1, True, 1, False), 192),
+        (Tiling(4, 1, False, 1, True), 80),
         (Tiling(4, 1, False, 1, False), 128),
     ),
 }

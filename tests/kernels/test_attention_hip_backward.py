@@ -12,11 +12,12 @@ import torch
 
 import portable
 from portable import catalog, machine, settings
+from portable.backends.rocm import compile
 from portable.backends.rocm.backend import TARGETS
 from portable.kernels.attention import reference
-from portable.kernels.attention.hip_backward_plan import plan_backward
-from portable.plan import Call, Launch, Plan, Rejected
-from tests.kernels.test_attention_backward import DEFAULTS, changed
+from portable.kernels.attention.hip_backward_plan import plan_backward, plan_varlen_backward
+from portable.plan import Call, Launch, NativeKernel, Plan, Rejected
+from tests.kernels.test_attention_backward import DEFAULTS, changed, info
 from tests.kernels.test_attention_backward import call as hopper_call
 
 CARDS = {target.arch: target for target in TARGETS}
@@ -52,9 +53,13 @@ def defines(asked: Call, name: str) -> dict[str, Any]:
     return dict(launch_of(asked, name).kernel.defines)
 
 
-def lines_of(asked: Call, name: str) -> int:
-    found = defines(asked, name)
+def lines_in(launch: Launch) -> int:
+    found: dict[str, Any] = dict(launch.kernel.defines)  # type: ignore[union-attr]
     return found["WAVES"] * found["GROUPS"] * 16
+
+
+def lines_of(asked: Call, name: str) -> int:
+    return lines_in(launch_of(asked, name))
 
 
 @pytest.mark.parametrize("arch", CARDS)
@@ -176,6 +181,47 @@ def test_arguments_come_in_the_order_of_the_parameters():
 def test_the_spec_lists_one_for_each_unit_before_triton():
     names = [each.name for each in catalog.spec("attention_backward").implementations]
     assert names.index("mfma") < names.index("triton") and names.index("wmma") < names.index("triton")
+
+
+@pytest.mark.parametrize("arch", ["gfx942", "gfx1100"])
+def test_nothing_spills_with_heads_of_128(arch):
+    pytest.importorskip("ziglang")
+    for launch in planned(call(1, 2, 1, 200, 300, 128, arch=arch, causal=True)).launches[1:]:
+        kernel = launch.kernel
+        assert isinstance(kernel, NativeKernel)
+        found = compile.resources(compile.compile(kernel.source, kernel.defines, arch))[kernel.entry]
+        assert found["vgpr_spills"] == found["sgpr_spills"] == found["scratch"] == 0
+        assert found["lds"] == lds_of(dict(kernel.defines))
+
+
+@pytest.mark.parametrize("arch", CARDS)
+def test_packed_sequences_have_tables_of_their_tiles(arch):
+    H, G, M, N, D, C = 4, 2, 1000, 700, 64, 9
+    shapes = {"do": (M, H, D), "q": (M, H, D), "k": (N, G, D), "v": (N, G, D), "o": (M, H, D)}
+    shapes |= {"dq": (M, H, D), "dk": (N, G, D), "dv": (N, G, D)}
+    tensors: dict[str, Any] = {name: info(shape) for name, shape in shapes.items()}
+    tensors |= {"lse": info((H, M), "float32"), "dlse": None}
+    tensors |= {name: info((C,), "int32") for name in ("cu_seqlens_q", "cu_seqlens_k")}
+    axes = {"C": C, "H": H, "G": G, "M": M, "N": N, "D": D, "E": D}
+    params = DEFAULTS | {"causal": True, "window_left": 5}
+    plan = plan_varlen_backward(Call(tensors, params, axes, CARDS[arch], {}))
+    assert isinstance(plan, Plan), plan
+    spaces = {each.name: each.shape for each in plan.workspaces}
+    names = [launch.kernel.name.removeprefix("attention_") for launch in plan.launches]
+    assert names == [
+        "backward_rows",
+        *("ragged_tiles", "backward_keys"),
+        *("ragged_tiles", "backward_queries"),
+    ]
+    for tables, owner, heads, tokens in ((1, 2, G, N), (3, 4, H, M)):
+        found = dict(plan.launches[owner].args)
+        lines = dict(plan.launches[tables].kernel.defines)["TILE"]
+        entries = tokens // lines + C + 1
+        assert lines == lines_in(plan.launches[owner])
+        assert plan.launches[owner].grid == (entries * heads, 1, 1)
+        assert plan.launches[tables].grid == (C + 1, 1, 1)
+        assert spaces[found["table"].tensor] == (entries,) and spaces[found["bounds"].tensor] == (C + 1, 4)
+        assert (found["low"].value, found["high"].value) == (-5, 0)  # from each sequence's own diagonal
 
 
 @pytest.fixture
