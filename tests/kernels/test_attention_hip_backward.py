@@ -207,7 +207,7 @@ def test_packed_sequences_have_tables_of_their_tiles(arch):
     plan = plan_varlen_backward(Call(tensors, params, axes, CARDS[arch], {}))
     assert isinstance(plan, Plan), plan
     spaces = {each.name: each.shape for each in plan.workspaces}
-    names = [launch.kernel.name.removeprefix("attention_") for launch in plan.launches]
+    names = [launch.kernel.name.split("_", 1)[1] for launch in plan.launches]
     assert names == [
         "backward_rows",
         *("ragged_tiles", "backward_keys"),
