@@ -16,7 +16,7 @@ from portable.backends.rocm import compile
 from portable.backends.rocm.backend import TARGETS
 from portable.kernels.attention import reference
 from portable.kernels.attention.hip_backward_plan import plan_backward, plan_varlen_backward
-from portable.plan import Call, Launch, NativeKernel, Plan, Rejected
+from portable.plan import Call, Plan, Rejected
 from tests.kernels.test_attention_backward import DEFAULTS, changed, info
 from tests.kernels.test_attention_backward import call as hopper_call
 
@@ -24,11 +24,11 @@ CARDS = {target.arch: target for target in TARGETS}
 SIZES = (1, 13, 32, 64, 80, 96, 128, 160, 192, 200, 256)
 
 
-def call(*sizes: int, arch: str = "gfx942", **options: Any) -> Call:
+def call(*sizes: Any, arch: str = "gfx942", **options: Any) -> Call:
     return replace(hopper_call(*sizes, **options), device=CARDS[arch])
 
 
-def planned(asked: Call) -> Plan:
+def planned(asked: Call) -> Any:
     plan = plan_backward(asked)
     assert isinstance(plan, Plan), plan
     return plan
@@ -40,7 +40,7 @@ def reason(asked: Call) -> str:
     return found.reason
 
 
-def launch_of(asked: Call, name: str) -> Launch:
+def launch_of(asked: Call, name: str) -> Any:
     (found,) = (each for each in planned(asked).launches if each.kernel.name == f"attention_backward_{name}")
     return found
 
@@ -53,8 +53,8 @@ def defines(asked: Call, name: str) -> dict[str, Any]:
     return dict(launch_of(asked, name).kernel.defines)
 
 
-def lines_in(launch: Launch) -> int:
-    found: dict[str, Any] = dict(launch.kernel.defines)  # type: ignore[union-attr]
+def lines_in(launch: Any) -> int:
+    found = dict(launch.kernel.defines)
     return found["WAVES"] * found["GROUPS"] * 16
 
 
@@ -188,7 +188,6 @@ def test_nothing_spills_with_heads_of_128(arch):
     pytest.importorskip("ziglang")
     for launch in planned(call(1, 2, 1, 200, 300, 128, arch=arch, causal=True)).launches[1:]:
         kernel = launch.kernel
-        assert isinstance(kernel, NativeKernel)
         found = compile.resources(compile.compile(kernel.source, kernel.defines, arch))[kernel.entry]
         assert found["vgpr_spills"] == found["sgpr_spills"] == found["scratch"] == 0
         assert found["lds"] == lds_of(dict(kernel.defines))
@@ -204,22 +203,23 @@ def test_packed_sequences_have_tables_of_their_tiles(arch):
     tensors |= {name: info((C,), "int32") for name in ("cu_seqlens_q", "cu_seqlens_k")}
     axes = {"C": C, "H": H, "G": G, "M": M, "N": N, "D": D, "E": D}
     params = DEFAULTS | {"causal": True, "window_left": 5}
-    plan = plan_varlen_backward(Call(tensors, params, axes, CARDS[arch], {}))
+    plan: Any = plan_varlen_backward(Call(tensors, params, axes, CARDS[arch], {}))
     assert isinstance(plan, Plan), plan
+    launches: Any = plan.launches
     spaces = {each.name: each.shape for each in plan.workspaces}
-    names = [launch.kernel.name.split("_", 1)[1] for launch in plan.launches]
+    names = [launch.kernel.name.split("_", 1)[1] for launch in launches]
     assert names == [
         "backward_rows",
         *("ragged_tiles", "backward_keys"),
         *("ragged_tiles", "backward_queries"),
     ]
     for tables, owner, heads, tokens in ((1, 2, G, N), (3, 4, H, M)):
-        found = dict(plan.launches[owner].args)
-        lines = dict(plan.launches[tables].kernel.defines)["TILE"]
+        found = dict(launches[owner].args)
+        lines = dict(launches[tables].kernel.defines)["TILE"]
         entries = tokens // lines + C + 1
-        assert lines == lines_in(plan.launches[owner])
-        assert plan.launches[owner].grid == (entries * heads, 1, 1)
-        assert plan.launches[tables].grid == (C + 1, 1, 1)
+        assert lines == lines_in(launches[owner])
+        assert launches[owner].grid == (entries * heads, 1, 1)
+        assert launches[tables].grid == (C + 1, 1, 1)
         assert spaces[found["table"].tensor] == (entries,) and spaces[found["bounds"].tensor] == (C + 1, 4)
         assert (found["low"].value, found["high"].value) == (-5, 0)  # from each sequence's own diagonal
 
