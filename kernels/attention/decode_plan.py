@@ -6,8 +6,8 @@ from pathlib import Path
 
 import triton
 
-from portable.kernels.attention import triton_paged
-from portable.kernels.attention.triton_paged import LOG2_E, Cached, bounded, merge_launch, numbers
+from portable.kernels.attention.cached import LOG2_E, MAX_KEYS, Cached, bounded, numbers, paged_of
+from portable.kernels.attention.triton_paged import merge_launch
 from portable.plan import Argument, Call, Launch, NativeKernel, Plan, Pointer, Rejected, Scalar, Workspace
 
 HERE = Path(__file__).parent
@@ -17,7 +17,7 @@ ROWS = 16
 
 def paged(call: Call) -> Plan | Rejected:
     """attention_paged."""
-    found = triton_paged.paged_of(call)
+    found = paged_of(call)
     return found if isinstance(found, Rejected) else launches(call, found)
 
 
@@ -29,7 +29,7 @@ def launches(call: Call, c: Cached) -> Plan | Rejected:
         return Rejected("rows of queries are not aligned to 4 bytes")
     if c.page % 16:
         return Rejected(f"pages of {c.page} keys are no multiple of 16")
-    if c.capacity + c.M > triton_paged.MAX_KEYS:
+    if c.capacity + c.M > MAX_KEYS:
         return Rejected(f"{c.capacity} keys: key numbers are 32-bit")
     tiles = triton.cdiv(c.M * c.share, ROWS)
     warps, stages, chunk = config["WARPS"], config["STAGES"], config["CHUNK"]

@@ -13,7 +13,6 @@ import triton.language as tl
 from portable.kernels._common.triton_rows import divisible
 from portable.kernels.attention.triton_scores import capped
 
-LOG2_E = 1.44269504088896340736
 MERGE_SPLITS = 64
 MERGE_COLUMNS = 32
 
