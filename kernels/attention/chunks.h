@@ -1,7 +1,7 @@
-// How a sequence's keys are cut into chunks: by its own length and the card alone, so that a sequence gets the same
-// bits whatever lies beside it in the batch. For CUDA and HIP.
+// How a sequence's keys are cut into chunks: by its own length and the card alone, so that a sequence gets
+// the same bits whatever lies beside it in the batch. For CUDA and HIP.
 //
-// Defines: CHUNK: the fewest keys of a chunk; LEFT: whether a query sees no more than `left` keys before its own.
+// Defines: CHUNK: the fewest keys of a chunk; LEFT: whether a query sees only `left` keys before its own.
 #pragma once
 
 #include "prelude.h"
@@ -19,7 +19,8 @@ DEVICE int length_of(const int32_t* lens, int64_t z, int capacity) {
     return length < 0 ? 0 : length < capacity ? length : capacity;
 }
 
-// `count` chunks of `size` keys from key `first` on: CHUNK keys, or more where that would make more than `most`.
+// `count` chunks of `size` keys from key `first` on: CHUNK keys, or more where that would make more than
+// `most`.
 struct Chunks {
     int first, size, count;
 

@@ -1,18 +1,18 @@
 // A few queries against a long cache of keys and values in pages, on AMD's matrix units.
 //
-// A block takes one chunk of one sequence's keys, one key head, and up to 16 columns: queries times the heads that
-// share the key head. Each of its waves walks tiles of DEPTH keys of its own and needs no other wave until the chunk
-// ends; then the waves' sums are added in order.
+// A block takes one chunk of one sequence's keys, one key head, and up to 16 columns: queries times the heads
+// that share the key head. Each of its waves walks tiles of DEPTH keys of its own and needs no other wave
+// until the chunk ends; then the waves' sums are added in order.
 //
-// Keys and values are read once, so they go from memory to the operands' registers without a stay in LDS. Scores are
-// computed transposed, keys by columns (hip_matrix.h). For o^T = v^T p^T a lane needs several keys' values of one
-// column of v: it loads up to 16 neighbouring bytes of each key's row and exchanges halves of words among its own
-// registers. Which column of v a line of the product stands for follows from that.
+// Keys and values are read once, so they go from memory to the operands' registers without a stay in LDS.
+// Scores are computed transposed, keys by columns (hip_matrix.h). For o^T = v^T p^T a lane needs several
+// keys' values of one column of v: it loads up to 16 neighbouring bytes of each key's row and exchanges halves
+// of words among its own registers. Which column of v a line of the product stands for follows from that.
 //
 // Scores are powers of two: `scale` (and `cap`) hold log2(e).
 //
-// Defines: T (bf16, f16); D, E: head sizes; PAGE: keys of a page, 0 where a sequence's keys lie in rows; CHUNK;
-// LEFT, RIGHT, CAP: whether there are such bounds.
+// Defines: T (bf16, f16); D, E: head sizes; PAGE: keys of a page, 0 where a sequence's keys lie in rows;
+// CHUNK, LEFT (chunks.h); RIGHT: whether the window's right side hides keys; CAP: whether there is one.
 #include "chunks.h"
 #include "hip_softmax.h"
 
@@ -112,7 +112,7 @@ DEVICE Strip score(const Cache& cache, const Pages& pages, int n, const char* qu
 DEVICE int own_line() { return row_of_lane(0) / RUN * TILE_RUN + row_of_lane(0) % RUN; }
 DEVICE int line_of_sum(int i) { return lane_part() * TILE_RUN + i; }
 
-// How many tiles are loaded at once, from `tile` on: line l of them stands for as many columns from l * width on.
+// How many tiles are loaded at once, from `tile` on: line l stands for as many columns, from l * width on.
 constexpr int width_from(int tile) {
     const int columns = E - tile * 16;
     return columns >= 128 ? 8 : columns >= 64 ? 4 : columns >= 32 ? 2 : 1;
@@ -183,7 +183,8 @@ typedef float Board[WAVES][COLUMNS][PIECE * 16 + 4];
 
 // Stores what the waves' sums add up to, in order of the waves; this wave's are `weight` worth.
 template <int TILE>
-DEVICE void store_sums(const Sums& sums, float weight, int wave, Board& board, const Place& place, float* parts) {
+DEVICE void store_sums(const Sums& sums, float weight, int wave, Board& board, const Place& place,
+                       float* parts) {
     constexpr int WIDTH = width_from(TILE);
     constexpr int AT_ONCE = WIDTH < PIECE ? WIDTH : PIECE;
     constexpr int COUNT = AT_ONCE * 16;
@@ -221,7 +222,7 @@ struct Window {
     int low, high;
 };
 
-DEVICE void finish_scores(float (&scores)[RUN], const Strip& products, Window window, int n, int end, float scale,
+DEVICE void finish_scores(float (&scores)[RUN], const Strip& products, Window window, int n, float scale,
                           float cap) {
     for (int i = 0; i < RUN; ++i) {
         scores[i] = products.get(i) * scale;
@@ -229,22 +230,21 @@ DEVICE void finish_scores(float (&scores)[RUN], const Strip& products, Window wi
             scores[i] = cap * (1.0f - 2.0f * rcp_fast(1.0f + exp2_flushed(scores[i])));
         }
     }
-    if (LEFT || RIGHT || n + DEPTH > end) {
-        for (int i = 0; i < RUN; ++i) {
-            const int key = n + lane_part() * RUN + i;
-            if (key >= end || (RIGHT && key > window.high) || (LEFT && key < window.low)) {
-                scores[i] = -INF_F;
-            }
+    for (int i = 0; i < RUN; ++i) {
+        const int key = n + lane_part() * RUN + i;
+        if (key > window.high || (LEFT && key < window.low)) {
+            scores[i] = -INF_F;
         }
     }
 }
 
 KERNEL_RESIDENT(THREADS, 2)
 void attention_decode(const T* q, int64_t q_batch, int64_t q_head, int64_t q_row, const T* k, int64_t k_page,
-                      int64_t k_head, int64_t k_row, const T* v, int64_t v_page, int64_t v_head, int64_t v_row,
-                      const int32_t* table, int64_t table_row, const int32_t* lens, float* parts, float* tops,
-                      float* totals, int capacity, int queries, int slots, int most, int left, int pages, int share,
-                      int tiles, int heads, int right, float scale, float cap) {
+                      int64_t k_head, int64_t k_row, const T* v, int64_t v_page, int64_t v_head,
+                      int64_t v_row, const int32_t* table, int64_t table_row, const int32_t* lens,
+                      float* parts, float* tops, float* totals, int capacity, int queries, int slots,
+                      int most, int left, int pages, int share, int tiles, int heads, int right, float scale,
+                      float cap) {
     SHARED __attribute__((aligned(16))) char q_tile[Q_CHUNKS * COLUMNS * 16];
     SHARED __attribute__((aligned(16))) Board board;
     SHARED float wave_tops[WAVES][COLUMNS], wave_totals[WAVES][COLUMNS];
@@ -279,7 +279,7 @@ void attention_decode(const T* q, int64_t q_batch, int64_t q_head, int64_t q_row
     }
     const Cache cache{{k, k_page, k_row}, {v, v_page, v_row}, table, pages, end};
     const int last = length - queries + place.query(lane_column());  // the query's own key
-    const Window window{last - left, last + right};
+    const Window window{last - left, RIGHT ? least(last + right, end - 1) : end - 1};
 
     Softmax softmax;
     Sums sums;
@@ -293,7 +293,7 @@ void attention_decode(const T* q, int64_t q_batch, int64_t q_head, int64_t q_row
         const Pages here = ahead;
         ahead = cache.look_up(n + WAVES * DEPTH);
         float scores[RUN];
-        finish_scores(scores, score(cache, here, n, q_tile + q_offset), window, n, end, scale, cap);
+        finish_scores(scores, score(cache, here, n, q_tile + q_offset), window, n, scale, cap);
         float highest = scores[0];
         for (int i = 1; i < RUN; ++i) {
             highest = math_max_number(highest, scores[i]);

@@ -57,8 +57,6 @@ def launches(call: Call, c: Cached) -> Plan | Rejected:
     if c.capacity + c.M > MAX_KEYS:
         return Rejected(f"{c.capacity} keys: key numbers are 32-bit")
     tiles = -(-c.M * c.share // _COLUMNS)
-    if c.M * c.share > MAX_KEYS:
-        return Rejected(f"{c.M * c.share} queries share a key head: their numbers are 32-bit")
     chunk = call.config["CHUNK"]
     most = max(1, _RESIDENT * call.device.multiprocessors // (c.G * max(tiles, 1)))
     slots = max(1, min(most, -(-c.capacity // chunk)))

@@ -31,26 +31,36 @@ def magnitude(
 
     def both(q: Tensor, k: Tensor, v: Tensor, *rest: Any, **named: Any) -> tuple[Tensor, Tensor]:
         found = magnitudes.magnitude(q, k, v, *rest, types=types, **named)
-        again = _of_repeated(q, k, v, rest[-1], **named) if kind.is_narrow else 0.0
-        return found["o"] + magnitudes.ROUNDING * kind.narrow * again, found["lse"]
+        wider = _of_repeated(q, k, v, rest[-1], **named) if kind.is_narrow else 0.0
+        return found["o"] + kind.narrow * wider, found["lse"]
 
     found = _each(both, q, k_cache, v_cache, block_table, seq_lens, sinks, params)
     return dict(zip(("o", "lse"), found, strict=True))
 
 
 def _of_repeated(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, **params: Any) -> Tensor:
-    """The rss of the terms of o, where terms of equal keys and values are one term: their weights are rounded
-    the same way. A page may stand in a table many times."""
-    p, _, _ = reference.softmax(reference.scores_of(q, k, None, **params).scores, sinks, k)
+    """By how much more o may be off for keys that stand in a sequence several times, in units of eps(T).
+
+    A page may stand in a table many times. Equal keys have equal weights, which round alike: c terms of p * v
+    are off by c times what one is, not by sqrt(c) times. So equal keys with equal values count as one term of
+    their sum; and no rounding of weights moves o by more than half a unit of sum(p * |v|).
+    """
     both = torch.cat([k, v], -1).movedim(0, 1).flatten(1)
     distinct, place = torch.unique(both, dim=0, return_inverse=True)
     if len(distinct) == len(both):
         return torch.zeros((), dtype=q.dtype)
+    p, _, _ = reference.softmax(reference.scores_of(q, k, None, **params).scores, sinks, k)
     sums = p.new_zeros((*p.shape[:-1], len(distinct))).index_add_(-1, place, p)
     values = torch.zeros(len(distinct), *v.movedim(0, 1).shape[1:], dtype=v.dtype)
     values[place] = v.movedim(0, 1)
-    squares = torch.einsum("gsmn,nge->gsme", sums.square(), values.square())
-    return reference.flat(squares.sqrt())
+
+    def rss(weights: Tensor, values: Tensor, how: str) -> Tensor:
+        return torch.einsum(how, weights.square(), values.square()).sqrt()
+
+    together, apart = rss(sums, values, "gsmn,nge->gsme"), rss(p, v, "gsmn,gne->gsme")
+    sure = torch.einsum("gsmn,nge->gsme", sums, values.abs()) / 2
+    wider = torch.minimum(magnitudes.ROUNDING * together, sure) - magnitudes.ROUNDING * apart
+    return reference.flat(wider.clamp(min=0))
 
 
 def _each(

@@ -1,0 +1,129 @@
+"""How far attention_paged may be off where pages repeat within a table, and that a wrong page is seen."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from portable import catalog
+from portable.conformance import oracle
+from portable.conformance.cases import cases
+from portable.kernels.attention import magnitude, paged_reference
+from portable.kernels.attention.paged_torch import attention_paged, sequences
+
+TYPES = {"T": "bfloat16", "R": "float32", "acc": "float32"}
+PARAMS = {"scale": None, "window_left": None, "softcap": None}
+
+
+def rounded(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """o of one sequence, exact but for weights that are rounded to bfloat16: (heads, queries, columns)."""
+    scores = q.movedim(0, 1) @ k.mT * q.shape[-1] ** -0.5
+    N, M = k.shape[1], q.shape[0]
+    hidden = torch.arange(N) > torch.arange(M)[:, None] + (N - M)
+    scores = scores.masked_fill(hidden, -torch.inf)
+    p = torch.exp(scores - scores.amax(-1, keepdim=True))
+    return p.bfloat16().double() @ v / p.sum(-1, keepdim=True)
+
+
+def shares(P: int, W: int, seed: int) -> tuple[float, float]:
+    """What such an o needs of the bound, and of the one in which all keys round independently."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator).bfloat16().double()
+
+    q, k, v = normal(1, 2, 2, 4), normal(P, 2, 2, 4), normal(P, 2, 2, 4)
+    table = torch.randint(0, P, (1, W), generator=generator, dtype=torch.int32)
+    lens = torch.tensor([2 * W], dtype=torch.int32)
+    expected, _ = paged_reference.attention_paged(q, k, v, table, lens, **PARAMS)
+    ((keys, values),) = sequences(k, v, table, lens)
+    off = (rounded(q[0], keys, values).movedim(0, 1) - expected[0]).abs()
+    scale = paged_reference.magnitude(q, k, v, table, lens, types=TYPES, **PARAMS)["o"][0]
+    one = magnitude.magnitude(
+        q[0].movedim(1, 0), keys, values, types=TYPES, causal=True, window_right=None, **PARAMS
+    )  # fmt: skip
+    off /= torch.finfo(torch.float32).eps  # o itself is not rounded here, and nothing is allowed for that
+    return float((off / scale).max()), float((off / one["o"].movedim(0, 1)).max())
+
+
+@pytest.mark.parametrize("P", [1, 2, 5])
+def test_equal_keys_round_alike(P):
+    """Right weights, rounded once, stay within the bound; they do not if copies of a key are taken to round
+    independently, so the bound has to know of them."""
+    found = [shares(P, 4096, seed) for seed in range(12)]
+    assert max(each for each, _ in found) < 1
+    if P == 5:
+        assert max(each for _, each in found) > 1
+
+
+def test_pages_that_stand_once_widen_nothing():
+    q, k, v = (torch.randn(shape).double() for shape in ((1, 2, 2, 4), (8, 2, 2, 4), (8, 2, 2, 4)))
+    table, lens = torch.randperm(8)[None].int(), torch.tensor([16], dtype=torch.int32)
+    got = paged_reference.magnitude(q, k, v, table, lens, types=TYPES, **PARAMS)["o"][0]
+    ((keys, values),) = sequences(k, v, table, lens)
+    one = magnitude.magnitude(
+        q[0].movedim(1, 0), keys, values, types=TYPES, causal=True, window_right=None, **PARAMS
+    )  # fmt: skip
+    torch.testing.assert_close(got, one["o"].movedim(0, 1))
+
+
+def next_entry(table: Tensor, lens: Tensor, S: int, P: int) -> Tensor:
+    return table.roll(-1, -1)
+
+
+def of_another_sequence(table: Tensor, lens: Tensor, S: int, P: int) -> Tensor:
+    return table.roll(1, 0)
+
+
+def last_page_of_the_one_before(table: Tensor, lens: Tensor, S: int, P: int) -> Tensor:
+    """Reads the page before the last twice."""
+    table = table.clone()
+    for z, length in enumerate(lens.clamp(0, table.shape[1] * S).tolist()):
+        last = -(-length // S) - 1
+        if last > 0:
+            table[z, last] = table[z, last - 1]
+    return table
+
+
+def one_page_further(table: Tensor, lens: Tensor, S: int, P: int) -> Tensor:
+    return table.clamp(0, P - 1) + 1
+
+
+def judged(turn: Any) -> tuple[int, list[str]]:
+    """How many cases there are, and those whose o or lse is rejected."""
+    spec, failed, count = catalog.spec("attention_paged"), [], 0
+    for case in cases(spec, "core"):
+        axes = dict(case.shape.axes)
+        if (
+            case.mode
+            or min(axes.values()) == 0
+            or "655" in str(case.shape)
+            or dict(case.types)["T"] == "float64"
+        ):
+            continue
+        question = oracle.ask(case, spec)
+        given = {n: question.inputs[n].tensor if n in question.inputs else None for n in spec.inputs}
+        given["block_table"] = turn(given["block_table"], given["seq_lens"], axes["S"], axes["P"])
+        got = attention_paged(*given.values(), **case.params)
+        count += 1
+        for (_, expected), tensor in zip(question.expected.items(), got, strict=True):
+            if expected.judge(tensor, question.biased_values).state != "Pass":
+                failed.append(case.id)
+                break
+    return count, failed
+
+
+def test_the_right_page_passes():
+    count, failed = judged(lambda table, *_: table)
+    assert count > 40 and not failed
+
+
+@pytest.mark.parametrize(
+    "turn", [next_entry, of_another_sequence, last_page_of_the_one_before, one_page_further]
+)
+def test_a_wrong_page_is_rejected(turn):
+    count, failed = judged(turn)
+    assert len(failed) > count // 3, f"{len(failed)} of {count}"
