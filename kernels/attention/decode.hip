@@ -6,8 +6,8 @@
 //
 // Keys and values are read once, so they go from memory to the operands' registers without a stay in LDS.
 // Scores are computed transposed, keys by columns (hip_matrix.h). For o^T = v^T p^T a lane needs several
-// keys' values of one column of v: it loads up to 16 neighbouring bytes of each key's row and exchanges halves
-// of words among its own registers. Which column of v a line of the product stands for follows from that.
+// keys' values of one column of v: it loads up to 16 neighbouring bytes of each key's row and exchanges
+// halves of words among its own registers. Which column of v a line of the product stands for follows from that.
 //
 // Scores are powers of two: `scale` (and `cap`) hold log2(e).
 //
@@ -85,23 +85,29 @@ DEVICE Columns fetch_queries(const char* queries, int step) {
 #endif
 }
 
+constexpr int SLICE = 256 / sizeof(Rows);  // steps whose keys are in registers at once, 64 of them
+
 DEVICE Strip score(const Cache& cache, const Pages& pages, int n, const char* queries) {
     const T* rows[TILES];
     for (int i = 0; i < TILES; ++i) {
         rows[i] = cache.k.at(pages.of_keys[i], cache.exists(n + Cache::key_row(i)));
     }
-    Rows keys[STEPS];
-#pragma unroll
-    for (int step = 0; step < STEPS; ++step) {
-        for (int i = 0; i < TILES; ++i) {
-            keys[step].tile[i] = columns_from(rows[i], step * DEPTH, D - step * DEPTH).tile;
-        }
-    }
     Strip sums;
     sums.fill(0.0f);
 #pragma unroll
-    for (int step = 0; step < STEPS; ++step) {
-        multiply<T>(sums, keys[step], fetch_queries(queries, step));
+    for (int first = 0; first < STEPS; first += SLICE) {
+        Rows keys[SLICE];
+#pragma unroll
+        for (int i = 0; i < SLICE && first + i < STEPS; ++i) {
+            for (int tile = 0; tile < TILES; ++tile) {
+                const int d = (first + i) * DEPTH;
+                keys[i].tile[tile] = columns_from(rows[tile], d, D - d).tile;
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < SLICE && first + i < STEPS; ++i) {
+            multiply<T>(sums, keys[i], fetch_queries(queries, first + i));
+        }
     }
     return sums;
 }
@@ -112,10 +118,12 @@ DEVICE Strip score(const Cache& cache, const Pages& pages, int n, const char* qu
 DEVICE int own_line() { return row_of_lane(0) / RUN * TILE_RUN + row_of_lane(0) % RUN; }
 DEVICE int line_of_sum(int i) { return lane_part() * TILE_RUN + i; }
 
+constexpr bool FEW_REGISTERS = HELD > RUN && V_TILES > 8;  // sums take half of them
+
 // How many tiles are loaded at once, from `tile` on: line l stands for as many columns, from l * width on.
 constexpr int width_from(int tile) {
     const int columns = E - tile * 16;
-    return columns >= 128 ? 8 : columns >= 64 ? 4 : columns >= 32 ? 2 : 1;
+    return columns >= 128 && !FEW_REGISTERS ? 8 : columns >= 64 ? 4 : columns >= 32 ? 2 : 1;
 }
 
 template <int WIDTH> DEVICE words<(WIDTH > 1 ? WIDTH * 2 : 4)> load_neighbours(const T* from) {
