@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pytest
@@ -92,38 +93,37 @@ def one_page_further(table: Tensor, lens: Tensor, S: int, P: int) -> Tensor:
     return table.clamp(0, P - 1) + 1
 
 
-def judged(turn: Any) -> tuple[int, list[str]]:
-    """How many cases there are, and those whose o or lse is rejected."""
-    spec, failed, count = catalog.spec("attention_paged"), [], 0
-    for case in cases(spec, "core"):
+@functools.cache
+def questions() -> list[tuple[dict[str, int], Any]]:
+    """The axes and the questions of the smoke tier's calls whose T is narrow."""
+    spec, found = catalog.spec("attention_paged"), []
+    for case in cases(spec, "smoke"):
         axes = dict(case.shape.axes)
-        if (
-            case.mode
-            or min(axes.values()) == 0
-            or "655" in str(case.shape)
-            or dict(case.types)["T"] == "float64"
-        ):
-            continue
-        question = oracle.ask(case, spec)
+        if not case.mode and min(axes.values()) and dict(case.types)["T"] in ("bfloat16", "float16"):
+            found.append((axes, oracle.ask(case, spec)))
+    return found
+
+
+def judged(turn: Any) -> int:
+    """How many of the questions are failed with the table turned."""
+    spec, failed = catalog.spec("attention_paged"), 0
+    for axes, question in questions():
         given = {n: question.inputs[n].tensor if n in question.inputs else None for n in spec.inputs}
         given["block_table"] = turn(given["block_table"], given["seq_lens"], axes["S"], axes["P"])
-        got = attention_paged(*given.values(), **case.params)
-        count += 1
-        for (_, expected), tensor in zip(question.expected.items(), got, strict=True):
-            if expected.judge(tensor, question.biased_values).state != "Pass":
-                failed.append(case.id)
-                break
-    return count, failed
+        got = attention_paged(*given.values(), **question.case.params)
+        failed += any(
+            expected.judge(tensor, question.biased_values).state != "Pass"
+            for expected, tensor in zip(question.expected.values(), got, strict=True)
+        )
+    return failed
 
 
 def test_the_right_page_passes():
-    count, failed = judged(lambda table, *_: table)
-    assert count > 40 and not failed
+    assert len(questions()) > 10 and judged(lambda table, *_: table) == 0
 
 
 @pytest.mark.parametrize(
     "turn", [next_entry, of_another_sequence, last_page_of_the_one_before, one_page_further]
 )
 def test_a_wrong_page_is_rejected(turn):
-    count, failed = judged(turn)
-    assert len(failed) > count // 3, f"{len(failed)} of {count}"
+    assert judged(turn) > len(questions()) // 3
