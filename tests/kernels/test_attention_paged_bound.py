@@ -50,14 +50,13 @@ def shares(P: int, W: int, seed: int) -> tuple[float, float]:
     return float((off / scale).max()), float((off / one["o"].movedim(0, 1)).max())
 
 
-@pytest.mark.parametrize("P", [1, 2, 5])
+@pytest.mark.parametrize("P", [2, 5])
 def test_equal_keys_round_alike(P):
     """Right weights, rounded once, stay within the bound; they do not if copies of a key are taken to round
     independently, so the bound has to know of them."""
-    found = [shares(P, 4096, seed) for seed in range(12)]
-    assert max(each for each, _ in found) < 1
-    if P == 5:
-        assert max(each for _, each in found) > 1
+    found = [shares(P, 1024, seed) for seed in range(8)]
+    assert max(each for each, _ in found) < 0.9
+    assert max(each for _, each in found) > 1
 
 
 def test_pages_that_stand_once_widen_nothing():
