@@ -7,7 +7,8 @@
 // Keys and values are read once, so they go from memory to the operands' registers without a stay in LDS.
 // Scores are computed transposed, keys by columns (hip_matrix.h). For o^T = v^T p^T a lane needs several
 // keys' values of one column of v: it loads up to 16 neighbouring bytes of each key's row and exchanges
-// halves of words among its own registers. Which column of v a line of the product stands for follows from that.
+// halves of words among its own registers. Which column of v a line of the product stands for follows from
+// that.
 //
 // Scores are powers of two: `scale` (and `cap`) hold log2(e).
 //
@@ -21,6 +22,7 @@ constexpr int THREADS = WAVES * WARP;
 constexpr int STEPS = (D + DEPTH - 1) / DEPTH;
 constexpr int V_TILES = (E + 15) / 16;  // of 16 columns of v
 constexpr int HELD = sizeof(fragment) / 2;  // keys whose values a lane holds
+constexpr bool FEW_REGISTERS = WARP == 32 && V_TILES > 8;  // the sums take half of them
 constexpr int PAGE_KEYS = PAGE == 0 ? 1 : PAGE;
 constexpr int GRAIN = PAGE % RUN == 0 ? RUN : 1;  // keys, from a multiple of it on, that lie in one page
 
@@ -85,7 +87,8 @@ DEVICE Columns fetch_queries(const char* queries, int step) {
 #endif
 }
 
-constexpr int SLICE = 256 / sizeof(Rows);  // steps whose keys are in registers at once, 64 of them
+// Steps whose keys are in registers at once.
+constexpr int SLICE = (FEW_REGISTERS ? 128 : 256) / sizeof(Rows);
 
 DEVICE Strip score(const Cache& cache, const Pages& pages, int n, const char* queries) {
     const T* rows[TILES];
@@ -117,8 +120,6 @@ DEVICE Strip score(const Cache& cache, const Pages& pages, int n, const char* qu
 // The line of a tile of values that a lane loads, and the one that it holds the sum `i` of.
 DEVICE int own_line() { return row_of_lane(0) / RUN * TILE_RUN + row_of_lane(0) % RUN; }
 DEVICE int line_of_sum(int i) { return lane_part() * TILE_RUN + i; }
-
-constexpr bool FEW_REGISTERS = HELD > RUN && V_TILES > 8;  // sums take half of them
 
 // How many tiles are loaded at once, from `tile` on: line l stands for as many columns, from l * width on.
 constexpr int width_from(int tile) {

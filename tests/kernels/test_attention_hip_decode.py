@@ -329,7 +329,7 @@ def test_triton_widens_what_it_multiplies_by_a_stride():
 # The compiler -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("arch", ["gfx942", "gfx1100"])
+@pytest.mark.parametrize("arch", ["gfx942", "gfx1100", "gfx1201"])
 def test_registers_and_lds(arch):
     """No spills or scratch at the largest heads, two blocks a compute unit."""
     pytest.importorskip("ziglang")
