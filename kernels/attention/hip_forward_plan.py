@@ -1,0 +1,124 @@
+"""The plan of forward.hip: attention on AMD's matrix units, MFMA (gfx9) and WMMA (gfx11, gfx12)."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import NamedTuple
+
+from portable.kernels.attention.problem import Problem, problem_of
+from portable.plan import Argument, Call, Device, Launch, NativeKernel, Plan, Pointer, Rejected, Scalar
+
+_SOURCE = Path(__file__).resolve().parent / "forward.hip"
+_ELEMENTS = {"bfloat16": "bf16", "float16": "f16"}
+_LOG2_E = math.log2(math.e)
+_MOST_ROWS = 2**29  # places, and their sums with a window's side, are 32-bit numbers
+_MOST_THREADS = 2**32 - 1  # of a grid dimension
+
+
+class Tile(NamedTuple):
+    """Keys of a step, waves of a block, and groups of 16 queries of a wave; whether queries lie in LDS."""
+
+    n: int
+    waves: int
+    groups: int
+    q_shared: bool = False
+
+    @property
+    def m(self) -> int:
+        return self.waves * self.groups * 16
+
+    def shared(self, d: int, e: int) -> int:
+        return 2 * (self.n * (d + e) + (self.m * d if self.q_shared else 0))
+
+
+def padded(size: int) -> int:
+    """A head size as the kernel holds it: whole groups of four chunks of 16 bytes."""
+    return -(-size // 32) * 32
+
+
+def tile_for(device: Device, d: int, e: int) -> Tile:
+    """The tile for padded head sizes: what registers hold without a spill, and two blocks' LDS a CU."""
+    most = max(d, e)
+    if device.warp_size == 64:
+        return Tile(64, 4, 2) if most <= 128 else Tile(32, 4, 1)
+    if most <= 64:
+        return Tile(64, 8, 1)
+    if most <= 128:
+        return Tile(32, 8, 1)
+    return Tile(32, 4, 1, q_shared=True)
+
+
+def plan_forward(call: Call) -> Plan | Rejected:
+    problem = problem_of(call)
+    if isinstance(problem, Rejected):
+        return problem
+    if problem.dtype not in _ELEMENTS:
+        return Rejected(f"{problem.dtype} has no matrix instruction here; bfloat16 and float16 have")
+    if max(problem.M, problem.N) > _MOST_ROWS:
+        return Rejected(f"a sequence exceeds {_MOST_ROWS}")
+    d, e = padded(problem.D), padded(problem.E)
+    tile = tile_for(call.device, d, e)
+    threads = tile.waves * call.device.warp_size
+    tiles = -(-problem.M // tile.m)
+    blocks = tiles * problem.B * problem.H
+    if blocks * threads > _MOST_THREADS:
+        return Rejected(f"{blocks} blocks of {threads} threads exceed a grid")
+    kernel = NativeKernel(
+        _SOURCE, "attention_forward", threads, defines=(*tile_defines(tile, problem, d, e), *_scores(call, problem))
+    )
+    return Plan((Launch(kernel, (blocks, 1, 1), _arguments(call, problem, tiles)),))
+
+
+def tile_defines(tile: Tile, problem: Problem, d: int, e: int) -> tuple[tuple[str, int | str], ...]:
+    return (
+        ("T", _ELEMENTS[problem.dtype]),
+        ("HEAD_D", d),
+        ("HEAD_E", e),
+        ("WHOLE_D", int(problem.D == d)),
+        ("WHOLE_E", int(problem.E == e)),
+        ("TILE_N", tile.n),
+        ("WAVES", tile.waves),
+        ("GROUPS", tile.groups),
+        ("Q_SHARED", int(tile.q_shared)),
+    )
+
+
+def _scores(call: Call, problem: Problem) -> tuple[tuple[str, int | str], ...]:
+    scale = problem.scale
+    plain = problem.softcap is None and not problem.has("bias") and 0 < scale < 2**100
+    return (
+        ("LEFT", int(problem.left is not None)),
+        ("RIGHT", int(problem.right is not None)),
+        ("PLAIN", int(plain)),
+        ("SOFTCAP", int(problem.softcap is not None)),
+        ("BIAS", int(problem.has("bias"))),
+        ("SINKS", int(call.has("sinks"))),
+    )
+
+
+def _pointer(call: Call, name: str) -> Argument:
+    return Pointer(name) if call.has(name) else Scalar("i64", 0)
+
+
+def _arguments(call: Call, problem: Problem, tiles: int) -> tuple[tuple[str, Argument], ...]:
+    diagonal = problem.N - problem.M
+    integers = {
+        "m": problem.M, "n": problem.N, "d": problem.D, "e": problem.E, "heads": problem.H, "share": problem.share,
+        "low": diagonal - (problem.left or 0), "high": diagonal + (problem.right or 0), "tiles": tiles,
+    }  # fmt: skip
+    scale, cap = problem.scale * _LOG2_E, 0.0
+    if problem.softcap is not None:
+        scale, cap = 2 * scale / problem.softcap, problem.softcap * _LOG2_E
+    strides: dict[str, int] = {}
+    for name in ("q", "k", "v", "bias", "o", "lse"):
+        heads = problem.heads.get(name)
+        for side in ("batch", "head", "row"):
+            strides[f"{name}_{side}"] = getattr(heads, side) if heads is not None else 0
+    return (
+        *((name, _pointer(call, name)) for name in ("q", "k", "v", "bias", "sinks", "o", "lse")),
+        *((name, Scalar("i32", value)) for name, value in integers.items()),
+        ("scale", Scalar("f32", scale)),
+        ("cap", Scalar("f32", cap)),
+        *((name, Scalar("i64", value)) for name, value in strides.items()),
+    )
