@@ -9,18 +9,23 @@
 // Scores are powers of two: `scale` (and `cap`) hold log2(e).
 //
 // Defines: T (bf16, f16); HEAD_D, HEAD_E: the head sizes, as multiples of 32; WHOLE_D, WHOLE_E: whether they are
-// exact; TILE_N, WAVES, GROUPS; LEFT, RIGHT: whether the keys are bounded on that side of the diagonal; PLAIN:
+// exact; TILE_N, WAVES, GROUPS; SHARERS: waves with the same queries, each of which makes its part of o's columns;
+// LEFT, RIGHT: whether the keys are bounded on that side of the diagonal; PLAIN:
 // whether scores are products times a positive scale and nothing else; SOFTCAP, BIAS, SINKS; Q_SHARED: whether
-// queries lie in LDS, where registers do not hold them.
+// queries lie in LDS.
 #include "hip_softmax.h"
 #include "hip_stage.h"
 
 constexpr int THREADS = WAVES * WARP;
 constexpr int WAVE_M = GROUPS * COLUMNS;
-constexpr int TILE_M = WAVES * WAVE_M;
+constexpr int TILE_M = WAVES / SHARERS * WAVE_M;
+#ifndef AHEAD
+#define AHEAD 2
+#endif
 constexpr int STRIPS = TILE_N / DEPTH;
 constexpr int STEPS_D = HEAD_D / DEPTH;
-constexpr int STRIPS_E = HEAD_E / DEPTH;
+constexpr int WAVE_E = HEAD_E / SHARERS;
+constexpr int STRIPS_E = WAVE_E / DEPTH;
 static_assert(TILE_N % 32 == 0 && HEAD_D % 32 == 0 && HEAD_E % 32 == 0, "lines of LDS are whole groups of chunks");
 
 using KeyTile = LdsTile<HEAD_D>;
@@ -63,8 +68,9 @@ DEVICE Place place_of(int id, int blocks, int tiles, int heads) {
 struct Queries {
 #if Q_SHARED
     const char* tile;
+    int first;  // the wave's first line of it
     DEVICE Columns get(int group, int step) const {
-        return KeyTile::columns(tile, thread_x() / WARP * WAVE_M + group * COLUMNS, step * DEPTH);
+        return KeyTile::columns(tile, first + group * COLUMNS, step * DEPTH);
     }
 #else
     Columns held[GROUPS][STEPS_D];
@@ -79,6 +85,7 @@ DEVICE Queries load_queries(const Work& work, int row, char* lds) {
     stage.template load<WHOLE_D>(work.q, work.row);
     stage.store(lds);
     queries.tile = lds;
+    queries.first = row - work.row;
 #else
     for (int g = 0; g < GROUPS; ++g) {
         const int own = least(row + g * COLUMNS + lane_column(), work.q.end - 1);
@@ -139,22 +146,25 @@ DEVICE float weigh(const Strip (&scores)[STRIPS], Softmax& state, const Scores& 
     }
     const float factor = state.move(PLAIN ? highest * how.scale : highest);
     const float base = base_of(state.top);
+    float parts[2] = {0.0f, 0.0f};
 #pragma unroll
     for (int s = 0; s < STRIPS; ++s) {
         float values[RUN];
         for (int i = 0; i < RUN; ++i) {
             const float x = scores[s].get(i);
             values[i] = exp2_flushed(PLAIN ? math_fma(x, how.scale, -base) : x - base);
-            state.total += values[i];
+            parts[i % 2] += values[i];
         }
         weights[s] = as_columns<T>(values);
     }
+    state.total += parts[0] + parts[1];
     return factor;
 }
 
 struct Attend {
     Strip sums[GROUPS][STRIPS_E];
     Softmax state[GROUPS];
+    int column;  // the wave's first of o
 
     DEVICE void step(const Queries& queries, const Work& work, const Scores& how, int row, int key,
                      Columns (&weights)[GROUPS][STRIPS], const char* keys) {
@@ -164,19 +174,13 @@ struct Attend {
                 scores[g][s].fill(0.0f);
             }
         }
-#pragma unroll
-        for (int d = 0; d < STEPS_D; ++d) {
-            Columns own[GROUPS];
-            for (int g = 0; g < GROUPS; ++g) {
-                own[g] = queries.get(g, d);
-            }
-            for (int s = 0; s < STRIPS; ++s) {
-                const Rows rows = KeyTile::rows(keys, s * DEPTH, d * DEPTH);
+        fetch_ahead<STEPS_D * STRIPS, AHEAD>(
+            [&](int i) { return KeyTile::rows(keys, i % STRIPS * DEPTH, i / STRIPS * DEPTH); },
+            [&](int i, const Rows& rows) {
                 for (int g = 0; g < GROUPS; ++g) {
-                    multiply<T>(scores[g][s], rows, own[g]);
+                    multiply<T>(scores[g][i % STRIPS], rows, queries.get(g, i / STRIPS));
                 }
-            }
-        }
+            });
         const int nearest = RIGHT ? least(work.key_end, row + work.high + 1) : work.key_end;
         const bool edge = key + TILE_N > nearest || (LEFT && key < row + WAVE_M - 1 + work.low);
         for (int g = 0; g < GROUPS; ++g) {
@@ -192,15 +196,13 @@ struct Attend {
     }
 
     DEVICE void add(const Columns (&weights)[GROUPS][STRIPS], const char* values) {
-#pragma unroll
-        for (int s = 0; s < STRIPS; ++s) {
-            for (int e = 0; e < STRIPS_E; ++e) {
-                const Rows rows = ValueTile::rows(values, e * DEPTH, s * DEPTH);
+        fetch_ahead<STRIPS * STRIPS_E, AHEAD>(
+            [&](int i) { return ValueTile::rows(values, column + i % STRIPS_E * DEPTH, i / STRIPS_E * DEPTH); },
+            [&](int i, const Rows& rows) {
                 for (int g = 0; g < GROUPS; ++g) {
-                    multiply<T>(sums[g][e], rows, weights[g][s]);
+                    multiply<T>(sums[g][i % STRIPS_E], rows, weights[g][i / STRIPS_E]);
                 }
-            }
-        }
+            });
     }
 };
 
@@ -235,7 +237,7 @@ DEVICE void walk(Attend& attend, const Queries& queries, const Work& work, const
     next_values.template load<WHOLE_E>(work.v, span.first);
     next_keys.store(keys);
     lds_barrier();
-    for (int key = span.first;; key += TILE_N) {
+    for (int key = span.first; key < span.stop; key += TILE_N) {
         const bool more = key + TILE_N < span.stop;
         if (more) {
             next_keys.template load<WHOLE_D>(work.k, key + TILE_N);
@@ -249,9 +251,6 @@ DEVICE void walk(Attend& attend, const Queries& queries, const Work& work, const
             next_values.template load<WHOLE_E>(work.v, key + TILE_N);
         }
         attend.add(weights, values);
-        if (!more) {
-            return;
-        }
         lds_barrier();
     }
 }
@@ -265,7 +264,7 @@ struct Outputs {
 };
 
 // Divides, rounds and stores a group's 16 queries, the lane's in `row`.
-DEVICE void store_group(const Strip (&sums)[STRIPS_E], const Softmax& state, const Outputs& to, int row) {
+DEVICE void store_group(const Strip (&sums)[STRIPS_E], const Softmax& state, const Outputs& to, int row, int first) {
     float total = column_sum(state.total), share = 1.0f, base = base_of(state.top);
 #if SINKS
     const float highest = math_max_number(state.top, to.sink);
@@ -274,13 +273,13 @@ DEVICE void store_group(const Strip (&sums)[STRIPS_E], const Softmax& state, con
     total = total * share + exp2_flushed(to.sink - base);
 #endif
     const float divided = total == 0.0f ? 0.0f : share * rcp_fast(total);
-    if (lane_part() == 0) {
+    if (lane_part() == 0 && first == 0) {
         to.lse[row * to.lse_row] = math_fma(base, LN_2, math_log(total));
     }
     T* const o = to.o + row * to.o_row;
 #pragma unroll
     for (int s = 0; s < STRIPS_E; ++s) {
-        const int column = s * DEPTH + lane_part() * RUN;
+        const int column = first + s * DEPTH + lane_part() * RUN;
         vec<T, RUN> packed;
         for (int i = 0; i < RUN; ++i) {
             packed.v[i] = from_float<T>(sums[s].get(i) * divided);
@@ -317,9 +316,11 @@ void attention_forward(const T* q, const T* k, const T* v, const T* bias, const 
     const Outputs to = {o + place.batch * o_batch + place.head * o_head,
                         lse + place.batch * lse_batch + place.head * lse_head,
                         o_row, lse_row, e, SINKS ? sinks[place.head] * LOG2_E : -INF_F};
-    const int row = work.row + __builtin_amdgcn_readfirstlane(thread_x() / WARP) * WAVE_M;
+    const int wave = __builtin_amdgcn_readfirstlane(thread_x() / WARP);
+    const int row = work.row + wave / SHARERS * WAVE_M;
     const Queries queries = load_queries(work, row, lds + K_BYTES + V_BYTES);
     Attend attend;
+    attend.column = wave % SHARERS * WAVE_E;
     for (int g = 0; g < GROUPS; ++g) {
         for (int i = 0; i < STRIPS_E; ++i) {
             attend.sums[g][i].fill(0.0f);
@@ -329,7 +330,7 @@ void attention_forward(const T* q, const T* k, const T* v, const T* bias, const 
     for (int g = 0; g < GROUPS; ++g) {
         const int own = row + g * COLUMNS + lane_column();
         if (own < m) {
-            store_group(attend.sums[g], attend.state[g], to, own);
+            store_group(attend.sums[g], attend.state[g], to, own, attend.column);
         }
     }
 }

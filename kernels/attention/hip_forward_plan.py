@@ -17,16 +17,18 @@ _MOST_THREADS = 2**32 - 1  # of a grid dimension
 
 
 class Tile(NamedTuple):
-    """Keys of a step, waves of a block, and groups of 16 queries of a wave; whether queries lie in LDS."""
+    """Keys of a step, waves of a block, and groups of 16 queries of a wave; whether queries lie in LDS; how many
+    waves share their queries."""
 
     n: int
     waves: int
     groups: int
     q_shared: bool = False
+    sharers: int = 1
 
     @property
     def m(self) -> int:
-        return self.waves * self.groups * 16
+        return self.waves // self.sharers * self.groups * 16
 
     def shared(self, d: int, e: int) -> int:
         return 2 * (self.n * (d + e) + (self.m * d if self.q_shared else 0))
@@ -45,8 +47,8 @@ def tile_for(device: Device, d: int, e: int) -> Tile:
     if most <= 64:
         return Tile(64, 8, 1)
     if most <= 128:
-        return Tile(32, 8, 1)
-    return Tile(32, 4, 1, q_shared=True)
+        return Tile(32, 8, 1, q_shared=device.arch.startswith("gfx11"))  # an operand there has every element twice
+    return Tile(32, 8, 1, q_shared=True, sharers=2)
 
 
 def plan_forward(call: Call) -> Plan | Rejected:
@@ -80,6 +82,7 @@ def tile_defines(tile: Tile, problem: Problem, d: int, e: int) -> tuple[tuple[st
         ("TILE_N", tile.n),
         ("WAVES", tile.waves),
         ("GROUPS", tile.groups),
+        ("SHARERS", tile.sharers),
         ("Q_SHARED", int(tile.q_shared)),
     )
 

@@ -179,9 +179,13 @@ template <int WIDTH> struct LdsTile {
 
     static constexpr int bytes(int lines) { return lines * WIDTH * 2; }
 
-    static DEVICE int offset(int line, int chunk) {
+    // Of chunk + own; `chunk` is a multiple of PARTS where `own` is not 0. Apart, because what is known to the
+    // compiler becomes the instruction's own offset: few addresses serve a whole tile.
+    static DEVICE int offset(int line, int chunk, int own = 0) {
+        constexpr int GROUP = CHUNKS % 8 == 0 ? 8 : 4;
         const int key = line ^ (line >> 3 & 3) ^ (line >> 1 & 4) ^ (line >> 4 & 1);
-        return line * (WIDTH * 2) + (chunk ^ (CHUNKS % 8 == 0 ? key & 7 : key >> 1 & 3)) * 16;
+        const int place = (chunk ^ own ^ (GROUP == 8 ? key : key >> 1)) & (GROUP - 1);
+        return line * (WIDTH * 2) + chunk / GROUP * (GROUP * 16) + place * 16;
     }
 
     // Elements from k on, DEPTH of them, of one line.
@@ -191,7 +195,7 @@ template <int WIDTH> struct LdsTile {
                                          load_words<16>(tile + offset(line, k / RUN + 1))}};
         return __builtin_bit_cast(fragment, both);
 #else
-        return load_words<16>(tile + offset(line, k / RUN + lane_part()));
+        return load_words<16>(tile + offset(line, k / RUN, lane_part()));
 #endif
     }
 
@@ -209,6 +213,25 @@ template <int WIDTH> struct LdsTile {
         return {fetch(tile, line + lane_column(), k)};
     }
 };
+
+// use(i, fetch(i)) for i below COUNT in order, each fetched while those DISTANCE before it are used. Without, the
+// compiler fetches all of them first, as far as registers go and beyond.
+template <int COUNT, int DISTANCE, class Fetch, class Use> DEVICE void fetch_ahead(Fetch fetch, Use use) {
+    Rows ring[DISTANCE];
+#pragma unroll
+    for (int i = 0; i < DISTANCE && i < COUNT; ++i) {
+        ring[i] = fetch(i);
+    }
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) {
+        const Rows rows = ring[i % DISTANCE];
+        if (i + DISTANCE < COUNT) {
+            ring[i % DISTANCE] = fetch(i + DISTANCE);
+        }
+        __builtin_amdgcn_sched_barrier(0);
+        use(i, rows);
+    }
+}
 
 // A second operand from memory: `line` is the lane's own, of which `there` elements exist from k on.
 template <class Type> DEVICE Columns columns_from(const Type* line, int k, int there) {
