@@ -13,15 +13,14 @@
 // LEFT, RIGHT: whether the keys are bounded on that side of the diagonal; PLAIN:
 // whether scores are products times a positive scale and nothing else; SOFTCAP, BIAS, SINKS; Q_SHARED: whether
 // queries lie in LDS.
+#include "hip_ragged.h"
 #include "hip_softmax.h"
 #include "hip_stage.h"
 
 constexpr int THREADS = WAVES * WARP;
 constexpr int WAVE_M = GROUPS * COLUMNS;
 constexpr int TILE_M = WAVES / SHARERS * WAVE_M;
-#ifndef AHEAD
-#define AHEAD 2
-#endif
+constexpr int AHEAD = 2;  // operands on their way from LDS under the products; 4 spill on gfx942
 constexpr int STRIPS = TILE_N / DEPTH;
 constexpr int STEPS_D = HEAD_D / DEPTH;
 constexpr int WAVE_E = HEAD_E / SHARERS;
@@ -100,21 +99,37 @@ DEVICE Queries load_queries(const Work& work, int row, char* lds) {
 
 // --- one block of keys ---
 
+#if BIAS
+// The bias of the lane's keys; what is added to keys that do not exist is hidden later.
+DEVICE void load_bias(vec<T, RUN> (&bias)[STRIPS], const Work& work, int row, int key) {
+    const T* const line = work.bias + least(row, work.q.end - 1) * work.bias_row;
+    const int own_key = key + lane_part() * RUN;
+    if (key + TILE_N <= work.key_end) {
+        for (int s = 0; s < STRIPS; ++s) {
+            bias[s] = __builtin_bit_cast(vec<T, RUN>, load_anywhere<16>(line + own_key + s * DEPTH));
+        }
+        return;
+    }
+    for (int s = 0; s < STRIPS; ++s) {
+        for (int i = 0; i < RUN; ++i) {
+            bias[s].v[i] = line[least(own_key + s * DEPTH + i, work.key_end - 1)];
+        }
+    }
+}
+#endif
+
 // Products become scores (all but the scale where PLAIN), those of keys that are not seen -inf, for the lane's
 // query `row` and keys from `key` on.
 DEVICE void finish_scores(Strip (&scores)[STRIPS], const Work& work, const Scores& how, int row, int key, bool edge) {
     const int own_key = key + lane_part() * RUN;
 #if BIAS
-    const T* const bias = work.bias + least(row, work.q.end - 1) * work.bias_row;
+    vec<T, RUN> bias[STRIPS];
+    load_bias(bias, work, row, key);
 #endif
     const int last = RIGHT ? least(work.key_end - 1, row + work.high) - own_key : work.key_end - 1 - own_key;
     const int first = row + work.low - own_key;
 #pragma unroll
     for (int s = 0; s < STRIPS; ++s) {
-#if BIAS
-        const int there = work.key_end - own_key - s * DEPTH;
-        const auto added = __builtin_bit_cast(vec<T, RUN>, load_part<16>(bias + own_key + s * DEPTH, there));
-#endif
 #pragma unroll
         for (int i = 0; i < RUN; ++i) {
             float x = scores[s].get(i);
@@ -124,7 +139,7 @@ DEVICE void finish_scores(Strip (&scores)[STRIPS], const Work& work, const Score
             x *= how.scale;
 #endif
 #if BIAS
-            x = math_fma(to_float(added.v[i]), LOG2_E, x);
+            x = math_fma(to_float(bias[s].v[i]), LOG2_E, x);
 #endif
             const int at = s * DEPTH + i;
             if (edge && (at > last || (LEFT && at < first))) {
@@ -181,6 +196,11 @@ struct Attend {
                     multiply<T>(scores[g][i % STRIPS], rows, queries.get(g, i / STRIPS));
                 }
             });
+        for (int g = 0; g < GROUPS; ++g) {
+            for (int s = 0; s < STRIPS; ++s) {
+                scores[g][s].settle();
+            }
+        }
         const int nearest = RIGHT ? least(work.key_end, row + work.high + 1) : work.key_end;
         const bool edge = key + TILE_N > nearest || (LEFT && key < row + WAVE_M - 1 + work.low);
         for (int g = 0; g < GROUPS; ++g) {
@@ -298,24 +318,42 @@ DEVICE void store_group(const Strip (&sums)[STRIPS_E], const Softmax& state, con
 
 KERNEL_RESIDENT(THREADS, 2)
 void attention_forward(const T* q, const T* k, const T* v, const T* bias, const float* sinks, T* o, float* lse,
-                       int m, int n, int d, int e, int heads, int share, int low, int high, int tiles, float scale,
-                       float cap, int64_t q_batch, int64_t q_head, int64_t q_row, int64_t k_batch, int64_t k_head,
+                       const int* q_offsets, const int* k_offsets, int count, int m, int n, int d, int e,
+                       int heads, int share, int low, int high, int tiles, float scale, float cap,
+                       int64_t q_batch, int64_t q_head, int64_t q_row, int64_t k_batch, int64_t k_head,
                        int64_t k_row, int64_t v_batch, int64_t v_head, int64_t v_row, int64_t bias_batch,
                        int64_t bias_head, int64_t bias_row, int64_t o_batch, int64_t o_head, int64_t o_row,
                        int64_t lse_batch, int64_t lse_head, int64_t lse_row) {
     SHARED __attribute__((aligned(16))) char lds[K_BYTES + V_BYTES + Q_BYTES];
     const Place place = place_of(block_x(), grid_x(), tiles, heads);
     const int group = place.head / share;
+    float sink = SINKS ? sinks[place.head] * LOG2_E : -INF_F;
+    int first = place.tile * TILE_M, key = 0;
+#if RAGGED
+    const Offsets queries_of = {q_offsets, count, m}, keys_of = {k_offsets, count, n};
+    const int z = queries_of.sequence_of<TILE_M>(place.tile);
+    const int begin = queries_of.begin(z);
+    const bool outside = z == 0 || z == count;
+    first = begin + (place.tile - begin / TILE_M - z) * TILE_M;
+    m = queries_of.begin(z + 1);
+    if (first >= m) {
+        return;
+    }
+    key = keys_of.begin(z);
+    n = outside ? key : keys_of.begin(z + 1);
+    low += n - m;
+    high += n - m;
+    sink = outside ? -INF_F : sink;
+#endif
     const Work work = {
         {q + place.batch * q_batch + place.head * q_head, q_row, m, d},
         {k + place.batch * k_batch + group * k_head, k_row, n, d},
         {v + place.batch * v_batch + group * v_head, v_row, n, e},
         bias + place.batch * bias_batch + place.head * bias_head,
-        bias_row, place.tile * TILE_M, 0, n, low, high,
+        bias_row, first, key, n, low, high,
     };
     const Outputs to = {o + place.batch * o_batch + place.head * o_head,
-                        lse + place.batch * lse_batch + place.head * lse_head,
-                        o_row, lse_row, e, SINKS ? sinks[place.head] * LOG2_E : -INF_F};
+                        lse + place.batch * lse_batch + place.head * lse_head, o_row, lse_row, e, sink};
     const int wave = __builtin_amdgcn_readfirstlane(thread_x() / WARP);
     const int row = work.row + wave / SHARERS * WAVE_M;
     const Queries queries = load_queries(work, row, lds + K_BYTES + V_BYTES);

@@ -7,18 +7,21 @@ from pathlib import Path
 from typing import NamedTuple
 
 from portable.kernels.attention.problem import Problem, problem_of
+from portable.kernels.attention.triton_varlen import entries_of, packed
 from portable.plan import Argument, Call, Device, Launch, NativeKernel, Plan, Pointer, Rejected, Scalar
 
 _SOURCE = Path(__file__).resolve().parent / "forward.hip"
 _ELEMENTS = {"bfloat16": "bf16", "float16": "f16"}
+_POINTERS = ("q", "k", "v", "bias", "sinks", "o", "lse")
 _LOG2_E = math.log2(math.e)
 _MOST_ROWS = 2**29  # places, and their sums with a window's side, are 32-bit numbers
+_MOST_TOKENS = 2**28  # as a window's side may be as long as all tokens together, twice
 _MOST_THREADS = 2**32 - 1  # of a grid dimension
 
 
 class Tile(NamedTuple):
-    """Keys of a step, waves of a block, and groups of 16 queries of a wave; whether queries lie in LDS; how many
-    waves share their queries."""
+    """Keys of a step, waves of a block, and groups of 16 queries of a wave; whether queries lie in LDS; how
+    many waves share their queries."""
 
     n: int
     waves: int
@@ -39,36 +42,47 @@ def padded(size: int) -> int:
     return -(-size // 32) * 32
 
 
-def tile_for(device: Device, d: int, e: int) -> Tile:
+def tile_for(device: Device, d: int, e: int, bias: bool = False) -> Tile:
     """The tile for padded head sizes: what registers hold without a spill, and two blocks' LDS a CU."""
     most = max(d, e)
     if device.warp_size == 64:
-        return Tile(64, 4, 2) if most <= 128 else Tile(32, 4, 1)
+        return Tile(32 if bias and most > 64 else 64, 4, 2) if most <= 128 else Tile(32, 4, 1)
     if most <= 64:
         return Tile(64, 8, 1)
     if most <= 128:
-        return Tile(32, 8, 1, q_shared=device.arch.startswith("gfx11"))  # an operand there has every element twice
+        return Tile(
+            32, 8, 1, q_shared=device.arch.startswith("gfx11")
+        )  # an operand there has every element twice
     return Tile(32, 8, 1, q_shared=True, sharers=2)
 
 
 def plan_forward(call: Call) -> Plan | Rejected:
+    """o and lse of `attention`: a block per tile of queries of a head."""
     problem = problem_of(call)
-    if isinstance(problem, Rejected):
-        return problem
+    return problem if isinstance(problem, Rejected) else _plan(call, problem, _MOST_ROWS)
+
+
+def plan_varlen(call: Call) -> Plan | Rejected:
+    """o and lse of `attention_varlen`: blocks find their sequence themselves."""
+    problem = packed(call)
+    return problem if isinstance(problem, Rejected) else _plan(call, problem, _MOST_TOKENS)
+
+
+def _plan(call: Call, problem: Problem, most: int) -> Plan | Rejected:
     if problem.dtype not in _ELEMENTS:
         return Rejected(f"{problem.dtype} has no matrix instruction here; bfloat16 and float16 have")
-    if max(problem.M, problem.N) > _MOST_ROWS:
-        return Rejected(f"a sequence exceeds {_MOST_ROWS}")
+    if max(problem.M, problem.N) > most:
+        return Rejected(f"a sequence exceeds {most}")
     d, e = padded(problem.D), padded(problem.E)
-    tile = tile_for(call.device, d, e)
+    tile = tile_for(call.device, d, e, problem.has("bias"))
     threads = tile.waves * call.device.warp_size
-    tiles = -(-problem.M // tile.m)
+    ragged = call.has("cu_seqlens_q")
+    tiles = entries_of(problem.M, call.axes["C"], tile.m) if ragged else -(-problem.M // tile.m)
     blocks = tiles * problem.B * problem.H
     if blocks * threads > _MOST_THREADS:
         return Rejected(f"{blocks} blocks of {threads} threads exceed a grid")
-    kernel = NativeKernel(
-        _SOURCE, "attention_forward", threads, defines=(*tile_defines(tile, problem, d, e), *_scores(call, problem))
-    )
+    defines = (*tile_defines(tile, problem, d, e), *_scores(call, problem), ("RAGGED", int(ragged)))
+    kernel = NativeKernel(_SOURCE, "attention_forward", threads, defines)
     return Plan((Launch(kernel, (blocks, 1, 1), _arguments(call, problem, tiles)),))
 
 
@@ -77,8 +91,8 @@ def tile_defines(tile: Tile, problem: Problem, d: int, e: int) -> tuple[tuple[st
         ("T", _ELEMENTS[problem.dtype]),
         ("HEAD_D", d),
         ("HEAD_E", e),
-        ("WHOLE_D", int(problem.D == d)),
-        ("WHOLE_E", int(problem.E == e)),
+        ("WHOLE_D", int(d == problem.D)),
+        ("WHOLE_E", int(e == problem.E)),
         ("TILE_N", tile.n),
         ("WAVES", tile.waves),
         ("GROUPS", tile.groups),
@@ -105,9 +119,11 @@ def _pointer(call: Call, name: str) -> Argument:
 
 
 def _arguments(call: Call, problem: Problem, tiles: int) -> tuple[tuple[str, Argument], ...]:
-    diagonal = problem.N - problem.M
+    ragged = call.has("cu_seqlens_q")
+    diagonal = 0 if ragged else problem.N - problem.M
     integers = {
-        "m": problem.M, "n": problem.N, "d": problem.D, "e": problem.E, "heads": problem.H, "share": problem.share,
+        "count": call.axes["C"] if ragged else 0, "m": problem.M, "n": problem.N, "d": problem.D, "e": problem.E,
+        "heads": problem.H, "share": problem.share,
         "low": diagonal - (problem.left or 0), "high": diagonal + (problem.right or 0), "tiles": tiles,
     }  # fmt: skip
     scale, cap = problem.scale * _LOG2_E, 0.0
@@ -119,7 +135,9 @@ def _arguments(call: Call, problem: Problem, tiles: int) -> tuple[tuple[str, Arg
         for side in ("batch", "head", "row"):
             strides[f"{name}_{side}"] = getattr(heads, side) if heads is not None else 0
     return (
-        *((name, _pointer(call, name)) for name in ("q", "k", "v", "bias", "sinks", "o", "lse")),
+        *((name, _pointer(call, name)) for name in _POINTERS),
+        ("q_offsets", _pointer(call, "cu_seqlens_q")),
+        ("k_offsets", _pointer(call, "cu_seqlens_k")),
         *((name, Scalar("i32", value)) for name, value in integers.items()),
         ("scale", Scalar("f32", scale)),
         ("cap", Scalar("f32", cap)),

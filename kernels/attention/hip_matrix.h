@@ -60,6 +60,13 @@ struct Strip {
             tile[i] = value;
         }
     }
+    // The sums so far are made here: the compiler does not put off products to where their sums are used, with
+    // all of their operands fetched before.
+    DEVICE void settle() {
+        for (int i = 0; i < TILES; ++i) {
+            asm volatile("" : "+v"(tile[i]));
+        }
+    }
     DEVICE void scale(float factor) {
         for (int i = 0; i < TILES; ++i) {
             tile[i] *= factor;
@@ -139,14 +146,15 @@ DEVICE float column_sum(float x) {
     return PARTS == 4 ? x + shuffle_xor(x, 32) : x;
 }
 
-// Whether it is so in a lane of the wave; the same answer in all.
-DEVICE bool any_lane(bool condition) {
+// The lanes of the wave for which it is so, as bits; the same answer in all.
+DEVICE uint64_t lanes_where(bool condition) {
 #if defined(__GFX9__)
-    return __builtin_amdgcn_ballot_w64(condition) != 0;
+    return __builtin_amdgcn_ballot_w64(condition);
 #else
-    return __builtin_amdgcn_ballot_w32(condition) != 0;
+    return __builtin_amdgcn_ballot_w32(condition);
 #endif
 }
+DEVICE bool any_lane(bool condition) { return lanes_where(condition) != 0; }
 
 // Eight values of a Strip's column, rounded, as a second operand: its k are the Strip's rows.
 template <class Type> DEVICE Columns as_columns(const float (&values)[RUN]) {
