@@ -1,18 +1,18 @@
 // o = softmax(scores) @ v per head on AMD's matrix units, and the scores' lse.
 //
 // A block owns TILE_M queries of one head, a wave GROUPS * 16 of them, and walks the keys that they see in
-// blocks of TILE_N. Scores are computed transposed, keys by queries: a query's scores then lie in the lanes of
-// one column, and rounded they are the second operand of o^T = v^T p^T without leaving the registers. Keys lie
-// in LDS as they come, values transposed. The next keys are on their way under the products with these, the
-// next values under the products with those; each has one buffer, and a step two barriers.
+// blocks of TILE_N. Scores are computed transposed, keys by queries: a query's scores then lie in the lanes
+// of one column, and rounded they are the second operand of o^T = v^T p^T without leaving the registers.
+// Keys lie in LDS as they come, values transposed. The next keys are on their way under the products with
+// these, the next values under the products with those; each has one buffer, and a step two barriers.
 //
 // Scores are powers of two: `scale` (and `cap`) hold log2(e).
 //
-// Defines: T (bf16, f16); HEAD_D, HEAD_E: the head sizes, as multiples of 32; WHOLE_D, WHOLE_E: whether they are
-// exact; TILE_N, WAVES, GROUPS; SHARERS: waves with the same queries, each of which makes its part of o's columns;
-// LEFT, RIGHT: whether the keys are bounded on that side of the diagonal; PLAIN:
-// whether scores are products times a positive scale and nothing else; SOFTCAP, BIAS, SINKS; Q_SHARED: whether
-// queries lie in LDS.
+// Defines: T (bf16, f16); HEAD_D, HEAD_E: the head sizes, as multiples of 32; WHOLE_D, WHOLE_E: whether
+// they are exact; TILE_N, WAVES, GROUPS; SHARERS: waves with the same queries, each of which makes its part
+// of o's columns; LEFT, RIGHT: whether the keys are bounded on that side of the diagonal; PLAIN: whether
+// scores are products times a positive scale and nothing else; SOFTCAP, BIAS, SINKS; Q_SHARED: whether
+// queries lie in LDS; RAGGED: whether sequences are packed (attention_varlen).
 #include "hip_ragged.h"
 #include "hip_softmax.h"
 #include "hip_stage.h"
@@ -25,7 +25,7 @@ constexpr int STRIPS = TILE_N / DEPTH;
 constexpr int STEPS_D = HEAD_D / DEPTH;
 constexpr int WAVE_E = HEAD_E / SHARERS;
 constexpr int STRIPS_E = WAVE_E / DEPTH;
-static_assert(TILE_N % 32 == 0 && HEAD_D % 32 == 0 && HEAD_E % 32 == 0, "lines of LDS are whole groups of chunks");
+static_assert(TILE_N % 32 == 0 && HEAD_D % 32 == 0 && HEAD_E % 32 == 0, "lines of LDS are whole groups");
 
 using KeyTile = LdsTile<HEAD_D>;
 using ValueTile = LdsTile<TILE_N>;
@@ -33,8 +33,8 @@ constexpr int K_BYTES = KeyTile::bytes(TILE_N);
 constexpr int V_BYTES = ValueTile::bytes(HEAD_E);
 constexpr int Q_BYTES = Q_SHARED ? KeyTile::bytes(TILE_M) : 0;
 
-// What a block computes: queries from `row` on, below `row_end`, and the keys from `key` to `key_end`, of which
-// query i sees j where low <= j - i <= high.
+// What a block computes: queries from `row` on, below `q.end`, and the keys from `key` to `key_end`, of
+// which query i sees j where low <= j - i <= high.
 struct Work {
     HeadRows<T> q, k, v;
     const T* bias;
@@ -51,8 +51,8 @@ struct Place {
     int tile;
 };
 
-// Consecutive blocks go to the dies of a package in turn, each with an L2 of its own: each die gets a contiguous
-// share of the heads, so that it holds few keys at a time. Tiles with most keys come first.
+// Consecutive blocks go to the dies of a package in turn, each with an L2 of its own: each die gets a
+// contiguous share of the heads, so that it holds few keys at a time. Tiles with most keys come first.
 DEVICE Place place_of(int id, int blocks, int tiles, int heads) {
 #if defined(__gfx942__) || defined(__gfx950__)
     constexpr int DIES = 8;
@@ -118,9 +118,10 @@ DEVICE void load_bias(vec<T, RUN> (&bias)[STRIPS], const Work& work, int row, in
 }
 #endif
 
-// Products become scores (all but the scale where PLAIN), those of keys that are not seen -inf, for the lane's
-// query `row` and keys from `key` on.
-DEVICE void finish_scores(Strip (&scores)[STRIPS], const Work& work, const Scores& how, int row, int key, bool edge) {
+// Products become scores (all but the scale where PLAIN), those of keys that are not seen -inf, for the
+// lane's query `row` and keys from `key` on.
+DEVICE void finish_scores(Strip (&scores)[STRIPS], const Work& work, const Scores& how, int row, int key,
+                          bool edge) {
     const int own_key = key + lane_part() * RUN;
 #if BIAS
     vec<T, RUN> bias[STRIPS];
@@ -151,7 +152,8 @@ DEVICE void finish_scores(Strip (&scores)[STRIPS], const Work& work, const Score
 }
 
 // Scores become weights, rounded, as the second operand of the product with the values.
-DEVICE float weigh(const Strip (&scores)[STRIPS], Softmax& state, const Scores& how, Columns (&weights)[STRIPS]) {
+DEVICE float weigh(const Strip (&scores)[STRIPS], Softmax& state, const Scores& how,
+                   Columns (&weights)[STRIPS]) {
     float highest = -INF_F;
 #pragma unroll
     for (int s = 0; s < STRIPS; ++s) {
@@ -217,7 +219,9 @@ struct Attend {
 
     DEVICE void add(const Columns (&weights)[GROUPS][STRIPS], const char* values) {
         fetch_ahead<STRIPS * STRIPS_E, AHEAD>(
-            [&](int i) { return ValueTile::rows(values, column + i % STRIPS_E * DEPTH, i / STRIPS_E * DEPTH); },
+            [&](int i) {
+                return ValueTile::rows(values, column + i % STRIPS_E * DEPTH, i / STRIPS_E * DEPTH);
+            },
             [&](int i, const Rows& rows) {
                 for (int g = 0; g < GROUPS; ++g) {
                     multiply<T>(sums[g][i % STRIPS_E], rows, weights[g][i / STRIPS_E]);
@@ -244,7 +248,8 @@ DEVICE Span span_of(const Work& work) {
     return span;
 }
 
-DEVICE void walk(Attend& attend, const Queries& queries, const Work& work, const Scores& how, int row, char* lds) {
+DEVICE void walk(Attend& attend, const Queries& queries, const Work& work, const Scores& how, int row,
+                 char* lds) {
     const Span span = span_of(work);
     if (span.first >= span.stop) {
         return;
@@ -283,8 +288,9 @@ struct Outputs {
     float sink;
 };
 
-// Divides, rounds and stores a group's 16 queries, the lane's in `row`.
-DEVICE void store_group(const Strip (&sums)[STRIPS_E], const Softmax& state, const Outputs& to, int row, int first) {
+// Divides, rounds and stores a group's 16 queries, the lane's in `row`: o from column `first` on.
+DEVICE void store_group(const Strip (&sums)[STRIPS_E], const Softmax& state, const Outputs& to, int row,
+                        int first) {
     float total = column_sum(state.total), share = 1.0f, base = base_of(state.top);
 #if SINKS
     const float highest = math_max_number(state.top, to.sink);
@@ -317,9 +323,9 @@ DEVICE void store_group(const Strip (&sums)[STRIPS_E], const Softmax& state, con
 }
 
 KERNEL_RESIDENT(THREADS, 2)
-void attention_forward(const T* q, const T* k, const T* v, const T* bias, const float* sinks, T* o, float* lse,
-                       const int* q_offsets, const int* k_offsets, int count, int m, int n, int d, int e,
-                       int heads, int share, int low, int high, int tiles, float scale, float cap,
+void attention_forward(const T* q, const T* k, const T* v, const T* bias, const float* sinks, T* o,
+                       float* lse, const int* q_offsets, const int* k_offsets, int count, int m, int n, int d,
+                       int e, int heads, int share, int low, int high, int tiles, float scale, float cap,
                        int64_t q_batch, int64_t q_head, int64_t q_row, int64_t k_batch, int64_t k_head,
                        int64_t k_row, int64_t v_batch, int64_t v_head, int64_t v_row, int64_t bias_batch,
                        int64_t bias_head, int64_t bias_row, int64_t o_batch, int64_t o_head, int64_t o_row,

@@ -122,7 +122,8 @@ def _arguments(call: Call, problem: Problem, tiles: int) -> tuple[tuple[str, Arg
     ragged = call.has("cu_seqlens_q")
     diagonal = 0 if ragged else problem.N - problem.M
     integers = {
-        "count": call.axes["C"] if ragged else 0, "m": problem.M, "n": problem.N, "d": problem.D, "e": problem.E,
+        "count": call.axes["C"] if ragged else 0,
+        "m": problem.M, "n": problem.N, "d": problem.D, "e": problem.E,
         "heads": problem.H, "share": problem.share,
         "low": diagonal - (problem.left or 0), "high": diagonal + (problem.right or 0), "tiles": tiles,
     }  # fmt: skip

@@ -60,8 +60,8 @@ struct Strip {
             tile[i] = value;
         }
     }
-    // The sums so far are made here: the compiler does not put off products to where their sums are used, with
-    // all of their operands fetched before.
+    // The sums so far are made here: the compiler does not put off products to where their sums are used,
+    // with all of their operands fetched before.
     DEVICE void settle() {
         for (int i = 0; i < TILES; ++i) {
             asm volatile("" : "+v"(tile[i]));
@@ -178,17 +178,17 @@ template <class Type> DEVICE Columns as_columns(const float (&values)[RUN]) {
 
 // --- operands in LDS ---
 
-// A tile of lines of WIDTH 16-bit elements, in chunks of 16 bytes. The chunks of a line are permuted (XOR), so
-// that lanes that touch the same chunk of different lines use different banks: of lines row_of_lane(0..15), of
-// 16 neighbours, and of every fourth line.
+// A tile of lines of WIDTH 16-bit elements, in chunks of 16 bytes. The chunks of a line are permuted (XOR),
+// so that lanes that touch the same chunk of different lines use different banks: of lines
+// row_of_lane(0..15), of 16 neighbours, and of every fourth line.
 template <int WIDTH> struct LdsTile {
     static constexpr int CHUNKS = WIDTH / RUN;
     static_assert(CHUNKS % 4 == 0, "chunks are permuted in groups of four or eight");
 
     static constexpr int bytes(int lines) { return lines * WIDTH * 2; }
 
-    // Of chunk + own; `chunk` is a multiple of PARTS where `own` is not 0. Apart, because what is known to the
-    // compiler becomes the instruction's own offset: few addresses serve a whole tile.
+    // Of chunk + own; `chunk` is a multiple of PARTS where `own` is not 0. Apart, because what is known to
+    // the compiler becomes the instruction's own offset: few addresses serve a whole tile.
     static DEVICE int offset(int line, int chunk, int own = 0) {
         constexpr int GROUP = CHUNKS % 8 == 0 ? 8 : 4;
         const int key = line ^ (line >> 3 & 3) ^ (line >> 1 & 4) ^ (line >> 4 & 1);
@@ -222,8 +222,8 @@ template <int WIDTH> struct LdsTile {
     }
 };
 
-// use(i, fetch(i)) for i below COUNT in order, each fetched while those DISTANCE before it are used. Without, the
-// compiler fetches all of them first, as far as registers go and beyond.
+// use(i, fetch(i)) for i below COUNT in order, each fetched while those DISTANCE before it are used.
+// Without, the compiler fetches all of them first, as far as registers go and beyond.
 template <int COUNT, int DISTANCE, class Fetch, class Use> DEVICE void fetch_ahead(Fetch fetch, Use use) {
     Rows ring[DISTANCE];
 #pragma unroll
@@ -244,7 +244,8 @@ template <int COUNT, int DISTANCE, class Fetch, class Use> DEVICE void fetch_ahe
 // A second operand from memory: `line` is the lane's own, of which `there` elements exist from k on.
 template <class Type> DEVICE Columns columns_from(const Type* line, int k, int there) {
 #if defined(__GFX11__)
-    const vec<words<16>, 2> both = {{load_part<16>(line + k, there), load_part<16>(line + k + RUN, there - RUN)}};
+    const vec<words<16>, 2> both = {{load_part<16>(line + k, there),
+                                     load_part<16>(line + k + RUN, there - RUN)}};
     return {__builtin_bit_cast(fragment, both)};
 #else
     const int own = lane_part() * RUN;

@@ -1,9 +1,9 @@
-// Which sequence of packed ones a block's queries are of. Sequence z of `count` + 1 begins at the largest of the
-// offsets up to its own, all of them within 0..total; sequence 0 is what lies before the first offset, the
-// last what lies behind the last: they have no keys.
+// Which sequence of packed ones a block's queries are of. Sequence z of `count` + 1 begins at the largest
+// of the offsets up to its own, all of them within 0..total; sequence 0 is what lies before the first
+// offset, the last what lies behind the last: they have no keys.
 //
-// A sequence's tiles begin at entry begin / TILE + z, which leaves room for all of those before it. Every wave
-// finds its sequence for itself: WARP offsets at a time, by running maxima.
+// A sequence's tiles begin at entry begin / TILE + z, which leaves room for all of those before it. Every
+// wave finds its sequence for itself: WARP offsets at a time, by running maxima.
 #pragma once
 
 #include "hip_matrix.h"

@@ -1,8 +1,8 @@
 // The online softmax of 16 queries whose scores are a Strip's columns. Scores are powers of two.
 //
-// A query's running maximum moves, and its sums are rescaled, only where it grew by more than SLACK; what is left
-// cancels between o and its divisor. A score of -inf hides its key. NaN reaches the sum by itself; +inf
-// becomes NaN in `base_of`.
+// A query's running maximum moves, and its sums are rescaled, only where it grew by more than SLACK; what
+// is left cancels between o and its divisor. A score of -inf hides its key. NaN reaches the sum by itself;
+// +inf becomes NaN in `base_of`.
 #pragma once
 
 #include "hip_matrix.h"

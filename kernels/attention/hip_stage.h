@@ -68,7 +68,8 @@ template <class Type, int WIDTH, int LINES, int THREADS> struct ColumnStage {
             const int row = first + id(i) / ACROSS * RUN, column = id(i) % ACROSS * SIDE;
             for (int r = 0; r < RUN; ++r) {
                 const Type* const at = from.data + least(row + r, from.end - 1) * from.step + column;
-                held[i][r] = WHOLE ? load_anywhere<SIDE * 2>(at) : load_part<SIDE * 2>(at, from.width - column);
+                held[i][r] = WHOLE ? load_anywhere<SIDE * 2>(at)
+                                   : load_part<SIDE * 2>(at, from.width - column);
             }
             if (!inside) {
                 for (int r = 0; r < RUN; ++r) {

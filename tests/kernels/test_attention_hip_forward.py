@@ -11,7 +11,7 @@ from portable import catalog
 from portable.backends.rocm import compile as hip
 from portable.backends.rocm.metadata import resources
 from portable.kernels.attention import hip_forward_plan
-from portable.kernels.attention.hip_forward_plan import padded, plan_forward, tile_for
+from portable.kernels.attention.hip_forward_plan import padded, plan_forward, plan_varlen, tile_for
 from portable.plan import Call, Device, Plan, Pointer, Rejected, Scalar, TensorInfo
 
 CARDS = {
@@ -134,6 +134,37 @@ def test_nothing_to_do_launches_nothing():
 def test_each_matrix_unit_has_an_implementation():
     found = [each.name for each in catalog.spec("attention").implementations if each.languages == ("hip",)]
     assert found == ["mfma", "wmma"]
+
+
+def packed_call(M: int, N: int, C: int, arch: str = "gfx942", **given: Any) -> Call:
+    H, G, D = 4, 2, 64
+    tensors: dict[str, TensorInfo | None] = {
+        "q": info(heads(M, H, D)),
+        "k": info(heads(N, G, D)),
+        "v": info(heads(N, G, D)),
+        "cu_seqlens_q": info(heads(C, dtype=torch.int32)),
+        "cu_seqlens_k": info(heads(C, dtype=torch.int32)),
+        "sinks": None,
+        "o": info(heads(M, H, D)),
+        "lse": info(heads(H, M, dtype=torch.float32)),
+    }
+    axes = {"C": C, "H": H, "G": G, "M": M, "N": N, "D": D, "E": D}
+    return Call(tensors, {**DEFAULTS, **given}, axes, CARDS[arch], {})
+
+
+def test_packed_sequences_have_room_for_their_last_tiles():
+    launch = launch_of(plan_varlen(packed_call(1000, 900, 9, causal=True, window_left=7)))
+    args = dict(launch.args)
+    assert args["q_offsets"] == Pointer("cu_seqlens_q") and args["k_offsets"] == Pointer("cu_seqlens_k")
+    assert args["tiles"].value == 1000 // 128 + 9 + 1 and launch.grid == (args["tiles"].value * 4, 1, 1)
+    assert (args["low"].value, args["high"].value, args["count"].value) == (-7, 0, 9)
+    assert (args["q_row"].value, args["q_head"].value, args["lse_head"].value) == (256, 64, 1000)
+    assert dict(launch.kernel.defines)["RAGGED"] == 1
+
+
+def test_packed_sequences_of_too_many_tokens_are_refused():
+    plan = plan_varlen(packed_call(2**28 + 1, 8, 2))
+    assert isinstance(plan, Rejected) and "exceeds" in plan.reason
 
 
 @pytest.mark.skipif(hip._zig() is None, reason="needs the ziglang package")
