@@ -11,10 +11,10 @@ import pytest
 import torch
 
 import portable
-from portable import catalog, machine, settings
+from portable import catalog, dispatch, machine, settings
 from portable.backends.rocm import compile
 from portable.backends.rocm.backend import TARGETS
-from portable.kernels.attention import reference
+from portable.kernels.attention import reference, varlen_reference
 from portable.kernels.attention.hip_backward_plan import plan_backward, plan_varlen_backward
 from portable.plan import Call, Plan, Rejected
 from tests.kernels.test_attention_backward import DEFAULTS, changed, info
@@ -256,8 +256,10 @@ def gradients(dtype: torch.dtype, H: int, G: int, M: int, N: int, D: int, E: int
     return given, reference.attention_backward(**exact, **all_params)
 
 
-@pytest.mark.parametrize(("arch", "implementation"), [("gfx942", "mfma"), ("gfx1100", "wmma")])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    ("arch", "implementation", "dtype"),
+    [("gfx942", "mfma", torch.float16), ("gfx1100", "wmma", torch.bfloat16)],
+)
 def test_gradients_on_an_emulated_card(card, arch, implementation, dtype):
     """Several tiles, shared heads, odd sizes, a window, a cap, a bias; rows without keys get zeros."""
     params = {"causal": True, "window_left": 40, "softcap": 9.0}
@@ -271,3 +273,22 @@ def test_gradients_on_an_emulated_card(card, arch, implementation, dtype):
         assert torch.equal(one, other)
         assert (one.double() - right).norm() < (8e-3 if dtype == torch.bfloat16 else 1e-3) * right.norm()
     assert not found[0][:, :9].any()
+
+
+def test_packed_sequences_on_an_emulated_card(card):
+    """Sequences without queries or without keys, tokens of none before and behind."""
+    torch.manual_seed(1)
+    H, G, D, params = 2, 1, 24, DEFAULTS | {"causal": True}
+    cu_q, cu_k = (torch.tensor(x, dtype=torch.int32) for x in ([3, 30, 30, 110, 140], [0, 33, 40, 40, 170]))
+    shapes = {"do": (150, H, D), "q": (150, H, D), "k": (175, G, D), "v": (175, G, D)}
+    do, q, k, v = (torch.randn(shape).bfloat16() for shape in shapes.values())
+    o, lse = varlen_reference.attention_varlen(q.double(), k.double(), v.double(), cu_q, cu_k, None, **params)
+    given = (do, q, k, v, o.bfloat16(), lse.float())
+    exact = (x.double() for x in given)
+    wanted = varlen_reference.attention_varlen_backward(*exact, cu_q, cu_k, None, **params)
+    card("gfx942")
+    with portable.using(attention_varlen_backward="mfma"):
+        found = dispatch.op("attention_varlen_backward")(*given, cu_q, cu_k, causal=True)
+    for one, right in zip(found, wanted, strict=True):
+        assert (one.double() - right).norm() < 8e-3 * right.norm()
+    assert not found[0][:3].any() and not found[0][140:].any() and not found[1][33:40].any()
