@@ -106,11 +106,15 @@ def scaled_dot_product_attention(
     elif is_causal and N < M:
         right, is_causal = M - N, False
     if attn_mask is not None:
-        if attn_mask.dtype == torch.bool:
-            shown = torch.zeros((), dtype=query.dtype, device=attn_mask.device)
-            attn_mask = shown.masked_fill(attn_mask.logical_not(), -torch.inf)
-        attn_mask = _expanded(name, "attn_mask", attn_mask.to(query.dtype), (*query.shape[:-1], N))
+        attn_mask = _expanded(name, "attn_mask", _added(attn_mask, query.dtype), (*query.shape[:-1], N))
     return _op(query, key, value, attn_mask, causal=is_causal, scale=scale, window_right=right)[0]
+
+
+def _added(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """A mask as what is added to the scores."""
+    if mask.dtype != torch.bool:
+        return mask.to(dtype)
+    return torch.zeros((), dtype=dtype, device=mask.device).masked_fill(mask.logical_not(), -torch.inf)
 
 
 def _expanded(op: str, name: str, tensor: Tensor, shape: tuple[int, ...]) -> Tensor:

@@ -7,8 +7,8 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
+from portable.kernels.attention.packed import packed
 from portable.kernels.attention.problem import Heads, Problem, problem_of
-from portable.kernels.attention.triton_varlen import packed
 from portable.plan import (
     Argument,
     Call,

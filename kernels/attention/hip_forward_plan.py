@@ -6,8 +6,8 @@ import math
 from pathlib import Path
 from typing import NamedTuple
 
+from portable.kernels.attention.packed import entries_of, packed
 from portable.kernels.attention.problem import Problem, problem_of
-from portable.kernels.attention.triton_varlen import entries_of, packed
 from portable.plan import Argument, Call, Device, Launch, NativeKernel, Plan, Pointer, Rejected, Scalar
 
 _SOURCE = Path(__file__).resolve().parent / "forward.hip"

@@ -8,7 +8,8 @@ from typing import Any
 import triton
 
 from portable.kernels._common.triton_rows import MAX_GRID
-from portable.kernels.attention.problem import Heads, Problem
+from portable.kernels.attention.packed import entries_of, packed
+from portable.kernels.attention.problem import Problem
 from portable.kernels.attention.triton_impl import (
     PADDING,
     fitted,
@@ -28,7 +29,6 @@ from portable.plan import (
     Pointer,
     Rejected,
     Scalar,
-    TensorInfo,
     TritonKernel,
     Workspace,
 )
@@ -37,40 +37,6 @@ TAIL = 32
 """Keys of a block at a sequence's end: few, as each costs a pointer and a mask."""
 SCAN = 1024
 """Offsets that a program looks at at a time."""
-
-
-def packed(call: Call) -> Problem | Rejected:
-    """The call as a problem of one batch: all tokens as one sequence."""
-    axes, params = call.axes, call.params
-    right = params["window_right"]
-    if params["causal"]:
-        right = 0 if right is None else min(right, 0)
-    most = 2 * (axes["M"] + axes["N"])
-    if most + axes["C"] + 1024 > MAX_GRID:
-        return Rejected("token numbers of 32 bits do not hold this size")
-    heads = {name: _heads(name, info) for name, info in call.tensors.items() if info is not None}
-    return Problem(
-        dtype=call["q"].dtype,
-        B=1,
-        **{name: axes[name] for name in ("H", "G", "M", "N", "D", "E")},
-        scale=axes["D"] ** -0.5 if params["scale"] is None else params["scale"],
-        softcap=params["softcap"],
-        left=_least(params["window_left"], most),
-        right=_least(right, most),
-        heads={name: each for name, each in heads.items() if each is not None},
-    )
-
-
-def _least(bound: int | None, most: int) -> int | None:
-    return None if bound is None else min(bound, most)
-
-
-def _heads(name: str, info: TensorInfo) -> Heads | None:
-    if len(info.shape) == 3:  # tokens, heads, columns
-        return Heads(name, 0, info.strides[1], info.strides[0], info.alignment)
-    if len(info.shape) == 2:  # heads, tokens
-        return Heads(name, 0, info.strides[0], info.strides[1], info.alignment)
-    return None
 
 
 def forward(call: Call) -> Plan | Rejected:
@@ -192,11 +158,6 @@ def window(problem: Problem) -> list[tuple[str, Argument]]:
     bounds = {"left": problem.left or 0, "right": problem.right or 0}
     args: list[tuple[str, Argument]] = [(name, Scalar("i32", value)) for name, value in bounds.items()]
     return args + [(name, each) for name, each in shared_scalars(problem) if name in ("scale", "cap")]
-
-
-def entries_of(tokens: int, offsets: int, tile: int) -> int:
-    """Entries of the table of tiles: see `ragged_tiles`."""
-    return tokens // tile + offsets + 1
 
 
 def workspaces(call: Call, entries: int, name: str = "") -> tuple[Workspace, ...]:

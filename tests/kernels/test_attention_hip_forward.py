@@ -133,7 +133,7 @@ def test_nothing_to_do_launches_nothing():
 
 def test_each_matrix_unit_has_an_implementation():
     found = [each.name for each in catalog.spec("attention").implementations if each.languages == ("hip",)]
-    assert found == ["mfma", "wmma"]
+    assert found == ["decode_mfma", "decode_wmma", "mfma", "wmma"]
 
 
 def packed_call(M: int, N: int, C: int, arch: str = "gfx942", **given: Any) -> Call:

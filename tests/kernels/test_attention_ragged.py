@@ -14,7 +14,7 @@ from portable import arguments, build, catalog, dispatch, errors
 from portable.backends.cuda.backend import CudaBackend
 from portable.conformance import inputs, oracle
 from portable.conformance.cases import cases
-from portable.kernels.attention import decode_plan, triton_paged, triton_varlen
+from portable.kernels.attention import decode_plan, packed, triton_paged, triton_varlen
 from portable.kernels.attention.paged_torch import attention_paged
 from portable.kernels.attention.varlen_torch import attention_varlen, bounds
 from portable.plan import Call, Plan, Rejected
@@ -134,7 +134,7 @@ def test_entries_hold_every_cut_of_the_tokens():
             total = int(torch.randint(0, 600, (), generator=generator))
             offsets = torch.randint(-50, 700, (count,), generator=generator)
             cuts = [0, *bounds(offsets, total), total]
-            entries, end = triton_varlen.entries_of(total, count, tile), 0
+            entries, end = packed.entries_of(total, count, tile), 0
             for z, (first, last) in enumerate(itertools.pairwise(cuts)):
                 assert first // tile + z >= end
                 end = first // tile + z + -(-(last - first) // tile)

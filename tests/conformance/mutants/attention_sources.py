@@ -71,3 +71,29 @@ source(
     *("attention_paged", "triton", "gfx942", "a chunk's sums not rescaled to the sink"),
     Edit(DECODE, "acc += part * weight[:, None]", "acc += part"),
 )
+
+MATRIX = "attention/hip_matrix.h"
+WAVE_SUM = "return PARTS == 4 ? x + shuffle_xor(x, 32) : x;"
+
+source(
+    *("attention", "mfma", "gfx942", "sum of weights over 32 lanes of a wave of 64"),
+    Edit(MATRIX, WAVE_SUM, "return x;"),
+)
+source(
+    *("attention_paged", "mfma", "gfx942", "sum of weights over 32 lanes of a wave of 64, in HIP"),
+    Edit(MATRIX, WAVE_SUM, "return x;"),
+)
+source(
+    *("attention", "wmma", "gfx1100", "o not rescaled when the maximum grows, in HIP"),
+    Edit("attention/hip_softmax.h", "return factor;", "return 1.0f;"),
+    Edit("attention/hip_softmax.h", "SLACK = 8.0f", "SLACK = 0.0f"),
+)
+source(
+    *("attention", "mfma", "gfx942", "a key after the query's own"),
+    Edit("attention/forward.hip", "least(work.key_end - 1, row + work.high) - own_key",
+         "least(work.key_end - 1, row + work.high + 1) - own_key"),
+)  # fmt: skip
+source(
+    *("attention_varlen", "mfma", "gfx942", "a sequence's first tile lost"),
+    Edit("attention/hip_ragged.h", "begins / TILE + i + 1 > entry", "begins / TILE + i + 1 >= entry"),
+)
