@@ -93,7 +93,7 @@ def padded(problem: Problem) -> tuple[int, int]:
 
 
 def tiling(problem: Problem, device: Device, keys: bool) -> Tiling | None:
-    """The first tiling whose registers and LDS are there.
+    """The first tiling whose registers and LDS are there; where one wave owns all lines, one wave.
 
     A lane holds 8 sums of each strip of 16 lines and 32 columns (waves of 32: 16 columns), and of held lines
     16 bytes as often. Where both halves of a wave hold an operand (gfx11) those are 32 bytes, and operands
@@ -101,6 +101,9 @@ def tiling(problem: Problem, device: Device, keys: bool) -> Tiling | None:
     """
     D, E = padded(problem)
     wide, twice = device.warp_size == 64, device.arch.startswith("gfx11")
+    owned, others = (problem.N, problem.M) if keys else (problem.M, problem.N)
+    if owned <= 16 and others <= STEP and max(D, E) <= 64:
+        return TINY
     sums, passing = (D + E if keys else D), 2 * STEP * (D + E + (D + E if keys else D))
     for tile, most in TILINGS[wide]:
         registers = tile.groups * sums // (4 if wide else 2)
@@ -112,6 +115,7 @@ def tiling(problem: Problem, device: Device, keys: bool) -> Tiling | None:
     return None
 
 
+TINY = Tiling(1, 1, True, 2, True)
 TILINGS = {
     True: (
         (Tiling(4, 2, True, 2, True), 144),

@@ -42,9 +42,14 @@ def padded(size: int) -> int:
     return -(-size // 32) * 32
 
 
-def tile_for(device: Device, d: int, e: int, bias: bool = False) -> Tile:
-    """The tile for padded head sizes: what registers hold without a spill, and two blocks' LDS a CU."""
+def tile_for(device: Device, d: int, e: int, bias: bool = False, tiny: bool = False) -> Tile:
+    """The tile for padded head sizes: what registers hold without a spill, and two blocks' LDS a CU.
+
+    A tiny problem is one step of one wave.
+    """
     most = max(d, e)
+    if tiny and most <= 64:
+        return Tile(32, 1, 1)
     if device.warp_size == 64:
         return Tile(32 if bias and most > 64 else 64, 4, 2) if most <= 128 else Tile(32, 4, 1)
     if most <= 64:
@@ -74,7 +79,7 @@ def _plan(call: Call, problem: Problem, most: int) -> Plan | Rejected:
     if max(problem.M, problem.N) > most:
         return Rejected(f"a sequence exceeds {most}")
     d, e = padded(problem.D), padded(problem.E)
-    tile = tile_for(call.device, d, e, problem.has("bias"))
+    tile = tile_for(call.device, d, e, problem.has("bias"), tiny=problem.M <= 16 and problem.N <= 32)
     threads = tile.waves * call.device.warp_size
     ragged = call.has("cu_seqlens_q")
     tiles = entries_of(problem.M, call.axes["C"], tile.m) if ragged else -(-problem.M // tile.m)

@@ -15,7 +15,7 @@ import portable.backends.cuda as cuda
 from portable import build, catalog
 from portable.backends.cuda.backend import CudaBackend
 from portable.backends.cuda.tensor_map import TensorMap
-from portable.kernels.attention import native
+from portable.kernels.attention.backward_plan import plan_backward
 from portable.plan import Call, Device, Plan, Rejected, TensorInfo
 
 H200 = Device("cuda", "sm_90a", "toy", 0, 132, 32, 227 * 1024, 255, l2_bytes=50 << 20)
@@ -52,7 +52,7 @@ def changed(asked: Call, name: str, **fields: Any) -> Call:
 
 
 def planned(asked: Call) -> Any:
-    plan = native.backward(asked)
+    plan = plan_backward(asked)
     assert isinstance(plan, Plan), plan
     return plan
 
@@ -62,7 +62,7 @@ def main_arguments(asked: Call) -> dict[str, Any]:
 
 
 def reason(asked: Call) -> str:
-    found = native.backward(asked)
+    found = plan_backward(asked)
     assert isinstance(found, Rejected), found
     return found.reason
 

@@ -12,8 +12,7 @@ import torch
 from portable import build, catalog
 from portable.backends.cuda.backend import CudaBackend
 from portable.backends.cuda.tensor_map import TensorMap
-from portable.kernels.attention import native
-from portable.kernels.attention.forward_plan import Tile, padded
+from portable.kernels.attention.forward_plan import Tile, padded, plan_forward
 from portable.plan import Call, Device, Plan, Rejected, TensorInfo
 
 H200 = Device("cuda", "sm_90a", "toy", 0, 132, 32, 227 * 1024, 255, l2_bytes=50 << 20)
@@ -66,7 +65,7 @@ def reason(plan: Plan | Rejected) -> str:
 
 
 def test_maps_cover_the_operands():
-    args = arguments(native.forward(square(3, 8, 2, 300, 500, 128)))
+    args = arguments(plan_forward(square(3, 8, 2, 300, 500, 128)))
     assert args["map_q"] == TensorMap(
         "q", "bfloat16", (128, 300, 8, 3), (256, 256 * 300, 256 * 2400), (64, 128, 1, 1)
     )
@@ -78,7 +77,7 @@ def test_maps_cover_the_operands():
 def test_heads_between_the_rows():
     """(batch, sequence, heads, dim) in memory reaches the maps as it lies."""
     q = heads(2, 300, 8, 64).transpose(1, 2)
-    args = arguments(native.forward(call(q, q, q)))
+    args = arguments(plan_forward(call(q, q, q)))
     assert args["map_q"].sizes == (64, 300, 8, 2)
     assert args["map_q"].strides == (8 * 128, 128, 300 * 8 * 128)
     assert args["o_row"].value == 64
@@ -87,7 +86,7 @@ def test_heads_between_the_rows():
 def test_repeated_dimensions_do_not_step():
     q = heads(2, 8, 300, 64)
     k = heads(1, 1, 500, 64).expand(2, 8, 500, 64)
-    args = arguments(native.forward(call(q, k, k)))
+    args = arguments(plan_forward(call(q, k, k)))
     assert args["map_k"].sizes == (64, 500, 1, 1)
     assert args["steps"].value == 0b000011
     assert all(stride % 16 == 0 and stride > 0 for stride in args["map_k"].strides)
@@ -95,14 +94,14 @@ def test_repeated_dimensions_do_not_step():
 
 def test_a_dimension_of_one_may_have_any_stride():
     q = torch.empty_strided((1, 1, 1, 64), (3, 5, 7, 1), dtype=torch.bfloat16, device="meta")
-    args = arguments(native.forward(call(q, heads(1, 1, 50, 64), heads(1, 1, 50, 64))))
+    args = arguments(plan_forward(call(q, heads(1, 1, 50, 64), heads(1, 1, 50, 64))))
     assert all(stride % 16 == 0 for stride in args["map_q"].strides)
 
 
 @pytest.mark.parametrize("E", [8, 40, 64, 72, 128, 192, 200, 256])
 @pytest.mark.parametrize("D", [8, 40, 64, 72, 96, 128, 192, 256])
 def test_every_head_size_fits(D, E):
-    launch = launch_of(native.forward(square(2, 2, 1, 300, 300, D, E)))
+    launch = launch_of(plan_forward(square(2, 2, 1, 300, 300, D, E)))
     found = dict(launch.kernel.defines)
     assert found["HEAD_D"] == padded(D) and found["HEAD_E"] == padded(E)
     assert found["HEAD_E"] // 2 + found["TILE_N"] * 3 // 4 <= (130 if found["CONSUMERS"] == 3 else 190)
@@ -125,16 +124,16 @@ def test_every_head_size_fits(D, E):
     ],
 )
 def test_bounds(given, left, right):
-    plan = native.forward(square(1, 2, 2, 300, 500, 64, **given))
+    plan = plan_forward(square(1, 2, 2, 300, 500, 64, **given))
     found, args = defines(plan), arguments(plan)
     assert (found["LEFT"], found["RIGHT"]) == (int(left is not None), int(right is not None))
     assert (args["left"].value, args["right"].value) == (left or 0, right or 0)
 
 
 def test_scale_and_cap_are_powers_of_two():
-    args = arguments(native.forward(square(1, 1, 1, 8, 8, 64)))
+    args = arguments(plan_forward(square(1, 1, 1, 8, 8, 64)))
     assert args["scale"].value == pytest.approx(math.log2(math.e) / 8) and args["inner"].value == 0
-    plan = native.forward(square(1, 1, 1, 8, 8, 64, softcap=20.0, scale=-0.5))
+    plan = plan_forward(square(1, 1, 1, 8, 8, 64, softcap=20.0, scale=-0.5))
     args = arguments(plan)
     assert defines(plan)["SOFTCAP"] == 1
     assert args["scale"].value == pytest.approx(20 * math.log2(math.e))
@@ -142,11 +141,11 @@ def test_scale_and_cap_are_powers_of_two():
 
 
 def test_blocks_are_as_many_as_tiles_or_multiprocessors():
-    plan = native.forward(square(1, 2, 2, 300, 8, 64))
+    plan = plan_forward(square(1, 2, 2, 300, 8, 64))
     assert launch_of(plan).grid == (-(-300 // (64 * defines(plan)["CONSUMERS"])) * 2, 1, 1)
-    assert launch_of(native.forward(square(4, 32, 8, 4096, 4096, 128))).grid == (132, 1, 1)
-    assert 0 in launch_of(native.forward(square(0, 2, 2, 129, 8, 64))).grid
-    assert 0 in launch_of(native.forward(square(1, 2, 2, 0, 8, 64))).grid
+    assert launch_of(plan_forward(square(4, 32, 8, 4096, 4096, 128))).grid == (132, 1, 1)
+    assert 0 in launch_of(plan_forward(square(0, 2, 2, 129, 8, 64))).grid
+    assert 0 in launch_of(plan_forward(square(1, 2, 2, 0, 8, 64))).grid
 
 
 @pytest.mark.parametrize(
@@ -162,13 +161,13 @@ def test_blocks_are_as_many_as_tiles_or_multiprocessors():
 )
 def test_falling_costs(D, B, H, S, pairs):
     """Pairs where many heads' keys would be under way at once and leave L2, else all heads together."""
-    launch = launch_of(native.forward(square(B, H, H, S, S, D, causal=True)))
+    launch = launch_of(plan_forward(square(B, H, H, S, S, D, causal=True)))
     assert dict(launch.args)["band"].value == (0 if pairs else B * H)
     assert launch.grid[0] <= 132
 
 
 def test_an_odd_number_of_tiles_makes_no_pairs():
-    assert arguments(native.forward(square(32, 16, 16, 380, 380, 128, causal=True)))["band"].value == 512
+    assert arguments(plan_forward(square(32, 16, 16, 380, 380, 128, causal=True)))["band"].value == 512
 
 
 @pytest.mark.parametrize("given", [{}, {"causal": True}, {"window_left": 500}], ids=str)
@@ -176,7 +175,7 @@ def test_an_odd_number_of_tiles_makes_no_pairs():
 def test_a_row_is_rounded_the_same_in_any_batch(D, given):
     """The tile decides about the order of sums."""
     for S in (1, 100, 512, 1000, 2048, 4096, 10000):
-        found = [defines(native.forward(square(B, 8, 8, S, S, D, **given))) for B in (1, 2, 7, 64)]
+        found = [defines(plan_forward(square(B, 8, 8, S, S, D, **given))) for B in (1, 2, 7, 64)]
         assert all(each == found[0] for each in found)
 
 
@@ -197,13 +196,13 @@ def test_a_row_is_rounded_the_same_in_any_batch(D, given):
     ],
 )
 def test_tiles_are_those_that_measured_best(D, S, given, consumers, keys):
-    found = defines(native.forward(square(2, 16, 16, S, S, D, **given)))
+    found = defines(plan_forward(square(2, 16, 16, S, S, D, **given)))
     assert (found["CONSUMERS"], found["TILE_N"]) == (consumers, keys)
 
 
 def test_equal_costs_are_walked_in_order():
-    assert arguments(native.forward(square(2, 32, 8, 8192, 8192, 128)))["band"].value == 1
-    window = native.forward(square(2, 32, 8, 8192, 8192, 128, causal=True, window_left=128))
+    assert arguments(plan_forward(square(2, 32, 8, 8192, 8192, 128)))["band"].value == 1
+    window = plan_forward(square(2, 32, 8, 8192, 8192, 128, causal=True, window_left=128))
     assert arguments(window)["band"].value == 1
 
 
@@ -224,19 +223,19 @@ def test_equal_costs_are_walked_in_order():
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_what_is_left_to_others(asked, word):
-    assert word in reason(native.forward(asked))
+    assert word in reason(plan_forward(asked))
 
 
 def test_unaligned_bases_are_left_to_others():
     asked = square(1, 1, 1, 8, 8, 64)
     tensors = dict(asked.tensors)
     tensors["k"] = replace(asked["k"], alignment=8)
-    assert "k has rows" in reason(native.forward(replace(asked, tensors=tensors)))
+    assert "k has rows" in reason(plan_forward(replace(asked, tensors=tensors)))
 
 
 def test_config_is_heeded():
     config = {"TILE_N": 96, "CONSUMERS": 2, "TURNS": 1, "BAND": 4}
-    plan = native.forward(square(1, 1, 1, 8, 8, 128, config=config, causal=True))
+    plan = plan_forward(square(1, 1, 1, 8, 8, 128, config=config, causal=True))
     found = defines(plan)
     assert (found["TILE_N"], found["TURNS"], found["CONSUMERS"]) == (96, 1, 2)
     assert arguments(plan)["band"].value == 4
@@ -258,7 +257,7 @@ def test_a_tile_knows_its_memory():
 )
 def test_it_compiles(asked):
     backend = CudaBackend(build_folder())
-    launch = launch_of(native.forward(asked))
+    launch = launch_of(plan_forward(asked))
     dtypes = {name: x.dtype for name, x in asked.tensors.items() if x is not None}
     code = build.code_object(launch, dtypes, backend, H200)
     assert code.threads == launch.kernel.threads and code.shared == launch.kernel.shared

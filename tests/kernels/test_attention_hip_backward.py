@@ -292,3 +292,13 @@ def test_packed_sequences_on_an_emulated_card(card):
     for one, right in zip(found, wanted, strict=True):
         assert (one.double() - right).norm() < 8e-3 * right.norm()
     assert not found[0][:3].any() and not found[0][140:].any() and not found[1][33:40].any()
+
+
+@pytest.mark.parametrize("arch", ["gfx942", "gfx1100"])
+def test_a_problem_of_one_step_takes_one_wave(arch):
+    sizes = ((16, 16, 64, 1, 1), (32, 16, 64, 1, 0), (16, 32, 64, 0, 1), (16, 16, 96, 0, 0))
+    for M, N, D, keys, queries in sizes:
+        asked = call(2, 4, 2, M, N, D, arch=arch)
+        for name, one in (("keys", keys), ("queries", queries)):
+            threads = launch_of(asked, name).kernel.threads
+            assert (threads == CARDS[arch].warp_size) is bool(one), (M, N, D, name)

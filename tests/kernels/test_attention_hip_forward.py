@@ -175,3 +175,13 @@ def test_nothing_spills(arch, bias):
     made = resources(hip.compile(kernel.source, kernel.defines, arch))[kernel.entry]
     assert made["vgpr_spills"] == made["sgpr_spills"] == made["scratch"] == 0
     assert made["lds"] == tile_for(CARDS[arch], 128, 128, bias).shared(128, 128)
+
+
+@pytest.mark.parametrize("arch", ["gfx942", "gfx1100"])
+def test_a_problem_of_one_step_takes_one_wave(arch):
+    """Many heads of a few queries and keys: no wave of a block is without queries."""
+    warp = CARDS[arch].warp_size
+    for M, N, D, waves in ((16, 32, 64, 1), (17, 32, 64, None), (16, 33, 64, None), (16, 32, 96, None)):
+        launch = launch_of(plan_forward(call(M, N, D, arch=arch)))
+        assert (launch.kernel.threads == warp) is (waves == 1), (M, N, D)
+        assert launch.grid[0] == 2 * 4 or M > 16
