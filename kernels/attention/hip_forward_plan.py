@@ -16,6 +16,7 @@ _POINTERS = ("q", "k", "v", "bias", "sinks", "o", "lse")
 _LOG2_E = math.log2(math.e)
 _MOST_ROWS = 2**29  # places, and their sums with a window's side, are 32-bit numbers
 _MOST_TOKENS = 2**28  # as a window's side may be as long as all tokens together, twice
+_MOST_OFFSETS = 4096
 _MOST_THREADS = 2**32 - 1  # of a grid dimension
 
 
@@ -69,6 +70,8 @@ def plan_forward(call: Call) -> Plan | Rejected:
 
 def plan_varlen(call: Call) -> Plan | Rejected:
     """o and lse of `attention_varlen`: blocks find their sequence themselves."""
+    if call.axes["C"] > _MOST_OFFSETS:
+        return Rejected(f"more than {_MOST_OFFSETS} offsets, which every wave would walk")
     problem = packed(call)
     return problem if isinstance(problem, Rejected) else _plan(call, problem, _MOST_TOKENS)
 

@@ -185,3 +185,9 @@ def test_a_problem_of_one_step_takes_one_wave(arch):
         launch = launch_of(plan_forward(call(M, N, D, arch=arch)))
         assert (launch.kernel.threads == warp) is (waves == 1), (M, N, D)
         assert launch.grid[0] == 2 * 4 or M > 16
+
+
+def test_thousands_of_sequences_are_left_to_tables():
+    assert isinstance(plan_varlen(packed_call(300, 300, 4096)), Plan)
+    plan = plan_varlen(packed_call(300, 300, 4097))
+    assert isinstance(plan, Rejected) and "4096 offsets" in plan.reason
