@@ -13,7 +13,7 @@ PAIR = ("h200", "emulated-gfx942")
 
 def pages() -> dict[Path, str]:
     """The pages by their paths."""
-    files = [*RECORDS.glob("*/core*.json"), *RECORDS.glob("h200/sweep-*.json")]
+    files = [file for kind in ("*/core", "*/smoke", "h200/sweep-") for file in RECORDS.glob(f"{kind}*.json")]
     found = {file.with_suffix(".html"): html.page(record.read(file)) for file in files}
     one, other = (record.read(RECORDS / name / "core.json") for name in PAIR)
     name = f"{PAIR[0]}-and-{PAIR[1]}.html"

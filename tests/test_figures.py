@@ -113,6 +113,21 @@ def test_the_page_of_emulated_cards_is_what_the_records_say():
         )
 
 
+def test_attention_in_hip_conforms_on_emulated_cards():
+    """The smoke tier: forward, gradient, decode, pages and packed sequences, HIP C++ alone."""
+    readme = (ROOT / "README.md").read_text()
+    for arch, unit in (("gfx942", "mfma"), ("gfx950", "mfma"), ("gfx1100", "wmma")):
+        found = record.read(ROOT / f"conformance/records/emulated-{arch}/smoke-attention.json")
+        assert found["header"]["emulated"] and found["header"]["arch"] == arch and record.conforming(found)
+        results = found["results"]
+        passed = {(record.op_of(each["case"]), each["impl"]) for each in results if each["state"] == "Pass"}
+        ops = ("attention", "attention_backward", "attention_paged", "attention_varlen")
+        asked = {(op, unit) for op in (*ops, "attention_varlen_backward")} | {("attention", f"decode_{unit}")}
+        assert passed == asked
+        assert {each["state"] for each in results} <= {"Pass", "NotSupported"}
+        assert f"{len(results)} of {len(results)} on {arch}" in readme
+
+
 def test_the_pages_of_the_records_are_what_the_records_say():
     pages = runpy.run_path(str(ROOT / "docs/records.py"))["pages"]()
     names = {path.relative_to(ROOT / "conformance/records").as_posix() for path in pages}
