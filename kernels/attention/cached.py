@@ -45,13 +45,13 @@ class Cached:
 def paged_of(call: Call) -> Cached | Rejected:
     """attention_paged: q [Z, M, H, D], caches [P, S, G, D] and [P, S, G, E], block_table [Z, W]."""
     a, q, k, v, o = call.axes, call["q"], call["k_cache"], call["v_cache"], call["o"]
-    return Cached(
+    return _taken(call, Cached(
         Z=a["Z"], M=a["M"], G=a["G"], share=a["H"] // a["G"], D=a["D"], E=a["E"],
         capacity=a["W"] * a["S"] if a["P"] else 0, page=a["S"], paged=True,
         q=_strides(q, 0, 2, 1), k=_strides(k, 0, 2, 1), v=_strides(v, 0, 2, 1), o=_strides(o, 0, 2, 1),
         names=("q", "k_cache", "v_cache"), scale=_scale(call), softcap=call.params["softcap"],
         left=call.params["window_left"], right=0,
-    )  # fmt: skip
+    ))  # fmt: skip
 
 
 def contiguous_of(call: Call) -> Cached | Rejected:
@@ -71,12 +71,23 @@ def contiguous_of(call: Call) -> Cached | Rejected:
     right = call.params["window_right"]
     if call.params["causal"]:
         right = 0 if right is None else min(right, 0)
-    return Cached(
+    return _taken(call, Cached(
         Z=math.prod(call["q"].shape[:-3]), M=a["M"], G=a["G"], share=a["H"] // a["G"], D=a["D"], E=a["E"],
         capacity=a["N"], page=0, paged=False, q=batches["q"], k=batches["k"], v=batches["v"], o=batches["o"],
         names=("q", "k", "v"), scale=_scale(call), softcap=call.params["softcap"],
         left=call.params["window_left"], right=right,
-    )  # fmt: skip
+    ))  # fmt: skip
+
+
+def _taken(call: Call, c: Cached) -> Cached | Rejected:
+    """The call, unless its rows or the number of its keys are what no kernel takes."""
+    for name in c.names:
+        info = call[name]
+        if info.shape[-1] > 1 and info.strides[-1] != 1:
+            return Rejected(f"{name}'s last dimension has a stride of {info.strides[-1]}, not 1")
+    if c.capacity + c.M > MAX_KEYS:
+        return Rejected(f"{c.capacity} keys: key numbers are 32-bit")
+    return c
 
 
 def _strides(info: TensorInfo, batch: int, head: int, row: int) -> Strides:

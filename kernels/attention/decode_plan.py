@@ -6,7 +6,7 @@ from pathlib import Path
 
 import triton
 
-from portable.kernels.attention.cached import LOG2_E, MAX_KEYS, Cached, bounded, numbers, paged_of
+from portable.kernels.attention.cached import LOG2_E, Cached, bounded, numbers, paged_of
 from portable.kernels.attention.triton_paged import merge_launch
 from portable.plan import Argument, Call, Launch, NativeKernel, Plan, Pointer, Rejected, Scalar, Workspace
 
@@ -29,8 +29,6 @@ def launches(call: Call, c: Cached) -> Plan | Rejected:
         return Rejected("rows of queries are not aligned to 4 bytes")
     if c.page % 16:
         return Rejected(f"pages of {c.page} keys are no multiple of 16")
-    if c.capacity + c.M > MAX_KEYS:
-        return Rejected(f"{c.capacity} keys: key numbers are 32-bit")
     tiles = triton.cdiv(c.M * c.share, ROWS)
     warps, stages, chunk = config["WARPS"], config["STAGES"], config["CHUNK"]
     padded = (c.D + 15) // 16 * 16 + (c.E + 15) // 16 * 16

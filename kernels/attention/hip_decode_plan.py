@@ -6,7 +6,6 @@ from pathlib import Path
 
 from portable.kernels.attention.cached import (
     LOG2_E,
-    MAX_KEYS,
     Cached,
     bounded,
     contiguous_of,
@@ -50,12 +49,6 @@ def contiguous(call: Call) -> Plan | Rejected:
 def launches(call: Call, c: Cached) -> Plan | Rejected:
     """The chunks of all sequences, and their merge. How many keys a chunk has follows from a sequence's own
     length and the card, so that a sequence gets the same bits whatever lies beside it in the batch."""
-    for name in c.names:
-        info = call[name]
-        if info.shape[-1] > 1 and info.strides[-1] != 1:
-            return Rejected(f"{name}'s last dimension has a stride of {info.strides[-1]}, not 1")
-    if c.capacity + c.M > MAX_KEYS:
-        return Rejected(f"{c.capacity} keys: key numbers are 32-bit")
     tiles = -(-c.M * c.share // _COLUMNS)
     chunk = call.config["CHUNK"]
     most = max(1, _RESIDENT * call.device.multiprocessors // (c.G * max(tiles, 1)))

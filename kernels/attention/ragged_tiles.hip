@@ -9,12 +9,9 @@
 // begin / TILE + z, which leaves room for all of those before it.
 //
 // Defines: TILE.
-#include "prelude.h"
+#include "_common/hip_lds.h"
 
 constexpr int THREADS = 256;
-
-DEVICE int least(int a, int b) { return a < b ? a : b; }
-DEVICE int greatest(int a, int b) { return a > b ? a : b; }
 
 // Where sequence z begins: the largest of the offsets before it.
 DEVICE int begin_of(const int* offsets, int z, int count, int total, int* lds) {

@@ -10,7 +10,6 @@ import triton
 from portable.kernels._common.triton_rows import ITEMSIZE, MAX_GRID
 from portable.kernels.attention.cached import (
     LOG2_E,
-    MAX_KEYS,
     MAX_ROWS,
     Cached,
     bounded,
@@ -52,12 +51,6 @@ def fitted(
 
 
 def launches(call: Call, c: Cached) -> Plan | Rejected:
-    for name in c.names:
-        info = call[name]
-        if info.shape[-1] > 1 and info.strides[-1] != 1:
-            return Rejected(f"{name}'s last dimension has a stride of {info.strides[-1]}, not 1")
-    if c.capacity + c.M > MAX_KEYS:
-        return Rejected(f"{c.capacity} keys: key numbers are 32-bit")
     rows = c.M * c.share
     block_m = max(16, min(MAX_ROWS, triton.next_power_of_2(rows)))
     tiles = triton.cdiv(rows, block_m)

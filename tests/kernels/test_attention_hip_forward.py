@@ -13,6 +13,7 @@ from portable.backends.rocm.metadata import resources
 from portable.kernels.attention import hip_forward_plan
 from portable.kernels.attention.hip_forward_plan import padded, plan_forward, plan_varlen, tile_for
 from portable.plan import Call, Device, Plan, Pointer, Rejected, Scalar, TensorInfo
+from tests.kernels.test_attention_forward import DEFAULTS, heads, info
 
 CARDS = {
     "gfx90a": Device("rocm", "gfx90a", "toy", 0, 104, 64, 64 * 1024, 512),
@@ -21,16 +22,6 @@ CARDS = {
     "gfx1100": Device("rocm", "gfx1100", "toy", 0, 48, 32, 64 * 1024, 256),
     "gfx1201": Device("rocm", "gfx1201", "toy", 0, 32, 32, 64 * 1024, 256),
 }
-DEFAULTS = {"causal": False, "scale": None, "window_left": None, "window_right": None, "softcap": None}
-
-
-def info(x: torch.Tensor) -> TensorInfo:
-    return TensorInfo(tuple(x.shape), tuple(x.stride()), str(x.dtype).removeprefix("torch."))
-
-
-def heads(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
-    return torch.empty(*shape, dtype=dtype, device="meta")
-
 
 def call(
     M: int, N: int, D: int, E: int | None = None, *, B: int = 2, H: int = 4, G: int = 2, arch: str = "gfx942",
