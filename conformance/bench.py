@@ -136,7 +136,12 @@ def _bench_case(asked: sweep.Asked, going: _Going) -> list[Entry]:
     if not matrix or "copy" in (asked.baselines or ()):
         halves = [torch.randn(max(moved // 4, 1), device=device).to(torch.bfloat16) for _ in sets]
         timed[BASELINE + "copy"] = (timing.copy, [(half, torch.empty_like(half)) for half in halves])
+    if "dense" in (asked.baselines or ()):
+        dense = _beside_baseline(spec, "dense")
+        timed[BASELINE + "dense"] = (_run, [dense(tensors, _facts(case, spec)) for tensors in sets])
     flops, unit, passes = _work(case, spec)
+    if sweep.TAIL in sweep.tokens(case.layout):  # the spec's formula knows no lengths
+        flops *= _beside_baseline(spec, "share_of_uniform")(sets[0], _facts(case, spec))
     timed |= going.roofs.candidates(DTYPES[unit] if matrix else None)
 
     def left_out(name: str, error: Exception) -> None:
@@ -250,7 +255,8 @@ def table(
     entries: Sequence[Entry], roof: Mapping[str, float]
 ) -> tuple[list[str], list[list[str]], list[str]]:
     """The entries as a table for people: its head, its rows, and the lines that belong below it."""
-    names = [name for name in (*baselines.NAMES, "copy") if any(name in entry["vs"] for entry in entries)]
+    known = (*baselines.NAMES, *sweep.YARDSTICKS)
+    names = [name for name in known if any(name in entry["vs"] for entry in entries)]
     head = ["case", "implementation", "us", "TB/s", "TFLOP/s", "of roof"]
     head += [*(f"x {name}" for name in names), "launch us", "torch's launch us", "state"]
     rows = [
@@ -354,7 +360,7 @@ def _launch_cost(
 
 def made(case: Case, spec: Spec, device: torch.device, seed: int) -> dict[str, torch.Tensor | None]:
     """The inputs of a case, normal data laid out as it asks; an absent one is None. Those that follow from
-    others are made by the function `derived` beside the op's baseline, on the card."""
+    others are made by the function `derived` beside the op's baseline, on the card; it knows the layout."""
     generator = torch.Generator(device).manual_seed(seed)
     found: dict[str, torch.Tensor | None] = dict.fromkeys(spec.inputs)
     for name, shape in input_shapes(spec, case.shape).items():
@@ -366,9 +372,8 @@ def made(case: Case, spec: Spec, device: torch.device, seed: int) -> dict[str, t
             return torch.randn(dims, device=device, generator=generator).to(dtype)
 
         found[name] = sweep.laid_out(case.layout, name, shape, fill)
-    if any(each.derived for each in spec.inputs.values()) and spec.cost.baseline is not None:
-        facts = _facts(case, spec)
-        found |= catalog.load_entry(replace(spec.cost.baseline, function="derived"))(found, facts)
+    if spec.cost.baseline is not None and any(each.derived for each in spec.inputs.values()):
+        found |= _beside_baseline(spec, "derived")(found, _facts(case, spec))
     return found
 
 
@@ -384,7 +389,14 @@ def _small_call(case: Case, spec: Spec, device: torch.device) -> dict[str, torch
 def _facts(case: Case, spec: Spec) -> dict[str, Any]:
     """What the formulas of a cost may name."""
     params = {name: param.default for name, param in spec.params.items()} | case.params
-    return {**dict(case.types), **dict(case.shape.axes), **params, "B": leading_size(spec, case.shape)}
+    here = {"B": leading_size(spec, case.shape), "layout": case.layout}
+    return {**dict(case.types), **dict(case.shape.axes), **params, **here}
+
+
+def _beside_baseline(spec: Spec, function: str) -> Callable[..., Any]:
+    """A function of the file that holds the op's baseline."""
+    assert spec.cost.baseline is not None
+    return catalog.load_entry(replace(spec.cost.baseline, function=function))
 
 
 def _work(case: Case, spec: Spec) -> tuple[float, str, float]:

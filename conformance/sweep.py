@@ -2,7 +2,7 @@
 
 A case of the sweep has a layout of its own: "bench", or "bench-" and tokens for inputs that are not
 contiguous: "bT" is b stored with its last two dimensions swapped, "a1" is a that starts one element beyond
-an aligned address, "aT1" is both.
+an aligned address, "aT1" is both. "tail" is for packed sequences: a long tail of lengths.
 """
 
 from __future__ import annotations
@@ -23,6 +23,10 @@ from portable.errors import listed, nearest
 
 FILE = Path(__file__).with_name("sweep.yaml")
 BEST = "best"
+TAIL = "tail"
+YARDSTICKS = ("copy", "dense")
+"""What is timed beside an op though it computes something else: a copy of the same bytes, and the op on
+dense tensors with the same flops. Never the best baseline."""
 _KEYS = {"name", "op", "types", "sizes", "layouts", "baselines", "bars"}
 _BAR_KEYS = {"impl", "over", "mean", "least"}
 _TOKEN = re.compile(r"([a-z_]+?)(T?)(\d*)")
@@ -138,12 +142,15 @@ def chosen(names: Sequence[str]) -> list[Group]:
     return [known[name] for name in names] if names else list(known.values())
 
 
-def laid_out(
-    layout: str, name: str, shape: Sequence[int], fill: Callable[[Sequence[int]], Tensor]
-) -> Tensor:
+def tokens(layout: str) -> list[str]:
+    """The words of a layout behind "bench"."""
+    return layout.split("-")[1:]
+
+
+def laid_out(layout: str, name: str, shape: Sequence[int], fill: Callable[[Sequence[int]], Tensor]) -> Tensor:
     """A tensor of `shape`, in memory as the layout says for input `name`; `fill(shape)` makes a contiguous
     one."""
-    for token in layout.split("-")[1:]:
+    for token in tokens(layout):
         match = _TOKEN.fullmatch(token)
         if match is None or match[1] != name:
             continue
@@ -179,7 +186,7 @@ def _ratio(vs: Mapping[str, Mapping[str, float]], over: str) -> float | None:
     """Our speed over a baseline's; over the best one's, the least ratio there is."""
     if over != BEST:
         return vs[over]["median"] if over in vs else None
-    return min((each["median"] for name, each in vs.items() if name != "copy"), default=None)
+    return min((each["median"] for name, each in vs.items() if name not in YARDSTICKS), default=None)
 
 
 def lines(found: Sequence[Verdict]) -> list[str]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from portable import dispatch
 
 
 def attention_paged(
@@ -31,3 +34,13 @@ def derived(given: dict[str, Tensor | None], facts: dict[str, Any]) -> dict[str,
     order = [torch.randperm(max(P, 1), generator=generator, device=q.device) for _ in turns]
     table = torch.cat(order)[: Z * W].reshape(Z, W).to(torch.int32)
     return {"block_table": table, "seq_lens": torch.full((Z,), W * S, dtype=torch.int32, device=q.device)}
+
+
+def dense(given: dict[str, Tensor], facts: dict[str, Any]) -> Callable[[], object]:
+    """The dense op on sequences of the same lengths, whose keys lie head by head."""
+    q = given["q"].transpose(1, 2)
+    Z, G, D, E, keys = (*(facts[name] for name in "ZGDE"), facts["W"] * facts["S"])
+    k, v = (torch.randn(Z, G, keys, size, device=q.device).to(q.dtype) for size in (D, E))
+    attention = dispatch.op("attention")
+    params = {name: facts[name] for name in ("scale", "window_left", "softcap")}
+    return lambda: attention(q, k, v, **params)

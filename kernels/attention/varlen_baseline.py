@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from portable import dispatch
+
+PARAMS = ("causal", "scale", "window_left", "window_right", "softcap")
 
 
 def attention_varlen(
@@ -40,17 +45,59 @@ def attention_varlen_backward(
 
 
 def derived(given: dict[str, Tensor | None], facts: dict[str, Any]) -> dict[str, Tensor]:
-    """Sequences of one length; for the gradient, o and lse of them."""
+    """Sequences of one length, or a long tail of lengths in the layout "tail"; for the gradient, o and lse
+    of them."""
     q, k, v, do = (given.get(name) for name in ("q", "k", "v", "do"))
     assert q is not None and k is not None and v is not None
-    steps, count = torch.arange(facts["C"], device=q.device), max(facts["C"] - 1, 1)
+    count = facts["C"] - 1
+    ends = _tail_ends(count) if facts["layout"].endswith("tail") else torch.arange(count + 1) / max(count, 1)
     offsets = {
-        f"cu_seqlens_{name}": (steps * len(x) // count).to(torch.int32) for name, x in (("q", q), ("k", k))
+        f"cu_seqlens_{name}": (ends.double() * len(x)).round().to(torch.int32).to(x.device)
+        for name, x in (("q", q), ("k", k))
     }
     if do is None:
         return offsets
-    from portable import dispatch
-
-    params = {name: facts[name] for name in ("causal", "scale", "window_left", "window_right", "softcap")}
+    params = {name: facts[name] for name in PARAMS}
     o, lse = dispatch.op("attention_varlen")(q, k, v, **offsets, **params)
     return {**offsets, "o": o, "lse": lse}
+
+
+def _tail_ends(count: int) -> Tensor:
+    """Where `count` sequences end, as shares of the tokens, behind a 0: their lengths are the quantiles of a
+    Pareto law of index 1.1, in no order."""
+    lengths = ((torch.arange(count, dtype=torch.float64) + 0.5) / count) ** (-1 / 1.1)
+    lengths = lengths[torch.randperm(count, generator=torch.Generator().manual_seed(0))]
+    ends = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
+    return ends / ends[-1]
+
+
+def _pairs(given: dict[str, Tensor]) -> int:
+    """Queries times keys, over the sequences."""
+    queries, keys = (given[f"cu_seqlens_{name}"].diff().long() for name in "qk")
+    return int((queries * keys).sum())
+
+
+def share_of_uniform(given: dict[str, Tensor], facts: dict[str, Any]) -> float:
+    """The work over that of as many sequences of one length."""
+    return _pairs(given) / (facts["M"] * facts["N"] / max(facts["C"] - 1, 1))
+
+
+def dense(given: dict[str, Tensor], facts: dict[str, Any]) -> Callable[[], object]:
+    """The dense op on a batch of sequences of about 4096 with as much work."""
+    pairs = _pairs(given)
+    batch = max(round(pairs / 4096**2), 1)
+    length = 8 * max(round((pairs / batch) ** 0.5 / 8), 1)
+
+    def random(heads: int, size: int) -> Tensor:
+        q = given["q"]
+        return torch.randn(batch, heads, length, size, device=q.device).to(q.dtype)
+
+    H, G, D, E = (facts[name] for name in "HGDE")
+    params = {name: facts[name] for name in PARAMS}
+    q, k, v = random(H, D), random(G, D), random(G, E)
+    attention = dispatch.op("attention")
+    if "do" not in given:
+        return lambda: attention(q, k, v, **params)
+    o, lse = attention(q, k, v, **params)
+    do, backward = random(H, E), dispatch.op("attention_backward")
+    return lambda: backward(do, q, k, v, o, lse, **params)

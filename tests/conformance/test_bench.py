@@ -9,8 +9,8 @@ import torch
 
 import portable
 from portable import catalog, errors
-from portable.conformance import baselines, bench, libraries, record, timing
-from portable.conformance.cases import make_shape
+from portable.conformance import baselines, bench, libraries, record, sweep, timing
+from portable.conformance.cases import Case, make_shape
 from portable.conformance.stats import Interval
 
 from .sample_record import sample_record
@@ -287,3 +287,37 @@ def test_float32_products_by_bf16x6_are_held_against_six_bfloat16_products():
         ("float32", "bf16x6"): ("bfloat16", 6.0),
         ("bfloat16", "bf16x6"): ("bfloat16", 1.0),
     }
+
+
+LENGTHS = {"H": 2, "G": 1, "M": 300, "N": 300, "D": 16, "E": 16}
+
+
+@pytest.mark.parametrize(
+    ("op", "absent"), [("attention_varlen", "sinks"), ("attention_varlen_backward", "dlse")]
+)
+def test_a_tail_of_lengths_beside_dense_attention_of_the_same_work(op, absent, spent, monkeypatch):
+    spent[bench.BASELINE + "dense"] = TORCH
+    spec = catalog.spec(op)
+    shape = make_shape(spec, {"C": 8, **LENGTHS}, (), {}, (absent,))
+    types = tuple(next(row for row in spec.types if row["T"] == "float32").items())
+    case = Case(op, types, shape, layout="bench-tail")
+    monkeypatch.setattr(bench, "questions", lambda *_: [sweep.Asked(case, ["torch"], ("dense",))])
+    (entry,) = bench.bench([op], None, CPU)[0]
+    assert set(entry["vs"]) == {"dense"} and entry["vs"]["dense"]["median"] == pytest.approx(2.0)
+    offsets = bench.made(case, spec, CPU, 0)["cu_seqlens_q"]
+    lengths = offsets.diff().double()
+    assert offsets[0] == 0 and offsets[-1] == 300 and lengths.max() > 10 * lengths.min() > 0
+    products = {"attention_varlen": 2, "attention_varlen_backward": 5}[op]
+    assert entry["flops"] == pytest.approx(2 * 2 * products * 16 * float((lengths**2).sum()))
+
+
+def test_pages_beside_dense_attention_of_the_same_lengths(spent, monkeypatch):
+    spec = catalog.spec("attention_paged")
+    axes = {"Z": 3, "M": 1, "H": 4, "G": 2, "D": 16, "E": 16, "P": 20, "S": 16, "W": 5}
+    types = tuple(next(row for row in spec.types if row["T"] == "float32").items())
+    case = Case("attention_paged", types, make_shape(spec, axes, (), {}, ("sinks",)), layout="bench")
+    monkeypatch.setattr(bench, "questions", lambda *_: [sweep.Asked(case, ["torch"], ("dense",))])
+    (entry,) = bench.bench(["attention_paged"], None, CPU)[0]
+    assert set(entry["vs"]) == {"dense"}
+    beside = bench._beside_baseline(spec, "dense")(bench.made(case, spec, CPU, 0), bench._facts(case, spec))
+    assert beside().shape == (3, 4, 1, 16)

@@ -65,7 +65,7 @@ def toy(monkeypatch):
 def test_verdicts(toy):
     first, second = toy
     entries = [
-        entry(first, "native", torch=1.5, liger=0.8, copy=0.5),
+        entry(first, "native", torch=1.5, liger=0.8, copy=0.5, dense=0.6),
         entry(second, "native", torch=0.96, copy=0.5),
         entry("softmax/float32/N=8/normal/bench", "native", torch=9.0),
     ]
