@@ -177,7 +177,7 @@ def header(
         "multiprocessors": device.multiprocessors,
         "driver": driver,
         "toolkit": toolkit,
-        "versions": _versions(),
+        "versions": versions(),
         "commit": commit,
         "dirty": dirty,
         "command": shlex.join(["portable-conformance", *map(_without_folder, argv)]),
@@ -375,7 +375,8 @@ def _without_folder(argument: str) -> str:
     return Path(argument).name if os.path.isabs(argument) or argument.startswith(("~", "..")) else argument
 
 
-def _versions() -> dict[str, str | None]:
+def versions() -> dict[str, str | None]:
+    """The versions of Python and of what decides numbers and speed; None where it is not installed."""
     found: dict[str, str | None] = {"python": platform.python_version()}
     names = {
         "portable": ("portable-kernels",),
