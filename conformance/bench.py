@@ -166,7 +166,7 @@ def _bench_case(asked: sweep.Asked, going: _Going) -> list[Entry]:
             "flop_per_s": flops / samples[name].median * 1e6,
             "baseline_errors": dict(reasons),
             "launch_us": cost,
-            "baseline_launch_us": baseline_launch if "torch" in others else None,
+            "baseline_launch_us": None if "torch" in reasons else baseline_launch,
             "buffer_sets": len(sets),
         }
         for name, cost in launches.items()
