@@ -162,8 +162,6 @@ def test_no_file_is_called_triton():
 
 STILL_TO_BE_WRITTEN = {
     "attention_dbias": {"triton", "cuda", "hip"},
-    "attention_varlen": {"cuda"},
-    "attention_varlen_backward": {"cuda"},
 }
 """Where the Triton implementation serves until then, for the bias's own gradient torch's."""
 

@@ -10,8 +10,12 @@
 // Blocks of keys add to a block of queries in the order of the keys, by a counter of turns per block of queries, so
 // that the same input gives the same bits. A tile waits only for tiles before it, which blocks take in order.
 //
-// Defines: backward.h's; STAGES, PERSISTENT, CAPPED.
+// Defines: backward.h's; STAGES, PERSISTENT, CAPPED. With RAGGED `claimed` points to how many blocks of keys there
+// are.
 #include "backward_tiles.h"
+#if RAGGED
+#include "backward_ragged.h"
+#endif
 
 constexpr int THREADS = 4 * 128;
 
@@ -45,6 +49,9 @@ DEVICE void end_turn(uint32_t* turns, uint32_t turn) {
 
 struct Maps {
     const TensorMap *q, *k, *v, *dout, *dk, *dv;
+#if RAGGED
+    Rows dk_rows, dv_rows;
+#endif
 };
 
 // Brings a tile's keys, and its queries step by step.
@@ -52,38 +59,46 @@ DEVICE void load(const Shared& shared, const Maps& maps, const Work& work, const
                  const float* stats, int heads, Place& place, uint32_t phase) {
     const auto keys = [&](uint32_t to, const TensorMap* map, uint32_t full) {
         barrier_expect(full, KEY_BYTES);
+        const int row = work.first_key() + sight.first_key;
 #pragma unroll
         for (int block = 0; block < HEAD_BLOCKS; ++block)
-            load_box(to + block * KEYS * LINE, map, full, block * 64, work.first_key(), work.group, work.batch);
+            load_box(to + block * KEYS * LINE, map, full, block * 64, row, work.group, work.batch);
     };
     const auto queries = [&](uint32_t to, const TensorMap* map, uint32_t full, const Walk& walk) {
 #pragma unroll
         for (int block = 0; block < HEAD_BLOCKS; ++block)
-            load_box(to + block * QUERIES * LINE, map, full, block * 64, walk.query_block * QUERIES, walk.head,
-                     work.batch);
+            load_box(to + block * QUERIES * LINE, map, full, block * 64,
+                     walk.query_block * QUERIES + sight.first_query, walk.head, work.batch);
     };
+    uint32_t k_full = shared.k_full(), v_full = shared.v_full();
+#if RAGGED
+    if (torn_keys(work, sight)) k_full = shared.k_torn(), v_full = shared.v_torn();
+#endif
     Walk walk(work);
     const int steps = work.steps();
     const auto load_v = [&] {
         barrier_wait(shared.v_free(), phase ^ 1);
-        keys(shared.v, maps.v, shared.v_full());
+        keys(shared.v, maps.v, v_full);
     };
     barrier_wait(shared.k_free(), phase ^ 1);
-    keys(shared.k, maps.k, shared.k_full());
+    keys(shared.k, maps.k, k_full);
     if (steps == 0) load_v();
 #pragma unroll 1
     for (int step = 0; step < steps; ++step) {
+        uint32_t q_full = shared.q_full(place.stage), dout_full = shared.dout_full(place.stage);
+#if RAGGED
+        if (torn_queries(walk, sight)) q_full = shared.q_torn(place.stage), dout_full = shared.dout_torn(place.stage);
+#endif
         barrier_wait(shared.q_free(place.stage), place.phase ^ 1);
-        barrier_expect(shared.q_full(place.stage), QUERY_BYTES);
-        queries(shared.q + place.stage * QUERY_BYTES, maps.q, shared.q_full(place.stage), walk);
+        barrier_expect(q_full, QUERY_BYTES);
+        queries(shared.q + place.stage * QUERY_BYTES, maps.q, q_full, walk);
         if (step == 0) load_v();
         barrier_wait(shared.dout_free(place.stage), place.phase ^ 1);
-        barrier_expect(shared.dout_full(place.stage), QUERY_BYTES + STATS_BYTES);
-        queries(shared.dout + place.stage * QUERY_BYTES, maps.dout, shared.dout_full(place.stage), walk);
+        barrier_expect(dout_full, QUERY_BYTES + STATS_BYTES);
+        queries(shared.dout + place.stage * QUERY_BYTES, maps.dout, dout_full, walk);
         const int64_t line = static_cast<int64_t>(work.batch) * heads + walk.head;
         bulk_load(shared.stats + place.stage * STATS_BYTES,
-                  stats + (line * sight.query_blocks() + walk.query_block) * (QUERIES * 2), STATS_BYTES,
-                  shared.dout_full(place.stage));
+                  stats + sight.place(line, walk.query_block) * (QUERIES * 2), STATS_BYTES, dout_full);
         place.advance();
         walk.next();
     }
@@ -101,7 +116,7 @@ DEVICE void carry(const Shared& shared, const Work& work, const Sight& sight, fl
 #pragma unroll 1
     for (; step < steps; step += PART_BUFFERS) {
         const int64_t line = static_cast<int64_t>(work.batch) * heads + walk.head;
-        const int64_t at = line * sight.query_blocks() + walk.query_block;
+        const int64_t at = sight.place(line, walk.query_block);
         float* const to = sums + at * (2 * PART);
         const int turn = sight.turn(work.key_block, walk.query_block);
         wait_turn(turns + at, turn);
@@ -204,12 +219,23 @@ DEVICE void finish(const Shared& shared, const Maps& maps, const Work& work, con
     copy_engine_fence();
     named_barrier(2 + own, 128);
     const int row = work.first_key() + own * 64;
+#if RAGGED
+    // The copy engine would write over the next sequence's first rows.
+    if (row + 64 > sight.keys) {
+        store_rows(maps.dv_rows, shared.v + own_rows, work.group, row + sight.first_key, sight.keys - row);
+        store_rows(maps.dk_rows, shared.slopes + own_rows, work.group, row + sight.first_key, sight.keys - row);
+        named_barrier(2 + own, 128);
+        if (here() % 128 == 0) barrier_arrive(shared.v_free());
+        return;
+    }
+#endif
     if (here() % 128 == 0) {
 #pragma unroll
         for (int block = 0; block < HEAD_BLOCKS && row < sight.keys; ++block) {
             const uint32_t at = block * KEYS * LINE + own_rows;
-            store_box(maps.dv, shared.v + at, block * 64, row, work.group, work.batch);
-            store_box(maps.dk, shared.slopes + at, block * 64, row, work.group, work.batch);
+            const int to = row + sight.first_key;
+            store_box(maps.dv, shared.v + at, block * 64, to, work.group, work.batch);
+            store_box(maps.dk, shared.slopes + at, block * 64, to, work.group, work.batch);
         }
         commit_stores();
         wait_stores_read<0>();
@@ -383,13 +409,28 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void attention_backward(
     const __grid_constant__ TensorMap map_v, const __grid_constant__ TensorMap map_dout,
     const __grid_constant__ TensorMap map_dk, const __grid_constant__ TensorMap map_dv, const float* stats,
     float* sums, uint32_t* turns, uint32_t* claimed, int queries, int keys, int groups, int share, int together,
-    int left, int right, uint32_t all, float scale, float to_score, float cap) {
+    int left, int right, uint32_t all, float scale, float to_score, float cap
+#if RAGGED
+    , const int* bounds, const int* tile_list, int count, int lines, T* dk, T* dv, int64_t dk_head, int64_t dk_row,
+    int64_t dv_head, int64_t dv_row, int dk_columns, int dv_columns
+#endif
+) {
     extern __shared__ __align__(1024) char bytes[];  // the swizzle repeats every 1024 bytes
     const Shared shared(shared_address(bytes));
+#if RAGGED
+    const Maps maps{&map_q, &map_k, &map_v, &map_dout, &map_dk, &map_dv,
+                    {dk, dk_head, dk_row, dk_columns}, {dv, dv_head, dv_row, dv_columns}};
+    const Table table{bounds, tile_list, count, lines};
+    all = *claimed * groups;
+    if (block_x() >= all) return;
+    const Sight sight = sight_of(block_x(), {queries, keys, left, right}, table, groups);
+    Tiles tiles{shared, sight, groups, share, together, all, work_of(block_x(), sight, table, groups, share)};
+#else
     const Maps maps{&map_q, &map_k, &map_v, &map_dout, &map_dk, &map_dv};
     const Sight sight{queries, keys, left, right};
     Tiles tiles{shared, sight, groups, share, together, all,
                 work_of(block_x(), all, sight, groups, share, together)};
+#endif
 
     if (thread_x() == 0) {
         prefetch_map(&map_q);
@@ -419,6 +460,9 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void attention_backward(
             barrier_init(shared.dout_full(stage), 1);
             barrier_init(shared.dout_free(stage), 2);
         }
+#if RAGGED
+        for (int i = 0; i < 2 + 2 * STAGES; ++i) barrier_init(shared.k_torn() + i * 8, 1);
+#endif
         barrier_init_fence();
     }
     barrier();
@@ -427,29 +471,38 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void attention_backward(
         registers_down<32>();
         if (thread_x() == 0) {
             Place place;
-            tiles.each(claimed, [&](const Work& work, uint32_t parity) {
+            tiles.each(claimed, [&](const Work& work, const Sight& sight, uint32_t parity) {
                 load(shared, maps, work, sight, stats, groups * share, place, parity);
             });
         } else if (thread_x() == 32 || thread_x() == 64) {
             const int buffer = thread_x() / 64;
             uint32_t phase = 0;
             int first = buffer;
-            tiles.each(nullptr, [&](const Work& work, uint32_t) {
+            tiles.each(nullptr, [&](const Work& work, const Sight& sight, uint32_t) {
                 carry(shared, work, sight, sums, turns, groups * share, buffer, phase, first);
             });
             wait_stores_done();
         }
+#if RAGGED
+        else if (thread_x() >= 96) {
+            Place place;
+            uint32_t phases = 0;
+            tiles.each(nullptr, [&](const Work& work, const Sight& sight, uint32_t) {
+                clear_ends(shared, work, sight, place, phases);
+            });
+        }
+#endif
     } else if (thread_x() < 256) {
         registers_down<64>();
         int taken = 0;
-        tiles.each(nullptr, [&](const Work& work, uint32_t parity) {
+        tiles.each(nullptr, [&](const Work& work, const Sight&, uint32_t parity) {
             barrier_wait(shared.k_full(), parity);
             multiply_keys(shared, taken, taken + work.steps());
         });
     } else {
         registers_up<208>();
         int taken = 0;
-        tiles.each(nullptr, [&](const Work& work, uint32_t parity) {
+        tiles.each(nullptr, [&](const Work& work, const Sight& sight, uint32_t parity) {
             barrier_wait(shared.k_full(), parity);
             barrier_wait(shared.v_full(), parity);
             if (work.steps() > 0) {

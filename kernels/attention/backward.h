@@ -1,11 +1,14 @@
 // What the kernels of attention's gradient share: the tile, and which queries see which keys.
 //
-// Defines: ELEMENT (bf16, f16); HEAD, the head size (64, 128); QUERIES, the rows of a step.
+// Defines: ELEMENT (bf16, f16); HEAD, the head size (64, 128); QUERIES, the rows of a step; RAGGED: packed sequences.
 #pragma once
 
 #include "prelude.h"
 
 #include "products.h"
+#if RAGGED
+#include "ragged.h"
+#endif
 
 using T = ELEMENT;
 
@@ -25,6 +28,16 @@ static_assert(HEAD_BLOCKS * QUERY_BLOCKS == 2, "each warpgroup computes one bloc
 // Key j is seen by query i where -left <= j - i - offset <= right; offset is N - M.
 struct Sight {
     int queries, keys, left, right;
+#if RAGGED
+    int first_query, first_key;  // of the sequence among all tokens
+    int line, lines;             // its first block of queries among all, of one head
+
+    DEVICE int64_t place(int64_t head, int query_block) const { return head * lines + line + query_block; }
+#else
+    static constexpr int first_query = 0, first_key = 0;
+
+    DEVICE int64_t place(int64_t line, int query_block) const { return line * query_blocks() + query_block; }
+#endif
 
     DEVICE int offset() const { return keys - queries; }
     DEVICE int query_blocks() const { return (queries + QUERIES - 1) / QUERIES; }

@@ -7,17 +7,34 @@ constexpr int THREADS = 256;
 
 // Per pair of queries: both lse in base 2, less LIFT, then both delta = (rowsum(do * o) - dlse) * LOWERED. A query
 // that sees no key, or is none, gets an lse of +inf, so that its probabilities are 0. Also clears the turns of dq
-// and the count of claimed tiles.
+// and, but for RAGGED, the count of claimed tiles.
 KERNEL(THREADS) void attention_backward_prepare(
     const T* dout, const T* out, const float* lse, const float* dlse, float* stats, uint32_t* turns,
     uint32_t* claimed, int queries, int heads, int columns, int64_t dout_batch, int64_t dout_head, int64_t dout_row,
     int64_t out_batch, int64_t out_head, int64_t out_row, int64_t lse_batch, int64_t lse_head, int64_t lse_row,
-    int64_t dlse_batch, int64_t dlse_head, int64_t dlse_row) {
+    int64_t dlse_batch, int64_t dlse_head, int64_t dlse_row
+#if RAGGED
+    , const int* bounds, int count, int lines
+#endif
+) {
     constexpr int LANES = HEAD / 8;  // of a row, 16 bytes each
     constexpr int ROWS = THREADS / LANES, PASSES = QUERIES / ROWS;
+#if RAGGED
+    const int z = sequence_at(bounds, count, block_x() % lines, QUERIES);
+    const Sequence own = sequence_of(bounds, z, count);
+    const int query_block = block_x() % lines - line_of(own, z, QUERIES);
+    const int64_t batch = 0, head = block_x() / lines;
+    queries = own.queries;
+    if (query_block * QUERIES >= queries) return;
+    dout += own.first_query * dout_row;
+    out += own.first_query * out_row;
+    lse += own.first_query * lse_row;
+    dlse += own.first_query * dlse_row;
+#else
     const int blocks = (queries + QUERIES - 1) / QUERIES;
     const int query_block = block_x() % blocks, line = block_x() / blocks;
     const int64_t batch = line / heads, head = line % heads;
+#endif
     const int lane = thread_x() % LANES;
     dout += batch * dout_batch + head * dout_head + lane * 8;
     out += batch * out_batch + head * out_head + lane * 8;
@@ -57,7 +74,9 @@ KERNEL(THREADS) void attention_backward_prepare(
             to[2] = value == INF_F ? 0 : (delta - given[pass]) * LOWERED;
         }
     }
+#if !RAGGED
     if (block_x() == 0 && thread_x() == 1) *claimed = 0;
+#endif
     if (thread_x() == 0) turns[block_x()] = 0;
 }
 
@@ -65,10 +84,23 @@ KERNEL(THREADS) void attention_backward_prepare(
 // c * 128 + t.
 KERNEL(THREADS) void attention_backward_finish(const float* sums, const uint32_t* turns, T* dq, float scale,
                                                int queries, int heads, int columns, int64_t dq_batch,
-                                               int64_t dq_head, int64_t dq_row) {
+                                               int64_t dq_head, int64_t dq_row
+#if RAGGED
+                                               , const int* bounds, int count, int lines
+#endif
+) {
     SHARED alignas(1024) char staged[2 * 64 * LINE];
+#if RAGGED
+    const int z = sequence_at(bounds, count, block_x() % lines, QUERIES);
+    const Sequence own = sequence_of(bounds, z, count);
+    const int query_block = block_x() % lines - line_of(own, z, QUERIES), line = block_x() / lines;
+    queries = own.queries;
+    if (query_block * QUERIES >= queries) return;
+    dq += own.first_query * dq_row;
+#else
     const int blocks = (queries + QUERIES - 1) / QUERIES;
     const int query_block = block_x() % blocks, line = block_x() / blocks;
+#endif
     const int part = thread_x() / 128, thread = thread_x() % 128;
     const bool written = turns[block_x()] > 0;  // else no key is seen by any of the queries
     sums += (static_cast<int64_t>(block_x()) * 2 + part) * PART;

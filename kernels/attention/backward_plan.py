@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import NamedTuple
 
 from portable.backends.cuda.tensor_map import TensorMap
 from portable.kernels.attention.problem import Heads, Problem, problem_of
@@ -15,6 +16,7 @@ KEYS = 128  # of a block's tile
 QUERIES = {64: 128, 128: 64}  # of a step, by head size as the kernel holds it: what the registers hold
 _STAGES = 2
 _PART = 64 * 64  # a step's sums of dq are two blocks of as many
+_RAGGED_BARRIERS = 48  # bytes: of what crosses a sequence's end
 _MOST_ROWS = 2**28
 _UNBOUNDED = 2**29
 _MOST_BLOCKS = 2**31 - 1
@@ -22,7 +24,18 @@ _LOG2_E = math.log2(math.e)
 # Key heads walked together. The fewer blocks of keys of one head run at a time, the less they wait for each
 # other; the more, the more they share through L2. Measured 2026-11-21 on 8192 queries and keys, 4, 8, 16 and
 # 32 together, of cuDNN: causal 0.97, 1.03, 1.06, 1.07 (heads of 64: 0.93, 1.06, 1.12, 1.16), full the same.
-_TOGETHER = 32
+TOGETHER = 32
+
+
+class Blocks(NamedTuple):
+    """Blocks of queries of a head, blocks of keys of all key heads, and the workspace of their
+    counter. For packed sequences also what the kernels are told of them."""
+
+    queries: int
+    keys: int
+    claimed: str = "claimed"
+    of_ends: tuple[tuple[str, Argument], ...] = ()
+    of_main: tuple[tuple[str, Argument], ...] = ()
 
 
 def plan_backward(call: Call) -> Plan | Rejected:
@@ -30,25 +43,36 @@ def plan_backward(call: Call) -> Plan | Rejected:
     problem = problem_of(call)
     if isinstance(problem, Rejected):
         return problem
-    if (reason := _unfit(problem)) is not None:
+    if (reason := unfit(problem)) is not None:
         return reason
+    queries = QUERIES[padded(problem)]
+    keys = -(-problem.N // KEYS) * problem.B * problem.G
+    found = launches(call, problem, Blocks(-(-problem.M // queries), keys))
+    if isinstance(found, Rejected):
+        return found
+    return Plan(found.launches, (*found.workspaces, Workspace("claimed", (1,), "int32")))
+
+
+def launches(call: Call, problem: Problem, count: Blocks) -> Plan | Rejected:
+    """Before, the main kernel, and after."""
     head = padded(problem)
     queries = QUERIES[head]
-    shared = _shared(head, queries)
+    ragged = bool(count.of_main)
+    shared = _shared(head, queries) + (_RAGGED_BARRIERS if ragged else 0)
     if shared > call.device.shared_memory:
         return Rejected(f"it takes {shared} bytes of shared memory")
     # Measured 2026-11-21: heads of 64 gain 5 to 8 % by claiming tiles; with heads of 128 a claimed tile,
     # unlike a block's own, takes registers that are not there (15 % slower).
-    persistent = int(head == 64)
-    blocks = -(-problem.M // queries)
+    persistent = int(head == 64 and not ragged)
+    blocks, key_blocks = count.queries, count.keys
     lines = problem.B * problem.H
-    key_blocks = -(-problem.N // KEYS) * problem.B * problem.G
     if max(blocks * lines, key_blocks) > _MOST_BLOCKS:
         return Rejected(f"more than {_MOST_BLOCKS} tiles")
     defines = (
         ("ELEMENT", _ELEMENTS[problem.dtype]),
         ("HEAD", head),
         ("QUERIES", queries),
+        ("RAGGED", int(ragged)),
     )
     ends = HERE / "backward_ends.cu"
     prepare = NativeKernel(
@@ -78,10 +102,12 @@ def plan_backward(call: Call) -> Plan | Rejected:
                     ("out", Pointer("o", True)),
                     ("lse", Pointer("lse")),
                     ("dlse", Pointer("dlse") if problem.has("dlse") else Scalar("i64", 0)),
-                    *_spaces("stats", "turns", "claimed"),
+                    *_spaces("stats", "turns"),
+                    ("claimed", Pointer(count.claimed, True)),
                     *counts,
                     ("columns", Scalar("i32", problem.E)),
                     *(each for name in ("do", "o", "lse", "dlse") for each in _strides(problem, name)),
+                    *count.of_ends,
                 ),
             ),
             Launch(
@@ -89,8 +115,10 @@ def plan_backward(call: Call) -> Plan | Rejected:
                 (min(key_blocks, call.device.multiprocessors) if persistent else key_blocks, 1, 1),
                 (
                     *_maps(problem, queries),
-                    *_spaces("stats", "sums", "turns", "claimed"),
-                    *_numbers(problem, call.config.get("GROUP") or _TOGETHER, key_blocks),
+                    *_spaces("stats", "sums", "turns"),
+                    ("claimed", Pointer(count.claimed, True)),
+                    *_numbers(problem, call.config.get("GROUP") or TOGETHER, key_blocks),
+                    *count.of_main,
                 ),
             ),
             Launch(
@@ -103,13 +131,13 @@ def plan_backward(call: Call) -> Plan | Rejected:
                     *counts,
                     ("columns", Scalar("i32", problem.D)),
                     *_strides(problem, "dq"),
+                    *count.of_ends,
                 ),
             ),
         ),
         (
             Workspace("stats", (lines, blocks, queries * 2), "float32"),
             Workspace("turns", (lines, blocks), "int32"),
-            Workspace("claimed", (1,), "int32"),
             Workspace("sums", (lines, blocks, 2 * _PART), "float32"),
         ),
     )
@@ -119,7 +147,7 @@ def _spaces(*names: str) -> tuple[tuple[str, Argument], ...]:
     return tuple((name, Pointer(name, True)) for name in names)
 
 
-def _unfit(problem: Problem) -> Rejected | None:
+def unfit(problem: Problem) -> Rejected | None:
     if max(problem.D, problem.E) > 128 or problem.D % 8 or problem.E % 8:
         return Rejected(f"heads of {problem.D} and {problem.E}, not multiples of 8 up to 128")
     if problem.has("bias"):

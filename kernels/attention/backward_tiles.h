@@ -41,6 +41,13 @@ struct Shared {
     DEVICE uint32_t q_free(int stage) const { return q_full(stage) + 8; }
     DEVICE uint32_t dout_full(int stage) const { return q_full(stage) + 16; }
     DEVICE uint32_t dout_free(int stage) const { return q_full(stage) + 24; }
+#if RAGGED
+    // Filled, but for the rows that are not the sequence's own.
+    DEVICE uint32_t k_torn() const { return q_full(STAGES); }
+    DEVICE uint32_t v_torn() const { return k_torn() + 8; }
+    DEVICE uint32_t q_torn(int stage) const { return k_torn() + 16 + stage * 16; }
+    DEVICE uint32_t dout_torn(int stage) const { return q_torn(stage) + 8; }
+#endif
 };
 
 struct Place {
@@ -64,6 +71,41 @@ struct Work {
     DEVICE int steps() const { return share * blocks; }
 };
 
+DEVICE Work work_in(const Sight& sight, int batch, int group, int key_block, int share) {
+    Work work;
+    work.key_block = key_block;
+    work.batch = batch;
+    work.group = group;
+    work.share = share;
+    work.highest = sight.highest(work.first_key());
+    const int lowest = sight.lowest(work.first_key());
+    work.blocks = work.highest >= lowest ? work.highest - lowest + 1 : 0;
+    return work;
+}
+
+#if RAGGED
+// What ragged_tiles.cu made: `count` offsets; `lines` blocks of queries a head.
+struct Table {
+    const int* bounds;
+    const int* tiles;
+    int count, lines;
+};
+
+// Packed sequences claim no tiles: what follows from a claimed one is not uniform to ptxas, which then keeps all
+// products apart (C7520).
+static_assert(!PERSISTENT, "a block has its own tile");
+
+// The sequence that a tile is of; the key heads of a block of keys follow one another.
+DEVICE Sight sight_of(uint32_t tile, const Sight& all, const Table& table, int groups) {
+    const int z = table.tiles[tile / groups * 2];
+    const Sequence own = sequence_of(table.bounds, z, table.count);
+    return {own.outside ? 0 : own.queries, own.keys, all.left, all.right, own.first_query, own.first_key,
+            line_of(own, z, QUERIES), table.lines};
+}
+DEVICE Work work_of(uint32_t tile, const Sight& sight, const Table& table, int groups, int share) {
+    return work_in(sight, 0, tile % groups, table.tiles[tile / groups * 2 + 1], share);
+}
+#else
 // `together` key heads are walked together, from the first block of keys of each to the last.
 DEVICE Work work_of(uint32_t tile, uint32_t all, const Sight& sight, int groups, int share, int together) {
     const uint32_t key_blocks = (sight.keys + KEYS - 1) / KEYS;
@@ -71,16 +113,9 @@ DEVICE Work work_of(uint32_t tile, uint32_t all, const Sight& sight, int groups,
     const uint32_t inside = tile - first * key_blocks;
     const uint32_t width = Sight::min(together, all / key_blocks - first);
     const int line = first + inside % width;
-    Work work;
-    work.key_block = inside / width;
-    work.batch = line / groups;
-    work.group = line % groups;
-    work.share = share;
-    work.highest = sight.highest(work.first_key());
-    const int lowest = sight.lowest(work.first_key());
-    work.blocks = work.highest >= lowest ? work.highest - lowest + 1 : 0;
-    return work;
+    return work_in(sight, line / groups, line % groups, inside / width, share);
 }
+#endif
 
 // Walks a block's steps without divisions.
 struct Walk {
@@ -108,11 +143,12 @@ struct Tiles {
     Work only;  // without PERSISTENT: known before the warps' roles part, it lies in uniform registers
     uint32_t count = 0;
 
-    // Does `body(work, parity)` for each tile; the thread that claims them tells the others.
+    // Does `body(work, sight, parity)` for each tile; the thread that claims them tells the others.
     template <class Body> DEVICE void each(uint32_t* claimed, const Body& body) {
         if constexpr (!PERSISTENT) {
-            body(only, 0u);
+            body(only, sight, 0u);
         } else {
+#if !RAGGED
             for (;; ++count) {
                 const int slot = count % 2;
                 uint32_t tile;
@@ -127,8 +163,9 @@ struct Tiles {
                     barrier_arrive(shared.tile_free(slot));
                 }
                 if (tile >= all) return;
-                body(work_of(tile, all, sight, groups, share, together), count & 1);
+                body(work_of(tile, all, sight, groups, share, together), sight, count & 1);
             }
+#endif
         }
     }
 };

@@ -12,7 +12,8 @@
 // where it grew by more than SLACK; what is left cancels between o and its divisor.
 //
 // Defines: ELEMENT (bf16, f16); HEAD_D, HEAD_E: the head sizes, as multiples of 64; TILE_N, CONSUMERS, Q_STAGES,
-// TURNS; LEFT, RIGHT: whether the keys are bounded on that side of the diagonal; SOFTCAP, SINKS.
+// TURNS; LEFT, RIGHT: whether the keys are bounded on that side of the diagonal; SOFTCAP, SINKS; RAGGED: packed
+// sequences (forward_ragged.h).
 #include "prelude.h"
 
 #include "forward_softmax.h"
@@ -56,6 +57,10 @@ using QRing = Ring<Q_BYTES, Q_STAGES>;
 using KRing = Ring<K_BYTES, STAGES>;
 using VRing = Ring<V_BYTES, STAGES>;
 
+#if RAGGED
+#include "forward_ragged.h"
+#endif
+
 // WIDTH columns of LINES rows as blocks of 64 columns.
 template <int WIDTH, int LINES>
 DEVICE void load_blocks(uint32_t to, const TensorMap* map, uint32_t barrier, int row, int head, int batch) {
@@ -65,25 +70,43 @@ DEVICE void load_blocks(uint32_t to, const TensorMap* map, uint32_t barrier, int
 
 // In the order in which consumers ask: keys run one block ahead of values, across tiles.
 DEVICE void produce(QRing queries, KRing keys, VRing values, const TensorMap* map_q, const TensorMap* map_k,
-                    const TensorMap* map_v, const Sizes& s) {
-    const auto load_values = [&](int block, int head, int batch) {
+                    const TensorMap* map_v, const Slot& slot, const Sizes& s) {
+    const auto load_values = [&](int block, const Tile& tile, int head, int batch) {
         barrier_wait(values.freed(), values.phase ^ 1);
-        barrier_expect(values.filled(), V_BYTES);
-        load_blocks<HEAD_E, TILE_N>(values.data(), map_v, values.filled(), block * TILE_N, s.steps & 16 ? head : 0,
+        int row = block * TILE_N;
+        uint32_t filled = values.filled();
+#if RAGGED
+        if (row + TILE_N > tile.keys) filled = slot.torn(values.stage);
+        row += tile.first_key;
+#endif
+        barrier_expect(filled, V_BYTES);
+        load_blocks<HEAD_E, TILE_N>(values.data(), map_v, filled, row, s.steps & 16 ? head : 0,
                                     s.steps & 32 ? batch : 0);
         values.advance();
     };
     int behind = -1, behind_head = 0, behind_batch = 0;
+    Tile behind_tile;
     const uint32_t tiles = tile_count(s);
-    Walk walk;
+    Walk walk(slot);
     for (uint32_t index = walk.next(s); index < tiles; index = walk.next(s)) {
-        const Tile tile = tile_at(index, s);
-        const Span span = keys_of(tile, s);
+        const Tile tile = walk.tile(index, s);
+        const Span span = span_of(tile, s);
         const int batch = tile.head / s.heads, q_head = tile.head % s.heads, head = q_head / s.share;
+        int first_query = tile.row, first_key = 0;
+#if RAGGED
+        first_query = tile.first_query;
+        first_key = tile.first_key;
+        // The warp that clears the values left behind reads no further tile before it has them: without keys here,
+        // they would wait for a tile that waits for it.
+        if (span.first >= span.last && behind >= 0) {
+            load_values(behind, behind_tile, behind_head, behind_batch);
+            behind = -1;
+        }
+#endif
         const auto load_queries = [&] {
             barrier_wait(queries.freed(), queries.phase ^ 1);
             barrier_expect(queries.filled(), Q_BYTES);
-            load_blocks<HEAD_D, TILE_M>(queries.data(), map_q, queries.filled(), tile.row,
+            load_blocks<HEAD_D, TILE_M>(queries.data(), map_q, queries.filled(), first_query,
                                         s.steps & 1 ? q_head : 0, s.steps & 2 ? batch : 0);
             queries.advance();
         };
@@ -91,17 +114,18 @@ DEVICE void produce(QRing queries, KRing keys, VRing values, const TensorMap* ma
         for (int block = span.last - 1; block >= span.first; --block) {
             barrier_wait(keys.freed(), keys.phase ^ 1);
             barrier_expect(keys.filled(), K_BYTES);
-            load_blocks<HEAD_D, TILE_N>(keys.data(), map_k, keys.filled(), block * TILE_N, s.steps & 4 ? head : 0,
-                                        s.steps & 8 ? batch : 0);
+            load_blocks<HEAD_D, TILE_N>(keys.data(), map_k, keys.filled(), block * TILE_N + first_key,
+                                        s.steps & 4 ? head : 0, s.steps & 8 ? batch : 0);
             keys.advance();
-            if (behind >= 0) load_values(behind, behind_head, behind_batch);
+            if (behind >= 0) load_values(behind, behind_tile, behind_head, behind_batch);
             if (Q_STAGES == 1 && block == span.last - 1) load_queries();
             behind = block;
+            behind_tile = tile;
             behind_head = head;
             behind_batch = batch;
         }
     }
-    if (behind >= 0) load_values(behind, behind_head, behind_batch);
+    if (behind >= 0) load_values(behind, behind_tile, behind_head, behind_batch);
 }
 
 // --- what a consumer does ---
@@ -149,18 +173,23 @@ DEVICE void release(uint32_t freed) {
 
 DEVICE void pass_turn(int id) { asm volatile("bar.arrive %0, 256;" ::"r"(id) : "memory"); }
 
-DEVICE void consume(QRing queries, KRing keys, VRing values, const Outputs<T>& to, const Sizes& s) {
+DEVICE void consume(QRing queries, KRing keys, VRing values, const Outputs<T>& to, const Slot& slot,
+                    const Sizes& s) {
     const int consumer = uniform(thread_x() / 128) - 1;
     const int own_turn = 1 + consumer, next_turn = 1 + (consumer + 1) % CONSUMERS;
     const int in_tile = consumer * 64 + thread_x() % 128 / 32 * 16 + thread_x() % 32 / 4;
     if (TURNS && consumer == CONSUMERS - 1) pass_turn(next_turn);
 
     const uint32_t tiles = tile_count(s);
-    Walk walk;
+    Walk walk(slot);
     const auto next_tile = [&](Tile& tile) {
         for (uint32_t index = walk.next(s); index < tiles; index = walk.next(s)) {
-            tile = tile_at(index, s);
-            const Span span = keys_of(tile, s);
+            tile = walk.tile(index, s);
+#if RAGGED
+            tile = {uniform(tile.head), uniform(tile.queries), uniform(tile.keys), uniform(tile.first_query),
+                    uniform(tile.first_key)};
+#endif
+            const Span span = span_of(tile, s);
             if (uniform(span.first) < uniform(span.last)) return true;
             store_nothing(tile, tile.row + in_tile, to, s);
         }
@@ -174,7 +203,7 @@ DEVICE void consume(QRing queries, KRing keys, VRing values, const Outputs<T>& t
     uint32_t weights[SCORES / 2];
 #pragma unroll
     for (int i = 0; i < SUMS; ++i) sums[i] = 0.0f;
-    Span span = keys_of(tile, s);
+    Span span = span_of(tile, s);
     int block = span.last - 1;
 
     // Once the scores of `block` are there.
@@ -186,12 +215,12 @@ DEVICE void consume(QRing queries, KRing keys, VRing values, const Outputs<T>& t
             release(queries.freed());
             queries.advance();
         }
-        const int key = block * TILE_N, diagonal = tile.row + consumer * 64 + s.n - s.m;
+        const int key = block * TILE_N, diagonal = tile.row + consumer * 64 + n_of(tile, s) - m_of(tile, s);
 #if SOFTCAP
         cap(scores, s);
 #endif
-        const bool beyond = key + TILE_N > (RIGHT ? min(s.n, diagonal + s.right + 1) : s.n);
-        if (beyond || (LEFT && key < diagonal + 63 - s.left)) mask(scores, key, tile.row + in_tile, s);
+        const bool beyond = key + TILE_N > (RIGHT ? min(n_of(tile, s), diagonal + s.right + 1) : n_of(tile, s));
+        if (beyond || (LEFT && key < diagonal + 63 - s.left)) mask(scores, key, tile, in_tile, s);
         soften(scores, top, sum, factor, s.scale);
         hold<SCORES>(scores);
         // For the next product; it also keeps ptxas from moving the next wait up, before the exponentials.
@@ -234,7 +263,7 @@ DEVICE void consume(QRing queries, KRing keys, VRing values, const Outputs<T>& t
         // From the first block of this tile to the last of the next.
         const Tile ended = tile;
         tile = upcoming;
-        span = keys_of(tile, s);
+        span = span_of(tile, s);
         block = span.last - 1;
         barrier_wait(queries.filled(), queries.phase);
         start();
@@ -259,7 +288,11 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void attention_forward(
     const __grid_constant__ TensorMap map_q, const __grid_constant__ TensorMap map_k,
     const __grid_constant__ TensorMap map_v, const float* sinks, T* o, float* lse, int m, int n, int e, int heads,
     int share, int left, int right, int band, int batches, int steps, float scale, float inner, int64_t o_batch,
-    int64_t o_head, int64_t o_row, int64_t lse_batch, int64_t lse_head, int64_t lse_row) {
+    int64_t o_head, int64_t o_row, int64_t lse_batch, int64_t lse_head, int64_t lse_row
+#if RAGGED
+    , const int* bounds, const int* tiles, uint32_t* counts, int count
+#endif
+) {
     DYNAMIC_SHARED(shared);
     const Sizes s = {m, n, e, heads, share, left, right, band, static_cast<uint32_t>(batches), steps, scale, inner};
     // The swizzle repeats every 1024 bytes of the address.
@@ -268,6 +301,11 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void attention_forward(
     const QRing queries{q, barriers};
     const KRing keys{k, barriers + Q_STAGES * 16};
     const VRing values{v, barriers + (Q_STAGES + STAGES) * 16};
+#if RAGGED
+    const Slot slot{barriers + (Q_STAGES + 2 * STAGES) * 16};
+#else
+    const Slot slot;
+#endif
 
     if (thread_x() == 0) {
         prefetch_map(&map_q);
@@ -277,14 +315,21 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void attention_forward(
         queries.init();
         keys.init();
         values.init();
+#if RAGGED
+        slot.init();
+#endif
         barrier_init_fence();
     }
     barrier();
     if (thread_x() < 128) {
         registers_down<CONSUMERS == 2 ? 40 : 32>();
-        if (thread_x() == 0) produce(queries, keys, values, &map_q, &map_k, &map_v, s);
+        if (thread_x() == 0) produce(queries, keys, values, &map_q, &map_k, &map_v, slot, s);
+#if RAGGED
+        else if (thread_x() == 32) claim_tiles(slot, {bounds, tiles, counts, count}, s);
+        else if (thread_x() >= 64 && thread_x() < 96) clear_ends(values, slot, s);
+#endif
     } else {
         registers_up<CONSUMERS == 2 ? 232 : 160>();
-        consume(queries, keys, values, {o, lse, o_batch, o_head, o_row, lse_batch, lse_head, lse_row, sinks}, s);
+        consume(queries, keys, values, {o, lse, o_batch, o_head, o_row, lse_batch, lse_head, lse_row, sinks}, slot, s);
     }
 }

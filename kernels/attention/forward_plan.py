@@ -14,9 +14,10 @@ _SOURCE = Path(__file__).resolve().parent / "forward.cu"
 _ELEMENTS = {"bfloat16": "bf16", "float16": "f16"}
 _LOG2_E = math.log2(math.e)
 _MOST_ROWS = 2**30 - 1024  # a row's place and a window's side are added in 32 bits
-_MOST_TILES = 2**30
+MOST_TILES = 2**30
 _STAGES = 2
 _REGISTERS = 190  # of a consumer's 232, for sums, scores and weights
+_RAGGED_BARRIERS = 64  # bytes: the next tile, its barriers, and those of values that cross an end
 
 
 class Tile(NamedTuple):
@@ -91,21 +92,32 @@ def _costs(problem: Problem, tile: Tile) -> Costs:
     return Costs(tiles, sum(counts) / len(counts), max(counts))
 
 
+def tiles_of(call: Call, problem: Problem) -> tuple[Tile, ...]:
+    """The tiles to choose from: for long sequences first."""
+    d, e = padded(problem.D), padded(problem.E)
+    fitting = (tile for tile in _OTHER_TILES if tile.fits(d, e, call.device.shared_memory))
+    return _TILES.get((d, e)) or (next(fitting),)
+
+
+def configured(tile: Tile, call: Call) -> Tile:
+    """The tile with the config's values over it."""
+    config = call.config
+    given = {name.lower(): config[name] for name in ("CONSUMERS", "TURNS") if config.get(name) is not None}
+    if config.get("TILE_N"):
+        given["n"] = config["TILE_N"]
+    return tile._replace(**given)
+
+
 def _tile(call: Call, problem: Problem) -> Tile:
     """The tile that takes the least time on a full card, so that a row's result does not depend on how many
-    batches there are; with the config's values over it."""
-    d, e, shared = padded(problem.D), padded(problem.E), call.device.shared_memory
-    tiles = _TILES.get((d, e)) or (next(tile for tile in _OTHER_TILES if tile.fits(d, e, shared)),)
+    batches there are."""
+    tiles = tiles_of(call, problem)
 
     def time(tile: Tile) -> float:
         costs = _costs(problem, tile)
         return costs.tiles * (costs.mean * tile.block + tile.rest)
 
-    config = call.config
-    given = {name.lower(): config[name] for name in ("CONSUMERS", "TURNS") if config.get(name) is not None}
-    if config.get("TILE_N"):
-        given["n"] = config["TILE_N"]
-    return min(tiles, key=time)._replace(**given)
+    return configured(min(tiles, key=time), call)
 
 
 def _band(call: Call, problem: Problem, tile: Tile) -> int:
@@ -177,26 +189,26 @@ def _map(problem: Problem, name: str, columns: int, rows: int) -> TensorMap:
     return TensorMap(name, problem.dtype, (sizes[0], *walked), strides, (64, rows, 1, 1))
 
 
-def plan_forward(call: Call) -> Plan | Rejected:
-    problem = problem_of(call)
-    if isinstance(problem, Rejected):
-        return problem
+def refused(problem: Problem) -> Rejected | None:
+    """Why the kernel does not take the problem, if it does not."""
     if (reason := _unfit(problem)) is not None:
         return reason
     for name in ("q", "k", "v", "o"):
         if (reason := _no_map(problem.heads[name], _sizes(problem, name))) is not None:
             return reason
-    tile = _tile(call, problem)
+    return None
+
+
+def kernel_of(call: Call, problem: Problem, tile: Tile, ragged: bool = False) -> NativeKernel | Rejected:
+    """The kernel for a tile; `ragged` for packed sequences."""
     d, e = padded(problem.D), padded(problem.E)
-    q_stages = 2 if tile.shared(d, e, 2) <= call.device.shared_memory else 1
-    shared = tile.shared(d, e, q_stages)
+    extra = _RAGGED_BARRIERS if ragged else 0
+    q_stages = 2 if tile.shared(d, e, 2) + extra <= call.device.shared_memory else 1
+    shared = tile.shared(d, e, q_stages) + extra
     if shared > call.device.shared_memory:
         return Rejected(f"{tile.m} queries and {tile.n} keys a block take {shared} bytes of shared memory")
-    tiles, band = -(-problem.M // tile.m) * problem.B * problem.H, _band(call, problem, tile)
-    if tiles > _MOST_TILES:
-        return Rejected(f"{tiles} tiles exceed {_MOST_TILES}")
     left, right = bounds(problem)
-    kernel = NativeKernel(
+    return NativeKernel(
         _SOURCE,
         "attention_forward",
         threads=128 * (1 + tile.consumers),
@@ -212,9 +224,15 @@ def plan_forward(call: Call) -> Plan | Rejected:
             ("RIGHT", int(right is not None)),
             ("SOFTCAP", int(problem.softcap is not None)),
             ("SINKS", int(call.has("sinks"))),
+            ("RAGGED", int(ragged)),
         ),
         shared=shared,
     )
+
+
+def arguments_of(call: Call, problem: Problem, tile: Tile, band: int) -> tuple[tuple[str, Argument], ...]:
+    """The kernel's arguments, without those of packed sequences."""
+    left, right = bounds(problem)
     steps = 0
     for bit, (name, stride) in enumerate((name, stride) for name in "qkv" for stride in ("head", "batch")):
         steps |= bool(getattr(problem.heads[name], stride)) << bit
@@ -231,10 +249,10 @@ def plan_forward(call: Call) -> Plan | Rejected:
         "o_batch": o.batch, "o_head": o.head, "o_row": o.row,
         "lse_batch": lse.batch, "lse_head": lse.head, "lse_row": lse.row,
     }  # fmt: skip
-    args: tuple[tuple[str, Argument], ...] = (
-        ("map_q", _map(problem, "q", d, tile.m)),
-        ("map_k", _map(problem, "k", d, tile.n)),
-        ("map_v", _map(problem, "v", e, tile.n)),
+    return (
+        ("map_q", _map(problem, "q", padded(problem.D), tile.m)),
+        ("map_k", _map(problem, "k", padded(problem.D), tile.n)),
+        ("map_v", _map(problem, "v", padded(problem.E), tile.n)),
         ("sinks", Pointer("sinks") if call.has("sinks") else Scalar("i64", 0)),
         ("o", Pointer("o", aligned=True)),
         ("lse", Pointer("lse")),
@@ -242,6 +260,20 @@ def plan_forward(call: Call) -> Plan | Rejected:
         *((name, Scalar("f32", value)) for name, value in floats.items()),
         *((name, Scalar("i64", value)) for name, value in longs.items()),
     )
-    return Plan(
-        (Launch(kernel, (min(tiles if band else tiles // 2, call.device.multiprocessors), 1, 1), args),)
-    )
+
+
+def plan_forward(call: Call) -> Plan | Rejected:
+    problem = problem_of(call)
+    if isinstance(problem, Rejected):
+        return problem
+    if (reason := refused(problem)) is not None:
+        return reason
+    tile = _tile(call, problem)
+    kernel = kernel_of(call, problem, tile)
+    if isinstance(kernel, Rejected):
+        return kernel
+    tiles, band = -(-problem.M // tile.m) * problem.B * problem.H, _band(call, problem, tile)
+    if tiles > MOST_TILES:
+        return Rejected(f"{tiles} tiles exceed {MOST_TILES}")
+    blocks = min(tiles if band else tiles // 2, call.device.multiprocessors)
+    return Plan((Launch(kernel, (blocks, 1, 1), arguments_of(call, problem, tile, band)),))

@@ -10,13 +10,14 @@ constexpr int SCORES = TILE_N / 2;  // a thread's, of a consumer's 64 x TILE_N
 constexpr int SUMS = HEAD_E / 2;
 constexpr float SLACK = 8;
 
-// Scores of keys from `key` on, for the thread's queries from `row` on: -inf where not seen.
-DEVICE void mask(float* scores, int key, int row, const Sizes& s) {
+// Scores of keys from `key` on, for the thread's queries from `in_tile` on: -inf where not seen.
+DEVICE void mask(float* scores, int key, const Tile& tile, int in_tile, const Sizes& s) {
+    const int row = tile.row + in_tile, m = m_of(tile, s), n = n_of(tile, s);
     const int column = key + thread_x() % 4 * 2;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-        const int diagonal = row + r * 8 + s.n - s.m - column;
-        const int last = RIGHT ? min(s.n - 1 - column, diagonal + s.right) : s.n - 1 - column;
+        const int diagonal = row + r * 8 + n - m - column;
+        const int last = RIGHT ? min(n - 1 - column, diagonal + s.right) : n - 1 - column;
         const int first = diagonal - s.left;
 #pragma unroll
         for (int j = 0; j < SCORES / 4; ++j) {

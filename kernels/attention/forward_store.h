@@ -38,13 +38,16 @@ template <class T> struct Place {
     float sink;
 };
 template <class T> DEVICE Place<T> place_of(const Tile& tile, const Outputs<T>& to, const Sizes& s) {
-    const uint32_t batch = tile.head / s.heads, head = tile.head % s.heads;
-#if SINKS
-    const float sink = to.sinks[head] * LOG2_E;
+#if RAGGED
+    const int64_t o = tile.head * to.o_head + tile.first_query * to.o_row;
+    const int64_t lse = tile.head * to.lse_head + tile.first_query * to.lse_row;
+    const float sink = SINKS && tile.keys >= 0 ? to.sinks[tile.head] * LOG2_E : -INF_F;
+    return {to.o + o, to.lse + lse, sink};
 #else
-    const float sink = -INF_F;
-#endif
+    const uint32_t batch = tile.head / s.heads, head = tile.head % s.heads;
+    const float sink = SINKS ? to.sinks[head] * LOG2_E : -INF_F;
     return {to.o + batch * to.o_batch + head * to.o_head, to.lse + batch * to.lse_batch + head * to.lse_head, sink};
+#endif
 }
 
 // Divides, rounds and stores the thread's two rows: 64 consecutive bytes of a row at a time by a quad.
@@ -66,7 +69,7 @@ DEVICE void store(const float* sums, const float* top, const float* sum, const T
 #endif
         const float divided = total == 0.0f ? 0.0f : share * rcp_fast(total);
         const float lse = base * LN_2 + math_log(total);
-        if (thread_x() % 4 == 0 && at < s.m) place.lse[at * to.lse_row] = lse;
+        if (thread_x() % 4 == 0 && at < m_of(tile, s)) place.lse[at * to.lse_row] = lse;
         T* o = place.o + at * to.o_row;
 #pragma unroll
         for (int j = 0; j < HEAD_E / 8; j += 4) {
@@ -76,7 +79,7 @@ DEVICE void store(const float* sums, const float* top, const float* sum, const T
                 w[i] = pack2<T>(sums[(j + i) * 4 + r * 2] * divided, sums[(j + i) * 4 + r * 2 + 1] * divided);
             transpose_quad(w);
             const int column = (j + thread_x() % 4) * 8;
-            if (at < s.m && column < s.e) store_words(o + column, words<16>{{w[0], w[1], w[2], w[3]}});
+            if (at < m_of(tile, s) && column < s.e) store_words(o + column, words<16>{{w[0], w[1], w[2], w[3]}});
         }
     }
 }
@@ -87,12 +90,12 @@ DEVICE void store_nothing(const Tile& tile, int row, const Outputs<T>& to, const
     const Place<T> place = place_of(tile, to, s);
     for (int r = 0; r < 2; ++r) {
         const int at = row + r * 8;
-        if (thread_x() % 4 == 0 && at < s.m) place.lse[at * to.lse_row] = place.sink * LN_2;
+        if (thread_x() % 4 == 0 && at < m_of(tile, s)) place.lse[at * to.lse_row] = place.sink * LN_2;
         T* o = place.o + at * to.o_row;
 #pragma unroll
         for (int j = 0; j < HEAD_E / 8; j += 4) {
             const int column = (j + thread_x() % 4) * 8;
-            if (at < s.m && column < s.e) store_words(o + column, words<16>{});
+            if (at < m_of(tile, s) && column < s.e) store_words(o + column, words<16>{});
         }
     }
 }

@@ -1,4 +1,5 @@
-// Which queries and keys a block of forward.cu works on, and in which order.
+// Which queries and keys a block of forward.cu works on, and in which order. The order of RAGGED tiles is in
+// forward_ragged.h.
 #pragma once
 
 #include "prelude.h"
@@ -13,16 +14,40 @@ struct Sizes {
     float inner;       // SOFTCAP: what the exponent of the cap's tanh takes, 2 log2(e) scale / softcap
 };
 
+#if RAGGED
+// Counted from the tile's first query on: `queries` are left of its sequence, which has `keys`; -1 keys, where
+// the tokens are of no sequence.
+struct Tile {
+    static constexpr int row = 0;
+    int head, queries, keys, first_query, first_key;
+};
+DEVICE int m_of(const Tile& tile, const Sizes&) { return tile.queries; }
+DEVICE int n_of(const Tile& tile, const Sizes&) { return tile.keys; }
+#else
 struct Tile {
     int row;
     uint32_t head;  // of all batches
 };
+DEVICE int m_of(const Tile&, const Sizes& s) { return s.m; }
+DEVICE int n_of(const Tile&, const Sizes& s) { return s.n; }
+#endif
 
 // Blocks of keys, the last one excluded.
 struct Span {
     int first, last;
 };
 
+DEVICE Span span_of(const Tile& tile, const Sizes& s) {
+    const int m = m_of(tile, s), n = n_of(tile, s);
+    int begin = 0, end = n;
+    if (tile.row >= m) end = 0;
+    if (LEFT) begin = max(tile.row + n - m - s.left, 0);
+    if (RIGHT) end = min(min(tile.row + TILE_M, m) + n - m + s.right, end);
+    const int first = begin / TILE_N;
+    return {first, end > begin ? (end + TILE_N - 1) / TILE_N : first};
+}
+
+#if !RAGGED
 DEVICE uint32_t tiles_of_head(const Sizes& s) { return (static_cast<uint32_t>(s.m) + TILE_M - 1) / TILE_M; }
 // With `band` 0 in pairs.
 DEVICE uint32_t tile_count(const Sizes& s) {
@@ -50,22 +75,17 @@ DEVICE Tile tile_at(uint32_t index, const Sizes& s) {
     return {static_cast<int>(tile_m) * TILE_M, head};
 }
 
-DEVICE Span keys_of(const Tile& tile, const Sizes& s) {
-    int begin = 0, end = s.n;
-    if (tile.row >= s.m) end = 0;
-    if (LEFT) begin = max(tile.row + s.n - s.m - s.left, 0);
-    if (RIGHT) end = min(min(tile.row + TILE_M, s.m) + s.n - s.m + s.right, end);
-    const int first = begin / TILE_N;
-    return {first, end > begin ? (end + TILE_N - 1) / TILE_N : first};
-}
-
 // The tiles of a block: pairs, or one forwards in even rounds and backwards in odd ones, which evens out falling
 // costs.
+struct Slot {};
 struct Walk {
     uint32_t round = 0;
+    DEVICE explicit Walk(const Slot&) {}
     DEVICE uint32_t next(const Sizes& s) {
         const uint32_t k = round++, block = blockIdx.x;
         if (s.band == 0) return (k / 2 * gridDim.x + block) * 2 + k % 2;
         return k * gridDim.x + (k % 2 ? gridDim.x - 1 - block : block);
     }
+    DEVICE Tile tile(uint32_t index, const Sizes& s) const { return tile_at(index, s); }
 };
+#endif

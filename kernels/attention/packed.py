@@ -1,10 +1,23 @@
-"""A call of attention over packed sequences as the planners see it."""
+"""A call of attention over packed sequences as the planners see it, and the tables of its tiles."""
 
 from __future__ import annotations
 
-from portable.kernels.attention.problem import Heads, Problem
-from portable.plan import Call, Rejected, TensorInfo
+from pathlib import Path
 
+from portable.kernels.attention.problem import Heads, Problem
+from portable.plan import (
+    Argument,
+    Call,
+    Launch,
+    NativeKernel,
+    Pointer,
+    Rejected,
+    Scalar,
+    TensorInfo,
+    Workspace,
+)
+
+_TABLES = Path(__file__).resolve().parent / "ragged_tiles.cu"
 _MOST_NUMBERS = 2**31 - 1
 
 
@@ -30,11 +43,6 @@ def packed(call: Call) -> Problem | Rejected:
     )
 
 
-def entries_of(tokens: int, offsets: int, tile: int) -> int:
-    """As many tiles as sequences can have, however the offsets cut the tokens."""
-    return tokens // tile + offsets + 1
-
-
 def _least(bound: int | None, most: int) -> int | None:
     return None if bound is None else min(bound, most)
 
@@ -45,3 +53,37 @@ def _heads(name: str, info: TensorInfo) -> Heads | None:
     if len(info.shape) == 2:  # heads, tokens
         return Heads(name, 0, info.strides[0], info.strides[1], info.alignment)
     return None
+
+
+def entries_of(tokens: int, offsets: int, tile: int) -> int:
+    """As many tiles as sequences can have, however the offsets cut the tokens."""
+    return tokens // tile + offsets + 1
+
+
+def tables(call: Call, tokens: int, tile: int) -> tuple[Workspace, ...]:
+    """What `plan_tables` fills, for tiles of `tile` of the tokens."""
+    sequences = call.axes["C"] + 1
+    return (
+        Workspace("bounds", (sequences, 4), "int32"),
+        Workspace("ranks", (sequences,), "int32"),
+        Workspace("firsts", (sequences + 1,), "int32"),
+        Workspace("tiles", (entries_of(tokens, call.axes["C"], tile), 2), "int32"),
+        Workspace("counts", (2,), "int32"),
+    )
+
+
+def plan_tables(
+    call: Call, problem: Problem, tile: int, *, of_keys: bool, together: int, backwards: bool
+) -> Launch:
+    """The launch of ragged_tiles.cu. A window bounds how many tokens of the other kind a tile meets."""
+    reach = _MOST_NUMBERS
+    if problem.left is not None and problem.right is not None:
+        reach = max(0, min(reach, problem.left + problem.right + tile))
+    numbers = {
+        "count": call.axes["C"], "queries": problem.M, "keys": problem.N, "tile": tile,
+        "of_keys": int(of_keys), "reach": reach, "together": together, "backwards": int(backwards),
+    }  # fmt: skip
+    names = ("cu_seqlens_q", "cu_seqlens_k", "bounds", "ranks", "firsts", "tiles", "counts")
+    args: list[tuple[str, Argument]] = [(name, Pointer(name)) for name in names]
+    args += [(name, Scalar("i32", value)) for name, value in numbers.items()]
+    return Launch(NativeKernel(_TABLES, "attention_ragged_tiles", 256), (1, 1, 1), tuple(args))

@@ -1,0 +1,129 @@
+// Which tiles packed sequences have, and in which order they are walked; one block.
+//
+// Sequence 0 is what lies before the first offset, the last one what lies behind the last. Offsets count as within
+// the tokens, and none as below the one before it. Sequences go by how many tokens a tile of theirs meets at most,
+// most first, to a power of two, equal ones as they come. `together` of them are walked together: the first tile
+// of each, the second of each, and so on. Nothing here depends on timing.
+//
+// Uses only what every vendor's prelude.h has.
+#include "prelude.h"
+
+#include "ragged.h"
+
+constexpr int THREADS = 256;
+constexpr int CLASSES = 32;
+
+struct Scan {
+    int before, all;
+};
+
+// What a function makes of the values of the threads before this one, and of all; 0 is neutral.
+template <class Join> DEVICE Scan scan(int* line, int value, const Join& join) {
+    const int thread = thread_x();
+    line[thread] = value;
+    barrier();
+    for (int apart = 1; apart < THREADS; apart *= 2) {
+        const int other = thread >= apart ? line[thread - apart] : 0;
+        barrier();
+        line[thread] = value = join(other, value);
+        barrier();
+    }
+    const Scan found = {thread ? line[thread - 1] : 0, line[THREADS - 1]};
+    barrier();
+    return found;
+}
+
+DEVICE int larger(int a, int b) { return a > b ? a : b; }
+DEVICE int smaller(int a, int b) { return a < b ? a : b; }
+
+// 0 for the dearest sequences.
+DEVICE int class_of(int tokens) {
+    int length = 0;
+    for (; tokens > 0; tokens >>= 1) ++length;
+    return CLASSES - 1 - length;
+}
+
+// `bounds`: begin and end of every sequence's queries, then of its keys; `ranks`: the sequences in order; `firsts`:
+// each one's first tile in that order; `tiles`: sequence and number of the tile; `counts`: of tiles, and 0 for
+// those claimed. Sequences' tiles are of `tile` queries, or with `of_keys` keys; `reach` bounds how many of the
+// other kind a tile meets. With `backwards` a sequence's last tile is walked first.
+KERNEL(THREADS) void attention_ragged_tiles(const int* cu_seqlens_q, const int* cu_seqlens_k, int* bounds, int* ranks,
+                                            int* firsts, int* tiles, uint32_t* counts, int count, int queries,
+                                            int keys, int tile, int of_keys, int reach, int together,
+                                            int backwards) {
+    SHARED int line[THREADS];
+    SHARED int places[CLASSES * THREADS];
+    const int thread = thread_x(), sequences = count + 1;
+
+    for (int side = 0; side < 2; ++side) {
+        const int* const offsets = side ? cu_seqlens_k : cu_seqlens_q;
+        const int total = side ? keys : queries;
+        int begin = 0;
+        for (int start = 0; start < sequences; start += THREADS) {
+            const int z = start + thread;
+            const int own = z < count ? larger(smaller(offsets[z], total), 0) : total;
+            const Scan most = scan(line, own, larger);
+            if (z < sequences) {
+                bounds[z * 4 + side * 2] = larger(begin, most.before);
+                bounds[z * 4 + side * 2 + 1] = larger(larger(begin, most.before), own);
+            }
+            begin = larger(begin, most.all);
+        }
+    }
+    barrier();
+
+    // A stable sort by counting: each thread has as many sequences, one behind the other.
+    const int each = (sequences + THREADS - 1) / THREADS;
+    const int first = smaller(thread * each, sequences), stop = smaller(first + each, sequences);
+    const auto class_at = [&](int z) {
+        const Sequence own = sequence_of(bounds, z, count);
+        return class_of(own.outside ? 0 : smaller(of_keys ? own.queries : own.keys, reach));
+    };
+    for (int i = 0; i < CLASSES; ++i) places[i * THREADS + thread] = 0;
+    for (int z = first; z < stop; ++z) ++places[class_at(z) * THREADS + thread];
+    barrier();
+    int found = 0;
+    for (int i = 0; i < CLASSES; ++i) {
+        const int own = places[i * THREADS + thread];
+        const Scan sum = scan(line, own, [](int a, int b) { return a + b; });
+        places[i * THREADS + thread] = found + sum.before;
+        found += sum.all;
+    }
+    for (int z = first; z < stop; ++z) ranks[places[class_at(z) * THREADS + thread]++] = z;
+    barrier();
+
+    const auto tiles_of = [&](int z) {
+        const int* const own = bounds + z * 4 + of_keys * 2;
+        return (own[1] - own[0] + tile - 1) / tile;
+    };
+    int all = 0;
+    for (int start = 0; start < sequences; start += THREADS) {
+        const int rank = start + thread;
+        const Scan sum = scan(line, rank < sequences ? tiles_of(ranks[rank]) : 0, [](int a, int b) { return a + b; });
+        if (rank < sequences) firsts[rank] = all + sum.before;
+        all += sum.all;
+    }
+    if (thread == 0) {
+        firsts[sequences] = all;
+        counts[0] = all;
+        counts[1] = 0;
+    }
+    barrier();
+
+    for (int i = thread; i < all; i += THREADS) {
+        int rank = 0;  // the last that begins at i or before
+        for (int end = sequences; end - rank > 1;) {
+            const int middle = rank + (end - rank) / 2;
+            if (firsts[middle] <= i) rank = middle;
+            else end = middle;
+        }
+        const int number = i - firsts[rank], section = rank / together * together;
+        int place = firsts[section];
+        for (int other = section; other < smaller(section + together, sequences); ++other) {
+            const int tiles_there = firsts[other + 1] - firsts[other];
+            place += smaller(tiles_there, number) + (other < rank && tiles_there > number);
+        }
+        tiles[place * 2] = ranks[rank];
+        tiles[place * 2 + 1] = backwards ? firsts[rank + 1] - firsts[rank] - 1 - number : number;
+    }
+}
