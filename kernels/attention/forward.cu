@@ -96,12 +96,6 @@ DEVICE void produce(QRing queries, KRing keys, VRing values, const TensorMap* ma
 #if RAGGED
         first_query = tile.first_query;
         first_key = tile.first_key;
-        // The warp that clears the values left behind reads no further tile before it has them: without keys here,
-        // they would wait for a tile that waits for it.
-        if (span.first >= span.last && behind >= 0) {
-            load_values(behind, behind_tile, behind_head, behind_batch);
-            behind = -1;
-        }
 #endif
         const auto load_queries = [&] {
             barrier_wait(queries.freed(), queries.phase ^ 1);
@@ -190,7 +184,7 @@ DEVICE void consume(QRing queries, KRing keys, VRing values, const Outputs<T>& t
                     uniform(tile.first_key)};
 #endif
             const Span span = span_of(tile, s);
-            if (uniform(span.first) < uniform(span.last)) return true;
+            if (RAGGED || uniform(span.first) < uniform(span.last)) return true;
             store_nothing(tile, tile.row + in_tile, to, s);
         }
         return false;
@@ -321,15 +315,16 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void attention_forward(
         barrier_init_fence();
     }
     barrier();
+    const Outputs<T> to{o, lse, o_batch, o_head, o_row, lse_batch, lse_head, lse_row, sinks};
     if (thread_x() < 128) {
         registers_down<CONSUMERS == 2 ? 40 : 32>();
         if (thread_x() == 0) produce(queries, keys, values, &map_q, &map_k, &map_v, slot, s);
 #if RAGGED
-        else if (thread_x() == 32) claim_tiles(slot, {bounds, tiles, counts, count}, s);
+        else if (thread_x() >= 32 && thread_x() < 64) claim_tiles(slot, {bounds, tiles, counts, count}, to, s);
         else if (thread_x() >= 64 && thread_x() < 96) clear_ends(values, slot, s);
 #endif
     } else {
         registers_up<CONSUMERS == 2 ? 232 : 160>();
-        consume(queries, keys, values, {o, lse, o_batch, o_head, o_row, lse_batch, lse_head, lse_row, sinks}, slot, s);
+        consume(queries, keys, values, to, slot, s);
     }
 }

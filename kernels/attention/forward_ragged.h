@@ -1,7 +1,7 @@
 // What forward.cu does for packed sequences beyond the dense kernel.
 //
-// A thread claims the block's tiles, those of the longest sequences first (ragged_tiles.cu), and tells the other
-// warps through shared memory. Copies do not know where a sequence ends. Queries and keys beyond it do no harm:
+// A warp claims the block's tiles, those of the longest sequences first (ragged_tiles.cu), and tells the others
+// through shared memory. Copies do not know where a sequence ends. Queries and keys beyond it do no harm:
 // those queries are not stored, and scores of those keys are replaced. Values would: a weight of 0 times a NaN
 // is a NaN. So a block of values that crosses the end of its sequence is announced to a warp, which clears the
 // rows beyond and announces it to the consumers.
@@ -9,6 +9,7 @@
 
 #include "prelude.h"
 
+#include "forward_store.h"
 #include "forward_tiles.h"
 #include "matmul/hopper.h"
 #include "ragged.h"
@@ -71,22 +72,48 @@ struct Table {
     }
 };
 
-// The first two rounds are dealt out, forwards and backwards, since all blocks begin at once; then whoever has
-// room takes the next.
-DEVICE void claim_tiles(const Slot& slot, const Table& table, const Sizes& s) {
+// A warp. The first two rounds are dealt out, forwards and backwards, since all blocks begin at once; then whoever
+// has room takes the next. A tile without keys is written here and told to nobody: consumers ask for the next tile
+// before they free a block of keys, so the copying thread must come to every tile that they are told of by what
+// they freed before.
+template <class T>
+DEVICE void claim_tiles(const Slot& slot, const Table& table, const Outputs<T>& to, const Sizes& s) {
     const uint32_t all = table.counts[0] * s.heads;
-    for (uint32_t round = 0;; ++round) {
-        barrier_wait(slot.freed(), round & 1 ^ 1);
-        uint32_t index = blockIdx.x;
+    const int lane = thread_x() % 32;
+    uint32_t round = 0, index;
+    Tile tile;
+    const auto claim = [&] {
+        index = blockIdx.x;
         if (round == 1) index = 2 * gridDim.x - 1 - index;
-        if (round > 1) index = 2 * gridDim.x + atomicAdd(table.counts + 1, 1u);
-        Tile tile = {-1, 0, 0, 0, 0};
+        if (round > 1) {
+            if (lane == 0) index = 2 * gridDim.x + atomicAdd(table.counts + 1, 1u);
+            index = __shfl_sync(0xffffffffu, index, 0);
+        }
+        ++round;
+        tile = {-1, 0, 0, 0, 0};
         if (index < all) tile = table.at(index, s);
-        asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(slot.data()), "r"(tile.head),
-                     "r"(tile.queries), "r"(tile.keys), "r"(tile.first_query)
-                     : "memory");
-        asm volatile("st.shared.u32 [%0], %1;" ::"r"(slot.data() + 16), "r"(tile.first_key) : "memory");
-        barrier_arrive(slot.filled());
+    };
+    const auto without_keys = [&] {
+        const Span span = span_of(tile, s);
+        return span.first >= span.last;
+    };
+    for (uint32_t phase = 1;; phase ^= 1) {
+        barrier_wait(slot.freed(), phase);
+        for (claim(); index < all && without_keys(); claim()) {
+            const Place<T> place = place_of(tile, to, s);
+            for (int row = 0; row < min(tile.queries, TILE_M); ++row) {
+                if (lane == 0) place.lse[row * to.lse_row] = place.sink * LN_2;
+                for (int column = lane * 8; column < s.e; column += 256)
+                    store_words(place.o + row * to.o_row + column, words<16>{});
+            }
+        }
+        if (lane == 0) {
+            asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(slot.data()), "r"(tile.head),
+                         "r"(tile.queries), "r"(tile.keys), "r"(tile.first_query)
+                         : "memory");
+            asm volatile("st.shared.u32 [%0], %1;" ::"r"(slot.data() + 16), "r"(tile.first_key) : "memory");
+            barrier_arrive(slot.filled());
+        }
         if (index >= all) return;
     }
 }
@@ -98,7 +125,6 @@ DEVICE void clear_ends(VRing values, const Slot& slot, const Sizes& s) {
     while (walk.next(s) < tile_count(s)) {
         const Tile tile = walk.found;
         const Span span = span_of(tile, s);
-        if (span.first >= span.last) continue;
         const int left = tile.keys - (span.last - 1) * TILE_N;
         if (left < TILE_N) {
             barrier_wait(slot.torn(values.stage), phases >> values.stage & 1);
