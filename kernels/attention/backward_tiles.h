@@ -123,7 +123,19 @@ struct Walk {
     const Work& work;
 
     DEVICE explicit Walk(const Work& work)
-        : head(work.group * work.share), query_block(work.highest), left(work.blocks), work(work) {}
+        : head(work.group * work.share), query_block(work.highest), left(RAGGED ? work.share : work.blocks), work(work) {}
+#if RAGGED
+    // All heads of a block of queries: where the right is bounded, a later block of keys is through with a head
+    // sooner, and would wait at the next one for those before it.
+    DEVICE void next() {
+        ++head;
+        if (--left == 0) {
+            left = work.share;
+            head -= work.share;
+            --query_block;
+        }
+    }
+#else
     DEVICE void next() {
         --query_block;
         if (--left == 0) {
@@ -132,6 +144,7 @@ struct Walk {
             ++head;
         }
     }
+#endif
 };
 
 // The tiles of this block: one, or with PERSISTENT those that a thread claims while any is left, in order.

@@ -87,7 +87,7 @@ DEVICE void produce(QRing queries, KRing keys, VRing values, const TensorMap* ma
     int behind = -1, behind_head = 0, behind_batch = 0;
     Tile behind_tile;
     const uint32_t tiles = tile_count(s);
-    Walk walk(slot);
+    Walk walk(slot, true);
     for (uint32_t index = walk.next(s); index < tiles; index = walk.next(s)) {
         const Tile tile = walk.tile(index, s);
         const Span span = span_of(tile, s);

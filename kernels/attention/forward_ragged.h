@@ -14,7 +14,7 @@
 #include "matmul/hopper.h"
 #include "ragged.h"
 
-constexpr int READERS = 1 + 32 + CONSUMERS * 128;
+constexpr int READERS = 2 + CONSUMERS * 4;  // a thread that copies, and warps
 
 // In shared memory: the next tile and its barriers, then one barrier for each stage of values.
 struct Slot {
@@ -36,10 +36,11 @@ DEVICE uint32_t tile_count(const Sizes&) { return 1u << 31; }
 
 struct Walk {
     Slot slot;
+    bool alone;  // a thread, not a warp
     uint32_t phase = 0;
     Tile found = {};
 
-    DEVICE explicit Walk(const Slot& slot) : slot(slot) {}
+    DEVICE explicit Walk(const Slot& slot, bool alone = false) : slot(slot), alone(alone) {}
     // Not asked again once there is none.
     DEVICE uint32_t next(const Sizes&) {
         barrier_wait(slot.filled(), phase);
@@ -48,7 +49,8 @@ struct Walk {
                      : "r"(slot.data())
                      : "memory");
         asm volatile("ld.shared.u32 %0, [%1];" : "=r"(found.first_key) : "r"(slot.data() + 16) : "memory");
-        barrier_arrive(slot.freed());
+        if (!alone) __syncwarp();
+        if (alone || thread_x() % 32 == 0) barrier_arrive(slot.freed());
         phase ^= 1;
         return found.head;
     }

@@ -80,7 +80,7 @@ DEVICE Tile tile_at(uint32_t index, const Sizes& s) {
 struct Slot {};
 struct Walk {
     uint32_t round = 0;
-    DEVICE explicit Walk(const Slot&) {}
+    DEVICE explicit Walk(const Slot&, bool = false) {}
     DEVICE uint32_t next(const Sizes& s) {
         const uint32_t k = round++, block = blockIdx.x;
         if (s.band == 0) return (k / 2 * gridDim.x + block) * 2 + k % 2;

@@ -2,8 +2,8 @@
 //
 // Sequence 0 is what lies before the first offset, the last one what lies behind the last. Offsets count as within
 // the tokens, and none as below the one before it. Sequences go by how many tokens a tile of theirs meets at most,
-// most first, to a power of two, equal ones as they come. `together` of them are walked together: the first tile
-// of each, the second of each, and so on. Nothing here depends on timing.
+// most first, to a power of two, equal ones as they come. `together` equal ones are walked together: the first
+// tile of each, the second of each, and so on. Nothing here depends on timing.
 //
 // Uses only what every vendor's prelude.h has.
 #include "prelude.h"
@@ -82,15 +82,18 @@ KERNEL(THREADS) void attention_ragged_tiles(const int* cu_seqlens_q, const int* 
     for (int i = 0; i < CLASSES; ++i) places[i * THREADS + thread] = 0;
     for (int z = first; z < stop; ++z) ++places[class_at(z) * THREADS + thread];
     barrier();
-    int found = 0;
+    int own = 0;
+    for (int i = 0; i < CLASSES; ++i) own += places[thread * CLASSES + i];
+    int before = scan(line, own, [](int a, int b) { return a + b; }).before;
     for (int i = 0; i < CLASSES; ++i) {
-        const int own = places[i * THREADS + thread];
-        const Scan sum = scan(line, own, [](int a, int b) { return a + b; });
-        places[i * THREADS + thread] = found + sum.before;
-        found += sum.all;
+        const int here = places[thread * CLASSES + i];
+        places[thread * CLASSES + i] = before;
+        before += here;
     }
+    barrier();
     for (int z = first; z < stop; ++z) ranks[places[class_at(z) * THREADS + thread]++] = z;
     barrier();
+    const auto end_of = [&](int cost) { return cost < 0 ? 0 : places[cost * THREADS + THREADS - 1]; };
 
     const auto tiles_of = [&](int z) {
         const int* const own = bounds + z * 4 + of_keys * 2;
@@ -117,9 +120,10 @@ KERNEL(THREADS) void attention_ragged_tiles(const int* cu_seqlens_q, const int* 
             if (firsts[middle] <= i) rank = middle;
             else end = middle;
         }
-        const int number = i - firsts[rank], section = rank / together * together;
+        const int number = i - firsts[rank], cost = class_at(ranks[rank]), equals = end_of(cost - 1);
+        const int section = equals + (rank - equals) / together * together;
         int place = firsts[section];
-        for (int other = section; other < smaller(section + together, sequences); ++other) {
+        for (int other = section; other < smaller(section + together, end_of(cost)); ++other) {
             const int tiles_there = firsts[other + 1] - firsts[other];
             place += smaller(tiles_there, number) + (other < rank && tiles_there > number);
         }
