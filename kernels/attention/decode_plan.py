@@ -1,51 +1,128 @@
-"""Plans `decode.cu`: attention_paged in CUDA. The chunks are merged by the Triton kernel."""
+"""Plans `decode.cu` and `decode_bulk.cu`: few queries against a long cache in CUDA. Triton merges chunks."""
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import triton
 
-from portable.kernels.attention.cached import LOG2_E, Cached, bounded, numbers, paged_of
+from portable.backends.cuda.tensor_map import TensorMap
+from portable.kernels.attention.cached import LOG2_E, Cached, bounded, contiguous_of, numbers, paged_of
 from portable.kernels.attention.triton_paged import merge_launch
 from portable.plan import Argument, Call, Launch, NativeKernel, Plan, Pointer, Rejected, Scalar, Workspace
 
 HERE = Path(__file__).parent
 ELEMENTS = {"bfloat16": "bf16", "float16": "f16"}
 ROWS = 16
+KEYS = 16  # of a tile of decode.cu
+BESIDE = (
+    3072  # bytes at most beside the rings: 1024 that bring them to a multiple of that, tops, totals, barriers
+)
+RESERVED = 1024  # bytes of shared memory that the system takes of every block's
 
 
 def paged(call: Call) -> Plan | Rejected:
-    """attention_paged."""
+    """attention_paged, by copies of 16 bytes a lane."""
     found = paged_of(call)
-    return found if isinstance(found, Rejected) else launches(call, found)
+    return found if isinstance(found, Rejected) else by_lanes(call, found)
 
 
-def launches(call: Call, c: Cached) -> Plan | Rejected:
+def bulk_paged(call: Call) -> Plan | Rejected:
+    """attention_paged, by the copy engine."""
+    found = paged_of(call)
+    return found if isinstance(found, Rejected) else by_engine(call, found)
+
+
+def bulk_contiguous(call: Call) -> Plan | Rejected:
+    """attention with few queries, by the copy engine."""
+    found = contiguous_of(call)
+    return found if isinstance(found, Rejected) else by_engine(call, found)
+
+
+def by_lanes(call: Call, c: Cached) -> Plan | Rejected:
     config = call.config
     if c.D % 8 or c.E % 8 or any(call[n].alignment < 16 for n in c.names) or any(s % 8 for s in (*c.k, *c.v)):
         return Rejected("rows of keys or values are not made of aligned pieces of 16 bytes")
-    if any(s % 2 for s in c.q):
+    padded = (c.D + 15) // 16 * 16 + (c.E + 15) // 16 * 16
+    stage = KEYS * (2 * padded + 32)
+    operands: list[tuple[str, Argument]] = []
+    for name, tensor, three in (("k", c.names[1], c.k), ("v", c.names[2], c.v)):
+        operands.append((name, Pointer(tensor)))
+        operands += numbers((f"{name}_page", f"{name}_head", f"{name}_row"), three)
+    source = HERE / "decode.cu"
+    return launches(call, c, source, config["WARPS"], stage, operands, ())
+
+
+def by_engine(call: Call, c: Cached) -> Plan | Rejected:
+    config = call.config
+    keys, heads = config["KEYS"], math.gcd(config["HEADS"], config["WARPS"], c.G)
+    row = 128 * (triton.cdiv(c.D, 64) + triton.cdiv(c.E, 64))
+    while keys > 16 and BESIDE + 2 * config["WARPS"] * keys * row > call.device.shared_memory:
+        keys //= 2
+    box = math.gcd(c.page or keys, keys)
+    maps: list[tuple[str, Argument]] = []
+    for name, tensor, steps in (("map_k", c.names[1], c.k), ("map_v", c.names[2], c.v)):
+        made = map_of(call, c, tensor, steps, box)
+        if isinstance(made, Rejected):
+            return made
+        maps.append((name, made))
+    defines = (("BOX", box), ("KEYS", keys), ("HEADS", heads))
+    return launches(call, c, HERE / "decode_bulk.cu", config["WARPS"], keys * row, maps, defines)
+
+
+def map_of(call: Call, c: Cached, name: str, steps: tuple[int, int, int], box: int) -> TensorMap | Rejected:
+    """Boxes of 64 columns of `box` keys of one head in one page, or in one sequence."""
+    info, (page, head, row) = call[name], steps
+    columns, sizes = info.shape[-1], (c.G, c.page or c.capacity, info.shape[0] if c.paged else c.Z)
+    walked = [step for size, step in zip(sizes, (head, row, page), strict=True) if size > 1]
+    if 0 in sizes:
+        return Rejected("no keys to copy")
+    if columns % 8 or info.alignment < 16 or any(step % 8 for step in walked):
+        return Rejected(f"{name} has rows that do not start at multiples of 16 bytes")
+    if any(not columns <= step < 2**39 for step in walked):
+        return Rejected(f"{name} has strides that a tensor map does not take")
+    strides = (step if size > 1 else columns for size, step in zip(sizes, (head, row, page), strict=True))
+    return TensorMap(
+        name, info.dtype, (columns, *sizes), tuple(2 * step for step in strides), (64, 1, box, 1)
+    )
+
+
+def launches(
+    call: Call,
+    c: Cached,
+    source: Path,
+    warps: int,
+    stage: int,
+    operands: list[tuple[str, Argument]],
+    defines: tuple[tuple[str, int], ...],
+) -> Plan | Rejected:
+    """A plan whose blocks hold `stage` bytes a warp and stage. `operands`: the kernel's first arguments, keys
+    and values; `defines`: what only this source knows."""
+    if any(s % 2 for s in c.q) or call["q"].alignment < 4:
         return Rejected("rows of queries are not aligned to 4 bytes")
     if c.page % 16:
         return Rejected(f"pages of {c.page} keys are no multiple of 16")
+    config, space = call.config, call.device.shared_memory
+    stages, chunk, heads = config["STAGES"], config["CHUNK"], dict(defines).get("HEADS", 1)
     tiles = triton.cdiv(c.M * c.share, ROWS)
-    warps, stages, chunk = config["WARPS"], config["STAGES"], config["CHUNK"]
-    padded = (c.D + 15) // 16 * 16 + (c.E + 15) // 16 * 16
-    stage = 16 * (2 * padded + 32)
-    stages = min(stages, (call.device.shared_memory - 128 * warps) // (warps * stage))
+    beside = 1024 + warps * (
+        2 * 4 * ROWS + 8 * stages
+    )  # what moves the rings to 1024, tops and totals, barriers
+    stages = min(stages, (space - beside) // (warps * stage))
     if stages < 2:
         return Rejected(f"two tiles for each of {warps} warps do not fit shared memory")
     shared = warps * stages * stage
-    resident = max(1, call.device.shared_memory // (shared + 1024))
-    most = max(1, resident * call.device.multiprocessors // (c.G * tiles))
+    resident = max(1, (space + RESERVED) // (shared + BESIDE + RESERVED))
+    most = max(1, resident * call.device.multiprocessors // max(1, c.G // heads * tiles))
     slots = max(1, min(most, triton.cdiv(c.capacity, chunk)))
-    blocks = c.Z * c.G * tiles * slots
+    direct = slots == 1 and not call.has("sinks")
+    blocks = c.Z * (c.G // heads) * tiles * slots
     if blocks > 2**31 - 1:
         return Rejected(f"{blocks} blocks are more than one launch takes")
     right = None if c.right is None or c.right >= c.M else c.right
     kernel = NativeKernel(
-        HERE / "decode.cu",
+        source,
         "attention_decode",
         threads=32 * warps,
         defines=(
@@ -59,32 +136,35 @@ def launches(call: Call, c: Cached) -> Plan | Rejected:
             ("LEFT", int(c.left is not None)),
             ("RIGHT", int(right is not None and not (right == 0 and c.M == 1))),
             ("CAP", int(c.softcap is not None)),
+            ("DIRECT", int(direct)),
+            *defines,
         ),
-        shared=shared,
+        shared=shared + 1024,
     )
-    q, k, v = c.names
-    part, m, l = "part", "part_m", "part_l"  # noqa: E741
-    scale, cap = c.scale * LOG2_E, 0.0
+    none, scale, cap = Scalar("i64", 0), c.scale * LOG2_E, 0.0
     if c.softcap is not None:
         scale, cap = 2 * LOG2_E * c.scale / c.softcap, LOG2_E * c.softcap
     reach = c.capacity + c.M
-    args: list[tuple[str, Argument]] = []
-    for name, tensor, three in (("q", q, c.q), ("k", k, c.k), ("v", v, c.v)):
-        batch = "batch" if name == "q" else "page"
-        args.append((name, Pointer(tensor)))
-        args += numbers((f"{name}_{batch}", f"{name}_head", f"{name}_row"), three)
-    args += [("table", Pointer("block_table")), *numbers(("table_row",), call["block_table"].strides[:1])]
-    args += [("lens", Pointer("seq_lens")), ("parts", Pointer(part))]
-    args += [("tops", Pointer(m)), ("totals", Pointer(l))]
+    args = [*operands, ("q", Pointer("q")), *numbers(("q_batch", "q_head", "q_row"), c.q)]
+    if c.paged:
+        args += [("table", Pointer("block_table")), *numbers(("table_row",), call["block_table"].strides[:1])]
+        args.append(("lens", Pointer("seq_lens")))
+    else:
+        args += [("table", none), ("table_row", none), ("lens", none)]
+    args += [("o", Pointer("o")), *numbers(("o_batch", "o_head", "o_row"), c.o), ("lse", Pointer("lse"))]
+    for name, partial in (("parts", "part"), ("tops", "part_m"), ("totals", "part_l")):
+        args.append((name, none if direct else Pointer(partial)))
     sizes = {
-        "capacity": c.capacity, "pages": call[k].shape[0], "queries": c.M, "share": c.share, "tiles": tiles,
-        "heads": c.G, "slots": slots, "most": most, "left": bounded(c.left, reach),
+        "pages": call[c.names[1]].shape[0], "capacity": c.capacity, "queries": c.M, "share": c.share,
+        "tiles": tiles, "heads": c.G, "slots": slots, "most": most, "left": bounded(c.left, reach),
         "right": bounded(right, reach),
     }  # fmt: skip
     args += [(name, Scalar("i32", value)) for name, value in sizes.items()]
     args += [("scale", Scalar("f32", scale)), ("cap", Scalar("f32", cap))]
     first = Launch(kernel, (blocks, 1, 1), tuple(args))
+    if direct:
+        return Plan((first,))
     shape = (c.Z, c.G * c.share, c.M, slots)
-    spaces = [Workspace(part, (*shape, c.E), "float32")]
-    spaces += [Workspace(name, shape, "float32") for name in (m, l)]
+    spaces = [Workspace("part", (*shape, c.E), "float32")]
+    spaces += [Workspace(name, shape, "float32") for name in ("part_m", "part_l")]
     return Plan((first, merge_launch(call, c, slots, most, chunk)), tuple(spaces))

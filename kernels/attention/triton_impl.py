@@ -314,9 +314,7 @@ def fitted(
     return config
 
 
-def shared_bytes(
-    operands: Operands, config: Mapping[str, Any], device: Device, kept: str, both: bool
-) -> int:
+def shared_bytes(operands: Operands, config: Mapping[str, Any], device: Device, kept: str, both: bool) -> int:
     """Shared memory of the tiles, about. The rows that stay do so in registers on the AMD cards, which hold
     one tile of each stage but the last."""
     columns = operands.block_d + operands.block_e

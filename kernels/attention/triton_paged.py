@@ -61,7 +61,7 @@ def launches(call: Call, c: Cached) -> Plan | Rejected:
         unit = 1
     config = fitted(call.config, block_m, block_d, block_e, unit, call.device.shared_memory)
     chunk = config["CHUNK"]
-    most = max(1, PROGRAMS * call.device.multiprocessors // (c.G * tiles))
+    most = max(1, PROGRAMS * call.device.multiprocessors // max(1, c.G * tiles))
     slots = max(1, min(most, triton.cdiv(c.capacity, chunk)))
     sinks = call.has("sinks")
     direct = slots == 1 and not sinks

@@ -12,6 +12,7 @@ import torch
 import portable
 from portable import arguments, build, catalog, dispatch, errors
 from portable.backends.cuda.backend import CudaBackend
+from portable.backends.cuda.tensor_map import TensorMap
 from portable.conformance import inputs, oracle
 from portable.conformance.cases import cases
 from portable.kernels.attention import decode_plan, packed, triton_paged, triton_varlen
@@ -56,7 +57,8 @@ def number(plan: Plan, launch: int, name: str) -> Any:
     return dict(plan.launches[launch].args)[name].value  # type: ignore[union-attr]
 
 
-PLANNERS = {"mma": decode_plan.paged, "triton": triton_paged.plan}
+PLANNERS = {"mma": decode_plan.paged, "bulk": decode_plan.bulk_paged, "triton": triton_paged.plan}
+CONTIGUOUS = {"decode": triton_paged.plan_decode, "decode_bulk": decode_plan.bulk_contiguous}
 
 
 @pytest.mark.parametrize("name", PLANNERS)
@@ -84,16 +86,28 @@ def test_partial_sums_stay_within_bounds(name):
     assert plan.launches[1].grid[0] == 64 * 32
 
 
-def test_one_chunk_of_a_contiguous_cache_needs_no_merge():
+@pytest.mark.parametrize("name", CONTIGUOUS)
+def test_one_chunk_of_a_contiguous_cache_needs_no_merge(name):
     q, k = half(2, 8, 1, 64), half(2, 2, 100, 64)
-    assert len(planned(triton_paged.plan_decode(asked("attention", "decode", q, k, k))).launches) == 1
-    call = asked("attention", "decode", q, k, k, None, torch.empty(8, device="meta"))
-    assert len(planned(triton_paged.plan_decode(call)).launches) == 2
+    assert len(planned(CONTIGUOUS[name](asked("attention", name, q, k, k))).launches) == 1
+    call = asked("attention", name, q, k, k, None, torch.empty(8, device="meta"))
+    assert len(planned(CONTIGUOUS[name](call)).launches) == 2
 
 
-def test_many_queries_are_left_to_the_dense_kernels():
-    call = asked("attention", "decode", half(2, 8, 17, 64), half(2, 2, 100, 64), half(2, 2, 100, 64))
-    assert isinstance(triton_paged.plan_decode(call), Rejected)
+@pytest.mark.parametrize("name", CONTIGUOUS)
+def test_many_queries_are_left_to_the_dense_kernels(name):
+    call = asked("attention", name, half(2, 8, 17, 64), half(2, 2, 100, 64), half(2, 2, 100, 64))
+    assert isinstance(CONTIGUOUS[name](call), Rejected)
+
+
+def test_no_queries_are_no_programs():
+    """`explain` plans them too."""
+    q, cache, k = half(4, 0, 32, 128), half(9, 16, 8, 128), half(2, 2, 40, 64)
+    for name, planner in PLANNERS.items():
+        call = asked("attention_paged", name, q, cache, cache, whole(4, 64), whole(4))
+        assert 0 in planned(planner(call)).launches[0].grid
+    for name, planner in CONTIGUOUS.items():
+        assert 0 in planned(planner(asked("attention", name, half(2, 4, 0, 64), k, k))).launches[0].grid
 
 
 def test_what_the_cuda_kernel_declines():
@@ -101,6 +115,62 @@ def test_what_the_cuda_kernel_declines():
     q, cache = half(2, 1, 8, 20), half(9, 16, 2, 20)
     call = asked("attention_paged", "mma", q, cache, cache, whole(2, 4), whole(2))
     assert "aligned pieces" in str(decode_plan.paged(call))
+
+
+def tensor_map(plan: Plan, name: str) -> TensorMap:
+    found = dict(plan.launches[0].args)[name]
+    assert isinstance(found, TensorMap)
+    return found
+
+
+@pytest.mark.parametrize(("page", "box"), [(16, 16), (48, 16), (32, 32), (64, 32), (1024, 32)])
+def test_a_bulk_copy_stays_in_its_page(page, box):
+    plan = planned(decode_plan.bulk_paged(paged("bulk", S=page)))
+    assert dict(plan.launches[0].kernel.defines)["BOX"] == box  # type: ignore[union-attr]
+    for name in ("map_k", "map_v"):
+        found = tensor_map(plan, name)
+        assert found.sizes == (128, 8, page, 1000) and found.box == (64, 1, box, 1)
+        assert found.strides == (256, 2048, page * 2048)
+
+
+def test_a_contiguous_cache_is_one_page_a_sequence():
+    """Of any strides: here sequences of (keys, heads, columns) in a longer cache."""
+    k = half(3, 1000, 2, 64)[:, :900].transpose(1, 2)
+    plan = planned(decode_plan.bulk_contiguous(asked("attention", "decode_bulk", half(3, 8, 1, 64), k, k)))
+    found = tensor_map(plan, "map_k")
+    assert found.sizes == (64, 2, 900, 3) and found.strides == (128, 256, 256000)
+
+
+def test_what_the_copy_engine_declines():
+    def reason(cache: torch.Tensor) -> str:
+        q = half(2, 1, 8, cache.shape[-1])
+        return str(
+            decode_plan.bulk_paged(asked("attention_paged", "bulk", q, cache, cache, whole(2, 4), whole(2)))
+        )
+
+    assert "pages of 17 keys" in reason(half(9, 17, 2, 64))
+    assert "multiples of 16 bytes" in reason(half(9, 16, 2, 20))
+    assert "multiples of 16 bytes" in reason(half(9, 16, 2, 68)[..., :64])
+    assert "strides" in reason(half(1, 16, 2, 64).expand(9, 16, 2, 64))
+    assert "strides" in reason(half(9, 16, 1, 64).expand(9, 16, 2, 64))
+    assert "no keys" in reason(half(0, 16, 2, 64))
+    assert "Plan" in reason(half(1, 16, 2, 64))
+
+
+@pytest.mark.parametrize("config", [{}, {"WARPS": 8, "KEYS": 64}, {"HEADS": 8, "STAGES": 6}])
+@pytest.mark.parametrize("head", [8, 64, 128, 192, 256])
+def test_bulk_tiles_fit(head, config):
+    q, cache = half(4, 1, 12, head), half(100, 64, 6, head)
+    call = asked("attention_paged", "bulk", q, cache, cache, whole(4, 64), whole(4))
+    config = {**call.config, **config}
+    plan = decode_plan.bulk_paged(Call(call.tensors, call.params, call.axes, H200, config))
+    if head == 256 and config["WARPS"] == 8:
+        assert "do not fit" in str(plan)
+        return
+    kernel = planned(plan).launches[0].kernel
+    made = dict(kernel.defines)  # type: ignore[union-attr]
+    assert made["STAGES"] >= 2 and made["WARPS"] % made["HEADS"] == 6 % made["HEADS"] == 0
+    assert kernel.shared + 128 * made["WARPS"] + 8 * made["STAGES"] * made["WARPS"] <= H200.shared_memory  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("head", [64, 128, 256])
@@ -158,9 +228,9 @@ def test_they_compile():
     for launch in planned(triton_varlen.forward(call)).launches:
         dtypes = {name: info.dtype for name, info in call.tensors.items() if info is not None}
         build.code_object(launch, dtypes | {"bounds": "int32", "tiles": "int32"}, backend, H200)
-    call = paged("mma")
-    plan = planned(decode_plan.paged(call))
-    assert backend.resources(build.code_object(plan.launches[0], {}, backend, H200)).spills == 0
+    for name in ("mma", "bulk"):
+        plan = planned(PLANNERS[name](paged(name)))
+        assert backend.resources(build.code_object(plan.launches[0], {}, backend, H200)).spills == 0
 
 
 # What they mean -----------------------------------------------------------------------------------
