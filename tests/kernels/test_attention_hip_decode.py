@@ -314,7 +314,10 @@ def test_the_cuda_plan_takes_such_caches_too():
     source = (Path(decode_plan.__file__).parent / "decode.cu").read_text()
     for product in ("page * cache.k_page", "slot * cache.k_row", "page * cache.v_page", "slot * cache.v_row"):
         assert product in source, product
-    assert "int64_t k_page, k_row, v_page, v_row;" in source and "k + g * k_head, v + g * v_head" in source
+    assert (
+        "int64_t k_page, k_row, v_page, v_row;" in source
+        and "k + work.head * k_head, v + work.head * v_head" in source
+    )
 
 
 def test_triton_widens_what_it_multiplies_by_a_stride():
