@@ -1,11 +1,9 @@
 // A few queries against a long cache of keys and values in pages, fed by asynchronous copies of 16 bytes a lane.
 //
 // Each warp has a ring of STAGES tiles of its own: nothing waits for another warp, and there is no barrier, until the
-// chunk ends. A tile lies in one page.
+// chunk ends.
 //
-// Defines: those of decode.h, KEYS and HEADS aside; PAGE: keys of a page, a multiple of 16; STAGES.
-#define KEYS 16
-#define HEADS 1
+// Defines: those of decode.h; PAGE: keys of a page, a multiple of 16; STAGES.
 #include "decode.h"
 
 constexpr int PADDED_D = D_STEPS * 16, PADDED_E = E_STEPS * 16;
@@ -66,8 +64,8 @@ struct Tile {
     DEVICE Tile(uint32_t stage, int lane)
         : k(stage + (lane / 16 * 8 + lane % 8) * K_PITCH + lane / 8 % 2 * 16),
           v(stage + KEYS * K_PITCH + lane % 16 * V_PITCH + lane / 16 * 16) {}
-    DEVICE uint32_t keys(int step, int) const { return k + step * 32; }
-    DEVICE uint32_t values(int step, int) const { return v + step * 32; }
+    DEVICE uint32_t keys(int step) const { return k + step * 32; }
+    DEVICE uint32_t values(int step) const { return v + step * 32; }
 };
 
 KERNEL(WARPS * 32)
@@ -80,7 +78,7 @@ void attention_decode(const T* k, int64_t k_page, int64_t k_head, int64_t k_row,
     DYNAMIC_SHARED(memory);
     const Sizes sizes{capacity, queries, share, tiles, heads, slots, most, left, right, scale, cap};
     const int lane = thread_x() % 32, warp = thread_x() / 32;
-    const Work work(sizes, lens, warp);
+    const Work work(sizes, lens);
     if (!DIRECT && work.begin >= work.length) return;
 
     const Rows rows(q, q_batch, q_head, q_row, work, sizes, lane);

@@ -1,11 +1,11 @@
 // A few queries against tiles of keys and values in shared memory, with warp-wide matrix instructions: what a block
 // works on, the running softmax of a warp, and the sums of a block's warps. How tiles get there is the kernel's part.
 //
-// A block takes one chunk of one sequence's keys, HEADS key heads, and up to 16 rows: queries times the heads that
-// share a key head. Each warp walks tiles of KEYS keys of its own.
+// A block takes one chunk of one sequence's keys, one key head, and up to 16 rows: queries times the heads that share
+// the key head. Each warp walks tiles of 16 keys of its own.
 //
-// Defines: ELEMENT (bf16 or f16); D, E: head sizes; WARPS, HEADS, KEYS; CHUNK, LEFT (chunks.h); RIGHT, CAP: whether
-// there are such bounds; DIRECT: whether the one chunk's sums are the result.
+// Defines: ELEMENT (bf16 or f16); D, E: head sizes; WARPS; CHUNK, LEFT (chunks.h); RIGHT, CAP: whether there are such
+// bounds; DIRECT: whether the one chunk's sums are the result.
 #pragma once
 
 #include "prelude.h"
@@ -14,14 +14,13 @@
 
 using T = ELEMENT;
 constexpr int ROWS = 16;
+constexpr int KEYS = 16;            // of a tile, which lies in one page
+constexpr int STEP = WARPS * KEYS;  // from a warp's tile to its next
 constexpr int D_STEPS = (D + 15) / 16, E_STEPS = (E + 15) / 16;
-constexpr int STRIPES = WARPS / HEADS;
-constexpr int STEP = STRIPES * KEYS;        // from a warp's tile to its next
-constexpr int CHAINS = KEYS == 16 ? 2 : 1;  // sums of one score, so that products do not wait for one another
 constexpr int SUMS_PITCH = E_STEPS * 16 + 4;
 constexpr int SUMS_BYTES = ROWS * SUMS_PITCH * 4;
 constexpr float LN_2 = 0.69314718055994530942f;
-static_assert(CHUNK_ALIGN % KEYS == 0 && KEYS % 16 == 0 && WARPS % HEADS == 0, "tiles end where chunks do");
+static_assert(CHUNK_ALIGN % KEYS == 0, "tiles end where chunks do");
 
 DEVICE void load_matrices(uint32_t (&w)[4], uint32_t address) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -59,15 +58,13 @@ struct Sizes {
     float scale, cap;
 };
 
-// Keys begin to end, and this warp's key head.
+// Keys begin to end of sequence z, key head `head`, rows from tile * ROWS on.
 struct Work {
-    int z, chunk, tile, first_head, head, length, begin, end;
+    int z, chunk, tile, head, length, begin, end;
 
-    DEVICE Work(const Sizes& s, const int32_t* lens, int warp) {
-        const int groups = s.heads / HEADS;  // heads of one token lie side by side
-        const int index = block_x() / groups;
-        first_head = block_x() % groups * HEADS;
-        head = first_head + warp % HEADS;
+    DEVICE Work(const Sizes& s, const int32_t* lens) {
+        const int index = block_x() / s.heads;  // heads of one token lie side by side
+        head = block_x() % s.heads;
         tile = index % s.tiles;
         chunk = index / s.tiles % s.slots;
         z = index / s.tiles / s.slots;
@@ -108,64 +105,57 @@ struct Softmax {
     float top[2] = {-INF_F, -INF_F}, total[2] = {0.0f, 0.0f};
     float sums[E_STEPS * 2][4] = {};
 
-    // A tile from key n on. It says where this lane's line of 16 keys and 16 columns of either is: `keys(step, i)`,
-    // `values(step, i)`.
+    // A tile from key n on. It says where this lane's line of 16 columns of either is: `keys(step)`, `values(step)`.
     template <class Tile>
     DEVICE void add(const Tile& tile, const Rows& rows, int n, const Work& work, const Sizes& s, int lane) {
-        float products[KEYS / 8][CHAINS][4] = {};
+        float products[2][2][4] = {};  // two sums each, so that the instructions do not wait for one another
 #pragma unroll
-        for (int step = 0; step < D_STEPS; ++step)
+        for (int step = 0; step < D_STEPS; ++step) {
+            uint32_t b[4];
+            load_matrices(b, tile.keys(step));
+            Product<T>::add(products[0][step % 2], rows.words[step], b[0], b[1]);
+            Product<T>::add(products[1][step % 2], rows.words[step], b[2], b[3]);
+        }
+        float scores[2][4];
 #pragma unroll
-            for (int i = 0; i < KEYS / 16; ++i) {
-                uint32_t b[4];
-                load_matrices(b, tile.keys(step, i));
-                Product<T>::add(products[2 * i][step % CHAINS], rows.words[step], b[0], b[1]);
-                Product<T>::add(products[2 * i + 1][step % CHAINS], rows.words[step], b[2], b[3]);
-            }
-        float scores[KEYS / 8][4];
-#pragma unroll
-        for (int i = 0; i < KEYS / 8; ++i)
+        for (int half = 0; half < 2; ++half)
 #pragma unroll
             for (int j = 0; j < 4; ++j) {
-                float score = products[i][0][j];
-                if (CHAINS == 2) score += products[i][CHAINS - 1][j];
-                score *= s.scale;
+                float score = (products[half][0][j] + products[half][1][j]) * s.scale;
                 if (CAP) score = s.cap * (1.0f - 2.0f / (1.0f + exp2_fast(score)));
-                scores[i][j] = score;
+                scores[half][j] = score;
             }
         if (LEFT || RIGHT || n + KEYS > work.end) {
 #pragma unroll
-            for (int i = 0; i < KEYS / 8; ++i)
+            for (int half = 0; half < 2; ++half)
 #pragma unroll
                 for (int j = 0; j < 4; ++j) {
-                    const int key = n + i * 8 + lane % 4 * 2 + j % 2;
+                    const int key = n + half * 8 + lane % 4 * 2 + j % 2;
                     const int last = work.length - s.queries + rows.query[j / 2];
                     bool seen = key < work.end;
                     if (RIGHT) seen = seen && key <= last + s.right;
                     if (LEFT) seen = seen && key >= last - s.left;
-                    if (!seen) scores[i][j] = -INF_F;
+                    if (!seen) scores[half][j] = -INF_F;
                 }
         }
         float shrink[2];
         bool grows = false;
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-            float highest = -INF_F;
-#pragma unroll
-            for (int i = 0; i < KEYS / 8; ++i)
-                highest = math_max_number(highest, math_max_number(scores[i][2 * r], scores[i][2 * r + 1]));
-            highest = math_max_number(top[r], quad_max(highest));
+            const float here = math_max_number(math_max_number(scores[0][2 * r], scores[0][2 * r + 1]),
+                                               math_max_number(scores[1][2 * r], scores[1][2 * r + 1]));
+            const float highest = math_max_number(top[r], quad_max(here));
             const float base = finite_or_zero(highest);
             grows = grows || highest > top[r];
             shrink[r] = exp2_fast(top[r] - base);
             top[r] = highest;
             float sum = 0.0f;
 #pragma unroll
-            for (int i = 0; i < KEYS / 8; ++i)
+            for (int half = 0; half < 2; ++half)
 #pragma unroll
                 for (int j = 0; j < 2; ++j) {
-                    const float p = exp2_fast(scores[i][2 * r + j] - base);
-                    scores[i][2 * r + j] = p;
+                    const float p = exp2_fast(scores[half][2 * r + j] - base);
+                    scores[half][2 * r + j] = p;
                     sum += p;
                 }
             total[r] = total[r] * (top[r] == -INF_F ? 1.0f : shrink[r]) + sum;
@@ -176,19 +166,14 @@ struct Softmax {
 #pragma unroll
                 for (int j = 0; j < 4; ++j) sums[i][j] *= shrink[j / 2];
         }
+        const uint32_t p[4] = {pack2<T>(scores[0][0], scores[0][1]), pack2<T>(scores[0][2], scores[0][3]),
+                               pack2<T>(scores[1][0], scores[1][1]), pack2<T>(scores[1][2], scores[1][3])};
 #pragma unroll
-        for (int i = 0; i < KEYS / 16; ++i) {
-            const float(&low)[4] = scores[2 * i];
-            const float(&high)[4] = scores[2 * i + 1];
-            const uint32_t p[4] = {pack2<T>(low[0], low[1]), pack2<T>(low[2], low[3]), pack2<T>(high[0], high[1]),
-                                   pack2<T>(high[2], high[3])};
-#pragma unroll
-            for (int step = 0; step < E_STEPS; ++step) {
-                uint32_t b[4];
-                load_transposed(b, tile.values(step, i));
-                Product<T>::add(sums[2 * step], p, b[0], b[1]);
-                Product<T>::add(sums[2 * step + 1], p, b[2], b[3]);
-            }
+        for (int step = 0; step < E_STEPS; ++step) {
+            uint32_t b[4];
+            load_transposed(b, tile.values(step));
+            Product<T>::add(sums[2 * step], p, b[0], b[1]);
+            Product<T>::add(sums[2 * step + 1], p, b[2], b[3]);
         }
     }
 };
@@ -222,21 +207,21 @@ DEVICE void add_warps(const Softmax& softmax, char* memory, int pitch, const Out
     barrier();
     const int rows = s.queries * s.share - work.tile * ROWS;
     const int count = (rows < ROWS ? rows : ROWS) * E;
-    for (int i = thread_x(); i < HEADS * count; i += WARPS * 32) {
-        const int of_head = i / count, row = i % count / E, column = i % E;
+    for (int i = thread_x(); i < count; i += WARPS * 32) {
+        const int row = i / E, column = i % E;
         float highest = -INF_F;
 #pragma unroll
-        for (int w = of_head; w < WARPS; w += HEADS) highest = math_max_number(highest, warp_top[w][row]);
+        for (int w = 0; w < WARPS; ++w) highest = math_max_number(highest, warp_top[w][row]);
         const float base = finite_or_zero(highest);
         float sum = 0.0f, divisor = 0.0f;
 #pragma unroll
-        for (int w = of_head; w < WARPS; w += HEADS) {
+        for (int w = 0; w < WARPS; ++w) {
             const float weight = exp2_fast(warp_top[w][row] - base);
             sum += weight * reinterpret_cast<const float*>(memory + w * pitch)[row * SUMS_PITCH + column];
             divisor += weight * warp_total[w][row];
         }
         const int number = work.tile * ROWS + row, query = number / s.share;
-        const int head = (work.first_head + of_head) * s.share + number % s.share;
+        const int head = work.head * s.share + number % s.share;
         const int64_t at = (static_cast<int64_t>(work.z) * (s.heads * s.share) + head) * s.queries + query;
         if (DIRECT) {
             const bool seen = divisor > 0.0f || divisor != divisor;

@@ -3,55 +3,62 @@
 // Each warp has a ring of STAGES tiles of its own, and one of its lanes starts the copies: nothing waits for another
 // warp, and there is no barrier, until the chunk ends.
 //
-// Defines: those of decode.h; PAGE: keys of a page, 0: a sequence is one page; BOX: keys that a copy brings, a divisor
-// of PAGE and KEYS; STAGES.
+// Defines: those of decode.h; PAGE: keys of a page, a multiple of 16, or 0: a sequence is one page; STAGES.
 #include "decode.h"
 #include "matmul/hopper.h"
 
-constexpr int D_BLOCKS = (D + 63) / 64, E_BLOCKS = (E + 63) / 64;  // of 64 columns, 128 bytes
-constexpr int LINE = 128;
-constexpr int K_BYTES = D_BLOCKS * KEYS * LINE, V_BYTES = E_BLOCKS * KEYS * LINE;
-constexpr int STAGE_BYTES = K_BYTES + V_BYTES;
+constexpr int D_BLOCKS = (D + 63) / 64, E_BLOCKS = (E + 63) / 64;
+constexpr int LINE = 128;  // bytes of a block's 64 columns
+constexpr int BLOCK_BYTES = KEYS * LINE;
+constexpr int K_BYTES = D_BLOCKS * BLOCK_BYTES;
+constexpr int STAGE_BYTES = K_BYTES + E_BLOCKS * BLOCK_BYTES;
 constexpr int RING_BYTES = STAGES * STAGE_BYTES;
-constexpr int PIECES = KEYS / BOX;
 static_assert(RING_BYTES >= SUMS_BYTES, "a warp's sums take the place of its tiles");
-static_assert(KEYS % BOX == 0 && (PAGE == 0 || PAGE % BOX == 0), "a copy stays in its page");
+
+// Keys and values are read once, and what L2 holds beside them is not: 2 % faster over 64 sequences, 1 % over one
+// (H200, 2026-11-22).
+DEVICE uint64_t leaves_first() {
+    uint64_t policy;
+    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+DEVICE void load_once(uint32_t to, const TensorMap* map, uint32_t barrier, uint64_t policy, int x, int y, int z,
+                      int w) {
+    asm volatile(
+        "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+        "[%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(to), "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "r"(w),
+        "l"(policy)
+        : "memory");
+}
 
 // One head's keys and values of one sequence.
 struct Cache {
     const TensorMap *k, *v;
     const int32_t* table;
-    int pages, z, head, end, lane;
+    int pages, z, head, end;
+    uint64_t policy;
 
-    // What the table says of this lane's piece of the tile from key n on: lane i has piece i.
-    DEVICE int entry(int n) const {
-        n += lane % PIECES * BOX;
-        int page = 0;
+    // The page of the tile that starts at key n, as the table has it.
+    DEVICE int page_of(int n) const {
+        int page = z;
         if (PAGE != 0 && n < end) page = table[n / (PAGE != 0 ? PAGE : 1)];
         return page;
     }
 
-    // Starts the copies of that tile. Pages are brought within the cache; a piece beyond the end is of a page that does
-    // not exist, for which the copy engine writes zeros.
-    DEVICE void copy(uint32_t to, uint32_t barrier, int entry, int n) const {
-        int own = z;
+    // Starts the copies of that tile. Its page is brought within the cache.
+    DEVICE void copy(uint32_t to, uint32_t barrier, int page, int n) const {
+        int slot = n;
         if (PAGE != 0) {
-            own = entry < 0 ? 0 : entry < pages ? entry : pages - 1;
-            if (n + lane % PIECES * BOX >= end) own = pages;
+            page = page < 0 ? 0 : page < pages ? page : pages - 1;
+            slot = n % (PAGE != 0 ? PAGE : 1);
         }
-        if (lane == 0) barrier_expect(barrier, STAGE_BYTES);
+        barrier_expect(barrier, STAGE_BYTES);
 #pragma unroll
-        for (int i = 0; i < PIECES; ++i) {
-            const int page = PIECES == 1 ? own : __shfl_sync(0xffffffffu, own, i);
-            const int slot = PAGE == 0 ? n : (n + i * BOX) % (PAGE != 0 ? PAGE : 1);
-            if (lane != 0) continue;
+        for (int b = 0; b < D_BLOCKS; ++b)
+            load_once(to + b * BLOCK_BYTES, k, barrier, policy, b * 64, head, slot, page);
 #pragma unroll
-            for (int b = 0; b < D_BLOCKS; ++b)
-                load_box(to + (b * KEYS + i * BOX) * LINE, k, barrier, b * 64, head, slot, page);
-#pragma unroll
-            for (int b = 0; b < E_BLOCKS; ++b)
-                load_box(to + K_BYTES + (b * KEYS + i * BOX) * LINE, v, barrier, b * 64, head, slot, page);
-        }
+        for (int b = 0; b < E_BLOCKS; ++b)
+            load_once(to + K_BYTES + b * BLOCK_BYTES, v, barrier, policy, b * 64, head, slot, page);
     }
 };
 
@@ -63,18 +70,14 @@ struct Tile {
     DEVICE Tile(uint32_t stage, int lane)
         : k(stage), v(stage + K_BYTES), k_lane((lane / 16 * 8 + lane % 8) * LINE + (lane / 8 % 2 ^ lane % 8) * 16),
           v_lane(lane % 16 * LINE + (lane / 16 ^ lane % 8) * 16) {}
-    DEVICE uint32_t keys(int step, int i) const {
-        return k + (step / 4 * KEYS + i * 16) * LINE + (k_lane ^ step % 4 * 32);
-    }
-    DEVICE uint32_t values(int step, int i) const {
-        return v + (step / 4 * KEYS + i * 16) * LINE + (v_lane ^ step % 4 * 32);
-    }
+    DEVICE uint32_t keys(int step) const { return k + step / 4 * BLOCK_BYTES + (k_lane ^ step % 4 * 32); }
+    DEVICE uint32_t values(int step) const { return v + step / 4 * BLOCK_BYTES + (v_lane ^ step % 4 * 32); }
     // Zeros for the values from row `first` on: what stands behind a sequence may be NaN, which no weight of 0 hides.
     DEVICE void clear(int first, int lane) const {
         for (int i = first * (LINE / 16) + lane; i < KEYS * (LINE / 16); i += 32)
 #pragma unroll
             for (int b = 0; b < E_BLOCKS; ++b)
-                asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(v + b * KEYS * LINE + i * 16), "r"(0)
+                asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(v + b * BLOCK_BYTES + i * 16), "r"(0)
                              : "memory");
         __syncwarp();
     }
@@ -90,28 +93,28 @@ void attention_decode(const __grid_constant__ TensorMap map_k, const __grid_cons
     SHARED alignas(8) uint64_t filled[WARPS][STAGES];
     const Sizes sizes{capacity, queries, share, tiles, heads, slots, most, left, right, scale, cap};
     const int lane = thread_x() % 32, warp = __shfl_sync(0xffffffffu, thread_x() / 32, 0);
-    const Work work(sizes, lens, warp);
+    const Work work(sizes, lens);
     if (!DIRECT && work.begin >= work.length) return;
 
     char* memory = shared + (0u - shared_address(shared)) % 1024;  // the swizzle repeats every 1024 bytes
     const uint32_t ring = shared_address(memory) + warp * RING_BYTES, barriers = shared_address(filled[warp]);
-    const Cache cache{&map_k, &map_v, table + work.z * table_row, pages, work.z, work.head, work.end, lane};
-    const int start = work.begin + warp / HEADS * KEYS;
-    int entries[STAGES];
+    const Cache cache{&map_k, &map_v, table + work.z * table_row, pages, work.z, work.head, work.end, leaves_first()};
+    const int start = work.begin + warp * KEYS;
+    int first_pages[STAGES];  // looked up together
 #pragma unroll
-    for (int i = 0; i < STAGES; ++i) entries[i] = cache.entry(start + i * STEP);
+    for (int i = 0; i < STAGES; ++i) first_pages[i] = cache.page_of(start + i * STEP);
     if (lane == 0) {
 #pragma unroll
         for (int i = 0; i < STAGES; ++i) barrier_init(barriers + i * 8, 1);
         barrier_init_fence();
+#pragma unroll
+        for (int i = 0; i < STAGES; ++i)
+            if (start + i * STEP < work.end)
+                cache.copy(ring + i * STAGE_BYTES, barriers + i * 8, first_pages[i], start + i * STEP);
     }
     __syncwarp();
-#pragma unroll
-    for (int i = 0; i < STAGES; ++i)
-        if (start + i * STEP < work.end)
-            cache.copy(ring + i * STAGE_BYTES, barriers + i * 8, entries[i], start + i * STEP);
     int ahead = start + STAGES * STEP;
-    int entry = cache.entry(ahead);  // looked up a tile before it is needed
+    int page = cache.page_of(ahead);  // looked up a tile before it is needed
 
     const Rows rows(q, q_batch, q_head, q_row, work, sizes, lane);
     Softmax softmax;
@@ -123,9 +126,9 @@ void attention_decode(const __grid_constant__ TensorMap map_k, const __grid_cons
         if (n + KEYS > work.end) tile.clear(work.end - n, lane);
         softmax.add(tile, rows, n, work, sizes, lane);
         __syncwarp();
-        if (ahead < work.end) cache.copy(tile.k, barriers + stage * 8, entry, ahead);
+        if (lane == 0 && ahead < work.end) cache.copy(tile.k, barriers + stage * 8, page, ahead);
         ahead += STEP;
-        entry = cache.entry(ahead);
+        page = cache.page_of(ahead);
         if (++stage == STAGES) {
             stage = 0;
             phase ^= 1;

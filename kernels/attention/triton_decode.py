@@ -14,7 +14,7 @@ from portable.kernels._common.triton_rows import divisible
 from portable.kernels.attention.triton_scores import capped
 
 MERGE_SPLITS = 64
-MERGE_COLUMNS = 32
+MERGE_COLUMNS = 128
 
 
 @triton.jit

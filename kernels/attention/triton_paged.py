@@ -122,8 +122,8 @@ def launches(call: Call, c: Cached) -> Plan | Rejected:
 def merge_launch(call: Call, c: Cached, slots: int, most: int, chunk: int) -> Launch:
     block_e = min(MERGE_COLUMNS, triton.next_power_of_2(c.E))
     constants: dict[str, Any] = {
-        "E": c.E, "LEFT": c.left is not None, "CHUNK": chunk, "BLOCK_S": MERGE_SPLITS,
-        "BLOCK_E": block_e,
+        "E": c.E, "LEFT": c.left is not None, "CHUNK": chunk,
+        "BLOCK_S": max(8, min(MERGE_SPLITS, triton.next_power_of_2(most))), "BLOCK_E": block_e,
     }  # fmt: skip
     args: list[tuple[str, Argument]] = [
         ("o_ptr", Pointer("o")),

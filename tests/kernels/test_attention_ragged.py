@@ -123,14 +123,14 @@ def tensor_map(plan: Plan, name: str) -> TensorMap:
     return found
 
 
-@pytest.mark.parametrize(("page", "box"), [(16, 16), (48, 16), (32, 32), (64, 32), (1024, 32)])
-def test_a_bulk_copy_stays_in_its_page(page, box):
+@pytest.mark.parametrize("page", [16, 48, 64, 1024])
+def test_a_bulk_copy_stays_in_its_page(page):
     plan = planned(decode_plan.bulk_paged(paged("bulk", S=page)))
-    assert dict(plan.launches[0].kernel.defines)["BOX"] == box  # type: ignore[union-attr]
+    assert dict(plan.launches[0].kernel.defines)["PAGE"] == page  # type: ignore[union-attr]
     for name in ("map_k", "map_v"):
         found = tensor_map(plan, name)
-        assert found.sizes == (128, 8, page, 1000) and found.box == (64, 1, box, 1)
-        assert found.strides == (256, 2048, page * 2048)
+        assert found.sizes == (128, 8, page, 1000) and found.box == (64, 1, decode_plan.KEYS, 1)
+        assert found.strides == (256, 2048, page * 2048) and page % decode_plan.KEYS == 0
 
 
 def test_a_contiguous_cache_is_one_page_a_sequence():
@@ -157,20 +157,18 @@ def test_what_the_copy_engine_declines():
     assert "Plan" in reason(half(1, 16, 2, 64))
 
 
-@pytest.mark.parametrize("config", [{}, {"WARPS": 8, "KEYS": 64}, {"HEADS": 8, "STAGES": 6}])
+@pytest.mark.parametrize("stages", [2, 6])
 @pytest.mark.parametrize("head", [8, 64, 128, 192, 256])
-def test_bulk_tiles_fit(head, config):
+def test_bulk_tiles_fit(head, stages):
     q, cache = half(4, 1, 12, head), half(100, 64, 6, head)
     call = asked("attention_paged", "bulk", q, cache, cache, whole(4, 64), whole(4))
-    config = {**call.config, **config}
+    config = {**call.config, "STAGES": stages}
     plan = decode_plan.bulk_paged(Call(call.tensors, call.params, call.axes, H200, config))
-    if head == 256 and config["WARPS"] == 8:
-        assert "do not fit" in str(plan)
-        return
     kernel = planned(plan).launches[0].kernel
     made = dict(kernel.defines)  # type: ignore[union-attr]
-    assert made["STAGES"] >= 2 and made["WARPS"] % made["HEADS"] == 6 % made["HEADS"] == 0
-    assert kernel.shared + 128 * made["WARPS"] + 8 * made["STAGES"] * made["WARPS"] <= H200.shared_memory  # type: ignore[union-attr]
+    assert made["STAGES"] >= 2 and made["WARPS"] == (4 if head == 256 else 8)
+    beside = 128 * made["WARPS"] + 8 * made["STAGES"] * made["WARPS"]
+    assert kernel.shared + beside <= H200.shared_memory  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("head", [64, 128, 256])
