@@ -12,8 +12,8 @@
 // where it grew by more than SLACK; what is left cancels between o and its divisor.
 //
 // Defines: ELEMENT (bf16, f16); HEAD_D, HEAD_E: the head sizes, as multiples of 64; TILE_N, CONSUMERS, Q_STAGES,
-// TURNS; LEFT, RIGHT: whether the keys are bounded on that side of the diagonal; SOFTCAP, SINKS; RAGGED: packed
-// sequences (forward_ragged.h).
+// STAGES, TURNS; LEFT, RIGHT: whether the keys are bounded on that side of the diagonal; SOFTCAP, SINKS; RAGGED:
+// packed sequences (forward_ragged.h).
 #include "prelude.h"
 
 #include "forward_softmax.h"
@@ -25,7 +25,9 @@
 using T = ELEMENT;
 
 constexpr int THREADS = (1 + CONSUMERS) * 128;
-constexpr int STAGES = 2;
+// Where registers are short, where the values are in their ring is worked out from the keys (2026-11-22, four
+// consumers, heads of 64: 512 +4 %; three, heads of 128, causal: -6 %).
+constexpr bool FOLLOW = CONSUMERS == 4;
 constexpr int Q_BYTES = TILE_M * HEAD_D * 2;
 constexpr int K_BYTES = TILE_N * HEAD_D * 2;
 constexpr int V_BYTES = TILE_N * HEAD_E * 2;
@@ -45,6 +47,10 @@ template <int BYTES, int COUNT> struct Ring {
             stage = 0;
             phase ^= 1;
         }
+    }
+    // This ring one stage behind another of as many.
+    template <class Other> DEVICE Ring behind(const Other& ring) const {
+        return {base, barriers, ring.stage ? ring.stage - 1 : COUNT - 1, ring.stage ? ring.phase : ring.phase ^ 1};
     }
     DEVICE void init() const {
         for (int i = 0; i < COUNT; ++i) {
@@ -167,7 +173,7 @@ DEVICE void release(uint32_t freed) {
 
 DEVICE void pass_turn(int id) { asm volatile("bar.arrive %0, 256;" ::"r"(id) : "memory"); }
 
-DEVICE void consume(QRing queries, KRing keys, VRing values, const Outputs<T>& to, const Slot& slot,
+DEVICE void consume(QRing queries, KRing keys, const VRing values, const Outputs<T>& to, const Slot& slot,
                     const Sizes& s) {
     const int consumer = uniform(thread_x() / 128) - 1;
     const int own_turn = 1 + consumer, next_turn = 1 + (consumer + 1) % CONSUMERS;
@@ -199,6 +205,7 @@ DEVICE void consume(QRing queries, KRing keys, VRing values, const Outputs<T>& t
     for (int i = 0; i < SUMS; ++i) sums[i] = 0.0f;
     Span span = span_of(tile, s);
     int block = span.last - 1;
+    VRing kept = values;  // unless FOLLOW
 
     // Once the scores of `block` are there.
     const auto weigh = [&] {
@@ -217,8 +224,9 @@ DEVICE void consume(QRing queries, KRing keys, VRing values, const Outputs<T>& t
         if (beyond || (LEFT && key < diagonal + 63 - s.left)) mask(scores, key, tile, in_tile, s);
         soften(scores, top, sum, factor, s.scale);
         hold<SCORES>(scores);
+        const VRing next = FOLLOW ? values.behind(keys) : kept;
         // For the next product; it also keeps ptxas from moving the next wait up, before the exponentials.
-        barrier_wait(values.filled(), values.phase);
+        barrier_wait(next.filled(), next.phase);
     };
 
     barrier_wait(queries.filled(), queries.phase);
@@ -228,14 +236,14 @@ DEVICE void consume(QRing queries, KRing keys, VRing values, const Outputs<T>& t
     pack_weights<T>(weights, scores);
 
     // Multiplies the weights of one block with its values while it makes those of `block`.
-    uint32_t used;
+    uint32_t used;  // unless FOLLOW
     const auto start = [&] {
         if (TURNS) named_barrier(own_turn, 256);
         start_scores(scores, queries.data() + consumer * 64 * 128, keys);
-        start_sums(sums, weights, values);
+        start_sums(sums, weights, FOLLOW ? values.behind(keys) : kept);
         if (TURNS) pass_turn(next_turn);
-        used = values.freed();
-        values.advance();
+        used = kept.freed();
+        kept.advance();
     };
     const auto finish = [&] {
         wgmma_wait<1>();
@@ -243,7 +251,7 @@ DEVICE void consume(QRing queries, KRing keys, VRing values, const Outputs<T>& t
         wgmma_wait<0>();
         hold<SUMS>(sums);
         hold<SCORES / 2>(weights);
-        release(used);
+        release(FOLLOW ? values.behind(values.behind(keys)).freed() : used);
     };
     for (;;) {
         while (block > span.first) {
@@ -272,7 +280,7 @@ DEVICE void consume(QRing queries, KRing keys, VRing values, const Outputs<T>& t
 #pragma unroll
         for (int i = 0; i < SUMS; ++i) sums[i] = 0.0f;
     }
-    start_sums(sums, weights, values);
+    start_sums(sums, weights, FOLLOW ? values.behind(keys) : kept);
     wgmma_wait<0>();
     hold<SUMS>(sums);
     store(sums, top, sum, tile, tile.row + in_tile, to, s);
@@ -317,14 +325,14 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void attention_forward(
     barrier();
     const Outputs<T> to{o, lse, o_batch, o_head, o_row, lse_batch, lse_head, lse_row, sinks};
     if (thread_x() < 128) {
-        registers_down<CONSUMERS == 2 ? 40 : 32>();
+        registers_down<CONSUMERS == 2 ? 40 : CONSUMERS == 3 ? 32 : 24>();
         if (thread_x() == 0) produce(queries, keys, values, &map_q, &map_k, &map_v, slot, s);
 #if RAGGED
         else if (thread_x() >= 32 && thread_x() < 64) claim_tiles(slot, {bounds, tiles, counts, count}, to, s);
         else if (thread_x() >= 64 && thread_x() < 96) clear_ends(values, slot, s);
 #endif
     } else {
-        registers_up<CONSUMERS == 2 ? 232 : 160>();
+        registers_up<CONSUMERS == 2 ? 232 : CONSUMERS == 3 ? 160 : 112>();
         consume(queries, keys, values, to, slot, s);
     }
 }

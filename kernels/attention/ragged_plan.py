@@ -32,7 +32,7 @@ def _tile(call: Call, problem: Problem) -> Tile:
     head = padded(problem.E)
     if head == 256 or (head == 64 and problem.right is None) or not others:
         return large
-    return others[0]
+    return others[-1]
 
 
 def plan_varlen(call: Call) -> Plan | Rejected:

@@ -11,20 +11,27 @@ from portable.kernels.attention.triton_scores import bias_tile, capped, head_sta
 
 @triton.jit
 def attend(
-    total, sums, peak, q, k, v, k_ptr, k_row, v_ptr, v_row, bias_ptr, bias_row,
+    total, sums, peak, queries, rest, k, k_rest, v, k_ptr, k_row, v_ptr, v_row, bias_ptr, bias_row,
     batch, group, start_m, first, stop, M, N, low, high, scale, cap, full_first, full_stop,
     MASKED: tl.constexpr, LAZY: tl.constexpr, CAP: tl.constexpr, LOW: tl.constexpr, HIGH: tl.constexpr,
-    D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr, REST_D: tl.constexpr, BLOCK_E: tl.constexpr,
     UNIT: tl.constexpr, WIDE: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """The sums after the keys from `first` to `stop`. MASKED: 0: no block is masked; 1: all are; 2:
-    those outside full_first..full_stop."""
+    """The sums after the keys from `first` to `stop`. `rest`: the queries' columns from BLOCK_D on, where
+    there are more. MASKED: 0: no block is masked; 1: all are; 2: those outside full_first..full_stop."""
     rows = start_m + tl.arange(0, BLOCK_M)[:, None]
     cols = tl.arange(0, BLOCK_N)[None, :]
     for start in tl.range(first, stop, BLOCK_N):
         keys = tile_of(k, k_ptr, k_row, batch, group, start, N, MASKED, D, BLOCK_N, BLOCK_D, UNIT, WIDE)
-        s = tl.dot(q, keys.T, input_precision=PRECISION)
+        if REST_D > 0:
+            more = tile_of(
+                k_rest, k_ptr, k_row, batch, group, start, N, MASKED, D, BLOCK_N, REST_D, UNIT, WIDE, BLOCK_D
+            )
+            s = tl.dot(queries, keys.T, input_precision=PRECISION)
+            s = tl.dot(rest, more.T, s, input_precision=PRECISION)
+        else:
+            s = tl.dot(queries, keys.T, input_precision=PRECISION)
         if not LAZY:
             s, _ = capped(s, scale, cap, CAP)
             if bias_ptr is not None:
@@ -53,16 +60,17 @@ def attend(
 
 @triton.jit
 def attention_forward(
-    q, k, v, o, q_ptr, q_batch, q_head, q_row, k_ptr, k_batch, k_head, k_row, v_ptr, v_batch, v_head, v_row,
+    q, k, v, o, q_rest, k_rest,
+    q_ptr, q_batch, q_head, q_row, k_ptr, k_batch, k_head, k_row, v_ptr, v_batch, v_head, v_row,
     bias_ptr, bias_batch, bias_head, bias_row, sinks_ptr, o_ptr, o_batch, o_head, o_row,
     lse_ptr, lse_batch, lse_head, lse_row,
     H, share, M, N, low, high, scale, cap, tiles,
     LAZY: tl.constexpr, CAP: tl.constexpr, LOW: tl.constexpr, HIGH: tl.constexpr,
-    D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr, REST_D: tl.constexpr, BLOCK_E: tl.constexpr,
     UNIT: tl.constexpr, WIDE: tl.constexpr, PRECISION: tl.constexpr,
     EDGES: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """o and lse of BLOCK_M queries. q, k, v, o are descriptors, or None where the pointers are given.
+    """o and lse of BLOCK_M queries. q, k, v, o and the rests are descriptors, or None where pointers serve.
     EDGES: 3: blocks that need a mask have loops of their own; less: one loop, as MASKED of `attend`."""
     tile = tl.program_id(0) % tiles
     batch = tl.program_id(0) // tiles // H
@@ -82,6 +90,11 @@ def attention_forward(
     if bias_ptr is not None:
         bias_ptr = head_start(bias_ptr, batch, head, bias_batch, bias_head, 1)
     queries = tile_of(q, q_ptr, q_row, batch, head, start_m, M, True, D, BLOCK_M, BLOCK_D, UNIT, WIDE)
+    rest = None
+    if REST_D > 0:
+        rest = tile_of(
+            q_rest, q_ptr, q_row, batch, head, start_m, M, True, D, BLOCK_M, REST_D, UNIT, WIDE, BLOCK_D
+        )
 
     # The keys that some query of the tile sees, and of these the blocks that all of them see whole.
     last_m = tl.minimum(start_m + BLOCK_M, M) - 1
@@ -101,29 +114,29 @@ def attention_forward(
         if LOW:
             full_first = tl.minimum(full_first, tl.cdiv(stop, BLOCK_N) * BLOCK_N)
             total, sums, peak = attend(
-                total, sums, peak, queries, k, v, k_ptr, k_row, v_ptr, v_row, bias_ptr, bias_row, batch,
-                group, start_m, first, tl.minimum(full_first, stop), M, N, low, high, scale, cap, 0, 0,
-                True, LAZY, CAP, LOW, HIGH, D, E, BLOCK_D, BLOCK_E, UNIT, WIDE, PRECISION,
+                total, sums, peak, queries, rest, k, k_rest, v, k_ptr, k_row, v_ptr, v_row, bias_ptr,
+                bias_row, batch, group, start_m, first, tl.minimum(full_first, stop), M, N, low, high, scale,
+                cap, 0, 0, True, LAZY, CAP, LOW, HIGH, D, E, BLOCK_D, REST_D, BLOCK_E, UNIT, WIDE, PRECISION,
                 BLOCK_M, BLOCK_N,
             )  # fmt: skip
         full_stop = tl.maximum(full_stop, full_first)
         total, sums, peak = attend(
-            total, sums, peak, queries, k, v, k_ptr, k_row, v_ptr, v_row, bias_ptr, bias_row, batch, group,
-            start_m, full_stop, stop, M, N, low, high, scale, cap, 0, 0,
-            True, LAZY, CAP, LOW, HIGH, D, E, BLOCK_D, BLOCK_E, UNIT, WIDE, PRECISION,
+            total, sums, peak, queries, rest, k, k_rest, v, k_ptr, k_row, v_ptr, v_row, bias_ptr, bias_row,
+            batch, group, start_m, full_stop, stop, M, N, low, high, scale, cap, 0, 0,
+            True, LAZY, CAP, LOW, HIGH, D, E, BLOCK_D, REST_D, BLOCK_E, UNIT, WIDE, PRECISION,
             BLOCK_M, BLOCK_N,
         )  # fmt: skip
         total, sums, peak = attend(
-            total, sums, peak, queries, k, v, k_ptr, k_row, v_ptr, v_row, bias_ptr, bias_row, batch, group,
-            start_m, full_first, full_stop, M, N, low, high, scale, cap, 0, 0,
-            False, LAZY, CAP, LOW, HIGH, D, E, BLOCK_D, BLOCK_E, UNIT, WIDE, PRECISION,
+            total, sums, peak, queries, rest, k, k_rest, v, k_ptr, k_row, v_ptr, v_row, bias_ptr, bias_row,
+            batch, group, start_m, full_first, full_stop, M, N, low, high, scale, cap, 0, 0,
+            False, LAZY, CAP, LOW, HIGH, D, E, BLOCK_D, REST_D, BLOCK_E, UNIT, WIDE, PRECISION,
             BLOCK_M, BLOCK_N,
         )  # fmt: skip
     else:
         total, sums, peak = attend(
-            total, sums, peak, queries, k, v, k_ptr, k_row, v_ptr, v_row, bias_ptr, bias_row, batch, group,
-            start_m, first, stop, M, N, low, high, scale, cap, full_first, full_stop,
-            EDGES, LAZY, CAP, LOW, HIGH, D, E, BLOCK_D, BLOCK_E, UNIT, WIDE, PRECISION,
+            total, sums, peak, queries, rest, k, k_rest, v, k_ptr, k_row, v_ptr, v_row, bias_ptr, bias_row,
+            batch, group, start_m, first, stop, M, N, low, high, scale, cap, full_first, full_stop,
+            EDGES, LAZY, CAP, LOW, HIGH, D, E, BLOCK_D, REST_D, BLOCK_E, UNIT, WIDE, PRECISION,
             BLOCK_M, BLOCK_N,
         )  # fmt: skip
 

@@ -53,7 +53,7 @@ def forward(call: Call) -> Plan | Rejected:
     problem = problem_of(call)
     if isinstance(problem, Rejected):
         return problem
-    operands = Operands(problem, call.device, ("q", "k", "v", "o"), call.has("sinks"))
+    operands = Operands(problem, call.device, ("q", "k", "v", "o"), call.has("sinks"), pieces=True)
     if crowded(operands, call.device, "forward"):
         return Rejected(f"{call.device.arch} has too few registers for heads of {max(problem.D, problem.E)}")
     config = fitted(problem, operands, call.config, call.device, both=False)
@@ -62,7 +62,8 @@ def forward(call: Call) -> Plan | Rejected:
     refused = too_large(problem, tiles * problem.B * problem.H)
     if refused is not None:
         return refused
-    args, constants = operands.descriptors({"q": block_m, "k": block_n, "v": block_n, "o": block_m})
+    blocks = {"q": block_m, "k": block_n, "v": block_n, "o": block_m, "q_rest": block_m, "k_rest": block_n}
+    args, constants = operands.descriptors(blocks)
     for name in ("q", "k", "v", "bias", "sinks", "o", "lse"):
         operands.pointers(name, args, constants)
     args += [
@@ -75,7 +76,8 @@ def forward(call: Call) -> Plan | Rejected:
     constants += [
         ("LAZY", lazy),
         *shared_constants(problem, operands),
-        ("EDGES", edges(problem, operands, block_n)),
+        ("REST_D", operands.rest_d),
+        ("EDGES", edges(problem, operands, block_n, loops=config["num_stages"] > 1)),
         ("BLOCK_M", block_m),
         ("BLOCK_N", block_n),
     ]
@@ -115,7 +117,7 @@ def backward(call: Call) -> Plan | Rejected:
 
 
 def crowded(operands: Operands, device: Device, which: str) -> bool:
-    most = max(operands.block_d, operands.block_e)
+    most = max(operands.columns, operands.block_e)
     return device.arch.startswith("gfx11") and most > GFX11_COLUMNS[which]
 
 
@@ -259,15 +261,16 @@ def bounds(problem: Problem) -> dict[str, int]:
     return {"low": diagonal - left, "high": diagonal + right}
 
 
-def edges(problem: Problem, operands: Operands, block_n: int) -> int:
+def edges(problem: Problem, operands: Operands, block_n: int, loops: bool = True) -> int:
     """How a kernel treats the blocks that bounds, or the end of the keys, cut: nothing where none is cut.
 
     With descriptors they have loops of their own: a branch keeps the products of the loop from running under
-    the rest. Elsewhere there is a branch: three loops leave the AMD cards short of scalar registers.
+    the rest. Where nothing would (not `loops`: one stage) there is a branch, which takes fewer registers; and
+    elsewhere too: three loops leave the AMD cards short of scalar registers.
     """
     if problem.left is None and problem.right is None and problem.N % block_n == 0:
         return 0
-    return 3 if operands.by_descriptor else 2
+    return 3 if operands.by_descriptor and loops else 2
 
 
 def shared_constants(problem: Problem, operands: Operands) -> list[tuple[str, Any]]:
@@ -294,7 +297,7 @@ def fitted(
     while blocks of the others pass by; `both`: of two tensors, as the gradients', not of q alone."""
     config = dict(config)
     passing = "BLOCK_N" if kept == "BLOCK_M" else "BLOCK_M"
-    wide = max(operands.block_d, operands.block_e) > 64
+    wide = max(operands.columns, operands.block_e) > 64
     if operands.unit == 1:
         config[kept], config[passing] = min(config[kept], 32 if wide else 64), min(config[passing], 32)
         config["num_stages"] = 1
@@ -317,12 +320,12 @@ def fitted(
 def shared_bytes(operands: Operands, config: Mapping[str, Any], device: Device, kept: str, both: bool) -> int:
     """Shared memory of the tiles, about. The rows that stay do so in registers on the AMD cards, which hold
     one tile of each stage but the last."""
-    columns = operands.block_d + operands.block_e
+    columns = operands.columns + operands.block_e
     stay, passing = config[kept], config["BLOCK_N" if kept == "BLOCK_M" else "BLOCK_M"]
     if device.vendor == "rocm":
-        most = max(operands.block_d, operands.block_e)
+        most = max(operands.columns, operands.block_e)
         return 2 * (max(stay, passing) * most + (config["num_stages"] - 1) * passing * columns)
-    stays = stay * (columns if both else operands.block_d)
+    stays = stay * (columns if both else operands.columns)
     return 2 * (stays + config["num_stages"] * passing * columns + stay * passing) + RESERVED
 
 

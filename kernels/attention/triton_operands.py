@@ -13,15 +13,23 @@ from portable.kernels.attention.problem import Problem
 from portable.plan import Argument, Device, Pointer, Scalar
 
 LINE = 64  # elements of 16 bits in the copy engine's swizzle
+PIECE, REST = 128, 64
 ROW_LIMIT = 256  # rows of a tile at most, for offsets within it
 KEYED = ("k", "v", "dk", "dv")
 VALUED = ("v", "dv", "o", "do")
 
 
 class Operands:
-    """The tensors of one problem, of which `tiled` are read or written in tiles of rows."""
+    """The tensors of one problem, of which `tiled` are read or written in tiles of rows.
 
-    def __init__(self, problem: Problem, device: Device, tiled: tuple[str, ...], sinks: bool = False) -> None:
+    A tile has `block_d` columns of q and k, and `block_e` of v: powers of two. With `pieces`, 129 to 192
+    columns of q and k are two tiles, of `block_d` and `rest_d` columns, instead of one of 256.
+    """
+
+    def __init__(
+        self, problem: Problem, device: Device, tiled: tuple[str, ...], sinks: bool = False,
+        pieces: bool = False,
+    ) -> None:  # fmt: skip
         self.problem, self.tiled, self.sinks = problem, tiled, sinks
         itemsize = ITEMSIZE[problem.dtype]
         heads = [problem.heads[name] for name in dict.fromkeys((*tiled, "o"))]
@@ -37,7 +45,10 @@ class Operands:
             and all(self._walkable(name) for name in tiled)
         )
         least = LINE if self.by_descriptor else 16
-        self.block_d = max(least, triton.next_power_of_2(problem.D))
+        self.block_d, self.rest_d = max(least, triton.next_power_of_2(problem.D)), 0
+        if pieces and PIECE < problem.D <= PIECE + REST:
+            self.block_d, self.rest_d = PIECE, REST
+        self.columns = self.block_d + self.rest_d
         self.block_e = max(least, triton.next_power_of_2(problem.E))
         self.wide = any(each.row * ROW_LIMIT + ROW_LIMIT >= 2**31 for each in heads)
 
@@ -59,20 +70,22 @@ class Operands:
         args: list[tuple[str, Argument]] | None = None,
         constants: list[tuple[str, Any]] | None = None,
     ) -> tuple[list[tuple[str, Argument]], list[tuple[str, Any]]]:
-        """Arguments and constants with a descriptor of tiles of so many rows for each name; where pointers
-        serve, None as a constant. New lists, or those given."""
+        """Arguments and constants with a descriptor of tiles of so many rows for each name, such as "k" or,
+        for the rest of its columns, "k_rest". None as a constant where pointers serve, or there is no rest.
+        New lists, or those given."""
         into: list[tuple[str, Argument]] = [] if args is None else args
         fixed: list[tuple[str, Any]] = [] if constants is None else constants
         for name, rows in blocks.items():
-            if not self.by_descriptor:
+            tensor = name.removesuffix("_rest")
+            cols = self.block_e if tensor in VALUED else self.block_d if tensor == name else self.rest_d
+            if not (self.by_descriptor and cols):
                 fixed.append((name, None))
                 continue
-            heads, sizes = self.problem.heads[name], self._sizes(name)
+            heads, sizes = self.problem.heads[tensor], self._sizes(tensor)
             steps = zip((heads.row, heads.head, heads.batch), sizes[1:], strict=True)
             strides = tuple(2 * (step if size > 1 else 8) for step, size in steps)
-            cols = self.block_e if name in VALUED else self.block_d
             made = TritonDescriptor(
-                name, self.problem.dtype, sizes, strides, (LINE, rows, 1, 1), block=(1, 1, rows, cols)
+                tensor, self.problem.dtype, sizes, strides, (LINE, rows, 1, 1), block=(1, 1, rows, cols)
             )
             into += made.arguments(name)
         return into, fixed

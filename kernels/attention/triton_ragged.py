@@ -57,11 +57,12 @@ def ragged_tiles(
 
 @triton.jit
 def ragged_forward(
-    q, k, v, q_ptr, q_batch, q_head, q_row, k_ptr, k_batch, k_head, k_row, v_ptr, v_batch, v_head, v_row,
+    q, k, v, q_rest, k_rest,
+    q_ptr, q_batch, q_head, q_row, k_ptr, k_batch, k_head, k_row, v_ptr, v_batch, v_head, v_row,
     sinks_ptr, o_ptr, o_batch, o_head, o_row, lse_ptr, lse_batch, lse_head, lse_row,
     bounds_ptr, tiles_ptr, entries, count, share, left, right, scale, cap,
     LAZY: tl.constexpr, CAP: tl.constexpr, LOW: tl.constexpr, HIGH: tl.constexpr,
-    D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr, REST_D: tl.constexpr, BLOCK_E: tl.constexpr,
     UNIT: tl.constexpr, WIDE: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, TAIL: tl.constexpr,
 ):  # fmt: skip
@@ -90,6 +91,11 @@ def ragged_forward(
     v_ptr += group.to(tl.int64) * divisible(v_head, UNIT)
     o_ptr += head.to(tl.int64) * divisible(o_head, UNIT)
     queries = tile_of(q, q_ptr, q_row, 0, head, start_m, last, True, D, BLOCK_M, BLOCK_D, UNIT, WIDE)
+    rest = None
+    if REST_D > 0:
+        rest = tile_of(
+            q_rest, q_ptr, q_row, 0, head, start_m, last, True, D, BLOCK_M, REST_D, UNIT, WIDE, BLOCK_D
+        )
 
     # The keys that some query of the tile sees, and of these the blocks that all of them see whole.
     last_m = tl.minimum(start_m + BLOCK_M, last) - 1
@@ -110,22 +116,22 @@ def ragged_forward(
     if LOW:
         full_first = tl.minimum(full_first, there + tl.cdiv(stop - there, BLOCK_N) * BLOCK_N)
         total, sums, peak = attend(
-            total, sums, peak, queries, None, None, k_ptr, k_row, v_ptr, v_row, None, 0, 0, group,
+            total, sums, peak, queries, rest, None, None, None, k_ptr, k_row, v_ptr, v_row, None, 0, 0, group,
             start_m, first, tl.minimum(full_first, stop), last, until, low, high, scale, cap, 0, 0,
-            True, LAZY, CAP, LOW, HIGH, D, E, BLOCK_D, BLOCK_E, UNIT, WIDE, PRECISION,
+            True, LAZY, CAP, LOW, HIGH, D, E, BLOCK_D, REST_D, BLOCK_E, UNIT, WIDE, PRECISION,
             BLOCK_M, TAIL,
         )  # fmt: skip
     full_stop = tl.maximum(full_stop, full_first)
     total, sums, peak = attend(
-        total, sums, peak, queries, k, v, k_ptr, k_row, v_ptr, v_row, None, 0, 0, group,
+        total, sums, peak, queries, rest, k, k_rest, v, k_ptr, k_row, v_ptr, v_row, None, 0, 0, group,
         start_m, full_first, full_stop, last, until, low, high, scale, cap, 0, 0,
-        False, LAZY, CAP, LOW, HIGH, D, E, BLOCK_D, BLOCK_E, UNIT, WIDE, PRECISION,
+        False, LAZY, CAP, LOW, HIGH, D, E, BLOCK_D, REST_D, BLOCK_E, UNIT, WIDE, PRECISION,
         BLOCK_M, BLOCK_N,
     )  # fmt: skip
     total, sums, peak = attend(
-        total, sums, peak, queries, None, None, k_ptr, k_row, v_ptr, v_row, None, 0, 0, group,
+        total, sums, peak, queries, rest, None, None, None, k_ptr, k_row, v_ptr, v_row, None, 0, 0, group,
         start_m, full_stop, stop, last, until, low, high, scale, cap, 0, 0,
-        True, LAZY, CAP, LOW, HIGH, D, E, BLOCK_D, BLOCK_E, UNIT, WIDE, PRECISION,
+        True, LAZY, CAP, LOW, HIGH, D, E, BLOCK_D, REST_D, BLOCK_E, UNIT, WIDE, PRECISION,
         BLOCK_M, TAIL,
     )  # fmt: skip
 

@@ -34,22 +34,25 @@ def offsets(stride, ROWS: tl.constexpr, COLS: tl.constexpr, UNIT: tl.constexpr, 
 def tile_of(
     desc, ptr, stride, batch, head, start, rows, CHECK: tl.constexpr,
     SIZE: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, UNIT: tl.constexpr, WIDE: tl.constexpr,
+    FIRST: tl.constexpr = 0,
 ):  # fmt: skip
-    """Rows from `start` on of a head, [ROWS, COLS], zeros beyond the last of `rows` (unless not CHECK) and
-    beyond SIZE columns. By descriptor, or from `ptr` to the head's first element."""
+    """Rows from `start` on of a head, columns from FIRST on, [ROWS, COLS]; zeros beyond the last of `rows`
+    (unless not CHECK) and beyond SIZE columns. By descriptor, or from `ptr` to the head's first element."""
     if desc is not None:
-        return desc.load([batch, head, start, 0]).reshape(ROWS, COLS)
+        return desc.load([batch, head, start, FIRST]).reshape(ROWS, COLS)
     else:
         ptrs = (
             ptr + tl.cast(start, tl.int64) * divisible(stride, UNIT) + offsets(stride, ROWS, COLS, UNIT, WIDE)
         )
-        if CHECK and SIZE < COLS:
-            inside = (tl.arange(0, ROWS) < rows - start)[:, None] & (tl.arange(0, COLS) < SIZE)[None, :]
+        ptrs += FIRST
+        LEFT: tl.constexpr = SIZE - FIRST
+        if CHECK and LEFT < COLS:
+            inside = (tl.arange(0, ROWS) < rows - start)[:, None] & (tl.arange(0, COLS) < LEFT)[None, :]
             return tl.load(ptrs, mask=inside, other=0.0)
         elif CHECK:
             return tl.load(ptrs, mask=(tl.arange(0, ROWS) < rows - start)[:, None], other=0.0)
-        elif SIZE < COLS:
-            return tl.load(ptrs, mask=(tl.arange(0, COLS) < SIZE)[None, :], other=0.0)
+        elif LEFT < COLS:
+            return tl.load(ptrs, mask=(tl.arange(0, COLS) < LEFT)[None, :], other=0.0)
         else:
             return tl.load(ptrs)
 

@@ -44,15 +44,16 @@ def forward(call: Call) -> Plan | Rejected:
     problem = packed(call)
     if isinstance(problem, Rejected):
         return problem
-    operands = Operands(problem, call.device, ("q", "k", "v"), call.has("sinks"))
-    config = fitted(problem, operands, call.config, call.device)
+    operands = Operands(problem, call.device, ("q", "k", "v"), call.has("sinks"), pieces=True)
+    config = fitted(problem, operands, call.config, call.device, both=False)
     if operands.unit == 1:
         config["BLOCK_N"] = min(config["BLOCK_N"], 16)
     block_m, block_n = config["BLOCK_M"], config["BLOCK_N"]
     entries = entries_of(problem.M, call.axes["C"], block_m)
     if entries * problem.H > MAX_GRID:
         return Rejected(f"{entries * problem.H} programs are more than one launch takes ({MAX_GRID})")
-    args, constants = operands.descriptors({"q": block_m, "k": block_n, "v": block_n})
+    blocks = {"q": block_m, "k": block_n, "v": block_n, "q_rest": block_m, "k_rest": block_n}
+    args, constants = operands.descriptors(blocks)
     for name in ("q", "k", "v", "sinks", "o", "lse"):
         operands.pointers(name, args, constants, plain=name in "kv")
     args += [("bounds_ptr", Pointer("bounds")), ("tiles_ptr", Pointer("tiles"))]
@@ -60,7 +61,7 @@ def forward(call: Call) -> Plan | Rejected:
     args += [(name, Scalar("i32", value)) for name, value in sizes.items()]
     args += window(problem)
     lazy = problem.softcap is None and problem.scale > 0
-    constants += [("LAZY", lazy), *shared_constants(problem, operands)]
+    constants += [("LAZY", lazy), *shared_constants(problem, operands), ("REST_D", operands.rest_d)]
     constants += [("BLOCK_M", block_m), ("BLOCK_N", block_n), ("TAIL", min(block_n, TAIL))]
     kernel = kernel_of(ragged_forward, constants, config)
     launches = (

@@ -23,6 +23,7 @@ CARDS = {
     "gfx1201": Device("rocm", "gfx1201", "toy", 0, 32, 32, 64 * 1024, 256),
 }
 
+
 def call(
     M: int, N: int, D: int, E: int | None = None, *, B: int = 2, H: int = 4, G: int = 2, arch: str = "gfx942",
     bias: bool = False, sinks: bool = False, dtype: torch.dtype = torch.bfloat16, **given: Any,

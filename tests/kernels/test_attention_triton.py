@@ -147,10 +147,32 @@ def test_tiles_come_by_descriptor_where_the_engine_can_walk_every_tensor():
     found = maps(launch)
     assert found["q"].sizes == (192, 300, 4, 2) and found["k"].sizes == (192, 500, 2, 2)
     assert found["q"].strides == (4 * 192 * 2, 192 * 2, 300 * 4 * 192 * 2)
-    assert found["q"].block == (1, 1, 128, 256) and found["v"].block == (1, 1, 64, 128)
+    assert found["q"].block == (1, 1, 128, 128) and found["v"].block == (1, 1, 64, 128)
     assert all(each.box[0] == 64 and each.box[1] <= 256 for each in found.values())
     fixed = constants(launch)
     assert fixed["q_ptr"] is None and "o_ptr" in fixed and "lse_ptr" in dict(launch.args)
+
+
+@pytest.mark.parametrize("device", [HOPPER, AMPERE, CDNA], ids=lambda device: device.arch)
+@pytest.mark.parametrize(("D", "rest"), [(128, 0), (136, 64), (192, 64), (200, 0)])
+def test_heads_between_two_powers_of_two_are_read_in_two_pieces(device, D, rest):
+    (launch,) = planned(D=D, device=device).launches
+    fixed, found = constants(launch), maps(launch)
+    assert (fixed["REST_D"], fixed["BLOCK_D"]) == (rest, 256 if D == 200 else 128)
+    if device is HOPPER and rest:
+        assert found["k_rest"].block == (1, 1, 64, 64) and found["q_rest"].block == (1, 1, 128, 64)
+        assert found["k_rest"].sizes == found["k"].sizes
+    else:
+        assert fixed["q_rest"] is None and fixed["k_rest"] is None
+    keys = planned(D=D, device=device, backward=True).launches[1]
+    assert constants(keys)["BLOCK_D"] >= D
+
+
+def test_blocks_that_need_a_mask_have_loops_of_their_own_only_where_stages_run_ahead():
+    one = {**FORWARD, "num_stages": 1}
+    for call, masks in (({"causal": True}, True), ({"N": 512}, False), ({"N": 500}, True)):
+        (ahead,), (alone,) = planned(**call).launches, planned(config=one, **call).launches
+        assert (constants(ahead)["EDGES"], constants(alone)["EDGES"]) == ((3, 2) if masks else (0, 0))
 
 
 @pytest.mark.parametrize(
@@ -185,6 +207,7 @@ def test_heads_that_the_registers_of_gfx11_do_not_hold_are_refused(backward, mos
     planned(backward=backward, device=RDNA3, D=most)
     refused = asked(backward=backward, device=RDNA3, D=most, E=most + 8)
     assert isinstance(refused, Rejected) and "registers" in refused.reason
+    assert isinstance(asked(backward=backward, device=RDNA3, D=192, E=64), Rejected)
 
 
 @pytest.mark.parametrize("device", [HOPPER, AMPERE, CDNA, RDNA], ids=lambda device: device.arch)
@@ -260,15 +283,21 @@ def test_the_gradient_compiles():
         assert ("wgmma" in built.asm["ptx"]) == (launch.kernel.name != "attention_rows")
 
 
-def test_heads_of_256_keep_two_stages_on_hopper():
-    """What was measured: with q alone in shared memory beside two stages of k and v, 192 KB; one stage is a
-    third slower (docs/notes/attention.md)."""
+@pytest.mark.parametrize(("D", "E"), [(256, 256), (192, 128)])
+def test_two_blocks_of_wide_heads_share_a_multiprocessor_on_hopper(D, E):
+    """As measured: two or three blocks of 4 warps and one stage are faster than one of 8 warps and two stages
+    (docs/notes/attention.md)."""
     spec = catalog.spec("attention")
     ((backend, device),) = check.targets(["sm_90a"])
-    sizes = {"H": 8, "G": 8, "M": 8192, "N": 8192, "D": 256, "E": 256}
+    sizes = {"H": 8, "G": 8, "M": 8192, "N": 8192, "D": D, "E": E}
     case = Case(sizes, {name: (2,) for name, each in spec.inputs.items() if each.leading}, ("bias", "sinks"))
     asked = check.question(spec, case, spec.types[0], True, True)
     triton = spec.implementation("triton")
     assert triton is not None
     plan = choose.answer(triton, asked, backend, device, static=False).plan
-    assert plan is not None and plan.launches[0].kernel.num_stages == 2  # type: ignore[union-attr]
+    assert plan is not None
+    (launch,) = plan.launches
+    built = compiled(plan, launch)
+    blocks = device.shared_memory // (built.metadata.shared + KB)
+    assert launch.kernel.num_warps == 4 and blocks >= 2  # type: ignore[union-attr]
+    assert built.asm["ptx"].count("wgmma.mma_async") == D // 16 + 128 // 16  # no product of padding
