@@ -260,28 +260,20 @@ DEVICE int place_of(int id, int total) {
     return die * (total / DIES) + least(die, total % DIES) + id / DIES;
 }
 
-#if RAGGED
-#define TABLE_PARAMETERS const int *bounds, const int *table,
-#define SPAN(tile, own, passing) span_of(tile, bounds, table, low, high)
-#else
-#define TABLE_PARAMETERS
-#define SPAN(tile, own, passing) span_of(tile, own, passing, low, high)
-#endif
-
 #if KEYS
 KERNEL_RESIDENT(THREADS, RESIDENT)
 void attention_backward_keys(const T* dout, const T* q, const T* k, const T* v, const T* bias, const float* peak,
-                             const float* delta, T* dk, T* dv, TABLE_PARAMETERS int groups, int share, int queries,
-                             int keys, int columns_d, int columns_e, int low, int high, float to_score, float cap,
-                             float factor, int tiles, int blocks, int64_t dout_batch, int64_t dout_head,
-                             int64_t dout_row, int64_t q_batch, int64_t q_head, int64_t q_row, int64_t k_batch,
+                             const float* delta, T* dk, T* dv, const int* bounds, const int* tile_list,
+                             const int* counts, int count, int groups, int share, int queries, int keys,
+                             int columns_d, int columns_e, int low, int high, float to_score, float cap, float factor,
+                             int tiles, int blocks, int64_t dout_batch, int64_t dout_head, int64_t dout_row, int64_t q_batch, int64_t q_head, int64_t q_row, int64_t k_batch,
                              int64_t k_head, int64_t k_row, int64_t v_batch, int64_t v_head, int64_t v_row,
                              int64_t bias_batch, int64_t bias_head, int64_t bias_row, int64_t dk_batch,
                              int64_t dk_head, int64_t dk_row, int64_t dv_batch, int64_t dv_head, int64_t dv_row) {
     SHARED __attribute__((aligned(16))) char lds[Passing::BYTES + Own::BYTES];
     const int place = place_of(block_x(), blocks);
     const int64_t batch = place / tiles / groups, group = place / tiles % groups;
-    const Span span = SPAN(place % tiles, keys, queries);
+    const Span span = span_of(place % tiles, {bounds, tile_list, counts, count}, queries, keys, low, high);
     if (span.first >= span.end) {
         return;
     }
@@ -308,8 +300,9 @@ void attention_backward_keys(const T* dout, const T* q, const T* k, const T* v, 
 #else
 KERNEL_RESIDENT(THREADS, RESIDENT)
 void attention_backward_queries(const T* dout, const T* q, const T* k, const T* v, const T* bias, const float* peak,
-                                const float* delta, T* dq, TABLE_PARAMETERS int heads, int share, int queries,
-                                int keys, int columns_d, int columns_e, int low, int high, float to_score, float cap,
+                                const float* delta, T* dq, const int* bounds, const int* tile_list,
+                                const int* counts, int count, int heads, int share, int queries, int keys,
+                                int columns_d, int columns_e, int low, int high, float to_score, float cap,
                                 float factor, int tiles, int blocks, int64_t dout_batch, int64_t dout_head,
                                 int64_t dout_row, int64_t q_batch, int64_t q_head, int64_t q_row, int64_t k_batch,
                                 int64_t k_head, int64_t k_row, int64_t v_batch, int64_t v_head, int64_t v_row,
@@ -318,7 +311,8 @@ void attention_backward_queries(const T* dout, const T* q, const T* k, const T* 
     SHARED __attribute__((aligned(16))) char lds[Passing::BYTES + Own::BYTES];
     const int place = place_of(block_x(), blocks);
     const int64_t line = place / tiles, batch = line / heads, head = line % heads, group = head / share;
-    const Span span = SPAN(tiles - 1 - place % tiles, queries, keys);  // causal: the longest first
+    const int tile = RAGGED ? place % tiles : tiles - 1 - place % tiles;  // causal: the longest first
+    const Span span = span_of(tile, {bounds, tile_list, counts, count}, queries, keys, low, high);
     if (span.first >= span.end) {
         return;
     }

@@ -12,10 +12,11 @@
 // they are exact; TILE_N, WAVES, GROUPS; SHARERS: waves with the same queries, each of which makes its part
 // of o's columns; LEFT, RIGHT: whether the keys are bounded on that side of the diagonal; PLAIN: whether
 // scores are products times a positive scale and nothing else; SOFTCAP, BIAS, SINKS; Q_SHARED: whether
-// queries lie in LDS; RAGGED: whether sequences are packed (attention_varlen).
-#include "hip_ragged.h"
+// queries lie in LDS; RAGGED: whether sequences are packed (attention_varlen), with the tables of
+// ragged_tiles.cu.
 #include "hip_softmax.h"
 #include "hip_stage.h"
+#include "ragged.h"
 
 constexpr int THREADS = WAVES * WARP;
 constexpr int WAVE_M = GROUPS * COLUMNS;
@@ -52,7 +53,8 @@ struct Place {
 };
 
 // Consecutive blocks go to the dies of a package in turn, each with an L2 of its own: each die gets a
-// contiguous share of the heads, so that it holds few keys at a time. Tiles with most keys come first.
+// contiguous share of the heads, so that it holds few keys at a time. Tiles with most keys come first, as
+// ragged_tiles.cu has them already.
 DEVICE Place place_of(int id, int blocks, int tiles, int heads) {
 #if defined(__gfx942__) || defined(__gfx950__)
     constexpr int DIES = 8;
@@ -60,7 +62,7 @@ DEVICE Place place_of(int id, int blocks, int tiles, int heads) {
     id = die * (blocks / DIES) + least(die, blocks % DIES) + id / DIES;
 #endif
     const int head = id / tiles, tile = id % tiles;
-    return {head / heads, head % heads, RIGHT ? tiles - 1 - tile : tile};
+    return {head / heads, head % heads, RIGHT && !RAGGED ? tiles - 1 - tile : tile};
 }
 
 // A wave's queries: its own operand in registers, or in LDS.
@@ -324,9 +326,9 @@ DEVICE void store_group(const Strip (&sums)[STRIPS_E], const Softmax& state, con
 
 KERNEL_RESIDENT(THREADS, 2)
 void attention_forward(const T* q, const T* k, const T* v, const T* bias, const float* sinks, T* o,
-                       float* lse, const int* q_offsets, const int* k_offsets, int count, int m, int n, int d,
-                       int e, int heads, int share, int low, int high, int tiles, float scale, float cap,
-                       int64_t q_batch, int64_t q_head, int64_t q_row, int64_t k_batch, int64_t k_head,
+                       float* lse, const int* bounds, const int* tile_list, const int* counts, int count, int m,
+                       int n, int d, int e, int heads, int share, int low, int high, int tiles, float scale,
+                       float cap, int64_t q_batch, int64_t q_head, int64_t q_row, int64_t k_batch, int64_t k_head,
                        int64_t k_row, int64_t v_batch, int64_t v_head, int64_t v_row, int64_t bias_batch,
                        int64_t bias_head, int64_t bias_row, int64_t o_batch, int64_t o_head, int64_t o_row,
                        int64_t lse_batch, int64_t lse_head, int64_t lse_row) {
@@ -336,20 +338,17 @@ void attention_forward(const T* q, const T* k, const T* v, const T* bias, const 
     float sink = SINKS ? sinks[place.head] * LOG2_E : -INF_F;
     int first = place.tile * TILE_M, key = 0;
 #if RAGGED
-    const Offsets queries_of = {q_offsets, count, m}, keys_of = {k_offsets, count, n};
-    const int z = queries_of.sequence_of<TILE_M>(place.tile);
-    const int begin = queries_of.begin(z);
-    const bool outside = z == 0 || z == count;
-    first = begin + (place.tile - begin / TILE_M - z) * TILE_M;
-    m = queries_of.begin(z + 1);
-    if (first >= m) {
+    if (place.tile >= counts[0]) {
         return;
     }
-    key = keys_of.begin(z);
-    n = outside ? key : keys_of.begin(z + 1);
+    const Sequence own = sequence_of(bounds, tile_list[2 * place.tile], count);
+    first = own.first_query + tile_list[2 * place.tile + 1] * TILE_M;
+    m = own.first_query + own.queries;
+    key = own.first_key;
+    n = key + (own.outside ? 0 : own.keys);
     low += n - m;
     high += n - m;
-    sink = outside ? -INF_F : sink;
+    sink = own.outside ? -INF_F : sink;
 #endif
     const Work work = {
         {q + place.batch * q_batch + place.head * q_head, q_row, m, d},

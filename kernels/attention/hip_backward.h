@@ -8,11 +8,13 @@
 //
 // Defines: T (bf16, f16); KEYS: whether keys are owned, else queries; HEAD_D, HEAD_E: the head sizes, as multiples
 // of 32; WHOLE_D, WHOLE_E: whether they are exact; STEP; WAVES, GROUPS: a wave owns GROUPS * 16 lines; HELD: whether
-// in registers, else in LDS; SOFTCAP, BIAS; RAGGED: packed sequences.
+// in registers, else in LDS; SOFTCAP, BIAS; RAGGED: packed sequences, with the
+// tables of ragged_tiles.cu.
 #pragma once
 
 #include "hip_softmax.h"
 #include "hip_stage.h"
+#include "ragged.h"
 
 constexpr int THREADS = WAVES * WARP;
 constexpr int OWN = GROUPS * COLUMNS;  // lines of a wave
@@ -188,24 +190,29 @@ struct Span {
     int first, end, begin, stop, low, high;
 };
 
+// The tables of ragged_tiles.cu; `count` offsets.
+struct Tables {
+    const int *bounds, *tiles, *counts;
+    int count;
+};
+
+// The span of a tile, nothing where there is none. `low` and `high` count, where sequences are packed, from the
+// diagonal that joins the sequence's last query to its last key.
+DEVICE Span span_of(int tile, const Tables& tables, int queries, int keys, int low, int high) {
 #if RAGGED
-// The span of a tile of packed sequences; see ragged_tiles.hip. `low` and `high` count from the diagonal that joins
-// the sequence's last query to its last key.
-DEVICE Span span_of(int tile, const int* bounds, const int* table, int low, int high) {
-    const int sequence = table[tile];
-    if (sequence < 0) {
+    if (tile >= tables.counts[0]) {
         return {};
     }
-    const int* const four = bounds + 4 * sequence;
-    const int start = four[0], end = four[1], begin = four[2], stop = four[3];
-    const int diagonal = KEYS ? end - stop : stop - end;
-    return {start + (tile - start / TILE - sequence) * TILE, end, begin, stop, low + diagonal, high + diagonal};
-}
+    const Sequence at = sequence_of(tables.bounds, tables.tiles[2 * tile], tables.count);
+    const int query_end = at.first_query + at.queries, key_end = at.first_key + at.keys;
+    const int first = (KEYS ? at.first_key : at.first_query) + tables.tiles[2 * tile + 1] * TILE;
+    const int begin = KEYS ? at.first_query : at.first_key, stop = KEYS ? query_end : key_end;
+    const int diagonal = key_end - query_end;
+    return {first, KEYS ? key_end : query_end, begin, at.outside ? begin : stop, low + diagonal, high + diagonal};
 #else
-DEVICE Span span_of(int tile, int own, int passing, int low, int high) {
-    return {tile * TILE, own, 0, passing, low, high};
-}
+    return {tile * TILE, KEYS ? keys : queries, 0, KEYS ? queries : keys, low, high};
 #endif
+}
 
 // --- which scores count ---
 

@@ -1,5 +1,4 @@
-"""Plans of attention's gradient on AMD's matrix units: backward_rows.hip, backward.hip, and where sequences
-are packed ragged_tiles.hip."""
+"""Plans of attention's gradient on AMD's matrix units: backward_rows.hip, and backward.hip twice."""
 
 from __future__ import annotations
 
@@ -7,7 +6,8 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from portable.kernels.attention.packed import packed
+from portable.kernels.attention.hip_forward_plan import plan_table, table_arguments
+from portable.kernels.attention.packed import entries_of, packed, tables
 from portable.kernels.attention.problem import Heads, Problem, problem_of
 from portable.plan import (
     Argument,
@@ -57,34 +57,36 @@ def plan_backward(call: Call) -> Plan | Rejected:
 
 
 def plan_varlen_backward(call: Call) -> Plan | Rejected:
-    """The same of packed sequences: tiles are of one sequence, which is found on the card."""
+    """The same of packed sequences, with a table of tiles before each walk over them."""
     problem = packed(call)
     return problem if isinstance(problem, Rejected) else plan_problem(problem, call, call.axes["C"])
 
 
-def plan_problem(problem: Problem, call: Call, sequences: int | None = None) -> Plan | Rejected:
-    """The launches of one problem, or of as many packed `sequences`, each after the tables of its tiles."""
+def plan_problem(problem: Problem, call: Call, offsets: int | None = None) -> Plan | Rejected:
+    """The launches of one problem, or of what as many `offsets` make of its tokens."""
     if problem.softcap == 0:
         return Rejected("a softcap of 0 leaves no scores")
-    if max(problem.M, problem.N, sequences or 0) > _MOST_ROWS:
-        return Rejected(f"more than {_MOST_ROWS} queries or keys")
-    launches, spaces = [plan_rows(problem)], []
-    for name in ("keys", "queries"):
-        tile = tiling(problem, call.device, name == "keys")
+    if max(problem.M, problem.N, offsets or 0) > _MOST_ROWS:
+        return Rejected(f"more than {_MOST_ROWS} queries, keys or offsets")
+    launches, least = [plan_rows(problem)], _MOST_ROWS
+    for keys in (True, False):
+        tile = tiling(problem, call.device, keys)
         if tile is None:
             D, E = padded(problem)
             return Rejected(f"{call.device.arch} has too few registers and LDS for heads of {D} and {E}")
-        if sequences is not None:
-            launches.append(plan_tables(problem, name, tile, sequences))
-            spaces += tables(problem, name, tile, sequences)
-        launches.append(plan_owner(problem, call.device, name, tile, sequences))
+        if offsets is not None:
+            launches.append(plan_table(call, problem, tile.lines, of_keys=keys))
+        launches.append(plan_owner(problem, call.device, keys, tile, offsets))
+        least = min(least, tile.lines)
     for launch in launches:
         assert isinstance(launch.kernel, NativeKernel)
         if launch.grid[0] * launch.kernel.threads > _MOST_THREADS:
             return Rejected(f"{launch.grid[0]} blocks are more than one launch takes")
     count = problem.B * problem.H * problem.M + STEP  # a step reads whole
-    spaces += [Workspace(name, (count,), "float32") for name in ("peak", "delta")]
-    return Plan(tuple(launches), tuple(spaces))
+    spaces = tuple(Workspace(name, (count,), "float32") for name in ("peak", "delta"))
+    if offsets is not None:  # in which there is room for either table
+        spaces += tables(call, max(problem.M, problem.N), least)
+    return Plan(tuple(launches), spaces)
 
 
 def padded(problem: Problem) -> tuple[int, int]:
@@ -155,14 +157,13 @@ def plan_rows(problem: Problem) -> Launch:
     return Launch(kernel, (tiles * problem.B * problem.H, 1, 1), args)
 
 
-def plan_owner(problem: Problem, device: Device, name: str, tile: Tiling, sequences: int | None) -> Launch:
+def plan_owner(problem: Problem, device: Device, keys: bool, tile: Tiling, offsets: int | None) -> Launch:
     """dk and dv by blocks of keys, or dq by blocks of queries."""
-    keys = name == "keys"
     D, E = padded(problem)
     threads = tile.waves * device.warp_size
     kernel = NativeKernel(
         HERE / "backward.hip",
-        f"attention_backward_{name}",
+        f"attention_backward_{'keys' if keys else 'queries'}",
         threads,
         (
             ("T", ELEMENTS[problem.dtype]),
@@ -179,11 +180,12 @@ def plan_owner(problem: Problem, device: Device, name: str, tile: Tiling, sequen
             ("PREFETCH", int(tile.prefetch)),
             ("SOFTCAP", int(problem.softcap is not None)),
             ("BIAS", int(problem.has("bias"))),
-            ("RAGGED", int(sequences is not None)),
+            ("RAGGED", int(offsets is not None)),
         ),
     )
     heads = problem.G if keys else problem.H
-    tiles = tiles_of(problem, name, tile, sequences)
+    tokens = problem.N if keys else problem.M
+    tiles = -(-tokens // tile.lines) if offsets is None else entries_of(tokens, offsets, tile.lines)
     blocks = tiles * problem.B * heads
     written = ("dk", "dv") if keys else ("dq",)
     numbers = {
@@ -193,7 +195,7 @@ def plan_owner(problem: Problem, device: Device, name: str, tile: Tiling, sequen
         "keys": problem.N,
         "columns_d": problem.D,
         "columns_e": problem.E,
-        **bounds(problem, 0 if sequences is not None else problem.N - problem.M),
+        **bounds(problem, 0 if offsets is not None else problem.N - problem.M),
     }
     to_score, cap = problem.scale * LOG2_E, 0.0
     if problem.softcap is not None:  # tanh(x) is 1 - 2 / (1 + exp2(2 * x * log2(e)))
@@ -205,7 +207,7 @@ def plan_owner(problem: Problem, device: Device, name: str, tile: Tiling, sequen
         ("peak", Pointer("peak", True)),
         ("delta", Pointer("delta", True)),
         *((each, Pointer(each)) for each in written),
-        *(() if sequences is None else _tables(name)),
+        *table_arguments(offsets),
         *_whole(numbers),
         ("to_score", Scalar("f32", to_score)),
         ("cap", Scalar("f32", cap)),
@@ -214,38 +216,6 @@ def plan_owner(problem: Problem, device: Device, name: str, tile: Tiling, sequen
         *(each for name in ("do", "q", "k", "v", "bias", *written) for each in _strides(problem, name)),
     )
     return Launch(kernel, (blocks, 1, 1), args)
-
-
-def tiles_of(problem: Problem, name: str, tile: Tiling, sequences: int | None) -> int:
-    """The tiles of a head, or, of packed sequences, the entries of their table: see ragged_tiles.hip."""
-    tokens = problem.N if name == "keys" else problem.M
-    return -(-tokens // tile.lines) if sequences is None else tokens // tile.lines + sequences + 1
-
-
-def plan_tables(problem: Problem, name: str, tile: Tiling, sequences: int) -> Launch:
-    """The tables of one kernel's tiles; `sequences` counts the offsets."""
-    kernel = NativeKernel(HERE / "ragged_tiles.hip", "attention_ragged_tiles", 256, (("TILE", tile.lines),))
-    own, other = ("k", "q") if name == "keys" else ("q", "k")
-    tokens = {"k": problem.N, "q": problem.M}
-    numbers = {"count": sequences, "total": tokens[own], "other_total": tokens[other]}
-    args = (
-        ("offsets", Pointer(f"cu_seqlens_{own}")),
-        ("others", Pointer(f"cu_seqlens_{other}")),
-        *_tables(name),
-        *_whole({**numbers, "entries": tiles_of(problem, name, tile, sequences)}),
-    )
-    return Launch(kernel, (sequences + 1, 1, 1), args)
-
-
-def tables(problem: Problem, name: str, tile: Tiling, sequences: int) -> tuple[Workspace, Workspace]:
-    return (
-        Workspace(f"{name}_bounds", (sequences + 1, 4), "int32"),
-        Workspace(f"{name}_table", (tiles_of(problem, name, tile, sequences),), "int32"),
-    )
-
-
-def _tables(name: str) -> tuple[tuple[str, Argument], ...]:
-    return ("bounds", Pointer(f"{name}_bounds", True)), ("table", Pointer(f"{name}_table", True))
 
 
 def bounds(problem: Problem, diagonal: int) -> dict[str, int]:

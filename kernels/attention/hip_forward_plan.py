@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 from typing import NamedTuple
 
-from portable.kernels.attention.packed import entries_of, packed
+from portable.kernels.attention.packed import entries_of, packed, plan_tables, tables
 from portable.kernels.attention.problem import Problem, problem_of
 from portable.plan import Argument, Call, Device, Launch, NativeKernel, Plan, Pointer, Rejected, Scalar
 
@@ -15,8 +15,7 @@ _ELEMENTS = {"bfloat16": "bf16", "float16": "f16"}
 _POINTERS = ("q", "k", "v", "bias", "sinks", "o", "lse")
 _LOG2_E = math.log2(math.e)
 _MOST_ROWS = 2**29  # places, and their sums with a window's side, are 32-bit numbers
-_MOST_TOKENS = 2**28  # as a window's side may be as long as all tokens together, twice
-_MOST_OFFSETS = 4096
+_MOST_TOKENS = 2**28  # and offsets, as a window's side may be as long as all tokens together, twice
 _MOST_THREADS = 2**32 - 1  # of a grid dimension
 
 
@@ -69,9 +68,9 @@ def plan_forward(call: Call) -> Plan | Rejected:
 
 
 def plan_varlen(call: Call) -> Plan | Rejected:
-    """o and lse of `attention_varlen`: blocks find their sequence themselves."""
-    if call.axes["C"] > _MOST_OFFSETS:
-        return Rejected(f"more than {_MOST_OFFSETS} offsets, which every wave would walk")
+    """o and lse of `attention_varlen`: the table of tiles, then a block per tile and head."""
+    if call.axes["C"] > _MOST_TOKENS:
+        return Rejected(f"more than {_MOST_TOKENS} offsets")
     problem = packed(call)
     return problem if isinstance(problem, Rejected) else _plan(call, problem, _MOST_TOKENS)
 
@@ -91,7 +90,10 @@ def _plan(call: Call, problem: Problem, most: int) -> Plan | Rejected:
         return Rejected(f"{blocks} blocks of {threads} threads exceed a grid")
     defines = (*tile_defines(tile, problem, d, e), *_scores(call, problem), ("RAGGED", int(ragged)))
     kernel = NativeKernel(_SOURCE, "attention_forward", threads, defines)
-    return Plan((Launch(kernel, (blocks, 1, 1), _arguments(call, problem, tiles)),))
+    main = Launch(kernel, (blocks, 1, 1), _arguments(call, problem, tiles))
+    if not ragged:
+        return Plan((main,))
+    return Plan((plan_table(call, problem, tile.m, of_keys=False), main), tables(call, problem.M, tile.m))
 
 
 def tile_defines(tile: Tile, problem: Problem, d: int, e: int) -> tuple[tuple[str, int | str], ...]:
@@ -122,6 +124,21 @@ def _scores(call: Call, problem: Problem) -> tuple[tuple[str, int | str], ...]:
     )
 
 
+def plan_table(call: Call, problem: Problem, tile: int, *, of_keys: bool) -> Launch:
+    """The launch that makes the table for a block per tile."""
+    backwards = not of_keys and problem.right is not None and problem.left is None  # last queries see most
+    return plan_tables(call, problem, tile, of_keys=of_keys, together=1, backwards=backwards)
+
+
+def table_arguments(offsets: int | None) -> tuple[tuple[str, Argument], ...]:
+    """What a kernel reads of the tables of packed sequences; None: there are none."""
+    names = {"bounds": "bounds", "tile_list": "tiles", "counts": "counts"}
+    return (
+        *((name, Scalar("i64", 0) if offsets is None else Pointer(each)) for name, each in names.items()),
+        ("count", Scalar("i32", offsets or 0)),
+    )
+
+
 def _pointer(call: Call, name: str) -> Argument:
     return Pointer(name) if call.has(name) else Scalar("i64", 0)
 
@@ -130,7 +147,6 @@ def _arguments(call: Call, problem: Problem, tiles: int) -> tuple[tuple[str, Arg
     ragged = call.has("cu_seqlens_q")
     diagonal = 0 if ragged else problem.N - problem.M
     integers = {
-        "count": call.axes["C"] if ragged else 0,
         "m": problem.M, "n": problem.N, "d": problem.D, "e": problem.E,
         "heads": problem.H, "share": problem.share,
         "low": diagonal - (problem.left or 0), "high": diagonal + (problem.right or 0), "tiles": tiles,
@@ -145,8 +161,7 @@ def _arguments(call: Call, problem: Problem, tiles: int) -> tuple[tuple[str, Arg
             strides[f"{name}_{side}"] = getattr(heads, side) if heads is not None else 0
     return (
         *((name, _pointer(call, name)) for name in _POINTERS),
-        ("q_offsets", _pointer(call, "cu_seqlens_q")),
-        ("k_offsets", _pointer(call, "cu_seqlens_k")),
+        *table_arguments(call.axes["C"] if ragged else None),
         *((name, Scalar("i32", value)) for name, value in integers.items()),
         ("scale", Scalar("f32", scale)),
         ("cap", Scalar("f32", cap)),

@@ -11,7 +11,7 @@ from portable import catalog
 from portable.backends.rocm import compile as hip
 from portable.backends.rocm.metadata import resources
 from portable.kernels.attention import hip_forward_plan
-from portable.kernels.attention.hip_forward_plan import padded, plan_forward, plan_varlen, tile_for
+from portable.kernels.attention.hip_forward_plan import padded, plan_forward, tile_for
 from portable.plan import Call, Device, Plan, Pointer, Rejected, Scalar, TensorInfo
 from tests.kernels.test_attention_forward import DEFAULTS, heads, info
 
@@ -73,7 +73,7 @@ def test_arguments_follow_the_kernel():
     assert [name for name, _ in args] == [words[-1].lstrip("*") for words in written]
     for (name, value), words in zip(args, written, strict=True):
         if "*" in "".join(words):
-            absent = name.endswith("offsets")
+            absent = name in ("bounds", "tile_list", "counts")
             assert value == (Scalar("i64", 0) if absent else Pointer(name))
         else:
             assert isinstance(value, Scalar) and value.kind == kinds[words[-2]], name
@@ -128,37 +128,6 @@ def test_each_matrix_unit_has_an_implementation():
     assert found == ["decode_mfma", "decode_wmma", "mfma", "wmma"]
 
 
-def packed_call(M: int, N: int, C: int, arch: str = "gfx942", **given: Any) -> Call:
-    H, G, D = 4, 2, 64
-    tensors: dict[str, TensorInfo | None] = {
-        "q": info(heads(M, H, D)),
-        "k": info(heads(N, G, D)),
-        "v": info(heads(N, G, D)),
-        "cu_seqlens_q": info(heads(C, dtype=torch.int32)),
-        "cu_seqlens_k": info(heads(C, dtype=torch.int32)),
-        "sinks": None,
-        "o": info(heads(M, H, D)),
-        "lse": info(heads(H, M, dtype=torch.float32)),
-    }
-    axes = {"C": C, "H": H, "G": G, "M": M, "N": N, "D": D, "E": D}
-    return Call(tensors, {**DEFAULTS, **given}, axes, CARDS[arch], {})
-
-
-def test_packed_sequences_have_room_for_their_last_tiles():
-    launch = launch_of(plan_varlen(packed_call(1000, 900, 9, causal=True, window_left=7)))
-    args = dict(launch.args)
-    assert args["q_offsets"] == Pointer("cu_seqlens_q") and args["k_offsets"] == Pointer("cu_seqlens_k")
-    assert args["tiles"].value == 1000 // 128 + 9 + 1 and launch.grid == (args["tiles"].value * 4, 1, 1)
-    assert (args["low"].value, args["high"].value, args["count"].value) == (-7, 0, 9)
-    assert (args["q_row"].value, args["q_head"].value, args["lse_head"].value) == (256, 64, 1000)
-    assert dict(launch.kernel.defines)["RAGGED"] == 1
-
-
-def test_packed_sequences_of_too_many_tokens_are_refused():
-    plan = plan_varlen(packed_call(2**28 + 1, 8, 2))
-    assert isinstance(plan, Rejected) and "exceeds" in plan.reason
-
-
 @pytest.mark.skipif(hip._zig() is None, reason="needs the ziglang package")
 @pytest.mark.parametrize("arch", ["gfx942", "gfx1100"])
 @pytest.mark.parametrize("bias", [False, True])
@@ -177,9 +146,3 @@ def test_a_problem_of_one_step_takes_one_wave(arch):
         launch = launch_of(plan_forward(call(M, N, D, arch=arch)))
         assert (launch.kernel.threads == warp) is (waves == 1), (M, N, D)
         assert launch.grid[0] == 2 * 4 or M > 16
-
-
-def test_thousands_of_sequences_are_left_to_tables():
-    assert isinstance(plan_varlen(packed_call(300, 300, 4096)), Plan)
-    plan = plan_varlen(packed_call(300, 300, 4097))
-    assert isinstance(plan, Rejected) and "4096 offsets" in plan.reason

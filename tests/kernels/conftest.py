@@ -1,0 +1,25 @@
+"""What tests of kernels share."""
+
+from __future__ import annotations
+
+import pytest
+
+from portable import machine, settings
+
+
+@pytest.fixture
+def card(monkeypatch):
+    """Makes an emulated card the active one, until the test ends."""
+    pytest.importorskip("ziglang")
+    pytest.importorskip("elftools")
+
+    def assign(arch: str) -> None:
+        for name, value in {"BACKEND": "rocm", "EMULATE": "1", "ROCM_ARCH": arch}.items():
+            monkeypatch.setenv(f"PORTABLE_{name}", value)
+        settings.reload()
+        machine.reset()
+
+    yield assign
+    monkeypatch.undo()
+    settings.reload()
+    machine.reset()
