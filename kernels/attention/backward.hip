@@ -8,12 +8,6 @@
 // that a compute unit should hold.
 #include "hip_backward.h"
 
-#if defined(__gfx942__) || defined(__gfx950__)
-constexpr int DIES = 8;
-#else
-constexpr int DIES = 1;
-#endif
-
 struct Work {
     Pair own, passing;
     const T* bias;  // row i at i * bias_row
@@ -250,30 +244,21 @@ DEVICE void store_sums(const Strip (&sums)[STRIPS][GROUPS], float factor, T* to,
     }
 }
 
-// The place of a block: consecutive blocks go to the dies of a package in turn, each with an L2 of its own, so each
-// die gets neighbours.
-DEVICE int place_of(int id, int total) {
-    if (DIES == 1) {
-        return id;
-    }
-    const int die = id % DIES;
-    return die * (total / DIES) + least(die, total % DIES) + id / DIES;
-}
-
 #if KEYS
 KERNEL_RESIDENT(THREADS, RESIDENT)
 void attention_backward_keys(const T* dout, const T* q, const T* k, const T* v, const T* bias, const float* peak,
                              const float* delta, T* dk, T* dv, const int* bounds, const int* tile_list,
                              const int* counts, int count, int groups, int share, int queries, int keys,
                              int columns_d, int columns_e, int low, int high, float to_score, float cap, float factor,
-                             int tiles, int blocks, int64_t dout_batch, int64_t dout_head, int64_t dout_row, int64_t q_batch, int64_t q_head, int64_t q_row, int64_t k_batch,
+                             int tiles, int blocks, int64_t dout_batch, int64_t dout_head, int64_t dout_row,
+                             int64_t q_batch, int64_t q_head, int64_t q_row, int64_t k_batch,
                              int64_t k_head, int64_t k_row, int64_t v_batch, int64_t v_head, int64_t v_row,
                              int64_t bias_batch, int64_t bias_head, int64_t bias_row, int64_t dk_batch,
                              int64_t dk_head, int64_t dk_row, int64_t dv_batch, int64_t dv_head, int64_t dv_row) {
     SHARED __attribute__((aligned(16))) char lds[Passing::BYTES + Own::BYTES];
-    const int place = place_of(block_x(), blocks);
-    const int64_t batch = place / tiles / groups, group = place / tiles % groups;
-    const Span span = span_of(place % tiles, {bounds, tile_list, counts, count}, queries, keys, low, high);
+    const Place place = place_of(blocks, tiles, groups, false);
+    const int64_t batch = place.batch, group = place.head;
+    const Span span = span_of(place.tile, {bounds, tile_list, counts, count}, queries, keys, low, high);
     if (span.first >= span.end) {
         return;
     }
@@ -309,10 +294,9 @@ void attention_backward_queries(const T* dout, const T* q, const T* k, const T* 
                                 int64_t bias_batch, int64_t bias_head, int64_t bias_row, int64_t dq_batch,
                                 int64_t dq_head, int64_t dq_row) {
     SHARED __attribute__((aligned(16))) char lds[Passing::BYTES + Own::BYTES];
-    const int place = place_of(block_x(), blocks);
-    const int64_t line = place / tiles, batch = line / heads, head = line % heads, group = head / share;
-    const int tile = RAGGED ? place % tiles : tiles - 1 - place % tiles;  // causal: the longest first
-    const Span span = span_of(tile, {bounds, tile_list, counts, count}, queries, keys, low, high);
+    const Place place = place_of(blocks, tiles, heads, true);
+    const int64_t batch = place.batch, head = place.head, line = batch * heads + head, group = head / share;
+    const Span span = span_of(place.tile, {bounds, tile_list, counts, count}, queries, keys, low, high);
     if (span.first >= span.end) {
         return;
     }

@@ -12,11 +12,10 @@
 // they are exact; TILE_N, WAVES, GROUPS; SHARERS: waves with the same queries, each of which makes its part
 // of o's columns; LEFT, RIGHT: whether the keys are bounded on that side of the diagonal; PLAIN: whether
 // scores are products times a positive scale and nothing else; SOFTCAP, BIAS, SINKS; Q_SHARED: whether
-// queries lie in LDS; RAGGED: whether sequences are packed (attention_varlen), with the tables of
-// ragged_tiles.cu.
+// queries lie in LDS; RAGGED: whether sequences are packed (attention_varlen).
+#include "hip_place.h"
 #include "hip_softmax.h"
 #include "hip_stage.h"
-#include "ragged.h"
 
 constexpr int THREADS = WAVES * WARP;
 constexpr int WAVE_M = GROUPS * COLUMNS;
@@ -46,24 +45,6 @@ struct Work {
 struct Scores {
     float scale, cap;
 };
-
-struct Place {
-    int64_t batch, head;
-    int tile;
-};
-
-// Consecutive blocks go to the dies of a package in turn, each with an L2 of its own: each die gets a
-// contiguous share of the heads, so that it holds few keys at a time. Tiles with most keys come first, as
-// ragged_tiles.cu has them already.
-DEVICE Place place_of(int id, int blocks, int tiles, int heads) {
-#if defined(__gfx942__) || defined(__gfx950__)
-    constexpr int DIES = 8;
-    const int die = id % DIES;
-    id = die * (blocks / DIES) + least(die, blocks % DIES) + id / DIES;
-#endif
-    const int head = id / tiles, tile = id % tiles;
-    return {head / heads, head % heads, RIGHT && !RAGGED ? tiles - 1 - tile : tile};
-}
 
 // A wave's queries: its own operand in registers, or in LDS.
 struct Queries {
@@ -333,16 +314,17 @@ void attention_forward(const T* q, const T* k, const T* v, const T* bias, const 
                        int64_t bias_head, int64_t bias_row, int64_t o_batch, int64_t o_head, int64_t o_row,
                        int64_t lse_batch, int64_t lse_head, int64_t lse_row) {
     SHARED __attribute__((aligned(16))) char lds[K_BYTES + V_BYTES + Q_BYTES];
-    const Place place = place_of(block_x(), grid_x(), tiles, heads);
+    const Place place = place_of(grid_x(), tiles, heads, RIGHT);
     const int group = place.head / share;
     float sink = SINKS ? sinks[place.head] * LOG2_E : -INF_F;
     int first = place.tile * TILE_M, key = 0;
 #if RAGGED
-    if (place.tile >= counts[0]) {
+    const Tables tables = {bounds, tile_list, counts, count};
+    if (!tables.has(place.tile)) {
         return;
     }
-    const Sequence own = sequence_of(bounds, tile_list[2 * place.tile], count);
-    first = own.first_query + tile_list[2 * place.tile + 1] * TILE_M;
+    const Sequence own = tables.sequence(place.tile);
+    first = own.first_query + tables.number(place.tile) * TILE_M;
     m = own.first_query + own.queries;
     key = own.first_key;
     n = key + (own.outside ? 0 : own.keys);

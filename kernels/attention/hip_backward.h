@@ -8,13 +8,12 @@
 //
 // Defines: T (bf16, f16); KEYS: whether keys are owned, else queries; HEAD_D, HEAD_E: the head sizes, as multiples
 // of 32; WHOLE_D, WHOLE_E: whether they are exact; STEP; WAVES, GROUPS: a wave owns GROUPS * 16 lines; HELD: whether
-// in registers, else in LDS; SOFTCAP, BIAS; RAGGED: packed sequences, with the
-// tables of ragged_tiles.cu.
+// in registers, else in LDS; SOFTCAP, BIAS; RAGGED: packed sequences.
 #pragma once
 
+#include "hip_place.h"
 #include "hip_softmax.h"
 #include "hip_stage.h"
-#include "ragged.h"
 
 constexpr int THREADS = WAVES * WARP;
 constexpr int OWN = GROUPS * COLUMNS;  // lines of a wave
@@ -190,22 +189,16 @@ struct Span {
     int first, end, begin, stop, low, high;
 };
 
-// The tables of ragged_tiles.cu; `count` offsets.
-struct Tables {
-    const int *bounds, *tiles, *counts;
-    int count;
-};
-
 // The span of a tile, nothing where there is none. `low` and `high` count, where sequences are packed, from the
 // diagonal that joins the sequence's last query to its last key.
 DEVICE Span span_of(int tile, const Tables& tables, int queries, int keys, int low, int high) {
 #if RAGGED
-    if (tile >= tables.counts[0]) {
+    if (!tables.has(tile)) {
         return {};
     }
-    const Sequence at = sequence_of(tables.bounds, tables.tiles[2 * tile], tables.count);
+    const Sequence at = tables.sequence(tile);
     const int query_end = at.first_query + at.queries, key_end = at.first_key + at.keys;
-    const int first = (KEYS ? at.first_key : at.first_query) + tables.tiles[2 * tile + 1] * TILE;
+    const int first = (KEYS ? at.first_key : at.first_query) + tables.number(tile) * TILE;
     const int begin = KEYS ? at.first_query : at.first_key, stop = KEYS ? query_end : key_end;
     const int diagonal = key_end - query_end;
     return {first, KEYS ? key_end : query_end, begin, at.outside ? begin : stop, low + diagonal, high + diagonal};
