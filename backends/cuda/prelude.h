@@ -100,6 +100,20 @@ template <> DEVICE uint32_t pack2<f16>(float low, float high) {
     return word;
 }
 
+// The greater of the two lower and of the two upper values of two words; where one is NaN, the other.
+#define HAS_MAX_PAIR
+template <class Type> DEVICE uint32_t max_pair(uint32_t a, uint32_t b);
+template <> DEVICE uint32_t max_pair<bf16>(uint32_t a, uint32_t b) {
+    uint32_t most;
+    asm("max.bf16x2 %0, %1, %2;" : "=r"(most) : "r"(a), "r"(b));
+    return most;
+}
+template <> DEVICE uint32_t max_pair<f16>(uint32_t a, uint32_t b) {
+    uint32_t most;
+    asm("max.f16x2 %0, %1, %2;" : "=r"(most) : "r"(a), "r"(b));
+    return most;
+}
+
 template <class Type, int N> struct alignas(sizeof(Type) * N) vec {
     Type v[N];
 };

@@ -20,8 +20,9 @@ from portable.plan import Call, Plan, Pointer, Rejected, Scalar
 
 SOURCE = Path(__file__).with_name("softmax.cu")
 # Per 16-byte vectors in a row: blocks in a cluster, threads, vectors per lane, blocks per multiprocessor
-# (H200, 2026-11-21; docs/notes/row_ops.md).
+# (H200, 2026-11-21 and 22; docs/notes/row_ops.md).
 FORWARD_CLUSTERS = {
+    2048: (1, 512, 4, 3),
     4096: (4, 256, 4, 5),
     8192: (8, 256, 4, 5),
     16384: (8, 256, 8, 4),
