@@ -1,5 +1,5 @@
-// rms_norm, or layer_norm where CENTERED, of long rows that go through a ring in shared memory. Of the weight
-// and the bias a block keeps its part for all its rows (HOLD 2), of the weight alone (1), or of neither (0).
+// rms_norm, or layer_norm where CENTERED, of long rows that go through a ring in shared memory. A block
+// keeps its part of the weight, and then of the bias, for all its rows: as many chunks of them as HOLD says.
 #pragma once
 
 #define TENSORS 1
@@ -48,24 +48,33 @@ DEVICE float statistics_of(const Ring<STATISTICS>& ring, const Place& row, float
 #endif
 }
 
-// The lane's weights and shifts of chunks from `first` on.
-template <int COUNT> struct Parameters {
-    cell<W, VEC> scale[COUNT];
-    cell<W, VEC> shift[COUNT];
+// Of a parameter's chunks, the first KEPT stay with the lane.
+template <int KEPT> struct Parameter {
+    cell<W, VEC> kept[KEPT > 0 ? KEPT : 1];
+    cell<W, VEC> near[GROUP];
+    const W* source;
 
-    DEVICE void load_scale(const W* weight, int first, int length) {
+    DEVICE void start(const W* parameter, int length) {
+        source = at_lane(parameter);
 #pragma unroll
-        for (int c = 0; c < COUNT; ++c) {
-            const W* source = at_lane(weight) + (first + c) * CHUNK;
-            scale[c] = load_cell<false>(source, chunk_column(first + c), length);
+        for (int c = 0; c < KEPT; ++c) kept[c] = load_cell<false>(source + c * CHUNK, chunk_column(c), length);
+    }
+    // Loads what does not stay of the group of chunks from `first` on.
+    DEVICE void load(int first, int length) {
+#pragma unroll
+        for (int c = 0; c < GROUP; ++c) {
+            const int chunk = first + c;
+            if (chunk < KEPT) continue;
+            near[c] = load_cell<false>(source + chunk * CHUNK, chunk_column(chunk), length);
         }
     }
-    DEVICE void load_shift(const W* bias, int first, int length) {
+    DEVICE float at(int chunk, int i) const {
+        return chunk < KEPT ? kept[chunk < KEPT ? chunk : 0][i] : near[chunk % GROUP][i];
+    }
+    DEVICE void drop(int64_t count) {
+        const uint32_t zero = static_cast<uint32_t>(count >> 63);
 #pragma unroll
-        for (int c = 0; c < COUNT; ++c) {
-            const W* source = at_lane(bias) + (first + c) * CHUNK;
-            shift[c] = load_cell<false>(source, chunk_column(first + c), length);
-        }
+        for (int c = 0; c < KEPT; ++c) kept[c].flip(zero);
     }
 };
 
@@ -84,9 +93,10 @@ DEVICE void ring_norm(const T* x, const W* weight, const W* bias, T* y, int64_t 
     }
     const Shares shares(length);
     const float inverse_warp = shares.inverse_warp();
-    Parameters<CHUNKS> kept;
-    if constexpr (HAS_WEIGHT && HOLD > 0) kept.load_scale(weight, 0, length);
-    if constexpr (HAS_BIAS && HOLD > 1) kept.load_shift(bias, 0, length);
+    Parameter<(HOLD < CHUNKS ? HOLD : CHUNKS)> scale;
+    Parameter<(HOLD > CHUNKS ? HOLD - CHUNKS : 0)> shift;
+    if constexpr (HAS_WEIGHT) scale.start(weight, length);
+    if constexpr (HAS_BIAS) shift.start(bias, length);
     Place here;
     Place ahead;
     if (AHEAD && ring.turns > 0) ring.show(0, statistics_of(ring, ahead, inverse_warp, length));
@@ -102,16 +112,15 @@ DEVICE void ring_norm(const T* x, const W* weight, const W* bias, T* y, int64_t 
         } else {
             ring.show(turn, statistics_of(ring, here, inverse_warp, length));
         }
-        if constexpr (HAS_WEIGHT && HOLD > 0) drop_unpacked(kept.scale, rows);
-        if constexpr (HAS_BIAS && HOLD > 1) drop_unpacked(kept.shift, rows);
+        if constexpr (HAS_WEIGHT) scale.drop(rows);
+        if constexpr (HAS_BIAS) shift.drop(rows);
         Statistics found(shares);
         float mean = 0.0f;
         float r = 0.0f;
 #pragma unroll
         for (int first = 0; first < CHUNKS; first += GROUP) {
-            Parameters<GROUP> near;
-            if constexpr (HAS_WEIGHT && HOLD < 1) near.load_scale(weight, first, length);
-            if constexpr (HAS_BIAS && HOLD < 2) near.load_shift(bias, first, length);
+            if constexpr (HAS_WEIGHT) scale.load(first, length);
+            if constexpr (HAS_BIAS) shift.load(first, length);
             if (first == 0) {
                 ring.total(found, turn);
                 if constexpr (CENTERED) mean = found.value[0];
@@ -120,14 +129,12 @@ DEVICE void ring_norm(const T* x, const W* weight, const W* bias, T* y, int64_t 
 #pragma unroll
             for (int c = 0; c < GROUP; ++c, here.next()) {
                 const cell<T, VEC> held = ring.read(here, 0, first + c, length);
-                const cell<W, VEC>& scale = HOLD > 0 ? kept.scale[first + c] : near.scale[c];
-                const cell<W, VEC>& shift = HOLD > 1 ? kept.shift[first + c] : near.shift[c];
                 float value[VEC];
 #pragma unroll
                 for (int i = 0; i < VEC; ++i) {
                     value[i] = CENTERED ? (held[i] - mean) * r : held[i] * r;
-                    if constexpr (HAS_WEIGHT) value[i] *= scale[i];
-                    if constexpr (HAS_BIAS) value[i] += shift[i];
+                    if constexpr (HAS_WEIGHT) value[i] *= scale.at(first + c, i);
+                    if constexpr (HAS_BIAS) value[i] += shift.at(first + c, i);
                 }
                 store_cell(target + (first + c) * CHUNK, chunk_column(first + c), length, value);
                 ring.release(here);

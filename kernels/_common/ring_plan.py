@@ -21,8 +21,8 @@ HELPERS = 64  # threads beside those that hold a row: the warp that merges and t
 class Ring:
     """`cluster` blocks share a row, each as `threads` threads with `chunks` vectors; `resident` blocks fit a
     multiprocessor with `slots` chunks of rows in shared memory each. `clusters` of them stay on the card,
-    where that is not all that its multiprocessors could hold by number. `hold`: of how many parameters of a
-    norm a block keeps its part in registers."""
+    where that is not all that its multiprocessors could hold by number. `hold`: how many chunks of a norm's
+    weight, and then of its bias, a block keeps in registers."""
 
     cluster: int
     threads: int

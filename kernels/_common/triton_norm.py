@@ -15,7 +15,6 @@ from portable.kernels._common.triton_rows import (
     row_args,
     row_starts,
     row_tile,
-    setting,
     tile_launch,
     too_large,
     unit_of,
@@ -86,8 +85,7 @@ def norm_rows(
 @triton.jit
 def norm_stream(
     x_ptr, x_stride, w_ptr, b_ptr, y_ptr, y_stride, length, eps,
-    CENTERED: tl.constexpr, UNROLL: tl.constexpr, STAGES: tl.constexpr,
-    UNIT: tl.constexpr, BLOCK: tl.constexpr,
+    CENTERED: tl.constexpr, UNROLL: tl.constexpr, UNIT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """One row of any length, read twice: for its statistics, and backwards for the result.
 
@@ -105,7 +103,7 @@ def norm_stream(
     mean = 0.0
     if CENTERED:
         means = tl.zeros([BLOCK], tl.float32)
-        for chunk in tl.range(0, chunks, loop_unroll_factor=UNROLL, num_stages=STAGES):
+        for chunk in tl.range(0, chunks, loop_unroll_factor=UNROLL):
             col = chunk * BLOCK + lane
             inside = col < length
             x = tl.load(x_row + col, mask=inside, other=0.0, eviction_policy="evict_last").to(tl.float32)
@@ -117,13 +115,13 @@ def norm_stream(
         means -= mean
         squares = tl.fma(held * means, means, squares)
     else:
-        for chunk in tl.range(0, chunks, loop_unroll_factor=UNROLL, num_stages=STAGES):
+        for chunk in tl.range(0, chunks, loop_unroll_factor=UNROLL):
             col = chunk * BLOCK + lane
             inside = col < length
             x = tl.load(x_row + col, mask=inside, other=0.0, eviction_policy="evict_last").to(tl.float32)
             squares = tl.fma(x, x, squares)
     scale = tl.rsqrt(tl.sum(squares, axis=0) / n + eps)
-    for step in tl.range(0, chunks, loop_unroll_factor=UNROLL, num_stages=STAGES):
+    for step in tl.range(0, chunks, loop_unroll_factor=UNROLL):
         col = (chunks - 1 - step) * BLOCK + lane
         inside = col < length
         x = tl.load(x_row + col, mask=inside, other=0.0).to(tl.float32)
@@ -148,7 +146,6 @@ def plan_norm(call: Call, centered: bool) -> Plan | Rejected:
         args.append(("count", Scalar("i64", count)))
     args += [("length", Scalar("i32", length)), ("eps", Scalar("f32", call.params["eps"]))]
     constants = [(arg, None) for arg in optional if arg not in present]
-    unroll = UNROLL if aligned and not setting(call, "STAGES") else 1
-    constants += [("CENTERED", centered), ("UNROLL", unroll)]
+    constants += [("CENTERED", centered), ("UNROLL", UNROLL if aligned else 1)]
     function = norm_stream if tile.streams else norm_rows
     return Plan((tile_launch(call, tile, function, args, count, *constants),))

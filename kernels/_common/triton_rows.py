@@ -20,15 +20,13 @@ ITEMSIZE = {"bfloat16": 2, "float16": 2, "float32": 4}
 MAX_THREADS = 1024
 MAX_GRID = 2**31 - 1
 MIN_BLOCK = 16
-FLAT_TILE = 2048
 DEFAULTS = {
-    "TILE": 2048, "ELEMENTS": 16, "CHUNK": 8192, "AHEAD": 0, "THREADS": 512, "STAGES": 0, "REGISTERS": 0,
+    "TILE": 2048, "ELEMENTS": 16, "CHUNK": 8192, "AHEAD": 0, "THREADS": 512, "REGISTERS": 0,
 }  # fmt: skip
 """Of the tunables: elements a program takes, in several rows where one is shorter; elements of a row, or of a
 part of it, that a thread takes; elements of a long row at a time; whether a program loads its next tile while
-it works on one; threads that share a multiprocessor where programs stay; parts of a long row whose copies to
-shared memory are under way together, or 0 where they go to registers; the most registers of a thread, or 0
-for as many as the compiler wants (NVIDIA)."""
+it works on one; threads that share a multiprocessor where programs stay; the most registers of a thread that
+holds its part of a row, or 0 for as many as the compiler wants (NVIDIA)."""
 UNFUSED = (("enable_fp_fusion", False),)
 """For kernels that add up products. Of two products that two lanes hold, each lane would fuse its own into
 the sum, and so find another sum; and of a tile's rows only some would be fused (2026-11-21, on an emulated
@@ -156,23 +154,22 @@ def tile_launch(
     """One program per tile; or, with AHEAD and a kernel that knows it, programs that take tiles in turn."""
     ahead = "AHEAD" in function.arg_names and bool(setting(call, "AHEAD"))
     programs = tile.programs(call, count) if ahead else triton.cdiv(count, tile.rows)
-    own = (("AHEAD", ahead), ("STAGES", setting(call, "STAGES") or None))
-    most = setting(call, "REGISTERS")
+    most = 0 if tile.streams else setting(call, "REGISTERS")
     options = (*UNFUSED, ("maxnreg", most)) if most else UNFUSED
-    kernel = tile.kernel(function, *constants, *own, options=options)
+    kernel = tile.kernel(function, *constants, ("AHEAD", ahead), options=options)
     return Launch(kernel, (programs, 1, 1), tuple(args))
 
 
 def plan_elementwise(
     call: Call, names: tuple[str, ...], function: Any, *constants: tuple[str, Any]
 ) -> Plan | Rejected:
-    """One launch of `function` over tiles of FLAT_TILE elements, 16 bytes a thread, of tensors of rows that
-    are all of one shape.
+    """One launch of `function` over tiles of TILE elements, 16 bytes a thread, of tensors of rows that are
+    all of one shape.
 
     Tensors without gaps between rows are taken as one long row: one class then serves every shape. The
     kernel takes `<name>_ptr, <name>_stride` for each of `names`, count, length and chunks (tiles per row).
     """
-    size = FLAT_TILE
+    size = setting(call, "TILE")
     views = {name: rows(call[name]) for name in names}
     count, length, _ = views[names[0]]
     strides = {name: view.stride for name, view in views.items()}

@@ -14,10 +14,14 @@ CLUSTERS = {4096: (4, 256, 4, 5), 8192: (8, 256, 4, 5), 16384: (8, 512, 4, 3), 3
 # 16384 columns of float32: a block of 512 threads 0.96 of the copy, a cluster of 4 x 256 0.90.
 WIDE_CLUSTERS = {**CLUSTERS, 4096: (1, 512, 8, 2)}
 FORWARD_RINGS = {
-    8192: Ring(2, 512, 8, resident=1, slots=26, hold=1),
-    16384: Ring(8, 512, 4, resident=1, slots=26, clusters=15, hold=2),
-    32768: Ring(8, 512, 8, resident=1, slots=26, clusters=15, hold=1),
+    8192: Ring(4, 512, 4, resident=1, slots=24, clusters=30, hold=8),
+    16384: Ring(8, 512, 4, resident=1, slots=26, clusters=15, hold=8),
+    32768: Ring(8, 512, 8, resident=1, slots=24, clusters=15, hold=14),
     65536: Ring(8, 512, 16, resident=1, slots=24, clusters=15, hold=0),
+}
+WIDE_FORWARD_RINGS = {
+    **FORWARD_RINGS,
+    16384: Ring(8, 512, 4, resident=1, slots=12, clusters=15, hold=8),
 }
 GRADIENT_RINGS = {
     512: Ring(1, 256, 2, resident=2, slots=8),
@@ -37,14 +41,15 @@ WIDE_GRADIENT_RINGS = {
 
 def forward(call: Call) -> Plan | Rejected:
     """y from x, weight and bias: one launch."""
+    wide = call["x"].dtype == "float32"
     return forward_plan(
         call,
         "layer_norm",
         SOURCE,
         ("weight", "bias"),
         most_chunks=4,
-        clusters=WIDE_CLUSTERS if call["x"].dtype == "float32" else CLUSTERS,
-        rings=FORWARD_RINGS,
+        clusters=WIDE_CLUSTERS if wide else CLUSTERS,
+        rings=WIDE_FORWARD_RINGS if wide else FORWARD_RINGS,
     )
 
 

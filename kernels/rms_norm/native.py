@@ -11,16 +11,16 @@ from portable.plan import Call, Plan, Rejected
 SOURCE = Path(__file__).with_name("rms_norm.cu")
 # Per 16-byte vectors in a row (H200, 2026-11-21; docs/notes/row_ops.md).
 CLUSTERS = {
+    512: (1, 256, 2, 6),
     4096: (4, 256, 4, 5),
     8192: (8, 256, 4, 6),
     16384: (8, 512, 4, 3),
     32768: (8, 512, 8, 2),
     65536: (8, 1024, 8, 1),
 }
-# At 65536 vectors 24 slots leave L1 60 KB to bring the weight through: with 27 it has 28 KB.
 FORWARD_RINGS = {
-    32768: Ring(8, 512, 8, resident=1, slots=26, clusters=15, hold=1),
-    65536: Ring(8, 512, 16, resident=1, slots=24, clusters=15, hold=0),
+    32768: Ring(8, 512, 8, resident=1, slots=26, clusters=15, hold=8),
+    65536: Ring(8, 512, 16, resident=1, slots=24, clusters=15, hold=8),
 }
 GRADIENT_RINGS = {
     512: Ring(1, 256, 2, resident=2, slots=6),

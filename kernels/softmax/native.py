@@ -29,7 +29,13 @@ FORWARD_CLUSTERS = {
     32768: (8, 1024, 4, 2),
     65536: (8, 1024, 8, 1),
 }
+# The gradient has two tensors' loads under way: one vector of each per lane is enough while a block has the row.
 BACKWARD_CLUSTERS = {
+    128: (1, 128, 1, 16),
+    256: (1, 256, 1, 8),
+    512: (1, 512, 1, 4),
+    1024: (1, 1024, 1, 2),
+    2048: (2, 512, 2, 3),
     4096: (4, 512, 2, 3),
     8192: (8, 512, 2, 3),
     16384: (8, 512, 4, 2),

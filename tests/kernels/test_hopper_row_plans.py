@@ -151,8 +151,36 @@ def test_no_rows_need_no_ring(op: str) -> None:
 def test_forward_blocks_fill_a_multiprocessor(op: str) -> None:
     parts = defines(plan(op, 100, 4096).launches[0])
     assert (parts["LANES"], parts["CHUNKS"]) == (256, 2)
-    assert parts["RESIDENT"] * parts["THREADS"] == 2048
+    assert parts["RESIDENT"] * parts["THREADS"] == (1536 if op == "rms_norm" else 2048)
     assert "RESIDENT" not in defines(plan(op, 100, 4096, device=OTHER).launches[0])
+
+
+@pytest.mark.parametrize(
+    ("op", "dtype", "shape"), [("softmax", "bfloat16", (512, 4, 3)), ("layer_norm", "float32", (512, 8, 2))]
+)
+def test_several_blocks_share_a_multiprocessor_at_16384_columns(
+    op: str, dtype: str, shape: tuple[int, int, int]
+) -> None:
+    parts = defines(plan(op, 100, 16384, dtype=dtype).launches[0])
+    assert "CLUSTER" not in parts and parts["LANES"] == parts["THREADS"]
+    assert (parts["THREADS"], parts["CHUNKS"], parts["RESIDENT"]) == shape
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("length", [1024, 4096])
+def test_a_lane_of_the_softmax_gradient_takes_one_vector_of_each_tensor(dtype: str, length: int) -> None:
+    parts = defines(plan("softmax_backward", 100, length, dtype=dtype).launches[0])
+    assert parts["CHUNKS"] == 1 and parts["LANES"] * parts["VEC"] == length
+    assert parts["RESIDENT"] * parts["THREADS"] == 2048
+
+
+@pytest.mark.parametrize("op", ["rms_norm", "layer_norm"])
+def test_parameters_that_no_block_can_hold_find_room_in_l1(op: str) -> None:
+    launch = plan(op, 1000, 262144, dtype="float32").launches[0]
+    parts = defines(launch)
+    assert parts["HOLD"] < parts["CHUNKS"]
+    # With 1 KB for the system and the static part, the carve-out below the greatest, of 196 KB.
+    assert kernel(launch).shared + 1024 + 2048 <= 196 * 1024
 
 
 @pytest.mark.parametrize("op", OPS)

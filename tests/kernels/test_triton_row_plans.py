@@ -89,15 +89,16 @@ def scalar(launch: Launch, name: str) -> int:
 @pytest.mark.parametrize("length", [64, 4096, 12000, 16384, 65536])
 def test_sums_of_products_are_never_fused(op: str, length: int) -> None:
     for launch in planned(op, 77, length).launches:
-        assert dict(kernel(launch).options) == {"enable_fp_fusion": False}
+        assert dict(kernel(launch).options)["enable_fp_fusion"] is False
 
 
 @pytest.mark.parametrize("op", FLAT)
-@pytest.mark.parametrize(("dtype", "warps"), [("bfloat16", 8), ("float16", 8), ("float32", 16)])
-def test_elementwise_threads_take_16_bytes_of_each_tensor(op: str, dtype: str, warps: int) -> None:
+@pytest.mark.parametrize(("dtype", "unit"), [("bfloat16", 8), ("float16", 8), ("float32", 4)])
+def test_elementwise_threads_take_16_bytes_of_each_tensor(op: str, dtype: str, unit: int) -> None:
     (launch,) = planned(op, 64, 4096, dtype).launches
-    assert kernel(launch).num_warps == warps
-    assert constants(launch)["ROWS"] * constants(launch)["BLOCK"] == 2048
+    tile = 512 if (op, dtype) == ("swiglu_backward", "float32") else 2048
+    assert constants(launch)["ROWS"] * constants(launch)["BLOCK"] == tile
+    assert kernel(launch).num_warps == tile // unit // 32
     assert kernel(launch).options == ()
 
 
@@ -138,18 +139,36 @@ def test_long_rows_go_in_chunks_of_512_or_more_threads(op: str) -> None:
         assert constants(launch).get("UNROLL", 1) == (4 if "norm" in op and not offset else 1)
 
 
-def test_float32_layer_norm_on_hopper_shares_a_multiprocessor_and_copies_ahead() -> None:
-    (whole,) = planned("layer_norm", 4096, 16384, "float32").launches
-    assert dict(kernel(whole).options)["maxnreg"] * kernel(whole).num_warps * 32 * 2 == HOPPER_REGISTERS
-    (streamed,) = planned("layer_norm", 9, 65536, "float32").launches
-    assert (constants(streamed)["STAGES"], constants(streamed)["UNROLL"]) == (4, 1)
+@pytest.mark.parametrize(
+    ("op", "dtype"), [("layer_norm", "float32"), ("rms_norm", "float32"), ("softmax_backward", "bfloat16")]
+)
+def test_registers_are_cut_on_hopper_so_that_two_rows_share_a_multiprocessor(op: str, dtype: str) -> None:
+    (held,) = planned(op, 4096, 16384, dtype).launches
+    assert dict(kernel(held).options)["maxnreg"] * kernel(held).num_warps * 32 * 2 == HOPPER_REGISTERS
     for other in (
-        planned("layer_norm", 9, 16384, "float32", arch="gfx942"),
-        planned("layer_norm", 9, 65536, "float32", arch="gfx942"),
-        planned("layer_norm", 9, 16384),
+        planned(op, 4096, 16384, dtype, arch="gfx942"),
+        planned(op, 4096, 65536, dtype),
+        planned(op, 4096, 16383, dtype),  # without whole vectors the row is read twice
+        planned(op, 4096, 4096, dtype),
     ):
         assert "maxnreg" not in dict(kernel(other.launches[0]).options)
-        assert constants(other.launches[0]).get("STAGES") is None
+
+
+@pytest.mark.parametrize("op", ["rms_norm", "layer_norm"])
+def test_l2_keeps_the_long_float32_rows_that_a_hopper_has_in_hand(op: str) -> None:
+    (launch,) = planned(op, 1000, 65536, "float32").launches
+    assert kernel(launch).num_warps == 32  # more than one program per multiprocessor takes 64 registers
+    (launch,) = planned(op, 1000, 65536).launches
+    assert kernel(launch).num_warps == 16
+
+
+@pytest.mark.parametrize("op", ["softmax", "rms_norm", "layer_norm"])
+@pytest.mark.parametrize("length", [64, 512, 1024, 4096])
+def test_two_float32_loads_per_thread_are_under_way_on_hopper(op: str, length: int) -> None:
+    (launch,) = planned(op, 4096, length, "float32").launches
+    parts = constants(launch)
+    assert parts["ROWS"] * parts["BLOCK"] == kernel(launch).num_warps * 32 * 8
+    assert parts["ROWS"] * parts["BLOCK"] == max(length, 1024)
 
 
 @pytest.mark.parametrize("op", BACKWARD)
