@@ -63,7 +63,7 @@ class Resources:
 @dataclass(frozen=True)
 class CodeObject:
     """A kernel as machine code. `threads` per block, `shared` dynamic bytes; `scratch_pointers` null
-    pointers follow the kernel's own arguments (Triton's hidden ones)."""
+    pointers follow the kernel's own arguments (Triton's hidden ones); `early` as a NativeKernel's."""
 
     binary: bytes
     entry: str
@@ -71,6 +71,7 @@ class CodeObject:
     shared: int
     language: str
     scratch_pointers: int = 0
+    early: bool = False
 
 
 @dataclass(frozen=True)

@@ -109,7 +109,8 @@ def _build_native(kernel: NativeKernel, backend: Backend, device: Device) -> Cod
         backend.compiler_version(kernel.source.suffix),
     )
     binary = cache.get(name, lambda: backend.compile_native(kernel, device, includes))
-    return CodeObject(binary, kernel.entry, kernel.threads, kernel.shared, kernel.source.suffix[1:])
+    language = kernel.source.suffix[1:]
+    return CodeObject(binary, kernel.entry, kernel.threads, kernel.shared, language, early=kernel.early)
 
 
 def load(code: CodeObject, backend: Backend, device: Device) -> Any:

@@ -137,8 +137,9 @@ class TritonKernel:
 class NativeKernel:
     """One `extern "C"` entry of a .cu or .hip file, built with the given preprocessor defines.
 
-    `threads` is the block size; `shared` the dynamic shared memory in bytes; `cluster` the blocks
-    per cluster that the source fixes at compile time.
+    `threads` is the block size; `shared` the dynamic shared memory in bytes. `early` says that its blocks
+    may start before the launch before it on the stream has ended: the source itself waits for that, before
+    it reads or writes global memory. A backend that cannot start blocks early ignores it.
     """
 
     source: Path
@@ -146,6 +147,7 @@ class NativeKernel:
     threads: int
     defines: tuple[tuple[str, int | str], ...] = ()
     shared: int = 0
+    early: bool = False
 
     @property
     def name(self) -> str:

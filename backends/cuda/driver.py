@@ -14,6 +14,13 @@ from portable.errors import LaunchError
 from portable.plan import Device
 
 _MAX_DYNAMIC_SHARED = 8
+_PROGRAMMATIC_STREAM_SERIALIZATION = 6
+
+
+class _LaunchAttribute(ctypes.Structure):
+    """CUlaunchAttribute, whose value is a union of 64 bytes."""
+
+    _fields_ = [("id", ctypes.c_int), ("padding", ctypes.c_int), ("value", ctypes.c_int * 16)]
 
 
 class _LaunchConfig(ctypes.Structure):
@@ -87,8 +94,10 @@ def launcher(
     offsets: tuple[int, ...],
     grid: tuple[int, int, int],
     kernarg: bytearray,
+    early: bool = False,
 ) -> Callable[[int], None]:
-    """A callable `(stream)` for the calling thread, which gets a context here if it has none.
+    """A callable `(stream)` for the calling thread, which gets a context here if it has none. An `early`
+    kernel may start before the one before it on the stream has ended.
 
     The driver gets a pointer to each argument rather than the packed buffer: it knows where the kernel
     wants them, which is not where C would put them (measured 2026-11-21: a kernel whose first argument
@@ -99,10 +108,13 @@ def launcher(
     base = ctypes.addressof((ctypes.c_char * len(kernarg)).from_buffer(kernarg)) if kernarg else 0
     pointers = (ctypes.c_void_p * len(offsets))(*(base + offset for offset in offsets))
     config = _LaunchConfig(grid, (threads, 1, 1), shared)
+    attribute = _LaunchAttribute(_PROGRAMMATIC_STREAM_SERIALIZATION, 0, (1,))
+    if early:
+        config.attributes, config.attribute_count = ctypes.addressof(attribute), 1
     given = (ctypes.byref(config), ctypes.c_void_p(function), ctypes.byref(pointers), None)
     launch = _library().cuLaunchKernelEx
 
-    def start(stream: int, pointed_to: Any = kernarg) -> None:
+    def start(stream: int, pointed_to: Any = (kernarg, attribute)) -> None:
         config.stream = stream
         status = launch(*given)
         if status:

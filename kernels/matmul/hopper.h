@@ -52,6 +52,14 @@ DEVICE void named_barrier_arrive(int id, int threads) {
     asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
+// --- launches ---
+
+// Lets the next kernel on the stream start blocks where this one leaves room, once all blocks of this one have
+// called it or ended.
+DEVICE void let_next_start() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+// Waits until the kernel before has ended and what it wrote is seen, where this one was started early.
+DEVICE void wait_for_previous() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+
 // --- clusters ---
 
 DEVICE int cluster_rank() {
@@ -74,6 +82,12 @@ DEVICE void load_box(uint32_t to, const TensorMap* map, uint32_t barrier, int x,
         "[%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(to), "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "r"(w)
         : "memory");
 }
+// Brings a box into L2.
+DEVICE void prefetch_box(const TensorMap* map, int x, int y, int z, int w) {
+    asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global [%0, {%1, %2, %3, %4}];" ::"l"(map), "r"(x), "r"(y),
+                 "r"(z), "r"(w)
+                 : "memory");
+}
 // The same box to the same place in every block of the cluster named in `mask`.
 DEVICE void load_box_to(uint16_t mask, uint32_t to, const TensorMap* map, uint32_t barrier, int x, int y, int z,
                         int w) {
@@ -81,6 +95,26 @@ DEVICE void load_box_to(uint16_t mask, uint32_t to, const TensorMap* map, uint32
         "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
         "[%0], [%1, {%4, %5, %6, %7}], [%2], %3;" ::"r"(to), "l"(map), "r"(barrier), "h"(mask), "r"(x), "r"(y),
         "r"(z), "r"(w)
+        : "memory");
+}
+// L2's policy of what a copy brings: 1 leaves first, 2 last.
+template <int HINT> DEVICE uint64_t policy() {
+    return HINT == 1 ? 0x12F0000000000000ull : 0x14F0000000000000ull;
+}
+DEVICE void load_box_hinted(uint64_t policy, uint32_t to, const TensorMap* map, uint32_t barrier, int x, int y, int z,
+                            int w) {
+    asm volatile(
+        "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+        "[%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(to), "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "r"(w),
+        "l"(policy)
+        : "memory");
+}
+DEVICE void load_box_hinted_to(uint64_t policy, uint16_t mask, uint32_t to, const TensorMap* map, uint32_t barrier,
+                               int x, int y, int z, int w) {
+    asm volatile(
+        "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint "
+        "[%0], [%1, {%4, %5, %6, %7}], [%2], %3, %8;" ::"r"(to), "l"(map), "r"(barrier), "h"(mask), "r"(x), "r"(y),
+        "r"(z), "r"(w), "l"(policy)
         : "memory");
 }
 DEVICE void store_box(const TensorMap* map, uint32_t from, int x, int y, int z, int w) {

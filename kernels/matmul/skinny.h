@@ -19,6 +19,13 @@
 #include "hopper.h"
 #include "tile.h"
 
+#ifndef EARLY
+#define EARLY 0
+#endif
+#ifndef NO_CLUSTER
+#define NO_CLUSTER 0
+#endif
+
 using T = ELEMENT;
 
 constexpr int LINE = 128 / sizeof(T);  // elements
@@ -85,6 +92,20 @@ struct Source {
         : w(map_w), x(map_x), w_inner(s.b_inner ? part.inner : 0), w_outer(s.b_outer ? part.outer : 0),
           x_inner(s.a_inner ? part.inner : 0), x_outer(s.a_outer ? part.outer : 0) {}
 
+    // Brings w's part of a step into L2.
+    DEVICE void prefetch(int col, int step) const {
+#pragma unroll
+        for (int line = 0; line < LINES; ++line) {
+            const int k = step * DEPTH + line * LINE;
+            if (W_ALONG_K) {
+                prefetch_box(w, k, col, w_inner, w_outer);
+            } else {
+#pragma unroll
+                for (int i = 0; i < TILE_N / LINE; ++i) prefetch_box(w, col + i * LINE, k, w_inner, w_outer);
+            }
+        }
+    }
+
     DEVICE void copy(const Ring& ring, int col, int step) const {
         barrier_expect(ring.filled(), STAGE_COPIED);
 #pragma unroll
@@ -123,11 +144,20 @@ DEVICE void start(Ring ring, const Source& source, const Part& part, int release
         }
         barrier_init_fence();
         asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // the copies below use them at once
+#if EARLY
+        let_next_start();
+#endif
+#if EARLY == 2
+        for (int step = part.first; step < part.last && step < part.first + STAGES; ++step)
+            source.prefetch(part.col, step);
+#endif
+        if (EARLY) wait_for_previous();
         for (int step = part.first; step < part.last && step < part.first + STAGES; ++step) {
             source.copy(ring, part.col, step);
             ring.advance();
         }
     }
+    if (EARLY) wait_for_previous();
     __syncwarp();
     barrier();
 }
@@ -213,7 +243,12 @@ DEVICE void finish_tile(uint32_t at, T* c, T* z, const T* bias, const Part& part
     if (SPLIT > 1) cluster_barrier();
 }
 
+#if NO_CLUSTER
+#define CLUSTER_DIMS
+#else
+#define CLUSTER_DIMS __cluster_dims__(SPLIT, 1, 1)
+#endif
 #define SKINNY_KERNEL(name)                                                                                    \
-    extern "C" __global__ __launch_bounds__(THREADS, RESIDENT) __cluster_dims__(SPLIT, 1, 1) void name(        \
+    extern "C" __global__ __launch_bounds__(THREADS, RESIDENT) CLUSTER_DIMS void name(        \
         const __grid_constant__ TensorMap map_w, const __grid_constant__ TensorMap map_x, const T* bias, T* c, \
         Z_PARAMETER(T) SIZES_PARAMETERS)

@@ -26,6 +26,19 @@
 #include "tile.h"
 #include "wgmma_store.h"
 
+#ifndef EARLY
+#define EARLY 0
+#endif
+#ifndef NO_CLUSTER
+#define NO_CLUSTER 0
+#endif
+#ifndef HINT_A
+#define HINT_A 0
+#endif
+#ifndef HINT_B
+#define HINT_B 0
+#endif
+
 using T = ELEMENT;
 
 constexpr int TILE_K = 64;  // one 128-byte line
@@ -127,16 +140,31 @@ struct Steps {
 
 // LINES lines of an operand from line `line` on, step k: a box along k, else boxes of 64 lines; to all
 // blocks in `mask` where SHARED_BY of them share it.
-template <int LINES, bool ALONG_K, int SHARED_BY>
+template <int LINES, bool ALONG_K, int SHARED_BY, int HINT>
 DEVICE void load_share(uint16_t mask, uint32_t to, const TensorMap* map, uint32_t barrier, int line, int k,
                        int inner, int outer) {
 #pragma unroll
     for (int i = 0; i < (ALONG_K ? 1 : LINES / 64); ++i) {
         const int x = ALONG_K ? k : line + i * 64;
         const int y = ALONG_K ? line : k;
+        if (HINT) {
+            if (SHARED_BY == 1)
+                load_box_hinted(policy<HINT>(), to + i * BLOCK_BYTES, map, barrier, x, y, inner, outer);
+            else
+                load_box_hinted_to(policy<HINT>(), mask, to + i * BLOCK_BYTES, map, barrier, x, y, inner, outer);
+            continue;
+        }
         if (SHARED_BY == 1) load_box(to + i * BLOCK_BYTES, map, barrier, x, y, inner, outer);
         else load_box_to(mask, to + i * BLOCK_BYTES, map, barrier, x, y, inner, outer);
     }
+}
+
+// Brings such a share into L2.
+template <int LINES, bool ALONG_K>
+DEVICE void prefetch_share(const TensorMap* map, int line, int k, int inner, int outer) {
+#pragma unroll
+    for (int i = 0; i < (ALONG_K ? 1 : LINES / 64); ++i)
+        prefetch_box(map, ALONG_K ? k : line + i * 64, ALONG_K ? line : k, inner, outer);
 }
 
 struct Maps {
@@ -156,16 +184,29 @@ DEVICE void produce(Ring ring, const Maps& maps, const Sizes& s, const Work& wor
     for (int i = 0; i < CLUSTER_M; ++i) column_mates |= 1 << (me.n * CLUSTER_M + i);
     const Steps steps(s);
     const bool a_inner = s.a_inner, a_outer = s.a_outer, b_inner = s.b_inner, b_outer = s.b_outer;
+#if EARLY == 2
+    if (blockIdx.x / CLUSTER < work.tiles) {
+        const Tile tile = tile_of(blockIdx.x / CLUSTER, me, work.whole);
+        const int last = min(steps.first + STAGES, steps.last) * TILE_K;
+        for (int k = steps.first * TILE_K; k < last; k += TILE_K) {
+            prefetch_share<A_SHARE, A_ALONG_K>(maps.a, tile.row + me.n * A_SHARE, k, a_inner ? tile.inner : 0,
+                                               a_outer ? tile.outer : 0);
+            prefetch_share<B_SHARE, B_ALONG_K>(maps.b, tile.col + me.m * B_SHARE, k, b_inner ? tile.inner : 0,
+                                               b_outer ? tile.outer : 0);
+        }
+    }
+#endif
+    if (EARLY) wait_for_previous();
     for (uint32_t index = blockIdx.x / CLUSTER; index < work.tiles; index += gridDim.x / CLUSTER) {
         const Tile tile = tile_of(index, me, work.whole);
         const int a_line = me.n * A_SHARE, b_line = me.m * B_SHARE;
         for (int k = steps.first * TILE_K; k < steps.last * TILE_K; k += TILE_K) {
             barrier_wait(ring.freed(), ring.phase ^ 1);
             barrier_expect(ring.filled(), STAGE_BYTES);
-            load_share<A_SHARE, A_ALONG_K, CLUSTER_N>(row_mates, ring.a() + a_line * 128, maps.a, ring.filled(),
+            load_share<A_SHARE, A_ALONG_K, CLUSTER_N, HINT_A>(row_mates, ring.a() + a_line * 128, maps.a, ring.filled(),
                                                       tile.row + a_line, k, a_inner ? tile.inner : 0,
                                                       a_outer ? tile.outer : 0);
-            load_share<B_SHARE, B_ALONG_K, CLUSTER_M>(column_mates, ring.b() + b_line * 128, maps.b, ring.filled(),
+            load_share<B_SHARE, B_ALONG_K, CLUSTER_M, HINT_B>(column_mates, ring.b() + b_line * 128, maps.b, ring.filled(),
                                                       tile.col + b_line, k, b_inner ? tile.inner : 0,
                                                       b_outer ? tile.outer : 0);
             ring.advance();
@@ -179,9 +220,9 @@ DEVICE void produce(Ring ring, const Maps& maps, const Sizes& s, const Work& wor
             barrier_expect(ring.filled(), EDGE_BYTES);
 #pragma unroll
             for (int line = 0; line < TILE_M; line += A_SHARE)
-                load_share<A_SHARE, A_ALONG_K, 1>(0, ring.a() + line * 128, maps.a, ring.filled(), tile.row + line, k,
+                load_share<A_SHARE, A_ALONG_K, 1, HINT_A>(0, ring.a() + line * 128, maps.a, ring.filled(), tile.row + line, k,
                                                   a_inner ? tile.inner : 0, a_outer ? tile.outer : 0);
-            load_share<EDGE, B_ALONG_K, 1>(0, ring.b(), maps.edge, ring.filled(), tile.col, k,
+            load_share<EDGE, B_ALONG_K, 1, HINT_B>(0, ring.b(), maps.edge, ring.filled(), tile.col, k,
                                            b_inner ? tile.inner : 0, b_outer ? tile.outer : 0);
             ring.advance();
         }
@@ -254,6 +295,7 @@ DEVICE void consume(Ring ring, uint32_t buffers, uint32_t biases, Output c, Outp
     const int steps = part.last - part.first;
     const uint32_t own_buffers = buffers + consumer * C_BUFFERS * BLOCK_BYTES;
     const uint32_t own_bias = biases + consumer * 512;
+    if (EARLY) wait_for_previous();
     uint32_t held[BLOCKS * BLOCK_WORDS];
     Tile last = {};
     bool holding = false;
@@ -354,7 +396,13 @@ DEVICE void consume(Ring ring, uint32_t buffers, uint32_t biases, Output c, Outp
     if (C_BY_ENGINE && thread_x() % 128 == 0) wait_stores_read<0>();
 }
 
-extern "C" __global__ __launch_bounds__(THREADS, 1) __cluster_dims__(CLUSTER, 1, 1) void matmul_wgmma(
+#if NO_CLUSTER && CLUSTER_M * CLUSTER_N == 1
+#define CLUSTER_DIMS
+#else
+#define CLUSTER_DIMS __cluster_dims__(CLUSTER, 1, 1)
+#endif
+
+extern "C" __global__ __launch_bounds__(THREADS, 1) CLUSTER_DIMS void matmul_wgmma(
     const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b,
 #if EDGE
     const __grid_constant__ TensorMap map_edge,
@@ -388,6 +436,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) __cluster_dims__(CLUSTER, 1,
 
     const bool first_copying = thread_x() == MULTIPLYING;
     if (first_copying) {
+        if (EARLY) let_next_start();
         for (int stage = 0; stage < STAGES; ++stage) {
             barrier_init(ring.full + stage * 8, 1);
             barrier_init(ring.empty + stage * 8, CONSUMERS * RELEASES);
