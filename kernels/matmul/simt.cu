@@ -12,6 +12,7 @@
 #include "prelude.h"
 
 #include "epilogue.h"
+#include "simt_store.h"
 #include "tile.h"
 
 #ifndef LOAD_AT
@@ -23,8 +24,6 @@ constexpr int QUADS_M = TILE_M / THREADS_M / 4;
 constexpr int QUADS_N = TILE_N / THREADS_N / 4;
 static_assert(THREADS_M % 4 == 0 && THREADS_N % 8 == 0, "32 neighbouring threads form a 4 x 8 patch");
 static_assert(TILE_K % 2 == 0, "the factors of k and k + 1 are held at once");
-
-using Quad = vec<float, 4>;
 
 // Lines of a tile in shared memory lie PAD elements further apart than they are long, so that the rows or
 // columns that a transposing store writes at once fall into different banks.
@@ -100,23 +99,6 @@ template <int EXTENT, bool ALONG_K, int BYTES> struct OperandTile {
         }
     }
 };
-
-// `value`, in a register of its own: ptxas would else hold the sums in quads for the vector stores, and
-// their banks collide (2026-11-21, H200: 13 % slower). `size` is not negative, which it does not know.
-DEVICE float unbound(float value, int size) {
-    return float_of(bits_of(value) ^ static_cast<uint32_t>(size >> 31));
-}
-
-// The first `left` of four columns of c.
-DEVICE void store(float* to, const Quad& value, int left, int64_t c_col) {
-    if (C_VECTOR && left >= 4) {
-        *reinterpret_cast<Quad*>(to) = value;
-    } else {
-#pragma unroll
-        for (int e = 0; e < 4; ++e)
-            if (e < left) to[e * c_col] = value.v[e];
-    }
-}
 
 KERNEL(THREADS)
 void matmul_simt(const float* a, const float* b, const float* bias, float* c, Z_PARAMETER(float) SIZES_PARAMETERS) {
@@ -205,11 +187,11 @@ void matmul_simt(const float* a, const float* b, const float* bias, float* c, Z_
 #pragma unroll
             for (int e = 0; e < 4; ++e) value.v[e] = preactivation(unbound(sum[i][q * 4 + e], s.k), shift[e]);
 #if PREACTIVATION
-            store(z + tile.outer * s.c_outer + tile.inner * s.c_inner + place, value, s.n - col, s.c_col);
+            store_some(z + tile.outer * s.c_outer + tile.inner * s.c_inner + place, value, s.n - col, s.c_col);
 #endif
 #pragma unroll
             for (int e = 0; e < 4; ++e) value.v[e] = activate(value.v[e]);
-            store(c + place, value, s.n - col, s.c_col);
+            store_some(c + place, value, s.n - col, s.c_col);
         }
     }
 }

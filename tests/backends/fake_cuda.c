@@ -4,12 +4,19 @@
 #include <string.h>
 
 enum { SUCCESS = 0, INVALID_CONTEXT = 201, INVALID_HANDLE = 400, MOST = 16 };
+enum { PROGRAMMATIC_STREAM_SERIALIZATION = 6 };
 enum { CONTEXT = 0xc0, MODULE = 0x30, FUNCTION = 0xf0 };
+
+typedef struct { // CUlaunchAttribute
+    int id;
+    char padding[4];
+    int value[16];
+} Attribute;
 
 typedef struct { // CUlaunchConfig
     uint32_t grid[3], block[3], shared;
     void *stream;
-    void *attributes;
+    const Attribute *attributes;
     uint32_t attribute_count;
 } Config;
 
@@ -17,6 +24,7 @@ typedef struct {
     uint32_t grid[3], block[3], shared;
     uint64_t stream;
     uint64_t values[MOST];
+    uint32_t early;
 } Launch;
 
 static uint32_t sizes[MOST];
@@ -36,8 +44,14 @@ int fake_launches(void) { return launches; }
 int cuLaunchKernelEx(const Config *config, uint64_t function, void **arguments, void **extra) {
     if (context == 0)
         return INVALID_CONTEXT;
-    if (function != FUNCTION || extra != 0 || config->attribute_count != 0)
+    if (function != FUNCTION || extra != 0)
         return INVALID_HANDLE;
+    last.early = 0;
+    for (uint32_t i = 0; i < config->attribute_count; i++) {
+        if (config->attributes[i].id != PROGRAMMATIC_STREAM_SERIALIZATION)
+            return INVALID_HANDLE;
+        last.early = config->attributes[i].value[0];
+    }
     memcpy(last.grid, config->grid, sizeof last.grid);
     memcpy(last.block, config->block, sizeof last.block);
     last.shared = config->shared;

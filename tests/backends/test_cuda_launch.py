@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import json
 import os
 import subprocess
@@ -35,6 +36,7 @@ class Launch(ctypes.Structure):
         ("shared", ctypes.c_uint32),
         ("stream", ctypes.c_uint64),
         ("values", ctypes.c_uint64 * 16),
+        ("early", ctypes.c_uint32),
     ]
 
 
@@ -76,8 +78,10 @@ def fake(library, monkeypatch) -> Fake:
     return fake
 
 
-def launcher(kernarg: bytearray, offsets=(0, 8), shared=0, function=FUNCTION) -> Callable[[int], None]:
-    return driver.launcher(function, "k", 128, shared, 0, offsets, (7, 5, 3), kernarg)
+def launcher(
+    kernarg: bytearray, offsets=(0, 8), shared=0, function=FUNCTION, early=False
+) -> Callable[[int], None]:
+    return driver.launcher(function, "k", 128, shared, 0, offsets, (7, 5, 3), kernarg, early)
 
 
 def test_the_driver_gets_what_the_buffer_holds_at_the_launch(fake):
@@ -97,6 +101,16 @@ def test_a_kernel_without_arguments_is_launched(fake):
     fake.arguments()
     launcher(bytearray(), offsets=())(0)
     assert list(fake.last.grid) == [7, 5, 3]
+
+
+def test_only_an_early_kernel_may_start_before_the_one_before_it_ends(fake):
+    fake.arguments(8, 8)
+    for early in (False, True, False):
+        start = launcher(bytearray(16), early=early)
+        gc.collect()
+        for _ in range(2):
+            start(0)
+            assert fake.last.early == early
 
 
 def test_a_thread_without_a_context_gets_torchs(fake):
