@@ -4,6 +4,8 @@
 
 #include "prelude.h"
 
+#include "early.h"
+
 #define STRING_OF(x) #x
 #define STRING(x) STRING_OF(x)
 #define ELEMENT_NAME STRING(ELEMENT)  // prelude.h and PTX call these types the same
@@ -52,14 +54,6 @@ DEVICE void named_barrier_arrive(int id, int threads) {
     asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-// --- launches ---
-
-// Lets the next kernel on the stream start blocks where this one leaves room, once all blocks of this one have
-// called it or ended.
-DEVICE void let_next_start() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
-// Waits until the kernel before has ended and what it wrote is seen, where this one was started early.
-DEVICE void wait_for_previous() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
-
 // --- clusters ---
 
 DEVICE int cluster_rank() {
@@ -95,26 +89,6 @@ DEVICE void load_box_to(uint16_t mask, uint32_t to, const TensorMap* map, uint32
         "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
         "[%0], [%1, {%4, %5, %6, %7}], [%2], %3;" ::"r"(to), "l"(map), "r"(barrier), "h"(mask), "r"(x), "r"(y),
         "r"(z), "r"(w)
-        : "memory");
-}
-// L2's policy of what a copy brings: 1 leaves first, 2 last.
-template <int HINT> DEVICE uint64_t policy() {
-    return HINT == 1 ? 0x12F0000000000000ull : 0x14F0000000000000ull;
-}
-DEVICE void load_box_hinted(uint64_t policy, uint32_t to, const TensorMap* map, uint32_t barrier, int x, int y, int z,
-                            int w) {
-    asm volatile(
-        "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
-        "[%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(to), "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "r"(w),
-        "l"(policy)
-        : "memory");
-}
-DEVICE void load_box_hinted_to(uint64_t policy, uint16_t mask, uint32_t to, const TensorMap* map, uint32_t barrier,
-                               int x, int y, int z, int w) {
-    asm volatile(
-        "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint "
-        "[%0], [%1, {%4, %5, %6, %7}], [%2], %3, %8;" ::"r"(to), "l"(map), "r"(barrier), "h"(mask), "r"(x), "r"(y),
-        "r"(z), "r"(w), "l"(policy)
         : "memory");
 }
 DEVICE void store_box(const TensorMap* map, uint32_t from, int x, int y, int z, int w) {
@@ -169,6 +143,9 @@ DEVICE uint64_t descriptor(uint32_t address, int block_stride, int group_stride)
     ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
     "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 
+#define OPERANDS_1H \
+    OPERANDS_1 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
+
 // d (64 x N, float32) = a (64 x 16) @ b (16 x N), plus d where `accumulate`; operands by descriptor.
 // ALONG_M, ALONG_N say that an operand's unit stride is not along k. A, B, P, TA, TB are the numbers of
 // the operands after the accumulators.
@@ -186,6 +163,8 @@ DEVICE uint64_t descriptor(uint32_t address, int block_stride, int group_stride)
 template <int N> struct Wgmma;
 WGMMA(64, OPERANDS_0, 32, 33, 34, 35, 36, ACCUMULATORS_32(d, 0));
 WGMMA(128, OPERANDS_0 OPERANDS_1, 64, 65, 66, 67, 68, ACCUMULATORS_32(d, 0), ACCUMULATORS_32(d, 32));
+WGMMA(160, OPERANDS_0 OPERANDS_1H, 80, 81, 82, 83, 84, ACCUMULATORS_32(d, 0), ACCUMULATORS_32(d, 32),
+      ACCUMULATORS_8(d, 64), ACCUMULATORS_8(d, 72));
 WGMMA(192, OPERANDS_0 OPERANDS_1 OPERANDS_2, 96, 97, 98, 99, 100, ACCUMULATORS_32(d, 0), ACCUMULATORS_32(d, 32),
       ACCUMULATORS_32(d, 64));
 WGMMA(256, OPERANDS_0 OPERANDS_1 OPERANDS_2 OPERANDS_3, 128, 129, 130, 131, 132, ACCUMULATORS_32(d, 0),

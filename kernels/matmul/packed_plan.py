@@ -16,7 +16,7 @@ from portable.kernels.matmul.problem import Operand, Problem
 from portable.kernels.matmul.wgmma_plan import plan_wgmma
 from portable.plan import Argument, Call, Launch, NativeKernel, Plan, Pointer, Rejected, Scalar, Workspace
 
-_THREADS, _VECTORS = 256, 2
+_THREADS, _VECTORS = 256, 1
 _PITCH = 64  # elements: packed lines start at multiples of 128 bytes
 _MOST_BYTES = 1 << 32  # of workspaces: beyond, users would rather wait than run out of memory
 # Rates that decide whether packing pays: bytes read and written, flops of wgmma.cu and of mma.cu on
@@ -53,7 +53,7 @@ def packing(problem: Problem, call: Call) -> Packed | Rejected:
         b=packed.get(problem.b.tensor, problem.b),
     )
     defines = (("THREADS", _THREADS), ("VECTORS", _VECTORS))
-    kernel = NativeKernel(HERE / "pack.cu", "matmul_pack", threads=_THREADS, defines=defines)
+    kernel = NativeKernel(HERE / "pack.cu", "matmul_pack", threads=_THREADS, defines=defines, early=True)
     spans = {name: info.span for name, info in call.tensors.items() if info is not None}
     second = packs[1].arguments(spans, 1) if len(packs) > 1 else packs[0].absent(1)
     blocks = sum(pack.blocks for pack in packs)

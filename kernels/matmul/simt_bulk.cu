@@ -7,7 +7,7 @@
 // four at a time, from a line of four k or of four neighbours: a quad of b ahead of its 32 products, the block of
 // four k of a that is next meanwhile. So no factor passes through registers on its way to shared memory.
 //
-// Defines: ELEMENT (f32); STAGES, GROUP; A_ALONG_K, B_ALONG_K; C_VECTOR: c is row-major and 16-byte aligned;
+// Defines: ELEMENT (f32); TILE_M (128), TILE_N (256), TILE_K (32), THREADS_M, THREADS_N (16), STAGES, GROUP; A_ALONG_K, B_ALONG_K; C_VECTOR: c is row-major and 16-byte aligned;
 // BIAS, ACTIVATION, PREACTIVATION.
 #include "prelude.h"
 
@@ -16,9 +16,9 @@
 #include "simt_store.h"
 #include "tile.h"
 
-constexpr int TILE_M = 128, TILE_N = 256, TILE_K = 32;
-constexpr int ROWS = 8, COLUMNS = 16;  // of a thread
-constexpr int ACROSS = 16;             // threads along rows, and along columns
+constexpr int ACROSS = 16;  // threads along rows, and along columns
+constexpr int ROWS = TILE_M / ACROSS, COLUMNS = TILE_N / ACROSS;  // of a thread
+static_assert(ROWS == 8 && COLUMNS == 16 && TILE_K == 32 && THREADS_M == ACROSS && THREADS_N == ACROSS);
 constexpr int MULTIPLYING = ACROSS * ACROSS, WARPS = MULTIPLYING / 32;
 constexpr int THREADS = MULTIPLYING + 128;
 constexpr int SQUARE = 32 * 128;  // bytes of 32 lines
@@ -168,6 +168,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void matmul_simt_bulk(
     const Ring ring{base, barriers, barriers + STAGES * 8};
     const Tile tile = tile_at<TILE_M, TILE_N, GROUP>(blockIdx.x, s);
     if (thread_x() == MULTIPLYING) {
+        let_next_start();
         prefetch_map(&map_a);
         prefetch_map(&map_b);
         for (int stage = 0; stage < STAGES; ++stage) {
@@ -178,6 +179,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void matmul_simt_bulk(
         copy_engine_fence();
     }
     barrier();
+    wait_for_previous();
     if (thread_x() >= MULTIPLYING) {
         registers_down<24>();
         if (thread_x() == MULTIPLYING) produce(ring, &map_a, &map_b, tile, s);

@@ -9,7 +9,8 @@
 // Zeros stand for what lies outside of an operand.
 //
 // Defines: ELEMENT, TILE_M (rows of x, a power of two), TILE_N, SPLIT, LINES, STAGES, CONSUMERS (warps that
-// multiply), RESIDENT (blocks per multiprocessor), W_ALONG_K, X_ALONG_K; C_VECTOR: c is row-major with
+// multiply), RESIDENT (blocks per multiprocessor), EARLY (a block may start before the kernel before has ended, and
+// fetches w's first stages to L2 meanwhile), W_ALONG_K, X_ALONG_K; C_VECTOR: c is row-major with
 // 16-byte aligned rows; BIAS, ACTIVATION, PREACTIVATION.
 #pragma once
 
@@ -18,13 +19,6 @@
 #include "epilogue.h"
 #include "hopper.h"
 #include "tile.h"
-
-#ifndef EARLY
-#define EARLY 0
-#endif
-#ifndef NO_CLUSTER
-#define NO_CLUSTER 0
-#endif
 
 using T = ELEMENT;
 
@@ -144,20 +138,19 @@ DEVICE void start(Ring ring, const Source& source, const Part& part, int release
         }
         barrier_init_fence();
         asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // the copies below use them at once
-#if EARLY
         let_next_start();
-#endif
-#if EARLY == 2
+#if EARLY
+        // What the kernel before still writes of w, L2 will have as well.
         for (int step = part.first; step < part.last && step < part.first + STAGES; ++step)
             source.prefetch(part.col, step);
 #endif
-        if (EARLY) wait_for_previous();
+        wait_for_previous();
         for (int step = part.first; step < part.last && step < part.first + STAGES; ++step) {
             source.copy(ring, part.col, step);
             ring.advance();
         }
     }
-    if (EARLY) wait_for_previous();
+    wait_for_previous();
     __syncwarp();
     barrier();
 }
@@ -243,12 +236,12 @@ DEVICE void finish_tile(uint32_t at, T* c, T* z, const T* bias, const Part& part
     if (SPLIT > 1) cluster_barrier();
 }
 
-#if NO_CLUSTER
-#define CLUSTER_DIMS
-#else
+#if SPLIT > 1
 #define CLUSTER_DIMS __cluster_dims__(SPLIT, 1, 1)
+#else
+#define CLUSTER_DIMS
 #endif
 #define SKINNY_KERNEL(name)                                                                                    \
-    extern "C" __global__ __launch_bounds__(THREADS, RESIDENT) CLUSTER_DIMS void name(        \
+    extern "C" __global__ __launch_bounds__(THREADS, RESIDENT) CLUSTER_DIMS void name(                         \
         const __grid_constant__ TensorMap map_w, const __grid_constant__ TensorMap map_x, const T* bias, T* c, \
         Z_PARAMETER(T) SIZES_PARAMETERS)

@@ -90,10 +90,9 @@ def _tile(problem: Problem, device: Device, n: int, lines: int, resident: int) -
 def _tiles(problem: Problem, device: Device) -> tuple[SkinnyTile, ...]:
     if problem.dtype == "float32":
         return (_tile(problem, device, 128, 1, 1),)
-    few = problem.M <= 32 and problem.a.unit == "col"
-    narrow = _tile(problem, device, 64, 2 if few else 1, 2)
-    wide = _tile(problem, device, 128, 1, 2)
-    return (wide, narrow) if few else (_tile(problem, device, 128, 1, 1), wide, narrow)
+    lines = 2 if problem.M <= 32 and problem.a.unit == "col" else 1
+    shapes = ((128, 1), (64, lines))
+    return tuple(_tile(problem, device, n, lines, resident) for resident in (1, 2) for n, lines in shapes)
 
 
 def _choice(problem: Problem, device: Device) -> tuple[SkinnyTile, int]:
@@ -142,6 +141,8 @@ def plan_skinny(problem: Problem, call: Call) -> Plan | Rejected:
     w_along_k, x_along_k = problem.b.unit == "row", problem.a.unit == "col"
     line = 128 // problem.a.itemsize
     warps = 8 if problem.dtype == "float32" else tile.n // 16
+    # With two blocks a multiprocessor the next call's would crowd on those that are free first.
+    early = tile.resident == 1
     name = "skinny_f32" if problem.dtype == "float32" else "skinny"
     kernel = NativeKernel(
         HERE / f"{name}.cu",
@@ -156,6 +157,7 @@ def plan_skinny(problem: Problem, call: Call) -> Plan | Rejected:
             ("STAGES", tile.stages),
             ("CONSUMERS", warps),
             ("RESIDENT", tile.resident),
+            ("EARLY", int(early)),
             ("W_ALONG_K", int(w_along_k)),
             ("X_ALONG_K", int(x_along_k)),
             ("C_VECTOR", int(row_vectors(problem.c))),
@@ -164,11 +166,12 @@ def plan_skinny(problem: Problem, call: Call) -> Plan | Rejected:
             *preactivation_define(problem),
         ),
         shared=tile.shared(),
+        early=early,
     )
     w_lines, x_lines = tile.n if w_along_k else line, tile.rows if x_along_k else line
     maps = (
         ("map_w", tensor_map(problem.b, problem.K, problem.N, problem.batch, w_lines, _PROMOTION)),
-        ("map_x", tensor_map(problem.a, problem.M, problem.K, problem.batch, x_lines)),
+        ("map_x", tensor_map(problem.a, problem.M, problem.K, problem.batch, x_lines, _PROMOTION)),
     )
     outputs = (("c", pointer(problem.c)), *z_pointer(problem))
     args = (*maps, ("bias", bias(problem)), *outputs, *sizes(problem))

@@ -15,7 +15,7 @@
 // With PARTS > 1 each block multiplies one part of k and leaves its float32 sums in `sums`, in the order in which
 // threads hold them, for wgmma_sum.cu.
 //
-// Defines: ELEMENT (bf16, f16); TILE_M (64, 128), TILE_N (64, 128, 192, 256), STAGES, GROUP, CLUSTER_M,
+// Defines: ELEMENT (bf16, f16); TILE_M (64, 128), TILE_N (64, 128, 160, 192, 256), STAGES, GROUP, CLUSTER_M,
 // CLUSTER_N, SPREAD (less than the steps of k; 0: all blocks at once), EDGE (0, 64, 128), ONCE (every block has
 // one tile, which its place in the grid names), PARTS (of k, only with ONCE and without clusters), A_ALONG_K, B_ALONG_K; C_BY_ENGINE: c is row-major with 16-byte
 // aligned rows, and the copy engine stores it; BIAS, ACTIVATION, PREACTIVATION (not with ONCE).
@@ -25,19 +25,6 @@
 #include "hopper.h"
 #include "tile.h"
 #include "wgmma_store.h"
-
-#ifndef EARLY
-#define EARLY 0
-#endif
-#ifndef NO_CLUSTER
-#define NO_CLUSTER 0
-#endif
-#ifndef HINT_A
-#define HINT_A 0
-#endif
-#ifndef HINT_B
-#define HINT_B 0
-#endif
 
 using T = ELEMENT;
 
@@ -49,18 +36,19 @@ constexpr int THREADS = MULTIPLYING + (CONSUMERS > 1 ? 128 : 32);
 constexpr int CLUSTER = CLUSTER_M * CLUSTER_N;
 constexpr int HEIGHT = TILE_M * CLUSTER_M, WIDTH = TILE_N * CLUSTER_N;
 constexpr int A_BYTES = TILE_M * 128;
-constexpr int B_BYTES = TILE_N * 128;
+constexpr int BLOCKS = (TILE_N + 63) / 64;  // of 64 x 64 of c per consumer; of 160 columns the last is half
+constexpr int B_BYTES = B_ALONG_K ? TILE_N * 128 : BLOCKS * BLOCK_BYTES;
 constexpr int STAGE_BYTES = A_BYTES + B_BYTES;
 constexpr int EDGE_BYTES = A_BYTES + EDGE * 128;
 constexpr int SPREAD_OR_1 = SPREAD ? SPREAD : 1;
-constexpr int BLOCKS = TILE_N / 64;  // of 64 x 64 of c per consumer
 constexpr int C_BYTES = ONCE ? 0 : CONSUMERS * C_BUFFERS * BLOCK_BYTES;
 constexpr int A_SHARE = TILE_M / CLUSTER_N;  // lines that a block loads for the cluster's row or column
 constexpr int B_SHARE = TILE_N / CLUSTER_M;
 constexpr int RELEASES = CLUSTER_M + CLUSTER_N - 1;  // blocks that write to a stage, of each consumer
-static_assert(A_SHARE % (A_ALONG_K ? 8 : 64) == 0 && B_SHARE % (B_ALONG_K ? 8 : 64) == 0,
+static_assert(A_SHARE % (A_ALONG_K ? 8 : 64) == 0 && (CLUSTER_M == 1 || B_SHARE % (B_ALONG_K ? 8 : 64) == 0),
               "a share is whole groups of the swizzle");
-static_assert(TILE_M * TILE_N * 2 <= STAGES * STAGE_BYTES, "the ring holds a tile of c");
+static_assert(TILE_N % 64 == 0 || !C_BY_ENGINE, "the copy engine stores 64 columns at once");
+static_assert(CONSUMERS * BLOCKS * BLOCK_BYTES <= STAGES * STAGE_BYTES, "the ring holds a tile of c");
 
 struct Ring {
     uint32_t base, full, empty;  // stages, and their barriers: filled, and free again
@@ -140,31 +128,16 @@ struct Steps {
 
 // LINES lines of an operand from line `line` on, step k: a box along k, else boxes of 64 lines; to all
 // blocks in `mask` where SHARED_BY of them share it.
-template <int LINES, bool ALONG_K, int SHARED_BY, int HINT>
+template <int LINES, bool ALONG_K, int SHARED_BY>
 DEVICE void load_share(uint16_t mask, uint32_t to, const TensorMap* map, uint32_t barrier, int line, int k,
                        int inner, int outer) {
 #pragma unroll
-    for (int i = 0; i < (ALONG_K ? 1 : LINES / 64); ++i) {
+    for (int i = 0; i < (ALONG_K ? 1 : (LINES + 63) / 64); ++i) {
         const int x = ALONG_K ? k : line + i * 64;
         const int y = ALONG_K ? line : k;
-        if (HINT) {
-            if (SHARED_BY == 1)
-                load_box_hinted(policy<HINT>(), to + i * BLOCK_BYTES, map, barrier, x, y, inner, outer);
-            else
-                load_box_hinted_to(policy<HINT>(), mask, to + i * BLOCK_BYTES, map, barrier, x, y, inner, outer);
-            continue;
-        }
         if (SHARED_BY == 1) load_box(to + i * BLOCK_BYTES, map, barrier, x, y, inner, outer);
         else load_box_to(mask, to + i * BLOCK_BYTES, map, barrier, x, y, inner, outer);
     }
-}
-
-// Brings such a share into L2.
-template <int LINES, bool ALONG_K>
-DEVICE void prefetch_share(const TensorMap* map, int line, int k, int inner, int outer) {
-#pragma unroll
-    for (int i = 0; i < (ALONG_K ? 1 : LINES / 64); ++i)
-        prefetch_box(map, ALONG_K ? k : line + i * 64, ALONG_K ? line : k, inner, outer);
 }
 
 struct Maps {
@@ -184,29 +157,17 @@ DEVICE void produce(Ring ring, const Maps& maps, const Sizes& s, const Work& wor
     for (int i = 0; i < CLUSTER_M; ++i) column_mates |= 1 << (me.n * CLUSTER_M + i);
     const Steps steps(s);
     const bool a_inner = s.a_inner, a_outer = s.a_outer, b_inner = s.b_inner, b_outer = s.b_outer;
-#if EARLY == 2
-    if (blockIdx.x / CLUSTER < work.tiles) {
-        const Tile tile = tile_of(blockIdx.x / CLUSTER, me, work.whole);
-        const int last = min(steps.first + STAGES, steps.last) * TILE_K;
-        for (int k = steps.first * TILE_K; k < last; k += TILE_K) {
-            prefetch_share<A_SHARE, A_ALONG_K>(maps.a, tile.row + me.n * A_SHARE, k, a_inner ? tile.inner : 0,
-                                               a_outer ? tile.outer : 0);
-            prefetch_share<B_SHARE, B_ALONG_K>(maps.b, tile.col + me.m * B_SHARE, k, b_inner ? tile.inner : 0,
-                                               b_outer ? tile.outer : 0);
-        }
-    }
-#endif
-    if (EARLY) wait_for_previous();
+    wait_for_previous();
     for (uint32_t index = blockIdx.x / CLUSTER; index < work.tiles; index += gridDim.x / CLUSTER) {
         const Tile tile = tile_of(index, me, work.whole);
         const int a_line = me.n * A_SHARE, b_line = me.m * B_SHARE;
         for (int k = steps.first * TILE_K; k < steps.last * TILE_K; k += TILE_K) {
             barrier_wait(ring.freed(), ring.phase ^ 1);
             barrier_expect(ring.filled(), STAGE_BYTES);
-            load_share<A_SHARE, A_ALONG_K, CLUSTER_N, HINT_A>(row_mates, ring.a() + a_line * 128, maps.a, ring.filled(),
+            load_share<A_SHARE, A_ALONG_K, CLUSTER_N>(row_mates, ring.a() + a_line * 128, maps.a, ring.filled(),
                                                       tile.row + a_line, k, a_inner ? tile.inner : 0,
                                                       a_outer ? tile.outer : 0);
-            load_share<B_SHARE, B_ALONG_K, CLUSTER_M, HINT_B>(column_mates, ring.b() + b_line * 128, maps.b, ring.filled(),
+            load_share<B_SHARE, B_ALONG_K, CLUSTER_M>(column_mates, ring.b() + b_line * 128, maps.b, ring.filled(),
                                                       tile.col + b_line, k, b_inner ? tile.inner : 0,
                                                       b_outer ? tile.outer : 0);
             ring.advance();
@@ -220,9 +181,9 @@ DEVICE void produce(Ring ring, const Maps& maps, const Sizes& s, const Work& wor
             barrier_expect(ring.filled(), EDGE_BYTES);
 #pragma unroll
             for (int line = 0; line < TILE_M; line += A_SHARE)
-                load_share<A_SHARE, A_ALONG_K, 1, HINT_A>(0, ring.a() + line * 128, maps.a, ring.filled(), tile.row + line, k,
+                load_share<A_SHARE, A_ALONG_K, 1>(0, ring.a() + line * 128, maps.a, ring.filled(), tile.row + line, k,
                                                   a_inner ? tile.inner : 0, a_outer ? tile.outer : 0);
-            load_share<EDGE, B_ALONG_K, 1, HINT_B>(0, ring.b(), maps.edge, ring.filled(), tile.col, k,
+            load_share<EDGE, B_ALONG_K, 1>(0, ring.b(), maps.edge, ring.filled(), tile.col, k,
                                            b_inner ? tile.inner : 0, b_outer ? tile.outer : 0);
             ring.advance();
         }
@@ -295,7 +256,7 @@ DEVICE void consume(Ring ring, uint32_t buffers, uint32_t biases, Output c, Outp
     const int steps = part.last - part.first;
     const uint32_t own_buffers = buffers + consumer * C_BUFFERS * BLOCK_BYTES;
     const uint32_t own_bias = biases + consumer * 512;
-    if (EARLY) wait_for_previous();
+    wait_for_previous();
     uint32_t held[BLOCKS * BLOCK_WORDS];
     Tile last = {};
     bool holding = false;
@@ -304,7 +265,7 @@ DEVICE void consume(Ring ring, uint32_t buffers, uint32_t biases, Output c, Outp
 #endif
 
     auto store_block = [&](Output out, const uint32_t* words, const Tile& tile, int block) {
-        const Place place = {tile.row + consumer * 64, tile.col + block * 64, tile.outer, tile.inner};
+        const Place place = {tile.row + consumer * 64, tile.col + block * 64, tile.outer, tile.inner, tile.col + TILE_N};
 #if C_BY_ENGINE
         store_by_engine(own_buffers, turn, out.map, words, place, consumer, s);
         turn = (turn + 1) % C_BUFFERS;
@@ -390,16 +351,16 @@ DEVICE void consume(Ring ring, uint32_t buffers, uint32_t biases, Output c, Outp
         }
     }
     if ((ONCE || SPREAD) && holding) {
-        const Place place = {last.row + consumer * 64, last.col, last.outer, last.inner};
+        const Place place = {last.row + consumer * 64, last.col, last.outer, last.inner, last.col + TILE_N};
         store_last<T, BLOCKS, CONSUMERS>(ring.base, c.map, c.data, held, place, consumer, s);
     }
     if (C_BY_ENGINE && thread_x() % 128 == 0) wait_stores_read<0>();
 }
 
-#if NO_CLUSTER && CLUSTER_M * CLUSTER_N == 1
-#define CLUSTER_DIMS
-#else
+#if CLUSTER_M * CLUSTER_N > 1
 #define CLUSTER_DIMS __cluster_dims__(CLUSTER, 1, 1)
+#else
+#define CLUSTER_DIMS
 #endif
 
 extern "C" __global__ __launch_bounds__(THREADS, 1) CLUSTER_DIMS void matmul_wgmma(
@@ -436,7 +397,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) CLUSTER_DIMS void matmul_wgm
 
     const bool first_copying = thread_x() == MULTIPLYING;
     if (first_copying) {
-        if (EARLY) let_next_start();
+        let_next_start();
         for (int stage = 0; stage < STAGES; ++stage) {
             barrier_init(ring.full + stage * 8, 1);
             barrier_init(ring.empty + stage * 8, CONSUMERS * RELEASES);

@@ -56,8 +56,13 @@ class WgmmaTile(NamedTuple):
         return self._replace(stages=free // self._stage)
 
     @property
+    def blocks_of_c(self) -> int:
+        """Of 64 columns, for each 64 rows."""
+        return ceil(self.n, 64)
+
+    @property
     def _stage(self) -> int:
-        return (self.m + self.n) * 128 + 16
+        return (self.m + self.blocks_of_c * 64) * 128 + 16
 
     def shared(self, once: bool) -> int:
         blocks_of_c, bias = 0 if once else 2 * 64 * 128, 512
@@ -76,7 +81,9 @@ class WgmmaTile(NamedTuple):
 
     def misfit(self, problem: Problem, device: Device) -> str | None:
         """Why this tile cannot be used."""
-        if self.n // self.cluster_m % 64 and problem.b.unit == "col":
+        if self.n % 64 and c_by_engine(problem):
+            return f"the copy engine stores 64 columns at once, of which {self.n} are no multiple"
+        if self.cluster_m > 1 and self.n // self.cluster_m % 64 and problem.b.unit == "col":
             return f"{self.cluster_m} blocks cannot share {self.n} columns of a row-major b in blocks of 64"
         if self.m // self.cluster_n % 64 and problem.a.unit == "row":
             return f"{self.cluster_n} blocks cannot share {self.m} rows of a column-major a in blocks of 64"
@@ -93,6 +100,7 @@ _TILES = (
     WgmmaTile(256, 4, 2, 1),
     WgmmaTile(192, 4, 2, 1),
     WgmmaTile(192, 4, 1, 2),
+    WgmmaTile(160, 4),
     WgmmaTile(128, 6, 2, 1),
     WgmmaTile(256, 4),
     WgmmaTile(128, 6),
@@ -102,7 +110,7 @@ _TILES = (
 # Clocks of a step of 64 k, measured 2026-11-21: 256 and 192 columns keep the tensor cores busy (4 clocks a
 # column); 128 and 64 wait for L2, which brings 64 bytes a clock. The card's power limit lowers its clock by
 # what narrow tiles load more, hence 2 % on 192 columns and 3 % on 128. Then what is spent between tiles.
-_STEP = {256: 1024, 192: 784, 128: 546, 64: 400}
+_STEP = {256: 1024, 192: 784, 160: 660, 128: 546, 64: 400}
 _BETWEEN = 400
 # Lines that do not lie at multiples of 128 bytes in memory take two requests of L2: clocks a line that a
 # block loads itself, from 1000^3 and 1111x2222x3336.
@@ -249,7 +257,7 @@ def launch(problem: Problem, call: Call, tile: WgmmaTile, once: bool, parts: int
             ("STAGES", tile.stages),
             ("CLUSTER_M", tile.cluster_m),
             ("CLUSTER_N", tile.cluster_n),
-            ("SPREAD", 0 if once else min(tile.n // 64, ceil(K, 64) - 1)),
+            ("SPREAD", 0 if once else min(tile.blocks_of_c, ceil(K, 64) - 1)),
             ("EDGE", tile.edge),
             ("ONCE", int(once)),
             ("PARTS", parts),
@@ -258,6 +266,7 @@ def launch(problem: Problem, call: Call, tile: WgmmaTile, once: bool, parts: int
             *common_defines(problem, 1 if once else tile.group),
         ),
         shared=tile.shared(once),
+        early=parts == 1,
     )
     maps: list[tuple[str, Argument]] = [
         ("map_a", tensor_map(a, M, K, problem.batch, tile.m // tile.cluster_n if a_along_k else 64)),

@@ -74,9 +74,9 @@ DEVICE void stage_block(uint32_t at, const uint32_t* words) {
         store_matrices(at + line * 128 + ((j + lane / 16) ^ line % 8) * 16, words + j * 2);
 }
 
-// Where a consumer's block of c goes.
+// Where a consumer's block of c goes, and the first column beyond its tile.
 struct Place {
-    int row, col, outer, inner;
+    int row, col, outer, inner, end;
 };
 
 // Through buffer `turn` of C_BUFFERS at `buffers`; a block beyond c is not written. The store runs on after
@@ -116,7 +116,8 @@ DEVICE void store_by_threads(uint32_t buffer, T* c, const uint32_t* words, Place
     stage_block(buffer, words);
     __syncwarp();
     const int rows = s.m - place.row - line0;
-    const int columns = s.n - place.col < 64 ? s.n - place.col : 64;
+    const int end = place.end < s.n ? place.end : s.n;
+    const int columns = end - place.col < 64 ? end - place.col : 64;
     if (columns <= 0) return;
     T* to = c + place.outer * s.c_outer + place.inner * s.c_inner + (place.row + line0) * s.c_row +
             place.col * s.c_col;
@@ -219,6 +220,6 @@ DEVICE void store_last(uint32_t ring, const TensorMap* map_c, T* c, const uint32
 #pragma unroll
     for (int block = 0; block < BLOCKS; ++block)
         store_by_threads(own + block * BLOCK_BYTES, c, words + block * BLOCK_WORDS,
-                         Place{to.row, to.col + block * 64, to.outer, to.inner}, s);
+                         Place{to.row, to.col + block * 64, to.outer, to.inner, to.end}, s);
 #endif
 }

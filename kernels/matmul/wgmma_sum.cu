@@ -30,7 +30,8 @@ extern "C" __global__ __launch_bounds__(128) void matmul_wgmma_sum(const float4*
     const uint32_t across = blockIdx.y / BLOCKS, block = blockIdx.y % BLOCKS;
     const uint32_t down = blockIdx.x / CONSUMERS, consumer = blockIdx.x % CONSUMERS;
     const int outer = blockIdx.z / s.inner_batches, inner = blockIdx.z - outer * s.inner_batches;
-    const Place place = {static_cast<int>(blockIdx.x) * 64, static_cast<int>(blockIdx.y) * 64, outer, inner};
+    const Place place = {static_cast<int>(blockIdx.x) * 64, static_cast<int>(blockIdx.y) * 64, outer, inner,
+                         static_cast<int>(blockIdx.y) * 64 + 64};
     if (place.row >= s.m || place.col >= s.n) return;
 
     const uint32_t pair = bias_pair<64>(bias, place.col, s.n);
