@@ -85,7 +85,7 @@ def _build_triton(
     name = cache.key(backend.name, *triton_build.identity(kernel, types, target))
     head, _, binary = cache.get(name, lambda: _triton_code(kernel, types, target)).partition(b"\n")
     entry, threads, shared = json.loads(head)
-    return CodeObject(binary, entry, threads, shared, "triton", scratch_pointers=2)
+    return CodeObject(binary, entry, threads, shared, "triton", 2, kernel.early)
 
 
 def _triton_code(kernel: TritonKernel, types: Any, target: tuple[str, int | str, int]) -> bytes:
@@ -110,7 +110,7 @@ def _build_native(kernel: NativeKernel, backend: Backend, device: Device) -> Cod
     )
     binary = cache.get(name, lambda: backend.compile_native(kernel, device, includes))
     language = kernel.source.suffix[1:]
-    return CodeObject(binary, kernel.entry, kernel.threads, kernel.shared, language, early=kernel.early)
+    return CodeObject(binary, kernel.entry, kernel.threads, kernel.shared, language, 0, kernel.early)
 
 
 def load(code: CodeObject, backend: Backend, device: Device) -> Any:

@@ -119,7 +119,8 @@ Argument = Pointer | Scalar | Encoded
 class TritonKernel:
     """A `@triton.jit` function with its constexprs fixed; a constexpr of None drops a pointer.
 
-    `options` holds compiler options that one vendor alone understands, e.g. ("waves_per_eu", 2).
+    `options` holds compiler options that one vendor alone understands, e.g. ("waves_per_eu", 2); `early` is
+    NativeKernel's.
     """
 
     function: Any
@@ -127,6 +128,7 @@ class TritonKernel:
     num_warps: int = 4
     num_stages: int = 2
     options: tuple[tuple[str, Any], ...] = ()
+    early: bool = False
 
     @property
     def name(self) -> str:

@@ -16,7 +16,7 @@ from portable.kernels.matmul.problem import Operand, Problem
 from portable.kernels.matmul.wgmma_plan import plan_wgmma
 from portable.plan import Argument, Call, Launch, NativeKernel, Plan, Pointer, Rejected, Scalar, Workspace
 
-_THREADS, _VECTORS = 256, 1
+_THREADS, _VECTORS = 256, 2
 _PITCH = 64  # elements: packed lines start at multiples of 128 bytes
 _MOST_BYTES = 1 << 32  # of workspaces: beyond, users would rather wait than run out of memory
 # Rates that decide whether packing pays: bytes read and written, flops of wgmma.cu and of mma.cu on

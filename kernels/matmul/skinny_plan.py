@@ -142,7 +142,7 @@ def plan_skinny(problem: Problem, call: Call) -> Plan | Rejected:
     line = 128 // problem.a.itemsize
     warps = 8 if problem.dtype == "float32" else tile.n // 16
     # With two blocks a multiprocessor the next call's would crowd on those that are free first.
-    early = tile.resident == 1
+    early = tile.resident == 1 and problem.dtype != "float32"
     name = "skinny_f32" if problem.dtype == "float32" else "skinny"
     kernel = NativeKernel(
         HERE / f"{name}.cu",

@@ -18,7 +18,7 @@ from portable.backends.cuda.tensor_map import TritonDescriptor
 from portable.kernels._common.triton_rows import MAX_GRID
 from portable.kernels.matmul.operand_map import no_map
 from portable.kernels.matmul.problem import Operand, Problem
-from portable.kernels.matmul.triton_tile import activate, bias_of, tile_starts
+from portable.kernels.matmul.triton_tile import activate, begin, bias_of, tile_starts
 from portable.plan import (
     Argument,
     Call,
@@ -94,10 +94,12 @@ def matmul_descriptors(
     A_UNIT: tl.constexpr, B_UNIT: tl.constexpr, STEPS: tl.constexpr,
     BATCHED: tl.constexpr, ACTIVATION: tl.constexpr, PARTS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
     """c = activation(a @ b + bias). A_UNIT and B_UNIT say along which index neighbours touch; the bits of
     STEPS, from the lowest, whether a steps with outer, with inner, and b likewise. With more than one split,
     matrix s of c is the product over the s-th `slice` of K."""
+    begin(EARLY)
     A_OUTER: tl.constexpr = STEPS % 2
     A_INNER: tl.constexpr = STEPS // 2 % 2
     B_OUTER: tl.constexpr = STEPS // 4 % 2
@@ -219,6 +221,7 @@ def plan_descriptors(problem: Problem, call: Call) -> Plan | Rejected:
     if max(M, N, K, work + programs, slice + K) > MAX_GRID - 256:
         return Rejected("row, column and tile numbers of 32 bits do not hold this size")
 
+    early = splits == 1 and starts_early(device, needed)
     args = descriptor("a", a, M, K, problem.batch, (block_m, block_k))
     args += descriptor("b", b, K, N, problem.batch, (block_k, block_n))
     constants: list[tuple[str, Any]] = []
@@ -258,8 +261,10 @@ def plan_descriptors(problem: Problem, call: Call) -> Plan | Rejected:
         ("ACTIVATION", problem.activation if splits == 1 else None),
         ("PARTS", parts),
         *((name, config[name]) for name in TILE),
+        ("EARLY", early),
     ]
-    kernel = TritonKernel(matmul_descriptors, tuple(constants), config["num_warps"], config["num_stages"])
+    warps, stages = config["num_warps"], config["num_stages"]
+    kernel = TritonKernel(matmul_descriptors, tuple(constants), warps, stages, early=early)
     product = Launch(kernel, (programs, 1, 1), tuple(args))
     if splits == 1:
         return Plan((product,))
@@ -277,6 +282,12 @@ def slice_of_k(problem: Problem, tiles: int, block_k: int, device: Device) -> in
     if problem.batches > 1 or steps < 16 or splits < 2:
         splits = 1
     return triton.cdiv(steps, splits) * block_k
+
+
+def starts_early(device: Device, needed: int) -> bool:
+    """Whether blocks that need this much shared memory start before the kernel before has ended: where Hopper
+    has one a multiprocessor. Of several, the next call's would crowd on those that are free first."""
+    return device.arch.startswith("sm_9") and 2 * needed > device.shared_memory
 
 
 def resident(config: Mapping[str, Any], needed: int, device: Device) -> int:

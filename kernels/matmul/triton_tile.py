@@ -4,8 +4,17 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+from triton.language.extra import cuda
 
 from portable.kernels._common.triton_math import times_sigmoid
+
+
+@triton.jit
+def begin(EARLY: tl.constexpr):
+    """Before anything is read or written: the start of a kernel that NativeKernel.early is said of."""
+    if EARLY:
+        cuda.gdc_launch_dependents()
+        cuda.gdc_wait()
 
 
 @triton.jit

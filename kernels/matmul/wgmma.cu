@@ -37,7 +37,7 @@ constexpr int CLUSTER = CLUSTER_M * CLUSTER_N;
 constexpr int HEIGHT = TILE_M * CLUSTER_M, WIDTH = TILE_N * CLUSTER_N;
 constexpr int A_BYTES = TILE_M * 128;
 constexpr int BLOCKS = (TILE_N + 63) / 64;  // of 64 x 64 of c per consumer; of 160 columns the last is half
-constexpr int B_BYTES = B_ALONG_K ? TILE_N * 128 : BLOCKS * BLOCK_BYTES;
+constexpr int B_BYTES = TILE_N * 128;
 constexpr int STAGE_BYTES = A_BYTES + B_BYTES;
 constexpr int EDGE_BYTES = A_BYTES + EDGE * 128;
 constexpr int SPREAD_OR_1 = SPREAD ? SPREAD : 1;
@@ -45,7 +45,7 @@ constexpr int C_BYTES = ONCE ? 0 : CONSUMERS * C_BUFFERS * BLOCK_BYTES;
 constexpr int A_SHARE = TILE_M / CLUSTER_N;  // lines that a block loads for the cluster's row or column
 constexpr int B_SHARE = TILE_N / CLUSTER_M;
 constexpr int RELEASES = CLUSTER_M + CLUSTER_N - 1;  // blocks that write to a stage, of each consumer
-static_assert(A_SHARE % (A_ALONG_K ? 8 : 64) == 0 && (CLUSTER_M == 1 || B_SHARE % (B_ALONG_K ? 8 : 64) == 0),
+static_assert(A_SHARE % (A_ALONG_K ? 8 : 64) == 0 && B_SHARE % (B_ALONG_K ? 8 : 64) == 0,
               "a share is whole groups of the swizzle");
 static_assert(TILE_N % 64 == 0 || !C_BY_ENGINE, "the copy engine stores 64 columns at once");
 static_assert(CONSUMERS * BLOCKS * BLOCK_BYTES <= STAGES * STAGE_BYTES, "the ring holds a tile of c");
@@ -132,7 +132,7 @@ template <int LINES, bool ALONG_K, int SHARED_BY>
 DEVICE void load_share(uint16_t mask, uint32_t to, const TensorMap* map, uint32_t barrier, int line, int k,
                        int inner, int outer) {
 #pragma unroll
-    for (int i = 0; i < (ALONG_K ? 1 : (LINES + 63) / 64); ++i) {
+    for (int i = 0; i < (ALONG_K ? 1 : LINES / 64); ++i) {
         const int x = ALONG_K ? k : line + i * 64;
         const int y = ALONG_K ? line : k;
         if (SHARED_BY == 1) load_box(to + i * BLOCK_BYTES, map, barrier, x, y, inner, outer);

@@ -62,7 +62,7 @@ class WgmmaTile(NamedTuple):
 
     @property
     def _stage(self) -> int:
-        return (self.m + self.blocks_of_c * 64) * 128 + 16
+        return (self.m + self.n) * 128 + 16
 
     def shared(self, once: bool) -> int:
         blocks_of_c, bias = 0 if once else 2 * 64 * 128, 512
@@ -83,7 +83,9 @@ class WgmmaTile(NamedTuple):
         """Why this tile cannot be used."""
         if self.n % 64 and c_by_engine(problem):
             return f"the copy engine stores 64 columns at once, of which {self.n} are no multiple"
-        if self.cluster_m > 1 and self.n // self.cluster_m % 64 and problem.b.unit == "col":
+        if self.n % 64 and problem.b.unit == "col":
+            return f"lines of 64 columns do not end with {self.n}"
+        if self.n // self.cluster_m % 64 and problem.b.unit == "col":
             return f"{self.cluster_m} blocks cannot share {self.n} columns of a row-major b in blocks of 64"
         if self.m // self.cluster_n % 64 and problem.a.unit == "row":
             return f"{self.cluster_n} blocks cannot share {self.m} rows of a column-major a in blocks of 64"
@@ -99,7 +101,7 @@ class WgmmaTile(NamedTuple):
 _TILES = (
     WgmmaTile(256, 4, 2, 1),
     WgmmaTile(192, 4, 2, 1),
-    WgmmaTile(192, 4, 1, 2),
+    WgmmaTile(192, 4),
     WgmmaTile(160, 4),
     WgmmaTile(128, 6, 2, 1),
     WgmmaTile(256, 4),
@@ -110,12 +112,13 @@ _TILES = (
 # Clocks of a step of 64 k, measured 2026-11-21: 256 and 192 columns keep the tensor cores busy (4 clocks a
 # column); 128 and 64 wait for L2, which brings 64 bytes a clock. The card's power limit lowers its clock by
 # what narrow tiles load more, hence 2 % on 192 columns and 3 % on 128. Then what is spent between tiles.
-_STEP = {256: 1024, 192: 784, 160: 660, 128: 546, 64: 400}
+_STEP = {256: 1024, 192: 776, 160: 660, 128: 546, 64: 400}
 _BETWEEN = 400
 # Lines that do not lie at multiples of 128 bytes in memory take two requests of L2: clocks a line that a
 # block loads itself, from 1000^3 and 1111x2222x3336.
 _UNEVEN_LINE = 4.7
-# A cluster loads less, which pays from the third step on.
+# A cluster that shares b loads less, which pays from the third step on. (Sharing a: 2026-11-22, 4096^3 and
+# 8192^3 0.7 to 2.5 % slower than sharing b.)
 _CLUSTER, _SHORT_CLUSTER = 0.985, 1.03
 _TUNABLES = {
     "TILE_M": "m",
@@ -140,7 +143,7 @@ class Costs:
         uneven_a, uneven_b = self.uneven
         lines = uneven_a * tile.m // tile.cluster_n + uneven_b * tile.n // tile.cluster_m
         step = max(_STEP[tile.n] * tile.m / 128, (tile.m + tile.n) * 2, lines * _UNEVEN_LINE)
-        share = 1.0 if tile.cluster == 1 else _CLUSTER if self.steps > 2 else _SHORT_CLUSTER
+        share = 1.0 if tile.cluster_m == 1 else _CLUSTER if self.steps > 2 else _SHORT_CLUSTER
         return (self.steps * step + _BETWEEN) * share
 
     def of_edge(self, tile: WgmmaTile) -> float:
@@ -268,9 +271,13 @@ def launch(problem: Problem, call: Call, tile: WgmmaTile, once: bool, parts: int
         shared=tile.shared(once),
         early=parts == 1,
     )
+    a_lines = tile.m // tile.cluster_n if a_along_k else 64
+    b_lines = tile.n // tile.cluster_m if b_along_k else 64
+    # 2026-11-22: a single wave is 0.5 % (2048^3) to 2.5 % (1024^3) faster with 128, larger products as fast.
+    promotion = 128 if once else 256
     maps: list[tuple[str, Argument]] = [
-        ("map_a", tensor_map(a, M, K, problem.batch, tile.m // tile.cluster_n if a_along_k else 64)),
-        ("map_b", tensor_map(b, K, N, problem.batch, tile.n // tile.cluster_m if b_along_k else 64)),
+        ("map_a", tensor_map(a, M, K, problem.batch, a_lines, promotion)),
+        ("map_b", tensor_map(b, K, N, problem.batch, b_lines, promotion)),
     ]
     if tile.edge:
         maps.append(("map_edge", tensor_map(b, K, N, problem.batch, tile.edge if b_along_k else 64)))

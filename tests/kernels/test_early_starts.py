@@ -1,0 +1,90 @@
+"""Kernels that start before the one before them on the stream has ended: which do, and that they wait."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from portable import build, catalog
+from portable.backends.cuda.backend import CudaBackend
+from portable.kernels.matmul import native, triton_impl
+from portable.plan import Launch, Plan, Rejected
+from tests.kernels.test_matmul_native import H200, call, half
+
+# PTX's griddepcontrol.wait and launch_dependents, and what touches global memory, in Hopper's machine code.
+WAIT, RELEASE = "ACQBULK", "PREEXIT"
+TOUCHES = ("LDG", "LD.E", "STG", "ST.E", "UTMALDG", "UTMASTG", "LDGSTS", "ATOM", "RED")
+
+FEW = {"BLOCK_M": 16, "BLOCK_N": 64, "BLOCK_K": 256, "GROUP_M": 1, "num_warps": 4, "num_stages": 4}
+MANY = {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 64, "GROUP_M": 8, "num_warps": 8, "num_stages": 4}
+
+
+def wide(*shape: int) -> torch.Tensor:
+    return torch.empty(*shape, device="meta")
+
+
+def launches(planned: Plan | Rejected) -> tuple[Launch, ...]:
+    assert isinstance(planned, Plan), planned
+    return planned.launches
+
+
+def triton_launches(a: torch.Tensor, b: torch.Tensor, config: dict[str, Any]) -> tuple[Launch, ...]:
+    return launches(triton_impl.plan(replace(call(a, b), config=config)))
+
+
+EARLY = {
+    "one tile a block": lambda: launches(native.wgmma(call(half(1024, 1024), half(1024, 1024)))),
+    "many tiles": lambda: launches(native.wgmma(call(half(4096, 512), half(512, 4096)))),
+    "packed": lambda: launches(native.packed(call(half(1111, 3333), half(3333, 2222)))),
+    "few rows": lambda: launches(native.skinny(call(half(16, 8192), half(8192, 8192)))),
+    "few rows, k in parts": lambda: launches(native.skinny(call(half(16, 4096), half(4096, 4096)))),
+    "few rows of float32": lambda: launches(native.skinny(call(wide(16, 8192), wide(8192, 8192)))),
+    "float32": lambda: launches(native.simt(call(wide(4096, 512), wide(512, 4096)))),
+    "Triton, descriptors": lambda: triton_launches(half(4096, 512), half(512, 4096), MANY),
+    "Triton, pointers": lambda: triton_launches(half(16, 8192), half(8192, 8192), FEW),
+}
+
+
+def disassembled(launch: Launch, cubin: Path) -> list[str]:
+    """The names of a launch's machine instructions, in order."""
+    triton = pytest.importorskip("triton")
+    pytest.importorskip("cuda.bindings.nvrtc", reason="it compiles by NVRTC: the extra `check`")
+    backend = CudaBackend(catalog.vendors()["cuda"])
+    names = ("a", "b", "c", "a_packed", "b_packed")
+    dtype = "float32" if launch.kernel.name in ("matmul_simt_bulk", "matmul_skinny_f32") else "bfloat16"
+    code = build.code_object(launch, dict.fromkeys(names, dtype), backend, H200)
+    assert code.early == launch.kernel.early
+    tool = Path(str(triton.__file__)).parent / "backends/nvidia/bin/nvdisasm"
+    cubin.write_bytes(code.binary)
+    done = subprocess.run([str(tool), "-c", str(cubin)], capture_output=True, text=True, check=True)
+    return re.findall(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)", done.stdout)
+
+
+@pytest.mark.parametrize("case", EARLY)
+def test_an_early_kernel_waits_before_it_touches_memory(case, tmp_path):
+    for launch in EARLY[case]():
+        assert launch.kernel.early
+        code = disassembled(launch, tmp_path / "cubin")
+        first = min(i for i, name in enumerate(code) if name.startswith(TOUCHES))
+        assert RELEASE in code and code.index(WAIT) < first
+
+
+def test_blocks_that_share_a_multiprocessor_start_late():
+    """2026-11-22, H200: two blocks a multiprocessor, early, 16x14336x4096 0.92 of torch, late 1.04."""
+    (several,) = launches(native.skinny(call(half(16, 8192), half(8192, 28672))))
+    assert dict(several.kernel.defines)["RESIDENT"] == 2 and not several.kernel.early
+    assert dict(several.kernel.defines)["EARLY"] == 0
+    (few,) = triton_launches(half(16, 4096), half(4096, 14336), {**FEW, "BLOCK_K": 64})
+    assert not few.kernel.early and dict(few.kernel.constants)["EARLY"] is False
+
+
+def test_parts_of_k_start_late():
+    """2026-11-22, H200: 512x512x16384 0.75 of torch, with both launches early 0.60."""
+    split = launches(native.split(call(half(512, 16384), half(16384, 512))))
+    assert len(split) == 2 and not any(launch.kernel.early for launch in split)
