@@ -15,10 +15,6 @@
 #include "simt_store.h"
 #include "tile.h"
 
-#ifndef LOAD_AT
-#define LOAD_AT 1
-#endif
-
 constexpr int THREADS = THREADS_M * THREADS_N;
 constexpr int QUADS_M = TILE_M / THREADS_M / 4;
 constexpr int QUADS_N = TILE_N / THREADS_N / 4;
@@ -144,7 +140,7 @@ void matmul_simt(const float* a, const float* b, const float* bias, float* c, Z_
         const bool more = step + 1 < steps;
 #pragma unroll
         for (int k = 0; k < TILE_K; ++k) {
-            if (k == LOAD_AT && more) {
+            if (k == 1 && more) {
                 const int next = (step + 1) * TILE_K;
                 next_a.load(next, s.k - next);
                 next_b.load(next, s.k - next);

@@ -23,10 +23,6 @@ extern "C" __global__ __launch_bounds__(128) void matmul_wgmma_sum(const float4*
     __shared__ alignas(1024) unsigned char staged[BLOCK_BYTES];
     __shared__ uint32_t biases[32];
     const Sizes s = SIZES_ARGUMENTS;
-#ifdef EARLY
-    let_next_start();
-    wait_for_previous();
-#endif
     const uint32_t across = blockIdx.y / BLOCKS, block = blockIdx.y % BLOCKS;
     const uint32_t down = blockIdx.x / CONSUMERS, consumer = blockIdx.x % CONSUMERS;
     const int outer = blockIdx.z / s.inner_batches, inner = blockIdx.z - outer * s.inner_batches;

@@ -14,13 +14,14 @@ import torch
 from portable import build, catalog
 from portable.backends.cuda.backend import CudaBackend
 from portable.kernels.matmul import native, triton_impl
-from portable.plan import Launch, Plan, Rejected
+from portable.plan import Launch, NativeKernel, Plan, Rejected, TritonKernel
 from tests.kernels.test_matmul_native import H200, call, half
 
 # PTX's griddepcontrol.wait and launch_dependents, and what touches global memory, in Hopper's machine code.
 WAIT, RELEASE = "ACQBULK", "PREEXIT"
 TOUCHES = ("LDG", "LD.E", "STG", "ST.E", "UTMALDG", "UTMASTG", "LDGSTS", "ATOM", "RED")
 
+FLOAT32 = ("matmul_turn", "matmul_simt_bulk")
 FEW = {"BLOCK_M": 16, "BLOCK_N": 64, "BLOCK_K": 256, "GROUP_M": 1, "num_warps": 4, "num_stages": 4}
 MANY = {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 64, "GROUP_M": 8, "num_warps": 8, "num_stages": 4}
 
@@ -44,7 +45,6 @@ EARLY = {
     "packed": lambda: launches(native.packed(call(half(1111, 3333), half(3333, 2222)))),
     "few rows": lambda: launches(native.skinny(call(half(16, 8192), half(8192, 8192)))),
     "few rows, k in parts": lambda: launches(native.skinny(call(half(16, 4096), half(4096, 4096)))),
-    "few rows of float32": lambda: launches(native.skinny(call(wide(16, 8192), wide(8192, 8192)))),
     "float32": lambda: launches(native.simt(call(wide(4096, 512), wide(512, 4096)))),
     "Triton, descriptors": lambda: triton_launches(half(4096, 512), half(512, 4096), MANY),
     "Triton, pointers": lambda: triton_launches(half(16, 8192), half(8192, 8192), FEW),
@@ -56,8 +56,8 @@ def disassembled(launch: Launch, cubin: Path) -> list[str]:
     triton = pytest.importorskip("triton")
     pytest.importorskip("cuda.bindings.nvrtc", reason="it compiles by NVRTC: the extra `check`")
     backend = CudaBackend(catalog.vendors()["cuda"])
-    names = ("a", "b", "c", "a_packed", "b_packed")
-    dtype = "float32" if launch.kernel.name in ("matmul_simt_bulk", "matmul_skinny_f32") else "bfloat16"
+    names = ("a", "b", "c", "a_packed", "b_packed", "a_turned")
+    dtype = "float32" if launch.kernel.name in FLOAT32 else "bfloat16"
     code = build.code_object(launch, dict.fromkeys(names, dtype), backend, H200)
     assert code.early == launch.kernel.early
     tool = Path(str(triton.__file__)).parent / "backends/nvidia/bin/nvdisasm"
@@ -78,10 +78,12 @@ def test_an_early_kernel_waits_before_it_touches_memory(case, tmp_path):
 def test_blocks_that_share_a_multiprocessor_start_late():
     """2026-11-22, H200: two blocks a multiprocessor, early, 16x14336x4096 0.92 of torch, late 1.04."""
     (several,) = launches(native.skinny(call(half(16, 8192), half(8192, 28672))))
-    assert dict(several.kernel.defines)["RESIDENT"] == 2 and not several.kernel.early
-    assert dict(several.kernel.defines)["EARLY"] == 0
+    assert isinstance(several.kernel, NativeKernel) and not several.kernel.early
+    defines = dict(several.kernel.defines)
+    assert (defines["RESIDENT"], defines["EARLY"]) == (2, 0)
     (few,) = triton_launches(half(16, 4096), half(4096, 14336), {**FEW, "BLOCK_K": 64})
-    assert not few.kernel.early and dict(few.kernel.constants)["EARLY"] is False
+    assert isinstance(few.kernel, TritonKernel) and not few.kernel.early
+    assert dict(few.kernel.constants)["EARLY"] is False
 
 
 def test_parts_of_k_start_late():

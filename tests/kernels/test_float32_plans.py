@@ -11,9 +11,11 @@ import pytest
 import torch
 
 import portable
+from portable import build, catalog
+from portable.backends.cuda.backend import CudaBackend
 from portable.backends.cuda.tensor_map import TensorMap
 from portable.kernels.matmul import native
-from portable.plan import Call, Device, Plan, Pointer, Rejected, TensorInfo
+from portable.plan import Call, Device, Launch, Plan, Pointer, Rejected, Scalar, TensorInfo
 
 H200 = Device("cuda", "sm_90a", "toy", 0, 132, 32, 227 * 1024, 255)
 SMALLEST = 2.0**-149
@@ -238,7 +240,7 @@ def simt_tile(
     asked = replace(call(a, b, "ieee", alignment), device=device)
     plan = native.simt(asked)
     assert isinstance(plan, Plan), plan
-    (launch,) = plan.launches
+    launch = plan.launches[-1]
     defines = dict(launch.kernel.defines)
     rows, cols = -(-a.shape[-2] // defines["TILE_M"]), -(-b.shape[-1] // defines["TILE_N"])
     assert launch.grid == (rows * cols * math.prod(a.shape[:-2]), 1, 1)
@@ -262,6 +264,57 @@ def simt_tile(
 )
 def test_simt_tiles_follow_size_and_layout(a, b, tile):
     assert simt_tile(a, b) == tile
+
+
+def simt_launches(a: torch.Tensor, b: torch.Tensor) -> tuple[Launch, ...]:
+    plan = native.simt(call(a, b, "ieee"))
+    assert isinstance(plan, Plan), plan
+    return plan.launches
+
+
+def test_an_operand_along_k_is_turned_for_the_copy_engine():
+    turn, product = simt_launches(wide(3, 2047, 4096), wide(3, 4096, 2048))
+    found = {name: arg.value for name, arg in turn.args if isinstance(arg, Scalar)}
+    assert (turn.kernel.name, product.kernel.name) == ("matmul_turn", "matmul_simt_bulk")
+    strides = {"line": 4096, "inner": 2047 * 4096, "outer": 0, "pitch": 2048}
+    assert found == {**strides, "lines": 2047, "length": 4096, "inner_count": 3}
+    assert turn.grid == (32 * 64 * 3, 1, 1)
+    maps: dict[str, Any] = dict(product.args)
+    assert maps["map_a"] == TensorMap(
+        "a_turned", "float32", (2047, 4096, 3, 1), (2048 * 4, 2048 * 4096 * 4, 2048 * 4), (32, 32, 1, 1)
+    )
+    assert maps["map_b"].tensor == "b" and maps["map_b"].box == (32, 32, 1, 1)
+
+
+def test_a_broadcast_operand_is_turned_once():
+    a = wide(4096, 4096).expand(2, 3, 4096, 4096)
+    turn, product = simt_launches(a, wide(2, 3, 4096, 512))
+    assert turn.grid == (64 * 64, 1, 1)
+    assert dict(product.args)["map_a"].sizes[2:] == (1, 1)
+
+
+def test_an_operand_along_m_stays_where_it_is():
+    (product,) = simt_launches(wide(4096, 4096).mT, wide(4096, 4096).mT)
+    assert product.kernel.name == "matmul_simt_bulk"
+    maps: dict[str, Any] = dict(product.args)
+    assert maps["map_a"].tensor == "a" and maps["map_b"].box == (32, 256, 1, 1)
+
+
+def test_small_products_are_not_worth_the_turn():
+    (product,) = simt_launches(wide(1024, 1024), wide(1024, 1024))
+    assert product.kernel.name == "matmul_simt"
+
+
+@pytest.mark.parametrize("turned_b", [False, True])
+def test_float32_kernels_by_the_copy_engine_compile_without_spills(turned_b):
+    pytest.importorskip("cuda.bindings.nvrtc", reason="it compiles by NVRTC: the extra `check`")
+    backend = CudaBackend(catalog.vendors()["cuda"])
+    b = wide(4096, 4096).mT if turned_b else wide(4096, 4096)
+    for launch in simt_launches(wide(4096, 4096), b):
+        code = build.code_object(launch, dict.fromkeys(("a", "b", "c", "a_turned"), "float32"), backend, H200)
+        found = backend.resources(code)
+        assert (found.stack, found.spills) == (0, 0)
+        assert code.shared + found.shared <= H200.shared_memory
 
 
 def test_simt_tiles_of_another_vendor_fit_its_registers():

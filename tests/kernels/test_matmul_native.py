@@ -44,7 +44,7 @@ def test_maps_cover_the_operands(transposed):
     b = half(768, 1024).mT if transposed else half(1024, 768)
     plan = native.wgmma(call(half(512, 1024), b))
     args = arguments(plan)
-    assert args["map_a"] == TensorMap("a", "bfloat16", (1024, 512, 1, 1), (2048,) * 3, (64, 64, 1, 1))
+    assert args["map_a"] == TensorMap("a", "bfloat16", (1024, 512, 1, 1), (2048,) * 3, (64, 64, 1, 1), 128)
     assert args["map_b"].sizes == ((1024, 768, 1, 1) if transposed else (768, 1024, 1, 1))
     assert args["map_c"].box == (64, 64, 1, 1)
     assert list(args)[-5:] == ["a_inner", "b_outer", "b_inner", "c_outer", "c_inner"]

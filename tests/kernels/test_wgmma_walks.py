@@ -76,6 +76,7 @@ def walked(launch: Launch) -> dict[tuple[int, int, int], list[tuple[int, int]]]:
         (4096, 4160, 4096, 1, {}),
         (2049, 4200, 520, 1, {"TILE_N": 256, "STAGES": 4, "CLUSTER_M": 2, "EDGE": 128}),
         (513, 520, 136, 7, {"TILE_N": 128, "STAGES": 6, "EDGE": 64}),
+        (1111, 2222, 3328, 1, {"TILE_N": 160, "STAGES": 4, "CLUSTER_M": 1, "CLUSTER_N": 1}),
         (1111, 2312, 40, 1, {"TILE_N": 256, "STAGES": 4, "CLUSTER_M": 2, "CLUSTER_N": 1, "EDGE": 64}),
         (130, 257, 72, 5, {}),
         (65, 8, 2048, 1, {}),
@@ -124,6 +125,21 @@ def test_one_tile_a_block_has_stages_for_the_buffers_of_a_second():
     for launch in (once, walk):
         stage = (64 + 128) * 128
         assert H200.shared_memory - stage < native_kernel(launch).shared <= H200.shared_memory
+
+
+def test_tiles_of_160_columns_are_for_lines_along_k_and_threads_that_store():
+    """160 columns end within 64 of c's columns, and within lines of a row-major b."""
+    config = {"TILE_N": 160, "STAGES": 4, "CLUSTER_M": 1, "CLUSTER_N": 1}
+    for a, b, taken in (
+        (half(1111, 3328), half(2222, 3328).mT, True),
+        (half(1111, 3328), half(2224, 3328).mT, False),
+        (half(1111, 3328), half(3328, 2224)[:, :2222], False),
+    ):
+        assert isinstance(native.wgmma(replace(call(a, b), config=config)), Plan if taken else Rejected)
+    packed = native.packed(call(half(1111, 3333), half(2222, 3333).mT))
+    assert isinstance(packed, Plan)
+    assert dict(native_kernel(packed.launches[1]).defines)["TILE_N"] == 160
+    assert packed.launches[1].grid == (9, 14, 1)
 
 
 def test_an_edge_that_does_not_fit_is_refused():
