@@ -57,7 +57,9 @@ template <int KEPT> struct Parameter {
     DEVICE void start(const W* parameter, int length) {
         source = at_lane(parameter);
 #pragma unroll
-        for (int c = 0; c < KEPT; ++c) kept[c] = load_cell<false>(source + c * CHUNK, chunk_column(c), length);
+        for (int c = 0; c < KEPT; ++c) {
+            kept[c] = load_cell<false>(source + c * CHUNK, chunk_column(c), length);
+        }
     }
     // Loads what does not stay of the group of chunks from `first` on.
     DEVICE void load(int first, int length) {

@@ -11,17 +11,20 @@ from portable.plan import Call, Plan, Rejected
 SOURCE = Path(__file__).with_name("layer_norm.cu")
 # Per 16-byte vectors in a row (H200, 2026-11-21 and 22; docs/notes/row_ops.md).
 CLUSTERS = {4096: (4, 256, 4, 5), 8192: (8, 256, 4, 5), 16384: (8, 512, 4, 3), 32768: (8, 1024, 4, 1)}
-# 16384 columns of float32: a block of 512 threads 0.96 of the copy, a cluster of 4 x 256 0.90.
-WIDE_CLUSTERS = {**CLUSTERS, 4096: (1, 512, 8, 2)}
 FORWARD_RINGS = {
+    4096: Ring(2, 512, 4, resident=1, slots=12, hold=8),
+    8192: Ring(4, 512, 4, resident=1, slots=22, clusters=30, hold=8),
+    16384: Ring(8, 512, 4, resident=1, slots=20, clusters=15, hold=8),
+    32768: Ring(8, 512, 8, resident=1, slots=24, clusters=15, hold=14),
+}
+# Of float32 rows. 16384 columns: a block of 512 threads 0.96 of the copy, a cluster of 4 x 256 0.90. Of 262144
+# columns no block can hold its weights: 24 slots leave L1 60 KB to bring them through (0.86), 27 28 KB (0.68).
+WIDE_CLUSTERS = {**CLUSTERS, 4096: (1, 512, 8, 2)}
+WIDE_FORWARD_RINGS = {
     8192: Ring(4, 512, 4, resident=1, slots=24, clusters=30, hold=8),
-    16384: Ring(8, 512, 4, resident=1, slots=26, clusters=15, hold=8),
+    16384: Ring(8, 512, 4, resident=1, slots=12, clusters=15, hold=8),
     32768: Ring(8, 512, 8, resident=1, slots=24, clusters=15, hold=14),
     65536: Ring(8, 512, 16, resident=1, slots=24, clusters=15, hold=0),
-}
-WIDE_FORWARD_RINGS = {
-    **FORWARD_RINGS,
-    16384: Ring(8, 512, 4, resident=1, slots=12, clusters=15, hold=8),
 }
 GRADIENT_RINGS = {
     512: Ring(1, 256, 2, resident=2, slots=8),

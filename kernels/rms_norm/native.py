@@ -9,7 +9,7 @@ from portable.kernels._common.ring_plan import Ring
 from portable.plan import Call, Plan, Rejected
 
 SOURCE = Path(__file__).with_name("rms_norm.cu")
-# Per 16-byte vectors in a row (H200, 2026-11-21; docs/notes/row_ops.md).
+# Per 16-byte vectors in a row (H200, 2026-11-21 and 22; docs/notes/row_ops.md).
 CLUSTERS = {
     512: (1, 256, 2, 6),
     4096: (4, 256, 4, 5),
@@ -20,7 +20,7 @@ CLUSTERS = {
 }
 FORWARD_RINGS = {
     32768: Ring(8, 512, 8, resident=1, slots=26, clusters=15, hold=8),
-    65536: Ring(8, 512, 16, resident=1, slots=24, clusters=15, hold=8),
+    65536: Ring(8, 512, 16, resident=1, slots=22, clusters=15, hold=4),
 }
 GRADIENT_RINGS = {
     512: Ring(1, 256, 2, resident=2, slots=6),

@@ -36,9 +36,9 @@ template <class Partial> DEVICE void show_peak(const Peak& peak, Partial& partia
 }
 
 #if PASS == FORWARD
-// Sixteen-bit rows bring twice the arithmetic per byte, so that instructions count. What is rounded to 16 bits
-// cannot tell an error of 2^-20, and 2^LIFT * exp(x) keeps what would be subnormal: the sum takes the lift back.
-// Between the masks of a tail it would spill.
+// Sixteen-bit rows bring twice the arithmetic per byte, so that instructions count. What is rounded to 16
+// bits cannot tell an error of 2^-20, and 2^LIFT * exp(x) keeps what would be subnormal: the sum takes the
+// lift back. Between the masks of a tail it would spill.
 constexpr bool NARROW = sizeof(T) == 2 && !TAIL;
 constexpr float LIFT = 24.0f;
 DEVICE float lifted_exponential(float x) {
@@ -46,9 +46,14 @@ DEVICE float lifted_exponential(float x) {
 }
 
 // Exponentials stay in registers while they fit beside the row and enough blocks; else they are computed
-// again (16384 columns in bfloat16: kept, two blocks 0.94 of the copy; again, three blocks 0.99; H200,
-// 2026-11-22).
-constexpr bool KEEP = CHUNKS * VEC <= (sizeof(T) == 2 ? 16 : 32) && CLUSTER * THREADS <= 2048;
+// again. In 16 bits that pays where RESIDENT blocks are wanted (16384 columns in bfloat16: kept, two blocks
+// 0.94 of the copy; again, three blocks 0.99; H200, 2026-11-22).
+#ifdef RESIDENT
+constexpr int MOST_KEPT = sizeof(T) == 2 ? 16 : 32;
+#else
+constexpr int MOST_KEPT = 32;
+#endif
+constexpr bool KEEP = CHUNKS * VEC <= MOST_KEPT && CLUSTER * THREADS <= 2048;
 
 // The greatest of the lane's elements; NaN passes over it.
 template <int WIDTH> DEVICE float lane_maximum(const cell<T, WIDTH> (&held)[CHUNKS], int count) {

@@ -85,6 +85,7 @@ def check_ring(op: str, launch: Launch, rows: int) -> None:
     tensors = len(OPS[op][1]) - 1 if op == "softmax" else 1 + op.endswith("backward")
     assert kernel(launch).threads == parts["THREADS"] + 64 <= 1024
     assert parts["SLOTS"] > parts["CHUNKS"] * (1 + op.endswith("backward"))
+    assert 0 <= parts.get("HOLD", 0) <= parts["CHUNKS"] * (2 if op == "layer_norm" else 1)
     slots = parts["SLOTS"] * tensors * parts["THREADS"] * 16
     shared = kernel(launch).shared
     assert slots <= shared <= slots + 16
@@ -185,7 +186,7 @@ def test_parameters_that_no_block_can_hold_find_room_in_l1(op: str) -> None:
 
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-@pytest.mark.parametrize("length", [4096, 16384, 65536, 262144])
+@pytest.mark.parametrize("length", [4096, 16384, 32768, 65536, 131072, 262144])
 def test_kernels_keep_to_their_registers(op: str, dtype: str, length: int) -> None:
     backend = CudaBackend(Path(cuda.__path__[0]))
     launch = plan(op, 1000, length, dtype=dtype).launches[0]
