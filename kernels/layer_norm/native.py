@@ -17,8 +17,9 @@ FORWARD_RINGS = {
     16384: Ring(8, 512, 4, resident=1, slots=20, clusters=15, hold=8),
     32768: Ring(8, 512, 8, resident=1, slots=24, clusters=15, hold=14),
 }
-# Of float32 rows. 16384 columns: a block of 512 threads 0.96 of the copy, a cluster of 4 x 256 0.90. Of 262144
-# columns no block can hold its weights: 24 slots leave L1 60 KB to bring them through (0.86), 27 28 KB (0.68).
+# Of float32 rows. 16384 columns: a block of 512 threads 0.96 of the copy, a cluster of 4 x 256 0.90. Of
+# 262144 columns no block can hold its weights: 24 slots leave L1 60 KB to bring them through (0.86 of the
+# copy), 27 slots 28 KB (0.68).
 WIDE_CLUSTERS = {**CLUSTERS, 4096: (1, 512, 8, 2)}
 WIDE_FORWARD_RINGS = {
     8192: Ring(4, 512, 4, resident=1, slots=24, clusters=30, hold=8),
