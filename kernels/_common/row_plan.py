@@ -132,7 +132,7 @@ def cluster_class(
     tensors: Sequence[tuple[TensorInfo, int]],
     shapes: ClusterShapes,
 ) -> RowClass | None:
-    """The class of rows that a cluster of blocks holds together, or None.
+    """The class of rows that a cluster of blocks holds together (a cluster of one: a block), or None.
 
     `shapes` has, per power of two of 16-byte vectors in a row, (blocks in a cluster, threads, chunks,
     occupancy).
