@@ -112,7 +112,8 @@ def launches(
     resident = max(1, (space + RESERVED) // (shared + BESIDE + RESERVED))
     most = max(1, resident * call.device.multiprocessors // max(1, c.G * tiles))
     slots = max(1, min(most, triton.cdiv(c.capacity, chunk)))
-    direct = slots == 1 and not call.has("sinks")
+    # A paged cache's slots follow from its table's width, which is not to change a sequence's bits.
+    direct = slots == 1 and not c.paged and not call.has("sinks")
     blocks = c.Z * c.G * tiles * slots
     if blocks > 2**31 - 1:
         return Rejected(f"{blocks} blocks are more than one launch takes")

@@ -17,7 +17,13 @@ from portable.kernels.attention.cached import (
     numbers,
     paged_of,
 )
-from portable.kernels.attention.triton_decode import MERGE_COLUMNS, MERGE_SPLITS, decode_merge, decode_split
+from portable.kernels.attention.triton_decode import (
+    MERGE_COLUMNS,
+    MERGE_SPLITS,
+    MERGE_WARPS,
+    decode_merge,
+    decode_split,
+)
 from portable.plan import Argument, Call, Launch, Plan, Pointer, Rejected, Scalar, TritonKernel, Workspace
 
 PROGRAMS = 2
@@ -141,7 +147,7 @@ def merge_launch(call: Call, c: Cached, slots: int, most: int, chunk: int) -> La
         "left": bounded(c.left, c.capacity + c.M),
     }  # fmt: skip
     args += [(name, Scalar("i32", value)) for name, value in sizes.items()]
-    kernel = TritonKernel(decode_merge, tuple(constants.items()), 4, 2)
+    kernel = TritonKernel(decode_merge, tuple(constants.items()), MERGE_WARPS, 2)
     grid = c.Z * c.M * c.G * c.share, triton.cdiv(c.E, block_e), 1
     return Launch(kernel, grid, tuple(args))
 

@@ -63,9 +63,10 @@ CONTIGUOUS = {"decode": triton_paged.plan_decode, "decode_bulk": decode_plan.bul
 
 @pytest.mark.parametrize("name", PLANNERS)
 def test_chunks_follow_from_a_sequence_alone(name):
-    """Neither the batch nor the table's width is in what a chunk is made of."""
+    """Neither the batch nor the table's width is in what a chunk is made of, nor in how it is divided: Triton
+    divides its only chunk as its merge does."""
     chunk = paged(name).config["CHUNK"]
-    several = (1, 128), (1, 4096), (64, 512), (7, 65536)
+    several = (1, 128), (1, 4096), (64, 512), (7, 65536), *([] if name == "triton" else [(3, 1)])
     plans = [planned(PLANNERS[name](paged(name, Z=Z, W=W))) for Z, W in several]
     first = plans[0]
     for plan in plans:
@@ -98,6 +99,20 @@ def test_one_chunk_of_a_contiguous_cache_needs_no_merge(name):
 def test_many_queries_are_left_to_the_dense_kernels(name):
     call = asked("attention", name, half(2, 8, 17, 64), half(2, 2, 100, 64), half(2, 2, 100, 64))
     assert isinstance(CONTIGUOUS[name](call), Rejected)
+
+
+@pytest.mark.parametrize(
+    ("arch", "names"), [("sm_90a", ("bulk", "decode_bulk")), ("sm_80", ("triton", "decode"))]
+)
+def test_which_is_asked_first(arch, names):
+    backend = CudaBackend(CudaBackend.__init__.__globals__["Path"](portable.backends.cuda.__path__[0]))
+    for op, name in zip(("attention_paged", "attention"), names, strict=True):
+        able = (
+            each.name
+            for each in catalog.spec(op).implementations
+            if any(backend.arch_matches(one, arch) for one in each.requires.arch or ("*",))
+        )
+        assert next(able) == name
 
 
 def test_no_queries_are_no_programs():
