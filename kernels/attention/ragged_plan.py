@@ -4,7 +4,7 @@ with tables of tiles that ragged_tiles.cu makes on the card."""
 from __future__ import annotations
 
 from portable.kernels.attention import backward_plan
-from portable.kernels.attention.backward_plan import KEYS, QUERIES, TOGETHER, Blocks
+from portable.kernels.attention.backward_plan import KEYS, QUERIES, Blocks
 from portable.kernels.attention.forward_plan import (
     MOST_TILES,
     Tile,
@@ -20,19 +20,21 @@ from portable.kernels.attention.packed import entries_of, packed, plan_tables, t
 from portable.kernels.attention.problem import Problem
 from portable.plan import Argument, Call, Launch, Plan, Pointer, Rejected, Scalar
 
+# Key heads of sequences of about one length that are walked together. Measured 2026-11-22, 8, 16 and 32, of
+# the dense kernel for the same work: a long tail full 0.997, 0.997, 0.971, causal 0.963, 0.970, 0.954;
+# 8 x 4096 1.091, 1.108, 0.988, and 0.998, 0.966, 0.978; 223 sequences 0.936, -, 0.853, and 0.857, -, 0.799.
+TOGETHER = 8
 _MOST_TOKENS = 2**28  # places and windows, at most 2 * (M + N), are added in 32 bits
 
 
 def _tile(call: Call, problem: Problem) -> Tile:
     """One tile for all lengths, which are not known here: a sequence's bits do not hang on its neighbours'.
-    Reckoned, not measured, for long-tailed mixes from the dense kernel's times (2026-11-22): the larger tile
-    gains 6 to 11 % at heads of 64 without a bound on the right and 4 to 8 % at 256; elsewhere it gains 3 % at
-    most and loses up to 9."""
+    Measured 2026-11-22 on a long tail of 74 lengths, of the dense kernel for the same work, full and causal:
+    heads of 64 by 3 consumers 0.993 and 0.927, by 2 0.842 and 0.867; heads of 128 by 2 0.946 and 0.986, by 3
+    0.923 and (another run) 0.898; turns gain 1 to 3 %."""
     large, *others = tiles_of(call, problem)
-    head = padded(problem.E)
-    if head == 256 or (head == 64 and problem.right is None) or not others:
-        return large
-    return others[-1]
+    tile = others[0] if others and padded(problem.E) == 128 else large
+    return tile._replace(turns=1)
 
 
 def plan_varlen(call: Call) -> Plan | Rejected:
@@ -100,8 +102,7 @@ def plan_varlen_backward(call: Call) -> Plan | Rejected:
     found = backward_plan.launches(call, problem, blocks)
     if isinstance(found, Rejected):
         return found
-    # A block of keys waits for those before it, so they come first; of as many key heads as the dense kernel
-    # walks together.
+    # A block of keys waits for those before it, so they come first.
     together = max(1, (call.config.get("GROUP") or TOGETHER) // problem.G)
     table = plan_tables(call, problem, KEYS, of_keys=True, together=together, backwards=False)
     return Plan((table, *found.launches), (*found.workspaces, *tables(call, problem.N, KEYS)))

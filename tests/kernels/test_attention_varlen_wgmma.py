@@ -124,8 +124,8 @@ def test_a_block_has_its_own_tile_of_keys():
         assert defines(planned(plan_varlen_backward(backward(D=D))).launches[2])["PERSISTENT"] == 0
 
 
-@pytest.mark.parametrize(("G", "together"), [(1, 32), (2, 16), (8, 4), (32, 1), (64, 1)])
-def test_as_many_key_heads_walked_together_as_by_the_dense_kernel(G, together):
+@pytest.mark.parametrize(("G", "together"), [(1, 8), (2, 4), (8, 1), (32, 1)])
+def test_eight_key_heads_are_walked_together(G, together):
     table = planned(plan_varlen_backward(backward(H=64, G=G))).launches[0]
     assert number(table, "together") == together
     assert number(table, "of_keys") == 1 and number(table, "tile") == 128
@@ -194,9 +194,8 @@ def test_what_is_left_to_others():
 
 
 @pytest.mark.parametrize("op", ["attention_varlen", "attention_varlen_backward"])
-def test_it_is_taken_by_name_until_a_card_has_run_it(op):
-    names = [each.name for each in catalog.spec(op).implementations]
-    assert names.index("triton") < names.index("wgmma") < names.index("torch")
+def test_the_spec_lists_it_first(op):
+    assert catalog.spec(op).implementations[0].name == "wgmma"
 
 
 @pytest.mark.parametrize("dlse", [False, True])
