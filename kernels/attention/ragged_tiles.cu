@@ -52,7 +52,7 @@ KERNEL(THREADS) void attention_ragged_tiles(const int* cu_seqlens_q, const int* 
                                             int keys, int tile, int of_keys, int reach, int together,
                                             int backwards) {
     SHARED int line[THREADS];
-    SHARED int places[CLASSES * THREADS];
+    SHARED int places[(CLASSES + 1) * THREADS];
     const int thread = thread_x(), sequences = count + 1;
 
     for (int side = 0; side < 2; ++side) {
@@ -79,21 +79,22 @@ KERNEL(THREADS) void attention_ragged_tiles(const int* cu_seqlens_q, const int* 
         const Sequence own = sequence_of(bounds, z, count);
         return class_of(own.outside ? 0 : smaller(of_keys ? own.queries : own.keys, reach));
     };
-    for (int i = 0; i < CLASSES; ++i) places[i * THREADS + thread] = 0;
-    for (int z = first; z < stop; ++z) ++places[class_at(z) * THREADS + thread];
+    const auto slot = [](int at) { return at + at / CLASSES; };  // a thread's CLASSES neighbours lie across the banks
+    for (int i = 0; i < CLASSES; ++i) places[slot(i * THREADS + thread)] = 0;
+    for (int z = first; z < stop; ++z) ++places[slot(class_at(z) * THREADS + thread)];
     barrier();
     int own = 0;
-    for (int i = 0; i < CLASSES; ++i) own += places[thread * CLASSES + i];
+    for (int i = 0; i < CLASSES; ++i) own += places[slot(thread * CLASSES + i)];
     int before = scan(line, own, [](int a, int b) { return a + b; }).before;
     for (int i = 0; i < CLASSES; ++i) {
-        const int here = places[thread * CLASSES + i];
-        places[thread * CLASSES + i] = before;
+        const int here = places[slot(thread * CLASSES + i)];
+        places[slot(thread * CLASSES + i)] = before;
         before += here;
     }
     barrier();
-    for (int z = first; z < stop; ++z) ranks[places[class_at(z) * THREADS + thread]++] = z;
+    for (int z = first; z < stop; ++z) ranks[places[slot(class_at(z) * THREADS + thread)]++] = z;
     barrier();
-    const auto end_of = [&](int cost) { return cost < 0 ? 0 : places[cost * THREADS + THREADS - 1]; };
+    const auto end_of = [&](int cost) { return cost < 0 ? 0 : places[slot(cost * THREADS + THREADS - 1)]; };
 
     const auto tiles_of = [&](int z) {
         const int* const own = bounds + z * 4 + of_keys * 2;
