@@ -43,8 +43,8 @@ COUNTED: tuple[tuple[str, tuple[int, ...], tuple[str, ...]], ...] = (
     ("attention, forward", (2, 3), ("wgmma", "triton")),
     ("attention, forward, other head sizes", (1, 4), ("wgmma",)),
     ("attention, backward", (2, 3), ("wgmma", "triton")),
-    ("attention, decode", (0, 1), ("decode",)),
-    ("attention over a paged cache", (0, 1), ("triton",)),
+    ("attention, decode", (0, 1), ("decode_bulk", "decode")),
+    ("attention over a paged cache", (0, 1), ("bulk", "triton")),
     ("attention over packed sequences, a long tail of lengths", (0, 1), ("wgmma", "triton")),
     ("attention over packed sequences, backward, a long tail of lengths", (0, 1), ("wgmma", "triton")),
 )
