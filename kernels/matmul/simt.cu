@@ -183,11 +183,11 @@ void matmul_simt(const float* a, const float* b, const float* bias, float* c, Z_
 #pragma unroll
             for (int e = 0; e < 4; ++e) value.v[e] = preactivation(unbound(sum[i][q * 4 + e], s.k), shift[e]);
 #if PREACTIVATION
-            store_some(z + tile.outer * s.c_outer + tile.inner * s.c_inner + place, value, s.n - col, s.c_col);
+            store(z + tile.outer * s.c_outer + tile.inner * s.c_inner + place, value, s.n - col, s.c_col);
 #endif
 #pragma unroll
             for (int e = 0; e < 4; ++e) value.v[e] = activate(value.v[e]);
-            store_some(c + place, value, s.n - col, s.c_col);
+            store(c + place, value, s.n - col, s.c_col);
         }
     }
 }

@@ -1,17 +1,17 @@
-// c = a @ b in IEEE float32 for operands that Hopper's copy engine can walk, a along M: every product and sum is
-// one fused multiply-add, in order of k, as in simt.cu.
+// c = a @ b in IEEE float32 for operands that Hopper's copy engine can walk and that do not lie along k (turn.cu
+// turns those that do): every product and sum is one fused multiply-add, in order of k, as in simt.cu.
 //
 // A block computes TILE_M x TILE_N of c, a thread ROWS x COLUMNS of it. One thread keeps a ring of STAGES stages
 // filled by the copy engine, each 32 k deep, with the 128-byte swizzle: squares of 32 lines, one per k, of 32 rows
-// of a or columns of b; or b's lines along k, one per column (B_ALONG_K). Factors are read four at a time, four
-// neighbours at one k or four k of a column: a quad of b ahead of its 32 products, the block of four k of a that
-// is next meanwhile. So no factor passes through registers on its way to shared memory.
+// of a or columns of b. Factors are read in quads of neighbours at one k: a quad of b ahead of its 32 products, the
+// block of four k of a that is next meanwhile. So no factor passes through registers on its way to shared memory.
 //
-// a along K would do as well, but a thread's factors at one k then lie in registers of one bank, and half of the
-// products wait for the other of their operands (2026-11-22, H200, 4096^3: 0.87 to 0.92 of torch, along M 1.03).
+// Operands along k could be read four k at a time, but a thread's factors at one k then lie in registers of one
+// bank, and half of the products wait for the other of their operands (2026-11-22, H200, 4096^3: both along k 0.92
+// of torch, a alone 0.87, b alone 1.02, neither 1.03).
 //
-// Defines: ELEMENT (f32); TILE_M (128), TILE_N (256), TILE_K (32), THREADS_M, THREADS_N (16), STAGES, GROUP; B_ALONG_K; C_VECTOR: c is row-major and 16-byte aligned;
-// BIAS, ACTIVATION, PREACTIVATION.
+// Defines: ELEMENT (f32); TILE_M (128), TILE_N (256), TILE_K (32), THREADS_M, THREADS_N (16), STAGES, GROUP; C_VECTOR:
+// c is row-major and 16-byte aligned; BIAS, ACTIVATION, PREACTIVATION.
 #include "prelude.h"
 
 #include "epilogue.h"
@@ -31,17 +31,12 @@ constexpr int BLOCKS = TILE_K / 4;  // of four k in a stage
 constexpr int QUADS = COLUMNS;      // of b in a block of four k
 constexpr int AHEAD = 2, HELD = 4;  // quads of b
 
-// A thread's i-th row or column of a tile: one of every ACROSS, or of every ACROSS quads.
-template <bool ALONG_K> DEVICE int place(int i, int thread) {
-    return ALONG_K ? i * ACROSS + thread : (i / 4 * ACROSS + thread) * 4 + i % 4;
-}
+// A thread's i-th row or column of a tile: neighbours of one of every ACROSS quads.
+DEVICE int place(int i, int thread) { return (i / 4 * ACROSS + thread) * 4 + i % 4; }
 
-// Where a thread finds quad `number` of a block of four k in an operand's tile at `tile`. Along k: the block's quad of
-// the thread's column `number`. Else: quad `number` % PER_K of the thread's in line `number` / PER_K.
+// Where a thread finds quad `number` of a block of four k, of which each k has PER_K, in an operand's tile at `tile`;
 // ODD says whether the block's number is.
-template <bool ALONG_K, int PER_K, bool ODD>
-DEVICE uint32_t quad_at(uint32_t tile, int block, int number, int thread) {
-    if (ALONG_K) return tile + (number * ACROSS + thread) * 128 + (block ^ thread % 8) * 16;
+template <int PER_K, bool ODD> DEVICE uint32_t quad_at(uint32_t tile, int block, int number, int thread) {
     const int line = block * 4 + number / PER_K;
     const int swizzle = thread % 8 ^ (ODD * 4 + number / PER_K);
     return tile + (number % PER_K * (ACROSS / 8) + thread / 8) * SQUARE + line * 128 + swizzle * 16;
@@ -72,11 +67,10 @@ struct Ring {
     }
 };
 
-template <int LINES, bool ALONG_K>
+template <int LINES>
 DEVICE void load_tile(uint32_t to, const TensorMap* map, uint32_t barrier, int line, int k, int inner, int outer) {
 #pragma unroll
-    for (int i = 0; i < (ALONG_K ? 1 : LINES / 32); ++i)
-        load_box(to + i * SQUARE, map, barrier, ALONG_K ? k : line + i * 32, ALONG_K ? line : k, inner, outer);
+    for (int i = 0; i < LINES / 32; ++i) load_box(to + i * SQUARE, map, barrier, line + i * 32, k, inner, outer);
 }
 
 DEVICE void produce(Ring ring, const TensorMap* map_a, const TensorMap* map_b, const Tile& tile, const Sizes& s) {
@@ -85,8 +79,8 @@ DEVICE void produce(Ring ring, const TensorMap* map_a, const TensorMap* map_b, c
     for (int k = 0; k < s.k; k += TILE_K) {
         barrier_wait(ring.freed(), ring.phase ^ 1);
         barrier_expect(ring.filled(), STAGE_BYTES);
-        load_tile<TILE_M, false>(ring.a(), map_a, ring.filled(), tile.row, k, a_inner, a_outer);
-        load_tile<TILE_N, B_ALONG_K>(ring.b(), map_b, ring.filled(), tile.col, k, b_inner, b_outer);
+        load_tile<TILE_M>(ring.a(), map_a, ring.filled(), tile.row, k, a_inner, a_outer);
+        load_tile<TILE_N>(ring.b(), map_b, ring.filled(), tile.col, k, b_inner, b_outer);
         ring.advance();
     }
 }
@@ -102,10 +96,10 @@ struct Consumer {
     Quad held[HELD];
 
     template <bool ODD> DEVICE Quad a_quad(uint32_t tile, int block, int number) const {
-        return read_quad(quad_at<false, ROWS / 4, ODD>(tile, block, number, y));
+        return read_quad(quad_at<ROWS / 4, ODD>(tile, block, number, y));
     }
     template <bool ODD> DEVICE Quad b_quad(uint32_t tile, int block, int number) const {
-        return read_quad(quad_at<B_ALONG_K, COLUMNS / 4, ODD>(tile, block, number, x));
+        return read_quad(quad_at<COLUMNS / 4, ODD>(tile, block, number, x));
     }
 
     // The products of a block of four k, whose rows are `now`; `next` becomes those of the block after it.
@@ -127,8 +121,7 @@ struct Consumer {
             const Quad& b = held[number % HELD];
 #pragma unroll
             for (int e = 0; e < 4; ++e) {
-                const int k = B_ALONG_K ? e : number / (COLUMNS / 4);
-                const int column = B_ALONG_K ? number : number % (COLUMNS / 4) * 4 + e;
+                const int k = number / (COLUMNS / 4), column = number % (COLUMNS / 4) * 4 + e;
                 // Down one column and up the next: neighbouring products share a factor.
 #pragma unroll
                 for (int at = 0; at < ROWS; ++at) {
@@ -196,28 +189,27 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void matmul_simt_bulk(
 #if PREACTIVATION
     z += tile.outer * s.c_outer + tile.inner * s.c_inner;
 #endif
-    constexpr int WIDE = B_ALONG_K ? 1 : 4;  // neighbouring columns of a thread
 #pragma unroll
-    for (int j = 0; j < COLUMNS; j += WIDE) {
-        const int col = tile.col + place<B_ALONG_K>(j, consumer.x);
-        float shift[WIDE];
+    for (int j = 0; j < COLUMNS; j += 4) {
+        const int col = tile.col + place(j, consumer.x);
+        float shift[4];
 #pragma unroll
-        for (int e = 0; e < WIDE; ++e) shift[e] = col + e < s.n ? bias_at(bias, col + e) : 0.0f;
+        for (int e = 0; e < 4; ++e) shift[e] = col + e < s.n ? bias_at(bias, col + e) : 0.0f;
 #pragma unroll
         for (int i = 0; i < ROWS; ++i) {
-            const int row = tile.row + place<false>(i, consumer.y);
+            const int row = tile.row + place(i, consumer.y);
             if (row >= s.m) continue;
             const int64_t at = row * s.c_row + col * s.c_col;
-            vec<float, WIDE> value;
+            Quad value;
 #pragma unroll
-            for (int e = 0; e < WIDE; ++e)
-                value.v[e] = preactivation(WIDE == 4 ? unbound(consumer.sum[i][j + e], s.k) : consumer.sum[i][j], shift[e]);
+            for (int e = 0; e < 4; ++e)
+                value.v[e] = preactivation(unbound(consumer.sum[i][j + e], s.k), shift[e]);
 #if PREACTIVATION
-            store_some(z + at, value, s.n - col, s.c_col);
+            store(z + at, value, s.n - col, s.c_col);
 #endif
 #pragma unroll
-            for (int e = 0; e < WIDE; ++e) value.v[e] = activate(value.v[e]);
-            store_some(c + at, value, s.n - col, s.c_col);
+            for (int e = 0; e < 4; ++e) value.v[e] = activate(value.v[e]);
+            store(c + at, value, s.n - col, s.c_col);
         }
     }
 }

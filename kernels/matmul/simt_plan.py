@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 from portable.kernels.matmul.launches import (
     HERE,
-    along_k,
     bias,
     ceil,
     common_defines,
@@ -57,7 +55,7 @@ _SMALL_HIP = SimtTile(64, 64, 16, 16, 16, 0.72)
 # simt_bulk.cu's.
 _BULK = SimtTile(128, 256, 32, 16, 16, 1.06)
 _STAGES = 4
-_MOST_BYTES = 1 << 31  # of a turned operand: beyond, time is easier to spare than memory
+_MOST_BYTES = 1 << 32  # of turned operands: beyond, time is easier to spare than memory
 
 
 def _tile(problem: Problem, device: Device, aligned: bool) -> SimtTile:
@@ -106,12 +104,11 @@ def _bulk(problem: Problem, device: Device) -> Turned | None:
     if device.arch != "sm_90a" or problem.K == 0 or any(no_map(*operand) for operand in operands):
         return None
     found = turned(problem)
-    elements = sum(math.prod(space.shape) for space in found.workspaces)
-    return None if elements * problem.a.itemsize > _MOST_BYTES else found
+    return None if found.nbytes > _MOST_BYTES else found
 
 
 def plan_bulk(bulk: Turned) -> Plan | Rejected:
-    """simt_bulk.cu on a problem whose a lies along M."""
+    """simt_bulk.cu, after what turns its operands."""
     problem, tile = bulk.problem, _BULK
     M, N, K, batch = problem.M, problem.N, problem.K, problem.batch
     kernel = NativeKernel(
@@ -122,9 +119,8 @@ def plan_bulk(bulk: Turned) -> Plan | Rejected:
         shared=1024 + _STAGES * ((tile.m + tile.n) * tile.k * 4 + 16),
         early=True,
     )
-    b_along_k = along_k(problem)[1]
     map_a = tensor_map(problem.a, M, K, batch, tile.k)
-    map_b = tensor_map(problem.b, K, N, batch, tile.n if b_along_k else tile.k)
+    map_b = tensor_map(problem.b, K, N, batch, tile.k)
     outputs = (("c", pointer(problem.c)), *z_pointer(problem))
     first = ("map_a", map_a), ("map_b", map_b), ("bias", bias(problem)), *outputs
     found = plan(kernel, tile.blocks(problem), problem, first)

@@ -12,13 +12,13 @@ DEVICE float unbound(float value, int size) {
     return float_of(bits_of(value) ^ static_cast<uint32_t>(size >> 31));
 }
 
-// The first `left` of some neighbouring columns of c.
-template <int COUNT> DEVICE void store_some(float* to, const vec<float, COUNT>& value, int left, int64_t c_col) {
-    if (C_VECTOR && COUNT == 4 && left >= 4) {
-        *reinterpret_cast<vec<float, COUNT>*>(to) = value;
+// The first `left` of four columns of c.
+DEVICE void store(float* to, const Quad& value, int left, int64_t c_col) {
+    if (C_VECTOR && left >= 4) {
+        *reinterpret_cast<Quad*>(to) = value;
     } else {
 #pragma unroll
-        for (int e = 0; e < COUNT; ++e)
+        for (int e = 0; e < 4; ++e)
             if (e < left) to[e * c_col] = value.v[e];
     }
 }

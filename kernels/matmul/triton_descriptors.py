@@ -179,7 +179,13 @@ def describable(x: Operand, rows: int, cols: int) -> bool:
 
 
 def descriptor(
-    name: str, x: Operand, rows: int, cols: int, batch: tuple[int, int], block: tuple[int, int]
+    name: str,
+    x: Operand,
+    rows: int,
+    cols: int,
+    batch: tuple[int, int],
+    block: tuple[int, int],
+    promotion: int = 256,
 ) -> list[tuple[str, Argument]]:
     """Arguments of one operand: its descriptor, of rank 4 if there is more than one matrix, and the sizes and
     strides that Triton passes beside it. Batch dimensions that do not step have size 1."""
@@ -195,7 +201,7 @@ def descriptor(
         steps += (inner or x.leading, outer or x.leading)
         box, tile = (*box, 1, 1), (1, 1, *block)
     strides = tuple(step * x.itemsize for step in steps)
-    return TritonDescriptor(x.tensor, x.dtype, sizes, strides, box, block=tile).arguments(name)
+    return TritonDescriptor(x.tensor, x.dtype, sizes, strides, box, promotion, block=tile).arguments(name)
 
 
 def plan_descriptors(problem: Problem, call: Call) -> Plan | Rejected:
@@ -222,8 +228,10 @@ def plan_descriptors(problem: Problem, call: Call) -> Plan | Rejected:
         return Rejected("row, column and tile numbers of 32 bits do not hold this size")
 
     early = splits == 1 and starts_early(device, needed)
-    args = descriptor("a", a, M, K, problem.batch, (block_m, block_k))
-    args += descriptor("b", b, K, N, problem.batch, (block_k, block_n))
+    # 2026-11-22: with few rows, which are bound by memory, 128 bytes a miss are 0 to 3 % faster.
+    promotion = 128 if block_m <= 64 else 256
+    args = descriptor("a", a, M, K, problem.batch, (block_m, block_k), promotion)
+    args += descriptor("b", b, K, N, problem.batch, (block_k, block_n), promotion)
     constants: list[tuple[str, Any]] = []
     if by_engine:
         args += descriptor("c", c, M, N, problem.batch, (block_m, block_n // parts))

@@ -1,4 +1,4 @@
-"""turn.cu: a float32 operand whose rows lie along k, copied so that they lie side by side."""
+"""turn.cu: float32 operands that lie along k, copied so that they lie along M or N."""
 
 from __future__ import annotations
 
@@ -17,35 +17,52 @@ _BYTES_PER_US, _LAUNCH_US = 3.5e6, 2.0
 
 
 class Turned(NamedTuple):
-    """A problem whose a lies along M, and what turns it; the microseconds that takes."""
+    """A problem of operands that do not lie along k, and what makes it."""
 
     problem: Problem
-    launches: tuple[Launch, ...] = ()
-    workspaces: tuple[Workspace, ...] = ()
-    time: float = 0.0
+    launches: tuple[Launch, ...]
+    workspaces: tuple[Workspace, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Of the workspaces."""
+        return sum(math.prod(space.shape) * 4 for space in self.workspaces)
+
+    @property
+    def time(self) -> float:
+        """Microseconds of the launches, about."""
+        return 2 * self.nbytes / _BYTES_PER_US + len(self.launches) * _LAUNCH_US
 
 
 def turned(problem: Problem) -> Turned:
-    """The problem with its a along M. Each distinct matrix is turned once, whatever it is broadcast over."""
-    a, lines, length = problem.a, problem.M, problem.K
-    if a.unit == "row":
-        return Turned(problem)
-    counts = tuple(count if stride else 1 for count, stride in zip(problem.batch, a.batch, strict=True))
+    """The problem with operands along k turned; each distinct matrix once, whatever it is broadcast over."""
+    launches, spaces = [], []
+    if problem.a.unit == "col":
+        launch, space, a = _turn(problem.a, problem.M, problem)
+        launches, spaces, problem = [launch], [space], replace(problem, a=a)
+    if problem.b.unit == "row":
+        launch, space, b = _turn(problem.b, problem.N, problem)
+        launches, spaces, problem = [*launches, launch], [*spaces, space], replace(problem, b=b)
+    return Turned(problem, tuple(launches), tuple(spaces))
+
+
+def _turn(x: Operand, lines: int, problem: Problem) -> tuple[Launch, Workspace, Operand]:
+    length = problem.K
+    counts = tuple(count if stride else 1 for count, stride in zip(problem.batch, x.batch, strict=True))
     matrices = math.prod(counts)
     pitch = ceil(lines, _PITCH) * _PITCH
-    name = f"{a.tensor}_turned"
-    outer, inner = (length * pitch * counts[1] if a.batch[0] else 0), (length * pitch if a.batch[1] else 0)
-    strides = (("line", a.leading), ("inner", a.batch[1]), ("outer", a.batch[0]), ("pitch", pitch))
+    matrix = length * pitch
+    name = f"{x.tensor}_turned"
+    wide = (("line", x.leading), ("inner", x.batch[1]), ("outer", x.batch[0]), ("pitch", pitch))
+    narrow = (("lines", lines), ("length", length), ("inner_count", counts[1]))
     args = (
-        ("from", Pointer(a.tensor, True)),
+        ("from", Pointer(x.tensor, True)),
         ("to", Pointer(name, True)),
-        *((key, Scalar("i64", value)) for key, value in strides),
-        *((key, Scalar("i32", value)) for key, value in (("lines", lines), ("length", length))),
-        ("inner_count", Scalar("i32", counts[1])),
+        *((key, Scalar("i64", value)) for key, value in wide),
+        *((key, Scalar("i32", value)) for key, value in narrow),
     )
     kernel = NativeKernel(HERE / "turn.cu", "matmul_turn", threads=256, early=True)
     launch = Launch(kernel, (ceil(lines, _SIDE) * ceil(length, _SIDE) * matrices, 1, 1), args)
-    space = Workspace(name, (matrices * length * pitch,), a.dtype)
-    moved = matrices * length * (lines + pitch) * a.itemsize
-    a = Operand(name, a.dtype, 1, pitch, (outer, inner), 16)
-    return Turned(replace(problem, a=a), (launch,), (space,), moved / _BYTES_PER_US + _LAUNCH_US)
+    row, col = (1, pitch) if x.unit == "col" else (pitch, 1)
+    batch = (matrix * counts[1] if x.batch[0] else 0, matrix if x.batch[1] else 0)
+    return launch, Workspace(name, (matrices * matrix,), x.dtype), Operand(name, x.dtype, row, col, batch, 16)

@@ -101,7 +101,7 @@ class WgmmaTile(NamedTuple):
 _TILES = (
     WgmmaTile(256, 4, 2, 1),
     WgmmaTile(192, 4, 2, 1),
-    WgmmaTile(192, 4),
+    WgmmaTile(192, 4, 1, 2),
     WgmmaTile(160, 4),
     WgmmaTile(128, 6, 2, 1),
     WgmmaTile(256, 4),
@@ -120,6 +120,9 @@ _UNEVEN_LINE = 4.7
 # A cluster that shares b loads less, which pays from the third step on. (Sharing a: 2026-11-22, 4096^3 and
 # 8192^3 0.7 to 2.5 % slower than sharing b.)
 _CLUSTER, _SHORT_CLUSTER = 0.985, 1.03
+# Rows of clusters walked together: fewer where k is short. 2026-11-22, 8192x8192xK, 4 beside 8: K = 256 3 %
+# faster, 512 2 %, 1024 0.7 % slower.
+_SHORT_K, _SHORT_BAND = 512, 4
 _TUNABLES = {
     "TILE_M": "m",
     "TILE_N": "n",
@@ -192,15 +195,16 @@ def wgmma_tile(problem: Problem, device: Device, config: Mapping[str, Any]) -> W
     """The tile whose waves of blocks take the least time, with the config's values over it."""
     costs = Costs(problem, device)
     fitting = [tile for tile in _TILES if tile.misfit(problem, device) is None]
+    band = _SHORT_BAND if problem.K <= _SHORT_K else BAND
     given = {field: config[name] for name, field in _TUNABLES.items() if config.get(name) is not None}
     if "n" in given:
         shape = given["n"], given.get("m", 128)
         named = [tile for tile in fitting if (tile.n, tile.m) == shape] or [
             WgmmaTile(shape[0], 4, m=shape[1])
         ]
-        return min(named, key=costs.total)._replace(**given)
+        return min(named, key=costs.total)._replace(**{"group": band, **given})
     tile = min((each for tile in fitting for each in _edges(problem, tile)), key=costs.total)
-    return tile._replace(**given)
+    return tile._replace(**{"group": band, **given})
 
 
 def unsuited(problem: Problem) -> Rejected | None:
