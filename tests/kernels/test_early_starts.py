@@ -56,7 +56,7 @@ def disassembled(launch: Launch, cubin: Path) -> list[str]:
     triton = pytest.importorskip("triton")
     pytest.importorskip("cuda.bindings.nvrtc", reason="it compiles by NVRTC: the extra `check`")
     backend = CudaBackend(catalog.vendors()["cuda"])
-    names = ("a", "b", "c", "a_packed", "b_packed", "a_turned")
+    names = ("a", "b", "c", "a_packed", "b_packed", "a_turned", "b_turned")
     dtype = "float32" if launch.kernel.name in FLOAT32 else "bfloat16"
     code = build.code_object(launch, dict.fromkeys(names, dtype), backend, H200)
     assert code.early == launch.kernel.early

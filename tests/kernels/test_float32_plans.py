@@ -272,32 +272,33 @@ def simt_launches(a: torch.Tensor, b: torch.Tensor) -> tuple[Launch, ...]:
     return plan.launches
 
 
-def test_an_operand_along_k_is_turned_for_the_copy_engine():
-    turn, product = simt_launches(wide(3, 2047, 4096), wide(3, 4096, 2048))
-    found = {name: arg.value for name, arg in turn.args if isinstance(arg, Scalar)}
-    assert (turn.kernel.name, product.kernel.name) == ("matmul_turn", "matmul_simt_bulk")
-    strides = {"line": 4096, "inner": 2047 * 4096, "outer": 0, "pitch": 2048}
-    assert found == {**strides, "lines": 2047, "length": 4096, "inner_count": 3}
-    assert turn.grid == (32 * 64 * 3, 1, 1)
+def test_operands_along_k_are_turned_for_the_copy_engine():
+    a, b = wide(3, 4095, 4096), wide(3, 4096, 4096).mT
+    turn_a, turn_b, product = simt_launches(a, b)
+    assert [launch.kernel.name for launch in (turn_a, turn_b)] == ["matmul_turn"] * 2
+    assert product.kernel.name == "matmul_simt_bulk"
+    found = {name: arg.value for name, arg in turn_a.args if isinstance(arg, Scalar)}
+    strides = {"line": 4096, "inner": 4095 * 4096, "outer": 0, "pitch": 4096}
+    assert found == {**strides, "lines": 4095, "length": 4096, "inner_count": 3}
+    assert turn_a.grid == turn_b.grid == (64 * 64 * 3, 1, 1)
+    strides = (4096 * 4, 4096 * 4096 * 4, 4096 * 4)
     maps: dict[str, Any] = dict(product.args)
-    assert maps["map_a"] == TensorMap(
-        "a_turned", "float32", (2047, 4096, 3, 1), (2048 * 4, 2048 * 4096 * 4, 2048 * 4), (32, 32, 1, 1)
-    )
-    assert maps["map_b"].tensor == "b" and maps["map_b"].box == (32, 32, 1, 1)
+    assert maps["map_a"] == TensorMap("a_turned", "float32", (4095, 4096, 3, 1), strides, (32, 32, 1, 1))
+    assert maps["map_b"] == TensorMap("b_turned", "float32", (4096, 4096, 3, 1), strides, (32, 32, 1, 1))
 
 
 def test_a_broadcast_operand_is_turned_once():
     a = wide(4096, 4096).expand(2, 3, 4096, 4096)
     turn, product = simt_launches(a, wide(2, 3, 4096, 512))
-    assert turn.grid == (64 * 64, 1, 1)
-    assert dict(product.args)["map_a"].sizes[2:] == (1, 1)
-
-
-def test_an_operand_along_m_stays_where_it_is():
-    (product,) = simt_launches(wide(4096, 4096).mT, wide(4096, 4096).mT)
-    assert product.kernel.name == "matmul_simt_bulk"
     maps: dict[str, Any] = dict(product.args)
-    assert maps["map_a"].tensor == "a" and maps["map_b"].box == (32, 256, 1, 1)
+    assert turn.grid == (64 * 64, 1, 1)
+    assert maps["map_a"].sizes[2:] == (1, 1) and maps["map_b"].tensor == "b"
+
+
+def test_operands_along_rows_and_columns_stay_where_they_are():
+    (product,) = simt_launches(wide(4096, 4096).mT, wide(4096, 4096))
+    maps: dict[str, Any] = dict(product.args)
+    assert (maps["map_a"].tensor, maps["map_b"].tensor) == ("a", "b")
 
 
 def test_small_products_are_not_worth_the_turn():
@@ -311,7 +312,9 @@ def test_float32_kernels_by_the_copy_engine_compile_without_spills(turned_b):
     backend = CudaBackend(catalog.vendors()["cuda"])
     b = wide(4096, 4096).mT if turned_b else wide(4096, 4096)
     for launch in simt_launches(wide(4096, 4096), b):
-        code = build.code_object(launch, dict.fromkeys(("a", "b", "c", "a_turned"), "float32"), backend, H200)
+        code = build.code_object(
+            launch, dict.fromkeys(("a", "b", "c", "a_turned", "b_turned"), "float32"), backend, H200
+        )
         found = backend.resources(code)
         assert (found.stack, found.spills) == (0, 0)
         assert code.shared + found.shared <= H200.shared_memory
