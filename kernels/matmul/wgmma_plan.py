@@ -273,7 +273,7 @@ def launch(problem: Problem, call: Call, tile: WgmmaTile, once: bool, parts: int
             *common_defines(problem, 1 if once else tile.group),
         ),
         shared=tile.shared(once),
-        early=parts == 1,
+        early=parts == 1,  # with parts of k: 512x512x16384 0.94 to 0.60 of torch early, 0.95 to 0.75 late
     )
     a_lines = tile.m // tile.cluster_n if a_along_k else 64
     b_lines = tile.n // tile.cluster_m if b_along_k else 64
