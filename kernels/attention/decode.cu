@@ -109,5 +109,6 @@ void attention_decode(const T* k, int64_t k_page, int64_t k_head, int64_t k_row,
     }
     wait_copies<0>();
     __syncwarp();
-    add_warps(softmax, memory, RING_BYTES, {o, o_batch, o_head, o_row, lse, parts, tops, totals}, work, sizes, warp, lane);
+    const Outputs to{o, o_batch, o_head, o_row, lse, parts, tops, totals};
+    add_warps(softmax, memory, RING_BYTES, to, work, sizes, warp, lane);
 }

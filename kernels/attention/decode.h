@@ -86,8 +86,8 @@ struct Rows {
         for (int i = 0; i < 2; ++i) {
             const int number = work.tile * ROWS + lane / 4 + i * 8;
             query[i] = number / s.share;
-            at[i] = query[i] < s.queries ? q + work.z * batch + query[i] * row + (work.head * s.share + number % s.share) * head
-                                         : nullptr;
+            const T* own = q + work.z * batch + query[i] * row + (work.head * s.share + number % s.share) * head;
+            at[i] = query[i] < s.queries ? own : nullptr;
         }
 #pragma unroll
         for (int step = 0; step < D_STEPS; ++step)

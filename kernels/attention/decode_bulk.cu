@@ -135,5 +135,6 @@ void attention_decode(const __grid_constant__ TensorMap map_k, const __grid_cons
         }
     }
     __syncwarp();
-    add_warps(softmax, memory, RING_BYTES, {o, o_batch, o_head, o_row, lse, parts, tops, totals}, work, sizes, warp, lane);
+    const Outputs to{o, o_batch, o_head, o_row, lse, parts, tops, totals};
+    add_warps(softmax, memory, RING_BYTES, to, work, sizes, warp, lane);
 }
