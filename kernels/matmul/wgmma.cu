@@ -17,8 +17,9 @@
 //
 // Defines: ELEMENT (bf16, f16); TILE_M (64, 128), TILE_N (64, 128, 160, 192, 256), STAGES, GROUP, CLUSTER_M,
 // CLUSTER_N, SPREAD (less than the steps of k; 0: all blocks at once), EDGE (0, 64, 128), ONCE (every block has
-// one tile, which its place in the grid names), PARTS (of k, only with ONCE and without clusters), A_ALONG_K, B_ALONG_K; C_BY_ENGINE: c is row-major with 16-byte
-// aligned rows, and the copy engine stores it; BIAS, ACTIVATION, PREACTIVATION (not with ONCE).
+// one tile, which its place in the grid names), PARTS (of k, only with ONCE and without clusters), A_ALONG_K,
+// B_ALONG_K; C_BY_ENGINE: c is row-major with 16-byte aligned rows, and the copy engine stores it (not with 160
+// columns); BIAS, ACTIVATION, PREACTIVATION (not with ONCE).
 #include "prelude.h"
 
 #include "epilogue.h"
@@ -265,7 +266,8 @@ DEVICE void consume(Ring ring, uint32_t buffers, uint32_t biases, Output c, Outp
 #endif
 
     auto store_block = [&](Output out, const uint32_t* words, const Tile& tile, int block) {
-        const Place place = {tile.row + consumer * 64, tile.col + block * 64, tile.outer, tile.inner, tile.col + TILE_N};
+        const int row = tile.row + consumer * 64, col = tile.col + block * 64;
+        const Place place = {row, col, tile.outer, tile.inner, tile.col + TILE_N};
 #if C_BY_ENGINE
         store_by_engine(own_buffers, turn, out.map, words, place, consumer, s);
         turn = (turn + 1) % C_BUFFERS;
