@@ -320,4 +320,4 @@ def test_pages_beside_dense_attention_of_the_same_lengths(spent, monkeypatch):
     (entry,) = bench.bench(["attention_paged"], None, CPU)[0]
     assert set(entry["vs"]) == {"dense"}
     beside = bench._beside_baseline(spec, "dense")(bench.made(case, spec, CPU, 0), bench._facts(case, spec))
-    assert beside().shape == (3, 4, 1, 16)
+    assert beside()[0].shape == (3, 4, 1, 16)
