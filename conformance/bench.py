@@ -195,8 +195,8 @@ def _ours(
     tensors: baselines.Tensors,
     fails: Callable[[str, Exception], None],
 ) -> tuple[dict[str, Call], list[Tensor]]:
-    """The implementations asked for that run this case, and the outputs that baselines are held against:
-    the torch implementation's, else the first's."""
+    """The implementations asked for that run this case, and the outputs that they and baselines are held
+    against: the torch implementation's, else the first's. One that computes something else is not timed."""
     calls: dict[str, Call] = {}
     outputs: dict[str, list[Tensor]] = {}
     judge = next(each.name for each in spec.implementations if each.kind == "run")
@@ -215,7 +215,12 @@ def _ours(
             continue
         if wanted:
             calls[name] = call
-    return calls, outputs.get(judge) or next(iter(outputs.values()), [])
+    expected = outputs.get(judge) or next(iter(outputs.values()), [])
+    for name in list(calls):
+        if reason := baselines.difference(expected, outputs[name]):
+            fails(name, RuntimeError(reason))
+            del calls[name]
+    return calls, expected
 
 
 def _entry(

@@ -105,8 +105,8 @@ def test_the_page_of_emulated_cards_is_what_the_records_say():
         )
 
 
-def test_attention_in_hip_conforms_on_emulated_cards():
-    """The smoke tier: forward, gradient, decode, pages and packed sequences, HIP C++ alone."""
+def test_attention_conforms_on_emulated_cards():
+    """The smoke tier: forward, gradient, decode, pages and packed sequences, in HIP C++ and Triton."""
     readme = (ROOT / "README.md").read_text()
     for arch, unit in (("gfx942", "mfma"), ("gfx950", "mfma"), ("gfx1100", "wmma")):
         found = record.read(ROOT / f"conformance/records/emulated-{arch}/smoke-attention.json")
@@ -114,8 +114,8 @@ def test_attention_in_hip_conforms_on_emulated_cards():
         results = found["results"]
         passed = {(record.op_of(each["case"]), each["impl"]) for each in results if each["state"] == "Pass"}
         ops = ("attention", "attention_backward", "attention_paged", "attention_varlen")
-        asked = {(op, unit) for op in (*ops, "attention_varlen_backward")} | {("attention", f"decode_{unit}")}
-        assert passed == asked
+        asked = {(op, impl) for op in (*ops, "attention_varlen_backward") for impl in (unit, "triton")}
+        assert passed == asked | {("attention", f"decode_{unit}"), ("attention", "decode")}
         assert {each["state"] for each in results} <= {"Pass", "NotSupported"}
         assert f"{len(results)} of {len(results)} on {arch}" in readme
 

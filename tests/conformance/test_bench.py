@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -217,6 +218,18 @@ def test_an_implementation_that_fails_is_told_and_the_others_go_on(spent, small,
     ]
     with pytest.raises(RuntimeError, match="illegal memory"):
         bench.bench(["swiglu"], None, CPU)
+
+
+def test_an_implementation_that_computes_something_else_is_told_and_not_timed(spent, small, monkeypatch):
+    real = bench._pinned
+    wrong = lambda case, name: lambda tensors: real(case, "torch")(tensors) * (1.1 if name == "second" else 1)  # noqa: E731
+    monkeypatch.setattr(bench, "_pinned", wrong)
+    monkeypatch.setattr(bench, "implementations", lambda op: ("second", "torch"))
+    told = []
+    entries, _ = bench.bench(["swiglu"], None, CPU, failed=lambda *failure: told.append(failure))
+    assert [entry["impl"] for entry in entries] == ["torch", "torch"]
+    assert [impl for _, impl, _ in told] == ["second", "second"]
+    assert all(re.search("computes something else: .*relative error", str(error)) for *_, error in told)
 
 
 def test_an_implementation_that_rejects_a_case_has_no_entry(spent, small, monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import struct
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,8 @@ from portable import build, catalog
 from portable.backends.cuda.backend import CudaBackend
 from portable.backends.cuda.tensor_map import TensorMap
 from portable.kernels.matmul import native
+from portable.kernels.matmul.problem import Problem, from_matmul
+from portable.kernels.matmul.turn_plan import turned
 from portable.plan import Call, Device, Launch, Plan, Pointer, Rejected, Scalar, TensorInfo
 
 H200 = Device("cuda", "sm_90a", "toy", 0, 132, 32, 227 * 1024, 255)
@@ -344,3 +347,45 @@ def test_gradients_keep_the_precision():
     a = torch.randn(9, 5, requires_grad=True)
     portable.matmul(a, torch.randn(5, 7), precision="bf16x6").sum().backward()
     assert a.grad is not None
+
+
+@pytest.mark.parametrize(
+    ("a_shape", "b_shape"),
+    [((130, 72), (72, 65)), ((2, 3, 33, 76), (3, 76, 130)), ((1, 64), (64, 128)), ((5, 68), (3, 68, 67))],
+    ids=["odd", "b for two", "one row", "a for three"],
+)
+def test_operands_as_the_kernel_turns_them(a_shape, b_shape):
+    """Emulated: turn.cu uses what every vendor's prelude.h has. Both operands lie along k."""
+    pytest.importorskip("ziglang")
+    pytest.importorskip("elftools")
+    from portable.backends.rocm import compile as rocm
+    from portable.backends.rocm.emulator.code_object import CodeObject
+    from portable.backends.rocm.emulator.launch import Buffer
+    from portable.backends.rocm.emulator.launch import launch as run
+
+    generator = np.random.default_rng(7)
+    arrays = {"a": generator.standard_normal(a_shape, np.float32)}
+    arrays["b"] = generator.standard_normal((*b_shape[:-2], b_shape[-1], b_shape[-2]), np.float32)
+    problem = from_matmul(call(wide(*a_shape), wide(*arrays["b"].shape).mT, "ieee"))
+    assert isinstance(problem, Problem)
+    found = turned(problem)
+    for space in found.workspaces:
+        arrays[space.name] = np.full(space.shape, np.nan, np.float32)
+    assert [launch.kernel.name for launch in found.launches] == ["matmul_turn"] * 2
+    for launch in found.launches:
+        kernel = CodeObject(rocm.compile(launch.kernel.source, (), "gfx942")).kernels["matmul_turn"]
+        sizes = {"i64": "<q", "i32": "<i"}
+        kernarg = b"".join(
+            struct.pack("<Q", arrays[arg.tensor].ctypes.data) if isinstance(arg, Pointer)
+            else struct.pack(sizes[arg.kind], arg.value)
+            for _, arg in launch.args
+        )  # fmt: skip
+        buffers = [Buffer(name, x.ctypes.data, x.nbytes, "turned" in name) for name, x in arrays.items()]
+        run(kernel, launch.grid, (launch.kernel.threads, 1, 1), 0, kernarg, buffers)
+    matrices = {"a": (found.problem.a, arrays["a"]), "b": (found.problem.b, arrays["b"].swapaxes(-2, -1))}
+    for name, (operand, expected) in matrices.items():
+        assert operand.tensor == f"{name}_turned"
+        shape = (*problem.batch, *expected.shape[-2:])
+        strides = [4 * stride for stride in (*operand.batch, operand.row, operand.col)]
+        got = np.lib.stride_tricks.as_strided(arrays[operand.tensor], shape, strides)
+        assert np.array_equal(got, np.broadcast_to(expected, shape))
