@@ -95,5 +95,6 @@ source(
 )  # fmt: skip
 source(
     *("attention_varlen", "mfma", "gfx942", "a sequence's first tile lost"),
-    Edit("attention/hip_ragged.h", "begins / TILE + i + 1 > entry", "begins / TILE + i + 1 >= entry"),
-)
+    Edit("attention/ragged_tiles.cu", "- firsts[rank] - 1 - number : number;",
+         "- firsts[rank] - number : number + 1;"),
+)  # fmt: skip

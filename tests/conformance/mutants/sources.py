@@ -12,8 +12,9 @@ SOFTMAX = "softmax/softmax.cu"
 TRITON_SOFTMAX = "softmax/triton_impl.py"
 TRITON_MATMUL = "matmul/triton_impl.py"
 
-HALF_WAVE = Edit(ROWS, "(LANES < WARP ? LANES : WARP)", "(LANES < 32 ? LANES : 32)")
-NO_BARRIER = Edit(ROWS, "        barrier();\n", "")
+HALF_WAVE = Edit(ROWS, "WARP_LANES = LANES < WARP ? LANES : WARP;", "WARP_LANES = LANES < 32 ? LANES : 32;")
+TAKE = "    take(part.value, partial.of_warp"
+NO_BARRIER = Edit(ROWS, "    barrier();\n" + TAKE, TAKE)
 
 source("softmax", "native", "gfx942", "reduction over 32 lanes of a wave of 64", HALF_WAVE)
 source("rms_norm", "native", "gfx942", "reduction over 32 lanes of a wave of 64", HALF_WAVE)
@@ -23,7 +24,7 @@ source("layer_norm", "native", "gfx942", "barrier missing between the waves' par
 source("rms_norm", "native", "gfx1100", "barrier missing between the waves' partial results", NO_BARRIER)
 source(
     *("softmax", "native", "gfx942", "LDS of the maximum used again for the sum, no barrier between"),
-    Edit(SOFTMAX, "(sum, partial_sum)", "(sum, partial_max)", 2),
+    Edit(SOFTMAX, "SHARED RowPartial<IN_PAIRS ? 2 : 1> partial;", "auto& partial = partial_max;"),
 )
 source(
     *("softmax", "native", "gfx942", "rows beyond the last are not masked"),
@@ -98,8 +99,9 @@ source(
 )
 source(
     *("matmul", "simt", "gfx942", "barrier missing in the loop over K"),
-    Edit("matmul/simt.cu", "        barrier();\n        const bool more", "        const bool more"),
-)
+    Edit("matmul/simt.cu", "now_b = BUFFER_B - now_b;\n                barrier();",
+         "now_b = BUFFER_B - now_b;"),
+)  # fmt: skip
 source(
     *("matmul", "wmma", "gfx1100", "halves of the wave not exchanged"),
     Edit(WMMA, "run[2 * i + 1] = part == 0 ? other : mine;", "run[2 * i + 1] = part == 0 ? mine : other;"),
@@ -114,11 +116,12 @@ source(
 )
 source(
     *("softmax", "triton", "gfx942", "rows beyond the last are not masked"),
-    Edit(TRITON_SOFTMAX, "mask = (row < count)[:, None] & (col", "mask = (row <= count)[:, None] & (col", 2),
-)
+    Edit(TRITON_SOFTMAX, "mask = (row < count)[:, None] & inside",
+         "mask = (row <= count)[:, None] & inside", 2),
+)  # fmt: skip
 source(
     *("softmax", "triton", "gfx1100", "maximum not subtracted"),
-    Edit(TRITON_SOFTMAX, "exp_nonpositive(x - tl.max(x, axis=1, keep_dims=True))", "tl.exp(x)"),
+    Edit(TRITON_SOFTMAX, "exp_nonpositive(x - tl.max(x, axis=1, keep_dims=True), WIDE)", "tl.exp(x)"),
 )
 source(
     *("matmul", "triton", "gfx942", "one k too many"),
