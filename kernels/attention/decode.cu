@@ -14,13 +14,6 @@ constexpr int RING_BYTES = STAGES * STAGE_BYTES;
 static_assert(RING_BYTES >= SUMS_BYTES, "a warp's sums take the place of its tiles");
 
 DEVICE uint32_t shared_address(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
-DEVICE void copy_async(uint32_t to, const void* from, int valid) {
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid) : "memory");
-}
-DEVICE void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int PENDING> DEVICE void wait_copies() {
-    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
-}
 
 struct Cache {
     const T *k, *v;

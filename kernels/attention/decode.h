@@ -11,6 +11,7 @@
 #include "prelude.h"
 
 #include "chunks.h"
+#include "mma.h"
 
 using T = ELEMENT;
 constexpr int ROWS = 16;
@@ -21,27 +22,6 @@ constexpr int SUMS_PITCH = E_STEPS * 16 + 4;
 constexpr int SUMS_BYTES = ROWS * SUMS_PITCH * 4;
 constexpr float LN_2 = 0.69314718055994530942f;
 static_assert(CHUNK_ALIGN % KEYS == 0, "tiles end where chunks do");
-
-DEVICE void load_matrices(uint32_t (&w)[4], uint32_t address) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3]) : "r"(address) : "memory");
-}
-DEVICE void load_transposed(uint32_t (&w)[4], uint32_t address) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3]) : "r"(address) : "memory");
-}
-template <class Type> struct Product;
-#define PRODUCT(TYPE, NAME)                                                                                       \
-    template <> struct Product<TYPE> {                                                                            \
-        static DEVICE void add(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {                 \
-            asm("mma.sync.aligned.m16n8k16.row.col.f32." NAME "." NAME ".f32 {%0, %1, %2, %3}, "                  \
-                "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"                                                   \
-                : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])                                                  \
-                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));                                  \
-        }                                                                                                         \
-    }
-PRODUCT(bf16, "bf16");
-PRODUCT(f16, "f16");
 
 DEVICE float quad_max(float x) {
     x = math_max_number(x, shuffle_xor(x, 1));

@@ -218,10 +218,11 @@ DEVICE void consume(QRing queries, KRing keys, const VRing values, const Outputs
         }
         const int key = block * TILE_N, diagonal = tile.row + consumer * 64 + n_of(tile, s) - m_of(tile, s);
 #if SOFTCAP
-        cap(scores, s);
+        cap(scores, s.inner);
 #endif
         const bool beyond = key + TILE_N > (RIGHT ? min(n_of(tile, s), diagonal + s.right + 1) : n_of(tile, s));
-        if (beyond || (LEFT && key < diagonal + 63 - s.left)) mask(scores, key, tile, in_tile, s);
+        if (beyond || (LEFT && key < diagonal + 63 - s.left))
+            mask(scores, tile.row + in_tile, key, m_of(tile, s), n_of(tile, s), s.left, s.right);
         soften(scores, top, sum, factor, s.scale);
         hold<SCORES>(scores);
         const VRing next = FOLLOW ? values.behind(keys) : kept;

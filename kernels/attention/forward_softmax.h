@@ -1,24 +1,23 @@
-// What forward.cu does with a block of scores in registers. Of a warp's 16 rows, thread t has row t / 4 and the
-// eighth below it (r = 0, 1): score 4 * j + 2 * r + e is that of key 8 * j + t % 4 * 2 + e.
+// What forward.cu and forward_mma.cu do with a block of scores in registers. Of a warp's 16 rows, thread t has row
+// t / 4 and the eighth below it (r = 0, 1): score 4 * j + 2 * r + e is that of key 8 * j + t % 4 * 2 + e.
 #pragma once
 
 #include "prelude.h"
 
-#include "forward_tiles.h"
-
-constexpr int SCORES = TILE_N / 2;  // a thread's, of a consumer's 64 x TILE_N
+constexpr float LN_2 = 0.693147180559945f;
+constexpr float LOG2_E = 1.44269504088896f;
+constexpr int SCORES = TILE_N / 2;  // a thread's, of a warp's 16 x TILE_N
 constexpr int SUMS = HEAD_E / 2;
 constexpr float SLACK = 8;
 
-// Scores of keys from `key` on, for the thread's queries from `in_tile` on: -inf where not seen.
-DEVICE void mask(float* scores, int key, const Tile& tile, int in_tile, const Sizes& s) {
-    const int row = tile.row + in_tile, m = m_of(tile, s), n = n_of(tile, s);
+// Scores of keys from `key` on, for the thread's queries `row` and the eighth after it: -inf where not seen.
+DEVICE void mask(float* scores, int row, int key, int m, int n, int left, int right) {
     const int column = key + thread_x() % 4 * 2;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
         const int diagonal = row + r * 8 + n - m - column;
-        const int last = RIGHT ? min(n - 1 - column, diagonal + s.right) : n - 1 - column;
-        const int first = diagonal - s.left;
+        const int last = RIGHT ? min(n - 1 - column, diagonal + right) : n - 1 - column;
+        const int first = diagonal - left;
 #pragma unroll
         for (int j = 0; j < SCORES / 4; ++j) {
 #pragma unroll
@@ -31,10 +30,10 @@ DEVICE void mask(float* scores, int key, const Tile& tile, int in_tile, const Si
 }
 
 // softcap * tanh(score / softcap), all but the factor in front: 1 - 2 / (1 + e^2x).
-DEVICE void cap(float* scores, const Sizes& s) {
+DEVICE void cap(float* scores, float inner) {
 #pragma unroll
     for (int i = 0; i < SCORES; ++i)
-        scores[i] = math_fma(-2.0f, rcp_fast(1.0f + exp2_fast(scores[i] * s.inner)), 1.0f);
+        scores[i] = math_fma(-2.0f, rcp_fast(1.0f + exp2_fast(scores[i] * inner)), 1.0f);
 }
 
 DEVICE float quad_max(float x) {
@@ -94,4 +93,21 @@ DEVICE void rescale(float* sums, const float* factor) {
 template <class T> DEVICE void pack_weights(uint32_t* weights, const float* scores) {
 #pragma unroll
     for (int i = 0; i < SCORES / 2; ++i) weights[i] = pack2<T>(scores[i * 2], scores[i * 2 + 1]);
+}
+
+// What a row's sums are multiplied by in the end, and its lse. `sink` is a power of two.
+struct Result {
+    float share, lse;
+};
+DEVICE Result result_of(float top, float sum, float sink, float scale) {
+    float base = base_of(top, scale), total = quad_sum(sum), share = 1.0f;
+#if SINKS
+    const float most = top == -INF_F ? sink : math_max_number(base, sink);
+    if (sink != -INF_F) {
+        share = top == -INF_F ? 0.0f : exp2_fast(base - most);
+        total = total * share + exp2_fast(sink - most);
+        base = most;
+    }
+#endif
+    return {total == 0.0f ? 0.0f : share * rcp_fast(total), base * LN_2 + math_log(total)};
 }

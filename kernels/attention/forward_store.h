@@ -4,9 +4,7 @@
 #include "prelude.h"
 
 #include "forward_softmax.h"
-
-constexpr float LN_2 = 0.693147180559945f;
-constexpr float LOG2_E = 1.44269504088896f;
+#include "forward_tiles.h"
 
 // Word i of the quad's thread t goes to thread i as word t.
 DEVICE void transpose_quad(uint32_t* w) {
@@ -58,25 +56,16 @@ DEVICE void store(const float* sums, const float* top, const float* sum, const T
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
         const int at = row + r * 8;
-        float base = base_of(top[r], s.scale), total = quad_sum(sum[r]), share = 1.0f;
-#if SINKS
-        const float most = top[r] == -INF_F ? place.sink : math_max_number(base, place.sink);
-        if (place.sink != -INF_F) {
-            share = top[r] == -INF_F ? 0.0f : exp2_fast(base - most);
-            total = total * share + exp2_fast(place.sink - most);
-            base = most;
-        }
-#endif
-        const float divided = total == 0.0f ? 0.0f : share * rcp_fast(total);
-        const float lse = base * LN_2 + math_log(total);
-        if (thread_x() % 4 == 0 && at < m_of(tile, s)) place.lse[at * to.lse_row] = lse;
+        const Result result = result_of(top[r], sum[r], place.sink, s.scale);
+        if (thread_x() % 4 == 0 && at < m_of(tile, s)) place.lse[at * to.lse_row] = result.lse;
         T* o = place.o + at * to.o_row;
 #pragma unroll
         for (int j = 0; j < HEAD_E / 8; j += 4) {
             uint32_t w[4];
 #pragma unroll
             for (int i = 0; i < 4; ++i)
-                w[i] = pack2<T>(sums[(j + i) * 4 + r * 2] * divided, sums[(j + i) * 4 + r * 2 + 1] * divided);
+                w[i] = pack2<T>(sums[(j + i) * 4 + r * 2] * result.share,
+                                sums[(j + i) * 4 + r * 2 + 1] * result.share);
             transpose_quad(w);
             const int column = (j + thread_x() % 4) * 8;
             if (at < m_of(tile, s) && column < s.e) store_words(o + column, words<16>{{w[0], w[1], w[2], w[3]}});
