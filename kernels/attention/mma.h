@@ -29,7 +29,7 @@ DEVICE void load_transposed(uint32_t (&w)[4], uint32_t address) {
 template <class Type> struct Product;
 #define PRODUCT(TYPE, NAME)                                                                                       \
     template <> struct Product<TYPE> {                                                                            \
-        static DEVICE void add(float* c, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {                                 \
+        static DEVICE void add(float* c, const uint32_t* a, uint32_t b0, uint32_t b1) {                           \
             asm("mma.sync.aligned.m16n8k16.row.col.f32." NAME "." NAME ".f32 {%0, %1, %2, %3}, "                  \
                 "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"                                                   \
                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])                                                  \

@@ -1,0 +1,229 @@
+// o = softmax(scores) @ v per head with matrix instructions of a warp (mma.sync), and the scores' lse. For sm_80 and
+// later, any head size, alignment and stride between rows.
+//
+// A block owns TILE_M queries of one head, a warp GROUPS * 16 of them, and walks blocks of TILE_N keys from the last
+// that a query of the tile sees to the first. Queries stay in shared memory; keys and values have one buffer each.
+// Values are on their way (cp.async) under the products of queries and keys, the next keys under the rest of the
+// step. Scores stay in registers: rounded, they are the first operand of the product with the values. A
+// multiprocessor has room for two blocks, so that one multiplies while the other waits or exponentiates.
+//
+// Scores are powers of two: `scale` holds log2(e). Maxima move as in forward.cu.
+//
+// Defines: ELEMENT (bf16, f16); HEAD_D, HEAD_E: the head sizes, as multiples of 16; TILE_N (of 16), WARPS, GROUPS;
+// COPY_BYTES, STORE_BYTES: 16 where rows of q, k and v, or of o, are aligned to that, else 2; LEFT, RIGHT: whether the
+// keys are bounded on that side of the diagonal; SCALED: whether products are multiplied by `inner` at once, where the
+// scale is not positive; SOFTCAP, SINKS.
+#include "prelude.h"
+
+#include "forward_softmax.h"
+#include "mma.h"
+
+using T = ELEMENT;
+constexpr int THREADS = WARPS * 32;
+constexpr int WARP_M = GROUPS * 16, TILE_M = WARPS * WARP_M;
+// An odd number of 16-byte chunks: eight lines are in different banks.
+constexpr int D_PITCH = HEAD_D * 2 + 16, E_PITCH = HEAD_E * 2 + 16;
+constexpr int Q_BYTES = TILE_M * D_PITCH, K_BYTES = TILE_N * D_PITCH;
+static_assert(HEAD_D % 16 == 0 && HEAD_E % 16 == 0 && TILE_N % 16 == 0, "whole matrix instructions");
+
+DEVICE uint32_t shared_address(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
+
+struct Sizes {
+    int m, n, d, e, heads, share, tiles, left, right;
+    float scale;  // of scores, times log2(e); with SOFTCAP of what is left after the cap
+    float inner;  // SOFTCAP: what the exponent of the cap's tanh takes; SCALED: the scale, times log2(e)
+};
+
+// A head's rows in memory.
+struct Rows {
+    const T* base;
+    int64_t row;
+    int count, width;
+};
+
+// LINES rows from `first` on, as lines of WIDTH elements; zeros where there is nothing.
+template <int WIDTH, int LINES> DEVICE void copy_tile(char* to, const Rows& from, int first) {
+    constexpr int CHUNKS = WIDTH / 8, TOTAL = LINES * CHUNKS, PITCH = WIDTH * 2 + 16;
+    constexpr int UNROLL = COPY_BYTES == 16 ? 16 : 1;
+#pragma unroll UNROLL
+    for (int i = 0; i < (TOTAL + THREADS - 1) / THREADS; ++i) {
+        const int index = i * THREADS + thread_x();
+        if (TOTAL % THREADS != 0 && index >= TOTAL) break;
+        const int line = index / CHUNKS, column = index % CHUNKS * 8;
+        const int here = first + line < from.count ? from.width - column : 0;
+        const T* source = here > 0 ? from.base + (first + line) * from.row + column : from.base;
+        char* place = to + line * PITCH + column * 2;
+        if constexpr (COPY_BYTES == 16) {
+            copy_async(shared_address(place), source, here <= 0 ? 0 : here < 8 ? here * 2 : 16);
+        } else {
+            words<16> chunk;
+#pragma unroll
+            for (int w = 0; w < 4; ++w) {
+                const uint32_t low = 2 * w < here ? source[2 * w].bits : 0;
+                const uint32_t high = 2 * w + 1 < here ? source[2 * w + 1].bits : 0;
+                chunk.w[w] = low | high << 16;
+            }
+            store_words(place, chunk);
+        }
+    }
+}
+
+// A warp's queries times a block of keys. Both addresses are the lane's own, in the first operand's lines.
+DEVICE void multiply_keys(float (&scores)[GROUPS][SCORES], uint32_t queries, uint32_t keys) {
+#pragma unroll
+    for (int g = 0; g < GROUPS; ++g)
+#pragma unroll
+        for (int i = 0; i < SCORES; ++i) scores[g][i] = 0.0f;
+#pragma unroll
+    for (int step = 0; step < HEAD_D / 16; ++step) {
+        uint32_t a[GROUPS][4];
+#pragma unroll
+        for (int g = 0; g < GROUPS; ++g) load_matrices(a[g], queries + g * 16 * D_PITCH + step * 32);
+#pragma unroll
+        for (int j = 0; j < TILE_N / 16; ++j) {
+            uint32_t b[4];
+            load_matrices(b, keys + j * 16 * D_PITCH + step * 32);
+#pragma unroll
+            for (int g = 0; g < GROUPS; ++g) {
+                Product<T>::add(scores[g] + j * 8, a[g], b[0], b[1]);
+                Product<T>::add(scores[g] + j * 8 + 4, a[g], b[2], b[3]);
+            }
+        }
+    }
+}
+
+// The weights, which are scores that have become such, times the values.
+DEVICE void multiply_values(float (&sums)[GROUPS][SUMS], const float (&scores)[GROUPS][SCORES], uint32_t values) {
+    uint32_t weights[GROUPS][SCORES / 2];
+#pragma unroll
+    for (int g = 0; g < GROUPS; ++g) pack_weights<T>(weights[g], scores[g]);
+#pragma unroll
+    for (int step = 0; step < TILE_N / 16; ++step)
+#pragma unroll
+        for (int j = 0; j < HEAD_E / 16; ++j) {
+            uint32_t b[4];
+            load_transposed(b, values + step * 16 * E_PITCH + j * 32);
+#pragma unroll
+            for (int g = 0; g < GROUPS; ++g) {
+                Product<T>::add(sums[g] + j * 8, weights[g] + step * 4, b[0], b[1]);
+                Product<T>::add(sums[g] + j * 8 + 4, weights[g] + step * 4, b[2], b[3]);
+            }
+        }
+}
+
+// A warp's lines of o, from shared memory: those from query `row` on.
+DEVICE void store_lines(T* o, int64_t o_row, const char* lines, int row, const Sizes& s) {
+    constexpr int CHUNKS = HEAD_E / 8;
+    const int lane = thread_x() % 32;
+#pragma unroll 1
+    for (int index = lane; index < WARP_M * CHUNKS; index += 32) {
+        const int line = index / CHUNKS, column = index % CHUNKS * 8;
+        if (row + line >= s.m || column >= s.e) continue;
+        const words<16> chunk = load_words<16>(lines + line * E_PITCH + column * 2);
+        T* to = o + (row + line) * o_row + column;
+        if constexpr (STORE_BYTES == 16) {
+            store_words(to, chunk);
+        } else {
+#pragma unroll
+            for (int i = 0; i < 8; ++i)
+                if (column + i < s.e) to[i] = T{static_cast<uint16_t>(chunk.w[i / 2] >> i % 2 * 16)};
+        }
+    }
+}
+
+KERNEL(THREADS)
+void attention_forward_mma(const T* q, const T* k, const T* v, const float* sinks, T* o, float* lse, int m, int n,
+                           int d, int e, int heads, int share, int tiles, int left, int right, float scale,
+                           float inner, int64_t q_batch, int64_t q_head, int64_t q_row, int64_t k_batch,
+                           int64_t k_head, int64_t k_row, int64_t v_batch, int64_t v_head, int64_t v_row,
+                           int64_t o_batch, int64_t o_head, int64_t o_row, int64_t lse_batch, int64_t lse_head,
+                           int64_t lse_row) {
+    DYNAMIC_SHARED(shared);
+    const Sizes s = {m, n, d, e, heads, share, tiles, left, right, scale, inner};
+    const int order = block_x() % s.tiles, batch = block_x() / s.tiles / s.heads;
+    const int head = block_x() / s.tiles % s.heads, key_head = head / s.share;
+    const int first_row = (RIGHT ? s.tiles - 1 - order : order) * TILE_M;  // those with most keys go first
+    const Rows queries = {q + batch * q_batch + head * q_head, q_row, s.m, s.d};
+    const Rows keys = {k + batch * k_batch + key_head * k_head, k_row, s.n, s.d};
+    const Rows values = {v + batch * v_batch + key_head * v_head, v_row, s.n, s.e};
+    char *const k_tile = shared + Q_BYTES, *const v_tile = k_tile + K_BYTES;
+
+    const int lane = thread_x() % 32, warp = thread_x() / 32;
+    const int row = first_row + warp * WARP_M;  // the warp's first; the thread's, of a group, are lane / 4 behind
+    const int diagonal = row + s.n - s.m;
+    // Of ldmatrix: rows 0-7 and 8-15 of queries, then both 8 columns on; keys 0-7, their columns 8 on, keys 8-15,
+    // theirs; values 0-7 and 8-15, then both 8 columns on.
+    const uint32_t own_queries = shared_address(shared) + (warp * WARP_M + lane % 16) * D_PITCH + lane / 16 * 16;
+    const uint32_t own_keys = shared_address(k_tile) + (lane / 16 * 8 + lane % 8) * D_PITCH + lane / 8 % 2 * 16;
+    const uint32_t own_values = shared_address(v_tile) + lane % 16 * E_PITCH + lane / 16 * 16;
+
+    float sums[GROUPS][SUMS], scores[GROUPS][SCORES], top[GROUPS][2], sum[GROUPS][2], factor[GROUPS][2];
+#pragma unroll
+    for (int g = 0; g < GROUPS; ++g) {
+        top[g][0] = top[g][1] = -INF_F;
+        sum[g][0] = sum[g][1] = 0.0f;
+#pragma unroll
+        for (int i = 0; i < SUMS; ++i) sums[g][i] = 0.0f;
+    }
+
+    // The keys that some query of the tile sees.
+    int begin = 0, end = s.n;
+    if (LEFT) begin = max(first_row + s.n - s.m - s.left, 0) / TILE_N * TILE_N;
+    if (RIGHT) end = min(min(first_row + TILE_M, s.m) + s.n - s.m + s.right, end);
+    int key = (end - 1) / TILE_N * TILE_N;  // negative or 0 where `end` is
+    if (begin < end) {
+        copy_tile<HEAD_D, TILE_M>(shared, queries, first_row);
+        copy_tile<HEAD_D, TILE_N>(k_tile, keys, key);
+        commit_copies();
+    }
+#pragma unroll 1
+    for (; key >= begin && begin < end; key -= TILE_N) {
+        wait_copies<0>();
+        barrier();  // the keys are there, and nobody still reads values
+        copy_tile<HEAD_E, TILE_N>(v_tile, values, key);
+        commit_copies();
+        multiply_keys(scores, own_queries, own_keys);
+        wait_copies<0>();
+        barrier();  // the values are there, and nobody still reads keys
+        if (key > begin) {
+            copy_tile<HEAD_D, TILE_N>(k_tile, keys, key - TILE_N);
+            commit_copies();
+        }
+        const bool beyond = key + TILE_N > (RIGHT ? min(s.n, diagonal + s.right + 1) : s.n);
+        const bool edge = beyond || (LEFT && key < diagonal + WARP_M - 1 - s.left);
+#pragma unroll
+        for (int g = 0; g < GROUPS; ++g) {
+#if SOFTCAP
+            cap(scores[g], s.inner);
+#elif SCALED
+#pragma unroll
+            for (int i = 0; i < SCORES; ++i) scores[g][i] *= s.inner;
+#endif
+            if (edge) mask(scores[g], row + g * 16 + lane / 4, key, s.m, s.n, s.left, s.right);
+            soften(scores[g], top[g], sum[g], factor[g], s.scale);
+            rescale(sums[g], factor[g]);
+        }
+        multiply_values(sums, scores, own_values);
+    }
+
+    barrier();  // o takes the place of what was copied
+    char* const lines = shared + warp * WARP_M * E_PITCH;
+    const float sink = SINKS ? sinks[head] * LOG2_E : -INF_F;
+    lse += batch * lse_batch + head * lse_head;
+#pragma unroll
+    for (int g = 0; g < GROUPS; ++g)
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            const int line = g * 16 + r * 8 + lane / 4;
+            const Result result = result_of(top[g][r], sum[g][r], sink, s.scale);
+            if (lane % 4 == 0 && row + line < s.m) lse[(row + line) * lse_row] = result.lse;
+#pragma unroll
+            for (int j = 0; j < HEAD_E / 8; ++j) {
+                const float* const pair = sums[g] + j * 4 + r * 2;
+                *reinterpret_cast<uint32_t*>(lines + line * E_PITCH + j * 16 + lane % 4 * 4) =
+                    pack2<T>(pair[0] * result.share, pair[1] * result.share);
+            }
+        }
+    __syncwarp();
+    store_lines(o + batch * o_batch + head * o_head, o_row, lines, row, s);
+}
