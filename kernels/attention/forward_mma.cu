@@ -41,18 +41,21 @@ struct Rows {
     int count, width;
 };
 
-// LINES rows from `first` on, as lines of WIDTH elements; zeros where there is nothing.
+// LINES rows from `first` on, as lines of WIDTH elements; zeros where there is nothing. A thread has the same chunk of
+// every AT_ONCE-th line.
 template <int WIDTH, int LINES> DEVICE void copy_tile(char* to, const Rows& from, int first) {
-    constexpr int CHUNKS = WIDTH / 8, TOTAL = LINES * CHUNKS, PITCH = WIDTH * 2 + 16;
+    constexpr int CHUNKS = WIDTH / 8, AT_ONCE = THREADS / CHUNKS, PITCH = WIDTH * 2 + 16;
     constexpr int UNROLL = COPY_BYTES == 16 ? 16 : 1;
+    const int own = thread_x() / CHUNKS, column = thread_x() % CHUNKS * 8;
+    if (THREADS % CHUNKS != 0 && own >= AT_ONCE) return;
+    const T* rows = from.base + (first + own) * from.row + column;
+    char* place = to + own * PITCH + column * 2;
 #pragma unroll UNROLL
-    for (int i = 0; i < (TOTAL + THREADS - 1) / THREADS; ++i) {
-        const int index = i * THREADS + thread_x();
-        if (TOTAL % THREADS != 0 && index >= TOTAL) break;
-        const int line = index / CHUNKS, column = index % CHUNKS * 8;
+    for (int i = 0; i < (LINES + AT_ONCE - 1) / AT_ONCE; ++i, place += AT_ONCE * PITCH, rows += AT_ONCE * from.row) {
+        const int line = i * AT_ONCE + own;
+        if (LINES % AT_ONCE != 0 && line >= LINES) return;
         const int here = first + line < from.count ? from.width - column : 0;
-        const T* source = here > 0 ? from.base + (first + line) * from.row + column : from.base;
-        char* place = to + line * PITCH + column * 2;
+        const T* source = here > 0 ? rows : from.base;
         if constexpr (COPY_BYTES == 16) {
             copy_async(shared_address(place), source, here <= 0 ? 0 : here < 8 ? here * 2 : 16);
         } else {

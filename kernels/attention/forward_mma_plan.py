@@ -42,13 +42,10 @@ def padded(size: int) -> int:
 
 
 def tile_for(problem: Problem, config: Any) -> Tile:
-    """What registers hold without a spill, with shared memory for two blocks a multiprocessor. A second group of
-    queries halves what a product reads of shared memory."""
-    most = max(padded(problem.D), padded(problem.E))
-    if most > 128:
-        tile = Tile(32, 4, 1)
-    else:
-        tile = Tile(64, 4, 1 if problem.M <= _FEW_QUERIES else 2)
+    """What registers hold without a spill (64 keys a step of heads of 128 do not), with shared memory for two
+    blocks a multiprocessor. A second group of queries halves what a product reads of shared memory."""
+    most, groups = max(padded(problem.D), padded(problem.E)), 1 if problem.M <= _FEW_QUERIES else 2
+    tile = Tile(64, 4, groups) if most <= 64 else Tile(48, 4, groups) if most <= 128 else Tile(32, 4, 1)
     named = {"n": "TILE_N", "warps": "WARPS", "groups": "GROUPS"}
     return tile._replace(**{field: config[name] for field, name in named.items() if config.get(name)})
 
