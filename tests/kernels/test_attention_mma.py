@@ -11,7 +11,7 @@ import torch
 from portable import build, catalog
 from portable.backends.cuda.backend import OTHERS, TARGETS, CudaBackend
 from portable.kernels.attention.forward_mma_plan import Tile, padded, plan_forward
-from portable.plan import Pointer, Scalar
+from portable.plan import Plan, Pointer, Scalar
 from tests.kernels.test_attention_forward import (
     arguments,
     build_folder,
@@ -173,13 +173,18 @@ def test_nothing_to_do():
         (square(1, 1, 1, 8, 8, 64, softcap=-1.0), "softcap"),
         (square(1, 1, 1, 2**31, 8, 64), "exceeds"),
         (square(2**26, 1, 1, 8192, 8, 64), "one launch"),
-        (square(1, 1, 1, 300, 8, 256, config={"TILE_N": 64, "WARPS": 8, "GROUPS": 2}), "bytes"),
         (call(heads(1, 1, 64, 8).transpose(2, 3), heads(1, 1, 8, 64), heads(1, 1, 8, 64)), "stride"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_what_is_left_to_others(asked, word):
     assert word in reason(plan_forward(asked))
+
+
+def test_a_config_that_does_not_fit_is_rejected():
+    asked = square(1, 1, 1, 300, 8, 256, config={"TILE_N": 64, "WARPS": 8, "GROUPS": 2})
+    assert isinstance(plan_forward(asked), Plan)
+    assert "bytes" in reason(plan_forward(replace(asked, device=CARDS["sm_80"])))
 
 
 def test_config_is_heeded():
@@ -212,7 +217,7 @@ def test_the_spec_lists_it_behind_triton_from_sm_80_on():
     implementations = catalog.spec("attention").implementations
     names = [each.name for each in implementations]
     assert names.index("triton") < names.index("mma") < names.index("torch")
-    (pattern,) = implementations[names.index("mma")].requires.arch
+    pattern = (implementations[names.index("mma")].requires.arch or ("",))[0]
     backend = CudaBackend(build_folder())
     assert {arch: backend.arch_matches(pattern, arch) for arch in ("sm_75", "sm_80", "sm_90a", "sm_120")} == {
         "sm_75": False, "sm_80": True, "sm_90a": True, "sm_120": True,
