@@ -161,9 +161,9 @@ def test_no_file_is_called_triton():
 
 
 STILL_TO_BE_WRITTEN = {
-    "attention_dbias": {"triton", "cuda", "hip"},
+    "attention_dbias": {"cuda", "hip"},
 }
-"""Where the Triton implementation serves until then, for the bias's own gradient torch's."""
+"""Where the Triton implementation serves until then."""
 
 
 @pytest.mark.parametrize("folder", OPS, ids=lambda folder: folder.name)

@@ -1,13 +1,14 @@
 """The gradient of attention in Triton, without atomics: `attention_rows` reduces each query's do * o,
 `attention_keys` finds dk and dv of a block of keys over all queries that see it, and dq is found either by
 computing the scores again (`attention_queries`) or from dS, which `attention_keys` leaves in a workspace
-(`attention_products`)."""
+(`attention_products`). `attention_dbias` is dS itself, before the cap: the gradient of the bias."""
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
+from portable.kernels._common.triton_rows import divisible
 from portable.kernels.attention.triton_scores import (
     bias_tile,
     capped,
@@ -335,4 +336,81 @@ def add_products(
             change = tl.where(sees(i, j, 0, high, False, True), change, 0.0)
         keys = k.load([batch, group, start, 0]).reshape(BLOCK_N, BLOCK_D)
         total = tl.dot(change.T, keys, total)
+    return total
+
+
+@triton.jit
+def attention_dbias(
+    do, q, k, v, do_ptr, do_batch, do_head, do_row, q_ptr, q_batch, q_head, q_row,
+    k_ptr, k_batch, k_head, k_row, v_ptr, v_batch, v_head, v_row, bias_ptr, bias_batch, bias_head, bias_row,
+    peak_ptr, delta_ptr, dbias_ptr, dbias_batch, dbias_head, dbias_row,
+    H, share, M, N, low, high, scale, cap, padded, row_tiles, key_tiles,
+    CAP: tl.constexpr, LOW: tl.constexpr, HIGH: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr,
+    UNIT: tl.constexpr, WIDE: tl.constexpr, PRECISION: tl.constexpr, BIAS_UNIT: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """A block of dbias: p * (do @ v.T - delta), and 0 where a key is not seen. N and the strides of bias and
+    dbias are multiples of BIAS_UNIT."""
+    index = tl.program_id(0) // key_tiles
+    start_n = tl.program_id(0) % key_tiles * BLOCK_N
+    start_m = index % row_tiles * BLOCK_M
+    batch = index // row_tiles // H
+    head = index // row_tiles % H
+    group = head // share
+    N = divisible(N, BIAS_UNIT)
+
+    visible = start_n < N
+    if HIGH:
+        visible = visible & (start_n <= start_m + BLOCK_M - 1 + high)
+    if LOW:
+        visible = visible & (start_n + BLOCK_N - 1 >= start_m + low)
+    rows = start_m + tl.arange(0, BLOCK_M)
+    cols = start_n + tl.arange(0, BLOCK_N)
+    change = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+    if visible:
+        if q_ptr is not None:
+            q_ptr = head_start(q_ptr, batch, head, q_batch, q_head, UNIT)
+            do_ptr = head_start(do_ptr, batch, head, do_batch, do_head, UNIT)
+            k_ptr = head_start(k_ptr, batch, group, k_batch, k_head, UNIT)
+            v_ptr = head_start(v_ptr, batch, group, v_batch, v_head, UNIT)
+        bias_ptr = head_start(bias_ptr, batch, head, bias_batch, bias_head, BIAS_UNIT)
+        s = row_products(
+            q, q_ptr, q_row, k, k_ptr, k_row, batch, head, group, start_m, start_n, M, N,
+            D, BLOCK_D, UNIT, WIDE, PRECISION, BLOCK_M, BLOCK_N,
+        )  # fmt: skip
+        s, _ = capped(s, scale, cap, CAP)
+        s += bias_tile(bias_ptr, divisible(bias_row, BIAS_UNIT), start_m, start_n, M, N, BLOCK_M, BLOCK_N)
+        line = (batch * H + head).to(tl.int64) * padded
+        p = tl.exp2(s - tl.load(peak_ptr + line + rows)[:, None])
+        dp = row_products(
+            do, do_ptr, do_row, v, v_ptr, v_row, batch, head, group, start_m, start_n, M, N,
+            E, BLOCK_E, UNIT, WIDE, PRECISION, BLOCK_M, BLOCK_N,
+        )  # fmt: skip
+        change = p * (dp - tl.load(delta_ptr + line + rows)[:, None])
+        if LOW or HIGH:
+            change = tl.where(sees(rows[:, None], cols[None, :], low, high, LOW, HIGH), change, 0.0)
+    dbias_ptr = head_start(dbias_ptr, batch, head, dbias_batch, dbias_head, BIAS_UNIT)
+    ptrs = dbias_ptr + (rows.to(tl.int64) * divisible(dbias_row, BIAS_UNIT))[:, None] + cols[None, :]
+    inside = (rows < M)[:, None] & (cols < N)[None, :]
+    tl.store(ptrs, change.to(dbias_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def row_products(
+    left, left_ptr, left_row, right, right_ptr, right_row, batch, head, group, start_m, start_n, M, N,
+    SIZE: tl.constexpr, PIECE: tl.constexpr, UNIT: tl.constexpr, WIDE: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """left @ right.T of a block's query rows and key rows, PIECE columns of the SIZE at a time."""
+    total = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+    for first in tl.static_range(0, SIZE, PIECE):
+        rows = tile_of(
+            left, left_ptr, left_row, batch, head, start_m, M, True, SIZE, BLOCK_M, PIECE, UNIT, WIDE, first
+        )
+        keys = tile_of(
+            right, right_ptr, right_row, batch, group, start_n, N, True, SIZE, BLOCK_N, PIECE, UNIT, WIDE,
+            first,
+        )  # fmt: skip
+        total = tl.dot(rows, keys.T, total, input_precision=PRECISION)
     return total

@@ -1,4 +1,4 @@
-"""attention and its gradient in Triton for every vendor: which kernels a call needs, on which tiles.
+"""attention and its gradients in Triton for every vendor: which kernels a call needs, on which tiles.
 
 Where the card has a copy engine for tiles that can walk the tensors (`triton_operands`), tiles come by
 descriptor; elsewhere through pointers. Compiled code depends on dtype, head sizes, alignment, which of bias,
@@ -14,9 +14,10 @@ from typing import Any
 import triton
 
 from portable.backends.cuda.tensor_map import TritonDescriptor
-from portable.kernels._common.triton_rows import MAX_GRID
+from portable.kernels._common.triton_rows import ITEMSIZE, MAX_GRID
 from portable.kernels.attention.problem import Problem, problem_of
 from portable.kernels.attention.triton_backward import (
+    attention_dbias,
     attention_keys,
     attention_products,
     attention_queries,
@@ -114,6 +115,40 @@ def backward(call: Call) -> Plan | Rejected:
         launches.append(plan_keys(problem, operands, padded, first, 0, problem.B * problem.G, 0))
         launches.append(plan_queries(problem, operands, padded, last))
     return Plan(tuple(launches), tuple(spaces))
+
+
+def bias_backward(call: Call) -> Plan | Rejected:
+    """Plan dbias: the reduction of do * o, then each block of it alone."""
+    problem = problem_of(call)
+    if isinstance(problem, Rejected):
+        return problem
+    config, tiled = call.config, ("do", "q", "k", "v")
+    block_m, block_n = config["BLOCK_M"], config["BLOCK_N"]
+    row_tiles, key_tiles = triton.cdiv(problem.M, block_m), triton.cdiv(problem.N, block_n)
+    programs = row_tiles * key_tiles * problem.B * problem.H
+    padded = triton.cdiv(problem.M, PADDING) * PADDING
+    refused = too_large(problem, max(programs, padded // 16 * problem.B * problem.H))
+    if refused is not None:
+        return refused
+    operands = Operands(problem, call.device, tiled, most=config["COLUMNS"])
+    args, constants = operands.descriptors({"do": block_m, "q": block_m, "k": block_n, "v": block_n})
+    for name in tiled:
+        operands.pointers(name, args, constants)
+    itemsize = ITEMSIZE[problem.dtype]
+    together = all(problem.heads[name].aligned_to(16, itemsize) for name in ("bias", "dbias"))
+    unit = 16 // itemsize if together and problem.N * itemsize % 16 == 0 else 1
+    operands.pointers("bias", args, constants, aligned=unit > 1)
+    args += [("peak_ptr", Pointer("peak", True)), ("delta_ptr", Pointer("delta", True))]
+    operands.pointers("dbias", args, constants, aligned=unit > 1)
+    args += [("H", _i32(problem.H)), ("share", _i32(problem.share)), *shared_scalars(problem)]
+    args += [("padded", Scalar("i32", padded, True))]
+    args += [("row_tiles", _i32(row_tiles)), ("key_tiles", _i32(key_tiles))]
+    constants += [*shared_constants(problem, operands), ("BIAS_UNIT", unit)]
+    constants += [("BLOCK_M", block_m), ("BLOCK_N", block_n)]
+    blocks = Launch(kernel_of(attention_dbias, constants, config), (programs, 1, 1), tuple(args))
+    lines = (problem.B * problem.H, padded)
+    spaces = (Workspace("peak", lines, "float32"), Workspace("delta", lines, "float32"))
+    return Plan((plan_rows(problem, Operands(problem, call.device, tiled), padded), blocks), spaces)
 
 
 def crowded(operands: Operands, device: Device, which: str) -> bool:

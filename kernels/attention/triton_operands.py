@@ -23,12 +23,13 @@ class Operands:
     """The tensors of one problem, of which `tiled` are read or written in tiles of rows.
 
     A tile has `block_d` columns of q and k, and `block_e` of v: powers of two. With `pieces`, 129 to 192
-    columns of q and k are two tiles, of `block_d` and `rest_d` columns, instead of one of 256.
+    columns of q and k are two tiles, of `block_d` and `rest_d` columns, instead of one of 256. No tile has
+    over `most` columns: for kernels that take rows piece by piece.
     """
 
     def __init__(
         self, problem: Problem, device: Device, tiled: tuple[str, ...], sinks: bool = False,
-        pieces: bool = False,
+        pieces: bool = False, most: int = 256,
     ) -> None:  # fmt: skip
         self.problem, self.tiled, self.sinks = problem, tiled, sinks
         itemsize = ITEMSIZE[problem.dtype]
@@ -45,11 +46,11 @@ class Operands:
             and all(self._walkable(name) for name in tiled)
         )
         least = LINE if self.by_descriptor else 16
-        self.block_d, self.rest_d = max(least, triton.next_power_of_2(problem.D)), 0
+        self.block_d, self.rest_d = min(max(least, triton.next_power_of_2(problem.D)), most), 0
         if pieces and PIECE < problem.D <= PIECE + REST:
             self.block_d, self.rest_d = PIECE, REST
         self.columns = self.block_d + self.rest_d
-        self.block_e = max(least, triton.next_power_of_2(problem.E))
+        self.block_e = min(max(least, triton.next_power_of_2(problem.E)), most)
         self.wide = any(each.row * ROW_LIMIT + ROW_LIMIT >= 2**31 for each in heads)
 
     def _sizes(self, name: str) -> tuple[int, int, int, int]:
@@ -96,8 +97,10 @@ class Operands:
         args: list[tuple[str, Argument]],
         constants: list[tuple[str, Any]],
         plain: bool = False,
+        aligned: bool = False,
     ) -> None:
-        """Pointer and strides of a tensor, as constants where it is absent or has a descriptor."""
+        """Pointer and strides of a tensor, as constants where it is absent or has a descriptor. `aligned`: so
+        the caller knows it to be."""
         steps = [f"{name}_{step}" for step in ("batch", "head", "row")]
         described = self.by_descriptor and name in self.tiled and not plain
         if name == "sinks":
@@ -108,6 +111,7 @@ class Operands:
         elif heads is None or described:
             constants += [(f"{name}_ptr", None), *((step, 0) for step in steps)]
         else:
-            args.append((f"{name}_ptr", Pointer(name, self.unit > 1 and name in (*self.tiled, "o"))))
+            aligned = aligned or (self.unit > 1 and name in (*self.tiled, "o"))
+            args.append((f"{name}_ptr", Pointer(name, aligned)))
             strides = (heads.batch, heads.head, heads.row)
             args += [(step, Scalar("i64", stride)) for step, stride in zip(steps, strides, strict=True)]

@@ -259,7 +259,7 @@ def test_query_heads_of_a_group_share_its_slot():
 
 
 def compiled(plan: Plan, launch: Launch) -> Any:
-    dtypes = dict.fromkeys(("q", "k", "v", "o", "do", "dq", "dk", "dv"), "bfloat16")
+    dtypes = dict.fromkeys(("q", "k", "v", "o", "do", "dq", "dk", "dv", "bias", "dbias"), "bfloat16")
     dtypes |= {"lse": "float32"} | {each.name: each.dtype for each in plan.workspaces}
     assert isinstance(launch.kernel, TritonKernel)
     types = triton_build.signature(launch, dtypes)

@@ -21,6 +21,7 @@ pytest.importorskip("triton")
 ARCHS = ("gfx942", "gfx1100")
 # Never executed: padding behind a kernel's end, which the tables know and the emulator refuses to run.
 PADDING = {"s_code_end"}
+TRITON_ALONE = {"attention_dbias"}
 
 
 @functools.cache
@@ -40,8 +41,7 @@ def card(request):
     machine.reset()
 
 
-# attention_dbias is torch's alone.
-@pytest.mark.parametrize("op", sorted(set(catalog.op_folders()) - {"attention_dbias"}))
+@pytest.mark.parametrize("op", sorted(catalog.op_folders()))
 @pytest.mark.parametrize("card", ARCHS, indirect=True)
 def test_the_smoke_tier_conforms(card, op, monkeypatch):
     loaded: set[str] = set()
@@ -54,7 +54,7 @@ def test_the_smoke_tier_conforms(card, op, monkeypatch):
 
     monkeypatch.setattr(launch, "ready", seen)
     impls = runner.implementations(op)
-    assert len(impls) >= 2, "Triton and HIP"
+    assert len(impls) >= (1 if op in TRITON_ALONE else 2), "Triton and HIP"
     few = 6 if catalog.spec(op).folder.name == "attention" else 1  # its cases take a second each
     results = [
         result
