@@ -123,14 +123,17 @@ def bias_backward(call: Call) -> Plan | Rejected:
     if isinstance(problem, Rejected):
         return problem
     config, tiled = call.config, ("do", "q", "k", "v")
-    block_m, block_n = config["BLOCK_M"], config["BLOCK_N"]
+    whole = Operands(problem, call.device, tiled)
+    block_m, block_n, columns = config["BLOCK_M"], config["BLOCK_N"], config["COLUMNS"]
+    if whole.unit == 1:  # each element needs a pointer and a mask: larger tiles spill
+        block_m = block_n = columns = 32
     row_tiles, key_tiles = triton.cdiv(problem.M, block_m), triton.cdiv(problem.N, block_n)
     programs = row_tiles * key_tiles * problem.B * problem.H
     padded = triton.cdiv(problem.M, PADDING) * PADDING
     refused = too_large(problem, max(programs, padded // 16 * problem.B * problem.H))
     if refused is not None:
         return refused
-    operands = Operands(problem, call.device, tiled, most=config["COLUMNS"])
+    operands = Operands(problem, call.device, tiled, most=columns)
     args, constants = operands.descriptors({"do": block_m, "q": block_m, "k": block_n, "v": block_n})
     for name in tiled:
         operands.pointers(name, args, constants)
@@ -148,7 +151,7 @@ def bias_backward(call: Call) -> Plan | Rejected:
     blocks = Launch(kernel_of(attention_dbias, constants, config), (programs, 1, 1), tuple(args))
     lines = (problem.B * problem.H, padded)
     spaces = (Workspace("peak", lines, "float32"), Workspace("delta", lines, "float32"))
-    return Plan((plan_rows(problem, Operands(problem, call.device, tiled), padded), blocks), spaces)
+    return Plan((plan_rows(problem, whole, padded), blocks), spaces)
 
 
 def crowded(operands: Operands, device: Device, which: str) -> bool:

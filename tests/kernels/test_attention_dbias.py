@@ -116,6 +116,15 @@ def test_rows_of_heads_come_in_pieces_but_are_summed_whole():
     assert (narrow["BLOCK_D"], narrow["BLOCK_E"]) == (16, 32)
 
 
+def test_blocks_are_smaller_where_elements_come_one_by_one():
+    """With a pointer and a mask for each, blocks of 64 by 64 spill on most cards, and 64 columns on gfx9."""
+    for call in ({"alignment": 2}, {"D": 60}):
+        launch = blocks(M=65, N=96, **call)
+        fixed = constants(launch)
+        assert (fixed["UNIT"], fixed["BLOCK_M"], fixed["BLOCK_N"], fixed["BLOCK_D"]) == (1, 32, 32, 32)
+        assert launch.grid[0] == 3 * 3 * 8
+
+
 def test_heads_of_256_are_served_on_every_card():
     for device in (HOPPER, AMPERE, CDNA, RDNA3, RDNA):
         planned(D=256, device=device)
