@@ -12,88 +12,28 @@
 // Defines: ELEMENT (bf16, f16); HEAD_D, HEAD_E: the head sizes, as multiples of 16; TILE_N (of 16), WARPS, GROUPS;
 // COPY_BYTES, STORE_BYTES: 16 where rows of q, k and v, or of o, are aligned to that, else 2; LEFT, RIGHT: whether the
 // keys are bounded on that side of the diagonal; SCALED: whether products are multiplied by `inner` at once, where the
-// scale is not positive; SOFTCAP, SINKS.
+// scale is not positive; SOFTCAP, SINKS; RAGGED: packed sequences, whose tiles ragged_tiles.cu found. Rows beyond a
+// sequence are read as zeros, so its neighbours' values do not matter.
 #include "prelude.h"
 
 #include "forward_softmax.h"
-#include "mma.h"
+#include "mma_tiles.h"
+#if RAGGED
+#include "ragged.h"
+#endif
 
 using T = ELEMENT;
 constexpr int THREADS = WARPS * 32;
 constexpr int WARP_M = GROUPS * 16, TILE_M = WARPS * WARP_M;
-// An odd number of 16-byte chunks: eight lines are in different banks.
-constexpr int D_PITCH = HEAD_D * 2 + 16, E_PITCH = HEAD_E * 2 + 16;
+constexpr int D_PITCH = pitch_of(HEAD_D), E_PITCH = pitch_of(HEAD_E);
 constexpr int Q_BYTES = TILE_M * D_PITCH, K_BYTES = TILE_N * D_PITCH;
 static_assert(HEAD_D % 16 == 0 && HEAD_E % 16 == 0 && TILE_N % 16 == 0, "whole matrix instructions");
-
-DEVICE uint32_t shared_address(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
 
 struct Sizes {
     int m, n, d, e, heads, share, tiles, left, right;
     float scale;  // of scores, times log2(e); with SOFTCAP of what is left after the cap
     float inner;  // SOFTCAP: what the exponent of the cap's tanh takes; SCALED: the scale, times log2(e)
 };
-
-// A head's rows in memory.
-struct Rows {
-    const T* base;
-    int64_t row;
-    int count, width;
-};
-
-// LINES rows from `first` on, as lines of WIDTH elements; zeros where there is nothing. A thread has the same chunk of
-// every AT_ONCE-th line.
-template <int WIDTH, int LINES> DEVICE void copy_tile(char* to, const Rows& from, int first) {
-    constexpr int CHUNKS = WIDTH / 8, AT_ONCE = THREADS / CHUNKS, PITCH = WIDTH * 2 + 16;
-    constexpr int UNROLL = COPY_BYTES == 16 ? 16 : 1;
-    const int own = thread_x() / CHUNKS, column = thread_x() % CHUNKS * 8;
-    if (THREADS % CHUNKS != 0 && own >= AT_ONCE) return;
-    const T* rows = from.base + (first + own) * from.row + column;
-    char* place = to + own * PITCH + column * 2;
-#pragma unroll UNROLL
-    for (int i = 0; i < (LINES + AT_ONCE - 1) / AT_ONCE; ++i, place += AT_ONCE * PITCH, rows += AT_ONCE * from.row) {
-        const int line = i * AT_ONCE + own;
-        if (LINES % AT_ONCE != 0 && line >= LINES) return;
-        const int here = first + line < from.count ? from.width - column : 0;
-        const T* source = here > 0 ? rows : from.base;
-        if constexpr (COPY_BYTES == 16) {
-            copy_async(shared_address(place), source, here <= 0 ? 0 : here < 8 ? here * 2 : 16);
-        } else {
-            words<16> chunk;
-#pragma unroll
-            for (int w = 0; w < 4; ++w) {
-                const uint32_t low = 2 * w < here ? source[2 * w].bits : 0;
-                const uint32_t high = 2 * w + 1 < here ? source[2 * w + 1].bits : 0;
-                chunk.w[w] = low | high << 16;
-            }
-            store_words(place, chunk);
-        }
-    }
-}
-
-// A warp's queries times a block of keys. Both addresses are the lane's own, in the first operand's lines.
-DEVICE void multiply_keys(float (&scores)[GROUPS][SCORES], uint32_t queries, uint32_t keys) {
-#pragma unroll
-    for (int g = 0; g < GROUPS; ++g)
-#pragma unroll
-        for (int i = 0; i < SCORES; ++i) scores[g][i] = 0.0f;
-#pragma unroll
-    for (int step = 0; step < HEAD_D / 16; ++step) {
-        uint32_t a[GROUPS][4];
-#pragma unroll
-        for (int g = 0; g < GROUPS; ++g) load_matrices(a[g], queries + g * 16 * D_PITCH + step * 32);
-#pragma unroll
-        for (int j = 0; j < TILE_N / 16; ++j) {
-            uint32_t b[4];
-            load_matrices(b, keys + j * 16 * D_PITCH + step * 32);
-#pragma unroll
-            for (int g = 0; g < GROUPS; ++g) {
-                Product<T>::add(scores[g] + j * 8, a[g], b[0], b[1]);
-                Product<T>::add(scores[g] + j * 8 + 4, a[g], b[2], b[3]);
-            }
-        }
-    }
-}
 
 // The weights, which are scores that have become such, times the values.
 DEVICE void multiply_values(float (&sums)[GROUPS][SUMS], const float (&scores)[GROUPS][SCORES], uint32_t values) {
@@ -134,31 +74,72 @@ DEVICE void store_lines(T* o, int64_t o_row, const char* lines, int row, const S
     }
 }
 
+// What a block works on: a head's queries from `first_row` on, counted from the first of its sequence.
+struct Place {
+    int batch, head, first_row, m, n;
+    int64_t first_query, first_key;
+    bool outside;  // of all sequences
+};
+
+#if RAGGED
+struct Table {
+    const int* bounds;
+    const int* tiles;
+    const uint32_t* counts;
+    int count;
+};
+// Heads of a tile follow one another. A block beyond the tiles has no queries.
+DEVICE Place place_of(const Sizes& s, const Table& table) {
+    const uint32_t at = block_x() / s.heads;
+    if (at >= table.counts[0]) return {};
+    const int* const tile = table.tiles + at * 2;
+    const Sequence own = sequence_of(table.bounds, tile[0], table.count);
+    return {0, block_x() % s.heads, tile[1] * TILE_M, own.queries, own.outside ? 0 : own.keys, own.first_query,
+            own.first_key, own.outside};
+}
+#else
+struct Table {};
+// Tiles with most keys go first.
+DEVICE Place place_of(const Sizes& s, const Table&) {
+    const int order = block_x() % s.tiles, line = block_x() / s.tiles;
+    return {line / s.heads, line % s.heads, (RIGHT ? s.tiles - 1 - order : order) * TILE_M, s.m, s.n, 0, 0, false};
+}
+#endif
+
 KERNEL(THREADS)
 void attention_forward_mma(const T* q, const T* k, const T* v, const float* sinks, T* o, float* lse, int m, int n,
                            int d, int e, int heads, int share, int tiles, int left, int right, float scale,
                            float inner, int64_t q_batch, int64_t q_head, int64_t q_row, int64_t k_batch,
                            int64_t k_head, int64_t k_row, int64_t v_batch, int64_t v_head, int64_t v_row,
                            int64_t o_batch, int64_t o_head, int64_t o_row, int64_t lse_batch, int64_t lse_head,
-                           int64_t lse_row) {
+                           int64_t lse_row
+#if RAGGED
+                           , const int* bounds, const int* tile_list, const uint32_t* counts, int count
+#endif
+) {
     DYNAMIC_SHARED(shared);
-    const Sizes s = {m, n, d, e, heads, share, tiles, left, right, scale, inner};
-    const int order = block_x() % s.tiles, batch = block_x() / s.tiles / s.heads;
-    const int head = block_x() / s.tiles % s.heads, key_head = head / s.share;
-    const int first_row = (RIGHT ? s.tiles - 1 - order : order) * TILE_M;  // those with most keys go first
-    const Rows queries = {q + batch * q_batch + head * q_head, q_row, s.m, s.d};
-    const Rows keys = {k + batch * k_batch + key_head * k_head, k_row, s.n, s.d};
-    const Rows values = {v + batch * v_batch + key_head * v_head, v_row, s.n, s.e};
+    Sizes s = {m, n, d, e, heads, share, tiles, left, right, scale, inner};
+#if RAGGED
+    const Place place = place_of(s, {bounds, tile_list, counts, count});
+    if (place.m == 0) return;
+#else
+    const Place place = place_of(s, {});
+#endif
+    s.m = place.m, s.n = place.n;
+    const int head = place.head, key_head = head / s.share, first_row = place.first_row;
+    const int64_t batch = place.batch, first_query = place.first_query, first_key = place.first_key;
+    const Rows<T> queries = {q + batch * q_batch + head * q_head + first_query * q_row, q_row, s.m, s.d};
+    const Rows<T> keys = {k + batch * k_batch + key_head * k_head + first_key * k_row, k_row, s.n, s.d};
+    const Rows<T> values = {v + batch * v_batch + key_head * v_head + first_key * v_row, v_row, s.n, s.e};
     char *const k_tile = shared + Q_BYTES, *const v_tile = k_tile + K_BYTES;
 
     const int lane = thread_x() % 32, warp = thread_x() / 32;
     const int row = first_row + warp * WARP_M;  // the warp's first; the thread's, of a group, are lane / 4 behind
     const int diagonal = row + s.n - s.m;
-    // Of ldmatrix: rows 0-7 and 8-15 of queries, then both 8 columns on; keys 0-7, their columns 8 on, keys 8-15,
-    // theirs; values 0-7 and 8-15, then both 8 columns on.
-    const uint32_t own_queries = shared_address(shared) + (warp * WARP_M + lane % 16) * D_PITCH + lane / 16 * 16;
-    const uint32_t own_keys = shared_address(k_tile) + (lane / 16 * 8 + lane % 8) * D_PITCH + lane / 8 % 2 * 16;
-    const uint32_t own_values = shared_address(v_tile) + lane % 16 * E_PITCH + lane / 16 * 16;
+    // Values are read transposed: keys 0-7 and 8-15, then both 8 columns on.
+    const uint32_t own_queries = first_operand(shared_address(shared) + warp * WARP_M * D_PITCH, D_PITCH);
+    const uint32_t own_keys = second_operand(shared_address(k_tile), D_PITCH);
+    const uint32_t own_values = first_operand(shared_address(v_tile), E_PITCH);
 
     float sums[GROUPS][SUMS], scores[GROUPS][SCORES], top[GROUPS][2], sum[GROUPS][2], factor[GROUPS][2];
 #pragma unroll
@@ -175,21 +156,21 @@ void attention_forward_mma(const T* q, const T* k, const T* v, const float* sink
     if (RIGHT) end = min(min(first_row + TILE_M, s.m) + s.n - s.m + s.right, end);
     int key = (end - 1) / TILE_N * TILE_N;  // negative or 0 where `end` is
     if (begin < end) {
-        copy_tile<HEAD_D, TILE_M>(shared, queries, first_row);
-        copy_tile<HEAD_D, TILE_N>(k_tile, keys, key);
+        copy_tile<HEAD_D, TILE_M, THREADS, COPY_BYTES>(shared, queries, first_row);
+        copy_tile<HEAD_D, TILE_N, THREADS, COPY_BYTES>(k_tile, keys, key);
         commit_copies();
     }
 #pragma unroll 1
     for (; key >= begin && begin < end; key -= TILE_N) {
         wait_copies<0>();
         barrier();  // the keys are there, and nobody still reads values
-        copy_tile<HEAD_E, TILE_N>(v_tile, values, key);
+        copy_tile<HEAD_E, TILE_N, THREADS, COPY_BYTES>(v_tile, values, key);
         commit_copies();
-        multiply_keys(scores, own_queries, own_keys);
+        multiply_rows<T, HEAD_D>(scores, own_queries, own_keys);
         wait_copies<0>();
         barrier();  // the values are there, and nobody still reads keys
         if (key > begin) {
-            copy_tile<HEAD_D, TILE_N>(k_tile, keys, key - TILE_N);
+            copy_tile<HEAD_D, TILE_N, THREADS, COPY_BYTES>(k_tile, keys, key - TILE_N);
             commit_copies();
         }
         const bool beyond = key + TILE_N > (RIGHT ? min(s.n, diagonal + s.right + 1) : s.n);
@@ -211,8 +192,8 @@ void attention_forward_mma(const T* q, const T* k, const T* v, const float* sink
 
     barrier();  // o takes the place of what was copied
     char* const lines = shared + warp * WARP_M * E_PITCH;
-    const float sink = SINKS ? sinks[head] * LOG2_E : -INF_F;
-    lse += batch * lse_batch + head * lse_head;
+    const float sink = SINKS && !place.outside ? sinks[head] * LOG2_E : -INF_F;
+    lse += batch * lse_batch + head * lse_head + first_query * lse_row;
 #pragma unroll
     for (int g = 0; g < GROUPS; ++g)
 #pragma unroll
@@ -228,5 +209,5 @@ void attention_forward_mma(const T* q, const T* k, const T* v, const float* sink
             }
         }
     __syncwarp();
-    store_lines(o + batch * o_batch + head * o_head, o_row, lines, row, s);
+    store_lines(o + batch * o_batch + head * o_head + first_query * o_row, o_row, lines, row, s);
 }

@@ -1,4 +1,5 @@
-"""The plan of forward_mma.cu: attention by a warp's matrix instructions, sm_80 and later."""
+"""The plans of forward_mma.cu: attention by a warp's matrix instructions, sm_80 and later; of packed sequences
+with the table of tiles that ragged_tiles.cu makes on the card."""
 
 from __future__ import annotations
 
@@ -7,15 +8,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from portable.kernels.attention.forward_plan import bounds
+from portable.kernels.attention.packed import entries_of, packed, plan_tables, tables
 from portable.kernels.attention.problem import Problem, problem_of
 from portable.plan import Argument, Call, Launch, NativeKernel, Plan, Pointer, Rejected, Scalar
 
 _SOURCE = Path(__file__).resolve().parent / "forward_mma.cu"
-_ELEMENTS = {"bfloat16": "bf16", "float16": "f16"}
+ELEMENTS = {"bfloat16": "bf16", "float16": "f16"}
 _LOG2_E = math.log2(math.e)
 _MOST_ROWS = 2**30 - 1024  # a row's place and a window's side are added in 32 bits
 _MOST_BLOCKS = 2**31 - 1
 _MOST_FACTOR = 2.0**100  # beyond, a score times it may leave float32
+_MOST_TOKENS = 2**28  # places and windows of packed sequences, at most 2 * (M + N), are added in 32 bits
 _FEW_QUERIES = 64
 
 
@@ -41,21 +44,22 @@ def padded(size: int) -> int:
     return -(-size // 16) * 16
 
 
-def tile_for(problem: Problem, config: Any) -> Tile:
+def tile_for(problem: Problem, queries: int, config: Any) -> Tile:
     """What registers hold without a spill (64 keys a step of heads of 128 do not), with shared memory for two
-    blocks a multiprocessor. A second group of queries halves what a product reads of shared memory."""
-    most, groups = max(padded(problem.D), padded(problem.E)), 1 if problem.M <= _FEW_QUERIES else 2
+    blocks a multiprocessor. A second group of queries halves what a product reads of shared memory; a row's bits
+    do not hang on it."""
+    most, groups = max(padded(problem.D), padded(problem.E)), 1 if queries <= _FEW_QUERIES else 2
     tile = Tile(64, 4, groups) if most <= 64 else Tile(48, 4, groups) if most <= 128 else Tile(32, 4, 1)
     named = {"n": "TILE_N", "warps": "WARPS", "groups": "GROUPS"}
     return tile._replace(**{field: config[name] for field, name in named.items() if config.get(name)})
 
 
-def _bytes(problem: Problem, *names: str) -> int:
+def copied_bytes(problem: Problem, *names: str) -> int:
     """How wide these tensors' rows are copied: 16 bytes, or an element."""
     for name in names:
         heads = problem.heads[name]
-        queries = name in ("q", "o")
-        sizes = (problem.B, problem.H if queries else problem.G, problem.M if queries else problem.N)
+        keys = name in ("k", "v")
+        sizes = (problem.B, problem.G if keys else problem.H, problem.N if keys else problem.M)
         steps = zip(sizes, (heads.batch, heads.head, heads.row), strict=True)
         if heads.alignment < 16 or any(size > 1 and step % 8 for size, step in steps):
             return 2
@@ -71,11 +75,10 @@ def _factors(problem: Problem) -> tuple[float, float]:
     return 1.0, problem.scale * _LOG2_E
 
 
-def _unfit(problem: Problem) -> Rejected | None:
-    if problem.dtype not in _ELEMENTS:
+def unfit(problem: Problem) -> Rejected | None:
+    """Why no kernel by a warp's matrix instructions takes the problem, if none does."""
+    if problem.dtype not in ELEMENTS:
         return Rejected(f"{problem.dtype} has no matrix instruction here; bfloat16 and float16 have")
-    if problem.has("bias"):
-        return Rejected("it adds no bias")
     if max(problem.M, problem.N) > _MOST_ROWS:
         return Rejected(f"a sequence exceeds {_MOST_ROWS}")
     if problem.softcap is not None and not problem.softcap > 0:
@@ -85,18 +88,62 @@ def _unfit(problem: Problem) -> Rejected | None:
     return None
 
 
+def _biased(problem: Problem) -> Rejected | None:
+    return Rejected("it adds no bias") if problem.has("bias") else None
+
+
 def plan_forward(call: Call) -> Plan | Rejected:
     """o and lse of `attention`: a block per tile of queries of a head."""
     problem = problem_of(call)
     if isinstance(problem, Rejected):
         return problem
-    if (reason := _unfit(problem)) is not None:
+    if (reason := unfit(problem) or _biased(problem)) is not None:
         return reason
-    d, e, tile = padded(problem.D), padded(problem.E), tile_for(problem, call.config)
+    tile = tile_for(problem, problem.M, call.config)
+    tiles = -(-problem.M // tile.m)
+    launch = _launch(call, problem, tile, tiles * problem.B * problem.H, _arguments(call, problem, tiles))
+    return launch if isinstance(launch, Rejected) else Plan((launch,))
+
+
+def plan_varlen(call: Call) -> Plan | Rejected:
+    """o and lse of `attention_varlen`: the table of tiles, then a block for each that there may be, of a head."""
+    problem = packed(call)
+    if isinstance(problem, Rejected):
+        return problem
+    count = call.axes["C"]
+    if max(problem.M, problem.N, count) > _MOST_TOKENS:
+        return Rejected(f"more than {_MOST_TOKENS} tokens or sequences")
+    if (reason := unfit(problem) or _biased(problem)) is not None:
+        return reason
+    tile = tile_for(problem, problem.M // max(count - 1, 1), call.config)
+    blocks = entries_of(problem.M, count, tile.m) * problem.H if problem.M else 0
+    args: tuple[tuple[str, Argument], ...] = (
+        *_arguments(call, problem, 0),
+        ("bounds", Pointer("bounds")),
+        ("tile_list", Pointer("tiles")),
+        ("counts", Pointer("counts")),
+        ("count", Scalar("i32", count)),
+    )
+    launch = _launch(call, problem, tile, blocks, args, ragged=True)
+    if isinstance(launch, Rejected):
+        return launch
+    left, right = bounds(problem)
+    backwards = right is not None and left is None  # a sequence's last queries see most keys
+    table = plan_tables(call, problem, tile.m, of_keys=False, together=1, backwards=backwards)
+    return Plan((table, launch), tables(call, problem.M, tile.m))
+
+
+def _launch(
+    call: Call,
+    problem: Problem,
+    tile: Tile,
+    blocks: int,
+    args: tuple[tuple[str, Argument], ...],
+    ragged: bool = False,
+) -> Launch | Rejected:
+    d, e = padded(problem.D), padded(problem.E)
     if tile.shared(d, e) > call.device.shared_memory:
         return Rejected(f"{tile.m} queries and {tile.n} keys a block take {tile.shared(d, e)} bytes")
-    tiles = -(-problem.M // tile.m)
-    blocks = tiles * problem.B * problem.H
     if blocks > _MOST_BLOCKS:
         return Rejected(f"{blocks} blocks are more than one launch takes ({_MOST_BLOCKS})")
     left, right = bounds(problem)
@@ -105,23 +152,24 @@ def plan_forward(call: Call) -> Plan | Rejected:
         "attention_forward_mma",
         threads=32 * tile.warps,
         defines=(
-            ("ELEMENT", _ELEMENTS[problem.dtype]),
+            ("ELEMENT", ELEMENTS[problem.dtype]),
             ("HEAD_D", d),
             ("HEAD_E", e),
             ("TILE_N", tile.n),
             ("WARPS", tile.warps),
             ("GROUPS", tile.groups),
-            ("COPY_BYTES", _bytes(problem, "q", "k", "v")),
-            ("STORE_BYTES", 2 if problem.E % 8 else _bytes(problem, "o")),
+            ("COPY_BYTES", copied_bytes(problem, "q", "k", "v")),
+            ("STORE_BYTES", 2 if problem.E % 8 else copied_bytes(problem, "o")),
             ("LEFT", int(left is not None)),
             ("RIGHT", int(right is not None)),
             ("SCALED", int(problem.softcap is None and not problem.scale > 0)),
             ("SOFTCAP", int(problem.softcap is not None)),
             ("SINKS", int(call.has("sinks"))),
+            ("RAGGED", int(ragged)),
         ),
         shared=tile.shared(d, e),
     )
-    return Plan((Launch(kernel, (blocks, 1, 1), _arguments(call, problem, tiles)),))
+    return Launch(kernel, (blocks, 1, 1), args)
 
 
 def _arguments(call: Call, problem: Problem, tiles: int) -> tuple[tuple[str, Argument], ...]:

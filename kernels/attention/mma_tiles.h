@@ -1,0 +1,92 @@
+// Tiles of a head's rows in shared memory, and products of two of them by a warp's matrix instructions.
+//
+// A tile's lines are 16 bytes longer than its rows, an odd number of 16-byte chunks, so that eight lines are in
+// different banks.
+#pragma once
+
+#include "prelude.h"
+
+#include "mma.h"
+
+constexpr int pitch_of(int width) { return width * 2 + 16; }
+
+DEVICE uint32_t shared_address(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
+
+// A head's rows in memory.
+template <class T> struct Rows {
+    const T* base;
+    int64_t row;
+    int count, width;
+};
+
+// Eight elements from `from` on; zeros beyond the first `here`.
+template <class T> DEVICE words<16> gather(const T* from, int here) {
+    words<16> chunk;
+#pragma unroll
+    for (int w = 0; w < 4; ++w) {
+        const uint32_t low = 2 * w < here ? from[2 * w].bits : 0;
+        const uint32_t high = 2 * w + 1 < here ? from[2 * w + 1].bits : 0;
+        chunk.w[w] = low | high << 16;
+    }
+    return chunk;
+}
+
+// LINES rows from `first` on, as lines of WIDTH elements; zeros where there is nothing. A thread has the same chunk of
+// every AT_ONCE-th line. BYTES: 16 where rows are aligned to that, else 2.
+template <int WIDTH, int LINES, int THREADS, int BYTES, class T>
+DEVICE void copy_tile(char* to, const Rows<T>& from, int first) {
+    constexpr int CHUNKS = WIDTH / 8, AT_ONCE = THREADS / CHUNKS, PITCH = pitch_of(WIDTH);
+    constexpr int UNROLL = BYTES == 16 ? 16 : 1;
+    const int own = thread_x() / CHUNKS, column = thread_x() % CHUNKS * 8;
+    if (THREADS % CHUNKS != 0 && own >= AT_ONCE) return;
+    const T* rows = from.base + (first + own) * from.row + column;
+    char* place = to + own * PITCH + column * 2;
+#pragma unroll UNROLL
+    for (int i = 0; i < (LINES + AT_ONCE - 1) / AT_ONCE; ++i, place += AT_ONCE * PITCH, rows += AT_ONCE * from.row) {
+        const int line = i * AT_ONCE + own;
+        if (LINES % AT_ONCE != 0 && line >= LINES) return;
+        const int here = first + line < from.count ? from.width - column : 0;
+        const T* source = here > 0 ? rows : from.base;
+        if constexpr (BYTES == 16) {
+            copy_async(shared_address(place), source, here <= 0 ? 0 : here < 8 ? here * 2 : 16);
+        } else {
+            store_words(place, gather(source, here));
+        }
+    }
+}
+
+// Where a lane's row of an operand lies for ldmatrix, in a tile of lines of `pitch` bytes. First operand: rows 0-7 and
+// 8-15, then both 8 columns on. Second: rows 0-7, their columns 8 on, rows 8-15, theirs.
+DEVICE uint32_t first_operand(uint32_t tile, int pitch) {
+    const int lane = thread_x() % 32;
+    return tile + lane % 16 * pitch + lane / 16 * 16;
+}
+DEVICE uint32_t second_operand(uint32_t tile, int pitch) {
+    const int lane = thread_x() % 32;
+    return tile + (lane / 16 * 8 + lane % 8) * pitch + lane / 8 % 2 * 16;
+}
+
+// c = a @ b.T of PARTS * 16 rows of a and COUNT * 2 of b, all of WIDTH columns; the addresses are the lane's own.
+template <class T, int WIDTH, int PARTS, int COUNT>
+DEVICE void multiply_rows(float (&c)[PARTS][COUNT], uint32_t first, uint32_t second) {
+#pragma unroll
+    for (int g = 0; g < PARTS; ++g)
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i) c[g][i] = 0.0f;
+#pragma unroll
+    for (int step = 0; step < WIDTH / 16; ++step) {
+        uint32_t a[PARTS][4];
+#pragma unroll
+        for (int g = 0; g < PARTS; ++g) load_matrices(a[g], first + g * 16 * pitch_of(WIDTH) + step * 32);
+#pragma unroll
+        for (int j = 0; j < COUNT / 8; ++j) {
+            uint32_t b[4];
+            load_matrices(b, second + j * 16 * pitch_of(WIDTH) + step * 32);
+#pragma unroll
+            for (int g = 0; g < PARTS; ++g) {
+                Product<T>::add(c[g] + j * 8, a[g], b[0], b[1]);
+                Product<T>::add(c[g] + j * 8 + 4, a[g], b[2], b[3]);
+            }
+        }
+    }
+}
