@@ -35,7 +35,7 @@ class Tile(NamedTuple):
         return (self.m + self.n) * (2 * d + 16 + 2 * e + 16)
 
 
-_TILES = (Tile(64, 4, 2), Tile(64, 4, 1), Tile(32, 4, 1))
+_TILES = (Tile(64, 4, 1), Tile(32, 4, 1))
 
 
 def tile_for(problem: Problem, device: Device, config: Any) -> Tile:
@@ -91,7 +91,6 @@ def plan_dbias(call: Call) -> Plan | Rejected:
             ("RIGHT", int(right is not None)),
             ("SOFTCAP", int(problem.softcap is not None)),
             ("DLSE", int(problem.has("dlse"))),
-            ("SINKS", 0),
         ),
         shared=tile.shared(d, e),
     )
