@@ -1,0 +1,310 @@
+// dk and dv, or dq, of attention with matrix instructions of a warp (mma.sync). For sm_80 and later, any head size,
+// alignment and stride between rows; the same input gives the same bits.
+//
+// One kernel finds dk and dv, one dq, and both do the same; see backward_mma.h. Products of a warp's own lines with
+// those that pass by are the scores and, with the other tensors, their gradients. They stay in registers: rounded,
+// they are the first operand of the sums. What passes by has two buffers: while a block multiplies with one, the other
+// is filled (cp.async). Blocks of keys go through the query heads that share their key head one after the other.
+//
+// Defines: backward_mma.h's.
+#include "backward_mma.h"
+
+constexpr int OWN_D_BYTES = TILE * D_PITCH, OWN_E_BYTES = SUM_D ? TILE * E_PITCH : 0;
+constexpr int STATS_BYTES = KEYS ? STEP * 8 : 0;
+constexpr int STAGE_BYTES = STEP * (D_PITCH + E_PITCH) + STATS_BYTES;
+
+// Lines of shared memory that ldmatrix reads, as addresses of the lane. As a first operand: lines 0-7 and 8-15, then
+// both 8 columns on; as a second one: lines 0-7, their columns 8 on, lines 8-15, theirs; and as a second one whose
+// lines are summed over, in the order of the first.
+template <int PITCH> DEVICE uint32_t first_operand(const char* lines) {
+    const int lane = thread_x() % 32;
+    return shared_address(lines) + lane % 16 * PITCH + lane / 16 * 16;
+}
+template <int PITCH> DEVICE uint32_t second_operand(const char* lines) {
+    const int lane = thread_x() % 32;
+    return shared_address(lines) + (lane / 16 * 8 + lane % 8) * PITCH + lane / 8 % 2 * 16;
+}
+
+// products (own lines by STEP) = own lines @ lines that pass by, transposed.
+template <int WIDTH> DEVICE void multiply(float (&products)[GROUPS][SCORES], const char* own, const char* passing) {
+    constexpr int PITCH = pitch_of(WIDTH);
+    const uint32_t rows = first_operand<PITCH>(own), columns = second_operand<PITCH>(passing);
+#pragma unroll
+    for (int g = 0; g < GROUPS; ++g)
+#pragma unroll
+        for (int i = 0; i < SCORES; ++i) products[g][i] = 0.0f;
+#pragma unroll
+    for (int k = 0; k < WIDTH / 16; ++k) {
+        uint32_t a[GROUPS][4];
+#pragma unroll
+        for (int g = 0; g < GROUPS; ++g) load_matrices(a[g], rows + g * 16 * PITCH + k * 32);
+#pragma unroll
+        for (int j = 0; j < STEP / 16; ++j) {
+            uint32_t b[4];
+            load_matrices(b, columns + j * 16 * PITCH + k * 32);
+#pragma unroll
+            for (int g = 0; g < GROUPS; ++g) {
+                Product<T>::add(products[g] + j * 8, a[g], b[0], b[1]);
+                Product<T>::add(products[g] + j * 8 + 4, a[g], b[2], b[3]);
+            }
+        }
+    }
+}
+
+// sums (own lines by WIDTH) += weights (own lines by STEP) @ lines that pass by.
+template <int WIDTH>
+DEVICE void add_product(float (&sums)[GROUPS][WIDTH / 2], const float (&weights)[GROUPS][SCORES],
+                        const char* passing) {
+    constexpr int PITCH = pitch_of(WIDTH);
+    const uint32_t columns = first_operand<PITCH>(passing);
+    uint32_t packed[GROUPS][SCORES / 2];
+#pragma unroll
+    for (int g = 0; g < GROUPS; ++g)
+#pragma unroll
+        for (int i = 0; i < SCORES / 2; ++i) packed[g][i] = pack2<T>(weights[g][i * 2], weights[g][i * 2 + 1]);
+#pragma unroll
+    for (int k = 0; k < STEP / 16; ++k)
+#pragma unroll
+        for (int j = 0; j < WIDTH / 16; ++j) {
+            uint32_t b[4];
+            load_transposed(b, columns + k * 16 * PITCH + j * 32);
+#pragma unroll
+            for (int g = 0; g < GROUPS; ++g) {
+                Product<T>::add(sums[g] + j * 8, packed[g] + k * 4, b[0], b[1]);
+                Product<T>::add(sums[g] + j * 8 + 4, packed[g] + k * 4, b[2], b[3]);
+            }
+        }
+}
+
+// A query's lse, as a power of two, and its delta.
+struct Stats {
+    float peak, delta;
+};
+DEVICE Stats load_stats(const char* at) {
+    const words<8> pair = load_words<8>(at);
+    return {float_of(pair.w[0]), float_of(pair.w[1])};
+}
+
+struct Work {
+    Span span;
+    Scores scores;
+    const T* bias;  // of the query head, of query i at i * bias_row
+    int64_t bias_row;
+    int own;             // the warp's first line; the thread's, of a group, are lane / 4 behind
+    char *own_d, *own_e; // the warp's lines
+    Stats stats[GROUPS][2];  // of own queries
+
+    // Score j * 4 + r * 2 + e of a group is that of own line r * 8 and line 8 * j + e that passes by, of the thread's.
+    DEVICE int own_line(int g, int r) const { return own + g * 16 + r * 8 + thread_x() % 32 / 4; }
+    static DEVICE int column(int j) { return j * 8 + thread_x() % 4 * 2; }
+
+    DEVICE float bias_at(int own, int line) const {
+        if (!BIAS || own >= span.end || line >= span.stop) return 0.0f;
+        return to_float(bias[KEYS ? line * bias_row + own : own * bias_row + line]);
+    }
+};
+
+// What of `weights` is not seen becomes 0.
+DEVICE void mask(float (&weights)[GROUPS][SCORES], const Work& work, int start) {
+#pragma unroll
+    for (int g = 0; g < GROUPS; ++g)
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            const int own = work.own_line(g, r), from = start + Work::column(0);
+            const int first = work.span.first_seen(own) - from, last = work.span.last_seen(own) - from;
+#pragma unroll
+            for (int j = 0; j < STEP / 8; ++j)
+#pragma unroll
+                for (int e = 0; e < 2; ++e) {
+                    const int at = j * 8 + e;
+                    if (at < first || at > last) weights[g][j * 4 + r * 2 + e] = 0.0f;
+                }
+        }
+}
+
+// Adds what the STEP lines from `start` on give, which lie in shared memory, with their statistics if queries.
+DEVICE void add_lines(const Work& work, const char* passing, int start, float (&sums_d)[GROUPS][HEAD_D / 2],
+                      float (&sums_e)[GROUPS][HEAD_E / 2]) {
+    const char *const d = passing, *const e = d + STEP * D_PITCH, *const stats = e + STEP * E_PITCH;
+    const auto stats_of = [&](int g, int j, int i) {
+        return KEYS ? load_stats(stats + (Work::column(j) + i % 2) * 8) : work.stats[g][i / 2];
+    };
+    float weights[GROUPS][SCORES], above[GROUPS][SCORES], bend[GROUPS][SCORES];
+    multiply<HEAD_D>(weights, work.own_d, d);
+#pragma unroll
+    for (int g = 0; g < GROUPS; ++g)
+#pragma unroll
+        for (int j = 0; j < STEP / 8; ++j)
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                float& weight = weights[g][j * 4 + i];
+                const float bias = work.bias_at(work.own_line(g, i / 2), start + Work::column(j) + i % 2);
+                weight = weight_of(work.scores, weight, bias, stats_of(g, j, i).peak, bend[g][j * 4 + i]);
+            }
+    if (!work.span.all(start, work.own)) mask(weights, work, start);
+    if constexpr (SUM_E) add_product<HEAD_E>(sums_e, weights, e);
+    if constexpr (SUM_D) {
+        multiply<HEAD_E>(above, work.own_e, e);
+#pragma unroll
+        for (int g = 0; g < GROUPS; ++g)
+#pragma unroll
+            for (int j = 0; j < STEP / 8; ++j)
+#pragma unroll
+                for (int i = 0; i < 4; ++i) {
+                    float& slope = above[g][j * 4 + i];
+                    const float weight = LIFT ? weights[g][j * 4 + i] * LOWERED : weights[g][j * 4 + i];
+                    slope = (slope - stats_of(g, j, i).delta) * weight;
+                    if (SOFTCAP) slope *= bend[g][j * 4 + i];
+                }
+        add_product<HEAD_D>(sums_d, above, d);
+    }
+}
+
+// A warp's sums times `factor`, as rows from `row` on, below `to.end`. They go through its lines of `place`.
+struct Result {
+    T* base;
+    int64_t row;
+    int end, width;
+};
+template <int WIDTH>
+DEVICE void store_sums(const float (&sums)[GROUPS][WIDTH / 2], float factor, char* place, const Result& to, int row) {
+    constexpr int PITCH = pitch_of(WIDTH), CHUNKS = WIDTH / 8;
+    const int lane = thread_x() % 32;
+#pragma unroll
+    for (int g = 0; g < GROUPS; ++g)
+#pragma unroll
+        for (int i = 0; i < WIDTH / 2; i += 2) {
+            const int line = g * 16 + i / 2 % 2 * 8 + lane / 4;
+            *reinterpret_cast<uint32_t*>(place + line * PITCH + i / 4 * 16 + lane % 4 * 4) =
+                pack2<T>(sums[g][i] * factor, sums[g][i + 1] * factor);
+        }
+    __syncwarp();
+#pragma unroll 1
+    for (int index = lane; index < OWN * CHUNKS; index += 32) {
+        const int line = index / CHUNKS, column = index % CHUNKS * 8;
+        if (row + line >= to.end || column >= to.width) continue;
+        const words<16> chunk = load_words<16>(place + line * PITCH + column * 2);
+        T* at = to.base + (row + line) * to.row + column;
+        if constexpr (STORE_BYTES == 16) {
+            store_words(at, chunk);
+        } else {
+#pragma unroll
+            for (int i = 0; i < 8; ++i)
+                if (column + i < to.width) at[i] = T{static_cast<uint16_t>(chunk.w[i / 2] >> i % 2 * 16)};
+        }
+    }
+}
+
+KERNEL(THREADS)
+void attention_backward_mma(const T* own_d, const T* own_e, const T* passing_d, const T* passing_e, const T* bias,
+                            const float* stats, T* result_d, T* result_e, const int* bounds, const int* tile_list,
+                            const int* counts, int count, int heads, int share, int queries, int keys, int width_d,
+                            int width_e, int low, int high, int tiles, float to_score, float cap, float factor,
+                            int64_t own_d_batch, int64_t own_d_head, int64_t own_d_row, int64_t own_e_batch,
+                            int64_t own_e_head, int64_t own_e_row, int64_t passing_d_batch, int64_t passing_d_head,
+                            int64_t passing_d_row, int64_t passing_e_batch, int64_t passing_e_head,
+                            int64_t passing_e_row, int64_t bias_batch, int64_t bias_head, int64_t bias_row,
+                            int64_t result_d_batch, int64_t result_d_head, int64_t result_d_row,
+                            int64_t result_e_batch, int64_t result_e_head, int64_t result_e_row) {
+    DYNAMIC_SHARED(shared);
+#if RAGGED
+    const int tile = block_x() / heads, head = block_x() % heads;
+    const int64_t batch = 0;
+    if (tile >= counts[0]) return;
+    const Sequence own = sequence_of(bounds, tile_list[tile * 2], count);
+    const int number = tile_list[tile * 2 + 1];
+    const int query_end = own.first_query + own.queries, key_end = own.first_key + own.keys;
+    Span span = {(KEYS ? own.first_key : own.first_query) + number * TILE, KEYS ? key_end : query_end,
+                 KEYS ? own.first_query : own.first_key, KEYS ? query_end : key_end, low + key_end - query_end,
+                 high + key_end - query_end};
+    if (own.outside) span.stop = span.begin;
+#else
+    const int order = block_x() % tiles, head = block_x() / tiles % heads;
+    const int64_t batch = block_x() / tiles / heads;
+    // Of queries the last see most keys, of keys the first most queries.
+    Span span = {(KEYS ? order : tiles - 1 - order) * TILE, KEYS ? keys : queries, 0, KEYS ? queries : keys, low, high};
+#endif
+    span.begin += greatest(span.first_seen(span.first) - span.begin, 0) / STEP * STEP;
+    const int stop = span.last_seen(least(span.first + TILE, span.end) - 1) + 1;
+
+    // The heads that pass by: queries' of a key head, or the one key head.
+    const int first_head = KEYS ? head * share : head / share, query_heads = KEYS ? heads * share : heads;
+    Rows d = {passing_d + batch * passing_d_batch + first_head * passing_d_head, passing_d_row, span.stop, width_d};
+    Rows e = {passing_e + batch * passing_e_batch + first_head * passing_e_head, passing_e_row, span.stop, width_e};
+    stats += 2 * (batch * query_heads + (KEYS ? first_head : head)) * queries;
+
+    const int warp = thread_x() / 32;
+    Work work;
+    work.span = span;
+    work.scores = {to_score, cap};
+    bias += batch * bias_batch + (KEYS ? first_head : head) * bias_head;
+    work.bias_row = bias_row;
+    work.own = span.first + warp * OWN;
+    work.own_d = shared + warp * OWN * D_PITCH;
+    work.own_e = shared + OWN_D_BYTES + warp * OWN * E_PITCH;
+    char* const stages = shared + OWN_D_BYTES + OWN_E_BYTES;
+
+    float sums_d[GROUPS][HEAD_D / 2], sums_e[GROUPS][HEAD_E / 2];
+#pragma unroll
+    for (int g = 0; g < GROUPS; ++g) {
+#pragma unroll
+        for (int i = 0; i < HEAD_D / 2; ++i) sums_d[g][i] = 0.0f;
+#pragma unroll
+        for (int i = 0; i < HEAD_E / 2; ++i) sums_e[g][i] = 0.0f;
+#pragma unroll
+        for (int r = 0; r < 2 && !KEYS; ++r) {
+            const int64_t row = least(work.own_line(g, r), span.end - 1);
+            work.stats[g][r] = load_stats(reinterpret_cast<const char*>(stats + row * 2));
+        }
+    }
+
+    const auto copy_passing = [&](char* to, int start) {
+        copy_tile<HEAD_D, STEP>(to, d, start);
+        copy_tile<HEAD_E, STEP>(to + STEP * D_PITCH, e, start);
+        if (KEYS && thread_x() < STEP) {
+            const int there = least(start + thread_x(), span.stop - 1);
+            copy_pair(shared_address(to + STEP * (D_PITCH + E_PITCH) + thread_x() * 8), stats + there * 2);
+        }
+        commit_copies();
+    };
+    const int steps = span.begin < stop ? (stop - span.begin + STEP - 1) / STEP : 0;
+    if (steps > 0) {
+        const Rows rows_d = {own_d + batch * own_d_batch + head * own_d_head, own_d_row, span.end, width_d};
+        const Rows rows_e = {own_e + batch * own_e_batch + head * own_e_head, own_e_row, span.end, width_e};
+        copy_tile<HEAD_D, TILE>(shared, rows_d, span.first);
+        if (SUM_D) copy_tile<HEAD_E, TILE>(shared + OWN_D_BYTES, rows_e, span.first);
+        copy_passing(stages, span.begin);
+    }
+    int start = span.begin, stage = 0;
+#pragma unroll 1
+    for (int left = steps * (KEYS ? share : 1); left > 0; --left) {
+        wait_copies<0>();
+        barrier();  // the lines are there, and nobody still reads those before them
+        const int at = start;
+        work.bias = bias;
+        start += STEP;
+        if (KEYS && start >= stop) {
+            start = span.begin;
+            d.base += passing_d_head;
+            e.base += passing_e_head;
+            stats += 2 * static_cast<int64_t>(queries);
+            bias += bias_head;
+        }
+        if (left > 1) copy_passing(stages + (stage ^ 1) * STAGE_BYTES, start);
+        if (!span.none(at, work.own)) add_lines(work, stages + stage * STAGE_BYTES, at, sums_d, sums_e);
+        stage ^= 1;
+    }
+
+    barrier();  // results take the place of what was copied
+    if constexpr (SUM_D) {
+        const Result result = {result_d + batch * result_d_batch + head * result_d_head, result_d_row, span.end,
+                               width_d};
+        store_sums<HEAD_D>(sums_d, factor, work.own_d, result, work.own);
+    }
+    if constexpr (SUM_E) {
+        const Result result = {result_e + batch * result_e_batch + head * result_e_head, result_e_row, span.end,
+                               width_e};
+        char* const place = SUM_D ? work.own_e : shared + warp * OWN * E_PITCH;
+        store_sums<HEAD_E>(sums_e, LOWERED, place, result, work.own);
+    }
+}

@@ -1,0 +1,282 @@
+"""The plans of backward_mma.cu: attention's gradient by a warp's matrix instructions, sm_80 and later."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from portable.kernels.attention.packed import entries_of, packed, plan_tables, tables
+from portable.kernels.attention.problem import Heads, Problem, problem_of
+from portable.plan import (
+    Argument,
+    Call,
+    Device,
+    Launch,
+    NativeKernel,
+    Plan,
+    Pointer,
+    Rejected,
+    Scalar,
+    Workspace,
+)
+
+HERE = Path(__file__).resolve().parent
+_ELEMENTS = {"bfloat16": "bf16", "float16": "f16"}
+_ROWS = 16  # queries of a block of backward_mma_rows.cu
+_MOST_ROWS = 2**28  # places and windows are added in 32 bits
+_UNBOUNDED = 2**30
+_MOST_BLOCKS = 2**31 - 1
+_MOST_FACTOR = 2.0**100  # beyond, a score times it may leave float32
+_LOG2_E = math.log2(math.e)
+_SUMS = 256  # columns of sums that a warp's registers hold for 16 lines
+
+
+class Part(NamedTuple):
+    """What a launch makes: of `keys`, the sums of D columns (dk), of E columns (dv), or both; else dq."""
+
+    keys: bool
+    of_d: bool
+    of_e: bool
+
+    def columns(self, d: int, e: int) -> int:
+        return d * self.of_d + e * self.of_e
+
+
+class Tile(NamedTuple):
+    """Lines that pass by at a time, warps of a block, and groups of 16 own lines of a warp."""
+
+    step: int
+    warps: int
+    groups: int
+
+    @property
+    def lines(self) -> int:
+        return self.warps * self.groups * 16
+
+    def shared(self, part: Part, d: int, e: int) -> int:
+        """Own lines and two steps of the others, each line 16 bytes longer; results take their place."""
+        own_d, own_e = 2 * d + 16, 2 * e + 16
+        stage = self.step * (own_d + own_e + (8 if part.keys else 0))
+        own = self.lines * (own_d + (own_e if part.of_d else 0))
+        return max(own + 2 * stage, self.lines * (own_d * part.of_d + own_e * part.of_e))
+
+
+def plan_backward(call: Call) -> Plan | Rejected:
+    """dq, dk and dv: each query's statistics, then dk and dv, then dq."""
+    problem = problem_of(call)
+    return problem if isinstance(problem, Rejected) else plan_problem(problem, call)
+
+
+def plan_varlen_backward(call: Call) -> Plan | Rejected:
+    """The same of packed sequences, with a table of tiles before each walk over them."""
+    problem = packed(call)
+    return problem if isinstance(problem, Rejected) else plan_problem(problem, call, call.axes["C"])
+
+
+def plan_problem(problem: Problem, call: Call, offsets: int | None = None) -> Plan | Rejected:
+    """The launches of one problem, or of what as many `offsets` make of its tokens."""
+    if (reason := _unfit(problem, offsets or 0)) is not None:
+        return reason
+    launches, least = [_plan_rows(problem)], _MOST_ROWS
+    for part in parts_of(problem):
+        tile = tile_for(problem, part, call)
+        d, e = padded(problem.D), padded(problem.E)
+        if tile.shared(part, d, e) > call.device.shared_memory:
+            return Rejected(f"{tile.lines} lines a block, {tile.step} a step, take {tile.shared(part, d, e)} bytes")
+        if offsets is not None:
+            backwards = not part.keys and problem.right is not None and problem.left is None
+            launches.append(
+                plan_tables(call, problem, tile.lines, of_keys=part.keys, together=1, backwards=backwards)
+            )
+        launches.append(_plan_part(problem, part, tile, offsets))
+        least = min(least, tile.lines)
+    for launch in launches:
+        if launch.grid[0] > _MOST_BLOCKS:
+            return Rejected(f"{launch.grid[0]} blocks are more than one launch takes ({_MOST_BLOCKS})")
+    spaces = (Workspace("stats", (problem.B * problem.H, problem.M, 2), "float32"),)
+    if offsets is not None:  # in which there is room for any table
+        spaces += tables(call, max(problem.M, problem.N), least)
+    return Plan(tuple(launches), spaces)
+
+
+def padded(size: int) -> int:
+    """A head size as the kernel holds it: whole matrix instructions."""
+    return -(-size // 16) * 16
+
+
+def parts_of(problem: Problem) -> tuple[Part, ...]:
+    """dk and dv are made apart, each with scores of its own, where registers do not hold the sums of both."""
+    together = padded(problem.D) + padded(problem.E) <= _SUMS
+    of_keys = (Part(True, True, True),) if together else (Part(True, True, False), Part(True, False, True))
+    return (*of_keys, Part(False, True, False))
+
+
+def tile_for(problem: Problem, part: Part, call: Call) -> Tile:
+    """As many groups as registers hold sums of, and the largest step, then block, that shared memory holds."""
+    d, e = padded(problem.D), padded(problem.E)
+    owned = problem.N if part.keys else problem.M
+    groups = 2 if 2 * part.columns(d, e) <= _SUMS and owned > 64 else 1
+    tile = Tile(32, 4, groups)
+    return _configured(_fitted(tile, part, d, e, call.device), part, call.config)
+
+
+def _fitted(tile: Tile, part: Part, d: int, e: int, device: Device) -> Tile:
+    for step, warps in ((32, 4), (16, 4), (16, 2)):
+        tile = tile._replace(step=step, warps=warps)
+        if tile.shared(part, d, e) <= device.shared_memory:
+            break
+    return tile
+
+
+def _configured(tile: Tile, part: Part, config: Any) -> Tile:
+    before = "" if part.keys else "DQ_"
+    named = {"step": "STEP", "warps": "WARPS", "groups": "GROUPS"}
+    return tile._replace(
+        **{field: config[before + name] for field, name in named.items() if config.get(before + name)}
+    )
+
+
+def _unfit(problem: Problem, offsets: int) -> Rejected | None:
+    if problem.dtype not in _ELEMENTS:
+        return Rejected(f"{problem.dtype} has no matrix instruction here; bfloat16 and float16 have")
+    if max(problem.M, problem.N, offsets) > _MOST_ROWS:
+        return Rejected(f"more than {_MOST_ROWS} queries, keys or offsets")
+    if problem.softcap is not None and not problem.softcap > 0:
+        return Rejected(f"a softcap of {problem.softcap} is not positive")
+    if not all(abs(each) < _MOST_FACTOR for each in (problem.scale, *_factors(problem))):
+        return Rejected(f"a scale of {problem.scale} or its cap leaves float32")
+    return None
+
+
+def _factors(problem: Problem) -> tuple[float, float]:
+    """From a product to what is capped or, without a cap, to a score in base 2; then to such a score."""
+    to_score = problem.scale * _LOG2_E
+    if problem.softcap is None:
+        return to_score, 0.0
+    return 2 * to_score / problem.softcap, problem.softcap * _LOG2_E  # tanh(x) is 1 - 2 / (1 + exp2(2x log2(e)))
+
+
+def _sizes(problem: Problem, name: str) -> tuple[int, int, int]:
+    """Batches, heads and rows of a tensor."""
+    shared = name in ("k", "v", "dk", "dv")
+    return (problem.B, problem.G, problem.N) if shared else (problem.B, problem.H, problem.M)
+
+
+def _bytes(problem: Problem, *names: str) -> int:
+    """How wide these tensors' rows are copied: 16 bytes, or an element."""
+    for name in names:
+        heads = problem.heads[name]
+        steps = zip(_sizes(problem, name), (heads.batch, heads.head, heads.row), strict=True)
+        if heads.alignment < 16 or any(size > 1 and step % 8 for size, step in steps):
+            return 2
+    return 16
+
+
+def _plan_rows(problem: Problem) -> Launch:
+    kernel = NativeKernel(
+        HERE / "backward_mma_rows.cu",
+        "attention_backward_mma_rows",
+        256,
+        (
+            ("ELEMENT", _ELEMENTS[problem.dtype]),
+            ("COPY_BYTES", _bytes(problem, "do", "o")),
+            ("DLSE", int(problem.has("dlse"))),
+        ),
+    )
+    tiles = -(-problem.M // _ROWS)
+    args = (
+        ("dout", Pointer("do")),
+        ("out", Pointer("o")),
+        ("lse", Pointer("lse")),
+        ("dlse", _optional(problem, "dlse")),
+        ("stats", Pointer("stats", True)),
+        *_whole({"heads": problem.H, "queries": problem.M, "columns": problem.E, "tiles": tiles}),
+        *(each for name in ("do", "o", "lse", "dlse") for each in _strides(problem, name)),
+    )
+    return Launch(kernel, (tiles * problem.B * problem.H, 1, 1), args)
+
+
+def _plan_part(problem: Problem, part: Part, tile: Tile, offsets: int | None) -> Launch:
+    d, e = padded(problem.D), padded(problem.E)
+    own, passing, results = ("k", "v"), ("q", "do"), ("dk", "dv")
+    if not part.keys:
+        own, passing, results = passing, own, ("dq", None)
+    written = tuple(
+        name for name, made in zip(results, (part.of_d, part.of_e), strict=True) if made and name is not None
+    )
+    whole = all((problem.E if name == "dv" else problem.D) % 8 == 0 for name in written)
+    kernel = NativeKernel(
+        HERE / "backward_mma.cu",
+        "attention_backward_mma",
+        32 * tile.warps,
+        (
+            ("ELEMENT", _ELEMENTS[problem.dtype]),
+            ("KEYS", int(part.keys)),
+            ("HEAD_D", d),
+            ("HEAD_E", e),
+            ("SUM_D", int(part.of_d)),
+            ("SUM_E", int(part.of_e)),
+            ("STEP", tile.step),
+            ("WARPS", tile.warps),
+            ("GROUPS", tile.groups),
+            ("COPY_BYTES", _bytes(problem, *own, *passing)),
+            ("STORE_BYTES", _bytes(problem, *written) if whole else 2),
+            ("SOFTCAP", int(problem.softcap is not None)),
+            ("BIAS", int(problem.has("bias"))),
+            ("RAGGED", int(offsets is not None)),
+        ),
+        tile.shared(part, d, e),
+    )
+    tokens, heads = (problem.N, problem.G) if part.keys else (problem.M, problem.H)
+    tiles = -(-tokens // tile.lines) if offsets is None else entries_of(tokens, offsets, tile.lines)
+    diagonal = problem.N - problem.M if offsets is None else 0
+    low = -_UNBOUNDED if problem.left is None else max(diagonal - problem.left, -_UNBOUNDED)
+    high = _UNBOUNDED if problem.right is None else min(diagonal + problem.right, _UNBOUNDED)
+    to_score, cap = _factors(problem)
+    table = {"bounds": "bounds", "tile_list": "tiles", "counts": "counts"}
+    args: tuple[tuple[str, Argument], ...] = (
+        ("own_d", Pointer(own[0])),
+        ("own_e", Pointer(own[1])),
+        ("passing_d", Pointer(passing[0])),
+        ("passing_e", Pointer(passing[1])),
+        ("bias", _optional(problem, "bias")),
+        ("stats", Pointer("stats", True)),
+        *(
+            (f"result_{side}", Pointer(name) if name in written else Scalar("i64", 0))
+            for side, name in zip("de", results, strict=True)
+        ),
+        *((name, Scalar("i64", 0) if offsets is None else Pointer(each)) for name, each in table.items()),
+        *_whole({"count": offsets or 0, "heads": heads, "share": problem.share, "queries": problem.M}),
+        *_whole({"keys": problem.N, "width_d": problem.D, "width_e": problem.E}),
+        *_whole({"low": low, "high": high, "tiles": tiles}),
+        ("to_score", Scalar("f32", to_score)),
+        ("cap", Scalar("f32", cap)),
+        ("factor", Scalar("f32", problem.scale)),
+        *(
+            each
+            for name, tensor in zip(
+                ("own_d", "own_e", "passing_d", "passing_e", "bias", "result_d", "result_e"),
+                (*own, *passing, "bias", *results),
+                strict=True,
+            )
+            for each in _strides(problem, tensor, name)
+        ),
+    )
+    return Launch(kernel, (tiles * problem.B * heads, 1, 1), args)
+
+
+def _whole(numbers: dict[str, int]) -> tuple[tuple[str, Argument], ...]:
+    return tuple((name, Scalar("i32", value)) for name, value in numbers.items())
+
+
+def _optional(problem: Problem, name: str) -> Argument:
+    return Pointer(name) if problem.has(name) else Scalar("i64", 0)
+
+
+def _strides(problem: Problem, tensor: str | None, name: str | None = None) -> tuple[tuple[str, Argument], ...]:
+    """The strides of a tensor, zeros for one that is absent."""
+    heads = problem.heads.get(tensor or "", Heads("", 0, 0, 0, 16))
+    return tuple(
+        (f"{name or tensor}_{field}", Scalar("i64", getattr(heads, field))) for field in ("batch", "head", "row")
+    )
