@@ -10,18 +10,18 @@
 #include "backward_mma.h"
 
 constexpr int OWN_D_BYTES = TILE * D_PITCH, OWN_E_BYTES = SUM_D ? TILE * E_PITCH : 0;
-constexpr int STATS_BYTES = KEYS ? STEP * 8 : 0;
-constexpr int STAGE_BYTES = STEP * (D_PITCH + E_PITCH) + STATS_BYTES;
+constexpr int OWN_BYTES = OWN_D_BYTES + OWN_E_BYTES + (KEYS ? 0 : TILE * 8);  // statistics lie with queries
+constexpr int STAGE_BYTES = STEP * (D_PITCH + E_PITCH) + (KEYS ? STEP * 8 : 0);
 
 // Lines of shared memory that ldmatrix reads, as addresses of the lane. As a first operand: lines 0-7 and 8-15, then
 // both 8 columns on; as a second one: lines 0-7, their columns 8 on, lines 8-15, theirs; and as a second one whose
 // lines are summed over, in the order of the first.
 template <int PITCH> DEVICE uint32_t first_operand(const char* lines) {
-    const int lane = thread_x() % 32;
+    const int lane = here() % 32;
     return shared_address(lines) + lane % 16 * PITCH + lane / 16 * 16;
 }
 template <int PITCH> DEVICE uint32_t second_operand(const char* lines) {
-    const int lane = thread_x() % 32;
+    const int lane = here() % 32;
     return shared_address(lines) + (lane / 16 * 8 + lane % 8) * PITCH + lane / 8 % 2 * 16;
 }
 
@@ -85,14 +85,21 @@ DEVICE Stats load_stats(const char* at) {
     return {float_of(pair.w[0]), float_of(pair.w[1])};
 }
 
+// Of LINES queries from `first` on; those from `end` on have any.
+template <int LINES> DEVICE void copy_stats(char* to, const float* stats, int first, int end) {
+    for (int line = thread_x(); line < LINES; line += THREADS) {
+        const int64_t there = least(first + line, end - 1);
+        copy_pair(shared_address(to + line * 8), stats + there * 2);
+    }
+}
+
 struct Work {
     Span span;
     Scores scores;
     const T* bias;  // of the query head, of query i at i * bias_row
     int64_t bias_row;
     int own;             // the warp's first line; the thread's, of a group, are lane / 4 behind
-    char *own_d, *own_e; // the warp's lines
-    Stats stats[GROUPS][2];  // of own queries
+    char* shared;
 
     // Score j * 4 + r * 2 + e of a group is that of own line r * 8 and line 8 * j + e that passes by, of the thread's.
     DEVICE int own_line(int g, int r) const { return own + g * 16 + r * 8 + thread_x() % 32 / 4; }
@@ -126,11 +133,14 @@ DEVICE void mask(float (&weights)[GROUPS][SCORES], const Work& work, int start) 
 DEVICE void add_lines(const Work& work, const char* passing, int start, float (&sums_d)[GROUPS][HEAD_D / 2],
                       float (&sums_e)[GROUPS][HEAD_E / 2]) {
     const char *const d = passing, *const e = d + STEP * D_PITCH, *const stats = e + STEP * E_PITCH;
+    const int thread = here();
+    const char* const own_stats =
+        work.shared + OWN_D_BYTES + OWN_E_BYTES + (thread / 32 * OWN + thread % 32 / 4) * 8;
     const auto stats_of = [&](int g, int j, int i) {
-        return KEYS ? load_stats(stats + (Work::column(j) + i % 2) * 8) : work.stats[g][i / 2];
+        return load_stats(KEYS ? stats + (Work::column(j) + i % 2) * 8 : own_stats + (g * 2 + i / 2) * 64);
     };
     float weights[GROUPS][SCORES], above[GROUPS][SCORES], bend[GROUPS][SCORES];
-    multiply<HEAD_D>(weights, work.own_d, d);
+    multiply<HEAD_D>(weights, work.shared + here() / 32 * OWN * D_PITCH, d);
 #pragma unroll
     for (int g = 0; g < GROUPS; ++g)
 #pragma unroll
@@ -144,7 +154,7 @@ DEVICE void add_lines(const Work& work, const char* passing, int start, float (&
     if (!work.span.all(start, work.own)) mask(weights, work, start);
     if constexpr (SUM_E) add_product<HEAD_E>(sums_e, weights, e);
     if constexpr (SUM_D) {
-        multiply<HEAD_E>(above, work.own_e, e);
+        multiply<HEAD_E>(above, work.shared + OWN_D_BYTES + here() / 32 * OWN * E_PITCH, e);
 #pragma unroll
         for (int g = 0; g < GROUPS; ++g)
 #pragma unroll
@@ -240,9 +250,8 @@ void attention_backward_mma(const T* own_d, const T* own_e, const T* passing_d, 
     bias += batch * bias_batch + (KEYS ? first_head : head) * bias_head;
     work.bias_row = bias_row;
     work.own = span.first + warp * OWN;
-    work.own_d = shared + warp * OWN * D_PITCH;
-    work.own_e = shared + OWN_D_BYTES + warp * OWN * E_PITCH;
-    char* const stages = shared + OWN_D_BYTES + OWN_E_BYTES;
+    work.shared = shared;
+    char* const stages = shared + OWN_BYTES;
 
     float sums_d[GROUPS][HEAD_D / 2], sums_e[GROUPS][HEAD_E / 2];
 #pragma unroll
@@ -251,20 +260,12 @@ void attention_backward_mma(const T* own_d, const T* own_e, const T* passing_d, 
         for (int i = 0; i < HEAD_D / 2; ++i) sums_d[g][i] = 0.0f;
 #pragma unroll
         for (int i = 0; i < HEAD_E / 2; ++i) sums_e[g][i] = 0.0f;
-#pragma unroll
-        for (int r = 0; r < 2 && !KEYS; ++r) {
-            const int64_t row = least(work.own_line(g, r), span.end - 1);
-            work.stats[g][r] = load_stats(reinterpret_cast<const char*>(stats + row * 2));
-        }
     }
 
     const auto copy_passing = [&](char* to, int start) {
         copy_tile<HEAD_D, STEP>(to, d, start);
         copy_tile<HEAD_E, STEP>(to + STEP * D_PITCH, e, start);
-        if (KEYS && thread_x() < STEP) {
-            const int there = least(start + thread_x(), span.stop - 1);
-            copy_pair(shared_address(to + STEP * (D_PITCH + E_PITCH) + thread_x() * 8), stats + there * 2);
-        }
+        if (KEYS) copy_stats<STEP>(to + STEP * (D_PITCH + E_PITCH), stats, start, span.stop);
         commit_copies();
     };
     const int steps = span.begin < stop ? (stop - span.begin + STEP - 1) / STEP : 0;
@@ -273,6 +274,7 @@ void attention_backward_mma(const T* own_d, const T* own_e, const T* passing_d, 
         const Rows rows_e = {own_e + batch * own_e_batch + head * own_e_head, own_e_row, span.end, width_e};
         copy_tile<HEAD_D, TILE>(shared, rows_d, span.first);
         if (SUM_D) copy_tile<HEAD_E, TILE>(shared + OWN_D_BYTES, rows_e, span.first);
+        if (!KEYS) copy_stats<TILE>(shared + OWN_D_BYTES + OWN_E_BYTES, stats, span.first, span.end);
         copy_passing(stages, span.begin);
     }
     int start = span.begin, stage = 0;
@@ -299,12 +301,12 @@ void attention_backward_mma(const T* own_d, const T* own_e, const T* passing_d, 
     if constexpr (SUM_D) {
         const Result result = {result_d + batch * result_d_batch + head * result_d_head, result_d_row, span.end,
                                width_d};
-        store_sums<HEAD_D>(sums_d, factor, work.own_d, result, work.own);
+        store_sums<HEAD_D>(sums_d, factor, shared + warp * OWN * D_PITCH, result, work.own);
     }
     if constexpr (SUM_E) {
         const Result result = {result_e + batch * result_e_batch + head * result_e_head, result_e_row, span.end,
                                width_e};
-        char* const place = SUM_D ? work.own_e : shared + warp * OWN * E_PITCH;
+        char* const place = shared + OWN_D_BYTES * SUM_D + warp * OWN * E_PITCH;
         store_sums<HEAD_E>(sums_e, LOWERED, place, result, work.own);
     }
 }

@@ -53,7 +53,7 @@ struct Rows {
 template <int WIDTH, int LINES> DEVICE void copy_tile(char* to, const Rows& from, int first) {
     constexpr int CHUNKS = WIDTH / 8, AT_ONCE = THREADS / CHUNKS, PITCH = pitch_of(WIDTH);
     constexpr int UNROLL = COPY_BYTES == 16 ? 16 : 1;
-    const int own = thread_x() / CHUNKS, column = thread_x() % CHUNKS * 8;
+    const int thread = here(), own = thread / CHUNKS, column = thread % CHUNKS * 8;
     if (THREADS % CHUNKS != 0 && own >= AT_ONCE) return;
     const T* rows = from.base + (first + own) * from.row + column;
     char* place = to + own * PITCH + column * 2;

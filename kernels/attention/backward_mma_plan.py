@@ -11,7 +11,6 @@ from portable.kernels.attention.problem import Heads, Problem, problem_of
 from portable.plan import (
     Argument,
     Call,
-    Device,
     Launch,
     NativeKernel,
     Plan,
@@ -29,6 +28,8 @@ _UNBOUNDED = 2**30
 _MOST_BLOCKS = 2**31 - 1
 _MOST_FACTOR = 2.0**100  # beyond, a score times it may leave float32
 _LOG2_E = math.log2(math.e)
+_FEW = 64  # lines that a group of each warp takes
+_RESERVED = 1024  # bytes of a block that the card takes
 _SUMS = 256  # columns of sums that a warp's registers hold for 16 lines
 
 
@@ -57,9 +58,20 @@ class Tile(NamedTuple):
     def shared(self, part: Part, d: int, e: int) -> int:
         """Own lines and two steps of the others, each line 16 bytes longer; results take their place."""
         own_d, own_e = 2 * d + 16, 2 * e + 16
-        stage = self.step * (own_d + own_e + (8 if part.keys else 0))
-        own = self.lines * (own_d + (own_e if part.of_d else 0))
+        stage = self.step * (own_d + own_e + 8 * part.keys)
+        own = self.lines * (own_d + own_e * part.of_d + 8 * (not part.keys))
         return max(own + 2 * stage, self.lines * (own_d * part.of_d + own_e * part.of_e))
+
+
+_TILES = (
+    (Tile(32, 4, 2), 2),
+    (Tile(32, 4, 1), 2),
+    (Tile(16, 4, 1), 2),
+    (Tile(32, 4, 1), 1),
+    (Tile(16, 4, 1), 1),
+    (Tile(16, 2, 1), 1),
+)
+"""With how many blocks a multiprocessor should have room for: while one waits the other multiplies."""
 
 
 def plan_backward(call: Call) -> Plan | Rejected:
@@ -79,11 +91,11 @@ def plan_problem(problem: Problem, call: Call, offsets: int | None = None) -> Pl
     if (reason := _unfit(problem, offsets or 0)) is not None:
         return reason
     launches, least = [_plan_rows(problem)], _MOST_ROWS
-    for part in parts_of(problem):
+    for part in parts_of(problem, call.config):
         tile = tile_for(problem, part, call)
         d, e = padded(problem.D), padded(problem.E)
-        if tile.shared(part, d, e) > call.device.shared_memory:
-            return Rejected(f"{tile.lines} lines a block, {tile.step} a step, take {tile.shared(part, d, e)} bytes")
+        if (shared := tile.shared(part, d, e)) > call.device.shared_memory:
+            return Rejected(f"{tile.lines} lines a block, {tile.step} a step, take {shared} bytes")
         if offsets is not None:
             backwards = not part.keys and problem.right is not None and problem.left is None
             launches.append(
@@ -105,28 +117,24 @@ def padded(size: int) -> int:
     return -(-size // 16) * 16
 
 
-def parts_of(problem: Problem) -> tuple[Part, ...]:
+def parts_of(problem: Problem, config: Any) -> tuple[Part, ...]:
     """dk and dv are made apart, each with scores of its own, where registers do not hold the sums of both."""
-    together = padded(problem.D) + padded(problem.E) <= _SUMS
-    of_keys = (Part(True, True, True),) if together else (Part(True, True, False), Part(True, False, True))
+    apart = config.get("APART") or padded(problem.D) + padded(problem.E) > _SUMS
+    of_keys = (Part(True, True, False), Part(True, False, True)) if apart else (Part(True, True, True),)
     return (*of_keys, Part(False, True, False))
 
 
 def tile_for(problem: Problem, part: Part, call: Call) -> Tile:
-    """As many groups as registers hold sums of, and the largest step, then block, that shared memory holds."""
+    """The first tile that fits, as the card is to hold it."""
     d, e = padded(problem.D), padded(problem.E)
     owned = problem.N if part.keys else problem.M
-    groups = 2 if 2 * part.columns(d, e) <= _SUMS and owned > 64 else 1
-    tile = Tile(32, 4, groups)
-    return _configured(_fitted(tile, part, d, e, call.device), part, call.config)
-
-
-def _fitted(tile: Tile, part: Part, d: int, e: int, device: Device) -> Tile:
-    for step, warps in ((32, 4), (16, 4), (16, 2)):
-        tile = tile._replace(step=step, warps=warps)
-        if tile.shared(part, d, e) <= device.shared_memory:
+    groups = 2 if 2 * part.columns(d, e) <= _SUMS and owned > _FEW else 1
+    tile = _TILES[-1][0]
+    for tile, resident in _TILES:
+        taken = resident * tile.shared(part, d, e) + (resident - 1) * _RESERVED
+        if tile.groups <= groups and taken <= call.device.shared_memory:
             break
-    return tile
+    return _configured(tile, part, call.config)
 
 
 def _configured(tile: Tile, part: Part, config: Any) -> Tile:
@@ -154,7 +162,8 @@ def _factors(problem: Problem) -> tuple[float, float]:
     to_score = problem.scale * _LOG2_E
     if problem.softcap is None:
         return to_score, 0.0
-    return 2 * to_score / problem.softcap, problem.softcap * _LOG2_E  # tanh(x) is 1 - 2 / (1 + exp2(2x log2(e)))
+    # tanh(x) is 1 - 2 / (1 + exp2(2 * x * log2(e)))
+    return 2 * to_score / problem.softcap, problem.softcap * _LOG2_E
 
 
 def _sizes(problem: Problem, name: str) -> tuple[int, int, int]:
@@ -274,9 +283,8 @@ def _optional(problem: Problem, name: str) -> Argument:
     return Pointer(name) if problem.has(name) else Scalar("i64", 0)
 
 
-def _strides(problem: Problem, tensor: str | None, name: str | None = None) -> tuple[tuple[str, Argument], ...]:
+def _strides(problem: Problem, tensor: str | None, name: str = "") -> tuple[tuple[str, Argument], ...]:
     """The strides of a tensor, zeros for one that is absent."""
     heads = problem.heads.get(tensor or "", Heads("", 0, 0, 0, 16))
-    return tuple(
-        (f"{name or tensor}_{field}", Scalar("i64", getattr(heads, field))) for field in ("batch", "head", "row")
-    )
+    steps = {"batch": heads.batch, "head": heads.head, "row": heads.row}
+    return tuple((f"{name or tensor}_{side}", Scalar("i64", step)) for side, step in steps.items())
