@@ -13,28 +13,19 @@
 // Defines: backward.h's; STAGES, PERSISTENT, CAPPED. With RAGGED `claimed` points to how many blocks of keys there
 // are.
 #include "backward_tiles.h"
+
+#include "backward_scores.h"
 #if RAGGED
 #include "backward_ragged.h"
 #endif
 
 constexpr int THREADS = 4 * 128;
 
-DEVICE void bulk_load(uint32_t to, const void* from, int bytes, uint32_t barrier) {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
-                 "l"(from), "r"(bytes), "r"(barrier)
-                 : "memory");
-}
-DEVICE void bulk_store(void* to, uint32_t from, int bytes) {
-    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from), "r"(bytes)
-                 : "memory");
-}
 DEVICE void bulk_add(float* to, uint32_t from, int bytes) {
     asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(to), "r"(from),
                  "r"(bytes)
                  : "memory");
 }
-DEVICE void wait_stores_done() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
-
 DEVICE void wait_turn(const uint32_t* turns, uint32_t turn) {
     uint32_t now;
     do {
@@ -134,34 +125,6 @@ DEVICE void carry(const Shared& shared, const Work& work, const Sight& sight, fl
     first = step - steps;
 }
 
-// Registers that a product under way reads or writes stay as they are up to here.
-template <int COUNT> DEVICE void hold(float* values) {
-#pragma unroll
-    for (int i = 0; i < COUNT; ++i) asm volatile("" : "+f"(values[i])::"memory");
-}
-template <int COUNT> DEVICE void hold(uint32_t* values) {
-#pragma unroll
-    for (int i = 0; i < COUNT; ++i) asm volatile("" : "+r"(values[i])::"memory");
-}
-
-// Registers of a new product's own: undefined ones could be another's under way.
-template <int COUNT> DEVICE void claim(float* values) {
-#pragma unroll
-    for (int i = 0; i < COUNT; ++i) asm volatile("" : "=f"(values[i]));
-}
-
-// Zeros, here and not where the compiler finds room, which may be between products.
-template <int COUNT> DEVICE void clear(float* values) {
-#pragma unroll
-    for (int i = 0; i < COUNT; ++i) asm volatile("mov.f32 %0, 0f00000000;" : "=f"(values[i])::"memory");
-}
-
-DEVICE float2 load_pair(uint32_t at) {
-    float2 pair;
-    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(pair.x), "=f"(pair.y) : "r"(at) : "memory");
-    return pair;
-}
-
 // scores (64 keys by QUERIES) = a warpgroup's rows of k or v @ a stage of q or do, transposed.
 DEVICE void multiply_rows(float* scores, uint32_t rows, uint32_t stage) {
     const uint64_t a = descriptor(rows, 0, 1024), b = descriptor(stage, 0, 1024);
@@ -189,12 +152,6 @@ DEVICE void add_product(float* sums, const uint32_t* packed, uint32_t stage) {
     wgmma_commit();
 }
 
-// The thread, asked again where it is needed: what follows from it takes no registers over the loop.
-DEVICE int here() {
-    int thread;
-    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
-    return thread;
-}
 // dv and dk leave through the places of v and of the scores' gradients, once both warpgroups are done with them.
 DEVICE void finish(const Shared& shared, const Maps& maps, const Work& work, const Sight& sight, const float* dk,
                    const float* dv, float scale) {
@@ -244,12 +201,6 @@ DEVICE void finish(const Shared& shared, const Maps& maps, const Work& work, con
     named_barrier(2 + own, 128);
 }
 
-struct Factors {
-    float scale;       // of dk
-    float to_score;    // from a product to what is capped or, without a cap, to a score in base 2
-    float cap;         // to a score in base 2, from what the cap leaves in -1 .. 1
-};
-
 // Where the warpgroup's 64 lines of a block of KEYS begin.
 DEVICE uint32_t own_rows() { return (here() / 128 - 2) * 64 * LINE; }
 
@@ -273,46 +224,10 @@ DEVICE void consume(const Shared& shared, const Maps& maps, const Work& work, co
         barrier_wait(shared.dout_full(stage), taken / STAGES & 1);
 
         // Probabilities.
-        float chance[SCORES];
-#if CAPPED
-        float bend[SCORES];
-#endif
-#pragma unroll
-        for (int j = 0; j < QUERIES / 8; ++j) {
-            const float2 lse = load_pair(stats + j * 64);
-#pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                const float x = scores[j * 4 + i];
-                const float less = i % 2 ? lse.y : lse.x;
-#if CAPPED
-                // tanh through exp2, for the approximate tanh is too coarse.
-                const float t = 1 - 2 * rcp_fast(1 + exp2_fast(x * factors.to_score));
-                bend[j * 4 + i] = 1 - t * t;
-                chance[j * 4 + i] = exp2_fast(t * factors.cap - less);
-#else
-                chance[j * 4 + i] = exp2_fast(x * factors.to_score - less);
-#endif
-            }
-        }
-        if (!sight.all(walk.query_block, work.first_key())) {
-            const int lane = here() % 32;
-            const int key = work.first_key() + (here() - 256) / 32 * 16 + lane / 4;
-#pragma unroll
-            for (int down = 0; down < 2; ++down) {
-                const int row = key + down * 8;
-                const int diagonal = row - sight.offset() - walk.query_block * QUERIES - lane % 4 * 2;
-                const int from = row < sight.keys ? diagonal - sight.right : QUERIES;
-                const int to = diagonal + sight.left;
-#pragma unroll
-                for (int j = 0; j < QUERIES / 8; ++j) {
-#pragma unroll
-                    for (int i = 0; i < 2; ++i) {
-                        float& x = chance[j * 4 + down * 2 + i];
-                        x = j * 8 + i >= from && j * 8 + i <= to ? x : 0;
-                    }
-                }
-            }
-        }
+        float chance[SCORES], bend[CAPPED ? SCORES : 1];
+        weigh(chance, bend, scores, stats, factors);
+        if (!sight.all(walk.query_block, work.first_key()))
+            hide(chance, sight, walk.query_block, work.first_key(), 256);
         uint32_t packed[SCORES / 2], chances[SCORES / 2];
 #pragma unroll
         for (int i = 0; i < SCORES / 2; ++i) chances[i] = pack2<T>(chance[i * 2], chance[i * 2 + 1]);
@@ -325,22 +240,7 @@ DEVICE void consume(const Shared& shared, const Maps& maps, const Work& work, co
         if (LIFT) hold<SCORES / 2>(chances);
 
         // Gradients of the scores.
-#pragma unroll
-        for (int j = 0; j < QUERIES / 8; ++j) {
-            const float2 delta = load_pair(stats + j * 64 + 8);
-#pragma unroll
-            for (int down = 0; down < 2; ++down) {
-                const int i = j * 4 + down * 2;
-                const uint32_t pair = chances[j * 2 + down];
-                float low = to_float(T{static_cast<uint16_t>(pair)}) * (slopes[i] * LOWERED - delta.x);
-                float high = to_float(T{static_cast<uint16_t>(pair >> 16)}) * (slopes[i + 1] * LOWERED - delta.y);
-#if CAPPED
-                low *= bend[i];
-                high *= bend[i + 1];
-#endif
-                packed[j * 2 + down] = pack2<T>(low, high);
-            }
-        }
+        bend_back(packed, chances, slopes, bend, stats);
         const int buffer = taken % SLOPE_BUFFERS;
         barrier_wait(shared.slopes_free(buffer), taken / SLOPE_BUFFERS & 1 ^ 1);
 #pragma unroll

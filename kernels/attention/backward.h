@@ -1,6 +1,7 @@
 // What the kernels of attention's gradient share: the tile, and which queries see which keys.
 //
-// Defines: ELEMENT (bf16, f16); HEAD, the head size (64, 128); QUERIES, the rows of a step; RAGGED: packed sequences.
+// Defines: ELEMENT (bf16, f16); HEAD, the head size (64, 128; 256); KEYS, of a block's tile; QUERIES, the rows of a
+// step; RAGGED: packed sequences.
 #pragma once
 
 #include "prelude.h"
@@ -12,7 +13,6 @@
 
 using T = ELEMENT;
 
-constexpr int KEYS = 128;  // of a block's tile: 64 for each of two warpgroups
 constexpr int LINE = 128;  // bytes that the swizzle goes by: 64 elements
 constexpr int HEAD_BLOCKS = HEAD / 64;
 constexpr int QUERY_BLOCKS = QUERIES / 64;
@@ -23,7 +23,6 @@ template <class Type> constexpr int LIFT_OF = 0;
 template <> constexpr int LIFT_OF<f16> = 14;
 constexpr int LIFT = LIFT_OF<T>;
 constexpr float LOWERED = 1.0f / (1 << LIFT);
-static_assert(HEAD_BLOCKS * QUERY_BLOCKS == 2, "each warpgroup computes one block of dq");
 
 // Key j is seen by query i where -left <= j - i - offset <= right; offset is N - M.
 struct Sight {

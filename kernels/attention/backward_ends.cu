@@ -1,16 +1,20 @@
-// Before and after backward.cu: what it needs of each query, and dq from its float32 sums.
+// Before and after backward.cu: what it needs of each query, and dq from its float32 sums. Before backward_wide.cu,
+// which has no such sums, as well.
 //
-// Defines: backward.h's; DLSE.
+// Defines: backward.h's; DLSE; DQ_SUMS: there are sums of dq.
 #include "backward.h"
 
 constexpr int THREADS = 256;
 
 // Per pair of queries: both lse in base 2, less LIFT, then both delta = (rowsum(do * o) - dlse) * LOWERED. A query
-// that sees no key, or is none, gets an lse of +inf, so that its probabilities are 0. Also clears the turns of dq
-// and, but for RAGGED, the count of claimed tiles.
+// that sees no key, or is none, gets an lse of +inf, so that its probabilities are 0. With DQ_SUMS also clears the turns
+// of dq and, but for RAGGED, the count of claimed tiles.
 KERNEL(THREADS) void attention_backward_prepare(
-    const T* dout, const T* out, const float* lse, const float* dlse, float* stats, uint32_t* turns,
-    uint32_t* claimed, int queries, int heads, int columns, int64_t dout_batch, int64_t dout_head, int64_t dout_row,
+    const T* dout, const T* out, const float* lse, const float* dlse, float* stats,
+#if DQ_SUMS
+    uint32_t* turns, uint32_t* claimed,
+#endif
+    int queries, int heads, int columns, int64_t dout_batch, int64_t dout_head, int64_t dout_row,
     int64_t out_batch, int64_t out_head, int64_t out_row, int64_t lse_batch, int64_t lse_head, int64_t lse_row,
     int64_t dlse_batch, int64_t dlse_head, int64_t dlse_row
 #if RAGGED
@@ -74,12 +78,15 @@ KERNEL(THREADS) void attention_backward_prepare(
             to[2] = value == INF_F ? 0 : (delta - given[pass]) * LOWERED;
         }
     }
+#if DQ_SUMS
 #if !RAGGED
     if (block_x() == 0 && thread_x() == 1) *claimed = 0;
 #endif
     if (thread_x() == 0) turns[block_x()] = 0;
+#endif
 }
 
+#if DQ_SUMS
 // dq = scale * its sums, which lie as the threads of a warpgroup held them: float4 c of thread t at
 // c * 128 + t.
 KERNEL(THREADS) void attention_backward_finish(const float* sums, const uint32_t* turns, T* dq, float scale,
@@ -132,3 +139,4 @@ KERNEL(THREADS) void attention_backward_finish(const float* sums, const uint32_t
         if (row < queries && col < columns) store_words(dq + row * dq_row + col, load_words<16>(from));
     }
 }
+#endif

@@ -71,12 +71,13 @@ def launches(call: Call, problem: Problem, count: Blocks) -> Plan | Rejected:
     defines = (
         ("ELEMENT", _ELEMENTS[problem.dtype]),
         ("HEAD", head),
+        ("KEYS", KEYS),
         ("QUERIES", queries),
         ("RAGGED", int(ragged)),
     )
     ends = HERE / "backward_ends.cu"
     prepare = NativeKernel(
-        ends, "attention_backward_prepare", 256, (*defines, ("DLSE", int(problem.has("dlse"))))
+        ends, "attention_backward_prepare", 256, (*defines, ("DLSE", int(problem.has("dlse"))), ("DQ_SUMS", 1))
     )
     main = NativeKernel(
         HERE / "backward.cu",
@@ -90,7 +91,7 @@ def launches(call: Call, problem: Problem, count: Blocks) -> Plan | Rejected:
         ),
         shared,
     )
-    finish = NativeKernel(ends, "attention_backward_finish", 256, (*defines, ("DLSE", 0)))
+    finish = NativeKernel(ends, "attention_backward_finish", 256, (*defines, ("DLSE", 0), ("DQ_SUMS", 1)))
     counts = (("queries", Scalar("i32", problem.M)), ("heads", Scalar("i32", problem.H)))
     return Plan(
         (
