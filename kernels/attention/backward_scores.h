@@ -57,7 +57,7 @@ DEVICE void hide(float* chance, const Sight& sight, int query_block, int first_k
     }
 }
 
-// Gradients of the scores, from probabilities and their gradients.
+// Gradients of the scores, from probabilities and their gradients; of a `bend` of null, it is in the probabilities.
 DEVICE void bend_back(uint32_t* packed, const uint32_t* chances, const float* slopes, const float* bend,
                       uint32_t stats) {
 #pragma unroll
@@ -69,10 +69,10 @@ DEVICE void bend_back(uint32_t* packed, const uint32_t* chances, const float* sl
             const uint32_t pair = chances[j * 2 + down];
             float low = to_float(T{static_cast<uint16_t>(pair)}) * (slopes[i] * LOWERED - delta.x);
             float high = to_float(T{static_cast<uint16_t>(pair >> 16)}) * (slopes[i + 1] * LOWERED - delta.y);
-#if CAPPED
-            low *= bend[i];
-            high *= bend[i + 1];
-#endif
+            if (CAPPED && bend != nullptr) {
+                low *= bend[i];
+                high *= bend[i + 1];
+            }
             packed[j * 2 + down] = pack2<T>(low, high);
         }
     }

@@ -4,6 +4,7 @@ with tables of tiles that ragged_tiles.cu makes on the card."""
 from __future__ import annotations
 
 from portable.kernels.attention import backward_plan
+from portable.kernels.attention.backward_arguments import unfit
 from portable.kernels.attention.backward_plan import KEYS, QUERIES, Blocks
 from portable.kernels.attention.forward_plan import (
     MOST_TILES,
@@ -77,7 +78,7 @@ def plan_varlen_backward(call: Call) -> Plan | Rejected:
         return problem
     if max(problem.M, problem.N, call.axes["C"]) > _MOST_TOKENS:
         return Rejected(f"more than {_MOST_TOKENS} tokens or sequences")
-    if (reason := backward_plan.unfit(problem)) is not None:
+    if (reason := unfit(problem)) is not None:
         return reason
     count, queries = call.axes["C"], QUERIES[backward_plan.padded(problem)]
     lines = entries_of(problem.M, count, queries)

@@ -1,0 +1,61 @@
+// What the two kernels of the gradient of wide heads share: tiles of 64, and where gradients of scores are kept.
+//
+// Defines: backward.h's; HEAD_D and HEAD_E, the columns of q and k and those of v and do (multiples of 64).
+#pragma once
+
+#include "backward_walk.h"
+
+#include "backward_async.h"
+
+static_assert(KEYS == 64 && QUERIES == 64, "a warpgroup's products have 64 rows");
+constexpr int SLOPES = KEYS * QUERIES;
+constexpr int SLOPE_BYTES = SLOPES * 2;
+
+// Gradients of the scores of some query heads in memory: per head and block of keys a row of `most` blocks, of the
+// blocks of queries that see it. A block lies as shared memory holds it: a line of queries per key, swizzled.
+struct Kept {
+    T* first;
+    int key_blocks, most;
+
+    DEVICE T* block(int head, int key_block, int from_lowest) const {
+        return first + ((static_cast<int64_t>(head) * key_blocks + key_block) * most + from_lowest) * SLOPES;
+    }
+};
+
+// COLUMNS of 64 rows as blocks of 64 columns.
+template <int COLUMNS>
+DEVICE void load_rows(uint32_t to, const TensorMap* map, uint32_t barrier, int row, int head, int batch) {
+#pragma unroll
+    for (int block = 0; block < COLUMNS / 64; ++block)
+        load_box(to + block * 64 * LINE, map, barrier, block * 64, row, head, batch);
+}
+
+// A warpgroup's 64 rows of sums, times `factor`, to 16 bits, through shared memory.
+template <int COLUMNS>
+DEVICE void store_rows(const TensorMap* map, uint32_t through, const float* sums, float factor, int bar, int row,
+                       int head, int batch) {
+#pragma unroll
+    for (int block = 0; block < COLUMNS / 64; ++block) {
+        uint32_t words[16];
+#pragma unroll
+        for (int i = 0; i < 16; ++i) {
+            const float* pair = sums + block * 32 + i * 2;
+            words[i] = pack2<T>(pair[0] * factor, pair[1] * factor);
+        }
+        stage_block(through + block * 64 * LINE, words, here());
+    }
+    copy_engine_fence();
+    named_barrier(bar, 128);
+    if (here() % 128 != 0) return;
+#pragma unroll
+    for (int block = 0; block < COLUMNS / 64; ++block)
+        store_box(map, through + block * 64 * LINE, block * 64, row, head, batch);
+    commit_stores();
+    wait_stores_read<0>();
+}
+
+// A warp is through with a stage: four arrivals a warpgroup.
+DEVICE void release(uint32_t freed) {
+    __syncwarp();
+    if (here() % 32 == 0) barrier_arrive(freed);
+}

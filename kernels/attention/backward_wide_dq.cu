@@ -1,0 +1,120 @@
+// dq for heads above 128: the kept gradients of scores, transposed, @ k.
+//
+// A block owns 128 queries of one head, 64 for each of two warpgroups, and walks the blocks of keys that they see;
+// one thread copies.
+//
+// Defines: backward_wide.h's; STAGES.
+#include "backward_wide.h"
+
+constexpr int THREADS = 3 * 128;
+constexpr int CONSUMERS = 2;
+constexpr int K_BYTES = KEYS * HEAD_D * 2;
+constexpr int STAGE_BYTES = K_BYTES + CONSUMERS * SLOPE_BYTES;
+
+// The two blocks of queries of a tile, and the blocks of keys that either sees.
+struct Tile {
+    const Sight& sight;
+    int query_block, first, last;
+
+    DEVICE Tile(const Sight& sight, int query_block) : sight(sight), query_block(query_block) {
+        const int from = query_block * QUERIES, to = Sight::min(from + CONSUMERS * QUERIES, sight.queries) - 1;
+        first = Sight::max(0, Sight::floor_div(from + sight.offset() - sight.left, KEYS));
+        last = Sight::floor_div(Sight::min(to + sight.offset() + sight.right, sight.keys - 1), KEYS);
+    }
+    // Whether a consumer's block of queries sees a block of keys: else there is no block of gradients.
+    DEVICE bool sees(int consumer, int key_block) const {
+        const int block = query_block + consumer;
+        return block >= sight.lowest(key_block * KEYS) && block <= sight.highest(key_block * KEYS);
+    }
+};
+
+struct Ring {
+    uint32_t data, barriers;
+
+    DEVICE uint32_t keys(int stage) const { return data + stage * STAGE_BYTES; }
+    DEVICE uint32_t slopes(int stage, int consumer) const { return keys(stage) + K_BYTES + consumer * SLOPE_BYTES; }
+    DEVICE uint32_t full(int stage) const { return barriers + stage * 16; }
+    DEVICE uint32_t free(int stage) const { return full(stage) + 8; }
+};
+
+DEVICE void load(const Ring& ring, const TensorMap* map_k, const Kept& kept, const Tile& tile, int kept_head, int group,
+                 int batch) {
+    int step = 0;
+#pragma unroll 1
+    for (int block = tile.first; block <= tile.last; ++block, ++step) {
+        const int stage = step % STAGES;
+        const uint32_t full = ring.full(stage);
+        const bool sees[CONSUMERS] = {tile.sees(0, block), tile.sees(1, block)};
+        barrier_wait(ring.free(stage), step / STAGES & 1 ^ 1);
+        barrier_expect(full, K_BYTES + (sees[0] + sees[1]) * SLOPE_BYTES);
+        load_rows<HEAD_D>(ring.keys(stage), map_k, full, block * KEYS, group, batch);
+        const int lowest = tile.sight.lowest(block * KEYS);
+#pragma unroll
+        for (int consumer = 0; consumer < CONSUMERS; ++consumer) {
+            if (sees[consumer])
+                bulk_load(ring.slopes(stage, consumer),
+                          kept.block(kept_head, block, tile.query_block + consumer - lowest), SLOPE_BYTES, full);
+        }
+    }
+}
+
+DEVICE void multiply(const Ring& ring, const TensorMap* map_dq, const Tile& tile, int head, int batch, float scale) {
+    const int consumer = here() / 128 - 1;
+    float dq[HEAD_D / 2];
+    clear<HEAD_D / 2>(dq);
+    int step = 0;
+#pragma unroll 1
+    for (int block = tile.first; block <= tile.last; ++block, ++step) {
+        const int stage = step % STAGES;
+        barrier_wait(ring.full(stage), step / STAGES & 1);
+        if (tile.sees(consumer, block)) {
+            const uint64_t a = descriptor(ring.slopes(stage, consumer), 64 * LINE, 1024);
+            const uint64_t b = descriptor(ring.keys(stage), 64 * LINE, 1024);
+            wgmma_fence();
+#pragma unroll
+            for (int k = 0; k < KEYS / 16; ++k)
+                Wgmma<HEAD_D>::template run<true, true>(dq, a + (k * 16 * LINE >> 4), b + (k * 16 * LINE >> 4), 1);
+            wgmma_commit();
+            wgmma_wait<0>();
+            hold<HEAD_D / 2>(dq);
+        }
+        release(ring.free(stage));
+    }
+    named_barrier(1, CONSUMERS * 128);  // the ring is not read any more
+    const int row = (tile.query_block + consumer) * QUERIES;
+    if (row < tile.sight.queries)
+        store_rows<HEAD_D>(map_dq, ring.data + consumer * 64 * HEAD_D * 2, dq, scale, 2 + consumer, row, head, batch);
+}
+
+// The query heads from `first` on, of all batches, as many as the grid has rows; the last queries first.
+extern "C" __global__ __launch_bounds__(THREADS, 1) void attention_backward_wide_dq(
+    const __grid_constant__ TensorMap map_k, const __grid_constant__ TensorMap map_dq, T* slopes, int first, int most,
+    int queries, int keys, int heads, int share, int left, int right, float scale) {
+    extern __shared__ __align__(1024) char bytes[];
+    const uint32_t base = shared_address(bytes);
+    const Ring ring{base, base + STAGES * STAGE_BYTES};
+    const Sight sight{queries, keys, left, right};
+    const int tiles = (sight.query_blocks() + CONSUMERS - 1) / CONSUMERS;
+    const int kept_head = block_x() / tiles;
+    const Tile tile(sight, (tiles - 1 - block_x() % tiles) * CONSUMERS);
+    const int head = (first + kept_head) % heads, batch = (first + kept_head) / heads;
+
+    if (thread_x() == 0) {
+        prefetch_map(&map_k);
+        for (int stage = 0; stage < STAGES; ++stage) {
+            barrier_init(ring.full(stage), 1);
+            barrier_init(ring.free(stage), CONSUMERS * 4);
+        }
+        barrier_init_fence();
+    }
+    barrier();
+
+    if (thread_x() < 128) {
+        registers_down<24>();
+        if (thread_x() == 0)
+            load(ring, &map_k, Kept{slopes, (keys + KEYS - 1) / KEYS, most}, tile, kept_head, head / share, batch);
+    } else {
+        registers_up<240>();
+        multiply(ring, &map_dq, tile, head, batch, scale);
+    }
+}
