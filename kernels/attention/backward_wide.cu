@@ -77,31 +77,54 @@ DEVICE void load_dout(const Shared& shared, const Maps& maps, const Work& work) 
     }
 }
 
-// scores (64 keys by 64 queries) = k or v @ a stage of q or do, transposed.
-template <int COLUMNS> DEVICE void multiply_rows(float* scores, uint32_t rows, uint32_t stage) {
-    const uint64_t a = descriptor(rows, 0, 1024), b = descriptor(stage, 0, 1024);
-    claim<SCORES>(scores);
-    wgmma_fence();
+#ifndef AHEAD
+#define AHEAD 0
+#endif
+#ifndef HELD
+#define HELD 0
+#endif
+
+// The warpgroup's 64 rows of k or v, as first operand: in shared memory, or with HELD in registers.
+template <int COLUMNS> struct Rows {
+    uint32_t place;
+    uint32_t words[HELD ? COLUMNS / 4 : 1];
+
+    DEVICE explicit Rows(uint32_t place) : place(place) {}
+    DEVICE void hold() {
+#if HELD
+        const int row = here() % 128 / 32 * 16 + here() % 32 / 4;
 #pragma unroll
-    for (int k = 0; k < COLUMNS / 16; ++k) {
-        const int at = k / 4 * 64 * LINE + k % 4 * 32 >> 4;
-        Wgmma<QUERIES>::run<false, false>(scores, a + at, b + at, k > 0);
+        for (int i = 0; i < COLUMNS / 4; ++i) {
+            const int column = i / 4 * 16 + i / 2 % 2 * 8;  // and the thread's pair of these 8
+            const uint32_t at = place + column / 64 * 64 * LINE + (row + i % 2 * 8) * LINE +
+                                (column % 64 / 8 ^ row % 8) * 16 + here() % 4 * 4;
+            asm volatile("ld.shared.u32 %0, [%1];" : "=r"(words[i]) : "r"(at) : "memory");
+        }
+#endif
     }
-    wgmma_commit();
-    wgmma_wait<0>();
-    hold<SCORES>(scores);
-}
+    // scores (64 keys by 64 queries) = the rows @ a stage of q or do, transposed.
+    DEVICE void start(float* scores, uint32_t stage) {
+        const uint64_t a = descriptor(place, 0, 1024), b = descriptor(stage, 0, 1024);
+        claim<SCORES>(scores);
+        wgmma_fence();
+#pragma unroll
+        for (int k = 0; k < COLUMNS / 16; ++k) {
+            const int at = k / 4 * 64 * LINE + k % 4 * 32 >> 4;
+            if (HELD) WgmmaOfRegisters<QUERIES>::run<false>(scores, words + k * 4, b + at, k > 0);
+            else Wgmma<QUERIES>::run<false, false>(scores, a + at, b + at, k > 0);
+        }
+        wgmma_commit();
+    }
+};
 
 // sums (64 keys by COLUMNS) += packed (64 keys by 64 queries) @ a stage of q or do.
-template <int COLUMNS> DEVICE void add_product(float* sums, uint32_t* packed, uint32_t stage) {
+template <int COLUMNS> DEVICE void start_sums(float* sums, const uint32_t* packed, uint32_t stage) {
     const uint64_t b = descriptor(stage, 64 * LINE, 1024);
     wgmma_fence();
 #pragma unroll
     for (int k = 0; k < QUERIES / 16; ++k)
         WgmmaOfRegisters<COLUMNS>::template run<true>(sums, packed + k * 4, b + (k * 16 * LINE >> 4), 1);
     wgmma_commit();
-    wgmma_wait<0>();
-    hold<SCORES / 2>(packed);
 }
 
 // A thread's words to the thread of the other warpgroup that computes the same scores.
@@ -129,61 +152,113 @@ DEVICE uint32_t own_stats(const Shared& shared, int stage) {
     return shared.stats + stage * STATS_BYTES + here() % 4 * 16;
 }
 
+// Scores to probabilities, which it sends: `chances`.
+DEVICE void weigh_step(uint32_t* chances, const float* scores, const Shared& shared, const Work& work,
+                       const Sight& sight, const Factors& factors, int query_block, int step) {
+    const int stage = step % STAGES, buffer = step % BUFFERS;
+    float chance[SCORES], bend[CAPPED ? SCORES : 1];
+    weigh(chance, bend, scores, own_stats(shared, stage), factors);
+    release(shared.q_free(stage));
+    if (!sight.all(query_block, work.first_key())) hide(chance, sight, query_block, work.first_key(), 128);
+#pragma unroll
+    for (int i = 0; i < SCORES / 2; ++i) chances[i] = pack2<T>(chance[i * 2], chance[i * 2 + 1]);
+    barrier_wait(shared.chances_free(buffer), step / BUFFERS & 1 ^ 1);
+#if CAPPED
+    uint32_t bent[SCORES / 2];
+#pragma unroll
+    for (int i = 0; i < SCORES / 2; ++i)
+        bent[i] = pack2<T>(chance[i * 2] * bend[i * 2], chance[i * 2 + 1] * bend[i * 2 + 1]);
+    send(exchange(shared, buffer), bent);
+#else
+    send(exchange(shared, buffer), chances);
+#endif
+    release(shared.chances_full(buffer));
+}
+
 DEVICE void make_dv(const Shared& shared, const Maps& maps, const Work& work, const Sight& sight,
                     const Factors& factors) {
     float dv[HEAD_E / 2];
     clear<HEAD_E / 2>(dv);
     const int steps = work.steps();
-    if (steps > 0) barrier_wait(shared.k_full(), 0);
+    Rows<HEAD_D> keys(shared.k);
+    if (steps > 0) {
+        barrier_wait(shared.k_full(), 0);
+        keys.hold();
+    }
     Walk walk(work);
+#if AHEAD
+    if (steps > 0) {
+        float scores[SCORES];
+        uint32_t chances[SCORES / 2];
+        barrier_wait(shared.q_full(0), 0);
+        keys.start(scores, shared.q);
+        wgmma_wait<0>();
+        hold<SCORES>(scores);
+        weigh_step(chances, scores, shared, work, sight, factors, walk.query_block, 0);
+#pragma unroll 1
+        for (int step = 0; step < steps; ++step) {
+            const int stage = step % STAGES, next = step + 1, next_stage = next % STAGES;
+            walk.next();
+            uint32_t upcoming[SCORES / 2];
+            if (next < steps) barrier_wait(shared.q_full(next_stage), next / STAGES & 1);
+            barrier_wait(shared.dout_full(stage), step / STAGES & 1);
+            keys.start(scores, shared.q + next_stage * Q_BYTES);
+            start_sums<HEAD_E>(dv, chances, shared.dout + stage * DOUT_BYTES);
+            wgmma_wait<1>();
+            hold<SCORES>(scores);
+            if (next < steps) weigh_step(upcoming, scores, shared, work, sight, factors, walk.query_block, next);
+            wgmma_wait<0>();
+            hold<SCORES / 2>(chances);
+            release(shared.dout_free(stage));
+#pragma unroll
+            for (int i = 0; i < SCORES / 2; ++i) chances[i] = upcoming[i];
+        }
+    }
+#else
 #pragma unroll 1
     for (int step = 0; step < steps; ++step) {
-        const int stage = step % STAGES, buffer = step % BUFFERS;
+        const int stage = step % STAGES;
         barrier_wait(shared.q_full(stage), step / STAGES & 1);
-        float scores[SCORES], chance[SCORES], bend[CAPPED ? SCORES : 1];
-        multiply_rows<HEAD_D>(scores, shared.k, shared.q + stage * Q_BYTES);
-        weigh(chance, bend, scores, own_stats(shared, stage), factors);
-        release(shared.q_free(stage));
-        if (!sight.all(walk.query_block, work.first_key()))
-            hide(chance, sight, walk.query_block, work.first_key(), 128);
+        float scores[SCORES];
         uint32_t chances[SCORES / 2];
-#pragma unroll
-        for (int i = 0; i < SCORES / 2; ++i) chances[i] = pack2<T>(chance[i * 2], chance[i * 2 + 1]);
-        barrier_wait(shared.chances_free(buffer), step / BUFFERS & 1 ^ 1);
-#if CAPPED
-        uint32_t bent[SCORES / 2];
-#pragma unroll
-        for (int i = 0; i < SCORES / 2; ++i)
-            bent[i] = pack2<T>(chance[i * 2] * bend[i * 2], chance[i * 2 + 1] * bend[i * 2 + 1]);
-        send(exchange(shared, buffer), bent);
-#else
-        send(exchange(shared, buffer), chances);
-#endif
-        release(shared.chances_full(buffer));
+        keys.start(scores, shared.q + stage * Q_BYTES);
+        wgmma_wait<0>();
+        hold<SCORES>(scores);
+        weigh_step(chances, scores, shared, work, sight, factors, walk.query_block, step);
         barrier_wait(shared.dout_full(stage), step / STAGES & 1);
-        add_product<HEAD_E>(dv, chances, shared.dout + stage * DOUT_BYTES);
+        start_sums<HEAD_E>(dv, chances, shared.dout + stage * DOUT_BYTES);
+        wgmma_wait<0>();
+        hold<SCORES / 2>(chances);
         release(shared.dout_free(stage));
         walk.next();
     }
+#endif
     hold<HEAD_E / 2>(dv);
     named_barrier(1, 256);  // v is not read any more
     store_rows<HEAD_E>(maps.dv, shared.v, dv, LOWERED, 2, work.first_key(), work.group, work.batch);
 }
 
-DEVICE void make_dk(const Shared& shared, const Maps& maps, const Work& work, const Kept& kept, int first_head,
+DEVICE void make_dk(const Shared& shared, const Maps& maps, const Work& work, T* kept, const Turn& turn, int groups,
                     float scale) {
     float dk[HEAD_D / 2];
     clear<HEAD_D / 2>(dk);
     const int steps = work.steps();
-    if (steps > 0) barrier_wait(shared.v_full(), 0);
+    Rows<HEAD_E> values(shared.v);
+    if (steps > 0) {
+        barrier_wait(shared.v_full(), 0);
+        values.hold();
+    }
     Walk walk(work);
     const int lowest = work.highest - work.blocks + 1;
+    const int first_head = (turn.line - work.batch * groups) * work.share;
 #pragma unroll 1
     for (int step = 0; step < steps; ++step) {
         const int stage = step % STAGES, buffer = step % BUFFERS;
         barrier_wait(shared.dout_full(stage), step / STAGES & 1);
         float slopes[SCORES];
-        multiply_rows<HEAD_E>(slopes, shared.v, shared.dout + stage * DOUT_BYTES);
+        values.start(slopes, shared.dout + stage * DOUT_BYTES);
+        wgmma_wait<0>();
+        hold<SCORES>(slopes);
         release(shared.dout_free(stage));
         uint32_t chances[SCORES / 2], packed[SCORES / 2];
         barrier_wait(shared.chances_full(buffer), step / BUFFERS & 1);
@@ -199,11 +274,13 @@ DEVICE void make_dk(const Shared& shared, const Maps& maps, const Work& work, co
         if (here() % 128 == 0) wait_stores_read<0>();
         named_barrier(3, 128);
         if (here() % 128 == 0) {
-            bulk_store(kept.block(walk.head - first_head, work.key_block, walk.query_block - lowest), through,
-                       SLOPE_BYTES);
+            bulk_store(kept_block(kept, turn, walk.head - first_head, work.key_block, walk.query_block - lowest),
+                       through, SLOPE_BYTES);
             commit_stores();
         }
-        add_product<HEAD_D>(dk, packed, shared.q + stage * Q_BYTES);
+        start_sums<HEAD_D>(dk, packed, shared.q + stage * Q_BYTES);
+        wgmma_wait<0>();
+        hold<SCORES / 2>(packed);
         release(shared.q_free(stage));
         walk.next();
     }
@@ -212,19 +289,21 @@ DEVICE void make_dk(const Shared& shared, const Maps& maps, const Work& work, co
     store_rows<HEAD_D>(maps.dk, shared.k, dk, scale, 3, work.first_key(), work.group, work.batch);
 }
 
-// The key heads from `first` on, of all batches, `together` of them, or those that are left; `all` tiles in all.
 extern "C" __global__ __launch_bounds__(THREADS, 1) void attention_backward_wide(
     const __grid_constant__ TensorMap map_q, const __grid_constant__ TensorMap map_k,
     const __grid_constant__ TensorMap map_v, const __grid_constant__ TensorMap map_dout,
     const __grid_constant__ TensorMap map_dk, const __grid_constant__ TensorMap map_dv, const float* stats,
-    T* slopes, int first, int most, int queries, int keys, int groups, int share, int together, int left, int right,
-    uint32_t all, float scale, float to_score, float cap) {
+    T* kept, int line, int lines, int block, int blocks, int most, int queries, int keys, int groups, int share,
+    int together, int left, int right, float scale, float to_score, float cap) {
     extern __shared__ __align__(1024) char bytes[];  // the swizzle repeats every 1024 bytes
     const Shared shared(shared_address(bytes));
     const Maps maps{&map_q, &map_k, &map_v, &map_dout, &map_dk, &map_dv};
     const Sight sight{queries, keys, left, right};
-    const int key_blocks = (keys + KEYS - 1) / KEYS;
-    const Work work = work_of(first * key_blocks + block_x(), all, sight, groups, share, together);
+    const Turn turn{line, lines, block, blocks, most};
+    // `together` key heads are walked together, from the first block of keys of each to the last.
+    const int near = block_x() / (blocks * together) * together, inside = block_x() - near * blocks;
+    const int width = Sight::min(together, lines - near), own = line + near + inside % width;
+    const Work work = work_in(sight, own / groups, own % groups, block + inside / width, share);
 
     if (thread_x() == 0) {
         prefetch_map(&map_q);
@@ -258,7 +337,6 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void attention_backward_wide
         make_dv(shared, maps, work, sight, Factors{scale, to_score, cap});
     } else {
         registers_up<240>();
-        // Query heads as the kept gradients count them: from the first one of this launch on.
-        make_dk(shared, maps, work, Kept{slopes, key_blocks, most}, (first - work.batch * groups) * share, scale);
+        make_dk(shared, maps, work, kept, turn, groups, scale);
     }
 }

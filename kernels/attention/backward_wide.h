@@ -11,16 +11,18 @@ static_assert(KEYS == 64 && QUERIES == 64, "a warpgroup's products have 64 rows"
 constexpr int SLOPES = KEYS * QUERIES;
 constexpr int SLOPE_BYTES = SLOPES * 2;
 
-// Gradients of the scores of some query heads in memory: per head and block of keys a row of `most` blocks, of the
-// blocks of queries that see it. A block lies as shared memory holds it: a line of queries per key, swizzled.
-struct Kept {
-    T* first;
-    int key_blocks, most;
-
-    DEVICE T* block(int head, int key_block, int from_lowest) const {
-        return first + ((static_cast<int64_t>(head) * key_blocks + key_block) * most + from_lowest) * SLOPES;
-    }
+// What one pair of launches is for: the `lines` key heads from `line` on, of all batches, and of each the `blocks`
+// blocks of keys from `block` on. A row of kept gradients holds `most` blocks.
+struct Turn {
+    int line, lines, block, blocks, most;
 };
+
+// Gradients of a turn's scores in memory: per query head and block of keys a row, of the blocks of queries that see it.
+// A block lies as shared memory holds it: a line of queries per key, swizzled.
+DEVICE T* kept_block(T* kept, const Turn& turn, int head, int key_block, int from_lowest) {
+    const int64_t row = static_cast<int64_t>(head) * turn.blocks + key_block - turn.block;
+    return kept + (row * turn.most + from_lowest) * SLOPES;
+}
 
 // COLUMNS of 64 rows as blocks of 64 columns.
 template <int COLUMNS>

@@ -1,25 +1,24 @@
 // dq for heads above 128: the kept gradients of scores, transposed, @ k.
 //
-// A block owns 128 queries of one head, 64 for each of two warpgroups, and walks the blocks of keys that they see;
-// one thread copies.
+// A block owns CONSUMERS * 64 queries of one head, 64 for each of as many warpgroups, and walks the turn's blocks of
+// keys that they see; one thread copies. What one turn leaves in float32 the next one of the same heads goes on from.
 //
-// Defines: backward_wide.h's; STAGES.
+// Defines: backward_wide.h's; STAGES, CONSUMERS.
 #include "backward_wide.h"
 
-constexpr int THREADS = 3 * 128;
-constexpr int CONSUMERS = 2;
+constexpr int THREADS = (1 + CONSUMERS) * 128;
 constexpr int K_BYTES = KEYS * HEAD_D * 2;
 constexpr int STAGE_BYTES = K_BYTES + CONSUMERS * SLOPE_BYTES;
 
-// The two blocks of queries of a tile, and the blocks of keys that either sees.
+// The blocks of queries of a tile, and the turn's blocks of keys that any of them sees.
 struct Tile {
     const Sight& sight;
     int query_block, first, last;
 
-    DEVICE Tile(const Sight& sight, int query_block) : sight(sight), query_block(query_block) {
+    DEVICE Tile(const Sight& sight, const Turn& turn, int query_block) : sight(sight), query_block(query_block) {
         const int from = query_block * QUERIES, to = Sight::min(from + CONSUMERS * QUERIES, sight.queries) - 1;
-        first = Sight::max(0, Sight::floor_div(from + sight.offset() - sight.left, KEYS));
-        last = Sight::floor_div(Sight::min(to + sight.offset() + sight.right, sight.keys - 1), KEYS);
+        first = Sight::max(turn.block, Sight::floor_div(from + sight.offset() - sight.left, KEYS));
+        last = Sight::min(turn.block + turn.blocks - 1, Sight::floor_div(to + sight.offset() + sight.right, KEYS));
     }
     // Whether a consumer's block of queries sees a block of keys: else there is no block of gradients.
     DEVICE bool sees(int consumer, int key_block) const {
@@ -37,31 +36,45 @@ struct Ring {
     DEVICE uint32_t free(int stage) const { return full(stage) + 8; }
 };
 
-DEVICE void load(const Ring& ring, const TensorMap* map_k, const Kept& kept, const Tile& tile, int kept_head, int group,
-                 int batch) {
+DEVICE void load(const Ring& ring, const TensorMap* map_k, T* kept, const Turn& turn, const Tile& tile, int kept_head,
+                 int group, int batch) {
     int step = 0;
 #pragma unroll 1
     for (int block = tile.first; block <= tile.last; ++block, ++step) {
         const int stage = step % STAGES;
         const uint32_t full = ring.full(stage);
-        const bool sees[CONSUMERS] = {tile.sees(0, block), tile.sees(1, block)};
+        int count = 0;
+#pragma unroll
+        for (int consumer = 0; consumer < CONSUMERS; ++consumer) count += tile.sees(consumer, block);
         barrier_wait(ring.free(stage), step / STAGES & 1 ^ 1);
-        barrier_expect(full, K_BYTES + (sees[0] + sees[1]) * SLOPE_BYTES);
+        barrier_expect(full, K_BYTES + count * SLOPE_BYTES);
         load_rows<HEAD_D>(ring.keys(stage), map_k, full, block * KEYS, group, batch);
         const int lowest = tile.sight.lowest(block * KEYS);
 #pragma unroll
         for (int consumer = 0; consumer < CONSUMERS; ++consumer) {
-            if (sees[consumer])
+            if (tile.sees(consumer, block))
                 bulk_load(ring.slopes(stage, consumer),
-                          kept.block(kept_head, block, tile.query_block + consumer - lowest), SLOPE_BYTES, full);
+                          kept_block(kept, turn, kept_head, block, tile.query_block + consumer - lowest), SLOPE_BYTES,
+                          full);
         }
     }
 }
 
-DEVICE void multiply(const Ring& ring, const TensorMap* map_dq, const Tile& tile, int head, int batch, float scale) {
+// `sums` are the tile's, float4 c of a warpgroup's thread t at c * 128 + t.
+DEVICE void multiply(const Ring& ring, const TensorMap* map_dq, const Tile& tile, float* sums, bool begun, bool ends,
+                     int head, int batch, float scale) {
     const int consumer = here() / 128 - 1;
     float dq[HEAD_D / 2];
     clear<HEAD_D / 2>(dq);
+    sums += (consumer * 64 * HEAD_D / 4 + here() % 128) * 4;
+    if (begun) {
+#pragma unroll
+        for (int c = 0; c < HEAD_D / 8; ++c) {
+            const words<16> held = load_words<16>(sums + c * 512);
+#pragma unroll
+            for (int i = 0; i < 4; ++i) dq[c * 4 + i] = float_of(held.w[i]);
+        }
+    }
     int step = 0;
 #pragma unroll 1
     for (int block = tile.first; block <= tile.last; ++block, ++step) {
@@ -80,24 +93,32 @@ DEVICE void multiply(const Ring& ring, const TensorMap* map_dq, const Tile& tile
         }
         release(ring.free(stage));
     }
+    if (!ends) {
+#pragma unroll
+        for (int c = 0; c < HEAD_D / 8; ++c)
+            store_words(sums + c * 512, words<16>{{bits_of(dq[c * 4]), bits_of(dq[c * 4 + 1]), bits_of(dq[c * 4 + 2]),
+                                                   bits_of(dq[c * 4 + 3])}});
+        return;
+    }
     named_barrier(1, CONSUMERS * 128);  // the ring is not read any more
     const int row = (tile.query_block + consumer) * QUERIES;
     if (row < tile.sight.queries)
         store_rows<HEAD_D>(map_dq, ring.data + consumer * 64 * HEAD_D * 2, dq, scale, 2 + consumer, row, head, batch);
 }
 
-// The query heads from `first` on, of all batches, as many as the grid has rows; the last queries first.
 extern "C" __global__ __launch_bounds__(THREADS, 1) void attention_backward_wide_dq(
-    const __grid_constant__ TensorMap map_k, const __grid_constant__ TensorMap map_dq, T* slopes, int first, int most,
-    int queries, int keys, int heads, int share, int left, int right, float scale) {
+    const __grid_constant__ TensorMap map_k, const __grid_constant__ TensorMap map_dq, T* kept, float* sums, int line,
+    int lines, int block, int blocks, int most, int queries, int keys, int heads, int share, int left, int right,
+    float scale) {
     extern __shared__ __align__(1024) char bytes[];
     const uint32_t base = shared_address(bytes);
     const Ring ring{base, base + STAGES * STAGE_BYTES};
     const Sight sight{queries, keys, left, right};
     const int tiles = (sight.query_blocks() + CONSUMERS - 1) / CONSUMERS;
+    const Turn turn{line, lines, block, blocks, most};
     const int kept_head = block_x() / tiles;
-    const Tile tile(sight, (tiles - 1 - block_x() % tiles) * CONSUMERS);
-    const int head = (first + kept_head) % heads, batch = (first + kept_head) / heads;
+    const Tile tile(sight, turn, (tiles - 1 - block_x() % tiles) * CONSUMERS);  // the last queries see most keys
+    const int head = (line * share + kept_head) % heads, batch = (line * share + kept_head) / heads;
 
     if (thread_x() == 0) {
         prefetch_map(&map_k);
@@ -111,10 +132,11 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void attention_backward_wide
 
     if (thread_x() < 128) {
         registers_down<24>();
-        if (thread_x() == 0)
-            load(ring, &map_k, Kept{slopes, (keys + KEYS - 1) / KEYS, most}, tile, kept_head, head / share, batch);
+        if (thread_x() == 0) load(ring, &map_k, kept, turn, tile, kept_head, head / share, batch);
     } else {
-        registers_up<240>();
-        multiply(ring, &map_dq, tile, head, batch, scale);
+        registers_up<CONSUMERS == 2 ? 240 : 160>();
+        const int64_t own = static_cast<int64_t>(kept_head) * tiles + tile.query_block / CONSUMERS;
+        multiply(ring, &map_dq, tile, sums + own * (CONSUMERS * QUERIES * HEAD_D), block > 0,
+                 (block + blocks) * KEYS >= keys, head, batch, scale);
     }
 }
