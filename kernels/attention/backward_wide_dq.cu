@@ -10,21 +10,17 @@ constexpr int THREADS = (1 + CONSUMERS) * 128;
 constexpr int K_BYTES = KEYS * HEAD_D * 2;
 constexpr int STAGE_BYTES = K_BYTES + CONSUMERS * SLOPE_BYTES;
 
-// The blocks of queries of a tile, and the turn's blocks of keys that any of them sees.
-struct Tile {
-    const Sight& sight;
-    int query_block, first, last;
+// The turn's blocks of keys, from `first` to before `end`, that any of some blocks of queries sees.
+struct Span {
+    int first, end;
 
-    DEVICE Tile(const Sight& sight, const Turn& turn, int query_block) : sight(sight), query_block(query_block) {
-        const int from = query_block * QUERIES, to = Sight::min(from + CONSUMERS * QUERIES, sight.queries) - 1;
+    DEVICE Span(const Sight& sight, const Turn& turn, int query_block, int count) {
+        const int from = query_block * QUERIES, to = Sight::min(from + count * QUERIES, sight.queries) - 1;
         first = Sight::max(turn.block, Sight::floor_div(from + sight.offset() - sight.left, KEYS));
-        last = Sight::min(turn.block + turn.blocks - 1, Sight::floor_div(to + sight.offset() + sight.right, KEYS));
+        end = Sight::min(turn.block + turn.blocks, Sight::floor_div(to + sight.offset() + sight.right, KEYS) + 1);
+        if (from > to || end < first) end = first;
     }
-    // Whether a consumer's block of queries sees a block of keys: else there is no block of gradients.
-    DEVICE bool sees(int consumer, int key_block) const {
-        const int block = query_block + consumer;
-        return block >= sight.lowest(key_block * KEYS) && block <= sight.highest(key_block * KEYS);
-    }
+    DEVICE bool holds(int key_block) const { return first <= key_block && key_block < end; }
 };
 
 struct Ring {
@@ -36,38 +32,35 @@ struct Ring {
     DEVICE uint32_t free(int stage) const { return full(stage) + 8; }
 };
 
-DEVICE void load(const Ring& ring, const TensorMap* map_k, T* kept, const Turn& turn, const Tile& tile, int kept_head,
-                 int group, int batch) {
+DEVICE void load(const Ring& ring, const TensorMap* map_k, T* kept, const Turn& turn, const Sight& sight,
+                 int query_block, int kept_head, int group, int batch) {
+    const Span all(sight, turn, query_block, CONSUMERS);
     int step = 0;
 #pragma unroll 1
-    for (int block = tile.first; block <= tile.last; ++block, ++step) {
-        const int stage = step % STAGES;
+    for (int block = all.first; block < all.end; ++block, ++step) {
+        const int stage = step % STAGES, lowest = sight.lowest(block * KEYS);
         const uint32_t full = ring.full(stage);
-        int count = 0;
-#pragma unroll
-        for (int consumer = 0; consumer < CONSUMERS; ++consumer) count += tile.sees(consumer, block);
+        // The blocks of queries that see these keys.
+        const int first = Sight::max(lowest, query_block);
+        const int last = Sight::min(sight.highest(block * KEYS), query_block + CONSUMERS - 1);
         barrier_wait(ring.free(stage), step / STAGES & 1 ^ 1);
-        barrier_expect(full, K_BYTES + count * SLOPE_BYTES);
+        barrier_expect(full, K_BYTES + Sight::max(0, last - first + 1) * SLOPE_BYTES);
         load_rows<HEAD_D>(ring.keys(stage), map_k, full, block * KEYS, group, batch);
-        const int lowest = tile.sight.lowest(block * KEYS);
-#pragma unroll
-        for (int consumer = 0; consumer < CONSUMERS; ++consumer) {
-            if (tile.sees(consumer, block))
-                bulk_load(ring.slopes(stage, consumer),
-                          kept_block(kept, turn, kept_head, block, tile.query_block + consumer - lowest), SLOPE_BYTES,
-                          full);
-        }
+        for (int i = first; i <= last; ++i)
+            bulk_load(ring.slopes(stage, i - query_block), kept_block(kept, turn, kept_head, block, i - lowest),
+                      SLOPE_BYTES, full);
     }
 }
 
 // `sums` are the tile's, float4 c of a warpgroup's thread t at c * 128 + t.
-DEVICE void multiply(const Ring& ring, const TensorMap* map_dq, const Tile& tile, float* sums, bool begun, bool ends,
-                     int head, int batch, float scale) {
-    const int consumer = here() / 128 - 1;
+DEVICE void multiply(const Ring& ring, const TensorMap* map_dq, const Turn& turn, const Sight& sight, int query_block,
+                     float* sums, int head, int batch, float scale) {
+    const int consumer = __shfl_sync(0xffffffffu, here() / 128 - 1, 0);
+    const Span all(sight, turn, query_block, CONSUMERS), own(sight, turn, query_block + consumer, 1);
     float dq[HEAD_D / 2];
     clear<HEAD_D / 2>(dq);
     sums += (consumer * 64 * HEAD_D / 4 + here() % 128) * 4;
-    if (begun) {
+    if (turn.block > 0) {
 #pragma unroll
         for (int c = 0; c < HEAD_D / 8; ++c) {
             const words<16> held = load_words<16>(sums + c * 512);
@@ -76,24 +69,31 @@ DEVICE void multiply(const Ring& ring, const TensorMap* map_dq, const Tile& tile
         }
     }
     int step = 0;
+    const auto skip = [&](int count) {
 #pragma unroll 1
-    for (int block = tile.first; block <= tile.last; ++block, ++step) {
+        for (const int until = step + count; step < until; ++step) {
+            barrier_wait(ring.full(step % STAGES), step / STAGES & 1);
+            release(ring.free(step % STAGES));
+        }
+    };
+    skip(own.first == own.end ? all.end - all.first : own.first - all.first);
+#pragma unroll 1
+    for (int block = own.first; block < own.end; ++block, ++step) {
         const int stage = step % STAGES;
         barrier_wait(ring.full(stage), step / STAGES & 1);
-        if (tile.sees(consumer, block)) {
-            const uint64_t a = descriptor(ring.slopes(stage, consumer), 64 * LINE, 1024);
-            const uint64_t b = descriptor(ring.keys(stage), 64 * LINE, 1024);
-            wgmma_fence();
+        const uint64_t a = descriptor(ring.slopes(stage, consumer), 64 * LINE, 1024);
+        const uint64_t b = descriptor(ring.keys(stage), 64 * LINE, 1024);
+        wgmma_fence();
 #pragma unroll
-            for (int k = 0; k < KEYS / 16; ++k)
-                Wgmma<HEAD_D>::template run<true, true>(dq, a + (k * 16 * LINE >> 4), b + (k * 16 * LINE >> 4), 1);
-            wgmma_commit();
-            wgmma_wait<0>();
-            hold<HEAD_D / 2>(dq);
-        }
+        for (int k = 0; k < KEYS / 16; ++k)
+            Wgmma<HEAD_D>::template run<true, true>(dq, a + (k * 16 * LINE >> 4), b + (k * 16 * LINE >> 4), 1);
+        wgmma_commit();
+        wgmma_wait<0>();
+        hold<HEAD_D / 2>(dq);
         release(ring.free(stage));
     }
-    if (!ends) {
+    skip(all.end - all.first - step);
+    if ((turn.block + turn.blocks) * KEYS < sight.keys) {
 #pragma unroll
         for (int c = 0; c < HEAD_D / 8; ++c)
             store_words(sums + c * 512, words<16>{{bits_of(dq[c * 4]), bits_of(dq[c * 4 + 1]), bits_of(dq[c * 4 + 2]),
@@ -101,8 +101,8 @@ DEVICE void multiply(const Ring& ring, const TensorMap* map_dq, const Tile& tile
         return;
     }
     named_barrier(1, CONSUMERS * 128);  // the ring is not read any more
-    const int row = (tile.query_block + consumer) * QUERIES;
-    if (row < tile.sight.queries)
+    const int row = (query_block + consumer) * QUERIES;
+    if (row < sight.queries)
         store_rows<HEAD_D>(map_dq, ring.data + consumer * 64 * HEAD_D * 2, dq, scale, 2 + consumer, row, head, batch);
 }
 
@@ -117,7 +117,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void attention_backward_wide
     const int tiles = (sight.query_blocks() + CONSUMERS - 1) / CONSUMERS;
     const Turn turn{line, lines, block, blocks, most};
     const int kept_head = block_x() / tiles;
-    const Tile tile(sight, turn, (tiles - 1 - block_x() % tiles) * CONSUMERS);  // the last queries see most keys
+    const int tile = tiles - 1 - block_x() % tiles;  // the last queries see most keys
     const int head = (line * share + kept_head) % heads, batch = (line * share + kept_head) / heads;
 
     if (thread_x() == 0) {
@@ -132,11 +132,12 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void attention_backward_wide
 
     if (thread_x() < 128) {
         registers_down<24>();
-        if (thread_x() == 0) load(ring, &map_k, kept, turn, tile, kept_head, head / share, batch);
+        if (thread_x() == 0)
+            load(ring, &map_k, kept, turn, sight, tile * CONSUMERS, kept_head, head / share, batch);
     } else {
         registers_up<CONSUMERS == 2 ? 240 : 160>();
-        const int64_t own = static_cast<int64_t>(kept_head) * tiles + tile.query_block / CONSUMERS;
-        multiply(ring, &map_dq, tile, sums + own * (CONSUMERS * QUERIES * HEAD_D), block > 0,
-                 (block + blocks) * KEYS >= keys, head, batch, scale);
+        const int64_t own = static_cast<int64_t>(kept_head) * tiles + tile;
+        multiply(ring, &map_dq, turn, sight, tile * CONSUMERS, sums + own * (CONSUMERS * QUERIES * HEAD_D), head, batch,
+                 scale);
     }
 }

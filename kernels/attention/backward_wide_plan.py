@@ -109,7 +109,8 @@ def plan_wide(call: Call, problem: Problem) -> Plan | Rejected:
             ),
         ]
     heads = turns[0].lines * problem.share
-    sums = heads * -(-blocks // CONSUMERS) * CONSUMERS * TILE * columns_d if turns[0].blocks < key_blocks else 4
+    rows = -(-blocks // CONSUMERS) * CONSUMERS * TILE
+    sums = heads * rows * columns_d if turns[0].blocks < key_blocks else 4
     return Plan(
         tuple(launches),
         (
