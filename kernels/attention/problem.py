@@ -46,6 +46,8 @@ class Problem:
     left: int | None
     right: int | None
     heads: dict[str, Heads]
+    offsets: int = 0
+    """Of packed sequences, how many numbers say where they begin and end; 0: none are packed."""
 
     @property
     def share(self) -> int:

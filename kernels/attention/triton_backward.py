@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 
 from portable.kernels._common.triton_rows import divisible
+from portable.kernels.attention.triton_ragged import line_of, place
 from portable.kernels.attention.triton_scores import (
     bias_tile,
     capped,
@@ -23,32 +24,33 @@ from portable.kernels.attention.triton_scores import (
 @triton.jit
 def attention_rows(
     do_ptr, do_batch, do_head, do_row, o_ptr, o_batch, o_head, o_row, lse_ptr, lse_batch, lse_head, lse_row,
-    dlse_ptr, dlse_batch, dlse_head, dlse_row, peak_ptr, delta_ptr, H, M, padded, tiles,
+    dlse_ptr, dlse_batch, dlse_head, dlse_row, peak_ptr, delta_ptr,
+    H, M, padded, tiles_ptr, bounds_ptr, sequences, tiles,
     E: tl.constexpr, BLOCK_E: tl.constexpr, UNIT: tl.constexpr, WIDE: tl.constexpr, BLOCK_M: tl.constexpr,
 ):  # fmt: skip
     """Per query: lse in base 2, and delta = sum(do * o) - dlse. A query without keys and the rows from M to
-    `padded` get an infinite lse, with which every probability is 0."""
-    tile = tl.program_id(0) % tiles
-    batch = tl.program_id(0) // tiles // H
-    head = tl.program_id(0) // tiles % H
+    the end of the last tile get an infinite lse, with which every probability is 0."""
+    tile, head, batch, at_q, _, M, _, _ = place(
+        tl.program_id(0), tiles_ptr, bounds_ptr, sequences, tiles, H, M, 0, False, False, BLOCK_M
+    )
+    if tiles_ptr is not None and tile < 0:
+        return
     start = tile * BLOCK_M
-    if do_ptr is not None:
-        do_ptr = head_start(do_ptr, batch, head, do_batch, do_head, UNIT)
-    if o_ptr is not None:
-        o_ptr = head_start(o_ptr, batch, head, o_batch, o_head, UNIT)
-    do = tile_of(None, do_ptr, do_row, batch, head, start, M, True, E, BLOCK_M, BLOCK_E, UNIT, WIDE)
-    o = tile_of(None, o_ptr, o_row, batch, head, start, M, True, E, BLOCK_M, BLOCK_E, UNIT, WIDE)
+    do_ptr = head_start(do_ptr, at_q, head, do_batch, do_head, UNIT)
+    o_ptr = head_start(o_ptr, at_q, head, o_batch, o_head, UNIT)
+    do = tile_of(None, do_ptr, do_row, at_q, head, start, M, True, E, BLOCK_M, BLOCK_E, UNIT, WIDE)
+    o = tile_of(None, o_ptr, o_row, at_q, head, start, M, True, E, BLOCK_M, BLOCK_E, UNIT, WIDE)
     delta = tl.sum(do.to(tl.float32) * o.to(tl.float32), 1)
     rows = start + tl.arange(0, BLOCK_M)
     inside = rows < M
     wide = rows.to(tl.int64)
     if dlse_ptr is not None:
-        dlse_ptr += batch.to(tl.int64) * dlse_batch + head.to(tl.int64) * dlse_head
+        dlse_ptr = head_start(dlse_ptr, at_q, head, dlse_batch, dlse_head, 1)
         delta -= tl.load(dlse_ptr + wide * dlse_row, mask=inside, other=0.0)
-    lse_ptr += batch.to(tl.int64) * lse_batch + head.to(tl.int64) * lse_head
+    lse_ptr = head_start(lse_ptr, at_q, head, lse_batch, lse_head, 1)
     lse = tl.load(lse_ptr + wide * lse_row, mask=inside, other=float("-inf"))
     lse = tl.where(lse == float("-inf"), float("inf"), lse * 1.4426950408889634)
-    to = (batch * H + head).to(tl.int64) * padded + rows
+    to = line_of(tiles_ptr, batch, at_q, head, H, padded) + rows
     tl.store(peak_ptr + to, lse)
     tl.store(delta_ptr + to, delta)
 
@@ -99,7 +101,7 @@ def attention_keys(
     do_ptr, do_batch, do_head, do_row, q_ptr, q_batch, q_head, q_row,
     k_ptr, k_batch, k_head, k_row, v_ptr, v_batch, v_head, v_row, bias_ptr, bias_batch, bias_head, bias_row,
     peak_ptr, delta_ptr, dk_ptr, dk_batch, dk_head, dk_row, dv_ptr, dv_batch, dv_head, dv_row,
-    G, share, M, N, low, high, scale, cap, factor, padded, tiles, begin,
+    G, share, M, N, low, high, scale, cap, factor, padded, tiles_ptr, bounds_ptr, sequences, tiles, begin,
     CAP: tl.constexpr, LOW: tl.constexpr, HIGH: tl.constexpr,
     D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr,
     UNIT: tl.constexpr, WIDE: tl.constexpr, PRECISION: tl.constexpr,
@@ -108,17 +110,21 @@ def attention_keys(
     """dk and dv of BLOCK_N keys: the query heads of the group one after the other, float32 sums. The groups
     of all batches are numbered; the launch begins with group `begin`. EDGES: 3: blocks that need a mask have
     loops of their own; less: one loop, as MASKED of `visit_queries`."""
-    tile = tl.program_id(0) % tiles
-    index = tl.program_id(0) // tiles
-    batch = (begin + index) // G
-    group = (begin + index) % G
+    program = tl.program_id(0) + begin * tiles
+    tile, group, batch, at_q, at_k, M, N, diagonal = place(
+        program, tiles_ptr, bounds_ptr, sequences, tiles, G, M, N, True, False, BLOCK_N
+    )
+    if tiles_ptr is not None and (tile < 0) | (tile * BLOCK_N >= N):
+        return
+    index = batch * G + group - begin
+    low, high = low + diagonal, high + diagonal
     start_n = tile * BLOCK_N
     if k_ptr is not None:
-        k_ptr = head_start(k_ptr, batch, group, k_batch, k_head, UNIT)
+        k_ptr = head_start(k_ptr, at_k, group, k_batch, k_head, UNIT)
     if v_ptr is not None:
-        v_ptr = head_start(v_ptr, batch, group, v_batch, v_head, UNIT)
-    keys = tile_of(k, k_ptr, k_row, batch, group, start_n, N, True, D, BLOCK_N, BLOCK_D, UNIT, WIDE)
-    values = tile_of(v, v_ptr, v_row, batch, group, start_n, N, True, E, BLOCK_N, BLOCK_E, UNIT, WIDE)
+        v_ptr = head_start(v_ptr, at_k, group, v_batch, v_head, UNIT)
+    keys = tile_of(k, k_ptr, k_row, at_k, group, start_n, N, True, D, BLOCK_N, BLOCK_D, UNIT, WIDE)
+    values = tile_of(v, v_ptr, v_row, at_k, group, start_n, N, True, E, BLOCK_N, BLOCK_E, UNIT, WIDE)
 
     # The queries that see some key of the tile, and of these the blocks that see all of it.
     last_n = tl.minimum(start_n + BLOCK_N, N) - 1
@@ -137,47 +143,47 @@ def attention_keys(
     of_v = tl.zeros((BLOCK_N, BLOCK_E), dtype=tl.float32)
     for member in range(share):
         head = group * share + member
-        line = ((batch * G + group).to(tl.int64) * share + member) * padded
+        line = line_of(tiles_ptr, batch, at_q, head, G * share, padded)
         q_at, do_at, bias_at = q_ptr, do_ptr, bias_ptr
         if q_ptr is not None:
-            q_at = head_start(q_ptr, batch, head, q_batch, q_head, UNIT)
-            do_at = head_start(do_ptr, batch, head, do_batch, do_head, UNIT)
+            q_at = head_start(q_ptr, at_q, head, q_batch, q_head, UNIT)
+            do_at = head_start(do_ptr, at_q, head, do_batch, do_head, UNIT)
         if bias_ptr is not None:
             bias_at = head_start(bias_ptr, batch, head, bias_batch, bias_head, 1)
         if EDGES == 3:
             if HIGH:
                 of_k, of_v = visit_queries(
                     of_k, of_v, keys, values, q, do, ds, q_at, q_row, do_at, do_row, bias_at, bias_row,
-                    peak_ptr + line, delta_ptr + line, batch, head, index * share + member, start_n, first,
+                    peak_ptr + line, delta_ptr + line, at_q, head, index * share + member, start_n, first,
                     tl.minimum(full_first, stop), M, N, low, high, scale, cap, True, CAP, LOW, HIGH, D, E,
                     BLOCK_D, BLOCK_E, UNIT, WIDE, PRECISION, BLOCK_M, BLOCK_N,
                 )  # fmt: skip
             of_k, of_v = visit_queries(
                 of_k, of_v, keys, values, q, do, ds, q_at, q_row, do_at, do_row, bias_at, bias_row,
-                peak_ptr + line, delta_ptr + line, batch, head, index * share + member, start_n, full_first,
+                peak_ptr + line, delta_ptr + line, at_q, head, index * share + member, start_n, full_first,
                 full_stop, M, N, low, high, scale, cap, False, CAP, LOW, HIGH, D, E,
                 BLOCK_D, BLOCK_E, UNIT, WIDE, PRECISION, BLOCK_M, BLOCK_N,
             )  # fmt: skip
             if LOW:
                 of_k, of_v = visit_queries(
                     of_k, of_v, keys, values, q, do, ds, q_at, q_row, do_at, do_row, bias_at, bias_row,
-                    peak_ptr + line, delta_ptr + line, batch, head, index * share + member, start_n,
+                    peak_ptr + line, delta_ptr + line, at_q, head, index * share + member, start_n,
                     full_stop, stop, M, N, low, high, scale, cap, True, CAP, LOW, HIGH, D, E,
                     BLOCK_D, BLOCK_E, UNIT, WIDE, PRECISION, BLOCK_M, BLOCK_N,
                 )  # fmt: skip
         else:
             of_k, of_v = visit_queries(
                 of_k, of_v, keys, values, q, do, ds, q_at, q_row, do_at, do_row, bias_at, bias_row,
-                peak_ptr + line, delta_ptr + line, batch, head, index * share + member, start_n, first,
+                peak_ptr + line, delta_ptr + line, at_q, head, index * share + member, start_n, first,
                 stop, M, N, low, high, scale, cap, EDGES, CAP, LOW, HIGH, D, E,
                 BLOCK_D, BLOCK_E, UNIT, WIDE, PRECISION, BLOCK_M, BLOCK_N, full_first, full_stop,
             )  # fmt: skip
     if dk_ptr is not None:
-        dk_ptr = head_start(dk_ptr, batch, group, dk_batch, dk_head, UNIT)
+        dk_ptr = head_start(dk_ptr, at_k, group, dk_batch, dk_head, UNIT)
     if dv_ptr is not None:
-        dv_ptr = head_start(dv_ptr, batch, group, dv_batch, dv_head, UNIT)
-    keep_tile(dk, dk_ptr, dk_row, batch, group, start_n, N, of_k * factor, D, UNIT, WIDE)
-    keep_tile(dv, dv_ptr, dv_row, batch, group, start_n, N, of_v, E, UNIT, WIDE)
+        dv_ptr = head_start(dv_ptr, at_k, group, dv_batch, dv_head, UNIT)
+    keep_tile(dk, dk_ptr, dk_row, at_k, group, start_n, N, of_k * factor, D, UNIT, WIDE)
+    keep_tile(dv, dv_ptr, dv_row, at_k, group, start_n, N, of_v, E, UNIT, WIDE)
 
 
 @triton.jit
@@ -220,34 +226,35 @@ def attention_queries(
     do_ptr, do_batch, do_head, do_row, q_ptr, q_batch, q_head, q_row,
     k_ptr, k_batch, k_head, k_row, v_ptr, v_batch, v_head, v_row, bias_ptr, bias_batch, bias_head, bias_row,
     peak_ptr, delta_ptr, dq_ptr, dq_batch, dq_head, dq_row,
-    H, share, M, N, low, high, scale, cap, factor, padded, tiles,
+    H, share, M, N, low, high, scale, cap, factor, padded, tiles_ptr, bounds_ptr, sequences, tiles,
     CAP: tl.constexpr, LOW: tl.constexpr, HIGH: tl.constexpr,
     D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr,
     UNIT: tl.constexpr, WIDE: tl.constexpr, PRECISION: tl.constexpr,
     EDGES: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """dq of BLOCK_M queries, with the scores computed again."""
-    tile = tl.program_id(0) % tiles
-    batch = tl.program_id(0) // tiles // H
-    head = tl.program_id(0) // tiles % H
+    tile, head, batch, at_q, at_k, M, N, diagonal = place(
+        tl.program_id(0), tiles_ptr, bounds_ptr, sequences, tiles, H, M, N, False, HIGH, BLOCK_M
+    )
+    if tiles_ptr is not None and (tile < 0) | (tile * BLOCK_M >= M):
+        return
     group = head // share
-    if HIGH:
-        tile = tiles - 1 - tile
+    low, high = low + diagonal, high + diagonal
     start_m = tile * BLOCK_M
     if q_ptr is not None:
-        q_ptr = head_start(q_ptr, batch, head, q_batch, q_head, UNIT)
+        q_ptr = head_start(q_ptr, at_q, head, q_batch, q_head, UNIT)
     if do_ptr is not None:
-        do_ptr = head_start(do_ptr, batch, head, do_batch, do_head, UNIT)
+        do_ptr = head_start(do_ptr, at_q, head, do_batch, do_head, UNIT)
     if k_ptr is not None:
-        k_ptr = head_start(k_ptr, batch, group, k_batch, k_head, UNIT)
+        k_ptr = head_start(k_ptr, at_k, group, k_batch, k_head, UNIT)
     if v_ptr is not None:
-        v_ptr = head_start(v_ptr, batch, group, v_batch, v_head, UNIT)
+        v_ptr = head_start(v_ptr, at_k, group, v_batch, v_head, UNIT)
     if bias_ptr is not None:
         bias_ptr = head_start(bias_ptr, batch, head, bias_batch, bias_head, 1)
-    queries = tile_of(q, q_ptr, q_row, batch, head, start_m, M, True, D, BLOCK_M, BLOCK_D, UNIT, WIDE)
-    grads = tile_of(do, do_ptr, do_row, batch, head, start_m, M, True, E, BLOCK_M, BLOCK_E, UNIT, WIDE)
+    queries = tile_of(q, q_ptr, q_row, at_q, head, start_m, M, True, D, BLOCK_M, BLOCK_D, UNIT, WIDE)
+    grads = tile_of(do, do_ptr, do_row, at_q, head, start_m, M, True, E, BLOCK_M, BLOCK_E, UNIT, WIDE)
     rows = start_m + tl.arange(0, BLOCK_M)
-    line = (batch * H + head).to(tl.int64) * padded
+    line = line_of(tiles_ptr, batch, at_q, head, H, padded)
     peak = tl.load(peak_ptr + line + rows)
     delta = tl.load(delta_ptr + line + rows)
 
@@ -267,29 +274,29 @@ def attention_queries(
         if LOW:
             of_q = visit_keys(
                 of_q, queries, grads, k, v, k_ptr, k_row, v_ptr, v_row, bias_ptr, bias_row, peak, delta,
-                batch, group, start_m, first, tl.minimum(full_first, stop), M, N, low, high, scale, cap,
+                at_k, group, start_m, first, tl.minimum(full_first, stop), M, N, low, high, scale, cap,
                 True, CAP, LOW, HIGH, D, E, BLOCK_D, BLOCK_E, UNIT, WIDE, PRECISION, BLOCK_M, BLOCK_N,
             )  # fmt: skip
         of_q = visit_keys(
-            of_q, queries, grads, k, v, k_ptr, k_row, v_ptr, v_row, bias_ptr, bias_row, peak, delta, batch,
+            of_q, queries, grads, k, v, k_ptr, k_row, v_ptr, v_row, bias_ptr, bias_row, peak, delta, at_k,
             group, start_m, full_first, full_stop, M, N, low, high, scale, cap,
             False, CAP, LOW, HIGH, D, E, BLOCK_D, BLOCK_E, UNIT, WIDE, PRECISION, BLOCK_M, BLOCK_N,
         )  # fmt: skip
         of_q = visit_keys(
-            of_q, queries, grads, k, v, k_ptr, k_row, v_ptr, v_row, bias_ptr, bias_row, peak, delta, batch,
+            of_q, queries, grads, k, v, k_ptr, k_row, v_ptr, v_row, bias_ptr, bias_row, peak, delta, at_k,
             group, start_m, full_stop, stop, M, N, low, high, scale, cap,
             True, CAP, LOW, HIGH, D, E, BLOCK_D, BLOCK_E, UNIT, WIDE, PRECISION, BLOCK_M, BLOCK_N,
         )  # fmt: skip
     else:
         of_q = visit_keys(
-            of_q, queries, grads, k, v, k_ptr, k_row, v_ptr, v_row, bias_ptr, bias_row, peak, delta, batch,
+            of_q, queries, grads, k, v, k_ptr, k_row, v_ptr, v_row, bias_ptr, bias_row, peak, delta, at_k,
             group, start_m, first, stop, M, N, low, high, scale, cap,
             EDGES, CAP, LOW, HIGH, D, E, BLOCK_D, BLOCK_E, UNIT, WIDE, PRECISION,
             BLOCK_M, BLOCK_N, full_first, full_stop,
         )  # fmt: skip
     if dq_ptr is not None:
-        dq_ptr = head_start(dq_ptr, batch, head, dq_batch, dq_head, UNIT)
-    keep_tile(dq, dq_ptr, dq_row, batch, head, start_m, M, of_q * factor, D, UNIT, WIDE)
+        dq_ptr = head_start(dq_ptr, at_q, head, dq_batch, dq_head, UNIT)
+    keep_tile(dq, dq_ptr, dq_row, at_q, head, start_m, M, of_q * factor, D, UNIT, WIDE)
 
 
 @triton.jit

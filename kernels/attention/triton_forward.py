@@ -6,6 +6,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from portable.kernels.attention.triton_ragged import outside, place
 from portable.kernels.attention.triton_scores import bias_tile, capped, head_start, keep_tile, seen, tile_of
 
 
@@ -64,7 +65,7 @@ def attention_forward(
     q_ptr, q_batch, q_head, q_row, k_ptr, k_batch, k_head, k_row, v_ptr, v_batch, v_head, v_row,
     bias_ptr, bias_batch, bias_head, bias_row, sinks_ptr, o_ptr, o_batch, o_head, o_row,
     lse_ptr, lse_batch, lse_head, lse_row,
-    H, share, M, N, low, high, scale, cap, tiles,
+    H, share, M, N, low, high, scale, cap, tiles_ptr, bounds_ptr, sequences, tiles,
     LAZY: tl.constexpr, CAP: tl.constexpr, LOW: tl.constexpr, HIGH: tl.constexpr,
     D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr, REST_D: tl.constexpr, BLOCK_E: tl.constexpr,
     UNIT: tl.constexpr, WIDE: tl.constexpr, PRECISION: tl.constexpr,
@@ -72,28 +73,29 @@ def attention_forward(
 ):  # fmt: skip
     """o and lse of BLOCK_M queries. q, k, v, o and the rests are descriptors, or None where pointers serve.
     EDGES: 3: blocks that need a mask have loops of their own; less: one loop, as MASKED of `attend`."""
-    tile = tl.program_id(0) % tiles
-    batch = tl.program_id(0) // tiles // H
-    head = tl.program_id(0) // tiles % H
+    tile, head, batch, at_q, at_k, M, N, diagonal = place(
+        tl.program_id(0), tiles_ptr, bounds_ptr, sequences, tiles, H, M, N, False, HIGH, BLOCK_M
+    )
+    if tiles_ptr is not None and (tile < 0) | (tile * BLOCK_M >= M):
+        return
     group = head // share
-    if HIGH:
-        tile = tiles - 1 - tile  # those with most keys first
+    low, high = low + diagonal, high + diagonal
     start_m = tile * BLOCK_M
     if q_ptr is not None:
-        q_ptr = head_start(q_ptr, batch, head, q_batch, q_head, UNIT)
+        q_ptr = head_start(q_ptr, at_q, head, q_batch, q_head, UNIT)
     if k_ptr is not None:
-        k_ptr = head_start(k_ptr, batch, group, k_batch, k_head, UNIT)
+        k_ptr = head_start(k_ptr, at_k, group, k_batch, k_head, UNIT)
     if v_ptr is not None:
-        v_ptr = head_start(v_ptr, batch, group, v_batch, v_head, UNIT)
+        v_ptr = head_start(v_ptr, at_k, group, v_batch, v_head, UNIT)
     if o_ptr is not None:
-        o_ptr = head_start(o_ptr, batch, head, o_batch, o_head, UNIT)
+        o_ptr = head_start(o_ptr, at_q, head, o_batch, o_head, UNIT)
     if bias_ptr is not None:
         bias_ptr = head_start(bias_ptr, batch, head, bias_batch, bias_head, 1)
-    queries = tile_of(q, q_ptr, q_row, batch, head, start_m, M, True, D, BLOCK_M, BLOCK_D, UNIT, WIDE)
+    queries = tile_of(q, q_ptr, q_row, at_q, head, start_m, M, True, D, BLOCK_M, BLOCK_D, UNIT, WIDE)
     rest = None
     if REST_D > 0:
         rest = tile_of(
-            q_rest, q_ptr, q_row, batch, head, start_m, M, True, D, BLOCK_M, REST_D, UNIT, WIDE, BLOCK_D
+            q_rest, q_ptr, q_row, at_q, head, start_m, M, True, D, BLOCK_M, REST_D, UNIT, WIDE, BLOCK_D
         )
 
     # The keys that some query of the tile sees, and of these the blocks that all of them see whole.
@@ -115,33 +117,35 @@ def attention_forward(
             full_first = tl.minimum(full_first, tl.cdiv(stop, BLOCK_N) * BLOCK_N)
             total, sums, peak = attend(
                 total, sums, peak, queries, rest, k, k_rest, v, k_ptr, k_row, v_ptr, v_row, bias_ptr,
-                bias_row, batch, group, start_m, first, tl.minimum(full_first, stop), M, N, low, high, scale,
+                bias_row, at_k, group, start_m, first, tl.minimum(full_first, stop), M, N, low, high, scale,
                 cap, 0, 0, True, LAZY, CAP, LOW, HIGH, D, E, BLOCK_D, REST_D, BLOCK_E, UNIT, WIDE, PRECISION,
                 BLOCK_M, BLOCK_N,
             )  # fmt: skip
         full_stop = tl.maximum(full_stop, full_first)
         total, sums, peak = attend(
             total, sums, peak, queries, rest, k, k_rest, v, k_ptr, k_row, v_ptr, v_row, bias_ptr, bias_row,
-            batch, group, start_m, full_stop, stop, M, N, low, high, scale, cap, 0, 0,
+            at_k, group, start_m, full_stop, stop, M, N, low, high, scale, cap, 0, 0,
             True, LAZY, CAP, LOW, HIGH, D, E, BLOCK_D, REST_D, BLOCK_E, UNIT, WIDE, PRECISION,
             BLOCK_M, BLOCK_N,
         )  # fmt: skip
         total, sums, peak = attend(
             total, sums, peak, queries, rest, k, k_rest, v, k_ptr, k_row, v_ptr, v_row, bias_ptr, bias_row,
-            batch, group, start_m, full_first, full_stop, M, N, low, high, scale, cap, 0, 0,
+            at_k, group, start_m, full_first, full_stop, M, N, low, high, scale, cap, 0, 0,
             False, LAZY, CAP, LOW, HIGH, D, E, BLOCK_D, REST_D, BLOCK_E, UNIT, WIDE, PRECISION,
             BLOCK_M, BLOCK_N,
         )  # fmt: skip
     else:
         total, sums, peak = attend(
             total, sums, peak, queries, rest, k, k_rest, v, k_ptr, k_row, v_ptr, v_row, bias_ptr, bias_row,
-            batch, group, start_m, first, stop, M, N, low, high, scale, cap, full_first, full_stop,
+            at_k, group, start_m, first, stop, M, N, low, high, scale, cap, full_first, full_stop,
             EDGES, LAZY, CAP, LOW, HIGH, D, E, BLOCK_D, REST_D, BLOCK_E, UNIT, WIDE, PRECISION,
             BLOCK_M, BLOCK_N,
         )  # fmt: skip
 
     if sinks_ptr is not None:
         sink = tl.load(sinks_ptr + head) * 1.4426950408889634
+        if tiles_ptr is not None:
+            sink = tl.where(outside(batch, sequences), float("-inf"), sink)
         highest = tl.maximum(peak, sink)
         base = tl.where(highest == float("-inf"), 0.0, highest)
         shrink = tl.exp2(peak - base)
@@ -150,8 +154,8 @@ def attention_forward(
         peak = highest
     base = tl.where(peak == float("-inf"), 0.0, peak)
     rows = start_m + tl.arange(0, BLOCK_M)
-    lse_ptr += batch.to(tl.int64) * lse_batch + head.to(tl.int64) * lse_head
+    lse_ptr = head_start(lse_ptr, at_q, head, lse_batch, lse_head, 1)
     lse = (base + tl.log2(sums)) * 0.6931471805599453
     tl.store(lse_ptr + rows.to(tl.int64) * lse_row, lse, mask=rows < M)
     total = total * (1.0 / tl.where(sums == 0.0, 1.0, sums))[:, None]
-    keep_tile(o, o_ptr, o_row, batch, head, start_m, M, total, E, UNIT, WIDE)
+    keep_tile(o, o_ptr, o_row, at_q, head, start_m, M, total, E, UNIT, WIDE)

@@ -25,6 +25,7 @@ from portable.kernels.attention.triton_backward import (
 )
 from portable.kernels.attention.triton_forward import attention_forward
 from portable.kernels.attention.triton_operands import LINE, Operands
+from portable.kernels.attention.triton_ragged import LINES
 from portable.plan import (
     Argument,
     Call,
@@ -39,7 +40,7 @@ from portable.plan import (
 )
 
 LOG2E = math.log2(math.e)
-PADDING = 128  # the rows of a head in the workspaces are as many as fill blocks of any config
+PADDING = LINES.value  # the rows of a head in the workspaces are as many as fill blocks of any config
 ROW_ELEMENTS = 4096  # of do and of o, that a program of `attention_rows` takes
 PRODUCTS = "ds"
 PRODUCT_BYTES = 1 << 30
@@ -58,11 +59,14 @@ def forward(call: Call) -> Plan | Rejected:
     if crowded(operands, call.device, "forward"):
         return Rejected(f"{call.device.arch} has too few registers for heads of {max(problem.D, problem.E)}")
     config = fitted(problem, operands, call.config, call.device, both=False)
-    block_m, block_n = config["BLOCK_M"], config["BLOCK_N"]
-    tiles = triton.cdiv(problem.M, block_m)
-    refused = too_large(problem, tiles * problem.B * problem.H)
+    refused = too_large(problem, triton.cdiv(problem.M, config["BLOCK_M"]) * problem.B * problem.H)
     if refused is not None:
         return refused
+    return Plan((plan_forward(problem, operands, config),))
+
+
+def plan_forward(problem: Problem, operands: Operands, config: Mapping[str, Any]) -> Launch:
+    block_m, block_n = config["BLOCK_M"], config["BLOCK_N"]
     blocks = {"q": block_m, "k": block_n, "v": block_n, "o": block_m, "q_rest": block_m, "k_rest": block_n}
     args, constants = operands.descriptors(blocks)
     for name in ("q", "k", "v", "bias", "sinks", "o", "lse"):
@@ -71,8 +75,8 @@ def forward(call: Call) -> Plan | Rejected:
         ("H", _i32(problem.H)),
         ("share", _i32(problem.share)),
         *shared_scalars(problem),
-        ("tiles", _i32(tiles)),
     ]
+    programs = operands.places("q", block_m, args, constants)
     lazy = problem.softcap is None and not problem.has("bias") and problem.scale > 0
     constants += [
         ("LAZY", lazy),
@@ -82,8 +86,7 @@ def forward(call: Call) -> Plan | Rejected:
         ("BLOCK_M", block_m),
         ("BLOCK_N", block_n),
     ]
-    kernel = kernel_of(attention_forward, constants, config)
-    return Plan((Launch(kernel, (tiles * problem.B * problem.H, 1, 1), tuple(args)),))
+    return Launch(kernel_of(attention_forward, constants, config), (programs, 1, 1), tuple(args))
 
 
 def backward(call: Call) -> Plan | Rejected:
@@ -178,9 +181,9 @@ def plan_rows(problem: Problem, operands: Operands, padded: int) -> Launch:
         operands.pointers(name, args, constants, plain=True)
     args += [("peak_ptr", Pointer("peak", True)), ("delta_ptr", Pointer("delta", True))]
     block_m = min(64, ROW_ELEMENTS // operands.block_e)
-    tiles = padded // block_m
-    sizes = {"H": problem.H, "M": problem.M, "padded": padded, "tiles": tiles}
+    sizes = {"H": problem.H, "M": problem.M, "padded": padded}
     args += [(name, _i32(value)) for name, value in sizes.items()]
+    programs = operands.places("lines", block_m, args, constants)
     constants += [
         ("E", problem.E),
         ("BLOCK_E", operands.block_e),
@@ -189,7 +192,7 @@ def plan_rows(problem: Problem, operands: Operands, padded: int) -> Launch:
         ("BLOCK_M", block_m),
     ]
     kernel = TritonKernel(attention_rows, tuple(constants), 4, 1)
-    return Launch(kernel, (tiles * problem.B * problem.H, 1, 1), tuple(args))
+    return Launch(kernel, (programs, 1, 1), tuple(args))
 
 
 def plan_keys(
@@ -202,7 +205,6 @@ def plan_keys(
     slots: int,
 ) -> Launch:
     block_m, block_n = config["BLOCK_M"], config["BLOCK_N"]
-    tiles = triton.cdiv(problem.N, block_n)
     blocks = {"do": block_m, "q": block_m, "k": block_n, "v": block_n}
     args, constants = operands.descriptors(blocks)
     if slots:
@@ -217,15 +219,15 @@ def plan_keys(
         operands.pointers(name, args, constants)
     args += [("G", _i32(problem.G)), ("share", _i32(problem.share)), *shared_scalars(problem)]
     args += [("factor", Scalar("f32", problem.scale)), ("padded", Scalar("i32", padded, True))]
-    args += [("tiles", _i32(tiles)), ("begin", _i32(begin))]
+    programs = operands.places("k", block_n, args, constants) // (problem.B * problem.G) * count
+    args.append(("begin", _i32(begin)))
     constants += [*shared_constants(problem, operands), ("EDGES", edges(problem, operands, 1))]
     constants += [("BLOCK_M", block_m), ("BLOCK_N", block_n)]
-    return Launch(kernel_of(attention_keys, constants, config), (tiles * count, 1, 1), tuple(args))
+    return Launch(kernel_of(attention_keys, constants, config), (programs, 1, 1), tuple(args))
 
 
 def plan_queries(problem: Problem, operands: Operands, padded: int, config: Mapping[str, Any]) -> Launch:
     block_m, block_n = config["BLOCK_M"], config["BLOCK_N"]
-    tiles = triton.cdiv(problem.M, block_m)
     args, constants = operands.descriptors(
         {"do": block_m, "q": block_m, "k": block_n, "v": block_n, "dq": block_m}
     )
@@ -234,15 +236,12 @@ def plan_queries(problem: Problem, operands: Operands, padded: int, config: Mapp
     args += [("peak_ptr", Pointer("peak", True)), ("delta_ptr", Pointer("delta", True))]
     operands.pointers("dq", args, constants)
     args += [("H", _i32(problem.H)), ("share", _i32(problem.share)), *shared_scalars(problem)]
-    args += [
-        ("factor", Scalar("f32", problem.scale)),
-        ("padded", Scalar("i32", padded, True)),
-        ("tiles", _i32(tiles)),
-    ]
+    args += [("factor", Scalar("f32", problem.scale)), ("padded", Scalar("i32", padded, True))]
+    programs = operands.places("q", block_m, args, constants)
     constants += [*shared_constants(problem, operands), ("EDGES", edges(problem, operands, block_n))]
     constants += [("BLOCK_M", block_m), ("BLOCK_N", block_n)]
     kernel = kernel_of(attention_queries, constants, config)
-    return Launch(kernel, (tiles * problem.B * problem.H, 1, 1), tuple(args))
+    return Launch(kernel, (programs, 1, 1), tuple(args))
 
 
 def plan_products(
@@ -293,8 +292,9 @@ def shared_scalars(problem: Problem) -> list[tuple[str, Argument]]:
 
 
 def bounds(problem: Problem) -> dict[str, int]:
-    """`low` and `high`: query i sees key j where low <= j - i <= high."""
-    diagonal = problem.N - problem.M
+    """`low` and `high`: query i sees key j where low <= j - i <= high. A packed sequence adds to them what it
+    has more keys than queries."""
+    diagonal = 0 if problem.offsets else problem.N - problem.M
     left, right = problem.left or 0, problem.right or 0
     return {"low": diagonal - left, "high": diagonal + right}
 
@@ -306,7 +306,8 @@ def edges(problem: Problem, operands: Operands, block_n: int, loops: bool = True
     the rest. Where nothing would (not `loops`: one stage) there is a branch, which takes fewer registers; and
     elsewhere too: three loops leave the AMD cards short of scalar registers.
     """
-    if problem.left is None and problem.right is None and problem.N % block_n == 0:
+    whole = block_n == 1 or (problem.N % block_n == 0 and not problem.offsets)
+    if problem.left is None and problem.right is None and whole:
         return 0
     return 3 if operands.by_descriptor and loops else 2
 

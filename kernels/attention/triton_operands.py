@@ -9,12 +9,15 @@ import triton
 
 from portable.backends.cuda.tensor_map import TritonDescriptor
 from portable.kernels._common.triton_rows import ITEMSIZE
+from portable.kernels.attention.packed import entries_of
 from portable.kernels.attention.problem import Problem
+from portable.kernels.attention.triton_ragged import FAR, LINES
 from portable.plan import Argument, Device, Pointer, Scalar
 
 LINE = 64  # elements of 16 bits in the copy engine's swizzle
 PIECE, REST = 128, 64
 ROW_LIMIT = 256  # rows of a tile at most, for offsets within it
+MOST = 2**31 - 2**16  # elements along a dimension whose end does not matter
 KEYED = ("k", "v", "dk", "dv")
 VALUED = ("v", "dv", "o", "do")
 
@@ -63,7 +66,8 @@ class Operands:
         heads = self.problem.heads[name]
         length, rows, count, batches = self._sizes(name)
         steps = ((rows, heads.row), (count, heads.head), (batches, heads.batch))
-        return all(size == 1 or length <= stride < 2**38 for size, stride in steps)
+        most = 2**32 if self.problem.offsets else 2**38
+        return all(size == 1 or length <= stride < most for size, stride in steps)
 
     def descriptors(
         self,
@@ -85,11 +89,34 @@ class Operands:
             heads, sizes = self.problem.heads[tensor], self._sizes(tensor)
             steps = zip((heads.row, heads.head, heads.batch), sizes[1:], strict=True)
             strides = tuple(2 * (step if size > 1 else 8) for step, size in steps)
+            if self.problem.offsets:  # as `triton_scores.coordinates` tells them; 2**34 * FAR is 2**64
+                sizes = (sizes[0], FAR.value, sizes[2], MOST, MOST)
+                strides = (*strides[:2], strides[0], 2**34 - strides[0])
+            ones = (1,) * (len(sizes) - 2)
             made = TritonDescriptor(
-                tensor, self.problem.dtype, sizes, strides, (LINE, rows, 1, 1), block=(1, 1, rows, cols)
+                tensor, self.problem.dtype, sizes, strides, (LINE, rows, *ones), block=(*ones, rows, cols)
             )
             into += made.arguments(name)
         return into, fixed
+
+    def places(
+        self, of: str, block: int, args: list[tuple[str, Argument]], constants: list[tuple[str, Any]]
+    ) -> int:
+        """Arguments and constants of `triton_ragged.place`, for tiles of `block` queries ("q"), keys ("k") or
+        lines of the workspaces ("lines"); and how many programs there are."""
+        p = self.problem
+        rows, heads = (p.N, p.G) if of == "k" else (p.M, p.H)
+        if p.offsets:
+            args += [("tiles_ptr", Pointer("k_tiles" if of == "k" else "q_tiles"))]
+            args += [("bounds_ptr", Pointer("bounds")), ("sequences", Scalar("i32", p.offsets + 1))]
+            constants.append(("tiles", 0))
+            return entries_of(rows, p.offsets, LINES.value) * (LINES.value // block) * heads
+        constants += [("tiles_ptr", None), ("bounds_ptr", None), ("sequences", 0)]
+        if of == "lines":
+            rows = triton.cdiv(rows, LINES.value) * LINES.value
+        tiles = triton.cdiv(rows, block)
+        args.append(("tiles", Scalar("i32", tiles)))
+        return tiles * p.B * heads
 
     def pointers(
         self,

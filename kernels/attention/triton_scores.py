@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 from portable.kernels._common.triton_rows import divisible
+from portable.kernels.attention.triton_ragged import FAR
 
 
 @triton.jit
@@ -31,6 +32,16 @@ def offsets(stride, ROWS: tl.constexpr, COLS: tl.constexpr, UNIT: tl.constexpr, 
 
 
 @triton.jit
+def coordinates(desc, batch, head, start, rows, FIRST: tl.constexpr = 0):
+    """A tile's place in its tensor. In packed sequences the one behind a sequence's last row is told as row
+    FAR, where their descriptors (`triton_operands`) end; the addresses wrap around."""
+    if len(desc.shape) == 5:
+        return FAR, batch + rows, head, FAR - rows + start, FIRST
+    else:
+        return batch, head, start, FIRST
+
+
+@triton.jit
 def tile_of(
     desc, ptr, stride, batch, head, start, rows, CHECK: tl.constexpr,
     SIZE: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, UNIT: tl.constexpr, WIDE: tl.constexpr,
@@ -39,7 +50,7 @@ def tile_of(
     """Rows from `start` on of a head, columns from FIRST on, [ROWS, COLS]; zeros beyond the last of `rows`
     (unless not CHECK) and beyond SIZE columns. By descriptor, or from `ptr` to the head's first element."""
     if desc is not None:
-        return desc.load([batch, head, start, FIRST]).reshape(ROWS, COLS)
+        return desc.load(coordinates(desc, batch, head, start, rows, FIRST)).reshape(ROWS, COLS)
     else:
         ptrs = (
             ptr + tl.cast(start, tl.int64) * divisible(stride, UNIT) + offsets(stride, ROWS, COLS, UNIT, WIDE)
@@ -66,7 +77,8 @@ def keep_tile(
     ROWS: tl.constexpr = value.shape[0]
     COLS: tl.constexpr = value.shape[1]
     if desc is not None:
-        desc.store([batch, head, start, 0], value.to(desc.dtype).reshape(1, 1, ROWS, COLS))
+        tile = value.to(desc.dtype).reshape(desc.block_shape)
+        desc.store(coordinates(desc, batch, head, start, rows), tile)
     else:
         ptrs = (
             ptr + tl.cast(start, tl.int64) * divisible(stride, UNIT) + offsets(stride, ROWS, COLS, UNIT, WIDE)
