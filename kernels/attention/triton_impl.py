@@ -221,7 +221,8 @@ def plan_keys(
     args += [("factor", Scalar("f32", problem.scale)), ("padded", Scalar("i32", padded, True))]
     programs = operands.places("k", block_n, args, constants) // (problem.B * problem.G) * count
     args.append(("begin", _i32(begin)))
-    constants += [*shared_constants(problem, operands), ("EDGES", edges(problem, operands, 1))]
+    cut = edges(problem, operands, 1, loops=config["num_stages"] > 1)
+    constants += [*shared_constants(problem, operands), ("EDGES", cut)]
     constants += [("BLOCK_M", block_m), ("BLOCK_N", block_n)]
     return Launch(kernel_of(attention_keys, constants, config), (programs, 1, 1), tuple(args))
 
@@ -238,7 +239,8 @@ def plan_queries(problem: Problem, operands: Operands, padded: int, config: Mapp
     args += [("H", _i32(problem.H)), ("share", _i32(problem.share)), *shared_scalars(problem)]
     args += [("factor", Scalar("f32", problem.scale)), ("padded", Scalar("i32", padded, True))]
     programs = operands.places("q", block_m, args, constants)
-    constants += [*shared_constants(problem, operands), ("EDGES", edges(problem, operands, block_n))]
+    cut = edges(problem, operands, block_n, loops=config["num_stages"] > 1)
+    constants += [*shared_constants(problem, operands), ("EDGES", cut)]
     constants += [("BLOCK_M", block_m), ("BLOCK_N", block_n)]
     kernel = kernel_of(attention_queries, constants, config)
     return Launch(kernel, (programs, 1, 1), tuple(args))

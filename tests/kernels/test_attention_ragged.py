@@ -15,12 +15,13 @@ from portable.backends.cuda.backend import CudaBackend
 from portable.backends.cuda.tensor_map import TensorMap
 from portable.conformance import inputs, oracle
 from portable.conformance.cases import cases
-from portable.kernels.attention import decode_plan, packed, triton_paged, triton_varlen
+from portable.kernels.attention import decode_plan, packed, triton_paged, triton_ragged, triton_varlen
 from portable.kernels.attention.paged_torch import attention_paged
 from portable.kernels.attention.varlen_torch import attention_varlen, bounds
 from portable.plan import Call, Plan, Rejected
 from tests.kernels.test_matmul_native import H200
 
+TABLES = ("ragged_bounds", "ragged_tiles")
 DEFAULTS = {"causal": False, "scale": None, "window_left": None, "window_right": None, "softcap": None}
 
 
@@ -227,12 +228,60 @@ def test_entries_hold_every_cut_of_the_tokens():
 
 def test_packed_grids():
     plan = planned(triton_varlen.forward(varlen()))
-    tile = dict(plan.launches[1].kernel.constants)["BLOCK_M"]  # type: ignore[union-attr]
-    assert plan.launches[0].grid == (10, 1, 1)
-    assert plan.launches[1].grid == ((1000 // tile + 10) * 8, 1, 1)
+    tile = dict(plan.launches[2].kernel.constants)["BLOCK_M"]  # type: ignore[union-attr]
+    assert [each.kernel.name for each in plan.launches] == [*TABLES, "attention_forward"]
+    assert [each.grid for each in plan.launches[:2]] == [(10, 1, 1), (10, 1, 1)]
+    assert plan.launches[2].grid == ((1000 // 128 + 10) * (128 // tile) * 8, 1, 1)
     plan = planned(triton_varlen.backward(varlen(op="attention_varlen_backward")))
     names = [each.kernel.name for each in plan.launches]
-    assert names == ["ragged_tiles", "ragged_tiles", "ragged_rows", "ragged_keys", "ragged_queries"]
+    assert names == [*TABLES, "attention_rows", "attention_keys", "attention_queries"]
+    tile = dict(plan.launches[3].kernel.constants)["BLOCK_N"]  # type: ignore[union-attr]
+    assert plan.launches[1].grid == (10, 2, 1)
+    assert plan.launches[3].grid == ((1200 // 128 + 10) * (128 // tile) * 2, 1, 1)
+    for each in plan.launches:
+        given = [name for name, _ in each.args if "." not in name]
+        fixed = dict(each.kernel.constants)  # type: ignore[union-attr]
+        assert given == [name for name in each.kernel.function.arg_names if name not in fixed]  # type: ignore[union-attr]
+
+
+def test_a_descriptor_ends_with_its_sequence():
+    """Token t of a sequence of `rows` from `first` on lies where the engine's sum of coordinates and strides,
+    of 64 bits, points; the row behind the last one is beyond the dimension."""
+    call = varlen(op="attention_varlen_backward", causal=True)
+    launch = planned(triton_varlen.backward(call)).launches[3]
+    for name in ("q", "do", "k", "v", "dk", "dv"):
+        found = dict(launch.args)[name]
+        assert isinstance(found, TensorMap) and len(found.sizes) == 5
+        row, head = (2 * step for step in call[name].strides[:2])
+        for first, rows, token in ((0, 1, 0), (0, 1000, 999), (37, 500, 0), (2**28, 1, 0), (5, 2**28, 70)):
+            at = (3, triton_ragged.FAR.value - rows + token, 1, first + rows, triton_ragged.FAR.value)
+            assert all(0 <= x < size for x, size in zip(at, found.sizes, strict=True))
+            assert at[1] + rows - token == found.sizes[1]
+            place = at[0] * 2 + sum(x * step for x, step in zip(at[1:], found.strides, strict=True))
+            assert place % 2**64 == (first + token) * row + head + 6
+        assert all(0 < step < 2**40 and step % 16 == 0 for step in found.strides)
+        assert all(size < 2**31 for size in found.sizes)
+
+
+def test_packed_scores_are_computed_again_with_the_dense_tiles():
+    for heads in (64, 128):
+        q, k = half(1000, 8, heads), half(1000, 2, heads)
+        lse = torch.empty(8, 1000, device="meta")
+        call = asked("attention_varlen_backward", "triton", q, q, k, k, q, lse, whole(9), whole(9))
+        keys, queries = planned(triton_varlen.backward(call)).launches[3:]
+        for launch in (keys, queries):
+            fixed = dict(launch.kernel.constants)  # type: ignore[union-attr]
+            assert fixed["bias_ptr"] is None and fixed.get("ds") is None and "tiles_ptr" not in fixed
+
+
+def test_too_many_tokens_are_refused():
+    for op, planner in (
+        ("attention_varlen", triton_varlen.forward),
+        ("attention_varlen_backward", triton_varlen.backward),
+    ):
+        assert "tokens" in str(planner(varlen(M=2**28 + 1, op=op)))
+        assert "tokens" in str(planner(varlen(C=2**28 + 1, op=op)))
+        assert "programs" in str(planner(varlen(M=2**27, C=2**27, op=op)))
 
 
 def test_they_compile():
@@ -240,7 +289,7 @@ def test_they_compile():
     call = varlen(causal=True, window_left=5)
     for launch in planned(triton_varlen.forward(call)).launches:
         dtypes = {name: info.dtype for name, info in call.tensors.items() if info is not None}
-        build.code_object(launch, dtypes | {"bounds": "int32", "tiles": "int32"}, backend, H200)
+        build.code_object(launch, dtypes | {"bounds": "int32", "q_tiles": "int32"}, backend, H200)
     for name in ("mma", "bulk"):
         plan = planned(PLANNERS[name](paged(name)))
         assert backend.resources(build.code_object(plan.launches[0], {}, backend, H200)).spills == 0

@@ -9,7 +9,6 @@ SCORES = "attention/triton_scores.py"
 BACKWARD = "attention/triton_backward.py"
 DECODE = "attention/triton_decode.py"
 RAGGED = "attention/triton_ragged.py"
-RAGGED_BACKWARD = "attention/triton_ragged_backward.py"
 
 DELTA = "delta = tl.sum(do.to(tl.float32) * o.to(tl.float32), 1)"
 DELTA_OF_32 = DELTA.replace("o.to(tl.float32), 1", "tl.where(tl.arange(0, BLOCK_E)[None, :] < 32, o, 0.0), 1")
@@ -35,17 +34,26 @@ source(
 )
 source(
     *("attention_varlen_backward", "triton", "gfx942", "delta over 32 columns"),
-    Edit(RAGGED_BACKWARD, DELTA, DELTA_OF_32),
+    Edit(BACKWARD, DELTA, DELTA_OF_32),
+)
+source(
+    *("attention_varlen_backward", "triton", "gfx942", "a sequence's first tile of keys left out"),
+    Edit(RAGGED, "tl.store(at, z, mask=tile < tiles)", "tl.store(at, z, mask=(tile < tiles) & (tile > 0))"),
 )
 source(
     *("attention_varlen", "triton", "gfx942", "a sequence's last tile of keys not masked"),
-    Edit(RAGGED, "full_stop = there + (full_stop - there) // BLOCK_N * BLOCK_N",
-         "full_stop = there + tl.cdiv(full_stop - there, BLOCK_N) * BLOCK_N"),
+    Edit(FORWARD, "full_stop = full_stop // BLOCK_N * BLOCK_N",
+         "full_stop = tl.cdiv(full_stop, BLOCK_N) * BLOCK_N"),
 )  # fmt: skip
 source(
-    *("attention_varlen", "triton", "gfx942", "a sink for tokens of no sequence"),
-    Edit(RAGGED, '        sink = tl.where((z == 0) | (z == count), float("-inf"), sink)\n', ""),
+    *("attention_varlen", "triton", "gfx942", "tokens of no sequence as one"),
+    Edit(RAGGED, "nothing = (sequence < 0) | outside(sequence, sequences)", "nothing = sequence < 0"),
 )
+source(
+    *("attention_varlen", "triton", "gfx942", "a sink for tokens of no sequence"),
+    Edit(FORWARD, '            sink = tl.where(outside(batch, sequences), float("-inf"), sink)\n',
+         "            sink = sink\n"),
+)  # fmt: skip
 source(
     *("attention_paged", "triton", "gfx942", "sum of weights over 32 lanes of a wave of 64"),
     Edit(DECODE, "l = l * old + tl.sum(p, 1)",
