@@ -91,6 +91,7 @@ def launches(call: Call, problem: Problem, count: Blocks) -> Plan | Rejected:
             ("STAGES", _STAGES),
             ("PERSISTENT", persistent),
             ("CAPPED", int(problem.softcap is not None)),
+            ("INNER", int(ragged or bool(call.config.get("INNER")))),
         ),
         shared,
     )

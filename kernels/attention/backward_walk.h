@@ -62,8 +62,8 @@ struct Walk {
     const Work& work;
 
     DEVICE explicit Walk(const Work& work)
-        : head(work.group * work.share), query_block(work.highest), left(RAGGED ? work.share : work.blocks), work(work) {}
-#if RAGGED
+        : head(work.group * work.share), query_block(work.highest), left(INNER ? work.share : work.blocks), work(work) {}
+#if INNER
     // All heads of a block of queries: where the right is bounded, a later block of keys is through with a head
     // sooner, and would wait at the next one for those before it.
     DEVICE void next() {

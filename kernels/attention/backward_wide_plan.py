@@ -59,6 +59,7 @@ def plan_wide(call: Call, problem: Problem) -> Plan | Rejected:
         ("KEYS", TILE),
         ("QUERIES", TILE),
         ("RAGGED", 0),
+        ("INNER", 0),
     )
     columns = (("HEAD_D", columns_d), ("HEAD_E", columns_e))
     main = NativeKernel(

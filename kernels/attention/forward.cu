@@ -177,7 +177,15 @@ DEVICE void consume(QRing queries, KRing keys, const VRing values, const Outputs
                     const Sizes& s) {
     const int consumer = uniform(thread_x() / 128) - 1;
     const int own_turn = 1 + consumer, next_turn = 1 + (consumer + 1) % CONSUMERS;
-    const int in_tile = consumer * 64 + thread_x() % 128 / 32 * 16 + thread_x() % 32 / 4;
+    const int line = consumer * 64 + thread_x() % 128 / 32 * 16 + thread_x() % 32 / 4;
+    const int in_tile = PACK == 1 ? line : line % TILE_QUERIES, in_pack = PACK == 1 ? 0 : line / TILE_QUERIES;
+    // Of the warpgroup's queries, the first in the tile, and how far the last is behind it.
+    const int first_in_tile = PACK == 1 ? consumer * 64 : 0;
+    constexpr int SPREAD = PACK == 1 ? 63 : TILE_QUERIES - 1;
+    const auto leave = [&](const float* sums, const float* top, const float* sum, Tile tile) {
+        tile.head += in_pack;
+        store(sums, top, sum, tile, tile.row + in_tile, to, s);
+    };
     if (TURNS && consumer == CONSUMERS - 1) pass_turn(next_turn);
 
     const uint32_t tiles = tile_count(s);
@@ -216,12 +224,12 @@ DEVICE void consume(QRing queries, KRing keys, const VRing values, const Outputs
             release(queries.freed());
             queries.advance();
         }
-        const int key = block * TILE_N, diagonal = tile.row + consumer * 64 + n_of(tile, s) - m_of(tile, s);
+        const int key = block * TILE_N, diagonal = tile.row + first_in_tile + n_of(tile, s) - m_of(tile, s);
 #if SOFTCAP
         cap(scores, s.inner);
 #endif
         const bool beyond = key + TILE_N > (RIGHT ? min(n_of(tile, s), diagonal + s.right + 1) : n_of(tile, s));
-        if (beyond || (LEFT && key < diagonal + 63 - s.left))
+        if (beyond || (LEFT && key < diagonal + SPREAD - s.left))
             mask(scores, tile.row + in_tile, key, m_of(tile, s), n_of(tile, s), s.left, s.right);
         soften(scores, top, sum, factor, s.scale);
         hold<SCORES>(scores);
@@ -254,6 +262,60 @@ DEVICE void consume(QRing queries, KRing keys, const VRing values, const Outputs
         hold<SCORES / 2>(weights);
         release(FOLLOW ? values.behind(values.behind(keys)).freed() : used);
     };
+#if FLAT
+    // What the sums are of is one block behind the scores. A tile's sums leave while the next products run.
+    bool fresh = false;  // whether the weights are of a tile's first block, and the sums still of the tile before
+    Tile ended = tile;
+    float ended_top[2] = {0.0f, 0.0f}, ended_sum[2] = {0.0f, 0.0f};
+    const auto settle = [&] {
+        if (fresh) {
+            leave(sums, ended_top, ended_sum, ended);
+#pragma unroll
+            for (int i = 0; i < SUMS; ++i) sums[i] = 0.0f;
+        } else {
+            rescale(sums, factor);
+        }
+    };
+    fresh = false;
+    factor[0] = factor[1] = 1.0f;
+    for (;;) {
+        const bool ends = block == span.first;
+        if (ends) {
+            if (!more) break;
+            barrier_wait(queries.filled(), queries.phase);
+        }
+        if (TURNS) named_barrier(own_turn, 256);
+        start_scores(scores, queries.data() + consumer * 64 * 128, keys);
+        const bool soon = FLAT == 2 || fresh;
+        if (TURNS && soon) pass_turn(next_turn);
+        settle();
+        start_sums(sums, weights, FOLLOW ? values.behind(keys) : kept);
+        if (TURNS && !soon) pass_turn(next_turn);
+        used = kept.freed();
+        kept.advance();
+        fresh = ends;
+        if (ends) {
+            ended = tile;
+            tile = upcoming;
+            span = span_of(tile, s);
+            block = span.last;
+            ended_top[0] = top[0], ended_top[1] = top[1];
+            ended_sum[0] = sum[0], ended_sum[1] = sum[1];
+            top[0] = top[1] = -INF_F;
+            sum[0] = sum[1] = 0.0f;
+            more = next_tile(upcoming);
+        }
+        --block;
+        finish();
+        pack_weights<T>(weights, scores);
+    }
+    settle();
+    start_sums(sums, weights, FOLLOW ? values.behind(keys) : kept);
+    wgmma_wait<0>();
+    hold<SUMS>(sums);
+    leave(sums, top, sum, tile);
+}
+#else
     for (;;) {
         while (block > span.first) {
             --block;
@@ -277,15 +339,16 @@ DEVICE void consume(QRing queries, KRing keys, const VRing values, const Outputs
         more = next_tile(upcoming);
         finish();
         pack_weights<T>(weights, scores);
-        store(sums, ended_top, ended_sum, ended, ended.row + in_tile, to, s);
+        leave(sums, ended_top, ended_sum, ended);
 #pragma unroll
         for (int i = 0; i < SUMS; ++i) sums[i] = 0.0f;
     }
     start_sums(sums, weights, FOLLOW ? values.behind(keys) : kept);
     wgmma_wait<0>();
     hold<SUMS>(sums);
-    store(sums, top, sum, tile, tile.row + in_tile, to, s);
+    leave(sums, top, sum, tile);
 }
+#endif
 
 extern "C" __global__ __launch_bounds__(THREADS, 1) void attention_forward(
     const __grid_constant__ TensorMap map_q, const __grid_constant__ TensorMap map_k,
@@ -324,6 +387,9 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void attention_forward(
         barrier_init_fence();
     }
     barrier();
+#if EARLY
+    wait_for_previous();
+#endif
     const Outputs<T> to{o, lse, o_batch, o_head, o_row, lse_batch, lse_head, lse_row, sinks};
     if (thread_x() < 128) {
         registers_down<CONSUMERS == 2 ? 40 : CONSUMERS == 3 ? 32 : 24>();

@@ -180,13 +180,13 @@ def _no_map(heads: Heads, sizes: tuple[int, int, int, int]) -> Rejected | None:
     return None
 
 
-def _map(problem: Problem, name: str, columns: int, rows: int) -> TensorMap:
-    """Boxes of 64 columns of `rows` rows. Dimensions that do not step have size 1."""
+def _map(problem: Problem, name: str, columns: int, rows: int, pack: int = 1) -> TensorMap:
+    """Boxes of 64 columns of `rows` rows of `pack` heads. Dimensions that do not step have size 1."""
     heads, sizes = problem.heads[name], _sizes(problem, name)
     steps = (heads.row, heads.head, heads.batch)
     walked = tuple(size if step else 1 for size, step in zip(sizes[1:], steps, strict=True))
     strides = tuple(2 * (step if size > 1 else columns) for size, step in zip(walked, steps, strict=True))
-    return TensorMap(name, problem.dtype, (sizes[0], *walked), strides, (64, rows, 1, 1))
+    return TensorMap(name, problem.dtype, (sizes[0], *walked), strides, (64, rows, pack, 1))
 
 
 def refused(problem: Problem) -> Rejected | None:
@@ -199,8 +199,10 @@ def refused(problem: Problem) -> Rejected | None:
     return None
 
 
-def kernel_of(call: Call, problem: Problem, tile: Tile, ragged: bool = False) -> NativeKernel | Rejected:
-    """The kernel for a tile; `ragged` for packed sequences."""
+def kernel_of(
+    call: Call, problem: Problem, tile: Tile, ragged: bool = False, pack: int = 1
+) -> NativeKernel | Rejected:
+    """The kernel for a tile of queries of `pack` heads; `ragged` for packed sequences."""
     d, e = padded(problem.D), padded(problem.E)
     extra = _RAGGED_BARRIERS if ragged else 0
     q_stages = 2 if tile.shared(d, e, 2) + extra <= call.device.shared_memory else 1
@@ -226,12 +228,18 @@ def kernel_of(call: Call, problem: Problem, tile: Tile, ragged: bool = False) ->
             ("SOFTCAP", int(problem.softcap is not None)),
             ("SINKS", int(call.has("sinks"))),
             ("RAGGED", int(ragged)),
+            ("PACK", pack),
+            ("FLAT", call.config.get("FLAT") or 0),
+            ("EARLY", call.config.get("EARLY") or 0),
         ),
         shared=shared,
+        early=bool(call.config.get("EARLY")),
     )
 
 
-def arguments_of(call: Call, problem: Problem, tile: Tile, band: int) -> tuple[tuple[str, Argument], ...]:
+def arguments_of(
+    call: Call, problem: Problem, tile: Tile, band: int, pack: int = 1
+) -> tuple[tuple[str, Argument], ...]:
     """The kernel's arguments, without those of packed sequences."""
     left, right = bounds(problem)
     steps = 0
@@ -251,7 +259,7 @@ def arguments_of(call: Call, problem: Problem, tile: Tile, band: int) -> tuple[t
         "lse_batch": lse.batch, "lse_head": lse.head, "lse_row": lse.row,
     }  # fmt: skip
     return (
-        ("map_q", _map(problem, "q", padded(problem.D), tile.m)),
+        ("map_q", _map(problem, "q", padded(problem.D), tile.m // pack, pack)),
         ("map_k", _map(problem, "k", padded(problem.D), tile.n)),
         ("map_v", _map(problem, "v", padded(problem.E), tile.n)),
         ("sinks", Pointer("sinks") if call.has("sinks") else Scalar("i64", 0)),

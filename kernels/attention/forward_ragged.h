@@ -64,15 +64,32 @@ struct Table {
     uint32_t* counts;
     int count;
 
-    // Heads of a tile follow one another.
+    // All heads of the same queries follow one another.
     DEVICE Tile at(uint32_t index, const Sizes& s) const {
-        const int* const found = tiles + index / s.heads * 2;
+        const uint32_t packs = s.heads / PACK;
+        const int* const found = tiles + index / packs * 2;
         const Sequence own = sequence_of(bounds, found[0], count);
-        const int before = found[1] * TILE_M;
-        return {static_cast<int>(index % s.heads), own.queries - before, own.outside ? -1 : own.keys,
+        const int before = found[1] * TILE_QUERIES;
+        return {static_cast<int>(index % packs) * PACK, own.queries - before, own.outside ? -1 : own.keys,
                 own.first_query + before, own.first_key};
     }
 };
+
+// A warp, for a tile whose queries see no key.
+template <class T> DEVICE void write_nothing(Tile tile, const Outputs<T>& to, const Sizes& s) {
+    const int lane = thread_x() % 32;
+#pragma unroll 1
+    for (int last = tile.head + PACK; tile.head < last; ++tile.head) {
+        const Place<T> place = place_of(tile, to, s);
+#pragma unroll 1
+        for (int row = 0; row < min(tile.queries, TILE_QUERIES); ++row) {
+            if (lane == 0) place.lse[row * to.lse_row] = place.sink * LN_2;
+#pragma unroll 1
+            for (int column = lane * 8; column < s.e; column += 256)
+                store_words(place.o + row * to.o_row + column, words<16>{});
+        }
+    }
+}
 
 // A warp. The first two rounds are dealt out, forwards and backwards, since all blocks begin at once; then whoever
 // has room takes the next. A tile without keys is written here and told to nobody: consumers ask for the next tile
@@ -80,33 +97,25 @@ struct Table {
 // they freed before.
 template <class T>
 DEVICE void claim_tiles(const Slot& slot, const Table& table, const Outputs<T>& to, const Sizes& s) {
-    const uint32_t all = table.counts[0] * s.heads;
+    const uint32_t all = table.counts[0] * (s.heads / PACK);
     const int lane = thread_x() % 32;
-    uint32_t round = 0, index;
-    Tile tile;
-    const auto claim = [&] {
-        index = blockIdx.x;
+    uint32_t phase = 1;
+#pragma unroll 1
+    for (uint32_t round = 0;; ++round) {
+        barrier_wait(slot.freed(), phase);
+        uint32_t index = blockIdx.x;
         if (round == 1) index = 2 * gridDim.x - 1 - index;
         if (round > 1) {
             if (lane == 0) index = 2 * gridDim.x + atomicAdd(table.counts + 1, 1u);
             index = __shfl_sync(0xffffffffu, index, 0);
         }
-        ++round;
-        tile = {-1, 0, 0, 0, 0};
-        if (index < all) tile = table.at(index, s);
-    };
-    const auto without_keys = [&] {
-        const Span span = span_of(tile, s);
-        return span.first >= span.last;
-    };
-    for (uint32_t phase = 1;; phase ^= 1) {
-        barrier_wait(slot.freed(), phase);
-        for (claim(); index < all && without_keys(); claim()) {
-            const Place<T> place = place_of(tile, to, s);
-            for (int row = 0; row < min(tile.queries, TILE_M); ++row) {
-                if (lane == 0) place.lse[row * to.lse_row] = place.sink * LN_2;
-                for (int column = lane * 8; column < s.e; column += 256)
-                    store_words(place.o + row * to.o_row + column, words<16>{});
+        Tile tile = {-1, 0, 0, 0, 0};
+        if (index < all) {
+            tile = table.at(index, s);
+            const Span span = span_of(tile, s);
+            if (span.first >= span.last) {
+                write_nothing(tile, to, s);
+                continue;
             }
         }
         if (lane == 0) {
@@ -117,6 +126,7 @@ DEVICE void claim_tiles(const Slot& slot, const Table& table, const Outputs<T>& 
             barrier_arrive(slot.filled());
         }
         if (index >= all) return;
+        phase ^= 1;
     }
 }
 

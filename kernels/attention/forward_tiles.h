@@ -5,6 +5,8 @@
 #include "prelude.h"
 
 constexpr int TILE_M = 64 * CONSUMERS;
+constexpr int TILE_QUERIES = TILE_M / PACK;  // of each of the PACK query heads of a tile, which share their keys
+static_assert(RAGGED || PACK == 1, "a dense tile is of one head");
 
 struct Sizes {
     int m, n, e, heads, share, left, right, band;
@@ -16,7 +18,7 @@ struct Sizes {
 
 #if RAGGED
 // Counted from the tile's first query on: `queries` are left of its sequence, which has `keys`; -1 keys, where
-// the tokens are of no sequence.
+// the tokens are of no sequence. `head` is the first of PACK.
 struct Tile {
     static constexpr int row = 0;
     int head, queries, keys, first_query, first_key;
@@ -42,7 +44,7 @@ DEVICE Span span_of(const Tile& tile, const Sizes& s) {
     int begin = 0, end = n;
     if (tile.row >= m) end = 0;
     if (LEFT) begin = max(tile.row + n - m - s.left, 0);
-    if (RIGHT) end = min(min(tile.row + TILE_M, m) + n - m + s.right, end);
+    if (RIGHT) end = min(min(tile.row + TILE_QUERIES, m) + n - m + s.right, end);
     const int first = begin / TILE_N;
     return {first, end > begin ? (end + TILE_N - 1) / TILE_N : first};
 }

@@ -38,6 +38,13 @@ def _tile(call: Call, problem: Problem) -> Tile:
     return tile._replace(turns=1)
 
 
+def _pack(call: Call, problem: Problem, tile: Tile) -> int:
+    """Query heads that share their keys and a tile."""
+    if call.config.get("PACK"):
+        return call.config["PACK"]
+    return 1
+
+
 def plan_varlen(call: Call) -> Plan | Rejected:
     """Plan o and lse: the table of tiles, then blocks that claim them."""
     problem = packed(call)
@@ -48,26 +55,28 @@ def plan_varlen(call: Call) -> Plan | Rejected:
     if (reason := refused(problem)) is not None:
         return reason
     tile = configured(_tile(call, problem), call)
-    kernel = kernel_of(call, problem, tile, ragged=True)
+    pack = _pack(call, problem, tile)
+    queries = tile.m // pack
+    kernel = kernel_of(call, problem, tile, ragged=True, pack=pack)
     if isinstance(kernel, Rejected):
         return kernel
-    most = entries_of(problem.M, call.axes["C"], tile.m) * problem.H
+    most = entries_of(problem.M, call.axes["C"], queries) * (problem.H // pack)
     if most > MOST_TILES:
         return Rejected(f"{most} tiles exceed {MOST_TILES}")
     left, right = bounds(problem)
     backwards = right is not None and left is None  # a sequence's last queries see most keys
     args: tuple[tuple[str, Argument], ...] = (
-        *arguments_of(call, problem, tile, 0),
+        *arguments_of(call, problem, tile, 0, pack),
         *((name, Pointer(name)) for name in ("bounds", "tiles", "counts")),
         ("count", Scalar("i32", call.axes["C"])),
     )
     blocks = min(most, call.device.multiprocessors) if problem.M else 0
     return Plan(
         (
-            plan_tables(call, problem, tile.m, of_keys=False, together=1, backwards=backwards),
+            plan_tables(call, problem, queries, of_keys=False, together=1, backwards=backwards),
             Launch(kernel, (blocks, 1, 1), args),
         ),
-        tables(call, problem.M, tile.m),
+        tables(call, problem.M, queries),
     )
 
 

@@ -8,6 +8,7 @@
 // Uses only what every vendor's prelude.h has.
 #include "prelude.h"
 
+#include "matmul/early.h"
 #include "ragged.h"
 
 constexpr int THREADS = 256;
@@ -51,6 +52,7 @@ KERNEL(THREADS) void attention_ragged_tiles(const int* cu_seqlens_q, const int* 
                                             int* firsts, int* tiles, uint32_t* counts, int count, int queries,
                                             int keys, int tile, int of_keys, int reach, int together,
                                             int backwards) {
+    let_next_start();
     SHARED int line[THREADS];
     SHARED int places[(CLASSES + 1) * THREADS];
     const int thread = thread_x(), sequences = count + 1;
