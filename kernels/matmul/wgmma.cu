@@ -12,19 +12,19 @@
 // With EDGE, columns that do not fill a tile of TILE_N make narrow tiles of EDGE columns. They come last, on
 // the blocks from `first_edge` on, and no cluster shares them.
 //
-// With PARTS > 1 each block multiplies one part of k and leaves its float32 sums in `sums`, in the order in which
-// threads hold them, for wgmma_sum.cu.
+// With DIVIDED, the tiles from `whole` on are divided along k: every cluster takes as many steps of them as any
+// other, before its whole tiles, and leaves float32 sums in `sums`, as its threads hold them, for wgmma_sum.cu.
 //
-// Defines: ELEMENT (bf16, f16); TILE_M (64, 128), TILE_N (64, 128, 160, 192, 256), STAGES, GROUP, CLUSTER_M,
+// Defines: ELEMENT (bf16, f16); TILE_M (64, 128, 192), TILE_N (64, 128, 160, 192, 256), STAGES, GROUP, CLUSTER_M,
 // CLUSTER_N, SPREAD (less than the steps of k; 0: all blocks at once), EDGE (0, 64, 128), ONCE (every block has
-// one tile, which its place in the grid names), PARTS (of k, only with ONCE and without clusters), A_ALONG_K,
-// B_ALONG_K; C_BY_ENGINE: c is row-major with 16-byte aligned rows, and the copy engine stores it (not with 160
+// one tile, which its place in the grid names), DIVIDED (not with EDGE or ONCE), A_ALONG_K, B_ALONG_K; C_BY_ENGINE: c is row-major with 16-byte aligned rows, and the copy engine stores it (not with 160
 // columns); BIAS, ACTIVATION, PREACTIVATION (not with ONCE).
 #include "prelude.h"
 
 #include "epilogue.h"
 #include "hopper.h"
 #include "tile.h"
+#include "wgmma_division.h"
 #include "wgmma_store.h"
 
 using T = ELEMENT;
@@ -34,6 +34,8 @@ constexpr int CONSUMERS = TILE_M / 64;
 constexpr int MULTIPLYING = CONSUMERS * 128;
 // Registers change hands among whole warpgroups; one multiplying warpgroup has enough.
 constexpr int THREADS = MULTIPLYING + (CONSUMERS > 1 ? 128 : 32);
+constexpr int COPYING_REGISTERS = CONSUMERS == 3 || DIVIDED ? 56 : 40;
+constexpr int MULTIPLYING_REGISTERS = CONSUMERS == 3 ? 152 : DIVIDED ? 224 : 232;
 constexpr int CLUSTER = CLUSTER_M * CLUSTER_N;
 constexpr int HEIGHT = TILE_M * CLUSTER_M, WIDTH = TILE_N * CLUSTER_N;
 constexpr int A_BYTES = TILE_M * 128;
@@ -68,17 +70,21 @@ struct Ring {
     }
 };
 
-// What the blocks walk: whole tiles, then narrow ones.
+// What the blocks walk: divided tiles, whole tiles, narrow ones.
 struct Work {
-    uint32_t tiles, edges;  // clusters of whole tiles, and narrow tiles
-    int first_edge;         // the first block that has narrow tiles
-    Sizes whole;            // the product without the columns of narrow tiles
+    uint32_t tiles, divided, edges;  // clusters of whole and of divided tiles, and narrow tiles
+    int first_edge;                  // the first block that has narrow tiles
+    Sizes whole;                     // the product without the columns of narrow tiles
 
-    DEVICE Work(const Sizes& s, int first) : first_edge(first), whole(s) {
+    DEVICE Work(const Sizes& s, int first, uint32_t undivided) : divided(0), first_edge(first), whole(s) {
         if (EDGE) whole.n = s.n / WIDTH * WIDTH;
         const uint32_t batches = static_cast<uint32_t>(s.inner_batches) * s.outer_batches;
         const uint32_t tiles_m = (static_cast<uint32_t>(s.m) + HEIGHT - 1) / HEIGHT;
         tiles = tiles_m * ((static_cast<uint32_t>(whole.n) + WIDTH - 1) / WIDTH) * batches;
+        if (DIVIDED) {
+            divided = tiles - undivided;
+            tiles = undivided;
+        }
         edges = EDGE ? (static_cast<uint32_t>(s.m) + TILE_M - 1) / TILE_M * batches : 0;
     }
     DEVICE Tile edge(uint32_t index) const {
@@ -102,7 +108,7 @@ DEVICE Member member() {
 DEVICE Tile tile_of(uint32_t index, Member me, const Sizes& s) {
     Tile tile;
     if (ONCE) {
-        const int batch = blockIdx.z / PARTS;
+        const int batch = blockIdx.z;
         const int outer = s.inner_batches == 1 ? batch : batch / s.inner_batches;
         tile = {static_cast<int>(blockIdx.x / CLUSTER) * HEIGHT, static_cast<int>(blockIdx.y) * WIDTH, outer,
                 batch - outer * s.inner_batches};
@@ -114,16 +120,27 @@ DEVICE Tile tile_of(uint32_t index, Member me, const Sizes& s) {
     return tile;
 }
 
-// The steps of k that this block multiplies.
-struct Steps {
-    int first, last;
+DEVICE int steps_of(const Sizes& s) { return (s.k + TILE_K - 1) / TILE_K; }
 
-    DEVICE explicit Steps(const Sizes& s) : first(0), last((s.k + TILE_K - 1) / TILE_K) {
-        if (PARTS > 1) {
-            const int part = blockIdx.z % PARTS, all = last;
-            first = static_cast<int>(static_cast<int64_t>(all) * part / PARTS);
-            last = static_cast<int>(static_cast<int64_t>(all) * (part + 1) / PARTS);
-        }
+// A cluster's run through the steps of the divided tiles, at most two of which it touches.
+struct Run {
+    uint32_t steps, begin, at, end;
+
+    DEVICE Run(const Work& work, const Sizes& s) : steps(steps_of(s)) {
+        const Division division{work.divided * steps, gridDim.x / CLUSTER};
+        at = begin = division.start(blockIdx.x / CLUSTER);
+        end = division.start(blockIdx.x / CLUSTER + 1);
+    }
+    DEVICE bool left() const { return at < end; }
+    DEVICE uint32_t tile() const { return at / steps; }
+    DEVICE int first() const { return at % steps; }
+    DEVICE int count() const {
+        const uint32_t rest = steps - at % steps;
+        return rest < end - at ? rest : end - at;
+    }
+    // Where the sums of the block lie among those of all.
+    DEVICE uint32_t slot() const {
+        return (blockIdx.x / CLUSTER * 2 + (at != begin)) * CLUSTER + blockIdx.x % CLUSTER;
     }
 };
 
@@ -156,13 +173,12 @@ DEVICE void produce(Ring ring, const Maps& maps, const Sizes& s, const Work& wor
     uint16_t row_mates = 0, column_mates = 0;
     for (int i = 0; i < CLUSTER_N; ++i) row_mates |= 1 << (me.m + i * CLUSTER_M);
     for (int i = 0; i < CLUSTER_M; ++i) column_mates |= 1 << (me.n * CLUSTER_M + i);
-    const Steps steps(s);
+    const int steps = steps_of(s);
     const bool a_inner = s.a_inner, a_outer = s.a_outer, b_inner = s.b_inner, b_outer = s.b_outer;
     wait_for_previous();
-    for (uint32_t index = blockIdx.x / CLUSTER; index < work.tiles; index += gridDim.x / CLUSTER) {
-        const Tile tile = tile_of(index, me, work.whole);
+    auto load_tile = [&](const Tile& tile, int first, int last) {
         const int a_line = me.n * A_SHARE, b_line = me.m * B_SHARE;
-        for (int k = steps.first * TILE_K; k < steps.last * TILE_K; k += TILE_K) {
+        for (int k = first * TILE_K; k < last * TILE_K; k += TILE_K) {
             barrier_wait(ring.freed(), ring.phase ^ 1);
             barrier_expect(ring.filled(), STAGE_BYTES);
             load_share<A_SHARE, A_ALONG_K, CLUSTER_N>(row_mates, ring.a() + a_line * 128, maps.a, ring.filled(),
@@ -173,11 +189,17 @@ DEVICE void produce(Ring ring, const Maps& maps, const Sizes& s, const Work& wor
                                                       b_outer ? tile.outer : 0);
             ring.advance();
         }
+    };
+    if (DIVIDED)
+        for (Run run(work, s); run.left(); run.at += run.count())
+            load_tile(tile_of(work.tiles + run.tile(), me, work.whole), run.first(), run.first() + run.count());
+    for (uint32_t index = blockIdx.x / CLUSTER; index < work.tiles; index += gridDim.x / CLUSTER) {
+        load_tile(tile_of(index, me, work.whole), 0, steps);
         if (ONCE) return;
     }
     for (uint32_t index = blockIdx.x - work.first_edge; index < work.edges; index += gridDim.x - work.first_edge) {
         const Tile tile = work.edge(index);
-        for (int k = steps.first * TILE_K; k < steps.last * TILE_K; k += TILE_K) {
+        for (int k = 0; k < steps * TILE_K; k += TILE_K) {
             barrier_wait(ring.freed(), ring.phase ^ 1);
             barrier_expect(ring.filled(), EDGE_BYTES);
 #pragma unroll
@@ -230,20 +252,36 @@ template <int COUNT> DEVICE void settle(float (&sum)[COUNT]) {
     for (int i = 0; i < COUNT; ++i) asm volatile("" : "+f"(sum[i])::"memory");
 }
 
-#if PARTS > 1
-#define SUMS_PARAMETER float *sums,
+// All products of one tile or of a part of its k, `ALONE` where no cluster shares it.
+template <int COLUMNS, bool ALONE, int COUNT>
+DEVICE void multiply_all(Ring& ring, float (&sum)[COUNT], int steps, int consumer, Member me) {
+    uint32_t used = ring.freed();
+    multiply<COLUMNS, true>(ring, sum, consumer);
+    for (int step = 1; step < steps; ++step) {
+        const uint32_t now = ring.freed();
+        multiply<COLUMNS, false>(ring, sum, consumer);
+        release<ALONE>(used, me);
+        used = now;
+    }
+    settle(sum);
+    release<ALONE>(used, me);
+}
+
+#if DIVIDED
+#define SUMS_PARAMETER float *sums, int whole,
 #define SUMS_ARGUMENT sums
+#define WHOLE whole
 #else
 #define SUMS_PARAMETER
 #define SUMS_ARGUMENT nullptr
+#define WHOLE 0
 #endif
 
-// A consumer's sums, in vectors of four: one of every thread, then the next of every thread. Consumers, parts
-// of k, tiles and batches follow one another.
-template <int COUNT> DEVICE void store_sums(float* sums, const float* sum, int consumer) {
-    const int64_t tile = (static_cast<int64_t>(blockIdx.z / PARTS) * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
+// A consumer's sums, in vectors of four: one of every thread, then the next of every thread. Consumers and slots
+// follow one another.
+template <int COUNT> DEVICE void store_sums(float* sums, const float (&sum)[COUNT], uint32_t slot, int consumer) {
     float4* to = reinterpret_cast<float4*>(sums) +
-                 ((tile * PARTS + blockIdx.z % PARTS) * CONSUMERS + consumer) * (COUNT / 4) * 128 + thread_x() % 128;
+                 (static_cast<int64_t>(slot) * CONSUMERS + consumer) * (COUNT / 4) * 128 + thread_x() % 128;
 #pragma unroll
     for (int i = 0; i < COUNT / 4; ++i)
         to[i * 128] = make_float4(sum[i * 4], sum[i * 4 + 1], sum[i * 4 + 2], sum[i * 4 + 3]);
@@ -253,8 +291,7 @@ DEVICE void consume(Ring ring, uint32_t buffers, uint32_t biases, Output c, Outp
                     const Sizes& s, const Work& work) {
     const int consumer = thread_x() / 128;
     const Member me = member();
-    const Steps part(s);
-    const int steps = part.last - part.first;
+    const int steps = steps_of(s);
     const uint32_t own_buffers = buffers + consumer * C_BUFFERS * BLOCK_BYTES;
     const uint32_t own_bias = biases + consumer * 512;
     wait_for_previous();
@@ -280,6 +317,13 @@ DEVICE void consume(Ring ring, uint32_t buffers, uint32_t biases, Output c, Outp
         for (int block = from; block < to; ++block) store_block(out, held + block * BLOCK_WORDS, last, block);
     };
 
+    if (DIVIDED) {
+        for (Run run(work, s); run.left(); run.at += run.count()) {
+            float sum[TILE_N / 2];
+            multiply_all<TILE_N, false>(ring, sum, run.count(), consumer, me);
+            store_sums(sums, sum, run.slot(), consumer);
+        }
+    }
     for (uint32_t index = blockIdx.x / CLUSTER; index < work.tiles; index += gridDim.x / CLUSTER) {
         float sum[TILE_N / 2];
         uint32_t used = ring.freed();
@@ -304,10 +348,6 @@ DEVICE void consume(Ring ring, uint32_t buffers, uint32_t biases, Output c, Outp
         settle(sum);
         release<false>(used, me);
 
-#if PARTS > 1
-        store_sums<TILE_N / 2>(sums, sum, consumer);
-        return;
-#endif
         share_bias<TILE_N>(own_bias, pair, consumer);
         last = tile;
         holding = true;
@@ -326,18 +366,9 @@ DEVICE void consume(Ring ring, uint32_t buffers, uint32_t biases, Output c, Outp
              index += gridDim.x - work.first_edge) {
             float sum[(EDGE + 8) / 2];
             uint32_t words[(EDGE + 8) / 4];
-            uint32_t used = ring.freed();
-            multiply<EDGE ? EDGE : 64, true>(ring, sum, consumer);
             const Tile tile = work.edge(index);
             const uint32_t pair = bias_pair<EDGE>(bias, tile.col, s.n);
-            for (int step = 1; step < steps; ++step) {
-                const uint32_t now = ring.freed();
-                multiply<EDGE ? EDGE : 64, false>(ring, sum, consumer);
-                release<true>(used, me);
-                used = now;
-            }
-            settle(sum);
-            release<true>(used, me);
+            multiply_all<EDGE ? EDGE : 64, true>(ring, sum, steps, consumer, me);
             share_bias<EDGE>(own_bias, pair, consumer);
             auto store_edge = [&](Output out) {
 #pragma unroll
@@ -422,12 +453,12 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) CLUSTER_DIMS void matmul_wgm
         named_barrier(7, THREADS);
     }
 
-    const Work work(s, first_edge);
+    const Work work(s, first_edge, WHOLE);
     if (thread_x() >= MULTIPLYING) {
-        if (CONSUMERS > 1) registers_down<40>();
+        if (CONSUMERS > 1) registers_down<COPYING_REGISTERS>();
         if (first_copying) produce(ring, maps, s, work);
     } else {
-        if (CONSUMERS > 1) registers_up<232>();
+        if (CONSUMERS > 1) registers_up<MULTIPLYING_REGISTERS>();
         consume(ring, buffers, biases, to_c, to_z, bias, SUMS_ARGUMENT, s, work);
     }
     // A block must not leave while its peers can still write to its shared memory or barriers.

@@ -56,6 +56,11 @@ class WgmmaTile(NamedTuple):
         return self._replace(stages=free // self._stage)
 
     @property
+    def holds(self) -> bool:
+        """Whether a thread has registers for a finished tile beside the next one's sums."""
+        return self.m <= 128
+
+    @property
     def blocks_of_c(self) -> int:
         """Of 64 columns, for each 64 rows."""
         return ceil(self.n, 64)
@@ -191,11 +196,15 @@ def _edges(problem: Problem, tile: WgmmaTile) -> tuple[WgmmaTile, ...]:
     return tile, tile._replace(edge=narrow)
 
 
+def band_of(problem: Problem) -> int:
+    return _SHORT_BAND if problem.K <= _SHORT_K else BAND
+
+
 def wgmma_tile(problem: Problem, device: Device, config: Mapping[str, Any]) -> WgmmaTile:
     """The tile whose waves of blocks take the least time, with the config's values over it."""
     costs = Costs(problem, device)
     fitting = [tile for tile in _TILES if tile.misfit(problem, device) is None]
-    band = _SHORT_BAND if problem.K <= _SHORT_K else BAND
+    band = band_of(problem)
     given = {field: config[name] for name, field in _TUNABLES.items() if config.get(name) is not None}
     if "n" in given:
         shape = given["n"], given.get("m", 128)
@@ -245,13 +254,21 @@ def plan_wgmma(problem: Problem, call: Call) -> Plan | Rejected:
     return Plan((launch(problem, call, tile, once),))
 
 
-def launch(problem: Problem, call: Call, tile: WgmmaTile, once: bool, parts: int = 1) -> Launch:
-    """wgmma.cu with this tile. With several parts of k the bare sums go to the workspace "sums"."""
-    if parts > 1:
-        problem = replace(problem, bias=None, activation=None, preactivation=None)
+class Divided(NamedTuple):
+    """Tiles that are divided along k: those from `whole` on, among so many clusters. Their bare sums go to the
+    workspace "sums"."""
+
+    whole: int
+    clusters: int
+
+
+def launch(
+    problem: Problem, call: Call, tile: WgmmaTile, once: bool, divided: Divided | None = None
+) -> Launch:
+    """wgmma.cu with this tile."""
     M, N, K, a, b, c = problem.M, problem.N, problem.K, problem.a, problem.b, problem.c
     a_along_k, b_along_k = along_k(problem)
-    by_engine = parts == 1 and c_by_engine(problem)
+    by_engine = c_by_engine(problem)
     z = None if problem.preactivation is None else replace(c, tensor=problem.preactivation)
     kernel = NativeKernel(
         HERE / "wgmma.cu",
@@ -264,16 +281,16 @@ def launch(problem: Problem, call: Call, tile: WgmmaTile, once: bool, parts: int
             ("STAGES", tile.stages),
             ("CLUSTER_M", tile.cluster_m),
             ("CLUSTER_N", tile.cluster_n),
-            ("SPREAD", 0 if once else min(tile.blocks_of_c, ceil(K, 64) - 1)),
+            ("SPREAD", min(tile.blocks_of_c, ceil(K, 64) - 1) if tile.holds and not once else 0),
             ("EDGE", tile.edge),
             ("ONCE", int(once)),
-            ("PARTS", parts),
+            ("DIVIDED", int(divided is not None)),
             ("C_BY_ENGINE", int(by_engine)),
             ("C_TOUCHES", int(c.col == 1)),
             *common_defines(problem, 1 if once else tile.group),
         ),
         shared=tile.shared(once),
-        early=parts == 1,  # with parts of k: 512x512x16384 0.94 to 0.60 of torch early, 0.95 to 0.75 late
+        early=divided is None,  # with parts of k: 512x512x16384 0.94 to 0.60 of torch early, 0.95 to 0.75 late
     )
     a_lines = tile.m // tile.cluster_n if a_along_k else 64
     b_lines = tile.n // tile.cluster_m if b_along_k else 64
@@ -293,10 +310,11 @@ def launch(problem: Problem, call: Call, tile: WgmmaTile, once: bool, parts: int
     grid = (costs.blocks(tile), 1, 1)
     if once:
         across, down, batches = tile.grid(problem)
-        grid = (across * tile.cluster, down, batches * parts)
+        grid = (across * tile.cluster, down, batches)
     outputs: tuple[tuple[str, Argument], ...] = (("c", pointer(c)), *z_pointer(problem))
-    if parts > 1:
-        outputs += (("sums", Pointer("sums", True)),)
+    if divided is not None:
+        grid = (divided.clusters * tile.cluster, 1, 1)
+        outputs += (("sums", Pointer("sums", True)), ("whole", Scalar("i32", divided.whole)))
     first_edge = Scalar("i32", costs.first_edge(tile))
     return Launch(
         kernel, grid, (*maps, ("bias", bias(problem)), *outputs, ("first_edge", first_edge), *sizes(problem))

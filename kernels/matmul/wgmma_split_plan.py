@@ -1,4 +1,5 @@
-"""wgmma.cu for few tiles and a long k: parts of k on several multiprocessors, added up by a second launch."""
+"""wgmma.cu where whole tiles would leave multiprocessors idle: the last of them, or all, are divided along k, and
+a second launch adds the parts."""
 
 from __future__ import annotations
 
@@ -17,44 +18,87 @@ from portable.kernels.matmul.launches import (
 )
 from portable.kernels.matmul.packed_plan import packing
 from portable.kernels.matmul.problem import Problem
-from portable.kernels.matmul.wgmma_plan import Costs, WgmmaTile, c_by_engine, launch, unsuited, wgmma_tile
+from portable.kernels.matmul.wgmma_plan import (
+    Costs,
+    Divided,
+    WgmmaTile,
+    band_of,
+    launch,
+    unsuited,
+    wgmma_tile,
+)
 from portable.plan import Call, Device, Launch, NativeKernel, Plan, Pointer, Rejected, Scalar, Workspace
 
-_TILES = (WgmmaTile(256, 4), WgmmaTile(128, 6), WgmmaTile(128, 8, m=64), WgmmaTile(64, 8))
-_MOST_PARTS = 32
+_TILES = (
+    WgmmaTile(256, 4, 2, 1),
+    WgmmaTile(128, 6, 2, 1),
+    WgmmaTile(256, 4),
+    WgmmaTile(128, 6),
+    WgmmaTile(128, 8, m=64),
+    WgmmaTile(64, 8),
+)
 _LEAST_STEPS = 4  # of 64 k in a part
-# Clocks that the second launch takes, and how many bytes of sums it reads in one.
-_SECOND, _BYTES = 4000.0, 1500.0
+# Clocks that the second launch takes, and how many bytes of sums it reads in one; how many of its own a
+# multiprocessor writes in one.
+_SECOND, _BYTES, _STORED = 3000.0, 2000.0, 40.0
+_WORTH = 0.95  # of the time of whole tiles
+_SUM_THREADS = 256
 
 
 class Split(NamedTuple):
-    tile: WgmmaTile
-    parts: int
+    """Clusters of whole tiles, and how many clusters of blocks share what is left."""
 
-    def nbytes(self, problem: Problem) -> int:
-        return self.tile.clusters(problem) * self.parts * self.tile.m * self.tile.n * 4
+    tile: WgmmaTile
+    whole: int
+    clusters: int
+
+    def divided(self, problem: Problem) -> int:
+        return self.tile.clusters(problem) - self.whole
+
+    def parts(self, problem: Problem) -> int:
+        """Of all divided tiles."""
+        count = self.divided(problem)
+        return self.clusters if self.clusters % count == 0 else self.clusters + count - 1
 
     def clocks(self, problem: Problem, device: Device) -> float:
-        costs = Costs(problem, device)
-        costs.steps = ceil(costs.steps, self.parts)
-        return costs.of_tile(self.tile) + _SECOND + self.nbytes(problem) / _BYTES
+        costs, nbytes = Costs(problem, device), self.tile.m * self.tile.n * 4
+        whole = ceil(self.whole, self.clusters) * costs.of_tile(self.tile)
+        costs.steps = ceil(self.divided(problem) * costs.steps, self.clusters)
+        parts = self.parts(problem)
+        stored = ceil(parts, self.clusters) * nbytes / _STORED
+        return whole + costs.of_tile(self.tile) + stored + _SECOND + parts * self.tile.cluster * nbytes / _BYTES
+
+    @property
+    def elements(self) -> int:
+        """Of the sums: a block has up to two parts."""
+        return self.clusters * 2 * self.tile.cluster * self.tile.m * self.tile.n
+
+
+def _splits(problem: Problem, device: Device, tile: WgmmaTile) -> list[Split]:
+    """The last, partly filled wave divided among all clusters; without a full one, every tile in as many parts
+    as the others or, again, among all."""
+    tiles, room = tile.clusters(problem), device.multiprocessors // tile.cluster
+    steps = ceil(problem.K, 64)
+    left = tiles % room
+    if not left:
+        return []
+    most = left * steps // _LEAST_STEPS
+    if tiles > room:
+        return [Split(tile, tiles - left, room)] if room <= most else []
+    every = min(room // left, steps // _LEAST_STEPS)
+    counts = {left * parts for parts in range(2, every + 1)} | ({room} if room <= most else set())
+    return [Split(tile, 0, count) for count in counts]
 
 
 def split_of(problem: Problem, device: Device) -> Split | None:
-    """The tile and parts of k that take the least time, or None where k is better left whole."""
-    steps = ceil(problem.K, 64)
-    options = []
-    for tile in _TILES:
-        if tile.misfit(problem, device) is not None or not tile.clusters(problem):
-            continue
-        parts = min(device.multiprocessors // tile.clusters(problem), steps // _LEAST_STEPS, _MOST_PARTS)
-        if parts > 1:
-            options.append(Split(tile, parts))
+    """What takes the least time, or None where all tiles are better left whole."""
+    tiles = [tile for tile in _TILES if tile.misfit(problem, device) is None]
+    options = [split for tile in tiles for split in _splits(problem, device, tile)]
     if not options:
         return None
     best = min(options, key=lambda option: option.clocks(problem, device))
     whole = Costs(problem, device).total(wgmma_tile(problem, device, {}))
-    return best if best.clocks(problem, device) < 0.9 * whole else None
+    return best if best.clocks(problem, device) < _WORTH * whole else None
 
 
 def plan_split(problem: Problem, call: Call) -> Plan | Rejected:
@@ -70,32 +114,36 @@ def plan_split(problem: Problem, call: Call) -> Plan | Rejected:
     split = split_of(problem, call.device)
     if split is None:
         return Rejected("its tiles keep the card busy without parts of k")
-    tile, parts = split
-    across, down, batches = tile.grid(problem)
+    return planned(packed, problem, call, split)
+
+
+def planned(packed, problem: Problem, call: Call, split: Split) -> Plan:
+    tile = split.tile._replace(group=band_of(problem))
     kernel = NativeKernel(
         HERE / "wgmma_sum.cu",
         "matmul_wgmma_sum",
-        threads=128,
+        threads=_SUM_THREADS,
         defines=(
             ("ELEMENT", ELEMENTS[problem.dtype]),
             ("TILE_M", tile.m),
             ("TILE_N", tile.n),
-            ("PARTS", parts),
-            ("C_BY_ENGINE", int(c_by_engine(problem))),
+            ("CLUSTER_M", tile.cluster_m),
+            ("CLUSTER_N", tile.cluster_n),
+            ("GROUP", tile.group),
+            ("THREADS", _SUM_THREADS),
             ("C_TOUCHES", int(problem.c.col == 1)),
             ("BIAS", int(problem.bias is not None)),
             ("ACTIVATION", ACTIVATIONS[problem.activation]),
             *preactivation_define(problem),
         ),
     )
-    tiles = (("tiles_m", Scalar("i32", across)), ("tiles_n", Scalar("i32", down)))
+    counts = (("whole", Scalar("i32", split.whole)), ("clusters", Scalar("i32", split.clusters)))
     outputs = (("c", pointer(problem.c)), *z_pointer(problem))
-    args = (("sums", Pointer("sums", True)), ("bias", bias(problem)), *outputs, *tiles, *sizes(problem))
-    grid = (across * tile.m // 64, down * tile.n // 64, batches)
-    sums = Workspace("sums", (split.nbytes(problem) // 4,), "float32")
+    args = (("sums", Pointer("sums", True)), ("bias", bias(problem)), *outputs, *counts, *sizes(problem))
+    grid = (split.divided(problem) * tile.cluster, tile.m * tile.n // 4 // _SUM_THREADS, 1)
     launches = (
         *packed.launches,
-        launch(problem, call, tile.deepest(call.device), True, parts),
+        launch(problem, call, tile, False, Divided(split.whole, split.clusters)),
         Launch(kernel, grid, args),
     )
-    return Plan(launches, (*packed.workspaces, sums))
+    return Plan(launches, (*packed.workspaces, Workspace("sums", (split.elements,), "float32")))

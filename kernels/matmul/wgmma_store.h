@@ -202,7 +202,7 @@ template <class T, int BLOCKS, int CONSUMERS>
 DEVICE void store_last(uint32_t ring, const TensorMap* map_c, T* c, const uint32_t* words, Place to, int consumer,
                        const Sizes& s) {
     const uint32_t own = ring + consumer * BLOCKS * BLOCK_BYTES;
-    named_barrier(3, CONSUMERS * 128);
+    named_barrier(6, CONSUMERS * 128);
 #if C_BY_ENGINE
 #pragma unroll
     for (int block = 0; block < BLOCKS; ++block)

@@ -1,61 +1,78 @@
-// Adds the parts of k that wgmma.cu has summed apart, in their order, finishes the sums and stores c.
+// Adds the sums that wgmma.cu's clusters have left of tiles divided along k, in the order of k, finishes them and
+// stores c.
 //
-// A block of 128 threads finishes 64 x 64 of c: the threads hold the sums as those of wgmma.cu's consumer did.
+// A thread finishes a vector of four sums, as one thread of wgmma.cu held it: two columns of two rows.
 //
-// Defines: ELEMENT, TILE_M, TILE_N, PARTS (those of wgmma.cu), C_BY_ENGINE (c is row-major with 16-byte aligned
-// rows), C_TOUCHES (c's columns touch), BIAS, ACTIVATION, PREACTIVATION.
+// Defines: ELEMENT, TILE_M, TILE_N, CLUSTER_M, CLUSTER_N, GROUP (those of wgmma.cu), THREADS, C_TOUCHES (c's columns
+// touch), BIAS, ACTIVATION, PREACTIVATION.
 #include "prelude.h"
 
+#include "early.h"
 #include "epilogue.h"
-#include "hopper.h"
 #include "tile.h"
-#include "wgmma_store.h"
+#include "wgmma_division.h"
 
 using T = ELEMENT;
 
+constexpr int CLUSTER = CLUSTER_M * CLUSTER_N;
 constexpr int CONSUMERS = TILE_M / 64;
-constexpr int BLOCKS = TILE_N / 64;
-constexpr int VECTORS = 8;  // of four sums, of a thread
+constexpr int VECTORS = TILE_N / 8;  // of a thread
+constexpr int OF_SLOT = CONSUMERS * VECTORS * 128;
 
-extern "C" __global__ __launch_bounds__(128) void matmul_wgmma_sum(const float4* sums, const T* bias, T* c,
-                                                                  Z_PARAMETER(T) int tiles_m, int tiles_n,
-                                                                  SIZES_PARAMETERS) {
-    __shared__ alignas(1024) unsigned char staged[BLOCK_BYTES];
-    __shared__ uint32_t biases[32];
-    const Sizes s = SIZES_ARGUMENTS;
-    const uint32_t across = blockIdx.y / BLOCKS, block = blockIdx.y % BLOCKS;
-    const uint32_t down = blockIdx.x / CONSUMERS, consumer = blockIdx.x % CONSUMERS;
-    const int outer = blockIdx.z / s.inner_batches, inner = blockIdx.z - outer * s.inner_batches;
-    const Place place = {static_cast<int>(blockIdx.x) * 64, static_cast<int>(blockIdx.y) * 64, outer, inner,
-                         static_cast<int>(blockIdx.y) * 64 + 64};
-    if (place.row >= s.m || place.col >= s.n) return;
-
-    const uint32_t pair = bias_pair<64>(bias, place.col, s.n);
-    const int64_t tile = (static_cast<int64_t>(blockIdx.z) * tiles_n + across) * tiles_m + down;
-    const float4* from = sums + ((tile * PARTS * CONSUMERS + consumer) * BLOCKS + block) * VECTORS * 128 + thread_x();
-    float sum[VECTORS * 4];
-#pragma unroll
-    for (int i = 0; i < VECTORS * 4; ++i) sum[i] = 0.0f;
-#pragma unroll 4
-    for (int part = 0; part < PARTS; ++part) {
-        const float4* at = from + static_cast<int64_t>(part) * CONSUMERS * BLOCKS * VECTORS * 128;
-#pragma unroll
-        for (int i = 0; i < VECTORS; ++i) {
-            const float4 v = at[i * 128];
-            sum[i * 4] += v.x;
-            sum[i * 4 + 1] += v.y;
-            sum[i * 4 + 2] += v.z;
-            sum[i * 4 + 3] += v.w;
-        }
+// Two neighbours of a row.
+DEVICE void store_pair(T* to, float first, float second, int columns, int64_t step) {
+    if (columns <= 0) return;
+    const T low = from_float<T>(first), high = from_float<T>(second);
+#if C_TOUCHES
+    if (columns > 1 && reinterpret_cast<uint64_t>(to) % 4 == 0) {
+        *reinterpret_cast<uint32_t*>(to) = low.bits | static_cast<uint32_t>(high.bits) << 16;
+        return;
     }
-    const uint32_t own_bias = shared_address(biases), at = shared_address(staged);
-    share_bias<64>(own_bias, pair, 0);
-    uint32_t words[BLOCK_WORDS];
-#if PREACTIVATION
-    pack<T, VECTORS * 4, false>(words, sum, own_bias);
-    store_block<T>(at, z, words, place, s);
-    __syncwarp();
 #endif
-    pack<T, VECTORS * 4>(words, sum, own_bias);
-    store_block<T>(at, c, words, place, s);
+    to[0] = low;
+    if (columns > 1) to[step] = high;
+}
+
+extern "C" __global__ __launch_bounds__(THREADS) void matmul_wgmma_sum(const float4* sums, const T* bias, T* c,
+                                                                      Z_PARAMETER(T) int whole, int clusters,
+                                                                      SIZES_PARAMETERS) {
+    const Sizes s = SIZES_ARGUMENTS;
+    let_next_start();
+    const int at = blockIdx.y * THREADS + thread_x();
+    const int thread = at % 128, vector = at / 128 % VECTORS, consumer = at / 128 / VECTORS;
+    const int rank = blockIdx.x % CLUSTER;
+    const uint32_t index = blockIdx.x / CLUSTER;
+    const Tile tile = tile_at<TILE_M * CLUSTER_M, TILE_N * CLUSTER_N, GROUP>(whole + index, s);
+    const int row = tile.row + rank % CLUSTER_M * TILE_M + consumer * 64 + thread / 32 * 16 + thread % 32 / 4;
+    const int col = tile.col + rank / CLUSTER_M * TILE_N + vector * 8 + thread % 4 * 2;
+
+    const uint32_t steps = (s.k + 63) / 64, begin = index * steps;
+    const Division division{steps * (gridDim.x / CLUSTER), static_cast<uint32_t>(clusters)};
+    const uint32_t first = division.owner(begin), last = division.owner(begin + steps - 1);
+    const bool second = division.start(first) < begin;
+    const float4* from = sums + (static_cast<int64_t>(first) * 2 * CLUSTER + rank) * OF_SLOT + at;
+    wait_for_previous();
+    if (row >= s.m || col >= s.n) return;
+    float4 sum = from[second ? CLUSTER * OF_SLOT : 0];
+#pragma unroll 4
+    for (uint32_t part = 1; part <= last - first; ++part) {
+        const float4 v = from[static_cast<int64_t>(part) * 2 * CLUSTER * OF_SLOT];
+        sum.x += v.x;
+        sum.y += v.y;
+        sum.z += v.z;
+        sum.w += v.w;
+    }
+    float bias0 = 0.0f, bias1 = 0.0f;
+#if BIAS
+    bias0 = to_float(bias[col]);
+    if (col + 1 < s.n) bias1 = to_float(bias[col + 1]);
+#endif
+    const int64_t place = tile.outer * s.c_outer + tile.inner * s.c_inner + row * s.c_row + col * s.c_col;
+    const int columns = s.n - col, columns8 = row + 8 < s.m ? columns : 0;
+#if PREACTIVATION
+    store_pair(z + place, preactivation(sum.x, bias0), preactivation(sum.y, bias1), columns, s.c_col);
+    store_pair(z + place + 8 * s.c_row, preactivation(sum.z, bias0), preactivation(sum.w, bias1), columns8, s.c_col);
+#endif
+    store_pair(c + place, finish(sum.x, bias0), finish(sum.y, bias1), columns, s.c_col);
+    store_pair(c + place + 8 * s.c_row, finish(sum.z, bias0), finish(sum.w, bias1), columns8, s.c_col);
 }
