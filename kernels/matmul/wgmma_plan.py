@@ -255,8 +255,8 @@ def plan_wgmma(problem: Problem, call: Call) -> Plan | Rejected:
 
 
 class Divided(NamedTuple):
-    """Tiles that are divided along k: those from `whole` on, among so many clusters. Their bare sums go to the
-    workspace "sums"."""
+    """Tiles that are divided along k: those from `whole` on, among so many clusters. Their bare sums go to
+    the workspace "sums"."""
 
     whole: int
     clusters: int
@@ -290,7 +290,7 @@ def launch(
             *common_defines(problem, 1 if once else tile.group),
         ),
         shared=tile.shared(once),
-        early=divided is None,  # with parts of k: 512x512x16384 0.94 to 0.60 of torch early, 0.95 to 0.75 late
+        early=divided is None,
     )
     a_lines = tile.m // tile.cluster_n if a_along_k else 64
     b_lines = tile.n // tile.cluster_m if b_along_k else 64

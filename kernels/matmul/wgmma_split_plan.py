@@ -1,5 +1,5 @@
-"""wgmma.cu where whole tiles would leave multiprocessors idle: the last of them, or all, are divided along k, and
-a second launch adds the parts."""
+"""wgmma.cu where whole tiles would leave multiprocessors idle: the last of them, or all, are divided along k,
+and a second launch adds the parts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from portable.kernels.matmul.launches import (
     sizes,
     z_pointer,
 )
-from portable.kernels.matmul.packed_plan import packing
+from portable.kernels.matmul.packed_plan import Packed, packing
 from portable.kernels.matmul.problem import Problem
 from portable.kernels.matmul.wgmma_plan import (
     Costs,
@@ -37,7 +37,7 @@ _TILES = (
     WgmmaTile(128, 8, m=64),
     WgmmaTile(64, 8),
 )
-_LEAST_STEPS = 4  # of 64 k in a part
+_LEAST_STEPS, _MOST_STEPS = 4, 2**31 - 1  # of 64 k in a part; of all divided tiles
 # Clocks that the second launch takes, and how many bytes of sums it reads in one; how many of its own a
 # multiprocessor writes in one.
 _SECOND, _BYTES, _STORED = 3000.0, 2000.0, 40.0
@@ -66,7 +66,8 @@ class Split(NamedTuple):
         costs.steps = ceil(self.divided(problem) * costs.steps, self.clusters)
         parts = self.parts(problem)
         stored = ceil(parts, self.clusters) * nbytes / _STORED
-        return whole + costs.of_tile(self.tile) + stored + _SECOND + parts * self.tile.cluster * nbytes / _BYTES
+        read = parts * self.tile.cluster * nbytes / _BYTES
+        return whole + costs.of_tile(self.tile) + stored + _SECOND + read
 
     @property
     def elements(self) -> int:
@@ -75,12 +76,12 @@ class Split(NamedTuple):
 
 
 def _splits(problem: Problem, device: Device, tile: WgmmaTile) -> list[Split]:
-    """The last, partly filled wave divided among all clusters; without a full one, every tile in as many parts
-    as the others or, again, among all."""
+    """The last, partly filled wave divided among all clusters; without a full one, every tile in as many
+    parts as the others or, again, among all."""
     tiles, room = tile.clusters(problem), device.multiprocessors // tile.cluster
     steps = ceil(problem.K, 64)
     left = tiles % room
-    if not left:
+    if not left or left * steps > _MOST_STEPS:
         return []
     most = left * steps // _LEAST_STEPS
     if tiles > room:
@@ -117,7 +118,7 @@ def plan_split(problem: Problem, call: Call) -> Plan | Rejected:
     return planned(packed, problem, call, split)
 
 
-def planned(packed, problem: Problem, call: Call, split: Split) -> Plan:
+def planned(packed: Packed, problem: Problem, call: Call, split: Split) -> Plan:
     tile = split.tile._replace(group=band_of(problem))
     kernel = NativeKernel(
         HERE / "wgmma_sum.cu",

@@ -48,7 +48,7 @@ def walked(launch: Launch) -> dict[tuple[int, int, int], list[tuple[int, int]]]:
             found.setdefault(at, []).append((block + rank, columns))
 
     if defines["ONCE"]:
-        assert launch.grid == (down * cluster_m * cluster_n, across, batches * defines["PARTS"])
+        assert launch.grid == (down * cluster_m * cluster_n, across, batches)
         for batch in range(batches):
             for i in range(down):
                 for j in range(across):
@@ -152,29 +152,72 @@ def split(M: int, N: int, K: int) -> Plan | Rejected:
     return native.split(call(half(M, K), half(K, N)))
 
 
-@pytest.mark.parametrize(
-    ("M", "N", "K"), [(300, 304, 20008), (512, 512, 16384), (129, 1032, 2056), (256, 256, 4096)]
-)
-def test_parts_of_k_fill_the_card(M, N, K):
+DIVIDED = [
+    (300, 304, 20008),
+    (512, 512, 16384),
+    (129, 1032, 2056),
+    (256, 256, 4096),
+    (768, 3072, 16384),
+    (3000, 3000, 3000),
+]
+
+
+@pytest.mark.parametrize(("M", "N", "K"), DIVIDED)
+def test_divided_tiles_fill_the_card(M, N, K):
     plan = split(M, N, K)
     assert isinstance(plan, Plan), plan
     first, second = plan.launches
     defines: dict[str, Any] = dict(native_kernel(first).defines)
-    blocks = first.grid[0] * first.grid[1] * first.grid[2]
-    parts, tile = defines["PARTS"], defines["TILE_M"] * defines["TILE_N"]
-    assert H200.multiprocessors // 2 <= blocks <= H200.multiprocessors
-    assert 1 < parts <= -(-K // 64) // 4
+    assert defines["DIVIDED"] == 1 and defines["ONCE"] == defines["EDGE"] == 0
+    assert H200.multiprocessors // 2 <= first.grid[0] <= H200.multiprocessors
     (sums,) = plan.workspaces
-    assert sums.shape == (blocks * tile,) and sums.dtype == "float32"
-    assert dict(native_kernel(second).defines)["PARTS"] == parts
-    assert second.grid == (
-        first.grid[0] * defines["TILE_M"] // 64,
-        first.grid[1] * defines["TILE_N"] // 64,
-        1,
-    )
+    area = defines["TILE_M"] * defines["TILE_N"]
+    assert sums.shape == (first.grid[0] * 2 * area,) and sums.dtype == "float32"
+    for name in ("TILE_M", "TILE_N", "CLUSTER_M", "CLUSTER_N", "GROUP", "C_TOUCHES"):
+        assert dict(native_kernel(second).defines)[name] == defines[name]
+    threads = native_kernel(second).threads
+    assert second.grid[1] * threads * 4 == area and threads % 128 == 0
+
+
+@pytest.mark.parametrize(("M", "N", "K"), DIVIDED)
+def test_each_step_of_a_divided_tile_is_summed_once_and_in_order(M, N, K):
+    """wgmma_division.h, as wgmma.cu writes the parts and wgmma_sum.cu reads them."""
+    plan = split(M, N, K)
+    assert isinstance(plan, Plan), plan
+    first, second = plan.launches
+    defines: dict[str, Any] = dict(native_kernel(first).defines)
     args: dict[str, Any] = dict(second.args)
-    assert (args["tiles_m"].value, args["tiles_n"].value) == first.grid[:2]
-    assert defines["BIAS"] == 0 and "map_c" not in dict(first.args)
+    cluster = defines["CLUSTER_M"] * defines["CLUSTER_N"]
+    clusters, tiles, steps = args["clusters"].value, second.grid[0] // cluster, -(-K // 64)
+    assert clusters * cluster == first.grid[0] and tiles <= clusters
+    assert dict(first.args)["whole"] == args["whole"]
+    down = -(-M // (defines["TILE_M"] * defines["CLUSTER_M"]))
+    across = -(-N // (defines["TILE_N"] * defines["CLUSTER_N"]))
+    assert args["whole"].value + tiles == down * across
+    assert args["whole"].value % clusters == 0
+
+    def start(number: int) -> int:
+        return tiles * steps * number // clusters
+
+    def owner(step: int) -> int:
+        return ((step + 1) * clusters - 1) // (tiles * steps)
+
+    written: dict[int, list[tuple[int, int]]] = {}
+    for number in range(clusters):
+        at = begin = start(number)
+        assert start(number + 1) - begin >= 4
+        while at < start(number + 1):
+            count = min(steps - at % steps, start(number + 1) - at)
+            slot = number * 2 + (at != begin)
+            assert slot not in written
+            written[slot] = [(at // steps, step) for step in range(at % steps, at % steps + count)]
+            at += count
+    for tile in range(tiles):
+        low, high = owner(tile * steps), owner(tile * steps + steps - 1)
+        slots = [low * 2 + (start(low) < tile * steps), *(2 * number for number in range(low + 1, high + 1))]
+        summed = [piece for slot in slots for piece in written.pop(slot)]
+        assert summed == [(tile, step) for step in range(steps)]
+    assert not written
 
 
 def test_operands_of_a_split_are_packed_where_they_are_not_aligned():
