@@ -251,7 +251,8 @@ DEVICE void consume(const Shared& shared, const Maps& maps, const Work& work, co
         barrier_arrive(shared.slopes_full(buffer));
         wgmma_wait<0>();
         hold<SCORES / 2>(chances);
-        if (here() % 128 == 0) barrier_arrive(shared.dout_free(stage));
+        __syncwarp();  // its lanes have read the stats
+        if (here() % 32 == 0) barrier_arrive(shared.dout_free(stage));
         add_product(dk, packed, q);
         ++taken;
         walk.next();
@@ -358,7 +359,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void attention_backward(
             barrier_init(shared.q_full(stage), 1);
             barrier_init(shared.q_free(stage), 2);
             barrier_init(shared.dout_full(stage), 1);
-            barrier_init(shared.dout_free(stage), 2);
+            barrier_init(shared.dout_free(stage), 8);
         }
 #if RAGGED
         for (int i = 0; i < 2 + 2 * STAGES; ++i) barrier_init(shared.k_torn() + i * 8, 1);
