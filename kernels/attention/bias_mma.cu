@@ -3,8 +3,9 @@
 //
 // A block owns TILE_M queries of one head, a warp GROUPS * 16 of them, and walks `chunk` keys in blocks of TILE_N.
 // Queries and do stay in shared memory; keys and values have one buffer each: values are on their way (cp.async)
-// under the products of queries and keys, the next keys under the rest of the step. What a quad of lanes has of 32
-// columns it reads of bias, and stores, 64 bytes at a time. Sums of do * o are found here, once a block.
+// under the products of queries and keys, the next keys under the rest of the step. Their lines are spread so that
+// a lane has eight keys that follow one another, of which it reads bias and stores dbias at once. Sums of do * o are
+// found here, once a block.
 //
 // Scores are powers of two: `scale` holds log2(e).
 //
@@ -15,7 +16,6 @@
 
 #include "forward_softmax.h"
 #include "mma_tiles.h"
-#include "quad.h"
 
 using T = ELEMENT;
 constexpr int THREADS = WARPS * 32;
@@ -32,75 +32,64 @@ template <class Type> struct Plane {
     int m, n;
 };
 
-// A thread's pairs of bias of a block, as its scores lie.
+// Of 32 keys a thread has 8, 16 bytes, of each of its rows: the keys from its `column` on, as lines of keys and values
+// are spread. Score 4 * j + 2 * r + e of a group is that of key j % 4 * 2 + e of them.
+DEVICE int column_of(int block) { return block * 32 + thread_x() % 4 * 8; }
+
+// A thread's pairs of bias, as its scores lie.
 DEVICE void read_bias(uint32_t (&pairs)[GROUPS][SCORES / 2], const Plane<const T>& bias, int row, int key) {
-    const int t = thread_x() % 4;
 #pragma unroll
     for (int i = 0; i < ROWS; ++i) {
         const int line = row + i * 8;
-        const T* from = bias.base + line * bias.row;
+        const T* const from = bias.base + line * bias.row + key;
 #pragma unroll
         for (int block = 0; block < TILE_N / 32; ++block) {
+            const int here = line < bias.m ? bias.n - key - column_of(block) : 0;
             words<16> w = {};
-            if constexpr (BIAS_BYTES == 16) {
-                const int column = key + block * 32 + t * 8;
-                if (line < bias.m && column < bias.n) w = load_words<16>(from + column);
-            } else {
-#pragma unroll
-                for (int j = 0; j < 4; ++j) {
-                    const int column = key + block * 32 + j * 8 + t * 2;
-                    const int here = line < bias.m ? bias.n - column : 0;
-                    if (here > 0) w.w[j] = from[column].bits;
-                    if (here > 1) w.w[j] |= static_cast<uint32_t>(from[column + 1].bits) << 16;
-                }
-            }
+            if (BIAS_BYTES != 16) w = gather(from + column_of(block), here);
+            else if (here > 0) w = load_words<16>(from + column_of(block));
 #pragma unroll
             for (int j = 0; j < 4; ++j) pairs[i / 2][(block * 4 + j) * 2 + i % 2] = w.w[j];
         }
     }
 }
 
-DEVICE void order_bias(uint32_t (&pairs)[GROUPS][SCORES / 2]) {
-    if (BIAS_BYTES != 16) return;
-#pragma unroll
-    for (int i = 0; i < ROWS; ++i)
-#pragma unroll
-        for (int block = 0; block < TILE_N / 32; ++block) {
-            uint32_t w[4];
-#pragma unroll
-            for (int j = 0; j < 4; ++j) w[j] = pairs[i / 2][(block * 4 + j) * 2 + i % 2];
-            transpose_quad(w);
-#pragma unroll
-            for (int j = 0; j < 4; ++j) pairs[i / 2][(block * 4 + j) * 2 + i % 2] = w[j];
-        }
-}
-
 DEVICE void store_block(const float (&values)[GROUPS][SCORES], const Plane<T>& to, int row, int key) {
-    const int t = thread_x() % 4;
 #pragma unroll
     for (int i = 0; i < ROWS; ++i) {
         const int line = row + i * 8;
-        T* place = to.base + line * to.row;
 #pragma unroll
         for (int block = 0; block < TILE_N / 32; ++block) {
-            uint32_t w[4];
+            T* const place = to.base + line * to.row + key + column_of(block);
+            const int here = line < to.m ? to.n - key - column_of(block) : 0;
+            words<16> w;
 #pragma unroll
             for (int j = 0; j < 4; ++j) {
                 const float* const pair = values[i / 2] + (block * 4 + j) * 4 + i % 2 * 2;
-                w[j] = pack2<T>(pair[0], pair[1]);
+                w.w[j] = pack2<T>(pair[0], pair[1]);
             }
             if constexpr (BIAS_BYTES == 16) {
-                transpose_quad(w);
-                const int column = key + block * 32 + t * 8;
-                if (line < to.m && column < to.n) store_words(place + column, words<16>{{w[0], w[1], w[2], w[3]}});
+                if (here > 0) store_words(place, w);
             } else {
 #pragma unroll
-                for (int j = 0; j < 4; ++j) {
-                    const int column = key + block * 32 + j * 8 + t * 2;
-                    const int here = line < to.m ? to.n - column : 0;
-                    if (here > 0) place[column] = T{static_cast<uint16_t>(w[j])};
-                    if (here > 1) place[column + 1] = T{static_cast<uint16_t>(w[j] >> 16)};
-                }
+                for (int j = 0; j < 8; ++j)
+                    if (j < here) place[j] = T{static_cast<uint16_t>(w.w[j / 2] >> j % 2 * 16)};
+            }
+        }
+    }
+}
+
+// Zeros where a key is not seen, for the thread's queries `row` and the eighth after it.
+DEVICE void hide(float* values, int row, int key, int m, int n, int left, int right) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+        const int diagonal = row + r * 8 + n - m - key - column_of(0);
+#pragma unroll
+        for (int j = 0; j < SCORES / 4; ++j) {
+#pragma unroll
+            for (int e = 0; e < 2; ++e) {
+                const int at = j / 4 * 32 + j % 4 * 2 + e;
+                if ((RIGHT && at > diagonal + right) || (LEFT && at < diagonal - left)) values[j * 4 + r * 2 + e] = 0.0f;
             }
         }
     }
@@ -180,7 +169,7 @@ void attention_dbias_mma(const T* dout, const T* q, const T* k, const T* v, cons
     }
     copy_tile<HEAD_D, TILE_M, THREADS, COPY_BYTES>(shared, queries, first_row);
     copy_tile<HEAD_E, TILE_M, THREADS, COPY_BYTES>(do_tile, grads, first_row);
-    copy_tile<HEAD_D, TILE_N, THREADS, COPY_BYTES>(k_tile, keys, begin);
+    copy_tile<HEAD_D, TILE_N, THREADS, COPY_BYTES, true>(k_tile, keys, begin);
     commit_copies();
     clear(to, first_row, first, begin);
     clear(to, first_row, begin + (end - begin + TILE_N - 1) / TILE_N * TILE_N, last);
@@ -228,17 +217,11 @@ void attention_dbias_mma(const T* dout, const T* q, const T* k, const T* v, cons
         uint32_t pairs[GROUPS][SCORES / 2];
         wait_copies<0>();
         barrier();  // the keys are there, and nobody still reads values
-        copy_tile<HEAD_E, TILE_N, THREADS, COPY_BYTES>(v_tile, values, key);
+        copy_tile<HEAD_E, TILE_N, THREADS, COPY_BYTES, true>(v_tile, values, key);
         commit_copies();
         read_bias(pairs, from, row, key);
         multiply_rows<T, HEAD_D>(weights, own_queries, own_keys);
-        wait_copies<0>();
-        barrier();  // the values are there, and nobody still reads keys
-        if (key + TILE_N < end) {
-            copy_tile<HEAD_D, TILE_N, THREADS, COPY_BYTES>(k_tile, keys, key + TILE_N);
-            commit_copies();
-        }
-        order_bias(pairs);
+        const auto weigh = [&] {
 #pragma unroll
         for (int g = 0; g < GROUPS; ++g) {
 #if SOFTCAP
@@ -251,6 +234,15 @@ void attention_dbias_mma(const T* dout, const T* q, const T* k, const T* v, cons
                 weights[g][i] = exp2_fast(math_fma(to_float(added), LOG2_E, score));
             }
         }
+        };
+        if (LATER) weigh();
+        wait_copies<0>();
+        barrier();  // the values are there, and nobody still reads keys
+        if (key + TILE_N < end) {
+            copy_tile<HEAD_D, TILE_N, THREADS, COPY_BYTES, true>(k_tile, keys, key + TILE_N);
+            commit_copies();
+        }
+        if (!LATER) weigh();
         multiply_rows<T, HEAD_E>(change, own_grads, own_values);
         const bool edge = (RIGHT && key + TILE_N > diagonal + right + 1) ||
                           (LEFT && key < diagonal + WARP_M - 1 - left);
@@ -258,7 +250,7 @@ void attention_dbias_mma(const T* dout, const T* q, const T* k, const T* v, cons
         for (int g = 0; g < GROUPS; ++g) {
 #pragma unroll
             for (int i = 0; i < SCORES; ++i) change[g][i] = weights[g][i] * (change[g][i] - delta[g * 2 + i / 2 % 2]);
-            if (edge) mask(change[g], row + g * 16, key, m, n, left, right, 0.0f);
+            if (edge) hide(change[g], row + g * 16, key, m, n, left, right);
         }
         store_block(change, to, row, key);
     }

@@ -1,4 +1,4 @@
-"""The plan of bias_mma.cu: the gradient of attention's bias by a warp's matrix instructions, sm_80 and later."""
+"""The plan of bias_mma.cu: the bias's own gradient by a warp's matrix instructions, sm_80 and later."""
 
 from __future__ import annotations
 
@@ -91,6 +91,7 @@ def plan_dbias(call: Call) -> Plan | Rejected:
             ("RIGHT", int(right is not None)),
             ("SOFTCAP", int(problem.softcap is not None)),
             ("DLSE", int(problem.has("dlse"))),
+            ("LATER", call.config.get("LATER", 1)),
         ),
         shared=tile.shared(d, e),
     )

@@ -1,5 +1,5 @@
-"""The plans of forward_mma.cu: attention by a warp's matrix instructions, sm_80 and later; of packed sequences
-with the table of tiles that ragged_tiles.cu makes on the card."""
+"""The plans of forward_mma.cu: attention by a warp's matrix instructions, sm_80 and later. Packed sequences
+come after the table of tiles that ragged_tiles.cu makes."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def padded(size: int) -> int:
 
 def tile_for(problem: Problem, queries: int, config: Any) -> Tile:
     """What registers hold without a spill (64 keys a step of heads of 128 do not), with shared memory for two
-    blocks a multiprocessor. A second group of queries halves what a product reads of shared memory; a row's bits
-    do not hang on it."""
+    blocks a multiprocessor. A second group of queries halves what a product reads of shared memory; it
+    changes no row's bits."""
     most, groups = max(padded(problem.D), padded(problem.E)), 1 if queries <= _FEW_QUERIES else 2
     tile = Tile(64, 4, groups) if most <= 64 else Tile(48, 4, groups) if most <= 128 else Tile(32, 4, 1)
     named = {"n": "TILE_N", "warps": "WARPS", "groups": "GROUPS"}
@@ -106,7 +106,7 @@ def plan_forward(call: Call) -> Plan | Rejected:
 
 
 def plan_varlen(call: Call) -> Plan | Rejected:
-    """o and lse of `attention_varlen`: the table of tiles, then a block for each that there may be, of a head."""
+    """o and lse of `attention_varlen`: the table of tiles, then a block for each that there may be."""
     problem = packed(call)
     if isinstance(problem, Rejected):
         return problem
@@ -166,6 +166,7 @@ def _launch(
             ("SOFTCAP", int(problem.softcap is not None)),
             ("SINKS", int(call.has("sinks"))),
             ("RAGGED", int(ragged)),
+            ("LATER", call.config.get("LATER", 0)),
         ),
         shared=tile.shared(d, e),
     )

@@ -10,8 +10,8 @@ constexpr int SCORES = TILE_N / 2;  // a thread's, of a warp's 16 x TILE_N
 constexpr int SUMS = HEAD_E / 2;
 constexpr float SLACK = 8;
 
-// Scores of keys from `key` on, for the thread's queries `row` and the eighth after it: `hidden` where not seen.
-DEVICE void mask(float* scores, int row, int key, int m, int n, int left, int right, float hidden = -INF_F) {
+// Scores of keys from `key` on, for the thread's queries `row` and the eighth after it: -inf where not seen.
+DEVICE void mask(float* scores, int row, int key, int m, int n, int left, int right) {
     const int column = key + thread_x() % 4 * 2;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -23,7 +23,7 @@ DEVICE void mask(float* scores, int row, int key, int m, int n, int left, int ri
 #pragma unroll
             for (int e = 0; e < 2; ++e) {
                 const int at = j * 8 + e;
-                if (at > last || (LEFT && at < first)) scores[j * 4 + r * 2 + e] = hidden;
+                if (at > last || (LEFT && at < first)) scores[j * 4 + r * 2 + e] = -INF_F;
             }
         }
     }

@@ -31,26 +31,34 @@ template <class T> DEVICE words<16> gather(const T* from, int here) {
     return chunk;
 }
 
+// Where a line goes that is not to stay where it is. Of 32 keys whose lines are spread, a thread's results of a row are
+// those of the 8 from t * 8 on, t its place in its quad: 16 bytes.
+DEVICE constexpr int spread(int line) { return (line & ~30) | (line >> 2 & 6) | (line << 2 & 24); }
+
 // LINES rows from `first` on, as lines of WIDTH elements; zeros where there is nothing. A thread has the same chunk of
 // every AT_ONCE-th line. BYTES: 16 where rows are aligned to that, else 2.
-template <int WIDTH, int LINES, int THREADS, int BYTES, class T>
+template <int WIDTH, int LINES, int THREADS, int BYTES, bool SPREAD = false, class T>
 DEVICE void copy_tile(char* to, const Rows<T>& from, int first) {
     constexpr int CHUNKS = WIDTH / 8, AT_ONCE = THREADS / CHUNKS, PITCH = pitch_of(WIDTH);
     constexpr int UNROLL = BYTES == 16 ? 16 : 1;
+    constexpr bool APART = (AT_ONCE & (AT_ONCE - 1)) == 0;  // a line's bits are those of i and of `own`
     const int own = thread_x() / CHUNKS, column = thread_x() % CHUNKS * 8;
     if (THREADS % CHUNKS != 0 && own >= AT_ONCE) return;
     const T* rows = from.base + (first + own) * from.row + column;
-    char* place = to + own * PITCH + column * 2;
+    char *const begin = to + column * 2, *const spread_own = begin + spread(own) * PITCH;
+    char* place = begin + own * PITCH;
 #pragma unroll UNROLL
     for (int i = 0; i < (LINES + AT_ONCE - 1) / AT_ONCE; ++i, place += AT_ONCE * PITCH, rows += AT_ONCE * from.row) {
         const int line = i * AT_ONCE + own;
         if (LINES % AT_ONCE != 0 && line >= LINES) return;
         const int here = first + line < from.count ? from.width - column : 0;
         const T* source = here > 0 ? rows : from.base;
+        char* at = place;
+        if (SPREAD) at = APART ? spread_own + spread(i * AT_ONCE) * PITCH : begin + spread(line) * PITCH;
         if constexpr (BYTES == 16) {
-            copy_async(shared_address(place), source, here <= 0 ? 0 : here < 8 ? here * 2 : 16);
+            copy_async(shared_address(at), source, here <= 0 ? 0 : here < 8 ? here * 2 : 16);
         } else {
-            store_words(place, gather(source, here));
+            store_words(at, gather(source, here));
         }
     }
 }
