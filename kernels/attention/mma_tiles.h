@@ -34,6 +34,7 @@ template <class T> DEVICE words<16> gather(const T* from, int here) {
 // Where a line goes that is not to stay where it is. Of 32 keys whose lines are spread, a thread's results of a row are
 // those of the 8 from t * 8 on, t its place in its quad: 16 bytes.
 DEVICE constexpr int spread(int line) { return (line & ~30) | (line >> 2 & 6) | (line << 2 & 24); }
+static_assert(spread(8 * 3 + 2 * 1 + 1) == 8 * 1 + 2 * 3 + 1, "key 8 * t + 2 * j + e is column 2 * t + e of block j");
 
 // LINES rows from `first` on, as lines of WIDTH elements; zeros where there is nothing. A thread has the same chunk of
 // every AT_ONCE-th line. BYTES: 16 where rows are aligned to that, else 2.
