@@ -80,7 +80,7 @@ def test_a_block_for_every_tile_that_there_may_be():
 
 @pytest.mark.parametrize(("cu_q", "cu_k"), OFFSETS)
 def test_blocks_cover_every_query_of_every_head_once(cu_q, cu_k):
-    """As `place_of` reads the table: heads of a tile follow one another, those beyond the tiles do nothing."""
+    """As `place_of` reads the table: heads of a tile follow one another, those beyond the tiles idle."""
     table, main = planned(plan_varlen(forward(C=len(cu_q), H=3, G=3, causal=True))).launches
     sequences, tiles = walk(table, cu_q, cu_k)
     size, covered = tile_m(main), np.zeros((3, 1000), int)
