@@ -161,7 +161,7 @@ def test_no_file_is_called_triton():
 
 
 STILL_TO_BE_WRITTEN = {
-    "attention_dbias": {"cuda", "hip"},
+    "attention_dbias": {"hip"},
 }
 """Where the Triton implementation serves until then."""
 
