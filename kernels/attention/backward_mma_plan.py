@@ -31,6 +31,7 @@ _LOG2_E = math.log2(math.e)
 _FEW = 64  # lines that a group of each warp takes
 _RESERVED = 1024  # bytes of a block that the card takes
 _SUMS = 256  # columns of sums that a warp's registers hold for 16 lines
+_REGISTERS = 192  # as `registers` counts: with more, kernels spill (sm_80, sm_90a, sm_100; 2026-11-22)
 
 
 class Part(NamedTuple):
@@ -65,6 +66,7 @@ class Tile(NamedTuple):
 
 _TILES = (
     (Tile(32, 4, 2), 2),
+    (Tile(16, 4, 2), 2),
     (Tile(32, 4, 1), 2),
     (Tile(16, 4, 1), 2),
     (Tile(32, 4, 1), 1),
@@ -72,6 +74,14 @@ _TILES = (
     (Tile(16, 2, 1), 1),
 )
 """With how many blocks a multiprocessor should have room for: while one waits the other multiplies."""
+
+
+def registers(problem: Problem, part: Part, tile: Tile, ragged: bool) -> int:
+    """Of a thread, about, what sums and scores take, and what more a call wants to be kept over a step."""
+    columns = part.columns(padded(problem.D), padded(problem.E))
+    scores = tile.step * (1 + part.of_d + (part.of_d and problem.softcap is not None)) // 2
+    more = 8 * part.keys + 8 * ragged + 16 * problem.has("bias")
+    return tile.groups * (columns // 2 + scores) + more
 
 
 def plan_backward(call: Call) -> Plan | Rejected:
@@ -125,14 +135,14 @@ def parts_of(problem: Problem, config: Any) -> tuple[Part, ...]:
 
 
 def tile_for(problem: Problem, part: Part, call: Call) -> Tile:
-    """The first tile that fits, as the card is to hold it."""
-    d, e = padded(problem.D), padded(problem.E)
-    owned = problem.N if part.keys else problem.M
-    groups = 2 if 2 * part.columns(d, e) <= _SUMS and owned > _FEW else 1
+    """The first tile that registers hold without a spill and shared memory as often as it should."""
+    d, e, ragged = padded(problem.D), padded(problem.E), call.has("cu_seqlens_q")
+    few = (problem.N if part.keys else problem.M) <= _FEW
     tile = _TILES[-1][0]
     for tile, resident in _TILES:
         taken = resident * tile.shared(part, d, e) + (resident - 1) * _RESERVED
-        if tile.groups <= groups and taken <= call.device.shared_memory:
+        wide = registers(problem, part, tile, ragged) > _REGISTERS or (few and tile.groups > 1)
+        if taken <= call.device.shared_memory and not wide:
             break
     return _configured(tile, part, call.config)
 
