@@ -98,12 +98,7 @@ struct Work {
     Scores scores;
     const T* bias;  // of the query head, of query i at i * bias_row
     int64_t bias_row;
-    int own;             // the warp's first line; the thread's, of a group, are lane / 4 behind
     char* shared;
-
-    // Score j * 4 + r * 2 + e of a group is that of own line r * 8 and line 8 * j + e that passes by, of the thread's.
-    DEVICE int own_line(int g, int r) const { return own + g * 16 + r * 8 + thread_x() % 32 / 4; }
-    static DEVICE int column(int j) { return j * 8 + thread_x() % 4 * 2; }
 
     DEVICE float bias_at(int own, int line) const {
         if (!BIAS || own >= span.end || line >= span.stop) return 0.0f;
@@ -111,20 +106,21 @@ struct Work {
     }
 };
 
-// What of `weights` is not seen becomes 0.
-DEVICE void mask(float (&weights)[GROUPS][SCORES], const Work& work, int start) {
+// What the warp's lines from `first` on do not see of the lines from `start` on becomes 0.
+DEVICE void mask(float (&weights)[GROUPS][SCORES], const Span& span, int first, int start) {
+    const int lane = here() % 32;
 #pragma unroll
     for (int g = 0; g < GROUPS; ++g)
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-            const int own = work.own_line(g, r), from = start + Work::column(0);
-            const int first = work.span.first_seen(own) - from, last = work.span.last_seen(own) - from;
+            const int own = first + g * 16 + r * 8 + lane / 4, from = start + lane % 4 * 2;
+            const int begin = span.first_seen(own) - from, end = span.last_seen(own) - from;
 #pragma unroll
             for (int j = 0; j < STEP / 8; ++j)
 #pragma unroll
                 for (int e = 0; e < 2; ++e) {
                     const int at = j * 8 + e;
-                    if (at < first || at > last) weights[g][j * 4 + r * 2 + e] = 0.0f;
+                    if (at < begin || at > end) weights[g][j * 4 + r * 2 + e] = 0.0f;
                 }
         }
 }
@@ -133,11 +129,13 @@ DEVICE void mask(float (&weights)[GROUPS][SCORES], const Work& work, int start) 
 DEVICE void add_lines(const Work& work, const char* passing, int start, float (&sums_d)[GROUPS][HEAD_D / 2],
                       float (&sums_e)[GROUPS][HEAD_E / 2]) {
     const char *const d = passing, *const e = d + STEP * D_PITCH, *const stats = e + STEP * E_PITCH;
-    const int thread = here();
-    const char* const own_stats =
-        work.shared + OWN_D_BYTES + OWN_E_BYTES + (thread / 32 * OWN + thread % 32 / 4) * 8;
+    const int first = work.span.first + here() / 32 * OWN;  // the warp's
+    if (work.span.none(start, first)) return;
+    // Score j * 4 + r * 2 + i of a group is that of own line r * 8 and line 8 * j + i that passes by, of the thread's.
+    const int thread = here(), own = thread % 32 / 4, column = thread % 4 * 2;
+    const char* const own_stats = work.shared + OWN_D_BYTES + OWN_E_BYTES + (thread / 32 * OWN + own) * 8;
     const auto stats_of = [&](int g, int j, int i) {
-        return load_stats(KEYS ? stats + (Work::column(j) + i % 2) * 8 : own_stats + (g * 2 + i / 2) * 64);
+        return load_stats(KEYS ? stats + (column + j * 8 + i % 2) * 8 : own_stats + (g * 2 + i / 2) * 64);
     };
     float weights[GROUPS][SCORES], above[GROUPS][SCORES], bend[GROUPS][SCORES];
     multiply<HEAD_D>(weights, work.shared + here() / 32 * OWN * D_PITCH, d);
@@ -148,10 +146,10 @@ DEVICE void add_lines(const Work& work, const char* passing, int start, float (&
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
                 float& weight = weights[g][j * 4 + i];
-                const float bias = work.bias_at(work.own_line(g, i / 2), start + Work::column(j) + i % 2);
+                const float bias = work.bias_at(first + g * 16 + i / 2 * 8 + own, start + column + j * 8 + i % 2);
                 weight = weight_of(work.scores, weight, bias, stats_of(g, j, i).peak, bend[g][j * 4 + i]);
             }
-    if (!work.span.all(start, work.own)) mask(weights, work, start);
+    if (!work.span.all(start, first)) mask(weights, work.span, first, start);
     if constexpr (SUM_E) add_product<HEAD_E>(sums_e, weights, e);
     if constexpr (SUM_D) {
         multiply<HEAD_E>(above, work.shared + OWN_D_BYTES + here() / 32 * OWN * E_PITCH, e);
@@ -205,6 +203,20 @@ DEVICE void store_sums(const float (&sums)[GROUPS][WIDTH / 2], float factor, cha
     }
 }
 
+// Which tile of which head a block owns. Of queries a head's last see most keys, of keys the first most queries.
+struct Place {
+    int64_t batch;
+    int head, tile;
+};
+DEVICE Place place_of(int block, int heads, int tiles) {
+#if RAGGED
+    return {0, block % heads, block / heads};  // the table has its tiles in order
+#else
+    const int line = block / tiles, order = block % tiles;
+    return {line / heads, line % heads, KEYS ? order : tiles - 1 - order};
+#endif
+}
+
 KERNEL(THREADS)
 void attention_backward_mma(const T* own_d, const T* own_e, const T* passing_d, const T* passing_e, const T* bias,
                             const float* stats, T* result_d, T* result_e, const int* bounds, const int* tile_list,
@@ -217,9 +229,8 @@ void attention_backward_mma(const T* own_d, const T* own_e, const T* passing_d, 
                             int64_t result_d_batch, int64_t result_d_head, int64_t result_d_row,
                             int64_t result_e_batch, int64_t result_e_head, int64_t result_e_row) {
     DYNAMIC_SHARED(shared);
+    const auto [batch, head, tile] = place_of(block_x(), heads, tiles);
 #if RAGGED
-    const int tile = block_x() / heads, head = block_x() % heads;
-    const int64_t batch = 0;
     if (tile >= counts[0]) return;
     const Sequence own = sequence_of(bounds, tile_list[tile * 2], count);
     const int number = tile_list[tile * 2 + 1];
@@ -229,10 +240,7 @@ void attention_backward_mma(const T* own_d, const T* own_e, const T* passing_d, 
                  high + key_end - query_end};
     if (own.outside) span.stop = span.begin;
 #else
-    const int order = block_x() % tiles, head = block_x() / tiles % heads;
-    const int64_t batch = block_x() / tiles / heads;
-    // Of queries the last see most keys, of keys the first most queries.
-    Span span = {(KEYS ? order : tiles - 1 - order) * TILE, KEYS ? keys : queries, 0, KEYS ? queries : keys, low, high};
+    Span span = {tile * TILE, KEYS ? keys : queries, 0, KEYS ? queries : keys, low, high};
 #endif
     span.begin += greatest(span.first_seen(span.first) - span.begin, 0) / STEP * STEP;
     const int stop = span.last_seen(least(span.first + TILE, span.end) - 1) + 1;
@@ -243,13 +251,11 @@ void attention_backward_mma(const T* own_d, const T* own_e, const T* passing_d, 
     Rows e = {passing_e + batch * passing_e_batch + first_head * passing_e_head, passing_e_row, span.stop, width_e};
     stats += 2 * (batch * query_heads + (KEYS ? first_head : head)) * queries;
 
-    const int warp = thread_x() / 32;
     Work work;
     work.span = span;
     work.scores = {to_score, cap};
     bias += batch * bias_batch + (KEYS ? first_head : head) * bias_head;
     work.bias_row = bias_row;
-    work.own = span.first + warp * OWN;
     work.shared = shared;
     char* const stages = shared + OWN_BYTES;
 
@@ -293,20 +299,22 @@ void attention_backward_mma(const T* own_d, const T* own_e, const T* passing_d, 
             bias += bias_head;
         }
         if (left > 1) copy_passing(stages + (stage ^ 1) * STAGE_BYTES, start);
-        if (!span.none(at, work.own)) add_lines(work, stages + stage * STAGE_BYTES, at, sums_d, sums_e);
+        add_lines(work, stages + stage * STAGE_BYTES, at, sums_d, sums_e);
         stage ^= 1;
     }
 
     barrier();  // results take the place of what was copied
+    const Place place = place_of(here_block(), heads, tiles);
+    const int warp = thread_x() / 32, row = span.first + warp * OWN;
     if constexpr (SUM_D) {
-        const Result result = {result_d + batch * result_d_batch + head * result_d_head, result_d_row, span.end,
-                               width_d};
-        store_sums<HEAD_D>(sums_d, factor, shared + warp * OWN * D_PITCH, result, work.own);
+        const Result result = {result_d + place.batch * result_d_batch + place.head * result_d_head, result_d_row,
+                               span.end, width_d};
+        store_sums<HEAD_D>(sums_d, factor, shared + warp * OWN * D_PITCH, result, row);
     }
     if constexpr (SUM_E) {
-        const Result result = {result_e + batch * result_e_batch + head * result_e_head, result_e_row, span.end,
-                               width_e};
-        char* const place = shared + OWN_D_BYTES * SUM_D + warp * OWN * E_PITCH;
-        store_sums<HEAD_E>(sums_e, LOWERED, place, result, work.own);
+        const Result result = {result_e + place.batch * result_e_batch + place.head * result_e_head, result_e_row,
+                               span.end, width_e};
+        char* const lines = shared + OWN_D_BYTES * SUM_D + warp * OWN * E_PITCH;
+        store_sums<HEAD_E>(sums_e, LOWERED, lines, result, row);
     }
 }

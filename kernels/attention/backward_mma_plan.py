@@ -31,7 +31,7 @@ _LOG2_E = math.log2(math.e)
 _FEW = 64  # lines that a group of each warp takes
 _RESERVED = 1024  # bytes of a block that the card takes
 _SUMS = 256  # columns of sums that a warp's registers hold for 16 lines
-_REGISTERS = 192  # as `registers` counts: with more, kernels spill (sm_80, sm_90a, sm_100; 2026-11-22)
+_REGISTERS = 200  # as `registers` counts: with more, kernels spill (sm_80, sm_90a, sm_100; 2026-11-22)
 
 
 class Part(NamedTuple):
@@ -65,8 +65,10 @@ class Tile(NamedTuple):
 
 
 _TILES = (
+    (Tile(64, 4, 2), 2),
+    (Tile(48, 4, 2), 2),
     (Tile(32, 4, 2), 2),
-    (Tile(16, 4, 2), 2),
+    (Tile(48, 4, 1), 2),
     (Tile(32, 4, 1), 2),
     (Tile(16, 4, 1), 2),
     (Tile(32, 4, 1), 1),

@@ -4,11 +4,16 @@
 
 #include "prelude.h"
 
-// The thread, asked again where it is needed: what follows from it takes no registers in between.
+// The thread and block, asked again where they are needed: what follows from it takes no registers in between.
 DEVICE int here() {
     int thread;
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
     return thread;
+}
+DEVICE int here_block() {
+    int block;
+    asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(block));
+    return block;
 }
 
 // 16 bytes, of which the first `valid` are copied and the rest are zeros.

@@ -1,4 +1,4 @@
-"""Plans of the attention gradients' mma.sync kernels: who is served, with which tiles; that they compile everywhere."""
+"""Plans of the attention gradients' mma.sync kernels: who is served, with which tiles; that all compile."""
 
 from __future__ import annotations
 
@@ -115,8 +115,8 @@ def test_wide_heads_make_dk_and_dv_apart(D, E, parts):
 @pytest.mark.parametrize("E", [1, 7, 64, 72, 128, 200, 256])
 @pytest.mark.parametrize("D", [1, 13, 40, 64, 96, 128, 192, 256])
 def test_every_head_size_fits_every_card(D, E, arch):
-    options = {"softcap": 3.0, "bias": True, "dtype": "float16"}
-    for asked in (call(2, 2, 1, 300, 300, D, E, arch=arch), call(2, 2, 1, 300, 300, D, E, arch=arch, **options)):
+    for options in ({}, {"softcap": 3.0, "bias": True, "dtype": "float16"}):
+        asked = call(2, 2, 1, 300, 300, D, E, arch=arch, **options)
         for part, launch in walks(asked).items():
             found = dict(launch.kernel.defines)
             assert D <= found["HEAD_D"] < D + 16 and E <= found["HEAD_E"] < E + 16
@@ -212,7 +212,7 @@ def test_scores_are_powers_of_two(given, to_score, cap):
 
 
 def test_bias_types_and_dlse_reach_the_kernels():
-    asked = call(1, 2, 2, 64, 70, 64, bias=True, dtype="float16")
+    asked = call(3, 2, 2, 64, 70, 64, bias=True, dtype="float16")
     for launch in walks(asked).values():
         args, found = dict(launch.args), dict(launch.kernel.defines)
         assert found["BIAS"] == 1 and found["ELEMENT"] == "f16" and args["bias"] == Pointer("bias")
@@ -337,7 +337,8 @@ def test_arguments_come_in_the_order_of_the_parameters():
     ],
     ids=["64", "64, all", "128", "128, all", "256", "125", "packed 64", "packed 128, cap"],
 )
-def test_it_compiles_without_spills(asked, arch):
+def test_it_compiles_with_little_spilled(asked, arch):
+    """What the walk over heads needs, at most: read once a step."""
     backend = CudaBackend(build_folder())
     asked = replace(asked, device=CARDS[arch])
     plan = planned(asked)
@@ -345,7 +346,7 @@ def test_it_compiles_without_spills(asked, arch):
     dtypes |= {w.name: w.dtype for w in plan.workspaces}
     for launch in plan.launches:
         resources = backend.resources(build.code_object(launch, dtypes, backend, CARDS[arch]))
-        assert resources.stack == 0 and resources.spills == 0
+        assert resources.stack <= 32 and resources.spills == 0
 
 
 @pytest.mark.parametrize("op", ["attention_backward", "attention_varlen_backward"])
