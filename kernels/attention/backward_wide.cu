@@ -8,7 +8,7 @@
 // Gradients of the scores go to memory in 16 bits, and backward_wide_dq.cu multiplies them with k: 2 bytes an element
 // written and read once, where sums of dq of so narrow a block would take 4 * HEAD_D / 64 bytes added in L2.
 //
-// Defines: backward_wide.h's; STAGES, CAPPED.
+// Defines: backward_wide.h's; STAGES, CAPPED; HELD_D and HELD_E, the columns of k and v that are held in registers.
 #include "backward_wide.h"
 
 #include "backward_scores.h"
@@ -77,54 +77,50 @@ DEVICE void load_dout(const Shared& shared, const Maps& maps, const Work& work) 
     }
 }
 
-#ifndef AHEAD
-#define AHEAD 0
-#endif
-#ifndef HELD
-#define HELD 0
-#endif
-
-// The warpgroup's 64 rows of k or v, as first operand: in shared memory, or with HELD in registers.
-template <int COLUMNS> struct Rows {
+// The warpgroup's 64 rows of k or v, as first operand: HELD columns in registers, which shared memory need not give
+// again in every step, the others there.
+template <int COLUMNS, int HELD> struct Rows {
     uint32_t place;
-    uint32_t words[HELD ? COLUMNS / 4 : 1];
+    uint32_t words[HELD / 4 + 1];
 
     DEVICE explicit Rows(uint32_t place) : place(place) {}
     DEVICE void hold() {
-#if HELD
         const int row = here() % 128 / 32 * 16 + here() % 32 / 4;
 #pragma unroll
-        for (int i = 0; i < COLUMNS / 4; ++i) {
+        for (int i = 0; i < HELD / 4; ++i) {
             const int column = i / 4 * 16 + i / 2 % 2 * 8;  // and the thread's pair of these 8
             const uint32_t at = place + column / 64 * 64 * LINE + (row + i % 2 * 8) * LINE +
                                 (column % 64 / 8 ^ row % 8) * 16 + here() % 4 * 4;
             asm volatile("ld.shared.u32 %0, [%1];" : "=r"(words[i]) : "r"(at) : "memory");
         }
-#endif
     }
     // scores (64 keys by 64 queries) = the rows @ a stage of q or do, transposed.
-    DEVICE void start(float* scores, uint32_t stage) {
+    DEVICE void multiply(float* scores, uint32_t stage) const {
         const uint64_t a = descriptor(place, 0, 1024), b = descriptor(stage, 0, 1024);
         claim<SCORES>(scores);
         wgmma_fence();
 #pragma unroll
         for (int k = 0; k < COLUMNS / 16; ++k) {
             const int at = k / 4 * 64 * LINE + k % 4 * 32 >> 4;
-            if (HELD) WgmmaOfRegisters<QUERIES>::run<false>(scores, words + k * 4, b + at, k > 0);
+            if (k < HELD / 16) WgmmaOfRegisters<QUERIES>::run<false>(scores, words + k * 4, b + at, k > 0);
             else Wgmma<QUERIES>::run<false, false>(scores, a + at, b + at, k > 0);
         }
         wgmma_commit();
+        wgmma_wait<0>();
+        ::hold<SCORES>(scores);
     }
 };
 
 // sums (64 keys by COLUMNS) += packed (64 keys by 64 queries) @ a stage of q or do.
-template <int COLUMNS> DEVICE void start_sums(float* sums, const uint32_t* packed, uint32_t stage) {
+template <int COLUMNS> DEVICE void add_product(float* sums, uint32_t* packed, uint32_t stage) {
     const uint64_t b = descriptor(stage, 64 * LINE, 1024);
     wgmma_fence();
 #pragma unroll
     for (int k = 0; k < QUERIES / 16; ++k)
         WgmmaOfRegisters<COLUMNS>::template run<true>(sums, packed + k * 4, b + (k * 16 * LINE >> 4), 1);
     wgmma_commit();
+    wgmma_wait<0>();
+    hold<SCORES / 2>(packed);
 }
 
 // A thread's words to the thread of the other warpgroup that computes the same scores.
@@ -152,87 +148,46 @@ DEVICE uint32_t own_stats(const Shared& shared, int stage) {
     return shared.stats + stage * STATS_BYTES + here() % 4 * 16;
 }
 
-// Scores to probabilities, which it sends: `chances`.
-DEVICE void weigh_step(uint32_t* chances, const float* scores, const Shared& shared, const Work& work,
-                       const Sight& sight, const Factors& factors, int query_block, int step) {
-    const int stage = step % STAGES, buffer = step % BUFFERS;
-    float chance[SCORES], bend[CAPPED ? SCORES : 1];
-    weigh(chance, bend, scores, own_stats(shared, stage), factors);
-    release(shared.q_free(stage));
-    if (!sight.all(query_block, work.first_key())) hide(chance, sight, query_block, work.first_key(), 128);
-#pragma unroll
-    for (int i = 0; i < SCORES / 2; ++i) chances[i] = pack2<T>(chance[i * 2], chance[i * 2 + 1]);
-    barrier_wait(shared.chances_free(buffer), step / BUFFERS & 1 ^ 1);
-#if CAPPED
-    uint32_t bent[SCORES / 2];
-#pragma unroll
-    for (int i = 0; i < SCORES / 2; ++i)
-        bent[i] = pack2<T>(chance[i * 2] * bend[i * 2], chance[i * 2 + 1] * bend[i * 2 + 1]);
-    send(exchange(shared, buffer), bent);
-#else
-    send(exchange(shared, buffer), chances);
-#endif
-    release(shared.chances_full(buffer));
-}
-
 DEVICE void make_dv(const Shared& shared, const Maps& maps, const Work& work, const Sight& sight,
                     const Factors& factors) {
     float dv[HEAD_E / 2];
     clear<HEAD_E / 2>(dv);
     const int steps = work.steps();
-    Rows<HEAD_D> keys(shared.k);
+    Rows<HEAD_D, HELD_D> k(shared.k);
     if (steps > 0) {
         barrier_wait(shared.k_full(), 0);
-        keys.hold();
+        k.hold();
     }
     Walk walk(work);
-#if AHEAD
-    if (steps > 0) {
-        float scores[SCORES];
-        uint32_t chances[SCORES / 2];
-        barrier_wait(shared.q_full(0), 0);
-        keys.start(scores, shared.q);
-        wgmma_wait<0>();
-        hold<SCORES>(scores);
-        weigh_step(chances, scores, shared, work, sight, factors, walk.query_block, 0);
-#pragma unroll 1
-        for (int step = 0; step < steps; ++step) {
-            const int stage = step % STAGES, next = step + 1, next_stage = next % STAGES;
-            walk.next();
-            uint32_t upcoming[SCORES / 2];
-            if (next < steps) barrier_wait(shared.q_full(next_stage), next / STAGES & 1);
-            barrier_wait(shared.dout_full(stage), step / STAGES & 1);
-            keys.start(scores, shared.q + next_stage * Q_BYTES);
-            start_sums<HEAD_E>(dv, chances, shared.dout + stage * DOUT_BYTES);
-            wgmma_wait<1>();
-            hold<SCORES>(scores);
-            if (next < steps) weigh_step(upcoming, scores, shared, work, sight, factors, walk.query_block, next);
-            wgmma_wait<0>();
-            hold<SCORES / 2>(chances);
-            release(shared.dout_free(stage));
-#pragma unroll
-            for (int i = 0; i < SCORES / 2; ++i) chances[i] = upcoming[i];
-        }
-    }
-#else
 #pragma unroll 1
     for (int step = 0; step < steps; ++step) {
-        const int stage = step % STAGES;
+        const int stage = step % STAGES, buffer = step % BUFFERS;
         barrier_wait(shared.q_full(stage), step / STAGES & 1);
-        float scores[SCORES];
+        float scores[SCORES], chance[SCORES], bend[CAPPED ? SCORES : 1];
+        k.multiply(scores, shared.q + stage * Q_BYTES);
+        weigh(chance, bend, scores, own_stats(shared, stage), factors);
+        release(shared.q_free(stage));
+        if (!sight.all(walk.query_block, work.first_key()))
+            hide(chance, sight, walk.query_block, work.first_key(), 128);
         uint32_t chances[SCORES / 2];
-        keys.start(scores, shared.q + stage * Q_BYTES);
-        wgmma_wait<0>();
-        hold<SCORES>(scores);
-        weigh_step(chances, scores, shared, work, sight, factors, walk.query_block, step);
+#pragma unroll
+        for (int i = 0; i < SCORES / 2; ++i) chances[i] = pack2<T>(chance[i * 2], chance[i * 2 + 1]);
+        barrier_wait(shared.chances_free(buffer), step / BUFFERS & 1 ^ 1);
+#if CAPPED
+        uint32_t bent[SCORES / 2];
+#pragma unroll
+        for (int i = 0; i < SCORES / 2; ++i)
+            bent[i] = pack2<T>(chance[i * 2] * bend[i * 2], chance[i * 2 + 1] * bend[i * 2 + 1]);
+        send(exchange(shared, buffer), bent);
+#else
+        send(exchange(shared, buffer), chances);
+#endif
+        release(shared.chances_full(buffer));
         barrier_wait(shared.dout_full(stage), step / STAGES & 1);
-        start_sums<HEAD_E>(dv, chances, shared.dout + stage * DOUT_BYTES);
-        wgmma_wait<0>();
-        hold<SCORES / 2>(chances);
+        add_product<HEAD_E>(dv, chances, shared.dout + stage * DOUT_BYTES);
         release(shared.dout_free(stage));
         walk.next();
     }
-#endif
     hold<HEAD_E / 2>(dv);
     named_barrier(1, 256);  // v is not read any more
     store_rows<HEAD_E>(maps.dv, shared.v, dv, LOWERED, 2, work.first_key(), work.group, work.batch);
@@ -243,10 +198,10 @@ DEVICE void make_dk(const Shared& shared, const Maps& maps, const Work& work, T*
     float dk[HEAD_D / 2];
     clear<HEAD_D / 2>(dk);
     const int steps = work.steps();
-    Rows<HEAD_E> values(shared.v);
+    Rows<HEAD_E, HELD_E> v(shared.v);
     if (steps > 0) {
         barrier_wait(shared.v_full(), 0);
-        values.hold();
+        v.hold();
     }
     Walk walk(work);
     const int lowest = work.highest - work.blocks + 1;
@@ -256,9 +211,7 @@ DEVICE void make_dk(const Shared& shared, const Maps& maps, const Work& work, T*
         const int stage = step % STAGES, buffer = step % BUFFERS;
         barrier_wait(shared.dout_full(stage), step / STAGES & 1);
         float slopes[SCORES];
-        values.start(slopes, shared.dout + stage * DOUT_BYTES);
-        wgmma_wait<0>();
-        hold<SCORES>(slopes);
+        v.multiply(slopes, shared.dout + stage * DOUT_BYTES);
         release(shared.dout_free(stage));
         uint32_t chances[SCORES / 2], packed[SCORES / 2];
         barrier_wait(shared.chances_full(buffer), step / BUFFERS & 1);
@@ -278,9 +231,7 @@ DEVICE void make_dk(const Shared& shared, const Maps& maps, const Work& work, T*
                        through, SLOPE_BYTES);
             commit_stores();
         }
-        start_sums<HEAD_D>(dk, packed, shared.q + stage * Q_BYTES);
-        wgmma_wait<0>();
-        hold<SCORES / 2>(packed);
+        add_product<HEAD_D>(dk, packed, shared.q + stage * Q_BYTES);
         release(shared.q_free(stage));
         walk.next();
     }

@@ -1,11 +1,12 @@
 // dq for heads above 128: the kept gradients of scores, transposed, @ k.
 //
-// A block owns CONSUMERS * 64 queries of one head, 64 for each of as many warpgroups, and walks the turn's blocks of
-// keys that they see; one thread copies. What one turn leaves in float32 the next one of the same heads goes on from.
+// A block owns 128 queries of one head, 64 for each of two warpgroups, and walks the turn's blocks of keys that they
+// see; one thread copies. What one turn leaves in float32 the next one of the same heads goes on from.
 //
-// Defines: backward_wide.h's; STAGES, CONSUMERS.
+// Defines: backward_wide.h's; STAGES.
 #include "backward_wide.h"
 
+constexpr int CONSUMERS = 2;
 constexpr int THREADS = (1 + CONSUMERS) * 128;
 constexpr int K_BYTES = KEYS * HEAD_D * 2;
 constexpr int STAGE_BYTES = K_BYTES + CONSUMERS * SLOPE_BYTES;
@@ -135,7 +136,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void attention_backward_wide
         if (thread_x() == 0)
             load(ring, &map_k, kept, turn, sight, tile * CONSUMERS, kept_head, head / share, batch);
     } else {
-        registers_up<CONSUMERS == 2 ? 240 : 160>();
+        registers_up<240>();
         const int64_t own = static_cast<int64_t>(kept_head) * tiles + tile;
         multiply(ring, &map_dq, turn, sight, tile * CONSUMERS, sums + own * (CONSUMERS * QUERIES * HEAD_D), head, batch,
                  scale);

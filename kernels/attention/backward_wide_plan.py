@@ -22,10 +22,9 @@ _SLOPES = TILE * TILE  # gradients of a block of scores
 _KEPT_BYTES = 1 << 30  # of gradients of scores in memory at a time
 _FEWEST_BLOCKS = 128  # of keys in a turn that does not take all: about as many as there are multiprocessors
 _DQ_STAGES = 4
-TOGETHER = 32  # key heads walked together
-CONSUMERS = 2
-EXTRA = ()
-FORCE = 0
+_CONSUMERS = 2
+_REGISTERS = 160  # of a thread's 240, for sums and for rows of k or v
+TOGETHER = 4  # key heads walked together
 
 
 class Turn(NamedTuple):
@@ -49,7 +48,6 @@ def plan_wide(call: Call, problem: Problem) -> Plan | Rejected:
         return Rejected(f"gradients of scores take {each} bytes a block of keys")
     columns_d, columns_e = (-(-size // 64) * 64 for size in (problem.D, problem.E))
     stages = 3 if _shared(columns_d, columns_e, 3) <= call.device.shared_memory else 2
-    stages = FORCE or stages
     shared = _shared(columns_d, columns_e, stages)
     if shared > call.device.shared_memory:
         return Rejected(f"it takes {shared} bytes of shared memory")
@@ -66,20 +64,28 @@ def plan_wide(call: Call, problem: Problem) -> Plan | Rejected:
         HERE / "backward_wide.cu",
         "attention_backward_wide",
         384,
-        (*defines, *columns, ("STAGES", stages), ("CAPPED", int(problem.softcap is not None)), *EXTRA),
+        (
+            *defines,
+            *columns,
+            ("HELD_D", held(columns_d, columns_e)),
+            ("HELD_E", held(columns_e, columns_d)),
+            ("STAGES", stages),
+            ("CAPPED", int(problem.softcap is not None)),
+        ),
         shared,
     )
     of_dq = NativeKernel(
         HERE / "backward_wide_dq.cu",
         "attention_backward_wide_dq",
-        (1 + CONSUMERS) * 128,
-        (*defines, *columns, ("STAGES", _DQ_STAGES), ("CONSUMERS", CONSUMERS)),
-        _DQ_STAGES * (TILE * columns_d * 2 + CONSUMERS * _SLOPES * 2 + 16),
+        (1 + _CONSUMERS) * 128,
+        (*defines, *columns, ("STAGES", _DQ_STAGES)),
+        _DQ_STAGES * (TILE * columns_d * 2 + _CONSUMERS * _SLOPES * 2 + 16),
     )
-    given = dict(numbers(problem, TOGETHER, 1))
+    given = dict(numbers(problem, call.config.get("GROUP") or TOGETHER, 1))
     of_main = ("queries", "keys", "groups", "share", "together", "left", "right", "scale", "to_score", "cap")
     given["heads"] = Scalar("i32", problem.H)
     of_second = ("queries", "keys", "heads", "share", "left", "right", "scale")
+    summed = turns[0].blocks < key_blocks
     launches = [prepare(problem, defines, blocks, ("stats",))]
     for turn in turns:
         place = tuple((name, Scalar("i32", value)) for name, value in turn._asdict().items())
@@ -98,28 +104,25 @@ def plan_wide(call: Call, problem: Problem) -> Plan | Rejected:
             ),
             Launch(
                 of_dq,
-                (turn.lines * problem.share * -(-blocks // CONSUMERS), 1, 1),
+                (turn.lines * problem.share * -(-blocks // _CONSUMERS), 1, 1),
                 (
                     *_maps(problem, "k", "dq"),
                     ("kept", Pointer("kept", True)),
-                    ("sums", Pointer("sums", True)),
+                    ("sums", Pointer("sums", True) if summed else Scalar("i64", 0)),
                     *place,
                     ("most", Scalar("i32", most)),
                     *((name, given[name]) for name in of_second),
                 ),
             ),
         ]
-    heads = turns[0].lines * problem.share
-    rows = -(-blocks // CONSUMERS) * CONSUMERS * TILE
-    sums = heads * rows * columns_d if turns[0].blocks < key_blocks else 4
-    return Plan(
-        tuple(launches),
-        (
-            Workspace("stats", (problem.B * problem.H, blocks, TILE * 2), "float32"),
-            Workspace("kept", (heads, turns[0].blocks, most, _SLOPES), problem.dtype),
-            Workspace("sums", (sums,), "float32"),
-        ),
+    heads, rows = turns[0].lines * problem.share, -(-blocks // _CONSUMERS) * _CONSUMERS * TILE
+    spaces = (
+        Workspace("stats", (problem.B * problem.H, blocks, TILE * 2), "float32"),
+        Workspace("kept", (heads, turns[0].blocks, most, _SLOPES), problem.dtype),
     )
+    if summed:
+        spaces += (Workspace("sums", (heads * rows * columns_d,), "float32"),)
+    return Plan(tuple(launches), spaces)
 
 
 def turns_of(lines: int, key_blocks: int, slots: int) -> Iterator[Turn]:
@@ -143,6 +146,11 @@ def most_blocks(problem: Problem) -> int:
     if problem.left is None or problem.right is None:
         return whole
     return min(whole, (problem.left + problem.right + 2 * TILE - 2) // TILE + 1)
+
+
+def held(columns: int, sums: int) -> int:
+    """How many columns of k, or of v, a warpgroup's registers hold beside its sums, of dv or of dk."""
+    return min(columns, (_REGISTERS - sums // 2) * 4)
 
 
 def _maps(problem: Problem, *names: str) -> tuple[tuple[str, Argument], ...]:
