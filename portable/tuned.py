@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -161,14 +161,15 @@ def parse(file: Path, text: str | None) -> Entries:
     lines: dict[tuple[str, str, str, str], int] = {}
     for index, raw in enumerate(listed_there):
         line = listed_there.line_of(index)
-        entry = _entry(file, line, raw)
-        if entry.measured is not None:
-            if data["edition"] < 2:
-                raise TunedFileError(file, line, "measured entries need `edition: 2`")
-            if entry.key in lines:
-                raise TunedFileError(file, line, f"the class is measured already on line {lines[entry.key]}")
-            lines[entry.key] = line
-        found.append(entry)
+        for entry in _of_each_op(file, line, raw):
+            if entry.measured is not None:
+                if data["edition"] < 2:
+                    raise TunedFileError(file, line, "measured entries need `edition: 2`")
+                if entry.key in lines:
+                    words = f"the class is measured already on line {lines[entry.key]}"
+                    raise TunedFileError(file, line, words)
+                lines[entry.key] = line
+            found.append(entry)
     return _entries(file, found)
 
 
@@ -176,6 +177,16 @@ def _entries(file: Path, found: Iterable[Entry]) -> Entries:
     made = Entries(found)
     made.file, made._held = file, {}
     return made
+
+
+def _of_each_op(file: Path, line: int, raw: Any) -> list[Entry]:
+    """An entry names one op; a hand-written one may name several that take the same config."""
+    ops = raw.get("op") if isinstance(raw, strict_yaml.Map) else None
+    if not isinstance(ops, list):
+        return [_entry(file, line, raw)]
+    if "measured" in raw:
+        raise TunedFileError(file, raw.line_of("op"), "a measured entry is of one op")
+    return [replace(_entry(file, line, raw), op=str(op)) for op in ops]
 
 
 def _entry(file: Path, line: int, raw: Any) -> Entry:

@@ -116,7 +116,8 @@ def _with(file: Path, text: str, entry: tuned.Entry) -> str:
     text = re.sub(r"(?m)^entries:[ \t]*\[[ \t]*\]", "entries:", text)
     lines = text.splitlines(keepends=True)
     items = _items(text)
-    for item, there in zip(items, tuned.parse(file, text), strict=True):
+    stand = {each.line: each for each in tuned.parse(file, text)}  # of several ops, one
+    for item, there in zip(items, stand.values(), strict=True):
         if there.measured is not None and there.key == entry.key:
             indent = lines[item.first][: len(lines[item.first]) - len(lines[item.first].lstrip(" "))]
             kept = [f"{indent}{note}\n" for line in lines[item.first : item.last] for note in _comments(line)]

@@ -71,6 +71,28 @@ def backend(tmp_path, product):
     return CudaBackend(tmp_path / "cuda")
 
 
+# Several ops ------------------------------------------------------------------------------------------
+
+
+def test_an_entry_by_hand_may_name_several_ops(file):
+    file.write_text(HAND.replace("op: product, ", "op: [product, other], "))
+    found = tuned.entries(file)
+    assert [each.op for each in found] == ["product", "other", "product"]
+    assert found[0].line == found[1].line < found[2].line and found[0].config == found[1].config
+    store.merge(file, [entry(), entry(call(M=64))])
+    store.merge(file, [entry(us=9.0)])
+    assert [each.measured is None for each in tuned.entries(file)].count(True) == 3
+    assert bare(each for each in tuned.entries(file) if each.key == entry().key) == [entry(us=9.0)]
+
+
+def test_a_measured_entry_is_of_one_op(file):
+    store.merge(file, [entry()])
+    text = file.read_text()
+    assert "op: product, " in text
+    with pytest.raises(TunedFileError, match="one op"):
+        tuned.parse(file, text.replace("op: product, ", "op: [product, other], "))
+
+
 # Merging ----------------------------------------------------------------------------------------------
 
 
