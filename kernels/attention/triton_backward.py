@@ -25,13 +25,13 @@ from portable.kernels.attention.triton_scores import (
 def attention_rows(
     do_ptr, do_batch, do_head, do_row, o_ptr, o_batch, o_head, o_row, lse_ptr, lse_batch, lse_head, lse_row,
     dlse_ptr, dlse_batch, dlse_head, dlse_row, peak_ptr, delta_ptr,
-    H, M, padded, tiles_ptr, bounds_ptr, sequences, tiles,
+    H, M, padded, tiles_ptr, tiles,
     E: tl.constexpr, BLOCK_E: tl.constexpr, UNIT: tl.constexpr, WIDE: tl.constexpr, BLOCK_M: tl.constexpr,
 ):  # fmt: skip
     """Per query: lse in base 2, and delta = sum(do * o) - dlse. A query without keys and the rows from M to
     the end of the last tile get an infinite lse, with which every probability is 0."""
     tile, head, batch, at_q, _, M, _, _ = place(
-        tl.program_id(0), tiles_ptr, bounds_ptr, sequences, tiles, H, M, 0, False, False, BLOCK_M
+        tl.program_id(0), tiles_ptr, tiles, H, M, 0, False, False, BLOCK_M
     )
     if tiles_ptr is not None and tile < 0:
         return
@@ -50,7 +50,7 @@ def attention_rows(
     lse_ptr = head_start(lse_ptr, at_q, head, lse_batch, lse_head, 1)
     lse = tl.load(lse_ptr + wide * lse_row, mask=inside, other=float("-inf"))
     lse = tl.where(lse == float("-inf"), float("inf"), lse * 1.4426950408889634)
-    to = line_of(tiles_ptr, batch, at_q, head, H, padded) + rows
+    to = line_of(tiles_ptr, batch, head, H, padded) + rows
     tl.store(peak_ptr + to, lse)
     tl.store(delta_ptr + to, delta)
 
@@ -70,11 +70,14 @@ def visit_queries(
     for start in tl.range(first, stop, BLOCK_M):
         start = tl.multiple_of(start, BLOCK_M)
         queries = tile_of(q, q_ptr, q_row, batch, head, start, M, True, D, BLOCK_M, BLOCK_D, UNIT, WIDE)
+        grads = tile_of(do, do_ptr, do_row, batch, head, start, M, True, E, BLOCK_M, BLOCK_E, UNIT, WIDE)
+        peak = tl.load(peak_ptr + start + cols)
         s = tl.dot(keys, queries.T, input_precision=PRECISION)
+        dp = tl.dot(values, grads.T, input_precision=PRECISION)
         s, slope = capped(s, scale, cap, CAP)
         if bias_ptr is not None:
             s += bias_tile(bias_ptr, bias_row, start, start_n, M, N, BLOCK_M, BLOCK_N).T
-        p = tl.exp2(s - tl.load(peak_ptr + start + cols)[None, :])
+        p = tl.exp2(s - peak[None, :])
         if MASKED == 2:
             if (start < full_first) | (start + BLOCK_M > full_stop):
                 j = start_n + tl.arange(0, BLOCK_N)[:, None]
@@ -82,9 +85,7 @@ def visit_queries(
         elif MASKED:
             j = start_n + tl.arange(0, BLOCK_N)[:, None]
             p = tl.where(sees((start + cols)[None, :], j, low, high, LOW, HIGH), p, 0.0)
-        grads = tile_of(do, do_ptr, do_row, batch, head, start, M, True, E, BLOCK_M, BLOCK_E, UNIT, WIDE)
         dv = tl.dot(p.to(grads.dtype), grads, dv, input_precision=PRECISION)
-        dp = tl.dot(values, grads.T, input_precision=PRECISION)
         change = p * (dp - tl.load(delta_ptr + start + cols)[None, :])
         if CAP:
             change *= slope
@@ -101,7 +102,7 @@ def attention_keys(
     do_ptr, do_batch, do_head, do_row, q_ptr, q_batch, q_head, q_row,
     k_ptr, k_batch, k_head, k_row, v_ptr, v_batch, v_head, v_row, bias_ptr, bias_batch, bias_head, bias_row,
     peak_ptr, delta_ptr, dk_ptr, dk_batch, dk_head, dk_row, dv_ptr, dv_batch, dv_head, dv_row,
-    G, share, M, N, low, high, scale, cap, factor, padded, tiles_ptr, bounds_ptr, sequences, tiles, begin,
+    G, share, M, N, low, high, scale, cap, factor, padded, tiles_ptr, tiles, begin,
     CAP: tl.constexpr, LOW: tl.constexpr, HIGH: tl.constexpr,
     D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr,
     UNIT: tl.constexpr, WIDE: tl.constexpr, PRECISION: tl.constexpr,
@@ -112,7 +113,7 @@ def attention_keys(
     loops of their own; less: one loop, as MASKED of `visit_queries`."""
     program = tl.program_id(0) + begin * tiles
     tile, group, batch, at_q, at_k, M, N, diagonal = place(
-        program, tiles_ptr, bounds_ptr, sequences, tiles, G, M, N, True, False, BLOCK_N
+        program, tiles_ptr, tiles, G, M, N, True, False, BLOCK_N
     )
     if tiles_ptr is not None and (tile < 0) | (tile * BLOCK_N >= N):
         return
@@ -143,7 +144,7 @@ def attention_keys(
     of_v = tl.zeros((BLOCK_N, BLOCK_E), dtype=tl.float32)
     for member in range(share):
         head = group * share + member
-        line = line_of(tiles_ptr, batch, at_q, head, G * share, padded)
+        line = line_of(tiles_ptr, batch, head, G * share, padded)
         q_at, do_at, bias_at = q_ptr, do_ptr, bias_ptr
         if q_ptr is not None:
             q_at = head_start(q_ptr, at_q, head, q_batch, q_head, UNIT)
@@ -199,7 +200,9 @@ def visit_keys(
     rows = start_m + tl.arange(0, BLOCK_M)[:, None]
     for start in tl.range(first, stop, BLOCK_N):
         keys = tile_of(k, k_ptr, k_row, batch, group, start, N, MASKED, D, BLOCK_N, BLOCK_D, UNIT, WIDE)
+        values = tile_of(v, v_ptr, v_row, batch, group, start, N, MASKED, E, BLOCK_N, BLOCK_E, UNIT, WIDE)
         s = tl.dot(queries, keys.T, input_precision=PRECISION)
+        dp = tl.dot(grads, values.T, input_precision=PRECISION)
         s, slope = capped(s, scale, cap, CAP)
         if bias_ptr is not None:
             s += bias_tile(bias_ptr, bias_row, start_m, start, M, N, BLOCK_M, BLOCK_N)
@@ -211,8 +214,6 @@ def visit_keys(
         elif MASKED:
             j = start + tl.arange(0, BLOCK_N)[None, :]
             p = tl.where(seen(rows, j, N, low, high, LOW, HIGH), p, 0.0)
-        values = tile_of(v, v_ptr, v_row, batch, group, start, N, MASKED, E, BLOCK_N, BLOCK_E, UNIT, WIDE)
-        dp = tl.dot(grads, values.T, input_precision=PRECISION)
         change = p * (dp - delta[:, None])
         if CAP:
             change *= slope
@@ -226,7 +227,7 @@ def attention_queries(
     do_ptr, do_batch, do_head, do_row, q_ptr, q_batch, q_head, q_row,
     k_ptr, k_batch, k_head, k_row, v_ptr, v_batch, v_head, v_row, bias_ptr, bias_batch, bias_head, bias_row,
     peak_ptr, delta_ptr, dq_ptr, dq_batch, dq_head, dq_row,
-    H, share, M, N, low, high, scale, cap, factor, padded, tiles_ptr, bounds_ptr, sequences, tiles,
+    H, share, M, N, low, high, scale, cap, factor, padded, tiles_ptr, tiles,
     CAP: tl.constexpr, LOW: tl.constexpr, HIGH: tl.constexpr,
     D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr,
     UNIT: tl.constexpr, WIDE: tl.constexpr, PRECISION: tl.constexpr,
@@ -234,7 +235,7 @@ def attention_queries(
 ):  # fmt: skip
     """dq of BLOCK_M queries, with the scores computed again."""
     tile, head, batch, at_q, at_k, M, N, diagonal = place(
-        tl.program_id(0), tiles_ptr, bounds_ptr, sequences, tiles, H, M, N, False, HIGH, BLOCK_M
+        tl.program_id(0), tiles_ptr, tiles, H, M, N, False, HIGH, BLOCK_M
     )
     if tiles_ptr is not None and (tile < 0) | (tile * BLOCK_M >= M):
         return
@@ -254,7 +255,7 @@ def attention_queries(
     queries = tile_of(q, q_ptr, q_row, at_q, head, start_m, M, True, D, BLOCK_M, BLOCK_D, UNIT, WIDE)
     grads = tile_of(do, do_ptr, do_row, at_q, head, start_m, M, True, E, BLOCK_M, BLOCK_E, UNIT, WIDE)
     rows = start_m + tl.arange(0, BLOCK_M)
-    line = line_of(tiles_ptr, batch, at_q, head, H, padded)
+    line = line_of(tiles_ptr, batch, head, H, padded)
     peak = tl.load(peak_ptr + line + rows)
     delta = tl.load(delta_ptr + line + rows)
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from portable.kernels.attention.triton_ragged import outside, place
+from portable.kernels.attention.triton_ragged import place
 from portable.kernels.attention.triton_scores import bias_tile, capped, head_start, keep_tile, seen, tile_of
 
 
@@ -65,7 +65,7 @@ def attention_forward(
     q_ptr, q_batch, q_head, q_row, k_ptr, k_batch, k_head, k_row, v_ptr, v_batch, v_head, v_row,
     bias_ptr, bias_batch, bias_head, bias_row, sinks_ptr, o_ptr, o_batch, o_head, o_row,
     lse_ptr, lse_batch, lse_head, lse_row,
-    H, share, M, N, low, high, scale, cap, tiles_ptr, bounds_ptr, sequences, tiles,
+    H, share, M, N, low, high, scale, cap, tiles_ptr, tiles,
     LAZY: tl.constexpr, CAP: tl.constexpr, LOW: tl.constexpr, HIGH: tl.constexpr,
     D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr, REST_D: tl.constexpr, BLOCK_E: tl.constexpr,
     UNIT: tl.constexpr, WIDE: tl.constexpr, PRECISION: tl.constexpr,
@@ -74,7 +74,7 @@ def attention_forward(
     """o and lse of BLOCK_M queries. q, k, v, o and the rests are descriptors, or None where pointers serve.
     EDGES: 3: blocks that need a mask have loops of their own; less: one loop, as MASKED of `attend`."""
     tile, head, batch, at_q, at_k, M, N, diagonal = place(
-        tl.program_id(0), tiles_ptr, bounds_ptr, sequences, tiles, H, M, N, False, HIGH, BLOCK_M
+        tl.program_id(0), tiles_ptr, tiles, H, M, N, False, HIGH, BLOCK_M
     )
     if tiles_ptr is not None and (tile < 0) | (tile * BLOCK_M >= M):
         return
@@ -145,7 +145,7 @@ def attention_forward(
     if sinks_ptr is not None:
         sink = tl.load(sinks_ptr + head) * 1.4426950408889634
         if tiles_ptr is not None:
-            sink = tl.where(outside(batch, sequences), float("-inf"), sink)
+            sink = tl.where(N < 0, float("-inf"), sink)  # a token of no sequence
         highest = tl.maximum(peak, sink)
         base = tl.where(highest == float("-inf"), 0.0, highest)
         shrink = tl.exp2(peak - base)

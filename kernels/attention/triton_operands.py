@@ -107,11 +107,10 @@ class Operands:
         p = self.problem
         rows, heads = (p.N, p.G) if of == "k" else (p.M, p.H)
         if p.offsets:
-            args += [("tiles_ptr", Pointer("k_tiles" if of == "k" else "q_tiles"))]
-            args += [("bounds_ptr", Pointer("bounds")), ("sequences", Scalar("i32", p.offsets + 1))]
+            args.append(("tiles_ptr", Pointer("k_tiles" if of == "k" else "q_tiles", True)))
             constants.append(("tiles", 0))
             return entries_of(rows, p.offsets, LINES.value) * (LINES.value // block) * heads
-        constants += [("tiles_ptr", None), ("bounds_ptr", None), ("sequences", 0)]
+        constants.append(("tiles_ptr", None))
         if of == "lines":
             rows = triton.cdiv(rows, LINES.value) * LINES.value
         tiles = triton.cdiv(rows, block)

@@ -12,19 +12,20 @@ import triton
 import triton.language as tl
 
 LINES: tl.constexpr = tl.constexpr(128)
+ENTRY: tl.constexpr = tl.constexpr(8)
 FAR: tl.constexpr = tl.constexpr(2**30)
 
 
 @triton.jit
 def place(
-    pid, tiles_ptr, bounds_ptr, sequences, tiles, heads, M, N,
+    pid, tiles_ptr, tiles, heads, M, N,
     OF_KEYS: tl.constexpr, LAST_FIRST: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Of program `pid`: its tile of BLOCK rows, its head and its batch; what the batch counts as among the
-    queries and among the keys; how many there are; and what its bounds still lack.
+    """Of program `pid`: its tile of BLOCK rows and its head; its batch, and what this counts as among the
+    queries and among the keys; how many there are; and what the bounds of the diagonal still lack.
 
-    Packed, the batch is a sequence, which counts by its first token, a row's stride each; the heads of a
-    tile come one after the other; and a tile may lie outside the sequence.
+    Packed, the batch is a sequence, by the number of its first line. It counts as its first token, a row's
+    stride each. The heads of a tile come one after the other, and a tile may lie outside its sequence.
     """
     if tiles_ptr is None:
         batch = pid // tiles // heads
@@ -34,37 +35,23 @@ def place(
         return tile, pid // tiles % heads, batch, batch, batch, M, N, 0
     else:
         PARTS: tl.constexpr = LINES // BLOCK
-        entry = pid // heads // PARTS
-        sequence = tl.load(tiles_ptr + 2 * entry)
-        tile = tl.load(tiles_ptr + 2 * entry + 1) * PARTS + pid // heads % PARTS
-        own = bounds_ptr + 4 * tl.maximum(sequence, 0)
-        at_q, at_k = tl.load(own), tl.load(own + 2)
-        M, N = tl.load(own + 1) - at_q, tl.load(own + 3) - at_k
-        nothing = (sequence < 0) | outside(sequence, sequences)
-        if OF_KEYS:
-            rows = N
-            M = tl.where(nothing, 0, M)
-        else:
-            rows = M
-            N = tl.where(nothing, 0, N)
+        entry = tiles_ptr + (pid // heads // PARTS).to(tl.int64) * ENTRY
+        number, batch = tl.load(entry), tl.load(entry + 1)
+        at_q, M = tl.load(entry + 2), tl.load(entry + 3)
+        at_k, N = tl.load(entry + 4), tl.load(entry + 5)
+        tile = number * PARTS + pid // heads % PARTS
         if LAST_FIRST:
-            tile = tl.cdiv(rows, BLOCK) - 1 - tile
-        return tl.where(sequence < 0, -1, tile), pid % heads, sequence, at_q, at_k, M, N, N - M
+            tile = tl.cdiv(N if OF_KEYS else M, BLOCK) - 1 - tile
+        return tl.where(number < 0, -1, tile), pid % heads, batch, at_q, at_k, M, N, N - M
 
 
 @triton.jit
-def line_of(tiles_ptr, batch, at_q, head, heads, padded):
+def line_of(tiles_ptr, batch, head, heads, padded):
     """Where a head's lines of lse and delta begin: whole tiles, so that no block reads those of the next."""
     if tiles_ptr is None:
         return (batch * heads + head).to(tl.int64) * padded
     else:
-        return head.to(tl.int64) * padded + (at_q // LINES + batch) * LINES
-
-
-@triton.jit
-def outside(sequence, sequences):
-    """Whether these are the tokens of no sequence."""
-    return (sequence == 0) | (sequence == sequences - 1)
+        return head.to(tl.int64) * padded + batch * LINES
 
 
 @triton.jit
@@ -94,42 +81,56 @@ def ragged_tiles(
 ):
     """The entries of sequence z in the tables of tiles of queries and of keys."""
     if tl.program_id(1) == 0:
-        fill_tiles(q_tiles_ptr, bounds_ptr, sequences, q_entries, 0, BLOCK)
+        fill_tiles(q_tiles_ptr, bounds_ptr, sequences, q_entries, False, BLOCK)
     if k_tiles_ptr is not None and tl.program_id(1) == 1:
-        fill_tiles(k_tiles_ptr, bounds_ptr, sequences, k_entries, 2, BLOCK)
+        fill_tiles(k_tiles_ptr, bounds_ptr, sequences, k_entries, True, BLOCK)
 
 
 @triton.jit
-def fill_tiles(tiles_ptr, bounds_ptr, sequences, entries, SIDE: tl.constexpr, BLOCK: tl.constexpr):
-    """An entry is a sequence and the number of its tile there, or -1. The sequences whose tiles meet most
-    tokens of the other side come first, so that the last programs are short ones."""
+def fill_tiles(tiles_ptr, bounds_ptr, sequences, entries, OF_KEYS: tl.constexpr, BLOCK: tl.constexpr):
+    """An entry: a tile's number in its sequence, or -1; the sequence's first line; its first query and how many
+    there are; the same of its keys. Tokens of no sequence meet no queries, or -1 keys: no sink either. The
+    sequences whose tiles meet most come first, so that the last programs are short ones."""
     z = tl.program_id(0)
-    rows, cost = rows_and_cost(bounds_ptr, z, z >= 0, sequences, SIDE)
+    at_q, M, at_k, N = sequence(bounds_ptr, z, z >= 0, sequences, OF_KEYS)
+    rows, cost = (N, M) if OF_KEYS else (M, N)
     before = tl.zeros((BLOCK,), tl.int32)
-    all = tl.zeros((BLOCK,), tl.int32)
+    every = tl.zeros((BLOCK,), tl.int32)
     for start in range(0, sequences, BLOCK):
         other = start + tl.arange(0, BLOCK)
-        its_rows, its_cost = rows_and_cost(bounds_ptr, other, other < sequences, sequences, SIDE)
+        _, its_M, _, its_N = sequence(bounds_ptr, other, other < sequences, sequences, OF_KEYS)
+        its_rows, its_cost = (its_N, its_M) if OF_KEYS else (its_M, its_N)
         its_tiles = tl.cdiv(its_rows, LINES)
-        all += its_tiles
+        every += its_tiles
         before += tl.where((its_cost > cost) | ((its_cost == cost) & (other < z)), its_tiles, 0)
     tiles, first = tl.cdiv(rows, LINES), tl.sum(before, 0)
     for start in range(0, tiles, BLOCK):
         tile = start + tl.arange(0, BLOCK)
-        at = tiles_ptr + 2 * (first + tile)
-        tl.store(at, z, mask=tile < tiles)
-        tl.store(at + 1, tile, mask=tile < tiles)
+        entry = tiles_ptr + (first + tile).to(tl.int64) * ENTRY
+        inside = tile < tiles
+        tl.store(entry, tile, mask=inside)
+        tl.store(entry + 1, at_q // LINES + z, mask=inside)
+        tl.store(entry + 2, at_q, mask=inside)
+        tl.store(entry + 3, M, mask=inside)
+        tl.store(entry + 4, at_k, mask=inside)
+        tl.store(entry + 5, N, mask=inside)
     if z == sequences - 1:
-        for start in range(tl.sum(all, 0), entries, BLOCK):
-            at = start + tl.arange(0, BLOCK)
-            tl.store(tiles_ptr + 2 * at, -1, mask=at < entries)
-            tl.store(tiles_ptr + 2 * at + 1, 0, mask=at < entries)
+        for start in range(tl.sum(every, 0), entries, BLOCK):
+            number = start + tl.arange(0, BLOCK)
+            tl.store(tiles_ptr + number.to(tl.int64) * ENTRY, -1, mask=number < entries)
 
 
 @triton.jit
-def rows_and_cost(bounds_ptr, z, there, sequences, SIDE: tl.constexpr):
-    """How many tokens sequence z has, and how many of the other side each of its tiles meets."""
+def sequence(bounds_ptr, z, there, sequences, OF_KEYS: tl.constexpr):
+    """The first query of sequence z, how many there are, and the same of its keys, as entries have them."""
     own = bounds_ptr + 4 * z
-    rows = tl.load(own + SIDE + 1, mask=there, other=0) - tl.load(own + SIDE, mask=there, other=0)
-    cost = tl.load(own + 3 - SIDE, mask=there, other=0) - tl.load(own + 2 - SIDE, mask=there, other=0)
-    return rows, tl.where(outside(z, sequences), 0, cost)
+    at_q = tl.load(own, mask=there, other=0)
+    at_k = tl.load(own + 2, mask=there, other=0)
+    M = tl.load(own + 1, mask=there, other=0) - at_q
+    N = tl.load(own + 3, mask=there, other=0) - at_k
+    outside = (z == 0) | (z == sequences - 1)
+    if OF_KEYS:
+        M = tl.where(outside, 0, M)
+    else:
+        N = tl.where(outside, -1, N)
+    return at_q, M, at_k, N

@@ -21,7 +21,7 @@ from portable.kernels.attention.triton_impl import (
     second,
 )
 from portable.kernels.attention.triton_operands import Operands
-from portable.kernels.attention.triton_ragged import ragged_bounds, ragged_tiles
+from portable.kernels.attention.triton_ragged import ENTRY, ragged_bounds, ragged_tiles
 from portable.plan import Argument, Call, Launch, Plan, Pointer, Rejected, Scalar, TritonKernel, Workspace
 
 SCAN = 1024
@@ -84,7 +84,7 @@ def _entries(problem: Problem, side: str) -> int:
 
 
 def _tables(problem: Problem, sides: str) -> tuple[Workspace, ...]:
-    tables = (Workspace(f"{side}_tiles", (_entries(problem, side), 2), "int32") for side in sides)
+    tables = (Workspace(f"{side}_tiles", (_entries(problem, side), ENTRY.value), "int32") for side in sides)
     return (Workspace("bounds", (problem.offsets + 1, 4), "int32"), *tables)
 
 

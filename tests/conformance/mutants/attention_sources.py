@@ -38,7 +38,7 @@ source(
 )
 source(
     *("attention_varlen_backward", "triton", "gfx942", "a sequence's first tile of keys left out"),
-    Edit(RAGGED, "tl.store(at, z, mask=tile < tiles)", "tl.store(at, z, mask=(tile < tiles) & (tile > 0))"),
+    Edit(RAGGED, "tl.store(entry, tile, mask=inside)", "tl.store(entry, tl.maximum(tile, 1), mask=inside)"),
 )
 source(
     *("attention_varlen", "triton", "gfx942", "a sequence's last tile of keys not masked"),
@@ -47,13 +47,12 @@ source(
 )  # fmt: skip
 source(
     *("attention_varlen", "triton", "gfx942", "tokens of no sequence as one"),
-    Edit(RAGGED, "nothing = (sequence < 0) | outside(sequence, sequences)", "nothing = sequence < 0"),
+    Edit(RAGGED, "N = tl.where(outside, -1, N)", "N = tl.where(outside, N, N)"),
 )
 source(
     *("attention_varlen", "triton", "gfx942", "a sink for tokens of no sequence"),
-    Edit(FORWARD, '            sink = tl.where(outside(batch, sequences), float("-inf"), sink)\n',
-         "            sink = sink\n"),
-)  # fmt: skip
+    Edit(FORWARD, 'sink = tl.where(N < 0, float("-inf"), sink)', "sink = sink"),
+)
 source(
     *("attention_paged", "triton", "gfx942", "sum of weights over 32 lanes of a wave of 64"),
     Edit(DECODE, "l = l * old + tl.sum(p, 1)",
