@@ -88,9 +88,9 @@ def ragged_tiles(
 
 @triton.jit
 def fill_tiles(tiles_ptr, bounds_ptr, sequences, entries, OF_KEYS: tl.constexpr, BLOCK: tl.constexpr):
-    """An entry: a tile's number in its sequence, or -1; the sequence's first line; its first query and how many
-    there are; the same of its keys. Tokens of no sequence meet no queries, or -1 keys: no sink either. The
-    sequences whose tiles meet most come first, so that the last programs are short ones."""
+    """An entry: a tile's number in its sequence, or -1; the sequence's first line; its first query and how
+    many there are; the same of its keys. Tokens of no sequence meet no queries, or -1 keys: no sink either.
+    The sequences whose tiles meet most come first, so that the last programs are short ones."""
     z = tl.program_id(0)
     at_q, M, at_k, N = sequence(bounds_ptr, z, z >= 0, sequences, OF_KEYS)
     rows, cost = (N, M) if OF_KEYS else (M, N)
