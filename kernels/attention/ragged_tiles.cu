@@ -13,6 +13,8 @@
 
 constexpr int THREADS = 256;
 constexpr int CLASSES = 32;
+constexpr int GROUP = 16, GROUPS = THREADS / GROUP;  // of threads, for scans
+constexpr int PLACES = (CLASSES + 1) * THREADS;
 
 struct Scan {
     int before, all;
@@ -20,17 +22,22 @@ struct Scan {
 
 // What a function makes of the values of the threads before this one, and of all; 0 is neutral.
 template <class Join> DEVICE Scan scan(int* line, int value, const Join& join) {
-    const int thread = thread_x();
+    const int thread = thread_x(), group = thread / GROUP;
     line[thread] = value;
     barrier();
-    for (int apart = 1; apart < THREADS; apart *= 2) {
-        const int other = thread >= apart ? line[thread - apart] : 0;
-        barrier();
-        line[thread] = value = join(other, value);
-        barrier();
+    int before = 0;
+#pragma unroll
+    for (int i = 0; i < GROUP - 1; ++i) {
+        if (i < thread % GROUP) before = join(before, line[group * GROUP + i]);
     }
-    const Scan found = {thread ? line[thread - 1] : 0, line[THREADS - 1]};
+    if (thread % GROUP == GROUP - 1) line[THREADS + group] = join(before, value);
     barrier();
+    Scan found = {0, 0};
+#pragma unroll
+    for (int i = 0; i < GROUPS; ++i) {
+        if (i == group) found.before = join(found.all, before);
+        found.all = join(found.all, line[THREADS + i]);
+    }
     return found;
 }
 
@@ -53,23 +60,24 @@ KERNEL(THREADS) void attention_ragged_tiles(const int* cu_seqlens_q, const int* 
                                             int keys, int tile, int of_keys, int reach, int together,
                                             int backwards) {
     let_next_start();
-    SHARED int line[THREADS];
-    SHARED int places[(CLASSES + 1) * THREADS];
+    SHARED int line[THREADS + GROUPS];
+    SHARED int places[PLACES];
+    SHARED int ends[CLASSES];
     const int thread = thread_x(), sequences = count + 1;
 
-    for (int side = 0; side < 2; ++side) {
-        const int* const offsets = side ? cu_seqlens_k : cu_seqlens_q;
-        const int total = side ? keys : queries;
-        int begin = 0;
-        for (int start = 0; start < sequences; start += THREADS) {
-            const int z = start + thread;
-            const int own = z < count ? larger(smaller(offsets[z], total), 0) : total;
-            const Scan most = scan(line, own, larger);
+    int begin[2] = {0, 0};
+    for (int start = 0; start < sequences; start += THREADS) {
+        const int z = start + thread;
+        const int own[2] = {z < count ? larger(smaller(cu_seqlens_q[z], queries), 0) : queries,
+                            z < count ? larger(smaller(cu_seqlens_k[z], keys), 0) : keys};
+#pragma unroll
+        for (int side = 0; side < 2; ++side) {
+            const Scan most = scan(line, own[side], larger);
             if (z < sequences) {
-                bounds[z * 4 + side * 2] = larger(begin, most.before);
-                bounds[z * 4 + side * 2 + 1] = larger(larger(begin, most.before), own);
+                bounds[z * 4 + side * 2] = larger(begin[side], most.before);
+                bounds[z * 4 + side * 2 + 1] = larger(larger(begin[side], most.before), own[side]);
             }
-            begin = larger(begin, most.all);
+            begin[side] = larger(begin[side], most.all);
         }
     }
     barrier();
@@ -96,21 +104,23 @@ KERNEL(THREADS) void attention_ragged_tiles(const int* cu_seqlens_q, const int* 
     barrier();
     for (int z = first; z < stop; ++z) ranks[places[slot(class_at(z) * THREADS + thread)]++] = z;
     barrier();
-    const auto end_of = [&](int cost) { return cost < 0 ? 0 : places[slot(cost * THREADS + THREADS - 1)]; };
+    if (thread < CLASSES) ends[thread] = places[slot(thread * THREADS + THREADS - 1)];
+    const auto end_of = [&](int cost) { return cost < 0 ? 0 : ends[cost]; };
 
     const auto tiles_of = [&](int z) {
         const int* const own = bounds + z * 4 + of_keys * 2;
         return (own[1] - own[0] + tile - 1) / tile;
     };
+    int* const begins = sequences < PLACES ? places : firsts;  // tiles before each rank
     int all = 0;
     for (int start = 0; start < sequences; start += THREADS) {
         const int rank = start + thread;
         const Scan sum = scan(line, rank < sequences ? tiles_of(ranks[rank]) : 0, [](int a, int b) { return a + b; });
-        if (rank < sequences) firsts[rank] = all + sum.before;
+        if (rank < sequences) begins[rank] = all + sum.before;
         all += sum.all;
     }
     if (thread == 0) {
-        firsts[sequences] = all;
+        begins[sequences] = all;
         counts[0] = all;
         counts[1] = 0;
     }
@@ -120,17 +130,21 @@ KERNEL(THREADS) void attention_ragged_tiles(const int* cu_seqlens_q, const int* 
         int rank = 0;  // the last that begins at i or before
         for (int end = sequences; end - rank > 1;) {
             const int middle = rank + (end - rank) / 2;
-            if (firsts[middle] <= i) rank = middle;
+            if (begins[middle] <= i) rank = middle;
             else end = middle;
         }
-        const int number = i - firsts[rank], cost = class_at(ranks[rank]), equals = end_of(cost - 1);
-        const int section = equals + (rank - equals) / together * together;
-        int place = firsts[section];
-        for (int other = section; other < smaller(section + together, end_of(cost)); ++other) {
-            const int tiles_there = firsts[other + 1] - firsts[other];
-            place += smaller(tiles_there, number) + (other < rank && tiles_there > number);
+        const int z = ranks[rank], number = i - begins[rank];
+        int place = i;
+        if (together > 1) {
+            const int cost = class_at(z), equals = end_of(cost - 1);
+            const int section = equals + (rank - equals) / together * together;
+            place = begins[section];
+            for (int other = section; other < smaller(section + together, end_of(cost)); ++other) {
+                const int tiles_there = begins[other + 1] - begins[other];
+                place += smaller(tiles_there, number) + (other < rank && tiles_there > number);
+            }
         }
-        tiles[place * 2] = ranks[rank];
-        tiles[place * 2 + 1] = backwards ? firsts[rank + 1] - firsts[rank] - 1 - number : number;
+        tiles[place * 2] = z;
+        tiles[place * 2 + 1] = backwards ? begins[rank + 1] - begins[rank] - 1 - number : number;
     }
 }

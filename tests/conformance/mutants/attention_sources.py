@@ -102,6 +102,6 @@ source(
 )  # fmt: skip
 source(
     *("attention_varlen", "mfma", "gfx942", "a sequence's first tile lost"),
-    Edit("attention/ragged_tiles.cu", "- firsts[rank] - 1 - number : number;",
-         "- firsts[rank] - number : number + 1;"),
+    Edit("attention/ragged_tiles.cu", "- begins[rank] - 1 - number : number;",
+         "- begins[rank] - number : number + 1;"),
 )  # fmt: skip
