@@ -216,7 +216,7 @@ DEVICE void consume(QRing queries, KRing keys, const VRing values, const Outputs
     VRing kept = values;  // unless FOLLOW
 
     // Once the scores of `block` are there.
-    const auto weigh = [&] {
+    const auto weigh = [&](const auto& between) {
         hold<SCORES>(scores);
         release(keys.freed());
         keys.advance();
@@ -231,7 +231,9 @@ DEVICE void consume(QRing queries, KRing keys, const VRing values, const Outputs
         const bool beyond = key + TILE_N > (RIGHT ? min(n_of(tile, s), diagonal + s.right + 1) : n_of(tile, s));
         if (beyond || (LEFT && key < diagonal + SPREAD - s.left))
             mask(scores, tile.row + in_tile, key, m_of(tile, s), n_of(tile, s), s.left, s.right);
-        soften(scores, top, sum, factor, s.scale);
+        raise(scores, top, factor, s.scale);
+        between();
+        exponentiate(scores, top, sum, factor, s.scale);
         hold<SCORES>(scores);
         const VRing next = FOLLOW ? values.behind(keys) : kept;
         // For the next product; it also keeps ptxas from moving the next wait up, before the exponentials.
@@ -241,7 +243,7 @@ DEVICE void consume(QRing queries, KRing keys, const VRing values, const Outputs
     barrier_wait(queries.filled(), queries.phase);
     start_scores(scores, queries.data() + consumer * 64 * 128, keys);
     wgmma_wait<0>();
-    weigh();
+    weigh([] {});
     pack_weights<T>(weights, scores);
 
     // Multiplies the weights of one block with its values while it makes those of `block`.
@@ -254,30 +256,34 @@ DEVICE void consume(QRing queries, KRing keys, const VRing values, const Outputs
         used = kept.freed();
         kept.advance();
     };
-    const auto finish = [&] {
-        wgmma_wait<1>();
-        weigh();
+    const auto end_sums = [&] {
         wgmma_wait<0>();
         hold<SUMS>(sums);
         hold<SCORES / 2>(weights);
         release(FOLLOW ? values.behind(values.behind(keys)).freed() : used);
+    };
+    const auto finish = [&] {
+        wgmma_wait<1>();
+#if FLAT == 3
+        weigh([&] {
+            end_sums();
+            hold<SCORES>(scores);
+        });
+#else
+        weigh([] {});
+        end_sums();
+#endif
     };
 #if FLAT
     // What the sums are of is one block behind the scores. A tile's sums leave while the next products run.
     bool fresh = false;  // whether the weights are of a tile's first block, and the sums still of the tile before
     Tile ended = tile;
     float ended_top[2] = {0.0f, 0.0f}, ended_sum[2] = {0.0f, 0.0f};
-    const auto settle = [&] {
-        if (fresh) {
-            leave(sums, ended_top, ended_sum, ended);
+    const auto let_leave = [&] {
+        leave(sums, ended_top, ended_sum, ended);
 #pragma unroll
-            for (int i = 0; i < SUMS; ++i) sums[i] = 0.0f;
-        } else {
-            rescale(sums, factor);
-        }
+        for (int i = 0; i < SUMS; ++i) sums[i] = 0.0f;
     };
-    fresh = false;
-    factor[0] = factor[1] = 1.0f;
     for (;;) {
         const bool ends = block == span.first;
         if (ends) {
@@ -285,12 +291,16 @@ DEVICE void consume(QRing queries, KRing keys, const VRing values, const Outputs
             barrier_wait(queries.filled(), queries.phase);
         }
         if (TURNS) named_barrier(own_turn, 256);
-        start_scores(scores, queries.data() + consumer * 64 * 128, keys);
-        const bool soon = FLAT == 2 || fresh;
-        if (TURNS && soon) pass_turn(next_turn);
-        settle();
-        start_sums(sums, weights, FOLLOW ? values.behind(keys) : kept);
-        if (TURNS && !soon) pass_turn(next_turn);
+        if (fresh) {
+            start_scores(scores, queries.data() + consumer * 64 * 128, keys);
+            if (TURNS) pass_turn(next_turn);
+            let_leave();
+            start_sums(sums, weights, FOLLOW ? values.behind(keys) : kept);
+        } else {
+            start_scores(scores, queries.data() + consumer * 64 * 128, keys);
+            start_sums(sums, weights, FOLLOW ? values.behind(keys) : kept);
+            if (TURNS) pass_turn(next_turn);
+        }
         used = kept.freed();
         kept.advance();
         fresh = ends;
@@ -307,9 +317,10 @@ DEVICE void consume(QRing queries, KRing keys, const VRing values, const Outputs
         }
         --block;
         finish();
+        if (!fresh) rescale(sums, factor);
         pack_weights<T>(weights, scores);
     }
-    settle();
+    if (fresh) let_leave();
     start_sums(sums, weights, FOLLOW ? values.behind(keys) : kept);
     wgmma_wait<0>();
     hold<SUMS>(sums);

@@ -231,6 +231,7 @@ def kernel_of(
             ("PACK", pack),
             ("FLAT", call.config.get("FLAT") or 0),
             ("EARLY", call.config.get("EARLY") or 0),
+            ("NEAR", call.config.get("NEAR") or 1),
         ),
         shared=shared,
         early=bool(call.config.get("EARLY")),
