@@ -81,6 +81,8 @@ def walked(launch: Launch) -> dict[tuple[int, int, int], list[tuple[int, int]]]:
         (130, 257, 72, 5, {}),
         (65, 8, 2048, 1, {}),
         (1024, 1024, 1024, 1, {}),
+        (1000, 1032, 264, 1, {"TILE_M": 192, "TILE_N": 192, "STAGES": 3, "CLUSTER_M": 2}),
+        (3000, 3000, 200, 1, {"TILE_M": 192, "TILE_N": 128, "STAGES": 4, "CLUSTER_M": 1, "CLUSTER_N": 1}),
         (2048, 2048, 2048, 1, {"TILE_N": 256, "STAGES": 4, "CLUSTER_M": 2, "CLUSTER_N": 1}),
         (8192, 8192, 512, 1, {}),
         (300, 264, 64, 60, {}),
