@@ -12,20 +12,21 @@
 // With EDGE, columns that do not fill a tile of TILE_N make narrow tiles of EDGE columns. They come last, on
 // the blocks from `first_edge` on, and no cluster shares them.
 //
-// With DIVIDED, the tiles from `whole` on are divided along k: every cluster takes as many steps of them as any
-// other, before its whole tiles, and leaves float32 sums in `sums`, as its threads hold them, for wgmma_sum.cu.
+// With DIVIDED, the tiles from `whole` on are divided along k into `parts`: a cluster takes one part, before its
+// whole tiles, and leaves float32 sums in `sums`, as its threads hold them, for wgmma_sum.cu.
 //
-// Defines: ELEMENT (bf16, f16); TILE_M (64, 128, 192), TILE_N (64, 128, 160, 192, 256), STAGES, GROUP, CLUSTER_M,
-// CLUSTER_N, SPREAD (less than the steps of k; 0: all blocks at once), EDGE (0, 64, 128), ONCE (every block has
-// one tile, which its place in the grid names), DIVIDED (not with EDGE or ONCE), A_ALONG_K, B_ALONG_K; C_BY_ENGINE: c is row-major with 16-byte aligned rows, and the copy engine stores it (not with 160
-// columns); BIAS, ACTIVATION, PREACTIVATION (not with ONCE).
+// Defines: ELEMENT (bf16, f16); TILE_M (64, 128, 192), TILE_N (multiples of 16 from 64 to 256, of 64 where b's
+// lines run along N), STAGES, GROUP, CLUSTER_M, CLUSTER_N, SPREAD (less than the steps of k; 0: all blocks at once), EDGE (0, 64, 128), ONCE (every block has
+// one tile, which its place in the grid names), DIVIDED (not with EDGE or ONCE), A_ALONG_K, B_ALONG_K; C_BY_ENGINE:
+// c is row-major with 16-byte aligned rows, and the copy engine stores it; BIAS, ACTIVATION, PREACTIVATION (not with
+// ONCE).
 #include "prelude.h"
 
 #include "epilogue.h"
 #include "hopper.h"
 #include "tile.h"
-#include "wgmma_division.h"
 #include "wgmma_store.h"
+#include "wgmma_widths.h"
 
 using T = ELEMENT;
 
@@ -39,7 +40,7 @@ constexpr int MULTIPLYING_REGISTERS = CONSUMERS == 3 ? 152 : DIVIDED ? 224 : 232
 constexpr int CLUSTER = CLUSTER_M * CLUSTER_N;
 constexpr int HEIGHT = TILE_M * CLUSTER_M, WIDTH = TILE_N * CLUSTER_N;
 constexpr int A_BYTES = TILE_M * 128;
-constexpr int BLOCKS = (TILE_N + 63) / 64;  // of 64 x 64 of c per consumer; of 160 columns the last is half
+constexpr int BLOCKS = (TILE_N + 63) / 64;  // of 64 x 64 of c per consumer; the last one may be a part of that
 constexpr int B_BYTES = TILE_N * 128;
 constexpr int STAGE_BYTES = A_BYTES + B_BYTES;
 constexpr int EDGE_BYTES = A_BYTES + EDGE * 128;
@@ -50,7 +51,6 @@ constexpr int B_SHARE = TILE_N / CLUSTER_M;
 constexpr int RELEASES = CLUSTER_M + CLUSTER_N - 1;  // blocks that write to a stage, of each consumer
 static_assert(A_SHARE % (A_ALONG_K ? 8 : 64) == 0 && B_SHARE % (B_ALONG_K ? 8 : 64) == 0,
               "a share is whole groups of the swizzle");
-static_assert(TILE_N % 64 == 0 || !C_BY_ENGINE, "the copy engine stores 64 columns at once");
 static_assert(CONSUMERS * BLOCKS * BLOCK_BYTES <= STAGES * STAGE_BYTES, "the ring holds a tile of c");
 
 struct Ring {
@@ -73,10 +73,12 @@ struct Ring {
 // What the blocks walk: divided tiles, whole tiles, narrow ones.
 struct Work {
     uint32_t tiles, divided, edges;  // clusters of whole and of divided tiles, and narrow tiles
+    int parts;                       // of each divided tile
     int first_edge;                  // the first block that has narrow tiles
     Sizes whole;                     // the product without the columns of narrow tiles
 
-    DEVICE Work(const Sizes& s, int first, uint32_t undivided) : divided(0), first_edge(first), whole(s) {
+    DEVICE Work(const Sizes& s, int first, uint32_t undivided, int parts)
+        : divided(0), parts(parts), first_edge(first), whole(s) {
         if (EDGE) whole.n = s.n / WIDTH * WIDTH;
         const uint32_t batches = static_cast<uint32_t>(s.inner_batches) * s.outer_batches;
         const uint32_t tiles_m = (static_cast<uint32_t>(s.m) + HEIGHT - 1) / HEIGHT;
@@ -122,25 +124,16 @@ DEVICE Tile tile_of(uint32_t index, Member me, const Sizes& s) {
 
 DEVICE int steps_of(const Sizes& s) { return (s.k + TILE_K - 1) / TILE_K; }
 
-// A cluster's run through the steps of the divided tiles, at most two of which it touches.
-struct Run {
-    uint32_t steps, begin, at, end;
+// The part of a divided tile's steps that a cluster multiplies: of `parts` each, cluster after cluster.
+struct Part {
+    uint32_t tile;
+    int first, last;
 
-    DEVICE Run(const Work& work, const Sizes& s) : steps(steps_of(s)) {
-        const Division division{work.divided * steps, gridDim.x / CLUSTER};
-        at = begin = division.start(blockIdx.x / CLUSTER);
-        end = division.start(blockIdx.x / CLUSTER + 1);
-    }
-    DEVICE bool left() const { return at < end; }
-    DEVICE uint32_t tile() const { return at / steps; }
-    DEVICE int first() const { return at % steps; }
-    DEVICE int count() const {
-        const uint32_t rest = steps - at % steps;
-        return rest < end - at ? rest : end - at;
-    }
-    // Where the sums of the block lie among those of all.
-    DEVICE uint32_t slot() const {
-        return (blockIdx.x / CLUSTER * 2 + (at != begin)) * CLUSTER + blockIdx.x % CLUSTER;
+    DEVICE Part(int parts, int steps) {
+        const uint32_t cluster = blockIdx.x / CLUSTER, part = cluster % parts;
+        tile = cluster / parts;
+        first = static_cast<int>(static_cast<uint64_t>(steps) * part / parts);
+        last = static_cast<int>(static_cast<uint64_t>(steps) * (part + 1) / parts);
     }
 };
 
@@ -190,9 +183,11 @@ DEVICE void produce(Ring ring, const Maps& maps, const Sizes& s, const Work& wor
             ring.advance();
         }
     };
-    if (DIVIDED)
-        for (Run run(work, s); run.left(); run.at += run.count())
-            load_tile(tile_of(work.tiles + run.tile(), me, work.whole), run.first(), run.first() + run.count());
+    if (DIVIDED) {
+        const Part part(work.parts, steps);
+        if (part.tile < work.divided)
+            load_tile(tile_of(work.tiles + part.tile, me, work.whole), part.first, part.last);
+    }
     for (uint32_t index = blockIdx.x / CLUSTER; index < work.tiles; index += gridDim.x / CLUSTER) {
         load_tile(tile_of(index, me, work.whole), 0, steps);
         if (ONCE) return;
@@ -268,20 +263,20 @@ DEVICE void multiply_all(Ring& ring, float (&sum)[COUNT], int steps, int consume
 }
 
 #if DIVIDED
-#define SUMS_PARAMETER float *sums, int whole,
+#define SUMS_PARAMETER float *sums, int whole, int parts,
 #define SUMS_ARGUMENT sums
-#define WHOLE whole
+#define DIVISION whole, parts
 #else
 #define SUMS_PARAMETER
 #define SUMS_ARGUMENT nullptr
-#define WHOLE 0
+#define DIVISION 0, 1
 #endif
 
-// A consumer's sums, in vectors of four: one of every thread, then the next of every thread. Consumers and slots
+// A consumer's sums, in vectors of four: one of every thread, then the next of every thread. Consumers and blocks
 // follow one another.
-template <int COUNT> DEVICE void store_sums(float* sums, const float (&sum)[COUNT], uint32_t slot, int consumer) {
+template <int COUNT> DEVICE void store_sums(float* sums, const float (&sum)[COUNT], int consumer) {
     float4* to = reinterpret_cast<float4*>(sums) +
-                 (static_cast<int64_t>(slot) * CONSUMERS + consumer) * (COUNT / 4) * 128 + thread_x() % 128;
+                 (static_cast<int64_t>(blockIdx.x) * CONSUMERS + consumer) * (COUNT / 4) * 128 + thread_x() % 128;
 #pragma unroll
     for (int i = 0; i < COUNT / 4; ++i)
         to[i * 128] = make_float4(sum[i * 4], sum[i * 4 + 1], sum[i * 4 + 2], sum[i * 4 + 3]);
@@ -306,7 +301,7 @@ DEVICE void consume(Ring ring, uint32_t buffers, uint32_t biases, Output c, Outp
         const int row = tile.row + consumer * 64, col = tile.col + block * 64;
         const Place place = {row, col, tile.outer, tile.inner, tile.col + TILE_N};
 #if C_BY_ENGINE
-        store_by_engine(own_buffers, turn, out.map, words, place, consumer, s);
+        store_by_engine(own_buffers, turn, out.map, out.data, words, place, consumer, s);
         turn = (turn + 1) % C_BUFFERS;
 #else
         store_by_threads(own_buffers, out.data, words, place, s);
@@ -318,10 +313,11 @@ DEVICE void consume(Ring ring, uint32_t buffers, uint32_t biases, Output c, Outp
     };
 
     if (DIVIDED) {
-        for (Run run(work, s); run.left(); run.at += run.count()) {
+        const Part part(work.parts, steps);
+        if (part.tile < work.divided) {
             float sum[TILE_N / 2];
-            multiply_all<TILE_N, false>(ring, sum, run.count(), consumer, me);
-            store_sums(sums, sum, run.slot(), consumer);
+            multiply_all<TILE_N, false>(ring, sum, part.last - part.first, consumer, me);
+            store_sums(sums, sum, consumer);
         }
     }
     for (uint32_t index = blockIdx.x / CLUSTER; index < work.tiles; index += gridDim.x / CLUSTER) {
@@ -453,7 +449,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) CLUSTER_DIMS void matmul_wgm
         named_barrier(7, THREADS);
     }
 
-    const Work work(s, first_edge, WHOLE);
+    const Work work(s, first_edge, DIVISION);
     if (thread_x() >= MULTIPLYING) {
         if (CONSUMERS > 1) registers_down<COPYING_REGISTERS>();
         if (first_copying) produce(ring, maps, s, work);

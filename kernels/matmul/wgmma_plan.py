@@ -55,6 +55,20 @@ class WgmmaTile(NamedTuple):
         free = device.shared_memory - self._replace(stages=0).shared(True)
         return self._replace(stages=free // self._stage)
 
+    def filling(self, device: Device) -> WgmmaTile:
+        """With as many as fit where it walks, 8 at most."""
+        free = device.shared_memory - self._replace(stages=0).shared(False)
+        return self._replace(stages=min(free // self._stage, _MOST_STAGES))
+
+    @property
+    def step(self) -> float:
+        """Clocks of 64 k."""
+        return max((4 * self.n + (256 - self.n) / 5) * self.m / 128, (self.m + self.n) * 2)
+
+    @property
+    def between(self) -> int:
+        return _BETWEEN + (_BY_THREADS if self.n % 64 else 0) + (0 if self.holds else _NOT_HELD)
+
     @property
     def holds(self) -> bool:
         """Whether a thread has registers for a finished tile beside the next one's sums."""
@@ -86,8 +100,6 @@ class WgmmaTile(NamedTuple):
 
     def misfit(self, problem: Problem, device: Device) -> str | None:
         """Why this tile cannot be used."""
-        if self.n % 64 and c_by_engine(problem):
-            return f"the copy engine stores 64 columns at once, of which {self.n} are no multiple"
         if self.n % 64 and problem.b.unit == "col":
             return f"lines of 64 columns do not end with {self.n}"
         if self.n // self.cluster_m % 64 and problem.b.unit == "col":
@@ -103,28 +115,28 @@ class WgmmaTile(NamedTuple):
         return None
 
 
-_TILES = (
-    WgmmaTile(256, 4, 2, 1),
-    WgmmaTile(192, 4, 2, 1),
-    WgmmaTile(192, 4, 1, 2),
-    WgmmaTile(160, 4),
-    WgmmaTile(128, 6, 2, 1),
-    WgmmaTile(256, 4),
-    WgmmaTile(128, 6),
-    WgmmaTile(128, 8, m=64),
-    WgmmaTile(64, 8),
-)
-# Clocks of a step of 64 k, measured 2026-11-21: 256 and 192 columns keep the tensor cores busy (4 clocks a
-# column); 128 and 64 wait for L2, which brings 64 bytes a clock. The card's power limit lowers its clock by
-# what narrow tiles load more, hence 2 % on 192 columns and 3 % on 128. Then what is spent between tiles.
-_STEP = {256: 1024, 192: 776, 160: 660, 128: 546, 64: 400}
-_BETWEEN = 400
+_MOST_STAGES = 8  # where a block walks tiles
+# Clocks of a step of 64 k, measured 2026-11-21 and 22: the tensor cores take 4 a column of a tile of 128 rows,
+# and 53 more for 0 columns than for 256; L2 brings 64 bytes in one. Then what is spent between tiles, beyond that
+# where threads store a tile's last columns, and where its sums are stored before the next tile's products.
+_BETWEEN, _BY_THREADS, _NOT_HELD = 400, 600, 2000
+
+
+def _tiles(device: Device) -> tuple[WgmmaTile, ...]:
+    wide = [WgmmaTile(n, 0, down) for n in range(256, 64, -16) for down in (2, 1)]
+    high = [WgmmaTile(n, 0, *cluster, m=192) for n in (192, 128) for cluster in ((2, 1), (1, 2), (1, 1))]
+    low = [WgmmaTile(n, 0, m=64) for n in range(128, 48, -16)]
+    tiles = (*wide, WgmmaTile(192, 0, 1, 2), *low, WgmmaTile(64, 0), *high)
+    return tuple(tile.filling(device) for tile in tiles)
+
+
 # Lines that do not lie at multiples of 128 bytes in memory take two requests of L2: clocks a line that a
 # block loads itself, from 1000^3 and 1111x2222x3336.
 _UNEVEN_LINE = 4.7
-# A cluster that shares b loads less, which pays from the third step on. (Sharing a: 2026-11-22, 4096^3 and
+# A cluster that shares b loads less, which pays from the third step on, and where it has two tiles: 2026-11-22,
+# 384x4096x4096 in three rows of tiles 0.64 of torch in pairs. (Sharing a: 2026-11-22, 4096^3 and
 # 8192^3 0.7 to 2.5 % slower than sharing b.)
-_CLUSTER, _SHORT_CLUSTER = 0.985, 1.03
+_CLUSTER, _LONELY_CLUSTER = 0.985, 1.03
 # Rows of clusters walked together: fewer where k is short. 2026-11-22, 8192x8192xK, 4 beside 8: K = 256 3 %
 # faster, 512 2 %, 1024 0.7 % slower.
 _SHORT_K, _SHORT_BAND = 512, 4
@@ -147,12 +159,17 @@ class Costs:
         self.steps = ceil(problem.K, 64)
         self.uneven = tuple(o.leading * o.itemsize % 128 > 0 for o in (problem.a, problem.b))
 
+    def overhangs(self, tile: WgmmaTile) -> bool:
+        """Whether blocks of a cluster lie wholly beyond c."""
+        rows, cols = ceil(self.problem.M, tile.m), ceil(self.problem.N, tile.n)
+        return rows % tile.cluster_m > 0 or cols % tile.cluster_n > 0
+
     def of_tile(self, tile: WgmmaTile) -> float:
         uneven_a, uneven_b = self.uneven
         lines = uneven_a * tile.m // tile.cluster_n + uneven_b * tile.n // tile.cluster_m
-        step = max(_STEP[tile.n] * tile.m / 128, (tile.m + tile.n) * 2, lines * _UNEVEN_LINE)
-        share = 1.0 if tile.cluster_m == 1 else _CLUSTER if self.steps > 2 else _SHORT_CLUSTER
-        return (self.steps * step + _BETWEEN) * share
+        step = max(tile.step, lines * _UNEVEN_LINE)
+        share = 1.0 if tile.cluster_m == 1 else _CLUSTER if self.steps > 2 and not self.overhangs(tile) else _LONELY_CLUSTER
+        return (self.steps * step + tile.between) * share
 
     def of_edge(self, tile: WgmmaTile) -> float:
         return self.of_tile(WgmmaTile(tile.edge, tile.stages, m=tile.m))
@@ -203,14 +220,13 @@ def band_of(problem: Problem) -> int:
 def wgmma_tile(problem: Problem, device: Device, config: Mapping[str, Any]) -> WgmmaTile:
     """The tile whose waves of blocks take the least time, with the config's values over it."""
     costs = Costs(problem, device)
-    fitting = [tile for tile in _TILES if tile.misfit(problem, device) is None]
+    fitting = [tile for tile in _tiles(device) if tile.misfit(problem, device) is None]
     band = band_of(problem)
     given = {field: config[name] for name, field in _TUNABLES.items() if config.get(name) is not None}
     if "n" in given:
         shape = given["n"], given.get("m", 128)
-        named = [tile for tile in fitting if (tile.n, tile.m) == shape] or [
-            WgmmaTile(shape[0], 4, m=shape[1])
-        ]
+        named = [tile for tile in fitting if (tile.n, tile.m) == shape]
+        named = named or [WgmmaTile(shape[0], 0, m=shape[1]).filling(device)]
         return min(named, key=costs.total)._replace(**{"group": band, **given})
     tile = min((each for tile in fitting for each in _edges(problem, tile)), key=costs.total)
     return tile._replace(**{"group": band, **given})
@@ -255,11 +271,12 @@ def plan_wgmma(problem: Problem, call: Call) -> Plan | Rejected:
 
 
 class Divided(NamedTuple):
-    """Tiles that are divided along k: those from `whole` on, among so many clusters. Their bare sums go to
-    the workspace "sums"."""
+    """Tiles that are divided along k into `parts`: those from `whole` on. Their bare sums go to the workspace
+    "sums"."""
 
     whole: int
-    clusters: int
+    parts: int
+    clusters: int  # of blocks, for all tiles
 
 
 def launch(
@@ -290,7 +307,7 @@ def launch(
             *common_defines(problem, 1 if once else tile.group),
         ),
         shared=tile.shared(once),
-        early=divided is None,
+        early=True,
     )
     a_lines = tile.m // tile.cluster_n if a_along_k else 64
     b_lines = tile.n // tile.cluster_m if b_along_k else 64
@@ -314,7 +331,8 @@ def launch(
     outputs: tuple[tuple[str, Argument], ...] = (("c", pointer(c)), *z_pointer(problem))
     if divided is not None:
         grid = (divided.clusters * tile.cluster, 1, 1)
-        outputs += (("sums", Pointer("sums", True)), ("whole", Scalar("i32", divided.whole)))
+        whole, parts = Scalar("i32", divided.whole), Scalar("i32", divided.parts)
+        outputs += (("sums", Pointer("sums", True)), ("whole", whole), ("parts", parts))
     first_edge = Scalar("i32", costs.first_edge(tile))
     return Launch(
         kernel, grid, (*maps, ("bias", bias(problem)), *outputs, ("first_edge", first_edge), *sizes(problem))

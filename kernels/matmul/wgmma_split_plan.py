@@ -29,71 +29,62 @@ from portable.kernels.matmul.wgmma_plan import (
 )
 from portable.plan import Call, Device, Launch, NativeKernel, Plan, Pointer, Rejected, Scalar, Workspace
 
-_TILES = (
-    WgmmaTile(256, 4, 2, 1),
-    WgmmaTile(128, 6, 2, 1),
-    WgmmaTile(256, 4),
-    WgmmaTile(128, 6),
-    WgmmaTile(128, 8, m=64),
-    WgmmaTile(64, 8),
+_SHAPES = (
+    WgmmaTile(256, 0, 2, 1),
+    WgmmaTile(128, 0, 2, 1),
+    WgmmaTile(256, 0),
+    WgmmaTile(128, 0),
+    WgmmaTile(128, 0, m=64),
+    WgmmaTile(64, 0),
 )
-_LEAST_STEPS, _MOST_STEPS = 4, 2**31 - 1  # of 64 k in a part; of all divided tiles
-# Clocks that the second launch takes, and how many bytes of sums it reads in one; how many of its own a
-# multiprocessor writes in one.
-_SECOND, _BYTES, _STORED = 3000.0, 2000.0, 40.0
-_WORTH = 0.95  # of the time of whole tiles
-_SUM_THREADS = 256
+_LEAST_STEPS, _MOST_PARTS = 4, 32  # of 64 k in a part
+# Measured 2026-11-22. Clocks that the second launch takes, and those of as many parts of a tile as it reads at
+# once; bytes of sums that are written and read in a clock.
+_SECOND, _AT_ONCE, _READ, _BYTES = 2000.0, 8, 600.0, 1500.0
+_WORTH = 0.9  # of the time of whole tiles
+_SUM_THREADS, _MOST_RESIDENT = 256, 8
 
 
 class Split(NamedTuple):
-    """Clusters of whole tiles, and how many clusters of blocks share what is left."""
+    """Clusters of whole tiles, the parts of each other one, and how many clusters of blocks there are."""
 
     tile: WgmmaTile
     whole: int
+    parts: int
     clusters: int
 
-    def divided(self, problem: Problem) -> int:
-        return self.tile.clusters(problem) - self.whole
+    def blocks(self, problem: Problem) -> int:
+        """That multiply parts."""
+        return (self.tile.clusters(problem) - self.whole) * self.parts * self.tile.cluster
 
-    def parts(self, problem: Problem) -> int:
-        """Of all divided tiles."""
-        count = self.divided(problem)
-        return self.clusters if self.clusters % count == 0 else self.clusters + count - 1
+    def elements(self, problem: Problem) -> int:
+        """Of the sums."""
+        return self.blocks(problem) * self.tile.m * self.tile.n
 
     def clocks(self, problem: Problem, device: Device) -> float:
-        costs, nbytes = Costs(problem, device), self.tile.m * self.tile.n * 4
+        costs = Costs(problem, device)
         whole = ceil(self.whole, self.clusters) * costs.of_tile(self.tile)
-        costs.steps = ceil(self.divided(problem) * costs.steps, self.clusters)
-        parts = self.parts(problem)
-        stored = ceil(parts, self.clusters) * nbytes / _STORED
-        read = parts * self.tile.cluster * nbytes / _BYTES
-        return whole + costs.of_tile(self.tile) + stored + _SECOND + read
-
-    @property
-    def elements(self) -> int:
-        """Of the sums: a block has up to two parts."""
-        return self.clusters * 2 * self.tile.cluster * self.tile.m * self.tile.n
+        costs.steps = ceil(costs.steps, self.parts)
+        added = self.elements(problem) * 4 / _BYTES + ceil(self.parts, _AT_ONCE) * _READ
+        return whole + costs.of_tile(self.tile) + _SECOND + added
 
 
 def _splits(problem: Problem, device: Device, tile: WgmmaTile) -> list[Split]:
-    """The last, partly filled wave divided among all clusters; without a full one, every tile in as many
-    parts as the others or, again, among all."""
+    """The last, partly filled wave divided. As many parts of each tile as of any other: blocks that multiply
+    the same k then read the same lines at the same time.
+
+    2026-11-22: with equal runs of steps for all multiprocessors 512x8192x28672 took 410 us, whole tiles 320."""
     tiles, room = tile.clusters(problem), device.multiprocessors // tile.cluster
-    steps = ceil(problem.K, 64)
     left = tiles % room
-    if not left or left * steps > _MOST_STEPS:
-        return []
-    most = left * steps // _LEAST_STEPS
+    most = min(room // left if left else 0, ceil(problem.K, 64) // _LEAST_STEPS, _MOST_PARTS)
     if tiles > room:
-        return [Split(tile, tiles - left, room)] if room <= most else []
-    every = min(room // left, steps // _LEAST_STEPS)
-    counts = {left * parts for parts in range(2, every + 1)} | ({room} if room <= most else set())
-    return [Split(tile, 0, count) for count in counts]
+        return [Split(tile, tiles - left, most, room)] if most > 1 else []
+    return [Split(tile, 0, parts, left * parts) for parts in range(2, most + 1)]
 
 
 def split_of(problem: Problem, device: Device) -> Split | None:
     """What takes the least time, or None where all tiles are better left whole."""
-    tiles = [tile for tile in _TILES if tile.misfit(problem, device) is None]
+    tiles = [tile.filling(device) for tile in _SHAPES if tile.misfit(problem, device) is None]
     options = [split for tile in tiles for split in _splits(problem, device, tile)]
     if not options:
         return None
@@ -118,8 +109,16 @@ def plan_split(problem: Problem, call: Call) -> Plan | Rejected:
     return planned(packed, problem, call, split)
 
 
+def _even(blocks: int, device: Device) -> int:
+    """Shared memory that keeps early blocks from crowding on the multiprocessors that are free first."""
+    each = min(ceil(blocks, device.multiprocessors), _MOST_RESIDENT)
+    return (device.shared_memory // each - 1024) // 1024 * 1024
+
+
 def planned(packed: Packed, problem: Problem, call: Call, split: Split) -> Plan:
     tile = split.tile._replace(group=band_of(problem))
+    grid = (split.blocks(problem) // split.parts, tile.m * tile.n // 4 // _SUM_THREADS, 1)
+    blocks = grid[0] * grid[1]
     kernel = NativeKernel(
         HERE / "wgmma_sum.cu",
         "matmul_wgmma_sum",
@@ -137,14 +136,15 @@ def planned(packed: Packed, problem: Problem, call: Call, split: Split) -> Plan:
             ("ACTIVATION", ACTIVATIONS[problem.activation]),
             *preactivation_define(problem),
         ),
+        shared=_even(blocks, call.device),
+        early=True,
     )
-    counts = (("whole", Scalar("i32", split.whole)), ("clusters", Scalar("i32", split.clusters)))
+    counts = (("whole", Scalar("i32", split.whole)), ("parts", Scalar("i32", split.parts)))
     outputs = (("c", pointer(problem.c)), *z_pointer(problem))
     args = (("sums", Pointer("sums", True)), ("bias", bias(problem)), *outputs, *counts, *sizes(problem))
-    grid = (split.divided(problem) * tile.cluster, tile.m * tile.n // 4 // _SUM_THREADS, 1)
     launches = (
         *packed.launches,
-        launch(problem, call, tile, False, Divided(split.whole, split.clusters)),
+        launch(problem, call, tile, False, Divided(split.whole, split.parts, split.clusters)),
         Launch(kernel, grid, args),
     )
-    return Plan(launches, (*packed.workspaces, Workspace("sums", (split.elements,), "float32")))
+    return Plan(launches, (*packed.workspaces, Workspace("sums", (split.elements(problem),), "float32")))

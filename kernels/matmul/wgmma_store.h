@@ -79,9 +79,38 @@ struct Place {
     int row, col, outer, inner, end;
 };
 
+// Stores the 16 lines of a staged block that this warp wrote, 16 bytes a thread: for a c with 16-byte aligned
+// rows.
+template <class T> DEVICE void store_lines(uint32_t staged, T* c, Place to, const Sizes& s) {
+    const int line0 = thread_x() % 128 / 32 * 16;
+    const int end = to.end < s.n ? to.end : s.n;
+    c += to.outer * s.c_outer + to.inner * s.c_inner + to.row * s.c_row + to.col;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        const int line = line0 + i * 4 + thread_x() % 32 / 8, across = thread_x() % 8;
+        uint4 v;
+        asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                     : "r"(staged + line * 128 + (across ^ line % 8) * 16)
+                     : "memory");
+        const int col = to.col + across * 8;
+        if (to.row + line >= s.m || col >= end) continue;
+        T* at = c + line * s.c_row + across * 8;
+        if (col + 8 <= end) {
+            *reinterpret_cast<uint4*>(at) = v;
+        } else {
+            const uint32_t w[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+            for (int e = 0; e < 7; ++e)
+                if (col + e < end) at[e] = T{static_cast<uint16_t>(w[e / 2] >> (e % 2 * 16))};
+        }
+    }
+}
+
 // Through buffer `turn` of C_BUFFERS at `buffers`; a block beyond c is not written. The store runs on after
-// this returns.
-DEVICE void store_by_engine(uint32_t buffers, int turn, const TensorMap* map_c, const uint32_t* words, Place to,
+// this returns. Where the tile ends within the block, threads store it: the engine's box has 64 columns.
+template <class T>
+DEVICE void store_by_engine(uint32_t buffers, int turn, const TensorMap* map_c, T* c, const uint32_t* words, Place to,
                             int consumer, const Sizes& s) {
     const bool first = thread_x() % 128 == 0;
     const uint32_t at = buffers + turn * BLOCK_BYTES;
@@ -90,8 +119,10 @@ DEVICE void store_by_engine(uint32_t buffers, int turn, const TensorMap* map_c, 
     stage_block(at, words);
     copy_engine_fence();
     named_barrier(consumer + 1, 128);
+    const bool whole = to.end - to.col >= 64;
+    if (!whole) store_lines(at, c, to, s);
     if (first) {
-        if (to.row < s.m && to.col < s.n) store_box(map_c, at, to.col, to.row, to.inner, to.outer);
+        if (whole && to.row < s.m && to.col < s.n) store_box(map_c, at, to.col, to.row, to.inner, to.outer);
         commit_stores();
     }
 }
@@ -156,44 +187,6 @@ DEVICE void store_by_threads(uint32_t buffer, T* c, const uint32_t* words, Place
 #endif
 }
 
-// Stores the 16 lines of a staged block that this warp wrote, 16 bytes a thread: for a c with 16-byte aligned
-// rows.
-template <class T> DEVICE void store_lines(uint32_t staged, T* c, Place to, const Sizes& s) {
-    const int line0 = thread_x() % 128 / 32 * 16;
-    c += to.outer * s.c_outer + to.inner * s.c_inner + to.row * s.c_row + to.col;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-        const int line = line0 + i * 4 + thread_x() % 32 / 8, across = thread_x() % 8;
-        uint4 v;
-        asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                     : "r"(staged + line * 128 + (across ^ line % 8) * 16)
-                     : "memory");
-        const int col = to.col + across * 8;
-        if (to.row + line >= s.m || col >= s.n) continue;
-        T* at = c + line * s.c_row + across * 8;
-        if (col + 8 <= s.n) {
-            *reinterpret_cast<uint4*>(at) = v;
-        } else {
-            const uint32_t w[4] = {v.x, v.y, v.z, v.w};
-#pragma unroll
-            for (int e = 0; e < 7; ++e)
-                if (col + e < s.n) at[e] = T{static_cast<uint16_t>(w[e / 2] >> (e % 2 * 16))};
-        }
-    }
-}
-
-// One packed block by threads, through `at`.
-template <class T> DEVICE void store_block(uint32_t at, T* c, const uint32_t* words, Place to, const Sizes& s) {
-#if C_BY_ENGINE
-    stage_block(at, words);
-    __syncwarp();
-    store_lines(at, c, to, s);
-#else
-    store_by_threads(at, c, words, to, s);
-#endif
-}
-
 // All BLOCKS blocks of the last tile, through the ring at `ring`: nothing is loaded any more, and every product of
 // the block has been waited for by the warps that started it.
 //
@@ -212,9 +205,13 @@ DEVICE void store_last(uint32_t ring, const TensorMap* map_c, T* c, const uint32
     if (thread_x() % 128 == 0) {
 #pragma unroll
         for (int block = 0; block < BLOCKS; ++block)
-            if (to.row < s.m && to.col + block * 64 < s.n)
+            if (to.row < s.m && to.col + block * 64 < s.n && to.end - to.col >= block * 64 + 64)
                 store_box(map_c, own + block * BLOCK_BYTES, to.col + block * 64, to.row, to.inner, to.outer);
         commit_stores();
+    }
+    if (to.end - to.col < BLOCKS * 64) {
+        const int last = (BLOCKS - 1) * 64;
+        store_lines(own + (BLOCKS - 1) * BLOCK_BYTES, c, Place{to.row, to.col + last, to.outer, to.inner, to.end}, s);
     }
 #else
 #pragma unroll

@@ -10,14 +10,14 @@
 #include "early.h"
 #include "epilogue.h"
 #include "tile.h"
-#include "wgmma_division.h"
 
 using T = ELEMENT;
 
 constexpr int CLUSTER = CLUSTER_M * CLUSTER_N;
 constexpr int CONSUMERS = TILE_M / 64;
 constexpr int VECTORS = TILE_N / 8;  // of a thread
-constexpr int OF_SLOT = CONSUMERS * VECTORS * 128;
+constexpr int TOGETHER = 8;          // parts that are read before they are added
+constexpr int OF_BLOCK = CONSUMERS * VECTORS * 128;
 
 // Two neighbours of a row.
 DEVICE void store_pair(T* to, float first, float second, int columns, int64_t step) {
@@ -34,7 +34,7 @@ DEVICE void store_pair(T* to, float first, float second, int columns, int64_t st
 }
 
 extern "C" __global__ __launch_bounds__(THREADS) void matmul_wgmma_sum(const float4* sums, const T* bias, T* c,
-                                                                      Z_PARAMETER(T) int whole, int clusters,
+                                                                      Z_PARAMETER(T) int whole, int parts,
                                                                       SIZES_PARAMETERS) {
     const Sizes s = SIZES_ARGUMENTS;
     let_next_start();
@@ -46,21 +46,22 @@ extern "C" __global__ __launch_bounds__(THREADS) void matmul_wgmma_sum(const flo
     const int row = tile.row + rank % CLUSTER_M * TILE_M + consumer * 64 + thread / 32 * 16 + thread % 32 / 4;
     const int col = tile.col + rank / CLUSTER_M * TILE_N + vector * 8 + thread % 4 * 2;
 
-    const uint32_t steps = (s.k + 63) / 64, begin = index * steps;
-    const Division division{steps * (gridDim.x / CLUSTER), static_cast<uint32_t>(clusters)};
-    const uint32_t first = division.owner(begin), last = division.owner(begin + steps - 1);
-    const bool second = division.start(first) < begin;
-    const float4* from = sums + (static_cast<int64_t>(first) * 2 * CLUSTER + rank) * OF_SLOT + at;
+    const float4* from = sums + (static_cast<int64_t>(index) * parts * CLUSTER + rank) * OF_BLOCK + at;
     wait_for_previous();
     if (row >= s.m || col >= s.n) return;
-    float4 sum = from[second ? CLUSTER * OF_SLOT : 0];
-#pragma unroll 4
-    for (uint32_t part = 1; part <= last - first; ++part) {
-        const float4 v = from[static_cast<int64_t>(part) * 2 * CLUSTER * OF_SLOT];
-        sum.x += v.x;
-        sum.y += v.y;
-        sum.z += v.z;
-        sum.w += v.w;
+    float4 sum = {};
+    for (int part = 0; part < parts; part += TOGETHER) {
+        float4 v[TOGETHER];
+#pragma unroll
+        for (int i = 0; i < TOGETHER; ++i)
+            v[i] = part + i < parts ? from[static_cast<int64_t>(part + i) * CLUSTER * OF_BLOCK] : float4{};
+#pragma unroll
+        for (int i = 0; i < TOGETHER; ++i) {
+            sum.x += v[i].x;
+            sum.y += v[i].y;
+            sum.z += v[i].z;
+            sum.w += v[i].w;
+        }
     }
     float bias0 = 0.0f, bias1 = 0.0f;
 #if BIAS
