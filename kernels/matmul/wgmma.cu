@@ -18,7 +18,8 @@
 // Defines: ELEMENT (bf16, f16); TILE_M (64, 128, 192), TILE_N (multiples of 16 from 64 to 256, of 64 where b's
 // lines run along N), STAGES, GROUP, CLUSTER_M, CLUSTER_N, SPREAD (less than the steps of k; 0: all blocks at once), EDGE (0, 64, 128), ONCE (every block has
 // one tile, which its place in the grid names), DIVIDED (not with EDGE or ONCE), A_ALONG_K, B_ALONG_K; C_BY_ENGINE:
-// c is row-major with 16-byte aligned rows, and the copy engine stores it; BIAS, ACTIVATION, PREACTIVATION (not with
+// c is row-major with 16-byte aligned rows, and the copy engine stores it, or column-major where c is FLIPPED (then
+// in boxes of C_LINES columns; without BIAS); BIAS, ACTIVATION, PREACTIVATION (not with
 // ONCE).
 #include "prelude.h"
 

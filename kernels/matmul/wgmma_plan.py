@@ -137,6 +137,8 @@ _UNEVEN_LINE = 4.7
 # 384x4096x4096 in three rows of tiles 0.64 of torch in pairs. (Sharing a: 2026-11-22, 4096^3 and
 # 8192^3 0.7 to 2.5 % slower than sharing b.)
 _CLUSTER, _LONELY_CLUSTER = 0.985, 1.03
+# Of the time upright: a flipped product must be faster than that.
+_FLIP = 0.95
 # Rows of clusters walked together: fewer where k is short. 2026-11-22, 8192x8192xK, 4 beside 8: K = 256 3 %
 # faster, 512 2 %, 1024 0.7 % slower.
 _SHORT_K, _SHORT_BAND = 512, 4
@@ -247,8 +249,26 @@ def unsuited(problem: Problem) -> Rejected | None:
 
 
 def c_by_engine(problem: Problem) -> bool:
-    """Whether c is row-major with 16-byte aligned rows."""
-    return problem.c.col == 1 and no_map(problem.c, problem.M, problem.N) is None
+    """Whether c is row-major, or flipped, with 16-byte aligned lines."""
+    return problem.c.unit is not None and no_map(problem.c, problem.M, problem.N) is None
+
+
+def flipped(problem: Problem) -> bool:
+    return problem.c.col != 1 and c_by_engine(problem)
+
+
+def _upright_or_flipped(problem: Problem, call: Call) -> tuple[Problem, WgmmaTile]:
+    """The tile, and the product as it stands or transposed: tiles are of any width along b's lines if those run
+    along k, so a row-major b beside a row-major a asks for it."""
+    tile = wgmma_tile(problem, call.device, call.config)
+    if problem.bias is not None or not c_by_engine(problem) or problem.N <= 64 or call.config.get("TILE_N"):
+        return problem, tile
+    other = problem.transposed()
+    turned = wgmma_tile(other, call.device, call.config)
+    upright = Costs(problem, call.device).total(tile)
+    if Costs(other, call.device).total(turned) < _FLIP * upright:
+        return other, turned
+    return problem, tile
 
 
 def plan_wgmma(problem: Problem, call: Call) -> Plan | Rejected:
@@ -257,7 +277,7 @@ def plan_wgmma(problem: Problem, call: Call) -> Plan | Rejected:
         problem = problem.transposed()
     if (reason := unsuited(problem)) is not None:
         return reason
-    tile = wgmma_tile(problem, call.device, call.config)
+    problem, tile = _upright_or_flipped(problem, call)
     if (misfit := tile.misfit(problem, call.device)) is not None:
         return Rejected(misfit)
     clusters = tile.clusters(problem)
@@ -286,6 +306,7 @@ def launch(
     M, N, K, a, b, c = problem.M, problem.N, problem.K, problem.a, problem.b, problem.c
     a_along_k, b_along_k = along_k(problem)
     by_engine = c_by_engine(problem)
+    c_lines = 16 if flipped(problem) and tile.n % 64 else 64
     z = None if problem.preactivation is None else replace(c, tensor=problem.preactivation)
     kernel = NativeKernel(
         HERE / "wgmma.cu",
@@ -303,6 +324,8 @@ def launch(
             ("ONCE", int(once)),
             ("DIVIDED", int(divided is not None)),
             ("C_BY_ENGINE", int(by_engine)),
+            ("FLIPPED", int(flipped(problem))),
+            ("C_LINES", c_lines),
             ("C_TOUCHES", int(c.col == 1)),
             *common_defines(problem, 1 if once else tile.group),
         ),
@@ -320,9 +343,9 @@ def launch(
     if tile.edge:
         maps.append(("map_edge", tensor_map(b, K, N, problem.batch, tile.edge if b_along_k else 64)))
     if by_engine:
-        maps.append(("map_c", tensor_map(c, M, N, problem.batch, 64)))
+        maps.append(("map_c", tensor_map(c, M, N, problem.batch, c_lines)))
         if z is not None:
-            maps.append(("map_z", tensor_map(z, M, N, problem.batch, 64)))
+            maps.append(("map_z", tensor_map(z, M, N, problem.batch, c_lines)))
     costs = Costs(problem, call.device)
     grid = (costs.blocks(tile), 1, 1)
     if once:

@@ -64,14 +64,29 @@ DEVICE void store_matrices(uint32_t address, const uint32_t* w) {
                  : "memory");
 }
 
-// One packed block into shared memory, lines with the 128-byte swizzle. A warp writes its 16 lines.
+DEVICE void store_matrices_turned(uint32_t address, const uint32_t* w) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(w[0]),
+                 "r"(w[1]), "r"(w[2]), "r"(w[3])
+                 : "memory");
+}
+
+// One packed block into shared memory, lines with the 128-byte swizzle. A warp writes its 16 lines; where c is
+// FLIPPED, 32 bytes of every line, which is a column of the tile.
 DEVICE void stage_block(uint32_t at, const uint32_t* words) {
     const int lane = thread_x() % 32;
+#if FLIPPED
+    // stmatrix: lanes 0-7, 8-15 address 8 columns of rows 0-7, 8-15, lanes 16-31 the next 8 columns.
+    const int across = thread_x() % 128 / 32 * 2 + lane / 8 % 2;
+#pragma unroll
+    for (int j = 0; j < 8; j += 2)
+        store_matrices_turned(at + ((j + lane / 16) * 8 + lane % 8) * 128 + (across ^ lane % 8) * 16, words + j * 2);
+#else
     // stmatrix: lanes 0-7, 8-15 address rows 0-7, 8-15 of the left 8 columns, lanes 16-31 of the right.
     const int line = thread_x() % 128 / 32 * 16 + lane % 16;
 #pragma unroll
     for (int j = 0; j < 8; j += 2)
         store_matrices(at + line * 128 + ((j + lane / 16) ^ line % 8) * 16, words + j * 2);
+#endif
 }
 
 // Where a consumer's block of c goes, and the first column beyond its tile.
@@ -107,6 +122,20 @@ template <class T> DEVICE void store_lines(uint32_t staged, T* c, Place to, cons
     }
 }
 
+// What the engine stores of a staged block: all that lies within c and the tile, or nothing where the tile ends
+// within a box of 64 columns. A flipped block's boxes have C_LINES columns of the tile.
+DEVICE void store_boxes(const TensorMap* map_c, uint32_t at, Place to, const Sizes& s) {
+    if (to.row >= s.m) return;
+#if FLIPPED
+#pragma unroll
+    for (int line = 0; line < 64; line += C_LINES)
+        if (to.col + line < s.n && to.col + line < to.end)
+            store_box(map_c, at + line * 128, to.row, to.col + line, to.inner, to.outer);
+#else
+    if (to.col < s.n && to.end - to.col >= 64) store_box(map_c, at, to.col, to.row, to.inner, to.outer);
+#endif
+}
+
 // Through buffer `turn` of C_BUFFERS at `buffers`; a block beyond c is not written. The store runs on after
 // this returns. Where the tile ends within the block, threads store it: the engine's box has 64 columns.
 template <class T>
@@ -119,10 +148,9 @@ DEVICE void store_by_engine(uint32_t buffers, int turn, const TensorMap* map_c, 
     stage_block(at, words);
     copy_engine_fence();
     named_barrier(consumer + 1, 128);
-    const bool whole = to.end - to.col >= 64;
-    if (!whole) store_lines(at, c, to, s);
+    if (!FLIPPED && to.end - to.col < 64) store_lines(at, c, to, s);
     if (first) {
-        if (whole && to.row < s.m && to.col < s.n) store_box(map_c, at, to.col, to.row, to.inner, to.outer);
+        store_boxes(map_c, at, to, s);
         commit_stores();
     }
 }
@@ -205,11 +233,11 @@ DEVICE void store_last(uint32_t ring, const TensorMap* map_c, T* c, const uint32
     if (thread_x() % 128 == 0) {
 #pragma unroll
         for (int block = 0; block < BLOCKS; ++block)
-            if (to.row < s.m && to.col + block * 64 < s.n && to.end - to.col >= block * 64 + 64)
-                store_box(map_c, own + block * BLOCK_BYTES, to.col + block * 64, to.row, to.inner, to.outer);
+            store_boxes(map_c, own + block * BLOCK_BYTES,
+                        Place{to.row, to.col + block * 64, to.outer, to.inner, to.end}, s);
         commit_stores();
     }
-    if (to.end - to.col < BLOCKS * 64) {
+    if (!FLIPPED && to.end - to.col < BLOCKS * 64) {
         const int last = (BLOCKS - 1) * 64;
         store_lines(own + (BLOCKS - 1) * BLOCK_BYTES, c, Place{to.row, to.col + last, to.outer, to.inner, to.end}, s);
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -82,6 +83,7 @@ def walked(launch: Launch) -> dict[tuple[int, int, int], list[tuple[int, int]]]:
         (65, 8, 2048, 1, {}),
         (1024, 1024, 1024, 1, {}),
         (1000, 1032, 264, 1, {"TILE_M": 192, "TILE_N": 192, "STAGES": 3, "CLUSTER_M": 2}),
+        (384, 4096, 512, 1, {}),
         (3000, 3000, 200, 1, {"TILE_M": 192, "TILE_N": 128, "STAGES": 4, "CLUSTER_M": 1, "CLUSTER_N": 1}),
         (2048, 2048, 2048, 1, {"TILE_N": 256, "STAGES": 4, "CLUSTER_M": 2, "CLUSTER_N": 1}),
         (8192, 8192, 512, 1, {}),
@@ -91,7 +93,8 @@ def walked(launch: Launch) -> dict[tuple[int, int, int], list[tuple[int, int]]]:
 def test_every_element_is_multiplied_once(M, N, K, batch, config):
     launch = product(M, N, K, batch, config)
     rows = int(dict(native_kernel(launch).defines)["TILE_M"])
-    covered = torch.zeros(batch, M, N, dtype=torch.int8)
+    args: dict[str, Any] = dict(launch.args)
+    covered = torch.zeros(batch, args["m"].value, args["n"].value, dtype=torch.int8)
     for (index, row, col), who in walked(launch).items():
         assert len(who) == 1
         covered[index, row : row + rows, col : col + who[0][1]] += 1
@@ -129,12 +132,12 @@ def test_one_tile_a_block_has_stages_for_the_buffers_of_a_second():
         assert H200.shared_memory - stage < native_kernel(launch).shared <= H200.shared_memory
 
 
-def test_tiles_of_160_columns_are_for_lines_along_k_and_threads_that_store():
-    """160 columns end within 64 of c's columns, and within lines of a row-major b."""
+def test_widths_between_multiples_of_64_are_for_lines_along_k():
+    """Blocks of 64 columns of a row-major b do not end with 160."""
     config = {"TILE_N": 160, "STAGES": 4, "CLUSTER_M": 1, "CLUSTER_N": 1}
     for a, b, taken in (
         (half(1111, 3328), half(2222, 3328).mT, True),
-        (half(1111, 3328), half(2224, 3328).mT, False),
+        (half(1111, 3328), half(2224, 3328).mT, True),
         (half(1111, 3328), half(3328, 2224)[:, :2222], False),
     ):
         assert isinstance(native.wgmma(replace(call(a, b), config=config)), Plan if taken else Rejected)
@@ -142,6 +145,24 @@ def test_tiles_of_160_columns_are_for_lines_along_k_and_threads_that_store():
     assert isinstance(packed, Plan)
     assert dict(native_kernel(packed.launches[1]).defines)["TILE_N"] == 160
     assert packed.launches[1].grid == (9, 14, 1)
+
+
+def test_a_row_major_b_has_such_widths_in_a_flipped_product():
+    """c = a @ b as c.T = b.T @ a.T: the engine stores boxes of 16 columns of the tile, which are rows of c."""
+    launch = native.wgmma(call(half(1536, 1536), half(1536, 1536)))
+    assert isinstance(launch, Plan)
+    defines: dict[str, Any] = dict(native_kernel(launch.launches[0]).defines)
+    args: dict[str, Any] = dict(launch.launches[0].args)
+    assert (defines["FLIPPED"], defines["C_LINES"], defines["TILE_N"]) == (1, 16, 144)
+    assert args["map_c"].box == (64, 16, 1, 1) and args["map_a"].tensor == "b"
+    for a, b in (
+        (half(1536, 1536), half(1536, 1536).mT),  # any width without it
+        (half(1536, 1536).mT, half(1536, 1536)),  # neither operand has lines along k
+        (half(1536, 1536), half(1536, 1544)[:, :1541]),  # threads store c
+    ):
+        plan = native.wgmma(call(a, b))
+        assert isinstance(plan, Plan)
+        assert dict(native_kernel(plan.launches[0]).defines)["FLIPPED"] == 0
 
 
 def test_an_edge_that_does_not_fit_is_refused():
@@ -154,72 +175,43 @@ def split(M: int, N: int, K: int) -> Plan | Rejected:
     return native.split(call(half(M, K), half(K, N)))
 
 
-DIVIDED = [
-    (300, 304, 20008),
-    (512, 512, 16384),
-    (129, 1032, 2056),
-    (256, 256, 4096),
-    (768, 3072, 16384),
-    (3000, 3000, 3000),
-]
+DIVIDED = [(300, 304, 20008), (512, 512, 16384), (256, 256, 4096), (1024, 1024, 8192), (768, 3072, 16384)]
 
 
 @pytest.mark.parametrize(("M", "N", "K"), DIVIDED)
-def test_divided_tiles_fill_the_card(M, N, K):
+def test_tiles_that_do_not_fill_a_wave_are_divided_along_k(M, N, K):
+    """Whole tiles come in full waves; of each other one, every part is a cluster's."""
     plan = split(M, N, K)
     assert isinstance(plan, Plan), plan
     first, second = plan.launches
     defines: dict[str, Any] = dict(native_kernel(first).defines)
-    assert defines["DIVIDED"] == 1 and defines["ONCE"] == defines["EDGE"] == 0
-    assert H200.multiprocessors // 2 <= first.grid[0] <= H200.multiprocessors
-    (sums,) = plan.workspaces
-    area = defines["TILE_M"] * defines["TILE_N"]
-    assert sums.shape == (first.grid[0] * 2 * area,) and sums.dtype == "float32"
-    for name in ("TILE_M", "TILE_N", "CLUSTER_M", "CLUSTER_N", "GROUP", "C_TOUCHES"):
-        assert dict(native_kernel(second).defines)[name] == defines[name]
-    threads = native_kernel(second).threads
-    assert second.grid[1] * threads * 4 == area and threads % 128 == 0
-
-
-@pytest.mark.parametrize(("M", "N", "K"), DIVIDED)
-def test_each_step_of_a_divided_tile_is_summed_once_and_in_order(M, N, K):
-    """wgmma_division.h, as wgmma.cu writes the parts and wgmma_sum.cu reads them."""
-    plan = split(M, N, K)
-    assert isinstance(plan, Plan), plan
-    first, second = plan.launches
-    defines: dict[str, Any] = dict(native_kernel(first).defines)
-    args: dict[str, Any] = dict(second.args)
+    args: dict[str, Any] = dict(first.args)
+    assert defines["DIVIDED"] == 1 and defines["ONCE"] == defines["EDGE"] == defines["FLIPPED"] == 0
     cluster = defines["CLUSTER_M"] * defines["CLUSTER_N"]
-    clusters, tiles, steps = args["clusters"].value, second.grid[0] // cluster, -(-K // 64)
-    assert clusters * cluster == first.grid[0] and tiles <= clusters
-    assert dict(first.args)["whole"] == args["whole"]
+    whole, parts, clusters = args["whole"].value, args["parts"].value, first.grid[0] // cluster
+    assert H200.multiprocessors // 3 <= first.grid[0] <= H200.multiprocessors
+    assert whole % clusters == 0
+    assert 2 <= parts <= -(-K // 64) // 4
     down = -(-M // (defines["TILE_M"] * defines["CLUSTER_M"]))
     across = -(-N // (defines["TILE_N"] * defines["CLUSTER_N"]))
-    assert args["whole"].value + tiles == down * across
-    assert args["whole"].value % clusters == 0
+    divided = down * across - whole
+    assert divided * parts <= clusters
+    (sums,) = plan.workspaces
+    area = defines["TILE_M"] * defines["TILE_N"]
+    assert sums.shape == (divided * parts * cluster * area,) and sums.dtype == "float32"
+    for name in ("TILE_M", "TILE_N", "CLUSTER_M", "CLUSTER_N", "GROUP", "C_TOUCHES"):
+        assert dict(native_kernel(second).defines)[name] == defines[name]
+    assert dict(second.args)["whole"] == args["whole"] and dict(second.args)["parts"] == args["parts"]
+    threads = native_kernel(second).threads
+    assert second.grid == (divided * cluster, area // 4 // threads, 1) and threads % 128 == 0
 
-    def start(number: int) -> int:
-        return tiles * steps * number // clusters
 
-    def owner(step: int) -> int:
-        return ((step + 1) * clusters - 1) // (tiles * steps)
-
-    written: dict[int, list[tuple[int, int]]] = {}
-    for number in range(clusters):
-        at = begin = start(number)
-        assert start(number + 1) - begin >= 4
-        while at < start(number + 1):
-            count = min(steps - at % steps, start(number + 1) - at)
-            slot = number * 2 + (at != begin)
-            assert slot not in written
-            written[slot] = [(at // steps, step) for step in range(at % steps, at % steps + count)]
-            at += count
-    for tile in range(tiles):
-        low, high = owner(tile * steps), owner(tile * steps + steps - 1)
-        slots = [low * 2 + (start(low) < tile * steps), *(2 * number for number in range(low + 1, high + 1))]
-        summed = [piece for slot in slots for piece in written.pop(slot)]
-        assert summed == [(tile, step) for step in range(steps)]
-    assert not written
+@pytest.mark.parametrize(("steps", "parts"), [(8, 2), (47, 5), (256, 32), (33, 8)])
+def test_parts_of_k_follow_one_another(steps, parts):
+    """As wgmma.cu counts them."""
+    ends = [steps * part // parts for part in range(parts + 1)]
+    assert ends[0] == 0 and ends[-1] == steps
+    assert all(last - first >= 4 for first, last in pairwise(ends))
 
 
 def test_operands_of_a_split_are_packed_where_they_are_not_aligned():
