@@ -62,7 +62,8 @@ class WgmmaTile(NamedTuple):
 
     @property
     def step(self) -> float:
-        """Clocks of 64 k."""
+        """Clocks of 64 k: the tensor cores take 4 a column of 128 rows, and 53 more for 0 columns than for
+        256 (measured 2026-11-21); L2 brings 64 bytes in one."""
         return max((4 * self.n + (256 - self.n) / 5) * self.m / 128, (self.m + self.n) * 2)
 
     @property
@@ -106,6 +107,8 @@ class WgmmaTile(NamedTuple):
             return f"{self.cluster_m} blocks cannot share {self.n} columns of a row-major b in blocks of 64"
         if self.m // self.cluster_n % 64 and problem.a.unit == "row":
             return f"{self.cluster_n} blocks cannot share {self.m} rows of a column-major a in blocks of 64"
+        if problem.preactivation is not None and not self.holds:
+            return f"a thread has no registers for both outputs of a tile of {self.m} rows"
         if self.edge and problem.N % self.width > self.edge:
             return f"{problem.N % self.width} columns do not fit narrow tiles of {self.edge}"
         if self.shared(False) > device.shared_memory:
@@ -116,9 +119,8 @@ class WgmmaTile(NamedTuple):
 
 
 _MOST_STAGES = 8  # where a block walks tiles
-# Clocks of a step of 64 k, measured 2026-11-21 and 22: the tensor cores take 4 a column of a tile of 128 rows,
-# and 53 more for 0 columns than for 256; L2 brings 64 bytes in one. Then what is spent between tiles, beyond that
-# where threads store a tile's last columns, and where its sums are stored before the next tile's products.
+# Measured 2026-11-21 and 22. Clocks that are spent between tiles; beyond that where threads store a tile's last
+# columns, and where its sums are stored before the next tile's products.
 _BETWEEN, _BY_THREADS, _NOT_HELD = 400, 600, 2000
 
 
@@ -133,10 +135,10 @@ def _tiles(device: Device) -> tuple[WgmmaTile, ...]:
 # Lines that do not lie at multiples of 128 bytes in memory take two requests of L2: clocks a line that a
 # block loads itself, from 1000^3 and 1111x2222x3336.
 _UNEVEN_LINE = 4.7
-# A cluster that shares b loads less, which pays from the third step on, and where it has two tiles: 2026-11-22,
-# 384x4096x4096 in three rows of tiles 0.64 of torch in pairs. (Sharing a: 2026-11-22, 4096^3 and
-# 8192^3 0.7 to 2.5 % slower than sharing b.)
-_CLUSTER, _LONELY_CLUSTER = 0.985, 1.03
+# A cluster that shares b loads less, which pays from the third step on. (Sharing a: 2026-11-22, 4096^3 and
+# 8192^3 0.7 to 2.5 % slower than sharing b.) Blocks that lie beyond c hold up the others of their cluster:
+# 2026-11-22, 384x4096x4096, a quarter of them, 33 us, and 26 with 512 rows.
+_CLUSTER, _SHORT_CLUSTER, _BEYOND = 0.985, 1.03, 0.5
 # Of the time upright: a flipped product must be faster than that.
 _FLIP = 0.95
 # Rows of clusters walked together: fewer where k is short. 2026-11-22, 8192x8192xK, 4 beside 8: K = 256 3 %
@@ -161,17 +163,17 @@ class Costs:
         self.steps = ceil(problem.K, 64)
         self.uneven = tuple(o.leading * o.itemsize % 128 > 0 for o in (problem.a, problem.b))
 
-    def overhangs(self, tile: WgmmaTile) -> bool:
-        """Whether blocks of a cluster lie wholly beyond c."""
+    def beyond(self, tile: WgmmaTile) -> float:
+        """The share of a cluster's blocks that lie wholly beyond c."""
         rows, cols = ceil(self.problem.M, tile.m), ceil(self.problem.N, tile.n)
-        return rows % tile.cluster_m > 0 or cols % tile.cluster_n > 0
+        return 1 - rows * cols / (ceil(rows, tile.cluster_m) * ceil(cols, tile.cluster_n) * tile.cluster or 1)
 
     def of_tile(self, tile: WgmmaTile) -> float:
         uneven_a, uneven_b = self.uneven
         lines = uneven_a * tile.m // tile.cluster_n + uneven_b * tile.n // tile.cluster_m
         step = max(tile.step, lines * _UNEVEN_LINE)
-        share = 1.0 if tile.cluster_m == 1 else _CLUSTER if self.steps > 2 and not self.overhangs(tile) else _LONELY_CLUSTER
-        return (self.steps * step + tile.between) * share
+        share = 1.0 if tile.cluster_m == 1 else _CLUSTER if self.steps > 2 else _SHORT_CLUSTER
+        return (self.steps * step + tile.between) * (share + _BEYOND * self.beyond(tile))
 
     def of_edge(self, tile: WgmmaTile) -> float:
         return self.of_tile(WgmmaTile(tile.edge, tile.stages, m=tile.m))
@@ -258,8 +260,8 @@ def flipped(problem: Problem) -> bool:
 
 
 def _upright_or_flipped(problem: Problem, call: Call) -> tuple[Problem, WgmmaTile]:
-    """The tile, and the product as it stands or transposed: tiles are of any width along b's lines if those run
-    along k, so a row-major b beside a row-major a asks for it."""
+    """The tile, and the product as it stands or transposed: where b's lines run along k, a tile may be of any
+    width, so that a row-major b beside a row-major a is better transposed."""
     tile = wgmma_tile(problem, call.device, call.config)
     if problem.bias is not None or not c_by_engine(problem) or problem.N <= 64 or call.config.get("TILE_N"):
         return problem, tile

@@ -38,8 +38,8 @@ _SHAPES = (
     WgmmaTile(64, 0),
 )
 _LEAST_STEPS, _MOST_PARTS = 4, 32  # of 64 k in a part
-# Measured 2026-11-22. Clocks that the second launch takes, and those of as many parts of a tile as it reads at
-# once; bytes of sums that are written and read in a clock.
+# Measured 2026-11-22. Clocks that the second launch takes, and those of as many parts of a tile as it reads
+# at once; bytes of sums that are written and read in a clock.
 _SECOND, _AT_ONCE, _READ, _BYTES = 2000.0, 8, 600.0, 1500.0
 _WORTH = 0.9  # of the time of whole tiles
 _SUM_THREADS, _MOST_RESIDENT = 256, 8
@@ -73,7 +73,7 @@ def _splits(problem: Problem, device: Device, tile: WgmmaTile) -> list[Split]:
     """The last, partly filled wave divided. As many parts of each tile as of any other: blocks that multiply
     the same k then read the same lines at the same time.
 
-    2026-11-22: with equal runs of steps for all multiprocessors 512x8192x28672 took 410 us, whole tiles 320."""
+    2026-11-22, 512x8192x28672: equal runs of steps for all multiprocessors 410 us, whole tiles 320."""
     tiles, room = tile.clusters(problem), device.multiprocessors // tile.cluster
     left = tiles % room
     most = min(room // left if left else 0, ceil(problem.K, 64) // _LEAST_STEPS, _MOST_PARTS)

@@ -148,7 +148,7 @@ def test_widths_between_multiples_of_64_are_for_lines_along_k():
 
 
 def test_a_row_major_b_has_such_widths_in_a_flipped_product():
-    """c = a @ b as c.T = b.T @ a.T: the engine stores boxes of 16 columns of the tile, which are rows of c."""
+    """c.T = b.T @ a.T: the engine stores boxes of 16 columns of the tile, which are rows of c."""
     launch = native.wgmma(call(half(1536, 1536), half(1536, 1536)))
     assert isinstance(launch, Plan)
     defines: dict[str, Any] = dict(native_kernel(launch.launches[0]).defines)
