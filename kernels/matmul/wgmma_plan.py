@@ -119,8 +119,8 @@ class WgmmaTile(NamedTuple):
 
 
 _MOST_STAGES = 8  # where a block walks tiles
-# Measured 2026-11-21 and 22. Clocks that are spent between tiles; beyond that where threads store a tile's last
-# columns, and where its sums are stored before the next tile's products.
+# Measured 2026-11-21 and 22. Clocks that are spent between tiles; beyond that where threads store a tile's
+# last columns, and where its sums are stored before the next tile's products.
 _BETWEEN, _BY_THREADS, _NOT_HELD = 400, 600, 2000
 
 

@@ -42,6 +42,7 @@ def triton_launches(a: torch.Tensor, b: torch.Tensor, config: dict[str, Any]) ->
 EARLY = {
     "one tile a block": lambda: launches(native.wgmma(call(half(1024, 1024), half(1024, 1024)))),
     "many tiles": lambda: launches(native.wgmma(call(half(4096, 512), half(512, 4096)))),
+    "divided tiles": lambda: launches(native.split(call(half(512, 16384), half(16384, 512)))),
     "packed": lambda: launches(native.packed(call(half(1111, 3333), half(3333, 2222)))),
     "few rows": lambda: launches(native.skinny(call(half(16, 8192), half(8192, 8192)))),
     "few rows, k in parts": lambda: launches(native.skinny(call(half(16, 4096), half(4096, 4096)))),
@@ -86,7 +87,11 @@ def test_blocks_that_share_a_multiprocessor_start_late():
     assert dict(few.kernel.constants)["EARLY"] is False
 
 
-def test_parts_of_k_start_late():
-    """2026-11-22, H200: 512x512x16384 0.75 of torch, with both launches early 0.60."""
-    split = launches(native.split(call(half(512, 16384), half(16384, 512))))
-    assert len(split) == 2 and not any(launch.kernel.early for launch in split)
+def test_the_second_launch_of_divided_tiles_does_not_crowd():
+    """Its early blocks would all start on the multiprocessors that the first leaves idle. 2026-11-22, H200:
+    512x512x16384 0.80 of torch so, 0.86 spread evenly."""
+    _, total = launches(native.split(call(half(512, 16384), half(16384, 512))))
+    assert isinstance(total.kernel, NativeKernel)
+    blocks = total.grid[0] * total.grid[1]
+    each = H200.shared_memory // total.kernel.shared
+    assert blocks == 256 and each == 2
