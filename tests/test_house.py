@@ -160,12 +160,6 @@ def test_no_file_is_called_triton():
     assert [str(file) for folder in ("portable", *OUTER) for file in (ROOT / folder).rglob("triton.py")] == []
 
 
-STILL_TO_BE_WRITTEN = {
-    "attention_dbias": {"hip"},
-}
-"""Where the Triton implementation serves until then."""
-
-
 @pytest.mark.parametrize("folder", OPS, ids=lambda folder: folder.name)
 def test_an_op_folder_is_whole(folder):
     for name in ("spec.yaml", "reference.py", "triton_impl.py", "torch_impl.py"):
@@ -174,8 +168,7 @@ def test_an_op_folder_is_whole(folder):
     for file in sorted(folder.glob("*.yaml")):
         spec = load_spec(file)  # every file that it names exists
         languages = {language for each in spec.implementations for language in each.languages}
-        missing = {"triton", "cuda", "hip"} - languages
-        assert missing == STILL_TO_BE_WRITTEN.get(spec.op, set()), file.name
+        assert {"triton", "cuda", "hip"} <= languages, file.name
 
 
 def pinned() -> dict[str, set[str]]:

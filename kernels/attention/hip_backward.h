@@ -1,5 +1,5 @@
 // What the kernels of attention's gradient share on AMD's matrix units: rows of two tensors on their way to LDS,
-// the lines that a wave owns, which scores count, and a score's weight and gradient.
+// and the lines that a wave owns.
 //
 // One kernel finds dk and dv, one dq, and both do the same: a block owns lines (keys, or queries of one head), and
 // the others pass by, STEP lines at a time. Each side has two tensors, of HEAD_D and of HEAD_E columns: k and v, or
@@ -12,7 +12,7 @@
 #pragma once
 
 #include "hip_place.h"
-#include "hip_softmax.h"
+#include "hip_slopes.h"
 #include "hip_stage.h"
 
 constexpr int THREADS = WAVES * WARP;
@@ -23,12 +23,7 @@ static_assert(STEP % 32 == 0 && HEAD_D % 32 == 0 && HEAD_E % 32 == 0, "lines of 
 using TileD = LdsTile<HEAD_D>;
 using TileE = LdsTile<HEAD_E>;
 using TileAcross = LdsTile<STEP>;  // transposed: a line per column
-
-// Weights become 16 bits times 2^LIFT: in float16 small ones would be subnormal.
-template <class Type> constexpr int LIFT_OF = 0;
-template <> constexpr int LIFT_OF<f16> = 14;
-constexpr int LIFT = LIFT_OF<T>;
-constexpr float LOWERED = 1.0f / (1 << LIFT);
+using Sight = SightOf<OWN>;
 
 // --- the lines that pass by ---
 
@@ -205,54 +200,4 @@ DEVICE Span span_of(int tile, const Tables& tables, int queries, int keys, int l
 #else
     return {tile * TILE, KEYS ? keys : queries, 0, KEYS ? queries : keys, low, high};
 #endif
-}
-
-// --- which scores count ---
-
-// Query i sees key j where low <= j - i <= high. Of the lines that pass by, those of an own line `own`.
-struct Sight {
-    int low, high, end;  // lines that pass by exist below `end`
-
-    DEVICE int first(int own) const { return KEYS ? own - high : own + low; }
-    DEVICE int last(int own) const { return least(KEYS ? own - low : own + high, end - 1); }
-
-    // The DEPTH lines from `line` on, for OWN lines from `own` on.
-    DEVICE bool none(int line, int own) const {
-        return line + DEPTH <= first(own) || line > last(own + OWN - 1);
-    }
-    DEVICE bool all(int line, int own) const {
-        return line >= first(own + OWN - 1) && line + DEPTH - 1 <= last(own);
-    }
-};
-
-// --- a score ---
-
-// What products become: `scale` holds log2(e), and with a cap 2 / softcap, `cap` softcap * log2(e); see
-// triton_scores.py.
-struct Scores {
-    float scale, cap;
-};
-
-struct Slope {
-    float weight, gradient;
-};
-
-// The weight (times 2^LIFT where keys are owned) and the gradient of a score that is `x` before scale and cap.
-DEVICE Slope slope_of(const Scores& scores, float x, float bias, float peak, float above, float delta) {
-    constexpr bool LIFTED = KEYS && LIFT > 0;
-    float score = x * scores.scale, bend = 1.0f;
-    if (SOFTCAP) {
-        const float curve = 1.0f - 2.0f * rcp_fast(1.0f + exp2_flushed(score));
-        score = curve * scores.cap;
-        bend = 1.0f - curve * curve;
-    }
-    if (BIAS) {
-        score += bias * LOG2_E;
-    }
-    const float weight = exp2_flushed(score - (LIFTED ? peak - LIFT : peak));
-    float gradient = (above - delta) * (LIFTED ? LOWERED : 1.0f) * weight;
-    if (SOFTCAP) {
-        gradient *= bend;
-    }
-    return {weight, gradient};
 }

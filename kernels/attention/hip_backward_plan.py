@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,7 +30,7 @@ WAVES = 4
 ROWS = 16  # queries of a block of backward_rows.hip
 ROWS_THREADS = 256
 LOG2_E = math.log2(math.e)
-_MOST_ROWS = 2**28
+MOST_ROWS = 2**28
 _UNBOUNDED = 2**30
 _MOST_THREADS = 2**32 - 1  # of a grid's dimension
 
@@ -66,9 +67,9 @@ def plan_problem(problem: Problem, call: Call, offsets: int | None = None) -> Pl
     """The launches of one problem, or of what as many `offsets` make of its tokens."""
     if problem.softcap == 0:
         return Rejected("a softcap of 0 leaves no scores")
-    if max(problem.M, problem.N, offsets or 0) > _MOST_ROWS:
-        return Rejected(f"more than {_MOST_ROWS} queries, keys or offsets")
-    launches, least = [plan_rows(problem)], _MOST_ROWS
+    if max(problem.M, problem.N, offsets or 0) > MOST_ROWS:
+        return Rejected(f"more than {MOST_ROWS} queries, keys or offsets")
+    launches, least = [plan_rows(problem)], MOST_ROWS
     for keys in (True, False):
         tile = tiling(problem, call.device, keys)
         if tile is None:
@@ -78,15 +79,27 @@ def plan_problem(problem: Problem, call: Call, offsets: int | None = None) -> Pl
             launches.append(plan_table(call, problem, tile.lines, of_keys=keys))
         launches.append(plan_owner(problem, call.device, keys, tile, offsets))
         least = min(least, tile.lines)
+    refused = too_many_blocks(launches)
+    if refused is not None:
+        return refused
+    spaces = statistics(problem)
+    if offsets is not None:  # in which there is room for either table
+        spaces += tables(call, max(problem.M, problem.N), least)
+    return Plan(tuple(launches), spaces)
+
+
+def too_many_blocks(launches: Sequence[Launch]) -> Rejected | None:
     for launch in launches:
         assert isinstance(launch.kernel, NativeKernel)
         if launch.grid[0] * launch.kernel.threads > _MOST_THREADS:
             return Rejected(f"{launch.grid[0]} blocks are more than one launch takes")
-    count = problem.B * problem.H * problem.M + STEP  # a step reads whole
-    spaces = tuple(Workspace(name, (count,), "float32") for name in ("peak", "delta"))
-    if offsets is not None:  # in which there is room for either table
-        spaces += tables(call, max(problem.M, problem.N), least)
-    return Plan(tuple(launches), spaces)
+    return None
+
+
+def statistics(problem: Problem) -> tuple[Workspace, ...]:
+    """What backward_rows.hip finds of each query. A step reads whole, beyond the last too."""
+    count = problem.B * problem.H * problem.M + STEP
+    return tuple(Workspace(name, (count,), "float32") for name in ("peak", "delta"))
 
 
 def padded(problem: Problem) -> tuple[int, int]:
@@ -148,11 +161,11 @@ def plan_rows(problem: Problem) -> Launch:
         ("dout", Pointer("do")),
         ("out", Pointer("o")),
         ("lse", Pointer("lse")),
-        ("dlse", _optional(problem, "dlse")),
+        ("dlse", optional(problem, "dlse")),
         ("peak", Pointer("peak", True)),
         ("delta", Pointer("delta", True)),
-        *_whole(numbers),
-        *(each for name in ("do", "o", "lse", "dlse") for each in _strides(problem, name)),
+        *whole(numbers),
+        *(each for name in ("do", "o", "lse", "dlse") for each in strides(problem, name)),
     )
     return Launch(kernel, (tiles * problem.B * problem.H, 1, 1), args)
 
@@ -197,23 +210,19 @@ def plan_owner(problem: Problem, device: Device, keys: bool, tile: Tiling, offse
         "columns_e": problem.E,
         **bounds(problem, 0 if offsets is not None else problem.N - problem.M),
     }
-    to_score, cap = problem.scale * LOG2_E, 0.0
-    if problem.softcap is not None:  # tanh(x) is 1 - 2 / (1 + exp2(2 * x * log2(e)))
-        to_score, cap = 2 * to_score / problem.softcap, problem.softcap * LOG2_E
     args = (
         ("dout", Pointer("do")),
         *((each, Pointer(each)) for each in ("q", "k", "v")),
-        ("bias", _optional(problem, "bias")),
+        ("bias", optional(problem, "bias")),
         ("peak", Pointer("peak", True)),
         ("delta", Pointer("delta", True)),
         *((each, Pointer(each)) for each in written),
         *table_arguments(offsets),
-        *_whole(numbers),
-        ("to_score", Scalar("f32", to_score)),
-        ("cap", Scalar("f32", cap)),
+        *whole(numbers),
+        *scales(problem),
         ("factor", Scalar("f32", problem.scale)),
-        *_whole({"tiles": tiles, "blocks": blocks}),
-        *(each for name in ("do", "q", "k", "v", "bias", *written) for each in _strides(problem, name)),
+        *whole({"tiles": tiles, "blocks": blocks}),
+        *(each for name in ("do", "q", "k", "v", "bias", *written) for each in strides(problem, name)),
     )
     return Launch(kernel, (blocks, 1, 1), args)
 
@@ -226,15 +235,23 @@ def bounds(problem: Problem, diagonal: int) -> dict[str, int]:
     }
 
 
-def _whole(numbers: dict[str, int]) -> tuple[tuple[str, Argument], ...]:
+def scales(problem: Problem) -> tuple[tuple[str, Argument], ...]:
+    """What a kernel multiplies products with, and its cap, for exponentials of base 2."""
+    to_score, cap = problem.scale * LOG2_E, 0.0
+    if problem.softcap is not None:  # tanh(x) is 1 - 2 / (1 + exp2(2 * x * log2(e)))
+        to_score, cap = 2 * to_score / problem.softcap, problem.softcap * LOG2_E
+    return (("to_score", Scalar("f32", to_score)), ("cap", Scalar("f32", cap)))
+
+
+def whole(numbers: dict[str, int]) -> tuple[tuple[str, Argument], ...]:
     return tuple((name, Scalar("i32", value)) for name, value in numbers.items())
 
 
-def _optional(problem: Problem, name: str) -> Argument:
+def optional(problem: Problem, name: str) -> Argument:
     return Pointer(name) if problem.has(name) else Scalar("i64", 0)
 
 
-def _strides(problem: Problem, name: str) -> tuple[tuple[str, Argument], ...]:
+def strides(problem: Problem, name: str) -> tuple[tuple[str, Argument], ...]:
     """The strides of a tensor, zeros for one that is absent."""
     heads = problem.heads.get(name, Heads(name, 0, 0, 0, 16))
     return tuple(

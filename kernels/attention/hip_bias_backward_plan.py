@@ -1,0 +1,72 @@
+"""The plan of the bias's gradient on AMD's matrix units: backward_rows.hip, then bias_backward.hip."""
+
+from __future__ import annotations
+
+from portable.kernels.attention.hip_backward_plan import (
+    ELEMENTS,
+    HERE,
+    MOST_ROWS,
+    bounds,
+    plan_rows,
+    scales,
+    statistics,
+    strides,
+    too_many_blocks,
+    whole,
+)
+from portable.kernels.attention.problem import Problem, problem_of
+from portable.plan import Call, Launch, NativeKernel, Plan, Pointer, Rejected
+
+TILE = 128  # queries, and keys, of a block
+PIECE = 64  # columns of a head at a time
+THREADS = 256
+
+
+def plan_bias_backward(call: Call) -> Plan | Rejected:
+    """dbias of 16-bit heads of any size: each query's statistics, then each tile of scores alone."""
+    problem = problem_of(call)
+    if isinstance(problem, Rejected):
+        return problem
+    if problem.softcap == 0:
+        return Rejected("a softcap of 0 leaves no scores")
+    if max(problem.M, problem.N) > MOST_ROWS:
+        return Rejected(f"more than {MOST_ROWS} queries or keys")
+    launches = (plan_rows(problem), plan_tiles(problem))
+    return too_many_blocks(launches) or Plan(launches, statistics(problem))
+
+
+def plan_tiles(problem: Problem) -> Launch:
+    kernel = NativeKernel(
+        HERE / "bias_backward.hip",
+        "attention_dbias",
+        THREADS,
+        (
+            ("T", ELEMENTS[problem.dtype]),
+            ("WHOLE_HEADS", int(problem.D % PIECE == problem.E % PIECE == 0)),
+            ("SOFTCAP", int(problem.softcap is not None)),
+        ),
+    )
+    key_tiles = -(-problem.N // TILE)
+    tiles = -(-problem.M // TILE) * key_tiles
+    blocks = tiles * problem.B * problem.H
+    sizes = {
+        "heads": problem.H,
+        "share": problem.share,
+        "queries": problem.M,
+        "keys": problem.N,
+        "columns_d": problem.D,
+        "columns_e": problem.E,
+        **bounds(problem, problem.N - problem.M),
+    }
+    args = (
+        ("dout", Pointer("do")),
+        *((each, Pointer(each)) for each in ("q", "k", "v", "bias")),
+        ("peak", Pointer("peak", True)),
+        ("delta", Pointer("delta", True)),
+        ("dbias", Pointer("dbias")),
+        *whole(sizes),
+        *scales(problem),
+        *whole({"key_tiles": key_tiles, "tiles": tiles, "blocks": blocks}),
+        *(each for name in ("do", "q", "k", "v", "bias", "dbias") for each in strides(problem, name)),
+    )
+    return Launch(kernel, (blocks, 1, 1), args)
