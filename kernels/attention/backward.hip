@@ -1,4 +1,4 @@
-// dk and dv, or dq, of attention on AMD's matrix units, without atomics; see hip_backward.h.
+// dk and dv (or one of them), or dq, of attention on AMD's matrix units, without atomics; see hip_backward.h.
 //
 // The lines that pass by have one buffer of LDS, and a step two barriers; the next ones are on their way under the
 // products with these. Scores are computed once for dk and dv and again for dq. Blocks of keys go through the query
@@ -26,24 +26,19 @@ struct Work {
 };
 
 struct Sums {
-    Strip d[HEAD_D / DEPTH][GROUPS];
-#if KEYS
-    Strip e[HEAD_E / DEPTH][GROUPS];
-#endif
+    Strip d[HEAD_D / DEPTH][GROUPS], e[HEAD_E / DEPTH][GROUPS];
 
     DEVICE Sums() {
-        for (auto& strips : d) {
+        clear(d);
+        clear(e);
+    }
+    template <int STRIPS> static DEVICE void clear(Strip (&sums)[STRIPS][GROUPS]) {
+#pragma unroll
+        for (auto& strips : sums) {
             for (Strip& strip : strips) {
                 strip.fill(0);
             }
         }
-#if KEYS
-        for (auto& strips : e) {
-            for (Strip& strip : strips) {
-                strip.fill(0);
-            }
-        }
-#endif
     }
 };
 
@@ -85,6 +80,13 @@ DEVICE void load_bias(const Work& work, int line, int own, float (&bias)[RUN]) {
 // What comes after is not moved before: operands that are fetched early take registers.
 DEVICE void phase() { __builtin_amdgcn_sched_barrier(0); }
 
+// Where own lines lie in LDS: addresses that follow from `at` are found again, and take no registers in between.
+DEVICE void ask(int& at) {
+#if !HELD
+    asm volatile("" : "+s"(at));
+#endif
+}
+
 // After product i of a loop: so many operands are fetched ahead.
 DEVICE void pace(int i) {
     constexpr int AHEAD = WARP == 64 ? 4 : 2;
@@ -106,6 +108,7 @@ DEVICE void add_lines(const Work& work, const Passing& passing, const Own& own, 
         peaks.load(work.peak + line);
         deltas.load(work.delta + line);
     }
+    ask(at);
     Strip scores[GROUPS], above[GROUPS];
     for (int g = 0; g < GROUPS; ++g) {
         scores[g].fill(0);
@@ -119,11 +122,12 @@ DEVICE void add_lines(const Work& work, const Passing& passing, const Own& own, 
         pace(k / DEPTH);
     }
     phase();
+    ask(at);
     for (int g = 0; g < GROUPS; ++g) {
         above[g].fill(0);
     }
 #pragma unroll
-    for (int k = 0; k < HEAD_E; k += DEPTH) {
+    for (int k = 0; SUM_D && k < HEAD_E; k += DEPTH) {
         const Rows rows = TileE::rows(passing.e, at, k);
         for (int g = 0; g < GROUPS; ++g) {
             multiply<T>(above[g], rows, own.e(g, k));
@@ -131,6 +135,7 @@ DEVICE void add_lines(const Work& work, const Passing& passing, const Own& own, 
         pace(k / DEPTH);
     }
     phase();
+    ask(at);
     Columns weights[GROUPS], gradients[GROUPS];
     const bool all = work.sight.all(start + at, wave_line);
     for (int g = 0; g < GROUPS; ++g) {
@@ -153,15 +158,17 @@ DEVICE void add_lines(const Work& work, const Passing& passing, const Own& own, 
                 gradient[i] = seen ? gradient[i] : 0;
             }
         }
-        if (KEYS) {
+        if (SUM_E) {
             weights[g] = as_columns<T>(weight);
         }
-        gradients[g] = as_columns<T>(gradient);
+        if (SUM_D) {
+            gradients[g] = as_columns<T>(gradient);
+        }
     }
     phase();
-#if KEYS
+    ask(at);
 #pragma unroll
-    for (int i = 0; i < HEAD_E / DEPTH; ++i) {
+    for (int i = 0; SUM_E && i < HEAD_E / DEPTH; ++i) {
         const Rows rows = TileAcross::rows(passing.e_across, i * DEPTH, at);
         for (int g = 0; g < GROUPS; ++g) {
             multiply<T>(sums.e[i][g], rows, weights[g]);
@@ -169,9 +176,9 @@ DEVICE void add_lines(const Work& work, const Passing& passing, const Own& own, 
         pace(i);
     }
     phase();
-#endif
+    ask(at);
 #pragma unroll
-    for (int i = 0; i < HEAD_D / DEPTH; ++i) {
+    for (int i = 0; SUM_D && i < HEAD_D / DEPTH; ++i) {
         const Rows rows = TileAcross::rows(passing.d_across, i * DEPTH, at);
         for (int g = 0; g < GROUPS; ++g) {
             multiply<T>(sums.d[i][g], rows, gradients[g]);
@@ -224,6 +231,7 @@ DEVICE void store_sums(const Strip (&sums)[STRIPS][GROUPS], float factor, T* to,
         if (row >= span.end) {
             continue;
         }
+#pragma unroll
         for (int i = 0; i < STRIPS; ++i) {
             const int column = i * DEPTH + lane_part() * RUN;
             T* const at = to + row * row_step + column;
@@ -279,8 +287,12 @@ void attention_backward_keys(const T* dout, const T* q, const T* k, const T* v, 
         work.delta = delta + line * queries;
         walk(work, passing, own, sums);
     }
-    store_sums(sums.d, factor, dk + batch * dk_batch + group * dk_head, dk_row, columns_d, span);
-    store_sums(sums.e, LOWERED, dv + batch * dv_batch + group * dv_head, dv_row, columns_e, span);
+    if (SUM_D) {
+        store_sums(sums.d, factor, dk + batch * dk_batch + group * dk_head, dk_row, columns_d, span);
+    }
+    if (SUM_E) {
+        store_sums(sums.e, LOWERED, dv + batch * dv_batch + group * dv_head, dv_row, columns_e, span);
+    }
 }
 #else
 KERNEL_RESIDENT(THREADS, RESIDENT)

@@ -4,11 +4,13 @@
 // One kernel finds dk and dv, one dq, and both do the same: a block owns lines (keys, or queries of one head), and
 // the others pass by, STEP lines at a time. Each side has two tensors, of HEAD_D and of HEAD_E columns: k and v, or
 // q and do. Products of the lines that pass by with a wave's own give the scores and their gradients, own lines
-// in columns; rounded, these are the second operand of the sums, which are transposed.
+// in columns; rounded, these are the second operand of the sums, which are transposed. Gradients of scores make the
+// sums of HEAD_D columns (dk, dq), weights those of HEAD_E (dv). Where registers and LDS do not hold dk and dv of large
+// heads, each has a launch of its own; that of dv needs no gradients, and so v not at all.
 //
 // Defines: T (bf16, f16); KEYS: whether keys are owned, else queries; HEAD_D, HEAD_E: the head sizes, as multiples
-// of 32; WHOLE_D, WHOLE_E: whether they are exact; STEP; WAVES, GROUPS: a wave owns GROUPS * 16 lines; HELD: whether
-// in registers, else in LDS; SOFTCAP, BIAS; RAGGED: packed sequences.
+// of 32; WHOLE_D, WHOLE_E: whether they are exact; SUM_D, SUM_E: which sums are found; STEP; WAVES, GROUPS: a wave owns
+// GROUPS * 16 lines; HELD: whether in registers, else in LDS; SOFTCAP, BIAS; RAGGED: packed sequences.
 #pragma once
 
 #include "hip_place.h"
@@ -18,7 +20,7 @@
 constexpr int THREADS = WAVES * WARP;
 constexpr int OWN = GROUPS * COLUMNS;  // lines of a wave
 constexpr int TILE = WAVES * OWN;
-static_assert(STEP % 32 == 0 && HEAD_D % 32 == 0 && HEAD_E % 32 == 0, "lines of LDS are whole groups of chunks");
+static_assert(STEP % DEPTH == 0 && HEAD_D % 32 == 0 && HEAD_E % 32 == 0, "lines of LDS are whole groups of chunks");
 
 using TileD = LdsTile<HEAD_D>;
 using TileE = LdsTile<HEAD_E>;
@@ -102,14 +104,16 @@ struct PairStage {
 struct Passing {
     char *d, *e, *d_across, *e_across;
 
-    static constexpr int BYTES =
-        TileD::bytes(STEP) + TileE::bytes(STEP) + TileAcross::bytes(HEAD_D) + (KEYS ? TileAcross::bytes(HEAD_E) : 0);
+    static constexpr int BYTES_E = SUM_D ? TileE::bytes(STEP) : 0;
+    static constexpr int BYTES_ACROSS_D = SUM_D ? TileAcross::bytes(HEAD_D) : 0;
+    static constexpr int BYTES_ACROSS_E = SUM_E ? TileAcross::bytes(HEAD_E) : 0;
+    static constexpr int BYTES = TileD::bytes(STEP) + BYTES_E + BYTES_ACROSS_D + BYTES_ACROSS_E;
 
     DEVICE explicit Passing(char* lds) {
         d = lds;
         e = d + TileD::bytes(STEP);
-        d_across = e + TileE::bytes(STEP);
-        e_across = d_across + TileAcross::bytes(HEAD_D);
+        d_across = e + BYTES_E;
+        e_across = d_across + BYTES_ACROSS_D;
     }
 
     DEVICE void store(PairStage& stage) const {
@@ -120,10 +124,14 @@ struct Passing {
             }
             if (stage.is_d(i)) {
                 stage.store_rows<TileD>(i, d);
-                stage.store_across(i, d_across);
+                if (SUM_D) {
+                    stage.store_across(i, d_across);
+                }
             } else {
-                stage.store_rows<TileE>(i, e);
-                if (KEYS) {
+                if (SUM_D) {
+                    stage.store_rows<TileE>(i, e);
+                }
+                if (SUM_E) {
                     stage.store_across(i, e_across);
                 }
             }
@@ -139,7 +147,7 @@ DEVICE int own_line() { return __builtin_amdgcn_readfirstlane(thread_x() / WARP)
 struct Own {
 #if HELD
     static constexpr int BYTES = 0;
-    Columns held_d[GROUPS][HEAD_D / DEPTH], held_e[GROUPS][HEAD_E / DEPTH];
+    Columns held_d[GROUPS][HEAD_D / DEPTH], held_e[GROUPS][HEAD_E / DEPTH];  // the latter where dS is needed
 
     DEVICE Own(const Pair& from, int first, char*) {
         for (int g = 0; g < GROUPS; ++g) {
@@ -148,7 +156,7 @@ struct Own {
                 const int k = i * DEPTH;
                 held_d[g][i] = columns_from(from.d.data + line * from.d.step, k, (WHOLE_D ? HEAD_D : from.d.width) - k);
             }
-            for (int i = 0; i < HEAD_E / DEPTH; ++i) {
+            for (int i = 0; SUM_D && i < HEAD_E / DEPTH; ++i) {
                 const int k = i * DEPTH;
                 held_e[g][i] = columns_from(from.e.data + line * from.e.step, k, (WHOLE_E ? HEAD_E : from.e.width) - k);
             }
@@ -157,16 +165,18 @@ struct Own {
     DEVICE Columns d(int group, int k) const { return held_d[group][k / DEPTH]; }
     DEVICE Columns e(int group, int k) const { return held_e[group][k / DEPTH]; }
 #else
-    static constexpr int BYTES = TileD::bytes(TILE) + TileE::bytes(TILE);
+    static constexpr int BYTES = TileD::bytes(TILE) + (SUM_D ? TileE::bytes(TILE) : 0);
     const char* lds;
 
     DEVICE Own(const Pair& from, int first, char* to) {
         RowStage<T, HEAD_D, TILE, THREADS> stage_d;
         stage_d.template load<WHOLE_D>(from.d, first);
         stage_d.store(to);
-        RowStage<T, HEAD_E, TILE, THREADS> stage_e;
-        stage_e.template load<WHOLE_E>(from.e, first);
-        stage_e.store(to + TileD::bytes(TILE));
+        if (SUM_D) {
+            RowStage<T, HEAD_E, TILE, THREADS> stage_e;
+            stage_e.template load<WHOLE_E>(from.e, first);
+            stage_e.store(to + TileD::bytes(TILE));
+        }
         lds = to;
     }
     DEVICE Columns d(int group, int k) const { return TileD::columns(lds, own_line() + group * COLUMNS, k); }

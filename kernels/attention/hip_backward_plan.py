@@ -25,8 +25,7 @@ from portable.plan import (
 
 HERE = Path(__file__).resolve().parent
 ELEMENTS = {"bfloat16": "bf16", "float16": "f16"}
-STEP = 32  # lines that pass by at a time: what fits LDS twice, as rows and transposed
-WAVES = 4
+STEP = 32  # lines that pass by at a time, at most: what fits LDS twice, as rows and transposed
 ROWS = 16  # queries of a block of backward_rows.hip
 ROWS_THREADS = 256
 LOG2_E = math.log2(math.e)
@@ -36,15 +35,33 @@ _MOST_THREADS = 2**32 - 1  # of a grid's dimension
 
 
 @dataclass(frozen=True, slots=True)
+class Sums:
+    """What a launch finds: dk (`d`), dv (`e`) or both where blocks own `keys`, else dq (`d`)."""
+
+    keys: bool
+    d: bool
+    e: bool
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        return ("dk", "dv") if self.keys else ("dq",)
+
+
+DK_DV, DK, DV = Sums(True, True, True), Sums(True, True, False), Sums(True, False, True)
+DQ = Sums(False, True, False)
+
+
+@dataclass(frozen=True, slots=True)
 class Tiling:
     """How the lines that a block owns lie on its waves: `groups` * 16 a wave, in registers where `held`, else
-    in LDS. `resident` blocks a compute unit."""
+    in LDS. `resident` blocks a compute unit; `step` lines pass by at a time."""
 
     waves: int
     groups: int
     held: bool
     resident: int
     prefetch: bool
+    step: int = STEP
 
     @property
     def lines(self) -> int:
@@ -69,15 +86,16 @@ def plan_problem(problem: Problem, call: Call, offsets: int | None = None) -> Pl
         return Rejected("a softcap of 0 leaves no scores")
     if max(problem.M, problem.N, offsets or 0) > MOST_ROWS:
         return Rejected(f"more than {MOST_ROWS} queries, keys or offsets")
-    launches, least = [plan_rows(problem)], MOST_ROWS
-    for keys in (True, False):
-        tile = tiling(problem, call.device, keys)
-        if tile is None:
-            D, E = padded(problem)
-            return Rejected(f"{call.device.arch} has too few registers and LDS for heads of {D} and {E}")
-        if offsets is not None:
-            launches.append(plan_table(call, problem, tile.lines, of_keys=keys))
-        launches.append(plan_owner(problem, call.device, keys, tile, offsets))
+    launches, least, table = [plan_rows(problem)], MOST_ROWS, None
+    chosen = tilings(problem, call.device)
+    if chosen is None:
+        heads = f"{problem.D} and {problem.E}"
+        return Rejected(f"{call.device.arch} has too few registers and LDS for heads of {heads}")
+    for sums, tile in chosen:
+        if offsets is not None and table != (sums.keys, tile.lines):
+            table = sums.keys, tile.lines
+            launches.append(plan_table(call, problem, tile.lines, of_keys=sums.keys))
+        launches.append(plan_owner(problem, call.device, sums, tile, offsets))
         least = min(least, tile.lines)
     refused = too_many_blocks(launches)
     if refused is not None:
@@ -102,50 +120,68 @@ def statistics(problem: Problem) -> tuple[Workspace, ...]:
     return tuple(Workspace(name, (count,), "float32") for name in ("peak", "delta"))
 
 
-def padded(problem: Problem) -> tuple[int, int]:
-    """The head sizes as the kernels hold them."""
-    return -(-problem.D // 32) * 32, -(-problem.E // 32) * 32
+def padded(problem: Problem, device: Device) -> tuple[int, int]:
+    """The head sizes as the kernels hold them. With waves of 32 the largest are held as 256 and 256: those in
+    between, where threads share the moves of lines unevenly, spill."""
+    D, E = -(-problem.D // 32) * 32, -(-problem.E // 32) * 32
+    return (256, 256) if device.warp_size == 32 and D + E > 384 else (D, E)
 
 
-def tiling(problem: Problem, device: Device, keys: bool) -> Tiling | None:
+def tilings(problem: Problem, device: Device) -> tuple[tuple[Sums, Tiling], ...] | None:
+    """What is launched over keys, then over queries. dk and dv share a launch where one block holds both."""
+    for launches in ((DK_DV, DQ), (DK, DV, DQ)):
+        found = [(sums, tiling(problem, device, sums)) for sums in launches]
+        chosen = tuple((sums, tile) for sums, tile in found if tile is not None)
+        if len(chosen) == len(found):
+            return chosen
+    return None
+
+
+def tiling(problem: Problem, device: Device, wanted: Sums) -> Tiling | None:
     """The first tiling whose registers and LDS are there; where one wave owns all lines, one wave.
 
     A lane holds 8 sums of each strip of 16 lines and 32 columns (waves of 32: 16 columns), and of held lines
-    16 bytes as often. Where both halves of a wave hold an operand (gfx11) those are 32 bytes, and operands
-    under way take more too.
+    16 bytes as often, or 32 where both halves of a wave hold an operand (gfx11). dv alone needs no gradients
+    of scores: neither own lines nor rows of E columns.
     """
-    D, E = padded(problem)
+    D, E = padded(problem, device)
     wide, twice = device.warp_size == 64, device.arch.startswith("gfx11")
-    owned, others = (problem.N, problem.M) if keys else (problem.M, problem.N)
+    owned, others = (problem.N, problem.M) if wanted.keys else (problem.M, problem.N)
     if owned <= 16 and others <= STEP and max(D, E) <= 64:
         return TINY
-    sums, passing = (D + E if keys else D), 2 * STEP * (D + E + (D + E if keys else D))
-    for tile, most in TILINGS[wide]:
+    sums, rows = D * wanted.d + E * wanted.e, D + E * wanted.d
+    for tile, most, most_rows in TILINGS["gfx9" if wide else "gfx11" if twice else "gfx12"]:
         registers = tile.groups * sums // (4 if wide else 2)
         if tile.held:
-            registers += tile.groups * (D + E) // (8 if wide else 2 if twice else 4) + (32 if twice else 0)
-        own = 0 if tile.held else tile.lines * 2 * (D + E)
-        if registers <= most and (passing + own) * tile.resident <= device.shared_memory:
+            registers += tile.groups * rows // (8 if wide else 2 if twice else 4)
+        own = 0 if tile.held else tile.lines * 2 * rows
+        passing = 2 * tile.step * (rows + sums)
+        fits = (passing + own) * tile.resident <= device.shared_memory
+        if registers <= most and rows <= most_rows and fits:
             return tile
     return None
 
 
 TINY = Tiling(1, 1, True, 2, True)
+IN_LDS = (
+    (Tiling(4, 1, False, 1, True), 80, 512),
+    (Tiling(4, 1, False, 1, False), 128, 512),
+    (Tiling(4, 1, False, 1, True, 16), 112, 512),
+    (Tiling(4, 1, False, 1, False, 16), 128, 512),
+    (Tiling(2, 1, False, 1, False, 16), 128, 512),
+)
 TILINGS = {
-    True: (
-        (Tiling(4, 2, True, 2, True), 144),
-        (Tiling(4, 1, True, 2, True), 144),
-        (Tiling(8, 1, True, 1, True), 144),
-        (Tiling(4, 1, True, 1, True), 192),
+    "gfx9": (
+        (Tiling(4, 2, True, 2, True), 144, 512),
+        (Tiling(4, 1, True, 2, True), 144, 512),
+        (Tiling(8, 1, True, 1, True), 144, 512),
+        (Tiling(4, 1, True, 1, True), 192, 512),
     ),
-    False: (
-        (Tiling(8, 1, True, 1, True), 160),
-        (Tiling(8, 1, True, 1, False), 192),
-        (Tiling(4, 1, False, 1, True), 80),
-        (Tiling(4, 1, False, 1, False), 128),
-    ),
+    "gfx11": ((Tiling(8, 1, True, 1, True), 128, 512), (Tiling(8, 1, True, 1, False), 152, 512), *IN_LDS),
+    "gfx12": ((Tiling(8, 1, True, 1, True), 160, 512), (Tiling(8, 1, True, 1, False), 192, 256), *IN_LDS),
 }
-"""By waves of 64 lanes or 32: each with the most registers for sums and held lines at which none spill."""
+"""By card: each with the most registers for sums and held lines, and the most columns of rows, at which none
+spill."""
 
 
 def plan_rows(problem: Problem) -> Launch:
@@ -170,9 +206,10 @@ def plan_rows(problem: Problem) -> Launch:
     return Launch(kernel, (tiles * problem.B * problem.H, 1, 1), args)
 
 
-def plan_owner(problem: Problem, device: Device, keys: bool, tile: Tiling, offsets: int | None) -> Launch:
+def plan_owner(problem: Problem, device: Device, sums: Sums, tile: Tiling, offsets: int | None) -> Launch:
     """dk and dv by blocks of keys, or dq by blocks of queries."""
-    D, E = padded(problem)
+    D, E = padded(problem, device)
+    keys = sums.keys
     threads = tile.waves * device.warp_size
     kernel = NativeKernel(
         HERE / "backward.hip",
@@ -185,7 +222,9 @@ def plan_owner(problem: Problem, device: Device, keys: bool, tile: Tiling, offse
             ("HEAD_E", E),
             ("WHOLE_D", int(problem.D == D)),
             ("WHOLE_E", int(problem.E == E)),
-            ("STEP", STEP),
+            ("SUM_D", int(sums.d)),
+            ("SUM_E", int(sums.e)),
+            ("STEP", tile.step),
             ("WAVES", tile.waves),
             ("GROUPS", tile.groups),
             ("HELD", int(tile.held)),
@@ -200,7 +239,6 @@ def plan_owner(problem: Problem, device: Device, keys: bool, tile: Tiling, offse
     tokens = problem.N if keys else problem.M
     tiles = -(-tokens // tile.lines) if offsets is None else entries_of(tokens, offsets, tile.lines)
     blocks = tiles * problem.B * heads
-    written = ("dk", "dv") if keys else ("dq",)
     numbers = {
         "groups" if keys else "heads": heads,
         "share": problem.share,
@@ -216,13 +254,13 @@ def plan_owner(problem: Problem, device: Device, keys: bool, tile: Tiling, offse
         ("bias", optional(problem, "bias")),
         ("peak", Pointer("peak", True)),
         ("delta", Pointer("delta", True)),
-        *((each, Pointer(each)) for each in written),
+        *((each, Pointer(each)) for each in sums.written),
         *table_arguments(offsets),
         *whole(numbers),
         *scales(problem),
         ("factor", Scalar("f32", problem.scale)),
         *whole({"tiles": tiles, "blocks": blocks}),
-        *(each for name in ("do", "q", "k", "v", "bias", *written) for each in strides(problem, name)),
+        *(each for name in ("do", "q", "k", "v", "bias", *sums.written) for each in strides(problem, name)),
     )
     return Launch(kernel, (blocks, 1, 1), args)
 

@@ -183,13 +183,17 @@ template <class Type> DEVICE Columns as_columns(const float (&values)[RUN]) {
 // row_of_lane(0..15), of 16 neighbours, and of every fourth line.
 template <int WIDTH> struct LdsTile {
     static constexpr int CHUNKS = WIDTH / RUN;
-    static_assert(CHUNKS % 4 == 0, "chunks are permuted in groups of four or eight");
+    static_assert(CHUNKS == 2 || CHUNKS % 4 == 0, "chunks are permuted in groups of four or eight");
 
     static constexpr int bytes(int lines) { return lines * WIDTH * 2; }
 
     // Of chunk + own; `chunk` is a multiple of PARTS where `own` is not 0. Apart, because what is known to
     // the compiler becomes the instruction's own offset: few addresses serve a whole tile.
     static DEVICE int offset(int line, int chunk, int own = 0) {
+        if (CHUNKS == 2) {  // those of four lines together
+            const int four = line >> 2, key = (four ^ (four >> 1 & 1)) & 7;
+            return four * (4 * WIDTH * 2) + (((line & 3) * 2) ^ chunk ^ own ^ key) * 16;
+        }
         constexpr int GROUP = CHUNKS % 8 == 0 ? 8 : 4;
         const int key = line ^ (line >> 3 & 3) ^ (line >> 1 & 4) ^ (line >> 4 & 1);
         const int place = (chunk ^ own ^ (GROUP == 8 ? key : key >> 1)) & (GROUP - 1);

@@ -21,9 +21,9 @@ CARDS = {target.arch: target for target in TARGETS}
 NAMES = {"gfx942": "mfma", "gfx1100": "wmma"}
 
 
-def call(M: int, N: int, C: int, arch: str = "gfx942", **given: Any) -> Call:
+def call(M: int, N: int, C: int, arch: str = "gfx942", D: int = 64, **given: Any) -> Call:
     """A call of attention_varlen and of its gradient at once."""
-    H, G, D = 4, 2, 64
+    H, G = 4, 2
     q, k, lse = heads(M, H, D), heads(N, G, D), heads(H, M, dtype=torch.float32)
     made = dict.fromkeys(("q", "o", "do", "dq"), q) | dict.fromkeys(("k", "v", "dk", "dv"), k)
     made |= {name: heads(C, dtype=torch.int32) for name in ("cu_seqlens_q", "cu_seqlens_k")}
@@ -92,6 +92,23 @@ def test_a_table_before_each_walk_of_the_gradient(arch, count):
         assert (numbers(walk)["low"], numbers(walk)["high"]) == (-7, 0) and found["RAGGED"] == 1
     assert (numbers(of_keys)["of_keys"], numbers(of_queries)["of_keys"]) == (1, 0)
     assert not any(isinstance(each, Pointer) and "cu_" in each.tensor for _, each in rows.args)
+
+
+@pytest.mark.parametrize(("D", "tables"), [(256, 3), (160, 2)])
+def test_dk_and_dv_share_a_table_where_their_tiles_are_alike(D, tables):
+    """Large heads on RDNA: a launch for each; the table in force is always that of the launch's own tile."""
+    plan = planned(plan_varlen_backward(call(1000, 700, 9, "gfx1100", D=D)))
+    table, made, walks = None, 0, 0
+    for launch in plan.launches[1:]:
+        if kernel_of(launch).entry == "attention_ragged_tiles":
+            table, made = launch, made + 1
+            continue
+        found, of_keys = defines(launch), defines(launch)["KEYS"]
+        assert table is not None and numbers(table)["of_keys"] == of_keys
+        sizes = (700, 2) if of_keys else (1000, 4)
+        covered(table, launch, sizes[0], found["WAVES"] * found["GROUPS"] * 16, 9, sizes[1], plan)
+        walks += 1
+    assert (made, walks) == (tables, 3)
 
 
 @pytest.mark.parametrize(
