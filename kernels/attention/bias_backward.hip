@@ -38,14 +38,18 @@ struct Sums {
     }
 };
 
+DEVICE HeadRows<T> from_column(const HeadRows<T>& rows, int column) {
+    return {rows.data + column, rows.step, rows.end, rows.width - column};
+}
+
 // Sums += keys * queries^T, of all their columns.
 DEVICE void add_products(const HeadRows<T>& queries, const HeadRows<T>& keys, const Corner& at, char* lds, Sums& sums) {
     char* const lds_keys = lds + Piece::bytes(TILE);
     const int columns = queries.width;
     Stage of_queries, of_keys;
     const auto load = [&](int start) {
-        of_queries.template load<WHOLE_HEADS>({queries.data + start, queries.step, queries.end, columns - start}, at.query);
-        of_keys.template load<WHOLE_HEADS>({keys.data + start, keys.step, keys.end, columns - start}, at.key);
+        of_queries.template load<WHOLE_HEADS>(from_column(queries, start), at.query);
+        of_keys.template load<WHOLE_HEADS>(from_column(keys, start), at.key);
     };
     load(0);
 #pragma unroll 1
@@ -57,8 +61,8 @@ DEVICE void add_products(const HeadRows<T>& queries, const HeadRows<T>& keys, co
         if (start + PIECE < columns) {
             load(start + PIECE);
         }
-        int wave_query = at.wave_query, wave_key = at.wave_key;  // asked again: addresses take no registers in between
-        asm volatile("" : "+s"(wave_query), "+s"(wave_key));
+        int wave_query = at.wave_query, wave_key = at.wave_key;
+        asm volatile("" : "+s"(wave_query), "+s"(wave_key));  // found again: addresses take no registers in between
 #pragma unroll
         for (int k = 0; k < PIECE; k += DEPTH) {
             if (!WHOLE_HEADS && start + k >= columns) {
