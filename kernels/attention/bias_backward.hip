@@ -4,15 +4,13 @@
 // registers. Keys are their rows and queries their columns: a lane has RUN neighbouring keys of a query, 16 bytes of
 // bias and of its gradient. Nothing is summed between blocks. What no query sees is not read, and becomes zeros.
 //
-// Defines: T (bf16, f16); WHOLE_HEADS: whether heads are multiples of PIECE; SOFTCAP.
+// Defines: T (bf16, f16); TILE, PIECE; WHOLE_HEADS: whether heads are multiples of PIECE; SOFTCAP.
 #define KEYS 0
 #define BIAS 1
 #include "hip_place.h"
 #include "hip_slopes.h"
 #include "hip_stage.h"
 
-constexpr int TILE = 128;
-constexpr int PIECE = 64;
 constexpr int STRIPS = 2, GROUPS = 4;  // of a wave: STRIPS * DEPTH keys by GROUPS * COLUMNS queries
 constexpr int WAVE_KEYS = STRIPS * DEPTH, WAVE_QUERIES = GROUPS * COLUMNS;
 constexpr int THREADS = TILE / WAVE_KEYS * (TILE / WAVE_QUERIES) * WARP;
@@ -21,9 +19,10 @@ using Piece = LdsTile<PIECE>;
 using Stage = RowStage<T, PIECE, TILE, THREADS>;
 using Sight = SightOf<TILE>;
 
-// The block's first query and key, and the wave's.
+// The block's first query and key, and the wave's in the block. An idle wave's are not there, or see each other not.
 struct Corner {
     int query, key, wave_query, wave_key;
+    bool idle;
 };
 
 struct Sums {
@@ -60,6 +59,9 @@ DEVICE void add_products(const HeadRows<T>& queries, const HeadRows<T>& keys, co
         lds_barrier();
         if (start + PIECE < columns) {
             load(start + PIECE);
+        }
+        if (at.idle) {
+            continue;
         }
         int wave_query = at.wave_query, wave_key = at.wave_key;
         asm volatile("" : "+s"(wave_query), "+s"(wave_key));  // found again: addresses take no registers in between
@@ -130,8 +132,8 @@ void attention_dbias(const T* dout, const T* q, const T* k, const T* v, const T*
     const int64_t batch = place.batch, head = place.head, group = head / share;
     const int wave = __builtin_amdgcn_readfirstlane(thread_x() / WARP);
     constexpr int ACROSS = TILE / WAVE_KEYS;
-    const Corner at = {place.tile / key_tiles * TILE, place.tile % key_tiles * TILE, wave / ACROSS * WAVE_QUERIES,
-                       wave % ACROSS * WAVE_KEYS};
+    Corner at = {place.tile / key_tiles * TILE, place.tile % key_tiles * TILE, wave / ACROSS * WAVE_QUERIES,
+                 wave % ACROSS * WAVE_KEYS};
     const Plane<T> to = {dbias + batch * dbias_batch + head * dbias_head, dbias_row, queries, keys};
     const Sight sight = {low, high, keys};
     if (sight.none<TILE>(at.key, at.query)) {
@@ -142,6 +144,9 @@ void attention_dbias(const T* dout, const T* q, const T* k, const T* v, const T*
         }
         return;
     }
+    const int first_query = at.query + at.wave_query, first_key = at.key + at.wave_key;
+    const SightOf<WAVE_QUERIES> wave_sight = {low, high, keys};
+    at.idle = !to.has(first_query, first_key) || wave_sight.none<WAVE_KEYS>(first_key, first_query);
     Sums scores, given;
     add_products({q + batch * q_batch + head * q_head, q_row, queries, columns_d},
                  {k + batch * k_batch + group * k_head, k_row, keys, columns_d}, at, lds, scores);

@@ -15,11 +15,11 @@ from portable.kernels.attention.hip_backward_plan import (
     whole,
 )
 from portable.kernels.attention.problem import Problem, problem_of
-from portable.plan import Call, Launch, NativeKernel, Plan, Pointer, Rejected
+from portable.plan import Call, Device, Launch, NativeKernel, Plan, Pointer, Rejected
 
-TILE = 128  # queries, and keys, of a block
-PIECE = 64  # columns of a head at a time
-THREADS = 256
+TILE, PIECE = 128, 64  # queries, and keys, of a block; columns of a head at a time
+SMALL_TILE, SMALL_PIECE = 64, 32  # where there are no more of either
+WAVE_QUERIES = 64
 
 
 def plan_bias_backward(call: Call) -> Plan | Rejected:
@@ -31,23 +31,29 @@ def plan_bias_backward(call: Call) -> Plan | Rejected:
         return Rejected("a softcap of 0 leaves no scores")
     if max(problem.M, problem.N) > MOST_ROWS:
         return Rejected(f"more than {MOST_ROWS} queries or keys")
-    launches = (plan_rows(problem), plan_tiles(problem))
+    launches = (plan_rows(problem), plan_tiles(problem, call.device))
     return too_many_blocks(launches) or Plan(launches, statistics(problem))
 
 
-def plan_tiles(problem: Problem) -> Launch:
+def plan_tiles(problem: Problem, device: Device) -> Launch:
+    small = max(problem.M, problem.N) <= SMALL_TILE
+    tile, piece = (SMALL_TILE, SMALL_PIECE) if small else (TILE, PIECE)
+    wave_keys = 64 if device.warp_size == 64 else 32
+    threads = tile // WAVE_QUERIES * (tile // wave_keys) * device.warp_size
     kernel = NativeKernel(
         HERE / "bias_backward.hip",
         "attention_dbias",
-        THREADS,
+        threads,
         (
             ("T", ELEMENTS[problem.dtype]),
-            ("WHOLE_HEADS", int(problem.D % PIECE == problem.E % PIECE == 0)),
+            ("TILE", tile),
+            ("PIECE", piece),
+            ("WHOLE_HEADS", int(problem.D % piece == problem.E % piece == 0)),
             ("SOFTCAP", int(problem.softcap is not None)),
         ),
     )
-    key_tiles = -(-problem.N // TILE)
-    tiles = -(-problem.M // TILE) * key_tiles
+    key_tiles = -(-problem.N // tile)
+    tiles = -(-problem.M // tile) * key_tiles
     blocks = tiles * problem.B * problem.H
     sizes = {
         "heads": problem.H,
