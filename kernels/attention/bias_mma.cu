@@ -221,7 +221,12 @@ void attention_dbias_mma(const T* dout, const T* q, const T* k, const T* v, cons
         commit_copies();
         read_bias(pairs, from, row, key);
         multiply_rows<T, HEAD_D>(weights, own_queries, own_keys);
-        const auto weigh = [&] {
+        wait_copies<0>();
+        barrier();  // the values are there, and nobody still reads keys
+        if (key + TILE_N < end) {
+            copy_tile<HEAD_D, TILE_N, THREADS, COPY_BYTES, true>(k_tile, keys, key + TILE_N);
+            commit_copies();
+        }
 #pragma unroll
         for (int g = 0; g < GROUPS; ++g) {
 #if SOFTCAP
@@ -234,15 +239,6 @@ void attention_dbias_mma(const T* dout, const T* q, const T* k, const T* v, cons
                 weights[g][i] = exp2_fast(math_fma(to_float(added), LOG2_E, score));
             }
         }
-        };
-        if (LATER) weigh();
-        wait_copies<0>();
-        barrier();  // the values are there, and nobody still reads keys
-        if (key + TILE_N < end) {
-            copy_tile<HEAD_D, TILE_N, THREADS, COPY_BYTES, true>(k_tile, keys, key + TILE_N);
-            commit_copies();
-        }
-        if (!LATER) weigh();
         multiply_rows<T, HEAD_E>(change, own_grads, own_values);
         const bool edge = (RIGHT && key + TILE_N > diagonal + right + 1) ||
                           (LEFT && key < diagonal + WARP_M - 1 - left);

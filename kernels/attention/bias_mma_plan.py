@@ -16,7 +16,7 @@ _LOG2_E = math.log2(math.e)
 _MOST_BLOCKS = 2**31 - 1
 _RESERVED = 1024  # bytes of shared memory that each block of a multiprocessor takes besides its own
 _MOST_STEPS = 16
-_BLOCKS = 4  # of a multiprocessor, at least, where the steps allow
+_BLOCKS = {1: 8, 2: 2}  # of a multiprocessor, by groups, that more steps are not to take from it
 
 
 class Tile(NamedTuple):
@@ -35,26 +35,31 @@ class Tile(NamedTuple):
         return (self.m + self.n) * (2 * d + 16 + 2 * e + 16)
 
 
-_TILES = (Tile(64, 4, 1), Tile(32, 4, 1))
+# Measured 2026-11-22 on the H200, 16 heads of 128, two groups and one, us: 4096 full 566 and 664, causal 371
+# and 398, 1024 full 44 and 64; heads of 64, 4096 causal 362 and 318. Eight warps of one group: 796 and 491.
+_TILES = (Tile(64, 4, 2), Tile(64, 4, 1), Tile(32, 4, 1))
 
 
-def tile_for(problem: Problem, device: Device, config: Any) -> Tile:
-    """The largest of which a multiprocessor holds two blocks, else of which it holds one."""
+def tile_for(problem: Problem, device: Device, bias_bytes: int, config: Any) -> Tile:
+    """The largest of which a multiprocessor holds two blocks, else of which it holds one. Two groups leave no
+    registers to read the bias by the element, and spill on sm_100."""
     d, e = padded(problem.D), padded(problem.E)
+    two_groups = device.arch.startswith("sm_90") and max(d, e) > 64 and bias_bytes == 16
+    tiles = _TILES if two_groups else _TILES[1:]
     rooms = ((device.shared_memory - _RESERVED) // 2, device.shared_memory)
-    fitting = (tile for room in rooms for tile in _TILES if tile.shared(d, e) <= room)
-    tile = next(fitting, _TILES[-1])
+    fitting = (tile for room in rooms for tile in tiles if tile.shared(d, e) <= room)
+    tile = next(fitting, tiles[-1])
     named = {"n": "TILE_N", "warps": "WARPS", "groups": "GROUPS"}
     return tile._replace(**{field: config[name] for field, name in named.items() if config.get(name)})
 
 
-def steps_for(call: Call, tiles: int, steps: int) -> int:
+def steps_for(call: Call, tile: Tile, tiles: int, steps: int) -> int:
     """Blocks of keys that a block of queries walks: many, so that queries are read once, but not so many that
     multiprocessors stand idle."""
     if call.config.get("STEPS"):
         return call.config["STEPS"]
-    enough = tiles * steps // (_BLOCKS * call.device.multiprocessors)
-    return max(1, min(_MOST_STEPS, 1 << max(enough.bit_length() - 1, 0)))
+    enough = -(-tiles * steps // (_BLOCKS.get(tile.groups, 2) * call.device.multiprocessors))
+    return min(_MOST_STEPS, 1 << max(enough - 1, 0).bit_length())
 
 
 def plan_dbias(call: Call) -> Plan | Rejected:
@@ -64,11 +69,12 @@ def plan_dbias(call: Call) -> Plan | Rejected:
         return problem
     if (reason := unfit(problem)) is not None:
         return reason
-    d, e, tile = padded(problem.D), padded(problem.E), tile_for(problem, call.device, call.config)
+    bias_bytes = 2 if problem.N % 8 else copied_bytes(problem, "bias", "dbias")
+    d, e, tile = padded(problem.D), padded(problem.E), tile_for(problem, call.device, bias_bytes, call.config)
     if tile.shared(d, e) > call.device.shared_memory:
         return Rejected(f"{tile.m} queries and {tile.n} keys a block take {tile.shared(d, e)} bytes")
     tiles, steps = -(-problem.M // tile.m), -(-problem.N // tile.n)
-    chunk = tile.n * steps_for(call, tiles * problem.B * problem.H, steps)
+    chunk = tile.n * steps_for(call, tile, tiles * problem.B * problem.H, steps)
     chunks = -(-problem.N // chunk)
     blocks = tiles * chunks * problem.B * problem.H
     if blocks > _MOST_BLOCKS:
@@ -86,12 +92,11 @@ def plan_dbias(call: Call) -> Plan | Rejected:
             ("WARPS", tile.warps),
             ("GROUPS", tile.groups),
             ("COPY_BYTES", 2 if problem.E % 8 else copied_bytes(problem, "q", "k", "v", "do", "o")),
-            ("BIAS_BYTES", 2 if problem.N % 8 else copied_bytes(problem, "bias", "dbias")),
+            ("BIAS_BYTES", bias_bytes),
             ("LEFT", int(left is not None)),
             ("RIGHT", int(right is not None)),
             ("SOFTCAP", int(problem.softcap is not None)),
             ("DLSE", int(problem.has("dlse"))),
-            ("LATER", call.config.get("LATER", 1)),
         ),
         shared=tile.shared(d, e),
     )

@@ -167,7 +167,12 @@ void attention_forward_mma(const T* q, const T* k, const T* v, const float* sink
         copy_tile<HEAD_E, TILE_N, THREADS, COPY_BYTES>(v_tile, values, key);
         commit_copies();
         multiply_rows<T, HEAD_D>(scores, own_queries, own_keys);
-        const auto weigh = [&] {
+        wait_copies<0>();
+        barrier();  // the values are there, and nobody still reads keys
+        if (key > begin) {
+            copy_tile<HEAD_D, TILE_N, THREADS, COPY_BYTES>(k_tile, keys, key - TILE_N);
+            commit_copies();
+        }
         const bool beyond = key + TILE_N > (RIGHT ? min(s.n, diagonal + s.right + 1) : s.n);
         const bool edge = beyond || (LEFT && key < diagonal + WARP_M - 1 - s.left);
 #pragma unroll
@@ -182,15 +187,6 @@ void attention_forward_mma(const T* q, const T* k, const T* v, const float* sink
             soften(scores[g], top[g], sum[g], factor[g], s.scale);
             rescale(sums[g], factor[g]);
         }
-        };
-        if (LATER) weigh();
-        wait_copies<0>();
-        barrier();  // the values are there, and nobody still reads keys
-        if (key > begin) {
-            copy_tile<HEAD_D, TILE_N, THREADS, COPY_BYTES>(k_tile, keys, key - TILE_N);
-            commit_copies();
-        }
-        if (!LATER) weigh();
         multiply_values(sums, scores, own_values);
     }
 

@@ -85,6 +85,14 @@ def test_two_blocks_share_a_multiprocessor_at_128(arch):
     assert 2 * (shared + 1024) <= CARDS[arch].shared_memory + 1024
 
 
+@pytest.mark.parametrize(
+    ("call", "groups"),
+    [({}, 2), ({"D": 64}, 1), ({"N": 77}, 1), ({"arch": "sm_80"}, 1), ({"arch": "sm_100"}, 1), ({"D": 256}, 1)],
+)
+def test_two_groups_where_they_were_measured_to_win(call, groups):
+    assert defines(launch_of(**{"arch": "sm_90a", **call}))["GROUPS"] == groups
+
+
 @pytest.mark.parametrize(("M", "N"), [(1, 1), (64, 65), (129, 4096), (4096, 4095), (300, 20000)])
 def test_blocks_cover_all_queries_and_keys(M, N):
     for H in (2, 512):
@@ -182,8 +190,10 @@ def test_what_is_left_to_others(call, word):
     "call",
     [
         {"D": 64, "window_left": 3, "window_right": 2, "softcap": 2.0, "dlse": True},
+        {},
         {"causal": True},
         {"D": 256},
+        {"D": 128, "N": 77, "window_left": 3, "window_right": 2, "softcap": 2.0},
         {"D": 50, "E": 33, "N": 77, "dtype": "float16"},
     ],
     ids=str,
