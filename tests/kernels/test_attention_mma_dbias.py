@@ -70,8 +70,8 @@ def test_arguments_follow_the_kernels_parameters():
 @pytest.mark.parametrize("D", [1, 13, 64, 96, 128, 192, 256])
 def test_every_head_size_fits_the_smallest_card(D, E):
     for arch, device in CARDS.items():
-        kernel = kernel_of(launch_of(D=D, E=E, arch=arch))
-        found = dict(kernel.defines)
+        launch = launch_of(D=D, E=E, arch=arch)
+        kernel, found = kernel_of(launch), defines(launch)
         assert D <= found["HEAD_D"] < D + 16 and E <= found["HEAD_E"] < E + 16
         lines = 16 * found["WARPS"] * found["GROUPS"] + found["TILE_N"]
         line = 2 * found["HEAD_D"] + 2 * found["HEAD_E"] + 32
@@ -87,7 +87,14 @@ def test_two_blocks_share_a_multiprocessor_at_128(arch):
 
 @pytest.mark.parametrize(
     ("call", "groups"),
-    [({}, 2), ({"D": 64}, 1), ({"N": 77}, 1), ({"arch": "sm_80"}, 1), ({"arch": "sm_100"}, 1), ({"D": 256}, 1)],
+    [
+        ({}, 2),
+        ({"D": 64}, 1),
+        ({"N": 77}, 1),
+        ({"D": 256}, 1),
+        ({"arch": "sm_80"}, 1),
+        ({"arch": "sm_100"}, 1),
+    ],
 )
 def test_two_groups_where_they_were_measured_to_win(call, groups):
     assert defines(launch_of(**{"arch": "sm_90a", **call}))["GROUPS"] == groups
