@@ -98,7 +98,7 @@ struct Work {
     Scores scores;
     const T* bias;  // of the query head, of query i at i * bias_row
     int64_t bias_row;
-    char* shared;
+    const char* shared;
 
     DEVICE float bias_at(int own, int line) const {
         if (!BIAS || own >= span.end || line >= span.stop) return 0.0f;

@@ -322,20 +322,16 @@ def test_arguments_come_in_the_order_of_the_parameters():
                 assert [re.sub(r"^o(_|$)", r"out\1", name) for name in found] == names
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_90a", "sm_100"])
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_100"])
 @pytest.mark.parametrize(
     "asked",
     [
         call(1, 2, 1, 300, 300, 64, causal=True),
-        call(1, 2, 1, 300, 300, 64, window_left=5, softcap=5.0, bias=True, dtype="float16"),
-        call(1, 2, 1, 300, 300, 128, causal=True),
         call(1, 2, 1, 300, 300, 128, window_left=5, softcap=5.0, bias=True, dtype="float16"),
-        call(1, 2, 1, 300, 300, 256, causal=True),
-        call(1, 2, 1, 300, 300, 125, dlse=True),
-        packed(300, 300, 2, 1, 64, causal=True),
-        packed(300, 300, 2, 1, 128, softcap=5.0),
+        call(1, 2, 1, 300, 300, 253, dlse=True),
+        packed(300, 300, 2, 1, 128, causal=True),
     ],
-    ids=["64", "64, all", "128", "128, all", "256", "125", "packed 64", "packed 128, cap"],
+    ids=["64", "128, window, cap, bias", "253", "packed 128"],
 )
 def test_it_compiles_with_little_spilled(asked, arch):
     """What the walk over heads needs, at most: read once a step."""
