@@ -203,25 +203,24 @@ DEVICE void store_sums(const float (&sums)[GROUPS][WIDTH / 2], float factor, cha
     }
 }
 
-// Which tile of which head a block owns. Of queries a head's last see most keys, of keys the first most queries.
+// Which tile of which head a block owns: one tile of all heads, then the next. Of queries a head's last see most keys,
+// of keys the first most queries; a table has its tiles in order. Measured 2026-11-22 (H200), head by head: causal
+// 4 to 9 % slower, full within 2 %.
 struct Place {
     int64_t batch;
     int head, tile;
 };
-DEVICE Place place_of(int block, int heads, int tiles) {
-#if RAGGED
-    return {0, block % heads, block / heads};  // the table has its tiles in order
-#else
-    const int line = block / tiles, order = block % tiles;
-    return {line / heads, line % heads, KEYS ? order : tiles - 1 - order};
-#endif
+DEVICE Place place_of(int block, int lines, int heads, int tiles) {
+    const int line = block % lines, order = block / lines;
+    return {line / heads, line % heads, KEYS || RAGGED ? order : tiles - 1 - order};
 }
 
 KERNEL(THREADS)
 void attention_backward_mma(const T* own_d, const T* own_e, const T* passing_d, const T* passing_e, const T* bias,
                             const float* stats, T* result_d, T* result_e, const int* bounds, const int* tile_list,
-                            const int* counts, int count, int heads, int share, int queries, int keys, int width_d,
-                            int width_e, int low, int high, int tiles, float to_score, float cap, float factor,
+                            const int* counts, int count, int lines, int heads, int tiles, int share, int queries,
+                            int keys, int width_d, int width_e, int low, int high, float to_score, float cap,
+                            float factor,
                             int64_t own_d_batch, int64_t own_d_head, int64_t own_d_row, int64_t own_e_batch,
                             int64_t own_e_head, int64_t own_e_row, int64_t passing_d_batch, int64_t passing_d_head,
                             int64_t passing_d_row, int64_t passing_e_batch, int64_t passing_e_head,
@@ -229,7 +228,7 @@ void attention_backward_mma(const T* own_d, const T* own_e, const T* passing_d, 
                             int64_t result_d_batch, int64_t result_d_head, int64_t result_d_row,
                             int64_t result_e_batch, int64_t result_e_head, int64_t result_e_row) {
     DYNAMIC_SHARED(shared);
-    const auto [batch, head, tile] = place_of(block_x(), heads, tiles);
+    const auto [batch, head, tile] = place_of(block_x(), lines, heads, tiles);
 #if RAGGED
     if (tile >= counts[0]) return;
     const Sequence own = sequence_of(bounds, tile_list[tile * 2], count);
@@ -304,7 +303,7 @@ void attention_backward_mma(const T* own_d, const T* own_e, const T* passing_d, 
     }
 
     barrier();  // results take the place of what was copied
-    const Place place = place_of(here_block(), heads, tiles);
+    const Place place = place_of(here_block(), lines, heads, tiles);
     const int warp = thread_x() / 32, row = span.first + warp * OWN;
     if constexpr (SUM_D) {
         const Result result = {result_d + place.batch * result_d_batch + place.head * result_d_head, result_d_row,
@@ -314,7 +313,7 @@ void attention_backward_mma(const T* own_d, const T* own_e, const T* passing_d, 
     if constexpr (SUM_E) {
         const Result result = {result_e + place.batch * result_e_batch + place.head * result_e_head, result_e_row,
                                span.end, width_e};
-        char* const lines = shared + OWN_D_BYTES * SUM_D + warp * OWN * E_PITCH;
-        store_sums<HEAD_E>(sums_e, LOWERED, lines, result, row);
+        char* const to = shared + OWN_D_BYTES * SUM_D + warp * OWN * E_PITCH;
+        store_sums<HEAD_E>(sums_e, LOWERED, to, result, row);
     }
 }

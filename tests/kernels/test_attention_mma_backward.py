@@ -164,6 +164,11 @@ def test_arguments_of_both_walks():
         assert {name: args[name].value for name in sizes} == sizes
         assert args["bias"] == Scalar("i64", 0)
     assert (keys["heads"].value, queries["heads"].value) == (2, 8)
+    assert (keys["lines"].value, queries["lines"].value) == (6, 24)
+    for part, args, lines in ((BOTH, keys, 500), (DQ, queries, 300)):
+        launch = walks(asked)[part]
+        assert args["tiles"].value == -(-lines // tile_of(launch).lines)
+        assert launch.grid == (args["tiles"].value * args["lines"].value, 1, 1)
     assert queries["result_e"] == Scalar("i64", 0)
     assert all(arg.kind == "i64" for name, arg in keys.items() if name.endswith(("_batch", "_head", "_row")))
     rows = dict(planned(asked).launches[0].args)
