@@ -78,7 +78,7 @@ _TILES = (
 """With how many blocks a multiprocessor should have room for: while one waits the other multiplies.
 
 Measured 2026-11-22 (H200, 8192 queries and keys), of cuDNN. Heads of 128, full: dk and dv with 48 queries a
-step 0.402, 32 and 64 0.39; one block of 8 warps 0.347; dq by 16 lines a warp 0.346 in place of 0.393. Heads of
+step 0.402, 32 and 64 0.39; one block of 8 warps 0.347; dq by 16 lines a warp 0.346, not 0.393. Heads of
 64, causal: dk and dv by 32 lines 0.508, by 16 at most 0.473; dq with 64, 48 and 32 keys 0.549, 0.527, 0.508.
 """
 
