@@ -108,7 +108,7 @@ def plan_problem(problem: Problem, call: Call, offsets: int | None = None) -> Pl
     if (reason := _unfit(problem, offsets or 0)) is not None:
         return reason
     launches, least = [_plan_rows(problem)], _MOST_ROWS
-    for part in parts_of(problem, call.config):
+    for part in parts_of(problem):
         tile = tile_for(problem, part, call)
         d, e = padded(problem.D), padded(problem.E)
         if (shared := tile.shared(part, d, e)) > call.device.shared_memory:
@@ -134,9 +134,9 @@ def padded(size: int) -> int:
     return -(-size // 16) * 16
 
 
-def parts_of(problem: Problem, config: Any) -> tuple[Part, ...]:
+def parts_of(problem: Problem) -> tuple[Part, ...]:
     """dk and dv are made apart, each with scores of its own, where registers do not hold the sums of both."""
-    apart = config.get("APART") or padded(problem.D) + padded(problem.E) > _SUMS
+    apart = padded(problem.D) + padded(problem.E) > _SUMS
     of_keys = (Part(True, True, False), Part(True, False, True)) if apart else (Part(True, True, True),)
     return (*of_keys, Part(False, True, False))
 
