@@ -56,8 +56,8 @@ def forward(call: Call) -> Plan | Rejected:
     if isinstance(problem, Rejected):
         return problem
     operands = Operands(problem, call.device, ("q", "k", "v", "o"), call.has("sinks"), pieces=True)
-    if crowded(operands, call.device, "forward"):
-        return Rejected(f"{call.device.arch} has too few registers for heads of {max(problem.D, problem.E)}")
+    if (reason := crowded(operands, call.device, "forward")) is not None:
+        return reason
     config = fitted(problem, operands, call.config, call.device, both=False)
     refused = too_large(problem, triton.cdiv(problem.M, config["BLOCK_M"]) * problem.B * problem.H)
     if refused is not None:
@@ -95,8 +95,8 @@ def backward(call: Call) -> Plan | Rejected:
     if isinstance(problem, Rejected):
         return problem
     operands = Operands(problem, call.device, ("do", "q", "k", "v", "dq", "dk", "dv"))
-    if crowded(operands, call.device, "backward"):
-        return Rejected(f"{call.device.arch} has too few registers for heads of {max(problem.D, problem.E)}")
+    if (reason := crowded(operands, call.device, "backward")) is not None:
+        return reason
     config, padded = call.config, triton.cdiv(problem.M, PADDING) * PADDING
     most = max(problem.M, problem.N) // 16 + 1
     refused = too_large(problem, most * problem.B * problem.H)
@@ -157,9 +157,12 @@ def bias_backward(call: Call) -> Plan | Rejected:
     return Plan((plan_rows(problem, whole, padded), blocks), spaces)
 
 
-def crowded(operands: Operands, device: Device, which: str) -> bool:
+def crowded(operands: Operands, device: Device, which: str) -> Rejected | None:
     most = max(operands.columns, operands.block_e)
-    return device.arch.startswith("gfx11") and most > GFX11_COLUMNS[which]
+    if not device.arch.startswith("gfx11") or most <= GFX11_COLUMNS[which]:
+        return None
+    heads = max(operands.problem.D, operands.problem.E)
+    return Rejected(f"{device.arch} has too few registers for heads of {heads}")
 
 
 def groups_at_once(problem: Problem, operands: Operands, padded: int, config: Mapping[str, Any]) -> int:

@@ -13,6 +13,7 @@ from portable.kernels.attention.packed import entries_of, packed
 from portable.kernels.attention.problem import Problem
 from portable.kernels.attention.triton_impl import (
     PADDING,
+    crowded,
     fitted,
     plan_forward,
     plan_keys,
@@ -36,6 +37,8 @@ def forward(call: Call) -> Plan | Rejected:
     if isinstance(problem, Rejected):
         return problem
     operands = Operands(problem, call.device, ("q", "k", "v", "o"), call.has("sinks"), pieces=True)
+    if (reason := crowded(operands, call.device, "forward")) is not None:
+        return reason
     config = fitted(problem, operands, call.config, call.device, both=False)
     launches = (*plan_tables(problem, "q"), plan_forward(problem, operands, config))
     return _plan(launches, _tables(problem, "q"))
@@ -48,6 +51,8 @@ def backward(call: Call) -> Plan | Rejected:
     if isinstance(problem, Rejected):
         return problem
     operands = Operands(problem, call.device, ("do", "q", "k", "v", "dq", "dk", "dv"))
+    if (reason := crowded(operands, call.device, "backward")) is not None:
+        return reason
     first = fitted(problem, operands, call.config, call.device, kept="BLOCK_N")
     last = fitted(problem, operands, second(call.config), call.device)
     lines = entries_of(problem.M, problem.offsets, PADDING)

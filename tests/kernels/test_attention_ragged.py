@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from portable.kernels.attention import decode_plan, packed, triton_paged, triton
 from portable.kernels.attention.paged_torch import attention_paged
 from portable.kernels.attention.varlen_torch import attention_varlen, bounds
 from portable.plan import Call, Plan, Rejected
+from tests.kernels.test_attention_triton import RDNA3
 from tests.kernels.test_matmul_native import H200
 
 TABLES = ("ragged_bounds", "ragged_tiles")
@@ -272,6 +274,20 @@ def test_packed_scores_are_computed_again_with_the_dense_tiles():
         for launch in (keys, queries):
             fixed = dict(launch.kernel.constants)  # type: ignore[union-attr]
             assert fixed["bias_ptr"] is None and fixed.get("ds") is None and "tiles_ptr" not in fixed
+
+
+def test_heads_that_the_registers_of_gfx11_do_not_hold_are_refused():
+    """As the dense kernels, which these are."""
+    for op, planner, most in (
+        ("attention_varlen", triton_varlen.forward, 128),
+        ("attention_varlen_backward", triton_varlen.backward, 64),
+    ):
+        for heads, fits in ((most, True), (most + 8, False)):
+            q, k = half(1000, 8, heads), half(1000, 2, heads)
+            more = (q, torch.empty(8, 1000, device="meta")) if "backward" in op else ()
+            given = ([q] if more else []) + [q, k, k, *more, whole(9), whole(9)]
+            answer = planner(replace(asked(op, "triton", *given), device=RDNA3))
+            assert isinstance(answer, Plan) if fits else "registers" in str(answer)
 
 
 def test_too_many_tokens_are_refused():
