@@ -58,14 +58,14 @@ def attention_rows(
 @triton.jit
 def visit_queries(
     dk, dv, keys, values, q, do, ds, q_ptr, q_row, do_ptr, do_row, bias_ptr, bias_row, peak_ptr, delta_ptr,
-    batch, head, slot, start_n, first, stop, M, N, low, high, scale, cap,
-    MASKED: tl.constexpr, CAP: tl.constexpr, LOW: tl.constexpr, HIGH: tl.constexpr,
+    batch, head, slot, start_n, first, stop, M, N, low, high, scale, cap, full_first, full_stop,
+    CAP: tl.constexpr, LOW: tl.constexpr, HIGH: tl.constexpr,
     D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr,
     UNIT: tl.constexpr, WIDE: tl.constexpr, PRECISION: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, full_first=0, full_stop=0,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """dk and dv after the queries from `first` to `stop` of one head. Blocks are transposed: keys by queries.
-    MASKED: 0: no block is masked; 1: all are; 2: those outside full_first..full_stop."""
+    Those outside full_first..full_stop are masked."""
     cols = tl.arange(0, BLOCK_M)
     for start in tl.range(first, stop, BLOCK_M):
         start = tl.multiple_of(start, BLOCK_M)
@@ -78,11 +78,7 @@ def visit_queries(
         if bias_ptr is not None:
             s += bias_tile(bias_ptr, bias_row, start, start_n, M, N, BLOCK_M, BLOCK_N).T
         p = tl.exp2(s - peak[None, :])
-        if MASKED == 2:
-            if (start < full_first) | (start + BLOCK_M > full_stop):
-                j = start_n + tl.arange(0, BLOCK_N)[:, None]
-                p = tl.where(sees((start + cols)[None, :], j, low, high, LOW, HIGH), p, 0.0)
-        elif MASKED:
+        if (LOW or HIGH) and (start < full_first) | (start + BLOCK_M > full_stop):
             j = start_n + tl.arange(0, BLOCK_N)[:, None]
             p = tl.where(sees((start + cols)[None, :], j, low, high, LOW, HIGH), p, 0.0)
         dv = tl.dot(p.to(grads.dtype), grads, dv, input_precision=PRECISION)
@@ -106,11 +102,10 @@ def attention_keys(
     CAP: tl.constexpr, LOW: tl.constexpr, HIGH: tl.constexpr,
     D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr,
     UNIT: tl.constexpr, WIDE: tl.constexpr, PRECISION: tl.constexpr,
-    EDGES: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """dk and dv of BLOCK_N keys: the query heads of the group one after the other, float32 sums. The groups
-    of all batches are numbered; the launch begins with group `begin`. EDGES: 3: blocks that need a mask have
-    loops of their own; less: one loop, as MASKED of `visit_queries`."""
+    of all batches are numbered; the launch begins with group `begin`."""
     program = tl.program_id(0) + begin * tiles
     tile, group, batch, at_q, at_k, M, N, diagonal = place(
         program, tiles_ptr, tiles, G, M, N, True, False, BLOCK_N
@@ -151,34 +146,12 @@ def attention_keys(
             do_at = head_start(do_ptr, at_q, head, do_batch, do_head, UNIT)
         if bias_ptr is not None:
             bias_at = head_start(bias_ptr, batch, head, bias_batch, bias_head, 1)
-        if EDGES == 3:
-            if HIGH:
-                of_k, of_v = visit_queries(
-                    of_k, of_v, keys, values, q, do, ds, q_at, q_row, do_at, do_row, bias_at, bias_row,
-                    peak_ptr + line, delta_ptr + line, at_q, head, index * share + member, start_n, first,
-                    tl.minimum(full_first, stop), M, N, low, high, scale, cap, True, CAP, LOW, HIGH, D, E,
-                    BLOCK_D, BLOCK_E, UNIT, WIDE, PRECISION, BLOCK_M, BLOCK_N,
-                )  # fmt: skip
-            of_k, of_v = visit_queries(
-                of_k, of_v, keys, values, q, do, ds, q_at, q_row, do_at, do_row, bias_at, bias_row,
-                peak_ptr + line, delta_ptr + line, at_q, head, index * share + member, start_n, full_first,
-                full_stop, M, N, low, high, scale, cap, False, CAP, LOW, HIGH, D, E,
-                BLOCK_D, BLOCK_E, UNIT, WIDE, PRECISION, BLOCK_M, BLOCK_N,
-            )  # fmt: skip
-            if LOW:
-                of_k, of_v = visit_queries(
-                    of_k, of_v, keys, values, q, do, ds, q_at, q_row, do_at, do_row, bias_at, bias_row,
-                    peak_ptr + line, delta_ptr + line, at_q, head, index * share + member, start_n,
-                    full_stop, stop, M, N, low, high, scale, cap, True, CAP, LOW, HIGH, D, E,
-                    BLOCK_D, BLOCK_E, UNIT, WIDE, PRECISION, BLOCK_M, BLOCK_N,
-                )  # fmt: skip
-        else:
-            of_k, of_v = visit_queries(
-                of_k, of_v, keys, values, q, do, ds, q_at, q_row, do_at, do_row, bias_at, bias_row,
-                peak_ptr + line, delta_ptr + line, at_q, head, index * share + member, start_n, first,
-                stop, M, N, low, high, scale, cap, EDGES, CAP, LOW, HIGH, D, E,
-                BLOCK_D, BLOCK_E, UNIT, WIDE, PRECISION, BLOCK_M, BLOCK_N, full_first, full_stop,
-            )  # fmt: skip
+        of_k, of_v = visit_queries(
+            of_k, of_v, keys, values, q, do, ds, q_at, q_row, do_at, do_row, bias_at, bias_row,
+            peak_ptr + line, delta_ptr + line, at_q, head, index * share + member, start_n, first, stop, M, N,
+            low, high, scale, cap, full_first, full_stop, CAP, LOW, HIGH, D, E,
+            BLOCK_D, BLOCK_E, UNIT, WIDE, PRECISION, BLOCK_M, BLOCK_N,
+        )  # fmt: skip
     if dk_ptr is not None:
         dk_ptr = head_start(dk_ptr, at_k, group, dk_batch, dk_head, UNIT)
     if dv_ptr is not None:
@@ -196,7 +169,8 @@ def visit_keys(
     UNIT: tl.constexpr, WIDE: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, full_first=0, full_stop=0,
 ):  # fmt: skip
-    """dq after the keys from `first` to `stop`; MASKED as of `visit_queries`."""
+    """dq after the keys from `first` to `stop`. MASKED: 0: no block is masked; 1: all are; 2: those outside
+    full_first..full_stop."""
     rows = start_m + tl.arange(0, BLOCK_M)[:, None]
     for start in tl.range(first, stop, BLOCK_N):
         keys = tile_of(k, k_ptr, k_row, batch, group, start, N, MASKED, D, BLOCK_N, BLOCK_D, UNIT, WIDE)

@@ -224,9 +224,7 @@ def plan_keys(
     args += [("factor", Scalar("f32", problem.scale)), ("padded", Scalar("i32", padded, True))]
     programs = operands.places("k", block_n, args, constants) // (problem.B * problem.G) * count
     args.append(("begin", _i32(begin)))
-    cut = edges(problem, operands, 1, loops=config["num_stages"] > 1)
-    constants += [*shared_constants(problem, operands), ("EDGES", cut)]
-    constants += [("BLOCK_M", block_m), ("BLOCK_N", block_n)]
+    constants += [*shared_constants(problem, operands), ("BLOCK_M", block_m), ("BLOCK_N", block_n)]
     return Launch(kernel_of(attention_keys, constants, config), (programs, 1, 1), tuple(args))
 
 
@@ -311,7 +309,7 @@ def edges(problem: Problem, operands: Operands, block_n: int, loops: bool = True
     the rest. Where nothing would (not `loops`: one stage) there is a branch, which takes fewer registers; and
     elsewhere too: three loops leave the AMD cards short of scalar registers.
     """
-    whole = block_n == 1 or (problem.N % block_n == 0 and not problem.offsets)
+    whole = problem.N % block_n == 0 and not problem.offsets
     if problem.left is None and problem.right is None and whole:
         return 0
     return 3 if operands.by_descriptor and loops else 2
