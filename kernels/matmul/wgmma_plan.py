@@ -62,9 +62,10 @@ class WgmmaTile(NamedTuple):
 
     @property
     def step(self) -> float:
-        """Clocks of 64 k: the tensor cores take 4 a column of 128 rows, and 53 more for 0 columns than for
-        256 (measured 2026-11-21); L2 brings 64 bytes in one."""
-        return max((4 * self.n + (256 - self.n) / 5) * self.m / 128, (self.m + self.n) * 2)
+        """Clocks of 64 k: the tensor cores take 4 a column of 128 rows, and some more where columns are few
+        (measured: 256 1024, 192 776, 160 660, 128 538, 96 430); L2 brings the lines that a block loads."""
+        loaded = self.m / self.cluster_n + self.n / self.cluster_m
+        return max((4 * self.n + (256 - self.n) ** 2 / 600) * self.m / 128, loaded * _LINE)
 
     @property
     def between(self) -> int:
@@ -125,20 +126,23 @@ _BETWEEN, _BY_THREADS, _NOT_HELD = 400, 600, 2000
 
 
 def _tiles(device: Device) -> tuple[WgmmaTile, ...]:
-    wide = [WgmmaTile(n, 0, down) for n in range(256, 64, -16) for down in (2, 1)]
-    high = [WgmmaTile(n, 0, *cluster, m=192) for n in (192, 128) for cluster in ((2, 1), (1, 2), (1, 1))]
+    wide = [WgmmaTile(n, 0, down) for n in range(256, 80, -16) for down in (1, 2)]
+    high = [WgmmaTile(n, 0, *cluster, m=192) for n in (192, 128) for cluster in ((1, 1), (2, 1), (1, 2))]
     low = [WgmmaTile(n, 0, m=64) for n in range(128, 48, -16)]
     tiles = (*wide, WgmmaTile(192, 0, 1, 2), *low, WgmmaTile(64, 0), *high)
     return tuple(tile.filling(device) for tile in tiles)
 
 
-# Lines that do not lie at multiples of 128 bytes in memory take two requests of L2: clocks a line that a
-# block loads itself, from 1000^3 and 1111x2222x3336.
-_UNEVEN_LINE = 4.7
-# A cluster that shares b loads less, which pays from the third step on. (Sharing a: 2026-11-22, 4096^3 and
-# 8192^3 0.7 to 2.5 % slower than sharing b.) Blocks that lie beyond c hold up the others of their cluster:
-# 2026-11-22, 384x4096x4096, a quarter of them, 33 us, and 26 with 512 rows.
+# Clocks a line of 128 bytes that a block loads itself. One that does not lie at a multiple of 128 bytes in
+# memory takes two requests of L2 (1000^3, 3000^3, 1111x2222x3336); more where lines do not run along k.
+_LINE, _UNEVEN_LINE, _UNEVEN_ACROSS = 2.06, 4.7, 6.0
+# A cluster that shares b loads less, which pays where tiles fill more than one wave, from the third step on:
+# 2026-11-22, 1536^3, 1792^3 and 768x3072x768, one wave, 5 to 8 % slower in pairs, 5120^3 1.5 % faster.
+# (Sharing a: 4096^3 and 8192^3 0.7 to 2.5 % slower than sharing b.) Blocks that lie beyond c hold up the
+# others of their cluster: 384x4096x4096, a quarter of them, 33 us, and 26 with 512 rows.
 _CLUSTER, _SHORT_CLUSTER, _BEYOND = 0.985, 1.03, 0.5
+# Widths between multiples of 64: their last columns leave apart.
+_IN_BETWEEN = 1.02
 # Of the time upright: a flipped product must be faster than that.
 _FLIP = 0.95
 # Rows of clusters walked together: fewer where k is short. 2026-11-22, 8192x8192xK, 4 beside 8: K = 256 3 %
@@ -161,7 +165,10 @@ class Costs:
     def __init__(self, problem: Problem, device: Device):
         self.problem, self.device = problem, device
         self.steps = ceil(problem.K, 64)
-        self.uneven = tuple(o.leading * o.itemsize % 128 > 0 for o in (problem.a, problem.b))
+        self.uneven_line = tuple(
+            0.0 if o.leading * o.itemsize % 128 == 0 else _UNEVEN_LINE if along else _UNEVEN_ACROSS
+            for o, along in zip((problem.a, problem.b), along_k(problem), strict=True)
+        )
 
     def beyond(self, tile: WgmmaTile) -> float:
         """The share of a cluster's blocks that lie wholly beyond c."""
@@ -169,10 +176,16 @@ class Costs:
         return 1 - rows * cols / (ceil(rows, tile.cluster_m) * ceil(cols, tile.cluster_n) * tile.cluster or 1)
 
     def of_tile(self, tile: WgmmaTile) -> float:
-        uneven_a, uneven_b = self.uneven
+        uneven_a, uneven_b = self.uneven_line
         lines = uneven_a * tile.m // tile.cluster_n + uneven_b * tile.n // tile.cluster_m
-        step = max(tile.step, lines * _UNEVEN_LINE)
-        share = 1.0 if tile.cluster_m == 1 else _CLUSTER if self.steps > 2 else _SHORT_CLUSTER
+        step = max(tile.step, lines)
+        share = 1.0
+        if tile.cluster_m > 1 and self.steps <= 2:
+            share = _SHORT_CLUSTER
+        elif tile.cluster_m > 1 and tile.clusters(self.problem) * tile.cluster > self.device.multiprocessors:
+            share = _CLUSTER
+        if tile.n % 64:
+            share *= _IN_BETWEEN
         return (self.steps * step + tile.between) * (share + _BEYOND * self.beyond(tile))
 
     def of_edge(self, tile: WgmmaTile) -> float:
@@ -263,7 +276,10 @@ def _upright_or_flipped(problem: Problem, call: Call) -> tuple[Problem, WgmmaTil
     """The tile, and the product as it stands or transposed: where b's lines run along k, a tile may be of any
     width, so that a row-major b beside a row-major a is better transposed."""
     tile = wgmma_tile(problem, call.device, call.config)
-    if problem.bias is not None or not c_by_engine(problem) or problem.N <= 64 or call.config.get("TILE_N"):
+    any_width = problem.b.unit == "row"
+    if any_width or problem.bias is not None or not c_by_engine(problem) or problem.N <= 64:
+        return problem, tile
+    if call.config.get("TILE_N"):
         return problem, tile
     other = problem.transposed()
     turned = wgmma_tile(other, call.device, call.config)

@@ -38,9 +38,9 @@ _SHAPES = (
     WgmmaTile(64, 0),
 )
 _LEAST_STEPS, _MOST_PARTS = 4, 32  # of 64 k in a part
-# Measured 2026-11-22. Clocks that the second launch takes, and those of as many parts of a tile as it reads
-# at once; bytes of sums that are written and read in a clock.
-_SECOND, _AT_ONCE, _READ, _BYTES = 2000.0, 8, 600.0, 1500.0
+# Measured 2026-11-22. Clocks that the second launch takes, bytes of sums that are written and read in one,
+# how many parts it reads at once, and what every further read costs.
+_SECOND, _BYTES, _AT_ONCE, _AGAIN = 2600.0, 1500.0, 8, 6000.0
 _WORTH = 0.9  # of the time of whole tiles
 _SUM_THREADS, _MOST_RESIDENT = 256, 8
 
@@ -65,7 +65,7 @@ class Split(NamedTuple):
         costs = Costs(problem, device)
         whole = ceil(self.whole, self.clusters) * costs.of_tile(self.tile)
         costs.steps = ceil(costs.steps, self.parts)
-        added = self.elements(problem) * 4 / _BYTES + ceil(self.parts, _AT_ONCE) * _READ
+        added = self.elements(problem) * 4 / _BYTES + (ceil(self.parts, _AT_ONCE) - 1) * _AGAIN
         return whole + costs.of_tile(self.tile) + _SECOND + added
 
 
