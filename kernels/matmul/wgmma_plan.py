@@ -125,10 +125,13 @@ _MOST_STAGES = 8  # where a block walks tiles
 _BETWEEN, _BY_THREADS, _NOT_HELD = 400, 600, 2000
 
 
+_WIDE, _LOW = (256, 224, 208, 192, 176, 160, 144, 128, 96), (128, 96, 80, 64)
+
+
 def _tiles(device: Device) -> tuple[WgmmaTile, ...]:
-    wide = [WgmmaTile(n, 0, down) for n in range(256, 80, -16) for down in (1, 2)]
+    wide = [WgmmaTile(n, 0, down) for n in _WIDE for down in (1, 2)]
     high = [WgmmaTile(n, 0, *cluster, m=192) for n in (192, 128) for cluster in ((1, 1), (2, 1), (1, 2))]
-    low = [WgmmaTile(n, 0, m=64) for n in range(128, 48, -16)]
+    low = [WgmmaTile(n, 0, m=64) for n in _LOW]
     tiles = (*wide, WgmmaTile(192, 0, 1, 2), *low, WgmmaTile(64, 0), *high)
     return tuple(tile.filling(device) for tile in tiles)
 
@@ -225,7 +228,7 @@ def _edges(problem: Problem, tile: WgmmaTile) -> tuple[WgmmaTile, ...]:
     """The tile, and with narrow ones for the columns that would not fill it."""
     left = problem.N % tile.width
     narrow = 64 if left <= 64 else 128
-    if not left or left > 128 or narrow >= tile.n or tile.width > problem.N:
+    if not left or left > 128 or narrow >= tile.n or tile.width > problem.N or tile.n % 64:
         return (tile,)
     return tile, tile._replace(edge=narrow)
 
