@@ -26,10 +26,7 @@ QUERIES = {64: 128, 128: 64}  # of a step, by head size as the kernel holds it: 
 _STAGES = 2
 _PART = 64 * 64  # a step's sums of dq are two blocks of as many
 _RAGGED_BARRIERS = 48  # bytes: of what crosses a sequence's end
-# Key heads walked together. The fewer blocks of keys of one head run at a time, the less they wait for each
-# other; the more, the more they share through L2. Measured 2026-11-21 on 8192 queries and keys, 4, 8, 16 and
-# 32 together, of cuDNN: causal 0.97, 1.03, 1.06, 1.07 (heads of 64: 0.93, 1.06, 1.12, 1.16), full the same.
-TOGETHER = 32
+_FEW_ROWS = 8192
 
 
 class Blocks(NamedTuple):
@@ -41,6 +38,23 @@ class Blocks(NamedTuple):
     claimed: str = "claimed"
     of_ends: tuple[tuple[str, Argument], ...] = ()
     of_main: tuple[tuple[str, Argument], ...] = ()
+
+
+def together(problem: Problem) -> int:
+    """Key heads walked together. The fewer blocks of keys of one head run at a time, the less they wait for
+    each other; the more, the more they share through L2. Measured 2026-11-21 on 8192 queries and keys, 4, 8,
+    16 and 32 together, of cuDNN: causal 0.97, 1.03, 1.06, 1.07 (heads of 64: 0.93, 1.06, 1.12, 1.16), full
+    the same. And 2026-11-22, full, 8, 16 and 32, us: 8 x 4096, 32 heads on 8, 10969, 10776, 11011; 16 x 4096,
+    32 on 4, 21668, 21793, 25352; others within 2 %."""
+    return 16 if problem.right is None else 32
+
+
+def heads_inside(problem: Problem) -> bool:
+    """Whether a block of keys walks all heads of a block of queries before the next block of queries. Where
+    the right is bounded, later blocks of keys then wait less; but more rows are under way. Measured
+    2026-11-22, causal, query heads on a key head and queries, gain: 4, 512 15 % (heads of 64 10 %); 8, 512
+    13 %; 8, 1024 4 %; 4, 2048 2 % (7 %); 4, 4096 0; 8, 4096 -3 to -15 %. Full mostly loses, up to 3 %."""
+    return problem.right is not None and problem.share > 1 and problem.share * problem.M <= _FEW_ROWS
 
 
 def plan_backward(call: Call) -> Plan | Rejected:
@@ -91,7 +105,7 @@ def launches(call: Call, problem: Problem, count: Blocks) -> Plan | Rejected:
             ("STAGES", _STAGES),
             ("PERSISTENT", persistent),
             ("CAPPED", int(problem.softcap is not None)),
-            ("INNER", int(ragged or bool(call.config.get("INNER")))),
+            ("INNER", int(ragged or heads_inside(problem))),
         ),
         shared,
     )
@@ -106,7 +120,7 @@ def launches(call: Call, problem: Problem, count: Blocks) -> Plan | Rejected:
                     *_maps(problem, queries),
                     *spaces("stats", "sums", "turns"),
                     ("claimed", Pointer(count.claimed, True)),
-                    *numbers(problem, call.config.get("GROUP") or TOGETHER, key_blocks),
+                    *numbers(problem, call.config.get("GROUP") or together(problem), key_blocks),
                     *count.of_main,
                 ),
             ),

@@ -1,6 +1,6 @@
 // backward.cu's blocks: what lies where in shared memory, which tiles a block takes.
 //
-// Defines: backward.h's; STAGES, PERSISTENT.
+// Defines: backward.h's; STAGES, PERSISTENT; INNER: heads inside blocks of queries.
 #pragma once
 
 #include "backward_walk.h"

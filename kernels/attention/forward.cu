@@ -13,7 +13,7 @@
 //
 // Defines: ELEMENT (bf16, f16); HEAD_D, HEAD_E: the head sizes, as multiples of 64; TILE_N, CONSUMERS, Q_STAGES,
 // STAGES, TURNS; LEFT, RIGHT: whether the keys are bounded on that side of the diagonal; SOFTCAP, SINKS; RAGGED:
-// packed sequences (forward_ragged.h).
+// packed sequences (forward_ragged.h), and PACK, query heads of one key head in a tile.
 #include "prelude.h"
 
 #include "forward_softmax.h"
@@ -179,8 +179,8 @@ DEVICE void consume(QRing queries, KRing keys, const VRing values, const Outputs
     const int own_turn = 1 + consumer, next_turn = 1 + (consumer + 1) % CONSUMERS;
     const int line = consumer * 64 + thread_x() % 128 / 32 * 16 + thread_x() % 32 / 4;
     const int in_tile = PACK == 1 ? line : line % TILE_QUERIES, in_pack = PACK == 1 ? 0 : line / TILE_QUERIES;
-    // Of the warpgroup's queries, the first in the tile, and how far the last is behind it.
-    const int first_in_tile = PACK == 1 ? consumer * 64 : 0;
+    // The first of the warpgroup's queries, and how far the last may be behind it.
+    const int first_query = PACK == 1 ? consumer * 64 : 0;
     constexpr int SPREAD = PACK == 1 ? 63 : TILE_QUERIES - 1;
     const auto leave = [&](const float* sums, const float* top, const float* sum, Tile tile) {
         tile.head += in_pack;
@@ -216,7 +216,7 @@ DEVICE void consume(QRing queries, KRing keys, const VRing values, const Outputs
     VRing kept = values;  // unless FOLLOW
 
     // Once the scores of `block` are there.
-    const auto weigh = [&](const auto& between) {
+    const auto weigh = [&] {
         hold<SCORES>(scores);
         release(keys.freed());
         keys.advance();
@@ -224,16 +224,14 @@ DEVICE void consume(QRing queries, KRing keys, const VRing values, const Outputs
             release(queries.freed());
             queries.advance();
         }
-        const int key = block * TILE_N, diagonal = tile.row + first_in_tile + n_of(tile, s) - m_of(tile, s);
+        const int key = block * TILE_N, diagonal = tile.row + first_query + n_of(tile, s) - m_of(tile, s);
 #if SOFTCAP
         cap(scores, s.inner);
 #endif
         const bool beyond = key + TILE_N > (RIGHT ? min(n_of(tile, s), diagonal + s.right + 1) : n_of(tile, s));
         if (beyond || (LEFT && key < diagonal + SPREAD - s.left))
             mask(scores, tile.row + in_tile, key, m_of(tile, s), n_of(tile, s), s.left, s.right);
-        raise(scores, top, factor, s.scale);
-        between();
-        exponentiate(scores, top, sum, factor, s.scale);
+        soften(scores, top, sum, factor, s.scale);
         hold<SCORES>(scores);
         const VRing next = FOLLOW ? values.behind(keys) : kept;
         // For the next product; it also keeps ptxas from moving the next wait up, before the exponentials.
@@ -243,7 +241,7 @@ DEVICE void consume(QRing queries, KRing keys, const VRing values, const Outputs
     barrier_wait(queries.filled(), queries.phase);
     start_scores(scores, queries.data() + consumer * 64 * 128, keys);
     wgmma_wait<0>();
-    weigh([] {});
+    weigh();
     pack_weights<T>(weights, scores);
 
     // Multiplies the weights of one block with its values while it makes those of `block`.
@@ -256,77 +254,14 @@ DEVICE void consume(QRing queries, KRing keys, const VRing values, const Outputs
         used = kept.freed();
         kept.advance();
     };
-    const auto end_sums = [&] {
+    const auto finish = [&] {
+        wgmma_wait<1>();
+        weigh();
         wgmma_wait<0>();
         hold<SUMS>(sums);
         hold<SCORES / 2>(weights);
         release(FOLLOW ? values.behind(values.behind(keys)).freed() : used);
     };
-    const auto finish = [&] {
-        wgmma_wait<1>();
-#if FLAT == 3
-        weigh([&] {
-            end_sums();
-            hold<SCORES>(scores);
-        });
-#else
-        weigh([] {});
-        end_sums();
-#endif
-    };
-#if FLAT
-    // What the sums are of is one block behind the scores. A tile's sums leave while the next products run.
-    bool fresh = false;  // whether the weights are of a tile's first block, and the sums still of the tile before
-    Tile ended = tile;
-    float ended_top[2] = {0.0f, 0.0f}, ended_sum[2] = {0.0f, 0.0f};
-    const auto let_leave = [&] {
-        leave(sums, ended_top, ended_sum, ended);
-#pragma unroll
-        for (int i = 0; i < SUMS; ++i) sums[i] = 0.0f;
-    };
-    for (;;) {
-        const bool ends = block == span.first;
-        if (ends) {
-            if (!more) break;
-            barrier_wait(queries.filled(), queries.phase);
-        }
-        if (TURNS) named_barrier(own_turn, 256);
-        if (fresh) {
-            start_scores(scores, queries.data() + consumer * 64 * 128, keys);
-            if (TURNS) pass_turn(next_turn);
-            let_leave();
-            start_sums(sums, weights, FOLLOW ? values.behind(keys) : kept);
-        } else {
-            start_scores(scores, queries.data() + consumer * 64 * 128, keys);
-            start_sums(sums, weights, FOLLOW ? values.behind(keys) : kept);
-            if (TURNS) pass_turn(next_turn);
-        }
-        used = kept.freed();
-        kept.advance();
-        fresh = ends;
-        if (ends) {
-            ended = tile;
-            tile = upcoming;
-            span = span_of(tile, s);
-            block = span.last;
-            ended_top[0] = top[0], ended_top[1] = top[1];
-            ended_sum[0] = sum[0], ended_sum[1] = sum[1];
-            top[0] = top[1] = -INF_F;
-            sum[0] = sum[1] = 0.0f;
-            more = next_tile(upcoming);
-        }
-        --block;
-        finish();
-        if (!fresh) rescale(sums, factor);
-        pack_weights<T>(weights, scores);
-    }
-    if (fresh) let_leave();
-    start_sums(sums, weights, FOLLOW ? values.behind(keys) : kept);
-    wgmma_wait<0>();
-    hold<SUMS>(sums);
-    leave(sums, top, sum, tile);
-}
-#else
     for (;;) {
         while (block > span.first) {
             --block;
@@ -359,7 +294,6 @@ DEVICE void consume(QRing queries, KRing keys, const VRing values, const Outputs
     hold<SUMS>(sums);
     leave(sums, top, sum, tile);
 }
-#endif
 
 extern "C" __global__ __launch_bounds__(THREADS, 1) void attention_forward(
     const __grid_constant__ TensorMap map_q, const __grid_constant__ TensorMap map_k,
@@ -398,8 +332,8 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void attention_forward(
         barrier_init_fence();
     }
     barrier();
-#if EARLY
-    wait_for_previous();
+#if RAGGED
+    wait_for_previous();  // which makes the tables
 #endif
     const Outputs<T> to{o, lse, o_batch, o_head, o_row, lse_batch, lse_head, lse_row, sinks};
     if (thread_x() < 128) {

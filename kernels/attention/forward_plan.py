@@ -229,12 +229,9 @@ def kernel_of(
             ("SINKS", int(call.has("sinks"))),
             ("RAGGED", int(ragged)),
             ("PACK", pack),
-            ("FLAT", call.config.get("FLAT") or 0),
-            ("EARLY", call.config.get("EARLY") or 0),
-            ("NEAR", call.config.get("NEAR") or 1),
         ),
         shared=shared,
-        early=bool(call.config.get("EARLY")),
+        early=ragged,
     )
 
 

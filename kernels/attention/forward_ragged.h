@@ -64,14 +64,13 @@ struct Table {
     uint32_t* counts;
     int count;
 
-    // NEAR tiles of the same heads follow one another, so that blocks that start together share keys.
+    // All heads of the same queries follow one another.
     DEVICE Tile at(uint32_t index, const Sizes& s) const {
-        const uint32_t packs = s.heads / PACK, section = index / (NEAR * packs) * NEAR;
-        const uint32_t near = min(counts[0] - section, static_cast<uint32_t>(NEAR)), within = index - section * packs;
-        const int* const found = tiles + (section + within % near) * 2;
+        const uint32_t packs = s.heads / PACK;
+        const int* const found = tiles + index / packs * 2;
         const Sequence own = sequence_of(bounds, found[0], count);
         const int before = found[1] * TILE_QUERIES;
-        return {static_cast<int>(within / near) * PACK, own.queries - before, own.outside ? -1 : own.keys,
+        return {static_cast<int>(index % packs) * PACK, own.queries - before, own.outside ? -1 : own.keys,
                 own.first_query + before, own.first_key};
     }
 };

@@ -51,8 +51,8 @@ DEVICE float base_of(float top, float scale) {
     return top == -INF_F ? 0.0f : base + (base - base);
 }
 
-// `top` goes on to this block of scores, and `factor` is what earlier sums are worth.
-DEVICE void raise(const float* scores, float* top, float* factor, float scale) {
+// Scores become weights; `top` and `sum` go on to this block, and `factor` is what earlier sums are worth.
+DEVICE void soften(float* scores, float* top, float* sum, float* factor, float scale) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
         float most[2] = {-INF_F, -INF_F};
@@ -67,10 +67,6 @@ DEVICE void raise(const float* scores, float* top, float* factor, float scale) {
         factor[r] = moves ? exp2_fast(-grown) : 1.0f;
         top[r] = moves ? now : top[r];
     }
-}
-
-// Scores become weights; `sum` goes on to them.
-DEVICE void exponentiate(float* scores, const float* top, float* sum, const float* factor, float scale) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
         const float base = base_of(top[r], scale);
@@ -86,11 +82,6 @@ DEVICE void exponentiate(float* scores, const float* top, float* sum, const floa
         }
         sum[r] = parts[0] + parts[1];
     }
-}
-
-DEVICE void soften(float* scores, float* top, float* sum, float* factor, float scale) {
-    raise(scores, top, factor, scale);
-    exponentiate(scores, top, sum, factor, scale);
 }
 
 DEVICE void rescale(float* sums, const float* factor) {

@@ -172,8 +172,18 @@ def test_dlse_is_read_where_it_is_given():
 
 
 def test_key_heads_walked_together():
-    assert main_arguments(call(1, 7, 7, 64, 64, 64))["together"].value == 32
+    assert main_arguments(call(1, 7, 7, 64, 64, 64))["together"].value == 16
+    assert main_arguments(call(1, 7, 7, 64, 64, 64, causal=True))["together"].value == 32
     assert main_arguments(call(1, 7, 7, 64, 64, 64, config={"GROUP": 4}))["together"].value == 4
+
+
+@pytest.mark.parametrize(
+    ("share", "queries", "causal", "inside"),
+    [(4, 2048, True, 1), (8, 1024, True, 1), (8, 2048, True, 0), (1, 512, True, 0), (4, 512, False, 0)],
+)
+def test_heads_go_inside_blocks_of_queries_where_few_rows_are_under_way(share, queries, causal, inside):
+    plan = planned(call(2, 8, 8 // share, queries, queries, 128, causal=causal))
+    assert dict(plan.launches[1].kernel.defines)["INNER"] == inside
 
 
 @pytest.mark.parametrize("shape", [(1, 2, 2, 1, 1, 64), (1, 2, 1, 63, 65, 128), (2, 2, 1, 1000, 1, 64)])
