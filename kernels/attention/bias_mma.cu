@@ -89,7 +89,8 @@ DEVICE void hide(float* values, int row, int key, int m, int n, int left, int ri
 #pragma unroll
             for (int e = 0; e < 2; ++e) {
                 const int at = j / 4 * 32 + j % 4 * 2 + e;
-                if ((RIGHT && at > diagonal + right) || (LEFT && at < diagonal - left)) values[j * 4 + r * 2 + e] = 0.0f;
+                const bool hidden = (RIGHT && at > diagonal + right) || (LEFT && at < diagonal - left);
+                if (hidden) values[j * 4 + r * 2 + e] = 0.0f;
             }
         }
     }
