@@ -72,7 +72,18 @@ def derived(tensors: dict[str, Tensor | None], facts: dict[str, Any]) -> dict[st
         names = ("causal", "scale", "window_left", "window_right", "softcap")
         found = torch_impl.attention(q, k, v, tensors["bias"], **{name: facts[name] for name in names})
     else:
-        many = [x.repeat_interleave(q.shape[-3] // x.shape[-3], -3) for x in (k, v)]
+        given = flash_operands(q, k, v)
+        scale = q.shape[-1] ** -0.5 if facts["scale"] is None else facts["scale"]
         flash = torch.ops.aten._scaled_dot_product_flash_attention
-        found = flash(q, *many, 0.0, facts["causal"], False, scale=facts["scale"])
+        o, lse, *_ = flash(*given, 0.0, facts["causal"], False, scale=scale)
+        found = o[..., : v.shape[-1]].reshape(*q.shape[:-1], v.shape[-1]), lse.reshape(q.shape[:-1])
     return {"o": found[0], "lse": found[1]}
+
+
+def flash_operands(q: Tensor, k: Tensor, v: Tensor) -> list[Tensor]:
+    """As torch's flash kernel takes them: four dimensions, as many key heads as query heads, heads of one size
+    (zeros behind the shorter ones, which add nothing to scores and zeros to o)."""
+    size = max(q.shape[-1], v.shape[-1])
+    repeated = (x.repeat_interleave(q.shape[-3] // x.shape[-3], -3) for x in (q, k, v))
+    padded = (torch.nn.functional.pad(x, (0, size - x.shape[-1])) for x in repeated)
+    return [x.reshape(-1, *x.shape[-3:]) for x in padded]
