@@ -81,8 +81,8 @@ def derived(tensors: dict[str, Tensor | None], facts: dict[str, Any]) -> dict[st
 
 
 def flash_operands(q: Tensor, k: Tensor, v: Tensor) -> list[Tensor]:
-    """As torch's flash kernel takes them: four dimensions, as many key heads as query heads, heads of one size
-    (zeros behind the shorter ones, which add nothing to scores and zeros to o)."""
+    """As torch's flash kernel takes them: four dimensions, as many key heads as query heads, heads of one
+    size (zeros behind the shorter ones, which add nothing to scores and zeros to o)."""
     size = max(q.shape[-1], v.shape[-1])
     repeated = (x.repeat_interleave(q.shape[-3] // x.shape[-3], -3) for x in (q, k, v))
     padded = (torch.nn.functional.pad(x, (0, size - x.shape[-1])) for x in repeated)
