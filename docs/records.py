@@ -15,7 +15,7 @@ def pages() -> dict[Path, str]:
     """The pages by their paths."""
     files = [file for kind in ("*/core", "*/smoke", "h200/sweep-") for file in RECORDS.glob(f"{kind}*.json")]
     found = {file.with_suffix(".html"): html.page(record.read(file)) for file in files}
-    one, other = (record.read(RECORDS / name / "core-kernels.json") for name in PAIR)
+    one, other = (record.read(RECORDS / name / "core.json") for name in PAIR)
     name = f"{PAIR[0]}-and-{PAIR[1]}.html"
     return found | {RECORDS / name: html.page(one, other, compare.data(one, other))}
 
