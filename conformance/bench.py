@@ -56,12 +56,22 @@ def bench(
 
     Returns one entry per case and implementation, and the medians of the roofs measured beside them. An
     implementation that rejects a case has no entry. One that raises is told to `failed` (case id,
-    implementation, exception); without `failed` the exception goes on.
+    implementation, exception), and so is a case that cannot be made or timed at all ("any implementation");
+    without `failed` the exception goes on, as it does where the device takes no more work.
     """
     going = _Going(device, timing.Roofs(device), failed, timing.TURNS if groups is None else SWEEP_TURNS)
     entries = []
     for asked in questions(ops, impls, groups):
-        for entry in _bench_case(asked, going):
+        try:
+            found = _bench_case(asked, going)
+        except Exception as error:
+            if failed is None:
+                raise
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)  # raises where the error stays
+            failed(asked.case.id, "any implementation", error)
+            continue
+        for entry in found:
             entries.append(entry)
             if progress is not None:
                 progress(entry)

@@ -7,7 +7,7 @@ import errno
 import os
 import sys
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -336,11 +336,26 @@ def _check(args: Any, on_card: bool) -> None:
             raise Mistake("--explore needs hypothesis: pip install hypothesis") from None
 
 
+class Checkpoint:
+    """Writes the partial record when the last one is old; a record that cannot be written is told once."""
+
+    def __init__(self, going: Run, args: Any, say: Callable[[str], object]) -> None:
+        self._going, self._args, self._say = going, args, say
+        self._told, self._at = "", time.monotonic()
+
+    def __call__(self) -> None:
+        if not self._args.record or time.monotonic() - self._at <= CHECKPOINT_SECONDS:
+            return
+        why = _save(self._going, self._args)
+        if why and why != self._told:
+            self._say(f"{why}; the run goes on")
+        self._told, self._at = why, time.monotonic()
+
+
 def _cases(going: Run, args: Any, workers: int) -> None:
     shared, alone = going.tasks()
-    unsaved = ""
     with Progress(going.total, going.done) as progress:
-        saved = time.monotonic()
+        checkpoint = Checkpoint(going, args, progress.say)
         for tasks, count in ((shared, workers), (alone, min(workers, 1))):
             with closing(_messages(going, tasks, count, args.timeout)) as messages:
                 for message in messages:
@@ -349,11 +364,7 @@ def _cases(going: Run, args: Any, workers: int) -> None:
                         progress.advance(result.case.op, not result.conforms)
                         if not result.conforms:
                             progress.say(going.words(result))
-                    if args.record and time.monotonic() - saved > CHECKPOINT_SECONDS:
-                        why = _save(going, args)
-                        if why != unsaved and why:
-                            progress.say(f"{why}; the run goes on")
-                        unsaved, saved = why, time.monotonic()
+                    checkpoint()
 
 
 def _messages(
@@ -401,6 +412,7 @@ def _bench(going: Run, args: Any, workers: int) -> None:
         ops = [op for op in going.impls if groups is not None or catalog.spec(op).bench]
         ask = {"bench": ops, "impls": going.head["selection"]["impls"], "groups": groups}
         parts = [{"prepare": [first, workers], **ask} for first in range(workers)]
+        checkpoint = Checkpoint(going, args, print)
         for asks, count in ((parts, workers), ([ask], 1)):
             tasks = [Task("bench", each, seconds=BENCH_SECONDS) for each in asks]
             with closing(_messages(going, tasks, count, args.timeout)) as messages:
@@ -408,6 +420,7 @@ def _bench(going: Run, args: Any, workers: int) -> None:
                     going.take(message)
                     if timed := message.get("timing"):
                         print(f"  timed {timed['case']} on {timed['impl']}", flush=True)
+                        checkpoint()
     head, rows, notes = bench.table(going.timings, going.roof or {})
     print_table(head, rows)
     print("\n".join(notes))

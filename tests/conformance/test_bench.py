@@ -220,6 +220,26 @@ def test_an_implementation_that_fails_is_told_and_the_others_go_on(spent, small,
         bench.bench(["swiglu"], None, CPU)
 
 
+def test_a_case_that_cannot_be_made_is_told_and_the_others_go_on(spent, small, monkeypatch):
+    real, seen = bench.made, []
+
+    def made(case, *rest):
+        seen.append(case.id)
+        if case.id == seen[0]:
+            raise RuntimeError("no such heads")
+        return real(case, *rest)
+
+    monkeypatch.setattr(bench, "made", made)
+    told = []
+    entries, _ = bench.bench(["swiglu"], ["torch"], CPU, failed=lambda *failure: told.append(failure))
+    assert [(case, impl, str(error)) for case, impl, error in told] == [
+        (seen[0], "any implementation", "no such heads")
+    ]
+    assert len(entries) == 1 and entries[0]["case"] != seen[0]
+    with pytest.raises(RuntimeError, match="no such heads"):
+        bench.bench(["swiglu"], ["torch"], CPU)
+
+
 def test_an_implementation_that_computes_something_else_is_told_and_not_timed(spent, small, monkeypatch):
     real = bench._pinned
     wrong = lambda case, name: lambda tensors: real(case, "torch")(tensors) * (1.1 if name == "second" else 1)  # noqa: E731

@@ -13,10 +13,22 @@ import subprocess
 import sys
 import threading
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
-from portable.conformance import cli, explore, files, interrupts, must_run, record, run, runner, waivers
+from portable.conformance import (
+    bench,
+    cli,
+    explore,
+    files,
+    interrupts,
+    must_run,
+    record,
+    run,
+    runner,
+    waivers,
+)
 
 OP = ["--device", "cpu", "--ops", "toy_norm"]
 FEW = ["run", *OP, "--impl", "plain", "-k", "N=129,lead=7/normal", "-j", "0"]
@@ -168,6 +180,19 @@ def test_a_full_disk_at_a_checkpoint_is_said_once_and_the_run_goes_on(norm, file
     assert ask(file) == 0
     assert record.read(file)["header"]["complete"]
     assert capsys.readouterr().out.count("No space left on device; the run goes on") == 1
+
+
+def test_timings_are_saved_before_the_last_one_ends(monkeypatch):
+    monkeypatch.setattr(run, "CHECKPOINT_SECONDS", -1.0)
+    said = [{"timing": {"case": "c", "impl": impl}} for impl in "ab"]
+    monkeypatch.setattr(run, "_messages", lambda going, tasks, *rest: (each for each in said if tasks))
+    monkeypatch.setattr(bench, "table", lambda *rest: ((), (), ()))
+    monkeypatch.setattr(run, "print_table", lambda *rest: None)
+    saved, going = [], SimpleNamespace(timings=[], impls={}, head={"selection": {"impls": None}}, roof=None)
+    going.take = going.timings.append
+    monkeypatch.setattr(run, "_save", lambda going, args: saved.append(len(going.timings)) or "")
+    run._bench(going, SimpleNamespace(record="r.json", bench=True, sweep=None, timeout=9.0), 0)
+    assert saved == [1, 2]
 
 
 @pytest.mark.parametrize("option", ["record", "junit", "html"])
