@@ -216,6 +216,5 @@ def test_it_compiles_without_spills(call, arch):
 
 def test_the_spec_lists_it_behind_triton_from_sm_80_on():
     implementations = catalog.spec("attention_dbias").implementations
-    names = [each.name for each in implementations]
-    assert names == ["mfma", "wmma", "triton", "mma", "torch"]
-    assert implementations[1].requires.arch == ("sm_80+",)
+    assert [each.name for each in implementations][-3:] == ["triton", "mma", "torch"]
+    assert implementations[-2].requires.arch == ("sm_80+",)
