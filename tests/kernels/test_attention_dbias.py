@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-pytest.importorskip("triton")
+pytest.importorskip("triton", reason="the plans are of Triton kernels")
 
 import portable
 from portable import catalog
