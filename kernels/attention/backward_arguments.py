@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 from portable.backends.cuda.tensor_map import TensorMap
+from portable.kernels.attention.plan_arguments import optional, strides, whole
 from portable.kernels.attention.problem import Heads, Problem
 from portable.plan import Argument, Launch, NativeKernel, Pointer, Rejected, Scalar
 
@@ -14,7 +14,6 @@ ENDS = HERE / "backward_ends.cu"
 _MOST_ROWS = 2**28
 _UNBOUNDED = 2**29
 MOST_BLOCKS = 2**31 - 1
-_LOG2_E = math.log2(math.e)
 ELEMENTS = {"bfloat16": "bf16", "float16": "f16"}
 
 
@@ -37,7 +36,7 @@ def prepare(
         ("dout", Pointer("do", True)),
         ("out", Pointer("o", True)),
         ("lse", Pointer("lse")),
-        ("dlse", Pointer("dlse") if problem.has("dlse") else Scalar("i64", 0)),
+        ("dlse", optional(problem, "dlse")),
         *zip(("stats", "turns", "claimed"), (Pointer(name, True) for name in written), strict=False),
         *counts_of(problem),
         ("columns", Scalar("i32", problem.E)),
@@ -91,14 +90,6 @@ def _steps(heads: Heads) -> tuple[int, int, int]:
     return heads.row, heads.head, heads.batch
 
 
-def strides(problem: Problem, name: str) -> tuple[tuple[str, Argument], ...]:
-    """The strides of a tensor, zeros for one that is absent."""
-    heads = problem.heads.get(name, Heads(name, 0, 0, 0, 16))
-    return tuple(
-        (f"{name}_{field}", Scalar("i64", getattr(heads, field))) for field in ("batch", "head", "row")
-    )
-
-
 def map_of(problem: Problem, name: str, lines: int) -> TensorMap:
     sizes = _sizes(problem, name)
     columns = problem.E if name in ("v", "do", "dv") else problem.D
@@ -114,10 +105,8 @@ def numbers(problem: Problem, together: int, tiles: int) -> tuple[tuple[str, Arg
     def bound(reach: int | None) -> int:
         return _UNBOUNDED if reach is None else max(-_UNBOUNDED, min(reach, _UNBOUNDED))
 
-    to_score, cap = problem.scale * _LOG2_E, 0.0
-    if problem.softcap is not None:  # tanh(x) is 1 - 2 / (1 + exp2(2 * x * log2(e)))
-        to_score, cap = 2 * to_score / problem.softcap, problem.softcap * _LOG2_E
-    whole = {
+    to_score, cap = problem.score_factors
+    counts = {
         "queries": problem.M,
         "keys": problem.N,
         "groups": problem.G,
@@ -128,7 +117,7 @@ def numbers(problem: Problem, together: int, tiles: int) -> tuple[tuple[str, Arg
     }
     floats = {"scale": problem.scale, "to_score": to_score, "cap": cap}
     return (
-        *((name, Scalar("i32", value)) for name, value in whole.items()),
+        *whole(counts),
         ("all", Scalar("u32", tiles)),
         *((name, Scalar("f32", value)) for name, value in floats.items()),
     )

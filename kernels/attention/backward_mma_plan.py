@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from portable.kernels.attention.forward_mma_plan import ELEMENTS, copied_bytes, padded
 from portable.kernels.attention.packed import entries_of, packed, plan_tables, tables
-from portable.kernels.attention.problem import Heads, Problem, problem_of
+from portable.kernels.attention.plan_arguments import optional, strides, whole
+from portable.kernels.attention.problem import Problem, problem_of
 from portable.plan import (
     Argument,
     Call,
@@ -21,13 +22,11 @@ from portable.plan import (
 )
 
 HERE = Path(__file__).resolve().parent
-_ELEMENTS = {"bfloat16": "bf16", "float16": "f16"}
 _ROWS = 16  # queries of a block of backward_mma_rows.cu
 _MOST_ROWS = 2**28  # places and windows are added in 32 bits
 _UNBOUNDED = 2**30
 _MOST_BLOCKS = 2**31 - 1
 _MOST_FACTOR = 2.0**100  # beyond, a score times it may leave float32
-_LOG2_E = math.log2(math.e)
 _FEW = 64  # lines that a group of each warp takes
 _RESERVED = 1024  # bytes of a block that the card takes
 _SUMS = 256  # columns of sums that a warp's registers hold for 16 lines
@@ -129,11 +128,6 @@ def plan_problem(problem: Problem, call: Call, offsets: int | None = None) -> Pl
     return Plan(tuple(launches), spaces)
 
 
-def padded(size: int) -> int:
-    """A head size as the kernel holds it: whole matrix instructions."""
-    return -(-size // 16) * 16
-
-
 def parts_of(problem: Problem) -> tuple[Part, ...]:
     """dk and dv are made apart, each with scores of its own, where registers do not hold the sums of both."""
     apart = padded(problem.D) + padded(problem.E) > _SUMS
@@ -163,40 +157,15 @@ def _configured(tile: Tile, part: Part, config: Any) -> Tile:
 
 
 def _unfit(problem: Problem, offsets: int) -> Rejected | None:
-    if problem.dtype not in _ELEMENTS:
+    if problem.dtype not in ELEMENTS:
         return Rejected(f"{problem.dtype} has no matrix instruction here; bfloat16 and float16 have")
     if max(problem.M, problem.N, offsets) > _MOST_ROWS:
         return Rejected(f"more than {_MOST_ROWS} queries, keys or offsets")
     if problem.softcap is not None and not problem.softcap > 0:
         return Rejected(f"a softcap of {problem.softcap} is not positive")
-    if not all(abs(each) < _MOST_FACTOR for each in (problem.scale, *_factors(problem))):
+    if not all(abs(each) < _MOST_FACTOR for each in (problem.scale, *problem.score_factors)):
         return Rejected(f"a scale of {problem.scale} or its cap leaves float32")
     return None
-
-
-def _factors(problem: Problem) -> tuple[float, float]:
-    """From a product to what is capped or, without a cap, to a score in base 2; then to such a score."""
-    to_score = problem.scale * _LOG2_E
-    if problem.softcap is None:
-        return to_score, 0.0
-    # tanh(x) is 1 - 2 / (1 + exp2(2 * x * log2(e)))
-    return 2 * to_score / problem.softcap, problem.softcap * _LOG2_E
-
-
-def _sizes(problem: Problem, name: str) -> tuple[int, int, int]:
-    """Batches, heads and rows of a tensor."""
-    shared = name in ("k", "v", "dk", "dv")
-    return (problem.B, problem.G, problem.N) if shared else (problem.B, problem.H, problem.M)
-
-
-def _bytes(problem: Problem, *names: str) -> int:
-    """How wide these tensors' rows are copied: 16 bytes, or an element."""
-    for name in names:
-        heads = problem.heads[name]
-        steps = zip(_sizes(problem, name), (heads.batch, heads.head, heads.row), strict=True)
-        if heads.alignment < 16 or any(size > 1 and step % 8 for size, step in steps):
-            return 2
-    return 16
 
 
 def _plan_rows(problem: Problem) -> Launch:
@@ -205,8 +174,8 @@ def _plan_rows(problem: Problem) -> Launch:
         "attention_backward_mma_rows",
         256,
         (
-            ("ELEMENT", _ELEMENTS[problem.dtype]),
-            ("COPY_BYTES", _bytes(problem, "do", "o")),
+            ("ELEMENT", ELEMENTS[problem.dtype]),
+            ("COPY_BYTES", copied_bytes(problem, "do", "o")),
             ("DLSE", int(problem.has("dlse"))),
         ),
     )
@@ -215,10 +184,10 @@ def _plan_rows(problem: Problem) -> Launch:
         ("dout", Pointer("do")),
         ("out", Pointer("o")),
         ("lse", Pointer("lse")),
-        ("dlse", _optional(problem, "dlse")),
+        ("dlse", optional(problem, "dlse")),
         ("stats", Pointer("stats", True)),
-        *_whole({"heads": problem.H, "queries": problem.M, "columns": problem.E, "tiles": tiles}),
-        *(each for name in ("do", "o", "lse", "dlse") for each in _strides(problem, name)),
+        *whole({"heads": problem.H, "queries": problem.M, "columns": problem.E, "tiles": tiles}),
+        *(each for name in ("do", "o", "lse", "dlse") for each in strides(problem, name)),
     )
     return Launch(kernel, (tiles * problem.B * problem.H, 1, 1), args)
 
@@ -231,13 +200,13 @@ def _plan_part(problem: Problem, part: Part, tile: Tile, offsets: int | None) ->
     written = tuple(
         name for name, made in zip(results, (part.of_d, part.of_e), strict=True) if made and name is not None
     )
-    whole = all((problem.E if name == "dv" else problem.D) % 8 == 0 for name in written)
+    by_chunks = all((problem.E if name == "dv" else problem.D) % 8 == 0 for name in written)
     kernel = NativeKernel(
         HERE / "backward_mma.cu",
         "attention_backward_mma",
         32 * tile.warps,
         (
-            ("ELEMENT", _ELEMENTS[problem.dtype]),
+            ("ELEMENT", ELEMENTS[problem.dtype]),
             ("KEYS", int(part.keys)),
             ("HEAD_D", d),
             ("HEAD_E", e),
@@ -246,8 +215,8 @@ def _plan_part(problem: Problem, part: Part, tile: Tile, offsets: int | None) ->
             ("STEP", tile.step),
             ("WARPS", tile.warps),
             ("GROUPS", tile.groups),
-            ("COPY_BYTES", _bytes(problem, *own, *passing)),
-            ("STORE_BYTES", _bytes(problem, *written) if whole else 2),
+            ("COPY_BYTES", copied_bytes(problem, *own, *passing)),
+            ("STORE_BYTES", copied_bytes(problem, *written) if by_chunks else 2),
             ("SOFTCAP", int(problem.softcap is not None)),
             ("BIAS", int(problem.has("bias"))),
             ("RAGGED", int(offsets is not None)),
@@ -259,23 +228,23 @@ def _plan_part(problem: Problem, part: Part, tile: Tile, offsets: int | None) ->
     diagonal = problem.N - problem.M if offsets is None else 0
     low = -_UNBOUNDED if problem.left is None else max(diagonal - problem.left, -_UNBOUNDED)
     high = _UNBOUNDED if problem.right is None else min(diagonal + problem.right, _UNBOUNDED)
-    to_score, cap = _factors(problem)
+    to_score, cap = problem.score_factors
     table = {"bounds": "bounds", "tile_list": "tiles", "counts": "counts"}
     args: tuple[tuple[str, Argument], ...] = (
         ("own_d", Pointer(own[0])),
         ("own_e", Pointer(own[1])),
         ("passing_d", Pointer(passing[0])),
         ("passing_e", Pointer(passing[1])),
-        ("bias", _optional(problem, "bias")),
+        ("bias", optional(problem, "bias")),
         ("stats", Pointer("stats", True)),
         *(
             (f"result_{side}", Pointer(name) if name in written else Scalar("i64", 0))
             for side, name in zip("de", results, strict=True)
         ),
         *((name, Scalar("i64", 0) if offsets is None else Pointer(each)) for name, each in table.items()),
-        *_whole({"count": offsets or 0, "lines": problem.B * heads, "heads": heads, "tiles": tiles}),
-        *_whole({"share": problem.share, "queries": problem.M, "keys": problem.N}),
-        *_whole({"width_d": problem.D, "width_e": problem.E, "low": low, "high": high}),
+        *whole({"count": offsets or 0, "lines": problem.B * heads, "heads": heads, "tiles": tiles}),
+        *whole({"share": problem.share, "queries": problem.M, "keys": problem.N}),
+        *whole({"width_d": problem.D, "width_e": problem.E, "low": low, "high": high}),
         ("to_score", Scalar("f32", to_score)),
         ("cap", Scalar("f32", cap)),
         ("factor", Scalar("f32", problem.scale)),
@@ -286,22 +255,7 @@ def _plan_part(problem: Problem, part: Part, tile: Tile, offsets: int | None) ->
                 (*own, *passing, "bias", *results),
                 strict=True,
             )
-            for each in _strides(problem, tensor, name)
+            for each in strides(problem, tensor or "", name)
         ),
     )
     return Launch(kernel, (tiles * problem.B * heads, 1, 1), args)
-
-
-def _whole(numbers: dict[str, int]) -> tuple[tuple[str, Argument], ...]:
-    return tuple((name, Scalar("i32", value)) for name, value in numbers.items())
-
-
-def _optional(problem: Problem, name: str) -> Argument:
-    return Pointer(name) if problem.has(name) else Scalar("i64", 0)
-
-
-def _strides(problem: Problem, tensor: str | None, name: str = "") -> tuple[tuple[str, Argument], ...]:
-    """The strides of a tensor, zeros for one that is absent."""
-    heads = problem.heads.get(tensor or "", Heads("", 0, 0, 0, 16))
-    steps = {"batch": heads.batch, "head": heads.head, "row": heads.row}
-    return tuple((f"{name or tensor}_{side}", Scalar("i64", step)) for side, step in steps.items())

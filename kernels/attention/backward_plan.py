@@ -14,10 +14,10 @@ from portable.kernels.attention.backward_arguments import (
     numbers,
     prepare,
     spaces,
-    strides,
     unfit,
 )
 from portable.kernels.attention.backward_wide_plan import plan_wide
+from portable.kernels.attention.plan_arguments import strides
 from portable.kernels.attention.problem import Problem, problem_of
 from portable.plan import Argument, Call, Launch, NativeKernel, Plan, Pointer, Rejected, Scalar, Workspace
 

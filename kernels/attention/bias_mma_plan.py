@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +11,6 @@ from portable.kernels.attention.problem import Problem, problem_of
 from portable.plan import Argument, Call, Device, Launch, NativeKernel, Plan, Pointer, Rejected, Scalar
 
 _SOURCE = Path(__file__).resolve().parent / "bias_mma.cu"
-_LOG2_E = math.log2(math.e)
 _MOST_BLOCKS = 2**31 - 1
 _RESERVED = 1024  # bytes of shared memory that each block of a multiprocessor takes besides its own
 _MOST_STEPS = 16
@@ -112,9 +110,8 @@ def _arguments(
         "share": problem.share, "tiles": tiles, "chunks": chunks, "chunk": chunk,
         "left": left or 0, "right": right or 0,
     }  # fmt: skip
-    scale, inner = problem.scale * _LOG2_E, 0.0
-    if problem.softcap is not None:  # tanh(x) is 1 - 2 / (1 + exp2(2 * x * log2(e)))
-        scale, inner = problem.softcap * _LOG2_E, 2 * scale / problem.softcap
+    to_score, cap = problem.score_factors
+    scale, inner = (to_score, 0.0) if problem.softcap is None else (cap, to_score)
     names = {"dout": "do", "q": "q", "k": "k", "v": "v", "out": "o", "lse": "lse", "dlse": "dlse"}
     names |= {"bias": "bias", "dbias": "dbias"}
     heads = {name: problem.heads.get(tensor) for name, tensor in names.items()}

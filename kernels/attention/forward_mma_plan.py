@@ -66,7 +66,7 @@ def copied_bytes(problem: Problem, *names: str) -> int:
     """How wide these tensors' rows are copied: 16 bytes, or an element."""
     for name in names:
         heads = problem.heads[name]
-        keys = name in ("k", "v")
+        keys = name in ("k", "v", "dk", "dv")
         sizes = (problem.B, problem.G if keys else problem.H, problem.N if keys else problem.M)
         steps = zip(sizes, (heads.batch, heads.head, heads.row), strict=True)
         if heads.alignment < 16 or any(size > 1 and step % 8 for size, step in steps):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from portable.kernels.attention.hip_forward_plan import plan_table, table_arguments
 from portable.kernels.attention.packed import entries_of, packed, tables
-from portable.kernels.attention.problem import Heads, Problem, problem_of
+from portable.kernels.attention.plan_arguments import optional, strides, whole
+from portable.kernels.attention.problem import Problem, problem_of
 from portable.plan import (
     Argument,
     Call,
@@ -28,7 +28,6 @@ ELEMENTS = {"bfloat16": "bf16", "float16": "f16"}
 STEP = 32  # lines that pass by at a time, at most: what fits LDS twice, as rows and transposed
 ROWS = 16  # queries of a block of backward_rows.hip
 ROWS_THREADS = 256
-LOG2_E = math.log2(math.e)
 MOST_ROWS = 2**28
 _UNBOUNDED = 2**30
 _MOST_THREADS = 2**32 - 1  # of a grid's dimension
@@ -275,23 +274,5 @@ def bounds(problem: Problem, diagonal: int) -> dict[str, int]:
 
 def scales(problem: Problem) -> tuple[tuple[str, Argument], ...]:
     """What a kernel multiplies products with, and its cap, for exponentials of base 2."""
-    to_score, cap = problem.scale * LOG2_E, 0.0
-    if problem.softcap is not None:  # tanh(x) is 1 - 2 / (1 + exp2(2 * x * log2(e)))
-        to_score, cap = 2 * to_score / problem.softcap, problem.softcap * LOG2_E
+    to_score, cap = problem.score_factors
     return (("to_score", Scalar("f32", to_score)), ("cap", Scalar("f32", cap)))
-
-
-def whole(numbers: dict[str, int]) -> tuple[tuple[str, Argument], ...]:
-    return tuple((name, Scalar("i32", value)) for name, value in numbers.items())
-
-
-def optional(problem: Problem, name: str) -> Argument:
-    return Pointer(name) if problem.has(name) else Scalar("i64", 0)
-
-
-def strides(problem: Problem, name: str) -> tuple[tuple[str, Argument], ...]:
-    """The strides of a tensor, zeros for one that is absent."""
-    heads = problem.heads.get(name, Heads(name, 0, 0, 0, 16))
-    return tuple(
-        (f"{name}_{field}", Scalar("i64", getattr(heads, field))) for field in ("batch", "head", "row")
-    )

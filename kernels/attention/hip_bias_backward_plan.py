@@ -10,10 +10,9 @@ from portable.kernels.attention.hip_backward_plan import (
     plan_rows,
     scales,
     statistics,
-    strides,
     too_many_blocks,
-    whole,
 )
+from portable.kernels.attention.plan_arguments import strides, whole
 from portable.kernels.attention.problem import Problem, problem_of
 from portable.plan import Call, Device, Launch, NativeKernel, Plan, Pointer, Rejected
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 from portable.kernels.attention.cached import (
-    LOG2_E,
     Cached,
     bounded,
     contiguous_of,
@@ -24,6 +24,7 @@ from portable.plan import (
     Workspace,
 )
 
+_LOG2_E = math.log2(math.e)
 _HERE = Path(__file__).resolve().parent
 _ELEMENTS = {"bfloat16": "bf16", "float16": "f16"}
 _COLUMNS = 16  # queries, times heads that share a key head, of a block
@@ -103,9 +104,9 @@ def _split_arguments(
         "right": bounded(_right(c), c.capacity + c.M),
     }  # fmt: skip
     args += [(name, Scalar("i32", value)) for name, value in sizes.items()]
-    scale, cap = c.scale * LOG2_E, 0.0
+    scale, cap = c.scale * _LOG2_E, 0.0
     if c.softcap is not None:
-        scale, cap = 2 * LOG2_E * c.scale / c.softcap, LOG2_E * c.softcap
+        scale, cap = 2 * _LOG2_E * c.scale / c.softcap, _LOG2_E * c.softcap
     return (*args, ("scale", Scalar("f32", scale)), ("cap", Scalar("f32", cap)))
 
 

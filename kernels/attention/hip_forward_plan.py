@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,7 +12,6 @@ from portable.plan import Argument, Call, Device, Launch, NativeKernel, Plan, Po
 _SOURCE = Path(__file__).resolve().parent / "forward.hip"
 _ELEMENTS = {"bfloat16": "bf16", "float16": "f16"}
 _POINTERS = ("q", "k", "v", "bias", "sinks", "o", "lse")
-_LOG2_E = math.log2(math.e)
 _MOST_ROWS = 2**29  # places, and their sums with a window's side, are 32-bit numbers
 _MOST_TOKENS = 2**28  # and offsets, as a window's side may be as long as all tokens together, twice
 _MOST_THREADS = 2**32 - 1  # of a grid dimension
@@ -151,9 +149,7 @@ def _arguments(call: Call, problem: Problem, tiles: int) -> tuple[tuple[str, Arg
         "heads": problem.H, "share": problem.share,
         "low": diagonal - (problem.left or 0), "high": diagonal + (problem.right or 0), "tiles": tiles,
     }  # fmt: skip
-    scale, cap = problem.scale * _LOG2_E, 0.0
-    if problem.softcap is not None:
-        scale, cap = 2 * scale / problem.softcap, problem.softcap * _LOG2_E
+    scale, cap = problem.score_factors
     strides: dict[str, int] = {}
     for name in ("q", "k", "v", "bias", "o", "lse"):
         heads = problem.heads.get(name)

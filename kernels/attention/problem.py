@@ -6,9 +6,12 @@ last query to the last key: j - i - (N - M) lies within [-left, right].
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from portable.plan import Call, Rejected, TensorInfo
+
+_LOG2_E = math.log2(math.e)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,15 @@ class Problem:
     def share(self) -> int:
         """Query heads per key head."""
         return self.H // self.G
+
+    @property
+    def score_factors(self) -> tuple[float, float]:
+        """What a product of a query and a key is multiplied with, and the cap behind it, 0 without one: for
+        scores in base 2, and tanh(x) as 1 - 2 / (1 + exp2(2 * x * log2(e)))."""
+        to_score = self.scale * _LOG2_E
+        if self.softcap is None:
+            return to_score, 0.0
+        return 2 * to_score / self.softcap, self.softcap * _LOG2_E
 
     def has(self, name: str) -> bool:
         return name in self.heads
