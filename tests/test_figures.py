@@ -56,10 +56,9 @@ def test_the_record_is_of_a_card_and_conforms():
     readme = (ROOT / "README.md").read_text()
     for each in (RECORD, FIRST, SECOND):
         assert each["header"]["device"] == "NVIDIA H200" and not each["header"]["emulated"]
-        assert each["header"]["complete"]
-    ended = "v must have shape"  # torch's flash kernel, asked for o and lse of heads of two sizes
-    assert not RECORD.get("faults") and not FIRST.get("faults") and ended in SECOND["faults"][-1]
+        assert each["header"]["complete"] and not each.get("faults")
     assert record.conforming(RECORD) and RECORD["header"]["dirty"] is False
+    assert SECOND["header"]["dirty"] is False
     assert {each["state"] for each in RECORD["results"]} <= {"Pass", "NotSupported"}
     count = f"{len(RECORD['results']):,}"
     assert f"{count} of {count} results" in readme
