@@ -112,6 +112,10 @@ def test_attention_conforms_on_emulated_cards():
         assert passed == asked | {("attention", f"decode_{unit}"), ("attention", "decode")}
         assert {each["state"] for each in results} <= {"Pass", "NotSupported"}
         assert f"{len(results)} of {len(results)} on {arch}" in readme
+    found = record.read(ROOT / "conformance/records/emulated-gfx90a/smoke-attention.json")
+    states = [each["state"] for each in found["results"]]
+    assert record.conforming(found) and set(states) == {"Pass", "NotSupported", "XFail"}
+    assert f"on gfx90a {len(states) - states.count('XFail')} of {len(states)}, the others" in readme
 
 
 def test_the_pages_of_the_records_are_what_the_records_say():
