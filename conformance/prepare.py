@@ -57,6 +57,8 @@ def _compile(asked: sweep.Asked, name: str) -> None:
     given = [case.params.get(each, param.default) for each, param in spec.params.items()]
     params = arguments.check_params(spec, given, tensors)
     question, _ = dispatch.ask(spec, tensors, params, None)
+    if question.empty:
+        return
     answer = choose.answer(implementation, question, machine.main_backend(), machine.device())
     if answer.plan is None:
         return

@@ -168,7 +168,7 @@ def _planned(
     seen: set[Any],
     case: Case,
 ) -> Iterator[Job | Outcome]:
-    if all(info is None or info.numel == 0 for name, info in asked.tensors.items() if name in spec.outputs):
+    if asked.empty:
         return
     try:
         candidate = choose.answer(implementation, asked, backend, device, static=False)

@@ -29,6 +29,12 @@ class Question:
         """What formulas may speak of."""
         return {**self.axes, **self.params, **self.types, **shape_class.orders(self.spec, self.tensors)}
 
+    @functools.cached_property
+    def empty(self) -> bool:
+        """Every output is empty: nothing is launched, and no planner is asked."""
+        outputs = (self.tensors[name] for name in self.spec.outputs)
+        return all(info is None or info.numel == 0 for info in outputs)
+
     def __str__(self) -> str:
         parts = [
             f"{name} {info.dtype}{list(info.shape)}"
@@ -183,7 +189,8 @@ def choose(question: Question, backend: Backend, device: Device) -> Candidate:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Why a call runs as it does; `print` it. `candidates` are in the spec's order."""
+    """Why a call runs as it does; `print` it. `candidates` are in the spec's order; none is asked where every
+    output is empty."""
 
     question: Question
     device: Device
@@ -191,12 +198,14 @@ class Explanation:
 
     @property
     def choice(self) -> Candidate | None:
-        """The implementation that runs, or None where none can."""
+        """The implementation that runs, or None where none can or need."""
         return next((candidate for candidate in self.candidates if candidate.chosen), None)
 
     def __str__(self) -> str:
         lines = [f"{self.question.spec.op}({self.question}) on {self.device}"]
-        width = max(len(candidate.name) for candidate in self.candidates)
+        if self.question.empty:
+            lines.append("    nothing is launched: every output is empty")
+        width = max((len(candidate.name) for candidate in self.candidates), default=0)
         for candidate in self.candidates:
             mark = "->" if candidate.chosen else "  "
             lines.append(f" {mark} {candidate.name:<{width}}  {candidate.reason}")

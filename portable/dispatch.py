@@ -209,7 +209,8 @@ class Op:
         backend = machine.backend_for(first.device.type, self.spec.op, next(iter(self.spec.inputs)))
         device = backend.device(first.device.index or 0)
         question, _ = ask(self.spec, inputs, params, out)
-        return choose.Explanation(question, device, tuple(choose.answers(question, backend, device)))
+        asked = () if question.empty else choose.answers(question, backend, device)
+        return choose.Explanation(question, device, tuple(asked))
 
     def _fake(self, inputs: Sequence[Any], params: Sequence[Any], out: Any = None) -> Any:
         """The outputs' shapes, dtypes and strides without data."""
@@ -357,7 +358,7 @@ class Prepared:
         self._function: Callable[..., Any] | None = None
         self.quick: Callable[..., Any] | None = None
         self.record: Callable[..., Any] | None = None  # made when first asked for
-        if all(0 in shape for shape, _, _ in self._blanks):
+        if question.empty:
             return
         chosen = choose.choose(question, backend, device)
         if chosen.plan is None:

@@ -55,6 +55,16 @@ def test_explain_gives_each_reason(twice):
     assert "-> toy" in text and "FACTOR=2" in text and "default" in text and "launch: twice" in text
 
 
+def test_an_empty_call_is_explained_without_asking_a_planner(twice, monkeypatch):
+    """A planner may divide by a size of the outputs: `attention_backward` in Triton over no batch did."""
+    monkeypatch.setattr(dispatch.choose, "entry_function", lambda implementation: 1 // 0)
+    empty = torch.ones(0, 3)
+    explanation = portable.explain("twice", empty)
+    assert explanation.choice is None and not explanation.candidates
+    assert str(explanation).endswith("nothing is launched: every output is empty")
+    assert twice(empty).shape == (0, 3)
+
+
 def test_alignment_is_part_of_the_choice(twice):
     base = torch.arange(129, dtype=torch.float32)
     aligned, off = base[:128].view(2, 64), base[1:].view(2, 64)
