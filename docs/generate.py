@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import portable
-from portable import catalog, errors
+from portable import catalog, errors, spec_page
 
 HEAD = """# Errors
 
@@ -39,7 +39,7 @@ def write(folder: Path) -> None:
     for old in (folder / "ops").glob("*.md"):
         old.unlink()
     for op in portable.ops():
-        (folder / "ops" / f"{op}.md").write_text(catalog.spec(op).docs())
+        (folder / "ops" / f"{op}.md").write_text(spec_page.page(catalog.spec(op)))
 
 
 if __name__ == "__main__":

@@ -128,7 +128,7 @@ def spec(name: str) -> Spec:
 
 @cache
 def _parsed(file: Path) -> Spec:
-    from portable.spec import load_spec
+    from portable.spec_reader import load_spec
 
     return load_spec(file, files=False)
 

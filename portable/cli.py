@@ -282,9 +282,9 @@ def tune(args: argparse.Namespace) -> int:
 
 
 def docs(args: argparse.Namespace) -> int:
-    from portable import catalog
+    from portable import catalog, spec_page
 
-    print(catalog.spec(args.op).docs())
+    print(spec_page.page(catalog.spec(args.op)))
     return 0
 
 

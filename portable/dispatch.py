@@ -13,7 +13,18 @@ from typing import Any, TypeVar
 
 import torch
 
-from portable import arguments, arrays, build, calling, catalog, choose, machine, settings, torch_ops
+from portable import (
+    arguments,
+    arrays,
+    build,
+    calling,
+    catalog,
+    choose,
+    machine,
+    settings,
+    spec_page,
+    torch_ops,
+)
 from portable.backend import Backend
 from portable.errors import UnknownOpError, UnsupportedGradientError
 from portable.layout import collapsible
@@ -88,7 +99,7 @@ class Op:
         self.known: dict[tuple[Any, ...], calling.Entry] = {}  # plain calls, by the keys of portable.calling
         self.__name__ = self.__qualname__ = spec.op
         self.__module__ = "portable"
-        self.__doc__ = spec.docs()
+        self.__doc__ = spec_page.page(spec)
         self.__signature__ = spec.signature
         self._signature = signature
         self.bind = signature.bind

@@ -1,7 +1,7 @@
 """What an op means, as data: the classes behind a spec file and everything that is deduced from them.
 
-`load_spec` reads a file (the schema itself is in `portable.spec_reader`). From a `Spec` come the call
-signature, the schema that torch registers, and the op's page in the documentation.
+`portable.spec_reader` reads a file. From a `Spec` come the call signature, the schema that torch registers,
+and the op's page in the documentation (`portable.spec_page`).
 """
 
 from __future__ import annotations
@@ -346,23 +346,6 @@ class Spec:
         result = "Tensor" if count == 1 else f"({', '.join(['Tensor'] * count)})"
         return f"{self.op}({', '.join(arguments)}) -> {result}"
 
-    def docs(self) -> str:
-        """The op's page of the documentation, in Markdown."""
-        from portable.spec_page import page
-
-        return page(self)
-
 
 def _schema_literal(value: Any) -> str:
     return f'"{value}"' if isinstance(value, str) else str(value)
-
-
-def load_spec(path: Path | str, *, files: bool = True) -> Spec:
-    """Reads and checks one spec file; SpecError names the file, the line and the nearest legal key.
-
-    With `files=False`, the files that the spec names (implementations, sources, reference) need not
-    exist yet.
-    """
-    from portable.spec_reader import read
-
-    return read(Path(path), files=files)

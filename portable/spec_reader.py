@@ -86,9 +86,13 @@ _RANGE = re.compile(r"([0-9]{1,18})\.\.([0-9]{1,18})?")
 _ENTRY = re.compile(r"([\w./-]+\.py):([A-Za-z_]\w*)", re.ASCII)
 
 
-def read(path: Path, *, files: bool = True) -> Spec:
-    """The checked Spec of one file; see `portable.spec.load_spec`."""
-    path = path.absolute()
+def load_spec(path: Path | str, *, files: bool = True) -> Spec:
+    """Reads and checks one spec file; SpecError names the file, the line and the nearest legal key.
+
+    With `files=False`, the files that the spec names (implementations, sources, reference) need not
+    exist yet.
+    """
+    path = Path(path).absolute()
     return _Reader(path, files).spec(strict_yaml.load(path))
 
 

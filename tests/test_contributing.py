@@ -16,7 +16,7 @@ TEXT = (Path(__file__).resolve().parents[1] / "CONTRIBUTING.md").read_text()
 PROGRAM = """
 import torch, portable
 from portable import catalog
-from portable.spec import load_spec
+from portable.spec_reader import load_spec
 load_spec(catalog.op_folders()["squared_relu"])
 x = torch.tensor([[-1.0, 2.0, float("nan")]], requires_grad=True)
 y = portable.squared_relu(x)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from portable import catalog
-from portable.spec import load_spec
+from portable.spec_reader import load_spec
 
 ROOT = Path(__file__).resolve().parents[1]
 CORE = sorted((ROOT / "portable").rglob("*.py"))

@@ -9,7 +9,8 @@ import torch
 
 import portable
 from portable import catalog, dispatch, errors
-from portable.spec import load_spec
+from portable.spec_page import page
+from portable.spec_reader import load_spec
 
 SPEC = """\
 edition: 1
@@ -94,7 +95,7 @@ def test_what_a_spec_says_is_read(folder):
         "pairs(Tensor x, Tensor w, Tensor? s=None, *, int? width=None, float? scale=None) -> Tensor"
     )
     assert spec.params["width"].expected == "an int or None"
-    assert "an int or None" in spec.docs() and "a multiple of the groups" in spec.docs()
+    assert "an int or None" in page(spec) and "a multiple of the groups" in page(spec)
 
 
 def test_mistakes_have_lines(folder):

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 from portable import catalog
 from portable.errors import SpecError
-from portable.spec import Axis, load_spec
+from portable.spec import Axis
+from portable.spec_page import page as page_of
+from portable.spec_reader import load_spec
 
 TOY = """\
 edition: 1
@@ -148,7 +150,7 @@ def test_what_parameters_accept(folder):
 
 
 def test_the_page_says_what_the_spec_says(folder):
-    page = load(folder).docs()
+    page = page_of(load(folder))
     pieces = [
         "# toy", "portable.toy(x, other, mode", "`[..., M, N]`", "| float16 | float32 | float32 |",
         "one of 'up', None", "`4 + sqrt(N)`", "| `native` | one, two | g1, g2*; T: float16;",
@@ -314,14 +316,14 @@ def test_junk_anywhere_is_read_or_refused_with_one_error(tmp_path_factory, data)
     except SpecError as error:
         assert error.line
         return
-    found.signature, found.torch_schema(), found.docs()
+    found.signature, found.torch_schema(), page_of(found)
 
 
 @pytest.mark.parametrize("op", catalog.op_folders())
 def test_every_spec_of_the_package_is_complete(op):
     spec = load_spec(catalog.op_folders()[op])
     torch._C.parse_schema("portable::" + spec.torch_schema())
-    assert spec.docs().startswith(f"# {op}\n")
+    assert page_of(spec).startswith(f"# {op}\n")
     labels = [case.label for case in spec.cases]
     assert len(set(labels)) == len(labels) > 0
     for implementation in spec.implementations:
