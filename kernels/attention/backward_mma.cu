@@ -13,67 +13,22 @@ constexpr int OWN_D_BYTES = TILE * D_PITCH, OWN_E_BYTES = SUM_D ? TILE * E_PITCH
 constexpr int OWN_BYTES = OWN_D_BYTES + OWN_E_BYTES + (KEYS ? 0 : TILE * 8);  // statistics lie with queries
 constexpr int STAGE_BYTES = STEP * (D_PITCH + E_PITCH) + (KEYS ? STEP * 8 : 0);
 
-// Lines of shared memory that ldmatrix reads, as addresses of the lane. As a first operand: lines 0-7 and 8-15, then
-// both 8 columns on; as a second one: lines 0-7, their columns 8 on, lines 8-15, theirs; and as a second one whose
-// lines are summed over, in the order of the first.
-template <int PITCH> DEVICE uint32_t first_operand(const char* lines) {
-    const int lane = here() % 32;
-    return shared_address(lines) + lane % 16 * PITCH + lane / 16 * 16;
-}
-template <int PITCH> DEVICE uint32_t second_operand(const char* lines) {
-    const int lane = here() % 32;
-    return shared_address(lines) + (lane / 16 * 8 + lane % 8) * PITCH + lane / 8 % 2 * 16;
-}
-
 // products (own lines by STEP) = own lines @ lines that pass by, transposed.
 template <int WIDTH> DEVICE void multiply(float (&products)[GROUPS][SCORES], const char* own, const char* passing) {
     constexpr int PITCH = pitch_of(WIDTH);
-    const uint32_t rows = first_operand<PITCH>(own), columns = second_operand<PITCH>(passing);
-#pragma unroll
-    for (int g = 0; g < GROUPS; ++g)
-#pragma unroll
-        for (int i = 0; i < SCORES; ++i) products[g][i] = 0.0f;
-#pragma unroll
-    for (int k = 0; k < WIDTH / 16; ++k) {
-        uint32_t a[GROUPS][4];
-#pragma unroll
-        for (int g = 0; g < GROUPS; ++g) load_matrices(a[g], rows + g * 16 * PITCH + k * 32);
-#pragma unroll
-        for (int j = 0; j < STEP / 16; ++j) {
-            uint32_t b[4];
-            load_matrices(b, columns + j * 16 * PITCH + k * 32);
-#pragma unroll
-            for (int g = 0; g < GROUPS; ++g) {
-                Product<T>::add(products[g] + j * 8, a[g], b[0], b[1]);
-                Product<T>::add(products[g] + j * 8 + 4, a[g], b[2], b[3]);
-            }
-        }
-    }
+    const uint32_t rows = first_operand(shared_address(own), PITCH, here() % 32);
+    const uint32_t columns = second_operand(shared_address(passing), PITCH, here() % 32);
+    multiply_rows<T, WIDTH>(products, rows, columns);
 }
 
 // sums (own lines by WIDTH) += weights (own lines by STEP) @ lines that pass by.
 template <int WIDTH>
-DEVICE void add_product(float (&sums)[GROUPS][WIDTH / 2], const float (&weights)[GROUPS][SCORES],
-                        const char* passing) {
-    constexpr int PITCH = pitch_of(WIDTH);
-    const uint32_t columns = first_operand<PITCH>(passing);
-    uint32_t packed[GROUPS][SCORES / 2];
-#pragma unroll
-    for (int g = 0; g < GROUPS; ++g)
-#pragma unroll
-        for (int i = 0; i < SCORES / 2; ++i) packed[g][i] = pack2<T>(weights[g][i * 2], weights[g][i * 2 + 1]);
-#pragma unroll
-    for (int k = 0; k < STEP / 16; ++k)
-#pragma unroll
-        for (int j = 0; j < WIDTH / 16; ++j) {
-            uint32_t b[4];
-            load_transposed(b, columns + k * 16 * PITCH + j * 32);
-#pragma unroll
-            for (int g = 0; g < GROUPS; ++g) {
-                Product<T>::add(sums[g] + j * 8, packed[g] + k * 4, b[0], b[1]);
-                Product<T>::add(sums[g] + j * 8 + 4, packed[g] + k * 4, b[2], b[3]);
-            }
-        }
+DEVICE void add(float (&sums)[GROUPS][WIDTH / 2], const float (&weights)[GROUPS][SCORES], const char* passing) {
+    add_product<T, WIDTH>(sums, weights, first_operand(shared_address(passing), pitch_of(WIDTH), here() % 32));
+}
+
+template <int WIDTH, int LINES> DEVICE void copy(char* to, const Rows<const T>& from, int first) {
+    copy_tile<WIDTH, LINES, THREADS, COPY_BYTES>(to, from, first, here());
 }
 
 // A query's lse, as a power of two, and its delta.
@@ -88,7 +43,7 @@ DEVICE Stats load_stats(const char* at) {
 // Of LINES queries from `first` on; those from `end` on have any.
 template <int LINES> DEVICE void copy_stats(char* to, const float* stats, int first, int end) {
     for (int line = thread_x(); line < LINES; line += THREADS) {
-        const int64_t there = least(first + line, end - 1);
+        const int64_t there = min(first + line, end - 1);
         copy_pair(shared_address(to + line * 8), stats + there * 2);
     }
 }
@@ -150,7 +105,7 @@ DEVICE void add_lines(const Work& work, const char* passing, int start, float (&
                 weight = weight_of(work.scores, weight, bias, stats_of(g, j, i).peak, bend[g][j * 4 + i]);
             }
     if (!work.span.all(start, first)) mask(weights, work.span, first, start);
-    if constexpr (SUM_E) add_product<HEAD_E>(sums_e, weights, e);
+    if constexpr (SUM_E) add<HEAD_E>(sums_e, weights, e);
     if constexpr (SUM_D) {
         multiply<HEAD_E>(above, work.shared + OWN_D_BYTES + here() / 32 * OWN * E_PITCH, e);
 #pragma unroll
@@ -164,19 +119,14 @@ DEVICE void add_lines(const Work& work, const char* passing, int start, float (&
                     slope = (slope - stats_of(g, j, i).delta) * weight;
                     if (SOFTCAP) slope *= bend[g][j * 4 + i];
                 }
-        add_product<HEAD_D>(sums_d, above, d);
+        add<HEAD_D>(sums_d, above, d);
     }
 }
 
-// A warp's sums times `factor`, as rows from `row` on, below `to.end`. They go through its lines of `place`.
-struct Result {
-    T* base;
-    int64_t row;
-    int end, width;
-};
+// A warp's sums times `factor`, as rows from `row` on. They go through its lines of `place`.
 template <int WIDTH>
-DEVICE void store_sums(const float (&sums)[GROUPS][WIDTH / 2], float factor, char* place, const Result& to, int row) {
-    constexpr int PITCH = pitch_of(WIDTH), CHUNKS = WIDTH / 8;
+DEVICE void store_sums(const float (&sums)[GROUPS][WIDTH / 2], float factor, char* place, const Rows<T>& to, int row) {
+    constexpr int PITCH = pitch_of(WIDTH);
     const int lane = thread_x() % 32;
 #pragma unroll
     for (int g = 0; g < GROUPS; ++g)
@@ -187,20 +137,7 @@ DEVICE void store_sums(const float (&sums)[GROUPS][WIDTH / 2], float factor, cha
                 pack2<T>(sums[g][i] * factor, sums[g][i + 1] * factor);
         }
     __syncwarp();
-#pragma unroll 1
-    for (int index = lane; index < OWN * CHUNKS; index += 32) {
-        const int line = index / CHUNKS, column = index % CHUNKS * 8;
-        if (row + line >= to.end || column >= to.width) continue;
-        const words<16> chunk = load_words<16>(place + line * PITCH + column * 2);
-        T* at = to.base + (row + line) * to.row + column;
-        if constexpr (STORE_BYTES == 16) {
-            store_words(at, chunk);
-        } else {
-#pragma unroll
-            for (int i = 0; i < 8; ++i)
-                if (column + i < to.width) at[i] = T{static_cast<uint16_t>(chunk.w[i / 2] >> i % 2 * 16)};
-        }
-    }
+    store_lines<WIDTH, OWN, STORE_BYTES>(to, place, row);
 }
 
 // Which tile of which head a block owns: one tile of all heads, then the next. Of queries a head's last see most keys,
@@ -241,13 +178,15 @@ void attention_backward_mma(const T* own_d, const T* own_e, const T* passing_d, 
 #else
     Span span = {tile * TILE, KEYS ? keys : queries, 0, KEYS ? queries : keys, low, high};
 #endif
-    span.begin += greatest(span.first_seen(span.first) - span.begin, 0) / STEP * STEP;
-    const int stop = span.last_seen(least(span.first + TILE, span.end) - 1) + 1;
+    span.begin += max(span.first_seen(span.first) - span.begin, 0) / STEP * STEP;
+    const int stop = span.last_seen(min(span.first + TILE, span.end) - 1) + 1;
 
     // The heads that pass by: queries' of a key head, or the one key head.
     const int first_head = KEYS ? head * share : head / share, query_heads = KEYS ? heads * share : heads;
-    Rows d = {passing_d + batch * passing_d_batch + first_head * passing_d_head, passing_d_row, span.stop, width_d};
-    Rows e = {passing_e + batch * passing_e_batch + first_head * passing_e_head, passing_e_row, span.stop, width_e};
+    Rows<const T> d = {passing_d + batch * passing_d_batch + first_head * passing_d_head, passing_d_row,
+                       span.stop, width_d};
+    Rows<const T> e = {passing_e + batch * passing_e_batch + first_head * passing_e_head, passing_e_row,
+                       span.stop, width_e};
     stats += 2 * (batch * query_heads + (KEYS ? first_head : head)) * queries;
 
     Work work;
@@ -268,17 +207,17 @@ void attention_backward_mma(const T* own_d, const T* own_e, const T* passing_d, 
     }
 
     const auto copy_passing = [&](char* to, int start) {
-        copy_tile<HEAD_D, STEP>(to, d, start);
-        copy_tile<HEAD_E, STEP>(to + STEP * D_PITCH, e, start);
+        copy<HEAD_D, STEP>(to, d, start);
+        copy<HEAD_E, STEP>(to + STEP * D_PITCH, e, start);
         if (KEYS) copy_stats<STEP>(to + STEP * (D_PITCH + E_PITCH), stats, start, span.stop);
         commit_copies();
     };
     const int steps = span.begin < stop ? (stop - span.begin + STEP - 1) / STEP : 0;
     if (steps > 0) {
-        const Rows rows_d = {own_d + batch * own_d_batch + head * own_d_head, own_d_row, span.end, width_d};
-        const Rows rows_e = {own_e + batch * own_e_batch + head * own_e_head, own_e_row, span.end, width_e};
-        copy_tile<HEAD_D, TILE>(shared, rows_d, span.first);
-        if (SUM_D) copy_tile<HEAD_E, TILE>(shared + OWN_D_BYTES, rows_e, span.first);
+        const Rows<const T> rows_d = {own_d + batch * own_d_batch + head * own_d_head, own_d_row, span.end, width_d};
+        const Rows<const T> rows_e = {own_e + batch * own_e_batch + head * own_e_head, own_e_row, span.end, width_e};
+        copy<HEAD_D, TILE>(shared, rows_d, span.first);
+        if (SUM_D) copy<HEAD_E, TILE>(shared + OWN_D_BYTES, rows_e, span.first);
         if (!KEYS) copy_stats<TILE>(shared + OWN_D_BYTES + OWN_E_BYTES, stats, span.first, span.end);
         copy_passing(stages, span.begin);
     }
@@ -306,12 +245,12 @@ void attention_backward_mma(const T* own_d, const T* own_e, const T* passing_d, 
     const Place place = place_of(here_block(), lines, heads, tiles);
     const int warp = thread_x() / 32, row = span.first + warp * OWN;
     if constexpr (SUM_D) {
-        const Result result = {result_d + place.batch * result_d_batch + place.head * result_d_head, result_d_row,
+        const Rows<T> result = {result_d + place.batch * result_d_batch + place.head * result_d_head, result_d_row,
                                span.end, width_d};
         store_sums<HEAD_D>(sums_d, factor, shared + warp * OWN * D_PITCH, result, row);
     }
     if constexpr (SUM_E) {
-        const Result result = {result_e + place.batch * result_e_batch + place.head * result_e_head, result_e_row,
+        const Rows<T> result = {result_e + place.batch * result_e_batch + place.head * result_e_head, result_e_row,
                                span.end, width_e};
         char* const to = shared + OWN_D_BYTES * SUM_D + warp * OWN * E_PITCH;
         store_sums<HEAD_E>(sums_e, LOWERED, to, result, row);

@@ -1,4 +1,4 @@
-// What backward_mma.cu works on: rows on their way into shared memory, which lines see which, a score's weight.
+// What backward_mma.cu works on: which lines see which, a score's weight.
 //
 // A block owns lines (keys, or queries of one head), and the others pass by, STEP at a time. Each side has two
 // tensors, of HEAD_D and of HEAD_E columns: k and v, or q and do.
@@ -11,7 +11,7 @@
 
 #include "prelude.h"
 
-#include "mma.h"
+#include "mma_tiles.h"
 #if RAGGED
 #include "ragged.h"
 #endif
@@ -31,52 +31,7 @@ template <> constexpr int LIFT_OF<f16> = 14;
 constexpr int LIFT = KEYS ? LIFT_OF<T> : 0;
 constexpr float LOWERED = 1.0f / (1 << LIFT);
 
-DEVICE uint32_t shared_address(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
-DEVICE int least(int a, int b) { return a < b ? a : b; }
-DEVICE int greatest(int a, int b) { return a > b ? a : b; }
-
-// --- rows in memory, and lines in shared memory ---
-
-// A line has an odd number of 16-byte chunks: eight lines are in different banks.
-constexpr int pitch_of(int columns) { return columns * 2 + 16; }
 constexpr int D_PITCH = pitch_of(HEAD_D), E_PITCH = pitch_of(HEAD_E);
-
-// Of one head; row i at base + i * row, for i < end.
-struct Rows {
-    const T* base;
-    int64_t row;
-    int end, width;
-};
-
-// LINES rows from `first` on, as lines of WIDTH elements; zeros where there is nothing. A thread has the same chunk of
-// every AT_ONCE-th line.
-template <int WIDTH, int LINES> DEVICE void copy_tile(char* to, const Rows& from, int first) {
-    constexpr int CHUNKS = WIDTH / 8, AT_ONCE = THREADS / CHUNKS, PITCH = pitch_of(WIDTH);
-    constexpr int UNROLL = COPY_BYTES == 16 ? 16 : 1;
-    const int thread = here(), own = thread / CHUNKS, column = thread % CHUNKS * 8;
-    if (THREADS % CHUNKS != 0 && own >= AT_ONCE) return;
-    const T* rows = from.base + (first + own) * from.row + column;
-    char* place = to + own * PITCH + column * 2;
-#pragma unroll UNROLL
-    for (int i = 0; i < (LINES + AT_ONCE - 1) / AT_ONCE; ++i, place += AT_ONCE * PITCH, rows += AT_ONCE * from.row) {
-        const int line = i * AT_ONCE + own;
-        if (LINES % AT_ONCE != 0 && line >= LINES) return;
-        const int here = first + line < from.end ? from.width - column : 0;
-        const T* source = here > 0 ? rows : from.base;
-        if constexpr (COPY_BYTES == 16) {
-            copy_async(shared_address(place), source, here <= 0 ? 0 : here < 8 ? here * 2 : 16);
-        } else {
-            words<16> chunk;
-#pragma unroll
-            for (int w = 0; w < 4; ++w) {
-                const uint32_t low = 2 * w < here ? source[2 * w].bits : 0;
-                const uint32_t high = 2 * w + 1 < here ? source[2 * w + 1].bits : 0;
-                chunk.w[w] = low | high << 16;
-            }
-            store_words(place, chunk);
-        }
-    }
-}
 
 // --- which lines see which ---
 
@@ -87,7 +42,7 @@ struct Span {
 
     // The lines that pass by that own line `own` sees.
     DEVICE int first_seen(int own) const { return KEYS ? own - high : own + low; }
-    DEVICE int last_seen(int own) const { return least(KEYS ? own - low : own + high, stop - 1); }
+    DEVICE int last_seen(int own) const { return min(KEYS ? own - low : own + high, stop - 1); }
 
     // Of the STEP lines from `line` on, what a warp's lines from `own` on see.
     DEVICE bool none(int line, int own) const {

@@ -4,6 +4,8 @@
 // Defines: ELEMENT (bf16, f16); COPY_BYTES: 16 where rows are aligned to that, else 2; DLSE.
 #include "prelude.h"
 
+#include "chunk.h"
+
 using T = ELEMENT;
 constexpr int THREADS = 256;
 constexpr int LANES = 16, ROWS = THREADS / LANES;
@@ -11,17 +13,8 @@ constexpr int RUN = COPY_BYTES / 2;  // elements at a time
 constexpr float LOG2_E = 1.44269504088896f;
 
 DEVICE float times(const T* a, const T* b, int there) {
+    if (RUN == 8 && there >= RUN) return product_of<T>(load_words<16>(a), load_words<16>(b));
     float sum = 0;
-    if (RUN == 8 && there >= RUN) {
-        const words<16> x = load_words<16>(a), y = load_words<16>(b);
-#pragma unroll
-        for (int i = 0; i < 8; ++i) {
-            const T u = {static_cast<uint16_t>(x.w[i / 2] >> i % 2 * 16)};
-            const T v = {static_cast<uint16_t>(y.w[i / 2] >> i % 2 * 16)};
-            sum = math_fma(to_float(u), to_float(v), sum);
-        }
-        return sum;
-    }
     for (int i = 0; i < RUN && i < there; ++i) sum = math_fma(to_float(a[i]), to_float(b[i]), sum);
     return sum;
 }

@@ -25,26 +25,19 @@ constexpr int ROWS = GROUPS * 2;               // a thread's
 constexpr int CHUNKS = (HEAD_E / 8 + 3) / 4;  // of 16 bytes: a thread's of a row of do or o
 static_assert(HEAD_D % 16 == 0 && HEAD_E % 16 == 0 && TILE_N % 32 == 0, "whole matrix instructions, whole quads");
 
-// A head's rows of bias or dbias, `m` of `n` columns.
-template <class Type> struct Plane {
-    Type* base;
-    int64_t row;
-    int m, n;
-};
-
 // Of 32 keys a thread has 8, 16 bytes, of each of its rows: the keys from its `column` on, as lines of keys and values
 // are spread. Score 4 * j + 2 * r + e of a group is that of key j % 4 * 2 + e of them.
 DEVICE int column_of(int block) { return block * 32 + thread_x() % 4 * 8; }
 
 // A thread's pairs of bias, as its scores lie.
-DEVICE void read_bias(uint32_t (&pairs)[GROUPS][SCORES / 2], const Plane<const T>& bias, int row, int key) {
+DEVICE void read_bias(uint32_t (&pairs)[GROUPS][SCORES / 2], const Rows<const T>& bias, int row, int key) {
 #pragma unroll
     for (int i = 0; i < ROWS; ++i) {
         const int line = row + i * 8;
         const T* const from = bias.base + line * bias.row + key;
 #pragma unroll
         for (int block = 0; block < TILE_N / 32; ++block) {
-            const int here = line < bias.m ? bias.n - key - column_of(block) : 0;
+            const int here = line < bias.count ? bias.width - key - column_of(block) : 0;
             words<16> w = {};
             if (BIAS_BYTES != 16) w = gather(from + column_of(block), here);
             else if (here > 0) w = load_words<16>(from + column_of(block));
@@ -54,27 +47,22 @@ DEVICE void read_bias(uint32_t (&pairs)[GROUPS][SCORES / 2], const Plane<const T
     }
 }
 
-DEVICE void store_block(const float (&values)[GROUPS][SCORES], const Plane<T>& to, int row, int key) {
+DEVICE void store_block(const float (&values)[GROUPS][SCORES], const Rows<T>& to, int row, int key) {
 #pragma unroll
     for (int i = 0; i < ROWS; ++i) {
         const int line = row + i * 8;
 #pragma unroll
         for (int block = 0; block < TILE_N / 32; ++block) {
             T* const place = to.base + line * to.row + key + column_of(block);
-            const int here = line < to.m ? to.n - key - column_of(block) : 0;
+            const int here = line < to.count ? to.width - key - column_of(block) : 0;
             words<16> w;
 #pragma unroll
             for (int j = 0; j < 4; ++j) {
                 const float* const pair = values[i / 2] + (block * 4 + j) * 4 + i % 2 * 2;
                 w.w[j] = pack2<T>(pair[0], pair[1]);
             }
-            if constexpr (BIAS_BYTES == 16) {
-                if (here > 0) store_words(place, w);
-            } else {
-#pragma unroll
-                for (int j = 0; j < 8; ++j)
-                    if (j < here) place[j] = T{static_cast<uint16_t>(w.w[j / 2] >> j % 2 * 16)};
-            }
+            if (BIAS_BYTES != 16) scatter(place, w, here);
+            else if (here > 0) store_words(place, w);
         }
     }
 }
@@ -97,9 +85,9 @@ DEVICE void hide(float* values, int row, int key, int m, int n, int left, int ri
 }
 
 // Zeros for the block's queries and the keys from `first` to `stop`, a multiple of TILE_N or the last.
-DEVICE void clear(const Plane<T>& to, int first_row, int first, int stop) {
+DEVICE void clear(const Rows<T>& to, int first_row, int first, int stop) {
     constexpr int RUN = BIAS_BYTES / 2;
-    const int lane = thread_x() % 32, last = min(first_row + TILE_M, to.m);
+    const int lane = thread_x() % 32, last = min(first_row + TILE_M, to.count);
     for (int line = first_row + thread_x() / 32; line < last; line += WARPS)
         for (int column = first + lane * RUN; column < stop; column += 32 * RUN) {
             T* const place = to.base + line * to.row + column;
@@ -109,7 +97,7 @@ DEVICE void clear(const Plane<T>& to, int first_row, int first, int stop) {
 }
 
 // A thread's chunks of its rows of o: every fourth of a row.
-DEVICE void read_rows(words<16> (&own)[ROWS][CHUNKS], const Rows<T>& from, int row) {
+DEVICE void read_rows(words<16> (&own)[ROWS][CHUNKS], const Rows<const T>& from, int row) {
 #pragma unroll
     for (int i = 0; i < ROWS; ++i)
 #pragma unroll
@@ -124,16 +112,6 @@ DEVICE void read_rows(words<16> (&own)[ROWS][CHUNKS], const Rows<T>& from, int r
                 own[i][c] = gather(place, here);
             }
         }
-}
-
-DEVICE float product_of(const words<16>& a, const words<16>& b) {
-    float sum = 0.0f;
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-        const T x{static_cast<uint16_t>(a.w[i / 2] >> i % 2 * 16)}, y{static_cast<uint16_t>(b.w[i / 2] >> i % 2 * 16)};
-        sum = math_fma(to_float(x), to_float(y), sum);
-    }
-    return sum;
 }
 
 KERNEL(THREADS)
@@ -151,13 +129,13 @@ void attention_dbias_mma(const T* dout, const T* q, const T* k, const T* v, cons
     char* const v_tile = k_tile + TILE_N * D_PITCH;
     const int line = block_x() / chunks / tiles, first_row = block_x() / chunks % tiles * TILE_M;
     const int64_t batch = line / heads, head = line % heads, key_head = head / share;
-    const Rows<T> queries = {q + batch * q_batch + head * q_head, q_row, m, d};
-    const Rows<T> grads = {dout + batch * dout_batch + head * dout_head, dout_row, m, e};
-    const Rows<T> keys = {k + batch * k_batch + key_head * k_head, k_row, n, d};
-    const Rows<T> values = {v + batch * v_batch + key_head * v_head, v_row, n, e};
-    const Rows<T> outputs = {out + batch * out_batch + head * out_head, out_row, m, e};
-    const Plane<const T> from = {bias + batch * bias_batch + head * bias_head, bias_row, m, n};
-    const Plane<T> to = {dbias + batch * dbias_batch + head * dbias_head, dbias_row, m, n};
+    const Rows<const T> queries = {q + batch * q_batch + head * q_head, q_row, m, d};
+    const Rows<const T> grads = {dout + batch * dout_batch + head * dout_head, dout_row, m, e};
+    const Rows<const T> keys = {k + batch * k_batch + key_head * k_head, k_row, n, d};
+    const Rows<const T> values = {v + batch * v_batch + key_head * v_head, v_row, n, e};
+    const Rows<const T> outputs = {out + batch * out_batch + head * out_head, out_row, m, e};
+    const Rows<const T> from = {bias + batch * bias_batch + head * bias_head, bias_row, m, n};
+    const Rows<T> to = {dbias + batch * dbias_batch + head * dbias_head, dbias_row, m, n};
 
     // The keys of the chunk that some query of the tile sees; the others get zeros.
     const int first = block_x() % chunks * chunk, last = min(first + chunk, n);
@@ -168,9 +146,9 @@ void attention_dbias_mma(const T* dout, const T* q, const T* k, const T* v, cons
         clear(to, first_row, first, last);
         return;
     }
-    copy_tile<HEAD_D, TILE_M, THREADS, COPY_BYTES>(shared, queries, first_row);
-    copy_tile<HEAD_E, TILE_M, THREADS, COPY_BYTES>(do_tile, grads, first_row);
-    copy_tile<HEAD_D, TILE_N, THREADS, COPY_BYTES, true>(k_tile, keys, begin);
+    copy_tile<HEAD_D, TILE_M, THREADS, COPY_BYTES>(shared, queries, first_row, thread_x());
+    copy_tile<HEAD_E, TILE_M, THREADS, COPY_BYTES>(do_tile, grads, first_row, thread_x());
+    copy_tile<HEAD_D, TILE_N, THREADS, COPY_BYTES, true>(k_tile, keys, begin, thread_x());
     commit_copies();
     clear(to, first_row, first, begin);
     clear(to, first_row, begin + (end - begin + TILE_N - 1) / TILE_N * TILE_N, last);
@@ -178,10 +156,10 @@ void attention_dbias_mma(const T* dout, const T* q, const T* k, const T* v, cons
     const int lane = thread_x() % 32, warp_row = thread_x() / 32 * WARP_M;
     const int row = first_row + warp_row + lane / 4;  // the thread's first; the next are 8 apart
     const int diagonal = first_row + warp_row + n - m;
-    const uint32_t own_queries = first_operand(shared_address(shared) + warp_row * D_PITCH, D_PITCH);
-    const uint32_t own_grads = first_operand(shared_address(do_tile) + warp_row * E_PITCH, E_PITCH);
-    const uint32_t own_keys = second_operand(shared_address(k_tile), D_PITCH);
-    const uint32_t own_values = second_operand(shared_address(v_tile), E_PITCH);
+    const uint32_t own_queries = first_operand(shared_address(shared) + warp_row * D_PITCH, D_PITCH, lane);
+    const uint32_t own_grads = first_operand(shared_address(do_tile) + warp_row * E_PITCH, E_PITCH, lane);
+    const uint32_t own_keys = second_operand(shared_address(k_tile), D_PITCH, lane);
+    const uint32_t own_values = second_operand(shared_address(v_tile), E_PITCH, lane);
 
     // Of the thread's rows: lse as a power of two, and delta = sum(do * o) - dlse. A query that sees no key gets an
     // lse of +inf, with which every weight is 0.
@@ -206,7 +184,7 @@ void attention_dbias_mma(const T* dout, const T* q, const T* k, const T* v, cons
 #pragma unroll
             for (int c = 0; c < CHUNKS; ++c) {
                 const int at = c * 4 + lane % 4;
-                if (at < HEAD_E / 8) sum += product_of(load_words<16>(place + at * 16), own[i][c]);
+                if (at < HEAD_E / 8) sum += product_of<T>(load_words<16>(place + at * 16), own[i][c]);
             }
             delta[i] += quad_sum(sum);
         }
@@ -218,14 +196,14 @@ void attention_dbias_mma(const T* dout, const T* q, const T* k, const T* v, cons
         uint32_t pairs[GROUPS][SCORES / 2];
         wait_copies<0>();
         barrier();  // the keys are there, and nobody still reads values
-        copy_tile<HEAD_E, TILE_N, THREADS, COPY_BYTES, true>(v_tile, values, key);
+        copy_tile<HEAD_E, TILE_N, THREADS, COPY_BYTES, true>(v_tile, values, key, thread_x());
         commit_copies();
         read_bias(pairs, from, row, key);
         multiply_rows<T, HEAD_D>(weights, own_queries, own_keys);
         wait_copies<0>();
         barrier();  // the values are there, and nobody still reads keys
         if (key + TILE_N < end) {
-            copy_tile<HEAD_D, TILE_N, THREADS, COPY_BYTES, true>(k_tile, keys, key + TILE_N);
+            copy_tile<HEAD_D, TILE_N, THREADS, COPY_BYTES, true>(k_tile, keys, key + TILE_N, thread_x());
             commit_copies();
         }
 #pragma unroll
@@ -235,7 +213,7 @@ void attention_dbias_mma(const T* dout, const T* q, const T* k, const T* v, cons
 #endif
 #pragma unroll
             for (int i = 0; i < SCORES; ++i) {
-                const T added{static_cast<uint16_t>(pairs[g][i / 2] >> i % 2 * 16)};
+                const T added = element_of<T>(pairs[g], i);
                 const float score = math_fma(weights[g][i], scale, -peak[g * 2 + i / 2 % 2]);
                 weights[g][i] = exp2_fast(math_fma(to_float(added), LOG2_E, score));
             }

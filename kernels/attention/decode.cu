@@ -4,6 +4,7 @@
 // chunk ends.
 //
 // Defines: those of decode.h; PAGE: keys of a page, a multiple of 16; STAGES.
+#include "_common/shared_address.h"
 #include "decode.h"
 
 constexpr int PADDED_D = D_STEPS * 16, PADDED_E = E_STEPS * 16;
@@ -12,8 +13,6 @@ constexpr int V_PITCH = PADDED_E * 2 + 16;
 constexpr int STAGE_BYTES = KEYS * (K_PITCH + V_PITCH);
 constexpr int RING_BYTES = STAGES * STAGE_BYTES;
 static_assert(RING_BYTES >= SUMS_BYTES, "a warp's sums take the place of its tiles");
-
-DEVICE uint32_t shared_address(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
 
 struct Cache {
     const T *k, *v;

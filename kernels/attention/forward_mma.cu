@@ -35,45 +35,6 @@ struct Sizes {
     float inner;  // SOFTCAP: what the exponent of the cap's tanh takes; SCALED: the scale, times log2(e)
 };
 
-// The weights, which are scores that have become such, times the values.
-DEVICE void multiply_values(float (&sums)[GROUPS][SUMS], const float (&scores)[GROUPS][SCORES], uint32_t values) {
-    uint32_t weights[GROUPS][SCORES / 2];
-#pragma unroll
-    for (int g = 0; g < GROUPS; ++g) pack_weights<T>(weights[g], scores[g]);
-#pragma unroll
-    for (int step = 0; step < TILE_N / 16; ++step)
-#pragma unroll
-        for (int j = 0; j < HEAD_E / 16; ++j) {
-            uint32_t b[4];
-            load_transposed(b, values + step * 16 * E_PITCH + j * 32);
-#pragma unroll
-            for (int g = 0; g < GROUPS; ++g) {
-                Product<T>::add(sums[g] + j * 8, weights[g] + step * 4, b[0], b[1]);
-                Product<T>::add(sums[g] + j * 8 + 4, weights[g] + step * 4, b[2], b[3]);
-            }
-        }
-}
-
-// A warp's lines of o, from shared memory: those from query `row` on.
-DEVICE void store_lines(T* o, int64_t o_row, const char* lines, int row, const Sizes& s) {
-    constexpr int CHUNKS = HEAD_E / 8;
-    const int lane = thread_x() % 32;
-#pragma unroll 1
-    for (int index = lane; index < WARP_M * CHUNKS; index += 32) {
-        const int line = index / CHUNKS, column = index % CHUNKS * 8;
-        if (row + line >= s.m || column >= s.e) continue;
-        const words<16> chunk = load_words<16>(lines + line * E_PITCH + column * 2);
-        T* to = o + (row + line) * o_row + column;
-        if constexpr (STORE_BYTES == 16) {
-            store_words(to, chunk);
-        } else {
-#pragma unroll
-            for (int i = 0; i < 8; ++i)
-                if (column + i < s.e) to[i] = T{static_cast<uint16_t>(chunk.w[i / 2] >> i % 2 * 16)};
-        }
-    }
-}
-
 // What a block works on: a head's queries from `first_row` on, counted from the first of its sequence.
 struct Place {
     int batch, head, first_row, m, n;
@@ -128,18 +89,17 @@ void attention_forward_mma(const T* q, const T* k, const T* v, const float* sink
     s.m = place.m, s.n = place.n;
     const int head = place.head, key_head = head / s.share, first_row = place.first_row;
     const int64_t batch = place.batch, first_query = place.first_query, first_key = place.first_key;
-    const Rows<T> queries = {q + batch * q_batch + head * q_head + first_query * q_row, q_row, s.m, s.d};
-    const Rows<T> keys = {k + batch * k_batch + key_head * k_head + first_key * k_row, k_row, s.n, s.d};
-    const Rows<T> values = {v + batch * v_batch + key_head * v_head + first_key * v_row, v_row, s.n, s.e};
+    const Rows<const T> queries = {q + batch * q_batch + head * q_head + first_query * q_row, q_row, s.m, s.d};
+    const Rows<const T> keys = {k + batch * k_batch + key_head * k_head + first_key * k_row, k_row, s.n, s.d};
+    const Rows<const T> values = {v + batch * v_batch + key_head * v_head + first_key * v_row, v_row, s.n, s.e};
     char *const k_tile = shared + Q_BYTES, *const v_tile = k_tile + K_BYTES;
 
     const int lane = thread_x() % 32, warp = thread_x() / 32;
     const int row = first_row + warp * WARP_M;  // the warp's first; the thread's, of a group, are lane / 4 behind
     const int diagonal = row + s.n - s.m;
-    // Values are read transposed: keys 0-7 and 8-15, then both 8 columns on.
-    const uint32_t own_queries = first_operand(shared_address(shared) + warp * WARP_M * D_PITCH, D_PITCH);
-    const uint32_t own_keys = second_operand(shared_address(k_tile), D_PITCH);
-    const uint32_t own_values = first_operand(shared_address(v_tile), E_PITCH);
+    const uint32_t own_queries = first_operand(shared_address(shared) + warp * WARP_M * D_PITCH, D_PITCH, lane);
+    const uint32_t own_keys = second_operand(shared_address(k_tile), D_PITCH, lane);
+    const uint32_t own_values = first_operand(shared_address(v_tile), E_PITCH, lane);
 
     float sums[GROUPS][SUMS], scores[GROUPS][SCORES], top[GROUPS][2], sum[GROUPS][2], factor[GROUPS][2];
 #pragma unroll
@@ -156,21 +116,21 @@ void attention_forward_mma(const T* q, const T* k, const T* v, const float* sink
     if (RIGHT) end = min(min(first_row + TILE_M, s.m) + s.n - s.m + s.right, end);
     int key = (end - 1) / TILE_N * TILE_N;  // negative or 0 where `end` is
     if (begin < end) {
-        copy_tile<HEAD_D, TILE_M, THREADS, COPY_BYTES>(shared, queries, first_row);
-        copy_tile<HEAD_D, TILE_N, THREADS, COPY_BYTES>(k_tile, keys, key);
+        copy_tile<HEAD_D, TILE_M, THREADS, COPY_BYTES>(shared, queries, first_row, thread_x());
+        copy_tile<HEAD_D, TILE_N, THREADS, COPY_BYTES>(k_tile, keys, key, thread_x());
         commit_copies();
     }
 #pragma unroll 1
     for (; key >= begin && begin < end; key -= TILE_N) {
         wait_copies<0>();
         barrier();  // the keys are there, and nobody still reads values
-        copy_tile<HEAD_E, TILE_N, THREADS, COPY_BYTES>(v_tile, values, key);
+        copy_tile<HEAD_E, TILE_N, THREADS, COPY_BYTES>(v_tile, values, key, thread_x());
         commit_copies();
         multiply_rows<T, HEAD_D>(scores, own_queries, own_keys);
         wait_copies<0>();
         barrier();  // the values are there, and nobody still reads keys
         if (key > begin) {
-            copy_tile<HEAD_D, TILE_N, THREADS, COPY_BYTES>(k_tile, keys, key - TILE_N);
+            copy_tile<HEAD_D, TILE_N, THREADS, COPY_BYTES>(k_tile, keys, key - TILE_N, thread_x());
             commit_copies();
         }
         const bool beyond = key + TILE_N > (RIGHT ? min(s.n, diagonal + s.right + 1) : s.n);
@@ -187,7 +147,7 @@ void attention_forward_mma(const T* q, const T* k, const T* v, const float* sink
             soften(scores[g], top[g], sum[g], factor[g], s.scale);
             rescale(sums[g], factor[g]);
         }
-        multiply_values(sums, scores, own_values);
+        add_product<T, HEAD_E>(sums, scores, own_values);
     }
 
     barrier();  // o takes the place of what was copied
@@ -209,5 +169,6 @@ void attention_forward_mma(const T* q, const T* k, const T* v, const float* sink
             }
         }
     __syncwarp();
-    store_lines(o + batch * o_batch + head * o_head + first_query * o_row, o_row, lines, row, s);
+    const Rows<T> to = {o + batch * o_batch + head * o_head + first_query * o_row, o_row, s.m, s.e};
+    store_lines<HEAD_E, WARP_M, STORE_BYTES>(to, lines, row);
 }
