@@ -4,7 +4,7 @@
 
 #include "prelude.h"
 
-DEVICE uint32_t shared_address(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
+#include "_common/mbarrier.h"
 
 // --- clusters ---
 
@@ -39,43 +39,8 @@ DEVICE void send(const float* place, const float (&value)[COUNT], uint64_t* arri
 #undef ST_ASYNC
 }
 
-// --- mbarriers and bulk copies; addresses are shared-memory addresses ---
+// --- shared memory ---
 
-DEVICE void barrier_init(uint32_t at, int arrivals) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at), "r"(arrivals) : "memory");
-}
-// Makes initialised barriers visible to the copy engine.
-DEVICE void barrier_init_fence() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
-// Arrives and announces bytes that copies will bring.
-DEVICE void barrier_expect(uint32_t at, uint32_t bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
-}
-DEVICE void barrier_arrive(uint32_t at) {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(at) : "memory");
-}
-// Waits until the phase of that parity is over.
-DEVICE void barrier_wait(uint32_t at, uint32_t parity) {
-    asm volatile(
-        "{\n.reg .pred done;\nAGAIN:\n"
-        "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-        "@done bra OVER;\nbra AGAIN;\nOVER:\n}" ::"r"(at),
-        "r"(parity)
-        : "memory");
-}
-// Of `threads` threads of the block some arrive and go on, the others wait for all. All lanes of a warp.
-DEVICE void named_arrive(int name, int threads) {
-    asm volatile("barrier.cta.arrive.aligned %0, %1;" ::"r"(name), "r"(threads) : "memory");
-}
-DEVICE void named_wait(int name, int threads) {
-    asm volatile("barrier.cta.sync.aligned %0, %1;" ::"r"(name), "r"(threads) : "memory");
-}
-// `bytes` (a multiple of 16) from global memory; `barrier` counts them as they arrive.
-DEVICE void copy_bulk(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier) {
-    asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
-        "l"(from), "r"(bytes), "r"(barrier)
-        : "memory");
-}
 DEVICE words<16> load_shared(uint32_t from) {
     words<16> value;
     asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"

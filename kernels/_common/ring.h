@@ -113,7 +113,7 @@ template <int COUNT> struct Ring {
 
     template <class Part> DEVICE void merge(Part part) const {
         for (int turn = 0; turn < turns; ++turn) {
-            named_wait(1 + (turn & 1), THREADS + WARP);
+            named_barrier(1 + (turn & 1), THREADS + WARP);
             take(part.value, totals.of_warp[turn & 1][warp_lane() % WARPS]);
             part.template merge_warps<WARPS>();
             const int slot = turn & (TOTALS - 1);
@@ -159,7 +159,7 @@ template <int COUNT> struct Ring {
     DEVICE void show(int turn, float mine) const {
         if (warp_lane() < COUNT) totals.of_warp[turn & 1][warp_index()][warp_lane()] = mine;
         __syncwarp();
-        named_arrive(1 + (turn & 1), THREADS + WARP);
+        named_barrier_arrive(1 + (turn & 1), THREADS + WARP);
     }
     // The totals of row `turn`.
     template <class Part> DEVICE void total(Part& part, int turn) const {

@@ -88,7 +88,7 @@ DEVICE void load(const Shared& shared, const Maps& maps, const Work& work, const
         barrier_expect(dout_full, QUERY_BYTES + STATS_BYTES);
         queries(shared.dout + place.stage * QUERY_BYTES, maps.dout, dout_full, walk);
         const int64_t line = static_cast<int64_t>(work.batch) * heads + walk.head;
-        bulk_load(shared.stats + place.stage * STATS_BYTES,
+        copy_bulk(shared.stats + place.stage * STATS_BYTES,
                   stats + sight.place(line, walk.query_block) * (QUERIES * 2), STATS_BYTES, dout_full);
         place.advance();
         walk.next();

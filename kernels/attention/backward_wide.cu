@@ -55,7 +55,7 @@ DEVICE void load_q(const Shared& shared, const Maps& maps, const Work& work, con
         barrier_expect(full, Q_BYTES + STATS_BYTES);
         load_rows<HEAD_D>(shared.q + stage * Q_BYTES, maps.q, full, walk.query_block * QUERIES, walk.head, work.batch);
         const int64_t line = static_cast<int64_t>(work.batch) * heads + walk.head;
-        bulk_load(shared.stats + stage * STATS_BYTES, stats + (line * query_blocks + walk.query_block) * (QUERIES * 2),
+        copy_bulk(shared.stats + stage * STATS_BYTES, stats + (line * query_blocks + walk.query_block) * (QUERIES * 2),
                   STATS_BYTES, full);
         walk.next();
     }

@@ -48,7 +48,7 @@ DEVICE void load(const Ring& ring, const TensorMap* map_k, T* kept, const Turn& 
         barrier_expect(full, K_BYTES + Sight::max(0, last - first + 1) * SLOPE_BYTES);
         load_rows<HEAD_D>(ring.keys(stage), map_k, full, block * KEYS, group, batch);
         for (int i = first; i <= last; ++i)
-            bulk_load(ring.slopes(stage, i - query_block), kept_block(kept, turn, kept_head, block, i - lowest),
+            copy_bulk(ring.slopes(stage, i - query_block), kept_block(kept, turn, kept_head, block, i - lowest),
                       SLOPE_BYTES, full);
     }
 }

@@ -1,9 +1,10 @@
-// Hopper's asynchronous machinery as functions: mbarriers, bulk tensor copies (TMA), warpgroup matrix
+// Hopper's asynchronous machinery as functions: bulk tensor copies (TMA), warpgroup matrix
 // instructions (wgmma), clusters. Needs sm_90a and -DELEMENT=bf16|f16.
 #pragma once
 
 #include "prelude.h"
 
+#include "_common/mbarrier.h"
 #include "early.h"
 
 #define STRING_OF(x) #x
@@ -15,45 +16,6 @@ struct alignas(64) TensorMap {
     uint64_t opaque[16];
 };
 
-DEVICE uint32_t shared_address(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
-
-// --- mbarriers: addresses are shared-memory addresses ---
-
-DEVICE void barrier_init(uint32_t at, int arrivals) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at), "r"(arrivals) : "memory");
-}
-// Makes initialised barriers visible to the cluster and to the copy engine.
-DEVICE void barrier_init_fence() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
-
-// Arrives and announces bytes that copies will bring.
-DEVICE void barrier_expect(uint32_t at, int bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
-}
-DEVICE void barrier_arrive(uint32_t at) {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(at) : "memory");
-}
-// Arrives at the same barrier of block `rank` of the cluster.
-DEVICE void barrier_arrive_at(uint32_t at, int rank) {
-    asm volatile(
-        "{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %0, %1;\n"
-        "mbarrier.arrive.shared::cluster.b64 _, [remote];\n}" ::"r"(at), "r"(rank) : "memory");
-}
-// Waits until the phase of that parity is over.
-DEVICE void barrier_wait(uint32_t at, uint32_t parity) {
-    asm volatile(
-        "{\n.reg .pred done;\nAGAIN:\n"
-        "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-        "@done bra OVER;\nbra AGAIN;\nOVER:\n}" ::"r"(at), "r"(parity) : "memory");
-}
-// A barrier among `threads` threads (whole warps) of this block; `id` is 1 to 15.
-DEVICE void named_barrier(int id, int threads) {
-    asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
-}
-// Counts towards such a barrier without waiting at it.
-DEVICE void named_barrier_arrive(int id, int threads) {
-    asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
-}
-
 // --- clusters ---
 
 DEVICE int cluster_rank() {
@@ -63,6 +25,13 @@ DEVICE int cluster_rank() {
 }
 DEVICE void cluster_barrier() {
     asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+}
+
+// Arrives at the mbarrier that lies at the same place in block `rank` of the cluster.
+DEVICE void barrier_arrive_at(uint32_t at, int rank) {
+    asm volatile(
+        "{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %0, %1;\n"
+        "mbarrier.arrive.shared::cluster.b64 _, [remote];\n}" ::"r"(at), "r"(rank) : "memory");
 }
 
 // --- bulk tensor copies of four-dimensional boxes; coordinates run from the innermost dimension ---
