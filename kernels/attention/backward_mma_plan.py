@@ -7,7 +7,15 @@ from typing import Any, NamedTuple
 
 from portable.kernels.attention.forward_mma_plan import ELEMENTS, copied_bytes, padded
 from portable.kernels.attention.packed import entries_of, packed, plan_tables, tables
-from portable.kernels.attention.plan_arguments import optional, strides, whole
+from portable.kernels.attention.plan_arguments import (
+    diagonals,
+    optional,
+    scales,
+    statistics_launch,
+    strides,
+    table_arguments,
+    whole,
+)
 from portable.kernels.attention.problem import Problem, problem_of
 from portable.plan import (
     Argument,
@@ -24,7 +32,6 @@ from portable.plan import (
 HERE = Path(__file__).resolve().parent
 _ROWS = 16  # queries of a block of backward_mma_rows.cu
 _MOST_ROWS = 2**28  # places and windows are added in 32 bits
-_UNBOUNDED = 2**30
 _MOST_BLOCKS = 2**31 - 1
 _MOST_FACTOR = 2.0**100  # beyond, a score times it may leave float32
 _FEW = 64  # lines that a group of each warp takes
@@ -179,17 +186,7 @@ def _plan_rows(problem: Problem) -> Launch:
             ("DLSE", int(problem.has("dlse"))),
         ),
     )
-    tiles = -(-problem.M // _ROWS)
-    args = (
-        ("dout", Pointer("do")),
-        ("out", Pointer("o")),
-        ("lse", Pointer("lse")),
-        ("dlse", optional(problem, "dlse")),
-        ("stats", Pointer("stats", True)),
-        *whole({"heads": problem.H, "queries": problem.M, "columns": problem.E, "tiles": tiles}),
-        *(each for name in ("do", "o", "lse", "dlse") for each in strides(problem, name)),
-    )
-    return Launch(kernel, (tiles * problem.B * problem.H, 1, 1), args)
+    return statistics_launch(problem, kernel, _ROWS, ("stats",))
 
 
 def _plan_part(problem: Problem, part: Part, tile: Tile, offsets: int | None) -> Launch:
@@ -226,10 +223,6 @@ def _plan_part(problem: Problem, part: Part, tile: Tile, offsets: int | None) ->
     tokens, heads = (problem.N, problem.G) if part.keys else (problem.M, problem.H)
     tiles = -(-tokens // tile.lines) if offsets is None else entries_of(tokens, offsets, tile.lines)
     diagonal = problem.N - problem.M if offsets is None else 0
-    low = -_UNBOUNDED if problem.left is None else max(diagonal - problem.left, -_UNBOUNDED)
-    high = _UNBOUNDED if problem.right is None else min(diagonal + problem.right, _UNBOUNDED)
-    to_score, cap = problem.score_factors
-    table = {"bounds": "bounds", "tile_list": "tiles", "counts": "counts"}
     args: tuple[tuple[str, Argument], ...] = (
         ("own_d", Pointer(own[0])),
         ("own_e", Pointer(own[1])),
@@ -241,12 +234,11 @@ def _plan_part(problem: Problem, part: Part, tile: Tile, offsets: int | None) ->
             (f"result_{side}", Pointer(name) if name in written else Scalar("i64", 0))
             for side, name in zip("de", results, strict=True)
         ),
-        *((name, Scalar("i64", 0) if offsets is None else Pointer(each)) for name, each in table.items()),
-        *whole({"count": offsets or 0, "lines": problem.B * heads, "heads": heads, "tiles": tiles}),
+        *table_arguments(offsets),
+        *whole({"lines": problem.B * heads, "heads": heads, "tiles": tiles}),
         *whole({"share": problem.share, "queries": problem.M, "keys": problem.N}),
-        *whole({"width_d": problem.D, "width_e": problem.E, "low": low, "high": high}),
-        ("to_score", Scalar("f32", to_score)),
-        ("cap", Scalar("f32", cap)),
+        *whole({"width_d": problem.D, "width_e": problem.E, **diagonals(problem, diagonal)}),
+        *scales(problem),
         ("factor", Scalar("f32", problem.scale)),
         *(
             each

@@ -6,12 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from portable.kernels.attention.hip_forward_plan import plan_table, table_arguments
+from portable.kernels.attention.hip_forward_plan import plan_table
 from portable.kernels.attention.packed import entries_of, packed, tables
-from portable.kernels.attention.plan_arguments import optional, strides, whole
+from portable.kernels.attention.plan_arguments import (
+    diagonals,
+    optional,
+    scales,
+    statistics_launch,
+    strides,
+    table_arguments,
+    whole,
+)
 from portable.kernels.attention.problem import Problem, problem_of
 from portable.plan import (
-    Argument,
     Call,
     Device,
     Launch,
@@ -29,7 +36,6 @@ STEP = 32  # lines that pass by at a time, at most: what fits LDS twice, as rows
 ROWS = 16  # queries of a block of backward_rows.hip
 ROWS_THREADS = 256
 MOST_ROWS = 2**28
-_UNBOUNDED = 2**30
 _MOST_THREADS = 2**32 - 1  # of a grid's dimension
 
 
@@ -190,19 +196,7 @@ def plan_rows(problem: Problem) -> Launch:
         ROWS_THREADS,
         (("T", ELEMENTS[problem.dtype]), ("DLSE", int(problem.has("dlse")))),
     )
-    tiles = -(-problem.M // ROWS)
-    numbers = {"heads": problem.H, "queries": problem.M, "columns": problem.E, "tiles": tiles}
-    args = (
-        ("dout", Pointer("do")),
-        ("out", Pointer("o")),
-        ("lse", Pointer("lse")),
-        ("dlse", optional(problem, "dlse")),
-        ("peak", Pointer("peak", True)),
-        ("delta", Pointer("delta", True)),
-        *whole(numbers),
-        *(each for name in ("do", "o", "lse", "dlse") for each in strides(problem, name)),
-    )
-    return Launch(kernel, (tiles * problem.B * problem.H, 1, 1), args)
+    return statistics_launch(problem, kernel, ROWS, ("peak", "delta"))
 
 
 def plan_owner(problem: Problem, device: Device, sums: Sums, tile: Tiling, offsets: int | None) -> Launch:
@@ -245,7 +239,7 @@ def plan_owner(problem: Problem, device: Device, sums: Sums, tile: Tiling, offse
         "keys": problem.N,
         "columns_d": problem.D,
         "columns_e": problem.E,
-        **bounds(problem, 0 if offsets is not None else problem.N - problem.M),
+        **diagonals(problem, 0 if offsets is not None else problem.N - problem.M),
     }
     args = (
         ("dout", Pointer("do")),
@@ -262,17 +256,3 @@ def plan_owner(problem: Problem, device: Device, sums: Sums, tile: Tiling, offse
         *(each for name in ("do", "q", "k", "v", "bias", *sums.written) for each in strides(problem, name)),
     )
     return Launch(kernel, (blocks, 1, 1), args)
-
-
-def bounds(problem: Problem, diagonal: int) -> dict[str, int]:
-    """Query i sees key j where low <= j - i <= high."""
-    return {
-        "low": -_UNBOUNDED if problem.left is None else max(diagonal - problem.left, -_UNBOUNDED),
-        "high": _UNBOUNDED if problem.right is None else min(diagonal + problem.right, _UNBOUNDED),
-    }
-
-
-def scales(problem: Problem) -> tuple[tuple[str, Argument], ...]:
-    """What a kernel multiplies products with, and its cap, for exponentials of base 2."""
-    to_score, cap = problem.score_factors
-    return (("to_score", Scalar("f32", to_score)), ("cap", Scalar("f32", cap)))

@@ -6,13 +6,11 @@ from portable.kernels.attention.hip_backward_plan import (
     ELEMENTS,
     HERE,
     MOST_ROWS,
-    bounds,
     plan_rows,
-    scales,
     statistics,
     too_many_blocks,
 )
-from portable.kernels.attention.plan_arguments import strides, whole
+from portable.kernels.attention.plan_arguments import diagonals, scales, strides, whole
 from portable.kernels.attention.problem import Problem, problem_of
 from portable.plan import Call, Device, Launch, NativeKernel, Plan, Pointer, Rejected
 
@@ -61,7 +59,7 @@ def plan_tiles(problem: Problem, device: Device) -> Launch:
         "keys": problem.N,
         "columns_d": problem.D,
         "columns_e": problem.E,
-        **bounds(problem, problem.N - problem.M),
+        **diagonals(problem, problem.N - problem.M),
     }
     args = (
         ("dout", Pointer("do")),

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from portable.kernels.attention.packed import entries_of, packed, plan_tables, tables
+from portable.kernels.attention.plan_arguments import table_arguments
 from portable.kernels.attention.problem import Problem, problem_of
 from portable.plan import Argument, Call, Device, Launch, NativeKernel, Plan, Pointer, Rejected, Scalar
 
@@ -126,15 +127,6 @@ def plan_table(call: Call, problem: Problem, tile: int, *, of_keys: bool) -> Lau
     """The launch that makes the table for a block per tile."""
     backwards = not of_keys and problem.right is not None and problem.left is None  # last queries see most
     return plan_tables(call, problem, tile, of_keys=of_keys, together=1, backwards=backwards)
-
-
-def table_arguments(offsets: int | None) -> tuple[tuple[str, Argument], ...]:
-    """What a kernel reads of the tables of packed sequences; None: there are none."""
-    names = {"bounds": "bounds", "tile_list": "tiles", "counts": "counts"}
-    return (
-        *((name, Scalar("i64", 0) if offsets is None else Pointer(each)) for name, each in names.items()),
-        ("count", Scalar("i32", offsets or 0)),
-    )
 
 
 def _pointer(call: Call, name: str) -> Argument:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from portable.kernels.attention.problem import Heads, Problem
-from portable.plan import Argument, Pointer, Scalar
+from portable.plan import Argument, Launch, NativeKernel, Pointer, Scalar
+
+_UNBOUNDED = 2**30
 
 
 def whole(numbers: dict[str, int]) -> tuple[tuple[str, Argument], ...]:
@@ -20,3 +22,41 @@ def strides(problem: Problem, tensor: str, name: str = "") -> tuple[tuple[str, A
     return tuple(
         (f"{name or tensor}_{side}", Scalar("i64", getattr(heads, side))) for side in ("batch", "head", "row")
     )
+
+
+def diagonals(problem: Problem, middle: int) -> dict[str, int]:
+    """Query i sees key j where low <= j - i <= high; `middle` is that of the last query and the last key."""
+    return {
+        "low": -_UNBOUNDED if problem.left is None else max(middle - problem.left, -_UNBOUNDED),
+        "high": _UNBOUNDED if problem.right is None else min(middle + problem.right, _UNBOUNDED),
+    }
+
+
+def scales(problem: Problem) -> tuple[tuple[str, Argument], ...]:
+    """What a kernel multiplies products with, and its cap, for exponentials of base 2."""
+    to_score, cap = problem.score_factors
+    return (("to_score", Scalar("f32", to_score)), ("cap", Scalar("f32", cap)))
+
+
+def table_arguments(offsets: int | None) -> tuple[tuple[str, Argument], ...]:
+    """What a kernel reads of the tables of packed sequences; None: there are none."""
+    names = {"bounds": "bounds", "tile_list": "tiles", "counts": "counts"}
+    return (
+        *((name, Scalar("i64", 0) if offsets is None else Pointer(each)) for name, each in names.items()),
+        ("count", Scalar("i32", offsets or 0)),
+    )
+
+
+def statistics_launch(problem: Problem, kernel: NativeKernel, rows: int, written: tuple[str, ...]) -> Launch:
+    """What a gradient wants of each query, from do, o and lse, by blocks of `rows` queries of a head."""
+    tiles = -(-problem.M // rows)
+    args = (
+        ("dout", Pointer("do")),
+        ("out", Pointer("o")),
+        ("lse", Pointer("lse")),
+        ("dlse", optional(problem, "dlse")),
+        *((name, Pointer(name, True)) for name in written),
+        *whole({"heads": problem.H, "queries": problem.M, "columns": problem.E, "tiles": tiles}),
+        *(each for name in ("do", "o", "lse", "dlse") for each in strides(problem, name)),
+    )
+    return Launch(kernel, (tiles * problem.B * problem.H, 1, 1), args)
