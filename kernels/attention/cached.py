@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from portable.layout import collapsible
-from portable.plan import Argument, Call, Rejected, Scalar, TensorInfo
+from portable.plan import Argument, Call, Pointer, Rejected, Scalar, TensorInfo, Workspace
 
 LOG2_E = math.log2(math.e)
 MAX_ROWS = 64
@@ -40,6 +40,34 @@ class Cached:
     softcap: float | None
     left: int | None
     right: int | None
+
+    @property
+    def windows(self) -> tuple[tuple[str, int], ...]:
+        """Which bounds a kernel is built with; one to the right may hide nothing that is there."""
+        right = self.right is not None and self.right < self.M and not (self.right == 0 and self.M == 1)
+        defines = {"LEFT": self.left is not None, "RIGHT": right, "CAP": self.softcap is not None}
+        return tuple((name, int(there)) for name, there in defines.items())
+
+    @property
+    def reach(self) -> dict[str, int]:
+        """How far before and behind its own place a query sees keys, as 32 bits hold it."""
+        most = self.capacity + self.M
+        right = None if self.right is None or self.right >= self.M else self.right
+        return {"left": bounded(self.left, most), "right": bounded(right, most)}
+
+    @property
+    def score_factors(self) -> tuple[tuple[str, Argument], ...]:
+        """What products are multiplied with, and the cap behind it, for exponentials of base 2."""
+        scale, cap = self.scale * LOG2_E, 0.0
+        if self.softcap is not None:
+            scale, cap = 2 * LOG2_E * self.scale / self.softcap, LOG2_E * self.softcap
+        return (("scale", Scalar("f32", scale)), ("cap", Scalar("f32", cap)))
+
+    def parts(self, slots: int) -> tuple[Workspace, ...]:
+        """What is kept of every query's `slots` chunks until they are merged: sums, maxima, totals."""
+        shape = (self.Z, self.G * self.share, self.M, slots)
+        names = {"part": (*shape, self.E), "part_m": shape, "part_l": shape}
+        return tuple(Workspace(name, sizes, "float32") for name, sizes in names.items())
 
 
 def paged_of(call: Call) -> Cached | Rejected:
@@ -108,6 +136,14 @@ def numbers(
         kind = "i32" if narrow and value < 2**31 else "i64"
         made.append((name, Scalar(kind, value, value % 16 == 0)))
     return made
+
+
+def page_arguments(call: Call, c: Cached) -> list[tuple[str, Argument]]:
+    """Where a paged cache's pages lie, and how many keys each sequence has; zeros for keys in rows."""
+    if not c.paged:
+        return [(name, Scalar("i64", 0)) for name in ("table", "table_row", "lens")]
+    row = numbers(("table_row",), call["block_table"].strides[:1])
+    return [("table", Pointer("block_table")), *row, ("lens", Pointer("seq_lens"))]
 
 
 def bounded(bound: int | None, reach: int) -> int:

@@ -8,16 +8,15 @@ import triton
 
 from portable.backends.cuda.tensor_map import TensorMap
 from portable.kernels.attention.cached import (
-    LOG2_E,
     Cached,
     Strides,
-    bounded,
     contiguous_of,
     numbers,
+    page_arguments,
     paged_of,
 )
 from portable.kernels.attention.triton_paged import merge_launch
-from portable.plan import Argument, Call, Launch, NativeKernel, Plan, Pointer, Rejected, Scalar, Workspace
+from portable.plan import Argument, Call, Launch, NativeKernel, Plan, Pointer, Rejected, Scalar
 
 HERE = Path(__file__).parent
 ELEMENTS = {"bfloat16": "bf16", "float16": "f16"}
@@ -117,7 +116,6 @@ def launches(
     blocks = c.Z * c.G * tiles * slots
     if blocks > 2**31 - 1:
         return Rejected(f"{blocks} blocks are more than one launch takes")
-    right = None if c.right is None or c.right >= c.M else c.right
     kernel = NativeKernel(
         source,
         "attention_decode",
@@ -130,37 +128,23 @@ def launches(
             ("WARPS", warps),
             ("STAGES", stages),
             ("CHUNK", chunk),
-            ("LEFT", int(c.left is not None)),
-            ("RIGHT", int(right is not None and not (right == 0 and c.M == 1))),
-            ("CAP", int(c.softcap is not None)),
+            *c.windows,
             ("DIRECT", int(direct)),
         ),
         shared=shared + 1024,
     )
-    none, scale, cap = Scalar("i64", 0), c.scale * LOG2_E, 0.0
-    if c.softcap is not None:
-        scale, cap = 2 * LOG2_E * c.scale / c.softcap, LOG2_E * c.softcap
-    reach = c.capacity + c.M
     args = [*operands, ("q", Pointer("q")), *numbers(("q_batch", "q_head", "q_row"), c.q)]
-    if c.paged:
-        args += [("table", Pointer("block_table")), *numbers(("table_row",), call["block_table"].strides[:1])]
-        args.append(("lens", Pointer("seq_lens")))
-    else:
-        args += [("table", none), ("table_row", none), ("lens", none)]
+    args += page_arguments(call, c)
     args += [("o", Pointer("o")), *numbers(("o_batch", "o_head", "o_row"), c.o), ("lse", Pointer("lse"))]
     for name, partial in (("parts", "part"), ("tops", "part_m"), ("totals", "part_l")):
-        args.append((name, none if direct else Pointer(partial)))
+        args.append((name, Scalar("i64", 0) if direct else Pointer(partial)))
     sizes = {
         "pages": call[c.names[1]].shape[0], "capacity": c.capacity, "queries": c.M, "share": c.share,
-        "tiles": tiles, "heads": c.G, "slots": slots, "most": most, "left": bounded(c.left, reach),
-        "right": bounded(right, reach),
+        "tiles": tiles, "heads": c.G, "slots": slots, "most": most, **c.reach,
     }  # fmt: skip
     args += [(name, Scalar("i32", value)) for name, value in sizes.items()]
-    args += [("scale", Scalar("f32", scale)), ("cap", Scalar("f32", cap))]
+    args += c.score_factors
     first = Launch(kernel, (blocks, 1, 1), tuple(args))
     if direct:
         return Plan((first,))
-    shape = (c.Z, c.G * c.share, c.M, slots)
-    spaces = [Workspace("part", (*shape, c.E), "float32")]
-    spaces += [Workspace(name, shape, "float32") for name in ("part_m", "part_l")]
-    return Plan((first, merge_launch(call, c, slots, most, chunk)), tuple(spaces))
+    return Plan((first, merge_launch(call, c, slots, most, chunk)), c.parts(slots))

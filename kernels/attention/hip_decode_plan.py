@@ -2,29 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
-from portable.kernels.attention.cached import (
-    Cached,
-    bounded,
-    contiguous_of,
-    numbers,
-    paged_of,
-)
-from portable.plan import (
-    Argument,
-    Call,
-    Launch,
-    NativeKernel,
-    Plan,
-    Pointer,
-    Rejected,
-    Scalar,
-    Workspace,
-)
+from portable.kernels.attention.cached import Cached, contiguous_of, numbers, page_arguments, paged_of
+from portable.plan import Argument, Call, Launch, NativeKernel, Plan, Pointer, Rejected, Scalar
 
-_LOG2_E = math.log2(math.e)
 _HERE = Path(__file__).resolve().parent
 _ELEMENTS = {"bfloat16": "bf16", "float16": "f16"}
 _COLUMNS = 16  # queries, times heads that share a key head, of a block
@@ -58,28 +40,22 @@ def launches(call: Call, c: Cached) -> Plan | Rejected:
     blocks, rows = c.Z * c.G * tiles * slots, c.Z * c.M * c.G * c.share
     if max(blocks * threads, rows * _MERGE_THREADS) > _MOST_THREADS:
         return Rejected(f"{blocks} chunks of {rows} queries are more than one launch takes")
-    shape = (c.Z, c.G * c.share, c.M, slots)
-    spaces = [Workspace("part", (*shape, c.E), "float32")]
-    spaces += [Workspace(name, shape, "float32") for name in ("part_m", "part_l")]
     chunks = {"capacity": c.capacity, "queries": c.M, "slots": slots, "most": most}
-    chunks["left"] = bounded(c.left, c.capacity + c.M)
+    chunks["left"] = c.reach["left"]
     blocks = (c.Z * c.G * tiles * slots, 1, 1), (rows, -(-c.E // _MERGE_COLUMNS), 1)
     first = Launch(_split(call, c, chunk, threads), blocks[0], _split_arguments(call, c, chunks, tiles))
     last = Launch(_merge(call, c, chunk), blocks[1], _merge_arguments(call, c, chunks))
-    return Plan((first, last), tuple(spaces))
+    return Plan((first, last), c.parts(slots))
 
 
 def _split(call: Call, c: Cached, chunk: int, threads: int) -> NativeKernel:
-    right = _right(c)
     defines = (
         ("T", _ELEMENTS[call["q"].dtype]),
         ("D", c.D),
         ("E", c.E),
         ("PAGE", c.page),
         ("CHUNK", chunk),
-        ("LEFT", int(c.left is not None)),
-        ("RIGHT", int(right is not None and not (right == 0 and c.M == 1))),
-        ("CAP", int(c.softcap is not None)),
+        *c.windows,
     )
     return NativeKernel(_HERE / "decode.hip", "attention_decode", threads, defines)
 
@@ -92,30 +68,17 @@ def _split_arguments(
         args.append((name, Pointer(tensor)))
         batch = "batch" if name == "q" else "page"
         args += numbers((f"{name}_{batch}", f"{name}_head", f"{name}_row"), strides)
-    if c.paged:
-        args.append(("table", Pointer("block_table")))
-        args += numbers(("table_row",), call["block_table"].strides[:1])
-        args.append(("lens", Pointer("seq_lens")))
-    else:
-        args += [(name, Scalar("i64", 0)) for name in ("table", "table_row", "lens")]
+    args += page_arguments(call, c)
     args += [(name, Pointer(space)) for name, space in _SPACES]
     sizes = chunks | {
         "pages": call[c.names[1]].shape[0], "share": c.share, "tiles": tiles, "heads": c.G,
-        "right": bounded(_right(c), c.capacity + c.M),
+        "right": c.reach["right"],
     }  # fmt: skip
     args += [(name, Scalar("i32", value)) for name, value in sizes.items()]
-    scale, cap = c.scale * _LOG2_E, 0.0
-    if c.softcap is not None:
-        scale, cap = 2 * _LOG2_E * c.scale / c.softcap, _LOG2_E * c.softcap
-    return (*args, ("scale", Scalar("f32", scale)), ("cap", Scalar("f32", cap)))
+    return (*args, *c.score_factors)
 
 
 _SPACES = (("parts", "part"), ("tops", "part_m"), ("totals", "part_l"))
-
-
-def _right(c: Cached) -> int | None:
-    """How many keys behind its own a query sees, None where that hides none."""
-    return None if c.right is None or c.right >= c.M else c.right
 
 
 def _merge(call: Call, c: Cached, chunk: int) -> NativeKernel:
