@@ -8,17 +8,8 @@
 // pointer is null. FORWARD_RING and BACKWARD_RING take long rows through shared memory on Hopper (ring.h).
 // SAVE = 0: `saved` is null. RESIDENT: blocks per multiprocessor that BACKWARD leaves
 // registers for.
-#include "_common/columns.h"
 #include "_common/moments.h"
-
-#define FORWARD 1
-#define FORWARD_STREAM 2
-#define BACKWARD 3
-#define BACKWARD_ROWS 4
-#define BACKWARD_STREAM 5
-#define COLUMNS 6
-#define BACKWARD_RING 7
-#define FORWARD_RING 8
+#include "_common/norm_rows.h"
 
 // The sum over the vectors that the lane holds.
 DEVICE float lane_sum(const cell<T, VEC> (&held)[CHUNKS]) {
@@ -51,12 +42,8 @@ DEVICE void normalize(const cell<T, VEC> (&held)[CHUNKS], const W* scales, const
                       Index base, Index length, float mean, float r) {
 #pragma unroll
     for (int c = 0; c < CHUNKS; ++c) {
-        const Index column = base + chunk_column(c);
-        const Index offset = base + c * CHUNK;
-        cell<W, VEC> scale;
-        cell<W, VEC> shift;
-        if constexpr (HAS_WEIGHT) scale = load_cell<false>(scales + offset, column, length);
-        if constexpr (HAS_BIAS) shift = load_cell<false>(shifts + offset, column, length);
+        const cell<W, VEC> scale = parameter_cell<HAS_WEIGHT>(scales, c, base, length);
+        const cell<W, VEC> shift = parameter_cell<HAS_BIAS>(shifts, c, base, length);
         float value[VEC];
 #pragma unroll
         for (int i = 0; i < VEC; ++i) {
@@ -64,7 +51,7 @@ DEVICE void normalize(const cell<T, VEC> (&held)[CHUNKS], const W* scales, const
             if constexpr (HAS_WEIGHT) value[i] *= scale[i];
             if constexpr (HAS_BIAS) value[i] += shift[i];
         }
-        store_cell(target + offset, column, length, value);
+        store_cell(target + base + c * CHUNK, base + chunk_column(c), length, value);
     }
 }
 #endif
@@ -139,75 +126,57 @@ void layer_norm_forward_stream(const T* x, const W* weight, const W* bias, T* y,
 // dx = r * (g - mean(g) - n * mean(g * n)), dweight = sum of dy * n, dbias = sum of dy.
 
 #if PASS == BACKWARD_ROWS || PASS == BACKWARD_STREAM
-struct Held {
-    cell<T, VEC> dy[CHUNKS];
-    cell<T, VEC> x[CHUNKS];
-
-    template <bool ONCE, class Index>
-    DEVICE void load(const T* dy_row, const T* x_row, Index base, Index length) {
-        load_cells<ONCE>(dy, dy_row, base, length);
-        load_cells<ONCE>(x, x_row, base, length);
-    }
-
-    template <class Index> DEVICE cell<W, VEC> scale(const W* scales, int c, Index base, Index length) const {
-        cell<W, VEC> loaded;
-        loaded.clear();
-        if constexpr (HAS_WEIGHT) {
-            loaded = load_cell<false>(scales + base + c * CHUNK, base + chunk_column(c), length);
-        }
-        return loaded;
-    }
-
-    // sum[0] += x, sum[1] += g
-    template <class Index>
-    DEVICE void add_means(float (&sum)[2], const W* scales, Index base, Index length) const {
-        float added[2] = {lane_sum(x), 0.0f};
+// sum[0] += x, sum[1] += g
+template <class Index>
+DEVICE void add_means(float (&sum)[2], const Held& held, const W* scales, Index base, Index length) {
+    float added[2] = {lane_sum(held.x), 0.0f};
 #pragma unroll
-        for (int c = 0; c < CHUNKS; ++c) {
-            const cell<W, VEC> factor = scale(scales, c, base, length);
+    for (int c = 0; c < CHUNKS; ++c) {
+        const cell<W, VEC> factor = parameter_cell<HAS_WEIGHT>(scales, c, base, length);
 #pragma unroll
-            for (int i = 0; i < VEC; ++i) {
-                added[1] = HAS_WEIGHT ? math_fma(dy[c][i], factor[i], added[1]) : added[1] + dy[c][i];
-            }
-        }
-        sum[0] += added[0];
-        sum[1] += added[1];
-    }
-
-    // sum[0] += (x - mean)^2, sum[1] += g * (x - mean)
-    template <class Index>
-    DEVICE void add_products(float (&sum)[2], const W* scales, float mean, Index base, Index length) const {
-        float added[2] = {lane_squares(x, mean, base, length), 0.0f};
-#pragma unroll
-        for (int c = 0; c < CHUNKS; ++c) {
-            const cell<W, VEC> factor = scale(scales, c, base, length);
-#pragma unroll
-            for (int i = 0; i < VEC; ++i) {
-                const float g = HAS_WEIGHT ? dy[c][i] * factor[i] : dy[c][i];
-                added[1] = math_fma(g, x[c][i] - mean, added[1]);
-            }
-        }
-        sum[0] += added[0];
-        sum[1] += added[1];
-    }
-
-    template <class Index>
-    DEVICE void store(T* dx_row, const W* scales, float mean, float r, float mean_g, float mean_gn,
-                      Index base, Index length) const {
-#pragma unroll
-        for (int c = 0; c < CHUNKS; ++c) {
-            const cell<W, VEC> factor = scale(scales, c, base, length);
-            float value[VEC];
-#pragma unroll
-            for (int i = 0; i < VEC; ++i) {
-                const float n = (x[c][i] - mean) * r;
-                const float g = HAS_WEIGHT ? dy[c][i] * factor[i] : dy[c][i];
-                value[i] = r * math_fma(-n, mean_gn, g - mean_g);
-            }
-            store_cell(dx_row + base + c * CHUNK, base + chunk_column(c), length, value);
+        for (int i = 0; i < VEC; ++i) {
+            const float d = held.dy[c][i];
+            added[1] = HAS_WEIGHT ? math_fma(d, factor[i], added[1]) : added[1] + d;
         }
     }
-};
+    sum[0] += added[0];
+    sum[1] += added[1];
+}
+
+// sum[0] += (x - mean)^2, sum[1] += g * (x - mean)
+template <class Index>
+DEVICE void add_products(float (&sum)[2], const Held& held, const W* scales, float mean, Index base,
+                         Index length) {
+    float added[2] = {lane_squares(held.x, mean, base, length), 0.0f};
+#pragma unroll
+    for (int c = 0; c < CHUNKS; ++c) {
+        const cell<W, VEC> factor = parameter_cell<HAS_WEIGHT>(scales, c, base, length);
+#pragma unroll
+        for (int i = 0; i < VEC; ++i) {
+            const float g = held.scaled(c, i, factor);
+            added[1] = math_fma(g, held.x[c][i] - mean, added[1]);
+        }
+    }
+    sum[0] += added[0];
+    sum[1] += added[1];
+}
+
+template <class Index>
+DEVICE void store_gradient(T* dx_row, const Held& held, const W* scales, float mean, float r, float mean_g,
+                           float mean_gn, Index base, Index length) {
+#pragma unroll
+    for (int c = 0; c < CHUNKS; ++c) {
+        const cell<W, VEC> factor = parameter_cell<HAS_WEIGHT>(scales, c, base, length);
+        float value[VEC];
+#pragma unroll
+        for (int i = 0; i < VEC; ++i) {
+            const float n = (held.x[c][i] - mean) * r;
+            const float g = held.scaled(c, i, factor);
+            value[i] = r * math_fma(-n, mean_gn, g - mean_g);
+        }
+        store_cell(dx_row + base + c * CHUNK, base + chunk_column(c), length, value);
+    }
+}
 #endif
 
 #if PASS == BACKWARD
@@ -320,14 +289,14 @@ void layer_norm_backward_rows(const T* dy, const T* x, const W* weight, T* dx, f
     held.load<true>(at_lane(dy + row * dy_stride), at_lane(x + row * x_stride), 0, count);
     T* dx_row = at_lane(dx + row * dx_stride);
     float means[2] = {0.0f, 0.0f};
-    held.add_means(means, scales, 0, count);
+    add_means(means, held, scales, 0, count);
     sum_row(means, partial[0]);
     const float mean = means[0] * per_element;
 
     drop_unpacked(held.dy, rows);
     drop_unpacked(held.x, rows);
     float products[2] = {0.0f, 0.0f};
-    held.add_products(products, scales, mean, 0, count);
+    add_products(products, held, scales, mean, 0, count);
     sum_row(products, partial[1]);
     const float r = math_rsqrt(math_fma(products[0], per_element, eps));
     if (SAVE && count > 0 && row_lane() == 0) {
@@ -337,7 +306,9 @@ void layer_norm_backward_rows(const T* dy, const T* x, const W* weight, T* dx, f
 
     drop_unpacked(held.dy, rows);
     drop_unpacked(held.x, rows);
-    held.store(dx_row, scales, mean, r, means[1] * per_element, products[1] * per_element * r, 0, count);
+    const float mean_g = means[1] * per_element;
+    const float mean_gn = products[1] * per_element * r;
+    store_gradient(dx_row, held, scales, mean, r, mean_g, mean_gn, 0, count);
 }
 #endif
 
@@ -356,7 +327,7 @@ void layer_norm_backward_stream(const T* dy, const T* x, const W* weight, T* dx,
     for (int64_t base = 0; base < length; base += TILE) {
         Held held;
         held.load<false>(dy_row, x_row, base, length);
-        held.add_means(means, scales, base, length);
+        add_means(means, held, scales, base, length);
     }
     sum_row(means, partial[0]);
     const float mean = means[0] * per_element;
@@ -365,7 +336,7 @@ void layer_norm_backward_stream(const T* dy, const T* x, const W* weight, T* dx,
     for (int64_t base = 0; base < length; base += TILE) {
         Held held;
         held.load<false>(dy_row, x_row, base, length);
-        held.add_products(products, scales, mean, base, length);
+        add_products(products, held, scales, mean, base, length);
     }
     sum_row(products, partial[1]);
     const float r = math_rsqrt(math_fma(products[0], per_element, eps));
@@ -379,7 +350,7 @@ void layer_norm_backward_stream(const T* dy, const T* x, const W* weight, T* dx,
     for (int64_t base = 0; base < length; base += TILE) {
         Held held;
         held.load<true>(dy_row, x_row, base, length);
-        held.store(dx_row, scales, mean, r, mean_g, mean_gn, base, length);
+        store_gradient(dx_row, held, scales, mean, r, mean_g, mean_gn, base, length);
     }
 }
 #endif

@@ -6,16 +6,35 @@
 // from the saved 1 / rms of each row. FORWARD_RING and BACKWARD_RING take long rows through shared
 // memory on Hopper (ring.h). HAS_WEIGHT = 0: `weight` is null. SAVE = 0: `saved` is null. RESIDENT:
 // blocks per multiprocessor that BACKWARD leaves registers for.
-#include "_common/columns.h"
+#include "_common/norm_rows.h"
 
-#define FORWARD 1
-#define FORWARD_STREAM 2
-#define BACKWARD 3
-#define BACKWARD_ROWS 4
-#define BACKWARD_STREAM 5
-#define COLUMNS 6
-#define BACKWARD_RING 7
-#define FORWARD_RING 8
+#if PASS == FORWARD || PASS == FORWARD_STREAM
+DEVICE float lane_squares(const cell<T, VEC> (&held)[CHUNKS]) {
+    float sum = 0.0f;
+#pragma unroll
+    for (int c = 0; c < CHUNKS; ++c) {
+#pragma unroll
+        for (int i = 0; i < VEC; ++i) sum = math_fma(held[c][i], held[c][i], sum);
+    }
+    return sum;
+}
+
+template <class Index>
+DEVICE void normalize(const cell<T, VEC> (&held)[CHUNKS], const W* scales, T* target, Index base,
+                      Index length, float r) {
+#pragma unroll
+    for (int c = 0; c < CHUNKS; ++c) {
+        const cell<W, VEC> scale = parameter_cell<HAS_WEIGHT>(scales, c, base, length);
+        float value[VEC];
+#pragma unroll
+        for (int i = 0; i < VEC; ++i) {
+            value[i] = held[c][i] * r;
+            if constexpr (HAS_WEIGHT) value[i] *= scale[i];
+        }
+        store_cell(target + base + c * CHUNK, base + chunk_column(c), length, value);
+    }
+}
+#endif
 
 #if PASS == FORWARD
 ROW_KERNEL
@@ -30,29 +49,13 @@ void rms_norm_forward(const T* x, const W* weight, T* y, int64_t rows, int lengt
     load_cells<true>(held, at_lane(x + row * x_stride), 0, count);
     T* target = at_lane(y + row * y_stride);
     const W* scales = at_lane(weight);
-    float sum[1] = {0.0f};
-#pragma unroll
-    for (int c = 0; c < CHUNKS; ++c) {
-#pragma unroll
-        for (int i = 0; i < VEC; ++i) sum[0] = math_fma(held[c][i], held[c][i], sum[0]);
-    }
+    float sum[1] = {lane_squares(held)};
     rows_ready();
     sum_row(sum, partial);
     drop_unpacked(held, rows);
 
     const float r = math_rsqrt(div_rn(sum[0], static_cast<float>(length)) + eps);
-#pragma unroll
-    for (int c = 0; c < CHUNKS; ++c) {
-        cell<W, VEC> scale;
-        if constexpr (HAS_WEIGHT) scale = load_cell<false>(scales + c * CHUNK, chunk_column(c), count);
-        float value[VEC];
-#pragma unroll
-        for (int i = 0; i < VEC; ++i) {
-            value[i] = held[c][i] * r;
-            if constexpr (HAS_WEIGHT) value[i] *= scale[i];
-        }
-        store_cell(target + c * CHUNK, chunk_column(c), count, value);
-    }
+    normalize(held, scales, target, 0, count, r);
 }
 #endif
 
@@ -63,19 +66,12 @@ void rms_norm_forward_stream(const T* x, const W* weight, T* y, int64_t length, 
     SHARED RowPartial<1> partial;
     const T* source = at_lane(x + block_x() * x_stride);
     T* target = at_lane(y + block_x() * y_stride);
-    const W* scales = at_lane(weight);
 
     float sum[1] = {0.0f};
     for (int64_t base = 0; base < length; base += TILE) {
         cell<T, VEC> held[CHUNKS];
         load_cells<false>(held, source, base, length);
-        float added = 0.0f;
-#pragma unroll
-        for (int c = 0; c < CHUNKS; ++c) {
-#pragma unroll
-            for (int i = 0; i < VEC; ++i) added = math_fma(held[c][i], held[c][i], added);
-        }
-        sum[0] += added;
+        sum[0] += lane_squares(held);
     }
     sum_row(sum, partial);
 
@@ -83,20 +79,7 @@ void rms_norm_forward_stream(const T* x, const W* weight, T* y, int64_t length, 
     for (int64_t base = 0; base < length; base += TILE) {
         cell<T, VEC> held[CHUNKS];
         load_cells<true>(held, source, base, length);
-#pragma unroll
-        for (int c = 0; c < CHUNKS; ++c) {
-            cell<W, VEC> scale;
-            if constexpr (HAS_WEIGHT) {
-                scale = load_cell<false>(scales + base + c * CHUNK, base + chunk_column(c), length);
-            }
-            float value[VEC];
-#pragma unroll
-            for (int i = 0; i < VEC; ++i) {
-                value[i] = held[c][i] * r;
-                if constexpr (HAS_WEIGHT) value[i] *= scale[i];
-            }
-            store_cell(target + base + c * CHUNK, base + chunk_column(c), length, value);
-        }
+        normalize(held, at_lane(weight), target, base, length, r);
     }
 }
 #endif
@@ -169,6 +152,38 @@ void rms_norm_backward(const T* dy, const T* x, const W* weight, T* dx, float* c
 }
 #endif
 
+#if PASS == BACKWARD_ROWS || PASS == BACKWARD_STREAM
+// sum[0] += x^2, sum[1] += g * x
+template <class Index>
+DEVICE void add_products(float (&sum)[2], const Held& held, const W* scales, Index base, Index length) {
+#pragma unroll
+    for (int c = 0; c < CHUNKS; ++c) {
+        const cell<W, VEC> scale = parameter_cell<HAS_WEIGHT>(scales, c, base, length);
+#pragma unroll
+        for (int i = 0; i < VEC; ++i) {
+            const float value = held.x[c][i], g = held.scaled(c, i, scale);
+            sum[0] = math_fma(value, value, sum[0]);
+            sum[1] = math_fma(g, value, sum[1]);
+        }
+    }
+}
+
+// `length` bounds the weights, `count` what is stored.
+template <class Index>
+DEVICE void store_gradient(T* dx_row, const Held& held, const W* scales, float r, float along, Index base,
+                           Index length, Index count) {
+#pragma unroll
+    for (int c = 0; c < CHUNKS; ++c) {
+        const cell<W, VEC> scale = parameter_cell<HAS_WEIGHT>(scales, c, base, length);
+        float value[VEC];
+#pragma unroll
+        for (int i = 0; i < VEC; ++i)
+            value[i] = r * math_fma(-(held.x[c][i] * r), along, held.scaled(c, i, scale));
+        store_cell(dx_row + base + c * CHUNK, base + chunk_column(c), count, value);
+    }
+}
+#endif
+
 #if PASS == BACKWARD_ROWS
 KERNEL(THREADS)
 void rms_norm_backward_rows(const T* dy, const T* x, const W* weight, T* dx, float* saved, int64_t rows,
@@ -177,45 +192,19 @@ void rms_norm_backward_rows(const T* dy, const T* x, const W* weight, T* dx, flo
     const int64_t row = static_cast<int64_t>(row_block()) * ROWS + row_slot();
     const int count = row < rows ? length : 0;
     const float mean = div_rn(1.0f, static_cast<float>(length));
-    cell<T, VEC> held_dy[CHUNKS];
-    cell<T, VEC> held_x[CHUNKS];
-    load_cells<true>(held_dy, at_lane(dy + row * dy_stride), 0, count);
-    load_cells<true>(held_x, at_lane(x + row * x_stride), 0, count);
+    Held held;
+    held.load<true>(at_lane(dy + row * dy_stride), at_lane(x + row * x_stride), 0, count);
     T* dx_row = at_lane(dx + row * dx_stride);
     const W* scales = at_lane(weight);
     float sum[2] = {0.0f, 0.0f};
-#pragma unroll
-    for (int c = 0; c < CHUNKS; ++c) {
-        cell<W, VEC> scale;
-        if constexpr (HAS_WEIGHT) scale = load_cell<false>(scales + c * CHUNK, chunk_column(c), length);
-#pragma unroll
-        for (int i = 0; i < VEC; ++i) {
-            const float value = held_x[c][i];
-            float g = held_dy[c][i];
-            if constexpr (HAS_WEIGHT) g *= scale[i];
-            sum[0] = math_fma(value, value, sum[0]);
-            sum[1] = math_fma(g, value, sum[1]);
-        }
-    }
+    add_products(sum, held, scales, 0, length);
     sum_row(sum, partial);
-    drop_unpacked(held_dy, rows);
-    drop_unpacked(held_x, rows);
+    drop_unpacked(held.dy, rows);
+    drop_unpacked(held.x, rows);
     const float r = math_rsqrt(math_fma(sum[0], mean, eps));
     const float along = sum[1] * mean * r;
     if (SAVE && row < rows && row_lane() == 0) saved[row] = r;
-#pragma unroll
-    for (int c = 0; c < CHUNKS; ++c) {
-        cell<W, VEC> scale;
-        if constexpr (HAS_WEIGHT) scale = load_cell<false>(scales + c * CHUNK, chunk_column(c), length);
-        float value[VEC];
-#pragma unroll
-        for (int i = 0; i < VEC; ++i) {
-            float g = held_dy[c][i];
-            if constexpr (HAS_WEIGHT) g *= scale[i];
-            value[i] = r * math_fma(-(held_x[c][i] * r), along, g);
-        }
-        store_cell(dx_row + c * CHUNK, chunk_column(c), count, value);
-    }
+    store_gradient(dx_row, held, scales, r, along, 0, length, count);
 }
 #endif
 
@@ -232,26 +221,10 @@ void rms_norm_backward_stream(const T* dy, const T* x, const W* weight, T* dx, f
 
     float sum[2] = {0.0f, 0.0f};
     for (int64_t base = 0; base < length; base += TILE) {
-        cell<T, VEC> held_dy[CHUNKS];
-        cell<T, VEC> held_x[CHUNKS];
-        load_cells<false>(held_dy, dy_row, base, length);
-        load_cells<false>(held_x, x_row, base, length);
+        Held held;
+        held.load<false>(dy_row, x_row, base, length);
         float added[2] = {0.0f, 0.0f};
-#pragma unroll
-        for (int c = 0; c < CHUNKS; ++c) {
-            cell<W, VEC> scale;
-            if constexpr (HAS_WEIGHT) {
-                scale = load_cell<false>(scales + base + c * CHUNK, base + chunk_column(c), length);
-            }
-#pragma unroll
-            for (int i = 0; i < VEC; ++i) {
-                const float value = held_x[c][i];
-                float g = held_dy[c][i];
-                if constexpr (HAS_WEIGHT) g *= scale[i];
-                added[0] = math_fma(value, value, added[0]);
-                added[1] = math_fma(g, value, added[1]);
-            }
-        }
+        add_products(added, held, scales, base, length);
         sum[0] += added[0];
         sum[1] += added[1];
     }
@@ -261,25 +234,9 @@ void rms_norm_backward_stream(const T* dy, const T* x, const W* weight, T* dx, f
     const float along = sum[1] * mean * r;
     if (SAVE && thread_x() == 0) saved[block_x()] = r;
     for (int64_t base = 0; base < length; base += TILE) {
-        cell<T, VEC> held_dy[CHUNKS];
-        cell<T, VEC> held_x[CHUNKS];
-        load_cells<true>(held_dy, dy_row, base, length);
-        load_cells<true>(held_x, x_row, base, length);
-#pragma unroll
-        for (int c = 0; c < CHUNKS; ++c) {
-            cell<W, VEC> scale;
-            if constexpr (HAS_WEIGHT) {
-                scale = load_cell<false>(scales + base + c * CHUNK, base + chunk_column(c), length);
-            }
-            float value[VEC];
-#pragma unroll
-            for (int i = 0; i < VEC; ++i) {
-                float g = held_dy[c][i];
-                if constexpr (HAS_WEIGHT) g *= scale[i];
-                value[i] = r * math_fma(-(held_x[c][i] * r), along, g);
-            }
-            store_cell(dx_row + base + c * CHUNK, base + chunk_column(c), length, value);
-        }
+        Held held;
+        held.load<true>(dy_row, x_row, base, length);
+        store_gradient(dx_row, held, scales, r, along, base, length, length);
     }
 }
 #endif
