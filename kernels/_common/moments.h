@@ -51,6 +51,16 @@ struct Shares {
     DEVICE float inverse_warp() const { return warp > 0.0f ? div_rn(1.0f, warp) : 0.0f; }
 };
 
+// Merges the means and squared deviations of PARTS lanes, of `elements` elements each, of 1 / `inverse` in all.
+// Answers how far the lane's mean was from theirs.
+template <int PARTS> DEVICE float merge_moments(float& mean, float& squares, float elements, float inverse) {
+    const float whole = reduce_warp<Sum, PARTS>(elements * mean) * inverse;
+    const float away = mean - whole;
+    mean = whole;
+    squares = reduce_warp<Sum, PARTS>(math_fma(elements * away, away, squares));
+    return away;
+}
+
 // The mean of a part of a row, and the sum of the squared deviations from it.
 struct Moments {
     const Shares& shares;
@@ -61,9 +71,6 @@ struct Moments {
     template <int PARTS> DEVICE void merge_warps() { merge<PARTS>(shares.lane_warp, shares.block); }
     template <int PARTS> DEVICE void merge_blocks() { merge<PARTS>(shares.lane_block, shares.row); }
     template <int PARTS> DEVICE void merge(float elements, float inverse) {
-        const float mean = reduce_warp<Sum, PARTS>(elements * value[0]) * inverse;
-        const float away = value[0] - mean;
-        value[0] = mean;
-        value[1] = reduce_warp<Sum, PARTS>(math_fma(elements * away, away, value[1]));
+        merge_moments<PARTS>(value[0], value[1], elements, inverse);
     }
 };

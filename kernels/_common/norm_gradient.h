@@ -25,10 +25,7 @@ struct Products {
     template <int PARTS> DEVICE void merge_warps() { merge<PARTS>(shares.lane_warp, shares.block); }
     template <int PARTS> DEVICE void merge_blocks() { merge<PARTS>(shares.lane_block, shares.row); }
     template <int PARTS> DEVICE void merge(float elements, float inverse) {
-        const float mean = reduce_warp<Sum, PARTS>(elements * value[0]) * inverse;
-        const float away = value[0] - mean;
-        value[0] = mean;
-        value[1] = reduce_warp<Sum, PARTS>(math_fma(elements * away, away, value[1]));
+        const float away = merge_moments<PARTS>(value[0], value[1], elements, inverse);
         value[3] = reduce_warp<Sum, PARTS>(math_fma(away, value[2], value[3]));
         value[2] = reduce_warp<Sum, PARTS>(value[2]);
     }
