@@ -1,6 +1,7 @@
 // Copies without tensor maps, and registers of products under way.
 #pragma once
 
+#include "_common/here.h"
 #include "products.h"
 
 DEVICE void bulk_store(void* to, uint32_t from, int bytes) {
@@ -35,11 +36,4 @@ DEVICE float2 load_pair(uint32_t at) {
     float2 pair;
     asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(pair.x), "=f"(pair.y) : "r"(at) : "memory");
     return pair;
-}
-
-// The thread, asked again where it is needed: what follows from it takes no registers over the loop.
-DEVICE int here() {
-    int thread;
-    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
-    return thread;
 }

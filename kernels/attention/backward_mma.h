@@ -11,6 +11,7 @@
 
 #include "prelude.h"
 
+#include "_common/here.h"
 #include "mma_tiles.h"
 #if RAGGED
 #include "ragged.h"

@@ -4,18 +4,6 @@
 
 #include "prelude.h"
 
-// The thread and block, asked again where they are needed: what follows from it takes no registers in between.
-DEVICE int here() {
-    int thread;
-    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
-    return thread;
-}
-DEVICE int here_block() {
-    int block;
-    asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(block));
-    return block;
-}
-
 // 16 bytes, of which the first `valid` are copied and the rest are zeros.
 DEVICE void copy_async(uint32_t to, const void* from, int valid) {
     asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid) : "memory");
