@@ -1,4 +1,5 @@
-// The thread and block, asked again where they are needed: what follows from them takes no registers till then.
+// The thread and block, asked again where they are needed: what follows from them takes no registers in
+// between.
 #pragma once
 
 #include "prelude.h"

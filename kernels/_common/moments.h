@@ -51,8 +51,8 @@ struct Shares {
     DEVICE float inverse_warp() const { return warp > 0.0f ? div_rn(1.0f, warp) : 0.0f; }
 };
 
-// Merges the means and squared deviations of PARTS lanes, of `elements` elements each, of 1 / `inverse` in all.
-// Answers how far the lane's mean was from theirs.
+// Merges the means and squared deviations of PARTS lanes, of `elements` elements each, of 1 / `inverse` in
+// all. Answers how far the lane's mean was from theirs.
 template <int PARTS> DEVICE float merge_moments(float& mean, float& squares, float elements, float inverse) {
     const float whole = reduce_warp<Sum, PARTS>(elements * mean) * inverse;
     const float away = mean - whole;
