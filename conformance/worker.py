@@ -12,26 +12,22 @@ print goes to standard error, and what they read is empty.
 from __future__ import annotations
 
 import argparse
-import ctypes
 import gc
 import json
 import os
-import signal
 import sys
 from collections.abc import Callable
 from typing import Any
+
+from portable import child
 
 Send = Callable[[dict[str, Any]], None]
 
 
 def main() -> int:
     """The worker's life: until its input ends or its device is lost (exit code 4)."""
-    _die_with_parent()
-    tasks = os.fdopen(os.dup(0), encoding="utf-8")
-    channel = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    with open(os.devnull) as nothing:
-        os.dup2(nothing.fileno(), 0)
-    os.dup2(2, 1)
+    child.die_with_parent()
+    tasks, channel = child.take_streams()
 
     def send(message: dict[str, Any]) -> None:
         channel.write(json.dumps(message) + "\n")
@@ -117,12 +113,6 @@ def _bench(
 
     _, roof = bench.bench(ops, impls, device, lambda entry: send({"timing": entry}), failed, groups)
     send({"roof": roof})
-
-
-def _die_with_parent() -> None:
-    """A hung kernel must not outlive the run (Linux: PR_SET_PDEATHSIG)."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
 
 if __name__ == "__main__":

@@ -7,26 +7,20 @@ is kept, ready to be timed, until it is dropped. What kernels print goes to stan
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import json
-import os
-import signal
 import sys
 from collections.abc import Callable
 from typing import Any
+
+from portable import child
 
 Send = Callable[[dict[str, Any]], None]
 
 
 def main() -> int:
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: a hung kernel must not outlive the run
-    tasks = os.fdopen(os.dup(0), encoding="utf-8")
-    channel = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    with open(os.devnull) as nothing:
-        os.dup2(nothing.fileno(), 0)
-    os.dup2(2, 1)
+    child.die_with_parent()
+    tasks, channel = child.take_streams()
 
     def send(message: dict[str, Any]) -> None:
         channel.write(json.dumps(message) + "\n")

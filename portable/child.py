@@ -1,0 +1,25 @@
+"""The end of a process that is told on standard input what to do and answers on standard output."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+from typing import TextIO
+
+
+def die_with_parent() -> None:
+    """A hung kernel must not outlive the run (Linux: PR_SET_PDEATHSIG)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+
+def take_streams() -> tuple[TextIO, TextIO]:
+    """The tasks, and where to answer. From then on kernels read nothing, and print to standard error."""
+    tasks = os.fdopen(os.dup(0), encoding="utf-8")
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    with open(os.devnull) as nothing:
+        os.dup2(nothing.fileno(), 0)
+    os.dup2(2, 1)
+    return tasks, answers
