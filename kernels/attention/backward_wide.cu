@@ -12,6 +12,9 @@
 #include "backward_wide.h"
 
 #include "backward_scores.h"
+#if RAGGED
+#include "backward_wide_ragged.h"
+#endif
 
 constexpr int THREADS = 3 * 128;
 constexpr int K_BYTES = KEYS * HEAD_D * 2, V_BYTES = KEYS * HEAD_E * 2;
@@ -36,43 +39,96 @@ struct Shared {
     DEVICE uint32_t q_free(int stage) const { return q_full(stage) + 8; }
     DEVICE uint32_t dout_full(int stage) const { return q_full(stage) + 16; }
     DEVICE uint32_t dout_free(int stage) const { return q_full(stage) + 24; }
+#if RAGGED
+    // Filled, but for the rows that are not the sequence's own.
+    DEVICE uint32_t k_torn() const { return q_full(STAGES); }
+    DEVICE uint32_t v_torn() const { return k_torn() + 8; }
+    DEVICE uint32_t q_torn(int stage) const { return k_torn() + 16 + stage * 16; }
+    DEVICE uint32_t dout_torn(int stage) const { return q_torn(stage) + 8; }
+#endif
 };
 
 struct Maps {
     const TensorMap *q, *k, *v, *dout, *dk, *dv;
+#if RAGGED
+    Tokens dk_tokens, dv_tokens;
+#endif
 };
 
-DEVICE void load_q(const Shared& shared, const Maps& maps, const Work& work, const float* stats, int heads,
-                   int query_blocks) {
-    barrier_expect(shared.k_full(), K_BYTES);
-    load_rows<HEAD_D>(shared.k, maps.k, shared.k_full(), work.first_key(), work.group, work.batch);
+#if RAGGED
+DEVICE bool torn_keys(const Work& work, const Sight& sight) { return work.first_key() + KEYS > sight.keys; }
+DEVICE bool torn_queries(const Walk& walk, const Sight& sight) {
+    return (walk.query_block + 1) * QUERIES > sight.queries;
+}
+
+// Clears what lies beyond the sequence's end: in k and the ring of q, or in v and the ring of do. Their `full` and
+// `torn` are those of the keys, and of the ring's first stage.
+template <int COLUMNS>
+DEVICE void clear_ends(const Work& work, const Sight& sight, uint32_t keys, uint32_t keys_torn, uint32_t keys_full,
+                       uint32_t ring, uint32_t torn, uint32_t full) {
+    if (torn_keys(work, sight))
+        clear_rows<COLUMNS>(keys, sight.keys - work.first_key(), keys_torn, 0, keys_full);
+    uint32_t phases = 0;
+    Walk walk(work);
+#pragma unroll 1
+    for (int step = 0; step < work.steps(); ++step) {
+        if (torn_queries(walk, sight)) {
+            const int stage = step % STAGES;
+            clear_rows<COLUMNS>(ring + stage * QUERIES * COLUMNS * 2, sight.queries - walk.query_block * QUERIES,
+                                torn + stage * 16, phases >> stage & 1, full + stage * 32);
+            phases ^= 1u << stage;
+        }
+        walk.next();
+    }
+}
+#endif
+
+DEVICE void load_q(const Shared& shared, const Maps& maps, const Work& work, const Sight& sight, const float* stats,
+                   int heads) {
+    uint32_t k_full = shared.k_full();
+#if RAGGED
+    if (torn_keys(work, sight)) k_full = shared.k_torn();
+#endif
+    barrier_expect(k_full, K_BYTES);
+    load_rows<HEAD_D>(shared.k, maps.k, k_full, work.first_key() + sight.first_key, work.group, work.batch);
     Walk walk(work);
 #pragma unroll 1
     for (int step = 0; step < work.steps(); ++step) {
         const int stage = step % STAGES;
-        const uint32_t full = shared.q_full(stage);
+        uint32_t full = shared.q_full(stage);
+#if RAGGED
+        if (torn_queries(walk, sight)) full = shared.q_torn(stage);
+#endif
         barrier_wait(shared.q_free(stage), step / STAGES & 1 ^ 1);
         barrier_expect(full, Q_BYTES + STATS_BYTES);
-        load_rows<HEAD_D>(shared.q + stage * Q_BYTES, maps.q, full, walk.query_block * QUERIES, walk.head, work.batch);
+        load_rows<HEAD_D>(shared.q + stage * Q_BYTES, maps.q, full, walk.query_block * QUERIES + sight.first_query,
+                          walk.head, work.batch);
         const int64_t line = static_cast<int64_t>(work.batch) * heads + walk.head;
-        copy_bulk(shared.stats + stage * STATS_BYTES, stats + (line * query_blocks + walk.query_block) * (QUERIES * 2),
+        copy_bulk(shared.stats + stage * STATS_BYTES, stats + sight.place(line, walk.query_block) * (QUERIES * 2),
                   STATS_BYTES, full);
         walk.next();
     }
 }
 
-DEVICE void load_dout(const Shared& shared, const Maps& maps, const Work& work) {
-    barrier_expect(shared.v_full(), V_BYTES);
-    load_rows<HEAD_E>(shared.v, maps.v, shared.v_full(), work.first_key(), work.group, work.batch);
+DEVICE void load_dout(const Shared& shared, const Maps& maps, const Work& work, const Sight& sight) {
+    uint32_t v_full = shared.v_full();
+#if RAGGED
+    if (torn_keys(work, sight)) v_full = shared.v_torn();
+#endif
+    barrier_expect(v_full, V_BYTES);
+    load_rows<HEAD_E>(shared.v, maps.v, v_full, work.first_key() + sight.first_key, work.group, work.batch);
     Walk walk(work);
 #pragma unroll 1
     for (int step = 0; step < work.steps(); ++step) {
         const int stage = step % STAGES;
-        const uint32_t full = shared.dout_full(stage);
+        uint32_t full = shared.dout_full(stage);
+#if RAGGED
+        if (torn_queries(walk, sight)) full = shared.dout_torn(stage);
+#endif
         barrier_wait(shared.dout_free(stage), step / STAGES & 1 ^ 1);
         barrier_expect(full, DOUT_BYTES);
-        load_rows<HEAD_E>(shared.dout + stage * DOUT_BYTES, maps.dout, full, walk.query_block * QUERIES, walk.head,
-                          work.batch);
+        load_rows<HEAD_E>(shared.dout + stage * DOUT_BYTES, maps.dout, full,
+                          walk.query_block * QUERIES + sight.first_query, walk.head, work.batch);
         walk.next();
     }
 }
@@ -190,11 +246,17 @@ DEVICE void make_dv(const Shared& shared, const Maps& maps, const Work& work, co
     }
     hold<HEAD_E / 2>(dv);
     named_barrier(1, 256);  // v is not read any more
-    store_rows<HEAD_E>(maps.dv, shared.v, dv, LOWERED, 2, work.first_key(), work.group, work.batch);
+    const int row = work.first_key() + sight.first_key;
+#if RAGGED
+    if (torn_keys(work, sight))
+        return store_end<HEAD_E>(maps.dv_tokens, shared.v, dv, LOWERED, 2, row, sight.keys - work.first_key(),
+                              work.group);
+#endif
+    store_rows<HEAD_E>(maps.dv, shared.v, dv, LOWERED, 2, row, work.group, work.batch);
 }
 
-DEVICE void make_dk(const Shared& shared, const Maps& maps, const Work& work, T* kept, const Turn& turn, int groups,
-                    float scale) {
+DEVICE void make_dk(const Shared& shared, const Maps& maps, const Work& work, const Sight& sight, T* kept,
+                    const Turn& turn, int groups, float scale) {
     float dk[HEAD_D / 2];
     clear<HEAD_D / 2>(dk);
     const int steps = work.steps();
@@ -237,17 +299,45 @@ DEVICE void make_dk(const Shared& shared, const Maps& maps, const Work& work, T*
     }
     hold<HEAD_D / 2>(dk);
     named_barrier(1, 256);  // k is not read any more
-    store_rows<HEAD_D>(maps.dk, shared.k, dk, scale, 3, work.first_key(), work.group, work.batch);
+    const int row = work.first_key() + sight.first_key;
+#if RAGGED
+    if (torn_keys(work, sight))
+        return store_end<HEAD_D>(maps.dk_tokens, shared.k, dk, scale, 3, row, sight.keys - work.first_key(),
+                              work.group);
+#endif
+    store_rows<HEAD_D>(maps.dk, shared.k, dk, scale, 3, row, work.group, work.batch);
 }
 
 extern "C" __global__ __launch_bounds__(THREADS, 1) void attention_backward_wide(
     const __grid_constant__ TensorMap map_q, const __grid_constant__ TensorMap map_k,
     const __grid_constant__ TensorMap map_v, const __grid_constant__ TensorMap map_dout,
     const __grid_constant__ TensorMap map_dk, const __grid_constant__ TensorMap map_dv, const float* stats,
-    T* kept, int line, int lines, int block, int blocks, int most, int queries, int keys, int groups, int share,
-    int together, int left, int right, float scale, float to_score, float cap) {
+    T* kept,
+#if RAGGED
+    const int* bounds, const int* tile_list, const int* counts, const int* places, const int* layout, T* dk, T* dv,
+    int64_t dk_head, int64_t dk_row, int64_t dv_head, int64_t dv_row, int dk_columns, int dv_columns, int number,
+    int count, int rows, int reach,
+#else
+    int line, int lines, int block, int blocks, int most,
+#endif
+    int queries, int keys, int groups, int share, int together, int left, int right, float scale, float to_score,
+    float cap) {
     extern __shared__ __align__(1024) char bytes[];  // the swizzle repeats every 1024 bytes
     const Shared shared(shared_address(bytes));
+#if RAGGED
+    const Maps maps{&map_q, &map_k, &map_v, &map_dout, &map_dk, &map_dv,
+                    {dk, dk_head, dk_row, dk_columns}, {dv, dv_head, dv_row, dv_columns}};
+    const Table table{bounds, tile_list, count, rows};
+    const int width = turn_lines({places, layout, reach}, number, groups);
+    if (block_x() >= counts[0] * width) return;
+    const int z = tile_list[block_x() / width * 2];
+    const Sight sight = sight_of(block_x(), {queries, keys, left, right}, table, width);
+    const Turn turn = turn_of({places, layout, reach}, number, groups, z, sequence_of(bounds, z, count), left,
+                              right);
+    Work work = work_of(block_x(), sight, table, width, share);
+    work.group += turn.line;
+    if (work.key_block < turn.block || work.key_block >= turn.block + turn.blocks) return;
+#else
     const Maps maps{&map_q, &map_k, &map_v, &map_dout, &map_dk, &map_dv};
     const Sight sight{queries, keys, left, right};
     const Turn turn{line, lines, block, blocks, most};
@@ -255,6 +345,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void attention_backward_wide
     const int near = block_x() / (blocks * together) * together, inside = block_x() - near * blocks;
     const int width = Sight::min(together, lines - near), own = line + near + inside % width;
     const Work work = work_in(sight, own / groups, own % groups, block + inside / width, share);
+#endif
 
     if (thread_x() == 0) {
         prefetch_map(&map_q);
@@ -273,6 +364,9 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void attention_backward_wide
             barrier_init(shared.dout_full(stage), 1);
             barrier_init(shared.dout_free(stage), 8);
         }
+#if RAGGED
+        for (int i = 0; i < 2 + 2 * STAGES; ++i) barrier_init(shared.k_torn() + i * 8, 1);
+#endif
         barrier_init_fence();
     }
     barrier();
@@ -280,14 +374,22 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void attention_backward_wide
     if (thread_x() < 128) {
         registers_down<24>();
         if (work.steps() > 0) {
-            if (thread_x() == 0) load_q(shared, maps, work, stats, groups * share, sight.query_blocks());
-            else if (thread_x() == 32) load_dout(shared, maps, work);
+            if (thread_x() == 0) load_q(shared, maps, work, sight, stats, groups * share);
+            else if (thread_x() == 32) load_dout(shared, maps, work, sight);
+#if RAGGED
+            else if (thread_x() / 32 == 2)
+                clear_ends<HEAD_D>(work, sight, shared.k, shared.k_torn(), shared.k_full(), shared.q,
+                                   shared.q_torn(0), shared.q_full(0));
+            else if (thread_x() / 32 == 3)
+                clear_ends<HEAD_E>(work, sight, shared.v, shared.v_torn(), shared.v_full(), shared.dout,
+                                   shared.dout_torn(0), shared.dout_full(0));
+#endif
         }
     } else if (thread_x() < 256) {
         registers_up<240>();
         make_dv(shared, maps, work, sight, Factors{scale, to_score, cap});
     } else {
         registers_up<240>();
-        make_dk(shared, maps, work, kept, turn, groups, scale);
+        make_dk(shared, maps, work, sight, kept, turn, groups, scale);
     }
 }

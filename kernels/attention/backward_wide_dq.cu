@@ -5,6 +5,9 @@
 //
 // Defines: backward_wide.h's; STAGES.
 #include "backward_wide.h"
+#if RAGGED
+#include "backward_wide_ragged.h"
+#endif
 
 constexpr int CONSUMERS = 2;
 constexpr int THREADS = (1 + CONSUMERS) * 128;
@@ -31,7 +34,29 @@ struct Ring {
     DEVICE uint32_t slopes(int stage, int consumer) const { return keys(stage) + K_BYTES + consumer * SLOPE_BYTES; }
     DEVICE uint32_t full(int stage) const { return barriers + stage * 16; }
     DEVICE uint32_t free(int stage) const { return full(stage) + 8; }
+#if RAGGED
+    DEVICE uint32_t torn() const { return full(STAGES); }  // filled, but for keys that are not the sequence's own
+#endif
 };
+
+struct Out {
+    const TensorMap* map;
+#if RAGGED
+    Tokens tokens;
+#endif
+};
+
+#if RAGGED
+DEVICE bool torn_keys(const Sight& sight, int key_block) { return (key_block + 1) * KEYS > sight.keys; }
+
+// Clears the keys beyond the sequence's end, if they are among those that are walked.
+DEVICE void clear_end(const Ring& ring, const Turn& turn, const Sight& sight, int query_block) {
+    const Span all(sight, turn, query_block, CONSUMERS);
+    if (all.first == all.end || !torn_keys(sight, all.end - 1)) return;
+    const int stage = (all.end - 1 - all.first) % STAGES;
+    clear_rows<HEAD_D>(ring.keys(stage), sight.keys - (all.end - 1) * KEYS, ring.torn(), 0, ring.full(stage));
+}
+#endif
 
 DEVICE void load(const Ring& ring, const TensorMap* map_k, T* kept, const Turn& turn, const Sight& sight,
                  int query_block, int kept_head, int group, int batch) {
@@ -40,13 +65,16 @@ DEVICE void load(const Ring& ring, const TensorMap* map_k, T* kept, const Turn& 
 #pragma unroll 1
     for (int block = all.first; block < all.end; ++block, ++step) {
         const int stage = step % STAGES, lowest = sight.lowest(block * KEYS);
-        const uint32_t full = ring.full(stage);
+        uint32_t full = ring.full(stage);
+#if RAGGED
+        if (torn_keys(sight, block)) full = ring.torn();
+#endif
         // The blocks of queries that see these keys.
         const int first = Sight::max(lowest, query_block);
         const int last = Sight::min(sight.highest(block * KEYS), query_block + CONSUMERS - 1);
         barrier_wait(ring.free(stage), step / STAGES & 1 ^ 1);
         barrier_expect(full, K_BYTES + Sight::max(0, last - first + 1) * SLOPE_BYTES);
-        load_rows<HEAD_D>(ring.keys(stage), map_k, full, block * KEYS, group, batch);
+        load_rows<HEAD_D>(ring.keys(stage), map_k, full, block * KEYS + sight.first_key, group, batch);
         for (int i = first; i <= last; ++i)
             copy_bulk(ring.slopes(stage, i - query_block), kept_block(kept, turn, kept_head, block, i - lowest),
                       SLOPE_BYTES, full);
@@ -54,7 +82,7 @@ DEVICE void load(const Ring& ring, const TensorMap* map_k, T* kept, const Turn& 
 }
 
 // `sums` are the tile's, float4 c of a warpgroup's thread t at c * 128 + t.
-DEVICE void multiply(const Ring& ring, const TensorMap* map_dq, const Turn& turn, const Sight& sight, int query_block,
+DEVICE void multiply(const Ring& ring, const Out& out, const Turn& turn, const Sight& sight, int query_block,
                      float* sums, int head, int batch, float scale) {
     const int consumer = __shfl_sync(0xffffffffu, here() / 128 - 1, 0);
     const Span all(sight, turn, query_block, CONSUMERS), own(sight, turn, query_block + consumer, 1);
@@ -103,23 +131,53 @@ DEVICE void multiply(const Ring& ring, const TensorMap* map_dq, const Turn& turn
     }
     named_barrier(1, CONSUMERS * 128);  // the ring is not read any more
     const int row = (query_block + consumer) * QUERIES;
+#if RAGGED
+    if (row < sight.queries && row + QUERIES > sight.queries)
+        return store_end<HEAD_D>(out.tokens, ring.data + consumer * 64 * HEAD_D * 2, dq, scale, 2 + consumer,
+                                 row + sight.first_query, sight.queries - row, head);
+#endif
     if (row < sight.queries)
-        store_rows<HEAD_D>(map_dq, ring.data + consumer * 64 * HEAD_D * 2, dq, scale, 2 + consumer, row, head, batch);
+        store_rows<HEAD_D>(out.map, ring.data + consumer * 64 * HEAD_D * 2, dq, scale, 2 + consumer,
+                           row + sight.first_query, head, batch);
 }
 
 extern "C" __global__ __launch_bounds__(THREADS, 1) void attention_backward_wide_dq(
-    const __grid_constant__ TensorMap map_k, const __grid_constant__ TensorMap map_dq, T* kept, float* sums, int line,
-    int lines, int block, int blocks, int most, int queries, int keys, int heads, int share, int left, int right,
-    float scale) {
+    const __grid_constant__ TensorMap map_k, const __grid_constant__ TensorMap map_dq, T* kept, float* sums,
+#if RAGGED
+    const int* bounds, const int* places, const int* layout, T* dq, int64_t dq_head, int64_t dq_row, int dq_columns,
+    int number, int count, int tiles, int reach,
+#else
+    int line, int lines, int block, int blocks, int most,
+#endif
+    int queries, int keys, int heads, int share, int left, int right, float scale) {
     extern __shared__ __align__(1024) char bytes[];
     const uint32_t base = shared_address(bytes);
     const Ring ring{base, base + STAGES * STAGE_BYTES};
+#if RAGGED
+    // Tiles stand in lines as blocks of queries do.
+    const int kept_head = block_x() / tiles, place = block_x() % tiles;
+    if (kept_head >= turn_lines({places, layout, reach}, number, heads / share) * share) return;
+    const int z = sequence_at(bounds, count, place, CONSUMERS * QUERIES);
+    Sequence own = sequence_of(bounds, z, count);
+    if (own.outside) own.keys = 0;
+    const int of_place = place - line_of(own, z, CONSUMERS * QUERIES);
+    const int last = (own.queries - 1) / (CONSUMERS * QUERIES);
+    if (own.queries == 0 || of_place > last) return;
+    const int tile = last - of_place;  // the last queries see most keys
+    const Sight sight{own.queries, own.keys, left, right, own.first_query, own.first_key};
+    const Turn turn = turn_of({places, layout, reach}, number, heads / share, z, own, left, right);
+    if (turn.blocks == 0 && sight.keys > 0) return;
+    const int head = turn.line * share + kept_head, batch = 0;
+    const Out out{&map_dq, {dq, dq_head, dq_row, dq_columns}};
+#else
     const Sight sight{queries, keys, left, right};
     const int tiles = (sight.query_blocks() + CONSUMERS - 1) / CONSUMERS;
     const Turn turn{line, lines, block, blocks, most};
     const int kept_head = block_x() / tiles;
     const int tile = tiles - 1 - block_x() % tiles;  // the last queries see most keys
     const int head = (line * share + kept_head) % heads, batch = (line * share + kept_head) / heads;
+    const Out out{&map_dq};
+#endif
 
     if (thread_x() == 0) {
         prefetch_map(&map_k);
@@ -127,18 +185,28 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void attention_backward_wide
             barrier_init(ring.full(stage), 1);
             barrier_init(ring.free(stage), CONSUMERS * 4);
         }
+#if RAGGED
+        barrier_init(ring.torn(), 1);
+#endif
         barrier_init_fence();
     }
     barrier();
 
     if (thread_x() < 128) {
-        registers_down<24>();
+        registers_down<RAGGED ? 40 : 24>();
         if (thread_x() == 0)
             load(ring, &map_k, kept, turn, sight, tile * CONSUMERS, kept_head, head / share, batch);
+#if RAGGED
+        else if (thread_x() / 32 == 1) clear_end(ring, turn, sight, tile * CONSUMERS);
+#endif
     } else {
-        registers_up<240>();
-        const int64_t own = static_cast<int64_t>(kept_head) * tiles + tile;
-        multiply(ring, &map_dq, turn, sight, tile * CONSUMERS, sums + own * (CONSUMERS * QUERIES * HEAD_D), head, batch,
-                 scale);
+        registers_up<RAGGED ? 232 : 240>();
+#if RAGGED
+        const int64_t own_sums = block_x();
+#else
+        const int64_t own_sums = static_cast<int64_t>(kept_head) * tiles + tile;
+#endif
+        multiply(ring, out, turn, sight, tile * CONSUMERS, sums + own_sums * (CONSUMERS * QUERIES * HEAD_D), head,
+                 batch, scale);
     }
 }

@@ -19,6 +19,7 @@ from portable.kernels.attention.forward_plan import (
 )
 from portable.kernels.attention.packed import entries_of, packed, plan_tables, tables
 from portable.kernels.attention.problem import Problem
+from portable.kernels.attention.ragged_wide_plan import plan_wide_varlen
 from portable.plan import Argument, Call, Launch, Plan, Pointer, Rejected, Scalar
 
 # Key heads of sequences of about one length that are walked together. Measured 2026-11-22, 8, 16 and 32, of
@@ -90,8 +91,10 @@ def plan_varlen_backward(call: Call) -> Plan | Rejected:
         return problem
     if max(problem.M, problem.N, call.axes["C"]) > _MOST_TOKENS:
         return Rejected(f"more than {_MOST_TOKENS} tokens or sequences")
-    if (reason := unfit(problem)) is not None:
+    if (reason := unfit(problem, 256)) is not None:
         return reason
+    if max(problem.D, problem.E) > 128:
+        return plan_wide_varlen(call, problem)
     count, queries = call.axes["C"], QUERIES[backward_plan.padded(problem)]
     lines = entries_of(problem.M, count, queries)
     of_ends: tuple[tuple[str, Argument], ...] = (

@@ -64,21 +64,39 @@ def stands_still(roles: list[Role], order: random.Random) -> bool:
 
 
 class Keys:
-    """A block of backward_wide.cu, with `buffers` for gradients of scores on their way out."""
+    """A block of backward_wide.cu, with `buffers` for gradients of scores on their way out. A warp for each
+    ring clears what lies beyond a sequence's end in the `torn` steps."""
 
-    def __init__(self, steps: int, stages: int, buffers: int):
-        self.steps, self.buffers = steps, buffers
+    def __init__(self, steps: int, stages: int, buffers: int, torn: frozenset[int] = frozenset()):
+        self.steps, self.buffers, self.torn = steps, buffers, torn
         self.q, self.dout, self.chances = Stages(stages, 2), Stages(stages, 2), Stages(2, 1)
         self.meet = Barrier(2)
         self.written: list[list[int]] = [[-1, -1] for _ in range(buffers)]
         self.leaving: list[int] = []  # steps whose gradients the copy engine has yet to read
         self.kept: list[int] = []
-        self.roles = [self.load(self.q), self.load(self.dout), self.make_dv(), self.make_dk()]
-        self.roles += [self.second_warp(), self.engine()]
+        self.roles = [self.make_dv(), self.make_dk(), self.second_warp(), self.engine()]
+        for ring in (self.q, self.dout):
+            announced = [Barrier(1) for _ in range(stages)]
+            self.roles += [self.load(ring, announced), self.clear(ring, announced)]
 
-    def load(self, ring: Stages) -> Role:
+    def load(self, ring: Stages, announced: list[Barrier]) -> Role:
         for step in range(self.steps):
-            yield from ring.fill(step)
+            if step in self.torn:
+                stage = step % len(announced)
+                yield ring.free[stage].over(step // len(announced) - 1)
+                assert not ring.reading[stage]
+                announced[stage].arrive()
+            else:
+                yield from ring.fill(step)
+
+    def clear(self, ring: Stages, announced: list[Barrier]) -> Role:
+        phases = [0] * len(announced)
+        for step in sorted(self.torn):
+            stage = step % len(announced)
+            yield announced[stage].over(phases[stage])
+            phases[stage] += 1
+            ring.holds[stage] = step
+            ring.full[stage].arrive()
 
     def make_dv(self) -> Role:
         for step in range(self.steps):
@@ -129,6 +147,16 @@ def test_no_order_stands_still_or_writes_over_what_is_read(stages):
             block = Keys(steps, stages, buffers=2)
             assert not stands_still(block.roles, order)
             assert block.kept == list(range(steps))
+
+
+@pytest.mark.parametrize("stages", [2, 3])
+@pytest.mark.parametrize("torn", [{0}, {0, 5, 10}, {0, 1, 2, 3}, set(range(12))])
+def test_steps_that_cross_a_sequences_end_are_cleared_first(stages, torn):
+    order = random.Random(stages)
+    for _ in range(60):
+        block = Keys(12, stages, buffers=2, torn=frozenset(torn))
+        assert not stands_still(block.roles, order)
+        assert block.kept == list(range(12))
 
 
 def test_one_buffer_of_gradients_is_written_over():

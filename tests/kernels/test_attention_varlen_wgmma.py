@@ -222,7 +222,7 @@ def test_what_is_left_to_others():
     assert "k has rows" in reason(plan_varlen(replace(call, tensors=tensors)))
     assert "0 queries" in reason(plan_varlen_backward(backward(M=0)))
     assert "0 keys" in reason(plan_varlen_backward(backward(N=0)))
-    assert "up to 128" in reason(plan_varlen_backward(backward(D=192, E=128)))
+    assert "up to 256" in reason(plan_varlen_backward(backward(D=250)))
     assert "tiles" in reason(plan_varlen_backward(backward(M=2**27, H=1024, G=1)))
 
 
