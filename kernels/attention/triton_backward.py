@@ -62,10 +62,11 @@ def visit_queries(
     CAP: tl.constexpr, LOW: tl.constexpr, HIGH: tl.constexpr,
     D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr,
     UNIT: tl.constexpr, WIDE: tl.constexpr, PRECISION: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    HALVES: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """dk and dv after the queries from `first` to `stop` of one head. Blocks are transposed: keys by queries.
-    Those outside full_first..full_stop are masked."""
+    Those outside full_first..full_stop are masked. HALVES: dp too, so that the way from both products to the
+    next leads through the branch: two warpgroups then share them, of which Triton else has each do all."""
     cols = tl.arange(0, BLOCK_M)
     for start in tl.range(first, stop, BLOCK_M):
         start = tl.multiple_of(start, BLOCK_M)
@@ -80,7 +81,10 @@ def visit_queries(
         p = tl.exp2(s - peak[None, :])
         if (LOW or HIGH) and (start < full_first) | (start + BLOCK_M > full_stop):
             j = start_n + tl.arange(0, BLOCK_N)[:, None]
-            p = tl.where(sees((start + cols)[None, :], j, low, high, LOW, HIGH), p, 0.0)
+            inside = sees((start + cols)[None, :], j, low, high, LOW, HIGH)
+            p = tl.where(inside, p, 0.0)
+            if HALVES:
+                dp = tl.where(inside, dp, 0.0)
         dv = tl.dot(p.to(grads.dtype), grads, dv, input_precision=PRECISION)
         change = p * (dp - tl.load(delta_ptr + start + cols)[None, :])
         if CAP:
@@ -102,7 +106,7 @@ def attention_keys(
     CAP: tl.constexpr, LOW: tl.constexpr, HIGH: tl.constexpr,
     D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr,
     UNIT: tl.constexpr, WIDE: tl.constexpr, PRECISION: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    HALVES: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """dk and dv of BLOCK_N keys: the query heads of the group one after the other, float32 sums. The groups
     of all batches are numbered; the launch begins with group `begin`."""
@@ -150,7 +154,7 @@ def attention_keys(
             of_k, of_v, keys, values, q, do, ds, q_at, q_row, do_at, do_row, bias_at, bias_row,
             peak_ptr + line, delta_ptr + line, at_q, head, index * share + member, start_n, first, stop, M, N,
             low, high, scale, cap, full_first, full_stop, CAP, LOW, HIGH, D, E,
-            BLOCK_D, BLOCK_E, UNIT, WIDE, PRECISION, BLOCK_M, BLOCK_N,
+            BLOCK_D, BLOCK_E, UNIT, WIDE, PRECISION, HALVES, BLOCK_M, BLOCK_N,
         )  # fmt: skip
     if dk_ptr is not None:
         dk_ptr = head_start(dk_ptr, at_k, group, dk_batch, dk_head, UNIT)
@@ -205,9 +209,10 @@ def attention_queries(
     CAP: tl.constexpr, LOW: tl.constexpr, HIGH: tl.constexpr,
     D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr,
     UNIT: tl.constexpr, WIDE: tl.constexpr, PRECISION: tl.constexpr,
-    EDGES: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    EDGES: tl.constexpr, HELD: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """dq of BLOCK_M queries, with the scores computed again."""
+    """dq of BLOCK_M queries, with the scores computed again. HELD: its queries and their grads stay in
+    registers, where Triton leaves what is computed after its load; here rows beyond the end, already 0."""
     tile, head, batch, at_q, at_k, M, N, diagonal = place(
         tl.program_id(0), tiles_ptr, tiles, H, M, N, False, HIGH, BLOCK_M
     )
@@ -229,6 +234,9 @@ def attention_queries(
     queries = tile_of(q, q_ptr, q_row, at_q, head, start_m, M, True, D, BLOCK_M, BLOCK_D, UNIT, WIDE)
     grads = tile_of(do, do_ptr, do_row, at_q, head, start_m, M, True, E, BLOCK_M, BLOCK_E, UNIT, WIDE)
     rows = start_m + tl.arange(0, BLOCK_M)
+    if HELD:
+        queries = tl.where((rows < M)[:, None], queries, 0.0)
+        grads = tl.where((rows < M)[:, None], grads, 0.0)
     line = line_of(tiles_ptr, batch, head, H, padded)
     peak = tl.load(peak_ptr + line + rows)
     delta = tl.load(delta_ptr + line + rows)

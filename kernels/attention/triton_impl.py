@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import triton
@@ -25,7 +26,7 @@ from portable.kernels.attention.triton_backward import (
 )
 from portable.kernels.attention.triton_forward import attention_forward
 from portable.kernels.attention.triton_operands import LINE, Operands
-from portable.kernels.attention.triton_ragged import LINES
+from portable.kernels.attention.triton_ragged import FAR, LINES
 from portable.plan import (
     Argument,
     Call,
@@ -45,6 +46,7 @@ ROW_ELEMENTS = 4096  # of do and of o, that a program of `attention_rows` takes
 PRODUCTS = "ds"
 PRODUCT_BYTES = 1 << 30
 """Of the workspace of dS, at most; the heads take turns in it."""
+HELD_COLUMNS = 128  # of queries and of their grads, that fit the registers beside dq
 RESERVED = 1024  # bytes for barriers
 GFX11_COLUMNS = {"forward": 128, "backward": 64}
 """Beyond, kernels spill: gfx11's matrix instructions want each operand twice in the registers of a wave."""
@@ -208,6 +210,9 @@ def plan_keys(
     slots: int,
 ) -> Launch:
     block_m, block_n = config["BLOCK_M"], config["BLOCK_N"]
+    halves = operands.by_descriptor and config["num_warps"] * 16 > block_n
+    if halves and problem.left is None and problem.right is None:
+        problem = replace(problem, right=FAR.value)  # cuts nothing, but there is a branch
     blocks = {"do": block_m, "q": block_m, "k": block_n, "v": block_n}
     args, constants = operands.descriptors(blocks)
     if slots:
@@ -224,7 +229,8 @@ def plan_keys(
     args += [("factor", Scalar("f32", problem.scale)), ("padded", Scalar("i32", padded, True))]
     programs = operands.places("k", block_n, args, constants) // (problem.B * problem.G) * count
     args.append(("begin", _i32(begin)))
-    constants += [*shared_constants(problem, operands), ("BLOCK_M", block_m), ("BLOCK_N", block_n)]
+    constants += [*shared_constants(problem, operands), ("HALVES", halves)]
+    constants += [("BLOCK_M", block_m), ("BLOCK_N", block_n)]
     return Launch(kernel_of(attention_keys, constants, config), (programs, 1, 1), tuple(args))
 
 
@@ -241,7 +247,8 @@ def plan_queries(problem: Problem, operands: Operands, padded: int, config: Mapp
     args += [("factor", Scalar("f32", problem.scale)), ("padded", Scalar("i32", padded, True))]
     programs = operands.places("q", block_m, args, constants)
     cut = edges(problem, operands, block_n, loops=config["num_stages"] > 1)
-    constants += [*shared_constants(problem, operands), ("EDGES", cut)]
+    held = operands.by_descriptor and max(operands.columns, operands.block_e) <= HELD_COLUMNS
+    constants += [*shared_constants(problem, operands), ("EDGES", cut), ("HELD", held)]
     constants += [("BLOCK_M", block_m), ("BLOCK_N", block_n)]
     kernel = kernel_of(attention_queries, constants, config)
     return Launch(kernel, (programs, 1, 1), tuple(args))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from typing import Any
 
 import pytest
@@ -301,3 +302,35 @@ def test_two_blocks_of_wide_heads_share_a_multiprocessor_on_hopper(D, E):
     blocks = device.shared_memory // (built.metadata.shared + KB)
     assert launch.kernel.num_warps == 4 and blocks >= 2  # type: ignore[union-attr]
     assert built.asm["ptx"].count("wgmma.mma_async") == D // 16 + 128 // 16  # no product of padding
+
+
+HALVES = {**BACKWARD, "BLOCK_N": 64, "num_warps": 8, "num_stages": 1}
+WGMMA = re.compile(r"wgmma\.mma_async\S+\s+\{[^}]*\}\s*,\s*(\{?)")
+
+
+@pytest.mark.parametrize("call", [{}, {"causal": True}, {"window_left": 64}], ids=str)
+def test_two_warpgroups_share_the_products_of_64_keys_instead_of_doing_them_twice(call):
+    plan = planned(backward=True, D=256, M=4096, N=4096, config=HALVES, **call)
+    built = compiled(plan, plan.launches[1])
+    scores, sums = 2 * 256 // 16, 2 * 64 // 16
+    assert built.asm["ptx"].count("wgmma.mma_async") == scores + sums
+    assert constants(plan.launches[1])["HALVES"]
+
+
+def test_a_product_of_one_warpgroup_or_of_a_card_without_descriptors_is_left_as_it_is():
+    for call in ({"device": CDNA, "config": HALVES}, {"config": {**HALVES, "num_warps": 4}}):
+        launch = planned(backward=True, D=256, **call).launches[1]
+        assert not constants(launch)["HALVES"] and not constants(launch)["HIGH"]
+
+
+@pytest.mark.parametrize("D", [64, 128])
+def test_dq_holds_its_queries_and_their_grads_in_registers(D):
+    config = {**BACKWARD, "DQ_BLOCK_M": 64, "DQ_num_warps": 4, "KEEP_DS": False}
+    plan = planned(backward=True, D=D, M=4096, N=4096, config=config)
+    operands = WGMMA.findall(compiled(plan, plan.launches[2]).asm["ptx"])
+    assert operands == ["{"] * (2 * D // 16 + 64 // 16)
+
+
+def test_wide_queries_and_those_that_come_through_pointers_are_not_held():
+    assert not constants(planned(backward=True, D=256, window_left=64).launches[2])["HELD"]
+    assert not constants(planned(backward=True, device=CDNA).launches[2])["HELD"]
