@@ -46,7 +46,9 @@ ROW_ELEMENTS = 4096  # of do and of o, that a program of `attention_rows` takes
 PRODUCTS = "ds"
 PRODUCT_BYTES = 1 << 30
 """Of the workspace of dS, at most; the heads take turns in it."""
-HELD_COLUMNS = 128  # of queries and of their grads, that fit the registers beside dq
+HELD_COLUMNS = 128
+"""Of queries and of their grads, that fit the registers beside dq. Where one loop reads them, and no other,
+Triton loads them in it again and again."""
 RESERVED = 1024  # bytes for barriers
 GFX11_COLUMNS = {"forward": 128, "backward": 64}
 """Beyond, kernels spill: gfx11's matrix instructions want each operand twice in the registers of a wave."""
@@ -247,7 +249,7 @@ def plan_queries(problem: Problem, operands: Operands, padded: int, config: Mapp
     args += [("factor", Scalar("f32", problem.scale)), ("padded", Scalar("i32", padded, True))]
     programs = operands.places("q", block_m, args, constants)
     cut = edges(problem, operands, block_n, loops=config["num_stages"] > 1)
-    held = operands.by_descriptor and max(operands.columns, operands.block_e) <= HELD_COLUMNS
+    held = cut == 3 and max(operands.columns, operands.block_e) <= HELD_COLUMNS
     constants += [*shared_constants(problem, operands), ("EDGES", cut), ("HELD", held)]
     constants += [("BLOCK_M", block_m), ("BLOCK_N", block_n)]
     kernel = kernel_of(attention_queries, constants, config)

@@ -326,11 +326,13 @@ def test_a_product_of_one_warpgroup_or_of_a_card_without_descriptors_is_left_as_
 @pytest.mark.parametrize("D", [64, 128])
 def test_dq_holds_its_queries_and_their_grads_in_registers(D):
     config = {**BACKWARD, "DQ_BLOCK_M": 64, "DQ_num_warps": 4, "KEEP_DS": False}
-    plan = planned(backward=True, D=D, M=4096, N=4096, config=config)
-    operands = WGMMA.findall(compiled(plan, plan.launches[2]).asm["ptx"])
-    assert operands == ["{"] * (2 * D // 16 + 64 // 16)
+    plan = planned(backward=True, D=D, M=4096, N=4096, config=config, causal=True)
+    built = compiled(plan, plan.launches[2])
+    assert WGMMA.findall(built.asm["ptx"]) == ["{"] * 2 * (2 * D // 16 + 64 // 16)
+    tiles = 2 * 2 * 64 * D * 2  # keys and values in two stages, and no queries
+    assert tiles <= built.metadata.shared < tiles + KB
 
 
-def test_wide_queries_and_those_that_come_through_pointers_are_not_held():
-    assert not constants(planned(backward=True, D=256, window_left=64).launches[2])["HELD"]
-    assert not constants(planned(backward=True, device=CDNA).launches[2])["HELD"]
+def test_queries_are_not_held_where_they_are_wide_come_through_pointers_or_one_loop_reads_them():
+    for call in ({"D": 256, "window_left": 64}, {"device": CDNA}, {"config": {**BACKWARD, "KEEP_DS": False}}):
+        assert not constants(planned(backward=True, N=512, **call).launches[2])["HELD"]
