@@ -209,9 +209,10 @@ def attention_queries(
     CAP: tl.constexpr, LOW: tl.constexpr, HIGH: tl.constexpr,
     D: tl.constexpr, E: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr,
     UNIT: tl.constexpr, WIDE: tl.constexpr, PRECISION: tl.constexpr,
-    EDGES: tl.constexpr, HELD: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    EDGES: tl.constexpr, HOLD_Q: tl.constexpr, HOLD_DO: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """dq of BLOCK_M queries, with the scores computed again. HELD: its queries and their grads stay in
+    """dq of BLOCK_M queries, with the scores computed again. HOLD: the queries, or their grads, stay in
     registers, where Triton leaves what is computed after its load; here rows beyond the end, already 0."""
     tile, head, batch, at_q, at_k, M, N, diagonal = place(
         tl.program_id(0), tiles_ptr, tiles, H, M, N, False, HIGH, BLOCK_M
@@ -234,8 +235,9 @@ def attention_queries(
     queries = tile_of(q, q_ptr, q_row, at_q, head, start_m, M, True, D, BLOCK_M, BLOCK_D, UNIT, WIDE)
     grads = tile_of(do, do_ptr, do_row, at_q, head, start_m, M, True, E, BLOCK_M, BLOCK_E, UNIT, WIDE)
     rows = start_m + tl.arange(0, BLOCK_M)
-    if HELD:
+    if HOLD_Q:
         queries = tl.where((rows < M)[:, None], queries, 0.0)
+    if HOLD_DO:
         grads = tl.where((rows < M)[:, None], grads, 0.0)
     line = line_of(tiles_ptr, batch, head, H, padded)
     peak = tl.load(peak_ptr + line + rows)

@@ -46,9 +46,7 @@ ROW_ELEMENTS = 4096  # of do and of o, that a program of `attention_rows` takes
 PRODUCTS = "ds"
 PRODUCT_BYTES = 1 << 30
 """Of the workspace of dS, at most; the heads take turns in it."""
-HELD_COLUMNS = 128
-"""Of queries and of their grads, that fit the registers beside dq. Where one loop reads them, and no other,
-Triton loads them in it again and again."""
+HELD_REGISTERS = 224  # of a thread, for dq, a block's two products and what dq's kernel holds
 RESERVED = 1024  # bytes for barriers
 GFX11_COLUMNS = {"forward": 128, "backward": 64}
 """Beyond, kernels spill: gfx11's matrix instructions want each operand twice in the registers of a wave."""
@@ -249,8 +247,9 @@ def plan_queries(problem: Problem, operands: Operands, padded: int, config: Mapp
     args += [("factor", Scalar("f32", problem.scale)), ("padded", Scalar("i32", padded, True))]
     programs = operands.places("q", block_m, args, constants)
     cut = edges(problem, operands, block_n, loops=config["num_stages"] > 1)
-    held = cut == 3 and max(operands.columns, operands.block_e) <= HELD_COLUMNS
-    constants += [*shared_constants(problem, operands), ("EDGES", cut), ("HELD", held)]
+    hold_q, hold_do = held(operands, config)
+    constants += [*shared_constants(problem, operands), ("EDGES", cut)]
+    constants += [("HOLD_Q", hold_q), ("HOLD_DO", hold_do)]
     constants += [("BLOCK_M", block_m), ("BLOCK_N", block_n)]
     kernel = kernel_of(attention_queries, constants, config)
     return Launch(kernel, (programs, 1, 1), tuple(args))
@@ -278,6 +277,22 @@ def plan_products(
     constants += [("BLOCK_D", operands.block_d), ("BLOCK_M", block_m), ("BLOCK_N", block_n)]
     kernel = kernel_of(attention_products, constants, config)
     return Launch(kernel, (tiles * count * problem.share, 1, 1), tuple(args))
+
+
+def held(operands: Operands, config: Mapping[str, Any]) -> tuple[bool, bool]:
+    """Whether dq's kernel holds its queries, and their grads, in registers: the shared memory that they leave
+    takes another stage. Where only one loop reads them Triton loads them in it again and again; at heads of
+    64 more blocks on a multiprocessor are worth more (H200, causal 0.97 of cuDNN, 0.84 held)."""
+    block_m, block_n, columns = config["BLOCK_M"], config["BLOCK_N"], (operands.columns, operands.block_e)
+    loops = edges(operands.problem, operands, block_n, loops=config["num_stages"] > 1)
+    if loops < 3 or max(columns) <= LINE:
+        return False, False
+    pairs, found = 64 * config["num_warps"] // block_m, []
+    free = HELD_REGISTERS - 2 * (operands.columns + 2 * block_n) // pairs
+    for each in columns:
+        found.append(each // pairs <= free)
+        free -= each // pairs if found[-1] else 0
+    return found[0], found[1]
 
 
 def products(problem: Problem, padded: int, slots: int, block_n: int, block_m: int) -> TritonDescriptor:
@@ -370,13 +385,16 @@ def fitted(
 
 def shared_bytes(operands: Operands, config: Mapping[str, Any], device: Device, kept: str, both: bool) -> int:
     """Shared memory of the tiles, about. The rows that stay do so in registers on the AMD cards, which hold
-    one tile of each stage but the last."""
+    one tile of each stage but the last; of dq's, those that are `held`."""
     columns = operands.columns + operands.block_e
     stay, passing = config[kept], config["BLOCK_N" if kept == "BLOCK_M" else "BLOCK_M"]
     if device.vendor == "rocm":
         most = max(operands.columns, operands.block_e)
         return 2 * (max(stay, passing) * most + (config["num_stages"] - 1) * passing * columns)
     stays = stay * (columns if both else operands.columns)
+    if both and kept == "BLOCK_M":
+        hold_q, hold_do = held(operands, config)
+        stays -= stay * (hold_q * operands.columns + hold_do * operands.block_e)
     return 2 * (stays + config["num_stages"] * passing * columns + stay * passing) + RESERVED
 
 

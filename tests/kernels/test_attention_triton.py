@@ -323,16 +323,32 @@ def test_a_product_of_one_warpgroup_or_of_a_card_without_descriptors_is_left_as_
         assert not constants(launch)["HALVES"] and not constants(launch)["HIGH"]
 
 
-@pytest.mark.parametrize("D", [64, 128])
-def test_dq_holds_its_queries_and_their_grads_in_registers(D):
+@pytest.mark.parametrize(
+    ("D", "E", "block_m", "block_n", "holds"),
+    [(128, 128, 64, 64, (1, 1)), (192, 128, 128, 64, (0, 1)), (256, 256, 128, 32, (1, 0))],
+)
+def test_dq_holds_in_registers_what_fits_and_has_a_third_stage_in_its_place(D, E, block_m, block_n, holds):
+    tile = {"BLOCK_M": block_m, "BLOCK_N": block_n, "num_warps": block_m // 16, "num_stages": 3}
+    config = {**BACKWARD, **{f"DQ_{name}": value for name, value in tile.items()}, "KEEP_DS": False}
+    launch = planned(backward=True, D=D, E=E, M=4096, N=4096, config=config, causal=True).launches[2]
+    assert (constants(launch)["HOLD_Q"], constants(launch)["HOLD_DO"]) == holds
+    assert isinstance(launch.kernel, TritonKernel) and launch.kernel.num_stages == 3
+
+
+def test_what_dq_holds_is_a_register_operand_and_no_shared_memory():
     config = {**BACKWARD, "DQ_BLOCK_M": 64, "DQ_num_warps": 4, "KEEP_DS": False}
-    plan = planned(backward=True, D=D, M=4096, N=4096, config=config, causal=True)
+    plan = planned(backward=True, D=128, M=4096, N=4096, config=config, causal=True)
     built = compiled(plan, plan.launches[2])
-    assert WGMMA.findall(built.asm["ptx"]) == ["{"] * 2 * (2 * D // 16 + 64 // 16)
-    tiles = 2 * 2 * 64 * D * 2  # keys and values in two stages, and no queries
+    assert WGMMA.findall(built.asm["ptx"]) == ["{"] * 2 * (2 * 128 // 16 + 64 // 16)
+    tiles = 2 * 2 * 64 * 128 * 2  # keys and values in two stages
     assert tiles <= built.metadata.shared < tiles + KB
 
 
-def test_queries_are_not_held_where_they_are_wide_come_through_pointers_or_one_loop_reads_them():
-    for call in ({"D": 256, "window_left": 64}, {"device": CDNA}, {"config": {**BACKWARD, "KEEP_DS": False}}):
-        assert not constants(planned(backward=True, N=512, **call).launches[2])["HELD"]
+@pytest.mark.parametrize(
+    "call",
+    [{"D": 64, "causal": True}, {"D": 128, "device": CDNA}, {"D": 128, "N": 512}],
+    ids=["more blocks", "no descriptors", "one loop"],
+)
+def test_dq_holds_nothing_where_it_does_not_pay(call):
+    launch = planned(backward=True, config={**BACKWARD, "KEEP_DS": False}, **call).launches[2]
+    assert not constants(launch)["HOLD_Q"] and not constants(launch)["HOLD_DO"]
