@@ -47,11 +47,8 @@ constexpr int STAGE_BYTES = A_BYTES + B_BYTES;
 constexpr int EDGE_BYTES = A_BYTES + EDGE * 128;
 constexpr int SPREAD_OR_1 = SPREAD ? SPREAD : 1;
 constexpr int C_BYTES = ONCE ? 0 : CONSUMERS * C_BUFFERS * BLOCK_BYTES;
-constexpr int A_SHARE = TILE_M / CLUSTER_N;  // lines that a block loads for the cluster's row or column
-constexpr int B_SHARE = TILE_N / CLUSTER_M;
 constexpr int RELEASES = CLUSTER_M + CLUSTER_N - 1;  // blocks that write to a stage, of each consumer
-static_assert(A_SHARE % (A_ALONG_K ? 8 : 64) == 0 && B_SHARE % (B_ALONG_K ? 8 : 64) == 0,
-              "a share is whole groups of the swizzle");
+static_assert(TILE_M / CLUSTER_N % 8 == 0 && TILE_N / CLUSTER_M % 8 == 0, "a share is whole groups of the swizzle");
 static_assert(CONSUMERS * BLOCKS * BLOCK_BYTES <= STAGES * STAGE_BYTES, "the ring holds a tile of c");
 
 struct Ring {
@@ -138,16 +135,24 @@ struct Part {
     }
 };
 
-// LINES lines of an operand from line `line` on, step k: a box along k, else boxes of 64 lines; to all
-// blocks in `mask` where SHARED_BY of them share it.
-template <int LINES, bool ALONG_K, int SHARED_BY>
-DEVICE void load_share(uint16_t mask, uint32_t to, const TensorMap* map, uint32_t barrier, int line, int k,
-                       int inner, int outer) {
+// Whether the blocks that share an operand each load some lines of it, or, where its lines do not run along k and
+// cannot be shared in blocks of 64, some k of all lines.
+constexpr bool some_k(int lines, bool along_k, int parts) { return !along_k && lines / parts % 64; }
+
+// Part `part` of an operand's LINES lines from `line` on, step k: a box along k, else boxes of 64 lines; to all
+// blocks in `mask`, or to this one alone.
+template <int LINES, bool ALONG_K, int PARTS, bool ALONE>
+DEVICE void load_part(uint16_t mask, uint32_t to, const TensorMap* map, uint32_t barrier, int part, int line, int k,
+                      int inner, int outer) {
+    constexpr bool SOME_K = some_k(LINES, ALONG_K, PARTS);
+    constexpr int SHARE = SOME_K ? TILE_K / PARTS : LINES / PARTS;
+    to += part * SHARE * 128;
+    (SOME_K ? k : line) += part * SHARE;
 #pragma unroll
-    for (int i = 0; i < (ALONG_K ? 1 : LINES / 64); ++i) {
+    for (int i = 0; i < (ALONG_K ? 1 : SOME_K ? LINES / 64 : SHARE / 64); ++i) {
         const int x = ALONG_K ? k : line + i * 64;
         const int y = ALONG_K ? line : k;
-        if (SHARED_BY == 1) load_box(to + i * BLOCK_BYTES, map, barrier, x, y, inner, outer);
+        if (PARTS == 1 || ALONE) load_box(to + i * BLOCK_BYTES, map, barrier, x, y, inner, outer);
         else load_box_to(mask, to + i * BLOCK_BYTES, map, barrier, x, y, inner, outer);
     }
 }
@@ -171,16 +176,14 @@ DEVICE void produce(Ring ring, const Maps& maps, const Sizes& s, const Work& wor
     const bool a_inner = s.a_inner, a_outer = s.a_outer, b_inner = s.b_inner, b_outer = s.b_outer;
     wait_for_previous();
     auto load_tile = [&](const Tile& tile, int first, int last) {
-        const int a_line = me.n * A_SHARE, b_line = me.m * B_SHARE;
         for (int k = first * TILE_K; k < last * TILE_K; k += TILE_K) {
             barrier_wait(ring.freed(), ring.phase ^ 1);
             barrier_expect(ring.filled(), STAGE_BYTES);
-            load_share<A_SHARE, A_ALONG_K, CLUSTER_N>(row_mates, ring.a() + a_line * 128, maps.a, ring.filled(),
-                                                      tile.row + a_line, k, a_inner ? tile.inner : 0,
-                                                      a_outer ? tile.outer : 0);
-            load_share<B_SHARE, B_ALONG_K, CLUSTER_M>(column_mates, ring.b() + b_line * 128, maps.b, ring.filled(),
-                                                      tile.col + b_line, k, b_inner ? tile.inner : 0,
-                                                      b_outer ? tile.outer : 0);
+            load_part<TILE_M, A_ALONG_K, CLUSTER_N, false>(row_mates, ring.a(), maps.a, ring.filled(), me.n, tile.row,
+                                                           k, a_inner ? tile.inner : 0, a_outer ? tile.outer : 0);
+            load_part<TILE_N, B_ALONG_K, CLUSTER_M, false>(column_mates, ring.b(), maps.b, ring.filled(), me.m,
+                                                           tile.col, k, b_inner ? tile.inner : 0,
+                                                           b_outer ? tile.outer : 0);
             ring.advance();
         }
     };
@@ -199,11 +202,11 @@ DEVICE void produce(Ring ring, const Maps& maps, const Sizes& s, const Work& wor
             barrier_wait(ring.freed(), ring.phase ^ 1);
             barrier_expect(ring.filled(), EDGE_BYTES);
 #pragma unroll
-            for (int line = 0; line < TILE_M; line += A_SHARE)
-                load_share<A_SHARE, A_ALONG_K, 1>(0, ring.a() + line * 128, maps.a, ring.filled(), tile.row + line, k,
-                                                  a_inner ? tile.inner : 0, a_outer ? tile.outer : 0);
-            load_share<EDGE, B_ALONG_K, 1>(0, ring.b(), maps.edge, ring.filled(), tile.col, k,
-                                           b_inner ? tile.inner : 0, b_outer ? tile.outer : 0);
+            for (int part = 0; part < CLUSTER_N; ++part)
+                load_part<TILE_M, A_ALONG_K, CLUSTER_N, true>(0, ring.a(), maps.a, ring.filled(), part, tile.row, k,
+                                                              a_inner ? tile.inner : 0, a_outer ? tile.outer : 0);
+            load_part<EDGE, B_ALONG_K, 1, true>(0, ring.b(), maps.edge, ring.filled(), 0, tile.col, k,
+                                                b_inner ? tile.inner : 0, b_outer ? tile.outer : 0);
             ring.advance();
         }
     }

@@ -320,6 +320,14 @@ class Divided(NamedTuple):
     clusters: int  # of blocks, for all tiles
 
 
+def _share(lines: int, lies_along_k: bool, blocks: int) -> int:
+    """Lines of a box where blocks share an operand's: some of them, or, where it does not lie along k and cannot
+    be shared in blocks of 64, some k of all."""
+    if lies_along_k:
+        return lines // blocks
+    return 64 if lines // blocks % 64 == 0 else 64 // blocks
+
+
 def launch(
     problem: Problem, call: Call, tile: WgmmaTile, once: bool, divided: Divided | None = None
 ) -> Launch:
@@ -353,8 +361,8 @@ def launch(
         shared=tile.shared(once),
         early=True,
     )
-    a_lines = tile.m // tile.cluster_n if a_along_k else 64
-    b_lines = tile.n // tile.cluster_m if b_along_k else 64
+    a_lines = _share(tile.m, a_along_k, tile.cluster_n)
+    b_lines = _share(tile.n, b_along_k, tile.cluster_m)
     # 2026-11-22: a single wave is 0.5 % (2048^3) to 2.5 % (1024^3) faster with 128, larger products as fast.
     promotion = 128 if once else 256
     maps: list[tuple[str, Argument]] = [
