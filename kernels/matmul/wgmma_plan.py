@@ -321,8 +321,8 @@ class Divided(NamedTuple):
 
 
 def _share(lines: int, lies_along_k: bool, blocks: int) -> int:
-    """Lines of a box where blocks share an operand's: some of them, or, where it does not lie along k and cannot
-    be shared in blocks of 64, some k of all."""
+    """Lines of a box where blocks share an operand's: some of them, or, where it does not lie along k and
+    cannot be shared in blocks of 64, some k of all."""
     if lies_along_k:
         return lines // blocks
     return 64 if lines // blocks % 64 == 0 else 64 // blocks
