@@ -20,7 +20,7 @@ class TensorMap:
     `strides` are the bytes between neighbours along the other dimensions, multiples of 16. Copies bring
     boxes of `box` elements, with zeros where a box leaves the tensor, into shared memory with the
     128-byte swizzle; the innermost box is 128 bytes at most. What a copy misses in L2 comes from memory in
-    `promotion` bytes: 64, 128 or 256, or 0 for what it asks for.
+    `promotion` bytes, 128 or 256.
     """
 
     tensor: str
@@ -59,8 +59,6 @@ class TensorMap:
         }[self.dtype]
         promotions = driver.CUtensorMapL2promotion
         promotion = {
-            0: promotions.CU_TENSOR_MAP_L2_PROMOTION_NONE,
-            64: promotions.CU_TENSOR_MAP_L2_PROMOTION_L2_64B,
             128: promotions.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
             256: promotions.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
         }[self.promotion]

@@ -6,7 +6,8 @@
 // blocks' shared memories. One thread keeps a ring of STAGES stages filled by the copy engine, each LINES
 // lines of 128 bytes deep along k, with the 128-byte swizzle. In a stage w lies first: for each line along k
 // TILE_N lines (W_ALONG_K 1), or squares of LINE k by LINE columns, one line per k (0); then x likewise.
-// Zeros stand for what lies outside of an operand.
+// Zeros stand for what lies outside of an operand, but rows of x beyond the next eight are not copied (X_ALONG_K 1):
+// the engine takes longer for lines outside than for those within, and nobody stores their sums.
 //
 // Defines: ELEMENT, TILE_M (rows of x, a power of two), TILE_N, SPLIT, LINES, STAGES, CONSUMERS (warps that
 // multiply), RESIDENT (blocks per multiprocessor), EARLY (a block may start before the kernel before has ended, and
@@ -29,7 +30,6 @@ constexpr int X_LINES = X_ALONG_K ? TILE_M : (TILE_M + LINE - 1) / LINE * LINE;
 constexpr int W_BYTES = TILE_N * 128;                          // of one line along k
 constexpr int X_BYTES = (X_LINES * 128 + 1023) / 1024 * 1024;  // the swizzle repeats every 1024 bytes
 constexpr int STAGE_BYTES = LINES * (W_BYTES + X_BYTES);
-constexpr int STAGE_COPIED = LINES * (W_BYTES + X_LINES * 128);
 constexpr int PITCH = TILE_N + 4;  // floats from row to row of a staged tile of sums
 
 struct Ring {
@@ -81,10 +81,14 @@ struct Source {
     const TensorMap* w;
     const TensorMap* x;
     int w_inner, w_outer, x_inner, x_outer;  // a batch dimension over which an operand repeats has size 1
+    int copied;                              // bytes of a stage
 
     DEVICE Source(const TensorMap* map_w, const TensorMap* map_x, const Part& part, const Sizes& s)
         : w(map_w), x(map_x), w_inner(s.b_inner ? part.inner : 0), w_outer(s.b_outer ? part.outer : 0),
-          x_inner(s.a_inner ? part.inner : 0), x_outer(s.a_outer ? part.outer : 0) {}
+          x_inner(s.a_inner ? part.inner : 0), x_outer(s.a_outer ? part.outer : 0) {
+        const int rows = (s.m + 7) / 8 * 8;
+        copied = LINES * (W_BYTES + (X_ALONG_K && rows < X_LINES ? rows : X_LINES) * 128);
+    }
 
     // Brings w's part of a step into L2.
     DEVICE void prefetch(int col, int step) const {
@@ -101,7 +105,7 @@ struct Source {
     }
 
     DEVICE void copy(const Ring& ring, int col, int step) const {
-        barrier_expect(ring.filled(), STAGE_COPIED);
+        barrier_expect(ring.filled(), copied);
 #pragma unroll
         for (int line = 0; line < LINES; ++line) {
             const int k = step * DEPTH + line * LINE;

@@ -23,7 +23,7 @@ from portable.kernels.matmul.operand_map import no_map, tensor_map
 from portable.kernels.matmul.problem import Problem
 from portable.plan import Call, Device, Launch, NativeKernel, Plan, Rejected
 
-_MOST_ROWS = 128
+_MOST_ROWS = 64
 _MOST_ROWS_F32 = 32
 _MOST_STAGES = 12
 _SPLITS = (1, 2, 3, 4, 8)
@@ -118,8 +118,6 @@ def _unsuited(problem: Problem, device: Device) -> Rejected | None:
     most = _MOST_ROWS_F32 if problem.dtype == "float32" else _MOST_ROWS
     if most < problem.M:
         return Rejected(f"it is for at most {most} rows, not {problem.M}")
-    if problem.M > 64 and ceil(problem.N, 128) * problem.batches > device.multiprocessors:
-        return Rejected(f"{problem.M} rows by {problem.N} columns fill the card with tiles of 128 rows")
     if problem.K == 0:
         return Rejected("an empty sum has nothing to copy")
     for operand, rows, cols in ((problem.a, problem.M, problem.K), (problem.b, problem.K, problem.N)):
@@ -168,7 +166,8 @@ def plan_skinny(problem: Problem, call: Call) -> Plan | Rejected:
         shared=tile.shared(),
         early=early,
     )
-    w_lines, x_lines = tile.n if w_along_k else line, tile.rows if x_along_k else line
+    w_lines = tile.n if w_along_k else line
+    x_lines = min(tile.rows, ceil(problem.M, 8) * 8) if x_along_k else line
     maps = (
         ("map_w", tensor_map(problem.b, problem.K, problem.N, problem.batch, w_lines, _PROMOTION)),
         ("map_x", tensor_map(problem.a, problem.M, problem.K, problem.batch, x_lines, _PROMOTION)),

@@ -17,7 +17,8 @@
 //
 // Defines: ELEMENT (bf16, f16); TILE_M (64, 128, 192), TILE_N (multiples of 16 from 64 to 256, of 64 where b's
 // lines run along N), STAGES, GROUP, CLUSTER_M, CLUSTER_N, SPREAD (less than the steps of k; 0: all blocks at once), EDGE (0, 64, 128), ONCE (every block has
-// one tile, which its place in the grid names), DIVIDED (not with EDGE or ONCE), A_ALONG_K, B_ALONG_K; C_BY_ENGINE:
+// one tile, which its place in the grid names), LAST (the last tile's rows are a box of their own: A_ALONG_K, no EDGE,
+// CLUSTER_N 1), DIVIDED (not with EDGE or ONCE), A_ALONG_K, B_ALONG_K; C_BY_ENGINE:
 // c is row-major with 16-byte aligned rows, and the copy engine stores it, or column-major where c is FLIPPED (then
 // in boxes of C_LINES columns; without BIAS); BIAS, ACTIVATION, PREACTIVATION (not with
 // ONCE).
@@ -120,6 +121,14 @@ DEVICE Tile tile_of(uint32_t index, Member me, const Sizes& s) {
     return tile;
 }
 
+// Rows of a tile that are loaded. Lines beyond an operand take the engine longer than those within; what lies in
+// their place reaches rows of sums that nobody stores.
+DEVICE int rows_of(const Tile& tile, const Sizes& s) {
+    if (!LAST) return TILE_M;
+    const int left = s.m - tile.row;
+    return left >= TILE_M ? TILE_M : left > 0 ? (left + 7) / 8 * 8 : 0;
+}
+
 DEVICE int steps_of(const Sizes& s) { return (s.k + TILE_K - 1) / TILE_K; }
 
 // The part of a divided tile's steps that a cluster multiplies: of `parts` each, cluster after cluster.
@@ -158,7 +167,7 @@ DEVICE void load_part(uint16_t mask, uint32_t to, const TensorMap* map, uint32_t
 }
 
 struct Maps {
-    const TensorMap *a, *b, *edge;  // `edge`: boxes of b for narrow tiles
+    const TensorMap *a, *b, *edge, *last;  // `edge`: boxes of b for narrow tiles; `last`: of a for its last rows
 };
 // Where sums go: by the engine, or to `data`.
 struct Output {
@@ -176,11 +185,15 @@ DEVICE void produce(Ring ring, const Maps& maps, const Sizes& s, const Work& wor
     const bool a_inner = s.a_inner, a_outer = s.a_outer, b_inner = s.b_inner, b_outer = s.b_outer;
     wait_for_previous();
     auto load_tile = [&](const Tile& tile, int first, int last) {
+        const int rows = rows_of(tile, s);
+        const TensorMap* map_a = rows < TILE_M ? maps.last : maps.a;
         for (int k = first * TILE_K; k < last * TILE_K; k += TILE_K) {
             barrier_wait(ring.freed(), ring.phase ^ 1);
-            barrier_expect(ring.filled(), STAGE_BYTES);
-            load_part<TILE_M, A_ALONG_K, CLUSTER_N, false>(row_mates, ring.a(), maps.a, ring.filled(), me.n, tile.row,
-                                                           k, a_inner ? tile.inner : 0, a_outer ? tile.outer : 0);
+            barrier_expect(ring.filled(), B_BYTES + rows * 128);
+            if (rows)
+                load_part<TILE_M, A_ALONG_K, CLUSTER_N, false>(row_mates, ring.a(), map_a, ring.filled(), me.n,
+                                                               tile.row, k, a_inner ? tile.inner : 0,
+                                                               a_outer ? tile.outer : 0);
             load_part<TILE_N, B_ALONG_K, CLUSTER_M, false>(column_mates, ring.b(), maps.b, ring.filled(), me.m,
                                                            tile.col, k, b_inner ? tile.inner : 0,
                                                            b_outer ? tile.outer : 0);
@@ -398,6 +411,9 @@ DEVICE void consume(Ring ring, uint32_t buffers, uint32_t biases, Output c, Outp
 
 extern "C" __global__ __launch_bounds__(THREADS, 1) CLUSTER_DIMS void matmul_wgmma(
     const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b,
+#if LAST
+    const __grid_constant__ TensorMap map_last,
+#endif
 #if EDGE
     const __grid_constant__ TensorMap map_edge,
 #endif
@@ -416,7 +432,10 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) CLUSTER_DIMS void matmul_wgm
     const uint32_t barriers = buffers + C_BYTES;
     const uint32_t biases = barriers + STAGES * 16;
     const Ring ring{base, barriers, barriers + STAGES * 8};
-    Maps maps{&map_a, &map_b, &map_b};
+    Maps maps{&map_a, &map_b, &map_b, &map_a};
+#if LAST
+    maps.last = &map_last;
+#endif
 #if EDGE
     maps.edge = &map_edge;
 #endif
@@ -442,6 +461,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) CLUSTER_DIMS void matmul_wgm
         prefetch_map(maps.b);
         if (C_BY_ENGINE) prefetch_map(to_c.map);
         if (EDGE) prefetch_map(maps.edge);
+        if (LAST) prefetch_map(maps.last);
     }
     // The warp that copies waits for nobody but for its cluster.
     if (CLUSTER > 1) {

@@ -63,9 +63,15 @@ class WgmmaTile(NamedTuple):
     @property
     def step(self) -> float:
         """Clocks of 64 k: the tensor cores take 4 a column of 128 rows, and some more where columns are few
-        (measured: 256 1024, 192 776, 160 660, 128 538, 96 430); L2 brings the lines that a block loads."""
-        loaded = self.m / self.cluster_n + self.n / self.cluster_m
-        return max((4 * self.n + (256 - self.n) ** 2 / 600) * self.m / 128, loaded * _LINE)
+        (measured: 256 1024, 192 776, 160 660, 128 538, 96 430); what arrives at a multiprocessor, asked for by
+        itself or by its cluster, takes a line of 128 bytes at a time."""
+        products = (4 * self.n + (256 - self.n) ** 2 / 600) * self.m / 128
+        return max(products, (self.m + self.n) * _LINE)
+
+    @property
+    def loaded(self) -> float:
+        """Lines of a step that a block asks for."""
+        return self.m / self.cluster_n + self.n / self.cluster_m
 
     @property
     def between(self) -> int:
@@ -104,10 +110,6 @@ class WgmmaTile(NamedTuple):
         """Why this tile cannot be used."""
         if self.n % 64 and problem.b.unit == "col":
             return f"lines of 64 columns do not end with {self.n}"
-        if self.n // self.cluster_m % 64 and problem.b.unit == "col":
-            return f"{self.cluster_m} blocks cannot share {self.n} columns of a row-major b in blocks of 64"
-        if self.m // self.cluster_n % 64 and problem.a.unit == "row":
-            return f"{self.cluster_n} blocks cannot share {self.m} rows of a column-major a in blocks of 64"
         if problem.preactivation is not None and not self.holds:
             return f"a thread has no registers for both outputs of a tile of {self.m} rows"
         if self.edge and problem.N % self.width > self.edge:
@@ -125,29 +127,40 @@ _MOST_STAGES = 8  # where a block walks tiles
 _BETWEEN, _BY_THREADS, _NOT_HELD = 400, 600, 2000
 
 
-_WIDE, _LOW = (256, 224, 208, 192, 176, 160, 144, 128, 96), (128, 96, 80, 64)
+_WIDE, _LOW = (256, 224, 208, 192, 176, 160, 144, 128, 96), (64, 80, 96, 128)
+_PAIRED = (64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 256)  # of 64 rows, which share b
 
 
 def _tiles(device: Device) -> tuple[WgmmaTile, ...]:
     wide = [WgmmaTile(n, 0, down) for n in _WIDE for down in (1, 2)]
     high = [WgmmaTile(n, 0, *cluster, m=192) for n in (192, 128) for cluster in ((1, 1), (2, 1), (1, 2))]
     low = [WgmmaTile(n, 0, m=64) for n in _LOW]
-    tiles = (*wide, WgmmaTile(192, 0, 1, 2), *low, WgmmaTile(64, 0), *high)
+    paired = [WgmmaTile(n, 0, 2, m=64) for n in _PAIRED]
+    tiles = (*paired, *wide, WgmmaTile(192, 0, 1, 2), *low, WgmmaTile(64, 0), *high)
     return tuple(tile.filling(device) for tile in tiles)
 
 
-# Clocks a line of 128 bytes that a block loads itself. One that does not lie at a multiple of 128 bytes in
-# memory takes two requests of L2 (1000^3, 3000^3, 1111x2222x3336); more where lines do not run along k.
+# Clocks a line of 128 bytes that arrives at a multiprocessor. For one that a block asks for and that does not lie
+# at a multiple of 128 bytes in memory, two requests of L2 (1000^3, 3000^3, 1111x2222x3336); more where lines do not
+# run along k.
 _LINE, _UNEVEN_LINE, _UNEVEN_ACROSS = 2.06, 4.7, 6.0
+# Lines a clock that L2 gives to all multiprocessors, and those from memory that it takes meanwhile; lines a
+# clock of memory. 2026-11-22: 128x8192x8192 in tiles of 64x128 42.5 us, in pairs, which ask for two thirds, 37.
+_L2, _MEMORY = 68.0, 18.3
+# What memory brings is a little later for what L2 has to do beside it.
+_BESIDE = 0.1
 # A cluster that shares b loads less, which pays where tiles fill more than one wave, from the third step on:
 # 2026-11-22, 1536^3, 1792^3 and 768x3072x768, one wave, 5 to 8 % slower in pairs, 5120^3 1.5 % faster.
+# Where one row of clusters is all, nobody else reads b: 128x5120x5120 19.2 us, 16.6 in pairs.
 # (Sharing a: 4096^3 and 8192^3 0.7 to 2.5 % slower than sharing b.) Blocks that lie beyond c hold up the
 # others of their cluster: 384x4096x4096, a quarter of them, 33 us, and 26 with 512 rows.
 _CLUSTER, _SHORT_CLUSTER, _BEYOND = 0.985, 1.03, 0.5
+_ONE_WAVE = 1.1
 # Widths between multiples of 64: their last columns leave apart.
 _IN_BETWEEN = 1.02
 # Of the time upright: a flipped product must be faster than that.
 _FLIP = 0.95
+_FEW_COLUMNS = 128  # are better rows, of whatever b
 # Rows of clusters walked together: fewer where k is short. 2026-11-22, 8192x8192xK, 4 beside 8: K = 256 3 %
 # faster, 512 2 %, 1024 0.7 % slower.
 _SHORT_K, _SHORT_BAND = 512, 4
@@ -167,7 +180,7 @@ class Costs:
 
     def __init__(self, problem: Problem, device: Device):
         self.problem, self.device = problem, device
-        self.steps = ceil(problem.K, 64)
+        self.steps = self.all_steps = ceil(problem.K, 64)
         self.uneven_line = tuple(
             0.0 if o.leading * o.itemsize % 128 == 0 else _UNEVEN_LINE if along else _UNEVEN_ACROSS
             for o, along in zip((problem.a, problem.b), along_k(problem), strict=True)
@@ -180,16 +193,30 @@ class Costs:
 
     def of_tile(self, tile: WgmmaTile) -> float:
         uneven_a, uneven_b = self.uneven_line
-        lines = uneven_a * tile.m // tile.cluster_n + uneven_b * tile.n // tile.cluster_m
-        step = max(tile.step, lines)
+        uneven = uneven_a * tile.m // tile.cluster_n + uneven_b * tile.n // tile.cluster_m
+        blocks = tile.clusters(self.problem) * tile.cluster * self.all_steps // self.steps
+        busy = min(blocks, self.device.multiprocessors)
+        fresh = (self.problem.M + self.problem.N) * self.problem.batches * busy / max(blocks, 1)
+        fresh *= self.all_steps / self.steps
+        from_l2 = (busy * tile.loaded + fresh) / _L2
+        from_memory = fresh / _MEMORY / (0.5 + 0.5 * busy / self.device.multiprocessors) + _BESIDE * from_l2
+        step = max(max(tile.step, uneven, from_l2) * self.share(tile, blocks), from_memory)
+        return self.steps * step + tile.between
+
+    def share(self, tile: WgmmaTile, blocks: int) -> float:
+        """Of a step's time, what a tile's shape makes of it."""
         share = 1.0
-        if tile.cluster_m > 1 and self.steps <= 2:
-            share = _SHORT_CLUSTER
-        elif tile.cluster_m > 1 and tile.clusters(self.problem) * tile.cluster > self.device.multiprocessors:
-            share = _CLUSTER
-        if tile.n % 64:
+        if tile.cluster_m > 1:
+            if self.steps <= 2:
+                share = _SHORT_CLUSTER
+            elif blocks > self.device.multiprocessors:
+                share = _CLUSTER
+            elif self.steps == self.all_steps and self.problem.M > tile.m * tile.cluster_m:
+                share = _ONE_WAVE
+        across = self.problem.b.unit == "col" and tile.n // tile.cluster_m % 64
+        if tile.n % 64 or across:
             share *= _IN_BETWEEN
-        return (self.steps * step + tile.between) * (share + _BEYOND * self.beyond(tile))
+        return share + _BEYOND * self.beyond(tile)
 
     def of_edge(self, tile: WgmmaTile) -> float:
         return self.of_tile(WgmmaTile(tile.edge, tile.stages, m=tile.m))
@@ -279,7 +306,7 @@ def _upright_or_flipped(problem: Problem, call: Call) -> tuple[Problem, WgmmaTil
     """The tile, and the product as it stands or transposed: where b's lines run along k, a tile may be of any
     width, so that a row-major b beside a row-major a is better transposed."""
     tile = wgmma_tile(problem, call.device, call.config)
-    any_width = problem.b.unit == "row"
+    any_width = problem.b.unit == "row" and problem.N > _FEW_COLUMNS
     if any_width or problem.bias is not None or not c_by_engine(problem) or problem.N <= 64:
         return problem, tile
     if call.config.get("TILE_N"):
@@ -336,6 +363,7 @@ def launch(
     a_along_k, b_along_k = along_k(problem)
     by_engine = c_by_engine(problem)
     c_lines = 16 if flipped(problem) and tile.n % 64 else 64
+    last = a_along_k and tile.cluster_n == 1 and not tile.edge
     z = None if problem.preactivation is None else replace(c, tensor=problem.preactivation)
     kernel = NativeKernel(
         HERE / "wgmma.cu",
@@ -351,6 +379,7 @@ def launch(
             ("SPREAD", min(tile.blocks_of_c, ceil(K, 64) - 1) if tile.holds and not once else 0),
             ("EDGE", tile.edge),
             ("ONCE", int(once)),
+            ("LAST", int(last)),
             ("DIVIDED", int(divided is not None)),
             ("C_BY_ENGINE", int(by_engine)),
             ("FLIPPED", int(flipped(problem))),
@@ -361,21 +390,24 @@ def launch(
         shared=tile.shared(once),
         early=True,
     )
+    costs = Costs(problem, call.device)
     a_lines = _share(tile.m, a_along_k, tile.cluster_n)
     b_lines = _share(tile.n, b_along_k, tile.cluster_m)
     # 2026-11-22: a single wave is 0.5 % (2048^3) to 2.5 % (1024^3) faster with 128, larger products as fast.
-    promotion = 128 if once else 256
+    promotion = 128 if once or any(costs.uneven_line) else 256
     maps: list[tuple[str, Argument]] = [
         ("map_a", tensor_map(a, M, K, problem.batch, a_lines, promotion)),
         ("map_b", tensor_map(b, K, N, problem.batch, b_lines, promotion)),
     ]
+    if last:
+        rows = ceil(M % tile.m, 8) * 8 or tile.m
+        maps.append(("map_last", tensor_map(a, M, K, problem.batch, rows, promotion)))
     if tile.edge:
         maps.append(("map_edge", tensor_map(b, K, N, problem.batch, tile.edge if b_along_k else 64)))
     if by_engine:
         maps.append(("map_c", tensor_map(c, M, N, problem.batch, c_lines)))
         if z is not None:
             maps.append(("map_z", tensor_map(z, M, N, problem.batch, c_lines)))
-    costs = Costs(problem, call.device)
     grid = (costs.blocks(tile), 1, 1)
     if once:
         across, down, batches = tile.grid(problem)

@@ -40,7 +40,7 @@ _SHAPES = (
 _LEAST_STEPS, _MOST_PARTS = 4, 32  # of 64 k in a part
 # Measured 2026-11-22. Clocks that the second launch takes, bytes of sums that are written and read in one,
 # how many parts it reads at once, and what every further read costs.
-_SECOND, _BYTES, _AT_ONCE, _AGAIN = 2600.0, 1500.0, 8, 6000.0
+_SECOND, _BYTES, _AT_ONCE, _AGAIN = 2600.0, 1300.0, 8, 6000.0
 _WORTH = 0.9  # of the time of whole tiles
 _SUM_THREADS, _MOST_RESIDENT = 256, 8
 

@@ -110,7 +110,7 @@ def test_many_shapes_need_few_kernels_of_wgmma():
     sizes = range(256, 9000, 712)
     for b in (lambda N: half(1024, N), lambda N: half(N, 1024).mT):
         plans = [native.wgmma(call(half(M, 1024), b(N))) for M in sizes for N in sizes]
-        assert len({plan.launches[0].kernel for plan in plans}) <= 36
+        assert len({plan.launches[0].kernel for plan in plans}) <= 38
 
 
 def wgmma_defines(M: int, N: int, K: int, config: dict[str, int] | None = None) -> dict[str, Any]:
@@ -129,7 +129,10 @@ def wgmma_defines(M: int, N: int, K: int, config: dict[str, int] | None = None) 
         ((4096, 14336, 4096), 256, 2),
         ((1000, 1000, 1000), 128, 2),  # lines of 2000 bytes: shared by a cluster
         ((4096, 4160, 4096), 256, 2),  # four waves, and narrow tiles for the last 64 columns
-        ((2048, 3072, 4096), 192, 1),  # of a row-major b, two blocks cannot share 192 columns
+        ((2048, 3072, 4096), 192, 1),  # of a row-major b, two blocks share 192 columns by k, which is no faster
+        ((128, 4096, 4096), 64, 2),  # one row of clusters: b is read once
+        ((128, 8192, 8192), 128, 2),
+        ((96, 14336, 4096), 256, 2),
     ],
 )
 def test_wgmma_takes_the_tile_of_the_fewest_clocks(shape, columns, cluster):
@@ -151,7 +154,7 @@ def test_wgmma_follows_its_config():
 
 @pytest.mark.parametrize(
     ("config", "reason"),
-    [({"TILE_N": 192, "CLUSTER_M": 2}, "blocks of 64"), ({"TILE_N": 256, "STAGES": 5}, "shared memory")],
+    [({"TILE_N": 160, "CLUSTER_M": 2}, "do not end with 160"), ({"TILE_N": 256, "STAGES": 5}, "shared memory")],
 )
 def test_a_config_that_cannot_work_is_refused(config, reason):
     asked = replace(call(half(4096, 4096), half(4096, 4096)), config=config)
@@ -165,6 +168,14 @@ def test_maps_of_a_cluster_are_shares(columns):
     answer = native.wgmma(replace(call(half(4096, 4096), half(4096, 4096).mT), config=config))
     args = arguments(answer)
     assert args["map_a"].box == (64, 64, 1, 1) and args["map_b"].box == (64, columns // 2, 1, 1)
+
+
+@pytest.mark.parametrize(("columns", "box"), [(64, (64, 32, 1, 1)), (128, (64, 64, 1, 1)), (192, (64, 32, 1, 1))])
+def test_what_cannot_be_shared_in_blocks_of_64_columns_is_shared_by_k(columns, box):
+    """Of a row-major b, each of two blocks loads 64 k of half of the columns, or 32 k of all."""
+    config = {"TILE_N": columns, "STAGES": 4, "CLUSTER_M": 2, "CLUSTER_N": 1}
+    args = arguments(native.wgmma(replace(call(half(4096, 4096), half(4096, 4096)), config=config)))
+    assert args["map_b"].box == box
 
 
 def test_the_copy_engine_stores_c_only_where_its_rows_are_aligned():

@@ -67,8 +67,8 @@ def test_clusters_leave_no_multiprocessor_two_blocks(make):
 
 
 def test_few_rows_of_a_large_product_wait_for_deep_rings():
-    """Measured 2026-11-21: with 128 rows three stages reach 0.80 of torch, seven 0.96."""
-    for M, N, K in ((64, 14336, 4096), (128, 8192, 8192), (128, 14336, 4096)):
+    """Measured 2026-11-21: with 128 rows, then its own, three stages reach 0.80 of torch, seven 0.96."""
+    for M, N, K in ((64, 14336, 4096), (64, 8192, 8192), (33, 14336, 4096)):
         defines = defines_of(native.skinny(call(half(M, K), half(K, N))))
         assert defines["RESIDENT"] == 1 and defines["STAGES"] >= 7
 
@@ -86,7 +86,15 @@ def test_maps_cover_the_operands(transposed):
     assert defines["W_ALONG_K"] == int(transposed) and defines["X_ALONG_K"] == 1
     assert args["map_w"].sizes == ((1024, 768, 1, 1) if transposed else (768, 1024, 1, 1))
     assert args["map_w"].box == (64, defines["TILE_N"] if transposed else 64, 1, 1)
-    assert args["map_x"].sizes == (1024, 20, 1, 1) and args["map_x"].box == (64, 32, 1, 1)
+    assert args["map_x"].sizes == (1024, 20, 1, 1) and args["map_x"].box == (64, 24, 1, 1)
+
+
+@pytest.mark.parametrize(("M", "lines"), [(1, 8), (8, 8), (9, 16), (17, 24), (41, 48), (64, 64)])
+def test_rows_are_copied_up_to_the_next_eight(M, lines):
+    """Found 2026-11-22: 96x8192x8192 took longer than 128x8192x8192, for lines beyond x. skinny.h expects as many."""
+    launch = launch_of(native.skinny(call(half(M, 1024), half(1024, 768))))
+    assert dict(launch.args)["map_x"].box == (64, lines, 1, 1)
+    assert lines <= dict(launch.kernel.defines)["TILE_M"]
 
 
 def test_float32_lines_hold_half_as_many():
@@ -101,7 +109,7 @@ def test_a_repeated_operand_has_one_matrix_in_its_map():
     assert launch_of(plan).grid[0] % 6 == 0
 
 
-@pytest.mark.parametrize("N", [1, 8, 16, 100])
+@pytest.mark.parametrize("N", [1, 8, 16, 60])
 def test_few_columns_are_few_rows_of_the_transposed_product(N):
     launch = launch_of(native.skinny(call(half(4096, 1024), half(N, 1024).mT)))
     args = dict(launch.args)
@@ -120,9 +128,8 @@ def test_rows_that_lie_side_by_side_come_64_at_a_time():
 @pytest.mark.parametrize(
     ("a", "b", "reason"),
     [
-        (half(129, 1024), half(1024, 1024), "128 rows"),
+        (half(65, 1024), half(1024, 1024), "64 rows"),
         (single(33, 1024), single(1024, 1024), "32 rows"),
-        (half(100, 1024), half(1024, 28672), "fill the card"),
         (half(16, 0), half(0, 1024), "empty sum"),
         (half(16, 1021), half(1021, 1024), "multiples of 16 bytes"),
         (half(16, 1024), half(1024, 1021), "multiples of 16 bytes"),
@@ -170,12 +177,12 @@ def test_it_is_asked_first(op):
     ("a", "b"),
     [
         (half(1, 4096), half(4096, 1024).mT.contiguous().mT),
-        (half(128, 4096), half(4096, 1024)),
+        (half(64, 4096), half(4096, 1024)),
         (half(4096, 1024), half(1024, 16)),
         (single(16, 4096), single(4096, 1024)),
         (single(16, 4096), single(1024, 4096).mT),
     ],
-    ids=["row", "128 rows", "along rows", "float32", "float32 along k"],
+    ids=["row", "64 rows", "along rows", "float32", "float32 along k"],
 )
 def test_kernels_compile_without_spills(a, b):
     pytest.importorskip("cuda.bindings.nvrtc")

@@ -88,6 +88,9 @@ def walked(launch: Launch) -> dict[tuple[int, int, int], list[tuple[int, int]]]:
         (2048, 2048, 2048, 1, {"TILE_N": 256, "STAGES": 4, "CLUSTER_M": 2, "CLUSTER_N": 1}),
         (8192, 8192, 512, 1, {}),
         (300, 264, 64, 60, {}),
+        (72, 4096, 512, 1, {}),
+        (1000, 1000, 1000, 1, {"TILE_M": 64, "TILE_N": 96, "CLUSTER_M": 2}),
+        (2304, 2304, 136, 1, {"TILE_M": 64, "TILE_N": 208, "CLUSTER_M": 2}),
     ],
 )
 def test_every_element_is_multiplied_once(M, N, K, batch, config):
@@ -99,6 +102,21 @@ def test_every_element_is_multiplied_once(M, N, K, batch, config):
         assert len(who) == 1
         covered[index, row : row + rows, col : col + who[0][1]] += 1
     assert bool((covered == 1).all())
+
+
+@pytest.mark.parametrize(
+    ("M", "rows", "pair", "last"),
+    [(128, 64, 2, 64), (96, 64, 2, 32), (65, 64, 2, 8), (121, 64, 2, 64), (192, 64, 2, 64), (1000, 128, 1, 104)],
+)
+def test_the_last_rows_are_a_box_of_their_own(M, rows, pair, last):
+    """Lines beyond an operand take the copy engine longer than those within."""
+    config = {"TILE_M": rows, "TILE_N": 128, "CLUSTER_M": pair}
+    launch = product(M, 1024, 512, config=config)
+    args: dict[str, Any] = dict(launch.args)
+    assert dict(native_kernel(launch).defines)["LAST"] == 1
+    assert args["map_last"].box == (64, last, 1, 1) and args["map_last"].sizes == args["map_a"].sizes
+    shared = product(M, 1024, 512, config={**config, "TILE_M": 128, "CLUSTER_M": 1, "CLUSTER_N": 2})
+    assert dict(native_kernel(shared).defines)["LAST"] == 0 and "map_last" not in dict(shared.args)
 
 
 def test_narrow_tiles_run_where_the_last_wave_leaves_blocks_idle():
