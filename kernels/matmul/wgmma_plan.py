@@ -63,8 +63,8 @@ class WgmmaTile(NamedTuple):
     @property
     def step(self) -> float:
         """Clocks of 64 k: the tensor cores take 4 a column of 128 rows, and some more where columns are few
-        (measured: 256 1024, 192 776, 160 660, 128 538, 96 430); what arrives at a multiprocessor, asked for by
-        itself or by its cluster, takes a line of 128 bytes at a time."""
+        (measured: 256 1024, 192 776, 160 660, 128 538, 96 430); lines of 128 bytes arrive one at a time,
+        whether the block asks for them or its cluster."""
         products = (4 * self.n + (256 - self.n) ** 2 / 600) * self.m / 128
         return max(products, (self.m + self.n) * _LINE)
 
@@ -140,12 +140,12 @@ def _tiles(device: Device) -> tuple[WgmmaTile, ...]:
     return tuple(tile.filling(device) for tile in tiles)
 
 
-# Clocks a line of 128 bytes that arrives at a multiprocessor. For one that a block asks for and that does not lie
-# at a multiple of 128 bytes in memory, two requests of L2 (1000^3, 3000^3, 1111x2222x3336); more where lines do not
-# run along k.
+# Clocks a line of 128 bytes that arrives at a multiprocessor. For one that a block asks for and that does not
+# lie at a multiple of 128 bytes in memory, two requests of L2 (1000^3, 3000^3, 1111x2222x3336); more where
+# lines do not run along k.
 _LINE, _UNEVEN_LINE, _UNEVEN_ACROSS = 2.06, 4.7, 6.0
-# Lines a clock that L2 gives to all multiprocessors, and those from memory that it takes meanwhile; lines a
-# clock of memory. 2026-11-22: 128x8192x8192 in tiles of 64x128 42.5 us, in pairs, which ask for two thirds, 37.
+# Lines a clock of L2, those it gives to all multiprocessors and those it takes from memory; of memory.
+# 2026-11-22: 128x8192x8192 in tiles of 64x128 42.5 us, in pairs, which ask for two thirds of the lines, 37.
 _L2, _MEMORY = 68.0, 18.3
 # What memory brings is a little later for what L2 has to do beside it.
 _BESIDE = 0.1
@@ -211,7 +211,7 @@ class Costs:
                 share = _SHORT_CLUSTER
             elif blocks > self.device.multiprocessors:
                 share = _CLUSTER
-            elif self.steps == self.all_steps and self.problem.M > tile.m * tile.cluster_m:
+            elif self.steps == self.all_steps and tile.m * tile.cluster_m < self.problem.M:
                 share = _ONE_WAVE
         across = self.problem.b.unit == "col" and tile.n // tile.cluster_m % 64
         if tile.n % 64 or across:

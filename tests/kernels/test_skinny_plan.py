@@ -91,7 +91,7 @@ def test_maps_cover_the_operands(transposed):
 
 @pytest.mark.parametrize(("M", "lines"), [(1, 8), (8, 8), (9, 16), (17, 24), (41, 48), (64, 64)])
 def test_rows_are_copied_up_to_the_next_eight(M, lines):
-    """Found 2026-11-22: 96x8192x8192 took longer than 128x8192x8192, for lines beyond x. skinny.h expects as many."""
+    """Found 2026-11-22: 96x8192x8192 took longer than 128x8192x8192, for lines beyond x."""
     launch = launch_of(native.skinny(call(half(M, 1024), half(1024, 768))))
     assert dict(launch.args)["map_x"].box == (64, lines, 1, 1)
     assert lines <= dict(launch.kernel.defines)["TILE_M"]
