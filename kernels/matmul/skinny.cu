@@ -1,7 +1,7 @@
 // A product with few rows on Hopper's tensor cores, in bfloat16 or float16; skinny.h says how the work is
 // divided. The roles are swapped: w's columns are the 64 rows of a warpgroup's instruction, and x's rows, up
-// to 128, its columns, so that no more is multiplied than the next power of two. Where x is contiguous along
-// its rows (X_ALONG_K 0), TILE_M is 64 or 128.
+// to 64, its columns, so that no more is multiplied than the next power of two. Where x is contiguous along
+// its rows (X_ALONG_K 0), TILE_M is 64.
 #include "prelude.h"
 
 #include "skinny.h"
@@ -25,18 +25,15 @@ template <int N> struct Product;
 #define R_8 R_4 ", %4, %5, %6, %7"
 #define R_16 R_8 ", %8, %9, %10, %11, %12, %13, %14, %15"
 #define R_32 R_16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define R_64 R_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
-                  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 PRODUCT(8, R_4, 4, 5, 6, 7, SUMS_4(0));
 PRODUCT(16, R_8, 8, 9, 10, 11, SUMS_4(0), SUMS_4(4));
 PRODUCT(32, R_16, 16, 17, 18, 19, SUMS_16(0));
 PRODUCT(64, R_32, 32, 33, 34, 35, SUMS_16(0), SUMS_16(16));
-PRODUCT(128, R_64, 64, 65, 66, 67, SUMS_16(0), SUMS_16(16), SUMS_16(32), SUMS_16(48));
 
 constexpr int SUMS = TILE_M / 2;  // per thread, of the 64 x TILE_M of a warpgroup
 constexpr int GROUPS = CONSUMERS / 4;
 static_assert(TILE_N == GROUPS * 64, "a warpgroup multiplies 64 columns");
-static_assert(X_ALONG_K || TILE_M % 64 == 0, "lines along the rows hold 64 of them");
+static_assert(X_ALONG_K || TILE_M == 64, "lines along the rows hold 64 of them");
 
 // Sums this warpgroup's 64 columns over the block's part of k.
 DEVICE void multiply(Ring ring, const Part& part, float (&sum)[SUMS]) {

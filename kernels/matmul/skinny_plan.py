@@ -127,7 +127,7 @@ def _unsuited(problem: Problem, device: Device) -> Rejected | None:
 
 
 def plan_skinny(problem: Problem, call: Call) -> Plan | Rejected:
-    """At most 128 rows (float32: 32), or columns where there is no bias, in 16-byte aligned lines."""
+    """At most 64 rows (float32: 32), or columns where there is no bias, in 16-byte aligned lines."""
     if problem.bias is None and problem.N < problem.M:
         problem = problem.transposed()
     if (reason := unfit(problem) or _unsuited(problem, call.device)) is not None:

@@ -141,26 +141,26 @@ def _tiles(device: Device) -> tuple[WgmmaTile, ...]:
 
 
 # Clocks a line of 128 bytes that arrives at a multiprocessor. For one that a block asks for and that does not
-# lie at a multiple of 128 bytes in memory, two requests of L2 (1000^3, 3000^3, 1111x2222x3336); more where
-# lines do not run along k.
-_LINE, _UNEVEN_LINE, _UNEVEN_ACROSS = 2.06, 4.7, 6.0
+# lie at a multiple of 128 bytes in memory, two requests of L2 (1000^3, 3000^3, 1111x2222x3336).
+_LINE, _UNEVEN_LINE = 2.06, 4.7
 # Lines a clock of L2, those it gives to all multiprocessors and those it takes from memory; of memory.
 # 2026-11-22: 128x8192x8192 in tiles of 64x128 42.5 us, in pairs, which ask for two thirds of the lines, 37.
-_L2, _MEMORY = 68.0, 18.3
+_L2, _MEMORY = 66.0, 18.3
 # What memory brings is a little later for what L2 has to do beside it.
 _BESIDE = 0.1
 # A cluster that shares b loads less, which pays where tiles fill more than one wave, from the third step on:
 # 2026-11-22, 1536^3, 1792^3 and 768x3072x768, one wave, 5 to 8 % slower in pairs, 5120^3 1.5 % faster.
 # Where one row of clusters is all, nobody else reads b: 128x5120x5120 19.2 us, 16.6 in pairs.
-# (Sharing a: 4096^3 and 8192^3 0.7 to 2.5 % slower than sharing b.) Blocks that lie beyond c hold up the
-# others of their cluster: 384x4096x4096, a quarter of them, 33 us, and 26 with 512 rows.
+# (Sharing a: 4096^3 and 8192^3 0.7 to 2.5 % slower than sharing b.) Blocks that lie beyond c are idle, and
+# where they load they hold up their cluster: 384x4096x4096, a quarter of them, 32 us, 25 where they do not.
 _CLUSTER, _SHORT_CLUSTER, _BEYOND = 0.985, 1.03, 0.5
 _ONE_WAVE = 1.1
 # Widths between multiples of 64: their last columns leave apart.
 _IN_BETWEEN = 1.02
 # Of the time upright: a flipped product must be faster than that.
 _FLIP = 0.95
-_FEW_COLUMNS = 128  # are better rows, of whatever b
+# 2026-11-22: 8192x128x8192 upright 40.4 us, and as 128 rows 37.3.
+_FEW_COLUMNS = 128
 # Rows of clusters walked together: fewer where k is short. 2026-11-22, 8192x8192xK, 4 beside 8: K = 256 3 %
 # faster, 512 2 %, 1024 0.7 % slower.
 _SHORT_K, _SHORT_BAND = 512, 4
@@ -182,8 +182,8 @@ class Costs:
         self.problem, self.device = problem, device
         self.steps = self.all_steps = ceil(problem.K, 64)
         self.uneven_line = tuple(
-            0.0 if o.leading * o.itemsize % 128 == 0 else _UNEVEN_LINE if along else _UNEVEN_ACROSS
-            for o, along in zip((problem.a, problem.b), along_k(problem), strict=True)
+            _UNEVEN_LINE if operand.leading * operand.itemsize % 128 else 0.0
+            for operand in (problem.a, problem.b)
         )
 
     def beyond(self, tile: WgmmaTile) -> float:
@@ -302,19 +302,24 @@ def flipped(problem: Problem) -> bool:
     return problem.c.col != 1 and c_by_engine(problem)
 
 
+def few_columns(problem: Problem) -> bool:
+    """Whether columns are better rows, of one row of clusters."""
+    return problem.bias is None and problem.N <= _FEW_COLUMNS < problem.M and c_by_engine(problem)
+
+
 def _upright_or_flipped(problem: Problem, call: Call) -> tuple[Problem, WgmmaTile]:
-    """The tile, and the product as it stands or transposed: where b's lines run along k, a tile may be of any
+    """The tile, and the product as it stands or transposed. Where b's lines run along k a tile may be of any
     width, so that a row-major b beside a row-major a is better transposed."""
     tile = wgmma_tile(problem, call.device, call.config)
-    any_width = problem.b.unit == "row" and problem.N > _FEW_COLUMNS
-    if any_width or problem.bias is not None or not c_by_engine(problem) or problem.N <= 64:
+    if problem.bias is not None or not c_by_engine(problem) or problem.N <= 64 or call.config.get("TILE_N"):
         return problem, tile
-    if call.config.get("TILE_N"):
+    few = few_columns(problem)
+    if problem.b.unit == "row" and not few:
         return problem, tile
     other = problem.transposed()
     turned = wgmma_tile(other, call.device, call.config)
     upright = Costs(problem, call.device).total(tile)
-    if Costs(other, call.device).total(turned) < _FLIP * upright:
+    if few or Costs(other, call.device).total(turned) < _FLIP * upright:
         return other, turned
     return problem, tile
 

@@ -23,6 +23,7 @@ from portable.kernels.matmul.wgmma_plan import (
     Divided,
     WgmmaTile,
     band_of,
+    few_columns,
     launch,
     unsuited,
     wgmma_tile,
@@ -89,7 +90,8 @@ def split_of(problem: Problem, device: Device) -> Split | None:
     if not options:
         return None
     best = min(options, key=lambda option: option.clocks(problem, device))
-    whole = Costs(problem, device).total(wgmma_tile(problem, device, {}))
+    other = problem.transposed() if few_columns(problem) else problem
+    whole = Costs(other, device).total(wgmma_tile(other, device, {}))
     return best if best.clocks(problem, device) < _WORTH * whole else None
 
 

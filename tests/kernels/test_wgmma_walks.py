@@ -183,6 +183,17 @@ def test_a_row_major_b_has_such_widths_in_a_flipped_product():
         assert dict(native_kernel(plan.launches[0]).defines)["FLIPPED"] == 0
 
 
+@pytest.mark.parametrize("along_k", [True, False])
+def test_few_columns_are_rows_of_a_flipped_product(along_k):
+    b = half(104, 8192).mT if along_k else half(8192, 104)
+    plan = native.wgmma(call(half(8192, 8192), b))
+    assert isinstance(plan, Plan)
+    defines: dict[str, Any] = dict(native_kernel(plan.launches[0]).defines)
+    args: dict[str, Any] = dict(plan.launches[0].args)
+    assert (defines["FLIPPED"], defines["TILE_M"], defines["CLUSTER_M"]) == (1, 64, 2)
+    assert (args["m"].value, args["n"].value, args["map_b"].tensor) == (104, 8192, "a")
+
+
 def test_an_edge_that_does_not_fit_is_refused():
     asked = replace(call(half(4096, 512), half(512, 4224)), config={"TILE_N": 256, "EDGE": 64})
     answer = native.wgmma(asked)
