@@ -61,6 +61,14 @@ def source_text(source: Path, includes: tuple[Path, ...]) -> bytes:
     return b"\0".join(seen[file] for file in sorted(seen))
 
 
+def include_folders(source: Path, backend: Backend) -> tuple[Path, ...]:
+    """Where an include that is not beside the file that asks for it is looked for, in this order.
+
+    The folders of ops are among them: `_common/rows.h` is found from any op, one from elsewhere too.
+    """
+    return (backend.folder, source.parent, *catalog.kernel_roots())
+
+
 def code_object(launch: Launch, dtypes: dict[str, str], backend: Backend, device: Device) -> CodeObject:
     """Machine code for one launch on `device`, from memory, the disk cache or the compiler."""
     kernel = launch.kernel
@@ -99,8 +107,7 @@ def _triton_code(kernel: TritonKernel, types: Any, target: tuple[str, int | str,
 
 
 def _build_native(kernel: NativeKernel, backend: Backend, device: Device) -> CodeObject:
-    # An op from elsewhere may include this package's _common/ headers: they belong to the key as well.
-    includes = (backend.folder, kernel.source.parent, kernel.source.parent.parent, *catalog.kernel_roots())
+    includes = include_folders(kernel.source, backend)
     name = cache.key(
         source_text(kernel.source, includes),
         repr(kernel.defines),

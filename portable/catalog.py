@@ -95,7 +95,7 @@ def _scan_ops(roots: tuple[Path, ...]) -> tuple[dict[str, Path], tuple[str, ...]
                         raise SpecError(folder / name, None, problem)
                     functions[function] = folder / file
     for name, file in functions.items():
-        if name in found and found[name].parent != file.parent:
+        if name in found and found[name].parent not in file.parents:
             raise SpecError(file, None, f"{name!r} is already an op, defined in {found[name]}")
     return found, tuple(sorted(public)), functions
 
@@ -158,15 +158,23 @@ def load_module(file: Path) -> types.ModuleType:
     """The module of a Python file in an op's or a vendor's folder, imported once.
 
     Files of this package are imported under their own name (`portable.kernels.<op>.<stem>`); others
-    under a package made for their folder, so that two folders may hold files of the same name and
-    relative imports work. What the module raises is passed on.
+    under a package made for the op's or vendor's folder, so that two may hold files of the same name
+    and relative imports work, between its subfolders too. What the module raises is passed on.
     """
     file = Path(file).resolve()
     for package in ("portable.kernels", "portable.backends"):
         root = _built_in(package)
         if file.is_relative_to(root):
-            return importlib.import_module(".".join([package, *file.relative_to(root).with_suffix("").parts]))
-    return importlib.import_module(f"{_package_for(file.parent)}.{file.stem}")
+            return _import_below(package, root, file)
+    folder = file.parent
+    for root in (*kernel_roots(), *backend_roots()):
+        if folder.is_relative_to(root) and folder != root:
+            folder = root / folder.relative_to(root).parts[0]
+    return _import_below(_package_for(folder), folder, file)
+
+
+def _import_below(package: str, folder: Path, file: Path) -> types.ModuleType:
+    return importlib.import_module(".".join([package, *file.relative_to(folder).with_suffix("").parts]))
 
 
 def _package_for(folder: Path) -> str:

@@ -42,7 +42,7 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A function in a Python file of the op's folder."""
+    """A function in a Python file of the op's folder, or of a folder in it."""
 
     file: Path
     function: str

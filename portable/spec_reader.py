@@ -164,7 +164,8 @@ class _Reader:
         if Path(text).is_absolute() or not file.is_relative_to(root):
             raise self.fail(line, f"{text!r} is outside the folder of kernels")
         if self.files and not file.is_file():
-            there = sorted(each.name for each in self.path.parent.iterdir() if each.is_file())
+            folder = self.path.parent
+            there = sorted(str(each.relative_to(folder)) for each in folder.rglob("*") if each.is_file())
             raise self.fail(line, f"there is no file {text!r}.{nearest(text, there)}")
         return file
 

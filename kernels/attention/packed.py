@@ -17,7 +17,7 @@ from portable.plan import (
     Workspace,
 )
 
-_TABLES = Path(__file__).resolve().parent / "ragged_tiles.cu"
+_TABLES = Path(__file__).resolve().parent / "shared/ragged_tiles.cu"
 _MOST_NUMBERS = 2**31 - 1
 
 

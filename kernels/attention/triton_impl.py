@@ -17,16 +17,16 @@ import triton
 from portable.backends.cuda.tensor_map import TritonDescriptor
 from portable.kernels._common.triton_rows import ITEMSIZE, MAX_GRID
 from portable.kernels.attention.problem import Problem, problem_of
-from portable.kernels.attention.triton_backward import (
+from portable.kernels.attention.triton_kernels.backward import (
     attention_dbias,
     attention_keys,
     attention_products,
     attention_queries,
     attention_rows,
 )
-from portable.kernels.attention.triton_forward import attention_forward
-from portable.kernels.attention.triton_operands import LINE, Operands
-from portable.kernels.attention.triton_ragged import FAR, LINES
+from portable.kernels.attention.triton_kernels.forward import attention_forward
+from portable.kernels.attention.triton_kernels.operands import LINE, Operands
+from portable.kernels.attention.triton_kernels.ragged import FAR, LINES
 from portable.plan import (
     Argument,
     Call,

@@ -5,12 +5,18 @@ A sample of both; `make mutants` (PORTABLE_MUTANTS=all) runs all of them. docs/m
 
 from __future__ import annotations
 
+import importlib
 import os
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
+from portable import build, catalog, choose, machine
+from portable.plan import NativeKernel
+
 from .mutants import catalogue, hunt, orders
+from .mutants.registry import Edit, Mutant
 
 ALL = os.environ.get("PORTABLE_MUTANTS") == "all"
 SEEDS = 1000 if ALL else 60
@@ -40,6 +46,33 @@ def test_every_changed_line_is_still_there():
         for edit in mutant.edits:
             text = (kernels / edit.file).read_text()
             assert text.count(edit.old) == edit.times, f"{mutant.id}: {edit.file}, {edit.old!r}"
+
+
+def test_a_change_reaches_every_folder_of_an_op():
+    """Headers that another folder includes and modules are the changed ones; then the right ones are back."""
+    header, scores = "attention/shared/ragged.h", "attention/triton_kernels/scores.py"
+    names = [f"portable.kernels.attention.triton_kernels.{name}" for name in ("scores", "forward")]
+    right = [importlib.import_module(name) for name in names]
+    edits = (
+        Edit(header, "#pragma once", "#pragma once\n// changed"),
+        Edit(scores, "from __future__ import annotations", "CHANGED = True"),
+    )
+    source = hunt.KERNELS / "attention/hip/forward.hip"
+    rocm = machine.backend_class("rocm")(catalog.vendors()["rocm"])
+    varlen = next(each for each in catalog.spec("attention_varlen").implementations if each.name == "triton")
+    seen = {}
+
+    def reads(kernel, backend, device):
+        seen["text"] = build.source_text(kernel.source, build.include_folders(kernel.source, backend))
+
+    mutant = Mutant("attention", "toy", "source", None, edits, "mfma", "gfx942")
+    with mock.patch.object(build, "_build_native", reads), hunt.in_place(mutant):
+        build._build_native(NativeKernel(source, "toy", 64), rocm, None)
+        changed = [importlib.import_module(name) for name in names]
+        assert "mutant-" in choose.entry_function(varlen).__code__.co_filename
+        assert changed[0].CHANGED and changed[1] is not right[1]
+    assert b"// changed" in seen["text"]
+    assert [importlib.import_module(name) for name in names] == right and not hasattr(right[0], "CHANGED")
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))

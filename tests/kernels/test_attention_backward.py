@@ -15,7 +15,7 @@ import portable.backends.cuda as cuda
 from portable import build, catalog
 from portable.backends.cuda.backend import CudaBackend
 from portable.backends.cuda.tensor_map import TensorMap
-from portable.kernels.attention.backward_plan import plan_backward
+from portable.kernels.attention.wgmma.backward_plan import plan_backward
 from portable.plan import Call, Device, Plan, Rejected, TensorInfo
 
 H200 = Device("cuda", "sm_90a", "toy", 0, 132, 32, 227 * 1024, 255, l2_bytes=50 << 20)

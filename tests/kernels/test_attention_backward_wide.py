@@ -13,9 +13,9 @@ import pytest
 import portable.backends.cuda as cuda
 from portable import build
 from portable.backends.cuda.backend import CudaBackend
-from portable.kernels.attention import backward_wide_plan
-from portable.kernels.attention.backward_wide_plan import TILE, Turn, held, most_blocks, turns_of
 from portable.kernels.attention.problem import problem_of
+from portable.kernels.attention.wgmma import backward_wide_plan
+from portable.kernels.attention.wgmma.backward_wide_plan import TILE, Turn, held, most_blocks, turns_of
 from portable.plan import Call, Pointer
 from tests.kernels.test_attention_backward import H200, call, planned, reason
 
@@ -93,7 +93,7 @@ def test_what_is_kept_is_at_most_a_gibibyte():
 
 
 def seen_blocks(M: int, N: int, left: int, right: int, block: int) -> int:
-    """Blocks of queries that see any of a block of keys, as backward.h's Sight counts them."""
+    """Blocks of queries that see any of a block of keys, as wgmma/backward.h's Sight counts them."""
     offset, first = N - M, block * TILE
     last = min(first + TILE, N) - 1
     lowest = max(0, (first - offset - right) // TILE)

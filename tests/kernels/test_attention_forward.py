@@ -12,7 +12,7 @@ import torch
 from portable import build, catalog
 from portable.backends.cuda.backend import CudaBackend
 from portable.backends.cuda.tensor_map import TensorMap
-from portable.kernels.attention.forward_plan import Tile, padded, plan_forward
+from portable.kernels.attention.wgmma.forward_plan import Tile, padded, plan_forward
 from portable.plan import Call, Device, Plan, Rejected, TensorInfo
 
 H200 = Device("cuda", "sm_90a", "toy", 0, 132, 32, 227 * 1024, 255, l2_bytes=50 << 20)

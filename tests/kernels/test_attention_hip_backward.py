@@ -15,7 +15,7 @@ from portable import catalog
 from portable.backends.rocm import compile
 from portable.backends.rocm.backend import TARGETS
 from portable.kernels.attention import reference
-from portable.kernels.attention.hip_backward_plan import plan_backward
+from portable.kernels.attention.hip.backward_plan import plan_backward
 from portable.plan import Call, Plan, Rejected
 from tests.kernels.test_attention_backward import DEFAULTS, changed
 from tests.kernels.test_attention_backward import call as hopper_call

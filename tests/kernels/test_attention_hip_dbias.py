@@ -14,7 +14,7 @@ import portable
 from portable import catalog
 from portable.backends.rocm import compile
 from portable.kernels.attention import reference
-from portable.kernels.attention.hip_bias_backward_plan import plan_bias_backward
+from portable.kernels.attention.hip.bias_plan import plan_bias_backward
 from portable.plan import Call, Plan, Rejected
 from tests.kernels.test_attention_backward import DEFAULTS, changed, info
 from tests.kernels.test_attention_hip_backward import CARDS

@@ -13,7 +13,10 @@ import portable
 from portable import arguments, build, catalog, dispatch, machine, settings
 from portable.backends.cuda.backend import CudaBackend
 from portable.backends.rocm.backend import TARGETS
-from portable.kernels.attention import decode_plan, hip_decode_plan, paged_reference, reference, triton_paged
+from portable.kernels.attention import paged_reference, reference
+from portable.kernels.attention.hip import decode_plan as hip_decode_plan
+from portable.kernels.attention.mma import decode_plan
+from portable.kernels.attention.triton_kernels import paged_plan as triton_paged
 from portable.plan import Call, Device, NativeKernel, Plan, Pointer, Rejected, Scalar
 from tests.kernels.test_matmul_native import H200
 

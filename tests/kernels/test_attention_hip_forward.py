@@ -10,8 +10,8 @@ import torch
 from portable import catalog
 from portable.backends.rocm import compile as hip
 from portable.backends.rocm.metadata import resources
-from portable.kernels.attention import hip_forward_plan
-from portable.kernels.attention.hip_forward_plan import padded, plan_forward, tile_for
+from portable.kernels.attention.hip import forward_plan as hip_forward_plan
+from portable.kernels.attention.hip.forward_plan import padded, plan_forward, tile_for
 from portable.plan import Call, Device, Plan, Pointer, Rejected, Scalar, TensorInfo
 from tests.kernels.test_attention_forward import DEFAULTS, heads, info
 

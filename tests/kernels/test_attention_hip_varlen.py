@@ -12,8 +12,8 @@ import portable
 from portable import catalog, dispatch
 from portable.backends.rocm.backend import TARGETS
 from portable.kernels.attention import varlen_reference
-from portable.kernels.attention.hip_backward_plan import plan_varlen_backward
-from portable.kernels.attention.hip_forward_plan import plan_varlen
+from portable.kernels.attention.hip.backward_plan import plan_varlen_backward
+from portable.kernels.attention.hip.forward_plan import plan_varlen
 from portable.plan import Call, Launch, NativeKernel, Plan, Pointer, Rejected
 from tests.kernels.test_attention_forward import DEFAULTS, heads, info
 

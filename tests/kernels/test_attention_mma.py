@@ -10,7 +10,7 @@ import torch
 
 from portable import build, catalog
 from portable.backends.cuda.backend import OTHERS, TARGETS, CudaBackend
-from portable.kernels.attention.forward_mma_plan import Tile, padded, plan_forward
+from portable.kernels.attention.mma.forward_plan import Tile, padded, plan_forward
 from portable.plan import Plan, Pointer, Scalar
 from tests.kernels.test_attention_forward import (
     arguments,

@@ -11,7 +11,7 @@ import pytest
 
 from portable import build, catalog
 from portable.backends.cuda.backend import OTHERS, TARGETS, CudaBackend
-from portable.kernels.attention.backward_mma_plan import (
+from portable.kernels.attention.mma.backward_plan import (
     Part,
     Tile,
     padded,
@@ -72,8 +72,8 @@ def tile_of(launch: Any) -> Tile:
 
 
 def walks(asked: Call) -> dict[Part, Any]:
-    """The launches of backward_mma.cu by what they make."""
-    launches = [each for each in planned(asked).launches if each.kernel.source.name == "backward_mma.cu"]
+    """The launches of mma/backward.cu by what they make."""
+    launches = [each for each in planned(asked).launches if each.kernel.source.name == "backward.cu"]
     return {part_of(each): each for each in launches}
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from portable import build, catalog
 from portable.backends.cuda.backend import OTHERS, TARGETS, CudaBackend
-from portable.kernels.attention.bias_mma_plan import plan_dbias
+from portable.kernels.attention.mma.bias_plan import plan_dbias
 from portable.plan import Call, Launch, NativeKernel, Plan, Pointer, Rejected, Scalar, TensorInfo
 from tests.kernels.test_attention_forward import build_folder
 from tests.kernels.test_attention_mma_varlen import parameters
@@ -57,7 +57,7 @@ def numbers(launch: Launch) -> dict[str, Any]:
 
 
 def test_arguments_follow_the_kernels_parameters():
-    own = parameters("bias_mma.cu", "attention_dbias_mma")
+    own = parameters("mma/bias.cu", "attention_dbias_mma")
     for dlse in (False, True):
         args = dict(launch_of(dlse=dlse).args)
         assert list(args) == own

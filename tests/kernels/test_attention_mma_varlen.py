@@ -14,7 +14,7 @@ import torch
 from portable import build, catalog
 from portable.backends.cuda.backend import OTHERS, TARGETS, CudaBackend
 from portable.kernels import attention as package
-from portable.kernels.attention.forward_mma_plan import plan_forward, plan_varlen
+from portable.kernels.attention.mma.forward_plan import plan_forward, plan_varlen
 from portable.kernels.attention.packed import entries_of
 from portable.plan import Launch, Plan, Pointer, Rejected, Scalar
 from tests.kernels.test_attention_forward import build_folder, square
@@ -55,7 +55,7 @@ def parameters(source: str, entry: str, ragged: bool = False) -> list[str]:
 
 
 def test_arguments_follow_the_kernels_parameters():
-    own = parameters("forward_mma.cu", "attention_forward_mma", ragged=True)
+    own = parameters("mma/forward.cu", "attention_forward_mma", ragged=True)
     assert [name for name, _ in main_of().args] == own
     dense = plan_forward(square(1, 2, 2, 300, 500, 64))
     assert isinstance(dense, Plan)

@@ -16,8 +16,12 @@ from portable.backends.cuda.backend import CudaBackend
 from portable.backends.cuda.tensor_map import TensorMap
 from portable.conformance import inputs, oracle
 from portable.conformance.cases import cases
-from portable.kernels.attention import decode_plan, packed, triton_paged, triton_ragged, triton_varlen
+from portable.kernels.attention import packed
+from portable.kernels.attention.mma import decode_plan
 from portable.kernels.attention.paged_torch import attention_paged
+from portable.kernels.attention.triton_kernels import paged_plan as triton_paged
+from portable.kernels.attention.triton_kernels import ragged as triton_ragged
+from portable.kernels.attention.triton_kernels import varlen_plan as triton_varlen
 from portable.kernels.attention.varlen_torch import attention_varlen, bounds
 from portable.plan import Call, Plan, Rejected
 from tests.kernels.test_attention_triton import RDNA3

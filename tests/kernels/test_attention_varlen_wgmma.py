@@ -18,12 +18,12 @@ from portable import arguments, build, catalog, dispatch
 from portable.backends.cuda.backend import CudaBackend
 from portable.kernels import attention as package
 from portable.kernels.attention.packed import entries_of
-from portable.kernels.attention.ragged_plan import plan_varlen, plan_varlen_backward
 from portable.kernels.attention.varlen_torch import bounds
+from portable.kernels.attention.wgmma.ragged_plan import plan_varlen, plan_varlen_backward
 from portable.plan import Call, Launch, NativeKernel, Plan, Pointer, Rejected
 from tests.kernels.test_attention_forward import H200, build_folder
 
-SOURCE = Path(package.__path__[0]) / "ragged_tiles.cu"
+SOURCE = Path(package.__path__[0]) / "shared/ragged_tiles.cu"
 
 
 def meta(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:

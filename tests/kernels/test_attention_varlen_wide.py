@@ -14,10 +14,10 @@ import torch
 
 from portable import build
 from portable.backends.cuda.backend import CudaBackend
-from portable.kernels.attention import ragged_wide_plan
-from portable.kernels.attention.backward_wide_plan import TILE
 from portable.kernels.attention.packed import entries_of
-from portable.kernels.attention.ragged_plan import plan_varlen_backward
+from portable.kernels.attention.wgmma import ragged_wide_plan
+from portable.kernels.attention.wgmma.backward_wide_plan import TILE
+from portable.kernels.attention.wgmma.ragged_plan import plan_varlen_backward
 from portable.plan import Plan, Pointer
 from tests.kernels.test_attention_forward import H200, build_folder
 from tests.kernels.test_attention_varlen_wgmma import (
@@ -200,7 +200,7 @@ def test_a_row_holds_the_blocks_of_queries_that_see_its_keys(M, N, given):
     found = Found(wide(C=2, M=M, N=N, **given), [0, M, 0], [0, N, 0])
     right = 0 if "causal" in given else given.get("window_right", 2**29)
     for block, (begin, end) in enumerate(itertools.pairwise(found.before[1])):
-        lowest = max(0, (block * TILE - (N - M) - right) // TILE)  # as backward.h's Sight
+        lowest = max(0, (block * TILE - (N - M) - right) // TILE)  # as wgmma/backward.h's Sight
         assert end - begin == max(0, -(-M // TILE) - lowest)
 
 

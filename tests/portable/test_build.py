@@ -6,12 +6,13 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from portable import build
+from portable import build, catalog
 from portable.backend import CodeObject
 from portable.errors import LaunchError
 from portable.plan import Launch, NativeKernel, Pointer, Scalar
@@ -101,3 +102,16 @@ def test_the_source_text_follows_includes(tmp_path):
     before = build.source_text(tmp_path / "a.cu", (tmp_path / "inc",))
     (tmp_path / "inc/c.h").write_text("int d;")
     assert build.source_text(tmp_path / "a.cu", (tmp_path / "inc",)) != before
+
+
+def test_an_op_s_folders_include_each_other_from_the_folder_of_ops(tmp_path, monkeypatch):
+    source, header = tmp_path / "op/one/a.cu", tmp_path / "op/two/a.h"
+    for file, text in {source: '#include "op/two/a.h"\n', header: '#include "b.h"\n'}.items():
+        file.parent.mkdir(parents=True)
+        file.write_text(text)
+    (source.parent / "b.h").write_text("int beside_the_source;")
+    (header.parent / "b.h").write_text("int beside_the_header;")
+    monkeypatch.setenv(catalog.KERNEL_PATH, str(tmp_path))
+    vendor = SimpleNamespace(folder=tmp_path / "vendor")
+    text = build.source_text(source, build.include_folders(source, vendor))
+    assert b"beside_the_header" in text and b"beside_the_source" not in text

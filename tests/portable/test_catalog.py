@@ -113,6 +113,24 @@ def test_two_folders_may_hold_the_same_file_name_and_import_relatively(tmp_path)
     assert first is catalog.load_module(one / "plan.py") and first.__name__ != second.__name__
 
 
+def test_an_op_may_hold_folders_whose_modules_import_each_other(tmp_path, monkeypatch):
+    folder = op(tmp_path, "deep", size__py="SIZE = 4\n")
+    for name, text in {"one": "from ..size import SIZE\n", "two": "from ..one.plan import SIZE\n"}.items():
+        (folder / name).mkdir()
+        (folder / name / "plan.py").write_text(text)
+    monkeypatch.setenv(catalog.KERNEL_PATH, str(tmp_path))
+    one, two = (catalog.load_module(folder / name / "plan.py") for name in ("one", "two"))
+    assert one.SIZE == two.SIZE == 4 and one is not two
+    assert one.__name__ == catalog.load_module(folder / "size.py").__name__.replace("size", "one.plan")
+
+
+def test_a_function_may_be_in_a_folder_of_its_op(tmp_path, monkeypatch):
+    folder = op(tmp_path, "deep")
+    (folder / "spec.yaml").write_text('edition: 1\nop: deep\nfunctions: ["calls/api.py:deep"]\n')
+    monkeypatch.setenv(catalog.KERNEL_PATH, str(tmp_path))
+    assert catalog.functions()["deep"] == folder.resolve() / "calls/api.py"
+
+
 def test_a_broken_module_raises_its_own_error_each_time(tmp_path):
     folder = op(tmp_path, "broken", plan__py="1 / 0\n", other__py="import no_such_module\n")
     for _ in range(2):

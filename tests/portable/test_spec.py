@@ -286,6 +286,15 @@ def test_files_may_be_checked_later(folder):
         load(folder)
 
 
+def test_files_may_lie_in_folders_of_the_op(folder):
+    (folder / "one").mkdir()
+    (folder / "toy.cu").rename(folder / "one/toy.cu")
+    text = TOY.replace("[toy.cu]", "[one/toy.cu]")
+    assert load(folder, text).implementations[0].sources == ((folder / "one/toy.cu").resolve(),)
+    with pytest.raises(SpecError, match=r"no file 'one/ty\.cu'\. Did you mean 'one/toy\.cu'"):
+        load(folder, text.replace("one/toy.cu", "one/ty.cu"))
+
+
 JUNK = st.one_of(
     st.none(), st.booleans(), st.integers(-3, 3), st.floats(allow_nan=False, allow_infinity=False),
     st.text("aN.*: /", max_size=5), st.lists(st.integers(0, 2), max_size=2), st.just([[]]), st.just({}),

@@ -146,7 +146,8 @@ def _imported_from(folder: Path, op: str) -> Iterator[None]:
             del sys.modules[name]
         sys.modules.update(right_ones)
         for name, module in right_ones.items():
-            setattr(package, name.removeprefix(prefix), module)
+            if "." not in name.removeprefix(prefix):
+                setattr(package, name.removeprefix(prefix), module)
 
 
 def _substitute(mutant: Mutant, folder: Path, stack: contextlib.ExitStack) -> None:
@@ -164,20 +165,18 @@ def _substitute(mutant: Mutant, folder: Path, stack: contextlib.ExitStack) -> No
     changed = {edit.file.split("/")[0] for edit in mutant.edits if edit.file.endswith(".py")}
     for op in changed:
         stack.enter_context(_imported_from(folder, op))
-    real_entry, real_build = choose.entry_function, build._build_native
-
-    def entry_function(implementation: Any) -> Any:
-        """Plans in Triton hold the function itself: the changed module's."""
-        entry = implementation.entry
-        return catalog.load_entry(entry) if entry.file.parent.name in changed else real_entry(implementation)
+    real_build = build._build_native
 
     def build_native(kernel: Any, backend: Any, device: Any) -> Any:
         source = folder / kernel.source.resolve().relative_to(KERNELS)
         return real_build(dataclasses.replace(kernel, source=source), backend, device)
 
+    def include_folders(source: Path, backend: Any) -> tuple[Path, ...]:
+        return (backend.folder, source.parent, folder)
+
     compiler = importlib.import_module("portable.backends.rocm.compile")
     stack.enter_context(mock.patch.object(compiler, "_KERNELS", folder))
-    stack.enter_context(mock.patch.object(choose, "entry_function", entry_function))
     stack.enter_context(mock.patch.object(build, "_build_native", build_native))
+    stack.enter_context(mock.patch.object(build, "include_folders", include_folders))
     build.forget()
     stack.callback(build.forget)
