@@ -1,7 +1,13 @@
-"""Run every mutant and write the kill table, docs/mutants.md: `python docs/mutants.py` (several minutes)."""
+"""Run every mutant and write the kill table, docs/mutants.md: `python docs/mutants.py` (an hour).
+
+`--kept FILE` adds each result to a file of JSON lines and does not run what stands there already: for a run
+that was interrupted. `--write` writes the page of what the file holds, and names the mutants that it lacks.
+"""
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
 import sys
 import textwrap
@@ -27,21 +33,46 @@ machine code on an emulated card (`backends/rocm/emulator`). None of it ran on a
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description="Run every mutant and write docs/mutants.md.")
+    parser.add_argument("--kept", type=Path, help="results, to go on from and to add to")
+    parser.add_argument("--write", action="store_true", help="run none; write the page of what is kept")
+    args = parser.parse_args()
     os.environ["PORTABLE_BACKEND"] = "cpu"
     sys.path.insert(0, str(ROOT / "tests" / "conformance"))
     from mutants import catalogue, hunt, orders
 
-    kills = []
-    for mutant in catalogue.every():
-        kills.append(hunt.hunt(mutant))
-        print(f"{kills[-1].state:22} {mutant.id}", flush=True)
+    mutants = catalogue.every()
+    kills = _read(args.kept, mutants, hunt.Kill)
+    for mutant in () if args.write else mutants:
+        if mutant.id not in kills:
+            kill = kills[mutant.id] = hunt.hunt(mutant)
+            print(f"{kill.state:22} {mutant.id}", flush=True)
+            _keep(args.kept, kill)
     states: Counter[str] = Counter()
     for seed in range(SEEDS):
         states.update(each.verdict.state for each in orders.judged(seed))
-    PAGE.write_text(page(kills, catalogue.SURVIVORS, states))
+    found = [kills[each.id] for each in mutants if each.id in kills]
+    missing = [each.id for each in mutants if each.id not in kills]
+    PAGE.write_text(page(found, missing, catalogue.SURVIVORS, states))
 
 
-def page(kills, survivors, states) -> str:
+def _read(file, mutants, kill):
+    """What is kept, by the mutants' ids."""
+    if file is None or not file.exists():
+        return {}
+    kept = map(json.loads, file.read_text().splitlines())
+    of = {each.id: each for each in mutants}
+    return {each["id"]: kill(of[each["id"]], *each["found"]) for each in kept if each["id"] in of}
+
+
+def _keep(file, kill):
+    if file is not None:
+        with file.open("a") as kept:
+            found = [kill.case, kill.state, kill.message, kill.tier, kill.asked]
+            kept.write(json.dumps({"id": kill.mutant.id, "found": found}) + "\n")
+
+
+def page(kills, missing, survivors, states) -> str:
     killed = [kill for kill in kills if kill.killed]
     cards = [kill for kill in kills if kill.mutant.arch]
     tiers = Counter(kill.tier for kill in killed)
@@ -51,6 +82,8 @@ def page(kills, survivors, states) -> str:
         f"{len(cards)} of them on emulated cards, {sum(kill.killed for kill in cards)} rejected there.",
         f"Rejected by a case of the smoke tier: {tiers['smoke']}; of the core tier: {tiers['core']}; "
         f"by a behaviour: {tiers['behaviour']}.",
+        *(["", "Not run for this page (each asks for most of the suite):", ""] if missing else []),
+        *(f"- {each}" for each in missing),
         "",
         "Right computations in other orders (sequential, backwards, pairwise, blocked, interleaved, split-K",
         f"in float32, permuted, fused): {SEEDS:,} seeds, {sum(states.values()):,} results, "
