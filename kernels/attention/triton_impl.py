@@ -1,9 +1,8 @@
 """attention and its gradients in Triton for every vendor: which kernels a call needs, on which tiles.
 
-Where the card has a copy engine for tiles that can walk the tensors (`triton_operands`), tiles come by
-descriptor; elsewhere through pointers. Compiled code depends on dtype, head sizes, alignment, which of bias,
-sinks, softcap and bounds there are, and the config.
-"""
+Where the card has a copy engine for tiles that can walk the tensors (`triton_kernels/operands.py`), tiles
+come by descriptor; elsewhere through pointers. Compiled code depends on dtype, head sizes, alignment, which
+of bias, sinks, softcap and bounds there are, and the config."""
 
 from __future__ import annotations
 
@@ -309,7 +308,7 @@ def second(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def shared_scalars(problem: Problem) -> list[tuple[str, Argument]]:
-    """M, N, the bounds, and the scale and cap as `triton_scores.capped` takes them."""
+    """M, N, the bounds, and the scale and cap as `scores.capped` takes them."""
     scale, cap = problem.scale * LOG2E, 0.0
     if problem.softcap is not None:
         scale, cap = 2 * scale / problem.softcap, problem.softcap * LOG2E

@@ -89,7 +89,7 @@ class Operands:
             heads, sizes = self.problem.heads[tensor], self._sizes(tensor)
             steps = zip((heads.row, heads.head, heads.batch), sizes[1:], strict=True)
             strides = tuple(2 * (step if size > 1 else 8) for step, size in steps)
-            if self.problem.offsets:  # as `triton_scores.coordinates` tells them; 2**34 * FAR is 2**64
+            if self.problem.offsets:  # as `scores.coordinates` tells them; 2**34 * FAR is 2**64
                 sizes = (sizes[0], FAR.value, sizes[2], MOST, MOST)
                 strides = (*strides[:2], strides[0], 2**34 - strides[0])
             ones = (1,) * (len(sizes) - 2)
@@ -102,7 +102,7 @@ class Operands:
     def places(
         self, of: str, block: int, args: list[tuple[str, Argument]], constants: list[tuple[str, Any]]
     ) -> int:
-        """Arguments and constants of `triton_ragged.place`, for tiles of `block` queries ("q"), keys ("k") or
+        """Arguments and constants of `ragged.place`, for tiles of `block` queries ("q"), keys ("k") or
         lines of the workspaces ("lines"); and how many programs there are."""
         p = self.problem
         rows, heads = (p.N, p.G) if of == "k" else (p.M, p.H)

@@ -34,7 +34,7 @@ def offsets(stride, ROWS: tl.constexpr, COLS: tl.constexpr, UNIT: tl.constexpr, 
 @triton.jit
 def coordinates(desc, batch, head, start, rows, FIRST: tl.constexpr = 0):
     """A tile's place in its tensor. In packed sequences the one behind a sequence's last row is told as row
-    FAR, where their descriptors (`triton_operands`) end; the addresses wrap around."""
+    FAR, where their descriptors (`operands.py`) end; the addresses wrap around."""
     if len(desc.shape) == 5:
         return FAR, batch + rows, head, FAR - rows + start, FIRST
     else:
