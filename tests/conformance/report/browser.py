@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import select
@@ -12,6 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+PATIENCE = 120  # seconds; a busy machine was seen to take over 30 to start it
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
@@ -37,6 +39,13 @@ class Browser:
         self._buffer, self._number, self._session = b"", 0, None
         self._loaded = False
         self.console: list[str] = []
+        try:
+            self._attach()
+        except BaseException:  # one that does not come up must not stay behind
+            self._end()
+            raise
+
+    def _attach(self) -> None:
         target = next(
             each for each in self.ask("Target.getTargets")["targetInfos"] if each["type"] == "page"
         )
@@ -46,13 +55,15 @@ class Browser:
             self.ask(f"{domain}.enable")
 
     def close(self) -> None:
-        try:
-            self._session = None
+        self._session = None
+        with contextlib.suppress(Exception):  # it is ended in any case
             self.ask("Browser.close")
             self._process.wait(10)
-        except Exception:
-            self._process.kill()
-            self._process.wait(10)
+        self._end()
+
+    def _end(self) -> None:
+        self._process.kill()
+        self._process.wait(10)
         for end in (self._in, self._out):
             os.close(end)
 
@@ -106,7 +117,7 @@ class Browser:
 
     def _next(self) -> dict[str, Any]:
         """The next message; events are noted on the way."""
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE
         while b"\0" not in self._buffer:
             if not select.select([self._in], [], [], max(0.0, deadline - time.monotonic()))[0]:
                 raise RuntimeError("the browser says nothing")
