@@ -11,6 +11,7 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+import torch
 
 from portable import build, catalog, choose, machine
 from portable.plan import NativeKernel
@@ -23,6 +24,16 @@ SEEDS = 1000 if ALL else 60
 CHUNK = 20
 
 
+@pytest.fixture
+def one_thread():
+    """Of torch: two processes of two threads each on two cores take ten times as long."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize(
     "mutant", catalogue.every() if ALL else catalogue.sample(), ids=lambda each: each.id.replace(" ", "-")
 )
