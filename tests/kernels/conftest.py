@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from portable import machine, settings
 
@@ -23,3 +24,12 @@ def card(monkeypatch):
     monkeypatch.undo()
     settings.reload()
     machine.reset()
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Of torch: where two processes of tests share two cores, threads of both wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
