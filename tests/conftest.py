@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 
 import pytest
+import torch
 
 from portable import catalog, machine, settings
 
@@ -132,3 +133,12 @@ def fresh() -> None:
     machine.reset()
     dispatch.forget()
     build.forget()
+
+
+@pytest.fixture
+def one_thread():
+    """Of torch: where two processes of tests share two cores, threads of both wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

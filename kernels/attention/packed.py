@@ -19,10 +19,11 @@ from portable.plan import (
 
 _TABLES = Path(__file__).resolve().parent / "shared/ragged_tiles.cu"
 _MOST_NUMBERS = 2**31 - 1
+MOST_TOKENS = 2**28  # where places and windows, at most 2 * (M + N), are added in 32 bits
 
 
-def packed(call: Call) -> Problem | Rejected:
-    """The call as a problem of one batch: all tokens as one sequence."""
+def packed(call: Call, most_tokens: int = _MOST_NUMBERS) -> Problem | Rejected:
+    """The call as a problem of one batch: all tokens as one sequence, `most_tokens` or offsets at most."""
     axes, params = call.axes, call.params
     right = params["window_right"]
     if params["causal"]:
@@ -30,6 +31,8 @@ def packed(call: Call) -> Problem | Rejected:
     most = 2 * (axes["M"] + axes["N"])
     if most + axes["C"] + 1024 > _MOST_NUMBERS:
         return Rejected("token numbers of 32 bits do not hold this size")
+    if max(axes["M"], axes["N"], axes["C"]) > most_tokens:
+        return Rejected(f"more than {most_tokens} tokens or sequences")
     heads = {name: _heads(name, info) for name, info in call.tensors.items() if info is not None}
     return Problem(
         dtype=call["q"].dtype,

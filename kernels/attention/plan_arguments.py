@@ -5,6 +5,8 @@ from __future__ import annotations
 from portable.kernels.attention.problem import Heads, Problem
 from portable.plan import Argument, Launch, NativeKernel, Pointer, Scalar
 
+ELEMENTS = {"bfloat16": "bf16", "float16": "f16"}
+"""What native kernels call the types of the matrix units."""
 _UNBOUNDED = 2**30
 
 
@@ -29,6 +31,19 @@ def diagonals(problem: Problem, middle: int) -> dict[str, int]:
     return {
         "low": -_UNBOUNDED if problem.left is None else max(middle - problem.left, -_UNBOUNDED),
         "high": _UNBOUNDED if problem.right is None else min(middle + problem.right, _UNBOUNDED),
+    }
+
+
+def sizes(problem: Problem, middle: int, keys: bool = False) -> dict[str, int]:
+    """What a gradient's blocks know of the call, those of keys or those of queries; see `diagonals`."""
+    return {
+        **({"groups": problem.G} if keys else {"heads": problem.H}),
+        "share": problem.share,
+        "queries": problem.M,
+        "keys": problem.N,
+        "columns_d": problem.D,
+        "columns_e": problem.E,
+        **diagonals(problem, middle),
     }
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-import torch
 
 from portable import build, catalog, choose, machine
 from portable.plan import NativeKernel
@@ -22,15 +21,6 @@ from .mutants.registry import Edit, Mutant
 ALL = os.environ.get("PORTABLE_MUTANTS") == "all"
 SEEDS = 1000 if ALL else 60
 CHUNK = 20
-
-
-@pytest.fixture
-def one_thread():
-    """Of torch: two processes of two threads each on two cores take ten times as long."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.mark.usefixtures("one_thread")

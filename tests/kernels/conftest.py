@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 from portable import machine, settings
 
@@ -27,9 +26,5 @@ def card(monkeypatch):
 
 
 @pytest.fixture(autouse=True)
-def one_thread():
-    """Of torch: where two processes of tests share two cores, threads of both wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+def _alone(one_thread):
+    """Every test of kernels computes on one thread."""

@@ -9,9 +9,10 @@ from pathlib import Path
 from portable.kernels.attention.hip.forward_plan import plan_table
 from portable.kernels.attention.packed import entries_of, packed, tables
 from portable.kernels.attention.plan_arguments import (
-    diagonals,
+    ELEMENTS,
     optional,
     scales,
+    sizes,
     statistics_launch,
     strides,
     table_arguments,
@@ -31,7 +32,6 @@ from portable.plan import (
 )
 
 HERE = Path(__file__).resolve().parent
-ELEMENTS = {"bfloat16": "bf16", "float16": "f16"}
 STEP = 32  # lines that pass by at a time, at most: what fits LDS twice, as rows and transposed
 ROWS = 16  # queries of a block of backward_rows.hip
 ROWS_THREADS = 256
@@ -232,15 +232,7 @@ def plan_owner(problem: Problem, device: Device, sums: Sums, tile: Tiling, offse
     tokens = problem.N if keys else problem.M
     tiles = -(-tokens // tile.lines) if offsets is None else entries_of(tokens, offsets, tile.lines)
     blocks = tiles * problem.B * heads
-    numbers = {
-        "groups" if keys else "heads": heads,
-        "share": problem.share,
-        "queries": problem.M,
-        "keys": problem.N,
-        "columns_d": problem.D,
-        "columns_e": problem.E,
-        **diagonals(problem, 0 if offsets is not None else problem.N - problem.M),
-    }
+    numbers = sizes(problem, 0 if offsets is not None else problem.N - problem.M, keys)
     args = (
         ("dout", Pointer("do")),
         *((each, Pointer(each)) for each in ("q", "k", "v")),

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from portable.kernels.attention.hip.backward_plan import (
-    ELEMENTS,
     HERE,
     MOST_ROWS,
     plan_rows,
     statistics,
     too_many_blocks,
 )
-from portable.kernels.attention.plan_arguments import diagonals, scales, strides, whole
+from portable.kernels.attention.plan_arguments import ELEMENTS, scales, sizes, strides, whole
 from portable.kernels.attention.problem import Problem, problem_of
 from portable.plan import Call, Device, Launch, NativeKernel, Plan, Pointer, Rejected
 
@@ -52,22 +51,14 @@ def plan_tiles(problem: Problem, device: Device) -> Launch:
     key_tiles = -(-problem.N // tile)
     tiles = -(-problem.M // tile) * key_tiles
     blocks = tiles * problem.B * problem.H
-    sizes = {
-        "heads": problem.H,
-        "share": problem.share,
-        "queries": problem.M,
-        "keys": problem.N,
-        "columns_d": problem.D,
-        "columns_e": problem.E,
-        **diagonals(problem, problem.N - problem.M),
-    }
+    numbers = sizes(problem, problem.N - problem.M)
     args = (
         ("dout", Pointer("do")),
         *((each, Pointer(each)) for each in ("q", "k", "v", "bias")),
         ("peak", Pointer("peak", True)),
         ("delta", Pointer("delta", True)),
         ("dbias", Pointer("dbias")),
-        *whole(sizes),
+        *whole(numbers),
         *scales(problem),
         *whole({"key_tiles": key_tiles, "tiles": tiles, "blocks": blocks}),
         *(each for name in ("do", "q", "k", "v", "bias", "dbias") for each in strides(problem, name)),

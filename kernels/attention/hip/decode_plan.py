@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from portable.kernels.attention.cached import Cached, contiguous_of, numbers, page_arguments, paged_of
+from portable.kernels.attention.plan_arguments import ELEMENTS
 from portable.plan import Argument, Call, Launch, NativeKernel, Plan, Pointer, Rejected, Scalar
 
 _HERE = Path(__file__).resolve().parent
-_ELEMENTS = {"bfloat16": "bf16", "float16": "f16"}
 _COLUMNS = 16  # queries, times heads that share a key head, of a block
 _WAVES = 4
 _RESIDENT = 2  # blocks that a compute unit holds
@@ -50,7 +50,7 @@ def launches(call: Call, c: Cached) -> Plan | Rejected:
 
 def _split(call: Call, c: Cached, chunk: int, threads: int) -> NativeKernel:
     defines = (
-        ("T", _ELEMENTS[call["q"].dtype]),
+        ("T", ELEMENTS[call["q"].dtype]),
         ("D", c.D),
         ("E", c.E),
         ("PAGE", c.page),
@@ -83,7 +83,7 @@ _SPACES = (("parts", "part"), ("tops", "part_m"), ("totals", "part_l"))
 
 def _merge(call: Call, c: Cached, chunk: int) -> NativeKernel:
     defines = (
-        ("T", _ELEMENTS[call["q"].dtype]),
+        ("T", ELEMENTS[call["q"].dtype]),
         ("E", c.E),
         ("CHUNK", chunk),
         ("LEFT", int(c.left is not None)),

@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from portable.kernels.attention.packed import entries_of, packed, plan_tables, tables
-from portable.kernels.attention.plan_arguments import table_arguments
+from portable.kernels.attention.plan_arguments import ELEMENTS, table_arguments
 from portable.kernels.attention.problem import Problem, problem_of
 from portable.plan import Argument, Call, Device, Launch, NativeKernel, Plan, Pointer, Rejected, Scalar
 
 _SOURCE = Path(__file__).resolve().parent / "forward.hip"
-_ELEMENTS = {"bfloat16": "bf16", "float16": "f16"}
 _POINTERS = ("q", "k", "v", "bias", "sinks", "o", "lse")
 _MOST_ROWS = 2**29  # places, and their sums with a window's side, are 32-bit numbers
 _MOST_TOKENS = 2**28  # and offsets, as a window's side may be as long as all tokens together, twice
@@ -75,7 +74,7 @@ def plan_varlen(call: Call) -> Plan | Rejected:
 
 
 def _plan(call: Call, problem: Problem, most: int) -> Plan | Rejected:
-    if problem.dtype not in _ELEMENTS:
+    if problem.dtype not in ELEMENTS:
         return Rejected(f"{problem.dtype} has no matrix instruction here; bfloat16 and float16 have")
     if max(problem.M, problem.N) > most:
         return Rejected(f"a sequence exceeds {most}")
@@ -97,7 +96,7 @@ def _plan(call: Call, problem: Problem, most: int) -> Plan | Rejected:
 
 def tile_defines(tile: Tile, problem: Problem, d: int, e: int) -> tuple[tuple[str, int | str], ...]:
     return (
-        ("T", _ELEMENTS[problem.dtype]),
+        ("T", ELEMENTS[problem.dtype]),
         ("HEAD_D", d),
         ("HEAD_E", e),
         ("WHOLE_D", int(d == problem.D)),

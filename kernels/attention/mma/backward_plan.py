@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from portable.kernels.attention.mma.forward_plan import ELEMENTS, copied_bytes, padded
+from portable.kernels.attention.mma.forward_plan import copied_bytes, padded
 from portable.kernels.attention.packed import entries_of, packed, plan_tables, tables
 from portable.kernels.attention.plan_arguments import (
+    ELEMENTS,
     diagonals,
     optional,
     scales,

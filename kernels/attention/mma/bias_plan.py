@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from portable.kernels.attention.mma.forward_plan import ELEMENTS, copied_bytes, padded, unfit
+from portable.kernels.attention.mma.forward_plan import copied_bytes, padded, unfit
+from portable.kernels.attention.plan_arguments import ELEMENTS
 from portable.kernels.attention.problem import Problem, problem_of
 from portable.kernels.attention.wgmma.forward_plan import bounds
 from portable.plan import Argument, Call, Device, Launch, NativeKernel, Plan, Pointer, Rejected, Scalar

@@ -15,11 +15,11 @@ from portable.kernels.attention.cached import (
     page_arguments,
     paged_of,
 )
+from portable.kernels.attention.plan_arguments import ELEMENTS
 from portable.kernels.attention.triton_kernels.paged_plan import merge_launch
 from portable.plan import Argument, Call, Launch, NativeKernel, Plan, Pointer, Rejected, Scalar
 
 HERE = Path(__file__).parent
-ELEMENTS = {"bfloat16": "bf16", "float16": "f16"}
 ROWS = 16
 KEYS = 16  # of a tile
 BESIDE = (

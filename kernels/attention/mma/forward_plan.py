@@ -7,18 +7,17 @@ import math
 from pathlib import Path
 from typing import NamedTuple
 
-from portable.kernels.attention.packed import entries_of, packed, plan_tables, tables
+from portable.kernels.attention.packed import MOST_TOKENS, entries_of, packed, plan_tables, tables
+from portable.kernels.attention.plan_arguments import ELEMENTS
 from portable.kernels.attention.problem import Problem, problem_of
 from portable.kernels.attention.wgmma.forward_plan import bounds
 from portable.plan import Argument, Call, Launch, NativeKernel, Plan, Pointer, Rejected, Scalar
 
 _SOURCE = Path(__file__).resolve().parent / "forward.cu"
-ELEMENTS = {"bfloat16": "bf16", "float16": "f16"}
 _LOG2_E = math.log2(math.e)
 _MOST_ROWS = 2**30 - 1024  # a row's place and a window's side are added in 32 bits
 _MOST_BLOCKS = 2**31 - 1
 _MOST_FACTOR = 2.0**100  # beyond, a score times it may leave float32
-_MOST_TOKENS = 2**28  # places and windows of packed sequences, at most 2 * (M + N), are added in 32 bits
 _FEW_QUERIES = 64
 _RESERVED = 1024  # bytes of shared memory that each block of a multiprocessor takes besides its own
 
@@ -115,12 +114,10 @@ def plan_forward(call: Call) -> Plan | Rejected:
 
 def plan_varlen(call: Call) -> Plan | Rejected:
     """o and lse of `attention_varlen`: the table of tiles, then a block for each that there may be."""
-    problem = packed(call)
+    problem = packed(call, MOST_TOKENS)
     if isinstance(problem, Rejected):
         return problem
     count = call.axes["C"]
-    if max(problem.M, problem.N, count) > _MOST_TOKENS:
-        return Rejected(f"more than {_MOST_TOKENS} tokens or sequences")
     if (reason := unfit(problem) or _biased(problem)) is not None:
         return reason
     tile = tile_for(problem, problem.M // max(count - 1, 1), call)

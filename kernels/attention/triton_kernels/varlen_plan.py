@@ -9,7 +9,7 @@ from typing import Any
 import triton
 
 from portable.kernels._common.triton_rows import MAX_GRID
-from portable.kernels.attention.packed import entries_of, packed
+from portable.kernels.attention.packed import MOST_TOKENS, entries_of, packed
 from portable.kernels.attention.problem import Problem
 from portable.kernels.attention.triton_impl import (
     PADDING,
@@ -27,8 +27,6 @@ from portable.plan import Argument, Call, Launch, Plan, Pointer, Rejected, Scala
 
 SCAN = 1024
 """Sequences that a program looks at at a time."""
-_MOST_TOKENS = 2**28
-"""Row numbers and sums of bounds are of 32 bits."""
 
 
 def forward(call: Call) -> Plan | Rejected:
@@ -68,11 +66,9 @@ def backward(call: Call) -> Plan | Rejected:
 
 def _problem(call: Call) -> Problem | Rejected:
     """All tokens as one batch, where a row's stride is a batch's too."""
-    problem = packed(call)
+    problem = packed(call, MOST_TOKENS)
     if isinstance(problem, Rejected):
         return problem
-    if max(problem.M, problem.N, call.axes["C"]) > _MOST_TOKENS:
-        return Rejected(f"more than {_MOST_TOKENS} tokens or sequences")
     heads = {name: replace(each, batch=each.row) for name, each in problem.heads.items()}
     return replace(problem, heads=heads, offsets=call.axes["C"])
 

@@ -14,7 +14,6 @@ ENDS = HERE / "backward_ends.cu"
 _MOST_ROWS = 2**28
 _UNBOUNDED = 2**29
 MOST_BLOCKS = 2**31 - 1
-ELEMENTS = {"bfloat16": "bf16", "float16": "f16"}
 
 
 def prepare(

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from portable.kernels.attention.plan_arguments import strides
+from portable.kernels.attention.plan_arguments import ELEMENTS, strides
 from portable.kernels.attention.problem import Problem, problem_of
 from portable.kernels.attention.wgmma.backward_arguments import (
-    ELEMENTS,
     ENDS,
     HERE,
     MOST_BLOCKS,

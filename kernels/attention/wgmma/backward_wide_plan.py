@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from portable.kernels.attention.plan_arguments import ELEMENTS
 from portable.kernels.attention.problem import Problem
 from portable.kernels.attention.wgmma.backward_arguments import (
-    ELEMENTS,
     HERE,
     MOST_BLOCKS,
     map_of,

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from portable.backends.cuda.tensor_map import TensorMap
+from portable.kernels.attention.plan_arguments import ELEMENTS
 from portable.kernels.attention.problem import Heads, Problem, problem_of
 from portable.plan import Argument, Call, Launch, NativeKernel, Plan, Pointer, Rejected, Scalar
 
 _SOURCE = Path(__file__).resolve().parent / "forward.cu"
-_ELEMENTS = {"bfloat16": "bf16", "float16": "f16"}
 _LOG2_E = math.log2(math.e)
 _MOST_ROWS = 2**30 - 1024  # a row's place and a window's side are added in 32 bits
 MOST_TILES = 2**30
@@ -215,7 +215,7 @@ def kernel_of(
         "attention_forward",
         threads=128 * (1 + tile.consumers),
         defines=(
-            ("ELEMENT", _ELEMENTS[problem.dtype]),
+            ("ELEMENT", ELEMENTS[problem.dtype]),
             ("HEAD_D", d),
             ("HEAD_E", e),
             ("TILE_N", tile.n),

@@ -3,7 +3,7 @@ with tables of tiles that ragged_tiles.cu makes on the card."""
 
 from __future__ import annotations
 
-from portable.kernels.attention.packed import entries_of, packed, plan_tables, tables
+from portable.kernels.attention.packed import MOST_TOKENS, entries_of, packed, plan_tables, tables
 from portable.kernels.attention.problem import Problem
 from portable.kernels.attention.wgmma import backward_plan
 from portable.kernels.attention.wgmma.backward_arguments import unfit
@@ -26,7 +26,6 @@ from portable.plan import Argument, Call, Launch, Plan, Pointer, Rejected, Scala
 # the dense kernel for the same work: a long tail full 0.997, 0.997, 0.971, causal 0.963, 0.970, 0.954;
 # 8 x 4096 1.091, 1.108, 0.988, and 0.998, 0.966, 0.978; 223 sequences 0.936, -, 0.853, and 0.857, -, 0.799.
 TOGETHER = 8
-_MOST_TOKENS = 2**28  # places and windows, at most 2 * (M + N), are added in 32 bits
 
 
 def _tile(call: Call, problem: Problem) -> Tile:
@@ -51,11 +50,9 @@ def _pack(problem: Problem, tile: Tile) -> int:
 
 def plan_varlen(call: Call) -> Plan | Rejected:
     """Plan o and lse: the table of tiles, then blocks that claim them."""
-    problem = packed(call)
+    problem = packed(call, MOST_TOKENS)
     if isinstance(problem, Rejected):
         return problem
-    if max(problem.M, problem.N, call.axes["C"]) > _MOST_TOKENS:
-        return Rejected(f"more than {_MOST_TOKENS} tokens or sequences")
     if (reason := refused(problem)) is not None:
         return reason
     tile = configured(_tile(call, problem), call)
@@ -86,11 +83,9 @@ def plan_varlen(call: Call) -> Plan | Rejected:
 
 def plan_varlen_backward(call: Call) -> Plan | Rejected:
     """Plan dq, dk and dv: the table of blocks of keys, then the dense kernel's three launches."""
-    problem = packed(call)
+    problem = packed(call, MOST_TOKENS)
     if isinstance(problem, Rejected):
         return problem
-    if max(problem.M, problem.N, call.axes["C"]) > _MOST_TOKENS:
-        return Rejected(f"more than {_MOST_TOKENS} tokens or sequences")
     if (reason := unfit(problem, 256)) is not None:
         return reason
     if max(problem.D, problem.E) > 128:
