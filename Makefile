@@ -21,7 +21,7 @@ INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint c
 EMULATE := $(if $(filter 1,$(PORTABLE_EMULATE))$(filter rocm,$(PORTABLE_BACKEND)),-emulate)
 
 demo: $(VENV)/installed$(EMULATE)
-	$(BIN)/python -m portable.conformance.demo
+	$(BIN)/python -m portable.conformance.commands.demo
 
 # pytest, not python -m pytest: with the root on the path, kernels/ would hide the PyPI package of that name.
 test: lint
@@ -33,14 +33,14 @@ lint: $(VENV)/installed-test
 
 docs: $(VENV)/installed
 	$(BIN)/python docs/generate.py
-	$(BIN)/python -m portable.conformance.must_run
+	$(BIN)/python -m portable.conformance.execute.manifest
 
 records: $(VENV)/installed-test
 	for arch in gfx90a gfx942 gfx950 gfx1100 gfx1201; do \
 	  $(BIN)/portable-conformance run --device rocm:$$arch --emulate -j $(JOBS) \
-	    --record conformance/records/emulated-$$arch/core.json || exit 1; \
+	    --record conformance/results/emulated-$$arch/core.json || exit 1; \
 	done
-	$(BIN)/portable-conformance run --device cpu -j $(JOBS) --record conformance/records/cpu/core.json
+	$(BIN)/portable-conformance run --device cpu -j $(JOBS) --record conformance/results/cpu/core.json
 	$(BIN)/python docs/records.py
 	$(BIN)/python docs/emulated.py
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from portable.conformance.binding import Unsupported
-    from portable.conformance.outside import Report, check
+    from portable.conformance.checker.api import Report, check
+    from portable.conformance.checker.argument_binding import Unsupported
 
 __all__ = ["Report", "Unsupported", "check"]
 
@@ -18,9 +18,9 @@ __all__ = ["Report", "Unsupported", "check"]
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'portable.conformance' has no attribute {name!r}")
-    from portable.conformance import outside
+    from portable.conformance.checker import api
 
-    found = globals()[name] = getattr(outside, name)
+    found = globals()[name] = getattr(api, name)
     return found
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from portable import catalog
-from portable.conformance import calibrate
+from portable.conformance.commands import calibrate
+from portable.spec import registry
 
 ROOT = Path(__file__).resolve().parent.parent
 FILES = ROOT / "conformance" / "calibration"
@@ -21,7 +21,7 @@ EDGE, WIDE = 0.7, 0.1
 HEAD = """# How large `sum` must be
 
 Written by `python docs/calibration.py` from `conformance/calibration/*.json`. Each file was made by
-`python -m portable.conformance.calibrate --out FILE.json` on the device that it names.
+`python -m portable.conformance.commands.calibrate --out FILE.json` on the device that it names.
 
 The judge's bound is `result * eps(R) * |ref| + sum * eps(acc) * (|ref| + magnitude)` and a little near zero;
 `sum` pays for the roundings of the accumulation, and is a formula of each spec. Here is how much of it the
@@ -123,7 +123,7 @@ def _formulas(found: dict[str, dict[str, Any]]) -> list[str]:
         here, widest = (max(each) for each in both)
         most = max(here, widest)
         told = "near its edge" if most > EDGE else "wide" if most < WIDE else ""
-        formula = catalog.spec(op).tolerance[output].sum
+        formula = registry.spec(op).tolerance[output].sum
         texts = (f"{here:.3f}", f"{widest:.3f}" if len(both[1]) > 1 else "")
         lines.append(f"| {op} | {output} | `{formula}` | {' | '.join(texts)} | {told} |")
     return lines

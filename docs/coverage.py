@@ -11,10 +11,12 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from portable import build, catalog, check
 from portable.backends.rocm.emulator.code_object import CodeObject
-from portable.backends.rocm.emulator.library import library
-from portable.backends.rocm.emulator.lower import lower
+from portable.backends.rocm.emulator.native_build import library
+from portable.backends.rocm.emulator.translate import lower
+from portable.commands import check
+from portable.runtime import build
+from portable.spec import registry
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "emulator_coverage.md"
@@ -32,7 +34,7 @@ def census() -> tuple[Counter[str], dict[str, Counter[str]]]:
     """Kernels per architecture, and for each mnemonic the kernels per architecture that hold it."""
     work = [
         job
-        for job in check.jobs(sorted(catalog.op_folders()), check.targets(["rocm"]))
+        for job in check.jobs(sorted(registry.op_folders()), check.targets(["rocm"]))
         if isinstance(job, check.Job)
     ]
     kernels: Counter[str] = Counter()

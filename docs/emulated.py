@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from portable.conformance import compare, record
+from portable.conformance.records import compare, record
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORDS = ROOT / "conformance" / "records"
@@ -21,7 +21,7 @@ WHY = {
 
 HEAD = """# The ops on emulated AMD cards
 
-Written by `python docs/emulated.py` from `conformance/records/emulated-*/core.json`. Each record was made by
+Written by `python docs/emulated.py` from `conformance/results/emulated-*/core.json`. Each record was made by
 `portable-conformance run --device rocm:ARCH --emulate --tier core`: the machine code of that card,
 executed by the CPU, every implementation pinned, forward and gradients, every element judged against
 float64. **None of it ran on an AMD card.**
@@ -94,7 +94,7 @@ def _agreement(found: dict[str, dict[str, Any]]) -> list[str]:
     """How the cards agree with an H200, which was a card."""
     h200 = record.read(RECORDS / "h200" / "core.json")
     lines = [
-        "With an NVIDIA H200 (a card; `conformance/records/h200/core.json`), by `portable-conformance",
+        "With an NVIDIA H200 (a card; `conformance/results/h200/core.json`), by `portable-conformance",
         "compare`: implementations of one name (Triton's source, and what both vendors build from one file)",
         "with each other, and the matrix kernels of one vendor (wgmma, mma) with the other's (mfma, wmma).",
         "",

@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 import portable
-from portable import catalog, errors, spec_page
+from portable import errors
+from portable.spec import docs_page, registry
 
 HEAD = """# Errors
 
@@ -39,7 +40,7 @@ def write(folder: Path) -> None:
     for old in (folder / "ops").glob("*.md"):
         old.unlink()
     for op in portable.ops():
-        (folder / "ops" / f"{op}.md").write_text(spec_page.page(catalog.spec(op)))
+        (folder / "ops" / f"{op}.md").write_text(docs_page.page(registry.spec(op)))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from portable.conformance import compare, record
+from portable.conformance.records import compare, record
 from portable.conformance.report import html
 
 RECORDS = Path(__file__).resolve().parent.parent / "conformance" / "records"

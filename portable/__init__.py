@@ -12,15 +12,15 @@ from __future__ import annotations
 from typing import Any
 
 from portable import errors
-from portable.catalog import functions as _functions
-from portable.catalog import load_module as _load_module
-from portable.catalog import public_ops as ops
-from portable.choose import Explanation
-from portable.dispatch import explain
-from portable.dispatch import op as _op
-from portable.machine import device
-from portable.machine import selection as _selection
-from portable.settings import using
+from portable.dispatch.dispatcher import explain
+from portable.dispatch.dispatcher import op as _op
+from portable.dispatch.pins import using
+from portable.dispatch.select import Explanation
+from portable.runtime.detect import device
+from portable.runtime.detect import selection as _selection
+from portable.spec.registry import functions as _functions
+from portable.spec.registry import load_module as _load_module
+from portable.spec.registry import public_ops as ops
 
 __version__ = "0.1.0"
 __all__ = ["Explanation", "device", "errors", "explain", "ops", "using"]

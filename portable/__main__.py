@@ -2,6 +2,6 @@
 
 import sys
 
-from portable.cli import main
+from portable.commands.cli import main
 
 sys.exit(main())

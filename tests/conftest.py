@@ -7,7 +7,9 @@ import textwrap
 import pytest
 import torch
 
-from portable import catalog, machine, settings
+from portable.dispatch import pins
+from portable.runtime import detect
+from portable.spec import registry
 
 SPEC = """
 edition: 1
@@ -117,7 +119,7 @@ def toy(tmp_path, monkeypatch):
     monkeypatch.setenv("PORTABLE_BACKEND", "toy")
     monkeypatch.setenv("TOY_CARD", "1")
     fresh()
-    log = machine.backend_class("toy").log
+    log = detect.backend_class("toy").log
     log.clear()
     yield log
     monkeypatch.undo()
@@ -126,12 +128,13 @@ def toy(tmp_path, monkeypatch):
 
 def fresh() -> None:
     """Forget what was found on the search paths and in the environment."""
-    from portable import build, dispatch
+    from portable.dispatch import dispatcher
+    from portable.runtime import build
 
-    catalog.forget()
-    settings.reload()
-    machine.reset()
-    dispatch.forget()
+    registry.forget()
+    pins.reload()
+    detect.reset()
+    dispatcher.forget()
     build.forget()
 
 

@@ -16,14 +16,14 @@ TEXT = (Path(__file__).resolve().parents[1] / "CONTRIBUTING.md").read_text()
 PROGRAM = """
 import torch, portable
 from portable import catalog
-from portable.spec_reader import load_spec
+from portable.spec.reader import load_spec
 load_spec(catalog.op_folders()["squared_relu"])
 x = torch.tensor([[-1.0, 2.0, float("nan")]], requires_grad=True)
 y = portable.squared_relu(x)
 y[:, :2].sum().backward()
 print(portable.explain("squared_relu", x.detach()).choice.name, y.tolist(), x.grad.tolist())
 """
-JUDGE = ("-m", "portable.conformance.cli", "run", "--ops", "squared_relu", "--tier", "smoke")
+JUDGE = ("-m", "portable.conformance.commands.cli", "run", "--ops", "squared_relu", "--tier", "smoke")
 
 
 def blocks(section: str) -> list[tuple[str, str]]:

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from portable.conformance import compare, record
+from portable.conformance.records import compare, record
 
 from .conformance import toy_gpu_faults
 
 ROOT = Path(__file__).resolve().parent.parent
-RECORD = record.read(ROOT / "conformance/records/h200/core.json")
-FIRST, SECOND = (record.read(ROOT / f"conformance/records/h200/sweep-{run}.json") for run in (3, 4))
+RECORD = record.read(ROOT / "conformance/results/h200/core.json")
+FIRST, SECOND = (record.read(ROOT / f"conformance/results/h200/sweep-{run}.json") for run in (3, 4))
 SEQUENCES = "H=16,G=16,M=8192,N=8192,D=128,E=128,lead=2,causal=True"
 ROWS = {
     "matmul 4096 x 4096 x 4096": ("matmul/bfloat16/M=4096,N=4096,K=4096", "wgmma", "torch"),
@@ -103,7 +103,7 @@ def test_attention_conforms_on_emulated_cards():
     """The smoke tier: forward, gradient, decode, pages and packed sequences, in HIP C++ and Triton."""
     readme = (ROOT / "README.md").read_text()
     for arch, unit in (("gfx942", "mfma"), ("gfx950", "mfma"), ("gfx1100", "wmma")):
-        found = record.read(ROOT / f"conformance/records/emulated-{arch}/smoke-attention.json")
+        found = record.read(ROOT / f"conformance/results/emulated-{arch}/smoke-attention.json")
         assert found["header"]["emulated"] and found["header"]["arch"] == arch and record.conforming(found)
         results = found["results"]
         passed = {(record.op_of(each["case"]), each["impl"]) for each in results if each["state"] == "Pass"}
@@ -112,7 +112,7 @@ def test_attention_conforms_on_emulated_cards():
         assert passed == asked | {("attention", f"decode_{unit}"), ("attention", "decode")}
         assert {each["state"] for each in results} <= {"Pass", "NotSupported"}
         assert f"{len(results)} of {len(results)} on {arch}" in readme
-    found = record.read(ROOT / "conformance/records/emulated-gfx90a/smoke-attention.json")
+    found = record.read(ROOT / "conformance/results/emulated-gfx90a/smoke-attention.json")
     states = [each["state"] for each in found["results"]]
     assert record.conforming(found) and set(states) == {"Pass", "NotSupported", "XFail"}
     assert f"on gfx90a {len(states) - states.count('XFail')} of {len(states)}, the others" in readme
@@ -127,7 +127,7 @@ def test_the_pages_of_the_records_are_what_the_records_say():
 
 
 def test_an_h200_and_an_emulated_mi300_agree():
-    other = record.read(ROOT / "conformance/records/emulated-gfx942/core.json")
+    other = record.read(ROOT / "conformance/results/emulated-gfx942/core.json")
     lines, agree = compare.report(RECORD, other)
     assert agree, "\n".join(lines)
     assert sum(each.cases for each in compare.agreements(RECORD, other)) > 5000
@@ -135,7 +135,7 @@ def test_an_h200_and_an_emulated_mi300_agree():
 
 def test_a_killed_a_hung_and_a_starved_kernel_left_a_whole_record():
     """On an H200: tests/conformance/toy_gpu_faults.py made them."""
-    found = record.read(ROOT / "conformance/records/h200/faults.json")
+    found = record.read(ROOT / "conformance/results/h200/faults.json")
     assert found["header"]["device"] == "NVIDIA H200" and found["header"]["complete"]
     by_case: dict[str, dict[str, str]] = {}
     for each in found["results"]:

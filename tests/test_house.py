@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from portable import catalog
-from portable.spec_reader import load_spec
+from portable.spec import registry
+from portable.spec.reader import load_spec
 
 ROOT = Path(__file__).resolve().parents[1]
 CORE = sorted((ROOT / "portable").rglob("*.py"))
@@ -33,12 +33,12 @@ SIDEWAYS = {
 
 # `cpu` is a vendor's folder too, but it is also torch's word for where a tensor is.
 VENDORS = {
-    *(set(catalog.vendors()) - {"cpu"}),
+    *(set(registry.vendors()) - {"cpu"}),
     *("nvidia", "nvcc", "nvrtc", "cupy", "ptx", "cubin", "hopper", "h100", "h200"),
     *("amd", "amdgpu", "amdgcn", "hip", "hiprtc", "hsaco", "mi300", "mi300x"),
 }
 TERMS = {
-    *(word for name in catalog.op_folders() for word in (name, name.replace("_", ""))),
+    *(word for name in registry.op_folders() for word in (name, name.replace("_", ""))),
     *("gemm", "norm", "layernorm", "rmsnorm", "relu", "gelu", "silu", "attention"),
 }
 TORCH_VERSION = "torch.version has these two attributes, and which one is set says what torch was built for"

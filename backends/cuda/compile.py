@@ -57,7 +57,7 @@ def compile(
 
 
 def _installed_kernels() -> Path:
-    """The folder of the ops, for `_common/`: beside this package, installed or not."""
+    """The folder of the ops, for `_lib/`: beside this package, installed or not."""
     import portable.kernels
 
     return Path(portable.kernels.__path__[0])

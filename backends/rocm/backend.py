@@ -80,14 +80,14 @@ class RocmBackend(Backend):
 
     @classmethod
     def emulation(cls, machine: Machine) -> Detection:
-        from portable.backends.rocm.emulator import card
+        from portable.backends.rocm.emulator import backend
 
-        return card.emulation(machine)
+        return backend.emulation(machine)
 
     def emulated(self, machine: Machine) -> Backend:
-        from portable.backends.rocm.emulator import card
+        from portable.backends.rocm.emulator import backend
 
-        return card.EmulatedRocmBackend(self.folder, card.arch(machine))
+        return backend.EmulatedRocmBackend(self.folder, backend.arch(machine))
 
     @staticmethod
     def _has_gpu_node(machine: Machine) -> bool:

@@ -16,9 +16,9 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from portable.conformance import compare, record
+from portable.conformance.records import compare, record
 from portable.conformance.report import html as page
-from portable.conformance.words import counted
+from portable.conformance.text import counted
 
 AGREE, DISAGREE, REFUSED = 0, 1, 2
 SHOWN = 20

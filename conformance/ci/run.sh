@@ -24,5 +24,5 @@ mkdir -p "$out"
 if [[ " ${options[*]} " != *" --resume "* ]]; then
     rm -f "$out/$name".{json,xml,html} # an old record must not stand for a run that died
 fi
-exec "$python" -m portable.conformance.cli run --device "$device" --tier "$tier" \
+exec "$python" -m portable.conformance.commands.cli run --device "$device" --tier "$tier" \
     --record "$out/$name.json" --junit "$out/$name.xml" --html "$out/$name.html" "${options[@]}"

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from portable.conformance import files
-from portable.conformance import record as records
+from portable.conformance.records import record as records
 from portable.conformance.report import sections
 from portable.conformance.report.markup import Html, element, escape, join
-from portable.conformance.report.words import clean, cut, listed, moment, number
-from portable.conformance.words import counted
+from portable.conformance.report.wording import clean, cut, listed, moment, number
+from portable.conformance.text import counted
 
 FOLDER = Path(__file__).parent
 LISTED, ALL_LISTED = 160, 500_000
@@ -66,7 +66,7 @@ def page(record: Record, other: Record | None = None, comparison: Comparison | N
         "title": escape(f"Conformance: {' and '.join(names)}"),
         "device": escape(" and ".join(dict.fromkeys(each["header"]["device"] for each in both))),
         "policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; "
-                  f"script-src 'sha256-{digest}'",
+        f"script-src 'sha256-{digest}'",
         "style": (FOLDER / "page.css").read_text(encoding="utf-8"),
         "script": script,
         "content": join(content, "\n"),
@@ -168,9 +168,7 @@ def _verdict(both: Sequence[Record], names: Sequence[str], comparison: Compariso
 
 
 def _compared(comparison: Comparison) -> str:
-    disagree = not comparison.get("agree", True) or any(
-        each["problems"] for each in comparison["agreement"]
-    )
+    disagree = not comparison.get("agree", True) or any(each["problems"] for each in comparison["agreement"])
     below = any(each["verdict"] == "below" for each in comparison["parity"])
     if disagree or below:
         return "bad"

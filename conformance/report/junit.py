@@ -15,9 +15,9 @@ from typing import Any
 from xml.etree import ElementTree
 
 from portable.conformance import files
-from portable.conformance import record as records
-from portable.conformance.report.words import clean, cut, rerun
-from portable.conformance.words import counted
+from portable.conformance.records import record as records
+from portable.conformance.report.wording import clean, cut, rerun
+from portable.conformance.text import counted
 
 SKIPPED = frozenset({"NotSupported", "NotRun", "XFail", "Waived"})
 ERRORS = frozenset({"Crash", "Timeout", "InternalError", "CompileError", "ResourceError"})

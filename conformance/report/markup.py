@@ -6,7 +6,7 @@ import html
 import re
 from collections.abc import Iterable, Sequence
 
-from portable.conformance.report.words import clean
+from portable.conformance.report.wording import clean
 
 
 class Html(str):

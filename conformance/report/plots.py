@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from portable.conformance.record import op_of
+from portable.conformance.records.record import op_of
 from portable.conformance.report.markup import Html, element, escape, join
-from portable.conformance.report.words import listed, number, quantity, shape_of, types_of
-from portable.conformance.words import counted
+from portable.conformance.report.wording import listed, number, quantity, shape_of, types_of
+from portable.conformance.text import counted
 
 WIDTH, HEIGHT = 620, 400
 LEFT, RIGHT, TOP, BOTTOM = 62, 14, 26, 44
@@ -106,9 +106,7 @@ def rooflines(record: Mapping[str, Any]) -> Html:
         ),
         class_="legend",
     )  # fmt: skip
-    return element(
-        "figure", element("figcaption", caption), legend, element("div", *panels, class_="panels")
-    )
+    return element("figure", element("figcaption", caption), legend, element("div", *panels, class_="panels"))
 
 
 def _panel(kind: str, points: list[Point], bandwidth: float, peak: float | None, impls: list[str]) -> Html:

@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from portable.conformance import record as records
+from portable.conformance.records import record as records
 from portable.conformance.report import junit, plots
 from portable.conformance.report.markup import Html, case_id, details, element, join, table
-from portable.conformance.report.words import (
+from portable.conformance.report.wording import (
     BEHAVIOUR,
     cut,
     listed,
@@ -22,7 +22,7 @@ from portable.conformance.report.words import (
     shape_of,
     types_of,
 )
-from portable.conformance.words import counted
+from portable.conformance.text import counted
 
 PARAGRAPHS = 100
 EACH = 10

@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from portable import arguments, dispatch
+from portable.dispatch import arguments, dispatcher
 from portable.errors import OutputError, ParameterError, ShapeError
 
 from .words import Window, sides, statistics
 
-_op: Any = dispatch.op("attention")
+_op: Any = dispatcher.op("attention")
 
 
 def attention(

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from portable import dispatch
+from portable.dispatch import dispatcher
 
 
 def attention_paged(
@@ -41,6 +41,6 @@ def dense(given: dict[str, Tensor], facts: dict[str, Any]) -> Callable[[], objec
     q = given["q"].transpose(1, 2)
     Z, G, D, E, keys = (*(facts[name] for name in "ZGDE"), facts["W"] * facts["S"])
     k, v = (torch.randn(Z, G, keys, size, device=q.device).to(q.dtype) for size in (D, E))
-    attention = dispatch.op("attention")
+    attention = dispatcher.op("attention")
     params = {name: facts[name] for name in ("scale", "window_left", "softcap")}
     return lambda: attention(q, k, v, **params)

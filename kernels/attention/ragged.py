@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from portable import dispatch
+from portable.dispatch import dispatcher
 
 from .words import Window, sides, statistics
 
@@ -26,7 +26,7 @@ def attention_varlen(
     Raises ShapeError, DtypeError or ParameterError that name the argument.
     """
     left, right = sides("attention_varlen", window, causal)
-    o, lse = dispatch.op("attention_varlen")(
+    o, lse = dispatcher.op("attention_varlen")(
         q, k, v, cu_seqlens_q, cu_seqlens_k, statistics(sinks, q), causal=causal, scale=scale,
         window_left=left, window_right=right, softcap=softcap,
     )  # fmt: skip
@@ -49,7 +49,7 @@ def attention_paged(
     Raises ShapeError, DtypeError or ParameterError that name the argument.
     """
     left, _ = sides("attention_paged", window, causal=True)
-    o, lse = dispatch.op("attention_paged")(
+    o, lse = dispatcher.op("attention_paged")(
         q, k_cache, v_cache, block_table, seq_lens, statistics(sinks, q), scale=scale, window_left=left,
         softcap=softcap,
     )  # fmt: skip

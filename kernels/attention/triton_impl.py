@@ -14,7 +14,7 @@ from typing import Any
 import triton
 
 from portable.backends.cuda.tensor_map import TritonDescriptor
-from portable.kernels._common.triton_rows import ITEMSIZE, MAX_GRID
+from portable.kernels._lib.triton.rows import ITEMSIZE, MAX_GRID
 from portable.kernels.attention.problem import Problem, problem_of
 from portable.kernels.attention.triton_kernels.backward import (
     attention_dbias,

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from portable import dispatch
+from portable.dispatch import dispatcher
 
 PARAMS = ("causal", "scale", "window_left", "window_right", "softcap")
 
@@ -58,7 +58,7 @@ def derived(given: dict[str, Tensor | None], facts: dict[str, Any]) -> dict[str,
     if do is None:
         return offsets
     params = {name: facts[name] for name in PARAMS}
-    o, lse = dispatch.op("attention_varlen")(q, k, v, **offsets, **params)
+    o, lse = dispatcher.op("attention_varlen")(q, k, v, **offsets, **params)
     return {**offsets, "o": o, "lse": lse}
 
 
@@ -95,9 +95,9 @@ def dense(given: dict[str, Tensor], facts: dict[str, Any]) -> Callable[[], objec
     H, G, D, E = (facts[name] for name in "HGDE")
     params = {name: facts[name] for name in PARAMS}
     q, k, v = random(H, D), random(G, D), random(G, E)
-    attention = dispatch.op("attention")
+    attention = dispatcher.op("attention")
     if "do" not in given:
         return lambda: attention(q, k, v, **params)
     o, lse = attention(q, k, v, **params)
-    do, backward = random(H, E), dispatch.op("attention_backward")
+    do, backward = random(H, E), dispatcher.op("attention_backward")
     return lambda: backward(do, q, k, v, o, lse, **params)

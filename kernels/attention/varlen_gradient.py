@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from portable import dispatch
+from portable.dispatch import dispatcher
 
 _SAVED = ("q", "k", "v", "cu_seqlens_q", "cu_seqlens_k", "sinks")
 
@@ -28,7 +28,7 @@ def backward(
     upstream = torch.zeros_like(o) if do is None else do
     grads: dict[str, Tensor | None] = dict.fromkeys(needs)
     if needs["q"] or needs["k"] or needs["v"]:
-        op = dispatch.op("attention_varlen_backward")
+        op = dispatcher.op("attention_varlen_backward")
         found = op(upstream, q, k, v, o, lse, offsets_q, offsets_k, dlse, **params)
         grads |= {name: each for name, each in zip("qkv", found, strict=True) if needs[name]}
     if needs["sinks"]:

@@ -8,8 +8,8 @@
 // pointer is null. FORWARD_RING and BACKWARD_RING take long rows through shared memory on Hopper (ring.h).
 // SAVE = 0: `saved` is null. RESIDENT: blocks per multiprocessor that BACKWARD leaves
 // registers for.
-#include "_common/moments.h"
-#include "_common/norm_rows.h"
+#include "_lib/rows/moments.h"
+#include "_lib/rows/norm_rows.h"
 
 // The sum over the vectors that the lane holds.
 DEVICE float lane_sum(const cell<T, VEC> (&held)[CHUNKS]) {
@@ -394,7 +394,7 @@ void layer_norm_columns(const T* dy, const T* x, const float* saved, float* colu
 
 #if PASS == BACKWARD_RING
 #define CENTERED 1
-#include "_common/norm_gradient.h"
+#include "_lib/rows/norm_gradient.h"
 RING_KERNEL
 void layer_norm_backward_ring(const T* dy, const T* x, const W* weight, T* dx, float* columns, int64_t rows,
                         int length, int64_t dy_stride, int64_t x_stride, int64_t dx_stride, float eps,
@@ -405,7 +405,7 @@ void layer_norm_backward_ring(const T* dy, const T* x, const W* weight, T* dx, f
 
 #if PASS == FORWARD_RING
 #define CENTERED 1
-#include "_common/norm_forward.h"
+#include "_lib/rows/norm_forward.h"
 RING_KERNEL
 void layer_norm_forward_ring(const T* x, const W* weight, const W* bias, T* y, int64_t rows, int length,
                              int64_t x_stride, int64_t y_stride, float eps, int blocks) {

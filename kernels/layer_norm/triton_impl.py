@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from portable.kernels._common.triton_norm import plan_norm
-from portable.kernels._common.triton_norm_backward import plan_norm_backward
+from portable.kernels._lib.triton.norm import plan_norm
+from portable.kernels._lib.triton.norm_backward import plan_norm_backward
 from portable.plan import Call, Plan, Rejected
 
 

@@ -1,5 +1,5 @@
 // dz = dy * activation'(z), elementwise, in float32, rounded once.
-#include "_common/elementwise.h"
+#include "_lib/rows/elementwise.h"
 
 #include "activation_slope.h"
 

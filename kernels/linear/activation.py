@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from portable.kernels._common.elementwise_plan import elementwise_plan
-from portable.kernels._common.norm_plan import COLUMN_SUM, SUM_GROUPS, SUM_WIDTH
-from portable.kernels._common.row_plan import MAX_GRID, TYPE_NAME, RowClass, power_of_two, vector_length
+from portable.kernels._lib.plans.elementwise_plan import elementwise_plan
+from portable.kernels._lib.plans.norm_plan import COLUMN_SUM, SUM_GROUPS, SUM_WIDTH
+from portable.kernels._lib.plans.row_plan import MAX_GRID, TYPE_NAME, RowClass, power_of_two, vector_length
 from portable.layout import rows
 from portable.plan import Call, Launch, NativeKernel, Plan, Pointer, Rejected, Scalar, Workspace
 

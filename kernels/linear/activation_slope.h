@@ -2,7 +2,7 @@
 // ../matmul/epilogue.h.
 #pragma once
 
-#include "_common/sigmoid.h"
+#include "_lib/rows/sigmoid.h"
 
 #define ACTIVATION_RELU 1
 #define ACTIVATION_GELU 2
@@ -54,7 +54,7 @@ DEVICE float silu_slope(float z) {
 
 // dy * gelu_slope(z) within 1e-6 of its terms, enough for 16 bits: with a = |z| and Mills' ratio
 // R(a) = Phi(-a) / phi(a), the slope is s = phi(a) * (R(a) - a) for negative z, else 1 - s. sqrt(1 / (2 pi)) * R is
-// a polynomial in 1 / (1 + 0.3 a), fitted for ../_common/triton_math.py; phi goes in as two roots of it, so that
+// a polynomial in 1 / (1 + 0.3 a), fitted for _lib/triton/math.py; phi goes in as two roots of it, so that
 // it keeps its range.
 DEVICE float times_gelu_slope(float dy, float z) {
     const float a = math_abs(z);

@@ -1,7 +1,7 @@
 // dz = dy * activation'(z), as activation.cu, and the sums of dz over the rows, column by column, before it is
 // rounded. A block takes LANES vectors of columns of up to `most` rows, ROWS rows at a time, UNROLL times; it
 // writes its sums to a float32 workspace, and column_sum.cu adds the blocks up in their order.
-#include "_common/rows.h"
+#include "_lib/rows/rows.h"
 
 #include "activation_slope.h"
 

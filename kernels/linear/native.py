@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from portable.kernels.matmul import hip_native, native
+from portable.kernels.matmul import native
+from portable.kernels.matmul.gfx import plan
 from portable.kernels.matmul.problem import from_linear
 from portable.plan import Call, Plan, Rejected
 
@@ -29,11 +30,11 @@ def mma(call: Call) -> Plan | Rejected:
 
 
 def mfma(call: Call) -> Plan | Rejected:
-    return _planned(call, hip_native.mfma)
+    return _planned(call, plan.mfma)
 
 
 def wmma(call: Call) -> Plan | Rejected:
-    return _planned(call, hip_native.wmma)
+    return _planned(call, plan.wmma)
 
 
 def simt(call: Call) -> Plan | Rejected:

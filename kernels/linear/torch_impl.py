@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from portable.kernels._common.torch_products import wide_sums
+from portable.kernels._lib.torch_products import wide_sums
 
 _TANH_SCALE = math.sqrt(2 / math.pi)
 _TANH_CUBIC = 0.044715

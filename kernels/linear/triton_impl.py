@@ -5,9 +5,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from portable.kernels._common.triton_math import sigmoid_factors, times_gelu_slope, times_gelu_tanh_slope
-from portable.kernels._common.triton_norm_backward import sum_partials
-from portable.kernels._common.triton_rows import (
+from portable.kernels._lib.triton.math import sigmoid_factors, times_gelu_slope, times_gelu_tanh_slope
+from portable.kernels._lib.triton.norm_backward import sum_partials
+from portable.kernels._lib.triton.rows import (
     MAX_GRID,
     MIN_BLOCK,
     RowTile,
@@ -20,7 +20,7 @@ from portable.kernels._common.triton_rows import (
     warps,
 )
 from portable.kernels.matmul.problem import from_linear
-from portable.kernels.matmul.triton_impl import plan_problem
+from portable.kernels.matmul.triton.plan import plan_problem
 from portable.layout import rows
 from portable.plan import Call, Launch, Plan, Pointer, Rejected, Scalar, Workspace
 

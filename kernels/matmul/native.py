@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from portable.kernels.matmul import hip_native
-from portable.kernels.matmul.bf16x6_plan import plan_bf16x6
-from portable.kernels.matmul.mma_plan import plan_mma
-from portable.kernels.matmul.packed_plan import plan_packed
+from portable.kernels.matmul.gfx import plan
 from portable.kernels.matmul.problem import Problem, from_matmul
-from portable.kernels.matmul.simt_plan import plan_simt
-from portable.kernels.matmul.skinny_plan import plan_skinny
-from portable.kernels.matmul.wgmma_plan import plan_wgmma
-from portable.kernels.matmul.wgmma_split_plan import plan_split
+from portable.kernels.matmul.simt.simt_plan import plan_simt
+from portable.kernels.matmul.sm80.mma_plan import plan_mma
+from portable.kernels.matmul.sm90.bf16x6_plan import plan_bf16x6
+from portable.kernels.matmul.sm90.realigned_plan import plan_packed
+from portable.kernels.matmul.sm90.skinny_plan import plan_skinny
+from portable.kernels.matmul.sm90.splitk_plan import plan_split
+from portable.kernels.matmul.sm90.wgmma_plan import plan_wgmma
 from portable.plan import Call, Plan, Rejected
 
 Planner = Callable[[Problem, Call], "Plan | Rejected"]
@@ -50,11 +50,11 @@ def simt(call: Call) -> Plan | Rejected:
 
 
 def mfma(call: Call) -> Plan | Rejected:
-    return _planned(call, hip_native.mfma)
+    return _planned(call, plan.mfma)
 
 
 def wmma(call: Call) -> Plan | Rejected:
-    return _planned(call, hip_native.wmma)
+    return _planned(call, plan.wmma)
 
 
 def _planned(call: Call, planner: Planner) -> Plan | Rejected:

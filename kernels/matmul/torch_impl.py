@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from portable.kernels._common.torch_products import wide_sums
+from portable.kernels._lib.torch_products import wide_sums
 
 
 @contextmanager

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from portable.kernels._common.norm_plan import backward_plan, forward_plan
-from portable.kernels._common.ring_plan import Ring
+from portable.kernels._lib.plans.norm_plan import backward_plan, forward_plan
+from portable.kernels._lib.plans.ring_plan import Ring
 from portable.plan import Call, Plan, Rejected
 
 SOURCE = Path(__file__).with_name("rms_norm.cu")

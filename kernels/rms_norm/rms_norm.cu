@@ -6,7 +6,7 @@
 // from the saved 1 / rms of each row. FORWARD_RING and BACKWARD_RING take long rows through shared
 // memory on Hopper (ring.h). HAS_WEIGHT = 0: `weight` is null. SAVE = 0: `saved` is null. RESIDENT:
 // blocks per multiprocessor that BACKWARD leaves registers for.
-#include "_common/norm_rows.h"
+#include "_lib/rows/norm_rows.h"
 
 #if PASS == FORWARD || PASS == FORWARD_STREAM
 DEVICE float lane_squares(const cell<T, VEC> (&held)[CHUNKS]) {
@@ -267,7 +267,7 @@ void rms_norm_columns(const T* dy, const T* x, const float* saved, float* column
 #if PASS == BACKWARD_RING
 #define CENTERED 0
 #define HAS_BIAS 0
-#include "_common/norm_gradient.h"
+#include "_lib/rows/norm_gradient.h"
 RING_KERNEL
 void rms_norm_backward_ring(const T* dy, const T* x, const W* weight, T* dx, float* columns, int64_t rows,
                       int length, int64_t dy_stride, int64_t x_stride, int64_t dx_stride, float eps,
@@ -279,7 +279,7 @@ void rms_norm_backward_ring(const T* dy, const T* x, const W* weight, T* dx, flo
 #if PASS == FORWARD_RING
 #define CENTERED 0
 #define HAS_BIAS 0
-#include "_common/norm_forward.h"
+#include "_lib/rows/norm_forward.h"
 RING_KERNEL
 void rms_norm_forward_ring(const T* x, const W* weight, T* y, int64_t rows, int length,
                            int64_t x_stride, int64_t y_stride, float eps, int blocks) {

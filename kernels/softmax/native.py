@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from portable.kernels._common.row_plan import (
+from portable.kernels._lib.plans.row_plan import (
     MAX_GRID,
     ClusterShapes,
     cluster_class,

@@ -2,7 +2,7 @@
 //
 // PASS names the one kernel to build: FORWARD and BACKWARD hold the row in registers, FORWARD_STREAM and
 // BACKWARD_STREAM read rows of any length twice, CHUNKS vectors per lane at a time.
-#include "_common/rows.h"
+#include "_lib/rows/rows.h"
 
 #define FORWARD 1
 #define FORWARD_STREAM 2

@@ -5,8 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from portable.kernels._common.triton_math import exp_nonpositive
-from portable.kernels._common.triton_rows import ITEMSIZE, divisible, plan_rows, row_starts
+from portable.kernels._lib.triton.math import exp_nonpositive
+from portable.kernels._lib.triton.rows import ITEMSIZE, divisible, plan_rows, row_starts
 from portable.plan import Call, Plan, Rejected
 
 # Of one row, in the registers of 1024 threads; the gradient holds two tensors.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from portable.kernels._common.elementwise_plan import elementwise_plan
+from portable.kernels._lib.plans.elementwise_plan import elementwise_plan
 from portable.plan import Call, Plan, Rejected
 
 SOURCE = Path(__file__).with_name("swiglu.cu")

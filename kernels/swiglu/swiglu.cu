@@ -1,8 +1,8 @@
 // y = silu(gate) * up, silu(g) = g / (1 + exp(-g)), and its gradient, in float32, rounded once.
 //
 // PASS names the one kernel to build.
-#include "_common/elementwise.h"
-#include "_common/sigmoid.h"
+#include "_lib/rows/elementwise.h"
+#include "_lib/rows/sigmoid.h"
 
 #define FORWARD 1
 #define BACKWARD 2

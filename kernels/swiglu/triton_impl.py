@@ -5,8 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from portable.kernels._common.triton_math import sigmoid_factors
-from portable.kernels._common.triton_rows import element_tile, plan_elementwise, row_starts
+from portable.kernels._lib.triton.math import sigmoid_factors
+from portable.kernels._lib.triton.rows import element_tile, plan_elementwise, row_starts
 from portable.plan import Call, Plan, Rejected
 
 

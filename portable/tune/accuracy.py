@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from portable import catalog
-from portable.tune.subject import Subject
+from portable.spec import registry
+from portable.tune.problem import Subject
 
 STAND_IN = 8.0
 """Length of the difference from the outputs that stand in for a reference, in roundings of the type."""
@@ -40,9 +40,9 @@ class Judge:
         wide = {name: None if each is None else each.to(torch.float64) for name, each in tensors.items()}
         given = dict(zip(spec.params, self._subject.values(), strict=True))
         scales = spec.reference.magnitude
-        self._refs = _named(spec, _ask(catalog.load_entry(spec.reference.entry), {**wide, **given}))
+        self._refs = _named(spec, _ask(registry.load_entry(spec.reference.entry), {**wide, **given}))
         if scales is not None:
-            self._scales = _named(spec, _ask(catalog.load_entry(scales), {**wide, **given}))
+            self._scales = _named(spec, _ask(registry.load_entry(scales), {**wide, **given}))
 
     def wrong(self, outputs: Sequence[Any]) -> str:
         """What is wrong with the outputs, or an empty string."""

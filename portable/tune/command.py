@@ -11,12 +11,16 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from portable import catalog, choose, machine, tuned
 from portable.backend import Backend
+from portable.configs import lookup
+from portable.dispatch import select
 from portable.errors import PortableError, listed, nearest
 from portable.plan import Device
-from portable.spec import Spec
-from portable.tune import session, store, subject
+from portable.runtime import detect
+from portable.spec import registry
+from portable.spec.model import Spec
+from portable.tune import problem as subject
+from portable.tune import session, store
 from portable.tune.progress import Progress
 
 SHOWN = 6
@@ -65,8 +69,8 @@ def _count(text: str) -> int:
 
 def run(args: argparse.Namespace, make_worker: Callable[[], Any] | None = None) -> int:
     """The exit code: 0 where every call was tuned, 1 where one was not, 130 after Ctrl-C."""
-    spec = catalog.spec(args.op)
-    backend, device = machine.main_backend(), _device()
+    spec = registry.spec(args.op)
+    backend, device = detect.main_backend(), _device()
     subjects = _subjects(args, spec, backend, device)
     among = _among(args, subjects)
     file = Path(args.file) if args.file else store.place(backend.name, backend.folder)
@@ -111,8 +115,8 @@ def _warn(progress: Progress, each: subject.Subject, backend: Backend, device: D
     """Hand-written configs that follow the batch size are hidden by a class that may not."""
     if not each.imp.batch_invariant:
         return
-    for file in tuned.files(backend):
-        for entry in tuned.entries(file).of(each.spec, each.imp).get(device.arch, ()):
+    for file in lookup.files(backend):
+        for entry in lookup.entries(file).of(each.spec, each.imp).get(device.arch, ()):
             if entry.measured is None and re.search(r"\bB\b", entry.when):
                 name = f"{each.op}.{each.implementation}"
                 progress.say(
@@ -136,7 +140,7 @@ def _swept(
 
 
 def _device() -> Device:
-    found = machine.device()
+    found = detect.device()
     if found.emulated:
         raise PortableError(f"{found} tells no time, so nothing can be tuned on it")
     return found
@@ -172,7 +176,7 @@ def _implementations(args: argparse.Namespace, spec: Spec, backend: Backend, dev
             known = [each.name for each in spec.implementations]
             problem = f"{spec.op} has no implementation {args.impl!r}.{nearest(args.impl, known)}"
             raise PortableError(f"{problem} It has {listed(known)}")
-        reason = choose.static_reason(chosen, backend, device)
+        reason = select.static_reason(chosen, backend, device)
         if reason is not None:
             raise PortableError(f"{spec.op}.{chosen.name} cannot run here: {reason}")
         if not chosen.tunables:
@@ -181,7 +185,7 @@ def _implementations(args: argparse.Namespace, spec: Spec, backend: Backend, dev
     able = [
         each.name
         for each in spec.implementations
-        if each.tunables and choose.static_reason(each, backend, device) is None
+        if each.tunables and select.static_reason(each, backend, device) is None
     ]
     if not able:
         raise PortableError(f"no implementation of {spec.op} that {device} can run has tunables")
@@ -251,13 +255,13 @@ def _value(text: str) -> Any:
 
 def _try_file(file: Path) -> None:
     """Before any work: the file must be one that can be merged into."""
-    tuned.parse(file, None)
+    lookup.parse(file, None)
     folder = next(each for each in (file.parent, *file.parent.parents) if each.exists())
     if not os.access(folder, os.W_OK) or (file.exists() and not os.access(file, os.W_OK)):
         raise PortableError(f"{file} cannot be written; name another with --file, or --dry-run")
 
 
-def _file(file: Path, entry: tuned.Entry) -> None:
+def _file(file: Path, entry: lookup.Entry) -> None:
     try:
         store.merge(file, [entry])
     except OSError as error:
@@ -287,7 +291,7 @@ def _write_record(
         raise PortableError(f"--record {name!r}: {error.strerror}") from None
 
 
-def _recorded(result: session.Result, entry: tuned.Entry) -> dict[str, Any]:
+def _recorded(result: session.Result, entry: lookup.Entry) -> dict[str, Any]:
     assert entry.measured is not None
     return {
         "op": entry.op, "implementation": entry.implementation, "class": entry.shape_class,
@@ -299,7 +303,7 @@ def _recorded(result: session.Result, entry: tuned.Entry) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _tell(progress: Progress, result: session.Result, entry: tuned.Entry) -> None:
+def _tell(progress: Progress, result: session.Result, entry: lookup.Entry) -> None:
     assert entry.measured is not None
     for each in result.dropped[:SHOWN]:
         progress.say(f"  dropped {each.name}: {each.why}")

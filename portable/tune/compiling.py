@@ -10,7 +10,7 @@ from typing import Any
 
 from portable.backend import Backend
 from portable.plan import Device
-from portable.tune.subject import Subject
+from portable.tune.problem import Subject
 from portable.tune.worker import Died, Worker
 
 SECONDS = 180.0

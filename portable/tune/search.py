@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from portable.spec import Implementation
+from portable.spec.model import Implementation
 from portable.tune.space import Candidate, steps
 
 APART = 2

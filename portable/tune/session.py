@@ -13,17 +13,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from portable import __version__, shape_class, tuned
+from portable import __version__
 from portable.backend import Backend
+from portable.configs import lookup, shape_class
 from portable.errors import PortableError
 from portable.plan import Device
-from portable.tune import prior, space
-from portable.tune.card import Card, Drop
+from portable.tune import cost_model, space
 from portable.tune.compiling import Compilers
+from portable.tune.measure import Card, Drop
+from portable.tune.problem import Subject
 from portable.tune.search import Search
 from portable.tune.space import Candidate, name_of
 from portable.tune.store import SOURCE
-from portable.tune.subject import Subject
 from portable.tune.worker import Worker
 
 TRIALS = 16
@@ -54,16 +55,16 @@ class Result:
     dropped: list[Drop]
     microseconds: dict[str, float] = field(default_factory=dict)
 
-    def entry(self, device: Device, versions: Mapping[str, str]) -> tuned.Entry:
+    def entry(self, device: Device, versions: Mapping[str, str]) -> lookup.Entry:
         """The entry that is filed."""
         subject, call = self.subject, self.subject.facts
         us, before = _figures(self.us), _figures(self.before_us)
-        measured = tuned.Measured(
+        measured = lookup.Measured(
             call, us, before, None if self.default_us is None else _figures(self.default_us),
             self.bits, self.trials, device.name.encode("ascii", "replace").decode(),
             device.multiprocessors, versions,
         )  # fmt: skip
-        return tuned.Entry(
+        return lookup.Entry(
             subject.op, subject.implementation, device.arch, shape_class.formula(subject.spec, call),
             dict(self.best), SOURCE, datetime.date.today().isoformat(), 0, subject.shape_class, measured,
         )  # fmt: skip
@@ -145,7 +146,7 @@ class Session:
             raise PortableError(f"{subject.op}.{subject.implementation} has no tunables")
         found, total = space.space(subject, self._backend, self._device, among)
         default = self._candidate(subject, implementation.default)
-        now = tuned.resolve(
+        now = lookup.resolve(
             subject.spec, implementation, self._backend, self._device, subject.question.facts, measured=False
         )
         before = self._candidate(subject, now.values) or default
@@ -168,11 +169,11 @@ class Session:
         self, subject: Subject, found: Iterable[Candidate], card: Card
     ) -> list[tuple[Candidate, float]]:
         """Candidates with the prior's seconds, from its best on."""
-        guess = prior.guessed(self._device)
+        guess = cost_model.guessed(self._device)
         told = (card.told.get("bytes_per_s"), card.told.get("flop_per_s"))
-        rates = prior.Rates(told[0] or guess.bytes_per_s, told[1] or guess.flop_per_s)
+        rates = cost_model.Rates(told[0] or guess.bytes_per_s, told[1] or guess.flop_per_s)
         scored = [
-            (each, prior.seconds(subject, each.values, each.plan, self._device, rates)) for each in found
+            (each, cost_model.seconds(subject, each.values, each.plan, self._device, rates)) for each in found
         ]
         return sorted(scored, key=lambda pair: pair[1])
 
@@ -372,7 +373,6 @@ class _Trials:
             self._dropped,
             {**self._us, **last},
         )
-
 
 
 __all__ = ["TRIALS", "Quiet", "Result", "Session", "name_of", "versions"]

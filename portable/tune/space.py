@@ -9,12 +9,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from portable import choose, tuned
 from portable.backend import Backend
+from portable.configs import lookup
+from portable.dispatch import select
 from portable.errors import PortableError
 from portable.plan import Call, Device, Plan, Rejected
-from portable.spec import Implementation
-from portable.tune.subject import Subject
+from portable.spec.model import Implementation
+from portable.tune.problem import Subject
 
 MOST = 8192
 """Configs that are looked at. Of more, a sample that is the same every time."""
@@ -43,8 +44,8 @@ def varied(
     those of `among`, which narrows them."""
     implementation, chosen = subject.imp, dict(among or {})
     names = {*implementation.default, *chosen}
-    for file in tuned.files(backend):
-        for entry in tuned.entries(file):
+    for file in lookup.files(backend):
+        for entry in lookup.entries(file):
             if (entry.op, entry.implementation) == (subject.op, implementation.name):
                 names |= set(entry.config)
     return {name: chosen.get(name, legal) for name, legal in implementation.tunables.items() if name in names}
@@ -53,7 +54,7 @@ def varied(
 def planned(subject: Subject, values: Mapping[str, Any], device: Device) -> Plan | str:
     """The call's plan with this config, or why there is none."""
     asked = subject.question
-    planner = choose.entry_function(subject.imp)
+    planner = select.entry_function(subject.imp)
     try:
         plan = planner(Call(asked.tensors, asked.params, asked.axes, device, values))
     except PortableError:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from portable import tuned
+from portable.configs import lookup
 from portable.errors import TunedFileError
 
 HEAD = """# Configs that `portable tune` measured here; docs/tuning.md has the format. They come before
@@ -40,7 +40,7 @@ class _Item:
     end: int
 
 
-def render(entry: tuned.Entry, indent: str = "  ") -> str:
+def render(entry: lookup.Entry, indent: str = "  ") -> str:
     """The entry as it stands in a file."""
     found = entry.measured
     assert found is not None
@@ -75,7 +75,7 @@ def _scalar(value: Any) -> str:
     return json.dumps(value)
 
 
-def merge(file: Path, made: Sequence[tuned.Entry]) -> None:
+def merge(file: Path, made: Sequence[lookup.Entry]) -> None:
     """Put measured entries into `file`, which is made where it is not there yet.
 
     Raises TunedFileError, and leaves the file as it is, where it is damaged or would become so, and OSError
@@ -88,19 +88,19 @@ def merge(file: Path, made: Sequence[tuned.Entry]) -> None:
         new = merged(file, old, made)
         if new != old:
             write(target, new)
-    tuned.entries.cache_clear()
+    lookup.entries.cache_clear()
 
 
-def merged(file: Path, old: str, made: Sequence[tuned.Entry]) -> str:
+def merged(file: Path, old: str, made: Sequence[lookup.Entry]) -> str:
     """The text `old` of `file` with the entries `made` in it."""
     text = old if old.endswith("\n") or not old else old + "\n"
-    before = tuned.parse(file, text)
+    before = lookup.parse(file, text)
     for entry in made:
         text = _with(file, text, entry)
-    after = tuned.parse(file, text)
+    after = lookup.parse(file, text)
     keys = {entry.key for entry in made}
 
-    def others(found: tuned.Entries) -> list[tuned.Entry]:
+    def others(found: lookup.Entries) -> list[lookup.Entry]:
         return [replace(each, line=0) for each in found if each.measured is None or each.key not in keys]
 
     mine = {each.key: replace(each, line=0) for each in after if each.measured is not None}
@@ -110,13 +110,13 @@ def merged(file: Path, old: str, made: Sequence[tuned.Entry]) -> str:
     return text
 
 
-def _with(file: Path, text: str, entry: tuned.Entry) -> str:
+def _with(file: Path, text: str, entry: lookup.Entry) -> str:
     """The text with one entry more, or another in its place."""
     text = re.sub(r"(?m)^edition:[ \t]*1\b", "edition: 2", text)
     text = re.sub(r"(?m)^entries:[ \t]*\[[ \t]*\]", "entries:", text)
     lines = text.splitlines(keepends=True)
     items = _items(text)
-    stand = {each.line: each for each in tuned.parse(file, text)}  # of several ops, one
+    stand = {each.line: each for each in lookup.parse(file, text)}  # of several ops, one
     for item, there in zip(items, stand.values(), strict=True):
         if there.measured is not None and there.key == entry.key:
             indent = lines[item.first][: len(lines[item.first]) - len(lines[item.first].lstrip(" "))]
@@ -208,4 +208,4 @@ def place(vendor: str, folder: Path) -> Path:
     file = folder / "tuned.yaml"
     installed = {"site-packages", "dist-packages"} & set(file.parts)
     writable = os.access(file if file.exists() else folder, os.W_OK) and os.access(folder, os.W_OK)
-    return file if writable and not installed else tuned.user_file(vendor)
+    return file if writable and not installed else lookup.user_file(vendor)

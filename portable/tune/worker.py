@@ -18,7 +18,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-PROGRAM = (sys.executable, "-m", "portable.tune.trial")
+PROGRAM = (sys.executable, "-m", "portable.tune.trial_worker")
 KILL_SECONDS = 10.0
 
 

@@ -19,11 +19,13 @@ import pytest
 import torch
 
 import portable
-from portable import build, catalog, dispatch, machine
 from portable.backend import Backend, Detection
 from portable.backends.cuda import driver
 from portable.backends.cuda.backend import TARGETS, CudaBackend
+from portable.dispatch import dispatcher
 from portable.errors import LaunchError
+from portable.runtime import build, detect
+from portable.spec import registry
 
 HOPPER = next(target for target in TARGETS if target.arch == "sm_90a")
 FUNCTION = 0xF0
@@ -173,11 +175,11 @@ class OneOfTwo(OnTheCpu):
 def hopper(fake, library, monkeypatch):
     pytest.importorskip("triton")
     monkeypatch.setenv("PORTABLE_CACHE_DIR", str(library.parent))
-    backend = OnTheCpu(catalog.vendors()["cuda"])
-    machine.reset(machine.Selection({"cpu": backend}, {"cuda": Detection(True, True, "for a test")}))
+    backend = OnTheCpu(registry.vendors()["cuda"])
+    detect.reset(detect.Selection({"cpu": backend}, {"cuda": Detection(True, True, "for a test")}))
     build.forget()
     yield fake
-    machine.reset()
+    detect.reset()
     build.forget()
 
 
@@ -195,8 +197,8 @@ def test_a_call_is_one_launch_with_its_tensors(hopper):
 
 
 def test_a_call_on_another_card_makes_it_the_current_one_meanwhile(hopper):
-    backend = OneOfTwo(catalog.vendors()["cuda"])
-    machine.reset(machine.Selection({"cpu": backend}, {"cuda": Detection(True, True, "for a test")}))
+    backend = OneOfTwo(registry.vendors()["cuda"])
+    detect.reset(detect.Selection({"cpu": backend}, {"cuda": Detection(True, True, "for a test")}))
     OneOfTwo.entered.clear()
     x = torch.randn(16, 1024, dtype=torch.bfloat16)
     with portable.using(softmax="triton"):
@@ -223,7 +225,7 @@ def test_threads_share_a_plan_but_no_argument(hopper):
         thread.start()
     for thread in threads:
         thread.join()
-    assert wrong == [] and len(dispatch.op("softmax").memo) == 1
+    assert wrong == [] and len(dispatcher.op("softmax").memo) == 1
 
 
 def least(calls: dict[str, Callable[[], object]], times: int = 300, rounds: int = 25) -> dict[str, float]:
@@ -326,7 +328,7 @@ def test_triton_compiles_once_for_all_processes(hopper, tmp_path, monkeypatch):
 
     def call():
         build.forget()
-        dispatch.forget()
+        dispatcher.forget()
         with portable.using(softmax="triton"):
             portable.softmax(x)
         return next(iter(build._code.values()))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from portable import machine
 from portable.backend import Machine
 from portable.backends.cuda.backend import CudaBackend
 from portable.backends.rocm.backend import RocmBackend
+from portable.runtime import detect
 
 NODE = "/sys/class/kfd/kfd/topology/nodes"
 
@@ -27,13 +27,13 @@ def made_up(
 
 
 def test_an_nvidia_card_with_a_cuda_build_is_used():
-    chosen = machine.select(made_up("/dev/nvidia0", cuda="13.0"))
+    chosen = detect.select(made_up("/dev/nvidia0", cuda="13.0"))
     assert chosen.backends["cuda"].name == "cuda"
     assert chosen.backends["cpu"].name == "cpu"
 
 
 def test_an_amd_card_with_a_rocm_build_is_used():
-    chosen = machine.select(made_up("/dev/kfd", hip="7.0"))
+    chosen = detect.select(made_up("/dev/kfd", hip="7.0"))
     assert chosen.backends["cuda"].name == "rocm"
 
 
@@ -50,12 +50,12 @@ def test_an_amd_card_with_a_cuda_build_of_torch_says_so():
 
 def test_both_cards_with_one_build_are_told_apart_by_the_build():
     for build, name in (({"cuda": "13.0"}, "cuda"), ({"hip": "7.0"}, "rocm")):
-        chosen = machine.select(made_up("/dev/nvidia0", "/dev/kfd", **build))
+        chosen = detect.select(made_up("/dev/nvidia0", "/dev/kfd", **build))
         assert chosen.error is None and chosen.backends["cuda"].name == name
 
 
 def test_no_card_leaves_the_cpu():
-    chosen = machine.select(made_up(cuda="13.0"))
+    chosen = detect.select(made_up(cuda="13.0"))
     assert list(chosen.backends) == ["cpu"]
 
 
@@ -70,12 +70,12 @@ def test_hidden_cards_are_not_used(value):
 
 
 def test_a_pinned_backend_that_is_not_there_is_an_error_with_the_reason():
-    chosen = machine.select(made_up(cuda="13.0", PORTABLE_BACKEND="cuda"))
+    chosen = detect.select(made_up(cuda="13.0", PORTABLE_BACKEND="cuda"))
     assert "no NVIDIA card" in str(chosen.error)
 
 
 def test_a_pinned_backend_is_the_only_one():
-    chosen = machine.select(made_up("/dev/nvidia0", cuda="13.0", PORTABLE_BACKEND="cpu"))
+    chosen = detect.select(made_up("/dev/nvidia0", cuda="13.0", PORTABLE_BACKEND="cpu"))
     assert [b.name for b in chosen.backends.values()] == ["cpu"]
 
 

@@ -18,16 +18,20 @@ pytest.importorskip("ziglang")
 pytest.importorskip("elftools")
 
 import portable
-from portable import build, choose, cli, dispatch, errors, machine, settings
+from portable import errors
 from portable.backend import CodeObject, Machine
 from portable.backends.rocm.backend import TARGETS
 from portable.backends.rocm.emulator import launch as launching
-from portable.backends.rocm.emulator.card import EmulatedRocmBackend
+from portable.backends.rocm.emulator.backend import EmulatedRocmBackend
 from portable.backends.rocm.emulator.runtime import EmulatedRuntime
 from portable.backends.rocm.runtime import ATTRIBUTES, Runtime
-from portable.conformance import cli as conformance
-from portable.conformance import demo, record
+from portable.commands import cli
+from portable.conformance.commands import cli as conformance
+from portable.conformance.commands import demo
+from portable.conformance.records import record
+from portable.dispatch import dispatcher, pins, select
 from portable.plan import KernelArgument, Launch, NativeKernel, Pointer, Scalar, TensorInfo
+from portable.runtime import build, detect
 
 VARIABLES = ("PORTABLE_BACKEND", "PORTABLE_ROCM_ARCH", "PORTABLE_EMULATE", "PORTABLE_IMPL")
 needs_no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="says what a machine without a GPU says")
@@ -56,14 +60,14 @@ def environment(monkeypatch):
     def assign(**values: str) -> None:
         for name, value in values.items():
             monkeypatch.setenv(name, value)
-        settings.reload()
-        machine.reset()
+        pins.reload()
+        detect.reset()
 
     assign()
     yield assign
     monkeypatch.undo()
-    settings.reload()
-    machine.reset()
+    pins.reload()
+    detect.reset()
 
 
 @contextmanager
@@ -79,7 +83,7 @@ def recorded(monkeypatch):
 
 
 def test_a_named_backend_without_its_card_is_emulated_and_serves_the_cpus_tensors():
-    chosen = machine.select(made_up(PORTABLE_BACKEND="rocm"))
+    chosen = detect.select(made_up(PORTABLE_BACKEND="rocm"))
     assert chosen.error is None and list(chosen.backends) == ["cpu"]
     backend = chosen.backends["cpu"]
     assert isinstance(backend, EmulatedRocmBackend) and backend.name == "rocm"
@@ -88,20 +92,20 @@ def test_a_named_backend_without_its_card_is_emulated_and_serves_the_cpus_tensor
 
 
 def test_without_being_named_it_is_never_chosen():
-    assert machine.select(made_up()).backends["cpu"].name == "cpu"
-    assert machine.select(made_up(PORTABLE_ROCM_ARCH="gfx1100")).backends["cpu"].name == "cpu"
+    assert detect.select(made_up()).backends["cpu"].name == "cpu"
+    assert detect.select(made_up(PORTABLE_ROCM_ARCH="gfx1100")).backends["cpu"].name == "cpu"
 
 
 @pytest.mark.parametrize("arch", [target.arch for target in TARGETS])
 def test_every_target_can_be_picked_and_has_its_figures(arch):
-    chosen = machine.select(made_up(PORTABLE_BACKEND="rocm", PORTABLE_ROCM_ARCH=arch))
+    chosen = detect.select(made_up(PORTABLE_BACKEND="rocm", PORTABLE_ROCM_ARCH=arch))
     device = chosen.backends["cpu"].device(0)
     target = next(target for target in TARGETS if target.arch == arch)
     assert device == replace(target, name=f"emulated {arch}", emulated=True)
 
 
 def test_a_wrong_architecture_is_an_error_that_lists_the_known():
-    error = machine.select(made_up(PORTABLE_BACKEND="rocm", PORTABLE_ROCM_ARCH="gfx9000")).error
+    error = detect.select(made_up(PORTABLE_BACKEND="rocm", PORTABLE_ROCM_ARCH="gfx9000")).error
     assert isinstance(error, errors.BackendError)
     assert "PORTABLE_ROCM_ARCH='gfx9000'" in str(error)
     assert all(target.arch in str(error) for target in TARGETS)
@@ -109,24 +113,24 @@ def test_a_wrong_architecture_is_an_error_that_lists_the_known():
 
 def test_a_card_that_is_there_is_used_unless_emulation_is_asked_for():
     card = ("/dev/kfd",)
-    assert list(machine.select(made_up(*card, hip="7.0", PORTABLE_BACKEND="rocm")).backends) == ["cuda"]
-    forced = machine.select(made_up(*card, hip="7.0", PORTABLE_BACKEND="rocm", PORTABLE_EMULATE="1"))
+    assert list(detect.select(made_up(*card, hip="7.0", PORTABLE_BACKEND="rocm")).backends) == ["cuda"]
+    forced = detect.select(made_up(*card, hip="7.0", PORTABLE_BACKEND="rocm", PORTABLE_EMULATE="1"))
     assert str(forced.backends["cpu"].device(0)) == "emulated gfx942"
     assert "PORTABLE_EMULATE=1" in forced.detections["rocm"].reason
 
 
 def test_a_card_that_torch_cannot_use_is_not_replaced_in_silence():
-    error = machine.select(made_up("/dev/kfd", PORTABLE_BACKEND="rocm")).error
+    error = detect.select(made_up("/dev/kfd", PORTABLE_BACKEND="rocm")).error
     assert "install a ROCm build of torch" in str(error) and "PORTABLE_EMULATE=1" in str(error)
 
 
 def test_emulation_can_be_forbidden_and_asked_for_without_a_name():
-    error = machine.select(made_up(PORTABLE_BACKEND="rocm", PORTABLE_EMULATE="0")).error
+    error = detect.select(made_up(PORTABLE_BACKEND="rocm", PORTABLE_EMULATE="0")).error
     assert str(error) == "PORTABLE_BACKEND=rocm: no AMD card: /dev/kfd is not there."
-    assert machine.select(made_up(PORTABLE_EMULATE="1")).backends["cpu"].name == "rocm"
-    assert "expected 0 or 1" in str(machine.select(made_up(PORTABLE_EMULATE="yes")).error)
+    assert detect.select(made_up(PORTABLE_EMULATE="1")).backends["cpu"].name == "rocm"
+    assert "expected 0 or 1" in str(detect.select(made_up(PORTABLE_EMULATE="yes")).error)
     for vendor in ("cuda", "cpu"):
-        error = machine.select(made_up(PORTABLE_BACKEND=vendor, PORTABLE_EMULATE="1")).error
+        error = detect.select(made_up(PORTABLE_BACKEND=vendor, PORTABLE_EMULATE="1")).error
         assert "this vendor has no card made of software" in str(error)
 
 
@@ -135,10 +139,10 @@ def test_a_missing_extra_is_named(monkeypatch):
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name, *rest: None if name == "ziglang" else real(name, *rest)
     )
-    error = machine.select(made_up(PORTABLE_BACKEND="rocm")).error
+    error = detect.select(made_up(PORTABLE_BACKEND="rocm")).error
     assert isinstance(error, errors.BackendError)
     assert "pip install 'portable-kernels[emulate]'" in str(error)
-    assert machine.select(made_up()).backends["cpu"].name == "cpu"
+    assert detect.select(made_up()).backends["cpu"].name == "cpu"
 
 
 # Names and choices ---------------------------------------------------------------------------------
@@ -174,7 +178,7 @@ def test_a_record_names_the_emulated_card(environment):
 def test_torch_is_no_implementation_of_an_emulated_card(environment):
     """It would say what the CPU computes: it runs where no kernel does, or pinned, and says so."""
     environment(PORTABLE_BACKEND="rocm")
-    assert dispatch.candidates("softmax") == ("native", "triton")
+    assert dispatcher.candidates("softmax") == ("native", "triton")
     double = portable.explain("softmax", torch.ones(2, 8, dtype=torch.float64)).choice
     assert double.name == "torch"
     assert "torch computes it on the CPU, not the emulated gfx942 card" in double.reason
@@ -186,18 +190,18 @@ def test_torch_is_no_implementation_of_an_emulated_card(environment):
 
 def test_torch_is_asked_last_wherever_the_spec_has_it(environment, toy):
     """The toy card, emulated, with an implementation through torch in front of the others."""
-    spec = dispatch.catalog.spec("twice")
-    question = choose.Question(
+    spec = dispatcher.catalog.spec("twice")
+    question = select.Question(
         replace(spec, implementations=spec.implementations[::-1]),
         {name: TensorInfo((2, 3), (3, 1), "float32") for name in "xy"},
         {},
         {"N": 3, "B": 2},
         {"T": "float32", "acc": "float32"},
     )
-    backend = machine.main_backend()
+    backend = detect.main_backend()
     real = backend.device(0)
-    assert choose.choose(question, backend, real).name == "torch"
-    assert choose.choose(question, backend, replace(real, emulated=True)).name == "toy"
+    assert select.choose(question, backend, real).name == "torch"
+    assert select.choose(question, backend, replace(real, emulated=True)).name == "toy"
 
 
 # What a launch is told -----------------------------------------------------------------------------
@@ -257,7 +261,7 @@ def test_workspaces_may_be_written(environment, monkeypatch):
     with recorded(monkeypatch) as calls, portable.using(rms_norm_backward="native"):
         x, weight, rstd = torch.randn(300, 64), torch.randn(64), torch.rand(300)
         arguments = {"dy": x, "x": x, "weight": weight, "rstd": rstd}
-        spec = dispatch.catalog.spec("rms_norm_backward")
+        spec = dispatcher.catalog.spec("rms_norm_backward")
         portable.rms_norm_backward(**{name: arguments[name] for name in spec.inputs})
     assert len(calls) > 1  # the partial sums go through a workspace
     written = [each.nbytes for call in calls for each in call[5] if each.writable]

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from portable import catalog, dispatch, machine, settings
+from portable.dispatch import dispatcher, pins
+from portable.runtime import detect
+from portable.spec import registry
 
 from . import toy_norm
 
 
 def _fresh() -> None:
-    catalog.forget()
-    settings.reload()
-    machine.reset()
-    dispatch.forget()
+    registry.forget()
+    pins.reload()
+    detect.reset()
+    dispatcher.forget()
 
 
 @pytest.fixture(scope="module")
@@ -22,11 +24,11 @@ def norm(tmp_path_factory):
     patch = pytest.MonkeyPatch()
     patch.setenv("PORTABLE_KERNEL_PATH", str(toy_norm.write(tmp_path_factory.mktemp("ops"))))
     patch.setenv("PORTABLE_BACKEND", "cpu")
-    patch.setattr(dispatch.torch_ops, "define", lambda *args: None)
-    patch.setattr(dispatch.torch_ops, "define_out", lambda *args: None)
-    patch.setattr(dispatch, "_ops", {})
+    patch.setattr(dispatcher.torch_ops, "define", lambda *args: None)
+    patch.setattr(dispatcher.torch_ops, "define_out", lambda *args: None)
+    patch.setattr(dispatcher, "_ops", {})
     _fresh()
-    yield catalog.spec("toy_norm")
+    yield registry.spec("toy_norm")
     patch.undo()
     vars(__import__("portable")).pop("toy_norm", None)
     _fresh()

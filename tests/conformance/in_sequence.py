@@ -15,10 +15,12 @@ import numpy as np
 import torch
 
 import portable
-from portable import catalog
-from portable.conformance import calibrate, inputs, record
-from portable.conformance.cases import Case
-from portable.spec import Spec
+from portable.conformance.cases import inputs
+from portable.conformance.cases.generate import Case
+from portable.conformance.commands import calibrate
+from portable.conformance.records import record
+from portable.spec import registry
+from portable.spec.model import Spec
 
 Array = np.ndarray
 NAME = "in sequence"
@@ -108,7 +110,7 @@ def run(case: Case, spec: Spec, impl: str, tensors: Mapping[str, torch.Tensor]) 
 def measured(ops: Sequence[str], sizes: calibrate.Sizes, seeds: Sequence[int]) -> dict[str, list[Any]]:
     parts: dict[str, list[Any]] = {"entries": [], "not_supported": [], "broken": []}
     for op in ops:
-        found = calibrate.measure(catalog.spec(op), [NAME], sizes, seeds, torch.device("cpu"), run)
+        found = calibrate.measure(registry.spec(op), [NAME], sizes, seeds, torch.device("cpu"), run)
         for part, more in zip(parts.values(), found, strict=True):
             part += more
     return parts

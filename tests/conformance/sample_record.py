@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from portable.conformance import record
+from portable.conformance.records import record
 
 CASES = (
     "matmul/bfloat16/M=127,N=129,K=65/normal/contiguous",

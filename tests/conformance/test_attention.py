@@ -8,9 +8,10 @@ import os
 import pytest
 import torch
 
-from portable import catalog
-from portable.conformance import behaviour, oracle, runner
-from portable.conformance.cases import cases, regressions
+from portable.conformance.cases.generate import cases, regressions
+from portable.conformance.execute import behaviour, runner
+from portable.conformance.judge import reference
+from portable.spec import registry
 
 from .mutants import hunt
 from .mutants.flash import Flash, FlashBackward
@@ -43,10 +44,10 @@ class Slack(Flash):
 @functools.cache
 def questions(op):
     """Every fifth case of the core tier, every fifteenth over sequences, with answers: asked once for all."""
-    spec = catalog.spec(op)
+    spec = registry.spec(op)
     core = [case for case in cases(spec, "core") if not case.mode and "655" not in str(case.shape)]
     return [
-        oracle.ask(case, spec)
+        reference.ask(case, spec)
         for case in core[
             :: 1 if EVERY else 15 if op.startswith(("attention_paged", "attention_varlen")) else 5
         ]
@@ -118,9 +119,9 @@ class LseAgain(FlashBackward):
 
 
 def test_a_gradient_that_forgets_the_sinks_is_rejected():
-    spec = catalog.spec("attention")
+    spec = registry.spec("attention")
     (case,) = [case for case in regressions(spec) if case.mode == "grad"]
-    question = oracle.ask(case, spec)
+    question = reference.ask(case, spec)
     right = hunt.right("attention_backward")
     for function, state in ((right, "Pass"), (LseAgain(), "Fail.value")):
         mutant = Mutant("attention_backward", "sinks forgotten", "torch", function)
@@ -129,19 +130,19 @@ def test_a_gradient_that_forgets_the_sinks_is_rejected():
 
 
 def test_derived_inputs_are_those_of_the_forward_pass():
-    spec = catalog.spec("attention_backward")
+    spec = registry.spec("attention_backward")
     made = behaviour.sample(spec, CPU, types=spec.types[0])
     o, lse = Flash()(made["q"].double(), made["k"].double(), made["v"].double(), made["bias"].double())
     torch.testing.assert_close(made["o"], o.bfloat16(), rtol=2**-7, atol=1e-5)
     torch.testing.assert_close(made["lse"], lse.float())
     for case in cases(spec, "smoke")[:4]:
-        question = oracle.ask(case, spec)
-        assert question.sha256 == oracle.ask(case, spec).sha256
+        question = reference.ask(case, spec)
+        assert question.sha256 == reference.ask(case, spec).sha256
 
 
 def test_probes_catch_what_they_name():
-    spec = catalog.spec("attention")
-    probes = catalog.load_module(spec.probes).PROBES
+    spec = registry.spec("attention")
+    probes = registry.load_module(spec.probes).PROBES
 
     class NoMask(Flash):
         def hidden(self, i, j, M, N, params):
@@ -163,7 +164,7 @@ def test_probes_catch_what_they_name():
 
 
 def test_batches_are_judged_row_by_row_and_the_smallest_calls_are_there():
-    spec = catalog.spec("attention")
+    spec = registry.spec("attention")
     shapes = [dict(each.axes) for each in spec.boundary]
     assert any(axes["N"] == 0 for axes in shapes) and any(axes["M"] == 0 for axes in shapes)
     assert any(axes["M"] > axes["N"] > 0 for axes in shapes) and any(

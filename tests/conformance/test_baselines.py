@@ -15,9 +15,9 @@ import torch
 import torch.nn.functional as F
 
 import portable
-from portable import catalog
-from portable.conformance import baselines, libraries
-from portable.conformance.libraries import LIBRARIES
+from portable.conformance.perf import baselines, libraries
+from portable.conformance.perf.libraries import LIBRARIES
+from portable.spec import registry
 
 from . import fake_libraries as fakes
 
@@ -45,7 +45,7 @@ def installed(monkeypatch):
 
 def call_of(op, dtype=torch.float32, absent=(), **params):
     """Two buffer sets of an op, its parameters and its outputs on the first set."""
-    spec = catalog.spec(op)
+    spec = registry.spec(op)
     sizes = {"M": 5, "N": ROWS[-1], "K": 7}
     generator = torch.Generator().manual_seed(0)
     sets = []
@@ -220,7 +220,7 @@ def test_torch_compile_gets_torchs_function_and_is_reset(monkeypatch):
     monkeypatch.setattr(torch, "compile", compiled)
     monkeypatch.setattr(torch.compiler, "reset", lambda: log.append("reset"))
     found, _ = baselines.ready(*call_of("softmax"))
-    spec = catalog.spec("softmax")
+    spec = registry.spec("softmax")
     assert log == ["reset", (baselines.torch_function(spec), {"fullgraph": False, "dynamic": False})]
     assert len(found["torch.compile"]) == 2
 
@@ -235,7 +235,7 @@ def test_a_compiler_that_fails_is_a_reason(monkeypatch):
 
 
 def test_torchs_own_of_a_spec_without_a_baseline_is_its_torch_implementation():
-    spec = catalog.spec("softmax")
+    spec = registry.spec("softmax")
     without = replace(spec, cost=replace(spec.cost, baseline=None))
     assert baselines.torch_function(without).__module__ != baselines.torch_function(spec).__module__
     assert "torch" in baselines.ready(without, *call_of("softmax")[1:])[0]
@@ -262,7 +262,7 @@ def test_statistics_are_given_where_they_are_asked_for(monkeypatch):
 
 @pytest.mark.parametrize("op", ["layer_norm_backward", "rms_norm_backward"])
 def test_the_norms_own_baselines_ask_for_their_statistics(op):
-    asked = set(inspect.signature(baselines.torch_function(catalog.spec(op))).parameters)
+    asked = set(inspect.signature(baselines.torch_function(registry.spec(op))).parameters)
     assert "rstd" in asked and ("mean" in asked) == (op == "layer_norm_backward")
 
 

@@ -9,10 +9,12 @@ import pytest
 import torch
 
 import portable
-from portable import catalog, dispatch, errors
-from portable.conformance import behaviour
-from portable.conformance.bad_calls import MISSING, bad_calls
-from portable.conformance.cases import required_params
+from portable import errors
+from portable.conformance.cases.generate import required_params
+from portable.conformance.execute import behaviour
+from portable.conformance.execute.bad_calls import MISSING, bad_calls
+from portable.dispatch import dispatcher
+from portable.spec import registry
 
 CPU = torch.device("cpu")
 
@@ -144,14 +146,14 @@ def test_a_system_that_maps_no_such_memory(monkeypatch):
 
 
 def bad(op):
-    spec = catalog.spec(op)
+    spec = registry.spec(op)
     good = {**behaviour.sample(spec, CPU, lead=5, size=16), **required_params(spec)[0]}
     return list(bad_calls(spec, good))
 
 
-@pytest.mark.parametrize("op", sorted(catalog.op_folders()))
+@pytest.mark.parametrize("op", sorted(registry.op_folders()))
 def test_every_op_has_bad_calls_of_every_kind(op):
-    spec, calls = catalog.spec(op), bad(op)
+    spec, calls = registry.spec(op), bad(op)
     kinds = {each.error for each in calls}
     expected = {errors.NotATensorError, errors.DtypeError, errors.RankError, errors.SignatureError}
     expected |= {errors.ShapeError} if len(spec.inputs) > 1 else set()
@@ -161,7 +163,7 @@ def test_every_op_has_bad_calls_of_every_kind(op):
     for each in calls:
         arguments = {name: value for name, value in each.arguments.items() if value is not MISSING}
         with pytest.raises(each.error, match=f"portable.{op}"):
-            dispatch.op(op)(**arguments)
+            dispatcher.op(op)(**arguments)
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,12 @@ import pytest
 import torch
 
 import portable
-from portable import catalog, errors
-from portable.conformance import baselines, bench, libraries, record, sweep, timing
-from portable.conformance.cases import Case, make_shape
+from portable import errors
+from portable.conformance.cases.generate import Case, make_shape
+from portable.conformance.perf import baselines, bench, libraries, sweep, timing
+from portable.conformance.records import record
 from portable.conformance.stats import Interval
+from portable.spec import registry
 
 from .sample_record import sample_record
 
@@ -86,10 +88,10 @@ def small(monkeypatch):
     return lambda spec: len(real(spec))
 
 
-@pytest.mark.parametrize("op", sorted(catalog.op_folders()))
+@pytest.mark.parametrize("op", sorted(registry.op_folders()))
 def test_every_op_has_entries_of_the_records_layout(op, spent, small):
     entries, roof = bench.bench([op], ["torch"], CPU)
-    spec = catalog.spec(op)
+    spec = registry.spec(op)
     assert len(entries) == small(spec) and roof["copy_bytes_per_s"] == 1e12
     for entry in entries:
         assert set(entry) == set(record.TIMING_FIELDS) | {"bytes_per_s", "flop_per_s", "buffer_sets"}
@@ -112,7 +114,7 @@ def test_every_op_has_entries_of_the_records_layout(op, spent, small):
 NORMS = {"rms_norm_backward", "layer_norm_backward"}
 
 
-@pytest.mark.parametrize("op", sorted(set(catalog.op_folders()) - NORMS))
+@pytest.mark.parametrize("op", sorted(set(registry.op_folders()) - NORMS))
 def test_torchs_own_is_a_baseline_of_every_op(op, spent, small):
     for entry in bench.bench([op], ["torch"], CPU)[0]:
         assert "torch" not in entry["baseline_errors"]
@@ -303,13 +305,13 @@ def test_entries_make_a_valid_record(spent, small, tmp_path):
 
 
 def test_bytes_of_a_row_op():
-    case = bench.bench_cases(catalog.spec("softmax"))[0]
-    assert bench._bytes(case, catalog.spec("softmax")) == 2 * 2 * 16384 * 4096
+    case = bench.bench_cases(registry.spec("softmax"))[0]
+    assert bench._bytes(case, registry.spec("softmax")) == 2 * 2 * 16384 * 4096
     assert replace(case, layout="contiguous").id != case.id
 
 
 def test_float32_products_by_bf16x6_are_held_against_six_bfloat16_products():
-    spec = catalog.spec("matmul")
+    spec = registry.spec("matmul")
     found = {
         (case.types[0][1], case.params.get("precision")): bench._work(case, spec)[1:]
         for case in bench.bench_cases(spec)
@@ -330,7 +332,7 @@ LENGTHS = {"H": 2, "G": 1, "M": 300, "N": 300, "D": 16, "E": 16}
 )
 def test_a_tail_of_lengths_beside_dense_attention_of_the_same_work(op, absent, spent, monkeypatch):
     spent[bench.BASELINE + "dense"] = TORCH
-    spec = catalog.spec(op)
+    spec = registry.spec(op)
     shape = make_shape(spec, {"C": 8, **LENGTHS}, (), {}, (absent,))
     types = tuple(next(row for row in spec.types if row["T"] == "float32").items())
     case = Case(op, types, shape, layout="bench-tail")
@@ -345,7 +347,7 @@ def test_a_tail_of_lengths_beside_dense_attention_of_the_same_work(op, absent, s
 
 
 def test_pages_beside_dense_attention_of_the_same_lengths(spent, monkeypatch):
-    spec = catalog.spec("attention_paged")
+    spec = registry.spec("attention_paged")
     axes = {"Z": 3, "M": 1, "H": 4, "G": 2, "D": 16, "E": 16, "P": 20, "S": 16, "W": 5}
     types = tuple(next(row for row in spec.types if row["T"] == "float32").items())
     case = Case("attention_paged", types, make_shape(spec, axes, (), {}, ("sinks",)), layout="bench")

@@ -14,9 +14,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from portable import catalog, machine
-from portable.conformance import calibrate, oracle
-from portable.conformance.judge import Tolerance, judge
+from portable.conformance.commands import calibrate
+from portable.conformance.judge import reference
+from portable.conformance.judge.bound import Tolerance, judge
+from portable.runtime import detect
+from portable.spec import registry
 
 from . import in_sequence
 
@@ -25,8 +27,8 @@ FILES = sorted((Path(calibrate.__file__).parent / "calibration").glob("*.json"))
 SMALL = calibrate.Sizes((64,), 8, 4)
 
 
-def expected(ref: torch.Tensor, magnitude: torch.Tensor | None, dtype: torch.dtype) -> oracle.Expected:
-    return oracle.Expected(ref, magnitude, Tolerance(0.51, 64.0, torch.float32), dtype)
+def expected(ref: torch.Tensor, magnitude: torch.Tensor | None, dtype: torch.dtype) -> reference.Expected:
+    return reference.Expected(ref, magnitude, Tolerance(0.51, 64.0, torch.float32), dtype)
 
 
 @settings(max_examples=150, deadline=None)
@@ -77,14 +79,14 @@ def test_result_needed_sees_the_last_rounding():
 
 
 def call(op: str, axis: str, dtype: str = "float32") -> tuple[Any, calibrate.Call]:
-    spec = catalog.spec(op)
+    spec = registry.spec(op)
     found = [each for each in calibrate.calls(spec, calibrate.Sizes((64, 256), 16, 8)) if each.axis == axis]
     return spec, next(each for each in reversed(found) if dict(each.case.types)["T"] == dtype)
 
 
 def test_every_axis_of_a_formula_grows():
-    for op in catalog.op_folders():
-        spec = catalog.spec(op)
+    for op in registry.op_folders():
+        spec = registry.spec(op)
         grown = {each.axis for each in calibrate.calls(spec, SMALL)} - {""}
         formulas = [each.sum for each in spec.tolerance.values()]
         assert grown == {axis for formula in formulas for axis in calibrate.axes_of(spec, formula)}
@@ -94,13 +96,13 @@ def test_every_axis_of_a_formula_grows():
 
 def test_what_is_summed_away():
     def lacking(op: str, axis: str) -> tuple[str, ...]:
-        return calibrate.summed_outputs(catalog.spec(op), axis)
+        return calibrate.summed_outputs(registry.spec(op), axis)
 
     assert lacking("matmul", "K") == ("c",) and lacking("softmax", "N") == ()
     assert lacking("rms_norm_backward", "B") == ("dweight",) and lacking("rms_norm_backward", "N") == ()
-    assert calibrate.classes(catalog.spec("matmul"), "K") == calibrate.VALUES
-    assert calibrate.classes(catalog.spec("rms_norm_backward"), "B") == calibrate.VALUES[:3]
-    assert calibrate.classes(catalog.spec("swiglu"), "") == ("normal", "uniform")
+    assert calibrate.classes(registry.spec("matmul"), "K") == calibrate.VALUES
+    assert calibrate.classes(registry.spec("rms_norm_backward"), "B") == calibrate.VALUES[:3]
+    assert calibrate.classes(registry.spec("swiglu"), "") == ("normal", "uniform")
 
 
 def test_data_are_a_function_of_the_seed():
@@ -116,7 +118,7 @@ def test_data_are_a_function_of_the_seed():
                                       ("rms_norm_backward", "B")])  # fmt: skip
 def test_mirrored_data_sum_to_nothing(op: str, axis: str):
     spec, each = call(op, axis)
-    answer = oracle.answer(each.case, spec, calibrate.draw(each, spec, "mirrored", 0))
+    answer = reference.answer(each.case, spec, calibrate.draw(each, spec, "mirrored", 0))
     for name in calibrate.summed_outputs(spec, axis):
         assert float(answer[name].magnitude.max()) > 1
         assert float(answer[name].ref.abs().max()) < 1e-12
@@ -124,7 +126,7 @@ def test_mirrored_data_sum_to_nothing(op: str, axis: str):
 
 def test_returning_data_come_back_from_far():
     spec, each = call("matmul", "K")
-    (answer,) = oracle.answer(each.case, spec, calibrate.draw(each, spec, "returning", 0)).values()
+    (answer,) = reference.answer(each.case, spec, calibrate.draw(each, spec, "returning", 0)).values()
     length = dict(each.case.shape.axes)["K"]
     assert answer.magnitude is not None and float(answer.magnitude.min()) >= length / 4
     assert float(answer.ref.abs().max()) < length / 16
@@ -147,7 +149,7 @@ def test_a_truncating_accumulator_needs_more_where_nothing_cancels():
 
     for values in ("uniform", "returning"):
         tensors = calibrate.draw(each, spec, values, 0)
-        (answer,) = oracle.answer(each.case, spec, tensors).values()
+        (answer,) = reference.answer(each.case, spec, tensors).values()
         rounded, truncated = (calibrate.needed(accumulated(tensors, cut), answer) for cut in (False, True))
         assert truncated > 3 * rounded > 0
 
@@ -176,10 +178,10 @@ def test_measure_keeps_right_wrong_and_rejected_apart(norm):
 def on_cpu(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PORTABLE_BACKEND", "cpu")
     monkeypatch.delenv("PORTABLE_EMULATE", raising=False)
-    machine.reset()
+    detect.reset()
     yield
     monkeypatch.undo()
-    machine.reset()
+    detect.reset()
 
 
 def test_the_command_writes_a_file_that_reads_back(on_cpu, tmp_path, capsys):
@@ -287,7 +289,7 @@ def test_the_page_says_what_is_near_its_edge_and_what_is_wide():
     assert page["cell"]([{**entry, "needed": {"normal": 0.0}}]) == "0" and page["cell"]([]) == ""
     sums = {"op": "matmul", "output": "c", "types": "float32", "sizes": {"M": 8, "N": 8, "K": 64}}
     row = page["_formulas"]({"in-sequence": {"entries": [{**sums, "needed": {"normal": 8.0}}]}})[-1]
-    formula = str(catalog.spec("matmul").tolerance["c"].sum)
+    formula = str(registry.spec("matmul").tolerance["c"].sum)
     assert row == f"| matmul | c | `{formula}` | 0.000 | 0.500 |  |"
     told = {most: page["_formulas"]({"x": {"entries": [{**entry, "needed": {"normal": most}}]}})[-1]
             for most in (15.0, 4.0, 0.1)}  # fmt: skip

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from portable import catalog
-from portable.conformance.cases import (
+from portable.conformance.cases.generate import (
     BOUNDARY,
     HUGE,
     MIXED,
@@ -24,10 +23,11 @@ from portable.conformance.cases import (
     shard,
     spec_shapes,
 )
-from portable.conformance.inputs import LAYOUTS, VALUES
-from portable.conformance.pairwise import pairwise
+from portable.conformance.cases.inputs import LAYOUTS, VALUES
+from portable.conformance.cases.pairwise import pairwise
+from portable.spec import registry
 
-OPS = sorted(catalog.op_folders())
+OPS = sorted(registry.op_folders())
 
 
 def test_every_pair_meets():
@@ -48,7 +48,7 @@ def layouts_of(spec):
 
 @pytest.mark.parametrize("op", OPS)
 def test_tiers(op):
-    spec = catalog.spec(op)
+    spec = registry.spec(op)
     smoke, core, full = cases(spec, "smoke"), cases(spec, "core"), cases(spec, "full")
     assert 20 <= len(smoke) < 40
     assert 100 <= len(core) <= 300
@@ -61,7 +61,7 @@ def test_tiers(op):
 
 @pytest.mark.parametrize("op", OPS)
 def test_a_probe_meets_every_type_and_layout(op):
-    spec = catalog.spec(op)
+    spec = registry.spec(op)
     core = cases(spec)
     for values in PROBES:
         met = [case for case in core if case.values == values]
@@ -73,7 +73,7 @@ def test_a_probe_meets_every_type_and_layout(op):
 
 @pytest.mark.parametrize("op", OPS)
 def test_sizes_around_2_16_in_every_axis(op):
-    spec = catalog.spec(op)
+    spec = registry.spec(op)
     core = cases(spec)
     for size in HUGE:
         for axis in spec.axes:
@@ -87,7 +87,7 @@ def test_sizes_around_2_16_in_every_axis(op):
 
 @pytest.mark.parametrize("op", OPS)
 def test_the_full_tier_crosses_types_with_values_and_layouts(op):
-    spec = catalog.spec(op)
+    spec = registry.spec(op)
     full = set(cases(spec, "full"))
     for shape in spec_shapes(spec):
         met = {(case.types, case.values) for case in full if case.shape == shape and not case.mode}
@@ -103,9 +103,10 @@ def test_the_full_tier_crosses_types_with_values_and_layouts(op):
 
 def test_linear_has_a_square_weight_and_matmul_asks_for_tf32():
     assert any(
-        dict(case.shape.axes)["N"] == dict(case.shape.axes)["K"] > 1 for case in cases(catalog.spec("linear"))
+        dict(case.shape.axes)["N"] == dict(case.shape.axes)["K"] > 1
+        for case in cases(registry.spec("linear"))
     )
-    tf32 = [case for case in cases(catalog.spec("matmul")) if case.params.get("precision") == "tf32"]
+    tf32 = [case for case in cases(registry.spec("matmul")) if case.params.get("precision") == "tf32"]
     assert {case.values for case in tf32} >= set(VALUES) - set(PROBES)
 
 
@@ -125,14 +126,14 @@ def test_a_shard_that_there_is_not(i, n):
 
 @pytest.mark.parametrize("op", OPS)
 def test_the_regressions_are_cases_of_core_and_full(op):
-    spec = catalog.spec(op)
+    spec = registry.spec(op)
     assert set(regressions(spec)) <= set(cases(spec, "core")) & set(cases(spec, "full"))
 
 
 def test_a_line_of_regressions(tmp_path, monkeypatch):
-    from portable.conformance import cases as module
+    from portable.conformance.cases import generate as module
 
-    spec, file = catalog.spec("softmax"), tmp_path / "regressions.txt"
+    spec, file = registry.spec("softmax"), tmp_path / "regressions.txt"
     file.write_text(
         "# a comment\n\nsoftmax/float32/N=5,lead=9/normal/sliced  # why\nswiglu/float32/N=5/normal/sliced\n"
     )
@@ -155,38 +156,38 @@ def test_a_wrong_line_is_named(tmp_path, line, problem):
     file = tmp_path / "regressions.txt"
     file.write_text(f"# one\n{line}\n")
     with pytest.raises(UnknownCase, match=r"regressions\.txt:2: .*" + problem):
-        regressions(catalog.spec("softmax"), file)
+        regressions(registry.spec("softmax"), file)
     assert REGRESSIONS.is_file()
 
 
 @pytest.mark.parametrize("op", OPS)
 def test_ids_come_back(op):
-    spec = catalog.spec(op)
+    spec = registry.spec(op)
     for case in cases(spec, "full"):
         assert parse(case.id, spec) == case
 
 
-@pytest.mark.parametrize("op", [op for op in OPS if not catalog.spec(op).boundary])
+@pytest.mark.parametrize("op", [op for op in OPS if not registry.spec(op).boundary])
 def test_every_boundary_in_every_axis(op):
-    spec = catalog.spec(op)
+    spec = registry.spec(op)
     for axis in spec.axes:
         assert set(BOUNDARY) <= {dict(case.shape.axes)[axis] for case in cases(spec)}
 
 
 def test_an_id_reads_as_promised():
-    ids = [case.id for case in cases(catalog.spec("softmax"))]
+    ids = [case.id for case in cases(registry.spec("softmax"))]
     assert ids[0] == "softmax/bfloat16/N=1,lead=1/normal/contiguous"
     assert any(",dim=0/" in text for text in ids)
 
 
 def test_the_axis_is_where_the_parameter_puts_it():
-    spec = catalog.spec("softmax")
+    spec = registry.spec("softmax")
     case = parse("softmax/float32/N=40,lead=3x5,dim=0/normal/contiguous", spec)
     assert input_shapes(spec, case.shape) == {"x": (40, 3, 5)}
 
 
 def test_leading_dimensions_per_input():
-    spec = catalog.spec("matmul")
+    spec = registry.spec("matmul")
     case = parse("matmul/float32/M=2,N=3,K=4,lead.a=2x1,lead.b=1x3/normal/contiguous", spec)
     assert input_shapes(spec, case.shape) == {"a": (2, 1, 2, 4), "b": (1, 3, 4, 3)}
 
@@ -207,4 +208,4 @@ def test_leading_dimensions_per_input():
 )
 def test_what_is_no_case_is_refused(text):
     with pytest.raises(UnknownCase):
-        parse(text, catalog.spec("softmax"))
+        parse(text, registry.spec("softmax"))

@@ -16,11 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import portable
-from portable import catalog, machine
-from portable.conformance import Unsupported, check, outside, runner
-from portable.conformance.binding import Bound
-from portable.conformance.cases import UnknownCase, parse
+from portable.conformance import Unsupported, check
+from portable.conformance.cases.generate import UnknownCase, parse
+from portable.conformance.checker import api
+from portable.conformance.checker.argument_binding import Bound
+from portable.conformance.execute import runner
 from portable.errors import ArgumentError, BackendError, CompileError, UnknownOpError
+from portable.runtime import detect
+from portable.spec import registry
 
 NORM = "rms_norm/float32/N=33,lead=3x5/normal/contiguous"
 BARE = "rms_norm/float32/N=65,lead=4,no=weight/normal/padded"
@@ -132,12 +135,12 @@ def test_the_active_backend_stays_what_it_is(kernels):
 
 def test_no_device_is_the_active_one(kernels):
     wanted = {"PORTABLE_BACKEND": "rocm", "PORTABLE_ROCM_ARCH": "gfx1100", "PORTABLE_EMULATE": "1"}
-    build = machine.this_machine().torch_build
-    machine.reset(machine.select(machine.Machine(build, {**os.environ, **wanted})))
+    build = detect.this_machine().torch_build
+    detect.reset(detect.select(detect.Machine(build, {**os.environ, **wanted})))
     try:
         report = check(kernels["right"], "rms_norm", cases=[NORM])
     finally:
-        machine.reset()
+        detect.reset()
     assert report.conforms and report.device == "emulated gfx1100"
     assert "check(rms_norm, 'rms_norm', cases=" in report.again(NORM)
 
@@ -174,7 +177,7 @@ def test_every_named_parameter_gets_its_own(order, keyword):
     names = [*order[:keyword], *["*"][: keyword < 3], *order[keyword:]]
     made: dict = {}
     exec(f"def f({', '.join(names)}): return x, weight, eps", made)
-    bound = Bound(made["f"], catalog.spec("rms_norm"))
+    bound = Bound(made["f"], registry.spec("rms_norm"))
     a, b = torch.zeros(2), torch.ones(3)
     x, weight, eps = bound(weight=b, x=a)
     assert torch.equal(x, a) and torch.equal(weight, b) and eps == 1e-6
@@ -368,7 +371,7 @@ def test_a_lost_device_ends_the_check(monkeypatch):
 
 
 def test_a_broken_oracle_is_the_suites_fault(monkeypatch):
-    monkeypatch.setattr(outside.oracle, "ask", raising(RuntimeError("no reference")))
+    monkeypatch.setattr(api.oracle, "ask", raising(RuntimeError("no reference")))
     (result,) = judged(norm).results
     assert result.state == "InternalError" and "the oracle failed" in result.message
 
@@ -404,7 +407,7 @@ def test_a_tier_is_asked_whole():
         ({"tier": "smok"}, ArgumentError, "smoke, core, full"),
         ({"cases": []}, ArgumentError, "one case or more"),
         ({"cases": ["rms_norm/float31/N=1/normal/contiguous"]}, UnknownCase, "float31"),
-        ({"cases": [parse(SOFTMAX, catalog.spec("softmax"))]}, ArgumentError, "cases of rms_norm"),
+        ({"cases": [parse(SOFTMAX, registry.spec("softmax"))]}, ArgumentError, "cases of rms_norm"),
         ({"device": "rcom"}, ArgumentError, "Did you mean 'rocm'"),
         ({"device": "rocm:gfx943"}, ArgumentError, "rocm:gfx942"),
         ({"device": "cpu:zen"}, ArgumentError, "cpu alone"),

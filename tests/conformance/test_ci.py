@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 import torch
 
-from portable.conformance import record
 from portable.conformance.ci import pairs
+from portable.conformance.records import record
 
 from . import toy_norm
 from .ci_scripts import CI, ROOT, plan, script

@@ -9,7 +9,9 @@ import sys
 import pytest
 
 import portable
-from portable.conformance import cli, demo, record, run, runner
+from portable.conformance.commands import cli, demo, run
+from portable.conformance.execute import runner
+from portable.conformance.records import record
 
 RUN = ["run", "--device", "cpu", "-j", "0"]
 """In this process, where the toy op is."""
@@ -167,12 +169,13 @@ def test_merging_the_shards_of_a_run_gives_the_run(norm, tmp_path, capsys):
 
 
 def test_a_missing_device_is_three(norm, monkeypatch, capsys):
-    from portable import errors, machine
+    from portable import errors
+    from portable.runtime import detect
 
     def absent():
         raise errors.BackendError("no card: nothing is plugged in")
 
-    monkeypatch.setattr(machine, "main_backend", absent)
+    monkeypatch.setattr(detect, "main_backend", absent)
     assert cli.main(["run", "--ops", "toy_norm"]) == 3
     assert "no card" in capsys.readouterr().err
 

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from portable.conformance import cli, compare, merge, record
-from portable.conformance.parity import ParityError
+from portable.conformance.commands import cli
+from portable.conformance.records import compare, merge, record
+from portable.conformance.records.parity import ParityError
 from portable.errors import PortableError
 
 from .sample_record import CASES, sample_record
@@ -153,9 +154,7 @@ def test_native_kernels_of_two_vendors_are_joined():
 
 def test_each_lone_native_kernel_meets_each_of_the_other_side():
     one = renamed(sample_record(), "torch", "mma")
-    one["results"] += [
-        each | {"impl": "wgmma"} for each in one["results"] if each["impl"] == "mma"
-    ]
+    one["results"] += [each | {"impl": "wgmma"} for each in one["results"] if each["impl"] == "mma"]
     joined = [name for op, name in by_name(one, renamed(other_side(), "torch", "mfma")) if op == "matmul"]
     assert joined == ["triton", "mma against mfma", "wgmma against mfma"]
 

@@ -8,9 +8,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from portable import catalog
-from portable.conformance import cases, runner
-from portable.conformance.explore import calls, explore, ready
+from portable.conformance.cases import generate
+from portable.conformance.execute import runner
+from portable.conformance.execute.fuzz import calls, explore, ready
+from portable.spec import registry
 
 CPU = torch.device("cpu")
 
@@ -18,17 +19,17 @@ CPU = torch.device("cpu")
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_every_drawn_call_has_an_id_that_rebuilds_it(data):
-    spec = catalog.spec(data.draw(st.sampled_from(sorted(catalog.op_folders()))))
+    spec = registry.spec(data.draw(st.sampled_from(sorted(registry.op_folders()))))
     case = data.draw(calls(spec))
-    assert cases.parse(case.id, spec) == case
-    assert cases.lawful(spec, dict(case.shape.axes), case.params)
+    assert generate.parse(case.id, spec) == case
+    assert generate.lawful(spec, dict(case.shape.axes), case.params)
 
 
 def test_choices_of_parameters_are_drawn_too():
     seen = set()
 
     @settings(max_examples=80, deadline=None, database=None)
-    @given(calls(catalog.spec("linear")))
+    @given(calls(registry.spec("linear")))
     def draw(case):
         seen.add(case.params.get("activation"))
 
@@ -45,12 +46,12 @@ def test_a_failure_is_handed_over_and_reads_as_a_line_of_regressions(norm, tmp_p
     assert re.fullmatch(r"# \d{4}-\d\d-\d\d toy_norm, zeros on .*: y: Fail\.value.*", comment), comment
     file = tmp_path / "regressions.txt"
     file.write_text("# found\n" + text)
-    (case,) = cases.regressions(norm, file)
+    (case,) = generate.regressions(norm, file)
     assert case == failures[0].case and case.id == line
 
 
 def test_a_message_of_many_lines_stays_one_comment(norm):
-    case = cases.cases(norm, "smoke")[0]
+    case = generate.cases(norm, "smoke")[0]
     result = runner.Result(case, "plain", "CompileError", "it did not compile:\n  error: no\n  another")
     assert ready(result).count("\n") == 2
     assert ready(runner.Result(case, "plain", "Timeout")).splitlines()[0].endswith(": Timeout")

@@ -8,10 +8,10 @@ import threading
 import pytest
 import torch
 
-from portable.conformance import runner
-from portable.conformance.cases import cases
-from portable.conformance.guards import guarded_memory
-from portable.conformance.oracle import ask
+from portable.conformance.cases.generate import cases
+from portable.conformance.execute import runner
+from portable.conformance.execute.guards import guarded_memory
+from portable.conformance.judge.reference import ask
 
 TYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
@@ -194,7 +194,7 @@ def test_blocks_nest_and_those_of_threads_do_not_mix():
 
 def test_a_large_output_is_there_once(monkeypatch):
     """The tensor that tells shape and strides is gone before the guarded one is made."""
-    from portable.conformance import guards as module
+    from portable.conformance.execute import guards as module
 
     alive = []
 

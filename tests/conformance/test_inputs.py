@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from portable.conformance import inputs
+from portable.conformance.cases import inputs
 
 
 def test_the_same_id_gives_the_same_bytes_for_ever():

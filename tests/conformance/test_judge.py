@@ -10,8 +10,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from portable.conformance import inputs
-from portable.conformance.judge import Tolerance, bound, deterministic, integers_exact, judge, spacing, ulp
+from portable.conformance.cases import inputs
+from portable.conformance.judge.bound import (
+    Tolerance,
+    bound,
+    deterministic,
+    integers_exact,
+    judge,
+    spacing,
+    ulp,
+)
 
 SEEDS = 20
 M, N, K = 33, 40, 257

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from portable.conformance import cli, merge, record
-from portable.conformance.merge import MergeError
+from portable.conformance.commands import cli
+from portable.conformance.records import merge, record
+from portable.conformance.records.merge import MergeError
 
 from .sample_record import sample_record
 

@@ -12,8 +12,10 @@ from unittest import mock
 
 import pytest
 
-from portable import build, catalog, choose, machine
+from portable.dispatch import select
 from portable.plan import NativeKernel
+from portable.runtime import build, detect
+from portable.spec import registry
 
 from .mutants import catalogue, hunt, orders
 from .mutants.registry import Edit, Mutant
@@ -59,8 +61,8 @@ def test_a_change_reaches_every_folder_of_an_op():
         Edit(scores, "from __future__ import annotations", "CHANGED = True"),
     )
     source = hunt.KERNELS / "attention/hip/forward.hip"
-    rocm = machine.backend_class("rocm")(catalog.vendors()["rocm"])
-    varlen = next(each for each in catalog.spec("attention_varlen").implementations if each.name == "triton")
+    rocm = detect.backend_class("rocm")(registry.vendors()["rocm"])
+    varlen = next(each for each in registry.spec("attention_varlen").implementations if each.name == "triton")
     seen = {}
 
     def reads(kernel, backend, device):
@@ -70,7 +72,7 @@ def test_a_change_reaches_every_folder_of_an_op():
     with mock.patch.object(build, "_build_native", reads), hunt.in_place(mutant):
         build._build_native(NativeKernel(source, "toy", 64), rocm, None)
         changed = [importlib.import_module(name) for name in names]
-        assert "mutant-" in choose.entry_function(varlen).__code__.co_filename
+        assert "mutant-" in select.entry_function(varlen).__code__.co_filename
         assert changed[0].CHANGED and changed[1] is not right[1]
     assert b"// changed" in seen["text"]
     assert [importlib.import_module(name) for name in names] == right and not hasattr(right[0], "CHANGED")

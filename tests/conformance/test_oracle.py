@@ -7,16 +7,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from portable import catalog
-from portable.conformance import exact, inputs, oracle
-from portable.conformance.cases import PROBE_TURNS, Case, boundary_shapes, cases, make_shape, parse
+from portable.conformance.cases import inputs
+from portable.conformance.cases.generate import PROBE_TURNS, Case, boundary_shapes, cases, make_shape, parse
+from portable.conformance.judge import order_independent, reference
+from portable.spec import registry
 
 
 def exact_cases(op, limit=1 << 14):
     """The small ones of the core cases in which every output is exact."""
-    for case in cases(catalog.spec(op)):
-        if case.values in oracle.PRODUCTS | oracle.INTEGERS and not case.mode:
-            question = oracle.ask(case, catalog.spec(op))
+    for case in cases(registry.spec(op)):
+        if case.values in reference.PRODUCTS | reference.INTEGERS and not case.mode:
+            question = reference.ask(case, registry.spec(op))
             if question.expected and all(each.exact for each in question.expected.values()):
                 (expected,) = question.expected.values()
                 if 16 <= expected.ref.numel() <= limit:
@@ -60,17 +61,17 @@ def test_exact_products_do_not_depend_on_the_order(op):
             got = summed(terms, order, step).to(expected.dtype)
             assert torch.equal(got, expected.ref.to(expected.dtype)), f"{case.id}, chunks of {step}"
         asked.add((case.values, case.types))
-    assert {values for values, _ in asked} == oracle.PRODUCTS | oracle.INTEGERS
+    assert {values for values, _ in asked} == reference.PRODUCTS | reference.INTEGERS
     assert len(asked) >= 10
 
 
 def test_sums_over_rows_are_exact_too():
     """dbias of layer_norm_backward is a plain sum: the rule finds it beside outputs that are none."""
-    spec = catalog.spec("layer_norm_backward")
+    spec = registry.spec("layer_norm_backward")
     found = set()
     for case in cases(spec):
-        if case.values in oracle.PRODUCTS and "bias" not in case.shape.absent:
-            expected = oracle.ask(case, spec).expected
+        if case.values in reference.PRODUCTS and "bias" not in case.shape.absent:
+            expected = reference.ask(case, spec).expected
             assert not expected["dx"].exact and not expected["dweight"].exact
             found.add((case.values, expected["dbias"].exact))
     assert found >= {("one_hot", True), ("powers_of_two", True)}
@@ -78,10 +79,10 @@ def test_sums_over_rows_are_exact_too():
 
 @pytest.mark.parametrize("op", ["softmax", "rms_norm", "layer_norm", "swiglu"])
 def test_what_divides_or_exponentiates_is_not_exact(op):
-    spec = catalog.spec(op)
+    spec = registry.spec(op)
     for case in cases(spec):
-        if case.values in oracle.PRODUCTS:
-            assert not any(each.exact for each in oracle.ask(case, spec).expected.values()), case.id
+        if case.values in reference.PRODUCTS:
+            assert not any(each.exact for each in reference.ask(case, spec).expected.values()), case.id
 
 
 @settings(max_examples=60, deadline=None)
@@ -103,7 +104,7 @@ def test_what_the_rule_calls_exact_is(exponents, shift, seed, wide):
         return {"c": tensors["a"] @ tensors["b"]}
 
     tensors = {"a": a, "b": b}
-    verdict = exact.order_independent(product, tensors, product(tensors), torch.float16)["c"]
+    verdict = order_independent.order_independent(product, tensors, product(tensors), torch.float16)["c"]
     orders = [torch.randperm(len(exponents), generator=generator) for _ in range(6)]
     sums = [summed(a.half(), order, 1 + seed % 5).double()[:, None] for order in orders]
     if verdict:
@@ -112,7 +113,7 @@ def test_what_the_rule_calls_exact_is(exponents, shift, seed, wide):
 
 def test_the_rule_refuses_what_rounds():
     def proved(function, **tensors):
-        return exact.order_independent(function, tensors, function(tensors), torch.float32)["c"]
+        return order_independent.order_independent(function, tensors, function(tensors), torch.float32)["c"]
 
     def product(tensors):
         return {"c": tensors["a"] @ tensors["b"]}
@@ -138,7 +139,7 @@ def test_the_rule_refuses_what_rounds():
 
 def test_granule():
     def of(*values):
-        return exact.granule(torch.tensor(values, dtype=torch.float64))
+        return order_independent.granule(torch.tensor(values, dtype=torch.float64))
 
     assert of(1.0, 2.0) == 0 and of(0.75) == -2 and of(0.0) == 0 and of(-12.0, 0.0) == 2
     assert of(1 + 2.0**-52) == -52 and of(2.0**-1074) == -1074
@@ -149,7 +150,7 @@ def test_granule():
 
 def tf32_case(values: str, types: str = "float32", mode: str = "") -> Case:
     text = f"matmul/{types}/M=65,N=72,K=127,precision=tf32/{values}/contiguous" + (f"/{mode}" if mode else "")
-    return parse(text, catalog.spec("matmul"))
+    return parse(text, registry.spec("matmul"))
 
 
 def low_bits(tensor: torch.Tensor) -> bool:
@@ -160,11 +161,11 @@ def low_bits(tensor: torch.Tensor) -> bool:
 
 @pytest.mark.parametrize("values", sorted(inputs.VALUES))
 def test_inputs_of_a_tf32_case_are_tf32_numbers(values):
-    spec = catalog.spec("matmul")
-    question = oracle.ask(tf32_case(values), spec)
+    spec = registry.spec("matmul")
+    question = reference.ask(tf32_case(values), spec)
     rounded = not any(low_bits(each.tensor) for each in question.inputs.values())
     assert rounded == (values != "normal") or values in ("small_integers", "ties", "powers_of_two")
-    plain = oracle.ask(parse(tf32_case(values).id.replace(",precision=tf32", ""), spec), spec)
+    plain = reference.ask(parse(tf32_case(values).id.replace(",precision=tf32", ""), spec), spec)
     got, other = question.expected["c"].magnitude, plain.expected["c"].magnitude
     assert got is not None and other is not None
     if values == "normal":
@@ -174,13 +175,13 @@ def test_inputs_of_a_tf32_case_are_tf32_numbers(values):
 
 
 def test_the_gradient_of_a_tf32_case_is_of_tf32_numbers_too():
-    question = oracle.ask(tf32_case("normal", mode="grad"), catalog.spec("matmul"))
+    question = reference.ask(tf32_case("normal", mode="grad"), registry.spec("matmul"))
     assert not any(low_bits(each.tensor) for each in question.inputs.values())
 
 
 def test_the_magnitude_of_a_rounded_tf32_case_is_the_ordinary_one():
-    spec = catalog.spec("matmul")
-    question = oracle.ask(tf32_case("large_range"), spec)
+    spec = registry.spec("matmul")
+    question = reference.ask(tf32_case("large_range"), spec)
     a, b = (each.tensor.double() for each in question.inputs.values())
     magnitude = question.expected["c"].magnitude
     assert magnitude is not None and torch.equal(magnitude, (a.square() @ b.square()).sqrt())
@@ -188,15 +189,15 @@ def test_the_magnitude_of_a_rounded_tf32_case_is_the_ordinary_one():
 
 @pytest.mark.parametrize("types", ["bfloat16", "float16"])
 def test_16_bit_types_keep_their_values_under_tf32(types):
-    spec = catalog.spec("matmul")
+    spec = registry.spec("matmul")
     case = tf32_case("large_range", types)
     made = inputs.make(case.id, "a", (65, 127), types, "large_range", "contiguous")
-    assert oracle.ask(case, spec).inputs["a"].sha256 == made.sha256
+    assert reference.ask(case, spec).inputs["a"].sha256 == made.sha256
 
 
 def test_probe_shapes_leave_out_what_is_optional():
     """Without a bias linear is a sum of products: half of its probes must be so."""
-    spec = catalog.spec("linear")
+    spec = registry.spec("linear")
     shape = boundary_shapes(spec)[PROBE_TURNS[0]]
     bare = make_shape(spec, dict(shape.axes), dict(shape.leading), {}, ["bias"])
     assert any(case.shape == bare and case.values == "one_hot" for case in cases(spec))

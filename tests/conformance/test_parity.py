@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from portable.conformance import parity, stats
-from portable.conformance.parity import ParityError
+from portable.conformance import stats
+from portable.conformance.records import parity
+from portable.conformance.records.parity import ParityError
 
 from .sample_record import BENCH, COPY, sample_record, timing
 
@@ -107,9 +108,7 @@ def test_the_report_prints_both_roofs_and_counts_every_verdict():
     assert not passes
     assert f"  roof of A, NVIDIA H200: copy_bytes_per_s {COPY:.4g}, matmul_bfloat16_flop_per_s 4e+14" in lines
     assert any(line.startswith(f"  roof of B, {AMD['device']}: copy_bytes_per_s 8e+12") for line in lines)
-    assert lines[-1] == (
-        "Parity does not hold at 0.8: of 12 ratios 0 parity, 4 below, 8 inconclusive."
-    )
+    assert lines[-1] == ("Parity does not hold at 0.8: of 12 ratios 0 parity, 4 below, 8 inconclusive.")
 
 
 def test_inconclusive_does_not_fail_and_is_counted():
@@ -166,9 +165,7 @@ def test_a_threshold_is_a_share_above_zero(threshold):
 )
 def test_a_case_that_cannot_be_judged_is_refused_whole_and_fails(side, fields, words):
     pair = [card(), card(**AMD)]
-    (broken,) = (
-        each for each in pair[side]["timings"] if (each["case"], each["impl"]) == (SOFTMAX, "torch")
-    )
+    (broken,) = (each for each in pair[side]["timings"] if (each["case"], each["impl"]) == (SOFTMAX, "torch"))
     broken.update(fields)
     found = parity.parity(*pair, 0.8)
     assert len(found.refused) == 1 and found.refused[0].startswith(SOFTMAX) and words in found.refused[0]

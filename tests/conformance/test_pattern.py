@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from portable.conformance.pattern import find
+from portable.conformance.judge.error_pattern import find
 
 ALL = slice(None)
 

@@ -15,8 +15,10 @@ from typing import Any
 import pytest
 import yaml
 
-from portable.conformance import behaviour, inputs, record
-from portable.conformance.cli import _parser
+from portable.conformance.cases import inputs
+from portable.conformance.commands.cli import _parser
+from portable.conformance.execute import behaviour
+from portable.conformance.records import record
 
 from .ci_scripts import CI, ROOT, SOFTWARE, plan
 
@@ -246,5 +248,5 @@ def test_the_guide_tells_what_the_program_has():
 
 
 def test_the_schema_that_the_guide_links_is_published():
-    assert "(../conformance/record.schema.json)" in PAGES[1].read_text()
+    assert "(../conformance/results/record.schema.json)" in PAGES[1].read_text()
     json.loads((ROOT / "conformance" / "record.schema.json").read_text())

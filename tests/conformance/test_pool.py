@@ -16,13 +16,13 @@ from pathlib import Path
 
 import pytest
 
-from portable.conformance import record
+from portable.conformance.records import record
 
 from . import toy_faults
 
 CASE = "toy_faults/float32/N=5,lead=2/normal/contiguous"
 CPU = ["--device", "cpu"]
-COMMAND = [sys.executable, "-m", "portable.conformance.cli"]
+COMMAND = [sys.executable, "-m", "portable.conformance.commands.cli"]
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +83,7 @@ def test_a_worker_is_a_program(place):
     in a kernel, or a debugger, does not take the next line."""
     tasks = [{"case": CASE, "impls": ["right", "reads"]}, {"case": CASE, "impls": ["chatty"]}]
     done = subprocess.run(
-        [sys.executable, "-m", "portable.conformance.worker", *CPU],
+        [sys.executable, "-m", "portable.conformance.execute.worker", *CPU],
         input="".join(json.dumps(task) + "\n" for task in tasks),
         env=place, capture_output=True, text=True, timeout=100,
     )  # fmt: skip
@@ -146,7 +146,8 @@ def test_workers_die_with_their_parent(place, tmp_path):
     ask = json.dumps({"case": CASE, "impls": ["hang"]})
     parent = (
         "import subprocess, sys\n"
-        "worker = subprocess.Popen([sys.executable, '-m', 'portable.conformance.worker', '--device', 'cpu'],"
+        "worker = subprocess.Popen("
+        "[sys.executable, '-m', 'portable.conformance.execute.worker', '--device', 'cpu'],"
         " stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True)\n"
         f"worker.stdin.write({ask!r}.encode() + b'\\n')\n"
         "worker.stdin.flush()\n"

@@ -19,8 +19,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from portable.conformance import pool, process
-from portable.conformance.pool import Pool, Task, _Queue, case_task
+from portable.conformance.execute import pool, process
+from portable.conformance.execute.pool import Pool, Task, _Queue, case_task
 
 from . import scripted_worker
 from .scripted_worker import AFTER, BEFORE

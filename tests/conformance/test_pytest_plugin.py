@@ -10,8 +10,8 @@ import textwrap
 
 import pytest
 
-from portable import catalog
-from portable.conformance.cases import cases
+from portable.conformance.cases.generate import cases
+from portable.spec import registry
 
 HEAD = """
 import pytest, torch
@@ -37,7 +37,7 @@ def run(tmp_path, monkeypatch, capsys):
         file = tmp_path / "test_kernels.py"
         file.write_text(HEAD + textwrap.dedent(tests))
         sys.modules.pop("test_kernels", None)
-        options = ("-p", "portable.conformance.pytest_plugin", "--import-mode=importlib", *options)
+        options = ("-p", "portable.conformance.checker.pytest_plugin", "--import-mode=importlib", *options)
         code = pytest.main([str(file), "-rA", *options])
         said = capsys.readouterr()
         return int(code), said.out + said.err
@@ -166,7 +166,7 @@ def test_the_options_override_the_marks(run):
     code, text = run(tests, "--conforms-device", "cpu", "--conforms-tier", "smoke")
     assert "norm as rms_norm on CPU" in text, text
     states = re.search(r"norm as rms_norm on CPU.*?: (.*)", text).group(1)
-    smoke = cases(catalog.spec("rms_norm"), "smoke")
+    smoke = cases(registry.spec("rms_norm"), "smoke")
     assert sum(int(count) for count in re.findall(r" (\d+)", states)) == len(smoke)
     code, text = run(tests, "--conforms-tier", "smok")
     assert code == 4 and "--conforms-tier smok: expected one of smoke, core, full" in text
@@ -185,7 +185,7 @@ def test_a_case_that_is_none_fails_with_its_sentence(run):
 
 def test_pytest_of_others_loads_nothing_more(tmp_path):
     """The plugin itself imports pytest alone, so that it may be registered for every run of it."""
-    from portable.conformance import pytest_plugin
+    from portable.conformance.checker import pytest_plugin
 
     program = f"import runpy, sys; runpy.run_path({pytest_plugin.__file__!r}); print('torch' in sys.modules)"
     done = subprocess.run(

@@ -15,9 +15,9 @@ import jsonschema
 import pytest
 import torch
 
-from portable import catalog
-from portable.conformance import record
+from portable.conformance.records import record
 from portable.plan import Device
+from portable.spec import registry
 
 from . import sample_record as sample
 from .sample_record import sample_record
@@ -51,7 +51,7 @@ def test_messages_name_no_folder_of_the_user():
     where = [record.__file__, torch.__file__, str(Path.home() / "kernels" / "mine.py"), "/etc/hostname"]
     entry = record.entry("softmax/x", "torch", "Crash", message=" at ".join(where))
     first, second, third, fourth = entry["message"].split(" at ")
-    assert (first, third, fourth) == ("conformance/record.py", "~/kernels/mine.py", "/etc/hostname")
+    assert (first, third, fourth) == ("conformance/results/record.py", "~/kernels/mine.py", "/etc/hostname")
     assert second.endswith("site-packages/torch/__init__.py") and sys.prefix not in second
 
 
@@ -105,10 +105,10 @@ def test_a_question_changes_with_what_is_asked(norm, monkeypatch):
     before = record.question("toy_norm")
     assert before == record.question("toy_norm") != record.question("softmax")
     changed = dataclasses.replace(norm, tolerance={"y": dataclasses.replace(norm.tolerance["y"], result=0.6)})
-    monkeypatch.setattr(catalog, "spec", lambda op: changed)
+    monkeypatch.setattr(registry, "spec", lambda op: changed)
     assert record.question("toy_norm") != before
     fewer = dataclasses.replace(norm, implementations=norm.implementations[:1])
-    monkeypatch.setattr(catalog, "spec", lambda op: fewer)
+    monkeypatch.setattr(registry, "spec", lambda op: fewer)
     assert record.question("toy_norm") == before
 
 
@@ -183,17 +183,17 @@ def test_a_checkout_is_dirty_by_its_sources_alone(tmp_path, monkeypatch):
     def git(*arguments):
         subprocess.run(["git", "-C", str(tmp_path), *arguments], check=True, capture_output=True)
 
-    for name in ("conformance/record.py", "conformance/records/h200/core.json", "kernels/op.py"):
+    for name in ("conformance/results/record.py", "conformance/results/h200/core.json", "kernels/op.py"):
         file = tmp_path / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("1")
     git("init")
     git("add", ".")
     git("-c", "user.name=x", "-c", "user.email=x@example.org", "commit", "-m", "x")
-    monkeypatch.setattr(record, "__file__", str(tmp_path / "conformance/record.py"))
+    monkeypatch.setattr(record, "__file__", str(tmp_path / "conformance/results/record.py"))
     commit, dirty = record._commit()
     assert len(commit) == 40 and dirty is False
-    (tmp_path / "conformance/records/h200/core.json").write_text("2")
+    (tmp_path / "conformance/results/h200/core.json").write_text("2")
     assert record._commit() == (commit, False)
     (tmp_path / "kernels/op.py").write_text("2")
     assert record._commit() == (commit, True)

@@ -17,18 +17,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from portable.conformance import (
-    bench,
-    cli,
-    explore,
-    files,
-    interrupts,
-    must_run,
-    record,
-    run,
-    runner,
-    waivers,
-)
+from portable.conformance import files, interrupts
+from portable.conformance.commands import cli, run
+from portable.conformance.execute import fuzz, manifest, runner, waivers
+from portable.conformance.perf import bench
+from portable.conformance.records import record
 
 OP = ["--device", "cpu", "--ops", "toy_norm"]
 FEW = ["run", *OP, "--impl", "plain", "-k", "N=129,lead=7/normal", "-j", "0"]
@@ -90,9 +83,9 @@ def after(patch, owner, name, count, act):
         (run, "here", 0, signal.SIGINT),
         (runner, "run_case", 0, signal.SIGINT),
         (runner, "run_case", 2, signal.SIGHUP),
-        (explore, "explore", 0, signal.SIGINT),
+        (fuzz, "explore", 0, signal.SIGINT),
         (run, "_bench", 0, signal.SIGINT),
-        (must_run, "faults", 0, signal.SIGTERM),
+        (manifest, "faults", 0, signal.SIGTERM),
         (record, "write", 0, signal.SIGINT),
         (files, "write_text", 0, signal.SIGTERM),
     ],
@@ -156,7 +149,7 @@ def test_a_run_in_a_thread_needs_no_signals(norm, file):
 
 def test_what_exploring_found_is_written_at_once(norm, file, monkeypatch):
     found = file.with_name("found.txt")
-    monkeypatch.setattr(explore, "ready", lambda result: f"{result.case.id}\n")
+    monkeypatch.setattr(fuzz, "ready", lambda result: f"{result.case.id}\n")
     after(monkeypatch, run.Run, "words", 2, KeyboardInterrupt())
     argv = ["run", *OP, "--impl", "zeros,echo,truncation", "-k", "behaviour/two_threads", "-j", "0"]
     assert cli.main([*argv, "--explore", "1", "--found", str(found), "--record", str(file)]) == 130
@@ -347,7 +340,7 @@ def test_a_shard_without_cases_says_so(norm, capsys):
 def program(*arguments, **options):
     """The command in a process of its own, on an op of this repository."""
     argv = ["run", "--device", "cpu", "--ops", "softmax", "-k", "softmax/float32/N=31", *arguments]
-    return subprocess.Popen([sys.executable, "-m", "portable.conformance.cli", *argv], **options)
+    return subprocess.Popen([sys.executable, "-m", "portable.conformance.commands.cli", *argv], **options)
 
 
 @pytest.mark.parametrize("when", ["first", "end"])

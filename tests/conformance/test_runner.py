@@ -8,8 +8,9 @@ import pytest
 import torch
 
 import portable
-from portable.conformance import behaviour, oracle, runner
-from portable.conformance.cases import Case, cases, make_shape, parse
+from portable.conformance.cases.generate import Case, cases, make_shape, parse
+from portable.conformance.execute import behaviour, runner
+from portable.conformance.judge import reference
 
 from . import toy_norm
 
@@ -57,13 +58,13 @@ def test_right_kernels_pass_on_many_seeds(norm, impl):
         for types in norm.types:
             shape = make_shape(norm, {"N": 700 + rows}, (rows,))
             case = Case("toy_norm", tuple(types.items()), shape)
-            result = runner.run_case(oracle.ask(case, norm), impl, CPU)
+            result = runner.run_case(reference.ask(case, norm), impl, CPU)
             assert result.state == "Pass", result.message
 
 
 def test_out_is_judged_between_fences(norm):
     case = next(case for case in cases(norm) if case.mode == "out")
-    assert runner.run_case(oracle.ask(case, norm), "plain", CPU).state == "Pass"
+    assert runner.run_case(reference.ask(case, norm), "plain", CPU).state == "Pass"
 
 
 def test_a_write_beside_out_is_seen(norm, monkeypatch):
@@ -76,7 +77,7 @@ def test_a_write_beside_out_is_seen(norm, monkeypatch):
         return result
 
     monkeypatch.setattr(portable, "toy_norm", careless)
-    result = runner.run_case(oracle.ask(case, norm), "plain", CPU)
+    result = runner.run_case(reference.ask(case, norm), "plain", CPU)
     assert result.state == "Fail.bounds_write", result.message
 
 
@@ -84,7 +85,7 @@ def test_a_broken_oracle_is_the_suites_fault(norm, monkeypatch):
     def broken(case, spec):
         raise RuntimeError("no such function")
 
-    monkeypatch.setattr(oracle, "ask", broken)
+    monkeypatch.setattr(reference, "ask", broken)
     [result] = runner.answer(cases(norm, "smoke")[0], ["plain"], CPU)
     assert result.state == "InternalError" and "no such function" in result.message
 
@@ -101,11 +102,11 @@ def test_an_id_brings_back_the_same_bytes(norm):
     for case in cases(norm, "smoke"):
         again = parse(case.id, norm)
         assert again == case
-        assert oracle.ask(again, norm).sha256 == oracle.ask(case, norm).sha256
+        assert reference.ask(again, norm).sha256 == reference.ask(case, norm).sha256
 
 
 def test_exploring_finds_and_shrinks(norm):
-    from portable.conformance.explore import explore
+    from portable.conformance.execute.fuzz import explore
 
     failures, count = explore(["toy_norm"], CPU, 2.0, ["plain", "zeros"])
     assert [result.impl for result in failures] == ["zeros"], failures[0].message
@@ -147,4 +148,4 @@ def test_a_config_that_cannot_be_told_costs_no_verdict(norm, monkeypatch):
 
     monkeypatch.setattr(portable, "explain", broken)
     case = next(case for case in cases(norm) if case.values == "normal" and case.mode == "")
-    assert runner.run_case(oracle.ask(case, norm), "zeros", CPU).state == "Fail.value"
+    assert runner.run_case(reference.ask(case, norm), "zeros", CPU).state == "Fail.value"

@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 import torch
 
-from portable import catalog
-from portable.conformance import bench, sweep
-from portable.conformance.sweep import Bar, Group
+from portable.conformance.perf import bench, sweep
+from portable.conformance.perf.sweep import Bar, Group
+from portable.spec import registry
 
 
 @pytest.mark.parametrize("group", sweep.groups(), ids=lambda group: group.name)
 def test_every_group_asks_for_cases_of_implementations_that_exist(group):
     for op in group.ops:
-        spec = catalog.spec(op)
+        spec = registry.spec(op)
         asked = list(group.asked(op))
         assert len(asked) == len(group.types) * len(group.sizes) * len(group.layouts)
         assert len({each.case.id for each in asked}) == len(asked)
@@ -87,5 +87,5 @@ def test_questions_keep_to_the_ops_and_implementations_asked_for():
     few = bench.questions(["softmax"], ["native"], ["rows, forward"])
     assert few and all(each.impls == ["native"] and each.case.op == "softmax" for each in few)
     own = bench.questions(["softmax"], None, None)
-    assert [each.case for each in own] == bench.bench_cases(catalog.spec("softmax"))
+    assert [each.case for each in own] == bench.bench_cases(registry.spec("softmax"))
     assert all(each.baselines is None for each in own)

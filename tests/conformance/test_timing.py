@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from portable.conformance import timing
-from portable.conformance.timing import Sample, set_count
+from portable.conformance.perf import timing
+from portable.conformance.perf.timing import Sample, set_count
 
 MB = 1 << 20
 

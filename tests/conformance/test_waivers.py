@@ -11,11 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from portable import catalog, machine
-from portable.conformance import behaviour, cli, record, runner, waivers
-from portable.conformance.cases import cases
-from portable.conformance.explore import explore
+from portable.conformance.cases.generate import cases
+from portable.conformance.commands import cli
+from portable.conformance.execute import behaviour, runner, waivers
+from portable.conformance.execute.fuzz import explore
+from portable.conformance.records import record
 from portable.errors import SpecError
+from portable.runtime import detect
+from portable.spec import registry
 
 from ..conftest import SPEC, fresh
 
@@ -61,7 +64,7 @@ def loaded(folder, **changes):
 
 
 def result(state="Fail.value", impl="toy", number=0):
-    named = [case for case in cases(catalog.spec("twice")) if "/normal/contiguous" in case.id]
+    named = [case for case in cases(registry.spec("twice")) if "/normal/contiguous" in case.id]
     return runner.Result(named[number], impl, state, "y: wrong" if state.startswith("Fail") else "")
 
 
@@ -274,7 +277,7 @@ def test_no_file_no_entries(tmp_path):
 def test_the_shipped_files_are_valid(file):
     """Loading checks that every glob of cases and implementations matches; here the cards and records."""
     vendor = file.parent.name
-    cards = [card.arch for card in machine.backend_class(vendor)(catalog.vendors()[vendor]).targets()]
+    cards = [card.arch for card in detect.backend_class(vendor)(registry.vendors()[vendor]).targets()]
     for entry in waivers.load(file):
         for glob in entry.arch:
             assert any(fnmatchcase(arch, glob) for arch in cards), (entry.where, glob)
@@ -286,16 +289,12 @@ def test_the_shipped_files_are_valid(file):
 @pytest.mark.parametrize("name", ["core", "smoke-attention"])
 def test_the_emulated_gfx90a_fails_where_its_file_says(name):
     """Every failure of the committed record is known, every entry of its ops needed; their counts add up."""
-    read = record.read(ROOT / f"conformance/records/emulated-gfx90a/{name}.json")
+    read = record.read(ROOT / f"conformance/results/emulated-gfx90a/{name}.json")
     recorded = read["header"]["selection"]["ops"]
     shipped = waivers.load(ROOT / "backends/rocm/known_failures.yaml")
     entries = [each for each in shipped if each.op in recorded]
     known = waivers.Waivers(entries, read["header"]["arch"], TODAY)
-    by_id = {
-        case.id: case
-        for op in recorded
-        for case in [*cases(catalog.spec(op)), *behaviour.cases([op])]
-    }
+    by_id = {case.id: case for op in recorded for case in [*cases(registry.spec(op)), *behaviour.cases([op])]}
     results = [
         known.excuse(runner.Result(by_id[each["case"]], each["impl"], original(each)))
         for each in read["results"]

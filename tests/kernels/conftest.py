@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from portable import machine, settings
+from portable.dispatch import pins
+from portable.runtime import detect
 
 
 @pytest.fixture
@@ -16,13 +17,13 @@ def card(monkeypatch):
     def assign(arch: str) -> None:
         for name, value in {"BACKEND": "rocm", "EMULATE": "1", "ROCM_ARCH": arch}.items():
             monkeypatch.setenv(f"PORTABLE_{name}", value)
-        settings.reload()
-        machine.reset()
+        pins.reload()
+        detect.reset()
 
     yield assign
     monkeypatch.undo()
-    settings.reload()
-    machine.reset()
+    pins.reload()
+    detect.reset()
 
 
 @pytest.fixture(autouse=True)

@@ -10,18 +10,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from portable import catalog
-from portable.conformance import oracle
-from portable.conformance.cases import make_shape
-from portable.spec import Case, Input, Spec
+from portable.conformance.cases.generate import make_shape
+from portable.conformance.judge import reference as oracle
+from portable.spec import registry
+from portable.spec.model import Case, Input, Spec
 
-OPS = tuple(catalog.op_folders())
+OPS = tuple(registry.op_folders())
 
 
 def combinations(ops: tuple[str, ...] = OPS) -> Iterator[tuple[str, int, int]]:
     """Every (op, row of types, case)."""
     for op in ops:
-        spec = catalog.spec(op)
+        spec = registry.spec(op)
         for row in range(len(spec.types)):
             for case in range(len(spec.cases)):
                 yield op, row, case
@@ -29,7 +29,7 @@ def combinations(ops: tuple[str, ...] = OPS) -> Iterator[tuple[str, int, int]]:
 
 def label(combination: tuple[str, int, int]) -> str:
     op, row, case = combination
-    spec = catalog.spec(op)
+    spec = registry.spec(op)
     types = "-".join(spec.types[row][name] for name in spec.type_variables)
     return f"{op}-{types}-{spec.cases[case].label}"
 
@@ -71,7 +71,7 @@ def arguments(spec: Spec, case: Case, tensors: Mapping[str, Any]) -> inspect.Bou
 def call(
     entry, spec: Spec, case: Case, tensors: Mapping[str, Any], types: Mapping[str, str] | None = None
 ) -> Any:
-    bound, function = arguments(spec, case, tensors), catalog.load_entry(entry)
+    bound, function = arguments(spec, case, tensors), registry.load_entry(entry)
     if "types" in inspect.signature(function).parameters:
         return function(*bound.args, **bound.kwargs, types=types or spec.types[0])
     return function(*bound.args, **bound.kwargs)

@@ -10,10 +10,12 @@ import torch
 import torch.nn.functional as F
 
 import portable
-from portable import catalog, dispatch, errors
+from portable import errors
+from portable.dispatch import dispatcher
+from portable.spec import registry
 
 INF, NAN = math.inf, math.nan
-op = dispatch.op("attention")
+op = dispatcher.op("attention")
 SIZES = [(5, 5), (5, 9), (9, 5)]
 PARAMS = [
     {},
@@ -66,7 +68,7 @@ def by_rows(q, k, v, bias=None, sinks=None, *, causal=False, scale=None, window_
 def test_the_reference_and_the_torch_implementation_say_what_the_spec_says(sizes, params):
     q, k, v = heads(*sizes)
     bias, sinks = doubles((2, 4, *sizes), (4,), seed=1)
-    reference = catalog.load_module(catalog.spec("attention").reference.entry.file)
+    reference = registry.load_module(registry.spec("attention").reference.entry.file)
     for more in ((None, None), (bias, None), (None, sinks), (bias, sinks)):
         expected = [
             by_rows(q[b], k[b], v[b], None if more[0] is None else more[0][b], more[1], **params)
@@ -346,15 +348,15 @@ def test_strides_of_a_model_reach_the_planner_as_they_lie():
     that was expanded."""
     made = [torch.randn(2, 16, 4, 8).transpose(1, 2) for _ in range(3)]
     bias = torch.randn(16, 16).expand(2, 4, 16, 16)
-    question, _ = dispatch.ask(op.spec, [*made, bias, None], [False, None, None, None, None], None)
+    question, _ = dispatcher.ask(op.spec, [*made, bias, None], [False, None, None, None, None], None)
     tensors = question.tensors
     assert tensors["q"].strides == made[0].stride() and tensors["bias"].strides == bias.stride()
     loose = torch.randn(2, 4, 8, 16).mT
-    question, _ = dispatch.ask(
+    question, _ = dispatcher.ask(
         op.spec, [loose, loose, loose, None, None], [False, None, None, None, None], None
     )
     assert question.tensors["q"].strides == (4 * 16 * 8, 16 * 8, 8, 1)
     leading = torch.randn(3, 2, 4, 16, 8).transpose(0, 1)
-    question, _ = dispatch.ask(op.spec, [leading] * 3 + [None, None], [False, None, None, None, None], None)
+    question, _ = dispatcher.ask(op.spec, [leading] * 3 + [None, None], [False, None, None, None, None], None)
     assert question.tensors["q"].strides == leading.contiguous().stride()
     torch.testing.assert_close(op(leading, leading, leading)[0], op(*[leading.contiguous()] * 3)[0])

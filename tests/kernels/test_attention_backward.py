@@ -12,11 +12,12 @@ import pytest
 import torch
 
 import portable.backends.cuda as cuda
-from portable import build, catalog
 from portable.backends.cuda.backend import CudaBackend
 from portable.backends.cuda.tensor_map import TensorMap
 from portable.kernels.attention.wgmma.backward_plan import plan_backward
 from portable.plan import Call, Device, Plan, Rejected, TensorInfo
+from portable.runtime import build
+from portable.spec import registry
 
 H200 = Device("cuda", "sm_90a", "toy", 0, 132, 32, 227 * 1024, 255, l2_bytes=50 << 20)
 DEFAULTS = {
@@ -215,7 +216,7 @@ def test_less_shared_memory_than_it_takes():
 
 
 def test_the_spec_lists_it_first():
-    first = catalog.spec("attention_backward").implementations[0]
+    first = registry.spec("attention_backward").implementations[0]
     assert first.name == "wgmma"
 
 

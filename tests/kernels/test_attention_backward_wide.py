@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 import portable.backends.cuda as cuda
-from portable import build
 from portable.backends.cuda.backend import CudaBackend
 from portable.kernels.attention.problem import problem_of
 from portable.kernels.attention.wgmma import backward_wide_plan
 from portable.kernels.attention.wgmma.backward_wide_plan import TILE, Turn, held, most_blocks, turns_of
 from portable.plan import Call, Pointer
+from portable.runtime import build
 from tests.kernels.test_attention_backward import H200, call, planned, reason
 
 

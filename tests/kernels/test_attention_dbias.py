@@ -11,9 +11,9 @@ import torch
 pytest.importorskip("triton", reason="the plans are of Triton kernels")
 
 import portable
-from portable import catalog
 from portable.kernels.attention import reference, triton_impl
 from portable.plan import Call, Device, Launch, Plan, Pointer, Rejected, Scalar, TensorInfo, TritonKernel
+from portable.spec import registry
 from tests.kernels.test_attention_triton import (
     AMPERE,
     CDNA,
@@ -169,7 +169,7 @@ def test_sizes_that_cannot_run_are_refused():
 
 
 def test_the_default_config_is_the_specs():
-    triton = catalog.spec("attention_dbias").implementation("triton")
+    triton = registry.spec("attention_dbias").implementation("triton")
     assert triton is not None and triton.default == CONFIG
 
 

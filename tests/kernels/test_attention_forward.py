@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from portable import build, catalog
 from portable.backends.cuda.backend import CudaBackend
 from portable.backends.cuda.tensor_map import TensorMap
 from portable.kernels.attention.wgmma.forward_plan import Tile, padded, plan_forward
 from portable.plan import Call, Device, Plan, Rejected, TensorInfo
+from portable.runtime import build
+from portable.spec import registry
 
 H200 = Device("cuda", "sm_90a", "toy", 0, 132, 32, 227 * 1024, 255, l2_bytes=50 << 20)
 DEFAULTS = {
@@ -281,5 +282,5 @@ def build_folder():
 
 
 def test_the_spec_lists_it_before_triton():
-    names = [each.name for each in catalog.spec("attention").implementations]
+    names = [each.name for each in registry.spec("attention").implementations]
     assert names.index("wgmma") < names.index("triton")

@@ -11,11 +11,11 @@ import pytest
 import torch
 
 import portable
-from portable import catalog
 from portable.backends.rocm import compile
 from portable.kernels.attention import reference
 from portable.kernels.attention.hip.bias_plan import plan_bias_backward
 from portable.plan import Call, Plan, Rejected
+from portable.spec import registry
 from tests.kernels.test_attention_backward import DEFAULTS, changed, info
 from tests.kernels.test_attention_hip_backward import CARDS
 from tests.kernels.test_attention_hip_backward import call as backward_call
@@ -135,7 +135,7 @@ def test_arguments_come_in_the_order_of_the_parameters():
 
 
 def test_the_spec_lists_one_for_each_unit_before_triton():
-    names = [each.name for each in catalog.spec("attention_dbias").implementations]
+    names = [each.name for each in registry.spec("attention_dbias").implementations]
     assert names.index("mfma") < names.index("triton") and names.index("wmma") < names.index("triton")
 
 

@@ -10,14 +10,16 @@ import pytest
 import torch
 
 import portable
-from portable import arguments, build, catalog, dispatch, machine, settings
 from portable.backends.cuda.backend import CudaBackend
 from portable.backends.rocm.backend import TARGETS
+from portable.dispatch import arguments, dispatcher, pins
 from portable.kernels.attention import paged_reference, reference
 from portable.kernels.attention.hip import decode_plan as hip_decode_plan
 from portable.kernels.attention.mma import decode_plan
 from portable.kernels.attention.triton_kernels import paged_plan as triton_paged
 from portable.plan import Call, Device, NativeKernel, Plan, Pointer, Rejected, Scalar
+from portable.runtime import build, detect
+from portable.spec import registry
 from tests.kernels.test_matmul_native import H200
 
 CARDS = {device.arch: device for device in TARGETS}
@@ -34,10 +36,10 @@ def whole(*shape: int) -> torch.Tensor:
 
 def asked(op: str, name: str, device: Device, *tensors: torch.Tensor | None, **params: Any) -> Call:
     """A call with the implementation's own defaults."""
-    spec = catalog.spec(op)
+    spec = registry.spec(op)
     given = [*tensors, *[None] * (len(spec.inputs) - len(tensors))]
     values = [params.get(name, param.default) for name, param in spec.params.items()]
-    question, _ = dispatch.ask(spec, given, arguments.check_params(spec, values, given), None)
+    question, _ = dispatcher.ask(spec, given, arguments.check_params(spec, values, given), None)
     found = spec.implementation(name)
     assert found is not None
     return Call(question.tensors, question.params, question.axes, device, found.default)
@@ -186,13 +188,13 @@ def emulated(monkeypatch):
     def choose(arch: str) -> None:
         monkeypatch.setenv("PORTABLE_BACKEND", "rocm")
         monkeypatch.setenv("PORTABLE_ROCM_ARCH", arch)
-        settings.reload()
-        machine.reset()
+        pins.reload()
+        detect.reset()
 
     yield choose
     monkeypatch.undo()
-    settings.reload()
-    machine.reset()
+    pins.reload()
+    detect.reset()
 
 
 def on(arch: str, op: str = "attention_paged") -> str:
@@ -202,7 +204,7 @@ def on(arch: str, op: str = "attention_paged") -> str:
 
 def run(op: str, name: str, *tensors: torch.Tensor | None, **params: Any) -> tuple[torch.Tensor, ...]:
     with portable.using(**{op: name}):
-        return dispatch.op(op)(*tensors, **params)
+        return dispatcher.op(op)(*tensors, **params)
 
 
 def filled(S: int, lengths: list[int], G: int, D: int, E: int) -> tuple[torch.Tensor, ...]:

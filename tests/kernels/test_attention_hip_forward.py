@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import torch
 
-from portable import catalog
 from portable.backends.rocm import compile as hip
 from portable.backends.rocm.metadata import resources
 from portable.kernels.attention.hip import forward_plan as hip_forward_plan
 from portable.kernels.attention.hip.forward_plan import padded, plan_forward, tile_for
 from portable.plan import Call, Device, Plan, Pointer, Rejected, Scalar, TensorInfo
+from portable.spec import registry
 from tests.kernels.test_attention_forward import DEFAULTS, heads, info
 
 CARDS = {
@@ -124,7 +124,7 @@ def test_nothing_to_do_launches_nothing():
 
 
 def test_each_matrix_unit_has_an_implementation():
-    found = [each.name for each in catalog.spec("attention").implementations if each.languages == ("hip",)]
+    found = [each.name for each in registry.spec("attention").implementations if each.languages == ("hip",)]
     assert found == ["decode_mfma", "decode_wmma", "mfma", "wmma"]
 
 

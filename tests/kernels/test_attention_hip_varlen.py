@@ -9,12 +9,13 @@ import pytest
 import torch
 
 import portable
-from portable import catalog, dispatch
 from portable.backends.rocm.backend import TARGETS
+from portable.dispatch import dispatcher
 from portable.kernels.attention import varlen_reference
 from portable.kernels.attention.hip.backward_plan import plan_varlen_backward
 from portable.kernels.attention.hip.forward_plan import plan_varlen
 from portable.plan import Call, Launch, NativeKernel, Plan, Pointer, Rejected
+from portable.spec import registry
 from tests.kernels.test_attention_forward import DEFAULTS, heads, info
 
 CARDS = {target.arch: target for target in TARGETS}
@@ -134,7 +135,7 @@ def test_what_the_spec_lists_is_what_is_built(op):
     """Sources are what a kernel's cache key and a wheel are made of."""
     plan = plan_varlen if op == "attention_varlen" else plan_varlen_backward
     built = {kernel_of(each).source.name for each in planned(plan(call(64, 64, 3))).launches}
-    for each in catalog.spec(op).implementations:
+    for each in registry.spec(op).implementations:
         if each.languages == ("hip",):
             assert built == {source.name for source in each.sources}
 
@@ -163,8 +164,8 @@ def compare(assign: Callable[[str], None], arch: str, offsets: Any, dense: Any, 
     gradients = varlen_reference.attention_varlen_backward(*exact, exact_q, exact_k, None, **given)
     assign(arch)
     with portable.using(attention_varlen=NAMES[arch], attention_varlen_backward=NAMES[arch]):
-        found = dispatch.op("attention_varlen")(q, k, v, cu_q, cu_k, **given)
-        grads = dispatch.op("attention_varlen_backward")(*back, cu_q, cu_k, **given)
+        found = dispatcher.op("attention_varlen")(q, k, v, cu_q, cu_k, **given)
+        grads = dispatcher.op("attention_varlen_backward")(*back, cu_q, cu_k, **given)
     torch.testing.assert_close(found[1].double(), lse, atol=1e-3, rtol=1e-3)
     for one, right in zip((found[0], *grads), (o, *gradients), strict=True):
         assert (one.double() - right).norm() < 8e-3 * right.norm()

@@ -8,10 +8,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from portable import build, catalog
 from portable.backends.cuda.backend import OTHERS, TARGETS, CudaBackend
 from portable.kernels.attention.mma.forward_plan import Tile, padded, plan_forward
 from portable.plan import Plan, Pointer, Scalar
+from portable.runtime import build
+from portable.spec import registry
 from tests.kernels.test_attention_forward import (
     arguments,
     build_folder,
@@ -218,7 +219,7 @@ def test_it_compiles_without_spills(asked, arch):
 
 
 def test_the_spec_lists_it_behind_triton_from_sm_80_on():
-    implementations = catalog.spec("attention").implementations
+    implementations = registry.spec("attention").implementations
     names = [each.name for each in implementations]
     assert names.index("triton") < names.index("mma") < names.index("torch")
     pattern = (implementations[names.index("mma")].requires.arch or ("",))[0]

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from portable import build, catalog
 from portable.backends.cuda.backend import OTHERS, TARGETS, CudaBackend
 from portable.kernels.attention.mma.backward_plan import (
     Part,
@@ -19,6 +18,8 @@ from portable.kernels.attention.mma.backward_plan import (
     plan_varlen_backward,
 )
 from portable.plan import Call, Plan, Pointer, Rejected, Scalar
+from portable.runtime import build
+from portable.spec import registry
 from tests.kernels.test_attention_backward import DEFAULTS, changed, info
 from tests.kernels.test_attention_backward import call as hopper_call
 from tests.kernels.test_attention_forward import build_folder
@@ -353,7 +354,7 @@ def test_it_compiles_with_little_spilled(asked, arch):
 
 @pytest.mark.parametrize("op", ["attention_backward", "attention_varlen_backward"])
 def test_the_specs_list_it_behind_triton_from_sm_80_on(op):
-    implementations = catalog.spec(op).implementations
+    implementations = registry.spec(op).implementations
     names = [each.name for each in implementations]
     assert names.index("triton") < names.index("mma") < names.index("torch")
     pattern = (implementations[names.index("mma")].requires.arch or ("",))[0]

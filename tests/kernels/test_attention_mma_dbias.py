@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from portable import build, catalog
 from portable.backends.cuda.backend import OTHERS, TARGETS, CudaBackend
 from portable.kernels.attention.mma.bias_plan import plan_dbias
 from portable.plan import Call, Launch, NativeKernel, Plan, Pointer, Rejected, Scalar, TensorInfo
+from portable.runtime import build
+from portable.spec import registry
 from tests.kernels.test_attention_forward import build_folder
 from tests.kernels.test_attention_mma_varlen import parameters
 from tests.kernels.test_attention_triton import PARAMS, info
@@ -215,6 +216,6 @@ def test_it_compiles_without_spills(call, arch):
 
 
 def test_the_spec_lists_it_behind_triton_from_sm_80_on():
-    implementations = catalog.spec("attention_dbias").implementations
+    implementations = registry.spec("attention_dbias").implementations
     assert [each.name for each in implementations][-3:] == ["triton", "mma", "torch"]
     assert implementations[-2].requires.arch == ("sm_80+",)

@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 import torch
 
-from portable import build, catalog
 from portable.backends.cuda.backend import OTHERS, TARGETS, CudaBackend
 from portable.kernels import attention as package
 from portable.kernels.attention.mma.forward_plan import plan_forward, plan_varlen
 from portable.kernels.attention.packed import entries_of
 from portable.plan import Launch, Plan, Pointer, Rejected, Scalar
+from portable.runtime import build
+from portable.spec import registry
 from tests.kernels.test_attention_forward import build_folder, square
 from tests.kernels.test_attention_varlen_wgmma import (
     OFFSETS,
@@ -168,7 +169,7 @@ def test_it_compiles_without_spills(call, arch):
 
 
 def test_the_spec_lists_it_behind_triton_from_sm_80_on():
-    implementations = catalog.spec("attention_varlen").implementations
+    implementations = registry.spec("attention_varlen").implementations
     names = [each.name for each in implementations]
     assert names.index("wgmma") < names.index("triton") < names.index("mma") < names.index("torch")
     assert implementations[names.index("mma")].requires.arch == ("sm_80+",)

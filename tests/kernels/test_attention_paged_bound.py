@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from portable import catalog
-from portable.conformance import oracle
-from portable.conformance.cases import cases
+from portable.conformance.cases.generate import cases
+from portable.conformance.judge import reference
 from portable.kernels.attention import magnitude, paged_reference
 from portable.kernels.attention.paged_torch import attention_paged, sequences
+from portable.spec import registry
 
 TYPES = {"T": "bfloat16", "R": "float32", "acc": "float32"}
 PARAMS = {"scale": None, "window_left": None, "softcap": None}
@@ -95,17 +95,17 @@ def one_page_further(table: Tensor, lens: Tensor, S: int, P: int) -> Tensor:
 @functools.cache
 def questions() -> list[tuple[dict[str, int], Any]]:
     """The axes and the questions of the smoke tier's calls whose T is narrow."""
-    spec, found = catalog.spec("attention_paged"), []
+    spec, found = registry.spec("attention_paged"), []
     for case in cases(spec, "smoke"):
         axes = dict(case.shape.axes)
         if not case.mode and min(axes.values()) and dict(case.types)["T"] in ("bfloat16", "float16"):
-            found.append((axes, oracle.ask(case, spec)))
+            found.append((axes, reference.ask(case, spec)))
     return found
 
 
 def judged(turn: Any) -> int:
     """How many of the questions are failed with the table turned."""
-    spec, failed = catalog.spec("attention_paged"), 0
+    spec, failed = registry.spec("attention_paged"), 0
     for axes, question in questions():
         given = {n: question.inputs[n].tensor if n in question.inputs else None for n in spec.inputs}
         given["block_table"] = turn(given["block_table"], given["seq_lens"], axes["S"], axes["P"])

@@ -11,11 +11,13 @@ import pytest
 import torch
 
 import portable
-from portable import arguments, build, catalog, dispatch, errors
+from portable import errors
 from portable.backends.cuda.backend import CudaBackend
 from portable.backends.cuda.tensor_map import TensorMap
-from portable.conformance import inputs, oracle
-from portable.conformance.cases import cases
+from portable.conformance.cases import inputs
+from portable.conformance.cases.generate import cases
+from portable.conformance.judge import reference
+from portable.dispatch import arguments, dispatcher
 from portable.kernels.attention import packed
 from portable.kernels.attention.mma import decode_plan
 from portable.kernels.attention.paged_torch import attention_paged
@@ -24,6 +26,8 @@ from portable.kernels.attention.triton_kernels import ragged as triton_ragged
 from portable.kernels.attention.triton_kernels import varlen_plan as triton_varlen
 from portable.kernels.attention.varlen_torch import attention_varlen, bounds
 from portable.plan import Call, Plan, Rejected
+from portable.runtime import build
+from portable.spec import registry
 from tests.kernels.test_attention_triton import RDNA3
 from tests.kernels.test_matmul_native import H200
 
@@ -41,10 +45,10 @@ def whole(*shape: int) -> torch.Tensor:
 
 def asked(op: str, implementation: str, *tensors: torch.Tensor | None, **params: Any) -> Call:
     """A call with the implementation's own defaults."""
-    spec = catalog.spec(op)
+    spec = registry.spec(op)
     given = [*tensors, *[None] * (len(spec.inputs) - len(tensors))]
     values = [params.get(name, param.default) for name, param in spec.params.items()]
-    question, _ = dispatch.ask(spec, given, arguments.check_params(spec, values, given), None)
+    question, _ = dispatcher.ask(spec, given, arguments.check_params(spec, values, given), None)
     found = spec.implementation(implementation)
     assert found is not None
     return Call(question.tensors, question.params, question.axes, H200, found.default)
@@ -116,7 +120,7 @@ def test_which_is_asked_first(arch, names):
     for op, name in zip(("attention_paged", "attention"), names, strict=True):
         able = (
             each.name
-            for each in catalog.spec(op).implementations
+            for each in registry.spec(op).implementations
             if any(backend.arch_matches(one, arch) for one in each.requires.arch or ("*",))
         )
         assert next(able) == name
@@ -322,7 +326,7 @@ def test_one_sequence_is_attention():
     q, k = torch.randn(7, 4, 16), torch.randn(9, 2, 16)
     offsets = torch.tensor([0, 7]), torch.tensor([0, 9])
     o, lse = attention_varlen(q, k, k, *(x.to(torch.int32) for x in offsets), **DEFAULTS | {"causal": True})
-    expected, sums = dispatch.op("attention")(
+    expected, sums = dispatcher.op("attention")(
         q.transpose(0, 1), k.transpose(0, 1), k.transpose(0, 1), causal=True
     )
     torch.testing.assert_close(o, expected.transpose(0, 1))
@@ -340,7 +344,7 @@ def test_pages_are_looked_up():
         caches.append(cache)
     q = torch.randn(1, 2, 4, 16)
     o, lse = attention_paged(q, *caches, table, torch.tensor([37], dtype=torch.int32))
-    expected, sums = dispatch.op("attention")(q.transpose(1, 2), keys, values, causal=True)
+    expected, sums = dispatcher.op("attention")(q.transpose(1, 2), keys, values, causal=True)
     torch.testing.assert_close(o, expected.transpose(1, 2))
     torch.testing.assert_close(lse, sums)
 
@@ -384,7 +388,7 @@ def test_gradients_reach_every_input():
     sinks = torch.randn(4, dtype=torch.float64)
     offsets_q, offsets_k = (torch.tensor(x, dtype=torch.int32) for x in ([0, 3, 3, 6], [1, 4, 6, 9]))
     leaves = [x.requires_grad_() for x in (q, k, v, sinks)]
-    op = dispatch.op("attention_varlen")
+    op = dispatcher.op("attention_varlen")
 
     def call(q, k, v, sinks):
         o, lse = op(q, k, v, offsets_q, offsets_k, sinks, causal=True)
@@ -399,16 +403,16 @@ def test_gradients_reach_every_input():
 @pytest.fixture
 def unanswered(monkeypatch):
     """Questions without the reference's answers."""
-    monkeypatch.setattr(oracle, "_outputs", lambda *_, **__: {})
+    monkeypatch.setattr(reference, "_outputs", lambda *_, **__: {})
 
 
 @pytest.mark.parametrize("op", ["attention_paged", "attention_varlen", "attention_varlen_backward"])
 def test_integers_are_a_function_of_the_case(op, unanswered):
-    spec = catalog.spec(op)
+    spec = registry.spec(op)
     several = [case for case in cases(spec, "smoke") if 0 not in dict(case.shape.axes).values()][:6]
     drawn = []
     for case in several:
-        one, two = oracle.ask(case, spec), oracle.ask(case, spec)
+        one, two = reference.ask(case, spec), reference.ask(case, spec)
         assert one.sha256 == two.sha256
         for name, field in spec.inputs.items():
             if field.dtype == "int32":
@@ -418,11 +422,11 @@ def test_integers_are_a_function_of_the_case(op, unanswered):
 
 
 def test_bad_tables_are_among_the_cases(unanswered):
-    spec, low, high, long = catalog.spec("attention_paged"), 0, 0, 0
+    spec, low, high, long = registry.spec("attention_paged"), 0, 0, 0
     for case in cases(spec, "smoke"):
         if min(dict(case.shape.axes).values()) == 0:
             continue
-        made, axes = oracle.ask(case, spec).inputs, dict(case.shape.axes)
+        made, axes = reference.ask(case, spec).inputs, dict(case.shape.axes)
         lengths, table = made["seq_lens"].tensor, made["block_table"].tensor
         low += int((lengths < 0).sum())
         long += int((lengths > axes["W"] * axes["S"]).sum())

@@ -11,11 +11,14 @@ import pytest
 
 pytest.importorskip("triton")
 
-from portable import catalog, check, choose, triton_build
 from portable.backends.cuda.tensor_map import TritonDescriptor
+from portable.commands import check
+from portable.dispatch import select
 from portable.kernels.attention import triton_impl
 from portable.plan import Call, Device, Launch, Plan, Pointer, Rejected, Scalar, TensorInfo, TritonKernel
-from portable.spec import Case
+from portable.runtime import triton_build
+from portable.spec import registry
+from portable.spec.model import Case
 
 KB = 1024
 HOPPER = Device("cuda", "sm_90a", "card", multiprocessors=132, warp_size=32, shared_memory=227 * KB)
@@ -288,14 +291,14 @@ def test_the_gradient_compiles():
 def test_two_blocks_of_wide_heads_share_a_multiprocessor_on_hopper(D, E):
     """As measured: two or three blocks of 4 warps and one stage are faster than one of 8 warps and two stages
     (docs/notes/attention.md)."""
-    spec = catalog.spec("attention")
+    spec = registry.spec("attention")
     ((backend, device),) = check.targets(["sm_90a"])
     sizes = {"H": 8, "G": 8, "M": 8192, "N": 8192, "D": D, "E": E}
     case = Case(sizes, {name: (2,) for name, each in spec.inputs.items() if each.leading}, ("bias", "sinks"))
     asked = check.question(spec, case, spec.types[0], True, True)
     triton = spec.implementation("triton")
     assert triton is not None
-    plan = choose.answer(triton, asked, backend, device, static=False).plan
+    plan = select.answer(triton, asked, backend, device, static=False).plan
     assert plan is not None
     (launch,) = plan.launches
     built = compiled(plan, launch)

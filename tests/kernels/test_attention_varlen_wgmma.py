@@ -14,13 +14,15 @@ import numpy as np
 import pytest
 import torch
 
-from portable import arguments, build, catalog, dispatch
 from portable.backends.cuda.backend import CudaBackend
+from portable.dispatch import arguments, dispatcher
 from portable.kernels import attention as package
 from portable.kernels.attention.packed import entries_of
 from portable.kernels.attention.varlen_torch import bounds
 from portable.kernels.attention.wgmma.ragged_plan import plan_varlen, plan_varlen_backward
 from portable.plan import Call, Launch, NativeKernel, Plan, Pointer, Rejected
+from portable.runtime import build
+from portable.spec import registry
 from tests.kernels.test_attention_forward import H200, build_folder
 
 SOURCE = Path(package.__path__[0]) / "shared/ragged_tiles.cu"
@@ -31,10 +33,10 @@ def meta(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
 
 
 def asked(op: str, *tensors: torch.Tensor | None, config: Any = None, **params: Any) -> Call:
-    spec = catalog.spec(op)
+    spec = registry.spec(op)
     given = [*tensors, *[None] * (len(spec.inputs) - len(tensors))]
     values = [params.get(name, param.default) for name, param in spec.params.items()]
-    question, _ = dispatch.ask(spec, given, arguments.check_params(spec, values, given), None)
+    question, _ = dispatcher.ask(spec, given, arguments.check_params(spec, values, given), None)
     return Call(question.tensors, question.params, question.axes, H200, config or {})
 
 
@@ -228,7 +230,7 @@ def test_what_is_left_to_others():
 
 @pytest.mark.parametrize("op", ["attention_varlen", "attention_varlen_backward"])
 def test_the_spec_lists_it_first(op):
-    assert catalog.spec(op).implementations[0].name == "wgmma"
+    assert registry.spec(op).implementations[0].name == "wgmma"
 
 
 @pytest.mark.parametrize("dlse", [False, True])

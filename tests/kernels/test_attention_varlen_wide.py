@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from portable import build
 from portable.backends.cuda.backend import CudaBackend
 from portable.kernels.attention.packed import entries_of
 from portable.kernels.attention.wgmma import ragged_wide_plan
 from portable.kernels.attention.wgmma.backward_wide_plan import TILE
 from portable.kernels.attention.wgmma.ragged_plan import plan_varlen_backward
 from portable.plan import Plan, Pointer
+from portable.runtime import build
 from tests.kernels.test_attention_forward import H200, build_folder
 from tests.kernels.test_attention_varlen_wgmma import (
     backward,

@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 import torch
 
-from portable import build, catalog
 from portable.backends.cuda.backend import CudaBackend
-from portable.kernels.matmul import native, triton_impl
+from portable.kernels.matmul import native
+from portable.kernels.matmul.triton import plan
 from portable.plan import Launch, NativeKernel, Plan, Rejected, TritonKernel
+from portable.runtime import build
+from portable.spec import registry
 from tests.kernels.test_matmul_native import H200, call, half
 
 # PTX's griddepcontrol.wait and launch_dependents, and what touches global memory, in Hopper's machine code.
@@ -36,7 +38,7 @@ def launches(planned: Plan | Rejected) -> tuple[Launch, ...]:
 
 
 def triton_launches(a: torch.Tensor, b: torch.Tensor, config: dict[str, Any]) -> tuple[Launch, ...]:
-    return launches(triton_impl.plan(replace(call(a, b), config=config)))
+    return launches(plan.plan(replace(call(a, b), config=config)))
 
 
 EARLY = {
@@ -56,7 +58,7 @@ def disassembled(launch: Launch, cubin: Path) -> list[str]:
     """The names of a launch's machine instructions, in order."""
     triton = pytest.importorskip("triton")
     pytest.importorskip("cuda.bindings.nvrtc", reason="it compiles by NVRTC: the extra `check`")
-    backend = CudaBackend(catalog.vendors()["cuda"])
+    backend = CudaBackend(registry.vendors()["cuda"])
     names = ("a", "b", "c", "a_packed", "b_packed", "a_turned", "b_turned")
     dtype = "float32" if launch.kernel.name in FLOAT32 else "bfloat16"
     code = build.code_object(launch, dict.fromkeys(names, dtype), backend, H200)

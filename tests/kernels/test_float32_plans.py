@@ -12,13 +12,14 @@ import pytest
 import torch
 
 import portable
-from portable import build, catalog
 from portable.backends.cuda.backend import CudaBackend
 from portable.backends.cuda.tensor_map import TensorMap
 from portable.kernels.matmul import native
 from portable.kernels.matmul.problem import Problem, from_matmul
-from portable.kernels.matmul.turn_plan import turned
+from portable.kernels.matmul.sm90.transpose_plan import turned
 from portable.plan import Call, Device, Launch, Plan, Pointer, Rejected, Scalar, TensorInfo
+from portable.runtime import build
+from portable.spec import registry
 
 H200 = Device("cuda", "sm_90a", "toy", 0, 132, 32, 227 * 1024, 255)
 SMALLEST = 2.0**-149
@@ -312,7 +313,7 @@ def test_small_products_are_not_worth_the_turn():
 @pytest.mark.parametrize("turned_b", [False, True])
 def test_float32_kernels_by_the_copy_engine_compile_without_spills(turned_b):
     pytest.importorskip("cuda.bindings.nvrtc", reason="it compiles by NVRTC: the extra `check`")
-    backend = CudaBackend(catalog.vendors()["cuda"])
+    backend = CudaBackend(registry.vendors()["cuda"])
     b = wide(4096, 4096).mT if turned_b else wide(4096, 4096)
     for launch in simt_launches(wide(4096, 4096), b):
         code = build.code_object(

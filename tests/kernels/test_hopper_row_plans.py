@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from portable import build
 from portable.backends import cuda
 from portable.backends.cuda.backend import TARGETS, CudaBackend
 from portable.kernels.layer_norm import native as layer_norm
 from portable.kernels.rms_norm import native as rms_norm
 from portable.kernels.softmax import native as softmax
 from portable.plan import Call, Launch, NativeKernel, Plan, Scalar, TensorInfo
+from portable.runtime import build
 
 HOPPER = next(device for device in TARGETS if device.arch == "sm_90a")
 OTHER = next(device for device in TARGETS if device.arch == "sm_100")

@@ -10,12 +10,15 @@ from typing import Any
 import pytest
 import torch
 
-from portable import catalog, choose, tuned, using
+from portable import using
 from portable.backends.cuda.backend import CudaBackend
+from portable.configs import lookup
+from portable.dispatch import select
 from portable.kernels.linear import activation, gradient, native, triton_impl
 from portable.kernels.linear import preactivation_gradient as formula
 from portable.kernels.matmul.problem import from_linear
 from portable.plan import Call, Device, Launch, NativeKernel, Plan, Pointer, Scalar, TensorInfo, TritonKernel
+from portable.spec import registry
 
 H200 = Device("cuda", "sm_90a", "H200", 0, 132, 32, 227 * 1024, 255)
 MI300 = Device("rocm", "gfx942", "MI300X", 0, 304, 64, 64 * 1024, 512)
@@ -94,24 +97,24 @@ def test_z_lies_as_y_does_in_a_transposed_product():
 
 
 def test_the_companion_takes_its_op_s_configs():
-    backend = CudaBackend(catalog.vendors()["cuda"])
+    backend = CudaBackend(registry.vendors()["cuda"])
     for name in ("triton", "wgmma"):
-        specs = [catalog.spec(op) for op in ("linear", OP)]
+        specs = [registry.spec(op) for op in ("linear", OP)]
         for batch, T in ((4096, "bfloat16"), (16, "float16"), (700, "float32")):
             facts = {"N": 14336, "K": 4096, "B": batch, "T": T, "activation": "gelu", "weight_order": "row"}
             one, two = (
-                tuned.resolve(spec, spec.implementation(name), backend, H200, facts)  # type: ignore[arg-type]
+                lookup.resolve(spec, spec.implementation(name), backend, H200, facts)  # type: ignore[arg-type]
                 for spec in specs
             )
             assert one == two
-    other = catalog.spec("softmax_backward")
-    assert tuned._main_of(other, other.implementations[0]) is None
+    other = registry.spec("softmax_backward")
+    assert lookup._main_of(other, other.implementations[0]) is None
 
 
 @pytest.mark.parametrize("pin", ["wgmma", "mma", "triton", "skinny", "torch"])
 def test_a_pin_of_linear_holds_for_the_companion(pin):
     with using(linear=pin):
-        found = choose.pinned(catalog.spec(OP))
+        found = select.pinned(registry.spec(OP))
         assert found is not None and found[1] == {pin}
 
 

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 import torch
 
-from portable import build, catalog
 from portable.backends.cuda.backend import CudaBackend
 from portable.backends.cuda.tensor_map import TensorMap
 from portable.kernels.linear import native as linear_native
 from portable.kernels.matmul import native
 from portable.plan import Call, Device, Plan, Rejected, TensorInfo
+from portable.runtime import build
+from portable.spec import registry
 
 H200 = Device("cuda", "sm_90a", "toy", 0, 132, 32, 227 * 1024, 255)
 DTYPES = {torch.bfloat16: "bfloat16", torch.float32: "float32"}
@@ -201,7 +202,7 @@ def test_what_a_block_asks_for_fits_beside_what_the_kernel_has(M, N):
     pytest.importorskip("cuda.bindings.nvrtc", reason="it compiles by NVRTC: the extra `check`")
     plan = native.wgmma(call(half(M, 1024), half(1024, N)))
     assert isinstance(plan, Plan)
-    backend = CudaBackend(catalog.vendors()["cuda"])
+    backend = CudaBackend(registry.vendors()["cuda"])
     code = build.code_object(plan.launches[0], {}, backend, H200)
     assert code.shared + 1024 > H200.shared_memory - 1024  # it asks for nearly all
     assert code.shared + backend.resources(code).shared <= H200.shared_memory

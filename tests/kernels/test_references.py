@@ -6,17 +6,17 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from portable import catalog
-from portable.spec import Case
+from portable.spec import registry
+from portable.spec.model import Case
 
 from .op_cases import OPS, arguments, call, in_float64, inputs, outputs
 
-FORWARD = tuple(name for name in OPS if catalog.spec(name).gradient)
+FORWARD = tuple(name for name in OPS if registry.spec(name).gradient)
 ACTIVATIONS = [None, "relu", "gelu", "gelu_tanh", "silu"]
 
 
 def reference(op):
-    return catalog.load_module(catalog.spec(op).reference.entry.file)
+    return registry.load_module(registry.spec(op).reference.entry.file)
 
 
 def doubles(*shapes, seed=0):
@@ -93,10 +93,10 @@ def test_swiglu_backward_is_the_derivative():
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_the_op_that_is_recorded_instead_answers_the_same_first(activation):
     x, w, b = doubles((3, 5, 8), (6, 8), (6,))
-    instead = catalog.load_module(catalog.spec("linear").gradient).forward({"activation": activation})
+    instead = registry.load_module(registry.spec("linear").gradient).forward({"activation": activation})
     assert instead == (None if activation in (None, "relu") else "linear_with_preactivation")
     if instead is not None:
-        spec, other = catalog.spec("linear"), catalog.spec(instead)
+        spec, other = registry.spec("linear"), registry.spec(instead)
         assert (spec.inputs, list(spec.params)) == (other.inputs, list(other.params))
         y, z = reference("linear").linear_with_preactivation(x, w, b, activation=activation)
         same(y, reference("linear").linear(x, w, b, activation=activation))
@@ -134,7 +134,7 @@ def test_special_values_follow_torch():
 
 @pytest.mark.parametrize("op", OPS)
 def test_magnitudes_are_scales_of_the_outputs(op):
-    spec = catalog.spec(op)
+    spec = registry.spec(op)
     if spec.reference.magnitude is None:
         pytest.skip("the op has none")
     row = spec.types[0]
@@ -168,9 +168,9 @@ def test_tf32_widens_the_magnitude_enough_for_cut_factors_and_not_for_bfloat16()
 
 @pytest.fixture
 def stand_ins(monkeypatch):
-    functions = {op: getattr(reference(op), catalog.spec(op).reference.entry.function) for op in OPS}
+    functions = {op: getattr(reference(op), registry.spec(op).reference.entry.function) for op in OPS}
     for op in FORWARD:
-        monkeypatch.setattr(catalog.load_module(catalog.spec(op).gradient), "portable",
+        monkeypatch.setattr(registry.load_module(registry.spec(op).gradient), "portable",
                             types.SimpleNamespace(**functions), raising=False)  # fmt: skip
 
 
@@ -192,8 +192,8 @@ def recorded(formula, params):
 
 @pytest.mark.parametrize("op", FORWARD)
 def test_gradient_formulas_are_the_derivatives(op, stand_ins):
-    spec = catalog.spec(op)
-    formula = catalog.load_module(spec.gradient)
+    spec = registry.spec(op)
+    formula = registry.load_module(spec.gradient)
     small = [case for case in spec.cases if case.axes.get("N", 0) <= 1000]
     for case in [*small, *MORE_CASES.get(op, [])]:
         tensors = in_float64(inputs(spec, spec.types[0], case))
@@ -226,7 +226,7 @@ def test_gradient_formulas_are_the_derivatives(op, stand_ins):
 
 def test_precision_reaches_the_products_of_the_gradient(monkeypatch):
     seen = []
-    formula = catalog.load_module(catalog.spec("matmul").gradient)
+    formula = registry.load_module(registry.spec("matmul").gradient)
 
     def matmul(a, b, *, precision):
         seen.append(precision)

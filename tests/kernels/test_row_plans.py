@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from portable.kernels._common.row_plan import power_of_two
+from portable.kernels._lib.plans.row_plan import power_of_two
 from portable.kernels.layer_norm import native as layer_norm
 from portable.kernels.linear import activation
 from portable.kernels.rms_norm import native as rms_norm

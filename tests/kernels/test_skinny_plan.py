@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 import torch
 
-from portable import build, catalog
 from portable.backends.cuda.backend import CudaBackend
 from portable.kernels.linear import native as linear_native
 from portable.kernels.matmul import native
 from portable.plan import Call, Plan, Rejected, Scalar
+from portable.runtime import build
+from portable.spec import registry
 from tests.kernels.test_matmul_native import H200, call, half, info
 
 SHAPES = [(8192, 8192), (14336, 4096), (4096, 14336), (28672, 8192), (520, 1000), (64, 64)]
@@ -170,7 +171,7 @@ def test_linear_is_matmul_with_an_epilogue(bias):
 
 @pytest.mark.parametrize("op", ["matmul", "linear"])
 def test_it_is_asked_first(op):
-    assert catalog.spec(op).implementations[0].name == "skinny"
+    assert registry.spec(op).implementations[0].name == "skinny"
 
 
 @pytest.mark.parametrize(
@@ -187,6 +188,6 @@ def test_it_is_asked_first(op):
 def test_kernels_compile_without_spills(a, b):
     pytest.importorskip("cuda.bindings.nvrtc")
     launch = launch_of(native.skinny(call(a, b)))
-    backend = CudaBackend(catalog.vendors()["cuda"])
+    backend = CudaBackend(registry.vendors()["cuda"])
     found = backend.resources(build.code_object(launch, {}, backend, H200))
     assert (found.stack, found.spills) == (0, 0)

@@ -5,8 +5,8 @@ import inspect
 import pytest
 import torch
 
-from portable import catalog
-from portable.kernels._common.torch_products import wide_sums
+from portable.kernels._lib.torch_products import wide_sums
+from portable.spec import registry
 
 from .op_cases import OPS, bounds, call, combinations, in_float64, inputs, label, outputs
 
@@ -27,7 +27,7 @@ def worst(got, reference, allowed):
 @pytest.mark.parametrize("combination", list(combinations()), ids=label)
 def test_results_are_within_the_bound(combination):
     op, row, number = combination
-    spec = catalog.spec(op)
+    spec = registry.spec(op)
     row, case = spec.types[row], spec.cases[number]
     for values in VALUES.values():
         tensors = inputs(spec, row, case, **values)
@@ -45,8 +45,8 @@ def test_results_are_within_the_bound(combination):
 
 @pytest.mark.parametrize("op", OPS)
 def test_the_bound_refuses_bfloat16_that_is_cut_instead_of_rounded(op):
-    spec = catalog.spec(op)
-    if "types" in inspect.signature(catalog.load_entry(spec.reference.magnitude)).parameters:
+    spec = registry.spec(op)
+    if "types" in inspect.signature(registry.load_entry(spec.reference.magnitude)).parameters:
         pytest.skip("its bound pays for weights that were rounded to the type on the way, which hide a cut")
     row = spec.types[0]
     case = max((each for each in spec.cases if each.params.get("activation") != "relu"),
@@ -60,7 +60,7 @@ def test_the_bound_refuses_bfloat16_that_is_cut_instead_of_rounded(op):
 
 
 def test_the_bound_refuses_rms_norm_rounded_before_the_weight():
-    spec = catalog.spec("rms_norm")
+    spec = registry.spec("rms_norm")
     row, case = spec.types[0], spec.cases[-1]
     tensors = inputs(spec, row, case)
     reference, allowed = bounds(spec, row, case, tensors)
@@ -71,8 +71,8 @@ def test_the_bound_refuses_rms_norm_rounded_before_the_weight():
 
 @pytest.mark.parametrize("activation", ["relu", "gelu", "gelu_tanh", "silu"])
 def test_activation_slopes_stay_finite_for_the_largest_floats(activation):
-    spec = catalog.spec("activation_backward")
-    module = catalog.load_module(spec.implementation("torch").entry.file)
+    spec = registry.spec("activation_backward")
+    module = registry.load_module(spec.implementation("torch").entry.file)
     largest = torch.finfo(torch.float32).max
     z = torch.tensor([largest, -largest, 1e20, -1e20, 30.0, -30.0])
     got = module.activation_backward(torch.ones(6), z, activation)
@@ -82,7 +82,7 @@ def test_activation_slopes_stay_finite_for_the_largest_floats(activation):
 def test_nan_and_infinity_propagate_as_in_the_reference():
     inf, nan = float("inf"), float("nan")
     for op, name in (("softmax", "x"), ("rms_norm", "x"), ("layer_norm", "x"), ("swiglu", "gate")):
-        spec = catalog.spec(op)
+        spec = registry.spec(op)
         case = next(each for each in spec.cases if each.axes["N"] == 33)
         for dtype in (torch.bfloat16, torch.float32):
             for value in (nan, inf, -inf):
@@ -117,8 +117,8 @@ def test_16_bit_products_are_summed_in_float32(dtype, name, before):
 
 
 def test_float32_products_do_not_follow_the_process_wide_setting():
-    spec = catalog.spec("matmul")
-    module = catalog.load_module(spec.implementation("torch").entry.file)
+    spec = registry.spec("matmul")
+    module = registry.load_module(spec.implementation("torch").entry.file)
     setting = torch.backends.mkldnn.matmul
     a = torch.randn(64, 64, generator=torch.Generator().manual_seed(0))
     expected = module.matmul(a, a)

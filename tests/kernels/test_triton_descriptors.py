@@ -13,13 +13,13 @@ import torch
 
 pytest.importorskip("triton")
 
-from portable import triton_build
 from portable.backends.cuda.tensor_map import TritonDescriptor
 from portable.errors import CompileError
 from portable.kernels.linear import triton_impl as linear
-from portable.kernels.matmul import triton_impl as matmul
-from portable.kernels.matmul import triton_tile
+from portable.kernels.matmul.triton import plan as matmul
+from portable.kernels.matmul.triton import tile
 from portable.plan import Call, Device, Launch, Plan, Rejected, Scalar, TensorInfo, TritonKernel
+from portable.runtime import triton_build
 
 KB = 1024
 HOPPER = Device("cuda", "sm_90a", "card", multiprocessors=132, warp_size=32, shared_memory=227 * KB)
@@ -245,7 +245,7 @@ def test_short_gelu_is_close_everywhere():
 
     language = types.SimpleNamespace(abs=torch.abs, fma=fma, exp2=torch.exp2, where=torch.where,
                                      minimum=lambda a, b: torch.clamp(a, max=b))  # fmt: skip
-    gelu = types.FunctionType(triton_tile.gelu_short.fn.__code__, {"tl": language})
+    gelu = types.FunctionType(tile.gelu_short.fn.__code__, {"tl": language})
     x = torch.linspace(-40, 40, 200001)
     got, want = gelu(x).double(), torch.nn.functional.gelu(x.double())
     assert (got - want).abs().max() < 1.2e-6  # half a unit in the last place of 20 is 1e-6

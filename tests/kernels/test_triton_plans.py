@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from portable import strict_yaml
 from portable.layout import rows
 from portable.plan import Call, Device, Plan, Pointer, Rejected, Scalar, TensorInfo, TritonKernel
+from portable.spec import strict_yaml
 
 pytest.importorskip("triton")
 
@@ -243,7 +243,7 @@ def test_backward_programs_depend_on_device_and_class_alone() -> None:
 
 def test_sizes_that_cannot_run_are_rejected() -> None:
     softmax = importlib.import_module("portable.kernels.softmax.triton_impl")
-    matmul = importlib.import_module("portable.kernels.matmul.triton_impl")
+    matmul = importlib.import_module("portable.kernels.matmul.triton.plan")
     assert isinstance(softmax.forward(row_call("softmax", "forward", 1, 2**31)), Rejected)
     assert isinstance(softmax.forward(row_call("softmax", "forward", 2**31, 4096)), Rejected)
     call = matmul_call(4096, 4096, 4096, device=CDNA)

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
-from portable import build, catalog, choose, machine
 from portable.backend import Backend
+from portable.dispatch import select
 from portable.plan import Call, Device, Launch, Plan, Scalar, TensorInfo, TritonKernel
+from portable.runtime import build, detect
+from portable.spec import registry
 
 pytest.importorskip("triton")
 
@@ -29,17 +31,17 @@ HOPPER_REGISTERS = 65536
 
 @functools.cache
 def card(arch: str = SM90) -> tuple[Backend, Device]:
-    for vendor, folder in catalog.vendors().items():
-        backend = machine.backend_class(vendor)(folder)
+    for vendor, folder in registry.vendors().items():
+        backend = detect.backend_class(vendor)(folder)
         for device in backend.targets():
             if device.arch == arch:
                 return backend, device
     raise AssertionError(arch)
 
 
-def asked(op: str, count: int, length: int, dtype: str, offset: bool = False) -> choose.Question:
+def asked(op: str, count: int, length: int, dtype: str, offset: bool = False) -> select.Question:
     """A call of the op on `count` rows, contiguous; with `offset`, of bases that no 16 bytes divide."""
-    spec = catalog.spec(op)
+    spec = registry.spec(op)
 
     def info(name: str) -> TensorInfo:
         lines = name in ("weight", "bias", "dweight", "dbias")
@@ -49,7 +51,7 @@ def asked(op: str, count: int, length: int, dtype: str, offset: bool = False) ->
     tensors = {name: info(name) for name in (*spec.inputs, *spec.outputs)}
     params = {name: param.default for name, param in spec.params.items()} | {"activation": "gelu"}
     types = dict.fromkeys(spec.types[0], dtype)
-    return choose.Question(spec, tensors, params, {"N": length, "B": count}, types)
+    return select.Question(spec, tensors, params, {"N": length, "B": count}, types)
 
 
 def planned(
@@ -58,14 +60,14 @@ def planned(
     """The plan that the tuned config gives, or with `config` over the spec's default."""
     question = asked(op, count, length, dtype, config.pop("offset", False))
     backend, device = card(arch)
-    implementation = catalog.spec(op).implementation("triton")
+    implementation = registry.spec(op).implementation("triton")
     assert implementation is not None
     if config:
         values = {**implementation.default, **config}
         call = Call(question.tensors, question.params, question.axes, device, values)
-        plan = choose.entry_function(implementation)(call)
+        plan = select.entry_function(implementation)(call)
     else:
-        plan = choose.answer(implementation, question, backend, device, static=False).plan
+        plan = select.answer(implementation, question, backend, device, static=False).plan
     assert isinstance(plan, Plan), plan
     return plan
 

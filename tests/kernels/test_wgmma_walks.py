@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from portable import build, catalog
 from portable.backends.cuda.backend import CudaBackend
 from portable.kernels.matmul import native
 from portable.plan import Launch, NativeKernel, Plan, Rejected
+from portable.runtime import build
+from portable.spec import registry
 from tests.kernels.test_matmul_native import H200, call, half
 
 
@@ -285,7 +286,7 @@ def test_products_without_elements_launch_nothing(batch, M, N):
 )
 def test_kernels_compile_without_spills(plan):
     pytest.importorskip("cuda.bindings.nvrtc")
-    backend = CudaBackend(catalog.vendors()["cuda"])
+    backend = CudaBackend(registry.vendors()["cuda"])
     for launch in plan().launches:
         dtypes = {"sums": "float32", "a_packed": "bfloat16", "b_packed": "bfloat16"}
         found = backend.resources(build.code_object(launch, dtypes, backend, H200))

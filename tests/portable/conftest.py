@@ -6,7 +6,9 @@ import textwrap
 
 import pytest
 
-from portable import catalog, machine, settings
+from portable.dispatch import pins
+from portable.runtime import detect
+from portable.spec import registry
 
 SPEC = """
 edition: 1
@@ -82,17 +84,19 @@ def product(tmp_path, monkeypatch):
     monkeypatch.setenv("PORTABLE_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("PORTABLE_TUNED_DIR", str(tmp_path / "mine"))
     _fresh()
-    yield catalog.spec("product")
+    yield registry.spec("product")
     monkeypatch.undo()
     _fresh()
 
 
 def _fresh() -> None:
-    from portable import build, dispatch, tuned
+    from portable.configs import lookup
+    from portable.dispatch import dispatcher
+    from portable.runtime import build
 
-    catalog.forget()
-    settings.reload()
-    machine.reset()
-    dispatch.forget()
+    registry.forget()
+    pins.reload()
+    detect.reset()
+    dispatcher.forget()
     build.forget()
-    tuned.entries.cache_clear()
+    lookup.entries.cache_clear()

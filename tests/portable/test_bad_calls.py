@@ -14,11 +14,13 @@ import torch
 from hypothesis import strategies as st
 
 import portable
-from portable import catalog, dispatch, errors
-from portable.spec import Input, Spec
+from portable import errors
+from portable.dispatch import dispatcher
+from portable.spec import registry
+from portable.spec.model import Input, Spec
 
 pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
-OPS = sorted(catalog.op_folders())
+OPS = sorted(registry.op_folders())
 DTYPES = (
     "bfloat16", "float16", "float32", "float64", "float8_e4m3fn", "int8", "uint8", "int32", "int64", "bool",
     "complex64",
@@ -146,7 +148,7 @@ def strange(draw: st.DrawFn) -> Any:
 @st.composite
 def calls(draw: st.DrawFn) -> Call:
     """A call of any op with up to three things wrong."""
-    spec = catalog.spec(draw(st.sampled_from(OPS)))
+    spec = registry.spec(draw(st.sampled_from(OPS)))
     given: dict[str, Any] = draw(good_tensors(spec))
     for name, param in spec.params.items():
         if param.required:
@@ -175,7 +177,7 @@ def perform(call: Call) -> Any:
         with contextlib.suppress(errors.PortableError):
             portable.explain(call.op, *call.args, **call.kwargs)
         try:
-            return dispatch.op(call.op)(*call.args, **call.kwargs)
+            return dispatcher.op(call.op)(*call.args, **call.kwargs)
         except errors.PortableError as error:
             assert 0 < len(str(error)) < 4000
             return None
@@ -191,12 +193,12 @@ def exact(value: Any) -> Any:
 
 def check_result(call: Call, result: Any) -> None:
     """A call that went through gave what the reference gives, in the shapes and dtypes of the spec."""
-    spec = catalog.spec(call.op)
+    spec = registry.spec(call.op)
     bound = spec.signature.bind(*call.args, **call.kwargs).arguments
     bound.pop("out", None)
     if any(getattr(each, "is_meta", False) for each in bound.values()):
         return
-    entry = catalog.load_entry(spec.reference.entry)
+    entry = registry.load_entry(spec.reference.entry)
     reference = entry(**{name: exact(each) for name, each in bound.items()})
     wanted = reference if isinstance(reference, tuple) else (reference,)
     results = result if isinstance(result, tuple) else (result,)
@@ -381,7 +383,7 @@ SAID = {
         " Pass torch tensors alone, or call under torch.no_grad().",
     ),
     "a second derivative": (
-        lambda: dispatch.op("softmax_backward")(X.clone().requires_grad_(), X).sum().backward(),
+        lambda: dispatcher.op("softmax_backward")(X.clone().requires_grad_(), X).sum().backward(),
         errors.UnsupportedGradientError,
         "portable.softmax_backward: no gradient",
     ),

@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from portable import build, catalog
 from portable.backend import CodeObject
 from portable.errors import LaunchError
 from portable.plan import Launch, NativeKernel, Pointer, Scalar
+from portable.runtime import build
+from portable.spec import registry
 
 KERNEL = NativeKernel(Path("k.cu"), "k", 128)
 
@@ -111,7 +112,7 @@ def test_an_op_s_folders_include_each_other_from_the_folder_of_ops(tmp_path, mon
         file.write_text(text)
     (source.parent / "b.h").write_text("int beside_the_source;")
     (header.parent / "b.h").write_text("int beside_the_header;")
-    monkeypatch.setenv(catalog.KERNEL_PATH, str(tmp_path))
+    monkeypatch.setenv(registry.KERNEL_PATH, str(tmp_path))
     vendor = SimpleNamespace(folder=tmp_path / "vendor")
     text = build.source_text(source, build.include_folders(source, vendor))
     assert b"beside_the_header" in text and b"beside_the_source" not in text

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from portable import cache
+from portable.runtime import disk_cache
 
 
 @pytest.fixture(autouse=True)
@@ -17,37 +17,37 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_what_was_written_is_read(folder):
-    name = cache.key("source", b"defines")
-    assert cache.read(name) is None
-    cache.write(name, b"machine code")
-    assert cache.read(name) == b"machine code"
-    assert cache.get(name, lambda: pytest.fail("built again")) == b"machine code"
+    name = disk_cache.key("source", b"defines")
+    assert disk_cache.read(name) is None
+    disk_cache.write(name, b"machine code")
+    assert disk_cache.read(name) == b"machine code"
+    assert disk_cache.get(name, lambda: pytest.fail("built again")) == b"machine code"
     assert [file.name for file in folder.iterdir()] == [name]
 
 
 def test_keys_keep_their_parts_apart():
-    assert cache.key("ab", "c") != cache.key("a", "bc")
+    assert disk_cache.key("ab", "c") != disk_cache.key("a", "bc")
 
 
 @pytest.mark.parametrize(
     "damage", [lambda d: d[:-1], lambda d: d[:10], lambda d: b"", lambda d: d[:-1] + b"!"]
 )
 def test_a_torn_or_damaged_file_is_built_again(folder, damage):
-    name = cache.key("x")
-    cache.write(name, b"machine code")
+    name = disk_cache.key("x")
+    disk_cache.write(name, b"machine code")
     file = folder / name
     file.write_bytes(damage(file.read_bytes()))
-    assert cache.read(name) is None
-    assert cache.get(name, lambda: b"again") == b"again"
-    assert cache.read(name) == b"again"
+    assert disk_cache.read(name) is None
+    assert disk_cache.get(name, lambda: b"again") == b"again"
+    assert disk_cache.read(name) == b"again"
 
 
 def test_a_folder_that_cannot_be_written_turns_the_cache_off(tmp_path, monkeypatch):
     blocked = tmp_path / "file"
     blocked.write_text("")
     monkeypatch.setenv("PORTABLE_CACHE_DIR", str(blocked / "below"))
-    assert cache.write("name", b"x") is None
-    assert cache.get("name", lambda: b"built") == b"built"
+    assert disk_cache.write("name", b"x") is None
+    assert disk_cache.get("name", lambda: b"built") == b"built"
 
 
 def test_processes_that_write_at_once_leave_one_whole_file(folder):
@@ -55,7 +55,7 @@ def test_processes_that_write_at_once_leave_one_whole_file(folder):
     writers = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(2)]
     seen = 0
     while any(writer.poll() is None for writer in writers):
-        payload = cache.read("k")
+        payload = disk_cache.read("k")
         if payload is not None:
             seen += 1
             assert len(payload) == 100_000 and len(set(payload)) == 1

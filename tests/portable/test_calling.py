@@ -17,17 +17,19 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import portable
-from portable import calling, catalog, dispatch, errors
+from portable import errors
+from portable.dispatch import dispatcher, fast_path
+from portable.spec import registry
 
-OPS = sorted(catalog.op_folders())
+OPS = sorted(registry.op_folders())
 
 
 @pytest.fixture(params=["torch's guards", "keys alone"])
 def softmax(request, monkeypatch):
     """The op with nothing known of it, with and without what torch may cease to offer."""
     if request.param == "keys alone":
-        monkeypatch.setattr(calling, "_guards", None)
-    op = dispatch.op("softmax")
+        monkeypatch.setattr(fast_path, "_guards", None)
+    op = dispatcher.op("softmax")
     op.forget()
     yield op
     op.forget()
@@ -187,7 +189,7 @@ def test_nothing_is_known_after_forget(counted):
     x = torch.randn(3, 4)
     op(x)
     op(x)
-    dispatch.forget()
+    dispatcher.forget()
     op(x)
     assert len(seen) == 2
 
@@ -238,7 +240,7 @@ def test_out_is_checked_at_every_call():
 
 @pytest.mark.parametrize("name", OPS)
 def test_the_shortcut_can_be_read(name):
-    op = dispatch.op(name)
+    op = dispatcher.op(name)
     assert op.source.startswith(f"def {name}(_op, ")
     with pytest.raises(errors.SignatureError) as raised:
         op()
@@ -254,7 +256,7 @@ def test_a_first_broadcast_imports_no_algebra():
 
 
 def test_no_tensor_is_kept():
-    dispatch.forget()
+    dispatcher.forget()
     for grad in (False, True):
         x, weight = torch.randn(3, 4, requires_grad=grad), torch.randn(4, requires_grad=grad)
         y = portable.rms_norm(portable.softmax(x), weight)
@@ -309,7 +311,7 @@ def test_only_the_gradients_that_are_asked_for_are_computed(monkeypatch):
 
 def test_what_is_saved_is_known_by_argument_and_not_by_tensor():
     a, b = (torch.randn(5, 5, requires_grad=True) for _ in range(2))
-    dispatch.op("matmul").forget()
+    dispatcher.op("matmul").forget()
     for one, two in ((a, a), (a, b), (b, a), (a, a)):
         found = torch.autograd.grad((portable.matmul(one, two) ** 2).sum(), (a, b), allow_unused=True)
         wanted = torch.autograd.grad(((one @ two) ** 2).sum(), (a, b), allow_unused=True)
@@ -320,13 +322,13 @@ def test_a_formula_may_save_what_it_computes(monkeypatch):
     from portable.kernels.softmax import gradient
 
     monkeypatch.setattr(gradient, "save", lambda inputs, outputs, params: (outputs[0] * 1,))
-    dispatch.op("softmax").forget()
+    dispatcher.op("softmax").forget()
     x = torch.randn(3, 4, requires_grad=True)
     for _ in range(2):
         (found,) = torch.autograd.grad((portable.softmax(x) ** 2).sum(), x)
         (wanted,) = torch.autograd.grad((torch.softmax(x, -1) ** 2).sum(), x)
         torch.testing.assert_close(found, wanted)
-    dispatch.op("softmax").forget()
+    dispatcher.op("softmax").forget()
 
 
 def test_a_recorded_call_is_one_node_and_can_be_checkpointed():

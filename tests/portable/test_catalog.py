@@ -5,20 +5,20 @@ from pathlib import Path
 
 import pytest
 
-from portable import catalog
 from portable.errors import BackendError, SpecError, UnknownOpError
-from portable.spec import Entry
+from portable.spec import registry
+from portable.spec.model import Entry
 
-ROOT = Path(catalog.__file__).parents[1]
+ROOT = Path(registry.__file__).parents[1]
 
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch):
-    monkeypatch.delenv(catalog.KERNEL_PATH, raising=False)
-    monkeypatch.delenv(catalog.BACKEND_PATH, raising=False)
-    catalog.forget()
+    monkeypatch.delenv(registry.KERNEL_PATH, raising=False)
+    monkeypatch.delenv(registry.BACKEND_PATH, raising=False)
+    registry.forget()
     yield
-    catalog.forget()
+    registry.forget()
 
 
 def op(root: Path, name: str, **files: str) -> Path:
@@ -32,16 +32,16 @@ def op(root: Path, name: str, **files: str) -> Path:
 
 def test_the_ops_are_the_folders_with_a_spec():
     folders = {file.parent.name for file in (ROOT / "kernels").glob("*/spec.yaml")}
-    assert set(catalog.public_ops()) == folders and folders
-    found = catalog.op_folders()
+    assert set(registry.public_ops()) == folders and folders
+    found = registry.op_folders()
     assert folders <= set(found)
     assert len(found) == len(list((ROOT / "kernels").glob("*/*.yaml")))
-    assert all(catalog.spec(name).op == name for name in found)
+    assert all(registry.spec(name).op == name for name in found)
 
 
 def test_vendors_are_the_folders_with_a_backend():
     folders = {file.parent.name for file in (ROOT / "backends").glob("*/backend.py")}
-    assert set(catalog.vendors()) == folders
+    assert set(registry.vendors()) == folders
 
 
 def test_extra_folders_add_ops_and_companions(tmp_path, monkeypatch):
@@ -51,31 +51,31 @@ def test_extra_folders_add_ops_and_companions(tmp_path, monkeypatch):
     (second / "_shared").mkdir()
     (second / "empty").mkdir()
     (second / ".hidden").mkdir()
-    before = set(catalog.op_folders())
-    monkeypatch.setenv(catalog.KERNEL_PATH, os.pathsep.join([str(first), str(second)]))
-    found = catalog.op_folders()
+    before = set(registry.op_folders())
+    monkeypatch.setenv(registry.KERNEL_PATH, os.pathsep.join([str(first), str(second)]))
+    found = registry.op_folders()
     assert set(found) - before == {"toy_one", "toy_one_backward", "toy_two"}
     assert found["toy_one_backward"] == folder.resolve() / "backward.yaml"
-    assert {"toy_one", "toy_two"} <= set(catalog.public_ops())
-    assert "toy_one_backward" not in catalog.public_ops()
-    monkeypatch.delenv(catalog.KERNEL_PATH)
-    assert set(catalog.op_folders()) == before
+    assert {"toy_one", "toy_two"} <= set(registry.public_ops())
+    assert "toy_one_backward" not in registry.public_ops()
+    monkeypatch.delenv(registry.KERNEL_PATH)
+    assert set(registry.op_folders()) == before
 
 
 def test_an_op_defined_twice_is_refused(tmp_path, monkeypatch):
-    op(tmp_path, catalog.public_ops()[0])
-    monkeypatch.setenv(catalog.KERNEL_PATH, str(tmp_path))
+    op(tmp_path, registry.public_ops()[0])
+    monkeypatch.setenv(registry.KERNEL_PATH, str(tmp_path))
     with pytest.raises(SpecError, match="already defined"):
-        catalog.op_folders()
+        registry.op_folders()
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path, monkeypatch):
-    monkeypatch.setenv(catalog.KERNEL_PATH, str(tmp_path / "absent"))
+    monkeypatch.setenv(registry.KERNEL_PATH, str(tmp_path / "absent"))
     with pytest.raises(SpecError, match=r"absent.*PORTABLE_KERNEL_PATH"):
-        catalog.op_folders()
-    monkeypatch.setenv(catalog.BACKEND_PATH, str(tmp_path / "absent"))
+        registry.op_folders()
+    monkeypatch.setenv(registry.BACKEND_PATH, str(tmp_path / "absent"))
     with pytest.raises(BackendError, match="PORTABLE_BACKEND_PATH"):
-        catalog.vendors()
+        registry.vendors()
 
 
 def test_extra_vendors(tmp_path, monkeypatch):
@@ -83,34 +83,34 @@ def test_extra_vendors(tmp_path, monkeypatch):
     folder.mkdir()
     (folder / "backend.py").write_text("name = 'toyland'\n")
     (tmp_path / "no_vendor").mkdir()
-    monkeypatch.setenv(catalog.BACKEND_PATH, str(tmp_path))
-    assert catalog.vendors()["toyland"] == folder.resolve() and "no_vendor" not in catalog.vendors()
-    assert catalog.load_module(folder / "backend.py").name == "toyland"
+    monkeypatch.setenv(registry.BACKEND_PATH, str(tmp_path))
+    assert registry.vendors()["toyland"] == folder.resolve() and "no_vendor" not in registry.vendors()
+    assert registry.load_module(folder / "backend.py").name == "toyland"
 
 
 def test_an_unknown_op_names_the_nearest():
     with pytest.raises(UnknownOpError, match="Did you mean 'softmax'"):
-        catalog.spec("sofmax")
+        registry.spec("sofmax")
 
 
 def test_specs_are_parsed_once():
-    name = catalog.public_ops()[0]
-    assert catalog.spec(name) is catalog.spec(name)
+    name = registry.public_ops()[0]
+    assert registry.spec(name) is registry.spec(name)
 
 
 def test_the_package_s_own_modules_keep_their_name():
-    file = ROOT / "kernels" / catalog.public_ops()[0] / "reference.py"
-    module = catalog.load_module(file)
-    assert module.__name__ == f"portable.kernels.{catalog.public_ops()[0]}.reference"
-    assert catalog.load_module(file) is module
+    file = ROOT / "kernels" / registry.public_ops()[0] / "reference.py"
+    module = registry.load_module(file)
+    assert module.__name__ == f"portable.kernels.{registry.public_ops()[0]}.reference"
+    assert registry.load_module(file) is module
 
 
 def test_two_folders_may_hold_the_same_file_name_and_import_relatively(tmp_path):
     one = op(tmp_path, "one", helper__py="VALUE = 1\n", plan__py="from .helper import VALUE\n")
     two = op(tmp_path, "two", helper__py="VALUE = 2\n", plan__py="from .helper import VALUE\n")
-    first, second = catalog.load_module(one / "plan.py"), catalog.load_module(two / "plan.py")
+    first, second = registry.load_module(one / "plan.py"), registry.load_module(two / "plan.py")
     assert (first.VALUE, second.VALUE) == (1, 2)
-    assert first is catalog.load_module(one / "plan.py") and first.__name__ != second.__name__
+    assert first is registry.load_module(one / "plan.py") and first.__name__ != second.__name__
 
 
 def test_an_op_may_hold_folders_whose_modules_import_each_other(tmp_path, monkeypatch):
@@ -118,33 +118,33 @@ def test_an_op_may_hold_folders_whose_modules_import_each_other(tmp_path, monkey
     for name, text in {"one": "from ..size import SIZE\n", "two": "from ..one.plan import SIZE\n"}.items():
         (folder / name).mkdir()
         (folder / name / "plan.py").write_text(text)
-    monkeypatch.setenv(catalog.KERNEL_PATH, str(tmp_path))
-    one, two = (catalog.load_module(folder / name / "plan.py") for name in ("one", "two"))
+    monkeypatch.setenv(registry.KERNEL_PATH, str(tmp_path))
+    one, two = (registry.load_module(folder / name / "plan.py") for name in ("one", "two"))
     assert one.SIZE == two.SIZE == 4 and one is not two
-    assert one.__name__ == catalog.load_module(folder / "size.py").__name__.replace("size", "one.plan")
+    assert one.__name__ == registry.load_module(folder / "size.py").__name__.replace("size", "one.plan")
 
 
 def test_a_function_may_be_in_a_folder_of_its_op(tmp_path, monkeypatch):
     folder = op(tmp_path, "deep")
     (folder / "spec.yaml").write_text('edition: 1\nop: deep\nfunctions: ["calls/api.py:deep"]\n')
-    monkeypatch.setenv(catalog.KERNEL_PATH, str(tmp_path))
-    assert catalog.functions()["deep"] == folder.resolve() / "calls/api.py"
+    monkeypatch.setenv(registry.KERNEL_PATH, str(tmp_path))
+    assert registry.functions()["deep"] == folder.resolve() / "calls/api.py"
 
 
 def test_a_broken_module_raises_its_own_error_each_time(tmp_path):
     folder = op(tmp_path, "broken", plan__py="1 / 0\n", other__py="import no_such_module\n")
     for _ in range(2):
         with pytest.raises(ZeroDivisionError):
-            catalog.load_module(folder / "plan.py")
+            registry.load_module(folder / "plan.py")
         with pytest.raises(ModuleNotFoundError, match="no_such_module"):
-            catalog.load_module(folder / "other.py")
+            registry.load_module(folder / "other.py")
 
 
 def test_entries(tmp_path):
     folder = op(tmp_path, "entries", plan__py="def plan(call): return call\n")
-    assert catalog.load_entry(Entry(folder / "plan.py", "plan"))(3) == 3
+    assert registry.load_entry(Entry(folder / "plan.py", "plan"))(3) == 3
     with pytest.raises(SpecError, match="has no such function"):
-        catalog.load_entry(Entry(folder / "plan.py", "plam"))
+        registry.load_entry(Entry(folder / "plan.py", "plam"))
 
 
 def test_finding_imports_nothing_heavy_and_parses_nothing():
@@ -161,4 +161,4 @@ def test_finding_imports_nothing_heavy_and_parses_nothing():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == [f"{len(catalog.op_folders())} True", "[]"]
+    assert done.stdout.splitlines() == [f"{len(registry.op_folders())} True", "[]"]

@@ -8,8 +8,11 @@ import pytest
 import torch
 
 import portable
-from portable import catalog, check, choose, dispatch, errors
+from portable import errors
 from portable.backend import Resources
+from portable.commands import check
+from portable.dispatch import dispatcher, select
+from portable.spec import registry
 
 
 def test_every_kernel_of_the_toy_op_compiles(toy):
@@ -42,9 +45,9 @@ def test_an_unknown_target_is_named_with_the_known_ones():
         check.targets(["gfx9999"])
 
 
-@pytest.mark.parametrize("name", sorted(catalog.op_folders()))
+@pytest.mark.parametrize("name", sorted(registry.op_folders()))
 def test_a_case_becomes_the_question_that_a_call_would_ask(name):
-    spec = catalog.spec(name)
+    spec = registry.spec(name)
     for case in spec.cases:
         types = next(row for row in spec.types if row["T"] == "float32")
         asked = check.question(spec, case, types, aligned=True, rows=True)
@@ -52,13 +55,14 @@ def test_a_case_becomes_the_question_that_a_call_would_ask(name):
             None
             if n in case.absent
             else torch.empty(
-                *case.leading.get(n, ()), *spec.sizes(n, case),
+                *case.leading.get(n, ()),
+                *spec.sizes(n, case),
                 dtype=getattr(torch, types.get(field.dtype, field.dtype)),
             )
             for n, field in spec.inputs.items()
         ]
         params = [case.params.get(n, p.default) for n, p in spec.params.items()]
-        real, _ = dispatch.ask(spec, tensors, params, None)
+        real, _ = dispatcher.ask(spec, tensors, params, None)
         assert asked.axes == real.axes and asked.params == real.params and asked.types == real.types
         for key, info in real.tensors.items():
             mine = asked.tensors[key]
@@ -74,8 +78,8 @@ def test_the_tuned_files_that_ship_are_sound():
 def test_every_implementation_takes_a_bench_call_on_some_card():
     """A planner that rejects everything would make `check` and the claims empty."""
     pairs = check.targets(None)
-    for name in catalog.op_folders():
-        spec = catalog.spec(name)
+    for name in registry.op_folders():
+        spec = registry.spec(name)
         for implementation in spec.implementations:
             if implementation.kind == "run":
                 continue
@@ -85,7 +89,7 @@ def test_every_implementation_takes_a_bench_call_on_some_card():
                     continue
                 for row, case, aligned in itertools.product(spec.types, spec.bench, (True, False)):
                     asked = check.question(spec, case, row, aligned, True)
-                    answer = choose.answer(implementation, asked, backend, device, static=False)
+                    answer = select.answer(implementation, asked, backend, device, static=False)
                     planned += answer.plan is not None
             assert planned, f"{name}.{implementation.name} plans nothing"
 

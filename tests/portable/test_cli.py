@@ -8,7 +8,10 @@ import pytest
 import torch
 
 import portable
-from portable import catalog, cli, machine, settings
+from portable.commands import cli
+from portable.dispatch import pins
+from portable.runtime import detect
+from portable.spec import registry
 
 needs_no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="says what a machine without a GPU says")
 
@@ -35,16 +38,16 @@ def test_version(run):
 def test_info_names_the_machine_each_vendor_and_the_ops(run):
     code, out, err = run("info")
     assert (code, err) == (0, "")
-    for text in (torch.__version__, *(f"backend {vendor}" for vendor in catalog.vendors()), *portable.ops()):
+    for text in (torch.__version__, *(f"backend {vendor}" for vendor in registry.vendors()), *portable.ops()):
         assert text in out
 
 
-@pytest.mark.parametrize("op", sorted(catalog.op_folders()))
+@pytest.mark.parametrize("op", sorted(registry.op_folders()))
 def test_explain_takes_the_specs_own_shapes(run, op):
     code, out, _ = run("explain", op)
     assert code == 0
     assert out.startswith(f"{op}(") and len(re.findall("^ -> ", out, re.MULTILINE)) == 1
-    for implementation in catalog.spec(op).implementations:
+    for implementation in registry.spec(op).implementations:
         assert re.search(rf"^ ..? +?{implementation.name} ", out, re.MULTILINE), implementation.name
 
 
@@ -60,7 +63,7 @@ def test_explain_honours_a_pin(run):
         assert "'torch' is pinned" in run("explain", "softmax")[1]
 
 
-@pytest.mark.parametrize("op", sorted(catalog.op_folders()))
+@pytest.mark.parametrize("op", sorted(registry.op_folders()))
 def test_docs_prints_the_ops_page(run, op):
     code, out, _ = run("docs", op)
     assert code == 0
@@ -153,9 +156,9 @@ def environment(monkeypatch):
     """Sets variables and forgets what was read before, and once more at the end."""
 
     def forget() -> None:
-        catalog.forget()
-        settings.reload()
-        machine.reset()
+        registry.forget()
+        pins.reload()
+        detect.reset()
 
     def assign(**values: str) -> None:
         for name, value in values.items():

@@ -10,15 +10,17 @@ import pytest
 import torch
 
 import portable
-from portable import build, dispatch, errors, machine, settings
+from portable import errors
+from portable.dispatch import dispatcher, pins
+from portable.runtime import build, detect
 
 
 @pytest.fixture
 def twice(toy, monkeypatch):
     """The toy op, made anew for this test's folder; torch keeps the first registration of its name."""
-    monkeypatch.setattr(dispatch.torch_ops, "define", lambda *args: None)
-    monkeypatch.setattr(dispatch, "_ops", {})
-    return dispatch.op("twice")
+    monkeypatch.setattr(dispatcher.torch_ops, "define", lambda *args: None)
+    monkeypatch.setattr(dispatcher, "_ops", {})
+    return dispatcher.op("twice")
 
 
 def test_a_folder_is_an_op_and_a_folder_is_a_vendor(twice, toy):
@@ -57,7 +59,7 @@ def test_explain_gives_each_reason(twice):
 
 def test_an_empty_call_is_explained_without_asking_a_planner(twice, monkeypatch):
     """A planner may divide by a size of the outputs: `attention_backward` in Triton over no batch did."""
-    monkeypatch.setattr(dispatch.choose, "entry_function", lambda implementation: 1 // 0)
+    monkeypatch.setattr(dispatcher.choose, "entry_function", lambda implementation: 1 // 0)
     empty = torch.ones(0, 3)
     explanation = portable.explain("twice", empty)
     assert explanation.choice is None and not explanation.candidates
@@ -85,14 +87,14 @@ def test_empty_outputs_launch_nothing(twice, toy):
 
 def test_a_launch_without_blocks_is_left_out(twice, toy, monkeypatch):
     """Found on the card 2026-11-21: gradients over no rows launch only what writes their zeros."""
-    original = dispatch.choose.choose
+    original = dispatcher.choose.choose
 
     def with_an_empty_one(*args):
         candidate = original(*args)
         empty = replace(candidate.plan.launches[0], grid=(0, 1, 1))
         return replace(candidate, plan=replace(candidate.plan, launches=(empty, *candidate.plan.launches)))
 
-    monkeypatch.setattr(dispatch.choose, "choose", with_an_empty_one)
+    monkeypatch.setattr(dispatcher.choose, "choose", with_an_empty_one)
     assert torch.equal(twice(torch.ones(2, 3)), torch.full((2, 3), 2.0))
     assert [what for what, _ in toy].count("launch") == 1
 
@@ -118,14 +120,14 @@ def test_pins_that_name_nothing_raise(twice, monkeypatch):
     with pytest.raises(errors.PinError), portable.using(nothing="torch"):
         pass
     monkeypatch.setenv("PORTABLE_IMPL", "twice=torch")
-    settings.reload()
+    pins.reload()
     with pytest.raises(errors.PinError, match="op:implementation"):
         twice(torch.ones(2, 3))
 
 
 def test_pins_from_the_environment(twice, monkeypatch):
     monkeypatch.setenv("PORTABLE_IMPL", "twice:torch, softmax:torch")
-    settings.reload()
+    pins.reload()
     assert portable.explain("twice", torch.ones(2, 3)).choice.name == "torch"
 
 
@@ -141,13 +143,13 @@ def test_tuned_entries_come_before_the_default(twice, tmp_path):
         '  - {op: twice, implementation: toy, arch: toy1, when: "N > 4", config: {FACTOR: 3},\n'
         "     source: a test, date: 2026-11-21}\n"
     )
-    from portable import tuned
+    from portable.configs import lookup
 
-    tuned.entries.cache_clear()
+    lookup.entries.cache_clear()
     assert torch.equal(twice(torch.ones(2, 5)), torch.full((2, 5), 3.0))
     assert torch.equal(twice(torch.ones(2, 3)), torch.full((2, 3), 2.0))
     assert "tuned for this card (a test" in portable.explain("twice", torch.ones(2, 5)).choice.config.source
-    tuned.entries.cache_clear()
+    lookup.entries.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -167,44 +169,44 @@ def test_tuned_entries_come_before_the_default(twice, tmp_path):
     ],
 )
 def test_a_damaged_tuned_file_is_named_with_its_line(twice, tmp_path, entry, message):
-    from portable import tuned
+    from portable.configs import lookup
 
-    tuned.entries.cache_clear()
+    lookup.entries.cache_clear()
     (tmp_path / "vendors/toy/tuned.yaml").write_text(f"edition: 1\nentries:\n  - {entry}\n")
     with pytest.raises(errors.TunedFileError, match=message) as caught:
         twice(torch.ones(2, 5))
     assert "tuned.yaml:" in str(caught.value)
-    tuned.entries.cache_clear()
+    lookup.entries.cache_clear()
 
 
 def test_two_usable_vendors_are_not_guessed_between(toy, monkeypatch):
-    chosen = machine.select(
-        machine.Machine({"cuda": None, "hip": None}, {"TOY_CARD": "1"}, exists=lambda path: False)
+    chosen = detect.select(
+        detect.Machine({"cuda": None, "hip": None}, {"TOY_CARD": "1"}, exists=lambda path: False)
     )
     assert "PORTABLE_BACKEND" in str(chosen.error)
 
 
 def test_an_unknown_backend_is_an_error_with_the_known_ones(toy):
-    chosen = machine.select(
-        machine.Machine({"cuda": None}, {"PORTABLE_BACKEND": "tyo"}, exists=lambda path: False)
+    chosen = detect.select(
+        detect.Machine({"cuda": None}, {"PORTABLE_BACKEND": "tyo"}, exists=lambda path: False)
     )
     assert isinstance(chosen.error, errors.BackendError) and "toy" in str(chosen.error)
 
 
 def test_the_selection_error_waits_for_the_first_call(monkeypatch):
     error = errors.BackendError("nothing fits")
-    machine.reset(machine.Selection({}, {}, error))
+    detect.reset(detect.Selection({}, {}, error))
     try:
         with pytest.raises(errors.BackendError, match="nothing fits"):
             portable.softmax(torch.ones(2, 3))
         with pytest.raises(errors.BackendError):
             portable.device()
     finally:
-        machine.reset()
+        detect.reset()
 
 
 def test_the_memo_is_bounded(twice, monkeypatch):
-    monkeypatch.setattr(dispatch, "_MEMO_LIMIT", 8)
+    monkeypatch.setattr(dispatcher, "_MEMO_LIMIT", 8)
     for rows in range(1, 40):
         twice(torch.ones(rows, 3))
         assert len(twice.memo) <= 8
@@ -218,7 +220,7 @@ def test_a_gradient_runs_under_the_pins_of_its_forward(monkeypatch):
     original = portable.softmax_backward.answer
     portable.softmax_backward.known.clear()
     monkeypatch.setattr(
-        portable.softmax_backward, "answer", lambda *a: seen.append(settings.pin("softmax")) or original(*a)
+        portable.softmax_backward, "answer", lambda *a: seen.append(pins.pin("softmax")) or original(*a)
     )
     x = torch.randn(2, 3, requires_grad=True)
     with portable.using(softmax="torch"):

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from portable.errors import FormulaError
-from portable.formula import Formula, ceildiv, next_pow2
+from portable.spec.formula import Formula, ceildiv, next_pow2
 
 NAMES = ("M", "N", "K", "B", "T", "precision")
 

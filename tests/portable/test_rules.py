@@ -8,9 +8,11 @@ import pytest
 import torch
 
 import portable
-from portable import catalog, dispatch, errors
-from portable.spec_page import page
-from portable.spec_reader import load_spec
+from portable import errors
+from portable.dispatch import dispatcher
+from portable.spec import registry
+from portable.spec.docs_page import page
+from portable.spec.reader import load_spec
 
 SPEC = """\
 edition: 1
@@ -66,10 +68,10 @@ def folder(tmp_path, monkeypatch):
     (place / "spec.yaml").write_text(SPEC)
     for name, text in FILES.items():
         (place / name).write_text(text)
-    monkeypatch.setenv(catalog.KERNEL_PATH, str(tmp_path))
-    catalog.forget()
+    monkeypatch.setenv(registry.KERNEL_PATH, str(tmp_path))
+    registry.forget()
     yield place
-    catalog.forget()
+    registry.forget()
     for name in ("pairs", "halves"):
         vars(sys.modules["portable"]).pop(name, None)
 
@@ -110,7 +112,7 @@ def test_mistakes_have_lines(folder):
 
 
 def test_rules_are_asked_before_anything_runs(folder):
-    op = dispatch.op("pairs") if "pairs" not in dispatch._ops else dispatch._ops["pairs"]
+    op = dispatcher.op("pairs") if "pairs" not in dispatcher._ops else dispatcher._ops["pairs"]
     x, w = torch.ones(2, 4, 3), torch.ones(2, 2, 3)
     assert op(x, w).shape == (2, 4, 3)
     for _ in range(2):
@@ -142,39 +144,40 @@ def test_a_function_that_two_specs_name_is_refused(folder):
     other = folder.parent / "other"
     other.mkdir()
     (other / "spec.yaml").write_text('edition: 1\nop: other\nfunctions: ["api.py:halves"]\n')
-    catalog.forget()
+    registry.forget()
     with pytest.raises(errors.SpecError, match="'halves' is already in"):
-        catalog.functions()
+        registry.functions()
     (other / "spec.yaml").write_text('edition: 1\nop: other\nfunctions: ["api.py:softmax"]\n')
-    catalog.forget()
+    registry.forget()
     with pytest.raises(errors.SpecError, match="'softmax' is already an op"):
-        catalog.functions()
+        registry.functions()
 
 
 def test_derived_inputs_and_own_value_classes(folder):
-    from portable.conformance import behaviour, oracle
-    from portable.conformance.cases import cases
+    from portable.conformance.cases.generate import cases
+    from portable.conformance.execute import behaviour
+    from portable.conformance.judge import reference
 
-    spec = catalog.spec("pairs")
+    spec = registry.spec("pairs")
     core = cases(spec)
     for case in core[:12]:
-        question = oracle.ask(case, spec)
+        question = reference.ask(case, spec)
         if "s" in question.inputs:
             x = question.inputs["x"].tensor.double()
             expected = x.reshape(-1, *x.shape[-2:]).sum(0).sum(-1)
             torch.testing.assert_close(question.inputs["s"].tensor, expected.float(), equal_nan=True)
     large = next(case for case in core if case.values == "large_range" and case.types[0][1] == "float32")
-    assert oracle.ask(large, spec).inputs["x"].tensor.nan_to_num().abs().max() < 7
+    assert reference.ask(large, spec).inputs["x"].tensor.nan_to_num().abs().max() < 7
     made = behaviour.sample(spec, torch.device("cpu"), lead=3)
     assert made["x"].shape == (3, 4, 3) and torch.allclose(made["s"], made["x"].sum((0, 2)), atol=1e-5)
 
 
 def test_unit_layouts(folder):
     """Any strides but for the last, and leading dimensions in one walk."""
-    spec = catalog.spec("pairs")
+    spec = registry.spec("pairs")
 
     def strides(x, w):
-        question, _ = dispatch.ask(spec, [x, w, None], [None, None], None)
+        question, _ = dispatcher.ask(spec, [x, w, None], [None, None], None)
         info = question.tensors["x"]
         assert info is not None
         return info.strides

@@ -11,11 +11,11 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from portable import catalog
 from portable.errors import SpecError
-from portable.spec import Axis
-from portable.spec_page import page as page_of
-from portable.spec_reader import load_spec
+from portable.spec import registry
+from portable.spec.docs_page import page as page_of
+from portable.spec.model import Axis
+from portable.spec.reader import load_spec
 
 TOY = """\
 edition: 1
@@ -328,9 +328,9 @@ def test_junk_anywhere_is_read_or_refused_with_one_error(tmp_path_factory, data)
     found.signature, found.torch_schema(), page_of(found)
 
 
-@pytest.mark.parametrize("op", catalog.op_folders())
+@pytest.mark.parametrize("op", registry.op_folders())
 def test_every_spec_of_the_package_is_complete(op):
-    spec = load_spec(catalog.op_folders()[op])
+    spec = load_spec(registry.op_folders()[op])
     torch._C.parse_schema("portable::" + spec.torch_schema())
     assert page_of(spec).startswith(f"# {op}\n")
     labels = [case.label for case in spec.cases]
@@ -340,7 +340,7 @@ def test_every_spec_of_the_package_is_complete(op):
 
 
 def test_reading_is_quick():
-    files = list(catalog.op_folders().values())
+    files = list(registry.op_folders().values())
     load_spec(files[0], files=False)
     started = time.perf_counter()
     for file in files:

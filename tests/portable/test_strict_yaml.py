@@ -7,8 +7,8 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from portable import strict_yaml
 from portable.errors import SpecError
+from portable.spec import strict_yaml
 
 
 def refused(text: str) -> SpecError:

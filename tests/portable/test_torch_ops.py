@@ -7,16 +7,18 @@ import torch
 import torch.nn.functional as F
 
 import portable
-from portable import catalog, dispatch, errors
-from portable.conformance import behaviour
+from portable import errors
+from portable.conformance.execute import behaviour
+from portable.dispatch import dispatcher
+from portable.spec import registry
 
-OPS = sorted(catalog.op_folders())
+OPS = sorted(registry.op_folders())
 PUBLIC = portable.ops()
 
 
 def sample(name: str, dtype: torch.dtype = torch.float64, requires_grad: bool = True) -> tuple[dict, dict]:
     """Small inputs and parameters of one op, from its spec alone."""
-    spec = catalog.spec(name)
+    spec = registry.spec(name)
     sizes = {"M": 3, "N": 5, "K": 4, "H": 4, "G": 2, "D": 4, "E": 6}
     generator = torch.Generator().manual_seed(7)
     inputs = {}
@@ -44,7 +46,7 @@ def several(result) -> tuple[torch.Tensor, ...]:
 @pytest.mark.parametrize("name", OPS)
 def test_opcheck(name):
     inputs, params = sample(name, torch.float32, requires_grad=name in PUBLIC)
-    dispatch.op(name)
+    dispatcher.op(name)
     overload = getattr(torch.ops.portable, name).default
     torch.library.opcheck(overload, (), {**inputs, **params})
 
@@ -53,7 +55,7 @@ def test_opcheck(name):
 def test_gradcheck_in_float64(name):
     inputs, params = sample(name)
     names = list(inputs)
-    op = dispatch.op(name)
+    op = dispatcher.op(name)
     assert torch.autograd.gradcheck(
         lambda *a: op(**dict(zip(names, a, strict=True)), **params), tuple(inputs.values())
     )
@@ -82,7 +84,7 @@ def test_gradcheck_of_softmax_along_each_dimension():
 @pytest.mark.parametrize("name", PUBLIC)
 def test_double_backward_works_or_says_why_not(name):
     inputs, params = sample(name)
-    results = several(dispatch.op(name)(**inputs, **params))
+    results = several(dispatcher.op(name)(**inputs, **params))
     grads = torch.autograd.grad(
         sum((y * y).sum() for y in results), tuple(inputs.values()), create_graph=True
     )
@@ -97,7 +99,8 @@ def test_double_backward_works_or_says_why_not(name):
 @pytest.mark.parametrize("name", PUBLIC)
 def test_compiles_without_a_graph_break(name):
     inputs, params = sample(name, torch.float32, requires_grad=name in PUBLIC)
-    op = dispatch.op(name)
+    op = dispatcher.op(name)
+
     def twice(**given):
         return [y * 2 for y in several(op(**given, **params))]
 
@@ -117,8 +120,8 @@ def test_compiles_with_a_dynamic_size():
 @pytest.mark.parametrize("name", PUBLIC)
 def test_vmap_equals_a_loop(name):
     inputs, params = sample(name, torch.float32, requires_grad=False)
-    op = dispatch.op(name)
-    spec = catalog.spec(name)
+    op = dispatcher.op(name)
+    spec = registry.spec(name)
     batched = {n: torch.stack([x, x + 1, 2 * x], 1) for n, x in inputs.items() if spec.inputs[n].leading}
     fixed = {n: x for n, x in inputs.items() if n not in batched}
     got = torch.func.vmap(lambda b: op(**b, **fixed, **params), in_dims=(1,))(batched)
@@ -211,7 +214,7 @@ def seen(monkeypatch):
     """The ops that compute, in order."""
     ran = []
     for name in ("linear", "linear_with_preactivation"):
-        op = dispatch.op(name)
+        op = dispatcher.op(name)
         op.forget()
         prepare = op._prepare
 
@@ -224,7 +227,7 @@ def seen(monkeypatch):
         monkeypatch.setattr(op, "_prepare", counted)
     yield ran
     for name in ("linear", "linear_with_preactivation"):
-        dispatch.op(name).forget()
+        dispatcher.op(name).forget()
 
 
 @pytest.mark.parametrize("activation", [None, "relu", *GELU])

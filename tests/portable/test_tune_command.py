@@ -8,8 +8,10 @@ import os
 
 import pytest
 
-from portable import cli, machine, tuned
 from portable.backends.cuda.backend import TARGETS, CudaBackend
+from portable.commands import cli
+from portable.configs import lookup
+from portable.runtime import detect
 from portable.tune import command, compiling, session
 
 HOPPER = next(target for target in TARGETS if target.arch == "sm_90a")
@@ -52,13 +54,13 @@ def tune(product, tmp_path, monkeypatch, capsys):
     backend = CudaBackend(folder)
     backend.language_missing = lambda language: None
     Answers.asked, Answers.stops = [], 0
-    monkeypatch.setattr(machine, "main_backend", lambda: backend)
-    monkeypatch.setattr(machine, "device", lambda: HOPPER)
+    monkeypatch.setattr(detect, "main_backend", lambda: backend)
+    monkeypatch.setattr(detect, "device", lambda: HOPPER)
     monkeypatch.setattr(session, "Worker", Answers)
     monkeypatch.setattr(compiling, "Worker", Answers)
 
     def run(*argv):
-        tuned.entries.cache_clear()
+        lookup.entries.cache_clear()
         try:
             code = cli.main(["tune", *argv, "-j", "2"])
         except SystemExit as stop:
@@ -76,7 +78,7 @@ def test_the_specs_bench_cases_are_tuned_and_filed(tune):
     assert "product.tiles a 2048x512 b 512x1024 in bfloat16: T=bfloat16" in out
     assert f"2 classes filed in {tune.file}" in out and "BLOCK_K=128" in out and "in 16 trials" in out
     assert "bits as the default's" in out
-    found = tuned.parse(tune.file, None)
+    found = lookup.parse(tune.file, None)
     assert {each.implementation for each in found} == {"tiles", "apart"}
     assert {each.measured.versions["torch"] for each in found}
 
@@ -86,12 +88,12 @@ def test_shapes_types_and_parameters(tune):
                         "--dtype", "bfloat16,float32", "--param", "precision=tf32", "--columns", "b",
                         "--budget", "3")  # fmt: skip
     assert code == 0 and "4 classes filed" in out
-    found = tuned.parse(tune.file, None)
+    found = lookup.parse(tune.file, None)
     assert {each.measured.call["b_order"] for each in found} == {"col"}
     assert {each.measured.call["precision"] for each in found} == {"tf32"}
     assert all(each.measured.trials <= 3 for each in found)
     assert "1 class filed" in tune("product", "--impl", "tiles", "--shape", "64x128", "--shape", "128x256")[1]
-    assert len(tuned.parse(tune.file, None)) == 5
+    assert len(lookup.parse(tune.file, None)) == 5
 
 
 def test_two_calls_of_one_class_are_tuned_once(tune):
@@ -108,7 +110,7 @@ def test_another_file_and_a_record(tune, tmp_path):
     file, record = tmp_path / "deep" / "own.yaml", tmp_path / "record.json"
     code, out, _ = tune("product", "--impl", "tiles", "--file", str(file), "--record", str(record),
                         "--exhaustive", "--among", "num_stages=2", "--among", "BLOCK_K=16,32")  # fmt: skip
-    assert code == 0 and len(tuned.parse(file, None)) == 1 and not tune.file.exists()
+    assert code == 0 and len(lookup.parse(file, None)) == 1 and not tune.file.exists()
     made = json.loads(record.read_text())
     (call,) = made["calls"]
     assert made["arch"] == "sm_90a" and call["exhaustive"]["of_best"] == 1.0
@@ -120,7 +122,7 @@ def test_ctrl_c_leaves_the_file_with_what_is_finished(tune):
     Answers.stops = 2
     code, out, _ = tune("product", "--impl", "tiles", "--shape", "64x128,128x256", "--shape", "8x128,128x256")
     assert code == 130 and f"interrupted; 1 class filed in {tune.file}" in out
-    assert len(tuned.parse(tune.file, None)) == 1
+    assert len(lookup.parse(tune.file, None)) == 1
 
 
 MISTAKES = [
@@ -179,7 +181,7 @@ def test_a_call_that_cannot_be_tuned_is_said_and_the_others_go_on(tune, monkeypa
 
 
 def test_an_emulated_card_tells_no_time(tune, monkeypatch):
-    monkeypatch.setattr(machine, "device", lambda: dataclasses.replace(HOPPER, emulated=True))
+    monkeypatch.setattr(detect, "device", lambda: dataclasses.replace(HOPPER, emulated=True))
     code, _, err = tune("product")
     assert code == 2 and "tells no time" in err
 
@@ -212,5 +214,5 @@ def test_ctrl_c_in_a_sweep_leaves_what_was_tuned(tune, tmp_path, monkeypatch):
     monkeypatch.setattr(session.Session, "sweep", stopped)
     record = tmp_path / "record.json"
     code, out, _ = tune("product", "--impl", "tiles", "--exhaustive", "--record", str(record))
-    assert code == 130 and "interrupted; 1 class filed" in out and len(tuned.parse(tune.file, None)) == 1
+    assert code == 130 and "interrupted; 1 class filed" in out and len(lookup.parse(tune.file, None)) == 1
     assert json.loads(record.read_text())["calls"][0]["exhaustive"] is None

@@ -12,13 +12,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import portable
-from portable import catalog, choose, shape_class, tuned
 from portable.backends.cuda.backend import OTHERS, TARGETS, CudaBackend
 from portable.backends.rocm.backend import RocmBackend
+from portable.configs import lookup, shape_class
+from portable.dispatch import select
 from portable.errors import TunedFileError
-from portable.formula import Formula
 from portable.plan import Device
-from portable.tune import store, subject
+from portable.spec import registry
+from portable.spec.formula import Formula
+from portable.tune import problem, store
 
 HOPPER = next(target for target in TARGETS if target.arch == "sm_90a")
 HAND = """# Configs by hand.
@@ -40,19 +42,19 @@ entries:
 
 
 def call(M=2048, N=1024, K=512, dtype="bfloat16", implementation="tiles", columns=()):
-    spec = catalog.spec("product")
-    row = subject.type_row(spec, dtype)
-    return subject.of_shapes(spec, implementation, [(M, K), (K, N)], row, {}, columns)
+    spec = registry.spec("product")
+    row = problem.type_row(spec, dtype)
+    return problem.of_shapes(spec, implementation, [(M, K), (K, N)], row, {}, columns)
 
 
 def entry(one=None, us=10.0, before=12.0, arch="sm_90a", **config):
     one = one or call()
-    measured = tuned.Measured(
+    measured = lookup.Measured(
         one.facts, us, before, 20.0, "same", 16, "NVIDIA H200", 132, {"torch": "2.11.0", "driver": "580.1"}
     )
     when = shape_class.formula(one.spec, one.facts)
     values = {**one.imp.default, **config}
-    return tuned.Entry(one.op, one.implementation, arch, when, values, store.SOURCE, "2026-11-21", 0,
+    return lookup.Entry(one.op, one.implementation, arch, when, values, store.SOURCE, "2026-11-21", 0,
                        one.shape_class, measured)  # fmt: skip
 
 
@@ -76,13 +78,13 @@ def backend(tmp_path, product):
 
 def test_an_entry_by_hand_may_name_several_ops(file):
     file.write_text(HAND.replace("op: product, ", "op: [product, other], "))
-    found = tuned.entries(file)
+    found = lookup.entries(file)
     assert [each.op for each in found] == ["product", "other", "product"]
     assert found[0].line == found[1].line < found[2].line and found[0].config == found[1].config
     store.merge(file, [entry(), entry(call(M=64))])
     store.merge(file, [entry(us=9.0)])
-    assert [each.measured is None for each in tuned.entries(file)].count(True) == 3
-    assert bare(each for each in tuned.entries(file) if each.key == entry().key) == [entry(us=9.0)]
+    assert [each.measured is None for each in lookup.entries(file)].count(True) == 3
+    assert bare(each for each in lookup.entries(file) if each.key == entry().key) == [entry(us=9.0)]
 
 
 def test_a_measured_entry_is_of_one_op(file):
@@ -90,7 +92,7 @@ def test_a_measured_entry_is_of_one_op(file):
     text = file.read_text()
     assert "op: product, " in text
     with pytest.raises(TunedFileError, match="one op"):
-        tuned.parse(file, text.replace("op: product, ", "op: [product, other], "))
+        lookup.parse(file, text.replace("op: product, ", "op: [product, other], "))
 
 
 # Merging ----------------------------------------------------------------------------------------------
@@ -99,18 +101,18 @@ def test_a_measured_entry_is_of_one_op(file):
 def test_a_new_file_is_made_and_read_back(file):
     deep = file.parent / "not" / "there" / "cuda.yaml"
     store.merge(deep, [entry()])
-    assert bare(tuned.entries(deep)) == [entry()]
+    assert bare(lookup.entries(deep)) == [entry()]
     assert deep.read_text().startswith(store.HEAD)
 
 
 def test_everything_else_stays_to_the_letter(file):
     file.write_text(HAND)
-    before = bare(tuned.parse(file, None))
+    before = bare(lookup.parse(file, None))
     store.merge(file, [entry()])
     text = file.read_text()
     kept = text.replace(store.render(entry()), "").replace("edition: 2", "edition: 1")
     assert kept == HAND
-    assert bare(tuned.entries(file)) == [entry(), *before]
+    assert bare(lookup.entries(file)) == [entry(), *before]
 
 
 def test_the_same_class_is_replaced_where_it_stands_and_comments_stay(file):
@@ -120,7 +122,7 @@ def test_the_same_class_is_replaced_where_it_stands_and_comments_stay(file):
     end = "2026-11-21}\n  - {"
     file.write_text(marked.replace(end, end.replace("}", "}  # mine")))
     store.merge(file, [entry(us=9.0, BLOCK_M=256)])
-    found = tuned.entries(file)
+    found = lookup.entries(file)
     assert len(found) == 4 and sum(each.measured is not None for each in found) == 2
     assert bare(each for each in found if each.key == entry().key) == [entry(us=9.0, BLOCK_M=256)]
     text = file.read_text()
@@ -163,13 +165,13 @@ SIZES = st.sampled_from([1, 2, 16, 17, 64, 100, 4096, 5000])
 def test_merging_keeps_every_line_and_entry_in_order(product, tmp_path, body, sizes, edition, ends):
     file = tmp_path / "any.yaml"
     old = f"# head\nedition: {edition}\nentries:\n" + "\n".join(body) + "\n" * ends
-    hand = bare(tuned.parse(file, old))
+    hand = bare(lookup.parse(file, old))
     text, wanted = old, {}
     for M, N, us in sizes:
         new = entry(call(M=M, N=N), us=us)
         text = store.merged(file, text, [new])
         wanted[new.key] = new
-        found = tuned.parse(file, text)
+        found = lookup.parse(file, text)
         assert {each.key: each for each in bare(found) if each.measured} == wanted
         assert [each for each in bare(found) if not each.measured] == hand
         rest = iter(text.splitlines())
@@ -211,7 +213,7 @@ def test_links_and_modes_stay(file):
     real.chmod(0o640)
     file.symlink_to(real)
     store.merge(file, [entry()])
-    assert file.is_symlink() and len(tuned.parse(real, None)) == 3 and real.stat().st_mode & 0o777 == 0o640
+    assert file.is_symlink() and len(lookup.parse(real, None)) == 3 and real.stat().st_mode & 0o777 == 0o640
 
 
 def _write(file, first):
@@ -228,7 +230,7 @@ def test_two_that_write_at_once_lose_nothing(file):
     for each in writers:
         each.join(120)
     assert [each.exitcode for each in writers] == [0, 0]
-    found = tuned.parse(file, None)
+    found = lookup.parse(file, None)
     assert len({each.key for each in found if each.measured}) == 12 and len(found) == 14
 
 
@@ -244,10 +246,10 @@ def test_results_go_to_the_vendors_file_in_a_checkout_else_to_the_users(backend,
 
 def test_the_users_folder(monkeypatch, tmp_path):
     monkeypatch.setenv("PORTABLE_TUNED_DIR", "/somewhere")
-    assert str(tuned.user_file("cuda")) == "/somewhere/cuda.yaml"
+    assert str(lookup.user_file("cuda")) == "/somewhere/cuda.yaml"
     monkeypatch.delenv("PORTABLE_TUNED_DIR")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    assert tuned.user_file("rocm") == tmp_path / "portable" / "tuned" / "rocm.yaml"
+    assert lookup.user_file("rocm") == tmp_path / "portable" / "tuned" / "rocm.yaml"
 
 
 # Reading ----------------------------------------------------------------------------------------------
@@ -282,10 +284,10 @@ def test_a_wrong_entry_is_refused_with_file_and_line(backend, good, bad, message
     text = file.read_text()
     assert good in text
     file.write_text(text.replace(good, bad, 1))
-    tuned.entries.cache_clear()
-    spec = catalog.spec("product")
+    lookup.entries.cache_clear()
+    spec = registry.spec("product")
     with pytest.raises(TunedFileError, match=rf"tuned\.yaml:\d+: .*{message}") as caught:
-        tuned.resolve(spec, spec.implementation("tiles"), backend, HOPPER, call().question.facts)
+        lookup.resolve(spec, spec.implementation("tiles"), backend, HOPPER, call().question.facts)
     assert caught.value.line in (1, 5, 6, 7, 8, 9)
 
 
@@ -293,13 +295,13 @@ def test_a_class_that_stands_twice_is_refused(file):
     store.merge(file, [entry()])
     file.write_text(file.read_text() + store.render(entry(us=8.0)))
     with pytest.raises(TunedFileError, match=r":10: the class is measured already on line 5"):
-        tuned.parse(file, None)
+        lookup.parse(file, None)
 
 
 def test_an_empty_list_is_no_mistake(file):
     for text in ("edition: 2\nentries:\n", "edition: 1\nentries: []\n"):
-        assert len(tuned.parse(file, text)) == 0
-        assert len(tuned.parse(file, store.merged(file, text, [entry()]))) == 1
+        assert len(lookup.parse(file, text)) == 0
+        assert len(lookup.parse(file, store.merged(file, text, [entry()]))) == 1
 
 
 # Classes ----------------------------------------------------------------------------------------------
@@ -319,7 +321,7 @@ def facts(drawn):
 def test_calls_of_one_class_are_those_that_its_formula_admits(product, one, other):
     spec, imp = product, product.implementation("tiles")
     kept = shape_class.class_facts(spec, imp, facts(one))
-    formula = Formula(shape_class.formula(spec, kept), tuned.names(spec))
+    formula = Formula(shape_class.formula(spec, kept), lookup.names(spec))
     assert formula.evaluate(**facts(one)) is True
     name = shape_class.class_name(spec, kept)
     same = name == shape_class.class_name(spec, shape_class.class_facts(spec, imp, facts(other)))
@@ -329,8 +331,8 @@ def test_calls_of_one_class_are_those_that_its_formula_admits(product, one, othe
 def test_a_batch_invariant_implementation_has_no_batch_in_its_classes(product):
     assert "B" not in shape_class.class_names(product, product.implementation("tiles"))
     assert "B" in shape_class.class_names(product, product.implementation("apart"))
-    for op in catalog.op_folders():
-        spec = catalog.spec(op)
+    for op in registry.op_folders():
+        spec = registry.spec(op)
         for each in spec.implementations:
             assert ("B" in shape_class.class_names(spec, each)) is not each.batch_invariant
 
@@ -345,9 +347,9 @@ def test_orders_are_facts(product):
 
 
 def taken(backend, one=None, device=HOPPER):
-    spec, one = catalog.spec("product"), one or call()
-    tuned.entries.cache_clear()
-    return tuned.resolve(spec, one.imp, backend, device, one.question.facts)
+    spec, one = registry.spec("product"), one or call()
+    lookup.entries.cache_clear()
+    return lookup.resolve(spec, one.imp, backend, device, one.question.facts)
 
 
 def hand(block, arch="sm_90a", when=""):
@@ -378,12 +380,12 @@ def test_as_if_nothing_were_measured(backend):
     (backend.folder / "tuned.yaml").write_text("edition: 2\nentries:\n" + hand(64))
     store.merge(backend.folder / "tuned.yaml", [entry(BLOCK_M=128)])
     one = call()
-    found = tuned.resolve(one.spec, one.imp, backend, HOPPER, one.question.facts, measured=False)
+    found = lookup.resolve(one.spec, one.imp, backend, HOPPER, one.question.facts, measured=False)
     assert found.values["BLOCK_M"] == 64
 
 
 def test_forcing_holds_within_its_block_alone(backend):
-    with tuned.forcing("product", "tiles", {"BLOCK_M": 32}):
+    with lookup.forcing("product", "tiles", {"BLOCK_M": 32}):
         assert taken(backend).values == {"BLOCK_M": 32}
         assert taken(backend, call(implementation="apart")).values == {"BLOCK_M": 64}
     assert taken(backend).source == "default"
@@ -402,9 +404,9 @@ def test_an_unlisted_card_takes_the_nearest_and_explain_says_so(backend):
         found = taken(backend, one, device)
         assert found.values["BLOCK_M"] == block, device.arch
         assert f"no config for {device.arch}; from the card nearest by features, sm_" in found.source
-    answer = choose.answer(one.imp, one.question, backend, card("sm_103", 148, 227, 126), static=False)
+    answer = select.answer(one.imp, one.question, backend, card("sm_103", 148, 227, 126), static=False)
     assert "nearest by features, sm_100 (hand 64" in answer.config.source
-    said = str(choose.Explanation(one.question, HOPPER, (dataclasses.replace(answer, chosen=True),)))
+    said = str(select.Explanation(one.question, HOPPER, (dataclasses.replace(answer, chosen=True),)))
     assert "nearest by features, sm_100" in said
 
 
@@ -422,29 +424,29 @@ def test_the_nearest_cards():
     backend = CudaBackend.__new__(CudaBackend)
 
     def near(device):
-        return tuned.relatives(backend, device)[0]
+        return lookup.relatives(backend, device)[0]
 
     assert near(card("sm_121", 48, 99, 24)) == "sm_120"
     assert near(card("sm_103", 148, 227, 126)) == "sm_100"
     assert near(card("sm_87", 16, 163, 4)) == "sm_86"
     assert near(card("sm_82", 96, 163, 40)) == "sm_80"
     known = {target.arch for target in (*TARGETS, *OTHERS)}
-    assert set(tuned.relatives(backend, HOPPER)) == known - {"sm_90a"}
+    assert set(lookup.relatives(backend, HOPPER)) == known - {"sm_90a"}
     amd = RocmBackend.__new__(RocmBackend)
     by_arch = {target.arch: target for target in amd.targets()}
-    like = lambda arch, of: tuned.relatives(amd, dataclasses.replace(by_arch[of], arch=arch))[0]  # noqa: E731
+    like = lambda arch, of: lookup.relatives(amd, dataclasses.replace(by_arch[of], arch=arch))[0]  # noqa: E731
     assert like("gfx1101", "gfx1100") == "gfx1100"
     assert like("gfx940", "gfx942") == "gfx942"
     assert like("gfx1200", "gfx1201") == "gfx1201"
-    assert tuned.relatives(amd, by_arch["gfx950"])[0] == "gfx942"
+    assert lookup.relatives(amd, by_arch["gfx950"])[0] == "gfx942"
 
 
 def test_the_entries_that_ship_fit_their_specs_and_are_ordered():
-    for vendor, folder in catalog.vendors().items():
-        found = tuned.parse(folder / "tuned.yaml", None)
+    for vendor, folder in registry.vendors().items():
+        found = lookup.parse(folder / "tuned.yaml", None)
         assert len({each.key for each in found if each.measured}) == sum(1 for each in found if each.measured)
         for each in found:
-            assert each.op in catalog.op_folders(), (vendor, each.line)
+            assert each.op in registry.op_folders(), (vendor, each.line)
 
 
 def test_no_call_reads_the_tuner(product):

@@ -7,10 +7,11 @@ import json
 
 import pytest
 
-from portable import catalog, tuned
 from portable.backends.cuda.backend import TARGETS, CudaBackend
+from portable.configs import lookup
 from portable.errors import PortableError
-from portable.tune import prior, session, space, subject
+from portable.spec import registry
+from portable.tune import cost_model, problem, session, space
 from portable.tune.worker import Died
 
 HOPPER = next(target for target in TARGETS if target.arch == "sm_90a")
@@ -88,9 +89,9 @@ def backend(tmp_path, product):
 
 
 def asked(M=2048, N=1024, K=512, implementation="tiles"):
-    spec = catalog.spec("product")
-    row = subject.type_row(spec, "bfloat16")
-    return subject.of_shapes(spec, implementation, [(M, K), (K, N)], row, {})
+    spec = registry.spec("product")
+    row = problem.type_row(spec, "bfloat16")
+    return problem.of_shapes(spec, implementation, [(M, K), (K, N)], row, {})
 
 
 @pytest.fixture
@@ -133,7 +134,7 @@ def test_a_winner_that_is_hardly_faster_does_not_replace_the_config_before(tuner
 
 
 def test_bits_are_compared_with_the_defaults(tuner):
-    default = catalog.spec("product").implementation("tiles").default
+    default = registry.spec("product").implementation("tiles").default
     assert tuner().tune(asked()).bits == "differ"  # 64 along K, the default has 16
     stay = tuner(time_of=lambda values: 100.0 + 50.0 * (values["BLOCK_K"] != default["BLOCK_K"])
                  - 0.3 * values["num_stages"] - 0.1 * values["BLOCK_M"])  # fmt: skip
@@ -186,23 +187,27 @@ def test_the_prior_puts_sound_tiles_first(backend):
     for M, N, K, tile in ((8192, 8192, 8192, 128 * 256), (16, 8192, 8192, None)):
         one = asked(M, N, K)
         found, _ = space.space(one, backend, HOPPER)
-        best = min(found, key=lambda c: prior.seconds(one, c.values, c.plan, HOPPER, prior.guessed(HOPPER)))
+        best = min(
+            found, key=lambda c: cost_model.seconds(one, c.values, c.plan, HOPPER, cost_model.guessed(HOPPER))
+        )
         if tile:
             assert best.values["BLOCK_M"] * best.values["BLOCK_N"] == tile
         else:
             assert best.values["BLOCK_M"] <= 32 and best.values["BLOCK_K"] == 128
 
 
-@pytest.mark.parametrize("op", sorted(catalog.op_folders()))
+@pytest.mark.parametrize("op", sorted(registry.op_folders()))
 def test_the_prior_ranks_every_implementation_with_tunables(op, backend):
-    spec = catalog.spec(op)
+    spec = registry.spec(op)
     for implementation in spec.implementations:
         if not implementation.tunables or implementation.kind == "run":
             continue
         for case in spec.bench:
-            one = subject.of_case(spec, implementation.name, case, subject.type_row(spec, "bfloat16"))
+            one = problem.of_case(spec, implementation.name, case, problem.type_row(spec, "bfloat16"))
             found, _ = space.space(one, backend, HOPPER)
-            times = [prior.seconds(one, c.values, c.plan, HOPPER, prior.guessed(HOPPER)) for c in found]
+            times = [
+                cost_model.seconds(one, c.values, c.plan, HOPPER, cost_model.guessed(HOPPER)) for c in found
+            ]
             assert all(0 < each < 10 for each in times)
 
 
@@ -211,13 +216,13 @@ def test_a_class_says_what_the_config_holds_for(backend):
     assert one.shape_class == (
         "T=bfloat16 precision=ieee a_order=row b_order=row M=2049..4096 N=2049..4096:16 K=2049..4096:odd"
     )
-    softmax = catalog.spec("softmax")
-    row = subject.type_row(softmax, "float32")
-    few = subject.of_shapes(softmax, "triton", [(8, 4096)], row, {})
-    many = subject.of_shapes(softmax, "triton", [(8192, 4096)], row, {})
+    softmax = registry.spec("softmax")
+    row = problem.type_row(softmax, "float32")
+    few = problem.of_shapes(softmax, "triton", [(8, 4096)], row, {})
+    many = problem.of_shapes(softmax, "triton", [(8192, 4096)], row, {})
     assert few.shape_class == many.shape_class == "T=float32 N=2049..4096:16"  # batch invariant: no B
     other = dataclasses.replace(softmax.implementation("triton"), batch_invariant=False)
-    from portable import shape_class
+    from portable.configs import shape_class
 
     assert shape_class.class_names(softmax, other)[-1] == "B"
 
@@ -229,10 +234,10 @@ def test_an_entry_of_a_result_passes_the_reader(tuner, backend):
     entry = result.entry(HOPPER, session.versions(backend))
     file = backend.folder / "tuned.yaml"
     store.merge(file, [entry])
-    (read,) = tuned.entries(file)
+    (read,) = lookup.entries(file)
     assert dataclasses.replace(read, line=0) == entry and read.line == 5
-    spec = catalog.spec("product")
-    config = tuned.resolve(spec, spec.implementation("tiles"), backend, HOPPER, asked().question.facts)
+    spec = registry.spec("product")
+    config = lookup.resolve(spec, spec.implementation("tiles"), backend, HOPPER, asked().question.facts)
     assert dict(config.values) == dict(result.best)
     assert "tuned for this card (measured on NVIDIA H100/H200" in config.source
 
@@ -246,7 +251,9 @@ def test_the_search_finds_its_way_where_the_model_is_wrong(backend):
 
     one = asked()
     found, _ = space.space(one, backend, HOPPER)
-    guess = {c.name: prior.seconds(one, c.values, c.plan, HOPPER, prior.guessed(HOPPER)) for c in found}
+    guess = {
+        c.name: cost_model.seconds(one, c.values, c.plan, HOPPER, cost_model.guessed(HOPPER)) for c in found
+    }
     ranked = sorted(((c, guess[c.name]) for c in found), key=lambda pair: pair[1])
     reached = []
     for seed in range(8):
@@ -270,7 +277,7 @@ def test_a_vendors_own_tunable_is_varied_where_its_entries_name_it(backend):
         "edition: 1\nentries:\n  - {op: product, implementation: tiles, arch: sm_80,\n"
         "     config: {vendors_own: 1}, source: s, date: 2026-11-21}\n"
     )
-    tuned.entries.cache_clear()
+    lookup.entries.cache_clear()
     assert space.varied(one, backend)["vendors_own"] == (0, 1)
     assert space.varied(one, backend, {"vendors_own": (0,)})["vendors_own"] == (0,)
 

@@ -8,8 +8,9 @@ import types
 import pytest
 import torch
 
-from portable import catalog, timing
-from portable.tune import accuracy, subject, trial
+from portable.runtime import timing
+from portable.spec import registry
+from portable.tune import accuracy, problem, trial_worker
 from portable.tune.worker import Died, Worker
 
 
@@ -38,12 +39,12 @@ def bench(toy, monkeypatch):
     monkeypatch.setattr(
         timing, "interleaved", lambda made, turns, failed: {n: timing.Sample(n, (10.0,), True) for n in made}
     )
-    return trial.Bench(asked().as_json(), 0)
+    return trial_worker.Bench(asked().as_json(), 0)
 
 
 def asked():
-    spec = catalog.spec("twice")
-    return subject.of_shapes(spec, "toy", [(5, 7)], subject.type_row(spec, "float32"), {})
+    spec = registry.spec("twice")
+    return problem.of_shapes(spec, "toy", [(5, 7)], problem.type_row(spec, "float32"), {})
 
 
 def test_a_right_config_is_kept_and_a_wrong_one_named(bench):

@@ -12,11 +12,14 @@ import time
 
 import torch
 
-from portable import catalog, dispatch, machine, settings
-from portable.backends.rocm.emulator import card, launch, library
+from portable.backends.rocm.emulator import backend as card
+from portable.backends.rocm.emulator import launch, native_build
 from portable.backends.rocm.emulator.code_object import CodeObject
-from portable.backends.rocm.emulator.lower import lower
+from portable.backends.rocm.emulator.translate import lower
+from portable.dispatch import dispatcher, pins
 from portable.errors import PinError, PortableError
+from portable.runtime import detect
+from portable.spec import registry
 
 _REPEATS = 5
 _CASES = {
@@ -32,22 +35,22 @@ def _random(*shape: int) -> torch.Tensor:
 def main(arches: list[str]) -> int:
     """Print a row per case, implementation and architecture; times in seconds, the median of five."""
     start = time.perf_counter()
-    library.library()
+    native_build.library()
     print(
         f"library: {time.perf_counter() - start:.2f} s to build or load; {len(os.sched_getaffinity(0))} cores"
     )
     print(f"{'case':<26} {'arch':<8} {'implementation':<15} {'instructions':>12} {'translate':>9} {'run':>7}")
     for arch in arches:
-        backend = card.EmulatedRocmBackend(catalog.vendors()["rocm"], arch)
-        machine.reset(machine.Selection({"cpu": backend}, {}))
+        backend = card.EmulatedRocmBackend(registry.vendors()["rocm"], arch)
+        detect.reset(detect.Selection({"cpu": backend}, {}))
         for label, case in _CASES.items():
             op, arguments = case()
-            spec = catalog.spec(op)
-            for name in dispatch.candidates(op):
+            spec = registry.spec(op)
+            for name in dispatcher.candidates(op):
                 implementation = spec.implementation(name)
                 # torch's own implementations are no machine code of the card
                 if implementation is not None and implementation.kind == "plan":
-                    with settings.using(**{op: name}):
+                    with pins.using(**{op: name}):
                         _row(label, arch, op, name, arguments)
     return 0
 
@@ -56,7 +59,7 @@ def _row(label: str, arch: str, op: str, name: str, arguments: tuple) -> None:
     seen: list[CodeObject] = []
     former = launch.ready
     launch.ready = lambda code: (seen.append(code), former(code))[1]
-    call = dispatch.op(op)
+    call = dispatcher.op(op)
     try:
         call(*arguments)
     except PinError:  # not for this dtype
@@ -68,7 +71,7 @@ def _row(label: str, arch: str, op: str, name: str, arguments: tuple) -> None:
         launch.ready = former
     codes = list(dict.fromkeys(seen))
     start = time.perf_counter()
-    programs = [lower(code, library.library()) for code in codes]
+    programs = [lower(code, native_build.library()) for code in codes]
     translate = time.perf_counter() - start
     times = []
     for _ in range(_REPEATS):

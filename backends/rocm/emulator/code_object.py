@@ -412,9 +412,7 @@ class CodeObject:
 
     # Kernels.
 
-    def _kernels(
-        self, dynamic: dict[int, int], notes: dict[str, dict[str, Any]] | None
-    ) -> dict[str, Kernel]:
+    def _kernels(self, dynamic: dict[int, int], notes: dict[str, dict[str, Any]] | None) -> dict[str, Kernel]:
         descriptors = self._descriptors(dynamic)
         for symbol in notes or ():
             if symbol not in descriptors:

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from portable.backends.rocm.emulator import records
+from portable.backends.rocm.emulator import abi
 from portable.backends.rocm.emulator.code_object import Kernel
-from portable.backends.rocm.emulator.lower import Program
+from portable.backends.rocm.emulator.translate import Program
 from portable.backends.rocm.metadata import resources
 
 _ACCESSES = (
@@ -42,7 +42,7 @@ class Counters:
         self.matrix_flops = 0
         for index, op in enumerate(program.ops):
             if op is not None and executed[index]:
-                self.classes[records.CLASSES[op.cls]] += executed[index]
+                self.classes[abi.CLASSES[op.cls]] += executed[index]
                 self.matrix_flops += op.work * executed[index]
 
     def instructions(self) -> int:
@@ -56,7 +56,7 @@ class Counters:
         for label, belongs in _ACCESSES:
             total = dict.fromkeys(("lanes", "bytes", "lines", "fewest", "conflicts"), 0)
             for op, count in zip(self.program.ops, self._memory, strict=False):
-                if op is not None and belongs(op.name, records.CLASSES[op.cls]):
+                if op is not None and belongs(op.name, abi.CLASSES[op.cls]):
                     for name in total:
                         total[name] += getattr(count, name)
             found[label] = total

@@ -16,13 +16,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from portable.backends.rocm.emulator import records
+from portable.backends.rocm.emulator import abi
 from portable.backends.rocm.emulator.code_object import CodeObject, Kernel
 from portable.backends.rocm.emulator.counters import Counters
+from portable.backends.rocm.emulator.dwarf import Lines
 from portable.backends.rocm.emulator.faults import EmulatorError, KernelFault
-from portable.backends.rocm.emulator.library import library
-from portable.backends.rocm.emulator.lines import Lines
-from portable.backends.rocm.emulator.lower import Program, lower
+from portable.backends.rocm.emulator.native_build import library
+from portable.backends.rocm.emulator.translate import Program, lower
 
 BUDGET = 200_000_000
 """Instructions that one wave may execute: about ten seconds."""
@@ -131,11 +131,11 @@ def launch(
     }
     names += own
     rows += [(memory.address, memory.size, 0) for memory in own.values()]
-    ranges = (records.Range * len(rows))(*(records.Range(*row, i) for i, row in enumerate(rows)))
+    ranges = (abi.Range * len(rows))(*(abi.Range(*row, i) for i, row in enumerate(rows)))
     program = prepared.program
-    state = records.Launch(
-        abi=records.ABI,
-        arch=records.ARCHES.index(code.arch),
+    state = abi.Launch(
+        abi=abi.ABI,
+        arch=abi.ARCHES.index(code.arch),
         wave_size=kernel.wave,
         instructions=program.count,
         program=prepared.records.address,
@@ -164,7 +164,7 @@ def launch(
     executed = memory = None
     if count:
         executed = (ctypes.c_uint64 * program.count)()
-        memory = (records.MemCount * program.count)()
+        memory = (abi.MemCount * program.count)()
         state.executed, state.memory = executed, memory
     groups = grid[0] * grid[1] * grid[2]
     _run(state, min(groups, threads or len(os.sched_getaffinity(0))))
@@ -239,7 +239,7 @@ def _packet(kernel: Kernel, grid: Any, block: Any, shared: int, kernarg: int) ->
     )  # fmt: skip
 
 
-def _user_sgprs(state: records.Launch, kernel: Kernel, segment: _aligned, packet: _aligned) -> None:
+def _user_sgprs(state: abi.Launch, kernel: Kernel, segment: _aligned, packet: _aligned) -> None:
     # gfx90a's swizzled V# over the private segment (element size, stride by thread): native/buffer.c knows
     # it by its swizzle and add-thread-id bits, and its base is the segment's start.
     private = [0, 1 << 31, 0xFFFFFFFF, 0x00E80000]
@@ -272,7 +272,7 @@ def _halves(address: int) -> list[int]:
     return [address & 0xFFFFFFFF, address >> 32]
 
 
-def _run(state: records.Launch, threads: int) -> None:
+def _run(state: abi.Launch, threads: int) -> None:
     """All workgroups, on `threads` threads of the processor; an interrupt stops them."""
     run, pointer = library().handle.emulator_run, ctypes.byref(state)
     statuses: list[int] = []
@@ -293,7 +293,7 @@ def _run(state: records.Launch, threads: int) -> None:
         raise MemoryError("the emulator's waves do not fit into memory")
 
 
-def _fault(kernel: Kernel, prepared: _Ready, fault: records.Fault, names: list[str]) -> KernelFault:
+def _fault(kernel: Kernel, prepared: _Ready, fault: abi.Fault, names: list[str]) -> KernelFault:
     program = prepared.program
 
     def where(found: re.Match[str]) -> str:
@@ -307,7 +307,7 @@ def _fault(kernel: Kernel, prepared: _Ready, fault: records.Fault, names: list[s
     instruction = program.text(fault.inst) if fault.inst >= 0 else None
     chain = prepared.chain(fault.inst)
     return KernelFault(
-        records.FAULTS[fault.kind],
+        abi.FAULTS[fault.kind],
         kernel.name,
         detail,
         source=chain[0] if chain else None,

@@ -2,7 +2,7 @@
 // key gets an infinite peak, with which every weight is 0. 16 lanes take a row.
 //
 // Defines: T (bf16, f16); DLSE.
-#include "_common/hip_lds.h"
+#include "_lib/amdgcn/lds.h"
 
 constexpr int THREADS = 256;
 constexpr int LANES = 16, ROWS = THREADS / LANES, RUN = 8;

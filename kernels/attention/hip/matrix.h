@@ -9,7 +9,7 @@
 // line of `first` a lane fetches (`row_of_lane`).
 #pragma once
 
-#include "_common/hip_lds.h"
+#include "_lib/amdgcn/lds.h"
 
 constexpr int COLUMNS = 16;            // of a Strip
 constexpr int PARTS = WARP / COLUMNS;  // lanes that share a column

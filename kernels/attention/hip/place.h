@@ -6,7 +6,7 @@
 // Defines: RAGGED: packed sequences, with the tables of ragged_tiles.cu.
 #pragma once
 
-#include "_common/hip_lds.h"
+#include "_lib/amdgcn/lds.h"
 
 #include "attention/shared/ragged.h"
 

@@ -11,7 +11,7 @@
 
 #include "prelude.h"
 
-#include "_common/here.h"
+#include "_lib/ptx/thread_idx.h"
 #include "tiles.h"
 #if RAGGED
 #include "attention/shared/ragged.h"

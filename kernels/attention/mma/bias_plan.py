@@ -102,9 +102,7 @@ def plan_dbias(call: Call) -> Plan | Rejected:
     return Plan((Launch(kernel, (blocks, 1, 1), _arguments(problem, tiles, chunks, chunk)),))
 
 
-def _arguments(
-    problem: Problem, tiles: int, chunks: int, chunk: int
-) -> tuple[tuple[str, Argument], ...]:
+def _arguments(problem: Problem, tiles: int, chunks: int, chunk: int) -> tuple[tuple[str, Argument], ...]:
     left, right = bounds(problem)
     integers = {
         "m": problem.M, "n": problem.N, "d": problem.D, "e": problem.E, "heads": problem.H,

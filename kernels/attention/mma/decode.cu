@@ -4,7 +4,7 @@
 // chunk ends.
 //
 // Defines: those of decode.h; PAGE: keys of a page, a multiple of 16; STAGES.
-#include "_common/shared_address.h"
+#include "_lib/ptx/shared_address.h"
 #include "decode.h"
 
 constexpr int PADDED_D = D_STEPS * 16, PADDED_E = E_STEPS * 16;

@@ -5,7 +5,7 @@
 //
 // Defines: those of decode.h; PAGE: keys of a page, a multiple of 16, or 0: a sequence is one page; STAGES.
 #include "decode.h"
-#include "matmul/hopper.h"
+#include "_lib/ptx/hopper.h"
 
 constexpr int D_BLOCKS = (D + 63) / 64, E_BLOCKS = (E + 63) / 64;
 constexpr int LINE = 128;  // bytes of a block's 64 columns

@@ -6,7 +6,7 @@
 
 #include "prelude.h"
 
-#include "_common/shared_address.h"
+#include "_lib/ptx/shared_address.h"
 #include "chunk.h"
 #include "mma.h"
 

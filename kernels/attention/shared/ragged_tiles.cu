@@ -8,7 +8,7 @@
 // Uses only what every vendor's prelude.h has.
 #include "prelude.h"
 
-#include "matmul/early.h"
+#include "_lib/ptx/pdl.h"
 #include "ragged.h"
 
 constexpr int THREADS = 256;

@@ -8,7 +8,7 @@ from typing import Any
 import triton
 
 from portable.backends.cuda.tensor_map import TritonDescriptor
-from portable.kernels._common.triton_rows import ITEMSIZE
+from portable.kernels._lib.triton.rows import ITEMSIZE
 from portable.kernels.attention.packed import entries_of
 from portable.kernels.attention.problem import Problem
 from portable.kernels.attention.triton_kernels.ragged import FAR, LINES

@@ -7,7 +7,7 @@ from typing import Any
 
 import triton
 
-from portable.kernels._common.triton_rows import ITEMSIZE, MAX_GRID
+from portable.kernels._lib.triton.rows import ITEMSIZE, MAX_GRID
 from portable.kernels.attention.cached import (
     LOG2_E,
     MAX_ROWS,

@@ -76,9 +76,7 @@ def ragged_bounds(q_offsets_ptr, k_offsets_ptr, bounds_ptr, count, M, N, BLOCK: 
 
 
 @triton.jit
-def ragged_tiles(
-    bounds_ptr, q_tiles_ptr, k_tiles_ptr, sequences, q_entries, k_entries, BLOCK: tl.constexpr
-):
+def ragged_tiles(bounds_ptr, q_tiles_ptr, k_tiles_ptr, sequences, q_entries, k_entries, BLOCK: tl.constexpr):
     """The entries of sequence z in the tables of tiles of queries and of keys."""
     if tl.program_id(1) == 0:
         fill_tiles(q_tiles_ptr, bounds_ptr, sequences, q_entries, False, BLOCK)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from portable.kernels._common.triton_rows import divisible
+from portable.kernels._lib.triton.rows import divisible
 from portable.kernels.attention.triton_kernels.ragged import FAR
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import triton
 
-from portable.kernels._common.triton_rows import MAX_GRID
+from portable.kernels._lib.triton.rows import MAX_GRID
 from portable.kernels.attention.packed import MOST_TOKENS, entries_of, packed
 from portable.kernels.attention.problem import Problem
 from portable.kernels.attention.triton_impl import (

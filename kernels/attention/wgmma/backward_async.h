@@ -1,7 +1,7 @@
 // Copies without tensor maps, and registers of products under way.
 #pragma once
 
-#include "_common/here.h"
+#include "_lib/ptx/thread_idx.h"
 #include "products.h"
 
 DEVICE void bulk_store(void* to, uint32_t from, int bytes) {

@@ -19,7 +19,7 @@
 #include "attention/shared/softmax.h"
 #include "forward_store.h"
 #include "forward_tiles.h"
-#include "matmul/hopper.h"
+#include "_lib/ptx/hopper.h"
 #include "products.h"
 
 using T = ELEMENT;

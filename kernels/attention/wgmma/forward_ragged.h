@@ -12,7 +12,7 @@
 #include "attention/shared/ragged.h"
 #include "forward_store.h"
 #include "forward_tiles.h"
-#include "matmul/hopper.h"
+#include "_lib/ptx/hopper.h"
 
 constexpr int READERS = 2 + CONSUMERS * 4;  // a thread that copies, and warps
 

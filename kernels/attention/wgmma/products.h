@@ -2,7 +2,7 @@
 // registers.
 #pragma once
 
-#include "matmul/hopper.h"
+#include "_lib/ptx/hopper.h"
 
 // Lists of eight accumulators: their names in the instruction, and what they are bound to.
 #define NAMES_0 "%0, %1, %2, %3, %4, %5, %6, %7"

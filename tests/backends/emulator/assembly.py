@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from portable import cache
+from portable.runtime import disk_cache
 
 GFX9 = ("gfx90a", "gfx942", "gfx950")
 GFX94 = ("gfx942", "gfx950")
@@ -47,8 +47,14 @@ _GFX12_NAMES = {
 }  # fmt: skip
 _SIZES = {"ubyte": "u8", "sbyte": "i8", "ushort": "u16", "sshort": "i16", "dword": "b32", "dwordx2": "b64",
           "dwordx3": "b96", "dwordx4": "b128"}  # fmt: skip
-_STORES = {"byte": "b8", "short": "b16", "dword": "b32", "dwordx2": "b64", "dwordx3": "b96",
-    "dwordx4": "b128"}
+_STORES = {
+    "byte": "b8",
+    "short": "b16",
+    "dword": "b32",
+    "dwordx2": "b64",
+    "dwordx3": "b96",
+    "dwordx4": "b128",
+}
 
 
 def spelling(name: str, arch: str) -> str:
@@ -66,8 +72,9 @@ def spelling(name: str, arch: str) -> str:
         d16 = {"ubyte_d16": "d16_u8", "ubyte_d16_hi": "d16_hi_u8", "sbyte_d16": "d16_i8",
                "sbyte_d16_hi": "d16_hi_i8", "short_d16": "d16_b16", "short_d16_hi": "d16_hi_b16"}  # fmt: skip
         if way == "store":
-            rest = {"byte_d16_hi": "d16_hi_b8", "short_d16_hi": "d16_hi_b16"}.get(rest, _STORES.get(rest,
-                rest))
+            rest = {"byte_d16_hi": "d16_hi_b8", "short_d16_hi": "d16_hi_b16"}.get(
+                rest, _STORES.get(rest, rest)
+            )
         else:
             rest = d16.get(rest, _SIZES.get(rest, rest))
         return f"{space}_{way}_{rest}"
@@ -198,8 +205,12 @@ class Text:
 
     def metadata(self) -> str:
         return METADATA.format(
-            name=self.name, kernarg=self.kernarg, lds=self.lds, scratch=self.scratch, wave=self.wave,
-            vgprs=256
+            name=self.name,
+            kernarg=self.kernarg,
+            lds=self.lds,
+            scratch=self.scratch,
+            wave=self.wave,
+            vgprs=256,
         )
 
 
@@ -221,8 +232,8 @@ def module_text(arch: str, texts: Sequence[Text]) -> str:
 
 def assemble(arch: str, text: str) -> bytes:
     """The linked code object of an assembly file, kept in the cache of compiled kernels."""
-    key = cache.key("instruction tests", arch, text)
-    if (found := cache.read(key)) is not None:
+    key = disk_cache.key("instruction tests", arch, text)
+    if (found := disk_cache.read(key)) is not None:
         return found
     with tempfile.TemporaryDirectory() as folder:
         source, relocatable, linked = (os.path.join(folder, f"probes.{end}") for end in ("s", "o", "co"))
@@ -241,5 +252,5 @@ def assemble(arch: str, text: str) -> bytes:
                 raise AssertionError(f"{arch}: {' '.join(command[2:4])} failed:\n{done.stderr[:4000]}")
         with open(linked, "rb") as file:
             image = file.read()
-    cache.write(key, image)
+    disk_cache.write(key, image)
     return image

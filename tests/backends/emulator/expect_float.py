@@ -228,8 +228,9 @@ def near(got: int, want: Near, kind: str) -> bool:
 # Rules: functions of bit patterns, for the probes.
 
 
-def rule_add(fmt: Format, mode: int = NEAREST, flush_in: bool = False,
-    flush_out: bool = False) -> Callable[..., int]:
+def rule_add(
+    fmt: Format, mode: int = NEAREST, flush_in: bool = False, flush_out: bool = False
+) -> Callable[..., int]:
     def rule(a: int, b: int) -> int:
         return pack(add(unpack(a, fmt, flush_in), unpack(b, fmt, flush_in), mode), fmt, mode, flush_out)
 
@@ -243,16 +244,18 @@ def rule_sub(fmt: Format, mode: int = NEAREST) -> Callable[..., int]:
     return rule
 
 
-def rule_mul(fmt: Format, mode: int = NEAREST, flush_in: bool = False,
-    flush_out: bool = False) -> Callable[..., int]:
+def rule_mul(
+    fmt: Format, mode: int = NEAREST, flush_in: bool = False, flush_out: bool = False
+) -> Callable[..., int]:
     def rule(a: int, b: int) -> int:
         return pack(mul(unpack(a, fmt, flush_in), unpack(b, fmt, flush_in)), fmt, mode, flush_out)
 
     return rule
 
 
-def rule_fma(fmt: Format, mode: int = NEAREST, flush_in: bool = False,
-    flush_out: bool = False) -> Callable[..., int]:
+def rule_fma(
+    fmt: Format, mode: int = NEAREST, flush_in: bool = False, flush_out: bool = False
+) -> Callable[..., int]:
     def rule(a: int, b: int, c: int) -> int:
         nums = [unpack(each, fmt, flush_in) for each in (a, b, c)]
         return pack(fma(*nums, mode), fmt, mode, flush_out)

@@ -66,8 +66,9 @@ def pack8(num: Num, kind: Eight, mode: int = NEAREST) -> frozenset[int]:
     kept = rounded(num.mag, unit - num.exp, mode, num.sign)
     if kept >> (kind.man + 1):
         kept, unit = kept >> 1, unit + 1
-    pattern = kept if not kept >> kind.man else (unit - least
-        + 1) << kind.man | (kept & ((1 << kind.man) - 1))
+    pattern = (
+        kept if not kept >> kind.man else (unit - least + 1) << kind.man | (kept & ((1 << kind.man) - 1))
+    )
     if pattern > kind.largest:
         return beyond
     if pattern == 0 and kind.fnuz:

@@ -50,8 +50,11 @@ class Shape:
         if self.rdna == 12:
             return 0, 8 * (lane // 16) + i, lane % 16
         if self.f64:
-            return (0, 4 * i + lane // 16, lane % 16) if self.blocks == 1 else (lane // 4 % 4, lane // 16,
-                lane % 4)
+            return (
+                (0, 4 * i + lane // 16, lane % 16)
+                if self.blocks == 1
+                else (lane // 4 % 4, lane // 16, lane % 4)
+            )
         if self.m == 32:
             return i // 16, 8 * (i % 16 // 4) + 4 * (lane // 32) + i % 4, lane % 32
         if self.m == 16:

@@ -44,6 +44,7 @@ __all__ = [
 POISON = 0x5A5A5A5A
 SOURCES = "abcefg"  # placeholders of the sources; d, d1, d2 are results and m, m1 scalar masks
 
+
 @dataclass(frozen=True)
 class Context:
     """What a rule for a whole wave may ask: the architecture, the wave's size and the active lanes."""
@@ -138,8 +139,11 @@ class Suite:
         return module_text(arch, self.every_text(arch))
 
     def every_text(self, arch: str) -> list[Text]:
-        texts = [probe_text(probe, arch, self.wavesize(probe, arch)) for probe in self.probes
-            if arch in probe.archs]
+        texts = [
+            probe_text(probe, arch, self.wavesize(probe, arch))
+            for probe in self.probes
+            if arch in probe.archs
+        ]
         return [*texts, *self.texts[arch]]
 
     @functools.cache  # noqa: B019
@@ -171,8 +175,9 @@ class Suite:
         whole = self.code(arch)
         if whole is not None and name in whole.kernels:
             return whole
-        return CodeObject(assemble(arch, module_text(arch, [t for t in self.every_text(arch)
-            if t.name == name])))
+        return CodeObject(
+            assemble(arch, module_text(arch, [t for t in self.every_text(arch) if t.name == name]))
+        )
 
     def covered(self) -> dict[str, set[str]]:
         found: dict[str, set[str]] = {arch: set(self.covers[arch]) for arch in ARCHS}
@@ -299,8 +304,9 @@ def probe_text(probe: Probe, arch: str, size: int) -> Text:
         if kind == "scc":
             body += f"s_cselect_b32 s{scalar}, 1, 0\n"
         elif kind in ("vcc", "exec"):
-            body += f"s_mov_b32 s{scalar}, {kind}_lo\n" + (f"s_mov_b32 s{scalar + 1}, {kind}_hi\n"
-                if count == 2 else "")
+            body += f"s_mov_b32 s{scalar}, {kind}_lo\n" + (
+                f"s_mov_b32 s{scalar + 1}, {kind}_hi\n" if count == 2 else ""
+            )
         else:
             continue
         scalar += count
@@ -347,8 +353,15 @@ def run_kernel(
         Buffer(f"block{i}", address, len(bytes(block)), i not in read_only)
         for i, (address, block) in enumerate(zip(addresses, blocks, strict=True))
     ]
-    launch(suite.kernel_code(arch, name).kernels[name], (groups, 1, 1), (threads, 1, 1), 0, kernarg, buffers,
-        threads=1)
+    launch(
+        suite.kernel_code(arch, name).kernels[name],
+        (groups, 1, 1),
+        (threads, 1, 1),
+        0,
+        kernarg,
+        buffers,
+        threads=1,
+    )
 
 
 @functools.cache
@@ -425,8 +438,14 @@ def _masks(probe: Probe, expected: Any, context: Context) -> dict[int, int]:
 
 
 def _expected(
-    probe: Probe, kind: str, slot: int, lane: int, context: Context, inside: Any, expected: Any,
-    whole: dict[int, int]
+    probe: Probe,
+    kind: str,
+    slot: int,
+    lane: int,
+    context: Context,
+    inside: Any,
+    expected: Any,
+    whole: dict[int, int],
 ) -> tuple[Any, str]:
     if slot in whole:
         return whole[slot], "u64"

@@ -38,9 +38,17 @@ def case(name, archs, body, words, rule, covers, lds=0, scratch=0, result=40, wa
             stores = ""
             for i in range(words):
                 stores += f"{spelling('global_store_dword', arch)} v2, v{result + i}, s[6:7] offset:{4 * i}\n"
-            return Text(name, PROLOGUE.replace("WAIT", waits(arch)) + text.replace("WAIT", waits(arch))
-                + waits(arch) + stores
-                        + waits(arch), wave(arch), lds, scratch)
+            return Text(
+                name,
+                PROLOGUE.replace("WAIT", waits(arch))
+                + text.replace("WAIT", waits(arch))
+                + waits(arch)
+                + stores
+                + waits(arch),
+                wave(arch),
+                lds,
+                scratch,
+            )
 
         SUITE.kernel((arch,), make, *covers)
 
@@ -72,5 +80,6 @@ def compare_case(item: Case, start: bytes) -> None:
         i = changed[0] & ~3
         wrong.append(
             f"  memory differs at {len(changed)} bytes, "
-            f"first {changed[0]:#x}: expected {data[i : i + 16].hex()}, got {after[i : i + 16].hex()}")
+            f"first {changed[0]:#x}: expected {data[i : i + 16].hex()}, got {after[i : i + 16].hex()}"
+        )
     assert not wrong, f"{item.arch} {item.name}: {len(wrong)} wrong\n" + "\n".join(wrong[:8])

@@ -27,8 +27,10 @@ NAN = {"f32": (23, 8), "f16": (10, 5), "bf16": (7, 8), "f64": (52, 11)}
 
 def is_nan(value: int, kind: str) -> bool:
     fraction, exponent = NAN[kind]
-    return value >> fraction & ((1 << exponent) - 1) == (1 << exponent) - 1 and value & ((
-        1 << fraction) - 1) != 0
+    return (
+        value >> fraction & ((1 << exponent) - 1) == (1 << exponent) - 1
+        and value & ((1 << fraction) - 1) != 0
+    )
 
 
 class AnyNaN:

@@ -43,16 +43,52 @@ def add(name, ins, outs, rule, asm=None, archs=ARCHS, extra=(), count=256, **mor
     SUITE.add(Probe(name, asm, ins, outs, rule, records(key, ins, count, extra), archs, **more))
 
 
-EDGES = [(of(x),) for x in (2147483647.0, 2147483648.0, -2147483648.0, -2147483904.0, 4294967040.0,
-    4294967296.0, -1.0,
-         -0.5, -0.99999994, 0.5, 1.5, 2.5, -1.5, -2.5, 0.49999997, 255.5, 256.0, 65535.0, 65536.0,
-    32767.5)]
+EDGES = [
+    (of(x),)
+    for x in (
+        2147483647.0,
+        2147483648.0,
+        -2147483648.0,
+        -2147483904.0,
+        4294967040.0,
+        4294967296.0,
+        -1.0,
+        -0.5,
+        -0.99999994,
+        0.5,
+        1.5,
+        2.5,
+        -1.5,
+        -2.5,
+        0.49999997,
+        255.5,
+        256.0,
+        65535.0,
+        65536.0,
+        32767.5,
+    )
+]
 EDGES += [(SNAN["f32"],)]
-EDGES64 = [(of(x, F64),) for x in (2147483647.0, 2147483647.9, 2147483648.0, -2147483648.9, -2147483649.0,
-    4294967295.5,
-           4294967296.0, -0.9, -1.0, 1.5, 2.5)]
-TIES = [(u(x),) for x in (0x1000001, 0x1000003, 0x7FFFFFFF, 0x7FFFFFBF, 0x7FFFFFC0, -0x1000001, 0xFFFFFF7F,
-    0xFFFFFF80)]
+EDGES64 = [
+    (of(x, F64),)
+    for x in (
+        2147483647.0,
+        2147483647.9,
+        2147483648.0,
+        -2147483648.9,
+        -2147483649.0,
+        4294967295.5,
+        4294967296.0,
+        -0.9,
+        -1.0,
+        1.5,
+        2.5,
+    )
+]
+TIES = [
+    (u(x),)
+    for x in (0x1000001, 0x1000003, 0x7FFFFFFF, 0x7FFFFFBF, 0x7FFFFFC0, -0x1000001, 0xFFFFFF7F, 0xFFFFFF80)
+]
 
 add("v_cvt_f32_i32", "u32", "f32", lambda a: pack(integer(s(a)), F32), extra=TIES)
 add("v_cvt_f32_u32", "u32", "f32", lambda a: pack(integer(a), F32), extra=TIES)
@@ -87,20 +123,57 @@ for i in range(4):
 add("v_cvt_off_f32_i4", "u32", "f32", lambda a: of(s(a, 4) / 16.0), count=96)
 
 # Between floats.
-HALVES = [(of(x),) for x in (65504.0, 65519.99, 65520.0, 65535.0, 65536.0, 6.0e-8, 2.98e-8, 2.9802322e-8,
-    2.9802326e-8,
-          6.1e-5, 6.103515625e-5, 1.00048828125, 1.0014648, 1e-30, -65520.0)]
+HALVES = [
+    (of(x),)
+    for x in (
+        65504.0,
+        65519.99,
+        65520.0,
+        65535.0,
+        65536.0,
+        6.0e-8,
+        2.98e-8,
+        2.9802322e-8,
+        2.9802326e-8,
+        6.1e-5,
+        6.103515625e-5,
+        1.00048828125,
+        1.0014648,
+        1e-30,
+        -65520.0,
+    )
+]
 add("v_cvt_f16_f32", "f32", "f16", lambda a: convert(a, F32, F16), extra=HALVES)
 add("v_cvt_f32_f16", "f16", "f32", lambda a: convert(a & 0xFFFF, F16, F32))
-add("v_cvt_f32_f64", "f64", "f32", lambda a: convert(a, F64, F32),
-    extra=[(of(x, F64),) for x in (3.4028235677973366e38, 3.4028235e38, 1e-45, 7.006e-46, 7.0065e-46, 1e-40,
-    1.00000006)])
+add(
+    "v_cvt_f32_f64",
+    "f64",
+    "f32",
+    lambda a: convert(a, F64, F32),
+    extra=[
+        (of(x, F64),)
+        for x in (3.4028235677973366e38, 3.4028235e38, 1e-45, 7.006e-46, 7.0065e-46, 1e-40, 1.00000006)
+    ],
+)
 add("v_cvt_f64_f32", "f32", "f64", lambda a: convert(a, F32, F64))
-add("v_cvt_f32_f16", "u32", "f32", lambda a: convert(a >> 16, F16, F32), "v_cvt_f32_f16 {d}, {a}.h",
-    archs=GFX11, tag="high")
-add("v_cvt_f16_f32", "f32 u32", "=b:pkf16", lambda a, b: [b & 0xFFFF, convert(a, F32, F16)],
+add(
+    "v_cvt_f32_f16",
+    "u32",
+    "f32",
+    lambda a: convert(a >> 16, F16, F32),
+    "v_cvt_f32_f16 {d}, {a}.h",
+    archs=GFX11,
+    tag="high",
+)
+add(
+    "v_cvt_f16_f32",
+    "f32 u32",
+    "=b:pkf16",
+    lambda a, b: [b & 0xFFFF, convert(a, F32, F16)],
     "v_cvt_f16_f32 {b}.h, {a}",
-    archs=GFX11, tag="high")
+    archs=GFX11,
+    tag="high",
+)
 
 
 def halves(mode):
@@ -110,45 +183,90 @@ def halves(mode):
 PAIRS = [(x, y) for (x,), (y,) in itertools.islice(itertools.product(HALVES, HALVES), 0, None, 7)]
 add("v_cvt_pkrtz_f16_f32", "f32 f32", "pkf16", halves(ZERO), extra=PAIRS)
 add("v_cvt_pk_f16_f32", "f32 f32", "pkf16", halves(NEAREST), archs=("gfx950",), extra=PAIRS)
-BRAINS = [(of(x), of(y)) for x in (1.0, 1.00390625, 1.01171875, 3.3961776e38, 1e-40, 1.0039063) for y in (0.1,
-    -2.0078125)]
-add("v_cvt_pk_bf16_f32", "f32 f32", "pkbf16", lambda a, b: [convert(a, F32, BF16), convert(b, F32, BF16)],
-    archs=("gfx950",), extra=BRAINS)
+BRAINS = [
+    (of(x), of(y))
+    for x in (1.0, 1.00390625, 1.01171875, 3.3961776e38, 1e-40, 1.0039063)
+    for y in (0.1, -2.0078125)
+]
+add(
+    "v_cvt_pk_bf16_f32",
+    "f32 f32",
+    "pkbf16",
+    lambda a, b: [convert(a, F32, BF16), convert(b, F32, BF16)],
+    archs=("gfx950",),
+    extra=BRAINS,
+)
 add("v_cvt_f32_bf16", "bf16", "f32", lambda a: convert(a & 0xFFFF, BF16, F32), archs=("gfx950",))
 add("v_pack_b32_f16", "f16 f16", "pkf16", lambda a, b: (a & 0xFFFF) | (b & 0xFFFF) << 16)
-add("v_pack_b32_f16", "u32 u32", "pkf16", lambda a, b: a >> 16 | (b & 0xFFFF) << 16,
+add(
+    "v_pack_b32_f16",
+    "u32 u32",
+    "pkf16",
+    lambda a, b: a >> 16 | (b & 0xFFFF) << 16,
     "v_pack_b32_f16 {d}, {a}, {b} op_sel:[1,0,0]",
-    archs=GFX9, tag="op_sel")
-add("v_pack_b32_f16", "u32 u32", "pkf16", lambda a, b: a >> 16 | (b & 0xFFFF) << 16,
+    archs=GFX9,
+    tag="op_sel",
+)
+add(
+    "v_pack_b32_f16",
+    "u32 u32",
+    "pkf16",
+    lambda a, b: a >> 16 | (b & 0xFFFF) << 16,
     "v_pack_b32_f16 {d}, {a}.h, {b}.l",
-    archs=GFX11, tag="op_sel")
+    archs=GFX11,
+    tag="op_sel",
+)
 
 # 16-bit integers.
 add("v_cvt_f16_u16", "u16", "f16", lambda a: pack(integer(u(a, 16)), F16))
 add("v_cvt_f16_i16", "u16", "f16", lambda a: pack(integer(s(a, 16)), F16))
 add("v_cvt_u16_f16", "f16", "u16", lambda a: to_int(unpack(a & 0xFFFF, F16), 0, 0xFFFF))
 add("v_cvt_i16_f16", "f16", "u16", lambda a: u(to_int(unpack(a & 0xFFFF, F16), -32768, 32767), 16))
-add("v_cvt_pk_i16_f32", "f32 f32", "u32", lambda a, b: u(to_int(unpack(a, F32), -32768, 32767), 16)
-    | u(to_int(unpack(b, F32), -32768, 32767), 16) << 16, archs=GFX11)
-add("v_cvt_pk_u16_f32", "f32 f32", "u32", lambda a, b: to_int(unpack(a, F32), 0, 65535) | to_int(unpack(b,
-    F32), 0, 65535) << 16,
-    archs=GFX11)
+add(
+    "v_cvt_pk_i16_f32",
+    "f32 f32",
+    "u32",
+    lambda a, b: (
+        u(to_int(unpack(a, F32), -32768, 32767), 16) | u(to_int(unpack(b, F32), -32768, 32767), 16) << 16
+    ),
+    archs=GFX11,
+)
+add(
+    "v_cvt_pk_u16_f32",
+    "f32 f32",
+    "u32",
+    lambda a, b: to_int(unpack(a, F32), 0, 65535) | to_int(unpack(b, F32), 0, 65535) << 16,
+    archs=GFX11,
+)
 
 
 def normal(num, scale, low):
     """x * scale to the nearest integer within the range; NaN is 0."""
     if num.kind != FINITE:
         return to_int(num, low, scale)
-    whole = rounded(num.mag * scale, -num.exp, NEAREST,
-        num.sign) if num.exp < 0 else num.mag * scale << num.exp
+    whole = (
+        rounded(num.mag * scale, -num.exp, NEAREST, num.sign) if num.exp < 0 else num.mag * scale << num.exp
+    )
     return min(max(-whole if num.sign else whole, low), scale)
 
 
 NORMS = [(of(x), of(y)) for x in (1.0, -1.0, 0.5, 0.99999, 2.0) for y in (-0.25, 1e-6, 0.3333)]
-add("v_cvt_pknorm_i16_f32", "f32 f32", "u32", lambda a, b: u(normal(unpack(a, F32), 32767, -32767), 16)
-    | u(normal(unpack(b, F32), 32767, -32767), 16) << 16, extra=NORMS)
-add("v_cvt_pknorm_u16_f32", "f32 f32", "u32", lambda a, b: normal(unpack(a, F32), 65535, 0)
-    | normal(unpack(b, F32), 65535, 0) << 16, extra=NORMS)
+add(
+    "v_cvt_pknorm_i16_f32",
+    "f32 f32",
+    "u32",
+    lambda a, b: (
+        u(normal(unpack(a, F32), 32767, -32767), 16) | u(normal(unpack(b, F32), 32767, -32767), 16) << 16
+    ),
+    extra=NORMS,
+)
+add(
+    "v_cvt_pknorm_u16_f32",
+    "f32 f32",
+    "u32",
+    lambda a, b: normal(unpack(a, F32), 65535, 0) | normal(unpack(b, F32), 65535, 0) << 16,
+    extra=NORMS,
+)
 add("v_cvt_norm_i16_f16", "f16", "u16", lambda a: u(normal(unpack(a & 0xFFFF, F16), 32767, -32767), 16))
 add("v_cvt_norm_u16_f16", "f16", "u16", lambda a: normal(unpack(a & 0xFFFF, F16), 65535, 0))
 
@@ -165,11 +283,35 @@ add("v_cvt_pk_u8_f32", "f32 u32 u32", "u32", byte_in)
 
 # 8-bit floats. `arch` decides what the types are, so each architecture has its own probes.
 FP8 = (*GFX94, "gfx1201")
-ROUGH = [(of(x), of(y)) for x in (1.0, 1.0625, 1.1875, 240.0, 248.0, 247.9, 256.0, 448.0, 464.0, 465.0, 480.0,
-    57344.0,
-         61440.0, 61439.0, 65536.0, 1e30, 0.001953125, 0.0009765625, 0.00098, 0.0004, 1.52587890625e-05, 7e-6,
-    8e-6)
-         for y in (-0.0, -0.0005, -2.5)]
+ROUGH = [
+    (of(x), of(y))
+    for x in (
+        1.0,
+        1.0625,
+        1.1875,
+        240.0,
+        248.0,
+        247.9,
+        256.0,
+        448.0,
+        464.0,
+        465.0,
+        480.0,
+        57344.0,
+        61440.0,
+        61439.0,
+        65536.0,
+        1e30,
+        0.001953125,
+        0.0009765625,
+        0.00098,
+        0.0004,
+        1.52587890625e-05,
+        7e-6,
+        8e-6,
+    )
+    for y in (-0.0, -0.0005, -2.5)
+]
 
 
 def pairs(one, two, low, kept):
@@ -192,8 +334,9 @@ def random_eight(kind, byte):
         down, up = pack8(num, kind, ZERO), pack8(num, kind, DOWN if num.sign else UP)
         if num.kind != FINITE or not num.mag or (len(down | up) > 2) or num.mag.bit_length() + num.exp < -5:
             return SKIP
-        return OneOf(tuple(c & ~(0xFF << 8 * byte) & 0xFFFFFFFF | each << 8 * byte for each in sorted(down
-            | up)))
+        return OneOf(
+            tuple(c & ~(0xFF << 8 * byte) & 0xFFFFFFFF | each << 8 * byte for each in sorted(down | up))
+        )
 
     return rule
 
@@ -213,39 +356,75 @@ for arch in FP8:
         for byte in (1, 2, 3):
             select = f"byte_sel:{byte}" if arch == "gfx1201" else f"src0_sel:BYTE_{byte}"
             mnemonic = name if arch == "gfx1201" else name + "_sdwa"
-            add(name, "u32", "f32", lambda a, byte=byte, read=from_eight: read(a, byte),
+            add(
+                name,
+                "u32",
+                "f32",
+                lambda a, byte=byte, read=from_eight: read(a, byte),
                 f"{mnemonic} {{d}}, {{a}} {select}",
-                archs=(arch,), extra=every, count=280, tag=f"{arch}_byte{byte}")
+                archs=(arch,),
+                extra=every,
+                count=280,
+                tag=f"{arch}_byte{byte}",
+            )
         name = f"v_cvt_pk_f32_{word}"
         for half in (0, 1):
             if arch == "gfx1201":
                 asm = f"{name} {{d}}, {{a}}.{'lh'[half]}"
             else:
                 asm = f"{name}_sdwa {{d}}, {{a}} src0_sel:WORD_1" if half else f"{name} {{d}}, {{a}}"
-            add(name, "u32", "pkf32", lambda a, half=half, two=two: two(a, half), asm, archs=(arch,),
-                extra=every, count=280,
-                tag=f"{arch}_{half}")
+            add(
+                name,
+                "u32",
+                "pkf32",
+                lambda a, half=half, two=two: two(a, half),
+                asm,
+                archs=(arch,),
+                extra=every,
+                count=280,
+                tag=f"{arch}_{half}",
+            )
         name = f"v_cvt_pk_{word}_f32"
         for low in (True, False):
             if arch == "gfx1201":
                 asm = f"{name} {{c}}.{'l' if low else 'h'}, {{a}}, {{b}}"
             else:
                 asm = f"{name} {{c}}, {{a}}, {{b}}" + ("" if low else " op_sel:[0,0,1]")
-            add(name, "f32 f32 u32", "=c:u32", to_eight(kind, low), asm, archs=(arch,),
+            add(
+                name,
+                "f32 f32 u32",
+                "=c:u32",
+                to_eight(kind, low),
+                asm,
+                archs=(arch,),
                 tag=f"{arch}_{'low' if low else 'high'}",
-                extra=[(x, y, 0x11223344) for x, y in ROUGH], count=384)
+                extra=[(x, y, 0x11223344) for x, y in ROUGH],
+                count=384,
+            )
         name = f"v_cvt_sr_{word}_f32"
         for byte in range(4):
             if arch == "gfx1201":
                 asm = f"{name} {{c}}, {{a}}, {{b}}" + (f" byte_sel:{byte}" if byte else "")
             else:
-                asm = f"{name} {{c}}, {{a}}, {{b}}" + (f" op_sel:[0,0,{byte & 1},{byte >> 1}]" if byte
-                    else "")
-            exact = [(of(x), r, 0x11223344) for x in (1.0, -1.5, 0.75, 2.0, 14.0, -0.5) for r in (0,
-                0xFFFFFFFF, 0x80000000)]
-            add(name, "f32 u32 u32", "=c:u32", random_eight(kind, byte), asm, archs=(arch,),
-                tag=f"{arch}_{byte}", extra=exact,
-                count=128)
+                asm = f"{name} {{c}}, {{a}}, {{b}}" + (
+                    f" op_sel:[0,0,{byte & 1},{byte >> 1}]" if byte else ""
+                )
+            exact = [
+                (of(x), r, 0x11223344)
+                for x in (1.0, -1.5, 0.75, 2.0, 14.0, -0.5)
+                for r in (0, 0xFFFFFFFF, 0x80000000)
+            ]
+            add(
+                name,
+                "f32 u32 u32",
+                "=c:u32",
+                random_eight(kind, byte),
+                asm,
+                archs=(arch,),
+                tag=f"{arch}_{byte}",
+                extra=exact,
+                count=128,
+            )
 
 
 @pytest.mark.parametrize(("arch", "probe"), SUITE.pairs())

@@ -16,8 +16,8 @@ from toy_objects import QUICK, TARGETS, attempt, sections
 
 from portable.backends.rocm.compile import compile
 from portable.backends.rocm.emulator.code_object import CodeObject
+from portable.backends.rocm.emulator.dwarf import Lines
 from portable.backends.rocm.emulator.faults import KernelFault
-from portable.backends.rocm.emulator.lines import Lines
 
 from .kernels.harness import Launcher, Out
 

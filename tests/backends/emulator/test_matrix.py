@@ -33,9 +33,20 @@ class Element:
 
 
 FORMATS: dict[str, Format] = {"f16": F16, "bf16": BF16, "f32": F32, "xf32": F32, "f64": F64}
-ELEMENTS = {name: Element(name, width) for name, width in
-            (("f16", 16), ("bf16", 16), ("f32", 32), ("xf32", 32), ("f64", 64), ("i8", 8), ("i4", 4), ("fp8",
-    8), ("bf8", 8))}
+ELEMENTS = {
+    name: Element(name, width)
+    for name, width in (
+        ("f16", 16),
+        ("bf16", 16),
+        ("f32", 32),
+        ("xf32", 32),
+        ("f64", 64),
+        ("i8", 8),
+        ("i4", 4),
+        ("fp8", 8),
+        ("bf8", 8),
+    )
+}
 
 
 def kind_of(bits: int) -> str:
@@ -75,9 +86,20 @@ def written(value: int, kind: str) -> int:
     return u(value) if kind == "i32" else of(float(value), FORMATS[kind])
 
 
-def layout_probe(name: str, shape: Shape, one: str, two: str, result: str, archs, extra="", span=3, tag="",
+def layout_probe(
+    name: str,
+    shape: Shape,
+    one: str,
+    two: str,
+    result: str,
+    archs,
+    extra="",
+    span=3,
+    tag="",
     acc="v",
-                 a_from=int, b_from=int) -> None:
+    a_from=int,
+    b_from=int,
+) -> None:
     """A probe of two waves with small integers; the lanes of a wave hold one problem."""
     for arch in archs:
         random = seed(name + tag)
@@ -88,21 +110,28 @@ def layout_probe(name: str, shape: Shape, one: str, two: str, result: str, archs
         for wave in range(2):
             held = matrices(shape, random, span)
             a, b = seen(shape, held[0], a_from), seen(shape, held[1], b_from)
-            c = [[[random.randint(-9, 9) for _ in range(shape.m)] for _ in range(shape.m)]
-                for _ in range(shape.blocks)]
+            c = [
+                [[random.randint(-9, 9) for _ in range(shape.m)] for _ in range(shape.m)]
+                for _ in range(shape.blocks)
+            ]
 
             for lane in range(shape.wave):
                 seeds = wants = 0
                 for i in range(shape.accumulators):
                     block, row, column = shape.result(lane, i)
-                    total = c[block][row][column] + sum(x * y for x, y in zip(a[block][row], b[block][column],
-                        strict=True))
+                    total = c[block][row][column] + sum(
+                        x * y for x, y in zip(a[block][row], b[block][column], strict=True)
+                    )
                     high = 0x5A5A0000 if step != width else 0
                     seeds |= (written(c[block][row][column], d_type) | high) << step * i
                     wants |= (written(total, d_type) | high) << step * i
-                rows.append((gather(shape, lane, held[0], a_type, arch),
-                    gather(shape, lane, held[1], b_type, arch),
-                    seeds))
+                rows.append(
+                    (
+                        gather(shape, lane, held[0], a_type, arch),
+                        gather(shape, lane, held[1], b_type, arch),
+                        seeds,
+                    )
+                )
                 answers[wave, lane] = wants
         table = tuple(rows)
 
@@ -110,8 +139,11 @@ def layout_probe(name: str, shape: Shape, one: str, two: str, result: str, archs
             wave = 0 if tuple(lanes) == table[: context.wave] else 1
             return [(answers[wave, lane],) for lane in range(context.wave)]
 
-        ins = (kind_of(shape.per_lane * a_type.width), kind_of(shape.per_lane * b_type.width),
-            kind_of(shape.accumulators * step))
+        ins = (
+            kind_of(shape.per_lane * a_type.width),
+            kind_of(shape.per_lane * b_type.width),
+            kind_of(shape.accumulators * step),
+        )
         covers = (name,)
         if acc == "a":
             count = shape.accumulators * step // 32
@@ -126,9 +158,21 @@ def layout_probe(name: str, shape: Shape, one: str, two: str, result: str, archs
         else:
             # In place, as kernels accumulate.
             asm = f"{name} {{c}}, {{a}}, {{b}}, {{c}}{extra};s_nop 15;s_nop 15"
-        SUITE.add(Probe(name, asm, ins, ("=c:" + ins[2],), rule, table, (arch,), whole=True, masked=False,
-            covers=covers,
-                        tag=f"{tag}{acc}_{arch}"))
+        SUITE.add(
+            Probe(
+                name,
+                asm,
+                ins,
+                ("=c:" + ins[2],),
+                rule,
+                table,
+                (arch,),
+                whole=True,
+                masked=False,
+                covers=covers,
+                tag=f"{tag}{acc}_{arch}",
+            )
+        )
 
 
 def named(shape: Shape, stem: str, arch: str) -> str:
@@ -152,16 +196,25 @@ for arch in GFX9:
         shape = Shape(m, k, blocks)
         stem = "bf16_1k" if arch == "gfx90a" else "bf16"
         layout_probe(f"v_mfma_f32_{named(shape, stem, arch)}", shape, "bf16", "bf16", "f32", (arch,))
-    layout_probe(f"v_mfma_f32_{named(Shape(32, 8), 'f16', arch)}", Shape(32, 8), "f16", "f16", "f32", (arch,),
-        acc="a")
-    layout_probe(f"v_mfma_f32_{named(Shape(16, 4), 'f32', arch)}", Shape(16, 4), "f32", "f32", "f32", (arch,),
-        acc="a")
-    word = (lambda shape: f"{shape.m}x{shape.m}x{shape.k}f64") if arch == "gfx90a" else (
-        lambda shape: f"{shape.m}x{shape.m}x{shape.k}{'_4b' if shape.blocks > 1 else ''}_f64")
+    layout_probe(
+        f"v_mfma_f32_{named(Shape(32, 8), 'f16', arch)}", Shape(32, 8), "f16", "f16", "f32", (arch,), acc="a"
+    )
+    layout_probe(
+        f"v_mfma_f32_{named(Shape(16, 4), 'f32', arch)}", Shape(16, 4), "f32", "f32", "f32", (arch,), acc="a"
+    )
+    word = (
+        (lambda shape: f"{shape.m}x{shape.m}x{shape.k}f64")
+        if arch == "gfx90a"
+        else (lambda shape: f"{shape.m}x{shape.m}x{shape.k}{'_4b' if shape.blocks > 1 else ''}_f64")
+    )
     for shape in (Shape(16, 4, f64=True), Shape(4, 4, 4, f64=True)):
         layout_probe(f"v_mfma_f64_{word(shape)}", shape, "f64", "f64", "f64", (arch,))
-    for m, k, blocks in ((32, 4, 2), (16, 4, 4), (4, 4, 16), *(((32, 8, 1), (16, 16, 1)) if arch == "gfx90a"
-        else ((32, 16, 1), (16, 32, 1)))):
+    for m, k, blocks in (
+        (32, 4, 2),
+        (16, 4, 4),
+        (4, 4, 16),
+        *(((32, 8, 1), (16, 16, 1)) if arch == "gfx90a" else ((32, 16, 1), (16, 32, 1))),
+    ):
         shape = Shape(m, k, blocks)
         layout_probe(f"v_mfma_i32_{named(shape, 'i8', arch)}", shape, "i8", "i8", "i32", (arch,), span=127)
 for m, k, blocks in ((32, 2, 2), (16, 2, 4), (4, 2, 16), (32, 4, 1), (16, 8, 1)):
@@ -182,8 +235,15 @@ for m, k in ((16, 128), (32, 64)):
     layout_probe(f"v_mfma_f32_{m}x{m}x{k}_f8f6f4", Shape(m, k), "fp8", "fp8", "f32", ("gfx950",))
 
 # Broadcasts: CBSZ and ABID choose whose block of A is used, BLGP which lanes of B (CDNA guides).
-PATTERNS = {1: lambda i: i & 31, 2: lambda i: i & 31 | 32, 3: lambda i: (i + 16) & 63, 4: lambda i: i & 15,
-    5: lambda i: i & 15 | 16, 6: lambda i: i & 15 | 32, 7: lambda i: i & 15 | 48}
+PATTERNS = {
+    1: lambda i: i & 31,
+    2: lambda i: i & 31 | 32,
+    3: lambda i: (i + 16) & 63,
+    4: lambda i: i & 15,
+    5: lambda i: i & 15 | 16,
+    6: lambda i: i & 15 | 32,
+    7: lambda i: i & 15 | 48,
+}
 for arch in GFX9:
     for m, k, blocks, cbsz, abid in ((32, 1, 2, 1, 1), (16, 1, 4, 2, 3), (16, 1, 4, 1, 0), (4, 1, 16, 3, 5)):
         shape = Shape(m, k, blocks)
@@ -192,12 +252,30 @@ for arch in GFX9:
             block = lane // m & ~((1 << cbsz) - 1) | abid
             return block * m + lane % m
 
-        layout_probe(f"v_mfma_f32_{named(shape, 'f32', arch)}", shape, "f32", "f32", "f32", (arch,),
-            f" cbsz:{cbsz} abid:{abid}", tag=f"cbsz{cbsz}_{abid}", a_from=chosen)
+        layout_probe(
+            f"v_mfma_f32_{named(shape, 'f32', arch)}",
+            shape,
+            "f32",
+            "f32",
+            "f32",
+            (arch,),
+            f" cbsz:{cbsz} abid:{abid}",
+            tag=f"cbsz{cbsz}_{abid}",
+            a_from=chosen,
+        )
     for code, source in PATTERNS.items():
         shape = Shape(32, 1, 2)
-        layout_probe(f"v_mfma_f32_{named(shape, 'f32', arch)}", shape, "f32", "f32", "f32", (arch,),
-            f" blgp:{code}", tag=f"blgp{code}", b_from=source)
+        layout_probe(
+            f"v_mfma_f32_{named(shape, 'f32', arch)}",
+            shape,
+            "f32",
+            "f32",
+            "f32",
+            (arch,),
+            f" blgp:{code}",
+            tag=f"blgp{code}",
+            b_from=source,
+        )
 
 for arch, generation in (("gfx1100", 11), ("gfx1201", 12)):
     shape = Shape(16, 16, wave=32, rdna=generation)
@@ -206,19 +284,31 @@ for arch, generation in (("gfx1100", 11), ("gfx1201", 12)):
         layout_probe(f"v_wmma_{stem}_16x16x16_{stem}", shape, stem, stem, stem, (arch,), span=2)
     layout_probe("v_wmma_i32_16x16x16_iu8", shape, "i8", "i8", "i32", (arch,), " neg_lo:[1,1,0]", 127)
     layout_probe("v_wmma_i32_16x16x16_iu4", shape, "i4", "i4", "i32", (arch,), " neg_lo:[1,1,0]", 7)
-layout_probe("v_wmma_i32_16x16x32_iu4", Shape(16, 32, wave=32, rdna=12), "i4", "i4", "i32", ("gfx1201",),
-    " neg_lo:[1,1,0]", 7)
+layout_probe(
+    "v_wmma_i32_16x16x32_iu4",
+    Shape(16, 32, wave=32, rdna=12),
+    "i4",
+    "i4",
+    "i32",
+    ("gfx1201",),
+    " neg_lo:[1,1,0]",
+    7,
+)
 for one in ("fp8", "bf8"):
     for two in ("fp8", "bf8"):
-        layout_probe(f"v_wmma_f32_16x16x16_{one}_{two}", Shape(16, 16, wave=32, rdna=12), one, two, "f32",
-            ("gfx1201",))
+        layout_probe(
+            f"v_wmma_f32_16x16x16_{one}_{two}", Shape(16, 16, wave=32, rdna=12), one, two, "f32", ("gfx1201",)
+        )
 
 
 # Rounding.
 def normal(random, fmt: Format, low: int, high: int) -> int:
     """A random normal number of a range of exponents."""
-    return random.getrandbits(1) * fmt.sign | (fmt.bias + random.randint(low,
-        high)) << fmt.man | random.getrandbits(fmt.man)
+    return (
+        random.getrandbits(1) * fmt.sign
+        | (fmt.bias + random.randint(low, high)) << fmt.man
+        | random.getrandbits(fmt.man)
+    )
 
 
 def rounding_probe(name: str, shape: Shape, fmt: Format, result: Format, sums, archs, span) -> None:
@@ -229,10 +319,17 @@ def rounding_probe(name: str, shape: Shape, fmt: Format, result: Format, sums, a
         for wave in range(1 if shape.m == 32 else 2):
             low, high = (-1, 1) if wave else span
             size = range(shape.m)
-            a, b = ([[[normal(random, fmt, low, high) for _ in range(shape.k)] for _ in size]
-                for _ in range(shape.blocks)] for _ in "ab")
-            c = [[[normal(random, result, 2 * low, 2 * high + 2) for _ in size] for _ in size]
-                for _ in range(shape.blocks)]
+            a, b = (
+                [
+                    [[normal(random, fmt, low, high) for _ in range(shape.k)] for _ in size]
+                    for _ in range(shape.blocks)
+                ]
+                for _ in "ab"
+            )
+            c = [
+                [[normal(random, result, 2 * low, 2 * high + 2) for _ in size] for _ in size]
+                for _ in range(shape.blocks)
+            ]
             for lane in range(shape.wave):
                 packed = []
                 for matrix in (a, b):
@@ -245,8 +342,10 @@ def rounding_probe(name: str, shape: Shape, fmt: Format, result: Format, sums, a
                 width = result.man + result.exp + 1
                 for i in range(shape.accumulators):
                     block, row, column = shape.result(lane, i)
-                    pairs = [(unpack(x, fmt), unpack(y, fmt)) for x, y in zip(a[block][row], b[block][column],
-                        strict=True)]
+                    pairs = [
+                        (unpack(x, fmt), unpack(y, fmt))
+                        for x, y in zip(a[block][row], b[block][column], strict=True)
+                    ]
                     total: Num = sums(pairs, unpack(c[block][row][column], result))
                     seeds |= c[block][row][column] << width * i
                     wants |= pack(total, result) << width * i
@@ -259,11 +358,23 @@ def rounding_probe(name: str, shape: Shape, fmt: Format, result: Format, sums, a
             return [(answers[wave, lane],) for lane in range(context.wave)]
 
         width = fmt.man + fmt.exp + 1
-        ins = (kind_of(shape.per_lane * width),) * 2 + (kind_of(shape.accumulators * (result.man + result.exp
-            + 1)),)
-        SUITE.add(Probe(name, f"{name} {{c}}, {{a}}, {{b}}, {{c}};s_nop 15;s_nop 15", ins, ("=c:" + ins[2],),
-            rule, table, (arch,),
-                        whole=True, masked=False, tag=f"rounding_{arch}"))
+        ins = (kind_of(shape.per_lane * width),) * 2 + (
+            kind_of(shape.accumulators * (result.man + result.exp + 1)),
+        )
+        SUITE.add(
+            Probe(
+                name,
+                f"{name} {{c}}, {{a}}, {{b}}, {{c}};s_nop 15;s_nop 15",
+                ins,
+                ("=c:" + ins[2],),
+                rule,
+                table,
+                (arch,),
+                whole=True,
+                masked=False,
+                tag=f"rounding_{arch}",
+            )
+        )
 
 
 def chain(fmt):
@@ -293,9 +404,17 @@ rounding_probe("v_mfma_f32_4x4x4_16b_f16", Shape(4, 4, 16), F16, F32, fuse(F16),
 
 
 ROW = tuple((x, u(-x)) for x in range(64))
-SUITE.add(Probe("v_accvgpr_mov_b32",
-    "v_accvgpr_write_b32 a3, {a};v_accvgpr_mov_b32 a5, a3;v_accvgpr_read_b32 {d}, a5", ("u32", "u32"),
-                ("u32",), lambda a, b: a, ROW, GFX9))
+SUITE.add(
+    Probe(
+        "v_accvgpr_mov_b32",
+        "v_accvgpr_write_b32 a3, {a};v_accvgpr_mov_b32 a5, a3;v_accvgpr_read_b32 {d}, a5",
+        ("u32", "u32"),
+        ("u32",),
+        lambda a, b: a,
+        ROW,
+        GFX9,
+    )
+)
 
 
 @pytest.mark.parametrize(("arch", "probe"), SUITE.pairs())
@@ -306,6 +425,22 @@ def test_instruction(arch, probe):
 def test_the_accumulator_of_32x32():
     """The layout that others got wrong: accumulator i of a lane is row 8*(i//4) + 4*(lane//32) + i%4."""
     shape = Shape(32, 8)
-    assert [shape.result(37, i)[1] for i in range(16)] == [4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29,
-        30, 31]
+    assert [shape.result(37, i)[1] for i in range(16)] == [
+        4,
+        5,
+        6,
+        7,
+        12,
+        13,
+        14,
+        15,
+        20,
+        21,
+        22,
+        23,
+        28,
+        29,
+        30,
+        31,
+    ]
     assert shape.result(37, 0)[2] == 5 and s(0x80, 8) == -128 and replace(shape, m=16).m == 16

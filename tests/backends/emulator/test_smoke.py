@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from portable import catalog, machine
 from portable.backends.rocm.emulator import launch
-from portable.backends.rocm.emulator.card import EmulatedRocmBackend
-from portable.conformance import runner
-from portable.conformance.behaviour import Behaviour
-from portable.conformance.cases import cases
+from portable.backends.rocm.emulator.backend import EmulatedRocmBackend
+from portable.conformance.cases.generate import cases
+from portable.conformance.execute import runner
+from portable.conformance.execute.behaviour import Behaviour
+from portable.runtime import detect
+from portable.spec import registry
 
 pytest.importorskip("ziglang")
 pytest.importorskip("elftools")
@@ -33,14 +34,14 @@ def covered() -> dict[str, set[str]]:
 @pytest.fixture
 def card(request):
     """The emulated card of one architecture as this process's only backend."""
-    machine.reset(
-        machine.Selection({"cpu": EmulatedRocmBackend(catalog.vendors()["rocm"], request.param)}, {})
+    detect.reset(
+        detect.Selection({"cpu": EmulatedRocmBackend(registry.vendors()["rocm"], request.param)}, {})
     )
     yield request.param
-    machine.reset()
+    detect.reset()
 
 
-@pytest.mark.parametrize("op", sorted(catalog.op_folders()))
+@pytest.mark.parametrize("op", sorted(registry.op_folders()))
 @pytest.mark.parametrize("card", ARCHS, indirect=True)
 def test_the_smoke_tier_conforms(card, op, monkeypatch):
     loaded: set[str] = set()
@@ -54,10 +55,10 @@ def test_the_smoke_tier_conforms(card, op, monkeypatch):
     monkeypatch.setattr(launch, "ready", seen)
     impls = runner.implementations(op)
     assert len(impls) >= 2, "Triton and HIP"
-    few = 6 if catalog.spec(op).folder.name == "attention" else 1  # its cases take a second each
+    few = 6 if registry.spec(op).folder.name == "attention" else 1  # its cases take a second each
     results = [
         result
-        for case in [*cases(catalog.spec(op), "smoke")[::few], Behaviour(op, "rows_alone")]
+        for case in [*cases(registry.spec(op), "smoke")[::few], Behaviour(op, "rows_alone")]
         for result in runner.answer(case, impls, runner.torch_device())
     ]
     wrong = [f"{r.case.id} on {r.impl}: {r.state}: {r.message}" for r in results if not r.conforms]

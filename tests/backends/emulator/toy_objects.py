@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from portable.backends.rocm.emulator.code_object import LARGEST, CodeObject
+from portable.backends.rocm.emulator.dwarf import Lines
 from portable.backends.rocm.emulator.faults import CodeObjectError
-from portable.backends.rocm.emulator.lines import Lines
 
 ASSEMBLY = """
 .amdgcn_target "amdgcn-amd-amdhsa--{arch}"

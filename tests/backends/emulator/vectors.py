@@ -56,15 +56,17 @@ def scatter(kind: str, random) -> int:  # type: ignore[no-untyped-def]
 
 def table(kind: str) -> Sequence[int]:
     if kind.startswith("pk") and kind != "pkf32":
-        return tuple(low | high << 16 for low, high in zip(TABLES[kind[2:]], TABLES[kind[2:]][::-1],
-            strict=True))
+        return tuple(
+            low | high << 16 for low, high in zip(TABLES[kind[2:]], TABLES[kind[2:]][::-1], strict=True)
+        )
     if kind == "pkf32":
         return tuple(low | high << 32 for low, high in zip(F32, F32[::-1], strict=True))
     return TABLES.get(kind, U32)
 
 
-def records(name: str, kinds: Sequence[str], count: int = 256, extra: Sequence[tuple[int,
-    ...]] = ()) -> tuple[tuple[int, ...], ...]:
+def records(
+    name: str, kinds: Sequence[str], count: int = 256, extra: Sequence[tuple[int, ...]] = ()
+) -> tuple[tuple[int, ...], ...]:
     """`count` records: all pairs of corners or a sample of them for two thirds, the rest random."""
     random = seed(name)
     tables = [table(kind) for kind in kinds]

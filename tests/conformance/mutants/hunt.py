@@ -15,9 +15,12 @@ from typing import Any
 from unittest import mock
 
 import portable
-from portable import build, catalog, choose, dispatch, machine
-from portable.conformance import behaviour, oracle, runner
-from portable.conformance.cases import Case, cases
+from portable.conformance.cases.generate import Case, cases
+from portable.conformance.execute import behaviour, runner
+from portable.conformance.judge import reference
+from portable.dispatch import dispatcher, select
+from portable.runtime import build, detect
+from portable.spec import registry
 
 from .registry import Mutant
 from .tools import right
@@ -25,7 +28,7 @@ from .tools import right
 __all__ = ["Kill", "hunt", "in_place", "judge", "right", "runner", "suite"]
 
 BEHAVIOURS = ("rows_alone", "two_threads", "autograd", "beyond_2_31", "scaling", "bad_arguments", "probes")
-KERNELS = catalog.kernel_roots()[0]
+KERNELS = registry.kernel_roots()[0]
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,7 @@ class Kill:
 @functools.cache
 def suite(op: str) -> tuple[tuple[str, Case], ...]:
     """The cases of the smoke tier, then the rest of the core tier."""
-    spec = catalog.spec(op)
+    spec = registry.spec(op)
     first = cases(spec, "smoke")
     return tuple(
         [("smoke", case) for case in first]
@@ -60,8 +63,8 @@ def suite(op: str) -> tuple[tuple[str, Case], ...]:
 
 
 @functools.lru_cache(maxsize=400)
-def question(case: Case) -> oracle.Question:
-    return oracle.ask(case, catalog.spec(case.op))
+def question(case: Case) -> reference.Question:
+    return reference.ask(case, registry.spec(case.op))
 
 
 def hunt(mutant: Mutant) -> Kill:
@@ -97,11 +100,11 @@ def _first_rejection(mutant: Mutant) -> Kill:
 def in_place(mutant: Mutant) -> Iterator[None]:
     """The mutant runs wherever its implementation would; afterwards the right one does."""
     with contextlib.ExitStack() as stack:
-        before = machine._selection
-        stack.callback(machine.reset, before)
-        machine.reset(machine.Selection({"cpu": _backend(mutant.arch)}, {}))
+        before = detect._selection
+        stack.callback(detect.reset, before)
+        detect.reset(detect.Selection({"cpu": _backend(mutant.arch)}, {}))
         if mutant.kind == "torch":
-            stack.enter_context(mock.patch.object(choose, "entry_function", _answering(mutant)))
+            stack.enter_context(mock.patch.object(select, "entry_function", _answering(mutant)))
         elif mutant.kind == "call":
             assert mutant.function is not None
             wrapped = functools.partial(mutant.function, getattr(portable, mutant.op))
@@ -109,23 +112,23 @@ def in_place(mutant: Mutant) -> Iterator[None]:
         else:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="mutant-"))
             _substitute(mutant, Path(folder), stack)
-        dispatch.forget()
+        dispatcher.forget()
         yield
 
 
 def _backend(arch: str) -> Any:
-    vendors = catalog.vendors()
+    vendors = registry.vendors()
     if not arch:
-        return machine.backend_class("cpu")(vendors["cpu"])
-    from portable.backends.rocm.emulator.card import EmulatedRocmBackend
+        return detect.backend_class("cpu")(vendors["cpu"])
+    from portable.backends.rocm.emulator.backend import EmulatedRocmBackend
 
     return EmulatedRocmBackend(vendors["rocm"], arch)
 
 
 def _answering(mutant: Mutant) -> Any:
     """`choose.entry_function` with the mutant for its op's torch implementation."""
-    entry = next(each.entry for each in catalog.spec(mutant.op).implementations if each.name == mutant.impl)
-    real = choose.entry_function
+    entry = next(each.entry for each in registry.spec(mutant.op).implementations if each.name == mutant.impl)
+    real = select.entry_function
     return lambda implementation: mutant.function if implementation.entry == entry else real(implementation)
 
 

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from portable import catalog
-from portable.conformance import inputs, oracle
-from portable.conformance.cases import Case, input_shapes, make_shape
-from portable.conformance.judge import Verdict
+from portable.conformance.cases import inputs
+from portable.conformance.cases.generate import Case, input_shapes, make_shape
+from portable.conformance.judge import reference
+from portable.conformance.judge.bound import Verdict
+from portable.spec import registry
 
 OPS = ("matmul", "softmax", "rms_norm", "layer_norm")
 LENGTHS = (1, 7, 33, 64, 65, 127, 251, 257, 1000)
@@ -97,7 +98,7 @@ class Judged:
 def judged(seed: int) -> Iterator[Judged]:
     """The call that `seed` draws, computed in every order."""
     op = OPS[seed % len(OPS)]
-    spec = catalog.spec(op)
+    spec = registry.spec(op)
     rows = [row for row in spec.types if row["acc"] == "float32"]
     types = rows[seed // len(OPS) % len(rows)]
     length = LENGTHS[seed // 3 % len(LENGTHS)]
@@ -114,7 +115,7 @@ def judged(seed: int) -> Iterator[Judged]:
         ).tensor
         for position, (name, dims) in enumerate(input_shapes(spec, shape).items())
     }
-    (expected,) = oracle.answer(case, spec, tensors).values()
+    (expected,) = reference.answer(case, spec, tensors).values()
     wide = {name: tensor.float().numpy() for name, tensor in tensors.items()}
     with np.errstate(all="ignore"):
         for order, result in _COMPUTE[op](wide):

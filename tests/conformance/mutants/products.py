@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from portable.conformance.inputs import same_bits
+from portable.conformance.cases.inputs import same_bits
 
 from .registry import mutant
 from .tools import ROUNDINGS, chopped, right_linear, right_matmul, truncated, walked, wide
@@ -431,7 +431,7 @@ def leaky(x, weight, bias=None, activation=None):
 
 
 def _activated(z, activation):
-    from portable import catalog
+    from portable.spec import registry
 
-    reference = catalog.load_module(catalog.op_folders()["linear"].parent / "reference.py")
+    reference = registry.load_module(registry.op_folders()["linear"].parent / "reference.py")
     return reference.activate(z, activation)

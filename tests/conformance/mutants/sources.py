@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from .registry import Edit, source
 
-ROWS = "_common/rows.h"
-TILES = "matmul/hip_tiles.h"
-MFMA = "matmul/mfma.hip"
-WMMA = "matmul/wmma.hip"
+ROWS = "_lib/rows/rows.h"
+TILES = "matmul/gfx/tiles.h"
+MFMA = "matmul/gfx/mfma.hip"
+WMMA = "matmul/gfx/wmma.hip"
 SOFTMAX = "softmax/softmax.cu"
 TRITON_SOFTMAX = "softmax/triton_impl.py"
-TRITON_MATMUL = "matmul/triton_impl.py"
+TRITON_MATMUL = "matmul/triton/plan.py"
 
 HALF_WAVE = Edit(ROWS, "WARP_LANES = LANES < WARP ? LANES : WARP;", "WARP_LANES = LANES < 32 ? LANES : 32;")
 TAKE = "    take(part.value, partial.of_warp"

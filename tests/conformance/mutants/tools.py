@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import torch
 
-from portable import catalog
+from portable.spec import registry
 
 
 def right(op: str) -> Callable[..., torch.Tensor]:
     """The op's torch implementation."""
-    return catalog.load_entry(next(e.entry for e in catalog.spec(op).implementations if e.name == "torch"))
+    return registry.load_entry(next(e.entry for e in registry.spec(op).implementations if e.name == "torch"))
 
 
 def right_matmul(a, b):

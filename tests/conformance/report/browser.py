@@ -46,9 +46,7 @@ class Browser:
             raise
 
     def _attach(self) -> None:
-        target = next(
-            each for each in self.ask("Target.getTargets")["targetInfos"] if each["type"] == "page"
-        )
+        target = next(each for each in self.ask("Target.getTargets")["targetInfos"] if each["type"] == "page")
         attached = self.ask("Target.attachToTarget", targetId=target["targetId"], flatten=True)
         self._session = attached["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):

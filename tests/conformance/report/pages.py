@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from portable.conformance import record
+from portable.conformance.records import record
 
 from ..sample_record import sample_record
 

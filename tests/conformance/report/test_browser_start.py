@@ -19,9 +19,7 @@ def test_a_silent_browser_leaves_nothing_behind(tmp_path, monkeypatch):
     with pytest.raises(RuntimeError, match="says nothing"):
         browser.Browser(str(mute), tmp_path)
     assert set(os.listdir("/proc/self/fd")) == before
-    assert not [
-        entry for entry in Path("/proc").glob("[0-9]*/cmdline") if str(mute).encode() in _text(entry)
-    ]
+    assert not [entry for entry in Path("/proc").glob("[0-9]*/cmdline") if str(mute).encode() in _text(entry)]
 
 
 def _text(entry):

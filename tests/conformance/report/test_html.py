@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from portable.conformance import compare, record
-from portable.conformance.report import html, plots, words
+from portable.conformance.records import compare, record
+from portable.conformance.report import html, plots, wording
 
 from . import pages
 
@@ -127,7 +127,7 @@ def test_every_result_is_in_the_list(made):
     data = page.data
     listed = [tuple(data["texts"][row[index]] for index in (1, 2, 3)) for row in data["rows"]]
     assert listed == [
-        tuple(words.clean(each[name]) for name in ("case", "impl", "state")) for each in entries["results"]
+        tuple(wording.clean(each[name]) for name in ("case", "impl", "state")) for each in entries["results"]
     ]
 
 
@@ -177,7 +177,7 @@ def test_what_a_reader_must_know_is_told(entries, notice):
 def test_a_failure_has_its_paragraph_and_command():
     entries = pages.failing()
     page = Page(html.page(entries))
-    assert words.rerun(entries["results"][0], entries["header"]) in page.text
+    assert wording.rerun(entries["results"][0], entries["header"]) in page.text
     for wanted in ("y: first wrong element [0, 8]", "✗ 1 Fail.value", "~ 1 XFail", "known: subnormals",
                    "rocm/known_failures.yaml:7", "biased", "needs a GPU", "0 / 1"):  # fmt: skip
         assert wanted in page.text, wanted
@@ -277,9 +277,9 @@ def test_any_text_is_escaped(text):
     page = Page(html.page(entries))
     expected = len(Page(html.page(pages.failing())).all("script"))
     assert len(page.all("script")) == expected
-    assert words.clean(text).strip() in "".join(page.texts)
+    assert wording.clean(text).strip() in "".join(page.texts)
     data = page.data
-    assert data["texts"][data["rows"][0][2]] == words.clean(text)
+    assert data["texts"][data["rows"][0][2]] == wording.clean(text)
 
 
 @pytest.mark.parametrize("wrong", (False, True))

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from portable.conformance import record
-from portable.conformance.report import junit, words
+from portable.conformance.records import record
+from portable.conformance.report import junit, wording
 
 from ..sample_record import sample_record
 
@@ -114,7 +114,7 @@ def test_each_state_has_its_element(state):
     if tags and tags[0] in ("error", "failure"):
         assert case[0].get("type") == state
         assert case[0].get("message") == "why"
-        assert words.rerun(entries["results"][0], entries["header"]) in case[0].text
+        assert wording.rerun(entries["results"][0], entries["header"]) in case[0].text
 
 
 @pytest.mark.parametrize("state", record.STATES)
@@ -140,7 +140,7 @@ def test_any_message_survives_or_is_replaced(message, state):
     entries = with_state(state, message)
     entries["results"][1]["impl"] = message
     case = parsed(entries).find("testsuite/testcase")
-    expected = words.clean(message)
+    expected = wording.clean(message)
     held = case[0].get("message") if case[0].tag == "skipped" else case[0].text
     assert (expected in held) or not expected
     assert not re.search("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]", held)
@@ -158,12 +158,12 @@ def test_a_failed_write_leaves_nothing_behind(tmp_path):
 def test_the_command_runs_the_case_on_such_a_device():
     result = {"case": "matmul/float32/M=1,N=1,K=1/normal/contiguous", "impl": "mfma"}
     header = sample_record()["header"]
-    assert words.rerun(result, header).endswith("contiguous --impl mfma --device cuda")
+    assert wording.rerun(result, header).endswith("contiguous --impl mfma --device cuda")
     header |= {"vendor": "rocm", "arch": "gfx942", "emulated": True}
-    assert words.rerun(result, header).endswith("--impl mfma --device rocm:gfx942 --emulate")
+    assert wording.rerun(result, header).endswith("--impl mfma --device rocm:gfx942 --emulate")
     header["command"] = "portable-conformance run --no-waivers"
-    assert words.rerun(result, header).endswith("--emulate --no-waivers")
-    assert "'a b;$(c)'" in words.rerun({"case": "a b;$(c)", "impl": "x"}, header)
+    assert wording.rerun(result, header).endswith("--emulate --no-waivers")
+    assert "'a b;$(c)'" in wording.rerun({"case": "a b;$(c)", "impl": "x"}, header)
 
 
 @pytest.mark.parametrize(
@@ -172,14 +172,14 @@ def test_the_command_runs_the_case_on_such_a_device():
      (92.43, "92.4"), (1.5e-5, "1.50e-05"), (-0.4, "-0.400"), (2.5e8, "2.50e+08")),
 )  # fmt: skip
 def test_numbers(value, text):
-    assert words.number(value) == text
+    assert wording.number(value) == text
 
 
 @pytest.mark.parametrize(
     ("value", "text"), ((4.1247e12, "4.12 TB/s"), (999.9e9, "1.00 TB/s"), (5, "5.00 B/s"), (0, "0 B/s"))
 )
 def test_quantities(value, text):
-    assert words.quantity(value, "B/s") == text
+    assert wording.quantity(value, "B/s") == text
 
 
 def test_a_fault_of_the_run_is_red():

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from portable import cache
 from portable.backends.rocm import compile as rocm
+from portable.runtime import disk_cache
 
 HERE = Path(__file__).resolve().parent
 ALL = ("gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201")
@@ -41,10 +41,10 @@ def image(file: str, arch: str) -> bytes:
     """The code object of `kernels/<file>` with line tables, from the disk cache where it is there."""
     source = HERE / file
     prelude = Path(rocm.__file__).with_name("prelude.h")
-    name = cache.key(
+    name = disk_cache.key(
         "emulator-test", rocm.toolchain().name, arch, str(source), source.read_bytes(), prelude.read_bytes()
     )
-    return cache.get(name, lambda: rocm.compile(source, (), arch, debug=True))
+    return disk_cache.get(name, lambda: rocm.compile(source, (), arch, debug=True))
 
 
 @functools.cache

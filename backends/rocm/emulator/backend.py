@@ -1,0 +1,107 @@
+"""The backend of an AMD card made of software: the ordinary one over another runtime, on CPU tensors."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from portable.backend import Backend, CodeObject, Detection, Machine, Trace
+from portable.backends.rocm.backend import TARGETS, RocmBackend
+from portable.backends.rocm.emulator import native_build
+from portable.errors import listed
+from portable.plan import Device, KernelArgument
+
+ARCH_VARIABLE = "PORTABLE_ROCM_ARCH"
+DEFAULT_ARCH = "gfx942"
+
+
+def arch(machine: Machine) -> str:
+    """The architecture that the environment asks for."""
+    return machine.environ.get(ARCH_VARIABLE, "").strip() or DEFAULT_ARCH
+
+
+def emulation(machine: Machine) -> Detection:
+    """Whether a card can be emulated here, and which."""
+    wanted, known = arch(machine), [target.arch for target in TARGETS]
+    if wanted not in known:
+        what = f"{ARCH_VARIABLE}={wanted!r} names no card that can be emulated"
+        return Detection(False, False, f"{what}; expected one of {listed(known)}")
+    lacking = native_build.missing()
+    if lacking is not None:
+        return Detection(False, False, lacking)
+    return Detection(False, True, f"emulated {wanted}")
+
+
+class EmulatedRocmBackend(RocmBackend):
+    """RocmBackend whose one card is the emulated `arch`; its tensors are the CPU's."""
+
+    device_type = "cpu"
+
+    def __init__(self, folder: Path, arch: str):
+        super().__init__(folder)
+        target = next(target for target in TARGETS if target.arch == arch)
+        self._model = target.name
+        self._device = replace(target, name=f"emulated {arch}", emulated=True)
+
+    def device(self, index: int) -> Device:
+        return self._device
+
+    def language_missing(self, language: str) -> str | None:
+        return native_build.missing() or super().language_missing(language)
+
+    def runtime(self) -> Any:
+        from portable.backends.rocm.emulator.runtime import runtime
+
+        return runtime(self._device.arch)
+
+    def triton(self) -> AbstractContextManager[Any]:
+        if super().language_missing("triton") is not None:
+            return nullcontext()
+        from portable.backends.rocm.emulator.triton_driver import emulated
+
+        return emulated(self._device.arch)
+
+    def launcher(
+        self,
+        function: Any,
+        code: CodeObject,
+        device: Device,
+        arguments: tuple[KernelArgument, ...],
+        grid: tuple[int, int, int],
+        kernarg: bytearray,
+    ) -> Callable[[int], None]:
+        from portable.backends.rocm.emulator.launch import Buffer
+
+        launch = self.runtime().launch
+        block = (code.threads, 1, 1)
+        pointers = [argument for argument in arguments if argument.is_pointer]
+
+        def start(stream: int) -> None:
+            addresses = [struct.unpack_from("<Q", kernarg, each.offset)[0] for each in pointers]
+            buffers = [
+                Buffer(each.name, address, each.extent, each.written)
+                for each, address in zip(pointers, addresses, strict=True)
+                if each.extent
+            ]
+            launch(function, grid, block, code.shared, stream, kernarg, name=code.entry, buffers=buffers)
+
+        return start
+
+    def trace(self) -> AbstractContextManager[list[Trace]]:
+        return self.runtime().trace()
+
+    count = Backend.count
+    current = staticmethod(Backend.current)
+    stream = staticmethod(Backend.stream)
+    empty = staticmethod(Backend.empty)
+    on = Backend.on
+
+    def info(self) -> list[tuple[str, str]]:
+        from portable.backends.rocm.compile import toolchain
+
+        what = f"{self._device}: machine code of the {self._model}, executed by the CPU; it tells no time"
+        return [("card 0", what), ("HIP compiler", toolchain().name)]

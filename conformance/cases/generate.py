@@ -1,0 +1,502 @@
+"""Cases: what a run asks of an op, each with a stable id from which it can be rebuilt.
+
+An id reads op/types/shape/values/layout[/mode], for example
+`softmax/bfloat16/N=33,lead=3x5/normal/contiguous`. Shapes are the spec's own cases first, then sizes
+around the powers of two where masks and tails go wrong, then primes. Shape, types, values and layout
+are combined pairwise: every pair of choices meets in some case, their full product does not run. What
+asks a question of its own (the probes, mixed layouts, sizes around 2^16) meets a few shapes alone.
+
+Tier "full" adds much of the product and the bench shapes: it is meant for a card, not for an emulated one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from portable.conformance.cases.inputs import DTYPES, LAYOUTS, VALUES
+from portable.conformance.cases.pairwise import pairwise
+from portable.spec import registry
+from portable.spec.model import Axis, Input, Output, Spec
+
+SMOKE_LIMIT = 36
+SMOKE_MODES = 4
+SMOKE_PROBES = 6
+LARGE = 1 << 16
+"""Elements of one tensor beyond which a shape is left out of the `out=` and gradient cases."""
+MODEST = 1 << 8
+"""Elements of one tensor below which a shape says little about layouts."""
+BENCH_FLOPS = 1e12
+"""Work beyond which a bench shape is no case: the float64 oracle would take more than half a minute."""
+BENCH_FLOPS_OF_PAIRS, BENCH_ELEMENTS_OF_PAIRS = 2e10, 1 << 24
+"""The same, and elements of one tensor, for an op with boundary shapes of its own: the oracle of an op over
+pairs keeps all of them in memory."""
+REGRESSIONS = Path(__file__).with_name("regressions.txt")
+
+BOUNDARY = (31, 257, 64, 1, 127, 33, 129, 2, 255, 63, 32, 128, 65, 7, 256, 61, 130, 251)
+"""Sizes around powers of two, and primes, in an order that puts unlike sizes side by side."""
+STRIDES = (1, 5, 7)
+"""How far apart the axes walk through BOUNDARY, so that each size meets several of the others."""
+
+HUGE = (65535, 65536, 65537)
+"""Sizes on both sides of 2^16, in one axis of a shape whose others are 3: fewer would make a normalised
+row the same but for signs."""
+PROBE_TURNS = (1, 6, 12, 15)
+ODD_TURN = 6
+"""Which of the boundary shapes the probes take, and which stands for an odd shape in tier "full"."""
+
+PROBES = ("one_hot", "powers_of_two", "signed_zero")
+"""Value classes that meet every type and layout, but few shapes: they ask what the others do not."""
+MIXED = "mixed"
+"""The layout that meets every type and value class, but few shapes; an op of one input has it not."""
+
+MODES = ("", "out", "grad")
+
+Types = tuple[tuple[str, str], ...]
+"""A row of the spec's types: variable and dtype."""
+Item = TypeVar("Item")
+
+
+class UnknownCase(ValueError):
+    """A case id that names nothing; the message says which part."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Axis sizes, leading dimensions per input, parameters and absent inputs: what fixes all shapes."""
+
+    axes: tuple[tuple[str, int], ...]
+    leading: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    params: tuple[tuple[str, Any], ...] = ()
+    absent: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        parts = [f"{name}={size}" for name, size in self.axes]
+        texts = {name: "x".join(map(str, dims)) for name, dims in self.leading if dims}
+        if texts and len(set(texts.values())) == 1 and len(texts) == len(self.leading):
+            parts.append(f"lead={next(iter(texts.values()))}")
+        else:
+            parts += [f"lead.{name}={text}" for name, text in texts.items()]
+        parts += [f"{name}={value}" for name, value in self.params]
+        if self.absent:
+            parts.append("no=" + "+".join(self.absent))
+        return ",".join(parts)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call of one op: types, shape, value class, layout and mode ("" for a plain call, "out" for
+    `out=`, "grad" for the gradients through autograd)."""
+
+    op: str
+    types: tuple[tuple[str, str], ...]
+    shape: Shape
+    values: str = "normal"
+    layout: str = "contiguous"
+    mode: str = ""
+
+    @property
+    def id(self) -> str:
+        parts = [self.op, types_text(dict(self.types)), str(self.shape), self.values, self.layout]
+        return "/".join(parts + [self.mode] * bool(self.mode))
+
+    @property
+    def params(self) -> dict[str, Any]:
+        return dict(self.shape.params)
+
+    def dtype(self, name: str) -> str:
+        """A type variable of the spec, or a dtype itself, as a dtype's name."""
+        return dict(self.types).get(name, name)
+
+
+def types_text(types: Mapping[str, str]) -> str:
+    """`bfloat16`, or `bfloat16,W=float32` where a variable differs from the first."""
+    variables = {name: dtype for name, dtype in types.items() if name != "acc"}
+    first = next(iter(variables.values()))
+    return ",".join([first] + [f"{name}={dtype}" for name, dtype in variables.items() if dtype != first])
+
+
+# Shapes of the tensors of a case ------------------------------------------------------------------
+
+
+def axis_param(spec: Spec) -> str | None:
+    """The parameter that says which dimension is the last axis of the spec, if the op has one."""
+    return next((param.name for param in spec.params.values() if param.type == "axis"), None)
+
+
+def tensor_shape(
+    spec: Spec, shape: Shape, tensor: Input | Output, leading: tuple[int, ...]
+) -> tuple[int, ...]:
+    """A tensor's shape as the caller sees it, its axis where the axis parameter puts it."""
+    axes = dict(shape.axes)
+    own = tuple(axes[dim] if isinstance(dim, str) else dim for dim in tensor.dims)
+    full = (*leading, *own) if tensor.leading else own
+    name = axis_param(spec)
+    if name is not None and tensor.leading and full:
+        position = dict(shape.params).get(name, spec.params[name].default)
+        moved = list(full[:-1])
+        moved.insert(position % len(full), full[-1])
+        full = tuple(moved)
+    return full
+
+
+def input_shapes(spec: Spec, shape: Shape) -> dict[str, tuple[int, ...]]:
+    """The shape of every input that is present, in the spec's order."""
+    leading = dict(shape.leading)
+    return {
+        name: tensor_shape(spec, shape, tensor, leading.get(name, ()))
+        for name, tensor in spec.inputs.items()
+        if name not in shape.absent
+    }
+
+
+def leading_size(spec: Spec, shape: Shape) -> int:
+    """B: how many leading elements the call has, broadcast."""
+    import torch
+
+    dims = [leading for _, leading in shape.leading]
+    count = 1
+    for size in torch.broadcast_shapes(*dims) if dims else ():
+        count *= size
+    return count
+
+
+# Making cases -------------------------------------------------------------------------------------
+
+
+def make_shape(
+    spec: Spec,
+    axes: Mapping[str, int],
+    leading: Any = (),
+    params: Mapping[str, Any] | None = None,
+    absent: Iterable[str] = (),
+) -> Shape:
+    """A Shape in canonical order. `leading` is one shape for every input that has leading dimensions, or
+    one per input by name; parameters that are None are left out."""
+    names = [name for name, tensor in spec.inputs.items() if tensor.leading]
+    by_input = leading if isinstance(leading, Mapping) else dict.fromkeys(names, tuple(leading))
+    ordered = tuple((name, tuple(by_input.get(name, ()))) for name in names)
+    gone = tuple(name for name in spec.inputs if name in set(absent))
+    kept = tuple((name, value) for name, value in (params or {}).items() if value is not None)
+    return Shape(tuple((name, axes[name]) for name in spec.axes), ordered, kept, gone)
+
+
+def spec_shapes(spec: Spec) -> list[Shape]:
+    """The shapes of the spec's own cases, in its order."""
+    return [make_shape(spec, case.axes, case.leading, case.params, case.absent) for case in spec.cases]
+
+
+def boundary_shapes(spec: Spec) -> list[Shape]:
+    """The spec's own boundary shapes, or every size of BOUNDARY in every axis, with changing sizes of the
+    others, and rows to match."""
+    if spec.boundary:
+        return [make_shape(spec, each.axes, each.leading, each.params, each.absent) for each in spec.boundary]
+    required = required_params(spec)
+    shapes = []
+    for turn, _ in enumerate(BOUNDARY):
+        axes = {}
+        for place, axis in enumerate(spec.axes.values()):
+            step = STRIDES[place % len(STRIDES)]
+            axes[axis.name] = legal(axis, BOUNDARY[(turn * step + place) % len(BOUNDARY)])
+        lead: tuple[int, ...] = ()
+        if spec.leading == "same":
+            lead = (BOUNDARY[(turn * 7 + 3) % len(BOUNDARY)],)
+        shapes.append(make_shape(spec, axes, lead, required[turn % len(required)]))
+    return shapes
+
+
+def legal(axis: Axis, size: int) -> int:
+    """The legal size of an axis that is nearest to `size`."""
+    size = max(size, axis.low)
+    return size if axis.high is None else min(size, axis.high)
+
+
+def variant_shapes(spec: Spec) -> list[Shape]:
+    """Other dimensions for an axis parameter, no leading dimensions, absent inputs, zero rows; none where the
+    spec has boundary shapes, which then show all this."""
+    if spec.boundary:
+        return []
+    axes = {name: legal(axis, 40 + place) for place, (name, axis) in enumerate(spec.axes.items())}
+    params = required_params(spec)[0]
+    shapes = []
+    name = axis_param(spec)
+    if name is not None:
+        for dim in (0, 1, -2, 2):
+            shapes.append(make_shape(spec, axes, (3, 5), {**params, name: dim}))
+    if spec.leading == "same":
+        shapes.append(make_shape(spec, axes, (), params))
+        shapes.append(make_shape(spec, axes, (0,), params))
+        shapes.append(make_shape(spec, axes, (2, 1, 3, 2), params))
+    for tensor in spec.inputs.values():
+        if tensor.optional:
+            shapes.append(make_shape(spec, axes, (6,), params, [tensor.name]))
+    return shapes
+
+
+def required_params(spec: Spec) -> list[dict[str, Any]]:
+    """Parameter settings for shapes that are not the spec's own: the settings its cases use."""
+    needed = [param.name for param in spec.params.values() if param.required]
+    if not needed:
+        return [{}]
+    found = []
+    for case in spec.cases:
+        setting = {name: case.params[name] for name in needed}
+        if setting not in found:
+            found.append(setting)
+    return found
+
+
+def elements(spec: Spec, shape: Shape) -> int:
+    """Elements of the largest input."""
+    largest = 0
+    for dims in input_shapes(spec, shape).values():
+        count = 1
+        for size in dims:
+            count *= size
+        largest = max(largest, count)
+    return largest
+
+
+def huge_shapes(spec: Spec) -> list[Shape]:
+    """Each size of HUGE in each axis, and in the leading dimension of an op over rows."""
+    required = required_params(spec)
+    rows = [""] if any(each.leading for each in spec.inputs.values()) and spec.leading == "same" else []
+    few = 2 if spec.boundary else 3
+    absent = [each.name for each in spec.inputs.values() if each.optional] if spec.boundary else []
+    shapes = []
+    for place in [*spec.axes, *rows]:
+        for size in HUGE:
+            axes = {name: legal(axis, size if name == place else few) for name, axis in spec.axes.items()}
+            lead = (few if place else size,) if rows else ()
+            if spec.boundary and place:
+                lead = ()
+            params = required[len(shapes) % len(required)]
+            axes = _by_the_rules(spec, axes, place, size, params)
+            shapes.append(make_shape(spec, axes, lead, params, absent))
+    return shapes
+
+
+def _by_the_rules(
+    spec: Spec, axes: Mapping[str, int], place: str, size: int, params: Mapping[str, Any]
+) -> Mapping[str, int]:
+    """`axes`, with another one at its least or at the same size where the spec's rules want it so."""
+    others = [axis for axis in spec.axes.values() if axis.name != place]
+    tries = [axes, *({**axes, axis.name: legal(axis, each)} for each in (0, size) for axis in others)]
+    return next(each for each in tries if lawful(spec, each, params))
+
+
+def lawful(spec: Spec, axes: Mapping[str, int], params: Mapping[str, Any]) -> bool:
+    """Whether sizes and parameters keep the spec's rules, as far as these speak of nothing else."""
+    values = {param.name: param.default for param in spec.params.values()} | dict(params)
+    rules = [rule.that for rule in spec.rules if rule.that.names <= {*axes, *values}]
+    return all(rule.evaluate(**values, **axes) is True for rule in rules)
+
+
+def cases(spec: Spec, tier: str = "core") -> list[Case]:
+    """The cases of one op: tier "smoke" (under 40), "core" (a few hundred, the smoke cases first) or
+    "full" (the core cases first). Raises UnknownCase for a wrong line of regressions.txt."""
+    types = [tuple(row.items()) for row in spec.types if all(dtype in DTYPES for dtype in row.values())]
+    plain, probes, extra = _paired(spec, types), _probes(spec, types), list(mode_cases(spec, types))
+    modes = extra[:SMOKE_MODES]
+    few = probes[-1:] + probes[: SMOKE_PROBES - 1]
+    chosen = plain[: SMOKE_LIMIT - len(few) - len(modes)] + few + modes
+    if tier != "smoke":
+        huge = [Case(spec.op, types[i % len(types)], shape) for i, shape in enumerate(huge_shapes(spec))]
+        chosen += plain + probes + huge + extra + regressions(spec)
+    if tier == "full":
+        chosen += _everything(spec, types)
+    return list(dict.fromkeys(canonical(case, spec) for case in chosen))
+
+
+def _paired(spec: Spec, types: list[Types]) -> list[Case]:
+    """The spec's own shapes, then types, values, layouts and shapes pairwise."""
+    own = spec_shapes(spec)
+    shapes = list(dict.fromkeys(own + boundary_shapes(spec) + variant_shapes(spec)))
+    values = [name for name in VALUES if name not in PROBES]
+    layouts = [name for name in LAYOUTS if name != MIXED]
+    plain = [Case(spec.op, types[number % len(types)], shape) for number, shape in enumerate(own)]
+    return plain + _combined(spec, [types, values, layouts, shapes], plain)
+
+
+def _probes(spec: Spec, types: list[Types]) -> list[Case]:
+    """The probes and the mixed layout, pairwise with types, layouts and a few shapes; every second shape
+    without the optional inputs that bring no type of their own: sums of products alone are exact."""
+    types_needed = {each.dtype for each in spec.inputs.values() if not each.optional}
+    optional = {each.name for each in spec.inputs.values() if each.optional and each.dtype in types_needed}
+    every = boundary_shapes(spec)
+    shapes = [every[turn % len(every)] for turn in PROBE_TURNS]
+    for place in range(0, len(shapes), 2):
+        absent = tuple(name for name in spec.inputs if name in optional or name in shapes[place].absent)
+        shapes[place] = replace(shapes[place], absent=absent)
+    several = len(spec.inputs) > 1
+    layouts = [name for name in LAYOUTS if several or name != MIXED]
+    probes = _combined(spec, [types, list(PROBES), layouts, shapes], [])
+    if several:
+        others = [name for name in VALUES if name not in PROBES]
+        own = [shape for shape in spec_shapes(spec) if MODEST <= elements(spec, shape) <= LARGE] or shapes
+        probes += [
+            Case(spec.op, types[turn % len(types)], own[turn % len(own)], values, MIXED)
+            for turn, values in enumerate(reversed(others))
+        ]
+    return probes
+
+
+def _combined(spec: Spec, factors: list[list[Any]], there: list[Case]) -> list[Case]:
+    """Cases in which every pair of choices meets that does not in `there`."""
+    met = [
+        tuple(map(list.index, factors, (case.types, case.values, case.layout, case.shape))) for case in there
+    ]
+    made = []
+    for row in pairwise([len(factor) for factor in factors], met):
+        types, values, layout, shape = (factor[i] for factor, i in zip(factors, row, strict=True))
+        made.append(Case(spec.op, types, shape, values, layout))
+    return made
+
+
+def _everything(spec: Spec, types: list[Types]) -> Iterator[Case]:
+    """What tier "full" adds: all shapes in all types, the spec's own with all values as well, all layouts
+    and values in all types at one odd shape, and the bench shapes that the oracle can afford."""
+    boundary = boundary_shapes(spec)
+    odd = boundary[ODD_TURN % len(boundary)]
+    layouts = [name for name in LAYOUTS if len(spec.inputs) > 1 or name != MIXED]
+    for row in types:
+        for shape in spec_shapes(spec):
+            yield from (Case(spec.op, row, shape, values) for values in VALUES)
+        for shape in boundary_shapes(spec) + variant_shapes(spec) + huge_shapes(spec):
+            yield Case(spec.op, row, shape)
+        for values in VALUES:
+            yield from (Case(spec.op, row, odd, values, layout) for layout in layouts)
+    narrow = {row[0][1]: row for row in reversed(types) if dict(row)["acc"] == "float32"}
+    most = BENCH_FLOPS_OF_PAIRS if spec.boundary else BENCH_FLOPS
+    for each in spec.bench:
+        params = {name: param.default for name, param in spec.params.items()} | dict(each.params)
+        if float(spec.cost.flops.evaluate(**each.axes, **params, B=each.batch)) <= most:
+            shape = make_shape(spec, each.axes, each.leading, each.params, each.absent)
+            if not spec.boundary or elements(spec, shape) <= BENCH_ELEMENTS_OF_PAIRS:
+                yield from (Case(spec.op, row, shape) for row in narrow.values())
+
+
+def shard(items: Sequence[Item], i: int, n: int) -> list[Item]:
+    """Part `i` of `n`, counted from 1: every n-th item, so that the parts cost about the same.
+
+    Raises ValueError where there is no such part.
+    """
+    if not 1 <= i <= n:
+        raise ValueError(f"there is no part {i} of {n}: expected 1 <= I <= N")
+    return list(items[i - 1 :: n])
+
+
+def canonical(case: Case, spec: Spec) -> Case:
+    """The case with the first row of types that its present inputs allow: an absent input tells no type."""
+    dtypes = {
+        name: case.dtype(each.dtype) for name, each in spec.inputs.items() if name not in case.shape.absent
+    }
+    row = spec.match_types(dtypes)
+    return case if row is None else replace(case, types=tuple(row.items()))
+
+
+def mode_cases(spec: Spec, types: list[Types]) -> Iterator[Case]:
+    """`out=` and gradient cases: the spec's shapes, every type in turn, N(0, 1) data.
+
+    Gradients are not asked where an axis is 1: a normalised row of one element has a gradient that is all
+    cancellation, which the norm-wise bound does not know; the companion op's own magnitude does.
+    """
+    modes = ["out"] * (spec.out is not None) + ["grad"] * (spec.gradient is not None)
+    shapes = [shape for shape in spec_shapes(spec) if elements(spec, shape) <= LARGE]
+    shapes.sort(key=lambda shape: -elements(spec, shape))
+    for number in range(max(len(shapes), len(types))):
+        shape = shapes[number % len(shapes)]
+        for mode in modes:
+            if mode != "grad" or spec.boundary or 1 not in dict(shape.axes).values():
+                yield Case(spec.op, types[number % len(types)], shape, mode=mode)
+
+
+# From an id back to a case ------------------------------------------------------------------------
+
+
+def parse(text: str, spec: Spec) -> Case:
+    """The case that `text` names, rebuilt from the id alone. Raises UnknownCase."""
+    parts = text.split("/")
+    if len(parts) not in (5, 6):
+        raise UnknownCase(f"{text!r} is not op/types/shape/values/layout[/mode]")
+    op, types, shape, values, layout = parts[:5]
+    mode = parts[5] if len(parts) == 6 else ""
+    if op != spec.op:
+        raise UnknownCase(f"{text!r} is not a case of {spec.op}")
+    row = next((row for row in spec.types if types_text(row) == types), None)
+    if row is None:
+        raise UnknownCase(f"{types!r}: expected one of {', '.join(map(types_text, spec.types))}")
+    for what, known in ((values, VALUES), (layout, LAYOUTS), (mode, MODES)):
+        if what not in known:
+            raise UnknownCase(f"{what!r}: expected one of {', '.join(filter(None, known))}")
+    case = canonical(Case(op, tuple(row.items()), _parse_shape(shape, spec), values, layout, mode), spec)
+    if case.id != text:
+        raise UnknownCase(f"{text!r}: did you mean {case.id!r}?")
+    return case
+
+
+def _parse_shape(text: str, spec: Spec) -> Shape:
+    axes: dict[str, int] = {}
+    leading: dict[str, tuple[int, ...]] = {}
+    params: dict[str, Any] = {}
+    absent: list[str] = []
+    for part in filter(None, text.split(",")):
+        name, equals, value = part.partition("=")
+        if not equals:
+            raise UnknownCase(f"{part!r} in {text!r} is not name=value")
+        try:
+            if name in spec.axes:
+                axes[name] = int(value)
+            elif name == "lead":
+                dims = tuple(map(int, value.split("x")))
+                leading = {key: dims for key, tensor in spec.inputs.items() if tensor.leading}
+            elif name.startswith("lead."):
+                leading[name.removeprefix("lead.")] = tuple(map(int, value.split("x")))
+            elif name == "no":
+                absent = value.split("+")
+            elif name in spec.params:
+                params[name] = _parse_param(value, spec.params[name].type)
+            else:
+                raise UnknownCase(f"{name!r} in {text!r} is neither an axis nor a parameter of {spec.op}")
+        except ValueError as error:
+            raise (
+                error if isinstance(error, UnknownCase) else UnknownCase(f"{part!r}: not a number")
+            ) from error
+    missing = [name for name in spec.axes if name not in axes]
+    unknown = [name for name in (*absent, *leading) if name not in spec.inputs]
+    if missing or unknown:
+        what = f"{missing[0]} is missing" if missing else f"{unknown[0]!r} is no input of {spec.op}"
+        raise UnknownCase(f"{text!r}: {what}")
+    return make_shape(spec, axes, leading, params, absent)
+
+
+def _parse_param(value: str, kind: str) -> Any:
+    if kind in ("int", "axis"):
+        return int(value)
+    if kind == "float":
+        return float(value)
+    return value == "True" if kind == "bool" else value
+
+
+# Cases that were found by exploration ---------------------------------------------------------------
+
+
+def regressions(spec: Spec, file: Path = REGRESSIONS) -> list[Case]:
+    """The cases of `spec.op` in regressions.txt: an id a line, `#` begins a comment.
+
+    Raises UnknownCase with file and line for an id that names nothing, or of an op that there is not.
+    """
+    found = []
+    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+        text = line.partition("#")[0].strip()
+        op = text.partition("/")[0]
+        try:
+            if text and op == spec.op:
+                found.append(parse(text, spec))
+            elif text and op not in registry.op_folders():
+                raise UnknownCase(f"{text!r}: there is no op {op!r}")
+        except UnknownCase as error:
+            raise UnknownCase(f"{file.name}:{number}: {error}") from error
+    return found

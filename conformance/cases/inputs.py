@@ -1,0 +1,375 @@
+"""Inputs as a pure function of a case id: every machine gets the same bytes.
+
+Bits come from Philox, a counter-based generator, keyed by SHA-256 of the case id and the tensor's
+name. Values are made from those bits by integer arithmetic and exact scaling alone: no libm call,
+whose last bit differs between machines, and none of NumPy's distributions, whose streams may change
+between releases.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+POWERS = 16
+"""Distinct powers of two in a row: few enough that their sums are exact in float32 in any order, whatever
+a matrix core keeps of its addends, and that they fit float16."""
+
+FENCE_BYTES = 256
+"""Poisoned bytes on either side of every tensor; also keeps its base on a 256-byte boundary."""
+
+DTYPES: dict[str, torch.dtype] = {
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "float32": torch.float32,
+    "float64": torch.float64,
+    "int32": torch.int32,
+    "int64": torch.int64,
+}
+INTEGER_POISON = -1
+"""For types that have no NaN."""
+MANTISSA_BITS = {"bfloat16": 7, "float16": 10, "float32": 23, "float64": 52}
+
+
+class Bits:
+    """A stream of random 64-bit words that depends on `key` alone."""
+
+    def __init__(self, key: str):
+        digest = hashlib.sha256(key.encode()).digest()
+        self._philox = np.random.Philox(key=int.from_bytes(digest[:16], "little"))
+
+    def words(self, count: int) -> np.ndarray:
+        return self._philox.random_raw(count) if count else np.empty(0, np.uint64)
+
+    def uniform(self, count: int) -> np.ndarray:
+        """Float64 in [0, 1), multiples of 2^-53."""
+        return (self.words(count) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+    def below(self, bound: int, count: int) -> np.ndarray:
+        """Integers in [0, bound); the bias of the remainder is under bound / 2^64."""
+        return (self.words(count) % np.uint64(bound)).astype(np.int64)
+
+    def sign(self, count: int) -> np.ndarray:
+        return 1.0 - 2.0 * self.below(2, count)
+
+    def normal(self, count: int) -> np.ndarray:
+        """N(0, 1) to within the tails: the sum of twelve uniforms, less six, exactly in float64.
+
+        Eleven uniforms have 16 bits and the twelfth 48, so that a float32 mantissa is filled.
+        """
+        words = self.words(4 * count).reshape(4, count)
+        mask = np.uint64(0xFFFF)
+        total = np.zeros(count, np.uint64)
+        for row in words[:3]:
+            for shift in (0, 16, 32, 48):
+                total += (row >> np.uint64(shift)) & mask
+        low = (words[3] >> np.uint64(32)).astype(np.float64) * 2.0**-48
+        return total.astype(np.float64) * 2.0**-16 + low - 6.0
+
+
+def _normal(bits: Bits, shape: tuple[int, ...], dtype: str, position: int) -> np.ndarray:
+    return bits.normal(_count(shape))
+
+
+def _small_integers(bits: Bits, shape: tuple[int, ...], dtype: str, position: int) -> np.ndarray:
+    """Integers in [-4, 4]: sums of products stay exact in float32 up to a million terms."""
+    return bits.below(9, _count(shape)) - 4.0
+
+
+def _ties(bits: Bits, shape: tuple[int, ...], dtype: str, position: int) -> np.ndarray:
+    """Integers so large that many sums of products fall half-way between two results."""
+    limit = 64 if dtype == "float16" else 16
+    return bits.below(2 * limit + 1, _count(shape)) - float(limit)
+
+
+def _large_range(bits: Bits, shape: tuple[int, ...], dtype: str, position: int) -> np.ndarray:
+    """Magnitudes spread evenly over the exponents; squares and long sums stay inside the type."""
+    count, limit = _count(shape), (6 if dtype == "float16" else 20)
+    exponent = bits.below(2 * limit + 1, count) - limit
+    return np.ldexp(bits.sign(count) * (1.0 + bits.uniform(count)), exponent)
+
+
+def _cancellation(bits: Bits, shape: tuple[int, ...], dtype: str, position: int) -> np.ndarray:
+    """A large offset plus N(0, 1) in the first tensor; alternating signs of it in the others.
+
+    A mean or variance of the first cancels, and so does a sum of products of two tensors.
+    """
+    offset = 256.0 if dtype in ("float32", "float64") else 8.0
+    values = (bits.normal(_count(shape)) + offset).reshape(shape)
+    if position % 2:
+        parity = np.zeros(shape, np.int64)
+        for index in np.indices(shape, sparse=True):
+            parity = parity + index
+        values = values * (1.0 - 2.0 * (parity % 2))
+    return values.ravel()
+
+
+def _subnormals(bits: Bits, shape: tuple[int, ...], dtype: str, position: int) -> np.ndarray:
+    """Subnormal numbers in the first tensor, N(0, 1) in the others."""
+    count = _count(shape)
+    if position:
+        return bits.normal(count)
+    digits = bits.below(2 ** MANTISSA_BITS[dtype], count).astype(np.float64)
+    return (
+        bits.sign(count)
+        * digits
+        * torch.finfo(DTYPES[dtype]).smallest_normal
+        * torch.finfo(DTYPES[dtype]).eps
+    )
+
+
+def _nonfinite(bits: Bits, shape: tuple[int, ...], dtype: str, position: int) -> np.ndarray:
+    """N(0, 1) with signed zeros, and a NaN, an Inf and a -Inf in every tensor of a few rows."""
+    values = bits.normal(_count(shape))
+    if values.size:
+        special = [0.0, -0.0]
+        if position == 0 or len(shape) > 1:
+            special += [np.nan, np.inf, -np.inf][: max(1, values.size // 16)]
+        values[bits.below(values.size, len(special))] = special
+    return values
+
+
+def _one_hot(bits: Bits, shape: tuple[int, ...], dtype: str, position: int) -> np.ndarray:
+    """One 1 in every row of the first tensor; full mantissas of one exponent in the others.
+
+    So a product with the first copies elements of the second, and no bit of theirs may go lost.
+    """
+    count = _count(shape)
+    if position:
+        return bits.sign(count) * (1.0 + bits.below(2 ** MANTISSA_BITS[dtype], count) / _steps(dtype))
+    rows, length = _rows(shape)
+    values = np.zeros((rows, length))
+    if count:
+        values[np.arange(rows), bits.below(length, rows)] = 1.0
+    return values.ravel()
+
+
+def _powers_of_two(bits: Bits, shape: tuple[int, ...], dtype: str, position: int) -> np.ndarray:
+    """Distinct powers of two at random places of every row of the first tensor, zeros between them; 1
+    and -1 in the others.
+
+    Each bit of a row's sum with the others says whether one element took part, and with which sign.
+    """
+    count = _count(shape)
+    if position:
+        return bits.sign(count)
+    rows, length = _rows(shape)
+    values = np.zeros((rows, length))
+    if count:
+        order = np.argsort(bits.words(count).reshape(rows, length), axis=1, kind="stable")[:, :POWERS]
+        np.put_along_axis(values, order, np.ldexp(1.0, np.arange(order.shape[1]) - POWERS // 2)[None], 1)
+    return values.ravel() * bits.sign(count)
+
+
+def _signed_zero(bits: Bits, shape: tuple[int, ...], dtype: str, position: int) -> np.ndarray:
+    """N(0, 1), and zeros of both signs in the place of every second element or so."""
+    count = _count(shape)
+    return np.where(bits.below(2, count) == 1, bits.normal(count), bits.sign(count) * 0.0)
+
+
+def _rows(shape: tuple[int, ...]) -> tuple[int, int]:
+    """How many rows there are, and their length."""
+    return _count(shape[:-1]), shape[-1] if shape else 1
+
+
+def _steps(dtype: str) -> float:
+    return 2.0 ** MANTISSA_BITS[dtype]
+
+
+def _mask(bits: Bits, shape: tuple[int, ...], dtype: str, position: int) -> np.ndarray:
+    """A mask to be added to scores: 0 or -inf, every fourth row 0 alone and every fourth -inf alone."""
+    rows, length = _rows(shape)
+    hidden = bits.below(2, _count(shape)).reshape(rows, length) == 1
+    kind = bits.below(4, rows)
+    return np.where((hidden | (kind == 1)[:, None]) & (kind != 0)[:, None], -np.inf, 0.0).ravel()
+
+
+Maker = Callable[[Bits, "tuple[int, ...]", str, int], np.ndarray]
+VALUES: dict[str, Maker] = {
+    "normal": _normal,
+    "small_integers": _small_integers,
+    "large_range": _large_range,
+    "cancellation": _cancellation,
+    "subnormals": _subnormals,
+    "nonfinite": _nonfinite,
+    "ties": _ties,
+    "one_hot": _one_hot,
+    "powers_of_two": _powers_of_two,
+    "signed_zero": _signed_zero,
+}
+
+OWN_VALUES: dict[str, Maker] = {"mask": _mask}
+"""What a spec may ask for an input in the place of a class; no class of cases."""
+
+LAYOUTS = ("contiguous", "transposed", "padded", "sliced", "expanded", "offset", "mixed")
+"""transposed: last two dimensions swapped in memory. padded: rows three elements apart from each
+other. sliced: every second element of the last dimension. expanded: the first dimension has stride
+0. offset: the base is one element past an aligned address. mixed: the inputs of one call differ, as
+MIXED says."""
+
+MIXED = ("contiguous", "transposed", "padded", "offset")
+MIXED_VECTOR = ("contiguous", "sliced", "offset")
+"""The layouts that the inputs of a "mixed" case take in turn: tensors of two dimensions and more, and
+vectors, which have no rows to pad or swap."""
+
+
+@dataclass(frozen=True)
+class Input:
+    """A tensor as a view of its own fenced, poisoned buffer, so that it can move between devices
+    without losing its strides, and so that a read or write beside it shows."""
+
+    name: str
+    buffer: torch.Tensor
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+    sha256: str
+
+    def view(self, buffer: torch.Tensor) -> torch.Tensor:
+        return buffer.as_strided(self.shape, self.strides, self.offset)
+
+    @property
+    def tensor(self) -> torch.Tensor:
+        return self.view(self.buffer)
+
+    def on(self, device: torch.device | str) -> tuple[torch.Tensor, torch.Tensor]:
+        """A copy on `device`: (the view, its whole buffer)."""
+        buffer = self.buffer.to(device, copy=True)
+        return self.view(buffer), buffer
+
+
+def make(
+    case_id: str,
+    name: str,
+    shape: tuple[int, ...],
+    dtype: str,
+    values: str,
+    layout: str,
+    position: int = 0,
+    mantissa: int | None = None,
+) -> Input:
+    """The tensor `name` of case `case_id`, on the CPU. `position` counts the op's inputs from 0;
+    `mantissa` rounds float32 values to so many bits."""
+    layout = _turn(layout, len(shape), position)
+    repeated = layout == "expanded" and len(shape) > 1 and shape[0] > 1
+    distinct = (1, *shape[1:]) if repeated else shape
+    data = (VALUES | OWN_VALUES)[values](Bits(f"{case_id}/{name}"), distinct, dtype, position)
+    if dtype != "float64":
+        data = data.astype(np.float32)
+    if mantissa is not None and dtype == "float32":
+        data = round_mantissa(data, mantissa)
+    logical = torch.from_numpy(np.ascontiguousarray(data)).to(DTYPES[dtype]).reshape(distinct)
+    return _input(name, logical, shape, layout, repeated)
+
+
+def place(name: str, logical: torch.Tensor, layout: str, position: int = 0) -> Input:
+    """A tensor of given elements in the layout of a case."""
+    shape, layout = tuple(logical.shape), _turn(layout, logical.dim(), position)
+    repeated = layout == "expanded" and len(shape) > 1 and shape[0] > 1
+    repeated = repeated and bool((logical == logical[:1]).all())
+    return _input(name, logical[:1] if repeated else logical, shape, layout, repeated)
+
+
+def _turn(layout: str, rank: int, position: int) -> str:
+    """The layout of the input at `position` of a call in this one."""
+    turns = MIXED if rank > 1 else MIXED_VECTOR
+    return turns[position % len(turns)] if layout == "mixed" else layout
+
+
+def _input(name: str, logical: torch.Tensor, shape: tuple[int, ...], layout: str, repeated: bool) -> Input:
+    """`logical` in its buffer, its first dimension walked with stride 0 where it is `repeated`."""
+    buffer, strides, offset = _place(logical, layout)
+    if repeated:
+        strides = (0, *strides[1:])
+    view = buffer.as_strided(shape, strides, offset)
+    return Input(name, buffer, shape, strides, offset, fingerprint(view))
+
+
+def round_mantissa(data: np.ndarray, mantissa: int) -> np.ndarray:
+    """Float32 `data` rounded to `mantissa` bits, ties to even. Inf and NaN stay."""
+    bits, gone = np.ascontiguousarray(data).view(np.uint32).astype(np.uint64), 23 - mantissa
+    bits += ((bits >> np.uint64(gone)) & np.uint64(1)) + np.uint64((1 << gone - 1) - 1)
+    bits &= ~np.uint64((1 << gone) - 1)
+    return np.where(np.isfinite(data), bits.astype(np.uint32).view(np.float32), data)
+
+
+def fingerprint(tensor: torch.Tensor) -> str:
+    """SHA-256 of dtype, shape and the elements' bytes in row-major order."""
+    tensor = tensor.detach().cpu()
+    head = f"{str(tensor.dtype).removeprefix('torch.')}{tuple(tensor.shape)}".encode()
+    digest = hashlib.sha256(head)
+    if tensor.numel():
+        digest.update(_integers(tensor).numpy())
+    return digest.hexdigest()
+
+
+def fenced(
+    shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | str
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """A poisoned contiguous tensor in a poisoned buffer: (the tensor, its whole buffer)."""
+    fence = FENCE_BYTES // dtype.itemsize
+    count = _count(shape)
+    buffer = torch.full((count + 2 * fence,), poison(dtype), dtype=dtype, device=device)
+    return buffer[fence : fence + count].view(shape), buffer
+
+
+def fence_intact(buffer: torch.Tensor) -> bool:
+    """Whether the poison on both sides of a `fenced` tensor is still there, bit for bit."""
+    fence = FENCE_BYTES // buffer.dtype.itemsize
+    clean = torch.full((fence,), poison(buffer.dtype), dtype=buffer.dtype, device=buffer.device)
+    return same_bits(buffer[:fence], clean) and same_bits(buffer[-fence:], clean)
+
+
+def poison(dtype: torch.dtype) -> float | int:
+    return float("nan") if dtype.is_floating_point else INTEGER_POISON
+
+
+def same_bits(first: torch.Tensor, second: torch.Tensor) -> bool:
+    """Whether two tensors hold the same bytes; NaN equals NaN of the same payload."""
+    if first.shape != second.shape or first.dtype != second.dtype:
+        return False
+    if first.numel() == 0:
+        return True
+    return torch.equal(_integers(first), _integers(second))
+
+
+def _integers(tensor: torch.Tensor) -> torch.Tensor:
+    """The elements' bits as integers, packed; a dimension of size 1 may keep a stride through
+    `contiguous`, so a fresh tensor is filled."""
+    packed = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
+    return packed.view(
+        {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
+    )
+
+
+def _count(shape: tuple[int, ...]) -> int:
+    count = 1
+    for size in shape:
+        count *= size
+    return count
+
+
+def _place(logical: torch.Tensor, layout: str) -> tuple[torch.Tensor, tuple[int, ...], int]:
+    """`logical` inside a poisoned buffer in the given layout: (buffer, strides, storage offset)."""
+    shape = tuple(logical.shape)
+    padding, step, order = 0, 1, list(range(len(shape)))
+    if layout == "padded" and len(shape) > 1:
+        padding = 3
+    elif layout == "sliced" and shape:
+        step = 2
+    elif layout == "transposed" and len(shape) > 1:
+        order[-2:] = order[-1], order[-2]
+    strides = [0] * len(shape)
+    extent = step
+    for depth, dim in enumerate(reversed(order)):
+        strides[dim] = extent
+        extent = extent * max(shape[dim], 1) + (padding if depth == 0 else 0)
+    fence = FENCE_BYTES // logical.element_size()
+    offset = fence + (1 if layout == "offset" else 0)
+    buffer = torch.full((extent + offset + fence,), poison(logical.dtype), dtype=logical.dtype)
+    buffer.as_strided(shape, strides, offset).copy_(logical)
+    return buffer, tuple(strides), offset

@@ -1,0 +1,1 @@
+"""`check()`: judging any function against an op's spec."""

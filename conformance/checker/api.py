@@ -1,0 +1,314 @@
+"""Anybody's kernel, judged: `portable.conformance.check(function, op)`.
+
+The function is asked the cases of the suite and judged as an implementation is: against the float64 oracle,
+with inputs and outputs between guard bands, twice. It runs in this process, so a kernel that takes the
+process with it takes the report too, and one that hangs is waited for; the suite itself uses workers.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from portable.backend import Backend
+from portable.conformance.cases import generate as making
+from portable.conformance.checker.argument_binding import Bound, Unsupported
+from portable.conformance.execute import runner
+from portable.conformance.execute.runner import Result
+from portable.conformance.judge import reference
+from portable.conformance.records import record
+from portable.conformance.text import paragraph
+from portable.errors import ArgumentError, BackendError, UnknownOpError, listed, nearest
+from portable.plan import Device
+from portable.runtime import detect
+from portable.spec import registry
+from portable.spec.model import Spec
+
+SHOWN = 5
+"""Failures that a report prints; it counts the others."""
+_JUDGED = frozenset(runner.STATES) - {"NotSupported", "NotRun"}
+
+
+@dataclass
+class Report:
+    """What came of a function: `results` has one `runner.Result` for each case; `str(report)` is for people.
+
+    `again(case_id)` is the call that asks one case again, as text.
+    """
+
+    name: str
+    op: str
+    device: str
+    results: list[Result] = field(default_factory=list)
+    again: Callable[[str], str] = repr
+
+    @property
+    def states(self) -> Counter[str]:
+        """How many cases came to each state of `runner.STATES`."""
+        return Counter(result.state for result in self.results)
+
+    @property
+    def judged(self) -> int:
+        """Cases in which the function was called and did not decline."""
+        return sum(result.state in _JUDGED for result in self.results)
+
+    @property
+    def failures(self) -> list[Result]:
+        return [result for result in self.results if not result.conforms]
+
+    @property
+    def conforms(self) -> bool:
+        """Whether nothing failed and something was judged."""
+        return not self.failures and self.judged > 0
+
+    def raise_for_failures(self) -> None:
+        """Raise AssertionError with the report's text where the function does not conform."""
+        __tracebackhide__ = True
+        if not self.conforms:
+            raise AssertionError(str(self))
+
+    def __str__(self) -> str:
+        states = ", ".join(f"{state} {count}" for state, count in sorted(self.states.items()))
+        lines = ["" if self.conforms else "NOT "]
+        lines[0] += f"conforming: {self.name} as {self.op} on {self.device}: {states}"
+        worst = max((result for result in self.results if result.worst), key=_worst, default=None)
+        if worst is not None:
+            lines.append(f"worst |error|/bound {worst.worst:.3g} in {worst.case.id}")
+        rules = Counter(result.message for result in self.results if result.state == "NotSupported")
+        lines += [f"not supported, {count}: {rule}" for rule, count in rules.items()]
+        if not self.judged:
+            lines.append("Nothing was judged, and what declines every case does not conform.")
+        failures = self.failures
+        lines += [paragraph(result, self.again(result.case.id)) for result in failures[:SHOWN]]
+        if len(failures) > SHOWN:
+            lines.append(f"\nand {len(failures) - SHOWN} more that fail, in `report.failures`")
+        return "\n".join(lines)
+
+
+def _worst(result: Result) -> float:
+    return result.worst
+
+
+def check(
+    function: Callable[..., Any],
+    op: str,
+    device: str | None = None,
+    *,
+    tier: str = "smoke",
+    cases: Iterable[str | making.Case] | None = None,
+    types: Sequence[str] | None = None,
+    grad: bool = False,
+    out: bool | None = None,
+) -> Report:
+    """Judge `function` as an implementation of `op`.
+
+    `function` takes the op's inputs by the spec's names, or by position, as tensors of the device in every
+    layout of the suite; and those of the op's parameters that it names. A case with another parameter than
+    the default that it does not name, with an optional input or an `out=` that it does not take, is
+    NotSupported. It returns a tensor, or a tuple in the order of the spec's outputs; NumPy's and CuPy's
+    arrays are taken through DLPack. It may raise `portable.conformance.Unsupported` to decline a case; any
+    other exception is a state of the case.
+
+    - `device`: as the command's `--device`: "cuda", "rocm", "cpu", "rocm:gfx942"; None is the active one.
+      On an emulated card Triton kernels run as they are, and a case in which nothing was launched there is
+      NotSupported: torch's own functions would run on the CPU.
+    - `tier`: how many cases; `cases`: their ids instead, as a failure prints them.
+    - `types`: the dtypes, or rows of dtypes, that the function claims; the others are NotSupported.
+    - `grad`: ask for gradients, through torch.autograd, as well.
+    - `out`: whether the function takes `out=`; None is as its signature says.
+
+    Raises ArgumentError for arguments that cannot be meant, UnknownOpError, cases.UnknownCase, and
+    BackendError where the device is not there.
+    """
+    spec = _spec(op)
+    asked = _asked(spec, tier, cases, grad)
+    claimed = _claimed(spec, types)
+    bound = Bound(function, spec, out)
+    card = _Card.named(device)
+    options = "".join(f", {name}=True" for name, on in (("grad", grad), ("out", out)) if on)
+    where = "" if device is None else f", {device!r}"
+    name = bound.name if bound.name.isidentifier() else "function"
+    report = Report(bound.name, op, str(card.info), again=lambda case_id: (
+        f"portable.conformance.check({name}, {op!r}{where}, cases=[{case_id!r}]{options})"
+    ))  # fmt: skip
+    lost = ""
+    with card.backend.triton():
+        for number, case in enumerate(asked):
+            rule = _rule(bound, case, claimed, grad)
+            if lost or rule:
+                result = Result(case, bound.name, *(("NotRun", lost) if lost else ("NotSupported", rule)))
+            else:
+                result = _judge(bound, case, card)
+            if result.state in ("Crash", "ResourceError") and not lost:
+                lost = card.lost(result)
+            report.results.append(result)
+            if number % 64 == 63:
+                gc.collect()
+    return report
+
+
+def _judge(bound: Bound, case: making.Case, card: _Card) -> Result:
+    """One case, asked and judged; the function's exceptions as states."""
+    try:
+        question = reference.ask(case, bound.spec)
+    except Exception as error:  # a broken reference is the suite's fault, not the function's
+        return Result(
+            case, bound.name, "InternalError", f"the oracle failed: {type(error).__name__}: {error}"
+        )
+    start = time.perf_counter()
+    with card.counted() as launches:
+        try:
+            result = runner.judge_call(question, bound, card.device, bound.name)
+        except Exception as error:
+            result = Result(case, bound.name, *_classified(error, bound))
+    idle = launches is not None and not launches and result.state in _JUDGED
+    if idle and result.conforms and any(each.ref.numel() for each in question.expected.values()):
+        rule = f"the function launched nothing on the {card.info}; what torch computes, the CPU has computed"
+        result = Result(case, bound.name, "NotSupported", rule)
+    return replace(result, seconds=time.perf_counter() - start)
+
+
+def _classified(error: Exception, bound: Bound) -> tuple[str, str]:
+    """The state and message that a function's exception makes of a case."""
+    if isinstance(error, Unsupported):
+        return "NotSupported", str(error) or "the function declined the case"
+    state, message = runner.classify(error, bound.name)
+    place = bound.where(error) if state == "Crash" else ""
+    return state, f"{message} ({place})" if place else message
+
+
+# What is asked ------------------------------------------------------------------------------------
+
+
+def _spec(op: str) -> Spec:
+    known = sorted(registry.op_folders())
+    if op not in known:
+        raise UnknownOpError(op, known)
+    return registry.spec(op)
+
+
+def _asked(
+    spec: Spec, tier: str, picked: Iterable[str | making.Case] | None, grad: bool
+) -> list[making.Case]:
+    if grad and spec.gradient is None:
+        raise _wrong("grad", True, f"False: {spec.op} has no gradient")
+    if tier not in record.TIERS:
+        raise _wrong("tier", tier, f"one of {listed(record.TIERS)}")
+    if picked is None:
+        return making.cases(spec, tier)
+    several: list[Any] = [picked] if isinstance(picked, (str, making.Case)) else list(picked)
+    found = []
+    for each in several:
+        case = making.parse(each, spec) if isinstance(each, str) else each
+        if not isinstance(case, making.Case) or case.op != spec.op:
+            raise _wrong("cases", getattr(case, "id", case), f"cases of {spec.op}, or their ids")
+        found.append(case)
+    if not found:
+        raise _wrong("cases", found, "one case or more")
+    return found
+
+
+def _claimed(spec: Spec, types: Sequence[str] | None) -> list[making.Types]:
+    """The rows of the spec's types that are claimed: named whole, or made of claimed dtypes alone."""
+    rows = [tuple(row.items()) for row in spec.types]
+    if types is None:
+        return rows
+    names = [types] if isinstance(types, str) else list(types)
+    texts = {making.types_text(dict(row)): row for row in rows}
+    dtypes = sorted({dtype for row in rows for name, dtype in row if name != "acc"})
+    known = list(dict.fromkeys([*texts, *dtypes]))
+    for name in names:
+        if name not in known:
+            raise _wrong("types", name, f"some of {listed(known)}", nearest(str(name), known).strip())
+    return [
+        row for text, row in texts.items()
+        if text in names or all(dtype in names for name, dtype in row if name != "acc")
+    ]  # fmt: skip
+
+
+def _rule(bound: Bound, case: making.Case, claimed: list[making.Types], grad: bool) -> str:
+    """Why a case is not asked, or ""."""
+    if case.types not in claimed:
+        return f"types= does not claim {making.types_text(dict(case.types))}"
+    if case.mode == "grad" and not grad:
+        return "gradients are asked with grad=True"
+    return bound.lacks(case)
+
+
+def _wrong(argument: str, value: Any, expected: str, remedy: str = "") -> ArgumentError:
+    return ArgumentError("conformance.check", argument, value, expected, remedy)
+
+
+# Where it runs ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Card:
+    """A device for the length of one check; the process's active backend stays what it is."""
+
+    backend: Backend
+    info: Device
+
+    @property
+    def device(self) -> torch.device:
+        """Where its tensors live."""
+        return torch.device(self.backend.device_type)
+
+    @staticmethod
+    def named(name: str | None) -> _Card:
+        """The card that `name` says, as `--device` does; None is the active one."""
+        if name is None:
+            return _Card.of(detect.selection())
+        vendor, _, arch = str(name).partition(":")
+        known = registry.vendors()
+        if vendor not in known:
+            raise _wrong("device", name, f"one of {listed(known)}", nearest(vendor, known).strip())
+        cls = detect.backend_class(vendor)
+        here = detect.this_machine()
+        environ = {**here.environ, "PORTABLE_BACKEND": vendor}
+        if cls.emulation(here) is None:
+            environ.pop("PORTABLE_EMULATE", None)
+        if not arch:
+            return _Card.of(detect.select(replace(here, environ=environ)))
+        archs = [card.arch for card in cls(known[vendor]).targets()]
+        if arch not in archs:
+            expected = ", ".join(f"{vendor}:{each}" for each in archs) or f"{vendor} alone"
+            raise _wrong("device", name, expected, nearest(arch, archs).strip())
+        environ[f"PORTABLE_{vendor.upper()}_ARCH"] = arch
+        chosen = detect.select(replace(here, environ=environ))
+        if chosen.error is None and (card := _Card.of(chosen)).info.arch == arch:
+            return card
+        if environ.get("PORTABLE_EMULATE") == "0" or cls.emulation(here) is None:
+            raise chosen.error or BackendError(f"device={name!r}: the card here is {_Card.of(chosen).info}")
+        return _Card.of(detect.select(replace(here, environ={**environ, "PORTABLE_EMULATE": "1"})))
+
+    @staticmethod
+    def of(chosen: detect.Selection) -> _Card:
+        if chosen.error is not None:
+            raise chosen.error
+        backend = max(chosen.backends.values(), key=lambda each: (each.device_type != "cpu", -each.order))
+        index = 0
+        if backend.device_type != "cpu":
+            index = torch.get_device_module(backend.device_type).current_device()
+        return _Card(backend, backend.device(index))
+
+    @contextmanager
+    def counted(self) -> Iterator[list[Any] | None]:
+        """A block that lists its launches, where the card is made of software; else None."""
+        with ExitStack() as stack:
+            yield stack.enter_context(self.backend.trace()) if self.info.emulated else None
+
+    def lost(self, result: Result) -> str:
+        """Why nothing more can run here after a crash, or ""."""
+        try:
+            runner.synchronize(self.device)
+        except Exception:
+            return f"the device was lost in {result.case.id}"
+        return ""

@@ -1,0 +1,1 @@
+"""The command line: `portable-conformance run`, `compare`, `demo`, `calibrate`."""

@@ -1,0 +1,157 @@
+"""`python -m portable.conformance.commands.demo`: every op once, against float64, with its reasons.
+
+On a card made of software: every implementation of every op, on a sixteenth of the data or less, and no
+times.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+import portable
+from portable import errors
+from portable.conformance.cases.generate import Case, make_shape
+from portable.conformance.execute import runner
+from portable.conformance.execute.guards import guarded_memory
+from portable.conformance.judge import reference
+from portable.conformance.text import print_table
+from portable.spec import registry
+
+_SMALLER = 4  # by how much each size is less on a card made of software
+
+
+def demo_cases(device: torch.device, emulated: bool = False) -> list[Case]:
+    """Each public op's demo sizes, in bfloat16 and float32 on a GPU, in float32 on the CPU."""
+    wanted = ("bfloat16", "float32") if device.type != "cpu" or emulated else ("float32",)
+    found = []
+    for op in portable.ops():
+        spec = registry.spec(op)
+        if spec.demo is None:
+            continue
+        axes, leading = spec.demo.axes, spec.demo.leading
+        if emulated:
+            axes = {name: max(size // _SMALLER, 1) for name, size in axes.items()}
+            leading = {name: tuple(max(n // _SMALLER, 1) for n in lead) for name, lead in leading.items()}
+        shape = make_shape(spec, axes, leading, spec.demo.params, spec.demo.absent)
+        for name in wanted:
+            row = next((row for row in spec.types if row[spec.type_variables[0]] == name), None)
+            if row is not None:
+                found.append(Case(op, tuple(row.items()), shape))
+    return found
+
+
+def device_time(call: Callable[[], object], device: torch.device) -> float:
+    """Microseconds of one call: by device events where there are any, else by the host's clock."""
+    for _ in range(3):
+        call()
+    times = []
+    for _ in range(20):
+        runner.synchronize(device)
+        if device.type == "cpu":
+            start = time.perf_counter()
+            call()
+            times.append((time.perf_counter() - start) * 1e6)
+            continue
+        module = torch.get_device_module(device)
+        first, last = module.Event(enable_timing=True), module.Event(enable_timing=True)
+        first.record()
+        call()
+        last.record()
+        module.synchronize()
+        times.append(first.elapsed_time(last) * 1e3)
+    return statistics.median(times)
+
+
+def show(case: Case, device: torch.device, timed: bool = True) -> tuple[tuple[str, ...], str]:
+    """One row of the table, and a sentence if the result is outside its bound (else "")."""
+    spec = registry.spec(case.op)
+    question = reference.ask(case, spec)
+    arguments: dict[str, Any] = {
+        name: question.inputs[name].on(device)[0] if name in question.inputs else None for name in spec.inputs
+    } | case.params
+    op = runner.function(case.op)
+    explanation = portable.explain(case.op, **arguments)
+    with contextlib.nullcontext() if timed else guarded_memory():
+        result = op(**arguments)
+    runner.synchronize(device)
+    outputs = result if isinstance(result, tuple) else (result,)
+    verdicts = [
+        expected.judge(got, bias=False)
+        for got, expected in zip(outputs, question.expected.values(), strict=True)
+    ]
+    worst = max(verdicts, key=lambda verdict: (not verdict.passed, verdict.worst))
+    time_text = f"{device_time(lambda: op(**arguments), device):.1f}" if timed else "-"
+    choice = explanation.choice
+    row = (
+        case.op,
+        str(case.shape).replace(",", " "),
+        case.dtype(spec.type_variables[0]),
+        choice.name if choice is not None else "-",
+        "ok" if worst.passed else worst.state,
+        f"{worst.worst:.3f}",
+        f"{max(verdict.max_abs for verdict in verdicts):.2e}",
+        time_text,
+        choice.reason if choice is not None else "-",
+    )
+    return row, "" if worst.passed else f"{case.id} on {row[3]}: {worst}"
+
+
+def show_each(case: Case, device: torch.device) -> list[tuple[tuple[str, ...], str]]:
+    """A row for every implementation that the card builds, pinned; those that refuse the case say why."""
+    found = []
+    head = (case.op, str(case.shape).replace(",", " "), case.dtype(registry.spec(case.op).type_variables[0]))
+    for name in runner.implementations(case.op):
+        try:
+            with portable.using(**{case.op: name}):
+                found.append(show(case, device, timed=False))
+        except errors.PortableError as error:
+            state, message = runner.classify(error, name)
+            supported = state != "NotSupported"
+            row = (*head, name, state, "-", "-", "-", "-" if supported else message)
+            found.append((row, f"{case.id} on {name}: {message}" if supported else ""))
+    return found
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Print the table; the exit code is 1 if any result is outside its bound, 3 without a device."""
+    parser = argparse.ArgumentParser(prog="python -m portable.conformance.commands.demo", description=__doc__)
+    parser.add_argument(
+        "--op", action="append", choices=portable.ops(), help="only this op (may be repeated)"
+    )
+    wanted = parser.parse_args(argv).op
+    try:
+        device, info = runner.torch_device(), portable.device()
+    except errors.BackendError as error:
+        print(f"portable: {error}", file=sys.stderr)
+        return 3
+    rows, problems = [], []
+    for case in demo_cases(device, info.emulated):
+        if wanted and case.op not in wanted:
+            continue
+        try:
+            found = show_each(case, device) if info.emulated else [show(case, device)]
+        except errors.PortableError as error:
+            row = (case.op, str(case.shape), "-", "-", type(error).__name__, "-", "-", "-", "-")
+            found = [(row, str(error))]
+        rows += [row for row, _ in found]
+        problems += [problem for _, problem in found if problem]
+    print(f"portable {portable.__version__} on {info}")
+    head = ("op", "size", "dtype", "ran", "result", "worst |err|/bound", "max |err|", "us", "why this one")
+    print_table(head, rows)
+    times = "an emulated card tells no time" if info.emulated else "times are one call, host included"
+    print(f"Errors are against float64 from the same input bits; {times}.")
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Running cases: workers, guarded memory, behaviour cases, waivers, the manifest."""

@@ -1,0 +1,444 @@
+"""Behaviour cases: not what an op computes but how it behaves as part of a program.
+
+Each is a function `(op, spec, tensors, params, device) -> str | None`: None is a pass, a sentence a
+failure, `NotHere` a reason why the machine cannot ask. They run pinned, on every implementation.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+import portable
+from portable import errors
+from portable.conformance.cases.generate import Case, Shape, input_shapes, make_shape, required_params
+from portable.conformance.cases.inputs import poison
+from portable.conformance.execute import runner
+from portable.conformance.execute.bad_calls import MISSING, BadCall, bad_calls
+from portable.conformance.execute.runner import Result, classify
+from portable.conformance.judge import order_independent, reference
+from portable.dispatch import dispatcher
+from portable.spec import registry
+from portable.spec.model import Spec
+
+Call = Callable[[dict[str, Any]], tuple[torch.Tensor, ...]]
+"""The op with its required parameters; takes further arguments by name, and returns all outputs."""
+
+Types = Mapping[str, str]
+
+FAR_ROWS = 64
+FAR = 1 << 31
+
+
+class NotHere(Exception):
+    """The machine or the op has not what the question needs."""
+
+
+def sample(
+    spec: Spec,
+    device: torch.device,
+    lead: int = 48,
+    size: int = 256,
+    seed: int = 0,
+    types: Types | None = None,
+    absent: Sequence[str] = (),
+) -> dict[str, Any]:
+    """N(0, 1) tensors of one row of types (the spec's first), every axis of one size, or of the sizes of the
+    spec's first boundary shape."""
+    generator = torch.Generator().manual_seed(seed)
+    row = types or spec.types[0]
+    made: dict[str, Any] = dict.fromkeys(spec.inputs)
+    shape = _shape(spec, lead, size, absent)
+    for name, own in input_shapes(spec, shape).items():
+        dtype = getattr(torch, row.get(spec.inputs[name].dtype, spec.inputs[name].dtype))
+        made[name] = torch.randn(own, generator=generator).to(dtype)
+    present = {name: tensor for name, tensor in made.items() if tensor is not None}
+    made |= reference.derived(Case(spec.op, tuple(row.items()), shape), spec, present)
+    return {name: None if tensor is None else tensor.to(device) for name, tensor in made.items()}
+
+
+def _shape(spec: Spec, lead: int, size: int, absent: Sequence[str]) -> Shape:
+    leading: Any = (lead,) if spec.leading == "same" else ()
+    axes = spec.boundary[0].axes if spec.boundary else dict.fromkeys(spec.axes, size)
+    return make_shape(spec, axes, leading, required_params(spec)[0], absent)
+
+
+def in_types(spec: Spec, ask: Callable[[Types], str | None], both: bool = True) -> str | None:
+    """`ask` in the spec's first row of types and in float32 alone, where a last bit is not rounded away;
+    in the second only if the first is refused, where not `both`. Raises PinError if both are."""
+    wide = [row for row in spec.types[1:] if set(row.values()) == {"float32"}]
+    refusals = []
+    rows = [spec.types[0], *wide[:1]]
+    for row in rows:
+        try:
+            wrong = ask(row)
+        except errors.PinError as refusal:
+            refusals.append(refusal)
+            continue
+        if wrong:
+            return f"in {next(iter(row.values()))}, {wrong}"
+        if not both:
+            return None
+    if len(refusals) == len(rows):
+        raise refusals[0]
+    return None
+
+
+def same(one: tuple[torch.Tensor, ...], two: tuple[torch.Tensor, ...]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
+
+
+def other_stream(call: Call, spec: Spec, device: torch.device) -> str | None:
+    """On a side stream the op waits for that stream's work, and only for that."""
+    tensors = sample(spec, device)
+    expected = call(tensors)
+    torch.cuda.synchronize(device)
+    stream = torch.cuda.Stream(device)
+    fresh = {n: None if t is None else torch.full_like(t, poison(t.dtype)) for n, t in tensors.items()}
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(20_000_000)  # the copies below come late; a kernel on another stream reads NaN
+        for name, tensor in fresh.items():
+            if tensor is not None:
+                tensor.copy_(tensors[name])
+        got = call(fresh)
+    stream.synchronize()
+    return None if same(got, expected) else "on a side stream the result differs: the kernel ran elsewhere"
+
+
+def graph_capture(call: Call, spec: Spec, device: torch.device) -> str | None:
+    """A captured call replays on new data."""
+    first, second = sample(spec, device), sample(spec, device, seed=1)
+    expected = call(second)
+    call(first)
+    torch.cuda.synchronize(device)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        got = call(first)
+    for name, tensor in first.items():
+        if tensor is not None:
+            tensor.copy_(second[name])
+    graph.replay()
+    torch.cuda.synchronize(device)
+    return None if same(got, expected) else "a replayed graph gives another result than the call"
+
+
+def two_threads(call: Call, spec: Spec, device: torch.device) -> str | None:
+    """Threads that call one op at once get their own results."""
+    questions = [sample(spec, device, lead=17 + i, seed=i) for i in range(4)]
+    expected = [call(question) for question in questions]
+    with ThreadPoolExecutor(4) as pool:
+        # A thread starts outside `using`: each task runs in a copy of this context.
+        tasks = [pool.submit(copy_context().run, call, questions[i % 4]) for i in range(64)]
+        for i, task in enumerate(tasks):
+            if not same(task.result(), expected[i % 4]):
+                return "a call in one thread got another thread's arguments"
+    return None
+
+
+def other_device(call: Call, spec: Spec, device: torch.device) -> str | None:
+    """Tensors on device 1 while device 0 is current."""
+    if torch.cuda.device_count() < 2:
+        raise NotHere("the machine has one card")
+    far = torch.device("cuda", 1)
+    tensors = sample(spec, device)
+    expected = call(tensors)
+    got = call({n: None if t is None else t.to(far) for n, t in tensors.items()})
+    if any(t.device != far for t in got):
+        return "the result is not on the tensors' device"
+    return None if same(tuple(t.to(device) for t in got), expected) else "on card 1 the result differs"
+
+
+def rows_alone(call: Call, spec: Spec, device: torch.device) -> str | None:
+    """A row gives the same bits alone and in a batch."""
+    apart = all(each.rank > 1 for each in spec.inputs.values() if each.leading)  # problems of their own
+    if spec.leading != "same" or not (apart or spec.cost.peak == "vector"):
+        raise NotHere("the op does not work row by row")
+
+    def ask(types: Types) -> str | None:
+        tensors = sample(spec, device, types=types)
+        whole = call(tensors)
+        for row in (0, 7, 47):
+            alone = call({
+                n: t if t is None or not spec.inputs[n].leading else t[row : row + 1]
+                for n, t in tensors.items()
+            })  # fmt: skip
+            for field, one, many in zip(spec.outputs.values(), alone, whole, strict=True):
+                if field.leading and not torch.equal(one[0], many[row]):
+                    return f"row {row} alone differs from row {row} in a batch of 48"
+        return None
+
+    return in_types(spec, ask)
+
+
+def beyond_2_31(call: Call, spec: Spec, device: torch.device) -> str | None:
+    """Operands whose last element lies more than 2^31 elements behind their first, without the memory
+    between: the CPU maps pages that are touched, a card of 6 GB free memory holds them all. An op with
+    boundary shapes has its rows far apart as well, not its problems alone."""
+    ways = [(FAR_ROWS, 0)] + [(1, -2)] * bool(spec.boundary and _leads(spec))
+
+    def ask(row: Types) -> str | None:
+        wrong = (_apart(call, spec, device, row, lead, along) for lead, along in ways)
+        return next(filter(None, wrong), None)
+
+    return in_types(spec, ask, both=False)
+
+
+def _apart(call: Call, spec: Spec, device: torch.device, row: Types, lead: int, along: int) -> str | None:
+    """The same call with operands that are far apart along one dimension."""
+    tensors = sample(spec, device, lead=lead, size=FAR_ROWS, types=row)
+    expected = call(tensors)
+    wide = _far_operands(spec, tensors, along)
+    if not wide:
+        raise NotHere("the op has no operand of rows")
+    lengths = {name: tensors[name].shape[along] for name in wide}
+    turned = {name: tensors[name].movedim(along, 0) for name in wide}
+    room = 512 * max(-(-each[0].numel() // 512) for each in turned.values())
+    apart = -(-FAR // (min(lengths.values()) - 1) // 512) * 512
+    dtype = tensors[wide[0]].dtype
+    buffer = _vast(apart * (max(lengths.values()) - 1) + room * len(wide), dtype, device)
+    far = dict(tensors)
+    for place, (name, each) in enumerate(turned.items()):
+        strides = (apart, *each[0].contiguous().stride())
+        far[name] = buffer.as_strided(each.shape, strides, room * place).movedim(0, along)
+        far[name].copy_(tensors[name])
+    return None if same(call(far), expected) else "elements beyond 2^31 are read wrongly"
+
+
+def _leads(spec: Spec) -> bool:
+    return any(each.leading for each in spec.inputs.values())
+
+
+def _far_operands(spec: Spec, tensors: Mapping[str, Any], along: int) -> list[str]:
+    """Inputs of one type whose rows can be far apart: those of FAR_ROWS rows; along another dimension, and
+    where the op has no leading ones, those with columns and at least half as many rows as the longest."""
+    found = {name: t for name, t in tensors.items() if t is not None and t.is_floating_point()}
+    if not along and not (spec.boundary and not _leads(spec)):
+        names = [name for name, t in found.items() if t.dim() > 1 and len(t) == FAR_ROWS]
+    else:
+        found = {name: t for name, t in found.items() if t.dim() > (3 if along else 2)}
+        longest = max((t.shape[along] for t in found.values()), default=0)
+        names = [name for name, t in found.items() if 2 * t.shape[along] >= longest > 2]
+    return [name for name in names if found[name].dtype == found[names[0]].dtype]
+
+
+def _vast(count: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """`count` elements that nothing has touched."""
+    size = count * dtype.itemsize
+    if device.type != "cpu":
+        if torch.cuda.mem_get_info(device)[0] < size * 1.25:
+            raise NotHere(f"needs {size * 1.25 / 2**30:.0f} GB of free device memory")
+        return torch.empty(count, dtype=dtype, device=device)
+    if sys.platform == "win32" or sys.maxsize < FAR * 4:
+        raise NotHere("the system maps no memory before it is touched")
+    lazy = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
+    try:
+        pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | lazy)
+    except (OSError, ValueError) as error:
+        raise NotHere(f"the system maps no {size / 2**30:.0f} GB of address space: {error}") from error
+    if hasattr(mmap, "MADV_NOHUGEPAGE"):
+        with contextlib.suppress(OSError):  # a kernel without huge pages
+            pages.madvise(mmap.MADV_NOHUGEPAGE)
+    return torch.frombuffer(pages, dtype=dtype)
+
+
+def scaling(call: Call, spec: Spec, device: torch.device) -> str | None:
+    """An input times a power of two multiplies, bit for bit, every output that the float64 reference
+    multiplies, and leaves alone what the reference leaves alone."""
+    optional = [(each.name,) for each in spec.inputs.values() if each.optional]
+    asked = 0
+
+    def ask(row: Types) -> str | None:
+        nonlocal asked
+        for absent in [(), *optional]:
+            tensors = sample(spec, device, lead=17, size=64, types=row, absent=absent)
+            present = {n: t for n, t in tensors.items() if t is not None}
+            wide = {n: t.cpu().to(torch.float64) for n, t in present.items() if t.is_floating_point()}
+            indices = {n: t.cpu().to(torch.float64) for n, t in present.items() if n not in wide}
+            case = Case(spec.op, tuple(row.items()), _shape(spec, 17, 64, absent))
+
+            def evaluate(
+                given: Mapping[str, Any], case: Case = case, indices: Mapping[str, Any] = indices
+            ) -> dict[str, torch.Tensor]:
+                return reference.reference(case, spec, {**dict.fromkeys(spec.inputs), **indices, **given})
+
+            rules = order_independent.degrees(evaluate, wide, evaluate(wide))
+            if not any(1 in rule.values() for rule in rules.values()):
+                continue
+            asked += 1
+            before = dict(zip(spec.outputs, call(tensors), strict=True))
+            for name in wide:
+                for factor in order_independent.FACTORS:
+                    scaled = call({**tensors, name: tensors[name] * factor})
+                    for output, got in zip(spec.outputs, scaled, strict=True):
+                        degree = rules[output][name]
+                        if degree is not None and not torch.equal(got, before[output] * factor**degree):
+                            follows = f"{output} times {factor:g}" if degree else f"the same {output}"
+                            return f"{name} times {factor:g} does not give {follows}"
+        return None
+
+    wrong = in_types(spec, ask)
+    if not asked:
+        raise NotHere("no input of the op scales its outputs")
+    return wrong
+
+
+def bad_arguments(call: Call, spec: Spec, device: torch.device) -> str | None:
+    """What the spec does not allow is refused with the documented error, before any kernel runs."""
+
+    def ask(row: Types) -> str | None:
+        good = {**sample(spec, device, lead=5, size=16, types=row), **required_params(spec)[0]}
+        call(good)
+        return next(filter(None, (_refused(call, spec, bad) for bad in bad_calls(spec, good))), None)
+
+    return in_types(spec, ask, both=False)
+
+
+def _refused(call: Call, spec: Spec, bad: BadCall) -> str | None:
+    """None where the call raises what it must, else what it did."""
+    with _launches() as ran:
+        try:
+            call(bad.arguments)
+        except bad.error as error:
+            if f"portable.{spec.op}" not in str(error):
+                return f"{bad.what}: the error does not name the op: {error}"
+        except Exception as error:
+            return f"{bad.what}: expected {bad.error.__name__}, got {type(error).__name__}: {error}"
+        else:
+            return f"{bad.what}: the call was taken, expected {bad.error.__name__}"
+    return f"{bad.what}: a kernel ran before {bad.error.__name__} was raised" if ran else None
+
+
+@contextlib.contextmanager
+def _launches() -> Iterator[list[str]]:
+    """The ops that came as far as their launches meanwhile."""
+    ran: list[str] = []
+    right = dispatcher.Prepared.compute
+
+    def noted(self: dispatcher.Prepared, inputs: Sequence[Any], addresses: list[int], out: Any) -> Any:
+        ran.append("launch")
+        return right(self, inputs, addresses, out)
+
+    dispatcher.Prepared.compute = noted
+    try:
+        yield ran
+    finally:
+        dispatcher.Prepared.compute = right
+
+
+def compiled(call: Call, spec: Spec, device: torch.device) -> str | None:
+    """torch.compile(fullgraph=True) gives the same bits."""
+    tensors = sample(spec, device)
+    expected = call(tensors)
+    torch._dynamo.reset()  # each op and implementation compiles afresh
+    got = torch.compile(call, fullgraph=True, backend="aot_eager", dynamic=False)(tensors)
+    return None if same(got, expected) else "under torch.compile the result differs"
+
+
+def autograd_runs(call: Call, spec: Spec, device: torch.device) -> str | None:
+    """Backward of a public op reaches every input, finite and of its dtype."""
+    if spec.gradient is None:
+        raise NotHere("the op has no gradient")
+    tensors = sample(spec, device)
+    numbers = {n: t for n, t in tensors.items() if t is not None and t.is_floating_point()}
+    leaves = {n: t.requires_grad_() for n, t in numbers.items()}
+    with torch.enable_grad():
+        outputs = call(tensors)
+        sum(o.float().square().sum() for o in outputs).backward()  # type: ignore[union-attr]
+    for name, leaf in leaves.items():
+        if leaf.grad is None or leaf.grad.dtype != leaf.dtype or not leaf.grad.isfinite().all():
+            return f"the gradient of {name} is missing, of another dtype or not finite"
+    return None
+
+
+def probes(call: Call, spec: Spec, device: torch.device) -> str | None:
+    """The questions of the op's own file, each a function of a call, a dtype and a device; its docstring says
+    what holds."""
+    if spec.probes is None:
+        raise NotHere("the op has none")
+    module = registry.load_module(spec.probes)
+
+    def ask(types: Types) -> str | None:
+        dtype = getattr(torch, types[spec.type_variables[0]])
+        for question in module.PROBES:
+            if not question(call, dtype, device):
+                return f"{question.__name__}: {question.__doc__}"
+        return None
+
+    return in_types(spec, ask)
+
+
+CASES: dict[str, Callable[[Call, Spec, torch.device], str | None]] = {
+    "other_stream": other_stream,
+    "graph_capture": graph_capture,
+    "two_threads": two_threads,
+    "other_device": other_device,
+    "rows_alone": rows_alone,
+    "beyond_2_31": beyond_2_31,
+    "compiled": compiled,
+    "autograd": autograd_runs,
+    "scaling": scaling,
+    "bad_arguments": bad_arguments,
+    "probes": probes,
+}
+_NEEDS_GPU = {"other_stream", "graph_capture", "other_device"}
+
+
+@dataclass(frozen=True)
+class Behaviour:
+    """A behaviour of one op, where a runner's result names its case."""
+
+    op: str
+    name: str
+
+    @property
+    def id(self) -> str:
+        return f"{self.op}/behaviour/{self.name}"
+
+
+def parse(text: str) -> Behaviour | None:
+    """The behaviour that an id names, or None where it is the id of another case."""
+    op, _, name = text.partition("/behaviour/")
+    return Behaviour(op, name) if name in CASES and op in registry.op_folders() else None
+
+
+def cases(ops: Iterable[str]) -> list[Behaviour]:
+    """Every behaviour of `ops`; probes are those of an op that has some."""
+    specs = {op: registry.spec(op) for op in ops}
+    return [Behaviour(op, name) for op in ops for name in CASES if name != "probes" or specs[op].probes]
+
+
+def run(case: Behaviour, impl: str, device: torch.device) -> Result:
+    """Ask one behaviour of one pinned implementation. Exceptions become states."""
+    spec = registry.spec(case.op)
+    function = runner.function(case.op)
+    params = dict(required_params(spec)[0])
+
+    def call(tensors: dict[str, Any]) -> tuple[torch.Tensor, ...]:
+        arguments = {**params, **tensors}
+        result = function(**{name: value for name, value in arguments.items() if value is not MISSING})
+        return result if isinstance(result, tuple) else (result,)
+
+    if case.name in _NEEDS_GPU and device.type == "cpu":
+        return Result(case, impl, "NotSupported", "needs a GPU")
+    implementation = spec.implementation(impl)
+    runs = implementation is not None and implementation.kind == "run"
+    if case.name == "graph_capture" and runs and any(each.dtype == "int32" for each in spec.inputs.values()):
+        return Result(case, impl, "NotSupported", "it reads lengths on the host: no graph can wait for them")
+    if case.name == "rows_alone" and implementation is not None and not implementation.batch_invariant:
+        return Result(case, impl, "NotSupported", "its spec says that it is not batch invariant")
+    try:
+        with portable.using(**{case.op: impl}):
+            wrong = CASES[case.name](call, spec, device)
+    except NotHere as reason:
+        return Result(case, impl, "NotSupported", str(reason))
+    except Exception as error:
+        return Result(case, impl, *classify(error, impl))
+    return Result(case, impl, "Fail.behaviour", wrong) if wrong else Result(case, impl, "Pass")

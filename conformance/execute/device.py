@@ -1,0 +1,72 @@
+"""The device that the command line names: `--device`, `--emulate`, `--require-hardware`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import Any
+
+import portable
+from portable.conformance.text import Mistake
+from portable.errors import BackendError, nearest
+from portable.runtime import detect
+from portable.spec import registry
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The three options, on a command that runs something."""
+    parser.add_argument(
+        "--device",
+        metavar="VENDOR[:ARCH]",
+        help=f"one of {', '.join(registry.vendors())}; an AMD card that is not there is emulated",
+    )
+    software = parser.add_mutually_exclusive_group()
+    software.add_argument("--emulate", action="store_true", help="use a card made of software")
+    software.add_argument(
+        "--require-hardware", action="store_true", help="never use one: exit code 3 without the card"
+    )
+
+
+def arguments() -> list[str]:
+    """The options that choose the active device again, in another process or by hand."""
+    info = portable.device()
+    if info.emulated:
+        return ["--device", f"{info.vendor}:{info.arch}", "--emulate"]
+    return ["--device", info.vendor] + ["--require-hardware"] * (detect.main_backend().device_type != "cpu")
+
+
+def choose(args: Any) -> None:
+    """Make the card that the arguments name the active one; without any, the environment's choice or the
+    card that is there. Raises Mistake for a name that is none and BackendError where the card is missing."""
+    name = getattr(args, "device", None)
+    hardware = getattr(args, "require_hardware", False)
+    emulate = True if getattr(args, "emulate", False) else False if hardware else None
+    if name is None:
+        if emulate is not None:
+            detect.choose(emulate=emulate)
+    else:
+        _choose_named(name, emulate)
+    if hardware and detect.main_backend().device_type == "cpu":
+        raise BackendError(f"--require-hardware: {portable.device()} is no card")
+
+
+def _choose_named(name: str, emulate: bool | None) -> None:
+    vendor, _, arch = name.partition(":")
+    if vendor not in registry.vendors():
+        known = ", ".join(registry.vendors())
+        raise Mistake(f"--device {name}: expected one of {known}.{nearest(vendor, registry.vendors())}")
+    if not arch:
+        if emulate is not None or os.environ.get("PORTABLE_BACKEND") != vendor:
+            detect.choose(vendor, emulate=emulate)
+        return
+    cards = detect.backend_class(vendor)(registry.vendors()[vendor]).targets()
+    if arch not in [card.arch for card in cards]:
+        known = ", ".join(card.arch for card in cards) or "no architecture by name"
+        raise Mistake(f"--device {name}: {vendor} has {known}")
+    detect.choose(vendor, arch, emulate)
+    chosen = detect.selection()
+    if chosen.error is not None or portable.device().arch == arch:
+        return
+    if emulate is False:
+        raise BackendError(f"--device {name} --require-hardware: the card here is {portable.device()}")
+    detect.choose(vendor, arch, emulate=True)

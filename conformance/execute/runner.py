@@ -1,0 +1,296 @@
+"""Runs one case in this process: an implementation pinned, guarded memory, two runs, one verdict."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+import portable
+from portable import errors
+from portable.conformance.cases import inputs
+from portable.conformance.cases.generate import Case
+from portable.conformance.execute.guards import guarded_memory
+from portable.conformance.judge import reference
+from portable.conformance.judge.bound import Verdict, deterministic, digest
+from portable.conformance.records import record
+from portable.dispatch import dispatcher
+from portable.runtime import detect
+from portable.spec import registry
+
+STATES, CONFORMING, KNOWN = record.STATES, record.CONFORMING, record.KNOWN
+
+
+@dataclass(frozen=True)
+class Result:
+    """The outcome of a case or behaviour on one implementation. `worst` is the largest |error| / bound,
+    `ulp` the largest error in units in the last place, with its sign; `digest` is of the outputs' bits, and
+    `exact` says that they had to equal the reference's."""
+
+    case: Any
+    impl: str
+    state: str
+    message: str = ""
+    worst: float = 0.0
+    max_abs: float = 0.0
+    ulp: float = 0.0
+    digest: str = ""
+    exact: bool = False
+    seconds: float = 0.0
+
+    @property
+    def conforms(self) -> bool:
+        return self.state in CONFORMING
+
+    def entry(self) -> dict[str, Any]:
+        """The result as a record holds it."""
+        fields = {name: value for name, value in vars(self).items() if name not in ("case", "impl", "state")}
+        return record.entry(self.case.id, self.impl, self.state, **fields)
+
+    @staticmethod
+    def of(case: Any, entry: Mapping[str, Any]) -> Result:
+        """The result that an entry of a record holds, of the case that it names."""
+        return Result(case, **{name: value for name, value in entry.items() if name != "case"})
+
+
+class DeviceLost(RuntimeError):
+    """The device answers no more (a kernel faulted); nothing further can run in this process.
+
+    `result` is that of the case in which it happened.
+    """
+
+    def __init__(self, result: Result):
+        super().__init__(result.message)
+        self.result = result
+
+
+def torch_device() -> torch.device:
+    """Where the active backend's tensors live."""
+    return torch.device(detect.main_backend().device_type)
+
+
+def synchronize(device: torch.device) -> None:
+    if device.type != "cpu":
+        torch.get_device_module(device).synchronize()
+
+
+def implementations(op: str) -> tuple[str, ...]:
+    """Implementations of `op` whose language the active backend builds for the device that is here."""
+    return tuple(dispatcher.candidates(op))
+
+
+def function(op: str) -> Callable[..., Any]:
+    """The op as its spec has it, which need not be what people call by its name."""
+    return dispatcher.op(op) if op in registry.functions() else getattr(portable, op)
+
+
+def fingerprint(question: reference.Question) -> str:
+    """SHA-256 of all inputs of a case."""
+    text = "".join(f"{name} {sha256}\n" for name, sha256 in question.sha256.items())
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def run_case(question: reference.Question, impl: str, device: torch.device) -> Result:
+    """Run one case on one pinned implementation, twice, and judge it. Exceptions become states.
+
+    Raises DeviceLost when the device does not come back from a crash.
+    """
+    case = question.case
+    op = function(case.op)
+    start = time.perf_counter()
+    try:
+        with portable.using(**{case.op: impl}):
+            result = judge_call(question, op, device, impl)
+        if not result.conforms:
+            with contextlib.suppress(Exception):  # the verdict is there; the config only explains it
+                result = replace(result, message=result.message + _config(question, impl, device))
+    except (Exception, SystemExit) as error:
+        result = Result(case, impl, *classify(error, impl))
+    return _still_there(replace(result, seconds=time.perf_counter() - start), device)
+
+
+def _config(question: reference.Question, impl: str, device: torch.device) -> str:
+    """The tuned values that the implementation ran with, as a line of a failure's message."""
+    case = question.case
+    present = [name for name in question.spec.inputs if name in question.inputs]
+    tensors = {name: question.inputs[name].on(device)[0] for name in present}
+    with portable.using(**{case.op: impl}):
+        choice = portable.explain(case.op, **tensors, **case.params).choice
+    if choice is None or choice.config is None or not choice.config.values:
+        return ""
+    values = ", ".join(f"{name}={value}" for name, value in choice.config.values.items())
+    return f"\nconfig: {values} [{choice.config.source}]"
+
+
+def _still_there(result: Result, device: torch.device) -> Result:
+    """The result, if the device answers after it."""
+    if result.state in ("Crash", "ResourceError"):
+        try:
+            synchronize(device)
+        except Exception as lost:
+            raise DeviceLost(result) from lost
+    return result
+
+
+def classify(error: BaseException, impl: str) -> tuple[str, str]:
+    """The state and message that an exception makes of a case."""
+    if isinstance(error, errors.PinError):
+        reason = str(error.__dict__.get("reason", error))
+        return "NotSupported", reason.partition(f": {impl}: ")[2] or reason
+    if isinstance(error, errors.CompileError):
+        return "CompileError", str(error)
+    kind = type(error)
+    text = f"{kind.__name__}: {error}"
+    if kind.__module__.startswith("triton.") and kind.__name__ in _TRITON:
+        return _TRITON[kind.__name__], text
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)) or _NO_MEMORY.search(text):
+        return "ResourceError", text.splitlines()[0]
+    return "Crash", text
+
+
+_NO_MEMORY = re.compile("can't allocate memory|out of memory", re.IGNORECASE)
+_TRITON = {
+    "CompilationError": "CompileError",
+    "UnsupportedLanguageConstruct": "CompileError",
+    "CompileTimeAssertionFailure": "CompileError",
+    "PTXASError": "CompileError",
+    "OutOfResources": "ResourceError",
+}
+"""What Triton's exceptions say of a case, by their names: Triton need not be there."""
+
+
+def judge_call(
+    question: reference.Question, function: Callable[..., Any], device: torch.device, impl: str
+) -> Result:
+    """Call `function` twice with a case's inputs and judge what comes back; its exceptions pass through.
+
+    `function` takes the op's inputs and parameters by name and answers as the op does. The first call's
+    allocations are poisoned and guarded, and so are the inputs.
+    """
+    case = question.case
+    moved = {name: made.on(device) for name, made in question.inputs.items()}
+    tensors = {name: view for name, (view, _) in moved.items()}
+    with guarded_memory() as guards:
+        first, fence = _call(question, function, tensors, device)
+        synchronize(device)
+    verdicts: list[tuple[str, Verdict]] = []
+    if fault := guards.fault():
+        verdicts.append(("", Verdict("Fail.bounds_write", note=fault)))
+    del guards
+    second, again = _call(question, function, tensors, device)
+    synchronize(device)
+    if set(first) != set(question.expected):
+        note = f"got outputs {sorted(first)}, expected {sorted(question.expected)}"
+        return _result(case, impl, [("", Verdict("Fail.shape", note=note))])
+    for name, expected in question.expected.items():
+        verdict = expected.judge(first[name], question.biased_values)
+        if verdict.passed:
+            verdict = deterministic(first[name], second[name]) or verdict
+        verdicts.append((name, verdict))
+    if any(each is not None and not inputs.fence_intact(each) for each in (fence, again)):
+        verdicts.append(("out", Verdict("Fail.bounds_write", note="memory beside out= was written")))
+    for name, (_, buffer) in moved.items():
+        if not inputs.same_bits(buffer.cpu(), question.inputs[name].buffer):
+            note = "an input, or memory beside it, was written"
+            verdicts.append((name, Verdict("Fail.bounds_write", note=note)))
+    exact = all(expected.exact for expected in question.expected.values())
+    tensors_only = all(isinstance(each, torch.Tensor) for each in first.values())
+    return replace(_result(case, impl, verdicts), digest=digest(first) if tensors_only else "", exact=exact)
+
+
+def _call(
+    question: reference.Question,
+    op: Callable[..., Any],
+    tensors: dict[str, torch.Tensor],
+    device: torch.device,
+) -> tuple[dict[str, Any], torch.Tensor | None]:
+    """The op's outputs by name (gradients in a "grad" case), and the fenced buffer of `out=`."""
+    case, spec = question.case, question.spec
+    arguments: dict[str, Any] = {name: tensors.get(name) for name in spec.inputs} | case.params
+    if case.mode == "grad":
+        numbers = [name for name in spec.inputs if name in tensors and tensors[name].is_floating_point()]
+        leaves = {name: tensors[name].detach().requires_grad_() for name in numbers}
+        arguments |= leaves
+        with torch.enable_grad():
+            outputs = _named(spec, op(**arguments))
+            upstream = [tensors[f"d{name}"] for name in outputs]
+            grads = torch.autograd.grad(list(outputs.values()), list(leaves.values()), upstream)
+        return {f"d{name}": grad for name, grad in zip(leaves, grads, strict=True)}, None
+    fence = None
+    if case.mode == "out" and spec.out is not None:
+        expected = question.expected[spec.out.name]
+        arguments["out"], fence = inputs.fenced(tuple(expected.ref.shape), expected.dtype, device)
+    outputs = _named(spec, op(**arguments))
+    if fence is not None and next(iter(outputs.values())) is not arguments["out"]:
+        raise RuntimeError("the op did not return the tensor that it was given as out=")
+    return outputs, fence
+
+
+def _named(spec: Any, result: Any) -> dict[str, Any]:
+    several = result if isinstance(result, (tuple, list)) else (result,)
+    if len(several) != len(spec.outputs):
+        return {f"output {number}": value for number, value in enumerate(several)}
+    return dict(zip(spec.outputs, several, strict=True))
+
+
+def _result(case: Case, impl: str, verdicts: list[tuple[str, Verdict]]) -> Result:
+    """The worst of several outputs' verdicts."""
+    order = {"Pass": 0, "QualityWarning": 1, "Fail.bounds_write": 3}
+    name, verdict = max(verdicts, key=lambda each: (order.get(each[1].state, 2), each[1].worst))
+    message = "" if verdict.state == "Pass" else f"{name}: {verdict}".removeprefix(": ")
+    return Result(
+        case,
+        impl,
+        verdict.state,
+        message,
+        worst=max(each.worst for _, each in verdicts),
+        max_abs=max(each.max_abs for _, each in verdicts),
+        ulp=max((each.ulp for _, each in verdicts), key=abs),
+    )
+
+
+Excuse = Callable[[Result], Result]
+
+
+def naked(result: Result) -> Result:
+    """The excuse that excuses nothing."""
+    return result
+
+
+def answer(
+    case: Any,
+    impls: Iterable[str],
+    device: torch.device,
+    begin: Callable[[str], None] = lambda impl: None,
+    asked: Callable[[str], None] = lambda sha256: None,
+) -> Iterator[Result]:
+    """One case or behaviour, asked of each of `impls`; `begin` is told the implementation before it runs, and
+    `asked` the SHA-256 of the case's inputs. DeviceLost carries the last result."""
+    from portable.conformance.execute import behaviour
+
+    if isinstance(case, behaviour.Behaviour):
+        for name in impls:
+            begin(name)
+            start = time.perf_counter()
+            try:
+                result = behaviour.run(case, name, device)
+            except SystemExit as error:
+                result = Result(case, name, *classify(error, name))
+            yield _still_there(replace(result, seconds=time.perf_counter() - start), device)
+        return
+    try:
+        question = reference.ask(case, registry.spec(case.op))
+    except Exception as error:  # a broken reference is the suite's fault, not the implementation's
+        fault = f"the oracle failed: {type(error).__name__}: {error}"
+        yield from (Result(case, name, "InternalError", fault) for name in impls)
+        return
+    asked(fingerprint(question))
+    for name in impls:
+        begin(name)
+        yield run_case(question, name, device)

@@ -1,0 +1,120 @@
+"""A worker: reads what to run from standard input and answers on standard output, one JSON object a line.
+
+Asked: {"case": id, "impls": [...]}, {"explore": [op, impl], "seconds": s}, {"bench": [op...], "impls": ..,
+"groups": ..} or, ahead of it, {"prepare": [first, step], "bench": .., "impls": .., "groups": ..}.
+Answers: {"ready": device} once; then {"begin": [id, impl]}, {"inputs": [id, SHA-256]}, {"result": {...}},
+{"explored": count}, {"timing": {...}}, {"roof": {...}} or {"fault": sentence}, and in the end {"done": true}.
+
+A kernel may kill this process, or lose its device; then it is the parent (`pool`) that says so. What kernels
+print goes to standard error, and what they read is empty.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from portable.runtime import worker_io
+
+Send = Callable[[dict[str, Any]], None]
+
+
+def main() -> int:
+    """The worker's life: until its input ends or its device is lost (exit code 4)."""
+    worker_io.die_with_parent()
+    tasks, channel = worker_io.take_streams()
+
+    def send(message: dict[str, Any]) -> None:
+        channel.write(json.dumps(message) + "\n")
+        channel.flush()
+
+    import torch
+
+    import portable
+    from portable.conformance.execute import device, runner, waivers
+
+    parser = argparse.ArgumentParser()
+    device.add_arguments(parser)
+    parser.add_argument("--no-waivers", action="store_true")
+    parser.add_argument("--threads", type=int, default=0)
+    args = parser.parse_args()
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    device.choose(args)
+    excuse = runner.naked if args.no_waivers else waivers.active().excuse
+    send({"ready": portable.device().name})
+    for number, line in enumerate(tasks):
+        try:
+            perform(json.loads(line), runner.torch_device(), excuse, send)
+        except runner.DeviceLost as lost:
+            send({"result": lost.result.entry(), "lost": True})
+            channel.close()
+            os._exit(4)  # a lost device may hang an orderly exit
+        send({"done": True})
+        if number % 64 == 63:
+            gc.collect()
+    return 0
+
+
+def perform(asked: dict[str, Any], device: Any, excuse: Any, send: Send) -> None:
+    """Do what one line asks and `send` the answers. Raises runner.DeviceLost."""
+    if "explore" in asked:
+        op, impl = asked["explore"]
+        _explore(op, impl, asked["seconds"], device, excuse, send)
+    elif "prepare" in asked:
+        from portable.conformance.perf import prepare
+
+        first, step = asked["prepare"]
+        prepare.share(asked["bench"], asked["impls"], asked["groups"], first, step)
+    elif "bench" in asked:
+        _bench(asked["bench"], asked["impls"], asked["groups"], device, send)
+    else:
+        _answer(asked["case"], asked["impls"], device, send)
+
+
+def _answer(case_id: str, impls: list[str], device: Any, send: Send) -> None:
+    from portable.conformance.cases import case_ids
+    from portable.conformance.execute import runner
+
+    for result in runner.answer(
+        case_ids.case(case_id),
+        impls,
+        device,
+        begin=lambda impl: send({"begin": [case_id, impl]}),
+        asked=lambda sha256: send({"inputs": [case_id, sha256]}),
+    ):
+        send({"result": result.entry()})
+
+
+def _explore(op: str, impl: str, seconds: float, device: Any, excuse: Any, send: Send) -> None:
+    from portable.conformance.execute import fuzz, runner
+
+    def trial(case: Any) -> None:
+        send({"begin": [case.id, impl]})
+
+    failures, count = fuzz.explore([op], device, seconds, [impl], excuse, begin=trial)
+    for result in failures:
+        assert isinstance(result, runner.Result)
+        send({"result": result.entry()})
+    send({"explored": count})
+
+
+def _bench(
+    ops: list[str], impls: list[str] | None, groups: list[str] | None, device: Any, send: Send
+) -> None:
+    from portable.conformance.perf import bench
+
+    def failed(case_id: str, impl: str, error: Exception) -> None:
+        send({"fault": f"{case_id} on {impl} could not be timed: {type(error).__name__}: {error}"})
+
+    _, roof = bench.bench(ops, impls, device, lambda entry: send({"timing": entry}), failed, groups)
+    send({"roof": roof})
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,273 @@
+"""What a case's answer must be: inputs, float64 reference on the CPU, and the bound of each output."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from portable.conformance.cases import inputs
+from portable.conformance.cases.generate import Case, axis_param, input_shapes, leading_size, tensor_shape
+from portable.conformance.judge import order_independent as exact
+from portable.conformance.judge.bound import Tolerance, Verdict, integers_exact, judge
+from portable.spec import registry
+from portable.spec.model import Spec
+
+INTEGERS = frozenset({"small_integers", "ties"})
+PRODUCTS = frozenset({"one_hot", "powers_of_two"})
+"""Value classes whose results must come out bit for bit where the reference proves it: as sums of
+integers, or as sums of products of which no partial sum rounds."""
+
+TF32_BITS = 10
+
+GRADIENT_ROUNDINGS = 4.0
+"""Roundings to the input type that a gradient through autograd may take on its way (the saved output,
+the upstream gradient, the pre-activation), relative to the largest gradient of the tensor."""
+
+
+@dataclass(frozen=True)
+class Expected:
+    """One output: its float64 reference and error scale, its tolerance and its type."""
+
+    ref: torch.Tensor
+    magnitude: torch.Tensor | None
+    tolerance: Tolerance
+    dtype: torch.dtype
+    exact: bool = False
+
+    def judge(self, got: Any, bias: bool) -> Verdict:
+        if not isinstance(got, torch.Tensor):
+            return Verdict("Fail.dtype", note=f"got a {type(got).__name__}, expected a tensor")
+        return judge(
+            got,
+            self.ref,
+            self.magnitude,
+            self.tolerance,
+            self.dtype,
+            exact=self.exact,
+            bias=bias and not self.exact,
+        )
+
+
+@dataclass(frozen=True)
+class Question:
+    """A case made concrete: its input tensors, its parameters and what each output must be."""
+
+    case: Case
+    spec: Spec
+    inputs: dict[str, inputs.Input]
+    expected: dict[str, Expected]
+
+    @property
+    def sha256(self) -> dict[str, str]:
+        return {name: made.sha256 for name, made in self.inputs.items()}
+
+    @property
+    def biased_values(self) -> bool:
+        """Whether the signed-bias test holds: independent N(0, 1) data, not repeated by a stride of 0."""
+        return self.case.values == "normal" and self.case.layout != "expanded" and self.case.mode != "grad"
+
+
+def ask(case: Case, spec: Spec) -> Question:
+    """The case's inputs and its answer; the same on every machine."""
+    made = {}
+    mantissa = TF32_BITS if representable(case) else None
+    for position, (name, shape) in enumerate(input_shapes(spec, case.shape).items()):
+        field = spec.inputs[name]
+        values = "normal" if field.derived else field.values.get(case.values, case.values)
+        made[name] = inputs.make(
+            case.id, name, shape, case.dtype(field.dtype), values, case.layout, position, mantissa
+        )
+    for name, tensor in derived(case, spec, {name: each.tensor for name, each in made.items()}).items():
+        made[name] = inputs.place(name, tensor, case.layout, list(made).index(name))
+    if case.mode == "grad":
+        for name, shape in _output_shapes(case, spec).items():
+            dtype = case.dtype(spec.outputs[name].dtype)
+            made[f"d{name}"] = inputs.make(
+                case.id, f"d{name}", shape, dtype, case.values, "contiguous", mantissa=mantissa
+            )
+        return Question(case, spec, made, _gradients(case, spec, made))
+    return Question(case, spec, made, _outputs(case, spec, made, scale_of=_strict(case, spec)))
+
+
+def derived(case: Case, spec: Spec, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The inputs that follow from others, rounded to their types, for CPU tensors by input name."""
+    wanted = {name: field for name, field in spec.inputs.items() if field.derived and name in tensors}
+    own = {name: tensor.to(torch.float64) for name, tensor in tensors.items() if name not in wanted}
+    given = {**dict.fromkeys(spec.inputs), **own}
+    results = {entry: _call(registry.load_entry(entry), case, spec, given)
+               for entry in {field.derived for field in wanted.values()} if entry}  # fmt: skip
+    return {
+        name: results[field.derived][name].to(inputs.DTYPES[case.dtype(field.dtype)])
+        for name, field in wanted.items() if field.derived
+    }  # fmt: skip
+
+
+def representable(case: Case) -> bool:
+    """Whether float32 inputs are rounded to TF32 beforehand, so that a call that allows TF32 loses nothing
+    by it and is held to the bound, and to the exactness, of float32.
+
+    N(0, 1) data keep their bits: there the wider bound holds that the reference gives such a call.
+    """
+    return "tf32" in case.params.values() and (case.values != "normal" or case.mode == "grad")
+
+
+def _strict(case: Case, spec: Spec) -> Case:
+    """The case whose error scale holds: without TF32 where the inputs lose nothing by it."""
+    if not representable(case):
+        return case
+    kept = tuple((name, value) for name, value in case.shape.params if value != "tf32")
+    return replace(case, shape=replace(case.shape, params=kept))
+
+
+def answer(case: Case, spec: Spec, tensors: Mapping[str, torch.Tensor]) -> dict[str, Expected]:
+    """What the op's outputs must be for these CPU tensors (by input name, absent ones left out)."""
+    return _outputs(case, spec, tensors)
+
+
+def _outputs(
+    case: Case, spec: Spec, made: Mapping[str, Any], scale_of: Case | None = None
+) -> dict[str, Expected]:
+    """The outputs for these inputs; the error scale is that of the case `scale_of`."""
+    tensors = {name: each.tensor if isinstance(each, inputs.Input) else each for name, each in made.items()}
+    wide = {name: tensors[name].to(torch.float64) if name in tensors else None for name in spec.inputs}
+    refs = reference(case, spec, wide)
+    scales: dict[str, Any] = {}
+    if spec.reference.magnitude is not None:
+        entry = registry.load_entry(spec.reference.magnitude)
+        scales = _named(spec, _call(entry, scale_of or case, spec, wide))
+    acc = inputs.DTYPES[dict(case.types)["acc"]]
+    exactly = _exactly(case, spec, tensors, refs, acc)
+    known = {**dict(case.types), **dict(case.shape.axes), "B": leading_size(spec, case.shape)}
+    known |= {name: param.default for name, param in spec.params.items()} | case.params
+    expected = {}
+    for name, output in spec.outputs.items():
+        dtype = inputs.DTYPES[case.dtype(output.dtype)]
+        limits = spec.tolerance[name]
+        tolerance = _tolerance(limits.result, float(limits.sum.evaluate(**known)), acc)
+        if output.when is not None and output.when not in tensors:
+            expected[name] = Expected(torch.empty(0, dtype=torch.float64), None, tolerance, dtype)
+            continue
+        ref, scale = refs[name], scales.get(name)
+        if tuple(ref.shape) != _output_shapes(case, spec)[name] or ref.dtype != torch.float64:
+            raise ValueError(f"the reference of {spec.op} gives {name} as {ref.dtype} {tuple(ref.shape)}")
+        if scale is not None:
+            scale = scale.to(torch.float64).broadcast_to(ref.shape)
+        expected[name] = Expected(ref, scale, tolerance, dtype, exactly.get(name, False))
+    return expected
+
+
+def reference(case: Case, spec: Spec, wide: Mapping[str, torch.Tensor | None]) -> dict[str, torch.Tensor]:
+    """The spec's outputs by name, in float64, for float64 CPU tensors (None or left out where absent)."""
+    return _named(spec, _call(registry.load_entry(spec.reference.entry), case, spec, wide))
+
+
+def _exactly(
+    case: Case, spec: Spec, tensors: Mapping[str, torch.Tensor], refs: Mapping[str, Any], acc: torch.dtype
+) -> dict[str, bool]:
+    """By output: whether it must equal its reference bit for bit."""
+    present = {name: ref for name, ref in refs.items() if isinstance(ref, torch.Tensor) and ref.numel()}
+    if case.values in INTEGERS:
+        numbers = [tensor for tensor in tensors.values() if tensor.is_floating_point()]
+        return {name: integers_exact(ref, numbers, acc) for name, ref in present.items()}
+    if case.values not in PRODUCTS:
+        return {}
+    wide = {name: tensor.to(torch.float64) for name, tensor in tensors.items()}
+    absent: dict[str, Any] = dict.fromkeys(name for name in spec.inputs if name not in wide)
+    for name, tensor in tensors.items():
+        if not tensor.is_floating_point():  # indices are no operands
+            absent[name] = wide.pop(name)
+
+    def evaluate(given: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        outputs = reference(case, spec, {**absent, **given})
+        return {name: outputs[name] for name in present}
+
+    return exact.order_independent(evaluate, wide, present, acc)
+
+
+def _tolerance(result: float, steps: float, acc: torch.dtype) -> Tolerance:
+    """The spec's tolerance; for float64 results the oracle rounds as much as the op does, so twice it."""
+    return Tolerance(result + 0.5, 2 * steps, acc) if acc == torch.float64 else Tolerance(result, steps, acc)
+
+
+def _gradients(case: Case, spec: Spec, made: Mapping[str, inputs.Input]) -> dict[str, Expected]:
+    """Float64 gradients through the reference; a norm-wise bound, since they pass through several ops.
+
+    An op's gradient is strictly judged where it is computed, as an op of its own; here the question is
+    whether the formula is wired up right.
+    """
+    wide = {name: made[name].tensor.to(torch.float64) if name in made else None for name in spec.inputs}
+    present = {name: tensor for name, tensor in wide.items()
+               if tensor is not None and made[name].tensor.is_floating_point()}  # fmt: skip
+    for tensor in present.values():
+        tensor.requires_grad_()
+    with torch.enable_grad():
+        result = _named(spec, _call(registry.load_entry(spec.reference.entry), case, spec, wide))
+        upstream = [made[f"d{name}"].tensor.to(torch.float64) for name in result]
+        found = torch.autograd.grad(
+            list(result.values()), list(present.values()), upstream, allow_unused=True
+        )
+    acc = inputs.DTYPES[dict(case.types)["acc"]]
+    longest = max(
+        [1, *(size for each in made.values() for size in each.shape), leading_size(spec, case.shape)]
+    )
+    expected = {}
+    for (name, tensor), grad in zip(present.items(), found, strict=True):
+        grad = torch.zeros_like(tensor) if grad is None else grad.detach()
+        dtype = inputs.DTYPES[case.dtype(spec.inputs[name].dtype)]
+        kinds = {inputs.DTYPES[case.dtype(each.dtype)] for each in spec.inputs.values()}
+        narrow = max(torch.finfo(each).eps for each in kinds if each.is_floating_point)
+        factor = 8 + 4 * math.sqrt(longest) + GRADIENT_ROUNDINGS * narrow / torch.finfo(acc).eps
+        largest = grad.abs().max() if grad.numel() else torch.zeros((), dtype=torch.float64)
+        expected[f"d{name}"] = Expected(grad, largest.expand(grad.shape), Tolerance(0.51, factor, acc), dtype)
+    return expected
+
+
+def _output_shapes(case: Case, spec: Spec) -> dict[str, tuple[int, ...]]:
+    dims = [leading for _, leading in case.shape.leading]
+    leading = tuple(torch.broadcast_shapes(*dims)) if dims else ()
+    return {name: tensor_shape(spec, case.shape, output, leading) for name, output in spec.outputs.items()}
+
+
+def _call(function: Callable[..., Any], case: Case, spec: Spec, wide: Mapping[str, Any]) -> Any:
+    """A function of a reference file, called by name with the op's axis moved last and back again. One that
+    takes `types` or `axes` is told the case's row of types or its sizes; one that takes `bits` gets random
+    bits of the case, to make integers of."""
+    axis_name = axis_param(spec)
+    arguments: dict[str, Any] = {name: param.default for name, param in spec.params.items()} | case.params
+    axis = arguments[axis_name] if axis_name is not None else -1
+    for name, tensor in wide.items():
+        moves = axis_name is not None and spec.inputs[name].leading
+        arguments[name] = tensor.movedim(axis, -1) if tensor is not None and moves else tensor
+    if axis_name is not None:
+        arguments[axis_name] = -1
+    parameters = inspect.signature(function).parameters
+    if "types" in parameters:
+        arguments["types"] = dict(case.types)
+    if "axes" in parameters:
+        arguments["axes"] = dict(case.shape.axes)
+    if "bits" in parameters:
+        arguments["bits"] = inputs.Bits(f"{case.id}/bits")
+    if not any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
+        arguments = {name: value for name, value in arguments.items() if name in parameters}
+    result = _named(spec, function(**arguments))
+    if axis_name is None:
+        return result
+    return {
+        name: tensor.movedim(-1, axis)
+        if tensor is not None and spec.outputs[name].leading and tensor.dim()
+        else tensor
+        for name, tensor in result.items()
+    }
+
+
+def _named(spec: Spec, result: Any) -> dict[str, Any]:
+    """A reference's result by output name, however it returned it."""
+    if isinstance(result, Mapping):
+        return dict(result)
+    several = result if isinstance(result, (tuple, list)) else (result,)
+    return dict(zip(spec.outputs, several, strict=True))

@@ -1,0 +1,1 @@
+"""How fast: bench cases, sweeps, baselines and roofs."""

@@ -1,0 +1,83 @@
+"""Compiles what timings will launch, ahead of them and in several workers: a compiler's seconds in one
+process would cost more of the card's time than the timings themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from portable.conformance.cases.generate import Case, input_shapes
+from portable.conformance.cases.inputs import DTYPES
+from portable.conformance.execute.runner import implementations, torch_device
+from portable.conformance.perf import baselines, bench, sweep
+from portable.dispatch import arguments, dispatcher, select
+from portable.runtime import build, detect
+from portable.spec import registry
+from portable.spec.model import Spec
+
+
+def share(
+    ops: Sequence[str], impls: Sequence[str] | None, groups: Sequence[str] | None, first: int, step: int
+) -> None:
+    """Compile the kernels of every `step`-th question from number `first` on into the disk caches, ours and
+    the baselines' own, which takes a call of each.
+
+    What an implementation rejects or a compiler refuses is left to the timing, which says so.
+    """
+    for asked in bench.questions(ops, impls, groups)[first::step]:
+        _call_baselines(asked)
+        for name in implementations(asked.case.op):
+            if asked.impls is None or name in asked.impls:
+                try:
+                    _compile(asked, name)
+                except Exception:  # the timing meets it again and tells it
+                    continue
+
+
+def _call_baselines(asked: sweep.Asked) -> None:
+    spec, case = registry.spec(asked.case.op), asked.case
+    try:
+        tensors = bench.made(case, spec, torch_device(), seed=0)
+    except Exception:  # the timing meets it again and tells it
+        return
+    for name, make in baselines.makers(spec, case.params).items():
+        if asked.baselines is None or name in asked.baselines:
+            try:
+                make()(tensors)()
+            except Exception:  # another project's code: the timing says why it is not timed
+                continue
+
+
+def _compile(asked: sweep.Asked, name: str) -> None:
+    case, spec = asked.case, registry.spec(asked.case.op)
+    implementation = spec.implementation(name)
+    if implementation is None or implementation.kind == "run":
+        return
+    shapes = input_shapes(spec, case.shape)
+    tensors = [_meta(case, spec, each, shapes) for each in spec.inputs]
+    given = [case.params.get(each, param.default) for each, param in spec.params.items()]
+    params = arguments.check_params(spec, given, tensors)
+    question, _ = dispatcher.ask(spec, tensors, params, None)
+    if question.empty:
+        return
+    answer = select.answer(implementation, question, detect.main_backend(), detect.device())
+    if answer.plan is None:
+        return
+    dtypes = {each: info.dtype for each, info in question.tensors.items() if info is not None}
+    dtypes |= {space.name: space.dtype for space in answer.plan.workspaces}
+    for launch in answer.plan.launches:
+        build.code_object(launch, dtypes, detect.main_backend(), detect.device())
+
+
+def _meta(case: Case, spec: Spec, name: str, shapes: Mapping[str, tuple[int, ...]]) -> torch.Tensor | None:
+    """An input without data, laid out as the timing will lay it out; its address counts as aligned unless
+    the layout says otherwise."""
+    if name not in shapes:
+        return None
+    dtype = DTYPES[case.dtype(spec.inputs[name].dtype)]
+
+    def fill(dims: Sequence[int]) -> torch.Tensor:
+        return torch.empty(list(dims), dtype=dtype, device="meta")
+
+    return sweep.laid_out(case.layout, name, shapes[name], fill)

@@ -1,0 +1,202 @@
+"""The sizes that the bars on speed are held to (sweep.yaml), as cases to time and as verdicts on timings.
+
+A case of the sweep has a layout of its own: "bench", or "bench-" and tokens for inputs that are not
+contiguous: "bT" is b stored with its last two dimensions swapped, "a1" is a that starts one element beyond
+an aligned address, "aT1" is both. "tail" is for packed sequences: a long tail of lengths.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from portable.conformance.cases.generate import Case, make_shape
+from portable.errors import listed, nearest
+from portable.spec import registry, strict_yaml
+
+FILE = Path(__file__).with_name("sweep.yaml")
+BEST = "best"
+TAIL = "tail"
+YARDSTICKS = ("copy", "dense")
+"""What is timed beside an op though it computes something else: a copy of the same bytes, and the op on
+dense tensors with the same flops. Never the best baseline."""
+_KEYS = {"name", "op", "types", "sizes", "layouts", "baselines", "bars"}
+_BAR_KEYS = {"impl", "over", "mean", "least"}
+_TOKEN = re.compile(r"([a-z_]+?)(T?)(\d*)")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One case to time: on which implementations and against which baselines, None for all of them."""
+
+    case: Case
+    impls: Sequence[str] | None
+    baselines: Sequence[str] | None
+
+
+@dataclass(frozen=True)
+class Bar:
+    """What an implementation's speed over a baseline's must be: the geometric mean over a group's cases of
+    each op, and the least of them. `over` is a baseline's name, or "best"."""
+
+    impl: str
+    over: str
+    mean: float
+    least: float | None
+
+
+@dataclass(frozen=True)
+class Group:
+    """Ops at several sizes, types and layouts."""
+
+    name: str
+    ops: tuple[str, ...]
+    types: tuple[str, ...]
+    sizes: tuple[Mapping[str, Any], ...]
+    layouts: tuple[str, ...]
+    baselines: tuple[str, ...]
+    bars: tuple[Bar, ...]
+
+    def asked(self, op: str) -> Iterator[Asked]:
+        """The cases of one op of the group."""
+        spec = registry.spec(op)
+        impls = list(dict.fromkeys(bar.impl for bar in self.bars))
+        for dtype in self.types:
+            types = next(
+                tuple(row.items())
+                for row in spec.types
+                if row[spec.type_variables[0]] == dtype and set(row.values()) <= {dtype, row["acc"]}
+            )
+            for size in self.sizes:
+                axes = {name: size[name] for name in spec.axes}
+                params = {name: size[name] for name in spec.params if name in size}
+                shape = make_shape(spec, axes, size.get("leading", ()), params, size.get("absent", ()))
+                for layout in self.layouts:
+                    name = f"bench-{layout}" if layout else "bench"
+                    yield Asked(Case(op, types, shape, layout=name), impls, self.baselines)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How timings stand to a bar: the mean and the least of the `cases` ratios, and where the least is."""
+
+    group: str
+    op: str
+    bar: Bar
+    cases: int
+    mean: float
+    least: float
+    at: str
+
+    @property
+    def met(self) -> bool:
+        return self.mean >= self.bar.mean and (self.bar.least is None or self.least >= self.bar.least)
+
+
+@functools.cache
+def groups() -> tuple[Group, ...]:
+    """sweep.yaml, read and checked. Raises ValueError with the group and key."""
+    found = []
+    for raw in strict_yaml.load(FILE)["groups"]:
+        _known(raw, _KEYS, raw.get("name", "a group"))
+        ops = raw["op"] if isinstance(raw["op"], list) else [raw["op"]]
+        bars = []
+        for bar in raw["bars"]:
+            _known(bar, _BAR_KEYS, f"a bar of {raw['name']}")
+            least = float(bar["least"]) if "least" in bar else None
+            bars.append(Bar(bar["impl"], bar["over"], float(bar["mean"]), least))
+        found.append(
+            Group(
+                raw["name"],
+                tuple(ops),
+                tuple(raw["types"]),
+                tuple(raw["sizes"]),
+                tuple(raw.get("layouts", [""])),
+                tuple(raw["baselines"]),
+                tuple(bars),
+            )
+        )
+    return tuple(found)
+
+
+def _known(raw: Mapping[str, Any], keys: set[str], where: str) -> None:
+    for key in raw:
+        if key not in keys:
+            raise ValueError(f"{FILE.name}: unknown key {key!r} in {where}.{nearest(key, keys)}")
+
+
+def chosen(names: Sequence[str]) -> list[Group]:
+    """The groups of these names, all where there are none. Raises ValueError for an unknown one."""
+    known = {group.name: group for group in groups()}
+    for name in names:
+        if name not in known:
+            hint = nearest(name, known) or f" There are {listed(known)}."
+            raise ValueError(f"no group {name!r} in {FILE.name}.{hint}")
+    return [known[name] for name in names] if names else list(known.values())
+
+
+def tokens(layout: str) -> list[str]:
+    """The words of a layout behind "bench"."""
+    return layout.split("-")[1:]
+
+
+def laid_out(layout: str, name: str, shape: Sequence[int], fill: Callable[[Sequence[int]], Tensor]) -> Tensor:
+    """A tensor of `shape`, in memory as the layout says for input `name`; `fill(shape)` makes a contiguous
+    one."""
+    for token in tokens(layout):
+        match = _TOKEN.fullmatch(token)
+        if match is None or match[1] != name:
+            continue
+        swapped = [*shape[:-2], shape[-1], shape[-2]] if match[2] else list(shape)
+        offset = int(match[3] or 0)
+        tensor = fill([math.prod(swapped) + offset])[offset:].view(swapped) if offset else fill(swapped)
+        return tensor.mT if match[2] else tensor
+    return fill(shape)
+
+
+def verdicts(entries: Sequence[Mapping[str, Any]]) -> list[Verdict]:
+    """Every bar that some of a record's timings speak of, op by op."""
+    times = {(each["case"], each["impl"]): each for each in entries}
+    found = []
+    for group in groups():
+        for op in group.ops:
+            cases = [asked.case.id for asked in group.asked(op)]
+            for bar in group.bars:
+                ratios = {
+                    case: ratio
+                    for case in cases
+                    if (case, bar.impl) in times
+                    and (ratio := _ratio(times[case, bar.impl]["vs"], bar.over)) is not None
+                }
+                if ratios:
+                    mean = math.exp(sum(map(math.log, ratios.values())) / len(ratios))
+                    at = min(ratios, key=ratios.__getitem__)
+                    found.append(Verdict(group.name, op, bar, len(ratios), mean, ratios[at], at))
+    return found
+
+
+def _ratio(vs: Mapping[str, Mapping[str, float]], over: str) -> float | None:
+    """Our speed over a baseline's; over the best one's, the least ratio there is."""
+    if over != BEST:
+        return vs[over]["median"] if over in vs else None
+    return min((each["median"] for name, each in vs.items() if name not in YARDSTICKS), default=None)
+
+
+def lines(found: Sequence[Verdict]) -> list[str]:
+    """The verdicts as lines for people."""
+    texts = []
+    for each in found:
+        least = f", least {each.least:.3f}" + (f" (bar {each.bar.least:.2f})" if each.bar.least else "")
+        word = "met" if each.met else "missed"
+        texts.append(
+            f"{word}: {each.group}, {each.op} on {each.bar.impl} over {each.bar.over}: geometric mean of "
+            f"{each.cases} {each.mean:.3f} (bar {each.bar.mean:.2f}){least} at {each.at}"
+        )
+    return texts

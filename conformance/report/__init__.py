@@ -1,0 +1,1 @@
+"""Reports of a record: JUnit XML, an HTML page, a summary."""

@@ -1,0 +1,54 @@
+"""What a record comes to: its files, its table, its verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from portable.conformance.records import record
+from portable.conformance.text import counted, print_table
+
+
+def written(found: dict[str, Any], args: Any) -> Iterator[tuple[str, str, OSError | None]]:
+    """Write the files that `--record`, `--junit` and `--html` name: the option, the path and what failed."""
+    from portable.conformance.report import html, junit
+
+    writers = {"record": record.write, "junit": junit.write, "html": html.write}
+    for option, write in writers.items():
+        path = getattr(args, option, None)
+        if path:
+            try:
+                write(Path(path), found)
+            except OSError as error:
+                yield option, path, error
+            else:
+                yield option, path, None
+
+
+def write_reports(found: dict[str, Any], args: Any) -> None:
+    """The files that `--record`, `--junit` and `--html` name. OSError for the first that was not written."""
+    for option, path, error in written(found, args):
+        if error is not None:
+            raise error
+        print(f"{option}: {path}")
+
+
+def verdict(found: dict[str, Any]) -> str:
+    """`258 of 264 results as the specs say, 6 known failures`."""
+    states = [result["state"] for result in found["results"]]
+    known = sum(state in record.KNOWN for state in states)
+    good = sum(state in record.CONFORMING for state in states) - known
+    failures = f", {counted(known, 'known failure')}" if known else ""
+    return f"{good} of {len(states)} results as the specs say{failures}"
+
+
+def table(found: dict[str, Any]) -> None:
+    """Print the results by op and implementation."""
+    rows = []
+    for each in record.summaries(found):
+        worst = each.worst
+        states = ", ".join(f"{state} {count}" for state, count in sorted(each.states.items()))
+        ratio = f"{float(worst.get('worst', 0)):.3f}" if worst else "-"
+        rows.append((each.op, each.impl, states, ratio, worst["case"] if worst else "-"))
+    print_table(("op", "implementation", "states", "worst |err|/bound", "in case"), rows)

@@ -1,0 +1,118 @@
+// Gradients of parameters: sums over rows, column by column, without atomics. Persistent blocks walk the
+// rows, every `blocks`-th from their own on, keep the sums of their rows in registers and write them to a
+// float32 workspace; column_sum.cu adds the blocks up in their order.
+//
+// Defines: STAGES, the rows of two tensors that a block holds or has under way in registers.
+#pragma once
+
+#include "rows.h"
+
+#ifndef STAGES
+#define STAGES 1
+#endif
+
+// Rows of two tensors; stage 0 is the row in hand, and the others' loads are under way.
+struct RowPair {
+    cell<T, VEC> held[2][STAGES][CHUNKS];
+    const T* next[2];    // the lane's place in the row that is loaded next
+    int64_t stride[2];
+    int64_t step;
+    int length;
+
+    DEVICE RowPair(const T* first, const T* second, int64_t first_stride, int64_t second_stride, int64_t row,
+                   int64_t step, int length)
+        : next{at_lane(first + row * first_stride), at_lane(second + row * second_stride)},
+          stride{first_stride, second_stride}, step(step), length(length) {}
+
+    // `left` counts the rows from the block's (first) row in hand on.
+    DEVICE void start(int64_t left) {
+#pragma unroll
+        for (int i = 0; i < STAGES; ++i) load(i, left - i * step);
+    }
+    DEVICE void load(int into, int64_t left) {
+        const int count = left > row_slot() ? length : 0;
+#pragma unroll
+        for (int t = 0; t < 2; ++t) {
+            load_cells<true>(held[t][into], next[t], 0, count);
+            next[t] += step * stride[t];
+        }
+    }
+    // Waits for the row AHEAD rows after the one in hand.
+    template <int AHEAD = 0> DEVICE void wait() const {}
+    // The lane's vectors of the first (0) or second (1) tensor.
+    template <int AHEAD = 0> DEVICE void read(cell<T, VEC> (&into)[CHUNKS], int which) const {
+#pragma unroll
+        for (int c = 0; c < CHUNKS; ++c) into[c] = held[which][AHEAD][c];
+    }
+    // All lanes have read the row in hand.
+    DEVICE void release(int64_t) {}
+    DEVICE void advance(int64_t left) {
+#pragma unroll
+        for (int i = 0; i + 1 < STAGES; ++i) {
+#pragma unroll
+            for (int t = 0; t < 2; ++t) {
+#pragma unroll
+                for (int c = 0; c < CHUNKS; ++c) held[t][i][c] = held[t][i + 1][c];
+            }
+        }
+        load(STAGES - 1, left - STAGES * step);
+    }
+};
+
+// The lane's weights, held for all rows; ones where there are none.
+struct Scale {
+    cell<W, VEC> held[CHUNKS];
+
+    DEVICE void load(const W* weight, int length) {
+        if constexpr (HAS_WEIGHT) load_cells<false>(held, at_lane(weight), 0, length);
+    }
+    DEVICE float times(float g, int c, int i) const { return HAS_WEIGHT ? g * held[c][i] : g; }
+    DEVICE float add(float g, int c, int i, float sum) const {
+        return HAS_WEIGHT ? math_fma(g, held[c][i], sum) : sum + g;
+    }
+};
+
+// Floats of shared memory that `write_columns` needs: none where a block holds one row.
+constexpr int COLUMN_SCRATCH = ROWS > 1 ? THREADS * CHUNKS * VEC : 1;
+
+// Adds up what the row slots of a block have summed, in slot order, and writes it to `target` (length
+// floats). All threads of the block take part.
+DEVICE void write_columns(const float (&sum)[CHUNKS][VEC], float (&scratch)[COLUMN_SCRATCH], float* target,
+                          int length) {
+    if constexpr (ROWS == 1) {
+#pragma unroll
+        for (int c = 0; c < CHUNKS; ++c) {
+            const int column = chunk_column(c);
+            if constexpr (VEC > 1 && !TAIL) {
+                if (column < length) {
+#pragma unroll
+                    for (int i = 0; i < VEC; i += 4) {
+                        store_words(target + column + i,
+                                    words<16>{{bits_of(sum[c][i]), bits_of(sum[c][i + 1]),
+                                               bits_of(sum[c][i + 2]), bits_of(sum[c][i + 3])}});
+                    }
+                }
+            } else {
+#pragma unroll
+                for (int i = 0; i < VEC; ++i) {
+                    if (inside(column, i, length)) target[column + i] = sum[c][i];
+                }
+            }
+        }
+    } else {
+        constexpr int WIDTH = LANES * CHUNKS * VEC;
+        barrier();
+#pragma unroll
+        for (int c = 0; c < CHUNKS; ++c) {
+#pragma unroll
+            for (int i = 0; i < VEC; ++i) scratch[row_slot() * WIDTH + chunk_column(c) + i] = sum[c][i];
+        }
+        barrier();
+        for (int column = thread_x(); column < length; column += THREADS) {
+            float total = 0.0f;
+#pragma unroll 4
+            for (int slot = 0; slot < ROWS; ++slot) total += scratch[slot * WIDTH + column];
+            target[column] = total;
+        }
+    }
+}

@@ -1,0 +1,51 @@
+// What Hopper adds to rows: a cluster of blocks that share one row and exchange sums through each other's
+// shared memory, and bulk copies of rows into shared memory that run ahead of the arithmetic (sm_90).
+#pragma once
+
+#include "prelude.h"
+
+#include "_lib/ptx/mbarrier.h"
+
+// --- clusters ---
+
+DEVICE int cluster_rank() {
+    int rank;
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+// Relaxed: a release waits for every access of the block that is under way (about 1 us, 2026-11-21).
+DEVICE void cluster_arrive() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
+DEVICE void cluster_wait() { asm volatile("barrier.cluster.wait.aligned;" ::: "memory"); }
+
+// Writes COUNT floats to the same place in block `rank` of the cluster, whose mbarrier counts the bytes. One
+// message: the mbarrier takes them one by one.
+template <int COUNT>
+DEVICE void send(const float* place, const float (&value)[COUNT], uint64_t* arrived, int rank) {
+#define ST_ASYNC "st.async.shared::cluster.mbarrier::complete_tx::bytes"
+    uint32_t to, done;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(to) : "r"(shared_address(place)), "r"(rank));
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(done) : "r"(shared_address(arrived)), "r"(rank));
+    if constexpr (COUNT == 4) {
+        asm volatile(ST_ASYNC ".v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(to), "r"(bits_of(value[0])),
+                     "r"(bits_of(value[1])), "r"(bits_of(value[2])), "r"(bits_of(value[3])), "r"(done)
+                     : "memory");
+    } else if constexpr (COUNT == 2) {
+        asm volatile(ST_ASYNC ".v2.b32 [%0], {%1, %2}, [%3];" ::"r"(to), "r"(bits_of(value[0])),
+                     "r"(bits_of(value[1])), "r"(done)
+                     : "memory");
+    } else {
+        asm volatile(ST_ASYNC ".b32 [%0], %1, [%2];" ::"r"(to), "r"(bits_of(value[0])), "r"(done) : "memory");
+    }
+#undef ST_ASYNC
+}
+
+// --- shared memory ---
+
+DEVICE words<16> load_shared(uint32_t from) {
+    words<16> value;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(value.w[0]), "=r"(value.w[1]), "=r"(value.w[2]), "=r"(value.w[3])
+                 : "r"(from)
+                 : "memory");
+    return value;
+}

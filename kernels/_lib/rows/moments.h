@@ -1,0 +1,76 @@
+// Mean and squared deviations of rows, with one barrier: each warp takes them about its own mean, and the
+// parts are merged as Chan, Golub and LeVeque do (1979), which cancels nothing.
+#pragma once
+
+#include "rows.h"
+
+// How many elements of a row the parts that are merged have: the warp's, the block's and the row's own.
+struct Shares {
+    float warp;          // of this warp
+    float lane_warp;     // of the warp whose part this lane takes
+    float lane_block;    // of the block whose part this lane takes
+    float block;         // 1 / elements of this block
+    float row;           // 1 / elements of the row
+
+    DEVICE explicit Shares(int length) {
+        const int lane = warp_lane();
+        row = div_rn(1.0f, static_cast<float>(length));
+        block = row;
+        lane_block = 0.0f;
+        if constexpr (LANES <= WARP) {
+            warp = lane_warp = static_cast<float>(length);
+        } else {
+            const int first = warp_index() / SHARERS * SHARERS;
+            const int base = block_base();
+            warp = count(base + (warp_index() - first) * WARP, WARP, length);
+            lane_warp = count(base + lane % SHARERS * WARP, WARP, length);
+#if CLUSTER > 1
+            lane_block = count(lane % CLUSTER * THREADS, THREADS, length);
+            const float own = count(base, THREADS, length);
+            block = own > 0.0f ? div_rn(1.0f, own) : 0.0f;
+#endif
+        }
+    }
+    static DEVICE int block_base() {
+#if CLUSTER > 1
+        return cluster_rank() * THREADS;
+#else
+        return 0;
+#endif
+    }
+    // Elements of a row that lanes `first` to `first + lanes` hold.
+    static DEVICE float count(int first, int lanes, int length) {
+        int total = 0;
+#pragma unroll
+        for (int c = 0; c < CHUNKS; ++c) {
+            const int left = length - (c * LANES + first) * VEC;
+            total += left < 0 ? 0 : left < lanes * VEC ? left : lanes * VEC;
+        }
+        return static_cast<float>(total);
+    }
+    DEVICE float inverse_warp() const { return warp > 0.0f ? div_rn(1.0f, warp) : 0.0f; }
+};
+
+// Merges the means and squared deviations of PARTS lanes, of `elements` elements each, of 1 / `inverse` in
+// all. Answers how far the lane's mean was from theirs.
+template <int PARTS> DEVICE float merge_moments(float& mean, float& squares, float elements, float inverse) {
+    const float whole = reduce_warp<Sum, PARTS>(elements * mean) * inverse;
+    const float away = mean - whole;
+    mean = whole;
+    squares = reduce_warp<Sum, PARTS>(math_fma(elements * away, away, squares));
+    return away;
+}
+
+// The mean of a part of a row, and the sum of the squared deviations from it.
+struct Moments {
+    const Shares& shares;
+    float value[2];
+
+    DEVICE explicit Moments(const Shares& shares) : shares(shares) {}
+
+    template <int PARTS> DEVICE void merge_warps() { merge<PARTS>(shares.lane_warp, shares.block); }
+    template <int PARTS> DEVICE void merge_blocks() { merge<PARTS>(shares.lane_block, shares.row); }
+    template <int PARTS> DEVICE void merge(float elements, float inverse) {
+        merge_moments<PARTS>(value[0], value[1], elements, inverse);
+    }
+};

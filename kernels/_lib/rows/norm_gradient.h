@@ -1,0 +1,164 @@
+// The gradient of rms_norm, or of layer_norm where CENTERED: dx of each row, and the sums over the rows of a
+// block (or cluster) for dweight and dbias, of rows that go through a ring in shared memory.
+//
+// With r = 1 / deviation, g = dy * weight and n = (x - mean) * r:
+// dx = r * (g - mean(g) - n * mean(g * n)), dweight = sum of dy * n, dbias = sum of dy,
+// where rms_norm has no mean(g), and 0 for mean. r never stands squared or cubed: it may be as large as 2^63.
+#pragma once
+
+#define TENSORS 2
+#include "columns.h"
+#include "moments.h"
+#include "ring.h"
+
+static_assert(AHEAD, "two rows fit the ring");
+
+#if CENTERED
+// Of a part of a row: the mean of x, the squared deviations from it, the sums of g and of g * (x - mean).
+struct Products {
+    static constexpr int COUNT = 4;
+    const Shares& shares;
+    float value[COUNT];
+
+    DEVICE explicit Products(const Shares& shares) : shares(shares) {}
+
+    template <int PARTS> DEVICE void merge_warps() { merge<PARTS>(shares.lane_warp, shares.block); }
+    template <int PARTS> DEVICE void merge_blocks() { merge<PARTS>(shares.lane_block, shares.row); }
+    template <int PARTS> DEVICE void merge(float elements, float inverse) {
+        const float away = merge_moments<PARTS>(value[0], value[1], elements, inverse);
+        value[3] = reduce_warp<Sum, PARTS>(math_fma(away, value[2], value[3]));
+        value[2] = reduce_warp<Sum, PARTS>(value[2]);
+    }
+};
+#else
+// Of a part of a row: the sums of x^2 and of g * x.
+struct Products : Combined<Sum, 2> {
+    static constexpr int COUNT = 2;
+    DEVICE explicit Products(const Shares&) {}
+};
+#endif
+
+// What the lane's warp finds in the row at `place`: lane k gets value k.
+template <class Source>
+DEVICE float products_of(const Source& ring, Place place, const Scale& scale, const Shares& shares,
+                         float inverse_warp, int length) {
+#if CENTERED
+    cell<T, VEC> x[CHUNKS];
+    float sum = 0.0f;
+    Place next = place;
+#pragma unroll
+    for (int c = 0; c < CHUNKS; ++c, next.next()) {
+        ring.wait(next);
+        x[c] = ring.read(next, 0, c, length);
+#pragma unroll
+        for (int i = 0; i < VEC; ++i) sum += x[c][i];
+    }
+    const float mean = reduce_warp<Sum, WARP>(sum) * inverse_warp;
+    float value[4] = {};
+#pragma unroll
+    for (int c = 0; c < CHUNKS; ++c, place.next()) {
+        const cell<T, VEC> dy = ring.read(place, 1, c, length);
+        float squares = 0.0f;
+#pragma unroll
+        for (int i = 0; i < VEC; ++i) {
+            const float away = x[c][i] - mean;
+            const float g = scale.times(dy[i], c, i);    // zero beyond the row
+            squares = math_fma(away, away, squares);
+            value[2] += g;
+            value[3] = math_fma(g, away, value[3]);
+        }
+        value[1] += chunk_column(c) < length ? squares : 0.0f;
+    }
+    const float mine = fold_warp(value);
+    return warp_lane() == 0 ? mean : mine;
+#else
+    float value[2] = {};
+#pragma unroll
+    for (int c = 0; c < CHUNKS; ++c, place.next()) {
+        ring.wait(place);
+        const cell<T, VEC> x = ring.read(place, 0, c, length);
+        const cell<T, VEC> dy = ring.read(place, 1, c, length);
+#pragma unroll
+        for (int i = 0; i < VEC; ++i) {
+            value[0] = math_fma(x[i], x[i], value[0]);
+            value[1] = math_fma(scale.times(dy[i], c, i), x[i], value[1]);
+        }
+    }
+    return fold_warp(value);
+#endif
+}
+
+DEVICE void ring_gradient(const T* dy, const T* x, const W* weight, T* dx, float* columns, int64_t rows,
+                          int length, int64_t dy_stride, int64_t x_stride, int64_t dx_stride, float eps,
+                          int blocks) {
+    SHARED Totals<Products::COUNT> totals;
+    const Ring<Products::COUNT> ring(totals, rows, blocks);
+    if (!ring.works()) {
+        if (ring.merges()) {
+            const Shares shares(length);
+            ring.merge(Products(shares));
+        } else {
+            ring.fill({x, dy}, {x_stride, dy_stride}, blocks, length);
+        }
+        return;
+    }
+    const Shares shares(length);
+    const float inverse_warp = shares.inverse_warp();
+    Scale scale;
+    scale.load(weight, length);
+    float sum_weight[CHUNKS][VEC] = {};
+    float sum_bias[CHUNKS][VEC] = {};
+    Place ahead;
+    Place here;
+    if (ring.turns > 0) ring.show(0, products_of(ring, ahead, scale, shares, inverse_warp, length));
+    T* dx_row = at_lane(dx + row_block() * dx_stride);
+#pragma unroll 1
+    for (int turn = 0; turn < ring.turns; ++turn, dx_row += blocks * dx_stride) {
+        if constexpr (HAS_WEIGHT && CHUNKS > 2) drop_unpacked(scale.held, rows);
+#pragma unroll
+        for (int c = 0; c < CHUNKS; ++c) ahead.next();
+        if (turn + 1 < ring.turns) {
+            ring.show(turn + 1, products_of(ring, ahead, scale, shares, inverse_warp, length));
+        }
+        Products products(shares);
+        ring.total(products, turn);
+#if CENTERED
+        const float mean = products.value[0];
+        const float mean_g = products.value[2] * shares.row;
+        const float r = math_rsqrt(math_fma(products.value[1], shares.row, eps));
+        const float along = products.value[3] * shares.row * r;
+#else
+        const float r = math_rsqrt(math_fma(products.value[0], shares.row, eps));
+        const float along = products.value[1] * shares.row * r;
+#endif
+#pragma unroll
+        for (int c = 0; c < CHUNKS; ++c, here.next()) {
+            const cell<T, VEC> held_x = ring.read(here, 0, c, length);
+            const cell<T, VEC> held_dy = ring.read(here, 1, c, length);
+            float value[VEC];
+#pragma unroll
+            for (int i = 0; i < VEC; ++i) {
+                const float d = held_dy[i];
+                const float g = scale.times(d, c, i);
+#if CENTERED
+                const float n = (held_x[i] - mean) * r;
+                value[i] = r * math_fma(-n, along, g - mean_g);
+#else
+                const float n = held_x[i] * r;
+                value[i] = r * math_fma(-n, along, g);
+#endif
+                if constexpr (HAS_WEIGHT) sum_weight[c][i] = math_fma(d, n, sum_weight[c][i]);
+                if constexpr (HAS_BIAS) sum_bias[c][i] += d;
+            }
+            store_cell(dx_row + c * CHUNK, chunk_column(c), length, value);
+            ring.release(here);
+        }
+    }
+    float none[COLUMN_SCRATCH];
+    float* target = columns + static_cast<int64_t>(row_block()) * length;
+    if constexpr (HAS_WEIGHT) {
+        write_columns(sum_weight, none, target, length);
+        target += static_cast<int64_t>(blocks) * length;
+    }
+    if constexpr (HAS_BIAS) write_columns(sum_bias, none, target, length);
+}

@@ -1,0 +1,173 @@
+// Rows that go through a ring of slots in shared memory, past blocks (or clusters of them) that stay. One
+// slot holds one chunk of one row of TENSORS tensors, as far as it is this block's. Of the warps beyond
+// THREADS the first merges what the others found out about a row, the second starts the copies; where two
+// rows fit, the others wait for a row's totals only after they have taken the statistics of the row after it.
+// Needs Hopper.
+//
+// Defines: TENSORS, SLOTS, and those of rows.h.
+#pragma once
+
+#include "hopper_rows.h"
+#include "rows.h"
+
+static_assert(TAIL == 0 && VEC > 1 && ROWS == 1, "the ring holds whole vectors of one row per block");
+static_assert(VEC * sizeof(T) == 16, "one access per vector");
+static_assert(SLOTS > CHUNKS, "the next row's copies need room beside a row");
+
+constexpr int PART_BYTES = THREADS * 16;
+constexpr int SLOT_BYTES = TENSORS * PART_BYTES;
+constexpr int RING_THREADS = THREADS + 2 * WARP;
+// Whether the statistics of the next row are taken before the totals of a row are waited for.
+constexpr bool AHEAD = SLOTS > 2 * CHUNKS;
+constexpr int TOTALS = 4;    // rows whose totals may be on their way at once
+#define RING_KERNEL KERNEL_RESIDENT(RING_THREADS, RESIDENT) CLUSTERED
+
+// A place in the ring, and the parity of its turns through it.
+struct Place {
+    uint32_t slot = 0;
+    uint32_t phase = 0;
+
+    DEVICE void next() {
+        if (++slot == SLOTS) {
+            slot = 0;
+            phase ^= 1;
+        }
+    }
+};
+
+// What the warps of a block, and then the blocks of a cluster, show each other of a row.
+template <int COUNT> struct Totals {
+    alignas(4 * COUNT) float of_warp[2][WARPS][COUNT];
+    alignas(4 * COUNT) float of_block[TOTALS][CLUSTER][COUNT];
+    alignas(8) uint64_t arrived[TOTALS];
+    uint64_t full[SLOTS];
+    uint64_t empty[SLOTS];
+};
+
+template <int COUNT> struct Ring {
+    Totals<COUNT>& totals;
+    uint32_t slots, full, empty;
+    int turns;    // rows of this block
+
+    DEVICE Ring(Totals<COUNT>& totals, int64_t rows, int blocks) : totals(totals) {
+        DYNAMIC_SHARED(memory);
+        slots = shared_address(memory);
+        full = shared_address(totals.full);
+        empty = shared_address(totals.empty);
+        const int64_t left = rows - row_block();
+        turns = left > 0 ? static_cast<int>((left + blocks - 1) / blocks) : 0;
+        if (thread_x() == 0) {
+#pragma unroll 1
+            for (int i = 0; i < SLOTS; ++i) {
+                barrier_init(full + i * 8, 1);
+                barrier_init(empty + i * 8, WARPS);
+            }
+#pragma unroll
+            for (int i = 0; i < TOTALS; ++i) barrier_init(shared_address(&totals.arrived[i]), 1);
+            barrier_init_fence();
+        }
+#if CLUSTER > 1
+        __syncwarp();
+        cluster_arrive();
+        cluster_wait();
+#else
+        barrier();
+#endif
+    }
+    DEVICE bool works() const { return warp_index() < WARPS; }
+    DEVICE bool merges() const { return warp_index() == WARPS; }
+
+    // --- the warp that starts the copies ---
+
+    // `source` are the tensors' first rows, `stride` their row strides.
+    DEVICE void fill(const T* const (&source)[TENSORS], const int64_t (&stride)[TENSORS], int blocks,
+                     int length) const {
+        if (warp_lane() != 0) return;
+        Place place;
+#if CLUSTER > 1
+        const int first = cluster_rank() * THREADS;
+#else
+        const int first = 0;
+#endif
+        for (int turn = 0; turn < turns; ++turn) {
+            const int64_t row = row_block() + static_cast<int64_t>(turn) * blocks;
+#pragma unroll 1
+            for (int c = 0; c < CHUNKS; ++c, place.next()) {
+                if (turn * CHUNKS + c >= SLOTS) barrier_wait(empty + place.slot * 8, place.phase ^ 1);
+                const int column = (c * LANES + first) * VEC;
+                const int left = (length - column) * static_cast<int>(sizeof(T));
+                const uint32_t bytes = left < 0 ? 0 : left < PART_BYTES ? left : PART_BYTES;
+                const uint32_t done = full + place.slot * 8;
+                barrier_expect(done, TENSORS * bytes);
+                if (bytes == 0) continue;
+#pragma unroll
+                for (int t = 0; t < TENSORS; ++t) {
+                    copy_bulk(slots + place.slot * SLOT_BYTES + t * PART_BYTES,
+                              source[t] + row * stride[t] + column, bytes, done);
+                }
+            }
+        }
+    }
+
+    // --- the warp that merges ---
+
+    template <class Part> DEVICE void merge(Part part) const {
+        for (int turn = 0; turn < turns; ++turn) {
+            named_barrier(1 + (turn & 1), THREADS + WARP);
+            take(part.value, totals.of_warp[turn & 1][warp_lane() % WARPS]);
+            part.template merge_warps<WARPS>();
+            const int slot = turn & (TOTALS - 1);
+            uint64_t* arrived = &totals.arrived[slot];
+#if CLUSTER > 1
+            if (warp_lane() == 0) barrier_expect(shared_address(arrived), sizeof(totals.of_block[0]));
+            __syncwarp();
+            if (warp_lane() < CLUSTER) {
+                send(totals.of_block[slot][cluster_rank()], part.value, arrived, warp_lane());
+            }
+#else
+            if (warp_lane() == 0) {
+#pragma unroll
+                for (int k = 0; k < COUNT; ++k) totals.of_block[slot][0][k] = part.value[k];
+                barrier_arrive(shared_address(arrived));
+            }
+#endif
+        }
+    }
+
+    // --- the others ---
+
+    // Waits for the copies of the chunk at `place`.
+    DEVICE void wait(const Place& place) const { barrier_wait(full + place.slot * 8, place.phase); }
+    // The lane's vector of one tensor of chunk c, which is at `place`; zeros beyond the row.
+    DEVICE cell<T, VEC> read(const Place& place, int which, int c, int length) const {
+        cell<T, VEC> found;
+        found.clear();
+        if (chunk_column(c) < length) {
+            const uint32_t part = slots + place.slot * SLOT_BYTES + which * PART_BYTES;
+            found.part[0] = load_shared(part + thread_x() * 16);
+        }
+        return found;
+    }
+    // The warp has used all it wants of the chunk at `place`, and stored what depends on it. A load alone may
+    // still be on its way when the arrival is seen: with loads from memory in front of it, a next copy was
+    // read in its place (some lanes of 33 float32 rows of 262144; H200, 2026-11-21).
+    DEVICE void release(const Place& place) const {
+        __syncwarp();
+        if (warp_lane() == 0) barrier_arrive(empty + place.slot * 8);
+    }
+    // Hands the merging warp this warp's part of row `turn`: lane k < COUNT has value k.
+    DEVICE void show(int turn, float mine) const {
+        if (warp_lane() < COUNT) totals.of_warp[turn & 1][warp_index()][warp_lane()] = mine;
+        __syncwarp();
+        named_barrier_arrive(1 + (turn & 1), THREADS + WARP);
+    }
+    // The totals of row `turn`.
+    template <class Part> DEVICE void total(Part& part, int turn) const {
+        const int slot = turn & (TOTALS - 1);
+        barrier_wait(shared_address(&totals.arrived[slot]), turn / TOTALS & 1);
+        take(part.value, totals.of_block[slot][warp_lane() % CLUSTER]);
+#if CLUSTER > 1
+        part.template merge_blocks<CLUSTER>();
+#endif
+    }
+};

@@ -1,0 +1,310 @@
+// Rows held in registers. A block has THREADS threads; LANES of them (a power of two) share one row, and each
+// lane holds CHUNKS vectors of VEC elements. Vector c of lane l starts at column (c * LANES + l) * VEC, so a
+// warp reads contiguous memory and a chunk beyond the row is skipped whole.
+//
+// Defines: THREADS, LANES, CHUNKS, VEC; TAIL = 1 when the length may not be a multiple of VEC; CLUSTER, the
+// blocks that share a row (LANES then counts the threads of all); RESIDENT.
+#pragma once
+
+#include "prelude.h"
+
+#ifndef TAIL
+#define TAIL 0
+#endif
+#ifndef CLUSTER
+#define CLUSTER 1
+#endif
+// A kernel over rows, with registers for RESIDENT blocks per multiprocessor where that is defined.
+#ifdef RESIDENT
+#define ROW_KERNEL KERNEL_RESIDENT(THREADS, RESIDENT) CLUSTERED
+#else
+#define ROW_KERNEL KERNEL(THREADS) CLUSTERED
+#endif
+#if CLUSTER > 1
+#include "hopper_rows.h"
+
+#define CLUSTERED __cluster_dims__(CLUSTER, 1, 1)
+#else
+#define CLUSTERED
+#endif
+
+constexpr int ROWS = CLUSTER > 1 ? 1 : THREADS / LANES;
+constexpr int WARPS = THREADS / WARP;
+constexpr int ROW_WARPS = LANES > WARP ? LANES / WARP : 1;
+static_assert(THREADS * CLUSTER % LANES == 0 && THREADS % WARP == 0, "a block is whole rows and whole warps");
+static_assert(CLUSTER == 1 || LANES == THREADS * CLUSTER, "a cluster holds one row");
+
+// What a block of streaming kernels takes at a time.
+#define TILE (static_cast<int64_t>(LANES) * CHUNKS * VEC)
+
+#if CLUSTER > 1
+DEVICE int row_lane() { return cluster_rank() * THREADS + thread_x(); }
+DEVICE int row_block() { return static_cast<unsigned>(block_x()) / CLUSTER; }
+#else
+DEVICE int row_lane() { return thread_x() & (LANES - 1); }
+DEVICE int row_block() { return block_x(); }
+#endif
+DEVICE int row_slot() { return ROWS == 1 ? 0 : static_cast<unsigned>(thread_x()) / LANES; }
+DEVICE int chunk_column(int chunk) { return (chunk * LANES + row_lane()) * VEC; }
+// A lane's vectors lie a constant apart, so one pointer per row and immediate offsets reach them all.
+constexpr int CHUNK = LANES * VEC;
+template <class Type> DEVICE Type* at_lane(Type* row) { return row + row_lane() * VEC; }
+
+// COUNT neighbouring elements as they lie in memory: 16-bit types stay packed, which halves the registers.
+template <class Type, int COUNT> struct cell {
+    static constexpr int PER_WORD = 4 / sizeof(Type);
+    static constexpr int BYTES = COUNT * sizeof(Type);
+    static constexpr int PART = BYTES < 16 ? BYTES : 16;    // one access
+    words<PART> part[BYTES / PART];
+
+    DEVICE uint32_t& word(int i) { return part[i / (PART / 4)].w[i % (PART / 4)]; }
+    DEVICE uint32_t word(int i) const { return part[i / (PART / 4)].w[i % (PART / 4)]; }
+
+    DEVICE float operator[](int i) const {
+        if constexpr (PER_WORD == 1) {
+            return float_of(word(i));
+        } else {
+            return to_float(Type{static_cast<uint16_t>(word(i / 2) >> (i % 2 * 16))});
+        }
+    }
+    DEVICE void clear() {
+#pragma unroll
+        for (int i = 0; i < COUNT / PER_WORD; ++i) word(i) = 0;
+    }
+    DEVICE void flip(uint32_t mask) {
+        if constexpr (PER_WORD == 2) {
+#pragma unroll
+            for (int i = 0; i < COUNT / PER_WORD; ++i) word(i) ^= mask;
+        }
+    }
+    DEVICE void insert(int i, Type value) {
+        if constexpr (PER_WORD == 1) {
+            word(i) = bits_of(value);
+        } else {
+            word(i / 2) |= static_cast<uint32_t>(value.bits) << (i % 2 * 16);
+        }
+    }
+    DEVICE void round(const float (&value)[COUNT]) {
+        if constexpr (PER_WORD == 1) {
+#pragma unroll
+            for (int i = 0; i < COUNT; ++i) word(i) = bits_of(value[i]);
+        } else {
+#pragma unroll
+            for (int i = 0; i < COUNT / 2; ++i) word(i) = pack2<Type>(value[2 * i], value[2 * i + 1]);
+        }
+    }
+    DEVICE void load(const Type* address) {
+#pragma unroll
+        for (int i = 0; i < BYTES / PART; ++i) {
+            part[i] = load_words<PART>(reinterpret_cast<const char*>(address) + i * PART);
+        }
+    }
+    DEVICE void load_once(const Type* address) {
+#pragma unroll
+        for (int i = 0; i < BYTES / PART; ++i) {
+            part[i] = load_words_once<PART>(reinterpret_cast<const char*>(address) + i * PART);
+        }
+    }
+    DEVICE void store(Type* address) const {
+#pragma unroll
+        for (int i = 0; i < BYTES / PART; ++i) {
+            store_words(reinterpret_cast<char*>(address) + i * PART, part[i]);
+        }
+    }
+};
+template <class Type> struct cell<Type, 1> {
+    Type raw;
+
+    DEVICE float operator[](int) const { return to_float(raw); }
+    DEVICE void clear() { raw = Type{}; }
+    DEVICE void flip(uint32_t) {}
+    DEVICE void insert(int, Type value) { raw = value; }
+    DEVICE void round(const float (&value)[1]) { raw = from_float<Type>(value[0]); }
+    DEVICE void load(const Type* address) { raw = *address; }
+    DEVICE void load_once(const Type* address) { raw = *address; }
+    DEVICE void store(Type* address) const { *address = raw; }
+};
+
+// The vector at `address`, which is column `column` of its row; what lies beyond the row reads as zero.
+template <bool ONCE, class Type, class Index>
+DEVICE cell<Type, VEC> load_cell(const Type* address, Index column, Index length) {
+    cell<Type, VEC> held;
+    held.clear();
+    if (TAIL ? column + VEC <= length : column < length) {
+        if constexpr (ONCE) {
+            held.load_once(address);
+        } else {
+            held.load(address);
+        }
+    } else if constexpr (TAIL) {
+#pragma unroll
+        for (int i = 0; i < VEC; ++i) {
+            if (column + i < length) held.insert(i, address[i]);
+        }
+    }
+    return held;
+}
+
+// The lane's CHUNKS vectors from column `base` on, all in flight at once; `lane_row` is what `at_lane` gave.
+template <bool ONCE, class Type, class Index>
+DEVICE void load_cells(cell<Type, VEC> (&held)[CHUNKS], const Type* lane_row, Index base, Index length) {
+#pragma unroll
+    for (int c = 0; c < CHUNKS; ++c) {
+        held[c] = load_cell<ONCE>(lane_row + base + c * CHUNK, base + chunk_column(c), length);
+    }
+}
+
+// Keeps what was unpacked so far from occupying registers across a reduction: every word is flipped by zero,
+// which the compiler cannot see through, at half an instruction per element. `count` is any 64-bit argument
+// that is never negative.
+template <class Type> DEVICE void drop_unpacked(cell<Type, VEC> (&held)[CHUNKS], int64_t count) {
+    const uint32_t zero = static_cast<uint32_t>(count >> 63);
+#pragma unroll
+    for (int c = 0; c < CHUNKS; ++c) held[c].flip(zero);
+}
+
+// Rounds VEC floats and stores those that lie inside the row.
+template <class Type, class Index>
+DEVICE void store_cell(Type* address, Index column, Index length, const float (&value)[VEC]) {
+    if (TAIL ? column + VEC <= length : column < length) {
+        cell<Type, VEC> rounded;
+        rounded.round(value);
+        rounded.store(address);
+    } else if constexpr (TAIL) {
+#pragma unroll
+        for (int i = 0; i < VEC; ++i) {
+            if (column + i < length) address[i] = from_float<Type>(value[i]);
+        }
+    }
+}
+
+// Whether element i of the vector at `column` lies inside the row.
+template <class Index> DEVICE bool inside(Index column, int i, Index length) {
+    return TAIL ? column + i < length : column < length;
+}
+
+struct Sum {
+    static DEVICE float apply(float a, float b) { return a + b; }
+};
+struct Max {
+    static DEVICE float apply(float a, float b) { return math_max_number(a, b); }
+};
+
+template <class Op, int WIDTH> DEVICE float reduce_warp(float value) {
+#pragma unroll
+    for (int mask = WIDTH / 2; mask > 0; mask /= 2) value = Op::apply(value, shuffle_xor(value, mask));
+    return value;
+}
+
+// The lane's number in its warp, and the warp's in the block.
+DEVICE int warp_lane() { return thread_x() & (WARP - 1); }
+DEVICE int warp_index() { return static_cast<unsigned>(thread_x()) / WARP; }
+
+constexpr int SHARERS = CLUSTER > 1 ? WARPS : ROW_WARPS;    // warps of this block that hold a row
+
+// Where the warps (and blocks) that hold a row show each other COUNT (1, 2 or 4) values; in shared memory.
+template <int COUNT> struct RowPartial {
+    alignas(4 * COUNT) float of_warp[WARPS][COUNT];
+#if CLUSTER > 1
+    alignas(4 * COUNT) float of_block[CLUSTER][COUNT];
+    alignas(8) uint64_t arrived;    // what all blocks sent
+
+    DEVICE void expect() { barrier_expect(shared_address(&arrived), sizeof(of_block)); }
+#endif
+};
+
+// Rows of a cluster: blocks may send to each other from `rows_ready` on, when all have passed `rows_start`.
+#if CLUSTER > 1
+template <int COUNT> DEVICE int prepare(RowPartial<COUNT>& partial) {
+    barrier_init(shared_address(&partial.arrived), 1);
+    partial.expect();
+    return 0;
+}
+template <class... Partial> DEVICE void rows_start(Partial&... partial) {
+    if (thread_x() == 0) {
+        const int done[] = {prepare(partial)...};
+        (void)done;
+        barrier_init_fence();
+    }
+    cluster_arrive();
+}
+DEVICE void rows_ready() { cluster_wait(); }
+#else
+template <class... Partial> DEVICE void rows_start(Partial&...) {}
+DEVICE void rows_ready() {}
+#endif
+
+template <int COUNT> DEVICE void take(float (&value)[COUNT], const float (&place)[COUNT]) {
+    const words<4 * COUNT> found = *reinterpret_cast<const words<4 * COUNT>*>(place);
+#pragma unroll
+    for (int k = 0; k < COUNT; ++k) value[k] = float_of(found.w[k]);
+}
+
+// Lets the warps of each row merge what they have left in `partial.of_warp`, in an order that depends on the
+// class alone. `part` has COUNT floats `value`, and merges them over groups of PARTS lanes, of which lane p
+// holds part p: `merge_warps<PARTS>` in the block, `merge_blocks<PARTS>` in the cluster. All threads of the
+// block (of the cluster) take part. `phase` is the parity of the uses of this partial so far; between two
+// uses another barrier must pass.
+template <class Part, int COUNT>
+DEVICE void merge_row(Part& part, RowPartial<COUNT>& partial, int phase = 0) {
+    const int lane = warp_lane();
+    barrier();
+    take(part.value, partial.of_warp[warp_index() / SHARERS * SHARERS + lane % SHARERS]);
+    part.template merge_warps<SHARERS>();
+#if CLUSTER > 1
+    if (thread_x() < CLUSTER) {
+        send(partial.of_block[cluster_rank()], part.value, &partial.arrived, thread_x());
+    }
+    barrier_wait(shared_address(&partial.arrived), phase);
+    take(part.value, partial.of_block[lane % CLUSTER]);
+    if (thread_x() == 0) partial.expect();
+    part.template merge_blocks<CLUSTER>();
+#endif
+}
+
+template <class Op, int COUNT> struct Combined {
+    float value[COUNT];
+
+    template <int PARTS> DEVICE void merge_warps() {
+#pragma unroll
+        for (int k = 0; k < COUNT; ++k) value[k] = reduce_warp<Op, PARTS>(value[k]);
+    }
+    template <int PARTS> DEVICE void merge_blocks() { merge_warps<PARTS>(); }
+};
+
+constexpr int WARP_LANES = LANES < WARP ? LANES : WARP;    // lanes of one warp that share a row
+
+// Each of the first levels halves what a lane carries: lane l gets the warp's sum of value[l % COUNT], for 6
+// shuffles instead of 20 where COUNT is 4.
+template <int COUNT> DEVICE float fold_warp(const float (&value)[COUNT]) {
+    const int lane = warp_lane();
+    float mine = value[0];
+    if constexpr (COUNT > 1) {
+        const bool odd = lane & 1;
+        mine = (odd ? value[1] : value[0]) + shuffle_xor(odd ? value[0] : value[1], 1);
+        if constexpr (COUNT == 4) {
+            const bool upper = lane & 2;
+            const float other = (odd ? value[3] : value[2]) + shuffle_xor(odd ? value[2] : value[3], 1);
+            const float sent = upper ? mine : other;
+            mine = (upper ? other : mine) + shuffle_xor(sent, 2);
+        }
+    }
+#pragma unroll
+    for (int mask = COUNT; mask < WARP; mask *= 2) mine += shuffle_xor(mine, mask);
+    return mine;
+}
+
+// Adds COUNT values over the lanes of each row and gives all lanes the sums, with one barrier at most.
+template <int COUNT> DEVICE void sum_row(float (&value)[COUNT], RowPartial<COUNT>& partial, int phase = 0) {
+    if constexpr (LANES <= WARP) {
+#pragma unroll
+        for (int k = 0; k < COUNT; ++k) value[k] = reduce_warp<Sum, WARP_LANES>(value[k]);
+    } else {
+        const float mine = fold_warp(value);
+        if (warp_lane() < COUNT) partial.of_warp[warp_index()][warp_lane()] = mine;
+        Combined<Sum, COUNT> sums;
+        merge_row(sums, partial, phase);
+#pragma unroll
+        for (int k = 0; k < COUNT; ++k) value[k] = sums.value[k];
+    }
+}

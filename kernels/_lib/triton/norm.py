@@ -1,0 +1,151 @@
+"""rms_norm and layer_norm forward in Triton: one kernel, CENTERED for layer_norm.
+
+y = (x - mean) * rsqrt(mean((x - mean)^2) + eps) * w + b, where rms_norm takes 0 for mean and b. All in
+float32, rounded once. `w_ptr` and `b_ptr` are None where absent.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from portable.kernels._lib.triton.rows import (
+    ITEMSIZE,
+    divisible,
+    row_args,
+    row_starts,
+    row_tile,
+    tile_launch,
+    too_large,
+    unit_of,
+)
+from portable.layout import rows
+from portable.plan import Call, Plan, Pointer, Rejected, Scalar
+
+RESIDENT_BYTES = 65536  # of one row, in the registers of 1024 threads
+UNROLL = 4  # chunks of a long row whose loads may be under way together
+
+
+@triton.jit
+def scale_and_shift(value, w_ptr, b_ptr, col, mask):
+    """value * w[col] + b[col], each where present."""
+    if b_ptr is not None:
+        b = tl.load(b_ptr + col, mask=mask, other=0.0).to(tl.float32)
+    if w_ptr is not None:
+        w = tl.load(w_ptr + col, mask=mask, other=0.0).to(tl.float32)
+        if b_ptr is not None:
+            value = tl.fma(value, w, b)
+        else:
+            value *= w
+    elif b_ptr is not None:
+        value += b
+    return value
+
+
+@triton.jit
+def norm_tile(x, inside, n, w_ptr, b_ptr, col, eps, CENTERED: tl.constexpr):
+    """The norm of each of the rows of x [ROWS, BLOCK]."""
+    if CENTERED:
+        x = tl.where(inside, x - tl.sum(x, axis=1, keep_dims=True) / n, 0.0)
+    scale = tl.rsqrt(tl.sum(x * x, axis=1, keep_dims=True) / n + eps)
+    return scale_and_shift(x * scale, w_ptr, b_ptr, col, inside)
+
+
+@triton.jit
+def norm_rows(
+    x_ptr, x_stride, w_ptr, b_ptr, y_ptr, y_stride, count, length, eps,
+    CENTERED: tl.constexpr, AHEAD: tl.constexpr, UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """ROWS rows of at most BLOCK elements; if AHEAD, every num_programs-th such tile, each loaded while the
+    one before it is worked on."""
+    dtype = y_ptr.dtype.element_ty
+    first = tl.program_id(0).to(tl.int64) * ROWS
+    row = first + tl.arange(0, ROWS)
+    col = tl.arange(0, BLOCK)[None, :]
+    inside = col < divisible(length, UNIT)
+    mask = (row < count)[:, None] & inside
+    n = length.to(tl.float32)
+    x = tl.load(row_starts(x_ptr, row, x_stride, UNIT) + col, mask=mask, other=0.0)
+    if AHEAD:
+        step = tl.num_programs(0) * ROWS
+        for start in range(first, count, step):
+            row = start + tl.arange(0, ROWS)
+            mask = (row < count)[:, None] & inside
+            after = row + step
+            more = (after < count)[:, None] & inside
+            following = tl.load(row_starts(x_ptr, after, x_stride, UNIT) + col, mask=more, other=0.0)
+            y = norm_tile(x.to(tl.float32), inside, n, w_ptr, b_ptr, col, eps, CENTERED)
+            tl.store(row_starts(y_ptr, row, y_stride, UNIT) + col, y.to(dtype), mask=mask)
+            x = following
+    else:
+        y = norm_tile(x.to(tl.float32), inside, n, w_ptr, b_ptr, col, eps, CENTERED)
+        tl.store(row_starts(y_ptr, row, y_stride, UNIT) + col, y.to(dtype), mask=mask)
+
+
+@triton.jit
+def norm_stream(
+    x_ptr, x_stride, w_ptr, b_ptr, y_ptr, y_stride, length, eps,
+    CENTERED: tl.constexpr, UNROLL: tl.constexpr, UNIT: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """One row of any length, read twice: for its statistics, and backwards for the result.
+
+    Each lane follows the mean of its own elements and their squared distances from it (Welford); the lanes'
+    are then merged (Chan).
+    """
+    row = tl.program_id(0).to(tl.int64)
+    x_row = x_ptr + row * divisible(x_stride, UNIT)
+    y_row = y_ptr + row * divisible(y_stride, UNIT)
+    n = length.to(tl.float32)
+    length = divisible(length, UNIT)
+    lane = tl.arange(0, BLOCK)
+    chunks = tl.cdiv(length, BLOCK)
+    squares = tl.zeros([BLOCK], tl.float32)
+    mean = 0.0
+    if CENTERED:
+        means = tl.zeros([BLOCK], tl.float32)
+        for chunk in tl.range(0, chunks, loop_unroll_factor=UNROLL):
+            col = chunk * BLOCK + lane
+            inside = col < length
+            x = tl.load(x_row + col, mask=inside, other=0.0, eviction_policy="evict_last").to(tl.float32)
+            delta = tl.where(inside, x - means, 0.0)
+            means = tl.fma(delta, 1.0 / (chunk + 1).to(tl.float32), means)
+            squares = tl.fma(delta, x - means, squares)
+        held = ((length - lane + BLOCK - 1) // BLOCK).to(tl.float32)
+        mean = tl.sum(means * held, axis=0) / n
+        means -= mean
+        squares = tl.fma(held * means, means, squares)
+    else:
+        for chunk in tl.range(0, chunks, loop_unroll_factor=UNROLL):
+            col = chunk * BLOCK + lane
+            inside = col < length
+            x = tl.load(x_row + col, mask=inside, other=0.0, eviction_policy="evict_last").to(tl.float32)
+            squares = tl.fma(x, x, squares)
+    scale = tl.rsqrt(tl.sum(squares, axis=0) / n + eps)
+    for step in tl.range(0, chunks, loop_unroll_factor=UNROLL):
+        col = (chunks - 1 - step) * BLOCK + lane
+        inside = col < length
+        x = tl.load(x_row + col, mask=inside, other=0.0).to(tl.float32)
+        y = scale_and_shift((x - mean) * scale, w_ptr, b_ptr, col, inside)
+        tl.store(y_row + col, y.to(y_ptr.dtype.element_ty), mask=inside, eviction_policy="evict_first")
+
+
+def plan_norm(call: Call, centered: bool) -> Plan | Rejected:
+    """Plan the forward pass of rms_norm, or of layer_norm when `centered`: x, y [*, N], weight, bias [N]."""
+    count, length, _ = rows(call["x"])
+    optional = {"w_ptr": "weight", "b_ptr": "bias"}
+    present = {arg: name for arg, name in optional.items() if call.has(name)}
+    unit = unit_of(call, ["x", "y", *present.values()], ["x", "y"], length)
+    tile = row_tile(call, length, unit, RESIDENT_BYTES // ITEMSIZE[call["x"].dtype])
+    if rejected := too_large(count, length, tile):
+        return rejected
+    aligned = unit > 1
+    args = row_args(call, ["x"], aligned)
+    args += [(arg, Pointer(name, aligned)) for arg, name in present.items()]
+    args += row_args(call, ["y"], aligned)
+    if not tile.streams:
+        args.append(("count", Scalar("i64", count)))
+    args += [("length", Scalar("i32", length)), ("eps", Scalar("f32", call.params["eps"]))]
+    constants = [(arg, None) for arg in optional if arg not in present]
+    constants += [("CENTERED", centered), ("UNROLL", UNROLL if aligned else 1)]
+    function = norm_stream if tile.streams else norm_rows
+    return Plan((tile_launch(call, tile, function, args, count, *constants),))

@@ -1,0 +1,126 @@
+"""Plans for the matrix-core kernels of AMD's GPUs: mfma.hip (CDNA) and wmma.hip (RDNA 3 and 4)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from portable.kernels.matmul.launch_args import preactivation_define
+from portable.kernels.matmul.problem import Problem
+from portable.plan import Argument, Call, Device, Launch, NativeKernel, Plan, Pointer, Rejected, Scalar
+
+_HERE = Path(__file__).resolve().parent
+_TYPES = {"bfloat16": "bf16", "float16": "f16"}
+_ACTIVATIONS = {None: 0, "relu": 1, "gelu": 2, "gelu_tanh": 3, "silu": 4}
+_THREADS = 256
+# Sizes and tile coordinates are 32-bit; a grid dimension counts fewer than 2^32 threads.
+_MOST_LINES = 2**31 - 256
+_MOST_TILES = 2**32 // _THREADS - 1
+_MOST_BATCHES_Y = 2**15
+
+
+class Tile(NamedTuple):
+    """The part of c that one block computes, and how many of its waves lie along M."""
+
+    m: int
+    n: int
+    k: int
+    waves_m: int
+
+
+def mfma(problem: Problem, call: Call) -> Plan | Rejected:
+    """c on CDNA's matrix cores: bfloat16 or float16, any layout whose lines touch, any batch."""
+    return _plan(problem, call, _HERE / "mfma.hip", "matmul_mfma")
+
+
+def wmma(problem: Problem, call: Call) -> Plan | Rejected:
+    """c on RDNA's matrix units: bfloat16 or float16, any layout whose lines touch, any batch."""
+    return _plan(problem, call, _HERE / "wmma.hip", "matmul_wmma")
+
+
+def tile_for(problem: Problem, device: Device) -> Tile:
+    """128x128 where that gives every multiprocessor a block, 64x64 else; 32x128 for up to 32 rows.
+
+    The deeper 128x128x64 takes 64 KB of LDS for its two stages: only where two blocks still fit.
+    """
+    if problem.M <= 32:
+        return Tile(32, 128, 64, 1)
+    if _ceil(problem.M, 128) * _ceil(problem.N, 128) * problem.batches >= device.multiprocessors:
+        return Tile(128, 128, 64 if device.shared_memory >= 128 * 1024 else 32, 2)
+    return Tile(64, 64, 64, 2)
+
+
+def _plan(problem: Problem, call: Call, source: Path, entry: str) -> Plan | Rejected:
+    if problem.dtype not in _TYPES:
+        return Rejected(f"{problem.dtype} has no matrix instruction here; bfloat16 and float16 have")
+    if problem.c.unit == "row" and problem.bias is None:
+        problem = problem.transposed()
+    a, b, c = problem.a, problem.b, problem.c
+    for operand in (a, b):
+        if operand.unit is None:
+            return Rejected(f"neither rows nor columns of {operand.tensor} are contiguous")
+    if max(problem.M, problem.N, problem.K) > _MOST_LINES:
+        return Rejected(f"a size exceeds {_MOST_LINES}")
+    tile = tile_for(problem, call.device)
+    tiles_m, tiles_n = _ceil(problem.M, tile.m), _ceil(problem.N, tile.n)
+    if tiles_m * tiles_n > _MOST_TILES:
+        return Rejected(f"{tiles_m * tiles_n} tiles exceed a grid of {_MOST_TILES} blocks")
+    batches_y = min(problem.batches, _MOST_BATCHES_Y)
+    batches_z = _ceil(problem.batches, batches_y)
+    if batches_z > _MOST_BATCHES_Y:
+        return Rejected(f"{problem.batches} matrices in the batch exceed {_MOST_BATCHES_Y**2}")
+    kernel = NativeKernel(
+        source,
+        entry,
+        _THREADS,
+        defines=(
+            ("T", _TYPES[problem.dtype]),
+            ("TILE_M", tile.m),
+            ("TILE_N", tile.n),
+            ("TILE_K", tile.k),
+            ("WAVES_M", tile.waves_m),
+            ("A_ALONG_K", int(a.unit == "col")),
+            ("B_ALONG_K", int(b.unit == "row")),
+            ("C_ROWS", int(c.unit == "col")),
+            ("BIAS", int(problem.bias is not None)),
+            ("ACTIVATION", _ACTIVATIONS[problem.activation]),
+            *preactivation_define(problem),
+        ),
+    )
+    integers = {
+        "M": problem.M,
+        "N": problem.N,
+        "K": problem.K,
+        "tiles_m": tiles_m,
+        "tiles_n": tiles_n,
+        "batches": problem.batches,
+        "batches_y": batches_y,
+        "batches_inner": problem.batch[1],
+    }
+    strides = {
+        "a_leading": a.leading,
+        "b_leading": b.leading,
+        "c_row": c.row,
+        "c_col": c.col,
+        "a_outer": a.batch[0],
+        "a_inner": a.batch[1],
+        "b_outer": b.batch[0],
+        "b_inner": b.batch[1],
+        "c_outer": c.batch[0],
+        "c_inner": c.batch[1],
+    }
+    bias: Argument = Scalar("i64", 0) if problem.bias is None else Pointer(problem.bias)
+    args: tuple[tuple[str, Argument], ...] = (
+        ("a", Pointer(a.tensor)),
+        ("b", Pointer(b.tensor)),
+        ("c", Pointer(c.tensor)),
+        *(("z", Pointer(name)) for name in (problem.preactivation,) if name is not None),
+        ("bias", bias),
+        *((name, Scalar("i32", value)) for name, value in integers.items()),
+        *((name, Scalar("i64", value)) for name, value in strides.items()),
+    )
+    return Plan((Launch(kernel, (tiles_m * tiles_n, batches_y, batches_z), args),))
+
+
+def _ceil(a: int, b: int) -> int:
+    return -(-a // b)

@@ -1,0 +1,306 @@
+// What the matrix-core kernels of gfx9 (mfma.hip) and of gfx11/gfx12 (wmma.hip) share: which tile of c a
+// block computes, how tiles of a and b get from global memory to LDS, the loop over k, and the store.
+//
+// -DTILE_M -DTILE_N -DTILE_K: the block's tile. -DA_ALONG_K -DB_ALONG_K: 1 where neighbours in memory are
+// neighbours in k, 0 where they are rows of a (columns of b). -DC_ROWS: 1 where c's rows are contiguous.
+#pragma once
+
+#include "_lib/amdgcn/lds.h"
+#include "matmul/epilogue.h"
+#include "prelude.h"
+
+constexpr int THREADS = 256;
+constexpr int CHUNK = 8;  // elements of k in the 16 bytes that one lane moves at a time
+
+struct Matrix {
+    const T* data;
+    int64_t leading;  // elements from one line to the next; along the line the stride is 1
+    int lines;        // rows of a, columns of b
+};
+
+struct Output {
+    T* data;
+    T* before;  // z of epilogue.h, or null
+    const T* bias;
+    int64_t row, col;
+    int M, N;
+};
+
+// A tile in LDS: `ROWS` lines of TILE_K elements, in chunks of 16 bytes. Chunks of one line are permuted
+// (XOR) so that 8 lanes that touch the same chunk of 8 neighbouring lines, or of every fourth line,
+// touch different banks; 32 banks of 4 bytes hold 8 chunks. No padding, so two stages of 128x128x32 take
+// 32 KB and two blocks fit one CU.
+template <int ROWS> struct Lds {
+    static constexpr int CHUNKS = TILE_K / CHUNK;
+    static constexpr int BYTES = ROWS * TILE_K * 2;
+    static_assert(CHUNKS == 4 || CHUNKS == 8, "the permutation covers 64- and 128-byte lines");
+
+    static DEVICE int offset(int row, int chunk) {
+        const int key = (CHUNKS == 8 ? row : row >> 1) ^ row >> 3;
+        return row * (TILE_K * 2) + ((chunk ^ key) & (CHUNKS - 1)) * 16;
+    }
+};
+
+// Moves ROWS x TILE_K elements: `load` from global memory into registers, `store` from there to LDS.
+// Lines beyond the matrix hold anything finite or not, they only reach rows or columns of c that do not
+// exist; elements beyond K are zero in both operands.
+template <int ROWS, bool ALONG_K> struct Mover;
+
+// Memory runs along k: a thread moves whole chunks.
+template <int ROWS> struct Mover<ROWS, true> {
+    static constexpr int CHUNKS = Lds<ROWS>::CHUNKS;
+    static constexpr int COUNT = ROWS * CHUNKS / THREADS;
+    static constexpr int STEP = THREADS / CHUNKS;  // lines between two chunks of one thread
+    static_assert(COUNT * THREADS == ROWS * CHUNKS, "every thread moves the same number of chunks");
+
+    const T* from[COUNT];
+    words<16> held[COUNT];
+    int row, chunk;
+
+    DEVICE Mover(const Matrix& matrix, int first) {
+        row = thread_x() / CHUNKS;
+        chunk = thread_x() % CHUNKS;
+        for (int i = 0; i < COUNT; ++i) {
+            const int line = least(first + row + i * STEP, matrix.lines - 1);
+            from[i] = matrix.data + line * matrix.leading + chunk * CHUNK;
+        }
+    }
+
+    // `left`: elements of k from here to the end of the matrix.
+    DEVICE void load(int left) {
+        if (left >= TILE_K) {
+            for (int i = 0; i < COUNT; ++i) {
+                held[i] = load_anywhere<16>(from[i]);
+                from[i] += TILE_K;
+            }
+            return;
+        }
+        const int here = left - chunk * CHUNK;
+        for (int i = 0; i < COUNT; ++i) {
+            vec<T, CHUNK> values;
+            for (int k = 0; k < CHUNK; ++k) {
+                values.v[k].bits = 0;
+                if (k < here) {
+                    values.v[k] = from[i][k];
+                }
+            }
+            held[i] = __builtin_bit_cast(words<16>, values);
+        }
+    }
+
+    DEVICE void store(char* lds) const {
+        for (int i = 0; i < COUNT; ++i) {
+            store_words<16>(lds + Lds<ROWS>::offset(row + i * STEP, chunk), held[i]);
+        }
+    }
+};
+
+// Memory runs along the lines' index: a thread moves blocks of 4 lines x 4 k, transposed in registers.
+template <int ROWS> struct Mover<ROWS, false> {
+    static constexpr int SIDE = 4;
+    static constexpr int ACROSS = ROWS / SIDE < 16 ? ROWS / SIDE : 16;  // lanes side by side in memory
+    static constexpr int BLOCKS = ROWS * TILE_K / (SIDE * SIDE);
+    static constexpr int COUNT = (BLOCKS + THREADS - 1) / THREADS;
+
+    const T* from[COUNT];
+    words<8> held[COUNT][SIDE];
+    int64_t leading;
+    int first, lines;
+    bool inside;  // the whole tile lies in the matrix
+
+    static DEVICE int block(int i) { return thread_x() + i * THREADS; }
+    static DEVICE bool exists(int i) { return BLOCKS % THREADS == 0 || block(i) < BLOCKS; }
+    static DEVICE int line_of(int i) {
+        return (block(i) % ACROSS + block(i) / (ACROSS * TILE_K / SIDE) * ACROSS) * SIDE;
+    }
+    static DEVICE int k_of(int i) { return block(i) / ACROSS % (TILE_K / SIDE) * SIDE; }
+
+    DEVICE Mover(const Matrix& matrix, int start)
+        : leading(matrix.leading), first(start), lines(matrix.lines), inside(start + ROWS <= matrix.lines) {
+        for (int i = 0; i < COUNT; ++i) {
+            from[i] = matrix.data + k_of(i) * leading + (first + line_of(i));
+        }
+    }
+
+    DEVICE void load(int left) {
+        const bool full = inside && left >= TILE_K;
+        for (int i = 0; i < COUNT; ++i) {
+            if (!exists(i)) {
+                continue;
+            }
+            if (full) {
+                for (int k = 0; k < SIDE; ++k) {
+                    held[i][k] = load_anywhere<8>(from[i] + k * leading);
+                }
+            } else {
+                load_edge(i, left);
+            }
+            from[i] += TILE_K * leading;
+        }
+    }
+
+    DEVICE void load_edge(int i, int left) {
+        const int there = lines - first - line_of(i);
+        for (int k = 0; k < SIDE; ++k) {
+            vec<T, SIDE> values = {};
+            const bool real = k_of(i) + k < left;
+            if (real && there >= SIDE) {
+                values = __builtin_bit_cast(vec<T, SIDE>, load_anywhere<8>(from[i] + k * leading));
+            } else if (real) {
+                for (int line = 0; line < SIDE; ++line) {
+                    if (line < there) {
+                        values.v[line] = from[i][k * leading + line];
+                    }
+                }
+            }
+            held[i][k] = __builtin_bit_cast(words<8>, values);
+        }
+    }
+
+    DEVICE void store(char* lds) const {
+        for (int i = 0; i < COUNT; ++i) {
+            if (!exists(i)) {
+                continue;
+            }
+            const int k = k_of(i);
+            for (int line = 0; line < SIDE; ++line) {
+                const words<8> column = {{pair(i, 0, line), pair(i, 2, line)}};
+                const int at = Lds<ROWS>::offset(line_of(i) + line, k / CHUNK) + k % CHUNK * 2;
+                store_words<8>(lds + at, column);
+            }
+        }
+    }
+
+    // Elements k and k + 1 of one line as a word.
+    DEVICE uint32_t pair(int i, int k, int line) const {
+        const uint32_t low = held[i][k].w[line / 2];
+        const uint32_t high = held[i][k + 1].w[line / 2];
+        return line % 2 == 0 ? (low & 0xffffu) | high << 16 : low >> 16 | (high & 0xffff0000u);
+    }
+};
+
+struct Place {
+    int m, n;
+};
+
+// The tile of block `id` of `tiles_m` x `tiles_n`. Consecutive blocks go to the dies of a package in
+// turn, each with an L2 of its own: first give each die a contiguous share (DIES of them), then walk a
+// share in groups of 8 rows of tiles, down each column of the group, so that neighbours share operands.
+template <int DIES> DEVICE Place place_of(int id, int tiles_m, int tiles_n) {
+    const int total = tiles_m * tiles_n;
+    if (DIES > 1) {
+        const int die = id % DIES;
+        id = die * (total / DIES) + least(die, total % DIES) + id / DIES;
+    }
+    constexpr int GROUP = 8;
+    const int group = id / (GROUP * tiles_n);
+    const int height = least(GROUP, tiles_m - group * GROUP);
+    const int rest = id - group * GROUP * tiles_n;
+    return {(group * GROUP + rest % height) * TILE_M, rest / height * TILE_N};
+}
+
+// RUN neighbouring columns of one row, from column n on: one rounding, one store where they fit.
+template <int RUN> DEVICE void store_values(const Output& c, T* data, int m, int n, const float (&values)[RUN]) {
+#if C_ROWS
+    T* const to = data + m * c.row + n;
+    if (n + RUN <= c.N) {
+        words<RUN * 2> packed;
+        for (int i = 0; i < RUN; i += 2) {
+            packed.w[i / 2] = pack2<T>(values[i], values[i + 1]);
+        }
+        __builtin_memcpy(to, &packed, sizeof packed);
+        return;
+    }
+    const int64_t col = 1;
+#else
+    T* const to = data + m * c.row + n * c.col;
+    const int64_t col = c.col;
+#endif
+    for (int i = 0; i < RUN; ++i) {
+        if (n + i < c.N) {
+            to[i * col] = from_float<T>(values[i]);
+        }
+    }
+}
+
+// Bias, activation and the store of such columns.
+template <int RUN>
+DEVICE void store_run(const Output& c, int m, int n, const float (&sums)[RUN], const float (&bias)[RUN]) {
+    if (m >= c.M || n >= c.N) {
+        return;
+    }
+    float values[RUN];
+    for (int i = 0; i < RUN; ++i) {
+        values[i] = preactivation(sums[i], bias[i]);
+    }
+#if PREACTIVATION
+    store_values(c, c.before, m, n, values);
+#endif
+    for (int i = 0; i < RUN; ++i) {
+        values[i] = activate(values[i]);
+    }
+    store_values(c, c.data, m, n, values);
+}
+
+template <int RUN> DEVICE void load_bias(const Output& c, int n, float (&bias)[RUN]) {
+    for (int i = 0; i < RUN; ++i) {
+        bias[i] = bias_at(c.bias, least(n + i, c.N - 1));
+    }
+}
+
+// One tile of c by one block. Core holds the accumulators: `add(a_tile, b_tile)` adds the product of two
+// LDS tiles, `store(output, m, n)` writes them. LDS has two stages: while the matrix cores work on one,
+// the next tile travels from global memory to registers, then to the other; one barrier per tile.
+template <class Core, bool A_K, bool B_K>
+DEVICE void compute_tile(const Matrix& a, const Matrix& b, const Output& c, int K, Place place, char* lds) {
+    constexpr int STAGE = Lds<TILE_M>::BYTES + Lds<TILE_N>::BYTES;
+    Core core;
+    if (K > 0) {
+        Mover<TILE_M, A_K> a_mover(a, place.m);
+        Mover<TILE_N, B_K> b_mover(b, place.n);
+        a_mover.load(K);
+        b_mover.load(K);
+        a_mover.store(lds);
+        b_mover.store(lds + Lds<TILE_M>::BYTES);
+        lds_barrier();
+        int stage = 0;
+        int left = K;
+        while (left > TILE_K) {
+            left -= TILE_K;
+            a_mover.load(left);
+            b_mover.load(left);
+            const char* const now = lds + stage * STAGE;
+            core.add(now, now + Lds<TILE_M>::BYTES);
+            stage ^= 1;
+            char* const next = lds + stage * STAGE;
+            a_mover.store(next);
+            b_mover.store(next + Lds<TILE_M>::BYTES);
+            lds_barrier();
+        }
+        const char* const last = lds + stage * STAGE;
+        core.add(last, last + Lds<TILE_M>::BYTES);
+    }
+    core.store(c, place.m, place.n);
+}
+
+// The kernel of both files. Blocks: x counts tiles, y and z matrices of the batch, `batches_y` to a z.
+#define MATMUL_KERNEL(name, Core, DIES)                                                                     \
+    KERNEL_RESIDENT(THREADS, 2)                                                                             \
+    void name(const T* a, const T* b, T* c, Z_PARAMETER(T) const T* bias, int M, int N, int K, int tiles_m, \
+              int tiles_n, int batches, int batches_y, int batches_inner, int64_t a_leading,                \
+              int64_t b_leading, int64_t c_row, int64_t c_col, int64_t a_outer, int64_t a_inner,            \
+              int64_t b_outer, int64_t b_inner, int64_t c_outer, int64_t c_inner) {                         \
+        SHARED __attribute__((aligned(16))) char lds[2 * (Lds<TILE_M>::BYTES + Lds<TILE_N>::BYTES)];        \
+        const int batch = block_z() * batches_y + block_y();                                                \
+        if (batch >= batches) {                                                                             \
+            return;                                                                                         \
+        }                                                                                                   \
+        const int64_t outer = batch / batches_inner, inner = batch % batches_inner;                         \
+        const Matrix left = {a + outer * a_outer + inner * a_inner, a_leading, M};                          \
+        const Matrix right = {b + outer * b_outer + inner * b_inner, b_leading, N};                         \
+        T* const before = Z_ARGUMENT;                                                                       \
+        const int64_t start = outer * c_outer + inner * c_inner;                                            \
+        const Output output = {c + start, before + start, bias, c_row, c_col, M, N};                        \
+        compute_tile<Core, A_ALONG_K, B_ALONG_K>(left, right, output, K,                                    \
+                                                 place_of<DIES>(block_x(), tiles_m, tiles_n), lds);         \
+    }

@@ -1,0 +1,297 @@
+"""`portable`: what this machine is, which implementation runs and why, and what compiles for which card."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import portable
+from portable.errors import PortableError
+from portable.runtime import detect
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command's entry; answers the exit code: 0 done, 1 found something wrong, 2 usage."""
+    parser = _parser()
+    args = parser.parse_args(argv)
+    try:
+        if getattr(args, "emulate", False):
+            detect.choose(emulate=True)
+        return args.command(args)
+    except PortableError as error:
+        print(f"portable: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="portable", description=__doc__)
+    parser.add_argument("--version", action="version", version=f"portable {portable.__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def command(name: str, function: Callable[[Any], int], text: str) -> argparse.ArgumentParser:
+        sub = commands.add_parser(name, help=text, description=text)
+        sub.set_defaults(command=function)
+        return sub
+
+    informed = command("info", info, "Print the machine, the backends and the ops.")
+    explained = command("explain", explain, "Print which implementation runs a call, and why.")
+    traced = command("trace", trace, "Run one call on a card made of software and print what it did.")
+    for sub in (explained, traced):
+        sub.add_argument("op")
+        sub.add_argument(
+            "--shape",
+            action="append",
+            default=[],
+            help="an input's shape, e.g. 512x768; once per input, in order",
+        )
+        sub.add_argument("--dtype", default="float32")
+    traced.add_argument("--impl", help="the implementation or language to run (default: the chosen one)")
+    traced.add_argument("--arch", help="which card to emulate (default: the vendor's own choice)")
+    for sub in (informed, explained, traced):
+        sub.add_argument("--emulate", action="store_true", help="use a card made of software")
+    checked = command("check", check, "Compile every implementation for every card, with no card needed.")
+    checked.add_argument("--target", help="architectures or vendors, comma separated (default: all)")
+    checked.add_argument("--ops", help="ops, comma separated (default: all, companions included)")
+    checked.add_argument("--quick", action="store_true", help="one case and one dtype of each op")
+    checked.add_argument("-j", type=_workers, default=os.cpu_count() or 1, help="kernels to compile at once")
+    checked.add_argument("--markdown", help="write the table to this file")
+    warmed = command(
+        "warm", warm, "Compile the kernels of ops for this machine's card ahead of their first call."
+    )
+    warmed.add_argument("ops", nargs="*", help="ops (default: all)")
+    tune_arguments(command("tune", tune, "Find the fastest configs for shapes on this machine's card."))
+    documented = command("docs", docs, "Print an op's page, deduced from its spec.")
+    documented.add_argument("op")
+    return parser
+
+
+def info(args: argparse.Namespace) -> int:
+    import torch
+
+    from portable.configs import lookup
+    from portable.runtime import disk_cache
+    from portable.spec import registry
+
+    chosen = detect.selection()
+    rows = [
+        ("portable", portable.__version__),
+        ("python", platform.python_version()),
+        (
+            "torch",
+            f"{torch.__version__} (CUDA {torch.version.cuda}, HIP {getattr(torch.version, 'hip', None)})",
+        ),
+    ]
+    for name, detection in chosen.detections.items():
+        state = "in use" if any(b.name == name for b in chosen.backends.values()) else "not in use"
+        rows.append((f"backend {name}", f"{state}: {detection.reason}"))
+    for backend in chosen.backends.values():
+        rows += backend.info()
+    rows.append(("kernel cache", str(disk_cache.directory())))
+    for backend in chosen.backends.values():
+        for file in lookup.files(backend):
+            count = f"{len(lookup.entries(file))} entries" if file.exists() else "not there"
+            rows.append(("tuned configs", f"{file}: {count}"))
+    rows.append(("ops", ", ".join(portable.ops())))
+    companions = sorted(set(registry.op_folders()) - set(portable.ops()))
+    rows.append(("companion ops", ", ".join(companions)))
+    for what, value in rows:
+        print(f"{what:<16} {value}")
+    if chosen.error is not None:
+        print(f"portable: {chosen.error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def explain(args: argparse.Namespace) -> int:
+    import torch
+
+    from portable.commands import trace as tracing
+    from portable.spec import registry
+
+    spec = registry.spec(args.op)
+    dtype = _dtype(args.dtype)
+    device = detect.main_backend().device_type
+    tensors = [_empty(text, dtype, device) for text in args.shape]
+    if not tensors:
+        case = spec.demo or spec.cases[0]
+        inputs = tracing.inputs(spec, (), dtype, case)
+        inputs = {name: torch.empty_like(tensor, device=device) for name, tensor in inputs.items()}
+        print(portable.explain(args.op, **inputs, **case.params))
+    else:
+        print(portable.explain(args.op, *tensors))
+    return 0
+
+
+def trace(args: argparse.Namespace) -> int:
+    from portable.commands import trace as tracing
+    from portable.spec import registry
+
+    spec = registry.spec(args.op)
+    tracing.choose(args.arch)
+    shapes = [_shape(text) for text in args.shape]
+    tensors = tracing.inputs(spec, shapes, _dtype(args.dtype))
+    params = {} if shapes else tracing.small_case(spec).params
+    traces = tracing.run(spec, tensors, params, args.impl)
+    print(f"{spec.op} on {portable.device()}, launches: {len(traces)}")
+    tracing.show(traces)
+    return 0
+
+
+def _dtype(name: str) -> Any:
+    import torch
+
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype):
+        raise PortableError(f"--dtype {name!r} is no dtype of torch")
+    return dtype
+
+
+def _empty(text: str, dtype: Any, device: str) -> Any:
+    import torch
+
+    try:
+        return torch.empty(_shape(text), dtype=dtype, device=device)
+    except (RuntimeError, OverflowError) as error:
+        raise PortableError(f"--shape {text!r}: {str(error).splitlines()[0]}") from None
+
+
+def _shape(text: str) -> tuple[int, ...]:
+    parts = text.lower().split("x")
+    if not all(part.isdecimal() and len(part) < 19 for part in parts):
+        raise PortableError(f"--shape {text!r}: expected sizes joined by x, e.g. 512x768")
+    return tuple(int(part) for part in parts)
+
+
+def _workers(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 on")
+    return int(text)
+
+
+def _listed(text: str | None) -> list[str] | None:
+    return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
+
+
+def check(args: argparse.Namespace) -> int:
+    from portable.commands import check as checking
+    from portable.spec import registry
+
+    problems = checking.tuned_problems()
+    chosen = checking.targets(_listed(args.target))
+    ops = _listed(args.ops) or sorted(registry.op_folders())
+    work = checking.jobs(ops, chosen, args.quick)
+    outcomes = list(_progress(checking.run_all(work, args.j), "compiling"))
+    outcomes.sort(key=lambda o: (o.op, o.implementation, o.arch, o.kernel))
+    table = _check_table(outcomes)
+    print(table)
+    if args.markdown:
+        try:
+            Path(args.markdown).write_text(table + "\n", encoding="utf-8")
+        except OSError as error:
+            raise PortableError(f"--markdown {args.markdown!r}: {error.strerror}") from None
+    failed = [outcome for outcome in outcomes if outcome.state != "Pass"]
+    for outcome in failed:
+        print(f"{outcome.state}: {outcome.op}.{outcome.implementation} for {outcome.arch}: {outcome.kernel}")
+        print(f"    {outcome.detail}")
+    for problem in problems:
+        print(f"TunedFile: {problem}")
+    passed = len(outcomes) - len(failed)
+    print(f"{passed} kernels compile, {len(failed)} do not pass, {len(problems)} file problems")
+    return 1 if failed or problems else 0
+
+
+def _check_table(outcomes: Sequence[Any]) -> str:
+    """One row per op, implementation and card: how many kernels, the most that any of them takes, and all
+    their spills."""
+    columns = (
+        "op",
+        "implementation",
+        "card",
+        "kernels",
+        "registers",
+        "shared bytes",
+        "stack bytes",
+        "spills",
+    )
+    lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
+    groups: dict[tuple[str, str, str], list[Any]] = {}
+    for outcome in outcomes:
+        groups.setdefault((outcome.op, outcome.implementation, outcome.arch), []).append(outcome)
+    for (op, implementation, arch), rows in groups.items():
+        found = [row.resources for row in rows if row.resources is not None]
+        figures: list[Any] = ["-"] * 4
+        if found:
+            figures = [
+                max(each.registers for each in found),
+                max(row.shared for row in rows),
+                max(each.stack for each in found),
+                sum(each.spills for each in found),
+            ]
+        lines.append("| " + " | ".join(map(str, (op, implementation, arch, len(rows), *figures))) + " |")
+    return "\n".join(lines)
+
+
+def _progress(items: Any, what: str) -> Any:
+    """Items as they come, with a live count where a person watches."""
+    if not sys.stderr.isatty():
+        yield from items
+        return
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.description} {task.completed}"), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(what, total=None)
+        for item in items:
+            progress.advance(task)
+            yield item
+
+
+def warm(args: argparse.Namespace) -> int:
+    from portable.commands import check as checking
+    from portable.runtime import build
+    from portable.spec import registry
+
+    backend, device = detect.main_backend(), portable.device()
+    ops = args.ops or sorted(registry.op_folders())
+    jobs = [job for job in checking.jobs(ops, [(backend, device)]) if isinstance(job, checking.Job)]
+    if not jobs:
+        print(f"nothing to compile: {device} runs the ops through torch")
+        return 0
+    for job in _progress(jobs, "warming"):
+        build.code_object(job.launch, dict(job.dtypes), backend, device)
+    print(f"{len(jobs)} kernels of {len(ops)} ops are compiled for {device}")
+    return 0
+
+
+def tune_arguments(parser: argparse.ArgumentParser) -> None:
+    from portable.tune import command
+
+    command.add_arguments(parser)
+
+
+def tune(args: argparse.Namespace) -> int:
+    from portable.tune import command
+
+    return command.run(args)
+
+
+def docs(args: argparse.Namespace) -> int:
+    from portable.spec import docs_page, registry
+
+    print(docs_page.page(registry.spec(args.op)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

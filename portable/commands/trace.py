@@ -1,0 +1,118 @@
+"""`portable trace`: run one call on a card that counts, and print what each of its launches did."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+
+import portable
+from portable.backend import Trace
+from portable.commands import check
+from portable.dispatch import arguments, dispatcher
+from portable.errors import PortableError, listed
+from portable.runtime import detect
+from portable.spec.model import Case, Spec
+
+_MOST_ELEMENTS = 2**16  # of the inputs of a call that nobody gave shapes for
+_MOST_LINES = 40
+
+
+def choose(arch: str | None) -> None:
+    """Make a card that counts the active one: the one of architecture `arch`, the one that PORTABLE_BACKEND
+    names, or the only one there is."""
+    if arch is not None:
+        backend, device = check.targets([arch])[0]
+        if device.arch != arch:
+            known = listed(each.arch for each in backend.targets())
+            raise PortableError(f"--arch {arch!r} names a vendor; its cards are {known}")
+        detect.choose(backend.name, arch, emulate=True)
+    elif "PORTABLE_BACKEND" not in os.environ:
+        detect.choose(emulate=True)
+
+
+def inputs(
+    spec: Spec, shapes: Sequence[tuple[int, ...]], dtype: torch.dtype, case: Case | None = None
+) -> dict[str, torch.Tensor]:
+    """Normal numbers for a call: of the given shapes, or of a case of the spec, a small one for None.
+    `dtype` is that of the first type variable; the others are of the first row of types that has it."""
+    if shapes:
+        if len(shapes) > len(spec.inputs):
+            raise PortableError(f"{spec.op} takes {listed(spec.inputs)}; {len(shapes)} shapes came")
+        named: Mapping[str, tuple[int, ...]] = dict(zip(spec.inputs, shapes, strict=False))
+    else:
+        named = _shapes(spec, small_case(spec) if case is None else case)
+    source = torch.Generator().manual_seed(0)
+    asked, main = arguments.dtype_name(dtype), spec.type_variables[0]
+    row = next((row for row in spec.types if row[main] == asked), dict.fromkeys(spec.types[0], asked))
+
+    def typed(name: str) -> torch.dtype:
+        return getattr(torch, row.get(spec.inputs[name].dtype, spec.inputs[name].dtype))
+
+    return {name: torch.randn(shape, generator=source).to(typed(name)) for name, shape in named.items()}
+
+
+def small_case(spec: Spec) -> Case:
+    """The largest of the spec's cases that a card made of software runs at once."""
+
+    def elements(case: Case) -> int:
+        return sum(torch.Size(shape).numel() for shape in _shapes(spec, case).values())
+
+    return max((case for case in spec.cases if elements(case) <= _MOST_ELEMENTS), key=elements)
+
+
+def _shapes(spec: Spec, case: Case) -> dict[str, tuple[int, ...]]:
+    present = [name for name in spec.inputs if name not in case.absent]
+    return {name: (*case.leading.get(name, ()), *spec.sizes(name, case)) for name in present}
+
+
+def run(spec: Spec, tensors: Mapping[str, Any], params: Mapping[str, Any], impl: str | None) -> list[Trace]:
+    """The launches of one call, in order; `impl` pins an implementation or language."""
+    backend = detect.main_backend()
+    with backend.trace() as traces, portable.using(**{spec.op: impl}) if impl else nullcontext():
+        dispatcher.op(spec.op)(**tensors, **params)
+    return traces
+
+
+def show(traces: Sequence[Trace]) -> None:
+    """Tables on a terminal, one line per figure elsewhere."""
+    for trace in traces:
+        title = f"{trace.kernel} on a grid of {'x'.join(map(str, trace.grid))}"
+        lines = sorted(trace.lines, key=lambda row: -row[1])
+        if sys.stdout.isatty():
+            _tables(title, trace.rows, lines)
+            continue
+        print(title)
+        for label, value in trace.rows:
+            print(f"    {label}: {_text(value)}")
+        for line, count in lines:
+            print(f"    {line}: {count} instructions")
+
+
+def _tables(title: str, rows: Sequence[tuple[str, Any]], lines: Sequence[tuple[str, int]]) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    console = Console()
+    figures = Table("what", title=escape(title), title_justify="left")
+    figures.add_column("count", justify="right")
+    for label, value in rows:
+        figures.add_row(escape(label), escape(_text(value)))
+    console.print(figures)
+    if lines:
+        source = Table("source line")
+        source.add_column("instructions", justify="right")
+        for line, count in lines[:_MOST_LINES]:
+            source.add_row(escape(line), _text(count))
+        console.print(source)
+        if len(lines) > _MOST_LINES:
+            console.print(f"and {len(lines) - _MOST_LINES} lines that ran fewer")
+
+
+def _text(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value)

@@ -1,0 +1,1 @@
+"""Tuned configs, looked up by shape class when a call is first planned."""

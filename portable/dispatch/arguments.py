@@ -1,0 +1,348 @@
+"""Checking a call against its spec: every user mistake ends here, with a sentence, before any kernel.
+
+Works on real tensors and on fake ones (`torch.compile`): sizes are compared, never converted.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from portable import errors
+from portable.spec.model import Param, Spec
+
+MISSING = object()
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What a call's tensors say: sizes of the axes (with B, the number of leading elements), the dtype
+    of each type variable, the leading shape, and each output's shape and dtype."""
+
+    axes: dict[str, int]
+    types: dict[str, str]
+    leading: tuple[int, ...]
+    outputs: dict[str, tuple[tuple[int, ...], torch.dtype]]
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """`torch.bfloat16` as the spec spells it: `bfloat16`."""
+    return str(dtype).removeprefix("torch.")
+
+
+class Signature:
+    """Positional and keyword arguments of an op as one list, in the order of its signature."""
+
+    def __init__(self, spec: Spec):
+        self.op = spec.op
+        parameters = list(spec.signature.parameters.values())
+        self.text = str(spec.signature)
+        self.names = [p.name for p in parameters]
+        self._inputs = [self.names.index(name) for name in spec.inputs]
+        self._params = [self.names.index(name) for name in spec.params]
+        self._in_order = self.names == [*spec.inputs, *spec.params]
+        self._out = self.names.index("out") if spec.out else None
+        self._index = {name: position for position, name in enumerate(self.names)}
+        self.defaults = [MISSING if p.default is p.empty else p.default for p in parameters]
+        self.positional = sum(p.kind is not p.KEYWORD_ONLY for p in parameters)
+
+    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+        """All arguments in order, defaults filled in, also for MISSING in `args`. Raises SignatureError."""
+        if len(args) > self.positional:
+            raise errors.SignatureError(
+                self.op, f"takes {self.positional} positional arguments but {len(args)} were given", self.text
+            )
+        values = [*args, *[MISSING] * (len(self.names) - len(args))]
+        for name, value in kwargs.items():
+            position = self._index.get(name)
+            if position is None:
+                hint = errors.nearest(name, self.names)
+                raise errors.SignatureError(self.op, f"has no argument {name!r}.{hint}", self.text)
+            if values[position] is not MISSING:
+                raise errors.SignatureError(self.op, f"got {name!r} twice", self.text)
+            values[position] = value
+        for position, value in enumerate(values):
+            if value is MISSING:
+                values[position] = default = self.defaults[position]
+                if default is MISSING:
+                    raise errors.SignatureError(self.op, f"needs {self.names[position]!r}", self.text)
+        return values
+
+    def split(self, values: list[Any]) -> tuple[list[Any], list[Any], Any]:
+        """The inputs and the parameters, each in the spec's order, and `out`."""
+        if self._in_order:
+            return values[: len(self._inputs)], values[len(self._inputs) :], None
+        out = None if self._out is None else values[self._out]
+        return [values[i] for i in self._inputs], [values[i] for i in self._params], out
+
+    def complain(self, inputs: Sequence[Any], params: Sequence[Any]) -> None:
+        """Raise SignatureError for the first argument that is MISSING."""
+        values = zip(self.names, self.join(inputs, params), strict=False)
+        self.bind((), {name: value for name, value in values if value is not MISSING})
+
+    def join(self, inputs: Sequence[Any], params: Sequence[Any]) -> list[Any]:
+        """`split` undone, without `out`."""
+        values: list[Any] = [None] * (len(inputs) + len(params))
+        for position, value in zip((*self._inputs, *self._params), (*inputs, *params), strict=True):
+            values[position] = value
+        return values
+
+
+def check_tensors(spec: Spec, tensors: Sequence[Any]) -> None:
+    """Each input is a dense tensor, or None where the spec allows it."""
+    first = None
+    for field, tensor in zip(spec.inputs.values(), tensors, strict=True):
+        if not isinstance(tensor, torch.Tensor):
+            if tensor is None and field.optional:
+                continue
+            raise errors.NotATensorError(
+                spec.op,
+                field.name,
+                type(tensor).__name__,
+                "a torch.Tensor" + (" or None" if field.optional else "") + ", or an array with __dlpack__",
+            )
+        if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
+            kind = str(tensor.layout)
+            remedy = "Call .to_dense() on it"
+            if tensor.is_quantized:
+                kind, remedy = "quantized", "Call .dequantize() on it"
+            elif tensor.is_nested:
+                kind, remedy = "nested", "Call .to_padded_tensor() on it"
+            raise errors.LayoutError(spec.op, field.name, kind, "a dense tensor", remedy)
+        if first is None:
+            first = (field.name, tensor)
+        elif tensor.device != first[1].device:
+            raise errors.DeviceError(
+                spec.op,
+                field.name,
+                str(tensor.device),
+                f"{first[1].device}, where argument {first[0]!r} is",
+                f"Move it with {field.name}.to({str(first[1].device)!r})",
+            )
+
+
+def check_params(spec: Spec, values: Sequence[Any], tensors: Sequence[Any]) -> list[Any]:
+    """The parameters, each of its declared type; an axis comes back counted from the end."""
+    return [
+        _check_param(spec, param, value, tensors)
+        for param, value in zip(spec.params.values(), values, strict=True)
+    ]
+
+
+def _check_param(spec: Spec, param: Param, value: Any, tensors: Sequence[Any]) -> Any:
+    if param.type in ("int", "axis") and isinstance(value, torch.SymInt):
+        return value
+    if param.nullable and param.default is value:  # None
+        return value
+    finite = param.type != "float" or not param.accepts(value) or abs(value) <= sys.float_info.max
+    if not param.accepts(value) or not finite:
+        hint = errors.nearest(value, param.choices) if isinstance(value, str) else ""
+        raise errors.ParameterError(spec.op, param.name, value, param.expected, hint.strip())
+    if param.type == "float":
+        return float(value)
+    if param.type == "axis":
+        tensor = tensors[list(spec.inputs).index(str(param.of))]
+        rank = tensor.dim()
+        if rank == 0:
+            expected = f"at least 1, for {param.name!r} to choose from"
+            raise errors.RankError(spec.op, str(param.of), 0, expected)
+        if not -rank <= value < rank:
+            expected = f"an int from {-rank} to {rank - 1}, as {param.of!r} has {rank} dimensions"
+            raise errors.ParameterError(spec.op, param.name, value, expected)
+        return value - rank if value >= 0 else value
+    return value
+
+
+def check_types(spec: Spec, tensors: Sequence[Any]) -> dict[str, str]:
+    """The row of the spec's type table that the tensors' dtypes select. Raises DtypeError."""
+    found: dict[str, tuple[str, str]] = {}
+    rows = spec.types
+    for field, tensor in zip(spec.inputs.values(), tensors, strict=True):
+        if tensor is None:
+            continue
+        got = dtype_name(tensor.dtype)
+        narrowed = [row for row in rows if row.get(field.dtype, field.dtype) == got]
+        if not narrowed:
+            legal = sorted({row.get(field.dtype, field.dtype) for row in rows})
+            beside = "".join(f" beside {name!r} of {other}" for name, other in found.values())
+            remedy = f"Convert it, for example with {field.name}.to(torch.{legal[0]})"
+            raise errors.DtypeError(spec.op, field.name, got, f"{' or '.join(legal)}{beside}", remedy)
+        rows = narrowed
+        found[field.dtype] = (field.name, got)
+    return dict(rows[0])
+
+
+def check_shapes(spec: Spec, tensors: Sequence[Any]) -> tuple[dict[str, int], tuple[int, ...]]:
+    """Sizes of the axes and the leading shape. Axis parameters have been moved last already."""
+    axes: dict[str, int] = {}
+    owner: dict[str, str] = {}
+    leading: tuple[int, ...] | None = None
+    leader = ""
+    for field, tensor in zip(spec.inputs.values(), tensors, strict=True):
+        if tensor is None:
+            continue
+        shape = tuple(tensor.shape)
+        names, open_ended = field.dims, field.leading
+        if len(shape) < len(names) or (len(shape) > len(names) and not open_ended):
+            wanted = f"{'at least ' if open_ended else ''}{len(names)}"
+            raise errors.RankError(
+                spec.op, field.name, len(shape), f"{wanted}, as its shape is {field.shape_text}"
+            )
+        for axis, size in zip(names, shape[len(shape) - len(names) :], strict=True):
+            if isinstance(axis, int):
+                if size != axis:
+                    raise errors.ShapeError(spec.op, field.name, shape, field.shape_text)
+            elif axis not in axes:
+                axes[axis], owner[axis] = size, field.name
+                if size not in spec.axes[axis]:
+                    raise errors.ShapeError(spec.op, field.name, shape, f"{axis} within {spec.axes[axis]}")
+            elif axes[axis] != size:
+                raise errors.ShapeError(
+                    spec.op,
+                    field.name,
+                    shape,
+                    f"{field.shape_text} with {axis} = {axes[axis]}, as in argument {owner[axis]!r}",
+                )
+        if open_ended:
+            own = shape[: len(shape) - len(names)]
+            if leading is None:
+                leading, leader = own, field.name
+            elif spec.leading == "broadcast":
+                leading = _broadcast(spec, field.name, shape, leading, own, leader)
+            elif len(own) != len(leading) or any(a != b for a, b in zip(own, leading, strict=True)):
+                raise errors.ShapeError(
+                    spec.op,
+                    field.name,
+                    shape,
+                    f"the leading dimensions {tuple(leading)} of argument {leader!r}",
+                )
+    return axes, leading or ()
+
+
+def _broadcast(
+    spec: Spec, name: str, shape: tuple[int, ...], one: tuple[int, ...], two: tuple[int, ...], leader: str
+) -> tuple[int, ...]:
+    if one == two:
+        return one
+    if all(type(size) is int for size in (*one, *two)):  # torch.broadcast_shapes imports sympy, 0.4 s
+        longer, shorter = sorted((one, two), key=len, reverse=True)
+        pairs = list(zip(longer, (1,) * (len(longer) - len(shorter)) + tuple(shorter), strict=True))
+        if all(a == b or a == 1 or b == 1 for a, b in pairs):
+            return tuple(b if a == 1 else a for a, b in pairs)
+    try:
+        return tuple(torch.broadcast_shapes(one, two))
+    except RuntimeError:
+        expected = f"leading dimensions that broadcast with {tuple(one)} of argument {leader!r}"
+        raise errors.ShapeError(spec.op, name, shape, expected) from None
+
+
+def bind(spec: Spec, tensors: Sequence[Any]) -> Bound:
+    """Check dtypes and shapes and work out the outputs. `tensors` are in the spec's order, axis moved."""
+    types = check_types(spec, tensors)
+    axes, leading = check_shapes(spec, tensors)
+    sizes = {**axes, "B": math.prod(leading)}
+    present = {name for name, tensor in zip(spec.inputs, tensors, strict=True) if tensor is not None}
+    outputs = {}
+    for out in spec.outputs.values():
+        dtype = getattr(torch, types.get(out.dtype, out.dtype))
+        shape: tuple[int, ...] = (0,)
+        if out.when is None or out.when in present:
+            own = tuple(dim if isinstance(dim, int) else axes[dim] for dim in out.dims)
+            shape = (*leading, *own) if out.leading else own
+            if all(type(size) is int for size in shape) and math.prod(shape) * dtype.itemsize >= 2**63:
+                name, first = next((n, t) for n, t in zip(spec.inputs, tensors, strict=True) if t is not None)
+                expected = f"sizes that make {out.name!r} smaller than 2^63 bytes, not of shape {shape}"
+                raise errors.ShapeError(spec.op, name, tuple(first.shape), expected)
+        outputs[out.name] = (shape, dtype)
+    return Bound(sizes, types, tuple(leading), outputs)
+
+
+def check_rules(
+    spec: Spec, bound: Bound, params: Mapping[str, Any], tensors: Sequence[torch.Tensor | None]
+) -> None:
+    """The spec's rules hold. Of a symbolic size nothing is asked: the call itself asks."""
+    facts: dict[str, Any] = {**params, **bound.types, **bound.axes}
+    for rule in spec.rules:
+        used = {name: facts[name] for name in rule.that.names}
+        if any(isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)) for value in used.values()):
+            continue
+        if rule.that.evaluate(**used) is True:
+            continue
+        guilty = [name for name in params if name in used]
+        if guilty:
+            raise errors.ParameterError(spec.op, guilty[-1], params[guilty[-1]], rule.says)
+        for field, tensor in zip(spec.inputs.values(), tensors, strict=True):
+            if tensor is not None and set(field.dims) & set(used):
+                sizes = ", ".join(f"{name} = {used[name]}" for name in bound.axes if name in used)
+                expected = f"{rule.says}; here {sizes}"
+                raise errors.ShapeError(spec.op, field.name, tuple(tensor.shape), expected)
+
+
+def check_out_kind(spec: Spec, out: Any) -> None:
+    """`out=` is a dense tensor."""
+    if not isinstance(out, torch.Tensor):
+        raise errors.OutputError(spec.op, "out", f"is a {type(out).__name__}", "a torch.Tensor")
+    if out.layout is not torch.strided or out.is_quantized or out.is_nested:
+        raise errors.OutputError(spec.op, "out", "is sparse, quantised or nested", "a dense tensor")
+
+
+def check_out(
+    spec: Spec, out: Any, shape: Sequence[int], dtype: torch.dtype, tensors: Sequence[torch.Tensor | None]
+) -> None:
+    """`out=` fits, shares no memory with an input or itself, and wants no gradient."""
+    fail = errors.OutputError
+    check_out_kind(spec, out)
+    device = next(tensor.device for tensor in tensors if tensor is not None)
+    if tuple(out.shape) != tuple(shape):
+        remedy = f"Allocate it with torch.empty({tuple(shape)}, dtype={dtype}, device='{device}')"
+        raise fail(spec.op, "out", f"has shape {tuple(out.shape)}", f"{tuple(shape)}", remedy)
+    if out.dtype != dtype:
+        raise fail(spec.op, "out", f"has dtype {dtype_name(out.dtype)}", dtype_name(dtype))
+    if out.device != device:
+        raise fail(spec.op, "out", f"is on {out.device}", f"{device}, where the inputs are")
+    grads = out.requires_grad or any(t is not None and t.requires_grad for t in tensors)
+    if grads and torch.is_grad_enabled():
+        raise fail(
+            spec.op,
+            "out",
+            "was given where an argument requires a gradient",
+            "no gradient",
+            "Leave out= away, or call under torch.no_grad()",
+        )
+    if not _dense(out):
+        raise fail(spec.op, "out", f"has strides {out.stride()} that overlap", "one address per element")
+    for field, tensor in zip(spec.inputs.values(), tensors, strict=True):
+        if tensor is not None and _overlap(out, tensor):
+            raise fail(spec.op, "out", f"shares memory with argument {field.name!r}", "memory of its own")
+
+
+def span(tensor: torch.Tensor) -> int:
+    """Bytes from the tensor's first element to its last, both counted."""
+    if tensor.numel() == 0:
+        return 0
+    extent = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return (extent + 1) * tensor.element_size()
+
+
+def _overlap(one: torch.Tensor, two: torch.Tensor) -> bool:
+    a, c, one_span, two_span = one.data_ptr(), two.data_ptr(), span(one), span(two)
+    return one_span > 0 and two_span > 0 and a < c + two_span and c < a + one_span
+
+
+def _dense(tensor: torch.Tensor) -> bool:
+    """Whether no two elements share an address: sorted by stride, each step clears the ones below."""
+    if tensor.numel() == 0:
+        return True
+    reach = 0
+    pairs = sorted(zip(tensor.stride(), tensor.shape, strict=True))
+    for stride, size in pairs:
+        if size > 1:
+            if stride <= reach:
+                return False
+            reach += stride * (size - 1)
+    return True

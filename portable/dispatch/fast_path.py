@@ -1,0 +1,255 @@
+"""The function behind `portable.<op>(...)`: written out per op, so that a call seen before costs little.
+
+`Op.answer` is the whole truth about a call. In front of it stands a shortcut. It first asks whether the
+call is like the last one, by two questions per tensor and one for all. Else it makes the key of all that
+a plan may depend on, and finds the plan that such a call was given before. In loops over a signature each
+of these takes twice as long, so the shortcut is text, filled in per op; `portable.softmax.source` shows it.
+"""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+
+from portable.backend import Backend
+from portable.dispatch import pins
+from portable.dispatch.arguments import MISSING, Signature
+from portable.runtime.build import BoundLaunch
+from portable.spec.model import Spec
+
+Entry = tuple[Any, ...]
+"""What the shortcut knows of a call: (`same` of its tensors, its pins, parameters and alignments, what
+records its gradient or None, `quick` or None, what computes it in any case)."""
+
+Blank = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]
+"""Shape, strides and dtype of a new tensor."""
+
+PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
+_TYPED = ("int", "float", "bool", "axis")  # True == 1 == 1.0, and not all are legal
+_guards: Any = getattr(torch._C._dynamo.guards, "TensorGuards", None)  # type: ignore[attr-defined]
+
+_SHORTCUT = """\
+def {op}(_op, {positional}/, *_rest, **_named):
+    {defaults}
+    if _rest or _named:
+        _given, _left = ({given}*_rest), len(_rest) + len(_named)
+        {by_name}
+        if _left:  # a name that is not there, or given twice
+            _op.bind(_given, _named)
+    {fill}
+    if _is_compiling() or _dispatch_modes() or _function_modes():
+        return _op.answer({call})
+    (_same, _held, {held}{aligned}_record, _quick, _run) = _op.last
+    try:
+        _like = {like} and _same({inputs}) and _pins() is _held
+    except RuntimeError:  # a tensor without an address
+        _like = False
+    if not _like:
+        if _transform() is not None or {odd}:
+            return _op.answer({call})
+        try:
+            {addresses}
+            _key = (_pins(), {key})
+            _entry = _op.known.get(_key)
+        except (RuntimeError, TypeError):  # no address, no hash: the checks name it
+            return _op.answer({call})
+        if _entry is None:
+            return _op.answer({call}, _key)
+        if _entry[0] is not _never:
+            if _entry[0] is _same and not _same({inputs}):
+                _entry = _op.remember(_key, {call})
+            _op.last = _entry
+        _record, _quick, _run = _entry[-3:]
+    if _record is not None and _grad():
+        return _record({inputs})
+    if _quick is not None:
+        return _quick({at})
+    return _run(({inputs}), {out}, [{at}])
+"""
+
+_RECORDED = """\
+def forward(_ctx, {inputs}):
+    _made = {compute}
+    {several}_ctx.save_for_backward({saved})
+    return _made
+"""
+
+_QUICK = """\
+def run({at}):
+    {elsewhere}
+    {made}
+    try:
+        kernarg, words, start = _local.mine
+    except AttributeError:
+        kernarg, words, start = _mine()
+    {writes}
+    start(_stream({index}))
+    return {results}
+"""
+
+
+def never(*tensors: Any) -> bool:
+    """The `same` of tensors that cannot be known again by one question."""
+    return False
+
+
+def same(tensors: Sequence[Any]) -> Callable[..., bool]:
+    """A function of tensors: whether torch sees no difference to these but data and address.
+
+    It asks for types, dtypes, devices, sizes, strides, requires_grad and what else torch's dispatcher goes
+    by: negated views, autocast, transforms, inference mode. torch guards the code of torch.compile by it; it
+    takes 0.15 us, where asking one by one takes 1. It must not be asked of what has no sizes or strides, a
+    nested tensor or one without storage: that would end the process.
+    """
+    if _guards is None or any(t is None for t in tensors):
+        return never
+    sizes, strides = [list(t.shape) for t in tensors], [list(t.stride()) for t in tensors]
+    check = _guards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides).check
+    return check if check(*tensors) else never  # it never accepts one tensor twice
+
+
+# What the shortcut names. torch's questions about its state cost 0.02 to 0.1 us each.
+_HELPERS: dict[str, Any] = {
+    "_missing": MISSING,
+    "_PLAIN": PLAIN,
+    "_never": never,
+    "_pins": pins.scoped,
+    "_is_compiling": torch.compiler.is_dynamo_compiling,
+    "_dispatch_modes": torch._C._len_torch_dispatch_stack,
+    "_function_modes": torch._C._len_torch_function_stack,
+    "_transform": torch._C._functorch.peek_interpreter_stack,  # type: ignore[attr-defined]
+    "_autocast": torch._C._is_any_autocast_enabled,
+    "_grad": torch.is_grad_enabled,
+}
+
+
+def is_busy() -> bool:
+    """Whether torch has a mode or a transform active that must see every call."""
+    modes = _HELPERS["_dispatch_modes"]() or _HELPERS["_function_modes"]()
+    return bool(modes) or _HELPERS["_transform"]() is not None
+
+
+def function(spec: Spec, text: str) -> Callable[..., Any]:
+    """The shortcut `text` as a function, to be `__call__` of the op's class."""
+    return _made(spec.op, f"<portable.{spec.op}>", text, _HELPERS)
+
+
+def source(spec: Spec, signature: Signature) -> str:
+    """The text of the shortcut of one op."""
+    defaults = dict(zip(signature.names, signature.defaults, strict=True))
+    absent = {name: "_missing" if value is MISSING else repr(value) for name, value in defaults.items()}
+    positional, keywords = signature.names[: signature.positional], signature.names[signature.positional :]
+    optional = [name for name in positional if absent[name] != "_missing"]
+    fill = [f"if {name} is _missing: {name} = {absent[name]}" for name in optional]
+    once = {name: f" and {name} is _missing" for name in positional}
+    by_name = [
+        f"if {name!r} in _named{once.get(name, '')}: {name}, _left = _named[{name!r}], _left - 1"
+        for name in signature.names
+    ]
+
+    inputs, out = list(spec.inputs), "out" if spec.out else "None"
+    tensors = {field.name: field.optional for field in spec.inputs.values()}
+    tensors |= {"out": True} if spec.out else {}
+    at = {name: f"_at_{name}" for name in tensors}
+    held = {name: f"_held_{name}" for name in spec.params}
+    aligned = {name: f"_aligned_{name}" for name in inputs}
+    like = ["out is None"] if spec.out else []
+    like += [f"type({name}) in _PLAIN and not {name}.is_nested" for name in inputs]
+    like += [f"({at[name]} := {name}.data_ptr()) & 15 == {aligned[name]}" for name in inputs]
+    like += [f"{name} is {held[name]}" for name in spec.params]
+    odd, addresses, key = ["_autocast()"] if spec.autocast != "none" else [], [], []
+    for param in spec.params.values():
+        key += [param.name, f"type({param.name})"] if param.type in _TYPED else [param.name]
+    for name, may_lack in tensors.items():
+        test = f"type({name}) not in _PLAIN or {name}.is_neg()"
+        parts = f"{name}.dtype, {name}.device, {name}.shape, {name}.stride(), {name}.requires_grad"
+        parts += f", {at[name]} & 15"
+        odd.append(f"{name} is not None and ({test})" if may_lack else test)
+        key.append(f"None if {name} is None else ({parts})" if may_lack else parts)
+        addresses.append(f"{at[name]} = {f'0 if {name} is None else ' if may_lack else ''}{name}.data_ptr()")
+    return _SHORTCUT.format(
+        op=spec.op,
+        positional=_list(f"{name}=_missing" for name in positional),
+        defaults="\n    ".join(f"{name} = {absent[name]}" for name in keywords),
+        given=_list(positional),
+        by_name="\n        ".join(by_name),
+        fill="\n    ".join(fill),
+        call=f"({_list(inputs)}), ({_list(spec.params)}), {out}",
+        held=_list(held.values()),
+        aligned=_list(aligned.values()),
+        like=" and ".join(like),
+        odd=" or ".join(odd),
+        addresses="\n            ".join(addresses),
+        key=_list(key),
+        inputs=_list(inputs),
+        at=_list(at[name] for name in inputs),
+        out=out,
+    )
+
+
+def quick(
+    launch: BoundLaunch, inputs: int, blanks: Sequence[Blank], backend: Backend, index: int
+) -> Callable[..., Any]:
+    """A function of the addresses of a call's inputs: its new tensors and one launch on card `index`."""
+    addresses, made = [f"at{i}" for i in range(inputs)], [f"made{i}" for i in range(len(blanks))]
+    by_slot = [*addresses, *(f"{name}.data_ptr()" for name in made)]
+    writes = [f"words[{word}] = {by_slot[slot]}" for word, slot in launch.pointers]
+    names: dict[str, Any] = {}
+    for i, blank in enumerate(blanks):
+        names |= zip((f"_shape{i}", f"_strides{i}", f"_dtype{i}"), blank, strict=True)
+    names |= {"_empty": backend.empty, "_local": launch.local, "_mine": launch.mine}
+    names |= {"_stream": backend.stream, "_current": backend.current, "_on": backend.on}
+    for i, (first, end, slot, encode) in enumerate(launch.encoded):
+        names[f"_encode{i}"] = encode
+        writes.append(f"kernarg[{first}:{end}] = _encode{i}({by_slot[slot]})")
+    elsewhere = f"""if _current() != {index}:
+        with _on({index}):
+            return run({_list(addresses)})"""
+    text = _QUICK.format(
+        at=_list(addresses),
+        elsewhere=elsewhere if backend.count() > 1 else "",
+        made="\n    ".join(f"{n} = _empty(_shape{i}, _strides{i}, _dtype{i})" for i, n in enumerate(made)),
+        writes="\n    ".join(writes),
+        results=made[0] if len(made) == 1 else f"({_list(made)})",
+        index=index,
+    )
+    return _made("run", f"<{launch.name}>", text, names)
+
+
+def forward(
+    inputs: Sequence[str],
+    absent: Sequence[str],
+    quick: Any,
+    compute: Any,
+    saved: Iterable[str],
+    several: bool,
+) -> Callable[..., Any]:
+    """What autograd calls for a new result; `saved` names inputs, or "_made", which is the result, or one of
+    `several` results as "_made[0]": then no gradients of zeros are made for those that have none."""
+    addresses = ("0" if name in absent else f"{name}.data_ptr()" for name in inputs)
+    text = _RECORDED.format(
+        inputs=_list(inputs),
+        compute=f"_compute(({_list(inputs)}))" if quick is None else f"_quick({_list(addresses)})",
+        several="_ctx.set_materialize_grads(False); " if several else "",
+        saved=_list(saved),
+    )
+    return _made("forward", "<a recorded call>", text, {"_quick": quick, "_compute": compute})
+
+
+def _made(name: str, file: str, text: str, names: dict[str, Any]) -> Callable[..., Any]:
+    """The function that `text` defines, with `names` in its closure; tracebacks show its lines."""
+    body = "".join(f"    {line}" for line in text.splitlines(keepends=True))
+    outer = f"def make({', '.join(names)}):\n{body}    return {name}\n"
+    linecache.cache[file] = (len(outer), None, outer.splitlines(keepends=True), file)
+    # Made within this module: torch.compile follows a function's globals into its module.
+    made: dict[str, Any] = {}
+    exec(compile(outer, file, "exec"), globals(), made)
+    return made["make"](**names)
+
+
+def _list(names: Iterable[str]) -> str:
+    """A tuple's inside: "a, b, "."""
+    return "".join(f"{name}, " for name in names)

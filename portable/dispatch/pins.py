@@ -1,0 +1,122 @@
+"""Choices that a user pins: `PORTABLE_BACKEND`, `PORTABLE_IMPL` and `with portable.using(...)`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping
+from contextvars import ContextVar, Token
+from types import MappingProxyType
+from typing import Any
+
+from portable.errors import PinError, listed
+
+
+class Pins(dict[str, str]):
+    """Pins by op, never changed. Equal ones are one object (`_pins`), which a memo's key can hold."""
+
+    __hash__ = object.__hash__  # type: ignore[assignment]
+    __eq__ = object.__eq__  # type: ignore[assignment]
+
+
+_shared: dict[frozenset[tuple[str, str]], Pins] = {}
+
+
+def _pins(pins: Mapping[str, str]) -> Pins:
+    return _shared.setdefault(frozenset(pins.items()), Pins(pins))
+
+
+_scoped: ContextVar[Pins] = ContextVar("portable_pins", default=_pins({}))  # noqa: B039
+scoped = _scoped.get
+"""What `using` has pinned here: hashable, for `restored` and for a memo's key."""
+
+
+def parse_pins(text: str) -> dict[str, str]:
+    """`"softmax:triton,swiglu:torch"` as a mapping. Raises PinError for anything else."""
+    pins: dict[str, str] = {}
+    for part in filter(None, (piece.strip() for piece in text.split(","))):
+        op, colon, implementation = (piece.strip() for piece in part.partition(":"))
+        if not (op and colon and implementation):
+            raise PinError(op or part, part, "it is not of the form op:implementation")
+        pins[op] = implementation
+    return pins
+
+
+_environment: Mapping[str, str] | None = None
+
+
+def reload() -> None:
+    """Read `PORTABLE_IMPL` again at the next call; it is otherwise read once."""
+    global _environment
+    _environment = None
+    _within.clear()
+
+
+def pin(op: str) -> str | None:
+    """The implementation (or language) pinned for `op`, the innermost `using` first."""
+    global _environment
+    scoped = _scoped.get()
+    if scoped and op in scoped:
+        return scoped[op]
+    if _environment is None:
+        _environment = MappingProxyType(parse_pins(os.environ.get("PORTABLE_IMPL", "")))
+    return _environment.get(op)
+
+
+def source(op: str) -> str:
+    """What pins `op`, for messages."""
+    return "portable.using" if op in _scoped.get() else "PORTABLE_IMPL"
+
+
+@contextlib.contextmanager
+def restored(pins: Pins) -> Iterator[None]:
+    """Pins that held elsewhere (`scoped`) hold within the block, in this thread."""
+    token = _scoped.set(pins)
+    try:
+        yield
+    finally:
+        _scoped.reset(token)
+
+
+class using(contextlib.ContextDecorator):
+    """Pin implementations by name or language within a block: `with portable.using(softmax="triton"):`.
+
+    Holds for this thread or task. A companion op (`softmax_backward`) follows its op's language unless
+    pinned itself. Raises PinError for an op or implementation that is not there; a pinned
+    implementation that cannot run a call raises PinError at that call.
+    """
+
+    def __init__(self, **pins: str):
+        self._given = pins
+        self._tokens: list[Token[Pins]] = []
+
+    def __enter__(self) -> None:
+        found = _within.get((_scoped.get(), *self._given.items()))
+        if found is None:
+            _check_pins(self._given)
+            found = _pins({**_scoped.get(), **self._given})
+            _within[(_scoped.get(), *self._given.items())] = found
+        self._tokens.append(_scoped.set(found))
+
+    def __exit__(self, *_: object) -> None:
+        _scoped.reset(self._tokens.pop())
+
+    def _recreate_cm(self) -> using:  # a decorated function may run in several threads at once
+        return using(**self._given)
+
+
+_within: dict[tuple[Any, ...], Pins] = {}
+"""Checked pins by what held outside them and what they add."""
+
+
+def _check_pins(pins: Mapping[str, str]) -> None:
+    from portable.spec import registry
+
+    for op, implementation in pins.items():
+        if op not in registry.op_folders():
+            raise PinError(op, implementation, "there is no op of that name", "portable.using")
+        spec = registry.spec(op)
+        known = {impl.name for impl in spec.implementations}
+        known |= {language for impl in spec.implementations for language in impl.languages}
+        if implementation not in known:
+            raise PinError(op, implementation, f"the op has {listed(sorted(known))}", "portable.using")

@@ -1,0 +1,220 @@
+"""Which implementation runs a call, and why each of the others does not: choices as values."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from portable.backend import Backend
+from portable.configs import lookup, shape_class
+from portable.dispatch import pins
+from portable.errors import NoImplementationError, PinError, listed
+from portable.plan import Call, Device, Plan, Rejected, TensorInfo
+from portable.spec import registry
+from portable.spec.model import Implementation, Spec
+
+
+@dataclass(frozen=True)
+class Question:
+    """A checked call as choosing sees it: metadata only."""
+
+    spec: Spec
+    tensors: Mapping[str, TensorInfo | None]
+    params: Mapping[str, Any]
+    axes: Mapping[str, int]
+    types: Mapping[str, str]
+
+    @functools.cached_property
+    def facts(self) -> dict[str, Any]:
+        """What formulas may speak of."""
+        return {**self.axes, **self.params, **self.types, **shape_class.orders(self.spec, self.tensors)}
+
+    @functools.cached_property
+    def empty(self) -> bool:
+        """Every output is empty: nothing is launched, and no planner is asked."""
+        outputs = (self.tensors[name] for name in self.spec.outputs)
+        return all(info is None or info.numel == 0 for info in outputs)
+
+    def __str__(self) -> str:
+        parts = [
+            f"{name} {info.dtype}{list(info.shape)}"
+            for name, info in self.tensors.items()
+            if info is not None
+        ]
+        return ", ".join(parts)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One implementation's answer to a call. `plan` and `config` are there where it would run."""
+
+    implementation: Implementation
+    accepted: bool
+    reason: str
+    config: lookup.Config | None = None
+    plan: Plan | None = None
+    chosen: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.implementation.name
+
+
+def static_reason(implementation: Implementation, backend: Backend, device: Device) -> str | None:
+    """Why an implementation can never run on this device, or None where it can."""
+    languages = [language for language in implementation.languages if language in backend.languages]
+    if not languages:
+        return (
+            f"written in {listed(implementation.languages)}; the {backend.name} backend builds "
+            f"{listed(backend.languages)}"
+        )
+    missing = [backend.language_missing(language) for language in languages]
+    if all(missing):
+        return str(missing[0])
+    patterns = implementation.requires.arch
+    if patterns and not any(backend.arch_matches(pattern, device.arch) for pattern in patterns):
+        return f"needs {' or '.join(patterns)}; this is {device.arch}"
+    return None
+
+
+def _dynamic_reason(implementation: Implementation, question: Question) -> str | None:
+    for variable, legal in implementation.requires.types.items():
+        if question.types.get(variable) not in legal:
+            return f"takes {variable} of {listed(legal)}; this call has {question.types.get(variable)}"
+    for rule in implementation.requires.rules:
+        if not rule.evaluate(**{name: question.facts[name] for name in rule.names}):
+            return f"needs {rule}"
+    return None
+
+
+def pinned(spec: Spec) -> tuple[str, frozenset[str]] | None:
+    """The pin that holds for an op and the names of the implementations that it admits.
+
+    A companion op follows its folder's op: by the same name, or by the pinned one's languages.
+    """
+    own = pins.pin(spec.op)
+    inherited = None if own is not None else pins.pin(spec.folder.name)
+    wanted = own if own is not None else inherited
+    if wanted is None:
+        return None
+    names = _admitted(spec, wanted)
+    if not names and inherited is not None:
+        main = registry.spec(spec.folder.name).implementation(inherited)
+        languages = main.languages if main is not None else ()
+        names = frozenset().union(*(_admitted(spec, language) for language in languages))
+    if not names:
+        legal = [implementation.name for implementation in spec.implementations]
+        raise PinError(spec.op, wanted, f"the op has only {listed(legal)}", _source(spec))
+    return wanted, names
+
+
+def _source(spec: Spec) -> str:
+    return pins.source(spec.op if pins.pin(spec.op) is not None else spec.folder.name)
+
+
+def _admitted(spec: Spec, wanted: str) -> frozenset[str]:
+    """The implementation of that name, else all of that language."""
+    if spec.implementation(wanted) is not None:
+        return frozenset({wanted})
+    return frozenset(each.name for each in spec.implementations if wanted in each.languages)
+
+
+def answer(
+    implementation: Implementation,
+    question: Question,
+    backend: Backend,
+    device: Device,
+    *,
+    static: bool = True,
+) -> Candidate:
+    """One implementation's answer; `static=False` does not ask whether this machine can build it."""
+    reason = static_reason(implementation, backend, device) if static else None
+    reason = reason or _dynamic_reason(implementation, question)
+    if reason is not None:
+        return Candidate(implementation, False, reason)
+    config = lookup.resolve(question.spec, implementation, backend, device, question.facts)
+    if implementation.kind == "run":
+        return Candidate(implementation, True, "runs through torch's own kernels", config)
+    planner = entry_function(implementation)
+    plan = planner(Call(question.tensors, question.params, question.axes, device, config.values))
+    if isinstance(plan, Rejected):
+        return Candidate(implementation, False, plan.reason, config)
+    return Candidate(implementation, True, "can run this call", config, plan)
+
+
+def entry_function(implementation: Implementation) -> Any:
+    """The function that an implementation's `plan` or `run` names; a broken import is raised."""
+    return registry.load_entry(implementation.entry)
+
+
+def answers(question: Question, backend: Backend, device: Device) -> Iterator[Candidate]:
+    """Each implementation's answer in the spec's order; the first accepted one is chosen.
+
+    torch computes on the CPU what a card made of software has no kernel for: it is asked last there.
+    """
+    pin = pinned(question.spec)
+    found = False
+    for implementation in sorted(
+        question.spec.implementations, key=lambda each: device.emulated and each.kind == "run"
+    ):
+        if pin is not None and implementation.name not in pin[1]:
+            yield Candidate(implementation, False, f"{pin[0]!r} is pinned")
+            continue
+        candidate = answer(implementation, question, backend, device)
+        if candidate.accepted and not found:
+            found = True
+            why = "pinned" if pin is not None else "the first in the spec's order that can run this call"
+            if device.emulated and implementation.kind == "run":
+                why = f"{why}; torch computes it on the CPU, not the {device} card"
+            candidate = replace(candidate, chosen=True, reason=why)
+        elif candidate.accepted:
+            candidate = replace(candidate, reason="could run this call; later in the spec's order")
+        yield candidate
+
+
+def choose(question: Question, backend: Backend, device: Device) -> Candidate:
+    """The implementation that runs. Raises PinError or NoImplementationError with every reason."""
+    refused = []
+    for candidate in answers(question, backend, device):
+        if candidate.chosen:
+            return candidate
+        refused.append((candidate.name, candidate.reason))
+    pin = pinned(question.spec)
+    if pin is not None:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in refused if name in pin[1])
+        why = f"it cannot run {question} on {device}: {reasons}"
+        raise PinError(question.spec.op, pin[0], why, _source(question.spec))
+    raise NoImplementationError(question.spec.op, str(device), refused, str(question))
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Why a call runs as it does; `print` it. `candidates` are in the spec's order; none is asked where every
+    output is empty."""
+
+    question: Question
+    device: Device
+    candidates: tuple[Candidate, ...]
+
+    @property
+    def choice(self) -> Candidate | None:
+        """The implementation that runs, or None where none can or need."""
+        return next((candidate for candidate in self.candidates if candidate.chosen), None)
+
+    def __str__(self) -> str:
+        lines = [f"{self.question.spec.op}({self.question}) on {self.device}"]
+        if self.question.empty:
+            lines.append("    nothing is launched: every output is empty")
+        width = max((len(candidate.name) for candidate in self.candidates), default=0)
+        for candidate in self.candidates:
+            mark = "->" if candidate.chosen else "  "
+            lines.append(f" {mark} {candidate.name:<{width}}  {candidate.reason}")
+        choice = self.choice
+        if choice is not None and choice.config is not None and choice.config.values:
+            values = ", ".join(f"{name}={value}" for name, value in choice.config.values.items())
+            lines.append(f"    config: {values} [{choice.config.source}]")
+        for launch in choice.plan.launches if choice is not None and choice.plan is not None else ():
+            lines.append(f"    launch: {launch.kernel.name} on a grid of {'x'.join(map(str, launch.grid))}")
+        return "\n".join(lines)

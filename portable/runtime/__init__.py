@@ -1,0 +1,1 @@
+"""The device at hand: detection, compilation, the kernel cache, timing, worker processes."""

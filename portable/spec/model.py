@@ -1,0 +1,351 @@
+"""What an op means, as data: the classes behind a spec file and everything that is deduced from them.
+
+`portable.spec.reader` reads a file. From a `Spec` come the call signature, the schema that torch registers,
+and the op's page in the documentation (`portable.spec.docs_page`).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, Literal
+
+from portable.spec.formula import Formula
+
+DTYPES = (
+    "bfloat16", "float16", "float32", "float64", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2",
+    "float8_e5m2fnuz", "int8", "uint8", "int16", "int32", "int64", "bool",
+)  # fmt: skip
+
+Leading = Literal["same", "broadcast"]
+Autocast = Literal["lower", "float32", "widest", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """A named extent and the sizes that are legal for it, both ends included."""
+
+    name: str
+    low: int = 0
+    high: int | None = None
+
+    def __contains__(self, size: int) -> bool:
+        return self.low <= size and (self.high is None or size <= self.high)
+
+    def __str__(self) -> str:
+        return f"{self.low}..{'' if self.high is None else self.high}"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A function in a Python file of the op's folder, or of a folder in it."""
+
+    file: Path
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.file.name}:{self.function}"
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """A tensor that goes in. `dims` are axis names or fixed sizes, without the leading dimensions;
+    `dtype` is a type variable or a dtype; an optional input may be None.
+
+    For the conformance suite: `derived` makes it from the other inputs where not any numbers make sense, and
+    `values` names the value class that it takes in the place of another.
+    """
+
+    name: str
+    dims: tuple[str | int, ...]
+    dtype: str
+    leading: bool = False
+    layout: Literal["rows", "unit", "matrix", "contiguous", "any"] = "any"
+    optional: bool = False
+    derived: Entry | None = None
+    values: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    @property
+    def rank(self) -> int:
+        """The fewest dimensions; exactly so many where there are no leading ones."""
+        return len(self.dims)
+
+    @property
+    def shape_text(self) -> str:
+        return _shape_text(self.dims, self.leading)
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A tensor that comes out. With `out`, a caller may pass it in. With `when`, it is empty (shape
+    (0,)) if that optional input is absent."""
+
+    name: str
+    dims: tuple[str | int, ...]
+    dtype: str
+    leading: bool = False
+    out: bool = False
+    when: str | None = None
+
+    @property
+    def shape_text(self) -> str:
+        return _shape_text(self.dims, self.leading)
+
+
+def _shape_text(dims: tuple[str | int, ...], leading: bool) -> str:
+    return "[" + ", ".join((["..."] if leading else []) + [str(dim) for dim in dims]) + "]"
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """A number or word that goes in. `of` names the input whose dimension an `axis` counts."""
+
+    name: str
+    type: Literal["int", "float", "bool", "choice", "axis"]
+    required: bool = False
+    default: Any = None
+    choices: tuple[str, ...] = ()
+    of: str | None = None
+    keyword: bool = False
+
+    @property
+    def nullable(self) -> bool:
+        """Whether None is a legal value: where it is the default."""
+        return not self.required and self.default is None
+
+    def accepts(self, value: Any) -> bool:
+        if value is None:
+            return self.nullable
+        if self.type == "bool":
+            return isinstance(value, bool)
+        if self.type == "choice":
+            return isinstance(value, str) and value in self.choices
+        number = (int, float) if self.type == "float" else int
+        return isinstance(value, number) and not isinstance(value, bool)
+
+    @property
+    def expected(self) -> str:
+        """The legal values in words, for error messages and documentation."""
+        if self.type == "choice":
+            words = [repr(choice) for choice in self.choices] + (["None"] if self.nullable else [])
+            return "one of " + ", ".join(words)
+        if self.type == "axis":
+            return f"a dimension of {self.of}, as an int"
+        words = {"int": "an int", "float": "a float", "bool": "True or False"}[self.type]
+        return words + " or None" * self.nullable
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """The float64 meaning; `magnitude` returns the error scale of each output by name."""
+
+    entry: Entry
+    magnitude: Entry | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """The bound of one output, per element:
+    result * eps(R) * |ref| + sum * eps(acc) * (|ref| + magnitude) + the smallest subnormal of R."""
+
+    result: float
+    sum: Formula
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Work of one call. `bytes` of None: every operand is moved once. `baseline` is what a user of
+    torch alone would call instead; throughput is compared with it. A call may make its flops of `passes`
+    times as many in another type, `unit` (None: once, in its own): the roof is that type's."""
+
+    flops: Formula
+    peak: Literal["matrix", "vector"]
+    bytes: Formula | None = None
+    baseline: Entry | None = None
+    unit: Formula | None = None
+    passes: Formula | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """When an implementation may be asked. `arch` of None: any; `types`: legal dtypes per type
+    variable; `rules`: formulas over axes, B, parameters and type variables that must hold."""
+
+    arch: tuple[str, ...] | None = None
+    types: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    rules: tuple[Formula, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What must hold of every call beyond its shapes: a formula over axes, B, parameters and type variables,
+    and what to tell those who break it."""
+
+    that: Formula
+    says: str
+
+
+@dataclass(frozen=True, slots=True)
+class Implementation:
+    """One way to compute the op. A `plan` entry plans launches; a `run` entry takes tensors itself. One that
+    is not `batch_invariant` may round a row differently with other rows beside it."""
+
+    name: str
+    entry: Entry
+    kind: Literal["plan", "run"]
+    languages: tuple[str, ...]
+    sources: tuple[Path, ...] = ()
+    requires: Requirement = field(default_factory=Requirement)
+    tunables: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    default: Mapping[str, Any] = field(default_factory=dict)
+    batch_invariant: bool = True
+    line: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Sizes and parameters of one call. `leading` gives each input's leading dimensions."""
+
+    axes: Mapping[str, int]
+    leading: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    absent: tuple[str, ...] = ()
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def batch(self) -> int:
+        """B in formulas: the number of elements of the broadcast leading dimensions."""
+        count = 1
+        shapes = [dims[::-1] for dims in self.leading.values()]
+        for sizes in zip_longest(*shapes, fillvalue=1):
+            count *= next((size for size in sizes if size != 1), 1)
+        return count
+
+    @property
+    def label(self) -> str:
+        """A short name, e.g. `N33-3x5-activation=gelu-no_bias`; the same text for the same case."""
+        parts = [f"{name}{size}" for name, size in self.axes.items()]
+        shapes = {name: "x".join(map(str, dims)) for name, dims in self.leading.items()}
+        if len(set(shapes.values())) == 1:
+            parts += [text for text in [next(iter(shapes.values()))] if text]
+        else:
+            parts += [f"{name}{text or 1}" for name, text in shapes.items()]
+        parts += [f"{name}={value}" for name, value in self.params.items()]
+        return "-".join(parts + [f"no_{name}" for name in self.absent])
+
+
+@dataclass(frozen=True, eq=False)
+class Spec:
+    """One op: its meaning, its tolerance, its cost, its cases and its implementations in order.
+
+    `boundary` stands for the shapes that the conformance suite makes up where a spec has none; its first is
+    the call that behaviours make, its second the small one whose host cost is timed. `probes` is a file of
+    questions of the op's own. `functions` are what people call, as `portable.<function>`, before the op.
+    """
+
+    op: str
+    file: Path
+    summary: str
+    axes: Mapping[str, Axis]
+    leading: Leading
+    types: tuple[Mapping[str, str], ...]
+    inputs: Mapping[str, Input]
+    params: Mapping[str, Param]
+    outputs: Mapping[str, Output]
+    reference: Reference
+    tolerance: Mapping[str, Tolerance]
+    cost: Cost
+    cases: tuple[Case, ...]
+    bench: tuple[Case, ...]
+    demo: Case | None
+    implementations: tuple[Implementation, ...]
+    gradient: Path | None = None
+    autocast: Autocast = "none"
+    edition: int = 1
+    rules: tuple[Rule, ...] = ()
+    boundary: tuple[Case, ...] = ()
+    probes: Path | None = None
+    functions: tuple[Entry, ...] = ()
+
+    @property
+    def folder(self) -> Path:
+        return self.file.parent
+
+    @property
+    def out(self) -> Output | None:
+        """The output that a caller may pass in as `out=`."""
+        return next((output for output in self.outputs.values() if output.out), None)
+
+    def sizes(self, name: str, case: Case) -> tuple[int, ...]:
+        """The shape of one input or output in a case, without its leading dimensions."""
+        field = self.inputs[name] if name in self.inputs else self.outputs[name]
+        return tuple(dim if isinstance(dim, int) else case.axes[dim] for dim in field.dims)
+
+    @cached_property
+    def type_variables(self) -> tuple[str, ...]:
+        return tuple(name for name in self.types[0] if name != "acc")
+
+    def match_types(self, dtypes: Mapping[str, str]) -> Mapping[str, str] | None:
+        """The first row of `types` that agrees with the dtypes of the given inputs (by input name,
+        absent ones left out), or None."""
+        for row in self.types:
+            if all(row.get(self.inputs[name].dtype, self.inputs[name].dtype) == dtype
+                   for name, dtype in dtypes.items()):  # fmt: skip
+                return row
+        return None
+
+    def legal_dtypes(self, name: str) -> tuple[str, ...]:
+        """The dtypes that one input may have, in the order of the `types` rows."""
+        dtype = self.inputs[name].dtype
+        return tuple(dict.fromkeys(row.get(dtype, dtype) for row in self.types))
+
+    def implementation(self, name: str) -> Implementation | None:
+        return next((each for each in self.implementations if each.name == name), None)
+
+    def _ordered(self) -> Iterator[tuple[Input | Param, bool]]:
+        """Arguments in the order of a call, and whether each is keyword-only."""
+        inputs, params = list(self.inputs.values()), list(self.params.values())
+        yield from ((each, False) for each in inputs if not each.optional)
+        yield from ((each, False) for each in params if each.required and not each.keyword)
+        yield from ((each, False) for each in inputs if each.optional)
+        yield from ((each, False) for each in params if not each.required and not each.keyword)
+        yield from ((each, True) for each in params if each.keyword)
+
+    @cached_property
+    def signature(self) -> inspect.Signature:
+        """How `portable.<op>` is called; inputs default to None where optional, `out=` comes last."""
+        parameters = []
+        for each, keyword in self._ordered():
+            default: Any = inspect.Parameter.empty
+            if isinstance(each, Input):
+                default = None if each.optional else default
+            elif not each.required:
+                default = each.default
+            kind = inspect.Parameter.KEYWORD_ONLY if keyword else inspect.Parameter.POSITIONAL_OR_KEYWORD
+            parameters.append(inspect.Parameter(each.name, kind, default=default))
+        if self.out:
+            parameters.append(inspect.Parameter("out", inspect.Parameter.KEYWORD_ONLY, default=None))
+        return inspect.Signature(parameters)
+
+    def torch_schema(self) -> str:
+        """The functional schema for torch.library.define, e.g. `op(Tensor x, int dim=-1) -> Tensor`."""
+        arguments: list[str] = []
+        for each, keyword in self._ordered():
+            if keyword and "*" not in arguments:
+                arguments.append("*")
+            if isinstance(each, Input):
+                arguments.append(f"Tensor? {each.name}=None" if each.optional else f"Tensor {each.name}")
+                continue
+            kind = {"axis": "int", "choice": "str"}.get(each.type, each.type) + "?" * each.nullable
+            default = "" if each.required else f"={_schema_literal(each.default)}"
+            arguments.append(f"{kind} {each.name}{default}")
+        count = len(self.outputs)
+        result = "Tensor" if count == 1 else f"({', '.join(['Tensor'] * count)})"
+        return f"{self.op}({', '.join(arguments)}) -> {result}"
+
+
+def _schema_literal(value: Any) -> str:
+    return f'"{value}"' if isinstance(value, str) else str(value)
