@@ -33,7 +33,7 @@ the other, L2 cold, in graphs. Sizes and bars are those of [sweep.yaml](../confo
 name; "copy" moves the same bytes, "dense" is `portable.attention` on dense tensors with the same flops.
 
 A graph holds calls of one candidate, one behind the other. Kernels that may start before the call before
-them ends (`NativeKernel.early`: the products) gain by that up to 1 us a call, which is most of what they gain
+them ends (`NativeKernel.pdl`: the products) gain by that up to 1 us a call, which is most of what they gain
 at 1024^3; behind a kernel of another kind the gain may be smaller.
 """
 TABLE = """

@@ -63,7 +63,7 @@ class Resources:
 @dataclass(frozen=True)
 class CodeObject:
     """A kernel as machine code. `threads` per block, `shared` dynamic bytes; `scratch_pointers` null
-    pointers follow the kernel's own arguments (Triton's hidden ones); `early` as a NativeKernel's."""
+    pointers follow the kernel's own arguments (Triton's hidden ones); `pdl` is NativeKernel's."""
 
     binary: bytes
     entry: str
@@ -71,7 +71,7 @@ class CodeObject:
     shared: int
     language: str
     scratch_pointers: int = 0
-    early: bool = False
+    pdl: bool = False
 
 
 @dataclass(frozen=True)

@@ -119,7 +119,7 @@ Argument = Pointer | Scalar | Encoded
 class TritonKernel:
     """A `@triton.jit` function with its constexprs fixed; a constexpr of None drops a pointer.
 
-    `options` holds compiler options that one vendor alone understands, e.g. ("waves_per_eu", 2); `early` is
+    `options` holds compiler options that one vendor alone understands, e.g. ("waves_per_eu", 2); `pdl` is
     NativeKernel's.
     """
 
@@ -128,7 +128,7 @@ class TritonKernel:
     num_warps: int = 4
     num_stages: int = 2
     options: tuple[tuple[str, Any], ...] = ()
-    early: bool = False
+    pdl: bool = False
 
     @property
     def name(self) -> str:
@@ -139,9 +139,10 @@ class TritonKernel:
 class NativeKernel:
     """One `extern "C"` entry of a .cu or .hip file, built with the given preprocessor defines.
 
-    `threads` is the block size; `shared` the dynamic shared memory in bytes. `early` says that its blocks
-    may start before the launch before it on the stream has ended: the source itself waits for that, before
-    it reads or writes global memory. A backend that cannot start blocks early ignores it.
+    `threads` is the block size; `shared` the dynamic shared memory in bytes. `pdl` asks for programmatic
+    dependent launch: blocks may start before the previous launch on the stream has ended, and the source
+    itself waits for that (`grid_dependency_wait()`) before it reads or writes global memory. A backend
+    without it ignores the flag.
     """
 
     source: Path
@@ -149,7 +150,7 @@ class NativeKernel:
     threads: int
     defines: tuple[tuple[str, int | str], ...] = ()
     shared: int = 0
-    early: bool = False
+    pdl: bool = False
 
     @property
     def name(self) -> str:

@@ -169,7 +169,7 @@ class CudaBackend(Backend):
         handle = function if isinstance(function, int) else function.kernel.ptr
         offsets = tuple(argument.offset for argument in arguments)
         return driver.launcher(
-            handle, code.entry, code.threads, code.shared, device.index, offsets, grid, kernarg, code.early
+            handle, code.entry, code.threads, code.shared, device.index, offsets, grid, kernarg, code.pdl
         )
 
     # torch's own functions, which a build without CUDA lacks; each costs 0.05 us.

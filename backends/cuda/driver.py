@@ -94,10 +94,10 @@ def launcher(
     offsets: tuple[int, ...],
     grid: tuple[int, int, int],
     kernarg: bytearray,
-    early: bool = False,
+    pdl: bool = False,
 ) -> Callable[[int], None]:
-    """A callable `(stream)` for the calling thread, which gets a context here if it has none. An `early`
-    kernel may start before the one before it on the stream has ended.
+    """A callable `(stream)` for the calling thread, which gets a context here if it has none. With `pdl`
+    (programmatic dependent launch) the kernel may start before the previous one on the stream has ended.
 
     The driver gets a pointer to each argument rather than the packed buffer: it knows where the kernel
     wants them, which is not where C would put them (measured 2026-11-21: a kernel whose first argument
@@ -109,7 +109,7 @@ def launcher(
     pointers = (ctypes.c_void_p * len(offsets))(*(base + offset for offset in offsets))
     config = _LaunchConfig(grid, (threads, 1, 1), shared)
     attribute = _LaunchAttribute(_PROGRAMMATIC_STREAM_SERIALIZATION, 0, (1,))
-    if early:
+    if pdl:
         config.attributes, config.attribute_count = ctypes.addressof(attribute), 1
     given = (ctypes.byref(config), ctypes.c_void_p(function), ctypes.byref(pointers), None)
     launch = _library().cuLaunchKernelEx

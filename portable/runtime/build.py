@@ -94,7 +94,7 @@ def _build_triton(
     name = disk_cache.key(backend.name, *triton_build.identity(kernel, types, target))
     head, _, binary = disk_cache.get(name, lambda: _triton_code(kernel, types, target)).partition(b"\n")
     entry, threads, shared = json.loads(head)
-    return CodeObject(binary, entry, threads, shared, "triton", 2, kernel.early)
+    return CodeObject(binary, entry, threads, shared, "triton", 2, kernel.pdl)
 
 
 def _triton_code(kernel: TritonKernel, types: Any, target: tuple[str, int | str, int]) -> bytes:
@@ -118,7 +118,7 @@ def _build_native(kernel: NativeKernel, backend: Backend, device: Device) -> Cod
     )
     binary = disk_cache.get(name, lambda: backend.compile_native(kernel, device, includes))
     language = kernel.source.suffix[1:]
-    return CodeObject(binary, kernel.entry, kernel.threads, kernel.shared, language, 0, kernel.early)
+    return CodeObject(binary, kernel.entry, kernel.threads, kernel.shared, language, 0, kernel.pdl)
 
 
 def load(code: CodeObject, backend: Backend, device: Device) -> Any:

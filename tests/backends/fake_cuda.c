@@ -24,7 +24,7 @@ typedef struct {
     uint32_t grid[3], block[3], shared;
     uint64_t stream;
     uint64_t values[MOST];
-    uint32_t early;
+    uint32_t pdl;
 } Launch;
 
 static uint32_t sizes[MOST];
@@ -46,11 +46,11 @@ int cuLaunchKernelEx(const Config *config, uint64_t function, void **arguments, 
         return INVALID_CONTEXT;
     if (function != FUNCTION || extra != 0)
         return INVALID_HANDLE;
-    last.early = 0;
+    last.pdl = 0;
     for (uint32_t i = 0; i < config->attribute_count; i++) {
         if (config->attributes[i].id != PROGRAMMATIC_STREAM_SERIALIZATION)
             return INVALID_HANDLE;
-        last.early = config->attributes[i].value[0];
+        last.pdl = config->attributes[i].value[0];
     }
     memcpy(last.grid, config->grid, sizeof last.grid);
     memcpy(last.block, config->block, sizeof last.block);

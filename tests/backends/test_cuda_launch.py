@@ -38,7 +38,7 @@ class Launch(ctypes.Structure):
         ("shared", ctypes.c_uint32),
         ("stream", ctypes.c_uint64),
         ("values", ctypes.c_uint64 * 16),
-        ("early", ctypes.c_uint32),
+        ("pdl", ctypes.c_uint32),
     ]
 
 
@@ -81,9 +81,9 @@ def fake(library, monkeypatch) -> Fake:
 
 
 def launcher(
-    kernarg: bytearray, offsets=(0, 8), shared=0, function=FUNCTION, early=False
+    kernarg: bytearray, offsets=(0, 8), shared=0, function=FUNCTION, pdl=False
 ) -> Callable[[int], None]:
-    return driver.launcher(function, "k", 128, shared, 0, offsets, (7, 5, 3), kernarg, early)
+    return driver.launcher(function, "k", 128, shared, 0, offsets, (7, 5, 3), kernarg, pdl)
 
 
 def test_the_driver_gets_what_the_buffer_holds_at_the_launch(fake):
@@ -107,12 +107,12 @@ def test_a_kernel_without_arguments_is_launched(fake):
 
 def test_only_an_early_kernel_may_start_before_the_one_before_it_ends(fake):
     fake.arguments(8, 8)
-    for early in (False, True, False):
-        start = launcher(bytearray(16), early=early)
+    for pdl in (False, True, False):
+        start = launcher(bytearray(16), pdl=pdl)
         gc.collect()
         for _ in range(2):
             start(0)
-            assert fake.last.early == early
+            assert fake.last.pdl == pdl
 
 
 def test_a_thread_without_a_context_gets_torchs(fake):

@@ -1,23 +1,23 @@
-// A kernel that starts before the one before it on the stream has ended (NativeKernel.early; programmatic dependent
-// launch): its start runs while that one ends. Needs sm_90: on older cards both do nothing, as without the launch's
-// attribute and on cards of other vendors.
+// Programmatic dependent launch (PDL, NativeKernel.pdl): a kernel's prologue runs while the previous kernel on the
+// stream ends. Needs sm_90. Both functions do nothing on older GPUs, on GPUs of other vendors, and in a launch
+// without the attribute.
 //
 // 2026-11-22, H200, one call after the other: 0.7 to 1 us a launch; 1024^3 6.4 -> 5.4 us.
 #pragma once
 
 #include "prelude.h"
 
-// Lets the next kernel on the stream start blocks where this one leaves room, once all blocks of this one have
-// called it or ended. By any thread of a block.
-DEVICE void let_next_start() {
+// Lets the next kernel on the stream start blocks where this one leaves room, once every block of this one has
+// called it or exited. One thread per block is enough.
+DEVICE void launch_dependents() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 
-// Waits until the kernel before has ended and what it wrote is seen. By every thread that reads or writes global
-// memory, before it does.
-DEVICE void wait_for_previous() {
+// Waits until the previous kernel has ended and its writes are visible. Every thread that reads or writes global
+// memory calls it first.
+DEVICE void grid_dependency_wait() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif

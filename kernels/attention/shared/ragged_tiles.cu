@@ -59,7 +59,7 @@ KERNEL(THREADS) void attention_ragged_tiles(const int* cu_seqlens_q, const int* 
                                             int* firsts, int* tiles, uint32_t* counts, int count, int queries,
                                             int keys, int tile, int of_keys, int reach, int together,
                                             int backwards) {
-    let_next_start();
+    launch_dependents();
     SHARED int line[THREADS + GROUPS];
     SHARED int places[PLACES];
     SHARED int ends[CLASSES];

@@ -333,7 +333,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void attention_forward(
     }
     barrier();
 #if RAGGED
-    wait_for_previous();  // which makes the tables
+    grid_dependency_wait();  // which makes the tables
 #endif
     const Outputs<T> to{o, lse, o_batch, o_head, o_row, lse_batch, lse_head, lse_row, sinks};
     if (thread_x() < 128) {

@@ -231,7 +231,7 @@ def kernel_of(
             ("PACK", pack),
         ),
         shared=shared,
-        early=ragged,
+        pdl=ragged,
     )
 
 

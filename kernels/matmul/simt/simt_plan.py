@@ -117,7 +117,7 @@ def plan_bulk(bulk: Turned) -> Plan | Rejected:
         threads=tile.threads_m * tile.threads_n + 128,
         defines=(("ELEMENT", "f32"), ("STAGES", _STAGES), *_defines(problem, tile)),
         shared=1024 + _STAGES * ((tile.m + tile.n) * tile.k * 4 + 16),
-        early=True,
+        pdl=True,
     )
     map_a = tensor_map(problem.a, M, K, batch, tile.k)
     map_b = tensor_map(problem.b, K, N, batch, tile.k)

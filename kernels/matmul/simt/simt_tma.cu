@@ -162,7 +162,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void matmul_simt_bulk(
     const Ring ring{base, barriers, barriers + STAGES * 8};
     const Tile tile = tile_at<TILE_M, TILE_N, GROUP>(blockIdx.x, s);
     if (thread_x() == MULTIPLYING) {
-        let_next_start();
+        launch_dependents();
         prefetch_map(&map_a);
         prefetch_map(&map_b);
         for (int stage = 0; stage < STAGES; ++stage) {
@@ -173,7 +173,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void matmul_simt_bulk(
         copy_engine_fence();
     }
     barrier();
-    wait_for_previous();
+    grid_dependency_wait();
     if (thread_x() >= MULTIPLYING) {
         registers_down<24>();
         if (thread_x() == MULTIPLYING) produce(ring, &map_a, &map_b, tile, s);

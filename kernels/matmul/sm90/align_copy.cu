@@ -97,8 +97,8 @@ extern "C" __global__ __launch_bounds__(THREADS) void matmul_pack(
     int64_t vectors0, int length0, int lines0, int pitch0, int inner_count0, int blocks0, const uint16_t* from1,
     uint4* to1, int64_t line1, int64_t inner1, int64_t outer1, int64_t span1, int64_t vectors1, int length1,
     int lines1, int pitch1, int inner_count1, int blocks1) {
-    let_next_start();
-    wait_for_previous();
+    launch_dependents();
+    grid_dependency_wait();
     const uint32_t block = blockIdx.x;
     const uint32_t of_first = static_cast<uint32_t>(blocks0);
     if (block < of_first) {

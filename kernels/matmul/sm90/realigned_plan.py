@@ -54,7 +54,7 @@ def packing(problem: Problem, call: Call) -> Packed | Rejected:
     )
     defines = (("THREADS", _THREADS), ("VECTORS", _VECTORS))
     kernel = NativeKernel(
-        HERE / "sm90/align_copy.cu", "matmul_pack", threads=_THREADS, defines=defines, early=True
+        HERE / "sm90/align_copy.cu", "matmul_pack", threads=_THREADS, defines=defines, pdl=True
     )
     spans = {name: info.span for name, info in call.tensors.items() if info is not None}
     second = packs[1].arguments(spans, 1) if len(packs) > 1 else packs[0].absent(1)

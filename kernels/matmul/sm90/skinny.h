@@ -10,8 +10,8 @@
 // the engine takes longer for lines outside than for those within, and nobody stores their sums.
 //
 // Defines: ELEMENT, TILE_M (rows of x, a power of two), TILE_N, SPLIT, LINES, STAGES, CONSUMERS (warps that
-// multiply), RESIDENT (blocks per multiprocessor), EARLY (a block may start before the kernel before has ended, and
-// fetches w's first stages to L2 meanwhile), W_ALONG_K, X_ALONG_K; C_VECTOR: c is row-major with
+// multiply), RESIDENT (blocks per multiprocessor), PDL (programmatic dependent launch: a block
+// prefetches w's first stages to L2 while the previous kernel ends), W_ALONG_K, X_ALONG_K; C_VECTOR: c is row-major with
 // 16-byte aligned rows; BIAS, ACTIVATION, PREACTIVATION.
 #pragma once
 
@@ -142,19 +142,19 @@ DEVICE void start(Ring ring, const Source& source, const Part& part, int release
         }
         barrier_init_fence();
         asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // the copies below use them at once
-        let_next_start();
-#if EARLY
+        launch_dependents();
+#if PDL
         // What the kernel before still writes of w, L2 will have as well.
         for (int step = part.first; step < part.last && step < part.first + STAGES; ++step)
             source.prefetch(part.col, step);
 #endif
-        wait_for_previous();
+        grid_dependency_wait();
         for (int step = part.first; step < part.last && step < part.first + STAGES; ++step) {
             source.copy(ring, part.col, step);
             ring.advance();
         }
     }
-    wait_for_previous();
+    grid_dependency_wait();
     __syncwarp();
     barrier();
 }

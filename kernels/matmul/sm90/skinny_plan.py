@@ -140,7 +140,7 @@ def plan_skinny(problem: Problem, call: Call) -> Plan | Rejected:
     line = 128 // problem.a.itemsize
     warps = 8 if problem.dtype == "float32" else tile.n // 16
     # With two blocks a multiprocessor the next call's would crowd on those that are free first.
-    early = tile.resident == 1 and problem.dtype != "float32"
+    pdl = tile.resident == 1 and problem.dtype != "float32"
     name = "skinny_f32" if problem.dtype == "float32" else "skinny"
     kernel = NativeKernel(
         HERE / f"sm90/{name}.cu",
@@ -155,7 +155,7 @@ def plan_skinny(problem: Problem, call: Call) -> Plan | Rejected:
             ("STAGES", tile.stages),
             ("CONSUMERS", warps),
             ("RESIDENT", tile.resident),
-            ("EARLY", int(early)),
+            ("PDL", int(pdl)),
             ("W_ALONG_K", int(w_along_k)),
             ("X_ALONG_K", int(x_along_k)),
             ("C_VECTOR", int(row_vectors(problem.c))),
@@ -164,7 +164,7 @@ def plan_skinny(problem: Problem, call: Call) -> Plan | Rejected:
             *preactivation_define(problem),
         ),
         shared=tile.shared(),
-        early=early,
+        pdl=pdl,
     )
     w_lines = tile.n if w_along_k else line
     x_lines = min(tile.rows, ceil(problem.M, 8) * 8) if x_along_k else line

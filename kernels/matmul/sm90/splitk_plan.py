@@ -112,7 +112,7 @@ def plan_split(problem: Problem, call: Call) -> Plan | Rejected:
 
 
 def _even(blocks: int, device: Device) -> int:
-    """Shared memory that keeps early blocks from crowding on the multiprocessors that are free first."""
+    """Shared memory that keeps the blocks of a PDL launch from crowding on the first free multiprocessors."""
     each = min(ceil(blocks, device.multiprocessors), _MOST_RESIDENT)
     return (device.shared_memory // each - 1024) // 1024 * 1024
 
@@ -139,7 +139,7 @@ def planned(packed: Packed, problem: Problem, call: Call, split: Split) -> Plan:
             *preactivation_define(problem),
         ),
         shared=_even(blocks, call.device),
-        early=True,
+        pdl=True,
     )
     counts = (("whole", Scalar("i32", split.whole)), ("parts", Scalar("i32", split.parts)))
     outputs = (("c", pointer(problem.c)), *z_pointer(problem))

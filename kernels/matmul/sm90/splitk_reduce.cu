@@ -37,7 +37,7 @@ extern "C" __global__ __launch_bounds__(THREADS) void matmul_wgmma_sum(const flo
                                                                       Z_PARAMETER(T) int whole, int parts,
                                                                       SIZES_PARAMETERS) {
     const Sizes s = SIZES_ARGUMENTS;
-    let_next_start();
+    launch_dependents();
     const int at = blockIdx.y * THREADS + thread_x();
     const int thread = at % 128, vector = at / 128 % VECTORS, consumer = at / 128 / VECTORS;
     const int rank = blockIdx.x % CLUSTER;
@@ -47,7 +47,7 @@ extern "C" __global__ __launch_bounds__(THREADS) void matmul_wgmma_sum(const flo
     const int col = tile.col + rank / CLUSTER_M * TILE_N + vector * 8 + thread % 4 * 2;
 
     const float4* from = sums + (static_cast<int64_t>(index) * parts * CLUSTER + rank) * OF_BLOCK + at;
-    wait_for_previous();
+    grid_dependency_wait();
     if (row >= s.m || col >= s.n) return;
     float4 sum = {};
     for (int part = 0; part < parts; part += TOGETHER) {

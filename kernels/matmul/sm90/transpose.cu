@@ -17,8 +17,8 @@ using Quad = vec<float, 4>;
 KERNEL(THREADS) void matmul_turn(const float* from, float* to, int64_t line, int64_t inner, int64_t outer,
                                  int64_t pitch, int lines, int length, int inner_count) {
     SHARED float tile[SIDE][SIDE + 1];
-    let_next_start();
-    wait_for_previous();
+    launch_dependents();
+    grid_dependency_wait();
     const uint32_t across = (static_cast<uint32_t>(length) + SIDE - 1) / SIDE;
     const uint32_t down = (static_cast<uint32_t>(lines) + SIDE - 1) / SIDE;
     const uint32_t block = block_x(), matrix = block / (across * down), within = block - matrix * (across * down);

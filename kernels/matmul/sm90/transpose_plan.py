@@ -61,7 +61,7 @@ def _turn(x: Operand, lines: int, problem: Problem) -> tuple[Launch, Workspace, 
         *((key, Scalar("i64", value)) for key, value in wide),
         *((key, Scalar("i32", value)) for key, value in narrow),
     )
-    kernel = NativeKernel(HERE / "sm90/transpose.cu", "matmul_turn", threads=256, early=True)
+    kernel = NativeKernel(HERE / "sm90/transpose.cu", "matmul_turn", threads=256, pdl=True)
     launch = Launch(kernel, (ceil(lines, _SIDE) * ceil(length, _SIDE) * matrices, 1, 1), args)
     row, col = (1, pitch) if x.unit == "col" else (pitch, 1)
     batch = (matrix * counts[1] if x.batch[0] else 0, matrix if x.batch[1] else 0)

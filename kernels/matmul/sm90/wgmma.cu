@@ -183,7 +183,7 @@ DEVICE void produce(Ring ring, const Maps& maps, const Sizes& s, const Work& wor
     for (int i = 0; i < CLUSTER_M; ++i) column_mates |= 1 << (me.n * CLUSTER_M + i);
     const int steps = steps_of(s);
     const bool a_inner = s.a_inner, a_outer = s.a_outer, b_inner = s.b_inner, b_outer = s.b_outer;
-    wait_for_previous();
+    grid_dependency_wait();
     auto load_tile = [&](const Tile& tile, int first, int last) {
         const int rows = rows_of(tile, s);
         const TensorMap* map_a = rows < TILE_M ? maps.last : maps.a;
@@ -306,7 +306,7 @@ DEVICE void consume(Ring ring, uint32_t buffers, uint32_t biases, Output c, Outp
     const int steps = steps_of(s);
     const uint32_t own_buffers = buffers + consumer * C_BUFFERS * BLOCK_BYTES;
     const uint32_t own_bias = biases + consumer * 512;
-    wait_for_previous();
+    grid_dependency_wait();
     uint32_t held[BLOCKS * BLOCK_WORDS];
     Tile last = {};
     bool holding = false;
@@ -449,7 +449,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) CLUSTER_DIMS void matmul_wgm
 
     const bool first_copying = thread_x() == MULTIPLYING;
     if (first_copying) {
-        let_next_start();
+        launch_dependents();
         for (int stage = 0; stage < STAGES; ++stage) {
             barrier_init(ring.full + stage * 8, 1);
             barrier_init(ring.empty + stage * 8, CONSUMERS * RELEASES);

@@ -393,7 +393,7 @@ def launch(
             *common_defines(problem, 1 if once else tile.group),
         ),
         shared=tile.shared(once),
-        early=True,
+        pdl=True,
     )
     costs = Costs(problem, call.device)
     a_lines = _share(tile.m, a_along_k, tile.cluster_n)

@@ -18,7 +18,7 @@ from portable.backends.cuda.tensor_map import TritonDescriptor
 from portable.kernels._lib.triton.rows import MAX_GRID
 from portable.kernels.matmul.problem import Operand, Problem
 from portable.kernels.matmul.sm90.tma_descriptors import no_map
-from portable.kernels.matmul.triton.tile import activate, begin, bias_of, tile_starts
+from portable.kernels.matmul.triton.tile import activate, bias_of, enter_pdl, tile_starts
 from portable.plan import (
     Argument,
     Call,
@@ -94,12 +94,12 @@ def matmul_descriptors(
     A_UNIT: tl.constexpr, B_UNIT: tl.constexpr, STEPS: tl.constexpr,
     BATCHED: tl.constexpr, ACTIVATION: tl.constexpr, PARTS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
-    EARLY: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """c = activation(a @ b + bias). A_UNIT and B_UNIT say along which index neighbours touch; the bits of
     STEPS, from the lowest, whether a steps with outer, with inner, and b likewise. With more than one split,
     matrix s of c is the product over the s-th `slice` of K."""
-    begin(EARLY)
+    enter_pdl(PDL)
     A_OUTER: tl.constexpr = STEPS % 2
     A_INNER: tl.constexpr = STEPS // 2 % 2
     B_OUTER: tl.constexpr = STEPS // 4 % 2
@@ -227,7 +227,7 @@ def plan_descriptors(problem: Problem, call: Call) -> Plan | Rejected:
     if max(M, N, K, work + programs, slice + K) > MAX_GRID - 256:
         return Rejected("row, column and tile numbers of 32 bits do not hold this size")
 
-    early = splits == 1 and starts_early(device, needed)
+    pdl = splits == 1 and uses_pdl(device, needed)
     # 2026-11-22: with few rows, which are bound by memory, 128 bytes a miss are 0 to 3 % faster.
     promotion = 128 if block_m <= 64 else 256
     args = descriptor("a", a, M, K, problem.batch, (block_m, block_k), promotion)
@@ -269,10 +269,10 @@ def plan_descriptors(problem: Problem, call: Call) -> Plan | Rejected:
         ("ACTIVATION", problem.activation if splits == 1 else None),
         ("PARTS", parts),
         *((name, config[name]) for name in TILE),
-        ("EARLY", early),
+        ("PDL", pdl),
     ]
     warps, stages = config["num_warps"], config["num_stages"]
-    kernel = TritonKernel(matmul_descriptors, tuple(constants), warps, stages, early=early)
+    kernel = TritonKernel(matmul_descriptors, tuple(constants), warps, stages, pdl=pdl)
     product = Launch(kernel, (programs, 1, 1), tuple(args))
     if splits == 1:
         return Plan((product,))
@@ -292,7 +292,7 @@ def slice_of_k(problem: Problem, tiles: int, block_k: int, device: Device) -> in
     return triton.cdiv(steps, splits) * block_k
 
 
-def starts_early(device: Device, needed: int) -> bool:
+def uses_pdl(device: Device, needed: int) -> bool:
     """Whether blocks that need this much shared memory start before the kernel before has ended: where Hopper
     has one a multiprocessor. Of several, the next call's would crowd on those that are free first."""
     return device.arch.startswith("sm_9") and 2 * needed > device.shared_memory

@@ -18,8 +18,8 @@ import triton.language as tl
 from portable.kernels._lib.triton.rows import MAX_GRID, divisible
 from portable.kernels.matmul.problem import Operand, Problem, from_matmul
 from portable.kernels.matmul.triton.align_copy import packed
-from portable.kernels.matmul.triton.descriptors import plan_descriptors, starts_early, unfit
-from portable.kernels.matmul.triton.tile import activate, begin, bias_of, store_both, tile_starts
+from portable.kernels.matmul.triton.descriptors import plan_descriptors, unfit, uses_pdl
+from portable.kernels.matmul.triton.tile import activate, bias_of, enter_pdl, store_both, tile_starts
 from portable.plan import Argument, Call, Device, Launch, Plan, Pointer, Rejected, Scalar, TritonKernel
 
 TILE = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M")
@@ -38,12 +38,12 @@ def matmul_tile(
     UNIT: tl.constexpr, EVEN_K: tl.constexpr, WIDE: tl.constexpr,
     ACTIVATION: tl.constexpr, PARTS: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
-    EARLY: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """c = activation(a @ b + bias) for one tile, and z what the activation takes, if there is one, lying as c
     does and not batched; A_UNIT and so on say along which index ("row", "col" or
     None) the stride is 1, and that stride is the constant 1."""
-    begin(EARLY)
+    enter_pdl(PDL)
     pid = tl.program_id(0)
     batch = (pid // tiles).to(tl.int64)
     pid = pid % tiles
@@ -154,7 +154,7 @@ def plan_pointers(problem: Problem, call: Call) -> Plan | Rejected:
         most = call.device.shared_memory
         return Rejected(f"config needs {needed} bytes of shared memory, {call.device.arch} has {most}")
 
-    early = starts_early(call.device, needed)
+    pdl = uses_pdl(call.device, needed)
     operands = (problem.a, problem.b, problem.c)
     tf32 = problem.precision == "tf32" and call.device.arch.startswith(TF32_ARCHES)
     optional = (("bias_ptr", problem.bias), ("z_ptr", problem.preactivation))
@@ -171,7 +171,7 @@ def plan_pointers(problem: Problem, call: Call) -> Plan | Rejected:
         ("PARTS", max(1, block_n // 32) if unit == 1 and arch_number(call.device) else 1),
         ("PRECISION", "tf32" if tf32 else "ieee"),
         *((name, config[name]) for name in TILE),
-        ("EARLY", early),
+        ("PDL", pdl),
     ]
     options = [(name, value) for name, value in config.items() if name not in TILE + COMPILER]
     if unit > 1 and arch_number(call.device):
@@ -186,7 +186,7 @@ def plan_pointers(problem: Problem, call: Call) -> Plan | Rejected:
             stages = 1
         elif warps == 4 and arch_number(call.device) >= 100:
             options.append(("maxnreg", 160))
-    kernel = TritonKernel(matmul_tile, tuple(constants), warps, stages, tuple(options), early)
+    kernel = TritonKernel(matmul_tile, tuple(constants), warps, stages, tuple(options), pdl)
     args: list[tuple[str, Argument]] = []
     for name, x in zip("abc", operands, strict=True):
         args += operand_args(name, x, aligned=unit > 1)

@@ -10,9 +10,9 @@ from portable.kernels._lib.triton.math import times_sigmoid
 
 
 @triton.jit
-def begin(EARLY: tl.constexpr):
-    """Before anything is read or written: the start of a kernel that NativeKernel.early is said of."""
-    if EARLY:
+def enter_pdl(PDL: tl.constexpr):
+    """Programmatic dependent launch; called before the kernel reads or writes global memory."""
+    if PDL:
         cuda.gdc_launch_dependents()
         cuda.gdc_wait()
 

@@ -1,4 +1,4 @@
-"""Kernels that start before the one before them on the stream has ended: which do, and that they wait."""
+"""Programmatic dependent launch: which kernels use it, and that they wait before they touch memory."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def triton_launches(a: torch.Tensor, b: torch.Tensor, config: dict[str, Any]) ->
     return launches(plan.plan(replace(call(a, b), config=config)))
 
 
-EARLY = {
+PDL_LAUNCHES = {
     "one tile a block": lambda: launches(native.wgmma(call(half(1024, 1024), half(1024, 1024)))),
     "many tiles": lambda: launches(native.wgmma(call(half(4096, 512), half(512, 4096)))),
     "divided tiles": lambda: launches(native.split(call(half(512, 16384), half(16384, 512)))),
@@ -62,35 +62,35 @@ def disassembled(launch: Launch, cubin: Path) -> list[str]:
     names = ("a", "b", "c", "a_packed", "b_packed", "a_turned", "b_turned")
     dtype = "float32" if launch.kernel.name in FLOAT32 else "bfloat16"
     code = build.code_object(launch, dict.fromkeys(names, dtype), backend, H200)
-    assert code.early == launch.kernel.early
+    assert code.pdl == launch.kernel.pdl
     tool = Path(str(triton.__file__)).parent / "backends/nvidia/bin/nvdisasm"
     cubin.write_bytes(code.binary)
     done = subprocess.run([str(tool), "-c", str(cubin)], capture_output=True, text=True, check=True)
     return re.findall(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)", done.stdout)
 
 
-@pytest.mark.parametrize("case", EARLY)
-def test_an_early_kernel_waits_before_it_touches_memory(case, tmp_path):
-    for launch in EARLY[case]():
-        assert launch.kernel.early
+@pytest.mark.parametrize("case", PDL_LAUNCHES)
+def test_a_pdl_kernel_waits_before_it_touches_memory(case, tmp_path):
+    for launch in PDL_LAUNCHES[case]():
+        assert launch.kernel.pdl
         code = disassembled(launch, tmp_path / "cubin")
         first = min(i for i, name in enumerate(code) if name.startswith(TOUCHES))
         assert RELEASE in code and code.index(WAIT) < first
 
 
-def test_blocks_that_share_a_multiprocessor_start_late():
-    """2026-11-22, H200: two blocks a multiprocessor, early, 16x14336x4096 0.92 of torch, late 1.04."""
+def test_no_pdl_with_several_blocks_a_multiprocessor():
+    """2026-11-22, H200: two blocks a multiprocessor, with PDL 16x14336x4096 0.92 of torch, without 1.04."""
     (several,) = launches(native.skinny(call(half(16, 8192), half(8192, 28672))))
-    assert isinstance(several.kernel, NativeKernel) and not several.kernel.early
+    assert isinstance(several.kernel, NativeKernel) and not several.kernel.pdl
     defines = dict(several.kernel.defines)
-    assert (defines["RESIDENT"], defines["EARLY"]) == (2, 0)
+    assert (defines["RESIDENT"], defines["PDL"]) == (2, 0)
     (few,) = triton_launches(half(16, 4096), half(4096, 14336), {**FEW, "BLOCK_K": 64})
-    assert isinstance(few.kernel, TritonKernel) and not few.kernel.early
-    assert dict(few.kernel.constants)["EARLY"] is False
+    assert isinstance(few.kernel, TritonKernel) and not few.kernel.pdl
+    assert dict(few.kernel.constants)["PDL"] is False
 
 
 def test_the_second_launch_of_divided_tiles_does_not_crowd():
-    """Its early blocks would all start on the multiprocessors that the first leaves idle. 2026-11-22, H200:
+    """Its PDL blocks would all start on the multiprocessors that the first leaves idle. 2026-11-22, H200:
     512x512x16384 0.80 of torch so, 0.86 spread evenly."""
     _, total = launches(native.split(call(half(512, 16384), half(16384, 512))))
     assert isinstance(total.kernel, NativeKernel)
