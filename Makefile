@@ -1,10 +1,13 @@
-# make demo   a venv, the package, and the main job on real input (PORTABLE_BACKEND=rocm: an AMD card)
-# make test   the same set-up, then ruff, pyright and the tests
-# make lint   ruff and pyright alone
-# make docs   write docs/ops/<op>.md and the lists of what must run from the specs, and docs/errors.md
-# make records   run the suite on every emulated card and the CPU again, and write the pages of all records
-# make mutants  every wrong kernel against the suite, and a thousand seeds of right ones (minutes)
-# make clean  remove what these made
+# make demo       a venv, the package, and the main job on real input (PORTABLE_BACKEND=rocm: on an AMD GPU)
+# make test       the same set-up, then what to see before a push: lint, types, the quick tests, and the suite's
+#                 smoke tier on an emulated gfx942. At most 4 minutes on 2 cores.
+# make test-all   the rest: tests marked slow, and hypothesis with more examples. At most 15 minutes.
+# make lint       ruff: rules and format
+# make types      pyright
+# make docs       write docs/ops/<op>.md and the lists of what must run from the specs, and docs/errors.md
+# make records    run the suite on every emulated GPU and the CPU again, and write the pages of all records
+# make mutants    every wrong kernel against the suite, and a thousand seeds of right ones (minutes)
+# make clean      remove what these made
 #
 # Needs Python 3.10 to 3.13 and make; no GPU, no root. Another interpreter: make PYTHON=python3.12 test
 
@@ -13,23 +16,36 @@ VENV ?= .venv
 JOBS ?= 2
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
+PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
 
-.PHONY: demo test lint docs mutants records clean
+.PHONY: demo test test-all lint types tests docs mutants records clean
 .DELETE_ON_ERROR:
 
-# An AMD card that is not there is emulated, which takes a compiler.
+# An AMD GPU that is not there is emulated, which takes a compiler.
 EMULATE := $(if $(filter 1,$(PORTABLE_EMULATE))$(filter rocm,$(PORTABLE_BACKEND)),-emulate)
 
 demo: $(VENV)/installed$(EMULATE)
 	$(BIN)/python -m portable.conformance.commands.demo
 
-# pytest, not python -m pytest: with the root on the path, kernels/ would hide the PyPI package of that name.
+# pyright keeps one core busy for a minute, so it runs beside the tests; what it found is printed last.
 test: lint
-	$(BIN)/pytest -n $(JOBS) --dist loadgroup
+	@$(BIN)/pyright >$(VENV)/pyright.log 2>&1 & types=$$!; \
+	$(MAKE) --no-print-directory tests; tests=$$?; \
+	wait $$types; types=$$?; cat $(VENV)/pyright.log; exit $$((tests | types))
+
+test-all: $(VENV)/installed-test
+	HYPOTHESIS_PROFILE=all $(PYTEST) -m "slow or hypothesis"
 
 lint: $(VENV)/installed-test
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/installed-test
 	$(BIN)/pyright
+
+tests: $(VENV)/installed-test
+	$(PYTEST) -m "not slow"
+	$(BIN)/portable-conformance run --device rocm:gfx942 --emulate --tier smoke -j $(JOBS)
 
 docs: $(VENV)/installed
 	$(BIN)/python docs/generate.py
@@ -45,7 +61,7 @@ records: $(VENV)/installed-test
 	$(BIN)/python docs/emulated.py
 
 mutants: $(VENV)/installed-test
-	PORTABLE_MUTANTS=all $(BIN)/pytest -n $(JOBS) tests/conformance/test_mutants.py
+	PORTABLE_MUTANTS=all $(PYTEST) tests/conformance/test_mutants.py
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 10) <= v < (3, 14) else \

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import textwrap
 
+# Set before torch reads it, and inherited by subprocesses: tests run in several processes on few cores, where
+# a thread pool in each makes all of them wait.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import hypothesis
 import pytest
-import torch
 
 from portable.dispatch import pins
 from portable.runtime import detect
@@ -138,10 +143,46 @@ def fresh() -> None:
     build.forget()
 
 
-@pytest.fixture
-def one_thread():
-    """Of torch: where two processes of tests share two cores, threads of both wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+# `make test` and `make test-all` --------------------------------------------------------------------------
+
+# Tests that draw inputs take their number of examples from here: `make test` has a few, `make test-all` many.
+hypothesis.settings.register_profile("default", deadline=None, max_examples=50)
+hypothesis.settings.register_profile("all", deadline=None, max_examples=500)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+QUICK = 2.0
+"""CPU seconds, subprocesses included, that a test without the mark `slow` may take."""
+
+_start = pytest.StashKey[float]()
+
+
+def _cpu_seconds() -> float:
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    item.stash[_start] = _cpu_seconds()
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item, call):
+    outcome = yield
+    if call.when == "teardown" and _start in item.stash:
+        spent = _cpu_seconds() - item.stash[_start]
+        outcome.get_result().user_properties.append(("cpu_seconds", round(spent, 2)))
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Lists the tests that want the mark `slow`: they are what `make test` waits for."""
+    found = []
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            properties = dict(getattr(report, "user_properties", ()))
+            if properties.get("cpu_seconds", 0) > QUICK and "slow" not in report.keywords:
+                found.append((properties["cpu_seconds"], report.nodeid))
+    if found:
+        terminalreporter.section(f"more than {QUICK:g} s of CPU without the mark 'slow'")
+        for seconds, nodeid in sorted(found, reverse=True):
+            terminalreporter.write_line(f"{seconds:7.1f} s  {nodeid}")

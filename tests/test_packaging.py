@@ -1,4 +1,4 @@
-"""The wheel, the wheel made from the sdist, and the editable install hold the same package."""
+"""What pip installs from the tree and from the sdist, and the editable install, hold the same package."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
-import zipfile
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -16,35 +16,34 @@ import pytest
 import portable
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDERS = {"portable": "portable", "backends": "portable/backends", "kernels": "portable/kernels",
-           "conformance": "portable/conformance"}  # fmt: skip
+LINKED = ("backends", "conformance", "kernels")
+"""Folders of the root that are packages below portable/, by symbolic links."""
+EVIDENCE = {"__pycache__", "results", "calibration"}  # stays behind
 LISTING = """
-import json, sys, portable
-from portable import catalog
-print(json.dumps({"file": portable.__file__, "ops": portable.ops(),
-                  "vendors": sorted(catalog.vendors()),
-                  "missing": [str(e.entry.file) for op in catalog.op_folders()
-                              for e in catalog.spec(op).implementations if not e.entry.file.is_file()]}))
+import json, portable
+from portable.spec import registry
+print(json.dumps({"file": portable.__file__, "ops": portable.ops(), "vendors": sorted(registry.vendors()),
+                  "missing": [str(e.entry.file) for op in registry.op_folders()
+                              for e in registry.spec(op).implementations if not e.entry.file.is_file()]}))
 """
 
-pytestmark = pytest.mark.xdist_group("packaging")  # one build for all of them
-
-EVIDENCE = {"__pycache__", "records", "calibration"}  # stays behind
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("packaging")]  # one build for all of them
 
 
 def sources() -> dict[str, Path]:
-    """Every file of the four folders by the path that it has once installed; records stay behind."""
+    """Every file of the package by the path that it has once installed."""
+    folders = {"portable": ROOT / "portable", **{f"portable/{name}": ROOT / name for name in LINKED}}
     return {
-        f"{installed}/{file.relative_to(ROOT / folder).as_posix()}": file
-        for folder, installed in FOLDERS.items()
-        for file in (ROOT / folder).rglob("*")
+        f"{installed}/{file.relative_to(folder).as_posix()}": file
+        for installed, folder in folders.items()
+        for file in folder.rglob("*")
         if file.is_file() and not EVIDENCE & set(file.relative_to(ROOT).parts)
     }
 
 
 def run(*command: str | Path, cwd: Path, **environ: str) -> str:
     done = subprocess.run(
-        [str(part) for part in command],
+        [sys.executable, *map(str, command)],
         cwd=cwd,
         env={**os.environ, **environ},
         capture_output=True,
@@ -55,63 +54,65 @@ def run(*command: str | Path, cwd: Path, **environ: str) -> str:
     return done.stdout
 
 
-def listing(cwd: Path, **environ: str) -> dict:
-    return json.loads(run(sys.executable, "-c", LISTING, cwd=cwd, **environ))
+@pytest.fixture(scope="session")
+def sdist(tmp_path_factory) -> Path:
+    """The sdist of a copy of the tree, links and all, so that the tree itself stays clean."""
+    tree = tmp_path_factory.mktemp("packaging") / "tree"
+    ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
+    for folder in ("portable", *LINKED):
+        shutil.copytree(ROOT / folder, tree / folder, symlinks=True, ignore=ignored)
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tree)
+    name = run("-c", "from setuptools import build_meta; print(build_meta.build_sdist('dist'))", cwd=tree)
+    return tree / "dist" / name.splitlines()[-1]
 
 
 @pytest.fixture(scope="session")
-def built(tmp_path_factory) -> dict[str, Path]:
-    """The sdist and the wheels made from the tree and from the sdist; the tree itself stays clean."""
-    work = tmp_path_factory.mktemp("packaging")
-    tree, dist, again = work / "tree", work / "dist", work / "again"
-    for folder in FOLDERS:
-        shutil.copytree(ROOT / folder, tree / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, tree)
-    # Without isolation: setuptools is pinned in constraints.txt, and the tests need no network.
-    run(sys.executable, "-m", "build", "--no-isolation", "--sdist", "--wheel", "--outdir", dist, cwd=tree)
-    (sdist,) = dist.glob("*.tar.gz")
-    (wheel,) = dist.glob("*.whl")
-    shutil.unpack_archive(sdist, work)
-    unpacked = work / sdist.name.removesuffix(".tar.gz")
-    run(sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", again, cwd=unpacked)
-    (rebuilt,) = again.glob("*.whl")
-    return {"sdist": sdist, "wheel": wheel, "wheel from sdist": rebuilt}
+def installed(sdist) -> dict[str, Path]:
+    """What pip installs, without a network, from the tree and from the sdist."""
+    # Without isolation: setuptools is pinned in constraints.txt.
+    pip = ("-m", "pip", "--disable-pip-version-check", "install", "--no-deps", "--no-index", "--no-compile",
+           "--no-build-isolation")  # fmt: skip
+    tree = sdist.parents[1]
+    places = {"tree": tree.parent / "from_tree", "sdist": tree.parent / "from_sdist"}
+    run(*pip, "--target", places["tree"], tree, cwd=tree.parent)
+    run(*pip, "--target", places["sdist"], sdist, cwd=tree.parent)
+    return places
 
 
-@pytest.fixture(params=["wheel", "wheel from sdist"])
-def installed(request, built, tmp_path) -> Path:
-    """A folder that holds one of the wheels, installed, and nothing else."""
-    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--no-deps", "--no-index")
-    run(*pip, "--target", tmp_path / "site", built[request.param], cwd=tmp_path)
-    return tmp_path / "site"
+def test_the_sdist_holds_files_and_no_links(sdist):
+    with tarfile.open(sdist) as archive:
+        members = {each.name.partition("/")[2]: each for each in archive.getmembers()}
+    assert [name for name, each in members.items() if not (each.isfile() or each.isdir())] == []
+    assert {name for name, each in members.items() if each.isfile()} >= {
+        *sources(),
+        "pyproject.toml",
+        "LICENSE",
+    }
 
 
-def test_every_file_travels(built):
+@pytest.mark.parametrize("kind", ["tree", "sdist"])
+def test_every_file_travels_and_no_other(installed, kind):
     expected = sources()
-    for kind in ("wheel", "wheel from sdist"):
-        with zipfile.ZipFile(built[kind]) as archive:
-            held = {name: archive.read(name) for name in archive.namelist() if ".dist-info/" not in name}
-        assert set(held) == set(expected), kind
-        for name, content in held.items():
-            assert content == expected[name].read_bytes(), f"{kind}: {name}"
-    suffixes = {Path(name).suffix for name in expected}
-    assert {".yaml", ".cu", ".hip", ".h", ".py"} <= suffixes
+    package = installed[kind] / "portable"
+    held = {
+        f"portable/{file.relative_to(package).as_posix()}" for file in package.rglob("*") if file.is_file()
+    }
+    assert held == set(expected)
+    for name, source in expected.items():
+        assert (installed[kind] / name).read_bytes() == source.read_bytes(), name
+    assert {".yaml", ".cu", ".hip", ".h", ".py"} <= {Path(name).suffix for name in expected}
 
 
-def test_an_installed_wheel_has_the_ops_and_vendors_of_the_folders(installed, tmp_path):
-    found = listing(tmp_path, PYTHONPATH=str(installed))
-    assert Path(found["file"]).is_relative_to(installed)
-    assert found["ops"] == sorted(file.parent.name for file in ROOT.glob("kernels/*/spec.yaml"))
-    assert found["vendors"] == sorted(file.parent.name for file in ROOT.glob("backends/*/backend.py"))
-    assert found["missing"] == []
-
-
-def test_the_running_install_agrees(tmp_path):
+@pytest.mark.parametrize("kind", ["tree", "sdist", "running"])
+def test_an_install_has_the_ops_and_vendors_of_the_folders(installed, kind, tmp_path):
     """`make test` installs editable: the same ops, from a folder that is not the root."""
-    found = listing(tmp_path)
-    assert Path(found["file"]) == Path(portable.__file__)
-    assert found["ops"] == sorted(file.parent.name for file in ROOT.glob("kernels/*/spec.yaml"))
+    paths = {} if kind == "running" else {"PYTHONPATH": str(installed[kind])}
+    found = json.loads(run("-c", LISTING, cwd=tmp_path, **paths))
+    folder = Path(portable.__file__).parent if kind == "running" else installed[kind] / "portable"
+    assert Path(found["file"]).parent == folder
+    assert found["ops"] == list(portable.ops()) != []
+    assert found["vendors"] == sorted(file.parent.name for file in ROOT.glob("backends/*/backend.py"))
     assert found["missing"] == []
 
 
@@ -119,8 +120,7 @@ def test_metadata():
     metadata = importlib.metadata.metadata("portable-kernels")
     assert metadata["Version"] == portable.__version__
     assert metadata["License-Expression"] == "Apache-2.0"
-    assert set(metadata.get_all("Provides-Extra")) == {
-        *("cuda", "cuda12", "rocm", "check", "emulate", "test", "docs")
-    }
+    extras = {"cuda", "cuda12", "rocm", "check", "emulate", "test", "docs"}
+    assert set(metadata.get_all("Provides-Extra") or ()) == extras
     scripts = {entry.name for entry in importlib.metadata.entry_points(group="console_scripts")}
     assert {"portable", "portable-conformance"} <= scripts

@@ -25,7 +25,6 @@ SEEDS = 1000 if ALL else 60
 CHUNK = 20
 
 
-@pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize(
     "mutant", catalogue.every() if ALL else catalogue.sample(), ids=lambda each: each.id.replace(" ", "-")
 )

@@ -24,8 +24,3 @@ def card(monkeypatch):
     monkeypatch.undo()
     pins.reload()
     detect.reset()
-
-
-@pytest.fixture(autouse=True)
-def _alone(one_thread):
-    """Every test of kernels computes on one thread."""

@@ -51,8 +51,12 @@ def test_a_folder_that_cannot_be_written_turns_the_cache_off(tmp_path, monkeypat
 
 
 def test_processes_that_write_at_once_leave_one_whole_file(folder):
-    code = "from portable import cache; [cache.write('k', bytes([i % 251]) * 100_000) for i in range(60)]"
-    writers = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(2)]
+    # By its file: two imports of torch would take longer than all the writing.
+    code = (
+        "import runpy, sys; write = runpy.run_path(sys.argv[1])['write']\n"
+        "for i in range(200): write('k', bytes([i % 251]) * 100_000)"
+    )
+    writers = [subprocess.Popen([sys.executable, "-c", code, disk_cache.__file__]) for _ in range(2)]
     seen = 0
     while any(writer.poll() is None for writer in writers):
         payload = disk_cache.read("k")
