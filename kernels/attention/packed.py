@@ -17,7 +17,7 @@ from portable.plan import (
     Workspace,
 )
 
-_TABLES = Path(__file__).resolve().parent / "shared/ragged_tiles.cu"
+_TABLES = Path(__file__).resolve().parent / "device/varlen_tiles.cu"
 _MOST_NUMBERS = 2**31 - 1
 MOST_TOKENS = 2**28  # where places and windows, at most 2 * (M + N), are added in 32 bits
 
@@ -78,7 +78,7 @@ def tables(call: Call, tokens: int, tile: int) -> tuple[Workspace, ...]:
 def plan_tables(
     call: Call, problem: Problem, tile: int, *, of_keys: bool, together: int, backwards: bool
 ) -> Launch:
-    """The launch of ragged_tiles.cu. A window bounds how many tokens of the other kind a tile meets."""
+    """The launch of varlen_tiles.cu. A window bounds how many tokens of the other kind a tile meets."""
     reach = _MOST_NUMBERS
     if problem.left is not None and problem.right is not None:
         reach = max(0, min(reach, problem.left + problem.right + tile))

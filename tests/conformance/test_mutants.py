@@ -52,14 +52,14 @@ def test_every_changed_line_is_still_there():
 
 def test_a_change_reaches_every_folder_of_an_op():
     """Headers that another folder includes and modules are the changed ones; then the right ones are back."""
-    header, scores = "attention/shared/ragged.h", "attention/triton_kernels/scores.py"
-    names = [f"portable.kernels.attention.triton_kernels.{name}" for name in ("scores", "forward")]
+    header, scores = "attention/device/varlen.h", "attention/triton/scores.py"
+    names = [f"portable.kernels.attention.triton.{name}" for name in ("scores", "fwd")]
     right = [importlib.import_module(name) for name in names]
     edits = (
         Edit(header, "#pragma once", "#pragma once\n// changed"),
         Edit(scores, "from __future__ import annotations", "CHANGED = True"),
     )
-    source = hunt.KERNELS / "attention/hip/forward.hip"
+    source = hunt.KERNELS / "attention/gfx/fwd.hip"
     rocm = detect.backend_class("rocm")(registry.vendors()["rocm"])
     varlen = next(each for each in registry.spec("attention_varlen").implementations if each.name == "triton")
     seen = {}

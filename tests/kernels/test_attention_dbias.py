@@ -11,7 +11,8 @@ import torch
 pytest.importorskip("triton", reason="the plans are of Triton kernels")
 
 import portable
-from portable.kernels.attention import reference, triton_impl
+from portable.kernels.attention import reference
+from portable.kernels.attention.triton import plan as triton_plan
 from portable.plan import Call, Device, Launch, Plan, Pointer, Rejected, Scalar, TensorInfo, TritonKernel
 from portable.spec import registry
 from tests.kernels.test_attention_triton import (
@@ -48,7 +49,7 @@ def asked(
     tensors |= {"dlse": info(B, H, M, dtype="float32") if dlse else None}
     tensors |= {"dbias": info(B, H, M, N, dtype=dtype)}
     axes = {"H": H, "G": G, "M": M, "N": N, "D": D, "E": E}
-    return triton_impl.bias_backward(Call(tensors, {**PARAMS, **params}, axes, device, config or CONFIG))
+    return triton_plan.bias_backward(Call(tensors, {**PARAMS, **params}, axes, device, config or CONFIG))
 
 
 def planned(**call: Any) -> Plan:

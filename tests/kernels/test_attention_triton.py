@@ -14,7 +14,7 @@ pytest.importorskip("triton")
 from portable.backends.cuda.tensor_map import TritonDescriptor
 from portable.commands import check
 from portable.dispatch import select
-from portable.kernels.attention import triton_impl
+from portable.kernels.attention.triton import plan as triton_plan
 from portable.plan import Call, Device, Launch, Plan, Pointer, Rejected, Scalar, TensorInfo, TritonKernel
 from portable.runtime import triton_build
 from portable.spec import registry
@@ -63,7 +63,7 @@ def asked(
     else:
         tensors["sinks"] = info(H, dtype="float32") if sinks else None
     axes = {"H": H, "G": G, "M": M, "N": N, "D": D, "E": E}
-    entry = triton_impl.backward if backward else triton_impl.forward
+    entry = triton_plan.backward if backward else triton_plan.forward
     given = config or (BACKWARD if backward else FORWARD)
     return entry(Call(tensors, {**PARAMS, **params}, axes, device, given))
 
@@ -202,7 +202,7 @@ def test_far_rows_have_offsets_of_64_bits():
     tensors = {"q": q, "k": info(1, 1, 500, 64), "v": info(1, 1, 500, 64), "bias": None, "sinks": None}
     tensors |= {"o": info(1, 1, 300, 64), "lse": info(1, 1, 300, dtype="float32")}
     axes = {"H": 1, "G": 1, "M": 300, "N": 500, "D": 64, "E": 64}
-    plan = triton_impl.forward(Call(tensors, PARAMS, axes, CDNA, FORWARD))
+    plan = triton_plan.forward(Call(tensors, PARAMS, axes, CDNA, FORWARD))
     assert isinstance(plan, Plan) and constants(plan.launches[0])["WIDE"]
 
 
@@ -240,7 +240,7 @@ def test_the_gradient_keeps_ds_and_heads_take_turns_in_it():
     assert names(plan)[:3] == ["attention_rows", "attention_keys", "attention_products"]
     space = {each.name: each.shape for each in plan.workspaces}
     slots = space["ds"][0]
-    assert math.prod(space["ds"]) * 2 <= triton_impl.PRODUCT_BYTES and space["peak"] == (32, 8192)
+    assert math.prod(space["ds"]) * 2 <= triton_plan.PRODUCT_BYTES and space["peak"] == (32, 8192)
     begun = [int(scalar(each, "begin")) for each in plan.launches if each.kernel.name == "attention_keys"]
     counts = [each.grid[0] // 64 for each in plan.launches if each.kernel.name == "attention_keys"]
     assert begun == list(range(0, 32, slots)) and sum(counts) == 32 and max(counts) == slots

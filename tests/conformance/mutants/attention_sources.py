@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from .registry import Edit, source
 
-FORWARD = "attention/triton_kernels/forward.py"
-SCORES = "attention/triton_kernels/scores.py"
-BACKWARD = "attention/triton_kernels/backward.py"
-DECODE = "attention/triton_kernels/decode.py"
-RAGGED = "attention/triton_kernels/ragged.py"
+FORWARD = "attention/triton/fwd.py"
+SCORES = "attention/triton/scores.py"
+BACKWARD = "attention/triton/bwd.py"
+DECODE = "attention/triton/decode.py"
+RAGGED = "attention/triton/varlen.py"
 
 DELTA = "delta = tl.sum(do.to(tl.float32) * o.to(tl.float32), 1)"
 DELTA_OF_32 = DELTA.replace("o.to(tl.float32), 1", "tl.where(tl.arange(0, BLOCK_E)[None, :] < 32, o, 0.0), 1")
@@ -79,7 +79,7 @@ source(
     Edit(DECODE, "acc += part * weight[:, None]", "acc += part"),
 )
 
-MATRIX = "attention/hip/matrix.h"
+MATRIX = "attention/gfx/fragment.h"
 WAVE_SUM = "return PARTS == 4 ? x + shuffle_xor(x, 32) : x;"
 
 source(
@@ -92,16 +92,16 @@ source(
 )
 source(
     *("attention", "wmma", "gfx1100", "o not rescaled when the maximum grows, in HIP"),
-    Edit("attention/hip/softmax.h", "return factor;", "return 1.0f;"),
-    Edit("attention/hip/softmax.h", "SLACK = 8.0f", "SLACK = 0.0f"),
+    Edit("attention/gfx/online_softmax.h", "return factor;", "return 1.0f;"),
+    Edit("attention/gfx/online_softmax.h", "SLACK = 8.0f", "SLACK = 0.0f"),
 )
 source(
     *("attention", "mfma", "gfx942", "a key after the query's own"),
-    Edit("attention/hip/forward.hip", "least(work.key_end - 1, row + work.high) - own_key",
+    Edit("attention/gfx/fwd.hip", "least(work.key_end - 1, row + work.high) - own_key",
          "least(work.key_end - 1, row + work.high + 1) - own_key"),
 )  # fmt: skip
 source(
     *("attention_varlen", "mfma", "gfx942", "a sequence's first tile lost"),
-    Edit("attention/shared/ragged_tiles.cu", "- begins[rank] - 1 - number : number;",
+    Edit("attention/device/varlen_tiles.cu", "- begins[rank] - 1 - number : number;",
          "- begins[rank] - number : number + 1;"),
 )  # fmt: skip

@@ -1,0 +1,79 @@
+// What the kernels of attention's gradient share: the tile, and which queries see which keys.
+//
+// Defines: ELEMENT (bf16, f16); HEAD, the head size (64, 128; 256); KEYS, of a block's tile; QUERIES, the rows of a
+// step; RAGGED: packed sequences.
+#pragma once
+
+#include "prelude.h"
+
+#include "gemm.h"
+#if RAGGED
+#include "attention/device/varlen.h"
+#endif
+
+using T = ELEMENT;
+
+constexpr int LINE = 128;  // bytes that the swizzle goes by: 64 elements
+constexpr int HEAD_BLOCKS = HEAD / 64;
+constexpr int QUERY_BLOCKS = QUERIES / 64;
+// dq of a step is two blocks of 64 x 64, one for each warpgroup: the halves of the head or of the queries.
+constexpr int PART = 64 * 64;
+// Probabilities are held in 16 bits times 2^LIFT: in float16 small ones would be subnormal.
+template <class Type> constexpr int LIFT_OF = 0;
+template <> constexpr int LIFT_OF<f16> = 14;
+constexpr int LIFT = LIFT_OF<T>;
+constexpr float LOWERED = 1.0f / (1 << LIFT);
+
+// Key j is seen by query i where -left <= j - i - offset <= right; offset is N - M.
+struct Sight {
+    int queries, keys, left, right;
+#if RAGGED
+    int first_query, first_key;  // of the sequence among all tokens
+    int line, lines;             // its first block of queries among all, of one head
+
+    DEVICE int64_t place(int64_t head, int query_block) const { return head * lines + line + query_block; }
+#else
+    static constexpr int first_query = 0, first_key = 0;
+
+    DEVICE int64_t place(int64_t line, int query_block) const { return line * query_blocks() + query_block; }
+#endif
+
+    DEVICE int offset() const { return keys - queries; }
+    DEVICE int query_blocks() const { return (queries + QUERIES - 1) / QUERIES; }
+    static DEVICE int floor_div(int x, int by) { return x >= 0 ? x / by : -((by - 1 - x) / by); }
+
+    // The blocks of queries that see any key from `first` on, of KEYS.
+    DEVICE int lowest(int first) const { return max(0, floor_div(first - offset() - right, QUERIES)); }
+    DEVICE int highest(int first) const {
+        const int last = min(first + KEYS, keys) - 1;
+        return min(query_blocks() - 1, floor_div(last - offset() + left, QUERIES));
+    }
+    // How many blocks of keys before `block` come to the same block of queries.
+    DEVICE int turn(int block, int query_block) const {
+        return block - max(0, floor_div(query_block * QUERIES + offset() - left, KEYS));
+    }
+    // Whether every query of a block sees all KEYS keys.
+    DEVICE bool all(int query_block, int first) const {
+        const int query = query_block * QUERIES;
+        return first + KEYS <= keys && first + KEYS - 1 - query - offset() <= right &&
+               first - (query + QUERIES - 1) - offset() >= -left;
+    }
+    static DEVICE int max(int a, int b) { return a > b ? a : b; }
+    static DEVICE int min(int a, int b) { return a < b ? a : b; }
+};
+
+DEVICE void store_matrices(uint32_t address, const uint32_t* w) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(w[0]),
+                 "r"(w[1]), "r"(w[2]), "r"(w[3])
+                 : "memory");
+}
+
+// A warpgroup's 64 x 64 sums, packed to 16 bits, as 64 swizzled lines. Word 2 * j + down holds columns
+// 8 * j + lane % 4 * 2 and the next one of row lane / 4 + 8 * down of the warp's 16.
+DEVICE void stage_block(uint32_t at, const uint32_t* words, int thread) {
+    const int lane = thread % 32;
+    const int line = thread % 128 / 32 * 16 + lane % 16;
+#pragma unroll
+    for (int j = 0; j < 8; j += 2)
+        store_matrices(at + line * LINE + ((j + lane / 16) ^ line % 8) * 16, words + j * 2);
+}

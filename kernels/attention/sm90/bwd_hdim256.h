@@ -1,0 +1,99 @@
+// What the two kernels of the gradient of wide heads share: tiles of 64, and where gradients of scores are kept.
+//
+// Defines: bwd.h's; HEAD_D and HEAD_E, the columns of q and k and those of v and do (multiples of 64).
+#pragma once
+
+#include "bwd_walk.h"
+
+#include "bwd_async.h"
+
+static_assert(KEYS == 64 && QUERIES == 64, "a warpgroup's products have 64 rows");
+constexpr int SLOPES = KEYS * QUERIES;
+constexpr int SLOPE_BYTES = SLOPES * 2;
+
+#if RAGGED
+// A sequence's rows of kept blocks of scores, one for each block of keys: `most` long, but where the right alone is
+// bounded each after row `late` is one shorter than the one before it.
+struct Stairs {
+    int most, late;
+
+    // How many blocks stand in the rows before `row`.
+    DEVICE int before(int row) const {
+        return static_cast<int>(static_cast<int64_t>(row) * most - (missing(row - late) - missing(-late)));
+    }
+
+private:
+    DEVICE int64_t missing(int64_t rows) const {
+        if (rows <= 0) return 0;
+        return rows < most ? rows * (rows - 1) / 2 : static_cast<int64_t>(most) * (most - 1) / 2 + (rows - most) * most;
+    }
+};
+#endif
+
+// What one pair of launches is for: the `lines` key heads from `line` on, of all batches, and of each the `blocks`
+// blocks of keys from `block` on. A row of kept gradients holds `most` blocks. Of packed sequences it is a sequence's
+// own, whose rows would begin at `first`; `each` blocks are kept of a query head.
+struct Turn {
+    int line, lines, block, blocks;
+#if RAGGED
+    int each, first;
+    Stairs rows;
+#else
+    int most;
+#endif
+};
+
+// Gradients of a turn's scores in memory: per query head and block of keys a row, of the blocks of queries that see it.
+// A block lies as shared memory holds it: a line of queries per key, swizzled.
+DEVICE T* kept_block(T* kept, const Turn& turn, int head, int key_block, int from_lowest) {
+#if RAGGED
+    const int of_head = turn.first + turn.rows.before(key_block) + from_lowest;
+    return kept + (static_cast<int64_t>(head) * turn.each + of_head) * SLOPES;
+#else
+    const int64_t row = static_cast<int64_t>(head) * turn.blocks + key_block - turn.block;
+    return kept + (row * turn.most + from_lowest) * SLOPES;
+#endif
+}
+
+// COLUMNS of 64 rows as blocks of 64 columns.
+template <int COLUMNS>
+DEVICE void load_rows(uint32_t to, const TensorMap* map, uint32_t barrier, int row, int head, int batch) {
+#pragma unroll
+    for (int block = 0; block < COLUMNS / 64; ++block)
+        load_box(to + block * 64 * LINE, map, barrier, block * 64, row, head, batch);
+}
+
+// A warpgroup's 64 rows of sums, times `factor`, as 16 bits in shared memory.
+template <int COLUMNS> DEVICE void stage_rows(uint32_t through, const float* sums, float factor) {
+#pragma unroll
+    for (int block = 0; block < COLUMNS / 64; ++block) {
+        uint32_t words[16];
+#pragma unroll
+        for (int i = 0; i < 16; ++i) {
+            const float* pair = sums + block * 32 + i * 2;
+            words[i] = pack2<T>(pair[0] * factor, pair[1] * factor);
+        }
+        stage_block(through + block * 64 * LINE, words, here());
+    }
+}
+
+// And from there to memory.
+template <int COLUMNS>
+DEVICE void store_rows(const TensorMap* map, uint32_t through, const float* sums, float factor, int bar, int row,
+                       int head, int batch) {
+    stage_rows<COLUMNS>(through, sums, factor);
+    copy_engine_fence();
+    named_barrier(bar, 128);
+    if (here() % 128 != 0) return;
+#pragma unroll
+    for (int block = 0; block < COLUMNS / 64; ++block)
+        store_box(map, through + block * 64 * LINE, block * 64, row, head, batch);
+    commit_stores();
+    wait_stores_read<0>();
+}
+
+// A warp is through with a stage: four arrivals a warpgroup.
+DEVICE void release(uint32_t freed) {
+    __syncwarp();
+    if (here() % 32 == 0) barrier_arrive(freed);
+}

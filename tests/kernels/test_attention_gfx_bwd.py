@@ -1,0 +1,263 @@
+"""attention's gradient on AMD's matrix units: what its plans launch and refuse; emulated runs."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+import portable
+from portable.backends.rocm import compile
+from portable.backends.rocm.backend import TARGETS
+from portable.kernels.attention import reference
+from portable.kernels.attention.gfx.bwd_plan import plan_backward
+from portable.plan import Call, Plan, Rejected
+from portable.spec import registry
+from tests.kernels.test_attention_sm90_bwd import DEFAULTS, changed
+from tests.kernels.test_attention_sm90_bwd import call as hopper_call
+
+CARDS = {target.arch: target for target in TARGETS}
+SIZES = (1, 13, 32, 64, 80, 96, 128, 160, 192, 200, 256)
+
+
+def call(*sizes: Any, arch: str = "gfx942", **options: Any) -> Call:
+    return replace(hopper_call(*sizes, **options), device=CARDS[arch])
+
+
+def planned(asked: Call) -> Any:
+    plan = plan_backward(asked)
+    assert isinstance(plan, Plan), plan
+    return plan
+
+
+def reason(asked: Call) -> str:
+    found = plan_backward(asked)
+    assert isinstance(found, Rejected), found
+    return found.reason
+
+
+def launch_of(asked: Call, name: str) -> Any:
+    (found,) = (each for each in planned(asked).launches if each.kernel.name == f"attention_backward_{name}")
+    return found
+
+
+def arguments(asked: Call, name: str) -> dict[str, Any]:
+    return dict(launch_of(asked, name).args)
+
+
+def defines(asked: Call, name: str) -> dict[str, Any]:
+    return dict(launch_of(asked, name).kernel.defines)
+
+
+def lines_in(launch: Any) -> int:
+    found = dict(launch.kernel.defines)
+    return found["WAVES"] * found["GROUPS"] * 16
+
+
+def lines_of(asked: Call, name: str) -> int:
+    return lines_in(launch_of(asked, name))
+
+
+@pytest.mark.parametrize("arch", CARDS)
+def test_blocks_cover_rows_keys_and_queries(arch):
+    asked = call(3, 8, 2, 300, 500, 64, arch=arch)
+    rows, keys, queries = planned(asked).launches
+    assert rows.grid == (24 * 19, 1, 1)
+    assert keys.grid == (6 * -(-500 // lines_of(asked, "keys")), 1, 1)
+    assert queries.grid == (24 * -(-300 // lines_of(asked, "queries")), 1, 1)
+    for launch in (keys, queries):
+        assert dict(launch.args)["blocks"].value == launch.grid[0]
+        assert launch.kernel.threads == dict(launch.kernel.defines)["WAVES"] * CARDS[arch].warp_size
+    assert {w.name: (w.shape, w.dtype) for w in planned(asked).workspaces} == {
+        "peak": ((24 * 300 + 32,), "float32"),
+        "delta": ((24 * 300 + 32,), "float32"),
+    }
+
+
+def lds_of(found: dict[str, Any]) -> int:
+    """What the sources declare: the lines that pass by as rows and transposed, and the own ones."""
+    D, E = found["HEAD_D"], found["HEAD_E"]
+    rows = D + (E if found["SUM_D"] else 0)
+    passing = 2 * found["STEP"] * (rows + (D if found["SUM_D"] else 0) + (E if found["SUM_E"] else 0))
+    own = 0 if found["HELD"] else 2 * found["WAVES"] * found["GROUPS"] * 16 * rows
+    return passing + own
+
+
+def found_by(plan: Any) -> list[str]:
+    """What each launch behind the first writes."""
+    names: dict[Any, str] = {(1, 1, 1): "dk dv", (1, 1, 0): "dk", (1, 0, 1): "dv", (0, 1, 0): "dq"}
+    kernels = [dict(launch.kernel.defines) for launch in plan.launches[1:]]
+    return [names[found["KEYS"], found["SUM_D"], found["SUM_E"]] for found in kernels]
+
+
+@pytest.mark.parametrize("arch", CARDS)
+def test_blocks_fit_a_compute_unit(arch):
+    wide = CARDS[arch].warp_size == 64
+    for D in SIZES:
+        for E in SIZES:
+            plan = planned(call(1, 2, 2, 200, 200, D, E, arch=arch))
+            for launch in plan.launches[1:]:
+                found = dict(launch.kernel.defines)
+                assert lds_of(found) <= CARDS[arch].shared_memory
+                for size, name in ((D, "D"), (E, "E")):
+                    held = found[f"HEAD_{name}"]
+                    assert size <= held and held % 32 == 0
+                    assert held - 32 < size or (held == 256 and not wide and D + E > 352)
+                    assert found[f"WHOLE_{name}"] == (size == held)
+
+
+@pytest.mark.parametrize("arch", CARDS)
+def test_dk_and_dv_of_large_heads_have_launches_of_their_own_on_rdna(arch):
+    for D, E in ((64, 64), (128, 128), (96, 160), (192, 128), (256, 256)):
+        together = CARDS[arch].warp_size == 64 or D + E <= 256
+        plan = planned(call(1, 2, 2, 200, 200, D, E, arch=arch))
+        assert found_by(plan) == (["dk dv", "dq"] if together else ["dk", "dv", "dq"])
+
+
+@pytest.mark.parametrize(
+    ("params", "low", "high"),
+    [
+        ({}, -(2**30), 2**30),
+        ({"causal": True}, -(2**30), 100),
+        ({"window_left": 90, "window_right": 7}, 10, 107),
+        ({"window_left": 50, "window_right": 7, "causal": True}, 50, 100),
+        ({"window_left": 2**40}, -(2**30), 2**30),
+    ],
+)
+def test_which_keys_are_seen(params, low, high):
+    for name in ("keys", "queries"):
+        args = arguments(call(1, 2, 2, 100, 200, 64, **params), name)
+        assert (args["low"].value, args["high"].value) == (low, high)
+
+
+def test_scores_are_in_base_two():
+    args = arguments(call(1, 2, 2, 64, 64, 64, scale=0.5), "keys")
+    assert args["to_score"].value == pytest.approx(0.5 * math.log2(math.e)) and args["factor"].value == 0.5
+    args = arguments(call(1, 2, 2, 64, 64, 64, scale=0.5, softcap=20.0), "queries")
+    assert args["to_score"].value == pytest.approx(2 * 0.5 / 20 * math.log2(math.e))
+    assert args["cap"].value == pytest.approx(20 * math.log2(math.e))
+    assert args["factor"].value == 0.5
+
+
+def test_what_is_absent_is_null():
+    for given in (False, True):
+        asked = call(1, 2, 2, 64, 64, 64, bias=given, dlse=given)
+        assert hasattr(arguments(asked, "rows")["dlse"], "tensor") == given
+        assert hasattr(arguments(asked, "keys")["bias"], "tensor") == given
+        assert defines(asked, "rows")["DLSE"] == defines(asked, "queries")["BIAS"] == given
+
+
+def test_strides_reach_the_kernels_as_they_lie():
+    """(batch, sequence, heads, dim) in memory, a bias that repeats over the heads, rows of any alignment."""
+    asked = call(2, 8, 8, 300, 300, 64, bias=True)
+    for name in ("q", "do", "dq"):
+        asked = changed(asked, name, strides=(300 * 8 * 65, 65, 8 * 65, 1), alignment=2)
+    asked = changed(asked, "bias", strides=(300 * 301, 0, 301, 1))
+    args = arguments(asked, "queries")
+    assert [args[f"do_{field}"].value for field in ("batch", "head", "row")] == [300 * 520, 65, 520]
+    assert [args[f"bias_{field}"].value for field in ("batch", "head", "row")] == [300 * 301, 0, 301]
+    assert [args[f"dq_{field}"].value for field in ("batch", "head", "row")] == [300 * 520, 65, 520]
+
+
+def test_nothing_to_do_is_no_blocks():
+    assert [each.grid[0] for each in planned(call(2, 4, 2, 0, 9, 64)).launches] == [0, 4, 0]
+    assert [each.grid[0] for each in planned(call(2, 4, 2, 9, 0, 64)).launches] == [8, 0, 8]
+    assert [each.grid[0] for each in planned(call(0, 4, 2, 9, 9, 64)).launches] == [0, 0, 0]
+
+
+def test_what_is_left_to_others():
+    asked = call(1, 2, 2, 64, 64, 64)
+    strides = (1 << 20, 1 << 16, 4096, 64, 1)
+    assert "leading" in reason(changed(asked, "do", shape=(2, 3, 2, 64, 64), strides=strides))
+    assert "stride" in reason(changed(asked, "v", strides=(8192, 4096, 1, 64)))
+    assert "queries, keys or offsets" in reason(call(1, 1, 1, 1, 2**28 + 1, 64))
+    assert "blocks" in reason(call(2**20, 32, 32, 64, 64, 64))
+
+
+def test_arguments_come_in_the_order_of_the_parameters():
+    launches = [*planned(call(1, 4, 2, 200, 300, 128)).launches]
+    for launch in [*launches, *planned(call(1, 4, 2, 200, 300, 192, 128, arch="gfx1100")).launches]:
+        source = launch.kernel.source.read_text()
+        parameters = source.split(f"{launch.kernel.entry}(")[1].split(") {")[0]
+        names = [each.split()[-1].lstrip("*") for each in parameters.split(",")]
+        found = [re.sub(r"(^|_)do(_|$)", r"\1dout\2", name) for name, _ in launch.args]
+        assert [re.sub(r"^o(_|$)", r"out\1", name) for name in found] == names
+
+
+def test_the_spec_lists_one_for_each_unit_before_triton():
+    names = [each.name for each in registry.spec("attention_backward").implementations]
+    assert names.index("mfma") < names.index("triton") and names.index("wmma") < names.index("triton")
+
+
+@pytest.mark.parametrize(
+    ("arch", "D", "E"),
+    [("gfx942", 128, 128), ("gfx1100", 128, 128), ("gfx1100", 192, 128), ("gfx1100", 256, 256),
+     ("gfx1201", 256, 256)],
+)  # fmt: skip
+def test_nothing_spills(arch, D, E):
+    pytest.importorskip("ziglang")
+    for launch in planned(call(1, 2, 1, 200, 300, D, E, arch=arch, causal=True)).launches[1:]:
+        kernel = launch.kernel
+        found = compile.resources(compile.compile(kernel.source, kernel.defines, arch))[kernel.entry]
+        assert found["vgpr_spills"] == found["sgpr_spills"] == found["scratch"] == 0
+        assert found["lds"] == lds_of(dict(kernel.defines))
+
+
+def gradients(dtype: torch.dtype, H: int, G: int, M: int, N: int, D: int, E: int, **params: Any):
+    """The inputs of one call, and its gradients in float64."""
+    torch.manual_seed(1)
+    made = {"do": (H, M, E), "q": (H, M, D), "k": (G, N, D), "v": (G, N, E), "bias": (H, M, N)}
+    given = {name: torch.randn(shape).to(dtype) for name, shape in made.items()}
+    given["dlse"] = torch.randn(H, M)
+    exact = {name: x.double() for name, x in given.items()}
+    all_params = DEFAULTS | params
+    o, lse = reference.attention(exact["q"], exact["k"], exact["v"], exact["bias"], **all_params)
+    given |= {"o": o.to(dtype), "lse": lse.float()}
+    exact |= {"o": given["o"].double(), "lse": given["lse"].double()}
+    return given, reference.attention_backward(**exact, **all_params)
+
+
+@pytest.mark.parametrize(
+    ("arch", "implementation", "dtype"),
+    [("gfx942", "mfma", torch.float16), ("gfx1100", "wmma", torch.bfloat16)],
+)
+def test_gradients_on_an_emulated_card(card, arch, implementation, dtype):
+    """Several tiles, shared heads, odd sizes, a window, a cap, a bias; rows without keys get zeros."""
+    params = {"causal": True, "window_left": 40, "softcap": 9.0}
+    given, wanted = gradients(dtype, 4, 2, 150, 141, 40, 24, **params)
+    card(arch)
+    order = ("do", "q", "k", "v", "o", "lse", "bias", "dlse")
+    with portable.using(attention_backward=implementation):
+        found = portable.attention_backward(*(given[name] for name in order), **params)
+        again = portable.attention_backward(*(given[name] for name in order), **params)
+    for one, other, right in zip(found, again, wanted, strict=True):
+        assert torch.equal(one, other)
+        assert (one.double() - right).norm() < (8e-3 if dtype == torch.bfloat16 else 1e-3) * right.norm()
+    assert not found[0][:, :9].any()
+
+
+@pytest.mark.parametrize(("D", "E"), [(256, 256), (192, 128), (60, 250)])
+@pytest.mark.parametrize("arch", ["gfx1100", "gfx1201"])
+def test_large_heads_on_emulated_rdna(card, arch, D, E):
+    """dk and dv of launches of their own, lines that pass by 16 or 32 at a time."""
+    given, wanted = gradients(torch.bfloat16, 2, 1, 70, 77, D, E, causal=True)
+    card(arch)
+    with portable.using(attention_backward="wmma"):
+        order = ("do", "q", "k", "v", "o", "lse", "bias", "dlse")
+        found = portable.attention_backward(*(given[name] for name in order), causal=True)
+    for one, right in zip(found, wanted, strict=True):
+        assert (one.double() - right).norm() < 8e-3 * right.norm()
+
+
+@pytest.mark.parametrize("arch", ["gfx942", "gfx1100"])
+def test_a_problem_of_one_step_takes_one_wave(arch):
+    sizes = ((16, 16, 64, 1, 1), (32, 16, 64, 1, 0), (16, 32, 64, 0, 1), (16, 16, 96, 0, 0))
+    for M, N, D, keys, queries in sizes:
+        asked = call(2, 4, 2, M, N, D, arch=arch)
+        for name, one in (("keys", keys), ("queries", queries)):
+            threads = launch_of(asked, name).kernel.threads
+            assert (threads == CARDS[arch].warp_size) is bool(one), (M, N, D, name)

@@ -1,0 +1,356 @@
+"""Decode and paged attention on AMD's matrix units: plans, what emulated cards answer, offsets past 2^31."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import portable
+from portable.backends.cuda.backend import CudaBackend
+from portable.backends.rocm.backend import TARGETS
+from portable.dispatch import arguments, dispatcher, pins
+from portable.kernels.attention import paged_reference, reference
+from portable.kernels.attention.gfx import decode_plan as hip_decode_plan
+from portable.kernels.attention.sm80 import decode_plan
+from portable.kernels.attention.triton import decode_plan as triton_paged
+from portable.plan import Call, Device, NativeKernel, Plan, Pointer, Rejected, Scalar
+from portable.runtime import build, detect
+from portable.spec import registry
+from tests.kernels.test_matmul_native import H200
+
+CARDS = {device.arch: device for device in TARGETS}
+FAR = 2**31
+
+
+def half(*shape: int) -> torch.Tensor:
+    return torch.empty(*shape, dtype=torch.bfloat16, device="meta")
+
+
+def whole(*shape: int) -> torch.Tensor:
+    return torch.empty(*shape, dtype=torch.int32, device="meta")
+
+
+def asked(op: str, name: str, device: Device, *tensors: torch.Tensor | None, **params: Any) -> Call:
+    """A call with the implementation's own defaults."""
+    spec = registry.spec(op)
+    given = [*tensors, *[None] * (len(spec.inputs) - len(tensors))]
+    values = [params.get(name, param.default) for name, param in spec.params.items()]
+    question, _ = dispatcher.ask(spec, given, arguments.check_params(spec, values, given), None)
+    found = spec.implementation(name)
+    assert found is not None
+    return Call(question.tensors, question.params, question.axes, device, found.default)
+
+
+def paged(
+    Z: int = 4, M: int = 1, H: int = 32, G: int = 8, D: int = 128, E: int = 128, P: int = 1000, S: int = 16,
+    W: int = 512, arch: str = "gfx942", sinks: bool = False, **params: Any,
+) -> Call:  # fmt: skip
+    name = "mfma" if arch.startswith("gfx9") else "wmma"
+    last = torch.empty(H, device="meta") if sinks else None
+    caches = half(P, S, G, D), half(P, S, G, E)
+    return asked(
+        "attention_paged", name, CARDS[arch], half(Z, M, H, D), *caches, whole(Z, W), whole(Z), last, **params
+    )
+
+
+def planned(plan: Plan | Rejected) -> Plan:
+    assert isinstance(plan, Plan), plan
+    return plan
+
+
+def number(plan: Plan, launch: int, name: str) -> Any:
+    return dict(plan.launches[launch].args)[name].value  # type: ignore[union-attr]
+
+
+def kernel(plan: Plan, launch: int) -> NativeKernel:
+    found = plan.launches[launch].kernel
+    assert isinstance(found, NativeKernel)
+    return found
+
+
+# Plans --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arch", CARDS)
+def test_chunks_follow_from_a_sequence_alone(arch):
+    """Neither the batch nor the table's width is in what a chunk is made of."""
+    several = (1, 128), (1, 4096), (64, 512), (7, 65536)
+    plans = [planned(hip_decode_plan.paged(paged(Z=Z, W=W, arch=arch))) for Z, W in several]
+    for plan in plans:
+        most = 2 * CARDS[arch].multiprocessors // 8
+        assert [number(plan, launch, "most") for launch in (0, 1)] == [most] * 2
+        assert [each.kernel for each in plan.launches] == [each.kernel for each in plans[0].launches]
+        assert 1 <= number(plan, 0, "slots") <= most
+
+
+def test_grids_and_workspaces():
+    plan = planned(hip_decode_plan.paged(paged(Z=3, M=5, H=32, G=8, E=40, W=512)))
+    slots = number(plan, 0, "slots")
+    assert slots == 512 * 16 // 1024 and number(plan, 0, "tiles") == 2  # 20 queries of a key head
+    assert plan.launches[0].grid == (3 * 8 * 2 * slots, 1, 1) and kernel(plan, 0).threads == 256
+    assert plan.launches[1].grid == (3 * 5 * 32, 2, 1)
+    sizes = {space.name: space.shape for space in plan.workspaces}
+    assert sizes == {"part": (3, 32, 5, slots, 40), "part_m": (3, 32, 5, slots), "part_l": (3, 32, 5, slots)}
+    assert kernel(planned(hip_decode_plan.paged(paged(arch="gfx1100"))), 0).threads == 128
+
+
+def test_nothing_to_do():
+    assert planned(hip_decode_plan.paged(paged(Z=0))).launches[0].grid[0] == 0
+    assert planned(hip_decode_plan.paged(paged(M=0))).launches[1].grid[0] == 0
+    assert number(planned(hip_decode_plan.paged(paged(P=0))), 0, "capacity") == 0
+    assert number(planned(hip_decode_plan.paged(paged(W=0))), 0, "slots") == 1
+
+
+def test_what_is_compiled_in():
+    def defines(**call: Any) -> dict[str, Any]:
+        return dict(kernel(planned(hip_decode_plan.paged(paged(**call))), 0).defines)
+
+    assert defines() == {
+        "T": "bf16", "D": 128, "E": 128, "PAGE": 16, "CHUNK": 1024, "LEFT": 0, "RIGHT": 0, "CAP": 0,
+    }  # fmt: skip
+    assert defines(M=2)["RIGHT"] == 1 and defines(window_left=3)["LEFT"] == 1
+    assert defines(softcap=5.0, S=1, D=13, E=7) == {
+        "T": "bf16", "D": 13, "E": 7, "PAGE": 1, "CHUNK": 1024, "LEFT": 0, "RIGHT": 0, "CAP": 1,
+    }  # fmt: skip
+
+
+def contiguous(M: int = 1, bias: torch.Tensor | None = None, **params: Any) -> Plan | Rejected:
+    q, k = half(2, 8, M, 64), half(2, 2, 100, 64)
+    call = asked("attention", "decode_mfma", CARDS["gfx942"], q, k, k, bias, **params)
+    return hip_decode_plan.contiguous(call)
+
+
+def test_few_queries_over_a_contiguous_cache():
+    first = planned(contiguous(2, causal=True))
+    assert dict(kernel(first, 0).defines)["PAGE"] == 0 and number(first, 0, "table") == 0
+    assert [number(first, 0, name) for name in ("k_page", "k_head", "k_row")] == [12800, 6400, 64]
+    assert number(first, 0, "right") == 0 and dict(kernel(first, 0).defines)["RIGHT"] == 1
+    assert "more than 64 queries" in str(contiguous(17))
+    assert "no bias" in str(contiguous(1, half(2, 8, 1, 100)))
+
+
+def test_what_is_declined():
+    assert "32-bit" in str(hip_decode_plan.paged(paged(W=2**21, S=1024)))
+    assert "one launch" in str(hip_decode_plan.paged(paged(Z=1, M=2**28, D=1, E=1)))
+    assert "one launch" in str(hip_decode_plan.paged(paged(Z=2**20, W=8, D=1, E=1)))
+
+
+KINDS = {"int64_t": "i64", "int": "i32", "float": "f32"}
+
+
+def parameters(source: Path, entry: str) -> list[tuple[str, str]]:
+    """(name, kind) of a kernel's parameters, as its source declares them."""
+    found = re.search(rf"void {entry}\(([^)]*)\)", source.read_text())
+    assert found is not None
+    pairs = [each.strip().rpartition(" ") for each in found[1].replace("*", "* ").split(",")]
+    return [(name, "pointer" if "*" in kind else KINDS[kind]) for kind, _, name in pairs]
+
+
+@pytest.mark.parametrize("name", ["mfma", "mma", "contiguous"])
+def test_arguments_are_those_of_the_source(name):
+    """Names, order and width: a stride that the source takes in 32 bits would be cut in silence."""
+    if name == "mma":
+        q, cache = half(4, 1, 32, 128), half(1000, 16, 8, 128)
+        call = asked("attention_paged", "mma", H200, q, cache, cache, whole(4, 512), whole(4))
+        plan = planned(decode_plan.paged(call))
+    elif name == "mfma":
+        plan = planned(hip_decode_plan.paged(paged()))
+    else:
+        plan = planned(contiguous())
+    seen = 0
+    for launch in plan.launches:
+        if not isinstance(launch.kernel, NativeKernel):
+            continue
+        declared = parameters(launch.kernel.source, launch.kernel.entry)
+        assert [each for each, _ in declared] == [each for each, _ in launch.args]
+        for (parameter, kind), (_, given) in zip(declared, launch.args, strict=True):
+            if kind == "pointer":
+                assert isinstance(given, Pointer) or given == Scalar("i64", 0), parameter
+            else:
+                assert isinstance(given, Scalar) and given.kind == kind, parameter
+        seen += 1
+    assert seen == (1 if name == "mma" else 2)
+
+
+# What an emulated card answers --------------------------------------------------------------------
+
+
+@pytest.fixture
+def emulated(monkeypatch):
+    """Chooses an emulated card; all as it was at the end."""
+    pytest.importorskip("ziglang")
+    pytest.importorskip("elftools")
+
+    def choose(arch: str) -> None:
+        monkeypatch.setenv("PORTABLE_BACKEND", "rocm")
+        monkeypatch.setenv("PORTABLE_ROCM_ARCH", arch)
+        pins.reload()
+        detect.reset()
+
+    yield choose
+    monkeypatch.undo()
+    pins.reload()
+    detect.reset()
+
+
+def on(arch: str, op: str = "attention_paged") -> str:
+    name = "mfma" if arch.startswith("gfx9") else "wmma"
+    return name if op == "attention_paged" else f"decode_{name}"
+
+
+def run(op: str, name: str, *tensors: torch.Tensor | None, **params: Any) -> tuple[torch.Tensor, ...]:
+    with portable.using(**{op: name}):
+        return dispatcher.op(op)(*tensors, **params)
+
+
+def filled(S: int, lengths: list[int], G: int, D: int, E: int) -> tuple[torch.Tensor, ...]:
+    """Caches whose every key that no sequence has is NaN, a table that is garbage behind each sequence."""
+    W = max(-(-length // S) for length in lengths) + 1
+    counts = [-(-length // S) for length in lengths]
+    generator = torch.Generator().manual_seed(2)
+    pages = torch.randperm(sum(counts) + 1, generator=generator).to(torch.int32)
+    table = torch.full((len(lengths), W), 2**31 - 1, dtype=torch.int32)
+    k = torch.full((sum(counts) + 1, S, G, D), torch.nan, dtype=torch.bfloat16)
+    v = torch.full((sum(counts) + 1, S, G, E), torch.nan, dtype=torch.bfloat16)
+    given = 0
+    for z, (length, count) in enumerate(zip(lengths, counts, strict=True)):
+        table[z, :count] = pages[given : given + count]
+        given += count
+        for n in range(length):
+            at = table[z, n // S], n % S
+            k[at] = torch.randn(G, D, generator=generator).bfloat16()
+            v[at] = torch.randn(G, E, generator=generator).bfloat16()
+    return k, v, table, torch.tensor(lengths, dtype=torch.int32)
+
+
+@pytest.mark.parametrize("arch", ["gfx942", "gfx1100"])
+def test_pages(emulated, arch):
+    """Lengths of 0, of less than the queries, of whole pages and one more, of two chunks; and the same bits
+    for a sequence that is alone, with a narrower table."""
+    emulated(arch)
+    k, v, table, lens = filled(16, [1100, 0, 37, 2, 48], G=1, D=40, E=72)
+    q = torch.randn(5, 3, 7, 40).bfloat16()  # 21 columns: two tiles
+    sinks = torch.randn(7)
+    o, lse = run("attention_paged", on(arch), q, k, v, table, lens, sinks)
+    wide = [x.double() for x in (q, k.nan_to_num(7.0), v.nan_to_num(7.0))]
+    expected, sums = paged_reference.attention_paged(*wide, table, lens, sinks.double(), softcap=None)
+    torch.testing.assert_close(o.double(), expected, rtol=1e-2, atol=5e-3)
+    torch.testing.assert_close(lse.double(), sums, rtol=1e-5, atol=1e-5)
+    for z in (0, 2):
+        need = -(-int(lens[z]) // 16)
+        own = slice(z, z + 1)
+        own_table = table[own, :need].contiguous()
+        alone = run("attention_paged", on(arch), q[own], k, v, own_table, lens[own], sinks)
+        assert torch.equal(alone[0][0], o[z]) and torch.equal(alone[1][0], lse[z])
+
+
+@pytest.mark.parametrize("arch", ["gfx942", "gfx1100"])
+def test_a_window_and_a_cap_over_odd_pages(emulated, arch):
+    emulated(arch)
+    k, v, table, lens = filled(7, [300, 19], G=2, D=13, E=29)
+    q = torch.randn(2, 2, 2, 13).bfloat16() * 4
+    params = {"window_left": 50, "softcap": 3.0, "scale": -0.5}
+    o, lse = run("attention_paged", on(arch), q, k, v, table, lens, None, **params)
+    wide = [x.double() for x in (q, k.nan_to_num(7.0), v.nan_to_num(7.0))]
+    expected, sums = paged_reference.attention_paged(*wide, table, lens, **params)
+    torch.testing.assert_close(o.double(), expected, rtol=1e-2, atol=5e-3)
+    torch.testing.assert_close(lse.double(), sums, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("arch", ["gfx942", "gfx1100"])
+def test_few_queries_of_attention(emulated, arch):
+    emulated(arch)
+    q, k, v = (torch.randn(2, heads, rows, 64).bfloat16() for heads, rows in ((4, 3), (2, 150), (2, 150)))
+    params = {"window_left": 100, "window_right": 1}
+    o, lse = run("attention", on(arch, "attention"), q, k, v, **params)
+    expected, sums = reference.attention(q.double(), k.double(), v.double(), **params)
+    torch.testing.assert_close(o.double(), expected, rtol=1e-2, atol=5e-3)
+    torch.testing.assert_close(lse.double(), sums, rtol=1e-5, atol=1e-5)
+
+
+# Offsets past 2^31 elements -----------------------------------------------------------------------
+
+
+def far(shape: tuple[int, ...], strides: tuple[int, ...]) -> torch.Tensor:
+    """A tensor of which memory holds only what is touched."""
+    span = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+    assert span > FAR
+    return torch.empty(span, dtype=torch.bfloat16).as_strided(shape, strides)
+
+
+APART = {
+    "pages": (FAR // 2 + 64, 32, 16, 1),
+    "keys": (16, FAR // 3 + 64, 48, 1),
+    "heads": (64, 16, FAR + 64, 1),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "apart"), [("mfma", "pages"), ("mfma", "keys"), ("mfma", "heads"), ("triton", "pages")]
+)
+def test_a_cache_of_more_than_2_31_elements(emulated, name, apart):
+    """Pages, keys of a page, or heads, so far apart that an offset in 32 bits is another one."""
+    emulated("gfx942")
+    shape, strides = (3, 4, 2, 16), APART[apart]
+    k, v = (far(shape, strides) for _ in range(2))
+    near = [torch.randn(shape).bfloat16() for _ in range(2)]
+    for to, values in zip((k, v), near, strict=True):
+        to.copy_(values)
+    table, lens = torch.tensor([[2, 0, 1]], dtype=torch.int32), torch.tensor([11], dtype=torch.int32)
+    q = torch.randn(1, 1, 2, 16).bfloat16()
+    o, lse = run("attention_paged", name, q, k, v, table, lens)
+    expected, sums = run("attention_paged", name, q, *near, table, lens)
+    torch.testing.assert_close(o, expected, rtol=1e-2, atol=1e-2)
+    torch.testing.assert_close(lse, sums)
+
+
+def test_the_cuda_plan_takes_such_caches_too():
+    """decode.cu multiplies a page, a row and a head by strides of 64 bits (their width is asserted above)."""
+    q, cache = half(1, 1, 8, 64), half(2**22, 16, 8, 64)
+    assert cache.numel() > FAR
+    call = asked("attention_paged", "mma", H200, q, cache, cache, whole(1, 64), whole(1))
+    given = dict(planned(decode_plan.paged(call)).launches[0].args)
+    for name in ("k_page", "k_head", "k_row", "v_page", "v_head", "v_row", "table_row"):
+        assert given[name].kind == "i64"  # type: ignore[union-attr]
+    source = (Path(decode_plan.__file__).parent / "decode.cu").read_text()
+    for product in ("page * cache.k_page", "slot * cache.k_row", "page * cache.v_page", "slot * cache.v_row"):
+        assert product in source, product
+    assert (
+        "int64_t k_page, k_row, v_page, v_row;" in source
+        and "k + work.head * k_head, v + work.head * v_head" in source
+    )
+
+
+def test_triton_widens_what_it_multiplies_by_a_stride():
+    call = asked(
+        "attention_paged", "triton", H200, half(1, 1, 8, 64), half(2**22, 16, 8, 64), half(2**22, 16, 8, 64),
+        whole(1, 64), whole(1),
+    )  # fmt: skip
+    given = dict(planned(triton_paged.plan(call)).launches[0].args)
+    assert given["k_page"].value == 16 * 8 * 64 and given["o_batch"].kind == "i64"  # type: ignore[union-attr]
+
+
+# The compiler -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arch", ["gfx942", "gfx1100", "gfx1201"])
+def test_registers_and_lds(arch):
+    """No spills or scratch at the largest heads, two blocks a compute unit."""
+    pytest.importorskip("ziglang")
+    from portable.backends.rocm import compile, metadata
+
+    built = kernel(planned(hip_decode_plan.paged(paged(D=256, E=256, arch=arch))), 0)
+    found = metadata.resources(compile.compile(built.source, built.defines, arch))["attention_decode"]
+    assert found["vgpr_spills"] == found["scratch"] == 0 and found["lds"] <= 32 * 1024
+    assert found["vgprs"] + found["agprs"] <= 256
+
+
+def test_the_merge_compiles_for_cuda_too():
+    pytest.importorskip("cuda.bindings.nvrtc", reason="it compiles by NVRTC: the extra `check`")
+    backend = CudaBackend(Path(portable.backends.cuda.__path__[0]))
+    launch = planned(hip_decode_plan.paged(paged(sinks=True, window_left=9))).launches[1]
+    assert backend.resources(build.code_object(launch, {}, backend, H200)).spills == 0

@@ -1,0 +1,148 @@
+"""attention in HIP C++ on AMD's matrix units: plans without a card, and small calls on emulated cards."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from portable.backends.rocm import compile as hip
+from portable.backends.rocm.metadata import resources
+from portable.kernels.attention.gfx import fwd_plan as hip_forward_plan
+from portable.kernels.attention.gfx.fwd_plan import padded, plan_forward, tile_for
+from portable.plan import Call, Device, Plan, Pointer, Rejected, Scalar, TensorInfo
+from portable.spec import registry
+from tests.kernels.test_attention_sm90_fwd import DEFAULTS, heads, info
+
+CARDS = {
+    "gfx90a": Device("rocm", "gfx90a", "toy", 0, 104, 64, 64 * 1024, 512),
+    "gfx942": Device("rocm", "gfx942", "toy", 0, 304, 64, 64 * 1024, 512),
+    "gfx950": Device("rocm", "gfx950", "toy", 0, 256, 64, 160 * 1024, 512),
+    "gfx1100": Device("rocm", "gfx1100", "toy", 0, 48, 32, 64 * 1024, 256),
+    "gfx1201": Device("rocm", "gfx1201", "toy", 0, 32, 32, 64 * 1024, 256),
+}
+
+
+def call(
+    M: int, N: int, D: int, E: int | None = None, *, B: int = 2, H: int = 4, G: int = 2, arch: str = "gfx942",
+    bias: bool = False, sinks: bool = False, dtype: torch.dtype = torch.bfloat16, **given: Any,
+) -> Call:  # fmt: skip
+    E = E or D
+    tensors: dict[str, TensorInfo | None] = {
+        "q": info(heads(B, H, M, D, dtype=dtype)),
+        "k": info(heads(B, G, N, D, dtype=dtype)),
+        "v": info(heads(B, G, N, E, dtype=dtype)),
+        "bias": info(heads(B, H, M, N, dtype=dtype)) if bias else None,
+        "sinks": info(heads(H, dtype=torch.float32)) if sinks else None,
+        "o": info(heads(B, H, M, E, dtype=dtype)),
+        "lse": info(heads(B, H, M, dtype=torch.float32)),
+    }
+    axes = {"H": H, "G": G, "M": M, "N": N, "D": D, "E": E}
+    return Call(tensors, {**DEFAULTS, **given}, axes, CARDS[arch], {})
+
+
+def launch_of(plan: Plan | Rejected) -> Any:
+    assert isinstance(plan, Plan), plan
+    (launch,) = plan.launches
+    return launch
+
+
+def defines(plan: Plan | Rejected) -> dict[str, Any]:
+    return dict(launch_of(plan).kernel.defines)
+
+
+@pytest.mark.parametrize("arch", CARDS)
+@pytest.mark.parametrize("D", [1, 32, 64, 72, 128, 160, 192, 256])
+def test_a_tile_fits_its_card(arch, D):
+    card, size = CARDS[arch], padded(D)
+    tile = tile_for(card, size, size)
+    launch = launch_of(plan_forward(call(300, 500, D, arch=arch)))
+    assert launch.kernel.threads == tile.waves * card.warp_size == 256
+    assert tile.shared(size, size) <= 64 * 1024
+    assert launch.grid == (-(-300 // tile.m) * 2 * 4, 1, 1)
+
+
+def test_arguments_follow_the_kernel():
+    source = hip_forward_plan._SOURCE.read_text()
+    entry = source[source.index("void attention_forward(") :]
+    entry = entry[entry.index("(") + 1 : entry.index(")")]
+    kinds = {"int": "i32", "float": "f32", "int64_t": "i64"}
+    args = launch_of(plan_forward(call(64, 64, 64, bias=True, sinks=True))).args
+    written = [each.split() for each in entry.split(",")]
+    assert [name for name, _ in args] == [words[-1].lstrip("*") for words in written]
+    for (name, value), words in zip(args, written, strict=True):
+        if "*" in "".join(words):
+            absent = name in ("bounds", "tile_list", "counts")
+            assert value == (Scalar("i64", 0) if absent else Pointer(name))
+        else:
+            assert isinstance(value, Scalar) and value.kind == kinds[words[-2]], name
+
+
+def test_an_absent_operand_is_null():
+    args = dict(launch_of(plan_forward(call(64, 64, 64))).args)
+    assert args["bias"] == args["sinks"] == Scalar("i64", 0) and args["bias_row"].value == 0
+
+
+def test_bounds_are_counted_from_the_last_query_and_the_last_key():
+    args = dict(launch_of(plan_forward(call(40, 100, 64, causal=True, window_left=7))).args)
+    assert (args["low"].value, args["high"].value) == (53, 60)
+    made = defines(plan_forward(call(40, 100, 64, causal=True, window_left=7)))
+    assert (made["LEFT"], made["RIGHT"]) == (1, 1)
+    made = defines(plan_forward(call(40, 100, 64, window_left=99, window_right=39)))
+    assert (made["LEFT"], made["RIGHT"]) == (0, 0)
+
+
+@pytest.mark.parametrize("given", [{"bias": True}, {"softcap": 3.0}, {"scale": 0.0}, {"scale": -1.0}])
+def test_only_scores_that_grow_with_their_product_are_plain(given):
+    assert defines(plan_forward(call(64, 64, 64, **given)))["PLAIN"] == 0
+    assert defines(plan_forward(call(64, 64, 64, scale=2.0)))["PLAIN"] == 1
+
+
+def test_lengths_share_a_kernel():
+    first, second = (launch_of(plan_forward(call(M, N, 64))).kernel for M, N in ((17, 900), (4000, 31)))
+    assert first == second
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        (call(64, 64, 64, dtype=torch.float32), "no matrix instruction"),
+        (call(2**29 + 1, 64, 64), "a sequence exceeds"),
+        (call(2**20, 64, 64, B=2**9, H=8), "exceed a grid"),
+    ],
+    ids=["float32", "rows", "blocks"],
+)
+def test_what_it_does_not_run(asked, says):
+    plan = plan_forward(asked)
+    assert isinstance(plan, Rejected) and says in plan.reason
+
+
+def test_nothing_to_do_launches_nothing():
+    assert launch_of(plan_forward(call(0, 64, 64))).grid[0] == 0
+    assert launch_of(plan_forward(call(64, 0, 64))).grid[0] > 0  # zeros and -inf
+
+
+def test_each_matrix_unit_has_an_implementation():
+    found = [each.name for each in registry.spec("attention").implementations if each.languages == ("hip",)]
+    assert found == ["decode_mfma", "decode_wmma", "mfma", "wmma"]
+
+
+@pytest.mark.skipif(hip._zig() is None, reason="needs the ziglang package")
+@pytest.mark.parametrize("arch", ["gfx942", "gfx1100"])
+@pytest.mark.parametrize("bias", [False, True])
+def test_nothing_spills(arch, bias):
+    kernel = launch_of(plan_forward(call(512, 512, 128, arch=arch, causal=True, bias=bias))).kernel
+    made = resources(hip.compile(kernel.source, kernel.defines, arch))[kernel.entry]
+    assert made["vgpr_spills"] == made["sgpr_spills"] == made["scratch"] == 0
+    assert made["lds"] == tile_for(CARDS[arch], 128, 128, bias).shared(128, 128)
+
+
+@pytest.mark.parametrize("arch", ["gfx942", "gfx1100"])
+def test_a_problem_of_one_step_takes_one_wave(arch):
+    """Many heads of a few queries and keys: no wave of a block is without queries."""
+    warp = CARDS[arch].warp_size
+    for M, N, D, waves in ((16, 32, 64, 1), (17, 32, 64, None), (16, 33, 64, None), (16, 32, 96, None)):
+        launch = launch_of(plan_forward(call(M, N, D, arch=arch)))
+        assert (launch.kernel.threads == warp) is (waves == 1), (M, N, D)
+        assert launch.grid[0] == 2 * 4 or M > 16

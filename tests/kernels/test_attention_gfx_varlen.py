@@ -1,0 +1,203 @@
+"""Packed sequences on AMD's matrix units: tables of tiles before the dense kernels; emulated runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import portable
+from portable.backends.rocm.backend import TARGETS
+from portable.dispatch import dispatcher
+from portable.kernels.attention import varlen_reference
+from portable.kernels.attention.gfx.bwd_plan import plan_varlen_backward
+from portable.kernels.attention.gfx.fwd_plan import plan_varlen
+from portable.plan import Call, Launch, NativeKernel, Plan, Pointer, Rejected
+from portable.spec import registry
+from tests.kernels.test_attention_sm90_fwd import DEFAULTS, heads, info
+
+CARDS = {target.arch: target for target in TARGETS}
+NAMES = {"gfx942": "mfma", "gfx1100": "wmma"}
+
+
+def call(M: int, N: int, C: int, arch: str = "gfx942", D: int = 64, **given: Any) -> Call:
+    """A call of attention_varlen and of its gradient at once."""
+    H, G = 4, 2
+    q, k, lse = heads(M, H, D), heads(N, G, D), heads(H, M, dtype=torch.float32)
+    made = dict.fromkeys(("q", "o", "do", "dq"), q) | dict.fromkeys(("k", "v", "dk", "dv"), k)
+    made |= {name: heads(C, dtype=torch.int32) for name in ("cu_seqlens_q", "cu_seqlens_k")}
+    tensors = {name: info(x) for name, x in (made | {"lse": lse}).items()}
+    axes = {"C": C, "H": H, "G": G, "M": M, "N": N, "D": D, "E": D}
+    return Call(tensors | {"sinks": None, "dlse": None}, {**DEFAULTS, **given}, axes, CARDS[arch], {})
+
+
+def planned(plan: Plan | Rejected) -> Plan:
+    assert isinstance(plan, Plan), plan
+    return plan
+
+
+def kernel_of(launch: Launch) -> NativeKernel:
+    assert isinstance(launch.kernel, NativeKernel)
+    return launch.kernel
+
+
+def defines(launch: Launch) -> dict[str, Any]:
+    return dict(kernel_of(launch).defines)
+
+
+def numbers(launch: Launch) -> dict[str, Any]:
+    return {name: each.value for name, each in launch.args if not isinstance(each, Pointer)}  # type: ignore[union-attr]
+
+
+def covered(table: Launch, walk: Launch, tokens: int, lines: int, count: int, of: int, plan: Plan) -> None:
+    """A block for each tile that there may be, and room for it in the table that is made just before."""
+    tiles = tokens // lines + count + 1
+    assert table.grid == (1, 1, 1) and walk.grid == (tiles * of, 1, 1)
+    assert numbers(table)["tile"] == lines and numbers(walk)["tiles"] == tiles
+    assert numbers(table)["count"] == numbers(walk)["count"] == count
+    spaces = {each.name: each.shape for each in plan.workspaces}
+    assert spaces["bounds"] == (count + 1, 4) and spaces["tiles"][0] >= tiles
+    args = dict(walk.args)
+    for name, each in (("bounds", "bounds"), ("tile_list", "tiles"), ("counts", "counts")):
+        assert args[name] == Pointer(each)
+
+
+@pytest.mark.parametrize("count", [1, 9, 65536])
+@pytest.mark.parametrize("arch", CARDS)
+def test_a_table_and_then_the_dense_kernel(arch, count):
+    plan = planned(plan_varlen(call(1000, 700, count, arch, causal=True, window_left=7)))
+    table, main = plan.launches
+    found, args = defines(main), numbers(main)
+    lines = found["WAVES"] // found["SHARERS"] * found["GROUPS"] * 16
+    covered(table, main, 1000, lines, count, 4, plan)
+    assert numbers(table)["of_keys"] == 0 and found["RAGGED"] == 1
+    assert (args["low"], args["high"]) == (-7, 0)  # from each sequence's own diagonal
+    assert (args["q_row"], args["q_head"], args["lse_head"]) == (256, 64, 1000)
+
+
+@pytest.mark.parametrize("count", [1, 9, 65536])
+@pytest.mark.parametrize("arch", CARDS)
+def test_a_table_before_each_walk_of_the_gradient(arch, count):
+    plan = planned(plan_varlen_backward(call(1000, 700, count, arch, causal=True, window_left=7)))
+    rows, of_keys, keys, of_queries, queries = plan.launches
+    assert [kernel_of(each).entry.removeprefix("attention_") for each in plan.launches] == [
+        "backward_rows",
+        *("ragged_tiles", "backward_keys"),
+        *("ragged_tiles", "backward_queries"),
+    ]
+    for table, walk, tokens, of_heads in ((of_keys, keys, 700, 2), (of_queries, queries, 1000, 4)):
+        found = defines(walk)
+        covered(table, walk, tokens, found["WAVES"] * found["GROUPS"] * 16, count, of_heads, plan)
+        assert (numbers(walk)["low"], numbers(walk)["high"]) == (-7, 0) and found["RAGGED"] == 1
+    assert (numbers(of_keys)["of_keys"], numbers(of_queries)["of_keys"]) == (1, 0)
+    assert not any(isinstance(each, Pointer) and "cu_" in each.tensor for _, each in rows.args)
+
+
+@pytest.mark.parametrize(("D", "tables"), [(256, 3), (160, 2)])
+def test_dk_and_dv_share_a_table_where_their_tiles_are_alike(D, tables):
+    """Large heads on RDNA: a launch for each; the table in force is always that of the launch's own tile."""
+    plan = planned(plan_varlen_backward(call(1000, 700, 9, "gfx1100", D=D)))
+    table, made, walks = None, 0, 0
+    for launch in plan.launches[1:]:
+        if kernel_of(launch).entry == "attention_ragged_tiles":
+            table, made = launch, made + 1
+            continue
+        found, of_keys = defines(launch), defines(launch)["KEYS"]
+        assert table is not None and numbers(table)["of_keys"] == of_keys
+        sizes = (700, 2) if of_keys else (1000, 4)
+        covered(table, launch, sizes[0], found["WAVES"] * found["GROUPS"] * 16, 9, sizes[1], plan)
+        walks += 1
+    assert (made, walks) == (tables, 3)
+
+
+@pytest.mark.parametrize(
+    ("given", "backwards"),
+    [({}, 0), ({"causal": True}, 1), ({"window_right": 5}, 1), ({"causal": True, "window_left": 5}, 0)],
+)
+def test_tiles_with_most_keys_come_first(given, backwards):
+    forward = planned(plan_varlen(call(1000, 700, 9, **given))).launches
+    _, of_keys, _, of_queries, _ = planned(plan_varlen_backward(call(1000, 700, 9, **given))).launches
+    assert numbers(forward[0])["backwards"] == numbers(of_queries)["backwards"] == backwards
+    assert numbers(of_keys)["backwards"] == 0
+
+
+@pytest.mark.parametrize("plan", [plan_varlen, plan_varlen_backward])
+def test_numbers_beyond_32_bits_are_refused(plan):
+    for M, C, says in ((2**28 + 1, 2, "268435456"), (8, 2**28 + 1, "offsets"), (2**30, 2, "32 bits")):
+        found = plan(call(M, 8, C))
+        assert isinstance(found, Rejected) and says in found.reason
+
+
+@pytest.mark.parametrize("op", ["attention_varlen", "attention_varlen_backward"])
+def test_what_the_spec_lists_is_what_is_built(op):
+    """Sources are what a kernel's cache key and a wheel are made of."""
+    plan = plan_varlen if op == "attention_varlen" else plan_varlen_backward
+    built = {kernel_of(each).source.name for each in planned(plan(call(64, 64, 3))).launches}
+    for each in registry.spec(op).implementations:
+        if each.languages == ("hip",):
+            assert built == {source.name for source in each.sources}
+
+
+# Emulated -----------------------------------------------------------------------------------------
+
+H, G, D = 2, 1, 24
+
+
+def operands(M: int, N: int) -> tuple[torch.Tensor, ...]:
+    torch.manual_seed(1)
+    shapes = (M, H, D), (N, G, D), (N, G, D), (M, H, D)
+    return tuple(torch.randn(shape).bfloat16() for shape in shapes)
+
+
+def compare(assign: Callable[[str], None], arch: str, offsets: Any, dense: Any, M: int, N: int, **given: Any):
+    """o, lse and gradients on the card against float64, with `dense` offsets for the same sequences."""
+    q, k, v, do = operands(M, N)
+    given = DEFAULTS | given
+    cu_q, cu_k = (torch.tensor(x, dtype=torch.int32) for x in offsets)
+    exact_q, exact_k = (torch.tensor(x, dtype=torch.int32) for x in dense)
+    wide = [x.double() for x in (q, k, v)]
+    o, lse = varlen_reference.attention_varlen(*wide, exact_q, exact_k, None, **given)
+    back = do, q, k, v, o.bfloat16(), lse.float()
+    exact = (x.double() for x in back)
+    gradients = varlen_reference.attention_varlen_backward(*exact, exact_q, exact_k, None, **given)
+    assign(arch)
+    with portable.using(attention_varlen=NAMES[arch], attention_varlen_backward=NAMES[arch]):
+        found = dispatcher.op("attention_varlen")(q, k, v, cu_q, cu_k, **given)
+        grads = dispatcher.op("attention_varlen_backward")(*back, cu_q, cu_k, **given)
+    torch.testing.assert_close(found[1].double(), lse, atol=1e-3, rtol=1e-3)
+    for one, right in zip((found[0], *grads), (o, *gradients), strict=True):
+        assert (one.double() - right).norm() < 8e-3 * right.norm()
+        assert not one[(right == 0).all((1, 2))].any()
+    return found, grads
+
+
+@pytest.mark.parametrize("arch", NAMES)
+def test_empty_sequences_and_tokens_of_none(card, arch):
+    """Sequences without queries or without keys, tokens of none before and behind."""
+    offsets = [3, 30, 30, 110, 140], [0, 33, 40, 40, 170]
+    (o, lse), (dq, dk, dv) = compare(card, arch, offsets, offsets, 150, 175, causal=True)
+    for place in (slice(3), slice(30, 30), slice(140, 150)):
+        assert not o[place].any() and not dq[place].any() and (lse[:, place] == -torch.inf).all()
+    assert not dk[33:40].any() and not dv[33:40].any() and not dk[170:].any()
+
+
+@pytest.mark.parametrize("arch", NAMES)
+def test_offsets_out_of_order(card, arch):
+    """An offset counts as at least those before it, and as within the tokens."""
+    offsets = [-9, 40, 12, 90, 5000, 70], [2, -1, 60, 30, 100, 2**31 - 1]
+    dense = [0, 40, 40, 90, 150, 150], [2, 2, 60, 60, 100, 175]
+    compare(card, arch, offsets, dense, 150, 175, window_left=20, window_right=9)
+
+
+@pytest.mark.parametrize("arch", NAMES)
+def test_tens_of_thousands_of_sequences(card, arch):
+    """Each wave and each block walked all the offsets once: 65,535 did not end within minutes."""
+    places = (7, 3000, 4095, 4096, 20000, 20001, 65534)
+    lengths = ((40, 33), (1, 64), (0, 9), (70, 0), (16, 17), (3, 5), (20, 30))
+    counts = torch.zeros(2, 65536, dtype=torch.int32)
+    for place, (queries, keys) in zip(places, lengths, strict=True):
+        counts[0, place + 1], counts[1, place + 1] = queries, keys
+    dense = torch.cat([torch.zeros(2, 1, dtype=torch.int64), torch.tensor(lengths).T.cumsum(1)], 1)
+    compare(card, arch, counts.cumsum(1).tolist(), dense.tolist(), 155, 160, causal=True)

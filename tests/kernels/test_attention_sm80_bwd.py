@@ -1,0 +1,364 @@
+"""Plans of the attention gradients' mma.sync kernels: who is served, with which tiles; that all compile."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from portable.backends.cuda.backend import OTHERS, TARGETS, CudaBackend
+from portable.kernels.attention.sm80.bwd_plan import (
+    Part,
+    Tile,
+    padded,
+    plan_backward,
+    plan_varlen_backward,
+)
+from portable.plan import Call, Plan, Pointer, Rejected, Scalar
+from portable.runtime import build
+from portable.spec import registry
+from tests.kernels.test_attention_sm90_bwd import DEFAULTS, changed, info
+from tests.kernels.test_attention_sm90_bwd import call as hopper_call
+from tests.kernels.test_attention_sm90_fwd import build_folder
+
+CARDS = {device.arch: device for device in TARGETS + OTHERS}
+BOTH, ONLY_DK, ONLY_DV, DQ = (
+    Part(True, True, True), Part(True, True, False), Part(True, False, True), Part(False, True, False),
+)  # fmt: skip
+
+
+def call(*sizes: Any, arch: str = "sm_80", **options: Any) -> Call:
+    return replace(hopper_call(*sizes, **options), device=CARDS[arch])
+
+
+def packed(
+    M: int, N: int, H: int, G: int, D: int, E: int | None = None, C: int = 5, arch: str = "sm_80",
+    config: Any = None, **params: Any,
+) -> Call:  # fmt: skip
+    E = E or D
+    shapes = {
+        "do": (M, H, E), "q": (M, H, D), "k": (N, G, D), "v": (N, G, E), "o": (M, H, E),
+        "dq": (M, H, D), "dk": (N, G, D), "dv": (N, G, E),
+    }  # fmt: skip
+    tensors: dict[str, Any] = {name: info(shape) for name, shape in shapes.items()}
+    tensors |= {"lse": info((H, M), "float32"), "dlse": None}
+    tensors |= {name: info((C,), "int32") for name in ("cu_seqlens_q", "cu_seqlens_k")}
+    axes = {"C": C, "M": M, "N": N, "H": H, "G": G, "D": D, "E": E}
+    return Call(tensors, DEFAULTS | params, axes, CARDS[arch], config or {})
+
+
+def planned(asked: Call) -> Any:
+    plan = (plan_varlen_backward if asked.has("cu_seqlens_q") else plan_backward)(asked)
+    assert isinstance(plan, Plan), plan
+    return plan
+
+
+def reason(asked: Call) -> str:
+    found = plan_backward(asked)
+    assert isinstance(found, Rejected), found
+    return found.reason
+
+
+def part_of(launch: Any) -> Part:
+    found = dict(launch.kernel.defines)
+    return Part(*(bool(found[name]) for name in ("KEYS", "SUM_D", "SUM_E")))
+
+
+def tile_of(launch: Any) -> Tile:
+    found = dict(launch.kernel.defines)
+    return Tile(found["STEP"], found["WARPS"], found["GROUPS"])
+
+
+def walks(asked: Call) -> dict[Part, Any]:
+    """The launches of sm80/bwd.cu by what they make."""
+    launches = [each for each in planned(asked).launches if each.kernel.source.name == "backward.cu"]
+    return {part_of(each): each for each in launches}
+
+
+def arguments(asked: Call, part: Part) -> dict[str, Any]:
+    return dict(walks(asked)[part].args)
+
+
+def test_the_launches_and_what_lies_between_them():
+    asked = call(3, 8, 2, 300, 500, 128)
+    plan = planned(asked)
+    names = ["attention_backward_mma_rows", "attention_backward_mma", "attention_backward_mma"]
+    assert [launch.kernel.name for launch in plan.launches] == names
+    assert [part_of(launch) for launch in plan.launches[1:]] == [BOTH, DQ]
+    assert plan.launches[0].grid == (24 * 19, 1, 1)
+    for launch, lines, heads in zip(plan.launches[1:], (500, 300), (6, 24), strict=True):
+        assert launch.grid == (-(-lines // tile_of(launch).lines) * heads, 1, 1)
+    assert [(w.name, w.shape, w.dtype) for w in plan.workspaces] == [("stats", (24, 300, 2), "float32")]
+
+
+@pytest.mark.parametrize(
+    ("D", "E", "parts"),
+    [
+        (128, 128, [BOTH, DQ]),
+        (192, 64, [BOTH, DQ]),
+        (192, 65, [ONLY_DK, ONLY_DV, DQ]),
+        (256, 256, [ONLY_DK, ONLY_DV, DQ]),
+    ],
+)
+def test_wide_heads_make_dk_and_dv_apart(D, E, parts):
+    found = walks(call(1, 2, 1, 300, 300, D, E))
+    assert list(found) == parts
+    for part, launch in found.items():
+        args = dict(launch.args)
+        made = ["dk" * part.of_d, "dv" * part.of_e] if part.keys else ["dq", ""]
+        assert [getattr(args[f"result_{side}"], "tensor", "") for side in "de"] == made
+
+
+@pytest.mark.parametrize("arch", CARDS)
+@pytest.mark.parametrize("E", [1, 7, 64, 72, 128, 200, 256])
+@pytest.mark.parametrize("D", [1, 13, 40, 64, 96, 128, 192, 256])
+def test_every_head_size_fits_every_card(D, E, arch):
+    for options in ({}, {"softcap": 3.0, "bias": True, "dtype": "float16"}):
+        asked = call(2, 2, 1, 300, 300, D, E, arch=arch, **options)
+        for part, launch in walks(asked).items():
+            found = dict(launch.kernel.defines)
+            assert D <= found["HEAD_D"] < D + 16 and E <= found["HEAD_E"] < E + 16
+            assert found["HEAD_D"] % 16 == found["HEAD_E"] % 16 == 0
+            assert launch.kernel.threads == 32 * found["WARPS"]
+            assert launch.kernel.shared == tile_of(launch).shared(part, padded(D), padded(E))
+            assert launch.kernel.shared <= CARDS[arch].shared_memory
+
+
+def test_two_blocks_fit_a_multiprocessor_of_sm_80():
+    for D in (64, 128):
+        for launch in walks(call(2, 2, 1, 300, 300, D)).values():
+            assert 2 * (launch.kernel.shared + 1024) <= 164 * 1024
+
+
+def test_memory_holds_two_steps_and_then_the_results():
+    tile = Tile(32, 4, 1)
+    assert tile.shared(BOTH, 128, 64) == 64 * (272 + 144) + 2 * 32 * (272 + 144 + 8)
+    assert tile.shared(DQ, 128, 64) == 64 * (272 + 144 + 8) + 2 * 32 * (272 + 144)
+    assert tile.shared(ONLY_DV, 128, 64) == 64 * 272 + 2 * 32 * (272 + 144 + 8)
+    assert Tile(16, 4, 2).shared(ONLY_DV, 16, 256) == 128 * 528
+
+
+def test_few_lines_take_one_group():
+    found = walks(call(1, 2, 2, 64, 65, 64))
+    assert dict(found[DQ].kernel.defines)["GROUPS"] == 1
+    assert dict(found[BOTH].kernel.defines)["GROUPS"] == 2
+
+
+def test_arguments_of_both_walks():
+    asked = call(3, 8, 2, 300, 500, 128, 64, causal=True, dlse=True)
+    keys, queries = arguments(asked, BOTH), arguments(asked, DQ)
+    for args, own, passing, results in (
+        (keys, ("k", "v"), ("q", "do"), ("dk", "dv")),
+        (queries, ("q", "do"), ("k", "v"), ("dq",)),
+    ):
+        for role, tensors in (("own", own), ("passing", passing), ("result", results)):
+            for side, name in zip("de", tensors, strict=False):
+                assert args[f"{role}_{side}"] == Pointer(name)
+                columns = 64 if name in ("v", "do", "dv") else 128
+                rows, count = (500, 2) if name in ("k", "v", "dk", "dv") else (300, 8)
+                found = [args[f"{role}_{side}_{step}"].value for step in ("batch", "head", "row")]
+                assert found == [count * rows * columns, rows * columns, columns]
+        sizes = {"share": 4, "queries": 300, "keys": 500, "width_d": 128, "width_e": 64}
+        assert {name: args[name].value for name in sizes} == sizes
+        assert args["bias"] == Scalar("i64", 0)
+    assert (keys["heads"].value, queries["heads"].value) == (2, 8)
+    assert (keys["lines"].value, queries["lines"].value) == (6, 24)
+    for part, args, lines in ((BOTH, keys, 500), (DQ, queries, 300)):
+        launch = walks(asked)[part]
+        assert args["tiles"].value == -(-lines // tile_of(launch).lines)
+        assert launch.grid == (args["tiles"].value * args["lines"].value, 1, 1)
+    assert queries["result_e"] == Scalar("i64", 0)
+    assert all(arg.kind == "i64" for name, arg in keys.items() if name.endswith(("_batch", "_head", "_row")))
+    rows = dict(planned(asked).launches[0].args)
+    assert [rows[name].tensor for name in ("dout", "out", "lse", "dlse")] == ["do", "o", "lse", "dlse"]
+    assert rows["columns"].value == 64 and rows["tiles"].value == 19
+
+
+@pytest.mark.parametrize(
+    ("given", "low", "high"),
+    [
+        ({}, -(2**30), 2**30),
+        ({"causal": True}, -(2**30), 200),
+        ({"window_left": 0, "window_right": 3}, 200, 203),
+        ({"window_left": 499, "window_right": 299}, -(2**30), 2**30),
+        ({"window_left": 2**40, "window_right": 2**40}, -(2**30), 2**30),
+    ],
+)
+def test_which_keys_a_query_sees(given, low, high):
+    for launch in walks(call(1, 2, 2, 300, 500, 64, **given)).values():
+        args = dict(launch.args)
+        assert (args["low"].value, args["high"].value) == (low, high)
+
+
+def test_packed_sequences_count_from_their_own_diagonal():
+    for launch in walks(packed(300, 500, 2, 2, 64, causal=True, window_left=7)).values():
+        args = dict(launch.args)
+        assert (args["low"].value, args["high"].value) == (-7, 0)
+
+
+@pytest.mark.parametrize(
+    ("given", "to_score", "cap"),
+    [
+        ({}, 1 / 8, 0.0),
+        ({"scale": 0.0}, 0.0, 0.0),
+        ({"scale": -0.5}, -0.5, 0.0),
+        ({"softcap": 20.0, "scale": -0.5}, 2 * -0.5 / 20, 20.0),
+    ],
+)
+def test_scores_are_powers_of_two(given, to_score, cap):
+    for launch in walks(call(1, 1, 1, 8, 8, 64, **given)).values():
+        args = dict(launch.args)
+        assert args["to_score"].value == pytest.approx(to_score * math.log2(math.e))
+        assert args["cap"].value == pytest.approx(cap * math.log2(math.e))
+        assert args["factor"].value == given.get("scale", 1 / 8)
+        assert dict(launch.kernel.defines)["SOFTCAP"] == ("softcap" in given)
+
+
+def test_bias_types_and_dlse_reach_the_kernels():
+    asked = call(3, 2, 2, 64, 70, 64, bias=True, dtype="float16")
+    for launch in walks(asked).values():
+        args, found = dict(launch.args), dict(launch.kernel.defines)
+        assert found["BIAS"] == 1 and found["ELEMENT"] == "f16" and args["bias"] == Pointer("bias")
+        assert [args[f"bias_{side}"].value for side in ("batch", "head", "row")] == [2 * 64 * 70, 64 * 70, 70]
+    for given in (False, True):
+        rows = planned(call(1, 2, 2, 64, 64, 64, dlse=given)).launches[0]
+        assert dict(rows.kernel.defines)["DLSE"] == given
+        assert hasattr(dict(rows.args)["dlse"], "tensor") == given
+
+
+def widths(asked: Call) -> list[tuple[int, ...]]:
+    """How wide rows are read and written: for statistics, dk with dv, dq."""
+    return [
+        tuple(value for name, value in launch.kernel.defines if name in ("COPY_BYTES", "STORE_BYTES"))
+        for launch in planned(asked).launches
+    ]
+
+
+def test_rows_that_are_not_aligned_are_copied_by_the_element():
+    asked = call(1, 2, 1, 9, 9, 64)
+    assert widths(asked) == [(16,), (16, 16), (16, 16)]
+    for name, expected in (
+        ("do", [(2,), (2, 16), (2, 16)]),
+        ("o", [(2,), (16, 16), (16, 16)]),
+        ("q", [(16,), (2, 16), (2, 16)]),
+        ("dv", [(16,), (16, 2), (16, 16)]),
+        ("dq", [(16,), (16, 16), (16, 2)]),
+    ):
+        assert widths(changed(asked, name, alignment=8)) == expected
+    assert widths(changed(asked, "k", strides=(0, 0, 68, 1))) == [(16,), (2, 16), (2, 16)]
+
+
+def test_a_head_size_of_any_number_may_lie_in_aligned_rows():
+    asked = call(1, 2, 2, 9, 9, 61)
+    assert widths(asked) == [(2,), (2, 2), (2, 2)]
+    for name in ("do", "q", "k", "v", "o", "dq", "dk", "dv"):
+        asked = changed(asked, name, strides=(2 * 9 * 64, 9 * 64, 64, 1))
+    assert widths(asked) == [(16,), (16, 2), (16, 2)]
+
+
+def test_strides_of_one_row_do_not_matter():
+    asked = call(1, 1, 1, 1, 50, 64)
+    for name in ("q", "do", "o", "dq"):
+        asked = changed(asked, name, strides=(3, 5, 7, 1))
+    assert widths(asked) == [(16,), (16, 16), (16, 16)]
+
+
+def test_nothing_to_read_leaves_zeros_to_write():
+    grids = lambda *sizes: [launch.grid[0] for launch in planned(call(*sizes)).launches]  # noqa: E731
+    assert grids(0, 2, 2, 129, 8, 64) == [0, 0, 0]
+    assert grids(1, 2, 2, 0, 8, 64) == [0, 2, 0]
+    assert grids(1, 2, 2, 5, 0, 64) == [2, 0, 2]
+
+
+def test_packed_sequences_have_a_table_before_each_walk():
+    plan = planned(packed(300, 500, 8, 2, 128, C=5, causal=True))
+    names = ["attention_backward_mma_rows"] + ["attention_ragged_tiles", "attention_backward_mma"] * 2
+    assert [launch.kernel.name for launch in plan.launches] == names
+    spaces = {w.name: w.shape for w in plan.workspaces}
+    assert spaces["stats"] == (8, 300, 2) and spaces["bounds"] == (6, 4)
+    for table, walk, of_keys in ((*plan.launches[1:3], True), (*plan.launches[3:5], False)):
+        args = dict(table.args)
+        assert args["of_keys"].value == of_keys and args["tile"].value == tile_of(walk).lines
+        assert args["backwards"].value == (not of_keys)  # a sequence's last queries see most keys
+        heads = 2 if of_keys else 8
+        assert walk.grid[0] == ((500 if of_keys else 300) // tile_of(walk).lines + 6) * heads
+        assert walk.grid[0] // heads <= spaces["tiles"][0]
+        assert dict(walk.kernel.defines)["RAGGED"] == 1
+        assert [dict(walk.args)[name].tensor for name in ("bounds", "tile_list", "counts")] == [
+            "bounds", "tiles", "counts"
+        ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("asked", "word"),
+    [
+        (call(1, 1, 1, 8, 8, 64, dtype="float32"), "float32"),
+        (call(1, 1, 1, 8, 8, 64, scale=math.nan), "scale"),
+        (call(1, 1, 1, 8, 8, 64, scale=1e31), "scale"),
+        (call(1, 1, 1, 8, 8, 64, softcap=1e-35), "scale"),
+        (call(1, 1, 1, 8, 8, 64, softcap=0.0), "softcap"),
+        (call(1, 1, 1, 2**29, 8, 64), "more than"),
+        (call(2**24, 1, 1, 8192, 8, 64), "one launch"),
+        (changed(call(1, 1, 1, 8, 8, 64), "q", strides=(512, 512, 1, 8)), "stride"),
+        (call(1, 1, 1, 8, 8, 256, config={"WARPS": 8}), "bytes"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_is_left_to_others(asked, word):
+    assert word in reason(asked)
+
+
+def test_config_is_heeded():
+    config = {"STEP": 16, "WARPS": 8, "GROUPS": 1, "DQ_STEP": 48, "DQ_WARPS": 2, "DQ_GROUPS": 2}
+    found = walks(call(1, 1, 1, 300, 300, 64, config=config))
+    assert tile_of(found[BOTH]) == Tile(16, 8, 1) and tile_of(found[DQ]) == Tile(48, 2, 2)
+
+
+def test_arguments_come_in_the_order_of_the_parameters():
+    for asked in (call(1, 4, 2, 200, 300, 128), packed(300, 500, 8, 2, 128)):
+        launches = [each for each in planned(asked).launches if each.kernel.name != "attention_ragged_tiles"]
+        assert len(launches) == 3
+        for launch in launches:
+            text = launch.kernel.source.read_text()
+            parameters = text.split(f"{launch.kernel.entry}(")[1].split(") {")[0].split(",")
+            names = [each.split()[-1].lstrip("*") for each in parameters]
+            found = [re.sub(r"(^|_)do(_|$)", r"\1dout\2", name) for name, _ in launch.args]
+            assert [re.sub(r"^o(_|$)", r"out\1", name) for name in found] == names
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_100"])
+@pytest.mark.parametrize(
+    "asked",
+    [
+        call(1, 2, 1, 300, 300, 64, causal=True),
+        call(1, 2, 1, 300, 300, 128, window_left=5, softcap=5.0, bias=True, dtype="float16"),
+        call(1, 2, 1, 300, 300, 253, dlse=True),
+        packed(300, 300, 2, 1, 128, causal=True),
+    ],
+    ids=["64", "128, window, cap, bias", "253", "packed 128"],
+)
+def test_it_compiles_with_little_spilled(asked, arch):
+    """What the walk over heads needs, at most: read once a step."""
+    backend = CudaBackend(build_folder())
+    asked = replace(asked, device=CARDS[arch])
+    plan = planned(asked)
+    dtypes = {name: x.dtype for name, x in asked.tensors.items() if x is not None}
+    dtypes |= {w.name: w.dtype for w in plan.workspaces}
+    for launch in plan.launches:
+        resources = backend.resources(build.code_object(launch, dtypes, backend, CARDS[arch]))
+        assert resources.stack <= 32 and resources.spills == 0
+
+
+@pytest.mark.parametrize("op", ["attention_backward", "attention_varlen_backward"])
+def test_the_specs_list_it_behind_triton_from_sm_80_on(op):
+    implementations = registry.spec(op).implementations
+    names = [each.name for each in implementations]
+    assert names.index("triton") < names.index("mma") < names.index("torch")
+    pattern = (implementations[names.index("mma")].requires.arch or ("",))[0]
+    backend = CudaBackend(build_folder())
+    assert {arch: backend.arch_matches(pattern, arch) for arch in ("sm_75", "sm_80", "sm_90a", "sm_120")} == {
+        "sm_75": False, "sm_80": True, "sm_90a": True, "sm_120": True,
+    }  # fmt: skip

@@ -1,0 +1,248 @@
+"""Plans of attention_backward's wgmma kernels: who is served, what the copies bring, what lies between."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import portable.backends.cuda as cuda
+from portable.backends.cuda.backend import CudaBackend
+from portable.backends.cuda.tensor_map import TensorMap
+from portable.kernels.attention.sm90.bwd_plan import plan_backward
+from portable.plan import Call, Device, Plan, Rejected, TensorInfo
+from portable.runtime import build
+from portable.spec import registry
+
+H200 = Device("cuda", "sm_90a", "toy", 0, 132, 32, 227 * 1024, 255, l2_bytes=50 << 20)
+DEFAULTS = {
+    "causal": False, "scale": None, "window_left": None, "window_right": None, "softcap": None,
+}  # fmt: skip
+
+
+def info(
+    shape: tuple[int, ...], dtype: str = "bfloat16", strides: tuple[int, ...] | None = None
+) -> TensorInfo:
+    return TensorInfo(shape, strides or torch.empty(shape, device="meta").stride(), dtype)
+
+
+def call(
+    B: int, H: int, G: int, M: int, N: int, D: int, E: int | None = None, config: Any = None,
+    dtype: str = "bfloat16", bias: bool = False, dlse: bool = False, **params: Any,
+) -> Call:  # fmt: skip
+    E = E or D
+    shapes = {
+        "do": (B, H, M, E), "q": (B, H, M, D), "k": (B, G, N, D), "v": (B, G, N, E), "o": (B, H, M, E),
+        "dq": (B, H, M, D), "dk": (B, G, N, D), "dv": (B, G, N, E),
+    }  # fmt: skip
+    tensors: dict[str, TensorInfo | None] = {name: info(shape, dtype) for name, shape in shapes.items()}
+    tensors["lse"] = info((B, H, M), "float32")
+    tensors["bias"] = info((B, H, M, N), dtype) if bias else None
+    tensors["dlse"] = info((B, H, M), "float32") if dlse else None
+    axes = {"H": H, "G": G, "M": M, "N": N, "D": D, "E": E}
+    return Call(tensors, DEFAULTS | params, axes, H200, config or {})
+
+
+def changed(asked: Call, name: str, **fields: Any) -> Call:
+    return replace(asked, tensors={**asked.tensors, name: replace(asked[name], **fields)})
+
+
+def planned(asked: Call) -> Any:
+    plan = plan_backward(asked)
+    assert isinstance(plan, Plan), plan
+    return plan
+
+
+def main_arguments(asked: Call) -> dict[str, Any]:
+    return dict(planned(asked).launches[1].args)
+
+
+def reason(asked: Call) -> str:
+    found = plan_backward(asked)
+    assert isinstance(found, Rejected), found
+    return found.reason
+
+
+@pytest.mark.parametrize(("D", "queries"), [(128, 64), (64, 128)])
+def test_three_launches_and_what_lies_between_them(D, queries):
+    plan = planned(call(3, 8, 2, 300, 500, D))
+    assert [launch.kernel.name for launch in plan.launches] == [
+        "attention_backward_prepare", "attention_backward", "attention_backward_finish"
+    ]  # fmt: skip
+    blocks = -(-300 // queries)
+    assert [launch.grid for launch in plan.launches] == [
+        (24 * blocks, 1, 1), (6 * 4, 1, 1), (24 * blocks, 1, 1)
+    ]  # fmt: skip
+    assert dict(plan.launches[1].args)["all"].value == 6 * 4
+    assert {w.name: (w.shape, w.dtype) for w in plan.workspaces} == {
+        "stats": ((24, blocks, 2 * queries), "float32"),
+        "turns": ((24, blocks), "int32"),
+        "claimed": ((1,), "int32"),
+        "sums": ((24, blocks, queries * D), "float32"),
+    }
+    assert dict(plan.launches[1].kernel.defines)["QUERIES"] == queries
+    assert plan.launches[1].kernel.shared <= H200.shared_memory
+
+
+@pytest.mark.parametrize(("D", "blocks"), [(64, 132), (128, 2048)])
+def test_heads_of_64_claim_tiles(D, blocks):
+    """As many blocks as multiprocessors claim the tiles; with heads of 128 each block has its own."""
+    main = planned(call(2, 16, 16, 8192, 8192, D)).launches[1]
+    assert main.grid == (blocks, 1, 1)
+    assert dict(main.kernel.defines)["PERSISTENT"] == (D == 64)
+    assert dict(main.args)["all"].value == 2 * 16 * 64
+
+
+@pytest.mark.parametrize(
+    ("D", "E", "head"), [(8, 8, 64), (40, 64, 64), (72, 72, 128), (64, 96, 128), (128, 8, 128)]
+)
+def test_heads_are_padded(D, E, head):
+    """Copies bring zeros beyond the columns, and leave out what lies there."""
+    plan = planned(call(1, 2, 2, 200, 100, D, E))
+    args = [dict(launch.args) for launch in plan.launches]
+    assert dict(plan.launches[1].kernel.defines)["HEAD"] == head
+    assert [args[1][f"map_{name}"].sizes[0] for name in ("q", "k", "dk")] == [D, D, D]
+    assert [args[1][f"map_{name}"].sizes[0] for name in ("v", "do", "dv")] == [E, E, E]
+    assert args[0]["columns"].value == E and args[2]["columns"].value == D
+
+
+def test_maps_cover_operands_and_results():
+    args = main_arguments(call(3, 8, 2, 300, 500, 128))
+    assert args["map_q"] == TensorMap(
+        "q", "bfloat16", (128, 300, 8, 3), (256, 256 * 300, 256 * 2400), (64, 64, 1, 1)
+    )
+    assert args["map_do"].sizes == args["map_q"].sizes
+    for name in ("k", "v", "dk", "dv"):
+        assert args[f"map_{name}"].sizes == (128, 500, 2, 3)
+    assert args["map_k"].box == args["map_v"].box == (64, 128, 1, 1)
+    assert args["map_dk"].box == args["map_dv"].box == (64, 64, 1, 1)
+    assert args["share"].value == 4 and args["groups"].value == 2
+
+
+def test_heads_between_the_rows():
+    """(batch, sequence, heads, dim) in memory reaches maps and strides as it lies."""
+    asked = call(2, 8, 8, 300, 300, 64)
+    strides = (300 * 8 * 64, 64, 8 * 64, 1)
+    for name in ("q", "do", "o"):
+        asked = changed(asked, name, strides=strides)
+    assert main_arguments(asked)["map_q"].strides == (2 * 512, 2 * 64, 2 * 300 * 512)
+    prepare = dict(planned(asked).launches[0].args)
+    found = [prepare[f"do_{field}"].value for field in ("batch", "head", "row")]
+    assert found == [300 * 512, 64, 512]
+
+
+def test_a_dimension_of_one_may_have_any_stride():
+    asked = changed(call(1, 1, 1, 1, 40, 64), "q", strides=(3, 5, 7, 1))
+    assert all(step % 16 == 0 for step in main_arguments(asked)["map_q"].strides)
+
+
+@pytest.mark.parametrize(
+    ("params", "left", "right"),
+    [
+        ({}, 2**29, 2**29),
+        ({"causal": True}, 2**29, 0),
+        ({"window_left": 100, "window_right": 7}, 100, 7),
+        ({"window_left": 100, "window_right": 7, "causal": True}, 100, 0),
+        ({"window_left": 2**40}, 2**29, 2**29),
+    ],
+)
+def test_windows(params, left, right):
+    args = main_arguments(call(1, 2, 2, 100, 200, 64, **params))
+    assert (args["left"].value, args["right"].value) == (left, right)
+
+
+def test_scores_are_in_base_two():
+    args = main_arguments(call(1, 2, 2, 64, 64, 64, scale=0.5))
+    assert args["to_score"].value == pytest.approx(0.5 * math.log2(math.e)) and args["scale"].value == 0.5
+    args = main_arguments(call(1, 2, 2, 64, 64, 64, scale=0.5, softcap=20.0))
+    assert args["to_score"].value == pytest.approx(2 * 0.5 / 20 * math.log2(math.e))
+    assert args["cap"].value == pytest.approx(20 * math.log2(math.e))
+    assert args["scale"].value == 0.5
+
+
+def test_dlse_is_read_where_it_is_given():
+    for given in (False, True):
+        prepare = planned(call(1, 2, 2, 64, 64, 64, dlse=given)).launches[0]
+        assert dict(prepare.kernel.defines)["DLSE"] == given
+        assert hasattr(dict(prepare.args)["dlse"], "tensor") == given
+
+
+def test_key_heads_walked_together():
+    assert main_arguments(call(1, 7, 7, 64, 64, 64))["together"].value == 16
+    assert main_arguments(call(1, 7, 7, 64, 64, 64, causal=True))["together"].value == 32
+    assert main_arguments(call(1, 7, 7, 64, 64, 64, config={"GROUP": 4}))["together"].value == 4
+
+
+@pytest.mark.parametrize(
+    ("share", "queries", "causal", "inside"),
+    [(4, 2048, True, 1), (8, 1024, True, 1), (8, 2048, True, 0), (1, 512, True, 0), (4, 512, False, 0)],
+)
+def test_heads_go_inside_blocks_of_queries_where_few_rows_are_under_way(share, queries, causal, inside):
+    plan = planned(call(2, 8, 8 // share, queries, queries, 128, causal=causal))
+    assert dict(plan.launches[1].kernel.defines)["INNER"] == inside
+
+
+@pytest.mark.parametrize("shape", [(1, 2, 2, 1, 1, 64), (1, 2, 1, 63, 65, 128), (2, 2, 1, 1000, 1, 64)])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_odd_shapes_are_served(shape, dtype):
+    planned(call(*shape, dtype=dtype, causal=True))
+
+
+def test_what_is_left_to_others():
+    assert "bias" in reason(call(1, 2, 2, 64, 64, 64, bias=True))
+    for D, E in ((264, 64), (60, 64), (64, 7)):
+        assert "multiples of 8 up to 256" in reason(call(1, 2, 2, 64, 64, D, E))
+    assert "0 queries" in reason(call(1, 2, 2, 0, 64, 64))
+    assert "0 keys" in reason(call(1, 2, 2, 64, 0, 64))
+    assert "no heads" in reason(call(0, 2, 2, 64, 64, 64))
+    asked = call(1, 2, 2, 64, 64, 64)
+    assert "multiple of 16 bytes" in reason(changed(asked, "k", alignment=8))
+    assert "multiple of 8" in reason(changed(asked, "o", strides=(9000, 4500, 68, 1)))
+    assert "multiple of 8" in reason(changed(asked, "v", strides=(0, 0, 64, 1)))
+    assert "overlap" in reason(changed(asked, "q", strides=(9216, 4608, 32, 1)))
+    assert "leading" in reason(
+        changed(asked, "do", shape=(2, 3, 2, 64, 64), strides=(1 << 20, 1 << 16, 4096, 64, 1))
+    )
+
+
+def test_less_shared_memory_than_it_takes():
+    asked = call(1, 2, 2, 64, 64, 64)
+    assert "shared memory" in reason(replace(asked, device=replace(H200, shared_memory=100 * 1024)))
+
+
+def test_the_spec_lists_it_first():
+    first = registry.spec("attention_backward").implementations[0]
+    assert first.name == "wgmma"
+
+
+def test_arguments_come_in_the_order_of_the_parameters():
+    for launch in planned(call(1, 4, 2, 200, 300, 128)).launches:
+        parameters = launch.kernel.source.read_text().split(f"{launch.kernel.entry}(")[1].split(") {")[0]
+        parameters = parameters.split("\n#if RAGGED")[0]
+        names = [each.split()[-1].lstrip("*") for each in parameters.split(",")]
+        found = [re.sub(r"(^|_)do(_|$)", r"\1dout\2", name) for name, _ in launch.args]
+        assert [re.sub(r"^o(_|$)", r"out\1", name) for name in found] == names
+
+
+@pytest.mark.parametrize(
+    ("asked", "most_stack"),
+    [
+        (call(1, 4, 2, 200, 300, 128, causal=True, dlse=True), 0),
+        (call(1, 4, 2, 200, 300, 64, dtype="float16"), 32),  # once a tile
+        (call(1, 4, 2, 200, 300, 128, softcap=20.0), 128),
+    ],
+)
+def test_it_compiles_with_little_spilled(asked, most_stack):
+    backend = CudaBackend(Path(cuda.__path__[0]))
+    plan = planned(asked)
+    dtypes = {name: x.dtype for name, x in asked.tensors.items() if x is not None}
+    dtypes |= {w.name: w.dtype for w in plan.workspaces}
+    for launch in plan.launches:
+        code = build.code_object(launch, dtypes, backend, H200)
+        assert code.threads == launch.kernel.threads and code.shared == launch.kernel.shared
+        assert backend.resources(code).stack <= most_stack

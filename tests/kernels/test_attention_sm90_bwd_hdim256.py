@@ -1,0 +1,176 @@
+"""Plans of attention_backward's wgmma kernels for heads above 128: turns, what is kept, what is rejected."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import portable.backends.cuda as cuda
+from portable.backends.cuda.backend import CudaBackend
+from portable.kernels.attention.problem import problem_of
+from portable.kernels.attention.sm90 import bwd_hdim256_plan
+from portable.kernels.attention.sm90.bwd_hdim256_plan import TILE, Turn, held, most_blocks, turns_of
+from portable.plan import Call, Pointer
+from portable.runtime import build
+from tests.kernels.test_attention_sm90_bwd import H200, call, planned, reason
+
+
+def test_statistics_then_two_launches_a_turn():
+    plan = planned(call(3, 8, 2, 300, 500, 192, 128))
+    assert [launch.kernel.name for launch in plan.launches] == [
+        "attention_backward_prepare", "attention_backward_wide", "attention_backward_wide_dq"
+    ]  # fmt: skip
+    assert [launch.grid[0] for launch in plan.launches] == [24 * 5, 6 * 8, 24 * 3]
+    assert {w.name: (w.shape, w.dtype) for w in plan.workspaces} == {
+        "stats": ((24, 5, 2 * TILE), "float32"),
+        "kept": ((24, 8, 5, TILE * TILE), "bfloat16"),
+    }
+
+
+@pytest.mark.parametrize("slots", [3, 8, 9, 16, 24, 1000])
+@pytest.mark.parametrize(("lines", "key_blocks"), [(1, 1), (1, 8), (5, 8), (6, 8), (7, 3)])
+def test_turns_take_every_block_once_and_fit(monkeypatch, lines, key_blocks, slots):
+    monkeypatch.setattr(bwd_hdim256_plan, "_FEWEST_BLOCKS", 2)
+    turns = list(turns_of(lines, key_blocks, slots))
+    taken = [
+        (line, block)
+        for turn in turns
+        for line in range(turn.line, turn.line + turn.lines)
+        for block in range(turn.block, turn.block + turn.blocks)
+    ]
+    assert sorted(taken) == list(itertools.product(range(lines), range(key_blocks)))
+    assert all(turn.lines * turn.blocks <= slots for turn in turns)
+    # The first is the largest, and those of a head follow one another: dq's sums are made for it.
+    assert all(turn.lines <= turns[0].lines and turn.blocks <= turns[0].blocks for turn in turns)
+    for before, turn in itertools.pairwise(turns):
+        assert turn.block == 0 or turn == Turn(before.line, 1, before.block + before.blocks, turn.blocks)
+
+
+def test_heads_that_do_not_fit_take_turns(monkeypatch):
+    asked = call(2, 8, 4, 1000, 1000, 256)
+    kept = 2 * 16 * 16 * TILE * TILE * 2  # of a key head
+    monkeypatch.setattr(bwd_hdim256_plan, "_KEPT_BYTES", 3 * kept)
+    plan = planned(asked)
+    mains = plan.launches[1::2]
+    assert [dict(launch.args)["line"].value for launch in mains] == [0, 3, 6]
+    assert [launch.grid[0] for launch in mains] == [3 * 16, 3 * 16, 2 * 16]
+    assert [launch.grid[0] for launch in plan.launches[2::2]] == [6 * 8, 6 * 8, 4 * 8]
+    assert {w.name: w.shape[0] for w in plan.workspaces}["kept"] == 6
+    assert "sums" not in {w.name for w in plan.workspaces}
+
+
+def test_blocks_of_keys_take_turns_where_a_head_does_not_fit(monkeypatch):
+    asked = call(1, 2, 1, 1000, 1000, 256)
+    row = 2 * 16 * TILE * TILE * 2  # of a block of keys
+    monkeypatch.setattr(bwd_hdim256_plan, "_KEPT_BYTES", 6 * row)
+    assert "a block of keys" in reason(asked)  # turns of less than a card's worth of blocks
+    monkeypatch.setattr(bwd_hdim256_plan, "_FEWEST_BLOCKS", 6)
+    plan = planned(asked)
+    mains = [dict(launch.args) for launch in plan.launches[1::2]]
+    assert [(x["block"].value, x["blocks"].value) for x in mains] == [(0, 6), (6, 6), (12, 4)]
+    spaces = {w.name: w for w in plan.workspaces}
+    assert spaces["sums"].shape == (2 * 1024 * 256,) and spaces["sums"].dtype == "float32"
+    assert all(dict(launch.args)["sums"] == Pointer("sums", True) for launch in plan.launches[2::2])
+
+
+def test_what_is_kept_is_at_most_a_gibibyte():
+    for asked in (
+        call(4, 16, 8, 8192, 8192, 256),
+        call(1, 128, 128, 16384, 16384, 192, 128),
+        call(1, 2, 2, 65536, 65536, 192, 128),
+    ):
+        kept = next(w for w in planned(asked).workspaces if w.name == "kept")
+        size = 2
+        for each in kept.shape:
+            size *= each
+        assert size <= 1 << 30
+    assert "a block of keys" in reason(call(1, 8, 1, 65536, 65536, 256))
+
+
+def seen_blocks(M: int, N: int, left: int, right: int, block: int) -> int:
+    """Blocks of queries that see any of a block of keys, as sm90/bwd.h's Sight counts them."""
+    offset, first = N - M, block * TILE
+    last = min(first + TILE, N) - 1
+    lowest = max(0, (first - offset - right) // TILE)
+    highest = min(-(-M // TILE) - 1, (last - offset + left) // TILE)
+    return max(0, highest - lowest + 1)
+
+
+@pytest.mark.parametrize(("M", "N"), [(640, 640), (1000, 517), (517, 1000), (64, 65)])
+def test_a_window_keeps_no_more_blocks_than_it_shows(M, N):
+    for left, right in itertools.product((0, 1, 2, 63, 64, 65, 100, 500), (0, 1, 2, 63, 64)):
+        problem = problem_of(call(1, 1, 1, M, N, 256, window_left=left, window_right=right))
+        most = most_blocks(problem)  # type: ignore[arg-type]
+        found = [seen_blocks(M, N, left, right, block) for block in range(-(-N // TILE))]
+        assert max(found) <= most <= max(found) + 2 or problem.left is None or problem.right is None  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("D", "E", "columns", "stages"),
+    [(192, 128, (192, 128), 3), (256, 256, (256, 256), 2), (136, 8, (192, 64), 3), (72, 200, (128, 256), 3)],
+)
+def test_heads_are_padded_to_64s(D, E, columns, stages):
+    plan = planned(call(1, 2, 2, 200, 100, D, E))
+    main = dict(plan.launches[1].kernel.defines)
+    assert (main["HEAD_D"], main["HEAD_E"], main["STAGES"]) == (*columns, stages)
+    args = dict(plan.launches[1].args)
+    assert [args[f"map_{name}"].sizes[0] for name in ("q", "k", "dk")] == [D, D, D]
+    assert [args[f"map_{name}"].sizes[0] for name in ("v", "do", "dv")] == [E, E, E]
+    assert dict(plan.launches[0].kernel.defines)["HEAD"] >= columns[1]
+
+
+def test_registers_hold_rows_beside_the_sums():
+    assert (held(192, 128), held(128, 192)) == (192, 128)
+    assert held(256, 256) == 64
+    for columns, sums in itertools.product((64, 128, 192, 256), repeat=2):
+        assert held(columns, sums) % 16 == 0 and held(columns, sums) // 4 + sums // 2 <= 144
+
+
+def test_it_fits_in_shared_memory():
+    for D, E in itertools.product((8, 128, 192, 256), repeat=2):
+        if max(D, E) > 128:
+            launches = planned(call(1, 2, 2, 200, 100, D, E)).launches
+            assert all(launch.kernel.shared <= H200.shared_memory for launch in launches)
+    asked = replace(call(1, 2, 2, 64, 64, 256), device=replace(H200, shared_memory=160 * 1024))
+    assert "shared memory" in reason(asked)
+
+
+def test_what_is_left_to_others():
+    assert "multiples of 8 up to 256" in reason(call(1, 2, 2, 64, 64, 264))
+    assert "multiples of 8 up to 256" in reason(call(1, 2, 2, 64, 64, 250))
+    assert "bias" in reason(call(1, 2, 2, 64, 64, 256, bias=True))
+
+
+def test_arguments_come_in_the_order_of_the_parameters():
+    for launch in planned(call(1, 4, 2, 200, 300, 192, 128)).launches:
+        text = launch.kernel.source.read_text()
+        text = re.sub(r"\n#if RAGGED\n[^#]*\n#else(.*?)\n#endif", r"\1", text, flags=re.S)
+        text = re.sub(r"\n#if (DQ_SUMS|RAGGED).*?\n#endif", "", text, flags=re.S)
+        parameters = text.split(f"{launch.kernel.entry}(")[1].split(") {")[0]
+        names = [each.split()[-1].lstrip("*") for each in parameters.split(",")]
+        found = [re.sub(r"(^|_)do(_|$)", r"\1dout\2", name) for name, _ in launch.args]
+        assert [re.sub(r"^o(_|$)", r"out\1", name) for name in found] == names
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        call(1, 4, 2, 200, 300, 192, 128, causal=True, dlse=True),
+        call(1, 4, 2, 200, 300, 256, dtype="float16"),
+        call(1, 4, 2, 200, 300, 256, softcap=20.0),
+    ],
+)
+def test_it_compiles_with_nothing_spilled(asked: Call):
+    backend = CudaBackend(Path(cuda.__path__[0]))
+    plan = planned(asked)
+    dtypes: dict[str, Any] = {name: x.dtype for name, x in asked.tensors.items() if x is not None}
+    dtypes |= {w.name: w.dtype for w in plan.workspaces}
+    for launch in plan.launches:
+        code = build.code_object(launch, dtypes, backend, H200)
+        assert code.threads == launch.kernel.threads and code.shared == launch.kernel.shared
+        assert backend.resources(code).stack == 0
