@@ -14,6 +14,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 JOBS ?= 2
+TESTS ?= tests
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
@@ -34,7 +35,7 @@ test: lint
 	wait $$types; types=$$?; cat $(VENV)/pyright.log; exit $$((tests | types))
 
 test-all: $(VENV)/installed-test
-	HYPOTHESIS_PROFILE=all $(PYTEST) -m "slow or hypothesis"
+	HYPOTHESIS_PROFILE=all $(PYTEST) -m "slow or hypothesis" $(TESTS)
 
 lint: $(VENV)/installed-test
 	$(BIN)/ruff check .
@@ -44,7 +45,7 @@ types: $(VENV)/installed-test
 	$(BIN)/pyright
 
 tests: $(VENV)/installed-test
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -m "not slow" $(TESTS)
 	$(BIN)/portable-conformance run --device rocm:gfx942 --emulate --tier smoke -j $(JOBS)
 
 docs: $(VENV)/installed

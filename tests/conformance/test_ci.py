@@ -6,7 +6,6 @@ installing is seen through an interpreter that only writes down its calls.
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import shutil
@@ -26,7 +25,7 @@ from .sample_record import sample_record
 
 CASES = "--ops matmul -k /small_integers/"
 
-pytestmark = pytest.mark.xdist_group("ci")  # one set of records for all of them
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ci")]  # one set of records for all of them
 
 
 @pytest.fixture(scope="module")
@@ -316,16 +315,6 @@ def test_installing_beside_a_torch_that_is_there(tmp_path):
     assert (tmp_path / "used").read_text().splitlines() == [*others, "torch==2.10.0+rocm7.0"]
 
 
-def test_the_extras_are_the_projects():
-    tomllib = pytest.importorskip("tomllib", reason="Python 3.10 has no TOML reader")
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    assert {"cuda", "rocm", "emulate"} <= extras.keys()
-
-
 @pytest.mark.parametrize("file", sorted(CI.glob("*.sh")), ids=lambda file: file.name)
-def test_a_script_is_strict_and_parses(file):
+def test_a_script_parses(file):
     subprocess.run(["bash", "-n", str(file)], check=True)
-    if file.name != "python.sh":  # which the others source
-        assert os.access(file, os.X_OK)
-        text = file.read_text()
-        assert text.startswith("#!/usr/bin/env bash\n") and "\nset -euo pipefail\n" in text
