@@ -102,7 +102,7 @@ class Scalar:
     divisible: bool = False
 
 
-class Encoded(Protocol):
+class ByValueArgument(Protocol):
     """An argument whose bytes depend on a tensor's address, such as a TMA tensor map."""
 
     tensor: str
@@ -112,7 +112,7 @@ class Encoded(Protocol):
     def encode(self, address: int) -> bytes: ...
 
 
-Argument = Pointer | Scalar | Encoded
+Argument = Pointer | Scalar | ByValueArgument
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,11 +136,11 @@ def fresh() -> None:
     from portable.dispatch import dispatcher
     from portable.runtime import build
 
-    registry.forget()
+    registry.clear_caches()
     pins.reload()
     detect.reset()
-    dispatcher.forget()
-    build.forget()
+    dispatcher.clear_caches()
+    build.clear_caches()
 
 
 # `make test` and `make test-all` --------------------------------------------------------------------------

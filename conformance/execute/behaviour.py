@@ -25,7 +25,7 @@ from portable.conformance.execute import runner
 from portable.conformance.execute.bad_calls import MISSING, BadCall, bad_calls
 from portable.conformance.execute.runner import Result, classify
 from portable.conformance.judge import order_independent, reference
-from portable.dispatch import dispatcher
+from portable.dispatch import compiled_call
 from portable.spec import registry
 from portable.spec.model import Spec
 
@@ -320,17 +320,17 @@ def _refused(call: Call, spec: Spec, bad: BadCall) -> str | None:
 def _launches() -> Iterator[list[str]]:
     """The ops that came as far as their launches meanwhile."""
     ran: list[str] = []
-    right = dispatcher.Prepared.compute
+    right = compiled_call.CompiledCall.compute
 
-    def noted(self: dispatcher.Prepared, inputs: Sequence[Any], addresses: list[int], out: Any) -> Any:
+    def noted(self: compiled_call.CompiledCall, inputs: Sequence[Any], addresses: list[int], out: Any) -> Any:
         ran.append("launch")
         return right(self, inputs, addresses, out)
 
-    dispatcher.Prepared.compute = noted
+    compiled_call.CompiledCall.compute = noted
     try:
         yield ran
     finally:
-        dispatcher.Prepared.compute = right
+        compiled_call.CompiledCall.compute = right
 
 
 def compiled(call: Call, spec: Spec, device: torch.device) -> str | None:

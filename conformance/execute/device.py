@@ -43,7 +43,7 @@ def choose(args: Any) -> None:
     emulate = True if getattr(args, "emulate", False) else False if hardware else None
     if name is None:
         if emulate is not None:
-            detect.choose(emulate=emulate)
+            detect.override_backend(emulate=emulate)
     else:
         _choose_named(name, emulate)
     if hardware and detect.main_backend().device_type == "cpu":
@@ -57,16 +57,16 @@ def _choose_named(name: str, emulate: bool | None) -> None:
         raise Mistake(f"--device {name}: expected one of {known}.{nearest(vendor, registry.vendors())}")
     if not arch:
         if emulate is not None or os.environ.get("PORTABLE_BACKEND") != vendor:
-            detect.choose(vendor, emulate=emulate)
+            detect.override_backend(vendor, emulate=emulate)
         return
     cards = detect.backend_class(vendor)(registry.vendors()[vendor]).targets()
     if arch not in [card.arch for card in cards]:
         known = ", ".join(card.arch for card in cards) or "no architecture by name"
         raise Mistake(f"--device {name}: {vendor} has {known}")
-    detect.choose(vendor, arch, emulate)
+    detect.override_backend(vendor, arch, emulate)
     chosen = detect.selection()
     if chosen.error is not None or portable.device().arch == arch:
         return
     if emulate is False:
         raise BackendError(f"--device {name} --require-hardware: the card here is {portable.device()}")
-    detect.choose(vendor, arch, emulate=True)
+    detect.override_backend(vendor, arch, emulate=True)

@@ -27,7 +27,7 @@ Send = Callable[[dict[str, Any]], None]
 def main() -> int:
     """The worker's life: until its input ends or its device is lost (exit code 4)."""
     worker_io.die_with_parent()
-    tasks, channel = worker_io.take_streams()
+    tasks, channel = worker_io.claim_stdio()
 
     def send(message: dict[str, Any]) -> None:
         channel.write(json.dumps(message) + "\n")

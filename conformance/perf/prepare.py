@@ -11,7 +11,7 @@ from portable.conformance.cases.generate import Case, input_shapes
 from portable.conformance.cases.inputs import DTYPES
 from portable.conformance.execute.runner import implementations, torch_device
 from portable.conformance.perf import baselines, bench, sweep
-from portable.dispatch import arguments, dispatcher, select
+from portable.dispatch import arguments, compiled_call, select
 from portable.runtime import build, detect
 from portable.spec import registry
 from portable.spec.model import Spec
@@ -58,13 +58,13 @@ def _compile(asked: sweep.Asked, name: str) -> None:
     tensors = [_meta(case, spec, each, shapes) for each in spec.inputs]
     given = [case.params.get(each, param.default) for each, param in spec.params.items()]
     params = arguments.check_params(spec, given, tensors)
-    question, _ = dispatcher.ask(spec, tensors, params, None)
-    if question.empty:
+    signature, _ = compiled_call.call_signature(spec, tensors, params, None)
+    if signature.empty:
         return
-    answer = select.answer(implementation, question, detect.main_backend(), detect.device())
+    answer = select.evaluate(implementation, signature, detect.main_backend(), detect.device())
     if answer.plan is None:
         return
-    dtypes = {each: info.dtype for each, info in question.tensors.items() if info is not None}
+    dtypes = {each: info.dtype for each, info in signature.tensors.items() if info is not None}
     dtypes |= {space.name: space.dtype for space in answer.plan.workspaces}
     for launch in answer.plan.launches:
         build.code_object(launch, dtypes, detect.main_backend(), detect.device())

@@ -82,7 +82,9 @@ def targets(names: Iterable[str] | None) -> list[tuple[Backend, Device]]:
     return chosen
 
 
-def question(spec: Spec, case: Case, types: Mapping[str, str], aligned: bool, rows: bool) -> select.Question:
+def call_signature(
+    spec: Spec, case: Case, types: Mapping[str, str], aligned: bool, rows: bool
+) -> select.CallSignature:
     """A case of the spec as metadata alone. `rows`: operands in row order, else each transposed."""
     tensors: dict[str, TensorInfo | None] = {}
     shapes = []
@@ -105,7 +107,7 @@ def question(spec: Spec, case: Case, types: Mapping[str, str], aligned: bool, ro
         shape = (0,) if absent else ((*leading, *own) if field.leading else own)
         tensors[name] = _info(shape, types.get(field.dtype, field.dtype), True, False)
     params = {name: case.params.get(name, param.default) for name, param in spec.params.items()}
-    return select.Question(spec, tensors, params, axes, types)
+    return select.CallSignature(spec, tensors, params, axes, types)
 
 
 def _info(shape: tuple[int, ...], dtype: str, aligned: bool, transposed: bool) -> TensorInfo:
@@ -151,7 +153,7 @@ def jobs(
                         for aligned, ordered in (
                             ((True, True),) if quick else ((True, True), (False, True), (True, False))
                         ):
-                            asked = question(spec, case, types, aligned, ordered)
+                            asked = call_signature(spec, case, types, aligned, ordered)
                             yield from _planned(spec, implementation, asked, backend, device, seen, case)
 
 
@@ -165,7 +167,7 @@ def _could_run(implementation: Implementation, backend: Backend, device: Device)
 def _planned(
     spec: Spec,
     implementation: Implementation,
-    asked: select.Question,
+    asked: select.CallSignature,
     backend: Backend,
     device: Device,
     seen: set[Any],
@@ -174,7 +176,7 @@ def _planned(
     if asked.empty:
         return
     try:
-        candidate = select.answer(implementation, asked, backend, device, static=False)
+        candidate = select.evaluate(implementation, asked, backend, device, static=False)
     except PortableError as error:
         yield Outcome(spec.op, implementation.name, device.arch, case.label, "PlanError", None, 0, str(error))
         return

@@ -21,7 +21,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     try:
         if getattr(args, "emulate", False):
-            detect.choose(emulate=True)
+            detect.override_backend(emulate=True)
         return args.command(args)
     except PortableError as error:
         print(f"portable: {error}", file=sys.stderr)

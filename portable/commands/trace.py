@@ -30,9 +30,9 @@ def choose(arch: str | None) -> None:
         if device.arch != arch:
             known = listed(each.arch for each in backend.targets())
             raise PortableError(f"--arch {arch!r} names a vendor; its cards are {known}")
-        detect.choose(backend.name, arch, emulate=True)
+        detect.override_backend(backend.name, arch, emulate=True)
     elif "PORTABLE_BACKEND" not in os.environ:
-        detect.choose(emulate=True)
+        detect.override_backend(emulate=True)
 
 
 def inputs(

@@ -1,9 +1,9 @@
 """The function behind `portable.<op>(...)`: written out per op, so that a call seen before costs little.
 
-`Op.answer` is the whole truth about a call. In front of it stands a shortcut. It first asks whether the
-call is like the last one, by two questions per tensor and one for all. Else it makes the key of all that
-a plan may depend on, and finds the plan that such a call was given before. In loops over a signature each
-of these takes twice as long, so the shortcut is text, filled in per op; `portable.softmax.source` shows it.
+`Op.dispatch_slow` handles every call. The fast path before it first compares the call with the last one: two
+checks per tensor and one guard for all. If they differ, it builds the key of everything a plan may depend on
+and looks up the plan of an earlier call. Loops over a signature would take twice as long, so the fast path is
+source text, filled in per op; `portable.softmax.source` shows it.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from portable.runtime.build import BoundLaunch
 from portable.spec.model import Spec
 
 Entry = tuple[Any, ...]
-"""What the shortcut knows of a call: (`same` of its tensors, its pins, parameters and alignments, what
-records its gradient or None, `quick` or None, what computes it in any case)."""
+"""What the shortcut knows of a call: (guard of its tensors, its pins, parameters and alignments, what
+records its gradient or None, `single_launch` or None, what computes it in any case)."""
 
-Blank = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]
+Allocation = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]
 """Shape, strides and dtype of a new tensor."""
 
 PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 _TYPED = ("int", "float", "bool", "axis")  # True == 1 == 1.0, and not all are legal
 _guards: Any = getattr(torch._C._dynamo.guards, "TensorGuards", None)  # type: ignore[attr-defined]
 
-_SHORTCUT = """\
+CALL_TEMPLATE = """\
 def {op}(_op, {positional}/, *_rest, **_named):
     {defaults}
     if _rest or _named:
@@ -41,62 +41,62 @@ def {op}(_op, {positional}/, *_rest, **_named):
             _op.bind(_given, _named)
     {fill}
     if _is_compiling() or _dispatch_modes() or _function_modes():
-        return _op.answer({call})
-    (_same, _held, {held}{aligned}_record, _quick, _run) = _op.last
+        return _op.dispatch_slow({call})
+    (_guard, _held, {held}{aligned}_autograd, _single_launch, _run) = _op.last_guard
     try:
-        _like = {like} and _same({inputs}) and _pins() is _held
+        _like = {like} and _guard({inputs}) and _pins() is _held
     except RuntimeError:  # a tensor without an address
         _like = False
     if not _like:
         if _transform() is not None or {odd}:
-            return _op.answer({call})
+            return _op.dispatch_slow({call})
         try:
             {addresses}
             _key = (_pins(), {key})
-            _entry = _op.known.get(_key)
+            _entry = _op.guard_cache.get(_key)
         except (RuntimeError, TypeError):  # no address, no hash: the checks name it
-            return _op.answer({call})
+            return _op.dispatch_slow({call})
         if _entry is None:
-            return _op.answer({call}, _key)
-        if _entry[0] is not _never:
-            if _entry[0] is _same and not _same({inputs}):
+            return _op.dispatch_slow({call}, _key)
+        if _entry[0] is not _no_guard:
+            if _entry[0] is _guard and not _guard({inputs}):
                 _entry = _op.remember(_key, {call})
-            _op.last = _entry
-        _record, _quick, _run = _entry[-3:]
-    if _record is not None and _grad():
-        return _record({inputs})
-    if _quick is not None:
-        return _quick({at})
+            _op.last_guard = _entry
+        _autograd, _single_launch, _run = _entry[-3:]
+    if _autograd is not None and _grad():
+        return _autograd({inputs})
+    if _single_launch is not None:
+        return _single_launch({at})
     return _run(({inputs}), {out}, [{at}])
 """
 
-_RECORDED = """\
+AUTOGRAD_FORWARD_TEMPLATE = """\
 def forward(_ctx, {inputs}):
     _made = {compute}
     {several}_ctx.save_for_backward({saved})
     return _made
 """
 
-_QUICK = """\
+SINGLE_LAUNCH_TEMPLATE = """\
 def run({at}):
     {elsewhere}
     {made}
     try:
-        kernarg, words, start = _local.mine
+        kernarg, slots, launch = _local.thread_state
     except AttributeError:
-        kernarg, words, start = _mine()
+        kernarg, slots, launch = _thread_state()
     {writes}
-    start(_stream({index}))
+    launch(_stream({index}))
     return {results}
 """
 
 
-def never(*tensors: Any) -> bool:
-    """The `same` of tensors that cannot be known again by one question."""
+def no_guard(*tensors: Any) -> bool:
+    """The guard of tensors that cannot be known again by one question."""
     return False
 
 
-def same(tensors: Sequence[Any]) -> Callable[..., bool]:
+def guard_of(tensors: Sequence[Any]) -> Callable[..., bool]:
     """A function of tensors: whether torch sees no difference to these but data and address.
 
     It asks for types, dtypes, devices, sizes, strides, requires_grad and what else torch's dispatcher goes
@@ -105,18 +105,18 @@ def same(tensors: Sequence[Any]) -> Callable[..., bool]:
     nested tensor or one without storage: that would end the process.
     """
     if _guards is None or any(t is None for t in tensors):
-        return never
+        return no_guard
     sizes, strides = [list(t.shape) for t in tensors], [list(t.stride()) for t in tensors]
     check = _guards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides).check
-    return check if check(*tensors) else never  # it never accepts one tensor twice
+    return check if check(*tensors) else no_guard  # it never accepts one tensor twice
 
 
 # What the shortcut names. torch's questions about its state cost 0.02 to 0.1 us each.
 _HELPERS: dict[str, Any] = {
     "_missing": MISSING,
     "_PLAIN": PLAIN,
-    "_never": never,
-    "_pins": pins.scoped,
+    "_no_guard": no_guard,
+    "_pins": pins.active_pins,
     "_is_compiling": torch.compiler.is_dynamo_compiling,
     "_dispatch_modes": torch._C._len_torch_dispatch_stack,
     "_function_modes": torch._C._len_torch_function_stack,
@@ -170,7 +170,7 @@ def source(spec: Spec, signature: Signature) -> str:
         odd.append(f"{name} is not None and ({test})" if may_lack else test)
         key.append(f"None if {name} is None else ({parts})" if may_lack else parts)
         addresses.append(f"{at[name]} = {f'0 if {name} is None else ' if may_lack else ''}{name}.data_ptr()")
-    return _SHORTCUT.format(
+    return CALL_TEMPLATE.format(
         op=spec.op,
         positional=_list(f"{name}=_missing" for name in positional),
         defaults="\n    ".join(f"{name} = {absent[name]}" for name in keywords),
@@ -190,17 +190,17 @@ def source(spec: Spec, signature: Signature) -> str:
     )
 
 
-def quick(
-    launch: BoundLaunch, inputs: int, blanks: Sequence[Blank], backend: Backend, index: int
+def single_launch(
+    launch: BoundLaunch, inputs: int, allocations: Sequence[Allocation], backend: Backend, index: int
 ) -> Callable[..., Any]:
     """A function of the addresses of a call's inputs: its new tensors and one launch on card `index`."""
-    addresses, made = [f"at{i}" for i in range(inputs)], [f"made{i}" for i in range(len(blanks))]
+    addresses, made = [f"at{i}" for i in range(inputs)], [f"made{i}" for i in range(len(allocations))]
     by_slot = [*addresses, *(f"{name}.data_ptr()" for name in made)]
-    writes = [f"words[{word}] = {by_slot[slot]}" for word, slot in launch.pointers]
+    writes = [f"slots[{word}] = {by_slot[slot]}" for word, slot in launch.pointers]
     names: dict[str, Any] = {}
-    for i, blank in enumerate(blanks):
-        names |= zip((f"_shape{i}", f"_strides{i}", f"_dtype{i}"), blank, strict=True)
-    names |= {"_empty": backend.empty, "_local": launch.local, "_mine": launch.mine}
+    for i, allocation in enumerate(allocations):
+        names |= zip((f"_shape{i}", f"_strides{i}", f"_dtype{i}"), allocation, strict=True)
+    names |= {"_empty": backend.empty, "_local": launch.local, "_thread_state": launch.thread_state}
     names |= {"_stream": backend.stream, "_current": backend.current, "_on": backend.on}
     for i, (first, end, slot, encode) in enumerate(launch.encoded):
         names[f"_encode{i}"] = encode
@@ -208,7 +208,7 @@ def quick(
     elsewhere = f"""if _current() != {index}:
         with _on({index}):
             return run({_list(addresses)})"""
-    text = _QUICK.format(
+    text = SINGLE_LAUNCH_TEMPLATE.format(
         at=_list(addresses),
         elsewhere=elsewhere if backend.count() > 1 else "",
         made="\n    ".join(f"{n} = _empty(_shape{i}, _strides{i}, _dtype{i})" for i, n in enumerate(made)),
@@ -222,7 +222,7 @@ def quick(
 def forward(
     inputs: Sequence[str],
     absent: Sequence[str],
-    quick: Any,
+    single_launch: Any,
     compute: Any,
     saved: Iterable[str],
     several: bool,
@@ -230,13 +230,15 @@ def forward(
     """What autograd calls for a new result; `saved` names inputs, or "_made", which is the result, or one of
     `several` results as "_made[0]": then no gradients of zeros are made for those that have none."""
     addresses = ("0" if name in absent else f"{name}.data_ptr()" for name in inputs)
-    text = _RECORDED.format(
+    text = AUTOGRAD_FORWARD_TEMPLATE.format(
         inputs=_list(inputs),
-        compute=f"_compute(({_list(inputs)}))" if quick is None else f"_quick({_list(addresses)})",
+        compute=f"_compute(({_list(inputs)}))"
+        if single_launch is None
+        else f"_single_launch({_list(addresses)})",
         several="_ctx.set_materialize_grads(False); " if several else "",
         saved=_list(saved),
     )
-    return _made("forward", "<a recorded call>", text, {"_quick": quick, "_compute": compute})
+    return _made("forward", "<a recorded call>", text, {"_single_launch": single_launch, "_compute": compute})
 
 
 def _made(name: str, file: str, text: str, names: dict[str, Any]) -> Callable[..., Any]:

@@ -13,7 +13,7 @@ from portable.errors import PinError, listed
 
 
 class Pins(dict[str, str]):
-    """Pins by op, never changed. Equal ones are one object (`_pins`), which a memo's key can hold."""
+    """Pins by op, never changed. Equal ones are one object (`_pins`), which a cache's key can hold."""
 
     __hash__ = object.__hash__  # type: ignore[assignment]
     __eq__ = object.__eq__  # type: ignore[assignment]
@@ -26,9 +26,9 @@ def _pins(pins: Mapping[str, str]) -> Pins:
     return _shared.setdefault(frozenset(pins.items()), Pins(pins))
 
 
-_scoped: ContextVar[Pins] = ContextVar("portable_pins", default=_pins({}))  # noqa: B039
-scoped = _scoped.get
-"""What `using` has pinned here: hashable, for `restored` and for a memo's key."""
+_active: ContextVar[Pins] = ContextVar("portable_pins", default=_pins({}))  # noqa: B039
+active_pins = _active.get
+"""What `using` has pinned here: hashable, for `restored` and for a cache's key."""
 
 
 def parse_pins(text: str) -> dict[str, str]:
@@ -55,9 +55,9 @@ def reload() -> None:
 def pin(op: str) -> str | None:
     """The implementation (or language) pinned for `op`, the innermost `using` first."""
     global _environment
-    scoped = _scoped.get()
-    if scoped and op in scoped:
-        return scoped[op]
+    active = _active.get()
+    if active and op in active:
+        return active[op]
     if _environment is None:
         _environment = MappingProxyType(parse_pins(os.environ.get("PORTABLE_IMPL", "")))
     return _environment.get(op)
@@ -65,17 +65,17 @@ def pin(op: str) -> str | None:
 
 def source(op: str) -> str:
     """What pins `op`, for messages."""
-    return "portable.using" if op in _scoped.get() else "PORTABLE_IMPL"
+    return "portable.using" if op in _active.get() else "PORTABLE_IMPL"
 
 
 @contextlib.contextmanager
 def restored(pins: Pins) -> Iterator[None]:
-    """Pins that held elsewhere (`scoped`) hold within the block, in this thread."""
-    token = _scoped.set(pins)
+    """Pins that held elsewhere (`active_pins`) hold within the block, in this thread."""
+    token = _active.set(pins)
     try:
         yield
     finally:
-        _scoped.reset(token)
+        _active.reset(token)
 
 
 class using(contextlib.ContextDecorator):
@@ -91,15 +91,15 @@ class using(contextlib.ContextDecorator):
         self._tokens: list[Token[Pins]] = []
 
     def __enter__(self) -> None:
-        found = _within.get((_scoped.get(), *self._given.items()))
+        found = _within.get((_active.get(), *self._given.items()))
         if found is None:
             _check_pins(self._given)
-            found = _pins({**_scoped.get(), **self._given})
-            _within[(_scoped.get(), *self._given.items())] = found
-        self._tokens.append(_scoped.set(found))
+            found = _pins({**_active.get(), **self._given})
+            _within[(_active.get(), *self._given.items())] = found
+        self._tokens.append(_active.set(found))
 
     def __exit__(self, *_: object) -> None:
-        _scoped.reset(self._tokens.pop())
+        _active.reset(self._tokens.pop())
 
     def _recreate_cm(self) -> using:  # a decorated function may run in several threads at once
         return using(**self._given)

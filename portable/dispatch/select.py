@@ -17,7 +17,7 @@ from portable.spec.model import Implementation, Spec
 
 
 @dataclass(frozen=True)
-class Question:
+class CallSignature:
     """A checked call as choosing sees it: metadata only."""
 
     spec: Spec
@@ -79,12 +79,12 @@ def static_reason(implementation: Implementation, backend: Backend, device: Devi
     return None
 
 
-def _dynamic_reason(implementation: Implementation, question: Question) -> str | None:
+def _dynamic_reason(implementation: Implementation, signature: CallSignature) -> str | None:
     for variable, legal in implementation.requires.types.items():
-        if question.types.get(variable) not in legal:
-            return f"takes {variable} of {listed(legal)}; this call has {question.types.get(variable)}"
+        if signature.types.get(variable) not in legal:
+            return f"takes {variable} of {listed(legal)}; this call has {signature.types.get(variable)}"
     for rule in implementation.requires.rules:
-        if not rule.evaluate(**{name: question.facts[name] for name in rule.names}):
+        if not rule.evaluate(**{name: signature.facts[name] for name in rule.names}):
             return f"needs {rule}"
     return None
 
@@ -121,9 +121,9 @@ def _admitted(spec: Spec, wanted: str) -> frozenset[str]:
     return frozenset(each.name for each in spec.implementations if wanted in each.languages)
 
 
-def answer(
+def evaluate(
     implementation: Implementation,
-    question: Question,
+    signature: CallSignature,
     backend: Backend,
     device: Device,
     *,
@@ -131,14 +131,14 @@ def answer(
 ) -> Candidate:
     """One implementation's answer; `static=False` does not ask whether this machine can build it."""
     reason = static_reason(implementation, backend, device) if static else None
-    reason = reason or _dynamic_reason(implementation, question)
+    reason = reason or _dynamic_reason(implementation, signature)
     if reason is not None:
         return Candidate(implementation, False, reason)
-    config = lookup.resolve(question.spec, implementation, backend, device, question.facts)
+    config = lookup.resolve(signature.spec, implementation, backend, device, signature.facts)
     if implementation.kind == "run":
         return Candidate(implementation, True, "runs through torch's own kernels", config)
     planner = entry_function(implementation)
-    plan = planner(Call(question.tensors, question.params, question.axes, device, config.values))
+    plan = planner(Call(signature.tensors, signature.params, signature.axes, device, config.values))
     if isinstance(plan, Rejected):
         return Candidate(implementation, False, plan.reason, config)
     return Candidate(implementation, True, "can run this call", config, plan)
@@ -149,20 +149,20 @@ def entry_function(implementation: Implementation) -> Any:
     return registry.load_entry(implementation.entry)
 
 
-def answers(question: Question, backend: Backend, device: Device) -> Iterator[Candidate]:
+def candidates(signature: CallSignature, backend: Backend, device: Device) -> Iterator[Candidate]:
     """Each implementation's answer in the spec's order; the first accepted one is chosen.
 
     torch computes on the CPU what a card made of software has no kernel for: it is asked last there.
     """
-    pin = pinned(question.spec)
+    pin = pinned(signature.spec)
     found = False
     for implementation in sorted(
-        question.spec.implementations, key=lambda each: device.emulated and each.kind == "run"
+        signature.spec.implementations, key=lambda each: device.emulated and each.kind == "run"
     ):
         if pin is not None and implementation.name not in pin[1]:
             yield Candidate(implementation, False, f"{pin[0]!r} is pinned")
             continue
-        candidate = answer(implementation, question, backend, device)
+        candidate = evaluate(implementation, signature, backend, device)
         if candidate.accepted and not found:
             found = True
             why = "pinned" if pin is not None else "the first in the spec's order that can run this call"
@@ -174,19 +174,19 @@ def answers(question: Question, backend: Backend, device: Device) -> Iterator[Ca
         yield candidate
 
 
-def choose(question: Question, backend: Backend, device: Device) -> Candidate:
+def choose(signature: CallSignature, backend: Backend, device: Device) -> Candidate:
     """The implementation that runs. Raises PinError or NoImplementationError with every reason."""
     refused = []
-    for candidate in answers(question, backend, device):
+    for candidate in candidates(signature, backend, device):
         if candidate.chosen:
             return candidate
         refused.append((candidate.name, candidate.reason))
-    pin = pinned(question.spec)
+    pin = pinned(signature.spec)
     if pin is not None:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in refused if name in pin[1])
-        why = f"it cannot run {question} on {device}: {reasons}"
-        raise PinError(question.spec.op, pin[0], why, _source(question.spec))
-    raise NoImplementationError(question.spec.op, str(device), refused, str(question))
+        why = f"it cannot run {signature} on {device}: {reasons}"
+        raise PinError(signature.spec.op, pin[0], why, _source(signature.spec))
+    raise NoImplementationError(signature.spec.op, str(device), refused, str(signature))
 
 
 @dataclass(frozen=True)
@@ -194,7 +194,7 @@ class Explanation:
     """Why a call runs as it does; `print` it. `candidates` are in the spec's order; none is asked where every
     output is empty."""
 
-    question: Question
+    signature: CallSignature
     device: Device
     candidates: tuple[Candidate, ...]
 
@@ -204,8 +204,8 @@ class Explanation:
         return next((candidate for candidate in self.candidates if candidate.chosen), None)
 
     def __str__(self) -> str:
-        lines = [f"{self.question.spec.op}({self.question}) on {self.device}"]
-        if self.question.empty:
+        lines = [f"{self.signature.spec.op}({self.signature}) on {self.device}"]
+        if self.signature.empty:
             lines.append("    nothing is launched: every output is empty")
         width = max((len(candidate.name) for candidate in self.candidates), default=0)
         for candidate in self.candidates:

@@ -19,7 +19,8 @@ from portable.spec import registry
 from portable.spec.model import Spec
 
 if TYPE_CHECKING:
-    from portable.dispatch.dispatcher import Op, Prepared
+    from portable.dispatch.compiled_call import CompiledCall
+    from portable.dispatch.dispatcher import Op
 
 _library = torch.library.Library("portable", "DEF")
 _AUTOCAST = {"cuda": "AutocastCUDA", "cpu": "AutocastCPU"}  # torch's dispatch keys by device type
@@ -65,7 +66,7 @@ def define_out(spec: Spec, signature: arguments.Signature, run: Run) -> Any:
     return getattr(torch.ops.portable, spec.op).out
 
 
-class Formula:
+class AutogradFormula:
     """An op's gradient.py as autograd asks for it; without one, asking for a gradient is an error."""
 
     def __init__(self, spec: Spec):
@@ -101,27 +102,28 @@ class Formula:
         if self._module is None:
             reason = "it is itself a gradient, and has none of its own"
             raise UnsupportedGradientError(self._spec.op, reason)
-        if pins is settings.scoped():
+        if pins is settings.active_pins():
             return self._module.backward(saved, params, needs, *grads)
         with settings.restored(pins):  # autograd has threads of its own, outside any `using`
             return self._module.backward(saved, params, needs, *grads)
 
 
-def recorder(spec: Spec, prepared: Prepared, inputs: Sequence[Any]) -> Callable[..., Any]:
+def autograd_function(spec: Spec, compiled: CompiledCall, inputs: Sequence[Any]) -> Callable[..., Any]:
     """A function of the inputs of a plain call that computes and records the gradient.
 
     Each plan has an autograd function of its own, so that nothing but tensors passes through torch. What
     torch.library makes of the same formula costs 50 us a call (2026-11-21), this 4.
     """
-    formula, pins, params, names = Formula(spec), settings.scoped(), prepared.params, tuple(spec.inputs)
+    formula, pins = AutogradFormula(spec), settings.active_pins()
+    params, names = compiled.params, tuple(spec.inputs)
     instead = formula.forward(params)
     if instead is not None:
-        record = _bound(instead).recorder(inputs, params)
+        record = _bound(instead).autograd_function(inputs, params)
         return lambda *inputs: record(*inputs)[0]
     several = len(spec.outputs) > 1
 
     def forward(ctx: Any, *inputs: Any) -> Any:
-        made = prepared(inputs)
+        made = compiled(inputs)
         ctx.set_materialize_grads(not several)
         ctx.save_for_backward(*formula.saved(inputs, made, params))
         return made
@@ -131,14 +133,15 @@ def recorder(spec: Spec, prepared: Prepared, inputs: Sequence[Any]) -> Callable[
         found = formula.gradients(ctx.saved_tensors, params, pins, needs, grads)
         return tuple(found.get(name) if needs[name] else None for name in names)
 
-    made, stand_ins = prepared.blank(), [t if t is None else t.detach() for t in inputs]  # all different
+    made = compiled.empty_outputs()
+    stand_ins = [t if t is None else t.detach() for t in inputs]  # all different
     results = {id(t): f"_made[{i}]" for i, t in enumerate(made)} if several else {id(made): "_made"}
     by_id = {id(t): name for name, t in zip(names, stand_ins, strict=True)} | results
     by_id[id(None)] = "None"
     saved = [by_id.get(id(each), "") for each in formula.saved(stand_ins, made, params)]
     if all(saved):  # nothing but inputs and outputs, as nearly always
         absent = [name for name, t in zip(names, inputs, strict=True) if t is None]
-        forward = fast_path.forward(names, absent, prepared.quick, prepared, saved, several)
+        forward = fast_path.forward(names, absent, compiled.single_launch, compiled, saved, several)
     methods = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
     node = type(f"portable_{spec.op}", (torch.autograd.Function,), methods)
     # Past Function.apply, whose Python deals with functorch and default arguments: 1.5 us.
@@ -155,7 +158,7 @@ class _Autograd:
     """Stands in for the library while torch registers an op's formula: the kernel that torch made for the
     op's autograd key goes behind the question whether another op is to be recorded instead."""
 
-    def __init__(self, spec: Spec, signature: arguments.Signature, formula: Formula):
+    def __init__(self, spec: Spec, signature: arguments.Signature, formula: AutogradFormula):
         self._spec, self._signature, self._formula = spec, signature, formula
 
     def impl(self, op: str, kernel: Callable[..., Any], key: str, with_keyset: bool = False) -> None:
@@ -178,12 +181,12 @@ class _Autograd:
 def _gradient(spec: Spec, signature: arguments.Signature, name: str) -> None:
     """The op's formula as torch.library takes it, for compile and functorch."""
     positional = [p.name for p in spec.signature.parameters.values() if p.kind is not p.KEYWORD_ONLY]
-    formula = Formula(spec)
+    formula = AutogradFormula(spec)
 
     def setup(ctx: Any, inputs: Any, output: Any, keyword_only_inputs: dict[str, Any] | None = None) -> None:
         values, params, _ = signature.split(signature.bind(inputs, keyword_only_inputs or {}))
         params = arguments.check_params(spec, params, values)
-        ctx.pins, ctx.params = settings.scoped(), dict(zip(spec.params, params, strict=True))
+        ctx.pins, ctx.params = settings.active_pins(), dict(zip(spec.params, params, strict=True))
         ctx.set_materialize_grads(len(spec.outputs) == 1)
         ctx.save_for_backward(*formula.saved(values, output, ctx.params))
 

@@ -40,7 +40,7 @@ compiled: list[str] = []
 """Names of the kernels this process had to make machine code for (disk cache hits included)."""
 
 
-def forget() -> None:
+def clear_caches() -> None:
     """Drop compiled and loaded kernels, for tests that change what a compiler answers."""
     _code.clear()
     _loaded.clear()
@@ -135,7 +135,7 @@ class BoundLaunch:
     """One launch of a plan with everything but the addresses and the stream settled.
 
     Calling it writes the addresses between the scalars and launches. The packed arguments belong to the
-    calling thread (`local.mine`), so that two threads can share a plan.
+    calling thread (`local.thread_state`), so that two threads can share a plan.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class BoundLaunch:
         self.launcher: Callable[[tuple[int, int, int], bytearray], Callable[[int], None]] = _not_bound
         self._grid = launch.grid
         self.local = threading.local()
-        self.pointers: list[tuple[int, int]] = []  # (index in 8-byte words, slot of its address)
+        self.pointers: list[tuple[int, int]] = []  # (index in 8-byte slots, slot of its address)
         self.encoded: list[tuple[int, int, int, Any]] = []
         arguments: list[KernelArgument] = []
         layout, values, offset = "<", [], 0
@@ -176,21 +176,21 @@ class BoundLaunch:
     def __call__(self, addresses: Sequence[int], stream: int) -> None:
         """Launch with the tensors' addresses, by slot."""
         try:
-            kernarg, words, start = self.local.mine
+            kernarg, slots, launch = self.local.thread_state
         except AttributeError:
-            kernarg, words, start = self.mine()
-        for word, slot in self.pointers:
-            words[word] = addresses[slot]
+            kernarg, slots, launch = self.thread_state()
+        for index, slot in self.pointers:
+            slots[index] = addresses[slot]
         for first, end, slot, encode in self.encoded:
             kernarg[first:end] = encode(addresses[slot])
-        start(stream)
+        launch(stream)
 
-    def mine(self) -> Any:
-        """This thread's packed arguments, the same as 8-byte words, and what launches with them."""
+    def thread_state(self) -> Any:
+        """This thread's packed arguments, the same as 8-byte slots, and what launches with them."""
         kernarg = bytearray(self._blank)
-        words = (ctypes.c_uint64 * (len(kernarg) // 8)).from_buffer(kernarg)
-        self.local.mine = kernarg, words, self.launcher(self._grid, kernarg)
-        return self.local.mine
+        slots = (ctypes.c_uint64 * (len(kernarg) // 8)).from_buffer(kernarg)
+        self.local.thread_state = kernarg, slots, self.launcher(self._grid, kernarg)
+        return self.local.thread_state
 
 
 def _not_bound(grid: Any, kernarg: bytearray) -> Any:

@@ -116,10 +116,10 @@ def reset(replacement: Selection | None = None) -> None:
     global _selection
     _selection = replacement
     dispatch = importlib.import_module("portable.dispatch.dispatcher")
-    dispatch.forget()
+    dispatch.clear_caches()
 
 
-def choose(vendor: str | None = None, arch: str | None = None, emulate: bool | None = None) -> None:
+def override_backend(vendor: str | None = None, arch: str | None = None, emulate: bool | None = None) -> None:
     """Select again, as if the environment had said so: PORTABLE_BACKEND, PORTABLE_<VENDOR>_ARCH (which card
     made of software) and PORTABLE_EMULATE; what is None stays as it is."""
     if vendor is not None:

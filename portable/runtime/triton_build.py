@@ -28,7 +28,7 @@ _SCALARS = {"i32": "i32", "i64": "i64", "u32": "u32", "f32": "fp32"}
 
 
 @runtime_checkable
-class Described(Protocol):
+class TritonDescriptorArgument(Protocol):
     """An argument that says of which Triton type it is: a tensor descriptor."""
 
     @property
@@ -45,7 +45,7 @@ def signature(launch: Launch, dtypes: dict[str, str]) -> tuple[tuple[str, str, b
             rows.append((name, "*" + _POINTEES[dtypes[arg.tensor]], arg.aligned))
         elif isinstance(arg, Scalar):
             rows.append((name, _SCALARS[arg.kind], arg.divisible))
-        elif isinstance(arg, Described):
+        elif isinstance(arg, TritonDescriptorArgument):
             rows.append((name, arg.triton_type, False))
         else:
             raise TypeError(f"{launch.kernel.name}: a Triton kernel takes no {type(arg).__name__}")

@@ -15,7 +15,7 @@ def die_with_parent() -> None:
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
 
-def take_streams() -> tuple[TextIO, TextIO]:
+def claim_stdio() -> tuple[TextIO, TextIO]:
     """The tasks, and where to answer. From then on kernels read nothing, and print to standard error."""
     tasks = os.fdopen(os.dup(0), encoding="utf-8")
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")

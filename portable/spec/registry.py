@@ -196,7 +196,7 @@ def load_entry(entry: Entry) -> Callable[..., Any]:
     return function
 
 
-def forget() -> None:
+def clear_caches() -> None:
     """Drops what was found and parsed, for tests that add or change folders."""
     for function in (_scan_ops, _parsed, _scan_vendors):
         function.cache_clear()

@@ -61,7 +61,7 @@ class Judge:
 
     def _bounded(self, name: str, got: Any) -> float:
         """The largest |error| as a share of the spec's bound."""
-        spec, facts = self._subject.spec, self._subject.question.facts
+        spec, facts = self._subject.spec, self._subject.signature.facts
         assert self._refs is not None
         ref, limits = self._refs[name].broadcast_to(got.shape), spec.tolerance[name]
         acc, kind = torch.finfo(getattr(torch, self._acc())), torch.finfo(got.dtype)
@@ -79,7 +79,7 @@ class Judge:
         return float(apart) / (STAND_IN * torch.finfo(got.dtype).eps)
 
     def _acc(self) -> str:
-        return self._subject.question.types["acc"]
+        return self._subject.signature.types["acc"]
 
     def same(self, one: Sequence[Any], other: Sequence[Any]) -> bool:
         """Whether two runs gave the same bits."""

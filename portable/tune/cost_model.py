@@ -87,7 +87,7 @@ def _sizes(subject: Subject) -> tuple[int, int, int, int, int]:
     """Matrices, rows, columns and length of the product, and bytes of an element of its inputs."""
     import torch
 
-    infos = subject.question.tensors
+    infos = subject.signature.tensors
     out = next(infos[name] for name in subject.spec.outputs)
     assert out is not None
     shape = (1, 1, *out.shape)

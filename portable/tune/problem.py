@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from portable.configs import shape_class
-from portable.dispatch import arguments, dispatcher, select
+from portable.dispatch import arguments, compiled_call, select
 from portable.errors import PortableError, listed
 from portable.spec import registry
 from portable.spec.model import Case, Implementation, Spec
@@ -64,15 +64,15 @@ class Subject:
         return arguments.check_params(spec, given, blank)
 
     @cached_property
-    def question(self) -> select.Question:
+    def signature(self) -> select.CallSignature:
         """The call as choosing sees it; raises what the call would raise."""
         spec, blank = self.spec, list(self.tensors("meta").values())
-        return dispatcher.ask(spec, blank, self.values(), None)[0]
+        return compiled_call.call_signature(spec, blank, self.values(), None)[0]
 
     @cached_property
     def facts(self) -> dict[str, Any]:
         """The facts that decide the call's class."""
-        return shape_class.class_facts(self.spec, self.imp, self.question.facts)
+        return shape_class.class_facts(self.spec, self.imp, self.signature.facts)
 
     @property
     def shape_class(self) -> str:
@@ -83,12 +83,12 @@ class Subject:
         """Every operand moved once."""
         import torch
 
-        infos = [info for info in self.question.tensors.values() if info is not None]
+        infos = [info for info in self.signature.tensors.values() if info is not None]
         return sum(info.numel * getattr(torch, info.dtype).itemsize for info in infos)
 
     @cached_property
     def flops(self) -> float:
-        return float(self.spec.cost.flops.evaluate(**self.question.facts))
+        return float(self.spec.cost.flops.evaluate(**self.signature.facts))
 
     def __str__(self) -> str:
         sizes = [

@@ -147,7 +147,7 @@ class Session:
         found, total = space.space(subject, self._backend, self._device, among)
         default = self._candidate(subject, implementation.default)
         now = lookup.resolve(
-            subject.spec, implementation, self._backend, self._device, subject.question.facts, measured=False
+            subject.spec, implementation, self._backend, self._device, subject.signature.facts, measured=False
         )
         before = self._candidate(subject, now.values) or default
         if not found or before is None:

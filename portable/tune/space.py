@@ -53,7 +53,7 @@ def varied(
 
 def planned(subject: Subject, values: Mapping[str, Any], device: Device) -> Plan | str:
     """The call's plan with this config, or why there is none."""
-    asked = subject.question
+    asked = subject.signature
     planner = select.entry_function(subject.imp)
     try:
         plan = planner(Call(asked.tensors, asked.params, asked.axes, device, values))

@@ -20,7 +20,7 @@ Send = Callable[[dict[str, Any]], None]
 
 def main() -> int:
     worker_io.die_with_parent()
-    tasks, channel = worker_io.take_streams()
+    tasks, channel = worker_io.claim_stdio()
 
     def send(message: dict[str, Any]) -> None:
         channel.write(json.dumps(message) + "\n")
@@ -70,7 +70,7 @@ def compiled(asked: dict[str, Any]) -> dict[str, Any]:
     """Plan and compile one config, into the disk cache; no card is touched."""
     import torch  # noqa: F401 - before Triton, whose libraries it brings
 
-    from portable.dispatch import dispatcher
+    from portable.dispatch import compiled_call
     from portable.plan import Device
     from portable.runtime import build, detect
     from portable.spec import registry
@@ -83,8 +83,8 @@ def compiled(asked: dict[str, Any]) -> dict[str, Any]:
     plan = planned(subject, asked["compile"], device)
     if isinstance(plan, str):
         return {"why": plan}
-    infos = {name: info for name, info in subject.question.tensors.items() if info is not None}
-    infos.update({each.name: dispatcher._workspace_info(each) for each in plan.workspaces})
+    infos = {name: info for name, info in subject.signature.tensors.items() if info is not None}
+    infos.update({each.name: compiled_call.workspace_info(each) for each in plan.workspaces})
     dtypes = {name: info.dtype for name, info in infos.items()}
     registers = shared = spills = threads = 0
     for launch in plan.launches:
@@ -155,13 +155,13 @@ class Bench:
 
     def _call(self, values: dict[str, Any]) -> Callable[[Any], Any]:
         from portable.configs import lookup
-        from portable.dispatch import dispatcher, pins
+        from portable.dispatch import compiled_call, pins
 
         subject = self._subject
         names, op, imp = list(subject.shapes), subject.op, subject.implementation
         first = list(self._sets[0].values())
         with lookup.forcing(op, imp, values), pins.using(**{op: imp}):
-            prepared = dispatcher.Prepared(
+            prepared = compiled_call.CompiledCall(
                 subject.spec, self._backend, self._device, first, subject.values(), None
             )
         return lambda tensors: prepared([tensors[name] for name in names], None)
@@ -186,7 +186,7 @@ class Bench:
     def _poison(self) -> None:
         """Leave NaN in the memory that the allocator hands out next."""
         torch = self._torch
-        infos = [info for info in self._subject.question.tensors.values() if info is not None]
+        infos = [info for info in self._subject.signature.tensors.values() if info is not None]
         held = [
             torch.full((max(info.numel * getattr(torch, info.dtype).itemsize, 4) // 4,), float("nan"),
                        device=self._place)

@@ -177,10 +177,10 @@ def hopper(fake, library, monkeypatch):
     monkeypatch.setenv("PORTABLE_CACHE_DIR", str(library.parent))
     backend = OnTheCpu(registry.vendors()["cuda"])
     detect.reset(detect.Selection({"cpu": backend}, {"cuda": Detection(True, True, "for a test")}))
-    build.forget()
+    build.clear_caches()
     yield fake
     detect.reset()
-    build.forget()
+    build.clear_caches()
 
 
 def test_a_call_is_one_launch_with_its_tensors(hopper):
@@ -225,7 +225,7 @@ def test_threads_share_a_plan_but_no_argument(hopper):
         thread.start()
     for thread in threads:
         thread.join()
-    assert wrong == [] and len(dispatcher.op("softmax").memo) == 1
+    assert wrong == [] and len(dispatcher.op("softmax").plan_cache) == 1
 
 
 def least(calls: dict[str, Callable[[], object]], times: int = 300, rounds: int = 25) -> dict[str, float]:
@@ -273,7 +273,8 @@ FIRST = """
 import ctypes, json, sys, time
 import torch
 import portable
-from portable import catalog, machine
+from portable.runtime import detect
+from portable.spec import registry
 from portable.backend import Backend, Detection
 from portable.backends.cuda import driver
 from portable.backends.cuda.backend import TARGETS, CudaBackend
@@ -289,8 +290,8 @@ class OnTheCpu(CudaBackend):
     language_missing = lambda self, language: None
     load = lambda self, code, device: 0xF0
 
-backend = OnTheCpu(catalog.vendors()["cuda"])
-machine.reset(machine.Selection({"cpu": backend}, {"cuda": Detection(True, True, "for a test")}))
+backend = OnTheCpu(registry.vendors()["cuda"])
+detect.reset(detect.Selection({"cpu": backend}, {"cuda": Detection(True, True, "for a test")}))
 x, weight = torch.randn(16, 1024).bfloat16(), torch.randn(1024).bfloat16()
 times = {}
 for op, tensors in {"softmax": (x,), "rms_norm": (x, weight)}.items():
@@ -327,8 +328,8 @@ def test_triton_compiles_once_for_all_processes(hopper, tmp_path, monkeypatch):
     )
 
     def call():
-        build.forget()
-        dispatcher.forget()
+        build.clear_caches()
+        dispatcher.clear_caches()
         with portable.using(softmax="triton"):
             portable.softmax(x)
         return next(iter(build._code.values()))

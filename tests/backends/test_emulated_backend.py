@@ -190,8 +190,8 @@ def test_torch_is_no_implementation_of_an_emulated_card(environment):
 
 def test_torch_is_asked_last_wherever_the_spec_has_it(environment, toy):
     """The toy card, emulated, with an implementation through torch in front of the others."""
-    spec = dispatcher.catalog.spec("twice")
-    question = select.Question(
+    spec = dispatcher.registry.spec("twice")
+    question = select.CallSignature(
         replace(spec, implementations=spec.implementations[::-1]),
         {name: TensorInfo((2, 3), (3, 1), "float32") for name in "xy"},
         {},
@@ -261,7 +261,7 @@ def test_workspaces_may_be_written(environment, monkeypatch):
     with recorded(monkeypatch) as calls, portable.using(rms_norm_backward="native"):
         x, weight, rstd = torch.randn(300, 64), torch.randn(64), torch.rand(300)
         arguments = {"dy": x, "x": x, "weight": weight, "rstd": rstd}
-        spec = dispatcher.catalog.spec("rms_norm_backward")
+        spec = dispatcher.registry.spec("rms_norm_backward")
         portable.rms_norm_backward(**{name: arguments[name] for name in spec.inputs})
     assert len(calls) > 1  # the partial sums go through a workspace
     written = [each.nbytes for call in calls for each in call[5] if each.writable]
@@ -365,7 +365,7 @@ def test_line_tables_change_no_instruction(image, tmp_path):
 def test_ops_compute_on_the_emulated_card(environment, arch):
     environment(PORTABLE_BACKEND="rocm", PORTABLE_ROCM_ARCH=arch)
     a, b = torch.randn(33, 40), torch.randn(40, 17)
-    build.forget()
+    build.clear_caches()
     torch.testing.assert_close(portable.matmul(a, b), a @ b, rtol=1e-5, atol=1e-5)
     assert build.compiled, "no kernel was built: torch computed it"
 
@@ -375,7 +375,7 @@ def test_the_registered_op_gradients_and_compile_reach_it_too(environment):
     environment(PORTABLE_BACKEND="rocm")
     x = torch.randn(3, 64, requires_grad=True)
     _ = portable.softmax  # registered at its first mention
-    build.forget()
+    build.clear_caches()
     y = torch.ops.portable.softmax(x, -1)
     torch.testing.assert_close(y, x.softmax(-1))
     (grad,) = torch.autograd.grad(y.square().sum(), x)

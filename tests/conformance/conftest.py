@@ -12,10 +12,10 @@ from . import toy_norm
 
 
 def _fresh() -> None:
-    registry.forget()
+    registry.clear_caches()
     pins.reload()
     detect.reset()
-    dispatcher.forget()
+    dispatcher.clear_caches()
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 import portable
 from portable import errors
-from portable.dispatch import dispatcher
+from portable.dispatch import compiled_call, dispatcher
 from portable.spec import registry
 
 INF, NAN = math.inf, math.nan
@@ -348,15 +348,19 @@ def test_strides_of_a_model_reach_the_planner_as_they_lie():
     that was expanded."""
     made = [torch.randn(2, 16, 4, 8).transpose(1, 2) for _ in range(3)]
     bias = torch.randn(16, 16).expand(2, 4, 16, 16)
-    question, _ = dispatcher.ask(op.spec, [*made, bias, None], [False, None, None, None, None], None)
-    tensors = question.tensors
+    signature, _ = compiled_call.call_signature(
+        op.spec, [*made, bias, None], [False, None, None, None, None], None
+    )
+    tensors = signature.tensors
     assert tensors["q"].strides == made[0].stride() and tensors["bias"].strides == bias.stride()
     loose = torch.randn(2, 4, 8, 16).mT
-    question, _ = dispatcher.ask(
+    signature, _ = compiled_call.call_signature(
         op.spec, [loose, loose, loose, None, None], [False, None, None, None, None], None
     )
-    assert question.tensors["q"].strides == (4 * 16 * 8, 16 * 8, 8, 1)
+    assert signature.tensors["q"].strides == (4 * 16 * 8, 16 * 8, 8, 1)
     leading = torch.randn(3, 2, 4, 16, 8).transpose(0, 1)
-    question, _ = dispatcher.ask(op.spec, [leading] * 3 + [None, None], [False, None, None, None, None], None)
-    assert question.tensors["q"].strides == leading.contiguous().stride()
+    signature, _ = compiled_call.call_signature(
+        op.spec, [leading] * 3 + [None, None], [False, None, None, None, None], None
+    )
+    assert signature.tensors["q"].strides == leading.contiguous().stride()
     torch.testing.assert_close(op(leading, leading, leading)[0], op(*[leading.contiguous()] * 3)[0])

@@ -12,7 +12,7 @@ import torch
 import portable
 from portable.backends.cuda.backend import CudaBackend
 from portable.backends.rocm.backend import TARGETS
-from portable.dispatch import arguments, dispatcher, pins
+from portable.dispatch import arguments, compiled_call, dispatcher, pins
 from portable.kernels.attention import paged_reference, reference
 from portable.kernels.attention.gfx import decode_plan as hip_decode_plan
 from portable.kernels.attention.sm80 import decode_plan
@@ -39,10 +39,12 @@ def asked(op: str, name: str, device: Device, *tensors: torch.Tensor | None, **p
     spec = registry.spec(op)
     given = [*tensors, *[None] * (len(spec.inputs) - len(tensors))]
     values = [params.get(name, param.default) for name, param in spec.params.items()]
-    question, _ = dispatcher.ask(spec, given, arguments.check_params(spec, values, given), None)
+    signature, _ = compiled_call.call_signature(
+        spec, given, arguments.check_params(spec, values, given), None
+    )
     found = spec.implementation(name)
     assert found is not None
-    return Call(question.tensors, question.params, question.axes, device, found.default)
+    return Call(signature.tensors, signature.params, signature.axes, device, found.default)
 
 
 def paged(

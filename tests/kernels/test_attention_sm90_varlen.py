@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from portable.backends.cuda.backend import CudaBackend
-from portable.dispatch import arguments, dispatcher
+from portable.dispatch import arguments, compiled_call
 from portable.kernels import attention as package
 from portable.kernels.attention.packed import entries_of
 from portable.kernels.attention.sm90.varlen_plan import plan_varlen, plan_varlen_backward
@@ -36,8 +36,10 @@ def asked(op: str, *tensors: torch.Tensor | None, config: Any = None, **params: 
     spec = registry.spec(op)
     given = [*tensors, *[None] * (len(spec.inputs) - len(tensors))]
     values = [params.get(name, param.default) for name, param in spec.params.items()]
-    question, _ = dispatcher.ask(spec, given, arguments.check_params(spec, values, given), None)
-    return Call(question.tensors, question.params, question.axes, H200, config or {})
+    signature, _ = compiled_call.call_signature(
+        spec, given, arguments.check_params(spec, values, given), None
+    )
+    return Call(signature.tensors, signature.params, signature.axes, H200, config or {})
 
 
 def whole(n: int) -> torch.Tensor:

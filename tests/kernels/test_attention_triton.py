@@ -295,10 +295,10 @@ def test_two_blocks_of_wide_heads_share_a_multiprocessor_on_hopper(D, E):
     ((backend, device),) = check.targets(["sm_90a"])
     sizes = {"H": 8, "G": 8, "M": 8192, "N": 8192, "D": D, "E": E}
     case = Case(sizes, {name: (2,) for name, each in spec.inputs.items() if each.leading}, ("bias", "sinks"))
-    asked = check.question(spec, case, spec.types[0], True, True)
+    asked = check.call_signature(spec, case, spec.types[0], True, True)
     triton = spec.implementation("triton")
     assert triton is not None
-    plan = select.answer(triton, asked, backend, device, static=False).plan
+    plan = select.evaluate(triton, asked, backend, device, static=False).plan
     assert plan is not None
     (launch,) = plan.launches
     built = compiled(plan, launch)

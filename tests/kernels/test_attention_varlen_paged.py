@@ -17,7 +17,7 @@ from portable.backends.cuda.tensor_map import TensorMap
 from portable.conformance.cases import inputs
 from portable.conformance.cases.generate import cases
 from portable.conformance.judge import reference
-from portable.dispatch import arguments, dispatcher
+from portable.dispatch import arguments, compiled_call, dispatcher
 from portable.kernels.attention import packed
 from portable.kernels.attention.paged_torch import attention_paged
 from portable.kernels.attention.sm80 import decode_plan
@@ -48,10 +48,12 @@ def asked(op: str, implementation: str, *tensors: torch.Tensor | None, **params:
     spec = registry.spec(op)
     given = [*tensors, *[None] * (len(spec.inputs) - len(tensors))]
     values = [params.get(name, param.default) for name, param in spec.params.items()]
-    question, _ = dispatcher.ask(spec, given, arguments.check_params(spec, values, given), None)
+    signature, _ = compiled_call.call_signature(
+        spec, given, arguments.check_params(spec, values, given), None
+    )
     found = spec.implementation(implementation)
     assert found is not None
-    return Call(question.tensors, question.params, question.axes, H200, found.default)
+    return Call(signature.tensors, signature.params, signature.axes, H200, found.default)
 
 
 def paged(implementation: str, Z: int = 4, W: int = 512, S: int = 16, **params: Any) -> Call:

@@ -39,7 +39,7 @@ def card(arch: str = SM90) -> tuple[Backend, Device]:
     raise AssertionError(arch)
 
 
-def asked(op: str, count: int, length: int, dtype: str, offset: bool = False) -> select.Question:
+def asked(op: str, count: int, length: int, dtype: str, offset: bool = False) -> select.CallSignature:
     """A call of the op on `count` rows, contiguous; with `offset`, of bases that no 16 bytes divide."""
     spec = registry.spec(op)
 
@@ -51,23 +51,23 @@ def asked(op: str, count: int, length: int, dtype: str, offset: bool = False) ->
     tensors = {name: info(name) for name in (*spec.inputs, *spec.outputs)}
     params = {name: param.default for name, param in spec.params.items()} | {"activation": "gelu"}
     types = dict.fromkeys(spec.types[0], dtype)
-    return select.Question(spec, tensors, params, {"N": length, "B": count}, types)
+    return select.CallSignature(spec, tensors, params, {"N": length, "B": count}, types)
 
 
 def planned(
     op: str, count: int, length: int, dtype: str = "bfloat16", arch: str = SM90, **config: Any
 ) -> Plan:
     """The plan that the tuned config gives, or with `config` over the spec's default."""
-    question = asked(op, count, length, dtype, config.pop("offset", False))
+    signature = asked(op, count, length, dtype, config.pop("offset", False))
     backend, device = card(arch)
     implementation = registry.spec(op).implementation("triton")
     assert implementation is not None
     if config:
         values = {**implementation.default, **config}
-        call = Call(question.tensors, question.params, question.axes, device, values)
+        call = Call(signature.tensors, signature.params, signature.axes, device, values)
         plan = select.entry_function(implementation)(call)
     else:
-        plan = select.answer(implementation, question, backend, device, static=False).plan
+        plan = select.evaluate(implementation, signature, backend, device, static=False).plan
     assert isinstance(plan, Plan), plan
     return plan
 

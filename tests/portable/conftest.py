@@ -94,9 +94,9 @@ def _fresh() -> None:
     from portable.dispatch import dispatcher
     from portable.runtime import build
 
-    registry.forget()
+    registry.clear_caches()
     pins.reload()
     detect.reset()
-    dispatcher.forget()
-    build.forget()
+    dispatcher.clear_caches()
+    build.clear_caches()
     lookup.entries.cache_clear()

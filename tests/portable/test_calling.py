@@ -30,17 +30,17 @@ def softmax(request, monkeypatch):
     if request.param == "keys alone":
         monkeypatch.setattr(fast_path, "_guards", None)
     op = dispatcher.op("softmax")
-    op.forget()
+    op.clear_caches()
     yield op
-    op.forget()
+    op.clear_caches()
 
 
 @pytest.fixture
 def counted(softmax, monkeypatch):
     """The op, and a list that grows by each call that was no shortcut."""
     seen = []
-    answer = softmax.answer
-    monkeypatch.setattr(softmax, "answer", lambda *a: seen.append(a) or answer(*a))
+    answer = softmax.dispatch_slow
+    monkeypatch.setattr(softmax, "dispatch_slow", lambda *a: seen.append(a) or answer(*a))
     return softmax, seen
 
 
@@ -184,12 +184,12 @@ def test_pins_are_part_of_what_is_known(softmax):
     torch.testing.assert_close(softmax(x), expected(x))
 
 
-def test_nothing_is_known_after_forget(counted):
+def test_nothing_is_known_after_clear_caches(counted):
     op, seen = counted
     x = torch.randn(3, 4)
     op(x)
     op(x)
-    dispatcher.forget()
+    dispatcher.clear_caches()
     op(x)
     assert len(seen) == 2
 
@@ -245,7 +245,7 @@ def test_the_shortcut_can_be_read(name):
     with pytest.raises(errors.SignatureError) as raised:
         op()
     lines = [frame.line for frame in traceback.extract_tb(raised.tb)]
-    assert any(line and "_op.answer(" in line for line in lines)
+    assert any(line and "_op.dispatch_slow(" in line for line in lines)
 
 
 def test_a_first_broadcast_imports_no_algebra():
@@ -256,7 +256,7 @@ def test_a_first_broadcast_imports_no_algebra():
 
 
 def test_no_tensor_is_kept():
-    dispatcher.forget()
+    dispatcher.clear_caches()
     for grad in (False, True):
         x, weight = torch.randn(3, 4, requires_grad=grad), torch.randn(4, requires_grad=grad)
         y = portable.rms_norm(portable.softmax(x), weight)
@@ -311,7 +311,7 @@ def test_only_the_gradients_that_are_asked_for_are_computed(monkeypatch):
 
 def test_what_is_saved_is_known_by_argument_and_not_by_tensor():
     a, b = (torch.randn(5, 5, requires_grad=True) for _ in range(2))
-    dispatcher.op("matmul").forget()
+    dispatcher.op("matmul").clear_caches()
     for one, two in ((a, a), (a, b), (b, a), (a, a)):
         found = torch.autograd.grad((portable.matmul(one, two) ** 2).sum(), (a, b), allow_unused=True)
         wanted = torch.autograd.grad(((one @ two) ** 2).sum(), (a, b), allow_unused=True)
@@ -322,13 +322,13 @@ def test_a_formula_may_save_what_it_computes(monkeypatch):
     from portable.kernels.softmax import gradient
 
     monkeypatch.setattr(gradient, "save", lambda inputs, outputs, params: (outputs[0] * 1,))
-    dispatcher.op("softmax").forget()
+    dispatcher.op("softmax").clear_caches()
     x = torch.randn(3, 4, requires_grad=True)
     for _ in range(2):
         (found,) = torch.autograd.grad((portable.softmax(x) ** 2).sum(), x)
         (wanted,) = torch.autograd.grad((torch.softmax(x, -1) ** 2).sum(), x)
         torch.testing.assert_close(found, wanted)
-    dispatcher.op("softmax").forget()
+    dispatcher.op("softmax").clear_caches()
 
 
 def test_a_recorded_call_is_one_node_and_can_be_checkpointed():

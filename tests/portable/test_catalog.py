@@ -16,9 +16,9 @@ ROOT = Path(registry.__file__).parents[1]
 def fresh(monkeypatch):
     monkeypatch.delenv(registry.KERNEL_PATH, raising=False)
     monkeypatch.delenv(registry.BACKEND_PATH, raising=False)
-    registry.forget()
+    registry.clear_caches()
     yield
-    registry.forget()
+    registry.clear_caches()
 
 
 def op(root: Path, name: str, **files: str) -> Path:

@@ -11,7 +11,7 @@ import portable
 from portable import errors
 from portable.backend import Resources
 from portable.commands import check
-from portable.dispatch import dispatcher, select
+from portable.dispatch import compiled_call, select
 from portable.spec import registry
 
 
@@ -50,7 +50,7 @@ def test_a_case_becomes_the_question_that_a_call_would_ask(name):
     spec = registry.spec(name)
     for case in spec.cases:
         types = next(row for row in spec.types if row["T"] == "float32")
-        asked = check.question(spec, case, types, aligned=True, rows=True)
+        asked = check.call_signature(spec, case, types, aligned=True, rows=True)
         tensors = [
             None
             if n in case.absent
@@ -62,7 +62,7 @@ def test_a_case_becomes_the_question_that_a_call_would_ask(name):
             for n, field in spec.inputs.items()
         ]
         params = [case.params.get(n, p.default) for n, p in spec.params.items()]
-        real, _ = dispatcher.ask(spec, tensors, params, None)
+        real, _ = compiled_call.call_signature(spec, tensors, params, None)
         assert asked.axes == real.axes and asked.params == real.params and asked.types == real.types
         for key, info in real.tensors.items():
             mine = asked.tensors[key]
@@ -88,8 +88,8 @@ def test_every_implementation_takes_a_bench_call_on_some_card():
                 if not check._could_run(implementation, backend, device):
                     continue
                 for row, case, aligned in itertools.product(spec.types, spec.bench, (True, False)):
-                    asked = check.question(spec, case, row, aligned, True)
-                    answer = select.answer(implementation, asked, backend, device, static=False)
+                    asked = check.call_signature(spec, case, row, aligned, True)
+                    answer = select.evaluate(implementation, asked, backend, device, static=False)
                     planned += answer.plan is not None
             assert planned, f"{name}.{implementation.name} plans nothing"
 

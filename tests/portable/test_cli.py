@@ -155,19 +155,19 @@ def test_a_table_that_cannot_be_written_is_one_line(run, tmp_path):
 def environment(monkeypatch):
     """Sets variables and forgets what was read before, and once more at the end."""
 
-    def forget() -> None:
-        registry.forget()
+    def clear_caches() -> None:
+        registry.clear_caches()
         pins.reload()
         detect.reset()
 
     def assign(**values: str) -> None:
         for name, value in values.items():
             monkeypatch.setenv(name, value)
-        forget()
+        clear_caches()
 
     yield assign
     monkeypatch.undo()
-    forget()
+    clear_caches()
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from portable.runtime import build, detect
 @pytest.fixture
 def twice(toy, monkeypatch):
     """The toy op, made anew for this test's folder; torch keeps the first registration of its name."""
-    monkeypatch.setattr(dispatcher.torch_ops, "define", lambda *args: None)
+    monkeypatch.setattr(dispatcher.torch_library, "define", lambda *args: None)
     monkeypatch.setattr(dispatcher, "_ops", {})
     return dispatcher.op("twice")
 
@@ -41,8 +41,8 @@ def test_a_call_seen_before_compiles_nothing(twice, toy):
 
 def test_the_disk_cache_serves_the_next_process(twice, toy):
     twice(torch.ones(2, 3))
-    build.forget()
-    twice.memo.clear()
+    build.clear_caches()
+    twice.plan_cache.clear()
     twice(torch.ones(2, 3))
     assert [what for what, _ in toy].count("compile") == 1
 
@@ -59,7 +59,7 @@ def test_explain_gives_each_reason(twice):
 
 def test_an_empty_call_is_explained_without_asking_a_planner(twice, monkeypatch):
     """A planner may divide by a size of the outputs: `attention_backward` in Triton over no batch did."""
-    monkeypatch.setattr(dispatcher.choose, "entry_function", lambda implementation: 1 // 0)
+    monkeypatch.setattr(dispatcher.select, "entry_function", lambda implementation: 1 // 0)
     empty = torch.ones(0, 3)
     explanation = portable.explain("twice", empty)
     assert explanation.choice is None and not explanation.candidates
@@ -87,14 +87,14 @@ def test_empty_outputs_launch_nothing(twice, toy):
 
 def test_a_launch_without_blocks_is_left_out(twice, toy, monkeypatch):
     """Found on the card 2026-11-21: gradients over no rows launch only what writes their zeros."""
-    original = dispatcher.choose.choose
+    original = dispatcher.select.choose
 
     def with_an_empty_one(*args):
         candidate = original(*args)
         empty = replace(candidate.plan.launches[0], grid=(0, 1, 1))
         return replace(candidate, plan=replace(candidate.plan, launches=(empty, *candidate.plan.launches)))
 
-    monkeypatch.setattr(dispatcher.choose, "choose", with_an_empty_one)
+    monkeypatch.setattr(dispatcher.select, "choose", with_an_empty_one)
     assert torch.equal(twice(torch.ones(2, 3)), torch.full((2, 3), 2.0))
     assert [what for what, _ in toy].count("launch") == 1
 
@@ -209,7 +209,7 @@ def test_the_memo_is_bounded(twice, monkeypatch):
     monkeypatch.setattr(dispatcher, "_MEMO_LIMIT", 8)
     for rows in range(1, 40):
         twice(torch.ones(rows, 3))
-        assert len(twice.memo) <= 8
+        assert len(twice.plan_cache) <= 8
 
 
 def test_a_gradient_runs_under_the_pins_of_its_forward(monkeypatch):
@@ -217,10 +217,12 @@ def test_a_gradient_runs_under_the_pins_of_its_forward(monkeypatch):
     from threading import Thread
 
     seen = []
-    original = portable.softmax_backward.answer
-    portable.softmax_backward.known.clear()
+    original = portable.softmax_backward.dispatch_slow
+    portable.softmax_backward.guard_cache.clear()
     monkeypatch.setattr(
-        portable.softmax_backward, "answer", lambda *a: seen.append(pins.pin("softmax")) or original(*a)
+        portable.softmax_backward,
+        "dispatch_slow",
+        lambda *a: seen.append(pins.pin("softmax")) or original(*a),
     )
     x = torch.randn(2, 3, requires_grad=True)
     with portable.using(softmax="torch"):

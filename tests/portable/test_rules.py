@@ -9,7 +9,7 @@ import torch
 
 import portable
 from portable import errors
-from portable.dispatch import dispatcher
+from portable.dispatch import compiled_call, dispatcher
 from portable.spec import registry
 from portable.spec.docs_page import page
 from portable.spec.reader import load_spec
@@ -69,9 +69,9 @@ def folder(tmp_path, monkeypatch):
     for name, text in FILES.items():
         (place / name).write_text(text)
     monkeypatch.setenv(registry.KERNEL_PATH, str(tmp_path))
-    registry.forget()
+    registry.clear_caches()
     yield place
-    registry.forget()
+    registry.clear_caches()
     for name in ("pairs", "halves"):
         vars(sys.modules["portable"]).pop(name, None)
 
@@ -144,11 +144,11 @@ def test_a_function_that_two_specs_name_is_refused(folder):
     other = folder.parent / "other"
     other.mkdir()
     (other / "spec.yaml").write_text('edition: 1\nop: other\nfunctions: ["api.py:halves"]\n')
-    registry.forget()
+    registry.clear_caches()
     with pytest.raises(errors.SpecError, match="'halves' is already in"):
         registry.functions()
     (other / "spec.yaml").write_text('edition: 1\nop: other\nfunctions: ["api.py:softmax"]\n')
-    registry.forget()
+    registry.clear_caches()
     with pytest.raises(errors.SpecError, match="'softmax' is already an op"):
         registry.functions()
 
@@ -177,8 +177,8 @@ def test_unit_layouts(folder):
     spec = registry.spec("pairs")
 
     def strides(x, w):
-        question, _ = dispatcher.ask(spec, [x, w, None], [None, None], None)
-        info = question.tensors["x"]
+        signature, _ = compiled_call.call_signature(spec, [x, w, None], [None, None], None)
+        info = signature.tensors["x"]
         assert info is not None
         return info.strides
 

@@ -215,8 +215,8 @@ def seen(monkeypatch):
     ran = []
     for name in ("linear", "linear_with_preactivation"):
         op = dispatcher.op(name)
-        op.forget()
-        prepare = op._prepare
+        op.clear_caches()
+        prepare = op._compile
 
         def counted(inputs, params, out, name=name, prepare=prepare):
             made = prepare(inputs, params, out)
@@ -224,10 +224,10 @@ def seen(monkeypatch):
             made.compute = lambda *a: ran.append(name) or compute(*a)
             return made
 
-        monkeypatch.setattr(op, "_prepare", counted)
+        monkeypatch.setattr(op, "_compile", counted)
     yield ran
     for name in ("linear", "linear_with_preactivation"):
-        dispatcher.op(name).forget()
+        dispatcher.op(name).clear_caches()
 
 
 @pytest.mark.parametrize("activation", [None, "relu", *GELU])

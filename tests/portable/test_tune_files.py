@@ -287,7 +287,7 @@ def test_a_wrong_entry_is_refused_with_file_and_line(backend, good, bad, message
     lookup.entries.cache_clear()
     spec = registry.spec("product")
     with pytest.raises(TunedFileError, match=rf"tuned\.yaml:\d+: .*{message}") as caught:
-        lookup.resolve(spec, spec.implementation("tiles"), backend, HOPPER, call().question.facts)
+        lookup.resolve(spec, spec.implementation("tiles"), backend, HOPPER, call().signature.facts)
     assert caught.value.line in (1, 5, 6, 7, 8, 9)
 
 
@@ -339,7 +339,7 @@ def test_a_batch_invariant_implementation_has_no_batch_in_its_classes(product):
 
 def test_orders_are_facts(product):
     by_rows, by_columns = call(), call(columns=("b",))
-    assert by_rows.question.facts["b_order"] == "row" and by_columns.question.facts["b_order"] == "col"
+    assert by_rows.signature.facts["b_order"] == "row" and by_columns.signature.facts["b_order"] == "col"
     assert "K=512" not in by_columns.shape_class and by_columns.shape_class != by_rows.shape_class
 
 
@@ -349,7 +349,7 @@ def test_orders_are_facts(product):
 def taken(backend, one=None, device=HOPPER):
     spec, one = registry.spec("product"), one or call()
     lookup.entries.cache_clear()
-    return lookup.resolve(spec, one.imp, backend, device, one.question.facts)
+    return lookup.resolve(spec, one.imp, backend, device, one.signature.facts)
 
 
 def hand(block, arch="sm_90a", when=""):
@@ -380,7 +380,7 @@ def test_as_if_nothing_were_measured(backend):
     (backend.folder / "tuned.yaml").write_text("edition: 2\nentries:\n" + hand(64))
     store.merge(backend.folder / "tuned.yaml", [entry(BLOCK_M=128)])
     one = call()
-    found = lookup.resolve(one.spec, one.imp, backend, HOPPER, one.question.facts, measured=False)
+    found = lookup.resolve(one.spec, one.imp, backend, HOPPER, one.signature.facts, measured=False)
     assert found.values["BLOCK_M"] == 64
 
 
@@ -404,9 +404,9 @@ def test_an_unlisted_card_takes_the_nearest_and_explain_says_so(backend):
         found = taken(backend, one, device)
         assert found.values["BLOCK_M"] == block, device.arch
         assert f"no config for {device.arch}; from the card nearest by features, sm_" in found.source
-    answer = select.answer(one.imp, one.question, backend, card("sm_103", 148, 227, 126), static=False)
+    answer = select.evaluate(one.imp, one.signature, backend, card("sm_103", 148, 227, 126), static=False)
     assert "nearest by features, sm_100 (hand 64" in answer.config.source
-    said = str(select.Explanation(one.question, HOPPER, (dataclasses.replace(answer, chosen=True),)))
+    said = str(select.Explanation(one.signature, HOPPER, (dataclasses.replace(answer, chosen=True),)))
     assert "nearest by features, sm_100" in said
 
 

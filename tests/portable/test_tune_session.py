@@ -237,7 +237,7 @@ def test_an_entry_of_a_result_passes_the_reader(tuner, backend):
     (read,) = lookup.entries(file)
     assert dataclasses.replace(read, line=0) == entry and read.line == 5
     spec = registry.spec("product")
-    config = lookup.resolve(spec, spec.implementation("tiles"), backend, HOPPER, asked().question.facts)
+    config = lookup.resolve(spec, spec.implementation("tiles"), backend, HOPPER, asked().signature.facts)
     assert dict(config.values) == dict(result.best)
     assert "tuned for this card (measured on NVIDIA H100/H200" in config.source
 

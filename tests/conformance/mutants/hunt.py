@@ -112,7 +112,7 @@ def in_place(mutant: Mutant) -> Iterator[None]:
         else:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="mutant-"))
             _substitute(mutant, Path(folder), stack)
-        dispatcher.forget()
+        dispatcher.clear_caches()
         yield
 
 
@@ -181,5 +181,5 @@ def _substitute(mutant: Mutant, folder: Path, stack: contextlib.ExitStack) -> No
     stack.enter_context(mock.patch.object(compiler, "_KERNELS", folder))
     stack.enter_context(mock.patch.object(build, "_build_native", build_native))
     stack.enter_context(mock.patch.object(build, "include_folders", include_folders))
-    build.forget()
-    stack.callback(build.forget)
+    build.clear_caches()
+    stack.callback(build.clear_caches)

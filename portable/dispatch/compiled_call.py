@@ -1,0 +1,211 @@
+"""One call signature made ready: the implementation chosen, its kernels compiled and loaded.
+
+A call that the dispatcher has seen before costs a look-up, then `CompiledCall`: new outputs and the launches.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from portable.backend import Backend
+from portable.dispatch import arguments, fast_path, select
+from portable.layout import collapsible
+from portable.plan import Device, TensorInfo, Workspace
+from portable.runtime import build
+from portable.spec.model import Input, Spec
+
+
+def _addresses(tensors: Sequence[Any]) -> list[int]:
+    return [0 if t is None else t.data_ptr() for t in tensors]
+
+
+def op_axis(spec: Spec, params: Sequence[Any]) -> int:
+    """The dimension the op works along, counted from the end."""
+    for param, value in zip(spec.params.values(), params, strict=True):
+        if param.type == "axis":
+            return value
+    return -1
+
+
+def axis_last(tensor: Any, axis: int, leading: bool) -> Any:
+    return tensor if tensor is None or axis == -1 or not leading else tensor.movedim(axis, -1)
+
+
+def axis_back(tensor: torch.Tensor, axis: int, leading: bool) -> torch.Tensor:
+    return tensor if axis == -1 or not leading else tensor.movedim(-1, axis)
+
+
+def _fits(tensor: torch.Tensor, field: Input) -> bool:
+    """Whether the implementations can take the tensor as it lies."""
+    shape, strides, layout = tuple(tensor.shape), tensor.stride(), field.layout
+    if layout == "unit":
+        lead = len(shape) - field.rank
+        unit = shape[-1] <= 1 or strides[-1] == 1
+        return unit and collapsible(shape[:lead], strides[:lead]) is not None
+    if layout == "rows":
+        unit = shape[-1] <= 1 or strides[-1] == 1
+        return unit and collapsible(shape[:-1], strides[:-1]) is not None
+    if layout == "matrix":
+        return any(size <= 1 or stride == 1 for size, stride in zip(shape[-2:], strides[-2:], strict=True))
+    return layout == "any" or tensor.is_contiguous()
+
+
+def _info(tensor: torch.Tensor) -> TensorInfo:
+    address = tensor.data_ptr()
+    alignment = min(address & -address, 16) if address else 16
+    return TensorInfo(tuple(tensor.shape), tensor.stride(), arguments.dtype_name(tensor.dtype), alignment)
+
+
+def workspace_info(workspace: Workspace) -> TensorInfo:
+    strides = torch.empty(workspace.shape, device="meta").stride()
+    return TensorInfo(workspace.shape, strides, workspace.dtype)
+
+
+def _canonical(spec: Spec, inputs: Sequence[Any], axis: int) -> list[Any]:
+    """Inputs as implementations see them: the op's axis last, the layout as the spec wants it."""
+    found = []
+    for field, tensor in zip(spec.inputs.values(), inputs, strict=True):
+        tensor = axis_last(tensor, axis, field.leading)
+        found.append(tensor if tensor is None or _fits(tensor, field) else tensor.contiguous())
+    return found
+
+
+def call_signature(
+    spec: Spec, inputs: Sequence[Any], params: Sequence[Any], out: Any
+) -> tuple[select.CallSignature, arguments.Bound]:
+    """A checked call as a signature to the implementations."""
+    axis = op_axis(spec, params)
+    moved = [axis_last(t, axis, f.leading) for f, t in zip(spec.inputs.values(), inputs, strict=True)]
+    bound = arguments.bind(spec, moved)
+    named = dict(zip(spec.params, params, strict=True))
+    arguments.check_rules(spec, bound, named, moved)
+    if out is not None and spec.out is not None:
+        shape, dtype = bound.outputs[spec.out.name]
+        arguments.check_out(spec, out, shape, dtype, inputs)
+    tensors: dict[str, TensorInfo | None] = {}
+    for name, tensor in zip(spec.inputs, _canonical(spec, inputs, axis), strict=True):
+        tensors[name] = None if tensor is None else _info(tensor)
+    for name, (shape, dtype) in bound.outputs.items():
+        blank = torch.empty(shape, dtype=dtype, device="meta")
+        given = _info(out) if out is not None and spec.outputs[name].out else None
+        tensors[name] = given or TensorInfo(tuple(shape), blank.stride(), arguments.dtype_name(dtype))
+    return select.CallSignature(spec, tensors, named, bound.axes, bound.types), bound
+
+
+def _dense(shape: tuple[int, ...], dtype: torch.dtype) -> fast_path.Allocation:
+    """A dense tensor to be made."""
+    return shape, torch.empty(shape, device="meta").stride(), dtype
+
+
+class CompiledCall:
+    """Everything about one call signature that does not depend on data or addresses."""
+
+    def __init__(
+        self,
+        spec: Spec,
+        backend: Backend,
+        device: Device,
+        inputs: Sequence[Any],
+        params: Sequence[Any],
+        out: Any,
+    ):
+        self._spec, self._backend, self._index = spec, backend, device.index
+        self._current, self._stream, self._empty = backend.current, backend.stream, backend.empty
+        self._axis = op_axis(spec, params)
+        signature, bound = call_signature(spec, inputs, params, out)
+        self.params = signature.params
+        self._spans = [0 if t is None else arguments.span(t) for t in inputs]
+        self._out_span = 0 if out is None else arguments.span(out)
+        self._as_is = self._axis == -1 and all(
+            t is None or _fits(t, field) for field, t in zip(spec.inputs.values(), inputs, strict=True)
+        )
+        self._allocations = [_dense(shape, dtype) for shape, dtype in bound.outputs.values()]
+        self._launches: list[build.BoundLaunch] = []
+        self._workspaces: list[fast_path.Allocation] = []
+        self._function: Callable[..., Any] | None = None
+        self.single_launch: Callable[..., Any] | None = None
+        self.autograd: Callable[..., Any] | None = None  # made when first asked for
+        if signature.empty:
+            return
+        chosen = select.choose(signature, backend, device)
+        if chosen.plan is None:
+            named = {**signature.params, **{p.name: -1 for p in spec.params.values() if p.type == "axis"}}
+            self._function = functools.partial(select.entry_function(chosen.implementation), **named)
+            return
+        names = [*spec.inputs, *spec.outputs, *(w.name for w in chosen.plan.workspaces)]
+        tensors = {name: info for name, info in signature.tensors.items() if info is not None}
+        tensors.update({w.name: workspace_info(w) for w in chosen.plan.workspaces})
+        written = frozenset((*spec.outputs, *(w.name for w in chosen.plan.workspaces)))
+        slots = {name: slot for slot, name in enumerate(names) if name in tensors}
+        self._workspaces = [_dense(w.shape, getattr(torch, w.dtype)) for w in chosen.plan.workspaces]
+        launches = [each for each in chosen.plan.launches if 0 not in each.grid]
+        self._launches = [build.bind(each, slots, tensors, written, backend, device) for each in launches]
+        if self._as_is and len(self._launches) == 1 and not self._workspaces:
+            self.single_launch = fast_path.single_launch(
+                self._launches[0], len(inputs), self._allocations, backend, device.index
+            )
+
+    def __call__(self, inputs: Sequence[Any], out: Any = None, addresses: list[int] | None = None) -> Any:
+        """Compute; `addresses` are the inputs', 0 for an absent one, where the caller has asked for them."""
+        if self._current() != self._index:
+            with self._backend.on(self._index):
+                return self(inputs, out, addresses)
+        if addresses is None:
+            addresses = _addresses(inputs)
+        if out is not None:
+            self._check_out(inputs, addresses, out)
+        return self.compute(inputs, addresses, out)
+
+    def compute(self, inputs: Sequence[Any], addresses: list[int], out: Any) -> Any:
+        """What is left when all is checked and the card is the current one."""
+        if not self._as_is:
+            inputs = _canonical(self._spec, inputs, self._axis)
+            addresses = _addresses(inputs)
+        if self._function is not None:
+            return self._through_torch(self._function, inputs, out)
+        outs = [self._empty(*each) for each in self._allocations] if out is None else [out]
+        spaces = [self._empty(*each) for each in self._workspaces]
+        addresses += [tensor.data_ptr() for tensor in (*outs, *spaces)]
+        stream = self._stream(self._index)
+        for launch in self._launches:
+            launch(addresses, stream)
+        return self._results(outs)
+
+    def empty_outputs(self) -> Any:
+        """A result without data."""
+        outs = [torch.empty(shape, dtype=dtype, device="meta") for shape, _, dtype in self._allocations]
+        return self._results(outs)
+
+    def _check_out(self, inputs: Sequence[Any], addresses: list[int], out: Any) -> None:
+        """What a key does not tell of `out`: overlap and gradients."""
+        start = out.data_ptr()
+        end = start + self._out_span
+        wrong = torch.is_grad_enabled() and out.requires_grad
+        for tensor, at, span in zip(inputs, addresses, self._spans, strict=True):
+            if tensor is not None and (
+                (at < end and start < at + span) or (tensor.requires_grad and torch.is_grad_enabled())
+            ):
+                wrong = True
+        if wrong:
+            position = next(i for i, field in enumerate(self._spec.outputs.values()) if field.out)
+            shape, _, dtype = self._allocations[position]
+            arguments.check_out(self._spec, out, shape, dtype, inputs)
+
+    def _through_torch(self, function: Callable[..., Any], tensors: Sequence[Any], out: Any) -> Any:
+        with torch.no_grad():
+            result = function(**dict(zip(self._spec.inputs, tensors, strict=True)))
+        outs = list(result) if isinstance(result, tuple) else [result]
+        if out is not None:
+            return out.copy_(outs[0])
+        # torch may answer with a view of its argument or other strides; the fake function promises neither.
+        return self._results([o.clone() if any(o is t for t in tensors) else o.contiguous() for o in outs])
+
+    def _results(self, outs: list[Any]) -> Any:
+        if self._axis != -1:
+            fields = self._spec.outputs.values()
+            outs = [axis_back(o, self._axis, f.leading) for f, o in zip(fields, outs, strict=True)]
+        return outs[0] if len(outs) == 1 else tuple(outs)
