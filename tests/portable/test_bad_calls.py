@@ -208,8 +208,7 @@ def check_result(call: Call, result: Any) -> None:
 
 
 @hypothesis.settings(
-    max_examples=1500,
-    deadline=None,
+    max_examples=3 * hypothesis.settings.default.max_examples,
     derandomize=True,
     suppress_health_check=list(hypothesis.HealthCheck),
 )

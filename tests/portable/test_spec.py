@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from portable.errors import SpecError
@@ -310,7 +310,6 @@ def paths(data, prefix=()):
 
 
 @given(st.data())
-@settings(max_examples=200, deadline=None)
 def test_junk_anywhere_is_read_or_refused_with_one_error(tmp_path_factory, data):
     spec = copy.deepcopy(yaml.safe_load(TOY))
     *inner, last = data.draw(st.sampled_from(list(paths(spec))[1:]))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from portable.errors import SpecError
@@ -123,7 +123,6 @@ ALPHABET = st.sampled_from([*"ab01.:-[]{}&*!?|>'\"#%@`,\n\t ~<=yesonE", "\x00", 
 
 
 @given(st.lists(ALPHABET, max_size=60).map("".join))
-@settings(max_examples=300, deadline=None)
 def test_any_text_is_read_or_refused_with_one_error(text):
     try:
         data = strict_yaml.load(text, "file.yaml")
@@ -142,7 +141,6 @@ PLAIN = st.recursive(
 
 
 @given(PLAIN)
-@settings(max_examples=150, deadline=None)
 def test_what_yaml_writes_is_read_back(data):
     text = yaml.safe_dump(data, default_flow_style=None)
     if text.count("&") == 0:

@@ -161,7 +161,7 @@ SIZES = st.sampled_from([1, 2, 16, 17, 64, 100, 4096, 5000])
     edition=st.sampled_from([1, 2]),
     ends=st.booleans(),
 )
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_merging_keeps_every_line_and_entry_in_order(product, tmp_path, body, sizes, edition, ends):
     file = tmp_path / "any.yaml"
     old = f"# head\nedition: {edition}\nentries:\n" + "\n".join(body) + "\n" * ends
@@ -317,7 +317,7 @@ def facts(drawn):
 
 
 @given(one=DRAWN, other=DRAWN)
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_calls_of_one_class_are_those_that_its_formula_admits(product, one, other):
     spec, imp = product, product.implementation("tiles")
     kept = shape_class.class_facts(spec, imp, facts(one))
