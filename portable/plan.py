@@ -112,7 +112,15 @@ class ByValueArgument(Protocol):
     def encode(self, address: int) -> bytes: ...
 
 
-Argument = Pointer | Scalar | ByValueArgument
+@dataclass(frozen=True, slots=True)
+class Struct:
+    """A C struct passed by value, of a native kernel: `fields` are (name, argument) in order, each aligned to
+    its size as C aligns it, and the whole to 8 bytes."""
+
+    fields: tuple[tuple[str, Pointer | Scalar], ...]
+
+
+Argument = Pointer | Scalar | ByValueArgument | Struct
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +186,11 @@ class KernelArgument:
     is_pointer: bool = False
     extent: int = 0
     written: bool = False
+    fields: tuple[KernelArgument, ...] = ()
+
+    def pointers(self) -> tuple[KernelArgument, ...]:
+        """The pointers in it: itself, or those among a struct's fields."""
+        return (self,) if self.is_pointer else tuple(each for each in self.fields if each.is_pointer)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,12 +17,14 @@ import torch
 from portable.backend import Backend, CodeObject
 from portable.errors import LaunchError
 from portable.plan import (
+    Argument,
     Device,
     KernelArgument,
     Launch,
     NativeKernel,
     Pointer,
     Scalar,
+    Struct,
     TensorInfo,
     TritonKernel,
 )
@@ -154,20 +156,37 @@ class BoundLaunch:
         self.encoded: list[tuple[int, int, int, Any]] = []
         arguments: list[KernelArgument] = []
         layout, values, offset = "<", [], 0
-        for name, arg in launch.args:
+
+        def align(to: int) -> None:
+            nonlocal layout, offset
+            layout += f"{-offset % to}x"
+            offset += -offset % to
+
+        def place(name: str, arg: Argument) -> KernelArgument:
+            nonlocal layout, offset
+            if isinstance(arg, Struct):
+                align(8)
+                first = offset
+                fields = tuple(place(*field) for field in arg.fields)
+                align(8)
+                return KernelArgument(name, first, offset - first, fields=fields)
             size, alignment, kind = _shape(arg)
-            layout += f"{-offset % alignment}x{kind}"
-            offset += -offset % alignment
-            if isinstance(arg, Pointer):
+            align(alignment)
+            layout += kind
+            if isinstance(arg, Scalar):
+                values.append(arg.value)
+            elif isinstance(arg, Pointer):
                 self.pointers.append((offset // 8, slots[arg.tensor]))
-            elif not isinstance(arg, Scalar):
+            else:
                 self.encoded.append((offset, offset + size, slots[arg.tensor], arg.encode))
-            values += [arg.value] if isinstance(arg, Scalar) else []
-            arguments.append(_argument(name, arg, offset, size, tensors or {}, written))
             offset += size
+            return _argument(name, arg, offset - size, size, tensors or {}, written)
+
+        for name, arg in launch.args:
+            arguments.append(place(name, arg))
         for number in range(code.scratch_pointers):
-            layout += f"{-offset % 8}x8x"
-            offset += -offset % 8
+            align(8)
+            layout += "8x"
             arguments.append(KernelArgument(f"scratch {number}", offset, 8))
             offset += 8
         self.arguments = tuple(arguments)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from portable.backend import CodeObject
 from portable.errors import LaunchError
-from portable.plan import Launch, NativeKernel, Pointer, Scalar
+from portable.plan import Launch, NativeKernel, Pointer, Scalar, Struct, TensorInfo
 from portable.runtime import build
 from portable.spec import registry
 
@@ -59,6 +59,21 @@ def test_a_tensor_map_is_encoded_for_the_address_at_its_alignment():
     data = packed(Pointer("x"), Map("y"), Scalar("i32", 7))
     assert len(data) == 64 + 128 + 4
     assert struct.unpack_from("<Q", data, 64) == (1001,) and struct.unpack_from("<i", data, 192) == (7,)
+
+
+def test_a_struct_is_one_argument_laid_out_as_c_lays_it_out():
+    fields = (("n", Scalar("i32", 3)), ("x", Pointer("x")), ("scale", Scalar("f32", 0.5)))
+    launch = Launch(
+        KERNEL, (1, 1, 1), (("a", Scalar("i32", 1)), ("p", Struct(fields)), ("b", Scalar("i32", 2)))
+    )
+    tensors = {"x": TensorInfo((5,), (1,), "float32")}
+    bound = build.BoundLaunch(launch, {"x": 0}, CodeObject(b"", "k", 1, 0, "cu"), tensors, frozenset("x"))
+    assert struct.unpack("<i4xi4xQf4xi", bytes(launched(bound, [1000]))) == (1, 3, 1000, 0.5, 2)
+    assert [(each.name, each.offset, each.size) for each in bound.arguments] == [
+        ("a", 0, 4), ("p", 8, 24), ("b", 32, 4)
+    ]  # fmt: skip
+    (pointer,) = (each for argument in bound.arguments for each in argument.pointers())
+    assert (pointer.name, pointer.offset, pointer.extent, pointer.written) == ("x", 16, 20, True)
 
 
 def test_scratch_pointers_follow_the_arguments():

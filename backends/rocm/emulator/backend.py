@@ -78,7 +78,7 @@ class EmulatedRocmBackend(RocmBackend):
 
         launch = self.runtime().launch
         block = (code.threads, 1, 1)
-        pointers = [argument for argument in arguments if argument.is_pointer]
+        pointers = [pointer for argument in arguments for pointer in argument.pointers()]
 
         def start(stream: int) -> None:
             addresses = [struct.unpack_from("<Q", kernarg, each.offset)[0] for each in pointers]
