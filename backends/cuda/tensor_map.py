@@ -6,6 +6,7 @@ import struct
 from dataclasses import dataclass, field
 from typing import Any
 
+from portable import dtypes
 from portable.errors import LaunchError
 from portable.plan import Scalar
 
@@ -52,11 +53,7 @@ class TensorMap:
             return [kind(value) for value in values]
 
         kinds = driver.CUtensorMapDataType
-        dtype = {
-            "bfloat16": kinds.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-            "float16": kinds.CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
-            "float32": kinds.CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
-        }[self.dtype]
+        dtype = getattr(kinds, f"CU_TENSOR_MAP_DATA_TYPE_{dtypes.of(self.dtype).tma}")
         promotions = driver.CUtensorMapL2promotion
         promotion = {
             128: promotions.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
@@ -94,12 +91,11 @@ class TritonDescriptor(TensorMap):
 
     @property
     def triton_type(self) -> str:
-        kind = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}[self.dtype]
-        return f"tensordesc<{kind}{list(self.block)}>"
+        return f"tensordesc<{dtypes.of(self.dtype).triton}{list(self.block)}>"
 
     def arguments(self, name: str) -> list[tuple[str, Any]]:
         """The map and what follows it in the kernel's parameters."""
-        itemsize = 4 if self.dtype == "float32" else 2
+        itemsize = dtypes.itemsize(self.dtype)
         sizes = [(f"{name}.size{i}", Scalar("i32", size)) for i, size in enumerate(reversed(self.sizes))]
         steps = [stride // itemsize for stride in reversed(self.strides)] + [1]
         return [(name, self), *sizes, *((f"{name}.stride{i}", Scalar("i64", s)) for i, s in enumerate(steps))]

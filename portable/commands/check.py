@@ -15,13 +15,12 @@ from typing import Any
 from portable.backend import Backend, Resources
 from portable.configs import lookup
 from portable.dispatch import select
+from portable.dtypes import itemsize
 from portable.errors import CompileError, LaunchError, PortableError
 from portable.plan import Device, Launch, NativeKernel, TensorInfo
 from portable.runtime import build, detect
 from portable.spec import registry
 from portable.spec.model import Case, Implementation, Spec
-
-_SIZES = {"bfloat16": 2, "float16": 2, "float32": 4, "float64": 8, "int32": 4}
 
 
 @dataclass(frozen=True)
@@ -116,7 +115,7 @@ def _info(shape: tuple[int, ...], dtype: str, aligned: bool, transposed: bool) -
     for axis in reversed(tuple(order)):
         strides[axis] = step
         step *= max(shape[axis], 1)
-    return TensorInfo(shape, tuple(strides), dtype, 16 if aligned else _SIZES[dtype])
+    return TensorInfo(shape, tuple(strides), dtype, 16 if aligned else itemsize(dtype))
 
 
 def _product(sizes: Iterable[int]) -> int:

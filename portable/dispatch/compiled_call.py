@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from portable import dtypes
 from portable.backend import Backend
 from portable.dispatch import arguments, fast_path, select
 from portable.layout import collapsible
@@ -141,7 +142,7 @@ class CompiledCall:
         tensors.update({w.name: workspace_info(w) for w in chosen.plan.workspaces})
         written = frozenset((*spec.outputs, *(w.name for w in chosen.plan.workspaces)))
         slots = {name: slot for slot, name in enumerate(names) if name in tensors}
-        self._workspaces = [_dense(w.shape, getattr(torch, w.dtype)) for w in chosen.plan.workspaces]
+        self._workspaces = [_dense(w.shape, dtypes.of(w.dtype).storage) for w in chosen.plan.workspaces]
         launches = [each for each in chosen.plan.launches if 0 not in each.grid]
         self._launches = [build.bind(each, slots, tensors, written, backend, device) for each in launches]
         if self._as_is and len(self._launches) == 1 and not self._workspaces:

@@ -12,8 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
+from portable import dtypes
 from portable.backend import Backend, CodeObject
 from portable.errors import LaunchError
 from portable.plan import (
@@ -32,7 +31,6 @@ from portable.runtime import disk_cache, triton_build
 from portable.spec import registry
 
 _INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
-_FORMATS = {"i32": "i", "u32": "I", "i64": "q", "f32": "f"}
 _BINARY = {"cubin", "hsaco"}
 
 _lock = threading.RLock()
@@ -72,16 +70,16 @@ def include_folders(source: Path, backend: Backend) -> tuple[Path, ...]:
     return (backend.folder, source.parent, *registry.kernel_roots())
 
 
-def code_object(launch: Launch, dtypes: dict[str, str], backend: Backend, device: Device) -> CodeObject:
+def code_object(launch: Launch, types: dict[str, str], backend: Backend, device: Device) -> CodeObject:
     """Machine code for one launch on `device`, from memory, the disk cache or the compiler."""
     kernel = launch.kernel
-    types = triton_build.signature(launch, dtypes) if isinstance(kernel, TritonKernel) else ()
-    identity = (backend.name, device.arch, kernel, types)
+    signature = triton_build.signature(launch, types) if isinstance(kernel, TritonKernel) else ()
+    identity = (backend.name, device.arch, kernel, signature)
     with _lock:
         code = _code.get(identity)
         if code is None:
             if isinstance(kernel, TritonKernel):
-                code = _build_triton(kernel, types, backend, device)
+                code = _build_triton(kernel, signature, backend, device)
             else:
                 code = _build_native(kernel, backend, device)
             _code[identity] = code
@@ -221,8 +219,8 @@ def _shape(arg: Any) -> tuple[int, int, str]:
     if isinstance(arg, Pointer):
         return 8, 8, "8x"
     if isinstance(arg, Scalar):
-        size = struct.calcsize(_FORMATS[arg.kind])
-        return size, size, _FORMATS[arg.kind]
+        kind = dtypes.scalar(arg.kind)
+        return kind.itemsize, kind.itemsize, str(kind.struct)
     return arg.size, arg.alignment, f"{arg.size}x"
 
 
@@ -237,7 +235,7 @@ def _argument(
     if not isinstance(arg, Pointer):
         return KernelArgument(name, offset, size)
     info = tensors.get(arg.tensor)
-    extent = 0 if info is None else info.span * getattr(torch, info.dtype).itemsize
+    extent = 0 if info is None else info.span * dtypes.itemsize(info.dtype)
     return KernelArgument(name, offset, size, True, extent, arg.tensor in written)
 
 
@@ -253,8 +251,8 @@ def bind(
     to, `written` the names of those that it may write."""
     if not all(0 < size < 2**31 for size in launch.grid) or max(launch.grid[1:]) > 65535:
         raise LaunchError(launch.kernel.name, f"its grid {launch.grid} is beyond what a card takes")
-    dtypes = {name: info.dtype for name, info in tensors.items()}
-    code = code_object(launch, dtypes, backend, device)
+    types = {name: info.dtype for name, info in tensors.items()}
+    code = code_object(launch, types, backend, device)
     bound = BoundLaunch(launch, slots, code, tensors, written)
     function = load(code, backend, device)
     bound.launcher = functools.partial(backend.launcher, function, code, device, bound.arguments)

@@ -10,21 +10,13 @@ from __future__ import annotations
 import os
 from typing import Any, Protocol, runtime_checkable
 
+from portable import dtypes
 from portable.errors import CompileError
 from portable.plan import Launch, Pointer, Scalar, TritonKernel
 
-_POINTEES = {
-    "bfloat16": "bf16",
-    "float16": "fp16",
-    "float32": "fp32",
-    "float64": "fp64",
-    "int32": "i32",
-    "int64": "i64",
-}
 # Triton, LLVM and MLIR compile otherwise under some of these.
 _VARIABLES = ("TRITON_", "LLVM_", "MLIR_", "DISABLE_")
 _SWIZZLE_128 = 3  # Triton's and the driver's number of the mode
-_SCALARS = {"i32": "i32", "i64": "i64", "u32": "u32", "f32": "fp32"}
 
 
 @runtime_checkable
@@ -35,16 +27,16 @@ class TritonDescriptorArgument(Protocol):
     def triton_type(self) -> str: ...
 
 
-def signature(launch: Launch, dtypes: dict[str, str]) -> tuple[tuple[str, str, bool], ...]:
+def signature(launch: Launch, types: dict[str, str]) -> tuple[tuple[str, str, bool], ...]:
     """(parameter, Triton type, divisible by 16) of each argument; with the kernel, a build's identity."""
     rows = []
     for name, arg in launch.args:
         if "." in name:  # what Triton passes along with the descriptor before it
             continue
         if isinstance(arg, Pointer):
-            rows.append((name, "*" + _POINTEES[dtypes[arg.tensor]], arg.aligned))
+            rows.append((name, "*" + dtypes.of(types[arg.tensor]).triton, arg.aligned))
         elif isinstance(arg, Scalar):
-            rows.append((name, _SCALARS[arg.kind], arg.divisible))
+            rows.append((name, dtypes.scalar(arg.kind).triton, arg.divisible))
         elif isinstance(arg, TritonDescriptorArgument):
             rows.append((name, arg.triton_type, False))
         else:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from portable.dtypes import itemsize
 from portable.plan import Device, NativeKernel, Plan
 from portable.tune.problem import Subject
 
@@ -85,7 +86,6 @@ def seconds(subject: Subject, values: Mapping[str, Any], plan: Plan, device: Dev
 
 def _sizes(subject: Subject) -> tuple[int, int, int, int, int]:
     """Matrices, rows, columns and length of the product, and bytes of an element of its inputs."""
-    import torch
 
     infos = subject.signature.tensors
     out = next(infos[name] for name in subject.spec.outputs)
@@ -97,7 +97,7 @@ def _sizes(subject: Subject) -> tuple[int, int, int, int, int]:
         rows, matrices = rows * matrices, 1
     inner = max(int(subject.flops / max(2 * out.numel, 1)), 1)
     first = next(info for name, info in infos.items() if info is not None and name in subject.shapes)
-    return matrices, rows, columns, inner, getattr(torch, first.dtype).itemsize
+    return matrices, rows, columns, inner, itemsize(first.dtype)
 
 
 def _matrix(subject: Subject, values: Mapping[str, Any], plan: Plan, device: Device, rates: Rates) -> float:

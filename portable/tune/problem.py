@@ -9,6 +9,7 @@ from typing import Any
 
 from portable.configs import shape_class
 from portable.dispatch import arguments, compiled_call, select
+from portable.dtypes import itemsize
 from portable.errors import PortableError, listed
 from portable.spec import registry
 from portable.spec.model import Case, Implementation, Spec
@@ -81,10 +82,9 @@ class Subject:
     @cached_property
     def bytes(self) -> int:
         """Every operand moved once."""
-        import torch
 
         infos = [info for info in self.signature.tensors.values() if info is not None]
-        return sum(info.numel * getattr(torch, info.dtype).itemsize for info in infos)
+        return sum(info.numel * itemsize(info.dtype) for info in infos)
 
     @cached_property
     def flops(self) -> float:

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from portable.dtypes import itemsize
 from portable.runtime import worker_io
 
 Send = Callable[[dict[str, Any]], None]
@@ -136,7 +137,7 @@ class Bench:
         size = min(1 << 28, self._gpu.mem_get_info(self._place)[0] // 8)
         source = torch.randn(size // 4, device=self._place)
         kinds = list(self._subject.dtypes.values())
-        side = 4096 if getattr(torch, kinds[0]).itemsize < 4 else 2048
+        side = 4096 if itemsize(kinds[0]) < 4 else 2048
         left, right = (
             torch.randn(side, side, device=self._place).to(getattr(torch, kinds[0])) for _ in range(2)
         )
@@ -188,7 +189,7 @@ class Bench:
         torch = self._torch
         infos = [info for info in self._subject.signature.tensors.values() if info is not None]
         held = [
-            torch.full((max(info.numel * getattr(torch, info.dtype).itemsize, 4) // 4,), float("nan"),
+            torch.full((max(info.numel * itemsize(info.dtype), 4) // 4,), float("nan"),
                        device=self._place)
             for info in infos for _ in range(2)
         ]  # fmt: skip
