@@ -18,18 +18,18 @@ IN_SEQUENCE = "in-sequence"
 EDGE, WIDE = 0.7, 0.1
 """Shares beyond which a constant is called near its edge, and below which wide."""
 
-HEAD = """# How large `sum` must be
+HEAD = """# How large `accumulation_ulp` must be
 
 Written by `python docs/calibration.py` from `conformance/calibration/*.json`. Each file was made by
 `python -m portable.conformance.commands.calibrate --out FILE.json` on the device that it names.
 
-The judge's bound is `result * eps(R) * |ref| + sum * eps(acc) * (|ref| + magnitude)` and a little near zero;
-`sum` pays for the roundings of the accumulation, and is a formula of each spec. Here is how much of it the
-implementations need: the largest over all elements, lengths, seeds and kinds of data. The share is needed /
-allowed: above 1 a correct kernel fails, and far below 1 a wrong one may pass. What a share leaves is for
-kernels that are not here: the formula has to allow sums in any order, and matrix units that truncate inside.
-The widest order is one addition after the other; "in sequence" is that, in float32 with NumPy
-(`tests/conformance/in_sequence.py`).
+The judge's bound is `result_ulp * eps(R) * |ref| + accumulation_ulp * eps(acc) * (|ref| + error_scale)` and
+a little near zero; `accumulation_ulp` pays for the roundings of the accumulation, and is a formula of each
+spec. Here is how much of it the implementations need, the largest over all elements, lengths, seeds, kinds
+of data. The share is needed / allowed: above 1 a correct kernel fails, and far below 1 a wrong one may
+pass. What a share leaves is for kernels that are not here: the formula has to allow sums in any order, and
+matrix units that truncate inside. The widest order is one addition after the other; "in sequence" is that,
+in float32 with NumPy (`tests/conformance/in_sequence.py`).
 
 Kinds of data: *normal* N(0, 1); *uniform* [0, 1), where an accumulator that truncates leans to one side;
 *mirrored*, N(0, 1) whose sums cancel exactly; *returning*, uniform sums that a last product takes back to
@@ -118,12 +118,15 @@ def _formulas(found: dict[str, dict[str, Any]]) -> list[str]:
         for entry in each["entries"]:
             both = shares.setdefault((entry["op"], entry["output"]), ([0.0], [0.0]))
             both[name == IN_SEQUENCE].append(share(entry))
-    lines = ["| op | output | sum | implementations | in sequence | |", "|---|---|---|--:|--:|---|"]
+    lines = [
+        "| op | output | accumulation_ulp | implementations | in sequence | |",
+        "|---|---|---|--:|--:|---|",
+    ]
     for (op, output), both in sorted(shares.items()):
         here, widest = (max(each) for each in both)
         most = max(here, widest)
         told = "near its edge" if most > EDGE else "wide" if most < WIDE else ""
-        formula = registry.spec(op).tolerance[output].sum
+        formula = registry.spec(op).tolerance[output].accumulation_ulp
         texts = (f"{here:.3f}", f"{widest:.3f}" if len(both[1]) > 1 else "")
         lines.append(f"| {op} | {output} | `{formula}` | {' | '.join(texts)} | {told} |")
     return lines

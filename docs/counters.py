@@ -29,23 +29,23 @@ from portable.conformance.records import record
 from portable.spec import registry
 
 ROOT = Path(__file__).resolve().parent.parent
-RECORD = ROOT / "conformance" / "records" / "h200" / "counters.json"
+RECORD = ROOT / "conformance" / "results" / "h200" / "counters.json"
 PAGE = ROOT / "docs" / "counters.md"
 
 COUNTED: tuple[tuple[str, tuple[int, ...], tuple[str, ...]], ...] = (
     ("large products", (2, 3, 9), ("wgmma", "triton")),
-    ("products of untuned sizes", (0,), ("packed",)),
+    ("products of untuned sizes", (0,), ("realigned",)),
     ("products with few rows", (0, 2, 5), ("skinny",)),
     ("float32 products", (1,), ("simt",)),
     ("float32 products by bf16x6", (1,), ("bf16x6",)),
     ("linear, forward", (0,), ("wgmma",)),
-    ("rows, forward", (2, 4), ("native", "triton")),
-    ("rows, backward", (1, 3), ("native",)),
+    ("rows, forward", (2, 4), ("cpp", "triton")),
+    ("rows, backward", (1, 3), ("cpp",)),
     ("attention, forward", (2, 3), ("wgmma", "triton")),
     ("attention, forward, other head sizes", (1, 4), ("wgmma",)),
     ("attention, backward", (2, 3), ("wgmma", "triton")),
-    ("attention, decode", (0, 1), ("decode_bulk", "decode")),
-    ("attention over a paged cache", (0, 1), ("bulk", "triton")),
+    ("attention, decode", (0, 1), ("decode_tma", "decode")),
+    ("attention over a paged cache", (0, 1), ("tma", "triton")),
     ("attention over packed sequences, a long tail of lengths", (0, 1), ("wgmma", "triton")),
     ("attention over packed sequences, backward, a long tail of lengths", (0, 1), ("wgmma", "triton")),
 )
@@ -103,7 +103,7 @@ def count(path: Path) -> None:
         sys.exit(f"ncu ended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
     kernels = list(parsed(done.stdout, [(case.id, impl) for case, impl in asked()]))
     made = {
-        "edition": 1,
+        "schema_version": 1,
         "command": "python docs/counters.py --record " + path.name,
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "device": torch.cuda.get_device_name(),

@@ -9,7 +9,7 @@ from typing import Any
 from portable.conformance.records import compare, record
 
 ROOT = Path(__file__).resolve().parent.parent
-RECORDS = ROOT / "conformance" / "records"
+RECORDS = ROOT / "conformance" / "results"
 PAGE = ROOT / "docs" / "emulated.md"
 DTYPES = ("bfloat16", "float16", "float32")
 
@@ -35,7 +35,7 @@ compile, autograd, rows alone) are in the second table alone.
 def cards() -> dict[str, dict[str, Any]]:
     """Architecture -> record."""
     return {
-        path.parent.name.removeprefix("emulated-"): record.read(path)
+        path.parent.name.removeprefix("emulated-"): record.with_current_names(record.read(path))
         for path in sorted(RECORDS.glob("emulated-*/core.json"))
     }
 
@@ -70,11 +70,11 @@ def page() -> str:
     rows: dict[tuple[str, str], dict[str, str]] = {}
     for arch, each in found.items():
         for summary in record.summaries(each):
-            language = summary.impl if summary.impl in ("triton", "native", "simt") else "mfma, wmma"
+            language = summary.impl if summary.impl in ("triton", "cpp", "simt") else "mfma, wmma"
             rows.setdefault((summary.op, language), {})[arch] = cell(summary)
     lines = [HEAD, "| op | implementation | " + " | ".join(arches) + " |", "|---|---|" + "---|" * len(arches)]
     for (op, name), cells in sorted(rows.items()):
-        written = {"triton": "Triton", "native": "HIP", "simt": "HIP simt"}.get(name, f"HIP {name}")
+        written = {"triton": "Triton", "cpp": "HIP", "simt": "HIP simt"}.get(name, f"HIP {name}")
         lines.append(f"| {op} | {written} | " + " | ".join(cells.get(arch, "") for arch in arches) + " |")
     lines += ["", *_summary(found), "", *_agreement(found), "", *_failures(found)]
     return "\n".join(lines) + "\n"
@@ -92,7 +92,7 @@ def _summary(found: dict[str, dict[str, Any]]) -> list[str]:
 
 def _agreement(found: dict[str, dict[str, Any]]) -> list[str]:
     """How the cards agree with an H200, which was a card."""
-    h200 = record.read(RECORDS / "h200" / "core.json")
+    h200 = record.with_current_names(record.read(RECORDS / "h200" / "core.json"))
     lines = [
         "With an NVIDIA H200 (a card; `conformance/results/h200/core.json`), by `portable-conformance",
         "compare`: implementations of one name (Triton's source, and what both vendors build from one file)",

@@ -7,7 +7,7 @@ from pathlib import Path
 from portable.conformance.records import compare, record
 from portable.conformance.report import html
 
-RECORDS = Path(__file__).resolve().parent.parent / "conformance" / "records"
+RECORDS = Path(__file__).resolve().parent.parent / "conformance" / "results"
 PAIR = ("h200", "emulated-gfx942")
 
 

@@ -11,7 +11,7 @@ from portable.conformance.perf import sweep
 from portable.conformance.records import record
 
 ROOT = Path(__file__).resolve().parent.parent
-RECORDS = ROOT / "conformance" / "records" / "h200"
+RECORDS = ROOT / "conformance" / "results" / "h200"
 FIRST, SECOND = "sweep-3", "sweep-4"
 PAGE = ROOT / "docs" / "speed.md"
 
@@ -57,7 +57,7 @@ UNCHANGED = {
     ("float32 products by bf16x6", "bf16x6"),
     ("attention, forward, other head sizes", "wgmma"),
     ("attention, forward, other head sizes", "triton"),
-    *((group, "native") for group in ("rows, forward", "rows against torch.compile")),
+    *((group, "cpp") for group in ("rows, forward", "rows against torch.compile")),
     *((group, "triton") for group in ("rows, forward", "rows against torch.compile")),
 }
 """Groups and implementations that no change between the runs was meant to make faster."""
@@ -97,7 +97,9 @@ Microseconds of one small call in run 2, eager, no gradient, the best of five ro
 
 def page() -> str:
     """The text of docs/speed.md."""
-    first, second = (record.read(RECORDS / f"{name}.json") for name in (FIRST, SECOND))
+    first, second = (
+        record.with_current_names(record.read(RECORDS / f"{name}.json")) for name in (FIRST, SECOND)
+    )
     versions = second["header"]["versions"]
     before, after = (sweep.verdicts(each["timings"]) for each in (first, second))
     timed = {each.group for each in after}

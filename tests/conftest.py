@@ -17,7 +17,7 @@ from portable.runtime import detect
 from portable.spec import registry
 
 SPEC = """
-edition: 1
+schema_version: 1
 op: twice
 summary: y = 2 * x.
 axes: {N: 0..}
@@ -30,8 +30,8 @@ outputs:
   y: {shape: ["...", N], dtype: T}
 reference: {entry: "reference.py:twice"}
 tolerance:
-  y: {result: 0.51, sum: "1"}
-cost: {flops: "B * N", peak: vector}
+  y: {result_ulp: 0.51, accumulation_ulp: "1"}
+cost: {flops: "B * N", roof: vector}
 cases:
   - {N: 3, leading: [2]}
 bench:

@@ -20,7 +20,7 @@ TABLE = f"""==PROF== Connected to process 7
 "4","spin_kernel(long)","0.1","0","1","1","1","16","x"
 "5","softmax(int)","0.25","0.2","30","91.6","60","40","x"
 """
-CASES = [("matmul/x/normal/bench", "packed"), ("softmax/y/normal/bench", "native")]
+CASES = [("matmul/x/normal/bench", "realigned"), ("softmax/y/normal/bench", "cpp")]
 
 
 def test_kernels_belong_to_the_case_whose_mark_stands_before_them():
@@ -34,7 +34,7 @@ def test_kernels_belong_to_the_case_whose_mark_stands_before_them():
 
 def test_a_case_without_its_mark_is_an_error():
     with pytest.raises(ValueError, match="3 cases were asked for, ncu saw 2"):
-        list(COUNTERS["parsed"](TABLE, [*CASES, ("z", "native")]))
+        list(COUNTERS["parsed"](TABLE, [*CASES, ("z", "cpp")]))
 
 
 def test_the_page():
@@ -42,9 +42,9 @@ def test_the_page():
     made = {"device": "a card", "command": "count", "date": "2026-11-22T01:02:03", "versions": {"ncu": "1"}}
     lines = COUNTERS["page"](made | {"kernels": kernels}).splitlines()
     assert lines[-3:] == [
-        "| `matmul/x` | packed | `pack` | 2 | 6000.0 | 0 | 25 | 50 | 50 | 32 |",
-        "| `matmul/x` | packed | `product` | 1 | 2000250.0 | 88 | 90 | 20 | 12 | 168 |",
-        "| `softmax/y` | native | `softmax` | 1 | 250.0 | 0 | 30 | 92 | 60 | 40 |",
+        "| `matmul/x` | realigned | `pack` | 2 | 6000.0 | 0 | 25 | 50 | 50 | 32 |",
+        "| `matmul/x` | realigned | `product` | 1 | 2000250.0 | 88 | 90 | 20 | 12 | 168 |",
+        "| `softmax/y` | cpp | `softmax` | 1 | 250.0 | 0 | 30 | 92 | 60 | 40 |",
     ]
 
 

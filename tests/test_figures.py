@@ -15,7 +15,10 @@ from .conformance import toy_gpu_faults
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORD = record.read(ROOT / "conformance/results/h200/core.json")
-FIRST, SECOND = (record.read(ROOT / f"conformance/results/h200/sweep-{run}.json") for run in (3, 4))
+FIRST, SECOND = (
+    record.with_current_names(record.read(ROOT / f"conformance/results/h200/sweep-{run}.json"))
+    for run in (3, 4)
+)
 SEQUENCES = "H=16,G=16,M=8192,N=8192,D=128,E=128,lead=2,causal=True"
 ROWS = {
     "matmul 4096 x 4096 x 4096": ("matmul/bfloat16/M=4096,N=4096,K=4096", "wgmma", "torch"),
@@ -24,10 +27,10 @@ ROWS = {
         "wgmma",
         "torch",
     ),
-    "softmax 16384 x 4096": ("softmax/bfloat16/N=4096,lead=16384", "native", "copy"),
-    "rms_norm 16384 x 4096": ("rms_norm/bfloat16/N=4096,lead=16384", "native", "copy"),
-    "layer_norm 16384 x 4096": ("layer_norm/bfloat16/N=4096,lead=16384", "native", "copy"),
-    "swiglu 16384 x 4096": ("swiglu/bfloat16/N=4096,lead=16384", "native", "copy"),
+    "softmax 16384 x 4096": ("softmax/bfloat16/N=4096,lead=16384", "cpp", "copy"),
+    "rms_norm 16384 x 4096": ("rms_norm/bfloat16/N=4096,lead=16384", "cpp", "copy"),
+    "layer_norm 16384 x 4096": ("layer_norm/bfloat16/N=4096,lead=16384", "cpp", "copy"),
+    "swiglu 16384 x 4096": ("swiglu/bfloat16/N=4096,lead=16384", "cpp", "copy"),
     "attention, 2 x 16": (f"attention/bfloat16,L=float32/{SEQUENCES},no=bias+sinks", "wgmma", "cudnn"),
     "attention's gradient": (
         f"attention_backward/bfloat16,L=float32/{SEQUENCES},no=bias+dlse",
@@ -120,7 +123,7 @@ def test_attention_conforms_on_emulated_cards():
 
 def test_the_pages_of_the_records_are_what_the_records_say():
     pages = runpy.run_path(str(ROOT / "docs/records.py"))["pages"]()
-    names = {path.relative_to(ROOT / "conformance/records").as_posix() for path in pages}
+    names = {path.relative_to(ROOT / "conformance/results").as_posix() for path in pages}
     assert {"h200/core.html", "cpu/core.html", "emulated-gfx950/core.html"} <= names
     for path, text in pages.items():
         assert path.read_text() == text, f"{path.relative_to(ROOT)} is old: python docs/records.py"

@@ -401,7 +401,7 @@ def mode_cases(spec: Spec, types: list[Types]) -> Iterator[Case]:
     """`out=` and gradient cases: the spec's shapes, every type in turn, N(0, 1) data.
 
     Gradients are not asked where an axis is 1: a normalised row of one element has a gradient that is all
-    cancellation, which the norm-wise bound does not know; the companion op's own magnitude does.
+    cancellation, which the norm-wise bound does not know; the backward op's own error scale does.
     """
     modes = ["out"] * (spec.out is not None) + ["grad"] * (spec.gradient is not None)
     shapes = [shape for shape in spec_shapes(spec) if elements(spec, shape) <= LARGE]

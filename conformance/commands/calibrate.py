@@ -1,13 +1,13 @@
-"""How large a `sum` do correct kernels need?
+"""How large a `accumulation_ulp` do correct kernels need?
 
 `python -m portable.conformance.commands.calibrate --out FILE.json`
 
 For every op, implementation and row of types the needed constant is the largest, over the elements, of
 
-    (|got - ref| - what the judge grants apart from `sum`) / (eps(acc) * (|ref| + magnitude))
+    (|got - ref| - what the judge grants apart from `accumulation_ulp`) / (eps(acc) * (|ref| + error_scale))
 
-and the spec allows `sum` at those sizes: share = needed / allowed, and a share above 1 is a failing case.
-Every axis that the spec's formula names grows, the others stay. The data are random by seed:
+and the spec allows `accumulation_ulp` at those sizes: share = needed / allowed, and a share above 1 is a
+failing case. Every axis that the spec's formula names grows, the others stay. The data are random by seed:
 
 - normal: N(0, 1).
 - uniform: [0, 1). Nothing cancels, and an accumulator that truncates leans to one side at every step.
@@ -121,7 +121,9 @@ class Call:
 
 def calls(spec: Spec, sizes: Sizes) -> Iterator[Call]:
     """What is asked of an op: every row of types, every setting of its required parameters, every length."""
-    growing = sorted({axis for each in spec.tolerance.values() for axis in axes_of(spec, each.sum)})
+    growing = sorted(
+        {axis for each in spec.tolerance.values() for axis in axes_of(spec, each.accumulation_ulp)}
+    )
     for types in (row for row in spec.types if row["acc"] != "float64"):
         for params in required_params(spec):
             for axis in growing or [""]:
@@ -185,7 +187,7 @@ def _cancelling(tensor: torch.Tensor, dim: int, values: str, position: int) -> t
 
 
 def needed(got: Any, expected: reference.Expected) -> float:
-    """The smallest `sum` with which `got` passes. Raises Broken where none is enough."""
+    """The smallest `accumulation_ulp` with which `got` passes. Raises Broken where none is enough."""
     ref = expected.ref
     if not isinstance(got, torch.Tensor) or got.shape != ref.shape or got.dtype != expected.dtype:
         raise Broken(f"expected {expected.dtype} of shape {tuple(ref.shape)}")
@@ -193,14 +195,14 @@ def needed(got: Any, expected: reference.Expected) -> float:
     inside = ref.abs() < torch.finfo(expected.dtype).max
     if not bool((torch.isfinite(value) | ~inside).all()):
         raise Broken("a value that is not finite where the reference is")
-    granted = bound(ref, None, replace(expected.tolerance, sum=0.0), expected.dtype)
+    granted = bound(ref, None, replace(expected.tolerance, accumulation_ulp=0.0), expected.dtype)
     excess = (value - ref).abs_().sub_(granted)
     counted = (excess > 0) & inside
     if not bool(counted.any()):
         return 0.0
     most = float(torch.where(counted, excess / _scale(expected), 0.0).max())
     if not math.isfinite(most):
-        raise Broken("an error where the reference and its magnitude are 0")
+        raise Broken("an error where the reference and its error_scale are 0")
     return most / torch.finfo(expected.tolerance.acc).eps
 
 
@@ -211,7 +213,7 @@ def result_needed(got: torch.Tensor, expected: reference.Expected) -> float | No
     normal = (ref.abs() > torch.finfo(expected.dtype).smallest_normal) & (
         ref.abs() < torch.finfo(expected.dtype).max
     )
-    clear = normal & (expected.tolerance.sum * wide * _scale(expected) < HIDDEN * rounding)
+    clear = normal & (expected.tolerance.accumulation_ulp * wide * _scale(expected) < HIDDEN * rounding)
     if torch.finfo(expected.dtype).eps <= wide or not bool(clear.any()):
         return None
     error = (got.detach().cpu().to(torch.float64) - ref).abs()
@@ -220,7 +222,7 @@ def result_needed(got: torch.Tensor, expected: reference.Expected) -> float | No
 
 def _scale(expected: reference.Expected) -> torch.Tensor:
     size = expected.ref.abs()
-    return size if expected.magnitude is None else size + expected.magnitude.abs()
+    return size if expected.error_scale is None else size + expected.error_scale.abs()
 
 
 # Measuring ----------------------------------------------------------------------------------------
@@ -281,7 +283,11 @@ def _judged(spec: Spec, axis: str, values: str) -> tuple[str, ...]:
     """The outputs that say something about a growing axis: those whose formula names it."""
     if values in ("mirrored", "returning"):
         return summed_outputs(spec, axis)
-    return tuple(name for name, each in spec.tolerance.items() if axis in (axes_of(spec, each.sum) or {""}))
+    return tuple(
+        name
+        for name, each in spec.tolerance.items()
+        if axis in (axes_of(spec, each.accumulation_ulp) or {""})
+    )
 
 
 def _enter(
@@ -303,19 +309,19 @@ def _enter(
     entry = entries.setdefault(key, {
         "op": about[0], "impl": about[1], "types": about[2], "params": params, "output": name,
         "dtype": str(expected.dtype).removeprefix("torch."), "axis": call.axis, "sizes": sizes,
-        "allowed": expected.tolerance.sum, "needed": {}, "share": 0.0, "result": None,
+        "allowed": expected.tolerance.accumulation_ulp, "needed": {}, "share": 0.0, "result": None,
     })  # fmt: skip
     entry["needed"][values] = max(entry["needed"].get(values, 0.0), _short(most))
-    entry["share"] = _short(max(entry["needed"].values()) / expected.tolerance.sum)
+    entry["share"] = _short(max(entry["needed"].values()) / expected.tolerance.accumulation_ulp)
     if own is not None:
         entry["result"] = _short(max(own, entry["result"] or 0.0))
 
 
 def allowed(entry: Mapping[str, Any]) -> float:
-    """The `sum` that the spec, as it is now, allows where an entry was measured."""
+    """The `accumulation_ulp` that the spec, as it is now, allows where an entry was measured."""
     spec = registry.spec(entry["op"])
     row = next(row for row in spec.types if types_text(row) == entry["types"])
-    return float(spec.tolerance[entry["output"]].sum.evaluate(**row, **entry["sizes"]))
+    return float(spec.tolerance[entry["output"]].accumulation_ulp.evaluate(**row, **entry["sizes"]))
 
 
 def _led(spec: Spec) -> bool:
@@ -411,7 +417,7 @@ def table(entries: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m portable.conformance.commands.calibrate",
-        description="Measure how large a `sum` constant the implementations need on a device.",
+        description="Measure how large a `accumulation_ulp` constant the implementations need on a device.",
     )
     parser.add_argument("--ops", help="ops, comma separated (default: all, gradients included)")
     parser.add_argument("--impl", help="implementations, comma separated (default: all)")

@@ -52,7 +52,7 @@ def sample(
     absent: Sequence[str] = (),
 ) -> dict[str, Any]:
     """N(0, 1) tensors of one row of types (the spec's first), every axis of one size, or of the sizes of the
-    spec's first boundary shape."""
+    spec's `behaviour_case`."""
     generator = torch.Generator().manual_seed(seed)
     row = types or spec.types[0]
     made: dict[str, Any] = dict.fromkeys(spec.inputs)
@@ -67,7 +67,7 @@ def sample(
 
 def _shape(spec: Spec, lead: int, size: int, absent: Sequence[str]) -> Shape:
     leading: Any = (lead,) if spec.leading == "same" else ()
-    axes = spec.boundary[0].axes if spec.boundary else dict.fromkeys(spec.axes, size)
+    axes = spec.behaviour_case.axes if spec.behaviour_case else dict.fromkeys(spec.axes, size)
     return make_shape(spec, axes, leading, required_params(spec)[0], absent)
 
 
@@ -159,7 +159,7 @@ def other_device(call: Call, spec: Spec, device: torch.device) -> str | None:
 def rows_alone(call: Call, spec: Spec, device: torch.device) -> str | None:
     """A row gives the same bits alone and in a batch."""
     apart = all(each.rank > 1 for each in spec.inputs.values() if each.leading)  # problems of their own
-    if spec.leading != "same" or not (apart or spec.cost.peak == "vector"):
+    if spec.leading != "same" or not (apart or spec.cost.roof == "vector"):
         raise NotHere("the op does not work row by row")
 
     def ask(types: Types) -> str | None:

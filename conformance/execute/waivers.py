@@ -134,13 +134,15 @@ def load(file: Path) -> tuple[Entry, ...]:
     if not file.exists():
         return ()
     data = strict_yaml.load(file)
+    if isinstance(data, strict_yaml.Map) and "edition" in data:
+        raise SpecError(file, data.line_of("edition"), "'edition' is now called schema_version")
     if (
         not isinstance(data, strict_yaml.Map)
-        or set(data) != {"edition", "entries"}
-        or data["edition"] != 1
+        or set(data) != {"schema_version", "entries"}
+        or data["schema_version"] != 1
         or not isinstance(data["entries"], strict_yaml.List)
     ):
-        raise SpecError(file, 1, "expected `edition: 1` and a list `entries`, and nothing else")
+        raise SpecError(file, 1, "expected `schema_version: 1` and a list `entries`, and nothing else")
     found = []
     for index, raw in enumerate(data["entries"]):
         if not isinstance(raw, strict_yaml.Map):

@@ -2,14 +2,14 @@
 
 The oracle is float64 on the CPU from the same input bits. An element passes when
 
-    |got - ref| <= result * eps(R) * |ref| + sum * eps(acc) * (|ref| + magnitude) + tiny(R)
-                   + UNDERFLOW * sum^2 * tiny(acc)
+    |got - ref| <= result_ulp * eps(R) * |ref| + accumulation_ulp * eps(acc) * (|ref| + error_scale) + tiny(R)
+                   + UNDERFLOW * accumulation_ulp^2 * tiny(acc)
 
-`result` pays for one rounding to the output type R, `sum` for the accumulation in `acc`, `magnitude`
-is the root of the sum of squares of what was added up (so that cancellation is not punished), and
-`tiny` is the smallest subnormal: near zero a rounding is absolute, one in R and one per step in `acc`.
-Those steps are about sum^2 / 4, may all fall to one side (equal rows), and later steps may scale them up
-(a row's rsqrt). The term is 10^-3 of the smallest normal number at most, so that a flush still shows.
+`result_ulp` pays for one rounding to the output type R, `accumulation_ulp` for the accumulation in `acc`,
+`error_scale` is the root of the sum of squares of what was added up (so that cancellation is not punished),
+and `tiny` is the smallest subnormal: near zero a rounding is absolute, one in R and one per step in `acc`.
+Those steps are about accumulation_ulp^2 / 4, may all fall to one side (equal rows), and later steps may scale
+them up (a row's rsqrt). The term is 10^-3 of the smallest normal number at most, so that a flush still shows.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _EXPONENT = 0x7FF0000000000000  # of a float64's bits
 
 @dataclass(frozen=True)
 class Tolerance:
-    """`result` and `sum` of the spec with the axes filled in, and the two types they refer to."""
+    """The spec's tolerance with the axes filled in, and the accumulator's type that it refers to."""
 
-    result: float
-    sum: float
+    result_ulp: float
+    accumulation_ulp: float
     acc: torch.dtype
 
 
@@ -100,22 +100,22 @@ class Verdict:
 
 
 def bound(
-    ref: torch.Tensor, magnitude: torch.Tensor | None, tolerance: Tolerance, dtype: torch.dtype
+    ref: torch.Tensor, error_scale: torch.Tensor | None, tolerance: Tolerance, dtype: torch.dtype
 ) -> torch.Tensor:
-    """The largest |got - ref| that passes, per element, in float64. `ref` and `magnitude` are float64."""
+    """The largest |got - ref| that passes, per element, in float64. `ref` and `error_scale` are float64."""
     acc, result = torch.finfo(tolerance.acc), torch.finfo(dtype)
-    accumulation = tolerance.sum * acc.eps
-    underflow = UNDERFLOW * max(tolerance.sum, 1.0) ** 2 * acc.smallest_normal * acc.eps
-    limits = ref.abs().mul_(tolerance.result * result.eps + accumulation)
-    if magnitude is not None:
-        limits.add_(torch.nan_to_num(magnitude.abs(), nan=0.0, posinf=0.0), alpha=accumulation)
+    accumulation = tolerance.accumulation_ulp * acc.eps
+    underflow = UNDERFLOW * max(tolerance.accumulation_ulp, 1.0) ** 2 * acc.smallest_normal * acc.eps
+    limits = ref.abs().mul_(tolerance.result_ulp * result.eps + accumulation)
+    if error_scale is not None:
+        limits.add_(torch.nan_to_num(error_scale.abs(), nan=0.0, posinf=0.0), alpha=accumulation)
     return limits.add_(underflow + result.smallest_normal * result.eps)
 
 
 def judge(
     got: torch.Tensor,
     ref: torch.Tensor,
-    magnitude: torch.Tensor | None,
+    error_scale: torch.Tensor | None,
     tolerance: Tolerance,
     dtype: torch.dtype,
     *,
@@ -135,7 +135,7 @@ def judge(
     if not count:
         return Verdict("Pass")
     value = got.to(torch.float64)
-    limits = bound(ref, magnitude, tolerance, dtype)
+    limits = bound(ref, error_scale, tolerance, dtype)
     error = value - ref
     size = error.abs()
     max_abs = float(size.max())
@@ -165,7 +165,7 @@ def judge(
             first = _first(differs, value, expected.to(torch.float64), torch.zeros_like(limits), dtype)
             return _failed(found, "Fail.value", differs, first, "the result must come out exactly")
     if bias and torch.finfo(dtype).eps > torch.finfo(tolerance.acc).eps:
-        rounding = tolerance.result * torch.finfo(dtype).eps * ref.abs()
+        rounding = tolerance.result_ulp * torch.finfo(dtype).eps * ref.abs()
         note = _bias(units[rounding > 0.5 * limits], ref[rounding > 0.5 * limits], dtype)
         if note:
             return replace(found, state="QualityWarning", note=note)

@@ -34,7 +34,7 @@ class Expected:
     """One output: its float64 reference and error scale, its tolerance and its type."""
 
     ref: torch.Tensor
-    magnitude: torch.Tensor | None
+    error_scale: torch.Tensor | None
     tolerance: Tolerance
     dtype: torch.dtype
     exact: bool = False
@@ -45,7 +45,7 @@ class Expected:
         return judge(
             got,
             self.ref,
-            self.magnitude,
+            self.error_scale,
             self.tolerance,
             self.dtype,
             exact=self.exact,
@@ -137,8 +137,8 @@ def _outputs(
     wide = {name: tensors[name].to(torch.float64) if name in tensors else None for name in spec.inputs}
     refs = reference(case, spec, wide)
     scales: dict[str, Any] = {}
-    if spec.reference.magnitude is not None:
-        entry = registry.load_entry(spec.reference.magnitude)
+    if spec.reference.error_scale is not None:
+        entry = registry.load_entry(spec.reference.error_scale)
         scales = _named(spec, _call(entry, scale_of or case, spec, wide))
     acc = inputs.DTYPES[dict(case.types)["acc"]]
     exactly = _exactly(case, spec, tensors, refs, acc)
@@ -148,7 +148,7 @@ def _outputs(
     for name, output in spec.outputs.items():
         dtype = inputs.DTYPES[case.dtype(output.dtype)]
         limits = spec.tolerance[name]
-        tolerance = _tolerance(limits.result, float(limits.sum.evaluate(**known)), acc)
+        tolerance = _tolerance(limits.result_ulp, float(limits.accumulation_ulp.evaluate(**known)), acc)
         if output.when is not None and output.when not in tensors:
             expected[name] = Expected(torch.empty(0, dtype=torch.float64), None, tolerance, dtype)
             continue

@@ -145,7 +145,7 @@ def _bench_case(asked: sweep.Asked, going: _Going) -> list[Entry]:
     del expected
     timed: dict[str, tuple[Call, Sequence[Any]]] = {name: (call, sets) for name, call in calls.items()}
     timed |= {BASELINE + name: (_run, bound) for name, bound in others.items()}
-    matrix = spec.cost.peak == "matrix"
+    matrix = spec.cost.roof == "matrix"
     if not matrix or "copy" in (asked.baselines or ()):
         halves = [torch.randn(max(moved // 4, 1), device=device).to(torch.bfloat16) for _ in sets]
         timed[BASELINE + "copy"] = (timing.copy, [(half, torch.empty_like(half)) for half in halves])
@@ -394,9 +394,9 @@ def made(case: Case, spec: Spec, device: torch.device, seed: int) -> dict[str, t
 
 
 def _small_call(case: Case, spec: Spec, device: torch.device) -> dict[str, torch.Tensor | None]:
-    """Tensors so small that the kernel ends before the next call is launched: those of the second boundary
-    case, which torch's own takes too, or 64 in every axis."""
-    axes = spec.boundary[1].axes if spec.boundary else dict.fromkeys(spec.axes, 64)
+    """Tensors so small that the kernel ends before the next call is launched: those of the
+    spec's `latency_case`, which torch's own takes too, or 64 in every axis."""
+    axes = spec.latency_case.axes if spec.latency_case else dict.fromkeys(spec.axes, 64)
     leading: Any = (4,) if spec.leading == "same" else ()
     shape = make_shape(spec, axes, leading, required_params(spec)[0], case.shape.absent)
     return made(Case(case.op, case.types, shape), spec, device, 0)

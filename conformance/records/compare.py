@@ -216,7 +216,7 @@ def _same_specs(one: Record, other: Record, ops: Iterable[str]) -> None:
         if digests[0] != digests[1]:
             raise CompareError(
                 f"{op}: the two runs were asked by different specs ({digests[0]} and {digests[1]}); "
-                f"compare runs of one edition of the spec"
+                f"compare runs of one version of the spec"
             )
 
 

@@ -205,7 +205,7 @@ def _fault(a: Mapping[str, Timing], b: Mapping[str, Timing]) -> str:
                 return f"{label}'s {name}: {error}"
     work = {(each["bytes"], each["flops"]) for side in (a, b) for each in side.values()}
     if len(work) > 1:
-        return "the two runs count different bytes or flops for it; compare runs of one edition of the spec"
+        return "the two runs count different bytes or flops for it; compare runs of one version of the spec"
     return ""
 
 

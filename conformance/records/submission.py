@@ -37,7 +37,7 @@ SHOWN = 3
 LONGEST = 400
 
 FIELDS: dict[str, str] = {
-    "edition": "1",
+    "schema_version": "1",
     "vendor": "text",
     "product": "text",
     "device": "hardware or emulated",
@@ -61,7 +61,7 @@ class _Fault(Exception):
 def make(folder: Path, records: Sequence[Path], statement: Mapping[str, Any]) -> list[str]:
     """Write the package into `folder`, which must not exist, and answer what `verify` says of it.
 
-    `statement` holds `FIELDS` but `edition`. SubmissionError for records whose names cannot stand in a
+    `statement` holds `FIELDS` but `schema_version`. SubmissionError for records whose names cannot stand in a
     package, RecordError for one that is none.
     """
     names = [path.name for path in records]
@@ -73,7 +73,7 @@ def make(folder: Path, records: Sequence[Path], statement: Mapping[str, Any]) ->
     for path in records:
         record.read(path)
     contents = {path.name: path.read_bytes() for path in records}
-    full = {"edition": 1, **statement}
+    full = {"schema_version": 1, **statement}
     lines = [f"{key}: {json.dumps(value, ensure_ascii=False)}\n" for key, value in full.items()]
     contents[STATEMENT] = "".join(lines).encode()
     sums = [f"{hashlib.sha256(contents[name]).hexdigest()}  {name}\n" for name in sorted(contents)]
@@ -258,7 +258,7 @@ def _statement(content: bytes) -> tuple[dict[str, Any] | None, list[str]]:
 
 
 def _fits(key: str, value: Any) -> bool:
-    if key == "edition":
+    if key == "schema_version":
         return value == 1 and not isinstance(value, bool)
     if key in ("clean", "must_run"):
         return value is True

@@ -35,7 +35,7 @@ def layer_norm(
     return y if bias is None else y + bias
 
 
-def magnitude(
+def error_scale(
     x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, *, eps: float = 1e-5
 ) -> dict[str, Tensor]:
     """The scale of layer_norm's error: |weight| * rstd * (|x| + m) + |bias|, m of `_mean_scale`.
@@ -64,12 +64,12 @@ def layer_norm_backward(
     return dx, dweight, dbias
 
 
-def magnitude_backward(
+def error_scale_backward(
     dy: Tensor, x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, *, eps: float = 1e-5
 ) -> dict[str, Tensor]:
     """The scale of its error.
 
-    n is off by q = r * (|x| + m) units (see `magnitude`), so wherever n stands, |n| + q does here.
+    n is off by q = r * (|x| + m) units (see `error_scale`), so wherever n stands, |n| + q does here.
     dx subtracts three terms: |g|, |mean(g)| and |n| * |mean(g * n)|; a mean's own rounding error goes
     with the root of the sum of squares of its terms over N. An error that all of a row's n share (that
     of the mean) moves mean(g * n) by mean(g) times it. dweight and dbias are sums over rows: the roots

@@ -1,4 +1,4 @@
-"""The meaning of linear and its companions, in float64 on the CPU.
+"""The meaning of linear and its internal ops, in float64 on the CPU.
 
 Magnitudes are the error scales of the accuracy bound: the terms of each result before they cancel.
 """
@@ -38,7 +38,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, activation:
     return activate(F.linear(x, weight, bias), activation)
 
 
-def magnitude(
+def error_scale(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, *, activation: str | None = None
 ) -> dict[str, Tensor]:
     """The scale of linear's error.
@@ -61,12 +61,12 @@ def linear_with_preactivation(
     return activate(z, activation), z
 
 
-def magnitude_with_preactivation(
+def error_scale_with_preactivation(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, *, activation: str
 ) -> dict[str, Tensor]:
     """linear's, with the activation and without."""
-    y = magnitude(x, weight, bias, activation=activation)["y"]
-    return {"y": y, "z": magnitude(x, weight, bias)["y"]}
+    y = error_scale(x, weight, bias, activation=activation)["y"]
+    return {"y": y, "z": error_scale(x, weight, bias)["y"]}
 
 
 def _own_scale(z: Tensor, activation: str | None) -> Tensor:
@@ -110,7 +110,7 @@ def activation_backward(dy: Tensor, z: Tensor, activation: str) -> Tensor:
     return dy * (0.5 * (1 + _bend(z, activation)) + 0.5 * z * _bend_slope(z, activation))
 
 
-def magnitude_backward(dy: Tensor, z: Tensor, activation: str) -> dict[str, Tensor]:
+def error_scale_backward(dy: Tensor, z: Tensor, activation: str) -> dict[str, Tensor]:
     """The scale of its error.
 
     gelu: the terms (1 + |f|)/2 and |z|/2 * f', the second enlarged by what moves it: the rounded
@@ -138,10 +138,10 @@ def activation_backward_sums(dy: Tensor, z: Tensor, activation: str) -> tuple[Te
     return dz, _over_rows(dz)
 
 
-def magnitude_backward_sums(dy: Tensor, z: Tensor, activation: str) -> dict[str, Tensor]:
+def error_scale_backward_sums(dy: Tensor, z: Tensor, activation: str) -> dict[str, Tensor]:
     """dz's, and for the sums the root of the sum of squares of what is added and of its errors."""
     dz = activation_backward(dy, z, activation)
-    each = magnitude_backward(dy, z, activation)["dz"]
+    each = error_scale_backward(dy, z, activation)["dz"]
     return {"dz": each, "dbias": _over_rows((each + dz.abs()).square()).sqrt()}
 
 

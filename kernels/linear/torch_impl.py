@@ -1,4 +1,4 @@
-"""linear and its companions through torch: any device, float32 inside (float64 for float64)."""
+"""linear and its internal ops through torch: any device, float32 inside (float64 for float64)."""
 
 from __future__ import annotations
 

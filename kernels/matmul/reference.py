@@ -14,13 +14,13 @@ def matmul(a: Tensor, b: Tensor, *, precision: str = "ieee") -> Tensor:
     """c = a @ b over the last two dimensions; leading dimensions broadcast.
 
     precision="tf32" allows an implementation to round the factors, it does not ask for it; so the
-    meaning is the same and the magnitude is wider. "bf16x6" allows split products, within the bound of
+    meaning is the same and the error_scale is wider. "bf16x6" allows split products, within the bound of
     IEEE ones.
     """
     return torch.matmul(a, b)
 
 
-def magnitude(a: Tensor, b: Tensor, *, precision: str = "ieee") -> dict[str, Tensor]:
+def error_scale(a: Tensor, b: Tensor, *, precision: str = "ieee") -> dict[str, Tensor]:
     """The scale of matmul's error: the root of the sum of squares of the products.
 
     K roundings of independent sign, each in proportion to a partial sum of that size, add up to

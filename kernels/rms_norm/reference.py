@@ -23,7 +23,7 @@ def rms_norm(x: Tensor, weight: Tensor | None = None, *, eps: float = 1e-6) -> T
     return y if weight is None else y * weight
 
 
-def magnitude(x: Tensor, weight: Tensor | None = None, *, eps: float = 1e-6) -> dict[str, Tensor]:
+def error_scale(x: Tensor, weight: Tensor | None = None, *, eps: float = 1e-6) -> dict[str, Tensor]:
     """The scale of rms_norm's error beyond |ref|: none. The mean sums squares, so nothing cancels and
     every step's error is relative to the result."""
     return {"y": torch.zeros_like(x)}
@@ -41,7 +41,7 @@ def rms_norm_backward(
     return dx, dweight
 
 
-def magnitude_backward(
+def error_scale_backward(
     dy: Tensor, x: Tensor, weight: Tensor | None = None, *, eps: float = 1e-6
 ) -> dict[str, Tensor]:
     """The scale of its error.

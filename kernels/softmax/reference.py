@@ -19,7 +19,7 @@ def softmax(x: Tensor, dim: int = -1) -> Tensor:
     return torch.softmax(x, dim)
 
 
-def magnitude(x: Tensor, dim: int = -1) -> dict[str, Tensor]:
+def error_scale(x: Tensor, dim: int = -1) -> dict[str, Tensor]:
     """The scale of softmax's error.
 
     x - max is rounded to a relative u, so the exponent moves by u * |x - max| and exp by that
@@ -38,7 +38,7 @@ def softmax_backward(dy: Tensor, y: Tensor, dim: int = -1) -> Tensor:
     return y * (dy - (dy * y).sum(dim, keepdim=True))
 
 
-def magnitude_backward(dy: Tensor, y: Tensor, dim: int = -1) -> dict[str, Tensor]:
+def error_scale_backward(dy: Tensor, y: Tensor, dim: int = -1) -> dict[str, Tensor]:
     """The scale of its error: y * (|dy| + |s| + rss), the terms of dy - s before they cancel, where
     s = sum(dy * y) carries a rounding error in proportion to the root of its sum of squares."""
     product = dy * y

@@ -23,7 +23,7 @@ def _exponent(gate: Tensor) -> Tensor:
     return gate.abs() * torch.sigmoid(-gate)
 
 
-def magnitude(gate: Tensor, up: Tensor) -> dict[str, Tensor]:
+def error_scale(gate: Tensor, up: Tensor) -> dict[str, Tensor]:
     """The scale of swiglu's error beyond |ref|: |y| * |g| * (1 - sigmoid(g)), what a rounded argument
     of exp does where exp is reached through exp2(g * log2(e)); and the sigmoid's underflow."""
     return {"y": swiglu(gate, up).abs() * _exponent(gate) + (gate * up).abs() * _UNDERFLOW}
@@ -35,7 +35,7 @@ def swiglu_backward(dy: Tensor, gate: Tensor, up: Tensor) -> tuple[Tensor, Tenso
     return dy * up * s * (1 + gate * torch.sigmoid(-gate)), dy * gate * s
 
 
-def magnitude_backward(dy: Tensor, gate: Tensor, up: Tensor) -> dict[str, Tensor]:
+def error_scale_backward(dy: Tensor, gate: Tensor, up: Tensor) -> dict[str, Tensor]:
     """The scale of its error.
 
     In dgate, 1 + g * (1 - s) cancels near g = -1.28: its terms are 1 + t, t = |g| * (1 - s). s itself

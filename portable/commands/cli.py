@@ -61,7 +61,7 @@ def _parser() -> argparse.ArgumentParser:
         sub.add_argument("--emulate", action="store_true", help="use a card made of software")
     checked = command("check", check, "Compile every implementation for every card, with no card needed.")
     checked.add_argument("--target", help="architectures or vendors, comma separated (default: all)")
-    checked.add_argument("--ops", help="ops, comma separated (default: all, companions included)")
+    checked.add_argument("--ops", help="ops, comma separated (default: all, internal ops included)")
     checked.add_argument("--quick", action="store_true", help="one case and one dtype of each op")
     checked.add_argument("-j", type=_workers, default=os.cpu_count() or 1, help="kernels to compile at once")
     checked.add_argument("--markdown", help="write the table to this file")
@@ -102,8 +102,8 @@ def info(args: argparse.Namespace) -> int:
             count = f"{len(lookup.entries(file))} entries" if file.exists() else "not there"
             rows.append(("tuned configs", f"{file}: {count}"))
     rows.append(("ops", ", ".join(portable.ops())))
-    companions = sorted(set(registry.op_folders()) - set(portable.ops()))
-    rows.append(("companion ops", ", ".join(companions)))
+    internal = sorted(set(registry.op_folders()) - set(portable.ops()))
+    rows.append(("internal ops", ", ".join(internal)))
     for what, value in rows:
         print(f"{what:<16} {value}")
     if chosen.error is not None:

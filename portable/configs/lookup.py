@@ -4,7 +4,7 @@ Entries are of two kinds. A hand-written one says where its config comes from; a
 `portable tune`, holds its times and the shape class that it was measured for. The user's own file comes
 before the vendor's `tuned.yaml`; within a file measured entries come before hand-written ones, which are
 asked in their order. The first whose op, implementation, architecture and `when` formula match gives its
-values over the spec's default. A companion op that takes what its op takes uses its op's entries. A card
+values over the spec's default. An internal op that takes what its op takes uses its op's entries. A card
 without entries takes those of the card nearest to it by features.
 """
 
@@ -30,7 +30,7 @@ from portable.spec import registry, strict_yaml
 from portable.spec.formula import Formula
 from portable.spec.model import Implementation, Spec
 
-EDITIONS = (1, 2)
+SCHEMA_VERSIONS = (1, 2)
 """The second has measured entries."""
 
 _REQUIRED = {"op", "implementation", "arch", "config", "source", "date"}
@@ -150,10 +150,14 @@ def parse(file: Path, text: str | None) -> Entries:
         data = strict_yaml.load(file if text is None else text, str(file))
     except SpecError as error:
         raise TunedFileError(file, getattr(error, "line", None), getattr(error, "problem", "")) from None
-    if not isinstance(data, strict_yaml.Map) or data.get("edition") not in EDITIONS:
-        raise TunedFileError(file, 1, f"expected `edition: {EDITIONS[-1]}` and a list `entries`")
+    if isinstance(data, strict_yaml.Map) and "edition" in data:
+        raise TunedFileError(file, data.line_of("edition"), "'edition' is now called schema_version")
+    if not isinstance(data, strict_yaml.Map) or data.get("schema_version") not in SCHEMA_VERSIONS:
+        raise TunedFileError(
+            file, 1, f"expected `schema_version: {SCHEMA_VERSIONS[-1]}` and a list `entries`"
+        )
     for key in data:
-        if key not in ("edition", "entries"):
+        if key not in ("schema_version", "entries"):
             raise TunedFileError(file, data.line_of(key), f"unknown key {key!r}")
     listed_there = data.get("entries", ()) or strict_yaml.List(1)
     if "entries" not in data or not isinstance(listed_there, strict_yaml.List):
@@ -164,8 +168,8 @@ def parse(file: Path, text: str | None) -> Entries:
         line = listed_there.line_of(index)
         for entry in _of_each_op(file, line, raw):
             if entry.measured is not None:
-                if data["edition"] < 2:
-                    raise TunedFileError(file, line, "measured entries need `edition: 2`")
+                if data["schema_version"] < 2:
+                    raise TunedFileError(file, line, "measured entries need `schema_version: 2`")
                 if entry.key in lines:
                     words = f"the class is measured already on line {lines[entry.key]}"
                     raise TunedFileError(file, line, words)
@@ -368,8 +372,8 @@ def resolve(
 
 
 def _main_of(spec: Spec, implementation: Implementation) -> tuple[Spec, Implementation] | None:
-    """For a companion without entries of its own: the op of its folder and its implementation of that name,
-    where both take the same arguments and configs."""
+    """For an internal op without entries of its own: the op of its folder and its implementation of that
+    name, where both take the same arguments and configs."""
     file = spec.folder / "spec.yaml"
     if file == spec.file or registry.op_folders().get(spec.folder.name) != file:
         return None

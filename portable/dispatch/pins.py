@@ -81,7 +81,7 @@ def restored(pins: Pins) -> Iterator[None]:
 class using(contextlib.ContextDecorator):
     """Pin implementations by name or language within a block: `with portable.using(softmax="triton"):`.
 
-    Holds for this thread or task. A companion op (`softmax_backward`) follows its op's language unless
+    Holds for this thread or task. An internal op (`softmax_backward`) follows its op's language unless
     pinned itself. Raises PinError for an op or implementation that is not there; a pinned
     implementation that cannot run a call raises PinError at that call.
     """

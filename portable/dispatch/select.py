@@ -92,7 +92,7 @@ def _dynamic_reason(implementation: Implementation, signature: CallSignature) ->
 def pinned(spec: Spec) -> tuple[str, frozenset[str]] | None:
     """The pin that holds for an op and the names of the implementations that it admits.
 
-    A companion op follows its folder's op: by the same name, or by the pinned one's languages.
+    An internal op follows its folder's op: by the same name, or by the pinned one's languages.
     """
     own = pins.pin(spec.op)
     inherited = None if own is not None else pins.pin(spec.folder.name)

@@ -38,6 +38,10 @@ class CaseReader:
     def several(self, data: List) -> tuple[Case, ...]:
         return tuple(self.case(item, data.line_of(index)) for index, item in enumerate(data))
 
+    def one(self, top: Map, key: str) -> Case | None:
+        """The case under a key of the spec, None where there is none."""
+        return self.case(top[key], top.line_of(key)) if key in top else None
+
     def case(self, item: Any, line: int) -> Case:
         found = self.map(item, line, "a case")
         sizes: dict[str, int] = {}

@@ -102,13 +102,15 @@ def _semantics(spec: Spec) -> list[str]:
 
 
 def _accuracy(spec: Spec) -> list[str]:
-    rows = [(f"`{name}`", each.result, f"`{each.sum}`") for name, each in spec.tolerance.items()]
+    rows = [
+        (f"`{name}`", each.result_ulp, f"`{each.accumulation_ulp}`") for name, each in spec.tolerance.items()
+    ]
     text = (
         "Against float64 from the same input bits, every element is within"
-        " `result * eps(dtype) * |ref| + sum * eps(acc) * (|ref| + magnitude)` plus one smallest subnormal."
-        " `B` is the product of the leading dimensions."
+        " `result_ulp * eps(dtype) * |ref| + accumulation_ulp * eps(acc) * (|ref| + error_scale)`"
+        " plus one smallest subnormal. `B` is the product of the leading dimensions."
     )
-    return ["## Accuracy", text, _table(["output", "result", "sum"], rows)]
+    return ["## Accuracy", text, _table(["output", "result_ulp", "accumulation_ulp"], rows)]
 
 
 def _implementations(spec: Spec) -> list[str]:

@@ -141,19 +141,19 @@ class Param:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """The float64 meaning; `magnitude` returns the error scale of each output by name."""
+    """The float64 meaning; `error_scale` returns the error scale of each output by name."""
 
     entry: Entry
-    magnitude: Entry | None = None
+    error_scale: Entry | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """The bound of one output, per element:
-    result * eps(R) * |ref| + sum * eps(acc) * (|ref| + magnitude) + the smallest subnormal of R."""
+    """The bound of one output, per element: result_ulp * eps(R) * |ref|
+    + accumulation_ulp * eps(acc) * (|ref| + error_scale) + the smallest subnormal of R."""
 
-    result: float
-    sum: Formula
+    result_ulp: float
+    accumulation_ulp: Formula
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,7 @@ class Cost:
     times as many in another type, `unit` (None: once, in its own): the roof is that type's."""
 
     flops: Formula
-    peak: Literal["matrix", "vector"]
+    roof: Literal["matrix", "vector"]
     bytes: Formula | None = None
     baseline: Entry | None = None
     unit: Formula | None = None
@@ -241,9 +241,10 @@ class Case:
 class Spec:
     """One op: its meaning, its tolerance, its cost, its cases and its implementations in order.
 
-    `boundary` stands for the shapes that the conformance suite makes up where a spec has none; its first is
-    the call that behaviours make, its second the small one whose host cost is timed. `probes` is a file of
-    questions of the op's own. `functions` are what people call, as `portable.<function>`, before the op.
+    `behaviour_case` gives the sizes of the calls that behaviours make (streams, threads, graphs),
+    `latency_case` those of the small call whose host cost is timed. `boundary_cases` replace, together with
+    these two, the boundary shapes that the suite generates. `probes` is a file of cases with exactly known
+    answers. `functions` are what people call, as `portable.<function>`, before the op.
     """
 
     op: str
@@ -264,15 +265,23 @@ class Spec:
     implementations: tuple[Implementation, ...]
     gradient: Path | None = None
     autocast: Autocast = "none"
-    edition: int = 1
+    schema_version: int = 1
     rules: tuple[Rule, ...] = ()
-    boundary: tuple[Case, ...] = ()
+    behaviour_case: Case | None = None
+    latency_case: Case | None = None
+    boundary_cases: tuple[Case, ...] = ()
     probes: Path | None = None
     functions: tuple[Entry, ...] = ()
 
     @property
     def folder(self) -> Path:
         return self.file.parent
+
+    @property
+    def boundary(self) -> tuple[Case, ...]:
+        """The boundary shapes that the spec declares; empty where the suite generates them."""
+        first = (self.behaviour_case, self.latency_case)
+        return (*(case for case in first if case), *self.boundary_cases) if self.boundary_cases else ()
 
     @property
     def out(self) -> Output | None:

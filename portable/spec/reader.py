@@ -33,15 +33,16 @@ from portable.spec.model import (
 )
 from portable.spec.strict_yaml import List, Map
 
-EDITION = 1
+SCHEMA_VERSION = 1
 
 # Kinds of value; "!" marks a key that must be there.
 _SCHEMA: dict[str, dict[str, str]] = {
     "spec": {
-        "edition": "int!", "op": "str!", "summary": "str!", "axes": "map!", "leading": "str",
+        "schema_version": "int!", "op": "str!", "summary": "str!", "axes": "map!", "leading": "str",
         "types": "list!", "inputs": "map!", "params": "map", "outputs": "map!", "reference": "map!",
         "gradient": "str", "autocast": "str", "tolerance": "map!", "cost": "map!", "cases": "list!",
-        "demo": "map", "bench": "list", "implementations": "list!", "rules": "list", "boundary": "list",
+        "demo": "map", "bench": "list", "implementations": "list!", "rules": "list",
+        "behaviour_case": "map", "latency_case": "map", "boundary_cases": "list",
         "probes": "str", "functions": "list",
     },
     "input": {
@@ -53,10 +54,10 @@ _SCHEMA: dict[str, dict[str, str]] = {
         "type": "str!", "default": "any", "choices": "list", "of": "str", "keyword": "bool",
     },
     "output": {"shape": "list!", "dtype": "str!", "out": "bool", "when": "str"},
-    "reference": {"entry": "str!", "magnitude": "str"},
-    "tolerance": {"result": "number!", "sum": "formula!"},
+    "reference": {"entry": "str!", "error_scale": "str"},
+    "tolerance": {"result_ulp": "number!", "accumulation_ulp": "formula!"},
     "cost": {
-        "flops": "formula!", "peak": "str!", "bytes": "formula", "baseline": "str", "unit": "formula",
+        "flops": "formula!", "roof": "str!", "bytes": "formula", "baseline": "str", "unit": "formula",
         "passes": "formula",
     },
     "implementation": {
@@ -64,6 +65,17 @@ _SCHEMA: dict[str, dict[str, str]] = {
         "requires": "map", "tunables": "map", "default": "map", "batch_invariant": "bool",
     },
 }  # fmt: skip
+
+_RENAMED = {
+    "spec": {
+        "edition": "schema_version",
+        "boundary": "behaviour_case (the first case), latency_case (the second), boundary_cases (the rest)",
+    },
+    "reference": {"magnitude": "error_scale"},
+    "tolerance": {"result": "result_ulp", "sum": "accumulation_ulp"},
+    "cost": {"peak": "roof"},
+}
+"""Keys of earlier versions of the schema, and what they are called now."""
 
 _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
     "int": ((int,), "an integer"),
@@ -79,7 +91,7 @@ _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
 _LEADING = ("same", "broadcast")
 _LAYOUTS = ("rows", "unit", "matrix", "contiguous", "any")
 _AUTOCAST = ("lower", "float32", "widest", "none")
-_PEAKS = ("matrix", "vector")
+_ROOFS = ("matrix", "vector")
 _PARAM_TYPES = ("int", "float", "bool", "choice", "axis")
 _RESERVED = ("B", "acc", "out", "self")
 _RANGE = re.compile(r"([0-9]{1,18})\.\.([0-9]{1,18})?")
@@ -117,6 +129,9 @@ class _Reader:
         legal = _SCHEMA[table]
         for key, item in found.items():
             if key not in legal:
+                if key in _RENAMED.get(table, ()):
+                    renamed = _RENAMED[table][key]
+                    raise self.fail(found.line_of(key), f"{key!r} in {what} is now called {renamed}")
                 hint = nearest(key, legal) or f" Legal are {listed(legal)}."
                 raise self.fail(found.line_of(key), f"unknown key {key!r} in {what}.{hint}")
             kind = legal[key].rstrip("!")
@@ -179,8 +194,11 @@ class _Reader:
 
     def spec(self, data: Any) -> Spec:
         top = self.keys(data, "spec", "the spec", 1)
-        if top["edition"] != EDITION:
-            raise self.fail(top.line_of("edition"), f"edition {top['edition']} is unknown; write {EDITION}")
+        if top["schema_version"] != SCHEMA_VERSION:
+            raise self.fail(
+                top.line_of("schema_version"),
+                f"schema_version {top['schema_version']} is unknown; write {SCHEMA_VERSION}",
+            )
         op = self.identifier(top["op"], top.line_of("op"), "the op's name")
         if self.path.name == "spec.yaml" and op != self.path.parent.name:
             folder = self.path.parent.name
@@ -196,7 +214,6 @@ class _Reader:
         leading = self.word(top, "leading", _LEADING, "same")
         rules = self.rules(top, names)
         reader = CaseReader(self, axes, inputs, params, leading, rules)
-        demo = reader.case(top["demo"], top.line_of("demo")) if "demo" in top else None
         implementations = self.implementations(top["implementations"], types, names)
         if not implementations:
             raise self.fail(top.line_of("implementations"), "an op needs at least one implementation")
@@ -215,13 +232,15 @@ class _Reader:
             cost=self.cost(top["cost"], top.line_of("cost"), names),
             cases=reader.several(top["cases"]),
             bench=reader.several(top["bench"]) if "bench" in top else (),
-            demo=demo,
+            demo=reader.one(top, "demo"),
             implementations=implementations,
             gradient=self.file(top["gradient"], top.line_of("gradient")) if "gradient" in top else None,
             autocast=self.word(top, "autocast", _AUTOCAST, "none"),
-            edition=top["edition"],
+            schema_version=top["schema_version"],
             rules=rules,
-            boundary=reader.several(top["boundary"]) if "boundary" in top else (),
+            behaviour_case=reader.one(top, "behaviour_case"),
+            latency_case=reader.one(top, "latency_case"),
+            boundary_cases=reader.several(top["boundary_cases"]) if "boundary_cases" in top else (),
             probes=self.file(top["probes"], top.line_of("probes")) if "probes" in top else None,
             functions=self.functions(top),
         )
@@ -356,10 +375,10 @@ class _Reader:
     def reference(self, data: Map, line: int) -> Reference:
         found = self.keys(data, "reference", "reference", line)
         entry = self.entry(found["entry"], found.line_of("entry"))
-        magnitude = None
-        if "magnitude" in found:
-            magnitude = self.entry(found["magnitude"], found.line_of("magnitude"))
-        return Reference(entry, magnitude)
+        error_scale = None
+        if "error_scale" in found:
+            error_scale = self.entry(found["error_scale"], found.line_of("error_scale"))
+        return Reference(entry, error_scale)
 
     def tolerance(
         self, data: Map, outputs: Mapping[str, Output], names: Iterable[str]
@@ -370,10 +389,13 @@ class _Reader:
             if name not in outputs:
                 raise self.fail(line, f"{name!r} in tolerance is not an output.{nearest(name, outputs)}")
             found = self.keys(item, "tolerance", f"tolerance of {name}", line)
-            if found["result"] < 0.5:
-                raise self.fail(found.line_of("result"), "'result' is below 0.5, which rounding alone takes")
+            if found["result_ulp"] < 0.5:
+                raise self.fail(
+                    found.line_of("result_ulp"), "'result_ulp' is below 0.5, which rounding alone takes"
+                )
             tolerance[name] = Tolerance(
-                float(found["result"]), self.formula(found["sum"], names, found.line_of("sum"))
+                float(found["result_ulp"]),
+                self.formula(found["accumulation_ulp"], names, found.line_of("accumulation_ulp")),
             )
         for name in outputs:
             if name not in tolerance:
@@ -388,7 +410,7 @@ class _Reader:
         }  # fmt: skip
         line = found.line_of("baseline")
         baseline = self.entry(found["baseline"], line) if "baseline" in found else None
-        return Cost(peak=self.word(found, "peak", _PEAKS), baseline=baseline, **formulas)
+        return Cost(roof=self.word(found, "roof", _ROOFS), baseline=baseline, **formulas)
 
     def implementations(
         self, data: List, types: tuple[Mapping[str, str], ...], names: Iterable[str]

@@ -1,6 +1,6 @@
 """Finds ops and vendors by folder, and loads their modules by name. No list names any of them.
 
-An op is a folder with a `spec.yaml`; further YAML files beside it are companion ops (a gradient, say):
+An op is a folder with a `spec.yaml`; further YAML files beside it are internal ops (its backward op, say):
 callable, not listed. A vendor is a folder with a `backend.py`. Besides the folders of this package,
 PORTABLE_KERNEL_PATH and PORTABLE_BACKEND_PATH add more (several, separated as in PATH).
 """
@@ -51,7 +51,7 @@ def backend_roots() -> tuple[Path, ...]:
 
 
 def op_folders() -> dict[str, Path]:
-    """Every op by name, companions included, with its spec file. Nothing is parsed."""
+    """Every op by name, internal ops included, with its spec file. Nothing is parsed."""
     return dict(_scan_ops(kernel_roots())[0])
 
 

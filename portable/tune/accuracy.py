@@ -39,7 +39,7 @@ class Judge:
         spec = self._subject.spec
         wide = {name: None if each is None else each.to(torch.float64) for name, each in tensors.items()}
         given = dict(zip(spec.params, self._subject.values(), strict=True))
-        scales = spec.reference.magnitude
+        scales = spec.reference.error_scale
         self._refs = _named(spec, _ask(registry.load_entry(spec.reference.entry), {**wide, **given}))
         if scales is not None:
             self._scales = _named(spec, _ask(registry.load_entry(scales), {**wide, **given}))
@@ -65,8 +65,8 @@ class Judge:
         assert self._refs is not None
         ref, limits = self._refs[name].broadcast_to(got.shape), spec.tolerance[name]
         acc, kind = torch.finfo(getattr(torch, self._acc())), torch.finfo(got.dtype)
-        steps = float(limits.sum.evaluate(**facts)) * acc.eps
-        bound = ref.abs() * (limits.result * kind.eps + steps)
+        steps = float(limits.accumulation_ulp.evaluate(**facts)) * acc.eps
+        bound = ref.abs() * (limits.result_ulp * kind.eps + steps)
         if self._scales.get(name) is not None:
             bound += steps * self._scales[name].abs()
         bound += kind.smallest_normal * kind.eps + acc.smallest_normal

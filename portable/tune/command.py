@@ -281,7 +281,7 @@ def _write_record(
     if name is None:
         return
     record = {
-        "record": "tune", "edition": 1, "date": datetime.date.today().isoformat(),
+        "record": "tune", "schema_version": 1, "date": datetime.date.today().isoformat(),
         "card": device.name, "arch": device.arch, "multiprocessors": device.multiprocessors,
         "versions": dict(versions), "calls": list(made),
     }  # fmt: skip

@@ -79,7 +79,7 @@ def _launches(plan: Plan, device: Device) -> _Launches:
 def seconds(subject: Subject, values: Mapping[str, Any], plan: Plan, device: Device, rates: Rates) -> float:
     """The model's time of one call."""
     tiled = _find(values, "m", 0) and _find(values, "n", 0)
-    if subject.spec.cost.peak == "matrix" and tiled:
+    if subject.spec.cost.roof == "matrix" and tiled:
         return _matrix(subject, values, plan, device, rates)
     return _rows(subject, values, plan, device, rates)
 

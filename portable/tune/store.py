@@ -23,7 +23,7 @@ from portable.errors import TunedFileError
 
 HEAD = """# Configs that `portable tune` measured here; docs/tuning.md has the format. They come before
 # those that the package ships. Deleting the file, or an entry, is safe.
-edition: 2
+schema_version: 2
 entries:
 """
 SOURCE = "portable tune"
@@ -112,7 +112,7 @@ def merged(file: Path, old: str, made: Sequence[lookup.Entry]) -> str:
 
 def _with(file: Path, text: str, entry: lookup.Entry) -> str:
     """The text with one entry more, or another in its place."""
-    text = re.sub(r"(?m)^edition:[ \t]*1\b", "edition: 2", text)
+    text = re.sub(r"(?m)^schema_version:[ \t]*1\b", "schema_version: 2", text)
     text = re.sub(r"(?m)^entries:[ \t]*\[[ \t]*\]", "entries:", text)
     lines = text.splitlines(keepends=True)
     items = _items(text)

@@ -153,7 +153,7 @@ def test_device_explain_and_info_say_that_it_is_emulated(environment, capsys):
     environment(PORTABLE_BACKEND="rocm", PORTABLE_ROCM_ARCH="gfx1100")
     assert str(portable.device()) == "emulated gfx1100"
     text = str(portable.explain("softmax", torch.ones(2, 8)))
-    assert text.startswith("softmax(x float32[2, 8], y float32[2, 8]) on emulated gfx1100\n -> native")
+    assert text.startswith("softmax(x float32[2, 8], y float32[2, 8]) on emulated gfx1100\n -> cpp")
     assert cli.main(["info"]) == 0
     out = capsys.readouterr().out
     assert re.search(r"^backend rocm +in use: emulated gfx1100 \(no AMD card", out, re.MULTILINE)
@@ -178,7 +178,7 @@ def test_a_record_names_the_emulated_card(environment):
 def test_torch_is_no_implementation_of_an_emulated_card(environment):
     """It would say what the CPU computes: it runs where no kernel does, or pinned, and says so."""
     environment(PORTABLE_BACKEND="rocm")
-    assert dispatcher.candidates("softmax") == ("native", "triton")
+    assert dispatcher.candidates("softmax") == ("cpp", "triton")
     double = portable.explain("softmax", torch.ones(2, 8, dtype=torch.float64)).choice
     assert double.name == "torch"
     assert "torch computes it on the CPU, not the emulated gfx942 card" in double.reason
@@ -239,7 +239,7 @@ def test_arguments_of_a_launch():
     )
 
 
-@pytest.mark.parametrize("impl", ["native", "triton"])
+@pytest.mark.parametrize("impl", ["cpp", "triton"])
 def test_the_emulator_gets_each_tensor_with_its_extent(environment, monkeypatch, impl):
     environment(PORTABLE_BACKEND="rocm")
     wide = torch.randn(4, 96)
@@ -258,7 +258,7 @@ def test_the_emulator_gets_each_tensor_with_its_extent(environment, monkeypatch,
 
 def test_workspaces_may_be_written(environment, monkeypatch):
     environment(PORTABLE_BACKEND="rocm")
-    with recorded(monkeypatch) as calls, portable.using(rms_norm_backward="native"):
+    with recorded(monkeypatch) as calls, portable.using(rms_norm_backward="cpp"):
         x, weight, rstd = torch.randn(300, 64), torch.randn(64), torch.rand(300)
         arguments = {"dy": x, "x": x, "weight": weight, "rstd": rstd}
         spec = dispatcher.registry.spec("rms_norm_backward")
@@ -396,7 +396,7 @@ def test_the_conformance_command(environment, capsys, tmp_path):
     assert "on emulated gfx1100" in out.splitlines()[-1]
     read = record.read(file)
     assert read["header"]["device"] == "emulated gfx1100"
-    assert {each["impl"] for each in read["results"]} == {"native", "triton"}
+    assert {each["impl"] for each in read["results"]} == {"cpp", "triton"}
 
 
 @needs_no_gpu
@@ -419,7 +419,7 @@ def test_devices_that_the_conformance_command_refuses(environment, capsys, argv,
 
 @needs_no_gpu
 def test_trace_prints_what_a_launch_did(environment, capsys):
-    assert cli.main(["trace", "softmax", "--shape", "2x64", "--impl", "native", "--arch", "gfx1100"]) == 0
+    assert cli.main(["trace", "softmax", "--shape", "2x64", "--impl", "cpp", "--arch", "gfx1100"]) == 0
     out = capsys.readouterr().out
     assert out.startswith("softmax on emulated gfx1100, launches: 1\nsoftmax_forward on a grid of ")
     assert re.search(r"^    .*: [\d,]+", out, re.MULTILINE)
@@ -450,7 +450,7 @@ def test_the_demo_runs_every_implementation_and_fails_on_a_wrong_one(environment
     environment(PORTABLE_BACKEND="rocm")
     assert demo.main(["--op", "swiglu"]) == 0
     out = capsys.readouterr().out
-    assert len(re.findall(r"^swiglu .* (native|triton) +ok ", out, re.MULTILINE)) == 4
+    assert len(re.findall(r"^swiglu .* (cpp|triton) +ok ", out, re.MULTILINE)) == 4
     assert "tells no time" in out
     with recorded(monkeypatch):  # nothing is computed: the poison stays
         assert demo.main(["--op", "swiglu"]) == 1

@@ -80,7 +80,7 @@ def small(monkeypatch):
     def cases(spec):
         params, absent = spec.bench[0].params, spec.bench[0].absent
         leading = (3,) if spec.leading == "same" else ()
-        axes = spec.boundary[1].axes if spec.boundary else dict.fromkeys(spec.axes, 64)
+        axes = spec.latency_case.axes if spec.latency_case else dict.fromkeys(spec.axes, 64)
         shape = make_shape(spec, axes, leading, params, absent)
         return [type(case)(case.op, case.types, shape, layout="bench") for case in real(spec)]
 
@@ -100,12 +100,12 @@ def test_every_op_has_entries_of_the_records_layout(op, spent, small):
         median = OURS * 1.048
         assert entry["device_us"] == pytest.approx(median) and len(entry["device_us_all"]) == 25
         assert entry["bytes_per_s"] == pytest.approx(entry["bytes"] / (median * 1e-6))
-        peak = entry["flops"] / 1e15 if spec.cost.peak == "matrix" else 0
+        peak = entry["flops"] / 1e15 if spec.cost.roof == "matrix" else 0
         assert entry["floor_us"] == pytest.approx(max(entry["bytes"] / 1e12, peak) * 1e6)
         assert entry["of_roof"] == pytest.approx(entry["floor_us"] / median)
         assert entry["state"] == "Pass" and entry["message"] == "" and entry["launch_us"] == 1.0
         assert entry["clocks"] == {"sm_mhz": [1755, 1980]}
-        assert ("copy" in entry["vs"]) == (spec.cost.peak == "vector")
+        assert ("copy" in entry["vs"]) == (spec.cost.roof == "vector")
         assert entry["baseline_errors"]["liger"] in ("not installed", f"has no {op} of its own")
         assert set(entry["vs"]) == set(entry["baselines_us"])
 

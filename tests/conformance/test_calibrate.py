@@ -44,7 +44,9 @@ def test_needed_is_where_the_judge_turns(seed: int, dtype: str, size: float, sca
     needed = calibrate.needed(got, answer)
 
     def verdict(steps: float) -> bool:
-        return judge(got, ref, answer.magnitude, replace(answer.tolerance, sum=steps), kind).passed
+        return judge(
+            got, ref, answer.error_scale, replace(answer.tolerance, accumulation_ulp=steps), kind
+        ).passed
 
     assert verdict(needed * 1.001 + 1e-9)
     assert not needed or not verdict(needed * 0.999)
@@ -55,7 +57,7 @@ def test_needed_refuses_what_no_constant_excuses():
     for got, what in [
         (torch.tensor([0.0, math.nan]), "not finite"),
         (torch.tensor([0.0, math.inf]), "not finite"),
-        (torch.tensor([0.5, 1.0]), "magnitude are 0"),
+        (torch.tensor([0.5, 1.0]), "error_scale are 0"),
         (torch.tensor([0.0]), "shape"),
         (torch.tensor([0.0, 1.0]).half(), "expected"),
         ((0.0, 1.0), "expected"),
@@ -88,7 +90,7 @@ def test_every_axis_of_a_formula_grows():
     for op in registry.op_folders():
         spec = registry.spec(op)
         grown = {each.axis for each in calibrate.calls(spec, SMALL)} - {""}
-        formulas = [each.sum for each in spec.tolerance.values()]
+        formulas = [each.accumulation_ulp for each in spec.tolerance.values()]
         assert grown == {axis for formula in formulas for axis in calibrate.axes_of(spec, formula)}
         asked = {tuple(dict(each.case.types).items()) for each in calibrate.calls(spec, SMALL)}
         assert asked == {tuple(row.items()) for row in spec.types if row["acc"] != "float64"}
@@ -120,7 +122,7 @@ def test_mirrored_data_sum_to_nothing(op: str, axis: str):
     spec, each = call(op, axis)
     answer = reference.answer(each.case, spec, calibrate.draw(each, spec, "mirrored", 0))
     for name in calibrate.summed_outputs(spec, axis):
-        assert float(answer[name].magnitude.max()) > 1
+        assert float(answer[name].error_scale.max()) > 1
         assert float(answer[name].ref.abs().max()) < 1e-12
 
 
@@ -128,7 +130,7 @@ def test_returning_data_come_back_from_far():
     spec, each = call("matmul", "K")
     (answer,) = reference.answer(each.case, spec, calibrate.draw(each, spec, "returning", 0)).values()
     length = dict(each.case.shape.axes)["K"]
-    assert answer.magnitude is not None and float(answer.magnitude.min()) >= length / 4
+    assert answer.error_scale is not None and float(answer.error_scale.min()) >= length / 4
     assert float(answer.ref.abs().max()) < length / 16
 
 
@@ -289,7 +291,7 @@ def test_the_page_says_what_is_near_its_edge_and_what_is_wide():
     assert page["cell"]([{**entry, "needed": {"normal": 0.0}}]) == "0" and page["cell"]([]) == ""
     sums = {"op": "matmul", "output": "c", "types": "float32", "sizes": {"M": 8, "N": 8, "K": 64}}
     row = page["_formulas"]({"in-sequence": {"entries": [{**sums, "needed": {"normal": 8.0}}]}})[-1]
-    formula = str(registry.spec("matmul").tolerance["c"].sum)
+    formula = str(registry.spec("matmul").tolerance["c"].accumulation_ulp)
     assert row == f"| matmul | c | `{formula}` | 0.000 | 0.500 |  |"
     told = {most: page["_formulas"]({"x": {"entries": [{**entry, "needed": {"normal": most}}]}})[-1]
             for most in (15.0, 4.0, 0.1)}  # fmt: skip

@@ -104,7 +104,9 @@ def test_what_does_not_conform(made, change):
 def test_a_question_changes_with_what_is_asked(norm, monkeypatch):
     before = record.question("toy_norm")
     assert before == record.question("toy_norm") != record.question("softmax")
-    changed = dataclasses.replace(norm, tolerance={"y": dataclasses.replace(norm.tolerance["y"], result=0.6)})
+    changed = dataclasses.replace(
+        norm, tolerance={"y": dataclasses.replace(norm.tolerance["y"], result_ulp=0.6)}
+    )
     monkeypatch.setattr(registry, "spec", lambda op: changed)
     assert record.question("toy_norm") != before
     fewer = dataclasses.replace(norm, implementations=norm.implementations[:1])

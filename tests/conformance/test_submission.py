@@ -63,7 +63,7 @@ def write(folder, made=None, statement=None, **files):
     folder.mkdir(exist_ok=True)
     made = sample() if made is None else made
     contents = {"record.json": made if isinstance(made, str) else record.text(made)}
-    lines = {"edition": 1, **GOOD} if statement is None else statement
+    lines = {"schema_version": 1, **GOOD} if statement is None else statement
     if not isinstance(lines, str):
         lines = "".join(f"{key}: {json.dumps(value)}\n" for key, value in lines.items())
     contents |= {STATEMENT: lines} | {name.replace("__", "."): text for name, text in files.items()}
@@ -139,7 +139,7 @@ def test_several_records_of_one_package(tmp_path):
 
 def test_a_statement_by_hand_in_yaml(tmp_path):
     text = f"""
-edition: 1
+schema_version: 1
 vendor: Example Semiconductor
 product: Example GPU 900
 device: hardware
@@ -175,7 +175,7 @@ def test_the_command(tmp_path, capsys):
 def test_an_emulated_package(tmp_path):
     made = sample(device="emulated gfx942", vendor="rocm", arch="gfx942", emulated=True)
     made |= {"timings": [], "roof": None}
-    assert faults(write(tmp_path / "p", made, {"edition": 1, **GOOD, "device": "emulated"})) == []
+    assert faults(write(tmp_path / "p", made, {"schema_version": 1, **GOOD, "device": "emulated"})) == []
 
 
 # Making -------------------------------------------------------------------------------------------
@@ -313,14 +313,15 @@ def test_a_line_that_does_not_belong(tmp_path, line, words):
 
 @pytest.mark.parametrize("key", submission.FIELDS)
 def test_every_key_of_the_statement_is_needed(tmp_path, key):
-    lines = {name: value for name, value in {"edition": 1, **GOOD}.items() if name != key}
+    lines = {name: value for name, value in {"schema_version": 1, **GOOD}.items() if name != key}
     only(write(tmp_path / "p", statement=lines), f"{STATEMENT}: {key} is missing; expected")
 
 
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("edition", 2), ("edition", True), ("edition", "1"), ("vendor", ""), ("vendor", 7), ("product", " "),
+        ("schema_version", 2), ("schema_version", True), ("schema_version", "1"), ("vendor", ""),
+        ("vendor", 7), ("product", " "),
         ("product", None), ("device", "real"), ("kernel_changes", []), ("commit", "main"),
         ("commit", "0" * 39), ("commit", "G" * 40), ("clean", False), ("clean", "true"), ("clean", 1),
         ("must_run", False), ("must_run", None), ("waivers", None), ("waivers", {}), ("waivers", ["x"]),
@@ -329,12 +330,12 @@ def test_every_key_of_the_statement_is_needed(tmp_path, key):
     ],
 )  # fmt: skip
 def test_a_wrong_value_in_the_statement(tmp_path, key, value):
-    fault = only(write(tmp_path / "p", statement={"edition": 1, **GOOD, key: value}), f"{key} is ")
+    fault = only(write(tmp_path / "p", statement={"schema_version": 1, **GOOD, key: value}), f"{key} is ")
     assert re.match(rf"{STATEMENT}: line \d+: ", fault) and submission.FIELDS[key] in fault
 
 
 def test_an_unknown_key_of_the_statement(tmp_path):
-    folder = write(tmp_path / "p", statement={"edition": 1, **GOOD, "comit": "x"})
+    folder = write(tmp_path / "p", statement={"schema_version": 1, **GOOD, "comit": "x"})
     only(folder, f"{STATEMENT}: line 10: unknown key 'comit'. Did you mean 'commit'?")
 
 
@@ -358,9 +359,12 @@ def test_a_statement_that_is_not_utf8(tmp_path):
 
 
 def test_a_package_names_no_person(tmp_path):
-    only(write(tmp_path / "p", statement={"edition": 1, **GOOD, "vendor": "X, jane@example.com"}), "e-mail")
+    only(
+        write(tmp_path / "p", statement={"schema_version": 1, **GOOD, "vendor": "X, jane@example.com"}),
+        "e-mail",
+    )
     waivers = [{"where": WAIVER["where"], "reason": "ask joe@example.com"}]
-    lines = {"edition": 1, **GOOD, "waivers": waivers}
+    lines = {"schema_version": 1, **GOOD, "waivers": waivers}
     only(write(tmp_path / "q", sample() | {"waivers": [WAIVER]}, lines), "e-mail")
 
 
@@ -409,13 +413,13 @@ def test_a_header_that_does_not_do(tmp_path, changes, words):
 
 
 def test_a_card_declared_as_emulated(tmp_path):
-    lines = {"edition": 1, **GOOD, "device": "emulated"}
+    lines = {"schema_version": 1, **GOOD, "device": "emulated"}
     only(write(tmp_path / "p", statement=lines), "is no emulated device")
 
 
 def test_an_emulated_device_tells_no_time(tmp_path):
     made = sample(device="emulated gfx942", emulated=True)
-    lines = {"edition": 1, **GOOD, "device": "emulated"}
+    lines = {"schema_version": 1, **GOOD, "device": "emulated"}
     only(write(tmp_path / "p", made, lines), "an emulated device tells no time")
 
 
@@ -471,7 +475,7 @@ def test_a_spec_that_is_not_this_suites(tmp_path):
 def test_waivers_are_the_same_in_the_record_and_in_the_statement(tmp_path):
     made = change(sample(), state="XFail") | {"waivers": [WAIVER]}
     only(write(tmp_path / "a", made), "the waiver rocm/known_failures.yaml:3 was used 1 times and is not in")
-    stated = {"edition": 1, **GOOD, "waivers": [{"where": WAIVER["where"], "reason": "known"}]}
+    stated = {"schema_version": 1, **GOOD, "waivers": [{"where": WAIVER["where"], "reason": "known"}]}
     assert faults(write(tmp_path / "b", made, stated)) == []
     only(write(tmp_path / "c", sample(), stated), "the waiver rocm/known_failures.yaml:3 is in no record")
     only(write(tmp_path / "d", change(sample(), state="Waived")), "1 results are excused")
@@ -507,7 +511,7 @@ def test_every_op_and_every_implementation_must_have_run(tmp_path):
 @pytest.mark.parametrize(
     ("vendor", "arch", "emulated", "names"),
     [
-        ("cuda", "sm_90a", False, "skinny split wgmma packed bf16x6 mma simt triton torch"),
+        ("cuda", "sm_90a", False, "skinny splitk wgmma realigned bf16x6 mma simt triton torch"),
         ("cuda", "sm_80", False, "mma simt triton torch"),
         ("rocm", "gfx942", False, "mfma simt triton torch"),
         ("rocm", "gfx1100", True, "wmma simt triton"),

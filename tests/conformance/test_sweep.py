@@ -52,8 +52,8 @@ def entry(case, impl, **ratios):
 @pytest.fixture
 def toy(monkeypatch):
     bars = (
-        Bar("native", "torch", 1.05, 0.97),
-        Bar("native", "best", 1.0, None),
+        Bar("cpp", "torch", 1.05, 0.97),
+        Bar("cpp", "best", 1.0, None),
         Bar("triton", "torch", 1.0, None),
     )
     sizes = ({"N": 8, "leading": [2]}, {"N": 9, "leading": [2]})
@@ -65,16 +65,16 @@ def toy(monkeypatch):
 def test_verdicts(toy):
     first, second = toy
     entries = [
-        entry(first, "native", torch=1.5, liger=0.8, copy=0.5, dense=0.6),
-        entry(second, "native", torch=0.96, copy=0.5),
-        entry("softmax/float32/N=8/normal/bench", "native", torch=9.0),
+        entry(first, "cpp", torch=1.5, liger=0.8, copy=0.5, dense=0.6),
+        entry(second, "cpp", torch=0.96, copy=0.5),
+        entry("softmax/float32/N=8/normal/bench", "cpp", torch=9.0),
     ]
     over_torch, over_best = sweep.verdicts(entries)
     assert over_torch.mean == pytest.approx(1.2) and over_torch.least == 0.96 and over_torch.at == second
     assert not over_torch.met  # the mean is reached, the least is not
     assert over_best.mean == pytest.approx((0.8 * 0.96) ** 0.5) and not over_best.met and over_best.cases == 2
     assert sweep.lines([over_torch]) == [
-        "missed: toy, softmax on native over torch: geometric mean of 2 1.200 (bar 1.05), "
+        "missed: toy, softmax on cpp over torch: geometric mean of 2 1.200 (bar 1.05), "
         f"least 0.960 (bar 0.97) at {second}"
     ]
     entries[1]["vs"]["torch"]["median"] = 0.98
@@ -84,8 +84,8 @@ def test_verdicts(toy):
 def test_questions_keep_to_the_ops_and_implementations_asked_for():
     every = bench.questions(["matmul", "softmax"], None, [])
     assert {each.case.op for each in every} == {"matmul", "softmax"}
-    few = bench.questions(["softmax"], ["native"], ["rows, forward"])
-    assert few and all(each.impls == ["native"] and each.case.op == "softmax" for each in few)
+    few = bench.questions(["softmax"], ["cpp"], ["rows, forward"])
+    assert few and all(each.impls == ["cpp"] and each.case.op == "softmax" for each in few)
     own = bench.questions(["softmax"], None, None)
     assert [each.case for each in own] == bench.bench_cases(registry.spec("softmax"))
     assert all(each.baselines is None for each in own)

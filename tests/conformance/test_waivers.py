@@ -39,7 +39,7 @@ def text(**changes):
     """A file of one entry in YAML; a change to None leaves the key out. The entry starts on line 3."""
     entry = {key: value for key, value in (ENTRY | changes).items() if value is not None}
     lines = [f"{key}: {json.dumps(value)}" for key, value in entry.items()]
-    return "edition: 1\nentries:\n  - " + "\n    ".join(lines) + "\n"
+    return "schema_version: 1\nentries:\n  - " + "\n    ".join(lines) + "\n"
 
 
 @pytest.fixture
@@ -162,7 +162,7 @@ def test_a_run_with_its_failures_known_conforms(wrong, tmp_path, capsys):
         text(state=state, cases=[case for other, case in found if other == state]).partition("entries:\n")[2]
         for state in sorted({state for state, _ in found})
     ]
-    (wrong / waivers.FILE).write_text("edition: 1\nentries:\n" + "".join(entries))
+    (wrong / waivers.FILE).write_text("schema_version: 1\nentries:\n" + "".join(entries))
     file = tmp_path / "r.json"
     assert cli.main([*RUN, "--impl", "toy", "--record", str(file)]) == 0
     out = capsys.readouterr().out
@@ -258,11 +258,20 @@ def test_what_is_refused_is_named_with_its_line(vendor, changes, line, words):
     assert f"known_failures.yaml:{line}: " in str(caught.value) and words in str(caught.value)
 
 
-@pytest.mark.parametrize("whole", ["", "[]", "edition: 2\nentries: []", "edition: 1\nentries: []\nmore: 1"])
+@pytest.mark.parametrize(
+    "whole", ["", "[]", "schema_version: 2\nentries: []", "schema_version: 1\nentries: []\nmore: 1"]
+)
 def test_the_frame_is_checked(vendor, whole):
     file = vendor / waivers.FILE
     file.write_text(whole)
-    with pytest.raises(SpecError, match="expected `edition: 1` and a list `entries`"):
+    with pytest.raises(SpecError, match="expected `schema_version: 1` and a list `entries`"):
+        waivers.load(file)
+
+
+def test_the_old_name_of_the_version_is_named(vendor):
+    file = vendor / waivers.FILE
+    file.write_text("# head\nedition: 1\nentries: []\n")
+    with pytest.raises(SpecError, match=r"known_failures\.yaml:2: 'edition' is now called schema_version"):
         waivers.load(file)
 
 

@@ -26,7 +26,7 @@ EXPECTED = {
 """Every implementation, in the order in which they run, and the worst state of its cases."""
 
 SPEC = """
-edition: 1
+schema_version: 1
 op: toy_gpu_faults
 summary: y = 2 x.
 axes: {{N: 1..}}
@@ -39,8 +39,8 @@ outputs:
   y: {{shape: ["...", N], dtype: T}}
 reference: {{entry: "reference.py:toy_gpu_faults"}}
 tolerance:
-  y: {{result: 0.51, sum: "1"}}
-cost: {{flops: "B * N", peak: vector}}
+  y: {{result_ulp: 0.51, accumulation_ulp: "1"}}
+cost: {{flops: "B * N", roof: vector}}
 cases:
   - {{N: 5, leading: [2]}}
   - {{N: 64, leading: [3]}}

@@ -29,7 +29,7 @@ EXPECTED = {
 """Every implementation and the worst state that its cases must come to."""
 
 SPEC = """
-edition: 1
+schema_version: 1
 op: toy_norm
 summary: y = x * rsqrt(mean(x^2) + eps) * weight, rounded once.
 axes: {{N: 1..}}
@@ -46,8 +46,8 @@ outputs:
   y: {{shape: ["...", N], dtype: T, out: true}}
 reference: {{entry: "reference.py:toy_norm"}}
 tolerance:
-  y: {{result: 0.51, sum: "4 + sqrt(N)"}}
-cost: {{flops: "4 * B * N", peak: vector}}
+  y: {{result_ulp: 0.51, accumulation_ulp: "4 + sqrt(N)"}}
+cost: {{flops: "4 * B * N", roof: vector}}
 cases:
   - {{N: 129, leading: [7]}}
   - {{N: 1000, leading: [24]}}

@@ -95,15 +95,15 @@ def bounds(
     """The reference of each output and how far a result may be from it."""
     exact = in_float64(tensors)
     reference = outputs(spec, call(spec.reference.entry, spec, case, exact))
-    magnitude = call(spec.reference.magnitude, spec, case, exact, row) if spec.reference.magnitude else {}
+    magnitude = call(spec.reference.error_scale, spec, case, exact, row) if spec.reference.error_scale else {}
     acc = torch.finfo(getattr(torch, row["acc"])).eps
     allowed = {}
     for name, ref in reference.items():
         dtype = spec.outputs[name].dtype
         result = torch.finfo(getattr(torch, row.get(dtype, dtype)))
         tolerance = spec.tolerance[name]
-        units = tolerance.sum.evaluate(**{**case.axes, "B": case.batch, **row, **case.params})
+        units = tolerance.accumulation_ulp.evaluate(**{**case.axes, "B": case.batch, **row, **case.params})
         scale = ref.abs() + magnitude.get(name, 0.0)
         smallest = result.smallest_normal * result.eps
-        allowed[name] = tolerance.result * result.eps * ref.abs() + units * acc * scale + smallest
+        allowed[name] = tolerance.result_ulp * result.eps * ref.abs() + units * acc * scale + smallest
     return reference, allowed

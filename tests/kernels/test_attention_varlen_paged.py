@@ -70,8 +70,8 @@ def number(plan: Plan, launch: int, name: str) -> Any:
     return dict(plan.launches[launch].args)[name].value  # type: ignore[union-attr]
 
 
-PLANNERS = {"mma": decode_plan.paged, "bulk": decode_plan.bulk_paged, "triton": triton_paged.plan}
-CONTIGUOUS = {"decode": triton_paged.plan_decode, "decode_bulk": decode_plan.bulk_contiguous}
+PLANNERS = {"mma": decode_plan.paged, "tma": decode_plan.bulk_paged, "triton": triton_paged.plan}
+CONTIGUOUS = {"decode": triton_paged.plan_decode, "decode_tma": decode_plan.bulk_contiguous}
 
 
 @pytest.mark.parametrize("name", PLANNERS)
@@ -115,7 +115,7 @@ def test_many_queries_are_left_to_the_dense_kernels(name):
 
 
 @pytest.mark.parametrize(
-    ("arch", "names"), [("sm_90a", ("bulk", "decode_bulk")), ("sm_80", ("triton", "decode"))]
+    ("arch", "names"), [("sm_90a", ("tma", "decode_tma")), ("sm_80", ("triton", "decode"))]
 )
 def test_which_is_asked_first(arch, names):
     backend = CudaBackend(CudaBackend.__init__.__globals__["Path"](portable.backends.cuda.__path__[0]))
@@ -153,7 +153,7 @@ def tensor_map(plan: Plan, name: str) -> TensorMap:
 
 @pytest.mark.parametrize("page", [16, 48, 64, 1024])
 def test_a_bulk_copy_stays_in_its_page(page):
-    plan = planned(decode_plan.bulk_paged(paged("bulk", S=page)))
+    plan = planned(decode_plan.bulk_paged(paged("tma", S=page)))
     assert dict(plan.launches[0].kernel.defines)["PAGE"] == page  # type: ignore[union-attr]
     for name in ("map_k", "map_v"):
         found = tensor_map(plan, name)
@@ -164,7 +164,7 @@ def test_a_bulk_copy_stays_in_its_page(page):
 def test_a_contiguous_cache_is_one_page_a_sequence():
     """Of any strides: here sequences of (keys, heads, columns) in a longer cache."""
     k = half(3, 1000, 2, 64)[:, :900].transpose(1, 2)
-    plan = planned(decode_plan.bulk_contiguous(asked("attention", "decode_bulk", half(3, 8, 1, 64), k, k)))
+    plan = planned(decode_plan.bulk_contiguous(asked("attention", "decode_tma", half(3, 8, 1, 64), k, k)))
     found = tensor_map(plan, "map_k")
     assert found.sizes == (64, 2, 900, 3) and found.strides == (128, 256, 256000)
 
@@ -173,7 +173,7 @@ def test_what_the_copy_engine_declines():
     def reason(cache: torch.Tensor) -> str:
         q = half(2, 1, 8, cache.shape[-1])
         return str(
-            decode_plan.bulk_paged(asked("attention_paged", "bulk", q, cache, cache, whole(2, 4), whole(2)))
+            decode_plan.bulk_paged(asked("attention_paged", "tma", q, cache, cache, whole(2, 4), whole(2)))
         )
 
     assert "pages of 17 keys" in reason(half(9, 17, 2, 64))
@@ -189,7 +189,7 @@ def test_what_the_copy_engine_declines():
 @pytest.mark.parametrize("head", [8, 64, 128, 192, 256])
 def test_bulk_tiles_fit(head, stages):
     q, cache = half(4, 1, 12, head), half(100, 64, 6, head)
-    call = asked("attention_paged", "bulk", q, cache, cache, whole(4, 64), whole(4))
+    call = asked("attention_paged", "tma", q, cache, cache, whole(4, 64), whole(4))
     config = {**call.config, "STAGES": stages}
     plan = decode_plan.bulk_paged(Call(call.tensors, call.params, call.axes, H200, config))
     kernel = planned(plan).launches[0].kernel
@@ -316,7 +316,7 @@ def test_they_compile():
     for launch in planned(triton_varlen.forward(call)).launches:
         dtypes = {name: info.dtype for name, info in call.tensors.items() if info is not None}
         build.code_object(launch, dtypes | {"bounds": "int32", "q_tiles": "int32"}, backend, H200)
-    for name in ("mma", "bulk"):
+    for name in ("mma", "tma"):
         plan = planned(PLANNERS[name](paged(name)))
         assert backend.resources(build.code_object(plan.launches[0], {}, backend, H200)).spills == 0
 

@@ -46,7 +46,7 @@ PLANS = {
     "skinny_f32": (native.skinny, (16, 4096, 4096), {"dtype": "float32"}),
     "wgmma": (native.wgmma, (4096, 14336, 4096), {}),
     "wgmma by threads": (native.wgmma, (4300, 4105, 256), {}),
-    "packed": (native.packed, (4096, 6144, 4095), {}),
+    "realigned": (native.packed, (4096, 6144, 4095), {}),
     "mma": (native.mma, (512, 513, 100), {}),
     "simt": (native.simt, (100, 300, 65), {"dtype": "float32"}),
     "mfma": (native.mfma, (300, 500, 65), {"device": MI300}),
@@ -96,7 +96,7 @@ def test_z_lies_as_y_does_in_a_transposed_product():
     assert problem.transposed().preactivation == "z"
 
 
-def test_the_companion_takes_its_op_s_configs():
+def test_the_internal_op_takes_its_op_s_configs():
     backend = CudaBackend(registry.vendors()["cuda"])
     for name in ("triton", "wgmma"):
         specs = [registry.spec(op) for op in ("linear", OP)]
@@ -112,7 +112,7 @@ def test_the_companion_takes_its_op_s_configs():
 
 
 @pytest.mark.parametrize("pin", ["wgmma", "mma", "triton", "skinny", "torch"])
-def test_a_pin_of_linear_holds_for_the_companion(pin):
+def test_a_pin_of_linear_holds_for_the_internal_op(pin):
     with using(linear=pin):
         found = select.pinned(registry.spec(OP))
         assert found is not None and found[1] == {pin}

@@ -45,7 +45,7 @@ PDL_LAUNCHES = {
     "one tile a block": lambda: launches(native.wgmma(call(half(1024, 1024), half(1024, 1024)))),
     "many tiles": lambda: launches(native.wgmma(call(half(4096, 512), half(512, 4096)))),
     "divided tiles": lambda: launches(native.split(call(half(512, 16384), half(16384, 512)))),
-    "packed": lambda: launches(native.packed(call(half(1111, 3333), half(3333, 2222)))),
+    "realigned": lambda: launches(native.packed(call(half(1111, 3333), half(3333, 2222)))),
     "few rows": lambda: launches(native.skinny(call(half(16, 8192), half(8192, 8192)))),
     "few rows, k in parts": lambda: launches(native.skinny(call(half(16, 4096), half(4096, 4096)))),
     "float32": lambda: launches(native.simt(call(wide(4096, 512), wide(512, 4096)))),

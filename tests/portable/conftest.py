@@ -11,7 +11,7 @@ from portable.runtime import detect
 from portable.spec import registry
 
 SPEC = """
-edition: 1
+schema_version: 1
 op: product
 summary: c = a @ b.
 axes: {M: 0.., N: 0.., K: 0..}
@@ -26,10 +26,10 @@ params:
   precision: {type: choice, choices: [ieee, tf32], default: ieee, keyword: true}
 outputs:
   c: {shape: ["...", M, N], dtype: R}
-reference: {entry: "reference.py:product", magnitude: "reference.py:magnitude"}
+reference: {entry: "reference.py:product", error_scale: "reference.py:error_scale"}
 tolerance:
-  c: {result: 0.51, sum: "2 * sqrt(K) + K / 16"}
-cost: {flops: "2 * B * M * N * K", peak: matrix}
+  c: {result_ulp: 0.51, accumulation_ulp: "2 * sqrt(K) + K / 16"}
+cost: {flops: "2 * B * M * N * K", roof: matrix}
 cases:
   - {M: 8, N: 8, K: 8}
 bench:
@@ -65,7 +65,7 @@ REFERENCE = """
 def product(a, b, *, precision="ieee"):
     return a @ b
 
-def magnitude(a, b, *, precision="ieee"):
+def error_scale(a, b, *, precision="ieee"):
     return {"c": (a.square() @ b.square()).sqrt()}
 """
 

@@ -177,7 +177,7 @@ def test_torchs_state_is_asked_at_every_call(softmax):
 def test_pins_are_part_of_what_is_known(softmax):
     x = torch.randn(3, 4)
     softmax(x)
-    with portable.using(softmax="native"), pytest.raises(errors.PinError):
+    with portable.using(softmax="cpp"), pytest.raises(errors.PinError):
         softmax(x)
     with portable.using(softmax="torch"):
         torch.testing.assert_close(softmax(x), expected(x))

@@ -24,7 +24,7 @@ def fresh(monkeypatch):
 def op(root: Path, name: str, **files: str) -> Path:
     folder = root / name
     folder.mkdir(parents=True)
-    (folder / "spec.yaml").write_text(f"edition: 1\nop: {name}\n")
+    (folder / "spec.yaml").write_text(f"schema_version: 1\nop: {name}\n")
     for stem, text in files.items():
         (folder / (stem.replace("__", "."))).write_text(text)
     return folder
@@ -44,7 +44,7 @@ def test_vendors_are_the_folders_with_a_backend():
     assert set(registry.vendors()) == folders
 
 
-def test_extra_folders_add_ops_and_companions(tmp_path, monkeypatch):
+def test_extra_folders_add_ops_and_internal_ops(tmp_path, monkeypatch):
     first, second = tmp_path / "first", tmp_path / "second"
     folder = op(first, "toy_one", backward__yaml="# of toy_one\nop: toy_one_backward\n", notes__yaml="a: 1\n")
     op(second, "toy_two")
@@ -126,7 +126,7 @@ def test_an_op_may_hold_folders_whose_modules_import_each_other(tmp_path, monkey
 
 def test_a_function_may_be_in_a_folder_of_its_op(tmp_path, monkeypatch):
     folder = op(tmp_path, "deep")
-    (folder / "spec.yaml").write_text('edition: 1\nop: deep\nfunctions: ["calls/api.py:deep"]\n')
+    (folder / "spec.yaml").write_text('schema_version: 1\nop: deep\nfunctions: ["calls/api.py:deep"]\n')
     monkeypatch.setenv(registry.KERNEL_PATH, str(tmp_path))
     assert registry.functions()["deep"] == folder.resolve() / "calls/api.py"
 
@@ -148,15 +148,18 @@ def test_entries(tmp_path):
 
 
 def test_finding_imports_nothing_heavy_and_parses_nothing():
-    names = [f"portable.{name}" for name in ("errors", "strict_yaml", "formula", "spec", "catalog")]
+    names = [
+        f"portable.{name}"
+        for name in ("errors", "spec.strict_yaml", "spec.formula", "spec.model", "spec.registry")
+    ]
     code = (
         "import importlib, sys\n"
         "sys.modules['portable'] = package = type(sys)('portable')\n"  # without the package's own imports
         f"package.__path__ = [{str(ROOT / 'portable')!r}]\n"
         f"sys.path.insert(0, {str(ROOT)!r})\n"
         f"for name in {names!r}: importlib.import_module(name)\n"
-        "from portable import catalog\n"
-        "print(len(catalog.op_folders()), len(catalog.vendors()) >= 0)\n"
+        "from portable.spec import registry\n"
+        "print(len(registry.op_folders()), len(registry.vendors()) >= 0)\n"
         "print(sorted({'torch', 'triton', 'yaml', 'numpy'} & set(sys.modules)))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)

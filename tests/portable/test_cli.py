@@ -79,7 +79,7 @@ def test_check_compiles_for_a_card_that_is_not_there(run, tmp_path, monkeypatch)
     )
     assert (code, err) == (0, ""), out
     assert re.search(r"^\| softmax \| triton \| gfx942 \| \d+ \|", out, re.MULTILINE)
-    assert re.search(r"^\| softmax \| native \| gfx942 \| \d+ \|", out, re.MULTILINE)
+    assert re.search(r"^\| softmax \| cpp \| gfx942 \| \d+ \|", out, re.MULTILINE)
     assert " 0 do not pass" in out
     assert table.read_text().rstrip() in out
 

@@ -139,7 +139,7 @@ def test_a_broken_implementation_is_raised_not_skipped(twice, tmp_path):
 
 def test_tuned_entries_come_before_the_default(twice, tmp_path):
     (tmp_path / "vendors/toy/tuned.yaml").write_text(
-        "edition: 1\nentries:\n"
+        "schema_version: 1\nentries:\n"
         '  - {op: twice, implementation: toy, arch: toy1, when: "N > 4", config: {FACTOR: 3},\n'
         "     source: a test, date: 2026-11-21}\n"
     )
@@ -172,7 +172,7 @@ def test_a_damaged_tuned_file_is_named_with_its_line(twice, tmp_path, entry, mes
     from portable.configs import lookup
 
     lookup.entries.cache_clear()
-    (tmp_path / "vendors/toy/tuned.yaml").write_text(f"edition: 1\nentries:\n  - {entry}\n")
+    (tmp_path / "vendors/toy/tuned.yaml").write_text(f"schema_version: 1\nentries:\n  - {entry}\n")
     with pytest.raises(errors.TunedFileError, match=message) as caught:
         twice(torch.ones(2, 5))
     assert "tuned.yaml:" in str(caught.value)

@@ -15,7 +15,7 @@ from portable.spec.docs_page import page
 from portable.spec.reader import load_spec
 
 SPEC = """\
-edition: 1
+schema_version: 1
 op: pairs
 functions: ["api.py:pairs", "api.py:halves"]
 summary: y is x, in groups.
@@ -39,13 +39,14 @@ outputs:
   y: {shape: ["...", H, N], dtype: T}
 reference: {entry: "reference.py:pairs"}
 tolerance:
-  y: {result: 0.51, sum: 4}
-cost: {flops: "B * H * N", peak: vector}
+  y: {result_ulp: 0.51, accumulation_ulp: 4}
+cost: {flops: "B * H * N", roof: vector}
 cases:
   - {H: 4, G: 2, N: 3, leading: [2]}
   - {H: 2, G: 2, N: 3, width: 5, scale: 2.0}
-boundary:
-  - {H: 4, G: 2, N: 3, leading: [2]}
+behaviour_case: {H: 4, G: 2, N: 3, leading: [2]}
+boundary_cases:
+  - {H: 2, G: 1, N: 5}
 implementations:
   - {name: torch, run: "torch_impl.py:pairs", language: torch}
 """
@@ -54,8 +55,8 @@ FILES = {
     "def derived(x): return {'s': x.flatten(0, -3).sum(0).sum(-1) if x.dim() > 2 else x.sum(-1)}\n",
     "torch_impl.py": "def pairs(x, w, s=None, *, width=None, scale=None):\n"
     "    return x * (1 if scale is None else scale)\n",
-    "api.py": "from portable import dispatch\n"
-    "def pairs(x, w): return 'called', dispatch.op('pairs')(x, w)\n"
+    "api.py": "from portable.dispatch import dispatcher\n"
+    "def pairs(x, w): return 'called', dispatcher.op('pairs')(x, w)\n"
     "def halves(x, w): return pairs(x, w)[1] / 2\n",
 }
 
@@ -92,7 +93,7 @@ def test_what_a_spec_says_is_read(folder):
         spec.inputs["x"].values == {"large_range": "normal"}
         and str(spec.inputs["s"].derived) == "reference.py:derived"
     )
-    assert spec.boundary[0].axes == {"H": 4, "G": 2, "N": 3}
+    assert spec.behaviour_case.axes == {"H": 4, "G": 2, "N": 3}
     assert spec.torch_schema() == (
         "pairs(Tensor x, Tensor w, Tensor? s=None, *, int? width=None, float? scale=None) -> Tensor"
     )
@@ -143,11 +144,11 @@ def test_rules_are_asked_before_anything_runs(folder):
 def test_a_function_that_two_specs_name_is_refused(folder):
     other = folder.parent / "other"
     other.mkdir()
-    (other / "spec.yaml").write_text('edition: 1\nop: other\nfunctions: ["api.py:halves"]\n')
+    (other / "spec.yaml").write_text('schema_version: 1\nop: other\nfunctions: ["api.py:halves"]\n')
     registry.clear_caches()
     with pytest.raises(errors.SpecError, match="'halves' is already in"):
         registry.functions()
-    (other / "spec.yaml").write_text('edition: 1\nop: other\nfunctions: ["api.py:softmax"]\n')
+    (other / "spec.yaml").write_text('schema_version: 1\nop: other\nfunctions: ["api.py:softmax"]\n')
     registry.clear_caches()
     with pytest.raises(errors.SpecError, match="'softmax' is already an op"):
         registry.functions()

@@ -155,9 +155,9 @@ def test_a_budget_is_a_number_from_1_on(tune):
 
 
 def test_a_damaged_file_is_named_before_any_work(tune):
-    tune.file.write_text("edition: 9\nentries: []\n")
+    tune.file.write_text("schema_version: 9\nentries: []\n")
     code, _, err = tune("product")
-    assert code == 2 and "tuned.yaml:1: expected `edition: 2`" in err and not Answers.asked
+    assert code == 2 and "tuned.yaml:1: expected `schema_version: 2`" in err and not Answers.asked
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
@@ -193,7 +193,7 @@ def test_without_a_card_there_is_nothing_to_tune(capsys):
 
 def test_configs_that_follow_the_batch_and_a_class_that_may_not(tune):
     tune.file.write_text(
-        "edition: 1\nentries:\n  - {op: product, implementation: tiles, arch: sm_90a,\n"
+        "schema_version: 1\nentries:\n  - {op: product, implementation: tiles, arch: sm_90a,\n"
         "     when: B > 4, config: {}, source: s, date: 2026-11-21}\n"
     )
     _, out, _ = tune("product", "--impl", "tiles", "--dry-run")

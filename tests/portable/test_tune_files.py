@@ -24,7 +24,7 @@ from portable.tune import problem, store
 
 HOPPER = next(target for target in TARGETS if target.arch == "sm_90a")
 HAND = """# Configs by hand.
-edition: 1   # today's form
+schema_version: 1   # today's form
 
 entries:
   # the narrow ones
@@ -110,7 +110,7 @@ def test_everything_else_stays_to_the_letter(file):
     before = bare(lookup.parse(file, None))
     store.merge(file, [entry()])
     text = file.read_text()
-    kept = text.replace(store.render(entry()), "").replace("edition: 2", "edition: 1")
+    kept = text.replace(store.render(entry()), "").replace("schema_version: 2", "schema_version: 1")
     assert kept == HAND
     assert bare(lookup.entries(file)) == [entry(), *before]
 
@@ -158,13 +158,13 @@ SIZES = st.sampled_from([1, 2, 16, 17, 64, 100, 4096, 5000])
 @given(
     body=st.lists(st.one_of(LINES, HANDWRITTEN), max_size=8),
     sizes=st.lists(st.tuples(SIZES, SIZES, st.sampled_from([10.0, 7.5])), min_size=1, max_size=5),
-    edition=st.sampled_from([1, 2]),
+    schema_version=st.sampled_from([1, 2]),
     ends=st.booleans(),
 )
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_merging_keeps_every_line_and_entry_in_order(product, tmp_path, body, sizes, edition, ends):
+def test_merging_keeps_every_line_and_entry_in_order(product, tmp_path, body, sizes, schema_version, ends):
     file = tmp_path / "any.yaml"
-    old = f"# head\nedition: {edition}\nentries:\n" + "\n".join(body) + "\n" * ends
+    old = f"# head\nschema_version: {schema_version}\nentries:\n" + "\n".join(body) + "\n" * ends
     hand = bare(lookup.parse(file, old))
     text, wanted = old, {}
     for M, N, us in sizes:
@@ -175,11 +175,18 @@ def test_merging_keeps_every_line_and_entry_in_order(product, tmp_path, body, si
         assert {each.key: each for each in bare(found) if each.measured} == wanted
         assert [each for each in bare(found) if not each.measured] == hand
         rest = iter(text.splitlines())
-        assert all(line in rest for line in old.replace("edition: 1", "edition: 2").splitlines())
+        assert all(
+            line in rest for line in old.replace("schema_version: 1", "schema_version: 2").splitlines()
+        )
 
 
 def test_a_damaged_file_is_refused_and_stays(file):
-    for text in ("edition: 2\nentries: {}\n", "edition: 3\nentries: []\n", "entries: [", "edition: 1\n"):
+    for text in (
+        "schema_version: 2\nentries: {}\n",
+        "schema_version: 3\nentries: []\n",
+        "entries: [",
+        "schema_version: 1\n",
+    ):
         file.write_text(text)
         with pytest.raises(TunedFileError, match=r"tuned\.yaml"):
             store.merge(file, [entry()])
@@ -187,7 +194,9 @@ def test_a_damaged_file_is_refused_and_stays(file):
 
 
 def test_a_list_in_flow_style_is_refused_not_rewritten(file):
-    text = "edition: 2\nentries: [{op: a, implementation: b, arch: c, config: {}, source: s, date: d}]\n"
+    text = (
+        "schema_version: 2\nentries: [{op: a, implementation: b, arch: c, config: {}, source: s, date: d}]\n"
+    )
     file.write_text(text)
     with pytest.raises(TunedFileError, match="on a line of its own"):
         store.merge(file, [entry()])
@@ -272,7 +281,8 @@ WRONG = [
     ("num_warps: 8", "num_warps: 7", "num_warps: 7 is not one of 4, 8"),
     ("num_warps: 8", "warps: 8", "'warps' is no tunable of product.tiles"),
     ("date: 2026-11-21", "date: today", "'today' is not like 2026-11-21"),
-    ("edition: 2", "edition: 1", "measured entries need `edition: 2`"),
+    ("schema_version: 2", "edition: 2", "'edition' is now called schema_version"),
+    ("schema_version: 2", "schema_version: 1", "measured entries need `schema_version: 2`"),
     ("class: ", "clas: ", "unknown key 'clas'. Did you mean 'class'"),
 ]
 
@@ -288,7 +298,7 @@ def test_a_wrong_entry_is_refused_with_file_and_line(backend, good, bad, message
     spec = registry.spec("product")
     with pytest.raises(TunedFileError, match=rf"tuned\.yaml:\d+: .*{message}") as caught:
         lookup.resolve(spec, spec.implementation("tiles"), backend, HOPPER, call().signature.facts)
-    assert caught.value.line in (1, 5, 6, 7, 8, 9)
+    assert caught.value.line in (1, 3, 5, 6, 7, 8, 9)
 
 
 def test_a_class_that_stands_twice_is_refused(file):
@@ -299,7 +309,7 @@ def test_a_class_that_stands_twice_is_refused(file):
 
 
 def test_an_empty_list_is_no_mistake(file):
-    for text in ("edition: 2\nentries:\n", "edition: 1\nentries: []\n"):
+    for text in ("schema_version: 2\nentries:\n", "schema_version: 1\nentries: []\n"):
         assert len(lookup.parse(file, text)) == 0
         assert len(lookup.parse(file, store.merged(file, text, [entry()]))) == 1
 
@@ -364,20 +374,20 @@ def test_the_order_of_files_and_kinds(backend, tmp_path):
     theirs, mine = backend.folder / "tuned.yaml", tmp_path / "mine" / "cuda.yaml"
     assert taken(backend).source == "default"
     by_hand = hand(16, when="M > 4096") + hand(32, when="M > 16") + hand(64)
-    theirs.write_text("edition: 2\nentries:\n" + by_hand)
+    theirs.write_text("schema_version: 2\nentries:\n" + by_hand)
     assert taken(backend).values["BLOCK_M"] == 32
     assert taken(backend, call(M=8)).values["BLOCK_M"] == 64
     theirs.write_text(theirs.read_text() + store.render(entry(BLOCK_M=128)))  # at the end, before all others
     assert taken(backend).values["BLOCK_M"] == 128
     assert taken(backend, call(M=4096)).values["BLOCK_M"] == 32  # another class
     mine.parent.mkdir()
-    mine.write_text("edition: 1\nentries:\n" + hand(256))
+    mine.write_text("schema_version: 1\nentries:\n" + hand(256))
     assert taken(backend).values["BLOCK_M"] == 256
     assert taken(backend, call(implementation="apart")).source == "default"
 
 
 def test_as_if_nothing_were_measured(backend):
-    (backend.folder / "tuned.yaml").write_text("edition: 2\nentries:\n" + hand(64))
+    (backend.folder / "tuned.yaml").write_text("schema_version: 2\nentries:\n" + hand(64))
     store.merge(backend.folder / "tuned.yaml", [entry(BLOCK_M=128)])
     one = call()
     found = lookup.resolve(one.spec, one.imp, backend, HOPPER, one.signature.facts, measured=False)
@@ -397,7 +407,9 @@ def card(arch, multiprocessors, shared_kb, l2_mb):
 
 def test_an_unlisted_card_takes_the_nearest_and_explain_says_so(backend):
     file = backend.folder / "tuned.yaml"
-    file.write_text("edition: 1\nentries:\n" + hand(16, "sm_80") + hand(32, "sm_86") + hand(64, "sm_100"))
+    file.write_text(
+        "schema_version: 1\nentries:\n" + hand(16, "sm_80") + hand(32, "sm_86") + hand(64, "sm_100")
+    )
     one = call()
     for device, block in ((card("sm_103", 148, 227, 126), 64), (card("sm_82", 96, 163, 40), 16),
                           (card("sm_87", 16, 163, 4), 32), (HOPPER, 64)):  # fmt: skip

@@ -274,7 +274,7 @@ def test_a_vendors_own_tunable_is_varied_where_its_entries_name_it(backend):
     plain = space.varied(one, backend)
     assert "vendors_own" not in plain
     (backend.folder / "tuned.yaml").write_text(
-        "edition: 1\nentries:\n  - {op: product, implementation: tiles, arch: sm_80,\n"
+        "schema_version: 1\nentries:\n  - {op: product, implementation: tiles, arch: sm_80,\n"
         "     config: {vendors_own: 1}, source: s, date: 2026-11-21}\n"
     )
     lookup.entries.cache_clear()

@@ -1,4 +1,4 @@
-"""Wrong gradients: the companion ops, judged by their own cases."""
+"""Wrong gradients: the backward ops, judged by their own cases."""
 
 from __future__ import annotations
 

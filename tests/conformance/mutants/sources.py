@@ -16,35 +16,35 @@ HALF_WAVE = Edit(ROWS, "WARP_LANES = LANES < WARP ? LANES : WARP;", "WARP_LANES 
 TAKE = "    take(part.value, partial.of_warp"
 NO_BARRIER = Edit(ROWS, "    barrier();\n" + TAKE, TAKE)
 
-source("softmax", "native", "gfx942", "reduction over 32 lanes of a wave of 64", HALF_WAVE)
-source("rms_norm", "native", "gfx942", "reduction over 32 lanes of a wave of 64", HALF_WAVE)
-source("softmax_backward", "native", "gfx942", "reduction over 32 lanes of a wave of 64", HALF_WAVE)
-source("softmax", "native", "gfx942", "barrier missing between the waves' partial results", NO_BARRIER)
-source("layer_norm", "native", "gfx942", "barrier missing between the waves' partial results", NO_BARRIER)
-source("rms_norm", "native", "gfx1100", "barrier missing between the waves' partial results", NO_BARRIER)
+source("softmax", "cpp", "gfx942", "reduction over 32 lanes of a wave of 64", HALF_WAVE)
+source("rms_norm", "cpp", "gfx942", "reduction over 32 lanes of a wave of 64", HALF_WAVE)
+source("softmax_backward", "cpp", "gfx942", "reduction over 32 lanes of a wave of 64", HALF_WAVE)
+source("softmax", "cpp", "gfx942", "barrier missing between the waves' partial results", NO_BARRIER)
+source("layer_norm", "cpp", "gfx942", "barrier missing between the waves' partial results", NO_BARRIER)
+source("rms_norm", "cpp", "gfx1100", "barrier missing between the waves' partial results", NO_BARRIER)
 source(
-    *("softmax", "native", "gfx942", "LDS of the maximum used again for the sum, no barrier between"),
+    *("softmax", "cpp", "gfx942", "LDS of the maximum used again for the sum, no barrier between"),
     Edit(SOFTMAX, "SHARED RowPartial<IN_PAIRS ? 2 : 1> partial;", "auto& partial = partial_max;"),
 )
 source(
-    *("softmax", "native", "gfx942", "rows beyond the last are not masked"),
+    *("softmax", "cpp", "gfx942", "rows beyond the last are not masked"),
     Edit(SOFTMAX, "const int count = row < rows ? length : 0;", "const int count = length;", 2),
 )
 source(
-    *("softmax", "native", "gfx942", "one column past the row read"),
+    *("softmax", "cpp", "gfx942", "one column past the row read"),
     Edit(ROWS, "if (column + i < length) held.insert", "if (column + i <= length) held.insert"),
 )
 source(
-    *("softmax", "native", "gfx942", "one column past the row written"),
+    *("softmax", "cpp", "gfx942", "one column past the row written"),
     Edit(ROWS, "if (column + i < length) address[i] =", "if (column + i <= length) address[i] ="),
 )
 source(
-    *("rms_norm", "native", "gfx942", "eps outside the root"),
+    *("rms_norm", "cpp", "gfx942", "eps outside the root"),
     Edit("rms_norm/rms_norm.cu", "math_rsqrt(div_rn(sum[0], static_cast<float>(length)) + eps)",
          "1.0f / (1.0f / math_rsqrt(div_rn(sum[0], static_cast<float>(length))) + eps)", 2),
 )  # fmt: skip
 source(
-    *("swiglu", "native", "gfx942", "gate and up swapped"),
+    *("swiglu", "cpp", "gfx942", "gate and up swapped"),
     Edit("swiglu/swiglu.cu", "return g * sigmoid(g).value * held_up[c][i];",
          "return g * sigmoid(held_up[c][i]).value * held_up[c][i];"),
 )  # fmt: skip

@@ -43,7 +43,7 @@ def large(count: int = 8000, wrong: bool = False) -> dict[str, Any]:
     """`count` results with ids as long as real ones; all of them failing at length where `wrong`."""
     entries = sample_record()
     ops = "activation_backward", "layer_norm_backward", "matmul", "linear", "softmax", "swiglu", "rms_norm"
-    impls = "wgmma", "triton", "native", "torch"
+    impls = "wgmma", "triton", "cpp", "torch"
     kind = "lead=2x1x3x2,activation=gelu_tanh/cancellation/transposed"
     entries["results"] = [
         record.entry(
