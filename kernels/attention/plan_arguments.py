@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from portable import dtypes
 from portable.kernels.attention.problem import Heads, Problem
 from portable.plan import Argument, Launch, NativeKernel, Pointer, Scalar
 
-ELEMENTS = {"bfloat16": "bf16", "float16": "f16"}
+ELEMENTS = {name: dtypes.of(name).c for name in ("bfloat16", "float16")}
 """What native kernels call the types of the matrix units."""
 _UNBOUNDED = 2**30
 

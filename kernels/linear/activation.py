@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from portable import dtypes
 from portable.kernels._lib.plans.elementwise_plan import elementwise_plan
 from portable.kernels._lib.plans.norm_plan import COLUMN_SUM, SUM_GROUPS, SUM_WIDTH
-from portable.kernels._lib.plans.row_plan import MAX_GRID, TYPE_NAME, RowClass, power_of_two, vector_length
+from portable.kernels._lib.plans.row_plan import MAX_GRID, RowClass, power_of_two, vector_length
 from portable.layout import rows
 from portable.plan import Call, Launch, NativeKernel, Plan, Pointer, Rejected, Scalar, Workspace
 
@@ -58,7 +59,7 @@ def sums(call: Call) -> Plan | Rejected:
         COLUMN_SUM,
         "column_sum",
         SUM_WIDTH * SUM_GROUPS,
-        (("W", TYPE_NAME[dtype]), ("WIDTH", SUM_WIDTH), ("GROUPS", SUM_GROUPS)),
+        (("W", dtypes.of(dtype).c), ("WIDTH", SUM_WIDTH), ("GROUPS", SUM_GROUPS)),
     )
     adding_args = (
         ("partial", Pointer("partial", aligned=True)),

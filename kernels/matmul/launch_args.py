@@ -8,7 +8,6 @@ from portable.kernels.matmul.problem import Operand, Problem
 from portable.plan import Argument, Launch, NativeKernel, Plan, Pointer, Rejected, Scalar
 
 HERE = Path(__file__).resolve().parent
-ELEMENTS = {"bfloat16": "bf16", "float16": "f16", "float32": "float"}
 ACTIVATIONS = {None: 0, "relu": 1, "gelu": 2, "gelu_tanh": 3, "silu": 4}
 MOST_LINES = 2**31 - 512  # sizes and tile coordinates are 32-bit
 MOST_TILES = 2**31 - 1

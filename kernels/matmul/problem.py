@@ -13,10 +13,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from portable import dtypes
 from portable.layout import rows
 from portable.plan import Call, Rejected, TensorInfo
-
-ITEMSIZE = {"bfloat16": 2, "float16": 2, "float32": 4}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +35,7 @@ class Operand:
 
     @property
     def itemsize(self) -> int:
-        return ITEMSIZE[self.dtype]
+        return dtypes.itemsize(self.dtype)
 
     @property
     def unit(self) -> str | None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from portable.dtypes import itemsize
 from portable.kernels._lib.triton.math import exp_nonpositive
-from portable.kernels._lib.triton.rows import ITEMSIZE, divisible, plan_rows, row_starts
+from portable.kernels._lib.triton.rows import divisible, plan_rows, row_starts
 from portable.plan import Call, Plan, Rejected
 
 # Of one row, in the registers of 1024 threads; the gradient holds two tensors.
@@ -130,7 +131,7 @@ def softmax_backward_stream(
 
 def forward(call: Call) -> Plan | Rejected:
     """Plan y = softmax(x) over rows; x and y are [*, N] of one dtype."""
-    resident = FORWARD_RESIDENT_BYTES // ITEMSIZE[call["x"].dtype]
+    resident = FORWARD_RESIDENT_BYTES // itemsize(call["x"].dtype)
     return plan_rows(call, ("x", "y"), softmax_rows, softmax_stream, resident)
 
 

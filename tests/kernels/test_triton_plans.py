@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from portable.dtypes import itemsize
 from portable.layout import rows
 from portable.plan import Call, Device, Plan, Pointer, Rejected, Scalar, TensorInfo, TritonKernel
 from portable.spec import strict_yaml
@@ -21,7 +22,7 @@ CDNA = Device("rocm", "gfx942", "card", multiprocessors=304, warp_size=64, share
 RDNA = Device("rocm", "gfx1100", "card", multiprocessors=48, warp_size=32, shared_memory=64 * KB)
 DEVICES = [HOPPER, CDNA, RDNA]
 CONFIG = {"BLOCK_M": 64, "BLOCK_N": 128, "BLOCK_K": 32, "GROUP_M": 8, "num_warps": 8, "num_stages": 2}
-ITEMSIZE = {"bfloat16": 2, "float16": 2, "float32": 4}
+TYPES = ("bfloat16", "float16", "float32")
 OUTPUTS = {"y", "dx", "dz", "dgate", "dup"}
 ROW_OPS = {
     ("softmax", "forward"): ("x", "y"),
@@ -181,10 +182,10 @@ def check_promises(plan: Plan, call: Call) -> None:
                     assert arg.value % unit == 0, (launch.kernel.name, name)
 
 
-@pytest.mark.parametrize("dtype", ITEMSIZE)
+@pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize(("op", "entry"), ROW_OPS, ids=lambda part: part)
 def test_row_promises_are_true(op: str, entry: str, dtype: str) -> None:
-    unit = 16 // ITEMSIZE[dtype]
+    unit = 16 // itemsize(dtype)
     for length in (1, 4, 8, 33, 1000, 1004, 70000):
         for extra in (0, 4, 8, 3):
             for alignment in (16, 8, 2):

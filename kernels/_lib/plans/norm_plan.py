@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from portable import dtypes
 from portable.kernels._lib.plans.ring_plan import Ring, ring_class, ring_kernel
 from portable.kernels._lib.plans.row_plan import (
     MAX_GRID,
-    TYPE_NAME,
     ClusterShapes,
     RowClass,
     cluster_class,
@@ -60,7 +60,7 @@ def _parameters(call: Call, names: Sequence[str]) -> list[str]:
 def _defines(call: Call, dtype: str, names: Sequence[str]) -> tuple[tuple[str, int | str], ...]:
     present = _parameters(call, names)
     kind = call[present[0]].dtype if present else dtype
-    return (("W", TYPE_NAME[kind]), *((f"HAS_{name.upper()}", int(call.has(name))) for name in names))
+    return (("W", dtypes.of(kind).c), *((f"HAS_{name.upper()}", int(call.has(name))) for name in names))
 
 
 def forward_plan(
@@ -267,7 +267,7 @@ def _sum_blocks(call: Call, parameters: Sequence[str], blocks: int, length: int)
         COLUMN_SUM,
         "column_sum",
         SUM_WIDTH * SUM_GROUPS,
-        (("W", TYPE_NAME[dtype]), ("WIDTH", SUM_WIDTH), ("GROUPS", SUM_GROUPS)),
+        (("W", dtypes.of(dtype).c), ("WIDTH", SUM_WIDTH), ("GROUPS", SUM_GROUPS)),
     )
     results = [pointer(call, f"d{name}")[1] for name in present]
     args = (

@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from portable import dtypes
 from portable.layout import Rows
 from portable.plan import Argument, Device, Launch, NativeKernel, Scalar, TensorInfo
 
-ITEMSIZE = {"float16": 2, "bfloat16": 2, "float32": 4}
-TYPE_NAME = {"float16": "f16", "bfloat16": "bf16", "float32": "f32"}
 ACCESS_BYTES = 16
 MAX_GRID = 2**31 - 1
 MIN_THREADS = 128
@@ -46,7 +45,7 @@ class RowClass:
     def kernel(self, source: Path, entry: str, *defines: tuple[str, int | str]) -> NativeKernel:
         """`entry` of `source`, built for this class with further `defines`."""
         own = (
-            ("T", TYPE_NAME[self.dtype]),
+            ("T", dtypes.of(self.dtype).c),
             ("VEC", self.vector),
             ("TAIL", int(self.tail)),
             ("THREADS", self.threads),
@@ -67,10 +66,10 @@ def power_of_two(value: int) -> int:
 
 def vector_length(dtype: str, tensors: Sequence[tuple[TensorInfo, int]]) -> int:
     """Elements per access: 16 bytes' worth where every (tensor, row stride) is aligned for it, else 1."""
-    vector = ACCESS_BYTES // ITEMSIZE[dtype]
+    vector = ACCESS_BYTES // dtypes.itemsize(dtype)
     aligned = all(
-        info.alignment >= min(ACCESS_BYTES, vector * ITEMSIZE[info.dtype])
-        and stride * ITEMSIZE[info.dtype] % ACCESS_BYTES == 0
+        info.alignment >= min(ACCESS_BYTES, vector * dtypes.itemsize(info.dtype))
+        and stride * dtypes.itemsize(info.dtype) % ACCESS_BYTES == 0
         for info, stride in tensors
     )
     return vector if aligned else 1

@@ -9,8 +9,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from portable.dtypes import itemsize
 from portable.kernels._lib.triton.rows import (
-    ITEMSIZE,
     divisible,
     row_args,
     row_starts,
@@ -135,7 +135,7 @@ def plan_norm(call: Call, centered: bool) -> Plan | Rejected:
     optional = {"w_ptr": "weight", "b_ptr": "bias"}
     present = {arg: name for arg, name in optional.items() if call.has(name)}
     unit = unit_of(call, ["x", "y", *present.values()], ["x", "y"], length)
-    tile = row_tile(call, length, unit, RESIDENT_BYTES // ITEMSIZE[call["x"].dtype])
+    tile = row_tile(call, length, unit, RESIDENT_BYTES // itemsize(call["x"].dtype))
     if rejected := too_large(count, length, tile):
         return rejected
     aligned = unit > 1

@@ -18,9 +18,9 @@ from typing import Any
 import triton
 import triton.language as tl
 
+from portable.dtypes import itemsize
 from portable.kernels._lib.triton.norm_columns import norm_backward_columns, norm_backward_stats
 from portable.kernels._lib.triton.rows import (
-    ITEMSIZE,
     MAX_GRID,
     RowTile,
     divisible,
@@ -244,7 +244,7 @@ class _Packer:
         tile = self.tile
         # Of 16-bit rows fewer bytes are under way, and the next rows' fit beside them. The weight stays in
         # registers unless two sums, or a pointer and a mask for every element, are there as well.
-        ahead = ITEMSIZE[self.call["x"].dtype] == 2
+        ahead = itemsize(self.call["x"].dtype) == 2
         reload = tile.block >= 2048 and (self.present["db_ptr"] or tile.unit == 1)
         kernel = self.kernel(norm_backward_rows, None, ("AHEAD", ahead), ("RELOAD", reload))
         return self.by_rows(kernel, tile.programs(self.call, count), count, length)
@@ -254,7 +254,7 @@ class _Packer:
         tile = RowTile(1, PART, self.tile.unit, warps(self.call.device, PART // 8), False)
         parts = PARTS_RESIDENT // PART
         unroll = (
-            parts if ITEMSIZE[self.call["x"].dtype] == 2 else 2
+            parts if itemsize(self.call["x"].dtype) == 2 else 2
         )  # more loads of float32 at once would spill
         kernel = self.kernel(norm_backward_parts, tile, ("PARTS", parts), ("UNROLL", unroll))
         return self.by_rows(kernel, tile.programs(self.call, count), count, length)

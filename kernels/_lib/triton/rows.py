@@ -13,10 +13,10 @@ from typing import Any
 import triton
 import triton.language as tl
 
+from portable.dtypes import itemsize
 from portable.layout import rows
 from portable.plan import Argument, Call, Device, Launch, Plan, Pointer, Rejected, Scalar, TritonKernel
 
-ITEMSIZE = {"bfloat16": 2, "float16": 2, "float32": 4}
 MAX_THREADS = 1024
 MAX_GRID = 2**31 - 1
 MIN_BLOCK = 16
@@ -79,7 +79,7 @@ def unit_of(call: Call, names: Iterable[str], row_names: Iterable[str], length: 
     `names` are tensors of rows or of one row of `length`; those in `row_names` have a row stride.
     """
     names, row_names = list(names), list(row_names)
-    unit = 16 // ITEMSIZE[call[row_names[0]].dtype]
+    unit = 16 // itemsize(call[row_names[0]].dtype)
     strides = [rows(call[name]).stride for name in row_names]
     aligned = all(call[name].alignment >= 16 for name in names)
     return unit if aligned and all(n % unit == 0 for n in (length, *strides)) else 1
@@ -178,7 +178,7 @@ def plan_elementwise(
         strides = dict.fromkeys(names, 0)
     else:
         block = min(size, max(MIN_BLOCK, triton.next_power_of_2(length)))
-    per_thread = 16 // ITEMSIZE[call[names[0]].dtype]
+    per_thread = 16 // itemsize(call[names[0]].dtype)
     unit = per_thread
     if any(call[name].alignment < 16 for name in names) or any(n % unit for n in (length, *strides.values())):
         unit = 1

@@ -7,7 +7,8 @@ from typing import Any
 
 import triton
 
-from portable.kernels._lib.triton.rows import ITEMSIZE, MAX_GRID
+from portable.dtypes import itemsize
+from portable.kernels._lib.triton.rows import MAX_GRID
 from portable.kernels.attention.cached import (
     LOG2_E,
     MAX_ROWS,
@@ -62,7 +63,7 @@ def launches(call: Call, c: Cached) -> Plan | Rejected:
     tiles = triton.cdiv(rows, block_m)
     block_d, block_e = (max(16, triton.next_power_of_2(size)) for size in (c.D, c.E))
     strides = (*c.q, *c.k, *c.v)
-    unit = 16 // ITEMSIZE[call["q"].dtype]
+    unit = 16 // itemsize(call["q"].dtype)
     if any(call[n].alignment < 16 for n in c.names) or any(s % unit for s in strides):
         unit = 1
     config = fitted(call.config, block_m, block_d, block_e, unit, call.device.shared_memory)

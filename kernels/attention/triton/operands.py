@@ -7,8 +7,8 @@ from typing import Any
 
 import triton
 
+from portable import dtypes
 from portable.backends.cuda.tensor_map import TritonDescriptor
-from portable.kernels._lib.triton.rows import ITEMSIZE
 from portable.kernels.attention.packed import entries_of
 from portable.kernels.attention.problem import Problem
 from portable.kernels.attention.triton.varlen import FAR, LINES
@@ -35,7 +35,7 @@ class Operands:
         pieces: bool = False, most: int = 256,
     ) -> None:  # fmt: skip
         self.problem, self.tiled, self.sinks = problem, tiled, sinks
-        itemsize = ITEMSIZE[problem.dtype]
+        itemsize = dtypes.itemsize(problem.dtype)
         heads = [problem.heads[name] for name in dict.fromkeys((*tiled, "o"))]
         per_line = 16 // itemsize
         aligned = all(each.aligned_to(16, itemsize) for each in heads)

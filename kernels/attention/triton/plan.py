@@ -13,8 +13,9 @@ from typing import Any
 
 import triton
 
+from portable import dtypes
 from portable.backends.cuda.tensor_map import TritonDescriptor
-from portable.kernels._lib.triton.rows import ITEMSIZE, MAX_GRID
+from portable.kernels._lib.triton.rows import MAX_GRID
 from portable.kernels.attention.problem import Problem, problem_of
 from portable.kernels.attention.triton.bwd import (
     attention_dbias,
@@ -141,7 +142,7 @@ def bias_backward(call: Call) -> Plan | Rejected:
     args, constants = operands.descriptors({"do": block_m, "q": block_m, "k": block_n, "v": block_n})
     for name in tiled:
         operands.pointers(name, args, constants)
-    itemsize = ITEMSIZE[problem.dtype]
+    itemsize = dtypes.itemsize(problem.dtype)
     together = all(problem.heads[name].aligned_to(16, itemsize) for name in ("bias", "dbias"))
     unit = 16 // itemsize if together and problem.N * itemsize % 16 == 0 else 1
     operands.pointers("bias", args, constants, aligned=unit > 1)

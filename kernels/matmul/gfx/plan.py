@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
+from portable import dtypes
 from portable.kernels.matmul.launch_args import preactivation_define
 from portable.kernels.matmul.problem import Problem
 from portable.plan import Argument, Call, Device, Launch, NativeKernel, Plan, Pointer, Rejected, Scalar
 
 _HERE = Path(__file__).resolve().parent
-_TYPES = {"bfloat16": "bf16", "float16": "f16"}
+_HALVES = ("bfloat16", "float16")
 _ACTIVATIONS = {None: 0, "relu": 1, "gelu": 2, "gelu_tanh": 3, "silu": 4}
 _THREADS = 256
 # Sizes and tile coordinates are 32-bit; a grid dimension counts fewer than 2^32 threads.
@@ -51,7 +52,7 @@ def tile_for(problem: Problem, device: Device) -> Tile:
 
 
 def _plan(problem: Problem, call: Call, source: Path, entry: str) -> Plan | Rejected:
-    if problem.dtype not in _TYPES:
+    if problem.dtype not in _HALVES:
         return Rejected(f"{problem.dtype} has no matrix instruction here; bfloat16 and float16 have")
     if problem.c.unit == "row" and problem.bias is None:
         problem = problem.transposed()
@@ -74,7 +75,7 @@ def _plan(problem: Problem, call: Call, source: Path, entry: str) -> Plan | Reje
         entry,
         _THREADS,
         defines=(
-            ("T", _TYPES[problem.dtype]),
+            ("T", dtypes.of(problem.dtype).c),
             ("TILE_M", tile.m),
             ("TILE_N", tile.n),
             ("TILE_K", tile.k),

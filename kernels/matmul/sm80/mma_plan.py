@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from portable import dtypes
 from portable.kernels.matmul.launch_args import (
-    ELEMENTS,
     HERE,
     ceil,
     common_defines,
@@ -69,7 +69,7 @@ def plan_mma(problem: Problem, call: Call) -> Plan | Rejected:
         "matmul_mma",
         threads=32 * tile.warps_m * tile.warps_n,
         defines=(
-            ("ELEMENT", ELEMENTS[problem.dtype]),
+            ("ELEMENT", dtypes.of(problem.dtype).c),
             ("TILE_M", tile.m),
             ("TILE_N", tile.n),
             ("TILE_K", tile.k),

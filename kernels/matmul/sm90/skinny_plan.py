@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from portable import dtypes
 from portable.kernels.matmul.launch_args import (
     ACTIVATIONS,
-    ELEMENTS,
     HERE,
     MOST_TILES,
     bias,
@@ -147,7 +147,7 @@ def plan_skinny(problem: Problem, call: Call) -> Plan | Rejected:
         f"matmul_{name}",
         threads=(warps + 1) * 32,
         defines=(
-            ("ELEMENT", ELEMENTS[problem.dtype]),
+            ("ELEMENT", dtypes.of(problem.dtype).c),
             ("TILE_M", tile.rows),
             ("TILE_N", tile.n),
             ("SPLIT", split),

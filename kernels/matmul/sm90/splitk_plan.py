@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from portable import dtypes
 from portable.kernels.matmul.launch_args import (
     ACTIVATIONS,
-    ELEMENTS,
     HERE,
     bias,
     ceil,
@@ -126,7 +126,7 @@ def planned(packed: Packed, problem: Problem, call: Call, split: Split) -> Plan:
         "matmul_wgmma_sum",
         threads=_SUM_THREADS,
         defines=(
-            ("ELEMENT", ELEMENTS[problem.dtype]),
+            ("ELEMENT", dtypes.of(problem.dtype).c),
             ("TILE_M", tile.m),
             ("TILE_N", tile.n),
             ("CLUSTER_M", tile.cluster_m),

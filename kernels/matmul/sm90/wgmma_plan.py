@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from portable import dtypes
 from portable.kernels.matmul.launch_args import (
     BAND,
-    ELEMENTS,
     HERE,
     MOST_TILES,
     along_k,
@@ -375,7 +375,7 @@ def launch(
         "matmul_wgmma",
         threads=tile.threads,
         defines=(
-            ("ELEMENT", ELEMENTS[problem.dtype]),
+            ("ELEMENT", dtypes.of(problem.dtype).c),
             ("TILE_M", tile.m),
             ("TILE_N", tile.n),
             ("STAGES", tile.stages),
