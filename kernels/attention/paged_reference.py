@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,7 +9,10 @@ from torch import Tensor
 
 from . import magnitude as magnitudes
 from . import reference
-from .paged_torch import sequences
+from .paged_torch import batches, gather
+
+BATCH_ELEMENTS = 1 << 22
+"""Elements of a batch's largest temporaries: 32 MB each in float64, and there are several."""
 
 
 def attention_paged(
@@ -18,7 +20,17 @@ def attention_paged(
     sinks: Tensor | None = None, **params: Any,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """o and lse."""
-    return _each(reference.attention, q, k_cache, v_cache, block_table, seq_lens, sinks, params)
+    Z, M, H, D = q.shape
+    E = v_cache.shape[-1]
+    o, lse = q.new_zeros((Z, M, H, E)), q.new_zeros((Z, H, M))
+    per_key = H * (D + E + M)
+    for sequences, pages, length in batches(k_cache, block_table, seq_lens, per_key, BATCH_ELEMENTS):
+        k, v = (gather(cache, pages, length) for cache in (k_cache, v_cache))
+        own, lse[sequences] = reference.attention(
+            q[sequences].movedim(1, 2), k, v, None, sinks, **_named(params)
+        )
+        o[sequences] = own.movedim(1, 2)
+    return o, lse
 
 
 def magnitude(
@@ -26,55 +38,60 @@ def magnitude(
     sinks: Tensor | None = None, *, types: dict[str, str], **params: Any,
 ) -> dict[str, Tensor]:  # fmt: skip
     """The error scales of o and lse."""
-
+    Z, M, H, D = q.shape
+    E = v_cache.shape[-1]
     kind = magnitudes.Precision(types)
+    o, lse = q.new_zeros((Z, M, H, E)), q.new_zeros((Z, H, M))
+    alike = _equal_keys(k_cache, v_cache) if kind.is_narrow and len(k_cache) else None
+    per_key = H * (D + E + M)
+    for sequences, pages, length in batches(k_cache, block_table, seq_lens, per_key, BATCH_ELEMENTS):
+        k, v = (gather(cache, pages, length) for cache in (k_cache, v_cache))
+        given, named = q[sequences].movedim(1, 2), _named(params)
+        found = magnitudes.magnitude(given, k, v, None, sinks, types=types, **named)
+        own, lse[sequences] = found["o"], found["lse"]
+        if alike is not None and length:
+            keys = alike[pages].flatten(1)[:, :length]
+            own = own + kind.narrow * _of_repeated(given, k, v, keys, sinks, **named)
+        o[sequences] = own.movedim(1, 2)
+    return {"o": o, "lse": lse}
 
-    def both(q: Tensor, k: Tensor, v: Tensor, *rest: Any, **named: Any) -> tuple[Tensor, Tensor]:
-        found = magnitudes.magnitude(q, k, v, *rest, types=types, **named)
-        wider = _of_repeated(q, k, v, rest[-1], **named) if kind.is_narrow else 0.0
-        return found["o"] + kind.narrow * wider, found["lse"]
 
-    found = _each(both, q, k_cache, v_cache, block_table, seq_lens, sinks, params)
-    return dict(zip(("o", "lse"), found, strict=True))
+def _named(params: dict[str, Any]) -> dict[str, Any]:
+    return {"causal": True, "window_right": None, **params}
 
 
-def _of_repeated(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, **params: Any) -> Tensor:
+def _equal_keys(k_cache: Tensor, v_cache: Tensor) -> Tensor:
+    """(P, S): a number for each key of the cache, shared by keys that are equal in all heads and values."""
+    both = torch.cat([k_cache, v_cache], -1).flatten(0, 1).flatten(1)
+    return torch.unique(both, dim=0, return_inverse=True)[1].view(k_cache.shape[:2])
+
+
+def _of_repeated(
+    q: Tensor, k: Tensor, v: Tensor, keys: Tensor, sinks: Tensor | None, **params: Any
+) -> Tensor:
     """By how much more o may be off for keys that stand in a sequence several times, in units of eps(T).
 
     A page may stand in a table many times. Equal keys have equal weights, which round alike: c terms of p * v
     are off by c times what one is, not by sqrt(c) times. So equal keys with equal values count as one term of
     their sum; and no rounding of weights moves o by more than half a unit of sum(p * |v|).
+
+    `keys`: (C, N), equal where keys are equal.
     """
-    both = torch.cat([k, v], -1).movedim(0, 1).flatten(1)
-    distinct, place = torch.unique(both, dim=0, return_inverse=True)
-    if len(distinct) == len(both):
-        return torch.zeros((), dtype=q.dtype)
+    ordered, order = keys.sort(-1)
+    first = torch.ones_like(ordered, dtype=torch.bool)
+    first[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
+    term = torch.empty_like(order).scatter_(-1, order, first.cumsum(-1) - 1)  # which term a key belongs to
     p, _, _ = reference.softmax(reference.scores_of(q, k, None, **params).scores, sinks, k)
-    sums = p.new_zeros((*p.shape[:-1], len(distinct))).index_add_(-1, place, p)
-    values = torch.zeros(len(distinct), *v.movedim(0, 1).shape[1:], dtype=v.dtype)
-    values[place] = v.movedim(0, 1)
+    sums = torch.zeros_like(p).scatter_add_(-1, term[:, None, None, None].expand(p.shape), p)
+    values = torch.zeros_like(v).scatter_(-2, term[:, None, :, None].expand(v.shape), v)
 
-    def rss(weights: Tensor, values: Tensor, how: str) -> Tensor:
-        return torch.einsum(how, weights.square(), values.square()).sqrt()
+    def rss(weights: Tensor, values: Tensor) -> Tensor:
+        return torch.einsum("zgsmn,zgne->zgsme", weights.square(), values.square()).sqrt()
 
-    together, apart = rss(sums, values, "gsmn,nge->gsme"), rss(p, v, "gsmn,gne->gsme")
-    sure = torch.einsum("gsmn,nge->gsme", sums, values.abs()) / 2
-    wider = torch.minimum(magnitudes.ROUNDING * together, sure) - magnitudes.ROUNDING * apart
-    return reference.flat(wider.clamp(min=0))
-
-
-def _each(
-    function: Callable[..., tuple[Tensor, Tensor]], q: Tensor, k_cache: Tensor, v_cache: Tensor,
-    block_table: Tensor, seq_lens: Tensor, sinks: Tensor | None, params: dict[str, Any],
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """What a function of one sequence says of o and lse, for all."""
-    Z, M, H, _ = q.shape
-    o, lse = q.new_zeros((Z, M, H, v_cache.shape[-1])), q.new_zeros((Z, H, M))
-    for z, (k, v) in enumerate(sequences(k_cache, v_cache, block_table, seq_lens)):
-        named = {"causal": True, "window_right": None, **params}
-        own, lse[z] = function(q[z].movedim(1, 0), k, v, None, sinks, **named)
-        o[z] = own.movedim(0, 1)
-    return o, lse
+    sure = torch.einsum("zgsmn,zgne->zgsme", p, v.abs()) / 2
+    wider = torch.minimum(magnitudes.ROUNDING * rss(sums, values), sure) - magnitudes.ROUNDING * rss(p, v)
+    repeats = ~first.all(-1)
+    return reference.flat(torch.where(repeats[:, None, None, None, None], wider.clamp(min=0), 0.0))
 
 
 def tables(axes: dict[str, int], bits: Any) -> dict[str, Tensor]:

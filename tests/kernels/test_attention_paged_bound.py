@@ -12,11 +12,17 @@ from torch import Tensor
 from portable.conformance.cases.generate import cases
 from portable.conformance.judge import reference
 from portable.kernels.attention import magnitude, paged_reference
-from portable.kernels.attention.paged_torch import attention_paged, sequences
+from portable.kernels.attention.paged_torch import attention_paged, batches, gather
 from portable.spec import registry
 
 TYPES = {"T": "bfloat16", "R": "float32", "acc": "float32"}
 PARAMS = {"scale": None, "window_left": None, "softcap": None}
+
+
+def keys_and_values(k_cache: Tensor, v_cache: Tensor, table: Tensor, lens: Tensor) -> tuple[Tensor, Tensor]:
+    """Of the one sequence, (key heads, keys, dim)."""
+    ((_, pages, length),) = batches(k_cache, table, lens, 1)
+    return gather(k_cache, pages, length)[0], gather(v_cache, pages, length)[0]
 
 
 def rounded(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -40,7 +46,7 @@ def shares(P: int, W: int, seed: int) -> tuple[float, float]:
     table = torch.randint(0, P, (1, W), generator=generator, dtype=torch.int32)
     lens = torch.tensor([2 * W], dtype=torch.int32)
     expected, _ = paged_reference.attention_paged(q, k, v, table, lens, **PARAMS)
-    ((keys, values),) = sequences(k, v, table, lens)
+    keys, values = keys_and_values(k, v, table, lens)
     off = (rounded(q[0], keys, values).movedim(0, 1) - expected[0]).abs()
     scale = paged_reference.magnitude(q, k, v, table, lens, types=TYPES, **PARAMS)["o"][0]
     one = magnitude.magnitude(
@@ -63,7 +69,7 @@ def test_pages_that_stand_once_widen_nothing():
     q, k, v = (torch.randn(shape).double() for shape in ((1, 2, 2, 4), (8, 2, 2, 4), (8, 2, 2, 4)))
     table, lens = torch.randperm(8)[None].int(), torch.tensor([16], dtype=torch.int32)
     got = paged_reference.magnitude(q, k, v, table, lens, types=TYPES, **PARAMS)["o"][0]
-    ((keys, values),) = sequences(k, v, table, lens)
+    keys, values = keys_and_values(k, v, table, lens)
     one = magnitude.magnitude(
         q[0].movedim(1, 0), keys, values, types=TYPES, causal=True, window_right=None, **PARAMS
     )  # fmt: skip
