@@ -73,6 +73,9 @@ DEVICE void barrier() {
     __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
 }
 
+DEVICE int min(int a, int b) { return a < b ? a : b; }
+DEVICE int max(int a, int b) { return a > b ? a : b; }
+
 DEVICE uint32_t bits_of(float value) { return __builtin_bit_cast(uint32_t, value); }
 DEVICE float float_of(uint32_t bits) { return __builtin_bit_cast(float, bits); }
 

@@ -6,9 +6,6 @@
 
 #include "prelude.h"
 
-DEVICE int least(int a, int b) { return a < b ? a : b; }
-DEVICE int greatest(int a, int b) { return a > b ? a : b; }
-
 // Waits for this block's LDS traffic alone. A full fence would also wait for global memory, and in
 // gfx11's and gfx12's two-CU mode drop the first-level cache.
 DEVICE void lds_barrier() {

@@ -1,4 +1,4 @@
-// Where something lies in shared memory, as instructions of NVIDIA's cards name it.
+// The 32-bit shared-memory address that PTX instructions take.
 #pragma once
 
 #include "prelude.h"

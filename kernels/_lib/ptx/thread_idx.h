@@ -1,15 +1,15 @@
-// The thread and block, asked again where they are needed: what follows from them takes no registers in
-// between.
+// The thread's and the block's index, read again from their special registers where they are needed: what is computed
+// from them then occupies no registers in between.
 #pragma once
 
 #include "prelude.h"
 
-DEVICE int here() {
+DEVICE int reload_thread_idx() {
     int thread;
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
     return thread;
 }
-DEVICE int here_block() {
+DEVICE int reload_block_idx() {
     int block;
     asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(block));
     return block;

@@ -4,27 +4,16 @@
 
 #include "prelude.h"
 
-#include "_lib/ptx/mbarrier.h"
-
-// --- clusters ---
-
-DEVICE int cluster_rank() {
-    int rank;
-    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-    return rank;
-}
-// Relaxed: a release waits for every access of the block that is under way (about 1 us, 2026-11-21).
-DEVICE void cluster_arrive() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
-DEVICE void cluster_wait() { asm volatile("barrier.cluster.wait.aligned;" ::: "memory"); }
+#include "_lib/ptx/cluster.h"
+#include "_lib/ptx/tma.h"
 
 // Writes COUNT floats to the same place in block `rank` of the cluster, whose mbarrier counts the bytes. One
 // message: the mbarrier takes them one by one.
 template <int COUNT>
 DEVICE void send(const float* place, const float (&value)[COUNT], uint64_t* arrived, int rank) {
 #define ST_ASYNC "st.async.shared::cluster.mbarrier::complete_tx::bytes"
-    uint32_t to, done;
-    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(to) : "r"(shared_address(place)), "r"(rank));
-    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(done) : "r"(shared_address(arrived)), "r"(rank));
+    const uint32_t to = map_shared_rank(shared_address(place), rank);
+    const uint32_t done = map_shared_rank(shared_address(arrived), rank);
     if constexpr (COUNT == 4) {
         asm volatile(ST_ASYNC ".v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(to), "r"(bits_of(value[0])),
                      "r"(bits_of(value[1])), "r"(bits_of(value[2])), "r"(bits_of(value[3])), "r"(done)

@@ -18,11 +18,11 @@ constexpr int STATISTICS = 1;
 constexpr int GROUP = CHUNKS < 4 ? CHUNKS : 4;    // chunks whose parameters are loaded together
 
 // What the lane's warp finds in the row at `place`: lane k gets value k.
-DEVICE float statistics_of(const Ring<STATISTICS>& ring, const Place& row, float inverse_warp, int length) {
-    Place place = row;
+DEVICE float statistics_of(const Ring<STATISTICS>& ring, const RingPosition& row, float inverse_warp, int length) {
+    RingPosition place = row;
     float sum = 0.0f;
 #pragma unroll
-    for (int c = 0; c < CHUNKS; ++c, place.next()) {
+    for (int c = 0; c < CHUNKS; ++c, place.advance()) {
         ring.wait(place);
         const cell<T, VEC> x = ring.read(place, 0, c, length);
 #pragma unroll
@@ -34,7 +34,7 @@ DEVICE float statistics_of(const Ring<STATISTICS>& ring, const Place& row, float
     float squares = 0.0f;
     place = row;
 #pragma unroll
-    for (int c = 0; c < CHUNKS; ++c, place.next()) {
+    for (int c = 0; c < CHUNKS; ++c, place.advance()) {
         const cell<T, VEC> x = ring.read(place, 0, c, length);
         if (chunk_column(c) < length) {
 #pragma unroll
@@ -99,15 +99,15 @@ DEVICE void ring_norm(const T* x, const W* weight, const W* bias, T* y, int64_t 
     Parameter<(HOLD > CHUNKS ? HOLD - CHUNKS : 0)> shift;
     if constexpr (HAS_WEIGHT) scale.start(weight, length);
     if constexpr (HAS_BIAS) shift.start(bias, length);
-    Place here;
-    Place ahead;
+    RingPosition here;
+    RingPosition ahead;
     if (AHEAD && ring.turns > 0) ring.show(0, statistics_of(ring, ahead, inverse_warp, length));
     T* target = at_lane(y + row_block() * y_stride);
 #pragma unroll 1
     for (int turn = 0; turn < ring.turns; ++turn, target += blocks * y_stride) {
         if constexpr (AHEAD) {
 #pragma unroll
-            for (int c = 0; c < CHUNKS; ++c) ahead.next();
+            for (int c = 0; c < CHUNKS; ++c) ahead.advance();
             if (turn + 1 < ring.turns) {
                 ring.show(turn + 1, statistics_of(ring, ahead, inverse_warp, length));
             }
@@ -129,7 +129,7 @@ DEVICE void ring_norm(const T* x, const W* weight, const W* bias, T* y, int64_t 
                 r = math_rsqrt(math_fma(found.value[STATISTICS - 1], shares.row, eps));
             }
 #pragma unroll
-            for (int c = 0; c < GROUP; ++c, here.next()) {
+            for (int c = 0; c < GROUP; ++c, here.advance()) {
                 const cell<T, VEC> held = ring.read(here, 0, first + c, length);
                 float value[VEC];
 #pragma unroll

@@ -40,14 +40,14 @@ struct Products : Combined<Sum, 2> {
 
 // What the lane's warp finds in the row at `place`: lane k gets value k.
 template <class Source>
-DEVICE float products_of(const Source& ring, Place place, const Scale& scale, const Shares& shares,
+DEVICE float products_of(const Source& ring, RingPosition place, const Scale& scale, const Shares& shares,
                          float inverse_warp, int length) {
 #if CENTERED
     cell<T, VEC> x[CHUNKS];
     float sum = 0.0f;
-    Place next = place;
+    RingPosition next = place;
 #pragma unroll
-    for (int c = 0; c < CHUNKS; ++c, next.next()) {
+    for (int c = 0; c < CHUNKS; ++c, next.advance()) {
         ring.wait(next);
         x[c] = ring.read(next, 0, c, length);
 #pragma unroll
@@ -56,7 +56,7 @@ DEVICE float products_of(const Source& ring, Place place, const Scale& scale, co
     const float mean = reduce_warp<Sum, WARP>(sum) * inverse_warp;
     float value[4] = {};
 #pragma unroll
-    for (int c = 0; c < CHUNKS; ++c, place.next()) {
+    for (int c = 0; c < CHUNKS; ++c, place.advance()) {
         const cell<T, VEC> dy = ring.read(place, 1, c, length);
         float squares = 0.0f;
 #pragma unroll
@@ -74,7 +74,7 @@ DEVICE float products_of(const Source& ring, Place place, const Scale& scale, co
 #else
     float value[2] = {};
 #pragma unroll
-    for (int c = 0; c < CHUNKS; ++c, place.next()) {
+    for (int c = 0; c < CHUNKS; ++c, place.advance()) {
         ring.wait(place);
         const cell<T, VEC> x = ring.read(place, 0, c, length);
         const cell<T, VEC> dy = ring.read(place, 1, c, length);
@@ -108,15 +108,15 @@ DEVICE void ring_gradient(const T* dy, const T* x, const W* weight, T* dx, float
     scale.load(weight, length);
     float sum_weight[CHUNKS][VEC] = {};
     float sum_bias[CHUNKS][VEC] = {};
-    Place ahead;
-    Place here;
+    RingPosition ahead;
+    RingPosition here;
     if (ring.turns > 0) ring.show(0, products_of(ring, ahead, scale, shares, inverse_warp, length));
     T* dx_row = at_lane(dx + row_block() * dx_stride);
 #pragma unroll 1
     for (int turn = 0; turn < ring.turns; ++turn, dx_row += blocks * dx_stride) {
         if constexpr (HAS_WEIGHT && CHUNKS > 2) drop_unpacked(scale.held, rows);
 #pragma unroll
-        for (int c = 0; c < CHUNKS; ++c) ahead.next();
+        for (int c = 0; c < CHUNKS; ++c) ahead.advance();
         if (turn + 1 < ring.turns) {
             ring.show(turn + 1, products_of(ring, ahead, scale, shares, inverse_warp, length));
         }
@@ -132,7 +132,7 @@ DEVICE void ring_gradient(const T* dy, const T* x, const W* weight, T* dx, float
         const float along = products.value[1] * shares.row * r;
 #endif
 #pragma unroll
-        for (int c = 0; c < CHUNKS; ++c, here.next()) {
+        for (int c = 0; c < CHUNKS; ++c, here.advance()) {
             const cell<T, VEC> held_x = ring.read(here, 0, c, length);
             const cell<T, VEC> held_dy = ring.read(here, 1, c, length);
             float value[VEC];

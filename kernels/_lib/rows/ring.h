@@ -7,6 +7,7 @@
 // Defines: TENSORS, SLOTS, and those of rows.h.
 #pragma once
 
+#include "_lib/ptx/pipeline.h"
 #include "hopper_rows.h"
 #include "rows.h"
 
@@ -22,18 +23,8 @@ constexpr bool AHEAD = SLOTS > 2 * CHUNKS;
 constexpr int TOTALS = 4;    // rows whose totals may be on their way at once
 #define RING_KERNEL KERNEL_RESIDENT(RING_THREADS, RESIDENT) CLUSTERED
 
-// A place in the ring, and the parity of its turns through it.
-struct Place {
-    uint32_t slot = 0;
-    uint32_t phase = 0;
-
-    DEVICE void next() {
-        if (++slot == SLOTS) {
-            slot = 0;
-            phase ^= 1;
-        }
-    }
-};
+// A slot of the ring, and the parity of its rounds.
+using RingPosition = PipelineState<SLOTS>;
 
 // What the warps of a block, and then the blocks of a cluster, show each other of a row.
 template <int COUNT> struct Totals {
@@ -59,16 +50,16 @@ template <int COUNT> struct Ring {
         if (thread_x() == 0) {
 #pragma unroll 1
             for (int i = 0; i < SLOTS; ++i) {
-                barrier_init(full + i * 8, 1);
-                barrier_init(empty + i * 8, WARPS);
+                mbarrier_init(full + i * 8, 1);
+                mbarrier_init(empty + i * 8, WARPS);
             }
 #pragma unroll
-            for (int i = 0; i < TOTALS; ++i) barrier_init(shared_address(&totals.arrived[i]), 1);
-            barrier_init_fence();
+            for (int i = 0; i < TOTALS; ++i) mbarrier_init(shared_address(&totals.arrived[i]), 1);
+            mbarrier_init_fence();
         }
 #if CLUSTER > 1
         __syncwarp();
-        cluster_arrive();
+        cluster_arrive_relaxed();
         cluster_wait();
 #else
         barrier();
@@ -83,7 +74,7 @@ template <int COUNT> struct Ring {
     DEVICE void fill(const T* const (&source)[TENSORS], const int64_t (&stride)[TENSORS], int blocks,
                      int length) const {
         if (warp_lane() != 0) return;
-        Place place;
+        RingPosition at;
 #if CLUSTER > 1
         const int first = cluster_rank() * THREADS;
 #else
@@ -92,17 +83,17 @@ template <int COUNT> struct Ring {
         for (int turn = 0; turn < turns; ++turn) {
             const int64_t row = row_block() + static_cast<int64_t>(turn) * blocks;
 #pragma unroll 1
-            for (int c = 0; c < CHUNKS; ++c, place.next()) {
-                if (turn * CHUNKS + c >= SLOTS) barrier_wait(empty + place.slot * 8, place.phase ^ 1);
+            for (int c = 0; c < CHUNKS; ++c, at.advance()) {
+                if (turn * CHUNKS + c >= SLOTS) mbarrier_wait(empty + at.stage * 8, at.phase ^ 1);
                 const int column = (c * LANES + first) * VEC;
                 const int left = (length - column) * static_cast<int>(sizeof(T));
                 const uint32_t bytes = left < 0 ? 0 : left < PART_BYTES ? left : PART_BYTES;
-                const uint32_t done = full + place.slot * 8;
-                barrier_expect(done, TENSORS * bytes);
+                const uint32_t done = full + at.stage * 8;
+                mbarrier_arrive_expect_tx(done, TENSORS * bytes);
                 if (bytes == 0) continue;
 #pragma unroll
                 for (int t = 0; t < TENSORS; ++t) {
-                    copy_bulk(slots + place.slot * SLOT_BYTES + t * PART_BYTES,
+                    bulk_copy_g2s(slots + at.stage * SLOT_BYTES + t * PART_BYTES,
                               source[t] + row * stride[t] + column, bytes, done);
                 }
             }
@@ -113,13 +104,13 @@ template <int COUNT> struct Ring {
 
     template <class Part> DEVICE void merge(Part part) const {
         for (int turn = 0; turn < turns; ++turn) {
-            named_barrier(1 + (turn & 1), THREADS + WARP);
+            named_barrier_sync(1 + (turn & 1), THREADS + WARP);
             take(part.value, totals.of_warp[turn & 1][warp_lane() % WARPS]);
             part.template merge_warps<WARPS>();
             const int slot = turn & (TOTALS - 1);
             uint64_t* arrived = &totals.arrived[slot];
 #if CLUSTER > 1
-            if (warp_lane() == 0) barrier_expect(shared_address(arrived), sizeof(totals.of_block[0]));
+            if (warp_lane() == 0) mbarrier_arrive_expect_tx(shared_address(arrived), sizeof(totals.of_block[0]));
             __syncwarp();
             if (warp_lane() < CLUSTER) {
                 send(totals.of_block[slot][cluster_rank()], part.value, arrived, warp_lane());
@@ -128,7 +119,7 @@ template <int COUNT> struct Ring {
             if (warp_lane() == 0) {
 #pragma unroll
                 for (int k = 0; k < COUNT; ++k) totals.of_block[slot][0][k] = part.value[k];
-                barrier_arrive(shared_address(arrived));
+                mbarrier_arrive(shared_address(arrived));
             }
 #endif
         }
@@ -136,24 +127,24 @@ template <int COUNT> struct Ring {
 
     // --- the others ---
 
-    // Waits for the copies of the chunk at `place`.
-    DEVICE void wait(const Place& place) const { barrier_wait(full + place.slot * 8, place.phase); }
-    // The lane's vector of one tensor of chunk c, which is at `place`; zeros beyond the row.
-    DEVICE cell<T, VEC> read(const Place& place, int which, int c, int length) const {
+    // Waits for the copies of the chunk at `at`.
+    DEVICE void wait(const RingPosition& at) const { mbarrier_wait(full + at.stage * 8, at.phase); }
+    // The lane's vector of one tensor of chunk c, which is at `at`; zeros beyond the row.
+    DEVICE cell<T, VEC> read(const RingPosition& at, int which, int c, int length) const {
         cell<T, VEC> found;
         found.clear();
         if (chunk_column(c) < length) {
-            const uint32_t part = slots + place.slot * SLOT_BYTES + which * PART_BYTES;
+            const uint32_t part = slots + at.stage * SLOT_BYTES + which * PART_BYTES;
             found.part[0] = load_shared(part + thread_x() * 16);
         }
         return found;
     }
-    // The warp has used all it wants of the chunk at `place`, and stored what depends on it. A load alone may
+    // The warp has used all it wants of the chunk at `at`, and stored what depends on it. A load alone may
     // still be on its way when the arrival is seen: with loads from memory in front of it, a next copy was
     // read in its place (some lanes of 33 float32 rows of 262144; H200, 2026-11-21).
-    DEVICE void release(const Place& place) const {
+    DEVICE void release(const RingPosition& at) const {
         __syncwarp();
-        if (warp_lane() == 0) barrier_arrive(empty + place.slot * 8);
+        if (warp_lane() == 0) mbarrier_arrive(empty + at.stage * 8);
     }
     // Hands the merging warp this warp's part of row `turn`: lane k < COUNT has value k.
     DEVICE void show(int turn, float mine) const {
@@ -164,7 +155,7 @@ template <int COUNT> struct Ring {
     // The totals of row `turn`.
     template <class Part> DEVICE void total(Part& part, int turn) const {
         const int slot = turn & (TOTALS - 1);
-        barrier_wait(shared_address(&totals.arrived[slot]), turn / TOTALS & 1);
+        mbarrier_wait(shared_address(&totals.arrived[slot]), turn / TOTALS & 1);
         take(part.value, totals.of_block[slot][warp_lane() % CLUSTER]);
 #if CLUSTER > 1
         part.template merge_blocks<CLUSTER>();

@@ -209,14 +209,14 @@ template <int COUNT> struct RowPartial {
     alignas(4 * COUNT) float of_block[CLUSTER][COUNT];
     alignas(8) uint64_t arrived;    // what all blocks sent
 
-    DEVICE void expect() { barrier_expect(shared_address(&arrived), sizeof(of_block)); }
+    DEVICE void expect() { mbarrier_arrive_expect_tx(shared_address(&arrived), sizeof(of_block)); }
 #endif
 };
 
 // Rows of a cluster: blocks may send to each other from `rows_ready` on, when all have passed `rows_start`.
 #if CLUSTER > 1
 template <int COUNT> DEVICE int prepare(RowPartial<COUNT>& partial) {
-    barrier_init(shared_address(&partial.arrived), 1);
+    mbarrier_init(shared_address(&partial.arrived), 1);
     partial.expect();
     return 0;
 }
@@ -224,9 +224,9 @@ template <class... Partial> DEVICE void rows_start(Partial&... partial) {
     if (thread_x() == 0) {
         const int done[] = {prepare(partial)...};
         (void)done;
-        barrier_init_fence();
+        mbarrier_init_fence();
     }
-    cluster_arrive();
+    cluster_arrive_relaxed();
 }
 DEVICE void rows_ready() { cluster_wait(); }
 #else
@@ -255,7 +255,7 @@ DEVICE void merge_row(Part& part, RowPartial<COUNT>& partial, int phase = 0) {
     if (thread_x() < CLUSTER) {
         send(partial.of_block[cluster_rank()], part.value, &partial.arrived, thread_x());
     }
-    barrier_wait(shared_address(&partial.arrived), phase);
+    mbarrier_wait(shared_address(&partial.arrived), phase);
     take(part.value, partial.of_block[lane % CLUSTER]);
     if (thread_x() == 0) partial.expect();
     part.template merge_blocks<CLUSTER>();

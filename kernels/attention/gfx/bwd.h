@@ -67,7 +67,7 @@ struct PairStage {
             const int there = (is_d(i) ? from.d.width : from.e.width) - column(i);
             const T* const data = (is_d(i) ? from.d.data : from.e.data) + column(i);
             for (int r = 0; r < RUN; ++r) {
-                const T* const at = data + least(row + r, from.d.end - 1) * step;
+                const T* const at = data + min(row + r, from.d.end - 1) * step;
                 held[i][r] = WHOLE_D && WHOLE_E ? load_anywhere<SIDE * 2>(at) : load_part<SIDE * 2>(at, there);
             }
             if (first + STEP > from.d.end) {
@@ -151,7 +151,7 @@ struct Own {
 
     DEVICE Own(const Pair& from, int first, char*) {
         for (int g = 0; g < GROUPS; ++g) {
-            const int64_t line = least(first + own_line() + g * COLUMNS + lane_column(), from.d.end - 1);
+            const int64_t line = min(first + own_line() + g * COLUMNS + lane_column(), from.d.end - 1);
             for (int i = 0; i < HEAD_D / DEPTH; ++i) {
                 const int k = i * DEPTH;
                 held_d[g][i] = columns_from(from.d.data + line * from.d.step, k, (WHOLE_D ? HEAD_D : from.d.width) - k);

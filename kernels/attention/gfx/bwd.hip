@@ -20,8 +20,8 @@ struct Work {
     DEVICE Work(const Span& span, const Scores& scores) : scores(scores) {
         sight = {span.low, span.high, span.stop};
         first = span.first;
-        begin = span.begin + greatest(sight.first(first) - span.begin, 0) / STEP * STEP;
-        stop = sight.last(least(first + TILE, span.end) - 1) + 1;
+        begin = span.begin + max(sight.first(first) - span.begin, 0) / STEP * STEP;
+        stop = sight.last(min(first + TILE, span.end) - 1) + 1;
     }
 };
 
@@ -195,7 +195,7 @@ DEVICE void walk(const Work& work, const Passing& passing, const Own& own, Sums&
     float peak[GROUPS] = {}, delta[GROUPS] = {};
     if (!KEYS) {
         for (int g = 0; g < GROUPS; ++g) {
-            const int mine = least(work.first + own_line() + g * COLUMNS + lane_column(), work.own.d.end - 1);
+            const int mine = min(work.first + own_line() + g * COLUMNS + lane_column(), work.own.d.end - 1);
             peak[g] = work.peak[mine];
             delta[g] = work.delta[mine];
         }

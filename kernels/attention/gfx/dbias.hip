@@ -163,8 +163,8 @@ void attention_dbias(const T* dout, const T* q, const T* k, const T* v, const T*
     const int64_t line = (batch * heads + head) * queries;
     for (int g = 0; g < GROUPS; ++g) {
         const int query = lane_query(at, g);
-        const float own_peak = peak[line + least(query, queries - 1)];
-        const float own_delta = delta[line + least(query, queries - 1)];
+        const float own_peak = peak[line + min(query, queries - 1)];
+        const float own_delta = delta[line + min(query, queries - 1)];
         for (int i = 0; i < STRIPS; ++i) {
             const int key = lane_key(at, i);
             const auto run = __builtin_bit_cast(vec<T, RUN>, biases[g][i]);

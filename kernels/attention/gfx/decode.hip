@@ -50,12 +50,12 @@ struct Cache {
     static DEVICE int key_row(int tile) { return row_of_lane(tile); }
     static DEVICE int value_row(int i) { return i + (HELD == RUN ? lane_part() * RUN : 0); }
 
-    DEVICE int exists(int key) const { return least(key, end - 1); }
+    DEVICE int exists(int key) const { return min(key, end - 1); }
 
     // Brought within the cache.
     DEVICE int page_of(int key) const {
         const int page = table[exists(key) / PAGE_KEYS];
-        return page < 0 ? 0 : least(page, pages - 1);
+        return page < 0 ? 0 : min(page, pages - 1);
     }
 
     DEVICE Pages look_up(int n) const {
@@ -147,7 +147,7 @@ template <int TILE> DEVICE void add_values(Sums& sums, const T* const (&rows)[HE
     const int column = TILE * 16 + own_line() * WIDTH;
     decltype(load_neighbours<WIDTH>(nullptr)) held[HELD];
     for (int i = 0; i < HELD; ++i) {
-        held[i] = load_neighbours<WIDTH>(rows[i] + (WIDTH > 1 ? column : least(column, E - 1)));
+        held[i] = load_neighbours<WIDTH>(rows[i] + (WIDTH > 1 ? column : min(column, E - 1)));
     }
 #pragma unroll
     for (int f = 0; f < WIDTH; ++f) {
@@ -180,7 +180,7 @@ struct Place {
     DEVICE int row(int column) const { return tile * COLUMNS + column; }
     DEVICE int query(int column) const { return row(column) / share; }
     DEVICE int head(int column) const { return g * share + row(column) % share; }
-    DEVICE int columns() const { return least(queries * share - tile * COLUMNS, COLUMNS); }
+    DEVICE int columns() const { return min(queries * share - tile * COLUMNS, COLUMNS); }
     // Of partial results [z, head, query, slots].
     DEVICE int64_t slot(int column) const {
         return ((z * (heads * share) + head(column)) * queries + query(column)) * slots + chunk;
@@ -265,7 +265,7 @@ void attention_decode(const T* q, int64_t q_batch, int64_t q_head, int64_t q_row
         return;
     }
     const int begin = chunks.first + place.chunk * chunks.size;
-    const int end = least(length - begin, chunks.size) + begin;
+    const int end = min(length - begin, chunks.size) + begin;
 
     q += place.z * q_batch;
     for (int id = thread_x(); id < Q_CHUNKS * COLUMNS; id += THREADS) {
@@ -288,7 +288,7 @@ void attention_decode(const T* q, int64_t q_batch, int64_t q_head, int64_t q_row
     }
     const Cache cache{{k, k_page, k_row}, {v, v_page, v_row}, table, pages, end};
     const int last = length - queries + place.query(lane_column());  // the query's own key
-    const Window window{last - left, RIGHT ? least(last + right, end - 1) : end - 1};
+    const Window window{last - left, RIGHT ? min(last + right, end - 1) : end - 1};
 
     Softmax softmax;
     Sums sums;

@@ -70,7 +70,7 @@ DEVICE Queries load_queries(const Work& work, int row, char* lds) {
     queries.first = row - work.row;
 #else
     for (int g = 0; g < GROUPS; ++g) {
-        const int own = least(row + g * COLUMNS + lane_column(), work.q.end - 1);
+        const int own = min(row + g * COLUMNS + lane_column(), work.q.end - 1);
         const T* const line = work.q.data + own * work.q.step;
         for (int i = 0; i < STEPS_D; ++i) {
             queries.held[g][i] = columns_from(line, i * DEPTH, WHOLE_D ? HEAD_D : work.q.width - i * DEPTH);
@@ -85,7 +85,7 @@ DEVICE Queries load_queries(const Work& work, int row, char* lds) {
 #if BIAS
 // The bias of the lane's keys; what is added to keys that do not exist is hidden later.
 DEVICE void load_bias(vec<T, RUN> (&bias)[STRIPS], const Work& work, int row, int key) {
-    const T* const line = work.bias + least(row, work.q.end - 1) * work.bias_row;
+    const T* const line = work.bias + min(row, work.q.end - 1) * work.bias_row;
     const int own_key = key + lane_part() * RUN;
     if (key + TILE_N <= work.key_end) {
         for (int s = 0; s < STRIPS; ++s) {
@@ -95,7 +95,7 @@ DEVICE void load_bias(vec<T, RUN> (&bias)[STRIPS], const Work& work, int row, in
     }
     for (int s = 0; s < STRIPS; ++s) {
         for (int i = 0; i < RUN; ++i) {
-            bias[s].v[i] = line[least(own_key + s * DEPTH + i, work.key_end - 1)];
+            bias[s].v[i] = line[min(own_key + s * DEPTH + i, work.key_end - 1)];
         }
     }
 }
@@ -110,7 +110,7 @@ DEVICE void finish_scores(Strip (&scores)[STRIPS], const Work& work, const Score
     vec<T, RUN> bias[STRIPS];
     load_bias(bias, work, row, key);
 #endif
-    const int last = RIGHT ? least(work.key_end - 1, row + work.high) - own_key : work.key_end - 1 - own_key;
+    const int last = RIGHT ? min(work.key_end - 1, row + work.high) - own_key : work.key_end - 1 - own_key;
     const int first = row + work.low - own_key;
 #pragma unroll
     for (int s = 0; s < STRIPS; ++s) {
@@ -186,7 +186,7 @@ struct Attend {
                 scores[g][s].settle();
             }
         }
-        const int nearest = RIGHT ? least(work.key_end, row + work.high + 1) : work.key_end;
+        const int nearest = RIGHT ? min(work.key_end, row + work.high + 1) : work.key_end;
         const bool edge = key + TILE_N > nearest || (LEFT && key < row + WAVE_M - 1 + work.low);
         for (int g = 0; g < GROUPS; ++g) {
             const int own_row = row + g * COLUMNS + lane_column();
@@ -222,11 +222,11 @@ struct Span {
 DEVICE Span span_of(const Work& work) {
     Span span = {work.key, work.key_end};
     if (LEFT) {
-        const int seen = least(greatest(work.row + work.low, work.key), work.key_end);
+        const int seen = min(max(work.row + work.low, work.key), work.key_end);
         span.first = work.key + (seen - work.key) / TILE_N * TILE_N;
     }
     if (RIGHT) {
-        span.stop = least(least(work.row + TILE_M, work.q.end) + work.high, work.key_end);
+        span.stop = min(min(work.row + TILE_M, work.q.end) + work.high, work.key_end);
     }
     return span;
 }

@@ -24,7 +24,7 @@ struct Place {
 // The `id`-th of `total` where the dies have contiguous shares.
 DEVICE int share_of(int id, int total) {
     const int die = id % DIES;
-    return die * (total / DIES) + least(die, total % DIES) + id / DIES;
+    return die * (total / DIES) + min(die, total % DIES) + id / DIES;
 }
 
 // `backwards`: a head's last tile comes first. A table has its tiles in order; those of all heads follow one another.

@@ -13,7 +13,7 @@ template <int OWN> struct SightOf {
     int low, high, end;  // lines that pass by exist below `end`
 
     DEVICE int first(int own) const { return KEYS ? own - high : own + low; }
-    DEVICE int last(int own) const { return least(KEYS ? own - low : own + high, end - 1); }
+    DEVICE int last(int own) const { return min(KEYS ? own - low : own + high, end - 1); }
 
     // The LINES lines from `line` on, for OWN lines from `own` on.
     template <int LINES = DEPTH> DEVICE bool none(int line, int own) const {

@@ -16,19 +16,19 @@ constexpr int STAGE_BYTES = STEP * (D_PITCH + E_PITCH) + (KEYS ? STEP * 8 : 0);
 // products (own lines by STEP) = own lines @ lines that pass by, transposed.
 template <int WIDTH> DEVICE void multiply(float (&products)[GROUPS][SCORES], const char* own, const char* passing) {
     constexpr int PITCH = pitch_of(WIDTH);
-    const uint32_t rows = first_operand(shared_address(own), PITCH, here() % 32);
-    const uint32_t columns = second_operand(shared_address(passing), PITCH, here() % 32);
+    const uint32_t rows = first_operand(shared_address(own), PITCH, reload_thread_idx() % 32);
+    const uint32_t columns = second_operand(shared_address(passing), PITCH, reload_thread_idx() % 32);
     multiply_rows<T, WIDTH>(products, rows, columns);
 }
 
 // sums (own lines by WIDTH) += weights (own lines by STEP) @ lines that pass by.
 template <int WIDTH>
 DEVICE void add(float (&sums)[GROUPS][WIDTH / 2], const float (&weights)[GROUPS][SCORES], const char* passing) {
-    add_product<T, WIDTH>(sums, weights, first_operand(shared_address(passing), pitch_of(WIDTH), here() % 32));
+    add_product<T, WIDTH>(sums, weights, first_operand(shared_address(passing), pitch_of(WIDTH), reload_thread_idx() % 32));
 }
 
 template <int WIDTH, int LINES> DEVICE void copy(char* to, const Rows<const T>& from, int first) {
-    copy_tile<WIDTH, LINES, THREADS, COPY_BYTES>(to, from, first, here());
+    copy_tile<WIDTH, LINES, THREADS, COPY_BYTES>(to, from, first, reload_thread_idx());
 }
 
 // A query's lse, as a power of two, and its delta.
@@ -63,7 +63,7 @@ struct Work {
 
 // What the warp's lines from `first` on do not see of the lines from `start` on becomes 0.
 DEVICE void mask(float (&weights)[GROUPS][SCORES], const Span& span, int first, int start) {
-    const int lane = here() % 32;
+    const int lane = reload_thread_idx() % 32;
 #pragma unroll
     for (int g = 0; g < GROUPS; ++g)
 #pragma unroll
@@ -84,16 +84,16 @@ DEVICE void mask(float (&weights)[GROUPS][SCORES], const Span& span, int first, 
 DEVICE void add_lines(const Work& work, const char* passing, int start, float (&sums_d)[GROUPS][HEAD_D / 2],
                       float (&sums_e)[GROUPS][HEAD_E / 2]) {
     const char *const d = passing, *const e = d + STEP * D_PITCH, *const stats = e + STEP * E_PITCH;
-    const int first = work.span.first + here() / 32 * OWN;  // the warp's
+    const int first = work.span.first + reload_thread_idx() / 32 * OWN;  // the warp's
     if (work.span.none(start, first)) return;
     // Score j * 4 + r * 2 + i of a group is that of own line r * 8 and line 8 * j + i that passes by, of the thread's.
-    const int thread = here(), own = thread % 32 / 4, column = thread % 4 * 2;
+    const int thread = reload_thread_idx(), own = thread % 32 / 4, column = thread % 4 * 2;
     const char* const own_stats = work.shared + OWN_D_BYTES + OWN_E_BYTES + (thread / 32 * OWN + own) * 8;
     const auto stats_of = [&](int g, int j, int i) {
         return load_stats(KEYS ? stats + (column + j * 8 + i % 2) * 8 : own_stats + (g * 2 + i / 2) * 64);
     };
     float weights[GROUPS][SCORES], above[GROUPS][SCORES], bend[GROUPS][SCORES];
-    multiply<HEAD_D>(weights, work.shared + here() / 32 * OWN * D_PITCH, d);
+    multiply<HEAD_D>(weights, work.shared + reload_thread_idx() / 32 * OWN * D_PITCH, d);
 #pragma unroll
     for (int g = 0; g < GROUPS; ++g)
 #pragma unroll
@@ -107,7 +107,7 @@ DEVICE void add_lines(const Work& work, const char* passing, int start, float (&
     if (!work.span.all(start, first)) mask(weights, work.span, first, start);
     if constexpr (SUM_E) add<HEAD_E>(sums_e, weights, e);
     if constexpr (SUM_D) {
-        multiply<HEAD_E>(above, work.shared + OWN_D_BYTES + here() / 32 * OWN * E_PITCH, e);
+        multiply<HEAD_E>(above, work.shared + OWN_D_BYTES + reload_thread_idx() / 32 * OWN * E_PITCH, e);
 #pragma unroll
         for (int g = 0; g < GROUPS; ++g)
 #pragma unroll
@@ -242,7 +242,7 @@ void attention_backward_mma(const T* own_d, const T* own_e, const T* passing_d, 
     }
 
     barrier();  // results take the place of what was copied
-    const Place place = place_of(here_block(), lines, heads, tiles);
+    const Place place = place_of(reload_block_idx(), lines, heads, tiles);
     const int warp = thread_x() / 32, row = span.first + warp * OWN;
     if constexpr (SUM_D) {
         const Rows<T> result = {result_d + place.batch * result_d_batch + place.head * result_d_head, result_d_row,

@@ -5,7 +5,7 @@
 //
 // Defines: those of decode.h; PAGE: keys of a page, a multiple of 16, or 0: a sequence is one page; STAGES.
 #include "decode.h"
-#include "_lib/ptx/hopper.h"
+#include "_lib/ptx/tma.h"
 
 constexpr int D_BLOCKS = (D + 63) / 64, E_BLOCKS = (E + 63) / 64;
 constexpr int LINE = 128;  // bytes of a block's 64 columns
@@ -15,27 +15,13 @@ constexpr int STAGE_BYTES = K_BYTES + E_BLOCKS * BLOCK_BYTES;
 constexpr int RING_BYTES = STAGES * STAGE_BYTES;
 static_assert(RING_BYTES >= SUMS_BYTES, "a warp's sums take the place of its tiles");
 
-// Keys and values are read once, and what L2 holds beside them is not: 2 % faster over 64 sequences, 1 % over one
-// (H200, 2026-11-22).
-DEVICE uint64_t leaves_first() {
-    uint64_t policy;
-    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-    return policy;
-}
-DEVICE void load_once(uint32_t to, const TensorMap* map, uint32_t barrier, uint64_t policy, int x, int y, int z,
-                      int w) {
-    asm volatile(
-        "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
-        "[%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(to), "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "r"(w),
-        "l"(policy)
-        : "memory");
-}
-
 // One head's keys and values of one sequence.
 struct Cache {
     const TensorMap *k, *v;
     const int32_t* table;
     int pages, z, head, end;
+    // Keys and values are read once, and what L2 holds beside them is not: evicted first, 2 % faster over 64
+    // sequences, 1 % over one (H200, 2026-11-22).
     uint64_t policy;
 
     // The page of the tile that starts at key n, as the table has it.
@@ -52,13 +38,13 @@ struct Cache {
             page = page < 0 ? 0 : page < pages ? page : pages - 1;
             slot = n % (PAGE != 0 ? PAGE : 1);
         }
-        barrier_expect(barrier, STAGE_BYTES);
+        mbarrier_arrive_expect_tx(barrier, STAGE_BYTES);
 #pragma unroll
         for (int b = 0; b < D_BLOCKS; ++b)
-            load_once(to + b * BLOCK_BYTES, k, barrier, policy, b * 64, head, slot, page);
+            tma_load_4d_cached(to + b * BLOCK_BYTES, k, barrier, policy, b * 64, head, slot, page);
 #pragma unroll
         for (int b = 0; b < E_BLOCKS; ++b)
-            load_once(to + K_BYTES + b * BLOCK_BYTES, v, barrier, policy, b * 64, head, slot, page);
+            tma_load_4d_cached(to + K_BYTES + b * BLOCK_BYTES, v, barrier, policy, b * 64, head, slot, page);
     }
 };
 
@@ -98,15 +84,15 @@ void attention_decode(const __grid_constant__ TensorMap map_k, const __grid_cons
 
     char* memory = shared + (0u - shared_address(shared)) % 1024;  // the swizzle repeats every 1024 bytes
     const uint32_t ring = shared_address(memory) + warp * RING_BYTES, barriers = shared_address(filled[warp]);
-    const Cache cache{&map_k, &map_v, table + work.z * table_row, pages, work.z, work.head, work.end, leaves_first()};
+    const Cache cache{&map_k, &map_v, table + work.z * table_row, pages, work.z, work.head, work.end, l2_evict_first()};
     const int start = work.begin + warp * KEYS;
     int first_pages[STAGES];  // looked up together
 #pragma unroll
     for (int i = 0; i < STAGES; ++i) first_pages[i] = cache.page_of(start + i * STEP);
     if (lane == 0) {
 #pragma unroll
-        for (int i = 0; i < STAGES; ++i) barrier_init(barriers + i * 8, 1);
-        barrier_init_fence();
+        for (int i = 0; i < STAGES; ++i) mbarrier_init(barriers + i * 8, 1);
+        mbarrier_init_fence();
 #pragma unroll
         for (int i = 0; i < STAGES; ++i)
             if (start + i * STEP < work.end)
@@ -122,7 +108,7 @@ void attention_decode(const __grid_constant__ TensorMap map_k, const __grid_cons
     uint32_t phase = 0;
     for (int n = start; n < work.end; n += STEP) {
         const Tile tile(ring + stage * STAGE_BYTES, lane);
-        barrier_wait(barriers + stage * 8, phase);
+        mbarrier_wait(barriers + stage * 8, phase);
         if (n + KEYS > work.end) tile.clear(work.end - n, lane);
         softmax.add(tile, rows, n, work, sizes, lane);
         __syncwarp();

@@ -21,11 +21,6 @@
 
 constexpr int THREADS = 4 * 128;
 
-DEVICE void bulk_add(float* to, uint32_t from, int bytes) {
-    asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(to), "r"(from),
-                 "r"(bytes)
-                 : "memory");
-}
 DEVICE void wait_turn(const uint32_t* turns, uint32_t turn) {
     uint32_t now;
     do {
@@ -49,16 +44,16 @@ struct Maps {
 DEVICE void load(const Shared& shared, const Maps& maps, const Work& work, const Sight& sight,
                  const float* stats, int heads, Place& place, uint32_t phase) {
     const auto keys = [&](uint32_t to, const TensorMap* map, uint32_t full) {
-        barrier_expect(full, KEY_BYTES);
+        mbarrier_arrive_expect_tx(full, KEY_BYTES);
         const int row = work.first_key() + sight.first_key;
 #pragma unroll
         for (int block = 0; block < HEAD_BLOCKS; ++block)
-            load_box(to + block * KEYS * LINE, map, full, block * 64, row, work.group, work.batch);
+            tma_load_4d(to + block * KEYS * LINE, map, full, block * 64, row, work.group, work.batch);
     };
     const auto queries = [&](uint32_t to, const TensorMap* map, uint32_t full, const Walk& walk) {
 #pragma unroll
         for (int block = 0; block < HEAD_BLOCKS; ++block)
-            load_box(to + block * QUERIES * LINE, map, full, block * 64,
+            tma_load_4d(to + block * QUERIES * LINE, map, full, block * 64,
                      walk.query_block * QUERIES + sight.first_query, walk.head, work.batch);
     };
     uint32_t k_full = shared.k_full(), v_full = shared.v_full();
@@ -68,10 +63,10 @@ DEVICE void load(const Shared& shared, const Maps& maps, const Work& work, const
     Walk walk(work);
     const int steps = work.steps();
     const auto load_v = [&] {
-        barrier_wait(shared.v_free(), phase ^ 1);
+        mbarrier_wait(shared.v_free(), phase ^ 1);
         keys(shared.v, maps.v, v_full);
     };
-    barrier_wait(shared.k_free(), phase ^ 1);
+    mbarrier_wait(shared.k_free(), phase ^ 1);
     keys(shared.k, maps.k, k_full);
     if (steps == 0) load_v();
 #pragma unroll 1
@@ -80,15 +75,15 @@ DEVICE void load(const Shared& shared, const Maps& maps, const Work& work, const
 #if RAGGED
         if (torn_queries(walk, sight)) q_full = shared.q_torn(place.stage), dout_full = shared.dout_torn(place.stage);
 #endif
-        barrier_wait(shared.q_free(place.stage), place.phase ^ 1);
-        barrier_expect(q_full, QUERY_BYTES);
+        mbarrier_wait(shared.q_free(place.stage), place.phase ^ 1);
+        mbarrier_arrive_expect_tx(q_full, QUERY_BYTES);
         queries(shared.q + place.stage * QUERY_BYTES, maps.q, q_full, walk);
         if (step == 0) load_v();
-        barrier_wait(shared.dout_free(place.stage), place.phase ^ 1);
-        barrier_expect(dout_full, QUERY_BYTES + STATS_BYTES);
+        mbarrier_wait(shared.dout_free(place.stage), place.phase ^ 1);
+        mbarrier_arrive_expect_tx(dout_full, QUERY_BYTES + STATS_BYTES);
         queries(shared.dout + place.stage * QUERY_BYTES, maps.dout, dout_full, walk);
         const int64_t line = static_cast<int64_t>(work.batch) * heads + walk.head;
-        copy_bulk(shared.stats + place.stage * STATS_BYTES,
+        bulk_copy_g2s(shared.stats + place.stage * STATS_BYTES,
                   stats + sight.place(line, walk.query_block) * (QUERIES * 2), STATS_BYTES, dout_full);
         place.advance();
         walk.next();
@@ -111,13 +106,13 @@ DEVICE void carry(const Shared& shared, const Work& work, const Sight& sight, fl
         float* const to = sums + at * (2 * PART);
         const int turn = sight.turn(work.key_block, walk.query_block);
         wait_turn(turns + at, turn);
-        barrier_wait(shared.part_full(buffer), phase);
-        if (turn == 0) bulk_store(to, from, 2 * PART_BYTES);
-        else bulk_add(to, from, 2 * PART_BYTES);
-        commit_stores();
-        wait_stores_read<0>();
-        barrier_arrive(shared.part_free(buffer));
-        wait_stores_done();
+        mbarrier_wait(shared.part_full(buffer), phase);
+        if (turn == 0) bulk_copy_s2g(to, from, 2 * PART_BYTES);
+        else bulk_reduce_add_f32(to, from, 2 * PART_BYTES);
+        tma_store_commit();
+        tma_store_wait_read<0>();
+        mbarrier_arrive(shared.part_free(buffer));
+        tma_store_wait();
         end_turn(turns + at, turn);
         phase ^= 1;
         for (int i = 0; i < PART_BUFFERS; ++i) walk.next();
@@ -127,7 +122,7 @@ DEVICE void carry(const Shared& shared, const Work& work, const Sight& sight, fl
 
 // scores (64 keys by QUERIES) = a warpgroup's rows of k or v @ a stage of q or do, transposed.
 DEVICE void multiply_rows(float* scores, uint32_t rows, uint32_t stage) {
-    const uint64_t a = descriptor(rows, 0, 1024), b = descriptor(stage, 0, 1024);
+    const uint64_t a = wgmma_descriptor(rows, 0, 1024), b = wgmma_descriptor(stage, 0, 1024);
     float fresh[SCORES];
     claim<SCORES>(fresh);
     wgmma_fence();
@@ -144,18 +139,18 @@ DEVICE void multiply_rows(float* scores, uint32_t rows, uint32_t stage) {
 
 // sums (64 keys by HEAD) += packed (64 keys by QUERIES) @ a stage of q or do.
 DEVICE void add_product(float* sums, const uint32_t* packed, uint32_t stage) {
-    const uint64_t b = descriptor(stage, QUERIES * LINE, 1024);
+    const uint64_t b = wgmma_descriptor(stage, QUERIES * LINE, 1024);
     wgmma_fence();
 #pragma unroll
     for (int k = 0; k < QUERIES / 16; ++k)
-        WgmmaOfRegisters<HEAD>::run<true>(sums, packed + k * 4, b + (k * 16 * LINE >> 4), 1);
+        WgmmaRs<HEAD>::run<true>(sums, packed + k * 4, b + (k * 16 * LINE >> 4), 1);
     wgmma_commit();
 }
 
 // dv and dk leave through the places of v and of the scores' gradients, once both warpgroups are done with them.
 DEVICE void finish(const Shared& shared, const Maps& maps, const Work& work, const Sight& sight, const float* dk,
                    const float* dv, float scale) {
-    const int own = here() / 128 - 2;
+    const int own = reload_thread_idx() / 128 - 2;
     const uint32_t own_rows = own * 64 * LINE;
     const auto stage = [&](uint32_t to, const float* sums, float factor) {
 #pragma unroll
@@ -166,43 +161,43 @@ DEVICE void finish(const Shared& shared, const Maps& maps, const Work& work, con
                 const float* pair = sums + block * 32 + i * 2;
                 words[i] = pack2<T>(pair[0] * factor, pair[1] * factor);
             }
-            stage_block(to + block * KEYS * LINE + own_rows, words, here());
+            stage_block(to + block * KEYS * LINE + own_rows, words, reload_thread_idx());
         }
     };
-    named_barrier(1, 384);
-    if (here() % 128 == 0) barrier_arrive(shared.k_free());
+    named_barrier_sync(1, 384);
+    if (reload_thread_idx() % 128 == 0) mbarrier_arrive(shared.k_free());
     stage(shared.slopes, dk, scale);
     stage(shared.v, dv, LOWERED);
-    copy_engine_fence();
-    named_barrier(2 + own, 128);
+    fence_proxy_async();
+    named_barrier_sync(2 + own, 128);
     const int row = work.first_key() + own * 64;
 #if RAGGED
     // The copy engine would write over the next sequence's first rows.
     if (row + 64 > sight.keys) {
         store_rows(maps.dv_rows, shared.v + own_rows, work.group, row + sight.first_key, sight.keys - row);
         store_rows(maps.dk_rows, shared.slopes + own_rows, work.group, row + sight.first_key, sight.keys - row);
-        named_barrier(2 + own, 128);
-        if (here() % 128 == 0) barrier_arrive(shared.v_free());
+        named_barrier_sync(2 + own, 128);
+        if (reload_thread_idx() % 128 == 0) mbarrier_arrive(shared.v_free());
         return;
     }
 #endif
-    if (here() % 128 == 0) {
+    if (reload_thread_idx() % 128 == 0) {
 #pragma unroll
         for (int block = 0; block < HEAD_BLOCKS && row < sight.keys; ++block) {
             const uint32_t at = block * KEYS * LINE + own_rows;
             const int to = row + sight.first_key;
-            store_box(maps.dv, shared.v + at, block * 64, to, work.group, work.batch);
-            store_box(maps.dk, shared.slopes + at, block * 64, to, work.group, work.batch);
+            tma_store_4d(maps.dv, shared.v + at, block * 64, to, work.group, work.batch);
+            tma_store_4d(maps.dk, shared.slopes + at, block * 64, to, work.group, work.batch);
         }
-        commit_stores();
-        wait_stores_read<0>();
-        barrier_arrive(shared.v_free());
+        tma_store_commit();
+        tma_store_wait_read<0>();
+        mbarrier_arrive(shared.v_free());
     }
-    named_barrier(2 + own, 128);
+    named_barrier_sync(2 + own, 128);
 }
 
 // Where the warpgroup's 64 lines of a block of KEYS begin.
-DEVICE uint32_t own_rows() { return (here() / 128 - 2) * 64 * LINE; }
+DEVICE uint32_t own_rows() { return (reload_thread_idx() / 128 - 2) * 64 * LINE; }
 
 DEVICE void consume(const Shared& shared, const Maps& maps, const Work& work, const Sight& sight,
                     const Factors& factors, int& taken) {
@@ -212,16 +207,16 @@ DEVICE void consume(const Shared& shared, const Maps& maps, const Work& work, co
 
     const int until = taken + work.steps();
     Walk walk(work);
-    barrier_wait(shared.q_full(taken % STAGES), taken / STAGES & 1);
+    mbarrier_wait(shared.q_full(taken % STAGES), taken / STAGES & 1);
     multiply_rows(scores, shared.k + own_rows(), shared.q + taken % STAGES * QUERY_BYTES);
     wgmma_wait<0>();
-    hold<SCORES>(scores);
+    keep_in_registers<SCORES>(scores);
     do {
         const int stage = taken % STAGES;
         const uint32_t q = shared.q + stage * QUERY_BYTES;
         const uint32_t dout = shared.dout + stage * QUERY_BYTES;
-        const uint32_t stats = shared.stats + stage * STATS_BYTES + here() % 4 * 16;
-        barrier_wait(shared.dout_full(stage), taken / STAGES & 1);
+        const uint32_t stats = shared.stats + stage * STATS_BYTES + reload_thread_idx() % 4 * 16;
+        mbarrier_wait(shared.dout_full(stage), taken / STAGES & 1);
 
         // Probabilities.
         float chance[SCORES], bend[CAPPED ? SCORES : 1];
@@ -236,36 +231,36 @@ DEVICE void consume(const Shared& shared, const Maps& maps, const Work& work, co
         add_product(dv, chances, dout);
         // Float16 is taken apart through registers that are not there with dv's products under way.
         wgmma_wait<LIFT ? 0 : 1>();
-        hold<SCORES>(slopes);
-        if (LIFT) hold<SCORES / 2>(chances);
+        keep_in_registers<SCORES>(slopes);
+        if (LIFT) keep_in_registers<SCORES / 2>(chances);
 
         // Gradients of the scores.
         bend_back(packed, chances, slopes, bend, stats);
         const int buffer = taken % SLOPE_BUFFERS;
-        barrier_wait(shared.slopes_free(buffer), taken / SLOPE_BUFFERS & 1 ^ 1);
+        mbarrier_wait(shared.slopes_free(buffer), taken / SLOPE_BUFFERS & 1 ^ 1);
 #pragma unroll
         for (int block = 0; block < QUERY_BLOCKS; ++block)
             stage_block(shared.slopes + buffer * SLOPE_BYTES + block * KEYS * LINE + own_rows(), packed + block * 16,
-                        here());
-        copy_engine_fence();
-        barrier_arrive(shared.slopes_full(buffer));
+                        reload_thread_idx());
+        fence_proxy_async();
+        mbarrier_arrive(shared.slopes_full(buffer));
         wgmma_wait<0>();
-        hold<SCORES / 2>(chances);
+        keep_in_registers<SCORES / 2>(chances);
         __syncwarp();  // its lanes have read the stats
-        if (here() % 32 == 0) barrier_arrive(shared.dout_free(stage));
+        if (reload_thread_idx() % 32 == 0) mbarrier_arrive(shared.dout_free(stage));
         add_product(dk, packed, q);
         ++taken;
         walk.next();
         // Without a next step this multiplies what lies there: in a branch, ptxas would keep all products apart.
-        if (taken < until) barrier_wait(shared.q_full(taken % STAGES), taken / STAGES & 1);
+        if (taken < until) mbarrier_wait(shared.q_full(taken % STAGES), taken / STAGES & 1);
         multiply_rows(scores, shared.k + own_rows(), shared.q + taken % STAGES * QUERY_BYTES);
         wgmma_wait<0>();
-        hold<SCORES>(scores);
-        hold<SCORES / 2>(packed);
-        if (here() % 128 == 0) barrier_arrive(shared.q_free(stage));
+        keep_in_registers<SCORES>(scores);
+        keep_in_registers<SCORES / 2>(packed);
+        if (reload_thread_idx() % 128 == 0) mbarrier_arrive(shared.q_free(stage));
     } while (taken < until);
-    hold<SUMS>(dk);
-    hold<SUMS>(dv);
+    keep_in_registers<SUMS>(dk);
+    keep_in_registers<SUMS>(dv);
     finish(shared, maps, work, sight, dk, dv, factors.scale);
 }
 
@@ -275,12 +270,12 @@ DEVICE void multiply_keys(const Shared& shared, int& taken, int until) {
     for (; taken < until; ++taken) {
         const int step = taken;
         const int buffer = step % SLOPE_BUFFERS, turn = step % PART_BUFFERS;
-        barrier_wait(shared.slopes_full(buffer), step / SLOPE_BUFFERS & 1);
+        mbarrier_wait(shared.slopes_full(buffer), step / SLOPE_BUFFERS & 1);
         const uint32_t from = shared.slopes + buffer * SLOPE_BYTES;
 #pragma unroll 1
         for (int half = 0; half < 2; ++half) {
-            const uint64_t a = descriptor(from + (QUERY_BLOCKS == 2 ? half : 0) * KEYS * LINE, KEYS * LINE, 1024);
-            const uint64_t b = descriptor(shared.k + (HEAD_BLOCKS == 2 ? half : 0) * KEYS * LINE, KEYS * LINE, 1024);
+            const uint64_t a = wgmma_descriptor(from + (QUERY_BLOCKS == 2 ? half : 0) * KEYS * LINE, KEYS * LINE, 1024);
+            const uint64_t b = wgmma_descriptor(shared.k + (HEAD_BLOCKS == 2 ? half : 0) * KEYS * LINE, KEYS * LINE, 1024);
             float part[32];
             claim<32>(part);
             wgmma_fence();
@@ -288,10 +283,10 @@ DEVICE void multiply_keys(const Shared& shared, int& taken, int until) {
             for (int k = 0; k < KEYS / 16; ++k)
                 Wgmma<64>::run<true, true>(part, a + (k * 16 * LINE >> 4), b + (k * 16 * LINE >> 4), k > 0);
             wgmma_commit();
-            if (half == 0) barrier_wait(shared.part_free(turn), step / PART_BUFFERS & 1 ^ 1);
+            if (half == 0) mbarrier_wait(shared.part_free(turn), step / PART_BUFFERS & 1 ^ 1);
             wgmma_wait<0>();
-            hold<32>(part);
-            if (half == 1 && thread == 0) barrier_arrive(shared.slopes_free(buffer));
+            keep_in_registers<32>(part);
+            if (half == 1 && thread == 0) mbarrier_arrive(shared.slopes_free(buffer));
             const uint32_t to = shared.part(turn) + half * PART_BYTES + thread * 16;
 #pragma unroll
             for (int c = 0; c < 8; ++c)
@@ -299,10 +294,10 @@ DEVICE void multiply_keys(const Shared& shared, int& taken, int until) {
                              "f"(part[c * 4 + 1]), "f"(part[c * 4 + 2]), "f"(part[c * 4 + 3])
                              : "memory");
         }
-        copy_engine_fence();
-        barrier_arrive(shared.part_full(turn));
+        fence_proxy_async();
+        mbarrier_arrive(shared.part_full(turn));
     }
-    named_barrier(1, 384);
+    named_barrier_sync(1, 384);
 }
 
 extern "C" __global__ __launch_bounds__(THREADS, 1) void attention_backward(
@@ -334,42 +329,42 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void attention_backward(
 #endif
 
     if (thread_x() == 0) {
-        prefetch_map(&map_q);
-        prefetch_map(&map_k);
-        prefetch_map(&map_v);
-        prefetch_map(&map_dout);
+        tma_prefetch_descriptor(&map_q);
+        tma_prefetch_descriptor(&map_k);
+        tma_prefetch_descriptor(&map_v);
+        tma_prefetch_descriptor(&map_dout);
     } else if (thread_x() == 32) {
-        barrier_init(shared.k_full(), 1);
-        barrier_init(shared.v_full(), 1);
-        barrier_init(shared.k_free(), 2);
-        barrier_init(shared.v_free(), 2);
+        mbarrier_init(shared.k_full(), 1);
+        mbarrier_init(shared.v_full(), 1);
+        mbarrier_init(shared.k_free(), 2);
+        mbarrier_init(shared.v_free(), 2);
         for (int slot = 0; slot < 2; ++slot) {
-            barrier_init(shared.tile_full(slot), 1);
-            barrier_init(shared.tile_free(slot), THREADS - 128 + PART_BUFFERS);
+            mbarrier_init(shared.tile_full(slot), 1);
+            mbarrier_init(shared.tile_free(slot), THREADS - 128 + PART_BUFFERS);
         }
         for (int buffer = 0; buffer < PART_BUFFERS; ++buffer) {
-            barrier_init(shared.part_full(buffer), 128);
-            barrier_init(shared.part_free(buffer), 1);
+            mbarrier_init(shared.part_full(buffer), 128);
+            mbarrier_init(shared.part_free(buffer), 1);
         }
         for (int buffer = 0; buffer < SLOPE_BUFFERS; ++buffer) {
-            barrier_init(shared.slopes_full(buffer), 256);
-            barrier_init(shared.slopes_free(buffer), 1);
+            mbarrier_init(shared.slopes_full(buffer), 256);
+            mbarrier_init(shared.slopes_free(buffer), 1);
         }
         for (int stage = 0; stage < STAGES; ++stage) {
-            barrier_init(shared.q_full(stage), 1);
-            barrier_init(shared.q_free(stage), 2);
-            barrier_init(shared.dout_full(stage), 1);
-            barrier_init(shared.dout_free(stage), 8);
+            mbarrier_init(shared.q_full(stage), 1);
+            mbarrier_init(shared.q_free(stage), 2);
+            mbarrier_init(shared.dout_full(stage), 1);
+            mbarrier_init(shared.dout_free(stage), 8);
         }
 #if RAGGED
-        for (int i = 0; i < 2 + 2 * STAGES; ++i) barrier_init(shared.k_torn() + i * 8, 1);
+        for (int i = 0; i < 2 + 2 * STAGES; ++i) mbarrier_init(shared.k_torn() + i * 8, 1);
 #endif
-        barrier_init_fence();
+        mbarrier_init_fence();
     }
     barrier();
 
     if (thread_x() < 128) {
-        registers_down<32>();
+        setmaxnreg_dec<32>();
         if (thread_x() == 0) {
             Place place;
             tiles.each(claimed, [&](const Work& work, const Sight& sight, uint32_t parity) {
@@ -382,7 +377,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void attention_backward(
             tiles.each(nullptr, [&](const Work& work, const Sight& sight, uint32_t) {
                 carry(shared, work, sight, sums, turns, groups * share, buffer, phase, first);
             });
-            wait_stores_done();
+            tma_store_wait();
         }
 #if RAGGED
         else if (thread_x() >= 96) {
@@ -394,18 +389,18 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void attention_backward(
         }
 #endif
     } else if (thread_x() < 256) {
-        registers_down<64>();
+        setmaxnreg_dec<64>();
         int taken = 0;
         tiles.each(nullptr, [&](const Work& work, const Sight&, uint32_t parity) {
-            barrier_wait(shared.k_full(), parity);
+            mbarrier_wait(shared.k_full(), parity);
             multiply_keys(shared, taken, taken + work.steps());
         });
     } else {
-        registers_up<208>();
+        setmaxnreg_inc<208>();
         int taken = 0;
         tiles.each(nullptr, [&](const Work& work, const Sight& sight, uint32_t parity) {
-            barrier_wait(shared.k_full(), parity);
-            barrier_wait(shared.v_full(), parity);
+            mbarrier_wait(shared.k_full(), parity);
+            mbarrier_wait(shared.v_full(), parity);
             if (work.steps() > 0) {
                 consume(shared, maps, work, sight, Factors{scale, to_score, cap}, taken);
             } else {

@@ -6,7 +6,10 @@
 
 #include "prelude.h"
 
-#include "gemm.h"
+#include "_lib/ptx/pdl.h"
+#include "_lib/ptx/registers.h"
+#include "_lib/ptx/tma.h"
+#include "_lib/ptx/wgmma.h"
 #if RAGGED
 #include "attention/device/varlen.h"
 #endif

@@ -72,11 +72,11 @@ DEVICE void load(const Ring& ring, const TensorMap* map_k, T* kept, const Turn& 
         // The blocks of queries that see these keys.
         const int first = Sight::max(lowest, query_block);
         const int last = Sight::min(sight.highest(block * KEYS), query_block + CONSUMERS - 1);
-        barrier_wait(ring.free(stage), step / STAGES & 1 ^ 1);
-        barrier_expect(full, K_BYTES + Sight::max(0, last - first + 1) * SLOPE_BYTES);
+        mbarrier_wait(ring.free(stage), step / STAGES & 1 ^ 1);
+        mbarrier_arrive_expect_tx(full, K_BYTES + Sight::max(0, last - first + 1) * SLOPE_BYTES);
         load_rows<HEAD_D>(ring.keys(stage), map_k, full, block * KEYS + sight.first_key, group, batch);
         for (int i = first; i <= last; ++i)
-            copy_bulk(ring.slopes(stage, i - query_block), kept_block(kept, turn, kept_head, block, i - lowest),
+            bulk_copy_g2s(ring.slopes(stage, i - query_block), kept_block(kept, turn, kept_head, block, i - lowest),
                       SLOPE_BYTES, full);
     }
 }
@@ -84,11 +84,11 @@ DEVICE void load(const Ring& ring, const TensorMap* map_k, T* kept, const Turn& 
 // `sums` are the tile's, float4 c of a warpgroup's thread t at c * 128 + t.
 DEVICE void multiply(const Ring& ring, const Out& out, const Turn& turn, const Sight& sight, int query_block,
                      float* sums, int head, int batch, float scale) {
-    const int consumer = __shfl_sync(0xffffffffu, here() / 128 - 1, 0);
+    const int consumer = __shfl_sync(0xffffffffu, reload_thread_idx() / 128 - 1, 0);
     const Span all(sight, turn, query_block, CONSUMERS), own(sight, turn, query_block + consumer, 1);
     float dq[HEAD_D / 2];
     clear<HEAD_D / 2>(dq);
-    sums += (consumer * 64 * HEAD_D / 4 + here() % 128) * 4;
+    sums += (consumer * 64 * HEAD_D / 4 + reload_thread_idx() % 128) * 4;
     if (turn.block > 0) {
 #pragma unroll
         for (int c = 0; c < HEAD_D / 8; ++c) {
@@ -101,7 +101,7 @@ DEVICE void multiply(const Ring& ring, const Out& out, const Turn& turn, const S
     const auto skip = [&](int count) {
 #pragma unroll 1
         for (const int until = step + count; step < until; ++step) {
-            barrier_wait(ring.full(step % STAGES), step / STAGES & 1);
+            mbarrier_wait(ring.full(step % STAGES), step / STAGES & 1);
             release(ring.free(step % STAGES));
         }
     };
@@ -109,16 +109,16 @@ DEVICE void multiply(const Ring& ring, const Out& out, const Turn& turn, const S
 #pragma unroll 1
     for (int block = own.first; block < own.end; ++block, ++step) {
         const int stage = step % STAGES;
-        barrier_wait(ring.full(stage), step / STAGES & 1);
-        const uint64_t a = descriptor(ring.slopes(stage, consumer), 64 * LINE, 1024);
-        const uint64_t b = descriptor(ring.keys(stage), 64 * LINE, 1024);
+        mbarrier_wait(ring.full(stage), step / STAGES & 1);
+        const uint64_t a = wgmma_descriptor(ring.slopes(stage, consumer), 64 * LINE, 1024);
+        const uint64_t b = wgmma_descriptor(ring.keys(stage), 64 * LINE, 1024);
         wgmma_fence();
 #pragma unroll
         for (int k = 0; k < KEYS / 16; ++k)
             Wgmma<HEAD_D>::template run<true, true>(dq, a + (k * 16 * LINE >> 4), b + (k * 16 * LINE >> 4), 1);
         wgmma_commit();
         wgmma_wait<0>();
-        hold<HEAD_D / 2>(dq);
+        keep_in_registers<HEAD_D / 2>(dq);
         release(ring.free(stage));
     }
     skip(all.end - all.first - step);
@@ -129,7 +129,7 @@ DEVICE void multiply(const Ring& ring, const Out& out, const Turn& turn, const S
                                                    bits_of(dq[c * 4 + 3])}});
         return;
     }
-    named_barrier(1, CONSUMERS * 128);  // the ring is not read any more
+    named_barrier_sync(1, CONSUMERS * 128);  // the ring is not read any more
     const int row = (query_block + consumer) * QUERIES;
 #if RAGGED
     if (row < sight.queries && row + QUERIES > sight.queries)
@@ -180,27 +180,27 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void attention_backward_wide
 #endif
 
     if (thread_x() == 0) {
-        prefetch_map(&map_k);
+        tma_prefetch_descriptor(&map_k);
         for (int stage = 0; stage < STAGES; ++stage) {
-            barrier_init(ring.full(stage), 1);
-            barrier_init(ring.free(stage), CONSUMERS * 4);
+            mbarrier_init(ring.full(stage), 1);
+            mbarrier_init(ring.free(stage), CONSUMERS * 4);
         }
 #if RAGGED
-        barrier_init(ring.torn(), 1);
+        mbarrier_init(ring.torn(), 1);
 #endif
-        barrier_init_fence();
+        mbarrier_init_fence();
     }
     barrier();
 
     if (thread_x() < 128) {
-        registers_down<RAGGED ? 40 : 24>();
+        setmaxnreg_dec<RAGGED ? 40 : 24>();
         if (thread_x() == 0)
             load(ring, &map_k, kept, turn, sight, tile * CONSUMERS, kept_head, head / share, batch);
 #if RAGGED
         else if (thread_x() / 32 == 1) clear_end(ring, turn, sight, tile * CONSUMERS);
 #endif
     } else {
-        registers_up<RAGGED ? 232 : 240>();
+        setmaxnreg_inc<RAGGED ? 232 : 240>();
 #if RAGGED
         const int64_t own_sums = block_x();
 #else

@@ -89,7 +89,7 @@ DEVICE void load_q(const Shared& shared, const Maps& maps, const Work& work, con
 #if RAGGED
     if (torn_keys(work, sight)) k_full = shared.k_torn();
 #endif
-    barrier_expect(k_full, K_BYTES);
+    mbarrier_arrive_expect_tx(k_full, K_BYTES);
     load_rows<HEAD_D>(shared.k, maps.k, k_full, work.first_key() + sight.first_key, work.group, work.batch);
     Walk walk(work);
 #pragma unroll 1
@@ -99,12 +99,12 @@ DEVICE void load_q(const Shared& shared, const Maps& maps, const Work& work, con
 #if RAGGED
         if (torn_queries(walk, sight)) full = shared.q_torn(stage);
 #endif
-        barrier_wait(shared.q_free(stage), step / STAGES & 1 ^ 1);
-        barrier_expect(full, Q_BYTES + STATS_BYTES);
+        mbarrier_wait(shared.q_free(stage), step / STAGES & 1 ^ 1);
+        mbarrier_arrive_expect_tx(full, Q_BYTES + STATS_BYTES);
         load_rows<HEAD_D>(shared.q + stage * Q_BYTES, maps.q, full, walk.query_block * QUERIES + sight.first_query,
                           walk.head, work.batch);
         const int64_t line = static_cast<int64_t>(work.batch) * heads + walk.head;
-        copy_bulk(shared.stats + stage * STATS_BYTES, stats + sight.place(line, walk.query_block) * (QUERIES * 2),
+        bulk_copy_g2s(shared.stats + stage * STATS_BYTES, stats + sight.place(line, walk.query_block) * (QUERIES * 2),
                   STATS_BYTES, full);
         walk.next();
     }
@@ -115,7 +115,7 @@ DEVICE void load_dout(const Shared& shared, const Maps& maps, const Work& work, 
 #if RAGGED
     if (torn_keys(work, sight)) v_full = shared.v_torn();
 #endif
-    barrier_expect(v_full, V_BYTES);
+    mbarrier_arrive_expect_tx(v_full, V_BYTES);
     load_rows<HEAD_E>(shared.v, maps.v, v_full, work.first_key() + sight.first_key, work.group, work.batch);
     Walk walk(work);
 #pragma unroll 1
@@ -125,8 +125,8 @@ DEVICE void load_dout(const Shared& shared, const Maps& maps, const Work& work, 
 #if RAGGED
         if (torn_queries(walk, sight)) full = shared.dout_torn(stage);
 #endif
-        barrier_wait(shared.dout_free(stage), step / STAGES & 1 ^ 1);
-        barrier_expect(full, DOUT_BYTES);
+        mbarrier_wait(shared.dout_free(stage), step / STAGES & 1 ^ 1);
+        mbarrier_arrive_expect_tx(full, DOUT_BYTES);
         load_rows<HEAD_E>(shared.dout + stage * DOUT_BYTES, maps.dout, full,
                           walk.query_block * QUERIES + sight.first_query, walk.head, work.batch);
         walk.next();
@@ -140,48 +140,48 @@ template <int COLUMNS, int HELD> struct Rows {
     uint32_t words[HELD / 4 + 1];
 
     DEVICE explicit Rows(uint32_t place) : place(place) {}
-    DEVICE void hold() {
-        const int row = here() % 128 / 32 * 16 + here() % 32 / 4;
+    DEVICE void load_registers() {
+        const int row = reload_thread_idx() % 128 / 32 * 16 + reload_thread_idx() % 32 / 4;
 #pragma unroll
         for (int i = 0; i < HELD / 4; ++i) {
             const int column = i / 4 * 16 + i / 2 % 2 * 8;  // and the thread's pair of these 8
             const uint32_t at = place + column / 64 * 64 * LINE + (row + i % 2 * 8) * LINE +
-                                (column % 64 / 8 ^ row % 8) * 16 + here() % 4 * 4;
+                                (column % 64 / 8 ^ row % 8) * 16 + reload_thread_idx() % 4 * 4;
             asm volatile("ld.shared.u32 %0, [%1];" : "=r"(words[i]) : "r"(at) : "memory");
         }
     }
     // scores (64 keys by 64 queries) = the rows @ a stage of q or do, transposed.
     DEVICE void multiply(float* scores, uint32_t stage) const {
-        const uint64_t a = descriptor(place, 0, 1024), b = descriptor(stage, 0, 1024);
+        const uint64_t a = wgmma_descriptor(place, 0, 1024), b = wgmma_descriptor(stage, 0, 1024);
         claim<SCORES>(scores);
         wgmma_fence();
 #pragma unroll
         for (int k = 0; k < COLUMNS / 16; ++k) {
             const int at = k / 4 * 64 * LINE + k % 4 * 32 >> 4;
-            if (k < HELD / 16) WgmmaOfRegisters<QUERIES>::run<false>(scores, words + k * 4, b + at, k > 0);
+            if (k < HELD / 16) WgmmaRs<QUERIES>::run<false>(scores, words + k * 4, b + at, k > 0);
             else Wgmma<QUERIES>::run<false, false>(scores, a + at, b + at, k > 0);
         }
         wgmma_commit();
         wgmma_wait<0>();
-        ::hold<SCORES>(scores);
+        keep_in_registers<SCORES>(scores);
     }
 };
 
 // sums (64 keys by COLUMNS) += packed (64 keys by 64 queries) @ a stage of q or do.
 template <int COLUMNS> DEVICE void add_product(float* sums, uint32_t* packed, uint32_t stage) {
-    const uint64_t b = descriptor(stage, 64 * LINE, 1024);
+    const uint64_t b = wgmma_descriptor(stage, 64 * LINE, 1024);
     wgmma_fence();
 #pragma unroll
     for (int k = 0; k < QUERIES / 16; ++k)
-        WgmmaOfRegisters<COLUMNS>::template run<true>(sums, packed + k * 4, b + (k * 16 * LINE >> 4), 1);
+        WgmmaRs<COLUMNS>::template run<true>(sums, packed + k * 4, b + (k * 16 * LINE >> 4), 1);
     wgmma_commit();
     wgmma_wait<0>();
-    hold<SCORES / 2>(packed);
+    keep_in_registers<SCORES / 2>(packed);
 }
 
 // A thread's words to the thread of the other warpgroup that computes the same scores.
 DEVICE uint32_t exchange(const Shared& shared, int buffer) {
-    return shared.chances + buffer * SLOPE_BYTES + here() % 128 * 16;
+    return shared.chances + buffer * SLOPE_BYTES + reload_thread_idx() % 128 * 16;
 }
 DEVICE void send(uint32_t to, const uint32_t* words) {
 #pragma unroll
@@ -201,7 +201,7 @@ DEVICE void receive(uint32_t* words, uint32_t from) {
 
 // Where the thread's statistics begin.
 DEVICE uint32_t own_stats(const Shared& shared, int stage) {
-    return shared.stats + stage * STATS_BYTES + here() % 4 * 16;
+    return shared.stats + stage * STATS_BYTES + reload_thread_idx() % 4 * 16;
 }
 
 DEVICE void make_dv(const Shared& shared, const Maps& maps, const Work& work, const Sight& sight,
@@ -211,14 +211,14 @@ DEVICE void make_dv(const Shared& shared, const Maps& maps, const Work& work, co
     const int steps = work.steps();
     Rows<HEAD_D, HELD_D> k(shared.k);
     if (steps > 0) {
-        barrier_wait(shared.k_full(), 0);
-        k.hold();
+        mbarrier_wait(shared.k_full(), 0);
+        k.load_registers();
     }
     Walk walk(work);
 #pragma unroll 1
     for (int step = 0; step < steps; ++step) {
         const int stage = step % STAGES, buffer = step % BUFFERS;
-        barrier_wait(shared.q_full(stage), step / STAGES & 1);
+        mbarrier_wait(shared.q_full(stage), step / STAGES & 1);
         float scores[SCORES], chance[SCORES], bend[CAPPED ? SCORES : 1];
         k.multiply(scores, shared.q + stage * Q_BYTES);
         weigh(chance, bend, scores, own_stats(shared, stage), factors);
@@ -228,7 +228,7 @@ DEVICE void make_dv(const Shared& shared, const Maps& maps, const Work& work, co
         uint32_t chances[SCORES / 2];
 #pragma unroll
         for (int i = 0; i < SCORES / 2; ++i) chances[i] = pack2<T>(chance[i * 2], chance[i * 2 + 1]);
-        barrier_wait(shared.chances_free(buffer), step / BUFFERS & 1 ^ 1);
+        mbarrier_wait(shared.chances_free(buffer), step / BUFFERS & 1 ^ 1);
 #if CAPPED
         uint32_t bent[SCORES / 2];
 #pragma unroll
@@ -239,13 +239,13 @@ DEVICE void make_dv(const Shared& shared, const Maps& maps, const Work& work, co
         send(exchange(shared, buffer), chances);
 #endif
         release(shared.chances_full(buffer));
-        barrier_wait(shared.dout_full(stage), step / STAGES & 1);
+        mbarrier_wait(shared.dout_full(stage), step / STAGES & 1);
         add_product<HEAD_E>(dv, chances, shared.dout + stage * DOUT_BYTES);
         release(shared.dout_free(stage));
         walk.next();
     }
-    hold<HEAD_E / 2>(dv);
-    named_barrier(1, 256);  // v is not read any more
+    keep_in_registers<HEAD_E / 2>(dv);
+    named_barrier_sync(1, 256);  // v is not read any more
     const int row = work.first_key() + sight.first_key;
 #if RAGGED
     if (torn_keys(work, sight))
@@ -262,8 +262,8 @@ DEVICE void make_dk(const Shared& shared, const Maps& maps, const Work& work, co
     const int steps = work.steps();
     Rows<HEAD_E, HELD_E> v(shared.v);
     if (steps > 0) {
-        barrier_wait(shared.v_full(), 0);
-        v.hold();
+        mbarrier_wait(shared.v_full(), 0);
+        v.load_registers();
     }
     Walk walk(work);
     const int lowest = work.highest - work.blocks + 1;
@@ -271,34 +271,34 @@ DEVICE void make_dk(const Shared& shared, const Maps& maps, const Work& work, co
 #pragma unroll 1
     for (int step = 0; step < steps; ++step) {
         const int stage = step % STAGES, buffer = step % BUFFERS;
-        barrier_wait(shared.dout_full(stage), step / STAGES & 1);
+        mbarrier_wait(shared.dout_full(stage), step / STAGES & 1);
         float slopes[SCORES];
         v.multiply(slopes, shared.dout + stage * DOUT_BYTES);
         release(shared.dout_free(stage));
         uint32_t chances[SCORES / 2], packed[SCORES / 2];
-        barrier_wait(shared.chances_full(buffer), step / BUFFERS & 1);
+        mbarrier_wait(shared.chances_full(buffer), step / BUFFERS & 1);
         receive(chances, exchange(shared, buffer));
         release(shared.chances_free(buffer));
-        barrier_wait(shared.q_full(stage), step / STAGES & 1);
+        mbarrier_wait(shared.q_full(stage), step / STAGES & 1);
         bend_back(packed, chances, slopes, nullptr, own_stats(shared, stage));
 
         // The other buffer has left once the barrier is passed, and may be written in the next step.
         const uint32_t through = shared.slopes + buffer * SLOPE_BYTES;
-        stage_block(through, packed, here());
-        copy_engine_fence();
-        if (here() % 128 == 0) wait_stores_read<0>();
-        named_barrier(3, 128);
-        if (here() % 128 == 0) {
-            bulk_store(kept_block(kept, turn, walk.head - first_head, work.key_block, walk.query_block - lowest),
+        stage_block(through, packed, reload_thread_idx());
+        fence_proxy_async();
+        if (reload_thread_idx() % 128 == 0) tma_store_wait_read<0>();
+        named_barrier_sync(3, 128);
+        if (reload_thread_idx() % 128 == 0) {
+            bulk_copy_s2g(kept_block(kept, turn, walk.head - first_head, work.key_block, walk.query_block - lowest),
                        through, SLOPE_BYTES);
-            commit_stores();
+            tma_store_commit();
         }
         add_product<HEAD_D>(dk, packed, shared.q + stage * Q_BYTES);
         release(shared.q_free(stage));
         walk.next();
     }
-    hold<HEAD_D / 2>(dk);
-    named_barrier(1, 256);  // k is not read any more
+    keep_in_registers<HEAD_D / 2>(dk);
+    named_barrier_sync(1, 256);  // k is not read any more
     const int row = work.first_key() + sight.first_key;
 #if RAGGED
     if (torn_keys(work, sight))
@@ -348,31 +348,31 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void attention_backward_wide
 #endif
 
     if (thread_x() == 0) {
-        prefetch_map(&map_q);
-        prefetch_map(&map_k);
-        prefetch_map(&map_v);
-        prefetch_map(&map_dout);
-        barrier_init(shared.k_full(), 1);
-        barrier_init(shared.v_full(), 1);
+        tma_prefetch_descriptor(&map_q);
+        tma_prefetch_descriptor(&map_k);
+        tma_prefetch_descriptor(&map_v);
+        tma_prefetch_descriptor(&map_dout);
+        mbarrier_init(shared.k_full(), 1);
+        mbarrier_init(shared.v_full(), 1);
         for (int buffer = 0; buffer < BUFFERS; ++buffer) {
-            barrier_init(shared.chances_full(buffer), 4);
-            barrier_init(shared.chances_free(buffer), 4);
+            mbarrier_init(shared.chances_full(buffer), 4);
+            mbarrier_init(shared.chances_free(buffer), 4);
         }
         for (int stage = 0; stage < STAGES; ++stage) {
-            barrier_init(shared.q_full(stage), 1);
-            barrier_init(shared.q_free(stage), 8);
-            barrier_init(shared.dout_full(stage), 1);
-            barrier_init(shared.dout_free(stage), 8);
+            mbarrier_init(shared.q_full(stage), 1);
+            mbarrier_init(shared.q_free(stage), 8);
+            mbarrier_init(shared.dout_full(stage), 1);
+            mbarrier_init(shared.dout_free(stage), 8);
         }
 #if RAGGED
-        for (int i = 0; i < 2 + 2 * STAGES; ++i) barrier_init(shared.k_torn() + i * 8, 1);
+        for (int i = 0; i < 2 + 2 * STAGES; ++i) mbarrier_init(shared.k_torn() + i * 8, 1);
 #endif
-        barrier_init_fence();
+        mbarrier_init_fence();
     }
     barrier();
 
     if (thread_x() < 128) {
-        registers_down<24>();
+        setmaxnreg_dec<24>();
         if (work.steps() > 0) {
             if (thread_x() == 0) load_q(shared, maps, work, sight, stats, groups * share);
             else if (thread_x() == 32) load_dout(shared, maps, work, sight);
@@ -386,10 +386,10 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void attention_backward_wide
 #endif
         }
     } else if (thread_x() < 256) {
-        registers_up<240>();
+        setmaxnreg_inc<240>();
         make_dv(shared, maps, work, sight, Factors{scale, to_score, cap});
     } else {
-        registers_up<240>();
+        setmaxnreg_inc<240>();
         make_dk(shared, maps, work, sight, kept, turn, groups, scale);
     }
 }

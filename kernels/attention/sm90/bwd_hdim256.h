@@ -60,7 +60,7 @@ template <int COLUMNS>
 DEVICE void load_rows(uint32_t to, const TensorMap* map, uint32_t barrier, int row, int head, int batch) {
 #pragma unroll
     for (int block = 0; block < COLUMNS / 64; ++block)
-        load_box(to + block * 64 * LINE, map, barrier, block * 64, row, head, batch);
+        tma_load_4d(to + block * 64 * LINE, map, barrier, block * 64, row, head, batch);
 }
 
 // A warpgroup's 64 rows of sums, times `factor`, as 16 bits in shared memory.
@@ -73,7 +73,7 @@ template <int COLUMNS> DEVICE void stage_rows(uint32_t through, const float* sum
             const float* pair = sums + block * 32 + i * 2;
             words[i] = pack2<T>(pair[0] * factor, pair[1] * factor);
         }
-        stage_block(through + block * 64 * LINE, words, here());
+        stage_block(through + block * 64 * LINE, words, reload_thread_idx());
     }
 }
 
@@ -82,18 +82,18 @@ template <int COLUMNS>
 DEVICE void store_rows(const TensorMap* map, uint32_t through, const float* sums, float factor, int bar, int row,
                        int head, int batch) {
     stage_rows<COLUMNS>(through, sums, factor);
-    copy_engine_fence();
-    named_barrier(bar, 128);
-    if (here() % 128 != 0) return;
+    fence_proxy_async();
+    named_barrier_sync(bar, 128);
+    if (reload_thread_idx() % 128 != 0) return;
 #pragma unroll
     for (int block = 0; block < COLUMNS / 64; ++block)
-        store_box(map, through + block * 64 * LINE, block * 64, row, head, batch);
-    commit_stores();
-    wait_stores_read<0>();
+        tma_store_4d(map, through + block * 64 * LINE, block * 64, row, head, batch);
+    tma_store_commit();
+    tma_store_wait_read<0>();
 }
 
 // A warp is through with a stage: four arrivals a warpgroup.
 DEVICE void release(uint32_t freed) {
     __syncwarp();
-    if (here() % 32 == 0) barrier_arrive(freed);
+    if (reload_thread_idx() % 32 == 0) mbarrier_arrive(freed);
 }

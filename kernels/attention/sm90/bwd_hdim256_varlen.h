@@ -67,8 +67,8 @@ DEVICE Turn turn_of(const Places& of, int number, int groups, int z, const Seque
 // Once the `phase`-th `torn` is over: zeros in COLUMNS of 64 rows from row `from` on, then `full`. Lines are whole, so
 // it does not matter how they are swizzled.
 template <int COLUMNS> DEVICE void clear_rows(uint32_t at, int from, uint32_t torn, uint32_t phase, uint32_t full) {
-    barrier_wait(torn, phase);
-    const int lane = here() % 32;
+    mbarrier_wait(torn, phase);
+    const int lane = reload_thread_idx() % 32;
 #pragma unroll 1
     for (int block = 0; block < COLUMNS / 64; ++block) {
 #pragma unroll 1
@@ -76,9 +76,9 @@ template <int COLUMNS> DEVICE void clear_rows(uint32_t at, int from, uint32_t to
             asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(at + block * 64 * LINE + byte), "r"(0)
                          : "memory");
     }
-    copy_engine_fence();
+    fence_proxy_async();
     __syncwarp();
-    if (lane == 0) barrier_arrive(full);
+    if (lane == 0) mbarrier_arrive(full);
 }
 
 // A gradient in memory.
@@ -94,11 +94,11 @@ template <int COLUMNS>
 DEVICE void store_end(const Tokens& to, uint32_t through, const float* sums, float factor, int bar, int row, int count,
                       int head) {
     stage_rows<COLUMNS>(through, sums, factor);
-    if (here() % 128 == 0) wait_stores_read<0>();
-    named_barrier(bar, 128);
+    if (reload_thread_idx() % 128 == 0) tma_store_wait_read<0>();
+    named_barrier_sync(bar, 128);
     T* const rows = to.first + head * to.head + row * to.row;
 #pragma unroll 1
-    for (int i = here() % 128; i < count * (COLUMNS / 8); i += 128) {
+    for (int i = reload_thread_idx() % 128; i < count * (COLUMNS / 8); i += 128) {
         const int line = i / (COLUMNS / 8), column = i % (COLUMNS / 8) * 8;
         words<16> held;
         asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"

@@ -38,8 +38,8 @@ DEVICE void weigh(float* chance, float* bend, const float* scores, uint32_t stat
 
 // Zeros where a query does not see a key. Thread `first` holds the first of the keys.
 DEVICE void hide(float* chance, const Sight& sight, int query_block, int first_key, int first) {
-    const int lane = here() % 32;
-    const int key = first_key + (here() - first) / 32 * 16 + lane / 4;
+    const int lane = reload_thread_idx() % 32;
+    const int key = first_key + (reload_thread_idx() - first) / 32 * 16 + lane / 4;
 #pragma unroll
     for (int down = 0; down < 2; ++down) {
         const int row = key + down * 8;

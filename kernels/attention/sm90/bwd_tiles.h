@@ -89,14 +89,14 @@ struct Tiles {
                 const int slot = count % 2;
                 uint32_t tile;
                 if (claimed != nullptr) {
-                    barrier_wait(shared.tile_free(slot), count / 2 & 1 ^ 1);
+                    mbarrier_wait(shared.tile_free(slot), count / 2 & 1 ^ 1);
                     tile = atomicAdd(claimed, 1u);
                     asm volatile("st.shared.u32 [%0], %1;" ::"r"(shared.tile(slot)), "r"(tile) : "memory");
-                    barrier_arrive(shared.tile_full(slot));
+                    mbarrier_arrive(shared.tile_full(slot));
                 } else {
-                    barrier_wait(shared.tile_full(slot), count / 2 & 1);
+                    mbarrier_wait(shared.tile_full(slot), count / 2 & 1);
                     asm volatile("ld.shared.u32 %0, [%1];" : "=r"(tile) : "r"(shared.tile(slot)) : "memory");
-                    barrier_arrive(shared.tile_free(slot));
+                    mbarrier_arrive(shared.tile_free(slot));
                 }
                 if (tile >= all) return;
                 body(work_of(tile, all, sight, groups, share, together), sight, count & 1);

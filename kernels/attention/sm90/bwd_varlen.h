@@ -15,7 +15,7 @@ DEVICE bool torn_queries(const Walk& walk, const Sight& sight) {
 // Once `torn` is over for the `bit`-th of `phases`: zeros in `rows` rows from row `from` on, then `full`. Lines are
 // whole, so it does not matter how they are swizzled.
 DEVICE void clear_rows(uint32_t at, int from, int rows, uint32_t torn, uint32_t full, int bit, uint32_t& phases) {
-    barrier_wait(torn, phases >> bit & 1);
+    mbarrier_wait(torn, phases >> bit & 1);
     phases ^= 1u << bit;
     const int lane = thread_x() % 32;
     for (int block = 0; block < HEAD_BLOCKS; ++block) {
@@ -23,9 +23,9 @@ DEVICE void clear_rows(uint32_t at, int from, int rows, uint32_t torn, uint32_t 
             asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(at + block * rows * LINE + byte), "r"(0)
                          : "memory");
     }
-    copy_engine_fence();
+    fence_proxy_async();
     __syncwarp();
-    if (lane == 0) barrier_arrive(full);
+    if (lane == 0) mbarrier_arrive(full);
 }
 
 // In the order in which they are brought.

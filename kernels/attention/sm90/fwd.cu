@@ -19,8 +19,10 @@
 #include "attention/device/online_softmax.h"
 #include "fwd_epilogue.h"
 #include "fwd_tiles.h"
-#include "_lib/ptx/hopper.h"
-#include "gemm.h"
+#include "_lib/ptx/pdl.h"
+#include "_lib/ptx/registers.h"
+#include "_lib/ptx/tma.h"
+#include "_lib/ptx/wgmma.h"
 
 using T = ELEMENT;
 
@@ -54,8 +56,8 @@ template <int BYTES, int COUNT> struct Ring {
     }
     DEVICE void init() const {
         for (int i = 0; i < COUNT; ++i) {
-            barrier_init(barriers + i * 16, 1);
-            barrier_init(barriers + i * 16 + 8, CONSUMERS);
+            mbarrier_init(barriers + i * 16, 1);
+            mbarrier_init(barriers + i * 16 + 8, CONSUMERS);
         }
     }
 };
@@ -71,21 +73,21 @@ using VRing = Ring<V_BYTES, STAGES>;
 template <int WIDTH, int LINES>
 DEVICE void load_blocks(uint32_t to, const TensorMap* map, uint32_t barrier, int row, int head, int batch) {
 #pragma unroll
-    for (int i = 0; i < WIDTH / 64; ++i) load_box(to + i * LINES * 128, map, barrier, i * 64, row, head, batch);
+    for (int i = 0; i < WIDTH / 64; ++i) tma_load_4d(to + i * LINES * 128, map, barrier, i * 64, row, head, batch);
 }
 
 // In the order in which consumers ask: keys run one block ahead of values, across tiles.
 DEVICE void produce(QRing queries, KRing keys, VRing values, const TensorMap* map_q, const TensorMap* map_k,
                     const TensorMap* map_v, const Slot& slot, const Sizes& s) {
     const auto load_values = [&](int block, const Tile& tile, int head, int batch) {
-        barrier_wait(values.freed(), values.phase ^ 1);
+        mbarrier_wait(values.freed(), values.phase ^ 1);
         int row = block * TILE_N;
         uint32_t filled = values.filled();
 #if RAGGED
         if (row + TILE_N > tile.keys) filled = slot.torn(values.stage);
         row += tile.first_key;
 #endif
-        barrier_expect(filled, V_BYTES);
+        mbarrier_arrive_expect_tx(filled, V_BYTES);
         load_blocks<HEAD_E, TILE_N>(values.data(), map_v, filled, row, s.steps & 16 ? head : 0,
                                     s.steps & 32 ? batch : 0);
         values.advance();
@@ -104,16 +106,16 @@ DEVICE void produce(QRing queries, KRing keys, VRing values, const TensorMap* ma
         first_key = tile.first_key;
 #endif
         const auto load_queries = [&] {
-            barrier_wait(queries.freed(), queries.phase ^ 1);
-            barrier_expect(queries.filled(), Q_BYTES);
+            mbarrier_wait(queries.freed(), queries.phase ^ 1);
+            mbarrier_arrive_expect_tx(queries.filled(), Q_BYTES);
             load_blocks<HEAD_D, TILE_M>(queries.data(), map_q, queries.filled(), first_query,
                                         s.steps & 1 ? q_head : 0, s.steps & 2 ? batch : 0);
             queries.advance();
         };
         if (Q_STAGES > 1 && span.first < span.last) load_queries();
         for (int block = span.last - 1; block >= span.first; --block) {
-            barrier_wait(keys.freed(), keys.phase ^ 1);
-            barrier_expect(keys.filled(), K_BYTES);
+            mbarrier_wait(keys.freed(), keys.phase ^ 1);
+            mbarrier_arrive_expect_tx(keys.filled(), K_BYTES);
             load_blocks<HEAD_D, TILE_N>(keys.data(), map_k, keys.filled(), block * TILE_N + first_key,
                                         s.steps & 4 ? head : 0, s.steps & 8 ? batch : 0);
             keys.advance();
@@ -133,21 +135,11 @@ DEVICE void produce(QRing queries, KRing keys, VRing values, const TensorMap* ma
 // A value that all lanes share, told to the compiler.
 template <class V> DEVICE V uniform(V value) { return __shfl_sync(0xffffffffu, value, 0); }
 
-// Registers that a product wrote or read stay where they are, and none is read or written before this.
-template <int COUNT> DEVICE void hold(float* x) {
-#pragma unroll
-    for (int i = 0; i < COUNT; ++i) asm volatile("" : "+f"(x[i])::"memory");
-}
-template <int COUNT> DEVICE void hold(uint32_t* x) {
-#pragma unroll
-    for (int i = 0; i < COUNT; ++i) asm volatile("" : "+r"(x[i])::"memory");
-}
-
 // Addresses go through a shuffle so that descriptors are made in uniform registers, 599 instructions a
 // step of 128 keys instead of 667.
 DEVICE void start_scores(float* scores, uint32_t q, const KRing& keys) {
-    barrier_wait(keys.filled(), keys.phase);
-    const uint64_t a = descriptor(uniform(q), 0, 1024), b = descriptor(uniform(keys.data()), 0, 1024);
+    mbarrier_wait(keys.filled(), keys.phase);
+    const uint64_t a = wgmma_descriptor(uniform(q), 0, 1024), b = wgmma_descriptor(uniform(keys.data()), 0, 1024);
     wgmma_fence();
 #pragma unroll
     for (int k = 0; k < HEAD_D / 16; ++k)
@@ -158,17 +150,17 @@ DEVICE void start_scores(float* scores, uint32_t q, const KRing& keys) {
 
 // The values have been waited for.
 DEVICE void start_sums(float* sums, const uint32_t* weights, const VRing& values) {
-    const uint64_t b = descriptor(uniform(values.data()), TILE_N * 128, 1024);
+    const uint64_t b = wgmma_descriptor(uniform(values.data()), TILE_N * 128, 1024);
     wgmma_fence();
 #pragma unroll
     for (int k = 0; k < TILE_N / 16; ++k)
-        WgmmaOfRegisters<HEAD_E>::template run<true>(sums, weights + k * 4, b + (k * 16 * 128 >> 4), 1);
+        WgmmaRs<HEAD_E>::template run<true>(sums, weights + k * 4, b + (k * 16 * 128 >> 4), 1);
     wgmma_commit();
 }
 
 // Tells the producer that a stage, or q, may be refilled.
 DEVICE void release(uint32_t freed) {
-    if (thread_x() % 128 == 0) barrier_arrive(freed);
+    if (thread_x() % 128 == 0) mbarrier_arrive(freed);
 }
 
 DEVICE void pass_turn(int id) { asm volatile("bar.arrive %0, 256;" ::"r"(id) : "memory"); }
@@ -217,7 +209,7 @@ DEVICE void consume(QRing queries, KRing keys, const VRing values, const Outputs
 
     // Once the scores of `block` are there.
     const auto weigh = [&] {
-        hold<SCORES>(scores);
+        keep_in_registers<SCORES>(scores);
         release(keys.freed());
         keys.advance();
         if (block == span.first) {
@@ -232,13 +224,13 @@ DEVICE void consume(QRing queries, KRing keys, const VRing values, const Outputs
         if (beyond || (LEFT && key < diagonal + SPREAD - s.left))
             mask(scores, tile.row + in_tile, key, m_of(tile, s), n_of(tile, s), s.left, s.right);
         soften(scores, top, sum, factor, s.scale);
-        hold<SCORES>(scores);
+        keep_in_registers<SCORES>(scores);
         const VRing next = FOLLOW ? values.behind(keys) : kept;
         // For the next product; it also keeps ptxas from moving the next wait up, before the exponentials.
-        barrier_wait(next.filled(), next.phase);
+        mbarrier_wait(next.filled(), next.phase);
     };
 
-    barrier_wait(queries.filled(), queries.phase);
+    mbarrier_wait(queries.filled(), queries.phase);
     start_scores(scores, queries.data() + consumer * 64 * 128, keys);
     wgmma_wait<0>();
     weigh();
@@ -247,7 +239,7 @@ DEVICE void consume(QRing queries, KRing keys, const VRing values, const Outputs
     // Multiplies the weights of one block with its values while it makes those of `block`.
     uint32_t used;  // unless FOLLOW
     const auto start = [&] {
-        if (TURNS) named_barrier(own_turn, 256);
+        if (TURNS) named_barrier_sync(own_turn, 256);
         start_scores(scores, queries.data() + consumer * 64 * 128, keys);
         start_sums(sums, weights, FOLLOW ? values.behind(keys) : kept);
         if (TURNS) pass_turn(next_turn);
@@ -258,8 +250,8 @@ DEVICE void consume(QRing queries, KRing keys, const VRing values, const Outputs
         wgmma_wait<1>();
         weigh();
         wgmma_wait<0>();
-        hold<SUMS>(sums);
-        hold<SCORES / 2>(weights);
+        keep_in_registers<SUMS>(sums);
+        keep_in_registers<SCORES / 2>(weights);
         release(FOLLOW ? values.behind(values.behind(keys)).freed() : used);
     };
     for (;;) {
@@ -276,7 +268,7 @@ DEVICE void consume(QRing queries, KRing keys, const VRing values, const Outputs
         tile = upcoming;
         span = span_of(tile, s);
         block = span.last - 1;
-        barrier_wait(queries.filled(), queries.phase);
+        mbarrier_wait(queries.filled(), queries.phase);
         start();
         const float ended_top[2] = {top[0], top[1]};
         float ended_sum[2] = {sum[0], sum[1]};
@@ -291,7 +283,7 @@ DEVICE void consume(QRing queries, KRing keys, const VRing values, const Outputs
     }
     start_sums(sums, weights, FOLLOW ? values.behind(keys) : kept);
     wgmma_wait<0>();
-    hold<SUMS>(sums);
+    keep_in_registers<SUMS>(sums);
     leave(sums, top, sum, tile);
 }
 
@@ -319,9 +311,9 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void attention_forward(
 #endif
 
     if (thread_x() == 0) {
-        prefetch_map(&map_q);
-        prefetch_map(&map_k);
-        prefetch_map(&map_v);
+        tma_prefetch_descriptor(&map_q);
+        tma_prefetch_descriptor(&map_k);
+        tma_prefetch_descriptor(&map_v);
     } else if (thread_x() == 32) {
         queries.init();
         keys.init();
@@ -329,7 +321,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void attention_forward(
 #if RAGGED
         slot.init();
 #endif
-        barrier_init_fence();
+        mbarrier_init_fence();
     }
     barrier();
 #if RAGGED
@@ -337,14 +329,14 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void attention_forward(
 #endif
     const Outputs<T> to{o, lse, o_batch, o_head, o_row, lse_batch, lse_head, lse_row, sinks};
     if (thread_x() < 128) {
-        registers_down<CONSUMERS == 2 ? 40 : CONSUMERS == 3 ? 32 : 24>();
+        setmaxnreg_dec<CONSUMERS == 2 ? 40 : CONSUMERS == 3 ? 32 : 24>();
         if (thread_x() == 0) produce(queries, keys, values, &map_q, &map_k, &map_v, slot, s);
 #if RAGGED
         else if (thread_x() >= 32 && thread_x() < 64) claim_tiles(slot, {bounds, tiles, counts, count}, to, s);
         else if (thread_x() >= 64 && thread_x() < 96) clear_ends(values, slot, s);
 #endif
     } else {
-        registers_up<CONSUMERS == 2 ? 232 : CONSUMERS == 3 ? 160 : 112>();
+        setmaxnreg_inc<CONSUMERS == 2 ? 232 : CONSUMERS == 3 ? 160 : 112>();
         consume(queries, keys, values, to, slot, s);
     }
 }

@@ -12,7 +12,7 @@
 #include "attention/device/varlen.h"
 #include "fwd_epilogue.h"
 #include "fwd_tiles.h"
-#include "_lib/ptx/hopper.h"
+#include "_lib/ptx/tma.h"
 
 constexpr int READERS = 2 + CONSUMERS * 4;  // a thread that copies, and warps
 
@@ -25,9 +25,9 @@ struct Slot {
     DEVICE uint32_t torn(int stage) const { return base + 16 + stage * 8; }
     DEVICE uint32_t data() const { return base + 16 + STAGES * 8; }
     DEVICE void init() const {
-        barrier_init(filled(), 1);
-        barrier_init(freed(), READERS);
-        for (int i = 0; i < STAGES; ++i) barrier_init(torn(i), 1);
+        mbarrier_init(filled(), 1);
+        mbarrier_init(freed(), READERS);
+        for (int i = 0; i < STAGES; ++i) mbarrier_init(torn(i), 1);
     }
 };
 
@@ -43,14 +43,14 @@ struct Walk {
     DEVICE explicit Walk(const Slot& slot, bool alone = false) : slot(slot), alone(alone) {}
     // Not asked again once there is none.
     DEVICE uint32_t next(const Sizes&) {
-        barrier_wait(slot.filled(), phase);
+        mbarrier_wait(slot.filled(), phase);
         asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
                      : "=r"(found.head), "=r"(found.queries), "=r"(found.keys), "=r"(found.first_query)
                      : "r"(slot.data())
                      : "memory");
         asm volatile("ld.shared.u32 %0, [%1];" : "=r"(found.first_key) : "r"(slot.data() + 16) : "memory");
         if (!alone) __syncwarp();
-        if (alone || thread_x() % 32 == 0) barrier_arrive(slot.freed());
+        if (alone || thread_x() % 32 == 0) mbarrier_arrive(slot.freed());
         phase ^= 1;
         return found.head;
     }
@@ -102,7 +102,7 @@ DEVICE void claim_tiles(const Slot& slot, const Table& table, const Outputs<T>& 
     uint32_t phase = 1;
 #pragma unroll 1
     for (uint32_t round = 0;; ++round) {
-        barrier_wait(slot.freed(), phase);
+        mbarrier_wait(slot.freed(), phase);
         uint32_t index = blockIdx.x;
         if (round == 1) index = 2 * gridDim.x - 1 - index;
         if (round > 1) {
@@ -123,7 +123,7 @@ DEVICE void claim_tiles(const Slot& slot, const Table& table, const Outputs<T>& 
                          "r"(tile.queries), "r"(tile.keys), "r"(tile.first_query)
                          : "memory");
             asm volatile("st.shared.u32 [%0], %1;" ::"r"(slot.data() + 16), "r"(tile.first_key) : "memory");
-            barrier_arrive(slot.filled());
+            mbarrier_arrive(slot.filled());
         }
         if (index >= all) return;
         phase ^= 1;
@@ -139,16 +139,16 @@ DEVICE void clear_ends(VRing values, const Slot& slot, const Sizes& s) {
         const Span span = span_of(tile, s);
         const int left = tile.keys - (span.last - 1) * TILE_N;
         if (left < TILE_N) {
-            barrier_wait(slot.torn(values.stage), phases >> values.stage & 1);
+            mbarrier_wait(slot.torn(values.stage), phases >> values.stage & 1);
             phases ^= 1u << values.stage;
             for (int block = 0; block < HEAD_E / 64; ++block) {
                 const uint32_t lines = values.data() + block * TILE_N * 128;
                 for (int at = left * 128 + thread_x() % 32 * 16; at < TILE_N * 128; at += 512)
                     asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(lines + at), "r"(0) : "memory");
             }
-            copy_engine_fence();
+            fence_proxy_async();
             __syncwarp();
-            if (thread_x() % 32 == 0) barrier_arrive(values.filled());
+            if (thread_x() % 32 == 0) mbarrier_arrive(values.filled());
         }
         for (int block = span.first; block < span.last; ++block) values.advance();
     }

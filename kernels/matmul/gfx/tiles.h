@@ -61,7 +61,7 @@ template <int ROWS> struct Mover<ROWS, true> {
         row = thread_x() / CHUNKS;
         chunk = thread_x() % CHUNKS;
         for (int i = 0; i < COUNT; ++i) {
-            const int line = least(first + row + i * STEP, matrix.lines - 1);
+            const int line = min(first + row + i * STEP, matrix.lines - 1);
             from[i] = matrix.data + line * matrix.leading + chunk * CHUNK;
         }
     }
@@ -190,11 +190,11 @@ template <int DIES> DEVICE Place place_of(int id, int tiles_m, int tiles_n) {
     const int total = tiles_m * tiles_n;
     if (DIES > 1) {
         const int die = id % DIES;
-        id = die * (total / DIES) + least(die, total % DIES) + id / DIES;
+        id = die * (total / DIES) + min(die, total % DIES) + id / DIES;
     }
     constexpr int GROUP = 8;
     const int group = id / (GROUP * tiles_n);
-    const int height = least(GROUP, tiles_m - group * GROUP);
+    const int height = min(GROUP, tiles_m - group * GROUP);
     const int rest = id - group * GROUP * tiles_n;
     return {(group * GROUP + rest % height) * TILE_M, rest / height * TILE_N};
 }
@@ -244,7 +244,7 @@ DEVICE void store_run(const Output& c, int m, int n, const float (&sums)[RUN], c
 
 template <int RUN> DEVICE void load_bias(const Output& c, int n, float (&bias)[RUN]) {
     for (int i = 0; i < RUN; ++i) {
-        bias[i] = bias_at(c.bias, least(n + i, c.N - 1));
+        bias[i] = bias_at(c.bias, min(n + i, c.N - 1));
     }
 }
 

@@ -15,7 +15,10 @@
 #include "prelude.h"
 
 #include "matmul/epilogue.h"
-#include "_lib/ptx/hopper.h"
+#include "_lib/ptx/pdl.h"
+#include "_lib/ptx/pipeline.h"
+#include "_lib/ptx/registers.h"
+#include "_lib/ptx/tma.h"
 #include "simt_store.h"
 #include "matmul/tile.h"
 
@@ -50,38 +53,28 @@ DEVICE Quad read_quad(uint32_t at) {
     return q;
 }
 
-struct Ring {
-    uint32_t base, full, empty;
-    int stage = 0;
-    uint32_t phase = 0;
+struct TilePipeline : Pipeline<STAGES, STAGE_BYTES> {
+    using Pipeline::Pipeline;
 
-    DEVICE uint32_t a() const { return base + stage * STAGE_BYTES; }
+    DEVICE uint32_t a() const { return stage_base(); }
     DEVICE uint32_t b() const { return a() + A_BYTES; }
-    DEVICE uint32_t filled() const { return full + stage * 8; }
-    DEVICE uint32_t freed() const { return empty + stage * 8; }
-    DEVICE void advance() {
-        if (++stage == STAGES) {
-            stage = 0;
-            phase ^= 1;
-        }
-    }
 };
 
 template <int LINES>
 DEVICE void load_tile(uint32_t to, const TensorMap* map, uint32_t barrier, int line, int k, int inner, int outer) {
 #pragma unroll
-    for (int i = 0; i < LINES / 32; ++i) load_box(to + i * SQUARE, map, barrier, line + i * 32, k, inner, outer);
+    for (int i = 0; i < LINES / 32; ++i) tma_load_4d(to + i * SQUARE, map, barrier, line + i * 32, k, inner, outer);
 }
 
-DEVICE void produce(Ring ring, const TensorMap* map_a, const TensorMap* map_b, const Tile& tile, const Sizes& s) {
+DEVICE void produce(TilePipeline pipe, const TensorMap* map_a, const TensorMap* map_b, const Tile& tile, const Sizes& s) {
     const int a_inner = s.a_inner ? tile.inner : 0, a_outer = s.a_outer ? tile.outer : 0;
     const int b_inner = s.b_inner ? tile.inner : 0, b_outer = s.b_outer ? tile.outer : 0;
     for (int k = 0; k < s.k; k += TILE_K) {
-        barrier_wait(ring.freed(), ring.phase ^ 1);
-        barrier_expect(ring.filled(), STAGE_BYTES);
-        load_tile<TILE_M>(ring.a(), map_a, ring.filled(), tile.row, k, a_inner, a_outer);
-        load_tile<TILE_N>(ring.b(), map_b, ring.filled(), tile.col, k, b_inner, b_outer);
-        ring.advance();
+        pipe.wait_empty();
+        mbarrier_arrive_expect_tx(pipe.full_barrier(), STAGE_BYTES);
+        load_tile<TILE_M>(pipe.a(), map_a, pipe.full_barrier(), tile.row, k, a_inner, a_outer);
+        load_tile<TILE_N>(pipe.b(), map_b, pipe.full_barrier(), tile.col, k, b_inner, b_outer);
+        pipe.advance();
     }
 }
 
@@ -90,7 +83,7 @@ using Rows = Quad[ROWS];
 DEVICE float factor(const Rows& rows, int i, int k) { return rows[k * (ROWS / 4) + i / 4].v[i % 4]; }
 
 struct Consumer {
-    Ring ring;
+    TilePipeline pipe;
     int y, x;  // of the thread
     float sum[ROWS][COLUMNS];
     Quad held[HELD];
@@ -104,14 +97,14 @@ struct Consumer {
 
     // The products of a block of four k, whose rows are `now`; `next` becomes those of the block after it.
     template <bool ODD> DEVICE void multiply(int block, bool more, const Rows& now, Rows& next) {
-        const uint32_t tile_b = ring.b(), freed = ring.freed();
+        const uint32_t tile_b = pipe.b(), freed = pipe.empty_barrier();
         const bool last = ODD && block + 1 == BLOCKS;
         const int following = last ? 0 : block + 1;
         if (last) {
-            ring.advance();
-            if (more) barrier_wait(ring.filled(), ring.phase);
+            pipe.advance();
+            if (more) pipe.wait_full();
         }
-        const uint32_t next_a = ring.a(), next_b = ring.b();
+        const uint32_t next_a = pipe.a(), next_b = pipe.b();
 #pragma unroll
         for (int number = 0; number < QUADS; ++number) {
             if (number % 2 == 0) next[number / 2] = a_quad<!ODD>(next_a, following, number / 2);
@@ -132,17 +125,17 @@ struct Consumer {
         }
         if (last) {
             __syncwarp();
-            if (thread_x() % 32 == 0) barrier_arrive(freed);
+            if (thread_x() % 32 == 0) mbarrier_arrive(freed);
         }
     }
 
     DEVICE void run(int steps) {
         Rows rows[2];
-        barrier_wait(ring.filled(), ring.phase);
+        pipe.wait_full();
 #pragma unroll
-        for (int number = 0; number < ROWS; ++number) rows[0][number] = a_quad<false>(ring.a(), 0, number);
+        for (int number = 0; number < ROWS; ++number) rows[0][number] = a_quad<false>(pipe.a(), 0, number);
 #pragma unroll
-        for (int number = 0; number < AHEAD; ++number) held[number] = b_quad<false>(ring.b(), 0, number);
+        for (int number = 0; number < AHEAD; ++number) held[number] = b_quad<false>(pipe.b(), 0, number);
         const int blocks = steps * BLOCKS;
 #pragma unroll 1
         for (int block = 0; block < blocks; block += 2) {
@@ -159,30 +152,27 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void matmul_simt_bulk(
     const Sizes s = SIZES_ARGUMENTS;
     const uint32_t base = (shared_address(shared) + 1023) & ~1023u;
     const uint32_t barriers = base + STAGES * STAGE_BYTES;
-    const Ring ring{base, barriers, barriers + STAGES * 8};
+    const TilePipeline pipe(base, barriers);
     const Tile tile = tile_at<TILE_M, TILE_N, GROUP>(blockIdx.x, s);
     if (thread_x() == MULTIPLYING) {
         launch_dependents();
-        prefetch_map(&map_a);
-        prefetch_map(&map_b);
-        for (int stage = 0; stage < STAGES; ++stage) {
-            barrier_init(ring.full + stage * 8, 1);
-            barrier_init(ring.empty + stage * 8, WARPS);
-        }
-        barrier_init_fence();
-        copy_engine_fence();
+        tma_prefetch_descriptor(&map_a);
+        tma_prefetch_descriptor(&map_b);
+        pipe.init(WARPS);
+        mbarrier_init_fence();
+        fence_proxy_async();
     }
     barrier();
     grid_dependency_wait();
     if (thread_x() >= MULTIPLYING) {
-        registers_down<24>();
-        if (thread_x() == MULTIPLYING) produce(ring, &map_a, &map_b, tile, s);
+        setmaxnreg_dec<24>();
+        if (thread_x() == MULTIPLYING) produce(pipe, &map_a, &map_b, tile, s);
         return;
     }
-    registers_up<240>();
+    setmaxnreg_inc<240>();
     // 32 neighbouring threads cover 4 places along the rows and 8 along the columns.
     const int warp = thread_x() / 32, lane = thread_x() % 32;
-    Consumer consumer{ring, warp / 2 * 4 + lane / 8, warp % 2 * 8 + lane % 8, {}};
+    Consumer consumer{pipe, warp / 2 * 4 + lane / 8, warp % 2 * 8 + lane % 8, {}};
     consumer.run((s.k + TILE_K - 1) / TILE_K);
 
     c += tile.outer * s.c_outer + tile.inner * s.c_inner;

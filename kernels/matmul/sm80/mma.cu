@@ -11,6 +11,7 @@
 // aligned); C_VECTOR: c is row-major and every row 16-byte aligned; BIAS, ACTIVATION.
 #include "prelude.h"
 
+#include "_lib/ptx/shared_address.h"
 #include "matmul/epilogue.h"
 #include "matmul/tile.h"
 
@@ -23,8 +24,6 @@ constexpr int M_TILES = WARP_M / 16;
 constexpr int N_TILES = WARP_N / 8;
 constexpr int K_STEP = 32 / SIZE;  // k of one matrix instruction: two chunks
 static_assert(WARP_M % 16 == 0 && WARP_N % 16 == 0 && TILE_K % K_STEP == 0, "tiles divide into instructions");
-
-DEVICE uint32_t shared_address(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
 
 // Copies `valid` of BYTES bytes (0 to BYTES) and fills the rest with zeros.
 template <int BYTES> DEVICE void copy_async(uint32_t to, const void* from, int valid) {

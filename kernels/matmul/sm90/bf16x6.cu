@@ -16,7 +16,10 @@
 #include "prelude.h"
 
 #include "matmul/epilogue.h"
-#include "_lib/ptx/hopper.h"
+#include "_lib/ptx/pipeline.h"
+#include "_lib/ptx/registers.h"
+#include "_lib/ptx/tma.h"
+#include "_lib/ptx/wgmma.h"
 #include "matmul/tile.h"
 
 constexpr int TILE_M = CONSUMERS * 64;
@@ -28,25 +31,15 @@ constexpr int B_BYTES = TILE_N * 128;
 constexpr int STAGE_BYTES = 3 * (A_BYTES + B_BYTES);
 constexpr int SUMS = TILE_N / 2;  // per thread, of the 64 x TILE_N of a consumer
 
-struct Ring {
-    uint32_t base, full, empty;  // stages, and their barriers: filled, and free again
-    int stage = 0;
-    uint32_t phase = 0;
+struct TilePipeline : Pipeline<STAGES, STAGE_BYTES> {
+    using Pipeline::Pipeline;
 
-    DEVICE uint32_t a(int plane) const { return base + stage * STAGE_BYTES + plane * A_BYTES; }
+    DEVICE uint32_t a(int plane) const { return stage_base() + plane * A_BYTES; }
     DEVICE uint32_t b(int plane) const { return a(3) + plane * B_BYTES; }
-    DEVICE uint32_t filled() const { return full + stage * 8; }
-    DEVICE uint32_t freed() const { return empty + stage * 8; }
-    DEVICE void advance() {
-        if (++stage == STAGES) {
-            stage = 0;
-            phase ^= 1;
-        }
-    }
 };
 
 // Batch strides of a and b count matrices here.
-DEVICE void produce(Ring ring, const TensorMap* map_a, const TensorMap* map_b, const Sizes& s,
+DEVICE void produce(TilePipeline pipe, const TensorMap* map_a, const TensorMap* map_b, const Sizes& s,
                     uint32_t tiles) {
     const int steps = (s.k + PART - 1) / PART;
     for (uint32_t index = blockIdx.x; index < tiles; index += gridDim.x) {
@@ -55,35 +48,35 @@ DEVICE void produce(Ring ring, const TensorMap* map_a, const TensorMap* map_b, c
         const int matrix_b = static_cast<int>(tile.outer * s.b_outer + tile.inner * s.b_inner);
         for (int step = 0; step < steps; ++step) {
             const int k = step * PART;
-            barrier_wait(ring.freed(), ring.phase ^ 1);
-            barrier_expect(ring.filled(), STAGE_BYTES);
+            pipe.wait_empty();
+            mbarrier_arrive_expect_tx(pipe.full_barrier(), STAGE_BYTES);
 #pragma unroll
             for (int plane = 0; plane < 3; ++plane) {
 #pragma unroll
                 for (int i = 0; i < (A_ALONG_K ? 1 : TILE_M / 64); ++i) {
                     const int row = tile.row + i * 64;
-                    load_box(ring.a(plane) + i * BLOCK_BYTES, map_a, ring.filled(), A_ALONG_K ? k : row,
+                    tma_load_4d(pipe.a(plane) + i * BLOCK_BYTES, map_a, pipe.full_barrier(), A_ALONG_K ? k : row,
                              A_ALONG_K ? row : k, matrix_a, plane);
                 }
 #pragma unroll
                 for (int i = 0; i < (B_ALONG_K ? 1 : TILE_N / 64); ++i) {
                     const int col = tile.col + i * 64;
-                    load_box(ring.b(plane) + i * BLOCK_BYTES, map_b, ring.filled(), B_ALONG_K ? k : col,
+                    tma_load_4d(pipe.b(plane) + i * BLOCK_BYTES, map_b, pipe.full_barrier(), B_ALONG_K ? k : col,
                              B_ALONG_K ? col : k, matrix_b, plane);
                 }
             }
-            ring.advance();
+            pipe.advance();
         }
     }
 }
 
 // part (+)= plane `pa` of a @ plane `pb` of b, PART of k.
-DEVICE void multiply(float (&part)[SUMS], const Ring& ring, int pa, int pb, bool accumulate) {
+DEVICE void multiply(float (&part)[SUMS], const TilePipeline& pipe, int pa, int pb, bool accumulate) {
     constexpr int A_STEP = A_ALONG_K ? 32 : 16 * 128;  // 16 of k: 32 bytes along a line, or 16 lines
     constexpr int B_STEP = B_ALONG_K ? 32 : 16 * 128;
     const int consumer = thread_x() / 128 - 1;
-    const uint64_t a = descriptor(ring.a(pa) + consumer * BLOCK_BYTES, BLOCK_BYTES, 1024);
-    const uint64_t b = descriptor(ring.b(pb), BLOCK_BYTES, 1024);
+    const uint64_t a = wgmma_descriptor(pipe.a(pa) + consumer * BLOCK_BYTES, BLOCK_BYTES, 1024);
+    const uint64_t b = wgmma_descriptor(pipe.b(pb), BLOCK_BYTES, 1024);
 #pragma unroll
     for (int k = 0; k < PART / 16; ++k)
         Wgmma<TILE_N>::run<!A_ALONG_K, !B_ALONG_K>(part, a + (k * A_STEP >> 4), b + (k * B_STEP >> 4),
@@ -123,31 +116,31 @@ DEVICE void store(float* c, const float (&sum)[SUMS], const float* bias, int row
     }
 }
 
-DEVICE void consume(Ring ring, float* c, const float* bias, const Sizes& s, uint32_t tiles) {
+DEVICE void consume(TilePipeline pipe, float* c, const float* bias, const Sizes& s, uint32_t tiles) {
     const int steps = (s.k + PART - 1) / PART;
     for (uint32_t index = blockIdx.x; index < tiles; index += gridDim.x) {
         const Tile tile = tile_at<TILE_M, TILE_N, GROUP>(index, s);
         float sum[SUMS] = {}, x[SUMS], y[SUMS];
         for (int step = 0; step < steps; ++step) {
-            barrier_wait(ring.filled(), ring.phase);
+            pipe.wait_full();
             wgmma_fence();
-            multiply(x, ring, 2, 0, false);
-            multiply(x, ring, 0, 2, true);
-            multiply(x, ring, 1, 1, true);
+            multiply(x, pipe, 2, 0, false);
+            multiply(x, pipe, 0, 2, true);
+            multiply(x, pipe, 1, 1, true);
             wgmma_commit();
-            multiply(y, ring, 1, 0, false);
-            multiply(y, ring, 0, 1, true);
+            multiply(y, pipe, 1, 0, false);
+            multiply(y, pipe, 0, 1, true);
             wgmma_commit();
             wgmma_wait<1>();
             add(sum, x, 0x1p-16f);
             wgmma_fence();
-            multiply(x, ring, 0, 0, false);
+            multiply(x, pipe, 0, 0, false);
             wgmma_commit();
             wgmma_wait<1>();
             add(sum, y, 0x1p-8f);
             wgmma_wait<0>();
-            if (thread_x() % 128 == 0) barrier_arrive(ring.freed());
-            ring.advance();
+            if (thread_x() % 128 == 0) mbarrier_arrive(pipe.empty_barrier());
+            pipe.advance();
             add(sum, x, 1.0f);
         }
         const int row = tile.row + (thread_x() / 128 - 1) * 64;
@@ -163,16 +156,13 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void matmul_bf16x6(
     // The swizzle repeats every 1024 bytes of the address.
     const uint32_t base = (shared_address(shared) + 1023) & ~1023u;
     const uint32_t barriers = base + STAGES * STAGE_BYTES;
-    const Ring ring{base, barriers, barriers + STAGES * 8};
+    const TilePipeline pipe(base, barriers);
 
     if (thread_x() == 0) {
-        prefetch_map(&map_a);
-        prefetch_map(&map_b);
-        for (int stage = 0; stage < STAGES; ++stage) {
-            barrier_init(ring.full + stage * 8, 1);
-            barrier_init(ring.empty + stage * 8, CONSUMERS);
-        }
-        barrier_init_fence();
+        tma_prefetch_descriptor(&map_a);
+        tma_prefetch_descriptor(&map_b);
+        pipe.init(CONSUMERS);
+        mbarrier_init_fence();
     }
     barrier();
 
@@ -180,10 +170,10 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void matmul_bf16x6(
     const uint32_t tiles_n = (static_cast<uint32_t>(s.n) + TILE_N - 1) / TILE_N;
     const uint32_t tiles = tiles_m * tiles_n * s.inner_batches * s.outer_batches;
     if (thread_x() < 128) {
-        registers_down<40>();
-        if (thread_x() == 0) produce(ring, &map_a, &map_b, s, tiles);
+        setmaxnreg_dec<40>();
+        if (thread_x() == 0) produce(pipe, &map_a, &map_b, s, tiles);
     } else {
-        registers_up<232>();
-        consume(ring, c, bias, s, tiles);
+        setmaxnreg_inc<232>();
+        consume(pipe, c, bias, s, tiles);
     }
 }

@@ -4,31 +4,9 @@
 // its rows (X_ALONG_K 0), TILE_M is 64.
 #include "prelude.h"
 
+#include "_lib/ptx/registers.h"
+#include "_lib/ptx/wgmma.h"
 #include "skinny.h"
-
-// d (64 x N, float32) += a (64 x 16) @ b (16 x N), operands by descriptor. A_ALONG_M, B_ALONG_N say that an
-// operand's unit stride is not along k.
-template <int N> struct Product;
-#define PRODUCT(N, REGISTERS, A, B, TA, TB, ...)                                                               \
-    template <> struct Product<N> {                                                                            \
-        template <bool A_ALONG_M, bool B_ALONG_N>                                                              \
-        static DEVICE void run(float (&d)[N / 2], uint64_t a, uint64_t b) {                                    \
-            asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." ELEMENT_NAME "." ELEMENT_NAME       \
-                         " {" REGISTERS "}, %" #A ", %" #B ", 1, 1, 1, %" #TA ", %" #TB ";"                    \
-                         : __VA_ARGS__                                                                         \
-                         : "l"(a), "l"(b), "n"(int(A_ALONG_M)), "n"(int(B_ALONG_N)));                          \
-        }                                                                                                      \
-    }
-#define SUMS_4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
-#define SUMS_16(i) SUMS_4(i), SUMS_4(i + 4), SUMS_4(i + 8), SUMS_4(i + 12)
-#define R_4 "%0, %1, %2, %3"
-#define R_8 R_4 ", %4, %5, %6, %7"
-#define R_16 R_8 ", %8, %9, %10, %11, %12, %13, %14, %15"
-#define R_32 R_16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-PRODUCT(8, R_4, 4, 5, 6, 7, SUMS_4(0));
-PRODUCT(16, R_8, 8, 9, 10, 11, SUMS_4(0), SUMS_4(4));
-PRODUCT(32, R_16, 16, 17, 18, 19, SUMS_16(0));
-PRODUCT(64, R_32, 32, 33, 34, 35, SUMS_16(0), SUMS_16(16));
 
 constexpr int SUMS = TILE_M / 2;  // per thread, of the 64 x TILE_M of a warpgroup
 constexpr int GROUPS = CONSUMERS / 4;
@@ -36,7 +14,7 @@ static_assert(TILE_N == GROUPS * 64, "a warpgroup multiplies 64 columns");
 static_assert(X_ALONG_K || TILE_M == 64, "lines along the rows hold 64 of them");
 
 // Sums this warpgroup's 64 columns over the block's part of k.
-DEVICE void multiply(Ring ring, const Part& part, float (&sum)[SUMS]) {
+DEVICE void multiply(TilePipeline pipe, const Part& part, float (&sum)[SUMS]) {
     // A k step of 16 elements: 32 bytes along a line, or 16 lines.
     constexpr int W_STEP = W_ALONG_K ? 32 : 16 * 128;
     constexpr int X_STEP = X_ALONG_K ? 32 : 16 * 128;
@@ -45,25 +23,24 @@ DEVICE void multiply(Ring ring, const Part& part, float (&sum)[SUMS]) {
 #pragma unroll
     for (int i = 0; i < SUMS; ++i) sum[i] = 0.0f;
     for (int step = part.first; step < part.last; ++step) {
-        barrier_wait(ring.filled(), ring.phase);
+        pipe.wait_full();
         wgmma_fence();
 #pragma unroll
         for (int line = 0; line < LINES; ++line) {
-            const uint64_t w = descriptor(ring.w(line) + group * 8192, 8192, 1024);
-            const uint64_t x = descriptor(ring.x(line), 8192, 1024);
+            const uint64_t w = wgmma_descriptor(pipe.w(line) + group * 8192, 8192, 1024);
+            const uint64_t x = wgmma_descriptor(pipe.x(line), 8192, 1024);
 #pragma unroll
             for (int k = 0; k < 4; ++k)
-                Product<TILE_M>::run<!W_ALONG_K, !X_ALONG_K>(sum, w + (k * W_STEP >> 4), x + (k * X_STEP >> 4));
+                Wgmma<TILE_M>::run<!W_ALONG_K, !X_ALONG_K>(sum, w + (k * W_STEP >> 4), x + (k * X_STEP >> 4), 1);
         }
         wgmma_commit();
         wgmma_wait<1>();  // the step before is done with its stage
-        if (step > part.first && thread_x() % 128 == 0) barrier_arrive(used);
-        used = ring.freed();
-        ring.advance();
+        if (step > part.first && thread_x() % 128 == 0) mbarrier_arrive(used);
+        used = pipe.empty_barrier();
+        pipe.advance();
     }
     wgmma_wait<0>();
-#pragma unroll
-    for (int i = 0; i < SUMS; ++i) asm volatile("" : "+f"(sum[i])::"memory");  // read no sum before the wait
+    keep_in_registers<SUMS>(sum);
 }
 
 // Stages the sums at `at` as [row][column]. Sums 4j to 4j + 3 of a thread are rows 8j + 2t, 8j + 2t + 1 (t =
@@ -85,18 +62,18 @@ SKINNY_KERNEL(matmul_skinny) {
     const Sizes s = SIZES_ARGUMENTS;
     const uint32_t base = (shared_address(shared) + 1023) & ~1023u;
     const uint32_t barriers = base + STAGES * STAGE_BYTES;
-    const Ring ring{base, barriers, barriers + STAGES * 8};
+    const TilePipeline pipe(base, barriers);
     const Part part = part_of(s);
     const Source source(&map_w, &map_x, part, s);
 
-    start(ring, source, part, GROUPS);
+    start(pipe, source, part, GROUPS);
     if (thread_x() >= CONSUMERS * 32) {
-        if (is_producer()) refill(ring, source, part);
+        if (is_producer()) refill(pipe, source, part);
         __syncwarp();
         barrier();  // no stage is read any more
     } else {
         float sum[SUMS];
-        multiply(ring, part, sum);
+        multiply(pipe, part, sum);
         barrier();
         stage_sums(base, sum);
     }

@@ -18,7 +18,10 @@
 #include "prelude.h"
 
 #include "matmul/epilogue.h"
-#include "_lib/ptx/hopper.h"
+#include "_lib/ptx/cluster.h"
+#include "_lib/ptx/pdl.h"
+#include "_lib/ptx/pipeline.h"
+#include "_lib/ptx/tma.h"
 #include "matmul/tile.h"
 
 using T = ELEMENT;
@@ -32,21 +35,11 @@ constexpr int X_BYTES = (X_LINES * 128 + 1023) / 1024 * 1024;  // the swizzle re
 constexpr int STAGE_BYTES = LINES * (W_BYTES + X_BYTES);
 constexpr int PITCH = TILE_N + 4;  // floats from row to row of a staged tile of sums
 
-struct Ring {
-    uint32_t base, full, empty;  // stages, and their barriers: filled, and free again
-    int stage = 0;
-    uint32_t phase = 0;
+struct TilePipeline : Pipeline<STAGES, STAGE_BYTES> {
+    using Pipeline::Pipeline;
 
-    DEVICE uint32_t w(int line) const { return base + stage * STAGE_BYTES + line * W_BYTES; }
-    DEVICE uint32_t x(int line) const { return base + stage * STAGE_BYTES + LINES * W_BYTES + line * X_BYTES; }
-    DEVICE uint32_t filled() const { return full + stage * 8; }
-    DEVICE uint32_t freed() const { return empty + stage * 8; }
-    DEVICE void advance() {
-        if (++stage == STAGES) {
-            stage = 0;
-            phase ^= 1;
-        }
-    }
+    DEVICE uint32_t w(int line) const { return stage_base() + line * W_BYTES; }
+    DEVICE uint32_t x(int line) const { return stage_base() + LINES * W_BYTES + line * X_BYTES; }
 };
 
 // The part of the product that a block multiplies: columns from `col`, steps first to last of DEPTH along k.
@@ -68,13 +61,8 @@ DEVICE Part part_of(const Sizes& s) {
 }
 
 // w is read once: it leaves L2 before what is read again.
-DEVICE void load_box_once(uint32_t to, const TensorMap* map, uint32_t barrier, int x, int y, int z, int w) {
-    asm volatile(
-        "{\n.reg .b64 policy;\ncreatepolicy.fractional.L2::evict_first.b64 policy, 1.0;\n"
-        "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
-        "[%0], [%1, {%3, %4, %5, %6}], [%2], policy;\n}" ::"r"(to), "l"(map), "r"(barrier), "r"(x), "r"(y),
-        "r"(z), "r"(w)
-        : "memory");
+DEVICE void tma_load_4d_evict_first(uint32_t to, const TensorMap* map, uint32_t barrier, int x, int y, int z, int w) {
+    tma_load_4d_cached(to, map, barrier, l2_evict_first(), x, y, z, w);
 }
 
 struct Source {
@@ -96,33 +84,33 @@ struct Source {
         for (int line = 0; line < LINES; ++line) {
             const int k = step * DEPTH + line * LINE;
             if (W_ALONG_K) {
-                prefetch_box(w, k, col, w_inner, w_outer);
+                tma_prefetch_4d(w, k, col, w_inner, w_outer);
             } else {
 #pragma unroll
-                for (int i = 0; i < TILE_N / LINE; ++i) prefetch_box(w, col + i * LINE, k, w_inner, w_outer);
+                for (int i = 0; i < TILE_N / LINE; ++i) tma_prefetch_4d(w, col + i * LINE, k, w_inner, w_outer);
             }
         }
     }
 
-    DEVICE void copy(const Ring& ring, int col, int step) const {
-        barrier_expect(ring.filled(), copied);
+    DEVICE void copy(const TilePipeline& pipe, int col, int step) const {
+        mbarrier_arrive_expect_tx(pipe.full_barrier(), copied);
 #pragma unroll
         for (int line = 0; line < LINES; ++line) {
             const int k = step * DEPTH + line * LINE;
             if (W_ALONG_K) {
-                load_box_once(ring.w(line), w, ring.filled(), k, col, w_inner, w_outer);
+                tma_load_4d_evict_first(pipe.w(line), w, pipe.full_barrier(), k, col, w_inner, w_outer);
             } else {
 #pragma unroll
                 for (int i = 0; i < TILE_N / LINE; ++i)
-                    load_box_once(ring.w(line) + i * LINE * 128, w, ring.filled(), col + i * LINE, k, w_inner,
+                    tma_load_4d_evict_first(pipe.w(line) + i * LINE * 128, w, pipe.full_barrier(), col + i * LINE, k, w_inner,
                                   w_outer);
             }
             if (X_ALONG_K) {
-                load_box(ring.x(line), x, ring.filled(), k, 0, x_inner, x_outer);
+                tma_load_4d(pipe.x(line), x, pipe.full_barrier(), k, 0, x_inner, x_outer);
             } else {
 #pragma unroll
                 for (int i = 0; i < X_LINES / LINE; ++i)
-                    load_box(ring.x(line) + i * LINE * 128, x, ring.filled(), i * LINE, k, x_inner, x_outer);
+                    tma_load_4d(pipe.x(line) + i * LINE * 128, x, pipe.full_barrier(), i * LINE, k, x_inner, x_outer);
             }
         }
     }
@@ -132,16 +120,13 @@ DEVICE bool is_producer() { return thread_x() == CONSUMERS * 32; }
 
 // Prepares the barriers and fills the ring for the first time. `releases` arrivals free a stage. Every thread
 // calls it.
-DEVICE void start(Ring ring, const Source& source, const Part& part, int releases) {
+DEVICE void start(TilePipeline pipe, const Source& source, const Part& part, int releases) {
     if (is_producer()) {
-        prefetch_map(source.w);
-        prefetch_map(source.x);
-        for (int stage = 0; stage < STAGES; ++stage) {
-            barrier_init(ring.full + stage * 8, 1);
-            barrier_init(ring.empty + stage * 8, releases);
-        }
-        barrier_init_fence();
-        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // the copies below use them at once
+        tma_prefetch_descriptor(source.w);
+        tma_prefetch_descriptor(source.x);
+        pipe.init(releases);
+        mbarrier_init_fence();
+        fence_proxy_async();  // the copies below use them at once
         launch_dependents();
 #if PDL
         // What the kernel before still writes of w, L2 will have as well.
@@ -150,8 +135,8 @@ DEVICE void start(Ring ring, const Source& source, const Part& part, int release
 #endif
         grid_dependency_wait();
         for (int step = part.first; step < part.last && step < part.first + STAGES; ++step) {
-            source.copy(ring, part.col, step);
-            ring.advance();
+            source.copy(pipe, part.col, step);
+            pipe.advance();
         }
     }
     grid_dependency_wait();
@@ -160,11 +145,11 @@ DEVICE void start(Ring ring, const Source& source, const Part& part, int release
 }
 
 // The producer's further rounds: a stage is refilled once it is freed.
-DEVICE void refill(Ring ring, const Source& source, const Part& part) {
+DEVICE void refill(TilePipeline pipe, const Source& source, const Part& part) {
     for (int step = part.first + STAGES; step < part.last; ++step) {
-        barrier_wait(ring.freed(), ring.phase);
-        source.copy(ring, part.col, step);
-        ring.advance();
+        mbarrier_wait(pipe.empty_barrier(), pipe.phase);
+        source.copy(pipe, part.col, step);
+        pipe.advance();
     }
 }
 
@@ -189,7 +174,7 @@ DEVICE Quad load_quad(uint32_t at, int rank) {
 
 DEVICE void everyone_wrote() {
     if (SPLIT == 1) barrier();
-    else cluster_barrier();
+    else cluster_sync();
 }
 
 constexpr int VECTOR = 16 / sizeof(T);
@@ -237,7 +222,7 @@ DEVICE void finish_tile(uint32_t at, T* c, T* z, const T* bias, const Part& part
         if (PREACTIVATION) store_columns(z + place, before, s.n - col, s.c_col);
     }
     // A block must not leave while another still reads its shared memory.
-    if (SPLIT > 1) cluster_barrier();
+    if (SPLIT > 1) cluster_sync();
 }
 
 #if SPLIT > 1

@@ -71,24 +71,24 @@ DEVICE void multiply_line(float (&sum)[SUMS], uint32_t w, uint32_t x) {
     }
 }
 
-DEVICE void multiply(Ring ring, const Part& part, float (&sum)[SUMS]) {
+DEVICE void multiply(TilePipeline pipe, const Part& part, float (&sum)[SUMS]) {
     const int warp = thread_x() / 32;
 #pragma unroll
     for (int i = 0; i < SUMS; ++i) sum[i] = 0.0f;
     for (int step = part.first; step < part.last; ++step) {
-        barrier_wait(ring.filled(), ring.phase);
+        pipe.wait_full();
         if (W_ALONG_K) {
 #pragma unroll
-            for (int line = 0; line < LINES; ++line) multiply_line(sum, ring.w(line), ring.x(line));
+            for (int line = 0; line < LINES; ++line) multiply_line(sum, pipe.w(line), pipe.x(line));
         } else {
             // CONSUMERS of 8 or 16 warps: each takes four k of every line, or of every second one.
 #pragma unroll
             for (int line = 0; line < LINES; line += CONSUMERS / 8)
-                multiply_line(sum, ring.w(line + warp / 8), ring.x(line + warp / 8));
+                multiply_line(sum, pipe.w(line + warp / 8), pipe.x(line + warp / 8));
         }
         __syncwarp();
-        if (thread_x() % 32 == 0) barrier_arrive(ring.freed());
-        ring.advance();
+        if (thread_x() % 32 == 0) mbarrier_arrive(pipe.empty_barrier());
+        pipe.advance();
     }
 }
 
@@ -137,7 +137,7 @@ DEVICE void stage_sums(uint32_t at, float (&sum)[SUMS]) {
 #pragma unroll
                 for (int row = 0; row < TILE_M; ++row) put_quad(own + row * PITCH * 4, sum + row * 4);
             }
-            named_barrier(1, CONSUMERS * 32);
+            named_barrier_sync(1, CONSUMERS * 32);
             if (warp < half) {
 #pragma unroll
                 for (int row = 0; row < TILE_M; ++row) {
@@ -146,7 +146,7 @@ DEVICE void stage_sums(uint32_t at, float (&sum)[SUMS]) {
                     for (int i = 0; i < 4; ++i) sum[row * 4 + i] += q.v[i];
                 }
             }
-            named_barrier(1, CONSUMERS * 32);
+            named_barrier_sync(1, CONSUMERS * 32);
         }
         if (warp == 0) {
 #pragma unroll
@@ -160,18 +160,18 @@ SKINNY_KERNEL(matmul_skinny_f32) {
     const Sizes s = SIZES_ARGUMENTS;
     const uint32_t base = (shared_address(shared) + 1023) & ~1023u;
     const uint32_t barriers = base + STAGES * STAGE_BYTES;
-    const Ring ring{base, barriers, barriers + STAGES * 8};
+    const TilePipeline pipe(base, barriers);
     const Part part = part_of(s);
     const Source source(&map_w, &map_x, part, s);
 
-    start(ring, source, part, CONSUMERS);
+    start(pipe, source, part, CONSUMERS);
     if (thread_x() >= CONSUMERS * 32) {
-        if (is_producer()) refill(ring, source, part);
+        if (is_producer()) refill(pipe, source, part);
         __syncwarp();
         barrier();  // no stage is read any more
     } else {
         float sum[SUMS];
-        multiply(ring, part, sum);
+        multiply(pipe, part, sum);
         barrier();
         stage_sums(base, sum);
     }

@@ -7,7 +7,7 @@
 // the other way (A_ALONG_K or B_ALONG_K 0), then as blocks of 64 lines, one per k.
 //
 // A finished tile is packed to 16 bits in registers, and stored block by block during the next tile's SPREAD
-// first steps of k; the last one goes through the ring, which is free by then.
+// first steps of k; the last one goes through the pipe, which is free by then.
 //
 // With EDGE, columns that do not fill a tile of TILE_N make narrow tiles of EDGE columns. They come last, on
 // the blocks from `first_edge` on, and no cluster shares them.
@@ -25,10 +25,14 @@
 #include "prelude.h"
 
 #include "matmul/epilogue.h"
-#include "_lib/ptx/hopper.h"
+#include "_lib/ptx/cluster.h"
+#include "_lib/ptx/pdl.h"
+#include "_lib/ptx/pipeline.h"
+#include "_lib/ptx/registers.h"
+#include "_lib/ptx/tma.h"
+#include "_lib/ptx/wgmma.h"
 #include "matmul/tile.h"
 #include "wgmma_store.h"
-#include "wgmma_widths.h"
 
 using T = ELEMENT;
 
@@ -52,21 +56,11 @@ constexpr int RELEASES = CLUSTER_M + CLUSTER_N - 1;  // blocks that write to a s
 static_assert(TILE_M / CLUSTER_N % 8 == 0 && TILE_N / CLUSTER_M % 8 == 0, "a share is whole groups of the swizzle");
 static_assert(CONSUMERS * BLOCKS * BLOCK_BYTES <= STAGES * STAGE_BYTES, "the ring holds a tile of c");
 
-struct Ring {
-    uint32_t base, full, empty;  // stages, and their barriers: filled, and free again
-    int stage = 0;
-    uint32_t phase = 0;
+struct TilePipeline : Pipeline<STAGES, STAGE_BYTES> {
+    using Pipeline::Pipeline;
 
-    DEVICE uint32_t a() const { return base + stage * STAGE_BYTES; }
+    DEVICE uint32_t a() const { return stage_base(); }
     DEVICE uint32_t b() const { return a() + A_BYTES; }
-    DEVICE uint32_t filled() const { return full + stage * 8; }
-    DEVICE uint32_t freed() const { return empty + stage * 8; }
-    DEVICE void advance() {
-        if (++stage == STAGES) {
-            stage = 0;
-            phase ^= 1;
-        }
-    }
 };
 
 // What the blocks walk: divided tiles, whole tiles, narrow ones.
@@ -161,8 +155,8 @@ DEVICE void load_part(uint16_t mask, uint32_t to, const TensorMap* map, uint32_t
     for (int i = 0; i < (ALONG_K ? 1 : SOME_K ? LINES / 64 : SHARE / 64); ++i) {
         const int x = ALONG_K ? k : line + i * 64;
         const int y = ALONG_K ? line : k;
-        if (PARTS == 1 || ALONE) load_box(to + i * BLOCK_BYTES, map, barrier, x, y, inner, outer);
-        else load_box_to(mask, to + i * BLOCK_BYTES, map, barrier, x, y, inner, outer);
+        if (PARTS == 1 || ALONE) tma_load_4d(to + i * BLOCK_BYTES, map, barrier, x, y, inner, outer);
+        else tma_load_4d_multicast(mask, to + i * BLOCK_BYTES, map, barrier, x, y, inner, outer);
     }
 }
 
@@ -175,7 +169,7 @@ struct Output {
     T* data;
 };
 
-DEVICE void produce(Ring ring, const Maps& maps, const Sizes& s, const Work& work) {
+DEVICE void produce(TilePipeline pipe, const Maps& maps, const Sizes& s, const Work& work) {
     const Member me = member();
     // Blocks of the same cluster row share a's tile, those of the same column b's.
     uint16_t row_mates = 0, column_mates = 0;
@@ -188,16 +182,16 @@ DEVICE void produce(Ring ring, const Maps& maps, const Sizes& s, const Work& wor
         const int rows = rows_of(tile, s);
         const TensorMap* map_a = rows < TILE_M ? maps.last : maps.a;
         for (int k = first * TILE_K; k < last * TILE_K; k += TILE_K) {
-            barrier_wait(ring.freed(), ring.phase ^ 1);
-            barrier_expect(ring.filled(), B_BYTES + rows * 128);
+            pipe.wait_empty();
+            mbarrier_arrive_expect_tx(pipe.full_barrier(), B_BYTES + rows * 128);
             if (rows)
-                load_part<TILE_M, A_ALONG_K, CLUSTER_N, false>(row_mates, ring.a(), map_a, ring.filled(), me.n,
+                load_part<TILE_M, A_ALONG_K, CLUSTER_N, false>(row_mates, pipe.a(), map_a, pipe.full_barrier(), me.n,
                                                                tile.row, k, a_inner ? tile.inner : 0,
                                                                a_outer ? tile.outer : 0);
-            load_part<TILE_N, B_ALONG_K, CLUSTER_M, false>(column_mates, ring.b(), maps.b, ring.filled(), me.m,
+            load_part<TILE_N, B_ALONG_K, CLUSTER_M, false>(column_mates, pipe.b(), maps.b, pipe.full_barrier(), me.m,
                                                            tile.col, k, b_inner ? tile.inner : 0,
                                                            b_outer ? tile.outer : 0);
-            ring.advance();
+            pipe.advance();
         }
     };
     if (DIVIDED) {
@@ -212,15 +206,15 @@ DEVICE void produce(Ring ring, const Maps& maps, const Sizes& s, const Work& wor
     for (uint32_t index = blockIdx.x - work.first_edge; index < work.edges; index += gridDim.x - work.first_edge) {
         const Tile tile = work.edge(index);
         for (int k = 0; k < steps * TILE_K; k += TILE_K) {
-            barrier_wait(ring.freed(), ring.phase ^ 1);
-            barrier_expect(ring.filled(), EDGE_BYTES);
+            pipe.wait_empty();
+            mbarrier_arrive_expect_tx(pipe.full_barrier(), EDGE_BYTES);
 #pragma unroll
             for (int part = 0; part < CLUSTER_N; ++part)
-                load_part<TILE_M, A_ALONG_K, CLUSTER_N, true>(0, ring.a(), maps.a, ring.filled(), part, tile.row, k,
+                load_part<TILE_M, A_ALONG_K, CLUSTER_N, true>(0, pipe.a(), maps.a, pipe.full_barrier(), part, tile.row, k,
                                                               a_inner ? tile.inner : 0, a_outer ? tile.outer : 0);
-            load_part<EDGE, B_ALONG_K, 1, true>(0, ring.b(), maps.edge, ring.filled(), 0, tile.col, k,
+            load_part<EDGE, B_ALONG_K, 1, true>(0, pipe.b(), maps.edge, pipe.full_barrier(), 0, tile.col, k,
                                                 b_inner ? tile.inner : 0, b_outer ? tile.outer : 0);
-            ring.advance();
+            pipe.advance();
         }
     }
 }
@@ -230,48 +224,47 @@ DEVICE void produce(Ring ring, const Maps& maps, const Sizes& s, const Work& wor
 template <bool ALONE> DEVICE void release(uint32_t freed, Member me) {
     const int thread = thread_x() % 128;
     if (CLUSTER == 1 || ALONE) {
-        if (thread < RELEASES) barrier_arrive(freed);
+        if (thread < RELEASES) mbarrier_arrive(freed);
     } else if (thread < CLUSTER_M) {
-        barrier_arrive_at(freed, me.n * CLUSTER_M + thread);
+        mbarrier_arrive_cluster(freed, me.n * CLUSTER_M + thread);
     } else if (thread < RELEASES) {
         const int other = thread - CLUSTER_M;
-        barrier_arrive_at(freed, me.m + (other + (other >= me.n)) * CLUSTER_M);
+        mbarrier_arrive_cluster(freed, me.m + (other + (other >= me.n)) * CLUSTER_M);
     }
 }
 
 // Starts the products of one step of k, and waits for the step before.
-template <int COLUMNS, bool FIRST> DEVICE void multiply(Ring& ring, float* sum, int consumer) {
+template <int COLUMNS, bool FIRST> DEVICE void multiply(TilePipeline& pipe, float* sum, int consumer) {
     // 16 elements of k: 32 bytes along a line, or 16 lines.
     constexpr int A_STEP = A_ALONG_K ? 32 : 16 * 128;
     constexpr int B_STEP = B_ALONG_K ? 32 : 16 * 128;
-    barrier_wait(ring.filled(), ring.phase);
-    const uint64_t a = descriptor(ring.a() + consumer * BLOCK_BYTES, BLOCK_BYTES, 1024);
-    const uint64_t b = descriptor(ring.b(), BLOCK_BYTES, 1024);
+    pipe.wait_full();
+    const uint64_t a = wgmma_descriptor(pipe.a() + consumer * BLOCK_BYTES, BLOCK_BYTES, 1024);
+    const uint64_t b = wgmma_descriptor(pipe.b(), BLOCK_BYTES, 1024);
     wgmma_fence();
 #pragma unroll
     for (int k = 0; k < TILE_K / 16; ++k)
         Wgmma<COLUMNS>::template run<!A_ALONG_K, !B_ALONG_K>(sum, a + (k * A_STEP >> 4), b + (k * B_STEP >> 4),
                                                              !FIRST || k);
     wgmma_commit();
-    ring.advance();
+    pipe.advance();
     wgmma_wait<1>();
 }
 
 // Waits for the products that are under way; none of the sums is read before that.
 template <int COUNT> DEVICE void settle(float (&sum)[COUNT]) {
     wgmma_wait<0>();
-#pragma unroll
-    for (int i = 0; i < COUNT; ++i) asm volatile("" : "+f"(sum[i])::"memory");
+    keep_in_registers<COUNT>(sum);
 }
 
 // All products of one tile or of a part of its k, `ALONE` where no cluster shares it.
 template <int COLUMNS, bool ALONE, int COUNT>
-DEVICE void multiply_all(Ring& ring, float (&sum)[COUNT], int steps, int consumer, Member me) {
-    uint32_t used = ring.freed();
-    multiply<COLUMNS, true>(ring, sum, consumer);
+DEVICE void multiply_all(TilePipeline& pipe, float (&sum)[COUNT], int steps, int consumer, Member me) {
+    uint32_t used = pipe.empty_barrier();
+    multiply<COLUMNS, true>(pipe, sum, consumer);
     for (int step = 1; step < steps; ++step) {
-        const uint32_t now = ring.freed();
-        multiply<COLUMNS, false>(ring, sum, consumer);
+        const uint32_t now = pipe.empty_barrier();
+        multiply<COLUMNS, false>(pipe, sum, consumer);
         release<ALONE>(used, me);
         used = now;
     }
@@ -299,7 +292,7 @@ template <int COUNT> DEVICE void store_sums(float* sums, const float (&sum)[COUN
         to[i * 128] = make_float4(sum[i * 4], sum[i * 4 + 1], sum[i * 4 + 2], sum[i * 4 + 3]);
 }
 
-DEVICE void consume(Ring ring, uint32_t buffers, uint32_t biases, Output c, Output z, const T* bias, float* sums,
+DEVICE void consume(TilePipeline pipe, uint32_t buffers, uint32_t biases, Output c, Output z, const T* bias, float* sums,
                     const Sizes& s, const Work& work) {
     const int consumer = thread_x() / 128;
     const Member me = member();
@@ -333,17 +326,17 @@ DEVICE void consume(Ring ring, uint32_t buffers, uint32_t biases, Output c, Outp
         const Part part(work.parts, steps);
         if (part.tile < work.divided) {
             float sum[TILE_N / 2];
-            multiply_all<TILE_N, false>(ring, sum, part.last - part.first, consumer, me);
+            multiply_all<TILE_N, false>(pipe, sum, part.last - part.first, consumer, me);
             store_sums(sums, sum, consumer);
         }
     }
     for (uint32_t index = blockIdx.x / CLUSTER; index < work.tiles; index += gridDim.x / CLUSTER) {
         float sum[TILE_N / 2];
-        uint32_t used = ring.freed();
-        multiply<TILE_N, true>(ring, sum, consumer);
+        uint32_t used = pipe.empty_barrier();
+        multiply<TILE_N, true>(pipe, sum, consumer);
         auto next = [&] {
-            const uint32_t now = ring.freed();
-            multiply<TILE_N, false>(ring, sum, consumer);
+            const uint32_t now = pipe.empty_barrier();
+            multiply<TILE_N, false>(pipe, sum, consumer);
             release<false>(used, me);
             used = now;
         };
@@ -381,7 +374,7 @@ DEVICE void consume(Ring ring, uint32_t buffers, uint32_t biases, Output c, Outp
             uint32_t words[(EDGE + 8) / 4];
             const Tile tile = work.edge(index);
             const uint32_t pair = bias_pair<EDGE>(bias, tile.col, s.n);
-            multiply_all<EDGE ? EDGE : 64, true>(ring, sum, steps, consumer, me);
+            multiply_all<EDGE ? EDGE : 64, true>(pipe, sum, steps, consumer, me);
             share_bias<EDGE>(own_bias, pair, consumer);
             auto store_edge = [&](Output out) {
 #pragma unroll
@@ -398,9 +391,9 @@ DEVICE void consume(Ring ring, uint32_t buffers, uint32_t biases, Output c, Outp
     }
     if ((ONCE || SPREAD) && holding) {
         const Place place = {last.row + consumer * 64, last.col, last.outer, last.inner, last.col + TILE_N};
-        store_last<T, BLOCKS, CONSUMERS>(ring.base, c.map, c.data, held, place, consumer, s);
+        store_last<T, BLOCKS, CONSUMERS>(pipe.base, c.map, c.data, held, place, consumer, s);
     }
-    if (C_BY_ENGINE && thread_x() % 128 == 0) wait_stores_read<0>();
+    if (C_BY_ENGINE && thread_x() % 128 == 0) tma_store_wait_read<0>();
 }
 
 #if CLUSTER_M * CLUSTER_N > 1
@@ -431,7 +424,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) CLUSTER_DIMS void matmul_wgm
     const uint32_t buffers = base + STAGES * STAGE_BYTES;
     const uint32_t barriers = buffers + C_BYTES;
     const uint32_t biases = barriers + STAGES * 16;
-    const Ring ring{base, barriers, barriers + STAGES * 8};
+    const TilePipeline pipe(base, barriers);
     Maps maps{&map_a, &map_b, &map_b, &map_a};
 #if LAST
     maps.last = &map_last;
@@ -450,37 +443,34 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) CLUSTER_DIMS void matmul_wgm
     const bool first_copying = thread_x() == MULTIPLYING;
     if (first_copying) {
         launch_dependents();
-        for (int stage = 0; stage < STAGES; ++stage) {
-            barrier_init(ring.full + stage * 8, 1);
-            barrier_init(ring.empty + stage * 8, CONSUMERS * RELEASES);
-        }
-        barrier_init_fence();
-        copy_engine_fence();
+        pipe.init(CONSUMERS * RELEASES);
+        mbarrier_init_fence();
+        fence_proxy_async();
     } else if (thread_x() == 0) {
-        prefetch_map(maps.a);
-        prefetch_map(maps.b);
-        if (C_BY_ENGINE) prefetch_map(to_c.map);
-        if (EDGE) prefetch_map(maps.edge);
-        if (LAST) prefetch_map(maps.last);
+        tma_prefetch_descriptor(maps.a);
+        tma_prefetch_descriptor(maps.b);
+        if (C_BY_ENGINE) tma_prefetch_descriptor(to_c.map);
+        if (EDGE) tma_prefetch_descriptor(maps.edge);
+        if (LAST) tma_prefetch_descriptor(maps.last);
     }
     // The warp that copies waits for nobody but for its cluster.
     if (CLUSTER > 1) {
-        cluster_barrier();
+        cluster_sync();
     } else if (thread_x() / 32 == MULTIPLYING / 32) {
         __syncwarp();
         named_barrier_arrive(7, THREADS);
     } else {
-        named_barrier(7, THREADS);
+        named_barrier_sync(7, THREADS);
     }
 
     const Work work(s, first_edge, DIVISION);
     if (thread_x() >= MULTIPLYING) {
-        if (CONSUMERS > 1) registers_down<COPYING_REGISTERS>();
-        if (first_copying) produce(ring, maps, s, work);
+        if (CONSUMERS > 1) setmaxnreg_dec<COPYING_REGISTERS>();
+        if (first_copying) produce(pipe, maps, s, work);
     } else {
-        if (CONSUMERS > 1) registers_up<MULTIPLYING_REGISTERS>();
-        consume(ring, buffers, biases, to_c, to_z, bias, SUMS_ARGUMENT, s, work);
+        if (CONSUMERS > 1) setmaxnreg_inc<MULTIPLYING_REGISTERS>();
+        consume(pipe, buffers, biases, to_c, to_z, bias, SUMS_ARGUMENT, s, work);
     }
     // A block must not leave while its peers can still write to its shared memory or barriers.
-    if (CLUSTER > 1) cluster_barrier();
+    if (CLUSTER > 1) cluster_sync();
 }

@@ -5,7 +5,7 @@
 #include "prelude.h"
 
 #include "matmul/epilogue.h"
-#include "_lib/ptx/hopper.h"
+#include "_lib/ptx/tma.h"
 #include "matmul/tile.h"
 
 constexpr int BLOCK_BYTES = 64 * 128;  // 64 lines of 128 bytes
@@ -31,10 +31,10 @@ template <class T> DEVICE float high_half(uint32_t pair) { return to_float(T{sta
 // Puts bias pairs where all threads of the consumer find them.
 template <int COLUMNS> DEVICE void share_bias(uint32_t at, uint32_t pair, int consumer) {
 #if BIAS
-    named_barrier(consumer + 1, 128);
+    named_barrier_sync(consumer + 1, 128);
     const int thread = thread_x() % 128;
     if (thread * 2 < COLUMNS) asm volatile("st.shared.u32 [%0], %1;" ::"r"(at + thread * 4), "r"(pair) : "memory");
-    named_barrier(consumer + 1, 128);
+    named_barrier_sync(consumer + 1, 128);
 #endif
 }
 
@@ -124,15 +124,15 @@ template <class T> DEVICE void store_lines(uint32_t staged, T* c, Place to, cons
 
 // What the engine stores of a staged block: all that lies within c and the tile, or nothing where the tile ends
 // within a box of 64 columns. A flipped block's boxes have C_LINES columns of the tile.
-DEVICE void store_boxes(const TensorMap* map_c, uint32_t at, Place to, const Sizes& s) {
+DEVICE void tma_store_block(const TensorMap* map_c, uint32_t at, Place to, const Sizes& s) {
     if (to.row >= s.m) return;
 #if FLIPPED
 #pragma unroll
     for (int line = 0; line < 64; line += C_LINES)
         if (to.col + line < s.n && to.col + line < to.end)
-            store_box(map_c, at + line * 128, to.row, to.col + line, to.inner, to.outer);
+            tma_store_4d(map_c, at + line * 128, to.row, to.col + line, to.inner, to.outer);
 #else
-    if (to.col < s.n && to.end - to.col >= 64) store_box(map_c, at, to.col, to.row, to.inner, to.outer);
+    if (to.col < s.n && to.end - to.col >= 64) tma_store_4d(map_c, at, to.col, to.row, to.inner, to.outer);
 #endif
 }
 
@@ -143,15 +143,15 @@ DEVICE void store_by_engine(uint32_t buffers, int turn, const TensorMap* map_c, 
                             int consumer, const Sizes& s) {
     const bool first = thread_x() % 128 == 0;
     const uint32_t at = buffers + turn * BLOCK_BYTES;
-    if (first) wait_stores_read<C_BUFFERS - 1>();
-    named_barrier(consumer + 1, 128);
+    if (first) tma_store_wait_read<C_BUFFERS - 1>();
+    named_barrier_sync(consumer + 1, 128);
     stage_block(at, words);
-    copy_engine_fence();
-    named_barrier(consumer + 1, 128);
+    fence_proxy_async();
+    named_barrier_sync(consumer + 1, 128);
     if (!FLIPPED && to.end - to.col < 64) store_lines(at, c, to, s);
     if (first) {
-        store_boxes(map_c, at, to, s);
-        commit_stores();
+        tma_store_block(map_c, at, to, s);
+        tma_store_commit();
     }
 }
 
@@ -223,19 +223,19 @@ template <class T, int BLOCKS, int CONSUMERS>
 DEVICE void store_last(uint32_t ring, const TensorMap* map_c, T* c, const uint32_t* words, Place to, int consumer,
                        const Sizes& s) {
     const uint32_t own = ring + consumer * BLOCKS * BLOCK_BYTES;
-    named_barrier(6, CONSUMERS * 128);
+    named_barrier_sync(6, CONSUMERS * 128);
 #if C_BY_ENGINE
 #pragma unroll
     for (int block = 0; block < BLOCKS; ++block)
         stage_block(own + block * BLOCK_BYTES, words + block * BLOCK_WORDS);
-    copy_engine_fence();
-    named_barrier(consumer + 1, 128);
+    fence_proxy_async();
+    named_barrier_sync(consumer + 1, 128);
     if (thread_x() % 128 == 0) {
 #pragma unroll
         for (int block = 0; block < BLOCKS; ++block)
-            store_boxes(map_c, own + block * BLOCK_BYTES,
+            tma_store_block(map_c, own + block * BLOCK_BYTES,
                         Place{to.row, to.col + block * 64, to.outer, to.inner, to.end}, s);
-        commit_stores();
+        tma_store_commit();
     }
     if (!FLIPPED && to.end - to.col < BLOCKS * 64) {
         const int last = (BLOCKS - 1) * 64;

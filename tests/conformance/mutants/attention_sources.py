@@ -97,8 +97,8 @@ source(
 )
 source(
     *("attention", "mfma", "gfx942", "a key after the query's own"),
-    Edit("attention/gfx/fwd.hip", "least(work.key_end - 1, row + work.high) - own_key",
-         "least(work.key_end - 1, row + work.high + 1) - own_key"),
+    Edit("attention/gfx/fwd.hip", "min(work.key_end - 1, row + work.high) - own_key",
+         "min(work.key_end - 1, row + work.high + 1) - own_key"),
 )  # fmt: skip
 source(
     *("attention_varlen", "mfma", "gfx942", "a sequence's first tile lost"),

@@ -71,7 +71,7 @@ source(
 )
 source(
     *("matmul", "mfma", "gfx942", "rows past the end read"),
-    Edit(TILES, "const int line = least(first + row + i * STEP, matrix.lines - 1);",
+    Edit(TILES, "const int line = min(first + row + i * STEP, matrix.lines - 1);",
          "const int line = first + row + i * STEP;"),
 )  # fmt: skip
 source(
@@ -95,7 +95,7 @@ source(
 )  # fmt: skip
 source(
     *("linear", "mfma", "gfx942", "bias of a run's first column for all of it"),
-    Edit(TILES, "bias_at(c.bias, least(n + i, c.N - 1))", "bias_at(c.bias, least(n, c.N - 1))"),
+    Edit(TILES, "bias_at(c.bias, min(n + i, c.N - 1))", "bias_at(c.bias, min(n, c.N - 1))"),
 )
 source(
     *("matmul", "simt", "gfx942", "barrier missing in the loop over K"),

@@ -1,0 +1,27 @@
+// Thread block clusters (sm_90): blocks that run at once, read each other's shared memory and share barriers.
+#pragma once
+
+#include "prelude.h"
+
+// This block's rank in its cluster.
+DEVICE int cluster_rank() {
+    int rank;
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+
+// The address, in the cluster's shared-memory window, of what lies at `at` in block `rank`'s shared memory.
+DEVICE uint32_t map_shared_rank(uint32_t at, int rank) {
+    uint32_t remote;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(at), "r"(rank));
+    return remote;
+}
+
+// All threads of the cluster; writes before it are visible after it.
+DEVICE void cluster_sync() {
+    asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+}
+// The same barrier in two halves and without ordering of memory: a release waits for every access of the block that is
+// under way (about 1 us, 2026-11-21).
+DEVICE void cluster_arrive_relaxed() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
+DEVICE void cluster_wait() { asm volatile("barrier.cluster.wait.aligned;" ::: "memory"); }
