@@ -99,7 +99,7 @@ source(
 )
 source(
     *("matmul", "simt", "gfx942", "barrier missing in the loop over K"),
-    Edit("matmul/simt.cu", "now_b = BUFFER_B - now_b;\n                barrier();",
+    Edit("matmul/simt/simt.cu", "now_b = BUFFER_B - now_b;\n                barrier();",
          "now_b = BUFFER_B - now_b;"),
 )  # fmt: skip
 source(
