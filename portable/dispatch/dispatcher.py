@@ -12,9 +12,11 @@ from typing import Any, TypeVar
 
 import torch
 
+from portable.backend import Backend
 from portable.dispatch import arguments, compiled_call, dlpack, fast_path, pins, select, torch_library
 from portable.dispatch.compiled_call import CompiledCall
 from portable.errors import UnknownOpError, UnsupportedGradientError
+from portable.plan import Device
 from portable.runtime import detect
 from portable.spec import docs_page, registry
 from portable.spec.model import Spec
@@ -92,8 +94,9 @@ class Op:
         self.__doc__ = docs_page.page(spec)
         self.__signature__ = spec.signature
         self._signature = signature
+        self._plan_key, self._unguarded = fast_path.plan_key(spec), fast_path.unguarded(spec)
         self.bind = signature.bind
-        self._overload = torch_library.define(spec, signature, self.run, self._fake)
+        self._overload = torch_library.define(spec, signature, self.run, self._fake, op)
         self._out_overload = torch_library.define_out(spec, signature, self.run) if spec.out else None
         self.clear_caches()
 
@@ -101,7 +104,7 @@ class Op:
         """Drop what was prepared: the backend or the op folders have changed."""
         self.plan_cache.clear()
         self.guard_cache.clear()
-        self.last_guard = fast_path.no_guard, *(None,) * (len(self.spec.params) + len(self.spec.inputs) + 4)
+        self.last_guard = fast_path.unknown(self.spec)
 
     def __repr__(self) -> str:
         return f"<portable.{self.spec.op}{self.__signature__}>"
@@ -136,9 +139,9 @@ class Op:
         guard = fast_path.guard_of(inputs) if out is None else fast_path.no_guard
         wants = out is None and any(t is not None and t.requires_grad for t in inputs)
         autograd = self._autograd_function(compiled, inputs) if wants else None
-        aligned = (0 if t is None else t.data_ptr() & 15 for t in inputs)
         single_launch = compiled.single_launch if out is None else None
-        entry = guard, pins.active_pins(), *params, *aligned, autograd, single_launch, compiled
+        held = pins.active_pins(), *params, *self._unguarded(inputs)
+        entry = guard, *held, autograd, single_launch, compiled
         return entry if key is None else _remember(self.guard_cache, key, entry)
 
     def autograd_function(self, inputs: Sequence[Any], params: Mapping[str, Any]) -> Callable[..., Any]:
@@ -149,7 +152,7 @@ class Op:
 
     def _autograd_function(self, compiled: CompiledCall, inputs: Sequence[Any]) -> Callable[..., Any]:
         if compiled.autograd is None:
-            compiled.autograd = torch_library.autograd_function(self.spec, compiled, inputs)
+            compiled.autograd = torch_library.autograd_function(self.spec, compiled, inputs, op)
         return compiled.autograd
 
     def call_dlpack(self, inputs: Sequence[Any], params: Sequence[Any], out: Any) -> Any:
@@ -183,37 +186,32 @@ class Op:
 
     def _compiled(self, inputs: Sequence[Any], params: Sequence[Any], out: Any) -> CompiledCall:
         """Raises what is wrong with the call."""
-        key: list[Any] = [pins.active_pins(), *params, *map(type, params)]  # True == 1 == 1.0
         try:
-            for t in inputs if out is None else (*inputs, out):
-                if isinstance(t, torch.Tensor):
-                    key += (t.dtype, t.device, t.shape, t.stride(), t.data_ptr() & 15)
-                else:
-                    key.append(None)
-            found = self.plan_cache.get(tuple(key))
-        except (TypeError, RuntimeError):  # an unhashable parameter, a sparse tensor: the checks name it
-            return self._compile(inputs, params, out)
-        return found or _remember(self.plan_cache, tuple(key), self._compile(inputs, params, out))
+            key = self._plan_key(inputs, params, out)
+            found = self.plan_cache.get(key)
+        except (TypeError, RuntimeError, AttributeError):  # an unhashable parameter, a sparse tensor
+            return self._compile(inputs, params, out)  # whose checks name it
+        return found or _remember(self.plan_cache, key, self._compile(inputs, params, out))
 
     def _compile(self, inputs: Sequence[Any], params: Sequence[Any], out: Any) -> CompiledCall:
+        params, backend, device = self._resolve(inputs, params)
+        return CompiledCall(self.spec, backend, device, inputs, params, out)
+
+    def _resolve(self, inputs: Sequence[Any], params: Sequence[Any]) -> tuple[list[Any], Backend, Device]:
+        """The checked parameters, and where the call runs."""
         arguments.check_tensors(self.spec, inputs)
         params = arguments.check_params(self.spec, params, inputs)
         first = next(t for t in inputs if t is not None)
         backend = detect.backend_for(first.device.type, self.spec.op, next(iter(self.spec.inputs)))
-        device = backend.device(first.device.index or 0)
-        return CompiledCall(self.spec, backend, device, inputs, params, out)
+        return params, backend, backend.device(first.device.index or 0)
 
     def explain(self, /, *args: Any, **kwargs: Any) -> select.Explanation:
         inputs, params, out = self._signature.split(self._signature.bind(args, kwargs))
         inputs, _ = dlpack.convert(self.spec.op, list(self.spec.inputs), inputs)
-        arguments.check_tensors(self.spec, inputs)
-        params = arguments.check_params(self.spec, params, inputs)
-        first = next(t for t in inputs if t is not None)
-        backend = detect.backend_for(first.device.type, self.spec.op, next(iter(self.spec.inputs)))
-        device = backend.device(first.device.index or 0)
+        params, backend, device = self._resolve(inputs, params)
         signature, _ = compiled_call.call_signature(self.spec, inputs, params, out)
-        asked = () if signature.empty else select.candidates(signature, backend, device)
-        return select.Explanation(signature, device, tuple(asked))
+        found = () if signature.empty else select.candidates(signature, backend, device)
+        return select.Explanation(signature, device, tuple(found))
 
     def _fake(self, inputs: Sequence[Any], params: Sequence[Any], out: Any = None) -> Any:
         """The outputs' shapes, dtypes and strides without data."""
@@ -254,3 +252,6 @@ def _is_plain(inputs: Sequence[Any], has_out: bool) -> bool:
         if type(tensor) not in fast_path.PLAIN or tensor.is_neg() or tensor.is_meta:
             return False
     return has_out or not torch._C._is_any_autocast_enabled()
+
+
+detect.on_change(clear_caches)

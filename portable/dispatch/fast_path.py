@@ -9,8 +9,8 @@ source text, filled in per op; `portable.softmax.source` shows it.
 from __future__ import annotations
 
 import linecache
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 
@@ -21,8 +21,29 @@ from portable.runtime.build import BoundLaunch
 from portable.spec.model import Spec
 
 Entry = tuple[Any, ...]
-"""What the shortcut knows of a call: (guard of its tensors, its pins, parameters and alignments, what
-records its gradient or None, `single_launch` or None, what computes it in any case)."""
+"""What the fast path knows of a call: (guard of its tensors, its pins, its parameters, its `unguarded`
+values, the autograd function or None, `single_launch` or None, what computes it in any case)."""
+
+
+class KeyPart(NamedTuple):
+    """One thing of a tensor that a plan may depend on, as an expression of `{t}`, the tensor, and `{at}`, its
+    address. `guarded`: torch's guard compares it too, so that a call is not compared by it a second time."""
+
+    text: str
+    guarded: bool
+
+
+# What a plan may depend on besides the pins and the parameters. The key of the plan cache, that of the guard
+# cache and the comparison with the last call are all generated from this list.
+TENSOR_KEY = (
+    KeyPart("{t}.dtype", True),
+    KeyPart("{t}.device", True),
+    KeyPart("{t}.shape", True),
+    KeyPart("{t}.stride()", True),
+    KeyPart("{at} & 15", False),
+)
+AUTOGRAD_KEY = (KeyPart("{t}.requires_grad", True),)
+"""What the autograd function of a call depends on besides: in the guard cache's key alone."""
 
 Allocation = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]
 """Shape, strides and dtype of a new tensor."""
@@ -42,7 +63,7 @@ def {op}(_op, {positional}/, *_rest, **_named):
     {fill}
     if _is_compiling() or _dispatch_modes() or _function_modes():
         return _op.dispatch_slow({call})
-    (_guard, _held, {held}{aligned}_autograd, _single_launch, _run) = _op.last_guard
+    (_guard, _held, {held}{unguarded}_autograd, _single_launch, _run) = _op.last_guard
     try:
         _like = {like} and _guard({inputs}) and _pins() is _held
     except RuntimeError:  # a tensor without an address
@@ -70,6 +91,20 @@ def {op}(_op, {positional}/, *_rest, **_named):
     return _run(({inputs}), {out}, [{at}])
 """
 
+KEY_TEMPLATE = """\
+def plan_key(_inputs, _params, out):
+    ({inputs}), ({params}) = _inputs, _params
+    {addresses}
+    return (_pins(), {key})
+"""
+
+UNGUARDED_TEMPLATE = """\
+def unguarded(_inputs):
+    ({inputs}) = _inputs
+    {addresses}
+    return ({values})
+"""
+
 AUTOGRAD_FORWARD_TEMPLATE = """\
 def forward(_ctx, {inputs}):
     _made = {compute}
@@ -94,6 +129,12 @@ def run({at}):
 def no_guard(*tensors: Any) -> bool:
     """The guard of tensors that cannot be known again by one question."""
     return False
+
+
+def unknown(spec: Spec) -> Entry:
+    """The entry of no call: what the fast path compares the first one with."""
+    values = 1 + len(spec.params) + len(spec.inputs) * len(_unguarded_parts()) + 3
+    return no_guard, *(None,) * values
 
 
 def guard_of(tensors: Sequence[Any]) -> Callable[..., bool]:
@@ -151,25 +192,18 @@ def source(spec: Spec, signature: Signature) -> str:
     ]
 
     inputs, out = list(spec.inputs), "out" if spec.out else "None"
-    tensors = {field.name: field.optional for field in spec.inputs.values()}
-    tensors |= {"out": True} if spec.out else {}
-    at = {name: f"_at_{name}" for name in tensors}
     held = {name: f"_held_{name}" for name in spec.params}
-    aligned = {name: f"_aligned_{name}" for name in inputs}
+    unguarded = [f"_held_{name}_{i}" for name in inputs for i in range(len(_unguarded_parts()))]
     like = ["out is None"] if spec.out else []
     like += [f"type({name}) in _PLAIN and not {name}.is_nested" for name in inputs]
-    like += [f"({at[name]} := {name}.data_ptr()) & 15 == {aligned[name]}" for name in inputs]
+    like += [f"({_at(name)} := {name}.data_ptr()) >= 0" for name in inputs if not _unguarded_parts()]
+    for name, value in zip(_unguarded_values(inputs, bind=True), unguarded, strict=True):
+        like.append(f"{name} == {value}")
     like += [f"{name} is {held[name]}" for name in spec.params]
-    odd, addresses, key = ["_autocast()"] if spec.autocast != "none" else [], [], []
-    for param in spec.params.values():
-        key += [param.name, f"type({param.name})"] if param.type in _TYPED else [param.name]
-    for name, may_lack in tensors.items():
+    odd = ["_autocast()"] if spec.autocast != "none" else []
+    for name, may_lack in _tensors(spec).items():
         test = f"type({name}) not in _PLAIN or {name}.is_neg()"
-        parts = f"{name}.dtype, {name}.device, {name}.shape, {name}.stride(), {name}.requires_grad"
-        parts += f", {at[name]} & 15"
         odd.append(f"{name} is not None and ({test})" if may_lack else test)
-        key.append(f"None if {name} is None else ({parts})" if may_lack else parts)
-        addresses.append(f"{at[name]} = {f'0 if {name} is None else ' if may_lack else ''}{name}.data_ptr()")
     return CALL_TEMPLATE.format(
         op=spec.op,
         positional=_list(f"{name}=_missing" for name in positional),
@@ -179,15 +213,86 @@ def source(spec: Spec, signature: Signature) -> str:
         fill="\n    ".join(fill),
         call=f"({_list(inputs)}), ({_list(spec.params)}), {out}",
         held=_list(held.values()),
-        aligned=_list(aligned.values()),
+        unguarded=_list(unguarded),
         like=" and ".join(like),
         odd=" or ".join(odd),
-        addresses="\n            ".join(addresses),
-        key=_list(key),
+        addresses="\n            ".join(_addresses(_tensors(spec))),
+        key=_key(spec, (*TENSOR_KEY, *AUTOGRAD_KEY)),
         inputs=_list(inputs),
-        at=_list(at[name] for name in inputs),
+        at=_list(map(_at, inputs)),
         out=out,
     )
+
+
+def plan_key(spec: Spec) -> Callable[[Sequence[Any], Sequence[Any], Any], tuple[Any, ...]]:
+    """A function of the inputs, parameters and `out` of a call: the plan cache's key.
+
+    It raises RuntimeError, TypeError or AttributeError for what is no dense tensor, which the checks name.
+    """
+    text = KEY_TEMPLATE.format(
+        inputs=_list(spec.inputs),
+        params=_list(spec.params),
+        addresses="\n    ".join(_addresses(_tensors(spec))),
+        key=_key(spec, TENSOR_KEY),
+    )
+    return _made("plan_key", f"<the plan key of portable.{spec.op}>", text, _HELPERS)
+
+
+def unguarded(spec: Spec) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
+    """A function of a call's inputs: the parts of TENSOR_KEY that torch's guard does not compare."""
+    inputs = {field.name: field.optional for field in spec.inputs.values()}
+    text = UNGUARDED_TEMPLATE.format(
+        inputs=_list(inputs),
+        addresses="\n    ".join(_addresses(inputs)),
+        values=_list(f"None if {n} is None else {v}" if inputs[n] else v
+                     for n in inputs for v in _unguarded_values([n], bind=False)),
+    )  # fmt: skip
+    return _made("unguarded", f"<portable.{spec.op}'s tensors>", text, _HELPERS)
+
+
+def _tensors(spec: Spec) -> dict[str, bool]:
+    """The tensors of a call and whether each may be absent."""
+    found = {field.name: field.optional for field in spec.inputs.values()}
+    return found | ({"out": True} if spec.out else {})
+
+
+def _at(name: str) -> str:
+    """The variable that holds a tensor's address."""
+    return f"_at_{name}"
+
+
+def _addresses(tensors: Mapping[str, bool]) -> list[str]:
+    return [
+        f"{_at(name)} = {f'0 if {name} is None else ' if may_lack else ''}{name}.data_ptr()"
+        for name, may_lack in tensors.items()
+    ]
+
+
+def _key(spec: Spec, parts: Sequence[KeyPart]) -> str:
+    """The inside of a key's tuple after the pins."""
+    key = []
+    for param in spec.params.values():
+        key += [param.name, f"type({param.name})"] if param.type in _TYPED else [param.name]
+    for name, may_lack in _tensors(spec).items():
+        values = ", ".join(part.text.format(t=name, at=_at(name)) for part in parts)
+        key.append(f"None if {name} is None else ({values})" if may_lack else values)
+    return _list(key)
+
+
+def _unguarded_parts() -> list[KeyPart]:
+    return [part for part in TENSOR_KEY if not part.guarded]
+
+
+def _unguarded_values(names: Iterable[str], bind: bool) -> list[str]:
+    """Expressions of what torch's guard does not compare; `bind` also sets the variables of the addresses."""
+    found = []
+    for name in names:
+        for i, part in enumerate(_unguarded_parts()):
+            at = f"({_at(name)} := {name}.data_ptr())" if bind and i == 0 else _at(name)
+            if bind and i == 0 and "{at}" not in part.text:
+                raise ValueError(f"{part.text}: the first unguarded part must name the address")
+            found.append(part.text.format(t=name, at=at))
+    return found
 
 
 def single_launch(

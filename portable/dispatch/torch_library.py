@@ -20,15 +20,16 @@ from portable.spec.model import Spec
 
 if TYPE_CHECKING:
     from portable.dispatch.compiled_call import CompiledCall
-    from portable.dispatch.dispatcher import Op
 
 _library = torch.library.Library("portable", "DEF")
 _AUTOCAST = {"cuda": "AutocastCUDA", "cpu": "AutocastCPU"}  # torch's dispatch keys by device type
 Run = Callable[[Sequence[Any], Sequence[Any], Any], Any]
+Lookup = Callable[[str], Any]
+"""An op by its name (portable.dispatch.dispatcher.op)."""
 
 
-def define(spec: Spec, signature: arguments.Signature, run: Run, fake: Run) -> Any:
-    """Register one op; `run(inputs, params, out)` computes it. Answers its overload."""
+def define(spec: Spec, signature: arguments.Signature, run: Run, fake: Run, lookup: Lookup) -> Any:
+    """Register one op; `run(inputs, params, out)` computes it. Returns its overload."""
     name = f"portable::{spec.op}"
     _library.define(spec.torch_schema(), tags=(torch.Tag.pt2_compliant_tag,))
 
@@ -43,7 +44,7 @@ def define(spec: Spec, signature: arguments.Signature, run: Run, fake: Run) -> A
     _library.impl(spec.op, kernel, "CompositeExplicitAutograd")
     torch.library.register_fake(name, meta, lib=_library)
     overload = getattr(torch.ops.portable, spec.op).default
-    _gradient(spec, signature, name)
+    _gradient(spec, signature, name, lookup)
     _batching(spec, signature, name, overload)
     if spec.autocast != "none":
         for device_type, key in _AUTOCAST.items():
@@ -108,7 +109,9 @@ class AutogradFormula:
             return self._module.backward(saved, params, needs, *grads)
 
 
-def autograd_function(spec: Spec, compiled: CompiledCall, inputs: Sequence[Any]) -> Callable[..., Any]:
+def autograd_function(
+    spec: Spec, compiled: CompiledCall, inputs: Sequence[Any], lookup: Lookup
+) -> Callable[..., Any]:
     """A function of the inputs of a plain call that computes and records the gradient.
 
     Each plan has an autograd function of its own, so that nothing but tensors passes through torch. What
@@ -118,7 +121,7 @@ def autograd_function(spec: Spec, compiled: CompiledCall, inputs: Sequence[Any])
     params, names = compiled.params, tuple(spec.inputs)
     instead = formula.forward(params)
     if instead is not None:
-        record = _bound(instead).autograd_function(inputs, params)
+        record = lookup(instead).autograd_function(inputs, params)
         return lambda *inputs: record(*inputs)[0]
     several = len(spec.outputs) > 1
 
@@ -148,25 +151,19 @@ def autograd_function(spec: Spec, compiled: CompiledCall, inputs: Sequence[Any])
     return super(torch.autograd.Function, node).apply
 
 
-def _bound(name: str) -> Op:
-    from portable.dispatch import dispatcher  # which imports this module
-
-    return dispatcher.op(name)
-
-
 class _Autograd:
     """Stands in for the library while torch registers an op's formula: the kernel that torch made for the
     op's autograd key goes behind the question whether another op is to be recorded instead."""
 
-    def __init__(self, spec: Spec, signature: arguments.Signature, formula: AutogradFormula):
-        self._spec, self._signature, self._formula = spec, signature, formula
+    def __init__(self, spec: Spec, signature: arguments.Signature, formula: AutogradFormula, lookup: Lookup):
+        self._spec, self._signature, self._formula, self._lookup = spec, signature, formula, lookup
 
     def impl(self, op: str, kernel: Callable[..., Any], key: str, with_keyset: bool = False) -> None:
         def chosen(keyset: Any, *args: Any, **kwargs: Any) -> Any:
             if torch.is_grad_enabled() and torch._C._any_requires_grad(*args):  # type: ignore[attr-defined]
                 instead = self._instead(args, kwargs)
                 if instead is not None:
-                    _bound(instead)
+                    self._lookup(instead)  # which registers it
                     return getattr(torch.ops.portable, instead).default(*args, **kwargs)[0]
             return kernel(keyset, *args, **kwargs)
 
@@ -178,7 +175,7 @@ class _Autograd:
         return self._formula.forward(dict(zip(self._spec.params, params, strict=True)))
 
 
-def _gradient(spec: Spec, signature: arguments.Signature, name: str) -> None:
+def _gradient(spec: Spec, signature: arguments.Signature, name: str, lookup: Lookup) -> None:
     """The op's formula as torch.library takes it, for compile and functorch."""
     positional = [p.name for p in spec.signature.parameters.values() if p.kind is not p.KEYWORD_ONLY]
     formula = AutogradFormula(spec)
@@ -197,7 +194,7 @@ def _gradient(spec: Spec, signature: arguments.Signature, name: str) -> None:
         found = formula.gradients(ctx.saved_tensors, ctx.params, ctx.pins, needs, grads)
         return tuple(found.get(argument) if needs[argument] else None for argument in given)
 
-    library: Any = _library if spec.gradient is None else _Autograd(spec, signature, formula)
+    library: Any = _library if spec.gradient is None else _Autograd(spec, signature, formula, lookup)
     if any(p.kind is p.KEYWORD_ONLY and p.name != "out" for p in spec.signature.parameters.values()):
 
         def setup_with_keywords(ctx: Any, inputs: Any, keyword_only_inputs: Any, output: Any) -> None:

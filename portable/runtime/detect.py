@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -111,12 +111,20 @@ def selection() -> Selection:
     return _selection
 
 
+_listeners: list[Callable[[], None]] = []
+
+
+def on_change(listener: Callable[[], None]) -> None:
+    """Have `listener` called whenever the selection changes."""
+    _listeners.append(listener)
+
+
 def reset(replacement: Selection | None = None) -> None:
     """Forget the selection, or put another in its place (tests)."""
     global _selection
     _selection = replacement
-    dispatch = importlib.import_module("portable.dispatch.dispatcher")
-    dispatch.clear_caches()
+    for listener in _listeners:
+        listener()
 
 
 def override_backend(vendor: str | None = None, arch: str | None = None, emulate: bool | None = None) -> None:

@@ -349,3 +349,24 @@ def test_the_second_derivative_says_that_there_is_none():
     (grad,) = torch.autograd.grad((portable.softmax(x) ** 2).sum(), x, create_graph=True)
     with pytest.raises(errors.UnsupportedGradientError, match="itself a gradient"):
         grad.sum().backward()
+
+
+@pytest.mark.parametrize("guarded", [False, True])
+def test_a_new_dependency_of_plans_is_in_every_key(guarded, monkeypatch):
+    """`guarded`: said to be compared by torch's guard, so that the comparison with the last call omits it."""
+    part = fast_path.KeyPart("{t}._version", guarded)
+    monkeypatch.setattr(fast_path, "TENSOR_KEY", (*fast_path.TENSOR_KEY, part))
+    monkeypatch.setattr(dispatcher.torch_library, "define", lambda *args: None)
+    monkeypatch.setattr(dispatcher.torch_library, "define_out", lambda *args: None)
+    monkeypatch.setattr(dispatcher, "_ops", {})
+    op, x = dispatcher.op("softmax"), torch.randn(3, 4)
+    for seen in (1, 2, 3):
+        for _ in range(3):
+            torch.testing.assert_close(op(x), expected(x))
+        assert len(op.plan_cache) == len(op.guard_cache) == seen
+        x.add_(1)  # another version
+        if guarded:
+            op.last_guard = fast_path.unknown(op.spec)
+    norm, w = dispatcher.op("rms_norm"), torch.ones(4)
+    for weight in (None, w, None, w):  # an optional input
+        torch.testing.assert_close(norm(x, weight=weight), torch.nn.functional.rms_norm(x, (4,), weight))
