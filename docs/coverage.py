@@ -13,7 +13,7 @@ from pathlib import Path
 
 from portable.backends.rocm.emulator.code_object import CodeObject
 from portable.backends.rocm.emulator.native_build import library
-from portable.backends.rocm.emulator.translate import lower
+from portable.backends.rocm.emulator.translate import translate
 from portable.commands import check
 from portable.runtime import build
 from portable.spec import registry
@@ -26,7 +26,7 @@ PADDING = {"s_code_end"}  # behind the end of a kernel; never executed
 def names_of(job: check.Job) -> tuple[str, set[str]]:
     """The architecture of one kernel and the mnemonics in it."""
     code = build.code_object(job.launch, dict(job.dtypes), job.backend, job.device)
-    program = lower(CodeObject(code.binary), library())
+    program = translate(CodeObject(code.binary), library())
     return job.device.arch, {inst.name for inst in program.instructions if inst is not None} - PADDING
 
 

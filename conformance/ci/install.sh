@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # install.sh [EXTRAS]   install this checkout with the extras (comma separated: cuda, rocm, emulate)
 #
-# PYTHON                    the interpreter to install into; without it a .venv is made here, of python3
-# CONFORMANCE_TORCH_INDEX   where torch comes from, say https://download.pytorch.org/whl/cpu
+# PYTHON                    the interpreter to install into; default: a .venv made in the checkout with python3
+# CONFORMANCE_TORCH_INDEX   package index of torch, for example https://download.pytorch.org/whl/cpu
 #
-# A torch that is installed already is kept, whatever constraints.txt says: it was built for the card.
+# An installed torch is kept, whatever constraints.txt says: it was built for the GPU.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
@@ -28,7 +28,7 @@ if [[ -n $torch && $torch != "$(grep -m1 '^torch==' "$constraints")" ]]; then
     echo "keeping $torch"
     constraints=$(mktemp)
     trap 'rm -f "$constraints"' EXIT
-    # What torch asks for at an exact version is torch's to choose.
+    # torch itself pins the versions of its exact requirements.
     { grep -vE '^(torch|triton)==' "$root/constraints.txt"; echo "$torch"; } >"$constraints"
 fi
 "${pip[@]}" install --quiet --constraint "$constraints" setuptools

@@ -1,8 +1,8 @@
-"""Every two of several records, compared: what the last job of a CI pipeline prints, and is judged by.
+"""Compares every pair of several records: the last job of a CI pipeline, run by `compare.sh`.
 
-`compare.sh` runs it. A pair agrees, disagrees, cannot be compared (different specs or inputs), or has nothing
-in common. The last is no fault of a pair: the CPU runs torch's implementations, which an emulated card does
-not have, so the CPU's record meets those of real cards only. But every pipeline must compare something.
+A pair agrees, disagrees, cannot be compared (different specs or inputs), or has nothing in common. Having
+nothing in common is no failure: the CPU's record holds torch's implementations, which an emulated GPU does
+not run, so it can only be compared with records of real GPUs. A pipeline that compares no pair at all fails.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from portable.conformance.text import counted
 
 AGREE, DISAGREE, REFUSED = 0, 1, 2
 SHOWN = 20
-"""Disagreements of a pair that the summary lists; the job's log and the pair's page have more."""
+"""Disagreements per pair that the summary lists; the job's log and the pair's page have all."""
 
 Record = Mapping[str, Any]
 Records = Mapping[str, Record]
@@ -30,8 +30,8 @@ Records = Mapping[str, Record]
 
 @dataclass
 class Pair:
-    """Two records by their names, A first. `verdict` is "agree", "disagree", "refused" or "apart", `sentence`
-    says it; `lines` and `data` are those of `compare`, empty where nothing was compared."""
+    """Two records by their names, A first. `verdict` is "agree", "disagree", "refused" or "apart";
+    `sentence` states it; `lines` and `data` are those of `compare`, empty if nothing was compared."""
 
     one: str
     other: str
@@ -53,12 +53,12 @@ class Pair:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Compare, print and write; 0 where all agree, 1 for a disagreement or a missing record, 2 where there is
-    a pair that cannot be compared, or none."""
+    """Compare, print and write. Returns 0 if all pairs agree, 1 for a disagreement or a missing record, 2 if
+    a pair cannot be compared or there is no pair."""
     parser = argparse.ArgumentParser(description="Compare every two of the records in some folders.")
     parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER")
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="for summary and pages")
-    parser.add_argument("--expect", nargs="*", default=[], metavar="NAME", help="records that must be there")
+    parser.add_argument("--expect", nargs="*", default=[], metavar="NAME", help="records that must exist")
     args = parser.parse_args(argv)
     try:
         records = read(args.folders)
@@ -83,10 +83,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def read(folders: Sequence[Path]) -> dict[str, dict[str, Any]]:
-    """The records in the folders by the names of their files; by folder and file where a name is there twice.
+    """The records in the folders by file name, or by folder and file name if a name occurs twice.
 
-    Those of the CPU and of emulated cards come first: they are the A of their pairs. Raises RecordError for
-    a file that is no record, OSError for what cannot be read.
+    Records of the CPU and of emulated GPUs come first: they are A of their pairs. Raises RecordError for a
+    file that is not a record, OSError for one that cannot be read.
     """
     files = []
     for folder in folders:
@@ -127,7 +127,7 @@ def _impls(found: Record) -> list[str]:
 
 
 def verdict(found: Sequence[Pair], missing: Sequence[str]) -> tuple[int, str]:
-    """The exit code and the verdict of the whole in one sentence."""
+    """The exit code, and the verdict over all pairs in one sentence."""
     kinds = ("agree", "disagree", "refused")
     names = {kind: [pair.name for pair in found if pair.verdict == kind] for kind in kinds}
     compared = len(names["agree"]) + len(names["disagree"])
@@ -149,7 +149,7 @@ def verdict(found: Sequence[Pair], missing: Sequence[str]) -> tuple[int, str]:
 
 
 def summary(records: Records, found: Sequence[Pair], sentence: str) -> str:
-    """The page of Markdown: the verdict, a row a record, a row a pair, and what disagrees."""
+    """The Markdown summary: the verdict, a row per record, a row per pair, and the disagreements."""
     lines = ["## Conformance", "", _cell(sentence), ""]
     lines += _table(
         ("record", "device", "tier", "results", "not supported", "known failures", "failing", "verdict"),
@@ -203,7 +203,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _cell(text: str) -> str:
-    """Text of a record, in which Markdown and HTML find nothing of theirs."""
+    """Text of a record with Markdown and HTML characters escaped."""
     escaped = html.escape(" ".join(str(text).split()))
     return "".join(f"&#{ord(char)};" if char in "|`*_[]\\~" else char for char in escaped)
 

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# plan.sh [FILE]   what a pipeline will run: the tier, and on which of the machines with a card
+# plan.sh [FILE]   decides what a pipeline runs: the tier, and on which GPU runners
 #
 # Prints name=value lines and appends them to FILE: tier, minutes (the time limit of a job), nvidia and amd
-# (labels; without one the job is skipped, and a notice says so) and expect (the names of the records to come).
+# (runner labels; without one the job is skipped with a notice) and expect (names of the records to expect).
 #
 # EVENT           what started the pipeline: pull_request, push, workflow_dispatch, ...
-# TIER            the tier that was asked for; without it smoke for a pull request, else core
-# TRUSTED         false: the change comes from outside, and no machine of ours may run it
-# NVIDIA_RUNNER   the label of a machine with an NVIDIA card; empty: there is none
-# AMD_RUNNER      the same of a machine with an AMD card
+# TIER            the tier to run; default: smoke for a pull request, else core
+# TRUSTED         false: the change comes from outside and must not run on our GPU runners
+# NVIDIA_RUNNER   the label of a runner with an NVIDIA GPU; empty: none
+# AMD_RUNNER      the label of a runner with an AMD GPU; empty: none
 set -euo pipefail
 
 notice() {
@@ -19,7 +19,7 @@ notice() {
     fi
 }
 
-# runner VENDOR VARIABLE   set $label to the label to run on; to nothing, with a notice, where there is none
+# runner VENDOR VARIABLE   set $label to the runner's label, or to nothing with a notice
 runner() {
     label=${!2:-}
     if [[ -z $label ]]; then

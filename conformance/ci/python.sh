@@ -4,6 +4,6 @@
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 python=${PYTHON:-$root/.venv/bin/python}
 if ! command -v "$python" >/dev/null; then
-    echo "${0##*/}: there is no $python: run conformance/ci/install.sh first, or set PYTHON" >&2
+    echo "${0##*/}: $python does not exist: run conformance/ci/install.sh first, or set PYTHON" >&2
     exit 2
 fi

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# run.sh DEVICE TIER OUTDIR [OPTION...]   judge a device; the exit code is that of portable-conformance run
+# run.sh DEVICE TIER OUTDIR [OPTION...]   run the suite on a device; exits with the code of portable-conformance run
 #
 # Writes OUTDIR/NAME.json, NAME.xml (JUnit) and NAME.html; NAME is DEVICE with "-" for ":".
 #
 # OPTION                further options of `portable-conformance run`: --require-hardware, --fraction 1,4
-# CONFORMANCE_OPTIONS   the same from the environment, separated by blanks
-# PYTHON                the interpreter; without it the .venv that install.sh made
+# CONFORMANCE_OPTIONS   more options, separated by spaces
+# PYTHON                the interpreter; default: the .venv that install.sh made
 set -euo pipefail
 
 # shellcheck source-path=SCRIPTDIR
@@ -22,7 +22,7 @@ name=${device//:/-}
 
 mkdir -p "$out"
 if [[ " ${options[*]} " != *" --resume "* ]]; then
-    rm -f "$out/$name".{json,xml,html} # an old record must not stand for a run that died
+    rm -f "$out/$name".{json,xml,html} # a failed run must not leave an old record behind
 fi
 exec "$python" -m portable.conformance.commands.cli run --device "$device" --tier "$tier" \
     --record "$out/$name.json" --junit "$out/$name.xml" --html "$out/$name.html" "${options[@]}"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# summary.sh OUTDIR   show what compare.sh found: in the job's summary on GitHub, else on standard output
+# summary.sh OUTDIR   print compare.sh's summary: to the job summary on GitHub, else to standard output
 set -euo pipefail
 
 if (($# != 1)); then
@@ -8,7 +8,7 @@ if (($# != 1)); then
 fi
 page=$1/comparison/summary.md
 if [[ ! -s $page ]]; then
-    echo "summary.sh: $page is not there: compare.sh writes it" >&2
+    echo "summary.sh: $page does not exist: compare.sh writes it" >&2
     exit 2
 fi
 if [[ -n ${GITHUB_STEP_SUMMARY:-} ]]; then

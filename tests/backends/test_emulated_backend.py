@@ -1,4 +1,4 @@
-"""The emulated AMD card as an ordinary card: when it is chosen, what it is called, what a launch is told."""
+"""The emulated AMD GPU as a backend: when it is selected, its name, the buffers and arguments of a launch."""
 
 from __future__ import annotations
 
@@ -112,9 +112,9 @@ def test_a_wrong_architecture_is_an_error_that_lists_the_known():
 
 
 def test_a_card_that_is_there_is_used_unless_emulation_is_asked_for():
-    card = ("/dev/kfd",)
-    assert list(detect.select(made_up(*card, hip="7.0", PORTABLE_BACKEND="rocm")).backends) == ["cuda"]
-    forced = detect.select(made_up(*card, hip="7.0", PORTABLE_BACKEND="rocm", PORTABLE_EMULATE="1"))
+    kfd = ("/dev/kfd",)
+    assert list(detect.select(made_up(*kfd, hip="7.0", PORTABLE_BACKEND="rocm")).backends) == ["cuda"]
+    forced = detect.select(made_up(*kfd, hip="7.0", PORTABLE_BACKEND="rocm", PORTABLE_EMULATE="1"))
     assert str(forced.backends["cpu"].device(0)) == "emulated gfx942"
     assert "PORTABLE_EMULATE=1" in forced.detections["rocm"].reason
 
@@ -157,7 +157,7 @@ def test_device_explain_and_info_say_that_it_is_emulated(environment, capsys):
     assert cli.main(["info"]) == 0
     out = capsys.readouterr().out
     assert re.search(r"^backend rocm +in use: emulated gfx1100 \(no AMD card", out, re.MULTILINE)
-    assert re.search(r"^card 0 +emulated gfx1100: ", out, re.MULTILINE)
+    assert re.search(r"^device 0 +emulated gfx1100: ", out, re.MULTILINE)
 
 
 @needs_no_gpu
@@ -169,13 +169,13 @@ def test_the_option_of_the_command(environment, capsys):
 
 
 @needs_no_gpu
-def test_a_record_names_the_emulated_card(environment):
+def test_a_record_names_the_emulated_gpu(environment):
     environment(PORTABLE_BACKEND="rocm")
     head = record.header(portable.device(), ["run"], "smoke")
     assert (head["device"], head["arch"], head["emulated"]) == ("emulated gfx942", "gfx942", True)
 
 
-def test_torch_is_no_implementation_of_an_emulated_card(environment):
+def test_torch_is_no_implementation_of_an_emulated_gpu(environment):
     """It would say what the CPU computes: it runs where no kernel does, or pinned, and says so."""
     environment(PORTABLE_BACKEND="rocm")
     assert dispatcher.candidates("softmax") == ("cpp", "triton")
@@ -189,7 +189,7 @@ def test_torch_is_no_implementation_of_an_emulated_card(environment):
 
 
 def test_torch_is_asked_last_wherever_the_spec_has_it(environment, toy):
-    """The toy card, emulated, with an implementation through torch in front of the others."""
+    """The toy GPU, emulated, with an implementation through torch in front of the others."""
     spec = dispatcher.registry.spec("twice")
     question = select.CallSignature(
         replace(spec, implementations=spec.implementations[::-1]),
@@ -310,33 +310,33 @@ def image(tmp_path_factory) -> bytes:
 
 
 def test_what_the_runtime_refuses(image):
-    card = EmulatedRuntime("gfx942")
-    module = card.load_module(image)
-    function = card.get_function(module, "scale")
+    runtime = EmulatedRuntime("gfx942")
+    module = runtime.load_module(image)
+    function = runtime.get_function(module, "scale")
     refused = [
-        ("loading its 3 bytes", lambda: card.load_module(b"ELF")),
+        ("loading its 3 bytes", lambda: runtime.load_module(b"ELF")),
         ("it is for gfx942; this is AMD Radeon", lambda: EmulatedRuntime("gfx1100").load_module(image)),
-        ("finding it in its code object, which has scale", lambda: card.get_function(module, "scal")),
-        ("there is no module 99", lambda: card.get_function(99, "scale")),
-        ("there is no module 99", lambda: card.unload_module(99)),
-        ("one emulated card, number 0", lambda: card.properties(1)),
-        ("70000 bytes of LDS; a block has 65536", lambda: card.set_dynamic_lds(0, 70000, "scale")),
-        ("with 256 static", lambda: launch(shared=65536 - 255)),
+        ("finding it in its code object, which has scale", lambda: runtime.get_function(module, "scal")),
+        ("there is no module 99", lambda: runtime.get_function(99, "scale")),
+        ("there is no module 99", lambda: runtime.unload_module(99)),
+        ("one emulated GPU, device 0", lambda: runtime.properties(1)),
+        ("70000 bytes of LDS; a block has 65536", lambda: runtime.set_dynamic_lds(0, 70000, "scale")),
+        ("plus 256 static bytes", lambda: launch(shared=65536 - 255)),
         ("at most 128 threads", lambda: launch(block=(129, 1, 1))),
-        ("no card takes such a grid", lambda: launch(grid=(1, 65536, 1))),
-        ("8 bytes of arguments; 4 came", lambda: launch(kernarg=bytes(4))),
+        ("the grid is larger than any GPU supports", lambda: launch(grid=(1, 65536, 1))),
+        ("8 bytes of arguments; 4 were given", lambda: launch(kernarg=bytes(4))),
         ("there is no function", lambda: launch(function=999)),
     ]
 
     def launch(function=function, grid=(1, 1, 1), block=(128, 1, 1), shared=0, kernarg=bytes(8)):
-        card.launch(function, grid, block, shared, 0, kernarg, "scale")
+        runtime.launch(function, grid, block, shared, 0, kernarg, "scale")
 
     for message, call in refused:
         with pytest.raises(errors.LaunchError, match=re.escape(message)):
             call()
     with pytest.raises(errors.LaunchError, match="'gfx9' cannot be emulated"):
         EmulatedRuntime("gfx9")
-    card.unload_module(module)
+    runtime.unload_module(module)
     with pytest.raises(errors.LaunchError, match="was its module unloaded"):
         launch()
 
@@ -362,7 +362,7 @@ def test_line_tables_change_no_instruction(image, tmp_path):
 
 @needs_no_gpu
 @pytest.mark.parametrize("arch", ["gfx942", "gfx1100"])
-def test_ops_compute_on_the_emulated_card(environment, arch):
+def test_ops_compute_on_the_emulated_gpu(environment, arch):
     environment(PORTABLE_BACKEND="rocm", PORTABLE_ROCM_ARCH=arch)
     a, b = torch.randn(33, 40), torch.randn(40, 17)
     build.clear_caches()
@@ -458,7 +458,7 @@ def test_the_demo_runs_every_implementation_and_fails_on_a_wrong_one(environment
 
 
 def test_import_starts_nothing(tmp_path):
-    """Choosing the emulated card reads files and no more: no library, no compiler, no process."""
+    """Selecting the emulated GPU only reads files: no library, no compiler, no process."""
     code = (
         "import sys; events = []\n"
         "import torch\n"

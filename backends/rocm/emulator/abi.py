@@ -1,4 +1,4 @@
-"""The records that Python and the native library exchange; each mirrors a struct of native/wave.h."""
+"""The structs that Python and the native library exchange; each mirrors one of native/wave.h."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from portable.errors import CompileError
 
 ABI = 1
 
-# Inst: step, fn, address, flags, imm, aux[4], op, sources, results, length, pad[3], then 2 + 5
-# operands of kind, mods, sel, type, index, pad, value.
+# Inst, a decoded instruction: step, fn, address, flags, imm, aux[4], op, sources, results, length, pad[3],
+# then 2 + 5 operands of kind, mods, sel, type, index, pad, value.
 INST = struct.Struct("<QQQIi4IHBBB3x" + "BBBBHHQ" * 7)
+OPERAND_BYTES = 16
 NO_OPERAND = (0, 0, 6, 0, 0, 0, 0)
 
 NONE, VGPR, SGPR, CONSTANT, NOTHING, SCC_BIT, VCCZ_BIT, EXECZ_BIT = range(8)
@@ -21,7 +22,7 @@ CLAMP, SDWA, DPP, DPP8, DUAL, DST_UPPER, DST_ZERO, OFFEN, IDXEN, TO_LDS, RETURNS
     1 << bit for bit in range(12)
 )
 OFF_THE_CODE, UNKNOWN = 0xFFFF, 0xFFFE
-"""Values of Inst.op: the end of the code, and an instruction that nothing executes."""
+"""Values of Inst.op: the end of the code, and an instruction that the emulator does not support."""
 
 CLASSES = (
     *("scalar", "vector", "transcendental", "matrix", "global memory", "LDS", "scratch", "scalar memory"),
@@ -67,8 +68,14 @@ class Fault(ctypes.Structure):
     )
 
 
+MEM_COUNTS = ("lanes", "bytes", "cache_lines", "fewest_cache_lines", "conflicts")
+
+
 class MemCount(ctypes.Structure):
-    _fields_ = tuple((name, ctypes.c_uint64) for name in ("lanes", "bytes", "lines", "fewest", "conflicts"))
+    _fields_ = tuple(
+        (name, ctypes.c_uint64)
+        for name in ("lanes", "bytes", "cache_lines", "fewest_cache_lines", "conflicts")
+    )
 
 
 _U32, _U64 = ctypes.c_uint32, ctypes.c_uint64
@@ -102,10 +109,10 @@ class Launch(ctypes.Structure):
 
 
 def check(handle: Any) -> None:
-    """Raise CompileError where the library's structs are not these."""
+    """Raise CompileError if the library's structs have other sizes than these."""
     sizes = [
         INST.size,
-        16,
+        OPERAND_BYTES,
         ctypes.sizeof(Launch),
         ctypes.sizeof(Range),
         ctypes.sizeof(Fault),
@@ -113,4 +120,4 @@ def check(handle: Any) -> None:
     ]
     found = [handle.emulator_size(which) for which in range(len(sizes))]
     if handle.emulator_abi() != ABI or found != sizes:
-        raise CompileError("the emulator", f"its records have sizes {found}, expected {sizes}")
+        raise CompileError("the emulator", f"its structs have sizes {found}, expected {sizes}")

@@ -1,4 +1,4 @@
-"""The backend of an AMD card made of software: the ordinary one over another runtime, on CPU tensors."""
+"""The backend of an emulated AMD GPU: RocmBackend over the emulator's runtime, on CPU tensors."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ DEFAULT_ARCH = "gfx942"
 
 
 def arch(machine: Machine) -> str:
-    """The architecture that the environment asks for."""
+    """The architecture to emulate: PORTABLE_ROCM_ARCH, or gfx942."""
     return machine.environ.get(ARCH_VARIABLE, "").strip() or DEFAULT_ARCH
 
 
 def emulation(machine: Machine) -> Detection:
-    """Whether a card can be emulated here, and which."""
+    """Whether this machine can emulate a GPU, and which architecture."""
     wanted, known = arch(machine), [target.arch for target in TARGETS]
     if wanted not in known:
-        what = f"{ARCH_VARIABLE}={wanted!r} names no card that can be emulated"
+        what = f"{ARCH_VARIABLE}={wanted!r} names no GPU that can be emulated"
         return Detection(False, False, f"{what}; expected one of {listed(known)}")
-    lacking = native_build.missing()
-    if lacking is not None:
-        return Detection(False, False, lacking)
+    reason = native_build.missing()
+    if reason is not None:
+        return Detection(False, False, reason)
     return Detection(False, True, f"emulated {wanted}")
 
 
 class EmulatedRocmBackend(RocmBackend):
-    """RocmBackend whose one card is the emulated `arch`; its tensors are the CPU's."""
+    """RocmBackend whose one device is an emulated GPU of `arch`; its tensors are CPU tensors."""
 
     device_type = "cpu"
 
@@ -103,5 +103,5 @@ class EmulatedRocmBackend(RocmBackend):
     def info(self) -> list[tuple[str, str]]:
         from portable.backends.rocm.compile import toolchain
 
-        what = f"{self._device}: machine code of the {self._model}, executed by the CPU; it tells no time"
-        return [("card 0", what), ("HIP compiler", toolchain().name)]
+        what = f"{self._device}: machine code of the {self._model}, executed by the CPU; no timings"
+        return [("device 0", what), ("HIP compiler", toolchain().name)]

@@ -1,6 +1,6 @@
-"""How long the emulator takes: `python -m portable.backends.rocm.emulator.bench [ARCH ...]`.
+"""Times of the emulator itself: `python -m portable.backends.rocm.emulator.bench [ARCH ...]`.
 
-These are times of the emulator on this processor. They say nothing about any GPU.
+Seconds on this CPU. They say nothing about any GPU.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import time
 
 import torch
 
-from portable.backends.rocm.emulator import backend as card
 from portable.backends.rocm.emulator import launch, native_build
+from portable.backends.rocm.emulator.backend import EmulatedRocmBackend
 from portable.backends.rocm.emulator.code_object import CodeObject
-from portable.backends.rocm.emulator.translate import lower
+from portable.backends.rocm.emulator.translate import translate
 from portable.dispatch import dispatcher, pins
 from portable.errors import PinError, PortableError
 from portable.runtime import detect
@@ -41,14 +41,14 @@ def main(arches: list[str]) -> int:
     )
     print(f"{'case':<26} {'arch':<8} {'implementation':<15} {'instructions':>12} {'translate':>9} {'run':>7}")
     for arch in arches:
-        backend = card.EmulatedRocmBackend(registry.vendors()["rocm"], arch)
+        backend = EmulatedRocmBackend(registry.vendors()["rocm"], arch)
         detect.reset(detect.Selection({"cpu": backend}, {}))
         for label, case in _CASES.items():
             op, arguments = case()
             spec = registry.spec(op)
             for name in dispatcher.candidates(op):
                 implementation = spec.implementation(name)
-                # torch's own implementations are no machine code of the card
+                # torch's implementations run no GPU machine code
                 if implementation is not None and implementation.kind == "plan":
                     with pins.using(**{op: name}):
                         _row(label, arch, op, name, arguments)
@@ -57,8 +57,8 @@ def main(arches: list[str]) -> int:
 
 def _row(label: str, arch: str, op: str, name: str, arguments: tuple) -> None:
     seen: list[CodeObject] = []
-    former = launch.ready
-    launch.ready = lambda code: (seen.append(code), former(code))[1]
+    former = launch.linked_program
+    launch.linked_program = lambda code: (seen.append(code), former(code))[1]
     call = dispatcher.op(op)
     try:
         call(*arguments)
@@ -68,18 +68,19 @@ def _row(label: str, arch: str, op: str, name: str, arguments: tuple) -> None:
         print(f"{label:<26} {arch:<8} {name:<15} {error}")
         return
     finally:
-        launch.ready = former
+        launch.linked_program = former
     codes = list(dict.fromkeys(seen))
     start = time.perf_counter()
-    programs = [lower(code, native_build.library()) for code in codes]
-    translate = time.perf_counter() - start
+    programs = [translate(code, native_build.library()) for code in codes]
+    translating = time.perf_counter() - start
     times = []
     for _ in range(_REPEATS):
         start = time.perf_counter()
         call(*arguments)
         times.append(time.perf_counter() - start)
     count = sum(program.count for program in programs)
-    print(f"{label:<26} {arch:<8} {name:<15} {count:>12,} {translate:>9.3f} {statistics.median(times):>7.3f}")
+    running = statistics.median(times)
+    print(f"{label:<26} {arch:<8} {name:<15} {count:>12,} {translating:>9.3f} {running:>7.3f}")
 
 
 if __name__ == "__main__":

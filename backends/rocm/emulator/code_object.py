@@ -1,8 +1,8 @@
-"""A code object as the loader sees it: an AMDGPU ELF laid out in memory, and what each kernel asks for.
+"""Reads AMDGPU code objects: the ELF file laid out in memory, and the descriptor of each kernel.
 
 Layouts are from the "User Guide for AMDGPU Backend" of LLVM (sections ELF Code Object, Kernel Descriptor,
 Initial Kernel Execution State) and the ELF gABI. The bytes may be damaged in any way: every number is
-checked before it is used, and the answer is a `CodeObject` or a `CodeObjectError`.
+checked before it is used, and reading gives a `CodeObject` or raises `CodeObjectError`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PAGE = 4096
 _MOST_SEGMENTS = 256  # linkers write about ten
 _LONGEST_NAME = 16384  # mangled names are long, but a table of endless ones must not be quadratic
 _DESCRIPTOR = 64
-_PRELOAD_PROLOGUE = 256  # bytes for firmware without preloading; the card starts behind them
+_PRELOAD_PROLOGUE = 256  # bytes for firmware without preloading; execution starts after them
 _MOST_USER_SGPRS = 16
 _MOST_THREADS = 1024
 _MOST_KERNARG = 1 << 20
@@ -91,7 +91,7 @@ _OBJECT, _UNDEFINED, _ABSOLUTE = 1, 0, 0xFFF1
 
 @dataclass(frozen=True, eq=False)
 class Kernel:
-    """One kernel: where it starts, and the registers and memory it is given there.
+    """One kernel: its entry point, registers, memory and arguments.
 
     `sgprs` are those allocated, VCC and the like among them (gfx11 and later: always 128); `lds` and
     `kernarg_size` are bytes, `scratch` bytes per lane. `user_sgprs` and `system_sgprs` name one SGPR
@@ -123,8 +123,8 @@ class Kernel:
 
     @property
     def explicit_size(self) -> int:
-        """Bytes of the arguments that a caller gives; the runtime adds the hidden ones behind them. All
-        of the segment where there is no metadata."""
+        """Bytes of the explicit arguments; the runtime adds the hidden ones after them. The whole segment if
+        there is no metadata."""
         ends = []
         for argument in self.arguments:
             offset, size = argument.get(".offset"), argument.get(".size")
@@ -144,7 +144,7 @@ class Kernel:
         (GRANULATED_LDS_SIZE), which clang's own report leaves out, so that it can say one more.
         """
         arch = self.code._arch
-        narrower = self.wave // arch.wave  # a wave of 64 on a card of 32 takes two lanes' share
+        narrower = self.wave // arch.wave  # wave64 where wave32 is native takes double registers
         granule, total = arch.vgpr_granule // narrower, arch.vgprs // narrower
         by_registers = min(arch.most_waves, total // _whole(max(1, self.vgprs), granule))
         if arch.generation == 9:  # 800 SGPRs per SIMD; later ones give each wave its full 128
@@ -300,7 +300,7 @@ class CodeObject:
             return None
         try:
             found = metadata.metadata(self.image)
-        except Exception as error:  # a decoder of foreign bytes may trip over anything in them
+        except Exception as error:  # the decoder may raise anything on damaged bytes
             raise CodeObjectError(f"the metadata note is damaged: {error}") from error
         kernels = found.get("amdhsa.kernels", []) if isinstance(found, dict) else None
         if not isinstance(kernels, list) or not all(isinstance(each, dict) for each in kernels):
@@ -541,7 +541,7 @@ def _system_sgprs(arch: _Arch, rsrc2: int) -> tuple[str, ...]:
 
 
 def _refused(arch: _Arch, wave32: bool, rsrc1: int, rsrc2: int, rsrc3: int, properties: int):
-    """What a descriptor can ask for and nothing here provides, each with its bits."""
+    """(feature, bits of the descriptor that enable it) for the features that are not emulated."""
     yield "a wave of priority, privilege or debugging", rsrc1 & (3 << 10 | 1 << 20 | 1 << 22 | 3 << 24)
     yield "16-bit overflow to the largest number", rsrc1 & 1 << 26
     yield "a trap handler or exceptions", rsrc2 & (1 << 6 | 3 << 13 | 0x7F << 24)

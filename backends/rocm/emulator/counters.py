@@ -1,4 +1,4 @@
-"""What a launch did, counted: instructions, matrix FLOPs, memory traffic. Never time."""
+"""Counters of a launch: instructions by class, matrix FLOPs, memory traffic. No timings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ _ACCESSES = (
 
 
 class Counters:
-    """Counts of one launch. `executed` has one entry per record, once per wave that executed it."""
+    """Counters of one launch. `executed[i]` counts the waves that executed decoded instruction i, `memory[i]`
+    is its `abi.MemCount`; `source` gives the source line of an instruction by index."""
 
     def __init__(
         self,
@@ -50,11 +51,11 @@ class Counters:
         return sum(self.classes.values())
 
     def traffic(self) -> dict[str, dict[str, int]]:
-        """By kind of access: lanes, bytes, lines (128-byte cache lines touched), fewest (the least that
-        could hold the bytes) and conflicts (extra LDS cycles by bank conflicts)."""
+        """By kind of access: lanes, bytes, cache_lines (of 128 bytes, touched), fewest_cache_lines (the
+        fewest that could hold the bytes) and conflicts (extra LDS cycles by bank conflicts)."""
         found = {}
         for label, belongs in _ACCESSES:
-            total = dict.fromkeys(("lanes", "bytes", "lines", "fewest", "conflicts"), 0)
+            total = dict.fromkeys(abi.MEM_COUNTS, 0)
             for op, count in zip(self.program.ops, self._memory, strict=False):
                 if op is not None and belongs(op.name, abi.CLASSES[op.cls]):
                     for name in total:
@@ -63,7 +64,7 @@ class Counters:
         return found
 
     def rows(self) -> list[tuple[str, str]]:
-        """(what, figure) of everything counted."""
+        """(label, value) of every counter, for `portable trace`."""
         kernel = self.kernel
         threads = self.block[0] * self.block[1] * self.block[2]
         waves = -(-threads // kernel.wave)
@@ -80,7 +81,7 @@ class Counters:
             if label in ("LDS", "scratch"):
                 text += f", {total['conflicts']:,} bank conflicts" if label == "LDS" else ""
             else:
-                text += f", {total['lines']:,} cache lines, {total['fewest']:,} at best"
+                text += f", {total['cache_lines']:,} cache lines, {total['fewest_cache_lines']:,} at best"
             rows.append((label, text))
         rows.append(("registers", f"{kernel.vgprs} VGPRs, {kernel.sgprs} SGPRs"))
         rows.append(("LDS per block", f"{kernel.lds + self.shared:,} bytes"))
@@ -92,7 +93,7 @@ class Counters:
         found = resources(self.kernel.code.image)[self.kernel.name]
         return found["vgpr_spills"] + found["sgpr_spills"]
 
-    def lines(self) -> list[tuple[str, int]]:
+    def by_source_line(self) -> list[tuple[str, int]]:
         """(source line, wave instructions executed for it), hottest first."""
         found: Counter[str] = Counter()
         for index, count in enumerate(self._executed):
@@ -100,7 +101,7 @@ class Counters:
                 found[self._source(index) or "(no line)"] += count
         return found.most_common()
 
-    def names(self) -> Counter[str]:
+    def by_mnemonic(self) -> Counter[str]:
         """Wave instructions executed by mnemonic."""
         found: Counter[str] = Counter()
         for inst, count in zip(self.program.instructions, self._executed, strict=False):

@@ -1,9 +1,9 @@
-"""From an address of the code to the line it was compiled from, and to the calls it was inlined through.
+"""Source lines from DWARF: the line of an instruction's address, and the calls it was inlined through.
 
-The line programs of `.debug_line` (DWARF 2 to 5) are run by pyelftools. Their headers are read here with
-pyelftools' primitives: its own reader follows a count in the header as far as it says, and in a damaged
-file that is 2**63 entries of no bytes. The calls are in `.debug_info`, which is read here too, for the
-same reason: a few damaged bytes can make one abbreviation, or one list of ranges, stand for many.
+pyelftools runs the line programs of `.debug_line` (DWARF 2 to 5). This module reads their headers itself,
+with pyelftools' primitives: its own reader trusts a count in the header, which in a damaged file can mean
+2**63 entries of no bytes. Inlined calls are in `.debug_info`, which this module also reads, for the same
+reason: a few damaged bytes can turn one abbreviation, or one list of ranges, into very many.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from elftools.dwarf.lineprogram import LineProgram
 from elftools.dwarf.structs import DWARFStructs
 from elftools.elf.elffile import ELFFile
 
-__all__ = ["Lines"]
+__all__ = ["SourceLines"]
 
 _SECTIONS = (
     *(".debug_line", ".debug_line_str", ".debug_str"),
@@ -32,8 +32,7 @@ _LARGEST_LINE = 1 << 31
 _FORMS = {number: name for name, number in ENUM_DW_FORM.items() if isinstance(number, int)}
 _PATH = ENUM_DW_LNCT["DW_LNCT_path"]
 
-# Of `.debug_info`: how many numbers are read at most, how many functions and ranges are kept, and how
-# deep entries may nest.
+# Limits on `.debug_info`: numbers read, functions and ranges kept, depth of nested entries.
 _MOST_STEPS = 1 << 20
 _MOST_SCOPES = 1 << 16
 _MOST_RANGES = 1 << 17
@@ -62,11 +61,11 @@ _Sequence = tuple[int, int, list[int], list[tuple[str, int]]]
 _Values = dict[str, tuple[str, int]]  # of one entry of `.debug_info`: attribute -> (form, value)
 
 
-class Lines:
-    """The line table of a code object, read at the first question.
+class SourceLines:
+    """The line table of a code object, read at first use.
 
-    Whatever is damaged or missing answers None, or a shorter chain: a message without its line is better
-    than none.
+    Damaged or missing tables give None, or a shorter chain, and raise nothing: an error message without its
+    source line is better than no message.
     """
 
     def __init__(self, image: bytes) -> None:
@@ -81,8 +80,8 @@ class Lines:
         found = self._nearest(address)
         return found[0] if found else None
 
-    def chain(self, address: int) -> tuple[str, ...]:
-        """What `at` answers, then the line of the call it was inlined at, and so on to the outermost."""
+    def inline_chain(self, address: int) -> tuple[str, ...]:
+        """The line of `at`, then the line of the call it was inlined at, and so on to the outermost."""
         found = self._nearest(address)
         if found is None:
             return ()
@@ -101,7 +100,7 @@ class Lines:
             self._sequences.sort(key=lambda each: each[:2])
             self._starts = [each[0] for each in self._sequences]
         # A function that the linker dropped leaves a sequence at 0, which can reach over the others;
-        # so the nearest start is asked first.
+        # so the nearest start is searched first.
         for index in range(bisect.bisect_right(self._starts, address) - 1, -1, -1):
             _, end, addresses, rows = self._sequences[index]
             if address < end:
@@ -135,7 +134,7 @@ def _tables(image: bytes) -> tuple[list[_Sequence], dict[int, list[str]]]:
     sections = _sections(image)
     data = sections.get(".debug_line", b"")
     for start, after, size in _units(data):
-        with contextlib.suppress(Exception):  # one damaged program costs its own lines only
+        with contextlib.suppress(Exception):  # a damaged program loses its own lines only
             program = _program(data[start:after], 8 * size, sections)
             files[start] = program["file_entry"]
             found += _rows(program)
@@ -263,7 +262,7 @@ class _Scope:
 
 @dataclass(frozen=True, slots=True)
 class _Unit:
-    """What the entries of one unit share. `files` are those of its line program."""
+    """Data that the entries of one unit share. `files` are those of its line program."""
 
     version: int
     size: int
@@ -274,13 +273,13 @@ class _Unit:
 
 
 class _Reader:
-    """A position in some bytes. Each number read is a step, of which all readers together have so many."""
+    """A position in some bytes. Each number read costs a step; all readers share one budget of steps."""
 
     def __init__(self, data: bytes, at: int, end: int, steps: list[int]) -> None:
         self.data, self.at, self.end, self._steps = data, at, min(end, len(data)), steps
 
     def skip(self, size: int) -> int:
-        """The position before `size` bytes, which are passed over."""
+        """Skip `size` bytes; returns the position before them."""
         self._steps[0] -= 1
         if self._steps[0] < 0 or size > self.end - self.at or self.at < 0:
             raise ValueError("damaged debug information")
@@ -315,7 +314,7 @@ class _Calls:
         for start, after, size in _units(data):
             if self._steps[0] <= 0:
                 break
-            with contextlib.suppress(Exception):  # what was read before the damage stays
+            with contextlib.suppress(Exception):  # keep what was read before the damage
                 self._read_unit(_Reader(data, start + (12 if size == 8 else 4), after, self._steps), size)
 
     def around(self, address: int) -> Iterator[str]:
@@ -323,7 +322,7 @@ class _Calls:
         within = [each for each in self._ranges if each[0] <= address < each[1]]
         if not within:
             return
-        # A function that the linker dropped may seem to be here too; it starts earlier, mostly at 0.
+        # A function that the linker dropped may seem to cover it too; it starts earlier, mostly at 0.
         scopes = {scope: low for low, _, scope in within}
         starts = {scope: scopes.get(self._scopes[scope].function, 0) for scope in scopes}
         scope = max(scopes, key=lambda each: (starts[each], self._scopes[each].depth))
@@ -371,7 +370,7 @@ class _Calls:
                 return
 
     def _abbreviations(self, offset: int) -> dict[int, tuple[int, bool, list[tuple[int, str, int]]]]:
-        """Code -> (tag, whether entries are within, attributes as (number, form, value if it is here))."""
+        """Code -> (tag, whether entries are within, attributes as (number, form, implicit constant))."""
         data = self._sections[".debug_abbrev"]
         reader = _Reader(data, offset, len(data), self._steps)
         found = {}
@@ -406,7 +405,7 @@ class _Calls:
         if outer is not None:
             function, depth = self._scopes[outer].function, self._scopes[outer].depth + 1
         self._scopes.append(_Scope(outer, function, depth, f"{unit.files[file]}:{line}" if known else None))
-        with contextlib.suppress(KeyError, ValueError):  # without its addresses it is nowhere
+        with contextlib.suppress(KeyError, ValueError):  # without addresses it covers nothing
             for low, high in self._spans(unit, values):
                 if len(self._ranges) == _MOST_RANGES:
                     break
@@ -468,7 +467,7 @@ class _Calls:
 
 
 def _value(reader: _Reader, form: str, constant: int, version: int, size: int) -> int:
-    """The value of an attribute, where it is a number; the others are passed over."""
+    """The value of a numeric attribute; other forms are skipped."""
     if form in _FIXED:
         return reader.fixed(_FIXED[form]) or constant
     if form in _OFFSETS:

@@ -1,4 +1,4 @@
-"""What can go wrong in the emulator, as errors for people."""
+"""The errors of the emulator."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ class EmulatorError(PortableError, RuntimeError):
 
 
 class CodeObjectError(EmulatorError, ValueError):
-    """Bytes that are no code object this emulator can run: damaged, of another card, or holding an
-    instruction it does not know (the message names it)."""
+    """A code object that the emulator cannot run: damaged, for another GPU, or with an instruction that the
+    emulator does not support (the message names it)."""
 
 
 class KernelFault(LaunchError, EmulatorError):
-    """A launch did what a GPU might have hidden. Facts: kind, kernel, source ("file:line" or None),
-    inlined_at (the lines of the calls through which `source` was inlined, the innermost first; empty if
-    it was not), instruction, pc, workgroup, wave, lane, address, detail; any other fact that does not
-    apply is None."""
+    """A kernel did something undefined, which hardware might not have reported.
+
+    Facts: kind (one of KINDS), kernel, detail, source ("file:line"), inlined_at (source lines of the calls
+    through which `source` was inlined, innermost first; empty if it was not inlined), instruction, pc,
+    workgroup, wave, lane, address. A fact that does not apply is None."""
 
     KINDS = (
         "out-of-bounds",

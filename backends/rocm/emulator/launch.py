@@ -1,4 +1,4 @@
-"""One launch: everything a wave finds in its registers and memory, and what came of it.
+"""Launches a kernel on the native library: initial registers, kernel arguments, threads, faults.
 
 The initial state follows the "User Guide for AMDGPU Backend" of LLVM, section Initial Kernel Execution
 State; the hidden arguments are those of code object version 5 (Implicit Arguments).
@@ -19,10 +19,10 @@ from typing import Any
 from portable.backends.rocm.emulator import abi
 from portable.backends.rocm.emulator.code_object import CodeObject, Kernel
 from portable.backends.rocm.emulator.counters import Counters
-from portable.backends.rocm.emulator.dwarf import Lines
+from portable.backends.rocm.emulator.dwarf import SourceLines
 from portable.backends.rocm.emulator.faults import EmulatorError, KernelFault
 from portable.backends.rocm.emulator.native_build import library
-from portable.backends.rocm.emulator.translate import Program, lower
+from portable.backends.rocm.emulator.translate import Program, translate
 
 BUDGET = 200_000_000
 """Instructions that one wave may execute: about ten seconds."""
@@ -36,7 +36,7 @@ _SYSTEM = {
     "scratch_wave_offset": 4,
 }
 _PRIVATE_APERTURE = 1 << 49
-_NOWHERE = 0xFFFFFFFFFFFFFFFF
+_NO_ADDRESS = 0xFFFFFFFFFFFFFFFF
 
 
 @dataclass(frozen=True)
@@ -49,33 +49,34 @@ class Buffer:
     writable: bool = True
 
 
-class _Ready:
-    """A code object made ready to run: linked records and its memory, at fixed host addresses."""
+class LinkedProgram:
+    """A translated code object with handler addresses filled in, and its loaded memory; both at fixed host
+    addresses."""
 
     def __init__(self, code: CodeObject):
-        self.program: Program = lower(code, library())
-        self.records = _aligned(self.program.records)
-        if library().handle.emulator_link(self.records.address, self.program.count) != -1:
-            raise EmulatorError("the records do not fit the native library")
-        self.memory = _aligned(b"", len(code.memory))
+        self.program: Program = translate(code, library())
+        self.insts = _AlignedMemory(self.program.encoded)
+        if library().handle.emulator_link(self.insts.address, self.program.count) != -1:
+            raise EmulatorError("the translated program does not fit the native library")
+        self.memory = _AlignedMemory(b"", len(code.memory))
         ctypes.memmove(self.memory.address, bytes(code.loaded_at(self.memory.address)), len(code.memory))
         self.index_of = (ctypes.c_uint32 * max(1, len(self.program.index_of) // 4)).from_buffer_copy(
             self.program.index_of or b"\0\0\0\0"
         )
-        self.lines = Lines(code.image)
+        self.source_lines = SourceLines(code.image)
 
     def source(self, index: int) -> str | None:
         inst = self.program.instructions[index] if 0 <= index < len(self.program.instructions) else None
-        return None if inst is None else self.lines.at(inst.address)
+        return None if inst is None else self.source_lines.at(inst.address)
 
-    def chain(self, index: int) -> tuple[str, ...]:
+    def inline_chain(self, index: int) -> tuple[str, ...]:
         """The source line, and those of the calls it was inlined through; empty if there is none."""
         inst = self.program.instructions[index] if 0 <= index < len(self.program.instructions) else None
-        return () if inst is None else self.lines.chain(inst.address)
+        return () if inst is None else self.source_lines.inline_chain(inst.address)
 
 
-class _aligned:
-    """Bytes copied to memory aligned as a card would have it."""
+class _AlignedMemory:
+    """A copy of some bytes in host memory, aligned as a GPU allocation is."""
 
     def __init__(self, data: bytes | bytearray, size: int = 0, alignment: int = 256):
         size = max(size, len(data))
@@ -86,18 +87,18 @@ class _aligned:
         ctypes.memmove(self.address, bytes(data), len(data))
 
 
-_ready_lock = threading.Lock()
+_link_lock = threading.Lock()
 
 
 @functools.lru_cache(maxsize=512)
-def _prepared(code: CodeObject) -> _Ready:
-    return _Ready(code)
+def _link(code: CodeObject) -> LinkedProgram:
+    return LinkedProgram(code)
 
 
-def ready(code: CodeObject) -> _Ready:
-    """The linked program of a code object, made once. Raises CodeObjectError."""
-    with _ready_lock:
-        return _prepared(code)
+def linked_program(code: CodeObject) -> LinkedProgram:
+    """The linked program of a code object, made once and kept. Raises CodeObjectError."""
+    with _link_lock:
+        return _link(code)
 
 
 def launch(
@@ -112,36 +113,36 @@ def launch(
     threads: int | None = None,
     count: bool = False,
 ) -> Counters | None:
-    """Run a kernel to its end on `grid` workgroups of `block` work-items, with `shared` bytes of dynamic LDS.
+    """Run a kernel on `grid` workgroups of `block` work-items, with `shared` bytes of dynamic LDS.
 
-    `kernarg` holds the explicit arguments, pointers being host addresses; outside `buffers` nothing may
-    be touched. `count` asks for counters. Raises KernelFault, and EmulatorError for sizes no card takes.
+    `kernarg` holds the explicit arguments; pointers are host addresses. The kernel may access nothing outside
+    `buffers`. Returns counters if `count`. Raises KernelFault; EmulatorError for sizes no GPU supports.
     """
     code = kernel.code
     _check(kernel, grid, block, shared)
-    prepared = ready(code)
-    segment = _aligned(_arguments(kernel, grid, block, shared, kernarg), alignment=64)
-    packet = _aligned(_packet(kernel, grid, block, shared, segment.address), alignment=64)
+    linked = linked_program(code)
+    segment = _AlignedMemory(_arguments(kernel, grid, block, shared, kernarg), alignment=64)
+    packet = _AlignedMemory(_packet(kernel, grid, block, shared, segment.address), alignment=64)
     names = [each.name for each in buffers if each.nbytes]
     rows = [(each.address, each.nbytes, int(each.writable)) for each in buffers if each.nbytes]
     own = {
         "the kernel's arguments": segment,
-        "the code object": prepared.memory,
+        "the code object": linked.memory,
         "the dispatch packet": packet,
     }
     names += own
     rows += [(memory.address, memory.size, 0) for memory in own.values()]
     ranges = (abi.Range * len(rows))(*(abi.Range(*row, i) for i, row in enumerate(rows)))
-    program = prepared.program
+    program = linked.program
     state = abi.Launch(
         abi=abi.ABI,
         arch=abi.ARCHES.index(code.arch),
         wave_size=kernel.wave,
         instructions=program.count,
-        program=prepared.records.address,
+        program=linked.insts.address,
         ranges=ranges,
         range_count=len(rows),
-        entry=_entry(prepared, kernel),
+        entry=_entry(linked, kernel),
         grid=grid,
         block=block,
         lds_bytes=kernel.lds + shared,
@@ -151,10 +152,10 @@ def launch(
         dx10_clamp=kernel.dx10_clamp,
         ieee=kernel.ieee_mode,
         ids_in_ttmp=kernel.workgroup_ids_in_ttmp,
-        code_base=prepared.memory.address - code.base,
+        code_base=linked.memory.address - code.base,
         text_start=code.text[0],
         text_end=code.text[1],
-        index_of=prepared.index_of,
+        index_of=linked.index_of,
         budget=budget,
     )
     _user_sgprs(state, kernel, segment, packet)
@@ -169,11 +170,11 @@ def launch(
     groups = grid[0] * grid[1] * grid[2]
     _run(state, min(groups, threads or len(os.sched_getaffinity(0))))
     if state.fault_taken:
-        raise _fault(kernel, prepared, state.fault, names)
+        raise _fault(kernel, linked, state.fault, names)
     if executed is None or memory is None:
         return None
     return Counters(
-        kernel, prepared.program, prepared.source, list(executed), list(memory), shared, groups, block
+        kernel, linked.program, linked.source, list(executed), list(memory), shared, groups, block
     )
 
 
@@ -191,16 +192,16 @@ def _check(kernel: Kernel, grid: Any, block: Any, shared: int) -> None:
         )
 
 
-def _entry(prepared: _Ready, kernel: Kernel) -> int:
+def _entry(linked: LinkedProgram, kernel: Kernel) -> int:
     start = kernel.code.text[0]
-    index = prepared.index_of[(kernel.entry - start) // 4]
+    index = linked.index_of[(kernel.entry - start) // 4]
     if index == 0xFFFFFFFF:
         raise EmulatorError(f"{kernel.name}: its entry {kernel.entry:#x} is not the start of an instruction")
     return index
 
 
 def _hidden(kernel: Kernel, grid: Any, block: Any, shared: int) -> dict[str, int]:
-    """What the runtime adds to the explicit arguments. Grids of this emulator have whole workgroups."""
+    """The hidden arguments, which the runtime adds to the explicit ones. Workgroups are never partial."""
     values = {"hidden_grid_dims": 3 if grid[2] * block[2] > 1 else 2 if grid[1] * block[1] > 1 else 1}
     for axis, name in enumerate("xyz"):
         values[f"hidden_block_count_{name}"] = grid[axis]
@@ -239,9 +240,9 @@ def _packet(kernel: Kernel, grid: Any, block: Any, shared: int, kernarg: int) ->
     )  # fmt: skip
 
 
-def _user_sgprs(state: abi.Launch, kernel: Kernel, segment: _aligned, packet: _aligned) -> None:
-    # gfx90a's swizzled V# over the private segment (element size, stride by thread): native/buffer.c knows
-    # it by its swizzle and add-thread-id bits, and its base is the segment's start.
+def _user_sgprs(state: abi.Launch, kernel: Kernel, segment: _AlignedMemory, packet: _AlignedMemory) -> None:
+    # gfx90a's swizzled V# of the private segment (element size, stride by thread): native/buffer.c recognises
+    # it by its swizzle and add-thread-id bits; its base is the segment's start.
     private = [0, 1 << 31, 0xFFFFFFFF, 0x00E80000]
     words = {
         "private_segment_buffer": private,
@@ -273,7 +274,7 @@ def _halves(address: int) -> list[int]:
 
 
 def _run(state: abi.Launch, threads: int) -> None:
-    """All workgroups, on `threads` threads of the processor; an interrupt stops them."""
+    """Run all workgroups on `threads` threads of the CPU; an interrupt stops them."""
     run, pointer = library().handle.emulator_run, ctypes.byref(state)
     statuses: list[int] = []
     workers = [
@@ -293,19 +294,19 @@ def _run(state: abi.Launch, threads: int) -> None:
         raise MemoryError("the emulator's waves do not fit into memory")
 
 
-def _fault(kernel: Kernel, prepared: _Ready, fault: abi.Fault, names: list[str]) -> KernelFault:
-    program = prepared.program
+def _fault(kernel: Kernel, linked: LinkedProgram, fault: abi.Fault, names: list[str]) -> KernelFault:
+    program = linked.program
 
     def where(found: re.Match[str]) -> str:
         index = int(found[1])
-        text, chain = program.text(index), prepared.chain(index)
+        text, chain = program.text(index), linked.inline_chain(index)
         calls = ", ".join(f"inlined at {line}" for line in chain[1:])
         return f"`{text}`" + (f" at {chain[0]}" if chain else "") + (f" ({calls})" if calls else "")
 
     detail = re.sub(r"@(\d+)", lambda found: names[int(found[1])], fault.detail.decode(errors="replace"))
-    detail = re.sub(r"record (\d+)", where, detail)
+    detail = re.sub(r"instruction #(\d+)", where, detail)
     instruction = program.text(fault.inst) if fault.inst >= 0 else None
-    chain = prepared.chain(fault.inst)
+    chain = linked.inline_chain(fault.inst)
     return KernelFault(
         abi.FAULTS[fault.kind],
         kernel.name,
@@ -317,5 +318,5 @@ def _fault(kernel: Kernel, prepared: _Ready, fault: abi.Fault, names: list[str])
         workgroup=tuple(fault.group),
         wave=fault.wave if fault.wave >= 0 else None,
         lane=fault.lane if fault.lane >= 0 else None,
-        address=None if fault.address == _NOWHERE else fault.address,
+        address=None if fault.address == _NO_ADDRESS else fault.address,
     )

@@ -1,6 +1,6 @@
-"""One name per instruction: what the newer architectures renamed, as the native library calls it.
+"""One mnemonic per instruction: gfx11's and gfx12's new mnemonics mapped to those of the native library.
 
-The library uses gfx9's names where gfx9 has the instruction (LLVM's AMDGPU operand and instruction pages).
+The library uses gfx9's mnemonic where gfx9 has the instruction (LLVM's AMDGPU operand and instruction pages).
 """
 
 from __future__ import annotations
@@ -72,12 +72,12 @@ _MEMORY = re.compile(r"(global|flat|scratch|buffer)_(load|store|atomic)_(.+)$")
 
 
 @functools.cache
-def native(name: str) -> str:
-    """The library's name of an instruction that the decoder calls `name`."""
+def library_mnemonic(name: str) -> str:
+    """The library's mnemonic of the instruction that the decoder calls `name`."""
     if name in _EXACT:
         return _EXACT[name]
     if name.startswith("v_dual_"):
-        return native("v_" + name[7:])
+        return library_mnemonic("v_" + name[7:])
     if name.startswith("v_"):
         return re.sub(r"^(v_(?:pk_)?(?:min|max|med3|min3|max3|minmax|maxmin))_num_", r"\1_", name)
     if name.startswith("s_"):

@@ -1,4 +1,4 @@
-"""The native library: built once per machine by the clang of the `ziglang` package, kept in the cache."""
+"""Builds the native library (native/*.c) with the clang of the `ziglang` package, once per machine."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Library:
     """The loaded library and its table of ops."""
 
     def __init__(self, path: Path):
-        ctypes.CDLL("libm.so.6", ctypes.RTLD_GLOBAL)  # the library names no other; Python has libc
+        ctypes.CDLL("libm.so.6", ctypes.RTLD_GLOBAL)  # the library's only dependency besides libc
         self.handle: Any = ctypes.CDLL(str(path))
         self.handle.emulator_op.restype = ctypes.POINTER(abi.OpInfo)
         self.handle.emulator_link.argtypes = (ctypes.c_void_p, ctypes.c_uint32)
@@ -63,7 +63,7 @@ class Library:
 
 
 def missing() -> str | None:
-    """Why the library cannot be built here, or None."""
+    """Why this machine cannot build the library, or None."""
     for package in ("ziglang", "elftools"):
         if util.find_spec(package) is None:
             return "the emulator needs ziglang and pyelftools: pip install 'portable-kernels[emulate]'"
@@ -72,12 +72,12 @@ def missing() -> str | None:
 
 @functools.cache
 def library() -> Library:
-    """This process's library; CompileError where it cannot be built."""
+    """This process's library. Raises CompileError if it cannot be built."""
     return Library(build())
 
 
 def build() -> Path:
-    """The library's file, compiled first where the cache has none for these sources and this processor."""
+    """The path of the library; compiles it if the cache has none for these sources and this CPU."""
     sources = sorted(_NATIVE.glob("*.c"))
     texts = [path.read_bytes() for path in sorted(_NATIVE.glob("*.[ch]"))]
     name = disk_cache.key(*texts, " ".join(_FLAGS), metadata.version("ziglang"), _processor())
@@ -91,7 +91,7 @@ def build() -> Path:
         except OSError:
             continue
         with lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # a second process waits, and finds what the first has built
+            fcntl.flock(lock, fcntl.LOCK_EX)  # a second process waits for the first and uses its library
             if not path.is_file():
                 _build_at(sources, path)
         return path
@@ -111,7 +111,7 @@ def _build_at(sources: list[Path], path: Path) -> None:
 
 
 def _progress() -> contextlib.AbstractContextManager[Any]:
-    """A line for people who watch; it takes some twenty seconds, once per machine."""
+    """A status line on a terminal: the build takes about 20 s, once per machine."""
     if not sys.stderr.isatty():
         return contextlib.nullcontext()
     from rich.console import Console
@@ -129,7 +129,7 @@ def _compile(sources: list[Path], target: Path) -> None:
             _run([*zig, "cc", *_FLAGS, "-c", str(source), "-o", done], environment)
             return done
 
-        # The slowest first. Linking by lld alone: `zig cc` would build a C runtime of its own for it.
+        # The slowest first. Linked by lld alone: `zig cc` would build a C runtime of its own first.
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
             objects = list(pool.map(one, sorted(sources, key=lambda path: -path.stat().st_size)))
         _run([*zig, "ld.lld", "-shared", *objects, "-o", str(target)], environment)

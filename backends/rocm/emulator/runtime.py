@@ -1,8 +1,8 @@
-"""The runtime of a card made of software: the methods of `portable.backends.rocm.runtime.Runtime`.
+"""The runtime of an emulated GPU: the methods of `portable.backends.rocm.runtime.Runtime`.
 
-One card per architecture, without streams: a launch has ended when `launch` returns. What the real
-runtime refuses is refused here with the same class of error; what a kernel does wrong while it runs is a
-`KernelFault`. Only here does a launch also get its live buffers, outside which a kernel may not reach.
+One device per architecture, no streams: a kernel has finished when `launch` returns. Errors of the HIP
+runtime are raised with the same class; an error of the running kernel is a `KernelFault`. Unlike on
+hardware, `launch` also takes the live buffers; the kernel may access nothing outside them.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _MOST_BLOCKS = (2**31 - 1, 65535, 65535)
 
 
 class EmulatedRuntime:
-    """One emulated card of architecture `arch`. Methods may be called from any thread."""
+    """One emulated GPU of architecture `arch`. Methods may be called from any thread."""
 
     def __init__(self, arch: str):
         target = next((target for target in TARGETS if target.arch == arch), None)
         if target is None:
             known = listed(each.arch for each in TARGETS)
-            raise LaunchError("an emulated card", f"{arch!r} cannot be emulated; {known} can")
+            raise LaunchError("an emulated GPU", f"{arch!r} cannot be emulated; {known} can")
         self.target = target
         self._handles = itertools.count(1)
         self._modules: dict[int, Any] = {}
@@ -40,7 +40,7 @@ class EmulatedRuntime:
         return 1
 
     def properties(self, index: int) -> dict[str, int]:
-        """The figures that `runtime.ATTRIBUTES` names, of the card that is emulated; sizes in bytes."""
+        """The attributes that `runtime.ATTRIBUTES` names, of the emulated GPU; sizes in bytes."""
         self._check_index(index)
         return {
             "l2_bytes": self.target.l2_bytes,
@@ -52,12 +52,12 @@ class EmulatedRuntime:
 
     @contextmanager
     def on_device(self, index: int) -> Iterator[None]:
-        """There is one card, and it is always the current one."""
+        """Does nothing: there is one device, which is always current."""
         self._check_index(index)
         yield
 
     def load_module(self, image: bytes) -> int:
-        """Read a code object of this architecture; answers the module's handle."""
+        """Load a code object of this architecture; returns the module's handle."""
         from portable.backends.rocm.emulator.code_object import CodeObject
         from portable.backends.rocm.emulator.faults import CodeObjectError
 
@@ -99,10 +99,10 @@ class EmulatedRuntime:
             raise LaunchError(name, f"there is no function {function}; was its module unloaded?") from None
 
     def set_dynamic_lds(self, index: int, nbytes: int, name: str) -> None:
-        """Raise LaunchError if the card cannot give a block `nbytes` of dynamic LDS."""
+        """Raise LaunchError if the GPU has less than `nbytes` of LDS per workgroup."""
         most = self.properties(index)["shared_memory"]
         if nbytes > most:
-            raise LaunchError(name, f"it asks for {nbytes} bytes of LDS; a block has {most}")
+            raise LaunchError(name, f"it needs {nbytes} bytes of LDS; a block has {most}")
 
     def launcher(
         self,
@@ -128,22 +128,22 @@ class EmulatedRuntime:
         *,
         buffers: Sequence[Any] = (),
     ) -> None:
-        """Run `grid` blocks to their end; `buffers` are `emulator.launch.Buffer`s. `stream` is ignored."""
+        """Run a kernel over `grid` blocks; `buffers` are `emulator.launch.Buffer`s. `stream` is ignored."""
         from portable.backends.rocm.emulator.launch import launch
 
         kernel = self.kernel(function, name)
         self._check_sizes(kernel, grid, block, shared, name)
         needed = _explicit_bytes(kernel)
         if len(kernarg) < needed:
-            raise LaunchError(name, f"it reads {needed} bytes of arguments; {len(kernarg)} came")
+            raise LaunchError(name, f"it reads {needed} bytes of arguments; {len(kernarg)} were given")
         traces = getattr(self._tracing, "traces", None)
-        found = launch(kernel, grid, block, shared, bytes(kernarg), buffers, count=traces is not None)
-        if traces is not None and found is not None:
-            traces.append(Trace(name, grid, list(found.rows()), list(found.lines())))
+        counters = launch(kernel, grid, block, shared, bytes(kernarg), buffers, count=traces is not None)
+        if traces is not None and counters is not None:
+            traces.append(Trace(name, grid, counters.rows(), counters.by_source_line()))
 
     @contextmanager
     def trace(self) -> Iterator[list[Trace]]:
-        """A block whose launches in this thread are counted."""
+        """A context in which the launches of this thread are counted."""
         former = getattr(self._tracing, "traces", None)
         self._tracing.traces = traces = []
         try:
@@ -153,27 +153,27 @@ class EmulatedRuntime:
 
     def _check_index(self, index: int) -> None:
         if index != 0:
-            raise LaunchError(f"device {index}", "choosing it: there is one emulated card, number 0")
+            raise LaunchError(f"device {index}", "there is one emulated GPU, device 0")
 
     def _check_sizes(self, kernel: Any, grid: Any, block: Any, shared: int, name: str) -> None:
         what = f"grid {tuple(grid)}, block {tuple(block)}, {shared} bytes of LDS"
         if not all(0 < size <= most for size, most in zip(grid, _MOST_BLOCKS, strict=True)):
-            raise LaunchError(name, f"{what}: no card takes such a grid")
+            raise LaunchError(name, f"{what}: the grid is larger than any GPU supports")
         threads = block[0] * block[1] * block[2]
         if not 0 < threads <= min(_MOST_THREADS, kernel.max_threads or _MOST_THREADS):
-            raise LaunchError(name, f"{what}: it is built for at most {kernel.max_threads} threads a block")
+            raise LaunchError(name, f"{what}: it is built for at most {kernel.max_threads} threads per block")
         if not 0 <= shared + kernel.lds <= self.target.shared_memory:
             most = self.target.shared_memory
-            raise LaunchError(name, f"{what}: with {kernel.lds} static ones; a block has {most}")
+            raise LaunchError(name, f"{what}, plus {kernel.lds} static bytes; a block has {most}")
 
 
 def _explicit_bytes(kernel: Any) -> int:
-    """Where the arguments end that a caller packs; the hidden ones after them are the launch's own."""
+    """Bytes of the explicit arguments; `launch` fills in the hidden ones after them."""
     explicit = [each for each in kernel.arguments if not each.get(".value_kind", "").startswith("hidden_")]
     return max((each.get(".offset", 0) + each.get(".size", 0) for each in explicit), default=0)
 
 
 @functools.cache
 def runtime(arch: str) -> EmulatedRuntime:
-    """The process's emulated card of one architecture."""
+    """The process's emulated GPU of one architecture."""
     return EmulatedRuntime(arch)

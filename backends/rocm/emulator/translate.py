@@ -1,4 +1,4 @@
-"""Decoded instructions to the records that the native library executes."""
+"""Translates machine code to the array of `Inst` structs (abi.INST) that the native library executes."""
 
 from __future__ import annotations
 
@@ -6,32 +6,32 @@ import re
 import struct
 from dataclasses import dataclass
 
-from portable.backends.rocm.emulator import abi as records
+from portable.backends.rocm.emulator import abi
 from portable.backends.rocm.emulator.code_object import CodeObject
 from portable.backends.rocm.emulator.faults import CodeObjectError
 from portable.backends.rocm.emulator.isa.decode import Inst, decode, text
-from portable.backends.rocm.emulator.mnemonics import native
+from portable.backends.rocm.emulator.mnemonics import library_mnemonic
 from portable.backends.rocm.emulator.native_build import Library, Op
 
 _NULL, _LITERAL = 124, 255
 _SHARED_APERTURE, _PRIVATE_APERTURE = 1 << 48, 1 << 49
 _APERTURES = {235: _SHARED_APERTURE, 236: _SHARED_APERTURE, 237: _PRIVATE_APERTURE, 238: _PRIVATE_APERTURE}
-_STATUS = {251: records.VCCZ_BIT, 252: records.EXECZ_BIT, 253: records.SCC_BIT}
+_STATUS = {251: abi.VCCZ_BIT, 252: abi.EXECZ_BIT, 253: abi.SCC_BIT}
 _FLOATS = {
     240: 0.5, 241: -0.5, 242: 1.0, 243: -1.0, 244: 2.0, 245: -2.0, 246: 4.0, 247: -4.0,
     248: 0.15915494309189532,  # 1 / (2 pi)
 }  # fmt: skip
 _MODIFIERS = (  # fields with a bit per source
-    ("neg", records.NEG),
-    ("abs", records.ABS),
-    ("op_sel", records.UPPER),
-    ("neg_hi", records.NEG_HI),
-    ("op_sel_hi", records.UPPER_HI),
+    ("neg", abi.NEG),
+    ("abs", abi.ABS),
+    ("op_sel", abi.UPPER),
+    ("neg_hi", abi.NEG_HI),
+    ("op_sel_hi", abi.UPPER_HI),
 )
 _ENDS = {"s_endpgm", "s_endpgm_saved", "s_branch", "s_setpc_b64", "s_trap", "s_code_end"}
 
 # gfx9's older 16-bit instructions clear the upper half of their result, in every encoding; the
-# multiply-adds and what came with op_sel keep it (LLVM: GCNSubtarget::zeroesHigh16BitsOfDest).
+# multiply-adds and those that came with op_sel keep it (LLVM: GCNSubtarget::zeroesHigh16BitsOfDest).
 _CLEAR_UPPER = re.compile(
     r"v_(cvt_(f16_[fiu]|[iu]16_f16|norm_)|(rcp|rsq|sqrt|log|exp|frexp_mant|floor|ceil|trunc|rndne|fract|sin|cos)_f16"
     r"|frexp_exp_i16|(add|sub|subrev|mul|min|max|ldexp)_f16|(add|sub|subrev|mul_lo)_u16|(min|max)_[iu]16"
@@ -41,9 +41,10 @@ _CLEAR_UPPER = re.compile(
 
 @dataclass
 class Program:
-    """A code object's text as records. `index_of` maps (address - text start) / 4 to a record."""
+    """A code object's text as `count` packed `Inst` structs. `index_of` maps (address - text start) / 4 to
+    the index of a decoded instruction."""
 
-    records: bytearray
+    encoded: bytearray
     count: int
     instructions: list[Inst | None]
     ops: list[Op | None]
@@ -55,9 +56,9 @@ class Program:
         return None if inst is None else text(inst, self.arch)
 
 
-def lower(code: CodeObject, library: Library) -> Program:
-    """All instructions of `code`. Raises CodeObjectError for one that a kernel can reach and that is
-    not known."""
+def translate(code: CodeObject, library: Library) -> Program:
+    """Decode and translate all instructions of `code`. Raises CodeObjectError for an unsupported instruction
+    that a kernel can reach."""
     start, end = code.text
     index_of = [0xFFFFFFFF] * ((end - start + 3) // 4)
     found: list[Inst | None] = []
@@ -77,26 +78,26 @@ def lower(code: CodeObject, library: Library) -> Program:
         if inst.second is not None:
             found.append(inst.second)
         address += inst.size
-    lowering = _Lowering(code, index_of, len(found))
+    encoder = _Encoder(code, index_of, len(found))
     packed = bytearray()
     ops: list[Op | None] = []
     for index, inst in enumerate(found):
         if inst is None:
-            op, row = None, lowering.unknown(start)
+            op, struct_bytes = None, encoder.unknown(start)
         else:
-            op = library.ops.get(native(inst.name))
+            op = library.ops.get(library_mnemonic(inst.name))
             if op is None:
-                unknown[index] = f"{text(inst, code.arch)}: the emulator does not know this instruction"
-                row = lowering.unknown(inst.address)
+                unknown[index] = f"{text(inst, code.arch)}: the emulator does not support this instruction"
+                struct_bytes = encoder.unknown(inst.address)
             else:
                 try:
-                    row = lowering.row(inst, op)
+                    struct_bytes = encoder.inst(inst, op)
                 except (IndexError, struct.error) as error:
                     unknown[index] = f"{text(inst, code.arch)}: {error}"
-                    row = lowering.unknown(inst.address)
-        packed += row
+                    struct_bytes = encoder.unknown(inst.address)
+        packed += struct_bytes
         ops.append(op)
-    packed += lowering.end(end)
+    packed += encoder.end(end)
     if unknown:
         _refuse_reachable(code, found, index_of, unknown)
     return Program(
@@ -107,7 +108,7 @@ def lower(code: CodeObject, library: Library) -> Program:
 def _refuse_reachable(
     code: CodeObject, found: list[Inst | None], index_of: list[int], unknown: dict[int, str]
 ) -> None:
-    """Raise for the first unknown instruction that a kernel can come to by falling through or branching."""
+    """Raise for the first unsupported instruction that a kernel can reach by falling through or branching."""
     start, end = code.text
     for kernel in code.kernels.values():
         pending, seen = [kernel.entry], set()
@@ -134,30 +135,32 @@ def _second_unknown(found: list[Inst | None], index: int, unknown: dict[int, str
     return inst is not None and inst.second is not None and index + 1 in unknown
 
 
-class _Lowering:
+class _Encoder:
+    """Packs decoded instructions into `Inst` structs."""
+
     def __init__(self, code: CodeObject, index_of: list[int], count: int):
         self._start, self._end = code.text
         self._index_of = index_of
         self._gfx9 = code.arch.startswith("gfx9")
         self._end_index = count
-        self._pack = records.INST.pack
+        self._pack = abi.INST.pack
 
     def unknown(self, address: int) -> bytes:
-        return self._pack(0, 0, address, 0, 0, 0, 0, 0, 0, records.UNKNOWN, 0, 0, 4, *records.NO_OPERAND * 7)
+        """An instruction that the library does not support; executing it is a fault."""
+        return self._pack(0, 0, address, 0, 0, 0, 0, 0, 0, abi.UNKNOWN, 0, 0, 4, *abi.NO_OPERAND * 7)
 
     def end(self, address: int) -> bytes:
-        return self._pack(
-            0, 0, address, 0, 0, 0, 0, 0, 0, records.OFF_THE_CODE, 0, 0, 4, *records.NO_OPERAND * 7
-        )
+        """The marker behind the last instruction; reaching it is a fault."""
+        return self._pack(0, 0, address, 0, 0, 0, 0, 0, 0, abi.OFF_THE_CODE, 0, 0, 4, *abi.NO_OPERAND * 7)
 
-    def row(self, inst: Inst, op: Op) -> bytes:
+    def inst(self, inst: Inst, op: Op) -> bytes:
         fields = inst.fields
         get = fields.get
         results: list[tuple[int, ...]] = []
         codes = iter(inst.dst)
         for letter in op.results:
             if letter == "c":
-                results.append((records.NONE, 0, 6, 99, 0, 0, 0))
+                results.append((abi.NONE, 0, 6, 99, 0, 0, 0))
             else:
                 results.append(self._operand(next(codes, _NULL), letter, 0, 6, 0, inst.name))
         op_sel = get("op_sel", 0)
@@ -170,14 +173,14 @@ class _Lowering:
             sel = 6
             if sdwa and k < 2:
                 sel = get(f"src{k}_sel", 6)
-                mods |= records.SEXT * get(f"src{k}_sext", 0)
+                mods |= abi.SEXT * get(f"src{k}_sext", 0)
             code = inst.src[k] if k < len(inst.src) else _NULL
             sources.append(self._operand(code, letter, mods, sel, literal, inst.name))
         flags = self._flags(inst, op, op_sel)
         aux = [0, 0, 0, get("omod", 0)]
-        if flags & (records.DPP | records.DPP8):
+        if flags & (abi.DPP | abi.DPP8):
             aux[0] = (
-                get("lane_sel", 0) | get("fi", 0) << 25 if flags & records.DPP8
+                get("lane_sel", 0) | get("fi", 0) << 25 if flags & abi.DPP8
                 else get("dpp_ctrl", 0) | get("row_mask", 0) << 16 | get("bank_mask", 0) << 20
                 | get("bound_ctrl", 0) << 24 | get("fi", 0) << 25
             )  # fmt: skip
@@ -192,15 +195,15 @@ class _Lowering:
             imm = self._target(fields["target"])
         else:
             imm = fields["offset"] if "offset" in fields else get("simm16", 0)
-        operands = [*results, *[records.NO_OPERAND] * (2 - len(results)), *sources]
-        operands += [records.NO_OPERAND] * (7 - len(operands))
+        operands = [*results, *[abi.NO_OPERAND] * (2 - len(results)), *sources]
+        operands += [abi.NO_OPERAND] * (7 - len(operands))
         flat = [value for each in operands for value in each]
         return self._pack(
             0, 0, inst.address, flags, imm, *aux, op.index, len(sources), len(results), inst.size, *flat
         )
 
     def _target(self, address: int) -> int:
-        """The record at an address; the end's record where no instruction starts there."""
+        """The index of the instruction at an address; that of the end marker where no instruction starts."""
         if self._start <= address < self._end and address % 4 == 0:
             index = self._index_of[(address - self._start) // 4]
             if index != 0xFFFFFFFF:
@@ -211,48 +214,48 @@ class _Lowering:
         get = inst.fields.get
         flags = 0
         if get("clamp"):
-            flags |= records.CLAMP
+            flags |= abi.CLAMP
         if get("sdwa"):
-            flags |= records.SDWA
+            flags |= abi.SDWA
         if get("dpp"):
-            flags |= records.DPP
+            flags |= abi.DPP
         if get("dpp8"):
-            flags |= records.DPP8
+            flags |= abi.DPP8
         if inst.second is not None:
-            flags |= records.DUAL
+            flags |= abi.DUAL
         if get("offen"):
-            flags |= records.OFFEN
+            flags |= abi.OFFEN
         if get("idxen"):
-            flags |= records.IDXEN
+            flags |= abi.IDXEN
         if get("lds"):
-            flags |= records.TO_LDS
+            flags |= abi.TO_LDS
         if "atomic" in inst.name and inst.dst:
-            flags |= records.RETURNS
+            flags |= abi.RETURNS
         if inst.name.startswith("v_cmpx"):
-            flags |= records.WRITES_EXEC
+            flags |= abi.WRITES_EXEC
         if op.results[:1] in ("h", "w"):
             if op_sel >> 3 & 1:
-                flags |= records.DST_UPPER
+                flags |= abi.DST_UPPER
             elif self._gfx9 and _CLEAR_UPPER.match(inst.name):
-                flags |= records.DST_ZERO
+                flags |= abi.DST_ZERO
         return flags
 
     def _operand(
         self, code: int, letter: str, mods: int, sel: int, literal: int, name: str
     ) -> tuple[int, ...]:
-        kind, index, value = self._place(code, letter, literal, name)
+        kind, index, value = self._location(code, letter, literal, name)
         return kind, mods, sel, ord(letter), index, 0, value
 
-    def _place(self, code: int, letter: str, literal: int, name: str) -> tuple[int, int, int]:
+    def _location(self, code: int, letter: str, literal: int, name: str) -> tuple[int, int, int]:
         if code >= 256:
-            return records.VGPR, code - 256, 0
+            return abi.VGPR, code - 256, 0
         if code == _NULL:
-            return records.NOTHING, 0, 0
+            return abi.NOTHING, 0, 0
         if code < 128:
-            return records.SGPR, code, 0
+            return abi.SGPR, code, 0
         if code in _STATUS:
             return _STATUS[code], 0, 0
-        return records.CONSTANT, 0, self._constant(code, letter, literal, name)
+        return abi.CONSTANT, 0, self._constant(code, letter, literal, name)
 
     def _constant(self, code: int, letter: str, literal: int, name: str) -> int:
         if code in _APERTURES:

@@ -1,13 +1,13 @@
-"""A Triton driver whose card is emulated: a plain `kernel[grid](cpu_tensors, ...)` of any Triton program.
+"""A Triton driver for an emulated GPU: runs `kernel[grid](cpu_tensors, ...)` of any Triton program.
 
     with emulated("gfx942"):
         kernel[(8,)](x, y, n, BLOCK=128)
 
 or `triton.runtime.driver.set_active(EmulatedDriver("gfx942"))` for the whole process. Triton compiles as
-for the card; a launch has ended when the call returns. A tensor may be reached from its first element to
-its last one; tensors beside it, and what a view leaves out at its ends, are out of bounds. Works with
-Triton 3.6 to 3.9. Tensor descriptors, tuples and launches over several blocks at once are refused, and so
-is timing: an emulated card tells none.
+for the real GPU; a kernel has finished when the call returns. A kernel may access a tensor from its first
+element to its last; anything before or after that, also within the storage of a view, is out of bounds.
+Works with Triton 3.6 to 3.9. Tensor descriptors, tuples, clusters and cooperative launches are refused, and
+so is timing: an emulated GPU has no timings.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from portable.backends.rocm.emulator.launch import Buffer
 from portable.backends.rocm.emulator.runtime import EmulatedRuntime, runtime
 from portable.errors import LaunchError
 
-# Triton keys compiled kernels by the device's number; a real card has a small one, and an emulated one its
-# own per architecture, so that none gets another's machine code.
+# Triton keys compiled kernels by device number. Real GPUs have small numbers; each emulated architecture has
+# its own large one, so that none gets the machine code of another.
 _FIRST_DEVICE = 900
 # Triton's scalar types as struct formats; bfloat16 is packed by hand.
 _FORMATS = {
@@ -48,9 +48,9 @@ _C_TYPES = {
 
 @contextmanager
 def emulated(arch: str = "gfx942") -> Iterator[EmulatedDriver]:
-    """Make the emulated card Triton's active one within the block, and the former one again at its end."""
+    """Make the emulated GPU's driver Triton's active one within the context, then restore the former one."""
     config: Any = triton.runtime.driver
-    former = config._active  # None where none was asked for yet; asking would start a real one's runtime
+    former = config._active  # None if none was used yet; reading `active` would start a real GPU's runtime
     driver = EmulatedDriver(arch)
     config.set_active(driver)
     try:
@@ -60,7 +60,7 @@ def emulated(arch: str = "gfx942") -> Iterator[EmulatedDriver]:
 
 
 class EmulatedDriver(DriverBase):
-    """Triton's view of one emulated card, by architecture. Raises LaunchError for one it does not know."""
+    """Triton's driver of one emulated GPU. Raises LaunchError for an unknown architecture."""
 
     def __init__(self, arch: str = "gfx942"):
         super().__init__()
@@ -71,7 +71,7 @@ class EmulatedDriver(DriverBase):
 
     @classmethod
     def is_active(cls) -> bool:
-        return False  # never chosen by Triton, only by set_active
+        return False  # only set_active selects it, never Triton itself
 
     def map_python_to_cpp_type(self, ty: str) -> str:
         return "hipDeviceptr_t" if ty.startswith("*") else _C_TYPES[ty]
@@ -85,7 +85,7 @@ class EmulatedDriver(DriverBase):
 
     def set_current_device(self, device: int) -> None:
         if device != self._index:
-            raise EmulatorError(f"device {device}: the one emulated card has the number {self._index}")
+            raise EmulatorError(f"device {device}: the one emulated GPU is device {self._index}")
 
     def get_current_stream(self, device: int) -> int:
         return 0
@@ -117,7 +117,7 @@ class EmulatedDriver(DriverBase):
 
 
 class Interface:
-    """As much of torch.cuda as a program needs that does not measure time."""
+    """The part of torch.cuda that programs without timing use."""
 
     def __init__(self, index: int):
         self._index = index
@@ -126,7 +126,7 @@ class Interface:
         return self._index
 
     def synchronize(self, device: Any = None) -> None:
-        """A launch has ended when it returns."""
+        """Does nothing: a kernel has finished when its launch returns."""
 
     def Event(self, *args: Any, **kwargs: Any) -> Any:
         raise _no_time()
@@ -134,39 +134,38 @@ class Interface:
 
 def _no_time() -> EmulatorError:
     return EmulatorError(
-        "An emulated card tells no time, so nothing can be benchmarked or autotuned on it: give the kernel "
-        "one config"
+        "No timings on an emulated GPU: nothing can be benchmarked or autotuned. Give the kernel one config"
     )
 
 
 class Utils:
-    """Loading, and the figures of the card, under the names of Triton's own."""
+    """Loading of code objects and device properties, under the names of Triton's own driver utilities."""
 
-    def __init__(self, card: EmulatedRuntime):
-        self._card = card
+    def __init__(self, runtime: EmulatedRuntime):
+        self._runtime = runtime
         self._functions: dict[tuple[str, bytes], int] = {}
 
     def load_binary(
         self, name: str, binary: bytes, shared: int, device: int
     ) -> tuple[None, int, int, int, int]:
-        """(no module, function, registers, spills, threads). Triton unloads a module when it forgets the
-        kernel, through the driver that is active then, which may be a real one: it gets none to unload."""
-        card = self._card
-        card.set_dynamic_lds(0, shared, name)
+        """(no module, function, registers, spills, threads). Triton unloads the module of a dropped
+        kernel through the driver that is active then, which may be a real one; so no module is returned."""
+        runtime = self._runtime
+        runtime.set_dynamic_lds(0, shared, name)
         function = self._functions.get((name, binary))
         if function is None:
-            function = self._functions[name, binary] = card.get_function(card.load_module(binary), name)
+            function = self._functions[name, binary] = runtime.get_function(runtime.load_module(binary), name)
         found = metadata.resources(binary)[name]
         spills = found["vgpr_spills"] + found["sgpr_spills"]
         return None, function, found["vgprs"], spills, found["threads"]
 
     def unload_module(self, module: int | None) -> None:
         if module is not None:
-            self._card.unload_module(module)
+            self._runtime.unload_module(module)
 
     def get_device_properties(self, device: int) -> dict[str, Any]:
-        """No clock and no bus: they would be figures of speed."""
-        target = self._card.target
+        """Device properties, without clock and bus figures: those would be about speed."""
+        target = self._runtime.target
         return {
             "max_shared_mem": target.shared_memory,
             "max_num_regs": 65536,
@@ -179,10 +178,10 @@ class Utils:
 
 
 class Launcher:
-    """Packs the arguments of one compiled kernel, and runs it."""
+    """Packs the arguments of one compiled kernel and launches it."""
 
-    def __init__(self, card: EmulatedRuntime, src: Any, metadata: Any):
-        self._card = card
+    def __init__(self, runtime: EmulatedRuntime, src: Any, metadata: Any):
+        self._runtime = runtime
         self._name = metadata.name
         self._warp_size = metadata.warp_size
         self._kinds: list[tuple[str, str]] = []
@@ -190,7 +189,7 @@ class Launcher:
             self._check_kind(str(key), kind)
             self._kinds.append((str(key), kind))
         if getattr(metadata, "launch_cooperative_grid", False) or getattr(metadata, "num_ctas", 1) != 1:
-            raise LaunchError(self._name, "its blocks run together (a cluster or a cooperative grid)")
+            raise LaunchError(self._name, "clusters and cooperative grids are not emulated")
         self._scratch = [
             (what, getattr(metadata, f"{what}_size", 0) or 0, getattr(metadata, f"{what}_align", 1) or 1)
             for what in ("global_scratch", "profile_scratch")
@@ -203,7 +202,7 @@ class Launcher:
             return
         else:
             what = "a tensor descriptor" if kind.startswith(("tensordesc", "nvTma")) else f"a {kind}"
-        raise LaunchError(self._name, f"argument {name!r} is {what}, which an emulated card does not take")
+        raise LaunchError(self._name, f"argument {name!r} is {what}, which the emulator does not support")
 
     def __call__(
         self,
@@ -225,8 +224,8 @@ class Launcher:
             warps, _, shared = kernel_metadata[:3]
             kernarg, buffers, kept = self._pack(grid, args)
             block = (warps * self._warp_size, 1, 1)
-            self._card.launch(function, grid, block, shared, 0, kernarg, self._name, buffers=buffers)
-            del kept  # the scratch lives until here
+            self._runtime.launch(function, grid, block, shared, 0, kernarg, self._name, buffers=buffers)
+            del kept  # keeps the scratch alive during the launch
         if exit_hook is not None:
             exit_hook(launch_metadata)
 
@@ -271,10 +270,10 @@ class Launcher:
         tensor: Any = value if isinstance(value, torch.Tensor) else getattr(value, "base", value)
         if not isinstance(tensor, torch.Tensor):
             kind = type(value).__name__
-            raise LaunchError(self._name, f"argument {name!r} is a {kind}; how far it reaches is not known")
+            raise LaunchError(self._name, f"argument {name!r} is a {kind}, whose extent is not known")
         if tensor.device.type != "cpu":
             where = f"argument {name!r} is on {tensor.device}"
-            raise LaunchError(self._name, f"{where}; an emulated card has the CPU's memory")
+            raise LaunchError(self._name, f"{where}; an emulated GPU takes CPU tensors")
         if tensor.numel() == 0:
             return tensor.data_ptr(), 0
         span = 1 + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))

@@ -151,13 +151,13 @@ class Suite:
         """The loaded code object of an architecture."""
         from portable.backends.rocm.emulator.code_object import CodeObject
         from portable.backends.rocm.emulator.faults import CodeObjectError
-        from portable.backends.rocm.emulator.launch import ready
+        from portable.backends.rocm.emulator.launch import linked_program
 
         texts = self.every_text(arch)
         while texts:
             whole = CodeObject(assemble(arch, module_text(arch, texts)))
             try:
-                ready(whole)
+                linked_program(whole)
             except CodeObjectError as error:
                 # A kernel with an instruction that is not known is left out; its own test says so.
                 named = [text for text in texts if str(error).startswith(f"{text.name} (")]

@@ -1,4 +1,4 @@
-"""The ops on emulated cards: the smoke tier conforms; every instruction it loads has a test of its own."""
+"""The ops on emulated GPUs: the smoke tier conforms; every instruction it loads has a test of its own."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def covered() -> dict[str, set[str]]:
 
 
 @pytest.fixture
-def card(request):
-    """The emulated card of one architecture as this process's only backend."""
+def arch(request):
+    """The emulated GPU of one architecture as this process's only backend."""
     detect.reset(
         detect.Selection({"cpu": EmulatedRocmBackend(registry.vendors()["rocm"], request.param)}, {})
     )
@@ -42,17 +42,17 @@ def card(request):
 
 
 @pytest.mark.parametrize("op", sorted(registry.op_folders()))
-@pytest.mark.parametrize("card", ARCHS, indirect=True)
-def test_the_smoke_tier_conforms(card, op, monkeypatch):
+@pytest.mark.parametrize("arch", ARCHS, indirect=True)
+def test_the_smoke_tier_conforms(arch, op, monkeypatch):
     loaded: set[str] = set()
-    ready = launch.ready
+    link = launch.linked_program
 
     def seen(code):
-        prepared = ready(code)
-        loaded.update(inst.name for inst in prepared.program.instructions if inst is not None)
-        return prepared
+        linked = link(code)
+        loaded.update(inst.name for inst in linked.program.instructions if inst is not None)
+        return linked
 
-    monkeypatch.setattr(launch, "ready", seen)
+    monkeypatch.setattr(launch, "linked_program", seen)
     impls = runner.implementations(op)
     assert len(impls) >= 2, "Triton and HIP"
     few = 6 if registry.spec(op).folder.name == "attention" else 1  # its cases take a second each
@@ -64,7 +64,7 @@ def test_the_smoke_tier_conforms(card, op, monkeypatch):
     wrong = [f"{r.case.id} on {r.impl}: {r.state}: {r.message}" for r in results if not r.conforms]
     assert not wrong, "\n".join(wrong)
     assert few > 1 or {result.impl for result in results if result.state == "Pass"} == set(impls)
-    assert loaded - PADDING <= covered()[card], f"no test covers {sorted(loaded - PADDING - covered()[card])}"
+    assert loaded - PADDING <= covered()[arch], f"no test covers {sorted(loaded - PADDING - covered()[arch])}"
 
 
 def test_the_page_of_coverage_names_tested_instructions_alone():

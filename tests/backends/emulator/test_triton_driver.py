@@ -1,4 +1,4 @@
-"""Any Triton program on an emulated card: plain `kernel[grid](cpu_tensors, ...)`, no op of ours."""
+"""Any Triton program on an emulated GPU: plain `kernel[grid](cpu_tensors, ...)`, no op of ours."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def test_hooks_and_empty_grids(recorded, monkeypatch):
 
 
 def test_each_architecture_has_its_own_machine_code(recorded):
-    """Triton keys compiled kernels by device number: a second card must not get the first one's."""
+    """Triton keys compiled kernels by device number: a second GPU must not get the code of the first."""
     x = torch.ones(4)
     for arch in ("gfx942", "gfx1100", "gfx942"):
         with emulated(arch) as driver:
@@ -255,7 +255,7 @@ def test_the_driver_answers_what_triton_asks(arch):
     assert not EmulatedDriver.is_active()
 
 
-def test_an_unknown_card():
+def test_an_unknown_gpu():
     with pytest.raises(LaunchError, match="gfx90a, gfx942"):
         EmulatedDriver("gfx9")
 
@@ -264,7 +264,7 @@ def test_time_is_refused():
     driver = EmulatedDriver()
     event = driver.get_device_interface().Event
     for ask in (driver.get_benchmarker, driver.get_empty_cache_for_benchmark, event):
-        with pytest.raises(EmulatorError, match="tells no time"):
+        with pytest.raises(EmulatorError, match="No timings on an emulated GPU"):
             ask()
     tuned = triton.autotune([triton.Config({"BLOCK": 64}), triton.Config({"BLOCK": 128})], key=["n"])(add)
     x = torch.ones(4)
@@ -290,7 +290,7 @@ def test_an_address_without_a_tensor_is_refused(recorded):
         def data_ptr(self):
             return 4096
 
-    with emulated(), pytest.raises(LaunchError, match="is a Address; how far it reaches is not known"):
+    with emulated(), pytest.raises(LaunchError, match="is a Address, whose extent is not known"):
         careless[(1,)](Address(), torch.ones(16), BLOCK=16)
     assert recorded == []
 

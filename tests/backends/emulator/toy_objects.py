@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from portable.backends.rocm.emulator.code_object import LARGEST, CodeObject
-from portable.backends.rocm.emulator.dwarf import Lines
+from portable.backends.rocm.emulator.dwarf import SourceLines
 from portable.backends.rocm.emulator.faults import CodeObjectError
 
 ASSEMBLY = """
@@ -173,7 +173,7 @@ def attempt(image):
             assert code.text[0] <= kernel.entry < code.text[1]
             assert len(kernel.user_sgprs) <= 16
             kernel.occupancy()
-    lines = Lines(image)
+    lines = SourceLines(image)
     for address in (-1, 0, 0x1000, 0x1100, 1 << 63, 1 << 70):
         found = lines.at(address)
         assert found is None or ":" in found

@@ -5,6 +5,8 @@
 // Global memory is shared by the threads that run the workgroups: every change is a compare-and-swap of the host.
 #include "buffer.h"
 #include "half.h"
+#include "lds.h"
+#include "memory.h"
 
 enum Change {
     A_ADD, A_SUB, A_RSUB, A_INC, A_DEC, A_SMIN, A_UMIN, A_SMAX, A_UMAX, A_AND, A_OR, A_XOR, A_SWAP, A_CMPSWAP, A_CMPSWAP_F,
@@ -207,11 +209,11 @@ INLINE int memory_atomic(Wave *w, const Inst *in, enum Change c, bool wide, enum
             return undefined(w, in, lane, at[lane], "the stored value");
         }
         if (aligned(w, in, m, at, (uint64_t)bytes)) return STOP;
-        if (w->launch->memory) count_lines(w, in, m, at, (uint32_t)bytes);
+        if (w->launch->memory) count_cache_lines(w, in, m, at, (uint32_t)bytes);
         if (global_reach(w, in, m, at, (uint32_t)bytes, true)) return STOP;
         const Context x = global_context(w);
         EACH_ACTIVE(m, i) {
-            const uint64_t old = change_at(c, wide, host(at[i]), value_of(w, reg, wide, i),
+            const uint64_t old = change_at(c, wide, host_pointer(at[i]), value_of(w, reg, wide, i),
                                            second >= 0 ? value_of(w, second, wide, i) : 0, x);
             if (out >= 0)
                 for (int n = 0; n < words; n++) VREG(w, out + n)[i] = (uint32_t)(old >> 32 * n);
@@ -247,7 +249,7 @@ INLINE int lds_atomic(Wave *w, const Inst *in, enum Change c, bool wide, bool re
     uint64_t at[LANES];
     const uint32_t *v = VREG(w, address);
     EACH at[i] = v[i] + (uint64_t)(int64_t)in->imm;
-    if (w->launch->memory) count_banks(w, in, m, at, (uint32_t)bytes);
+    if (w->launch->memory) count_bank_conflicts(w, in, m, at, (uint32_t)bytes);
     const int reg = in->src[two && swapped ? 2 : 1].index, second = two ? in->src[swapped ? 1 : 2].index : -1;
     const Context x = lds_context(w);
     EACH_ACTIVE(m, i) {

@@ -16,6 +16,9 @@
 //     3: with stride and swizzle as 0, else offset + size > num_records - soffset
 // Sums do not wrap at 32 bits (LLVM AMDGPU usage guide: offsets are unsigned and saturate).
 #include "buffer.h"
+#include "lds.h"
+#include "memory.h"
+#include "scratch.h"
 
 enum Rule { RAW, INDEX, INDEX_AND_OFFSET, NEVER, ALWAYS };
 
@@ -25,8 +28,8 @@ static bool in_range(const BufferAccess *b, uint64_t index, uint64_t offset, uin
         const uint64_t whole = index * b->stride + offset + (b->payload ? size : 1);
         return whole <= b->limit;
     }
-    case INDEX: return index < b->records;
-    case INDEX_AND_OFFSET: return index < b->records && offset + size <= b->stride;
+    case INDEX: return index < b->num_records;
+    case INDEX_AND_OFFSET: return index < b->num_records && offset + size <= b->stride;
     case NEVER: return false;
     default: return true;
     }
@@ -75,8 +78,8 @@ int buffer_access(Wave *w, const Inst *in, mask64 m, int bytes, bool together, B
     const uint32_t swizzle = gfx9 ? word[1] >> 31 : word[1] >> 30;
     b->stride = word[1] >> 16 & 0x3fff;
     if (gfx9 && addtid) b->stride |= (word[3] >> 15 & 15) << 14;
-    b->records = word[2];
-    b->limit = b->records > soffset ? b->records - soffset : 0;
+    b->num_records = word[2];
+    b->limit = b->num_records > soffset ? b->num_records - soffset : 0;
     b->start = (word[0] | (uint64_t)(word[1] & 0xffff) << 32) + soffset;
     b->element = gfx9 ? 2u << (word[3] >> 19 & 3) : 2u << swizzle;
     b->index_stride = 8u << (word[3] >> 21 & 3);
@@ -87,7 +90,7 @@ int buffer_access(Wave *w, const Inst *in, mask64 m, int bytes, bool together, B
         b->rule = b->stride && (idxen || addtid) ? INDEX : RAW;
     } else {
         const uint32_t select = word[3] >> 28 & 3;
-        b->rule = select == 0 ? INDEX_AND_OFFSET : select == 1 ? INDEX : select == 2 ? (b->records ? ALWAYS : NEVER)
+        b->rule = select == 0 ? INDEX_AND_OFFSET : select == 1 ? INDEX : select == 2 ? (b->num_records ? ALWAYS : NEVER)
                 : b->scattered ? INDEX_AND_OFFSET : RAW;
     }
 
@@ -178,12 +181,12 @@ INLINE int load(Wave *w, const Inst *in, enum Kind k, bool to_lds) {
         return scratch_read(w, in, k, m, b.at, to, &w->lo[reg], &w->hi[reg]);
     }
     if (b.whole) {
-        if (w->launch->memory) count_lines(w, in, b.whole, b.at, (uint32_t)bytes);
+        if (w->launch->memory) count_cache_lines(w, in, b.whole, b.at, (uint32_t)bytes);
         if (global_reach(w, in, b.whole, b.at, (uint32_t)bytes, false)) return STOP;
         gather(k, to, b.at, b.whole);
     }
     if (b.part && load_parts(w, in, &b, words, to)) return STOP;
-    EACH_ACTIVE(m & ~(b.whole | b.part), i) take(k, to + i, zeros);
+    EACH_ACTIVE(m & ~(b.whole | b.part), i) load_element(k, to + i, zeros);
     if (!to_lds) {
         define(k, &w->lo[reg], &w->hi[reg], m);
         return GO;
@@ -191,7 +194,7 @@ INLINE int load(Wave *w, const Inst *in, enum Kind k, bool to_lds) {
     // The LDS address gets the instruction's offset too; a lane out of range writes its 0.
     mask64 all[4] = {m, m, m, m};
     uint64_t at[LANES];
-    if (lds_landing(w, in, m, bytes < 4 ? 4 : bytes, in->imm, at)) return STOP;
+    if (lds_dma_addresses(w, in, m, bytes < 4 ? 4 : bytes, in->imm, at)) return STOP;
     return lds_store(w, in, bytes < 4 ? K_B32 : k, m, at, to, all, all);
 }
 
@@ -222,7 +225,7 @@ INLINE int store(Wave *w, const Inst *in, enum Kind k) {
     if (b.whole) {
         const mask64 missing = b.whole & ~defined_for(k, &w->lo[reg], &w->hi[reg]);
         if (missing) return undefined(w, in, __builtin_ctzll(missing), b.at[__builtin_ctzll(missing)], "the stored value");
-        if (w->launch->memory) count_lines(w, in, b.whole, b.at, (uint32_t)bytes);
+        if (w->launch->memory) count_cache_lines(w, in, b.whole, b.at, (uint32_t)bytes);
         if (global_reach(w, in, b.whole, b.at, (uint32_t)bytes, true)) return STOP;
         scatter(k, VREG(w, reg), b.at, b.whole);
     }

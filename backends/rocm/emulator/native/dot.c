@@ -3,7 +3,7 @@
 // Integer ones: exact sum; with clamp it saturates, else it wraps.
 // Float ones, as the pseudocode of the RDNA3, RDNA4 and CDNA3 ISA guides orders them: the accumulator first, then
 // product after product from the low end, each sum rounded. Products of two float16 or of two fp8 are exact in
-// float32, so whether the card fuses makes no difference there; for bfloat16 it is a guess that it does. Rounding is
+// float32, so whether the hardware fuses makes no difference there; for bfloat16 it is a guess that it does. Rounding is
 // to nearest or MODE's. float32 denormals of accumulator and result are flushed whatever MODE says, as LLVM's
 // SIISelLowering notes of fdot2_f32_f16; that the bfloat16 and fp8 ones do the same is a guess. v_dot2_f16_f16 and
 // v_dot2_bf16_bf16 round each fused step to the small format (the guide's `tmp` is of that type; a guess otherwise).

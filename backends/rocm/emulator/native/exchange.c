@@ -1,7 +1,7 @@
 // Exchanges between lanes that the LDS hardware does without touching memory: ds_bpermute, ds_permute, ds_swizzle.
 //
 // A lane that reads one that is not active gets 0 on hardware; here that 0 counts as undefined.
-#include "memory.h"
+#include "exchange.h"
 
 // Lane i takes the value of lane from[i]; -1 reads 0. `present`: sources outside it give 0, and are undefined.
 static int exchange(Wave *w, const Inst *in, const Operand *data, mask64 m, const int8_t *from, mask64 present, mask64 known) {

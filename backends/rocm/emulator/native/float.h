@@ -2,7 +2,7 @@
 // transcendental functions.
 //
 // The transcendentals are computed in double and rounded once, so a result is the correctly rounded one but for
-// about one argument in 2^27; the cards promise 1 ulp (RDNA3 and CDNA3 ISA guides), so they differ in the last bit.
+// about one argument in 2^27; hardware promises 1 ulp (RDNA3 and CDNA3 ISA guides), so it may differ in the last bit.
 // Everything here is free of branches, so that a loop over lanes becomes vector code.
 #pragma once
 

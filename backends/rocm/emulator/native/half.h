@@ -55,7 +55,7 @@ static inline uint32_t float_bits_to_half(uint32_t u, int round) {
 
 static inline uint32_t float_to_half(float f, int round) { return float_bits_to_half(as_bits(f), round); }
 
-// float64 to float32 with every dropped bit gathered in the last one ("round to odd"): rounding the answer once more
+// float64 to float32 with every dropped bit gathered in the last one ("round to odd"): rounding the result once more
 // to 22 bits or fewer gives what rounding the float64 at once would have given.
 static inline uint32_t double_to_odd_float_bits(double d) {
     uint64_t u = as_bits64(d), a = u & 0x7fffffffffffffffull;

@@ -6,12 +6,13 @@
 //
 // Races: lds_writer and lds_reader hold, for each byte since the last barrier, who touched it: 0 nobody; w + 1
 // wave w; 255 (readers) several waves; ATOMIC + w + 1 only atomics of wave w; SEVERAL atomics of several waves.
-#include "memory.h"
+#include "lds.h"
+#include "exchange.h"
 
 #define ONES 0x0101010101010101ull
 enum { ATOMIC = 128, SEVERAL = 254, MANY_READERS = 255 };
 
-static uint32_t my_mark(const Wave *w) { return (w->number & 63) + 1; }
+static uint32_t wave_mark(const Wave *w) { return (w->number & 63) + 1; }
 
 // Bounds -------------------------------------------------------------------------------------------
 
@@ -35,7 +36,7 @@ static void mark_range(Group *g, uint64_t low, uint64_t end) {
     if (none || end > g->race_high) g->race_high = (uint32_t)end;
 }
 
-static const char *who(uint32_t mark, char *text) {
+static const char *marked_waves(uint32_t mark, char *text) {
     char digits[4];
     int n = 0;
     const char *words = "several waves";
@@ -64,12 +65,12 @@ static const char *hex_of(const uint8_t *value, int bytes, char text[40]) {
 static int race(Wave *w, const Inst *in, int lane, uint64_t at, const char *mine, uint32_t mark, const char *theirs) {
     char text[24];
     return fault(w, in, F_RACE, lane, at, "wave %u %s byte %llu of LDS, which %s %s with no barrier between", w->number, mine,
-                 (unsigned long long)at, who(mark, text), theirs);
+                 (unsigned long long)at, marked_waves(mark, text), theirs);
 }
 
 static int read_bytes(Wave *w, const Inst *in, int lane, uint64_t at, int bytes) {
     const Group *g = w->group;
-    const uint32_t me = my_mark(w);
+    const uint32_t me = wave_mark(w);
     for (int b = 0; b < bytes; b++) {
         const uint32_t writer = g->lds_writer[at + b];
         if (writer && writer != me && writer != ATOMIC + me)
@@ -85,7 +86,7 @@ static bool is_half_nan(const uint8_t *p) { return (half_at(p) & 0x7fff) > 0x7c0
 
 // Whether byte b of `mine` may lie where `theirs` does: equal, or both part of a NaN of float32, float16 or bfloat16.
 // Which NaN comes out of a sum depends on the order of its operands, and a butterfly of lanes commutes them.
-static bool settled(const uint8_t *mine, const uint8_t *theirs, int b, int bytes) {
+static bool equal_or_both_nan(const uint8_t *mine, const uint8_t *theirs, int b, int bytes) {
     if (mine[b] == theirs[b]) return true;
     const int word = b & ~3, half = b & ~1;
     if (bytes >= word + 4 && is_nan(mine + word) && is_nan(theirs + word)) return true;
@@ -96,12 +97,12 @@ static bool settled(const uint8_t *mine, const uint8_t *theirs, int b, int bytes
 // different values race. The first writer keeps its mark.
 static int write_bytes(Wave *w, const Inst *in, int lane, uint64_t at, int bytes, const uint8_t *value) {
     const Group *g = w->group;
-    const uint32_t me = my_mark(w);
+    const uint32_t me = wave_mark(w);
     for (int b = 0; b < bytes; b++) {
         const uint32_t writer = g->lds_writer[at + b], reader = g->lds_reader[at + b];
         if (reader && reader != me) return race(w, in, lane, at + b, "writes", reader, "read");
         if (writer && writer != me && writer != ATOMIC + me) {
-            if (writer < ATOMIC && settled(value, g->lds + at, b, bytes)) continue;
+            if (writer < ATOMIC && equal_or_both_nan(value, g->lds + at, b, bytes)) continue;
             return race(w, in, lane, at + b, "writes", writer, writer < ATOMIC ? "wrote" : "changed by an atomic");
         }
         g->lds_writer[at + b] = (uint8_t)me;
@@ -110,22 +111,22 @@ static int write_bytes(Wave *w, const Inst *in, int lane, uint64_t at, int bytes
 }
 
 // 8, 4, 2 or 1 bytes at once; anything but "nobody or only me" goes byte by byte.
-INLINE uint64_t chunk(const uint8_t *p, int n) {
+INLINE uint64_t load_uint(const uint8_t *p, int n) {
     return n == 8 ? quad_at(p) : n == 4 ? word_at(p) : n == 2 ? half_at(p) : byte_at(p);
 }
-INLINE uint64_t repeat(uint64_t byte, int n) { return byte * (n == 8 ? ONES : n == 4 ? 0x01010101u : n == 2 ? 0x0101u : 1u); }
+INLINE uint64_t repeat_byte(uint64_t byte, int n) { return byte * (n == 8 ? ONES : n == 4 ? 0x01010101u : n == 2 ? 0x0101u : 1u); }
 
 INLINE int races_of_read(Wave *w, const Inst *in, mask64 m, const uint64_t *at, int bytes) {
     Group *g = w->group;
     uint8_t *writer = g->lds_writer, *reader = g->lds_reader;
     const int step = bytes >= 8 && bytes != 12 ? 8 : bytes == 12 ? 4 : bytes;
-    const uint64_t mine = repeat(my_mark(w), step);
+    const uint64_t mine = repeat_byte(wave_mark(w), step);
     EACH_ACTIVE(m, i) {
         for (int b = 0; b < bytes; b += step) {
-            const uint64_t who_wrote = chunk(writer + at[i] + b, step), who_read = chunk(reader + at[i] + b, step);
-            if (__builtin_expect((who_wrote == 0) | (who_wrote == mine), 1)) {
-                if (who_read == mine) continue;
-                if (who_read == 0) {
+            const uint64_t writers = load_uint(writer + at[i] + b, step), readers = load_uint(reader + at[i] + b, step);
+            if (__builtin_expect((writers == 0) | (writers == mine), 1)) {
+                if (readers == mine) continue;
+                if (readers == 0) {
                     memcpy(reader + at[i] + b, &mine, (size_t)step);
                     continue;
                 }
@@ -141,15 +142,15 @@ INLINE int races_of_write(Wave *w, const Inst *in, enum Kind k, mask64 m, const 
     const int bytes = kind_bytes(k);
     uint8_t *writer = g->lds_writer, *reader = g->lds_reader;
     const int step = bytes >= 8 && bytes != 12 ? 8 : bytes == 12 ? 4 : bytes;
-    const uint64_t mine = repeat(my_mark(w), step);
+    const uint64_t mine = repeat_byte(wave_mark(w), step);
     EACH_ACTIVE(m, i) {
         for (int b = 0; b < bytes; b += step) {
-            const uint64_t who_wrote = chunk(writer + at[i] + b, step), who_read = chunk(reader + at[i] + b, step);
-            if (__builtin_expect(((who_wrote == 0) | (who_wrote == mine)) & ((who_read == 0) | (who_read == mine)), 1))
+            const uint64_t writers = load_uint(writer + at[i] + b, step), readers = load_uint(reader + at[i] + b, step);
+            if (__builtin_expect(((writers == 0) | (writers == mine)) & ((readers == 0) | (readers == mine)), 1))
                 memcpy(writer + at[i] + b, &mine, (size_t)step);
             else {
                 uint8_t own[16];
-                give(k, from + i, own);
+                store_element(k, from + i, own);
                 if (write_bytes(w, in, i, at[i] + b, step, own + b)) return STOP;
             }
         }
@@ -166,7 +167,7 @@ int lds_atomic_check(Wave *w, const Inst *in, int lane, uint64_t at, int bytes) 
         return lds_bounds(w, in, 1ull << lane, one, bytes, "atomic");
     }
     if (g->waves < 2) return GO;
-    const uint32_t me = my_mark(w);
+    const uint32_t me = wave_mark(w);
     for (int b = 0; b < bytes; b++) {
         const uint32_t writer = g->lds_writer[at + b], reader = g->lds_reader[at + b];
         if (writer && writer < ATOMIC && writer != me)
@@ -207,9 +208,9 @@ INLINE int load_kind(Wave *w, const Inst *in, enum Kind k, mask64 m, const uint6
     Group *g = w->group;
     const int bytes = kind_bytes(k), step = bytes == 12 ? 4 : bytes > 8 ? 8 : bytes;
     uint64_t low, high;
-    extent(at, m, &low, &high);
+    address_range(at, m, &low, &high);
     if (high > g->lds_size || g->lds_size - high < (uint64_t)bytes) return lds_bounds(w, in, m, at, bytes, "read");
-    if (w->launch->memory) count_banks(w, in, m, at, (uint32_t)bytes);
+    if (w->launch->memory) count_bank_conflicts(w, in, m, at, (uint32_t)bytes);
     if (g->waves > 1) {
         mark_range(g, low, high + (uint64_t)bytes);
         if (races_of_read(w, in, m, at, bytes)) return STOP;
@@ -218,16 +219,16 @@ INLINE int load_kind(Wave *w, const Inst *in, enum Kind k, mask64 m, const uint6
     uint64_t whole = ~0ull;
     if (m == ~0ull) {
         EACH {
-            for (int b = 0; b < bytes; b += step) whole &= chunk(def + at[i] + b, step);
-            take(k, to + i, data + at[i]);
+            for (int b = 0; b < bytes; b += step) whole &= load_uint(def + at[i] + b, step);
+            load_element(k, to + i, data + at[i]);
         }
     } else {
         EACH_ACTIVE(m, i) {
-            for (int b = 0; b < bytes; b += step) whole &= chunk(def + at[i] + b, step);
-            take(k, to + i, data + at[i]);
+            for (int b = 0; b < bytes; b += step) whole &= load_uint(def + at[i] + b, step);
+            load_element(k, to + i, data + at[i]);
         }
     }
-    if (whole == repeat(1, step)) define(k, lo, hi, m);
+    if (whole == repeat_byte(1, step)) define(k, lo, hi, m);
     else halves_of_load(w, in, k, m, at, lo, hi);
     return GO;
 }
@@ -251,13 +252,13 @@ static void halves_of_store(Wave *w, enum Kind k, mask64 m, const uint64_t *at, 
 
 // Two active lanes of one instruction that write different values to one place: who wins is not defined. Each lane
 // looks for its own value after all have written.
-static int who_lost(Wave *w, const Inst *in, enum Kind k, mask64 m, const uint64_t *at, const uint32_t *from) {
+static int conflicting_lane(Wave *w, const Inst *in, enum Kind k, mask64 m, const uint64_t *at, const uint32_t *from) {
     EACH_ACTIVE(m, i) {
         uint8_t own[16];
-        give(k, from + i, own);
+        store_element(k, from + i, own);
         const uint8_t *there = w->group->lds + at[i];
         bool same = true;
-        for (int b = 0; b < kind_bytes(k); b++) same &= settled(own, there, b, kind_bytes(k));
+        for (int b = 0; b < kind_bytes(k); b++) same &= equal_or_both_nan(own, there, b, kind_bytes(k));
         if (!same)
             return fault(w, in, F_RACE, i, at[i],
                          "two lanes of one instruction write different values to byte %llu of LDS: %s, and %s after it",
@@ -267,7 +268,7 @@ static int who_lost(Wave *w, const Inst *in, enum Kind k, mask64 m, const uint64
     return GO;
 }
 
-INLINE bool kept(enum Kind k, const uint32_t *from, const uint8_t *p) {
+INLINE bool element_equals(enum Kind k, const uint32_t *from, const uint8_t *p) {
     switch (kind_bytes(k)) {
     case 1: return byte_at(p) == (from[0] >> (kind_upper(k) ? 16 : 0) & 0xff);
     case 2: return half_at(p) == (from[0] >> (kind_upper(k) ? 16 : 0) & 0xffff);
@@ -283,10 +284,10 @@ INLINE int verify_kind(Wave *w, const Inst *in, enum Kind k, mask64 m, const uin
     const uint8_t *data = w->group->lds;
     bool all = true;
     if (m == ~0ull)
-        EACH all &= kept(k, from + i, data + at[i]);
+        EACH all &= element_equals(k, from + i, data + at[i]);
     else
-        EACH_ACTIVE(m, i) all &= kept(k, from + i, data + at[i]);
-    return all ? GO : who_lost(w, in, k, m, at, from);
+        EACH_ACTIVE(m, i) all &= element_equals(k, from + i, data + at[i]);
+    return all ? GO : conflicting_lane(w, in, k, m, at, from);
 }
 
 INLINE int put_kind(Wave *w, const Inst *in, enum Kind k, mask64 m, const uint64_t *at, const uint32_t *from, const mask64 *lo,
@@ -294,9 +295,9 @@ INLINE int put_kind(Wave *w, const Inst *in, enum Kind k, mask64 m, const uint64
     Group *g = w->group;
     const int bytes = kind_bytes(k), step = bytes == 12 ? 4 : bytes > 8 ? 8 : bytes;
     uint64_t low, high;
-    extent(at, m, &low, &high);
+    address_range(at, m, &low, &high);
     if (high > g->lds_size || g->lds_size - high < (uint64_t)bytes) return lds_bounds(w, in, m, at, bytes, "write");
-    if (w->launch->memory) count_banks(w, in, m, at, (uint32_t)bytes);
+    if (w->launch->memory) count_bank_conflicts(w, in, m, at, (uint32_t)bytes);
     if (g->waves > 1) {
         mark_range(g, low, high + (uint64_t)bytes);
         if (races_of_write(w, in, k, m, at, from)) return STOP;
@@ -306,12 +307,12 @@ INLINE int put_kind(Wave *w, const Inst *in, enum Kind k, mask64 m, const uint64
     const bool whole = !(m & ~defined_for(k, lo, hi));
     if (m == ~0ull && whole) {
         EACH {
-            give(k, from + i, data + at[i]);
+            store_element(k, from + i, data + at[i]);
             for (int b = 0; b < bytes; b += step) memcpy(def + at[i] + b, &ones, (size_t)step);
         }
     } else {
         EACH_ACTIVE(m, i) {
-            give(k, from + i, data + at[i]);
+            store_element(k, from + i, data + at[i]);
             for (int b = 0; b < bytes; b += step) memcpy(def + at[i] + b, &ones, (size_t)step);
         }
         if (!whole) halves_of_store(w, k, m, at, lo, hi);
@@ -339,7 +340,7 @@ int lds_store(Wave *w, const Inst *in, enum Kind k, mask64 m, const uint64_t *at
 }
 
 // The 16 bits of M0 on gfx90a and gfx942; all of it on gfx950, whose LDS of 160 KiB needs more.
-int lds_landing(Wave *w, const Inst *in, mask64 m, int step, int imm, uint64_t *at) {
+int lds_dma_addresses(Wave *w, const Inst *in, mask64 m, int step, int imm, uint64_t *at) {
     const uint32_t used = w->launch->arch == GFX950 ? ~0u : 0xffffu;
     if (~w->sdef[M0] & used) return undefined(w, in, __builtin_ctzll(m), ~0ull, "the LDS address in M0");
     const uint64_t base = (w->s[M0] & used) + (uint64_t)(int64_t)imm;
@@ -352,7 +353,7 @@ int lds_landing(Wave *w, const Inst *in, mask64 m, int step, int imm, uint64_t *
 // Extra cycles of bank conflicts. 32 banks of 4 bytes, 64 on gfx950. A pass serves as many lanes in order as could
 // use every bank once: 32 lanes for one dword, fewer for wider elements (an approximation for those: the hardware's
 // grouping of lanes for b64 and b128 is not that simple). Lanes that read the same word share it.
-void count_banks(Wave *w, const Inst *in, mask64 m, const uint64_t *at, uint32_t bytes) {
+void count_bank_conflicts(Wave *w, const Inst *in, mask64 m, const uint64_t *at, uint32_t bytes) {
     const uint32_t banks = w->launch->arch == GFX950 ? 64 : 32, words = (bytes + 3) / 4;
     uint32_t lanes_of_pass = banks / (words == 3 ? 4 : words);
     if (lanes_of_pass > 32 && words == 1) lanes_of_pass = 32;

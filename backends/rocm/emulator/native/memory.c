@@ -4,12 +4,14 @@
 // target feature unaligned-access-mode). What global memory holds is always defined; what a kernel stores there
 // must be.
 #include "memory.h"
+#include "lds.h"
+#include "scratch.h"
 
 // Counters -----------------------------------------------------------------------------------------
 
 // Lanes, bytes, 128-byte cache lines touched (the L2 line of gfx90a, gfx942, gfx950 and of RDNA), and how few lines
 // the same bytes could lie in.
-void count_lines(Wave *w, const Inst *in, mask64 m, const uint64_t *at, uint32_t bytes) {
+void count_cache_lines(Wave *w, const Inst *in, mask64 m, const uint64_t *at, uint32_t bytes) {
     uint64_t table[256];
     uint8_t used[256] = {0};
     uint64_t lines = 0;
@@ -28,16 +30,16 @@ void count_lines(Wave *w, const Inst *in, mask64 m, const uint64_t *at, uint32_t
     MemCount *c = &w->launch->memory[in - w->program];
     __atomic_fetch_add(&c->lanes, lanes, __ATOMIC_RELAXED);
     __atomic_fetch_add(&c->bytes, total, __ATOMIC_RELAXED);
-    __atomic_fetch_add(&c->lines, lines, __ATOMIC_RELAXED);
-    __atomic_fetch_add(&c->fewest, fewest, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&c->cache_lines, lines, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&c->fewest_cache_lines, fewest, __ATOMIC_RELAXED);
 }
 
 // Flat addresses of LDS and scratch ----------------------------------------------------------------
 
-typedef struct Split { mask64 global, shared, scratch; } Split;
+typedef struct Apertures { mask64 global, shared, scratch; } Apertures;
 
-static Split split(const uint64_t *at, mask64 m) {
-    Split s = {0, 0, 0};
+static Apertures by_aperture(const uint64_t *at, mask64 m) {
+    Apertures s = {0, 0, 0};
     EACH_ACTIVE(m, i) {
         const mask64 bit = 1ull << i;
         if (is_shared(at[i])) s.shared |= bit;
@@ -48,12 +50,12 @@ static Split split(const uint64_t *at, mask64 m) {
 }
 
 // Offsets within an aperture: the lower 32 bits.
-static void strip(const uint64_t *at, uint64_t *to) { EACH to[i] = at[i] & 0xffffffffu; }
+static void aperture_offsets(const uint64_t *at, uint64_t *to) { EACH to[i] = at[i] & 0xffffffffu; }
 
-static int split_load(Wave *w, const Inst *in, enum Kind k, Split s, uint64_t *at) {
+static int load_by_aperture(Wave *w, const Inst *in, enum Kind k, Apertures s, uint64_t *at) {
     const int reg = in->dst[0].index;
     uint64_t offset[LANES];
-    strip(at, offset);
+    aperture_offsets(at, offset);
     if (s.shared && lds_load(w, in, k, s.shared, offset, VREG(w, reg), &w->lo[reg], &w->hi[reg])) return STOP;
     if (s.scratch && scratch_read(w, in, k, s.scratch, offset, VREG(w, reg), &w->lo[reg], &w->hi[reg])) return STOP;
     if (!s.global) return GO;
@@ -71,10 +73,10 @@ static int check_stored(Wave *w, const Inst *in, enum Kind k, mask64 m, const ui
     return undefined(w, in, lane, at[lane], "the stored value");
 }
 
-static int split_store(Wave *w, const Inst *in, enum Kind k, Split s, uint64_t *at) {
+static int store_by_aperture(Wave *w, const Inst *in, enum Kind k, Apertures s, uint64_t *at) {
     const int reg = in->src[2].index;
     uint64_t offset[LANES];
-    strip(at, offset);
+    aperture_offsets(at, offset);
     if (s.shared && lds_store(w, in, k, s.shared, offset, VREG(w, reg), &w->lo[reg], &w->hi[reg])) return STOP;
     if (s.scratch && scratch_write(w, in, k, s.scratch, offset, VREG(w, reg), &w->lo[reg], &w->hi[reg])) return STOP;
     if (!s.global) return GO;
@@ -96,10 +98,10 @@ INLINE int load(Wave *w, const Inst *in, enum Kind k, bool flat) {
     if (!vectors_fit(&in->dst[0], kind_words(k))) return bad_registers(w, in);
     if (global_addresses(w, in, m, at)) return STOP;
     if (flat) {
-        const Split s = split(at, m);
-        if (s.shared | s.scratch) return split_load(w, in, k, s, at);
+        const Apertures s = by_aperture(at, m);
+        if (s.shared | s.scratch) return load_by_aperture(w, in, k, s, at);
     }
-    if (w->launch->memory) count_lines(w, in, m, at, (uint32_t)kind_bytes(k));
+    if (w->launch->memory) count_cache_lines(w, in, m, at, (uint32_t)kind_bytes(k));
     if (global_reach(w, in, m, at, (uint32_t)kind_bytes(k), false)) return STOP;
     const int reg = in->dst[0].index;
     gather(k, VREG(w, reg), at, m);
@@ -114,12 +116,12 @@ INLINE int store(Wave *w, const Inst *in, enum Kind k, bool flat) {
     if (!vectors_fit(&in->src[2], kind_words(k))) return bad_registers(w, in);
     if (global_addresses(w, in, m, at)) return STOP;
     if (flat) {
-        const Split s = split(at, m);
-        if (s.shared | s.scratch) return split_store(w, in, k, s, at);
+        const Apertures s = by_aperture(at, m);
+        if (s.shared | s.scratch) return store_by_aperture(w, in, k, s, at);
     }
     const int reg = in->src[2].index;
     if (check_stored(w, in, k, m, at, &w->lo[reg], &w->hi[reg])) return STOP;
-    if (w->launch->memory) count_lines(w, in, m, at, (uint32_t)kind_bytes(k));
+    if (w->launch->memory) count_cache_lines(w, in, m, at, (uint32_t)kind_bytes(k));
     if (global_reach(w, in, m, at, (uint32_t)kind_bytes(k), true)) return STOP;
     scatter(k, VREG(w, reg), at, m);
     return GO;
@@ -162,8 +164,8 @@ static int load_lds(Wave *w, const Inst *in, enum Kind k) {
     mask64 all[4] = {m, m, m, m};
     const int bytes = kind_bytes(k), step = bytes < 4 ? 4 : bytes;
     if (!m) return GO;
-    if (global_addresses(w, in, m, at) || lds_landing(w, in, m, step, in->imm, to)) return STOP;
-    if (w->launch->memory) count_lines(w, in, m, at, (uint32_t)bytes);
+    if (global_addresses(w, in, m, at) || lds_dma_addresses(w, in, m, step, in->imm, to)) return STOP;
+    if (w->launch->memory) count_cache_lines(w, in, m, at, (uint32_t)bytes);
     if (global_reach(w, in, m, at, (uint32_t)bytes, false)) return STOP;
     switch (k) {
 #define CASE(name, kind) case kind: gather(kind, data, at, m); break;
@@ -190,7 +192,7 @@ static int global_load_tr_b128(Wave *w, const Inst *in) {
     if (m != w->full)
         return fault(w, in, F_INACTIVE, __builtin_ctzll(w->full & ~m), ~0ull, "a transposing load needs every lane active");
     if (global_addresses(w, in, m, at)) return STOP;
-    if (w->launch->memory) count_lines(w, in, m, at, 16);
+    if (w->launch->memory) count_cache_lines(w, in, m, at, 16);
     if (global_reach(w, in, m, at, 16, false)) return STOP;
     gather(K_B128, read, at, m);
     const int reg = in->dst[0].index;
@@ -222,7 +224,7 @@ INLINE int addtid(Wave *w, const Inst *in, bool write) {
     EACH at[i] += 4 * (uint64_t)i;
     const int reg = data->index;
     if (write && check_stored(w, in, K_B32, m, at, &w->lo[reg], &w->hi[reg])) return STOP;
-    if (w->launch->memory) count_lines(w, in, m, at, 4);
+    if (w->launch->memory) count_cache_lines(w, in, m, at, 4);
     if (global_reach(w, in, m, at, 4, write)) return STOP;
     if (write) {
         scatter(K_B32, VREG(w, reg), at, m);
@@ -296,12 +298,12 @@ INLINE int smem(Wave *w, const Inst *in, int words, enum Kind k) {
     at += scalar64(w, base->index);
     const int size = words ? words * 4 : kind_bytes(k);
     if (words) at &= ~3ull;  // the two low bits of a dword address are ignored (ISA guides, scalar memory reads)
-    if (w->launch->memory) count_lines(w, in, 1, &at, (uint32_t)size);
+    if (w->launch->memory) count_cache_lines(w, in, 1, &at, (uint32_t)size);
     const uint8_t *p = global_at(w, in, -1, at, (uint32_t)size, false);
     if (p == NULL) return STOP;
     if (!words) {
         uint32_t value;
-        take(k, &value, p);
+        load_element(k, &value, p);
         return write_loaded(w, in, 0, value);
     }
     uint32_t data[16];
@@ -330,7 +332,7 @@ INLINE int smem_buffer(Wave *w, const Inst *in, int words, enum Kind k) {
         if (offset < limit && limit - offset >= (uint64_t)size) {
             const uint8_t *p = global_at(w, in, -1, start + offset, (uint32_t)size, false);
             if (p == NULL) return STOP;
-            take(k, &value, p);
+            load_element(k, &value, p);
         }
         if (write_loaded(w, in, n, value)) return STOP;
     }

@@ -1,4 +1,5 @@
-// A launch: workgroups one by one per thread, their waves turn by turn between barriers.
+// A launch: each host thread runs one workgroup at a time; the waves of a workgroup run in rounds, each up to the next
+// barrier, its end or the end of its time slice.
 #include "wave.h"
 
 #include <stdlib.h>
@@ -11,7 +12,7 @@ static const OpInfo *const tables[] = {
 };
 enum { TABLES = sizeof tables / sizeof tables[0], SLICE = 1 << 18 };
 
-// What Python asks --------------------------------------------------------------------------------
+// Exported to Python ------------------------------------------------------------------------------
 
 #define EXPORT __attribute__((visibility("default")))
 
@@ -35,17 +36,18 @@ EXPORT const OpInfo *emulator_op(uint32_t index) {
     return NULL;
 }
 
-// A branch to nowhere and the end of the code land on a record with this step.
+// The step of the end marker: a branch outside the code, or running off its end, leads here.
 static int step_off(Wave *w, const Inst *in) {
     return fault(w, NULL, F_UNSUPPORTED, -1, in->address, "execution left the kernel's code");
 }
 
-// An instruction that nothing here executes; Python has its name.
+// The step of an unsupported instruction; Python adds its name.
 static int step_unknown(Wave *w, const Inst *in) {
-    return fault(w, in, F_UNSUPPORTED, -1, ~0ull, "this instruction is not known to the emulator");
+    return fault(w, in, F_UNSUPPORTED, -1, ~0ull, "the emulator does not support this instruction");
 }
 
-// Fill in what only this process knows: the addresses of the handlers. Answers the first record whose op is wrong.
+// Fill in the addresses of the handlers, which differ per process. Returns -1, or the index of the first instruction
+// with an unknown op.
 EXPORT int emulator_link(Inst *program, uint32_t count) {
     static const OpInfo *all[4096];
     static uint32_t total;
@@ -90,8 +92,8 @@ static void start_wave(Wave *w, Group *g, uint32_t number) {
     w->last = launch->ranges;
     w->origin.kind = F_NONE;
     const uint32_t threads = launch->block[0] * launch->block[1] * launch->block[2];
-    const uint32_t first = number * w->lanes, here = threads - first < w->lanes ? threads - first : w->lanes;
-    w->launched = here == 64 ? ~0ull : (1ull << here) - 1;
+    const uint32_t first = number * w->lanes, live = threads - first < w->lanes ? threads - first : w->lanes;
+    w->launched = live == 64 ? ~0ull : (1ull << live) - 1;
 
     for (uint32_t i = 0; i < launch->user_count; i++) w->s[i] = launch->user[i], w->sdef[i] = launch->user_known >> i & 1 ? ~0u : 0;
     uint32_t at = launch->user_count;
@@ -139,7 +141,7 @@ static void run_wave(Wave *w) {
 
 // Workgroups --------------------------------------------------------------------------------------
 
-static void forget_accesses(Group *g) {
+static void clear_race_marks(Group *g) {
     if (g->race_high > g->race_low) {
         memset(g->lds_writer + g->race_low, 0, g->race_high - g->race_low);
         memset(g->lds_reader + g->race_low, 0, g->race_high - g->race_low);
@@ -166,7 +168,7 @@ static bool run_group(Group *g) {
     if (g->lds_size) memset(g->lds_def, 0, g->lds_size);
     if (g->lds_size) memset(g->lds, 0xaa, g->lds_size);
     g->race_low = 0, g->race_high = g->lds_size;
-    forget_accesses(g);
+    clear_race_marks(g);
     for (;;) {
         uint32_t running = 0, waiting = 0;
         for (uint32_t i = 0; i < g->waves; i++) {
@@ -182,14 +184,14 @@ static bool run_group(Group *g) {
             barrier_missed(g);
             return false;
         }
-        forget_accesses(g);
+        clear_race_marks(g);
         for (uint32_t i = 0; i < g->waves; i++) g->wave[i].state = RUNNING;
     }
 }
 
 static void *padded(size_t size) { return aligned_alloc(64, (size + 127) / 64 * 64); }
 
-// One thread's part of a launch: it takes workgroups until there are none. 0, or 1 when memory ran out.
+// One host thread's part of a launch: takes workgroups until none are left. Returns 0; 1 if out of memory; 2 for a wrong ABI.
 EXPORT int emulator_run(Launch *launch) {
     if (launch->abi != ABI) return 2;
     Group group = {.launch = launch, .lds_size = launch->lds_bytes};

@@ -3,7 +3,7 @@
 // The hardware interleaves the lanes' dwords in memory; a kernel cannot see that through these instructions, so here
 // each lane's bytes lie together. The address is vaddr + saddr + offset modulo 2^32, either of the two may be absent
 // (AMD ISA guides, scratch addressing). Bytes carry definedness as LDS does.
-#include "memory.h"
+#include "scratch.h"
 
 static int scratch_bounds(Wave *w, const Inst *in, mask64 m, const uint64_t *at, int bytes, const char *verb) {
     const uint64_t size = w->scratch ? w->launch->scratch_bytes : 0;
@@ -38,7 +38,7 @@ static void halves_read(Wave *w, const Inst *in, enum Kind k, mask64 m, const ui
 INLINE int read_kind(Wave *w, const Inst *in, enum Kind k, mask64 m, const uint64_t *at, uint32_t *to, mask64 *lo, mask64 *hi) {
     const uint64_t each = w->launch->scratch_bytes;
     if (scratch_bounds(w, in, m, at, kind_bytes(k), "read")) return STOP;
-    EACH_ACTIVE(m, i) take(k, to + i, w->scratch + (uint64_t)i * each + at[i]);
+    EACH_ACTIVE(m, i) load_element(k, to + i, w->scratch + (uint64_t)i * each + at[i]);
     halves_read(w, in, k, m, at, lo, hi);
     return GO;
 }
@@ -51,7 +51,7 @@ INLINE int write_kind(Wave *w, const Inst *in, enum Kind k, mask64 m, const uint
     EACH_ACTIVE(m, i) {
         const uint64_t place = (uint64_t)i * each + at[i];
         uint8_t *d = w->scratch_def + place;
-        give(k, from + i, w->scratch + place);
+        store_element(k, from + i, w->scratch + place);
         if (bytes < 4) {
             memset(d, (int)((kind_upper(k) ? hi[0] : lo[0]) >> i & 1), (size_t)bytes);
         } else {

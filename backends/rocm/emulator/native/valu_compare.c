@@ -83,7 +83,7 @@ FLOATING(HALF_CONDITION, f16, u)
 static void never(LaneOp *x) { x->dm = 0, x->dmdef = ~0ull; }
 static void always(LaneOp *x) { x->dm = ~0ull, x->dmdef = ~0ull; }
 
-// The bit of the class mask that a value answers to: NaN signalling 0, quiet 1; -inf 2, -normal 3, -subnormal 4,
+// The bit of the class mask that a value belongs to: NaN signalling 0, quiet 1; -inf 2, -normal 3, -subnormal 4,
 // -0 5, +0 6, +subnormal 7, +normal 8, +inf 9.
 static inline uint32_t class_bit(bool negative, uint64_t magnitude, uint64_t infinity, uint64_t quiet, uint64_t normal) {
     const uint32_t positive_bit = magnitude == infinity ? 9 : magnitude >= normal ? 8 : magnitude ? 7 : 6;

@@ -92,7 +92,7 @@ static void v_cvt_pk_bf16_f32(LaneOp *x) {
     halves_of(x);
 }
 
-// Stochastic rounding adds the upper bits of s1 below the last kept one; which bits the card takes is a guess.
+// Stochastic rounding adds the upper bits of s1 below the last kept one; which bits the hardware takes is a guess.
 static void v_cvt_sr_f16_f32(LaneOp *x) {
     EACH_ACTIVE(x->exec, i) x->d.u[i] = encode_small(A->f[i], &F16, true, B->u[i], false);
 }

@@ -214,7 +214,7 @@ static void v_ldexp_f64(LaneOp *x) {
 //
 // LLVM divides n / d by: two v_div_scale (of d, of n), a reciprocal, two Newton steps with v_fma, v_div_fmas and
 // v_div_fixup. The pseudocode of the three instructions is in the RDNA3 and CDNA3 ISA guides; where its text cannot
-// be right it is read so that the quotient comes out correctly rounded, which OpenCL's conformance needs of the card:
+// be right it is read so that the quotient comes out correctly rounded, as OpenCL's conformance requires:
 // - v_div_scale, both 1/d and n/d denormal: the guide scales the denominator *up*, to infinity; here down.
 // - v_div_fmas with VCC: the guide multiplies by 2^32 (2^64 for f64), but the scale to undo is 2^64 (2^128), up where
 //   the quotient is near the largest number and down where it is near the smallest. Which, the size of the quotient

@@ -36,7 +36,7 @@ static void permute(LaneOp *x, const uint8_t from[LANES], mask64 known) {
     mask64 lo, hi, to_lo = 0, to_hi = 0;
     const mask64 active = exec_of(w);
     const uint32_t *values = read_words(w, &in->src[0], 0, space, &lo, &hi);
-    int asleep = -1;
+    int inactive = -1;
     EACH_ACTIVE(x->exec, i) {
         const int f = from[i];
         const mask64 bit = 1ull << i;
@@ -46,10 +46,10 @@ static void permute(LaneOp *x, const uint8_t from[LANES], mask64 known) {
             if (hi >> f & 1) to_hi |= bit;
         } else {
             if (!zero) out[i] = VREG(w, in->dst[0].index)[i];
-            if (asleep < 0) asleep = f;
+            if (inactive < 0) inactive = f;
         }
     }
-    if (asleep >= 0) note_origin(w, in, F_INACTIVE, asleep, ~0ull);
+    if (inactive >= 0) note_origin(w, in, F_INACTIVE, inactive, ~0ull);
     write_words(w, in->dst[0].index, out, x->exec, to_lo & known, to_hi & known);
 }
 

@@ -3,7 +3,7 @@
 // v_exp_f32, v_log_f32, v_rcp_f32, v_rsq_f32 and v_sqrt_f32 take a denormal source for zero and give zero for a
 // denormal result, whatever MODE says, the sign kept: LLVM never relies on more (it scales around them in
 // AMDGPULegalizerInfo and AMDGPUCodeGenPrepare where the language wants denormals). The guides do not say it.
-// v_sin_f32 and v_cos_f32 do support denormals. v_rcp_f64 and v_rsq_f64 are estimates on the card, good to about
+// v_sin_f32 and v_cos_f32 do support denormals. v_rcp_f64 and v_rsq_f64 are estimates on hardware, good to about
 // 2^-29 relative (what LLVM's refinement steps assume); here they are the rounded double.
 #include "float.h"
 

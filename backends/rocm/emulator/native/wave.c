@@ -33,10 +33,10 @@ int undefined(Wave *w, const Inst *in, int lane, uint64_t address, const char *w
     const struct Origin *o = &w->origin;
     if (o->kind == F_INACTIVE)
         return fault(w, in, F_INACTIVE, lane, address,
-                     "%s depends on a lane that is not active: record %d read lane %d", what, o->inst, o->lane);
+                     "%s depends on a lane that is not active: instruction #%d read lane %d", what, o->inst, o->lane);
     if (o->kind == F_UNINITIALISED && o->address != ~0ull)
         return fault(w, in, F_UNINITIALISED, lane, address,
-                     "%s depends on memory of the workgroup that was never written: record %d read it in lane %d "
+                     "%s depends on memory of the workgroup that was never written: instruction #%d read it in lane %d "
                      "at %#llx",
                      what, o->inst, o->lane, (unsigned long long)o->address);
     return fault(w, in, F_UNINITIALISED, lane, address, "%s depends on a register that was never written", what);
@@ -173,54 +173,54 @@ static mask64 gather_mask(mask64 from, const int8_t *source) {
     return to;
 }
 
-// What DPP did to the lanes of an instruction.
-typedef struct Crossing {
+// The lanes of an instruction under DPP.
+typedef struct DppLanes {
     int8_t source[LANES];
-    mask64 zero;   // lanes that read 0 because their source is not there
-    mask64 asleep; // those of them whose source exists but is not active
-} Crossing;
+    mask64 zero;   // lanes that read 0 because their source lane is out of range or inactive
+    mask64 inactive; // those of them whose source lane exists but is inactive
+} DppLanes;
 
-static void cross(LaneOp *x, Crossing *c) {
+static void apply_dpp(LaneOp *x, DppLanes *c) {
     Wave *w = x->w;
     const uint32_t control = x->in->aux[0];
     const bool eight = x->in->flags & DPP8;
     dpp_sources(w, control, eight, c->source);
     const bool fetch_inactive = (control >> 25 & 1) && !IS_GFX9(w->launch->arch);
     const bool bound = eight || (control >> 24 & 1);
-    c->zero = c->asleep = 0;
+    c->zero = c->inactive = 0;
     for (int i = 0; i < (int)w->lanes; i++) {
         if (!eight && !((control >> 16 >> (i / 16 & 3) & 1) && (control >> 20 >> (i / 4 & 3) & 1))) {
             x->exec &= ~(1ull << i);
             continue;
         }
         const int from = c->source[i];
-        const bool asleep = from >= 0 && !(exec_of(w) >> from & 1) && !fetch_inactive;
-        if (from >= 0 && !asleep) continue;
+        const bool inactive = from >= 0 && !(exec_of(w) >> from & 1) && !fetch_inactive;
+        if (from >= 0 && !inactive) continue;
         if (bound) {
             c->zero |= 1ull << i;
-            if (asleep) c->asleep |= 1ull << i;
+            if (inactive) c->inactive |= 1ull << i;
         } else {
             x->exec &= ~(1ull << i);
         }
         c->source[i] = (int8_t)i;
     }
-    const mask64 seen = c->asleep & x->exec;
+    const mask64 seen = c->inactive & x->exec;
     if (seen) note_origin(w, x->in, F_INACTIVE, __builtin_ctzll(seen), ~0ull);
 }
 
-static void permute(const Crossing *c, const uint32_t *from, uint32_t *to, mask64 *lo, mask64 *hi) {
+static void permute(const DppLanes *c, const uint32_t *from, uint32_t *to, mask64 *lo, mask64 *hi) {
     uint32_t copy[LANES];
     EACH copy[i] = c->zero >> i & 1 ? 0 : from[c->source[i] & (LANES - 1)];
     memcpy(to, copy, sizeof copy);
-    *lo = (gather_mask(*lo, c->source) | c->zero) & ~c->asleep;
-    *hi = (gather_mask(*hi, c->source) | c->zero) & ~c->asleep;
+    *lo = (gather_mask(*lo, c->source) | c->zero) & ~c->inactive;
+    *hi = (gather_mask(*hi, c->source) | c->zero) & ~c->inactive;
 }
 
 static uint32_t flush32(uint32_t u) { return (u & 0x7f800000u) ? u : u & 0x80000000u; }
 static uint32_t flush16(uint32_t u) { return (u & 0x7c00u) ? u : u & 0x8000u; }
 static uint64_t flush64(uint64_t u) { return (u & 0x7ff0000000000000ull) ? u : u & 0x8000000000000000ull; }
 
-static void fetch_narrow(LaneOp *x, int k, const Operand *o, const Crossing *c) {
+static void fetch_narrow(LaneOp *x, int k, const Operand *o, const DppLanes *c) {
     Wave *w = x->w;
     uint32_t *space = x->space[k].u;
     mask64 lo, hi;
@@ -258,7 +258,7 @@ static void fetch_narrow(LaneOp *x, int k, const Operand *o, const Crossing *c) 
     x->hi[k] = hi;
 }
 
-static void fetch_wide(LaneOp *x, int k, const Operand *o, const Crossing *c) {
+static void fetch_wide(LaneOp *x, int k, const Operand *o, const DppLanes *c) {
     Wave *w = x->w;
     uint64_t *to = x->space[k].q;
     uint32_t low_space[LANES], high_space[LANES];
@@ -292,7 +292,7 @@ static void fetch_wide(LaneOp *x, int k, const Operand *o, const Crossing *c) {
     x->s[k] = &x->space[k];
 }
 
-static void fetch_packed(LaneOp *x, int k, const Operand *o, const Crossing *c) {
+static void fetch_packed(LaneOp *x, int k, const Operand *o, const DppLanes *c) {
     uint32_t *to = x->space[k].u;
     mask64 lo, hi;
     const uint32_t *p = read_words(x->w, o, 0, to, &lo, &hi);
@@ -309,7 +309,7 @@ static void fetch_packed(LaneOp *x, int k, const Operand *o, const Crossing *c) 
     x->hi[k] = b ? hi : lo;
 }
 
-static void fetch(LaneOp *x, int k, const Crossing *c) {
+static void fetch(LaneOp *x, int k, const DppLanes *c) {
     const Operand *o = &x->in->src[k];
     uint64_t def;
     switch (o->type) {
@@ -484,11 +484,11 @@ static void round_as(uint32_t mode) {
 }
 
 static void compute(LaneOp *x, Wave *w, const Inst *in) {
-    Crossing crossing, *c = NULL;
+    DppLanes lanes, *c = NULL;
     x->in = in;
     x->w = w;
     x->exec = exec_of(w);
-    if (in->flags & (DPP | DPP8)) cross(x, c = &crossing);
+    if (in->flags & (DPP | DPP8)) apply_dpp(x, c = &lanes);
     mask64 lo = ~0ull, hi = ~0ull;
     bool halves = true;
     for (int k = 0; k < in->sources; k++) {

@@ -1,7 +1,7 @@
 // The state of one wave of an emulated AMD GPU, and what the handler of an instruction sees of it.
 //
-// An instruction is one record (`Inst`), decoded once by Python. `run.c` steps a wave through the records;
-// each record's `step` works on all lanes at once. Vector instructions share one step: it fetches the
+// Python decodes each instruction once into an `Inst`. `run.c` steps a wave through the array of `Inst`s; the `step` of
+// each works on all lanes at once. Vector instructions share one step: it fetches the
 // sources of all lanes, calls the instruction's own `lane` function, and commits the result under EXEC.
 //
 // Beside every register lies its definedness: which bits (scalar) or which halves of which lanes (vector)
@@ -14,7 +14,7 @@
 #include <string.h>
 
 #define LANES 64
-#define ABI 1  // of everything that records.py mirrors; a mismatch is refused
+#define ABI 1  // version of the structs that abi.py mirrors; a mismatch is refused
 
 typedef uint64_t mask64;
 
@@ -22,7 +22,7 @@ enum Arch { GFX90A, GFX942, GFX950, GFX1100, GFX1201 };
 #define IS_GFX9(arch) ((arch) <= GFX950)
 #define HAS_GFX940(arch) ((arch) == GFX942 || (arch) == GFX950)
 
-// Scalar registers by number, the same on every architecture (lower.py translates).
+// Scalar registers by number, the same on every architecture (isa/ translates gfx9's).
 enum { VCC = 106, TTMP = 108, NULLREG = 124, M0 = 125, EXEC = 126, SCALARS = 128 };
 enum { AGPR = 256, VECTORS = 512 };
 
@@ -59,7 +59,7 @@ enum InstFlags {
     SDWA = 2,
     DPP = 4,          // DPP16: aux[0] = dpp_ctrl | row_mask << 16 | bank_mask << 20 | bound_ctrl << 24 | fi << 25
     DPP8 = 8,         // aux[0] = 8 selectors of 3 bits
-    DUAL = 16,        // the first half of a VOPD pair; the second is the next record
+    DUAL = 16,        // the first half of a VOPD pair; the second is the next Inst
     DST_UPPER = 32,   // a 16-bit result goes to the upper half
     DST_ZERO = 64,    // a 16-bit result clears the other half (gfx9's older 16-bit instructions)
     OFFEN = 128,
@@ -164,17 +164,17 @@ typedef struct Fault {
     int32_t kind, lane, wave;        // lane, wave -1 where none
     uint32_t group[3];
     uint64_t address, pc;            // address ~0 where none
-    int32_t inst;                    // index of the record
+    int32_t inst;                    // index into the program
     char detail[400];
 } Fault;
 
-typedef struct MemCount { uint64_t lanes, bytes, lines, fewest, conflicts; } MemCount;
+typedef struct MemCount { uint64_t lanes, bytes, cache_lines, fewest_cache_lines, conflicts; } MemCount;
 
 typedef struct Launch {
     uint32_t abi, arch, wave_size, instructions;
     Inst *program;
     Range *ranges;
-    uint32_t range_count, entry;     // entry: index of the first record
+    uint32_t range_count, entry;     // entry: index of the first instruction
     uint32_t grid[3], block[3];
     uint32_t lds_bytes, scratch_bytes, float_mode, ids;   // ids: 1..3 work-item ids in v0
     uint32_t dx10_clamp, ieee, ids_in_ttmp, system_count;
@@ -183,10 +183,10 @@ typedef struct Launch {
     uint32_t user[32];               // values of the user SGPRs
     uint64_t code_base;              // host address of virtual address 0 of the code object
     uint64_t text_start, text_end;   // virtual
-    uint32_t *index_of;              // record index by (virtual address - text_start) / 4, ~0 where none starts
+    uint32_t *index_of;              // instruction index by (virtual address - text_start) / 4, ~0 where none starts
     uint64_t budget;                 // instructions per wave
-    uint64_t *executed;              // per record, or NULL: count mode
-    MemCount *memory;                // per record, or NULL
+    uint64_t *executed;              // per instruction; NULL unless counting
+    MemCount *memory;                // per instruction; NULL unless counting
     volatile uint32_t next_group;    // taken by the threads one by one
     volatile uint32_t stop;
     volatile uint32_t fault_taken;
@@ -201,7 +201,7 @@ typedef struct Wave {
     uint32_t s[SCALARS], sdef[SCALARS];
     bool scc, sccdef;
     uint32_t mode;                   // MODE: round f32 1:0, f16/f64 3:2, denorm f32 5:4, f16/f64 7:6
-    uint32_t pc;                     // index of the next record
+    uint32_t pc;                     // index of the next instruction
     uint32_t number, lanes;          // within the workgroup; 32 or 64
     mask64 full;                     // all lanes of the wave size
     mask64 launched;                 // lanes that exist: the last wave of a block may be partial
@@ -240,7 +240,7 @@ static inline uint64_t as_bits64(double f) { uint64_t u; memcpy(&u, &f, 8); retu
 #define EACH for (int i = 0; i < LANES; i++)
 #define EACH_ACTIVE(mask, i) for (mask64 left_ = (mask); left_; left_ &= left_ - 1) for (int i = __builtin_ctzll(left_), once_ = 1; once_; once_ = 0)
 
-// Report the first fault of a launch; always answers STOP. lane -1 and address ~0ull mean none.
+// Report the first fault of a launch; always returns STOP. lane -1 and address ~0ull mean none.
 int fault(Wave *w, const Inst *in, int kind, int lane, uint64_t address, const char *format, ...)
     __attribute__((format(printf, 6, 7)));
 // Fault F_UNINITIALISED (or F_INACTIVE, when the latest undefined read was of an inactive lane) saying that `what`

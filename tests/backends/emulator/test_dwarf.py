@@ -16,7 +16,7 @@ from toy_objects import QUICK, TARGETS, attempt, sections
 
 from portable.backends.rocm.compile import compile
 from portable.backends.rocm.emulator.code_object import CodeObject
-from portable.backends.rocm.emulator.dwarf import Lines
+from portable.backends.rocm.emulator.dwarf import SourceLines
 from portable.backends.rocm.emulator.faults import KernelFault
 
 from .kernels.harness import Launcher, Out
@@ -63,8 +63,8 @@ def _instructions(image):
 
 def _found(image):
     """The chains of all instructions; each begins with the line of `at`."""
-    lines = Lines(image)
-    chains = {address: lines.chain(address) for address in _instructions(image)}
+    lines = SourceLines(image)
+    chains = {address: lines.inline_chain(address) for address in _instructions(image)}
     assert all((chain[0] if chain else None) == lines.at(address) for address, chain in chains.items())
     return set(chains.values())
 
@@ -93,7 +93,7 @@ def inlined(tmp_path_factory):
 def test_lines_are_those_of_the_directives(images, arch):
     """Version 4 of DWARF on gfx90a, 5 on the others; "line 0" belongs to the line before."""
     code = CodeObject(images[arch])
-    lines = Lines(code.image)
+    lines = SourceLines(code.image)
     start = code.kernels["toy"].entry
     assert [lines.at(start + 4 * index) for index in range(4)] == ["toy.s:41"] * 3 + ["toy.s:43"]
     assert lines.at(start + 2) == "toy.s:41"
@@ -113,7 +113,7 @@ def test_lines_of_compiled_code_name_source_and_header(tmp_path):
         "}\n"
     )
     code = CodeObject(compile(source, (("T", "f32"),), "gfx1100", debug=True))
-    lines = Lines(code.image)
+    lines = SourceLines(code.image)
     found = [lines.at(address) for address in range(code.kernels["scale"].entry, code.text[1], 4)]
     assert {"scale.hip:5", "scale.hip:4"} <= set(found)
     assert {line.split(":")[0] for line in found if line} <= {"scale.hip", "prelude.h"}
@@ -171,11 +171,11 @@ def test_a_fault_names_the_calls_it_was_inlined_through(tmp_path, arch):
 
 
 def test_no_debug_information_gives_none(images):
-    assert Lines(b"").at(0) is None and Lines(b"").chain(0) == ()
-    assert Lines(images["gfx942"][:5000]).at(0x1000) is None
-    lines = Lines(images["gfx942"])  # of the assembler: lines, but nothing inlined
+    assert SourceLines(b"").at(0) is None and SourceLines(b"").inline_chain(0) == ()
+    assert SourceLines(images["gfx942"][:5000]).at(0x1000) is None
+    lines = SourceLines(images["gfx942"])  # of the assembler: lines, but nothing inlined
     start = CodeObject(images["gfx942"]).kernels["toy"].entry
-    assert lines.chain(start) == ("toy.s:41",)
+    assert lines.inline_chain(start) == ("toy.s:41",)
 
 
 def _section(image, wanted):
@@ -196,7 +196,7 @@ def test_a_count_of_entries_without_bytes_ends(images):
     at = section.at + 18 + image[section.at + 17] - 1
     assert image[at] == 1  # one column: the path
     image[at : at + 10] = b"\0" + b"\xff" * 8 + b"\x7f"
-    assert Lines(bytes(image)).at(0x1000) is None
+    assert SourceLines(bytes(image)).at(0x1000) is None
 
 
 @QUICK
@@ -213,9 +213,9 @@ def test_damaged_line_tables(images, data, arch):
 
 def _chains(image, addresses):
     started = time.process_time()
-    lines = Lines(bytes(image))
+    lines = SourceLines(bytes(image))
     for address in addresses:
-        chain = lines.chain(address)
+        chain = lines.inline_chain(address)
         assert chain == () or chain[0] == lines.at(address)
         assert all(":" in line for line in chain) and len(chain) <= 300
     assert time.process_time() - started < 4
@@ -303,5 +303,5 @@ def test_a_dropped_function_at_zero_does_not_hide_the_calls(inlined):
     for functions in (dropped + real, real + dropped):
         info = _unit(b"\1" + bytes(4) + functions + b"\0")
         lines = _chains(_with(inlined[4], {".debug_info": info, ".debug_abbrev": abbreviations}), (0,))
-        assert lines.chain(start)[1:] == ("nested.c:78", "nested.c:77")
-        assert lines.chain(start + 4) == (lines.at(start + 4),)
+        assert lines.inline_chain(start)[1:] == ("nested.c:78", "nested.c:77")
+        assert lines.inline_chain(start + 4) == (lines.at(start + 4),)
