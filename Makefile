@@ -40,6 +40,7 @@ test-all: $(VENV)/installed-test
 lint: $(VENV)/installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python tests/lint_imports.py
 
 types: $(VENV)/installed-test
 	$(BIN)/pyright

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from portable.errors import CompileError
+from portable.spec import registry
 
 _HERE = Path(__file__).resolve().parent
 
@@ -29,7 +30,7 @@ def compile(
     contraction of a * b + c is allowed. Raises CompileError with NVRTC's log.
     """
     nvrtc = _nvrtc()
-    folders = dict.fromkeys((_HERE, *includes, _installed_kernels()))
+    folders = dict.fromkeys((_HERE, *includes, *registry.kernel_roots()))
     options = [
         f"--gpu-architecture={arch}",
         "--std=c++17",
@@ -54,13 +55,6 @@ def compile(
         return bytes(cubin)
     finally:
         nvrtc.nvrtcDestroyProgram(program)
-
-
-def _installed_kernels() -> Path:
-    """The folder of the ops, for `_lib/`: beside this package, installed or not."""
-    import portable.kernels
-
-    return Path(portable.kernels.__path__[0])
 
 
 @functools.cache
