@@ -132,11 +132,13 @@ def graph_capture(call: Call, spec: Spec, device: torch.device) -> str | None:
 
 def two_threads(call: Call, spec: Spec, device: torch.device) -> str | None:
     """Threads that call one op at once get their own results."""
-    questions = [sample(spec, device, lead=17 + i, seed=i) for i in range(4)]
+    # 68 calls, of 17 problems of attention backward each, take an emulated GPU 45 s (2026-11-22).
+    lead, calls = (2, 16) if device.type == "cpu" else (17, 64)
+    questions = [sample(spec, device, lead=lead + i, seed=i) for i in range(4)]
     expected = [call(question) for question in questions]
     with ThreadPoolExecutor(4) as pool:
         # A thread starts outside `using`: each task runs in a copy of this context.
-        tasks = [pool.submit(copy_context().run, call, questions[i % 4]) for i in range(64)]
+        tasks = [pool.submit(copy_context().run, call, questions[i % 4]) for i in range(calls)]
         for i, task in enumerate(tasks):
             if not same(task.result(), expected[i % 4]):
                 return "a call in one thread got another thread's arguments"
@@ -253,16 +255,17 @@ def scaling(call: Call, spec: Spec, device: torch.device) -> str | None:
     """An input times a power of two multiplies, bit for bit, every output that the float64 reference
     multiplies, and leaves alone what the reference leaves alone."""
     optional = [(each.name,) for each in spec.inputs.values() if each.optional]
+    lead = 2 if device.type == "cpu" else 17
     asked = 0
 
     def ask(row: Types) -> str | None:
         nonlocal asked
         for absent in [(), *optional]:
-            tensors = sample(spec, device, lead=17, size=64, types=row, absent=absent)
+            tensors = sample(spec, device, lead=lead, size=64, types=row, absent=absent)
             present = {n: t for n, t in tensors.items() if t is not None}
             wide = {n: t.cpu().to(torch.float64) for n, t in present.items() if t.is_floating_point()}
             indices = {n: t.cpu().to(torch.float64) for n, t in present.items() if n not in wide}
-            case = Case(spec.op, tuple(row.items()), _shape(spec, 17, 64, absent))
+            case = Case(spec.op, tuple(row.items()), _shape(spec, lead, 64, absent))
 
             def evaluate(
                 given: Mapping[str, Any], case: Case = case, indices: Mapping[str, Any] = indices
