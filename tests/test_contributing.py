@@ -62,6 +62,7 @@ def run(environment: dict[str, str], *command: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_add_an_op(op, environment):
     environment["PORTABLE_BACKEND"] = "cpu"
     assert run(environment, "-c", PROGRAM) == "torch [[0.0, 4.0, nan]] [[0.0, 4.0, nan]]\n"
@@ -69,6 +70,7 @@ def test_add_an_op(op, environment):
     assert "\nconforming: " in judged
 
 
+@pytest.mark.slow
 def test_the_op_compiles_for_cards_that_are_not_there(op, environment):
     pytest.importorskip("ziglang")
     pytest.importorskip("cuda.bindings")
@@ -77,6 +79,7 @@ def test_the_op_compiles_for_cards_that_are_not_there(op, environment):
     assert "4 kernels compile, 0 do not pass" in table
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("cc") is None, reason="the example's compiler is cc")
 def test_add_a_vendor(op, tmp_path, environment):
     folder = tmp_path / "vendors" / "acme"

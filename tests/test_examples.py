@@ -18,6 +18,7 @@ def example():
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["Llama", "Gemma 2", "DeepSeek V3"])
 def test_transformers_computes_the_same_with_portable_attention(example, family):
     """Logits, gradients and generated tokens of transformers' eager attention, in float32 on the CPU."""

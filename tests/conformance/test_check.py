@@ -61,6 +61,7 @@ def kernels():
     return {"right": right.rms_norm, "tail": tail.rms_norm, "half_wave": half_wave.rms_norm}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arch", ["gfx942", "gfx1100"])
 def test_the_right_kernel_conforms(kernels, arch):
     report = check(kernels["right"], "rms_norm", f"rocm:{arch}")
@@ -77,6 +78,7 @@ def at(size: int, layout: str = "contiguous") -> list[str]:
     return [f"rms_norm/{types}/N={size},lead=3/normal/{layout}" for types in NARROW]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arch", ["gfx942", "gfx1100"])
 def test_the_kernel_that_is_wrong_on_the_tail_fails_there_alone(kernels, arch):
     whole = [*at(64), *at(128, "padded"), *at(4096)]
@@ -93,6 +95,7 @@ def test_the_kernel_that_is_wrong_on_the_tail_fails_there_alone(kernels, arch):
     assert smoke.states["Fail.value"] >= 3
 
 
+@pytest.mark.slow
 def test_the_kernel_that_is_wrong_on_wave64_fails_there_alone(kernels):
     asked = [*at(33), *at(64), *at(65, "padded"), *at(1000)]
     narrow = check(kernels["half_wave"], "rms_norm", "rocm:gfx1100", cases=asked)

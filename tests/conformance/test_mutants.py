@@ -25,6 +25,7 @@ SEEDS = 1000 if ALL else 60
 CHUNK = 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "mutant", catalogue.every() if ALL else catalogue.sample(), ids=lambda each: each.id.replace(" ", "-")
 )
@@ -77,6 +78,7 @@ def test_a_change_reaches_every_folder_of_an_op():
     assert [importlib.import_module(name) for name in names] == right and not hasattr(right[0], "CHANGED")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
 def test_right_computations_pass_in_any_order(first):
     wrong = [

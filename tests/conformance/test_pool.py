@@ -20,6 +20,8 @@ from portable.conformance.records import record
 
 from . import toy_faults
 
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("pool")]  # one run for all of them
+
 CASE = "toy_faults/float32/N=5,lead=2/normal/contiguous"
 CPU = ["--device", "cpu"]
 COMMAND = [sys.executable, "-m", "portable.conformance.commands.cli"]

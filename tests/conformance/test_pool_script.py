@@ -110,6 +110,7 @@ ACTS = st.sampled_from(["pass", "pass", "pass", "no begin", "lost", *NO_RESULT, 
 STARTS = st.lists(st.sampled_from(["ready", "ready", "die", "exit", "not JSON", "empty", "half"]), max_size=8)
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_every_case_has_one_result_whatever_happens(folder, data):
@@ -146,6 +147,7 @@ def test_two_workers_die_at_once(folder):
     assert Counter(states.values()) == {"Crash": 6, "Pass": 6}
 
 
+@pytest.mark.slow
 def test_hundreds_of_crashes_leave_nothing_behind(folder):
     tasks = [case_task("op", f"op/{number}", ["x"]) for number in range(200)]
     before, threads = set(os.listdir("/proc/self/fd")), threading.active_count()

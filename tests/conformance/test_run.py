@@ -369,6 +369,7 @@ def test_a_full_disk_below_standard_output_is_two(norm, file, monkeypatch, capsy
     assert not record.read(file)["header"]["complete"]
 
 
+@pytest.mark.slow
 def test_standard_output_takes_a_record(tmp_path):
     running = program("-j", "0", "--record", "/dev/stdout", stdout=subprocess.PIPE, text=True)
     out, _ = running.communicate(timeout=60)
@@ -376,6 +377,7 @@ def test_standard_output_takes_a_record(tmp_path):
     assert running.returncode == 0 and json.loads(text)["header"]["complete"]
 
 
+@pytest.mark.slow
 def test_a_pipe_to_head(tmp_path):
     running = program("-j", "0", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     running.stdout.readline()

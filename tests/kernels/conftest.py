@@ -24,3 +24,11 @@ def card(monkeypatch):
     monkeypatch.undo()
     pins.reload()
     detect.reset()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """What runs on an emulated GPU is `slow`: in `make test` the smoke tier runs every kernel there."""
+    for item in items:
+        if "card" in getattr(item, "fixturenames", ()):
+            item.add_marker("slow")

@@ -304,6 +304,7 @@ def test_the_signature_is_torch_s():
 # As a citizen of torch.
 
 
+@pytest.mark.slow
 def test_compiled_in_one_graph_with_gradients():
     q, k, v = heads()
     bias, sinks = doubles((5, 9), (4,))

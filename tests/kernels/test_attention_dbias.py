@@ -174,6 +174,7 @@ def test_the_default_config_is_the_specs():
     assert triton is not None and triton.default == CONFIG
 
 
+@pytest.mark.slow
 def test_it_compiles_with_products_by_wgmma_and_wide_stores():
     plan = planned(D=128, causal=True)
     ptx = compiled(plan, plan.launches[1]).asm["ptx"]

@@ -339,6 +339,7 @@ def test_triton_widens_what_it_multiplies_by_a_stride():
 # The compiler -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arch", ["gfx942", "gfx1100", "gfx1201"])
 def test_registers_and_lds(arch):
     """No spills or scratch at the largest heads, two blocks a compute unit."""
@@ -351,6 +352,7 @@ def test_registers_and_lds(arch):
     assert found["vgprs"] + found["agprs"] <= 256
 
 
+@pytest.mark.slow
 def test_the_merge_compiles_for_cuda_too():
     pytest.importorskip("cuda.bindings.nvrtc", reason="it compiles by NVRTC: the extra `check`")
     backend = CudaBackend(Path(portable.backends.cuda.__path__[0]))

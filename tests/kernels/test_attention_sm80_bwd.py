@@ -329,6 +329,7 @@ def test_arguments_come_in_the_order_of_the_parameters():
             assert [re.sub(r"^o(_|$)", r"out\1", name) for name in found] == names
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_100"])
 @pytest.mark.parametrize(
     "asked",

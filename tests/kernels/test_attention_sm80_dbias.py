@@ -193,6 +193,7 @@ def test_what_is_left_to_others(call, word):
     assert isinstance(plan, Rejected) and word in plan.reason
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_100"])
 @pytest.mark.parametrize(
     "call",

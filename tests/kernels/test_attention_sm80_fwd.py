@@ -199,6 +199,7 @@ def test_config_is_heeded():
     assert launch.kernel.threads == 256 and launch.grid == (3, 1, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_100"])
 @pytest.mark.parametrize(
     "asked",

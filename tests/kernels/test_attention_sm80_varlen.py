@@ -147,6 +147,7 @@ def test_what_is_left_to_others(asked, word):
     assert isinstance(plan, Rejected) and word in plan.reason
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_100"])
 @pytest.mark.parametrize(
     "call",

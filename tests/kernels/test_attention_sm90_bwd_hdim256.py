@@ -124,6 +124,7 @@ def test_heads_are_padded_to_64s(D, E, columns, stages):
     assert dict(plan.launches[0].kernel.defines)["HEAD"] >= columns[1]
 
 
+@pytest.mark.slow
 def test_registers_hold_rows_beside_the_sums():
     assert (held(192, 128), held(128, 192)) == (192, 128)
     assert held(256, 256) == 64
@@ -157,6 +158,7 @@ def test_arguments_come_in_the_order_of_the_parameters():
         assert [re.sub(r"^o(_|$)", r"out\1", name) for name in found] == names
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "asked",
     [

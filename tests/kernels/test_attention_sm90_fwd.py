@@ -254,6 +254,7 @@ def test_a_tile_knows_its_memory():
     assert Tile(64, 4, 1, stages=4).shared(64, 64, 2) == 1024 + 2 * 32768 + 8 * 8192 + 160
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "asked",
     [

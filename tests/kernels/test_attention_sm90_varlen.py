@@ -249,6 +249,7 @@ def test_arguments_come_in_the_order_of_the_parameters(dlse):
         assert found == names
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("asked", "most_stack"),
     [

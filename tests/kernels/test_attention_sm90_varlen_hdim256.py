@@ -229,6 +229,7 @@ def test_gradients_are_told_where_they_lie():
     }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "given",
     [{"D": 256, "causal": True, "dlse": True}, {"dtype": torch.float16}, {"D": 256, "softcap": 20.0}],

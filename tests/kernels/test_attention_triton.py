@@ -270,6 +270,7 @@ def compiled(plan: Plan, launch: Launch) -> Any:
     return triton_build.compile_triton(launch.kernel, types, ("cuda", 90, 32))
 
 
+@pytest.mark.slow
 def test_it_compiles_to_what_the_launcher_passes():
     plan = planned(D=64, config={**FORWARD, "BLOCK_M": 64, "num_warps": 4}, causal=True)
     built = compiled(plan, plan.launches[0])
@@ -279,6 +280,7 @@ def test_it_compiles_to_what_the_launcher_passes():
     assert built.metadata.global_scratch_size == 0 and built.metadata.shared <= 227 * KB
 
 
+@pytest.mark.slow
 def test_the_gradient_compiles():
     plan = planned(backward=True, D=64, M=4096, N=4096, causal=True)
     for launch in plan.launches[:3]:
@@ -338,6 +340,7 @@ def test_dq_holds_in_registers_what_fits_and_has_a_third_stage_in_its_place(D, E
     assert isinstance(launch.kernel, TritonKernel) and launch.kernel.num_stages == 3
 
 
+@pytest.mark.slow
 def test_what_dq_holds_is_a_register_operand_and_no_shared_memory():
     config = {**BACKWARD, "DQ_BLOCK_M": 64, "DQ_num_warps": 4, "KEEP_DS": False}
     plan = planned(backward=True, D=128, M=4096, N=4096, config=config, causal=True)

@@ -310,6 +310,7 @@ def test_too_many_tokens_are_refused():
         assert "programs" in str(planner(varlen(M=2**27, C=2**27, op=op)))
 
 
+@pytest.mark.slow
 def test_they_compile():
     backend = CudaBackend(CudaBackend.__init__.__globals__["Path"](portable.backends.cuda.__path__[0]))
     call = varlen(causal=True, window_left=5)

@@ -310,6 +310,7 @@ def test_small_products_are_not_worth_the_turn():
     assert product.kernel.name == "matmul_simt"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("turned_b", [False, True])
 def test_float32_kernels_by_the_copy_engine_compile_without_spills(turned_b):
     pytest.importorskip("cuda.bindings.nvrtc", reason="it compiles by NVRTC: the extra `check`")
@@ -324,6 +325,7 @@ def test_float32_kernels_by_the_copy_engine_compile_without_spills(turned_b):
         assert code.shared + found.shared <= H200.shared_memory
 
 
+@pytest.mark.slow
 def test_simt_tiles_of_another_vendor_fit_its_registers():
     card = Device("rocm", "gfx942", "toy", 0, 304, 64, 64 * 1024, 512)
     assert simt_tile(wide(8192, 512), wide(512, 8192), device=card) == (128, 128)

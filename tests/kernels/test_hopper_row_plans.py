@@ -184,6 +184,7 @@ def test_parameters_that_no_block_can_hold_find_room_in_l1(op: str) -> None:
     assert kernel(launch).shared + 1024 + 2048 <= 196 * 1024
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 @pytest.mark.parametrize("length", [4096, 16384, 32768, 65536, 131072, 262144])

@@ -174,6 +174,7 @@ def test_it_is_asked_first(op):
     assert registry.spec(op).implementations[0].name == "skinny"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("a", "b"),
     [

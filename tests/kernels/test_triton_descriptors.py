@@ -179,6 +179,7 @@ def compiled(launch: Launch, plan: Plan) -> Any:
     return triton_build.compile_triton(launch.kernel, types, ("cuda", 90, 32))
 
 
+@pytest.mark.slow
 def test_it_compiles_to_what_the_launcher_passes():
     plan = product(half(512, 256), matrix(256, 512, "t"))
     built = compiled(plan.launches[0], plan)
@@ -188,6 +189,7 @@ def test_it_compiles_to_what_the_launcher_passes():
     assert built.metadata.global_scratch_size == 0 and built.metadata.shared <= 227 * KB
 
 
+@pytest.mark.slow
 def test_split_sums_compile():
     plan = product(half(16, 8192), matrix(8192, 512, "t"), SMALL)
     assert len(plan.launches) == 2
@@ -195,6 +197,7 @@ def test_split_sums_compile():
         assert compiled(launch, plan).metadata.shared <= 227 * KB
 
 
+@pytest.mark.slow
 def test_a_tile_narrower_than_the_swizzle_is_a_compile_error():
     plan = product(half(512, 256), half(256, 512), SMALL)
     (launch,) = plan.launches

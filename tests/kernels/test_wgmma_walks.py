@@ -274,6 +274,7 @@ def test_products_without_elements_launch_nothing(batch, M, N):
     assert isinstance(plan, Rejected) or 0 in plan.launches[0].grid
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "plan",
     [

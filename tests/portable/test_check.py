@@ -75,6 +75,7 @@ def test_the_tuned_files_that_ship_are_sound():
     assert check.tuned_problems() == []
 
 
+@pytest.mark.slow
 def test_every_implementation_takes_a_bench_call_on_some_card():
     """A planner that rejects everything would make `check` and the claims empty."""
     pairs = check.targets(None)

@@ -70,6 +70,7 @@ def test_docs_prints_the_ops_page(run, op):
     assert out.startswith(f"# {op}\n") and f"portable.{op}(" in out
 
 
+@pytest.mark.slow
 def test_check_compiles_for_a_card_that_is_not_there(run, tmp_path, monkeypatch):
     pytest.importorskip("ziglang")
     monkeypatch.setenv("PORTABLE_CACHE_DIR", str(tmp_path / "cache"))

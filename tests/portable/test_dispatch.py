@@ -262,6 +262,7 @@ print(failed)
 """
 
 
+@pytest.mark.slow
 def test_threads_may_mention_an_op_for_the_first_time_at_once():
     """Found 2026-11-21: two threads registered one op with torch, and the second's call raised."""
     ran = subprocess.run([sys.executable, "-c", FIRST_MENTION], capture_output=True, text=True, timeout=120)
