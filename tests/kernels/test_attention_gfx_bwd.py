@@ -193,6 +193,7 @@ def test_the_spec_lists_one_for_each_unit_before_triton():
     assert names.index("mfma") < names.index("triton") and names.index("wmma") < names.index("triton")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arch", "D", "E"),
     [("gfx942", 128, 128), ("gfx1100", 128, 128), ("gfx1100", 192, 128), ("gfx1100", 256, 256),
@@ -221,6 +222,7 @@ def gradients(dtype: torch.dtype, H: int, G: int, M: int, N: int, D: int, E: int
     return given, reference.attention_backward(**exact, **all_params)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arch", "implementation", "dtype"),
     [("gfx942", "mfma", torch.float16), ("gfx1100", "wmma", torch.bfloat16)],
@@ -240,6 +242,7 @@ def test_gradients_on_an_emulated_card(card, arch, implementation, dtype):
     assert not found[0][:, :9].any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("D", "E"), [(256, 256), (192, 128), (60, 250)])
 @pytest.mark.parametrize("arch", ["gfx1100", "gfx1201"])
 def test_large_heads_on_emulated_rdna(card, arch, D, E):

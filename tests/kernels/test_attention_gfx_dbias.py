@@ -139,6 +139,7 @@ def test_the_spec_lists_one_for_each_unit_before_triton():
     assert names.index("mfma") < names.index("triton") and names.index("wmma") < names.index("triton")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("N", "D", "lds"), [(300, 128, 32768), (300, 80, 32768), (40, 40, 8192)])
 @pytest.mark.parametrize("arch", ["gfx942", "gfx1100"])
 def test_nothing_spills(arch, N, D, lds):
@@ -167,6 +168,7 @@ def answered(given: dict[str, torch.Tensor], implementation: str, **params: Any)
         return portable.attention_dbias(*(given[name] for name in ORDER), **params)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arch", "implementation", "dtype"),
     [("gfx942", "mfma", torch.float16), ("gfx1100", "wmma", torch.bfloat16)],
@@ -195,6 +197,7 @@ def test_dbias_on_an_emulated_card(card, arch, implementation, dtype, sizes, par
         assert not wanted[:, :9].any()
 
 
+@pytest.mark.slow
 def test_a_hidden_pair_is_0_whatever_it_holds(card):
     """Keys, values and biases that no query sees are NaN, in a tile that is read and in one that is not."""
     given, _ = gradient(torch.bfloat16, 1, 1, 20, 300, 32, 32, window_right=0, window_left=50)

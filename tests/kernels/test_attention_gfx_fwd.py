@@ -128,6 +128,7 @@ def test_each_matrix_unit_has_an_implementation():
     assert found == ["decode_mfma", "decode_wmma", "mfma", "wmma"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(hip._zig() is None, reason="needs the ziglang package")
 @pytest.mark.parametrize("arch", ["gfx942", "gfx1100"])
 @pytest.mark.parametrize("bias", [False, True])

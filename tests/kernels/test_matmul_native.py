@@ -196,6 +196,7 @@ def test_linear_is_matmul_with_an_epilogue(bias):
         assert dict(launch.args)["m"].value == 512
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("M", "N"), [(4096, 4096), (4096, 4224)])
 def test_what_a_block_asks_for_fits_beside_what_the_kernel_has(M, N):
     """Found 2026-11-21: the driver's own kilobyte was counted, and `portable check` refused what runs."""

@@ -234,6 +234,7 @@ def test_columns_of_long_rows_fill_the_card_and_cover_the_row(length: int) -> No
     assert planned("layer_norm_backward", 2, length).launches[1].grid[0] == 2 * chunks
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("op", "length", "dtype"),
     [
