@@ -51,6 +51,11 @@ class DType:
         return self.bits * self.per_item // 8
 
     @property
+    def eps(self) -> float:
+        """The step from 1 to the next number; torch.finfo gives half of it for float8_e5m2fnuz (2.13)."""
+        return 2.0**-self.mantissa
+
+    @property
     def is_float(self) -> bool:
         """Whether an element holds a floating point number that is not packed."""
         return self.kind == "float"

@@ -16,8 +16,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from portable.conformance.cases.inputs import DTYPES, LAYOUTS, VALUES
+from portable import dtypes
+from portable.conformance.cases.inputs import LAYOUTS, VALUES
 from portable.conformance.cases.pairwise import pairwise
+from portable.errors import SpecError
 from portable.spec import registry
 from portable.spec.model import Axis, Input, Output, Spec
 
@@ -296,8 +298,9 @@ def lawful(spec: Spec, axes: Mapping[str, int], params: Mapping[str, Any]) -> bo
 
 def cases(spec: Spec, tier: str = "core") -> list[Case]:
     """The cases of one op: tier "smoke" (under 40), "core" (a few hundred, the smoke cases first) or
-    "full" (the core cases first). Raises UnknownCase for a wrong line of regressions.txt."""
-    types = [tuple(row.items()) for row in spec.types if all(dtype in DTYPES for dtype in row.values())]
+    "full" (the core cases first). Raises UnknownCase for a wrong line of regressions.txt, SpecError for a row
+    of types that no case can be made of."""
+    types = rows_of_types(spec)
     plain, probes, extra = _paired(spec, types), _probes(spec, types), list(mode_cases(spec, types))
     modes = extra[:SMOKE_MODES]
     few = probes[-1:] + probes[: SMOKE_PROBES - 1]
@@ -308,6 +311,30 @@ def cases(spec: Spec, tier: str = "core") -> list[Case]:
     if tier == "full":
         chosen += _everything(spec, types)
     return list(dict.fromkeys(canonical(case, spec) for case in chosen))
+
+
+def rows_of_types(spec: Spec) -> list[Types]:
+    """Every row of the spec's types. SpecError, with its line, for one that the suite can make no case of."""
+    for index, row in enumerate(spec.types):
+        line = spec.type_lines[index] if spec.type_lines else None
+        for output in spec.outputs.values():
+            dtype = dtypes.of(row.get(output.dtype, output.dtype))
+            if dtype.kind == "packed" or dtype.torch is None:
+                problem = f"the suite cannot judge the output {output.name} of {dtype.name}"
+                raise SpecError(spec.file, line, problem)
+        for tensor in spec.inputs.values():
+            dtype = dtypes.of(row.get(tensor.dtype, tensor.dtype))
+            if dtype.torch is None and dtype.kind != "packed":
+                problem = f"the input {tensor.name} is of {dtype.name}, which this torch does not have"
+                raise SpecError(spec.file, line, problem)
+    return [tuple(row.items()) for row in spec.types]
+
+
+def below(spec: Spec, shape: Shape, name: str) -> int | None:
+    """The number that every value of an index input is below; None for any other input."""
+    field = spec.inputs.get(name)
+    limit = field.below if field is not None else None
+    return dict(shape.axes)[limit] if isinstance(limit, str) else limit
 
 
 def _paired(spec: Spec, types: list[Types]) -> list[Case]:

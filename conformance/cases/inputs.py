@@ -9,11 +9,13 @@ between releases.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+
+from portable import dtypes
 
 POWERS = 16
 """Distinct powers of two in a row: few enough that their sums are exact in float32 in any order, whatever
@@ -22,17 +24,8 @@ a matrix core keeps of its addends, and that they fit float16."""
 FENCE_BYTES = 256
 """Poisoned bytes on either side of every tensor; also keeps its base on a 256-byte boundary."""
 
-DTYPES: dict[str, torch.dtype] = {
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-    "float32": torch.float32,
-    "float64": torch.float64,
-    "int32": torch.int32,
-    "int64": torch.int64,
-}
-INTEGER_POISON = -1
-"""For types that have no NaN."""
-MANTISSA_BITS = {"bfloat16": 7, "float16": 10, "float32": 23, "float64": 52}
+DTYPES: dict[str, torch.dtype] = {name: each.storage for name, each in dtypes.DTYPES.items()}
+"""What torch holds a tensor of each type in."""
 
 
 class Bits:
@@ -82,13 +75,13 @@ def _small_integers(bits: Bits, shape: tuple[int, ...], dtype: str, position: in
 
 def _ties(bits: Bits, shape: tuple[int, ...], dtype: str, position: int) -> np.ndarray:
     """Integers so large that many sums of products fall half-way between two results."""
-    limit = 64 if dtype == "float16" else 16
+    limit = {"float16": 64}.get(dtype, 16 if dtypes.of(dtype).mantissa > 3 else 2)
     return bits.below(2 * limit + 1, _count(shape)) - float(limit)
 
 
 def _large_range(bits: Bits, shape: tuple[int, ...], dtype: str, position: int) -> np.ndarray:
     """Magnitudes spread evenly over the exponents; squares and long sums stay inside the type."""
-    count, limit = _count(shape), (6 if dtype == "float16" else 20)
+    count, limit = _count(shape), {5: 6, 4: 3}.get(dtypes.of(dtype).exponent, 20)
     exponent = bits.below(2 * limit + 1, count) - limit
     return np.ldexp(bits.sign(count) * (1.0 + bits.uniform(count)), exponent)
 
@@ -113,13 +106,8 @@ def _subnormals(bits: Bits, shape: tuple[int, ...], dtype: str, position: int) -
     count = _count(shape)
     if position:
         return bits.normal(count)
-    digits = bits.below(2 ** MANTISSA_BITS[dtype], count).astype(np.float64)
-    return (
-        bits.sign(count)
-        * digits
-        * torch.finfo(DTYPES[dtype]).smallest_normal
-        * torch.finfo(DTYPES[dtype]).eps
-    )
+    digits = bits.below(2 ** dtypes.of(dtype).mantissa, count).astype(np.float64)
+    return bits.sign(count) * digits * torch.finfo(DTYPES[dtype]).smallest_normal * dtypes.of(dtype).eps
 
 
 def _nonfinite(bits: Bits, shape: tuple[int, ...], dtype: str, position: int) -> np.ndarray:
@@ -140,7 +128,7 @@ def _one_hot(bits: Bits, shape: tuple[int, ...], dtype: str, position: int) -> n
     """
     count = _count(shape)
     if position:
-        return bits.sign(count) * (1.0 + bits.below(2 ** MANTISSA_BITS[dtype], count) / _steps(dtype))
+        return bits.sign(count) * (1.0 + bits.below(2 ** dtypes.of(dtype).mantissa, count) / _steps(dtype))
     rows, length = _rows(shape)
     values = np.zeros((rows, length))
     if count:
@@ -177,7 +165,7 @@ def _rows(shape: tuple[int, ...]) -> tuple[int, int]:
 
 
 def _steps(dtype: str) -> float:
-    return 2.0 ** MANTISSA_BITS[dtype]
+    return 2.0 ** dtypes.of(dtype).mantissa
 
 
 def _mask(bits: Bits, shape: tuple[int, ...], dtype: str, position: int) -> np.ndarray:
@@ -186,6 +174,45 @@ def _mask(bits: Bits, shape: tuple[int, ...], dtype: str, position: int) -> np.n
     hidden = bits.below(2, _count(shape)).reshape(rows, length) == 1
     kind = bits.below(4, rows)
     return np.where((hidden | (kind == 1)[:, None]) & (kind != 0)[:, None], -np.inf, 0.0).ravel()
+
+
+def _integers_of(
+    bits: Bits, shape: tuple[int, ...], kind: dtypes.DType, values: str, below: int | None
+) -> np.ndarray:
+    """The value classes of integers: indices below `below`, or numbers of the type.
+
+    Indices are uniform; "small_integers" repeats the first four of them, "nonfinite" takes the two ends.
+    Numbers are uniform over what 8 bits hold; "small_integers" over nine small ones, "large_range" over the
+    whole type, and "nonfinite" has the ends of the type and 0 among them.
+    """
+    count = _count(shape)
+    if kind.kind == "bool":
+        return bits.below(2, count)
+    if below is not None:
+        if values == "nonfinite":
+            return bits.below(2, count) * (below - 1)
+        return bits.below(min(below, 4) if values == "small_integers" else below, count)
+    if values == "small_integers":
+        return bits.below(9, count) - (4 if kind.signed else 0)
+    half = 1 << kind.bits - 1
+    if values == "large_range":
+        words = bits.words(count) >> np.uint64(64 - kind.bits)  # modulo 2^bits
+        return words.astype(np.int64) if kind.bits == 64 or not kind.signed else words.astype(np.int64) - half
+    numbers = bits.below(256, count) - (128 if kind.signed else 0)
+    if values == "nonfinite" and count:
+        ends = (-half, half - 1, 0) if kind.signed else (0, (2 * half - 1 if kind.bits < 64 else -1), 0)
+        numbers[bits.below(count, 3)] = ends
+    return numbers
+
+
+def _scales_of(bits: Bits, shape: tuple[int, ...], values: str) -> np.ndarray:
+    """Codes of e8m0, which holds powers of two alone, 2^(code - 127), and one NaN, 255."""
+    count = _count(shape)
+    reach = 20 if values == "large_range" else 4
+    codes = bits.below(2 * reach + 1, count) + 127 - reach
+    if values == "nonfinite" and count:
+        codes[bits.below(count, 1)] = 255
+    return codes
 
 
 Maker = Callable[[Bits, "tuple[int, ...]", str, int], np.ndarray]
@@ -251,19 +278,51 @@ def make(
     layout: str,
     position: int = 0,
     mantissa: int | None = None,
+    below: int | None = None,
 ) -> Input:
     """The tensor `name` of case `case_id`, on the CPU. `position` counts the op's inputs from 0;
-    `mantissa` rounds float32 values to so many bits."""
+    `mantissa` rounds float32 values to so many bits; an index is below `below`. Packed types are bytes."""
     layout = _turn(layout, len(shape), position)
     repeated = layout == "expanded" and len(shape) > 1 and shape[0] > 1
     distinct = (1, *shape[1:]) if repeated else shape
-    data = (VALUES | OWN_VALUES)[values](Bits(f"{case_id}/{name}"), distinct, dtype, position)
+    bits, kind = Bits(f"{case_id}/{name}"), dtypes.of(dtype)
+    if not kind.is_float or not kind.signed:
+        logical = _codes(bits, distinct, kind, values, below).reshape(distinct)
+        return _input(name, logical, shape, layout, repeated)
+    data = (VALUES | OWN_VALUES)[values](bits, distinct, dtype, position)
     if dtype != "float64":
         data = data.astype(np.float32)
     if mantissa is not None and dtype == "float32":
         data = round_mantissa(data, mantissa)
     logical = torch.from_numpy(np.ascontiguousarray(data)).to(DTYPES[dtype]).reshape(distinct)
     return _input(name, logical, shape, layout, repeated)
+
+
+def _codes(
+    bits: Bits, shape: tuple[int, ...], kind: dtypes.DType, values: str, below: int | None
+) -> torch.Tensor:
+    """The elements of a type that no floating point number converts to exactly: integers, scales, packed."""
+    if kind.kind == "packed":
+        return torch.from_numpy(bits.below(256, _count(shape)).astype(np.uint8)).view(kind.storage)
+    if kind.is_float:
+        return torch.from_numpy(_scales_of(bits, shape, values).astype(np.uint8)).view(kind.storage)
+    return torch.from_numpy(_integers_of(bits, shape, kind, values, below)).to(kind.storage)
+
+
+def drawn(
+    dims: Sequence[int],
+    dtype: str,
+    generator: torch.Generator,
+    device: torch.device | str = "cpu",
+    below: int | None = None,
+) -> torch.Tensor:
+    """N(0, 1) of a type, from torch's generator; indices under `below`, other integers under 100."""
+    kind = dtypes.of(dtype)
+    if kind.is_float:
+        return torch.randn(dims, device=device, generator=generator).to(kind.storage)
+    most = {"bool": 2, "packed": 256}.get(kind.kind, 100 if below is None else below)
+    numbers = torch.randint(0, most, dims, device=device, generator=generator)
+    return numbers.to(torch.uint8).view(kind.storage) if kind.kind == "packed" else numbers.to(kind.storage)
 
 
 def place(name: str, logical: torch.Tensor, layout: str, position: int = 0) -> Input:
@@ -313,19 +372,28 @@ def fenced(
     """A poisoned contiguous tensor in a poisoned buffer: (the tensor, its whole buffer)."""
     fence = FENCE_BYTES // dtype.itemsize
     count = _count(shape)
-    buffer = torch.full((count + 2 * fence,), poison(dtype), dtype=dtype, device=device)
+    buffer = poisoned(count + 2 * fence, dtype, device)
     return buffer[fence : fence + count].view(shape), buffer
 
 
 def fence_intact(buffer: torch.Tensor) -> bool:
     """Whether the poison on both sides of a `fenced` tensor is still there, bit for bit."""
     fence = FENCE_BYTES // buffer.dtype.itemsize
-    clean = torch.full((fence,), poison(buffer.dtype), dtype=buffer.dtype, device=buffer.device)
+    clean = poisoned(fence, buffer.dtype, buffer.device)
     return same_bits(buffer[:fence], clean) and same_bits(buffer[-fence:], clean)
 
 
 def poison(dtype: torch.dtype) -> float | int:
-    return float("nan") if dtype.is_floating_point else INTEGER_POISON
+    """What memory is filled with that nothing may read or write: NaN, or the integer whose bits are all 1."""
+    if dtype.is_floating_point:
+        return float("nan")
+    return -1 if dtype.is_signed else 1 if dtype == torch.bool else torch.iinfo(dtype).max
+
+
+def poisoned(count: int, dtype: torch.dtype, device: torch.device | str = "cpu") -> torch.Tensor:
+    if dtypes.of(dtype).kind == "packed":  # torch fills no such tensor
+        return torch.full((count,), 255, dtype=torch.uint8, device=device).view(dtype)
+    return torch.full((count,), poison(dtype), dtype=dtype, device=device)
 
 
 def same_bits(first: torch.Tensor, second: torch.Tensor) -> bool:
@@ -370,6 +438,6 @@ def _place(logical: torch.Tensor, layout: str) -> tuple[torch.Tensor, tuple[int,
         extent = extent * max(shape[dim], 1) + (padding if depth == 0 else 0)
     fence = FENCE_BYTES // logical.element_size()
     offset = fence + (1 if layout == "offset" else 0)
-    buffer = torch.full((extent + offset + fence,), poison(logical.dtype), dtype=logical.dtype)
+    buffer = poisoned(extent + offset + fence, logical.dtype)
     buffer.as_strided(shape, strides, offset).copy_(logical)
     return buffer, tuple(strides), offset

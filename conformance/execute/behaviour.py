@@ -19,8 +19,8 @@ import torch
 
 import portable
 from portable import errors
-from portable.conformance.cases.generate import Case, Shape, input_shapes, make_shape, required_params
-from portable.conformance.cases.inputs import poison
+from portable.conformance.cases.generate import Case, Shape, below, input_shapes, make_shape, required_params
+from portable.conformance.cases.inputs import drawn, poison
 from portable.conformance.execute import runner
 from portable.conformance.execute.bad_calls import MISSING, BadCall, bad_calls
 from portable.conformance.execute.runner import Result, classify
@@ -51,15 +51,15 @@ def sample(
     types: Types | None = None,
     absent: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """N(0, 1) tensors of one row of types (the spec's first), every axis of one size, or of the sizes of the
-    spec's `behaviour_case`."""
+    """N(0, 1) numbers and random indices of one row of types (the spec's first), every axis of one size, or
+    of the sizes of the spec's `behaviour_case`."""
     generator = torch.Generator().manual_seed(seed)
     row = types or spec.types[0]
     made: dict[str, Any] = dict.fromkeys(spec.inputs)
     shape = _shape(spec, lead, size, absent)
     for name, own in input_shapes(spec, shape).items():
-        dtype = getattr(torch, row.get(spec.inputs[name].dtype, spec.inputs[name].dtype))
-        made[name] = torch.randn(own, generator=generator).to(dtype)
+        dtype = row.get(spec.inputs[name].dtype, spec.inputs[name].dtype)
+        made[name] = drawn(own, dtype, generator, below=below(spec, shape, name))
     present = {name: tensor for name, tensor in made.items() if tensor is not None}
     made |= reference.derived(Case(spec.op, tuple(row.items()), shape), spec, present)
     return {name: None if tensor is None else tensor.to(device) for name, tensor in made.items()}
@@ -266,13 +266,14 @@ def scaling(call: Call, spec: Spec, device: torch.device) -> str | None:
             tensors = sample(spec, device, lead=lead, size=64, types=row, absent=absent)
             present = {n: t for n, t in tensors.items() if t is not None}
             wide = {n: t.cpu().to(torch.float64) for n, t in present.items() if t.is_floating_point()}
-            indices = {n: t.cpu().to(torch.float64) for n, t in present.items() if n not in wide}
+            indices = {n: reference.widened(t.cpu()) for n, t in present.items() if n not in wide}
             case = Case(spec.op, tuple(row.items()), _shape(spec, lead, 64, absent))
 
             def evaluate(
                 given: Mapping[str, Any], case: Case = case, indices: Mapping[str, Any] = indices
             ) -> dict[str, torch.Tensor]:
-                return reference.reference(case, spec, {**dict.fromkeys(spec.inputs), **indices, **given})
+                found = reference.reference(case, spec, {**dict.fromkeys(spec.inputs), **indices, **given})
+                return {name: each for name, each in found.items() if each.is_floating_point()}
 
             rules = order_independent.degrees(evaluate, wide, evaluate(wide))
             if not any(1 in rule.values() for rule in rules.values()):
@@ -281,10 +282,14 @@ def scaling(call: Call, spec: Spec, device: torch.device) -> str | None:
             before = dict(zip(spec.outputs, call(tensors), strict=True))
             for name in wide:
                 for factor in order_independent.FACTORS:
-                    scaled = call({**tensors, name: tensors[name] * factor})
-                    for output, got in zip(spec.outputs, scaled, strict=True):
-                        degree = rules[output][name]
-                        if degree is not None and not torch.equal(got, before[output] * factor**degree):
+                    larger = (tensors[name].to(torch.float64) * factor).to(tensors[name].dtype)
+                    scaled = dict(zip(spec.outputs, call({**tensors, name: larger}), strict=True))
+                    for output, rule in rules.items():
+                        degree = rule[name]
+                        if degree is None:
+                            continue
+                        wanted = before[output].to(torch.float64) * factor**degree
+                        if not torch.equal(scaled[output].to(torch.float64), wanted):
                             follows = f"{output} times {factor:g}" if degree else f"the same {output}"
                             return f"{name} times {factor:g} does not give {follows}"
         return None

@@ -27,8 +27,9 @@ from portable.conformance.cases.generate import (
     legal,
     make_shape,
     required_params,
+    rows_of_types,
 )
-from portable.conformance.cases.inputs import DTYPES, LAYOUTS, VALUES
+from portable.conformance.cases.inputs import LAYOUTS, VALUES
 from portable.conformance.execute.runner import Excuse, Result, implementations, naked, run_case
 from portable.conformance.judge import reference
 from portable.spec import registry
@@ -48,7 +49,7 @@ class _Failed(Exception):
 
 def calls(spec: Spec) -> st.SearchStrategy[Case]:
     """Legal calls of one op: types, sizes, leading dimensions, parameters, absences, values, layout."""
-    rows = [tuple(row.items()) for row in spec.types if all(dtype in DTYPES for dtype in row.values())]
+    rows = rows_of_types(spec)
     sizes = st.integers(0, 300) | st.sampled_from(BOUNDARY)
 
     @st.composite

@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from portable import dtypes
 from portable.conformance.cases.inputs import same_bits
 from portable.conformance.judge.error_pattern import find
 
@@ -104,12 +105,13 @@ def bound(
 ) -> torch.Tensor:
     """The largest |got - ref| that passes, per element, in float64. `ref` and `error_scale` are float64."""
     acc, result = torch.finfo(tolerance.acc), torch.finfo(dtype)
+    eps = dtypes.of(dtype).eps
     accumulation = tolerance.accumulation_ulp * acc.eps
     underflow = UNDERFLOW * max(tolerance.accumulation_ulp, 1.0) ** 2 * acc.smallest_normal * acc.eps
-    limits = ref.abs().mul_(tolerance.result_ulp * result.eps + accumulation)
+    limits = ref.abs().mul_(tolerance.result_ulp * eps + accumulation)
     if error_scale is not None:
         limits.add_(torch.nan_to_num(error_scale.abs(), nan=0.0, posinf=0.0), alpha=accumulation)
-    return limits.add_(underflow + result.smallest_normal * result.eps)
+    return limits.add_(underflow + result.smallest_normal * eps)
 
 
 def judge(
@@ -143,6 +145,8 @@ def judge(
     if not (math.isfinite(max_abs) and float(ref.abs().max()) < _edge(dtype)):
         bad_nonfinite = _nonfinite_violations(value, ref, limits, dtype)
         both_finite = torch.isfinite(value) & torch.isfinite(ref)
+        if not dtypes.of(dtype).has_infinity:  # a saturated element is as far off as the reference is large
+            both_finite &= ~_saturated(value, ref, limits, dtype)
         error = torch.where(both_finite, error, 0.0)
         limits = torch.where(both_finite, limits, math.inf)
         size = error.abs()
@@ -159,17 +163,33 @@ def judge(
             state, shown = ("Fail.nonfinite", bad_nonfinite) if missed else ("Fail.value", bad_value)
             return _failed(found, state, bad, _first(shown, value, ref, limits, dtype))
     if exact:
-        expected = ref.to(dtype)
-        differs = (got != expected) & ~(got.isnan() & expected.isnan())
+        expected = ref.to(dtype).to(torch.float64)
+        differs = (value != expected) & ~(value.isnan() & expected.isnan())
         if bool(differs.any()):
-            first = _first(differs, value, expected.to(torch.float64), torch.zeros_like(limits), dtype)
+            first = _first(differs, value, expected, torch.zeros_like(limits), dtype)
             return _failed(found, "Fail.value", differs, first, "the result must come out exactly")
-    if bias and torch.finfo(dtype).eps > torch.finfo(tolerance.acc).eps:
-        rounding = tolerance.result_ulp * torch.finfo(dtype).eps * ref.abs()
+    if bias and dtypes.of(dtype).eps > dtypes.of(tolerance.acc).eps:
+        rounding = tolerance.result_ulp * dtypes.of(dtype).eps * ref.abs()
         note = _bias(units[rounding > 0.5 * limits], ref[rounding > 0.5 * limits], dtype)
         if note:
             return replace(found, state="QualityWarning", note=note)
     return found
+
+
+def judge_equal(got: torch.Tensor, ref: torch.Tensor, dtype: torch.dtype) -> Verdict:
+    """Compare an output of integers or bools with the reference: every element must be the same number."""
+    if tuple(got.shape) != tuple(ref.shape):
+        return Verdict("Fail.shape", note=f"got shape {tuple(got.shape)}, expected {tuple(ref.shape)}")
+    if got.dtype != dtype:
+        return Verdict("Fail.dtype", note=f"got {_name(got.dtype)}, expected {_name(dtype)}")
+    value, wanted = got.detach().cpu().to(torch.int64), ref.to(torch.int64)
+    differs = value != wanted
+    found = Verdict("Pass", ref.numel())
+    if not bool(differs.any()):
+        return found
+    wide = value.to(torch.float64)
+    first = _first(differs, wide, wanted.to(torch.float64), torch.zeros_like(wide), torch.float64)
+    return _failed(found, "Fail.value", differs, first, "integers must be equal")
 
 
 def _failed(found: Verdict, state: str, wrong: torch.Tensor, first: Wrong | None, note: str = "") -> Verdict:
@@ -184,9 +204,9 @@ def deterministic(first: torch.Tensor, second: torch.Tensor) -> Verdict | None:
     one, two = first.detach().cpu(), second.detach().cpu()
     if one.shape != two.shape or one.dtype != two.dtype:
         return Verdict("Fail.nondeterministic", note="two runs gave different shapes or dtypes")
-    differs = (one != two) & ~(one.isnan() & two.isnan())
+    wide, other = one.to(torch.float64), two.to(torch.float64)
+    differs = (wide != other) & ~(wide.isnan() & other.isnan())
     if bool(differs.any()):
-        wide, other = one.to(torch.float64), two.to(torch.float64)
         found = _first(differs, wide, other, torch.zeros_like(wide), one.dtype)
         values = f"{found.got:.9g} then {found.expected:.9g} at {list(found.index)}"
         note = f"two runs on the same bytes differ: {values}"
@@ -226,7 +246,7 @@ def integers_exact(ref: torch.Tensor, inputs: list[torch.Tensor], acc: torch.dty
         if tensor.numel():
             product *= max(1.0, float(tensor.to(torch.float64).abs().max()))
             longest = max(longest, *tensor.shape, math.prod(tensor.shape[:-1]))
-    return product * longest < 1.0 / torch.finfo(acc).eps
+    return product * longest < 1.0 / dtypes.of(acc).eps
 
 
 def spacing(ref: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -240,7 +260,7 @@ def spacing(ref: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     size = ref.abs().contiguous().clamp_(min=info.smallest_normal)
     bits = size.view(torch.int64)
     bits.sub_(1).bitwise_and_(_EXPONENT)  # 2^floor(log2 x), one less at a power of two
-    return size.clamp_(info.smallest_normal, 2.0 ** (math.frexp(info.max)[1] - 1)).mul_(info.eps)
+    return size.clamp_(info.smallest_normal, 2.0 ** (math.frexp(info.max)[1] - 1)).mul_(dtypes.of(dtype).eps)
 
 
 def ulp(value: float, dtype: torch.dtype) -> float:
@@ -249,16 +269,23 @@ def ulp(value: float, dtype: torch.dtype) -> float:
 
 
 def _edge(dtype: torch.dtype) -> float:
-    """Where rounding to the nearest number of `dtype` becomes infinite."""
+    """Where rounding to nearest goes beyond the largest finite number of `dtype`: half a step past it."""
     info = torch.finfo(dtype)
-    return info.max * (1.0 + info.eps / 4) if dtype != torch.float64 else math.inf
+    step = math.ldexp(dtypes.of(dtype).eps, math.frexp(info.max)[1] - 1)
+    return info.max + step / 2 if dtype != torch.float64 else math.inf
 
 
 def _nonfinite_violations(
     value: torch.Tensor, ref: torch.Tensor, limits: torch.Tensor, dtype: torch.dtype
 ) -> torch.Tensor:
     """NaN where the maths says NaN and nowhere else; Inf of the same sign where the reference is
-    infinite or rounds beyond the largest finite number. Within the bound of that edge both pass."""
+    infinite or rounds beyond the largest finite number. Within the bound of that edge both pass.
+
+    A type without Inf (float8_e4m3fn, the fnuz types) has NaN in its place; a conversion that saturates gives
+    the largest finite number of that sign, which passes as well.
+    """
+    if not dtypes.of(dtype).has_infinity:
+        return _overflow_violations(value, ref, limits, dtype)
     edge, size = _edge(dtype), ref.abs()
     must_overflow = torch.isinf(ref) | (size - limits >= edge)
     may_overflow = must_overflow | (size + limits >= edge)
@@ -267,6 +294,26 @@ def _nonfinite_violations(
     missing_inf = must_overflow & ~same_inf
     stray_inf = torch.isinf(value) & ~(may_overflow & same_inf)
     return wrong_nan | (~torch.isnan(ref) & (missing_inf | stray_inf))
+
+
+def _overflow_violations(
+    value: torch.Tensor, ref: torch.Tensor, limits: torch.Tensor, dtype: torch.dtype
+) -> torch.Tensor:
+    """What `_nonfinite_violations` finds, for a type that has no Inf."""
+    edge, size = _edge(dtype), ref.abs()
+    over = torch.isinf(ref) | (size + limits >= edge)
+    must = torch.isinf(ref) | (size - limits >= edge)
+    wrong = torch.isnan(value) & ~torch.isnan(ref) & ~over
+    missed = must & ~torch.isnan(value) & ~_saturated(value, ref, limits, dtype)
+    return wrong | missed | (torch.isnan(ref) & ~torch.isnan(value))
+
+
+def _saturated(
+    value: torch.Tensor, ref: torch.Tensor, limits: torch.Tensor, dtype: torch.dtype
+) -> torch.Tensor:
+    """Where the largest finite number of `dtype` stands for a reference that rounds beyond it."""
+    largest = torch.copysign(torch.full_like(ref, torch.finfo(dtype).max), ref)
+    return (value == largest) & (torch.isinf(ref) | (ref.abs() + limits >= _edge(dtype)))
 
 
 def _first(

@@ -10,12 +10,20 @@ from typing import Any
 
 import torch
 
+from portable import dtypes
 from portable.conformance.cases import inputs
-from portable.conformance.cases.generate import Case, axis_param, input_shapes, leading_size, tensor_shape
+from portable.conformance.cases.generate import (
+    Case,
+    axis_param,
+    below,
+    input_shapes,
+    leading_size,
+    tensor_shape,
+)
 from portable.conformance.judge import order_independent as exact
-from portable.conformance.judge.bound import Tolerance, Verdict, integers_exact, judge
+from portable.conformance.judge.bound import Tolerance, Verdict, integers_exact, judge, judge_equal
 from portable.spec import registry
-from portable.spec.model import Spec
+from portable.spec.model import Output, Spec
 
 INTEGERS = frozenset({"small_integers", "ties"})
 PRODUCTS = frozenset({"one_hot", "powers_of_two"})
@@ -42,6 +50,8 @@ class Expected:
     def judge(self, got: Any, bias: bool) -> Verdict:
         if not isinstance(got, torch.Tensor):
             return Verdict("Fail.dtype", note=f"got a {type(got).__name__}, expected a tensor")
+        if not dtypes.of(self.dtype).is_float:
+            return judge_equal(got, self.ref, self.dtype)
         return judge(
             got,
             self.ref,
@@ -80,7 +90,8 @@ def ask(case: Case, spec: Spec) -> Question:
         field = spec.inputs[name]
         values = "normal" if field.derived else field.values.get(case.values, case.values)
         made[name] = inputs.make(
-            case.id, name, shape, case.dtype(field.dtype), values, case.layout, position, mantissa
+            *(case.id, name, shape, case.dtype(field.dtype), values, case.layout, position, mantissa),
+            below=below(spec, case.shape, name),
         )
     for name, tensor in derived(case, spec, {name: each.tensor for name, each in made.items()}).items():
         made[name] = inputs.place(name, tensor, case.layout, list(made).index(name))
@@ -97,7 +108,7 @@ def ask(case: Case, spec: Spec) -> Question:
 def derived(case: Case, spec: Spec, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """The inputs that follow from others, rounded to their types, for CPU tensors by input name."""
     wanted = {name: field for name, field in spec.inputs.items() if field.derived and name in tensors}
-    own = {name: tensor.to(torch.float64) for name, tensor in tensors.items() if name not in wanted}
+    own = {name: widened(tensor) for name, tensor in tensors.items() if name not in wanted}
     given = {**dict.fromkeys(spec.inputs), **own}
     results = {entry: _call(registry.load_entry(entry), case, spec, given)
                for entry in {field.derived for field in wanted.values()} if entry}  # fmt: skip
@@ -134,7 +145,7 @@ def _outputs(
 ) -> dict[str, Expected]:
     """The outputs for these inputs; the error scale is that of the case `scale_of`."""
     tensors = {name: each.tensor if isinstance(each, inputs.Input) else each for name, each in made.items()}
-    wide = {name: tensors[name].to(torch.float64) if name in tensors else None for name in spec.inputs}
+    wide = {name: widened(tensors[name]) if name in tensors else None for name in spec.inputs}
     refs = reference(case, spec, wide)
     scales: dict[str, Any] = {}
     if spec.reference.error_scale is not None:
@@ -147,6 +158,9 @@ def _outputs(
     expected = {}
     for name, output in spec.outputs.items():
         dtype = inputs.DTYPES[case.dtype(output.dtype)]
+        if not dtypes.of(dtype).is_float:
+            expected[name] = _equal(refs[name], output, _output_shapes(case, spec)[name], dtype, tensors)
+            continue
         limits = spec.tolerance[name]
         tolerance = _tolerance(limits.result_ulp, float(limits.accumulation_ulp.evaluate(**known)), acc)
         if output.when is not None and output.when not in tensors:
@@ -161,8 +175,30 @@ def _outputs(
     return expected
 
 
+def _equal(
+    ref: Any, output: Output, shape: tuple[int, ...], dtype: torch.dtype, present: Mapping[str, Any]
+) -> Expected:
+    """What an output of integers or bools must be: the reference, element by element."""
+    tolerance = Tolerance(0.0, 0.0, torch.float64)
+    if output.when is not None and output.when not in present:
+        return Expected(torch.empty(0, dtype=dtype), None, tolerance, dtype, True)
+    if tuple(ref.shape) != shape or ref.is_floating_point():
+        raise ValueError(f"the reference gives {output.name} as {ref.dtype} {tuple(ref.shape)}, not {dtype}")
+    return Expected(ref, None, tolerance, dtype, True)
+
+
+def widened(tensor: torch.Tensor) -> torch.Tensor:
+    """What the reference gets of an input: floating point numbers in float64, integers and bools as they are,
+    packed types as bytes."""
+    kind = dtypes.of(tensor.dtype)
+    if kind.kind == "packed":
+        return tensor.view(torch.uint8)
+    return tensor.to(torch.float64) if kind.is_float else tensor
+
+
 def reference(case: Case, spec: Spec, wide: Mapping[str, torch.Tensor | None]) -> dict[str, torch.Tensor]:
-    """The spec's outputs by name, in float64, for float64 CPU tensors (None or left out where absent)."""
+    """The spec's outputs by name, in float64 (integers and bools as they are), for CPU tensors as `widened`
+    (None or left out where absent)."""
     return _named(spec, _call(registry.load_entry(spec.reference.entry), case, spec, wide))
 
 
@@ -170,13 +206,14 @@ def _exactly(
     case: Case, spec: Spec, tensors: Mapping[str, torch.Tensor], refs: Mapping[str, Any], acc: torch.dtype
 ) -> dict[str, bool]:
     """By output: whether it must equal its reference bit for bit."""
-    present = {name: ref for name, ref in refs.items() if isinstance(ref, torch.Tensor) and ref.numel()}
+    present = {name: ref for name, ref in refs.items()
+               if isinstance(ref, torch.Tensor) and ref.is_floating_point() and ref.numel()}  # fmt: skip
     if case.values in INTEGERS:
         numbers = [tensor for tensor in tensors.values() if tensor.is_floating_point()]
         return {name: integers_exact(ref, numbers, acc) for name, ref in present.items()}
     if case.values not in PRODUCTS:
         return {}
-    wide = {name: tensor.to(torch.float64) for name, tensor in tensors.items()}
+    wide = {name: widened(tensor) for name, tensor in tensors.items()}
     absent: dict[str, Any] = dict.fromkeys(name for name in spec.inputs if name not in wide)
     for name, tensor in tensors.items():
         if not tensor.is_floating_point():  # indices are no operands
@@ -200,13 +237,14 @@ def _gradients(case: Case, spec: Spec, made: Mapping[str, inputs.Input]) -> dict
     An op's gradient is strictly judged where it is computed, as an op of its own; here the question is
     whether the formula is wired up right.
     """
-    wide = {name: made[name].tensor.to(torch.float64) if name in made else None for name in spec.inputs}
+    wide = {name: widened(made[name].tensor) if name in made else None for name in spec.inputs}
     present = {name: tensor for name, tensor in wide.items()
                if tensor is not None and made[name].tensor.is_floating_point()}  # fmt: skip
     for tensor in present.values():
         tensor.requires_grad_()
     with torch.enable_grad():
         result = _named(spec, _call(registry.load_entry(spec.reference.entry), case, spec, wide))
+        result = {name: tensor for name, tensor in result.items() if tensor.is_floating_point()}
         upstream = [made[f"d{name}"].tensor.to(torch.float64) for name in result]
         found = torch.autograd.grad(
             list(result.values()), list(present.values()), upstream, allow_unused=True
@@ -220,8 +258,8 @@ def _gradients(case: Case, spec: Spec, made: Mapping[str, inputs.Input]) -> dict
         grad = torch.zeros_like(tensor) if grad is None else grad.detach()
         dtype = inputs.DTYPES[case.dtype(spec.inputs[name].dtype)]
         kinds = {inputs.DTYPES[case.dtype(each.dtype)] for each in spec.inputs.values()}
-        narrow = max(torch.finfo(each).eps for each in kinds if each.is_floating_point)
-        factor = 8 + 4 * math.sqrt(longest) + GRADIENT_ROUNDINGS * narrow / torch.finfo(acc).eps
+        narrow = max(dtypes.of(each).eps for each in kinds if each.is_floating_point)
+        factor = 8 + 4 * math.sqrt(longest) + GRADIENT_ROUNDINGS * narrow / dtypes.of(acc).eps
         largest = grad.abs().max() if grad.numel() else torch.zeros((), dtype=torch.float64)
         expected[f"d{name}"] = Expected(grad, largest.expand(grad.shape), Tolerance(0.51, factor, acc), dtype)
     return expected

@@ -19,8 +19,15 @@ from torch import Tensor
 import portable
 from portable import errors
 from portable.conformance import stats
-from portable.conformance.cases.generate import Case, input_shapes, leading_size, make_shape, required_params
-from portable.conformance.cases.inputs import DTYPES
+from portable.conformance.cases.generate import (
+    Case,
+    below,
+    input_shapes,
+    leading_size,
+    make_shape,
+    required_params,
+)
+from portable.conformance.cases.inputs import DTYPES, drawn
 from portable.conformance.execute.runner import function, implementations
 from portable.conformance.perf import baselines, sweep, timing
 from portable.runtime import detect
@@ -382,10 +389,10 @@ def made(case: Case, spec: Spec, device: torch.device, seed: int) -> dict[str, t
     for name, shape in input_shapes(spec, case.shape).items():
         if spec.inputs[name].derived:
             continue
-        dtype = DTYPES[case.dtype(spec.inputs[name].dtype)]
+        dtype, limit = case.dtype(spec.inputs[name].dtype), below(spec, case.shape, name)
 
-        def fill(dims: Sequence[int], dtype: torch.dtype = dtype) -> Tensor:
-            return torch.randn(dims, device=device, generator=generator).to(dtype)
+        def fill(dims: Sequence[int], dtype: str = dtype, limit: int | None = limit) -> Tensor:
+            return drawn(dims, dtype, generator, device, limit)
 
         found[name] = sweep.laid_out(case.layout, name, shape, fill)
     if spec.cost.baseline is not None and any(each.derived for each in spec.inputs.values()):

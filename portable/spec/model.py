@@ -16,11 +16,6 @@ from typing import Any, Literal
 
 from portable.spec.formula import Formula
 
-DTYPES = (
-    "bfloat16", "float16", "float32", "float64", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2",
-    "float8_e5m2fnuz", "int8", "uint8", "int16", "int32", "int64", "bool",
-)  # fmt: skip
-
 Leading = Literal["same", "broadcast"]
 Autocast = Literal["lower", "float32", "widest", "none"]
 
@@ -56,8 +51,9 @@ class Input:
     """A tensor that goes in. `dims` are axis names or fixed sizes, without the leading dimensions;
     `dtype` is a type variable or a dtype; an optional input may be None.
 
-    For the conformance suite: `derived` makes it from the other inputs where not any numbers make sense, and
-    `values` names the value class that it takes in the place of another.
+    For the conformance suite: an index has values in [0, `below`), a size or an axis; `derived` makes the
+    input from the others where not any numbers make sense; `values` names the value class that it takes in
+    the place of another.
     """
 
     name: str
@@ -67,6 +63,7 @@ class Input:
     layout: Literal["rows", "unit", "matrix", "contiguous", "any"] = "any"
     optional: bool = False
     derived: Entry | None = None
+    below: str | int | None = None
     values: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @property
@@ -272,6 +269,7 @@ class Spec:
     boundary_cases: tuple[Case, ...] = ()
     probes: Path | None = None
     functions: tuple[Entry, ...] = ()
+    type_lines: tuple[int, ...] = ()
 
     @property
     def folder(self) -> Path:

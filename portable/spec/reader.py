@@ -12,12 +12,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from portable.dtypes import DTYPES, of
 from portable.errors import FormulaError, SpecError, listed, nearest
 from portable.spec import strict_yaml
 from portable.spec.case_reader import CaseReader
 from portable.spec.formula import FUNCTIONS, Formula
 from portable.spec.model import (
-    DTYPES,
     Axis,
     Cost,
     Entry,
@@ -40,14 +40,14 @@ _SCHEMA: dict[str, dict[str, str]] = {
     "spec": {
         "schema_version": "int!", "op": "str!", "summary": "str!", "axes": "map!", "leading": "str",
         "types": "list!", "inputs": "map!", "params": "map", "outputs": "map!", "reference": "map!",
-        "gradient": "str", "autocast": "str", "tolerance": "map!", "cost": "map!", "cases": "list!",
+        "gradient": "str", "autocast": "str", "tolerance": "map", "cost": "map!", "cases": "list!",
         "demo": "map", "bench": "list", "implementations": "list!", "rules": "list",
         "behaviour_case": "map", "latency_case": "map", "boundary_cases": "list",
         "probes": "str", "functions": "list",
     },
     "input": {
         "shape": "list!", "dtype": "str!", "layout": "str", "optional": "bool", "derived": "str",
-        "values": "map",
+        "values": "map", "below": "int|str",
     },
     "rule": {"that": "formula!", "says": "str!"},
     "param": {
@@ -84,6 +84,7 @@ _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
     "bool": ((bool,), "true or false"),
     "list": ((list,), "a list"),
     "map": ((dict,), "a mapping"),
+    "int|str": ((int, str), "a size or the name of an axis"),
     "str|list": ((str, list), "a string or a list of strings"),
     "formula": ((str, int, float), "a formula"),
 }
@@ -214,6 +215,9 @@ class _Reader:
         leading = self.word(top, "leading", _LEADING, "same")
         rules = self.rules(top, names)
         reader = CaseReader(self, axes, inputs, params, leading, rules)
+        exact = self.check_types(top, types, inputs, outputs)
+        if "tolerance" not in top and len(exact) < len(outputs):
+            raise self.fail(top.line, "the spec lacks the key 'tolerance'")
         implementations = self.implementations(top["implementations"], types, names)
         if not implementations:
             raise self.fail(top.line_of("implementations"), "an op needs at least one implementation")
@@ -228,7 +232,7 @@ class _Reader:
             params=params,
             outputs=outputs,
             reference=self.reference(top["reference"], top.line_of("reference")),
-            tolerance=self.tolerance(top["tolerance"], outputs, names),
+            tolerance=self.tolerance(top.get("tolerance", Map(top.line)), outputs, names, exact),
             cost=self.cost(top["cost"], top.line_of("cost"), names),
             cases=reader.several(top["cases"]),
             bench=reader.several(top["bench"]) if "bench" in top else (),
@@ -243,6 +247,7 @@ class _Reader:
             boundary_cases=reader.several(top["boundary_cases"]) if "boundary_cases" in top else (),
             probes=self.file(top["probes"], top.line_of("probes")) if "probes" in top else None,
             functions=self.functions(top),
+            type_lines=tuple(map(top["types"].line_of, range(len(types)))),
         )
 
     def rules(self, top: Map, names: Iterable[str]) -> tuple[Rule, ...]:
@@ -323,6 +328,7 @@ class _Reader:
             inputs[name] = Input(
                 name, dims, found["dtype"], leading, layout, optional,
                 self.entry(found["derived"], found.line_of("derived")) if "derived" in found else None,
+                found.get("below"),
                 dict(found.get("values", {})),
             )  # fmt: skip
         if not any(not each.optional for each in inputs.values()):
@@ -381,7 +387,7 @@ class _Reader:
         return Reference(entry, error_scale)
 
     def tolerance(
-        self, data: Map, outputs: Mapping[str, Output], names: Iterable[str]
+        self, data: Map, outputs: Mapping[str, Output], names: Iterable[str], exact: Iterable[str]
     ) -> dict[str, Tolerance]:
         tolerance = {}
         for name, item in data.items():
@@ -398,8 +404,13 @@ class _Reader:
                 self.formula(found["accumulation_ulp"], names, found.line_of("accumulation_ulp")),
             )
         for name in outputs:
-            if name not in tolerance:
+            if name not in tolerance and name not in exact:
                 raise self.fail(data.line, f"output {name} has no tolerance")
+            if name in tolerance and name in exact:
+                line = data.line_of(name)
+                raise self.fail(
+                    line, f"output {name} holds integers, which must be equal: remove its tolerance"
+                )
         return tolerance
 
     def cost(self, data: Map, line: int, names: Iterable[str]) -> Cost:
@@ -526,6 +537,32 @@ class _Reader:
                     raise self.fail(line, f"{name!r} in {group} is taken: it is {owner[name]}")
                 owner[name] = f"one of the {group}"
 
+    def check_types(
+        self,
+        top: Map,
+        types: tuple[Mapping[str, str], ...],
+        inputs: Mapping[str, Input],
+        outputs: Mapping[str, Output],
+    ) -> list[str]:
+        """Indices are integers, and accumulators of rounded outputs floating point. Returns the outputs that
+        hold integers or bools in every row: these have no tolerance."""
+        for each in inputs.values():
+            line = top["inputs"].line_of(each.name)
+            kinds = {of(row.get(each.dtype, each.dtype)).kind for row in types}
+            if each.below is not None and kinds != {"int"}:
+                raise self.fail(line, f"input {each.name} has 'below', so its dtype must be an integer type")
+        rounded = set()
+        for index, row in enumerate(types):
+            kinds = {each.name: of(row.get(each.dtype, each.dtype)).kind for each in outputs.values()}
+            here = {name for name, kind in kinds.items() if kind not in ("int", "bool")}
+            if here and not of(row["acc"]).is_float:
+                line = top["types"].line_of(index)
+                raise self.fail(
+                    line, f"'acc' must be a floating point type, as the output {min(here)} is one"
+                )
+            rounded |= here
+        return [name for name in outputs if name not in rounded]
+
     def check_shapes(
         self,
         top: Map,
@@ -550,6 +587,11 @@ class _Reader:
             elif each.dtype not in DTYPES:
                 hint = nearest(each.dtype, [*variables, *DTYPES])
                 raise self.fail(line, f"{each.name}: {each.dtype!r} is no type variable or dtype.{hint}")
+            below = each.below if isinstance(each, Input) else None
+            if isinstance(below, str) and below not in axes:
+                raise self.fail(line, f"{each.name}: {below!r} is not an axis.{nearest(below, axes)}")
+            if (axes[below].low if isinstance(below, str) else below) == 0:
+                raise self.fail(line, f"{each.name}: no index is below 0; let {below} begin with 1")
             if isinstance(each, Input) and not each.optional:
                 bound.update(dim for dim in each.dims if isinstance(dim, str))
         for name in axes:
