@@ -297,7 +297,7 @@ class _Reader:
         return tuple(rows)
 
     def dtype(self, value: Any, line: int) -> str:
-        if value not in DTYPES:
+        if not isinstance(value, str) or value not in DTYPES:
             raise self.fail(line, f"{value!r} is not a dtype.{nearest(str(value), DTYPES)}")
         return value
 
