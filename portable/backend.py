@@ -63,7 +63,8 @@ class Resources:
 @dataclass(frozen=True)
 class CodeObject:
     """A kernel as machine code. `threads` per block, `shared` dynamic bytes; `scratch_pointers` null
-    pointers follow the kernel's own arguments (Triton's hidden ones); `pdl` is NativeKernel's."""
+    pointers follow the kernel's own arguments (Triton's hidden ones); `pdl` is NativeKernel's; `parameters`
+    are those of a C++ entry (portable.runtime.kernel_abi), None where they were not read."""
 
     binary: bytes
     entry: str
@@ -72,6 +73,7 @@ class CodeObject:
     language: str
     scratch_pointers: int = 0
     pdl: bool = False
+    parameters: tuple[Any, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -150,6 +152,11 @@ class Backend(ABC):
     def compile_native(self, kernel: NativeKernel, device: Device, includes: tuple[Path, ...]) -> bytes:
         """Machine code of one native kernel. Raises CompileError with the compiler's own words."""
         raise NotImplementedError
+
+    def predefined_macros(self, device: Device) -> Mapping[str, str] | None:
+        """The macros that the C++ compiler itself defines for `device`, as far as a kernel's parameters may
+        depend on them; None where the sources are not C++, and launches are not compared with them."""
+        return None
 
     def compiler_version(self, language: str) -> str:
         """Part of the key of the disk cache."""

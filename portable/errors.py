@@ -263,6 +263,21 @@ class CompileError(PortableError, RuntimeError):
         )
 
 
+class KernelArgumentsError(PortableError, TypeError):
+    """A plan passes a C++ kernel other arguments than its entry declares: the names, their order and their
+    types must be the same. Correct the plan's `Launch.args`, or the kernel.
+
+    Facts: `source`, `entry`, `within` (the struct that differs, with a dot, or ""), `problem`.
+    """
+
+    def __init__(self, source: str, entry: str, within: str, problem: str) -> None:
+        where = f"{entry} in {source}" + (f", {within.rstrip('.')}" if within else "")
+        super().__init__(
+            _sentences(f"{where}: {problem}", "Launch.args must be the kernel's parameters, in their order"),
+            source=source, entry=entry, within=within, problem=problem,
+        )  # fmt: skip
+
+
 class LaunchError(PortableError, RuntimeError):
     """A kernel could not be loaded or launched, or the device reported a fault.
 

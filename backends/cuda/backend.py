@@ -9,7 +9,7 @@ import os
 import re
 import subprocess
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -139,6 +139,9 @@ class CudaBackend(Backend):
         from portable.backends.cuda.compile import compile
 
         return compile(kernel.source, kernel.defines, device.arch, includes=includes)
+
+    def predefined_macros(self, device: Device) -> Mapping[str, str]:
+        return {"__CUDACC__": "1", "__CUDA_ARCH__": f"{_capability(device.arch)}0"}
 
     def compiler_version(self, language: str) -> str:
         from portable.backends.cuda.compile import version

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -155,6 +155,10 @@ class RocmBackend(Backend):
 
         # Line tables cost no instruction, and a fault or a profile can name its source line.
         return compile(kernel.source, kernel.defines, device.arch, includes=includes, debug=True)
+
+    def predefined_macros(self, device: Device) -> Mapping[str, str]:
+        family = "__GFX9__" if device.arch.startswith("gfx9") else f"__{device.arch[:5].upper()}__"
+        return {"__HIP__": "1", f"__{device.arch}__": "1", family: "1"}
 
     def compiler_version(self, language: str) -> str:
         from portable.backends.rocm.compile import toolchain

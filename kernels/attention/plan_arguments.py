@@ -19,12 +19,15 @@ def optional(problem: Problem, name: str) -> Argument:
     return Pointer(name) if problem.has(name) else Scalar("i64", 0)
 
 
+C_NAMES = {"do": "dout", "o": "out"}
+"""Parameters of the gradients' kernels; `do` is a keyword of C++."""
+
+
 def strides(problem: Problem, tensor: str, name: str = "") -> tuple[tuple[str, Argument], ...]:
     """The strides of a tensor, which the kernel may call `name`; zeros for one that is absent."""
     heads = problem.heads.get(tensor, Heads(tensor, 0, 0, 0, 16))
-    return tuple(
-        (f"{name or tensor}_{side}", Scalar("i64", getattr(heads, side))) for side in ("batch", "head", "row")
-    )
+    name = name or C_NAMES.get(tensor, tensor)
+    return tuple((f"{name}_{side}", Scalar("i64", getattr(heads, side))) for side in ("batch", "head", "row"))
 
 
 def diagonals(problem: Problem, middle: int) -> dict[str, int]:

@@ -27,7 +27,7 @@ from portable.plan import (
     TensorInfo,
     TritonKernel,
 )
-from portable.runtime import disk_cache, triton_build
+from portable.runtime import disk_cache, kernel_abi, triton_build
 from portable.spec import registry
 
 _INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
@@ -84,7 +84,9 @@ def code_object(launch: Launch, types: dict[str, str], backend: Backend, device:
                 code = _build_native(kernel, backend, device)
             _code[identity] = code
             compiled.append(kernel.name)
-        return code
+    if code.parameters is not None:
+        kernel_abi.check(launch, code.parameters, types)
+    return code
 
 
 def _build_triton(
@@ -113,12 +115,25 @@ def _build_native(kernel: NativeKernel, backend: Backend, device: Device) -> Cod
         source_text(kernel.source, includes),
         repr(kernel.defines),
         kernel.entry,
-        f"{backend.name} {device.arch}",
+        f"{backend.name} {device.arch} with parameters",
         backend.compiler_version(kernel.source.suffix),
     )
-    binary = disk_cache.get(name, lambda: backend.compile_native(kernel, device, includes))
+    stored = disk_cache.get(name, lambda: _native_code(kernel, backend, device, includes))
+    head, _, binary = stored.partition(b"\n")
+    declared = json.loads(head)
+    found = None if declared is None else tuple(map(kernel_abi.Parameter.of, declared))
     language = kernel.source.suffix[1:]
-    return CodeObject(binary, kernel.entry, kernel.threads, kernel.shared, language, 0, kernel.pdl)
+    return CodeObject(
+        binary, kernel.entry, kernel.threads, kernel.shared, language, 0, kernel.pdl, parameters=found
+    )
+
+
+def _native_code(kernel: NativeKernel, backend: Backend, device: Device, includes: tuple[Path, ...]) -> bytes:
+    """A line of the entry's parameters, null where the sources are not C++, then the machine code."""
+    binary = backend.compile_native(kernel, device, includes)
+    macros = backend.predefined_macros(device)
+    found = None if macros is None else kernel_abi.parameters(kernel, includes, macros)
+    return json.dumps(found).encode() + b"\n" + binary
 
 
 def load(code: CodeObject, backend: Backend, device: Device) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import replace
 from typing import Any
 
@@ -176,16 +175,6 @@ def test_what_is_left_to_others():
     assert "stride" in reason(changed(asked, "v", strides=(8192, 4096, 1, 64)))
     assert "queries, keys or offsets" in reason(call(1, 1, 1, 1, 2**28 + 1, 64))
     assert "blocks" in reason(call(2**20, 32, 32, 64, 64, 64))
-
-
-def test_arguments_come_in_the_order_of_the_parameters():
-    launches = [*planned(call(1, 4, 2, 200, 300, 128)).launches]
-    for launch in [*launches, *planned(call(1, 4, 2, 200, 300, 192, 128, arch="gfx1100")).launches]:
-        source = launch.kernel.source.read_text()
-        parameters = source.split(f"{launch.kernel.entry}(")[1].split(") {")[0]
-        names = [each.split()[-1].lstrip("*") for each in parameters.split(",")]
-        found = [re.sub(r"(^|_)do(_|$)", r"\1dout\2", name) for name, _ in launch.args]
-        assert [re.sub(r"^o(_|$)", r"out\1", name) for name in found] == names
 
 
 def test_the_spec_lists_one_for_each_unit_before_triton():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from portable.kernels.attention import paged_reference, reference
 from portable.kernels.attention.gfx import decode_plan as hip_decode_plan
 from portable.kernels.attention.sm80 import decode_plan
 from portable.kernels.attention.triton import decode_plan as triton_paged
-from portable.plan import Call, Device, NativeKernel, Plan, Pointer, Rejected, Scalar
+from portable.plan import Call, Device, NativeKernel, Plan, Rejected
 from portable.runtime import build, detect
 from portable.spec import registry
 from tests.kernels.test_matmul_native import H200
@@ -139,43 +138,6 @@ def test_what_is_declined():
     assert "32-bit" in str(hip_decode_plan.paged(paged(W=2**21, S=1024)))
     assert "one launch" in str(hip_decode_plan.paged(paged(Z=1, M=2**28, D=1, E=1)))
     assert "one launch" in str(hip_decode_plan.paged(paged(Z=2**20, W=8, D=1, E=1)))
-
-
-KINDS = {"int64_t": "i64", "int": "i32", "float": "f32"}
-
-
-def parameters(source: Path, entry: str) -> list[tuple[str, str]]:
-    """(name, kind) of a kernel's parameters, as its source declares them."""
-    found = re.search(rf"void {entry}\(([^)]*)\)", source.read_text())
-    assert found is not None
-    pairs = [each.strip().rpartition(" ") for each in found[1].replace("*", "* ").split(",")]
-    return [(name, "pointer" if "*" in kind else KINDS[kind]) for kind, _, name in pairs]
-
-
-@pytest.mark.parametrize("name", ["mfma", "mma", "contiguous"])
-def test_arguments_are_those_of_the_source(name):
-    """Names, order and width: a stride that the source takes in 32 bits would be cut in silence."""
-    if name == "mma":
-        q, cache = half(4, 1, 32, 128), half(1000, 16, 8, 128)
-        call = asked("attention_paged", "mma", H200, q, cache, cache, whole(4, 512), whole(4))
-        plan = planned(decode_plan.paged(call))
-    elif name == "mfma":
-        plan = planned(hip_decode_plan.paged(paged()))
-    else:
-        plan = planned(contiguous())
-    seen = 0
-    for launch in plan.launches:
-        if not isinstance(launch.kernel, NativeKernel):
-            continue
-        declared = parameters(launch.kernel.source, launch.kernel.entry)
-        assert [each for each, _ in declared] == [each for each, _ in launch.args]
-        for (parameter, kind), (_, given) in zip(declared, launch.args, strict=True):
-            if kind == "pointer":
-                assert isinstance(given, Pointer) or given == Scalar("i64", 0), parameter
-            else:
-                assert isinstance(given, Scalar) and given.kind == kind, parameter
-        seen += 1
-    assert seen == (1 if name == "mma" else 2)
 
 
 # What an emulated card answers --------------------------------------------------------------------

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,13 +10,12 @@ import pytest
 import torch
 
 from portable.backends.cuda.backend import OTHERS, TARGETS, CudaBackend
-from portable.kernels import attention as package
 from portable.kernels.attention.packed import entries_of
-from portable.kernels.attention.sm80.fwd_plan import plan_forward, plan_varlen
-from portable.plan import Launch, Plan, Pointer, Rejected, Scalar
+from portable.kernels.attention.sm80.fwd_plan import plan_varlen
+from portable.plan import Launch, Pointer, Rejected, Scalar
 from portable.runtime import build
 from portable.spec import registry
-from tests.kernels.test_attention_sm90_fwd import build_folder, square
+from tests.kernels.test_attention_sm90_fwd import build_folder
 from tests.kernels.test_attention_sm90_varlen import (
     OFFSETS,
     defines,
@@ -41,26 +38,6 @@ def main_of(**call: Any) -> Launch:
 def tile_m(launch: Launch) -> int:
     found = defines(launch)
     return 16 * found["WARPS"] * found["GROUPS"]
-
-
-def parameters(source: str, entry: str, ragged: bool = False) -> list[str]:
-    """The names of a kernel's parameters, as its source has them."""
-    text = (Path(package.__path__[0]) / source).read_text()
-    found = re.search(rf"void {entry}\((.*?)\) \{{", text, re.DOTALL)
-    assert found is not None
-    lines = found[1].splitlines()
-    if "#if RAGGED" in lines:
-        first, last = lines.index("#if RAGGED"), lines.index("#endif")
-        lines = lines[:first] + (lines[first + 1 : last] if ragged else []) + lines[last + 1 :]
-    return [each.split()[-1].lstrip("*") for each in " ".join(lines).split(",")]
-
-
-def test_arguments_follow_the_kernels_parameters():
-    own = parameters("sm80/fwd.cu", "attention_forward_mma", ragged=True)
-    assert [name for name, _ in main_of().args] == own
-    dense = plan_forward(square(1, 2, 2, 300, 500, 64))
-    assert isinstance(dense, Plan)
-    assert [name for name, _ in dense.launches[0].args] == own[:-4]
 
 
 def test_a_block_for_every_tile_that_there_may_be():

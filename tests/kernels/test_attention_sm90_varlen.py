@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import random
-import re
 import struct
 from dataclasses import replace
 from pathlib import Path
@@ -233,20 +232,6 @@ def test_what_is_left_to_others():
 @pytest.mark.parametrize("op", ["attention_varlen", "attention_varlen_backward"])
 def test_the_spec_lists_it_first(op):
     assert registry.spec(op).implementations[0].name == "wgmma"
-
-
-@pytest.mark.parametrize("dlse", [False, True])
-def test_arguments_come_in_the_order_of_the_parameters(dlse):
-    plans = plan_varlen(forward()), plan_varlen_backward(backward(dlse=dlse))
-    for launch in itertools.chain(*(planned(plan).launches for plan in plans)):
-        kernel = kernel_of(launch)
-        text = kernel.source.read_text().split(f"{kernel.entry}(")[1].split(") {")[0]
-        text = re.sub(r"\n#(if|endif).*", "", text)
-        names = [each.split()[-1].lstrip("*") for each in text.split(",")]
-        found = [re.sub(r"(^|_)do(_|$)", r"\1dout\2", name) for name, _ in launch.args]
-        if kernel.entry.startswith("attention_backward"):
-            found = [re.sub(r"^o(_|$)", r"out\1", name) for name in found]
-        assert found == names
 
 
 @pytest.mark.slow

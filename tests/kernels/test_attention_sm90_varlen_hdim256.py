@@ -5,7 +5,6 @@ from __future__ import annotations
 import bisect
 import itertools
 import random
-import re
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -205,18 +204,6 @@ def test_a_row_holds_the_blocks_of_queries_that_see_its_keys(M, N, given):
 
 
 # Kernels ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("dlse", [False, True])
-def test_arguments_come_in_the_order_of_the_parameters(dlse):
-    for launch in wide(dlse=dlse).launches[1:]:
-        kernel = kernel_of(launch)
-        text = re.sub(r"\n#if DQ_SUMS.*?\n#endif", "", kernel.source.read_text(), flags=re.S)
-        text = text.split(f"{kernel.entry}(")[1].split(") {")[0]
-        text = re.sub(r"\n#else.*?\n#endif", "", text, flags=re.S)
-        names = [each.split()[-1].lstrip("*") for each in re.sub(r"\n#(if|endif).*", "", text).split(",")]
-        found = [re.sub(r"(^|_)do(_|$)", r"\1dout\2", name) for name, _ in launch.args]
-        assert [re.sub(r"^o(_|$)", r"out\1", name) for name in found] == names
 
 
 def test_gradients_are_told_where_they_lie():

@@ -271,7 +271,7 @@ def _sum_blocks(call: Call, parameters: Sequence[str], blocks: int, length: int)
     )
     results = [pointer(call, f"d{name}")[1] for name in present]
     args = (
-        workspace("columns"),
+        ("partial", workspace("columns")[1]),
         ("first", results[0]),
         ("second", results[-1] if len(results) > 1 else Scalar("i64", 0)),
         ("blocks", Scalar("i32", blocks)),

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from portable.kernels.attention.plan_arguments import ELEMENTS
+from portable.kernels.attention.plan_arguments import C_NAMES, ELEMENTS
 from portable.kernels.attention.problem import Problem
 from portable.kernels.attention.sm90.bwd_arguments import (
     HERE,
@@ -185,7 +185,7 @@ def held(columns: int, sums: int) -> int:
 
 
 def maps(problem: Problem, *names: str) -> tuple[tuple[str, Argument], ...]:
-    return tuple((f"map_{name}", map_of(problem, name, TILE)) for name in names)
+    return tuple((f"map_{C_NAMES.get(name, name)}", map_of(problem, name, TILE)) for name in names)
 
 
 def _shared(columns_d: int, columns_e: int, stages: int) -> int:

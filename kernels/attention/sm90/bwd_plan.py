@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from portable.kernels.attention.plan_arguments import ELEMENTS, strides
+from portable.kernels.attention.plan_arguments import C_NAMES, ELEMENTS, strides
 from portable.kernels.attention.problem import Problem, problem_of
 from portable.kernels.attention.sm90.bwd_arguments import (
     ENDS,
@@ -148,7 +148,9 @@ def launches(call: Call, problem: Problem, count: Blocks) -> Plan | Rejected:
 def _maps(problem: Problem, queries: int) -> tuple[tuple[str, Argument], ...]:
     """Boxes of 64 columns and the rows that are copied at once; of dk and dv a warpgroup stores 64."""
     rows = {"q": queries, "k": KEYS, "v": KEYS, "do": queries, "dk": 64, "dv": 64}
-    return tuple((f"map_{name}", map_of(problem, name, lines)) for name, lines in rows.items())
+    return tuple(
+        (f"map_{C_NAMES.get(name, name)}", map_of(problem, name, lines)) for name, lines in rows.items()
+    )
 
 
 def padded(problem: Problem) -> int:
