@@ -1,8 +1,8 @@
-// What happens to a float32 sum before it is rounded once: bias, then activation. For CUDA and HIP.
+// The epilogue of a float32 sum: bias, then activation; rounded once after it. For CUDA and HIP.
 //
 // -DBIAS=0|1 and -DACTIVATION=0..4 choose at compile time; kernels always take a bias pointer, which is
-// null where BIAS is 0. With -DPREACTIVATION=1 they also round and store what the activation takes, to z,
-// which lies in memory as c does.
+// null where BIAS is 0. With -DPREACTIVATION=1 they also round and store the activation's input to z, which has
+// c's layout.
 #pragma once
 
 #include "prelude.h"
@@ -72,7 +72,7 @@ template <class T> DEVICE float bias_at(const T* bias, int64_t column) {
 #endif
 }
 
-// What the activation takes.
+// The activation's input.
 DEVICE float preactivation(float sum, float bias) {
 #if BIAS
     sum += bias;

@@ -1,17 +1,14 @@
-"""What the plans of the CUDA C++ matmul kernels share: orientation, defines, and tile.h's parameters."""
+"""What the plans of the C++ matmul kernels share: operand order, defines, and tile.h's parameters."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 from portable.kernels.matmul.problem import Operand, Problem
 from portable.plan import Argument, Launch, NativeKernel, Plan, Pointer, Rejected, Scalar
 
-HERE = Path(__file__).resolve().parent
 ACTIVATIONS = {None: 0, "relu": 1, "gelu": 2, "gelu_tanh": 3, "silu": 4}
-MOST_LINES = 2**31 - 512  # sizes and tile coordinates are 32-bit
-MOST_TILES = 2**31 - 1
-BAND = 8  # tile rows that are walked together, for reuse in L2
+MAX_EXTENT = 2**31 - 512  # M, N and K: sizes and tile coordinates are 32-bit
+MAX_TILES = 2**31 - 1
+GROUP_M = 8  # tile rows of a raster group, for reuse in L2
 
 
 def ceil(value: int, step: int) -> int:
@@ -19,41 +16,41 @@ def ceil(value: int, step: int) -> int:
 
 
 def size_class(value: int) -> int:
-    """The next power of two: tiles are chosen by it, so that nearby shapes share a compiled kernel."""
+    """The next power of two. Tiles are chosen by it, so that nearby shapes share a compiled kernel."""
     return 1 << max(value - 1, 0).bit_length()
 
 
-def oriented(problem: Problem) -> Problem:
-    """The product as it stands, or transposed where that makes c row-major, or makes the long one of a
-    very unequal M and N the second, where small-M tiles serve it."""
+def maybe_swap_ab(problem: Problem) -> Problem:
+    """The product, or c.T = b.T @ a.T (swap A and B) where that makes c row-major or makes a small N a small
+    M, which small-M tiles serve."""
     if problem.bias is not None:
         return problem
-    if problem.c.unit == "row" or (problem.N <= 16 < problem.M):
+    if problem.c.unit_stride == "row" or (problem.N <= 16 < problem.M):
         return problem.transposed()
     return problem
 
 
 def unfit(problem: Problem) -> Rejected | None:
     for operand in (problem.a, problem.b):
-        if operand.unit is None:
+        if operand.unit_stride is None:
             return Rejected(f"neither rows nor columns of {operand.tensor} are contiguous")
-    if max(problem.M, problem.N, problem.K) > MOST_LINES:
-        return Rejected(f"a size exceeds {MOST_LINES}")
+    if max(problem.M, problem.N, problem.K) > MAX_EXTENT:
+        return Rejected(f"M, N and K must be at most {MAX_EXTENT}")
     return None
 
 
-def along_k(problem: Problem) -> tuple[bool, bool]:
-    return problem.a.unit == "col", problem.b.unit == "row"
+def k_major(problem: Problem) -> tuple[bool, bool]:
+    return problem.a.unit_stride == "col", problem.b.unit_stride == "row"
 
 
-def common_defines(problem: Problem, band: int = BAND) -> tuple[tuple[str, int | str], ...]:
-    a_along_k, b_along_k = along_k(problem)
+def common_defines(problem: Problem, group_m: int = GROUP_M) -> tuple[tuple[str, int | str], ...]:
+    a_k_major, b_k_major = k_major(problem)
     return (
-        ("A_ALONG_K", int(a_along_k)),
-        ("B_ALONG_K", int(b_along_k)),
+        ("A_K_MAJOR", int(a_k_major)),
+        ("B_K_MAJOR", int(b_k_major)),
         ("BIAS", int(problem.bias is not None)),
         ("ACTIVATION", ACTIVATIONS[problem.activation]),
-        ("GROUP", band),
+        ("GROUP_M", group_m),
         *preactivation_define(problem),
     )
 
@@ -94,9 +91,12 @@ def bias(problem: Problem) -> Argument:
     return Scalar("i64", 0) if problem.bias is None else Pointer(problem.bias)
 
 
-def plan(kernel: NativeKernel, blocks: int, problem: Problem, first: tuple[tuple[str, Argument], ...]):
-    if blocks > MOST_TILES:
-        return Rejected(f"{blocks} tiles exceed a grid of {MOST_TILES} blocks")
+def single_launch(
+    kernel: NativeKernel, blocks: int, problem: Problem, first: tuple[tuple[str, Argument], ...]
+) -> Plan | Rejected:
+    """One launch with `first` and tile.h's SIZES_PARAMETERS as its arguments."""
+    if blocks > MAX_TILES:
+        return Rejected(f"{blocks} tiles exceed a grid of {MAX_TILES} blocks")
     return Plan((Launch(kernel, (blocks, 1, 1), (*first, *sizes(problem))),))
 
 

@@ -11,11 +11,12 @@ dimension over which b does not change becomes more rows of a where a and c lie 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from portable import dtypes
 from portable.layout import rows
-from portable.plan import Call, Rejected, TensorInfo
+from portable.plan import Call, Plan, Rejected, TensorInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class Operand:
         return dtypes.itemsize(self.dtype)
 
     @property
-    def unit(self) -> str | None:
+    def unit_stride(self) -> str | None:
         """Along which index neighbours touch: "col" (row-major), "row" (column-major) or None."""
         if self.col == 1:
             return "col"
@@ -210,3 +211,13 @@ def from_linear(call: Call) -> Problem | Rejected:
         activation=call.params["activation"],
         preactivation="z" if call.has("z") else None,
     )  # fmt: skip
+
+
+def for_call(planner: Callable[[Problem, Call], Plan | Rejected]) -> Callable[[Call], Plan | Rejected]:
+    """A planner of problems as the entry that the specs of matmul and linear name."""
+
+    def plan(call: Call) -> Plan | Rejected:
+        problem = from_linear(call) if "weight" in call.tensors else from_matmul(call)
+        return problem if isinstance(problem, Rejected) else planner(problem, call)
+
+    return plan

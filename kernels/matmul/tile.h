@@ -1,4 +1,4 @@
-// Which tile of which batch a block computes, and where its operands lie. For CUDA and HIP.
+// Sizes and strides of a batched product, and which tile of which batch a block computes. For CUDA and HIP.
 #pragma once
 
 #include "prelude.h"
@@ -23,17 +23,17 @@ struct Tile {
     int row, col, outer, inner;  // first row and column of c, and the batch indices
 };
 
-// Tiles are numbered down columns of `BAND` tile rows, so that blocks running at once share operands
-// in L2; batches follow one another.
-template <int ROWS, int COLS, int BAND> DEVICE Tile tile_at(uint32_t index, const Sizes& s) {
+// The raster: tiles are numbered down the columns of a group of GROUP tile rows, so that concurrent blocks share
+// operands in L2 (Triton's GROUP_M); batches follow one another.
+template <int ROWS, int COLS, int GROUP> DEVICE Tile tile_at(uint32_t index, const Sizes& s) {
     const uint32_t tiles_m = (static_cast<uint32_t>(s.m) + ROWS - 1) / ROWS;
     const uint32_t tiles_n = (static_cast<uint32_t>(s.n) + COLS - 1) / COLS;
     const uint32_t per_batch = tiles_m * tiles_n;
     const uint32_t batch = index / per_batch;
     const uint32_t within = index - batch * per_batch;
-    const uint32_t band = within / (BAND * tiles_n);
-    const uint32_t first = band * BAND;
-    const uint32_t height = tiles_m - first < BAND ? tiles_m - first : BAND;
+    const uint32_t group = within / (GROUP * tiles_n);
+    const uint32_t first = group * GROUP;
+    const uint32_t height = tiles_m - first < GROUP ? tiles_m - first : GROUP;
     const uint32_t place = within - first * tiles_n;
     const uint32_t outer = batch / static_cast<uint32_t>(s.inner_batches);
     return {static_cast<int>((first + place % height) * ROWS), static_cast<int>(place / height * COLS),

@@ -14,9 +14,11 @@ import torch
 import portable
 from portable.backends.cuda.backend import CudaBackend
 from portable.backends.cuda.tensor_map import TensorMap
-from portable.kernels.matmul import native
 from portable.kernels.matmul.problem import Problem, from_matmul
-from portable.kernels.matmul.sm90.transpose_plan import turned
+from portable.kernels.matmul.simt import simt_plan
+from portable.kernels.matmul.sm80 import mma_plan
+from portable.kernels.matmul.sm90 import bf16x6_plan
+from portable.kernels.matmul.sm90.transpose_plan import transposed_operands
 from portable.plan import Call, Device, Launch, Plan, Pointer, Rejected, Scalar, TensorInfo
 from portable.runtime import build
 from portable.spec import registry
@@ -42,16 +44,16 @@ def wide(*shape: int) -> torch.Tensor:
 
 
 def planned(*args: Any, **options: Any) -> Plan:
-    plan = native.bf16x6(call(*args, **options))
+    plan = bf16x6_plan.plan(call(*args, **options))
     assert isinstance(plan, Plan), plan
     return plan
 
 
-# --- split.cu's arithmetic, in NumPy ---
+# --- split_bf16x3.cu's arithmetic, in NumPy ---
 
 
 def rounded(x: np.ndarray) -> np.ndarray:
-    """split.cu's `rounded`: finite float32 values as bfloat16 ones."""
+    """split_bf16x3.cu's `rounded`: finite float32 values as bfloat16 ones."""
     bits = x.view(np.uint32).astype(np.uint64)
     nearest = bits + 0x7FFF + (bits >> 16 & 1)
     kept = np.where((nearest & 0x7F800000) == 0x7F800000, bits, nearest)
@@ -225,8 +227,8 @@ def test_any_alignment_and_row_length_is_split():
 )
 def test_simt_serves_what_bf16x6_refuses(a, b):
     asked = call(a, b)
-    assert isinstance(native.bf16x6(asked), Rejected)
-    assert isinstance(native.simt(asked), Plan)
+    assert isinstance(bf16x6_plan.plan(asked), Rejected)
+    assert isinstance(simt_plan.plan(asked), Plan)
 
 
 @pytest.mark.parametrize(("size", "tile"), [(256, (64, 64)), (1024, (128, 64)), (4096, (128, 128))])
@@ -242,13 +244,13 @@ def simt_tile(
     a: torch.Tensor, b: torch.Tensor, alignment: int = 16, device: Device = H200
 ) -> tuple[Any, Any]:
     asked = replace(call(a, b, "ieee", alignment), device=device)
-    plan = native.simt(asked)
+    plan = simt_plan.plan(asked)
     assert isinstance(plan, Plan), plan
     launch = plan.launches[-1]
     defines = dict(launch.kernel.defines)
     rows, cols = -(-a.shape[-2] // defines["TILE_M"]), -(-b.shape[-1] // defines["TILE_N"])
     assert launch.grid == (rows * cols * math.prod(a.shape[:-2]), 1, 1)
-    copying = 128 if launch.kernel.name == "matmul_simt_bulk" else 0
+    copying = 128 if launch.kernel.name == "matmul_simt_tma" else 0
     assert launch.kernel.threads == defines["THREADS_M"] * defines["THREADS_N"] + copying
     return defines["TILE_M"], defines["TILE_N"]
 
@@ -271,27 +273,27 @@ def test_simt_tiles_follow_size_and_layout(a, b, tile):
 
 
 def simt_launches(a: torch.Tensor, b: torch.Tensor) -> tuple[Launch, ...]:
-    plan = native.simt(call(a, b, "ieee"))
+    plan = simt_plan.plan(call(a, b, "ieee"))
     assert isinstance(plan, Plan), plan
     return plan.launches
 
 
-def test_operands_along_k_are_turned_for_the_copy_engine():
+def test_k_major_operands_are_transposed_for_tma():
     a, b = wide(3, 4095, 4096), wide(3, 4096, 4096).mT
     turn_a, turn_b, product = simt_launches(a, b)
-    assert [launch.kernel.name for launch in (turn_a, turn_b)] == ["matmul_turn"] * 2
-    assert product.kernel.name == "matmul_simt_bulk"
+    assert [launch.kernel.name for launch in (turn_a, turn_b)] == ["matmul_transpose"] * 2
+    assert product.kernel.name == "matmul_simt_tma"
     found = {name: arg.value for name, arg in turn_a.args if isinstance(arg, Scalar)}
     strides = {"line": 4096, "inner": 4095 * 4096, "outer": 0, "pitch": 4096}
     assert found == {**strides, "lines": 4095, "length": 4096, "inner_count": 3}
     assert turn_a.grid == turn_b.grid == (64 * 64 * 3, 1, 1)
     strides = (4096 * 4, 4096 * 4096 * 4, 4096 * 4)
     maps: dict[str, Any] = dict(product.args)
-    assert maps["map_a"] == TensorMap("a_turned", "float32", (4095, 4096, 3, 1), strides, (32, 32, 1, 1))
-    assert maps["map_b"] == TensorMap("b_turned", "float32", (4096, 4096, 3, 1), strides, (32, 32, 1, 1))
+    assert maps["map_a"] == TensorMap("a_transposed", "float32", (4095, 4096, 3, 1), strides, (32, 32, 1, 1))
+    assert maps["map_b"] == TensorMap("b_transposed", "float32", (4096, 4096, 3, 1), strides, (32, 32, 1, 1))
 
 
-def test_a_broadcast_operand_is_turned_once():
+def test_a_broadcast_operand_is_transposed_once():
     a = wide(4096, 4096).expand(2, 3, 4096, 4096)
     turn, product = simt_launches(a, wide(2, 3, 4096, 512))
     maps: dict[str, Any] = dict(product.args)
@@ -311,14 +313,14 @@ def test_small_products_are_not_worth_the_turn():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("turned_b", [False, True])
-def test_float32_kernels_by_the_copy_engine_compile_without_spills(turned_b):
+@pytest.mark.parametrize("transposed_b", [False, True])
+def test_float32_tma_kernels_compile_without_spills(transposed_b):
     pytest.importorskip("cuda.bindings.nvrtc", reason="it compiles by NVRTC: the extra `check`")
     backend = CudaBackend(registry.vendors()["cuda"])
-    b = wide(4096, 4096).mT if turned_b else wide(4096, 4096)
+    b = wide(4096, 4096).mT if transposed_b else wide(4096, 4096)
     for launch in simt_launches(wide(4096, 4096), b):
         code = build.code_object(
-            launch, dict.fromkeys(("a", "b", "c", "a_turned", "b_turned"), "float32"), backend, H200
+            launch, dict.fromkeys(("a", "b", "c", "a_transposed", "b_transposed"), "float32"), backend, H200
         )
         found = backend.resources(code)
         assert (found.stack, found.spills) == (0, 0)
@@ -334,11 +336,11 @@ def test_simt_tiles_of_another_vendor_fit_its_registers():
 
 def test_each_precision_has_its_kernel():
     a, b = wide(512, 512), wide(512, 512)
-    assert isinstance(native.bf16x6(call(a, b, "ieee")), Rejected)
-    assert isinstance(native.bf16x6(call(a, b, "tf32")), Rejected)
-    assert isinstance(native.mma(call(a, b, "bf16x6")), Rejected)
-    assert isinstance(native.simt(call(a, b, "bf16x6")), Plan)
-    assert isinstance(native.simt(call(a, b, "tf32")), Rejected)
+    assert isinstance(bf16x6_plan.plan(call(a, b, "ieee")), Rejected)
+    assert isinstance(bf16x6_plan.plan(call(a, b, "tf32")), Rejected)
+    assert isinstance(mma_plan.plan(call(a, b, "bf16x6")), Rejected)
+    assert isinstance(simt_plan.plan(call(a, b, "bf16x6")), Plan)
+    assert isinstance(simt_plan.plan(call(a, b, "tf32")), Rejected)
 
 
 def test_bf16x6_is_served_without_its_kernel():
@@ -358,7 +360,7 @@ def test_gradients_keep_the_precision():
     ids=["odd", "b for two", "one row", "a for three"],
 )
 def test_operands_as_the_kernel_turns_them(a_shape, b_shape):
-    """Emulated: turn.cu uses what every vendor's prelude.h has. Both operands lie along k."""
+    """Emulated: transpose.cu uses what every vendor's prelude.h has. Both operands lie along k."""
     pytest.importorskip("ziglang")
     pytest.importorskip("elftools")
     from portable.backends.rocm import compile as rocm
@@ -371,12 +373,12 @@ def test_operands_as_the_kernel_turns_them(a_shape, b_shape):
     arrays["b"] = generator.standard_normal((*b_shape[:-2], b_shape[-1], b_shape[-2]), np.float32)
     problem = from_matmul(call(wide(*a_shape), wide(*arrays["b"].shape).mT, "ieee"))
     assert isinstance(problem, Problem)
-    found = turned(problem)
+    found = transposed_operands(problem)
     for space in found.workspaces:
         arrays[space.name] = np.full(space.shape, np.nan, np.float32)
-    assert [launch.kernel.name for launch in found.launches] == ["matmul_turn"] * 2
+    assert [launch.kernel.name for launch in found.launches] == ["matmul_transpose"] * 2
     for launch in found.launches:
-        kernel = CodeObject(rocm.compile(launch.kernel.source, (), "gfx942")).kernels["matmul_turn"]
+        kernel = CodeObject(rocm.compile(launch.kernel.source, (), "gfx942")).kernels["matmul_transpose"]
         sizes = {"i64": "<q", "i32": "<i"}
         kernarg = b"".join(
             struct.pack("<Q", arrays[arg.tensor].ctypes.data) if isinstance(arg, Pointer)
@@ -387,7 +389,7 @@ def test_operands_as_the_kernel_turns_them(a_shape, b_shape):
         run(kernel, launch.grid, (launch.kernel.threads, 1, 1), 0, kernarg, buffers)
     matrices = {"a": (found.problem.a, arrays["a"]), "b": (found.problem.b, arrays["b"].swapaxes(-2, -1))}
     for name, (operand, expected) in matrices.items():
-        assert operand.tensor == f"{name}_turned"
+        assert operand.tensor == f"{name}_transposed"
         shape = (*problem.batch, *expected.shape[-2:])
         strides = [4 * stride for stride in (*operand.batch, operand.row, operand.col)]
         got = np.lib.stride_tricks.as_strided(arrays[operand.tensor], shape, strides)

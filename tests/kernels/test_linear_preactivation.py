@@ -14,9 +14,13 @@ from portable import using
 from portable.backends.cuda.backend import CudaBackend
 from portable.configs import lookup
 from portable.dispatch import select
-from portable.kernels.linear import activation, gradient, native, triton_impl
+from portable.kernels.linear import activation, gradient, triton_impl
 from portable.kernels.linear import preactivation_gradient as formula
+from portable.kernels.matmul.gfx import plan as gfx_plan
 from portable.kernels.matmul.problem import from_linear
+from portable.kernels.matmul.simt import simt_plan
+from portable.kernels.matmul.sm80 import mma_plan
+from portable.kernels.matmul.sm90 import realigned_plan, skinny_plan, wgmma_plan
 from portable.plan import Call, Device, Launch, NativeKernel, Plan, Pointer, Scalar, TensorInfo, TritonKernel
 from portable.spec import registry
 
@@ -42,15 +46,15 @@ def call(
 
 
 PLANS = {
-    "skinny": (native.skinny, (16, 4096, 4096), {}),
-    "skinny_f32": (native.skinny, (16, 4096, 4096), {"dtype": "float32"}),
-    "wgmma": (native.wgmma, (4096, 14336, 4096), {}),
-    "wgmma by threads": (native.wgmma, (4300, 4105, 256), {}),
-    "realigned": (native.packed, (4096, 6144, 4095), {}),
-    "mma": (native.mma, (512, 513, 100), {}),
-    "simt": (native.simt, (100, 300, 65), {"dtype": "float32"}),
-    "mfma": (native.mfma, (300, 500, 65), {"device": MI300}),
-    "wmma": (native.wmma, (300, 500, 65), {"device": replace(MI300, arch="gfx1100")}),
+    "skinny": (skinny_plan.plan, (16, 4096, 4096), {}),
+    "skinny_f32": (skinny_plan.plan, (16, 4096, 4096), {"dtype": "float32"}),
+    "wgmma": (wgmma_plan.plan, (4096, 14336, 4096), {}),
+    "wgmma by threads": (wgmma_plan.plan, (4300, 4105, 256), {}),
+    "realigned": (realigned_plan.plan, (4096, 6144, 4095), {}),
+    "mma": (mma_plan.plan, (512, 513, 100), {}),
+    "simt": (simt_plan.plan, (100, 300, 65), {"dtype": "float32"}),
+    "mfma": (gfx_plan.mfma, (300, 500, 65), {"device": MI300}),
+    "wmma": (gfx_plan.wmma, (300, 500, 65), {"device": replace(MI300, arch="gfx1100")}),
 }
 
 
@@ -61,7 +65,11 @@ def test_a_second_output_changes_no_sum(name):
     assert isinstance(plain, Plan) and isinstance(both, Plan)
     assert both.workspaces == plain.workspaces and both.launches[:-1] == plain.launches[:-1]
     one, two = plain.launches[-1], both.launches[-1]
-    sums = ("ONCE", "SPREAD", "GROUP")  # blocks with one tile have no room for z; no sum depends on these
+    sums = (
+        "NON_PERSISTENT",
+        "STORE_STEPS",
+        "GROUP_M",
+    )  # blocks with one tile have no room for z; no sum depends on these
     assert isinstance(one.kernel, NativeKernel) and isinstance(two.kernel, NativeKernel)
     defines = [{k: v for k, v in kernel.defines if k not in sums} for kernel in (one.kernel, two.kernel)]
     assert defines[1] == {**defines[0], "PREACTIVATION": 1}

@@ -10,8 +10,9 @@ import torch
 
 from portable.backends.cuda.backend import CudaBackend
 from portable.backends.cuda.tensor_map import TensorMap
-from portable.kernels.linear import native as linear_native
-from portable.kernels.matmul import native
+from portable.kernels.matmul.simt import simt_plan
+from portable.kernels.matmul.sm80 import mma_plan
+from portable.kernels.matmul.sm90 import wgmma_plan
 from portable.plan import Call, Device, Plan, Rejected, TensorInfo
 from portable.runtime import build
 from portable.spec import registry
@@ -43,7 +44,7 @@ def arguments(plan: Plan | Rejected) -> dict[str, Any]:
 @pytest.mark.parametrize("transposed", [False, True])
 def test_maps_cover_the_operands(transposed):
     b = half(768, 1024).mT if transposed else half(1024, 768)
-    plan = native.wgmma(call(half(512, 1024), b))
+    plan = wgmma_plan.plan(call(half(512, 1024), b))
     args = arguments(plan)
     assert args["map_a"] == TensorMap("a", "bfloat16", (1024, 512, 1, 1), (2048,) * 3, (64, 64, 1, 1), 128)
     assert args["map_b"].sizes == ((1024, 768, 1, 1) if transposed else (768, 1024, 1, 1))
@@ -52,14 +53,14 @@ def test_maps_cover_the_operands(transposed):
 
 
 def test_map_of_a_broadcast_batch_has_size_one():
-    args = arguments(native.wgmma(call(half(2, 1, 128, 64), half(1, 3, 64, 128))))
+    args = arguments(wgmma_plan.plan(call(half(2, 1, 128, 64), half(1, 3, 64, 128))))
     assert args["map_a"].sizes == (64, 128, 1, 2) and args["map_b"].sizes == (128, 64, 3, 1)
     assert args["a_inner"].value == 0 and args["b_inner"].value == 64 * 128
 
 
 def test_clusters_divide_the_grid():
     for M, N in ((4096, 4096), (4000, 4000), (8192, 28672)):
-        (launch,) = native.wgmma(call(half(M, 4096), half(4096, N))).launches
+        (launch,) = wgmma_plan.plan(call(half(M, 4096), half(4096, N))).launches
         defines = dict(launch.kernel.defines)
         assert launch.grid[0] % (defines["CLUSTER_M"] * defines["CLUSTER_N"]) == 0
         assert launch.grid[0] <= H200.multiprocessors
@@ -76,47 +77,47 @@ def test_clusters_divide_the_grid():
     ids=["odd rows", "empty sum", "repeated row"],
 )
 def test_wgmma_leaves_to_mma_what_the_copy_engine_cannot_read(a, b):
-    assert isinstance(native.wgmma(call(a, b)), Rejected)
-    assert isinstance(native.mma(call(a, b)), Plan)
+    assert isinstance(wgmma_plan.plan(call(a, b)), Rejected)
+    assert isinstance(mma_plan.plan(call(a, b)), Plan)
 
 
 def test_copies_are_as_wide_as_the_alignment():
     def width(a: torch.Tensor) -> Any:
-        return dict(native.mma(call(a, half(a.shape[1], 64))).launches[0].kernel.defines)["A_BYTES"]
+        return dict(mma_plan.plan(call(a, half(a.shape[1], 64))).launches[0].kernel.defines)["A_BYTES"]
 
     assert [width(half(64, K)) for K in (64, 66, 65)] == [16, 4, 2]
 
 
 def test_column_major_output_becomes_row_major():
     out = half(512, 256).mT
-    (launch,) = native.mma(call(half(256, 64), half(64, 512), out)).launches
+    (launch,) = mma_plan.plan(call(half(256, 64), half(64, 512), out)).launches
     assert dict(launch.kernel.defines)["C_VECTOR"] == 1
     assert dict(launch.args)["a"].tensor == "b"
 
 
 def test_float32_needs_its_precision_spelled():
     a, b = torch.empty(64, 64), torch.empty(64, 64)
-    assert isinstance(native.mma(call(a, b)), Rejected)
-    assert isinstance(native.mma(call(a, b, precision="tf32")), Plan)
-    assert isinstance(native.simt(call(a, b)), Plan)
-    assert isinstance(native.simt(call(a, b, precision="tf32")), Rejected)
+    assert isinstance(mma_plan.plan(call(a, b)), Rejected)
+    assert isinstance(mma_plan.plan(call(a, b, precision="tf32")), Plan)
+    assert isinstance(simt_plan.plan(call(a, b)), Plan)
+    assert isinstance(simt_plan.plan(call(a, b, precision="tf32")), Rejected)
 
 
 def test_nearby_shapes_share_a_kernel():
-    first = native.mma(call(half(1032, 1032), half(1032, 1032))).launches[0].kernel
-    assert first == native.mma(call(half(2000, 520), half(520, 1800))).launches[0].kernel
+    first = mma_plan.plan(call(half(1032, 1032), half(1032, 1032))).launches[0].kernel
+    assert first == mma_plan.plan(call(half(2000, 520), half(520, 1800))).launches[0].kernel
 
 
 def test_many_shapes_need_few_kernels_of_wgmma():
     sizes = range(256, 9000, 712)
     for b in (lambda N: half(1024, N), lambda N: half(N, 1024).mT):
-        plans = [native.wgmma(call(half(M, 1024), b(N))) for M in sizes for N in sizes]
+        plans = [wgmma_plan.plan(call(half(M, 1024), b(N))) for M in sizes for N in sizes]
         assert len({plan.launches[0].kernel for plan in plans}) <= 38
 
 
 def wgmma_defines(M: int, N: int, K: int, config: dict[str, int] | None = None) -> dict[str, Any]:
     asked = replace(call(half(M, K), half(K, N)), config=config or {})
-    (launch,) = native.wgmma(asked).launches
+    (launch,) = wgmma_plan.plan(asked).launches
     assert launch.kernel.shared <= H200.shared_memory
     return dict(launch.kernel.defines)
 
@@ -144,29 +145,29 @@ def test_wgmma_takes_the_tile_of_the_fewest_clocks(shape, columns, cluster):
 @pytest.mark.parametrize("K", [8, 64, 72, 128, 200, 256, 4096])
 def test_a_tile_is_stored_within_the_next_ones_steps(K):
     defines = wgmma_defines(4096, 4096, K)
-    assert defines["SPREAD"] == min(defines["TILE_N"] // 64, -(-K // 64) - 1)
+    assert defines["STORE_STEPS"] == min(defines["TILE_N"] // 64, -(-K // 64) - 1)
 
 
 def test_wgmma_follows_its_config():
-    config = {"TILE_N": 192, "STAGES": 4, "CLUSTER_M": 1, "CLUSTER_N": 2, "GROUP": 4}
+    config = {"TILE_N": 192, "STAGES": 4, "CLUSTER_M": 1, "CLUSTER_N": 2, "GROUP_M": 4}
     defines = wgmma_defines(4096, 4096, 4096, config)
     assert {name: defines[name] for name in config} == config
 
 
 @pytest.mark.parametrize(
     ("config", "reason"),
-    [({"TILE_N": 160, "CLUSTER_M": 2}, "do not end"), ({"TILE_N": 256, "STAGES": 5}, "shared memory")],
+    [({"TILE_N": 160, "CLUSTER_M": 2}, "multiples of 64"), ({"TILE_N": 256, "STAGES": 5}, "shared memory")],
 )
 def test_a_config_that_cannot_work_is_refused(config, reason):
     asked = replace(call(half(4096, 4096), half(4096, 4096)), config=config)
-    answer = native.wgmma(asked)
+    answer = wgmma_plan.plan(asked)
     assert isinstance(answer, Rejected) and reason in answer.reason
 
 
 @pytest.mark.parametrize("columns", [64, 128, 192, 256])
 def test_maps_of_a_cluster_are_shares(columns):
     config = {"TILE_N": columns, "STAGES": 4, "CLUSTER_M": 2, "CLUSTER_N": 2}
-    answer = native.wgmma(replace(call(half(4096, 4096), half(4096, 4096).mT), config=config))
+    answer = wgmma_plan.plan(replace(call(half(4096, 4096), half(4096, 4096).mT), config=config))
     args = arguments(answer)
     assert args["map_a"].box == (64, 64, 1, 1) and args["map_b"].box == (64, columns // 2, 1, 1)
 
@@ -175,13 +176,13 @@ def test_maps_of_a_cluster_are_shares(columns):
 def test_what_cannot_be_shared_in_blocks_of_64_columns_is_shared_by_k(columns, k):
     """Of a row-major b, each of two blocks loads 64 k of half of the columns, or 32 k of all."""
     config = {"TILE_N": columns, "STAGES": 4, "CLUSTER_M": 2, "CLUSTER_N": 1}
-    args = arguments(native.wgmma(replace(call(half(4096, 4096), half(4096, 4096)), config=config)))
+    args = arguments(wgmma_plan.plan(replace(call(half(4096, 4096), half(4096, 4096)), config=config)))
     assert args["map_b"].box == (64, k, 1, 1)
 
 
 def test_the_copy_engine_stores_c_only_where_its_rows_are_aligned():
-    assert "map_c" in arguments(native.wgmma(call(half(512, 512), half(512, 512))))
-    assert "map_c" not in arguments(native.wgmma(call(half(512, 512), half(516, 512).mT)))  # 1032 bytes
+    assert "map_c" in arguments(wgmma_plan.plan(call(half(512, 512), half(512, 512))))
+    assert "map_c" not in arguments(wgmma_plan.plan(call(half(512, 512), half(516, 512).mT)))  # 1032 bytes
 
 
 @pytest.mark.parametrize("bias", [False, True])
@@ -189,7 +190,7 @@ def test_linear_is_matmul_with_an_epilogue(bias):
     x, weight, shift, y = half(4, 128, 64), half(256, 64), half(256), half(4, 128, 256)
     tensors = {"x": info(x), "weight": info(weight), "bias": info(shift) if bias else None, "y": info(y)}
     asked = Call(tensors, {"activation": "gelu"}, {}, H200, {})
-    for planner in (linear_native.wgmma, linear_native.mma):
+    for planner in (wgmma_plan.plan, mma_plan.plan):
         (launch,) = planner(asked).launches
         defines = dict(launch.kernel.defines)
         assert (defines["BIAS"], defines["ACTIVATION"]) == (int(bias), 2)
@@ -201,7 +202,7 @@ def test_linear_is_matmul_with_an_epilogue(bias):
 def test_what_a_block_asks_for_fits_beside_what_the_kernel_has(M, N):
     """Found 2026-11-21: the driver's own kilobyte was counted, and `portable check` refused what runs."""
     pytest.importorskip("cuda.bindings.nvrtc", reason="it compiles by NVRTC: the extra `check`")
-    plan = native.wgmma(call(half(M, 1024), half(1024, N)))
+    plan = wgmma_plan.plan(call(half(M, 1024), half(1024, N)))
     assert isinstance(plan, Plan)
     backend = CudaBackend(registry.vendors()["cuda"])
     code = build.code_object(plan.launches[0], {}, backend, H200)

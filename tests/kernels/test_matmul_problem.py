@@ -81,7 +81,7 @@ def test_matches_torch(pair):
     if isinstance(problem, Rejected):
         assert c.ndim == 5
         return
-    assert problem.a.unit and problem.b.unit and problem.c.unit
+    assert problem.a.unit_stride and problem.b.unit_stride and problem.c.unit_stride
     evaluate(problem, {"a": a, "b": b, "c": c})
     torch.testing.assert_close(c, expected)
     if problem.bias is None:

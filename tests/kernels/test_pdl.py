@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from portable.backends.cuda.backend import CudaBackend
-from portable.kernels.matmul import native
+from portable.kernels.matmul.simt import simt_plan
+from portable.kernels.matmul.sm90 import realigned_plan, skinny_plan, splitk_plan, wgmma_plan
 from portable.kernels.matmul.triton import plan
 from portable.plan import Launch, NativeKernel, Plan, Rejected, TritonKernel
 from portable.runtime import build
@@ -23,7 +24,7 @@ from tests.kernels.test_matmul_native import H200, call, half
 WAIT, RELEASE = "ACQBULK", "PREEXIT"
 TOUCHES = ("LDG", "LD.E", "STG", "ST.E", "UTMALDG", "UTMASTG", "LDGSTS", "ATOM", "RED")
 
-FLOAT32 = ("matmul_turn", "matmul_simt_bulk")
+FLOAT32 = ("matmul_transpose", "matmul_simt_tma")
 FEW = {"BLOCK_M": 16, "BLOCK_N": 64, "BLOCK_K": 256, "GROUP_M": 1, "num_warps": 4, "num_stages": 4}
 MANY = {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 64, "GROUP_M": 8, "num_warps": 8, "num_stages": 4}
 
@@ -42,13 +43,13 @@ def triton_launches(a: torch.Tensor, b: torch.Tensor, config: dict[str, Any]) ->
 
 
 PDL_LAUNCHES = {
-    "one tile a block": lambda: launches(native.wgmma(call(half(1024, 1024), half(1024, 1024)))),
-    "many tiles": lambda: launches(native.wgmma(call(half(4096, 512), half(512, 4096)))),
-    "divided tiles": lambda: launches(native.split(call(half(512, 16384), half(16384, 512)))),
-    "realigned": lambda: launches(native.packed(call(half(1111, 3333), half(3333, 2222)))),
-    "few rows": lambda: launches(native.skinny(call(half(16, 8192), half(8192, 8192)))),
-    "few rows, k in parts": lambda: launches(native.skinny(call(half(16, 4096), half(4096, 4096)))),
-    "float32": lambda: launches(native.simt(call(wide(4096, 512), wide(512, 4096)))),
+    "one tile a block": lambda: launches(wgmma_plan.plan(call(half(1024, 1024), half(1024, 1024)))),
+    "many tiles": lambda: launches(wgmma_plan.plan(call(half(4096, 512), half(512, 4096)))),
+    "divided tiles": lambda: launches(splitk_plan.plan(call(half(512, 16384), half(16384, 512)))),
+    "realigned": lambda: launches(realigned_plan.plan(call(half(1111, 3333), half(3333, 2222)))),
+    "few rows": lambda: launches(skinny_plan.plan(call(half(16, 8192), half(8192, 8192)))),
+    "few rows, k in parts": lambda: launches(skinny_plan.plan(call(half(16, 4096), half(4096, 4096)))),
+    "float32": lambda: launches(simt_plan.plan(call(wide(4096, 512), wide(512, 4096)))),
     "Triton, descriptors": lambda: triton_launches(half(4096, 512), half(512, 4096), MANY),
     "Triton, pointers": lambda: triton_launches(half(16, 8192), half(8192, 8192), FEW),
 }
@@ -59,7 +60,7 @@ def disassembled(launch: Launch, cubin: Path) -> list[str]:
     triton = pytest.importorskip("triton")
     pytest.importorskip("cuda.bindings.nvrtc", reason="it compiles by NVRTC: the extra `check`")
     backend = CudaBackend(registry.vendors()["cuda"])
-    names = ("a", "b", "c", "a_packed", "b_packed", "a_turned", "b_turned")
+    names = ("a", "b", "c", "a_realigned", "b_realigned", "a_transposed", "b_transposed")
     dtype = "float32" if launch.kernel.name in FLOAT32 else "bfloat16"
     code = build.code_object(launch, dict.fromkeys(names, dtype), backend, H200)
     assert code.pdl == launch.kernel.pdl
@@ -80,7 +81,7 @@ def test_a_pdl_kernel_waits_before_it_touches_memory(case, tmp_path):
 
 def test_no_pdl_with_several_blocks_a_multiprocessor():
     """2026-11-22, H200: two blocks a multiprocessor, with PDL 16x14336x4096 0.92 of torch, without 1.04."""
-    (several,) = launches(native.skinny(call(half(16, 8192), half(8192, 28672))))
+    (several,) = launches(skinny_plan.plan(call(half(16, 8192), half(8192, 28672))))
     assert isinstance(several.kernel, NativeKernel) and not several.kernel.pdl
     defines = dict(several.kernel.defines)
     assert (defines["RESIDENT"], defines["PDL"]) == (2, 0)
@@ -92,7 +93,7 @@ def test_no_pdl_with_several_blocks_a_multiprocessor():
 def test_the_second_launch_of_divided_tiles_does_not_crowd():
     """Its PDL blocks would all start on the multiprocessors that the first leaves idle. 2026-11-22, H200:
     512x512x16384 0.80 of torch so, 0.86 spread evenly."""
-    _, total = launches(native.split(call(half(512, 16384), half(16384, 512))))
+    _, total = launches(splitk_plan.plan(call(half(512, 16384), half(16384, 512))))
     assert isinstance(total.kernel, NativeKernel)
     blocks = total.grid[0] * total.grid[1]
     each = H200.shared_memory // total.kernel.shared

@@ -139,12 +139,12 @@ def test_an_output_that_the_engine_cannot_walk_is_stored_by_pointers():
 def test_slices_of_k_cover_it_once_where_tiles_are_few(N, K):
     plan = product(half(16, K), half(K, N), SMALL)
     launch = plan.launches[0]
-    splits, slice = scalar(launch, "splits"), scalar(launch, "slice")
-    assert names(plan) == ["matmul_descriptors", "sum_splits"] and 2 <= splits <= 16
+    splits, slice = scalar(launch, "k_splits"), scalar(launch, "k_per_split")
+    assert names(plan) == ["matmul_descriptors", "splitk_reduce"] and 2 <= splits <= 16
     assert slice % 64 == 0 and slice >= 256 and (splits - 1) * slice < K <= splits * slice
     (space,) = plan.workspaces
     assert space.shape == (splits, 16, N) and space.dtype == "float32"
-    assert scalar(plan.launches[1], "splits") == splits
+    assert scalar(plan.launches[1], "k_splits") == splits
     assert plan.launches[1].grid[1] * constants(plan.launches[1])["BLOCK"] >= N
     assert scalar(launch, "work") == splits * N // 64 <= 132
 
@@ -216,7 +216,7 @@ def test_a_tile_narrower_than_the_swizzle_is_a_compile_error():
 FLOAT32 = {**SMALL, "BLOCK_K": 16, "num_stages": 2}
 
 
-def test_float32_operands_that_lie_along_k_are_turned_around_first():
+def test_k_major_float32_operands_are_transposed_first():
     a = torch.empty(2, 1024, 1000, device="meta")
     b = torch.empty(2, 2040, 1000, device="meta").mT
     plan = product(a, b, FLOAT32)
@@ -233,11 +233,11 @@ def test_float32_operands_that_lie_along_k_are_turned_around_first():
     assert names(product(a[:, :8], b, FLOAT32)) == ["matmul_tile"]  # little work: packing would not pay
 
 
-def test_a_broadcast_operand_is_packed_once():
+def test_a_broadcast_operand_is_realigned_once():
     b = torch.empty(2048, 1024, device="meta").mT.expand(4, 3, 1024, 2048)
     a = torch.empty(4, 3, 1024, 1024, device="meta").transpose(1, 0)
     plan = product(a.transpose(1, 0)[:, :, :1000], b, FLOAT32)
-    assert [w.shape for w in plan.workspaces if w.name == "b_packed"] == [(1024 * 2048,)]
+    assert [w.shape for w in plan.workspaces if w.name == "b_realigned"] == [(1024 * 2048,)]
 
 
 def test_short_gelu_is_close_everywhere():

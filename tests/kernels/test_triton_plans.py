@@ -52,7 +52,8 @@ def info(*shape: int, dtype: str = "bfloat16", stride: int | None = None, alignm
 
 
 def planned(op: str, entry: str, call: Call) -> Plan:
-    plan = getattr(importlib.import_module(f"portable.kernels.{op}.triton_impl"), entry)(call)
+    module = "matmul.triton.plan" if op == "matmul" else f"{op}.triton_impl"
+    plan = getattr(importlib.import_module(f"portable.kernels.{module}"), entry)(call)
     assert isinstance(plan, Plan), plan
     return plan
 

@@ -1,4 +1,4 @@
-"""What wgmma.cu's blocks walk: one tile each, narrow tiles at the edge, parts of k; each sum exactly once."""
+"""What wgmma.cu's blocks walk: one tile each, narrow tiles at the edge, split-K; each sum exactly once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from portable.backends.cuda.backend import CudaBackend
-from portable.kernels.matmul import native
+from portable.kernels.matmul.sm90 import realigned_plan, splitk_plan, wgmma_plan
 from portable.plan import Launch, NativeKernel, Plan, Rejected
 from portable.runtime import build
 from portable.spec import registry
@@ -20,7 +20,7 @@ from tests.kernels.test_matmul_native import H200, call, half
 def product(M: int, N: int, K: int, batch: int = 1, config: dict[str, int] | None = None) -> Launch:
     """The launch of wgmma.cu for a row-major a and a column-major b."""
     a, b = half(batch, M, K), half(batch, N, K).mT
-    plan = native.wgmma(replace(call(a, b), config=config or {}))
+    plan = wgmma_plan.plan(replace(call(a, b), config=config or {}))
     assert isinstance(plan, Plan), plan
     (launch,) = plan.launches
     return launch
@@ -37,7 +37,7 @@ def walked(launch: Launch) -> dict[tuple[int, int, int], list[tuple[int, int]]]:
     args: dict[str, Any] = dict(launch.args)
     m, n = args["m"].value, args["n"].value
     batches = args["outer_batches"].value * args["inner_batches"].value
-    rows, columns, edge = defines["TILE_M"], defines["TILE_N"], defines["EDGE"]
+    rows, columns, edge = defines["TILE_M"], defines["TILE_N"], defines["N_TAIL"]
     cluster_m, cluster_n = defines["CLUSTER_M"], defines["CLUSTER_N"]
     height, width = rows * cluster_m, columns * cluster_n
     across = n // width if edge else -(-n // width)
@@ -49,7 +49,7 @@ def walked(launch: Launch) -> dict[tuple[int, int, int], list[tuple[int, int]]]:
             at = (batch, i * height + rank % cluster_m * rows, j * width + rank // cluster_m * columns)
             found.setdefault(at, []).append((block + rank, columns))
 
-    if defines["ONCE"]:
+    if defines["NON_PERSISTENT"]:
         assert launch.grid == (down * cluster_m * cluster_n, across, batches)
         for batch in range(batches):
             for i in range(down):
@@ -63,9 +63,9 @@ def walked(launch: Launch) -> dict[tuple[int, int, int], list[tuple[int, int]]]:
             batch, within = divmod(index, down * across)
             cluster_tiles(batch, within // across, within % across, first)
     if edge:
-        first_edge, count = args["first_edge"].value, -(-m // rows) * batches
-        for block in range(first_edge, blocks):
-            for index in range(block - first_edge, count, blocks - first_edge):
+        first_n_tail, count = args["first_n_tail"].value, -(-m // rows) * batches
+        for block in range(first_n_tail, blocks):
+            for index in range(block - first_n_tail, count, blocks - first_n_tail):
                 batch, i = divmod(index, -(-m // rows))
                 found.setdefault((batch, i * rows, across * width), []).append((block, edge))
     return found
@@ -76,10 +76,10 @@ def walked(launch: Launch) -> dict[tuple[int, int, int], list[tuple[int, int]]]:
     [
         (4095, 4097, 4099 // 8 * 8, 1, {}),
         (4096, 4160, 4096, 1, {}),
-        (2049, 4200, 520, 1, {"TILE_N": 256, "STAGES": 4, "CLUSTER_M": 2, "EDGE": 128}),
-        (513, 520, 136, 7, {"TILE_N": 128, "STAGES": 6, "EDGE": 64}),
+        (2049, 4200, 520, 1, {"TILE_N": 256, "STAGES": 4, "CLUSTER_M": 2, "N_TAIL": 128}),
+        (513, 520, 136, 7, {"TILE_N": 128, "STAGES": 6, "N_TAIL": 64}),
         (1111, 2222, 3328, 1, {"TILE_N": 160, "STAGES": 4, "CLUSTER_M": 1, "CLUSTER_N": 1}),
-        (1111, 2312, 40, 1, {"TILE_N": 256, "STAGES": 4, "CLUSTER_M": 2, "CLUSTER_N": 1, "EDGE": 64}),
+        (1111, 2312, 40, 1, {"TILE_N": 256, "STAGES": 4, "CLUSTER_M": 2, "CLUSTER_N": 1, "N_TAIL": 64}),
         (130, 257, 72, 5, {}),
         (65, 8, 2048, 1, {}),
         (1024, 1024, 1024, 1, {}),
@@ -114,10 +114,10 @@ def test_the_last_rows_are_a_box_of_their_own(M, rows, pair, last):
     config = {"TILE_M": rows, "TILE_N": 128, "CLUSTER_M": pair}
     launch = product(M, 1024, 512, config=config)
     args: dict[str, Any] = dict(launch.args)
-    assert dict(native_kernel(launch).defines)["LAST"] == 1
-    assert args["map_last"].box == (64, last, 1, 1) and args["map_last"].sizes == args["map_a"].sizes
+    assert dict(native_kernel(launch).defines)["M_TAIL"] == 1
+    assert args["map_m_tail"].box == (64, last, 1, 1) and args["map_m_tail"].sizes == args["map_a"].sizes
     shared = product(M, 1024, 512, config={**config, "TILE_M": 128, "CLUSTER_M": 1, "CLUSTER_N": 2})
-    assert dict(native_kernel(shared).defines)["LAST"] == 0 and "map_last" not in dict(shared.args)
+    assert dict(native_kernel(shared).defines)["M_TAIL"] == 0 and "map_m_tail" not in dict(shared.args)
 
 
 def test_narrow_tiles_run_where_the_last_wave_leaves_blocks_idle():
@@ -125,9 +125,9 @@ def test_narrow_tiles_run_where_the_last_wave_leaves_blocks_idle():
     launch = product(4095, 4097, 4096)
     defines: dict[str, Any] = dict(native_kernel(launch).defines)
     args: dict[str, Any] = dict(launch.args)
-    assert (defines["TILE_N"], defines["CLUSTER_M"], defines["EDGE"]) == (256, 2, 64)
-    assert args["first_edge"].value == 512 - 3 * 132 and launch.grid == (132, 1, 1)
-    assert args["map_edge"].box == (64, 64, 1, 1) and args["map_edge"].tensor == "b"
+    assert (defines["TILE_N"], defines["CLUSTER_M"], defines["N_TAIL"]) == (256, 2, 64)
+    assert args["first_n_tail"].value == 512 - 3 * 132 and launch.grid == (132, 1, 1)
+    assert args["map_n_tail"].box == (64, 64, 1, 1) and args["map_n_tail"].tensor == "b"
     busiest = max(
         sum(columns for pieces in walked(launch).values() for who, columns in pieces if who == block)
         for block in range(132)
@@ -136,8 +136,8 @@ def test_narrow_tiles_run_where_the_last_wave_leaves_blocks_idle():
 
 
 def test_narrow_tiles_are_left_out_where_they_save_no_wave():
-    assert dict(native_kernel(product(4096, 4096, 4096)).defines)["EDGE"] == 0
-    assert dict(native_kernel(product(1024, 1032, 1024)).defines)["EDGE"] == 0
+    assert dict(native_kernel(product(4096, 4096, 4096)).defines)["N_TAIL"] == 0
+    assert dict(native_kernel(product(1024, 1032, 1024)).defines)["N_TAIL"] == 0
 
 
 def test_one_tile_a_block_has_stages_for_the_buffers_of_a_second():
@@ -159,8 +159,8 @@ def test_widths_between_multiples_of_64_are_for_lines_along_k():
         (half(1111, 3328), half(2224, 3328).mT, True),
         (half(1111, 3328), half(3328, 2224)[:, :2222], False),
     ):
-        assert isinstance(native.wgmma(replace(call(a, b), config=config)), Plan if taken else Rejected)
-    packed = native.packed(call(half(1111, 3333), half(2222, 3333).mT))
+        assert isinstance(wgmma_plan.plan(replace(call(a, b), config=config)), Plan if taken else Rejected)
+    packed = realigned_plan.plan(call(half(1111, 3333), half(2222, 3333).mT))
     assert isinstance(packed, Plan)
     assert dict(native_kernel(packed.launches[1]).defines)["TILE_N"] == 160
     assert packed.launches[1].grid == (9, 14, 1)
@@ -168,47 +168,47 @@ def test_widths_between_multiples_of_64_are_for_lines_along_k():
 
 def test_a_row_major_b_has_such_widths_in_a_flipped_product():
     """c.T = b.T @ a.T: the engine stores boxes of 16 columns of the tile, which are rows of c."""
-    launch = native.wgmma(call(half(1536, 1536), half(1536, 1536)))
+    launch = wgmma_plan.plan(call(half(1536, 1536), half(1536, 1536)))
     assert isinstance(launch, Plan)
     defines: dict[str, Any] = dict(native_kernel(launch.launches[0]).defines)
     args: dict[str, Any] = dict(launch.launches[0].args)
-    assert (defines["FLIPPED"], defines["C_LINES"], defines["TILE_N"]) == (1, 16, 144)
+    assert (defines["C_COL_MAJOR"], defines["C_BOX_COLS"], defines["TILE_N"]) == (1, 16, 144)
     assert args["map_c"].box == (64, 16, 1, 1) and args["map_a"].tensor == "b"
     for a, b in (
         (half(1536, 1536), half(1536, 1536).mT),  # any width without it
         (half(1536, 1536).mT, half(1536, 1536)),  # neither operand has lines along k
         (half(1536, 1536), half(1536, 1544)[:, :1541]),  # threads store c
     ):
-        plan = native.wgmma(call(a, b))
+        plan = wgmma_plan.plan(call(a, b))
         assert isinstance(plan, Plan)
-        assert dict(native_kernel(plan.launches[0]).defines)["FLIPPED"] == 0
+        assert dict(native_kernel(plan.launches[0]).defines)["C_COL_MAJOR"] == 0
 
 
-@pytest.mark.parametrize("along_k", [True, False])
-def test_few_columns_are_rows_of_a_flipped_product(along_k):
-    b = half(104, 8192).mT if along_k else half(8192, 104)
-    plan = native.wgmma(call(half(8192, 8192), b))
+@pytest.mark.parametrize("k_major", [True, False])
+def test_few_columns_are_rows_of_a_flipped_product(k_major):
+    b = half(104, 8192).mT if k_major else half(8192, 104)
+    plan = wgmma_plan.plan(call(half(8192, 8192), b))
     assert isinstance(plan, Plan)
     defines: dict[str, Any] = dict(native_kernel(plan.launches[0]).defines)
     args: dict[str, Any] = dict(plan.launches[0].args)
-    assert (defines["FLIPPED"], defines["TILE_M"], defines["CLUSTER_M"]) == (1, 64, 2)
+    assert (defines["C_COL_MAJOR"], defines["TILE_M"], defines["CLUSTER_M"]) == (1, 64, 2)
     assert (args["m"].value, args["n"].value, args["map_b"].tensor) == (104, 8192, "a")
 
 
-def test_an_edge_that_does_not_fit_is_refused():
-    asked = replace(call(half(4096, 512), half(512, 4224)), config={"TILE_N": 256, "EDGE": 64})
-    answer = native.wgmma(asked)
+def test_an_n_tail_that_does_not_fit_is_refused():
+    asked = replace(call(half(4096, 512), half(512, 4224)), config={"TILE_N": 256, "N_TAIL": 64})
+    answer = wgmma_plan.plan(asked)
     assert isinstance(answer, Rejected) and "narrow tiles" in answer.reason
 
 
 def split(M: int, N: int, K: int) -> Plan | Rejected:
-    return native.split(call(half(M, K), half(K, N)))
+    return splitk_plan.plan(call(half(M, K), half(K, N)))
 
 
-DIVIDED = [(300, 304, 20008), (512, 512, 16384), (256, 256, 4096), (1024, 1024, 8192), (768, 3072, 16384)]
+SPLITK = [(300, 304, 20008), (512, 512, 16384), (256, 256, 4096), (1024, 1024, 8192), (768, 3072, 16384)]
 
 
-@pytest.mark.parametrize(("M", "N", "K"), DIVIDED)
+@pytest.mark.parametrize(("M", "N", "K"), SPLITK)
 def test_tiles_that_do_not_fill_a_wave_are_divided_along_k(M, N, K):
     """Whole tiles come in full waves; of each other one, every part is a cluster's."""
     plan = split(M, N, K)
@@ -216,22 +216,25 @@ def test_tiles_that_do_not_fill_a_wave_are_divided_along_k(M, N, K):
     first, second = plan.launches
     defines: dict[str, Any] = dict(native_kernel(first).defines)
     args: dict[str, Any] = dict(first.args)
-    assert defines["DIVIDED"] == 1 and defines["ONCE"] == defines["EDGE"] == defines["FLIPPED"] == 0
+    assert (
+        defines["SPLITK"] == 1
+        and defines["NON_PERSISTENT"] == defines["N_TAIL"] == defines["C_COL_MAJOR"] == 0
+    )
     cluster = defines["CLUSTER_M"] * defines["CLUSTER_N"]
-    whole, parts, clusters = args["whole"].value, args["parts"].value, first.grid[0] // cluster
+    whole, k_splits, clusters = args["whole"].value, args["k_splits"].value, first.grid[0] // cluster
     assert H200.multiprocessors // 3 <= first.grid[0] <= H200.multiprocessors
     assert whole % clusters == 0
-    assert 2 <= parts <= -(-K // 64) // 4
+    assert 2 <= k_splits <= -(-K // 64) // 4
     down = -(-M // (defines["TILE_M"] * defines["CLUSTER_M"]))
     across = -(-N // (defines["TILE_N"] * defines["CLUSTER_N"]))
     divided = down * across - whole
-    assert divided * parts <= clusters
+    assert divided * k_splits <= clusters
     (sums,) = plan.workspaces
     area = defines["TILE_M"] * defines["TILE_N"]
-    assert sums.shape == (divided * parts * cluster * area,) and sums.dtype == "float32"
-    for name in ("TILE_M", "TILE_N", "CLUSTER_M", "CLUSTER_N", "GROUP", "C_TOUCHES"):
+    assert sums.shape == (divided * k_splits * cluster * area,) and sums.dtype == "float32"
+    for name in ("TILE_M", "TILE_N", "CLUSTER_M", "CLUSTER_N", "GROUP_M", "C_CONTIGUOUS"):
         assert dict(native_kernel(second).defines)[name] == defines[name]
-    assert dict(second.args)["whole"] == args["whole"] and dict(second.args)["parts"] == args["parts"]
+    assert dict(second.args)["whole"] == args["whole"] and dict(second.args)["k_splits"] == args["k_splits"]
     threads = native_kernel(second).threads
     assert second.grid == (divided * cluster, area // 4 // threads, 1) and threads % 128 == 0
 
@@ -244,21 +247,21 @@ def test_parts_of_k_follow_one_another(steps, parts):
     assert all(last - first >= 4 for first, last in pairwise(ends))
 
 
-def test_operands_of_a_split_are_packed_where_they_are_not_aligned():
+def test_unaligned_operands_of_splitk_are_realigned():
     plan = split(300, 301, 20003)
     assert isinstance(plan, Plan), plan
     names = [launch.kernel.name for launch in plan.launches]
-    assert names == ["matmul_pack", "matmul_wgmma", "matmul_wgmma_sum"]
-    assert [space.name for space in plan.workspaces] == ["a_packed", "b_packed", "sums"]
+    assert names == ["matmul_align_copy", "matmul_wgmma", "matmul_splitk_reduce"]
+    assert [space.name for space in plan.workspaces] == ["a_realigned", "b_realigned", "partials"]
 
 
 @pytest.mark.parametrize(
     ("M", "N", "K", "reason"),
     [
-        (4096, 4096, 4096, "keep the card busy"),
-        (1024, 1024, 1024, "keep the card busy"),
-        (256, 256, 128, "keep the card busy"),
-        (64, 4096, 4096, "leave most of one empty"),
+        (4096, 4096, 4096, "split-K not needed"),
+        (1024, 1024, 1024, "split-K not needed"),
+        (256, 256, 128, "split-K not needed"),
+        (64, 4096, 4096, "too small for this kernel"),
     ],
 )
 def test_what_a_split_leaves_whole(M, N, K, reason):
@@ -269,8 +272,8 @@ def test_what_a_split_leaves_whole(M, N, K, reason):
 @pytest.mark.parametrize(("batch", "M", "N"), [(0, 200, 264), (3, 200, 0), (0, 4096, 4104), (2, 0, 200)])
 def test_products_without_elements_launch_nothing(batch, M, N):
     asked = call(half(batch, M, 4096), half(batch, 4096, N))
-    assert isinstance(native.split(asked), Rejected)
-    plan = native.wgmma(asked)
+    assert isinstance(splitk_plan.plan(asked), Rejected)
+    plan = wgmma_plan.plan(asked)
     assert isinstance(plan, Rejected) or 0 in plan.launches[0].grid
 
 
@@ -278,17 +281,17 @@ def test_products_without_elements_launch_nothing(batch, M, N):
 @pytest.mark.parametrize(
     "plan",
     [
-        lambda: native.wgmma(call(half(4095, 4096), half(4097, 4096).mT)),
-        lambda: native.wgmma(call(half(1024, 1024), half(1024, 1024))),
+        lambda: wgmma_plan.plan(call(half(4095, 4096), half(4097, 4096).mT)),
+        lambda: wgmma_plan.plan(call(half(1024, 1024), half(1024, 1024))),
         lambda: split(300, 301, 20003),
         lambda: split(512, 512, 16384),
     ],
-    ids=["edge", "once", "split, packed", "split"],
+    ids=["n_tail", "non_persistent", "splitk, realigned", "splitk"],
 )
 def test_kernels_compile_without_spills(plan):
     pytest.importorskip("cuda.bindings.nvrtc")
     backend = CudaBackend(registry.vendors()["cuda"])
     for launch in plan().launches:
-        dtypes = {"sums": "float32", "a_packed": "bfloat16", "b_packed": "bfloat16"}
+        dtypes = {"partials": "float32", "a_realigned": "bfloat16", "b_realigned": "bfloat16"}
         found = backend.resources(build.code_object(launch, dtypes, backend, H200))
         assert (found.stack, found.spills) == (0, 0)

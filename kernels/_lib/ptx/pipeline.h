@@ -1,5 +1,5 @@
-// A pipeline of shared-memory stages between producers (TMA) and consumers, as CUTLASS's PipelineTmaAsync: each stage has
-// a full barrier, at which its copies arrive, and an empty barrier, at which its consumers do.
+// A pipeline of shared-memory stages between producers (TMA) and consumers, as CUTLASS's PipelineTmaAsync: each stage
+// has a full barrier, at which its copies arrive, and an empty barrier, at which its consumers do.
 //
 //     struct Stages : Pipeline<STAGES, STAGE_BYTES> {            // names what a stage holds
 //         using Pipeline::Pipeline;
@@ -12,15 +12,16 @@
 //     producer: stages.wait_empty(); mbarrier_arrive_expect_tx(stages.full_barrier(), bytes); copies; stages.advance();
 //     consumer: stages.wait_full(); products; mbarrier_arrive(stages.empty_barrier()); stages.advance();
 //
-// Every thread has a copy with its own position; all start at the first stage. A wait for an empty stage returns at once
-// in the first round: the phase before a new barrier's first counts as complete.
+// Every thread has a copy with its own position; all start at the first stage. A wait for an empty stage returns at
+// once in the first round: the phase before a new barrier's first counts as complete.
 #pragma once
 
 #include "prelude.h"
 
 #include "mbarrier.h"
 
-// A position among COUNT stages (STAGES is a kernel's define): the stage, and the parity of its barriers' current phase.
+// A position among COUNT stages (STAGES is a kernel's define): the stage, and the parity of its barriers' current
+// phase.
 template <int COUNT> struct PipelineState {
     int stage = 0;
     uint32_t phase = 0;

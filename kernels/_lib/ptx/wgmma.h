@@ -17,8 +17,8 @@ template <int PENDING> DEVICE void wgmma_wait() {
 }
 
 // The matrix descriptor of an operand in shared memory with the 128-byte swizzle: groups of eight 128-byte rows,
-// `stride_bytes` from group to group (SBO); `leading_bytes` (LBO) from one block of 64 elements to the next along M or N
-// where the operand is M- or N-major (unused where it is K-major).
+// `stride_bytes` from group to group (SBO); `leading_bytes` (LBO) from one block of 64 elements to the next along M or
+// N where the operand is M- or N-major (unused where it is K-major).
 DEVICE uint64_t wgmma_descriptor(uint32_t address, int leading_bytes, int stride_bytes) {
     return static_cast<uint64_t>((address & 0x3ffff) >> 4) | static_cast<uint64_t>(leading_bytes >> 4) << 16 |
            static_cast<uint64_t>(stride_bytes >> 4) << 32 | 1ull << 62;
@@ -96,8 +96,8 @@ WGMMA(224, 112, 112, 113, 114, 115, 116);
 WGMMA(240, 120, 120, 121, 122, 123, 124);
 WGMMA(256, 128, 128, 129, 130, 131, 132);
 
-// The same with a in registers. Of a warp's 16 rows of a, thread t holds four words: rows t / 4 and t / 4 + 8 at columns
-// t % 4 * 2 and the next, then both 8 columns on.
+// The same with a in registers. Of a warp's 16 rows of a, thread t holds four words: rows t / 4 and t / 4 + 8 at
+// columns t % 4 * 2 and the next, then both 8 columns on.
 #define WGMMA_RS(N, COUNT, A0, A1, A2, A3, B, P, TB)                                                       \
     template <> struct WgmmaRs<N> {                                                                        \
         template <bool B_N_MAJOR>                                                                          \

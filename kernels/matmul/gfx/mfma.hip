@@ -14,9 +14,9 @@
 #include "tiles.h"
 
 #if defined(__gfx942__) || defined(__gfx950__)
-constexpr int DIES = 8;
+constexpr int XCDS = 8;
 #else
-constexpr int DIES = 1;
+constexpr int XCDS = 1;
 #endif
 
 constexpr int WAVES_N = 4 / WAVES_M;
@@ -118,4 +118,4 @@ struct Core {
     }
 };
 
-MATMUL_KERNEL(matmul_mfma, Core, DIES)
+MATMUL_KERNEL(matmul_mfma, Core, XCDS)

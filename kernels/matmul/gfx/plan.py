@@ -6,18 +6,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 from portable import dtypes
-from portable.kernels.matmul.launch_args import preactivation_define
-from portable.kernels.matmul.problem import Problem
+from portable.kernels.matmul.launch_args import ACTIVATIONS, ceil, preactivation_define
+from portable.kernels.matmul.problem import Problem, for_call
 from portable.plan import Argument, Call, Device, Launch, NativeKernel, Plan, Pointer, Rejected, Scalar
 
-_HERE = Path(__file__).resolve().parent
+_FOLDER = Path(__file__).resolve().parent
 _HALVES = ("bfloat16", "float16")
-_ACTIVATIONS = {None: 0, "relu": 1, "gelu": 2, "gelu_tanh": 3, "silu": 4}
 _THREADS = 256
 # Sizes and tile coordinates are 32-bit; a grid dimension counts fewer than 2^32 threads.
-_MOST_LINES = 2**31 - 256
-_MOST_TILES = 2**32 // _THREADS - 1
-_MOST_BATCHES_Y = 2**15
+_MAX_EXTENT = 2**31 - 256
+_MAX_TILES = 2**32 // _THREADS - 1
+_MAX_BATCHES_Y = 2**15
 
 
 class Tile(NamedTuple):
@@ -29,14 +28,17 @@ class Tile(NamedTuple):
     waves_m: int
 
 
-def mfma(problem: Problem, call: Call) -> Plan | Rejected:
-    """c on CDNA's matrix cores: bfloat16 or float16, any layout whose lines touch, any batch."""
-    return _plan(problem, call, _HERE / "mfma.hip", "matmul_mfma")
+def plan_mfma(problem: Problem, call: Call) -> Plan | Rejected:
+    """CDNA's matrix cores: bfloat16 or float16, any layout with a unit stride, any batch."""
+    return _plan(problem, call, _FOLDER / "mfma.hip", "matmul_mfma")
 
 
-def wmma(problem: Problem, call: Call) -> Plan | Rejected:
-    """c on RDNA's matrix units: bfloat16 or float16, any layout whose lines touch, any batch."""
-    return _plan(problem, call, _HERE / "wmma.hip", "matmul_wmma")
+def plan_wmma(problem: Problem, call: Call) -> Plan | Rejected:
+    """RDNA's matrix units: bfloat16 or float16, any layout with a unit stride, any batch."""
+    return _plan(problem, call, _FOLDER / "wmma.hip", "matmul_wmma")
+
+
+mfma, wmma = for_call(plan_mfma), for_call(plan_wmma)
 
 
 def tile_for(problem: Problem, device: Device) -> Tile:
@@ -46,30 +48,30 @@ def tile_for(problem: Problem, device: Device) -> Tile:
     """
     if problem.M <= 32:
         return Tile(32, 128, 64, 1)
-    if _ceil(problem.M, 128) * _ceil(problem.N, 128) * problem.batches >= device.multiprocessors:
+    if ceil(problem.M, 128) * ceil(problem.N, 128) * problem.batches >= device.multiprocessors:
         return Tile(128, 128, 64 if device.shared_memory >= 128 * 1024 else 32, 2)
     return Tile(64, 64, 64, 2)
 
 
 def _plan(problem: Problem, call: Call, source: Path, entry: str) -> Plan | Rejected:
     if problem.dtype not in _HALVES:
-        return Rejected(f"{problem.dtype} has no matrix instruction here; bfloat16 and float16 have")
-    if problem.c.unit == "row" and problem.bias is None:
+        return Rejected(f"{problem.dtype} is not supported by this kernel; bfloat16 and float16 are")
+    if problem.c.unit_stride == "row" and problem.bias is None:
         problem = problem.transposed()
     a, b, c = problem.a, problem.b, problem.c
     for operand in (a, b):
-        if operand.unit is None:
+        if operand.unit_stride is None:
             return Rejected(f"neither rows nor columns of {operand.tensor} are contiguous")
-    if max(problem.M, problem.N, problem.K) > _MOST_LINES:
-        return Rejected(f"a size exceeds {_MOST_LINES}")
+    if max(problem.M, problem.N, problem.K) > _MAX_EXTENT:
+        return Rejected(f"M, N and K must be at most {_MAX_EXTENT}")
     tile = tile_for(problem, call.device)
-    tiles_m, tiles_n = _ceil(problem.M, tile.m), _ceil(problem.N, tile.n)
-    if tiles_m * tiles_n > _MOST_TILES:
-        return Rejected(f"{tiles_m * tiles_n} tiles exceed a grid of {_MOST_TILES} blocks")
-    batches_y = min(problem.batches, _MOST_BATCHES_Y)
-    batches_z = _ceil(problem.batches, batches_y)
-    if batches_z > _MOST_BATCHES_Y:
-        return Rejected(f"{problem.batches} matrices in the batch exceed {_MOST_BATCHES_Y**2}")
+    tiles_m, tiles_n = ceil(problem.M, tile.m), ceil(problem.N, tile.n)
+    if tiles_m * tiles_n > _MAX_TILES:
+        return Rejected(f"{tiles_m * tiles_n} tiles exceed a grid of {_MAX_TILES} blocks")
+    batches_y = min(problem.batches, _MAX_BATCHES_Y)
+    batches_z = ceil(problem.batches, batches_y)
+    if batches_z > _MAX_BATCHES_Y:
+        return Rejected(f"{problem.batches} matrices in the batch exceed {_MAX_BATCHES_Y**2}")
     kernel = NativeKernel(
         source,
         entry,
@@ -80,11 +82,11 @@ def _plan(problem: Problem, call: Call, source: Path, entry: str) -> Plan | Reje
             ("TILE_N", tile.n),
             ("TILE_K", tile.k),
             ("WAVES_M", tile.waves_m),
-            ("A_ALONG_K", int(a.unit == "col")),
-            ("B_ALONG_K", int(b.unit == "row")),
-            ("C_ROWS", int(c.unit == "col")),
+            ("A_K_MAJOR", int(a.unit_stride == "col")),
+            ("B_K_MAJOR", int(b.unit_stride == "row")),
+            ("C_ROW_MAJOR", int(c.unit_stride == "col")),
             ("BIAS", int(problem.bias is not None)),
-            ("ACTIVATION", _ACTIVATIONS[problem.activation]),
+            ("ACTIVATION", ACTIVATIONS[problem.activation]),
             *preactivation_define(problem),
         ),
     )
@@ -121,7 +123,3 @@ def _plan(problem: Problem, call: Call, source: Path, entry: str) -> Plan | Reje
         *((name, Scalar("i64", value)) for name, value in strides.items()),
     )
     return Plan((Launch(kernel, (tiles_m * tiles_n, batches_y, batches_z), args),))
-
-
-def _ceil(a: int, b: int) -> int:
-    return -(-a // b)

@@ -1,5 +1,5 @@
-// What the matrix-core kernels of gfx9 (mfma.hip) and of gfx11/gfx12 (wmma.hip) share: which tile of c a
-// block computes, how tiles of a and b get from global memory to LDS, the loop over k, and the store.
+// What the matrix-core kernels of gfx9 (mfma.hip) and of gfx11/gfx12 (wmma.hip) share: the raster, copies of a and b
+// from global memory to LDS, the main loop, and the epilogue.
 //
 // -DTILE_M -DTILE_N -DTILE_K: the block's tile. -DA_ALONG_K -DB_ALONG_K: 1 where neighbours in memory are
 // neighbours in k, 0 where they are rows of a (columns of b). -DC_ROWS: 1 where c's rows are contiguous.
@@ -44,10 +44,10 @@ template <int ROWS> struct Lds {
 // Moves ROWS x TILE_K elements: `load` from global memory into registers, `store` from there to LDS.
 // Lines beyond the matrix hold anything finite or not, they only reach rows or columns of c that do not
 // exist; elements beyond K are zero in both operands.
-template <int ROWS, bool ALONG_K> struct Mover;
+template <int ROWS, bool K_MAJOR> struct TileCopy;
 
 // Memory runs along k: a thread moves whole chunks.
-template <int ROWS> struct Mover<ROWS, true> {
+template <int ROWS> struct TileCopy<ROWS, true> {
     static constexpr int CHUNKS = Lds<ROWS>::CHUNKS;
     static constexpr int COUNT = ROWS * CHUNKS / THREADS;
     static constexpr int STEP = THREADS / CHUNKS;  // lines between two chunks of one thread
@@ -57,7 +57,7 @@ template <int ROWS> struct Mover<ROWS, true> {
     words<16> held[COUNT];
     int row, chunk;
 
-    DEVICE Mover(const Matrix& matrix, int first) {
+    DEVICE TileCopy(const Matrix& matrix, int first) {
         row = thread_x() / CHUNKS;
         chunk = thread_x() % CHUNKS;
         for (int i = 0; i < COUNT; ++i) {
@@ -75,12 +75,12 @@ template <int ROWS> struct Mover<ROWS, true> {
             }
             return;
         }
-        const int here = left - chunk * CHUNK;
+        const int valid = left - chunk * CHUNK;
         for (int i = 0; i < COUNT; ++i) {
             vec<T, CHUNK> values;
             for (int k = 0; k < CHUNK; ++k) {
                 values.v[k].bits = 0;
-                if (k < here) {
+                if (k < valid) {
                     values.v[k] = from[i][k];
                 }
             }
@@ -96,7 +96,7 @@ template <int ROWS> struct Mover<ROWS, true> {
 };
 
 // Memory runs along the lines' index: a thread moves blocks of 4 lines x 4 k, transposed in registers.
-template <int ROWS> struct Mover<ROWS, false> {
+template <int ROWS> struct TileCopy<ROWS, false> {
     static constexpr int SIDE = 4;
     static constexpr int ACROSS = ROWS / SIDE < 16 ? ROWS / SIDE : 16;  // lanes side by side in memory
     static constexpr int BLOCKS = ROWS * TILE_K / (SIDE * SIDE);
@@ -115,7 +115,7 @@ template <int ROWS> struct Mover<ROWS, false> {
     }
     static DEVICE int k_of(int i) { return block(i) / ACROSS % (TILE_K / SIDE) * SIDE; }
 
-    DEVICE Mover(const Matrix& matrix, int start)
+    DEVICE TileCopy(const Matrix& matrix, int start)
         : leading(matrix.leading), first(start), lines(matrix.lines), inside(start + ROWS <= matrix.lines) {
         for (int i = 0; i < COUNT; ++i) {
             from[i] = matrix.data + k_of(i) * leading + (first + line_of(i));
@@ -133,22 +133,22 @@ template <int ROWS> struct Mover<ROWS, false> {
                     held[i][k] = load_anywhere<8>(from[i] + k * leading);
                 }
             } else {
-                load_edge(i, left);
+                load_tail(i, left);
             }
             from[i] += TILE_K * leading;
         }
     }
 
-    DEVICE void load_edge(int i, int left) {
-        const int there = lines - first - line_of(i);
+    DEVICE void load_tail(int i, int left) {
+        const int valid = lines - first - line_of(i);
         for (int k = 0; k < SIDE; ++k) {
             vec<T, SIDE> values = {};
             const bool real = k_of(i) + k < left;
-            if (real && there >= SIDE) {
+            if (real && valid >= SIDE) {
                 values = __builtin_bit_cast(vec<T, SIDE>, load_anywhere<8>(from[i] + k * leading));
             } else if (real) {
                 for (int line = 0; line < SIDE; ++line) {
-                    if (line < there) {
+                    if (line < valid) {
                         values.v[line] = from[i][k * leading + line];
                     }
                 }
@@ -179,29 +179,29 @@ template <int ROWS> struct Mover<ROWS, false> {
     }
 };
 
-struct Place {
+struct TileCorner {
     int m, n;
 };
 
-// The tile of block `id` of `tiles_m` x `tiles_n`. Consecutive blocks go to the dies of a package in
-// turn, each with an L2 of its own: first give each die a contiguous share (DIES of them), then walk a
-// share in groups of 8 rows of tiles, down each column of the group, so that neighbours share operands.
-template <int DIES> DEVICE Place place_of(int id, int tiles_m, int tiles_n) {
+// The raster: the tile of block `id` of `tiles_m` x `tiles_n`. Consecutive blocks run on the package's XCDs
+// round-robin, each with an L2 of its own: each XCD gets a contiguous share (XCD swizzle), which is numbered in groups
+// of GROUP_M tile rows, down the columns of a group, so that neighbours share operands.
+template <int XCDS> DEVICE TileCorner tile_corner(int id, int tiles_m, int tiles_n) {
     const int total = tiles_m * tiles_n;
-    if (DIES > 1) {
-        const int die = id % DIES;
-        id = die * (total / DIES) + min(die, total % DIES) + id / DIES;
+    if (XCDS > 1) {
+        const int xcd = id % XCDS;
+        id = xcd * (total / XCDS) + min(xcd, total % XCDS) + id / XCDS;
     }
-    constexpr int GROUP = 8;
-    const int group = id / (GROUP * tiles_n);
-    const int height = min(GROUP, tiles_m - group * GROUP);
-    const int rest = id - group * GROUP * tiles_n;
-    return {(group * GROUP + rest % height) * TILE_M, rest / height * TILE_N};
+    constexpr int GROUP_M = 8;
+    const int group = id / (GROUP_M * tiles_n);
+    const int height = min(GROUP_M, tiles_m - group * GROUP_M);
+    const int rest = id - group * GROUP_M * tiles_n;
+    return {(group * GROUP_M + rest % height) * TILE_M, rest / height * TILE_N};
 }
 
-// RUN neighbouring columns of one row, from column n on: one rounding, one store where they fit.
+// Stores RUN neighbouring columns of one row, from column n on: one rounding, one store where they fit.
 template <int RUN> DEVICE void store_values(const Output& c, T* data, int m, int n, const float (&values)[RUN]) {
-#if C_ROWS
+#if C_ROW_MAJOR
     T* const to = data + m * c.row + n;
     if (n + RUN <= c.N) {
         words<RUN * 2> packed;
@@ -223,7 +223,7 @@ template <int RUN> DEVICE void store_values(const Output& c, T* data, int m, int
     }
 }
 
-// Bias, activation and the store of such columns.
+// The epilogue of RUN columns: bias, activation, store.
 template <int RUN>
 DEVICE void store_run(const Output& c, int m, int n, const float (&sums)[RUN], const float (&bias)[RUN]) {
     if (m >= c.M || n >= c.N) {
@@ -250,41 +250,41 @@ template <int RUN> DEVICE void load_bias(const Output& c, int n, float (&bias)[R
 
 // One tile of c by one block. Core holds the accumulators: `add(a_tile, b_tile)` adds the product of two
 // LDS tiles, `store(output, m, n)` writes them. LDS has two stages: while the matrix cores work on one,
-// the next tile travels from global memory to registers, then to the other; one barrier per tile.
+// the next tile is loaded from global memory to registers, then to the other; one barrier per tile.
 template <class Core, bool A_K, bool B_K>
-DEVICE void compute_tile(const Matrix& a, const Matrix& b, const Output& c, int K, Place place, char* lds) {
+DEVICE void compute_tile(const Matrix& a, const Matrix& b, const Output& c, int K, TileCorner corner, char* lds) {
     constexpr int STAGE = Lds<TILE_M>::BYTES + Lds<TILE_N>::BYTES;
     Core core;
     if (K > 0) {
-        Mover<TILE_M, A_K> a_mover(a, place.m);
-        Mover<TILE_N, B_K> b_mover(b, place.n);
-        a_mover.load(K);
-        b_mover.load(K);
-        a_mover.store(lds);
-        b_mover.store(lds + Lds<TILE_M>::BYTES);
+        TileCopy<TILE_M, A_K> a_copy(a, corner.m);
+        TileCopy<TILE_N, B_K> b_copy(b, corner.n);
+        a_copy.load(K);
+        b_copy.load(K);
+        a_copy.store(lds);
+        b_copy.store(lds + Lds<TILE_M>::BYTES);
         lds_barrier();
         int stage = 0;
         int left = K;
         while (left > TILE_K) {
             left -= TILE_K;
-            a_mover.load(left);
-            b_mover.load(left);
+            a_copy.load(left);
+            b_copy.load(left);
             const char* const now = lds + stage * STAGE;
             core.add(now, now + Lds<TILE_M>::BYTES);
             stage ^= 1;
             char* const next = lds + stage * STAGE;
-            a_mover.store(next);
-            b_mover.store(next + Lds<TILE_M>::BYTES);
+            a_copy.store(next);
+            b_copy.store(next + Lds<TILE_M>::BYTES);
             lds_barrier();
         }
         const char* const last = lds + stage * STAGE;
         core.add(last, last + Lds<TILE_M>::BYTES);
     }
-    core.store(c, place.m, place.n);
+    core.store(c, corner.m, corner.n);
 }
 
 // The kernel of both files. Blocks: x counts tiles, y and z matrices of the batch, `batches_y` to a z.
-#define MATMUL_KERNEL(name, Core, DIES)                                                                     \
+#define MATMUL_KERNEL(name, Core, XCDS)                                                                     \
     KERNEL_RESIDENT(THREADS, 2)                                                                             \
     void name(const T* a, const T* b, T* c, Z_PARAMETER(T) const T* bias, int M, int N, int K, int tiles_m, \
               int tiles_n, int batches, int batches_y, int batches_inner, int64_t a_leading,                \
@@ -301,6 +301,6 @@ DEVICE void compute_tile(const Matrix& a, const Matrix& b, const Output& c, int 
         T* const before = Z_ARGUMENT;                                                                       \
         const int64_t start = outer * c_outer + inner * c_inner;                                            \
         const Output output = {c + start, before + start, bias, c_row, c_col, M, N};                        \
-        compute_tile<Core, A_ALONG_K, B_ALONG_K>(left, right, output, K,                                    \
-                                                 place_of<DIES>(block_x(), tiles_m, tiles_n), lds);         \
+        compute_tile<Core, A_K_MAJOR, B_K_MAJOR>(left, right, output, K,                                    \
+                                                 tile_corner<XCDS>(block_x(), tiles_m, tiles_n), lds);         \
     }

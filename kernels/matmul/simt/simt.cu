@@ -3,12 +3,12 @@
 //
 // A block computes TILE_M x TILE_N of c, a thread QUADS_M x QUADS_N blocks of 4 x 4. Tiles of TILE_K go
 // from global memory through registers to shared memory, one ahead of the arithmetic, and lie there
-// k-major ([k][row of a] and [k][column of b]) so that a thread's factors are 16-byte reads; they are read
+// k by k ([k][row of a] and [k][column of b]) so that a thread's factors are 16-byte reads; they are read
 // one k ahead.
 //
-// Defines: TILE_M, TILE_N, TILE_K, THREADS_M, THREADS_N (threads along rows and columns of c), GROUP;
-// A_ALONG_K, B_ALONG_K: whether the operand's unit stride is along k; A_BYTES, B_BYTES: 16 where every
-// line is 16-byte aligned, else 4; C_VECTOR: c is row-major and 16-byte aligned; BIAS, ACTIVATION.
+// Defines: TILE_M, TILE_N, TILE_K, THREADS_M, THREADS_N (threads along rows and columns of c), GROUP_M;
+// A_K_MAJOR, B_K_MAJOR: whether the operand is K-major; A_BYTES, B_BYTES: 16 where every row is 16-byte
+// aligned, else 4; C_VECTOR: c is row-major and 16-byte aligned; BIAS, ACTIVATION.
 #include "prelude.h"
 
 #include "matmul/epilogue.h"
@@ -28,8 +28,8 @@ constexpr int BUFFER_A = TILE_K * (TILE_M + PAD);
 constexpr int BUFFER_B = TILE_K * (TILE_N + PAD);
 
 // One operand's tile: EXTENT rows (of a) or columns (of b), TILE_K deep, in quads along the unit stride.
-template <int EXTENT, bool ALONG_K, int BYTES> struct OperandTile {
-    static constexpr int PER_LINE = (ALONG_K ? TILE_K : EXTENT) / 4;
+template <int EXTENT, bool K_MAJOR, int BYTES> struct OperandTile {
+    static constexpr int PER_LINE = (K_MAJOR ? TILE_K : EXTENT) / 4;
     static constexpr int COUNT = EXTENT * TILE_K / 4 / THREADS;
     static_assert(COUNT * THREADS * 4 == EXTENT * TILE_K, "quads divide among threads");
 
@@ -46,13 +46,13 @@ template <int EXTENT, bool ALONG_K, int BYTES> struct OperandTile {
     DEVICE OperandTile(const float* base, int64_t leading, int first, int extent)
         : base(base), leading(leading), first(first), extent(extent) {
         // Beyond the last row or column, what is there is read once more: no sum of it is stored.
-        whole = ALONG_K || first + EXTENT <= extent || (BYTES == 16 && extent % 4 == 0);
+        whole = K_MAJOR || first + EXTENT <= extent || (BYTES == 16 && extent % 4 == 0);
 #pragma unroll
         for (int i = 0; i < COUNT; ++i) {
-            const int place = first + (ALONG_K ? line(i) : start(i));
-            const int last = ALONG_K ? extent - 1 : extent - 4;
+            const int place = first + (K_MAJOR ? line(i) : start(i));
+            const int last = K_MAJOR ? extent - 1 : extent - 4;
             const int64_t valid = place < last ? place : last;
-            from[i] = ALONG_K ? base + valid * leading + start(i) : base + line(i) * leading + valid;
+            from[i] = K_MAJOR ? base + valid * leading + start(i) : base + line(i) * leading + valid;
         }
     }
 
@@ -67,16 +67,16 @@ template <int EXTENT, bool ALONG_K, int BYTES> struct OperandTile {
 #pragma unroll
                     for (int e = 0; e < 4; ++e) held[i].v[e] = from[i][e];
                 }
-                from[i] += ALONG_K ? TILE_K : TILE_K * leading;
+                from[i] += K_MAJOR ? TILE_K : TILE_K * leading;
             }
             return;
         }
 #pragma unroll
         for (int i = 0; i < COUNT; ++i) {
-            const int across = ALONG_K ? first + line(i) : k + line(i);
-            const int along = ALONG_K ? k + start(i) : first + start(i);
-            const int left = ALONG_K ? depth - start(i) : extent - along;
-            const int valid = (ALONG_K ? across < extent : line(i) < depth) ? left : 0;
+            const int across = K_MAJOR ? first + line(i) : k + line(i);
+            const int along = K_MAJOR ? k + start(i) : first + start(i);
+            const int left = K_MAJOR ? depth - start(i) : extent - along;
+            const int valid = (K_MAJOR ? across < extent : line(i) < depth) ? left : 0;
             const float* at = base + across * leading + along;
 #pragma unroll
             for (int e = 0; e < 4; ++e) held[i].v[e] = e < valid ? at[e] : 0.0f;
@@ -86,7 +86,7 @@ template <int EXTENT, bool ALONG_K, int BYTES> struct OperandTile {
     DEVICE void store(float* shared) const {
 #pragma unroll
         for (int i = 0; i < COUNT; ++i) {
-            if (ALONG_K) {
+            if (K_MAJOR) {
 #pragma unroll
                 for (int e = 0; e < 4; ++e) shared[(start(i) + e) * (EXTENT + PAD) + line(i)] = held[i].v[e];
             } else {
@@ -101,7 +101,7 @@ void matmul_simt(const float* a, const float* b, const float* bias, float* c, Z_
     SHARED alignas(16) float shared_a[2 * BUFFER_A];
     SHARED alignas(16) float shared_b[2 * BUFFER_B];
     const Sizes s = SIZES_ARGUMENTS;
-    const Tile tile = tile_at<TILE_M, TILE_N, GROUP>(static_cast<uint32_t>(block_x()), s);
+    const Tile tile = tile_at<TILE_M, TILE_N, GROUP_M>(static_cast<uint32_t>(block_x()), s);
     a += tile.outer * s.a_outer + tile.inner * s.a_inner;
     b += tile.outer * s.b_outer + tile.inner * s.b_inner;
     c += tile.outer * s.c_outer + tile.inner * s.c_inner;
@@ -111,8 +111,8 @@ void matmul_simt(const float* a, const float* b, const float* bias, float* c, Z_
     const int y = patch / (THREADS_N / 8) * 4 + thread_x() % 32 / 8;
     const int x = patch % (THREADS_N / 8) * 8 + thread_x() % 8;
 
-    OperandTile<TILE_M, A_ALONG_K, A_BYTES> next_a(a, s.a_leading, tile.row, s.m);
-    OperandTile<TILE_N, B_ALONG_K, B_BYTES> next_b(b, s.b_leading, tile.col, s.n);
+    OperandTile<TILE_M, A_K_MAJOR, A_BYTES> next_a(a, s.a_leading, tile.row, s.m);
+    OperandTile<TILE_N, B_K_MAJOR, B_BYTES> next_b(b, s.b_leading, tile.col, s.n);
     float sum[QUADS_M * 4][QUADS_N * 4] = {};
     const int steps = s.k / TILE_K + (s.k % TILE_K != 0);
     if (steps > 0) {
@@ -123,7 +123,7 @@ void matmul_simt(const float* a, const float* b, const float* bias, float* c, Z_
     }
     Quad row[2][QUADS_M];
     Quad col[2][QUADS_N];
-    int now_a = 0, now_b = 0;  // where the tiles at hand begin
+    int now_a = 0, now_b = 0;  // offsets of the current tiles
     const auto read = [&](int k, Quad(&rows)[QUADS_M], Quad(&cols)[QUADS_N]) {
         const float* tile_a = shared_a + now_a + y * 4 + k * (TILE_M + PAD);
         const float* tile_b = shared_b + now_b + x * 4 + k * (TILE_N + PAD);

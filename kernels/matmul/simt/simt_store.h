@@ -1,4 +1,4 @@
-// How float32 sums of simt.cu and simt_bulk.cu are stored. -DC_VECTOR: c is row-major and 16-byte aligned. For CUDA and
+// How float32 sums of simt.cu and simt_tma.cu are stored. -DC_VECTOR: c is row-major and 16-byte aligned. For CUDA and
 // HIP.
 #pragma once
 

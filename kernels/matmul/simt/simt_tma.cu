@@ -1,17 +1,17 @@
-// c = a @ b in IEEE float32 for operands that Hopper's copy engine can walk and that do not lie along k (turn.cu
-// turns those that do): every product and sum is one fused multiply-add, in order of k, as in simt.cu.
+// c = a @ b in IEEE float32 for M-major a and N-major b that TMA can load (transpose.cu transposes the others): every
+// product and sum is one fused multiply-add, in order of k, as in simt.cu.
 //
-// A block computes TILE_M x TILE_N of c, a thread ROWS x COLUMNS of it. One thread keeps a ring of STAGES stages
-// filled by the copy engine, each 32 k deep, with the 128-byte swizzle: squares of 32 lines, one per k, of 32 rows
-// of a or columns of b. Factors are read in quads of neighbours at one k: a quad of b ahead of its 32 products, the
-// block of four k of a that is next meanwhile. So no factor passes through registers on its way to shared memory.
+// A block computes TILE_M x TILE_N of c, a thread ROWS x COLUMNS of it. One producer thread keeps a pipeline of STAGES
+// stages filled by TMA, each 32 k deep, with the 128-byte swizzle: squares of 32 rows, one per k, of 32 rows of a or
+// columns of b. Factors are read in quads of neighbours at one k: a quad of b ahead of its 32 products, the next block
+// of four k of a meanwhile. So no factor passes through registers on its way to shared memory.
 //
-// Operands along k could be read four k at a time, but a thread's factors at one k then lie in registers of one
-// bank, and half of the products wait for the other of their operands (2026-11-22, H200, 4096^3: both along k 0.92
-// of torch, a alone 0.87, b alone 1.02, neither 1.03).
+// K-major operands could be read four k at a time, but a thread's factors at one k are then in registers of one bank,
+// and half of the products wait for an operand (2026-11-22, H200, 4096^3: both K-major 0.92 of torch, a alone 0.87, b
+// alone 1.02, neither 1.03).
 //
-// Defines: ELEMENT (f32); TILE_M (128), TILE_N (256), TILE_K (32), THREADS_M, THREADS_N (16), STAGES, GROUP; C_VECTOR:
-// c is row-major and 16-byte aligned; BIAS, ACTIVATION, PREACTIVATION.
+// Defines: ELEMENT (f32); TILE_M (128), TILE_N (256), TILE_K (32), THREADS_M, THREADS_N (16), STAGES, GROUP_M;
+// C_VECTOR: c is row-major and 16-byte aligned; BIAS, ACTIVATION, PREACTIVATION.
 #include "prelude.h"
 
 #include "matmul/epilogue.h"
@@ -25,9 +25,9 @@
 constexpr int ACROSS = 16;  // threads along rows, and along columns
 constexpr int ROWS = TILE_M / ACROSS, COLUMNS = TILE_N / ACROSS;  // of a thread
 static_assert(ROWS == 8 && COLUMNS == 16 && TILE_K == 32 && THREADS_M == ACROSS && THREADS_N == ACROSS);
-constexpr int MULTIPLYING = ACROSS * ACROSS, WARPS = MULTIPLYING / 32;
-constexpr int THREADS = MULTIPLYING + 128;
-constexpr int SQUARE = 32 * 128;  // bytes of 32 lines
+constexpr int CONSUMER_THREADS = ACROSS * ACROSS, WARPS = CONSUMER_THREADS / 32;
+constexpr int THREADS = CONSUMER_THREADS + 128;
+constexpr int SQUARE = 32 * 128;  // bytes of 32 rows of 128
 constexpr int A_BYTES = TILE_M * 128, B_BYTES = TILE_N * 128;
 constexpr int STAGE_BYTES = A_BYTES + B_BYTES;
 constexpr int BLOCKS = TILE_K / 4;  // of four k in a stage
@@ -66,7 +66,8 @@ DEVICE void load_tile(uint32_t to, const TensorMap* map, uint32_t barrier, int l
     for (int i = 0; i < LINES / 32; ++i) tma_load_4d(to + i * SQUARE, map, barrier, line + i * 32, k, inner, outer);
 }
 
-DEVICE void produce(TilePipeline pipe, const TensorMap* map_a, const TensorMap* map_b, const Tile& tile, const Sizes& s) {
+DEVICE void producer_loop(TilePipeline pipe, const TensorMap* map_a, const TensorMap* map_b, const Tile& tile,
+                          const Sizes& s) {
     const int a_inner = s.a_inner ? tile.inner : 0, a_outer = s.a_outer ? tile.outer : 0;
     const int b_inner = s.b_inner ? tile.inner : 0, b_outer = s.b_outer ? tile.outer : 0;
     for (int k = 0; k < s.k; k += TILE_K) {
@@ -145,7 +146,7 @@ struct Consumer {
     }
 };
 
-extern "C" __global__ __launch_bounds__(THREADS, 1) void matmul_simt_bulk(
+extern "C" __global__ __launch_bounds__(THREADS, 1) void matmul_simt_tma(
     const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b, const float* bias, float* c,
     Z_PARAMETER(float) SIZES_PARAMETERS) {
     DYNAMIC_SHARED(shared);
@@ -153,8 +154,8 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void matmul_simt_bulk(
     const uint32_t base = (shared_address(shared) + 1023) & ~1023u;
     const uint32_t barriers = base + STAGES * STAGE_BYTES;
     const TilePipeline pipe(base, barriers);
-    const Tile tile = tile_at<TILE_M, TILE_N, GROUP>(blockIdx.x, s);
-    if (thread_x() == MULTIPLYING) {
+    const Tile tile = tile_at<TILE_M, TILE_N, GROUP_M>(blockIdx.x, s);
+    if (thread_x() == CONSUMER_THREADS) {
         launch_dependents();
         tma_prefetch_descriptor(&map_a);
         tma_prefetch_descriptor(&map_b);
@@ -164,9 +165,9 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void matmul_simt_bulk(
     }
     barrier();
     grid_dependency_wait();
-    if (thread_x() >= MULTIPLYING) {
+    if (thread_x() >= CONSUMER_THREADS) {
         setmaxnreg_dec<24>();
-        if (thread_x() == MULTIPLYING) produce(pipe, &map_a, &map_b, tile, s);
+        if (thread_x() == CONSUMER_THREADS) producer_loop(pipe, &map_a, &map_b, tile, s);
         return;
     }
     setmaxnreg_inc<240>();

@@ -3,11 +3,11 @@
 // A block computes TILE_M x TILE_N of c. Copies of operand tiles run STAGES - 1 tiles of TILE_K ahead
 // of the arithmetic (cp.async). In shared memory a tile is a stack of lines, each contiguous as in
 // global memory: rows of a or columns of b along k, or, for an operand that is contiguous the other way
-// (A_ALONG_K or B_ALONG_K 0), one line per k. Lines are cut into 16-byte chunks whose place is permuted
+// (A_K_MAJOR or B_K_MAJOR 0), one line per k. Lines are cut into 16-byte chunks whose place is permuted
 // so that the eight lines one ldmatrix phase reads fall in different banks.
 //
 // Defines: ELEMENT (bf16, f16, or float for TF32 products), TILE_M, TILE_N, TILE_K, WARPS_M, WARPS_N, STAGES,
-// GROUP; A_ALONG_K, B_ALONG_K; A_BYTES, B_BYTES: bytes per copy (16, 8, 4, or 2 where nothing wider is
+// GROUP_M; A_K_MAJOR, B_K_MAJOR; A_BYTES, B_BYTES: bytes per copy (16, 8, 4, or 2 where nothing wider is
 // aligned); C_VECTOR: c is row-major and every row 16-byte aligned; BIAS, ACTIVATION.
 #include "prelude.h"
 
@@ -40,14 +40,14 @@ DEVICE int clamped(int64_t value, int most) {
 }
 
 // One operand's tile: EXTENT rows (of a) or columns (of b), TILE_K deep.
-template <int EXTENT, bool ALONG_K, int BYTES> struct OperandTile {
-    static constexpr int LINES = ALONG_K ? EXTENT : TILE_K;
-    static constexpr int LINE_BYTES = (ALONG_K ? TILE_K : EXTENT) * SIZE;
+template <int EXTENT, bool K_MAJOR, int BYTES> struct OperandTile {
+    static constexpr int LINES = K_MAJOR ? EXTENT : TILE_K;
+    static constexpr int LINE_BYTES = (K_MAJOR ? TILE_K : EXTENT) * SIZE;
     static constexpr int CHUNKS = LINE_BYTES / 16;
     static constexpr int LINES_PER_ROW = CHUNKS >= 8 ? 1 : 8 / CHUNKS;  // a row is all 32 banks, 128 bytes
     static constexpr int MASK = (CHUNKS >= 8 ? 8 : CHUNKS) - 1;
     // Without ldmatrix (transposed float) four lines are read at once, two chunks wide.
-    static constexpr int WIDTH = !ALONG_K && SIZE == 4 ? 2 : 1;
+    static constexpr int WIDTH = !K_MAJOR && SIZE == 4 ? 2 : 1;
     static constexpr int STAGE_BYTES = LINES * LINE_BYTES;
 
     static DEVICE int offset(int line, int chunk) {
@@ -57,10 +57,10 @@ template <int EXTENT, bool ALONG_K, int BYTES> struct OperandTile {
     // Copies the tile that starts at `first` along the extent and at `k`, from `base`; lines are
     // `leading` elements apart and whatever is past `extent` or `depth` becomes zero.
     static DEVICE void copy(char* stage, const T* base, int64_t leading, int first, int extent, int k, int depth) {
-        const int line0 = ALONG_K ? first : k;
-        const int lines = ALONG_K ? extent : depth;
-        const int start = ALONG_K ? k : first;
-        const int length = ALONG_K ? depth : extent;
+        const int line0 = K_MAJOR ? first : k;
+        const int lines = K_MAJOR ? extent : depth;
+        const int start = K_MAJOR ? k : first;
+        const int length = K_MAJOR ? depth : extent;
         constexpr int PIECE = BYTES == 2 ? 16 : BYTES;
         constexpr int PIECES = LINE_BYTES / PIECE;
         constexpr int TOTAL = LINES * PIECES;
@@ -93,8 +93,8 @@ template <int EXTENT, bool ALONG_K, int BYTES> struct OperandTile {
     }
 };
 
-using TileA = OperandTile<TILE_M, A_ALONG_K, A_BYTES>;
-using TileB = OperandTile<TILE_N, B_ALONG_K, B_BYTES>;
+using TileA = OperandTile<TILE_M, A_K_MAJOR, A_BYTES>;
+using TileB = OperandTile<TILE_N, B_K_MAJOR, B_BYTES>;
 constexpr int STAGE_BYTES = TileA::STAGE_BYTES + TileB::STAGE_BYTES;
 
 DEVICE void load_matrices(uint32_t (&w)[4], uint32_t address) {
@@ -115,10 +115,10 @@ DEVICE uint32_t rounded_to_tf32(uint32_t bits) {
 // The four words of a 16 x K_STEP block that starts at `first` along the extent and at chunk pair
 // `step` along k. ROWS_FIRST orders them as a's fragment (rows 0-7, rows 8-15, then the next k half);
 // otherwise as two of b's (both k halves of columns 0-7, then of columns 8-15).
-template <class Tile, bool ALONG_K, bool ROWS_FIRST>
+template <class Tile, bool K_MAJOR, bool ROWS_FIRST>
 DEVICE void load_fragment(uint32_t (&w)[4], const char* stage, int first, int step) {
     const int lane = thread_x() % 32;
-    if constexpr (SIZE == 4 && !ALONG_K) {
+    if constexpr (SIZE == 4 && !K_MAJOR) {
 #pragma unroll
         for (int q = 0; q < 4; ++q) {
             const int far = ROWS_FIRST ? q % 2 : q / 2;
@@ -131,10 +131,11 @@ DEVICE void load_fragment(uint32_t (&w)[4], const char* stage, int first, int st
         const int q = lane / 8;
         const int far = ROWS_FIRST ? q % 2 : q / 2;
         const int deep = ROWS_FIRST ? q / 2 : q % 2;
-        if constexpr (ALONG_K)
+        if constexpr (K_MAJOR)
             load_matrices(w, shared_address(stage + Tile::offset(first + far * 8 + lane % 8, step * 2 + deep)));
         else
-            load_transposed(w, shared_address(stage + Tile::offset(step * K_STEP + deep * 8 + lane % 8, first / 8 + far)));
+            load_transposed(
+                w, shared_address(stage + Tile::offset(step * K_STEP + deep * 8 + lane % 8, first / 8 + far)));
     }
     if constexpr (SIZE == 4) {
 #pragma unroll
@@ -255,7 +256,7 @@ DEVICE void store(U* c, const float (&sum)[M_TILES][N_TILES][4], int row0, int c
 KERNEL(THREADS) void matmul_mma(const T* a, const T* b, const T* bias, T* c, Z_PARAMETER(T) SIZES_PARAMETERS) {
     DYNAMIC_SHARED(shared);
     const Sizes s = SIZES_ARGUMENTS;
-    const Tile tile = tile_at<TILE_M, TILE_N, GROUP>(blockIdx.x, s);
+    const Tile tile = tile_at<TILE_M, TILE_N, GROUP_M>(blockIdx.x, s);
     a += tile.outer * s.a_outer + tile.inner * s.a_inner;
     b += tile.outer * s.b_outer + tile.inner * s.b_inner;
     c += tile.outer * s.c_outer + tile.inner * s.c_inner;
@@ -294,15 +295,16 @@ KERNEL(THREADS) void matmul_mma(const T* a, const T* b, const T* bias, T* c, Z_P
             uint32_t fragment_b[N_TILES / 2][4];
 #pragma unroll
             for (int i = 0; i < M_TILES; ++i)
-                load_fragment<TileA, A_ALONG_K, true>(fragment_a[i], stage_a, warp_row + i * 16, k);
+                load_fragment<TileA, A_K_MAJOR, true>(fragment_a[i], stage_a, warp_row + i * 16, k);
 #pragma unroll
             for (int j = 0; j < N_TILES / 2; ++j)
-                load_fragment<TileB, B_ALONG_K, false>(fragment_b[j], stage_b, warp_col + j * 16, k);
+                load_fragment<TileB, B_K_MAJOR, false>(fragment_b[j], stage_b, warp_col + j * 16, k);
 #pragma unroll
             for (int i = 0; i < M_TILES; ++i) {
 #pragma unroll
                 for (int j = 0; j < N_TILES; ++j)
-                    Instruction<T>::run(sum[i][j], fragment_a[i], fragment_b[j / 2][j % 2 * 2], fragment_b[j / 2][j % 2 * 2 + 1]);
+                    Instruction<T>::run(sum[i][j], fragment_a[i], fragment_b[j / 2][j % 2 * 2],
+                                        fragment_b[j / 2][j % 2 * 2 + 1]);
             }
         }
         reading = reading + 1 == STAGES ? 0 : reading + 1;

@@ -1,23 +1,25 @@
-"""The plan of mma.cu: tensor cores by warp, Ampere and later."""
+"""The plan of mma.cu: mma.sync, on Ampere and later."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import NamedTuple
 
 from portable import dtypes
 from portable.kernels.matmul.launch_args import (
-    HERE,
     ceil,
     common_defines,
-    oriented,
-    plan,
+    maybe_swap_ab,
     pointers,
     row_vectors,
+    single_launch,
     size_class,
     unfit,
 )
-from portable.kernels.matmul.problem import Problem
+from portable.kernels.matmul.problem import Problem, for_call
 from portable.plan import Call, Device, NativeKernel, Plan, Rejected
+
+_SOURCE = Path(__file__).with_name("mma.cu")
 
 
 class MmaTile(NamedTuple):
@@ -55,17 +57,17 @@ def mma_tile(problem: Problem, device: Device) -> MmaTile:
 
 
 def plan_mma(problem: Problem, call: Call) -> Plan | Rejected:
-    """Tensor cores by warp: bfloat16, float16, and float32 with TF32 products; any alignment."""
+    """mma.sync: bfloat16, float16, and float32 with TF32 products; any alignment."""
     if problem.dtype == "float32" and problem.precision != "tf32":
         return Rejected('float32 products are IEEE unless precision="tf32" is given')
-    problem = oriented(problem)
+    problem = maybe_swap_ab(problem)
     if (reason := unfit(problem)) is not None:
         return reason
     tile = mma_tile(problem, call.device)
     itemsize = problem.a.itemsize
     widths = (16, 4) if itemsize == 4 else (16, 4, 2)
     kernel = NativeKernel(
-        HERE / "sm80/mma.cu",
+        _SOURCE,
         "matmul_mma",
         threads=32 * tile.warps_m * tile.warps_n,
         defines=(
@@ -84,4 +86,7 @@ def plan_mma(problem: Problem, call: Call) -> Plan | Rejected:
         shared=tile.shared(itemsize),
     )
     blocks = ceil(problem.M, tile.m) * ceil(problem.N, tile.n) * problem.batches
-    return plan(kernel, blocks, problem, pointers(problem))
+    return single_launch(kernel, blocks, problem, pointers(problem))
+
+
+plan = for_call(plan_mma)

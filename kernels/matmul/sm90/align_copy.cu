@@ -1,9 +1,9 @@
-// Copies matrices of 16-bit elements whose lines start anywhere into workspaces whose lines start at
-// multiples of 16 bytes, for wgmma.cu, whose copy engine wants that. One launch packs one or two operands.
+// Copies matrices of 16-bit elements whose rows start anywhere into workspaces with 16-byte aligned rows, for wgmma.cu:
+// TMA needs that alignment. One launch copies one or two operands.
 //
-// A line is a row or a column, whichever lies contiguously. A thread makes VECTORS vectors of 8 elements: it
-// reads the two aligned 16-byte words that hold one and shifts them together. Words that reach beyond the
-// operand's memory are read element by element. What pads a line is not written: nothing reads it.
+// A row here is contiguous: a row or a column of the matrix. A thread makes VECTORS vectors of 8 elements: it reads the
+// two aligned 16-byte words that hold one and shifts them together. Words that reach outside the operand's memory are
+// read element by element. The padding of a row is not written: nothing reads it.
 //
 // Defines: THREADS, VECTORS.
 #include "prelude.h"
@@ -14,7 +14,7 @@ struct Operand {
     const uint16_t* from;
     uint4* to;
     int64_t line, inner, outer, span;  // strides of `from`, and its elements from first to last
-    int length, lines, pitch;          // elements of a line, lines of a matrix, 16-byte words of a packed line
+    int length, lines, pitch;          // elements of a row, rows of a matrix, 16-byte words of an aligned row
     int inner_count;
     int64_t vectors;  // of the whole operand
 };
@@ -54,7 +54,7 @@ DEVICE uint4 read_single(const uint16_t* at, int count) {
     return make_uint4(w[0], w[1], w[2], w[3]);
 }
 
-DEVICE void pack(const Operand& o, uint32_t block) {
+DEVICE void align_copy(const Operand& o, uint32_t block) {
     const uint32_t per_line = (static_cast<uint32_t>(o.length) + 7) / 8;
     const int64_t first = static_cast<int64_t>(block) * (THREADS * VECTORS);
     const uint32_t first_line = static_cast<uint32_t>(first / per_line);  // the same for the whole block
@@ -92,7 +92,7 @@ DEVICE void pack(const Operand& o, uint32_t block) {
     }
 }
 
-extern "C" __global__ __launch_bounds__(THREADS) void matmul_pack(
+extern "C" __global__ __launch_bounds__(THREADS) void matmul_align_copy(
     const uint16_t* from0, uint4* to0, int64_t line0, int64_t inner0, int64_t outer0, int64_t span0,
     int64_t vectors0, int length0, int lines0, int pitch0, int inner_count0, int blocks0, const uint16_t* from1,
     uint4* to1, int64_t line1, int64_t inner1, int64_t outer1, int64_t span1, int64_t vectors1, int length1,
@@ -102,9 +102,9 @@ extern "C" __global__ __launch_bounds__(THREADS) void matmul_pack(
     const uint32_t block = blockIdx.x;
     const uint32_t of_first = static_cast<uint32_t>(blocks0);
     if (block < of_first) {
-        pack({from0, to0, line0, inner0, outer0, span0, length0, lines0, pitch0, inner_count0, vectors0}, block);
+        align_copy({from0, to0, line0, inner0, outer0, span0, length0, lines0, pitch0, inner_count0, vectors0}, block);
     } else {
-        pack({from1, to1, line1, inner1, outer1, span1, length1, lines1, pitch1, inner_count1, vectors1},
+        align_copy({from1, to1, line1, inner1, outer1, span1, length1, lines1, pitch1, inner_count1, vectors1},
              block - of_first);
     }
 }

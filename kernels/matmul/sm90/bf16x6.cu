@@ -1,18 +1,18 @@
-// c = a @ b of float32 matrices on Hopper's tensor cores. split.cu has made each operand the sum of three
-// bfloat16 planes, x = x0 + x1 / 2^8 + x2 / 2^16; of their nine products the six largest are taken:
+// c = a @ b of float32 matrices on Hopper's tensor cores, as six bfloat16 products (bf16x6). split_bf16x3.cu has made
+// each operand the sum of three bfloat16 planes, x = x0 + x1 / 2^8 + x2 / 2^16; of their nine products the six largest
+// are computed:
 //
 //     c = a0 b0 + (a0 b1 + a1 b0) / 2^8 + (a0 b2 + a1 b1 + a2 b0) / 2^16
 //
-// What is left out is 2^-24 of |a| |b| at most. Products of bfloat16 are exact, but the tensor cores cut
-// their sums towards zero; so sums over 64 of k (PART) stay apart by their scale, and are added in float32,
-// rounded to nearest, on the CUDA cores.
+// The rest is at most 2^-24 of |a| |b|. Products of bfloat16 are exact, but the tensor cores truncate their sums; so
+// sums over PART of k are kept apart by scale, and added in float32, rounded to nearest, on the CUDA cores.
 //
-// A persistent block walks tiles of TILE_M x TILE_N. Warpgroup 0 starts bulk tensor copies into a ring of
-// STAGES stages, each the three planes of both operands, PART deep; the other warpgroups each multiply 64
-// rows, by turns into two sets of accumulators: while the tensor cores fill one, the other is added up.
+// Persistent and warp-specialised: warpgroup 0 keeps a pipeline of STAGES stages filled by TMA, each the three planes
+// of both operands, PART deep. The other warpgroups compute 64 rows each, alternating between two sets of accumulators:
+// while the tensor cores fill one, the other is added up.
 //
-// Defines: ELEMENT (bf16), CONSUMERS (1, 2: warpgroups that multiply), TILE_N (64, 128), STAGES, GROUP,
-// A_ALONG_K, B_ALONG_K; C_PAIRS: c is row-major with 8-byte aligned rows; BIAS, ACTIVATION.
+// Defines: ELEMENT (bf16), CONSUMERS (1, 2 warpgroups), TILE_N (64, 128), STAGES, GROUP_M, A_K_MAJOR, B_K_MAJOR;
+// C_PAIRS: c is row-major with 8-byte aligned rows; BIAS, ACTIVATION.
 #include "prelude.h"
 
 #include "matmul/epilogue.h"
@@ -23,9 +23,9 @@
 #include "matmul/tile.h"
 
 constexpr int TILE_M = CONSUMERS * 64;
-constexpr int PART = 64;  // of k: one 128-byte line
+constexpr int PART = 64;  // of k: one 128-byte row
 constexpr int THREADS = (1 + CONSUMERS) * 128;
-constexpr int BLOCK_BYTES = 64 * 128;  // 64 lines
+constexpr int BLOCK_BYTES = 64 * 128;  // 64 rows
 constexpr int A_BYTES = TILE_M * 128;  // one plane
 constexpr int B_BYTES = TILE_N * 128;
 constexpr int STAGE_BYTES = 3 * (A_BYTES + B_BYTES);
@@ -39,11 +39,11 @@ struct TilePipeline : Pipeline<STAGES, STAGE_BYTES> {
 };
 
 // Batch strides of a and b count matrices here.
-DEVICE void produce(TilePipeline pipe, const TensorMap* map_a, const TensorMap* map_b, const Sizes& s,
+DEVICE void producer_loop(TilePipeline pipe, const TensorMap* map_a, const TensorMap* map_b, const Sizes& s,
                     uint32_t tiles) {
     const int steps = (s.k + PART - 1) / PART;
     for (uint32_t index = blockIdx.x; index < tiles; index += gridDim.x) {
-        const Tile tile = tile_at<TILE_M, TILE_N, GROUP>(index, s);
+        const Tile tile = tile_at<TILE_M, TILE_N, GROUP_M>(index, s);
         const int matrix_a = static_cast<int>(tile.outer * s.a_outer + tile.inner * s.a_inner);
         const int matrix_b = static_cast<int>(tile.outer * s.b_outer + tile.inner * s.b_inner);
         for (int step = 0; step < steps; ++step) {
@@ -53,16 +53,16 @@ DEVICE void produce(TilePipeline pipe, const TensorMap* map_a, const TensorMap* 
 #pragma unroll
             for (int plane = 0; plane < 3; ++plane) {
 #pragma unroll
-                for (int i = 0; i < (A_ALONG_K ? 1 : TILE_M / 64); ++i) {
+                for (int i = 0; i < (A_K_MAJOR ? 1 : TILE_M / 64); ++i) {
                     const int row = tile.row + i * 64;
-                    tma_load_4d(pipe.a(plane) + i * BLOCK_BYTES, map_a, pipe.full_barrier(), A_ALONG_K ? k : row,
-                             A_ALONG_K ? row : k, matrix_a, plane);
+                    tma_load_4d(pipe.a(plane) + i * BLOCK_BYTES, map_a, pipe.full_barrier(), A_K_MAJOR ? k : row,
+                             A_K_MAJOR ? row : k, matrix_a, plane);
                 }
 #pragma unroll
-                for (int i = 0; i < (B_ALONG_K ? 1 : TILE_N / 64); ++i) {
+                for (int i = 0; i < (B_K_MAJOR ? 1 : TILE_N / 64); ++i) {
                     const int col = tile.col + i * 64;
-                    tma_load_4d(pipe.b(plane) + i * BLOCK_BYTES, map_b, pipe.full_barrier(), B_ALONG_K ? k : col,
-                             B_ALONG_K ? col : k, matrix_b, plane);
+                    tma_load_4d(pipe.b(plane) + i * BLOCK_BYTES, map_b, pipe.full_barrier(), B_K_MAJOR ? k : col,
+                             B_K_MAJOR ? col : k, matrix_b, plane);
                 }
             }
             pipe.advance();
@@ -72,14 +72,14 @@ DEVICE void produce(TilePipeline pipe, const TensorMap* map_a, const TensorMap* 
 
 // part (+)= plane `pa` of a @ plane `pb` of b, PART of k.
 DEVICE void multiply(float (&part)[SUMS], const TilePipeline& pipe, int pa, int pb, bool accumulate) {
-    constexpr int A_STEP = A_ALONG_K ? 32 : 16 * 128;  // 16 of k: 32 bytes along a line, or 16 lines
-    constexpr int B_STEP = B_ALONG_K ? 32 : 16 * 128;
+    constexpr int A_STEP = A_K_MAJOR ? 32 : 16 * 128;  // 16 of k: 32 bytes of a row, or 16 rows
+    constexpr int B_STEP = B_K_MAJOR ? 32 : 16 * 128;
     const int consumer = thread_x() / 128 - 1;
     const uint64_t a = wgmma_descriptor(pipe.a(pa) + consumer * BLOCK_BYTES, BLOCK_BYTES, 1024);
     const uint64_t b = wgmma_descriptor(pipe.b(pb), BLOCK_BYTES, 1024);
 #pragma unroll
     for (int k = 0; k < PART / 16; ++k)
-        Wgmma<TILE_N>::run<!A_ALONG_K, !B_ALONG_K>(part, a + (k * A_STEP >> 4), b + (k * B_STEP >> 4),
+        Wgmma<TILE_N>::run<!A_K_MAJOR, !B_K_MAJOR>(part, a + (k * A_STEP >> 4), b + (k * B_STEP >> 4),
                                                    accumulate || k > 0);
 }
 
@@ -116,10 +116,10 @@ DEVICE void store(float* c, const float (&sum)[SUMS], const float* bias, int row
     }
 }
 
-DEVICE void consume(TilePipeline pipe, float* c, const float* bias, const Sizes& s, uint32_t tiles) {
+DEVICE void consumer_loop(TilePipeline pipe, float* c, const float* bias, const Sizes& s, uint32_t tiles) {
     const int steps = (s.k + PART - 1) / PART;
     for (uint32_t index = blockIdx.x; index < tiles; index += gridDim.x) {
-        const Tile tile = tile_at<TILE_M, TILE_N, GROUP>(index, s);
+        const Tile tile = tile_at<TILE_M, TILE_N, GROUP_M>(index, s);
         float sum[SUMS] = {}, x[SUMS], y[SUMS];
         for (int step = 0; step < steps; ++step) {
             pipe.wait_full();
@@ -171,9 +171,9 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void matmul_bf16x6(
     const uint32_t tiles = tiles_m * tiles_n * s.inner_batches * s.outer_batches;
     if (thread_x() < 128) {
         setmaxnreg_dec<40>();
-        if (thread_x() == 0) produce(pipe, &map_a, &map_b, s, tiles);
+        if (thread_x() == 0) producer_loop(pipe, &map_a, &map_b, s, tiles);
     } else {
         setmaxnreg_inc<232>();
-        consume(pipe, c, bias, s, tiles);
+        consumer_loop(pipe, c, bias, s, tiles);
     }
 }

@@ -1,24 +1,25 @@
-"""The plan of split.cu and bf16x6.cu: float32 accuracy from six bfloat16 products, on Hopper."""
+"""The plan of split_bf16x3.cu and bf16x6.cu: float32 accuracy from six bfloat16 products (bf16x6), on
+Hopper."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import NamedTuple
 
 from portable.backends.cuda.tensor_map import TensorMap
 from portable.kernels.matmul.launch_args import (
-    HERE,
-    MOST_TILES,
-    along_k,
+    MAX_TILES,
     bias,
     ceil,
     common_defines,
-    plan,
+    k_major,
     pointer,
+    single_launch,
     unfit,
 )
-from portable.kernels.matmul.problem import Operand, Problem
+from portable.kernels.matmul.problem import Operand, Problem, for_call
 from portable.plan import (
     Argument,
     Call,
@@ -32,10 +33,11 @@ from portable.plan import (
     Workspace,
 )
 
+_FOLDER = Path(__file__).parent
 _PLANES = 3
-_PITCH = 64  # elements: lines of a plane start at multiples of 128 bytes
+_PITCH = 64  # elements: rows of a plane start at multiples of 128 bytes
 _THREADS, _VECTORS = 256, 2
-_MOST_BYTES = 1 << 33  # of workspaces
+_MAX_BYTES = 1 << 33  # of workspaces
 
 
 class _Tile(NamedTuple):
@@ -62,7 +64,7 @@ _TILES = (_Tile(2, 128, 2, 1.0), _Tile(2, 64, 3, 0.58), _Tile(1, 64, 4, 0.33))
 
 
 def _tile(problem: Problem, device: Device) -> _Tile:
-    """The tile whose waves of blocks take the least time."""
+    """The tile whose waves take the least time."""
 
     def time(tile: _Tile) -> float:
         tiles = ceil(problem.M, tile.m) * ceil(problem.N, tile.n) * problem.batches
@@ -74,34 +76,34 @@ def _tile(problem: Problem, device: Device) -> _Tile:
 def plan_bf16x6(problem: Problem, call: Call) -> Plan | Rejected:
     """float32 with precision="bf16x6": any layout, alignment and batch."""
     if problem.precision != "bf16x6":
-        return Rejected('it serves precision="bf16x6" alone')
-    if problem.c.unit == "row" and problem.bias is None:
+        return Rejected('needs precision="bf16x6"')
+    if problem.c.unit_stride == "row" and problem.bias is None:
         problem = problem.transposed()
     if (reason := unfit(problem)) is not None:
         return reason
     if min(problem.M, problem.N) < 64 or problem.K < 64:
-        return Rejected("IEEE products cost less where M, N or K is below 64")
+        return Rejected("M, N or K is below 64: IEEE products cost less")
     splits = [_Split(problem.a, problem), _Split(problem.b, problem)]
     for split in splits:
         if split.lines * split.matrices >= 2**31 or split.blocks >= 2**30:
-            return Rejected(f"{split.operand.tensor} has too many lines to split")
+            return Rejected(f"{split.operand.tensor} has too many rows or columns to split")
     moved = sum(split.nbytes for split in splits)
-    if moved > _MOST_BYTES:
-        return Rejected(f"its planes would take {moved} bytes; at most {_MOST_BYTES} are used")
+    if moved > _MAX_BYTES:
+        return Rejected(f"the bfloat16 planes need a workspace of {moved} bytes; the limit is {_MAX_BYTES}")
     spans = {name: info.span for name, info in call.tensors.items() if info is not None}
-    cutting = NativeKernel(
-        HERE / "sm90/split_bf16x3.cu",
-        "matmul_split",
+    split_kernel = NativeKernel(
+        _FOLDER / "split_bf16x3.cu",
+        "matmul_split_bf16x3",
         threads=_THREADS,
         defines=(("THREADS", _THREADS), ("VECTORS", _VECTORS)),
     )
     arguments = (arg for i, split in enumerate(splits) for arg in split.arguments(spans, i))
-    first = Launch(cutting, (sum(split.blocks for split in splits), 1, 1), tuple(arguments))
+    first = Launch(split_kernel, (sum(split.blocks for split in splits), 1, 1), tuple(arguments))
 
     M, N, c = problem.M, problem.N, problem.c
     tile = _tile(problem, call.device)
     kernel = NativeKernel(
-        HERE / "sm90/bf16x6.cu",
+        _FOLDER / "bf16x6.cu",
         "matmul_bf16x6",
         threads=128 * (1 + tile.consumers),
         defines=(
@@ -114,26 +116,29 @@ def plan_bf16x6(problem: Problem, call: Call) -> Plan | Rejected:
         ),
         shared=tile.shared,
     )
-    a_along_k, b_along_k = along_k(problem)
+    a_k_major, b_k_major = k_major(problem)
     maps: tuple[tuple[str, Argument], ...] = (
-        ("map_a", splits[0].map(tile.m if a_along_k else 64)),
-        ("map_b", splits[1].map(tile.n if b_along_k else 64)),
+        ("map_a", splits[0].map(tile.m if a_k_major else 64)),
+        ("map_b", splits[1].map(tile.n if b_k_major else 64)),
     )
     tiles = ceil(M, tile.m) * ceil(N, tile.n) * problem.batches
-    if tiles > MOST_TILES:
-        return Rejected(f"{tiles} tiles exceed {MOST_TILES}")
+    if tiles > MAX_TILES:
+        return Rejected(f"{tiles} tiles exceed {MAX_TILES}")
     blocks = min(tiles, call.device.multiprocessors)
     planes = replace(problem, a=splits[0].counted, b=splits[1].counted)
-    product = plan(kernel, blocks, planes, (*maps, ("bias", bias(problem)), ("c", pointer(c))))
+    product = single_launch(kernel, blocks, planes, (*maps, ("bias", bias(problem)), ("c", pointer(c))))
     if isinstance(product, Rejected):
         return product
     spaces = tuple(Workspace(split.name, (_PLANES * split.plane,), "bfloat16") for split in splits)
     return Plan((first, *product.launches), spaces)
 
 
+plan = for_call(plan_bf16x6)
+
+
 @dataclass(frozen=True)
 class _Split:
-    """How one operand is split: each distinct matrix once, whatever is broadcast over it."""
+    """The split of one operand into planes; each distinct matrix once, whatever it is broadcast over."""
 
     operand: Operand
     problem: Problem
@@ -147,7 +152,7 @@ class _Split:
         """Elements of a line, and lines of a matrix."""
         p = self.problem
         rows, cols = (p.M, p.K) if self.operand is p.a else (p.K, p.N)
-        return (cols, rows) if self.operand.unit == "col" else (rows, cols)
+        return (cols, rows) if self.operand.unit_stride == "col" else (rows, cols)
 
     @property
     def lines(self) -> int:
@@ -197,7 +202,7 @@ class _Split:
         return TensorMap(self.name, "bfloat16", sizes, strides, (64, lines, 1, 1))
 
     def arguments(self, spans: dict[str, int], number: int) -> tuple[tuple[str, Argument], ...]:
-        """split.cu's parameters for the first or second operand."""
+        """split_bf16x3.cu's parameters for the first or second operand."""
         x = self.operand
         pointers: tuple[Argument, ...] = (Pointer(x.tensor), Pointer(self.name, aligned=True))
         wide = (x.leading, x.batch[1], x.batch[0], spans[x.tensor], self.plane, self._vectors)

@@ -1,31 +1,32 @@
-"""wgmma.cu for operands whose lines do not start at multiples of 16 bytes: packed first, then multiplied.
+"""wgmma.cu for operands that are not 16-byte aligned: align_copy.cu copies them into aligned workspaces
+first.
 
-pack.cu copies such operands into aligned workspaces, at the rate of the memory; what that costs is small
-beside a product of some size, which Hopper's tensor cores then do several times faster than mma.cu does
-on operands as they lie.
-"""
+The copy runs at memory bandwidth. For products of some size it costs little beside what it gains: wgmma.cu is
+several times faster than mma.cu on the unaligned operands."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple
 
-from portable.kernels.matmul.launch_args import HERE, ceil
-from portable.kernels.matmul.problem import Operand, Problem
+from portable.kernels.matmul.launch_args import ceil
+from portable.kernels.matmul.problem import Operand, Problem, for_call
 from portable.kernels.matmul.sm90.wgmma_plan import plan_wgmma
 from portable.plan import Argument, Call, Launch, NativeKernel, Plan, Pointer, Rejected, Scalar, Workspace
 
+_SOURCE = Path(__file__).with_name("align_copy.cu")
 _THREADS, _VECTORS = 256, 2
-_PITCH = 64  # elements: packed lines start at multiples of 128 bytes
-_MOST_BYTES = 1 << 32  # of workspaces: beyond, users would rather wait than run out of memory
-# Rates that decide whether packing pays: bytes read and written, flops of wgmma.cu and of mma.cu on
-# unaligned operands, and a launch.
+_PITCH = 64  # elements: realigned rows start at multiples of 128 bytes
+_MAX_BYTES = 1 << 32  # of workspaces: larger ones risk running out of memory
+# Rates that decide whether realignment pays: bytes read and written per microsecond, flops per microsecond of
+# wgmma.cu and of mma.cu on unaligned operands, microseconds of a launch.
 _BYTES_PER_US, _FAST_PER_US, _SLOW_PER_US, _LAUNCH_US = 3.0e6, 6.0e8, 1.1e8, 3.0
 
 
-class Packed(NamedTuple):
-    """A problem of aligned operands, and what makes them."""
+class Realigned(NamedTuple):
+    """A problem of 16-byte aligned operands, and the launches that make it so."""
 
     problem: Problem
     launches: tuple[Launch, ...] = ()
@@ -33,61 +34,64 @@ class Packed(NamedTuple):
     nbytes: int = 0
 
 
-def packing(problem: Problem, call: Call) -> Packed | Rejected:
-    """How the operands that are not aligned are packed."""
-    packs = [_Packing(operand, problem) for operand in (problem.a, problem.b) if not operand.aligned_to(16)]
-    if not packs:
-        return Packed(problem)
-    for pack in packs:
-        if pack.operand.unit is None:
-            return Rejected(f"neither rows nor columns of {pack.operand.tensor} are contiguous")
-        if pack.lines * pack.matrices >= 2**31 or pack.blocks >= 2**30:
-            return Rejected(f"{pack.operand.tensor} has too many lines to pack")
-    moved = sum(pack.nbytes for pack in packs)
-    if moved > _MOST_BYTES:
-        return Rejected(f"its packed operands would take {moved} bytes; at most {_MOST_BYTES} are used")
-    packed = {pack.operand.tensor: pack.packed for pack in packs}
+def realigned(problem: Problem, call: Call) -> Realigned | Rejected:
+    """The problem with its unaligned operands copied to aligned workspaces."""
+    copies = [
+        _AlignCopy(operand, problem) for operand in (problem.a, problem.b) if not operand.aligned_to(16)
+    ]
+    if not copies:
+        return Realigned(problem)
+    for copy in copies:
+        if copy.operand.unit_stride is None:
+            return Rejected(f"neither rows nor columns of {copy.operand.tensor} are contiguous")
+        if copy.lines * copy.matrices >= 2**31 or copy.blocks >= 2**30:
+            return Rejected(f"{copy.operand.tensor} has too many rows or columns to copy")
+    moved = sum(copy.nbytes for copy in copies)
+    if moved > _MAX_BYTES:
+        return Rejected(f"realigned operands need a workspace of {moved} bytes; the limit is {_MAX_BYTES}")
+    made = {copy.operand.tensor: copy.realigned for copy in copies}
     aligned = replace(
         problem,
-        a=packed.get(problem.a.tensor, problem.a),
-        b=packed.get(problem.b.tensor, problem.b),
+        a=made.get(problem.a.tensor, problem.a),
+        b=made.get(problem.b.tensor, problem.b),
     )
     defines = (("THREADS", _THREADS), ("VECTORS", _VECTORS))
-    kernel = NativeKernel(
-        HERE / "sm90/align_copy.cu", "matmul_pack", threads=_THREADS, defines=defines, pdl=True
-    )
+    kernel = NativeKernel(_SOURCE, "matmul_align_copy", threads=_THREADS, defines=defines, pdl=True)
     spans = {name: info.span for name, info in call.tensors.items() if info is not None}
-    second = packs[1].arguments(spans, 1) if len(packs) > 1 else packs[0].absent(1)
-    blocks = sum(pack.blocks for pack in packs)
-    launch = Launch(kernel, (blocks, 1, 1), (*packs[0].arguments(spans, 0), *second))
-    spaces = tuple(Workspace(pack.name, (pack.elements,), problem.dtype) for pack in packs)
-    return Packed(aligned, (launch,), spaces, moved)
+    second = copies[1].arguments(spans, 1) if len(copies) > 1 else copies[0].absent(1)
+    blocks = sum(copy.blocks for copy in copies)
+    launch = Launch(kernel, (blocks, 1, 1), (*copies[0].arguments(spans, 0), *second))
+    spaces = tuple(Workspace(copy.name, (copy.elements,), problem.dtype) for copy in copies)
+    return Realigned(aligned, (launch,), spaces, moved)
 
 
-def plan_packed(problem: Problem, call: Call) -> Plan | Rejected:
-    """Hopper's tensor cores for bfloat16 and float16 operands with lines that start anywhere."""
-    packed = packing(problem, call)
-    if isinstance(packed, Rejected):
-        return packed
-    if not packed.launches:
-        return Rejected("its operands lie as wgmma takes them")
+def plan_realigned(problem: Problem, call: Call) -> Plan | Rejected:
+    """wgmma.cu for bfloat16 and float16 operands of any alignment."""
+    copies = realigned(problem, call)
+    if isinstance(copies, Rejected):
+        return copies
+    if not copies.launches:
+        return Rejected("operands are 16-byte aligned; no realignment needed")
     flops = 2.0 * problem.M * problem.N * problem.K * problem.batches
-    if 2 * packed.nbytes / _BYTES_PER_US + flops / _FAST_PER_US + _LAUNCH_US > flops / _SLOW_PER_US:
-        return Rejected("packing its operands would cost more than it saves")
-    product = plan_wgmma(packed.problem, call)
+    if 2 * copies.nbytes / _BYTES_PER_US + flops / _FAST_PER_US + _LAUNCH_US > flops / _SLOW_PER_US:
+        return Rejected("realignment would cost more than it saves")
+    product = plan_wgmma(copies.problem, call)
     if isinstance(product, Rejected):
         return product
-    return Plan((*packed.launches, *product.launches), (*packed.workspaces, *product.workspaces))
+    return Plan((*copies.launches, *product.launches), (*copies.workspaces, *product.workspaces))
 
 
-class _Packing:
-    """How one operand is packed: each distinct matrix once, whatever is broadcast over it."""
+plan = for_call(plan_realigned)
+
+
+class _AlignCopy:
+    """The copy of one operand; each distinct matrix once, whatever it is broadcast over."""
 
     def __init__(self, operand: Operand, problem: Problem):
         rows, cols = (problem.M, problem.K) if operand is problem.a else (problem.K, problem.N)
         self.operand = operand
-        self.name = f"{operand.tensor}_packed"
-        self.length, self.lines = (cols, rows) if operand.unit == "col" else (rows, cols)
+        self.name = f"{operand.tensor}_realigned"
+        self.length, self.lines = (cols, rows) if operand.unit_stride == "col" else (rows, cols)
         self.counts = tuple(
             count if stride else 1 for count, stride in zip(problem.batch, operand.batch, strict=True)
         )
@@ -99,12 +103,12 @@ class _Packing:
         self.blocks = ceil(self.vectors, _THREADS * _VECTORS)
 
     @property
-    def packed(self) -> Operand:
-        """The operand as it lies in the workspace."""
+    def realigned(self) -> Operand:
+        """The operand in its workspace."""
         matrix = self.pitch * self.lines
         outer = matrix * self.counts[1] if self.operand.batch[0] else 0
         inner = matrix if self.operand.batch[1] else 0
-        row, col = (self.pitch, 1) if self.operand.unit == "col" else (1, self.pitch)
+        row, col = (self.pitch, 1) if self.operand.unit_stride == "col" else (1, self.pitch)
         return Operand(self.name, self.operand.dtype, row, col, (outer, inner), 16)
 
     def arguments(self, spans: dict[str, int], number: int) -> tuple[tuple[str, Argument], ...]:
@@ -117,7 +121,7 @@ class _Packing:
         )
 
     def absent(self, number: int) -> tuple[tuple[str, Argument], ...]:
-        """The arguments of a second operand that is not packed."""
+        """The arguments of a second operand that is not copied."""
         null = Scalar("i64", 0)
         return self._named(number, (null, null), (0, 0, 0, 0, 0), (1, 1, 1, 1, 0))
 

@@ -1,7 +1,6 @@
-// A product with few rows on Hopper's tensor cores, in bfloat16 or float16; skinny.h says how the work is
-// divided. The roles are swapped: w's columns are the 64 rows of a warpgroup's instruction, and x's rows, up
-// to 64, its columns, so that no more is multiplied than the next power of two. Where x is contiguous along
-// its rows (X_ALONG_K 0), TILE_M is 64.
+// Small-M products on Hopper's tensor cores, bfloat16 and float16; skinny.h describes the division of work. A and B are
+// swapped: w's columns are the 64 rows of a wgmma, and x's rows, up to 64, its columns, so that no more is computed
+// than the next power of two. Where x is M-major (X_K_MAJOR 0), TILE_M is 64.
 #include "prelude.h"
 
 #include "_lib/ptx/registers.h"
@@ -10,14 +9,14 @@
 
 constexpr int SUMS = TILE_M / 2;  // per thread, of the 64 x TILE_M of a warpgroup
 constexpr int GROUPS = CONSUMERS / 4;
-static_assert(TILE_N == GROUPS * 64, "a warpgroup multiplies 64 columns");
-static_assert(X_ALONG_K || TILE_M == 64, "lines along the rows hold 64 of them");
+static_assert(TILE_N == GROUPS * 64, "a warpgroup computes 64 columns");
+static_assert(X_K_MAJOR || TILE_M == 64, "rows of an M-major x hold 64 m");
 
-// Sums this warpgroup's 64 columns over the block's part of k.
-DEVICE void multiply(TilePipeline pipe, const Part& part, float (&sum)[SUMS]) {
-    // A k step of 16 elements: 32 bytes along a line, or 16 lines.
-    constexpr int W_STEP = W_ALONG_K ? 32 : 16 * 128;
-    constexpr int X_STEP = X_ALONG_K ? 32 : 16 * 128;
+// Accumulates this warpgroup's 64 columns over the block's part of k.
+DEVICE void multiply(TilePipeline pipe, const KRange& part, float (&sum)[SUMS]) {
+    // 16 elements of k: 32 bytes of a row, or 16 rows.
+    constexpr int W_STEP = W_K_MAJOR ? 32 : 16 * 128;
+    constexpr int X_STEP = X_K_MAJOR ? 32 : 16 * 128;
     const int group = thread_x() / 128;
     uint32_t used = 0;
 #pragma unroll
@@ -31,10 +30,10 @@ DEVICE void multiply(TilePipeline pipe, const Part& part, float (&sum)[SUMS]) {
             const uint64_t x = wgmma_descriptor(pipe.x(line), 8192, 1024);
 #pragma unroll
             for (int k = 0; k < 4; ++k)
-                Wgmma<TILE_M>::run<!W_ALONG_K, !X_ALONG_K>(sum, w + (k * W_STEP >> 4), x + (k * X_STEP >> 4), 1);
+                Wgmma<TILE_M>::run<!W_K_MAJOR, !X_K_MAJOR>(sum, w + (k * W_STEP >> 4), x + (k * X_STEP >> 4), 1);
         }
         wgmma_commit();
-        wgmma_wait<1>();  // the step before is done with its stage
+        wgmma_wait<1>();  // the step before no longer reads its stage
         if (step > part.first && thread_x() % 128 == 0) mbarrier_arrive(used);
         used = pipe.empty_barrier();
         pipe.advance();
@@ -63,7 +62,7 @@ SKINNY_KERNEL(matmul_skinny) {
     const uint32_t base = (shared_address(shared) + 1023) & ~1023u;
     const uint32_t barriers = base + STAGES * STAGE_BYTES;
     const TilePipeline pipe(base, barriers);
-    const Part part = part_of(s);
+    const KRange part = part_of(s);
     const Source source(&map_w, &map_x, part, s);
 
     start(pipe, source, part, GROUPS);

@@ -1,18 +1,18 @@
-// A product with few rows: c (m x n) = x (m x k) @ w (k x n), m <= TILE_M, bound by the reading of w. What
-// skinny.cu (tensor cores) and skinny_f32.cu (IEEE float32) share: all but the arithmetic.
+// Small-M products: c (m x n) = x (m x k) @ w (k x n), m <= TILE_M, bound by reading w. What skinny.cu (tensor cores)
+// and skinny_f32.cu (IEEE float32) share: all but the arithmetic.
 //
-// A block computes TILE_N columns of c, or with SPLIT > 1 a cluster of SPLIT blocks does, each summing its
-// part of k; then each finishes and stores a share of the tile, adding the parts in order of rank out of the
-// blocks' shared memories. One thread keeps a ring of STAGES stages filled by the copy engine, each LINES
-// lines of 128 bytes deep along k, with the 128-byte swizzle. In a stage w lies first: for each line along k
-// TILE_N lines (W_ALONG_K 1), or squares of LINE k by LINE columns, one line per k (0); then x likewise.
-// Zeros stand for what lies outside of an operand, but rows of x beyond the next eight are not copied (X_ALONG_K 1):
-// the engine takes longer for lines outside than for those within, and nobody stores their sums.
+// A block computes TILE_N columns of c. With K_SPLITS > 1 (split-K in a cluster) a cluster of K_SPLITS blocks does,
+// each over its part of k; then each finishes and stores a share of the tile, adding the partial sums in order of rank
+// from the blocks' shared memories. One producer thread keeps a pipeline of STAGES stages filled by TMA, each LINES
+// 128-byte rows deep along k, with the 128-byte swizzle. In a stage w is first: per 128 bytes of k TILE_N rows
+// (W_K_MAJOR 1), or squares of LINE k by LINE columns, one row per k (0); then x likewise. TMA fills what is outside an
+// operand with zeros, but rows of x beyond the next eight are not loaded (X_K_MAJOR 1): TMA takes longer for rows
+// outside than for those inside, and their sums are not stored.
 //
-// Defines: ELEMENT, TILE_M (rows of x, a power of two), TILE_N, SPLIT, LINES, STAGES, CONSUMERS (warps that
-// multiply), RESIDENT (blocks per multiprocessor), PDL (programmatic dependent launch: a block
-// prefetches w's first stages to L2 while the previous kernel ends), W_ALONG_K, X_ALONG_K; C_VECTOR: c is row-major with
-// 16-byte aligned rows; BIAS, ACTIVATION, PREACTIVATION.
+// Defines: ELEMENT, TILE_M (rows of x, a power of two), TILE_N, K_SPLITS, LINES, STAGES, CONSUMERS (consumer warps),
+// RESIDENT (blocks per multiprocessor), PDL (programmatic dependent launch: a block prefetches w's first stages to L2
+// while the previous kernel ends), W_K_MAJOR, X_K_MAJOR; C_VECTOR: c is row-major with 16-byte aligned rows; BIAS,
+// ACTIVATION, PREACTIVATION.
 #pragma once
 
 #include "prelude.h"
@@ -29,11 +29,11 @@ using T = ELEMENT;
 constexpr int LINE = 128 / sizeof(T);  // elements
 constexpr int DEPTH = LINE * LINES;
 constexpr int THREADS = (CONSUMERS + 1) * 32;
-constexpr int X_LINES = X_ALONG_K ? TILE_M : (TILE_M + LINE - 1) / LINE * LINE;
-constexpr int W_BYTES = TILE_N * 128;                          // of one line along k
+constexpr int X_LINES = X_K_MAJOR ? TILE_M : (TILE_M + LINE - 1) / LINE * LINE;
+constexpr int W_BYTES = TILE_N * 128;                          // of one 128-byte row along k
 constexpr int X_BYTES = (X_LINES * 128 + 1023) / 1024 * 1024;  // the swizzle repeats every 1024 bytes
 constexpr int STAGE_BYTES = LINES * (W_BYTES + X_BYTES);
-constexpr int PITCH = TILE_N + 4;  // floats from row to row of a staged tile of sums
+constexpr int PITCH = TILE_N + 4;  // floats from row to row of a staged tile
 
 struct TilePipeline : Pipeline<STAGES, STAGE_BYTES> {
     using Pipeline::Pipeline;
@@ -42,25 +42,25 @@ struct TilePipeline : Pipeline<STAGES, STAGE_BYTES> {
     DEVICE uint32_t x(int line) const { return stage_base() + LINES * W_BYTES + line * X_BYTES; }
 };
 
-// The part of the product that a block multiplies: columns from `col`, steps first to last of DEPTH along k.
-struct Part {
+// The part of the product that a block computes: columns from `col`, steps first to last of DEPTH along k.
+struct KRange {
     int col, inner, outer, rank, first, last;
 };
 
-DEVICE Part part_of(const Sizes& s) {
-    const uint32_t index = blockIdx.x / SPLIT;
+DEVICE KRange part_of(const Sizes& s) {
+    const uint32_t index = blockIdx.x / K_SPLITS;
     const uint32_t tiles = (static_cast<uint32_t>(s.n) + TILE_N - 1) / TILE_N;
     const uint32_t batch = index / tiles;
     const uint32_t outer = batch / static_cast<uint32_t>(s.inner_batches);
-    const int rank = SPLIT == 1 ? 0 : cluster_rank();
+    const int rank = K_SPLITS == 1 ? 0 : cluster_rank();
     const int64_t steps = (static_cast<int64_t>(s.k) + DEPTH - 1) / DEPTH;
     const int col = static_cast<int>((index - batch * tiles) * TILE_N);
     const int inner = static_cast<int>(batch - outer * s.inner_batches);
-    return {col, inner, static_cast<int>(outer), rank, static_cast<int>(steps * rank / SPLIT),
-            static_cast<int>(steps * (rank + 1) / SPLIT)};
+    return {col, inner, static_cast<int>(outer), rank, static_cast<int>(steps * rank / K_SPLITS),
+            static_cast<int>(steps * (rank + 1) / K_SPLITS)};
 }
 
-// w is read once: it leaves L2 before what is read again.
+// w is read once: evicted from L2 before data that is read again.
 DEVICE void tma_load_4d_evict_first(uint32_t to, const TensorMap* map, uint32_t barrier, int x, int y, int z, int w) {
     tma_load_4d_cached(to, map, barrier, l2_evict_first(), x, y, z, w);
 }
@@ -68,14 +68,14 @@ DEVICE void tma_load_4d_evict_first(uint32_t to, const TensorMap* map, uint32_t 
 struct Source {
     const TensorMap* w;
     const TensorMap* x;
-    int w_inner, w_outer, x_inner, x_outer;  // a batch dimension over which an operand repeats has size 1
+    int w_inner, w_outer, x_inner, x_outer;  // a batch dimension over which an operand is broadcast has size 1
     int copied;                              // bytes of a stage
 
-    DEVICE Source(const TensorMap* map_w, const TensorMap* map_x, const Part& part, const Sizes& s)
+    DEVICE Source(const TensorMap* map_w, const TensorMap* map_x, const KRange& part, const Sizes& s)
         : w(map_w), x(map_x), w_inner(s.b_inner ? part.inner : 0), w_outer(s.b_outer ? part.outer : 0),
           x_inner(s.a_inner ? part.inner : 0), x_outer(s.a_outer ? part.outer : 0) {
         const int rows = (s.m + 7) / 8 * 8;
-        copied = LINES * (W_BYTES + (X_ALONG_K && rows < X_LINES ? rows : X_LINES) * 128);
+        copied = LINES * (W_BYTES + (X_K_MAJOR && rows < X_LINES ? rows : X_LINES) * 128);
     }
 
     // Brings w's part of a step into L2.
@@ -83,7 +83,7 @@ struct Source {
 #pragma unroll
         for (int line = 0; line < LINES; ++line) {
             const int k = step * DEPTH + line * LINE;
-            if (W_ALONG_K) {
+            if (W_K_MAJOR) {
                 tma_prefetch_4d(w, k, col, w_inner, w_outer);
             } else {
 #pragma unroll
@@ -97,15 +97,15 @@ struct Source {
 #pragma unroll
         for (int line = 0; line < LINES; ++line) {
             const int k = step * DEPTH + line * LINE;
-            if (W_ALONG_K) {
+            if (W_K_MAJOR) {
                 tma_load_4d_evict_first(pipe.w(line), w, pipe.full_barrier(), k, col, w_inner, w_outer);
             } else {
 #pragma unroll
                 for (int i = 0; i < TILE_N / LINE; ++i)
-                    tma_load_4d_evict_first(pipe.w(line) + i * LINE * 128, w, pipe.full_barrier(), col + i * LINE, k, w_inner,
-                                  w_outer);
+                    tma_load_4d_evict_first(pipe.w(line) + i * LINE * 128, w, pipe.full_barrier(), col + i * LINE, k,
+                                            w_inner, w_outer);
             }
-            if (X_ALONG_K) {
+            if (X_K_MAJOR) {
                 tma_load_4d(pipe.x(line), x, pipe.full_barrier(), k, 0, x_inner, x_outer);
             } else {
 #pragma unroll
@@ -118,18 +118,18 @@ struct Source {
 
 DEVICE bool is_producer() { return thread_x() == CONSUMERS * 32; }
 
-// Prepares the barriers and fills the ring for the first time. `releases` arrivals free a stage. Every thread
-// calls it.
-DEVICE void start(TilePipeline pipe, const Source& source, const Part& part, int releases) {
+// Initialises the barriers and fills the pipeline for the first time. `consumers` arrivals make a stage empty. Every
+// thread calls it.
+DEVICE void start(TilePipeline pipe, const Source& source, const KRange& part, int consumers) {
     if (is_producer()) {
         tma_prefetch_descriptor(source.w);
         tma_prefetch_descriptor(source.x);
-        pipe.init(releases);
+        pipe.init(consumers);
         mbarrier_init_fence();
         fence_proxy_async();  // the copies below use them at once
         launch_dependents();
 #if PDL
-        // What the kernel before still writes of w, L2 will have as well.
+        // If the previous kernel still writes w, L2 sees those writes too.
         for (int step = part.first; step < part.last && step < part.first + STAGES; ++step)
             source.prefetch(part.col, step);
 #endif
@@ -144,8 +144,8 @@ DEVICE void start(TilePipeline pipe, const Source& source, const Part& part, int
     barrier();
 }
 
-// The producer's further rounds: a stage is refilled once it is freed.
-DEVICE void refill(TilePipeline pipe, const Source& source, const Part& part) {
+// The producer's further rounds: a stage is refilled once it is empty.
+DEVICE void refill(TilePipeline pipe, const Source& source, const KRange& part) {
     for (int step = part.first + STAGES; step < part.last; ++step) {
         mbarrier_wait(pipe.empty_barrier(), pipe.phase);
         source.copy(pipe, part.col, step);
@@ -158,7 +158,7 @@ using Quad = vec<float, 4>;
 // Four floats of the shared memory of block `rank` of the cluster.
 DEVICE Quad load_quad(uint32_t at, int rank) {
     Quad q;
-    if (SPLIT == 1)
+    if (K_SPLITS == 1)
         asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
                      : "=f"(q.v[0]), "=f"(q.v[1]), "=f"(q.v[2]), "=f"(q.v[3])
                      : "r"(at)
@@ -172,8 +172,8 @@ DEVICE Quad load_quad(uint32_t at, int rank) {
     return q;
 }
 
-DEVICE void everyone_wrote() {
-    if (SPLIT == 1) barrier();
+DEVICE void cluster_or_block_sync() {
+    if (K_SPLITS == 1) barrier();
     else cluster_sync();
 }
 
@@ -190,29 +190,29 @@ DEVICE void store_columns(T* to, const vec<T, VECTOR>& values, int left, int64_t
     }
 }
 
-// Adds up the sums that every block of the cluster has staged at `at`, [row][column] with PITCH, and stores
-// this block's share of them.
-DEVICE void finish_tile(uint32_t at, T* c, T* z, const T* bias, const Part& part, const Sizes& s) {
+// Adds the partial sums that every block of the cluster has staged at `at`, [row][column] with PITCH, and stores this
+// block's share of them.
+DEVICE void finish_tile(uint32_t at, T* c, T* z, const T* bias, const KRange& part, const Sizes& s) {
     constexpr int ACROSS = TILE_N / VECTOR;
-    everyone_wrote();
+    cluster_or_block_sync();
     const int rows = s.m < TILE_M ? s.m : TILE_M;
     const int64_t start = part.outer * s.c_outer + part.inner * s.c_inner;
-    for (int i = part.rank * THREADS + thread_x(); i < rows * ACROSS; i += SPLIT * THREADS) {
+    for (int i = part.rank * THREADS + thread_x(); i < rows * ACROSS; i += K_SPLITS * THREADS) {
         const int row = i / ACROSS, within = i % ACROSS * VECTOR;
         const int col = part.col + within;
-        Quad parts[SPLIT][VECTOR / 4];
+        Quad partials[K_SPLITS][VECTOR / 4];
 #pragma unroll
-        for (int rank = 0; rank < SPLIT; ++rank) {
+        for (int rank = 0; rank < K_SPLITS; ++rank) {
 #pragma unroll
             for (int q = 0; q < VECTOR / 4; ++q)
-                parts[rank][q] = load_quad(at + (row * PITCH + within + q * 4) * 4, rank);
+                partials[rank][q] = load_quad(at + (row * PITCH + within + q * 4) * 4, rank);
         }
         vec<T, VECTOR> values, before;
 #pragma unroll
         for (int e = 0; e < VECTOR; ++e) {
-            float sum = parts[0][e / 4].v[e % 4];
+            float sum = partials[0][e / 4].v[e % 4];
 #pragma unroll
-            for (int rank = 1; rank < SPLIT; ++rank) sum += parts[rank][e / 4].v[e % 4];
+            for (int rank = 1; rank < K_SPLITS; ++rank) sum += partials[rank][e / 4].v[e % 4];
             sum = preactivation(sum, col + e < s.n ? bias_at(bias, col + e) : 0.0f);
             before.v[e] = from_float<T>(sum);
             values.v[e] = from_float<T>(activate(sum));
@@ -221,12 +221,12 @@ DEVICE void finish_tile(uint32_t at, T* c, T* z, const T* bias, const Part& part
         store_columns(c + place, values, s.n - col, s.c_col);
         if (PREACTIVATION) store_columns(z + place, before, s.n - col, s.c_col);
     }
-    // A block must not leave while another still reads its shared memory.
-    if (SPLIT > 1) cluster_sync();
+    // A block must not exit while another still reads its shared memory.
+    if (K_SPLITS > 1) cluster_sync();
 }
 
-#if SPLIT > 1
-#define CLUSTER_DIMS __cluster_dims__(SPLIT, 1, 1)
+#if K_SPLITS > 1
+#define CLUSTER_DIMS __cluster_dims__(K_SPLITS, 1, 1)
 #else
 #define CLUSTER_DIMS
 #endif

@@ -1,17 +1,16 @@
-// A product with few rows in IEEE float32: fused multiply-adds on operands from shared memory; skinny.h says
-// how the work is divided.
+// Small-M products in IEEE float32: fused multiply-adds on operands from shared memory; skinny.h describes the division
+// of work.
 //
-// Where w is contiguous along k, eight lanes share a line of it, four k each, and a warp's four such groups
-// take COLS columns each; sums are added over the eight lanes at the end. Where w is contiguous along its
-// columns, a lane takes four of them and every row, and warps take different k; sums are added over the warps
-// at the end. The orders are fixed.
+// Where w is K-major, eight lanes share a 128-byte row of it, four k each, and a warp's four such groups compute COLS
+// columns each; sums are added over the eight lanes at the end. Where w is N-major, a lane computes four columns of
+// every row, and warps take different k; sums are added over the warps at the end. The orders are fixed.
 #include "prelude.h"
 
 #include "skinny.h"
 
 constexpr int SUMS = 4 * TILE_M;  // per thread
 static_assert(sizeof(T) == 4 && TILE_M % 4 == 0, "rows are read in fours");
-static_assert(TILE_N == (W_ALONG_K ? CONSUMERS * 16 : 128), "a warp takes 16 columns, or all");
+static_assert(TILE_N == (W_K_MAJOR ? CONSUMERS * 16 : 128), "a warp takes 16 columns, or all");
 
 // Chunk `chunk` (16 bytes) of line `line` under the swizzle.
 DEVICE uint32_t chunk_at(uint32_t base, int line, int chunk) {
@@ -35,10 +34,10 @@ DEVICE void put_quad(uint32_t at, const float* v) {
 DEVICE void load_x(float (&where)[4][4], uint32_t x, int r, int chunk) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-        const Quad q = X_ALONG_K ? quad_at(chunk_at(x, r * 4 + i, chunk))
+        const Quad q = X_K_MAJOR ? quad_at(chunk_at(x, r * 4 + i, chunk))
                                  : quad_at(chunk_at(x + r / 8 * LINE * 128, chunk * 4 + i, r % 8));
 #pragma unroll
-        for (int e = 0; e < 4; ++e) (X_ALONG_K ? where[i][e] : where[e][i]) = q.v[e];
+        for (int e = 0; e < 4; ++e) (X_K_MAJOR ? where[i][e] : where[e][i]) = q.v[e];
     }
 }
 
@@ -49,12 +48,12 @@ DEVICE void multiply_line(float (&sum)[SUMS], uint32_t w, uint32_t x) {
     float held[4][4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-        const Quad q = W_ALONG_K ? quad_at(chunk_at(w, warp * 16 + i * 4 + lane / 8, lane % 8))
+        const Quad q = W_K_MAJOR ? quad_at(chunk_at(w, warp * 16 + i * 4 + lane / 8, lane % 8))
                                  : quad_at(chunk_at(w + lane / 8 * LINE * 128, warp % 8 * 4 + i, lane % 8));
 #pragma unroll
-        for (int e = 0; e < 4; ++e) (W_ALONG_K ? held[i][e] : held[e][i]) = q.v[e];
+        for (int e = 0; e < 4; ++e) (W_K_MAJOR ? held[i][e] : held[e][i]) = q.v[e];
     }
-    const int chunk = W_ALONG_K ? lane % 8 : warp % 8;
+    const int chunk = W_K_MAJOR ? lane % 8 : warp % 8;
 #pragma unroll
     for (int r = 0; r < TILE_M / 4; ++r) {
         float row[4][4];
@@ -71,13 +70,13 @@ DEVICE void multiply_line(float (&sum)[SUMS], uint32_t w, uint32_t x) {
     }
 }
 
-DEVICE void multiply(TilePipeline pipe, const Part& part, float (&sum)[SUMS]) {
+DEVICE void multiply(TilePipeline pipe, const KRange& part, float (&sum)[SUMS]) {
     const int warp = thread_x() / 32;
 #pragma unroll
     for (int i = 0; i < SUMS; ++i) sum[i] = 0.0f;
     for (int step = part.first; step < part.last; ++step) {
         pipe.wait_full();
-        if (W_ALONG_K) {
+        if (W_K_MAJOR) {
 #pragma unroll
             for (int line = 0; line < LINES; ++line) multiply_line(sum, pipe.w(line), pipe.x(line));
         } else {
@@ -119,7 +118,7 @@ template <int COUNT, int BIT> DEVICE Held add_over_lanes(float* v, int first) {
 // Stages the sums at `at` as [row][column].
 DEVICE void stage_sums(uint32_t at, float (&sum)[SUMS]) {
     const int lane = thread_x() % 32, warp = thread_x() / 32;
-    if constexpr (W_ALONG_K) {
+    if constexpr (W_K_MAJOR) {
         const Held held = add_over_lanes<SUMS, 4>(sum, 0);
         constexpr int COUNT = SUMS / 8 > 0 ? SUMS / 8 : 1;
 #pragma unroll
@@ -161,7 +160,7 @@ SKINNY_KERNEL(matmul_skinny_f32) {
     const uint32_t base = (shared_address(shared) + 1023) & ~1023u;
     const uint32_t barriers = base + STAGES * STAGE_BYTES;
     const TilePipeline pipe(base, barriers);
-    const Part part = part_of(s);
+    const KRange part = part_of(s);
     const Source source(&map_w, &map_x, part, s);
 
     start(pipe, source, part, CONSUMERS);

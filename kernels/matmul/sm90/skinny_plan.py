@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import NamedTuple
 
 from portable import dtypes
 from portable.kernels.matmul.launch_args import (
     ACTIVATIONS,
-    HERE,
-    MOST_TILES,
+    MAX_TILES,
     bias,
     ceil,
     pointer,
@@ -19,20 +19,21 @@ from portable.kernels.matmul.launch_args import (
     unfit,
     z_pointer,
 )
-from portable.kernels.matmul.problem import Problem
-from portable.kernels.matmul.sm90.tma_descriptors import no_map, tensor_map
+from portable.kernels.matmul.problem import Problem, for_call
+from portable.kernels.matmul.sm90.tma_descriptors import tma_descriptor, tma_unsupported
 from portable.plan import Call, Device, Launch, NativeKernel, Plan, Rejected
 
-_MOST_ROWS = 64
-_MOST_ROWS_F32 = 32
-_MOST_STAGES = 12
-_SPLITS = (1, 2, 3, 4, 8)
-# Measured 2026-11-21 on an H200. Bytes a microsecond: of the memory and of L2; of one multiprocessor from
-# the memory, from L2 and from the shared memory of another; its fused multiply-adds. Microseconds until what
-# is asked of the idle memory comes, and of the busy one; what a cluster costs, and one of eight beyond that.
+_FOLDER = Path(__file__).parent
+_MAX_M = 64
+_MAX_M_F32 = 32
+_MAX_STAGES = 12
+_K_SPLITS = (1, 2, 3, 4, 8)
+# Measured 2026-11-21 on an H200. Bytes per microsecond: of memory and of L2; of one multiprocessor from
+# memory, from L2 and from another's shared memory; its fused multiply-adds. Microseconds: latency of idle
+# memory and of busy memory; the cost of a cluster, and of one of eight beyond that.
 _MEMORY, _L2, _FROM_MEMORY, _FROM_L2, _FROM_ANOTHER = 4.1e6, 9e6, 0.05e6, 0.1e6, 0.02e6
 _FMA = 0.13e6
-# Bytes that a miss in L2 brings: 8192x8192 with 1 row 32.4 us (1.07 of torch), with 256 bytes 35.2 (0.98).
+# L2 promotion, bytes: 8192x8192 with 1 row 32.4 us (1.07 of torch), with 256 bytes 35.2 (0.98).
 _PROMOTION = 128
 _IDLE, _BUSY, _CLUSTER, _CLUSTER_OF_EIGHT = 0.7, 1.5, 0.7, 1.0
 
@@ -49,22 +50,22 @@ class SkinnyTile(NamedTuple):
     resident: int
 
     def shared(self) -> int:
-        """The ring with its barriers, or the sums that are staged in its place; the ring starts at a multiple
-        of 1024 bytes."""
+        """Bytes: the pipeline's stages and barriers, or the sums that take their place; the stages are
+        1024-byte aligned."""
         return 1024 + max(self.stages * (self.stage + 16), self.rows * (self.n + 4) * 4)
 
     def blocks(self, problem: Problem, split: int) -> int:
         return ceil(problem.N, self.n) * problem.batches * split
 
     def time(self, problem: Problem, split: int, device: Device) -> float:
-        """Microseconds, about, beside those that every launch takes."""
+        """Estimated microseconds, without the launch."""
         size, depth, blocks = problem.a.itemsize, ceil(problem.K, split), self.blocks(problem, split)
         waves = ceil(blocks, self.resident * device.multiprocessors)
         busy = min(device.multiprocessors, blocks / waves)
         latency = _IDLE + (_BUSY - _IDLE) * min(1.0, blocks / device.multiprocessors)
-        asked = blocks / waves * (self.stages - 1) * self.lines * self.n * 128 / latency
+        in_flight = blocks / waves * (self.stages - 1) * self.lines * self.n * 128 / latency
         stream = max(
-            problem.batches * problem.N * problem.K * size / min(_MEMORY, busy * _FROM_MEMORY, asked),
+            problem.batches * problem.N * problem.K * size / min(_MEMORY, busy * _FROM_MEMORY, in_flight),
             blocks * (self.n + self.rows) * depth * size / min(_L2, busy * _FROM_L2),
             blocks * self.n * self.rows * depth / busy / _FMA if problem.dtype == "float32" else 0.0,
         )
@@ -79,25 +80,25 @@ def _tile(problem: Problem, device: Device, n: int, lines: int, resident: int) -
     rows are the next power of two; rows that lie side by side come a whole line at a time, and 16-bit ones of
     them are multiplied so."""
     line = 128 // problem.a.itemsize
-    least = 4 if problem.dtype == "float32" else 8 if problem.a.unit == "col" else 64
+    least = 4 if problem.dtype == "float32" else 8 if problem.a.unit_stride == "col" else 64
     rows = max(size_class(problem.M), least)
-    x_lines = rows if problem.a.unit == "col" else ceil(rows, line) * line
+    x_lines = rows if problem.a.unit_stride == "col" else ceil(rows, line) * line
     stage = lines * (n * 128 + ceil(x_lines * 128, 1024) * 1024)
     space = (device.shared_memory + 1024) // resident - 2048
-    return SkinnyTile(rows, n, lines, stage, min(space // (stage + 16), _MOST_STAGES), resident)
+    return SkinnyTile(rows, n, lines, stage, min(space // (stage + 16), _MAX_STAGES), resident)
 
 
 def _tiles(problem: Problem, device: Device) -> tuple[SkinnyTile, ...]:
     if problem.dtype == "float32":
         return (_tile(problem, device, 128, 1, 1),)
-    lines = 2 if problem.M <= 32 and problem.a.unit == "col" else 1
+    lines = 2 if problem.M <= 32 and problem.a.unit_stride == "col" else 1
     shapes = ((128, 1), (64, lines))
     return tuple(_tile(problem, device, n, lines, resident) for resident in (1, 2) for n, lines in shapes)
 
 
 def _choice(problem: Problem, device: Device) -> tuple[SkinnyTile, int]:
-    """The tile and the parts of k that take the least time; every part has two steps at least, and its block
-    a multiprocessor, as have blocks that fill one where there are others. Clusters of more than two crowd on
+    """The fastest tile and number of K splits. A split has at least two steps, and its block has its own
+    multiprocessor, as have blocks that fill one where there are others. Clusters of more than two crowd on
     some multiprocessors and leave others idle: they are for small products."""
 
     def possible(tile: SkinnyTile, split: int) -> bool:
@@ -108,56 +109,57 @@ def _choice(problem: Problem, device: Device) -> tuple[SkinnyTile, int]:
         return tile.blocks(problem, split) <= room and steps >= 2 * split
 
     tiles = _tiles(problem, device)
-    options = [(tile, split) for split in _SPLITS for tile in tiles if possible(tile, split)]
+    options = [(tile, split) for split in _K_SPLITS for tile in tiles if possible(tile, split)]
     return min(options, key=lambda option: option[0].time(problem, option[1], device))
 
 
 def _unsuited(problem: Problem, device: Device) -> Rejected | None:
     if problem.dtype == "float32" and problem.precision == "tf32":
-        return Rejected("its float32 products are IEEE")
-    most = _MOST_ROWS_F32 if problem.dtype == "float32" else _MOST_ROWS
-    if most < problem.M:
-        return Rejected(f"it is for at most {most} rows, not {problem.M}")
+        return Rejected("this kernel's float32 products are IEEE, not TF32")
+    limit = _MAX_M_F32 if problem.dtype == "float32" else _MAX_M
+    if limit < problem.M:
+        return Rejected(f"M = {problem.M} exceeds this kernel's limit of {limit}")
     if problem.K == 0:
-        return Rejected("an empty sum has nothing to copy")
+        return Rejected("K = 0: nothing to load")
     for operand, rows, cols in ((problem.a, problem.M, problem.K), (problem.b, problem.K, problem.N)):
-        if (reason := no_map(operand, rows, cols)) is not None:
+        if (reason := tma_unsupported(operand, rows, cols)) is not None:
             return reason
     return None
 
 
 def plan_skinny(problem: Problem, call: Call) -> Plan | Rejected:
-    """At most 64 rows (float32: 32), or columns where there is no bias, in 16-byte aligned lines."""
+    """Small M, at most 64 (float32: 32), or small N without a bias; 16-byte aligned operands."""
     if problem.bias is None and problem.N < problem.M:
         problem = problem.transposed()
     if (reason := unfit(problem) or _unsuited(problem, call.device)) is not None:
         return reason
     tile, split = _choice(problem, call.device)
     blocks = tile.blocks(problem, split) if problem.M else 0
-    if blocks > MOST_TILES:
-        return Rejected(f"{blocks} tiles exceed a grid of {MOST_TILES} blocks")
-    w_along_k, x_along_k = problem.b.unit == "row", problem.a.unit == "col"
+    if blocks > MAX_TILES:
+        return Rejected(f"{blocks} tiles exceed a grid of {MAX_TILES} blocks")
+    w_k_major, x_k_major = problem.b.unit_stride == "row", problem.a.unit_stride == "col"
     line = 128 // problem.a.itemsize
     warps = 8 if problem.dtype == "float32" else tile.n // 16
-    # With two blocks a multiprocessor the next call's would crowd on those that are free first.
+    # With two blocks a multiprocessor the next launch's blocks would crowd on the multiprocessors that are
+    # free first.
     pdl = tile.resident == 1 and problem.dtype != "float32"
     name = "skinny_f32" if problem.dtype == "float32" else "skinny"
     kernel = NativeKernel(
-        HERE / f"sm90/{name}.cu",
+        _FOLDER / f"{name}.cu",
         f"matmul_{name}",
         threads=(warps + 1) * 32,
         defines=(
             ("ELEMENT", dtypes.of(problem.dtype).c),
             ("TILE_M", tile.rows),
             ("TILE_N", tile.n),
-            ("SPLIT", split),
+            ("K_SPLITS", split),
             ("LINES", tile.lines),
             ("STAGES", tile.stages),
             ("CONSUMERS", warps),
             ("RESIDENT", tile.resident),
             ("PDL", int(pdl)),
-            ("W_ALONG_K", int(w_along_k)),
-            ("X_ALONG_K", int(x_along_k)),
+            ("W_K_MAJOR", int(w_k_major)),
+            ("X_K_MAJOR", int(x_k_major)),
             ("C_VECTOR", int(row_vectors(problem.c))),
             ("BIAS", int(problem.bias is not None)),
             ("ACTIVATION", ACTIVATIONS[problem.activation]),
@@ -166,12 +168,15 @@ def plan_skinny(problem: Problem, call: Call) -> Plan | Rejected:
         shared=tile.shared(),
         pdl=pdl,
     )
-    w_lines = tile.n if w_along_k else line
-    x_lines = min(tile.rows, ceil(problem.M, 8) * 8) if x_along_k else line
+    w_lines = tile.n if w_k_major else line
+    x_lines = min(tile.rows, ceil(problem.M, 8) * 8) if x_k_major else line
     maps = (
-        ("map_w", tensor_map(problem.b, problem.K, problem.N, problem.batch, w_lines, _PROMOTION)),
-        ("map_x", tensor_map(problem.a, problem.M, problem.K, problem.batch, x_lines, _PROMOTION)),
+        ("map_w", tma_descriptor(problem.b, problem.K, problem.N, problem.batch, w_lines, _PROMOTION)),
+        ("map_x", tma_descriptor(problem.a, problem.M, problem.K, problem.batch, x_lines, _PROMOTION)),
     )
     outputs = (("c", pointer(problem.c)), *z_pointer(problem))
     args = (*maps, ("bias", bias(problem)), *outputs, *sizes(problem))
     return Plan((Launch(kernel, (blocks, 1, 1), args),))
+
+
+plan = for_call(plan_skinny)

@@ -2,16 +2,16 @@
 //
 //     x == first + second / 2^8 + third / 2^16        exactly, for every finite x
 //
-// `first` is x rounded to bfloat16, `second` what that leaves, times 2^8, rounded again, `third` the rest,
-// times 2^16. The factors keep the planes of a small x out of the subnormal range, where bits would go lost.
-//  - Where rounding would overflow, x is cut instead.
-//  - An infinity is (+-1, 0, +-inf): `third` meets only the other operand's `first`, so that its products are
-//    those of IEEE arithmetic: inf * 0 is NaN, inf * x and inf * inf are infinite with the right sign. (Here
+// `first` is x rounded to bfloat16, `second` the remainder, times 2^8, rounded again, `third` the rest, times 2^16. The
+// factors keep the planes of a small x out of the subnormal range, where bits would be lost.
+//  - Where rounding would overflow, x is truncated instead.
+//  - An infinity is (+-1, 0, +-inf): `third` is multiplied only by the other operand's `first`, so that its products
+//    are those of IEEE arithmetic: inf * 0 is NaN, inf * x and inf * inf are infinite with the right sign. (Here
 //    numbers of 2^-134 and less count as 0.)
 //  - NaN is (NaN, 0, 0).
 //
-// Planes keep the operand's order, in lines (rows or columns, whichever lie contiguously) that start at
-// multiples of 128 bytes. What pads a line is not written: nothing reads it. One launch splits both operands;
+// Planes keep the operand's order, in rows (or columns, whichever are contiguous) that start at multiples of
+// 128 bytes. Their padding is not written: nothing reads it. One launch splits both operands;
 // a thread makes 8 elements of each plane at a time, VECTORS times.
 //
 // Defines: THREADS, VECTORS.
@@ -23,7 +23,7 @@ struct Operand {
     int64_t line, inner, outer, span;  // strides of `from`, and its elements from first to last
     int64_t plane;                     // elements of a plane
     int64_t vectors;                   // eights of the whole operand
-    int length, lines, pitch;  // elements of a line, lines of a matrix, elements between lines of a plane
+    int length, lines, pitch;  // elements of a row, rows of a matrix, elements between rows of a plane
     int inner_count;
 };
 
@@ -59,7 +59,7 @@ DEVICE Eight read_aligned(const float* at) {
     return {{a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w}};
 }
 
-// The bits of a finite x as bfloat16, in the upper half of a word: rounded to nearest even, but cut where
+// The bits of a finite x as bfloat16, in the upper half of a word: rounded to nearest even, but truncated where
 // that would overflow.
 DEVICE uint32_t rounded(float x) {
     const uint32_t bits = bits_of(x);
@@ -130,7 +130,7 @@ DEVICE void split_operand(const Operand& o, uint32_t block) {
     }
 }
 
-extern "C" __global__ __launch_bounds__(THREADS) void matmul_split(
+extern "C" __global__ __launch_bounds__(THREADS) void matmul_split_bf16x3(
     const float* from0, uint16_t* to0, int64_t line0, int64_t inner0, int64_t outer0, int64_t span0,
     int64_t plane0, int64_t vectors0, int length0, int lines0, int pitch0, int inner_count0, int blocks0,
     const float* from1, uint16_t* to1, int64_t line1, int64_t inner1, int64_t outer1, int64_t span1,

@@ -1,14 +1,14 @@
-"""wgmma.cu where whole tiles would leave multiprocessors idle: the last of them, or all, are divided along k,
-and a second launch adds the parts."""
+"""Split-K: where the output tiles do not fill the GPU, wgmma.cu computes each tile of the last wave, or all
+tiles, in `k_splits` parts along K, and splitk_reduce.cu adds the partial sums."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import NamedTuple
 
 from portable import dtypes
 from portable.kernels.matmul.launch_args import (
     ACTIVATIONS,
-    HERE,
     bias,
     ceil,
     pointer,
@@ -16,20 +16,21 @@ from portable.kernels.matmul.launch_args import (
     sizes,
     z_pointer,
 )
-from portable.kernels.matmul.problem import Problem
-from portable.kernels.matmul.sm90.realigned_plan import Packed, packing
+from portable.kernels.matmul.problem import Problem, for_call
+from portable.kernels.matmul.sm90.realigned_plan import Realigned, realigned
 from portable.kernels.matmul.sm90.wgmma_plan import (
     Costs,
-    Divided,
+    SplitK,
     WgmmaTile,
-    band_of,
     few_columns,
+    group_m_of,
     launch,
     unsuited,
     wgmma_tile,
 )
 from portable.plan import Call, Device, Launch, NativeKernel, Plan, Pointer, Rejected, Scalar, Workspace
 
+_SOURCE = Path(__file__).with_name("splitk_reduce.cu")
 _SHAPES = (
     WgmmaTile(256, 0, 2, 1),
     WgmmaTile(128, 0, 2, 1),
@@ -38,53 +39,55 @@ _SHAPES = (
     WgmmaTile(128, 0, m=64),
     WgmmaTile(64, 0),
 )
-_LEAST_STEPS, _MOST_PARTS = 4, 32  # of 64 k in a part
-# Measured 2026-11-22. Clocks that the second launch takes, bytes of sums that are written and read in one,
-# how many parts it reads at once, and what every further read costs.
-_SECOND, _BYTES, _AT_ONCE, _AGAIN = 2600.0, 1300.0, 8, 6000.0
-_WORTH = 0.9  # of the time of whole tiles
-_SUM_THREADS, _MOST_RESIDENT = 256, 8
+_MIN_STEPS, _MAX_K_SPLITS = 4, 32  # steps of 64 k in a split
+# Measured 2026-11-22. Clocks of the reduction's launch, bytes of partial sums written and read per clock,
+# splits the reduction reads at once, and clocks of every further read.
+_REDUCE, _BYTES, _AT_ONCE, _FURTHER_READ = 2600.0, 1300.0, 8, 6000.0
+_WORTH = 0.9  # of the time without split-K
+_REDUCE_THREADS, _MAX_RESIDENT = 256, 8
 
 
-class Split(NamedTuple):
-    """Clusters of whole tiles, the parts of each other one, and how many clusters of blocks there are."""
+class SplitKConfig(NamedTuple):
+    """`whole` tiles of clusters are computed at once, the others in `k_splits` parts; `clusters` are
+    launched."""
 
     tile: WgmmaTile
     whole: int
-    parts: int
+    k_splits: int
     clusters: int
 
     def blocks(self, problem: Problem) -> int:
-        """That multiply parts."""
-        return (self.tile.clusters(problem) - self.whole) * self.parts * self.tile.cluster
+        """Blocks that compute a part of K."""
+        return (self.tile.clusters(problem) - self.whole) * self.k_splits * self.tile.cluster
 
     def elements(self, problem: Problem) -> int:
-        """Of the sums."""
+        """Partial sums."""
         return self.blocks(problem) * self.tile.m * self.tile.n
 
     def clocks(self, problem: Problem, device: Device) -> float:
         costs = Costs(problem, device)
         whole = ceil(self.whole, self.clusters) * costs.of_tile(self.tile)
-        costs.steps = ceil(costs.steps, self.parts)
-        added = self.elements(problem) * 4 / _BYTES + (ceil(self.parts, _AT_ONCE) - 1) * _AGAIN
-        return whole + costs.of_tile(self.tile) + _SECOND + added
+        costs.steps = ceil(costs.steps, self.k_splits)
+        added = self.elements(problem) * 4 / _BYTES + (ceil(self.k_splits, _AT_ONCE) - 1) * _FURTHER_READ
+        return whole + costs.of_tile(self.tile) + _REDUCE + added
 
 
-def _splits(problem: Problem, device: Device, tile: WgmmaTile) -> list[Split]:
-    """The last, partly filled wave divided. As many parts of each tile as of any other: blocks that multiply
-    the same k then read the same lines at the same time.
+def _splits(problem: Problem, device: Device, tile: WgmmaTile) -> list[SplitKConfig]:
+    """Split-K of the last, partly filled wave. Every tile has the same number of splits: blocks of the same k
+    then read the same data at the same time.
 
-    2026-11-22, 512x8192x28672: equal runs of steps for all multiprocessors 410 us, whole tiles 320."""
+    2026-11-22, 512x8192x28672: stream-K (equal runs of steps for all multiprocessors) 410 us, data-parallel
+    tiles 320."""
     tiles, room = tile.clusters(problem), device.multiprocessors // tile.cluster
     left = tiles % room
-    most = min(room // left if left else 0, ceil(problem.K, 64) // _LEAST_STEPS, _MOST_PARTS)
+    limit = min(room // left if left else 0, ceil(problem.K, 64) // _MIN_STEPS, _MAX_K_SPLITS)
     if tiles > room:
-        return [Split(tile, tiles - left, most, room)] if most > 1 else []
-    return [Split(tile, 0, parts, left * parts) for parts in range(2, most + 1)]
+        return [SplitKConfig(tile, tiles - left, limit, room)] if limit > 1 else []
+    return [SplitKConfig(tile, 0, k_splits, left * k_splits) for k_splits in range(2, limit + 1)]
 
 
-def split_of(problem: Problem, device: Device) -> Split | None:
-    """What takes the least time, or None where all tiles are better left whole."""
+def splitk_config(problem: Problem, device: Device) -> SplitKConfig | None:
+    """The fastest split-K, or None where the product is faster without."""
     tiles = [tile.filling(device) for tile in _SHAPES if tile.misfit(problem, device) is None]
     options = [split for tile in tiles for split in _splits(problem, device, tile)]
     if not options:
@@ -95,58 +98,69 @@ def split_of(problem: Problem, device: Device) -> Split | None:
     return best if best.clocks(problem, device) < _WORTH * whole else None
 
 
-def plan_split(problem: Problem, call: Call) -> Plan | Rejected:
-    """wgmma.cu in parts of k, its operands packed first where they are not aligned."""
-    if problem.c.unit == "row" and problem.bias is None:
+def plan_splitk(problem: Problem, call: Call) -> Plan | Rejected:
+    """wgmma.cu with split-K; operands that are not 16-byte aligned are realigned first."""
+    if problem.c.unit_stride == "row" and problem.bias is None:
         problem = problem.transposed()
-    packed = packing(problem, call)
-    if isinstance(packed, Rejected):
-        return packed
-    problem = packed.problem
+    copies = realigned(problem, call)
+    if isinstance(copies, Rejected):
+        return copies
+    problem = copies.problem
     if (reason := unsuited(problem)) is not None:
         return reason
-    split = split_of(problem, call.device)
+    split = splitk_config(problem, call.device)
     if split is None:
-        return Rejected("its tiles keep the card busy without parts of k")
-    return planned(packed, problem, call, split)
+        tile = wgmma_tile(problem, call.device, {})
+        tiles = tile.clusters(problem) * tile.cluster
+        return Rejected(f"split-K not needed: {tiles} output tiles for {call.device.multiprocessors} SMs")
+    return planned(copies, problem, call, split)
 
 
-def _even(blocks: int, device: Device) -> int:
+plan = for_call(plan_splitk)
+
+
+def _even_occupancy(blocks: int, device: Device) -> int:
     """Shared memory that keeps the blocks of a PDL launch from crowding on the first free multiprocessors."""
-    each = min(ceil(blocks, device.multiprocessors), _MOST_RESIDENT)
+    each = min(ceil(blocks, device.multiprocessors), _MAX_RESIDENT)
     return (device.shared_memory // each - 1024) // 1024 * 1024
 
 
-def planned(packed: Packed, problem: Problem, call: Call, split: Split) -> Plan:
-    tile = split.tile._replace(group=band_of(problem))
-    grid = (split.blocks(problem) // split.parts, tile.m * tile.n // 4 // _SUM_THREADS, 1)
+def planned(copies: Realigned, problem: Problem, call: Call, split: SplitKConfig) -> Plan:
+    tile = split.tile._replace(group_m=group_m_of(problem))
+    grid = (split.blocks(problem) // split.k_splits, tile.m * tile.n // 4 // _REDUCE_THREADS, 1)
     blocks = grid[0] * grid[1]
     kernel = NativeKernel(
-        HERE / "sm90/splitk_reduce.cu",
-        "matmul_wgmma_sum",
-        threads=_SUM_THREADS,
+        _SOURCE,
+        "matmul_splitk_reduce",
+        threads=_REDUCE_THREADS,
         defines=(
             ("ELEMENT", dtypes.of(problem.dtype).c),
             ("TILE_M", tile.m),
             ("TILE_N", tile.n),
             ("CLUSTER_M", tile.cluster_m),
             ("CLUSTER_N", tile.cluster_n),
-            ("GROUP", tile.group),
-            ("THREADS", _SUM_THREADS),
-            ("C_TOUCHES", int(problem.c.col == 1)),
+            ("GROUP_M", tile.group_m),
+            ("THREADS", _REDUCE_THREADS),
+            ("C_CONTIGUOUS", int(problem.c.col == 1)),
             ("BIAS", int(problem.bias is not None)),
             ("ACTIVATION", ACTIVATIONS[problem.activation]),
             *preactivation_define(problem),
         ),
-        shared=_even(blocks, call.device),
+        shared=_even_occupancy(blocks, call.device),
         pdl=True,
     )
-    counts = (("whole", Scalar("i32", split.whole)), ("parts", Scalar("i32", split.parts)))
+    counts = (("whole", Scalar("i32", split.whole)), ("k_splits", Scalar("i32", split.k_splits)))
     outputs = (("c", pointer(problem.c)), *z_pointer(problem))
-    args = (("sums", Pointer("sums", True)), ("bias", bias(problem)), *outputs, *counts, *sizes(problem))
+    args = (
+        ("partials", Pointer("partials", True)),
+        ("bias", bias(problem)),
+        *outputs,
+        *counts,
+        *sizes(problem),
+    )
     launches = (
-        *packed.launches,
-        launch(problem, call, tile, False, Divided(split.whole, split.parts, split.clusters)),
+        *copies.launches,
+        launch(problem, call, tile, False, SplitK(split.whole, split.k_splits, split.clusters)),
         Launch(kernel, grid, args),
     )
-    return Plan(launches, (*packed.workspaces, Workspace("sums", (split.elements(problem),), "float32")))
+    return Plan(launches, (*copies.workspaces, Workspace("partials", (split.elements(problem),), "float32")))

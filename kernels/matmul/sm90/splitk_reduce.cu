@@ -1,10 +1,10 @@
-// Adds the sums that wgmma.cu's clusters have left of tiles divided along k, in the order of k, finishes them and
-// stores c.
+// The reduction of split-K: adds the partial sums of wgmma.cu's split-K tiles in the order of k, applies the epilogue
+// and stores c.
 //
 // A thread finishes a vector of four sums, as one thread of wgmma.cu held it: two columns of two rows.
 //
-// Defines: ELEMENT, TILE_M, TILE_N, CLUSTER_M, CLUSTER_N, GROUP (those of wgmma.cu), THREADS, C_TOUCHES (c's columns
-// touch), BIAS, ACTIVATION, PREACTIVATION.
+// Defines: ELEMENT, TILE_M, TILE_N, CLUSTER_M, CLUSTER_N, GROUP_M (those of wgmma.cu), THREADS, C_CONTIGUOUS (c is
+// row-major), BIAS, ACTIVATION, PREACTIVATION.
 #include "prelude.h"
 
 #include "_lib/ptx/pdl.h"
@@ -16,14 +16,14 @@ using T = ELEMENT;
 constexpr int CLUSTER = CLUSTER_M * CLUSTER_N;
 constexpr int CONSUMERS = TILE_M / 64;
 constexpr int VECTORS = TILE_N / 8;  // of a thread
-constexpr int TOGETHER = 8;          // parts that are read before they are added
+constexpr int UNROLL = 8;            // splits that are loaded before they are added
 constexpr int OF_BLOCK = CONSUMERS * VECTORS * 128;
 
-// Two neighbours of a row.
+// Two neighbouring columns of a row.
 DEVICE void store_pair(T* to, float first, float second, int columns, int64_t step) {
     if (columns <= 0) return;
     const T low = from_float<T>(first), high = from_float<T>(second);
-#if C_TOUCHES
+#if C_CONTIGUOUS
     if (columns > 1 && reinterpret_cast<uint64_t>(to) % 4 == 0) {
         *reinterpret_cast<uint32_t*>(to) = low.bits | static_cast<uint32_t>(high.bits) << 16;
         return;
@@ -33,8 +33,8 @@ DEVICE void store_pair(T* to, float first, float second, int columns, int64_t st
     if (columns > 1) to[step] = high;
 }
 
-extern "C" __global__ __launch_bounds__(THREADS) void matmul_wgmma_sum(const float4* sums, const T* bias, T* c,
-                                                                      Z_PARAMETER(T) int whole, int parts,
+extern "C" __global__ __launch_bounds__(THREADS) void matmul_splitk_reduce(const float4* partials, const T* bias, T* c,
+                                                                      Z_PARAMETER(T) int whole, int k_splits,
                                                                       SIZES_PARAMETERS) {
     const Sizes s = SIZES_ARGUMENTS;
     launch_dependents();
@@ -42,21 +42,21 @@ extern "C" __global__ __launch_bounds__(THREADS) void matmul_wgmma_sum(const flo
     const int thread = at % 128, vector = at / 128 % VECTORS, consumer = at / 128 / VECTORS;
     const int rank = blockIdx.x % CLUSTER;
     const uint32_t index = blockIdx.x / CLUSTER;
-    const Tile tile = tile_at<TILE_M * CLUSTER_M, TILE_N * CLUSTER_N, GROUP>(whole + index, s);
+    const Tile tile = tile_at<TILE_M * CLUSTER_M, TILE_N * CLUSTER_N, GROUP_M>(whole + index, s);
     const int row = tile.row + rank % CLUSTER_M * TILE_M + consumer * 64 + thread / 32 * 16 + thread % 32 / 4;
     const int col = tile.col + rank / CLUSTER_M * TILE_N + vector * 8 + thread % 4 * 2;
 
-    const float4* from = sums + (static_cast<int64_t>(index) * parts * CLUSTER + rank) * OF_BLOCK + at;
+    const float4* from = partials + (static_cast<int64_t>(index) * k_splits * CLUSTER + rank) * OF_BLOCK + at;
     grid_dependency_wait();
     if (row >= s.m || col >= s.n) return;
     float4 sum = {};
-    for (int part = 0; part < parts; part += TOGETHER) {
-        float4 v[TOGETHER];
+    for (int split = 0; split < k_splits; split += UNROLL) {
+        float4 v[UNROLL];
 #pragma unroll
-        for (int i = 0; i < TOGETHER; ++i)
-            v[i] = part + i < parts ? from[static_cast<int64_t>(part + i) * CLUSTER * OF_BLOCK] : float4{};
+        for (int i = 0; i < UNROLL; ++i)
+            v[i] = split + i < k_splits ? from[static_cast<int64_t>(split + i) * CLUSTER * OF_BLOCK] : float4{};
 #pragma unroll
-        for (int i = 0; i < TOGETHER; ++i) {
+        for (int i = 0; i < UNROLL; ++i) {
             sum.x += v[i].x;
             sum.y += v[i].y;
             sum.z += v[i].z;

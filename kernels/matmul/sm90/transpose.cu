@@ -1,9 +1,9 @@
-// Copies float32 matrices whose lines are 16-byte aligned into workspaces, rows as columns, for simt_bulk.cu.
+// Transposes float32 matrices whose rows are 16-byte aligned into workspaces, for simt_tma.cu.
 //
-// A block turns SIDE lines of SIDE elements through shared memory: 16-byte reads along a line, 16-byte writes across
-// them. Lines of `to` are `pitch` apart, a multiple of 4; what pads one may be written.
+// A block transposes SIDE rows of SIDE elements through shared memory: 16-byte reads along a row, 16-byte writes across
+// rows. Rows of `to` are `pitch` apart, a multiple of 4; their padding may be written.
 //
-// Uses only what every vendor's prelude.h has, so that an emulated card can run it.
+// Uses only what every vendor's prelude.h has, so that the emulated GPU can run it.
 #include "prelude.h"
 
 #include "_lib/ptx/pdl.h"
@@ -14,7 +14,7 @@ constexpr int STEP = THREADS / QUADS;
 
 using Quad = vec<float, 4>;
 
-KERNEL(THREADS) void matmul_turn(const float* from, float* to, int64_t line, int64_t inner, int64_t outer,
+KERNEL(THREADS) void matmul_transpose(const float* from, float* to, int64_t line, int64_t inner, int64_t outer,
                                  int64_t pitch, int lines, int length, int inner_count) {
     SHARED float tile[SIDE][SIDE + 1];
     launch_dependents();

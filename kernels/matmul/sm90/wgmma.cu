@@ -1,27 +1,28 @@
-// c = a @ b with Hopper's warpgroup matrix instructions, for 16-byte aligned operands of any layout.
+// c = a @ b with Hopper's warpgroup matrix instructions (wgmma), for 16-byte aligned operands of any layout.
 //
-// A persistent block walks tiles of TILE_M x TILE_N. TILE_M / 64 warpgroups multiply 64 rows of each tile; a thread
-// after them starts bulk tensor copies into a ring of STAGES stages. Blocks of a cluster of CLUSTER_M x CLUSTER_N
-// neighbouring tiles load a share of each operand tile and multicast it. Operands lie in shared memory with
-// the 128-byte swizzle, in lines of 64 elements: along k, or along M or N for an operand that is contiguous
-// the other way (A_ALONG_K or B_ALONG_K 0), then as blocks of 64 lines, one per k.
+// Persistent and warp-specialised: a block computes tiles of TILE_M x TILE_N one after another. TILE_M / 64 consumer
+// warpgroups compute 64 rows of each tile; one producer thread keeps a pipeline of STAGES stages filled by TMA. Blocks
+// of a cluster of CLUSTER_M x CLUSTER_N neighbouring tiles load a share of each operand tile and multicast it. Operands
+// lie in shared memory with the 128-byte swizzle, in rows of 64 elements: along K (K-major), or along M or N (A_K_MAJOR
+// or B_K_MAJOR 0), then as blocks of 64 rows, one per k.
 //
-// A finished tile is packed to 16 bits in registers, and stored block by block during the next tile's SPREAD
-// first steps of k; the last one goes through the pipe, which is free by then.
+// A finished tile is converted to 16 bits in registers and stored block by block during the next tile's STORE_STEPS
+// first steps of k, so that the epilogue overlaps the main loop; the last tile is staged in the pipeline's stages,
+// which are free by then.
 //
-// With EDGE, columns that do not fill a tile of TILE_N make narrow tiles of EDGE columns. They come last, on
-// the blocks from `first_edge` on, and no cluster shares them.
+// N tail: with N_TAIL, columns that do not fill a tile of TILE_N make narrow tiles of N_TAIL columns. They come last,
+// on the blocks from `first_n_tail` on, without multicast.
 //
-// With DIVIDED, the tiles from `whole` on are divided along k into `parts`: a cluster takes one part, before its
-// whole tiles, and leaves float32 sums in `sums`, as its threads hold them, for wgmma_sum.cu.
+// Split-K: with SPLITK, the tiles from `whole` on are computed in `k_splits` parts along K: a cluster computes one
+// part, before its whole tiles, and writes float32 accumulators to `partials`, as its threads hold them, for
+// splitk_reduce.cu.
 //
-// Defines: ELEMENT (bf16, f16); TILE_M (64, 128, 192), TILE_N (multiples of 16 from 64 to 256, of 64 where b's
-// lines run along N), STAGES, GROUP, CLUSTER_M, CLUSTER_N, SPREAD (less than the steps of k; 0: all blocks at once), EDGE (0, 64, 128), ONCE (every block has
-// one tile, which its place in the grid names), LAST (the last tile's rows are a box of their own: A_ALONG_K, no EDGE,
-// CLUSTER_N 1), DIVIDED (not with EDGE or ONCE), A_ALONG_K, B_ALONG_K; C_BY_ENGINE:
-// c is row-major with 16-byte aligned rows, and the copy engine stores it, or column-major where c is FLIPPED (then
-// in boxes of C_LINES columns; without BIAS); BIAS, ACTIVATION, PREACTIVATION (not with
-// ONCE).
+// Defines: ELEMENT (bf16, f16); TILE_M (64, 128, 192), TILE_N (multiples of 16 from 64 to 256, of 64 where b is
+// N-major), STAGES, GROUP_M, CLUSTER_M, CLUSTER_N, STORE_STEPS (less than the steps of k; 0: no overlap), N_TAIL (0,
+// 64, 128), NON_PERSISTENT (every block has one tile, by its grid index), M_TAIL (the last tile's rows have a TMA box
+// of their own: needs A_K_MAJOR, no N_TAIL, CLUSTER_N 1), SPLITK (not with N_TAIL or NON_PERSISTENT), A_K_MAJOR,
+// B_K_MAJOR; C_TMA: TMA stores c, which is row-major with 16-byte aligned rows, or column-major with C_COL_MAJOR (then
+// in boxes of C_BOX_COLS columns; without BIAS); BIAS, ACTIVATION, PREACTIVATION (not with NON_PERSISTENT).
 #include "prelude.h"
 
 #include "matmul/epilogue.h"
@@ -36,25 +37,26 @@
 
 using T = ELEMENT;
 
-constexpr int TILE_K = 64;  // one 128-byte line
+constexpr int TILE_K = 64;  // one 128-byte row
 constexpr int CONSUMERS = TILE_M / 64;
-constexpr int MULTIPLYING = CONSUMERS * 128;
-// Registers change hands among whole warpgroups; one multiplying warpgroup has enough.
-constexpr int THREADS = MULTIPLYING + (CONSUMERS > 1 ? 128 : 32);
-constexpr int COPYING_REGISTERS = CONSUMERS == 3 || DIVIDED ? 56 : 40;
-constexpr int MULTIPLYING_REGISTERS = CONSUMERS == 3 ? 152 : DIVIDED ? 224 : 232;
+constexpr int CONSUMER_THREADS = CONSUMERS * 128;
+// setmaxnreg reallocates registers among whole warpgroups; a single consumer warpgroup has enough.
+constexpr int THREADS = CONSUMER_THREADS + (CONSUMERS > 1 ? 128 : 32);
+constexpr int PRODUCER_REGISTERS = CONSUMERS == 3 || SPLITK ? 56 : 40;
+constexpr int CONSUMER_REGISTERS = CONSUMERS == 3 ? 152 : SPLITK ? 224 : 232;
 constexpr int CLUSTER = CLUSTER_M * CLUSTER_N;
-constexpr int HEIGHT = TILE_M * CLUSTER_M, WIDTH = TILE_N * CLUSTER_N;
+constexpr int CLUSTER_TILE_M = TILE_M * CLUSTER_M, CLUSTER_TILE_N = TILE_N * CLUSTER_N;
 constexpr int A_BYTES = TILE_M * 128;
-constexpr int BLOCKS = (TILE_N + 63) / 64;  // of 64 x 64 of c per consumer; the last one may be a part of that
+constexpr int BLOCKS = (TILE_N + 63) / 64;  // of 64 x 64 of c per consumer; the last one may be partial
 constexpr int B_BYTES = TILE_N * 128;
 constexpr int STAGE_BYTES = A_BYTES + B_BYTES;
-constexpr int EDGE_BYTES = A_BYTES + EDGE * 128;
-constexpr int SPREAD_OR_1 = SPREAD ? SPREAD : 1;
-constexpr int C_BYTES = ONCE ? 0 : CONSUMERS * C_BUFFERS * BLOCK_BYTES;
-constexpr int RELEASES = CLUSTER_M + CLUSTER_N - 1;  // blocks that write to a stage, of each consumer
-static_assert(TILE_M / CLUSTER_N % 8 == 0 && TILE_N / CLUSTER_M % 8 == 0, "a share is whole groups of the swizzle");
-static_assert(CONSUMERS * BLOCKS * BLOCK_BYTES <= STAGES * STAGE_BYTES, "the ring holds a tile of c");
+constexpr int N_TAIL_BYTES = A_BYTES + N_TAIL * 128;
+constexpr int STORE_STEPS_OR_1 = STORE_STEPS ? STORE_STEPS : 1;
+constexpr int C_BYTES = NON_PERSISTENT ? 0 : CONSUMERS * C_BUFFERS * BLOCK_BYTES;
+// Blocks that multicast to a stage; each consumer releases it to all of them.
+constexpr int PRODUCERS = CLUSTER_M + CLUSTER_N - 1;
+static_assert(TILE_M / CLUSTER_N % 8 == 0 && TILE_N / CLUSTER_M % 8 == 0, "shares are whole swizzle groups");
+static_assert(CONSUMERS * BLOCKS * BLOCK_BYTES <= STAGES * STAGE_BYTES, "the stages hold a tile of c");
 
 struct TilePipeline : Pipeline<STAGES, STAGE_BYTES> {
     using Pipeline::Pipeline;
@@ -63,26 +65,26 @@ struct TilePipeline : Pipeline<STAGES, STAGE_BYTES> {
     DEVICE uint32_t b() const { return a() + A_BYTES; }
 };
 
-// What the blocks walk: divided tiles, whole tiles, narrow ones.
-struct Work {
-    uint32_t tiles, divided, edges;  // clusters of whole and of divided tiles, and narrow tiles
-    int parts;                       // of each divided tile
-    int first_edge;                  // the first block that has narrow tiles
-    Sizes whole;                     // the product without the columns of narrow tiles
+// The tiles: split-K ones, whole ones, and those of the N tail.
+struct TileScheduler {
+    uint32_t tiles, splitk_tiles, n_tails;  // clusters of whole and of split-K tiles, and narrow tiles
+    int k_splits;                    // of each split-K tile
+    int first_n_tail;                  // the first block with tiles of the N tail
+    Sizes whole;                     // the product without the N tail
 
-    DEVICE Work(const Sizes& s, int first, uint32_t undivided, int parts)
-        : divided(0), parts(parts), first_edge(first), whole(s) {
-        if (EDGE) whole.n = s.n / WIDTH * WIDTH;
+    DEVICE TileScheduler(const Sizes& s, int first, uint32_t undivided, int k_splits)
+        : splitk_tiles(0), k_splits(k_splits), first_n_tail(first), whole(s) {
+        if (N_TAIL) whole.n = s.n / CLUSTER_TILE_N * CLUSTER_TILE_N;
         const uint32_t batches = static_cast<uint32_t>(s.inner_batches) * s.outer_batches;
-        const uint32_t tiles_m = (static_cast<uint32_t>(s.m) + HEIGHT - 1) / HEIGHT;
-        tiles = tiles_m * ((static_cast<uint32_t>(whole.n) + WIDTH - 1) / WIDTH) * batches;
-        if (DIVIDED) {
-            divided = tiles - undivided;
+        const uint32_t tiles_m = (static_cast<uint32_t>(s.m) + CLUSTER_TILE_M - 1) / CLUSTER_TILE_M;
+        tiles = tiles_m * ((static_cast<uint32_t>(whole.n) + CLUSTER_TILE_N - 1) / CLUSTER_TILE_N) * batches;
+        if (SPLITK) {
+            splitk_tiles = tiles - undivided;
             tiles = undivided;
         }
-        edges = EDGE ? (static_cast<uint32_t>(s.m) + TILE_M - 1) / TILE_M * batches : 0;
+        n_tails = N_TAIL ? (static_cast<uint32_t>(s.m) + TILE_M - 1) / TILE_M * batches : 0;
     }
-    DEVICE Tile edge(uint32_t index) const {
+    DEVICE Tile n_tail(uint32_t index) const {
         Sizes narrow = whole;
         narrow.n = 1;
         Tile tile = tile_at<TILE_M, 64, 1>(index, narrow);
@@ -91,309 +93,313 @@ struct Work {
     }
 };
 
-// Where a block stands in its cluster.
-struct Member {
+// A block's position in its cluster.
+struct ClusterPosition {
     int m, n;
 };
-DEVICE Member member() {
+DEVICE ClusterPosition cluster_position() {
     const int rank = CLUSTER == 1 ? 0 : cluster_rank();
     return {rank % CLUSTER_M, rank / CLUSTER_M};
 }
 
-DEVICE Tile tile_of(uint32_t index, Member me, const Sizes& s) {
+DEVICE Tile tile_of(uint32_t index, ClusterPosition me, const Sizes& s) {
     Tile tile;
-    if (ONCE) {
+    if (NON_PERSISTENT) {
         const int batch = blockIdx.z;
         const int outer = s.inner_batches == 1 ? batch : batch / s.inner_batches;
-        tile = {static_cast<int>(blockIdx.x / CLUSTER) * HEIGHT, static_cast<int>(blockIdx.y) * WIDTH, outer,
-                batch - outer * s.inner_batches};
+        tile = {static_cast<int>(blockIdx.x / CLUSTER) * CLUSTER_TILE_M,
+                static_cast<int>(blockIdx.y) * CLUSTER_TILE_N, outer, batch - outer * s.inner_batches};
     } else {
-        tile = tile_at<HEIGHT, WIDTH, GROUP>(index, s);
+        tile = tile_at<CLUSTER_TILE_M, CLUSTER_TILE_N, GROUP_M>(index, s);
     }
     tile.row += me.m * TILE_M;
     tile.col += me.n * TILE_N;
     return tile;
 }
 
-// Rows of a tile that are loaded. Lines beyond an operand take the engine longer than those within; what lies in
-// their place reaches rows of sums that nobody stores.
+// Rows of a tile that are loaded. Rows outside an operand take TMA longer than those inside; whatever is in shared
+// memory in their place only reaches accumulator rows that are not stored.
 DEVICE int rows_of(const Tile& tile, const Sizes& s) {
-    if (!LAST) return TILE_M;
+    if (!M_TAIL) return TILE_M;
     const int left = s.m - tile.row;
     return left >= TILE_M ? TILE_M : left > 0 ? (left + 7) / 8 * 8 : 0;
 }
 
 DEVICE int steps_of(const Sizes& s) { return (s.k + TILE_K - 1) / TILE_K; }
 
-// The part of a divided tile's steps that a cluster multiplies: of `parts` each, cluster after cluster.
-struct Part {
+// The steps of k that a cluster computes of a split-K tile: its `k_splits` parts are consecutive clusters.
+struct KRange {
     uint32_t tile;
     int first, last;
 
-    DEVICE Part(int parts, int steps) {
-        const uint32_t cluster = blockIdx.x / CLUSTER, part = cluster % parts;
-        tile = cluster / parts;
-        first = static_cast<int>(static_cast<uint64_t>(steps) * part / parts);
-        last = static_cast<int>(static_cast<uint64_t>(steps) * (part + 1) / parts);
+    DEVICE KRange(int k_splits, int steps) {
+        const uint32_t cluster = blockIdx.x / CLUSTER, split = cluster % k_splits;
+        tile = cluster / k_splits;
+        first = static_cast<int>(static_cast<uint64_t>(steps) * split / k_splits);
+        last = static_cast<int>(static_cast<uint64_t>(steps) * (split + 1) / k_splits);
     }
 };
 
-// Whether the blocks that share an operand each load some lines of it, or, where its lines do not run along k and
-// cannot be shared in blocks of 64, some k of all lines.
-constexpr bool some_k(int lines, bool along_k, int parts) { return !along_k && lines / parts % 64; }
+// How the blocks of a cluster share the load of an operand: each loads some of its rows, or, where it is not K-major
+// and its rows do not divide into 64s, some k of all rows.
+constexpr bool some_k(int rows, bool k_major, int shares) { return !k_major && rows / shares % 64; }
 
-// Part `part` of an operand's LINES lines from `line` on, step k: a box along k, else boxes of 64 lines; to all
-// blocks in `mask`, or to this one alone.
-template <int LINES, bool ALONG_K, int PARTS, bool ALONE>
-DEVICE void load_part(uint16_t mask, uint32_t to, const TensorMap* map, uint32_t barrier, int part, int line, int k,
-                      int inner, int outer) {
-    constexpr bool SOME_K = some_k(LINES, ALONG_K, PARTS);
-    constexpr int SHARE = SOME_K ? TILE_K / PARTS : LINES / PARTS;
-    to += part * SHARE * 128;
-    (SOME_K ? k : line) += part * SHARE;
+// Share `share` of SHARES of an operand's ROWS rows from `row` on, step k: one box if K-major, else boxes of 64 rows;
+// multicast to all blocks in `mask`, or with LOCAL to this block.
+template <int ROWS, bool K_MAJOR, int SHARES, bool LOCAL>
+DEVICE void load_share(uint16_t mask, uint32_t to, const TensorMap* map, uint32_t barrier, int share, int row, int k,
+                       int inner, int outer) {
+    constexpr bool SOME_K = some_k(ROWS, K_MAJOR, SHARES);
+    constexpr int SHARE = SOME_K ? TILE_K / SHARES : ROWS / SHARES;
+    to += share * SHARE * 128;
+    (SOME_K ? k : row) += share * SHARE;
 #pragma unroll
-    for (int i = 0; i < (ALONG_K ? 1 : SOME_K ? LINES / 64 : SHARE / 64); ++i) {
-        const int x = ALONG_K ? k : line + i * 64;
-        const int y = ALONG_K ? line : k;
-        if (PARTS == 1 || ALONE) tma_load_4d(to + i * BLOCK_BYTES, map, barrier, x, y, inner, outer);
+    for (int i = 0; i < (K_MAJOR ? 1 : SOME_K ? ROWS / 64 : SHARE / 64); ++i) {
+        const int x = K_MAJOR ? k : row + i * 64;
+        const int y = K_MAJOR ? row : k;
+        if (SHARES == 1 || LOCAL) tma_load_4d(to + i * BLOCK_BYTES, map, barrier, x, y, inner, outer);
         else tma_load_4d_multicast(mask, to + i * BLOCK_BYTES, map, barrier, x, y, inner, outer);
     }
 }
 
 struct Maps {
-    const TensorMap *a, *b, *edge, *last;  // `edge`: boxes of b for narrow tiles; `last`: of a for its last rows
+    const TensorMap *a, *b;
+    const TensorMap* n_tail;  // boxes of b for narrow tiles
+    const TensorMap* m_tail;  // of a for its last rows
 };
-// Where sums go: by the engine, or to `data`.
+// Where c goes: by TMA, or to `data`.
 struct Output {
     const TensorMap* map;
     T* data;
 };
 
-DEVICE void produce(TilePipeline pipe, const Maps& maps, const Sizes& s, const Work& work) {
-    const Member me = member();
-    // Blocks of the same cluster row share a's tile, those of the same column b's.
-    uint16_t row_mates = 0, column_mates = 0;
-    for (int i = 0; i < CLUSTER_N; ++i) row_mates |= 1 << (me.m + i * CLUSTER_M);
-    for (int i = 0; i < CLUSTER_M; ++i) column_mates |= 1 << (me.n * CLUSTER_M + i);
+DEVICE void producer_loop(TilePipeline pipe, const Maps& maps, const Sizes& s, const TileScheduler& work) {
+    const ClusterPosition me = cluster_position();
+    // Multicast masks: blocks of the same cluster row share a's tile, those of the same column b's.
+    uint16_t a_mask = 0, b_mask = 0;
+    for (int i = 0; i < CLUSTER_N; ++i) a_mask |= 1 << (me.m + i * CLUSTER_M);
+    for (int i = 0; i < CLUSTER_M; ++i) b_mask |= 1 << (me.n * CLUSTER_M + i);
     const int steps = steps_of(s);
     const bool a_inner = s.a_inner, a_outer = s.a_outer, b_inner = s.b_inner, b_outer = s.b_outer;
     grid_dependency_wait();
     auto load_tile = [&](const Tile& tile, int first, int last) {
         const int rows = rows_of(tile, s);
-        const TensorMap* map_a = rows < TILE_M ? maps.last : maps.a;
+        const TensorMap* map_a = rows < TILE_M ? maps.m_tail : maps.a;
         for (int k = first * TILE_K; k < last * TILE_K; k += TILE_K) {
             pipe.wait_empty();
             mbarrier_arrive_expect_tx(pipe.full_barrier(), B_BYTES + rows * 128);
             if (rows)
-                load_part<TILE_M, A_ALONG_K, CLUSTER_N, false>(row_mates, pipe.a(), map_a, pipe.full_barrier(), me.n,
+                load_share<TILE_M, A_K_MAJOR, CLUSTER_N, false>(a_mask, pipe.a(), map_a, pipe.full_barrier(), me.n,
                                                                tile.row, k, a_inner ? tile.inner : 0,
                                                                a_outer ? tile.outer : 0);
-            load_part<TILE_N, B_ALONG_K, CLUSTER_M, false>(column_mates, pipe.b(), maps.b, pipe.full_barrier(), me.m,
+            load_share<TILE_N, B_K_MAJOR, CLUSTER_M, false>(b_mask, pipe.b(), maps.b, pipe.full_barrier(), me.m,
                                                            tile.col, k, b_inner ? tile.inner : 0,
                                                            b_outer ? tile.outer : 0);
             pipe.advance();
         }
     };
-    if (DIVIDED) {
-        const Part part(work.parts, steps);
-        if (part.tile < work.divided)
-            load_tile(tile_of(work.tiles + part.tile, me, work.whole), part.first, part.last);
+    if (SPLITK) {
+        const KRange range(work.k_splits, steps);
+        if (range.tile < work.splitk_tiles)
+            load_tile(tile_of(work.tiles + range.tile, me, work.whole), range.first, range.last);
     }
     for (uint32_t index = blockIdx.x / CLUSTER; index < work.tiles; index += gridDim.x / CLUSTER) {
         load_tile(tile_of(index, me, work.whole), 0, steps);
-        if (ONCE) return;
+        if (NON_PERSISTENT) return;
     }
-    for (uint32_t index = blockIdx.x - work.first_edge; index < work.edges; index += gridDim.x - work.first_edge) {
-        const Tile tile = work.edge(index);
+    for (uint32_t index = blockIdx.x - work.first_n_tail; index < work.n_tails;
+         index += gridDim.x - work.first_n_tail) {
+        const Tile tile = work.n_tail(index);
         for (int k = 0; k < steps * TILE_K; k += TILE_K) {
             pipe.wait_empty();
-            mbarrier_arrive_expect_tx(pipe.full_barrier(), EDGE_BYTES);
+            mbarrier_arrive_expect_tx(pipe.full_barrier(), N_TAIL_BYTES);
 #pragma unroll
-            for (int part = 0; part < CLUSTER_N; ++part)
-                load_part<TILE_M, A_ALONG_K, CLUSTER_N, true>(0, pipe.a(), maps.a, pipe.full_barrier(), part, tile.row, k,
-                                                              a_inner ? tile.inner : 0, a_outer ? tile.outer : 0);
-            load_part<EDGE, B_ALONG_K, 1, true>(0, pipe.b(), maps.edge, pipe.full_barrier(), 0, tile.col, k,
+            for (int share = 0; share < CLUSTER_N; ++share)
+                load_share<TILE_M, A_K_MAJOR, CLUSTER_N, true>(0, pipe.a(), maps.a, pipe.full_barrier(), share,
+                                                               tile.row, k, a_inner ? tile.inner : 0,
+                                                               a_outer ? tile.outer : 0);
+            load_share<N_TAIL, B_K_MAJOR, 1, true>(0, pipe.b(), maps.n_tail, pipe.full_barrier(), 0, tile.col, k,
                                                 b_inner ? tile.inner : 0, b_outer ? tile.outer : 0);
             pipe.advance();
         }
     }
 }
 
-// Tells the producers that write to this block, its cluster row's and column's, that a stage may be refilled;
-// or its own alone, as often.
-template <bool ALONE> DEVICE void release(uint32_t freed, Member me) {
+// Arrives at the empty barriers of a stage in all blocks that multicast to it, those of this block's cluster row and
+// column; with LOCAL at this block's own, as many times.
+template <bool LOCAL> DEVICE void release(uint32_t empty_barrier, ClusterPosition me) {
     const int thread = thread_x() % 128;
-    if (CLUSTER == 1 || ALONE) {
-        if (thread < RELEASES) mbarrier_arrive(freed);
+    if (CLUSTER == 1 || LOCAL) {
+        if (thread < PRODUCERS) mbarrier_arrive(empty_barrier);
     } else if (thread < CLUSTER_M) {
-        mbarrier_arrive_cluster(freed, me.n * CLUSTER_M + thread);
-    } else if (thread < RELEASES) {
+        mbarrier_arrive_cluster(empty_barrier, me.n * CLUSTER_M + thread);
+    } else if (thread < PRODUCERS) {
         const int other = thread - CLUSTER_M;
-        mbarrier_arrive_cluster(freed, me.m + (other + (other >= me.n)) * CLUSTER_M);
+        mbarrier_arrive_cluster(empty_barrier, me.m + (other + (other >= me.n)) * CLUSTER_M);
     }
 }
 
-// Starts the products of one step of k, and waits for the step before.
-template <int COLUMNS, bool FIRST> DEVICE void multiply(TilePipeline& pipe, float* sum, int consumer) {
-    // 16 elements of k: 32 bytes along a line, or 16 lines.
-    constexpr int A_STEP = A_ALONG_K ? 32 : 16 * 128;
-    constexpr int B_STEP = B_ALONG_K ? 32 : 16 * 128;
+// Issues the wgmmas of one step of k, and waits for those of the step before.
+template <int COLUMNS, bool FIRST> DEVICE void multiply(TilePipeline& pipe, float* acc, int consumer) {
+    // 16 elements of k: 32 bytes of a row, or 16 rows.
+    constexpr int A_STEP = A_K_MAJOR ? 32 : 16 * 128;
+    constexpr int B_STEP = B_K_MAJOR ? 32 : 16 * 128;
     pipe.wait_full();
     const uint64_t a = wgmma_descriptor(pipe.a() + consumer * BLOCK_BYTES, BLOCK_BYTES, 1024);
     const uint64_t b = wgmma_descriptor(pipe.b(), BLOCK_BYTES, 1024);
     wgmma_fence();
 #pragma unroll
     for (int k = 0; k < TILE_K / 16; ++k)
-        Wgmma<COLUMNS>::template run<!A_ALONG_K, !B_ALONG_K>(sum, a + (k * A_STEP >> 4), b + (k * B_STEP >> 4),
+        Wgmma<COLUMNS>::template run<!A_K_MAJOR, !B_K_MAJOR>(acc, a + (k * A_STEP >> 4), b + (k * B_STEP >> 4),
                                                              !FIRST || k);
     wgmma_commit();
     pipe.advance();
     wgmma_wait<1>();
 }
 
-// Waits for the products that are under way; none of the sums is read before that.
-template <int COUNT> DEVICE void settle(float (&sum)[COUNT]) {
+// Waits for all wgmmas; no accumulator is read before that.
+template <int COUNT> DEVICE void wait_accumulators(float (&acc)[COUNT]) {
     wgmma_wait<0>();
-    keep_in_registers<COUNT>(sum);
+    keep_in_registers<COUNT>(acc);
 }
 
-// All products of one tile or of a part of its k, `ALONE` where no cluster shares it.
-template <int COLUMNS, bool ALONE, int COUNT>
-DEVICE void multiply_all(TilePipeline& pipe, float (&sum)[COUNT], int steps, int consumer, Member me) {
+// The main loop of one tile or of a part of its k; LOCAL where no cluster shares it.
+template <int COLUMNS, bool LOCAL, int COUNT>
+DEVICE void multiply_tile(TilePipeline& pipe, float (&acc)[COUNT], int steps, int consumer, ClusterPosition me) {
     uint32_t used = pipe.empty_barrier();
-    multiply<COLUMNS, true>(pipe, sum, consumer);
+    multiply<COLUMNS, true>(pipe, acc, consumer);
     for (int step = 1; step < steps; ++step) {
         const uint32_t now = pipe.empty_barrier();
-        multiply<COLUMNS, false>(pipe, sum, consumer);
-        release<ALONE>(used, me);
+        multiply<COLUMNS, false>(pipe, acc, consumer);
+        release<LOCAL>(used, me);
         used = now;
     }
-    settle(sum);
-    release<ALONE>(used, me);
+    wait_accumulators(acc);
+    release<LOCAL>(used, me);
 }
 
-#if DIVIDED
-#define SUMS_PARAMETER float *sums, int whole, int parts,
-#define SUMS_ARGUMENT sums
-#define DIVISION whole, parts
+#if SPLITK
+#define PARTIALS_PARAMETER float *partials, int whole, int k_splits,
+#define PARTIALS_ARGUMENT partials
+#define SPLITK_ARGUMENTS whole, k_splits
 #else
-#define SUMS_PARAMETER
-#define SUMS_ARGUMENT nullptr
-#define DIVISION 0, 1
+#define PARTIALS_PARAMETER
+#define PARTIALS_ARGUMENT nullptr
+#define SPLITK_ARGUMENTS 0, 1
 #endif
 
-// A consumer's sums, in vectors of four: one of every thread, then the next of every thread. Consumers and blocks
-// follow one another.
-template <int COUNT> DEVICE void store_sums(float* sums, const float (&sum)[COUNT], int consumer) {
-    float4* to = reinterpret_cast<float4*>(sums) +
+// A consumer's partial sums, in vectors of four: the first of every thread, then the second of every thread. Consumers
+// and blocks follow one another.
+template <int COUNT> DEVICE void store_partials(float* partials, const float (&acc)[COUNT], int consumer) {
+    float4* to = reinterpret_cast<float4*>(partials) +
                  (static_cast<int64_t>(blockIdx.x) * CONSUMERS + consumer) * (COUNT / 4) * 128 + thread_x() % 128;
 #pragma unroll
     for (int i = 0; i < COUNT / 4; ++i)
-        to[i * 128] = make_float4(sum[i * 4], sum[i * 4 + 1], sum[i * 4 + 2], sum[i * 4 + 3]);
+        to[i * 128] = make_float4(acc[i * 4], acc[i * 4 + 1], acc[i * 4 + 2], acc[i * 4 + 3]);
 }
 
-DEVICE void consume(TilePipeline pipe, uint32_t buffers, uint32_t biases, Output c, Output z, const T* bias, float* sums,
-                    const Sizes& s, const Work& work) {
+DEVICE void consumer_loop(TilePipeline pipe, uint32_t buffers, uint32_t biases, Output c, Output z, const T* bias,
+                          float* partials, const Sizes& s, const TileScheduler& work) {
     const int consumer = thread_x() / 128;
-    const Member me = member();
+    const ClusterPosition me = cluster_position();
     const int steps = steps_of(s);
     const uint32_t own_buffers = buffers + consumer * C_BUFFERS * BLOCK_BYTES;
     const uint32_t own_bias = biases + consumer * 512;
     grid_dependency_wait();
-    uint32_t held[BLOCKS * BLOCK_WORDS];
+    uint32_t finished[BLOCKS * BLOCK_WORDS];  // the last tile, converted, until it is stored
     Tile last = {};
-    bool holding = false;
-#if C_BY_ENGINE
-    int turn = 0;
+    bool pending = false;
+#if C_TMA
+    int buffer = 0;
 #endif
 
     auto store_block = [&](Output out, const uint32_t* words, const Tile& tile, int block) {
         const int row = tile.row + consumer * 64, col = tile.col + block * 64;
-        const Place place = {row, col, tile.outer, tile.inner, tile.col + TILE_N};
-#if C_BY_ENGINE
-        store_by_engine(own_buffers, turn, out.map, out.data, words, place, consumer, s);
-        turn = (turn + 1) % C_BUFFERS;
+        const BlockPosition place = {row, col, tile.outer, tile.inner, tile.col + TILE_N};
+#if C_TMA
+        store_by_tma(own_buffers, buffer, out.map, out.data, words, place, consumer, s);
+        buffer = (buffer + 1) % C_BUFFERS;
 #else
         store_by_threads(own_buffers, out.data, words, place, s);
 #endif
     };
     auto store = [&](Output out, int from, int to) {
 #pragma unroll
-        for (int block = from; block < to; ++block) store_block(out, held + block * BLOCK_WORDS, last, block);
+        for (int block = from; block < to; ++block) store_block(out, finished + block * BLOCK_WORDS, last, block);
     };
 
-    if (DIVIDED) {
-        const Part part(work.parts, steps);
-        if (part.tile < work.divided) {
-            float sum[TILE_N / 2];
-            multiply_all<TILE_N, false>(pipe, sum, part.last - part.first, consumer, me);
-            store_sums(sums, sum, consumer);
+    if (SPLITK) {
+        const KRange range(work.k_splits, steps);
+        if (range.tile < work.splitk_tiles) {
+            float acc[TILE_N / 2];
+            multiply_tile<TILE_N, false>(pipe, acc, range.last - range.first, consumer, me);
+            store_partials(partials, acc, consumer);
         }
     }
     for (uint32_t index = blockIdx.x / CLUSTER; index < work.tiles; index += gridDim.x / CLUSTER) {
-        float sum[TILE_N / 2];
+        float acc[TILE_N / 2];
         uint32_t used = pipe.empty_barrier();
-        multiply<TILE_N, true>(pipe, sum, consumer);
-        auto next = [&] {
+        multiply<TILE_N, true>(pipe, acc, consumer);
+        auto next_step = [&] {
             const uint32_t now = pipe.empty_barrier();
-            multiply<TILE_N, false>(pipe, sum, consumer);
+            multiply<TILE_N, false>(pipe, acc, consumer);
             release<false>(used, me);
             used = now;
         };
         const Tile tile = tile_of(index, me, work.whole);
         const uint32_t pair = bias_pair<TILE_N>(bias, tile.col, s.n);
         int step = 1;
-        if (!ONCE) {
+        if (!NON_PERSISTENT) {
 #pragma unroll
-            for (; step <= SPREAD; ++step) {
-                next();
-                if (holding) store(c, (step - 1) * BLOCKS / SPREAD_OR_1, step * BLOCKS / SPREAD_OR_1);
+            for (; step <= STORE_STEPS; ++step) {
+                next_step();
+                if (pending) store(c, (step - 1) * BLOCKS / STORE_STEPS_OR_1, step * BLOCKS / STORE_STEPS_OR_1);
             }
         }
-        for (; step < steps; ++step) next();
-        settle(sum);
+        for (; step < steps; ++step) next_step();
+        wait_accumulators(acc);
         release<false>(used, me);
 
         share_bias<TILE_N>(own_bias, pair, consumer);
         last = tile;
-        holding = true;
+        pending = true;
 #if PREACTIVATION
-        pack<T, TILE_N / 2, false>(held, sum, own_bias);
+        convert<T, TILE_N / 2, false>(finished, acc, own_bias);
         store(z, 0, BLOCKS);
 #endif
-        pack<T, TILE_N / 2>(held, sum, own_bias);
-        if (ONCE) break;
-        if (SPREAD == 0) store(c, 0, BLOCKS);
+        convert<T, TILE_N / 2>(finished, acc, own_bias);
+        if (NON_PERSISTENT) break;
+        if (STORE_STEPS == 0) store(c, 0, BLOCKS);
     }
-    if (EDGE && blockIdx.x - work.first_edge < work.edges) {
-        if (SPREAD && holding) store(c, 0, BLOCKS);
-        holding = false;
-        for (uint32_t index = blockIdx.x - work.first_edge; index < work.edges;
-             index += gridDim.x - work.first_edge) {
-            float sum[(EDGE + 8) / 2];
-            uint32_t words[(EDGE + 8) / 4];
-            const Tile tile = work.edge(index);
-            const uint32_t pair = bias_pair<EDGE>(bias, tile.col, s.n);
-            multiply_all<EDGE ? EDGE : 64, true>(pipe, sum, steps, consumer, me);
-            share_bias<EDGE>(own_bias, pair, consumer);
-            auto store_edge = [&](Output out) {
+    if (N_TAIL && blockIdx.x - work.first_n_tail < work.n_tails) {
+        if (STORE_STEPS && pending) store(c, 0, BLOCKS);
+        pending = false;
+        for (uint32_t index = blockIdx.x - work.first_n_tail; index < work.n_tails;
+             index += gridDim.x - work.first_n_tail) {
+            float acc[(N_TAIL + 8) / 2];
+            uint32_t words[(N_TAIL + 8) / 4];
+            const Tile tile = work.n_tail(index);
+            const uint32_t pair = bias_pair<N_TAIL>(bias, tile.col, s.n);
+            multiply_tile<N_TAIL ? N_TAIL : 64, true>(pipe, acc, steps, consumer, me);
+            share_bias<N_TAIL>(own_bias, pair, consumer);
+            auto store_n_tail = [&](Output out) {
 #pragma unroll
-                for (int block = 0; block < EDGE / 64; ++block)
+                for (int block = 0; block < N_TAIL / 64; ++block)
                     store_block(out, words + block * BLOCK_WORDS, tile, block);
             };
 #if PREACTIVATION
-            pack<T, EDGE / 2, false>(words, sum, own_bias);
-            store_edge(z);
+            convert<T, N_TAIL / 2, false>(words, acc, own_bias);
+            store_n_tail(z);
 #endif
-            pack<T, EDGE / 2>(words, sum, own_bias);
-            store_edge(c);
+            convert<T, N_TAIL / 2>(words, acc, own_bias);
+            store_n_tail(c);
         }
     }
-    if ((ONCE || SPREAD) && holding) {
-        const Place place = {last.row + consumer * 64, last.col, last.outer, last.inner, last.col + TILE_N};
-        store_last<T, BLOCKS, CONSUMERS>(pipe.base, c.map, c.data, held, place, consumer, s);
+    if ((NON_PERSISTENT || STORE_STEPS) && pending) {
+        const BlockPosition place = {last.row + consumer * 64, last.col, last.outer, last.inner, last.col + TILE_N};
+        store_last<T, BLOCKS, CONSUMERS>(pipe.base, c.map, c.data, finished, place, consumer, s);
     }
-    if (C_BY_ENGINE && thread_x() % 128 == 0) tma_store_wait_read<0>();
+    if (C_TMA && thread_x() % 128 == 0) tma_store_wait_read<0>();
 }
 
 #if CLUSTER_M * CLUSTER_N > 1
@@ -404,19 +410,19 @@ DEVICE void consume(TilePipeline pipe, uint32_t buffers, uint32_t biases, Output
 
 extern "C" __global__ __launch_bounds__(THREADS, 1) CLUSTER_DIMS void matmul_wgmma(
     const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b,
-#if LAST
-    const __grid_constant__ TensorMap map_last,
+#if M_TAIL
+    const __grid_constant__ TensorMap map_m_tail,
 #endif
-#if EDGE
-    const __grid_constant__ TensorMap map_edge,
+#if N_TAIL
+    const __grid_constant__ TensorMap map_n_tail,
 #endif
-#if C_BY_ENGINE
+#if C_TMA
     const __grid_constant__ TensorMap map_c,
 #if PREACTIVATION
     const __grid_constant__ TensorMap map_z,
 #endif
 #endif
-    const T* bias, T* c, Z_PARAMETER(T) SUMS_PARAMETER int first_edge, SIZES_PARAMETERS) {
+    const T* bias, T* c, Z_PARAMETER(T) PARTIALS_PARAMETER int first_n_tail, SIZES_PARAMETERS) {
     DYNAMIC_SHARED(shared);
     const Sizes s = SIZES_ARGUMENTS;
     // The swizzle repeats every 1024 bytes of the address.
@@ -426,50 +432,50 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) CLUSTER_DIMS void matmul_wgm
     const uint32_t biases = barriers + STAGES * 16;
     const TilePipeline pipe(base, barriers);
     Maps maps{&map_a, &map_b, &map_b, &map_a};
-#if LAST
-    maps.last = &map_last;
+#if M_TAIL
+    maps.m_tail = &map_m_tail;
 #endif
-#if EDGE
-    maps.edge = &map_edge;
+#if N_TAIL
+    maps.n_tail = &map_n_tail;
 #endif
     Output to_c{nullptr, c}, to_z{nullptr, Z_ARGUMENT};
-#if C_BY_ENGINE
+#if C_TMA
     to_c.map = &map_c;
 #if PREACTIVATION
     to_z.map = &map_z;
 #endif
 #endif
 
-    const bool first_copying = thread_x() == MULTIPLYING;
-    if (first_copying) {
+    const bool is_producer = thread_x() == CONSUMER_THREADS;
+    if (is_producer) {
         launch_dependents();
-        pipe.init(CONSUMERS * RELEASES);
+        pipe.init(CONSUMERS * PRODUCERS);
         mbarrier_init_fence();
         fence_proxy_async();
     } else if (thread_x() == 0) {
         tma_prefetch_descriptor(maps.a);
         tma_prefetch_descriptor(maps.b);
-        if (C_BY_ENGINE) tma_prefetch_descriptor(to_c.map);
-        if (EDGE) tma_prefetch_descriptor(maps.edge);
-        if (LAST) tma_prefetch_descriptor(maps.last);
+        if (C_TMA) tma_prefetch_descriptor(to_c.map);
+        if (N_TAIL) tma_prefetch_descriptor(maps.n_tail);
+        if (M_TAIL) tma_prefetch_descriptor(maps.m_tail);
     }
-    // The warp that copies waits for nobody but for its cluster.
+    // The producer warp waits for its cluster, not for the block's other warps.
     if (CLUSTER > 1) {
         cluster_sync();
-    } else if (thread_x() / 32 == MULTIPLYING / 32) {
+    } else if (thread_x() / 32 == CONSUMER_THREADS / 32) {
         __syncwarp();
         named_barrier_arrive(7, THREADS);
     } else {
         named_barrier_sync(7, THREADS);
     }
 
-    const Work work(s, first_edge, DIVISION);
-    if (thread_x() >= MULTIPLYING) {
-        if (CONSUMERS > 1) setmaxnreg_dec<COPYING_REGISTERS>();
-        if (first_copying) produce(pipe, maps, s, work);
+    const TileScheduler work(s, first_n_tail, SPLITK_ARGUMENTS);
+    if (thread_x() >= CONSUMER_THREADS) {
+        if (CONSUMERS > 1) setmaxnreg_dec<PRODUCER_REGISTERS>();
+        if (is_producer) producer_loop(pipe, maps, s, work);
     } else {
-        if (CONSUMERS > 1) setmaxnreg_inc<MULTIPLYING_REGISTERS>();
-        consume(pipe, buffers, biases, to_c, to_z, bias, SUMS_ARGUMENT, s, work);
+        if (CONSUMERS > 1) setmaxnreg_inc<CONSUMER_REGISTERS>();
+        consumer_loop(pipe, buffers, biases, to_c, to_z, bias, PARTIALS_ARGUMENT, s, work);
     }
     // A block must not leave while its peers can still write to its shared memory or barriers.
     if (CLUSTER > 1) cluster_sync();

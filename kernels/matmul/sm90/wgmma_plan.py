@@ -1,42 +1,44 @@
-"""The plan of wgmma.cu: Hopper's tensor cores by warpgroup, fed by the bulk copy engine."""
+"""The plan of wgmma.cu: Hopper's tensor cores by warpgroup, operands by TMA."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from portable import dtypes
 from portable.kernels.matmul.launch_args import (
-    BAND,
-    HERE,
-    MOST_TILES,
-    along_k,
+    GROUP_M,
+    MAX_TILES,
     bias,
     ceil,
     common_defines,
+    k_major,
     pointer,
     sizes,
     unfit,
     z_pointer,
 )
-from portable.kernels.matmul.problem import Problem
-from portable.kernels.matmul.sm90.tma_descriptors import no_map, tensor_map
+from portable.kernels.matmul.problem import Problem, for_call
+from portable.kernels.matmul.sm90.tma_descriptors import tma_descriptor, tma_unsupported
 from portable.plan import Argument, Call, Device, Launch, NativeKernel, Plan, Pointer, Rejected, Scalar
+
+_SOURCE = Path(__file__).with_name("wgmma.cu")
 
 
 class WgmmaTile(NamedTuple):
-    """Columns of a block's tile in wgmma.cu, pipeline depth, the cluster's shape in tiles, how many rows of
-    clusters are walked together, the tile's rows, and the columns of narrow tiles at the product's edge."""
+    """A block's tile in wgmma.cu: N, pipeline stages, the cluster's shape in tiles, rows of clusters in a
+    raster group, M, and N of the narrow tiles (the N tail), 0 where there are none."""
 
     n: int
     stages: int
     cluster_m: int = 1
     cluster_n: int = 1
-    group: int = BAND
+    group_m: int = GROUP_M
     m: int = 128
-    edge: int = 0
+    n_tail: int = 0
 
     @property
     def cluster(self) -> int:
@@ -51,35 +53,36 @@ class WgmmaTile(NamedTuple):
         return 2 * self.m + (128 if self.m > 64 else 32)
 
     def deepest(self, device: Device) -> WgmmaTile:
-        """With as many stages as fit where a block has one tile."""
+        """With as many stages as fit where a block has one tile (non-persistent)."""
         free = device.shared_memory - self._replace(stages=0).shared(True)
         return self._replace(stages=free // self._stage)
 
     def filling(self, device: Device) -> WgmmaTile:
-        """With as many as fit where it walks, 8 at most."""
+        """With as many stages as fit where blocks are persistent, 8 at most."""
         free = device.shared_memory - self._replace(stages=0).shared(False)
-        return self._replace(stages=min(free // self._stage, _MOST_STAGES))
+        return self._replace(stages=min(free // self._stage, _MAX_STAGES))
 
     @property
     def step(self) -> float:
         """Clocks of 64 k: the tensor cores take 4 a column of 128 rows, and some more where columns are few
-        (measured: 256 1024, 192 776, 160 660, 128 538, 96 430); lines of 128 bytes arrive one at a time,
-        whether the block asks for them or its cluster."""
+        (measured: 256 1024, 192 776, 160 660, 128 538, 96 430); 128-byte rows arrive one at a time, whether
+        this block loads them or another of its cluster."""
         products = (4 * self.n + (256 - self.n) ** 2 / 600) * self.m / 128
         return max(products, (self.m + self.n) * _LINE)
 
     @property
     def loaded(self) -> float:
-        """Lines of a step that a block asks for."""
+        """128-byte rows of a step that a block loads."""
         return self.m / self.cluster_n + self.n / self.cluster_m
 
     @property
     def between(self) -> int:
-        return _BETWEEN + (_BY_THREADS if self.n % 64 else 0) + (0 if self.holds else _NOT_HELD)
+        return _BETWEEN + (_BY_THREADS if self.n % 64 else 0) + (0 if self.overlaps_store else _NO_OVERLAP)
 
     @property
-    def holds(self) -> bool:
-        """Whether a thread has registers for a finished tile beside the next one's sums."""
+    def overlaps_store(self) -> bool:
+        """Whether a thread has registers for a finished tile beside the next one's accumulators, so that its
+        store overlaps the next main loop."""
         return self.m <= 128
 
     @property
@@ -91,41 +94,40 @@ class WgmmaTile(NamedTuple):
     def _stage(self) -> int:
         return (self.m + self.n) * 128 + 16
 
-    def shared(self, once: bool) -> int:
-        blocks_of_c, bias = 0 if once else 2 * 64 * 128, 512
+    def shared(self, non_persistent: bool) -> int:
+        blocks_of_c, bias = 0 if non_persistent else 2 * 64 * 128, 512
         return 1024 + self.stages * self._stage + self.m // 64 * (blocks_of_c + bias)
 
     def grid(self, problem: Problem) -> tuple[int, int, int]:
-        """Clusters of whole tiles along M and N, and batches."""
-        cols = problem.N // self.width if self.edge else ceil(problem.N, self.width)
+        """Clusters of full tiles along M and N, and batches."""
+        cols = problem.N // self.width if self.n_tail else ceil(problem.N, self.width)
         return ceil(problem.M, self.m * self.cluster_m), cols, problem.batches
 
     def clusters(self, problem: Problem) -> int:
         return math.prod(self.grid(problem))
 
-    def edges(self, problem: Problem) -> int:
-        return ceil(problem.M, self.m) * problem.batches if self.edge else 0
+    def n_tails(self, problem: Problem) -> int:
+        return ceil(problem.M, self.m) * problem.batches if self.n_tail else 0
 
     def misfit(self, problem: Problem, device: Device) -> str | None:
         """Why this tile cannot be used."""
-        if self.n % 64 and problem.b.unit == "col":
-            return f"lines of 64 columns do not end with {self.n}"
-        if problem.preactivation is not None and not self.holds:
-            return f"a thread has no registers for both outputs of a tile of {self.m} rows"
-        if self.edge and problem.N % self.width > self.edge:
-            return f"{problem.N % self.width} columns do not fit narrow tiles of {self.edge}"
+        if self.n % 64 and problem.b.unit_stride == "col":
+            return f"an N-major b needs TILE_N in multiples of 64, not {self.n}"
+        if problem.preactivation is not None and not self.overlaps_store:
+            return f"TILE_M = {self.m} leaves no registers for the preactivation"
+        if self.n_tail and problem.N % self.width > self.n_tail:
+            return f"an N tail of {problem.N % self.width} columns does not fit narrow tiles of {self.n_tail}"
         if self.shared(False) > device.shared_memory:
             return (
-                f"{self.stages} stages of {self.m}x{self.n} take {self.shared(False)} bytes of shared memory"
+                f"{self.stages} stages of {self.m}x{self.n} need {self.shared(False)} bytes of shared memory"
             )
         return None
 
 
-_MOST_STAGES = 8  # where a block walks tiles
-# Measured 2026-11-21 and 22. Clocks that are spent between tiles; beyond that where threads store a tile's
-# last columns, and where its sums are stored before the next tile's products.
-_BETWEEN, _BY_THREADS, _NOT_HELD = 400, 600, 2000
-
+_MAX_STAGES = 8  # of persistent blocks
+# Measured 2026-11-21 and 22. Clocks between tiles; further ones where threads, not TMA, store a tile's last
+# columns, and where the store does not overlap the next main loop.
+_BETWEEN, _BY_THREADS, _NO_OVERLAP = 400, 600, 2000
 
 _WIDE, _LOW = (256, 224, 208, 192, 176, 160, 144, 128, 96), (64, 80, 96, 128)
 _PAIRED = (64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 256)  # of 64 rows, which share b
@@ -140,71 +142,72 @@ def _tiles(device: Device) -> tuple[WgmmaTile, ...]:
     return tuple(tile.filling(device) for tile in tiles)
 
 
-# Clocks a line of 128 bytes that arrives at a multiprocessor. For one that a block asks for and that does not
-# lie at a multiple of 128 bytes in memory, two requests of L2 (1000^3, 3000^3, 1111x2222x3336).
-_LINE, _UNEVEN_LINE = 2.06, 4.7
-# Lines a clock of L2, those it gives to all multiprocessors and those it takes from memory; of memory.
-# 2026-11-22: 128x8192x8192 in tiles of 64x128 42.5 us, in pairs, which ask for two thirds of the lines, 37.
+# Clocks per 128-byte row that arrives at a multiprocessor. One that is not 128-byte aligned in memory takes
+# two requests of L2 (1000^3, 3000^3, 1111x2222x3336).
+_LINE, _UNALIGNED_LINE = 2.06, 4.7
+# 128-byte rows per clock: of L2, those it gives to all multiprocessors and those it takes from memory; of
+# memory. 2026-11-22: 128x8192x8192 in tiles of 64x128 42.5 us, in 2x1 clusters, which load two thirds as
+# much, 37.
 _L2, _MEMORY = 66.0, 18.3
-# What memory brings is a little later for what L2 has to do beside it.
-_BESIDE = 0.1
-# A cluster that shares b loads less, which pays where tiles fill more than one wave, from the third step on:
-# 2026-11-22, 1536^3, 1792^3 and 768x3072x768, one wave, 5 to 8 % slower in pairs, 5120^3 1.5 % faster.
-# Where one row of clusters is all, nobody else reads b: 128x5120x5120 19.2 us, 16.6 in pairs.
-# (Sharing a: 4096^3 and 8192^3 0.7 to 2.5 % slower than sharing b.) Blocks that lie beyond c are idle, and
-# where they load they hold up their cluster: 384x4096x4096, a quarter of them, 32 us, 25 where they do not.
-_CLUSTER, _SHORT_CLUSTER, _BEYOND = 0.985, 1.03, 0.5
+# Loads from memory are a little slower for L2's own traffic.
+_L2_SHARE = 0.1
+# A cluster that shares b (multicast) loads less, which pays where tiles fill more than one wave, from the
+# third step on: 2026-11-22, 1536^3, 1792^3 and 768x3072x768, one wave, 5 to 8 % slower in 2x1 clusters,
+# 5120^3 1.5 % faster. With a single row of clusters no other cluster reads b: 128x5120x5120 19.2 us, 16.6 in
+# 2x1 clusters. (Sharing a: 4096^3 and 8192^3 0.7 to 2.5 % slower than sharing b.) Blocks outside c are idle,
+# and where they load they delay their cluster: 384x4096x4096, a quarter of them, 32 us, 25 where they do not.
+_CLUSTER, _SHORT_CLUSTER, _OUTSIDE = 0.985, 1.03, 0.5
 _ONE_WAVE = 1.1
-# Widths between multiples of 64: their last columns leave apart.
-_IN_BETWEEN = 1.02
-# Of the time upright: a flipped product must be faster than that.
-_FLIP = 0.95
-# 2026-11-22: 8192x128x8192 upright 40.4 us, and as 128 rows 37.3.
+# TILE_N that is no multiple of 64: its last columns are stored apart.
+_NOT_64 = 1.02
+# A product with A and B swapped must take at most this share of the time without.
+_SWAP_AB = 0.95
+# 2026-11-22: 8192x128x8192 40.4 us, with A and B swapped 37.3.
 _FEW_COLUMNS = 128
-# Rows of clusters walked together: fewer where k is short. 2026-11-22, 8192x8192xK, 4 beside 8: K = 256 3 %
-# faster, 512 2 %, 1024 0.7 % slower.
-_SHORT_K, _SHORT_BAND = 512, 4
+# Raster groups are smaller where K is short. 2026-11-22, 8192x8192xK, 4 beside 8: K = 256 3 % faster, 512 2
+# %, 1024 0.7 % slower.
+_SHORT_K, _SHORT_K_GROUP_M = 512, 4
 _TUNABLES = {
     "TILE_M": "m",
     "TILE_N": "n",
     "STAGES": "stages",
     "CLUSTER_M": "cluster_m",
     "CLUSTER_N": "cluster_n",
-    "GROUP": "group",
-    "EDGE": "edge",
+    "GROUP_M": "group_m",
+    "N_TAIL": "n_tail",
 }
 
 
 class Costs:
-    """Clocks that a problem takes."""
+    """Estimated clocks of a problem."""
 
     def __init__(self, problem: Problem, device: Device):
         self.problem, self.device = problem, device
         self.steps = self.all_steps = ceil(problem.K, 64)
-        self.uneven_line = tuple(
-            _UNEVEN_LINE if operand.leading * operand.itemsize % 128 else 0.0
+        self.unaligned_line = tuple(
+            _UNALIGNED_LINE if operand.leading * operand.itemsize % 128 else 0.0
             for operand in (problem.a, problem.b)
         )
 
-    def beyond(self, tile: WgmmaTile) -> float:
-        """The share of a cluster's blocks that lie wholly beyond c."""
+    def outside(self, tile: WgmmaTile) -> float:
+        """The share of a cluster's blocks that are wholly outside c."""
         rows, cols = ceil(self.problem.M, tile.m), ceil(self.problem.N, tile.n)
         return 1 - rows * cols / (ceil(rows, tile.cluster_m) * ceil(cols, tile.cluster_n) * tile.cluster or 1)
 
     def of_tile(self, tile: WgmmaTile) -> float:
-        uneven_a, uneven_b = self.uneven_line
-        uneven = uneven_a * tile.m // tile.cluster_n + uneven_b * tile.n // tile.cluster_m
+        unaligned_a, unaligned_b = self.unaligned_line
+        unaligned = unaligned_a * tile.m // tile.cluster_n + unaligned_b * tile.n // tile.cluster_m
         blocks = tile.clusters(self.problem) * tile.cluster * self.all_steps // self.steps
         busy = min(blocks, self.device.multiprocessors)
         fresh = (self.problem.M + self.problem.N) * self.problem.batches * busy / max(blocks, 1)
         fresh *= self.all_steps / self.steps
         from_l2 = (busy * tile.loaded + fresh) / _L2
-        from_memory = fresh / _MEMORY / (0.5 + 0.5 * busy / self.device.multiprocessors) + _BESIDE * from_l2
-        step = max(max(tile.step, uneven, from_l2) * self.share(tile, blocks), from_memory)
+        from_memory = fresh / _MEMORY / (0.5 + 0.5 * busy / self.device.multiprocessors) + _L2_SHARE * from_l2
+        step = max(max(tile.step, unaligned, from_l2) * self.share(tile, blocks), from_memory)
         return self.steps * step + tile.between
 
     def share(self, tile: WgmmaTile, blocks: int) -> float:
-        """Of a step's time, what a tile's shape makes of it."""
+        """The factor of a step's time for a tile's cluster shape."""
         share = 1.0
         if tile.cluster_m > 1:
             if self.steps <= 2:
@@ -213,165 +216,168 @@ class Costs:
                 share = _CLUSTER
             elif self.steps == self.all_steps and tile.m * tile.cluster_m < self.problem.M:
                 share = _ONE_WAVE
-        across = self.problem.b.unit == "col" and tile.n // tile.cluster_m % 64
+        across = self.problem.b.unit_stride == "col" and tile.n // tile.cluster_m % 64
         if tile.n % 64 or across:
-            share *= _IN_BETWEEN
-        return share + _BEYOND * self.beyond(tile)
+            share *= _NOT_64
+        return share + _OUTSIDE * self.outside(tile)
 
-    def of_edge(self, tile: WgmmaTile) -> float:
-        return self.of_tile(WgmmaTile(tile.edge, tile.stages, m=tile.m))
+    def of_n_tail(self, tile: WgmmaTile) -> float:
+        return self.of_tile(WgmmaTile(tile.n_tail, tile.stages, m=tile.m))
 
     def total(self, tile: WgmmaTile) -> float:
-        """Whole tiles by waves. Narrow ones run in the last of them where it has room, else after it."""
+        """Waves of full tiles; the N tail runs in the last wave where it has room, else after it."""
         whole = self.of_tile(tile)
         waves, left = divmod(tile.clusters(self.problem), self.device.multiprocessors // tile.cluster)
-        if not tile.edge:
+        if not tile.n_tail:
             return (waves + bool(left)) * whole
-        rounds = ceil(tile.edges(self.problem), max(self.blocks(tile) - self.first_edge(tile), 1))
-        narrow = rounds * self.of_edge(tile)
-        if self.first_edge(tile):
+        rounds = ceil(tile.n_tails(self.problem), max(self.blocks(tile) - self.first_n_tail(tile), 1))
+        narrow = rounds * self.of_n_tail(tile)
+        if self.first_n_tail(tile):
             return waves * whole + max(whole, narrow)
         return (waves + bool(left)) * whole + narrow
 
     def blocks(self, tile: WgmmaTile) -> int:
-        wanted = tile.clusters(self.problem) + ceil(tile.edges(self.problem), tile.cluster)
+        wanted = tile.clusters(self.problem) + ceil(tile.n_tails(self.problem), tile.cluster)
         return min(wanted, self.device.multiprocessors // tile.cluster) * tile.cluster
 
-    def first_edge(self, tile: WgmmaTile) -> int:
-        """The first block that has narrow tiles: those that lack a whole one in the last wave take them all,
-        where that is no later than if every block took some."""
+    def first_n_tail(self, tile: WgmmaTile) -> int:
+        """The first block that has tiles of the N tail: blocks without a full tile in the last wave take them
+        all, where that is no slower than dividing them among all blocks."""
         blocks = self.blocks(tile)
-        if not tile.edge or not blocks:
+        if not tile.n_tail or not blocks:
             return 0
         left = tile.clusters(self.problem) * tile.cluster % blocks
         if not left:
             return 0
-        apart = ceil(tile.edges(self.problem), blocks - left) * self.of_edge(tile)
-        among = self.of_tile(tile) + ceil(tile.edges(self.problem), blocks) * self.of_edge(tile)
+        apart = ceil(tile.n_tails(self.problem), blocks - left) * self.of_n_tail(tile)
+        among = self.of_tile(tile) + ceil(tile.n_tails(self.problem), blocks) * self.of_n_tail(tile)
         return left if max(apart, self.of_tile(tile)) <= among else 0
 
 
-def _edges(problem: Problem, tile: WgmmaTile) -> tuple[WgmmaTile, ...]:
-    """The tile, and with narrow ones for the columns that would not fill it."""
+def _n_tails(problem: Problem, tile: WgmmaTile) -> tuple[WgmmaTile, ...]:
+    """The tile, and the tile with an N tail of narrow tiles."""
     left = problem.N % tile.width
     narrow = 64 if left <= 64 else 128
     if not left or left > 128 or narrow >= tile.n or tile.width > problem.N or tile.n % 64:
         return (tile,)
-    return tile, tile._replace(edge=narrow)
+    return tile, tile._replace(n_tail=narrow)
 
 
-def band_of(problem: Problem) -> int:
-    return _SHORT_BAND if problem.K <= _SHORT_K else BAND
+def group_m_of(problem: Problem) -> int:
+    return _SHORT_K_GROUP_M if problem.K <= _SHORT_K else GROUP_M
 
 
 def wgmma_tile(problem: Problem, device: Device, config: Mapping[str, Any]) -> WgmmaTile:
-    """The tile whose waves of blocks take the least time, with the config's values over it."""
+    """The tile whose waves take the least time, overridden by the config's values."""
     costs = Costs(problem, device)
     fitting = [tile for tile in _tiles(device) if tile.misfit(problem, device) is None]
-    band = band_of(problem)
+    group_m = group_m_of(problem)
     given = {field: config[name] for name, field in _TUNABLES.items() if config.get(name) is not None}
     if "n" in given:
         shape = given["n"], given.get("m", 128)
         named = [tile for tile in fitting if (tile.n, tile.m) == shape]
         named = named or [WgmmaTile(shape[0], 0, m=shape[1]).filling(device)]
-        return min(named, key=costs.total)._replace(**{"group": band, **given})
-    tile = min((each for tile in fitting for each in _edges(problem, tile)), key=costs.total)
-    return tile._replace(**{"group": band, **given})
+        return min(named, key=costs.total)._replace(**{"group_m": group_m, **given})
+    tile = min((each for tile in fitting for each in _n_tails(problem, tile)), key=costs.total)
+    return tile._replace(**{"group_m": group_m, **given})
 
 
 def unsuited(problem: Problem) -> Rejected | None:
-    """Why wgmma.cu cannot multiply this, in any tile."""
+    """Why wgmma.cu cannot compute this with any tile."""
     if (reason := unfit(problem)) is not None:
         return reason
     if problem.M <= 64:
-        return Rejected(f"its tiles have 128 rows; {problem.M} would leave most of one empty")
+        return Rejected(f"M = {problem.M} is too small for this kernel's tiles; it needs more than 64")
     if problem.K == 0:
-        return Rejected("an empty sum has nothing to copy")
+        return Rejected("K = 0: nothing to load")
     for operand, rows, cols in ((problem.a, problem.M, problem.K), (problem.b, problem.K, problem.N)):
-        if (reason := no_map(operand, rows, cols)) is not None:
+        if (reason := tma_unsupported(operand, rows, cols)) is not None:
             return reason
     return None
 
 
-def c_by_engine(problem: Problem) -> bool:
-    """Whether c is row-major, or flipped, with 16-byte aligned lines."""
-    return problem.c.unit is not None and no_map(problem.c, problem.M, problem.N) is None
+def c_by_tma(problem: Problem) -> bool:
+    """Whether TMA stores c: row- or column-major, 16-byte aligned."""
+    return problem.c.unit_stride is not None and tma_unsupported(problem.c, problem.M, problem.N) is None
 
 
-def flipped(problem: Problem) -> bool:
-    return problem.c.col != 1 and c_by_engine(problem)
+def c_col_major(problem: Problem) -> bool:
+    return problem.c.col != 1 and c_by_tma(problem)
 
 
 def few_columns(problem: Problem) -> bool:
-    """Whether columns are better rows, of one row of clusters."""
-    return problem.bias is None and problem.N <= _FEW_COLUMNS < problem.M and c_by_engine(problem)
+    """Whether N is so small that A and B are swapped, for one row of clusters."""
+    return problem.bias is None and problem.N <= _FEW_COLUMNS < problem.M and c_by_tma(problem)
 
 
-def _upright_or_flipped(problem: Problem, call: Call) -> tuple[Problem, WgmmaTile]:
-    """The tile, and the product as it stands or transposed. Where b's lines run along k a tile may be of any
-    width, so that a row-major b beside a row-major a is better transposed."""
+def _maybe_swap_ab(problem: Problem, call: Call) -> tuple[Problem, WgmmaTile]:
+    """The problem, with A and B swapped where that is faster, and its tile. A K-major b allows any TILE_N, so
+    that row-major a and b are better swapped."""
     tile = wgmma_tile(problem, call.device, call.config)
-    if problem.bias is not None or not c_by_engine(problem) or problem.N <= 64 or call.config.get("TILE_N"):
+    if problem.bias is not None or not c_by_tma(problem) or problem.N <= 64 or call.config.get("TILE_N"):
         return problem, tile
     few = few_columns(problem)
-    if problem.b.unit == "row" and not few:
+    if problem.b.unit_stride == "row" and not few:
         return problem, tile
     other = problem.transposed()
-    turned = wgmma_tile(other, call.device, call.config)
-    upright = Costs(problem, call.device).total(tile)
-    if few or Costs(other, call.device).total(turned) < _FLIP * upright:
-        return other, turned
+    swapped = wgmma_tile(other, call.device, call.config)
+    unswapped = Costs(problem, call.device).total(tile)
+    if few or Costs(other, call.device).total(swapped) < _SWAP_AB * unswapped:
+        return other, swapped
     return problem, tile
 
 
 def plan_wgmma(problem: Problem, call: Call) -> Plan | Rejected:
-    """Hopper's tensor cores by warpgroup: bfloat16 and float16, operands in 16-byte aligned lines."""
-    if problem.c.unit == "row" and problem.bias is None:
+    """bfloat16 and float16, 16-byte aligned operands of any layout."""
+    if problem.c.unit_stride == "row" and problem.bias is None:
         problem = problem.transposed()
     if (reason := unsuited(problem)) is not None:
         return reason
-    problem, tile = _upright_or_flipped(problem, call)
+    problem, tile = _maybe_swap_ab(problem, call)
     if (misfit := tile.misfit(problem, call.device)) is not None:
         return Rejected(misfit)
     clusters = tile.clusters(problem)
-    if clusters > MOST_TILES:
-        return Rejected(f"{clusters} tiles exceed {MOST_TILES}")
+    if clusters > MAX_TILES:
+        return Rejected(f"{clusters} tiles exceed {MAX_TILES}")
     fits = clusters <= call.device.multiprocessors // tile.cluster
-    once = fits and not tile.edge and problem.preactivation is None
-    if once and not call.config.get("STAGES"):
+    non_persistent = fits and not tile.n_tail and problem.preactivation is None
+    if non_persistent and not call.config.get("STAGES"):
         tile = tile.deepest(call.device)
-    return Plan((launch(problem, call, tile, once),))
+    return Plan((launch(problem, call, tile, non_persistent),))
 
 
-class Divided(NamedTuple):
-    """Tiles that are divided along k into `parts`: those from `whole` on. Their bare sums go to the workspace
-    "sums"."""
+plan = for_call(plan_wgmma)
+
+
+class SplitK(NamedTuple):
+    """Tiles from `whole` on are computed in `k_splits` parts along K; their partial sums go to the workspace
+    "partials"."""
 
     whole: int
-    parts: int
-    clusters: int  # of blocks, for all tiles
+    k_splits: int
+    clusters: int  # launched, for all tiles
 
 
-def _share(lines: int, lies_along_k: bool, blocks: int) -> int:
-    """Lines of a box where blocks share an operand's: some of them, or, where it does not lie along k and
-    cannot be shared in blocks of 64, some k of all."""
-    if lies_along_k:
+def _box_rows(lines: int, k_major: bool, blocks: int) -> int:
+    """Rows of a TMA box of an operand that `blocks` blocks of a cluster load together: some of its rows, or,
+    where it is not K-major and its rows do not divide into 64s, some k of all."""
+    if k_major:
         return lines // blocks
     return 64 if lines // blocks % 64 == 0 else 64 // blocks
 
 
 def launch(
-    problem: Problem, call: Call, tile: WgmmaTile, once: bool, divided: Divided | None = None
+    problem: Problem, call: Call, tile: WgmmaTile, non_persistent: bool, splitk: SplitK | None = None
 ) -> Launch:
-    """wgmma.cu with this tile."""
+    """One launch of wgmma.cu with this tile."""
     M, N, K, a, b, c = problem.M, problem.N, problem.K, problem.a, problem.b, problem.c
-    a_along_k, b_along_k = along_k(problem)
-    by_engine = c_by_engine(problem)
-    c_lines = 16 if flipped(problem) and tile.n % 64 else 64
-    last = a_along_k and tile.cluster_n == 1 and not tile.edge
+    a_k_major, b_k_major = k_major(problem)
+    by_tma = c_by_tma(problem)
+    c_lines = 16 if c_col_major(problem) and tile.n % 64 else 64
+    m_tail = a_k_major and tile.cluster_n == 1 and not tile.n_tail
     z = None if problem.preactivation is None else replace(c, tensor=problem.preactivation)
     kernel = NativeKernel(
-        HERE / "sm90/wgmma.cu",
+        _SOURCE,
         "matmul_wgmma",
         threads=tile.threads,
         defines=(
@@ -381,48 +387,54 @@ def launch(
             ("STAGES", tile.stages),
             ("CLUSTER_M", tile.cluster_m),
             ("CLUSTER_N", tile.cluster_n),
-            ("SPREAD", min(tile.blocks_of_c, ceil(K, 64) - 1) if tile.holds and not once else 0),
-            ("EDGE", tile.edge),
-            ("ONCE", int(once)),
-            ("LAST", int(last)),
-            ("DIVIDED", int(divided is not None)),
-            ("C_BY_ENGINE", int(by_engine)),
-            ("FLIPPED", int(flipped(problem))),
-            ("C_LINES", c_lines),
-            ("C_TOUCHES", int(c.col == 1)),
-            *common_defines(problem, 1 if once else tile.group),
+            (
+                "STORE_STEPS",
+                min(tile.blocks_of_c, ceil(K, 64) - 1) if tile.overlaps_store and not non_persistent else 0,
+            ),
+            ("N_TAIL", tile.n_tail),
+            ("NON_PERSISTENT", int(non_persistent)),
+            ("M_TAIL", int(m_tail)),
+            ("SPLITK", int(splitk is not None)),
+            ("C_TMA", int(by_tma)),
+            ("C_COL_MAJOR", int(c_col_major(problem))),
+            ("C_BOX_COLS", c_lines),
+            ("C_CONTIGUOUS", int(c.col == 1)),
+            *common_defines(problem, 1 if non_persistent else tile.group_m),
         ),
-        shared=tile.shared(once),
+        shared=tile.shared(non_persistent),
         pdl=True,
     )
     costs = Costs(problem, call.device)
-    a_lines = _share(tile.m, a_along_k, tile.cluster_n)
-    b_lines = _share(tile.n, b_along_k, tile.cluster_m)
-    # 2026-11-22: a single wave is 0.5 % (2048^3) to 2.5 % (1024^3) faster with 128, larger products as fast.
-    promotion = 128 if once or any(costs.uneven_line) else 256
+    a_lines = _box_rows(tile.m, a_k_major, tile.cluster_n)
+    b_lines = _box_rows(tile.n, b_k_major, tile.cluster_m)
+    # L2 promotion. 2026-11-22: a single wave is 0.5 % (2048^3) to 2.5 % (1024^3) faster with 128, larger
+    # products equal.
+    promotion = 128 if non_persistent or any(costs.unaligned_line) else 256
     maps: list[tuple[str, Argument]] = [
-        ("map_a", tensor_map(a, M, K, problem.batch, a_lines, promotion)),
-        ("map_b", tensor_map(b, K, N, problem.batch, b_lines, promotion)),
+        ("map_a", tma_descriptor(a, M, K, problem.batch, a_lines, promotion)),
+        ("map_b", tma_descriptor(b, K, N, problem.batch, b_lines, promotion)),
     ]
-    if last:
+    if m_tail:
         rows = ceil(M % tile.m, 8) * 8 or tile.m
-        maps.append(("map_last", tensor_map(a, M, K, problem.batch, rows, promotion)))
-    if tile.edge:
-        maps.append(("map_edge", tensor_map(b, K, N, problem.batch, tile.edge if b_along_k else 64)))
-    if by_engine:
-        maps.append(("map_c", tensor_map(c, M, N, problem.batch, c_lines)))
+        maps.append(("map_m_tail", tma_descriptor(a, M, K, problem.batch, rows, promotion)))
+    if tile.n_tail:
+        maps.append(("map_n_tail", tma_descriptor(b, K, N, problem.batch, tile.n_tail if b_k_major else 64)))
+    if by_tma:
+        maps.append(("map_c", tma_descriptor(c, M, N, problem.batch, c_lines)))
         if z is not None:
-            maps.append(("map_z", tensor_map(z, M, N, problem.batch, c_lines)))
+            maps.append(("map_z", tma_descriptor(z, M, N, problem.batch, c_lines)))
     grid = (costs.blocks(tile), 1, 1)
-    if once:
+    if non_persistent:
         across, down, batches = tile.grid(problem)
         grid = (across * tile.cluster, down, batches)
     outputs: tuple[tuple[str, Argument], ...] = (("c", pointer(c)), *z_pointer(problem))
-    if divided is not None:
-        grid = (divided.clusters * tile.cluster, 1, 1)
-        whole, parts = Scalar("i32", divided.whole), Scalar("i32", divided.parts)
-        outputs += (("sums", Pointer("sums", True)), ("whole", whole), ("parts", parts))
-    first_edge = Scalar("i32", costs.first_edge(tile))
+    if splitk is not None:
+        grid = (splitk.clusters * tile.cluster, 1, 1)
+        whole, k_splits = Scalar("i32", splitk.whole), Scalar("i32", splitk.k_splits)
+        outputs += (("partials", Pointer("partials", True)), ("whole", whole), ("k_splits", k_splits))
+    first_n_tail = Scalar("i32", costs.first_n_tail(tile))
     return Launch(
-        kernel, grid, (*maps, ("bias", bias(problem)), *outputs, ("first_edge", first_edge), *sizes(problem))
+        kernel,
+        grid,
+        (*maps, ("bias", bias(problem)), *outputs, ("first_n_tail", first_n_tail), *sizes(problem)),
     )

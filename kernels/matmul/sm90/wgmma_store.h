@@ -1,5 +1,5 @@
-// How wgmma.cu's sums leave the registers: finished and packed to 16 bits at once, so that the sums are
-// free for the next tile, then block by block of 64 x 64 through shared memory.
+// wgmma.cu's epilogue: accumulators are finished and converted to 16 bits at once, so that they are free for the next
+// tile, then stored in blocks of 64 x 64 through shared memory.
 #pragma once
 
 #include "prelude.h"
@@ -8,11 +8,11 @@
 #include "_lib/ptx/tma.h"
 #include "matmul/tile.h"
 
-constexpr int BLOCK_BYTES = 64 * 128;  // 64 lines of 128 bytes
-constexpr int BLOCK_WORDS = 16;        // of a thread, packed, per block of 64 x 64
-constexpr int C_BUFFERS = 2;           // blocks per consumer on their way out
+constexpr int BLOCK_BYTES = 64 * 128;  // 64 rows of 128 bytes
+constexpr int BLOCK_WORDS = 16;        // of a thread, in 16-bit pairs, per block of 64 x 64
+constexpr int C_BUFFERS = 2;           // blocks per consumer whose store is under way
 
-// Bias of the thread's pair of columns, read long before it is needed.
+// Bias of the thread's pair of columns, loaded long before it is used.
 template <int COLUMNS, class T> DEVICE uint32_t bias_pair(const T* bias, int col, int n) {
 #if BIAS
     const int pair = thread_x() % 128 * 2;
@@ -28,7 +28,7 @@ template <int COLUMNS, class T> DEVICE uint32_t bias_pair(const T* bias, int col
 template <class T> DEVICE float low_half(uint32_t pair) { return to_float(T{static_cast<uint16_t>(pair)}); }
 template <class T> DEVICE float high_half(uint32_t pair) { return to_float(T{static_cast<uint16_t>(pair >> 16)}); }
 
-// Puts bias pairs where all threads of the consumer find them.
+// Writes bias pairs to shared memory for all threads of the consumer.
 template <int COLUMNS> DEVICE void share_bias(uint32_t at, uint32_t pair, int consumer) {
 #if BIAS
     named_barrier_sync(consumer + 1, 128);
@@ -38,10 +38,10 @@ template <int COLUMNS> DEVICE void share_bias(uint32_t at, uint32_t pair, int co
 #endif
 }
 
-// Finishes (with ACTIVATED, else adds only the bias) and packs COUNT sums: word 2 * j + down holds columns 8 * j
-// + lane % 4 * 2 and the next one of row lane / 4 + 8 * down of the warp's 16.
+// Finishes (with ACTIVATED, else adds only the bias) COUNT accumulators and converts them to 16-bit pairs: word 2 * j +
+// down holds columns 8 * j + lane % 4 * 2 and the next one of row lane / 4 + 8 * down of the warp's 16.
 template <class T, int COUNT, bool ACTIVATED = true>
-DEVICE void pack(uint32_t* words, const float* sum, uint32_t bias) {
+DEVICE void convert(uint32_t* words, const float* sum, uint32_t bias) {
     const auto value = [](float sum, float bias) { return ACTIVATED ? finish(sum, bias) : preactivation(sum, bias); };
 #pragma unroll
     for (int j = 0; j < COUNT / 4; ++j) {
@@ -64,22 +64,23 @@ DEVICE void store_matrices(uint32_t address, const uint32_t* w) {
                  : "memory");
 }
 
-DEVICE void store_matrices_turned(uint32_t address, const uint32_t* w) {
+DEVICE void store_matrices_transposed(uint32_t address, const uint32_t* w) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(w[0]),
                  "r"(w[1]), "r"(w[2]), "r"(w[3])
                  : "memory");
 }
 
-// One packed block into shared memory, lines with the 128-byte swizzle. A warp writes its 16 lines; where c is
-// FLIPPED, 32 bytes of every line, which is a column of the tile.
+// One converted block into shared memory, rows with the 128-byte swizzle. A warp writes its 16 rows; with C_COL_MAJOR
+// 32 bytes of every row, which is a column of the tile.
 DEVICE void stage_block(uint32_t at, const uint32_t* words) {
     const int lane = thread_x() % 32;
-#if FLIPPED
+#if C_COL_MAJOR
     // stmatrix: lanes 0-7, 8-15 address 8 columns of rows 0-7, 8-15, lanes 16-31 the next 8 columns.
     const int across = thread_x() % 128 / 32 * 2 + lane / 8 % 2;
 #pragma unroll
     for (int j = 0; j < 8; j += 2)
-        store_matrices_turned(at + ((j + lane / 16) * 8 + lane % 8) * 128 + (across ^ lane % 8) * 16, words + j * 2);
+        store_matrices_transposed(at + ((j + lane / 16) * 8 + lane % 8) * 128 + (across ^ lane % 8) * 16,
+                                  words + j * 2);
 #else
     // stmatrix: lanes 0-7, 8-15 address rows 0-7, 8-15 of the left 8 columns, lanes 16-31 of the right.
     const int line = thread_x() % 128 / 32 * 16 + lane % 16;
@@ -89,14 +90,13 @@ DEVICE void stage_block(uint32_t at, const uint32_t* words) {
 #endif
 }
 
-// Where a consumer's block of c goes, and the first column beyond its tile.
-struct Place {
+// First row and column of a consumer's 64 x 64 block of c, its batch, and the first column beyond its tile.
+struct BlockPosition {
     int row, col, outer, inner, end;
 };
 
-// Stores the 16 lines of a staged block that this warp wrote, 16 bytes a thread: for a c with 16-byte aligned
-// rows.
-template <class T> DEVICE void store_lines(uint32_t staged, T* c, Place to, const Sizes& s) {
+// Stores the 16 rows of a staged block that this warp wrote, 16 bytes a thread: for a c with 16-byte aligned rows.
+template <class T> DEVICE void store_lines(uint32_t staged, T* c, BlockPosition to, const Sizes& s) {
     const int line0 = thread_x() % 128 / 32 * 16;
     const int end = to.end < s.n ? to.end : s.n;
     c += to.outer * s.c_outer + to.inner * s.c_inner + to.row * s.c_row + to.col;
@@ -122,13 +122,13 @@ template <class T> DEVICE void store_lines(uint32_t staged, T* c, Place to, cons
     }
 }
 
-// What the engine stores of a staged block: all that lies within c and the tile, or nothing where the tile ends
-// within a box of 64 columns. A flipped block's boxes have C_LINES columns of the tile.
-DEVICE void tma_store_block(const TensorMap* map_c, uint32_t at, Place to, const Sizes& s) {
+// The TMA stores of a staged block: all that lies inside c and the tile, or nothing where the tile ends inside a box of
+// 64 columns. With C_COL_MAJOR a box has C_BOX_COLS columns of the tile.
+DEVICE void tma_store_block(const TensorMap* map_c, uint32_t at, BlockPosition to, const Sizes& s) {
     if (to.row >= s.m) return;
-#if FLIPPED
+#if C_COL_MAJOR
 #pragma unroll
-    for (int line = 0; line < 64; line += C_LINES)
+    for (int line = 0; line < 64; line += C_BOX_COLS)
         if (to.col + line < s.n && to.col + line < to.end)
             tma_store_4d(map_c, at + line * 128, to.row, to.col + line, to.inner, to.outer);
 #else
@@ -136,39 +136,39 @@ DEVICE void tma_store_block(const TensorMap* map_c, uint32_t at, Place to, const
 #endif
 }
 
-// Through buffer `turn` of C_BUFFERS at `buffers`; a block beyond c is not written. The store runs on after
-// this returns. Where the tile ends within the block, threads store it: the engine's box has 64 columns.
+// Through buffer `buffer` of C_BUFFERS at `buffers`; a block outside c is not written. The store runs on after this
+// returns. Where the tile ends inside the block, threads store it: the TMA box has 64 columns.
 template <class T>
-DEVICE void store_by_engine(uint32_t buffers, int turn, const TensorMap* map_c, T* c, const uint32_t* words, Place to,
-                            int consumer, const Sizes& s) {
+DEVICE void store_by_tma(uint32_t buffers, int buffer, const TensorMap* map_c, T* c, const uint32_t* words,
+                         BlockPosition to, int consumer, const Sizes& s) {
     const bool first = thread_x() % 128 == 0;
-    const uint32_t at = buffers + turn * BLOCK_BYTES;
+    const uint32_t at = buffers + buffer * BLOCK_BYTES;
     if (first) tma_store_wait_read<C_BUFFERS - 1>();
     named_barrier_sync(consumer + 1, 128);
     stage_block(at, words);
     fence_proxy_async();
     named_barrier_sync(consumer + 1, 128);
-    if (!FLIPPED && to.end - to.col < 64) store_lines(at, c, to, s);
+    if (!C_COL_MAJOR && to.end - to.col < 64) store_lines(at, c, to, s);
     if (first) {
         tma_store_block(map_c, at, to, s);
         tma_store_commit();
     }
 }
 
-// Not volatile towards memory: it may run before stores to c.
+// Without a memory clobber: it may run before stores to c.
 DEVICE uint32_t staged_word(uint32_t at) {
     uint32_t word;
     asm volatile("ld.shared.u32 %0, [%1];" : "=r"(word) : "r"(at));
     return word;
 }
 
-// The same without the copy engine, for a c whose rows are not 16-byte aligned or not contiguous. A warp
-// writes a line at a time: in words where c's columns touch, whatever the parity of a row's address.
+// The same without TMA, for a c whose rows are not 16-byte aligned or not contiguous. A warp writes a row at a time: in
+// words where c is row-major, whatever the parity of a row's address.
 //
-// 2026-11-21, 4096x4097x4096: with words read and stored line after line 213 us, beside 179 us for 4104 columns.
+// 2026-11-21, 4096x4097x4096: with words read and stored row after row 213 us, beside 179 us for 4104 columns.
 template <class T>
-DEVICE void store_by_threads(uint32_t buffer, T* c, const uint32_t* words, Place place, const Sizes& s) {
-    constexpr int TOGETHER = 8;  // lines
+DEVICE void store_by_threads(uint32_t buffer, T* c, const uint32_t* words, BlockPosition place, const Sizes& s) {
+    constexpr int UNROLL = 8;  // rows
     const int lane = thread_x() % 32;
     const int line0 = thread_x() % 128 / 32 * 16;
     __syncwarp();
@@ -180,28 +180,28 @@ DEVICE void store_by_threads(uint32_t buffer, T* c, const uint32_t* words, Place
     if (columns <= 0) return;
     T* to = c + place.outer * s.c_outer + place.inner * s.c_inner + (place.row + line0) * s.c_row +
             place.col * s.c_col;
-#if C_TOUCHES
-    // Of the thread's pair, which starts one column later in a row that starts between two words.
-    const int behind = columns - 1 - lane * 2;
+#if C_CONTIGUOUS
+    // Columns after the thread's pair, which starts one column later in a row that starts between two words.
+    const int left = columns - 1 - lane * 2;
     const int64_t step = s.c_row * static_cast<int64_t>(sizeof(T));
     char* row = reinterpret_cast<char*>(to);
 #pragma unroll 1
-    for (int first = 0; first < 16 && first < rows; first += TOGETHER) {
+    for (int first = 0; first < 16 && first < rows; first += UNROLL) {
         const uint32_t lines = buffer + (line0 + first) * 128;
-        uint32_t word[TOGETHER], next[TOGETHER];
+        uint32_t word[UNROLL], next[UNROLL];
 #pragma unroll
-        for (int i = 0; i < TOGETHER; ++i) {
+        for (int i = 0; i < UNROLL; ++i) {
             word[i] = staged_word(lines + i * 128 + (lane * 4 ^ i * 16));
             next[i] = staged_word(lines + i * 128 + ((lane + 1) % 32 * 4 ^ i * 16));
         }
 #pragma unroll
-        for (int i = 0; i < TOGETHER; ++i, row += step) {
+        for (int i = 0; i < UNROLL; ++i, row += step) {
             const bool inside = first + i < rows;
             const int odd = static_cast<int>(reinterpret_cast<uint64_t>(row)) & 2;
             const uint32_t pair = __funnelshift_r(word[i], next[i], odd * 8);
             char* at = row + lane * 4 + odd;
-            if (inside && odd / 2 < behind) *reinterpret_cast<uint32_t*>(at) = pair;
-            if (inside && odd / 2 == behind) *reinterpret_cast<uint16_t*>(at) = static_cast<uint16_t>(pair);
+            if (inside && odd / 2 < left) *reinterpret_cast<uint32_t*>(at) = pair;
+            if (inside && odd / 2 == left) *reinterpret_cast<uint16_t*>(at) = static_cast<uint16_t>(pair);
             if (inside && odd > lane * 2) *reinterpret_cast<uint16_t*>(row) = static_cast<uint16_t>(word[i]);
         }
     }
@@ -215,16 +215,16 @@ DEVICE void store_by_threads(uint32_t buffer, T* c, const uint32_t* words, Place
 #endif
 }
 
-// All BLOCKS blocks of the last tile, through the ring at `ring`: nothing is loaded any more, and every product of
-// the block has been waited for by the warps that started it.
+// All BLOCKS blocks of the last tile, through the pipeline's stages at `stages`: no load is under way, and the warps
+// have waited for all wgmmas of the block.
 //
-// 2026-11-21, by threads in 16-byte vectors instead of the engine: 1024^3 6.6 us, not 6.4; 2048^3 the same.
+// 2026-11-21, by threads in 16-byte vectors instead of TMA: 1024^3 6.6 us, not 6.4; 2048^3 the same.
 template <class T, int BLOCKS, int CONSUMERS>
-DEVICE void store_last(uint32_t ring, const TensorMap* map_c, T* c, const uint32_t* words, Place to, int consumer,
-                       const Sizes& s) {
-    const uint32_t own = ring + consumer * BLOCKS * BLOCK_BYTES;
+DEVICE void store_last(uint32_t stages, const TensorMap* map_c, T* c, const uint32_t* words, BlockPosition to,
+                       int consumer, const Sizes& s) {
+    const uint32_t own = stages + consumer * BLOCKS * BLOCK_BYTES;
     named_barrier_sync(6, CONSUMERS * 128);
-#if C_BY_ENGINE
+#if C_TMA
 #pragma unroll
     for (int block = 0; block < BLOCKS; ++block)
         stage_block(own + block * BLOCK_BYTES, words + block * BLOCK_WORDS);
@@ -234,17 +234,18 @@ DEVICE void store_last(uint32_t ring, const TensorMap* map_c, T* c, const uint32
 #pragma unroll
         for (int block = 0; block < BLOCKS; ++block)
             tma_store_block(map_c, own + block * BLOCK_BYTES,
-                        Place{to.row, to.col + block * 64, to.outer, to.inner, to.end}, s);
+                        BlockPosition{to.row, to.col + block * 64, to.outer, to.inner, to.end}, s);
         tma_store_commit();
     }
-    if (!FLIPPED && to.end - to.col < BLOCKS * 64) {
+    if (!C_COL_MAJOR && to.end - to.col < BLOCKS * 64) {
         const int last = (BLOCKS - 1) * 64;
-        store_lines(own + (BLOCKS - 1) * BLOCK_BYTES, c, Place{to.row, to.col + last, to.outer, to.inner, to.end}, s);
+        store_lines(own + (BLOCKS - 1) * BLOCK_BYTES, c,
+                    BlockPosition{to.row, to.col + last, to.outer, to.inner, to.end}, s);
     }
 #else
 #pragma unroll
     for (int block = 0; block < BLOCKS; ++block)
         store_by_threads(own + block * BLOCK_BYTES, c, words + block * BLOCK_WORDS,
-                         Place{to.row, to.col + block * 64, to.outer, to.inner, to.end}, s);
+                         BlockPosition{to.row, to.col + block * 64, to.outer, to.inner, to.end}, s);
 #endif
 }

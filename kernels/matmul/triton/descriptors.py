@@ -1,9 +1,8 @@
-"""The matrix product in Triton where a copy engine fetches whole tiles (TMA: sm_90 on).
+"""The matrix product in Triton with TMA (sm_90 on).
 
-A descriptor of each operand, encoded on the host, replaces the pointers of `triton_impl.matmul_tile`: no
-address arithmetic and no masks; the engine fills what lies outside with zeros, or leaves it out. Programs
-stay for several tiles, so that the first copies of a tile run under the epilogue of the one before.
-"""
+A descriptor of each operand, encoded on the host, replaces the pointers of `plan.matmul_tile`: no address
+arithmetic and no masks; TMA loads zeros for what is out of bounds and does not store it. Programs are
+persistent, so that a tile's first loads overlap the epilogue of the tile before."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ import triton.language as tl
 from portable.backends.cuda.tensor_map import TritonDescriptor
 from portable.kernels._lib.triton.rows import MAX_GRID
 from portable.kernels.matmul.problem import Operand, Problem
-from portable.kernels.matmul.sm90.tma_descriptors import no_map
+from portable.kernels.matmul.sm90.tma_descriptors import tma_unsupported
 from portable.kernels.matmul.triton.tile import activate, bias_of, enter_pdl, tile_starts
 from portable.plan import (
     Argument,
@@ -33,14 +32,14 @@ from portable.plan import (
 )
 
 TILE = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M")
-SWIZZLE = 128  # bytes of a tile's line that the engine copies at a time
-SUMS = "sums"  # the workspace of split products
-SUM_BLOCK = 512
-RESERVED = 1024  # bytes for barriers
+SWIZZLE = 128  # bytes of a TMA box's innermost dimension
+PARTIALS = "partials"  # the workspace of split-K
+REDUCE_BLOCK = 512
+RESERVED = 1024  # bytes of shared memory for barriers
 
 
 @triton.jit
-def fetch(x, outer, inner, row, col, ROWS: tl.constexpr, COLS: tl.constexpr, BATCHED: tl.constexpr):
+def load_tile(x, outer, inner, row, col, ROWS: tl.constexpr, COLS: tl.constexpr, BATCHED: tl.constexpr):
     """The tile of a descriptor's matrix (outer, inner) that starts at (row, col)."""
     if BATCHED:
         return x.load([outer, inner, row, col]).reshape(ROWS, COLS)
@@ -49,22 +48,22 @@ def fetch(x, outer, inner, row, col, ROWS: tl.constexpr, COLS: tl.constexpr, BAT
 
 
 @triton.jit
-def finish(
+def epilogue(
     c, c_ptr, c_row, z, z_ptr, bias_ptr, total, outer, inner, start_m, start_n, M, N,
-    ACTIVATION: tl.constexpr, BATCHED: tl.constexpr, PARTS: tl.constexpr,
+    ACTIVATION: tl.constexpr, BATCHED: tl.constexpr, EPILOGUE_SUBTILE: tl.constexpr,
 ):  # fmt: skip
-    """Bias, activation and the way to c (and, before the activation, to a z that lies as c does), for PARTS
-    groups of columns one after the other: each then needs fewer registers, and less shared memory on its way
-    out."""
+    """Bias, activation and the store to c (and of the preactivation to z, which has c's layout), in
+    EPILOGUE_SUBTILE groups of columns one after the other: each needs fewer registers and less shared
+    memory."""
     rows: tl.constexpr = total.shape[0]
     columns: tl.constexpr = total.shape[1]
-    if PARTS > 1:
+    if EPILOGUE_SUBTILE > 1:
         half: tl.constexpr = columns // 2
         left, right = tl.split(tl.permute(tl.reshape(total, (rows, 2, half)), (0, 2, 1)))
-        finish(c, c_ptr, c_row, z, z_ptr, bias_ptr, left, outer, inner, start_m, start_n, M, N, ACTIVATION,
-               BATCHED, PARTS // 2)  # fmt: skip
-        finish(c, c_ptr, c_row, z, z_ptr, bias_ptr, right, outer, inner, start_m, start_n + half, M, N,
-               ACTIVATION, BATCHED, PARTS // 2)  # fmt: skip
+        epilogue(c, c_ptr, c_row, z, z_ptr, bias_ptr, left, outer, inner, start_m, start_n, M, N,
+               BATCHED, EPILOGUE_SUBTILE // 2)  # fmt: skip
+        epilogue(c, c_ptr, c_row, z, z_ptr, bias_ptr, right, outer, inner, start_m, start_n + half, M, N,
+               ACTIVATION, BATCHED, EPILOGUE_SUBTILE // 2)  # fmt: skip
     else:
         offs_n = start_n + tl.arange(0, columns)
         if bias_ptr is not None:
@@ -90,23 +89,23 @@ def finish(
 @triton.jit
 def matmul_descriptors(
     a, b, c, c_ptr, c_row, c_outer, c_inner, z, z_ptr, bias_ptr,
-    M, N, K, splits, slice, tiles, inner_batch, work, programs,
+    M, N, K, k_splits, k_per_split, tiles, inner_batch, work, programs,
     A_UNIT: tl.constexpr, B_UNIT: tl.constexpr, STEPS: tl.constexpr,
-    BATCHED: tl.constexpr, ACTIVATION: tl.constexpr, PARTS: tl.constexpr,
+    BATCHED: tl.constexpr, ACTIVATION: tl.constexpr, EPILOGUE_SUBTILE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
-    """c = activation(a @ b + bias). A_UNIT and B_UNIT say along which index neighbours touch; the bits of
-    STEPS, from the lowest, whether a steps with outer, with inner, and b likewise. With more than one split,
-    matrix s of c is the product over the s-th `slice` of K."""
+    """c = activation(a @ b + bias). A_UNIT and B_UNIT name the index with unit stride; the bits of STEPS,
+    from the lowest, say whether a has an outer and an inner batch stride, then b. With k_splits > 1
+    (split-K), matrix s of c is the product over the s-th `k_per_split` of K."""
     enter_pdl(PDL)
     A_OUTER: tl.constexpr = STEPS % 2
     A_INNER: tl.constexpr = STEPS // 2 % 2
     B_OUTER: tl.constexpr = STEPS // 4 % 2
     B_INNER: tl.constexpr = STEPS // 8 % 2
     for pid in tl.range(tl.program_id(0), work, programs, flatten=True):
-        split = pid % splits
-        tile = pid // splits
+        split = pid % k_splits
+        tile = pid // k_splits
         outer, inner = 0, 0
         if BATCHED:
             outer = tile // tiles // inner_batch
@@ -114,39 +113,42 @@ def matmul_descriptors(
             tile = tile % tiles
         start_m, start_n = tile_starts(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
         total = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-        for k in range(split * slice, tl.minimum(split * slice + slice, K), BLOCK_K):
+        for k in range(split * k_per_split, tl.minimum(split * k_per_split + k_per_split, K), BLOCK_K):
             if A_UNIT == "col":
-                x = fetch(a, outer * A_OUTER, inner * A_INNER, start_m, k, BLOCK_M, BLOCK_K, BATCHED)
+                x = load_tile(a, outer * A_OUTER, inner * A_INNER, start_m, k, BLOCK_M, BLOCK_K, BATCHED)
             else:
-                x = fetch(a, outer * A_OUTER, inner * A_INNER, k, start_m, BLOCK_K, BLOCK_M, BATCHED).T
+                x = load_tile(a, outer * A_OUTER, inner * A_INNER, k, start_m, BLOCK_K, BLOCK_M, BATCHED).T
             if B_UNIT == "col":
-                y = fetch(b, outer * B_OUTER, inner * B_INNER, k, start_n, BLOCK_K, BLOCK_N, BATCHED)
+                y = load_tile(b, outer * B_OUTER, inner * B_INNER, k, start_n, BLOCK_K, BLOCK_N, BATCHED)
             else:
-                y = fetch(b, outer * B_OUTER, inner * B_INNER, start_n, k, BLOCK_N, BLOCK_K, BATCHED).T
+                y = load_tile(b, outer * B_OUTER, inner * B_INNER, start_n, k, BLOCK_N, BLOCK_K, BATCHED).T
             total = tl.dot(x, y, total)
         to_ptr = c_ptr
         if c is None and BATCHED:
             to_ptr += tl.cast(outer, tl.int64) * c_outer + tl.cast(inner, tl.int64) * c_inner
         elif c is None:
             to_ptr += tl.cast(split, tl.int64) * c_inner
-        finish(c, to_ptr, c_row, z, z_ptr, bias_ptr, total, outer, inner, start_m, start_n, M, N, ACTIVATION,
-               BATCHED, PARTS)  # fmt: skip
+        epilogue(
+            c, to_ptr, c_row, z, z_ptr, bias_ptr, total, outer, inner, start_m, start_n, M, N,
+            ACTIVATION, BATCHED, EPILOGUE_SUBTILE,
+        )  # fmt: skip
 
 
 @triton.jit
-def sum_splits(
-    sums_ptr, bias_ptr, c_ptr, c_row, z_ptr, M, N, splits, ACTIVATION: tl.constexpr, BLOCK: tl.constexpr,
+def splitk_reduce(
+    partials_ptr, bias_ptr, c_ptr, c_row, z_ptr, M, N, k_splits,
+    ACTIVATION: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """c = activation(the splits' products, summed in their order, + bias) for BLOCK columns of one row, and z
-    what the activation takes, if there is one."""
+    """c = activation(the sum of the partial products, in order, + bias) for BLOCK columns of one row, and the
+    optional preactivation z."""
     row = tl.program_id(0).to(tl.int64)
     offs_n = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = offs_n < N
-    sums_ptrs = sums_ptr + row * N + offs_n
+    partials_ptrs = partials_ptr + row * N + offs_n
     total = tl.zeros((BLOCK,), dtype=tl.float32)
-    for _ in range(splits):
-        total += tl.load(sums_ptrs, mask=inside, other=0.0)
-        sums_ptrs += M.to(tl.int64) * N
+    for _ in range(k_splits):
+        total += tl.load(partials_ptrs, mask=inside, other=0.0)
+        partials_ptrs += M.to(tl.int64) * N
     if bias_ptr is not None:
         total += bias_of(bias_ptr, offs_n, N)
     dtype: tl.constexpr = c_ptr.dtype.element_ty
@@ -156,26 +158,26 @@ def sum_splits(
 
 
 def unfit(problem: Problem, call: Call) -> str | None:
-    """Why the copy engine cannot fetch this problem's a and b, or None."""
+    """Why TMA does not load this problem's a and b, or None."""
     if not call.device.arch.startswith("sm_9"):
-        return f"{call.device.arch} has no copy engine for tiles, or none that this was measured on"
+        return f"{call.device.arch} has no TMA, or this was not measured on it"
     if problem.dtype == "float32":
         return "float32 products read their operands into registers"
     if problem.K == 0:
-        return "an empty sum has nothing to copy"
-    if problem.c.unit != "col":
+        return "K = 0: nothing to load"
+    if problem.c.unit_stride != "col":
         return "c's rows are not contiguous"
     for x, rows, cols in ((problem.a, problem.M, problem.K), (problem.b, problem.K, problem.N)):
-        if not describable(x, rows, cols):
-            return f"{x.tensor} has no lines of aligned, distinct elements"
+        if not tma_supported(x, rows, cols):
+            return f"TMA cannot load {x.tensor}"
     if min(call.config[name] for name in TILE[:3]) * problem.a.itemsize < SWIZZLE:
-        return f"a tile's lines are shorter than {SWIZZLE} bytes"
+        return f"a tile's rows are shorter than the swizzle of {SWIZZLE} bytes"
     return None
 
 
-def describable(x: Operand, rows: int, cols: int) -> bool:
-    """Whether the copy engine can walk x: lines that start at multiples of 16 bytes and do not overlap."""
-    return x.unit is not None and no_map(x, rows, cols) is None
+def tma_supported(x: Operand, rows: int, cols: int) -> bool:
+    """Whether TMA can load x: 16-byte aligned rows that do not overlap."""
+    return x.unit_stride is not None and tma_unsupported(x, rows, cols) is None
 
 
 def descriptor(
@@ -188,9 +190,9 @@ def descriptor(
     promotion: int = 256,
 ) -> list[tuple[str, Argument]]:
     """Arguments of one operand: its descriptor, of rank 4 if there is more than one matrix, and the sizes and
-    strides that Triton passes beside it. Batch dimensions that do not step have size 1."""
+    strides that Triton passes beside it. A broadcast batch dimension has size 1."""
     sizes: tuple[int, ...] = (cols, rows)
-    if x.unit == "row":
+    if x.unit_stride == "row":
         sizes, block = (rows, cols), (block[1], block[0])
     steps: tuple[int, ...] = (x.leading,)
     box: tuple[int, ...] = (min(block[1], SWIZZLE // x.itemsize), block[0])
@@ -205,111 +207,113 @@ def descriptor(
 
 
 def plan_descriptors(problem: Problem, call: Call) -> Plan | Rejected:
-    """One launch for a problem that is not `unfit`, or two where K is split: then the second one sums."""
+    """One launch for a problem that is not `unfit`, or two with split-K."""
     config, device = call.config, call.device
     block_m, block_n, block_k = (config[name] for name in TILE[:3])
     M, N, K, a, b, c = problem.M, problem.N, problem.K, problem.a, problem.b, problem.c
     tiles = triton.cdiv(M, block_m) * triton.cdiv(N, block_n)
-    slice = slice_of_k(problem, tiles, block_k, device)
-    splits = triton.cdiv(K, slice)
-    work = tiles * problem.batches * splits
-    by_engine = splits == 1 and describable(c, M, N)
-    # c on its way out then leaves room for 4 stages of 128x256x64. Through pointers its addresses and masks
-    # take registers: with 128 columns at a time, activations spilled up to 264 bytes; with z beside c and 64
-    # columns 80.
-    parts = max(1, block_n // (128 if by_engine else 32 if problem.preactivation else 64))
-    needed = (block_m + block_n) * block_k * config["num_stages"] + by_engine * block_m * block_n // parts
+    k_per_split = k_per_split_of(problem, tiles, block_k, device)
+    k_splits = triton.cdiv(K, k_per_split)
+    work = tiles * problem.batches * k_splits
+    by_tma = k_splits == 1 and tma_supported(c, M, N)
+    # With 128 columns c's staging leaves room for 4 stages of 128x256x64. Through pointers its addresses and
+    # masks take registers: with 128 columns activations spilled up to 264 bytes; with z and 64 columns 80.
+    subtiles = max(1, block_n // (128 if by_tma else 32 if problem.preactivation else 64))
+    needed = (block_m + block_n) * block_k * config["num_stages"] + by_tma * block_m * block_n // subtiles
     needed = needed * a.itemsize + RESERVED
     if needed > device.shared_memory:
         most = device.shared_memory
-        return Rejected(f"config needs {needed} bytes of shared memory, {device.arch} has {most}")
+        return Rejected(f"the config needs {needed} bytes of shared memory; {device.arch} has {most}")
     programs = min(work, device.multiprocessors * resident(config, needed, device))
-    if max(M, N, K, work + programs, slice + K) > MAX_GRID - 256:
-        return Rejected("row, column and tile numbers of 32 bits do not hold this size")
+    if max(M, N, K, work + programs, k_per_split + K) > MAX_GRID - 256:
+        return Rejected("row, column and tile indices exceed 32 bits")
 
-    pdl = splits == 1 and uses_pdl(device, needed)
-    # 2026-11-22: with few rows, which are bound by memory, 128 bytes a miss are 0 to 3 % faster.
+    pdl = k_splits == 1 and uses_pdl(device, needed)
+    # L2 promotion. 2026-11-22: with few rows, which are memory-bound, 128 bytes are 0 to 3 % faster.
     promotion = 128 if block_m <= 64 else 256
     args = descriptor("a", a, M, K, problem.batch, (block_m, block_k), promotion)
     args += descriptor("b", b, K, N, problem.batch, (block_k, block_n), promotion)
     constants: list[tuple[str, Any]] = []
-    if by_engine:
-        args += descriptor("c", c, M, N, problem.batch, (block_m, block_n // parts))
+    if by_tma:
+        args += descriptor("c", c, M, N, problem.batch, (block_m, block_n // subtiles))
         constants += [("c_ptr", None), ("c_row", 0), ("c_outer", 0), ("c_inner", 0), ("z_ptr", None)]
         if problem.preactivation:
             z = replace(c, tensor=problem.preactivation)
-            args += descriptor("z", z, M, N, problem.batch, (block_m, block_n // parts))
+            args += descriptor("z", z, M, N, problem.batch, (block_m, block_n // subtiles))
         else:
             constants.append(("z", None))
     else:
-        to = Operand(SUMS, "float32", N, 1, (0, M * N), 16) if splits > 1 else c
+        to = Operand(PARTIALS, "float32", N, 1, (0, M * N), 16) if k_splits > 1 else c
         constants += [("c", None), ("z", None)]
         args.append(("c_ptr", Pointer(to.tensor, to.alignment >= 16)))
         strides = {"c_row": to.row, "c_outer": to.batch[0], "c_inner": to.batch[1]}
         args += [(name, Scalar("i64", step, step % 16 == 0)) for name, step in strides.items()]
-        if problem.preactivation and splits == 1:
+        if problem.preactivation and k_splits == 1:
             args.append(("z_ptr", Pointer(problem.preactivation, c.alignment >= 16)))
         else:
             constants.append(("z_ptr", None))
-    if problem.bias and splits == 1:
+    if problem.bias and k_splits == 1:
         args.append(("bias_ptr", Pointer(problem.bias, problem.bias_alignment >= 16)))
     else:
         constants.append(("bias_ptr", None))
-    sizes = {"M": M, "N": N, "K": K, "splits": splits, "slice": slice, "tiles": tiles}
+    sizes = {"M": M, "N": N, "K": K, "k_splits": k_splits, "k_per_split": k_per_split, "tiles": tiles}
     sizes |= {"inner_batch": problem.batch[1], "work": work, "programs": programs}
-    if splits == 1:
-        constants.append(("splits", sizes.pop("splits")))
+    if k_splits == 1:
+        constants.append(("k_splits", sizes.pop("k_splits")))
     args += [(name, Scalar("i32", size, name == "N" and size % 16 == 0)) for name, size in sizes.items()]
     batched = problem.batches > 1
     constants += [
-        ("A_UNIT", a.unit),
-        ("B_UNIT", b.unit),
+        ("A_UNIT", a.unit_stride),
+        ("B_UNIT", b.unit_stride),
         ("STEPS", sum(bool(step) << bit for bit, step in enumerate((*a.batch, *b.batch))) if batched else 0),
         ("BATCHED", batched),
-        ("ACTIVATION", problem.activation if splits == 1 else None),
-        ("PARTS", parts),
+        ("ACTIVATION", problem.activation if k_splits == 1 else None),
+        ("EPILOGUE_SUBTILE", subtiles),
         *((name, config[name]) for name in TILE),
         ("PDL", pdl),
     ]
     warps, stages = config["num_warps"], config["num_stages"]
     kernel = TritonKernel(matmul_descriptors, tuple(constants), warps, stages, pdl=pdl)
     product = Launch(kernel, (programs, 1, 1), tuple(args))
-    if splits == 1:
+    if k_splits == 1:
         return Plan((product,))
-    return Plan((product, plan_sum(problem, splits)), (Workspace(SUMS, (splits, M, N), "float32"),))
+    return Plan(
+        (product, plan_reduce(problem, k_splits)), (Workspace(PARTIALS, (k_splits, M, N), "float32"),)
+    )
 
 
-def slice_of_k(problem: Problem, tiles: int, block_k: int, device: Device) -> int:
-    """How much of K one program takes: all of it unless the tiles leave more than half of the card idle.
+def k_per_split_of(problem: Problem, tiles: int, block_k: int, device: Device) -> int:
+    """K per split: all of it, without split-K, unless the tiles leave more than half of the multiprocessors
+    idle.
 
     2026-11-21: 128x2048x8192 1.10 of torch with 4 splits, 0.46 without; 128x8192x8192, whose tiles fill the
-    card, 0.74 with 2 splits and 0.92 without: the sums' way through memory and the second launch take 4 us.
-    """
+    GPU, 0.74 with 2 splits and 0.92 without: the partial sums and the second launch take 4 us."""
     steps = triton.cdiv(problem.K, block_k)
-    splits = min(device.multiprocessors // max(tiles, 1), steps // 4, 16)
-    if problem.batches > 1 or steps < 16 or splits < 2:
-        splits = 1
-    return triton.cdiv(steps, splits) * block_k
+    k_splits = min(device.multiprocessors // max(tiles, 1), steps // 4, 16)
+    if problem.batches > 1 or steps < 16 or k_splits < 2:
+        k_splits = 1
+    return triton.cdiv(steps, k_splits) * block_k
 
 
 def uses_pdl(device: Device, needed: int) -> bool:
-    """Whether blocks that need this much shared memory start before the kernel before has ended: where Hopper
-    has one a multiprocessor. Of several, the next call's would crowd on those that are free first."""
+    """Whether blocks that need this much shared memory use programmatic dependent launch: on Hopper with one
+    block a multiprocessor. With several, the next launch's blocks would crowd on the multiprocessors that are
+    free first."""
     return device.arch.startswith("sm_9") and 2 * needed > device.shared_memory
 
 
 def resident(config: Mapping[str, Any], needed: int, device: Device) -> int:
-    """Blocks that one multiprocessor holds, by shared memory and, roughly, by registers."""
+    """Blocks that fit a multiprocessor, by shared memory and, roughly, by registers."""
     threads = config["num_warps"] * device.warp_size
     registers = config["BLOCK_M"] * config["BLOCK_N"] // threads + 56
     return max(1, min((device.shared_memory + 1024) // (needed + 1024), 65536 // (threads * registers)))
 
 
-def plan_sum(problem: Problem, splits: int) -> Launch:
-    """The launch that adds the splits' products up, in one order, with bias and activation."""
+def plan_reduce(problem: Problem, k_splits: int) -> Launch:
+    """The launch that adds the partial sums, in order, with bias and activation."""
     M, N, c = problem.M, problem.N, problem.c
-    args: list[tuple[str, Argument]] = [(f"{SUMS}_ptr", Pointer(SUMS, True))]
-    constants: list[tuple[str, Any]] = [("ACTIVATION", problem.activation), ("BLOCK", SUM_BLOCK)]
+    args: list[tuple[str, Argument]] = [(f"{PARTIALS}_ptr", Pointer(PARTIALS, True))]
+    constants: list[tuple[str, Any]] = [("ACTIVATION", problem.activation), ("BLOCK", REDUCE_BLOCK)]
     if problem.bias:
         args.append(("bias_ptr", Pointer(problem.bias, problem.bias_alignment >= 16)))
     else:
@@ -320,7 +324,7 @@ def plan_sum(problem: Problem, splits: int) -> Launch:
         args.append(("z_ptr", Pointer(problem.preactivation, c.alignment >= 16)))
     else:
         constants.append(("z_ptr", None))
-    sizes = {"M": M, "N": N, "splits": splits}
+    sizes = {"M": M, "N": N, "k_splits": k_splits}
     args += [(name, Scalar("i32", size, name == "N" and size % 16 == 0)) for name, size in sizes.items()]
-    kernel = TritonKernel(sum_splits, tuple(constants), num_warps=4, num_stages=1)
-    return Launch(kernel, (M, triton.cdiv(N, SUM_BLOCK), 1), tuple(args))
+    kernel = TritonKernel(splitk_reduce, tuple(constants), num_warps=4, num_stages=1)
+    return Launch(kernel, (M, triton.cdiv(N, REDUCE_BLOCK), 1), tuple(args))

@@ -1,11 +1,10 @@
 """One matrix product in Triton for every layout, dtype and vendor, with linear's epilogue.
 
-Where the card has a copy engine for tiles and can use it, `triton_descriptors` plans the call. Elsewhere each
-program of `matmul_tile` computes one BLOCK_M x BLOCK_N tile of one matrix of the batch, loading through
-pointers. `triton_pack` turns operands around first where that pays. Compiled code depends on dtype, layouts
-(which stride is 1), the alignment class UNIT, whether K fills its last block, whether a stride is huge, the
-epilogue and the config.
-"""
+Where TMA can load the operands, `descriptors.py` plans the call. Elsewhere each program of `matmul_tile`
+computes one BLOCK_M x BLOCK_N tile of one matrix of the batch, with loads through pointers. `align_copy.py`
+transposes operands first where that pays. Compiled code depends on dtype, layouts (which stride is 1), the
+alignment class UNIT, whether K fills its last block, whether a stride exceeds 32 bits, the epilogue and the
+config."""
 
 from __future__ import annotations
 
@@ -17,14 +16,14 @@ import triton.language as tl
 
 from portable.kernels._lib.triton.rows import MAX_GRID, divisible
 from portable.kernels.matmul.problem import Operand, Problem, from_matmul
-from portable.kernels.matmul.triton.align_copy import packed
+from portable.kernels.matmul.triton.align_copy import realigned
 from portable.kernels.matmul.triton.descriptors import plan_descriptors, unfit, uses_pdl
 from portable.kernels.matmul.triton.tile import activate, bias_of, enter_pdl, store_both, tile_starts
 from portable.plan import Argument, Call, Device, Launch, Plan, Pointer, Rejected, Scalar, TritonKernel
 
 TILE = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M")
 COMPILER = ("num_warps", "num_stages")
-# Elsewhere precision="tf32" is served by IEEE products, which are closer.
+# Elsewhere precision="tf32" runs IEEE products, which are more accurate.
 TF32_ARCHES = ("sm_", "gfx942")
 
 
@@ -36,13 +35,13 @@ def matmul_tile(
     bias_ptr, z_ptr, M, N, K, tiles, inner_batch,
     A_UNIT: tl.constexpr, B_UNIT: tl.constexpr, C_UNIT: tl.constexpr,
     UNIT: tl.constexpr, EVEN_K: tl.constexpr, WIDE: tl.constexpr,
-    ACTIVATION: tl.constexpr, PARTS: tl.constexpr, PRECISION: tl.constexpr,
+    ACTIVATION: tl.constexpr, EPILOGUE_SUBTILE: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
-    """c = activation(a @ b + bias) for one tile, and z what the activation takes, if there is one, lying as c
-    does and not batched; A_UNIT and so on say along which index ("row", "col" or
-    None) the stride is 1, and that stride is the constant 1."""
+    """One tile of c = activation(a @ b + bias), and of the optional preactivation z, which has c's layout and
+    no batch. A_UNIT, B_UNIT and C_UNIT name the index with unit stride ("row", "col" or None); that stride is
+    the constant 1."""
     enter_pdl(PDL)
     pid = tl.program_id(0)
     batch = (pid // tiles).to(tl.int64)
@@ -109,12 +108,12 @@ def matmul_tile(
         tl.store(c_ptr + within, activate(total, ACTIVATION, dtype).to(dtype), mask=in_m & in_n)
     else:
         store_both(z_ptr + start, c_ptr, c_row, c_col, total, offs_m, 0, M - start_m, N - start_n, ACTIVATION,
-                   PARTS)  # fmt: skip
+                   EPILOGUE_SUBTILE)  # fmt: skip
 
 
 @triton.jit
 def narrow(stride):
-    """A stride as a 32-bit number; constants, and strides of 1, stay as they are."""
+    """A stride as a 32-bit integer; constants, and strides of 1, stay as they are."""
     return tl.cast(stride, tl.int32)
 
 
@@ -126,16 +125,16 @@ def plan(call: Call) -> Plan | Rejected:
 
 def plan_problem(problem: Problem, call: Call) -> Plan | Rejected:
     """The launches of a canonical problem, with the tile and compiler options of `call.config`."""
-    if problem.c.unit == "row" and problem.bias is None:
+    if problem.c.unit_stride == "row" and problem.bias is None:
         problem = problem.transposed()
-    if None in (problem.a.unit, problem.b.unit):
+    if None in (problem.a.unit_stride, problem.b.unit_stride):
         return Rejected("an operand has no unit stride in either of its last two dimensions")
-    problem, packs = packed(problem, call.device)
+    problem, copies = realigned(problem, call.device)
     found = plan_descriptors(problem, call) if unfit(problem, call) is None else plan_pointers(problem, call)
-    if isinstance(found, Rejected) or not packs:
+    if isinstance(found, Rejected) or not copies:
         return found
-    launches = tuple(each.launch for each in packs)
-    spaces = tuple(each.workspace for each in packs)
+    launches = tuple(each.launch for each in copies)
+    spaces = tuple(each.workspace for each in copies)
     return Plan((*launches, *found.launches), (*spaces, *found.workspaces))
 
 
@@ -145,14 +144,14 @@ def plan_pointers(problem: Problem, call: Call) -> Plan | Rejected:
     config = fitted(call.config, unit, call.device)
     block_m, block_n, block_k = (config[name] for name in TILE[:3])
     if max(problem.M, problem.N, problem.K) > 2**31 - 1 - 256:
-        return Rejected("row and column numbers of 32 bits do not hold this size")
+        return Rejected("row and column indices exceed 32 bits")
     tiles = triton.cdiv(problem.M, block_m) * triton.cdiv(problem.N, block_n)
     if tiles * problem.batches > MAX_GRID:
-        return Rejected(f"{tiles * problem.batches} tiles are more than one launch takes ({MAX_GRID})")
+        return Rejected(f"{tiles * problem.batches} tiles exceed a grid of {MAX_GRID}")
     needed = shared_bytes(problem, config, call.device)
     if needed > call.device.shared_memory:
         most = call.device.shared_memory
-        return Rejected(f"config needs {needed} bytes of shared memory, {call.device.arch} has {most}")
+        return Rejected(f"the config needs {needed} bytes of shared memory; {call.device.arch} has {most}")
 
     pdl = uses_pdl(call.device, needed)
     operands = (problem.a, problem.b, problem.c)
@@ -160,24 +159,24 @@ def plan_pointers(problem: Problem, call: Call) -> Plan | Rejected:
     optional = (("bias_ptr", problem.bias), ("z_ptr", problem.preactivation))
     absent = [(name, None) for name, tensor in optional if not tensor]
     constants = [
-        *((f"{name}_{x.unit}", 1) for name, x in zip("abc", operands, strict=True) if x.unit),
+        *((f"{name}_{x.unit_stride}", 1) for name, x in zip("abc", operands, strict=True) if x.unit_stride),
         *absent,
-        *((f"{name}_UNIT", x.unit) for name, x in zip("ABC", operands, strict=True)),
+        *((f"{name}_UNIT", x.unit_stride) for name, x in zip("ABC", operands, strict=True)),
         ("UNIT", unit),
         ("EVEN_K", problem.K % block_k == 0),
         ("WIDE", any(256 * max(x.row, x.col) >= 2**31 for x in operands)),
         ("ACTIVATION", problem.activation),
-        # With the addresses of two stores at once, threads of the unaligned class spilled 152 bytes.
-        ("PARTS", max(1, block_n // 32) if unit == 1 and arch_number(call.device) else 1),
+        # With the addresses of both stores at once, the unaligned class spilled 152 bytes a thread.
+        ("EPILOGUE_SUBTILE", max(1, block_n // 32) if unit == 1 and arch_number(call.device) else 1),
         ("PRECISION", "tf32" if tf32 else "ieee"),
         *((name, config[name]) for name in TILE),
         ("PDL", pdl),
     ]
     options = [(name, value) for name, value in config.items() if name not in TILE + COMPILER]
     if unit > 1 and arch_number(call.device):
-        # Left alone, ptxas aims at an occupancy and spills 8 to 24 bytes in some layouts to reach it. (In the
-        # unaligned class it is the other way about: given room, it hoists too many loads.)
-        options.append(("maxnreg", 248))  # 255 leaves sm_100 one short of room for silu
+        # Without it ptxas aims for a higher occupancy and spills 8 to 24 bytes in some layouts. (The
+        # unaligned class is the opposite: with more registers it hoists too many loads.)
+        options.append(("maxnreg", 248))  # 255 leaves sm_100 one register short for silu
     warps, stages = (config[name] for name in COMPILER)
     if unit == 1 and arch_number(call.device):
         # Measured by compiling, 2026-11-21: 24 bytes of stack in float32 with two stages, none with one;
@@ -203,19 +202,20 @@ def operand_args(name: str, x: Operand, aligned: bool) -> list[tuple[str, Argume
     """Pointer and strides of one operand; a unit stride is a constant of the kernel instead."""
     strides = [("row", x.row), ("col", x.col), ("outer", x.batch[0]), ("inner", x.batch[1])]
     args: list[tuple[str, Argument]] = [(f"{name}_ptr", Pointer(x.tensor, aligned))]
-    return args + [(f"{name}_{key}", Scalar("i64", value)) for key, value in strides if key != x.unit]
+    return args + [(f"{name}_{key}", Scalar("i64", value)) for key, value in strides if key != x.unit_stride]
 
 
 def unit_of(problem: Problem) -> int:
-    """Elements of 16 bytes if every line of every operand starts and ends on such a multiple, else 1."""
+    """Elements in 16 bytes if every row of every operand starts and ends at a multiple of 16 bytes, else
+    1."""
     unit = 16 // problem.a.itemsize
     lengths = {
-        problem.K if problem.a.unit == "col" else problem.M,
-        problem.N if problem.b.unit == "col" else problem.K,
+        problem.K if problem.a.unit_stride == "col" else problem.M,
+        problem.N if problem.b.unit_stride == "col" else problem.K,
         problem.N,
     }
     aligned = (
-        problem.c.unit == "col"
+        problem.c.unit_stride == "col"
         and all(x.aligned_to(16) for x in (problem.a, problem.b, problem.c))
         and problem.bias_alignment >= 16
     )
@@ -240,7 +240,7 @@ def fitted(config: Mapping[str, Any], unit: int, device: Device) -> dict[str, An
 
 
 def shared_bytes(problem: Problem, config: Mapping[str, Any], device: Device) -> int:
-    """Shared memory of the load pipeline, at most: the tiles of a and b that are in flight.
+    """An upper bound of the load pipeline's shared memory: the tiles of a and b in flight.
 
     Where copies into shared memory are asynchronous and the dot reads it while they run (sm_90 on,
     gfx950) there are `num_stages` of each, elsewhere one fewer, as one is held in registers or already

@@ -1,4 +1,4 @@
-"""What the Triton products share: the order of their tiles, and what linear does to a sum."""
+"""What the Triton products share: the raster order of tiles and linear's epilogue."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def enter_pdl(PDL: tl.constexpr):
 
 @triton.jit
 def tile_starts(tile, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr):
-    """First row and column of a tile. Groups of GROUP_M tile rows, column by column within a group: the
-    tiles that run at one time then share rows of a and columns of b in the L2 cache."""
+    """First row and column of a tile. The raster: groups of GROUP_M tile rows, column by column within a
+    group, so that concurrent tiles share rows of a and columns of b in L2."""
     tiles_m = tl.cdiv(M, BLOCK_M)
     tiles_n = tl.cdiv(N, BLOCK_N)
     group = tile // (GROUP_M * tiles_n)
@@ -32,14 +32,13 @@ def tile_starts(tile, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_
 
 @triton.jit
 def bias_of(bias_ptr, columns, N):
-    """The bias of columns, 0 beyond the last, in float32."""
+    """The bias of `columns` in float32, 0 beyond the last."""
     return tl.load(bias_ptr + columns, mask=columns < N, other=0.0).to(tl.float32)
 
 
 @triton.jit
 def activate(x, ACTIVATION: tl.constexpr, RESULT: tl.constexpr):
-    """The activation called ACTIVATION, or none; x is float32 and the result becomes a RESULT. relu keeps
-    NaN."""
+    """The activation, or x for None, in float32; RESULT is the output's dtype. relu keeps NaN."""
     WIDE: tl.constexpr = RESULT.primitive_bitwidth > 16
     if ACTIVATION == "relu":
         x = tl.where(x < 0.0, 0.0, x)
@@ -55,17 +54,20 @@ def activate(x, ACTIVATION: tl.constexpr, RESULT: tl.constexpr):
 
 @triton.jit
 def store_both(
-    z_ptr, c_ptr, row, col, total, offs_m, start_n, M, N, ACTIVATION: tl.constexpr, PARTS: tl.constexpr,
+    z_ptr, c_ptr, row, col, total, offs_m, start_n, M, N,
+    ACTIVATION: tl.constexpr, EPILOGUE_SUBTILE: tl.constexpr,
 ):  # fmt: skip
-    """z = total and c = activation(total), for PARTS groups of columns one after the other; both lie alike,
-    with strides `row` and `col`."""
+    """z = total and c = activation(total), in EPILOGUE_SUBTILE groups of columns one after the other; both
+    have strides `row` and `col`."""
     rows: tl.constexpr = total.shape[0]
     columns: tl.constexpr = total.shape[1]
-    if PARTS > 1:
+    if EPILOGUE_SUBTILE > 1:
         half: tl.constexpr = columns // 2
         left, right = tl.split(tl.permute(tl.reshape(total, (rows, 2, half)), (0, 2, 1)))
-        store_both(z_ptr, c_ptr, row, col, left, offs_m, start_n, M, N, ACTIVATION, PARTS // 2)
-        store_both(z_ptr, c_ptr, row, col, right, offs_m, start_n + half, M, N, ACTIVATION, PARTS // 2)
+        store_both(z_ptr, c_ptr, row, col, left, offs_m, start_n, M, N, ACTIVATION, EPILOGUE_SUBTILE // 2)
+        store_both(
+            z_ptr, c_ptr, row, col, right, offs_m, start_n + half, M, N, ACTIVATION, EPILOGUE_SUBTILE // 2
+        )
     else:
         dtype: tl.constexpr = c_ptr.dtype.element_ty
         offs_n = start_n + tl.arange(0, columns)

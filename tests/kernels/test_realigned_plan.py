@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from portable.kernels.linear import native as linear_native
-from portable.kernels.matmul import native
+from portable.kernels.matmul.sm90 import realigned_plan
 from portable.plan import Call, Plan, Rejected, Scalar
 from tests.kernels.test_matmul_native import H200, call, info
 
@@ -21,7 +20,7 @@ def half(*shape: int, pitch: int = 0, offset: int = 0) -> torch.Tensor:
     return torch.empty_strided(shape, strides, dtype=torch.bfloat16, device="meta")
 
 
-def packing(plan: Plan | Rejected) -> dict[str, object]:
+def realigned(plan: Plan | Rejected) -> dict[str, object]:
     assert isinstance(plan, Plan), plan
     return {
         name: arg.value if isinstance(arg, Scalar) else getattr(arg, "tensor", None)
@@ -29,41 +28,42 @@ def packing(plan: Plan | Rejected) -> dict[str, object]:
     }
 
 
-def test_both_operands_are_packed_by_one_launch():
-    plan = native.packed(call(half(4095, 4099), half(4099, 4097)))
-    found = packing(plan)
-    assert [launch.kernel.name for launch in plan.launches] == ["matmul_pack", "matmul_wgmma"]
-    assert (found["from0"], found["to0"], found["from1"], found["to1"]) == ("a", "a_packed", "b", "b_packed")
+def test_both_operands_are_realigned_by_one_launch():
+    plan = realigned_plan.plan(call(half(4095, 4099), half(4099, 4097)))
+    found = realigned(plan)
+    assert [launch.kernel.name for launch in plan.launches] == ["matmul_align_copy", "matmul_wgmma"]
+    assert (found["from0"], found["to0"]) == ("a", "a_realigned")
+    assert (found["from1"], found["to1"]) == ("b", "b_realigned")
     assert [found[n + "0"] for n in ("line", "length", "lines", "pitch")] == [4099, 4099, 4095, 520]
     assert [found[n + "1"] for n in ("line", "length", "lines", "pitch")] == [4097, 4097, 4099, 520]
     assert plan.launches[0].grid[0] == found["blocks0"] + found["blocks1"]
     assert [(w.name, w.shape) for w in plan.workspaces] == [
-        ("a_packed", (4095 * 4160,)), ("b_packed", (4099 * 4160,))
+        ("a_realigned", (4095 * 4160,)), ("b_realigned", (4099 * 4160,))
     ]  # fmt: skip
     maps = dict(plan.launches[1].args)
     assert maps["map_a"].sizes == (4099, 4095, 1, 1) and maps["map_a"].strides[0] == 4160 * 2
-    assert maps["map_a"].tensor == "a_packed" and maps["map_b"].tensor == "b_packed"
+    assert maps["map_a"].tensor == "a_realigned" and maps["map_b"].tensor == "b_realigned"
 
 
 def test_an_aligned_operand_stays_where_it_is():
-    plan = native.packed(call(half(4096, 4096, pitch=4097), half(4096, 4096)))
-    found = packing(plan)
+    plan = realigned_plan.plan(call(half(4096, 4096, pitch=4097), half(4096, 4096)))
+    found = realigned(plan)
     assert found["from0"] == "a" and found["from1"] == 0 and found["blocks1"] == 0
     assert dict(plan.launches[1].args)["map_b"].tensor == "b"
 
 
-def test_transposed_operands_are_packed_along_their_lines():
-    found = packing(native.packed(call(half(4099, 4095).mT, half(4097, 4099).mT)))
+def test_column_major_operands_are_realigned_by_column():
+    found = realigned(realigned_plan.plan(call(half(4099, 4095).mT, half(4097, 4099).mT)))
     assert (found["length0"], found["lines0"]) == (4095, 4099)
     assert (found["length1"], found["lines1"]) == (4099, 4097)
 
 
-def test_a_broadcast_matrix_is_packed_once():
-    plan = native.packed(call(half(8, 515, 517), half(517, 1021)))
-    found = packing(plan)
+def test_a_broadcast_matrix_is_realigned_once():
+    plan = realigned_plan.plan(call(half(8, 515, 517), half(517, 1021)))
+    found = realigned(plan)
     assert (found["lines0"], found["lines1"]) == (8 * 515, 517)  # a's batch is more rows of one matrix
-    plan = native.packed(call(half(4, 1, 515, 517), half(3, 517, 1021)))
-    found = packing(plan)
+    plan = realigned_plan.plan(call(half(4, 1, 515, 517), half(3, 517, 1021)))
+    found = realigned(plan)
     assert (found["inner_count0"], found["lines0"], found["vectors0"]) == (1, 515, 4 * 515 * 65)
     assert (found["inner_count1"], found["vectors1"]) == (3, 3 * 517 * 128)
 
@@ -71,20 +71,20 @@ def test_a_broadcast_matrix_is_packed_once():
 @pytest.mark.parametrize(
     ("a", "b", "reason"),
     [
-        (half(4096, 4096), half(4096, 4096), "as wgmma takes them"),
+        (half(4096, 4096), half(4096, 4096), "no realignment needed"),
         (half(65, 33), half(33, 65), "cost more than it saves"),
-        (half(64, 8191), half(8191, 8192), "leave most of one empty"),
-        (half(70_001, 32_771), half(32_771, 4097), "would take"),
+        (half(64, 8191), half(8191, 8192), "too small for this kernel"),
+        (half(70_001, 32_771), half(32_771, 4097), "need a workspace of"),
     ],
 )
 def test_refusals(a, b, reason):
-    plan = native.packed(call(a, b))
+    plan = realigned_plan.plan(call(a, b))
     assert isinstance(plan, Rejected) and reason in plan.reason
 
 
 def test_linear_packs_x_and_weight():
     tensors = {"x": info(half(4096, 4096), alignment=2), "weight": info(half(4097, 4096)),
                "bias": None, "y": info(half(4096, 4097))}  # fmt: skip
-    plan = linear_native.packed(Call(tensors, {"activation": None}, {}, H200, {}))
-    found = packing(plan)
+    plan = realigned_plan.plan(Call(tensors, {"activation": None}, {}, H200, {}))
+    found = realigned(plan)
     assert found["from0"] == "x" and found["from1"] == 0
