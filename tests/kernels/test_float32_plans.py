@@ -359,7 +359,7 @@ def test_gradients_keep_the_precision():
     [((130, 72), (72, 65)), ((2, 3, 33, 76), (3, 76, 130)), ((1, 64), (64, 128)), ((5, 68), (3, 68, 67))],
     ids=["odd", "b for two", "one row", "a for three"],
 )
-def test_operands_as_the_kernel_turns_them(a_shape, b_shape):
+def test_transposed_operands(a_shape, b_shape):
     """Emulated: transpose.cu uses what every vendor's prelude.h has. Both operands lie along k."""
     pytest.importorskip("ziglang")
     pytest.importorskip("elftools")
@@ -385,7 +385,7 @@ def test_operands_as_the_kernel_turns_them(a_shape, b_shape):
             else struct.pack(sizes[arg.kind], arg.value)
             for _, arg in launch.args
         )  # fmt: skip
-        buffers = [Buffer(name, x.ctypes.data, x.nbytes, "turned" in name) for name, x in arrays.items()]
+        buffers = [Buffer(name, x.ctypes.data, x.nbytes, "transposed" in name) for name, x in arrays.items()]
         run(kernel, launch.grid, (launch.kernel.threads, 1, 1), 0, kernarg, buffers)
     matrices = {"a": (found.problem.a, arrays["a"]), "b": (found.problem.b, arrays["b"].swapaxes(-2, -1))}
     for name, (operand, expected) in matrices.items():

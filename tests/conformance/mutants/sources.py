@@ -62,7 +62,7 @@ source(
 )
 source(
     *("matmul", "mfma", "gfx942", "tail of K not masked"),
-    Edit(TILES, "if (k < here) {", "if (true) {"),
+    Edit(TILES, "if (k < valid) {", "if (true) {"),
     Edit(TILES, "const bool real = k_of(i) + k < left;", "const bool real = true;"),
 )
 source(
@@ -80,8 +80,8 @@ source(
 )
 source(
     *("matmul", "mfma", "gfx942", "barrier missing in the loop over K"),
-    Edit(TILES, "b_mover.store(next + Lds<TILE_M>::BYTES);\n            lds_barrier();",
-         "b_mover.store(next + Lds<TILE_M>::BYTES);"),
+    Edit(TILES, "b_copy.store(next + Lds<TILE_M>::BYTES);\n            lds_barrier();",
+         "b_copy.store(next + Lds<TILE_M>::BYTES);"),
 )  # fmt: skip
 source(
     *("matmul", "mfma", "gfx942", "one stage of LDS for both tiles"),
