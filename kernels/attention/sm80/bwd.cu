@@ -14,17 +14,17 @@ constexpr int OWN_BYTES = OWN_D_BYTES + OWN_E_BYTES + (KEYS ? 0 : TILE * 8);  //
 constexpr int STAGE_BYTES = STEP * (D_PITCH + E_PITCH) + (KEYS ? STEP * 8 : 0);
 
 // products (own lines by STEP) = own lines @ lines that pass by, transposed.
-template <int WIDTH> DEVICE void multiply(float (&products)[GROUPS][SCORES], const char* own, const char* passing) {
+template <int WIDTH> DEVICE void multiply(float (&products)[M_TILES][SCORES], const char* own, const char* passing) {
     constexpr int PITCH = pitch_of(WIDTH);
     const uint32_t rows = first_operand(shared_address(own), PITCH, reload_thread_idx() % 32);
     const uint32_t columns = second_operand(shared_address(passing), PITCH, reload_thread_idx() % 32);
     multiply_rows<T, WIDTH>(products, rows, columns);
 }
 
-// sums (own lines by WIDTH) += weights (own lines by STEP) @ lines that pass by.
+// sums (own lines by WIDTH) += p (own lines by STEP) @ lines that pass by.
 template <int WIDTH>
-DEVICE void add(float (&sums)[GROUPS][WIDTH / 2], const float (&weights)[GROUPS][SCORES], const char* passing) {
-    add_product<T, WIDTH>(sums, weights, first_operand(shared_address(passing), pitch_of(WIDTH), reload_thread_idx() % 32));
+DEVICE void add(float (&sums)[M_TILES][WIDTH / 2], const float (&p)[M_TILES][SCORES], const char* passing) {
+    add_product<T, WIDTH>(sums, p, first_operand(shared_address(passing), pitch_of(WIDTH), reload_thread_idx() % 32));
 }
 
 template <int WIDTH, int LINES> DEVICE void copy(char* to, const Rows<const T>& from, int first) {
@@ -33,7 +33,7 @@ template <int WIDTH, int LINES> DEVICE void copy(char* to, const Rows<const T>& 
 
 // A query's lse, as a power of two, and its delta.
 struct Stats {
-    float peak, delta;
+    float lse_log2, delta;
 };
 DEVICE Stats load_stats(const char* at) {
     const words<8> pair = load_words<8>(at);
@@ -48,9 +48,9 @@ template <int LINES> DEVICE void copy_stats(char* to, const float* stats, int fi
     }
 }
 
-struct Work {
-    Span span;
-    Scores scores;
+struct Context {
+    const AttentionParams& params;
+    RowSpan span;
     const T* bias;  // of the query head, of query i at i * bias_row
     int64_t bias_row;
     const char* shared;
@@ -62,10 +62,10 @@ struct Work {
 };
 
 // What the warp's lines from `first` on do not see of the lines from `start` on becomes 0.
-DEVICE void mask(float (&weights)[GROUPS][SCORES], const Span& span, int first, int start) {
+DEVICE void apply_mask(float (&p)[M_TILES][SCORES], const RowSpan& span, int first, int start) {
     const int lane = reload_thread_idx() % 32;
 #pragma unroll
-    for (int g = 0; g < GROUPS; ++g)
+    for (int g = 0; g < M_TILES; ++g)
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
             const int own = first + g * 16 + r * 8 + lane / 4, from = start + lane % 4 * 2;
@@ -75,61 +75,61 @@ DEVICE void mask(float (&weights)[GROUPS][SCORES], const Span& span, int first, 
 #pragma unroll
                 for (int e = 0; e < 2; ++e) {
                     const int at = j * 8 + e;
-                    if (at < begin || at > end) weights[g][j * 4 + r * 2 + e] = 0.0f;
+                    if (at < begin || at > end) p[g][j * 4 + r * 2 + e] = 0.0f;
                 }
         }
 }
 
 // Adds what the STEP lines from `start` on give, which lie in shared memory, with their statistics if queries.
-DEVICE void add_lines(const Work& work, const char* passing, int start, float (&sums_d)[GROUPS][HEAD_D / 2],
-                      float (&sums_e)[GROUPS][HEAD_E / 2]) {
+DEVICE void add_lines(const Context& context, const char* passing, int start, float (&acc_d)[M_TILES][HEAD_D / 2],
+                      float (&acc_e)[M_TILES][HEAD_E / 2]) {
     const char *const d = passing, *const e = d + STEP * D_PITCH, *const stats = e + STEP * E_PITCH;
-    const int first = work.span.first + reload_thread_idx() / 32 * OWN;  // the warp's
-    if (work.span.none(start, first)) return;
+    const int first = context.span.first + reload_thread_idx() / 32 * OWN;  // the warp's
+    if (context.span.none(start, first)) return;
     // Score j * 4 + r * 2 + i of a group is that of own line r * 8 and line 8 * j + i that passes by, of the thread's.
     const int thread = reload_thread_idx(), own = thread % 32 / 4, column = thread % 4 * 2;
-    const char* const own_stats = work.shared + OWN_D_BYTES + OWN_E_BYTES + (thread / 32 * OWN + own) * 8;
+    const char* const own_stats = context.shared + OWN_D_BYTES + OWN_E_BYTES + (thread / 32 * OWN + own) * 8;
     const auto stats_of = [&](int g, int j, int i) {
         return load_stats(KEYS ? stats + (column + j * 8 + i % 2) * 8 : own_stats + (g * 2 + i / 2) * 64);
     };
-    float weights[GROUPS][SCORES], above[GROUPS][SCORES], bend[GROUPS][SCORES];
-    multiply<HEAD_D>(weights, work.shared + reload_thread_idx() / 32 * OWN * D_PITCH, d);
+    float p[M_TILES][SCORES], ds[M_TILES][SCORES], softcap_grad[M_TILES][SCORES];
+    multiply<HEAD_D>(p, context.shared + reload_thread_idx() / 32 * OWN * D_PITCH, d);
 #pragma unroll
-    for (int g = 0; g < GROUPS; ++g)
+    for (int g = 0; g < M_TILES; ++g)
 #pragma unroll
         for (int j = 0; j < STEP / 8; ++j)
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
-                float& weight = weights[g][j * 4 + i];
-                const float bias = work.bias_at(first + g * 16 + i / 2 * 8 + own, start + column + j * 8 + i % 2);
-                weight = weight_of(work.scores, weight, bias, stats_of(g, j, i).peak, bend[g][j * 4 + i]);
+                float& x = p[g][j * 4 + i];
+                const float bias = context.bias_at(first + g * 16 + i / 2 * 8 + own, start + column + j * 8 + i % 2);
+                x = p_of(context.params, x, bias, stats_of(g, j, i).lse_log2, softcap_grad[g][j * 4 + i]);
             }
-    if (!work.span.all(start, first)) mask(weights, work.span, first, start);
-    if constexpr (SUM_E) add<HEAD_E>(sums_e, weights, e);
+    if (!context.span.all(start, first)) apply_mask(p, context.span, first, start);
+    if constexpr (SUM_E) add<HEAD_E>(acc_e, p, e);
     if constexpr (SUM_D) {
-        multiply<HEAD_E>(above, work.shared + OWN_D_BYTES + reload_thread_idx() / 32 * OWN * E_PITCH, e);
+        multiply<HEAD_E>(ds, context.shared + OWN_D_BYTES + reload_thread_idx() / 32 * OWN * E_PITCH, e);
 #pragma unroll
-        for (int g = 0; g < GROUPS; ++g)
+        for (int g = 0; g < M_TILES; ++g)
 #pragma unroll
             for (int j = 0; j < STEP / 8; ++j)
 #pragma unroll
                 for (int i = 0; i < 4; ++i) {
-                    float& slope = above[g][j * 4 + i];
-                    const float weight = LIFT ? weights[g][j * 4 + i] * LOWERED : weights[g][j * 4 + i];
-                    slope = (slope - stats_of(g, j, i).delta) * weight;
-                    if (SOFTCAP) slope *= bend[g][j * 4 + i];
+                    float& x = ds[g][j * 4 + i];  // dP
+                    const float unscaled = P_SCALE_LOG2 ? p[g][j * 4 + i] * P_UNSCALE : p[g][j * 4 + i];
+                    x = (x - stats_of(g, j, i).delta) * unscaled;
+                    if (SOFTCAP) x *= softcap_grad[g][j * 4 + i];
                 }
-        add<HEAD_D>(sums_d, above, d);
+        add<HEAD_D>(acc_d, ds, d);
     }
 }
 
 // A warp's sums times `factor`, as rows from `row` on. They go through its lines of `place`.
 template <int WIDTH>
-DEVICE void store_sums(const float (&sums)[GROUPS][WIDTH / 2], float factor, char* place, const Rows<T>& to, int row) {
+DEVICE void store_sums(const float (&sums)[M_TILES][WIDTH / 2], float factor, char* place, const Rows<T>& to, int row) {
     constexpr int PITCH = pitch_of(WIDTH);
     const int lane = thread_x() % 32;
 #pragma unroll
-    for (int g = 0; g < GROUPS; ++g)
+    for (int g = 0; g < M_TILES; ++g)
 #pragma unroll
         for (int i = 0; i < WIDTH / 2; i += 2) {
             const int line = g * 16 + i / 2 % 2 * 8 + lane / 4;
@@ -143,41 +143,47 @@ DEVICE void store_sums(const float (&sums)[GROUPS][WIDTH / 2], float factor, cha
 // Which tile of which head a block owns: one tile of all heads, then the next. Of queries a head's last see most keys,
 // of keys the first most queries; a table has its tiles in order. Measured 2026-11-22 (H200), head by head: causal
 // 4 to 9 % slower, full within 2 %.
-struct Place {
+struct BlockTile {
     int64_t batch;
     int head, tile;
 };
-DEVICE Place place_of(int block, int lines, int heads, int tiles) {
+DEVICE BlockTile block_tile(int block, int lines, int heads, int tiles) {
     const int line = block % lines, order = block / lines;
-    return {line / heads, line % heads, KEYS || RAGGED ? order : tiles - 1 - order};
+    return {line / heads, line % heads, KEYS || VARLEN ? order : tiles - 1 - order};
 }
 
+// `lines`: batches times heads, key heads with KEYS; `tiles`: of each of them.
 KERNEL(THREADS)
-void attention_backward_mma(const T* own_d, const T* own_e, const T* passing_d, const T* passing_e, const T* bias,
-                            const float* stats, T* result_d, T* result_e, const int* bounds, const int* tile_list,
-                            const int* counts, int count, int lines, int heads, int tiles, int share, int queries,
-                            int keys, int width_d, int width_e, int low, int high, float to_score, float cap,
-                            float factor,
-                            int64_t own_d_batch, int64_t own_d_head, int64_t own_d_row, int64_t own_e_batch,
-                            int64_t own_e_head, int64_t own_e_row, int64_t passing_d_batch, int64_t passing_d_head,
-                            int64_t passing_d_row, int64_t passing_e_batch, int64_t passing_e_head,
-                            int64_t passing_e_row, int64_t bias_batch, int64_t bias_head, int64_t bias_row,
-                            int64_t result_d_batch, int64_t result_d_head, int64_t result_d_row,
-                            int64_t result_e_batch, int64_t result_e_head, int64_t result_e_row) {
+void attention_bwd_sm80(const __grid_constant__ AttentionParams params, int lines, int tiles) {
     DYNAMIC_SHARED(shared);
-    const auto [batch, head, tile] = place_of(block_x(), lines, heads, tiles);
-#if RAGGED
-    if (tile >= counts[0]) return;
-    const Sequence own = sequence_of(bounds, tile_list[tile * 2], count);
-    const int number = tile_list[tile * 2 + 1];
-    const int query_end = own.first_query + own.queries, key_end = own.first_key + own.keys;
-    Span span = {(KEYS ? own.first_key : own.first_query) + number * TILE, KEYS ? key_end : query_end,
-                 KEYS ? own.first_query : own.first_key, KEYS ? query_end : key_end, low + key_end - query_end,
-                 high + key_end - query_end};
-    if (own.outside) span.stop = span.begin;
-#else
-    Span span = {tile * TILE, KEYS ? keys : queries, 0, KEYS ? queries : keys, low, high};
-#endif
+    const AttentionParams& p = params;
+    const int heads = KEYS ? p.kv_heads : p.heads, queries = p.seqlen_q, keys = p.seqlen_k;
+    const int share = p.qheads_per_kvhead, width_d = p.head_dim, width_e = p.head_dim_v;
+    // Own rows: keys and values, or queries and their gradients; the others pass by.
+    const T *const own_d = static_cast<const T*>(KEYS ? p.k : p.q), *const own_e = static_cast<const T*>(KEYS ? p.v : p.dout);
+    const T *const passing_d = static_cast<const T*>(KEYS ? p.q : p.k), *const passing_e = static_cast<const T*>(KEYS ? p.dout : p.v);
+    const int64_t own_d_batch = KEYS ? p.k_batch : p.q_batch, own_d_head = KEYS ? p.k_head : p.q_head;
+    const int64_t own_d_row = KEYS ? p.k_row : p.q_row, own_e_batch = KEYS ? p.v_batch : p.dout_batch;
+    const int64_t own_e_head = KEYS ? p.v_head : p.dout_head, own_e_row = KEYS ? p.v_row : p.dout_row;
+    const int64_t passing_d_batch = KEYS ? p.q_batch : p.k_batch, passing_d_head = KEYS ? p.q_head : p.k_head;
+    const int64_t passing_d_row = KEYS ? p.q_row : p.k_row, passing_e_batch = KEYS ? p.dout_batch : p.v_batch;
+    const int64_t passing_e_head = KEYS ? p.dout_head : p.v_head, passing_e_row = KEYS ? p.dout_row : p.v_row;
+    const float* stats = p.stats;
+    const auto [batch, head, tile] = block_tile(block_x(), lines, heads, tiles);
+    RowSpan span;
+    if constexpr (VARLEN) {
+        if (tile >= p.tile_counts[0]) return;
+        const Sequence own = sequence_of(p.bounds, p.tile_list[tile * 2], p.offsets);
+        const int number = p.tile_list[tile * 2 + 1];
+        const int query_end = own.first_query + own.queries, key_end = own.first_key + own.keys;
+        span = {(KEYS ? own.first_key : own.first_query) + number * TILE, KEYS ? key_end : query_end,
+                KEYS ? own.first_query : own.first_key, KEYS ? query_end : key_end, key_end - query_end - p.left,
+                key_end - query_end + p.right};
+        if (own.outside) span.stop = span.begin;
+    } else {
+        span = {tile * TILE, KEYS ? keys : queries, 0, KEYS ? queries : keys, keys - queries - p.left,
+                keys - queries + p.right};
+    }
     span.begin += max(span.first_seen(span.first) - span.begin, 0) / STEP * STEP;
     const int stop = span.last_seen(min(span.first + TILE, span.end) - 1) + 1;
 
@@ -189,21 +195,17 @@ void attention_backward_mma(const T* own_d, const T* own_e, const T* passing_d, 
                        span.stop, width_e};
     stats += 2 * (batch * query_heads + (KEYS ? first_head : head)) * queries;
 
-    Work work;
-    work.span = span;
-    work.scores = {to_score, cap};
-    bias += batch * bias_batch + (KEYS ? first_head : head) * bias_head;
-    work.bias_row = bias_row;
-    work.shared = shared;
+    const T* bias = static_cast<const T*>(p.bias) + batch * p.bias_batch + (KEYS ? first_head : head) * p.bias_head;
+    Context context = {p, span, bias, p.bias_row, shared};
     char* const stages = shared + OWN_BYTES;
 
-    float sums_d[GROUPS][HEAD_D / 2], sums_e[GROUPS][HEAD_E / 2];
+    float acc_d[M_TILES][HEAD_D / 2], acc_e[M_TILES][HEAD_E / 2];
 #pragma unroll
-    for (int g = 0; g < GROUPS; ++g) {
+    for (int g = 0; g < M_TILES; ++g) {
 #pragma unroll
-        for (int i = 0; i < HEAD_D / 2; ++i) sums_d[g][i] = 0.0f;
+        for (int i = 0; i < HEAD_D / 2; ++i) acc_d[g][i] = 0.0f;
 #pragma unroll
-        for (int i = 0; i < HEAD_E / 2; ++i) sums_e[g][i] = 0.0f;
+        for (int i = 0; i < HEAD_E / 2; ++i) acc_e[g][i] = 0.0f;
     }
 
     const auto copy_passing = [&](char* to, int start) {
@@ -227,32 +229,34 @@ void attention_backward_mma(const T* own_d, const T* own_e, const T* passing_d, 
         wait_copies<0>();
         barrier();  // the lines are there, and nobody still reads those before them
         const int at = start;
-        work.bias = bias;
+        context.bias = bias;
         start += STEP;
         if (KEYS && start >= stop) {
             start = span.begin;
             d.base += passing_d_head;
             e.base += passing_e_head;
             stats += 2 * static_cast<int64_t>(queries);
-            bias += bias_head;
+            bias += p.bias_head;
         }
         if (left > 1) copy_passing(stages + (stage ^ 1) * STAGE_BYTES, start);
-        add_lines(work, stages + stage * STAGE_BYTES, at, sums_d, sums_e);
+        add_lines(context, stages + stage * STAGE_BYTES, at, acc_d, acc_e);
         stage ^= 1;
     }
 
     barrier();  // results take the place of what was copied
-    const Place place = place_of(reload_block_idx(), lines, heads, tiles);
+    const BlockTile place = block_tile(reload_block_idx(), lines, heads, tiles);
     const int warp = thread_x() / 32, row = span.first + warp * OWN;
     if constexpr (SUM_D) {
-        const Rows<T> result = {result_d + place.batch * result_d_batch + place.head * result_d_head, result_d_row,
+        const Rows<T> result = {static_cast<T*>(KEYS ? p.dk : p.dq) + place.batch * (KEYS ? p.dk_batch : p.dq_batch) +
+                                   place.head * (KEYS ? p.dk_head : p.dq_head),
+                               KEYS ? p.dk_row : p.dq_row,
                                span.end, width_d};
-        store_sums<HEAD_D>(sums_d, factor, shared + warp * OWN * D_PITCH, result, row);
+        store_sums<HEAD_D>(acc_d, p.scale, shared + warp * OWN * D_PITCH, result, row);
     }
     if constexpr (SUM_E) {
-        const Rows<T> result = {result_e + place.batch * result_e_batch + place.head * result_e_head, result_e_row,
+        const Rows<T> result = {static_cast<T*>(p.dv) + place.batch * p.dv_batch + place.head * p.dv_head, p.dv_row,
                                span.end, width_e};
         char* const to = shared + OWN_D_BYTES * SUM_D + warp * OWN * E_PITCH;
-        store_sums<HEAD_E>(sums_e, LOWERED, to, result, row);
+        store_sums<HEAD_E>(acc_e, P_UNSCALE, to, result, row);
     }
 }

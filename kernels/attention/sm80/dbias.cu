@@ -1,27 +1,29 @@
-// The gradient of attention's bias with matrix instructions of a warp (mma.sync): p * (do @ v.T - delta), and 0 where
+// dbias, the gradient of attention's bias, with matrix instructions of a warp (mma.sync): p * (do @ v.T - delta), and 0 where
 // a key is not seen. For sm_80 and later, any head size, alignment and stride between rows.
 //
-// A block owns TILE_M queries of one head, a warp GROUPS * 16 of them, and walks `chunk` keys in blocks of TILE_N.
+// A block owns TILE_M queries of one head, a warp M_TILES * 16 of them, and walks `chunk` keys in blocks of TILE_N.
 // Queries and do stay in shared memory; keys and values have one buffer each: values are on their way (cp.async)
 // under the products of queries and keys, the next keys under the rest of the step. Their lines are spread so that
 // a lane has eight keys that follow one another, of which it reads bias and stores dbias at once. Sums of do * o are
 // found here, once a block.
 //
-// Scores are powers of two: `scale` holds log2(e).
-//
-// Defines: ELEMENT (bf16, f16); HEAD_D, HEAD_E: the head sizes, as multiples of 16; TILE_N (of 32), WARPS, GROUPS;
+// Defines: ELEMENT (bf16, f16); HEAD_D, HEAD_E: the head sizes, as multiples of 16; TILE_N (of 32), WARPS, M_TILES;
 // COPY_BYTES, BIAS_BYTES: 16 where rows of q, k, v, do and o, or of bias and dbias, are aligned to that, else 2;
-// LEFT, RIGHT: whether the keys are bounded on that side of the diagonal; SOFTCAP, DLSE.
+// LEFT, RIGHT: whether the keys are bounded on that side of the diagonal; SOFTCAP, DLSE; PARAMS_LAYOUT
+// (params.h).
 #include "prelude.h"
 
 #include "attention/device/online_softmax.h"
+#include "attention/device/params.h"
+#include "attention/device/softmax_backward.h"
 #include "tiles.h"
 
 using T = ELEMENT;
 constexpr int THREADS = WARPS * 32;
-constexpr int WARP_M = GROUPS * 16, TILE_M = WARPS * WARP_M;
+constexpr int WARP_M = M_TILES * 16, TILE_M = WARPS * WARP_M;
 constexpr int D_PITCH = pitch_of(HEAD_D), E_PITCH = pitch_of(HEAD_E);
-constexpr int ROWS = GROUPS * 2;               // a thread's
+constexpr int SCORES = TILE_N / 2;   // a thread's, of 16 rows
+constexpr int ROWS = M_TILES * 2;    // a thread's
 constexpr int CHUNKS = (HEAD_E / 8 + 3) / 4;  // of 16 bytes: a thread's of a row of do or o
 static_assert(HEAD_D % 16 == 0 && HEAD_E % 16 == 0 && TILE_N % 32 == 0, "whole matrix instructions, whole quads");
 
@@ -30,7 +32,7 @@ static_assert(HEAD_D % 16 == 0 && HEAD_E % 16 == 0 && TILE_N % 32 == 0, "whole m
 DEVICE int column_of(int block) { return block * 32 + thread_x() % 4 * 8; }
 
 // A thread's pairs of bias, as its scores lie.
-DEVICE void read_bias(uint32_t (&pairs)[GROUPS][SCORES / 2], const Rows<const T>& bias, int row, int key) {
+DEVICE void read_bias(uint32_t (&pairs)[M_TILES][SCORES / 2], const Rows<const T>& bias, int row, int key) {
 #pragma unroll
     for (int i = 0; i < ROWS; ++i) {
         const int line = row + i * 8;
@@ -47,7 +49,7 @@ DEVICE void read_bias(uint32_t (&pairs)[GROUPS][SCORES / 2], const Rows<const T>
     }
 }
 
-DEVICE void store_block(const float (&values)[GROUPS][SCORES], const Rows<T>& to, int row, int key) {
+DEVICE void store_block(const float (&values)[M_TILES][SCORES], const Rows<T>& to, int row, int key) {
 #pragma unroll
     for (int i = 0; i < ROWS; ++i) {
         const int line = row + i * 8;
@@ -68,7 +70,7 @@ DEVICE void store_block(const float (&values)[GROUPS][SCORES], const Rows<T>& to
 }
 
 // Zeros where a key is not seen, for the thread's queries `row` and the eighth after it.
-DEVICE void hide(float* values, int row, int key, int m, int n, int left, int right) {
+DEVICE void zero_unseen(float* values, int row, int key, int m, int n, int left, int right) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
         const int diagonal = row + r * 8 + n - m - key - column_of(0);
@@ -114,28 +116,24 @@ DEVICE void read_rows(words<16> (&own)[ROWS][CHUNKS], const Rows<const T>& from,
         }
 }
 
+// `tiles`: of a head's queries; `chunks` of `chunk` keys each.
 KERNEL(THREADS)
-void attention_dbias_mma(const T* dout, const T* q, const T* k, const T* v, const T* out, const float* lse,
-                         const float* dlse, const T* bias, T* dbias, int m, int n, int d, int e, int heads, int share,
-                         int tiles, int chunks, int chunk, int left, int right, float scale, float inner,
-                         int64_t dout_batch, int64_t dout_head, int64_t dout_row, int64_t q_batch, int64_t q_head,
-                         int64_t q_row, int64_t k_batch, int64_t k_head, int64_t k_row, int64_t v_batch,
-                         int64_t v_head, int64_t v_row, int64_t out_batch, int64_t out_head, int64_t out_row,
-                         int64_t lse_batch, int64_t lse_head, int64_t lse_row, int64_t dlse_batch, int64_t dlse_head,
-                         int64_t dlse_row, int64_t bias_batch, int64_t bias_head, int64_t bias_row,
-                         int64_t dbias_batch, int64_t dbias_head, int64_t dbias_row) {
+void attention_dbias_sm80(const __grid_constant__ AttentionParams params, int tiles, int chunks, int chunk) {
+    const AttentionParams& p = params;
+    const int m = p.seqlen_q, n = p.seqlen_k, d = p.head_dim, e = p.head_dim_v, heads = p.heads;
+    const int left = p.left, right = p.right;
     DYNAMIC_SHARED(shared);
     char *const do_tile = shared + TILE_M * D_PITCH, *const k_tile = do_tile + TILE_M * E_PITCH;
     char* const v_tile = k_tile + TILE_N * D_PITCH;
     const int line = block_x() / chunks / tiles, first_row = block_x() / chunks % tiles * TILE_M;
-    const int64_t batch = line / heads, head = line % heads, key_head = head / share;
-    const Rows<const T> queries = {q + batch * q_batch + head * q_head, q_row, m, d};
-    const Rows<const T> grads = {dout + batch * dout_batch + head * dout_head, dout_row, m, e};
-    const Rows<const T> keys = {k + batch * k_batch + key_head * k_head, k_row, n, d};
-    const Rows<const T> values = {v + batch * v_batch + key_head * v_head, v_row, n, e};
-    const Rows<const T> outputs = {out + batch * out_batch + head * out_head, out_row, m, e};
-    const Rows<const T> from = {bias + batch * bias_batch + head * bias_head, bias_row, m, n};
-    const Rows<T> to = {dbias + batch * dbias_batch + head * dbias_head, dbias_row, m, n};
+    const int64_t batch = line / heads, head = line % heads, kv_head = head / p.qheads_per_kvhead;
+    const Rows<const T> queries = {static_cast<const T*>(p.q) + batch * p.q_batch + head * p.q_head, p.q_row, m, d};
+    const Rows<const T> grads = {static_cast<const T*>(p.dout) + batch * p.dout_batch + head * p.dout_head, p.dout_row, m, e};
+    const Rows<const T> keys = {static_cast<const T*>(p.k) + batch * p.k_batch + kv_head * p.k_head, p.k_row, n, d};
+    const Rows<const T> values = {static_cast<const T*>(p.v) + batch * p.v_batch + kv_head * p.v_head, p.v_row, n, e};
+    const Rows<const T> outputs = {static_cast<const T*>(p.o) + batch * p.o_batch + head * p.o_head, p.o_row, m, e};
+    const Rows<const T> from = {static_cast<const T*>(p.bias) + batch * p.bias_batch + head * p.bias_head, p.bias_row, m, n};
+    const Rows<T> to = {static_cast<T*>(p.dbias) + batch * p.dbias_batch + head * p.dbias_head, p.dbias_row, m, n};
 
     // The keys of the chunk that some query of the tile sees; the others get zeros.
     const int first = block_x() % chunks * chunk, last = min(first + chunk, n);
@@ -163,7 +161,7 @@ void attention_dbias_mma(const T* dout, const T* q, const T* k, const T* v, cons
 
     // Of the thread's rows: lse as a power of two, and delta = sum(do * o) - dlse. A query that sees no key gets an
     // lse of +inf, with which every weight is 0.
-    float peak[ROWS], delta[ROWS];
+    float lse_log2[ROWS], delta[ROWS];
     {
         words<16> own[ROWS][CHUNKS];
         read_rows(own, outputs, row);
@@ -171,9 +169,9 @@ void attention_dbias_mma(const T* dout, const T* q, const T* k, const T* v, cons
         for (int i = 0; i < ROWS; ++i) {
             const int64_t at = row + i * 8;
             const bool inside = at < m;
-            const float given = inside ? lse[batch * lse_batch + head * lse_head + at * lse_row] : -INF_F;
-            peak[i] = given == -INF_F ? INF_F : given * LOG2_E;
-            delta[i] = DLSE && inside ? -dlse[batch * dlse_batch + head * dlse_head + at * dlse_row] : 0.0f;
+            const float given = inside ? p.lse[batch * p.lse_batch + head * p.lse_head + at * p.lse_row] : -INF_F;
+            lse_log2[i] = given == -INF_F ? INF_F : given * LOG2_E;
+            delta[i] = DLSE && inside ? -p.dlse[batch * p.dlse_batch + head * p.dlse_head + at * p.dlse_row] : 0.0f;
         }
         wait_copies<0>();
         barrier();
@@ -192,14 +190,14 @@ void attention_dbias_mma(const T* dout, const T* q, const T* k, const T* v, cons
 
 #pragma unroll 1
     for (int key = begin; key < end; key += TILE_N) {
-        float weights[GROUPS][SCORES], change[GROUPS][SCORES];
-        uint32_t pairs[GROUPS][SCORES / 2];
+        float scores[M_TILES][SCORES], ds[M_TILES][SCORES];
+        uint32_t pairs[M_TILES][SCORES / 2];
         wait_copies<0>();
         barrier();  // the keys are there, and nobody still reads values
         copy_tile<HEAD_E, TILE_N, THREADS, COPY_BYTES, true>(v_tile, values, key, thread_x());
         commit_copies();
         read_bias(pairs, from, row, key);
-        multiply_rows<T, HEAD_D>(weights, own_queries, own_keys);
+        multiply_rows<T, HEAD_D>(scores, own_queries, own_keys);
         wait_copies<0>();
         barrier();  // the values are there, and nobody still reads keys
         if (key + TILE_N < end) {
@@ -207,26 +205,24 @@ void attention_dbias_mma(const T* dout, const T* q, const T* k, const T* v, cons
             commit_copies();
         }
 #pragma unroll
-        for (int g = 0; g < GROUPS; ++g) {
-#if SOFTCAP
-            cap(weights[g], inner);
-#endif
+        for (int g = 0; g < M_TILES; ++g) {
+            if (SOFTCAP) apply_softcap<SCORES>(scores[g], p.score_scale);
 #pragma unroll
             for (int i = 0; i < SCORES; ++i) {
                 const T added = element_of<T>(pairs[g], i);
-                const float score = math_fma(weights[g][i], scale, -peak[g * 2 + i / 2 % 2]);
-                weights[g][i] = exp2_fast(math_fma(to_float(added), LOG2_E, score));
+                const float score = math_fma(scores[g][i], SOFTCAP ? p.softcap_log2 : p.score_scale, -lse_log2[g * 2 + i / 2 % 2]);
+                scores[g][i] = exp2_fast(math_fma(to_float(added), LOG2_E, score));
             }
         }
-        multiply_rows<T, HEAD_E>(change, own_grads, own_values);
+        multiply_rows<T, HEAD_E>(ds, own_grads, own_values);
         const bool edge = (RIGHT && key + TILE_N > diagonal + right + 1) ||
                           (LEFT && key < diagonal + WARP_M - 1 - left);
 #pragma unroll
-        for (int g = 0; g < GROUPS; ++g) {
+        for (int g = 0; g < M_TILES; ++g) {
 #pragma unroll
-            for (int i = 0; i < SCORES; ++i) change[g][i] = weights[g][i] * (change[g][i] - delta[g * 2 + i / 2 % 2]);
-            if (edge) hide(change[g], row + g * 16, key, m, n, left, right);
+            for (int i = 0; i < SCORES; ++i) ds[g][i] = scores[g][i] * (ds[g][i] - delta[g * 2 + i / 2 % 2]);
+            if (edge) zero_unseen(ds[g], row + g * 16, key, m, n, left, right);
         }
-        store_block(change, to, row, key);
+        store_block(ds, to, row, key);
     }
 }

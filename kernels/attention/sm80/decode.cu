@@ -11,8 +11,8 @@ constexpr int PADDED_D = D_STEPS * 16, PADDED_E = E_STEPS * 16;
 constexpr int K_PITCH = PADDED_D * 2 + 16;  // an odd number of 16-byte chunks: eight lines in different banks
 constexpr int V_PITCH = PADDED_E * 2 + 16;
 constexpr int STAGE_BYTES = KEYS * (K_PITCH + V_PITCH);
-constexpr int RING_BYTES = STAGES * STAGE_BYTES;
-static_assert(RING_BYTES >= SUMS_BYTES, "a warp's sums take the place of its tiles");
+constexpr int PIPELINE_BYTES = STAGES * STAGE_BYTES;
+static_assert(PIPELINE_BYTES >= SUMS_BYTES, "a warp's sums take the place of its tiles");
 
 struct Cache {
     const T *k, *v;
@@ -50,33 +50,29 @@ DEVICE void copy_keys(uint32_t stage, const Cache& cache, int page, int n, int e
 }
 
 // A stage of the ring, and this lane's line in it.
-struct Tile {
+struct StageTile {
     uint32_t k, v;
 
-    DEVICE Tile(uint32_t stage, int lane)
+    DEVICE StageTile(uint32_t stage, int lane)
         : k(stage + (lane / 16 * 8 + lane % 8) * K_PITCH + lane / 8 % 2 * 16),
           v(stage + KEYS * K_PITCH + lane % 16 * V_PITCH + lane / 16 * 16) {}
     DEVICE uint32_t keys(int step) const { return k + step * 32; }
     DEVICE uint32_t values(int step) const { return v + step * 32; }
 };
 
+// `pages`: of the cache. The others as in Splits.
 KERNEL(WARPS * 32)
-void attention_decode(const T* k, int64_t k_page, int64_t k_head, int64_t k_row, const T* v, int64_t v_page,
-                 int64_t v_head, int64_t v_row, const T* q, int64_t q_batch, int64_t q_head, int64_t q_row,
-                 const int32_t* table, int64_t table_row, const int32_t* lens, T* o, int64_t o_batch, int64_t o_head,
-                 int64_t o_row, float* lse, float* parts, float* tops, float* totals, int pages, int capacity,
-                 int queries, int share, int tiles, int heads, int slots, int most, int left, int right, float scale,
-                 float cap) {
+void attention_decode_sm80(const __grid_constant__ AttentionParams params, int pages, int tiles, int splits, int max_splits) {
+    const AttentionParams& p = params;
     DYNAMIC_SHARED(memory);
-    const Sizes sizes{capacity, queries, share, tiles, heads, slots, most, left, right, scale, cap};
     const int lane = thread_x() % 32, warp = thread_x() / 32;
-    const Work work(sizes, lens);
+    const WorkTile work(p, {tiles, splits, max_splits});
     if (!DIRECT && work.begin >= work.length) return;
 
-    const Rows rows(q, q_batch, q_head, q_row, work, sizes, lane);
-    const Cache cache{k + work.head * k_head, v + work.head * v_head, k_page, k_row, v_page, v_row,
-                      table + work.z * table_row, pages};
-    const uint32_t ring = shared_address(memory) + warp * RING_BYTES;
+    const Rows rows(p, work, lane);
+    const Cache cache{static_cast<const T*>(p.k) + work.head * p.k_head, static_cast<const T*>(p.v) + work.head * p.v_head,
+                      p.k_batch, p.k_row, p.v_batch, p.v_row, p.block_table + work.z * p.block_table_row, pages};
+    const uint32_t ring = shared_address(memory) + warp * PIPELINE_BYTES;
     const int start = work.begin + warp * KEYS;
     int ahead = start;
     int page = cache.page_of(ahead, work.end);
@@ -91,16 +87,15 @@ void attention_decode(const T* k, int64_t k_page, int64_t k_head, int64_t k_row,
 #pragma unroll
     for (int i = 0; i < STAGES - 1; ++i) copy_next();
 
-    Softmax softmax;
+    DecodeSoftmax softmax;
     for (int n = start; n < work.end; n += STEP) {
         wait_copies<STAGES - 2>();
         __syncwarp();
         copy_next();
-        softmax.add(Tile(ring + drain * STAGE_BYTES, lane), rows, n, work, sizes, lane);
+        softmax.add(StageTile(ring + drain * STAGE_BYTES, lane), rows, n, work, p, lane);
         drain = drain + 1 == STAGES ? 0 : drain + 1;
     }
     wait_copies<0>();
     __syncwarp();
-    const Outputs to{o, o_batch, o_head, o_row, lse, parts, tops, totals};
-    add_warps(softmax, memory, RING_BYTES, to, work, sizes, warp, lane);
+    add_warps(softmax, memory, PIPELINE_BYTES, p, work, splits, warp, lane);
 }

@@ -1,16 +1,18 @@
 // A few queries against tiles of keys and values in shared memory, with warp-wide matrix instructions: what a block
 // works on, the running softmax of a warp, and the sums of a block's warps. How tiles get there is the kernel's part.
 //
-// A block takes one chunk of one sequence's keys, one key head, and up to 16 rows: queries times the heads that share
+// A block takes one split of one sequence's keys, one key head, and up to 16 rows: queries times the heads that share
 // the key head. Each warp walks tiles of 16 keys of its own.
 //
-// Defines: ELEMENT (bf16 or f16); D, E: head sizes; WARPS; CHUNK, LEFT (kv_splits.h); RIGHT, CAP: whether there are such
-// bounds; DIRECT: whether the one chunk's sums are the result.
+// Defines: ELEMENT (bf16 or f16); D, E: head sizes; WARPS; CHUNK, LEFT (kv_splits.h); RIGHT, SOFTCAP: whether there are such
+// bounds; DIRECT: whether the one split's sums are the result;
+// PARAMS_LAYOUT (params.h).
 #pragma once
 
 #include "prelude.h"
 
 #include "attention/device/kv_splits.h"
+#include "attention/device/params.h"
 #include "mma.h"
 
 using T = ELEMENT;
@@ -33,24 +35,24 @@ DEVICE float quad_sum(float x) {
 }
 DEVICE float finite_or_zero(float m) { return m == -INF_F ? 0.0f : m; }
 
-struct Sizes {
-    int capacity, queries, share, tiles, heads, slots, most, left, right;
-    float scale, cap;
+// `tiles` of rows of a key head; `splits` of the keys that memory has room for, `max_splits` that a sequence is cut into.
+struct Splits {
+    int tiles, splits, max_splits;
 };
 
 // Keys begin to end of sequence z, key head `head`, rows from tile * ROWS on.
-struct Work {
-    int z, chunk, tile, head, length, begin, end;
+struct WorkTile {
+    int z, split, tile, head, length, begin, end;
 
-    DEVICE Work(const Sizes& s, const int32_t* lens) {
-        const int index = block_x() / s.heads;  // heads of one token lie side by side
-        head = block_x() % s.heads;
+    DEVICE WorkTile(const AttentionParams& p, const Splits& s) {
+        const int index = block_x() / p.kv_heads;  // heads of one token lie side by side
+        head = block_x() % p.kv_heads;
         tile = index % s.tiles;
-        chunk = index / s.tiles % s.slots;
-        z = index / s.tiles / s.slots;
-        length = length_of(lens, z, s.capacity);
-        const Chunks chunks(length, s.queries, s.left, s.most);
-        begin = chunks.first + chunk * chunks.size;
+        split = index / s.tiles % s.splits;
+        z = index / s.tiles / s.splits;
+        length = length_of(p.seq_lens, z, p.seqlen_k);
+        const Chunks chunks(length, p.seqlen_q, p.left, s.max_splits);
+        begin = chunks.first + split * chunks.size;
         end = length - begin < chunks.size ? length : begin + chunks.size;
     }
 };
@@ -60,14 +62,16 @@ struct Rows {
     int query[2];
     uint32_t words[D_STEPS][4];
 
-    DEVICE Rows(const T* q, int64_t batch, int64_t head, int64_t row, const Work& work, const Sizes& s, int lane) {
+    DEVICE Rows(const AttentionParams& p, const WorkTile& work, int lane) {
+        const int share = p.qheads_per_kvhead;
         const T* at[2];
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
             const int number = work.tile * ROWS + lane / 4 + i * 8;
-            query[i] = number / s.share;
-            const T* own = q + work.z * batch + query[i] * row + (work.head * s.share + number % s.share) * head;
-            at[i] = query[i] < s.queries ? own : nullptr;
+            query[i] = number / share;
+            const T* own = static_cast<const T*>(p.q) + work.z * p.q_batch + query[i] * p.q_row +
+                           (work.head * share + number % share) * p.q_head;
+            at[i] = query[i] < p.seqlen_q ? own : nullptr;
         }
 #pragma unroll
         for (int step = 0; step < D_STEPS; ++step)
@@ -80,14 +84,14 @@ struct Rows {
     }
 };
 
-// Of a warp's tiles so far: each row's greatest score, the sum of exp2(score - top), and that times the values.
-struct Softmax {
-    float top[2] = {-INF_F, -INF_F}, total[2] = {0.0f, 0.0f};
-    float sums[E_STEPS * 2][4] = {};
+// Of a warp's tiles so far: each row's greatest score, the sum of exp2(score - row_max), and that times the values.
+struct DecodeSoftmax {
+    float row_max[2] = {-INF_F, -INF_F}, row_sum[2] = {0.0f, 0.0f};
+    float acc_o[E_STEPS * 2][4] = {};
 
     // A tile from key n on. It says where this lane's line of 16 columns of either is: `keys(step)`, `values(step)`.
     template <class Tile>
-    DEVICE void add(const Tile& tile, const Rows& rows, int n, const Work& work, const Sizes& s, int lane) {
+    DEVICE void add(const Tile& tile, const Rows& rows, int n, const WorkTile& work, const AttentionParams& p, int lane) {
         float products[2][2][4] = {};  // two sums each, so that the instructions do not wait for one another
 #pragma unroll
         for (int step = 0; step < D_STEPS; ++step) {
@@ -101,8 +105,8 @@ struct Softmax {
         for (int half = 0; half < 2; ++half)
 #pragma unroll
             for (int j = 0; j < 4; ++j) {
-                float score = (products[half][0][j] + products[half][1][j]) * s.scale;
-                if (CAP) score = s.cap * (1.0f - 2.0f / (1.0f + exp2_fast(score)));
+                float score = (products[half][0][j] + products[half][1][j]) * p.score_scale;
+                if (SOFTCAP) score = p.softcap_log2 * (1.0f - 2.0f / (1.0f + exp2_fast(score)));
                 scores[half][j] = score;
             }
         if (LEFT || RIGHT || n + KEYS > work.end) {
@@ -111,24 +115,24 @@ struct Softmax {
 #pragma unroll
                 for (int j = 0; j < 4; ++j) {
                     const int key = n + half * 8 + lane % 4 * 2 + j % 2;
-                    const int last = work.length - s.queries + rows.query[j / 2];
+                    const int last = work.length - p.seqlen_q + rows.query[j / 2];
                     bool seen = key < work.end;
-                    if (RIGHT) seen = seen && key <= last + s.right;
-                    if (LEFT) seen = seen && key >= last - s.left;
+                    if (RIGHT) seen = seen && key <= last + p.right;
+                    if (LEFT) seen = seen && key >= last - p.left;
                     if (!seen) scores[half][j] = -INF_F;
                 }
         }
-        float shrink[2];
+        float rescale[2];
         bool grows = false;
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
             const float here = math_max_number(math_max_number(scores[0][2 * r], scores[0][2 * r + 1]),
                                                math_max_number(scores[1][2 * r], scores[1][2 * r + 1]));
-            const float highest = math_max_number(top[r], quad_max(here));
+            const float highest = math_max_number(row_max[r], quad_max(here));
             const float base = finite_or_zero(highest);
-            grows = grows || highest > top[r];
-            shrink[r] = exp2_fast(top[r] - base);
-            top[r] = highest;
+            grows = grows || highest > row_max[r];
+            rescale[r] = exp2_fast(row_max[r] - base);
+            row_max[r] = highest;
             float sum = 0.0f;
 #pragma unroll
             for (int half = 0; half < 2; ++half)
@@ -138,81 +142,76 @@ struct Softmax {
                     scores[half][2 * r + j] = p;
                     sum += p;
                 }
-            total[r] = total[r] * (top[r] == -INF_F ? 1.0f : shrink[r]) + sum;
+            row_sum[r] = row_sum[r] * (row_max[r] == -INF_F ? 1.0f : rescale[r]) + sum;
         }
         if (__any_sync(0xffffffffu, grows)) {
 #pragma unroll
             for (int i = 0; i < E_STEPS * 2; ++i)
 #pragma unroll
-                for (int j = 0; j < 4; ++j) sums[i][j] *= shrink[j / 2];
+                for (int j = 0; j < 4; ++j) acc_o[i][j] *= rescale[j / 2];
         }
-        const uint32_t p[4] = {pack2<T>(scores[0][0], scores[0][1]), pack2<T>(scores[0][2], scores[0][3]),
+        const uint32_t packed[4] = {pack2<T>(scores[0][0], scores[0][1]), pack2<T>(scores[0][2], scores[0][3]),
                                pack2<T>(scores[1][0], scores[1][1]), pack2<T>(scores[1][2], scores[1][3])};
 #pragma unroll
         for (int step = 0; step < E_STEPS; ++step) {
             uint32_t b[4];
             load_transposed(b, tile.values(step));
-            Product<T>::add(sums[2 * step], p, b[0], b[1]);
-            Product<T>::add(sums[2 * step + 1], p, b[2], b[3]);
+            Product<T>::add(acc_o[2 * step], packed, b[0], b[1]);
+            Product<T>::add(acc_o[2 * step + 1], packed, b[2], b[3]);
         }
     }
 };
 
-// Where results go: with DIRECT o and lse [z, head, query]; else a chunk's sums to [z, head, query, slots].
-struct Outputs {
-    T* o;
-    int64_t o_batch, o_head, o_row;
-    float *lse, *parts, *tops, *totals;
-};
-
-// Adds up the sums of a block's warps in their order. A warp's take the place of its tiles, `pitch` bytes from one
+// Adds up the sums of a block's warps in their order: with DIRECT to o and lse [z, head, query], else a split's to
+// [z, head, query, splits]. A warp's take the place of its tiles, `pitch` bytes from one
 // warp's to the next's.
-DEVICE void add_warps(const Softmax& softmax, char* memory, int pitch, const Outputs& to, const Work& work,
-                      const Sizes& s, int warp, int lane) {
-    SHARED float warp_top[WARPS][ROWS], warp_total[WARPS][ROWS];
+DEVICE void add_warps(const DecodeSoftmax& softmax, char* memory, int pitch, const AttentionParams& p, const WorkTile& work,
+                      int splits, int warp, int lane) {
+    const int share = p.qheads_per_kvhead;
+    SHARED float warp_max[WARPS][ROWS], warp_sum[WARPS][ROWS];
     float* own = reinterpret_cast<float*>(memory + warp * pitch);
 #pragma unroll
     for (int i = 0; i < E_STEPS * 2; ++i)
 #pragma unroll
         for (int j = 0; j < 4; ++j)
-            own[(lane / 4 + j / 2 * 8) * SUMS_PITCH + i * 8 + lane % 4 * 2 + j % 2] = softmax.sums[i][j];
+            own[(lane / 4 + j / 2 * 8) * SUMS_PITCH + i * 8 + lane % 4 * 2 + j % 2] = softmax.acc_o[i][j];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-        const float sum = quad_sum(softmax.total[i]);
+        const float sum = quad_sum(softmax.row_sum[i]);
         if (lane % 4 == 0) {
-            warp_top[warp][lane / 4 + i * 8] = softmax.top[i];
-            warp_total[warp][lane / 4 + i * 8] = sum;
+            warp_max[warp][lane / 4 + i * 8] = softmax.row_max[i];
+            warp_sum[warp][lane / 4 + i * 8] = sum;
         }
     }
     barrier();
-    const int rows = s.queries * s.share - work.tile * ROWS;
+    const int rows = p.seqlen_q * share - work.tile * ROWS;
     const int count = (rows < ROWS ? rows : ROWS) * E;
     for (int i = thread_x(); i < count; i += WARPS * 32) {
         const int row = i / E, column = i % E;
         float highest = -INF_F;
 #pragma unroll
-        for (int w = 0; w < WARPS; ++w) highest = math_max_number(highest, warp_top[w][row]);
+        for (int w = 0; w < WARPS; ++w) highest = math_max_number(highest, warp_max[w][row]);
         const float base = finite_or_zero(highest);
         float sum = 0.0f, divisor = 0.0f;
 #pragma unroll
         for (int w = 0; w < WARPS; ++w) {
-            const float weight = exp2_fast(warp_top[w][row] - base);
+            const float weight = exp2_fast(warp_max[w][row] - base);
             sum += weight * reinterpret_cast<const float*>(memory + w * pitch)[row * SUMS_PITCH + column];
-            divisor += weight * warp_total[w][row];
+            divisor += weight * warp_sum[w][row];
         }
-        const int number = work.tile * ROWS + row, query = number / s.share;
-        const int head = work.head * s.share + number % s.share;
-        const int64_t at = (static_cast<int64_t>(work.z) * (s.heads * s.share) + head) * s.queries + query;
+        const int number = work.tile * ROWS + row, query = number / share;
+        const int head = work.head * share + number % share;
+        const int64_t at = (static_cast<int64_t>(work.z) * (p.kv_heads * share) + head) * p.seqlen_q + query;
         if (DIRECT) {
             const bool seen = divisor > 0.0f || divisor != divisor;
-            to.o[work.z * to.o_batch + head * to.o_head + query * to.o_row + column] =
+            static_cast<T*>(p.o)[work.z * p.o_batch + head * p.o_head + query * p.o_row + column] =
                 from_float<T>(seen ? div_rn(sum, divisor) : 0.0f);
-            if (column == 0) to.lse[at] = seen ? highest * LN_2 + math_log(divisor) : -INF_F;
+            if (column == 0) p.lse[at] = seen ? highest * LN_2 + math_log(divisor) : -INF_F;
         } else {
-            to.parts[(at * s.slots + work.chunk) * E + column] = sum;
+            p.o_partial[(at * splits + work.split) * E + column] = sum;
             if (column == 0) {
-                to.tops[at * s.slots + work.chunk] = highest;
-                to.totals[at * s.slots + work.chunk] = divisor;
+                p.max_partial[at * splits + work.split] = highest;
+                p.sum_partial[at * splits + work.split] = divisor;
             }
         }
     }

@@ -12,16 +12,14 @@ constexpr int LINE = 128;  // bytes of a block's 64 columns
 constexpr int BLOCK_BYTES = KEYS * LINE;
 constexpr int K_BYTES = D_BLOCKS * BLOCK_BYTES;
 constexpr int STAGE_BYTES = K_BYTES + E_BLOCKS * BLOCK_BYTES;
-constexpr int RING_BYTES = STAGES * STAGE_BYTES;
-static_assert(RING_BYTES >= SUMS_BYTES, "a warp's sums take the place of its tiles");
+constexpr int PIPELINE_BYTES = STAGES * STAGE_BYTES;
+static_assert(PIPELINE_BYTES >= SUMS_BYTES, "a warp's sums take the place of its tiles");
 
 // One head's keys and values of one sequence.
 struct Cache {
     const TensorMap *k, *v;
     const int32_t* table;
     int pages, z, head, end;
-    // Keys and values are read once, and what L2 holds beside them is not: evicted first, 2 % faster over 64
-    // sequences, 1 % over one (H200, 2026-11-22).
     uint64_t policy;
 
     // The page of the tile that starts at key n, as the table has it.
@@ -31,6 +29,8 @@ struct Cache {
         return page;
     }
 
+    // Keys and values are read once, and what L2 holds beside them is not: evicted first, 2 % faster over 64
+    // sequences, 1 % over one (H200, 2026-11-22).
     // Starts the copies of that tile. Its page is brought within the cache.
     DEVICE void copy(uint32_t to, uint32_t barrier, int page, int n) const {
         int slot = n;
@@ -50,10 +50,10 @@ struct Cache {
 
 // A stage of the ring: lines of 128 bytes whose chunks of 16 lie where the swizzle puts them, chunk x of line y at
 // x ^ y % 8. This lane's line of 16 is lane % 8 of its eight.
-struct Tile {
+struct StageTile {
     uint32_t k, v, k_lane, v_lane;
 
-    DEVICE Tile(uint32_t stage, int lane)
+    DEVICE StageTile(uint32_t stage, int lane)
         : k(stage), v(stage + K_BYTES), k_lane((lane / 16 * 8 + lane % 8) * LINE + (lane / 8 % 2 ^ lane % 8) * 16),
           v_lane(lane % 16 * LINE + (lane / 16 ^ lane % 8) * 16) {}
     DEVICE uint32_t keys(int step) const { return k + step / 4 * BLOCK_BYTES + (k_lane ^ step % 4 * 32); }
@@ -69,22 +69,20 @@ struct Tile {
     }
 };
 
+// `pages`: of the cache. The others as in Splits.
 KERNEL(WARPS * 32)
-void attention_decode(const __grid_constant__ TensorMap map_k, const __grid_constant__ TensorMap map_v, const T* q,
-                 int64_t q_batch, int64_t q_head, int64_t q_row, const int32_t* table, int64_t table_row,
-                 const int32_t* lens, T* o, int64_t o_batch, int64_t o_head, int64_t o_row, float* lse, float* parts,
-                 float* tops, float* totals, int pages, int capacity, int queries, int share, int tiles, int heads,
-                 int slots, int most, int left, int right, float scale, float cap) {
+void attention_decode_tma(const __grid_constant__ TensorMap map_k, const __grid_constant__ TensorMap map_v,
+                          const __grid_constant__ AttentionParams params, int pages, int tiles, int splits, int max_splits) {
+    const AttentionParams& p = params;
     DYNAMIC_SHARED(shared);
     SHARED alignas(8) uint64_t filled[WARPS][STAGES];
-    const Sizes sizes{capacity, queries, share, tiles, heads, slots, most, left, right, scale, cap};
     const int lane = thread_x() % 32, warp = __shfl_sync(0xffffffffu, thread_x() / 32, 0);
-    const Work work(sizes, lens);
+    const WorkTile work(p, {tiles, splits, max_splits});
     if (!DIRECT && work.begin >= work.length) return;
 
     char* memory = shared + (0u - shared_address(shared)) % 1024;  // the swizzle repeats every 1024 bytes
-    const uint32_t ring = shared_address(memory) + warp * RING_BYTES, barriers = shared_address(filled[warp]);
-    const Cache cache{&map_k, &map_v, table + work.z * table_row, pages, work.z, work.head, work.end, l2_evict_first()};
+    const uint32_t ring = shared_address(memory) + warp * PIPELINE_BYTES, barriers = shared_address(filled[warp]);
+    const Cache cache{&map_k, &map_v, p.block_table + work.z * p.block_table_row, pages, work.z, work.head, work.end, l2_evict_first()};
     const int start = work.begin + warp * KEYS;
     int first_pages[STAGES];  // looked up together
 #pragma unroll
@@ -102,15 +100,15 @@ void attention_decode(const __grid_constant__ TensorMap map_k, const __grid_cons
     int ahead = start + STAGES * STEP;
     int page = cache.page_of(ahead);  // looked up a tile before it is needed
 
-    const Rows rows(q, q_batch, q_head, q_row, work, sizes, lane);
-    Softmax softmax;
+    const Rows rows(p, work, lane);
+    DecodeSoftmax softmax;
     int stage = 0;
     uint32_t phase = 0;
     for (int n = start; n < work.end; n += STEP) {
-        const Tile tile(ring + stage * STAGE_BYTES, lane);
+        const StageTile tile(ring + stage * STAGE_BYTES, lane);
         mbarrier_wait(barriers + stage * 8, phase);
         if (n + KEYS > work.end) tile.clear(work.end - n, lane);
-        softmax.add(tile, rows, n, work, sizes, lane);
+        softmax.add(tile, rows, n, work, p, lane);
         __syncwarp();
         if (lane == 0 && ahead < work.end) cache.copy(tile.k, barriers + stage * 8, page, ahead);
         ahead += STEP;
@@ -121,6 +119,5 @@ void attention_decode(const __grid_constant__ TensorMap map_k, const __grid_cons
         }
     }
     __syncwarp();
-    const Outputs to{o, o_batch, o_head, o_row, lse, parts, tops, totals};
-    add_warps(softmax, memory, RING_BYTES, to, work, sizes, warp, lane);
+    add_warps(softmax, memory, PIPELINE_BYTES, p, work, splits, warp, lane);
 }

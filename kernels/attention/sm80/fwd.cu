@@ -1,119 +1,70 @@
 // o = softmax(scores) @ v per head with matrix instructions of a warp (mma.sync), and the scores' lse. For sm_80 and
-// later, any head size, alignment and stride between rows.
+// later, any head size, alignment and stride between rows; dense and varlen.
 //
-// A block owns TILE_M queries of one head, a warp GROUPS * 16 of them, and walks blocks of TILE_N keys from the last
+// A block owns TILE_M queries of one head, a warp M_TILES * 16 of them, and walks blocks of TILE_N keys from the last
 // that a query of the tile sees to the first. Queries stay in shared memory; keys and values have one buffer each.
 // Values are on their way (cp.async) under the products of queries and keys, the next keys under the rest of the
 // step. Scores stay in registers: rounded, they are the first operand of the product with the values. A
 // multiprocessor has room for two blocks, so that one multiplies while the other waits or exponentiates.
 //
-// Scores are powers of two: `scale` holds log2(e). Maxima move as in sm90/fwd.cu.
-//
-// Defines: ELEMENT (bf16, f16); HEAD_D, HEAD_E: the head sizes, as multiples of 16; TILE_N (of 16), WARPS, GROUPS;
+// Defines: ELEMENT (bf16, f16); HEAD_D, HEAD_E: the head sizes, as multiples of 16; TILE_N (of 16), WARPS, M_TILES;
 // COPY_BYTES, STORE_BYTES: 16 where rows of q, k and v, or of o, are aligned to that, else 2; LEFT, RIGHT: whether the
-// keys are bounded on that side of the diagonal; SCALED: whether products are multiplied by `inner` at once, where the
-// scale is not positive; SOFTCAP, SINKS; RAGGED: packed sequences, whose tiles varlen_tiles.cu found. Rows beyond a
-// sequence are read as zeros, so its neighbours' values do not matter.
+// keys are bounded on that side of the diagonal; SCALED: whether products are scaled at once, where the scale is not
+// positive; SOFTCAP, SINKS; VARLEN: tiles are those that varlen_tiles.cu found. Rows beyond a sequence are read as
+// zeros, so its neighbours' values do not matter. PARAMS_LAYOUT (params.h).
 #include "prelude.h"
 
+#include "attention/device/mask.h"
 #include "attention/device/online_softmax.h"
+#include "attention/device/params.h"
+#include "attention/device/tile_scheduler.h"
 #include "tiles.h"
-#if RAGGED
-#include "attention/device/varlen.h"
-#endif
 
 using T = ELEMENT;
 constexpr int THREADS = WARPS * 32;
-constexpr int WARP_M = GROUPS * 16, TILE_M = WARPS * WARP_M;
+constexpr int WARP_M = M_TILES * 16, TILE_M = WARPS * WARP_M;
 constexpr int D_PITCH = pitch_of(HEAD_D), E_PITCH = pitch_of(HEAD_E);
 constexpr int Q_BYTES = TILE_M * D_PITCH, K_BYTES = TILE_N * D_PITCH;
+constexpr int SCORES = TILE_N / 2, ACC_O = HEAD_E / 2;  // a thread's, of a warp's 16 rows
 static_assert(HEAD_D % 16 == 0 && HEAD_E % 16 == 0 && TILE_N % 16 == 0, "whole matrix instructions");
 
-struct Sizes {
-    int m, n, d, e, heads, share, tiles, left, right;
-    float scale;  // of scores, times log2(e); with SOFTCAP of what is left after the cap
-    float inner;  // SOFTCAP: what the exponent of the cap's tanh takes; SCALED: the scale, times log2(e)
-};
-
-// What a block works on: a head's queries from `first_row` on, counted from the first of its sequence.
-struct Place {
-    int batch, head, first_row, m, n;
-    int64_t first_query, first_key;
-    bool outside;  // of all sequences
-};
-
-#if RAGGED
-struct Table {
-    const int* bounds;
-    const int* tiles;
-    const uint32_t* counts;
-    int count;
-};
-// Heads of a tile follow one another. A block beyond the tiles has no queries.
-DEVICE Place place_of(const Sizes& s, const Table& table) {
-    const uint32_t at = block_x() / s.heads;
-    if (at >= table.counts[0]) return {};
-    const int* const tile = table.tiles + at * 2;
-    const Sequence own = sequence_of(table.bounds, tile[0], table.count);
-    return {0, block_x() % s.heads, tile[1] * TILE_M, own.queries, own.outside ? 0 : own.keys, own.first_query,
-            own.first_key, own.outside};
-}
-#else
-struct Table {};
-// Tiles with most keys go first.
-DEVICE Place place_of(const Sizes& s, const Table&) {
-    const int order = block_x() % s.tiles, line = block_x() / s.tiles;
-    return {line / s.heads, line % s.heads, (RIGHT ? s.tiles - 1 - order : order) * TILE_M, s.m, s.n, 0, 0, false};
-}
-#endif
-
-KERNEL(THREADS)
-void attention_forward_mma(const T* q, const T* k, const T* v, const float* sinks, T* o, float* lse, int m, int n,
-                           int d, int e, int heads, int share, int tiles, int left, int right, float scale,
-                           float inner, int64_t q_batch, int64_t q_head, int64_t q_row, int64_t k_batch,
-                           int64_t k_head, int64_t k_row, int64_t v_batch, int64_t v_head, int64_t v_row,
-                           int64_t o_batch, int64_t o_head, int64_t o_row, int64_t lse_batch, int64_t lse_head,
-                           int64_t lse_row
-#if RAGGED
-                           , const int* bounds, const int* tile_list, const uint32_t* counts, int count
-#endif
-) {
+// `tiles`: of a head's queries; 0 with VARLEN.
+KERNEL(THREADS) void attention_fwd_sm80(const __grid_constant__ AttentionParams params, int tiles) {
     DYNAMIC_SHARED(shared);
-    Sizes s = {m, n, d, e, heads, share, tiles, left, right, scale, inner};
-#if RAGGED
-    const Place place = place_of(s, {bounds, tile_list, counts, count});
-    if (place.m == 0) return;
-#else
-    const Place place = place_of(s, {});
-#endif
-    s.m = place.m, s.n = place.n;
-    const int head = place.head, key_head = head / s.share, first_row = place.first_row;
-    const int64_t batch = place.batch, first_query = place.first_query, first_key = place.first_key;
-    const Rows<const T> queries = {q + batch * q_batch + head * q_head + first_query * q_row, q_row, s.m, s.d};
-    const Rows<const T> keys = {k + batch * k_batch + key_head * k_head + first_key * k_row, k_row, s.n, s.d};
-    const Rows<const T> values = {v + batch * v_batch + key_head * v_head + first_key * v_row, v_row, s.n, s.e};
+    const AttentionParams& p = params;
+    const auto tile = one_tile_a_block<VARLEN, TILE_M, RIGHT>(p, tiles);
+    if (VARLEN && tile.seqlen.m == 0) return;
+    const int m = tile.seqlen.m, n = tile.seqlen.n, first_row = tile.first_row;
+    const int head = tile.head, kv_head = head / p.qheads_per_kvhead;
+    const int64_t batch = tile.batch, first_query = tile.seqlen.first_query, first_key = tile.seqlen.first_key;
+    const Rows<const T> queries = {
+        static_cast<const T*>(p.q) + batch * p.q_batch + head * p.q_head + first_query * p.q_row, p.q_row, m, p.head_dim};
+    const Rows<const T> keys = {
+        static_cast<const T*>(p.k) + batch * p.k_batch + kv_head * p.k_head + first_key * p.k_row, p.k_row, n, p.head_dim};
+    const Rows<const T> values = {static_cast<const T*>(p.v) + batch * p.v_batch + kv_head * p.v_head + first_key * p.v_row,
+                                  p.v_row, n, p.head_dim_v};
     char *const k_tile = shared + Q_BYTES, *const v_tile = k_tile + K_BYTES;
+    // What the softmax multiplies scores with; behind a cap, or SCALED, they are powers of two but for that.
+    const float scale = SOFTCAP ? p.softcap_log2 : SCALED ? 1.0f : p.score_scale;
 
     const int lane = thread_x() % 32, warp = thread_x() / 32;
-    const int row = first_row + warp * WARP_M;  // the warp's first; the thread's, of a group, are lane / 4 behind
-    const int diagonal = row + s.n - s.m;
+    const int row = first_row + warp * WARP_M;  // the warp's first; the thread's, of 16, are lane / 4 behind
+    const int diagonal = row + n - m;
     const uint32_t own_queries = first_operand(shared_address(shared) + warp * WARP_M * D_PITCH, D_PITCH, lane);
     const uint32_t own_keys = second_operand(shared_address(k_tile), D_PITCH, lane);
     const uint32_t own_values = first_operand(shared_address(v_tile), E_PITCH, lane);
 
-    float sums[GROUPS][SUMS], scores[GROUPS][SCORES], top[GROUPS][2], sum[GROUPS][2], factor[GROUPS][2];
+    float acc_o[M_TILES][ACC_O], scores[M_TILES][SCORES], rescale[M_TILES][2];
+    OnlineSoftmax softmax[M_TILES];
 #pragma unroll
-    for (int g = 0; g < GROUPS; ++g) {
-        top[g][0] = top[g][1] = -INF_F;
-        sum[g][0] = sum[g][1] = 0.0f;
+    for (int g = 0; g < M_TILES; ++g)
 #pragma unroll
-        for (int i = 0; i < SUMS; ++i) sums[g][i] = 0.0f;
-    }
+        for (int i = 0; i < ACC_O; ++i) acc_o[g][i] = 0.0f;
 
     // The keys that some query of the tile sees.
-    int begin = 0, end = s.n;
-    if (LEFT) begin = max(first_row + s.n - s.m - s.left, 0) / TILE_N * TILE_N;
-    if (RIGHT) end = min(min(first_row + TILE_M, s.m) + s.n - s.m + s.right, end);
+    int begin = 0, end = n;
+    if (LEFT) begin = max(first_row + n - m - p.left, 0) / TILE_N * TILE_N;
+    if (RIGHT) end = min(min(first_row + TILE_M, m) + n - m + p.right, end);
     int key = (end - 1) / TILE_N * TILE_N;  // negative or 0 where `end` is
     if (begin < end) {
         copy_tile<HEAD_D, TILE_M, THREADS, COPY_BYTES>(shared, queries, first_row, thread_x());
@@ -133,42 +84,44 @@ void attention_forward_mma(const T* q, const T* k, const T* v, const float* sink
             copy_tile<HEAD_D, TILE_N, THREADS, COPY_BYTES>(k_tile, keys, key - TILE_N, thread_x());
             commit_copies();
         }
-        const bool beyond = key + TILE_N > (RIGHT ? min(s.n, diagonal + s.right + 1) : s.n);
-        const bool edge = beyond || (LEFT && key < diagonal + WARP_M - 1 - s.left);
+        const bool beyond = key + TILE_N > (RIGHT ? min(n, diagonal + p.right + 1) : n);
+        const bool edge = beyond || (LEFT && key < diagonal + WARP_M - 1 - p.left);
 #pragma unroll
-        for (int g = 0; g < GROUPS; ++g) {
-#if SOFTCAP
-            cap(scores[g], s.inner);
-#elif SCALED
+        for (int g = 0; g < M_TILES; ++g) {
+            if constexpr (SOFTCAP) {
+                apply_softcap<SCORES>(scores[g], p.score_scale);
+            } else if constexpr (SCALED) {
 #pragma unroll
-            for (int i = 0; i < SCORES; ++i) scores[g][i] *= s.inner;
-#endif
-            if (edge) mask(scores[g], row + g * 16 + lane / 4, key, s.m, s.n, s.left, s.right);
-            soften(scores[g], top[g], sum[g], factor[g], s.scale);
-            rescale(sums[g], factor[g]);
+                for (int i = 0; i < SCORES; ++i) scores[g][i] *= p.score_scale;
+            }
+            if (edge)
+                apply_mask<LEFT, RIGHT, SCORES>(scores[g], row + g * 16 + lane / 4, key, m, n, p.left, p.right);
+            softmax[g].step<SCORES>(scores[g], rescale[g], scale);
+            rescale_o<ACC_O>(acc_o[g], rescale[g]);
         }
-        add_product<T, HEAD_E>(sums, scores, own_values);
+        add_product<T, HEAD_E>(acc_o, scores, own_values);
     }
 
     barrier();  // o takes the place of what was copied
     char* const lines = shared + warp * WARP_M * E_PITCH;
-    const float sink = SINKS && !place.outside ? sinks[head] * LOG2_E : -INF_F;
-    lse += batch * lse_batch + head * lse_head + first_query * lse_row;
+    const float sink = SINKS && !tile.seqlen.outside ? p.sinks[head] * LOG2_E : -INF_F;
+    float* const lse = p.lse + batch * p.lse_batch + head * p.lse_head + first_query * p.lse_row;
 #pragma unroll
-    for (int g = 0; g < GROUPS; ++g)
+    for (int g = 0; g < M_TILES; ++g)
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
             const int line = g * 16 + r * 8 + lane / 4;
-            const Result result = result_of(top[g][r], sum[g][r], sink, s.scale);
-            if (lane % 4 == 0 && row + line < s.m) lse[(row + line) * lse_row] = result.lse;
+            const RowResult result = softmax[g].finalize<SINKS>(r, sink, scale);
+            if (lane % 4 == 0 && row + line < m) lse[(row + line) * p.lse_row] = result.lse;
 #pragma unroll
             for (int j = 0; j < HEAD_E / 8; ++j) {
-                const float* const pair = sums[g] + j * 4 + r * 2;
+                const float* const pair = acc_o[g] + j * 4 + r * 2;
                 *reinterpret_cast<uint32_t*>(lines + line * E_PITCH + j * 16 + lane % 4 * 4) =
-                    pack2<T>(pair[0] * result.share, pair[1] * result.share);
+                    pack2<T>(pair[0] * result.inv_sum, pair[1] * result.inv_sum);
             }
         }
     __syncwarp();
-    const Rows<T> to = {o + batch * o_batch + head * o_head + first_query * o_row, o_row, s.m, s.e};
+    const Rows<T> to = {static_cast<T*>(p.o) + batch * p.o_batch + head * p.o_head + first_query * p.o_row, p.o_row, m,
+                        p.head_dim_v};
     store_lines<HEAD_E, WARP_M, STORE_BYTES>(to, lines, row);
 }
