@@ -1,8 +1,10 @@
-"""AttentionParams: a call of attention, its gradients, varlen or over a KV cache, as planners and kernels see it.
+"""AttentionParams: a call of attention, its gradients, varlen or over a KV cache, as planners and kernels
+see it.
 
-`dense`, `varlen`, `paged` and `decode` make it of a call. `AttentionParams.struct` is the C struct of the same name
-(device/params.h) that every CUDA C++ kernel takes by value. `python -m portable.kernels.attention.params` writes that
-header; a kernel compiled against another layout than FIELDS says fails a static_assert on PARAMS_LAYOUT.
+`dense`, `varlen`, `paged` and `decode` make it of a call. `AttentionParams.struct` is the C struct of the
+same name (device/params.h) that CUDA C++ kernels take by value. `python -m
+portable.kernels.attention.params` writes that header; a kernel compiled against another layout than that of
+FIELDS fails a static_assert on PARAMS_LAYOUT.
 
 Query i of M sees key j of N where -left <= j - i - (N - M) <= right: the last query stands at the last key.
 """
@@ -51,8 +53,8 @@ Arguments = tuple[tuple[str, Argument], ...]
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """A tensor in memory: element (b, h, i, d) lies at `b * batch + h * head + i * row + d` elements from its base.
-    A stride of 0 repeats; of a paged cache `batch` is from page to page."""
+    """A tensor in memory: element (b, h, i, d) lies at `b * batch + h * head + i * row + d` elements from
+    its base. A stride of 0 repeats; of a paged cache `batch` is from page to page."""
 
     tensor: str
     batch: int
@@ -67,10 +69,11 @@ class Heads:
 
 @dataclass(frozen=True, slots=True)
 class AttentionParams:
-    """One call: B batches (sequences, of a paged cache) of H query and G key heads, M queries and N keys (varlen: all
-    tokens; paged: the most keys of a sequence), head sizes D of q and k and E of v. `left` and `right` of None bound
-    nothing; `causal` is folded into `right`. `offsets` is the length of cu_seqlens, 0 unless varlen; `page` the keys of
-    a page, 0 unless paged. `heads` are tensors by role: q, k, v, o, lse, bias, do, dlse and the gradients."""
+    """One call: B batches (sequences, of a paged cache) of H query and G key heads, M queries and N keys
+    (varlen: all tokens; paged: the most keys of a sequence), head sizes D of q and k and E of v. `left` and
+    `right` of None bound nothing; `causal` is folded into `right`. `offsets` is the length of cu_seqlens, 0
+    unless varlen; `page` the keys of a page, 0 unless paged. `heads` are tensors by role: q, k, v, o, lse,
+    bias, do, dlse and the gradients."""
 
     dtype: str
     B: int
@@ -98,8 +101,8 @@ class AttentionParams:
 
     @property
     def score_scale(self) -> float:
-        """What q @ k.T is multiplied by: for scores in base 2, or with a softcap for the exponent of its tanh,
-        tanh(x) = 1 - 2 / (1 + exp2(2 * x * log2(e)))."""
+        """What q @ k.T is multiplied by: for scores in base 2, or with a softcap for the exponent of its
+        tanh, tanh(x) = 1 - 2 / (1 + exp2(2 * x * log2(e)))."""
         return self.scale * LOG2_E * (1 if self.softcap is None else 2 / self.softcap)
 
     @property
@@ -118,7 +121,8 @@ class AttentionParams:
         return self.N if name in ("bias", "dbias") else columns, self.M, self.H, self.B
 
     def copy_bytes(self, *names: str) -> int:
-        """How wide rows of these tensors may be copied: 16 bytes where all are aligned to that, else an element."""
+        """How wide rows of these tensors may be copied: 16 bytes where all are aligned to that, else an
+        element."""
         for name in names:
             heads, (_, rows, count, batches) = self.heads[name], self.rows_of(name)
             steps = zip((batches, count, rows), heads.strides, strict=True)
@@ -152,8 +156,8 @@ class AttentionParams:
         return None
 
     def struct(self, *pointers: str, **others: Argument) -> tuple[str, Argument]:
-        """The argument `params` of a kernel: all sizes and strides, and of the pointers those that it reads or writes.
-        `others` gives pointers whose field and tensor are named differently."""
+        """The argument `params` of a kernel: all sizes and strides, and of the pointers those that it reads
+        or writes. `others` gives pointers whose field and tensor are named differently."""
         values: dict[str, Pointer | Scalar] = {}
         for name in pointers:
             role = "do" if name == "dout" else name
@@ -183,7 +187,7 @@ class AttentionParams:
         return "params", Struct(tuple((name, values[name]) for name, _, _ in FIELDS))
 
 
-# --- the C struct ---------------------------------------------------------------------------------------------------
+# --- the C struct ----------------------------------------------------------------------------------------
 
 _STRIDED = ("q", "k", "v", "o", "lse", "bias", "dout", "dlse", "dq", "dk", "dv", "dbias")
 _INPUTS = ("sinks", "block_table", "seq_lens")
@@ -193,15 +197,15 @@ WORKSPACES = {
 }  # fmt: skip
 """Fields that point to workspaces, which may have another name in a plan."""
 _C_TYPES = {
-    "q": "const void*", "k": "const void*", "v": "const void*", "bias": "const void*", "o": "void*", "lse": "float*",
-    "sinks": "const float*", "dout": "const void*", "dlse": "const float*", "dq": "void*", "dk": "void*", "dv": "void*",
-    "dbias": "void*", "block_table": "const int*", "seq_lens": "const int*", "stats": "float*", "bounds": "const int*",
-    "tile_list": "const int*", "tile_counts": "uint32_t*", "o_partial": "float*", "max_partial": "float*",
-    "sum_partial": "float*",
+    "q": "const void*", "k": "const void*", "v": "const void*", "bias": "const void*", "o": "void*",
+    "lse": "float*", "sinks": "const float*", "dout": "const void*", "dlse": "const float*", "dq": "void*",
+    "dk": "void*", "dv": "void*", "dbias": "void*", "block_table": "const int*", "seq_lens": "const int*",
+    "stats": "float*", "bounds": "const int*", "tile_list": "const int*", "tile_counts": "uint32_t*",
+    "o_partial": "float*", "max_partial": "float*", "sum_partial": "float*",
 }  # fmt: skip
 _INTS = (
-    "heads", "kv_heads", "qheads_per_kvhead", "seqlen_q", "seqlen_k", "head_dim", "head_dim_v", "left", "right",
-    "offsets",
+    "heads", "kv_heads", "qheads_per_kvhead", "seqlen_q", "seqlen_k", "head_dim", "head_dim_v", "left",
+    "right", "offsets",
 )  # fmt: skip
 FIELDS: tuple[tuple[str, str, str], ...] = (
     *((name, "pointer", kind) for name, kind in _C_TYPES.items()),
@@ -231,10 +235,10 @@ _HEADER = """\
 // The C struct of params.py's AttentionParams, which CUDA C++ kernels take by value. Written by
 // `python -m portable.kernels.attention.params`: change FIELDS there.
 //
-// Strides count elements: element (b, h, i, d) of a tensor lies at b * batch + h * head + i * row + d. A pointer that a
-// launch does not use is null. Query i sees key j where -left <= j - i - (seqlen_k - seqlen_q) <= right; 2^29 bounds
-// nothing. `score_scale` is scale * log2(e), or with a softcap 2 / softcap times that, and `softcap_log2` is
-// softcap * log2(e).
+// Strides count elements: element (b, h, i, d) of a tensor lies at b * batch + h * head + i * row + d. A
+// pointer that a launch does not use is null. Query i sees key j where
+// -left <= j - i - (seqlen_k - seqlen_q) <= right; 2^29 bounds nothing. `score_scale` is scale * log2(e), or
+// with a softcap 2 / softcap times that, and `softcap_log2` is softcap * log2(e).
 //
 // Defines: PARAMS_LAYOUT, the layout that the launch packs.
 #pragma once
@@ -251,7 +255,7 @@ struct AttentionParams {
 %s
 };
 
-static_assert(PARAMS_LAYOUT == %d, "params.h is older than params.py: python -m portable.kernels.attention.params");
+static_assert(PARAMS_LAYOUT == %d, "run python -m portable.kernels.attention.params");
 %s
 """
 
@@ -260,18 +264,17 @@ def header() -> str:
     """The text of device/params.h."""
     fields = "\n".join(f"    {c_type} {name};" for name, _, c_type in FIELDS)
     checks = "\n".join(
-        f'static_assert(PARAMS_OFFSET({name}) == {offset}, "{name}");'
-        for name, _, offset in _offsets()
+        f'static_assert(PARAMS_OFFSET({name}) == {offset}, "{name}");' for name, _, offset in _offsets()
     )
     return _HEADER % (fields, LAYOUT, checks)
 
 
-# --- from a call ------------------------------------------------------------------------------------------------
+# --- from a call -----------------------------------------------------------------------------------------
 
 
 def dense(call: Call) -> AttentionParams | Rejected:
-    """Of attention, attention_backward or attention_dbias; Rejected where leading dimensions have no single stride, or
-    a last dimension is not contiguous."""
+    """Of attention, attention_backward or attention_dbias; Rejected where leading dimensions have no single
+    stride, or a last dimension is not contiguous."""
     heads: dict[str, Heads] = {}
     for name, info in call.tensors.items():
         if info is None or name == "sinks":
@@ -287,13 +290,8 @@ def dense(call: Call) -> AttentionParams | Rejected:
         else:
             heads[name] = Heads(name, batch, *info.strides[-3:-1], info.alignment)
     a = call.axes
-    left, right = _window(call)
-    return _params(
-        call, heads, M=a["M"], N=a["N"],
-        B=math.prod(call["q"].shape[:-3]),
-        left=None if left is None or left >= a["N"] - 1 else left,
-        right=None if right is None or right >= a["M"] - 1 else right,
-    )  # fmt: skip
+    left, right = _bounds(call, a["M"], a["N"])
+    return _params(call, heads, B=math.prod(call["q"].shape[:-3]), M=a["M"], N=a["N"], left=left, right=right)
 
 
 def varlen(call: Call, max_tokens: int = _MAX_INT) -> AttentionParams | Rejected:
@@ -310,12 +308,13 @@ def varlen(call: Call, max_tokens: int = _MAX_INT) -> AttentionParams | Rejected
             heads[name] = Heads(name, 0, info.strides[1], info.strides[0], info.alignment)
         elif info is not None and len(info.shape) == 2:  # heads, tokens
             heads[name] = Heads(name, 0, info.strides[0], info.strides[1], info.alignment)
-    left, right = (None if side is None else min(side, most) for side in _window(call))
+    left, right = _bounds(call, a["M"], a["N"])
     return _params(call, heads, B=1, M=a["M"], N=a["N"], left=left, right=right, offsets=a["C"])
 
 
 def paged(call: Call) -> AttentionParams | Rejected:
-    """Of attention_paged: q [B, M, H, D], caches [pages, page, G, D] and [pages, page, G, E], block_table [B, W]."""
+    """Of attention_paged: q [B, M, H, D], caches [pages, page, G, D] and [pages, page, G, E], block_table
+    [B, W]."""
     a, heads = call.axes, {}
     for role, name in (("q", "q"), ("k", "k_cache"), ("v", "v_cache"), ("o", "o")):
         info = call[name]
@@ -324,8 +323,7 @@ def paged(call: Call) -> AttentionParams | Rejected:
     table = call["block_table"]
     heads["block_table"] = Heads("block_table", 0, 0, table.strides[0], table.alignment)
     N = a["W"] * a["S"] if a["P"] else 0
-    left, _ = _window(call)
-    left = None if left is None or left >= N - 1 else left
+    left, _ = _bounds(call, a["M"], N)
     found = _params(
         call, heads, B=a["Z"], M=a["M"], N=N, left=left, right=0 if a["M"] > 1 else None, page=a["S"]
     )  # fmt: skip
@@ -355,11 +353,12 @@ def _no_row(name: str, info: TensorInfo) -> Rejected | None:
     return None
 
 
-def _window(call: Call) -> tuple[int | None, int | None]:
+def _bounds(call: Call, M: int, N: int) -> tuple[int | None, int | None]:
+    """The window's sides, `causal` among them; None where a side hides no key."""
     left, right = call.params["window_left"], call.params.get("window_right")
     if call.params.get("causal"):
         right = 0 if right is None else min(right, 0)
-    return left, right
+    return None if left is None or left >= N - 1 else left, None if right is None or right >= M - 1 else right
 
 
 def _params(
@@ -373,7 +372,7 @@ def _params(
     )  # fmt: skip
 
 
-# --- varlen: the table of tiles -----------------------------------------------------------------------------------
+# --- varlen: the table of tiles --------------------------------------------------------------------------
 
 
 def max_tiles(tokens: int, offsets: int, tile: int) -> int:
@@ -389,8 +388,8 @@ def tile_table(
     if p.left is not None and p.right is not None:
         reach = max(0, min(reach, p.left + p.right + tile))
     numbers = {
-        "count": p.offsets, "queries": p.M, "keys": p.N, "tile": tile, "of_keys": int(of_keys), "reach": reach,
-        "together": kv_heads_per_band, "backwards": int(backwards),
+        "count": p.offsets, "queries": p.M, "keys": p.N, "tile": tile, "of_keys": int(of_keys),
+        "reach": reach, "together": kv_heads_per_band, "backwards": int(backwards),
     }  # fmt: skip
     names = ("cu_seqlens_q", "cu_seqlens_k", "bounds", "ranks", "firsts", "tiles", "counts")
     args: list[tuple[str, Argument]] = [(name, Pointer(name)) for name in names]

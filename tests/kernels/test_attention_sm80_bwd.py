@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from portable.backends.cuda.backend import OTHERS, TARGETS, CudaBackend
-from portable.kernels.attention.sm80.bwd_plan import (
+from portable.kernels.attention.params import UNBOUNDED
+from portable.kernels.attention.sm80.plan import (
+    BackwardTile,
     Part,
-    Tile,
     padded,
     plan_backward,
     plan_varlen_backward,
@@ -19,6 +20,7 @@ from portable.kernels.attention.sm80.bwd_plan import (
 from portable.plan import Call, Plan, Pointer, Rejected, Scalar
 from portable.runtime import build
 from portable.spec import registry
+from tests.kernels.launch_arguments import arguments_of
 from tests.kernels.test_attention_sm90_bwd import DEFAULTS, changed, info
 from tests.kernels.test_attention_sm90_bwd import call as hopper_call
 from tests.kernels.test_attention_sm90_fwd import build_folder
@@ -66,30 +68,30 @@ def part_of(launch: Any) -> Part:
     return Part(*(bool(found[name]) for name in ("KEYS", "SUM_D", "SUM_E")))
 
 
-def tile_of(launch: Any) -> Tile:
+def tile_of(launch: Any) -> BackwardTile:
     found = dict(launch.kernel.defines)
-    return Tile(found["STEP"], found["WARPS"], found["GROUPS"])
+    return BackwardTile(found["STEP"], found["WARPS"], found["M_TILES"])
 
 
 def walks(asked: Call) -> dict[Part, Any]:
     """The launches of sm80/bwd.cu by what they make."""
-    launches = [each for each in planned(asked).launches if each.kernel.source.name == "backward.cu"]
+    launches = [each for each in planned(asked).launches if each.kernel.entry == "attention_bwd_sm80"]
     return {part_of(each): each for each in launches}
 
 
 def arguments(asked: Call, part: Part) -> dict[str, Any]:
-    return dict(walks(asked)[part].args)
+    return arguments_of(walks(asked)[part])
 
 
 def test_the_launches_and_what_lies_between_them():
     asked = call(3, 8, 2, 300, 500, 128)
     plan = planned(asked)
-    names = ["attention_backward_mma_rows", "attention_backward_mma", "attention_backward_mma"]
+    names = ["attention_bwd_preprocess_sm80", "attention_bwd_sm80", "attention_bwd_sm80"]
     assert [launch.kernel.name for launch in plan.launches] == names
     assert [part_of(launch) for launch in plan.launches[1:]] == [BOTH, DQ]
     assert plan.launches[0].grid == (24 * 19, 1, 1)
     for launch, lines, heads in zip(plan.launches[1:], (500, 300), (6, 24), strict=True):
-        assert launch.grid == (-(-lines // tile_of(launch).lines) * heads, 1, 1)
+        assert launch.grid == (-(-lines // tile_of(launch).rows) * heads, 1, 1)
     assert [(w.name, w.shape, w.dtype) for w in plan.workspaces] == [("stats", (24, 300, 2), "float32")]
 
 
@@ -106,9 +108,9 @@ def test_wide_heads_make_dk_and_dv_apart(D, E, parts):
     found = walks(call(1, 2, 1, 300, 300, D, E))
     assert list(found) == parts
     for part, launch in found.items():
-        args = dict(launch.args)
-        made = ["dk" * part.of_d, "dv" * part.of_e] if part.keys else ["dq", ""]
-        assert [getattr(args[f"result_{side}"], "tensor", "") for side in "de"] == made
+        args = arguments_of(launch)
+        made = [part.keys and part.of_d, part.keys and part.of_e, not part.keys]
+        assert [isinstance(args[name], Pointer) for name in ("dk", "dv", "dq")] == made
 
 
 @pytest.mark.parametrize("arch", CARDS)
@@ -133,69 +135,66 @@ def test_two_blocks_fit_a_multiprocessor_of_sm_80():
 
 
 def test_memory_holds_two_steps_and_then_the_results():
-    tile = Tile(32, 4, 1)
+    tile = BackwardTile(32, 4, 1)
     assert tile.shared(BOTH, 128, 64) == 64 * (272 + 144) + 2 * 32 * (272 + 144 + 8)
     assert tile.shared(DQ, 128, 64) == 64 * (272 + 144 + 8) + 2 * 32 * (272 + 144)
     assert tile.shared(ONLY_DV, 128, 64) == 64 * 272 + 2 * 32 * (272 + 144 + 8)
-    assert Tile(16, 4, 2).shared(ONLY_DV, 16, 256) == 128 * 528
+    assert BackwardTile(16, 4, 2).shared(ONLY_DV, 16, 256) == 128 * 528
 
 
 def test_few_lines_take_one_group():
     found = walks(call(1, 2, 2, 64, 65, 64))
-    assert dict(found[DQ].kernel.defines)["GROUPS"] == 1
-    assert dict(found[BOTH].kernel.defines)["GROUPS"] == 2
+    assert dict(found[DQ].kernel.defines)["M_TILES"] == 1
+    assert dict(found[BOTH].kernel.defines)["M_TILES"] == 2
 
 
 def test_arguments_of_both_walks():
     asked = call(3, 8, 2, 300, 500, 128, 64, causal=True, dlse=True)
     keys, queries = arguments(asked, BOTH), arguments(asked, DQ)
-    for args, own, passing, results in (
-        (keys, ("k", "v"), ("q", "do"), ("dk", "dv")),
-        (queries, ("q", "do"), ("k", "v"), ("dq",)),
-    ):
-        for role, tensors in (("own", own), ("passing", passing), ("result", results)):
-            for side, name in zip("de", tensors, strict=False):
-                assert args[f"{role}_{side}"] == Pointer(name)
-                columns = 64 if name in ("v", "do", "dv") else 128
-                rows, count = (500, 2) if name in ("k", "v", "dk", "dv") else (300, 8)
-                found = [args[f"{role}_{side}_{step}"].value for step in ("batch", "head", "row")]
-                assert found == [count * rows * columns, rows * columns, columns]
-        sizes = {"share": 4, "queries": 300, "keys": 500, "width_d": 128, "width_e": 64}
+    for args, results in ((keys, ("dk", "dv")), (queries, ("dq",))):
+        for name in ("k", "v", "q", "do", *results):
+            field = "dout" if name == "do" else name
+            assert args[field].tensor == name
+            columns = 64 if name in ("v", "do", "dv") else 128
+            rows, count = (500, 2) if name in ("k", "v", "dk", "dv") else (300, 8)
+            found = [args[f"{field}_{step}"].value for step in ("batch", "head", "row")]
+            assert found == [count * rows * columns, rows * columns, columns]
+        sizes = {"qheads_per_kvhead": 4, "seqlen_q": 300, "seqlen_k": 500, "head_dim": 128, "head_dim_v": 64}
         assert {name: args[name].value for name in sizes} == sizes
         assert args["bias"] == Scalar("i64", 0)
-    assert (keys["heads"].value, queries["heads"].value) == (2, 8)
+    assert (keys["kv_heads"].value, queries["heads"].value) == (2, 8)
     assert (keys["lines"].value, queries["lines"].value) == (6, 24)
     for part, args, lines in ((BOTH, keys, 500), (DQ, queries, 300)):
         launch = walks(asked)[part]
-        assert args["tiles"].value == -(-lines // tile_of(launch).lines)
+        assert args["tiles"].value == -(-lines // tile_of(launch).rows)
         assert launch.grid == (args["tiles"].value * args["lines"].value, 1, 1)
-    assert queries["result_e"] == Scalar("i64", 0)
+    assert queries["dv"] == Scalar("i64", 0)
     assert all(arg.kind == "i64" for name, arg in keys.items() if name.endswith(("_batch", "_head", "_row")))
-    rows = dict(planned(asked).launches[0].args)
-    assert [rows[name].tensor for name in ("dout", "out", "lse", "dlse")] == ["do", "o", "lse", "dlse"]
-    assert rows["columns"].value == 64 and rows["tiles"].value == 19
+    rows = arguments_of(planned(asked).launches[0])
+    assert [rows[name].tensor for name in ("dout", "o", "lse", "dlse")] == ["do", "o", "lse", "dlse"]
+    assert rows["head_dim_v"].value == 64 and rows["tiles"].value == 19
 
 
 @pytest.mark.parametrize(
-    ("given", "low", "high"),
+    ("given", "left", "right"),
     [
-        ({}, -(2**30), 2**30),
-        ({"causal": True}, -(2**30), 200),
-        ({"window_left": 0, "window_right": 3}, 200, 203),
-        ({"window_left": 499, "window_right": 299}, -(2**30), 2**30),
-        ({"window_left": 2**40, "window_right": 2**40}, -(2**30), 2**30),
+        ({}, UNBOUNDED, UNBOUNDED),
+        ({"causal": True}, UNBOUNDED, 0),
+        ({"window_left": 0, "window_right": 3}, 0, 3),
+        ({"window_left": 499, "window_right": 299}, UNBOUNDED, UNBOUNDED),
+        ({"window_left": 2**40, "window_right": 2**40}, UNBOUNDED, UNBOUNDED),
     ],
 )
-def test_which_keys_a_query_sees(given, low, high):
+def test_which_keys_a_query_sees(given, left, right):
     for launch in walks(call(1, 2, 2, 300, 500, 64, **given)).values():
-        args = dict(launch.args)
-        assert (args["low"].value, args["high"].value) == (low, high)
+        args = arguments_of(launch)
+        assert (args["left"].value, args["right"].value) == (left, right)
 
 
-def test_packed_sequences_count_from_their_own_diagonal():
+def test_varlen_windows_are_those_of_each_sequence():
     for launch in walks(packed(300, 500, 2, 2, 64, causal=True, window_left=7)).values():
-        args = dict(launch.args)
-        assert (args["low"].value, args["high"].value) == (-7, 0)
+        args = arguments_of(launch)
+        assert (args["left"].value, args["right"].value) == (7, 0)
 
 
 @pytest.mark.parametrize(
@@ -209,23 +208,23 @@ def test_packed_sequences_count_from_their_own_diagonal():
 )
 def test_scores_are_powers_of_two(given, to_score, cap):
     for launch in walks(call(1, 1, 1, 8, 8, 64, **given)).values():
-        args = dict(launch.args)
-        assert args["to_score"].value == pytest.approx(to_score * math.log2(math.e))
-        assert args["cap"].value == pytest.approx(cap * math.log2(math.e))
-        assert args["factor"].value == given.get("scale", 1 / 8)
+        args = arguments_of(launch)
+        assert args["score_scale"].value == pytest.approx(to_score * math.log2(math.e))
+        assert args["softcap_log2"].value == pytest.approx(cap * math.log2(math.e))
+        assert args["scale"].value == given.get("scale", 1 / 8)
         assert dict(launch.kernel.defines)["SOFTCAP"] == ("softcap" in given)
 
 
 def test_bias_types_and_dlse_reach_the_kernels():
     asked = call(3, 2, 2, 64, 70, 64, bias=True, dtype="float16")
     for launch in walks(asked).values():
-        args, found = dict(launch.args), dict(launch.kernel.defines)
-        assert found["BIAS"] == 1 and found["ELEMENT"] == "f16" and args["bias"] == Pointer("bias")
+        args, found = arguments_of(launch), dict(launch.kernel.defines)
+        assert found["BIAS"] == 1 and found["ELEMENT"] == "f16" and args["bias"].tensor == "bias"
         assert [args[f"bias_{side}"].value for side in ("batch", "head", "row")] == [2 * 64 * 70, 64 * 70, 70]
     for given in (False, True):
         rows = planned(call(1, 2, 2, 64, 64, 64, dlse=given)).launches[0]
         assert dict(rows.kernel.defines)["DLSE"] == given
-        assert hasattr(dict(rows.args)["dlse"], "tensor") == given
+        assert hasattr(arguments_of(rows)["dlse"], "tensor") == given
 
 
 def widths(asked: Call) -> list[tuple[int, ...]]:
@@ -274,19 +273,19 @@ def test_nothing_to_read_leaves_zeros_to_write():
 
 def test_packed_sequences_have_a_table_before_each_walk():
     plan = planned(packed(300, 500, 8, 2, 128, C=5, causal=True))
-    names = ["attention_backward_mma_rows"] + ["attention_ragged_tiles", "attention_backward_mma"] * 2
+    names = ["attention_bwd_preprocess_sm80"] + ["attention_ragged_tiles", "attention_bwd_sm80"] * 2
     assert [launch.kernel.name for launch in plan.launches] == names
     spaces = {w.name: w.shape for w in plan.workspaces}
     assert spaces["stats"] == (8, 300, 2) and spaces["bounds"] == (6, 4)
     for table, walk, of_keys in ((*plan.launches[1:3], True), (*plan.launches[3:5], False)):
         args = dict(table.args)
-        assert args["of_keys"].value == of_keys and args["tile"].value == tile_of(walk).lines
+        assert args["of_keys"].value == of_keys and args["tile"].value == tile_of(walk).rows
         assert args["backwards"].value == (not of_keys)  # a sequence's last queries see most keys
         heads = 2 if of_keys else 8
-        assert walk.grid[0] == ((500 if of_keys else 300) // tile_of(walk).lines + 6) * heads
+        assert walk.grid[0] == ((500 if of_keys else 300) // tile_of(walk).rows + 6) * heads
         assert walk.grid[0] // heads <= spaces["tiles"][0]
-        assert dict(walk.kernel.defines)["RAGGED"] == 1
-        assert [dict(walk.args)[name].tensor for name in ("bounds", "tile_list", "counts")] == [
+        assert dict(walk.kernel.defines)["VARLEN"] == 1
+        assert [arguments_of(walk)[name].tensor for name in ("bounds", "tile_list", "tile_counts")] == [
             "bounds", "tiles", "counts"
         ]  # fmt: skip
 
@@ -311,9 +310,9 @@ def test_what_is_left_to_others(asked, word):
 
 
 def test_config_is_heeded():
-    config = {"STEP": 16, "WARPS": 8, "GROUPS": 1, "DQ_STEP": 48, "DQ_WARPS": 2, "DQ_GROUPS": 2}
+    config = {"STEP": 16, "WARPS": 8, "M_TILES": 1, "DQ_STEP": 48, "DQ_WARPS": 2, "DQ_M_TILES": 2}
     found = walks(call(1, 1, 1, 300, 300, 64, config=config))
-    assert tile_of(found[BOTH]) == Tile(16, 8, 1) and tile_of(found[DQ]) == Tile(48, 2, 2)
+    assert tile_of(found[BOTH]) == BackwardTile(16, 8, 1) and tile_of(found[DQ]) == BackwardTile(48, 2, 2)
 
 
 @pytest.mark.slow

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from portable.backends.cuda.backend import OTHERS, TARGETS, CudaBackend
-from portable.kernels.attention.sm80.dbias_plan import plan_dbias
+from portable.kernels.attention.sm80.plan import plan_dbias
 from portable.plan import Call, Launch, NativeKernel, Plan, Pointer, Rejected, Scalar, TensorInfo
 from portable.runtime import build
 from portable.spec import registry
+from tests.kernels.launch_arguments import arguments_of
 from tests.kernels.test_attention_sm90_fwd import build_folder
 from tests.kernels.test_attention_triton import PARAMS, info
 
@@ -53,15 +54,15 @@ def defines(launch: Launch) -> dict[str, Any]:
 
 
 def numbers(launch: Launch) -> dict[str, Any]:
-    return {name: arg.value for name, arg in launch.args if isinstance(arg, Scalar)}
+    return {name: arg.value for name, arg in arguments_of(launch).items() if isinstance(arg, Scalar)}
 
 
-def test_arguments_name_the_tensors():
+def test_arguments():
     for dlse in (False, True):
-        args = dict(launch_of(dlse=dlse).args)
+        args = arguments_of(launch_of(dlse=dlse))
         assert isinstance(args["dlse"], Pointer) is dlse
-    for name, tensor in {"dout": "do", "out": "o", "bias": "bias", "dbias": "dbias", "lse": "lse"}.items():
-        assert args[name] == Pointer(tensor)
+    for name, tensor in {"dout": "do", "o": "o", "bias": "bias", "dbias": "dbias", "lse": "lse"}.items():
+        assert args[name].tensor == tensor
 
 
 @pytest.mark.parametrize("E", [1, 7, 64, 72, 128, 200, 256])
@@ -71,7 +72,7 @@ def test_every_head_size_fits_the_smallest_card(D, E):
         launch = launch_of(D=D, E=E, arch=arch)
         kernel, found = kernel_of(launch), defines(launch)
         assert D <= found["HEAD_D"] < D + 16 and E <= found["HEAD_E"] < E + 16
-        lines = 16 * found["WARPS"] * found["GROUPS"] + found["TILE_N"]
+        lines = 16 * found["WARPS"] * found["M_TILES"] + found["TILE_N"]
         line = 2 * found["HEAD_D"] + 2 * found["HEAD_E"] + 32
         assert kernel.shared == lines * line <= device.shared_memory
         assert kernel.threads == 32 * found["WARPS"] and found["TILE_N"] % 32 == 0
@@ -95,7 +96,7 @@ def test_two_blocks_share_a_multiprocessor_at_128(arch):
     ],
 )
 def test_two_groups_where_they_were_measured_to_win(call, groups):
-    assert defines(launch_of(**{"arch": "sm_90a", **call}))["GROUPS"] == groups
+    assert defines(launch_of(**{"arch": "sm_90a", **call}))["M_TILES"] == groups
 
 
 @pytest.mark.parametrize(("M", "N"), [(1, 1), (64, 65), (129, 4096), (4096, 4095), (300, 20000)])
@@ -105,7 +106,7 @@ def test_blocks_cover_all_queries_and_keys(M, N):
         values, found = numbers(launch), defines(launch)
         assert values["chunk"] % found["TILE_N"] == 0
         assert values["chunk"] * (values["chunks"] - 1) < N <= values["chunk"] * values["chunks"]
-        size = 16 * found["WARPS"] * found["GROUPS"]
+        size = 16 * found["WARPS"] * found["M_TILES"]
         assert values["tiles"] == -(-M // size)
         assert launch.grid == (values["tiles"] * values["chunks"] * 2 * H, 1, 1)
 
@@ -142,8 +143,8 @@ def test_rows_are_read_16_bytes_at_a_time_where_they_allow(call, rows, bias):
 def test_strides_have_64_bits():
     far = TensorInfo((2, 4, 300, 512), (2**44, 2**42, 2**33, 1), "bfloat16", 16)
     launch = launch_of(bias=far)
-    steps = [arg for name, arg in launch.args if name.endswith(("_batch", "_head", "_row"))]
-    assert len(steps) == 27 and all(isinstance(arg, Scalar) and arg.kind == "i64" for arg in steps)
+    steps = [arg for name, arg in arguments_of(launch).items() if name.endswith(("_batch", "_head", "_row"))]
+    assert all(isinstance(arg, Scalar) and arg.kind == "i64" for arg in steps)
     assert numbers(launch)["bias_row"] == 2**33 and numbers(launch)["dlse_row"] == 0
 
 
@@ -157,8 +158,8 @@ def test_strides_have_64_bits():
 )
 def test_scores_are_powers_of_two(given, scale, inner):
     launch = launch_of(**given)
-    assert numbers(launch)["scale"] == pytest.approx(scale * math.log2(math.e))
-    assert numbers(launch)["inner"] == pytest.approx(inner * math.log2(math.e))
+    assert numbers(launch)["score_scale"] == pytest.approx((inner or scale) * math.log2(math.e))
+    assert numbers(launch)["softcap_log2"] == pytest.approx((scale if inner else 0.0) * math.log2(math.e))
     assert defines(launch)["SOFTCAP"] == int("softcap" in given)
 
 
@@ -179,9 +180,9 @@ def test_nothing_to_do():
     [
         ({"dtype": "float32"}, "float32"),
         ({"scale": 1e31}, "scale"),
-        ({"M": 2**31}, "exceeds"),
+        ({"M": 2**31}, "more than"),
         ({"B": 2**20, "M": 2**14, "N": 2**14}, "one launch"),
-        ({"D": 256, "config": {"TILE_N": 64, "WARPS": 8, "GROUPS": 2}}, "bytes"),
+        ({"D": 256, "config": {"TILE_N": 64, "WARPS": 8, "M_TILES": 2}}, "bytes"),
         ({"bias": TensorInfo((2, 4, 300, 512), (300 * 2048, 300 * 512, 1, 300), "bfloat16", 16)}, "bias"),
     ],
 )

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from portable.backends.cuda.backend import OTHERS, TARGETS, CudaBackend
-from portable.kernels.attention.sm80.fwd_plan import Tile, padded, plan_forward
-from portable.plan import Plan, Pointer, Scalar
+from portable.kernels.attention.params import UNBOUNDED
+from portable.kernels.attention.sm80.plan import Tile, padded, plan_forward
+from portable.plan import Plan, Scalar
 from portable.runtime import build
 from portable.spec import registry
 from tests.kernels.test_attention_sm90_fwd import (
@@ -41,7 +42,7 @@ CARDS = {device.arch: device for device in TARGETS + OTHERS}
 def test_tiles(D, M, tile):
     launch = launch_of(plan_forward(square(2, 4, 2, M, 500, D)))
     found = dict(launch.kernel.defines)
-    assert (found["TILE_N"], found["WARPS"], found["GROUPS"]) == tile
+    assert (found["TILE_N"], found["WARPS"], found["M_TILES"]) == tile
     assert launch.kernel.threads == 32 * tile.warps
     assert launch.kernel.shared == tile.shared(padded(D), padded(D))
     assert launch.grid == (-(-M // tile.m) * 2 * 4, 1, 1)
@@ -81,10 +82,11 @@ def test_a_row_is_rounded_the_same_in_any_batch(D, given):
 
 def test_arguments():
     args = arguments(plan_forward(square(3, 8, 2, 300, 500, 128, 64, causal=True, window_left=7)))
-    assert all(args[name] == Pointer(name) for name in ("q", "k", "v", "o", "lse"))
+    assert all(args[name].tensor == name for name in ("q", "k", "v", "o", "lse"))
     assert args["sinks"] == Scalar("i64", 0)
     values = {name: arg.value for name, arg in args.items() if isinstance(arg, Scalar)}
-    sizes = {"m": 300, "n": 500, "d": 128, "e": 64, "heads": 8, "share": 4, "tiles": 3, "left": 7, "right": 0}
+    sizes = {"seqlen_q": 300, "seqlen_k": 500, "head_dim": 128, "head_dim_v": 64, "heads": 8, "tiles": 3}
+    sizes |= {"qheads_per_kvhead": 4, "left": 7, "right": 0}
     assert values.items() >= sizes.items()
     assert (values["q_batch"], values["q_head"], values["q_row"]) == (8 * 300 * 128, 300 * 128, 128)
     assert (values["k_batch"], values["v_batch"]) == (2 * 500 * 128, 2 * 500 * 64)
@@ -106,7 +108,9 @@ def test_bounds(given, left, right):
     plan = plan_forward(square(1, 2, 2, 300, 500, 64, **given))
     found, args = defines(plan), arguments(plan)
     assert (found["LEFT"], found["RIGHT"]) == (int(left is not None), int(right is not None))
-    assert (args["left"].value, args["right"].value) == (left or 0, right or 0)
+    assert (args["left"].value, args["right"].value) == tuple(
+        UNBOUNDED if side is None else side for side in (left, right)
+    )
 
 
 @pytest.mark.parametrize(
@@ -122,15 +126,16 @@ def test_scores_are_powers_of_two(given, scaled, capped, scale, inner):
     plan = plan_forward(square(1, 1, 1, 8, 8, 64, **given))
     found, args = defines(plan), arguments(plan)
     assert (found["SCALED"], found["SOFTCAP"]) == (scaled, capped)
-    assert args["scale"].value == pytest.approx(1.0 if scale is None else scale * math.log2(math.e))
-    assert args["inner"].value == pytest.approx(inner * math.log2(math.e))
+    products = inner if scaled or capped else scale
+    assert args["score_scale"].value == pytest.approx(products * math.log2(math.e))
+    assert args["softcap_log2"].value == pytest.approx(scale * math.log2(math.e) if capped else 0.0)
 
 
 def test_sinks_and_types_reach_the_kernel():
     half = heads(1, 2, 8, 64, dtype=torch.float16)
     plan = plan_forward(call(half, half, half, sinks=True))
     assert defines(plan)["SINKS"] == 1 and defines(plan)["ELEMENT"] == "f16"
-    assert arguments(plan)["sinks"] == Pointer("sinks")
+    assert arguments(plan)["sinks"].tensor == "sinks"
 
 
 def widths(plan):
@@ -176,7 +181,7 @@ def test_nothing_to_do():
         (square(1, 1, 1, 8, 8, 64, scale=1e31), "scale"),
         (square(1, 1, 1, 8, 8, 64, softcap=1e-35), "scale"),
         (square(1, 1, 1, 8, 8, 64, softcap=-1.0), "softcap"),
-        (square(1, 1, 1, 2**31, 8, 64), "exceeds"),
+        (square(1, 1, 1, 2**31, 8, 64), "more than"),
         (square(2**26, 1, 1, 8192, 8, 64), "one launch"),
         (call(heads(1, 1, 64, 8).transpose(2, 3), heads(1, 1, 8, 64), heads(1, 1, 8, 64)), "stride"),
     ],
@@ -187,13 +192,13 @@ def test_what_is_left_to_others(asked, word):
 
 
 def test_a_config_that_does_not_fit_is_rejected():
-    asked = square(1, 1, 1, 300, 8, 256, config={"TILE_N": 64, "WARPS": 8, "GROUPS": 2})
+    asked = square(1, 1, 1, 300, 8, 256, config={"TILE_N": 64, "WARPS": 8, "M_TILES": 2})
     assert isinstance(plan_forward(asked), Plan)
     assert "bytes" in reason(plan_forward(replace(asked, device=CARDS["sm_80"])))
 
 
 def test_config_is_heeded():
-    config = {"TILE_N": 32, "WARPS": 8, "GROUPS": 1}
+    config = {"TILE_N": 32, "WARPS": 8, "M_TILES": 1}
     launch = launch_of(plan_forward(square(1, 1, 1, 300, 8, 128, config=config)))
     assert dict(launch.kernel.defines).items() >= config.items()
     assert launch.kernel.threads == 256 and launch.grid == (3, 1, 1)

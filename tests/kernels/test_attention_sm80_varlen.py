@@ -11,10 +11,11 @@ import torch
 
 from portable.backends.cuda.backend import OTHERS, TARGETS, CudaBackend
 from portable.kernels.attention.packed import entries_of
-from portable.kernels.attention.sm80.fwd_plan import plan_varlen
+from portable.kernels.attention.sm80.plan import plan_varlen
 from portable.plan import Launch, Pointer, Rejected, Scalar
 from portable.runtime import build
 from portable.spec import registry
+from tests.kernels.launch_arguments import arguments_of
 from tests.kernels.test_attention_sm90_fwd import build_folder
 from tests.kernels.test_attention_sm90_varlen import (
     OFFSETS,
@@ -31,13 +32,13 @@ CARDS = {device.arch: device for device in TARGETS + OTHERS}
 
 def main_of(**call: Any) -> Launch:
     table, main = planned(plan_varlen(forward(**call))).launches
-    assert (table.kernel.name, main.kernel.name) == ("attention_ragged_tiles", "attention_forward_mma")
+    assert (table.kernel.name, main.kernel.name) == ("attention_ragged_tiles", "attention_fwd_sm80")
     return main
 
 
 def tile_m(launch: Launch) -> int:
     found = defines(launch)
-    return 16 * found["WARPS"] * found["GROUPS"]
+    return 16 * found["WARPS"] * found["M_TILES"]
 
 
 def test_a_block_for_every_tile_that_there_may_be():
@@ -46,11 +47,16 @@ def test_a_block_for_every_tile_that_there_may_be():
     assert table.grid == (1, 1, 1)
     assert main.grid == (entries_of(1000, 9, tile_m(main)) * 8, 1, 1)
     assert number(table, "tile") == tile_m(main) and number(table, "of_keys") == 0
-    assert defines(main)["RAGGED"] == 1 and number(main, "count") == 9
+    assert defines(main)["VARLEN"] == 1 and number(main, "offsets") == 9
     spaces = {space.name for space in plan.workspaces}
-    used = {arg.tensor for each in plan.launches for _, arg in each.args if isinstance(arg, Pointer)}
+    used = {
+        arg.tensor
+        for each in plan.launches
+        for arg in arguments_of(each).values()
+        if isinstance(arg, Pointer)
+    }
     assert spaces <= used
-    values = {name: arg.value for name, arg in main.args if isinstance(arg, Scalar)}
+    values = {name: arg.value for name, arg in arguments_of(main).items() if isinstance(arg, Scalar)}
     assert not any(value for name, value in values.items() if name.endswith("_batch"))
     assert (values["q_row"], values["q_head"]) == (8 * 128, 128)
     assert (values["lse_row"], values["lse_head"]) == (1, 1000)
@@ -58,7 +64,7 @@ def test_a_block_for_every_tile_that_there_may_be():
 
 @pytest.mark.parametrize(("cu_q", "cu_k"), OFFSETS)
 def test_blocks_cover_every_query_of_every_head_once(cu_q, cu_k):
-    """As `place_of` reads the table: heads of a tile follow one another, those beyond the tiles idle."""
+    """As `one_tile_a_block` reads the table: heads of a tile follow one another, blocks beyond idle."""
     table, main = planned(plan_varlen(forward(C=len(cu_q), H=3, G=3, causal=True))).launches
     sequences, tiles = walk(table, cu_q, cu_k)
     size, covered = tile_m(main), np.zeros((3, 1000), int)
@@ -81,7 +87,7 @@ def test_how_keys_are_walked_does_not_hang_on_the_other_sequences(D, tile):
     ("C", "M", "groups"), [(2, 64, 1), (2, 65, 2), (65, 4096, 1), (64, 4096, 2), (1, 65, 2)]
 )
 def test_tiles_are_small_where_sequences_are_short(C, M, groups):
-    assert defines(main_of(C=C, M=M))["GROUPS"] == groups
+    assert defines(main_of(C=C, M=M))["M_TILES"] == groups
 
 
 @pytest.mark.parametrize(

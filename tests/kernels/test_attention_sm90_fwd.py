@@ -15,6 +15,7 @@ from portable.kernels.attention.sm90.fwd_plan import Tile, padded, plan_forward
 from portable.plan import Call, Device, Plan, Rejected, TensorInfo
 from portable.runtime import build
 from portable.spec import registry
+from tests.kernels.launch_arguments import arguments_of
 
 H200 = Device("cuda", "sm_90a", "toy", 0, 132, 32, 227 * 1024, 255, l2_bytes=50 << 20)
 DEFAULTS = {
@@ -53,7 +54,7 @@ def launch_of(plan: Plan | Rejected) -> Any:
 
 
 def arguments(plan: Plan | Rejected) -> dict[str, Any]:
-    return dict(launch_of(plan).args)
+    return arguments_of(launch_of(plan))
 
 
 def defines(plan: Plan | Rejected) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from portable.kernels.attention.varlen_torch import bounds
 from portable.plan import Call, Launch, NativeKernel, Plan, Pointer, Rejected
 from portable.runtime import build
 from portable.spec import registry
+from tests.kernels.launch_arguments import arguments_of
 from tests.kernels.test_attention_sm90_fwd import H200, build_folder
 
 SOURCE = Path(package.__path__[0]) / "device/varlen_tiles.cu"
@@ -81,7 +82,7 @@ def defines(launch: Launch) -> dict[str, Any]:
 
 
 def number(launch: Launch, name: str) -> Any:
-    return dict(launch.args)[name].value  # type: ignore[union-attr]
+    return arguments_of(launch)[name].value
 
 
 # Plans --------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from portable.conformance.judge import reference
 from portable.dispatch import arguments, compiled_call, dispatcher
 from portable.kernels.attention import packed
 from portable.kernels.attention.paged_torch import attention_paged
-from portable.kernels.attention.sm80 import decode_plan
+from portable.kernels.attention.sm80 import plan as sm80
 from portable.kernels.attention.triton import decode_plan as triton_paged
 from portable.kernels.attention.triton import varlen as triton_ragged
 from portable.kernels.attention.triton import varlen_plan as triton_varlen
@@ -28,6 +28,7 @@ from portable.kernels.attention.varlen_torch import attention_varlen, bounds
 from portable.plan import Call, Plan, Rejected
 from portable.runtime import build
 from portable.spec import registry
+from tests.kernels.launch_arguments import arguments_of
 from tests.kernels.test_attention_triton import RDNA3
 from tests.kernels.test_matmul_native import H200
 
@@ -67,11 +68,14 @@ def planned(plan: Plan | Rejected) -> Plan:
 
 
 def number(plan: Plan, launch: int, name: str) -> Any:
-    return dict(plan.launches[launch].args)[name].value  # type: ignore[union-attr]
+    """Of either the CUDA C++ or the Triton kernel, which name them differently."""
+    args = arguments_of(plan.launches[launch])
+    other = {"most": "max_splits", "slots": "splits"}.get(name, name)
+    return args[name if name in args else other].value
 
 
-PLANNERS = {"mma": decode_plan.paged, "tma": decode_plan.bulk_paged, "triton": triton_paged.plan}
-CONTIGUOUS = {"decode": triton_paged.plan_decode, "decode_tma": decode_plan.bulk_contiguous}
+PLANNERS = {"mma": sm80.paged, "tma": sm80.paged_tma, "triton": triton_paged.plan}
+CONTIGUOUS = {"decode": triton_paged.plan_decode, "decode_tma": sm80.decode_tma}
 
 
 @pytest.mark.parametrize("name", PLANNERS)
@@ -139,10 +143,10 @@ def test_no_queries_are_no_programs():
 
 
 def test_what_the_cuda_kernel_declines():
-    assert "pages of 17 keys" in str(decode_plan.paged(paged("mma", S=17)))
+    assert "pages of 17 keys" in str(sm80.paged(paged("mma", S=17)))
     q, cache = half(2, 1, 8, 20), half(9, 16, 2, 20)
     call = asked("attention_paged", "mma", q, cache, cache, whole(2, 4), whole(2))
-    assert "aligned pieces" in str(decode_plan.paged(call))
+    assert "aligned pieces" in str(sm80.paged(call))
 
 
 def tensor_map(plan: Plan, name: str) -> TensorMap:
@@ -153,18 +157,18 @@ def tensor_map(plan: Plan, name: str) -> TensorMap:
 
 @pytest.mark.parametrize("page", [16, 48, 64, 1024])
 def test_a_bulk_copy_stays_in_its_page(page):
-    plan = planned(decode_plan.bulk_paged(paged("tma", S=page)))
+    plan = planned(sm80.paged_tma(paged("tma", S=page)))
     assert dict(plan.launches[0].kernel.defines)["PAGE"] == page  # type: ignore[union-attr]
     for name in ("map_k", "map_v"):
         found = tensor_map(plan, name)
-        assert found.sizes == (128, 8, page, 1000) and found.box == (64, 1, decode_plan.KEYS, 1)
-        assert found.strides == (256, 2048, page * 2048) and page % decode_plan.KEYS == 0
+        assert found.sizes == (128, 8, page, 1000) and found.box == (64, 1, sm80.DECODE_KEYS, 1)
+        assert found.strides == (256, 2048, page * 2048) and page % sm80.DECODE_KEYS == 0
 
 
 def test_a_contiguous_cache_is_one_page_a_sequence():
     """Of any strides: here sequences of (keys, heads, columns) in a longer cache."""
     k = half(3, 1000, 2, 64)[:, :900].transpose(1, 2)
-    plan = planned(decode_plan.bulk_contiguous(asked("attention", "decode_tma", half(3, 8, 1, 64), k, k)))
+    plan = planned(sm80.decode_tma(asked("attention", "decode_tma", half(3, 8, 1, 64), k, k)))
     found = tensor_map(plan, "map_k")
     assert found.sizes == (64, 2, 900, 3) and found.strides == (128, 256, 256000)
 
@@ -172,9 +176,7 @@ def test_a_contiguous_cache_is_one_page_a_sequence():
 def test_what_the_copy_engine_declines():
     def reason(cache: torch.Tensor) -> str:
         q = half(2, 1, 8, cache.shape[-1])
-        return str(
-            decode_plan.bulk_paged(asked("attention_paged", "tma", q, cache, cache, whole(2, 4), whole(2)))
-        )
+        return str(sm80.paged_tma(asked("attention_paged", "tma", q, cache, cache, whole(2, 4), whole(2))))
 
     assert "pages of 17 keys" in reason(half(9, 17, 2, 64))
     assert "multiples of 16 bytes" in reason(half(9, 16, 2, 20))
@@ -191,7 +193,7 @@ def test_bulk_tiles_fit(head, stages):
     q, cache = half(4, 1, 12, head), half(100, 64, 6, head)
     call = asked("attention_paged", "tma", q, cache, cache, whole(4, 64), whole(4))
     config = {**call.config, "STAGES": stages}
-    plan = decode_plan.bulk_paged(Call(call.tensors, call.params, call.axes, H200, config))
+    plan = sm80.paged_tma(Call(call.tensors, call.params, call.axes, H200, config))
     kernel = planned(plan).launches[0].kernel
     made = dict(kernel.defines)  # type: ignore[union-attr]
     assert made["STAGES"] >= 2 and made["WARPS"] == (4 if head == 256 else 8)
@@ -206,7 +208,7 @@ def test_tiles_fit_every_card(head):
         base = paged("mma")
         q, cache = half(4, 1, 8, head), half(100, 16, 2, head)
         call = asked("attention_paged", "mma", q, cache, cache, whole(4, 64), whole(4))
-        plan = decode_plan.paged(Call(call.tensors, call.params, call.axes, device, base.config))
+        plan = sm80.paged(Call(call.tensors, call.params, call.axes, device, base.config))
         if isinstance(plan, Plan):
             kernel = plan.launches[0].kernel
             assert kernel.shared + 128 * dict(kernel.defines)["WARPS"] <= device.shared_memory  # type: ignore[union-attr]

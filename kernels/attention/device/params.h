@@ -1,10 +1,10 @@
 // The C struct of params.py's AttentionParams, which CUDA C++ kernels take by value. Written by
 // `python -m portable.kernels.attention.params`: change FIELDS there.
 //
-// Strides count elements: element (b, h, i, d) of a tensor lies at b * batch + h * head + i * row + d. A pointer that a
-// launch does not use is null. Query i sees key j where -left <= j - i - (seqlen_k - seqlen_q) <= right; 2^29 bounds
-// nothing. `score_scale` is scale * log2(e), or with a softcap 2 / softcap times that, and `softcap_log2` is
-// softcap * log2(e).
+// Strides count elements: element (b, h, i, d) of a tensor lies at b * batch + h * head + i * row + d. A
+// pointer that a launch does not use is null. Query i sees key j where
+// -left <= j - i - (seqlen_k - seqlen_q) <= right; 2^29 bounds nothing. `score_scale` is scale * log2(e), or
+// with a softcap 2 / softcap times that, and `softcap_log2` is softcap * log2(e).
 //
 // Defines: PARAMS_LAYOUT, the layout that the launch packs.
 #pragma once
@@ -92,7 +92,7 @@ struct AttentionParams {
     float softcap_log2;
 };
 
-static_assert(PARAMS_LAYOUT == 816528794, "params.h is older than params.py: python -m portable.kernels.attention.params");
+static_assert(PARAMS_LAYOUT == 816528794, "run python -m portable.kernels.attention.params");
 static_assert(PARAMS_OFFSET(q) == 0, "q");
 static_assert(PARAMS_OFFSET(k) == 8, "k");
 static_assert(PARAMS_OFFSET(v) == 16, "v");

@@ -154,7 +154,7 @@ DEVICE BlockTile block_tile(int block, int lines, int heads, int tiles) {
 
 // `lines`: batches times heads, key heads with KEYS; `tiles`: of each of them.
 KERNEL(THREADS)
-void attention_bwd_sm80(const __grid_constant__ AttentionParams params, int lines, int tiles) {
+void attention_bwd_sm80(const AttentionParams params, int lines, int tiles) {
     DYNAMIC_SHARED(shared);
     const AttentionParams& p = params;
     const int heads = KEYS ? p.kv_heads : p.heads, queries = p.seqlen_q, keys = p.seqlen_k;

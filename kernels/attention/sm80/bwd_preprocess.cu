@@ -22,7 +22,7 @@ DEVICE float times(const T* a, const T* b, int there) {
 }
 
 // `tiles`: of a head's queries.
-KERNEL(THREADS) void attention_bwd_preprocess_sm80(const __grid_constant__ AttentionParams params, int tiles) {
+KERNEL(THREADS) void attention_bwd_preprocess_sm80(const AttentionParams params, int tiles) {
     const AttentionParams& p = params;
     const int heads = p.heads, queries = p.seqlen_q, columns = p.head_dim_v;
     const T *dout = static_cast<const T*>(p.dout), *out = static_cast<const T*>(p.o);

@@ -118,7 +118,7 @@ DEVICE void read_rows(words<16> (&own)[ROWS][CHUNKS], const Rows<const T>& from,
 
 // `tiles`: of a head's queries; `chunks` of `chunk` keys each.
 KERNEL(THREADS)
-void attention_dbias_sm80(const __grid_constant__ AttentionParams params, int tiles, int chunks, int chunk) {
+void attention_dbias_sm80(const AttentionParams params, int tiles, int chunks, int chunk) {
     const AttentionParams& p = params;
     const int m = p.seqlen_q, n = p.seqlen_k, d = p.head_dim, e = p.head_dim_v, heads = p.heads;
     const int left = p.left, right = p.right;

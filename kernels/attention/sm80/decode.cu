@@ -62,7 +62,7 @@ struct StageTile {
 
 // `pages`: of the cache. The others as in Splits.
 KERNEL(WARPS * 32)
-void attention_decode_sm80(const __grid_constant__ AttentionParams params, int pages, int tiles, int splits, int max_splits) {
+void attention_decode_sm80(const AttentionParams params, int pages, int tiles, int splits, int max_splits) {
     const AttentionParams& p = params;
     DYNAMIC_SHARED(memory);
     const int lane = thread_x() % 32, warp = thread_x() / 32;

@@ -72,7 +72,7 @@ struct StageTile {
 // `pages`: of the cache. The others as in Splits.
 KERNEL(WARPS * 32)
 void attention_decode_tma(const __grid_constant__ TensorMap map_k, const __grid_constant__ TensorMap map_v,
-                          const __grid_constant__ AttentionParams params, int pages, int tiles, int splits, int max_splits) {
+                          const AttentionParams params, int pages, int tiles, int splits, int max_splits) {
     const AttentionParams& p = params;
     DYNAMIC_SHARED(shared);
     SHARED alignas(8) uint64_t filled[WARPS][STAGES];

@@ -29,7 +29,7 @@ constexpr int SCORES = TILE_N / 2, ACC_O = HEAD_E / 2;  // a thread's, of a warp
 static_assert(HEAD_D % 16 == 0 && HEAD_E % 16 == 0 && TILE_N % 16 == 0, "whole matrix instructions");
 
 // `tiles`: of a head's queries; 0 with VARLEN.
-KERNEL(THREADS) void attention_fwd_sm80(const __grid_constant__ AttentionParams params, int tiles) {
+KERNEL(THREADS) void attention_fwd_sm80(const AttentionParams params, int tiles) {
     DYNAMIC_SHARED(shared);
     const AttentionParams& p = params;
     const auto tile = one_tile_a_block<VARLEN, TILE_M, RIGHT>(p, tiles);

@@ -166,8 +166,8 @@ class BackwardTile(NamedTuple):
 
 # With how many blocks a multiprocessor should have room for: while one waits the other multiplies. Measured
 # 2026-11-22 (H200, 8192 queries and keys), of cuDNN. Heads of 128, full: dk and dv with 48 queries a step
-# 0.402, 32 and 64 0.39; one block of 8 warps 0.347; dq by 16 rows a warp 0.346, not 0.393. Heads of 64, causal:
-# dk and dv by 32 rows 0.508, by 16 at most 0.473; dq with 64, 48 and 32 keys 0.549, 0.527, 0.508.
+# 0.402, 32 and 64 0.39; one block of 8 warps 0.347; dq by 16 rows a warp 0.346, not 0.393. Heads of 64,
+# causal: dk and dv by 32 rows 0.508, by 16 at most 0.473; dq with 64, 48 and 32 keys 0.549, 0.527, 0.508.
 _BACKWARD_TILES = (
     (BackwardTile(64, 4, 2), 2),
     (BackwardTile(48, 4, 2), 2),
@@ -258,8 +258,9 @@ def _backward_part(p: AttentionParams, part: Part, tile: BackwardTile) -> Launch
     written = [name for name, _ in results]
     by_chunks = all(columns % 8 == 0 for _, columns in results)
     defines = {
-        "KEYS": part.keys, "HEAD_D": d, "HEAD_E": e, "SUM_D": part.of_d, "SUM_E": part.of_e, "STEP": tile.step,
-        "WARPS": tile.warps, "M_TILES": tile.m_tiles, "COPY_BYTES": p.copy_bytes("k", "v", "q", "do"),
+        "KEYS": part.keys, "HEAD_D": d, "HEAD_E": e, "SUM_D": part.of_d, "SUM_E": part.of_e,
+        "STEP": tile.step, "WARPS": tile.warps, "M_TILES": tile.m_tiles,
+        "COPY_BYTES": p.copy_bytes("k", "v", "q", "do"),
         "STORE_BYTES": p.copy_bytes(*written) if by_chunks else 2, "SOFTCAP": p.softcap is not None,
         "BIAS": p.has("bias"), "VARLEN": p.is_varlen,
     }  # fmt: skip
@@ -292,8 +293,8 @@ _DBIAS_TILES = (DbiasTile(64, 4, 2), DbiasTile(64, 4, 1), DbiasTile(32, 4, 1))
 
 
 def dbias_tile_for(p: AttentionParams, call: Call, bias_bytes: int) -> DbiasTile:
-    """The largest of which a multiprocessor holds two blocks, else of which it holds one. Two m-tiles leave no
-    registers to read the bias by the element, and spill on sm_100."""
+    """The largest of which a multiprocessor holds two blocks, else of which it holds one. Two m-tiles leave
+    no registers to read the bias by the element, and spill on sm_100."""
     device, d, e = call.device, padded(p.D), padded(p.E)
     two = device.arch.startswith("sm_90") and max(d, e) > 64 and bias_bytes == 16
     tiles = _DBIAS_TILES if two else _DBIAS_TILES[1:]
@@ -404,8 +405,8 @@ def tma_descriptor(call: Call, p: AttentionParams, role: str) -> TensorMap | Rej
 def _decode(
     call: Call, p: AttentionParams, source: str, entry: str, stage: int, maps: params.Arguments
 ) -> Plan | Rejected:
-    """A plan whose blocks hold `stage` bytes a warp and stage. Fewer stages, then fewer warps, where they do not
-    fit; the keys are split where blocks of whole sequences leave multiprocessors idle."""
+    """A plan whose blocks hold `stage` bytes a warp and stage. Fewer stages, then fewer warps, where they
+    do not fit; the keys are split where blocks of whole sequences leave multiprocessors idle."""
     q = p.heads["q"]
     if any(s % 2 for s in q.strides) or q.alignment < 4:
         return Rejected("rows of queries are not aligned to 4 bytes")
