@@ -50,6 +50,7 @@ def test_it_is_attention_of_each_sequence(params):
         torch.testing.assert_close(got, expected)
 
 
+@pytest.mark.slow
 def test_65536_sequences_take_seconds():
     """A loop over the sequences took two minutes here, and each H200 call timed out (2026-11-22)."""
     made = call(65536)

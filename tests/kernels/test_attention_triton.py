@@ -313,6 +313,7 @@ HALVES = {**BACKWARD, "BLOCK_N": 64, "num_warps": 8, "num_stages": 1}
 WGMMA = re.compile(r"wgmma\.mma_async\S+\s+\{[^}]*\}\s*,\s*(\{?)")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("call", [{}, {"causal": True}, {"window_left": 64}], ids=str)
 def test_two_warpgroups_share_the_products_of_64_keys_instead_of_doing_them_twice(call):
     plan = planned(backward=True, D=256, M=4096, N=4096, config=HALVES, **call)

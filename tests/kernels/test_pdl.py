@@ -70,6 +70,7 @@ def disassembled(launch: Launch, cubin: Path) -> list[str]:
     return re.findall(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)", done.stdout)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", PDL_LAUNCHES)
 def test_a_pdl_kernel_waits_before_it_touches_memory(case, tmp_path):
     for launch in PDL_LAUNCHES[case]():

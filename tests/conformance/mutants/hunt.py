@@ -161,10 +161,8 @@ def _substitute(mutant: Mutant, folder: Path, stack: contextlib.ExitStack) -> No
             copy.parent.mkdir(parents=True, exist_ok=True)
             copy.write_bytes(file.read_bytes())
     for edit in mutant.edits:
-        text = (folder / edit.file).read_text()
-        if text.count(edit.old) != edit.times:
-            raise ValueError(f"{mutant.id}: {edit.file} has {edit.old!r} {text.count(edit.old)} times")
-        (folder / edit.file).write_text(text.replace(edit.old, edit.new))
+        file = folder / edit.file
+        file.write_text(edit.applied(file.read_text()))
     changed = {edit.file.split("/")[0] for edit in mutant.edits if edit.file.endswith(".py")}
     for op in changed:
         stack.enter_context(_imported_from(folder, op))

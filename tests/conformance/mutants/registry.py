@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -9,12 +10,37 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Edit:
-    """A textual change of one file below kernels/: `old`, found exactly `times` times, becomes `new`."""
+    """A change of one file below kernels/: `old`, found exactly `times` times, becomes `new`.
+
+    `$name` in `old` stands for any identifier, with its members (`c.N`), and for the same one in `new`: a
+    renamed variable leaves the mutant whole. Blanks inside `old` stand for any blanks.
+    """
 
     file: str
     old: str
     new: str
     times: int = 1
+
+    def applied(self, text: str) -> str:
+        """`text` with the change; ValueError where `old` is not there `times` times."""
+        seen: set[str] = set()
+        pattern = ""
+        inner = self.old.strip()
+        for part in re.split(r"(\$\w+|\s+)", inner):
+            if part.isspace():
+                pattern += r"\s+"
+            elif part.startswith("$"):
+                name = part[1:]
+                pattern += rf"(?P={name})" if name in seen else rf"(?P<{name}>\b[A-Za-z_][\w.]*)"
+                seen.add(name)
+            else:
+                pattern += re.escape(part)
+        head, _, tail = self.old.partition(inner)
+        pattern = re.escape(head) + pattern + re.escape(tail)
+        found = len(re.findall(pattern, text))
+        if found != self.times:
+            raise ValueError(f"{self.file} has {self.old!r} {found} times, not {self.times}")
+        return re.sub(pattern, lambda match: re.sub(r"\$(\w+)", lambda name: match[name[1]], self.new), text)
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ SOFTMAX = "softmax/softmax.cu"
 TRITON_SOFTMAX = "softmax/triton_impl.py"
 TRITON_MATMUL = "matmul/triton/plan.py"
 
-HALF_WAVE = Edit(ROWS, "WARP_LANES = LANES < WARP ? LANES : WARP;", "WARP_LANES = LANES < 32 ? LANES : 32;")
-TAKE = "    take(part.value, partial.of_warp"
-NO_BARRIER = Edit(ROWS, "    barrier();\n" + TAKE, TAKE)
+HALF_WAVE = Edit(ROWS, "$all = $lanes < WARP ? $lanes : WARP;", "$all = $lanes < 32 ? $lanes : 32;")
+TAKE = "take($part, $partials["
+NO_BARRIER = Edit(ROWS, "barrier(); " + TAKE, TAKE)
 
 source("softmax", "cpp", "gfx942", "reduction over 32 lanes of a wave of 64", HALF_WAVE)
 source("rms_norm", "cpp", "gfx942", "reduction over 32 lanes of a wave of 64", HALF_WAVE)
@@ -28,87 +28,84 @@ source(
 )
 source(
     *("softmax", "cpp", "gfx942", "rows beyond the last are not masked"),
-    Edit(SOFTMAX, "const int count = row < rows ? length : 0;", "const int count = length;", 2),
+    Edit(SOFTMAX, "const int $count = $row < $rows ? $length : 0;", "const int $count = $length;", 2),
 )
 source(
     *("softmax", "cpp", "gfx942", "one column past the row read"),
-    Edit(ROWS, "if (column + i < length) held.insert", "if (column + i <= length) held.insert"),
+    Edit(ROWS, "if ($column + $i < $length) $held.insert", "if ($column + $i <= $length) $held.insert"),
 )
 source(
     *("softmax", "cpp", "gfx942", "one column past the row written"),
-    Edit(ROWS, "if (column + i < length) address[i] =", "if (column + i <= length) address[i] ="),
+    Edit(ROWS, "if ($column + $i < $length) $to[$i] =", "if ($column + $i <= $length) $to[$i] ="),
 )
 source(
     *("rms_norm", "cpp", "gfx942", "eps outside the root"),
-    Edit("rms_norm/rms_norm.cu", "math_rsqrt(div_rn(sum[0], static_cast<float>(length)) + eps)",
-         "1.0f / (1.0f / math_rsqrt(div_rn(sum[0], static_cast<float>(length))) + eps)", 2),
+    Edit("rms_norm/rms_norm.cu", "math_rsqrt(div_rn($sum[0], static_cast<float>($length)) + eps)",
+         "1.0f / (1.0f / math_rsqrt(div_rn($sum[0], static_cast<float>($length))) + eps)", 2),
 )  # fmt: skip
 source(
     *("swiglu", "cpp", "gfx942", "gate and up swapped"),
-    Edit("swiglu/swiglu.cu", "return g * sigmoid(g).value * held_up[c][i];",
-         "return g * sigmoid(held_up[c][i]).value * held_up[c][i];"),
+    Edit("swiglu/swiglu.cu", "return $gate * sigmoid($gate).value * $up[$c][$i];",
+         "return $gate * sigmoid($up[$c][$i]).value * $up[$c][$i];"),
 )  # fmt: skip
 source(
     *("matmul", "mfma", "gfx942", "accumulators written in another layout"),
-    Edit(MFMA, "group * 8 + part * 4", "group * 4 + part * 16"),
+    Edit(MFMA, "$group * 8 + $part * 4", "$group * 4 + $part * 16"),
 )
 source(
     *("matmul", "mfma", "gfx942", "upper half of the wave computes what the lower does"),
-    Edit(MFMA, "part = thread_x() % 64 / 32;", "part = 0;"),
+    Edit(MFMA, "$part = thread_x() % 64 / 32;", "$part = 0;"),
 )
 source(
     *("matmul", "mfma", "gfx942", "operands given to the instruction in the wrong order"),
-    Edit(MFMA, "multiply<T>(right[j], left[i], sums[i][j])", "multiply<T>(left[i], right[j], sums[i][j])"),
+    Edit(MFMA, "multiply<T>($b[$j], $a[$i], $acc[$i][$j])", "multiply<T>($a[$i], $b[$j], $acc[$i][$j])"),
 )
 source(
     *("matmul", "mfma", "gfx942", "tail of K not masked"),
-    Edit(TILES, "if (k < valid) {", "if (true) {"),
-    Edit(TILES, "const bool real = k_of(i) + k < left;", "const bool real = true;"),
+    Edit(TILES, "if (k < $valid) {", "if (true) {"),
+    Edit(TILES, "const bool $real = k_of($i) + $k < $left;", "const bool $real = true;"),
 )
 source(
     *("matmul", "mfma", "gfx942", "one row past the end written"),
-    Edit(TILES, "if (m >= c.M || n >= c.N) {", "if (m > c.M || n >= c.N) {"),
+    Edit(TILES, "if ($m >= $M || $n >= $N) {", "if ($m > $M || $n >= $N) {"),
 )
 source(
     *("matmul", "mfma", "gfx942", "rows past the end read"),
-    Edit(TILES, "const int line = min(first + row + i * STEP, matrix.lines - 1);",
-         "const int line = first + row + i * STEP;"),
+    Edit(TILES, "= min($first + $row + $i * $STEP, $lines - 1);", "= $first + $row + $i * $STEP;"),
 )  # fmt: skip
 source(
     *("matmul", "mfma", "gfx942", "LDS written with another permutation than it is read"),
-    Edit(TILES, "Lds<ROWS>::offset(row + i * STEP, chunk)", "Lds<ROWS>::offset(row + i * STEP, chunk ^ 1)"),
+    Edit(TILES, "::offset($row + $i * $STEP, $chunk)", "::offset($row + $i * $STEP, $chunk ^ 1)"),
 )
 source(
     *("matmul", "mfma", "gfx942", "barrier missing in the loop over K"),
-    Edit(TILES, "b_copy.store(next + Lds<TILE_M>::BYTES);\n            lds_barrier();",
-         "b_copy.store(next + Lds<TILE_M>::BYTES);"),
+    Edit(TILES, "$b(next + $Lds<$M>::BYTES); lds_barrier();", "$b(next + $Lds<$M>::BYTES);"),
 )  # fmt: skip
 source(
     *("matmul", "mfma", "gfx942", "one stage of LDS for both tiles"),
-    Edit(TILES, "stage ^= 1;", ""),
+    Edit(TILES, "$stage ^= 1;", ""),
 )
 source(
     *("matmul", "mfma", "gfx942", "result truncated, not rounded"),
-    Edit(TILES, "packed.w[i / 2] = pack2<T>(values[i], values[i + 1]);",
-         "packed.w[i / 2] = __builtin_bit_cast(uint32_t, values[i]) >> 16 | "
-         "(__builtin_bit_cast(uint32_t, values[i + 1]) & 0xffff0000u);"),
+    Edit(TILES, "= pack2<T>($values[$i], $values[$i + 1]);",
+         "= __builtin_bit_cast(uint32_t, $values[$i]) >> 16 | "
+         "(__builtin_bit_cast(uint32_t, $values[$i + 1]) & 0xffff0000u);"),
 )  # fmt: skip
 source(
     *("linear", "mfma", "gfx942", "bias of a run's first column for all of it"),
-    Edit(TILES, "bias_at(c.bias, min(n + i, c.N - 1))", "bias_at(c.bias, min(n, c.N - 1))"),
+    Edit(TILES, "bias_at($bias, min($n + $i, $N - 1))", "bias_at($bias, min($n, $N - 1))"),
 )
 source(
     *("matmul", "simt", "gfx942", "barrier missing in the loop over K"),
-    Edit("matmul/simt/simt.cu", "now_b = BUFFER_B - now_b;\n                barrier();",
-         "now_b = BUFFER_B - now_b;"),
+    Edit("matmul/simt/simt.cu", "$now = BUFFER_B - $now; barrier();", "$now = BUFFER_B - $now;"),
 )  # fmt: skip
 source(
     *("matmul", "wmma", "gfx1100", "halves of the wave not exchanged"),
-    Edit(WMMA, "run[2 * i + 1] = part == 0 ? other : mine;", "run[2 * i + 1] = part == 0 ? mine : other;"),
+    Edit(WMMA, "[2 * $i + 1] = $part == 0 ? $other : $mine;", "[2 * $i + 1] = $part == 0 ? $mine : $other;"),
 )
 source(
     *("matmul", "wmma", "gfx1100", "one row past the end written"),
-    Edit(TILES, "if (m >= c.M || n >= c.N) {", "if (m > c.M || n >= c.N) {"),
+    Edit(TILES, "if ($m >= $M || $n >= $N) {", "if ($m > $M || $n >= $N) {"),
 )
 source(
     *("softmax", "triton", "gfx942", "masked lanes hold 0, not -inf"),
@@ -116,19 +113,19 @@ source(
 )
 source(
     *("softmax", "triton", "gfx942", "rows beyond the last are not masked"),
-    Edit(TRITON_SOFTMAX, "mask = (row < count)[:, None] & inside",
-         "mask = (row <= count)[:, None] & inside", 2),
+    Edit(TRITON_SOFTMAX, "mask = ($row < $count)[:, None] & $in",
+         "mask = ($row <= $count)[:, None] & $in", 2),
 )  # fmt: skip
 source(
     *("softmax", "triton", "gfx1100", "maximum not subtracted"),
-    Edit(TRITON_SOFTMAX, "exp_nonpositive(x - tl.max(x, axis=1, keep_dims=True), WIDE)", "tl.exp(x)"),
+    Edit(TRITON_SOFTMAX, "exp_nonpositive($x - tl.max($x, axis=1, keep_dims=True), WIDE)", "tl.exp($x)"),
 )
 source(
     *("matmul", "triton", "gfx942", "one k too many"),
-    Edit(TRITON_MATMUL, "(offs_k < K - k)", "(offs_k <= K - k)", 2),
+    Edit(TRITON_MATMUL, "& ($offs_k < $K - $k)[", "& ($offs_k <= $K - $k)[", 2),
 )
 source(
     *("matmul", "triton", "gfx942", "accumulates in bfloat16"),
-    Edit(TRITON_MATMUL, "total = tl.dot(a, b, total, input_precision=PRECISION)",
-         "total = tl.dot(a, b, total, input_precision=PRECISION).to(tl.bfloat16).to(tl.float32)"),
+    Edit(TRITON_MATMUL, "$acc = tl.dot($a, $b, $acc, input_precision=PRECISION)",
+         "$acc = tl.dot($a, $b, $acc, input_precision=PRECISION).to(tl.bfloat16).to(tl.float32)"),
 )  # fmt: skip
