@@ -303,6 +303,7 @@ print(json.dumps(times))
 """
 
 
+@pytest.mark.slow
 def test_a_first_call_with_a_warm_cache_is_quick(library, tmp_path, record_property):
     """Under 0.3 s an op beyond torch's own start, of which Triton's import takes a third."""
     pytest.importorskip("triton")

@@ -386,6 +386,7 @@ def test_the_registered_op_gradients_and_compile_reach_it_too(environment):
     assert torch.equal(traced(x.detach()), y.detach() * 2)
 
 
+@pytest.mark.slow
 @needs_no_gpu
 def test_the_conformance_command(environment, capsys, tmp_path):
     file = tmp_path / "r.json"
