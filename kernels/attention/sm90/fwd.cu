@@ -16,7 +16,7 @@
 // packed sequences (fwd_varlen.h), and PACK, query heads of one key head in a tile.
 #include "prelude.h"
 
-#include "attention/device/online_softmax.h"
+#include "online_softmax.h"
 #include "fwd_epilogue.h"
 #include "fwd_tiles.h"
 #include "_lib/ptx/pdl.h"

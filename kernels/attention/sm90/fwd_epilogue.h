@@ -3,7 +3,7 @@
 
 #include "prelude.h"
 
-#include "attention/device/online_softmax.h"
+#include "online_softmax.h"
 #include "fwd_tiles.h"
 
 // Word i of the quad's thread t goes to thread i as word t.
