@@ -48,8 +48,9 @@ def bad_calls(spec: Spec, good: Mapping[str, Any]) -> Iterator[BadCall]:
             yield bad(f"{name} is {STRANGE_DTYPE}", errors.DtypeError, **{name: tensor.to(STRANGE_DTYPE)})
         for dtype in _mixed(spec, name, good, present):
             yield bad(f"{name} alone is {dtype}", errors.DtypeError, **{name: tensor.to(dtype)})
-        if field.rank or axis_param(spec):
-            flat = tensor.reshape(-1)[0] if field.rank <= 1 else tensor.reshape(-1)
+        least = field.rank - bool(field.squeeze)
+        if least or (axis_param(spec) and not field.squeeze):
+            flat = tensor.reshape(-1)[0] if least <= 1 else tensor.reshape(-1)
             yield bad(f"{name} has {flat.dim()} dimensions", errors.RankError, **{name: flat})
         if not field.leading:
             yield bad(f"{name} has a dimension too many", errors.RankError, **{name: tensor[None]})

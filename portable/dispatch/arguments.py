@@ -189,7 +189,8 @@ def check_shapes(spec: Spec, tensors: Sequence[Any]) -> tuple[dict[str, int], tu
         shape = tuple(tensor.shape)
         names, open_ended = field.dims, field.leading
         if len(shape) < len(names) or (len(shape) > len(names) and not open_ended):
-            wanted = f"{'at least ' if open_ended else ''}{len(names)}"
+            least = len(names) - bool(field.squeeze)
+            wanted = f"{'at least ' if open_ended else ''}{least}"
             raise errors.RankError(
                 spec.op, field.name, len(shape), f"{wanted}, as its shape is {field.shape_text}"
             )

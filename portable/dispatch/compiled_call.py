@@ -14,6 +14,7 @@ import torch
 from portable import dtypes
 from portable.backend import Backend
 from portable.dispatch import arguments, fast_path, select
+from portable.errors import OutputError
 from portable.layout import collapsible
 from portable.plan import Device, TensorInfo, Workspace
 from portable.runtime import build
@@ -38,6 +39,48 @@ def axis_last(tensor: Any, axis: int, leading: bool) -> Any:
 
 def axis_back(tensor: torch.Tensor, axis: int, leading: bool) -> torch.Tensor:
     return tensor if axis == -1 or not leading else tensor.movedim(-1, axis)
+
+
+def unsqueezed(spec: Spec, inputs: Sequence[Any]) -> tuple[Sequence[Any], list[str]]:
+    """The inputs with the dimensions that their fields let them lack (`squeeze`), and the names of those."""
+    found, lacking = list(inputs), []
+    for i, (field, tensor) in enumerate(zip(spec.inputs.values(), inputs, strict=True)):
+        dense = isinstance(tensor, torch.Tensor) and not tensor.is_nested
+        if field.squeeze and dense and tensor.dim() == field.rank - 1:
+            found[i] = tensor.unsqueeze(field.dims.index(field.squeeze))
+            lacking.append(field.squeeze)
+    return (found, lacking) if lacking else (inputs, lacking)
+
+
+def squeezed(spec: Spec, outputs: Any, lacking: Sequence[str]) -> Any:
+    """The outputs without the axes `lacking`."""
+    if isinstance(outputs, tuple):
+        fields = spec.outputs.values()
+        return tuple(_squeeze(t, f.dims, lacking) for t, f in zip(outputs, fields, strict=True))
+    return _squeeze(outputs, next(iter(spec.outputs.values())).dims, lacking)
+
+
+def _squeeze(tensor: Any, dims: Sequence[Any], lacking: Sequence[str]) -> Any:
+    for place, axis in enumerate(dims, -len(dims)):  # one that goes does not move those behind it
+        if axis in lacking:
+            tensor = tensor.squeeze(place)
+    return tensor
+
+
+def out_unsqueezed(spec: Spec, out: Any, lacking: Sequence[str]) -> Any:
+    """A view of `out` that has the axes `lacking`; what is no tensor as it is, for the checks to name."""
+    if spec.out is None or not lacking or not isinstance(out, torch.Tensor):
+        return out
+    dims = spec.out.dims
+    if out.dim() < len(dims) - len(lacking):
+        raise OutputError(
+            spec.op, "out", f"has {out.dim()} dimensions", f"{len(dims) - len(lacking)} or more"
+        )
+    for place in range(len(dims)):
+        if dims[place] in lacking:  # from the front: those behind it that lack are put in later
+            behind = sum(each not in lacking for each in dims[place + 1 :])
+            out = out.unsqueeze(-1 - behind)
+    return out
 
 
 def _fits(tensor: torch.Tensor, field: Input) -> bool:

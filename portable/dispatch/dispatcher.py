@@ -94,6 +94,7 @@ class Op:
         self.__doc__ = docs_page.page(spec)
         self.__signature__ = spec.signature
         self._signature = signature
+        self._may_squeeze = any(field.squeeze for field in spec.inputs.values())
         self._plan_key, self._unguarded = fast_path.plan_key(spec), fast_path.unguarded(spec)
         self.bind = signature.bind
         self._overload = torch_library.define(spec, signature, self.run, self._fake, op)
@@ -116,6 +117,10 @@ class Op:
         self, inputs: Sequence[Any], params: Sequence[Any], out: Any = None, key: Any = None
     ) -> Any:
         """Any call. One on plain tensors that came with a `key` is known by it from then on."""
+        if self._may_squeeze:
+            whole, lacking = compiled_call.unsqueezed(self.spec, inputs)
+            if lacking:
+                return self._squeezed(whole, params, out, lacking)
         if torch.compiler.is_compiling():
             return self.call_through_torch(inputs, params, out)
         if any(value is arguments.MISSING for value in (*inputs, *params)):
@@ -132,6 +137,16 @@ class Op:
         if autograd is not None and torch.is_grad_enabled():
             return autograd(*inputs)
         return run(inputs, out)
+
+    def _squeezed(
+        self, inputs: Sequence[Any], params: Sequence[Any], out: Any, lacking: Sequence[str]
+    ) -> Any:
+        """A call whose `inputs` were given without the axes `lacking`: the outputs come without them."""
+        named = dict(zip(self._signature.names, self._signature.join(inputs, params), strict=False))
+        if out is None:
+            return compiled_call.squeezed(self.spec, self(**named), lacking)
+        self(**named, out=compiled_call.out_unsqueezed(self.spec, out, lacking))
+        return out
 
     def remember(self, key: Any, inputs: Sequence[Any], params: Sequence[Any], out: Any) -> fast_path.Entry:
         """What the shortcut needs for a plain call: what may not differ, and what computes."""
@@ -160,14 +175,19 @@ class Op:
         names = list(self.spec.inputs)
         tensors, like = dlpack.convert(self.spec.op, names, inputs)
         arguments.check_tensors(self.spec, tensors)  # raises where no argument is an array
+        tensors, lacking = compiled_call.unsqueezed(self.spec, tensors)
         if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
             reason = "another library's array is among the arguments"
             remedy = "Pass torch tensors alone, or call under torch.no_grad()"
             raise UnsupportedGradientError(self.spec.op, reason, remedy)
         if out is not None and dlpack.is_foreign(out):
-            self.run(tensors, params, dlpack.to_torch(self.spec.op, "out", out, written=True))
+            written = dlpack.to_torch(self.spec.op, "out", out, written=True)
+            self.run(tensors, params, compiled_call.out_unsqueezed(self.spec, written, lacking))
             return out
-        result = self.run(tensors, params, out)
+        if out is not None:
+            self.run(tensors, params, compiled_call.out_unsqueezed(self.spec, out, lacking))
+            return out
+        result = compiled_call.squeezed(self.spec, self.run(tensors, params), lacking)
         if isinstance(result, tuple):
             return tuple(dlpack.from_torch(each, like) for each in result)
         return dlpack.from_torch(result, like)
@@ -208,6 +228,8 @@ class Op:
     def explain(self, /, *args: Any, **kwargs: Any) -> select.Explanation:
         inputs, params, out = self._signature.split(self._signature.bind(args, kwargs))
         inputs, _ = dlpack.convert(self.spec.op, list(self.spec.inputs), inputs)
+        inputs, lacking = compiled_call.unsqueezed(self.spec, inputs)
+        out = compiled_call.out_unsqueezed(self.spec, out, lacking)
         params, backend, device = self._resolve(inputs, params)
         signature, _ = compiled_call.call_signature(self.spec, inputs, params, out)
         found = () if signature.empty else select.candidates(signature, backend, device)

@@ -49,7 +49,9 @@ class Entry:
 @dataclass(frozen=True, slots=True)
 class Input:
     """A tensor that goes in. `dims` are axis names or fixed sizes, without the leading dimensions;
-    `dtype` is a type variable or a dtype; an optional input may be None.
+    `dtype` is a type variable or a dtype; an optional input may be None. A tensor that lacks the dimension
+    `squeeze` and all leading ones is taken with 1 in its place, and the outputs come without it: torch's
+    vectors in a product of matrices.
 
     For the conformance suite: an index has values in [0, `below`), a size or an axis; `derived` makes the
     input from the others where not any numbers make sense; `values` names the value class that it takes in
@@ -64,6 +66,7 @@ class Input:
     optional: bool = False
     derived: Entry | None = None
     below: str | int | None = None
+    squeeze: str | None = None
     values: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @property

@@ -47,7 +47,7 @@ _SCHEMA: dict[str, dict[str, str]] = {
     },
     "input": {
         "shape": "list!", "dtype": "str!", "layout": "str", "optional": "bool", "derived": "str",
-        "values": "map", "below": "int|str",
+        "values": "map", "below": "int|str", "squeeze": "str",
     },
     "rule": {"that": "formula!", "says": "str!"},
     "param": {
@@ -329,11 +329,20 @@ class _Reader:
                 name, dims, found["dtype"], leading, layout, optional,
                 self.entry(found["derived"], found.line_of("derived")) if "derived" in found else None,
                 found.get("below"),
+                self.squeezed(name, dims, found) if "squeeze" in found else None,
                 dict(found.get("values", {})),
             )  # fmt: skip
         if not any(not each.optional for each in inputs.values()):
             raise self.fail(data.line, "an op needs at least one required input")
         return inputs
+
+    def squeezed(self, name: str, dims: tuple[str | int, ...], found: Map) -> str:
+        """The axis that a tensor of one dimension less lacks."""
+        axis = found["squeeze"]
+        if axis not in dims:
+            line = found.line_of("squeeze")
+            raise self.fail(line, f"input {name}: squeeze {axis!r} is none of its axes {listed(dims)}")
+        return axis
 
     def params(self, data: Map, inputs: Mapping[str, Input]) -> dict[str, Param]:
         params = {}

@@ -276,14 +276,14 @@ SAID = {
         " Convert it, for example with b.to(torch.float32).",
     ),
     "a rank": (
-        lambda: portable.matmul(A[0], B),
+        lambda: portable.matmul(A[0, 0], B),
         errors.RankError,
-        "portable.matmul: argument 'a' has 1 dimensions; expected at least 2, as its shape is [..., M, K].",
+        "portable.matmul: argument 'a' has 0 dimensions; expected at least 1, as its shape is [..., M, K].",
     ),
     "no dimension at all": (
-        lambda: portable.softmax(torch.tensor(1.0)),
+        lambda: portable.rms_norm(torch.tensor(1.0)),
         errors.RankError,
-        "portable.softmax: argument 'x' has 0 dimensions; expected at least 1, for 'dim' to choose from.",
+        "portable.rms_norm: argument 'x' has 0 dimensions; expected at least 1, as its shape is [..., N].",
     ),
     "a shape": (
         lambda: portable.matmul(A, A),

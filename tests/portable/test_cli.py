@@ -111,7 +111,7 @@ MISTAKES = {
     "negative size": (("explain", "softmax", "--shape", "3x-4"), "expected sizes"),
     "unthinkable size": (("explain", "softmax", "--shape", "9" * 30), "expected sizes"),
     "more than memory": (("explain", "softmax", "--shape", "99999999x99999999x99999"), "--shape"),
-    "wrong rank": (("explain", "matmul", "--shape", "3", "--shape", "3x4"), "has 1 dimensions"),
+    "wrong rank": (("explain", "linear", "--shape", "3", "--shape", "3"), "has 1 dimensions"),
     "too few tensors": (("explain", "matmul", "--shape", "3x4"), "needs 'b'"),
     "too many tensors": (("explain", "softmax", *["--shape", "3"] * 3), "positional"),
     "no dtype": (("explain", "softmax", "--dtype", "flaot32"), "'flaot32' is no dtype"),
