@@ -11,7 +11,8 @@ import torch
 
 from portable.backends.cuda.backend import CudaBackend
 from portable.backends.cuda.tensor_map import TensorMap
-from portable.kernels.attention.sm90.fwd_plan import Tile, padded, plan_forward
+from portable.kernels.attention.params import UNBOUNDED
+from portable.kernels.attention.sm90.plan import Tile, padded, plan_forward
 from portable.plan import Call, Device, Plan, Rejected, TensorInfo
 from portable.runtime import build
 from portable.spec import registry
@@ -73,7 +74,8 @@ def test_maps_cover_the_operands():
     )
     assert args["map_k"].sizes == args["map_v"].sizes == (128, 500, 2, 3)
     assert args["map_k"].box == args["map_v"].box == (64, 128, 1, 1)
-    assert args["share"].value == 4 and args["batches"].value == 24 and args["steps"].value == 63
+    assert args["qheads_per_kvhead"].value == 4 and args["all_heads"].value == 24
+    assert args["tma_steps"].value == 63
 
 
 def test_heads_between_the_rows():
@@ -90,7 +92,7 @@ def test_repeated_dimensions_do_not_step():
     k = heads(1, 1, 500, 64).expand(2, 8, 500, 64)
     args = arguments(plan_forward(call(q, k, k)))
     assert args["map_k"].sizes == (64, 500, 1, 1)
-    assert args["steps"].value == 0b000011
+    assert args["tma_steps"].value == 0b000011
     assert all(stride % 16 == 0 and stride > 0 for stride in args["map_k"].strides)
 
 
@@ -130,17 +132,19 @@ def test_bounds(given, left, right):
     plan = plan_forward(square(1, 2, 2, 300, 500, 64, **given))
     found, args = defines(plan), arguments(plan)
     assert (found["LEFT"], found["RIGHT"]) == (int(left is not None), int(right is not None))
-    assert (args["left"].value, args["right"].value) == (left or 0, right or 0)
+    sides = (UNBOUNDED if side is None else side for side in (left, right))
+    assert (args["left"].value, args["right"].value) == tuple(sides)
 
 
 def test_scale_and_cap_are_powers_of_two():
     args = arguments(plan_forward(square(1, 1, 1, 8, 8, 64)))
-    assert args["scale"].value == pytest.approx(math.log2(math.e) / 8) and args["inner"].value == 0
+    assert args["score_scale"].value == pytest.approx(math.log2(math.e) / 8)
+    assert args["softcap_log2"].value == 0
     plan = plan_forward(square(1, 1, 1, 8, 8, 64, softcap=20.0, scale=-0.5))
     args = arguments(plan)
     assert defines(plan)["SOFTCAP"] == 1
-    assert args["scale"].value == pytest.approx(20 * math.log2(math.e))
-    assert args["inner"].value == pytest.approx(2 * -0.5 / 20 * math.log2(math.e))
+    assert args["softcap_log2"].value == pytest.approx(20 * math.log2(math.e))
+    assert args["score_scale"].value == pytest.approx(2 * -0.5 / 20 * math.log2(math.e))
 
 
 def test_blocks_are_as_many_as_tiles_or_multiprocessors():
@@ -165,12 +169,14 @@ def test_blocks_are_as_many_as_tiles_or_multiprocessors():
 def test_falling_costs(D, B, H, S, pairs):
     """Pairs where many heads' keys would be under way at once and leave L2, else all heads together."""
     launch = launch_of(plan_forward(square(B, H, H, S, S, D, causal=True)))
-    assert dict(launch.args)["band"].value == (0 if pairs else B * H)
+    assert arguments_of(launch)["heads_per_band"].value == (0 if pairs else B * H)
     assert launch.grid[0] <= 132
 
 
 def test_an_odd_number_of_tiles_makes_no_pairs():
-    assert arguments(plan_forward(square(32, 16, 16, 380, 380, 128, causal=True)))["band"].value == 512
+    assert (
+        arguments(plan_forward(square(32, 16, 16, 380, 380, 128, causal=True)))["heads_per_band"].value == 512
+    )
 
 
 @pytest.mark.parametrize("given", [{}, {"causal": True}, {"window_left": 500}], ids=str)
@@ -209,9 +215,9 @@ def test_tiles_are_those_that_measured_best(D, S, given, consumers, keys):
 
 
 def test_equal_costs_are_walked_in_order():
-    assert arguments(plan_forward(square(2, 32, 8, 8192, 8192, 128)))["band"].value == 1
+    assert arguments(plan_forward(square(2, 32, 8, 8192, 8192, 128)))["heads_per_band"].value == 1
     window = plan_forward(square(2, 32, 8, 8192, 8192, 128, causal=True, window_left=128))
-    assert arguments(window)["band"].value == 1
+    assert arguments(window)["heads_per_band"].value == 1
 
 
 @pytest.mark.parametrize(
@@ -226,7 +232,7 @@ def test_equal_costs_are_walked_in_order():
         (square(1, 1, 1, 8, 8, 64, scale=math.nan), "scale"),
         (call(heads(1, 1, 8, 64), heads(1, 1, 8, 65)[..., :64], heads(1, 1, 8, 64)), "multiples of 16 bytes"),
         (call(heads(1, 1, 8, 64), heads(1, 1, 8, 64), heads(1, 1, 1, 64).expand(1, 1, 8, 64)), "overlap"),
-        (square(1, 1, 1, 2**31, 8, 64), "exceeds"),
+        (square(1, 1, 1, 2**31, 8, 64), "more than"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -242,11 +248,11 @@ def test_unaligned_bases_are_left_to_others():
 
 
 def test_config_is_heeded():
-    config = {"TILE_N": 96, "CONSUMERS": 2, "TURNS": 1, "BAND": 4}
+    config = {"TILE_N": 96, "CONSUMERS": 2, "PINGPONG": 1, "HEADS_PER_BAND": 4}
     plan = plan_forward(square(1, 1, 1, 8, 8, 128, config=config, causal=True))
     found = defines(plan)
-    assert (found["TILE_N"], found["TURNS"], found["CONSUMERS"]) == (96, 1, 2)
-    assert arguments(plan)["band"].value == 4
+    assert (found["TILE_N"], found["PINGPONG"], found["CONSUMERS"]) == (96, 1, 2)
+    assert arguments(plan)["heads_per_band"].value == 4
     assert arguments(plan)["map_k"].box == (64, 96, 1, 1)
 
 

@@ -17,7 +17,8 @@ from portable.backends.cuda.backend import CudaBackend
 from portable.dispatch import arguments, compiled_call
 from portable.kernels import attention as package
 from portable.kernels.attention.packed import entries_of
-from portable.kernels.attention.sm90.varlen_plan import plan_varlen, plan_varlen_backward
+from portable.kernels.attention.sm90.plan import plan_varlen
+from portable.kernels.attention.sm90.varlen_plan import plan_varlen_backward
 from portable.kernels.attention.varlen_torch import bounds
 from portable.plan import Call, Launch, NativeKernel, Plan, Pointer, Rejected
 from portable.runtime import build
@@ -91,12 +92,12 @@ def number(launch: Launch, name: str) -> Any:
 def test_two_launches_forward():
     plan = planned(plan_varlen(forward(causal=True)))
     table, main = plan.launches
-    assert [each.kernel.name for each in plan.launches] == ["attention_ragged_tiles", "attention_forward"]
-    pack = defines(main)["PACK"]
+    assert [each.kernel.name for each in plan.launches] == ["attention_ragged_tiles", "attention_fwd_sm90"]
+    pack = defines(main)["PACK_GQA"]
     tile = 64 * defines(main)["CONSUMERS"] // pack
     assert table.grid == (1, 1, 1) and main.grid == (min(entries_of(1000, 9, tile) * 8 // pack, 132), 1, 1)
     assert number(table, "tile") == tile and number(table, "of_keys") == 0
-    assert defines(main)["RAGGED"] == 1 and kernel_of(main).shared <= H200.shared_memory
+    assert defines(main)["VARLEN"] == 1 and kernel_of(main).shared <= H200.shared_memory
     sizes = {space.name: space.shape for space in plan.workspaces}
     assert sizes == {
         "bounds": (10, 4), "ranks": (10,), "firsts": (11,), "counts": (2,),
@@ -120,7 +121,7 @@ def test_heads_of_one_key_head_share_a_tile(given, pack):
     """A warp's 16 rows are of one head; the copy engine brings all heads of the queries as one box."""
     main = planned(plan_varlen(forward(**given, causal=True))).launches[1]
     rows = 64 * defines(main)["CONSUMERS"]
-    assert defines(main)["PACK"] == pack and rows // pack % 16 == 0
+    assert defines(main)["PACK_GQA"] == pack and rows // pack % 16 == 0
     args = dict(main.args)
     assert args["map_q"].box == (64, rows // pack, pack, 1)  # type: ignore[union-attr]
     assert args["map_k"].box[2] == args["map_v"].box[2] == 1  # type: ignore[union-attr]
@@ -133,7 +134,7 @@ def test_heads_that_do_not_step_have_tiles_of_their_own():
     assert q is not None
     still = {**call.tensors, "q": replace(q, strides=(q.strides[0], 0, q.strides[2]))}
     main = planned(plan_varlen(replace(call, tensors=still))).launches[1]
-    assert defines(main)["PACK"] == 1 and dict(main.args)["map_q"].sizes[2] == 1  # type: ignore[union-attr]
+    assert defines(main)["PACK_GQA"] == 1 and dict(main.args)["map_q"].sizes[2] == 1  # type: ignore[union-attr]
 
 
 def test_four_launches_backward():
@@ -177,7 +178,7 @@ def test_offsets_are_read_on_the_card_alone():
         tiles.add((defines(main)["CONSUMERS"], defines(main)["TILE_N"]))
     assert len(tiles) == 1
     for launch in planned(plan_varlen(forward())).launches:
-        names = [each.tensor for _, each in launch.args if isinstance(each, Pointer)]
+        names = [each.tensor for each in arguments_of(launch).values() if isinstance(each, Pointer)]
         assert ("cu_seqlens_q" in names) == (launch.kernel.name == "attention_ragged_tiles")
 
 
@@ -197,10 +198,10 @@ def test_dear_tiles_first(given, backwards, reach):
 
 def test_maps_are_of_all_tokens():
     main = planned(plan_varlen(forward())).launches[1]
-    args: dict[str, Any] = dict(main.args)
+    args = arguments_of(main)
     assert args["map_q"].sizes == (128, 1000, 8, 1) and args["map_q"].strides[:2] == (2 * 8 * 128, 2 * 128)
     assert args["map_v"].sizes == (128, 1200, 2, 1)
-    assert args["share"].value == 4 and args["heads"].value == 8 and args["count"].value == 9
+    assert args["qheads_per_kvhead"].value == 4 and args["heads"].value == 8 and args["offsets"].value == 9
     assert args["lse_head"].value == 1000 and args["lse_row"].value == 1
 
 
