@@ -19,8 +19,8 @@ from typing import Any, ClassVar
 
 import torch
 
-from portable.errors import BackendError
-from portable.plan import Device, KernelArgument, NativeKernel
+from portable.errors import BackendError, LaunchError
+from portable.plan import ByValueArgument, Device, KernelArgument, NativeKernel
 
 
 @dataclass(frozen=True)
@@ -169,6 +169,13 @@ class Backend(ABC):
     def load(self, code: CodeObject, device: Device) -> Any:
         """Load machine code on a card; answers a function handle for `launch`."""
         raise NotImplementedError
+
+    def encoder(self, argument: ByValueArgument) -> Callable[[int], bytes]:
+        """A function of a tensor's address to the argument's bytes; by default the argument's own `encode`."""
+        encode = getattr(argument, "encode", None)
+        if encode is None:
+            raise LaunchError(type(argument).__name__, f"the {self.name} backend has no such argument")
+        return encode
 
     def launcher(
         self,

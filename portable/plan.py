@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from portable import dtypes
+
 ScalarKind = Literal["i32", "i64", "u32", "f32"]
 
 
@@ -103,13 +105,53 @@ class Scalar:
 
 
 class ByValueArgument(Protocol):
-    """An argument whose bytes depend on a tensor's address, such as a TMA tensor map."""
+    """An argument whose bytes depend on a tensor's address: the backend's `encoder` makes them."""
+
+    @property
+    def tensor(self) -> str: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def alignment(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class TensorMap:
+    """A tensor map (TMA descriptor) of `tensor`, passed by value: 128 bytes, aligned to 64.
+
+    `sizes` and `box` count elements from the innermost dimension, whose stride is one element; `strides` are
+    the bytes between neighbours along the other dimensions, multiples of 16. A load brings a box of `box`
+    elements, with zeros where it is out of bounds, into shared memory with the 128-byte swizzle; the
+    innermost box is 128 bytes at most. `promotion` is the L2 promotion in bytes, 128 or 256."""
 
     tensor: str
-    size: int
-    alignment: int
+    dtype: str
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    box: tuple[int, ...]
+    promotion: int = 256
+    size: int = 128
+    alignment: int = 64
 
-    def encode(self, address: int) -> bytes: ...
+
+@dataclass(frozen=True)
+class TritonDescriptor(TensorMap):
+    """A tensor map as an argument of a Triton kernel: a descriptor of tiles of `block` elements, outermost
+    dimension first. Triton divides tiles wider than the swizzle into boxes and passes the tensor's sizes and
+    strides beside the map."""
+
+    block: tuple[int, ...] = ()
+
+    @property
+    def triton_type(self) -> str:
+        return f"tensordesc<{dtypes.of(self.dtype).triton}{list(self.block)}>"
+
+    def arguments(self, name: str) -> list[tuple[str, Any]]:
+        """The map and the parameters that follow it."""
+        itemsize = dtypes.itemsize(self.dtype)
+        sizes = [(f"{name}.size{i}", Scalar("i32", size)) for i, size in enumerate(reversed(self.sizes))]
+        steps = [stride // itemsize for stride in reversed(self.strides)] + [1]
+        return [(name, self), *sizes, *((f"{name}.stride{i}", Scalar("i64", s)) for i, s in enumerate(steps))]
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ import torch
 
 from portable.backend import Backend, CodeObject, Detection, Machine, Resources
 from portable.errors import CompileError
-from portable.plan import Device, KernelArgument, NativeKernel
+from portable.plan import ByValueArgument, Device, KernelArgument, NativeKernel, TensorMap
 
 _KB = 1024
 
@@ -157,6 +157,11 @@ class CudaBackend(Backend):
         if code.language == "triton":
             return driver.load(code.binary, code.entry, code.shared, device)
         return _load_with_cupy(code, device)
+
+    def encoder(self, argument: ByValueArgument) -> Callable[[int], bytes]:
+        from portable.backends.cuda import tensor_map
+
+        return tensor_map.encoder(argument) if isinstance(argument, TensorMap) else super().encoder(argument)
 
     def launcher(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import json
+import operator
 import re
 import struct
 import threading
@@ -160,6 +161,7 @@ class BoundLaunch:
         code: CodeObject,
         tensors: Mapping[str, TensorInfo] | None = None,
         written: frozenset[str] = frozenset(),
+        encoder: Callable[[Any], Callable[[int], bytes]] = operator.attrgetter("encode"),
     ):
         self.name = launch.kernel.name
         self.launcher: Callable[[tuple[int, int, int], bytearray], Callable[[int], None]] = _not_bound
@@ -191,7 +193,7 @@ class BoundLaunch:
             elif isinstance(arg, Pointer):
                 self.pointers.append((offset // 8, slots[arg.tensor]))
             else:
-                self.encoded.append((offset, offset + size, slots[arg.tensor], arg.encode))
+                self.encoded.append((offset, offset + size, slots[arg.tensor], encoder(arg)))
             offset += size
             return _argument(name, arg, offset - size, size, tensors or {}, written)
 
@@ -268,7 +270,7 @@ def bind(
         raise LaunchError(launch.kernel.name, f"its grid {launch.grid} is beyond what a card takes")
     types = {name: info.dtype for name, info in tensors.items()}
     code = code_object(launch, types, backend, device)
-    bound = BoundLaunch(launch, slots, code, tensors, written)
+    bound = BoundLaunch(launch, slots, code, tensors, written, backend.encoder)
     function = load(code, backend, device)
     bound.launcher = functools.partial(backend.launcher, function, code, device, bound.arguments)
     return bound

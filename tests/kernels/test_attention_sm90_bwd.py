@@ -12,9 +12,8 @@ import torch
 
 import portable.backends.cuda as cuda
 from portable.backends.cuda.backend import CudaBackend
-from portable.backends.cuda.tensor_map import TensorMap
 from portable.kernels.attention.sm90.bwd_plan import plan_backward
-from portable.plan import Call, Device, Plan, Rejected, TensorInfo
+from portable.plan import Call, Device, Plan, Rejected, TensorInfo, TensorMap
 from portable.runtime import build
 from portable.spec import registry
 

@@ -10,10 +10,9 @@ import pytest
 import torch
 
 from portable.backends.cuda.backend import CudaBackend
-from portable.backends.cuda.tensor_map import TensorMap
 from portable.kernels.attention.params import UNBOUNDED
 from portable.kernels.attention.sm90.plan import Tile, padded, plan_forward
-from portable.plan import Call, Device, Plan, Rejected, TensorInfo
+from portable.plan import Call, Device, Plan, Rejected, TensorInfo, TensorMap
 from portable.runtime import build
 from portable.spec import registry
 from tests.kernels.launch_arguments import arguments_of

@@ -11,11 +11,21 @@ import pytest
 
 pytest.importorskip("triton")
 
-from portable.backends.cuda.tensor_map import TritonDescriptor
 from portable.commands import check
 from portable.dispatch import select
 from portable.kernels.attention.triton import plan as triton_plan
-from portable.plan import Call, Device, Launch, Plan, Pointer, Rejected, Scalar, TensorInfo, TritonKernel
+from portable.plan import (
+    Call,
+    Device,
+    Launch,
+    Plan,
+    Pointer,
+    Rejected,
+    Scalar,
+    TensorInfo,
+    TritonDescriptor,
+    TritonKernel,
+)
 from portable.runtime import triton_build
 from portable.spec import registry
 from portable.spec.model import Case

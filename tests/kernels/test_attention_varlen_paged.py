@@ -13,7 +13,6 @@ import torch
 import portable
 from portable import errors
 from portable.backends.cuda.backend import CudaBackend
-from portable.backends.cuda.tensor_map import TensorMap
 from portable.conformance.cases import inputs
 from portable.conformance.cases.generate import cases
 from portable.conformance.judge import reference
@@ -25,7 +24,7 @@ from portable.kernels.attention.triton import decode_plan as triton_paged
 from portable.kernels.attention.triton import varlen as triton_ragged
 from portable.kernels.attention.triton import varlen_plan as triton_varlen
 from portable.kernels.attention.varlen_torch import attention_varlen, bounds
-from portable.plan import Call, Plan, Rejected
+from portable.plan import Call, Plan, Rejected, TensorMap
 from portable.runtime import build
 from portable.spec import registry
 from tests.kernels.launch_arguments import arguments_of

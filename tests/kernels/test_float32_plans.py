@@ -13,13 +13,12 @@ import torch
 
 import portable
 from portable.backends.cuda.backend import CudaBackend
-from portable.backends.cuda.tensor_map import TensorMap
 from portable.kernels.matmul.problem import Problem, from_matmul
 from portable.kernels.matmul.simt import simt_plan
 from portable.kernels.matmul.sm80 import mma_plan
 from portable.kernels.matmul.sm90 import bf16x6_plan
 from portable.kernels.matmul.sm90.transpose_plan import transposed_operands
-from portable.plan import Call, Device, Launch, Plan, Pointer, Rejected, Scalar, TensorInfo
+from portable.plan import Call, Device, Launch, Plan, Pointer, Rejected, Scalar, TensorInfo, TensorMap
 from portable.runtime import build
 from portable.spec import registry
 

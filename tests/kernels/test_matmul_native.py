@@ -9,11 +9,10 @@ import pytest
 import torch
 
 from portable.backends.cuda.backend import CudaBackend
-from portable.backends.cuda.tensor_map import TensorMap
 from portable.kernels.matmul.simt import simt_plan
 from portable.kernels.matmul.sm80 import mma_plan
 from portable.kernels.matmul.sm90 import wgmma_plan
-from portable.plan import Call, Device, Plan, Rejected, TensorInfo
+from portable.plan import Call, Device, Plan, Rejected, TensorInfo, TensorMap
 from portable.runtime import build
 from portable.spec import registry
 

@@ -13,12 +13,21 @@ import torch
 
 pytest.importorskip("triton")
 
-from portable.backends.cuda.tensor_map import TritonDescriptor
 from portable.errors import CompileError
 from portable.kernels.linear import triton_impl as linear
 from portable.kernels.matmul.triton import plan as matmul
 from portable.kernels.matmul.triton import tile
-from portable.plan import Call, Device, Launch, Plan, Rejected, Scalar, TensorInfo, TritonKernel
+from portable.plan import (
+    Call,
+    Device,
+    Launch,
+    Plan,
+    Rejected,
+    Scalar,
+    TensorInfo,
+    TritonDescriptor,
+    TritonKernel,
+)
 from portable.runtime import triton_build
 
 KB = 1024

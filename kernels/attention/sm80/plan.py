@@ -7,12 +7,11 @@ from typing import Any, NamedTuple
 
 import triton
 
-from portable.backends.cuda.tensor_map import TensorMap
 from portable.kernels.attention import params
 from portable.kernels.attention.cached import contiguous_of, paged_of
 from portable.kernels.attention.params import DEFINES, ELEMENTS, AttentionParams, ints
 from portable.kernels.attention.triton.decode_plan import merge_launch
-from portable.plan import Argument, Call, Launch, NativeKernel, Plan, Pointer, Rejected, Workspace
+from portable.plan import Argument, Call, Launch, NativeKernel, Plan, Pointer, Rejected, TensorMap, Workspace
 
 _HERE = Path(__file__).resolve().parent
 _MAX_ROWS = 2**30 - 1024  # of the forward: a row number and a window's side are added in 32 bits

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from portable.backends.cuda.tensor_map import TensorMap
 from portable.kernels.attention.plan_arguments import optional, strides, whole
 from portable.kernels.attention.problem import Heads, Problem
-from portable.plan import Argument, Launch, NativeKernel, Pointer, Rejected, Scalar
+from portable.plan import Argument, Launch, NativeKernel, Pointer, Rejected, Scalar, TensorMap
 
 HERE = Path(__file__).resolve().parent
 ENDS = HERE / "bwd_ends.cu"

@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from portable.backends.cuda.tensor_map import TensorMap
 from portable.kernels.attention import params
 from portable.kernels.attention.params import DEFINES, ELEMENTS, AttentionParams, ints
-from portable.plan import Call, Launch, NativeKernel, Plan, Rejected
+from portable.plan import Call, Launch, NativeKernel, Plan, Rejected, TensorMap
 
 _HERE = Path(__file__).resolve().parent
 

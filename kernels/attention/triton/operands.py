@@ -8,11 +8,10 @@ from typing import Any
 import triton
 
 from portable import dtypes
-from portable.backends.cuda.tensor_map import TritonDescriptor
 from portable.kernels.attention.packed import entries_of
 from portable.kernels.attention.problem import Problem
 from portable.kernels.attention.triton.varlen import FAR, LINES
-from portable.plan import Argument, Device, Pointer, Scalar
+from portable.plan import Argument, Device, Pointer, Scalar, TritonDescriptor
 
 LINE = 64  # elements of 16 bits in the copy engine's swizzle
 PIECE, REST = 128, 64

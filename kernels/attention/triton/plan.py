@@ -14,7 +14,6 @@ from typing import Any
 import triton
 
 from portable import dtypes
-from portable.backends.cuda.tensor_map import TritonDescriptor
 from portable.kernels._lib.triton.rows import MAX_GRID
 from portable.kernels.attention.problem import Problem, problem_of
 from portable.kernels.attention.triton.bwd import (
@@ -36,6 +35,7 @@ from portable.plan import (
     Pointer,
     Rejected,
     Scalar,
+    TritonDescriptor,
     TritonKernel,
     Workspace,
 )

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from portable.backends.cuda.tensor_map import TensorMap
 from portable.kernels.matmul.launch_args import (
     MAX_TILES,
     bias,
@@ -30,6 +29,7 @@ from portable.plan import (
     Pointer,
     Rejected,
     Scalar,
+    TensorMap,
     Workspace,
 )
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from portable.backends.cuda.tensor_map import TensorMap
 from portable.kernels.matmul.problem import Operand
-from portable.plan import Rejected
+from portable.plan import Rejected, TensorMap
 
 _SWIZZLE = 128  # bytes of a box's innermost dimension
 

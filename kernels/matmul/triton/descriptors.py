@@ -13,7 +13,6 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from portable.backends.cuda.tensor_map import TritonDescriptor
 from portable.kernels._lib.triton.rows import MAX_GRID
 from portable.kernels.matmul.problem import Operand, Problem
 from portable.kernels.matmul.sm90.tma_descriptors import tma_unsupported
@@ -27,6 +26,7 @@ from portable.plan import (
     Pointer,
     Rejected,
     Scalar,
+    TritonDescriptor,
     TritonKernel,
     Workspace,
 )
