@@ -171,7 +171,7 @@ class Backend(ABC):
         raise NotImplementedError
 
     def encoder(self, argument: ByValueArgument) -> Callable[[int], bytes]:
-        """A function of a tensor's address to the argument's bytes; by default the argument's own `encode`."""
+        """The argument's bytes as a function of the tensor's address: by default its own `encode`."""
         encode = getattr(argument, "encode", None)
         if encode is None:
             raise LaunchError(type(argument).__name__, f"the {self.name} backend has no such argument")
