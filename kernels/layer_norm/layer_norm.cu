@@ -12,7 +12,7 @@
 #include "_lib/rows/norm_rows.h"
 
 // The sum over the vectors that the lane holds.
-DEVICE float lane_sum(const cell<T, VEC> (&held)[CHUNKS]) {
+DEVICE float lane_sum(const Vector<T, VEC> (&held)[CHUNKS]) {
     float sum = 0.0f;
 #pragma unroll
     for (int c = 0; c < CHUNKS; ++c) {
@@ -23,7 +23,7 @@ DEVICE float lane_sum(const cell<T, VEC> (&held)[CHUNKS]) {
 }
 
 template <class Index>
-DEVICE float lane_squares(const cell<T, VEC> (&held)[CHUNKS], float mean, Index base, Index length) {
+DEVICE float lane_squares(const Vector<T, VEC> (&held)[CHUNKS], float mean, Index base, Index length) {
     float sum = 0.0f;
 #pragma unroll
     for (int c = 0; c < CHUNKS; ++c) {
@@ -38,12 +38,12 @@ DEVICE float lane_squares(const cell<T, VEC> (&held)[CHUNKS], float mean, Index 
 
 #if PASS == FORWARD || PASS == FORWARD_STREAM
 template <class Index>
-DEVICE void normalize(const cell<T, VEC> (&held)[CHUNKS], const W* scales, const W* shifts, T* target,
+DEVICE void normalize(const Vector<T, VEC> (&held)[CHUNKS], const W* scales, const W* shifts, T* target,
                       Index base, Index length, float mean, float r) {
 #pragma unroll
     for (int c = 0; c < CHUNKS; ++c) {
-        const cell<W, VEC> scale = parameter_cell<HAS_WEIGHT>(scales, c, base, length);
-        const cell<W, VEC> shift = parameter_cell<HAS_BIAS>(shifts, c, base, length);
+        const Vector<W, VEC> scale = parameter_vector<HAS_WEIGHT>(scales, c, base, length);
+        const Vector<W, VEC> shift = parameter_vector<HAS_BIAS>(shifts, c, base, length);
         float value[VEC];
 #pragma unroll
         for (int i = 0; i < VEC; ++i) {
@@ -51,7 +51,7 @@ DEVICE void normalize(const cell<T, VEC> (&held)[CHUNKS], const W* scales, const
             if constexpr (HAS_WEIGHT) value[i] *= scale[i];
             if constexpr (HAS_BIAS) value[i] += shift[i];
         }
-        store_cell(target + base + c * CHUNK, base + chunk_column(c), length, value);
+        store_vector(target + base + c * CHUNK, base + chunk_column(c), length, value);
     }
 }
 #endif
@@ -64,13 +64,13 @@ void layer_norm_forward(const T* x, const W* weight, const W* bias, T* y, int64_
     rows_start(partial);
     const int64_t row = static_cast<int64_t>(row_block()) * ROWS + row_slot();
     const int count = row < rows ? length : 0;
-    const Shares shares(length);
+    const ElementCounts counts(length);
 
-    cell<T, VEC> held[CHUNKS];
-    load_cells<true>(held, at_lane(x + row * x_stride), 0, count);
-    Moments moments(shares);
-    moments.value[0] = reduce_warp<Sum, WARP_LANES>(lane_sum(held)) * shares.inverse_warp();
-    drop_unpacked(held, rows);
+    Vector<T, VEC> held[CHUNKS];
+    load_vectors<true>(held, lane_ptr(x + row * x_stride), 0, count);
+    Moments moments(counts);
+    moments.value[0] = reduce_warp<Sum, WARP_LANES>(lane_sum(held)) * counts.inverse_warp();
+    rematerialize(held, rows);
     moments.value[1] = reduce_warp<Sum, WARP_LANES>(lane_squares(held, moments.value[0], 0, count));
     rows_ready();
     if constexpr (LANES > WARP) {
@@ -80,10 +80,10 @@ void layer_norm_forward(const T* x, const W* weight, const W* bias, T* y, int64_
         }
         merge_row(moments, partial);
     }
-    const float r = math_rsqrt(math_fma(moments.value[1], shares.row, eps));
-    drop_unpacked(held, rows);
-    T* target = at_lane(y + row * y_stride);
-    normalize(held, at_lane(weight), at_lane(bias), target, 0, count, moments.value[0], r);
+    const float r = math_rsqrt(math_fma(moments.value[1], counts.row, eps));
+    rematerialize(held, rows);
+    T* target = lane_ptr(y + row * y_stride);
+    normalize(held, lane_ptr(weight), lane_ptr(bias), target, 0, count, moments.value[0], r);
 }
 #endif
 
@@ -92,14 +92,14 @@ KERNEL(THREADS)
 void layer_norm_forward_stream(const T* x, const W* weight, const W* bias, T* y, int64_t length,
                                int64_t x_stride, int64_t y_stride, float eps) {
     SHARED RowPartial<1> partial[2];
-    const T* source = at_lane(x + block_x() * x_stride);
-    T* target = at_lane(y + block_x() * y_stride);
+    const T* source = lane_ptr(x + block_x() * x_stride);
+    T* target = lane_ptr(y + block_x() * y_stride);
     const float per_element = div_rn(1.0f, static_cast<float>(length));
 
     float sum[1] = {0.0f};
     for (int64_t base = 0; base < length; base += TILE) {
-        cell<T, VEC> held[CHUNKS];
-        load_cells<false>(held, source, base, length);
+        Vector<T, VEC> held[CHUNKS];
+        load_vectors<false>(held, source, base, length);
         sum[0] += lane_sum(held);
     }
     sum_row(sum, partial[0]);
@@ -107,17 +107,17 @@ void layer_norm_forward_stream(const T* x, const W* weight, const W* bias, T* y,
 
     float squares[1] = {0.0f};
     for (int64_t base = 0; base < length; base += TILE) {
-        cell<T, VEC> held[CHUNKS];
-        load_cells<false>(held, source, base, length);
+        Vector<T, VEC> held[CHUNKS];
+        load_vectors<false>(held, source, base, length);
         squares[0] += lane_squares(held, mean, base, length);
     }
     sum_row(squares, partial[1]);
     const float r = math_rsqrt(math_fma(squares[0], per_element, eps));
 
     for (int64_t base = 0; base < length; base += TILE) {
-        cell<T, VEC> held[CHUNKS];
-        load_cells<true>(held, source, base, length);
-        normalize(held, at_lane(weight), at_lane(bias), target, base, length, mean, r);
+        Vector<T, VEC> held[CHUNKS];
+        load_vectors<true>(held, source, base, length);
+        normalize(held, lane_ptr(weight), lane_ptr(bias), target, base, length, mean, r);
     }
 }
 #endif
@@ -132,7 +132,7 @@ DEVICE void add_means(float (&sum)[2], const Held& held, const W* scales, Index 
     float added[2] = {lane_sum(held.x), 0.0f};
 #pragma unroll
     for (int c = 0; c < CHUNKS; ++c) {
-        const cell<W, VEC> factor = parameter_cell<HAS_WEIGHT>(scales, c, base, length);
+        const Vector<W, VEC> factor = parameter_vector<HAS_WEIGHT>(scales, c, base, length);
 #pragma unroll
         for (int i = 0; i < VEC; ++i) {
             const float d = held.dy[c][i];
@@ -150,7 +150,7 @@ DEVICE void add_products(float (&sum)[2], const Held& held, const W* scales, flo
     float added[2] = {lane_squares(held.x, mean, base, length), 0.0f};
 #pragma unroll
     for (int c = 0; c < CHUNKS; ++c) {
-        const cell<W, VEC> factor = parameter_cell<HAS_WEIGHT>(scales, c, base, length);
+        const Vector<W, VEC> factor = parameter_vector<HAS_WEIGHT>(scales, c, base, length);
 #pragma unroll
         for (int i = 0; i < VEC; ++i) {
             const float g = held.scaled(c, i, factor);
@@ -166,7 +166,7 @@ DEVICE void store_gradient(T* dx_row, const Held& held, const W* scales, float m
                            float mean_gn, Index base, Index length) {
 #pragma unroll
     for (int c = 0; c < CHUNKS; ++c) {
-        const cell<W, VEC> factor = parameter_cell<HAS_WEIGHT>(scales, c, base, length);
+        const Vector<W, VEC> factor = parameter_vector<HAS_WEIGHT>(scales, c, base, length);
         float value[VEC];
 #pragma unroll
         for (int i = 0; i < VEC; ++i) {
@@ -174,7 +174,7 @@ DEVICE void store_gradient(T* dx_row, const Held& held, const W* scales, float m
             const float g = held.scaled(c, i, factor);
             value[i] = r * math_fma(-n, mean_gn, g - mean_g);
         }
-        store_cell(dx_row + base + c * CHUNK, base + chunk_column(c), length, value);
+        store_vector(dx_row + base + c * CHUNK, base + chunk_column(c), length, value);
     }
 }
 #endif
@@ -183,7 +183,7 @@ DEVICE void store_gradient(T* dx_row, const Held& held, const W* scales, float m
 // The means of the next row are summed beside the products of this one: one barrier per row.
 template <int AHEAD>
 DEVICE void add_means(float& sum_x, float& sum_g, const RowPair& pair, const Scale& scale) {
-    cell<T, VEC> held[CHUNKS];
+    Vector<T, VEC> held[CHUNKS];
     pair.read<AHEAD>(held, 1);
     sum_x = lane_sum(held);
     pair.read<AHEAD>(held, 0);
@@ -219,12 +219,12 @@ void layer_norm_backward(const T* dy, const T* x, const W* weight, T* dx, float*
         add_means<0>(sum[0], sum[1], pair, scale);
         sum_row(sum, partial[0]);
     }
-    for (int turn = 1; left > 0; left -= step, ++turn) {
+    for (int iteration = 1; left > 0; left -= step, ++iteration) {
         const int count = left > row_slot() ? length : 0;
         const float mean = sum[0] * per_element;
         const float mean_g = sum[1] * per_element;
-        cell<T, VEC> held_dy[CHUNKS];
-        cell<T, VEC> held_x[CHUNKS];
+        Vector<T, VEC> held_dy[CHUNKS];
+        Vector<T, VEC> held_x[CHUNKS];
         pair.read(held_dy, 0);
         pair.read(held_x, 1);
         sum[2] = lane_squares(held_x, mean, 0, count);
@@ -241,15 +241,15 @@ void layer_norm_backward(const T* dy, const T* x, const W* weight, T* dx, float*
             pair.wait<1>();
             add_means<1>(sum[0], sum[1], pair, scale);
         }
-        sum_row(sum, partial[turn & 1], turn >> 1 & 1);
+        sum_row(sum, partial[iteration & 1], iteration >> 1 & 1);
         pair.release(left);
-        drop_unpacked(held_dy, rows);
-        drop_unpacked(held_x, rows);
+        rematerialize(held_dy, rows);
+        rematerialize(held_x, rows);
         const float r = math_rsqrt(math_fma(sum[2], per_element, eps));
         const float mean_gn = sum[3] * per_element * r;
         // A slot without a row has r = 1 / sqrt(eps), which may be infinite.
         if (ROWS == 1 || count > 0) {
-            T* dx_row = at_lane(dx + (rows - left + row_slot()) * dx_stride);
+            T* dx_row = lane_ptr(dx + (rows - left + row_slot()) * dx_stride);
 #pragma unroll
             for (int c = 0; c < CHUNKS; ++c) {
                 float value[VEC];
@@ -261,7 +261,7 @@ void layer_norm_backward(const T* dy, const T* x, const W* weight, T* dx, float*
                     if constexpr (HAS_WEIGHT) sum_weight[c][i] = math_fma(d, n, sum_weight[c][i]);
                     if constexpr (HAS_BIAS) sum_bias[c][i] += d;
                 }
-                store_cell(dx_row + c * CHUNK, chunk_column(c), count, value);
+                store_vector(dx_row + c * CHUNK, chunk_column(c), count, value);
             }
         }
         pair.advance(left);
@@ -282,19 +282,19 @@ void layer_norm_backward_rows(const T* dy, const T* x, const W* weight, T* dx, f
                               int length, int64_t dy_stride, int64_t x_stride, int64_t dx_stride, float eps) {
     SHARED RowPartial<2> partial[2];
     const float per_element = div_rn(1.0f, static_cast<float>(length));
-    const W* scales = at_lane(weight);
+    const W* scales = lane_ptr(weight);
     const int64_t row = static_cast<int64_t>(row_block()) * ROWS + row_slot();
     const int count = row < rows ? length : 0;
     Held held;
-    held.load<true>(at_lane(dy + row * dy_stride), at_lane(x + row * x_stride), 0, count);
-    T* dx_row = at_lane(dx + row * dx_stride);
+    held.load<true>(lane_ptr(dy + row * dy_stride), lane_ptr(x + row * x_stride), 0, count);
+    T* dx_row = lane_ptr(dx + row * dx_stride);
     float means[2] = {0.0f, 0.0f};
     add_means(means, held, scales, 0, count);
     sum_row(means, partial[0]);
     const float mean = means[0] * per_element;
 
-    drop_unpacked(held.dy, rows);
-    drop_unpacked(held.x, rows);
+    rematerialize(held.dy, rows);
+    rematerialize(held.x, rows);
     float products[2] = {0.0f, 0.0f};
     add_products(products, held, scales, mean, 0, count);
     sum_row(products, partial[1]);
@@ -304,8 +304,8 @@ void layer_norm_backward_rows(const T* dy, const T* x, const W* weight, T* dx, f
         saved[2 * row + 1] = r;
     }
 
-    drop_unpacked(held.dy, rows);
-    drop_unpacked(held.x, rows);
+    rematerialize(held.dy, rows);
+    rematerialize(held.x, rows);
     const float mean_g = means[1] * per_element;
     const float mean_gn = products[1] * per_element * r;
     store_gradient(dx_row, held, scales, mean, r, mean_g, mean_gn, 0, count);
@@ -317,10 +317,10 @@ KERNEL(THREADS)
 void layer_norm_backward_stream(const T* dy, const T* x, const W* weight, T* dx, float* saved, int64_t length,
                                 int64_t dy_stride, int64_t x_stride, int64_t dx_stride, float eps) {
     SHARED RowPartial<2> partial[2];
-    const T* dy_row = at_lane(dy + block_x() * dy_stride);
-    const T* x_row = at_lane(x + block_x() * x_stride);
-    T* dx_row = at_lane(dx + block_x() * dx_stride);
-    const W* scales = at_lane(weight);
+    const T* dy_row = lane_ptr(dy + block_x() * dy_stride);
+    const T* x_row = lane_ptr(x + block_x() * x_stride);
+    T* dx_row = lane_ptr(dx + block_x() * dx_stride);
+    const W* scales = lane_ptr(weight);
     const float per_element = div_rn(1.0f, static_cast<float>(length));
 
     float means[2] = {0.0f, 0.0f};
@@ -365,9 +365,9 @@ void layer_norm_columns(const T* dy, const T* x, const float* saved, float* colu
     float sum_bias[VEC] = {};
 #pragma unroll 4
     for (int64_t row = block_y(); row < rows; row += blocks) {
-        const cell<T, VEC> held_dy = load_cell<true>(dy + row * dy_stride + column, column, length);
+        const Vector<T, VEC> held_dy = load_vector<true>(dy + row * dy_stride + column, column, length);
         if constexpr (HAS_WEIGHT) {
-            const cell<T, VEC> held_x = load_cell<true>(x + row * x_stride + column, column, length);
+            const Vector<T, VEC> held_x = load_vector<true>(x + row * x_stride + column, column, length);
             const float mean = saved[2 * row];
             const float r = saved[2 * row + 1];
 #pragma unroll

@@ -1,16 +1,16 @@
 // dz = dy * activation'(z), elementwise, in float32, rounded once.
 #include "_lib/rows/elementwise.h"
 
-#include "activation_slope.h"
+#include "activation_derivative.h"
 
 KERNEL(THREADS)
 void activation_backward(const T* dy, const T* z, T* dz, int64_t rows, int64_t length, int64_t dy_stride,
                          int64_t z_stride, int64_t dz_stride, int across) {
-    const Place place = locate(rows, length, across);
-    cell<T, VEC> held_dy[CHUNKS];
-    cell<T, VEC> held_z[CHUNKS];
-    load_cells<true>(held_dy, at_lane(dy + place.row * dy_stride), place.base, place.length);
-    load_cells<true>(held_z, at_lane(z + place.row * z_stride), place.base, place.length);
-    store_values(dz + place.row * dz_stride, place,
+    const RowSlice slice = row_slice(rows, length, across);
+    Vector<T, VEC> held_dy[CHUNKS];
+    Vector<T, VEC> held_z[CHUNKS];
+    load_vectors<true>(held_dy, lane_ptr(dy + slice.row * dy_stride), slice.base, slice.length);
+    load_vectors<true>(held_z, lane_ptr(z + slice.row * z_stride), slice.base, slice.length);
+    store_values(dz + slice.row * dz_stride, slice,
                  [&](int c, int i) { return backward(held_dy[c][i], held_z[c][i]); });
 }

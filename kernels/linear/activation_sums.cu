@@ -3,7 +3,7 @@
 // writes its sums to a float32 workspace, and column_sum.cu adds the blocks up in their order.
 #include "_lib/rows/rows.h"
 
-#include "activation_slope.h"
+#include "activation_derivative.h"
 
 constexpr int WIDTH = LANES * CHUNKS * VEC;
 
@@ -16,13 +16,13 @@ void activation_sums(const T* dy, const T* z, T* dz, float* partial, int64_t row
     const int64_t base = static_cast<int64_t>(block - group * across) * WIDTH;
     const int64_t first = group * most;
     const int64_t last = first + most < rows ? first + most : rows;
-    dy = at_lane(dy) + base;
-    z = at_lane(z) + base;
-    dz = at_lane(dz) + base;
+    dy = lane_ptr(dy) + base;
+    z = lane_ptr(z) + base;
+    dz = lane_ptr(dz) + base;
 
     float sum[CHUNKS][VEC] = {};
     for (int64_t row = first + row_slot(); row < last; row += ROWS * UNROLL) {
-        cell<T, VEC> held_dy[UNROLL][CHUNKS], held_z[UNROLL][CHUNKS];
+        Vector<T, VEC> held_dy[UNROLL][CHUNKS], held_z[UNROLL][CHUNKS];
 #pragma unroll
         for (int u = 0; u < UNROLL; ++u) {
             const int64_t at = row + u * ROWS;
@@ -30,8 +30,8 @@ void activation_sums(const T* dy, const T* z, T* dz, float* partial, int64_t row
 #pragma unroll
             for (int c = 0; c < CHUNKS; ++c) {
                 const int64_t column = base + chunk_column(c);
-                held_dy[u][c] = load_cell<true>(dy + at * dy_stride + c * CHUNK, column, there);
-                held_z[u][c] = load_cell<true>(z + at * z_stride + c * CHUNK, column, there);
+                held_dy[u][c] = load_vector<true>(dy + at * dy_stride + c * CHUNK, column, there);
+                held_z[u][c] = load_vector<true>(z + at * z_stride + c * CHUNK, column, there);
             }
         }
 #pragma unroll
@@ -46,7 +46,7 @@ void activation_sums(const T* dy, const T* z, T* dz, float* partial, int64_t row
                     value[i] = backward(held_dy[u][c][i], held_z[u][c][i]);
                     sum[c][i] += value[i];
                 }
-                store_cell(dz + at * dz_stride + c * CHUNK, base + chunk_column(c), there, value);
+                store_vector(dz + at * dz_stride + c * CHUNK, base + chunk_column(c), there, value);
             }
         }
     }

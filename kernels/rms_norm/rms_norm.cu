@@ -9,7 +9,7 @@
 #include "_lib/rows/norm_rows.h"
 
 #if PASS == FORWARD || PASS == FORWARD_STREAM
-DEVICE float lane_squares(const cell<T, VEC> (&held)[CHUNKS]) {
+DEVICE float lane_squares(const Vector<T, VEC> (&held)[CHUNKS]) {
     float sum = 0.0f;
 #pragma unroll
     for (int c = 0; c < CHUNKS; ++c) {
@@ -20,18 +20,18 @@ DEVICE float lane_squares(const cell<T, VEC> (&held)[CHUNKS]) {
 }
 
 template <class Index>
-DEVICE void normalize(const cell<T, VEC> (&held)[CHUNKS], const W* scales, T* target, Index base,
+DEVICE void normalize(const Vector<T, VEC> (&held)[CHUNKS], const W* scales, T* target, Index base,
                       Index length, float r) {
 #pragma unroll
     for (int c = 0; c < CHUNKS; ++c) {
-        const cell<W, VEC> scale = parameter_cell<HAS_WEIGHT>(scales, c, base, length);
+        const Vector<W, VEC> scale = parameter_vector<HAS_WEIGHT>(scales, c, base, length);
         float value[VEC];
 #pragma unroll
         for (int i = 0; i < VEC; ++i) {
             value[i] = held[c][i] * r;
             if constexpr (HAS_WEIGHT) value[i] *= scale[i];
         }
-        store_cell(target + base + c * CHUNK, base + chunk_column(c), length, value);
+        store_vector(target + base + c * CHUNK, base + chunk_column(c), length, value);
     }
 }
 #endif
@@ -45,14 +45,14 @@ void rms_norm_forward(const T* x, const W* weight, T* y, int64_t rows, int lengt
     const int64_t row = static_cast<int64_t>(row_block()) * ROWS + row_slot();
     const int count = row < rows ? length : 0;
 
-    cell<T, VEC> held[CHUNKS];
-    load_cells<true>(held, at_lane(x + row * x_stride), 0, count);
-    T* target = at_lane(y + row * y_stride);
-    const W* scales = at_lane(weight);
+    Vector<T, VEC> held[CHUNKS];
+    load_vectors<true>(held, lane_ptr(x + row * x_stride), 0, count);
+    T* target = lane_ptr(y + row * y_stride);
+    const W* scales = lane_ptr(weight);
     float sum[1] = {lane_squares(held)};
     rows_ready();
     sum_row(sum, partial);
-    drop_unpacked(held, rows);
+    rematerialize(held, rows);
 
     const float r = math_rsqrt(div_rn(sum[0], static_cast<float>(length)) + eps);
     normalize(held, scales, target, 0, count, r);
@@ -64,22 +64,22 @@ KERNEL(THREADS)
 void rms_norm_forward_stream(const T* x, const W* weight, T* y, int64_t length, int64_t x_stride,
                              int64_t y_stride, float eps) {
     SHARED RowPartial<1> partial;
-    const T* source = at_lane(x + block_x() * x_stride);
-    T* target = at_lane(y + block_x() * y_stride);
+    const T* source = lane_ptr(x + block_x() * x_stride);
+    T* target = lane_ptr(y + block_x() * y_stride);
 
     float sum[1] = {0.0f};
     for (int64_t base = 0; base < length; base += TILE) {
-        cell<T, VEC> held[CHUNKS];
-        load_cells<false>(held, source, base, length);
+        Vector<T, VEC> held[CHUNKS];
+        load_vectors<false>(held, source, base, length);
         sum[0] += lane_squares(held);
     }
     sum_row(sum, partial);
 
     const float r = math_rsqrt(div_rn(sum[0], static_cast<float>(length)) + eps);
     for (int64_t base = 0; base < length; base += TILE) {
-        cell<T, VEC> held[CHUNKS];
-        load_cells<true>(held, source, base, length);
-        normalize(held, at_lane(weight), target, base, length, r);
+        Vector<T, VEC> held[CHUNKS];
+        load_vectors<true>(held, source, base, length);
+        normalize(held, lane_ptr(weight), target, base, length, r);
     }
 }
 #endif
@@ -105,10 +105,10 @@ void rms_norm_backward(const T* dy, const T* x, const W* weight, T* dx, float* c
     float sum_weight[CHUNKS][VEC] = {};
     rows_ready();
 
-    for (int turn = 0; left > 0; left -= step, ++turn) {
+    for (int iteration = 0; left > 0; left -= step, ++iteration) {
         const int count = left > row_slot() ? length : 0;
-        cell<T, VEC> held_dy[CHUNKS];
-        cell<T, VEC> held_x[CHUNKS];
+        Vector<T, VEC> held_dy[CHUNKS];
+        Vector<T, VEC> held_x[CHUNKS];
         pair.wait();
         pair.read(held_dy, 0);
         pair.read(held_x, 1);
@@ -123,15 +123,15 @@ void rms_norm_backward(const T* dy, const T* x, const W* weight, T* dx, float* c
                 sum[1] = math_fma(g, value, sum[1]);
             }
         }
-        sum_row(sum, partial[turn & 1], turn >> 1 & 1);
+        sum_row(sum, partial[iteration & 1], iteration >> 1 & 1);
         pair.release(left);
-        drop_unpacked(held_dy, rows);
-        drop_unpacked(held_x, rows);
+        rematerialize(held_dy, rows);
+        rematerialize(held_x, rows);
         const float r = math_rsqrt(math_fma(sum[0], mean, eps));
-        const float along = sum[1] * mean * r;
+        const float mean_gn = sum[1] * mean * r;
         // A slot without a row has r = 1 / sqrt(eps), which may be infinite.
         if (ROWS == 1 || count > 0) {
-            T* dx_row = at_lane(dx + (rows - left + row_slot()) * dx_stride);
+            T* dx_row = lane_ptr(dx + (rows - left + row_slot()) * dx_stride);
 #pragma unroll
             for (int c = 0; c < CHUNKS; ++c) {
                 float value[VEC];
@@ -140,9 +140,9 @@ void rms_norm_backward(const T* dy, const T* x, const W* weight, T* dx, float* c
                     const float n = held_x[c][i] * r;
                     const float d = held_dy[c][i];
                     sum_weight[c][i] = math_fma(d, n, sum_weight[c][i]);
-                    value[i] = r * math_fma(-n, along, scale.times(d, c, i));
+                    value[i] = r * math_fma(-n, mean_gn, scale.times(d, c, i));
                 }
-                store_cell(dx_row + c * CHUNK, chunk_column(c), count, value);
+                store_vector(dx_row + c * CHUNK, chunk_column(c), count, value);
             }
         }
         pair.advance(left);
@@ -158,7 +158,7 @@ template <class Index>
 DEVICE void add_products(float (&sum)[2], const Held& held, const W* scales, Index base, Index length) {
 #pragma unroll
     for (int c = 0; c < CHUNKS; ++c) {
-        const cell<W, VEC> scale = parameter_cell<HAS_WEIGHT>(scales, c, base, length);
+        const Vector<W, VEC> scale = parameter_vector<HAS_WEIGHT>(scales, c, base, length);
 #pragma unroll
         for (int i = 0; i < VEC; ++i) {
             const float value = held.x[c][i], g = held.scaled(c, i, scale);
@@ -170,16 +170,16 @@ DEVICE void add_products(float (&sum)[2], const Held& held, const W* scales, Ind
 
 // `length` bounds the weights, `count` what is stored.
 template <class Index>
-DEVICE void store_gradient(T* dx_row, const Held& held, const W* scales, float r, float along, Index base,
+DEVICE void store_gradient(T* dx_row, const Held& held, const W* scales, float r, float mean_gn, Index base,
                            Index length, Index count) {
 #pragma unroll
     for (int c = 0; c < CHUNKS; ++c) {
-        const cell<W, VEC> scale = parameter_cell<HAS_WEIGHT>(scales, c, base, length);
+        const Vector<W, VEC> scale = parameter_vector<HAS_WEIGHT>(scales, c, base, length);
         float value[VEC];
 #pragma unroll
         for (int i = 0; i < VEC; ++i)
-            value[i] = r * math_fma(-(held.x[c][i] * r), along, held.scaled(c, i, scale));
-        store_cell(dx_row + base + c * CHUNK, base + chunk_column(c), count, value);
+            value[i] = r * math_fma(-(held.x[c][i] * r), mean_gn, held.scaled(c, i, scale));
+        store_vector(dx_row + base + c * CHUNK, base + chunk_column(c), count, value);
     }
 }
 #endif
@@ -193,18 +193,18 @@ void rms_norm_backward_rows(const T* dy, const T* x, const W* weight, T* dx, flo
     const int count = row < rows ? length : 0;
     const float mean = div_rn(1.0f, static_cast<float>(length));
     Held held;
-    held.load<true>(at_lane(dy + row * dy_stride), at_lane(x + row * x_stride), 0, count);
-    T* dx_row = at_lane(dx + row * dx_stride);
-    const W* scales = at_lane(weight);
+    held.load<true>(lane_ptr(dy + row * dy_stride), lane_ptr(x + row * x_stride), 0, count);
+    T* dx_row = lane_ptr(dx + row * dx_stride);
+    const W* scales = lane_ptr(weight);
     float sum[2] = {0.0f, 0.0f};
     add_products(sum, held, scales, 0, length);
     sum_row(sum, partial);
-    drop_unpacked(held.dy, rows);
-    drop_unpacked(held.x, rows);
+    rematerialize(held.dy, rows);
+    rematerialize(held.x, rows);
     const float r = math_rsqrt(math_fma(sum[0], mean, eps));
-    const float along = sum[1] * mean * r;
+    const float mean_gn = sum[1] * mean * r;
     if (SAVE && row < rows && row_lane() == 0) saved[row] = r;
-    store_gradient(dx_row, held, scales, r, along, 0, length, count);
+    store_gradient(dx_row, held, scales, r, mean_gn, 0, length, count);
 }
 #endif
 
@@ -213,10 +213,10 @@ KERNEL(THREADS)
 void rms_norm_backward_stream(const T* dy, const T* x, const W* weight, T* dx, float* saved, int64_t length,
                               int64_t dy_stride, int64_t x_stride, int64_t dx_stride, float eps) {
     SHARED RowPartial<2> partial;
-    const T* dy_row = at_lane(dy + block_x() * dy_stride);
-    const T* x_row = at_lane(x + block_x() * x_stride);
-    T* dx_row = at_lane(dx + block_x() * dx_stride);
-    const W* scales = at_lane(weight);
+    const T* dy_row = lane_ptr(dy + block_x() * dy_stride);
+    const T* x_row = lane_ptr(x + block_x() * x_stride);
+    T* dx_row = lane_ptr(dx + block_x() * dx_stride);
+    const W* scales = lane_ptr(weight);
     const float mean = div_rn(1.0f, static_cast<float>(length));
 
     float sum[2] = {0.0f, 0.0f};
@@ -231,12 +231,12 @@ void rms_norm_backward_stream(const T* dy, const T* x, const W* weight, T* dx, f
     sum_row(sum, partial);
 
     const float r = math_rsqrt(math_fma(sum[0], mean, eps));
-    const float along = sum[1] * mean * r;
+    const float mean_gn = sum[1] * mean * r;
     if (SAVE && thread_x() == 0) saved[block_x()] = r;
     for (int64_t base = 0; base < length; base += TILE) {
         Held held;
         held.load<true>(dy_row, x_row, base, length);
-        store_gradient(dx_row, held, scales, r, along, base, length, length);
+        store_gradient(dx_row, held, scales, r, mean_gn, base, length, length);
     }
 }
 #endif
@@ -250,8 +250,8 @@ void rms_norm_columns(const T* dy, const T* x, const float* saved, float* column
     float sum[VEC] = {};
 #pragma unroll 4
     for (int64_t row = block_y(); row < rows; row += blocks) {
-        const cell<T, VEC> held_dy = load_cell<true>(dy + row * dy_stride + column, column, length);
-        const cell<T, VEC> held_x = load_cell<true>(x + row * x_stride + column, column, length);
+        const Vector<T, VEC> held_dy = load_vector<true>(dy + row * dy_stride + column, column, length);
+        const Vector<T, VEC> held_x = load_vector<true>(x + row * x_stride + column, column, length);
         const float r = saved[row];
 #pragma unroll
         for (int i = 0; i < VEC; ++i) sum[i] = math_fma(held_dy[i], held_x[i] * r, sum[i]);

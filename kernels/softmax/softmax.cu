@@ -12,11 +12,11 @@
 // exp(x) within |x| + 2 units in the last place: a third fewer instructions than math_exp.
 DEVICE float exponential(float x) { return math_exp2(x * 1.44269504f); }
 
-// The shift of an exponential: a row of -inf so far must not turn what follows into NaN.
+// The shift of an exponential: a row of -inf so far must not make what follows NaN.
 DEVICE float finite_shift(float maximum) { return maximum == -INF_F ? 0.0f : maximum; }
 
 // The maximum of a part of a row, and the sum of the exponentials about it.
-struct Peak {
+struct MaxAndSum {
     float value[2];
 
     template <int PARTS> DEVICE void merge_warps() {
@@ -28,10 +28,10 @@ struct Peak {
 };
 
 // Leaves the warp's part where `merge_row` finds it.
-template <class Partial> DEVICE void show_peak(const Peak& peak, Partial& partial) {
+template <class Partial> DEVICE void write_partial(const MaxAndSum& max_sum, Partial& partial) {
     if (warp_lane() == 0) {
-        partial.of_warp[warp_index()][0] = peak.value[0];
-        partial.of_warp[warp_index()][1] = peak.value[1];
+        partial.of_warp[warp_index()][0] = max_sum.value[0];
+        partial.of_warp[warp_index()][1] = max_sum.value[1];
     }
 }
 
@@ -56,11 +56,11 @@ constexpr int MOST_KEPT = 32;
 constexpr bool KEEP = CHUNKS * VEC <= MOST_KEPT && CLUSTER * THREADS <= 2048;
 
 // The greatest of the lane's elements; NaN passes over it.
-template <int WIDTH> DEVICE float lane_maximum(const cell<T, WIDTH> (&held)[CHUNKS], int count) {
+template <int WIDTH> DEVICE float lane_maximum(const Vector<T, WIDTH> (&held)[CHUNKS], int count) {
     float maximum = -INF_F;
 #ifdef HAS_MAX_PAIR
     if constexpr (NARROW && WIDTH > 1) {
-        cell<T, 2> most;
+        Vector<T, 2> most;
         most.round({-INF_F, -INF_F});
 #pragma unroll
         for (int c = 0; c < CHUNKS; ++c) {
@@ -96,25 +96,25 @@ void softmax_forward(const T* x, T* y, int64_t rows, int length, int64_t x_strid
     const int64_t row = static_cast<int64_t>(row_block()) * ROWS + row_slot();
     const int count = row < rows ? length : 0;
 
-    cell<T, VEC> held[CHUNKS];
-    load_cells<true>(held, at_lane(x + row * x_stride), 0, count);
+    Vector<T, VEC> held[CHUNKS];
+    load_vectors<true>(held, lane_ptr(x + row * x_stride), 0, count);
 
     // NaN passes over the maximum and comes back through the sum.
-    Peak peak;
-    peak.value[0] = reduce_warp<Max, WARP_LANES>(lane_maximum(held, count));
+    MaxAndSum max_sum;
+    max_sum.value[0] = reduce_warp<Max, WARP_LANES>(lane_maximum(held, count));
 #if !IN_PAIRS
     if constexpr (LANES > WARP) {
-        if (warp_lane() == 0) partial_max.of_warp[warp_index()][0] = peak.value[0];
+        if (warp_lane() == 0) partial_max.of_warp[warp_index()][0] = max_sum.value[0];
         Combined<Max, 1> highest;
         merge_row(highest, partial_max);
-        peak.value[0] = highest.value[0];
+        max_sum.value[0] = highest.value[0];
     }
 #endif
-    const float shift = IN_PAIRS ? finite_shift(peak.value[0]) : peak.value[0];
-    drop_unpacked(held, rows);
+    const float shift = IN_PAIRS ? finite_shift(max_sum.value[0]) : max_sum.value[0];
+    rematerialize(held, rows);
 
     float kept[KEEP ? CHUNKS : 1][VEC];
-    peak.value[1] = 0.0f;
+    max_sum.value[1] = 0.0f;
 #pragma unroll
     for (int c = 0; c < CHUNKS; ++c) {
 #pragma unroll
@@ -122,28 +122,28 @@ void softmax_forward(const T* x, T* y, int64_t rows, int length, int64_t x_strid
             if (inside(chunk_column(c), i, count)) {
                 const float e = lifted_exponential(held[c][i] - shift);
                 if constexpr (KEEP) kept[c][i] = e;
-                peak.value[1] += e;
+                max_sum.value[1] += e;
             }
         }
     }
     rows_ready();
 #if IN_PAIRS
-    peak.value[1] = reduce_warp<Sum, WARP_LANES>(peak.value[1]);
-    show_peak(peak, partial);
-    merge_row(peak, partial);
+    max_sum.value[1] = reduce_warp<Sum, WARP_LANES>(max_sum.value[1]);
+    write_partial(max_sum, partial);
+    merge_row(max_sum, partial);
 #else
-    float sum[1] = {peak.value[1]};
+    float sum[1] = {max_sum.value[1]};
     sum_row(sum, partial);
-    peak.value[1] = sum[0];
+    max_sum.value[1] = sum[0];
 #endif
 
     // In pairs, a row of -inf alone has 1 / 0 here, and 0 times that.
-    const float inverse = div_rn(1.0f, peak.value[1]);
-    const float last = IN_PAIRS ? finite_shift(peak.value[0]) : peak.value[0];
+    const float inverse = div_rn(1.0f, max_sum.value[1]);
+    const float last = IN_PAIRS ? finite_shift(max_sum.value[0]) : max_sum.value[0];
     const float moved = KEEP && IN_PAIRS ? exponential(shift - last) : 1.0f;
     // A lifted sum's inverse times `moved` could be subnormal where their product with an exponential is not.
     const float scale = NARROW ? inverse : moved * inverse;
-    T* target = at_lane(y + row * y_stride);
+    T* target = lane_ptr(y + row * y_stride);
 #pragma unroll
     for (int c = 0; c < CHUNKS; ++c) {
         float value[VEC];
@@ -152,7 +152,7 @@ void softmax_forward(const T* x, T* y, int64_t rows, int length, int64_t x_strid
             value[i] = (KEEP ? kept[KEEP ? c : 0][i] : lifted_exponential(held[c][i] - last)) * scale;
             if constexpr (NARROW) value[i] *= moved;
         }
-        store_cell(target + c * CHUNK, chunk_column(c), count, value);
+        store_vector(target + c * CHUNK, chunk_column(c), count, value);
     }
 }
 #endif
@@ -161,14 +161,14 @@ void softmax_forward(const T* x, T* y, int64_t rows, int length, int64_t x_strid
 KERNEL(THREADS)
 void softmax_forward_stream(const T* x, T* y, int64_t length, int64_t x_stride, int64_t y_stride) {
     SHARED RowPartial<2> partial;
-    const T* source = at_lane(x + block_x() * x_stride);
-    T* target = at_lane(y + block_x() * y_stride);
+    const T* source = lane_ptr(x + block_x() * x_stride);
+    T* target = lane_ptr(y + block_x() * y_stride);
 
     float maximum = -INF_F;
     float sum = 0.0f;
     for (int64_t base = 0; base < length; base += TILE) {
-        cell<T, VEC> held[CHUNKS];
-        load_cells<false>(held, source, base, length);
+        Vector<T, VEC> held[CHUNKS];
+        load_vectors<false>(held, source, base, length);
         float larger = maximum;
 #pragma unroll
         for (int c = 0; c < CHUNKS; ++c) {
@@ -189,21 +189,21 @@ void softmax_forward_stream(const T* x, T* y, int64_t length, int64_t x_stride, 
         sum = sum * exponential(maximum - shift) + added;
         maximum = larger;
     }
-    Peak peak{{maximum, sum}};
-    peak.merge_warps<WARP>();
-    show_peak(peak, partial);
-    merge_row(peak, partial);
+    MaxAndSum max_sum{{maximum, sum}};
+    max_sum.merge_warps<WARP>();
+    write_partial(max_sum, partial);
+    merge_row(max_sum, partial);
 
-    const float scale = div_rn(1.0f, peak.value[1]);
+    const float scale = div_rn(1.0f, max_sum.value[1]);
     for (int64_t base = 0; base < length; base += TILE) {
-        cell<T, VEC> held[CHUNKS];
-        load_cells<true>(held, source, base, length);
+        Vector<T, VEC> held[CHUNKS];
+        load_vectors<true>(held, source, base, length);
 #pragma unroll
         for (int c = 0; c < CHUNKS; ++c) {
             float value[VEC];
 #pragma unroll
-            for (int i = 0; i < VEC; ++i) value[i] = exponential(held[c][i] - peak.value[0]) * scale;
-            store_cell(target + base + c * CHUNK, base + chunk_column(c), length, value);
+            for (int i = 0; i < VEC; ++i) value[i] = exponential(held[c][i] - max_sum.value[0]) * scale;
+            store_vector(target + base + c * CHUNK, base + chunk_column(c), length, value);
         }
     }
 }
@@ -218,11 +218,11 @@ void softmax_backward(const T* dy, const T* y, T* dx, int64_t rows, int length, 
     const int64_t row = static_cast<int64_t>(row_block()) * ROWS + row_slot();
     const int count = row < rows ? length : 0;
 
-    cell<T, VEC> held_dy[CHUNKS];
-    cell<T, VEC> held_y[CHUNKS];
-    load_cells<true>(held_dy, at_lane(dy + row * dy_stride), 0, count);
-    load_cells<true>(held_y, at_lane(y + row * y_stride), 0, count);
-    T* dx_row = at_lane(dx + row * dx_stride);
+    Vector<T, VEC> held_dy[CHUNKS];
+    Vector<T, VEC> held_y[CHUNKS];
+    load_vectors<true>(held_dy, lane_ptr(dy + row * dy_stride), 0, count);
+    load_vectors<true>(held_y, lane_ptr(y + row * y_stride), 0, count);
+    T* dx_row = lane_ptr(dx + row * dx_stride);
     float sum[1] = {0.0f};
 #pragma unroll
     for (int c = 0; c < CHUNKS; ++c) {
@@ -231,14 +231,14 @@ void softmax_backward(const T* dy, const T* y, T* dx, int64_t rows, int length, 
     }
     rows_ready();
     sum_row(sum, partial);
-    drop_unpacked(held_dy, rows);
-    drop_unpacked(held_y, rows);
+    rematerialize(held_dy, rows);
+    rematerialize(held_y, rows);
 #pragma unroll
     for (int c = 0; c < CHUNKS; ++c) {
         float value[VEC];
 #pragma unroll
         for (int i = 0; i < VEC; ++i) value[i] = held_y[c][i] * (held_dy[c][i] - sum[0]);
-        store_cell(dx_row + c * CHUNK, chunk_column(c), count, value);
+        store_vector(dx_row + c * CHUNK, chunk_column(c), count, value);
     }
 }
 #endif
@@ -248,16 +248,16 @@ KERNEL(THREADS)
 void softmax_backward_stream(const T* dy, const T* y, T* dx, int64_t length, int64_t dy_stride,
                              int64_t y_stride, int64_t dx_stride) {
     SHARED RowPartial<1> partial;
-    const T* dy_row = at_lane(dy + block_x() * dy_stride);
-    const T* y_row = at_lane(y + block_x() * y_stride);
-    T* dx_row = at_lane(dx + block_x() * dx_stride);
+    const T* dy_row = lane_ptr(dy + block_x() * dy_stride);
+    const T* y_row = lane_ptr(y + block_x() * y_stride);
+    T* dx_row = lane_ptr(dx + block_x() * dx_stride);
 
     float sum[1] = {0.0f};
     for (int64_t base = 0; base < length; base += TILE) {
-        cell<T, VEC> held_dy[CHUNKS];
-        cell<T, VEC> held_y[CHUNKS];
-        load_cells<false>(held_dy, dy_row, base, length);
-        load_cells<false>(held_y, y_row, base, length);
+        Vector<T, VEC> held_dy[CHUNKS];
+        Vector<T, VEC> held_y[CHUNKS];
+        load_vectors<false>(held_dy, dy_row, base, length);
+        load_vectors<false>(held_y, y_row, base, length);
         float added = 0.0f;
 #pragma unroll
         for (int c = 0; c < CHUNKS; ++c) {
@@ -268,16 +268,16 @@ void softmax_backward_stream(const T* dy, const T* y, T* dx, int64_t length, int
     }
     sum_row(sum, partial);
     for (int64_t base = 0; base < length; base += TILE) {
-        cell<T, VEC> held_dy[CHUNKS];
-        cell<T, VEC> held_y[CHUNKS];
-        load_cells<true>(held_dy, dy_row, base, length);
-        load_cells<true>(held_y, y_row, base, length);
+        Vector<T, VEC> held_dy[CHUNKS];
+        Vector<T, VEC> held_y[CHUNKS];
+        load_vectors<true>(held_dy, dy_row, base, length);
+        load_vectors<true>(held_y, y_row, base, length);
 #pragma unroll
         for (int c = 0; c < CHUNKS; ++c) {
             float value[VEC];
 #pragma unroll
             for (int i = 0; i < VEC; ++i) value[i] = held_y[c][i] * (held_dy[c][i] - sum[0]);
-            store_cell(dx_row + base + c * CHUNK, base + chunk_column(c), length, value);
+            store_vector(dx_row + base + c * CHUNK, base + chunk_column(c), length, value);
         }
     }
 }

@@ -11,12 +11,12 @@
 KERNEL(THREADS)
 void swiglu_forward(const T* gate, const T* up, T* y, int64_t rows, int64_t length, int64_t gate_stride,
                     int64_t up_stride, int64_t y_stride, int across) {
-    const Place place = locate(rows, length, across);
-    cell<T, VEC> held_gate[CHUNKS];
-    cell<T, VEC> held_up[CHUNKS];
-    load_cells<true>(held_gate, at_lane(gate + place.row * gate_stride), place.base, place.length);
-    load_cells<true>(held_up, at_lane(up + place.row * up_stride), place.base, place.length);
-    store_values(y + place.row * y_stride, place, [&](int c, int i) {
+    const RowSlice slice = row_slice(rows, length, across);
+    Vector<T, VEC> held_gate[CHUNKS];
+    Vector<T, VEC> held_up[CHUNKS];
+    load_vectors<true>(held_gate, lane_ptr(gate + slice.row * gate_stride), slice.base, slice.length);
+    load_vectors<true>(held_up, lane_ptr(up + slice.row * up_stride), slice.base, slice.length);
+    store_values(y + slice.row * y_stride, slice, [&](int c, int i) {
         const float g = held_gate[c][i];
         return g * sigmoid(g).value * held_up[c][i];
     });
@@ -29,22 +29,22 @@ KERNEL(THREADS)
 void swiglu_backward(const T* dy, const T* gate, const T* up, T* dgate, T* dup, int64_t rows, int64_t length,
                      int64_t dy_stride, int64_t gate_stride, int64_t up_stride, int64_t dgate_stride,
                      int64_t dup_stride, int across) {
-    const Place place = locate(rows, length, across);
-    cell<T, VEC> held_dy[CHUNKS];
-    cell<T, VEC> held_gate[CHUNKS];
-    cell<T, VEC> held_up[CHUNKS];
-    load_cells<true>(held_dy, at_lane(dy + place.row * dy_stride), place.base, place.length);
-    load_cells<true>(held_gate, at_lane(gate + place.row * gate_stride), place.base, place.length);
-    load_cells<true>(held_up, at_lane(up + place.row * up_stride), place.base, place.length);
-    float slope[CHUNKS][VEC];
-    store_values(dup + place.row * dup_stride, place, [&](int c, int i) {
+    const RowSlice slice = row_slice(rows, length, across);
+    Vector<T, VEC> held_dy[CHUNKS];
+    Vector<T, VEC> held_gate[CHUNKS];
+    Vector<T, VEC> held_up[CHUNKS];
+    load_vectors<true>(held_dy, lane_ptr(dy + slice.row * dy_stride), slice.base, slice.length);
+    load_vectors<true>(held_gate, lane_ptr(gate + slice.row * gate_stride), slice.base, slice.length);
+    load_vectors<true>(held_up, lane_ptr(up + slice.row * up_stride), slice.base, slice.length);
+    float derivative[CHUNKS][VEC];
+    store_values(dup + slice.row * dup_stride, slice, [&](int c, int i) {
         const float g = held_gate[c][i];
         const Sigmoid s = sigmoid(g);
         const float d = held_dy[c][i] * s.value;
-        slope[c][i] = d * math_fma(g, s.complement, 1.0f);
+        derivative[c][i] = d * math_fma(g, s.complement, 1.0f);
         return d * g;
     });
-    store_values(dgate + place.row * dgate_stride, place,
-                 [&](int c, int i) { return slope[c][i] * held_up[c][i]; });
+    store_values(dgate + slice.row * dgate_stride, slice,
+                 [&](int c, int i) { return derivative[c][i] * held_up[c][i]; });
 }
 #endif

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from portable.backend import Backend
 from portable.backends.cuda import tensor_map
 from portable.backends.cuda.backend import CudaBackend
 from portable.errors import LaunchError
 from portable.plan import TensorMap
+from portable.runtime import detect
 from portable.spec import registry
 
 MAP = TensorMap("a", "bfloat16", (64, 32), (128,), (64, 32))
@@ -34,6 +34,6 @@ def test_a_map_is_made_once_per_address(monkeypatch):
 
 @pytest.mark.parametrize("vendor", ["rocm", "cpu"])
 def test_a_vendor_without_tensor_maps_refuses_them(vendor):
-    backend = Backend(registry.vendors()[vendor])
+    backend = detect.backend_class(vendor)(registry.vendors()[vendor])
     with pytest.raises(LaunchError, match="TensorMap"):
         backend.encoder(MAP)

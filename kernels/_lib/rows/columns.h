@@ -1,8 +1,8 @@
-// Gradients of parameters: sums over rows, column by column, without atomics. Persistent blocks walk the
-// rows, every `blocks`-th from their own on, keep the sums of their rows in registers and write them to a
-// float32 workspace; column_sum.cu adds the blocks up in their order.
+// Gradients of parameters: sums over rows, column by column, without atomics. Persistent blocks process every
+// `blocks`-th row, keep the sums of their rows in registers and write them to a float32 workspace; column_sum.cu adds
+// the blocks in order.
 //
-// Defines: STAGES, the rows of two tensors that a block holds or has under way in registers.
+// Defines: STAGES, the rows of two tensors that a block has in registers, loaded or in flight.
 #pragma once
 
 #include "rows.h"
@@ -11,20 +11,20 @@
 #define STAGES 1
 #endif
 
-// Rows of two tensors; stage 0 is the row in hand, and the others' loads are under way.
+// Rows of two tensors; stage 0 is the current row, the others' loads are in flight.
 struct RowPair {
-    cell<T, VEC> held[2][STAGES][CHUNKS];
-    const T* next[2];    // the lane's place in the row that is loaded next
+    Vector<T, VEC> held[2][STAGES][CHUNKS];
+    const T* next[2];    // the lane's address in the row that is loaded next
     int64_t stride[2];
     int64_t step;
     int length;
 
     DEVICE RowPair(const T* first, const T* second, int64_t first_stride, int64_t second_stride, int64_t row,
                    int64_t step, int length)
-        : next{at_lane(first + row * first_stride), at_lane(second + row * second_stride)},
+        : next{lane_ptr(first + row * first_stride), lane_ptr(second + row * second_stride)},
           stride{first_stride, second_stride}, step(step), length(length) {}
 
-    // `left` counts the rows from the block's (first) row in hand on.
+    // `left` counts the rows from the block's (first) current row on.
     DEVICE void start(int64_t left) {
 #pragma unroll
         for (int i = 0; i < STAGES; ++i) load(i, left - i * step);
@@ -33,18 +33,18 @@ struct RowPair {
         const int count = left > row_slot() ? length : 0;
 #pragma unroll
         for (int t = 0; t < 2; ++t) {
-            load_cells<true>(held[t][into], next[t], 0, count);
+            load_vectors<true>(held[t][into], next[t], 0, count);
             next[t] += step * stride[t];
         }
     }
-    // Waits for the row AHEAD rows after the one in hand.
+    // Waits for the row AHEAD rows after the current one.
     template <int AHEAD = 0> DEVICE void wait() const {}
     // The lane's vectors of the first (0) or second (1) tensor.
-    template <int AHEAD = 0> DEVICE void read(cell<T, VEC> (&into)[CHUNKS], int which) const {
+    template <int AHEAD = 0> DEVICE void read(Vector<T, VEC> (&into)[CHUNKS], int which) const {
 #pragma unroll
         for (int c = 0; c < CHUNKS; ++c) into[c] = held[which][AHEAD][c];
     }
-    // All lanes have read the row in hand.
+    // All lanes have read the current row.
     DEVICE void release(int64_t) {}
     DEVICE void advance(int64_t left) {
 #pragma unroll
@@ -59,12 +59,12 @@ struct RowPair {
     }
 };
 
-// The lane's weights, held for all rows; ones where there are none.
+// The lane's weights, in registers for all rows; ones where there are none.
 struct Scale {
-    cell<W, VEC> held[CHUNKS];
+    Vector<W, VEC> held[CHUNKS];
 
     DEVICE void load(const W* weight, int length) {
-        if constexpr (HAS_WEIGHT) load_cells<false>(held, at_lane(weight), 0, length);
+        if constexpr (HAS_WEIGHT) load_vectors<false>(held, lane_ptr(weight), 0, length);
     }
     DEVICE float times(float g, int c, int i) const { return HAS_WEIGHT ? g * held[c][i] : g; }
     DEVICE float add(float g, int c, int i, float sum) const {
@@ -75,8 +75,8 @@ struct Scale {
 // Floats of shared memory that `write_columns` needs: none where a block holds one row.
 constexpr int COLUMN_SCRATCH = ROWS > 1 ? THREADS * CHUNKS * VEC : 1;
 
-// Adds up what the row slots of a block have summed, in slot order, and writes it to `target` (length
-// floats). All threads of the block take part.
+// Adds the sums of a block's row slots, in slot order, and writes them to `target` (length floats). All threads of the
+// block call it.
 DEVICE void write_columns(const float (&sum)[CHUNKS][VEC], float (&scratch)[COLUMN_SCRATCH], float* target,
                           int length) {
     if constexpr (ROWS == 1) {

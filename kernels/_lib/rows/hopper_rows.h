@@ -1,5 +1,5 @@
-// What Hopper adds to rows: a cluster of blocks that share one row and exchange sums through each other's
-// shared memory, and bulk copies of rows into shared memory that run ahead of the arithmetic (sm_90).
+// Rows on Hopper (sm_90): a cluster of blocks shares one row and exchanges sums through distributed shared memory, and
+// bulk copies bring rows to shared memory ahead of the arithmetic.
 #pragma once
 
 #include "prelude.h"
@@ -7,8 +7,8 @@
 #include "_lib/ptx/cluster.h"
 #include "_lib/ptx/tma.h"
 
-// Writes COUNT floats to the same place in block `rank` of the cluster, whose mbarrier counts the bytes. One
-// message: the mbarrier takes them one by one.
+// Writes COUNT floats to the same address in block `rank` of the cluster; that block's mbarrier counts the bytes. One
+// message: an mbarrier processes messages one by one.
 template <int COUNT>
 DEVICE void send(const float* place, const float (&value)[COUNT], uint64_t* arrived, int rank) {
 #define ST_ASYNC "st.async.shared::cluster.mbarrier::complete_tx::bytes"

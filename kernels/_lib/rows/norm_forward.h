@@ -1,5 +1,5 @@
-// rms_norm, or layer_norm where CENTERED, of long rows that go through a ring in shared memory. A block
-// keeps its part of the weight, and then of the bias, for all its rows: as many chunks of them as HOLD says.
+// rms_norm, or layer_norm with CENTERED, of long rows through a ring in shared memory (ring.h). A block keeps HOLD
+// chunks of the weight, and then of the bias, in registers for all its rows.
 #pragma once
 
 #define TENSORS 1
@@ -11,20 +11,20 @@ typedef Moments Statistics;
 constexpr int STATISTICS = 2;
 #else
 struct Statistics : Combined<Sum, 1> {
-    DEVICE explicit Statistics(const Shares&) {}
+    DEVICE explicit Statistics(const ElementCounts&) {}
 };
 constexpr int STATISTICS = 1;
 #endif
 constexpr int GROUP = CHUNKS < 4 ? CHUNKS : 4;    // chunks whose parameters are loaded together
 
-// What the lane's warp finds in the row at `place`: lane k gets value k.
+// The warp's statistics of the row at `row`: lane k gets value k.
 DEVICE float statistics_of(const Ring<STATISTICS>& ring, const RingPosition& row, float inverse_warp, int length) {
     RingPosition place = row;
     float sum = 0.0f;
 #pragma unroll
     for (int c = 0; c < CHUNKS; ++c, place.advance()) {
         ring.wait(place);
-        const cell<T, VEC> x = ring.read(place, 0, c, length);
+        const Vector<T, VEC> x = ring.read(place, 0, c, length);
 #pragma unroll
         for (int i = 0; i < VEC; ++i) sum = CENTERED ? sum + x[i] : math_fma(x[i], x[i], sum);
     }
@@ -35,7 +35,7 @@ DEVICE float statistics_of(const Ring<STATISTICS>& ring, const RingPosition& row
     place = row;
 #pragma unroll
     for (int c = 0; c < CHUNKS; ++c, place.advance()) {
-        const cell<T, VEC> x = ring.read(place, 0, c, length);
+        const Vector<T, VEC> x = ring.read(place, 0, c, length);
         if (chunk_column(c) < length) {
 #pragma unroll
             for (int i = 0; i < VEC; ++i) squares = math_fma(x[i] - mean, x[i] - mean, squares);
@@ -48,26 +48,26 @@ DEVICE float statistics_of(const Ring<STATISTICS>& ring, const RingPosition& row
 #endif
 }
 
-// Of a parameter's chunks, the first KEPT stay with the lane.
+// A parameter, of whose chunks the first KEPT stay in registers.
 template <int KEPT> struct Parameter {
-    cell<W, VEC> kept[KEPT > 0 ? KEPT : 1];
-    cell<W, VEC> near[GROUP];
+    Vector<W, VEC> kept[KEPT > 0 ? KEPT : 1];
+    Vector<W, VEC> near[GROUP];
     const W* source;
 
     DEVICE void start(const W* parameter, int length) {
-        source = at_lane(parameter);
+        source = lane_ptr(parameter);
 #pragma unroll
         for (int c = 0; c < KEPT; ++c) {
-            kept[c] = load_cell<false>(source + c * CHUNK, chunk_column(c), length);
+            kept[c] = load_vector<false>(source + c * CHUNK, chunk_column(c), length);
         }
     }
-    // Loads what does not stay of the group of chunks from `first` on.
+    // Loads those of the GROUP chunks from `first` on that are not kept.
     DEVICE void load(int first, int length) {
 #pragma unroll
         for (int c = 0; c < GROUP; ++c) {
             const int chunk = first + c;
             if (chunk < KEPT) continue;
-            near[c] = load_cell<false>(source + chunk * CHUNK, chunk_column(chunk), length);
+            near[c] = load_vector<false>(source + chunk * CHUNK, chunk_column(chunk), length);
         }
     }
     DEVICE float at(int chunk, int i) const {
@@ -84,39 +84,39 @@ DEVICE void ring_norm(const T* x, const W* weight, const W* bias, T* y, int64_t 
                       int64_t x_stride, int64_t y_stride, float eps, int blocks) {
     SHARED Totals<STATISTICS> totals;
     const Ring<STATISTICS> ring(totals, rows, blocks);
-    if (!ring.works()) {
-        if (ring.merges()) {
-            const Shares shares(length);
-            ring.merge(Statistics(shares));
+    if (!ring.is_compute_warp()) {
+        if (ring.is_reduce_warp()) {
+            const ElementCounts counts(length);
+            ring.reduce_rows(Statistics(counts));
         } else {
-            ring.fill({x}, {x_stride}, blocks, length);
+            ring.load_rows({x}, {x_stride}, blocks, length);
         }
         return;
     }
-    const Shares shares(length);
-    const float inverse_warp = shares.inverse_warp();
+    const ElementCounts counts(length);
+    const float inverse_warp = counts.inverse_warp();
     Parameter<(HOLD < CHUNKS ? HOLD : CHUNKS)> scale;
     Parameter<(HOLD > CHUNKS ? HOLD - CHUNKS : 0)> shift;
     if constexpr (HAS_WEIGHT) scale.start(weight, length);
     if constexpr (HAS_BIAS) shift.start(bias, length);
     RingPosition here;
     RingPosition ahead;
-    if (AHEAD && ring.turns > 0) ring.show(0, statistics_of(ring, ahead, inverse_warp, length));
-    T* target = at_lane(y + row_block() * y_stride);
+    if (AHEAD && ring.row_count > 0) ring.publish(0, statistics_of(ring, ahead, inverse_warp, length));
+    T* target = lane_ptr(y + row_block() * y_stride);
 #pragma unroll 1
-    for (int turn = 0; turn < ring.turns; ++turn, target += blocks * y_stride) {
+    for (int local_row = 0; local_row < ring.row_count; ++local_row, target += blocks * y_stride) {
         if constexpr (AHEAD) {
 #pragma unroll
             for (int c = 0; c < CHUNKS; ++c) ahead.advance();
-            if (turn + 1 < ring.turns) {
-                ring.show(turn + 1, statistics_of(ring, ahead, inverse_warp, length));
+            if (local_row + 1 < ring.row_count) {
+                ring.publish(local_row + 1, statistics_of(ring, ahead, inverse_warp, length));
             }
         } else {
-            ring.show(turn, statistics_of(ring, here, inverse_warp, length));
+            ring.publish(local_row, statistics_of(ring, here, inverse_warp, length));
         }
         if constexpr (HAS_WEIGHT) scale.drop(rows);
         if constexpr (HAS_BIAS) shift.drop(rows);
-        Statistics found(shares);
+        Statistics found(counts);
         float mean = 0.0f;
         float r = 0.0f;
 #pragma unroll
@@ -124,13 +124,13 @@ DEVICE void ring_norm(const T* x, const W* weight, const W* bias, T* y, int64_t 
             if constexpr (HAS_WEIGHT) scale.load(first, length);
             if constexpr (HAS_BIAS) shift.load(first, length);
             if (first == 0) {
-                ring.total(found, turn);
+                ring.wait_total(found, local_row);
                 if constexpr (CENTERED) mean = found.value[0];
-                r = math_rsqrt(math_fma(found.value[STATISTICS - 1], shares.row, eps));
+                r = math_rsqrt(math_fma(found.value[STATISTICS - 1], counts.row, eps));
             }
 #pragma unroll
             for (int c = 0; c < GROUP; ++c, here.advance()) {
-                const cell<T, VEC> held = ring.read(here, 0, first + c, length);
+                const Vector<T, VEC> held = ring.read(here, 0, first + c, length);
                 float value[VEC];
 #pragma unroll
                 for (int i = 0; i < VEC; ++i) {
@@ -138,7 +138,7 @@ DEVICE void ring_norm(const T* x, const W* weight, const W* bias, T* y, int64_t 
                     if constexpr (HAS_WEIGHT) value[i] *= scale.at(first + c, i);
                     if constexpr (HAS_BIAS) value[i] += shift.at(first + c, i);
                 }
-                store_cell(target + (first + c) * CHUNK, chunk_column(first + c), length, value);
+                store_vector(target + (first + c) * CHUNK, chunk_column(first + c), length, value);
                 ring.release(here);
             }
         }

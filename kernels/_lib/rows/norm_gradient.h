@@ -1,9 +1,9 @@
-// The gradient of rms_norm, or of layer_norm where CENTERED: dx of each row, and the sums over the rows of a
-// block (or cluster) for dweight and dbias, of rows that go through a ring in shared memory.
+// The gradient of rms_norm, or of layer_norm with CENTERED: dx of each row, and the sums over the rows of a block (or
+// cluster) for dweight and dbias, with rows through a ring in shared memory (ring.h).
 //
 // With r = 1 / deviation, g = dy * weight and n = (x - mean) * r:
 // dx = r * (g - mean(g) - n * mean(g * n)), dweight = sum of dy * n, dbias = sum of dy,
-// where rms_norm has no mean(g), and 0 for mean. r never stands squared or cubed: it may be as large as 2^63.
+// where rms_norm has no mean(g), and 0 for mean. r is never squared or cubed: it may be as large as 2^63.
 #pragma once
 
 #define TENSORS 2
@@ -17,16 +17,16 @@ static_assert(AHEAD, "two rows fit the ring");
 // Of a part of a row: the mean of x, the squared deviations from it, the sums of g and of g * (x - mean).
 struct Products {
     static constexpr int COUNT = 4;
-    const Shares& shares;
+    const ElementCounts& counts;
     float value[COUNT];
 
-    DEVICE explicit Products(const Shares& shares) : shares(shares) {}
+    DEVICE explicit Products(const ElementCounts& counts) : counts(counts) {}
 
-    template <int PARTS> DEVICE void merge_warps() { merge<PARTS>(shares.lane_warp, shares.block); }
-    template <int PARTS> DEVICE void merge_blocks() { merge<PARTS>(shares.lane_block, shares.row); }
+    template <int PARTS> DEVICE void merge_warps() { merge<PARTS>(counts.lane_warp, counts.block); }
+    template <int PARTS> DEVICE void merge_blocks() { merge<PARTS>(counts.lane_block, counts.row); }
     template <int PARTS> DEVICE void merge(float elements, float inverse) {
-        const float away = merge_moments<PARTS>(value[0], value[1], elements, inverse);
-        value[3] = reduce_warp<Sum, PARTS>(math_fma(away, value[2], value[3]));
+        const float delta = merge_moments<PARTS>(value[0], value[1], elements, inverse);
+        value[3] = reduce_warp<Sum, PARTS>(math_fma(delta, value[2], value[3]));
         value[2] = reduce_warp<Sum, PARTS>(value[2]);
     }
 };
@@ -34,16 +34,16 @@ struct Products {
 // Of a part of a row: the sums of x^2 and of g * x.
 struct Products : Combined<Sum, 2> {
     static constexpr int COUNT = 2;
-    DEVICE explicit Products(const Shares&) {}
+    DEVICE explicit Products(const ElementCounts&) {}
 };
 #endif
 
-// What the lane's warp finds in the row at `place`: lane k gets value k.
+// The warp's statistics of the row at `place`: lane k gets value k.
 template <class Source>
-DEVICE float products_of(const Source& ring, RingPosition place, const Scale& scale, const Shares& shares,
+DEVICE float products_of(const Source& ring, RingPosition place, const Scale& scale, const ElementCounts& counts,
                          float inverse_warp, int length) {
 #if CENTERED
-    cell<T, VEC> x[CHUNKS];
+    Vector<T, VEC> x[CHUNKS];
     float sum = 0.0f;
     RingPosition next = place;
 #pragma unroll
@@ -57,15 +57,15 @@ DEVICE float products_of(const Source& ring, RingPosition place, const Scale& sc
     float value[4] = {};
 #pragma unroll
     for (int c = 0; c < CHUNKS; ++c, place.advance()) {
-        const cell<T, VEC> dy = ring.read(place, 1, c, length);
+        const Vector<T, VEC> dy = ring.read(place, 1, c, length);
         float squares = 0.0f;
 #pragma unroll
         for (int i = 0; i < VEC; ++i) {
-            const float away = x[c][i] - mean;
+            const float delta = x[c][i] - mean;
             const float g = scale.times(dy[i], c, i);    // zero beyond the row
-            squares = math_fma(away, away, squares);
+            squares = math_fma(delta, delta, squares);
             value[2] += g;
-            value[3] = math_fma(g, away, value[3]);
+            value[3] = math_fma(g, delta, value[3]);
         }
         value[1] += chunk_column(c) < length ? squares : 0.0f;
     }
@@ -76,8 +76,8 @@ DEVICE float products_of(const Source& ring, RingPosition place, const Scale& sc
 #pragma unroll
     for (int c = 0; c < CHUNKS; ++c, place.advance()) {
         ring.wait(place);
-        const cell<T, VEC> x = ring.read(place, 0, c, length);
-        const cell<T, VEC> dy = ring.read(place, 1, c, length);
+        const Vector<T, VEC> x = ring.read(place, 0, c, length);
+        const Vector<T, VEC> dy = ring.read(place, 1, c, length);
 #pragma unroll
         for (int i = 0; i < VEC; ++i) {
             value[0] = math_fma(x[i], x[i], value[0]);
@@ -93,48 +93,48 @@ DEVICE void ring_gradient(const T* dy, const T* x, const W* weight, T* dx, float
                           int blocks) {
     SHARED Totals<Products::COUNT> totals;
     const Ring<Products::COUNT> ring(totals, rows, blocks);
-    if (!ring.works()) {
-        if (ring.merges()) {
-            const Shares shares(length);
-            ring.merge(Products(shares));
+    if (!ring.is_compute_warp()) {
+        if (ring.is_reduce_warp()) {
+            const ElementCounts counts(length);
+            ring.reduce_rows(Products(counts));
         } else {
-            ring.fill({x, dy}, {x_stride, dy_stride}, blocks, length);
+            ring.load_rows({x, dy}, {x_stride, dy_stride}, blocks, length);
         }
         return;
     }
-    const Shares shares(length);
-    const float inverse_warp = shares.inverse_warp();
+    const ElementCounts counts(length);
+    const float inverse_warp = counts.inverse_warp();
     Scale scale;
     scale.load(weight, length);
     float sum_weight[CHUNKS][VEC] = {};
     float sum_bias[CHUNKS][VEC] = {};
     RingPosition ahead;
     RingPosition here;
-    if (ring.turns > 0) ring.show(0, products_of(ring, ahead, scale, shares, inverse_warp, length));
-    T* dx_row = at_lane(dx + row_block() * dx_stride);
+    if (ring.row_count > 0) ring.publish(0, products_of(ring, ahead, scale, counts, inverse_warp, length));
+    T* dx_row = lane_ptr(dx + row_block() * dx_stride);
 #pragma unroll 1
-    for (int turn = 0; turn < ring.turns; ++turn, dx_row += blocks * dx_stride) {
-        if constexpr (HAS_WEIGHT && CHUNKS > 2) drop_unpacked(scale.held, rows);
+    for (int local_row = 0; local_row < ring.row_count; ++local_row, dx_row += blocks * dx_stride) {
+        if constexpr (HAS_WEIGHT && CHUNKS > 2) rematerialize(scale.held, rows);
 #pragma unroll
         for (int c = 0; c < CHUNKS; ++c) ahead.advance();
-        if (turn + 1 < ring.turns) {
-            ring.show(turn + 1, products_of(ring, ahead, scale, shares, inverse_warp, length));
+        if (local_row + 1 < ring.row_count) {
+            ring.publish(local_row + 1, products_of(ring, ahead, scale, counts, inverse_warp, length));
         }
-        Products products(shares);
-        ring.total(products, turn);
+        Products products(counts);
+        ring.wait_total(products, local_row);
 #if CENTERED
         const float mean = products.value[0];
-        const float mean_g = products.value[2] * shares.row;
-        const float r = math_rsqrt(math_fma(products.value[1], shares.row, eps));
-        const float along = products.value[3] * shares.row * r;
+        const float mean_g = products.value[2] * counts.row;
+        const float r = math_rsqrt(math_fma(products.value[1], counts.row, eps));
+        const float mean_gn = products.value[3] * counts.row * r;
 #else
-        const float r = math_rsqrt(math_fma(products.value[0], shares.row, eps));
-        const float along = products.value[1] * shares.row * r;
+        const float r = math_rsqrt(math_fma(products.value[0], counts.row, eps));
+        const float mean_gn = products.value[1] * counts.row * r;
 #endif
 #pragma unroll
         for (int c = 0; c < CHUNKS; ++c, here.advance()) {
-            const cell<T, VEC> held_x = ring.read(here, 0, c, length);
-            const cell<T, VEC> held_dy = ring.read(here, 1, c, length);
+            const Vector<T, VEC> held_x = ring.read(here, 0, c, length);
+            const Vector<T, VEC> held_dy = ring.read(here, 1, c, length);
             float value[VEC];
 #pragma unroll
             for (int i = 0; i < VEC; ++i) {
@@ -142,15 +142,15 @@ DEVICE void ring_gradient(const T* dy, const T* x, const W* weight, T* dx, float
                 const float g = scale.times(d, c, i);
 #if CENTERED
                 const float n = (held_x[i] - mean) * r;
-                value[i] = r * math_fma(-n, along, g - mean_g);
+                value[i] = r * math_fma(-n, mean_gn, g - mean_g);
 #else
                 const float n = held_x[i] * r;
-                value[i] = r * math_fma(-n, along, g);
+                value[i] = r * math_fma(-n, mean_gn, g);
 #endif
                 if constexpr (HAS_WEIGHT) sum_weight[c][i] = math_fma(d, n, sum_weight[c][i]);
                 if constexpr (HAS_BIAS) sum_bias[c][i] += d;
             }
-            store_cell(dx_row + c * CHUNK, chunk_column(c), length, value);
+            store_vector(dx_row + c * CHUNK, chunk_column(c), length, value);
             ring.release(here);
         }
     }

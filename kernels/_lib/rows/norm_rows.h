@@ -13,29 +13,29 @@
 #define BACKWARD_RING 7
 #define FORWARD_RING 8
 
-// Chunk c of a parameter; `parameter` is what `at_lane` gave. Zeros where there is none.
+// Chunk c of a parameter; `parameter` is a `lane_ptr`. Zeros where there is none.
 template <bool THERE, class Index>
-DEVICE cell<W, VEC> parameter_cell(const W* parameter, int c, Index base, Index length) {
-    cell<W, VEC> found;
+DEVICE Vector<W, VEC> parameter_vector(const W* parameter, int c, Index base, Index length) {
+    Vector<W, VEC> found;
     found.clear();
     if constexpr (THERE) {
-        found = load_cell<false>(parameter + base + c * CHUNK, base + chunk_column(c), length);
+        found = load_vector<false>(parameter + base + c * CHUNK, base + chunk_column(c), length);
     }
     return found;
 }
 
-// What a lane holds of dy and of x.
+// A lane's vectors of dy and x.
 struct Held {
-    cell<T, VEC> dy[CHUNKS];
-    cell<T, VEC> x[CHUNKS];
+    Vector<T, VEC> dy[CHUNKS];
+    Vector<T, VEC> x[CHUNKS];
 
-    template <bool ONCE, class Index>
+    template <bool STREAMING, class Index>
     DEVICE void load(const T* dy_row, const T* x_row, Index base, Index length) {
-        load_cells<ONCE>(dy, dy_row, base, length);
-        load_cells<ONCE>(x, x_row, base, length);
+        load_vectors<STREAMING>(dy, dy_row, base, length);
+        load_vectors<STREAMING>(x, x_row, base, length);
     }
     // dy times its weight, which is `factor`'s.
-    DEVICE float scaled(int c, int i, const cell<W, VEC>& factor) const {
+    DEVICE float scaled(int c, int i, const Vector<W, VEC>& factor) const {
         return HAS_WEIGHT ? dy[c][i] * factor[i] : dy[c][i];
     }
 };

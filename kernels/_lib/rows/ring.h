@@ -1,8 +1,8 @@
-// Rows that go through a ring of slots in shared memory, past blocks (or clusters of them) that stay. One
-// slot holds one chunk of one row of TENSORS tensors, as far as it is this block's. Of the warps beyond
-// THREADS the first merges what the others found out about a row, the second starts the copies; where two
-// rows fit, the others wait for a row's totals only after they have taken the statistics of the row after it.
-// Needs Hopper.
+// Persistent, warp-specialised rows: rows pass through a ring of slots in shared memory (a pipeline,
+// ../ptx/pipeline.h). A slot holds one chunk of one row of TENSORS tensors, this block's part of it. Of the warps
+// beyond THREADS the first reduces the partial statistics of a row, the second is the producer and starts the bulk
+// copies; where two rows fit, the consumers wait for a row's totals only after they have computed the statistics of the
+// next row. Needs Hopper.
 //
 // Defines: TENSORS, SLOTS, and those of rows.h.
 #pragma once
@@ -18,15 +18,15 @@ static_assert(SLOTS > CHUNKS, "the next row's copies need room beside a row");
 constexpr int PART_BYTES = THREADS * 16;
 constexpr int SLOT_BYTES = TENSORS * PART_BYTES;
 constexpr int RING_THREADS = THREADS + 2 * WARP;
-// Whether the statistics of the next row are taken before the totals of a row are waited for.
+// Whether the next row's statistics are computed before the wait for a row's totals.
 constexpr bool AHEAD = SLOTS > 2 * CHUNKS;
-constexpr int TOTALS = 4;    // rows whose totals may be on their way at once
+constexpr int TOTALS = 4;    // rows whose totals may be in flight at once
 #define RING_KERNEL KERNEL_RESIDENT(RING_THREADS, RESIDENT) CLUSTERED
 
-// A slot of the ring, and the parity of its rounds.
+// A slot of the ring, and the parity of its phase.
 using RingPosition = PipelineState<SLOTS>;
 
-// What the warps of a block, and then the blocks of a cluster, show each other of a row.
+// Shared memory through which the warps of a block, and then the blocks of a cluster, exchange a row's statistics.
 template <int COUNT> struct Totals {
     alignas(4 * COUNT) float of_warp[2][WARPS][COUNT];
     alignas(4 * COUNT) float of_block[TOTALS][CLUSTER][COUNT];
@@ -38,7 +38,7 @@ template <int COUNT> struct Totals {
 template <int COUNT> struct Ring {
     Totals<COUNT>& totals;
     uint32_t slots, full, empty;
-    int turns;    // rows of this block
+    int row_count;    // rows of this block
 
     DEVICE Ring(Totals<COUNT>& totals, int64_t rows, int blocks) : totals(totals) {
         DYNAMIC_SHARED(memory);
@@ -46,7 +46,7 @@ template <int COUNT> struct Ring {
         full = shared_address(totals.full);
         empty = shared_address(totals.empty);
         const int64_t left = rows - row_block();
-        turns = left > 0 ? static_cast<int>((left + blocks - 1) / blocks) : 0;
+        row_count = left > 0 ? static_cast<int>((left + blocks - 1) / blocks) : 0;
         if (thread_x() == 0) {
 #pragma unroll 1
             for (int i = 0; i < SLOTS; ++i) {
@@ -65,13 +65,13 @@ template <int COUNT> struct Ring {
         barrier();
 #endif
     }
-    DEVICE bool works() const { return warp_index() < WARPS; }
-    DEVICE bool merges() const { return warp_index() == WARPS; }
+    DEVICE bool is_compute_warp() const { return warp_index() < WARPS; }
+    DEVICE bool is_reduce_warp() const { return warp_index() == WARPS; }
 
-    // --- the warp that starts the copies ---
+    // --- the producer warp ---
 
     // `source` are the tensors' first rows, `stride` their row strides.
-    DEVICE void fill(const T* const (&source)[TENSORS], const int64_t (&stride)[TENSORS], int blocks,
+    DEVICE void load_rows(const T* const (&source)[TENSORS], const int64_t (&stride)[TENSORS], int blocks,
                      int length) const {
         if (warp_lane() != 0) return;
         RingPosition at;
@@ -80,11 +80,11 @@ template <int COUNT> struct Ring {
 #else
         const int first = 0;
 #endif
-        for (int turn = 0; turn < turns; ++turn) {
-            const int64_t row = row_block() + static_cast<int64_t>(turn) * blocks;
+        for (int local_row = 0; local_row < row_count; ++local_row) {
+            const int64_t row = row_block() + static_cast<int64_t>(local_row) * blocks;
 #pragma unroll 1
             for (int c = 0; c < CHUNKS; ++c, at.advance()) {
-                if (turn * CHUNKS + c >= SLOTS) mbarrier_wait(empty + at.stage * 8, at.phase ^ 1);
+                if (local_row * CHUNKS + c >= SLOTS) mbarrier_wait(empty + at.stage * 8, at.phase ^ 1);
                 const int column = (c * LANES + first) * VEC;
                 const int left = (length - column) * static_cast<int>(sizeof(T));
                 const uint32_t bytes = left < 0 ? 0 : left < PART_BYTES ? left : PART_BYTES;
@@ -100,14 +100,14 @@ template <int COUNT> struct Ring {
         }
     }
 
-    // --- the warp that merges ---
+    // --- the reduction warp ---
 
-    template <class Part> DEVICE void merge(Part part) const {
-        for (int turn = 0; turn < turns; ++turn) {
-            named_barrier_sync(1 + (turn & 1), THREADS + WARP);
-            take(part.value, totals.of_warp[turn & 1][warp_lane() % WARPS]);
+    template <class Part> DEVICE void reduce_rows(Part part) const {
+        for (int local_row = 0; local_row < row_count; ++local_row) {
+            named_barrier_sync(1 + (local_row & 1), THREADS + WARP);
+            take(part.value, totals.of_warp[local_row & 1][warp_lane() % WARPS]);
             part.template merge_warps<WARPS>();
-            const int slot = turn & (TOTALS - 1);
+            const int slot = local_row & (TOTALS - 1);
             uint64_t* arrived = &totals.arrived[slot];
 #if CLUSTER > 1
             if (warp_lane() == 0) mbarrier_arrive_expect_tx(shared_address(arrived), sizeof(totals.of_block[0]));
@@ -125,13 +125,13 @@ template <int COUNT> struct Ring {
         }
     }
 
-    // --- the others ---
+    // --- the consumer warps ---
 
     // Waits for the copies of the chunk at `at`.
     DEVICE void wait(const RingPosition& at) const { mbarrier_wait(full + at.stage * 8, at.phase); }
     // The lane's vector of one tensor of chunk c, which is at `at`; zeros beyond the row.
-    DEVICE cell<T, VEC> read(const RingPosition& at, int which, int c, int length) const {
-        cell<T, VEC> found;
+    DEVICE Vector<T, VEC> read(const RingPosition& at, int which, int c, int length) const {
+        Vector<T, VEC> found;
         found.clear();
         if (chunk_column(c) < length) {
             const uint32_t part = slots + at.stage * SLOT_BYTES + which * PART_BYTES;
@@ -139,23 +139,23 @@ template <int COUNT> struct Ring {
         }
         return found;
     }
-    // The warp has used all it wants of the chunk at `at`, and stored what depends on it. A load alone may
-    // still be on its way when the arrival is seen: with loads from memory in front of it, a next copy was
-    // read in its place (some lanes of 33 float32 rows of 262144; H200, 2026-11-21).
+    // Releases the slot at `at`: this warp has used the chunk and stored what depends on it. A load alone may still be
+    // in flight when the arrival is seen: with loads from memory in front of it, the next copy was read in its place
+    // (some lanes of 33 float32 rows of 262144; H200, 2026-11-21).
     DEVICE void release(const RingPosition& at) const {
         __syncwarp();
         if (warp_lane() == 0) mbarrier_arrive(empty + at.stage * 8);
     }
-    // Hands the merging warp this warp's part of row `turn`: lane k < COUNT has value k.
-    DEVICE void show(int turn, float mine) const {
-        if (warp_lane() < COUNT) totals.of_warp[turn & 1][warp_index()][warp_lane()] = mine;
+    // Publishes this warp's part of row `local_row` to the reduction warp: lane k < COUNT has value k.
+    DEVICE void publish(int local_row, float mine) const {
+        if (warp_lane() < COUNT) totals.of_warp[local_row & 1][warp_index()][warp_lane()] = mine;
         __syncwarp();
-        named_barrier_arrive(1 + (turn & 1), THREADS + WARP);
+        named_barrier_arrive(1 + (local_row & 1), THREADS + WARP);
     }
-    // The totals of row `turn`.
-    template <class Part> DEVICE void total(Part& part, int turn) const {
-        const int slot = turn & (TOTALS - 1);
-        mbarrier_wait(shared_address(&totals.arrived[slot]), turn / TOTALS & 1);
+    // Waits for the totals of row `local_row`.
+    template <class Part> DEVICE void wait_total(Part& part, int local_row) const {
+        const int slot = local_row & (TOTALS - 1);
+        mbarrier_wait(shared_address(&totals.arrived[slot]), local_row / TOTALS & 1);
         take(part.value, totals.of_block[slot][warp_lane() % CLUSTER]);
 #if CLUSTER > 1
         part.template merge_blocks<CLUSTER>();

@@ -1,6 +1,6 @@
-// Rows held in registers. A block has THREADS threads; LANES of them (a power of two) share one row, and each
-// lane holds CHUNKS vectors of VEC elements. Vector c of lane l starts at column (c * LANES + l) * VEC, so a
-// warp reads contiguous memory and a chunk beyond the row is skipped whole.
+// Rows in registers. A block has THREADS threads; LANES of them (a power of two) share one row, and each lane holds
+// CHUNKS vectors of VEC elements. Vector c of lane l starts at column (c * LANES + l) * VEC, so that a warp's accesses
+// are contiguous and a chunk beyond the row is skipped whole.
 //
 // Defines: THREADS, LANES, CHUNKS, VEC; TAIL = 1 when the length may not be a multiple of VEC; CLUSTER, the
 // blocks that share a row (LANES then counts the threads of all); RESIDENT.
@@ -14,7 +14,7 @@
 #ifndef CLUSTER
 #define CLUSTER 1
 #endif
-// A kernel over rows, with registers for RESIDENT blocks per multiprocessor where that is defined.
+// A kernel over rows, with registers limited for RESIDENT blocks per multiprocessor where that is defined.
 #ifdef RESIDENT
 #define ROW_KERNEL KERNEL_RESIDENT(THREADS, RESIDENT) CLUSTERED
 #else
@@ -34,7 +34,7 @@ constexpr int ROW_WARPS = LANES > WARP ? LANES / WARP : 1;
 static_assert(THREADS * CLUSTER % LANES == 0 && THREADS % WARP == 0, "a block is whole rows and whole warps");
 static_assert(CLUSTER == 1 || LANES == THREADS * CLUSTER, "a cluster holds one row");
 
-// What a block of streaming kernels takes at a time.
+// Elements that a block of a streaming kernel processes per iteration.
 #define TILE (static_cast<int64_t>(LANES) * CHUNKS * VEC)
 
 #if CLUSTER > 1
@@ -46,12 +46,12 @@ DEVICE int row_block() { return block_x(); }
 #endif
 DEVICE int row_slot() { return ROWS == 1 ? 0 : static_cast<unsigned>(thread_x()) / LANES; }
 DEVICE int chunk_column(int chunk) { return (chunk * LANES + row_lane()) * VEC; }
-// A lane's vectors lie a constant apart, so one pointer per row and immediate offsets reach them all.
+// A lane's vectors are a constant apart: one pointer per row and immediate offsets address them all.
 constexpr int CHUNK = LANES * VEC;
-template <class Type> DEVICE Type* at_lane(Type* row) { return row + row_lane() * VEC; }
+template <class Type> DEVICE Type* lane_ptr(Type* row) { return row + row_lane() * VEC; }
 
-// COUNT neighbouring elements as they lie in memory: 16-bit types stay packed, which halves the registers.
-template <class Type, int COUNT> struct cell {
+// COUNT neighbouring elements as in memory: 16-bit types stay packed in words, which halves the registers.
+template <class Type, int COUNT> struct Vector {
     static constexpr int PER_WORD = 4 / sizeof(Type);
     static constexpr int BYTES = COUNT * sizeof(Type);
     static constexpr int PART = BYTES < 16 ? BYTES : 16;    // one access
@@ -99,7 +99,7 @@ template <class Type, int COUNT> struct cell {
             part[i] = load_words<PART>(reinterpret_cast<const char*>(address) + i * PART);
         }
     }
-    DEVICE void load_once(const Type* address) {
+    DEVICE void load_streaming(const Type* address) {
 #pragma unroll
         for (int i = 0; i < BYTES / PART; ++i) {
             part[i] = load_words_once<PART>(reinterpret_cast<const char*>(address) + i * PART);
@@ -112,7 +112,7 @@ template <class Type, int COUNT> struct cell {
         }
     }
 };
-template <class Type> struct cell<Type, 1> {
+template <class Type> struct Vector<Type, 1> {
     Type raw;
 
     DEVICE float operator[](int) const { return to_float(raw); }
@@ -121,18 +121,18 @@ template <class Type> struct cell<Type, 1> {
     DEVICE void insert(int, Type value) { raw = value; }
     DEVICE void round(const float (&value)[1]) { raw = from_float<Type>(value[0]); }
     DEVICE void load(const Type* address) { raw = *address; }
-    DEVICE void load_once(const Type* address) { raw = *address; }
+    DEVICE void load_streaming(const Type* address) { raw = *address; }
     DEVICE void store(Type* address) const { *address = raw; }
 };
 
-// The vector at `address`, which is column `column` of its row; what lies beyond the row reads as zero.
-template <bool ONCE, class Type, class Index>
-DEVICE cell<Type, VEC> load_cell(const Type* address, Index column, Index length) {
-    cell<Type, VEC> held;
+// The vector at `address`, column `column` of its row; zeros beyond the row.
+template <bool STREAMING, class Type, class Index>
+DEVICE Vector<Type, VEC> load_vector(const Type* address, Index column, Index length) {
+    Vector<Type, VEC> held;
     held.clear();
     if (TAIL ? column + VEC <= length : column < length) {
-        if constexpr (ONCE) {
-            held.load_once(address);
+        if constexpr (STREAMING) {
+            held.load_streaming(address);
         } else {
             held.load(address);
         }
@@ -145,19 +145,19 @@ DEVICE cell<Type, VEC> load_cell(const Type* address, Index column, Index length
     return held;
 }
 
-// The lane's CHUNKS vectors from column `base` on, all in flight at once; `lane_row` is what `at_lane` gave.
-template <bool ONCE, class Type, class Index>
-DEVICE void load_cells(cell<Type, VEC> (&held)[CHUNKS], const Type* lane_row, Index base, Index length) {
+// The lane's CHUNKS vectors from column `base` on, all in flight at once; `lane_row` is a `lane_ptr`.
+template <bool STREAMING, class Type, class Index>
+DEVICE void load_vectors(Vector<Type, VEC> (&held)[CHUNKS], const Type* lane_row, Index base, Index length) {
 #pragma unroll
     for (int c = 0; c < CHUNKS; ++c) {
-        held[c] = load_cell<ONCE>(lane_row + base + c * CHUNK, base + chunk_column(c), length);
+        held[c] = load_vector<STREAMING>(lane_row + base + c * CHUNK, base + chunk_column(c), length);
     }
 }
 
-// Keeps what was unpacked so far from occupying registers across a reduction: every word is flipped by zero,
-// which the compiler cannot see through, at half an instruction per element. `count` is any 64-bit argument
-// that is never negative.
-template <class Type> DEVICE void drop_unpacked(cell<Type, VEC> (&held)[CHUNKS], int64_t count) {
+// Makes the compiler unpack the vectors again after a reduction instead of keeping float32 copies in registers across
+// it: every word is XORed with a zero that the compiler cannot see through, half an instruction per element. `count` is
+// any 64-bit argument that is never negative.
+template <class Type> DEVICE void rematerialize(Vector<Type, VEC> (&held)[CHUNKS], int64_t count) {
     const uint32_t zero = static_cast<uint32_t>(count >> 63);
 #pragma unroll
     for (int c = 0; c < CHUNKS; ++c) held[c].flip(zero);
@@ -165,9 +165,9 @@ template <class Type> DEVICE void drop_unpacked(cell<Type, VEC> (&held)[CHUNKS],
 
 // Rounds VEC floats and stores those that lie inside the row.
 template <class Type, class Index>
-DEVICE void store_cell(Type* address, Index column, Index length, const float (&value)[VEC]) {
+DEVICE void store_vector(Type* address, Index column, Index length, const float (&value)[VEC]) {
     if (TAIL ? column + VEC <= length : column < length) {
-        cell<Type, VEC> rounded;
+        Vector<Type, VEC> rounded;
         rounded.round(value);
         rounded.store(address);
     } else if constexpr (TAIL) {
@@ -196,24 +196,24 @@ template <class Op, int WIDTH> DEVICE float reduce_warp(float value) {
     return value;
 }
 
-// The lane's number in its warp, and the warp's in the block.
+// The lane's index in its warp, and the warp's in the block.
 DEVICE int warp_lane() { return thread_x() & (WARP - 1); }
 DEVICE int warp_index() { return static_cast<unsigned>(thread_x()) / WARP; }
 
-constexpr int SHARERS = CLUSTER > 1 ? WARPS : ROW_WARPS;    // warps of this block that hold a row
+constexpr int BLOCK_ROW_WARPS = CLUSTER > 1 ? WARPS : ROW_WARPS;    // warps of this block that share a row
 
-// Where the warps (and blocks) that hold a row show each other COUNT (1, 2 or 4) values; in shared memory.
+// Shared memory through which the warps (and blocks) of a row exchange COUNT (1, 2 or 4) partial values.
 template <int COUNT> struct RowPartial {
     alignas(4 * COUNT) float of_warp[WARPS][COUNT];
 #if CLUSTER > 1
     alignas(4 * COUNT) float of_block[CLUSTER][COUNT];
-    alignas(8) uint64_t arrived;    // what all blocks sent
+    alignas(8) uint64_t arrived;    // counts the bytes all blocks sent
 
     DEVICE void expect() { mbarrier_arrive_expect_tx(shared_address(&arrived), sizeof(of_block)); }
 #endif
 };
 
-// Rows of a cluster: blocks may send to each other from `rows_ready` on, when all have passed `rows_start`.
+// Rows of a cluster: `rows_start` initialises the exchange, blocks may send to each other after `rows_ready`.
 #if CLUSTER > 1
 template <int COUNT> DEVICE int prepare(RowPartial<COUNT>& partial) {
     mbarrier_init(shared_address(&partial.arrived), 1);
@@ -240,17 +240,16 @@ template <int COUNT> DEVICE void take(float (&value)[COUNT], const float (&place
     for (int k = 0; k < COUNT; ++k) value[k] = float_of(found.w[k]);
 }
 
-// Lets the warps of each row merge what they have left in `partial.of_warp`, in an order that depends on the
-// class alone. `part` has COUNT floats `value`, and merges them over groups of PARTS lanes, of which lane p
-// holds part p: `merge_warps<PARTS>` in the block, `merge_blocks<PARTS>` in the cluster. All threads of the
-// block (of the cluster) take part. `phase` is the parity of the uses of this partial so far; between two
-// uses another barrier must pass.
+// Reduces the partial values in `partial.of_warp` over the warps of each row, in an order that depends on the row class
+// alone. `part` has COUNT floats `value` and merges them over groups of PARTS lanes, of which lane p holds part p:
+// `merge_warps<PARTS>` in the block, `merge_blocks<PARTS>` in the cluster. All threads of the block (of the cluster)
+// call it. `phase` is the parity of the uses of this partial so far; another barrier must separate two uses.
 template <class Part, int COUNT>
 DEVICE void merge_row(Part& part, RowPartial<COUNT>& partial, int phase = 0) {
     const int lane = warp_lane();
     barrier();
-    take(part.value, partial.of_warp[warp_index() / SHARERS * SHARERS + lane % SHARERS]);
-    part.template merge_warps<SHARERS>();
+    take(part.value, partial.of_warp[warp_index() / BLOCK_ROW_WARPS * BLOCK_ROW_WARPS + lane % BLOCK_ROW_WARPS]);
+    part.template merge_warps<BLOCK_ROW_WARPS>();
 #if CLUSTER > 1
     if (thread_x() < CLUSTER) {
         send(partial.of_block[cluster_rank()], part.value, &partial.arrived, thread_x());
@@ -274,8 +273,8 @@ template <class Op, int COUNT> struct Combined {
 
 constexpr int WARP_LANES = LANES < WARP ? LANES : WARP;    // lanes of one warp that share a row
 
-// Each of the first levels halves what a lane carries: lane l gets the warp's sum of value[l % COUNT], for 6
-// shuffles instead of 20 where COUNT is 4.
+// Lane l gets the warp's sum of value[l % COUNT]. The first levels halve the values a lane carries: 6 shuffles instead
+// of 20 for COUNT 4.
 template <int COUNT> DEVICE float fold_warp(const float (&value)[COUNT]) {
     const int lane = warp_lane();
     float mine = value[0];

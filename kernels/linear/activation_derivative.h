@@ -26,9 +26,9 @@ DEVICE float scaled_tail(float a) {
     return p * r;
 }
 
-// Phi(z) + z * phi(z). The tail that is small is computed, so nothing cancels but what the maths cancels;
-// z - z brings back what the clamp hides: both are NaN at infinity.
-DEVICE float gelu_slope(float z) {
+// Phi(z) + z * phi(z). The small tail is computed, so that no term cancels but in the maths; z - z undoes
+// the clamp: both are NaN at infinity.
+DEVICE float gelu_derivative(float z) {
     const float a = math_min_number(math_abs(z), 20.0f);
     const float e = math_exp2(-0.72134752f * a * a);
     const float tail = e * math_fma(-0.39894228f, a, scaled_tail(a));
@@ -37,26 +37,25 @@ DEVICE float gelu_slope(float z) {
 
 // With the form sigmoid(y) = (1 + tanh(y / 2)) / 2, y = 2 * sqrt(2 / pi) * (z + 0.044715 * z^3):
 // sigmoid(y) * (1 + z * y' * sigmoid(-y)).
-DEVICE float gelu_tanh_slope(float z) {
+DEVICE float gelu_tanh_derivative(float z) {
     const float a = math_min_number(math_abs(z), 20.0f);
     const float square = a * a;
     const float y = 1.59576912f * a * math_fma(0.044715f, square, 1.0f);
-    const float slope = 1.59576912f * math_fma(3.0f * 0.044715f, square, 1.0f);
+    const float derivative = 1.59576912f * math_fma(3.0f * 0.044715f, square, 1.0f);
     const Sigmoid s = sigmoid(y);
-    const float steep = a * slope * s.value * s.complement;
-    return (z < 0.0f ? s.complement - steep : s.value + steep) + (z - z);
+    const float curvature = a * derivative * s.value * s.complement;
+    return (z < 0.0f ? s.complement - curvature : s.value + curvature) + (z - z);
 }
 
-DEVICE float silu_slope(float z) {
+DEVICE float silu_derivative(float z) {
     const Sigmoid s = sigmoid(z);
     return s.value * math_fma(z, s.complement, 1.0f);
 }
 
-// dy * gelu_slope(z) within 1e-6 of its terms, enough for 16 bits: with a = |z| and Mills' ratio
-// R(a) = Phi(-a) / phi(a), the slope is s = phi(a) * (R(a) - a) for negative z, else 1 - s. sqrt(1 / (2 pi)) * R is
-// a polynomial in 1 / (1 + 0.3 a), fitted for _lib/triton/math.py; phi goes in as two roots of it, so that
-// it keeps its range.
-DEVICE float times_gelu_slope(float dy, float z) {
+// dy * gelu_derivative(z) within 1e-6 of its terms, enough for 16 bits: with a = |z| and Mills' ratio R(a) = Phi(-a) /
+// phi(a), the derivative is s = phi(a) * (R(a) - a) for negative z, else 1 - s. sqrt(1 / (2 pi)) * R is a polynomial in
+// 1 / (1 + 0.3 a), fitted for _lib/triton/math.py; phi goes in as two roots of it, so that it keeps its range.
+DEVICE float times_gelu_derivative(float dy, float z) {
     const float a = math_abs(z);
     const float t = rcp_fast(math_fma(a, 0.3f, 1.0f));
     float r = math_fma(t, -0.07948413957942683f, 0.22228710771478521f);
@@ -74,10 +73,10 @@ DEVICE float backward(float dy, float z) {
 #if ACTIVATION == ACTIVATION_RELU
     return z <= 0.0f ? 0.0f : dy;
 #elif ACTIVATION == ACTIVATION_GELU
-    return sizeof(T) == 2 ? times_gelu_slope(dy, z) : dy * gelu_slope(z);
+    return sizeof(T) == 2 ? times_gelu_derivative(dy, z) : dy * gelu_derivative(z);
 #elif ACTIVATION == ACTIVATION_GELU_TANH
-    return dy * gelu_tanh_slope(z);
+    return dy * gelu_tanh_derivative(z);
 #else
-    return dy * silu_slope(z);
+    return dy * silu_derivative(z);
 #endif
 }
