@@ -6,6 +6,7 @@ seconds each from the cache) and decodes it. The tests compare the page with wha
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -50,8 +51,7 @@ def census() -> tuple[Counter[str], dict[str, Counter[str]]]:
 def tests() -> dict[str, dict[str, str]]:
     """Per architecture: mnemonic -> the test file that covers it."""
     sys.path.insert(0, str(ROOT / "tests" / "backends" / "emulator"))
-    import instructions
-
+    instructions = importlib.import_module("instructions")
     instructions.covered()
     found: dict[str, dict[str, str]] = {}
     for name, suite in instructions.Suite.every.items():
@@ -68,7 +68,7 @@ def main() -> int:
     lines = [
         "# Instructions of the AMD kernels, and their tests",
         "",
-        "Written by `python docs/coverage.py`. A cell counts the kernels of that card in which the",
+        "Written by `python docs/coverage.py`. A cell counts the kernels of that architecture in which the",
         "instruction occurs; the last column is the part of `tests/backends/emulator/` that checks it",
         "against the ISA guide's definition. A kernel with an untested instruction fails `test_smoke.py`.",
         "",

@@ -28,7 +28,7 @@ def error_page() -> str:
         if inspect.isclass(cls) and issubclass(cls, errors.PortableError) and not name.startswith("_"):
             python = [base.__name__ for base in cls.__mro__ if base.__module__ == "builtins"]
             also = [each for each in python if each not in ("Exception", "BaseException", "object")]
-            text = " ".join(inspect.getdoc(cls).split()).replace("|", "\\|")
+            text = " ".join((inspect.getdoc(cls) or "").split()).replace("|", "\\|")
             rows.append(f"| `{name}` | {', '.join(f'`{each}`' for each in also)} | {text} |")
     return HEAD + "\n".join(rows) + "\n"
 

@@ -7,6 +7,7 @@ that was interrupted. `--write` writes the page of what the file holds, and name
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import sys
@@ -39,7 +40,8 @@ def main() -> None:
     args = parser.parse_args()
     os.environ["PORTABLE_BACKEND"] = "cpu"
     sys.path.insert(0, str(ROOT / "tests" / "conformance"))
-    from mutants import catalogue, hunt, orders
+    names = ("catalogue", "hunt", "orders")
+    catalogue, hunt, orders = (importlib.import_module(f"mutants.{name}") for name in names)
 
     mutants = catalogue.every()
     kills = _read(args.kept, mutants, hunt.Kill)

@@ -88,8 +88,9 @@ def configs() -> dict[str, Any]:
     """Small configurations of the three families."""
     from transformers import DeepseekV3Config, Gemma2Config, LlamaConfig
 
-    common = {"vocab_size": 512, "hidden_size": 256, "num_hidden_layers": 2, "max_position_embeddings": 512}
-    common |= {"intermediate_size": 512, "num_attention_heads": 4, "attention_dropout": 0.0}
+    common: dict[str, Any] = {"vocab_size": 512, "hidden_size": 256, "num_hidden_layers": 2}
+    common |= {"max_position_embeddings": 512, "intermediate_size": 512}
+    common |= {"num_attention_heads": 4, "attention_dropout": 0.0}
     return {
         "Llama": LlamaConfig(**common, num_key_value_heads=2),
         "Gemma 2": Gemma2Config(

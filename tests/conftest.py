@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import textwrap
+from typing import Any
 
 # Set before torch reads it, and inherited by subprocesses: tests run in several processes on few cores, where
 # a thread pool in each makes all of them wait.
@@ -124,7 +125,8 @@ def toy(tmp_path, monkeypatch):
     monkeypatch.setenv("PORTABLE_BACKEND", "toy")
     monkeypatch.setenv("TOY_CARD", "1")
     fresh()
-    log = detect.backend_class("toy").log
+    backend: Any = detect.backend_class("toy")
+    log = backend.log
     log.clear()
     yield log
     monkeypatch.undo()

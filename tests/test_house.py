@@ -199,7 +199,9 @@ def test_constraints_pin_what_make_installs():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     pins, extras = pinned(), project["optional-dependencies"]
     for requirement in [*project["dependencies"], *extras["test"], *extras["check"]]:
-        name, exact = re.match(r"([\w.-]+)(?:\[\w+\])?(?:==([\w.]+))?", requirement).groups()
+        found = re.match(r"([\w.-]+)(?:\[\w+\])?(?:==([\w.]+))?", requirement)
+        assert found is not None, requirement
+        name, exact = found.groups()
         assert normal(name) in pins, requirement
         assert exact is None or pins[normal(name)] == {exact}, requirement
 

@@ -137,13 +137,13 @@ def test_the_drivers_refusal_is_named(fake):
 
 
 class OnTheCpu(CudaBackend):
-    """A Hopper card whose tensors are the CPU's and whose kernels do nothing."""
+    """A Hopper GPU with CPU tensors, whose kernels do nothing."""
 
     device_type = "cpu"
     count = Backend.count
     current = staticmethod(Backend.current)
     stream = staticmethod(lambda index: 0x5)
-    empty = staticmethod(torch._C._dynamo.guards._empty_strided_cpu)
+    empty = staticmethod(torch._C._dynamo.guards._empty_strided_cpu)  # type: ignore[attr-defined]
 
     def device(self, index):
         return HOPPER
@@ -156,7 +156,7 @@ class OnTheCpu(CudaBackend):
 
 
 class OneOfTwo(OnTheCpu):
-    """The same beside another card, which is the current one."""
+    """The same beside another GPU, which is the current one."""
 
     now = 1
     entered: ClassVar[list[int]] = []

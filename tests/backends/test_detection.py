@@ -49,8 +49,8 @@ def test_an_amd_card_with_a_cuda_build_of_torch_says_so():
 
 
 def test_both_cards_with_one_build_are_told_apart_by_the_build():
-    for build, name in (({"cuda": "13.0"}, "cuda"), ({"hip": "7.0"}, "rocm")):
-        chosen = detect.select(made_up("/dev/nvidia0", "/dev/kfd", **build))
+    for cuda, hip, name in (("13.0", None, "cuda"), (None, "7.0", "rocm")):
+        chosen = detect.select(made_up("/dev/nvidia0", "/dev/kfd", cuda=cuda, hip=hip))
         assert chosen.error is None and chosen.backends["cuda"].name == name
 
 

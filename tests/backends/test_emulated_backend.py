@@ -10,6 +10,7 @@ import subprocess
 import sys
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -180,10 +181,12 @@ def test_torch_is_no_implementation_of_an_emulated_gpu(environment):
     environment(PORTABLE_BACKEND="rocm")
     assert dispatcher.candidates("softmax") == ("cpp", "triton")
     double = portable.explain("softmax", torch.ones(2, 8, dtype=torch.float64)).choice
-    assert double.name == "torch"
+    assert double is not None and double.name == "torch"
+    assert double.reason is not None
     assert "torch computes it on the CPU, not the emulated gfx942 card" in double.reason
     with portable.using(softmax="torch"):
         pinned = portable.explain("softmax", torch.ones(2, 8)).choice
+        assert pinned is not None and pinned.reason is not None
         assert pinned.reason.startswith("pinned; torch computes it on the CPU")
         assert torch.equal(portable.softmax(torch.ones(2, 8)), torch.full((2, 8), 0.125))
 
@@ -225,7 +228,7 @@ def test_a_tensor_spans_from_its_first_to_its_last_element(shape, strides, span)
 
 def test_arguments_of_a_launch():
     args = (("a", Pointer("x")), ("n", Scalar("i32", 3)), ("b", Pointer("y")), ("w", Pointer("gone")))
-    launch = Launch(NativeKernel(None, "k", 1), (1, 1, 1), args)
+    launch = Launch(NativeKernel(Path("k.hip"), "k", 1), (1, 1, 1), args)
     tensors = {"x": TensorInfo((3, 5), (8, 1), "float16"), "y": TensorInfo((4,), (1,), "float64")}
     slots = {"x": 0, "y": 1, "gone": 2}
     code = CodeObject(b"", "k", 1, 0, "hip", 1)
@@ -352,7 +355,8 @@ def test_line_tables_change_no_instruction(image, tmp_path):
     source.write_text(SCALE)
     plain, lines = ELFFile(BytesIO(compile(source, (("T", "f32"),), "gfx942"))), ELFFile(BytesIO(image))
     for section in (".text", ".rodata"):
-        assert plain.get_section_by_name(section).data() == lines.get_section_by_name(section).data()
+        one, other = plain.get_section_by_name(section), lines.get_section_by_name(section)
+        assert one is not None and other is not None and one.data() == other.data()
     assert plain.get_section_by_name(".debug_line") is None
     assert lines.get_section_by_name(".debug_line") is not None
 

@@ -34,6 +34,17 @@ class KernelFault(LaunchError, EmulatorError):
         "unsupported",
         "trap",
     )
+    kind: str
+    kernel: str
+    detail: str
+    source: str | None
+    inlined_at: tuple[str, ...]
+    instruction: str | None
+    pc: int | None
+    workgroup: tuple[int, int, int] | None
+    wave: int | None
+    lane: int | None
+    address: int | None
 
     def __init__(self, kind: str, kernel: str, detail: str, **where: Any) -> None:
         assert kind in self.KINDS, kind

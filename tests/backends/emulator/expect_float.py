@@ -257,8 +257,8 @@ def rule_fma(
     fmt: Format, mode: int = NEAREST, flush_in: bool = False, flush_out: bool = False
 ) -> Callable[..., int]:
     def rule(a: int, b: int, c: int) -> int:
-        nums = [unpack(each, fmt, flush_in) for each in (a, b, c)]
-        return pack(fma(*nums, mode), fmt, mode, flush_out)
+        x, y, z = (unpack(each, fmt, flush_in) for each in (a, b, c))
+        return pack(fma(x, y, z, mode), fmt, mode, flush_out)
 
     return rule
 

@@ -1,8 +1,8 @@
 """Harness of the per-instruction tests: one assembly kernel per probe, a file's probes in one code object.
 
-A probe names an instruction, the assembly that runs it, its operands and a rule in Python that says what
-must come out. Its kernel loads one record of operands per lane, runs the assembly under an execution mask
-that differs from wave to wave, and stores every result whole, so that a lane that was off, the half of a
+A probe names an instruction, the assembly that runs it, its operands and a rule in Python that gives the
+expected results. Its kernel loads one row of operands per lane, runs the assembly under an execution mask
+that differs from wave to wave, and stores every result whole, so that an inactive lane, the half of a
 register that must stay and the bits of a mask past the wave are compared too.
 """
 
@@ -37,9 +37,9 @@ from assembly import (
 from outcomes import ANY_NAN, SKIP, Half, Near, OneOf, Upper, same, show
 
 __all__ = [
-    "ANY_NAN", "ARCHS", "GFX9", "GFX11", "GFX94", "SKIP", "Context", "Near", "OneOf", "Probe", "Suite",
-    "Text",
-    "Upper", "check", "covered", "memory", "run_kernel", "same", "seed", "show", "spelling", "waits", "wave",
+    "ANY_NAN", "ARCHS", "GFX9", "GFX11", "GFX94", "SKIP", "Context", "LazyRows", "Near", "OneOf", "Probe",
+    "Suite", "Text", "Upper", "check", "covered", "memory", "run_kernel", "same", "seed", "show", "spelling",
+    "waits", "wave",
 ]  # fmt: skip
 POISON = 0x5A5A5A5A
 SOURCES = "abcefg"  # placeholders of the sources; d, d1, d2 are results and m, m1 scalar masks
@@ -57,6 +57,23 @@ class Context:
         return bool(self.exec >> lane & 1)
 
 
+class LazyRows(Sequence[tuple[int, ...]]):
+    """Rows of operands that are made at first use: collecting the tests makes none of them."""
+
+    def __init__(self, make: Callable[[], Iterable[tuple[int, ...]]]) -> None:
+        self._make = make
+
+    @functools.cached_property
+    def rows(self) -> tuple[tuple[int, ...], ...]:
+        return tuple(self._make())
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.rows[index]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
 @dataclass(frozen=True)
 class Probe:
     """One instruction under test. `ins`: types of the sources; `outs`: types of the results, in order: a
@@ -70,7 +87,7 @@ class Probe:
     ins: tuple[str, ...]
     outs: tuple[str, ...]
     rule: Callable[..., Any]
-    vectors: tuple[tuple[int, ...], ...]
+    vectors: Sequence[tuple[int, ...]]
     archs: tuple[str, ...] = ARCHS
     whole: bool = False
     setup: str = ""
@@ -124,13 +141,18 @@ class Suite:
             self.covers[arch] |= {spelling(name, arch) for name in covers}
 
     def pairs(self) -> list[Any]:
-        """(architecture, probe) as pytest parameters."""
+        """(architecture, probe) as pytest parameters; a probe's architectures follow one another, so that its
+        operands and expected results are made once."""
         return [
-            pytest.param(arch, probe, id=f"{arch}-{probe.symbol}")
-            for arch in ARCHS
+            self.param(arch, probe, id=f"{arch}-{probe.symbol}")
             for probe in self.probes
+            for arch in ARCHS
             if arch in probe.archs
         ]
+
+    def param(self, *values: Any, id: str) -> Any:
+        """A pytest parameter; all of a suite run in one worker, which then loads its code objects once."""
+        return pytest.param(*values, id=id, marks=pytest.mark.xdist_group(f"emulator {self.name}"))
 
     def wavesize(self, probe: Probe, arch: str) -> int:
         return 64 if probe.wide else wave(arch)
@@ -200,7 +222,7 @@ def covered() -> dict[str, set[str]]:
     return total
 
 
-# Registers of a probe's kernel. v0 lane, v1 and v2 offsets of the records, sources from v8, results from v64.
+# Registers of a probe's kernel. v0 lane, v1 and v2 offsets of the rows, sources from v8, results from v64.
 # s[0:1] kernel arguments, s2 workgroup, s[4:5] inputs, s[6:7] outputs, s[8:9] masks, s[40:47] scalar results.
 @dataclass
 class _Layout:
@@ -365,13 +387,26 @@ def run_kernel(
 
 
 @functools.cache
-def lane_results(rule: Callable[..., Any], records: tuple[tuple[int, ...], ...]) -> list[tuple[Any, ...]]:
-    """The rule on every record, once for all architectures."""
+def lane_results(rule: Callable[..., Any], rows: Sequence[tuple[int, ...]]) -> list[tuple[Any, ...]]:
+    """The rule on every row, once for all architectures."""
     found = []
-    for record in records:
-        value = rule(*record)
+    for row in rows:
+        value = rule(*row)
         found.append(value if isinstance(value, tuple) else (value,))
     return found
+
+
+@functools.cache
+def packed_rows(ins: tuple[str, ...], rows: Sequence[tuple[int, ...]], stride: int) -> bytes:
+    """The rows as a kernel reads them, `stride` bytes apart; once for all architectures."""
+    widths = [(dwords(kind) * 4, (1 << bits(kind)) - 1) for kind in ins]
+    found = bytearray()
+    for row in rows:
+        start = len(found)
+        for (width, mask), value in zip(widths, row, strict=True):
+            found += (value & mask).to_bytes(width, "little")
+        found += bytes(stride - (len(found) - start))
+    return bytes(found)
 
 
 def masks_for(count: int, size: int, masked: bool | str) -> list[int]:
@@ -388,38 +423,41 @@ def check(suite: Suite, probe: Probe, arch: str) -> None:
     """Run a probe and compare every bit that it stores."""
     size = suite.wavesize(probe, arch)
     layout = _layout(probe, arch, size)
-    records = probe.vectors
-    groups = -(-len(records) // size)
-    records = records + records[:1] * (groups * size - len(records))
-    source = bytearray(groups * size * layout.stride_in)
-    for i, record in enumerate(records):
-        at = i * layout.stride_in
-        for kind, value in zip(probe.ins, record, strict=True):
-            width = dwords(kind) * 4
-            source[at : at + width] = (value & ((1 << 8 * width) - 1)).to_bytes(width, "little")
-            at += width
+    count = len(probe.vectors)
+    groups = -(-count // size)
+    fill = groups * size - count  # lanes behind the last row repeat the first
+    rows = [*probe.vectors, *[probe.vectors[0]] * fill]
+    source = packed_rows(probe.ins, probe.vectors, layout.stride_in)
+    source += source[: layout.stride_in] * fill
     masks = masks_for(groups, size, probe.masked)
     blocks = [
-        memory(len(source), bytes(source)),
+        memory(len(source), source),
         memory(groups * size * layout.stride_out),
         memory(groups * 8, b"".join(mask.to_bytes(8, "little") for mask in masks)),
     ]
     run_kernel(suite, arch, probe.symbol, blocks, groups, size, read_only=(0, 2))
     got = bytes(blocks[1])
-    lanes = None if probe.whole else lane_results(probe.rule, records)
+    if not probe.whole:
+        lanes = lane_results(probe.rule, probe.vectors)
+        lanes = [*lanes, *lanes[:1] * fill]
     wrong = []
+    # Most results are integers, compared as they are; `same` knows the other kinds of expectation.
+    slots = [
+        (slot, kind, 4 * sum(each[2] for each in layout.stored[:slot]), 4 * layout.stored[slot][2])
+        for slot, kind in enumerate(probe.outs)
+    ]
     for group, mask in enumerate(masks):
-        inside = records[group * size : (group + 1) * size]
+        inside = rows[group * size : (group + 1) * size]
         context = Context(arch, size, mask)
         expected = probe.rule(context, inside) if probe.whole else lanes[group * size : (group + 1) * size]
         whole = _masks(probe, expected, context)
-        for lane in range(size):
-            at = (group * size + lane) * layout.stride_out
-            for slot, (kind, (_, _, count)) in enumerate(zip(probe.outs, layout.stored, strict=True)):
-                value = int.from_bytes(got[at : at + 4 * count], "little")
-                at += 4 * count
-                want, kind = _expected(probe, kind, slot, lane, context, inside, expected, whole)
-                if want is not SKIP and not same(value, want, kind, probe.ulp):
+        start = group * size * layout.stride_out
+        for slot, kind, offset, nbytes in slots:
+            for lane in range(size):
+                at = start + lane * layout.stride_out + offset
+                value = int.from_bytes(got[at : at + nbytes], "little")
+                want, own = _expected(probe, kind, slot, lane, context, inside, expected, whole)
+                if want is not SKIP and not same(value, want, own, probe.ulp):
                     wrong.append((group, lane, slot, inside[lane], want, value))
     assert not wrong, report(probe, arch, masks, wrong)
 

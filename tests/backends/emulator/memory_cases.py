@@ -32,7 +32,7 @@ def case(name, archs, body, words, rule, covers, lds=0, scratch=0, result=40, wa
         CASES.append(Case(name, arch, words, rule, waves))
 
         def make(arch):
-            text = body(arch) if callable(body) else body
+            text: str = body if isinstance(body, str) else body(arch)
             if arch == "gfx1201":
                 text = text.replace("s[12:15], 0 offen", "s[12:15], null offen")
             stores = ""

@@ -29,7 +29,7 @@ from expect_float import (
 from expect_fp8 import pack8, types, unpack8
 from expect_int import s, u
 from instructions import ANY_NAN, ARCHS, GFX9, GFX11, GFX94, SKIP, OneOf, Probe, Suite, check
-from vectors import SNAN, records
+from vectors import SNAN, operand_rows
 
 SUITE = Suite("convert")
 
@@ -40,7 +40,7 @@ def add(name, ins, outs, rule, asm=None, archs=ARCHS, extra=(), count=256, **mor
     if asm is None:
         asm = f"{name} {{d}}, " + ", ".join("{" + letter + "}" for letter in "abcefg"[: len(ins)])
     key = name + more.get("tag", "")
-    SUITE.add(Probe(name, asm, ins, outs, rule, records(key, ins, count, extra), archs, **more))
+    SUITE.add(Probe(name, asm, ins, outs, rule, operand_rows(key, ins, count, extra), archs, **more))
 
 
 EDGES = [

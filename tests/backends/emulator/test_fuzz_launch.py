@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from .kernels.harness import HERE, arches, image, wave_of
 
-EXAMPLES = int(os.environ.get("PORTABLE_FUZZ_EXAMPLES", "150"))
+EXAMPLES = int(os.environ.get("PORTABLE_FUZZ_EXAMPLES", settings.default.max_examples))
 PATIENCE = 60  # seconds for one case, start of the process included
 
 
@@ -28,7 +28,8 @@ class Worker:
     """The process that launches; a new one where the last has ended."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.process = folder, None
+        self.folder = folder
+        self.process: subprocess.Popen[bytes] | None = None
         self.last = folder / "last.json"
 
     def run(self, case: dict) -> str:
@@ -37,11 +38,13 @@ class Worker:
             with (self.folder / "stderr").open("ab") as log:
                 self.process = subprocess.Popen(command, stdin=-1, stdout=-1, stderr=log)
         self.last.write_text(json.dumps(case))
+        given, answers = self.process.stdin, self.process.stdout
+        assert given is not None and answers is not None
         try:
-            self.process.stdin.write(json.dumps(case).encode() + b"\n")
-            self.process.stdin.flush()
-            ready, _, _ = select.select([self.process.stdout], [], [], PATIENCE)
-            answer = self.process.stdout.readline().decode().strip() if ready else ""
+            given.write(json.dumps(case).encode() + b"\n")
+            given.flush()
+            ready, _, _ = select.select([answers], [], [], PATIENCE)
+            answer = answers.readline().decode().strip() if ready else ""
         except OSError:
             ready, answer = True, ""
         if not answer:
@@ -63,7 +66,8 @@ class Worker:
             process.kill()
         for pipe in (process.stdin, process.stdout):
             with contextlib.suppress(OSError):  # what the dead process did not read
-                pipe.close()
+                if pipe is not None:
+                    pipe.close()
         return process.wait()
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from operator import mul
 
 import pytest
 from expect_float import BF16, F16, F32, F64, Format, Num, of, pack, unpack
 from expect_fp8 import pack8, types
 from expect_int import s, u
 from expect_matrix import Shape, chained, fused, pairwise
-from instructions import GFX9, GFX94, Probe, Suite, check, seed
+from instructions import GFX9, GFX94, LazyRows, Probe, Suite, check, seed
 
 SUITE = Suite("matrix")
 
@@ -86,6 +88,59 @@ def written(value: int, kind: str) -> int:
     return u(value) if kind == "i32" else of(float(value), FORMATS[kind])
 
 
+@dataclass(frozen=True)
+class Problem:
+    """The operands of every lane of each wave, and the result that it must hold."""
+
+    rows: tuple[tuple[int, ...], ...]
+    results: dict[tuple[int, int], int]  # by wave and lane
+
+    def rule(self, context, lanes):
+        wave = 0 if tuple(lanes) == self.rows[: context.wave] else 1
+        return [(self.results[wave, lane],) for lane in range(context.wave)]
+
+
+def lazily(make: Callable[[], Problem]):
+    """(operands, rule) of a problem that is made at first use: its products are this file's slow part."""
+    made = functools.cache(make)
+    return LazyRows(lambda: made().rows), lambda context, lanes: made().rule(context, lanes)
+
+
+def layout_problem(shape, name, arch, a_type, b_type, d_type, span, a_from, b_from) -> Problem:
+    """Two waves with small integers; the lanes of a wave hold one matrix product."""
+    random = seed(name)
+    rows, results = [], {}
+    width = WIDTHS[d_type]
+    step = accumulator_step(shape, width)
+    for wave in range(2):
+        held = matrices(shape, random, span)
+        a, b = seen(shape, held[0], a_from), seen(shape, held[1], b_from)
+        c = [
+            [[random.randint(-9, 9) for _ in range(shape.m)] for _ in range(shape.m)]
+            for _ in range(shape.blocks)
+        ]
+        for lane in range(shape.wave):
+            seeds = wants = 0
+            for i in range(shape.accumulators):
+                block, row, column = shape.result(lane, i)
+                total = c[block][row][column] + sum(map(mul, a[block][row], b[block][column]))
+                high = 0x5A5A0000 if step != width else 0
+                seeds |= (written(c[block][row][column], d_type) | high) << step * i
+                wants |= (written(total, d_type) | high) << step * i
+            sides = ((held[0], a_type), (held[1], b_type))
+            rows.append((*(gather(shape, lane, *each, arch) for each in sides), seeds))
+            results[wave, lane] = wants
+    return Problem(tuple(rows), results)
+
+
+WIDTHS = {"f32": 32, "i32": 32, "f64": 64, "f16": 16, "bf16": 16}
+
+
+def accumulator_step(shape: Shape, width: int) -> int:
+    """Bits from one accumulator to the next: gfx11 holds 16-bit ones in a register each."""
+    return 32 if shape.rdna == 11 and width == 16 else width
+
+
 def layout_probe(
     name: str,
     shape: Shape,
@@ -97,47 +152,18 @@ def layout_probe(
     span=3,
     tag="",
     acc="v",
-    a_from=int,
-    b_from=int,
+    a_from: Callable[[int], int] = int,
+    b_from: Callable[[int], int] = int,
 ) -> None:
-    """A probe of two waves with small integers; the lanes of a wave hold one problem."""
+    """A probe of layouts per architecture, by `layout_problem`."""
     for arch in archs:
-        random = seed(name + tag)
-        rows, answers = [], {}
         a_type, b_type, d_type = ELEMENTS[one], ELEMENTS[two], result
-        width = {"f32": 32, "i32": 32, "f64": 64, "f16": 16, "bf16": 16}[d_type]
-        step = 32 if shape.rdna == 11 and width == 16 else width  # gfx11: 16 bits in a register each
-        for wave in range(2):
-            held = matrices(shape, random, span)
-            a, b = seen(shape, held[0], a_from), seen(shape, held[1], b_from)
-            c = [
-                [[random.randint(-9, 9) for _ in range(shape.m)] for _ in range(shape.m)]
-                for _ in range(shape.blocks)
-            ]
-
-            for lane in range(shape.wave):
-                seeds = wants = 0
-                for i in range(shape.accumulators):
-                    block, row, column = shape.result(lane, i)
-                    total = c[block][row][column] + sum(
-                        x * y for x, y in zip(a[block][row], b[block][column], strict=True)
-                    )
-                    high = 0x5A5A0000 if step != width else 0
-                    seeds |= (written(c[block][row][column], d_type) | high) << step * i
-                    wants |= (written(total, d_type) | high) << step * i
-                rows.append(
-                    (
-                        gather(shape, lane, held[0], a_type, arch),
-                        gather(shape, lane, held[1], b_type, arch),
-                        seeds,
-                    )
-                )
-                answers[wave, lane] = wants
-        table = tuple(rows)
-
-        def rule(context, lanes, table=table, answers=answers):
-            wave = 0 if tuple(lanes) == table[: context.wave] else 1
-            return [(answers[wave, lane],) for lane in range(context.wave)]
+        step = accumulator_step(shape, WIDTHS[d_type])
+        table, rule = lazily(
+            functools.partial(
+                layout_problem, shape, name + tag, arch, a_type, b_type, d_type, span, a_from, b_from
+            )
+        )
 
         ins = (
             kind_of(shape.per_lane * a_type.width),
@@ -311,52 +337,52 @@ def normal(random, fmt: Format, low: int, high: int) -> int:
     )
 
 
-def rounding_probe(name: str, shape: Shape, fmt: Format, result: Format, sums, archs, span) -> None:
+def rounding_problem(name: str, shape: Shape, fmt: Format, result: Format, sums, span) -> Problem:
     """Every result of two waves by the model of the sums. One wave's exponents are wide, one's near."""
-    for arch in archs:
-        random = seed("rounding " + name)
-        rows, answers = [], {}
-        for wave in range(1 if shape.m == 32 else 2):
-            low, high = (-1, 1) if wave else span
-            size = range(shape.m)
-            a, b = (
-                [
-                    [[normal(random, fmt, low, high) for _ in range(shape.k)] for _ in size]
-                    for _ in range(shape.blocks)
-                ]
-                for _ in "ab"
-            )
-            c = [
-                [[normal(random, result, 2 * low, 2 * high + 2) for _ in size] for _ in size]
+    random = seed("rounding " + name)
+    rows, results = [], {}
+    for wave in range(1 if shape.m == 32 else 2):
+        low, high = (-1, 1) if wave else span
+        size = range(shape.m)
+        a, b = (
+            [
+                [[normal(random, fmt, low, high) for _ in range(shape.k)] for _ in size]
                 for _ in range(shape.blocks)
             ]
-            for lane in range(shape.wave):
-                packed = []
-                for matrix in (a, b):
-                    out = 0
-                    for j in range(shape.per_lane):
-                        block, row, k = shape.operand(lane, j)
-                        out |= matrix[block][row][k] << (fmt.man + fmt.exp + 1) * j
-                    packed.append(out)
-                seeds = wants = 0
-                width = result.man + result.exp + 1
-                for i in range(shape.accumulators):
-                    block, row, column = shape.result(lane, i)
-                    pairs = [
-                        (unpack(x, fmt), unpack(y, fmt))
-                        for x, y in zip(a[block][row], b[block][column], strict=True)
-                    ]
-                    total: Num = sums(pairs, unpack(c[block][row][column], result))
-                    seeds |= c[block][row][column] << width * i
-                    wants |= pack(total, result) << width * i
-                rows.append((*packed, seeds))
-                answers[wave, lane] = wants
-        table = tuple(rows)
+            for _ in "ab"
+        )
+        c = [
+            [[normal(random, result, 2 * low, 2 * high + 2) for _ in size] for _ in size]
+            for _ in range(shape.blocks)
+        ]
+        for lane in range(shape.wave):
+            packed = []
+            for matrix in (a, b):
+                out = 0
+                for j in range(shape.per_lane):
+                    block, row, k = shape.operand(lane, j)
+                    out |= matrix[block][row][k] << (fmt.man + fmt.exp + 1) * j
+                packed.append(out)
+            seeds = wants = 0
+            width = result.man + result.exp + 1
+            for i in range(shape.accumulators):
+                block, row, column = shape.result(lane, i)
+                pairs = [
+                    (unpack(x, fmt), unpack(y, fmt))
+                    for x, y in zip(a[block][row], b[block][column], strict=True)
+                ]
+                total: Num = sums(pairs, unpack(c[block][row][column], result))
+                seeds |= c[block][row][column] << width * i
+                wants |= pack(total, result) << width * i
+            rows.append((*packed, seeds))
+            results[wave, lane] = wants
+    return Problem(tuple(rows), results)
 
-        def rule(context, lanes, table=table, answers=answers):
-            wave = 0 if tuple(lanes) == table[: context.wave] else 1
-            return [(answers[wave, lane],) for lane in range(context.wave)]
 
+def rounding_probe(name: str, shape: Shape, fmt: Format, result: Format, sums, archs, span) -> None:
+    """A probe of rounding per architecture, by `rounding_problem`, which knows no architecture."""
+    table, rule = lazily(functools.partial(rounding_problem, name, shape, fmt, result, sums, span))
+    for arch in archs:
         width = fmt.man + fmt.exp + 1
         ins = (kind_of(shape.per_lane * width),) * 2 + (
             kind_of(shape.accumulators * (result.man + result.exp + 1)),

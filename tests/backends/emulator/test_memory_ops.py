@@ -61,53 +61,35 @@ def target(size, base=40):
     return f"v{base}" if count == 1 else f"v[{base}:{base + count - 1}]"
 
 
+# Tables laid out by hand: a probe takes one to three lines; one argument per line would hide them.
+# fmt: off
 for kind, (size, signed) in LOADS.items():
     for offset in (0, 17, -3):
-        case(
-            f"global_load_{kind}_{offset & 255}",
-            ARCHS,
+        case(f"global_load_{kind}_{offset & 255}", ARCHS,
             MARKED + ADDRESS + f"global_load_{kind} {target(size)}, v3, s[4:5] offset:{offset}\n",
             max(size // 4, 1),
             lambda data, lane, z=size, g=signed, o=offset: loaded(data, START + STEP * lane + o, z, g),
-            (f"global_load_{kind}",),
-        )
-    case(
-        f"global_load_{kind}_off",
-        ARCHS,
+            (f"global_load_{kind}",))
+    case(f"global_load_{kind}_off", ARCHS,
         lambda arch, k=kind, z=size: (
             MARKED + ADDRESS + wide(arch) + f"global_load_{k} {target(z)}, v[4:5], off offset:5\n"
-        ),
-        max(size // 4, 1),
+        ), max(size // 4, 1),
         lambda data, lane, z=size, g=signed: loaded(data, START + STEP * lane + 5, z, g),
-        (f"global_load_{kind}",),
-    )
-    case(
-        f"flat_load_{kind}",
-        ARCHS,
+        (f"global_load_{kind}",))
+    case(f"flat_load_{kind}", ARCHS,
         lambda arch, k=kind, z=size: (
             MARKED + ADDRESS + wide(arch) + f"flat_load_{k} {target(z)}, v[4:5] offset:9\n"
-        ),
-        max(size // 4, 1),
+        ), max(size // 4, 1),
         lambda data, lane, z=size, g=signed: loaded(data, START + STEP * lane + 9, z, g),
-        (f"flat_load_{kind}",),
-    )
+        (f"flat_load_{kind}",))
 for kind, (size, signed, high) in D16.items():
-    case(
-        f"global_load_{kind}",
-        ARCHS,
-        MARKED + ADDRESS + f"global_load_{kind} v40, v3, s[4:5]\n",
-        1,
+    case(f"global_load_{kind}", ARCHS, MARKED + ADDRESS + f"global_load_{kind} v40, v3, s[4:5]\n", 1,
         lambda data, lane, z=size, g=signed, h=high: half_loaded(data, START + STEP * lane, z, g, h),
-        (f"global_load_{kind}",),
-    )
-    case(
-        f"flat_load_{kind}",
-        ARCHS,
-        lambda arch, k=kind: MARKED + ADDRESS + wide(arch) + f"flat_load_{k} v40, v[4:5]\n",
-        1,
+        (f"global_load_{kind}",))
+    case(f"flat_load_{kind}", ARCHS,
+        lambda arch, k=kind: MARKED + ADDRESS + wide(arch) + f"flat_load_{k} v40, v[4:5]\n", 1,
         lambda data, lane, z=size, g=signed, h=high: half_loaded(data, START + STEP * lane, z, g, h),
-        (f"flat_load_{kind}",),
-    )
+        (f"flat_load_{kind}",))
 
 STORES = {"byte": 1, "short": 2, "dword": 4, "dwordx2": 8, "dwordx3": 12, "dwordx4": 16}
 VALUES = "".join(
@@ -128,33 +110,18 @@ def stored(data, at, size, lane, high=0):
 
 for kind, size in STORES.items():
     for offset in (0, 13):
-        case(
-            f"global_store_{kind}_{offset}",
-            ARCHS,
-            VALUES + ADDRESS + f"global_store_{kind} v3, {target(size)}, s[4:5] offset:{offset}\n",
-            1,
+        case(f"global_store_{kind}_{offset}", ARCHS,
+            VALUES + ADDRESS + f"global_store_{kind} v3, {target(size)}, s[4:5] offset:{offset}\n", 1,
             lambda data, lane, z=size, o=offset: stored(data, START + STEP * lane + o, z, lane),
-            (f"global_store_{kind}",),
-        )
-    case(
-        f"flat_store_{kind}",
-        ARCHS,
+            (f"global_store_{kind}",))
+    case(f"flat_store_{kind}", ARCHS,
         lambda arch, k=kind, z=size: (
             VALUES + ADDRESS + wide(arch) + f"flat_store_{k} v[4:5], {target(z)} offset:2\n"
-        ),
-        1,
-        lambda data, lane, z=size: stored(data, START + STEP * lane + 2, z, lane),
-        (f"flat_store_{kind}",),
-    )
+        ), 1, lambda data, lane, z=size: stored(data, START + STEP * lane + 2, z, lane),
+        (f"flat_store_{kind}",))
 for kind, size in (("byte_d16_hi", 1), ("short_d16_hi", 2)):
-    case(
-        f"global_store_{kind}",
-        ARCHS,
-        VALUES + ADDRESS + f"global_store_{kind} v3, v40, s[4:5]\n",
-        1,
-        lambda data, lane, z=size: stored(data, START + STEP * lane, z, lane, 1),
-        (f"global_store_{kind}",),
-    )
+    case(f"global_store_{kind}", ARCHS, VALUES + ADDRESS + f"global_store_{kind} v3, v40, s[4:5]\n", 1,
+        lambda data, lane, z=size: stored(data, START + STEP * lane, z, lane, 1), (f"global_store_{kind}",))
 
 
 # Atomics, 32 and 64 bits: old value, operand, comparand.
@@ -174,53 +141,21 @@ def float_pick(fmt, larger):
 
 
 def integers(n):
-    return {
-        "add": lambda old, x, c: u(old + x, n),
-        "sub": lambda old, x, c: u(old - x, n),
-        "smin": lambda old, x, c: u(min(s(old, n), s(x, n)), n),
-        "umin": lambda old, x, c: min(old, x),
-        "smax": lambda old, x, c: u(max(s(old, n), s(x, n)), n),
-        "umax": lambda old, x, c: max(old, x),
-        "and": lambda old, x, c: old & x,
-        "or": lambda old, x, c: old | x,
-        "xor": lambda old, x, c: old ^ x,
-        "swap": lambda old, x, c: x,
-        "cmpswap": lambda old, x, c: x if old == c else old,
+    return {"add": lambda old, x, c: u(old + x, n), "sub": lambda old, x, c: u(old - x, n),
+        "smin": lambda old, x, c: u(min(s(old, n), s(x, n)), n), "umin": lambda old, x, c: min(old, x),
+        "smax": lambda old, x, c: u(max(s(old, n), s(x, n)), n), "umax": lambda old, x, c: max(old, x),
+        "and": lambda old, x, c: old & x, "or": lambda old, x, c: old | x, "xor": lambda old, x, c: old ^ x,
+        "swap": lambda old, x, c: x, "cmpswap": lambda old, x, c: x if old == c else old,
         "inc": lambda old, x, c: 0 if old >= x else old + 1,
-        "dec": lambda old, x, c: x if old == 0 or old > x else old - 1,
-    }
+        "dec": lambda old, x, c: x if old == 0 or old > x else old - 1}
 
 
-GLOBAL11 = {
-    "add": "add_u",
-    "sub": "sub_u",
-    "smin": "min_i",
-    "umin": "min_u",
-    "smax": "max_i",
-    "umax": "max_u",
-    "and": "and_b",
-    "or": "or_b",
-    "xor": "xor_b",
-    "swap": "swap_b",
-    "cmpswap": "cmpswap_b",
-    "inc": "inc_u",
-    "dec": "dec_u",
-}
-DS9 = {
-    "add": "add_u",
-    "sub": "sub_u",
-    "smin": "min_i",
-    "umin": "min_u",
-    "smax": "max_i",
-    "umax": "max_u",
-    "and": "and_b",
-    "or": "or_b",
-    "xor": "xor_b",
-    "swap": "wrxchg",
-    "cmpswap": "cmpst",
-    "inc": "inc_u",
-    "dec": "dec_u",
-}
+GLOBAL11 = {"add": "add_u", "sub": "sub_u", "smin": "min_i", "umin": "min_u", "smax": "max_i",
+    "umax": "max_u", "and": "and_b", "or": "or_b", "xor": "xor_b", "swap": "swap_b", "cmpswap": "cmpswap_b",
+    "inc": "inc_u", "dec": "dec_u"}
+DS9 = {"add": "add_u", "sub": "sub_u", "smin": "min_i", "umin": "min_u", "smax": "max_i", "umax": "max_u",
+    "and": "and_b", "or": "or_b", "xor": "xor_b", "swap": "wrxchg", "cmpswap": "cmpst", "inc": "inc_u",
+    "dec": "dec_u"}
 
 
 def global_name(op, n, arch):
@@ -263,38 +198,23 @@ for n in (32, 64):
         for arch in ARCHS:
             name = global_name(op, n, arch)
             value = regs(n, 8, 2 if op == "cmpswap" else 1)
-            case(
-                f"global_atomic_{op}_{n}",
-                (arch,),
-                MARKED + SLOTS + operands(n) + f"global_atomic_{name} v3, {value}, s[4:5]\nWAIT",
-                n // 32,
-                atomic_rule(function, n, False),
-                (f"global_atomic_{name}",),
-            )
-            case(
-                f"global_atomic_{op}_{n}_rtn",
-                (arch,),
+            case(f"global_atomic_{op}_{n}", (arch,),
+                MARKED + SLOTS + operands(n) + f"global_atomic_{name} v3, {value}, s[4:5]\nWAIT", n // 32,
+                atomic_rule(function, n, False), (f"global_atomic_{name}",))
+            case(f"global_atomic_{op}_{n}_rtn", (arch,),
                 MARKED
                 + SLOTS
                 + operands(n)
-                + f"global_atomic_{name} {regs(n, 40)}, v3, {value}, s[4:5] {returning(arch)}\nWAIT",
-                n // 32,
-                atomic_rule(function, n, True),
-                (f"global_atomic_{name}",),
-            )
+                + f"global_atomic_{name} {regs(n, 40)}, v3, {value}, s[4:5] {returning(arch)}\nWAIT", n // 32,
+                atomic_rule(function, n, True), (f"global_atomic_{name}",))
             if op in ("add", "cmpswap"):
-                case(
-                    f"flat_atomic_{op}_{n}",
-                    (arch,),
+                case(f"flat_atomic_{op}_{n}", (arch,),
                     MARKED
                     + SLOTS
                     + operands(n)
                     + wide(arch)
-                    + f"flat_atomic_{name} {regs(n, 40)}, v[4:5], {value} {returning(arch)}\nWAIT",
-                    n // 32,
-                    atomic_rule(function, n, True),
-                    (f"flat_atomic_{name}",),
-                )
+                    + f"flat_atomic_{name} {regs(n, 40)}, v[4:5], {value} {returning(arch)}\nWAIT", n // 32,
+                    atomic_rule(function, n, True), (f"flat_atomic_{name}",))
             # LDS: copy the record's old value in, work on it, copy it out.
             base = DS9[op]
             if arch not in GFX9:
@@ -316,21 +236,15 @@ for n in (32, 64):
                 if base[-2:] in ("_u", "_i", "_b"):
                     suffix = f"{base[:-2]}{'_rtn' if rtn else ''}{base[-2:]}{n}"
                 ds = f"ds_{suffix} " + (f"{regs(n, 40)}, " if rtn else "") + f"v12, {both} offset:16\n"
-                case(
-                    f"ds_{op}_{n}{'_rtn' if rtn else ''}",
-                    (arch,),
+                case(f"ds_{op}_{n}{'_rtn' if rtn else ''}", (arch,),
                     MARKED
                     + SLOTS
                     + operands(n)
                     + f"v_lshlrev_b32 v12, 3, v0\nglobal_load_{wide_name} {regs(n, 14)}, v3, s[4:5]\nWAIT"
                     + f"ds_write_{width} v12, {regs(n, 14)} offset:16\n{ds}WAIT"
                     + f"ds_read_{width} {regs(n, 14)}, v12 offset:16\nWAIT"
-                    + f"global_store_{wide_name} v3, {regs(n, 14)}, s[4:5]\n",
-                    n // 32,
-                    atomic_rule(function, n, rtn),
-                    (f"ds_{suffix}",),
-                    lds=1024,
-                )
+                    + f"global_store_{wide_name} v3, {regs(n, 14)}, s[4:5]\n", n // 32,
+                    atomic_rule(function, n, rtn), (f"ds_{suffix}",), lds=1024)
 
 
 def tidy(fmt, size):
@@ -361,34 +275,23 @@ for name, (fmt, n, function, archs, ds_name, ds_archs) in FLOATS.items():
         for arch in archs:
             dst = f"{regs(n, 40)}, " if rtn else ""
             how = returning(arch) if rtn else ""
-            case(
-                f"global_atomic_{name}{end}",
-                (arch,),
+            case(f"global_atomic_{name}{end}", (arch,),
                 MARKED + SLOTS + operands(n) + f"global_atomic_{name} {dst}v3, {regs(n)}, s[4:5] {how}\nWAIT",
-                n // 32,
-                atomic_rule(function, n, rtn),
-                (f"global_atomic_{name}",),
-            )
+                n // 32, atomic_rule(function, n, rtn), (f"global_atomic_{name}",))
         BLOCKS[f"global_atomic_{name}{end}"] = BLOCKS[f"ds_{name}{end}"] = tidy(fmt, SIZE)
         op = f"ds_{ds_name.format(r=end)}"
         width, wide_name = ("b64", "dwordx2") if n == 64 else ("b32", "dword")
         for arch in ds_archs:
             dst = f"{regs(n, 40)}, " if rtn else ""
-            case(
-                f"ds_{name}{end}",
-                (arch,),
+            case(f"ds_{name}{end}", (arch,),
                 MARKED
                 + SLOTS
                 + operands(n)
                 + f"v_lshlrev_b32 v12, 3, v0\nglobal_load_{wide_name} {regs(n, 14)}, v3, s[4:5]\nWAIT"
                 + f"ds_write_{width} v12, {regs(n, 14)}\n{op} {dst}v12, {regs(n)}\nWAIT"
                 + f"ds_read_{width} {regs(n, 14)}, v12\nWAIT"
-                + f"global_store_{wide_name} v3, {regs(n, 14)}, s[4:5]\n",
-                n // 32,
-                atomic_rule(function, n, rtn),
-                (op,),
-                lds=1024,
-            )
+                + f"global_store_{wide_name} v3, {regs(n, 14)}, s[4:5]\n", n // 32,
+                atomic_rule(function, n, rtn), (op,), lds=1024)
 
 
 def collide(data, lane):
@@ -399,14 +302,9 @@ def collide(data, lane):
 
 for arch in ARCHS:
     name = global_name("add", 32, arch)
-    case(
-        "global_atomic_add_collide",
-        (arch,),
-        f"v_mov_b32 v3, 0\nv_add_u32 v8, 1, v0\nglobal_atomic_{name} v3, v8, s[4:5]\nv_mov_b32 v40, v0\n",
-        1,
-        collide,
-        (),
-    )
+    case("global_atomic_add_collide", (arch,),
+        f"v_mov_b32 v3, 0\nv_add_u32 v8, 1, v0\nglobal_atomic_{name} v3, v8, s[4:5]\nv_mov_b32 v40, v0\n", 1,
+        collide, ())
 
 # LDS: every lane first fills its 32 bytes from the data block.
 FILL = (
@@ -414,63 +312,34 @@ FILL = (
     "global_load_dwordx4 v[20:23], v12, s[4:5] offset:16\nWAIT"
     "ds_write_b128 v12, v[16:19]\nds_write_b128 v12, v[20:23] offset:16\nWAIT"
 )
-LDS_READS = {
-    "u8": (1, False),
-    "i8": (1, True),
-    "u16": (2, False),
-    "i16": (2, True),
-    "b32": (4, False),
-    "b64": (8, False),
-    "b96": (12, False),
-    "b128": (16, False),
-}
+LDS_READS = {"u8": (1, False), "i8": (1, True), "u16": (2, False), "i16": (2, True), "b32": (4, False),
+    "b64": (8, False), "b96": (12, False), "b128": (16, False)}
 for kind, (size, signed) in LDS_READS.items():
     step = max(size & -size, 1) if size != 12 else 16
-    case(
-        f"ds_read_{kind}",
-        ARCHS,
+    case(f"ds_read_{kind}", ARCHS,
         MARKED + FILL + f"ds_read_{kind} {target(size)}, v12 offset:{16 if size > 8 else step}\n",
         max(size // 4, 1),
         lambda data, lane, z=size, g=signed, o=16 if size > 8 else step: loaded(data, 32 * lane + o, z, g),
-        (f"ds_read_{kind}", "ds_write_b128"),
-        lds=4096,
-    )
-for kind, (size, signed, high) in {
-    "u8_d16": (1, False, 0),
-    "u8_d16_hi": (1, False, 1),
-    "i8_d16": (1, True, 0),
-    "i8_d16_hi": (1, True, 1),
-    "u16_d16": (2, False, 0),
-    "u16_d16_hi": (2, False, 1),
-}.items():
-    case(
-        f"ds_read_{kind}",
-        ARCHS,
-        MARKED + FILL + f"ds_read_{kind} v40, v12 offset:6\n",
-        1,
+        (f"ds_read_{kind}", "ds_write_b128"), lds=4096)
+for kind, (size, signed, high) in {"u8_d16": (1, False, 0), "u8_d16_hi": (1, False, 1),
+    "i8_d16": (1, True, 0), "i8_d16_hi": (1, True, 1), "u16_d16": (2, False, 0),
+    "u16_d16_hi": (2, False, 1)}.items():
+    case(f"ds_read_{kind}", ARCHS, MARKED + FILL + f"ds_read_{kind} v40, v12 offset:6\n", 1,
         lambda data, lane, z=size, g=signed, h=high: half_loaded(data, 32 * lane + 6, z, g, h),
-        (f"ds_read_{kind}",),
-        lds=4096,
-    )
+        (f"ds_read_{kind}",), lds=4096)
 for n in (32, 64):
     b, unit = f"b{n}", n // 8
     dst, count = regs(n, 40, 2), 2 * n // 32
     for far, scale in (("", 1), ("st64", 64)):
         # st64 steps by 64 elements, beyond a lane's own part: lanes read what others wrote.
         one, two = (1, 3) if not far else (0, 1)
-        case(
-            f"ds_read2{far}_{b}",
-            ARCHS,
+        case(f"ds_read2{far}_{b}", ARCHS,
             MARKED
             + FILL
-            + f"v_and_b32 v12, 0x1ff, v12\nds_read2{far}_{b} {dst}, v12 offset0:{one} offset1:{two}\n",
-            count,
+            + f"v_and_b32 v12, 0x1ff, v12\nds_read2{far}_{b} {dst}, v12 offset0:{one} offset1:{two}\n", count,
             lambda data, lane, o=one, t=two, c=scale, z=unit: [
                 word(data, ((32 * lane) & 0x1FF) + k * c * z + i) for k in (o, t) for i in range(0, z, 4)
-            ],
-            (f"ds_read2{far}_{b}",),
-            lds=4096,
-        )
+            ], (f"ds_read2{far}_{b}",), lds=4096)
         if far:
             continue
 
@@ -481,38 +350,18 @@ for n in (32, 64):
             out[z : 2 * z], out[2 * z : 3 * z] = raw[:z], raw[z : 2 * z]
             return [word(out, i) for i in range(0, 16, 4)]
 
-        case(
-            f"ds_write2_{b}",
-            ARCHS,
+        case(f"ds_write2_{b}", ARCHS,
             FILL + f"ds_write2_{b} v12, {regs(n, 16)}, {regs(n, 16 + n // 32)} offset0:1 offset1:2\nWAIT"
-            "ds_read_b128 v[40:43], v12\n",
-            4,
-            write2,
-            (f"ds_write2_{b}",),
-            lds=4096,
-        )
+            "ds_read_b128 v[40:43], v12\n", 4, write2, (f"ds_write2_{b}",), lds=4096)
     swap = f"{regs(n, 16)}, {regs(n, 16 + n // 32)}"
-    case(
-        f"ds_write2st64_{b}",
-        ARCHS,
+    case(f"ds_write2st64_{b}", ARCHS,
         f"v_lshlrev_b32 v12, {n // 32 + 1}, v0\nglobal_load_dwordx4 v[16:19], v12, s[4:5]\n"
         f"WAITds_write2st64_{b} v12, {swap} offset0:2 offset1:5\n"
-        + f"WAITds_read2st64_{b} {dst}, v12 offset0:5 offset1:2\n",
-        count,
+        + f"WAITds_read2st64_{b} {dst}, v12 offset0:5 offset1:2\n", count,
         lambda data, lane, z=unit: [word(data, lane * z + k + i) for k in (z, 0) for i in range(0, z, 4)],
-        (f"ds_write2st64_{b}",),
-        lds=4096,
-    )
-for kind, size in {
-    "b8": 1,
-    "b16": 2,
-    "b32": 4,
-    "b64": 8,
-    "b96": 12,
-    "b128": 16,
-    "b8_d16_hi": 1,
-    "b16_d16_hi": 2,
-}.items():
+        (f"ds_write2st64_{b}",), lds=4096)
+for kind, size in {"b8": 1, "b16": 2, "b32": 4, "b64": 8, "b96": 12, "b128": 16, "b8_d16_hi": 1,
+    "b16_d16_hi": 2}.items():
 
     def wrote(data, lane, z=size, h=2 if "hi" in kind else 0):
         out = bytearray(data[32 * lane : 32 * lane + 32])
@@ -520,18 +369,11 @@ for kind, size in {
         out[16 : 16 + z] = raw[h : h + z]
         return [word(out, i) for i in range(16, 32, 4)]
 
-    case(
-        f"ds_write_{kind}",
-        ARCHS,
+    case(f"ds_write_{kind}", ARCHS,
         VALUES
         + FILL
-        + f"ds_write_{kind} v12, {target(size)} offset:16\nWAITds_read_b128 v[44:47], v12 offset:16\n",
-        4,
-        wrote,
-        (f"ds_write_{kind}",),
-        lds=4096,
-        result=44,
-    )
+        + f"ds_write_{kind} v12, {target(size)} offset:16\nWAITds_read_b128 v[44:47], v12 offset:16\n", 4,
+        wrote, (f"ds_write_{kind}",), lds=4096, result=44)
 
 
 # gfx950: LDS straight from memory, and the transposing read.
@@ -539,26 +381,14 @@ def to_lds(data, lane):
     return [word(data, (4 * lane * 3) & 0xFFF)]
 
 
-case(
-    "global_load_lds_dword",
-    GFX94,
+case("global_load_lds_dword", GFX94,
     "v_mul_u32_u24 v3, 12, v0\ns_mov_b32 m0, 0x80\nglobal_load_lds_dword v3, s[4:5]\n"
-    "WAITds_read_b32 v40, v1 offset:128\n",
-    1,
-    to_lds,
-    ("global_load_lds_dword",),
-    lds=4096,
-)
-case(
-    "global_load_lds_dwordx4",
-    ("gfx950",),
+    "WAITds_read_b32 v40, v1 offset:128\n", 1, to_lds, ("global_load_lds_dword",), lds=4096)
+case("global_load_lds_dwordx4", ("gfx950",),
     "v_mul_u32_u24 v3, 48, v0\ns_mov_b32 m0, 0x100\nglobal_load_lds_dwordx4 v3, s[4:5]\n"
-    "WAITv_lshlrev_b32 v12, 4, v0\nds_read_b128 v[40:43], v12 offset:256\n",
-    4,
-    lambda data, lane: [word(data, 48 * lane + i) for i in range(0, 16, 4)],
-    ("global_load_lds_dwordx4",),
-    lds=4096,
-)
+    "WAITv_lshlrev_b32 v12, 4, v0\nds_read_b128 v[40:43], v12 offset:256\n", 4,
+    lambda data, lane: [word(data, 48 * lane + i) for i in range(0, 16, 4)], ("global_load_lds_dwordx4",),
+    lds=4096)
 
 
 def turned(data, lane):
@@ -568,27 +398,15 @@ def turned(data, lane):
     return [column[0] | column[1] << 16, column[2] | column[3] << 16]
 
 
-case(
-    "ds_read_b64_tr_b16",
-    ("gfx950",),
+case("ds_read_b64_tr_b16", ("gfx950",),
     "v_lshlrev_b32 v12, 3, v0\nglobal_load_dwordx2 v[16:17], v12, s[4:5]\nWAITds_write_b64 v12, v[16:17]\n"
-    "WAITds_read_b64_tr_b16 v[40:41], v12\n",
-    2,
-    turned,
-    ("ds_read_b64_tr_b16",),
-    lds=4096,
-)
+    "WAITds_read_b64_tr_b16 v[40:41], v12\n", 2, turned, ("ds_read_b64_tr_b16",), lds=4096)
 
 
 # Buffers: base in s[4:5], 0x300 bytes long, no stride; what lies outside reads as zero and is not written.
 RECORDS = 0x300
-FORMAT = {
-    "gfx90a": 0x27000,
-    "gfx942": 0x27000,
-    "gfx950": 0x27000,
-    "gfx1100": 0x31027000,
-    "gfx1201": 0x31027000,
-}
+FORMAT = {"gfx90a": 0x27000, "gfx942": 0x27000, "gfx950": 0x27000, "gfx1100": 0x31027000,
+    "gfx1201": 0x31027000}
 
 
 def resource(arch):
@@ -606,39 +424,26 @@ def buffer_offset(arch, lane, size):
 for kind, (size, signed) in LOADS.items():
     for arch in ARCHS:
         step = SPREAD[wave(arch)]
-        case(
-            f"buffer_load_{kind}",
-            (arch,),
+        case(f"buffer_load_{kind}", (arch,),
             MARKED
             + resource(arch)
             + f"v_mul_u32_u24 v3, {step}, v0\nbuffer_load_{kind} {target(size)}, v3, s[12:15], 0 offen\n",
             max(size // 4, 1),
             lambda data, lane, z=size, g=signed, t=step: (
                 loaded(data, lane * t, z, g) if lane * t < RECORDS else [0] * max(z // 4, 1)
-            ),
-            (f"buffer_load_{kind}",),
-        )
-        case(
-            f"buffer_load_{kind}_soffset",
-            (arch,),
+            ), (f"buffer_load_{kind}",))
+        case(f"buffer_load_{kind}_soffset", (arch,),
             MARKED + resource(arch) + "s_movk_i32 s20, 0x40\nv_lshlrev_b32 v3, 3, v0\n"
-            f"buffer_load_{kind} {target(size)}, v3, s[12:15], s20 offen offset:16\n",
-            max(size // 4, 1),
-            lambda data, lane, z=size, g=signed: loaded(data, 8 * lane + 80, z, g),
-            (f"buffer_load_{kind}",),
-        )
+            f"buffer_load_{kind} {target(size)}, v3, s[12:15], s20 offen offset:16\n", max(size // 4, 1),
+            lambda data, lane, z=size, g=signed: loaded(data, 8 * lane + 80, z, g), (f"buffer_load_{kind}",))
 for kind, (size, signed, high) in D16.items():
     for arch in ARCHS:
-        case(
-            f"buffer_load_{kind}",
-            (arch,),
+        case(f"buffer_load_{kind}", (arch,),
             MARKED
             + resource(arch)
-            + f"v_mul_u32_u24 v3, 6, v0\nbuffer_load_{kind} v40, v3, s[12:15], 0 offen\n",
-            1,
+            + f"v_mul_u32_u24 v3, 6, v0\nbuffer_load_{kind} v40, v3, s[12:15], 0 offen\n", 1,
             lambda data, lane, z=size, g=signed, h=high: half_loaded(data, 6 * lane, z, g, h),
-            (f"buffer_load_{kind}",),
-        )
+            (f"buffer_load_{kind}",))
 
 
 def buffer_store(data, lane, size, step):
@@ -650,91 +455,50 @@ def buffer_store(data, lane, size, step):
 for kind, size in STORES.items():
     for arch in ARCHS:
         step = SPREAD[wave(arch)]
-        case(
-            f"buffer_store_{kind}",
-            (arch,),
+        case(f"buffer_store_{kind}", (arch,),
             VALUES
             + resource(arch)
-            + f"v_mul_u32_u24 v3, {step}, v0\nbuffer_store_{kind} {target(size)}, v3, s[12:15], 0 offen\n",
-            1,
-            lambda data, lane, z=size, t=step: buffer_store(data, lane, z, t),
-            (f"buffer_store_{kind}",),
-        )
+            + f"v_mul_u32_u24 v3, {step}, v0\nbuffer_store_{kind} {target(size)}, v3, s[12:15], 0 offen\n", 1,
+            lambda data, lane, z=size, t=step: buffer_store(data, lane, z, t), (f"buffer_store_{kind}",))
 for arch in ARCHS:
     # An offset of 2^31 is how masked lanes are sent outside.
-    case(
-        "buffer_masked",
-        (arch,),
+    case("buffer_masked", (arch,),
         MARKED + resource(arch) + "v_and_b32 v4, 1, v0\nv_lshlrev_b32 v4, 31, v4\nv_or_b32 v3, v1, v4\n"
-        "buffer_load_dword v40, v3, s[12:15], 0 offen\n",
-        1,
-        lambda data, lane: [0 if lane & 1 else word(data, 4 * lane)],
-        (),
-    )
+        "buffer_load_dword v40, v3, s[12:15], 0 offen\n", 1,
+        lambda data, lane: [0 if lane & 1 else word(data, 4 * lane)], ())
     name = global_name("add", 32, arch)
-    case(
-        "buffer_atomic_add",
-        (arch,),
+    case("buffer_atomic_add", (arch,),
         MARKED
         + SLOTS
         + operands(32)
         + resource(arch).replace(f"0x{RECORDS:x}", "0x1000")
-        + f"v_mov_b32 v40, v8\nbuffer_atomic_{name} v40, v3, s[12:15], 0 offen {returning(arch)}\nWAIT",
-        1,
-        atomic_rule(integers(32)["add"], 32, True),
-        (f"buffer_atomic_{name}",),
-    )
+        + f"v_mov_b32 v40, v8\nbuffer_atomic_{name} v40, v3, s[12:15], 0 offen {returning(arch)}\nWAIT", 1,
+        atomic_rule(integers(32)["add"], 32, True), (f"buffer_atomic_{name}",))
 
 # Scalar loads: results moved to vector registers, the same in every lane.
 for kind, count in (("dword", 1), ("dwordx2", 2), ("dwordx4", 4), ("dwordx8", 8), ("dwordx16", 16)):
     dst = "s20" if count == 1 else f"s[20:{19 + count}]"
     moves = "".join(f"v_mov_b32 v{40 + i}, s{20 + i}\n" for i in range(count))
-    case(
-        f"s_load_{kind}",
-        ARCHS,
-        f"s_load_{kind} {dst}, s[4:5], 0x74\nWAIT" + moves,
-        count,
-        lambda data, lane, c=count: [word(data, 0x74 + 4 * i) for i in range(c)],
-        (f"s_load_{kind}",),
-    )
+    case(f"s_load_{kind}", ARCHS, f"s_load_{kind} {dst}, s[4:5], 0x74\nWAIT" + moves, count,
+        lambda data, lane, c=count: [word(data, 0x74 + 4 * i) for i in range(c)], (f"s_load_{kind}",))
     for arch in ARCHS:
         how = "s18 offset:0x8" if arch not in GFX9 else "s18"
-        case(
-            f"s_load_{kind}_soffset",
-            (arch,),
-            f"s_movk_i32 s18, 0x40\ns_load_{kind} {dst}, s[4:5], {how}\nWAIT" + moves,
-            count,
+        case(f"s_load_{kind}_soffset", (arch,),
+            f"s_movk_i32 s18, 0x40\ns_load_{kind} {dst}, s[4:5], {how}\nWAIT" + moves, count,
             lambda data, lane, c=count, o=0x48 if arch not in GFX9 else 0x40: [
                 word(data, o + 4 * i) for i in range(c)
-            ],
-            (f"s_load_{kind}",),
-        )
-        case(
-            f"s_buffer_load_{kind}",
-            (arch,),
-            resource(arch) + f"s_buffer_load_{kind} {dst}, s[12:15], 0x20\nWAIT" + moves,
-            count,
+            ], (f"s_load_{kind}",))
+        case(f"s_buffer_load_{kind}", (arch,),
+            resource(arch) + f"s_buffer_load_{kind} {dst}, s[12:15], 0x20\nWAIT" + moves, count,
             lambda data, lane, c=count: [word(data, 0x20 + 4 * i) for i in range(c)],
-            (f"s_buffer_load_{kind}",),
-        )
-case(
-    "s_load_b96",
-    ("gfx1201",),
+            (f"s_buffer_load_{kind}",))
+case("s_load_b96", ("gfx1201",),
     "s_load_b96 s[20:22], s[4:5], 0x74\nWAIT"
-    + "".join(f"v_mov_b32 v{40 + i}, s{20 + i}\n" for i in range(3)),
-    3,
-    lambda data, lane: [word(data, 0x74 + 4 * i) for i in range(3)],
-    ("s_load_b96",),
-)
+    + "".join(f"v_mov_b32 v{40 + i}, s{20 + i}\n" for i in range(3)), 3,
+    lambda data, lane: [word(data, 0x74 + 4 * i) for i in range(3)], ("s_load_b96",))
 for kind, (size, signed) in {"u8": (1, False), "i8": (1, True), "u16": (2, False), "i16": (2, True)}.items():
-    case(
-        f"s_load_{kind}",
-        ("gfx1201",),
-        f"s_load_{kind} s20, s[4:5], 0x76\nWAITv_mov_b32 v40, s20\n",
-        1,
-        lambda data, lane, z=size, g=signed: loaded(data, 0x76, z, g),
-        (f"s_load_{kind}",),
-    )
+    case(f"s_load_{kind}", ("gfx1201",), f"s_load_{kind} s20, s[4:5], 0x76\nWAITv_mov_b32 v40, s20\n", 1,
+        lambda data, lane, z=size, g=signed: loaded(data, 0x76, z, g), (f"s_load_{kind}",))
 
 # Scratch: each lane has its own.
 WITH_SCRATCH = (*GFX94, *GFX11)
@@ -745,29 +509,15 @@ for kind, size in STORES.items():
         raw = b"".join(x.to_bytes(4, "little") for x in values(lane))[:z].ljust(4, b"\0")
         return [word(raw, i) for i in range(0, len(raw), 4)]
 
-    case(
-        f"scratch_{kind}",
-        WITH_SCRATCH,
+    case(f"scratch_{kind}", WITH_SCRATCH,
         VALUES + f"scratch_store_{kind} off, {target(size)}, off offset:16\nWAIT"
-        f"scratch_load_{back} {target(size, 48)}, off, off offset:16\n",
-        max(size // 4, 1),
-        own,
-        (f"scratch_store_{kind}", f"scratch_load_{back}"),
-        scratch=256,
-        result=48,
-    )
-    case(
-        f"scratch_{kind}_addressed",
-        WITH_SCRATCH,
+        f"scratch_load_{back} {target(size, 48)}, off, off offset:16\n", max(size // 4, 1), own,
+        (f"scratch_store_{kind}", f"scratch_load_{back}"), scratch=256, result=48)
+    case(f"scratch_{kind}_addressed", WITH_SCRATCH,
         VALUES + f"v_and_b32 v3, 3, v0\nv_lshlrev_b32 v3, 4, v3\ns_movk_i32 s20, 0x40\n"
         f"scratch_store_{kind} v3, {target(size)}, off offset:64\n"
         f"WAITv_mov_b32 v4, v3\nscratch_load_{back} {target(size, 48)}, v4, off offset:64\n",
-        max(size // 4, 1),
-        own,
-        (),
-        scratch=256,
-        result=48,
-    )
+        max(size // 4, 1), own, (), scratch=256, result=48)
 
 
 # Four waves exchange through LDS; then what only waits or hints, between two moves.
@@ -775,18 +525,11 @@ BARRIER = {"gfx1201": "s_barrier_signal -1\ns_barrier_wait -1\n"}
 for arch in ARCHS:
     names = ("s_barrier_signal", "s_barrier_wait") if arch == "gfx1201" else ("s_barrier",)
     size = 4 * wave(arch)
-    case(
-        "barrier",
-        (arch,),
+    case("barrier", (arch,),
         "global_load_dword v8, v1, s[4:5]\nWAITds_write_b32 v1, v8\nWAIT"
         + BARRIER.get(arch, "s_barrier\n")
-        + f"v_add_u32 v3, 0x{size:x}, v1\nv_and_b32 v3, 0x{4 * size - 1:x}, v3\nds_read_b32 v40, v3\n",
-        1,
-        lambda data, lane, z=size: [word(data, (4 * lane + z) & (4 * z - 1))],
-        names,
-        lds=4096,
-        waves=4,
-    )
+        + f"v_add_u32 v3, 0x{size:x}, v1\nv_and_b32 v3, 0x{4 * size - 1:x}, v3\nds_read_b32 v40, v3\n", 1,
+        lambda data, lane, z=size: [word(data, (4 * lane + z) & (4 * z - 1))], names, lds=4096, waves=4)
 HINTS = {
     "gfx90a": (
         "s_nop 3",
@@ -840,8 +583,7 @@ HINTS = {
         "s_wait_kmcnt 0x0",
         "s_wait_dscnt 0x1",
         "s_wait_loadcnt 0x1",
-    ),
-}
+    )}
 for arch, lines in HINTS.items():
     last = "s_nop 0\ns_sendmsg sendmsg(MSG_DEALLOC_VGPRS)\n" if arch in GFX11 else ""
     body = "v_mov_b32 v40, v0\n" + "".join(f"{line}\nv_add_u32 v40, 1, v40\n" for line in lines)
@@ -850,8 +592,9 @@ for arch, lines in HINTS.items():
     if last:
         case("dealloc", (arch,), "v_mov_b32 v40, v0\n", 1, lambda data, lane: [lane], ("s_sendmsg",))
         SUITE.texts[arch][-1] = Text("dealloc", SUITE.texts[arch][-1].body + last, 32)
+# fmt: on
 
 
-@pytest.mark.parametrize("item", [pytest.param(c, id=f"{c.arch}-{c.name}") for c in CASES])
+@pytest.mark.parametrize("item", [SUITE.param(c, id=f"{c.arch}-{c.name}") for c in CASES])
 def test_memory(item):
     compare_case(item, BLOCKS.get(item.name, DATA))

@@ -6,7 +6,7 @@ import pytest
 from expect_float import F16, F32, NAN, of, pick, rule_add, rule_fma, rule_mul, unpack
 from expect_int import clamp, s, u
 from instructions import ANY_NAN, ARCHS, GFX9, GFX11, Probe, Suite, check, seed
-from vectors import records
+from vectors import operand_rows
 
 SUITE = Suite("packed")
 
@@ -16,7 +16,9 @@ def add(name, ins, outs, rule, asm=None, archs=ARCHS, extra=(), count=256, vecto
     if asm is None:
         asm = f"{name} {{d}}, " + ", ".join("{" + letter + "}" for letter in "abc"[: len(ins)])
     key = name + more.get("tag", "")
-    SUITE.add(Probe(name, asm, ins, outs, rule, vectors or records(key, ins, count, extra), archs, **more))
+    SUITE.add(
+        Probe(name, asm, ins, outs, rule, vectors or operand_rows(key, ins, count, extra), archs, **more)
+    )
 
 
 def half(value, which):

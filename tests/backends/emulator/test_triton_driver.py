@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import struct
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +16,8 @@ pytest.importorskip("triton")
 
 import triton
 import triton.language as tl
+from triton import knobs
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from portable.backends.rocm.emulator import launch as launching
 from portable.backends.rocm.emulator import triton_driver
@@ -23,22 +26,23 @@ from portable.backends.rocm.emulator.triton_driver import EmulatedDriver, emulat
 from portable.errors import LaunchError
 
 ARCHS = ("gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201")
+jit: Any = triton.jit  # a launch takes numbers where the kernel's signature says constexpr
 
 
-@triton.jit
+@jit
 def add(x_ptr, y_ptr, out_ptr, n, BLOCK: tl.constexpr):
     offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < n
     tl.store(out_ptr + offsets, tl.load(x_ptr + offsets, mask) + tl.load(y_ptr + offsets, mask), mask)
 
 
-@triton.jit
+@jit
 def careless(x_ptr, out_ptr, BLOCK: tl.constexpr):
     offsets = tl.arange(0, BLOCK)
     tl.store(out_ptr + offsets, tl.load(x_ptr + offsets))
 
 
-@triton.jit
+@jit
 def row_sum(x_ptr, out_ptr, stride, n, scale, BLOCK: tl.constexpr):
     row = tl.program_id(0)
     offsets = tl.arange(0, BLOCK)
@@ -46,7 +50,7 @@ def row_sum(x_ptr, out_ptr, stride, n, scale, BLOCK: tl.constexpr):
     tl.store(out_ptr + row, tl.sum(x, 0) * scale)
 
 
-@triton.jit
+@jit
 def product(a_ptr, b_ptr, c_ptr, K, M: tl.constexpr, N: tl.constexpr, BLOCK_K: tl.constexpr):
     rows, cols, ks = tl.arange(0, M), tl.arange(0, N), tl.arange(0, BLOCK_K)
     total = tl.zeros((M, N), tl.float32)
@@ -57,7 +61,7 @@ def product(a_ptr, b_ptr, c_ptr, K, M: tl.constexpr, N: tl.constexpr, BLOCK_K: t
     tl.store(c_ptr + rows[:, None] * N + cols[None, :], total)
 
 
-@triton.jit
+@jit
 def scalars(out_ptr, a, b, c, d, e):
     tl.store(out_ptr, a + 0.0)
     tl.store(out_ptr + 1, b + 0.0)
@@ -66,12 +70,12 @@ def scalars(out_ptr, a, b, c, d, e):
     tl.store(out_ptr + 4, tl.where(e, 1.0, 2.0))
 
 
-@triton.jit
+@jit
 def of_tuple(pair, out_ptr):
     tl.store(out_ptr, tl.load(pair[0]) + tl.load(pair[1]))
 
 
-@triton.jit
+@jit
 def of_descriptor(desc, out_ptr):
     tl.store(out_ptr + tl.arange(0, 16), desc.load([0]))
 
@@ -186,8 +190,8 @@ def test_scratch_that_a_kernel_asks_for_is_a_buffer(recorded):
 
 def test_hooks_and_empty_grids(recorded, monkeypatch):
     seen = []
-    monkeypatch.setattr(triton.knobs.runtime, "launch_enter_hook", lambda data: seen.append("enter"))
-    monkeypatch.setattr(triton.knobs.runtime, "launch_exit_hook", lambda data: seen.append("exit"))
+    monkeypatch.setattr(knobs.runtime, "launch_enter_hook", lambda data: seen.append("enter"))
+    monkeypatch.setattr(knobs.runtime, "launch_exit_hook", lambda data: seen.append("exit"))
     x = torch.ones(4)
     with emulated():
         add[(0,)](x, x, x, 4, BLOCK=16)
@@ -211,7 +215,7 @@ def test_each_architecture_has_its_own_machine_code(recorded):
 
 
 def test_the_former_driver_comes_back():
-    config = triton.runtime.driver
+    config: Any = triton.runtime.driver
     before = config._active
     with emulated("gfx942") as outer:
         with emulated("gfx1100"):
@@ -226,7 +230,7 @@ def test_the_former_driver_comes_back():
 def test_a_forgotten_kernel_leaves_the_next_driver_alone(recorded, capsys):
     """Triton 3.9 unloads a kernel's module through whichever driver is active when it is collected."""
 
-    @triton.jit
+    @jit
     def short_lived(x_ptr):
         tl.store(x_ptr, 1.0)
 
@@ -278,7 +282,7 @@ def test_what_it_does_not_take():
         with pytest.raises(LaunchError, match="'pair' is a tuple"):
             of_tuple[(1,)]((x, x), x)
         with pytest.raises(LaunchError, match="'desc' is a tensor descriptor"):
-            of_descriptor[(1,)](triton.tools.tensor_descriptor.TensorDescriptor(x, [16], [1], [16]), x)
+            of_descriptor[(1,)](TensorDescriptor(x, [16], [1], [16]), x)
         with pytest.raises(LaunchError, match="'x_ptr' is on meta"):
             careless[(1,)](x.to("meta"), x, BLOCK=16)
 

@@ -43,7 +43,7 @@ from expect_float import (
 )
 from expect_int import s, u
 from instructions import ANY_NAN, ARCHS, GFX9, GFX11, GFX94, SKIP, Near, OneOf, Probe, Suite, check
-from vectors import SNAN, records
+from vectors import SNAN, operand_rows
 
 SUITE = Suite("valu_float")
 FORMATS = {"f32": F32, "f16": F16, "f64": F64}
@@ -55,7 +55,7 @@ def add(name, ins, outs, rule, asm=None, archs=ARCHS, extra=(), count=256, **mor
     if asm is None:
         asm = f"{name} {{d}}, " + ", ".join("{" + letter + "}" for letter in "abcefg"[: len(ins)])
     key = name + more.get("tag", "")
-    SUITE.add(Probe(name, asm, ins, outs, rule, records(key, ins, count, extra), archs, **more))
+    SUITE.add(Probe(name, asm, ins, outs, rule, operand_rows(key, ins, count, extra), archs, **more))
 
 
 def reverse(rule):
@@ -67,13 +67,11 @@ def masked16(rule, fmt):
     return (lambda *x: rule(*(i & 0xFFFF for i in x))) if fmt is F16 else rule
 
 
+# Tables laid out by hand: a probe takes one to three lines; one argument per line would hide them.
+# fmt: off
 for kind, fmt in FORMATS.items():
-    for name, rule in {
-        "add": rule_add(fmt),
-        "mul": rule_mul(fmt),
-        "sub": rule_sub(fmt),
-        "subrev": reverse(rule_sub(fmt)),
-    }.items():
+    for name, rule in {"add": rule_add(fmt), "mul": rule_mul(fmt), "sub": rule_sub(fmt),
+        "subrev": reverse(rule_sub(fmt))}.items():
         if kind != "f64" or name in ("add", "mul"):
             add(f"v_{name}_{kind}", f"{kind} {kind}", kind, masked16(rule, fmt))
     for name, larger in (("min", False), ("max", True)):
@@ -89,31 +87,15 @@ for kind, fmt in FORMATS.items():
             for y in (SNAN[kind], of(2.0, fmt), 0)
         ]
         # IEEE mode is on for compute kernels before gfx12: a signalling NaN comes out quiet; then the number.
-        add(
-            f"v_{name}_{kind}",
-            f"{kind} {kind}",
-            kind,
-            masked16(quiets, fmt),
-            archs=ARCHS[:4],
-            extra=some,
-            count=64,
-            tag="snan",
-        )
-        add(
-            f"v_{name}_{kind}",
-            f"{kind} {kind}",
-            kind,
-            masked16(rule_pick(fmt, larger), fmt),
-            archs=ARCHS[4:],
-            extra=some,
-            count=64,
-            tag="snan12",
-        )
+        add(f"v_{name}_{kind}", f"{kind} {kind}", kind, masked16(quiets, fmt), archs=ARCHS[:4], extra=some,
+            count=64, tag="snan")
+        add(f"v_{name}_{kind}", f"{kind} {kind}", kind, masked16(rule_pick(fmt, larger), fmt),
+            archs=ARCHS[4:], extra=some, count=64, tag="snan12")
         if kind != "f64":
             add(f"v_{name}3_{kind}", f"{kind} {kind} {kind}", kind, masked16(rule_pick3(fmt, larger), fmt))
     if kind == "f32":
-        for name, first in (("maxmin", True), ("minmax", False)):
-            add(f"v_{name}_f32", "f32 f32 f32", "f32", rule_pick3(fmt, first, not first), archs=GFX11)
+        for name, larger in (("maxmin", True), ("minmax", False)):
+            add(f"v_{name}_f32", "f32 f32 f32", "f32", rule_pick3(fmt, larger, not larger), archs=GFX11)
     if kind != "f64":
         add(f"v_med3_{kind}", f"{kind} {kind} {kind}", kind, masked16(rule_med3(fmt), fmt))
     add(f"v_fma_{kind}", f"{kind} {kind} {kind}", kind, masked16(rule_fma(fmt), fmt), count=384)
@@ -158,58 +140,24 @@ for kind, fmt in FORMATS.items():
     shifts = [(of(1.5, fmt), u(p)) for p in range(-160, 160, 7)] + [
         (1, u(p)) for p in (-1, 1, 10, 24, 149, 1074)
     ]
-    add(
-        f"v_ldexp_{kind}",
-        f"{kind} {'u16' if kind == 'f16' else 'u32'}",
-        kind,
-        (lambda a, b, r=ldexp: r(a & 0xFFFF, b)) if kind == "f16" else ldexp,
-        extra=shifts,
-    )
+    add(f"v_ldexp_{kind}", f"{kind} {'u16' if kind == 'f16' else 'u32'}", kind,
+        (lambda a, b, r=ldexp: r(a & 0xFFFF, b)) if kind == "f16" else ldexp, extra=shifts)
 
-    TESTS = {
-        "lt": (-1,),
-        "eq": (0,),
-        "le": (-1, 0),
-        "gt": (1,),
-        "lg": (-1, 1),
-        "ge": (0, 1),
-        "o": (-1, 0, 1),
-        "u": (None,),
-        "nge": (None, -1),
-        "nlg": (None, 0),
-        "ngt": (None, -1, 0),
-        "nle": (None, 1),
-        "neq": (None, -1, 1),
-        "nlt": (None, 0, 1),
-    }
+    TESTS = {"lt": (-1,), "eq": (0,), "le": (-1, 0), "gt": (1,), "lg": (-1, 1), "ge": (0, 1), "o": (-1, 0, 1),
+        "u": (None,), "nge": (None, -1), "nlg": (None, 0), "ngt": (None, -1, 0), "nle": (None, 1),
+        "neq": (None, -1, 1), "nlt": (None, 0, 1)}
     for word, answers in TESTS.items():
 
         def holds(a, b, fmt=fmt, answers=answers):
             return int(compare(unpack(a, fmt), unpack(b, fmt)) in answers)
 
         rule = masked16(holds, fmt)
-        add(
-            f"v_cmp_{word}_{kind}", f"{kind} {kind}", "mask", rule, f"v_cmp_{word}_{kind} {{m}}, {{a}}, {{b}}"
-        )
-        add(
-            f"v_cmpx_{word}_{kind}",
-            f"{kind} {kind}",
-            "vcc exec",
-            lambda a, b, r=rule: (r(a, b),) * 2,
-            f"v_cmpx_{word}_{kind} vcc, {{a}}, {{b}}",
-            archs=GFX9,
-            count=96,
-        )
-        add(
-            f"v_cmpx_{word}_{kind}",
-            f"{kind} {kind}",
-            "exec",
-            rule,
-            f"v_cmpx_{word}_{kind} {{a}}, {{b}}",
-            archs=GFX11,
-            count=96,
-            tag="exec",
-        )
+        add(f"v_cmp_{word}_{kind}", f"{kind} {kind}", "mask", rule,
+            f"v_cmp_{word}_{kind} {{m}}, {{a}}, {{b}}")
+        add(f"v_cmpx_{word}_{kind}", f"{kind} {kind}", "vcc exec", lambda a, b, r=rule: (r(a, b),) * 2,
+            f"v_cmpx_{word}_{kind} vcc, {{a}}, {{b}}", archs=GFX9, count=96)
+        add(f"v_cmpx_{word}_{kind}", f"{kind} {kind}", "exec", rule, f"v_cmpx_{word}_{kind} {{a}}, {{b}}",
+            archs=GFX11, count=96, tag="exec")
 
     def classes(a, b, fmt=fmt):
         num = unpack(a, fmt)
@@ -222,74 +170,28 @@ for kind, fmt in FORMATS.items():
             bit = 3 + shape if num.sign else 8 - shape
         return b >> bit & 1
 
-    every = [
-        (x, 1 << bit)
-        for bit in range(10)
-        for x in (
-            SNAN[kind],
-            fmt.inf | 1 << (fmt.man - 1),
-            fmt.inf,
-            fmt.sign | fmt.inf,
-            1,
-            fmt.sign | 1,
-            0,
-            fmt.sign,
-            of(1.0, fmt),
-            of(-1.0, fmt),
-        )
-    ]
-    add(
-        f"v_cmp_class_{kind}",
-        f"{kind} {'u16' if kind == 'f16' else 'u32'}",
-        "mask",
+    numbers = (SNAN[kind], fmt.inf | 1 << (fmt.man - 1), fmt.inf, fmt.sign | fmt.inf, 1, fmt.sign | 1, 0,
+        fmt.sign, of(1.0, fmt), of(-1.0, fmt))
+    every = [(x, 1 << bit) for bit in range(10) for x in numbers]
+    add(f"v_cmp_class_{kind}", f"{kind} {'u16' if kind == 'f16' else 'u32'}", "mask",
         (lambda a, b, r=classes: r(a & 0xFFFF, b)) if kind == "f16" else classes,
-        f"v_cmp_class_{kind} {{m}}, {{a}}, {{b}}",
-        extra=every,
-    )
+        f"v_cmp_class_{kind} {{m}}, {{a}}, {{b}}", extra=every)
 
 # Multiply-accumulate of the two-operand encodings.
 add("v_fmac_f32", "f32 f32 f32", "=c:f32", rule_fma(F32), "v_fmac_f32 {c}, {a}, {b}")
 add("v_fmac_f64", "f64 f64 f64", "=c:f64", rule_fma(F64), "v_fmac_f64 {c}, {a}, {b}", archs=GFX9)
-add(
-    "v_fmac_f16",
-    "f16 f16 f16",
-    "=c:f16",
-    masked16(rule_fma(F16), F16),
-    "v_fmac_f16 {c}, {a}, {b}",
-    archs=GFX11,
-)
+add("v_fmac_f16", "f16 f16 f16", "=c:f16", masked16(rule_fma(F16), F16), "v_fmac_f16 {c}, {a}, {b}",
+    archs=GFX11)
 K = 0x4F800001
 WITH_K = (*GFX94, *GFX11)
-add(
-    "v_fmamk_f32",
-    "f32 f32",
-    "f32",
-    lambda a, b: rule_fma(F32)(a, K, b),
-    f"v_fmamk_f32 {{d}}, {{a}}, 0x{K:x}, {{b}}",
-    archs=WITH_K,
-)
-add(
-    "v_fmaak_f32",
-    "f32 f32",
-    "f32",
-    lambda a, b: rule_fma(F32)(a, b, K),
-    f"v_fmaak_f32 {{d}}, {{a}}, {{b}}, 0x{K:x}",
-    archs=WITH_K,
-)
-add(
-    "v_mul_legacy_f32",
-    "f32 f32",
-    "f32",
-    lambda a, b: 0 if unpack(a, F32).zero or unpack(b, F32).zero else rule_mul(F32)(a, b),
-    archs=GFX9,
-)
-add(
-    "v_mul_dx9_zero_f32",
-    "f32 f32",
-    "f32",
-    lambda a, b: 0 if unpack(a, F32).zero or unpack(b, F32).zero else rule_mul(F32)(a, b),
-    archs=GFX11,
-)
+add("v_fmamk_f32", "f32 f32", "f32", lambda a, b: rule_fma(F32)(a, K, b),
+    f"v_fmamk_f32 {{d}}, {{a}}, 0x{K:x}, {{b}}", archs=WITH_K)
+add("v_fmaak_f32", "f32 f32", "f32", lambda a, b: rule_fma(F32)(a, b, K),
+    f"v_fmaak_f32 {{d}}, {{a}}, {{b}}, 0x{K:x}", archs=WITH_K)
+add("v_mul_legacy_f32", "f32 f32", "f32",
+    lambda a, b: 0 if unpack(a, F32).zero or unpack(b, F32).zero else rule_mul(F32)(a, b), archs=GFX9)
+add("v_mul_dx9_zero_f32", "f32 f32", "f32",
+    lambda a, b: 0 if unpack(a, F32).zero or unpack(b, F32).zero else rule_mul(F32)(a, b), archs=GFX11)
 
 
 def mad(a, b, c):
@@ -304,22 +206,10 @@ def mad(a, b, c):
 
 add("v_mad_f32", "f32 f32 f32", "f32", mad, archs=("gfx90a",))
 add("v_mac_f32", "f32 f32 f32", "=c:f32", mad, "v_mac_f32 {c}, {a}, {b}", archs=("gfx90a",))
-add(
-    "v_madmk_f32",
-    "f32 f32",
-    "f32",
-    lambda a, b: mad(a, K, b),
-    f"v_madmk_f32 {{d}}, {{a}}, 0x{K:x}, {{b}}",
-    archs=("gfx90a",),
-)
-add(
-    "v_madak_f32",
-    "f32 f32",
-    "f32",
-    lambda a, b: mad(a, b, K),
-    f"v_madak_f32 {{d}}, {{a}}, {{b}}, 0x{K:x}",
-    archs=("gfx90a",),
-)
+add("v_madmk_f32", "f32 f32", "f32", lambda a, b: mad(a, K, b), f"v_madmk_f32 {{d}}, {{a}}, 0x{K:x}, {{b}}",
+    archs=("gfx90a",))
+add("v_madak_f32", "f32 f32", "f32", lambda a, b: mad(a, b, K), f"v_madak_f32 {{d}}, {{a}}, {{b}}, 0x{K:x}",
+    archs=("gfx90a",))
 
 # gfx12 and gfx950: minimum and maximum that pass NaN on.
 for kind, fmt in FORMATS.items():
@@ -335,39 +225,16 @@ for kind, fmt in FORMATS.items():
 
         add(f"v_{name}_{kind}", f"{kind} {kind}", kind, masked16(passing, fmt), archs=("gfx1201",))
         if kind != "f64":
-            add(
-                f"v_{name}3_{kind}",
-                f"{kind} {kind} {kind}",
-                kind,
-                masked16(passing, fmt),
-                archs=("gfx950", "gfx1201") if kind == "f32" else ("gfx1201",),
-            )
+            add(f"v_{name}3_{kind}", f"{kind} {kind} {kind}", kind, masked16(passing, fmt),
+                archs=("gfx950", "gfx1201") if kind == "f32" else ("gfx1201",))
 
 # Modifiers.
-add(
-    "v_add_f32",
-    "f32 f32",
-    "f32",
-    lambda a, b: rule_add(F32)(a ^ 0x80000000, b & 0x7FFFFFFF),
-    "v_add_f32 {d}, -{a}, |{b}|",
-    tag="neg_abs",
-)
-add(
-    "v_fma_f32",
-    "f32 f32 f32",
-    "f32",
-    lambda a, b, c: rule_fma(F32)(a | 0x80000000, b, c ^ 0x80000000),
-    "v_fma_f32 {d}, -|{a}|, {b}, -{c}",
-    tag="neg_abs",
-)
-add(
-    "v_fma_f64",
-    "f64 f64 f64",
-    "f64",
-    lambda a, b, c: rule_fma(F64)(a ^ 1 << 63, b & ~(1 << 63), c),
-    "v_fma_f64 {d}, -{a}, |{b}|, {c}",
-    tag="neg_abs",
-)
+add("v_add_f32", "f32 f32", "f32", lambda a, b: rule_add(F32)(a ^ 0x80000000, b & 0x7FFFFFFF),
+    "v_add_f32 {d}, -{a}, |{b}|", tag="neg_abs")
+add("v_fma_f32", "f32 f32 f32", "f32", lambda a, b, c: rule_fma(F32)(a | 0x80000000, b, c ^ 0x80000000),
+    "v_fma_f32 {d}, -|{a}|, {b}, -{c}", tag="neg_abs")
+add("v_fma_f64", "f64 f64 f64", "f64", lambda a, b, c: rule_fma(F64)(a ^ 1 << 63, b & ~(1 << 63), c),
+    "v_fma_f64 {d}, -{a}, |{b}|, {c}", tag="neg_abs")
 
 
 def clamped(rule, fmt):
@@ -383,103 +250,35 @@ def clamped(rule, fmt):
 
 
 add("v_add_f32", "f32 f32", "f32", clamped(rule_add(F32), F32), "v_add_f32 {d}, {a}, {b} clamp", tag="clamp")
-add(
-    "v_fma_f32",
-    "f32 f32 f32",
-    "f32",
-    clamped(rule_fma(F32), F32),
-    "v_fma_f32 {d}, {a}, {b}, {c} clamp",
-    tag="clamp",
-)
-add(
-    "v_mul_f16",
-    "f16 f16",
-    "f16",
-    masked16(clamped(rule_mul(F16), F16), F16),
-    "v_mul_f16 {d}, {a}, {b} clamp",
-    tag="clamp",
-)
-add(
-    "v_max_f32",
-    "f32",
-    "f32",
-    clamped(lambda a: pick(a, a, F32, True), F32),
-    "v_max_f32 {d}, {a}, {a} clamp",
-    tag="clamp",
-)
+add("v_fma_f32", "f32 f32 f32", "f32", clamped(rule_fma(F32), F32), "v_fma_f32 {d}, {a}, {b}, {c} clamp",
+    tag="clamp")
+add("v_mul_f16", "f16 f16", "f16", masked16(clamped(rule_mul(F16), F16), F16),
+    "v_mul_f16 {d}, {a}, {b} clamp", tag="clamp")
+add("v_max_f32", "f32", "f32", clamped(lambda a: pick(a, a, F32, True), F32), "v_max_f32 {d}, {a}, {a} clamp",
+    tag="clamp")
 add("v_add_f64", "f64 f64", "f64", clamped(rule_add(F64), F64), "v_add_f64 {d}, {a}, {b} clamp", tag="clamp")
 # With output subnormals on, or in IEEE mode, output modifiers are ignored (guides, "Output modifiers").
-add(
-    "v_add_f32",
-    "f32 f32",
-    "f32",
-    rule_add(F32),
-    "v_add_f32 {d}, {a}, {b} mul:2",
-    archs=ARCHS[:4],
-    tag="omod_ignored",
-)
+add("v_add_f32", "f32 f32", "f32", rule_add(F32), "v_add_f32 {d}, {a}, {b} mul:2", archs=ARCHS[:4],
+    tag="omod_ignored")
 # Inline constants, and a literal that is the upper half of a double.
 add("v_add_f32", "f32", "f32", lambda a: rule_add(F32)(of(-4.0), a), "v_add_f32 {d}, -4.0, {a}", tag="inline")
-add(
-    "v_mul_f32",
-    "f32",
-    "f32",
-    lambda a: rule_mul(F32)(0x3E22F983, a),
-    "v_mul_f32 {d}, 0.15915494, {a}",
-    tag="inv2pi",
-)
+add("v_mul_f32", "f32", "f32", lambda a: rule_mul(F32)(0x3E22F983, a), "v_mul_f32 {d}, 0.15915494, {a}",
+    tag="inv2pi")
 add("v_mul_f32", "f32", "f32", lambda a: rule_mul(F32)(3, a), "v_mul_f32 {d}, 3, {a}", tag="integer")
-add(
-    "v_add_f16",
-    "f16",
-    "f16",
-    lambda a: rule_add(F16)(0x3118, a & 0xFFFF),
-    "v_add_f16 {d}, 0.15915494, {a}",
-    tag="inv2pi",
-)
-add(
-    "v_add_f64",
-    "f64",
-    "f64",
-    lambda a: rule_add(F64)(of(2.0, F64), a),
-    "v_add_f64 {d}, 2.0, {a}",
-    tag="inline",
-)
-add(
-    "v_add_f64",
-    "f64",
-    "f64",
-    lambda a: rule_add(F64)(0x3FC45F306DC9C882, a),
-    "v_add_f64 {d}, 0.15915494309189532, {a}",
-    tag="inv2pi",
-)
-add(
-    "v_mul_f64",
-    "f64",
-    "f64",
-    lambda a: rule_mul(F64)(0x41E00000 << 32, a),
-    "v_mul_f64 {d}, {a}, s[44:45]",
-    setup="s_mov_b32 s44, 0\ns_mov_b32 s45, 0x41e00000\n",
-    tag="scalar",
-)
-add(
-    "v_add_f16",
-    "pkf16 pkf16 pkf16",
-    "=c:pkf16",
-    lambda a, b, c: [c & 0xFFFF, rule_add(F16)(a >> 16, b & 0xFFFF)],
-    "v_add_f16 {c}.h, {a}.h, {b}.l",
-    archs=GFX11,
-    tag="halves",
-)
-add(
-    "v_fma_f16",
-    "pkf16 pkf16 pkf16",
-    "=c:pkf16",
+add("v_add_f16", "f16", "f16", lambda a: rule_add(F16)(0x3118, a & 0xFFFF), "v_add_f16 {d}, 0.15915494, {a}",
+    tag="inv2pi")
+add("v_add_f64", "f64", "f64", lambda a: rule_add(F64)(of(2.0, F64), a), "v_add_f64 {d}, 2.0, {a}",
+    tag="inline")
+add("v_add_f64", "f64", "f64", lambda a: rule_add(F64)(0x3FC45F306DC9C882, a),
+    "v_add_f64 {d}, 0.15915494309189532, {a}", tag="inv2pi")
+add("v_mul_f64", "f64", "f64", lambda a: rule_mul(F64)(0x41E00000 << 32, a), "v_mul_f64 {d}, {a}, s[44:45]",
+    setup="s_mov_b32 s44, 0\ns_mov_b32 s45, 0x41e00000\n", tag="scalar")
+add("v_add_f16", "pkf16 pkf16 pkf16", "=c:pkf16",
+    lambda a, b, c: [c & 0xFFFF, rule_add(F16)(a >> 16, b & 0xFFFF)], "v_add_f16 {c}.h, {a}.h, {b}.l",
+    archs=GFX11, tag="halves")
+add("v_fma_f16", "pkf16 pkf16 pkf16", "=c:pkf16",
     lambda a, b, c: [c & 0xFFFF, rule_fma(F16)(a >> 16, b & 0xFFFF, c >> 16)],
-    "v_fma_f16 {c}, {a}, {b}, {c} op_sel:[1,0,1,1]",
-    archs=GFX9,
-    tag="op_sel",
-)
+    "v_fma_f16 {c}, {a}, {b}, {c} op_sel:[1,0,1,1]", archs=GFX9, tag="op_sel")
 
 # Mixed precision.
 
@@ -491,7 +290,8 @@ def mixed(pattern, target):
         return unpack(x, F32) if how == "f" else unpack(x >> (16 if how == "h" else 0) & 0xFFFF, F16)
 
     def rule(a, b, c):
-        single = pack(fma(*(read(x, how) for x, how in zip((a, b, c), pattern, strict=True))), F32)
+        x, y, z = (read(x, how) for x, how in zip((a, b, c), pattern, strict=True))
+        single = pack(fma(x, y, z), F32)
         return single if target is F32 or single is ANY_NAN else convert(single, F32, target)
 
     return rule
@@ -505,22 +305,10 @@ def selects(pattern):
 
 for pattern in ("lff", "hlf", "lhl", "fff", "hhh"):
     kinds = " ".join("f32" if how == "f" else "pkf16" for how in pattern)
-    add(
-        "v_fma_mix_f32",
-        kinds,
-        "f32",
-        mixed(pattern, F32),
-        f"v_fma_mix_f32 {{d}}, {{a}}, {{b}}, {{c}} {selects(pattern)}",
-        tag=pattern,
-    )
-    add(
-        "v_fma_mixlo_f16",
-        kinds,
-        "f16",
-        mixed(pattern, F16),
-        f"v_fma_mixlo_f16 {{dx}}, {{a}}, {{b}}, {{c}} {selects(pattern)}",
-        tag=pattern,
-    )
+    add("v_fma_mix_f32", kinds, "f32", mixed(pattern, F32),
+        f"v_fma_mix_f32 {{d}}, {{a}}, {{b}}, {{c}} {selects(pattern)}", tag=pattern)
+    add("v_fma_mixlo_f16", kinds, "f16", mixed(pattern, F16),
+        f"v_fma_mixlo_f16 {{dx}}, {{a}}, {{b}}, {{c}} {selects(pattern)}", tag=pattern)
 
 
 def high_half(rule):
@@ -530,13 +318,8 @@ def high_half(rule):
     return found
 
 
-add(
-    "v_fma_mixhi_f16",
-    "pkf16 f32 f32 pkf16",
-    "=e:pkf16",
-    high_half(mixed("lff", F16)),
-    f"v_fma_mixhi_f16 {{e}}, {{a}}, {{b}}, {{c}} {selects('lff')}",
-)
+add("v_fma_mixhi_f16", "pkf16 f32 f32 pkf16", "=e:pkf16", high_half(mixed("lff", F16)),
+    f"v_fma_mixhi_f16 {{e}}, {{a}}, {{b}}, {{c}} {selects('lff')}")
 
 # Round and subnormal modes: MODE bits 1:0 round f32, 3:2 round f16 and f64, 5:4 and 7:6 their subnormals.
 for mode in (NEAREST, UP, DOWN, ZERO):
@@ -545,33 +328,13 @@ for mode in (NEAREST, UP, DOWN, ZERO):
     add("v_mul_f32", "f32 f32", "f32", rule_mul(F32, mode), mode=0xF0 | mode, tag=f"round_{word}")
     add("v_fma_f32", "f32 f32 f32", "f32", rule_fma(F32, mode), mode=0xF0 | mode, tag=f"round_{word}")
     add("v_fma_f64", "f64 f64 f64", "f64", rule_fma(F64, mode), mode=0xF0 | mode << 2, tag=f"round_{word}")
-    add(
-        "v_add_f16",
-        "f16 f16",
-        "f16",
-        masked16(rule_add(F16, mode), F16),
-        mode=0xF0 | mode << 2,
-        tag=f"round_{word}",
-    )
-    add(
-        "v_cvt_f16_f32",
-        "f32",
-        "f16",
-        lambda a, mode=mode: convert(a, F32, F16, mode),
-        mode=0xF0 | mode << 2,
-        tag=f"round_{word}",
-    )
-    add(
-        "v_add_f32",
-        "f32 f32",
-        "f32",
-        rule_add(F32, mode),
-        f"s_round_mode 0x{mode:x};v_add_f32 {{d}}, {{a}}, {{b}}",
-        archs=GFX11,
-        tag=f"s_round_{word}",
-        covers=("v_add_f32", "s_round_mode"),
-        count=96,
-    )
+    add("v_add_f16", "f16 f16", "f16", masked16(rule_add(F16, mode), F16), mode=0xF0 | mode << 2,
+        tag=f"round_{word}")
+    add("v_cvt_f16_f32", "f32", "f16", lambda a, mode=mode: convert(a, F32, F16, mode), mode=0xF0 | mode << 2,
+        tag=f"round_{word}")
+    add("v_add_f32", "f32 f32", "f32", rule_add(F32, mode),
+        f"s_round_mode 0x{mode:x};v_add_f32 {{d}}, {{a}}, {{b}}", archs=GFX11, tag=f"s_round_{word}",
+        covers=("v_add_f32", "s_round_mode"), count=96)
 
 
 def flushing(make, fmt, bits):
@@ -591,68 +354,20 @@ def flushing(make, fmt, bits):
 
 for bits in (0, 1, 2):
     for name, make, ins in (("add", rule_add, 2), ("mul", rule_mul, 2), ("fma", rule_fma, 3)):
-        add(
-            f"v_{name}_f32",
-            " ".join(["f32"] * ins),
-            "f32",
-            flushing(make, F32, bits),
-            mode=0xC0 | bits << 4,
-            tag=f"denorm_{bits}",
-        )
-    add(
-        "v_add_f16",
-        "f16 f16",
-        "f16",
-        masked16(flushing(rule_add, F16, bits), F16),
-        mode=0x30 | bits << 6,
-        tag=f"denorm_{bits}",
-    )
-    add(
-        "v_mul_f64",
-        "f64 f64",
-        "f64",
-        flushing(rule_mul, F64, bits),
-        mode=0x30 | bits << 6,
-        tag=f"denorm_{bits}",
-    )
-add(
-    "v_max_f32",
-    "f32",
-    "f32",
-    lambda a: pack(unpack(a, F32, True), F32),
-    "v_max_f32 {d}, {a}, {a}",
-    mode=0xC0,
-    tag="flush",
-)
-add(
-    "v_mov_b32",
-    "f32",
-    "u32",
-    lambda a: a,
-    mode=0,
-    tag="mode_keeps",
-    covers=("v_mov_b32", "s_setreg_imm32_b32"),
-)
-add(
-    "v_cndmask_b32",
-    "f32 f32",
-    "u32",
-    lambda a, b: b,
-    "v_cndmask_b32 {d}, {a}, {b}, {vcc}",
-    setup="s_mov_{w} {vcc}, -1\n",
-    mode=0,
-    tag="mode_keeps",
-)
-add(
-    "v_add_f32",
-    "f32 f32",
-    "f32",
-    flushing(rule_add, F32, 0),
-    "s_denorm_mode 0xc;v_add_f32 {d}, {a}, {b}",
-    archs=GFX11,
-    tag="s_denorm",
-    covers=("v_add_f32", "s_denorm_mode"),
-)
+        add(f"v_{name}_f32", " ".join(["f32"] * ins), "f32", flushing(make, F32, bits), mode=0xC0 | bits << 4,
+            tag=f"denorm_{bits}")
+    add("v_add_f16", "f16 f16", "f16", masked16(flushing(rule_add, F16, bits), F16), mode=0x30 | bits << 6,
+        tag=f"denorm_{bits}")
+    add("v_mul_f64", "f64 f64", "f64", flushing(rule_mul, F64, bits), mode=0x30 | bits << 6,
+        tag=f"denorm_{bits}")
+add("v_max_f32", "f32", "f32", lambda a: pack(unpack(a, F32, True), F32), "v_max_f32 {d}, {a}, {a}",
+    mode=0xC0, tag="flush")
+add("v_mov_b32", "f32", "u32", lambda a: a, mode=0, tag="mode_keeps",
+    covers=("v_mov_b32", "s_setreg_imm32_b32"))
+add("v_cndmask_b32", "f32 f32", "u32", lambda a, b: b, "v_cndmask_b32 {d}, {a}, {b}, {vcc}",
+    setup="s_mov_{w} {vcc}, -1\n", mode=0, tag="mode_keeps")
+add("v_add_f32", "f32 f32", "f32", flushing(rule_add, F32, 0), "s_denorm_mode 0xc;v_add_f32 {d}, {a}, {b}",
+    archs=GFX11, tag="s_denorm", covers=("v_add_f32", "s_denorm_mode"))
 
 # Division as compilers emit it: the whole sequence is correctly rounded.
 DIV32 = (
@@ -702,18 +417,8 @@ for kind, text, fmt in (("f32", DIV32, F32), ("f64", DIV64, F64)):
             for y in (3.0, 1e308, 1e-308, 5e-324, 7e200, 3e-200)
         ]
     for archs, body in ((GFX9, text), (GFX11, wave32(text))):
-        add(
-            f"v_div_{kind}",
-            f"{kind} {kind}",
-            kind,
-            quotient(fmt),
-            body,
-            archs=archs,
-            extra=tough,
-            count=1024,
-            covers=steps(kind),
-            tag="wave64" if archs is GFX9 else "wave32",
-        )
+        add(f"v_div_{kind}", f"{kind} {kind}", kind, quotient(fmt), body, archs=archs, extra=tough,
+            count=1024, covers=steps(kind), tag="wave64" if archs is GFX9 else "wave32")
 
 
 def fixup16(a, b, c):
@@ -832,30 +537,16 @@ for name, function in {"rcp": rcp, "sqrt": sqrt, "rsq": rsq, "exp": exp2, "log":
     if name in ("rcp", "sqrt", "rsq"):
         add(f"v_{name}_f64", "f64", "f64", near_rule(function, F64, ulp=2.0**29), count=192)
     scalar = f"v_readfirstlane_b32 s44, {{a}};v_s_{name}_f32 s46, s44;v_mov_b32 {{d}}, s46"
-    add(
-        f"v_s_{name}_f32",
-        "f32",
-        "f32",
-        first(near_rule(function, F32, flush=True)),
-        scalar,
-        archs=("gfx1201",),
-        whole=True,
-        count=512,
-        extra=POSITIVE,
-    )
+    add(f"v_s_{name}_f32", "f32", "f32", first(near_rule(function, F32, flush=True)), scalar,
+        archs=("gfx1201",), whole=True, count=512, extra=POSITIVE)
 
 
 add("v_rcp_iflag_f32", "f32", "f32", near_rule(rcp, F32, flush=True), extra=POSITIVE)
 TURNS = [(of(x),) for x in (0.25, 0.5, 0.75, 0.125, 1.0, 255.9, -3.7, 100.3, 1e-5)]
 # The guides give no accuracy for sine and cosine; an absolute error of 2^-20 is granted in f32.
 for name, function in (("sin", math.sin), ("cos", math.cos)):
-    add(
-        f"v_{name}_f32",
-        "f32",
-        "f32",
-        spreading(near_rule(turn(function), F32, flush=True, limit=256), 2.0**-20),
-        extra=TURNS,
-    )
+    add(f"v_{name}_f32", "f32", "f32",
+        spreading(near_rule(turn(function), F32, flush=True, limit=256), 2.0**-20), extra=TURNS)
     add(f"v_{name}_f16", "f16", "f16", spreading(near_rule(turn(function), F16, limit=256), 2.0**-11))
 
 
@@ -868,19 +559,10 @@ def spread(want, width):
 
 
 # gfx11's pairs: two instructions read, then both write.
-PAIRS = {
-    "add_f32": rule_add(F32),
-    "mul_f32": rule_mul(F32),
-    "sub_f32": rule_sub(F32),
-    "subrev_f32": reverse(rule_sub(F32)),
-    "max_f32": rule_pick(F32, True),
-    "min_f32": rule_pick(F32, False),
-}
-ONLY_Y = {
-    "add_nc_u32": lambda a, b: u(a + b),
-    "lshlrev_b32": lambda a, b: u(b << (a & 31)),
-    "and_b32": lambda a, b: a & b,
-}
+PAIRS = {"add_f32": rule_add(F32), "mul_f32": rule_mul(F32), "sub_f32": rule_sub(F32),
+    "subrev_f32": reverse(rule_sub(F32)), "max_f32": rule_pick(F32, True), "min_f32": rule_pick(F32, False)}
+ONLY_Y = {"add_nc_u32": lambda a, b: u(a + b), "lshlrev_b32": lambda a, b: u(b << (a & 31)),
+    "and_b32": lambda a, b: a & b}
 
 
 def dual(name, arch):
@@ -891,55 +573,25 @@ def dual(name, arch):
 for arch in GFX11:
     for name, rule in {**PAIRS, **ONLY_Y}.items():
         other = "mul_f32" if name != "mul_f32" else "add_f32"
-        add(
-            dual(name, arch),
-            "f32 f32 f32 f32",
-            "f32 f32",
+        add(dual(name, arch), "f32 f32 f32 f32", "f32 f32",
             lambda a, b, c, e, r=rule, o=PAIRS[other]: (o(a, c), r(b, e)),
             f"{dual(other, arch)} {{d}}, {{a}}, {{c}} :: {dual(name, arch)} {{d1}}, {{b}}, {{e}}",
-            archs=(arch,),
-            tag=arch,
-        )
-    add(
-        "v_dual_fmac_f32",
-        "f32 f32 f32 f32",
-        "=c:f32 f32",
-        lambda a, b, c, e: (rule_fma(F32)(a, e, c), u(b)),
+            archs=(arch,), tag=arch)
+    add("v_dual_fmac_f32", "f32 f32 f32 f32", "=c:f32 f32", lambda a, b, c, e: (rule_fma(F32)(a, e, c), u(b)),
         "v_mov_b32 v65, 0;v_dual_fmac_f32 {c}, {a}, {e} :: v_dual_mov_b32 v65, {b};v_mov_b32 {d}, v65",
-        archs=(arch,),
-        covers=("v_dual_fmac_f32", "v_dual_mov_b32"),
-        tag=arch,
-    )
-    add(
-        "v_dual_fmamk_f32",
-        "f32 f32 f32 f32",
-        "f32 f32",
+        archs=(arch,), covers=("v_dual_fmac_f32", "v_dual_mov_b32"), tag=arch)
+    add("v_dual_fmamk_f32", "f32 f32 f32 f32", "f32 f32",
         lambda a, b, c, e: (rule_fma(F32)(a, 0x40490FDB, c), rule_fma(F32)(b, e, 0x40490FDB)),
         "v_dual_fmamk_f32 {d}, {a}, 0x40490fdb, {c} :: v_dual_fmaak_f32 {d1}, {b}, {e}, 0x40490fdb",
-        archs=(arch,),
-        covers=("v_dual_fmamk_f32", "v_dual_fmaak_f32"),
-        tag=arch,
-    )
-    add(
-        "v_dual_cndmask_b32",
-        "f32 f32 f32 f32 u32",
-        "f32 f32",
+        archs=(arch,), covers=("v_dual_fmamk_f32", "v_dual_fmaak_f32"), tag=arch)
+    add("v_dual_cndmask_b32", "f32 f32 f32 f32 u32", "f32 f32",
         lambda a, b, c, e, f: (c if s(f) < 0 else a, e if s(f) < 0 else b),
-        "v_dual_cndmask_b32 {d}, {a}, {c} :: v_dual_cndmask_b32 {d1}, {b}, {e}",
-        archs=(arch,),
-        setup="v_cmp_gt_i32 {vcc}, 0, {f}\n",
-        tag=arch,
-    )
+        "v_dual_cndmask_b32 {d}, {a}, {c} :: v_dual_cndmask_b32 {d1}, {b}, {e}", archs=(arch,),
+        setup="v_cmp_gt_i32 {vcc}, 0, {f}\n", tag=arch)
     # The X half writes what the Y half reads: it must see the old value.
-    add(
-        "v_dual_mov_b32",
-        "u32 u32",
-        "=a:u32 =b:u32",
-        lambda a, b: (b, a),
-        "v_dual_mov_b32 {a}, {b} :: v_dual_mov_b32 {b}, {a}",
-        archs=(arch,),
-        tag=f"swap_{arch}",
-    )
+    add("v_dual_mov_b32", "u32 u32", "=a:u32 =b:u32", lambda a, b: (b, a),
+        "v_dual_mov_b32 {a}, {b} :: v_dual_mov_b32 {b}, {a}", archs=(arch,), tag=f"swap_{arch}")
+# fmt: on
 
 
 @pytest.mark.parametrize(("arch", "probe"), SUITE.pairs())

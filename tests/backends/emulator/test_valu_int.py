@@ -24,8 +24,8 @@ from expect_int import (
     trail,
     u,
 )
-from instructions import ARCHS, GFX9, GFX11, GFX94, Probe, Suite, check
-from vectors import records
+from instructions import ARCHS, GFX9, GFX11, GFX94, LazyRows, Probe, Suite, check
+from vectors import operand_rows
 
 SUITE = Suite("valu_int")
 
@@ -40,7 +40,9 @@ def add(name, ins, outs, rule, asm=None, archs=ARCHS, extra=(), **more):
         )
     key = name + more.get("tag", "")
     SUITE.add(
-        Probe(name, asm, ins, outs, rule, records(key, ins, more.pop("count", 256), extra), archs, **more)
+        Probe(
+            name, asm, ins, outs, rule, operand_rows(key, ins, more.pop("count", 256), extra), archs, **more
+        )
     )
 
 
@@ -270,9 +272,10 @@ add(
     archs=GFX94,
     extra=[(0x8000000000000001, shift, 0xFFFFFFFFFFFFFFFF) for shift in range(5)],
 )
-SUITE.probes[-1] = SUITE.probes[-1].__class__(
-    **{**SUITE.probes[-1].__dict__, "vectors": tuple((a, b % 5, c) for a, b, c in SUITE.probes[-1].vectors)}
-)  # the guide allows shifts of 0 to 4
+_any_shift = SUITE.probes[-1].vectors
+SUITE.probes[-1] = replace(  # the guide allows shifts of 0 to 4
+    SUITE.probes[-1], vectors=LazyRows(lambda: [(a, b % 5, c) for a, b, c in _any_shift])
+)
 for lut in (0x96, 0x1B, 0xCA, 0xE4, 0x00, 0xFF, 0x6A):
     add(
         "v_bitop3_b32",

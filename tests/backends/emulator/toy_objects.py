@@ -152,7 +152,6 @@ def sections(image):
 
 
 QUICK = settings(
-    max_examples=250,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
     derandomize=True,

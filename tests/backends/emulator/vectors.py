@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from random import Random
 
-from instructions import bits, seed
+from instructions import LazyRows, bits, seed
 
 U32 = (0, 1, 2, 3, 15, 16, 24, 31, 32, 33, 63, 0x7F, 0x80, 0xFF, 0x7FFF, 0x8000, 0xFFFF, 0x10000, 0x7FFFFF,
        0x800000, 0xFFFFFF, 0x1000000, 0x7FFFFFFF, 0x80000000, 0x80000001, 0xFFFFFFFE, 0xFFFFFFFF, 0xAAAAAAAA,
@@ -34,7 +35,7 @@ TABLES = {"f32": F32, "f16": F16, "bf16": BF16, "f64": F64, "u16": U16, "i16": U
           "u64": U64, "i64": U64}  # fmt: skip
 
 
-def scatter(kind: str, random) -> int:  # type: ignore[no-untyped-def]
+def scatter(kind: str, random: Random) -> int:
     """A random operand; floats half the time of an exponent near 1, so that sums round and cancel."""
     from expect_float import BY_NAME
 
@@ -64,24 +65,29 @@ def table(kind: str) -> Sequence[int]:
     return TABLES.get(kind, U32)
 
 
-def records(
+def operand_rows(
     name: str, kinds: Sequence[str], count: int = 256, extra: Sequence[tuple[int, ...]] = ()
-) -> tuple[tuple[int, ...], ...]:
-    """`count` records: all pairs of corners or a sample of them for two thirds, the rest random."""
-    random = seed(name)
-    tables = [table(kind) for kind in kinds]
-    crossed = list(itertools.product(*tables)) if len(kinds) < 3 else []
-    share = count * 2 // 3
-    if len(kinds) >= 3:
-        crossed = [tuple(random.choice(each) for each in tables) for _ in range(share)]
-    elif len(crossed) > share:
-        crossed = random.sample(crossed, share)
-    crossed = [*extra, *crossed]
-    fill = [tuple(scatter_any(kind, random) for kind in kinds) for _ in range(max(count - len(crossed), 8))]
-    return tuple(crossed + fill)
+) -> LazyRows:
+    """`count` rows of operands: all pairs of corners or a sample of them for two thirds, the rest random."""
+
+    def make() -> Iterator[tuple[int, ...]]:
+        random = seed(name)
+        tables = [table(kind) for kind in kinds]
+        crossed = list(itertools.product(*tables)) if len(kinds) < 3 else []
+        share = count * 2 // 3
+        if len(kinds) >= 3:
+            crossed = [tuple(random.choice(each) for each in tables) for _ in range(share)]
+        elif len(crossed) > share:
+            crossed = random.sample(crossed, share)
+        crossed = [*extra, *crossed]
+        yield from crossed
+        for _ in range(max(count - len(crossed), 8)):
+            yield tuple(scatter_any(kind, random) for kind in kinds)
+
+    return LazyRows(make)
 
 
-def scatter_any(kind: str, random) -> int:  # type: ignore[no-untyped-def]
+def scatter_any(kind: str, random: Random) -> int:
     if kind.startswith("pk") and kind != "pkf32":
         return (scatter(kind[2:], random) & 0xFFFF) | (scatter(kind[2:], random) & 0xFFFF) << 16
     if kind == "pkf32":

@@ -161,7 +161,8 @@ class Launcher:
         try:
             launch(kernel, grid, block, shared, kernarg, buffers, **options)
         except KernelFault as fault:
-            fault.add_note(f"PORTABLE_EMULATOR_SEED={SEED}") if hasattr(fault, "add_note") else None
+            if add_note := getattr(fault, "add_note", None):  # Python 3.11
+                add_note(f"PORTABLE_EMULATOR_SEED={SEED}")
             raise
         finally:
             for buffer, memory in zip(buffers, self.memories, strict=True):

@@ -112,7 +112,7 @@ def gather(y, x, index, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PICKS: tl.con
 def argmax(where, most, x, columns, BLOCK: tl.constexpr):
     row, i = tl.program_id(0), tl.arange(0, BLOCK)
     v = tl.load(x + row * columns + i, i < columns, other=-float("inf"))
-    best, at = tl.max(v, 0, return_indices=True)
+    best, at = tl.max(v, 0, return_indices=True)  # pyright: ignore[reportGeneralTypeIssues]
     tl.store(most + row, best)
     tl.store(where + row, at)
 
