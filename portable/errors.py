@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 _LONGEST_VALUE = 200
 _LOG_LINES = 40
@@ -16,6 +16,10 @@ _LOG_LINES = 40
 
 class PortableError(Exception):
     """Raised for everything that goes wrong in `portable`; catch this to catch them all."""
+
+    if TYPE_CHECKING:  # facts are attributes
+
+        def __getattr__(self, name: str) -> Any: ...
 
     def __init__(self, message: str, **facts: Any) -> None:
         super().__init__(message)

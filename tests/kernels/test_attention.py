@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -271,7 +272,8 @@ def test_the_drop_in_is_torch_s(sizes):
     masks = [torch.rand(M, N) > 0.3, torch.rand(2, 1, 1, N) > 0.3, *doubles((M, N), (2, 4, M, N))]
     masks[0][0] = True
     masks[1][..., 0] = True
-    for given in ({}, {"is_causal": True}, {"scale": 0.3}, *({"attn_mask": each} for each in masks)):
+    options: list[dict[str, Any]] = [{}, {"is_causal": True}, {"scale": 0.3}]
+    for given in (*options, *({"attn_mask": each} for each in masks)):
         expected = F.scaled_dot_product_attention(q, k, v, **given)
         torch.testing.assert_close(portable.scaled_dot_product_attention(q, k, v, **given), expected)
     for dims in ((0,), (0, 0)):
@@ -352,16 +354,18 @@ def test_strides_of_a_model_reach_the_planner_as_they_lie():
     signature, _ = compiled_call.call_signature(
         op.spec, [*made, bias, None], [False, None, None, None, None], None
     )
-    tensors = signature.tensors
+    tensors: dict[str, Any] = dict(signature.tensors)
     assert tensors["q"].strides == made[0].stride() and tensors["bias"].strides == bias.stride()
     loose = torch.randn(2, 4, 8, 16).mT
     signature, _ = compiled_call.call_signature(
         op.spec, [loose, loose, loose, None, None], [False, None, None, None, None], None
     )
-    assert signature.tensors["q"].strides == (4 * 16 * 8, 16 * 8, 8, 1)
+    tensors = dict(signature.tensors)
+    assert tensors["q"].strides == (4 * 16 * 8, 16 * 8, 8, 1)
     leading = torch.randn(3, 2, 4, 16, 8).transpose(0, 1)
     signature, _ = compiled_call.call_signature(
         op.spec, [leading] * 3 + [None, None], [False, None, None, None, None], None
     )
-    assert signature.tensors["q"].strides == leading.contiguous().stride()
+    tensors = dict(signature.tensors)
+    assert tensors["q"].strides == leading.contiguous().stride()
     torch.testing.assert_close(op(leading, leading, leading)[0], op(*[leading.contiguous()] * 3)[0])

@@ -113,7 +113,8 @@ def judged(turn: Any) -> int:
     """How many of the questions are failed with the table turned."""
     spec, failed = registry.spec("attention_paged"), 0
     for axes, question in questions():
-        given = {n: question.inputs[n].tensor if n in question.inputs else None for n in spec.inputs}
+        tensors = {name: each.tensor for name, each in question.inputs.items()}
+        given: dict[str, Any] = {name: tensors.get(name) for name in spec.inputs}
         given["block_table"] = turn(given["block_table"], given["seq_lens"], axes["S"], axes["P"])
         got = attention_paged(*given.values(), **question.case.params)
         failed += any(

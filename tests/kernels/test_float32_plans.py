@@ -21,6 +21,7 @@ from portable.kernels.matmul.sm90.transpose_plan import transposed_operands
 from portable.plan import Call, Device, Launch, Plan, Pointer, Rejected, Scalar, TensorInfo, TensorMap
 from portable.runtime import build
 from portable.spec import registry
+from tests.kernels.plan_parts import accepted
 
 H200 = Device("cuda", "sm_90a", "toy", 0, 132, 32, 227 * 1024, 255)
 SMALLEST = 2.0**-149
@@ -42,10 +43,8 @@ def wide(*shape: int) -> torch.Tensor:
     return torch.empty(*shape, device="meta")
 
 
-def planned(*args: Any, **options: Any) -> Plan:
-    plan = bf16x6_plan.plan(call(*args, **options))
-    assert isinstance(plan, Plan), plan
-    return plan
+def planned(*args: Any, **options: Any) -> Any:
+    return accepted(bf16x6_plan.plan(call(*args, **options)))
 
 
 # --- split_bf16x3.cu's arithmetic, in NumPy ---
@@ -88,7 +87,7 @@ EDGES = [
 
 def test_three_planes_hold_every_finite_float32_exactly():
     subnormals = np.random.default_rng(1).integers(0, 2**23, 10_000, dtype=np.uint32).view(np.float32)
-    x = np.concatenate([random_bits(200_000, 0), subnormals, np.float32(EDGES)])
+    x = np.concatenate([random_bits(200_000, 0), subnormals, np.array(EDGES, np.float32)])
     first, second, third = planes(x)
     total = first.astype(np.float64) + second.astype(np.float64) / 2**8 + third.astype(np.float64) / 2**16
     assert np.array_equal(total, x.astype(np.float64))
@@ -100,11 +99,12 @@ def test_three_planes_hold_every_finite_float32_exactly():
 
 def test_planes_of_infinities_multiply_as_ieee():
     inf, nan = np.inf, np.nan
-    values = np.float32([inf, -inf, nan, 0.0, -0.0, 1.0, -1.5, 2.0**-133, -(2.0**-126), 1.00390625, 1e18])
+    numbers = [inf, -inf, nan, 0.0, -0.0, 1.0, -1.5, 2.0**-133, -(2.0**-126), 1.00390625, 1e18]
+    values = np.array(numbers, np.float32)
     with np.errstate(all="ignore"):
         for x in values:
             for y in values:
-                a, b = planes(np.float32([x])), planes(np.float32([y]))
+                a, b = planes(np.array([x], np.float32)), planes(np.array([y], np.float32))
                 large = a[0] * b[0]
                 small = a[0] * b[1] + a[1] * b[0]
                 smaller = a[0] * b[2] + a[1] * b[1] + a[2] * b[0]
@@ -243,9 +243,7 @@ def simt_tile(
     a: torch.Tensor, b: torch.Tensor, alignment: int = 16, device: Device = H200
 ) -> tuple[Any, Any]:
     asked = replace(call(a, b, "ieee", alignment), device=device)
-    plan = simt_plan.plan(asked)
-    assert isinstance(plan, Plan), plan
-    launch = plan.launches[-1]
+    launch = accepted(simt_plan.plan(asked)).launches[-1]
     defines = dict(launch.kernel.defines)
     rows, cols = -(-a.shape[-2] // defines["TILE_M"]), -(-b.shape[-1] // defines["TILE_N"])
     assert launch.grid == (rows * cols * math.prod(a.shape[:-2]), 1, 1)
@@ -372,7 +370,7 @@ def test_transposed_operands(a_shape, b_shape):
     arrays["b"] = generator.standard_normal((*b_shape[:-2], b_shape[-1], b_shape[-2]), np.float32)
     problem = from_matmul(call(wide(*a_shape), wide(*arrays["b"].shape).mT, "ieee"))
     assert isinstance(problem, Problem)
-    found = transposed_operands(problem)
+    found: Any = transposed_operands(problem)
     for space in found.workspaces:
         arrays[space.name] = np.full(space.shape, np.nan, np.float32)
     assert [launch.kernel.name for launch in found.launches] == ["matmul_transpose"] * 2

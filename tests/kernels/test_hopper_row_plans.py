@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from portable.backends import cuda
 from portable.backends.cuda.backend import TARGETS, CudaBackend
 from portable.kernels.layer_norm import native as layer_norm
 from portable.kernels.rms_norm import native as rms_norm
@@ -189,7 +189,7 @@ def test_parameters_that_no_block_can_hold_find_room_in_l1(op: str) -> None:
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 @pytest.mark.parametrize("length", [4096, 16384, 32768, 65536, 131072, 262144])
 def test_kernels_keep_to_their_registers(op: str, dtype: str, length: int) -> None:
-    backend = CudaBackend(Path(cuda.__path__[0]))
+    backend = CudaBackend(Path(inspect.getfile(CudaBackend)).parent)
     launch = plan(op, 1000, length, dtype=dtype).launches[0]
     code = build.code_object(launch, {}, backend, HOPPER)
     resources = backend.resources(code)

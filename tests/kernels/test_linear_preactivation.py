@@ -17,7 +17,7 @@ from portable.dispatch import select
 from portable.kernels.linear import activation, gradient, triton_impl
 from portable.kernels.linear import preactivation_gradient as formula
 from portable.kernels.matmul.gfx import plan as gfx_plan
-from portable.kernels.matmul.problem import from_linear
+from portable.kernels.matmul.problem import Problem, from_linear
 from portable.kernels.matmul.simt import simt_plan
 from portable.kernels.matmul.sm80 import mma_plan
 from portable.kernels.matmul.sm90 import realigned_plan, skinny_plan, wgmma_plan
@@ -101,7 +101,7 @@ def test_triton_has_a_second_output_too(sizes):
 def test_z_lies_as_y_does_in_a_transposed_product():
     asked = call(300, 1, 64, z=True)
     problem = from_linear(replace(asked, tensors={**asked.tensors, "bias": None}))
-    assert problem.transposed().preactivation == "z"
+    assert isinstance(problem, Problem) and problem.transposed().preactivation == "z"
 
 
 def test_the_internal_op_takes_its_op_s_configs():
@@ -198,13 +198,14 @@ def test_the_gradient_asks_for_sums_where_the_bias_wants_them(monkeypatch):
     monkeypatch.setattr(gradient, "portable", stand_in)
     x, w, b, z = torch.ones(3, 4), torch.ones(5, 4), torch.ones(5), torch.ones(3, 5)
     saved = formula.save({"x": x, "weight": w, "bias": b}, (z, z), {})
-    needs = dict.fromkeys(("x", "weight", "bias"), True)
+    needs: dict[str, bool] = {"x": True, "weight": True, "bias": True}
     params = {"activation": "gelu"}
     formula.backward(saved, params, needs, z, None)
     formula.backward(saved, params, {**needs, "bias": False}, z, None)
     both = formula.backward(saved, params, needs, z, z)
     assert asked == ["sums", "dz", "dz"]
-    assert torch.equal(both["bias"], torch.full((5,), 6.0))
+    assert both["bias"] is not None and torch.equal(both["bias"], torch.full((5,), 6.0))
     only_z = formula.backward(saved, params, needs, None, z)
-    assert torch.equal(only_z["bias"], torch.full((5,), 3.0)) and len(asked) == 3
+    assert only_z["bias"] is not None and torch.equal(only_z["bias"], torch.full((5,), 3.0))
+    assert len(asked) == 3
     assert formula.backward(saved, params, needs, None, None) == {}

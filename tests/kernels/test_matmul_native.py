@@ -15,6 +15,7 @@ from portable.kernels.matmul.sm90 import wgmma_plan
 from portable.plan import Call, Device, Plan, Rejected, TensorInfo, TensorMap
 from portable.runtime import build
 from portable.spec import registry
+from tests.kernels.plan_parts import accepted
 
 H200 = Device("cuda", "sm_90a", "toy", 0, 132, 32, 227 * 1024, 255)
 DTYPES = {torch.bfloat16: "bfloat16", torch.float32: "float32"}
@@ -59,7 +60,7 @@ def test_map_of_a_broadcast_batch_has_size_one():
 
 def test_clusters_divide_the_grid():
     for M, N in ((4096, 4096), (4000, 4000), (8192, 28672)):
-        (launch,) = wgmma_plan.plan(call(half(M, 4096), half(4096, N))).launches
+        (launch,) = accepted(wgmma_plan.plan(call(half(M, 4096), half(4096, N)))).launches
         defines = dict(launch.kernel.defines)
         assert launch.grid[0] % (defines["CLUSTER_M"] * defines["CLUSTER_N"]) == 0
         assert launch.grid[0] <= H200.multiprocessors
@@ -82,14 +83,16 @@ def test_wgmma_leaves_to_mma_what_the_copy_engine_cannot_read(a, b):
 
 def test_copies_are_as_wide_as_the_alignment():
     def width(a: torch.Tensor) -> Any:
-        return dict(mma_plan.plan(call(a, half(a.shape[1], 64))).launches[0].kernel.defines)["A_BYTES"]
+        return dict(accepted(mma_plan.plan(call(a, half(a.shape[1], 64)))).launches[0].kernel.defines)[
+            "A_BYTES"
+        ]
 
     assert [width(half(64, K)) for K in (64, 66, 65)] == [16, 4, 2]
 
 
 def test_column_major_output_becomes_row_major():
     out = half(512, 256).mT
-    (launch,) = mma_plan.plan(call(half(256, 64), half(64, 512), out)).launches
+    (launch,) = accepted(mma_plan.plan(call(half(256, 64), half(64, 512), out))).launches
     assert dict(launch.kernel.defines)["C_VECTOR"] == 1
     assert dict(launch.args)["a"].tensor == "b"
 
@@ -103,20 +106,20 @@ def test_float32_needs_its_precision_spelled():
 
 
 def test_nearby_shapes_share_a_kernel():
-    first = mma_plan.plan(call(half(1032, 1032), half(1032, 1032))).launches[0].kernel
-    assert first == mma_plan.plan(call(half(2000, 520), half(520, 1800))).launches[0].kernel
+    first = accepted(mma_plan.plan(call(half(1032, 1032), half(1032, 1032)))).launches[0].kernel
+    assert first == accepted(mma_plan.plan(call(half(2000, 520), half(520, 1800)))).launches[0].kernel
 
 
 def test_many_shapes_need_few_kernels_of_wgmma():
     sizes = range(256, 9000, 712)
     for b in (lambda N: half(1024, N), lambda N: half(N, 1024).mT):
-        plans = [wgmma_plan.plan(call(half(M, 1024), b(N))) for M in sizes for N in sizes]
+        plans = [accepted(wgmma_plan.plan(call(half(M, 1024), b(N)))) for M in sizes for N in sizes]
         assert len({plan.launches[0].kernel for plan in plans}) <= 38
 
 
 def wgmma_defines(M: int, N: int, K: int, config: dict[str, int] | None = None) -> dict[str, Any]:
     asked = replace(call(half(M, K), half(K, N)), config=config or {})
-    (launch,) = wgmma_plan.plan(asked).launches
+    (launch,) = accepted(wgmma_plan.plan(asked)).launches
     assert launch.kernel.shared <= H200.shared_memory
     return dict(launch.kernel.defines)
 
@@ -190,7 +193,7 @@ def test_linear_is_matmul_with_an_epilogue(bias):
     tensors = {"x": info(x), "weight": info(weight), "bias": info(shift) if bias else None, "y": info(y)}
     asked = Call(tensors, {"activation": "gelu"}, {}, H200, {})
     for planner in (wgmma_plan.plan, mma_plan.plan):
-        (launch,) = planner(asked).launches
+        (launch,) = accepted(planner(asked)).launches
         defines = dict(launch.kernel.defines)
         assert (defines["BIAS"], defines["ACTIVATION"]) == (int(bias), 2)
         assert dict(launch.args)["m"].value == 512

@@ -106,23 +106,29 @@ def shapes(a_shape, b_shape) -> Problem | Rejected:
     return matmul_problem(a, b, a @ b)
 
 
+def folded(a_shape, b_shape) -> Problem:
+    problem = shapes(a_shape, b_shape)
+    assert isinstance(problem, Problem), problem
+    return problem
+
+
 def test_batch_of_a_folds_into_rows():
-    problem = shapes((4, 3, 8, 5), (5, 7))
+    problem = folded((4, 3, 8, 5), (5, 7))
     assert (problem.M, problem.batch) == (96, (1, 1))
 
 
 def test_batch_of_vectors_folds_into_rows():
-    problem = shapes((6, 1, 5), (1, 5, 7))
+    problem = folded((6, 1, 5), (1, 5, 7))
     assert (problem.M, problem.a.row, problem.batch) == (6, 5, (1, 1))
 
 
 def test_equal_batches_merge():
-    problem = shapes((4, 3, 8, 5), (4, 3, 5, 7))
+    problem = folded((4, 3, 8, 5), (4, 3, 5, 7))
     assert (problem.batch, problem.a.batch, problem.b.batch) == ((1, 12), (0, 40), (0, 35))
 
 
 def test_outer_product_of_batches_stays_two_dimensional():
-    problem = shapes((2, 1, 64, 64), (1, 3, 64, 64))
+    problem = folded((2, 1, 64, 64), (1, 3, 64, 64))
     assert (problem.batch, problem.a.batch, problem.b.batch) == ((2, 3), (4096, 0), (0, 4096))
 
 
@@ -135,6 +141,7 @@ def test_three_alternating_batches_are_rejected():
 def test_empty_sum(K):
     a, b, c = torch.zeros(3, K), torch.zeros(K, 4), torch.full((3, 4), float("nan"))
     problem = matmul_problem(a, b, c)
+    assert isinstance(problem, Problem), problem
     evaluate(problem, {"a": a, "b": b, "c": c})
     assert (c == 0).all()
 
@@ -149,6 +156,6 @@ def test_linear(lead, bias):
     tensors = {"x": x, "weight": weight, "bias": shift, "y": y}
     infos = {name: None if value is None else info(value) for name, value in tensors.items()}
     problem = from_linear(Call(infos, {"activation": None}, {}, DEVICE, {}))
-    assert problem.bias == ("bias" if bias else None)
+    assert isinstance(problem, Problem) and problem.bias == ("bias" if bias else None)
     evaluate(problem, {name: value for name, value in tensors.items() if value is not None})
     torch.testing.assert_close(y, torch.nn.functional.linear(x, weight, shift))

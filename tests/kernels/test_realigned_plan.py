@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
 from portable.kernels.matmul.sm90 import realigned_plan
 from portable.plan import Call, Plan, Rejected, Scalar
+from tests.kernels.plan_parts import accepted
 from tests.kernels.test_matmul_native import H200, call, info
 
 
@@ -20,7 +23,7 @@ def half(*shape: int, pitch: int = 0, offset: int = 0) -> torch.Tensor:
     return torch.empty_strided(shape, strides, dtype=torch.bfloat16, device="meta")
 
 
-def realigned(plan: Plan | Rejected) -> dict[str, object]:
+def realigned(plan: Plan | Rejected) -> dict[str, Any]:
     assert isinstance(plan, Plan), plan
     return {
         name: arg.value if isinstance(arg, Scalar) else getattr(arg, "tensor", None)
@@ -29,7 +32,7 @@ def realigned(plan: Plan | Rejected) -> dict[str, object]:
 
 
 def test_both_operands_are_realigned_by_one_launch():
-    plan = realigned_plan.plan(call(half(4095, 4099), half(4099, 4097)))
+    plan = accepted(realigned_plan.plan(call(half(4095, 4099), half(4099, 4097))))
     found = realigned(plan)
     assert [launch.kernel.name for launch in plan.launches] == ["matmul_align_copy", "matmul_wgmma"]
     assert (found["from0"], found["to0"]) == ("a", "a_realigned")
@@ -46,7 +49,7 @@ def test_both_operands_are_realigned_by_one_launch():
 
 
 def test_an_aligned_operand_stays_where_it_is():
-    plan = realigned_plan.plan(call(half(4096, 4096, pitch=4097), half(4096, 4096)))
+    plan = accepted(realigned_plan.plan(call(half(4096, 4096, pitch=4097), half(4096, 4096))))
     found = realigned(plan)
     assert found["from0"] == "a" and found["from1"] == 0 and found["blocks1"] == 0
     assert dict(plan.launches[1].args)["map_b"].tensor == "b"
@@ -59,10 +62,10 @@ def test_column_major_operands_are_realigned_by_column():
 
 
 def test_a_broadcast_matrix_is_realigned_once():
-    plan = realigned_plan.plan(call(half(8, 515, 517), half(517, 1021)))
+    plan = accepted(realigned_plan.plan(call(half(8, 515, 517), half(517, 1021))))
     found = realigned(plan)
     assert (found["lines0"], found["lines1"]) == (8 * 515, 517)  # a's batch is more rows of one matrix
-    plan = realigned_plan.plan(call(half(4, 1, 515, 517), half(3, 517, 1021)))
+    plan = accepted(realigned_plan.plan(call(half(4, 1, 515, 517), half(3, 517, 1021))))
     found = realigned(plan)
     assert (found["inner_count0"], found["lines0"], found["vectors0"]) == (1, 515, 4 * 515 * 65)
     assert (found["inner_count1"], found["vectors1"]) == (3, 3 * 517 * 128)

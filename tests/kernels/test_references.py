@@ -1,6 +1,7 @@
 """The float64 references: against torch, against autograd, and their magnitudes."""
 
 import types
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +13,15 @@ from portable.spec.model import Case
 from .op_cases import OPS, arguments, call, in_float64, inputs, outputs
 
 FORWARD = tuple(name for name in OPS if registry.spec(name).gradient)
+
+
+def gradient_formula(op: str) -> Any:
+    """The module of an op's gradient."""
+    file = registry.spec(op).gradient
+    assert file is not None, op
+    return registry.load_module(file)
+
+
 ACTIVATIONS = [None, "relu", "gelu", "gelu_tanh", "silu"]
 
 
@@ -93,7 +103,7 @@ def test_swiglu_backward_is_the_derivative():
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_the_op_that_is_recorded_instead_answers_the_same_first(activation):
     x, w, b = doubles((3, 5, 8), (6, 8), (6,))
-    instead = registry.load_module(registry.spec("linear").gradient).forward({"activation": activation})
+    instead = gradient_formula("linear").forward({"activation": activation})
     assert instead == (None if activation in (None, "relu") else "linear_with_preactivation")
     if instead is not None:
         spec, other = registry.spec("linear"), registry.spec(instead)
@@ -170,7 +180,7 @@ def test_tf32_widens_the_magnitude_enough_for_cut_factors_and_not_for_bfloat16()
 def stand_ins(monkeypatch):
     functions = {op: getattr(reference(op), registry.spec(op).reference.entry.function) for op in OPS}
     for op in FORWARD:
-        monkeypatch.setattr(registry.load_module(registry.spec(op).gradient), "portable",
+        monkeypatch.setattr(gradient_formula(op), "portable",
                             types.SimpleNamespace(**functions), raising=False)  # fmt: skip
 
 
@@ -193,7 +203,7 @@ def recorded(formula, params):
 @pytest.mark.parametrize("op", FORWARD)
 def test_gradient_formulas_are_the_derivatives(op, stand_ins):
     spec = registry.spec(op)
-    formula = registry.load_module(spec.gradient)
+    formula = gradient_formula(op)
     small = [case for case in spec.cases if case.axes.get("N", 0) <= 1000]
     for case in [*small, *MORE_CASES.get(op, [])]:
         tensors = in_float64(inputs(spec, spec.types[0], case))
@@ -226,7 +236,7 @@ def test_gradient_formulas_are_the_derivatives(op, stand_ins):
 
 def test_precision_reaches_the_products_of_the_gradient(monkeypatch):
     seen = []
-    formula = registry.load_module(registry.spec("matmul").gradient)
+    formula = gradient_formula("matmul")
 
     def matmul(a, b, *, precision):
         seen.append(precision)

@@ -66,7 +66,7 @@ VARIANTS = {
     "quantised": lambda x: torch.quantize_per_tensor(x.float(), 0.1, 0, torch.qint8),
     "nested": lambda x: torch.nested.nested_tensor([x, x]),
     "jagged": lambda x: torch.nested.nested_tensor([x, x], layout=torch.jagged),
-    "negated view": lambda x: torch._neg_view(x),
+    "negated view": lambda x: torch.ops.aten._neg_view(x),
     "numpy": lambda x: x.numpy(),
     "numpy, big endian": lambda x: x.numpy().astype(x.numpy().dtype.newbyteorder(">")),
     "numpy, reversed": lambda x: x.numpy()[..., ::-1],
@@ -210,7 +210,7 @@ def check_result(call: Call, result: Any) -> None:
 @hypothesis.settings(
     max_examples=3 * hypothesis.settings.default.max_examples,
     derandomize=True,
-    suppress_health_check=list(hypothesis.HealthCheck),
+    suppress_health_check=[hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.filter_too_much],
 )
 @hypothesis.given(calls())
 def test_a_call_gives_the_right_result_or_an_error_of_ours(call):

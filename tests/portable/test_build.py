@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -104,10 +105,13 @@ def test_two_threads_do_not_share_the_packed_buffer():
     assert buffers[2] is buffers[0]
 
 
+ABSENT: Any = None  # a grid is refused before backend and device are used
+
+
 @pytest.mark.parametrize("grid", [(0, 1, 1), (2**31, 1, 1), (1, 65536, 1), (1, 1, 65536)])
 def test_a_grid_that_no_card_takes_is_named(grid):
     with pytest.raises(LaunchError, match="its grid"):
-        build.bind(Launch(KERNEL, grid, ()), {}, {}, frozenset(), None, None)
+        build.bind(Launch(KERNEL, grid, ()), {}, {}, frozenset(), ABSENT, ABSENT)
 
 
 def test_the_source_text_follows_includes(tmp_path):

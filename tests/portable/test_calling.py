@@ -10,6 +10,7 @@ import traceback
 import warnings
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from typing import ClassVar
 
 import pytest
 import torch
@@ -72,7 +73,7 @@ def test_what_differs_in_one_thing_is_another_call(softmax):
             x[:, :2],
             x[None],
             buffer[1:].view(4, 4),
-            torch._neg_view(x),
+            torch.ops.aten._neg_view(x),
             torch.nn.Parameter(x.clone()),
             x.clone().requires_grad_(),
             torch.empty(4, 4).expand(4, 4),
@@ -120,6 +121,8 @@ def test_what_is_no_plain_tensor_is_refused_or_converted_as_ever(softmax):
 
 class Loud(torch.Tensor):
     """A subclass that sees what is called on it."""
+
+    seen: ClassVar[list[str]] = []
 
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):

@@ -24,6 +24,7 @@ def run(capsys):
         try:
             code = cli.main(argv)
         except SystemExit as stop:  # argparse
+            assert isinstance(stop.code, int)
             code = stop.code
         captured = capsys.readouterr()
         return code, captured.out, captured.err

@@ -417,7 +417,7 @@ def test_an_unlisted_card_takes_the_nearest_and_explain_says_so(backend):
         assert found.values["BLOCK_M"] == block, device.arch
         assert f"no config for {device.arch}; from the card nearest by features, sm_" in found.source
     answer = select.evaluate(one.imp, one.signature, backend, card("sm_103", 148, 227, 126), static=False)
-    assert "nearest by features, sm_100 (hand 64" in answer.config.source
+    assert answer.config is not None and "nearest by features, sm_100 (hand 64" in answer.config.source
     said = str(select.Explanation(one.signature, HOPPER, (dataclasses.replace(answer, chosen=True),)))
     assert "nearest by features, sm_100" in said
 

@@ -134,7 +134,9 @@ def test_a_winner_that_is_hardly_faster_does_not_replace_the_config_before(tuner
 
 
 def test_bits_are_compared_with_the_defaults(tuner):
-    default = registry.spec("product").implementation("tiles").default
+    tiles = registry.spec("product").implementation("tiles")
+    assert tiles is not None
+    default = tiles.default
     assert tuner().tune(asked()).bits == "differ"  # 64 along K, the default has 16
     stay = tuner(time_of=lambda values: 100.0 + 50.0 * (values["BLOCK_K"] != default["BLOCK_K"])
                  - 0.3 * values["num_stages"] - 0.1 * values["BLOCK_M"])  # fmt: skip
@@ -221,7 +223,9 @@ def test_a_class_says_what_the_config_holds_for(backend):
     few = problem.of_shapes(softmax, "triton", [(8, 4096)], row, {})
     many = problem.of_shapes(softmax, "triton", [(8192, 4096)], row, {})
     assert few.shape_class == many.shape_class == "T=float32 N=2049..4096:16"  # batch invariant: no B
-    other = dataclasses.replace(softmax.implementation("triton"), batch_invariant=False)
+    triton = softmax.implementation("triton")
+    assert triton is not None
+    other = dataclasses.replace(triton, batch_invariant=False)
     from portable.configs import shape_class
 
     assert shape_class.class_names(softmax, other)[-1] == "B"
@@ -237,7 +241,9 @@ def test_an_entry_of_a_result_passes_the_reader(tuner, backend):
     (read,) = lookup.entries(file)
     assert dataclasses.replace(read, line=0) == entry and read.line == 5
     spec = registry.spec("product")
-    config = lookup.resolve(spec, spec.implementation("tiles"), backend, HOPPER, asked().signature.facts)
+    tiles = spec.implementation("tiles")
+    assert tiles is not None
+    config = lookup.resolve(spec, tiles, backend, HOPPER, asked().signature.facts)
     assert dict(config.values) == dict(result.best)
     assert "tuned for this card (measured on NVIDIA H100/H200" in config.source
 
