@@ -498,7 +498,7 @@ def test_cut_short_is_an_error_at_every_length(arch):
                 decode(whole[:length], 0, 0, arch)
 
 
-@settings(max_examples=3 * settings.default.max_examples, deadline=None)
+@settings(max_examples=3 * settings().max_examples, deadline=None)
 @given(st.sampled_from(ARCHS), st.binary(min_size=0, max_size=20), st.integers(0, 63) | st.none())
 @example("gfx950", struct.pack("<4I", 0xD3AC0000, 0, 0xD3AD0000, 0), None)
 @example("gfx1100", struct.pack("<3I", 0xFFFFFFFF, 0xFFFFFFFF, 0xFFFFFFFF), None)

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from .kernels.harness import HERE, arches, image, wave_of
 
-EXAMPLES = int(os.environ.get("PORTABLE_FUZZ_EXAMPLES", settings.default.max_examples))
+EXAMPLES = int(os.environ.get("PORTABLE_FUZZ_EXAMPLES", settings().max_examples))
 PATIENCE = 60  # seconds for one case, start of the process included
 
 
@@ -78,7 +78,7 @@ def worker(tmp_path_factory):
         (folder / f"{arch}.co").write_bytes(image("fuzz.hip", arch))
     found = Worker(folder)
     yield found
-    if found.process is not None:
+    if found.process is not None and found.process.stdin is not None:
         found.process.stdin.close()
     found.stop()
 

@@ -29,8 +29,9 @@ def test_caught(bug, arch):
     assert fault.source in {f"{bug.file}:{line}" for line in lines_of(bug.name, bug.file)}, fault
     low, high = launch.kernel(bug.name).code.text
     assert low <= fault.pc < high
-    assert re.match(r"[a-z]+_[a-z0-9_]+( |$)", fault.instruction), fault.instruction
-    assert fault.source in str(fault) and fault.instruction in str(fault) and fault.kind in str(fault)
+    assert fault.instruction is not None and re.match(r"[a-z]+_[a-z0-9_]+( |$)", fault.instruction), fault
+    assert fault.source is not None and fault.source in str(fault)
+    assert fault.instruction in str(fault) and fault.kind in str(fault)
     assert fault.workgroup is not None and len(fault.workgroup) == 3
     assert bug.workgroup is None or fault.workgroup == (bug.workgroup, 0, 0)
     assert fault.wave is not None and 0 <= fault.wave < -(-(bug.block or 1) // launch.wave)
@@ -48,6 +49,7 @@ def test_caught(bug, arch):
 
 def says_where(fault: KernelFault, memories: list) -> None:
     """The detail names the nearest tensor, unless all are far, and its distance or the offset in it."""
+    assert fault.address is not None
     index, distance = nearest(memories, fault.address)
     if distance < 1 << 20:
         offset = fault.address - memories[index].address
