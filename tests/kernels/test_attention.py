@@ -273,7 +273,8 @@ def test_the_drop_in_is_torch_s(sizes):
     masks[0][0] = True
     masks[1][..., 0] = True
     options: list[dict[str, Any]] = [{}, {"is_causal": True}, {"scale": 0.3}]
-    for given in (*options, *({"attn_mask": each} for each in masks)):
+    options += [{"attn_mask": each} for each in masks]
+    for given in options:
         expected = F.scaled_dot_product_attention(q, k, v, **given)
         torch.testing.assert_close(portable.scaled_dot_product_attention(q, k, v, **given), expected)
     for dims in ((0,), (0, 0)):

@@ -201,7 +201,7 @@ def test_pages(emulated, arch):
     q = torch.randn(5, 3, 7, 40).bfloat16()  # 21 columns: two tiles
     sinks = torch.randn(7)
     o, lse = run("attention_paged", on(arch), q, k, v, table, lens, sinks)
-    wide = [x.double() for x in (q, k.nan_to_num(7.0), v.nan_to_num(7.0))]
+    wide = (q.double(), k.nan_to_num(7.0).double(), v.nan_to_num(7.0).double())
     expected, sums = paged_reference.attention_paged(*wide, table, lens, sinks.double(), softcap=None)
     torch.testing.assert_close(o.double(), expected, rtol=1e-2, atol=5e-3)
     torch.testing.assert_close(lse.double(), sums, rtol=1e-5, atol=1e-5)
@@ -220,7 +220,7 @@ def test_a_window_and_a_cap_over_odd_pages(emulated, arch):
     q = torch.randn(2, 2, 2, 13).bfloat16() * 4
     params = {"window_left": 50, "softcap": 3.0, "scale": -0.5}
     o, lse = run("attention_paged", on(arch), q, k, v, table, lens, None, **params)
-    wide = [x.double() for x in (q, k.nan_to_num(7.0), v.nan_to_num(7.0))]
+    wide = (q.double(), k.nan_to_num(7.0).double(), v.nan_to_num(7.0).double())
     expected, sums = paged_reference.attention_paged(*wide, table, lens, **params)
     torch.testing.assert_close(o.double(), expected, rtol=1e-2, atol=5e-3)
     torch.testing.assert_close(lse.double(), sums, rtol=1e-5, atol=1e-5)
@@ -230,7 +230,7 @@ def test_a_window_and_a_cap_over_odd_pages(emulated, arch):
 def test_few_queries_of_attention(emulated, arch):
     emulated(arch)
     q, k, v = (torch.randn(2, heads, rows, 64).bfloat16() for heads, rows in ((4, 3), (2, 150), (2, 150)))
-    params = {"window_left": 100, "window_right": 1}
+    params: dict[str, Any] = {"window_left": 100, "window_right": 1}
     o, lse = run("attention", on(arch, "attention"), q, k, v, **params)
     expected, sums = reference.attention(q.double(), k.double(), v.double(), **params)
     torch.testing.assert_close(o.double(), expected, rtol=1e-2, atol=5e-3)

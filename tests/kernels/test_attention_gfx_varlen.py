@@ -157,10 +157,10 @@ def compare(assign: Callable[[str], None], arch: str, offsets: Any, dense: Any, 
     given = DEFAULTS | given
     cu_q, cu_k = (torch.tensor(x, dtype=torch.int32) for x in offsets)
     exact_q, exact_k = (torch.tensor(x, dtype=torch.int32) for x in dense)
-    wide = [x.double() for x in (q, k, v)]
+    wide = (q.double(), k.double(), v.double())
     o, lse = varlen_reference.attention_varlen(*wide, exact_q, exact_k, None, **given)
     back = do, q, k, v, o.bfloat16(), lse.float()
-    exact = (x.double() for x in back)
+    exact: Any = [x.double() for x in back]
     gradients = varlen_reference.attention_varlen_backward(*exact, exact_q, exact_k, None, **given)
     assign(arch)
     with portable.using(attention_varlen=NAMES[arch], attention_varlen_backward=NAMES[arch]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
 import torch
@@ -53,11 +54,11 @@ def test_it_is_attention_of_each_sequence(params):
 @pytest.mark.slow
 def test_65536_sequences_take_seconds():
     """A loop over the sequences took two minutes here, and each H200 call timed out (2026-11-22)."""
-    made = call(65536)
+    made: dict[str, Any] = call(65536)
     start = time.process_time()
     o, lse = attention_paged(**made)
     assert time.process_time() - start < 10
-    wide = {name: x.double() if x.is_floating_point() else x for name, x in made.items()}
+    wide: dict[str, Any] = {n: x.double() if x.is_floating_point() else x for n, x in made.items()}
     start = time.process_time()
     expected = paged_reference.attention_paged(**wide, **PARAMS)
     paged_reference.magnitude(**wide, types={"T": "bfloat16", "R": "float32", "acc": "float32"}, **PARAMS)

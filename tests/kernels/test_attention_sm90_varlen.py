@@ -6,7 +6,6 @@ import itertools
 import random
 import struct
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,6 @@ import torch
 
 from portable.backends.cuda.backend import CudaBackend
 from portable.dispatch import arguments, compiled_call
-from portable.kernels import attention as package
 from portable.kernels.attention.packed import entries_of
 from portable.kernels.attention.sm90.plan import plan_varlen
 from portable.kernels.attention.sm90.varlen_plan import plan_varlen_backward
@@ -26,7 +24,7 @@ from portable.spec import registry
 from tests.kernels.launch_arguments import arguments_of
 from tests.kernels.test_attention_sm90_fwd import H200, build_folder
 
-SOURCE = Path(package.__path__[0]) / "device/varlen_tiles.cu"
+SOURCE = registry.spec("attention").folder / "device/varlen_tiles.cu"
 
 
 def meta(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:

@@ -193,11 +193,11 @@ def test_bulk_tiles_fit(head, stages):
     call = asked("attention_paged", "tma", q, cache, cache, whole(4, 64), whole(4))
     config = {**call.config, "STAGES": stages}
     plan = sm80.paged_tma(Call(call.tensors, call.params, call.axes, H200, config))
-    kernel = planned(plan).launches[0].kernel
-    made = dict(kernel.defines)  # type: ignore[union-attr]
+    kernel: Any = planned(plan).launches[0].kernel
+    made = dict(kernel.defines)
     assert made["STAGES"] >= 2 and made["WARPS"] == (4 if head == 256 else 8)
     beside = 128 * made["WARPS"] + 8 * made["STAGES"] * made["WARPS"]
-    assert kernel.shared + beside <= H200.shared_memory  # type: ignore[union-attr]
+    assert kernel.shared + beside <= H200.shared_memory
 
 
 @pytest.mark.parametrize("head", [64, 128, 256])
@@ -347,7 +347,7 @@ def test_pages_are_looked_up():
         cache[table[0, :3].long()] = padded.unflatten(0, (3, 16))
         caches.append(cache)
     q = torch.randn(1, 2, 4, 16)
-    o, lse = attention_paged(q, *caches, table, torch.tensor([37], dtype=torch.int32))
+    o, lse = attention_paged(q, caches[0], caches[1], table, torch.tensor([37], dtype=torch.int32))
     expected, sums = dispatcher.op("attention")(q.transpose(1, 2), keys, values, causal=True)
     torch.testing.assert_close(o, expected.transpose(1, 2))
     torch.testing.assert_close(lse, sums)

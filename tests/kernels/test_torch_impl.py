@@ -18,7 +18,7 @@ VALUES = {"normal": {}, "large": {"scale": 30.0}, "small": {"scale": 1e-3}, "off
 def torch_module(spec: Spec) -> Any:
     """The module of the op's implementation in torch."""
     implementation = spec.implementation("torch")
-    assert implementation is not None, spec.name
+    assert implementation is not None, spec.op
     return registry.load_module(implementation.entry.file)
 
 

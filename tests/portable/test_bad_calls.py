@@ -208,7 +208,7 @@ def check_result(call: Call, result: Any) -> None:
 
 
 @hypothesis.settings(
-    max_examples=3 * hypothesis.settings.default.max_examples,
+    max_examples=3 * hypothesis.settings().max_examples,
     derandomize=True,
     suppress_health_check=[hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.filter_too_much],
 )

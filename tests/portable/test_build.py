@@ -132,6 +132,6 @@ def test_an_op_s_folders_include_each_other_from_the_folder_of_ops(tmp_path, mon
     (source.parent / "b.h").write_text("int beside_the_source;")
     (header.parent / "b.h").write_text("int beside_the_header;")
     monkeypatch.setenv(registry.KERNEL_PATH, str(tmp_path))
-    vendor = SimpleNamespace(folder=tmp_path / "vendor")
+    vendor: Any = SimpleNamespace(folder=tmp_path / "vendor")
     text = build.source_text(source, build.include_folders(source, vendor))
     assert b"beside_the_header" in text and b"beside_the_source" not in text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -97,7 +98,7 @@ def test_a_launch_without_blocks_is_left_out(twice, toy, monkeypatch):
     original = dispatcher.select.choose
 
     def with_an_empty_one(*args):
-        candidate = original(*args)
+        candidate: Any = original(*args)
         empty = replace(candidate.plan.launches[0], grid=(0, 1, 1))
         return replace(candidate, plan=replace(candidate.plan, launches=(empty, *candidate.plan.launches)))
 
@@ -155,7 +156,8 @@ def test_tuned_entries_come_before_the_default(twice, tmp_path):
     lookup.entries.cache_clear()
     assert torch.equal(twice(torch.ones(2, 5)), torch.full((2, 5), 3.0))
     assert torch.equal(twice(torch.ones(2, 3)), torch.full((2, 3), 2.0))
-    assert "tuned for this card (a test" in choice(torch.ones(2, 5)).config.source
+    config = choice(torch.ones(2, 5)).config
+    assert config is not None and "tuned for this card (a test" in config.source
     lookup.entries.cache_clear()
 
 

@@ -7,7 +7,7 @@ import struct
 import subprocess
 import sys
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -55,7 +55,7 @@ def test_triton_knows_the_names():
     from triton.language import str_to_ty
 
     for dtype in dtypes.DTYPES.values():
-        made = str_to_ty("*" + dtype.triton, None)
+        made: Any = str_to_ty("*" + dtype.triton, None)
         assert made.element_ty.primitive_bitwidth in (dtype.itemsize * 8, 1), dtype
 
 

@@ -93,7 +93,7 @@ def test_what_a_spec_says_is_read(folder):
         spec.inputs["x"].values == {"large_range": "normal"}
         and str(spec.inputs["s"].derived) == "reference.py:derived"
     )
-    assert spec.behaviour_case.axes == {"H": 4, "G": 2, "N": 3}
+    assert spec.behaviour_case is not None and spec.behaviour_case.axes == {"H": 4, "G": 2, "N": 3}
     assert spec.torch_schema() == (
         "pairs(Tensor x, Tensor w, Tensor? s=None, *, int? width=None, float? scale=None) -> Tensor"
     )

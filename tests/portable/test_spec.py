@@ -92,9 +92,11 @@ def test_the_whole_schema_is_read(folder):
         spec.tolerance["y"].accumulation_ulp.evaluate(N=4) == 6.0
         and spec.tolerance["z"].accumulation_ulp.evaluate() == 8
     )
-    assert spec.cost.flops.evaluate(B=2, M=3, N=4) == 48 and spec.cost.bytes.evaluate(B=1, M=1, N=1) == 4
+    assert spec.cost.flops.evaluate(B=2, M=3, N=4) == 48
+    assert spec.cost.bytes is not None and spec.cost.bytes.evaluate(B=1, M=1, N=1) == 4
     assert spec.gradient == (folder / "gradient.py").resolve()
-    assert spec.reference.entry.function == "toy" and spec.reference.error_scale.function == "error_scale"
+    scale = spec.reference.error_scale
+    assert spec.reference.entry.function == "toy" and scale is not None and scale.function == "error_scale"
     native, through_torch = spec.implementations
     assert (native.kind, native.languages, native.line) == ("plan", ("one", "two"), 36)
     assert native.sources == ((folder / "toy.cu").resolve(),)
@@ -136,7 +138,8 @@ def test_torch_takes_the_schema(folder):
 
 def test_types(folder):
     spec = load(folder)
-    assert spec.match_types({"x": "float16", "other": "float16", "weight": "float32"})["R"] == "float32"
+    row = spec.match_types({"x": "float16", "other": "float16", "weight": "float32"})
+    assert row is not None and row["R"] == "float32"
     assert spec.match_types({"x": "float16", "other": "float32"}) is None
     assert spec.match_types({"x": "float16", "weight": "float16"}) is None
     assert spec.legal_dtypes("x") == ("float16", "float32") and spec.legal_dtypes("weight") == ("float32",)

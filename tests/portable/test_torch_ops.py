@@ -31,7 +31,7 @@ def sample(name: str, dtype: torch.dtype = torch.float64, requires_grad: bool = 
             each.requires_grad_(requires_grad and each.is_floating_point())
         return inputs, {}
     for field in spec.inputs.values():
-        shape = [sizes.get(d, d) if isinstance(d, str) else d for d in field.dims]
+        shape = [sizes[d] if isinstance(d, str) else d for d in field.dims]
         if field.leading:
             shape = [2, *shape]
         legal = dtype if str(dtype).removeprefix("torch.") in spec.legal_dtypes(field.name) else torch.float32

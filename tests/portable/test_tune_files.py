@@ -296,8 +296,10 @@ def test_a_wrong_entry_is_refused_with_file_and_line(backend, good, bad, message
     file.write_text(text.replace(good, bad, 1))
     lookup.entries.cache_clear()
     spec = registry.spec("product")
+    tiles = spec.implementation("tiles")
+    assert tiles is not None
     with pytest.raises(TunedFileError, match=rf"tuned\.yaml:\d+: .*{message}") as caught:
-        lookup.resolve(spec, spec.implementation("tiles"), backend, HOPPER, call().signature.facts)
+        lookup.resolve(spec, tiles, backend, HOPPER, call().signature.facts)
     assert caught.value.line in (1, 3, 5, 6, 7, 8, 9)
 
 
@@ -427,7 +429,9 @@ def test_another_card_of_the_same_architecture_is_named(backend):
     assert "tuned for this card (measured on NVIDIA H200 at T=bfloat16" in taken(backend).source
     fewer = dataclasses.replace(HOPPER, multiprocessors=114, name="NVIDIA H100 PCIe")
     assert "tuned for NVIDIA H200 of this architecture (measured" in taken(backend, device=fewer).source
-    other = dataclasses.replace(entry().measured, bits="differ")
+    measured = entry().measured
+    assert measured is not None
+    other = dataclasses.replace(measured, bits="differ")
     store.merge(backend.folder / "tuned.yaml", [dataclasses.replace(entry(BLOCK_M=64), measured=other)])
     assert "bits differ from the default's" in taken(backend).source
 
