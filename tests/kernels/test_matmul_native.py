@@ -83,9 +83,8 @@ def test_wgmma_leaves_to_mma_what_the_copy_engine_cannot_read(a, b):
 
 def test_copies_are_as_wide_as_the_alignment():
     def width(a: torch.Tensor) -> Any:
-        return dict(accepted(mma_plan.plan(call(a, half(a.shape[1], 64)))).launches[0].kernel.defines)[
-            "A_BYTES"
-        ]
+        (launch,) = accepted(mma_plan.plan(call(a, half(a.shape[1], 64)))).launches
+        return dict(launch.kernel.defines)["A_BYTES"]
 
     assert [width(half(64, K)) for K in (64, 66, 65)] == [16, 4, 2]
 
