@@ -1,4 +1,4 @@
-"""NVIDIA: how its cards are detected, compiled for and launched on."""
+"""NVIDIA GPUs: detection, compilation and launches."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TARGETS = (
     _target("sm_90a", "NVIDIA H100/H200", 132, 227, 50),
     _target("sm_100", "NVIDIA B200", 148, 227, 126),
 )
-# Cards that have tuned configs but are not compiled for by `portable check`.
+# GPUs that have tuned configs but are not compiled for by `portable check`.
 OTHERS = (
     _target("sm_86", "NVIDIA RTX 3090", 82, 99, 6),
     _target("sm_89", "NVIDIA RTX 4090", 128, 99, 72),
@@ -51,7 +51,7 @@ def _capability(arch: str) -> int:
 
 
 class CudaBackend(Backend):
-    """NVIDIA cards through Triton, CUDA C++ (NVRTC, CuPy) and torch's own libraries."""
+    """NVIDIA GPUs through Triton, CUDA C++ (NVRTC, CuPy) and torch's own libraries."""
 
     name = "cuda"
     languages = ("cuda", "triton", "torch")
@@ -64,19 +64,21 @@ class CudaBackend(Backend):
             machine.exists("/dev/nvidia0") or machine.exists("/dev/nvidiactl") or machine.exists("/dev/dxg")
         )
         if not present:
-            return Detection(False, False, "no NVIDIA card: neither /dev/nvidia0 nor /dev/nvidiactl is there")
+            return Detection(False, False, "no NVIDIA GPU: neither /dev/nvidia0 nor /dev/nvidiactl exists")
         if visible is not None and visible.strip() in ("", "-1", "NoDevFiles"):
-            return Detection(False, False, f"CUDA_VISIBLE_DEVICES={visible!r} hides the NVIDIA card")
+            return Detection(False, False, f"CUDA_VISIBLE_DEVICES={visible!r} hides the NVIDIA GPU")
         if machine.torch_build.get("cuda") is None:
             kind = "for ROCm" if machine.torch_build.get("hip") else "for the CPU only"
             return Detection(
                 True,
                 False,
-                f"an NVIDIA card is here, but this torch is built {kind}: install a CUDA build of torch "
+                f"there is an NVIDIA GPU, but this torch is built {kind}: install a CUDA build of torch "
                 "(pytorch.org/get-started) to use it",
             )
         return Detection(
-            True, True, f"an NVIDIA card is here and torch is built for CUDA {machine.torch_build['cuda']}"
+            True,
+            True,
+            f"there is an NVIDIA GPU and torch is built for CUDA {machine.torch_build['cuda']}",
         )
 
     @functools.cache  # noqa: B019 - one instance lives as long as the process
@@ -196,7 +198,7 @@ class CudaBackend(Backend):
         rows = []
         for index in range(torch.cuda.device_count()):
             device = self.device(index)
-            rows.append((f"card {index}", f"{device}, {device.multiprocessors} multiprocessors"))
+            rows.append((f"device {index}", f"{device}, {device.multiprocessors} multiprocessors"))
         for module in ("cupy", "cuda.bindings", "triton"):
             rows.append(
                 (module, "missing" if importlib.util.find_spec(module.split(".")[0]) is None else "installed")

@@ -1,4 +1,4 @@
-"""CUDA C++ to a cubin through NVRTC, on any machine: no card, no driver, no toolkit.
+"""CUDA C++ to a cubin through NVRTC, on any machine: needs no GPU, driver or toolkit.
 
 NVRTC comes with the `nvidia-cuda-nvrtc` package (or a toolkit); `cuda.bindings` finds and calls it. The
 kernels include no header of NVIDIA's, so a compile is all ptxas: a second or two.

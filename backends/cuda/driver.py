@@ -54,14 +54,14 @@ def _check(status: int, what: str) -> None:
 
 
 def bind_context(index: int) -> None:
-    """Make the primary context of card `index`, which is torch's, current in this thread if it has none."""
+    """Make torch's context, the primary one of device `index`, current in this thread if it has none."""
     context, device = ctypes.c_void_p(), ctypes.c_int()
     _check(_library().cuCtxGetCurrent(ctypes.byref(context)), "asking for the current context")
     if not context.value:
-        _check(_library().cuDeviceGet(ctypes.byref(device), index), f"asking for card {index}")
+        _check(_library().cuDeviceGet(ctypes.byref(device), index), f"getting device {index}")
         status = _library().cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
-        _check(status, f"asking for the context of card {index}")
-        _check(_library().cuCtxSetCurrent(context), f"binding the context of card {index}")
+        _check(status, f"retaining the primary context of device {index}")
+        _check(_library().cuCtxSetCurrent(context), f"setting the context of device {index}")
 
 
 def load(binary: bytes, entry: str, shared: int, device: Device) -> int:

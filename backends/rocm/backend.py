@@ -1,4 +1,4 @@
-"""AMD: how its cards are detected, compiled for and launched on."""
+"""AMD GPUs: detection, compilation and launches."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def arch_name(feature_name: str) -> str:
 
 
 class RocmBackend(Backend):
-    """AMD cards through Triton, HIP C++ and torch's own libraries."""
+    """AMD GPUs through Triton, HIP C++ and torch's own libraries."""
 
     name = "rocm"
     languages = ("hip", "triton", "torch")
@@ -59,23 +59,25 @@ class RocmBackend(Backend):
     @classmethod
     def detect(cls, machine: Machine) -> Detection:
         if not machine.exists("/dev/kfd"):
-            return Detection(False, False, "no AMD card: /dev/kfd is not there")
+            return Detection(False, False, "no AMD GPU: /dev/kfd does not exist")
         if not cls._has_gpu_node(machine):
-            return Detection(False, False, "no AMD card: the kernel driver is loaded but lists no GPU")
+            return Detection(False, False, "no AMD GPU: the kernel driver is loaded but lists no GPU")
         for variable in ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
             visible = machine.environ.get(variable)
             if visible is not None and visible.strip() in ("", "-1"):
-                return Detection(False, False, f"{variable}={visible!r} hides the AMD card")
+                return Detection(False, False, f"{variable}={visible!r} hides the AMD GPU")
         if machine.torch_build.get("hip") is None:
             kind = "for CUDA" if machine.torch_build.get("cuda") else "for the CPU only"
             return Detection(
                 True,
                 False,
-                f"an AMD card is here, but this torch is built {kind}: install a ROCm build of torch "
+                f"there is an AMD GPU, but this torch is built {kind}: install a ROCm build of torch "
                 "(pytorch.org/get-started) to use it",
             )
         return Detection(
-            True, True, f"an AMD card is here and torch is built for ROCm {machine.torch_build['hip']}"
+            True,
+            True,
+            f"there is an AMD GPU and torch is built for ROCm {machine.torch_build['hip']}",
         )
 
     @classmethod
@@ -216,7 +218,7 @@ class RocmBackend(Backend):
         from portable.backends.rocm.compile import toolchain
 
         rows = [
-            (f"card {index}", f"{self.device(index)}, {self.device(index).multiprocessors} compute units")
+            (f"device {index}", f"{self.device(index)}, {self.device(index).multiprocessors} compute units")
             for index in range(torch.cuda.device_count())
         ]
         return [*rows, ("HIP compiler", toolchain().name)]

@@ -62,7 +62,7 @@ class Runtime:
         return count.value
 
     def properties(self, index: int) -> dict[str, int]:
-        """The figures named in `ATTRIBUTES` of card `index`; sizes in bytes."""
+        """The attributes named in `ATTRIBUTES` of device `index`; sizes in bytes."""
         figures = {}
         for name, attribute in ATTRIBUTES.items():
             value = ctypes.c_int()
@@ -73,7 +73,7 @@ class Runtime:
 
     @contextmanager
     def on_device(self, index: int) -> Iterator[None]:
-        """Make card `index` this thread's current one, and the former one again at the end."""
+        """Make device `index` this thread's current one, and restore the former one at the end."""
         former = ctypes.c_int()
         self._check(
             self._library.hipGetDevice(ctypes.byref(former)),
@@ -106,10 +106,10 @@ class Runtime:
         return function.value or 0
 
     def set_dynamic_lds(self, index: int, nbytes: int, name: str) -> None:
-        """Raise LaunchError if card `index` cannot give a block `nbytes` of dynamic LDS.
+        """Raise LaunchError if device `index` cannot give a block `nbytes` of dynamic LDS.
 
         AMD's runtime lets a launch ask for all the LDS there is; unlike NVIDIA's it needs no attribute
-        set on the function first. What is left is to fail early, with the card's figure.
+        set on the function first. What is left is to fail early, with the device's limit.
         """
         most = self.properties(index)["shared_memory"]
         if nbytes > most:

@@ -1,4 +1,4 @@
-// A libcuda without a card, for tests/backends/test_cuda_launch.py: the functions that
+// A libcuda without a GPU, for tests/backends/test_cuda_launch.py: the functions that
 // backends/cuda/driver.py uses. It keeps the last launch, with the arguments read through their pointers.
 #include <stdint.h>
 #include <string.h>

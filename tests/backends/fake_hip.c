@@ -1,4 +1,4 @@
-// A libamdhip64 without a card, for tests/backends/test_hip_runtime.py: the functions that
+// A libamdhip64 without a GPU, for tests/backends/test_hip_runtime.py: the functions that
 // backends/rocm/runtime.py uses, with the error codes that the HIP documentation gives them.
 //
 // There are two devices. A launch copies its argument buffer, as the real runtime does, and waits in its

@@ -1,4 +1,4 @@
-"""Which vendor is chosen on which machine, from made-up machines: nothing here needs a card."""
+"""Which vendor is chosen on which machine, from made-up machines: nothing here needs a GPU."""
 
 from __future__ import annotations
 
@@ -26,40 +26,40 @@ def made_up(
     )
 
 
-def test_an_nvidia_card_with_a_cuda_build_is_used():
+def test_an_nvidia_gpu_with_a_cuda_build_is_used():
     chosen = detect.select(made_up("/dev/nvidia0", cuda="13.0"))
     assert chosen.backends["cuda"].name == "cuda"
     assert chosen.backends["cpu"].name == "cpu"
 
 
-def test_an_amd_card_with_a_rocm_build_is_used():
+def test_an_amd_gpu_with_a_rocm_build_is_used():
     chosen = detect.select(made_up("/dev/kfd", hip="7.0"))
     assert chosen.backends["cuda"].name == "rocm"
 
 
-def test_an_nvidia_card_with_a_cpu_build_of_torch_says_so():
+def test_an_nvidia_gpu_with_a_cpu_build_of_torch_says_so():
     found = CudaBackend.detect(made_up("/dev/nvidia0"))
     assert found.present and not found.usable
     assert "built for the CPU only" in found.reason and "install a CUDA build" in found.reason
 
 
-def test_an_amd_card_with_a_cuda_build_of_torch_says_so():
+def test_an_amd_gpu_with_a_cuda_build_of_torch_says_so():
     found = RocmBackend.detect(made_up("/dev/kfd", cuda="13.0"))
     assert found.present and not found.usable and "built for CUDA" in found.reason
 
 
-def test_both_cards_with_one_build_are_told_apart_by_the_build():
+def test_with_both_gpus_the_build_of_torch_decides():
     for cuda, hip, name in (("13.0", None, "cuda"), (None, "7.0", "rocm")):
         chosen = detect.select(made_up("/dev/nvidia0", "/dev/kfd", cuda=cuda, hip=hip))
         assert chosen.error is None and chosen.backends["cuda"].name == name
 
 
-def test_no_card_leaves_the_cpu():
+def test_without_a_gpu_the_cpu_is_used():
     chosen = detect.select(made_up(cuda="13.0"))
     assert list(chosen.backends) == ["cpu"]
 
 
-def test_the_kfd_of_a_machine_without_amd_gpus_is_no_card():
+def test_the_kfd_of_a_machine_without_amd_gpus_is_no_gpu():
     assert not RocmBackend.detect(made_up("/dev/kfd", hip="7.0", gpu_node=False)).present
 
 
@@ -71,7 +71,7 @@ def test_hidden_cards_are_not_used(value):
 
 def test_a_pinned_backend_that_is_not_there_is_an_error_with_the_reason():
     chosen = detect.select(made_up(cuda="13.0", PORTABLE_BACKEND="cuda"))
-    assert "no NVIDIA card" in str(chosen.error)
+    assert "no NVIDIA GPU" in str(chosen.error)
 
 
 def test_a_pinned_backend_is_the_only_one():

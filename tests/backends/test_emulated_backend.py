@@ -89,7 +89,7 @@ def test_a_named_backend_without_its_card_is_emulated_and_serves_the_cpus_tensor
     backend = chosen.backends["cpu"]
     assert isinstance(backend, EmulatedRocmBackend) and backend.name == "rocm"
     assert str(backend.device(0)) == backend.device(0).name == "emulated gfx942"
-    assert chosen.detections["rocm"].reason == "emulated gfx942 (no AMD card: /dev/kfd is not there)"
+    assert chosen.detections["rocm"].reason == "emulated gfx942 (no AMD GPU: /dev/kfd does not exist)"
 
 
 def test_without_being_named_it_is_never_chosen():
@@ -127,7 +127,7 @@ def test_a_card_that_torch_cannot_use_is_not_replaced_in_silence():
 
 def test_emulation_can_be_forbidden_and_asked_for_without_a_name():
     error = detect.select(made_up(PORTABLE_BACKEND="rocm", PORTABLE_EMULATE="0")).error
-    assert str(error) == "PORTABLE_BACKEND=rocm: no AMD card: /dev/kfd is not there."
+    assert str(error) == "PORTABLE_BACKEND=rocm: no AMD GPU: /dev/kfd does not exist."
     assert detect.select(made_up(PORTABLE_EMULATE="1")).backends["cpu"].name == "rocm"
     assert "expected 0 or 1" in str(detect.select(made_up(PORTABLE_EMULATE="yes")).error)
     for vendor in ("cuda", "cpu"):
@@ -157,7 +157,7 @@ def test_device_explain_and_info_say_that_it_is_emulated(environment, capsys):
     assert text.startswith("softmax(x float32[2, 8], y float32[2, 8]) on emulated gfx1100\n -> cpp")
     assert cli.main(["info"]) == 0
     out = capsys.readouterr().out
-    assert re.search(r"^backend rocm +in use: emulated gfx1100 \(no AMD card", out, re.MULTILINE)
+    assert re.search(r"^backend rocm +in use: emulated gfx1100 \(no AMD GPU", out, re.MULTILINE)
     assert re.search(r"^device 0 +emulated gfx1100: ", out, re.MULTILINE)
 
 
@@ -408,8 +408,8 @@ def test_the_conformance_command(environment, capsys, tmp_path):
 @pytest.mark.parametrize(
     "argv, code, words",
     [
-        (["--device", "rocm", "--require-hardware"], 3, "no AMD card"),
-        (["--device", "rocm:gfx1100", "--require-hardware"], 3, "no AMD card"),
+        (["--device", "rocm", "--require-hardware"], 3, "no AMD GPU"),
+        (["--device", "rocm:gfx1100", "--require-hardware"], 3, "no AMD GPU"),
         (["--require-hardware"], 3, "is no card"),
         (["--device", "rocm:gfx9"], 2, "rocm has gfx90a, gfx942"),
         (["--device", "cuda", "--emulate"], 3, "no card made of software"),

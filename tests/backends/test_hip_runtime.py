@@ -1,4 +1,4 @@
-"""The real `Runtime` class over a libamdhip64 made for these tests, whose two cards are emulated ones."""
+"""The real `Runtime` class over a libamdhip64 made for these tests, whose two devices are emulated."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Fake:
     def __init__(self, path: Path):
         self.library = ctypes.CDLL(str(path))
         self.library.fake_synchronize.argtypes = (ctypes.c_void_p,)
-        self.cards = [EmulatedRuntime(arch) for arch in ARCHS]
+        self.devices = [EmulatedRuntime(arch) for arch in ARCHS]
         self.tensors: list[torch.Tensor] = []
         self.fault: Exception | None = None
         self._callbacks = (LOAD(self._load), FIND(self._find), RUN(self._run))
@@ -59,21 +59,21 @@ class Fake:
 
     def _load(self, device, image, size, handle):
         try:
-            handle[0] = self.cards[device].load_module(ctypes.string_at(image, size))
+            handle[0] = self.devices[device].load_module(ctypes.string_at(image, size))
         except LaunchError:
             return NO_BINARY_FOR_GPU
         return 0
 
     def _find(self, device, module, name, handle):
         try:
-            handle[0] = self.cards[device].get_function(module, name.decode())
+            handle[0] = self.devices[device].get_function(module, name.decode())
         except LaunchError:
             return NOT_FOUND
         return 0
 
     def _run(self, device, function, grid, block, shared, kernarg, size):
         buffers = [Buffer(f"t{i}", t.data_ptr(), t.nbytes) for i, t in enumerate(self.tensors)]
-        kernel = self.cards[device].kernel(function)
+        kernel = self.devices[device].kernel(function)
         try:
             segment = ctypes.string_at(kernarg, size)
             emulate(kernel, tuple(grid[:3]), tuple(block[:3]), shared, segment, buffers)
@@ -139,12 +139,12 @@ def test_a_code_object_is_loaded_found_and_launched_on_a_stream(fake, hip, image
 
 def test_the_backend_of_a_real_card_launches_through_it(fake, hip, images, monkeypatch):
     monkeypatch.setattr(RocmBackend, "runtime", lambda self: hip)
-    backend, card = RocmBackend(Path()), next(target for target in TARGETS if target.arch == "gfx942")
+    backend, device = RocmBackend(Path()), next(target for target in TARGETS if target.arch == "gfx942")
     x, y = torch.randn(1000), torch.randn(1000)
     expected, fake.tensors = 3 * x + y, [x, y]
     code = CodeObject(images["gfx942"], "axpy", 256, 0, "hip")
     kernarg = arguments(y, x, 2.0)
-    start = backend.launcher(backend.load(code, card), code, card, (), (4, 1, 1), kernarg)
+    start = backend.launcher(backend.load(code, device), code, device, (), (4, 1, 1), kernarg)
     kernarg[:] = arguments(y, x, 3.0)  # what it holds at the launch is what counts
     start(7)
     assert fake.synchronize(7) == 0
@@ -191,7 +191,7 @@ def test_the_current_card_is_as_it_was(hip):
     assert now() == 0
 
 
-def test_each_thread_has_a_current_card(hip):
+def test_each_thread_has_a_current_device(hip):
     seen = []
 
     def other():

@@ -1,4 +1,4 @@
-"""HIP C++ becomes a loadable code object for a card that is not there, and says what it takes."""
+"""HIP C++ becomes a loadable code object for a GPU that is not there, with its resource usage."""
 
 from __future__ import annotations
 
