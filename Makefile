@@ -4,8 +4,8 @@
 # make test-all   the rest: tests marked slow, and hypothesis with more examples. At most 15 minutes.
 # make lint       ruff: rules and format
 # make types      pyright
-# make docs       write docs/ops/<op>.md and the lists of what must run from the specs, and docs/errors.md
-# make records    run the suite on every emulated GPU and the CPU again, and write the pages of all records
+# make docs       write docs/ops/<op>.md and the manifest of the cases from the specs, and docs/errors.md
+# make records    run the suite on every emulated GPU and the CPU again
 # make mutants    every wrong kernel against the suite, and a thousand seeds of right ones (minutes)
 # make clean      remove what these made
 #
@@ -59,7 +59,6 @@ records: $(VENV)/installed-test
 	    --record conformance/results/emulated-$$arch/core.json || exit 1; \
 	done
 	$(BIN)/portable-conformance run --device cpu -j $(JOBS) --record conformance/results/cpu/core.json
-	$(BIN)/python docs/records.py
 	$(BIN)/python docs/emulated.py
 
 mutants: $(VENV)/installed-test

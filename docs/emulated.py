@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from portable.conformance.cases.case import op_of
 from portable.conformance.records import compare, record
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -35,7 +36,7 @@ compile, autograd, rows alone) are in the second table alone.
 def cards() -> dict[str, dict[str, Any]]:
     """Architecture -> record."""
     return {
-        path.parent.name.removeprefix("emulated-"): record.with_current_names(record.read(path))
+        path.parent.name.removeprefix("emulated-"): record.read(path)
         for path in sorted(RECORDS.glob("emulated-*/core.json"))
     }
 
@@ -92,7 +93,7 @@ def _summary(found: dict[str, dict[str, Any]]) -> list[str]:
 
 def _agreement(found: dict[str, dict[str, Any]]) -> list[str]:
     """How the cards agree with an H200, which was a card."""
-    h200 = record.with_current_names(record.read(RECORDS / "h200" / "core.json"))
+    h200 = record.read(RECORDS / "h200" / "core.json")
     lines = [
         "With an NVIDIA H200 (a card; `conformance/results/h200/core.json`), by `portable-conformance",
         "compare`: implementations of one name (Triton's source, and what both vendors build from one file)",
@@ -116,7 +117,7 @@ def _failures(found: dict[str, dict[str, Any]]) -> list[str]:
     for arch, each in found.items():
         kinds: Counter[str] = Counter()
         for result in filter(_failed, each["results"]):
-            where = f"{record.op_of(result['case'])} ({result['impl']}), {_class(result['case'])}"
+            where = f"{op_of(result['case'])} ({result['impl']}), {_class(result['case'])}"
             kinds[f"{result['state']} in {where}"] += 1
         if kinds:
             lines += [f"- {arch}: {count} x {kind}" for kind, count in sorted(kinds.items())]

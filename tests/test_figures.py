@@ -10,16 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from portable.conformance.cases.case import op_of
 from portable.conformance.records import compare, record
 
 from .conformance import toy_gpu_faults
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORD = record.read(ROOT / "conformance/results/h200/core.json")
-FIRST, SECOND = (
-    record.with_current_names(record.read(ROOT / f"conformance/results/h200/sweep-{run}.json"))
-    for run in (3, 4)
-)
+FIRST, SECOND = (record.read(ROOT / f"conformance/results/h200/sweep-{run}.json") for run in (3, 4))
 SEQUENCES = "H=16,G=16,M=8192,N=8192,D=128,E=128,lead=2,causal=True"
 ROWS = {
     "matmul 4096 x 4096 x 4096": ("matmul/bfloat16/M=4096,N=4096,K=4096", "wgmma", "torch"),
@@ -110,7 +108,7 @@ def test_attention_conforms_on_emulated_cards():
         found = record.read(ROOT / f"conformance/results/emulated-{arch}/smoke-attention.json")
         assert found["header"]["emulated"] and found["header"]["arch"] == arch and record.conforming(found)
         results = found["results"]
-        passed = {(record.op_of(each["case"]), each["impl"]) for each in results if each["state"] == "Pass"}
+        passed = {(op_of(each["case"]), each["impl"]) for each in results if each["state"] == "Pass"}
         ops = ("attention", "attention_backward", "attention_dbias", "attention_paged", "attention_varlen")
         asked = {(op, impl) for op in (*ops, "attention_varlen_backward") for impl in (unit, "triton")}
         assert passed == asked | {("attention", f"decode_{unit}"), ("attention", "decode")}

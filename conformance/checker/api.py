@@ -18,12 +18,14 @@ from typing import Any
 import torch
 
 from portable.backend import Backend
-from portable.conformance.cases import generate as making
+from portable.conformance.cases import generate
+from portable.conformance.cases.case import Case, Types, parse, types_text
+from portable.conformance.cases.generate import TIERS
 from portable.conformance.checker.argument_binding import Bound, Unsupported
 from portable.conformance.execute import runner
-from portable.conformance.execute.runner import Result
+from portable.conformance.execute.result import Result
 from portable.conformance.judge import reference
-from portable.conformance.records import record
+from portable.conformance.states import CONFORMING, NOT_JUDGED, Tally
 from portable.conformance.text import paragraph
 from portable.errors import ArgumentError, BackendError, UnknownOpError, listed, nearest
 from portable.plan import Device
@@ -33,14 +35,14 @@ from portable.spec.model import Spec
 
 SHOWN = 5
 """Failures that a report prints; it counts the others."""
-_JUDGED = frozenset(runner.STATES) - {"NotSupported", "NotRun"}
 
 
 @dataclass
 class Report:
-    """What came of a function: `results` has one `runner.Result` for each case; `str(report)` is for people.
+    """The verdict on a function: `results` has one `Result` for each case, `str(report)` is text.
 
-    `again(case_id)` is the call that asks one case again, as text.
+    Its truth is the verdict: `assert check(f, op)` and `if check(f, op)` hold exactly where `conforms` does.
+    `again(case_id)` is the call that runs one case again, as text.
     """
 
     name: str
@@ -51,13 +53,18 @@ class Report:
 
     @property
     def states(self) -> Counter[str]:
-        """How many cases came to each state of `runner.STATES`."""
+        """How many cases came to each state of `states.STATES`."""
         return Counter(result.state for result in self.results)
+
+    @property
+    def tally(self) -> Tally:
+        """How many cases were judged, failed, were declined or not run."""
+        return Tally.of(result.state for result in self.results)
 
     @property
     def judged(self) -> int:
         """Cases in which the function was called and did not decline."""
-        return sum(result.state in _JUDGED for result in self.results)
+        return self.tally.judged
 
     @property
     def failures(self) -> list[Result]:
@@ -65,8 +72,12 @@ class Report:
 
     @property
     def conforms(self) -> bool:
-        """Whether nothing failed and something was judged."""
-        return not self.failures and self.judged > 0
+        """Whether every case was run, nothing failed and something was judged. A function that declines every
+        case does not conform."""
+        return self.tally.conforms
+
+    def __bool__(self) -> bool:
+        return self.conforms
 
     def raise_for_failures(self) -> None:
         """Raise AssertionError with the report's text where the function does not conform."""
@@ -75,16 +86,18 @@ class Report:
             raise AssertionError(str(self))
 
     def __str__(self) -> str:
-        states = ", ".join(f"{state} {count}" for state, count in sorted(self.states.items()))
-        lines = ["" if self.conforms else "NOT "]
-        lines[0] += f"conforming: {self.name} as {self.op} on {self.device}: {states}"
+        verdict = "CONFORMS" if self.conforms else "DOES NOT CONFORM"
+        lines = [f"{verdict}: {self.name} as {self.op} on {self.device}: {self.tally}"]
+        states = {state: count for state, count in sorted(self.states.items()) if state not in CONFORMING}
+        if states:
+            lines.append(", ".join(f"{state} {count}" for state, count in states.items()))
         worst = max((result for result in self.results if result.worst), key=_worst, default=None)
         if worst is not None:
             lines.append(f"worst |error|/bound {worst.worst:.3g} in {worst.case.id}")
         rules = Counter(result.message for result in self.results if result.state == "NotSupported")
-        lines += [f"not supported, {count}: {rule}" for rule, count in rules.items()]
+        lines += [f"declined, {count}: {rule}" for rule, count in rules.items()]
         if not self.judged:
-            lines.append("Nothing was judged, and what declines every case does not conform.")
+            lines.append("Nothing was judged: a function that declines every case does not conform.")
         failures = self.failures
         lines += [paragraph(result, self.again(result.case.id)) for result in failures[:SHOWN]]
         if len(failures) > SHOWN:
@@ -102,7 +115,7 @@ def check(
     device: str | None = None,
     *,
     tier: str = "smoke",
-    cases: Iterable[str | making.Case] | None = None,
+    cases: Iterable[str | Case] | None = None,
     types: Sequence[str] | None = None,
     grad: bool = False,
     out: bool | None = None,
@@ -154,7 +167,7 @@ def check(
     return report
 
 
-def _judge(bound: Bound, case: making.Case, card: _Card) -> Result:
+def _judge(bound: Bound, case: Case, card: _Card) -> Result:
     """One case, asked and judged; the function's exceptions as states."""
     try:
         question = reference.ask(case, bound.spec)
@@ -168,7 +181,7 @@ def _judge(bound: Bound, case: making.Case, card: _Card) -> Result:
             result = runner.judge_call(question, bound, card.device, bound.name)
         except Exception as error:
             result = Result(case, bound.name, *_classified(error, bound))
-    idle = launches is not None and not launches and result.state in _JUDGED
+    idle = launches is not None and not launches and result.state not in NOT_JUDGED
     if idle and result.conforms and any(each.ref.numel() for each in question.expected.values()):
         rule = f"the function launched nothing on the {card.info}; what torch computes, the CPU has computed"
         result = Result(case, bound.name, "NotSupported", rule)
@@ -194,20 +207,18 @@ def _spec(op: str) -> Spec:
     return registry.spec(op)
 
 
-def _asked(
-    spec: Spec, tier: str, picked: Iterable[str | making.Case] | None, grad: bool
-) -> list[making.Case]:
+def _asked(spec: Spec, tier: str, picked: Iterable[str | Case] | None, grad: bool) -> list[Case]:
     if grad and spec.gradient is None:
         raise _wrong("grad", True, f"False: {spec.op} has no gradient")
-    if tier not in record.TIERS:
-        raise _wrong("tier", tier, f"one of {listed(record.TIERS)}")
+    if tier not in TIERS:
+        raise _wrong("tier", tier, f"one of {listed(TIERS)}")
     if picked is None:
-        return making.cases(spec, tier)
-    several: list[Any] = [picked] if isinstance(picked, (str, making.Case)) else list(picked)
+        return generate.cases(spec, tier)
+    several: list[Any] = [picked] if isinstance(picked, (str, Case)) else list(picked)
     found = []
     for each in several:
-        case = making.parse(each, spec) if isinstance(each, str) else each
-        if not isinstance(case, making.Case) or case.op != spec.op:
+        case = parse(each, spec) if isinstance(each, str) else each
+        if not isinstance(case, Case) or case.op != spec.op:
             raise _wrong("cases", getattr(case, "id", case), f"cases of {spec.op}, or their ids")
         found.append(case)
     if not found:
@@ -215,13 +226,13 @@ def _asked(
     return found
 
 
-def _claimed(spec: Spec, types: Sequence[str] | None) -> list[making.Types]:
+def _claimed(spec: Spec, types: Sequence[str] | None) -> list[Types]:
     """The rows of the spec's types that are claimed: named whole, or made of claimed dtypes alone."""
     rows = [tuple(row.items()) for row in spec.types]
     if types is None:
         return rows
     names = [types] if isinstance(types, str) else list(types)
-    texts = {making.types_text(dict(row)): row for row in rows}
+    texts = {types_text(dict(row)): row for row in rows}
     dtypes = sorted({dtype for row in rows for name, dtype in row if name != "acc"})
     known = list(dict.fromkeys([*texts, *dtypes]))
     for name in names:
@@ -233,10 +244,10 @@ def _claimed(spec: Spec, types: Sequence[str] | None) -> list[making.Types]:
     ]  # fmt: skip
 
 
-def _rule(bound: Bound, case: making.Case, claimed: list[making.Types], grad: bool) -> str:
+def _rule(bound: Bound, case: Case, claimed: list[Types], grad: bool) -> str:
     """Why a case is not asked, or ""."""
     if case.types not in claimed:
-        return f"types= does not claim {making.types_text(dict(case.types))}"
+        return f"types= does not claim {types_text(dict(case.types))}"
     if case.mode == "grad" and not grad:
         return "gradients are asked with grad=True"
     return bound.lacks(case)

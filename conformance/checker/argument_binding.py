@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from portable.conformance.cases.generate import Case, input_shapes
+from portable.conformance.cases.case import Case, input_shapes
 from portable.dispatch import dlpack
 from portable.errors import ArgumentError, PortableError, listed
 from portable.spec.model import Spec

@@ -43,7 +43,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     marked = [(item, mark) for item in items for mark in item.iter_markers("conforms")]
     if not marked:
         return
-    from portable.conformance.records.record import TIERS
+    from portable.conformance.cases.generate import TIERS
     from portable.errors import UnknownOpError
 
     tier = marked[0][0].config.getoption("conforms_tier")

@@ -152,7 +152,7 @@ def summary(records: Records, found: Sequence[Pair], sentence: str) -> str:
     """The Markdown summary: the verdict, a row per record, a row per pair, and the disagreements."""
     lines = ["## Conformance", "", _cell(sentence), ""]
     lines += _table(
-        ("record", "device", "tier", "results", "not supported", "known failures", "failing", "verdict"),
+        ("record", "device", "tier", "judged", "declined", "known failures", "waived", "failing", "verdict"),
         [_record_row(name, each) for name, each in records.items()],
     )
     lines += _table(
@@ -175,15 +175,13 @@ def summary(records: Records, found: Sequence[Pair], sentence: str) -> str:
 
 
 def _record_row(name: str, found: Record) -> list[str]:
-    states = [result["state"] for result in found["results"]]
     head = found["header"]
-    known = sum(state in record.KNOWN for state in states)
-    failing = sum(state not in record.CONFORMING for state in states)
-    said = "conforming" if record.conforming(found) else "**not conforming**"
+    tally = record.tally(found)
+    said = "conforms" if record.conforming(found) else "**does not conform**"
     if not head["complete"]:
         said = "**incomplete**"
     shard = "" if head["fraction"] == [1, 1] else f", shard {head['fraction'][0]} of {head['fraction'][1]}"
-    counts = (len(states), states.count("NotSupported"), known, failing)
+    counts = (tally.judged, tally.declined, tally.known, tally.waived, tally.failed)
     return [_cell(name), _cell(head["device"]), _cell(head["tier"] + shard), *map(str, counts), said]
 
 

@@ -38,14 +38,8 @@ import torch
 import portable
 from portable.conformance import files
 from portable.conformance.cases import inputs
-from portable.conformance.cases.generate import (
-    Case,
-    Shape,
-    input_shapes,
-    make_shape,
-    required_params,
-    types_text,
-)
+from portable.conformance.cases.case import Case, Shape, input_shapes, make_shape, types_text
+from portable.conformance.cases.generate import required_params
 from portable.conformance.execute import device, runner
 from portable.conformance.judge import reference
 from portable.conformance.judge.bound import bound

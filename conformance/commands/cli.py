@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import portable
-from portable.conformance.cases import case_ids
-from portable.conformance.cases.generate import UnknownCase
+from portable.conformance.cases.case import UnknownCase
+from portable.conformance.cases.generate import TIERS
 from portable.conformance.commands import run
-from portable.conformance.execute import device, runner, waivers
+from portable.conformance.execute import case_ids, device, runner, waivers
 from portable.conformance.execute.behaviour import Behaviour
 from portable.conformance.execute.pool import case_task, here
+from portable.conformance.execute.result import Result
 from portable.conformance.judge import reference
 from portable.conformance.records import record
 from portable.conformance.report import summary
@@ -81,7 +82,7 @@ def _parser() -> argparse.ArgumentParser:
     listing = command("list", list_command, "Print the ids of the cases and behaviours.")
     for sub in (running, listing):
         sub.add_argument("--ops", help="ops, comma separated (default: all, gradients included)")
-        sub.add_argument("--tier", choices=record.TIERS, default="core", help="how many cases")
+        sub.add_argument("--tier", choices=TIERS, default="core", help="how many cases")
         sub.add_argument("-k", metavar="TEXT", help="only cases whose id contains TEXT")
         sub.add_argument(
             "--fraction", type=run.fraction, default=(1, 1), metavar="I,N", help="the I-th of N shards"
@@ -148,7 +149,7 @@ def rerun_command(args: Any) -> int:
     for message in here([case_task(case.op, case.id, impls)], excuse):
         if "result" not in message:
             continue
-        result = excuse(runner.Result.of(case, message["result"]))
+        result = excuse(Result.of(case, message["result"]))
         figures = f", |error|/bound {float(result.worst):.3f}, largest |error| {float(result.max_abs):.3g}"
         print(f"{result.impl}: {result.state}" + figures * bool(result.digest))
         if result.message:

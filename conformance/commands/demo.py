@@ -18,7 +18,7 @@ import torch
 
 import portable
 from portable import errors
-from portable.conformance.cases.generate import Case, make_shape
+from portable.conformance.cases.case import Case, make_shape
 from portable.conformance.execute import runner
 from portable.conformance.execute.guards import guarded_memory
 from portable.conformance.judge import reference

@@ -14,14 +14,17 @@ from typing import Any, TypeAlias
 
 import portable
 from portable.conformance import files
-from portable.conformance.cases import case_ids, generate
-from portable.conformance.execute import behaviour, device, manifest, runner, waivers
+from portable.conformance.cases import generate
+from portable.conformance.cases.case import Case, UnknownCase
+from portable.conformance.execute import behaviour, case_ids, device, manifest, runner, waivers
 from portable.conformance.execute.pool import Pool, Task, case_task, here
+from portable.conformance.execute.result import Result
 from portable.conformance.interrupts import interrupts
 from portable.conformance.perf import sweep
 from portable.conformance.progress import Progress
 from portable.conformance.records import record
 from portable.conformance.report.summary import table, verdict, written
+from portable.conformance.states import KNOWN
 from portable.conformance.text import Mistake, any_encoding, counted, mute, paragraph, print_table, rerun
 from portable.errors import PortableError, nearest
 from portable.spec import registry
@@ -38,12 +41,12 @@ SAME = (
 )  # fmt: skip
 """What two halves of one run must share."""
 
-AGAIN = frozenset({"NotRun", "XPass", *record.KNOWN})
+AGAIN = frozenset({"NotRun", "XPass", *KNOWN})
 """States in which a resumed run does not take a result over."""
 ALONE = frozenset({"beyond_2_31"})
 """Behaviours that want the device's memory for themselves."""
 
-Asked: TypeAlias = generate.Case | behaviour.Behaviour
+Asked: TypeAlias = Case | behaviour.Behaviour
 
 
 # What is asked ------------------------------------------------------------------------------------
@@ -116,7 +119,7 @@ class Run:
     asked: list[Asked]
     known: waivers.Waivers
     options: list[str]
-    results: list[runner.Result] = field(default_factory=list)
+    results: list[Result] = field(default_factory=list)
     inputs: dict[str, str] = field(default_factory=dict)
     timings: list[dict[str, Any]] = field(default_factory=list)
     roof: dict[str, Any] | None = None
@@ -153,7 +156,7 @@ class Run:
                 (alone if heavy else shared).append(case_task(case.op, case.id, left))
         return shared, alone
 
-    def take(self, message: dict[str, Any]) -> runner.Result | None:
+    def take(self, message: dict[str, Any]) -> Result | None:
         """Keep what a worker said; answers the result, excused where it is known, if it was one."""
         if "inputs" in message:
             self.inputs.update([message["inputs"]])
@@ -166,12 +169,12 @@ class Run:
         elif "result" in message:
             entry = message["result"]
             case = self._cases.get(entry["case"]) or case_ids.case(entry["case"])
-            result = self.known.excuse(runner.Result.of(case, entry))
+            result = self.known.excuse(Result.of(case, entry))
             self.keep(result)
             return result
         return None
 
-    def keep(self, result: runner.Result) -> None:
+    def keep(self, result: Result) -> None:
         """Add a result. Exploration may come upon a call that has one: then a failure stays."""
         place = self._places.setdefault((result.case.id, result.impl), len(self.results))
         if place == len(self.results):
@@ -179,7 +182,7 @@ class Run:
         elif self.results[place].conforms and not result.conforms:
             self.results[place] = result
 
-    def words(self, result: runner.Result) -> str:
+    def words(self, result: Result) -> str:
         """A failure as a paragraph, with the command that runs it again."""
         return paragraph(result, rerun(result.case.id, result.impl, self.options))
 
@@ -205,17 +208,17 @@ class Run:
             where = f"{entry['case']} on {entry['impl']}"
             try:
                 case = self._cases.get(entry["case"]) or case_ids.case(entry["case"])
-            except (generate.UnknownCase, PortableError) as error:
+            except (UnknownCase, PortableError) as error:
                 raise Mistake(f"--resume: {path} holds a result of an unknown case: {error}") from None
             if entry["impl"] not in self.impls.get(case.op, ()):
                 raise Mistake(f"--resume: {path} holds a result that this run does not ask: {where}")
             if (case.id, entry["impl"]) in self._places:
                 raise Mistake(f"--resume: {path} holds two results of {where}")
             if entry["state"] not in AGAIN:
-                self.keep(self.known.excuse(runner.Result.of(case, entry)))
+                self.keep(self.known.excuse(Result.of(case, entry)))
         self.inputs.update({case: sha256 for case, sha256 in there["inputs"].items() if case in self._cases})
 
-    def record(self, complete: bool, results: Sequence[runner.Result] | None = None) -> dict[str, Any]:
+    def record(self, complete: bool, results: Sequence[Result] | None = None) -> dict[str, Any]:
         """The record of what there is so far, or of `results`, in the order in which they were asked."""
         results = self.results if results is None else results
         place = {case.id: number for number, case in enumerate(self.asked)}
@@ -462,8 +465,7 @@ class _End:
                 table(self.found)
             for line in (*self.lines, *self.faults):
                 print(line)
-            words = ("" if conforming else "NOT ") + "conforming"
-            print(f"{words}: {verdict(self.found)}, on {portable.device()}", flush=True)
+            print(f"{verdict(self.found)}, on {portable.device()}", flush=True)
         except OSError:  # nobody reads on; the files are there
             mute()
         for line in self.unwritten:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from portable import errors
-from portable.conformance.cases.generate import axis_param
+from portable.conformance.cases.case import axis_param
 from portable.spec.model import Input, Param, Spec
 
 STRANGE_DTYPE = torch.int64

@@ -19,7 +19,8 @@ import torch
 
 import portable
 from portable import errors
-from portable.conformance.cases.generate import Case, Shape, below, input_shapes, make_shape, required_params
+from portable.conformance.cases.case import Case, Shape, below, input_shapes, make_shape
+from portable.conformance.cases.generate import required_params
 from portable.conformance.cases.inputs import drawn, poison
 from portable.conformance.execute import runner
 from portable.conformance.execute.bad_calls import MISSING, BadCall, bad_calls

@@ -16,16 +16,13 @@ from hypothesis import HealthCheck, Phase, Verbosity, given, settings
 from hypothesis import strategies as st
 
 import portable
+from portable.conformance.cases.case import Case, axis_param, canonical, make_shape
 from portable.conformance.cases.generate import (
     BOUNDARY,
-    Case,
-    axis_param,
     boundary_shapes,
-    canonical,
     elements,
     lawful,
     legal,
-    make_shape,
     required_params,
     rows_of_types,
 )

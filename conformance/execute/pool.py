@@ -17,8 +17,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from portable.conformance.cases.case import op_of
 from portable.conformance.execute.process import PROGRAM, Gibberish, Worker
-from portable.conformance.records import record
+from portable.conformance.records.schema import OPTIONAL_FIELDS, RESULT_FIELDS
+from portable.conformance.states import STATES
 
 START_SECONDS = 180.0
 """For a worker to import torch and find its device."""
@@ -119,7 +121,7 @@ class _Answers:
         case, impl = self._pair(said)
         if self.task.case and (case != self.task.case or self.impl or impl not in self.left.impls):
             raise Gibberish(f"it began {case} on {impl}")
-        if not self.task.case and [record.op_of(case), impl] != self.task.ask.get("explore"):
+        if not self.task.case and [op_of(case), impl] != self.task.ask.get("explore"):
             raise Gibberish(f"it explored {case} on {impl}")
         self.case, self.impl = case, impl
 
@@ -136,7 +138,7 @@ class _Answers:
         if self.task.case:
             wanted = case == self.task.case and impl in ([self.impl] if self.impl else self.left.impls)
         else:
-            wanted = [record.op_of(case), impl] == self.task.ask.get("explore")
+            wanted = [op_of(case), impl] == self.task.ask.get("explore")
         if not wanted:
             raise Gibberish(f"{case} on {impl} was not asked")
         self.done.append(impl)
@@ -155,15 +157,15 @@ class _Answers:
 
 def is_result(entry: Any) -> bool:
     """Whether `entry` can stand among the results of a record."""
-    known = {**record.RESULT_FIELDS, **record.OPTIONAL_FIELDS}
-    if not isinstance(entry, dict) or not record.RESULT_FIELDS.keys() <= entry.keys() <= known.keys():
+    known = {**RESULT_FIELDS, **OPTIONAL_FIELDS}
+    if not isinstance(entry, dict) or not RESULT_FIELDS.keys() <= entry.keys() <= known.keys():
         return False
     for name, value in entry.items():
         if not isinstance(value, known[name]) or (isinstance(value, bool) and known[name] is not bool):
             return False
         if isinstance(value, float) and not math.isfinite(value):
             return False
-    return entry["state"] in record.STATES
+    return entry["state"] in STATES
 
 
 def here(tasks: Sequence[Task], excuse: Any) -> Iterator[dict[str, Any]]:

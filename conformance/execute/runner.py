@@ -6,8 +6,8 @@ import contextlib
 import hashlib
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,48 +15,14 @@ import torch
 import portable
 from portable import errors
 from portable.conformance.cases import inputs
-from portable.conformance.cases.generate import Case
+from portable.conformance.cases.case import Case
 from portable.conformance.execute.guards import guarded_memory
+from portable.conformance.execute.result import Result
 from portable.conformance.judge import reference
 from portable.conformance.judge.bound import Verdict, deterministic, digest
-from portable.conformance.records import record
 from portable.dispatch import dispatcher
 from portable.runtime import detect
 from portable.spec import registry
-
-STATES, CONFORMING, KNOWN = record.STATES, record.CONFORMING, record.KNOWN
-
-
-@dataclass(frozen=True)
-class Result:
-    """The outcome of a case or behaviour on one implementation. `worst` is the largest |error| / bound,
-    `ulp` the largest error in units in the last place, with its sign; `digest` is of the outputs' bits, and
-    `exact` says that they had to equal the reference's."""
-
-    case: Any
-    impl: str
-    state: str
-    message: str = ""
-    worst: float = 0.0
-    max_abs: float = 0.0
-    ulp: float = 0.0
-    digest: str = ""
-    exact: bool = False
-    seconds: float = 0.0
-
-    @property
-    def conforms(self) -> bool:
-        return self.state in CONFORMING
-
-    def entry(self) -> dict[str, Any]:
-        """The result as a record holds it."""
-        fields = {name: value for name, value in vars(self).items() if name not in ("case", "impl", "state")}
-        return record.entry(self.case.id, self.impl, self.state, **fields)
-
-    @staticmethod
-    def of(case: Any, entry: Mapping[str, Any]) -> Result:
-        """The result that an entry of a record holds, of the case that it names."""
-        return Result(case, **{name: value for name, value in entry.items() if name != "case"})
 
 
 class DeviceLost(RuntimeError):
@@ -91,9 +57,9 @@ def function(op: str) -> Callable[..., Any]:
 
 
 def fingerprint(question: reference.Question) -> str:
-    """SHA-256 of all inputs of a case."""
+    """The first 16 digits of the SHA-256 of all inputs of a case."""
     text = "".join(f"{name} {sha256}\n" for name, sha256 in question.sha256.items())
-    return hashlib.sha256(text.encode()).hexdigest()
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def run_case(question: reference.Question, impl: str, device: torch.device) -> Result:

@@ -25,13 +25,15 @@ from typing import Any
 
 import portable
 from portable.conformance.cases import generate as cases
-from portable.conformance.execute import behaviour, runner
+from portable.conformance.execute import behaviour
+from portable.conformance.execute.result import Result
+from portable.conformance.states import KNOWN, STATES
 from portable.errors import SpecError, listed, nearest
 from portable.spec import registry, strict_yaml
 
 FILE = "known_failures.yaml"
 KINDS = {"xfail": "XFail", "waived": "Waived"}
-STATES = tuple(state for state in runner.STATES if state.startswith("Fail."))
+FAIL_STATES = tuple(state for state in STATES if state.startswith("Fail."))
 
 _LISTS = ("arch", "impl", "cases")
 _KEYS = ("kind", "arch", "op", "impl", "cases", "state", "reason", "evidence", "expires")
@@ -57,11 +59,11 @@ class Entry:
         """What an excused result's message ends with."""
         return f"({self.where}, until {self.expires})"
 
-    def excused(self, result: runner.Result) -> bool:
+    def excused(self, result: Result) -> bool:
         """Whether it was this entry that excused the result."""
         return result.state == KINDS[self.kind] and result.message.endswith(self.mark)
 
-    def names(self, result: runner.Result) -> bool:
+    def names(self, result: Result) -> bool:
         """Whether the result is of an implementation and a case that the entry names."""
         return result.case.op == self.op and _any(self.impl, result.impl) and _any(self.cases, result.case.id)
 
@@ -75,7 +77,7 @@ class Waivers:
         self.expired = [entry for entry in here if entry.expires < today]
         self.entries = [entry for entry in here if entry.expires >= today]
 
-    def excuse(self, result: runner.Result) -> runner.Result:
+    def excuse(self, result: Result) -> Result:
         """The result as XFail or Waived where an entry expects its failure, else as it is."""
         for entry in self.entries:
             if result.state == entry.state and entry.names(result):
@@ -83,13 +85,13 @@ class Waivers:
                 return replace(result, state=KINDS[entry.kind], message=message)
         return result
 
-    def used(self, results: Iterable[runner.Result]) -> list[dict[str, Any]]:
+    def used(self, results: Iterable[Result]) -> list[dict[str, Any]]:
         """The entries that excused some of these results, as a record holds them."""
-        known = [result for result in results if result.state in runner.KNOWN]
+        known = [result for result in results if result.state in KNOWN]
         counts = [(entry, sum(entry.excused(result) for result in known)) for entry in self.entries]
         return [{"where": each.where, "kind": each.kind, "used": count} for each, count in counts if count]
 
-    def settle(self, results: list[runner.Result], picked: bool = False) -> list[str]:
+    def settle(self, results: list[Result], picked: bool = False) -> list[str]:
         """What is wrong with the entries after a run, one line each; `results` then show the XPass of the
         unused ones.
 
@@ -98,7 +100,7 @@ class Waivers:
         return [line for op, impl in dict.fromkeys((each.case.op, each.impl) for each in results)
                 for line in self._settle(results, op, impl, picked)]  # fmt: skip
 
-    def _settle(self, results: list[runner.Result], op: str, impl: str, picked: bool) -> list[str]:
+    def _settle(self, results: list[Result], op: str, impl: str, picked: bool) -> list[str]:
         """The same, of one implementation of one op."""
         here = [place for place, each in enumerate(results) if (each.case.op, each.impl) == (op, impl)]
         lines = []
@@ -167,7 +169,7 @@ def _entry(file: Path, raw: strict_yaml.Map) -> Entry:
                 raise SpecError(file, raw.line_of(key), f"{key}: expected text, got {text!r}")
     _one_of(file, raw, "kind", KINDS)
     _one_of(file, raw, "op", registry.op_folders())
-    _one_of(file, raw, "state", STATES)
+    _one_of(file, raw, "state", FAIL_STATES)
     if not re.search(r"\d", raw["evidence"]):
         raise SpecError(file, raw.line_of("evidence"), "evidence holds a figure or names a record")
     spec = registry.spec(raw["op"])
@@ -208,6 +210,6 @@ def _any(globs: Iterable[str], name: str) -> bool:
     return any(fnmatchcase(name, glob) for glob in globs)
 
 
-def _judged(result: runner.Result) -> bool:
+def _judged(result: Result) -> bool:
     """Whether the kernel gave a result: one that did not run says nothing about an entry."""
-    return result.state in {"Pass", "QualityWarning", "XFail", "Waived"} or result.state in STATES
+    return result.state in {"Pass", "QualityWarning", "XFail", "Waived"} or result.state in FAIL_STATES

@@ -19,6 +19,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from portable.conformance.execute.result import Result
 from portable.runtime import worker_io
 
 Send = Callable[[dict[str, Any]], None]
@@ -78,8 +79,7 @@ def perform(asked: dict[str, Any], device: Any, excuse: Any, send: Send) -> None
 
 
 def _answer(case_id: str, impls: list[str], device: Any, send: Send) -> None:
-    from portable.conformance.cases import case_ids
-    from portable.conformance.execute import runner
+    from portable.conformance.execute import case_ids, runner
 
     for result in runner.answer(
         case_ids.case(case_id),
@@ -92,14 +92,14 @@ def _answer(case_id: str, impls: list[str], device: Any, send: Send) -> None:
 
 
 def _explore(op: str, impl: str, seconds: float, device: Any, excuse: Any, send: Send) -> None:
-    from portable.conformance.execute import fuzz, runner
+    from portable.conformance.execute import fuzz
 
     def trial(case: Any) -> None:
         send({"begin": [case.id, impl]})
 
     failures, count = fuzz.explore([op], device, seconds, [impl], excuse, begin=trial)
     for result in failures:
-        assert isinstance(result, runner.Result)
+        assert isinstance(result, Result)
         send({"result": result.entry()})
     send({"explored": count})
 

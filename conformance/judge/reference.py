@@ -12,7 +12,7 @@ import torch
 
 from portable import dtypes
 from portable.conformance.cases import inputs
-from portable.conformance.cases.generate import (
+from portable.conformance.cases.case import (
     Case,
     axis_param,
     below,

@@ -19,14 +19,8 @@ from torch import Tensor
 import portable
 from portable import errors
 from portable.conformance import stats
-from portable.conformance.cases.generate import (
-    Case,
-    below,
-    input_shapes,
-    leading_size,
-    make_shape,
-    required_params,
-)
+from portable.conformance.cases.case import Case, below, input_shapes, leading_size, make_shape
+from portable.conformance.cases.generate import required_params
 from portable.conformance.cases.inputs import DTYPES, drawn
 from portable.conformance.execute.runner import function, implementations
 from portable.conformance.perf import baselines, sweep, timing

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from portable.conformance.cases.generate import Case, input_shapes
+from portable.conformance.cases.case import Case, input_shapes
 from portable.conformance.cases.inputs import DTYPES
 from portable.conformance.execute.runner import implementations, torch_device
 from portable.conformance.perf import baselines, bench, sweep

@@ -17,7 +17,7 @@ from typing import Any
 
 from torch import Tensor
 
-from portable.conformance.cases.generate import Case, make_shape
+from portable.conformance.cases.case import Case, make_shape
 from portable.errors import listed, nearest
 from portable.spec import registry, strict_yaml
 

@@ -17,8 +17,11 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
+from portable.conformance.cases.case import op_of
 from portable.conformance.records import parity as parities
 from portable.conformance.records import record
+from portable.conformance.records.schema import SCHEMA
+from portable.conformance.states import CONFORMING, KNOWN
 from portable.errors import PortableError
 from portable.spec import registry
 
@@ -75,10 +78,10 @@ def agreements(one: Record, other: Record) -> list[Agreement]:
     CompareError for another schema, another spec or other inputs, a result that stands twice, or nothing in
     common.
     """
-    if not one["schema"] == other["schema"] == record.SCHEMA:
+    if not one["schema"] == other["schema"] == SCHEMA:
         raise CompareError(
             f"the records are of schema {one['schema']} and {other['schema']}; "
-            f"this program compares schema {record.SCHEMA}"
+            f"this program compares schema {SCHEMA}"
         )
     sides = [_results(each, label) for each, label in ((one, "A"), (other, "B"))]
     common = {op for op, _ in sides[0]} & {op for op, _ in sides[1]}
@@ -197,7 +200,7 @@ def _results(side: Record, label: str) -> Results:
     for result in side["results"]:
         if result["state"] == "NotRun" and not side["header"]["complete"]:
             continue
-        cases = found.setdefault((record.op_of(result["case"]), result["impl"]), {})
+        cases = found.setdefault((op_of(result["case"]), result["impl"]), {})
         before = cases.setdefault(result["case"], result)
         if (before["state"], before.get("digest")) != (result["state"], result.get("digest")):
             raise CompareError(
@@ -274,11 +277,11 @@ def _case(
 ) -> None:
     """Count one case that both records hold."""
     states = [each["state"] for each in pair]
-    failed = any(state not in record.CONFORMING for state in states)
+    failed = any(state not in CONFORMING for state in states)
     if "NotSupported" in states and not failed:
         found.unsupported += states[0] != states[1]
         return
-    if not failed and record.KNOWN.intersection(states):
+    if not failed and KNOWN.intersection(states):
         found.known += 1
         return
     if _is_behaviour(case):

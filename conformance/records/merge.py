@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+from portable.conformance.cases.case import op_of
 from portable.conformance.records import record
 from portable.errors import PortableError, listed
 
@@ -49,7 +50,7 @@ def merge(records: Sequence[Record]) -> dict[str, Any]:
     places = {op: place for place, op in enumerate(map(str, head["selection"]["ops"]))}
 
     def order(entry: Mapping[str, Any]) -> tuple[int, str, str]:
-        return places.get(record.op_of(entry["case"]), len(places)), entry["case"], entry["impl"]
+        return places.get(op_of(entry["case"]), len(places)), entry["case"], entry["impl"]
 
     merged = record.build(
         head,

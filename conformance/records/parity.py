@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from portable.conformance import stats
-from portable.conformance.records import record
+from portable.conformance.states import CONFORMING
 from portable.errors import PortableError
 
 VERDICTS = ("parity", "below", "inconclusive")
@@ -197,7 +197,7 @@ def _fault(a: Mapping[str, Timing], b: Mapping[str, Timing]) -> str:
         for name, each in side.items():
             if each["state"] == "InternalError":
                 return f"{label}'s {name} is above the roof, so its roof was measured wrongly"
-            if each["state"] not in record.CONFORMING:
+            if each["state"] not in CONFORMING:
                 return f"{label}'s {name} is {each['state']}"
             try:
                 _interval([(each, each)])

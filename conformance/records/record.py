@@ -13,7 +13,6 @@ import os
 import platform
 import shlex
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,79 +22,12 @@ from pathlib import Path
 from typing import Any
 
 from portable.conformance import files
+from portable.conformance.cases.case import op_of
+from portable.conformance.execute.result import finite
+from portable.conformance.records import compact
+from portable.conformance.records.schema import SCHEMA, RecordError, validate
+from portable.conformance.states import CONFORMING, Tally
 from portable.spec import registry
-
-SCHEMA = 3
-TIERS = ("smoke", "core", "full")
-
-STATES = (
-    "Pass", "QualityWarning", "PerfWarning", "NotSupported", "ResourceError", "Waived", "XFail", "XPass",
-    "Fail.value", "Fail.shape", "Fail.dtype", "Fail.nonfinite", "Fail.nondeterministic", "Fail.bounds_write",
-    "Fail.behaviour", "CompileError", "Crash", "Timeout", "InternalError", "NotRun",
-)  # fmt: skip
-CONFORMING = frozenset({"Pass", "QualityWarning", "PerfWarning", "NotSupported", "Waived", "XFail", "XPass"})
-"""Waived, XFail and XPass are made of others by `waivers`; an XPass conforms, the entry it shows does not."""
-KNOWN = frozenset({"XFail", "Waived"})
-"""Failures that are known, and so conform."""
-
-Kinds = type | tuple[type, ...]
-NONE = type(None)
-NUMBER = (float, int)
-
-HEADER_FIELDS: dict[str, Kinds] = {
-    "device": str,
-    "vendor": str,
-    "arch": str,
-    "emulated": bool,
-    "multiprocessors": int,
-    "driver": (str, NONE),
-    "toolkit": (str, NONE),
-    "versions": dict,
-    "commit": (str, NONE),
-    "dirty": (bool, NONE),
-    "command": str,
-    "date": str,
-    "tier": str,
-    "fraction": list,  # [i, n]: the i-th of n shards
-    "selection": dict,  # what was asked for: "ops", and "impls" and "k" (null: all)
-    "specs": dict,  # op -> digest of the question that its spec asks
-    "complete": bool,  # False: interrupted, `--resume` goes on
-}
-RESULT_FIELDS: dict[str, Kinds] = {"case": str, "impl": str, "state": str}
-OPTIONAL_FIELDS: dict[str, Kinds] = {
-    "worst": (float, int, str),  # largest |error| / bound
-    "max_abs": (float, int, str),  # largest |error|
-    "ulp": (float, int, str),  # largest error in units in the last place, with its sign
-    "digest": str,  # 16 digits of the SHA-256 of the outputs' bits
-    "exact": bool,  # the outputs had to equal the reference bit for bit
-    "message": str,
-    "seconds": NUMBER,
-}
-TIMING_FIELDS: dict[str, Kinds] = {
-    "op": str,
-    "impl": str,
-    "case": str,
-    "device_us": NUMBER,
-    "device_us_all": list,  # one per turn
-    "graph": bool,  # False: events timed a plain loop
-    "bytes": int,
-    "flops": NUMBER,
-    "floor_us": NUMBER,  # the least time that the measured roof allows
-    "of_roof": NUMBER,  # floor_us / device_us
-    "state": str,
-    "message": str,
-    "vs": dict,  # baseline -> {"median", "low", "high"} of its time / ours
-    "baselines_us": dict,
-    "baseline_errors": dict,
-    "launch_us": (float, int, NONE),
-    "baseline_launch_us": (float, int, NONE),
-    "clocks": (dict, NONE),
-}
-WAIVER_FIELDS: dict[str, Kinds] = {"where": str, "kind": str, "used": int}
-
-
-class RecordError(ValueError):
-    """A record that is not what its schema says; the message names the place."""
 
 
 @dataclass
@@ -111,6 +43,10 @@ class Summary:
         return Counter(result["state"] for result in self.results)
 
     @property
+    def tally(self) -> Tally:
+        return Tally.of(self.states)
+
+    @property
     def conforms(self) -> bool:
         return all(result["state"] in CONFORMING for result in self.results)
 
@@ -121,9 +57,9 @@ class Summary:
         return max(judged, key=lambda result: float(result.get("worst", 0.0)), default=None)
 
 
-def op_of(case: str) -> str:
-    """The op of a case's id."""
-    return case.partition("/")[0]
+def tally(record: Mapping[str, Any]) -> Tally:
+    """What the results amount to."""
+    return Tally.of(result["state"] for result in record["results"])
 
 
 def summaries(record: Mapping[str, Any]) -> list[Summary]:
@@ -141,11 +77,12 @@ def summarize(results: Iterable[dict[str, Any]]) -> list[Summary]:
 
 
 def conforming(record: Mapping[str, Any]) -> bool:
-    """Whether the run is whole and without faults, every result conforms and no timing is above the roof."""
+    """Whether the run is whole and without faults, something was judged, every result conforms and no timing
+    is above the roof. A run in which every case was declined does not conform."""
     return (
         record["header"]["complete"]
         and not record.get("faults")
-        and all(result["state"] in CONFORMING for result in record["results"])
+        and tally(record).conforms
         and all(entry["state"] in CONFORMING for entry in record["timings"])
     )
 
@@ -212,81 +149,19 @@ def build(
     waivers: Sequence[dict[str, Any]] = (),
 ) -> dict[str, Any]:
     """The whole record. `inputs` maps a case's id to the SHA-256 of its tensors."""
-    record = {
+    record: dict[str, Any] = {
         "schema": SCHEMA,
         "header": head,
         "results": list(results),
         "inputs": dict(inputs),
-        "timings": list(timings),
+        "timings": [_six_digits(each) for each in timings],
         "roof": roof,
         "waivers": list(waivers),
     }
-    return _finite(record)
-
-
-def entry(case: str, impl: str, state: str, **others: Any) -> dict[str, Any]:
-    """One result; fields that say nothing ("", 0, False, None) are left out, numbers get five digits."""
-    kept = {
-        name: float(f"{value:.5g}") if isinstance(value, float) and math.isfinite(value) else value
-        for name, value in others.items()
-        if value
-    }
-    if "message" in kept:
-        kept["message"] = _without_place(str(kept["message"]))
-    return _finite({"case": case, "impl": impl, "state": state, **kept})
-
-
-def _without_place(message: str) -> str:
-    """A message without the folders of the package, of Python and of the user."""
-    package = str(Path(__file__).resolve().parents[2])
-    for folder, name in ((package, ""), (sys.prefix, "python/"), (str(Path.home()), "~/")):
-        if folder != "/":
-            message = message.replace(folder.rstrip("/") + "/", name)
-    return message
+    return finite(record)
 
 
 # Reading and writing ------------------------------------------------------------------------------
-
-
-def write(path: str | os.PathLike[str], record: dict[str, Any]) -> None:
-    """Write `record` atomically. RecordError where it is none, OSError where it cannot be written."""
-    validate(record)
-    files.write_text(path, text(record))
-
-
-def text(record: Mapping[str, Any]) -> str:
-    """The record as JSON with one result, one timing and one input a line, so that files can be compared
-    line by line."""
-    parts = []
-    for name in ("schema", "header", "faults", "roof", "waivers", "timings", "results", "inputs"):
-        if name not in record:
-            continue
-        value = record[name]
-        if isinstance(value, list) and value:
-            lines = ",\n  ".join(json.dumps(each, sort_keys=True, allow_nan=False) for each in value)
-            parts.append(f'"{name}": [\n  {lines}\n ]')
-        elif isinstance(value, dict) and value:
-            lines = ",\n  ".join(
-                f"{json.dumps(key)}: {json.dumps(value[key], sort_keys=True, allow_nan=False)}"
-                for key in sorted(value)
-            )
-            parts.append(f'"{name}": {{\n  {lines}\n }}')
-        else:
-            parts.append(f'"{name}": {json.dumps(value)}')
-    return "{\n " + ",\n ".join(parts) + "\n}\n"
-
-
-def read(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The record at `path`, validated; RecordError says what is wrong with it."""
-    try:
-        record = json.loads(Path(path).read_text(encoding="utf-8"), parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:  # no JSON, no UTF-8, or a number of too many digits
-        raise RecordError(f"{path}: not JSON: {error}") from error
-    try:
-        validate(record)
-    except RecordError as error:
-        raise RecordError(f"{path}: {error}") from None
-    return record
 
 
 RENAMED = {
@@ -296,90 +171,81 @@ RENAMED = {
     "bulk": "tma",
     "decode_bulk": "decode_tma",
 }
-"""Implementations of this package that got another name on 2026-11-22, after the committed records."""
+RENAMED_ON = "2026-11-22"
+"""Implementations that got another name, and when: a record from before is read with the new names, and its
+header says so (`renamed`). Its `command` and `selection` are as they were."""
 
 
-def with_current_names(record: dict[str, Any]) -> dict[str, Any]:
-    """The record with the implementations' names of today, to be read beside today's specs. Changes it."""
-    for each in [*record["results"], *record.get("timings", ())]:
-        each["impl"] = RENAMED.get(each["impl"], each["impl"])
+def write(path: str | os.PathLike[str], record: dict[str, Any]) -> None:
+    """Write `record` atomically. RecordError where it is none, OSError where it cannot be written."""
+    validate(record)
+    files.write_text(path, text(record))
+
+
+def text(record: Mapping[str, Any]) -> str:
+    """The content of its file, as `compact` describes it."""
+    return compact.text(compact.pack(record))
+
+
+def read(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The record at `path`, validated; RecordError says what is wrong with it."""
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"), parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:  # no JSON, no UTF-8, or a number of too many digits
+        raise RecordError(f"{path}: not JSON: {error}") from error
+    try:
+        return load(content)
+    except RecordError as error:
+        raise RecordError(f"{path}: {error}") from None
+
+
+def load(content: Any) -> dict[str, Any]:
+    """The record of a file's content, validated. One of schema 3, which listed its results, is read too."""
+    if not isinstance(content, dict):
+        raise RecordError("record: expected an object")
+    if content.get("schema") == 3:
+        record = _of_schema_3(content)
+    elif content.get("schema") == SCHEMA:
+        record = compact.unpack(content)
+    else:
+        raise RecordError(
+            f"schema: this program reads versions 3 and {SCHEMA}, the record has {content.get('schema')!r}"
+        )
+    validate(record)
     return record
+
+
+def _of_schema_3(content: dict[str, Any]) -> dict[str, Any]:
+    """The same record as of today: hashes of 16 digits, implementations by the names that they have now."""
+    record = {**content, "schema": SCHEMA}
+    inputs = content.get("inputs")
+    if isinstance(inputs, dict):
+        record["inputs"] = {case: text[:16] for case, text in inputs.items() if isinstance(text, str)}
+    renamed = False
+    for name in ("results", "timings"):
+        if isinstance(content.get(name), list):
+            record[name] = [dict(each) if isinstance(each, dict) else each for each in content[name]]
+            if name == "timings":
+                record[name] = [_six_digits(each) for each in record[name]]
+            for each in record[name]:
+                if isinstance(each, dict) and each.get("impl") in RENAMED:
+                    each["impl"], renamed = RENAMED[each["impl"]], True
+    if renamed and isinstance(content.get("header"), dict):
+        record["header"] = {**content["header"], "renamed": {"date": RENAMED_ON, "impls": RENAMED}}
+    return record
+
+
+def _six_digits(value: Any) -> Any:
+    """Floats with six significant digits: more than any timer has."""
+    if isinstance(value, float) and math.isfinite(value):
+        return float(f"{value:.6g}")
+    if isinstance(value, dict):
+        return {key: _six_digits(each) for key, each in value.items()}
+    return [_six_digits(each) for each in value] if isinstance(value, (list, tuple)) else value
 
 
 def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is no number of JSON")
-
-
-def validate(record: Any) -> None:
-    """Check `record` against the schema; raise RecordError with the path of the first fault."""
-    if not isinstance(record, dict):
-        raise RecordError("record: expected an object")
-    if record.get("schema") != SCHEMA:
-        raise RecordError(
-            f"schema: this program reads version {SCHEMA}, the record has {record.get('schema')!r}"
-        )
-    _fields(record.get("header"), HEADER_FIELDS, "header")
-    if record["header"]["tier"] not in TIERS:
-        raise RecordError(f"header.tier: {record['header']['tier']!r} is none of {', '.join(TIERS)}")
-    _fraction(record["header"]["fraction"])
-    _fields(record["header"]["selection"], {"ops": list, "impls": (list, NONE), "k": (str, NONE)},
-            "header.selection")  # fmt: skip
-    for place, fields in (
-        ("results", RESULT_FIELDS), ("timings", TIMING_FIELDS), ("waivers", WAIVER_FIELDS)
-    ):  # fmt: skip
-        entries = record.get(place)
-        if not isinstance(entries, list):
-            raise RecordError(f"{place}: expected a list")
-        for index, each in enumerate(entries):
-            _fields(each, fields, f"{place}[{index}]")
-    for index, result in enumerate(record["results"]):
-        _fields(result, {k: v for k, v in OPTIONAL_FIELDS.items() if k in result}, f"results[{index}]")
-        if result["state"] not in STATES:
-            raise RecordError(f"results[{index}].state: {result['state']!r} is no state")
-        unknown = result.keys() - RESULT_FIELDS.keys() - OPTIONAL_FIELDS.keys()
-        if unknown:
-            raise RecordError(f"results[{index}].{min(unknown)}: unknown field")
-    for index, timing in enumerate(record["timings"]):
-        if timing["state"] not in STATES:
-            raise RecordError(f"timings[{index}].state: {timing['state']!r} is no state")
-    faults = record.get("faults", [])
-    if not isinstance(faults, list) or not all(isinstance(fault, str) for fault in faults):
-        raise RecordError("faults: expected a list of sentences")
-    inputs = record.get("inputs")
-    if not isinstance(inputs, dict) or not all(isinstance(value, str) for value in inputs.values()):
-        raise RecordError("inputs: expected an object of SHA-256 by case")
-    if not isinstance(record.get("roof"), (dict, NONE)):
-        raise RecordError("roof: expected an object or null")
-
-
-def _fraction(value: list[Any]) -> None:
-    whole = len(value) == 2 and all(isinstance(n, int) and not isinstance(n, bool) for n in value)
-    if not whole or not 1 <= value[0] <= value[1]:
-        raise RecordError(f"header.fraction: expected [i, n] with 1 <= i <= n, got {value!r}")
-
-
-def _fields(entry: Any, fields: Mapping[str, Kinds], place: str) -> None:
-    if not isinstance(entry, dict):
-        raise RecordError(f"{place}: expected an object")
-    for name, kind in fields.items():
-        if name not in entry:
-            raise RecordError(f"{place}.{name}: missing")
-        value = entry[name]
-        kinds = kind if isinstance(kind, tuple) else (kind,)
-        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-            expected = " or ".join("null" if one is NONE else one.__name__ for one in kinds)
-            raise RecordError(f"{place}.{name}: expected {expected}, got {value!r}")
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no NaN and no Inf: they travel as strings."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, dict):
-        return {str(key): _finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
-    return value
 
 
 def _without_folder(argument: str) -> str:
@@ -438,9 +304,9 @@ def _commit() -> tuple[str | None, bool | None]:
                 raise OSError(done.stderr)
             return done.stdout.strip()
 
-        if not (Path(git("rev-parse", "--show-toplevel")) / "conformance" / "record.py").exists():
+        if not (Path(git("rev-parse", "--show-toplevel")) / "conformance" / "records" / "record.py").exists():
             return None, None
-        evidence = [f":(exclude,top)conformance/{name}" for name in ("records", "calibration")]
+        evidence = [f":(exclude,top)conformance/{name}" for name in ("results", "calibration")]
         changed = git("status", "--porcelain", "--untracked-files=no", "--", ":(top)", *evidence)
         return git("rev-parse", "HEAD"), bool(changed)
     except (OSError, subprocess.SubprocessError):

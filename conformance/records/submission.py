@@ -18,8 +18,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from portable.conformance.cases.case import op_of
+from portable.conformance.execute import manifest
 from portable.conformance.records import record
 from portable.conformance.records.compare import outside
+from portable.conformance.states import CONFORMING, KNOWN
 from portable.errors import PortableError, SpecError, listed, nearest
 from portable.runtime import detect
 from portable.spec import registry, strict_yaml
@@ -44,7 +47,7 @@ FIELDS: dict[str, str] = {
     "kernel_changes": "none, or what was changed",
     "commit": "the commit's 40 hexadecimal digits, in quotes",
     "clean": "true",
-    "must_run": "true",
+    "manifest": "true",
     "waivers": "a list of {where, reason}, [] for none",
 }
 """The statement's keys, all required, and what each holds."""
@@ -205,10 +208,9 @@ def _sum_faults(content: bytes, digests: Mapping[str, str], names: Sequence[str]
 def _record(content: bytes) -> dict[str, Any]:
     try:
         found = json.loads(content.decode(), object_pairs_hook=_unique, parse_constant=_no_constant)
-        record.validate(found)
+        return record.load(found)
     except (ValueError, RecursionError) as error:  # RecordError and JSONDecodeError among them
         raise _Fault(f"no valid record: {error}") from error
-    return found
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -260,7 +262,7 @@ def _statement(content: bytes) -> tuple[dict[str, Any] | None, list[str]]:
 def _fits(key: str, value: Any) -> bool:
     if key == "schema_version":
         return value == 1 and not isinstance(value, bool)
-    if key in ("clean", "must_run"):
+    if key in ("clean", "manifest"):
         return value is True
     if key == "waivers":
         return isinstance(value, list) and all(
@@ -300,15 +302,15 @@ def _record_faults(each: dict[str, Any]) -> list[str]:
         faults.append(f"the source {state}; commit, and run again")
     faults += _listed_faults("does not conform", [
         f"{result['case']} on {result['impl']} is {result['state']}"
-        for result in results if result["state"] not in record.CONFORMING
+        for result in results if result["state"] not in CONFORMING
     ])  # fmt: skip
     faults += _listed_faults("a timing does not conform", [
         f"{timing['case']} on {timing['impl']} is {timing['state']}"
-        for timing in each["timings"] if timing["state"] not in record.CONFORMING
+        for timing in each["timings"] if timing["state"] not in CONFORMING
     ])  # fmt: skip
     if head["emulated"] and each["timings"]:
         faults.append("an emulated device tells no time, and the record holds timings")
-    good = [result for result in results if result["state"] in record.CONFORMING - record.KNOWN]
+    good = [result for result in results if result["state"] in CONFORMING - KNOWN]
     faults += _listed_faults("passed outside its bound", [
         f"{result['case']} on {result['impl']}, |error| / bound {result['worst']}"
         for result in good if outside(result)
@@ -320,11 +322,11 @@ def _record_faults(each: dict[str, Any]) -> list[str]:
         and "/behaviour/" not in result["case"]
         and result["case"] not in each["inputs"]
     ])  # fmt: skip
-    excused = sum(result["state"] in record.KNOWN for result in results)
+    excused = sum(result["state"] in KNOWN for result in results)
     if excused and not each["waivers"]:
         faults.append(f"{excused} results are excused, and the record names no waiver")
-    faults += _spec_faults(head["specs"], dict.fromkeys(record.op_of(result["case"]) for result in results))
-    return faults + _must_run_faults(each)
+    faults += _spec_faults(head["specs"], dict.fromkeys(op_of(result["case"]) for result in results))
+    return faults + _manifest_faults(each)
 
 
 def _spec_faults(specs: Mapping[str, Any], ops: Iterable[str]) -> list[str]:
@@ -343,25 +345,23 @@ def _spec_faults(specs: Mapping[str, Any], ops: Iterable[str]) -> list[str]:
     return faults
 
 
-def _must_run_faults(each: dict[str, Any]) -> list[str]:
-    """Every op of the tier's must-run list, every implementation that the device can run, every case."""
-    from portable.conformance.execute import manifest
-
+def _manifest_faults(each: dict[str, Any]) -> list[str]:
+    """Every op of the tier's manifest, every implementation that the device can run, every case."""
     head = each["header"]
     if head["tier"] not in TIERS:
-        return []  # said already; and the tier names the list's file
+        return []  # said already
     try:
-        ran = {(record.op_of(result["case"]), result["impl"]) for result in each["results"]}
-        must = dict.fromkeys(map(record.op_of, manifest.read(head["tier"])))
+        ran = {(op_of(result["case"]), result["impl"]) for result in each["results"]}
+        must = manifest.read(head["tier"])
         silent = [op for op in must if op not in {op for op, _ in ran}]
         faults = [f"{op}: no results; every op of the tier must run" for op in silent]
         for op in must:
             lacking = [] if op in silent else [impl for impl in can_run(head, op) if (op, impl) not in ran]
             if lacking:
                 faults.append(f"{op}: no results of {listed(lacking)}, which {head['arch']} can run")
-        return faults + _listed_faults("must-run cases", list(manifest.faults(each)))
+        return faults + _listed_faults("the manifest", list(manifest.faults(each)))
     except (PortableError, LookupError, TypeError, ValueError, AttributeError) as error:
-        return [f"its cases cannot be held against the must-run lists: {type(error).__name__}: {error}"]
+        return [f"its cases cannot be held against the manifest: {type(error).__name__}: {error}"]
 
 
 def can_run(head: Mapping[str, Any], op: str) -> list[str]:

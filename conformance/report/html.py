@@ -22,6 +22,7 @@ from portable.conformance.records import record as records
 from portable.conformance.report import sections
 from portable.conformance.report.markup import Html, element, escape, join
 from portable.conformance.report.wording import clean, cut, listed, moment, number
+from portable.conformance.states import CONFORMING
 from portable.conformance.text import counted
 
 FOLDER = Path(__file__).parent
@@ -118,14 +119,14 @@ def sentence(record: Record) -> tuple[str, str]:
     head, results = record["header"], record["results"]
     states = Counter(each["state"] for each in results)
     device = head["device"] if head["device"].endswith(head["arch"]) else f"{head['device']} ({head['arch']})"
-    wrong = {state: count for state, count in states.items() if state not in records.CONFORMING}
+    wrong = {state: count for state, count in states.items() if state not in CONFORMING}
     bad = sum(wrong.values())
     reasons = []
     if bad:
         kinds = listed(f"{count:,} {state}" for state, count in wrong.items())
         verb = "is" if bad == 1 else "are"
         reasons.append(f"{bad:,} of {counted(len(results), 'result')} {verb} not as the specs say ({kinds})")
-    above = sum(each["state"] not in records.CONFORMING for each in record["timings"])
+    above = sum(each["state"] not in CONFORMING for each in record["timings"])
     if above:
         reasons.append(f"{counted(above, 'timing')} cannot be: above the measured roof or in error")
     if not head["complete"]:
@@ -134,15 +135,11 @@ def sentence(record: Record) -> tuple[str, str]:
         more = f" and {len(faults) - 1} more" if len(faults) > 1 else ""
         reasons.append(f"the run has a fault ({faults[0].rstrip('.')}){more}")
     if reasons:
-        return f"Not conforming: on {device}, {listed(reasons)}.", "bad"
-    judged = sum(count for state, count in states.items() if state not in sections.NOT_JUDGED)
-    if not judged:
-        return f"No verdict: nothing was judged on {device}.", "none"
-    known = sum(states[state] for state in records.KNOWN)
-    text = f"{judged - known:,} of {counted(judged, 'judged result')} as the specs say"
-    if known:
-        text += f", {counted(known, 'known failure')}"
-    return f"Conforming: {device}, {text}.", "good"
+        return f"Does not conform: on {device}, {listed(reasons)}.", "bad"
+    tally = records.tally(record)
+    if not tally.judged:
+        return f"Does not conform: nothing was judged on {device}, {tally}.", "bad"
+    return f"Conforms: {device}, {tally}.", "good"
 
 
 def _verdict(both: Sequence[Record], names: Sequence[str], comparison: Comparison | None) -> Html:

@@ -16,7 +16,9 @@ from xml.etree import ElementTree
 
 from portable.conformance import files
 from portable.conformance.records import record as records
+from portable.conformance.records.schema import HEADER_FIELDS
 from portable.conformance.report.wording import clean, cut, rerun
+from portable.conformance.states import CONFORMING
 from portable.conformance.text import counted
 
 SKIPPED = frozenset({"NotSupported", "NotRun", "XFail", "Waived"})
@@ -34,7 +36,7 @@ def text(record: Mapping[str, Any]) -> str:
     head = record["header"]
     root = ElementTree.Element("testsuites", name=clean(f"portable conformance on {head['device']}"))
     for summary in records.summaries(record):
-        suite = _suite(root, f"portable.{summary.op}.{summary.impl}", head)
+        suite = _suite(root, f"portable.{summary.op}.{summary.impl}", head, str(summary.tally))
         for result in summary.results:
             _case(suite, result, head)
     _run(root, record)
@@ -51,7 +53,7 @@ def properties(head: Mapping[str, Any]) -> dict[str, str]:
     """The header as flat names and texts: `versions.torch`, `specs.matmul`; null is left out.
     They are in the schema's order, whatever the file's was."""
     found: dict[str, str] = {}
-    for name in sorted(head, key=[*records.HEADER_FIELDS, *head].index):
+    for name in sorted(head, key=[*HEADER_FIELDS, *head].index):
         value = head[name]
         if isinstance(value, Mapping):
             found |= {f"{name}.{key}": _plain(each) for key, each in value.items() if each is not None}
@@ -66,13 +68,15 @@ def _plain(value: Any) -> str:
     return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 
 
-def _suite(root: ElementTree.Element, name: str, head: Mapping[str, Any]) -> ElementTree.Element:
+def _suite(
+    root: ElementTree.Element, name: str, head: Mapping[str, Any], tally: str = ""
+) -> ElementTree.Element:
     suite = ElementTree.SubElement(root, "testsuite", name=clean(name))
     stamp = _timestamp(head["date"])
     if stamp:
         suite.set("timestamp", stamp)
     block = ElementTree.SubElement(suite, "properties")
-    for key, value in properties(head).items():
+    for key, value in (properties(head) | ({"results": tally} if tally else {})).items():
         ElementTree.SubElement(block, "property", name=clean(key), value=clean(value))
     return suite
 
@@ -96,7 +100,7 @@ def _case(suite: ElementTree.Element, result: Mapping[str, Any], head: Mapping[s
     )  # fmt: skip
     if state in SKIPPED:
         ElementTree.SubElement(case, "skipped", message=f"{state}: {message}" if message else state)
-    elif state not in records.CONFORMING:
+    elif state not in CONFORMING:
         _fault(case, state, message, f"\nagain: {rerun(result, head)}")
     elif state != "Pass":
         ElementTree.SubElement(case, "system-out").text = f"{state}: {message}" if message else state
@@ -116,13 +120,15 @@ def _run(root: ElementTree.Element, record: Mapping[str, Any]) -> None:
         done = counted(len(record["results"]), "result")
         message = f"the run was interrupted after {done}; --resume goes on"
         faults.append(("complete", "InternalError", message))
+    if not records.tally(record).judged:
+        faults.append(("something was judged", "NotRun", "nothing was judged: every case was declined"))
     missing = sum(result["state"] == "NotRun" for result in record["results"])
     if missing:
         faults.append(("every case was run", "NotRun", f"{counted(missing, 'case')} of the list not run"))
     faults += [
         (f"{each['case']} on {each['impl']}", each["state"], each["message"])
         for each in record["timings"]
-        if each["state"] not in records.CONFORMING
+        if each["state"] not in CONFORMING
     ]
     for number, fault in enumerate(record.get("faults", []), 1):
         faults.append((f"the run, fault {number}", "InternalError", fault))

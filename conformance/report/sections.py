@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from portable.conformance.cases.case import op_of
 from portable.conformance.records import record as records
 from portable.conformance.report import junit, plots
 from portable.conformance.report.markup import Html, case_id, details, element, join, table
@@ -22,6 +23,7 @@ from portable.conformance.report.wording import (
     shape_of,
     types_of,
 )
+from portable.conformance.states import CONFORMING, GOOD, KNOWN, NOT_JUDGED
 from portable.conformance.text import counted
 
 PARAGRAPHS = 100
@@ -29,8 +31,6 @@ EACH = 10
 """Failures shown with their paragraph, and those of one implementation of an op; the list has the rest."""
 MESSAGE = 2000
 WORST = 12
-NOT_JUDGED = frozenset({"NotSupported", "NotRun"})
-AS_ASKED = frozenset({"Pass", "QualityWarning", "PerfWarning", "XPass"})
 
 Record = Mapping[str, Any]
 Result = Mapping[str, Any]
@@ -38,12 +38,12 @@ Result = Mapping[str, Any]
 
 def failures(record: Record) -> Html:
     """Every result that does not conform, up to `PARAGRAPHS` of them, and every timing above its roof."""
-    wrong = [each for each in record["results"] if each["state"] not in records.CONFORMING]
-    timings = [each for each in record["timings"] if each["state"] not in records.CONFORMING]
+    wrong = [each for each in record["results"] if each["state"] not in CONFORMING]
+    timings = [each for each in record["timings"] if each["state"] not in CONFORMING]
     shown: list[Result] = []
     seen: Counter[tuple[str, str]] = Counter()
     for result in wrong:
-        group = records.op_of(result["case"]), result["impl"]
+        group = op_of(result["case"]), result["impl"]
         seen[group] += 1
         if seen[group] <= EACH:
             shown.append(result)
@@ -114,8 +114,8 @@ def ops(record: Record) -> Html:
 def _op_row(op: str, impl: str, types: str, results: list[Result]) -> Sequence[object]:
     states = Counter(each["state"] for each in results)
     judged = sum(count for state, count in states.items() if state not in NOT_JUDGED)
-    passed = sum(count for state, count in states.items() if state in AS_ASKED)
-    ratios = [_size(each.get("worst", 0)) for each in results if each["state"] in AS_ASKED or "worst" in each]
+    passed = sum(count for state, count in states.items() if state in GOOD)
+    ratios = [_size(each.get("worst", 0)) for each in results if each["state"] in GOOD or "worst" in each]
     ulps = [each["ulp"] for each in results if "ulp" in each and plain(each["case"])]
     worst = max(ratios, default=None) if types != BEHAVIOUR else None
     rules = Counter(each.get("message", "") for each in results if each["state"] == "NotSupported")
@@ -127,8 +127,8 @@ def _op_row(op: str, impl: str, types: str, results: list[Result]) -> Sequence[o
 
 
 def _verdict(states: Counter[str], judged: int) -> Html:
-    wrong = {state: count for state, count in states.items() if state not in records.CONFORMING}
-    known = {state: count for state, count in states.items() if state in records.KNOWN}
+    wrong = {state: count for state, count in states.items() if state not in CONFORMING}
+    known = {state: count for state, count in states.items() if state in KNOWN}
     if wrong:
         return element("span", "✗ " + _states(wrong | known), class_="state bad")
     if known:
@@ -176,7 +176,7 @@ def _largest(record: Record, field: str, caption: str) -> Html:
     for result in record["results"]:
         if field not in result or not _size(result[field]) or (field == "ulp" and not plain(result["case"])):
             continue
-        key = records.op_of(result["case"]), types_of(result["case"])
+        key = op_of(result["case"]), types_of(result["case"])
         best = found.setdefault(key, [result])
         size, most = _size(result[field]), _size(best[0][field])
         if size > most:
@@ -222,7 +222,7 @@ def throughput(record: Record) -> Html:
             if _memory_bound(each, roof)
             else quantity(each["flop_per_s"], "FLOP/s")
         )
-        mark = "good" if each["state"] in records.CONFORMING else "bad"
+        mark = "good" if each["state"] in CONFORMING else "bad"
         groups.setdefault(each["case"], []).append((
             (each["op"], {"class_": "same" if each["op"] in seen else None}),
             element("code", shape_of(each["case"])), types_of(each["case"]), each["impl"],
@@ -363,7 +363,7 @@ def not_supported(record: Record) -> Html:
     rows = [
         (cut(rule or "no rule given", 300), f"{len(results):,}",
          ", ".join(sorted({result["impl"] for result in results})),
-         ", ".join(sorted({records.op_of(result["case"]) for result in results})))
+         ", ".join(sorted({op_of(result["case"]) for result in results})))
         for rule, results in ordered[:200]
     ]  # fmt: skip
     columns = [("rule", "wide"), ("results", "num"), ("implementations", ""), ("ops", "wide")]

@@ -16,7 +16,7 @@ import torch
 
 import portable
 from portable.conformance.cases import inputs
-from portable.conformance.cases.generate import Case
+from portable.conformance.cases.case import Case
 from portable.conformance.commands import calibrate
 from portable.conformance.records import record
 from portable.spec import registry

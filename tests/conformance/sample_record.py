@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+from portable.conformance.execute.result import entry
 from portable.conformance.records import record
 
 CASES = (
@@ -27,17 +28,15 @@ def sample_record(**changes: Any) -> dict[str, Any]:
     replace fields of the header."""
     results, inputs = [], {}
     for number, case in enumerate(CASES):
-        inputs[case] = f"{number:064x}"
+        inputs[case] = f"{number:016x}"
         for place, impl in enumerate(("triton", "torch")):
             exact = "small_integers" in case
-            results.append(record.entry(
+            results.append(entry(
                 case, impl, "Pass", worst=0.1 * (number + 1) + 0.01 * place, max_abs=1e-3 * (number + 1),
                 ulp=(-1) ** number * 0.4, digest=f"{number * 2 + place * (not exact):016x}", exact=exact,
                 seconds=0.01,
             ))  # fmt: skip
-    results.append(
-        record.entry("softmax/behaviour/graph_capture", "triton", "NotSupported", message="needs a GPU")
-    )
+    results.append(entry("softmax/behaviour/graph_capture", "triton", "NotSupported", message="needs a GPU"))
     head = {
         "device": "NVIDIA H200", "vendor": "cuda", "arch": "sm_90a", "emulated": False,
         "multiprocessors": 132, "driver": "13.0", "toolkit": "13.0",

@@ -8,17 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from portable.conformance.cases.case import UnknownCase, input_shapes, parse
 from portable.conformance.cases.generate import (
     BOUNDARY,
     HUGE,
     MIXED,
     PROBES,
     REGRESSIONS,
-    UnknownCase,
     cases,
     elements,
-    input_shapes,
-    parse,
     regressions,
     shard,
     spec_shapes,

@@ -17,10 +17,11 @@ from hypothesis import strategies as st
 
 import portable
 from portable.conformance import Unsupported, check
-from portable.conformance.cases.generate import UnknownCase, parse
+from portable.conformance.cases.case import UnknownCase, parse
 from portable.conformance.checker import api
 from portable.conformance.checker.argument_binding import Bound
 from portable.conformance.execute import runner
+from portable.conformance.states import STATES
 from portable.errors import ArgumentError, BackendError, CompileError, UnknownOpError
 from portable.runtime import detect
 from portable.spec import registry
@@ -453,7 +454,7 @@ def test_a_report_shows_five_failures_and_counts_the_others():
     assert text.startswith(head) and report.device.startswith("CPU")
     assert len(re.findall("^Fail.value: rms_norm/", text, re.MULTILINE)) == 5
     assert text.endswith("and 2 more that fail, in `report.failures`")
-    assert len(report.failures) == 7 and all(r.state in runner.STATES for r in report.results)
+    assert len(report.failures) == 7 and all(r.state in STATES for r in report.results)
 
 
 def test_the_line_that_asks_again_does():

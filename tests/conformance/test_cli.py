@@ -11,6 +11,7 @@ import pytest
 import portable
 from portable.conformance.commands import cli, demo, run
 from portable.conformance.execute import runner
+from portable.conformance.execute.result import Result
 from portable.conformance.records import record
 
 RUN = ["run", "--device", "cpu", "-j", "0"]
@@ -199,7 +200,7 @@ def test_rerun_of_a_kernel_that_loses_the_device_says_so(norm, monkeypatch, caps
     """The case that a user is told to run again is the one whose kernel faults."""
 
     def lost(question, impl, device):
-        raise runner.DeviceLost(runner.Result(question.case, impl, "Crash", "an illegal memory access"))
+        raise runner.DeviceLost(Result(question.case, impl, "Crash", "an illegal memory access"))
 
     monkeypatch.setattr(runner, "run_case", lost)
     case = "toy_norm/float32/N=129,lead=7/normal/contiguous"

@@ -7,7 +7,8 @@ import torch
 
 from portable import dtypes
 from portable.conformance.cases import inputs
-from portable.conformance.cases.generate import Case, cases, make_shape
+from portable.conformance.cases.case import Case, make_shape
+from portable.conformance.cases.generate import cases
 from portable.conformance.execute import runner
 from portable.conformance.judge import reference
 from portable.dispatch import dispatcher, pins

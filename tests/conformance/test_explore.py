@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from portable.conformance.cases import generate
-from portable.conformance.execute import runner
 from portable.conformance.execute.fuzz import calls, explore, ready
+from portable.conformance.execute.result import Result
 from portable.spec import registry
 
 CPU = torch.device("cpu")
@@ -38,7 +38,7 @@ def test_choices_of_parameters_are_drawn_too():
 
 
 def test_a_failure_is_handed_over_and_reads_as_a_line_of_regressions(norm, tmp_path):
-    told: list[runner.Result] = []
+    told: list[Result] = []
     failures, count = explore(["toy_norm"], CPU, 1.0, ["plain", "zeros"], on_failure=told.append)
     assert told == failures and [each.impl for each in failures] == ["zeros"] and count > 10
     text = ready(failures[0])
@@ -52,6 +52,6 @@ def test_a_failure_is_handed_over_and_reads_as_a_line_of_regressions(norm, tmp_p
 
 def test_a_message_of_many_lines_stays_one_comment(norm):
     case = generate.cases(norm, "smoke")[0]
-    result = runner.Result(case, "plain", "CompileError", "it did not compile:\n  error: no\n  another")
+    result = Result(case, "plain", "CompileError", "it did not compile:\n  error: no\n  another")
     assert ready(result).count("\n") == 2
-    assert ready(runner.Result(case, "plain", "Timeout")).splitlines()[0].endswith(": Timeout")
+    assert ready(Result(case, "plain", "Timeout")).splitlines()[0].endswith(": Timeout")

@@ -8,9 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from portable.conformance.cases.case import op_of
 from portable.conformance.commands import cli
 from portable.conformance.records import merge, record
 from portable.conformance.records.merge import MergeError
+from portable.conformance.records.schema import HEADER_FIELDS
 
 from .sample_record import sample_record
 
@@ -111,7 +113,7 @@ def test_the_merged_header_has_every_command_and_the_first_date():
 def test_results_are_in_the_order_of_the_ops_then_of_the_cases():
     whole = whole_run()
     whole["header"]["selection"]["ops"] = ["softmax", "matmul"]
-    found = [record.op_of(each["case"]) for each in merge.merge(split(whole, 2))["results"]]
+    found = [op_of(each["case"]) for each in merge.merge(split(whole, 2))["results"]]
     assert list(dict.fromkeys(found)) == ["softmax", "matmul", "softmax_backward"]
 
 
@@ -142,7 +144,7 @@ def test_different_headers_are_refused_by_name_with_both_values(field, value, wo
 
 def test_every_field_that_must_be_the_same_is_tested():
     assert {*OTHERS, "versions", "specs", "selection"} == set(merge.SAME)
-    assert set(merge.SAME) | {"command", "date", "fraction", "complete"} == set(record.HEADER_FIELDS)
+    assert set(merge.SAME) | {"command", "date", "fraction", "complete"} == set(HEADER_FIELDS)
 
 
 def test_a_key_that_one_header_lacks_is_a_difference():

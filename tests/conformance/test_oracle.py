@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from portable.conformance.cases import inputs
-from portable.conformance.cases.generate import PROBE_TURNS, Case, boundary_shapes, cases, make_shape, parse
+from portable.conformance.cases.case import Case, make_shape, parse
+from portable.conformance.cases.generate import PROBE_TURNS, boundary_shapes, cases
 from portable.conformance.judge import order_independent, reference
 from portable.spec import registry
 

@@ -10,12 +10,24 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
 import torch
 
+from portable.conformance.cases.generate import TIERS
+from portable.conformance.execute.result import entry
 from portable.conformance.records import record
+from portable.conformance.records.schema import (
+    HEADER_FIELDS,
+    OPTIONAL_FIELDS,
+    RESULT_FIELDS,
+    SCHEMA,
+    TIMING_FIELDS,
+    WAIVER_FIELDS,
+)
+from portable.conformance.states import STATES
 from portable.plan import Device
 from portable.spec import registry
 
@@ -28,10 +40,15 @@ def made():
     return sample_record()
 
 
+def by_case(record: dict[str, Any]) -> dict[str, Any]:
+    """A file has its results op by op."""
+    return {**record, "results": sorted(record["results"], key=lambda each: (each["case"], each["impl"]))}
+
+
 def test_there_and_back(made, tmp_path):
     file = tmp_path / "a.json"
     record.write(file, made)
-    assert record.read(file) == made
+    assert by_case(record.read(file)) == by_case(made)
     assert [each.name for each in tmp_path.iterdir()] == ["a.json"]
 
 
@@ -49,9 +66,10 @@ def test_no_names():
 def test_messages_name_no_folder_of_the_user():
     """A traceback in a message shows where the package, Python and the user's files lie."""
     where = [record.__file__, torch.__file__, str(Path.home() / "kernels" / "mine.py"), "/etc/hostname"]
-    entry = record.entry("softmax/x", "torch", "Crash", message=" at ".join(where))
-    first, second, third, fourth = entry["message"].split(" at ")
-    assert (first, third, fourth) == ("conformance/results/record.py", "~/kernels/mine.py", "/etc/hostname")
+    made = entry("softmax/x", "torch", "Crash", message=" at ".join(where))
+    first, second, third, fourth = made["message"].split(" at ")
+    assert first.endswith("conformance/records/record.py") and not first.startswith("/")
+    assert (third, fourth) == ("~/kernels/mine.py", "/etc/hostname")
     assert second.endswith("site-packages/torch/__init__.py") and sys.prefix not in second
 
 
@@ -59,23 +77,109 @@ def test_the_published_schema_says_what_the_program_checks(made):
     """The fields, the required ones and the states; and a record that `validate` takes fits."""
     schema = json.loads((Path(record.__file__).parent / "record.schema.json").read_text())
     properties = schema["properties"]
-    assert properties["schema"]["const"] == record.SCHEMA
-    assert set(properties["header"]["required"]) == set(record.HEADER_FIELDS)
-    assert set(properties["header"]["properties"]) == {*record.HEADER_FIELDS, "shards"}
-    assert properties["header"]["properties"]["tier"]["enum"] == list(record.TIERS)
-    result = properties["results"]["items"]
-    assert set(result["required"]) == set(record.RESULT_FIELDS)
-    assert set(result["properties"]) == set(record.RESULT_FIELDS) | set(record.OPTIONAL_FIELDS)
-    assert set(properties["timings"]["items"]["required"]) == set(record.TIMING_FIELDS)
-    assert set(properties["waivers"]["items"]["required"]) == set(record.WAIVER_FIELDS)
-    assert schema["$defs"]["state"]["enum"] == list(record.STATES)
+    assert properties["schema"]["const"] == SCHEMA
+    assert set(properties["header"]["required"]) == set(HEADER_FIELDS)
+    assert set(properties["header"]["properties"]) == {*HEADER_FIELDS, "shards", "renamed"}
+    assert properties["header"]["properties"]["tier"]["enum"] == list(TIERS)
+    columns = properties["results"]["additionalProperties"]["additionalProperties"]
+    others = {"state": "states", "message": "messages"}
+    named = {others.get(name, name) for name in {*RESULT_FIELDS, *OPTIONAL_FIELDS} - {"case", "impl"}}
+    assert set(columns["required"]) == set(columns["properties"]) == named | {"measured"}
+    assert set(properties["timings"]["items"]["required"]) == set(TIMING_FIELDS)
+    assert set(properties["waivers"]["items"]["required"]) == set(WAIVER_FIELDS)
+    assert schema["$defs"]["state"]["enum"] == list(STATES)
     jsonschema.validate(json.loads(record.text(made)), schema)
 
 
-def test_one_result_a_line(made):
-    lines = record.text(made).splitlines()
+def awkward() -> list[dict[str, Any]]:
+    """Results that a table of op, case and implementation does not hold by itself."""
+    one, two = sample.CASES[0], sample.CASES[3]
+    return [
+        entry(two, "triton", "Pass", worst="inf", ulp=-0.5, digest="0" * 16, seconds=0.012),
+        entry(one, "torch", "Pass", exact=True),
+        entry(one, "triton", "Fail.value", message='a b\n"c" - 3 + é', max_abs=1e-12),
+        entry(one, "torch", "Pass", exact=True, digest="1" * 16),  # twice
+        entry("softmax/behaviour/graph_capture", "cpp", "NotSupported", message="-"),
+        entry("softmax", "cpp", "NotRun"),
+        entry("odd//x", "odd impl", "Crash", message='a b\n"c" - 3 + é'),
+    ]
+
+
+def test_every_record_comes_back_whole(made, tmp_path):
+    """Op by op, the results of a case side by side; the seconds with two digits."""
+    made["results"] = awkward()
+    made["inputs"]["swiglu/float32/N=3/normal/contiguous"] = "f" * 16  # run, but its result was lost
+    record.write(tmp_path / "a.json", made)
+    again = record.read(tmp_path / "a.json")
+
+    def ordered(results):
+        return sorted(results, key=lambda each: json.dumps(each, sort_keys=True))
+
+    assert ordered(again.pop("results")) == ordered(made.pop("results"))
+    assert again == made
+
+
+def test_a_file_says_each_text_once():
+    """What 12,000 results take: no id of a case and no message stands twice."""
+    cases = [
+        f"softmax/float32/N={n},lead=3/{values}/contiguous" for n in range(2000) for values in ("a", "b")
+    ]
+    results = [
+        entry(case, impl, "NotSupported", message="a rule of many words that hold for every one of them")
+        for case in cases for impl in ("x", "y", "z")
+    ]  # fmt: skip
+    text = record.text(sample_record() | {"results": results, "inputs": {}})
+    assert text.count("a rule of many words") == text.count("N=1234,lead=3") == 1
+    assert len(text) < 130_000
+
+
+def unpacked(made, damage):
+    content = json.loads(record.text(made))
+    damage(content)
+    return record.load(content)
+
+
+@pytest.mark.parametrize(
+    "damage, place",
+    [
+        (lambda c: c.update(messages=[3]), "messages"),
+        (lambda c: c.update(cases=[]), "cases: expected an object"),
+        (lambda c: c["cases"].pop("matmul"), "results.matmul: the op has no cases"),
+        (lambda c: c["cases"]["matmul"].update(parts=[3]), "cases.matmul.parts"),
+        (lambda c: c["cases"]["matmul"].update(ids="0.0.0.99 - -"), "names a part that is not there"),
+        (lambda c: c["cases"]["matmul"].update(ids="0.0.0.0.0.0.0 - -"), "more parts than there are"),
+        (lambda c: c["cases"]["matmul"].update(ids="0"), "cases.matmul.inputs: 3 hashes of 1 cases"),
+        (lambda c: c["results"]["matmul"]["torch"].update(states="Pass 2"), "torch.states: runs of 2 in all"),
+        (
+            lambda c: c["results"]["matmul"]["torch"].update(states="Pass"),
+            "expected words, each with how often",
+        ),
+        (lambda c: c["results"]["matmul"]["torch"].update(states="Pass 999999999"), "runs of 999999999"),
+        (lambda c: c["results"]["matmul"]["torch"].update(messages="7 3"), "is the number of no message"),
+        (lambda c: c["results"]["matmul"]["torch"].update(worst=[1]), "worst: expected a list of 3 numbers"),
+        (lambda c: c["results"]["matmul"]["torch"].update(digest="0"), "digest: 1 words; expected 3"),
+        (lambda c: c["results"]["matmul"]["torch"].update(mood="-"), "mood: unknown column"),
+        (lambda c: c["results"]["matmul"].update({str(i): {} for i in range(10**6)}), "are read"),
+        (lambda c: c["results"]["matmul"]["torch"].update(states="Passed 3"), "'Passed' is no state"),
+        (lambda c: c["results"]["matmul"]["torch"].update(worst=[[], [3], 1]), "results[3].worst"),
+    ],
+)
+def test_damage_of_a_file_is_named(made, damage, place):
+    with pytest.raises(record.RecordError, match=re.escape(place)):
+        unpacked(made, damage)
+
+
+def test_a_record_of_schema_3_is_read(made):
+    """As a vendor may hold it: results in a list, hashes of 64 digits, the implementations' names of then."""
+    old = json.loads(json.dumps({**made, "schema": 3}))
+    for each in old["results"]:
+        each["impl"] = {"triton": "native"}.get(each["impl"], each["impl"])
+    old["inputs"] = {case: digest + "0" * 48 for case, digest in old["inputs"].items()}
+    found = record.load(old)
+    assert found["header"].pop("renamed") == {"date": "2026-11-22", "impls": record.RENAMED}
     for each in made["results"]:
-        assert sum(json.dumps(each, sort_keys=True) in line for line in lines) == 1
+        each["impl"] = {"triton": "cpp"}.get(each["impl"], each["impl"])
+    assert found == made
 
 
 def test_summaries(made):
@@ -124,7 +228,7 @@ def test_a_failed_write_leaves_the_old_file(made, tmp_path, monkeypatch):
     monkeypatch.setattr(record.files.os, "replace", full)
     with pytest.raises(OSError):
         record.write(file, {**made, "inputs": {}})
-    assert record.read(file) == made
+    assert by_case(record.read(file)) == by_case(made)
     assert [each.name for each in tmp_path.iterdir()] == ["a.json"]
 
 
@@ -175,8 +279,8 @@ def test_what_is_no_json_is_a_sentence(tmp_path, text):
 def test_infinity_travels_as_text():
     built = record.build({}, [], {}, [{"device_us": float("inf"), "all": [float("nan"), 1.0]}])
     assert built["timings"][0] == {"device_us": "inf", "all": ["nan", 1.0]}
-    entry = record.entry("softmax/x", "torch", "Fail.value", worst=float("inf"), max_abs=0.0, message="")
-    assert entry == {"case": "softmax/x", "impl": "torch", "state": "Fail.value", "worst": "inf"}
+    made = entry("softmax/x", "torch", "Fail.value", worst=float("inf"), max_abs=0.0, message="")
+    assert made == {"case": "softmax/x", "impl": "torch", "state": "Fail.value", "worst": "inf"}
 
 
 def test_a_checkout_is_dirty_by_its_sources_alone(tmp_path, monkeypatch):
@@ -185,14 +289,14 @@ def test_a_checkout_is_dirty_by_its_sources_alone(tmp_path, monkeypatch):
     def git(*arguments):
         subprocess.run(["git", "-C", str(tmp_path), *arguments], check=True, capture_output=True)
 
-    for name in ("conformance/results/record.py", "conformance/results/h200/core.json", "kernels/op.py"):
+    for name in ("conformance/records/record.py", "conformance/results/h200/core.json", "kernels/op.py"):
         file = tmp_path / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("1")
     git("init")
     git("add", ".")
     git("-c", "user.name=x", "-c", "user.email=x@example.org", "commit", "-m", "x")
-    monkeypatch.setattr(record, "__file__", str(tmp_path / "conformance/results/record.py"))
+    monkeypatch.setattr(record, "__file__", str(tmp_path / "conformance/records/record.py"))
     commit, dirty = record._commit()
     assert len(commit) == 40 and dirty is False
     (tmp_path / "conformance/results/h200/core.json").write_text("2")

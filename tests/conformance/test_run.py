@@ -20,6 +20,7 @@ import pytest
 from portable.conformance import files, interrupts
 from portable.conformance.commands import cli, run
 from portable.conformance.execute import fuzz, manifest, runner, waivers
+from portable.conformance.execute.result import Result
 from portable.conformance.perf import bench
 from portable.conformance.records import record
 
@@ -387,7 +388,7 @@ def test_a_pipe_to_head(tmp_path):
 
 
 def test_any_encoding_of_the_terminal_will_do(norm, tmp_path, monkeypatch):
-    result = runner.Result(None, "plain", "Crash", "the compiler said ‘no’ \x1b[31mred\x1b[0m \x07\ud800")
+    result = Result(None, "plain", "Crash", "the compiler said ‘no’ \x1b[31mred\x1b[0m \x07\ud800")
     wrong = lambda question, *args: replace(result, case=question.case)  # noqa: E731
     monkeypatch.setattr(runner, "run_case", wrong)
     place = tmp_path / "out"

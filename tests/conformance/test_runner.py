@@ -8,8 +8,10 @@ import pytest
 import torch
 
 import portable
-from portable.conformance.cases.generate import Case, cases, make_shape, parse
+from portable.conformance.cases.case import Case, make_shape, parse
+from portable.conformance.cases.generate import cases
 from portable.conformance.execute import behaviour, runner
+from portable.conformance.execute.result import Result
 from portable.conformance.judge import reference
 
 from . import toy_norm
@@ -93,7 +95,7 @@ def test_a_broken_oracle_is_the_suites_fault(norm, monkeypatch):
 def test_an_entry_of_a_record_is_the_result_again(norm):
     for impl in ("plain", "zeros"):
         [result] = runner.answer(cases(norm, "smoke")[0], [impl], CPU)
-        again = runner.Result.of(result.case, result.entry())
+        again = Result.of(result.case, result.entry())
         assert again.entry() == result.entry() and again.state == result.state
         assert (again.digest, again.message) == (result.digest, result.message) and result.digest
 

@@ -15,10 +15,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import portable.conformance
+from portable.conformance.cases.case import op_of
 from portable.conformance.commands import cli
 from portable.conformance.records import record, submission
 from portable.conformance.records.submission import STATEMENT, SUMS, SubmissionError
+from portable.conformance.states import CONFORMING, STATES
 
 from .sample_record import CASES, sample_record
 
@@ -30,20 +31,20 @@ GOOD = {
     "kernel_changes": "none",
     "commit": "0" * 40,
     "clean": True,
-    "must_run": True,
+    "manifest": True,
     "waivers": [],
 }
 
 
 @pytest.fixture(autouse=True)
-def must_run(monkeypatch):
-    """A stand-in for the must-run lists; `answer` is what it finds wrong with any record."""
+def manifest(monkeypatch):
+    """A stand-in for the manifests; `answer` is what it finds wrong with any record."""
     fake = types.SimpleNamespace(
         answer=[],
         faults=lambda made: list(fake.answer),
-        read=lambda tier: {"core": CASES, "full": CASES}[tier],
+        read=lambda tier: dict.fromkeys(map(op_of, {"core": CASES, "full": CASES}[tier])),
     )
-    monkeypatch.setattr(portable.conformance, "must_run", fake, raising=False)
+    monkeypatch.setattr(submission, "manifest", fake)
     return fake
 
 
@@ -52,7 +53,7 @@ def sample(**changes):
     made = sample_record(**changes)
     made["header"]["specs"] = {op: record.question(op) for op in made["header"]["specs"]}
     for each in [each for each in made["results"] if each["impl"] == "triton"]:
-        for impl in submission.can_run(made["header"], record.op_of(each["case"])):
+        for impl in submission.can_run(made["header"], op_of(each["case"])):
             if impl not in ("triton", "torch"):
                 made["results"].append(each | {"impl": impl})
     return made
@@ -146,7 +147,7 @@ device: hardware
 kernel_changes: the tile of matmul's mma is 64 x 64   # a comment
 commit: "{"0" * 40}"
 clean: true
-must_run: true
+manifest: true
 waivers:
   - where: rocm/known_failures.yaml:3
     reason: subnormals are lost by the matrix unit
@@ -324,7 +325,7 @@ def test_every_key_of_the_statement_is_needed(tmp_path, key):
         ("vendor", 7), ("product", " "),
         ("product", None), ("device", "real"), ("kernel_changes", []), ("commit", "main"),
         ("commit", "0" * 39), ("commit", "G" * 40), ("clean", False), ("clean", "true"), ("clean", 1),
-        ("must_run", False), ("must_run", None), ("waivers", None), ("waivers", {}), ("waivers", ["x"]),
+        ("manifest", False), ("manifest", None), ("waivers", None), ("waivers", {}), ("waivers", ["x"]),
         ("waivers", [{"where": "x"}]), ("waivers", [{"where": "x", "reason": ""}]),
         ("waivers", [{"where": "x", "reason": 3}]), ("waivers", [{"where": "x", "reason": "y", "who": "z"}]),
     ],
@@ -378,7 +379,7 @@ def test_a_package_names_no_person(tmp_path):
         ("[]", "expected an object"),
         ("[" * 100_000, "no valid record"),
         ('{"schema": ' + "1" * 5000 + "}", "no valid record"),
-        ('{"schema": 2}', "this program reads version 3, the record has 2"),
+        ('{"schema": 2}', "this program reads versions 3 and 4, the record has 2"),
         ('{"schema": 3, "schema": 3}', "the key 'schema' stands twice"),
         ('{"schema": NaN}', "NaN is not JSON"),
         ("\x1b[2J", "no valid record"),
@@ -429,7 +430,7 @@ def change(made, case=CASES[0], **fields):
     return made
 
 
-@pytest.mark.parametrize("state", sorted(set(record.STATES) - record.CONFORMING))
+@pytest.mark.parametrize("state", sorted(set(STATES) - CONFORMING))
 def test_a_record_that_does_not_conform(tmp_path, state):
     fault = only(write(tmp_path / "p", change(sample(), state=state)), "does not conform")
     assert f"{CASES[0]} on triton is {state}" in fault
@@ -481,27 +482,27 @@ def test_waivers_are_the_same_in_the_record_and_in_the_statement(tmp_path):
     only(write(tmp_path / "d", change(sample(), state="Waived")), "1 results are excused")
 
 
-def test_must_run_cases(tmp_path, must_run):
-    must_run.answer = ["matmul/x on triton was not run."]
-    only(write(tmp_path / "p"), "record.json: must-run cases: matmul/x on triton was not run.")
-    must_run.answer *= 100
-    assert len(faults(write(tmp_path / "p"), "must-run cases: 97 more")) == 4
+def test_the_manifest(tmp_path, manifest):
+    manifest.answer = ["matmul/x on triton was not run."]
+    only(write(tmp_path / "p"), "record.json: the manifest: matmul/x on triton was not run.")
+    manifest.answer *= 100
+    assert len(faults(write(tmp_path / "p"), "the manifest: 97 more")) == 4
 
     def broken(made):
         raise KeyError("tier")
 
-    must_run.faults = broken
-    only(write(tmp_path / "q"), "cannot be held against the must-run lists: KeyError")
+    manifest.faults = broken
+    only(write(tmp_path / "q"), "cannot be held against the manifest: KeyError")
 
 
-def test_a_tier_is_no_path(tmp_path, must_run):
-    must_run.read = must_run.faults = None  # neither may be asked
+def test_a_tier_is_no_path(tmp_path, manifest):
+    manifest.read = manifest.faults = None  # neither may be asked
     only(write(tmp_path / "p", sample(tier="../core")), "header.tier: '../core' is none of")
 
 
 def test_every_op_and_every_implementation_must_have_run(tmp_path):
     made = sample()
-    made["results"] = [each for each in made["results"] if record.op_of(each["case"]) != "softmax"]
+    made["results"] = [each for each in made["results"] if op_of(each["case"]) != "softmax"]
     only(write(tmp_path / "p", made), "softmax: no results; every op of the tier must run")
     made = sample()
     made["results"] = [each for each in made["results"] if each["impl"] not in ("mma", "wgmma")]
@@ -527,14 +528,14 @@ def test_an_unknown_vendor_or_architecture(tmp_path):
     for field in ("vendor", "arch"):
         made = sample()
         made["header"][field] = "acme"
-        only(write(tmp_path / field, made), "cannot be held against the must-run lists")
+        only(write(tmp_path / field, made), "cannot be held against the manifest")
 
 
-def test_the_real_must_run_lists_are_asked(tmp_path, monkeypatch):
+def test_the_real_manifest_is_asked(tmp_path, monkeypatch):
     """The sample holds six cases; the lists of tier core ask for thousands."""
     monkeypatch.undo()
     pytest.importorskip("portable.conformance.execute.manifest")
-    assert faults(write(tmp_path / "p"), "record.json: swiglu: no results", "must-run cases: ")
+    assert faults(write(tmp_path / "p"), "record.json: swiglu: no results", "the manifest: ")
 
 
 def test_control_characters_are_not_printed(tmp_path):

@@ -15,7 +15,9 @@ from portable.conformance.cases.generate import cases
 from portable.conformance.commands import cli
 from portable.conformance.execute import behaviour, runner, waivers
 from portable.conformance.execute.fuzz import explore
+from portable.conformance.execute.result import Result
 from portable.conformance.records import record
+from portable.conformance.states import KNOWN
 from portable.errors import SpecError
 from portable.runtime import detect
 from portable.spec import registry
@@ -65,7 +67,7 @@ def loaded(folder, **changes):
 
 def result(state="Fail.value", impl="toy", number=0):
     named = [case for case in cases(registry.spec("twice")) if "/normal/contiguous" in case.id]
-    return runner.Result(named[number], impl, state, "y: wrong" if state.startswith("Fail") else "")
+    return Result(named[number], impl, state, "y: wrong" if state.startswith("Fail") else "")
 
 
 def states(results):
@@ -181,7 +183,7 @@ def test_a_behaviour_may_be_a_known_failure(vendor, monkeypatch, capsys):
 
     def racy(case, impl, device):
         failed = case.name == "two_threads"
-        return runner.Result(case, impl, "Fail.behaviour" if failed else "Pass", "got another's" * failed)
+        return Result(case, impl, "Fail.behaviour" if failed else "Pass", "got another's" * failed)
 
     monkeypatch.setattr(behaviour, "run", racy)
     loaded(vendor, impl=["torch"], cases=["twice/behaviour/two_*"], state="Fail.behaviour")
@@ -305,8 +307,7 @@ def test_the_emulated_gfx90a_fails_where_its_file_says(name):
     known = waivers.Waivers(entries, read["header"]["arch"], TODAY)
     by_id = {case.id: case for op in recorded for case in [*cases(registry.spec(op)), *behaviour.cases([op])]}
     results = [
-        known.excuse(runner.Result(by_id[each["case"]], each["impl"], original(each)))
-        for each in read["results"]
+        known.excuse(Result(by_id[each["case"]], each["impl"], original(each))) for each in read["results"]
     ]
     assert known.settle(results) == []
     assert [result for result in results if not result.conforms] == []
@@ -317,6 +318,6 @@ def test_the_emulated_gfx90a_fails_where_its_file_says(name):
 
 def original(problem):
     """The judge's state, which the message of a known failure begins with."""
-    if problem["state"] not in runner.KNOWN:
+    if problem["state"] not in KNOWN:
         return problem["state"]
     return re.search(r"Fail\.\w+", problem["message"]).group()

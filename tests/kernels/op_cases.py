@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from portable.conformance.cases.generate import make_shape
+from portable.conformance.cases.case import make_shape
 from portable.conformance.judge import reference as oracle
 from portable.spec import registry
 from portable.spec.model import Case, Input, Spec

@@ -15,8 +15,10 @@ from typing import Any
 from unittest import mock
 
 import portable
-from portable.conformance.cases.generate import Case, cases
+from portable.conformance.cases.case import Case
+from portable.conformance.cases.generate import cases
 from portable.conformance.execute import behaviour, runner
+from portable.conformance.execute.result import Result
 from portable.conformance.judge import reference
 from portable.dispatch import dispatcher, select
 from portable.runtime import build, detect
@@ -73,7 +75,7 @@ def hunt(mutant: Mutant) -> Kill:
         return _first_rejection(mutant)
 
 
-def judge(mutant: Mutant, case: Case) -> runner.Result:
+def judge(mutant: Mutant, case: Case) -> Result:
     """One case on what now stands for the mutant's implementation."""
     return runner.run_case(question(case), mutant.impl, runner.torch_device())
 

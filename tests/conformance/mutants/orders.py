@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from portable.conformance.cases import inputs
-from portable.conformance.cases.generate import Case, input_shapes, make_shape
+from portable.conformance.cases.case import Case, input_shapes, make_shape
 from portable.conformance.judge import reference
 from portable.conformance.judge.bound import Verdict
 from portable.spec import registry

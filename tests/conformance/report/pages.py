@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from portable.conformance.records import record
+from portable.conformance.execute.result import entry
 
 from ..sample_record import sample_record
 
@@ -46,7 +46,7 @@ def large(count: int = 8000, wrong: bool = False) -> dict[str, Any]:
     impls = "wgmma", "triton", "cpp", "torch"
     kind = "lead=2x1x3x2,activation=gelu_tanh/cancellation/transposed"
     entries["results"] = [
-        record.entry(
+        entry(
             f"{ops[n % 7]}/bfloat16,W=float32/N={n // 4},{kind}", impls[n % 4],
             "Fail.value" if wrong else "Pass", worst=n / count, ulp=0.49, seconds=0.123456,
             max_abs=1e-3, message=f"case {n}: " + "first wrong element [0, 8]; " * 60 if wrong else "",

@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from portable.conformance.cases.case import op_of
 from portable.conformance.records import record
 from portable.conformance.report import junit, wording
+from portable.conformance.states import STATES
 
 from ..sample_record import sample_record
 
@@ -74,7 +76,7 @@ def test_every_result_is_a_case_of_its_suite(tmp_path):
     assert ElementTree.tostring(root) == ElementTree.tostring(parsed(entries))
     found = Counter((case.get("classname"), case.get("name")) for case in root.iter("testcase"))
     asked = Counter(
-        (f"portable.{record.op_of(each['case'])}.{each['impl']}", each["case"]) for each in entries["results"]
+        (f"portable.{op_of(each['case'])}.{each['impl']}", each["case"]) for each in entries["results"]
     )
     assert found == asked
     assert not red(root)
@@ -95,7 +97,7 @@ def test_properties_hold_the_header():
     assert "timestamp" not in parsed(sample_record(date="yesterday"))[0].attrib
 
 
-@pytest.mark.parametrize("state", record.STATES)
+@pytest.mark.parametrize("state", STATES)
 def test_each_state_has_its_element(state):
     entries = with_state(state, "why\nmore")
     case = parsed(entries).find("testsuite/testcase")
@@ -117,7 +119,7 @@ def test_each_state_has_its_element(state):
         assert wording.rerun(entries["results"][0], entries["header"]) in case[0].text
 
 
-@pytest.mark.parametrize("state", record.STATES)
+@pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("complete", (True, False))
 @pytest.mark.parametrize("timed", ("Pass", "InternalError"))
 def test_red_exactly_when_the_record_does_not_conform(state, complete, timed):
