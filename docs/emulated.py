@@ -1,4 +1,4 @@
-"""Write docs/emulated.md from the records of the emulated cards: `python docs/emulated.py`."""
+"""Write docs/emulated.md from the records of the emulated GPUs: `python docs/emulated.py`."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ PAGE = ROOT / "docs" / "emulated.md"
 DTYPES = ("bfloat16", "float16", "float32")
 
 WHY = {
-    "gfx90a": "That card's 16-bit matrix instructions take subnormal inputs for zero, as AMD documents for\n"
+    "gfx90a": "Its 16-bit matrix instructions take subnormal inputs for zero, as AMD documents for\n"
     "  MI200; the suite's normal data hold a few, which cost up to 3.6 units in the last place. torch on\n"
-    "  that card does the same. Known (backends/rocm/known_failures.yaml), not mended."
+    "  that GPU does the same. Known (backends/rocm/known_failures.yaml), not mended."
 }
 
-HEAD = """# The ops on emulated AMD cards
+HEAD = """# The ops on emulated AMD GPUs
 
 Written by `python docs/emulated.py` from `conformance/results/emulated-*/core.json`. Each record was made by
-`portable-conformance run --device rocm:ARCH --emulate --tier core`: the machine code of that card,
+`portable-conformance run --device rocm:ARCH --emulate --tier core`: the machine code for that GPU,
 executed by the CPU, every implementation pinned, forward and gradients, every element judged against
-float64. **None of it ran on an AMD card.**
+float64. **None of it ran on an AMD GPU.**
 
 A cell has the cases that passed, for bfloat16 / float16 / float32; in bold, of how many, where some did
 not. An implementation that does not take a type still answers its empty shapes. Behaviour cases (threads,
@@ -33,7 +33,7 @@ compile, autograd, rows alone) are in the second table alone.
 """
 
 
-def cards() -> dict[str, dict[str, Any]]:
+def emulated_records() -> dict[str, dict[str, Any]]:
     """Architecture -> record."""
     return {
         path.parent.name.removeprefix("emulated-"): record.read(path)
@@ -66,7 +66,7 @@ def _dtype(case: str) -> str:
 
 
 def page() -> str:
-    found = cards()
+    found = emulated_records()
     arches = list(found)
     rows: dict[tuple[str, str], dict[str, str]] = {}
     for arch, each in found.items():
@@ -82,24 +82,24 @@ def page() -> str:
 
 
 def _summary(found: dict[str, dict[str, Any]]) -> list[str]:
-    lines = ["| card | results | states | Triton |", "|---|--:|---|---|"]
+    lines = ["| GPU | judged, declined | states | Triton |", "|---|---|---|---|"]
     for arch, each in found.items():
         states = Counter(result["state"] for result in each["results"])
         text = ", ".join(f"{state} {count:,}" for state, count in sorted(states.items()))
         versions = each["header"]["versions"]
-        lines.append(f"| emulated {arch} | {sum(states.values()):,} | {text} | {versions['triton']} |")
+        lines.append(f"| emulated {arch} | {record.tally(each)} | {text} | {versions['triton']} |")
     return lines
 
 
 def _agreement(found: dict[str, dict[str, Any]]) -> list[str]:
-    """How the cards agree with an H200, which was a card."""
+    """How the emulated GPUs agree with an H200, which was hardware."""
     h200 = record.read(RECORDS / "h200" / "core.json")
     lines = [
-        "With an NVIDIA H200 (a card; `conformance/results/h200/core.json`), by `portable-conformance",
+        "With an NVIDIA H200 (hardware; `conformance/results/h200/core.json`), by `portable-conformance",
         "compare`: implementations of one name (Triton's source, and what both vendors build from one file)",
         "with each other, and the matrix kernels of one vendor (wgmma, mma) with the other's (mfma, wmma).",
         "",
-        "| card | cases in common | bit-equal | exact by demand, all bit-equal | disagreements |",
+        "| GPU | cases in common | bit-equal | exact by demand, all bit-equal | disagreements |",
         "|---|--:|--:|--:|--:|",
     ]
     for arch, each in found.items():
@@ -113,7 +113,7 @@ def _agreement(found: dict[str, dict[str, Any]]) -> list[str]:
 
 
 def _failures(found: dict[str, dict[str, Any]]) -> list[str]:
-    lines = ["What does not pass, by card:", ""]
+    lines = ["What does not pass, by GPU:", ""]
     for arch, each in found.items():
         kinds: Counter[str] = Counter()
         for result in filter(_failed, each["results"]):

@@ -67,7 +67,7 @@ def test_add_an_op(op, environment):
     environment["PORTABLE_BACKEND"] = "cpu"
     assert run(environment, "-c", PROGRAM) == "torch [[0.0, 4.0, nan]] [[0.0, 4.0, nan]]\n"
     judged = run(environment, *JUDGE)
-    assert "\nconforming: " in judged
+    assert "\nCONFORMS: " in judged
 
 
 @pytest.mark.slow
@@ -99,4 +99,4 @@ def test_add_a_vendor(op, tmp_path, environment):
     table = run(environment, "-m", "portable", "check", "--ops", "squared_relu", "--target", "acme")
     assert "1 kernels compile, 0 do not pass" in table
     judged = run(environment, *JUDGE)
-    assert "\nconforming: " in judged and "on Acme One (acme1)" in judged
+    assert "\nCONFORMS: " in judged and "on Acme One (acme1)" in judged

@@ -195,7 +195,7 @@ def test_a_function_that_does_not_tell_its_signature_takes_the_inputs():
 def test_what_the_signature_lacks_is_not_supported_by_rule():
     report = judged(lambda x: norm(x), NORM, BARE)
     assert [r.state for r in report.results] == ["NotSupported", "Pass"] and report.conforms
-    assert "not supported, 1: the function takes no weight" in str(report)
+    assert "declined, 1: the function takes no weight" in str(report)
     report = judged(lambda x, weight: norm(x, weight), NORM, BARE, EPS)
     assert [r.message for r in report.results] == [
         "",
@@ -442,6 +442,25 @@ def test_an_emulated_card_that_is_forbidden(monkeypatch):
 # The report ---------------------------------------------------------------------------------------
 
 
+def test_its_truth_is_the_verdict():
+    """`assert check(f, op)` said yes to a wrong kernel: every report was true."""
+    assert judged(norm)
+    assert not judged(zeros), "a wrong function"
+    assert not judged(zeros, NORM, BARE, NORM.replace("N=33", "N=1")), "one that fails some cases"
+
+    def declines(x, weight=None):
+        raise Unsupported("all of it")
+
+    assert not judged(declines), "one that declines every case"
+    assert not judged(norm, types=["float64"]), "one that claims another type"
+    assert not api.Report("f", "rms_norm", "CPU"), "no case at all"
+
+    def breaks(x, weight=None):
+        raise RuntimeError("no kernel image")
+
+    assert not judged(breaks)
+
+
 def zeros(x, weight=None):
     return torch.zeros_like(x)
 
@@ -450,7 +469,7 @@ def test_a_report_shows_five_failures_and_counts_the_others():
     many = [NORM.replace("N=33", f"N={size}") for size in range(30, 37)]
     report = judged(zeros, *many)
     text = str(report)
-    head = f"NOT conforming: zeros as rms_norm on {report.device}: Fail.value 7\nworst |error|/bound "
+    head = f"DOES NOT CONFORM: zeros as rms_norm on {report.device}: 7 judged (7 fail)\nFail.value 7\nworst "
     assert text.startswith(head) and report.device.startswith("CPU")
     assert len(re.findall("^Fail.value: rms_norm/", text, re.MULTILINE)) == 5
     assert text.endswith("and 2 more that fail, in `report.failures`")

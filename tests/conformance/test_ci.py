@@ -39,7 +39,7 @@ def made(tmp_path_factory) -> Path:
     ):
         done = script("run.sh", device, "smoke", out, *options, CONFORMANCE_OPTIONS=CASES)
         assert done.returncode == 0, done.stdout + done.stderr
-        assert "\nconforming: " in done.stdout and "\x1b" not in done.stdout
+        assert "\nCONFORMS: " in done.stdout and "\x1b" not in done.stdout
     return out
 
 

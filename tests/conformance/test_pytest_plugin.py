@@ -52,7 +52,7 @@ def test_a_function_that_conforms_passes(run):
             return norm
     """)
     assert code == 0 and "1 passed" in text and "warning" not in text, text
-    assert "conforming: norm as rms_norm on CPU" in text  # -rA shows what passed
+    assert "CONFORMS: norm as rms_norm on CPU" in text  # -rA shows what passed
 
 
 def test_a_failure_is_the_report_and_no_traceback(run):
@@ -65,7 +65,7 @@ def test_a_failure_is_the_report_and_no_traceback(run):
             return twice
     """)
     assert code == 1 and "1 failed" in text
-    assert "NOT conforming: twice as rms_norm on CPU" in text and "Fail.value 2" in text
+    assert "DOES NOT CONFORM: twice as rms_norm on CPU" in text and "Fail.value 2" in text
     assert "first wrong element [0, 0]: got " in text and "again: portable.conformance.check(twice," in text
     assert not re.search(r"Traceback|^E  |outside\\.py|pytest_plugin\\.py:", text, re.MULTILINE), text
 
@@ -106,7 +106,7 @@ def test_every_mark_must_hold(run):
             return lambda x, weight=None: torch.softmax(x, -1)
     """)
     assert code == 1
-    assert "\nNOT conforming: <lambda> as rms_norm" in text and "\nconforming: <lambda> as softmax" in text
+    assert "\nDOES NOT CONFORM: <lambda> as rms_norm" in text and "\nCONFORMS: <lambda> as softmax" in text
 
 
 def test_what_returns_no_function_fails(run):

@@ -199,7 +199,7 @@ def test_a_full_disk_at_the_end_is_two_and_costs_no_other_file(norm, tmp_path, m
     assert cli.main([*FEW, *options]) == 2
     said = capsys.readouterr()
     assert f"--{option} {tmp_path}" in said.err and "No space left" in said.err
-    assert "\nconforming: " in said.out and len(list(tmp_path.iterdir())) == 2
+    assert "\nCONFORMS: " in said.out and len(list(tmp_path.iterdir())) == 2
 
 
 def test_a_full_disk_at_an_interrupt_is_said(norm, file, monkeypatch, capsys):

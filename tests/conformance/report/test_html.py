@@ -134,12 +134,15 @@ def test_every_result_is_in_the_list(made):
 @pytest.mark.parametrize(
     ("name", "start"),
     (
-        ("conforming", "Conforming: NVIDIA H200 (sm_90a), 12 of 12 judged results as the specs say."),
-        ("failing", "Not conforming: on NVIDIA H200 (sm_90a), 1 of 13 results is not as the specs say"),
-        ("emulated", "Conforming: emulated gfx942, 12 of 12"),
-        ("interrupted", "Not conforming: on NVIDIA H200 (sm_90a), the run was interrupted after 13 results."),
-        ("empty", "No verdict: nothing was judged"),
-        ("above the roof", "Not conforming: on NVIDIA H200 (sm_90a), 1 timing cannot be"),
+        ("conforming", "Conforms: NVIDIA H200 (sm_90a), 12 judged (all pass), 1 declined by rule."),
+        ("failing", "Does not conform: on NVIDIA H200 (sm_90a), 1 of 13 results is not as the specs say"),
+        ("emulated", "Conforms: emulated gfx942, 12 judged (all pass)"),
+        (
+            "interrupted",
+            "Does not conform: on NVIDIA H200 (sm_90a), the run was interrupted after 13 results.",
+        ),
+        ("empty", "Does not conform: nothing was judged"),
+        ("above the roof", "Does not conform: on NVIDIA H200 (sm_90a), 1 timing cannot be"),
     ),
 )
 def test_the_verdict_comes_first(name, start):
@@ -155,7 +158,9 @@ def test_the_verdict_comes_first(name, start):
 def test_known_failures_are_told_apart():
     entries = pages.failing()
     entries["results"][0]["state"] = "XFail"
-    assert html.sentence(entries)[0].endswith("10 of 12 judged results as the specs say, 2 known failures.")
+    assert html.sentence(entries)[0].endswith(
+        "12 judged (10 pass, 1 pass with a warning, 2 known failures), 1 declined by rule."
+    )
 
 
 @pytest.mark.parametrize(
@@ -250,7 +255,7 @@ def test_two_records_are_compared():
     page = Page(html.page(one, other, pages.comparison(("softmax/x differs for no reason",))))
     for wanted in ("The records agree.", "Agreement", "Parity", "0.900", "[0.880, 0.930]", "✓ parity",
                    "? inconclusive", "softmax/x differs for no reason", "AMD MI300X over NVIDIA H200",
-                   "Conforming: NVIDIA H200", "Not conforming: on AMD MI300X"):  # fmt: skip
+                   "Conforms: NVIDIA H200", "Does not conform: on AMD MI300X"):  # fmt: skip
         assert wanted in page.text, wanted
     assert len(page.data["rows"]) == 26 and len(page.all("figure")) == 2
     ids = [attrs["id"] for _, attrs in page.found if "id" in attrs]
