@@ -38,7 +38,7 @@ typedef weight_type W;
 #endif
 
 #define DEVICE __device__ __forceinline__
-// A block has exactly `threads` threads; KERNEL_RESIDENT also asks for `blocks` of them per multiprocessor.
+// A block has exactly `threads` threads; KERNEL_RESIDENT also requests `blocks` of them per multiprocessor.
 #define KERNEL(threads) extern "C" __global__ __launch_bounds__(threads)
 #define KERNEL_RESIDENT(threads, blocks) extern "C" __global__ __launch_bounds__(threads, blocks)
 #define SHARED __shared__

@@ -44,7 +44,7 @@ typedef weight_type W;
 #define __constant__ __attribute__((constant))
 
 #define DEVICE __device__ inline __attribute__((always_inline))
-// A block has exactly `threads` threads; KERNEL_RESIDENT also asks for `blocks` of them per compute unit
+// A block has exactly `threads` threads; KERNEL_RESIDENT also requests `blocks` of them per compute unit
 // (four SIMD units each).
 #define KERNEL(threads) extern "C" __global__ __attribute__((amdgpu_flat_work_group_size(threads, threads)))
 #define KERNEL_RESIDENT(threads, blocks)                                                                    \
@@ -111,7 +111,7 @@ template <> DEVICE bf16 from_float<bf16>(float value) {
 }
 template <> DEVICE f16 from_float<f16>(float value) {
     // clang 22 turns the rounding of a product into v_fma_mixlo_f16 with +0 added, which makes -0 into +0. The
-    // empty statement hides the product; found by comparing emulated cards with an H200 (2026-11-21).
+    // empty statement hides the product; found by comparing the emulated GPU with an H200 (2026-11-21).
     asm("" : "+v"(value));
     return __builtin_bit_cast(f16, static_cast<_Float16>(value));
 }
@@ -152,7 +152,7 @@ template <int BYTES> DEVICE void store_words(void* address, words<BYTES> value) 
 // `math_max_number` and `math_min_number` return the other operand.
 DEVICE float math_exp(float x) { return __builtin_expf(x); }
 DEVICE float math_exp2(float x) { return __builtin_exp2f(x); }
-// The same; on some cards faster, with denormal results as zero.
+// The same; on some GPUs faster, with denormal results as zero.
 DEVICE float exp2_fast(float x) { return __builtin_exp2f(x); }
 DEVICE float math_log(float x) { return __builtin_logf(x); }
 DEVICE float math_sqrt(float x) { return __builtin_sqrtf(x); }

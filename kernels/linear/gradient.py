@@ -1,4 +1,4 @@
-"""The gradient formula of linear: the activation's slope, then two matrix products and a sum."""
+"""The gradient formula of linear: the activation's derivative, then two matrix products and a sum."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def forward(params: dict[str, Any]) -> str | None:
     """The op that computes instead where a gradient is recorded: it takes the same and answers y first.
 
     Keeping what the activation saw, rounded to y's dtype as torch does, saves the backward pass one product.
-    relu's slope is seen in y.
+    relu's derivative follows from y.
     """
     return None if params["activation"] in (None, "relu") else "linear_with_preactivation"
 
@@ -38,7 +38,7 @@ def backward(
 
 
 def through_activation(dy: Tensor, z: Tensor, activation: str, sums: bool) -> tuple[Tensor, Tensor | None]:
-    """The gradient of what the activation took, and, if asked for, its sum over the rows."""
+    """The gradient of the activation's input and, optionally, its sum over the rows."""
     if sums:
         return portable.activation_backward_sums(dy, z, activation)
     return portable.activation_backward(dy, z, activation), None

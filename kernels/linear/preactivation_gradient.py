@@ -26,5 +26,5 @@ def backward(
     x, weight, bias, z = saved
     if dy is None:
         return {} if dz is None else through_product(x, weight, bias, dz, None, needs)
-    slope, dbias = through_activation(dy, z, params["activation"], dz is None and needs["bias"])
-    return through_product(x, weight, bias, slope if dz is None else slope + dz, dbias, needs)
+    dpre, dbias = through_activation(dy, z, params["activation"], dz is None and needs["bias"])
+    return through_product(x, weight, bias, dpre if dz is None else dpre + dz, dbias, needs)

@@ -67,15 +67,15 @@ def _through(dy: Tensor, z: Tensor, activation: str) -> Tensor:
     if activation == "relu":
         return torch.where(z <= 0, 0.0, dy)
     if activation == "silu":
-        slope = torch.sigmoid(z) * (1 + z * torch.sigmoid(-z))
+        derivative = torch.sigmoid(z) * (1 + z * torch.sigmoid(-z))
     elif activation == "gelu":
-        slope = 0.5 * (1 + torch.erf(z * math.sqrt(0.5)))
-        slope = slope + z * (0.5 * _TANH_SCALE) * torch.exp(-0.5 * z.square())
+        derivative = 0.5 * (1 + torch.erf(z * math.sqrt(0.5)))
+        derivative = derivative + z * (0.5 * _TANH_SCALE) * torch.exp(-0.5 * z.square())
     else:
-        # The slope is 0 or 1 long before 16; z**3 and z**2 must not overflow. At infinity the formula is
+        # The derivative is 0 or 1 long before 16; z**3 and z**2 must not overflow. At infinity the formula is
         # NaN, as it is for torch.
         z = torch.where(z.isinf(), torch.nan, z.clamp(-16, 16))
         f = torch.tanh(_TANH_SCALE * (z + _TANH_CUBIC * z**3))
         inner = _TANH_SCALE * (1 + 3 * _TANH_CUBIC * z.square())
-        slope = 0.5 * (1 + f) + 0.5 * z * inner * (1 - f) * (1 + f)
-    return dy * slope
+        derivative = 0.5 * (1 + f) + 0.5 * z * inner * (1 - f) * (1 + f)
+    return dy * derivative

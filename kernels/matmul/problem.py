@@ -6,7 +6,7 @@ batch dimensions, and for each operand two matrix strides and two batch strides:
     c[i, j, m, n] = activation(sum_k a[i, j, m, k] * b[i, j, k, n] + bias[n])
 
 Batch dimensions of size 1 vanish, adjacent ones merge where all three operands allow it, and a batch
-dimension over which b does not change becomes more rows of a where a and c lie suitably in memory.
+dimension over which b does not change becomes more rows of a where the strides of a and c allow it.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from portable.plan import Call, Plan, Rejected, TensorInfo
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A batch of matrices in memory: element (i, j, row, col) lies at
+    """A batch of matrices in memory: element (i, j, row, col) is
     `i * batch[0] + j * batch[1] + row * self.row + col * self.col` elements from the base.
 
-    `alignment` is that of the base address in bytes (at most 16). A stride of 0 repeats an element.
+    `alignment` is that of the base address in bytes (at most 16). A stride of 0 broadcasts.
     """
 
     tensor: str
@@ -40,7 +40,7 @@ class Operand:
 
     @property
     def unit_stride(self) -> str | None:
-        """Along which index neighbours touch: "col" (row-major), "row" (column-major) or None."""
+        """The index with unit stride: "col" (row-major), "row" (column-major) or None."""
         if self.col == 1:
             return "col"
         return "row" if self.row == 1 else None
@@ -60,7 +60,7 @@ class Operand:
 class Problem:
     """One matrix product. `batch` sizes are (outer, inner), 1 where there is none; `bias` is the name
     of a contiguous tensor of N elements, added to each row, whose base alignment is
-    `bias_alignment`; `preactivation` names a second output, which lies as c does and takes the sum with its
+    `bias_alignment`; `preactivation` names a second output with c's layout, which gets the sum with its
     bias, before the activation; `precision` is "ieee", "tf32" or "bf16x6" and concerns float32 alone."""
 
     M: int
@@ -190,8 +190,8 @@ def from_matmul(call: Call) -> Problem | Rejected:
 
 def from_linear(call: Call) -> Problem | Rejected:
     """The canonical problem of `linear(x [*, K], weight [N, K], bias [N]?) -> y [*, N]`: a is x with all
-    its leading dimensions as rows, b is the transposed weight. A call with an output z asks for what the
-    activation takes."""
+    its leading dimensions as rows, b is the transposed weight. A call with an output z also gets the
+    preactivation."""
     x, weight, y = call["x"], call["weight"], call["y"]
     N, K = weight.shape
     x_rows, y_rows = rows(x), rows(y)

@@ -13,7 +13,7 @@ from portable.kernels._lib.torch_products import wide_sums
 
 @contextmanager
 def _float32_products(device: torch.device, precision: str) -> Iterator[None]:
-    """float32 products of the asked precision, whatever the process has set for torch as a whole."""
+    """float32 products of the given precision, whatever the process's global setting of torch."""
     cpu = device.type == "cpu"
     backends = torch.backends
     setting = backends.mkldnn.matmul if cpu else backends.cuda.matmul  # pyright: ignore[reportAttributeAccessIssue]

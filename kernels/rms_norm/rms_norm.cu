@@ -85,7 +85,7 @@ void rms_norm_forward_stream(const T* x, const W* weight, T* y, int64_t length, 
 #endif
 
 // With r = 1 / rms, g = dy * weight and n = x * r: dx = r * (g - n * mean(g * n)), dweight = sum of dy * n.
-// r never stands squared or cubed: it may be as large as 2^63.
+// r is never squared or cubed: it may be as large as 2^63.
 
 #if PASS == BACKWARD
 ROW_KERNEL

@@ -29,7 +29,7 @@ FORWARD_CLUSTERS = {
     32768: (8, 1024, 4, 2),
     65536: (8, 1024, 8, 1),
 }
-# The gradient has loads of two tensors under way: one vector of each per lane is enough in a block's row.
+# The gradient has loads of two tensors in flight: one vector of each per lane is enough in a block's row.
 BACKWARD_CLUSTERS = {
     128: (1, 128, 1, 16),
     256: (1, 256, 1, 8),

@@ -1,7 +1,7 @@
-// LDS and memory in AMD's matrix kernels: a barrier for LDS alone, loads from any address.
+// LDS and memory in AMD's matrix kernels: a barrier for LDS alone, unaligned loads.
 //
-// Nothing here asks for alignment beyond the element's own: these GPUs load 16 bytes from any address,
-// at full speed where the address happens to be a multiple of 16.
+// Loads need no alignment beyond the element's own: these GPUs load 16 bytes from any address, at full speed where it
+// is a multiple of 16.
 #pragma once
 
 #include "prelude.h"
@@ -14,22 +14,22 @@ DEVICE void lds_barrier() {
     __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup", "local");
 }
 
-// BYTES from any element's address.
-template <int BYTES, class Element> DEVICE words<BYTES> load_anywhere(const Element* address) {
+// BYTES from the address of any element.
+template <int BYTES, class Element> DEVICE words<BYTES> load_unaligned(const Element* address) {
     words<BYTES> value;
     __builtin_memcpy(&value, address, BYTES);
     return value;
 }
 
-// BYTES of elements, of which those from `there` on do not exist: they are zero, and not read.
-template <int BYTES, class Element> DEVICE words<BYTES> load_part(const Element* address, int there) {
+// BYTES of elements, of which the first `valid` exist; the others are zero and not read.
+template <int BYTES, class Element> DEVICE words<BYTES> load_bounded(const Element* address, int valid) {
     constexpr int COUNT = BYTES / sizeof(Element);
-    if (there >= COUNT) {
-        return load_anywhere<BYTES>(address);
+    if (valid >= COUNT) {
+        return load_unaligned<BYTES>(address);
     }
     vec<Element, COUNT> values = {};
     for (int i = 0; i < COUNT; ++i) {
-        if (i < there) {
+        if (i < valid) {
             values.v[i] = address[i];
         }
     }

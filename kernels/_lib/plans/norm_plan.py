@@ -183,7 +183,7 @@ def _persistent(
     views: dict[str, Rows],
     blocks: int,
 ) -> Plan:
-    """`blocks` blocks, or clusters of them, walk the rows."""
+    """`blocks` persistent blocks, or clusters of them, process the rows."""
     x = views["x"]
     args = (
         pointer(call, "dy"),

@@ -1,4 +1,4 @@
-"""Rows through a ring in shared memory: how persistent blocks, or clusters of them, take rows on Hopper."""
+"""Rows through a ring in shared memory: persistent blocks, or clusters of them, on Hopper (rows/ring.h)."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from portable.kernels._lib.plans.row_plan import (
 )
 from portable.plan import Device, NativeKernel, TensorInfo
 
-HELPERS = 64  # threads beside those that hold a row: the warp that merges and the one that copies
+HELPERS = 64  # threads beside those that hold a row: the reduction warp and the producer warp
 
 
 @dataclass(frozen=True, slots=True)
 class Ring:
     """`cluster` blocks share a row, each as `threads` threads with `chunks` vectors; `resident` blocks fit a
-    multiprocessor with `slots` chunks of rows in shared memory each. `clusters` of them stay on the card,
-    where that is not all that its multiprocessors could hold by number. `hold`: how many chunks of a norm's
+    multiprocessor with `slots` chunks of rows in shared memory each. `clusters` of them are launched,
+    where that is fewer than the multiprocessors could hold. `hold`: how many chunks of a norm's
     weight, and then of its bias, a block keeps in registers."""
 
     cluster: int
@@ -43,9 +43,9 @@ class Ring:
         return size + 16 if size == 48 * 1024 else size
 
     def blocks(self, device: Device) -> int:
-        """How many blocks (clusters) walk the rows."""
-        most = max(device.multiprocessors * self.resident // self.cluster, 1)
-        return most if self.clusters is None else min(most, self.clusters)
+        """How many persistent blocks (clusters) process the rows."""
+        limit = max(device.multiprocessors * self.resident // self.cluster, 1)
+        return limit if self.clusters is None else min(limit, self.clusters)
 
 
 def ring_class(

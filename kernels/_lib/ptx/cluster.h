@@ -10,7 +10,7 @@ DEVICE int cluster_rank() {
     return rank;
 }
 
-// The address, in the cluster's shared-memory window, of what lies at `at` in block `rank`'s shared memory.
+// The address, in the cluster's shared-memory window, of `at` in block `rank`'s shared memory.
 DEVICE uint32_t map_shared_rank(uint32_t at, int rank) {
     uint32_t remote;
     asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(at), "r"(rank));
@@ -21,7 +21,7 @@ DEVICE uint32_t map_shared_rank(uint32_t at, int rank) {
 DEVICE void cluster_sync() {
     asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
 }
-// The same barrier in two halves and without ordering of memory: a release waits for every access of the block that is
-// under way (about 1 us, 2026-11-21).
+// The same barrier in two halves and without ordering of memory: a release waits for every access of the block in
+// flight (about 1 us, 2026-11-21).
 DEVICE void cluster_arrive_relaxed() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
 DEVICE void cluster_wait() { asm volatile("barrier.cluster.wait.aligned;" ::: "memory"); }

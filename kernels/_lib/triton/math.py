@@ -113,9 +113,9 @@ def normal_distribution(x):
 
 @triton.jit
 def times_gelu_slope(dy, z, WIDE: tl.constexpr = True):
-    """dy * (Phi(z) + z * phi(z)), gelu's slope.
+    """dy * (Phi(z) + z * phi(z)), gelu's derivative.
 
-    If not WIDE: with a = |z| and Mills' ratio R(a) = (1 - Phi(a)) / phi(a), the slope is
+    If not WIDE: with a = |z| and Mills' ratio R(a) = (1 - Phi(a)) / phi(a), the derivative is
     s = phi(a) * (R(a) - a) for negative z and 1 - s else. R is a polynomial in t = 1 / (1 + 0.3 a), fitted
     here to 6e-7 of R + a for every a >= 0; phi goes in as two square roots, so that it keeps its range.
     """
@@ -140,10 +140,10 @@ def times_gelu_slope(dy, z, WIDE: tl.constexpr = True):
 
 @triton.jit
 def times_gelu_tanh_slope(dy, z, WIDE: tl.constexpr = True):
-    """dy times the slope of gelu_tanh, z * s with s = sigmoid(u): s * (1 + z * (1 - s) * u').
+    """dy times the derivative of gelu_tanh, z * s with s = sigmoid(u): s * (1 + z * (1 - s) * u').
 
-    s is 0 or 1 long before 20, and a cube must not overflow; at infinity the slope is NaN, as torch's is.
-    """
+    s is 0 or 1 long before 20, and a cube must not overflow; at infinity the derivative is NaN, as torch's
+    is."""
     x = tl.minimum(tl.maximum(z, -20.0), 20.0)
     square = x * x
     inner = x * tl.fma(square, 0.21406444881780073, 1.59576912160573071176)
@@ -157,6 +157,6 @@ def times_gelu_tanh_slope(dy, z, WIDE: tl.constexpr = True):
         near = root * root
         far = power * near
         negative = z < 0.0
-        slope = tl.where(negative, far, near) * tl.fma(inner, tl.where(negative, near, far), 1.0)
-        result = slope * tl.fma(z, 0.0, dy)
+        derivative = tl.where(negative, far, near) * tl.fma(inner, tl.where(negative, near, far), 1.0)
+        result = derivative * tl.fma(z, 0.0, dy)
     return result

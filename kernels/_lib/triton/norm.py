@@ -23,7 +23,7 @@ from portable.layout import rows
 from portable.plan import Call, Plan, Pointer, Rejected, Scalar
 
 RESIDENT_BYTES = 65536  # of one row, in the registers of 1024 threads
-UNROLL = 4  # chunks of a long row whose loads may be under way together
+UNROLL = 4  # chunks of a long row whose loads are in flight together
 
 
 @triton.jit

@@ -56,7 +56,7 @@ def norm_backward_rows(
 ):  # fmt: skip
     """Every num_programs-th tile of ROWS rows of at most BLOCK elements, held in registers.
 
-    If AHEAD, the next tile's loads are under way while a tile is worked on. `dw_ptr` and `db_ptr` are
+    If AHEAD, the next tile's loads are in flight while a tile is computed. `dw_ptr` and `db_ptr` are
     float32 [programs, length], or None where that gradient is not wanted.
     """
     pid = tl.program_id(0)
@@ -200,15 +200,15 @@ def plan_norm_backward(call: Call, centered: bool) -> Plan | Rejected:
     tile = row_tile(call, length, unit, RESIDENT)
     if rejected := too_large(count, length, tile):
         return rejected
-    pack = _Packer(call, tile, centered, bool(w), bool(b))
+    builder = _Builder(call, tile, centered, bool(w), bool(b))
     if not tile.streams:
-        return pack.resident(count, length)
+        return builder.resident(count, length)
     if unit > 1 and not centered and length <= PARTS_RESIDENT:
-        return pack.parts(count, length)
-    return pack.streaming(count, length)
+        return builder.parts(count, length)
+    return builder.streaming(count, length)
 
 
-class _Packer:
+class _Builder:
     """Arguments, constants and workspaces that the kernels of one backward pass share."""
 
     def __init__(self, call: Call, tile: RowTile, centered: bool, has_w: bool, has_b: bool):
@@ -242,7 +242,7 @@ class _Packer:
     def resident(self, count: int, length: int) -> Plan:
         """The plan for rows held in registers."""
         tile = self.tile
-        # Of 16-bit rows fewer bytes are under way, and the next rows' fit beside them. The weight stays in
+        # Of 16-bit rows fewer bytes are in flight, and the next rows' fit beside them. The weight stays in
         # registers unless two sums, or a pointer and a mask for every element, are there as well.
         ahead = itemsize(self.call["x"].dtype) == 2
         reload = tile.block >= 2048 and (self.present["db_ptr"] or tile.unit == 1)

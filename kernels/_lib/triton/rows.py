@@ -57,7 +57,7 @@ class RowTile:
         return TritonKernel(function, fixed, self.num_warps, num_stages=2, options=options)
 
     def programs(self, call: Call, count: int) -> int:
-        """How many programs stay on the card and take the tiles of `count` rows in turn."""
+        """How many persistent programs process the tiles of `count` rows."""
         threads = self.num_warps * call.device.warp_size
         most = call.device.multiprocessors * max(1, setting(call, "THREADS") // threads)
         return min(most, triton.cdiv(count, self.rows))
@@ -90,7 +90,7 @@ def row_tile(call: Call, length: int, unit: int, resident: int) -> RowTile:
 
     A thread's 16 elements are two 16-byte loads of bfloat16 in flight for each tensor, in 16 registers as
     float32. Element by element (`unit` 1) every access needs a pointer and a mask of its own, so that limits
-    are halved; without, kernels spill on some card.
+    are halved; without, kernels spill on some GPU.
     """
     per_thread, chunk = setting(call, "ELEMENTS"), setting(call, "CHUNK")
     if unit == 1:
@@ -151,7 +151,7 @@ def tile_launch(
     count: int,
     *constants: tuple[str, Any],
 ) -> Launch:
-    """One program per tile; or, with AHEAD and a kernel that knows it, programs that take tiles in turn."""
+    """One program per tile; or, with AHEAD and a kernel that knows it, persistent programs."""
     ahead = "AHEAD" in function.arg_names and bool(setting(call, "AHEAD"))
     programs = tile.programs(call, count) if ahead else triton.cdiv(count, tile.rows)
     most = 0 if tile.streams else setting(call, "REGISTERS")
@@ -166,7 +166,7 @@ def plan_elementwise(
     """One launch of `function` over tiles of TILE elements, 16 bytes a thread, of tensors of rows that are
     all of one shape.
 
-    Tensors without gaps between rows are taken as one long row: one class then serves every shape. The
+    Tensors without gaps between rows are one long row: one class then covers every shape. The
     kernel takes `<name>_ptr, <name>_stride` for each of `names`, count, length and chunks (tiles per row).
     """
     size = setting(call, "TILE")

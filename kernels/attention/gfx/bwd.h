@@ -68,7 +68,7 @@ struct PairStage {
             const T* const data = (is_d(i) ? from.d.data : from.e.data) + column(i);
             for (int r = 0; r < RUN; ++r) {
                 const T* const at = data + min(row + r, from.d.end - 1) * step;
-                held[i][r] = WHOLE_D && WHOLE_E ? load_anywhere<SIDE * 2>(at) : load_part<SIDE * 2>(at, there);
+                held[i][r] = WHOLE_D && WHOLE_E ? load_unaligned<SIDE * 2>(at) : load_bounded<SIDE * 2>(at, there);
             }
             if (first + STEP > from.d.end) {
                 for (int r = 0; r < RUN; ++r) {

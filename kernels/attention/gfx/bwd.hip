@@ -46,7 +46,7 @@ struct Sums {
 struct Numbers {
     float v[RUN];
     DEVICE void load(const float* from) {
-        const auto low = load_anywhere<16>(from), high = load_anywhere<16>(from + 4);
+        const auto low = load_unaligned<16>(from), high = load_unaligned<16>(from + 4);
         for (int i = 0; i < 4; ++i) {
             v[i] = float_of(low.w[i]);
             v[i + 4] = float_of(high.w[i]);
@@ -69,7 +69,7 @@ DEVICE void load_bias(const Work& work, int line, int own, float (&bias)[RUN]) {
             }
         }
     } else {
-        const words<16> part = load_part<16>(work.bias + own * work.bias_row + line, work.sight.end - line);
+        const words<16> part = load_bounded<16>(work.bias + own * work.bias_row + line, work.sight.end - line);
         const auto run = __builtin_bit_cast(vec<T, RUN>, part);
         for (int i = 0; i < RUN; ++i) {
             bias[i] = to_float(run.v[i]);

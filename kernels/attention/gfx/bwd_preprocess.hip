@@ -22,8 +22,8 @@ void attention_backward_rows(const T* dout, const T* out, const float* lse, cons
         dout += batch * dout_batch + head * dout_head + row * dout_row;
         out += batch * out_batch + head * out_head + row * out_row;
         for (int column = lane * RUN; column < columns; column += LANES * RUN) {
-            const auto d = __builtin_bit_cast(vec<T, RUN>, load_part<16>(dout + column, columns - column));
-            const auto o = __builtin_bit_cast(vec<T, RUN>, load_part<16>(out + column, columns - column));
+            const auto d = __builtin_bit_cast(vec<T, RUN>, load_bounded<16>(dout + column, columns - column));
+            const auto o = __builtin_bit_cast(vec<T, RUN>, load_bounded<16>(out + column, columns - column));
             for (int i = 0; i < RUN; ++i) {
                 sum = math_fma(to_float(d.v[i]), to_float(o.v[i]), sum);
             }

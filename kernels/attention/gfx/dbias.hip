@@ -95,7 +95,7 @@ template <class Element> struct Plane {
 
     // RUN keys from `key` on; those that do not exist are zero.
     DEVICE words<16> load(int query, int key) const {
-        return has(query, key) ? load_part<16>(data + query * step + key, keys - key) : words<16>{};
+        return has(query, key) ? load_bounded<16>(data + query * step + key, keys - key) : words<16>{};
     }
     DEVICE void store(int query, int key, words<16> run) const {
         if (!has(query, key)) {

@@ -129,7 +129,7 @@ constexpr int width_from(int tile) {
 
 template <int WIDTH> DEVICE words<(WIDTH > 1 ? WIDTH * 2 : 4)> load_neighbours(const T* from) {
     if constexpr (WIDTH > 1) {
-        return load_anywhere<WIDTH * 2>(from);
+        return load_unaligned<WIDTH * 2>(from);
     } else {
         return {{from->bits}};
     }
@@ -272,7 +272,7 @@ void attention_decode(const T* q, int64_t q_batch, int64_t q_head, int64_t q_row
         const int column = id % COLUMNS, d = id / COLUMNS * RUN;
         words<16> chunk = {};
         if (column < place.columns()) {
-            chunk = load_part<16>(q + place.query(column) * q_row + place.head(column) * q_head + d, D - d);
+            chunk = load_bounded<16>(q + place.query(column) * q_row + place.head(column) * q_head + d, D - d);
         }
         store_words<16>(q_tile + id * 16, chunk);
     }

@@ -248,11 +248,11 @@ template <int COUNT, int DISTANCE, class Fetch, class Use> DEVICE void fetch_ahe
 // A second operand from memory: `line` is the lane's own, of which `there` elements exist from k on.
 template <class Type> DEVICE Columns columns_from(const Type* line, int k, int there) {
 #if defined(__GFX11__)
-    const vec<words<16>, 2> both = {{load_part<16>(line + k, there),
-                                     load_part<16>(line + k + RUN, there - RUN)}};
+    const vec<words<16>, 2> both = {{load_bounded<16>(line + k, there),
+                                     load_bounded<16>(line + k + RUN, there - RUN)}};
     return {__builtin_bit_cast(fragment, both)};
 #else
     const int own = lane_part() * RUN;
-    return {load_part<16>(line + k + own, there - own)};
+    return {load_bounded<16>(line + k + own, there - own)};
 #endif
 }

@@ -89,7 +89,7 @@ DEVICE void load_bias(vec<T, RUN> (&bias)[STRIPS], const Work& work, int row, in
     const int own_key = key + lane_part() * RUN;
     if (key + TILE_N <= work.key_end) {
         for (int s = 0; s < STRIPS; ++s) {
-            bias[s] = __builtin_bit_cast(vec<T, RUN>, load_anywhere<16>(line + own_key + s * DEPTH));
+            bias[s] = __builtin_bit_cast(vec<T, RUN>, load_unaligned<16>(line + own_key + s * DEPTH));
         }
         return;
     }

@@ -31,7 +31,7 @@ template <class Type, int WIDTH, int LINES, int THREADS> struct RowStage {
             }
             const int row = first + id(i) / CHUNKS, column = id(i) % CHUNKS * RUN;
             const Type* const at = from.data + min(row, from.end - 1) * from.step + column;
-            held[i] = WHOLE ? load_anywhere<16>(at) : load_part<16>(at, from.width - column);
+            held[i] = WHOLE ? load_unaligned<16>(at) : load_bounded<16>(at, from.width - column);
             if (!inside && row >= from.end) {
                 held[i] = {};
             }
@@ -68,8 +68,8 @@ template <class Type, int WIDTH, int LINES, int THREADS> struct ColumnStage {
             const int row = first + id(i) / ACROSS * RUN, column = id(i) % ACROSS * SIDE;
             for (int r = 0; r < RUN; ++r) {
                 const Type* const at = from.data + min(row + r, from.end - 1) * from.step + column;
-                held[i][r] = WHOLE ? load_anywhere<SIDE * 2>(at)
-                                   : load_part<SIDE * 2>(at, from.width - column);
+                held[i][r] = WHOLE ? load_unaligned<SIDE * 2>(at)
+                                   : load_bounded<SIDE * 2>(at, from.width - column);
             }
             if (!inside) {
                 for (int r = 0; r < RUN; ++r) {

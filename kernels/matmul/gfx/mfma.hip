@@ -9,7 +9,7 @@
 // Which k an operand's lane and element stand for does not matter as long as a and b agree: a lane reads
 // 8 neighbours in k (16 bytes of LDS), lanes 0-31 the first chunk and lanes 32-63 the second.
 //
-// -DWAVES_M: how many of the four waves lie along M.
+// -DWAVES_M: how many of the four waves are along M.
 
 #include "tiles.h"
 

@@ -20,7 +20,7 @@ _MAX_BATCHES_Y = 2**15
 
 
 class Tile(NamedTuple):
-    """The part of c that one block computes, and how many of its waves lie along M."""
+    """The part of c that one block computes, and how many of its waves are along M."""
 
     m: int
     n: int

@@ -70,7 +70,7 @@ template <int ROWS> struct TileCopy<ROWS, true> {
     DEVICE void load(int left) {
         if (left >= TILE_K) {
             for (int i = 0; i < COUNT; ++i) {
-                held[i] = load_anywhere<16>(from[i]);
+                held[i] = load_unaligned<16>(from[i]);
                 from[i] += TILE_K;
             }
             return;
@@ -130,7 +130,7 @@ template <int ROWS> struct TileCopy<ROWS, false> {
             }
             if (full) {
                 for (int k = 0; k < SIDE; ++k) {
-                    held[i][k] = load_anywhere<8>(from[i] + k * leading);
+                    held[i][k] = load_unaligned<8>(from[i] + k * leading);
                 }
             } else {
                 load_tail(i, left);
@@ -145,7 +145,7 @@ template <int ROWS> struct TileCopy<ROWS, false> {
             vec<T, SIDE> values = {};
             const bool real = k_of(i) + k < left;
             if (real && valid >= SIDE) {
-                values = __builtin_bit_cast(vec<T, SIDE>, load_anywhere<8>(from[i] + k * leading));
+                values = __builtin_bit_cast(vec<T, SIDE>, load_unaligned<8>(from[i] + k * leading));
             } else if (real) {
                 for (int line = 0; line < SIDE; ++line) {
                     if (line < valid) {
@@ -204,11 +204,11 @@ template <int RUN> DEVICE void store_values(const Output& c, T* data, int m, int
 #if C_ROW_MAJOR
     T* const to = data + m * c.row + n;
     if (n + RUN <= c.N) {
-        words<RUN * 2> packed;
+        words<RUN * 2> pairs;
         for (int i = 0; i < RUN; i += 2) {
-            packed.w[i / 2] = pack2<T>(values[i], values[i + 1]);
+            pairs.w[i / 2] = pack2<T>(values[i], values[i + 1]);
         }
-        __builtin_memcpy(to, &packed, sizeof packed);
+        __builtin_memcpy(to, &pairs, sizeof pairs);
         return;
     }
     const int64_t col = 1;

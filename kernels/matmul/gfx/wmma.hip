@@ -10,7 +10,7 @@
 // halves of the wave hold the same), on gfx12 eight of them. Which k those are does not matter as long as
 // a and b agree.
 //
-// -DWAVES_M: how many of the eight waves lie along M.
+// -DWAVES_M: how many of the eight waves are along M.
 
 #include "tiles.h"
 

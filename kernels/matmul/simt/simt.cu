@@ -2,7 +2,7 @@
 // and HIP.
 //
 // A block computes TILE_M x TILE_N of c, a thread QUADS_M x QUADS_N blocks of 4 x 4. Tiles of TILE_K go
-// from global memory through registers to shared memory, one ahead of the arithmetic, and lie there
+// from global memory through registers to shared memory, one ahead of the arithmetic, and are stored
 // k by k ([k][row of a] and [k][column of b]) so that a thread's factors are 16-byte reads; they are read
 // one k ahead.
 //
@@ -21,7 +21,7 @@ constexpr int QUADS_N = TILE_N / THREADS_N / 4;
 static_assert(THREADS_M % 4 == 0 && THREADS_N % 8 == 0, "32 neighbouring threads form a 4 x 8 patch");
 static_assert(TILE_K % 2 == 0, "the factors of k and k + 1 are held at once");
 
-// Lines of a tile in shared memory lie PAD elements further apart than they are long, so that the rows or
+// Rows of a tile in shared memory are padded by PAD elements, so that the rows or
 // columns that a transposing store writes at once fall into different banks.
 constexpr int PAD = 4;
 constexpr int BUFFER_A = TILE_K * (TILE_M + PAD);

@@ -2,7 +2,7 @@
 //
 // A block computes TILE_M x TILE_N of c. Copies of operand tiles run STAGES - 1 tiles of TILE_K ahead
 // of the arithmetic (cp.async). In shared memory a tile is a stack of lines, each contiguous as in
-// global memory: rows of a or columns of b along k, or, for an operand that is contiguous the other way
+// global memory: rows of a or columns of b along k, or, for an operand that is not K-major
 // (A_K_MAJOR or B_K_MAJOR 0), one line per k. Lines are cut into 16-byte chunks whose place is permuted
 // so that the eight lines one ldmatrix phase reads fall in different banks.
 //
@@ -219,18 +219,18 @@ DEVICE void store(U* c, const float (&sum)[M_TILES][N_TILES][4], int row0, int c
                 // Four blocks side by side: after the exchange lane t holds all 8 columns of block t.
 #pragma unroll
                 for (int j = 0; j < N_TILES; j += 4) {
-                    words<16> packed;
+                    words<16> row8;
 #pragma unroll
                     for (int q = 0; q < 4; ++q)
-                        packed.w[q] = pack2<U>(sum[i][j + q][half * 2], sum[i][j + q][half * 2 + 1]);
-                    transpose_quad(packed.w);
+                        row8.w[q] = pack2<U>(sum[i][j + q][half * 2], sum[i][j + q][half * 2 + 1]);
+                    transpose_quad(row8.w);
                     const int col = col0 + (j + t) * 8;
                     if (row < s.m && col + 8 <= s.n) {
-                        store_words(line + col, packed);
+                        store_words(line + col, row8);
                     } else if (row < s.m) {
 #pragma unroll
                         for (int e = 0; e < 8; ++e) {
-                            const uint16_t bits = static_cast<uint16_t>(packed.w[e / 2] >> (e % 2 * 16));
+                            const uint16_t bits = static_cast<uint16_t>(row8.w[e / 2] >> (e % 2 * 16));
                             if (col + e < s.n) line[col + e] = U{bits};
                         }
                     }

@@ -62,7 +62,7 @@ DEVICE void align_copy(const Operand& o, uint32_t block) {
     const bool one_matrix = o.vectors == static_cast<int64_t>(per_line) * o.lines;
     Words words[VECTORS];
     int64_t from[VECTORS], to[VECTORS];
-    bool whole[VECTORS];  // both words lie within the operand
+    bool whole[VECTORS];  // both words are inside the operand
 #pragma unroll
     for (int i = 0; i < VECTORS; ++i) {
         const uint32_t beyond = start + i * THREADS + thread_x();

@@ -77,7 +77,7 @@ class SkinnyTile(NamedTuple):
 
 def _tile(problem: Problem, device: Device, n: int, lines: int, resident: int) -> SkinnyTile:
     """As many stages as fit, every block with its own kilobyte of the system's and one for alignment. The
-    rows are the next power of two; rows that lie side by side come a whole line at a time, and 16-bit ones of
+    rows are the next power of two; an M-major x is loaded in whole 128-byte rows, and 16-bit ones of
     them are multiplied so."""
     line = 128 // problem.a.itemsize
     least = 4 if problem.dtype == "float32" else 8 if problem.a.unit_stride == "col" else 64

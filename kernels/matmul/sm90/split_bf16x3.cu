@@ -38,7 +38,7 @@ DEVICE Eight read_single(const float* at, int count) {
     return x;
 }
 
-// Eight elements that lie anywhere, out of the three aligned 16-byte words that hold them.
+// Eight unaligned elements, out of the three aligned 16-byte words that hold them.
 DEVICE Eight read_shifted(const float* at) {
     const uint64_t address = reinterpret_cast<uint64_t>(at);
     const float4* words = reinterpret_cast<const float4*>(address & ~15ull);
