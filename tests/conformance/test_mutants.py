@@ -79,7 +79,7 @@ def test_a_change_reaches_every_folder_of_an_op():
 
     mutant = Mutant("attention", "toy", "source", None, edits, "mfma", "gfx942")
     with mock.patch.object(build, "_build_native", reads), hunt.in_place(mutant):
-        build._build_native(NativeKernel(source, "toy", 64), rocm, None)
+        build._build_native(NativeKernel(source, "toy", 64), rocm, rocm.targets()[0])
         changed = [importlib.import_module(name) for name in names]
         assert "mutant-" in select.entry_function(varlen).__code__.co_filename
         assert changed[0].CHANGED and changed[1] is not right[1]

@@ -54,7 +54,7 @@ def parse(arguments: list[str]) -> None:
         assert stop.code == 0, arguments
 
 
-def entries(matrix: Mapping[str, Any]) -> Iterator[dict[str, str]]:
+def entries(matrix: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """The variables of a matrix, per job: GitHub's one list or `include`, GitLab's lists in entries."""
     lists = matrix.get("include") or [{key: value} for key, values in matrix.items() for value in values]
     for entry in lists:

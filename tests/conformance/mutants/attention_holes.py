@@ -74,7 +74,7 @@ class Decode(Paged):
         self.dtype = q.dtype
         wide = torch.promote_types(q.dtype, torch.float32)
         found = [
-            self.one(0, *(x.to(wide) for x in each), sinks, params)
+            self.one(0, each[0].to(wide), each[1].to(wide), each[2].to(wide), sinks, params)
             for each in zip(*(x.flatten(0, -4) if x.dim() > 3 else x[None] for x in (q, k, v)), strict=True)
         ]
         o, lse = (torch.stack(each) for each in zip(*found, strict=True))

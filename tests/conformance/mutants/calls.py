@@ -99,5 +99,6 @@ def late_check(op, gate=None, up=None, **params):
     try:
         return op(gate, up, **params)
     except portable.errors.ShapeError:
+        assert gate is not None
         op(gate, torch.zeros_like(gate))
         raise

@@ -171,8 +171,8 @@ def bias_twice(x, weight=None, bias=None, *, eps=1e-5):
 
 @mutant("layer_norm", "bias scaled by the weight")
 def scaled_bias(x, weight=None, bias=None, *, eps=1e-5):
-    both = weight is not None and bias is not None
-    return right("layer_norm")(x, weight, bias * weight if both else bias, eps=eps)
+    scaled = bias if weight is None or bias is None else bias * weight
+    return right("layer_norm")(x, weight, scaled, eps=eps)
 
 
 @mutant("layer_norm", "bias ignored where the weight is absent")

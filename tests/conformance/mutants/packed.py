@@ -182,11 +182,11 @@ class _(Packed):
 @_forward("keys past a sequence's last count as scores of 0")
 class _(Packed):
     def one(self, q, k, v, at, there, sinks, params):
-        self.empty = -(there.stop - there.start) % 16
+        self.beyond = -(there.stop - there.start) % 16
         return super().one(q, k, v, at, there, sinks, params)
 
     def finish(self, o, total, top):
-        return super().finish(o, total + self.empty * torch.exp(-top), top)
+        return super().finish(o, total + self.beyond * torch.exp(-top), top)
 
 
 @_forward("a tile of queries written whole, over the next sequence")
@@ -347,7 +347,7 @@ class _(PackedBackward):
 class _(PackedBackward):
     def one(self, do, q, k, v, o, lse, dlse, at, there, params):
         first = slice(0, at.stop - at.start)
-        given = (heads(x) for x in (do[at], q[at], k[there], v[there], o[first]))
+        given = heads(do[at]), heads(q[at]), heads(k[there]), heads(v[there]), heads(o[first])
         own = None if dlse is None else dlse[:, at]
         return FlashBackward.__call__(self, *given, lse[:, at], None, own, **params)
 
@@ -355,7 +355,7 @@ class _(PackedBackward):
 @_backward("lse of the packed tokens, not of the sequence's")
 class _(PackedBackward):
     def one(self, do, q, k, v, o, lse, dlse, at, there, params):
-        given = (heads(x) for x in (do[at], q[at], k[there], v[there], o[at]))
+        given = heads(do[at]), heads(q[at]), heads(k[there]), heads(v[there]), heads(o[at])
         own = None if dlse is None else dlse[:, at]
         return FlashBackward.__call__(self, *given, lse[:, : at.stop - at.start], None, own, **params)
 

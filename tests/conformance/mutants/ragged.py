@@ -137,7 +137,7 @@ class PackedBackward(Spans, FlashBackward):
     """attention_varlen_backward: `FlashBackward` for each sequence."""
 
     def one(self, do, q, k, v, o, lse, dlse, at: slice, there: slice, params):
-        given = (heads(x) for x in (do[at], q[at], k[there], v[there], o[at]))
+        given = heads(do[at]), heads(q[at]), heads(k[there]), heads(v[there]), heads(o[at])
         own = None if dlse is None else dlse[:, at]
         return FlashBackward.__call__(self, *given, lse[:, at], None, own, **params)
 
