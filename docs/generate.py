@@ -1,4 +1,5 @@
-"""Writes the pages that are deduced: one per op from its spec, and the page of errors from the classes."""
+"""Writes the pages that are deduced: one per op from its spec, the spec's keys from the schema,
+and the page of errors from the classes."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import portable
 from portable import errors
-from portable.spec import docs_page, registry
+from portable.spec import docs_page, registry, schema_page
 
 HEAD = """# Errors
 
@@ -34,9 +35,10 @@ def error_page() -> str:
 
 
 def write(folder: Path) -> None:
-    """Write `errors.md` and `ops/<op>.md` under `folder`."""
+    """Write `errors.md`, `spec.md` and `ops/<op>.md` under `folder`."""
     (folder / "ops").mkdir(parents=True, exist_ok=True)
     (folder / "errors.md").write_text(error_page())
+    (folder / "spec.md").write_text(schema_page.page())
     for old in (folder / "ops").glob("*.md"):
         old.unlink()
     for op in portable.ops():

@@ -141,7 +141,7 @@ def test_what_is_imported_is_required_somewhere(folder):
     [
         ("portable/plan.py", "from portable.kernels.matmul import problem"),
         ("portable/runtime/detect.py", "def late():\n    from portable.dispatch import dispatcher"),
-        ("kernels/softmax/torch_impl.py", "import portable.conformance.text"),
+        ("kernels/softmax/triton_impl.py", "import portable.conformance.text"),
         ("conformance/judge/bound.py", "from portable.conformance.commands import run"),
     ],
 )

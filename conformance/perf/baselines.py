@@ -30,7 +30,7 @@ from portable.conformance.perf.libraries import (
 )
 from portable.conformance.perf.torch_attention import CUDNN, FLASH, FLEX
 from portable.spec import registry
-from portable.spec.model import Spec
+from portable.spec.model import Entry, Spec
 
 KERNELS: Mapping[str, tuple[str, Mapping[str, Adapter]]] = {
     "cudnn": ("torch", CUDNN), "flash": ("torch", FLASH), "flex": ("torch", FLEX), **LIBRARIES,
@@ -123,11 +123,28 @@ def _complete(spec: Spec, params: Params) -> dict[str, Any]:
 
 
 def torch_function(spec: Spec) -> Callable[..., Any]:
-    """What a user of torch alone would call, as the spec's cost names it; else the torch implementation."""
-    entry = spec.cost.baseline
+    """What a user of torch alone would call: as the spec's cost names it, or the function of
+    torch.nn.functional of the op's name and arguments; else the torch implementation."""
+    entry = spec.cost.baseline or _functional(spec)
     if entry is None:
         entry = next(each.entry for each in spec.implementations if each.kind == "run")
     return registry.load_entry(entry)
+
+
+def _functional(spec: Spec) -> Entry | None:
+    """torch.nn.functional's function of the op's name, if it takes the op's arguments in their order: by the
+    same names, but for a first one called `input`, and with a default for everything else."""
+    try:
+        theirs = list(inspect.signature(getattr(torch.nn.functional, spec.op)).parameters.values())
+    except (AttributeError, TypeError, ValueError):  # no such function, or one that tells no signature
+        return None
+    ours = (*spec.inputs, *spec.params)
+    names = [each.name for each in theirs[: len(ours)]]
+    if names[:1] == ["input"]:
+        names[:1] = ours[:1]
+    if tuple(names) != ours or any(each.default is each.empty for each in theirs[len(ours) :]):
+        return None
+    return Entry(spec.file, spec.op, module="torch.nn.functional", positional=ours)
 
 
 def difference(outputs: Sequence[Tensor], result: object) -> str:

@@ -21,7 +21,7 @@ MOST_BLOCKS = 64  # per multiprocessor: beyond, a block takes more rows, so that
 
 def native(call: Call) -> Plan | Rejected:
     """dz from dy and z: one launch."""
-    return elementwise_plan(call, NAMES, SOURCE, "activation_backward", _activation(call))
+    return elementwise_plan(call, NAMES, SOURCE, "activation_backward", (_activation(call),))
 
 
 def _activation(call: Call) -> tuple[str, str]:

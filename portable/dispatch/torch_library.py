@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from portable.dispatch import arguments, fast_path
+from portable.dispatch import arguments, fast_path, gradient
 from portable.dispatch import pins as settings
 from portable.errors import UnsupportedGradientError, UnsupportedTransformError
-from portable.spec import registry
 from portable.spec.model import Spec
 
 if TYPE_CHECKING:
@@ -68,7 +67,7 @@ def define_out(spec: Spec, signature: arguments.Signature, run: Run) -> Any:
 
 
 class AutogradFormula:
-    """An op's gradient.py as autograd asks for it; without one, asking for a gradient is an error."""
+    """An op's gradient as autograd calls it; for an op without one, a call is an error."""
 
     def __init__(self, spec: Spec):
         self._spec = spec
@@ -76,7 +75,7 @@ class AutogradFormula:
     @functools.cached_property
     def _module(self) -> Any:
         """Loaded at the first call that records a gradient."""
-        return None if self._spec.gradient is None else registry.load_module(self._spec.gradient)
+        return gradient.load(self._spec)
 
     def forward(self, params: Mapping[str, Any]) -> str | None:
         """The op that computes instead where a gradient is recorded, or None: it takes what this one takes,

@@ -3,32 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from portable.errors import listed, nearest
+from portable.spec.base import BaseReader
 from portable.spec.model import Axis, Case, Input, Param, Rule
 from portable.spec.strict_yaml import List, Map
 
-if TYPE_CHECKING:
-    from portable.spec.reader import _Reader
 
-
-class CaseReader:
+class CaseReader(BaseReader):
     """Reads `cases`, `demo` and `bench` entries against the declared axes, inputs and parameters."""
 
     def __init__(
         self,
-        reader: _Reader,
+        reader: BaseReader,
         axes: Mapping[str, Axis],
         inputs: Mapping[str, Input],
         params: Mapping[str, Param],
         leading: str,
         rules: tuple[Rule, ...],
     ) -> None:
+        super().__init__(reader.path, reader.files)
         self.rules = rules
-        self.fail = reader.fail
-        self.map = reader.map
-        self.strings = reader.strings
         self.axes = axes
         self.inputs = inputs
         self.params = params

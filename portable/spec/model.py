@@ -35,15 +35,38 @@ class Axis:
         return f"{self.low}..{'' if self.high is None else self.high}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Entry:
-    """A function in a Python file of the op's folder, or of a folder in it."""
+    """A function in a Python file of the op's folder, or of a folder in it; or in a `module` of torch, whose
+    arguments are passed by position in this order. `arguments` are given to it by name beforehand."""
 
     file: Path
     function: str
+    module: str | None = None
+    positional: tuple[str, ...] | None = None
+    arguments: Mapping[str, Any] | None = field(default=None, hash=False)
 
     def __str__(self) -> str:
-        return f"{self.file.name}:{self.function}"
+        return f"{self.module}.{self.function}" if self.module else f"{self.file.name}:{self.function}"
+
+
+@dataclass(frozen=True)
+class RoundedReference(Entry):
+    """A reference as an implementation: in float32 (float64 for float64), every output rounded once. Dtypes
+    are type variables or dtypes; an output is its name, its dtype and the input that it needs."""
+
+    inputs: Mapping[str, str] = field(default_factory=dict, hash=False)
+    outputs: tuple[tuple[str, str, str | None], ...] = ()
+    types: tuple[Mapping[str, str], ...] = field(default=(), hash=False)
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """The gradient as an internal op computes it; what is None follows from that op's spec."""
+
+    op: str
+    saves: tuple[str, ...] | None = None
+    grads: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,13 +179,30 @@ class Tolerance:
     accumulation_ulp: Formula
 
 
+@dataclass(frozen=True)
+class Computed:
+    """A cost that a function computes, of those of the axes, B and parameters that it names."""
+
+    entry: Entry
+
+    def evaluate(self, **values: Any) -> Any:
+        from portable.spec import registry
+
+        function = registry.load_entry(self.entry)
+        wanted = inspect.signature(function).parameters
+        return function(**{name: value for name, value in values.items() if name in wanted})
+
+    def __str__(self) -> str:
+        return str(self.entry)
+
+
 @dataclass(frozen=True, slots=True)
 class Cost:
     """Work of one call. `bytes` of None: every operand is moved once. `baseline` is what a user of
     torch alone would call instead; throughput is compared with it. A call may make its flops of `passes`
     times as many in another type, `unit` (None: once, in its own): the roof is that type's."""
 
-    flops: Formula
+    flops: Formula | Computed
     roof: Literal["matrix", "vector"]
     bytes: Formula | None = None
     baseline: Entry | None = None
@@ -263,7 +303,7 @@ class Spec:
     bench: tuple[Case, ...]
     demo: Case | None
     implementations: tuple[Implementation, ...]
-    gradient: Path | None = None
+    gradient: Path | Gradient | None = None
     autocast: Autocast = "none"
     schema_version: int = 1
     rules: tuple[Rule, ...] = ()

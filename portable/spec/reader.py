@@ -1,93 +1,35 @@
-"""Reads a spec file: the only copy of the schema, then the checks across its parts.
-
-The tables below say which keys are legal where and what kind of value each takes; a key that is not
-in them is refused with its line and the nearest legal one.
-"""
+"""Reads a spec file: its parts by the schema (`portable.spec.schema`), then the checks across them."""
 
 from __future__ import annotations
 
-import keyword
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from portable.dtypes import DTYPES, of
-from portable.errors import FormulaError, SpecError, listed, nearest
+from portable.errors import listed, nearest
 from portable.spec import strict_yaml
+from portable.spec.base import BaseReader
 from portable.spec.case_reader import CaseReader
-from portable.spec.formula import FUNCTIONS, Formula
+from portable.spec.formula import FUNCTIONS
+from portable.spec.implementation_reader import ImplementationReader
 from portable.spec.model import (
     Axis,
+    Computed,
     Cost,
     Entry,
-    Implementation,
+    Gradient,
     Input,
     Output,
     Param,
     Reference,
-    Requirement,
     Rule,
     Spec,
     Tolerance,
 )
+from portable.spec.schema import INHERITED, SCHEMA_VERSION
 from portable.spec.strict_yaml import List, Map
-
-SCHEMA_VERSION = 1
-
-# Kinds of value; "!" marks a key that must be there.
-_SCHEMA: dict[str, dict[str, str]] = {
-    "spec": {
-        "schema_version": "int!", "op": "str!", "summary": "str!", "axes": "map!", "leading": "str",
-        "types": "list!", "inputs": "map!", "params": "map", "outputs": "map!", "reference": "map!",
-        "gradient": "str", "autocast": "str", "tolerance": "map", "cost": "map!", "cases": "list!",
-        "demo": "map", "bench": "list", "implementations": "list!", "rules": "list",
-        "behaviour_case": "map", "latency_case": "map", "boundary_cases": "list",
-        "probes": "str", "functions": "list",
-    },
-    "input": {
-        "shape": "list!", "dtype": "str!", "layout": "str", "optional": "bool", "derived": "str",
-        "values": "map", "below": "int|str", "squeeze": "str",
-    },
-    "rule": {"that": "formula!", "says": "str!"},
-    "param": {
-        "type": "str!", "default": "any", "choices": "list", "of": "str", "keyword": "bool",
-    },
-    "output": {"shape": "list!", "dtype": "str!", "out": "bool", "when": "str"},
-    "reference": {"entry": "str!", "error_scale": "str"},
-    "tolerance": {"result_ulp": "number!", "accumulation_ulp": "formula!"},
-    "cost": {
-        "flops": "formula!", "roof": "str!", "bytes": "formula", "baseline": "str", "unit": "formula",
-        "passes": "formula",
-    },
-    "implementation": {
-        "name": "str!", "plan": "str", "run": "str", "sources": "list", "language": "str|list!",
-        "requires": "map", "tunables": "map", "default": "map", "batch_invariant": "bool",
-    },
-}  # fmt: skip
-
-_RENAMED = {
-    "spec": {
-        "edition": "schema_version",
-        "boundary": "behaviour_case (the first case), latency_case (the second), boundary_cases (the rest)",
-    },
-    "reference": {"magnitude": "error_scale"},
-    "tolerance": {"result": "result_ulp", "sum": "accumulation_ulp"},
-    "cost": {"peak": "roof"},
-}
-"""Keys of earlier versions of the schema, and what they are called now."""
-
-_KINDS: dict[str, tuple[tuple[type, ...], str]] = {
-    "int": ((int,), "an integer"),
-    "number": ((int, float), "a number"),
-    "str": ((str,), "a string"),
-    "bool": ((bool,), "true or false"),
-    "list": ((list,), "a list"),
-    "map": ((dict,), "a mapping"),
-    "int|str": ((int, str), "a size or the name of an axis"),
-    "str|list": ((str, list), "a string or a list of strings"),
-    "formula": ((str, int, float), "a formula"),
-}
 
 _LEADING = ("same", "broadcast")
 _LAYOUTS = ("rows", "unit", "matrix", "contiguous", "any")
@@ -96,104 +38,52 @@ _ROOFS = ("matrix", "vector")
 _PARAM_TYPES = ("int", "float", "bool", "choice", "axis")
 _RESERVED = ("B", "acc", "out", "self")
 _RANGE = re.compile(r"([0-9]{1,18})\.\.([0-9]{1,18})?")
-_ENTRY = re.compile(r"([\w./-]+\.py):([A-Za-z_]\w*)", re.ASCII)
+BACKWARD = "{}_backward"
+"""The name of the op in the section `backward` of another."""
 
 
-def load_spec(path: Path | str, *, files: bool = True) -> Spec:
+def load_spec(path: Path | str, *, files: bool = True, backward: bool = False) -> Spec:
     """Reads and checks one spec file; SpecError names the file, the line and the nearest legal key.
 
     With `files=False`, the files that the spec names (implementations, sources, reference) need not
-    exist yet.
+    exist yet. With `backward`, it is the spec in the file's section `backward`.
     """
     path = Path(path).absolute()
-    return _Reader(path, files).spec(strict_yaml.load(path))
+    data = strict_yaml.load(path)
+    reader = _Reader(path, files)
+    return reader.spec(reader.section(data) if backward else data)
 
 
-class _Reader:
-    def __init__(self, path: Path, files: bool) -> None:
-        self.path = path
-        self.files = files
+class _Reader(BaseReader):
+    """Reads a whole spec."""
 
-    # Small tools: failing with a line, and values of a given kind.
+    def section(self, data: Any) -> Map:
+        """The section `backward` of a spec as a spec of its own."""
+        whole = self.map(data, 1, "the spec")
+        if "backward" not in whole:
+            raise self.fail(whole.line, "the spec has no section 'backward'")
+        line = whole.line_of("backward")
+        own = self.map(whole["backward"], line, "backward")
+        if "op" in own:
+            name = BACKWARD.format(whole.get("op"))
+            raise self.fail(own.line_of("op"), f"the op in 'backward' is called {name}; remove 'op'")
+        own["op"], own.lines["op"] = BACKWARD.format(whole.get("op")), line
+        return self.inherit(own, whole, line=None)
 
-    def fail(self, line: int, message: str) -> SpecError:
-        return SpecError(self.path, line, message)
-
-    def map(self, value: Any, line: int, what: str) -> Map:
-        if not isinstance(value, Map):
-            raise self.fail(line, f"{what} must be a mapping, not {value!r}")
-        return value
-
-    def keys(self, value: Any, table: str, what: str, line: int) -> Map:
-        """`value` as a mapping whose keys and kinds of value are those of one table of the schema."""
-        found = self.map(value, line, what)
-        legal = _SCHEMA[table]
-        for key, item in found.items():
-            if key not in legal:
-                if key in _RENAMED.get(table, ()):
-                    renamed = _RENAMED[table][key]
-                    raise self.fail(found.line_of(key), f"{key!r} in {what} is now called {renamed}")
-                hint = nearest(key, legal) or f" Legal are {listed(legal)}."
-                raise self.fail(found.line_of(key), f"unknown key {key!r} in {what}.{hint}")
-            kind = legal[key].rstrip("!")
-            if kind == "any":
-                continue
-            types, words = _KINDS[kind]
-            if not isinstance(item, types) or (isinstance(item, bool) and kind != "bool"):
-                raise self.fail(found.line_of(key), f"{key!r} of {what} must be {words}, not {item!r}")
-        for key, kind in legal.items():
-            if kind.endswith("!") and key not in found:
-                raise self.fail(found.line, f"{what} lacks the key {key!r}")
-        return found
-
-    def word(self, found: Map, key: str, legal: Iterable[str], default: str | None = None) -> Any:
-        """The value of `key`, which must be one of a few words."""
-        value = found.get(key, default)
-        words = tuple(legal)
-        if value not in words:
-            hint = nearest(str(value), words)
-            raise self.fail(found.line_of(key), f"{key!r} is {value!r}; legal are {listed(words)}.{hint}")
-        return value
-
-    def strings(self, value: Any, line: int, what: str) -> tuple[str, ...]:
-        """A non-empty list of strings, or one string."""
-        items = [value] if isinstance(value, str) else value
-        if not isinstance(items, list) or not items or not all(isinstance(item, str) for item in items):
-            raise self.fail(line, f"{what} must be a list of strings, not {value!r}")
-        return tuple(items)
-
-    def identifier(self, name: str, line: int, what: str) -> str:
-        if not name.isidentifier() or not name.isascii() or keyword.iskeyword(name) or name.startswith("_"):
-            raise self.fail(line, f"{what} {name!r} is not a usable Python name")
-        return name
-
-    def formula(self, value: Any, names: Iterable[str], line: int) -> Formula:
-        try:
-            return Formula(str(value), names)
-        except FormulaError as error:
-            raise self.fail(line, str(error)) from None
-
-    def file(self, text: str, line: int) -> Path:
-        """A file named relative to the op's folder; it may lie in a neighbouring op's folder."""
-        root = self.path.parent.parent.resolve()
-        file = (self.path.parent / text).resolve()
-        if Path(text).is_absolute() or not file.is_relative_to(root):
-            raise self.fail(line, f"{text!r} is outside the folder of kernels")
-        if self.files and not file.is_file():
-            folder = self.path.parent
-            there = sorted(str(each.relative_to(folder)) for each in folder.rglob("*") if each.is_file())
-            raise self.fail(line, f"there is no file {text!r}.{nearest(text, there)}")
-        return file
-
-    def entry(self, text: str, line: int) -> Entry:
-        match = _ENTRY.fullmatch(text)
-        if not match:
-            raise self.fail(line, f"{text!r} is not of the form file.py:function")
-        return Entry(self.file(match[1], line), match[2])
+    def inherit(self, own: Map, parent: Map, line: int | None) -> Map:
+        """`own` with what it takes from another spec; with `line` in the place of that file's lines."""
+        for key in INHERITED:
+            if key in parent and key not in own:
+                own[key], own.lines[key] = parent[key], line or parent.line_of(key)
+        return own
 
     # The parts of a spec, in the order of the file.
 
     def spec(self, data: Any) -> Spec:
+        if isinstance(data, Map) and isinstance(data.get("extends"), str):
+            line = data.line_of("extends")
+            parent = self.map(strict_yaml.load(self.file(data["extends"], line)), line, data["extends"])
+            data = self.inherit(data, parent, line)
         top = self.keys(data, "spec", "the spec", 1)
         if top["schema_version"] != SCHEMA_VERSION:
             raise self.fail(
@@ -201,8 +91,8 @@ class _Reader:
                 f"schema_version {top['schema_version']} is unknown; write {SCHEMA_VERSION}",
             )
         op = self.identifier(top["op"], top.line_of("op"), "the op's name")
-        if self.path.name == "spec.yaml" and op != self.path.parent.name:
-            folder = self.path.parent.name
+        folder = self.path.parent.name
+        if self.path.name == "spec.yaml" and op not in (folder, BACKWARD.format(folder)):
             raise self.fail(top.line_of("op"), f"the op is {op!r} but its folder is {folder!r}")
         axes = self.axes(top["axes"])
         types = self.types(top)
@@ -218,7 +108,9 @@ class _Reader:
         exact = self.check_types(top, types, inputs, outputs)
         if "tolerance" not in top and len(exact) < len(outputs):
             raise self.fail(top.line, "the spec lacks the key 'tolerance'")
-        implementations = self.implementations(top["implementations"], types, names)
+        reference = self.reference(top["reference"], top.line_of("reference"))
+        several = ImplementationReader(self, types, inputs, params, outputs, names, reference.entry)
+        implementations = several.several(top["implementations"])
         if not implementations:
             raise self.fail(top.line_of("implementations"), "an op needs at least one implementation")
         return Spec(
@@ -231,14 +123,14 @@ class _Reader:
             inputs=inputs,
             params=params,
             outputs=outputs,
-            reference=self.reference(top["reference"], top.line_of("reference")),
+            reference=reference,
             tolerance=self.tolerance(top.get("tolerance", Map(top.line)), outputs, names, exact),
-            cost=self.cost(top["cost"], top.line_of("cost"), names),
+            cost=self.cost(top["cost"], top.line_of("cost"), names, (*inputs, *params)),
             cases=reader.several(top["cases"]),
             bench=reader.several(top["bench"]) if "bench" in top else (),
             demo=reader.one(top, "demo"),
             implementations=implementations,
-            gradient=self.file(top["gradient"], top.line_of("gradient")) if "gradient" in top else None,
+            gradient=self.gradient(top, op, inputs, outputs),
             autocast=self.word(top, "autocast", _AUTOCAST, "none"),
             schema_version=top["schema_version"],
             rules=rules,
@@ -295,11 +187,6 @@ class _Reader:
         if not rows:
             raise self.fail(top.line_of("types"), "an op needs at least one row of types")
         return tuple(rows)
-
-    def dtype(self, value: Any, line: int) -> str:
-        if not isinstance(value, str) or value not in DTYPES:
-            raise self.fail(line, f"{value!r} is not a dtype.{nearest(str(value), DTYPES)}")
-        return value
 
     def shape(self, value: List, what: str) -> tuple[bool, tuple[str | int, ...]]:
         dims = list(value)
@@ -422,102 +309,42 @@ class _Reader:
                 )
         return tolerance
 
-    def cost(self, data: Map, line: int, names: Iterable[str]) -> Cost:
+    def gradient(
+        self, top: Map, op: str, inputs: Mapping[str, Input], outputs: Mapping[str, Output]
+    ) -> Path | Gradient | None:
+        """A file of formulas, or the internal op that computes them: with a section `backward`, that one."""
+        line = top.line_of("gradient")
+        if "gradient" not in top:
+            return Gradient(BACKWARD.format(op)) if "backward" in top else None
+        if isinstance(top["gradient"], str):
+            return self.file(top["gradient"], line)
+        found = self.keys(top["gradient"], "gradient", "gradient", line)
+        saves = None
+        if "saves" in found:
+            at, known = found.line_of("saves"), (*inputs, *outputs)
+            saves = self.strings(found["saves"], at, "saves")
+            for name in saves:
+                if name not in known:
+                    raise self.fail(at, f"{name!r} in saves is no input or output.{nearest(name, known)}")
+        for name in found.get("grads", ()):
+            if name not in inputs:
+                at = found["grads"].line_of(name)
+                raise self.fail(at, f"{name!r} in grads is not an input.{nearest(name, inputs)}")
+        grads = dict(found["grads"]) if "grads" in found else None
+        return Gradient(found.get("op", BACKWARD.format(op)), saves, grads)
+
+    def cost(self, data: Map, line: int, names: Iterable[str], arguments: tuple[str, ...]) -> Cost:
         found = self.keys(data, "cost", "cost", line)
-        formulas = {
+        computed: dict[str, Any] = {}
+        if isinstance(found["flops"], str) and ".py:" in found["flops"]:
+            computed["flops"] = Computed(self.entry(found["flops"], found.line_of("flops")))
+        formulas = computed | {
             key: self.formula(found[key], names, found.line_of(key))
-            for key in ("flops", "bytes", "unit", "passes") if key in found
+            for key in ("flops", "bytes", "unit", "passes") if key in found and key not in computed
         }  # fmt: skip
         line = found.line_of("baseline")
-        baseline = self.entry(found["baseline"], line) if "baseline" in found else None
+        baseline = self.entry(found["baseline"], line, of_torch=arguments) if "baseline" in found else None
         return Cost(roof=self.word(found, "roof", _ROOFS), baseline=baseline, **formulas)
-
-    def implementations(
-        self, data: List, types: tuple[Mapping[str, str], ...], names: Iterable[str]
-    ) -> tuple[Implementation, ...]:
-        found: dict[str, Implementation] = {}
-        for index, item in enumerate(data):
-            line = data.line_of(index)
-            one = self.implementation(item, line, types, names)
-            if one.name in found:
-                raise self.fail(line, f"two implementations are called {one.name!r}")
-            found[one.name] = one
-        return tuple(found.values())
-
-    def implementation(
-        self, item: Any, line: int, types: tuple[Mapping[str, str], ...], names: Iterable[str]
-    ) -> Implementation:
-        found = self.keys(item, "implementation", "an implementation", line)
-        name = self.identifier(found["name"], found.line_of("name"), "the implementation's name")
-        what = f"implementation {name}"
-        if ("plan" in found) == ("run" in found):
-            raise self.fail(line, f"{what} needs exactly one of 'plan' and 'run'")
-        kind = "plan" if "plan" in found else "run"
-        languages = self.strings(found["language"], found.line_of("language"), f"language of {what}")
-        sources: tuple[Path, ...] = ()
-        if "sources" in found:
-            at = found.line_of("sources")
-            sources = tuple(
-                self.file(each, at) for each in self.strings(found["sources"], at, f"sources of {what}")
-            )
-        tunables, default = self.tunables(found, what)
-        return Implementation(
-            name=name,
-            entry=self.entry(found[kind], found.line_of(kind)),
-            kind=kind,
-            languages=languages,
-            sources=sources,
-            requires=self.requirement(found, what, types, names),
-            tunables=tunables,
-            default=default,
-            batch_invariant=found.get("batch_invariant", True),
-            line=line,
-        )
-
-    def requirement(
-        self, found: Map, what: str, types: tuple[Mapping[str, str], ...], names: Iterable[str]
-    ) -> Requirement:
-        data = found.get("requires", Map(found.line))
-        variables = [name for name in types[0] if name != "acc"]
-        arch, limits, rules = None, {}, []
-        for key, value in data.items():
-            line = data.line_of(key)
-            if key == "arch":
-                arch = self.strings(value, line, f"arch of {what}")
-            elif key == "rules":
-                texts = self.strings(value, line, f"rules of {what}")
-                rules = [self.formula(text, names, line) for text in texts]
-            elif key in variables:
-                limits[key] = self.strings(value, line, f"{key} of {what}")
-                for dtype in limits[key]:
-                    if self.dtype(dtype, line) not in {row[key] for row in types}:
-                        raise self.fail(line, f"{what} requires {key} {dtype}, which no row of types has")
-            else:
-                legal = ("arch", "rules", *variables)
-                hint = nearest(key, legal) or f" Legal are {listed(legal)}."
-                raise self.fail(line, f"unknown key {key!r} in requires of {what}.{hint}")
-        return Requirement(arch, limits, tuple(rules))
-
-    def tunables(self, found: Map, what: str) -> tuple[dict[str, tuple[Any, ...]], dict[str, Any]]:
-        tunables: dict[str, tuple[Any, ...]] = {}
-        data = found.get("tunables", Map(found.line))
-        for name, values in data.items():
-            line = data.line_of(name)
-            self.identifier(name, line, "the tunable")
-            plain = isinstance(values, list) and all(isinstance(each, (int, str)) for each in values)
-            if not plain or not values or len(set(values)) != len(values):
-                raise self.fail(line, f"tunable {name} of {what} must list distinct integers or words")
-            tunables[name] = tuple(values)
-        default = found.get("default", Map(found.line))
-        for name, value in default.items():
-            line = default.line_of(name)
-            if name not in tunables:
-                hint = nearest(name, tunables)
-                raise self.fail(line, f"default of {what}: {name!r} is no tunable.{hint}")
-            if value not in tunables[name]:
-                legal = listed(tunables[name])
-                raise self.fail(line, f"default of {what}: {name} = {value!r} is not among {legal}")
-        return tunables, dict(default)
 
     # Checks across parts.
 

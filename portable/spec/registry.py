@@ -1,12 +1,14 @@
 """Finds ops and vendors by folder, and loads their modules by name. No list names any of them.
 
-An op is a folder with a `spec.yaml`; further YAML files beside it are internal ops (its backward op, say):
-callable, not listed. A vendor is a folder with a `backend.py`. Besides the folders of this package,
-PORTABLE_KERNEL_PATH and PORTABLE_BACKEND_PATH add more (several, separated as in PATH).
+An op is a folder with a `spec.yaml`. The section `backward` of it and further YAML files beside it are
+internal ops (its backward op, say): callable, not listed. A vendor is a folder with a `backend.py`. Besides
+the folders of this package, PORTABLE_KERNEL_PATH and PORTABLE_BACKEND_PATH add more (several, separated as
+in PATH).
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib
 import os
@@ -19,14 +21,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from portable.errors import BackendError, SpecError, UnknownOpError
+from portable.spec import fallback
+from portable.spec.model import Entry, RoundedReference
 
 if TYPE_CHECKING:
-    from portable.spec.model import Entry, Spec
+    from portable.spec.model import Spec
 
 KERNEL_PATH = "PORTABLE_KERNEL_PATH"
 BACKEND_PATH = "PORTABLE_BACKEND_PATH"
 
 _OP_LINE = re.compile(rb"^op:[ \t]*([A-Za-z_]\w*)", re.MULTILINE)
+_BACKWARD_LINE = re.compile(rb"^backward:", re.MULTILINE)
 _FUNCTIONS_LINE = re.compile(rb"^functions:[ \t]*\[([^\]]*)\]", re.MULTILINE)
 _SCAN_BYTES = 4096
 
@@ -85,6 +90,8 @@ def _scan_ops(roots: tuple[Path, ...]) -> tuple[dict[str, Path], tuple[str, ...]
                 continue
             add(folder.name, folder / "spec.yaml")
             public.append(folder.name)
+            if _BACKWARD_LINE.search((folder / "spec.yaml").read_bytes()):
+                add(f"{folder.name}_backward", folder / "spec.yaml")
             for name in files:
                 op, entries = _head(folder / name)
                 if name != "spec.yaml" and op:
@@ -123,14 +130,14 @@ def spec(name: str) -> Spec:
     file = _scan_ops(kernel_roots())[0].get(name)
     if file is None:
         raise UnknownOpError(name, public_ops())
-    return _parsed(file)
+    return _parsed(file, file.name == "spec.yaml" and name != file.parent.name)
 
 
 @cache
-def _parsed(file: Path) -> Spec:
+def _parsed(file: Path, backward: bool) -> Spec:
     from portable.spec.reader import load_spec
 
-    return load_spec(file, files=False)
+    return load_spec(file, files=False, backward=backward)
 
 
 def vendors() -> dict[str, Path]:
@@ -189,11 +196,27 @@ def _package_for(folder: Path) -> str:
 
 def load_entry(entry: Entry) -> Callable[..., Any]:
     """The function that a spec names as `file.py:function`."""
+    if entry.module is not None:
+        return _of_torch(entry, entry.module)
     module = load_module(entry.file)
     function = getattr(module, entry.function, None)
     if not callable(function):
         raise SpecError(entry.file, None, f"the spec names {entry}, but the file has no such function")
-    return function
+    if isinstance(entry, RoundedReference):
+        return fallback.rounded(function, entry)
+    return functools.partial(function, **entry.arguments) if entry.arguments else function
+
+
+@cache
+def _of_torch(entry: Entry, module: str) -> Callable[..., Any]:
+    """torch's own function, to be called with the op's arguments, by name as well."""
+    found: Any = importlib.import_module("torch")
+    for name in [*module.split(".")[1:], entry.function]:
+        found = getattr(found, name, None)
+    if not callable(found):
+        raise SpecError(entry.file, None, f"the spec names {entry}, but this torch has no such function")
+    rest = entry.positional or ()
+    return lambda *ordered, **named: found(*ordered, *[named[name] for name in rest[len(ordered) :]])
 
 
 def clear_caches() -> None:

@@ -235,10 +235,10 @@ def test_a_compiler_that_fails_is_a_reason(monkeypatch):
 
 
 def test_torchs_own_of_a_spec_without_a_baseline_is_its_torch_implementation():
-    spec = registry.spec("softmax")
+    spec = registry.spec("swiglu")
     without = replace(spec, cost=replace(spec.cost, baseline=None))
     assert baselines.torch_function(without).__module__ != baselines.torch_function(spec).__module__
-    assert "torch" in baselines.ready(without, *call_of("softmax")[1:])[0]
+    assert "torch" in baselines.ready(without, *call_of("swiglu")[1:])[0]
 
 
 def test_statistics_are_given_where_they_are_asked_for(monkeypatch):

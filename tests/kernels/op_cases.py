@@ -73,8 +73,8 @@ def call(
 ) -> Any:
     bound, function = arguments(spec, case, tensors), registry.load_entry(entry)
     if "types" in inspect.signature(function).parameters:
-        return function(*bound.args, **bound.kwargs, types=types or spec.types[0])
-    return function(*bound.args, **bound.kwargs)
+        return function(**bound.arguments, types=types or spec.types[0])
+    return function(**bound.arguments)
 
 
 def outputs(spec: Spec, result: Any) -> dict[str, Tensor]:

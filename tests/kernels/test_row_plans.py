@@ -13,8 +13,15 @@ from portable.kernels.layer_norm import native as layer_norm
 from portable.kernels.linear import activation
 from portable.kernels.rms_norm import native as rms_norm
 from portable.kernels.softmax import native as softmax
-from portable.kernels.swiglu import native as swiglu
 from portable.plan import Call, Device, Launch, NativeKernel, Plan, Pointer, Scalar, TensorInfo
+from portable.spec import registry
+
+
+def planner(op: str) -> Callable[[Call], Any]:
+    implementation = registry.spec(op).implementation("cpp")
+    assert implementation is not None
+    return registry.load_entry(implementation.entry)
+
 
 DEVICE = Device("vendor", "arch", "name", multiprocessors=132)
 OPS: dict[str, tuple[Callable[[Call], Any], tuple[str, ...], dict[str, Any]]] = {
@@ -28,8 +35,8 @@ OPS: dict[str, tuple[Callable[[Call], Any], tuple[str, ...], dict[str, Any]]] = 
         ("dy", "x", "weight", "bias", "dx", "dweight", "dbias"),
         {"eps": 1e-5},
     ),
-    "swiglu": (swiglu.forward, ("gate", "up", "y"), {}),
-    "swiglu_backward": (swiglu.backward, ("dy", "gate", "up", "dgate", "dup"), {}),
+    "swiglu": (planner("swiglu"), ("gate", "up", "y"), {}),
+    "swiglu_backward": (planner("swiglu_backward"), ("dy", "gate", "up", "dgate", "dup"), {}),
     "activation_backward": (activation.native, ("dy", "z", "dz"), {"activation": "gelu"}),
 }
 ROW_OPS = [name for name in OPS if name not in ("swiglu", "swiglu_backward", "activation_backward")]

@@ -341,7 +341,8 @@ def test_junk_anywhere_is_read_or_refused_with_one_error(tmp_path_factory, data)
 
 @pytest.mark.parametrize("op", registry.op_folders())
 def test_every_spec_of_the_package_is_complete(op):
-    spec = load_spec(registry.op_folders()[op])
+    file = registry.op_folders()[op]
+    spec = load_spec(file, backward=file.name == "spec.yaml" and op != file.parent.name)
     torch._C.parse_schema("portable::" + spec.torch_schema())
     assert page_of(spec).startswith(f"# {op}\n")
     labels = [case.label for case in spec.cases]

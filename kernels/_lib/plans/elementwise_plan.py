@@ -17,9 +17,13 @@ SCALARS = 4
 
 
 def elementwise_plan(
-    call: Call, names: Sequence[str], source: Path, entry: str, *defines: tuple[str, int | str]
+    call: Call,
+    names: Sequence[str],
+    source: Path,
+    entry: str,
+    defines: Sequence[tuple[str, int | str]] = (),
 ) -> Plan | Rejected:
-    """One launch over tensors of one shape; `names` in the kernel's order."""
+    """One launch over tensors of one shape; `names` in the kernel's order. In a spec: `plan: elementwise`."""
     views = {name: rows(call[name]) for name in names}
     first = views[names[0]]
     dtype = call[names[0]].dtype

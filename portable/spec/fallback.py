@@ -1,0 +1,50 @@
+"""An op's reference as an implementation: `{name: torch, run: reference}` in a spec."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from portable import dtypes
+from portable.spec.model import RoundedReference
+
+
+def rounded(function: Callable[..., Any], entry: RoundedReference) -> Callable[..., Any]:
+    """A function of the reference's arguments that computes in float32 (float64 for float64) and rounds every
+    output once, to its type in the row of the inputs' dtypes."""
+    import torch
+
+    names = tuple(inspect.signature(function).parameters)
+
+    def widened(tensor: Any) -> Any:
+        if tensor is None or not tensor.is_floating_point():
+            return tensor
+        return tensor if tensor.dtype == torch.float64 else tensor.to(torch.float32)
+
+    def run(*ordered: Any, **named: Any) -> tuple[Any, ...] | Any:
+        arguments = {**dict(zip(names, ordered, strict=False)), **named}
+        given = {name: arguments.get(name) for name in entry.inputs}
+        row = _row(entry, {name: tensor.dtype for name, tensor in given.items() if tensor is not None})
+        result = function(**{**arguments, **{name: widened(given[name]) for name in given}})
+        several = tuple(result) if isinstance(result, (tuple, list)) else (result,)
+        if isinstance(result, Mapping):
+            several = tuple(result[name] for name, _, _ in entry.outputs)
+        made = []
+        for tensor, (_, dtype, when) in zip(several, entry.outputs, strict=True):
+            kind = dtypes.of(row.get(dtype, dtype)).storage
+            absent = when is not None and given[when] is None
+            made.append(tensor.new_empty(0, dtype=kind) if absent else tensor.to(kind))
+        return tuple(made) if len(made) > 1 else made[0]
+
+    return run
+
+
+def _row(entry: RoundedReference, given: Mapping[str, Any]) -> Mapping[str, str]:
+    """The row of types of these inputs; the call has been checked, so there is one."""
+    names = {name: dtypes.of(dtype).name for name, dtype in given.items()}
+    return next(
+        row
+        for row in entry.types
+        if all(row.get(entry.inputs[name], entry.inputs[name]) == dtype for name, dtype in names.items())
+    )
