@@ -13,7 +13,7 @@ import portable
 from portable.backends.rocm import compile
 from portable.backends.rocm.backend import TARGETS
 from portable.kernels.attention import reference
-from portable.kernels.attention.gfx.bwd_plan import plan_backward
+from portable.kernels.attention.gfx import plan as gfx_plan
 from portable.plan import Call, Plan, Rejected
 from portable.spec import registry
 from tests.kernels.test_attention_sm90_bwd import DEFAULTS, changed
@@ -28,19 +28,19 @@ def call(*sizes: Any, arch: str = "gfx942", **options: Any) -> Call:
 
 
 def planned(asked: Call) -> Any:
-    plan = plan_backward(asked)
+    plan = gfx_plan.backward(asked)
     assert isinstance(plan, Plan), plan
     return plan
 
 
 def reason(asked: Call) -> str:
-    found = plan_backward(asked)
+    found = gfx_plan.backward(asked)
     assert isinstance(found, Rejected), found
     return found.reason
 
 
 def launch_of(asked: Call, name: str) -> Any:
-    (found,) = (each for each in planned(asked).launches if each.kernel.name == f"attention_backward_{name}")
+    (found,) = (each for each in planned(asked).launches if each.kernel.name == f"attention_bwd_{name}")
     return found
 
 
@@ -52,13 +52,13 @@ def defines(asked: Call, name: str) -> dict[str, Any]:
     return dict(launch_of(asked, name).kernel.defines)
 
 
-def lines_in(launch: Any) -> int:
+def own_rows_in(launch: Any) -> int:
     found = dict(launch.kernel.defines)
-    return found["WAVES"] * found["GROUPS"] * 16
+    return found["WAVES"] * found["TILES_PER_WAVE"] * 16
 
 
-def lines_of(asked: Call, name: str) -> int:
-    return lines_in(launch_of(asked, name))
+def own_rows_of(asked: Call, name: str) -> int:
+    return own_rows_in(launch_of(asked, name))
 
 
 @pytest.mark.parametrize("arch", CARDS)
@@ -66,23 +66,23 @@ def test_blocks_cover_rows_keys_and_queries(arch):
     asked = call(3, 8, 2, 300, 500, 64, arch=arch)
     rows, keys, queries = planned(asked).launches
     assert rows.grid == (24 * 19, 1, 1)
-    assert keys.grid == (6 * -(-500 // lines_of(asked, "keys")), 1, 1)
-    assert queries.grid == (24 * -(-300 // lines_of(asked, "queries")), 1, 1)
+    assert keys.grid == (6 * -(-500 // own_rows_of(asked, "dkdv")), 1, 1)
+    assert queries.grid == (24 * -(-300 // own_rows_of(asked, "dq")), 1, 1)
     for launch in (keys, queries):
         assert dict(launch.args)["blocks"].value == launch.grid[0]
         assert launch.kernel.threads == dict(launch.kernel.defines)["WAVES"] * CARDS[arch].warp_size
     assert {w.name: (w.shape, w.dtype) for w in planned(asked).workspaces} == {
-        "peak": ((24 * 300 + 32,), "float32"),
+        "lse_log2": ((24 * 300 + 32,), "float32"),
         "delta": ((24 * 300 + 32,), "float32"),
     }
 
 
 def lds_of(found: dict[str, Any]) -> int:
-    """What the sources declare: the lines that pass by as rows and transposed, and the own ones."""
+    """What the sources declare: the streamed rows, as they lie and transposed, and the own ones."""
     D, E = found["HEAD_D"], found["HEAD_E"]
-    rows = D + (E if found["SUM_D"] else 0)
-    passing = 2 * found["STEP"] * (rows + (D if found["SUM_D"] else 0) + (E if found["SUM_E"] else 0))
-    own = 0 if found["HELD"] else 2 * found["WAVES"] * found["GROUPS"] * 16 * rows
+    rows = D + (E if found["ACC_D"] else 0)
+    passing = 2 * found["STREAM_ROWS"] * (rows + (D if found["ACC_D"] else 0) + (E if found["ACC_E"] else 0))
+    own = 0 if found["OWN_IN_REGISTERS"] else 2 * found["WAVES"] * found["TILES_PER_WAVE"] * 16 * rows
     return passing + own
 
 
@@ -90,7 +90,7 @@ def found_by(plan: Any) -> list[str]:
     """What each launch behind the first writes."""
     names: dict[Any, str] = {(1, 1, 1): "dk dv", (1, 1, 0): "dk", (1, 0, 1): "dv", (0, 1, 0): "dq"}
     kernels = [dict(launch.kernel.defines) for launch in plan.launches[1:]]
-    return [names[found["KEYS"], found["SUM_D"], found["SUM_E"]] for found in kernels]
+    return [names[found["OWNS_KEYS"], found["ACC_D"], found["ACC_E"]] for found in kernels]
 
 
 @pytest.mark.parametrize("arch", CARDS)
@@ -106,7 +106,7 @@ def test_blocks_fit_a_compute_unit(arch):
                     held = found[f"HEAD_{name}"]
                     assert size <= held and held % 32 == 0
                     assert held - 32 < size or (held == 256 and not wide and D + E > 352)
-                    assert found[f"WHOLE_{name}"] == (size == held)
+                    assert found[f"EVEN_{name}"] == (size == held)
 
 
 @pytest.mark.parametrize("arch", CARDS)
@@ -128,15 +128,15 @@ def test_dk_and_dv_of_large_heads_have_launches_of_their_own_on_rdna(arch):
     ],
 )
 def test_which_keys_are_seen(params, low, high):
-    for name in ("keys", "queries"):
+    for name in ("dkdv", "dq"):
         args = arguments(call(1, 2, 2, 100, 200, 64, **params), name)
         assert (args["low"].value, args["high"].value) == (low, high)
 
 
 def test_scores_are_in_base_two():
-    args = arguments(call(1, 2, 2, 64, 64, 64, scale=0.5), "keys")
+    args = arguments(call(1, 2, 2, 64, 64, 64, scale=0.5), "dkdv")
     assert args["to_score"].value == pytest.approx(0.5 * math.log2(math.e)) and args["factor"].value == 0.5
-    args = arguments(call(1, 2, 2, 64, 64, 64, scale=0.5, softcap=20.0), "queries")
+    args = arguments(call(1, 2, 2, 64, 64, 64, scale=0.5, softcap=20.0), "dq")
     assert args["to_score"].value == pytest.approx(2 * 0.5 / 20 * math.log2(math.e))
     assert args["cap"].value == pytest.approx(20 * math.log2(math.e))
     assert args["factor"].value == 0.5
@@ -145,9 +145,9 @@ def test_scores_are_in_base_two():
 def test_what_is_absent_is_null():
     for given in (False, True):
         asked = call(1, 2, 2, 64, 64, 64, bias=given, dlse=given)
-        assert hasattr(arguments(asked, "rows")["dlse"], "tensor") == given
-        assert hasattr(arguments(asked, "keys")["bias"], "tensor") == given
-        assert defines(asked, "rows")["DLSE"] == defines(asked, "queries")["BIAS"] == given
+        assert hasattr(arguments(asked, "preprocess")["dlse"], "tensor") == given
+        assert hasattr(arguments(asked, "dkdv")["bias"], "tensor") == given
+        assert defines(asked, "preprocess")["DLSE"] == defines(asked, "dq")["BIAS"] == given
 
 
 def test_strides_reach_the_kernels_as_they_lie():
@@ -156,7 +156,7 @@ def test_strides_reach_the_kernels_as_they_lie():
     for name in ("q", "do", "dq"):
         asked = changed(asked, name, strides=(300 * 8 * 65, 65, 8 * 65, 1), alignment=2)
     asked = changed(asked, "bias", strides=(300 * 301, 0, 301, 1))
-    args = arguments(asked, "queries")
+    args = arguments(asked, "dq")
     assert [args[f"do_{field}"].value for field in ("batch", "head", "row")] == [300 * 520, 65, 520]
     assert [args[f"bias_{field}"].value for field in ("batch", "head", "row")] == [300 * 301, 0, 301]
     assert [args[f"dq_{field}"].value for field in ("batch", "head", "row")] == [300 * 520, 65, 520]
@@ -235,7 +235,7 @@ def test_gradients_on_an_emulated_card(card, arch, implementation, dtype):
 @pytest.mark.parametrize(("D", "E"), [(256, 256), (192, 128), (60, 250)])
 @pytest.mark.parametrize("arch", ["gfx1100", "gfx1201"])
 def test_large_heads_on_emulated_rdna(card, arch, D, E):
-    """dk and dv of launches of their own, lines that pass by 16 or 32 at a time."""
+    """dk and dv of launches of their own, 16 or 32 streamed rows at a time."""
     given, wanted = gradients(torch.bfloat16, 2, 1, 70, 77, D, E, causal=True)
     card(arch)
     with portable.using(attention_backward="wmma"):
@@ -250,6 +250,6 @@ def test_a_problem_of_one_step_takes_one_wave(arch):
     sizes = ((16, 16, 64, 1, 1), (32, 16, 64, 1, 0), (16, 32, 64, 0, 1), (16, 16, 96, 0, 0))
     for M, N, D, keys, queries in sizes:
         asked = call(2, 4, 2, M, N, D, arch=arch)
-        for name, one in (("keys", keys), ("queries", queries)):
+        for name, one in (("dkdv", keys), ("dq", queries)):
             threads = launch_of(asked, name).kernel.threads
             assert (threads == CARDS[arch].warp_size) is bool(one), (M, N, D, name)

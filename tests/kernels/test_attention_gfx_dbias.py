@@ -12,7 +12,7 @@ import torch
 import portable
 from portable.backends.rocm import compile
 from portable.kernels.attention import reference
-from portable.kernels.attention.gfx.dbias_plan import plan_bias_backward
+from portable.kernels.attention.gfx import plan as gfx_plan
 from portable.plan import Call, Plan, Rejected
 from portable.spec import registry
 from tests.kernels.test_attention_gfx_bwd import CARDS
@@ -29,13 +29,13 @@ def call(B: int, H: int, G: int, M: int, N: int, D: int, E: int | None = None, *
 
 
 def planned(asked: Call) -> Any:
-    plan = plan_bias_backward(asked)
+    plan = gfx_plan.dbias(asked)
     assert isinstance(plan, Plan), plan
     return plan
 
 
 def reason(asked: Call) -> str:
-    found = plan_bias_backward(asked)
+    found = gfx_plan.dbias(asked)
     assert isinstance(found, Rejected), found
     return found.reason
 
@@ -56,7 +56,7 @@ def test_a_block_takes_a_tile_of_queries_by_keys(arch):
     args = dict(tiles.args)
     assert (args["key_tiles"].value, args["tiles"].value, args["blocks"].value) == (4, 12, 288)
     found = dict(tiles.kernel.defines)
-    assert (found["TILE"], found["PIECE"], tiles.kernel.threads) == (128, 64, 256)
+    assert (found["TILE"], found["TILE_K"], tiles.kernel.threads) == (128, 64, 256)
 
 
 @pytest.mark.parametrize("arch", CARDS)
@@ -64,7 +64,7 @@ def test_a_small_problem_takes_one_small_tile(arch):
     for M, N, tile in ((1, 1, 64), (64, 64, 64), (64, 65, 128), (65, 2, 128)):
         launch = planned(call(3, 8, 2, M, N, 64, arch=arch)).launches[1]
         found = dict(launch.kernel.defines)
-        assert (found["TILE"], found["PIECE"], launch.grid[0]) == (tile, tile // 2, 24)
+        assert (found["TILE"], found["TILE_K"], launch.grid[0]) == (tile, tile // 2, 24)
         assert launch.kernel.threads == (256 if tile == 128 else 64)
 
 
@@ -75,7 +75,7 @@ def test_heads_of_any_size_take_the_same_build():
         for E in (7, 64, 128, 256)
     }
     assert len({built for _, _, built in found}) == 2
-    assert all(dict(built)["WHOLE_HEADS"] == (d == e == 0) for d, e, built in found)
+    assert all(dict(built)["EVEN_HEADS"] == (d == e == 0) for d, e, built in found)
 
 
 @pytest.mark.parametrize(
@@ -176,8 +176,8 @@ def answered(given: dict[str, torch.Tensor], implementation: str, **params: Any)
     ids=["causal", "window", "odd", "small"],
 )
 def test_dbias_on_an_emulated_card(card, arch, implementation, dtype, sizes, params):
-    """Several tiles and pieces, shared heads, a cap. Pairs that are not seen are 0, and so are the first 9
-    rows where they see nothing."""
+    """Several tiles along queries, keys and the head, shared heads, a cap. Pairs that are not seen are 0, and
+    so are the first 9 rows where they see nothing."""
     given, wanted = gradient(dtype, *sizes, **params)
     card(arch)
     found = answered(given, implementation, **params)

@@ -13,7 +13,7 @@ from portable.backends.cuda.backend import CudaBackend
 from portable.backends.rocm.backend import TARGETS
 from portable.dispatch import arguments, compiled_call, dispatcher, pins
 from portable.kernels.attention import paged_reference, reference
-from portable.kernels.attention.gfx import decode_plan as hip_decode_plan
+from portable.kernels.attention.gfx import plan as gfx_plan
 from portable.kernels.attention.sm80 import plan as sm80
 from portable.kernels.attention.triton import decode_plan as triton_paged
 from portable.plan import Call, Device, NativeKernel, Plan, Rejected
@@ -81,35 +81,39 @@ def kernel(plan: Plan, launch: int) -> NativeKernel:
 def test_chunks_follow_from_a_sequence_alone(arch):
     """Neither the batch nor the table's width is in what a chunk is made of."""
     several = (1, 128), (1, 4096), (64, 512), (7, 65536)
-    plans = [planned(hip_decode_plan.paged(paged(Z=Z, W=W, arch=arch))) for Z, W in several]
+    plans = [planned(gfx_plan.paged(paged(Z=Z, W=W, arch=arch))) for Z, W in several]
     for plan in plans:
         most = 2 * CARDS[arch].multiprocessors // 8
-        assert [number(plan, launch, "most") for launch in (0, 1)] == [most] * 2
+        assert [number(plan, 0, "max_splits"), number(plan, 1, "most")] == [most] * 2
         assert [each.kernel for each in plan.launches] == [each.kernel for each in plans[0].launches]
-        assert 1 <= number(plan, 0, "slots") <= most
+        assert 1 <= number(plan, 0, "splits") <= most
 
 
 def test_grids_and_workspaces():
-    plan = planned(hip_decode_plan.paged(paged(Z=3, M=5, H=32, G=8, E=40, W=512)))
-    slots = number(plan, 0, "slots")
-    assert slots == 512 * 16 // 1024 and number(plan, 0, "tiles") == 2  # 20 queries of a key head
-    assert plan.launches[0].grid == (3 * 8 * 2 * slots, 1, 1) and kernel(plan, 0).threads == 256
+    plan = planned(gfx_plan.paged(paged(Z=3, M=5, H=32, G=8, E=40, W=512)))
+    splits = number(plan, 0, "splits")
+    assert splits == 512 * 16 // 1024 and number(plan, 0, "tiles") == 2  # 20 queries of a key head
+    assert plan.launches[0].grid == (3 * 8 * 2 * splits, 1, 1) and kernel(plan, 0).threads == 256
     assert plan.launches[1].grid == (3 * 5 * 32, 2, 1)
     sizes = {space.name: space.shape for space in plan.workspaces}
-    assert sizes == {"part": (3, 32, 5, slots, 40), "part_m": (3, 32, 5, slots), "part_l": (3, 32, 5, slots)}
-    assert kernel(planned(hip_decode_plan.paged(paged(arch="gfx1100"))), 0).threads == 128
+    assert sizes == {
+        "part": (3, 32, 5, splits, 40),
+        "part_m": (3, 32, 5, splits),
+        "part_l": (3, 32, 5, splits),
+    }
+    assert kernel(planned(gfx_plan.paged(paged(arch="gfx1100"))), 0).threads == 128
 
 
 def test_nothing_to_do():
-    assert planned(hip_decode_plan.paged(paged(Z=0))).launches[0].grid[0] == 0
-    assert planned(hip_decode_plan.paged(paged(M=0))).launches[1].grid[0] == 0
-    assert number(planned(hip_decode_plan.paged(paged(P=0))), 0, "capacity") == 0
-    assert number(planned(hip_decode_plan.paged(paged(W=0))), 0, "slots") == 1
+    assert planned(gfx_plan.paged(paged(Z=0))).launches[0].grid[0] == 0
+    assert planned(gfx_plan.paged(paged(M=0))).launches[1].grid[0] == 0
+    assert number(planned(gfx_plan.paged(paged(P=0))), 0, "capacity") == 0
+    assert number(planned(gfx_plan.paged(paged(W=0))), 0, "splits") == 1
 
 
 def test_what_is_compiled_in():
     def defines(**call: Any) -> dict[str, Any]:
-        return dict(kernel(planned(hip_decode_plan.paged(paged(**call))), 0).defines)
+        return dict(kernel(planned(gfx_plan.paged(paged(**call))), 0).defines)
 
     assert defines() == {
         "T": "bf16", "D": 128, "E": 128, "PAGE": 16, "CHUNK": 1024, "LEFT": 0, "RIGHT": 0, "CAP": 0,
@@ -123,7 +127,7 @@ def test_what_is_compiled_in():
 def contiguous(M: int = 1, bias: torch.Tensor | None = None, **params: Any) -> Plan | Rejected:
     q, k = half(2, 8, M, 64), half(2, 2, 100, 64)
     call = asked("attention", "decode_mfma", CARDS["gfx942"], q, k, k, bias, **params)
-    return hip_decode_plan.contiguous(call)
+    return gfx_plan.decode(call)
 
 
 def test_few_queries_over_a_contiguous_cache():
@@ -136,9 +140,9 @@ def test_few_queries_over_a_contiguous_cache():
 
 
 def test_what_is_declined():
-    assert "32-bit" in str(hip_decode_plan.paged(paged(W=2**21, S=1024)))
-    assert "one launch" in str(hip_decode_plan.paged(paged(Z=1, M=2**28, D=1, E=1)))
-    assert "one launch" in str(hip_decode_plan.paged(paged(Z=2**20, W=8, D=1, E=1)))
+    assert "32-bit" in str(gfx_plan.paged(paged(W=2**21, S=1024)))
+    assert "one launch" in str(gfx_plan.paged(paged(Z=1, M=2**28, D=1, E=1)))
+    assert "one launch" in str(gfx_plan.paged(paged(Z=2**20, W=8, D=1, E=1)))
 
 
 # What an emulated card answers --------------------------------------------------------------------
@@ -302,7 +306,7 @@ def test_registers_and_lds(arch):
     pytest.importorskip("ziglang")
     from portable.backends.rocm import compile, metadata
 
-    built = kernel(planned(hip_decode_plan.paged(paged(D=256, E=256, arch=arch))), 0)
+    built = kernel(planned(gfx_plan.paged(paged(D=256, E=256, arch=arch))), 0)
     found = metadata.resources(compile.compile(built.source, built.defines, arch))["attention_decode"]
     assert found["vgpr_spills"] == found["scratch"] == 0 and found["lds"] <= 32 * 1024
     assert found["vgprs"] + found["agprs"] <= 256
@@ -312,5 +316,5 @@ def test_registers_and_lds(arch):
 def test_the_merge_compiles_for_cuda_too():
     pytest.importorskip("cuda.bindings.nvrtc", reason="it compiles by NVRTC: the extra `check`")
     backend = CudaBackend(Path(portable.backends.cuda.__path__[0]))
-    launch = planned(hip_decode_plan.paged(paged(sinks=True, window_left=9))).launches[1]
+    launch = planned(gfx_plan.paged(paged(sinks=True, window_left=9))).launches[1]
     assert backend.resources(build.code_object(launch, {}, backend, H200)).spills == 0

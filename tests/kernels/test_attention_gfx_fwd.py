@@ -9,7 +9,7 @@ import torch
 
 from portable.backends.rocm import compile as hip
 from portable.backends.rocm.metadata import resources
-from portable.kernels.attention.gfx.fwd_plan import padded, plan_forward, tile_for
+from portable.kernels.attention.gfx.plan import forward, forward_tile, padded
 from portable.plan import Call, Device, Plan, Rejected, Scalar, TensorInfo
 from portable.spec import registry
 from tests.kernels.test_attention_sm90_fwd import DEFAULTS, heads, info
@@ -55,35 +55,35 @@ def defines(plan: Plan | Rejected) -> dict[str, Any]:
 @pytest.mark.parametrize("D", [1, 32, 64, 72, 128, 160, 192, 256])
 def test_a_tile_fits_its_card(arch, D):
     card, size = CARDS[arch], padded(D)
-    tile = tile_for(card, size, size)
-    launch = launch_of(plan_forward(call(300, 500, D, arch=arch)))
+    tile = forward_tile(card, size, size)
+    launch = launch_of(forward(call(300, 500, D, arch=arch)))
     assert launch.kernel.threads == tile.waves * card.warp_size == 256
     assert tile.shared(size, size) <= 64 * 1024
     assert launch.grid == (-(-300 // tile.m) * 2 * 4, 1, 1)
 
 
 def test_an_absent_operand_is_null():
-    args = dict(launch_of(plan_forward(call(64, 64, 64))).args)
+    args = dict(launch_of(forward(call(64, 64, 64))).args)
     assert args["bias"] == args["sinks"] == Scalar("i64", 0) and args["bias_row"].value == 0
 
 
 def test_bounds_are_counted_from_the_last_query_and_the_last_key():
-    args = dict(launch_of(plan_forward(call(40, 100, 64, causal=True, window_left=7))).args)
+    args = dict(launch_of(forward(call(40, 100, 64, causal=True, window_left=7))).args)
     assert (args["low"].value, args["high"].value) == (53, 60)
-    made = defines(plan_forward(call(40, 100, 64, causal=True, window_left=7)))
+    made = defines(forward(call(40, 100, 64, causal=True, window_left=7)))
     assert (made["LEFT"], made["RIGHT"]) == (1, 1)
-    made = defines(plan_forward(call(40, 100, 64, window_left=99, window_right=39)))
+    made = defines(forward(call(40, 100, 64, window_left=99, window_right=39)))
     assert (made["LEFT"], made["RIGHT"]) == (0, 0)
 
 
 @pytest.mark.parametrize("given", [{"bias": True}, {"softcap": 3.0}, {"scale": 0.0}, {"scale": -1.0}])
-def test_only_scores_that_grow_with_their_product_are_plain(given):
-    assert defines(plan_forward(call(64, 64, 64, **given)))["PLAIN"] == 0
-    assert defines(plan_forward(call(64, 64, 64, scale=2.0)))["PLAIN"] == 1
+def test_only_a_positive_scale_of_the_products_is_folded_into_the_exponent(given):
+    assert defines(forward(call(64, 64, 64, **given)))["SCALE_ONLY"] == 0
+    assert defines(forward(call(64, 64, 64, scale=2.0)))["SCALE_ONLY"] == 1
 
 
 def test_lengths_share_a_kernel():
-    first, second = (launch_of(plan_forward(call(M, N, 64))).kernel for M, N in ((17, 900), (4000, 31)))
+    first, second = (launch_of(forward(call(M, N, 64))).kernel for M, N in ((17, 900), (4000, 31)))
     assert first == second
 
 
@@ -97,13 +97,13 @@ def test_lengths_share_a_kernel():
     ids=["float32", "rows", "blocks"],
 )
 def test_what_it_does_not_run(asked, says):
-    plan = plan_forward(asked)
+    plan = forward(asked)
     assert isinstance(plan, Rejected) and says in plan.reason
 
 
 def test_nothing_to_do_launches_nothing():
-    assert launch_of(plan_forward(call(0, 64, 64))).grid[0] == 0
-    assert launch_of(plan_forward(call(64, 0, 64))).grid[0] > 0  # zeros and -inf
+    assert launch_of(forward(call(0, 64, 64))).grid[0] == 0
+    assert launch_of(forward(call(64, 0, 64))).grid[0] > 0  # zeros and -inf
 
 
 def test_each_matrix_unit_has_an_implementation():
@@ -116,10 +116,10 @@ def test_each_matrix_unit_has_an_implementation():
 @pytest.mark.parametrize("arch", ["gfx942", "gfx1100"])
 @pytest.mark.parametrize("bias", [False, True])
 def test_nothing_spills(arch, bias):
-    kernel = launch_of(plan_forward(call(512, 512, 128, arch=arch, causal=True, bias=bias))).kernel
+    kernel = launch_of(forward(call(512, 512, 128, arch=arch, causal=True, bias=bias))).kernel
     made = resources(hip.compile(kernel.source, kernel.defines, arch))[kernel.entry]
     assert made["vgpr_spills"] == made["sgpr_spills"] == made["scratch"] == 0
-    assert made["lds"] == tile_for(CARDS[arch], 128, 128, bias).shared(128, 128)
+    assert made["lds"] == forward_tile(CARDS[arch], 128, 128, bias).shared(128, 128)
 
 
 @pytest.mark.parametrize("arch", ["gfx942", "gfx1100"])
@@ -127,6 +127,6 @@ def test_a_problem_of_one_step_takes_one_wave(arch):
     """Many heads of a few queries and keys: no wave of a block is without queries."""
     warp = CARDS[arch].warp_size
     for M, N, D, waves in ((16, 32, 64, 1), (17, 32, 64, None), (16, 33, 64, None), (16, 32, 96, None)):
-        launch = launch_of(plan_forward(call(M, N, D, arch=arch)))
+        launch = launch_of(forward(call(M, N, D, arch=arch)))
         assert (launch.kernel.threads == warp) is (waves == 1), (M, N, D)
         assert launch.grid[0] == 2 * 4 or M > 16

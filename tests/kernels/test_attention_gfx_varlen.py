@@ -12,8 +12,7 @@ import portable
 from portable.backends.rocm.backend import TARGETS
 from portable.dispatch import dispatcher
 from portable.kernels.attention import varlen_reference
-from portable.kernels.attention.gfx.bwd_plan import plan_varlen_backward
-from portable.kernels.attention.gfx.fwd_plan import plan_varlen
+from portable.kernels.attention.gfx.plan import varlen_backward, varlen_forward
 from portable.plan import Call, Launch, NativeKernel, Plan, Pointer, Rejected
 from portable.spec import registry
 from tests.kernels.test_attention_sm90_fwd import DEFAULTS, heads, info
@@ -67,12 +66,12 @@ def covered(table: Launch, walk: Launch, tokens: int, lines: int, count: int, of
 @pytest.mark.parametrize("count", [1, 9, 65536])
 @pytest.mark.parametrize("arch", CARDS)
 def test_a_table_and_then_the_dense_kernel(arch, count):
-    plan = planned(plan_varlen(call(1000, 700, count, arch, causal=True, window_left=7)))
+    plan = planned(varlen_forward(call(1000, 700, count, arch, causal=True, window_left=7)))
     table, main = plan.launches
     found, args = defines(main), numbers(main)
-    lines = found["WAVES"] // found["SHARERS"] * found["GROUPS"] * 16
+    lines = found["WAVES"] // found["WAVES_E"] * found["TILES_PER_WAVE"] * 16
     covered(table, main, 1000, lines, count, 4, plan)
-    assert numbers(table)["of_keys"] == 0 and found["RAGGED"] == 1
+    assert numbers(table)["of_keys"] == 0 and found["VARLEN"] == 1
     assert (args["low"], args["high"]) == (-7, 0)  # from each sequence's own diagonal
     assert (args["q_row"], args["q_head"], args["lse_head"]) == (256, 64, 1000)
 
@@ -80,17 +79,17 @@ def test_a_table_and_then_the_dense_kernel(arch, count):
 @pytest.mark.parametrize("count", [1, 9, 65536])
 @pytest.mark.parametrize("arch", CARDS)
 def test_a_table_before_each_walk_of_the_gradient(arch, count):
-    plan = planned(plan_varlen_backward(call(1000, 700, count, arch, causal=True, window_left=7)))
+    plan = planned(varlen_backward(call(1000, 700, count, arch, causal=True, window_left=7)))
     rows, of_keys, keys, of_queries, queries = plan.launches
     assert [kernel_of(each).entry.removeprefix("attention_") for each in plan.launches] == [
-        "backward_rows",
-        *("ragged_tiles", "backward_keys"),
-        *("ragged_tiles", "backward_queries"),
+        "bwd_preprocess",
+        *("ragged_tiles", "bwd_dkdv"),
+        *("ragged_tiles", "bwd_dq"),
     ]
     for table, walk, tokens, of_heads in ((of_keys, keys, 700, 2), (of_queries, queries, 1000, 4)):
         found = defines(walk)
-        covered(table, walk, tokens, found["WAVES"] * found["GROUPS"] * 16, count, of_heads, plan)
-        assert (numbers(walk)["low"], numbers(walk)["high"]) == (-7, 0) and found["RAGGED"] == 1
+        covered(table, walk, tokens, found["WAVES"] * found["TILES_PER_WAVE"] * 16, count, of_heads, plan)
+        assert (numbers(walk)["low"], numbers(walk)["high"]) == (-7, 0) and found["VARLEN"] == 1
     assert (numbers(of_keys)["of_keys"], numbers(of_queries)["of_keys"]) == (1, 0)
     assert not any(isinstance(each, Pointer) and "cu_" in each.tensor for _, each in rows.args)
 
@@ -98,16 +97,16 @@ def test_a_table_before_each_walk_of_the_gradient(arch, count):
 @pytest.mark.parametrize(("D", "tables"), [(256, 3), (160, 2)])
 def test_dk_and_dv_share_a_table_where_their_tiles_are_alike(D, tables):
     """Large heads on RDNA: a launch for each; the table in force is always that of the launch's own tile."""
-    plan = planned(plan_varlen_backward(call(1000, 700, 9, "gfx1100", D=D)))
+    plan = planned(varlen_backward(call(1000, 700, 9, "gfx1100", D=D)))
     table, made, walks = None, 0, 0
     for launch in plan.launches[1:]:
         if kernel_of(launch).entry == "attention_ragged_tiles":
             table, made = launch, made + 1
             continue
-        found, of_keys = defines(launch), defines(launch)["KEYS"]
+        found, of_keys = defines(launch), defines(launch)["OWNS_KEYS"]
         assert table is not None and numbers(table)["of_keys"] == of_keys
         sizes = (700, 2) if of_keys else (1000, 4)
-        covered(table, launch, sizes[0], found["WAVES"] * found["GROUPS"] * 16, 9, sizes[1], plan)
+        covered(table, launch, sizes[0], found["WAVES"] * found["TILES_PER_WAVE"] * 16, 9, sizes[1], plan)
         walks += 1
     assert (made, walks) == (tables, 3)
 
@@ -117,13 +116,13 @@ def test_dk_and_dv_share_a_table_where_their_tiles_are_alike(D, tables):
     [({}, 0), ({"causal": True}, 1), ({"window_right": 5}, 1), ({"causal": True, "window_left": 5}, 0)],
 )
 def test_tiles_with_most_keys_come_first(given, backwards):
-    forward = planned(plan_varlen(call(1000, 700, 9, **given))).launches
-    _, of_keys, _, of_queries, _ = planned(plan_varlen_backward(call(1000, 700, 9, **given))).launches
+    forward = planned(varlen_forward(call(1000, 700, 9, **given))).launches
+    _, of_keys, _, of_queries, _ = planned(varlen_backward(call(1000, 700, 9, **given))).launches
     assert numbers(forward[0])["backwards"] == numbers(of_queries)["backwards"] == backwards
     assert numbers(of_keys)["backwards"] == 0
 
 
-@pytest.mark.parametrize("plan", [plan_varlen, plan_varlen_backward])
+@pytest.mark.parametrize("plan", [varlen_forward, varlen_backward])
 def test_numbers_beyond_32_bits_are_refused(plan):
     for M, C, says in ((2**28 + 1, 2, "268435456"), (8, 2**28 + 1, "offsets"), (2**30, 2, "32 bits")):
         found = plan(call(M, 8, C))
@@ -133,7 +132,7 @@ def test_numbers_beyond_32_bits_are_refused(plan):
 @pytest.mark.parametrize("op", ["attention_varlen", "attention_varlen_backward"])
 def test_what_the_spec_lists_is_what_is_built(op):
     """Sources are what a kernel's cache key and a wheel are made of."""
-    plan = plan_varlen if op == "attention_varlen" else plan_varlen_backward
+    plan = varlen_forward if op == "attention_varlen" else varlen_backward
     built = {kernel_of(each).source.name for each in planned(plan(call(64, 64, 3))).launches}
     for each in registry.spec(op).implementations:
         if each.languages == ("hip",):

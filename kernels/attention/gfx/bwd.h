@@ -1,79 +1,81 @@
-// What the kernels of attention's gradient share on AMD's matrix units: rows of two tensors on their way to LDS,
-// and the lines that a wave owns.
+// What the kernels of attention's gradient share on AMD's matrix units: copies of two tensors' rows to LDS, and the
+// rows that a wave owns.
 //
-// One kernel finds dk and dv, one dq, and both do the same: a block owns lines (keys, or queries of one head), and
-// the others pass by, STEP lines at a time. Each side has two tensors, of HEAD_D and of HEAD_E columns: k and v, or
-// q and do. Products of the lines that pass by with a wave's own give the scores and their gradients, own lines
-// in columns; rounded, these are the second operand of the sums, which are transposed. Gradients of scores make the
-// sums of HEAD_D columns (dk, dq), weights those of HEAD_E (dv). Where registers and LDS do not hold dk and dv of large
-// heads, each has a launch of its own; that of dv needs no gradients, and so v not at all.
+// One kernel computes dk and dv, one dq, and both work alike: a block owns rows (keys, or queries of one head), and
+// streams the others, STREAM_ROWS at a time. Each side has two tensors, of HEAD_D and of HEAD_E columns: k and v, or
+// q and do. Products of the streamed rows with a wave's own give S and dP, own rows in columns; P and dS, rounded, are
+// the second operand of the accumulators, which are transposed. dS makes the accumulators of HEAD_D columns (dk, dq),
+// P those of HEAD_E (dv). Where registers and LDS do not hold dk and dv of large heads, each has a launch of its own;
+// that of dv needs no dS, and so v not at all.
 //
-// Defines: T (bf16, f16); KEYS: whether keys are owned, else queries; HEAD_D, HEAD_E: the head sizes, as multiples
-// of 32; WHOLE_D, WHOLE_E: whether they are exact; SUM_D, SUM_E: which sums are found; STEP; WAVES, GROUPS: a wave owns
-// GROUPS * 16 lines; HELD: whether in registers, else in LDS; SOFTCAP, BIAS; RAGGED: packed sequences.
+// Defines: T (bf16, f16); OWNS_KEYS: whether blocks own keys, else queries; HEAD_D, HEAD_E: the head sizes, as
+// multiples of 32; EVEN_D, EVEN_E: whether they are exact; ACC_D, ACC_E: which accumulators are computed;
+// STREAM_ROWS; WAVES, TILES_PER_WAVE: a wave owns TILES_PER_WAVE * 16 rows; OWN_IN_REGISTERS: whether in registers,
+// else in LDS; SOFTCAP, BIAS; VARLEN: packed sequences (attention_varlen_backward).
 #pragma once
 
+#include "copy.h"
 #include "seqlen_info.h"
 #include "softmax_backward.h"
-#include "stage.h"
 
 constexpr int THREADS = WAVES * WARP;
-constexpr int OWN = GROUPS * COLUMNS;  // lines of a wave
-constexpr int TILE = WAVES * OWN;
-static_assert(STEP % DEPTH == 0 && HEAD_D % 32 == 0 && HEAD_E % 32 == 0, "lines of LDS are whole groups of chunks");
+constexpr int WAVE_ROWS = TILES_PER_WAVE * MMA_N;  // own rows of a wave
+constexpr int TILE = WAVES * WAVE_ROWS;
+static_assert(STREAM_ROWS % MMA_K == 0 && HEAD_D % 32 == 0 && HEAD_E % 32 == 0, "LDS rows are whole swizzle groups");
 
 using TileD = LdsTile<HEAD_D>;
 using TileE = LdsTile<HEAD_E>;
-using TileAcross = LdsTile<STEP>;  // transposed: a line per column
-using Sight = SightOf<OWN>;
+using TransposedTile = LdsTile<STREAM_ROWS>;  // a row per column
+using Mask = MaskBounds<WAVE_ROWS>;
 
-// --- the lines that pass by ---
+// --- the streamed rows ---
 
-struct Pair {
+struct TensorPair {
     HeadRows<T> d, e;
 };
 
-// STEP rows of a pair. A thread moves RUN rows of SIDE columns of one of the two, so that it can store them both
-// ways.
-struct PairStage {
-    static constexpr int SIDE = 4;
-    static constexpr int ACROSS_D = HEAD_D / SIDE;
-    static constexpr int ACROSS = ACROSS_D + HEAD_E / SIDE;
-    static constexpr int TOTAL = ACROSS * STEP / RUN;
+// STREAM_ROWS rows of a pair. A thread moves ELEMENTS_PER_LANE rows of COLUMNS columns of one of the two, so that it
+// can store them both ways.
+struct PairCopy {
+    static constexpr int COLUMNS = 4;
+    static constexpr int THREADS_PER_ROW_D = HEAD_D / COLUMNS;
+    static constexpr int THREADS_PER_ROW = THREADS_PER_ROW_D + HEAD_E / COLUMNS;
+    static constexpr int TOTAL = THREADS_PER_ROW * STREAM_ROWS / ELEMENTS_PER_LANE;
     static constexpr int COUNT = (TOTAL + THREADS - 1) / THREADS;
 
-    words<SIDE * 2> held[COUNT][RUN];
+    words<COLUMNS * 2> registers[COUNT][ELEMENTS_PER_LANE];
     int thread;
 
-    // The thread, asked again where it is needed: what follows from it takes no registers in between.
-    DEVICE void ask() {
+    // Reads the thread index again where it is needed: what is computed from it takes no registers in between.
+    DEVICE void reload_thread_idx() {
         thread = thread_x();
         asm volatile("" : "+v"(thread));
     }
     DEVICE int id(int i) const { return thread + i * THREADS; }
     DEVICE bool exists(int i) const { return TOTAL % THREADS == 0 || id(i) < TOTAL; }
-    DEVICE bool is_d(int i) const { return id(i) % ACROSS < ACROSS_D; }
-    DEVICE int column(int i) const { return (id(i) % ACROSS - (is_d(i) ? 0 : ACROSS_D)) * SIDE; }
+    DEVICE bool is_d(int i) const { return id(i) % THREADS_PER_ROW < THREADS_PER_ROW_D; }
+    DEVICE int column(int i) const { return (id(i) % THREADS_PER_ROW - (is_d(i) ? 0 : THREADS_PER_ROW_D)) * COLUMNS; }
 
-    // Rows `first`.., of which at least one exists; the others become zeros.
-    DEVICE void load(const Pair& from, int first) {
-        ask();
+    // The rows from `first` on, of which at least one exists; the others become zeros.
+    DEVICE void load(const TensorPair& from, int first) {
+        reload_thread_idx();
         for (int i = 0; i < COUNT; ++i) {
             if (!exists(i)) {
                 continue;
             }
-            const int row = first + id(i) / ACROSS * RUN;
-            const int64_t step = is_d(i) ? from.d.step : from.e.step;
-            const int there = (is_d(i) ? from.d.width : from.e.width) - column(i);
+            const int row = first + id(i) / THREADS_PER_ROW * ELEMENTS_PER_LANE;
+            const int64_t stride = is_d(i) ? from.d.stride : from.e.stride;
+            const int remaining = (is_d(i) ? from.d.width : from.e.width) - column(i);
             const T* const data = (is_d(i) ? from.d.data : from.e.data) + column(i);
-            for (int r = 0; r < RUN; ++r) {
-                const T* const at = data + min(row + r, from.d.end - 1) * step;
-                held[i][r] = WHOLE_D && WHOLE_E ? load_unaligned<SIDE * 2>(at) : load_bounded<SIDE * 2>(at, there);
+            for (int r = 0; r < ELEMENTS_PER_LANE; ++r) {
+                const T* const address = data + min(row + r, from.d.end - 1) * stride;
+                registers[i][r] = EVEN_D && EVEN_E ? load_unaligned<COLUMNS * 2>(address)
+                                                   : load_bounded<COLUMNS * 2>(address, remaining);
             }
-            if (first + STEP > from.d.end) {
-                for (int r = 0; r < RUN; ++r) {
+            if (first + STREAM_ROWS > from.d.end) {
+                for (int r = 0; r < ELEMENTS_PER_LANE; ++r) {
                     if (row + r >= from.d.end) {
-                        held[i][r] = {};
+                        registers[i][r] = {};
                     }
                 }
             }
@@ -81,133 +83,142 @@ struct PairStage {
     }
 
     template <class Tile> DEVICE void store_rows(int i, char* tile) const {
-        const int row = id(i) / ACROSS * RUN;
-        for (int r = 0; r < RUN; ++r) {
-            char* const to = tile + Tile::offset(row + r, column(i) / RUN) + column(i) % RUN * 2;
-            store_words<SIDE * 2>(to, held[i][r]);
+        const int row = id(i) / THREADS_PER_ROW * ELEMENTS_PER_LANE;
+        for (int r = 0; r < ELEMENTS_PER_LANE; ++r) {
+            char* const to =
+                tile + Tile::offset(row + r, column(i) / ELEMENTS_PER_LANE) + column(i) % ELEMENTS_PER_LANE * 2;
+            store_words<COLUMNS * 2>(to, registers[i][r]);
         }
     }
 
-    DEVICE void store_across(int i, char* tile) const {
-        for (int c = 0; c < SIDE; ++c) {
-            words<16> line;
-            for (int r = 0; r < RUN / 2; ++r) {
-                const uint32_t low = held[i][2 * r].w[c / 2], high = held[i][2 * r + 1].w[c / 2];
-                line.w[r] = c % 2 == 0 ? (low & 0xffffu) | high << 16 : low >> 16 | (high & 0xffff0000u);
+    DEVICE void store_transposed(int i, char* tile) const {
+        for (int c = 0; c < COLUMNS; ++c) {
+            words<16> transposed;
+            for (int r = 0; r < ELEMENTS_PER_LANE / 2; ++r) {
+                transposed.w[r] =
+                    pair_halves(registers[i][2 * r].w[c / 2], registers[i][2 * r + 1].w[c / 2], c % 2);
             }
-            store_words<16>(tile + TileAcross::offset(column(i) + c, id(i) / ACROSS), line);
+            store_words<16>(tile + TransposedTile::offset(column(i) + c, id(i) / THREADS_PER_ROW), transposed);
         }
     }
 };
 
-// The lines that pass by, in LDS: rows, and columns of what the sums are of.
-struct Passing {
-    char *d, *e, *d_across, *e_across;
+// The streamed rows in LDS: as rows, and transposed for the accumulators' products.
+struct StreamedTile {
+    char *d, *e, *d_transposed, *e_transposed;
 
-    static constexpr int BYTES_E = SUM_D ? TileE::bytes(STEP) : 0;
-    static constexpr int BYTES_ACROSS_D = SUM_D ? TileAcross::bytes(HEAD_D) : 0;
-    static constexpr int BYTES_ACROSS_E = SUM_E ? TileAcross::bytes(HEAD_E) : 0;
-    static constexpr int BYTES = TileD::bytes(STEP) + BYTES_E + BYTES_ACROSS_D + BYTES_ACROSS_E;
+    static constexpr int BYTES_E = ACC_D ? TileE::bytes(STREAM_ROWS) : 0;
+    static constexpr int BYTES_TRANSPOSED_D = ACC_D ? TransposedTile::bytes(HEAD_D) : 0;
+    static constexpr int BYTES_TRANSPOSED_E = ACC_E ? TransposedTile::bytes(HEAD_E) : 0;
+    static constexpr int BYTES = TileD::bytes(STREAM_ROWS) + BYTES_E + BYTES_TRANSPOSED_D + BYTES_TRANSPOSED_E;
 
-    DEVICE explicit Passing(char* lds) {
+    DEVICE explicit StreamedTile(char* lds) {
         d = lds;
-        e = d + TileD::bytes(STEP);
-        d_across = e + BYTES_E;
-        e_across = d_across + BYTES_ACROSS_D;
+        e = d + TileD::bytes(STREAM_ROWS);
+        d_transposed = e + BYTES_E;
+        e_transposed = d_transposed + BYTES_TRANSPOSED_D;
     }
 
-    DEVICE void store(PairStage& stage) const {
-        stage.ask();
-        for (int i = 0; i < PairStage::COUNT; ++i) {
-            if (!stage.exists(i)) {
+    DEVICE void store(PairCopy& copy) const {
+        copy.reload_thread_idx();
+        for (int i = 0; i < PairCopy::COUNT; ++i) {
+            if (!copy.exists(i)) {
                 continue;
             }
-            if (stage.is_d(i)) {
-                stage.store_rows<TileD>(i, d);
-                if (SUM_D) {
-                    stage.store_across(i, d_across);
+            if (copy.is_d(i)) {
+                copy.store_rows<TileD>(i, d);
+                if (ACC_D) {
+                    copy.store_transposed(i, d_transposed);
                 }
             } else {
-                if (SUM_D) {
-                    stage.store_rows<TileE>(i, e);
+                if (ACC_D) {
+                    copy.store_rows<TileE>(i, e);
                 }
-                if (SUM_E) {
-                    stage.store_across(i, e_across);
+                if (ACC_E) {
+                    copy.store_transposed(i, e_transposed);
                 }
             }
         }
     }
 };
 
-// --- the lines that a wave owns ---
+// --- the rows that a wave owns ---
 
-// This wave's first line of the block's.
-DEVICE int own_line() { return __builtin_amdgcn_readfirstlane(thread_x() / WARP) * OWN; }
+// This wave's first row of the block's.
+DEVICE int wave_row() { return __builtin_amdgcn_readfirstlane(thread_x() / WARP) * WAVE_ROWS; }
 
-struct Own {
-#if HELD
+// A block's own rows as second operands; `tile` is one of the wave's TILES_PER_WAVE.
+template <bool IN_REGISTERS> struct OwnRows;
+
+template <> struct OwnRows<true> {
     static constexpr int BYTES = 0;
-    Columns held_d[GROUPS][HEAD_D / DEPTH], held_e[GROUPS][HEAD_E / DEPTH];  // the latter where dS is needed
+    BFragment held_d[TILES_PER_WAVE][HEAD_D / MMA_K], held_e[TILES_PER_WAVE][HEAD_E / MMA_K];  // the latter for dS
 
-    DEVICE Own(const Pair& from, int first, char*) {
-        for (int g = 0; g < GROUPS; ++g) {
-            const int64_t line = min(first + own_line() + g * COLUMNS + lane_column(), from.d.end - 1);
-            for (int i = 0; i < HEAD_D / DEPTH; ++i) {
-                const int k = i * DEPTH;
-                held_d[g][i] = columns_from(from.d.data + line * from.d.step, k, (WHOLE_D ? HEAD_D : from.d.width) - k);
+    DEVICE OwnRows(const TensorPair& from, int first, char*) {
+        for (int t = 0; t < TILES_PER_WAVE; ++t) {
+            const int64_t row = min(first + wave_row() + t * MMA_N + lane_column(), from.d.end - 1);
+            for (int i = 0; i < HEAD_D / MMA_K; ++i) {
+                const int k = i * MMA_K;
+                const int remaining = (EVEN_D ? HEAD_D : from.d.width) - k;
+                held_d[t][i] = load_b_global(from.d.data + row * from.d.stride, k, remaining);
             }
-            for (int i = 0; SUM_D && i < HEAD_E / DEPTH; ++i) {
-                const int k = i * DEPTH;
-                held_e[g][i] = columns_from(from.e.data + line * from.e.step, k, (WHOLE_E ? HEAD_E : from.e.width) - k);
+            for (int i = 0; ACC_D && i < HEAD_E / MMA_K; ++i) {
+                const int k = i * MMA_K;
+                const int remaining = (EVEN_E ? HEAD_E : from.e.width) - k;
+                held_e[t][i] = load_b_global(from.e.data + row * from.e.stride, k, remaining);
             }
         }
     }
-    DEVICE Columns d(int group, int k) const { return held_d[group][k / DEPTH]; }
-    DEVICE Columns e(int group, int k) const { return held_e[group][k / DEPTH]; }
-#else
-    static constexpr int BYTES = TileD::bytes(TILE) + (SUM_D ? TileE::bytes(TILE) : 0);
+    DEVICE BFragment d(int tile, int k) const { return held_d[tile][k / MMA_K]; }
+    DEVICE BFragment e(int tile, int k) const { return held_e[tile][k / MMA_K]; }
+};
+
+template <> struct OwnRows<false> {
+    static constexpr int BYTES = TileD::bytes(TILE) + (ACC_D ? TileE::bytes(TILE) : 0);
     const char* lds;
 
-    DEVICE Own(const Pair& from, int first, char* to) {
-        RowStage<T, HEAD_D, TILE, THREADS> stage_d;
-        stage_d.template load<WHOLE_D>(from.d, first);
-        stage_d.store(to);
-        if (SUM_D) {
-            RowStage<T, HEAD_E, TILE, THREADS> stage_e;
-            stage_e.template load<WHOLE_E>(from.e, first);
-            stage_e.store(to + TileD::bytes(TILE));
+    DEVICE OwnRows(const TensorPair& from, int first, char* to) {
+        TileCopy<T, HEAD_D, TILE, THREADS> copy_d;
+        copy_d.template load<EVEN_D>(from.d, first);
+        copy_d.store(to);
+        if (ACC_D) {
+            TileCopy<T, HEAD_E, TILE, THREADS> copy_e;
+            copy_e.template load<EVEN_E>(from.e, first);
+            copy_e.store(to + TileD::bytes(TILE));
         }
         lds = to;
     }
-    DEVICE Columns d(int group, int k) const { return TileD::columns(lds, own_line() + group * COLUMNS, k); }
-    DEVICE Columns e(int group, int k) const {
-        return TileE::columns(lds + TileD::bytes(TILE), own_line() + group * COLUMNS, k);
+    DEVICE BFragment d(int tile, int k) const { return TileD::load_b(lds, wave_row() + tile * MMA_N, k); }
+    DEVICE BFragment e(int tile, int k) const {
+        return TileE::load_b(lds + TileD::bytes(TILE), wave_row() + tile * MMA_N, k);
     }
-#endif
 };
 
-// --- which lines a block owns, and which pass by ---
+using Own = OwnRows<OWN_IN_REGISTERS>;
 
-// Own lines from `first` on, below `end`; those that pass by, from `begin` on, below `stop`. Query i sees key j
-// where low <= j - i <= high.
-struct Span {
+// --- which rows a block owns, and which it streams ---
+
+// Own rows from `first` on, below `end`; streamed rows from `begin` on, below `stop`. Query i sees key j where
+// low <= j - i <= high.
+struct BlockRows {
     int first, end, begin, stop, low, high;
 };
 
-// The span of a tile, nothing where there is none. `low` and `high` count, where sequences are packed, from the
-// diagonal that joins the sequence's last query to its last key.
-DEVICE Span span_of(int tile, const Tables& tables, int queries, int keys, int low, int high) {
-#if RAGGED
-    if (!tables.has(tile)) {
-        return {};
+// The rows of a tile, nothing where there is none. With packed sequences `low` and `high` count from the diagonal
+// that joins the sequence's last query to its last key.
+template <bool IS_VARLEN>
+DEVICE BlockRows block_rows(int tile, const VarlenTables& tables, int queries, int keys, int low, int high) {
+    if constexpr (IS_VARLEN) {
+        if (!tables.has(tile)) {
+            return {};
+        }
+        const Sequence own = tables.sequence(tile);
+        const int query_end = own.first_query + own.queries, key_end = own.first_key + own.keys;
+        const int first = (OWNS_KEYS ? own.first_key : own.first_query) + tables.tile_in_sequence(tile) * TILE;
+        const int begin = OWNS_KEYS ? own.first_query : own.first_key, stop = OWNS_KEYS ? query_end : key_end;
+        const int diagonal = key_end - query_end, end = OWNS_KEYS ? key_end : query_end;
+        return {first, end, begin, own.outside ? begin : stop, low + diagonal, high + diagonal};
+    } else {
+        return {tile * TILE, OWNS_KEYS ? keys : queries, 0, OWNS_KEYS ? queries : keys, low, high};
     }
-    const Sequence at = tables.sequence(tile);
-    const int query_end = at.first_query + at.queries, key_end = at.first_key + at.keys;
-    const int first = (KEYS ? at.first_key : at.first_query) + tables.number(tile) * TILE;
-    const int begin = KEYS ? at.first_query : at.first_key, stop = KEYS ? query_end : key_end;
-    const int diagonal = key_end - query_end;
-    return {first, KEYS ? key_end : query_end, begin, at.outside ? begin : stop, low + diagonal, high + diagonal};
-#else
-    return {tile * TILE, KEYS ? keys : queries, 0, KEYS ? queries : keys, low, high};
-#endif
 }

@@ -1,50 +1,50 @@
 // dk and dv (or one of them), or dq, of attention on AMD's matrix units, without atomics; see bwd.h.
 //
-// The lines that pass by have one buffer of LDS, and a step two barriers; the next ones are on their way under the
-// products with these. Scores are computed once for dk and dv and again for dq. Blocks of keys go through the query
-// heads that share their key head one after the other, in float32 sums.
+// The streamed rows have one buffer of LDS, and a step two barriers; the next rows are loaded while the products with
+// these run. S is computed once for dk and dv and again for dq. Blocks of keys go through the query heads that share
+// their key head one after the other, in float32 accumulators.
 //
-// Defines: bwd.h's; PREFETCH: whether the next lines are on their way under the products; RESIDENT: blocks
-// that a compute unit should hold.
+// Defines: bwd.h's; PREFETCH: whether the next rows are loaded under the products; BLOCKS_PER_CU: blocks that a
+// compute unit should hold.
 #include "bwd.h"
 
-struct Work {
-    Pair own, passing;
+struct BlockProblem {
+    TensorPair own, streamed;
     const T* bias;  // row i at i * bias_row
     int64_t bias_row;
-    const float *peak, *delta;  // of the head's queries
-    Sight sight;
-    Scores scores;
-    int first, begin, stop;  // the block's first own line, and where the others begin and stop
+    const float *lse_log2, *delta;  // of the head's queries
+    Mask mask;
+    ScoreScale score_scale;
+    int first, begin, stop;  // the block's first own row, and where the streamed rows begin and stop
 
-    DEVICE Work(const Span& span, const Scores& scores) : scores(scores) {
-        sight = {span.low, span.high, span.stop};
-        first = span.first;
-        begin = span.begin + max(sight.first(first) - span.begin, 0) / STEP * STEP;
-        stop = sight.last(min(first + TILE, span.end) - 1) + 1;
+    DEVICE BlockProblem(const BlockRows& rows, const ScoreScale& score_scale) : score_scale(score_scale) {
+        mask = {rows.low, rows.high, rows.stop};
+        first = rows.first;
+        begin = rows.begin + max(mask.first(first) - rows.begin, 0) / STREAM_ROWS * STREAM_ROWS;
+        stop = mask.last(min(first + TILE, rows.end) - 1) + 1;
     }
 };
 
-struct Sums {
-    Strip d[HEAD_D / DEPTH][GROUPS], e[HEAD_E / DEPTH][GROUPS];
+struct Accumulators {
+    AccumulatorFragment d[HEAD_D / MMA_M][TILES_PER_WAVE], e[HEAD_E / MMA_M][TILES_PER_WAVE];
 
-    DEVICE Sums() {
+    DEVICE Accumulators() {
         clear(d);
         clear(e);
     }
-    template <int STRIPS> static DEVICE void clear(Strip (&sums)[STRIPS][GROUPS]) {
+    template <int FRAGMENTS> static DEVICE void clear(AccumulatorFragment (&acc)[FRAGMENTS][TILES_PER_WAVE]) {
 #pragma unroll
-        for (auto& strips : sums) {
-            for (Strip& strip : strips) {
-                strip.fill(0);
+        for (auto& fragments : acc) {
+            for (AccumulatorFragment& fragment : fragments) {
+                fragment.fill(0);
             }
         }
     }
 };
 
-// RUN numbers of neighbouring queries. Those that do not exist lie in memory all the same.
-struct Numbers {
-    float v[RUN];
+// A float32 of each of ELEMENTS_PER_LANE neighbouring queries. Those that do not exist lie in memory all the same.
+struct QueryValues {
+    float v[ELEMENTS_PER_LANE];
     DEVICE void load(const float* from) {
         const auto low = load_unaligned<16>(from), high = load_unaligned<16>(from + 4);
         for (int i = 0; i < 4; ++i) {
@@ -54,277 +54,282 @@ struct Numbers {
     }
 };
 
-// A column's RUN elements of the bias: lines `line`.. that pass by, and own line `own`.
-DEVICE void load_bias(const Work& work, int line, int own, float (&bias)[RUN]) {
-    for (int i = 0; i < RUN; ++i) {
+// A lane's elements of the bias: streamed rows from `row` on, and own row `own`.
+DEVICE void load_bias(const BlockProblem& problem, int row, int own, float (&bias)[ELEMENTS_PER_LANE]) {
+    for (int i = 0; i < ELEMENTS_PER_LANE; ++i) {
         bias[i] = 0;
     }
-    if (own >= work.own.d.end) {
+    if (own >= problem.own.d.end) {
         return;
     }
-    if (KEYS) {
-        for (int i = 0; i < RUN; ++i) {
-            if (line + i < work.sight.end) {
-                bias[i] = to_float(work.bias[(line + i) * work.bias_row + own]);
+    if (OWNS_KEYS) {
+        for (int i = 0; i < ELEMENTS_PER_LANE; ++i) {
+            if (row + i < problem.mask.end) {
+                bias[i] = to_float(problem.bias[(row + i) * problem.bias_row + own]);
             }
         }
     } else {
-        const words<16> part = load_bounded<16>(work.bias + own * work.bias_row + line, work.sight.end - line);
-        const auto run = __builtin_bit_cast(vec<T, RUN>, part);
-        for (int i = 0; i < RUN; ++i) {
-            bias[i] = to_float(run.v[i]);
+        const words<16> part = load_bounded<16>(problem.bias + own * problem.bias_row + row, problem.mask.end - row);
+        const auto values = __builtin_bit_cast(vec<T, ELEMENTS_PER_LANE>, part);
+        for (int i = 0; i < ELEMENTS_PER_LANE; ++i) {
+            bias[i] = to_float(values.v[i]);
         }
     }
 }
 
-// What comes after is not moved before: operands that are fetched early take registers.
-DEVICE void phase() { __builtin_amdgcn_sched_barrier(0); }
+// A scheduling barrier between phases: operands that are loaded early take registers.
+DEVICE void end_phase() { __builtin_amdgcn_sched_barrier(0); }
 
-// Where own lines lie in LDS: addresses that follow from `at` are found again, and take no registers in between.
-DEVICE void ask(int& at) {
-#if !HELD
-    asm volatile("" : "+s"(at));
-#endif
+// Makes `row`, where own rows lie in LDS, opaque: addresses are computed again and take no registers in between.
+DEVICE void reload_row(int& row) {
+    if constexpr (!OWN_IN_REGISTERS) {
+        asm volatile("" : "+s"(row));
+    }
 }
 
-// After product i of a loop: so many operands are fetched ahead.
-DEVICE void pace(int i) {
+// After product i of a loop: so many operands are loaded ahead.
+DEVICE void limit_prefetch(int i) {
     constexpr int AHEAD = WARP == 64 ? 4 : 2;
     if (i % AHEAD == AHEAD - 1) {
-        phase();
+        end_phase();
     }
 }
 
-// Adds what DEPTH lines give, those from `at` on of the ones in LDS. `peak` and `delta`: of the wave's queries.
-DEVICE void add_lines(const Work& work, const Passing& passing, const Own& own, const float (&peak)[GROUPS],
-                      const float (&delta)[GROUPS], int start, int at, Sums& sums) {
-    const int wave_line = work.first + own_line();
-    if (work.sight.none(start + at, wave_line)) {
+// Accumulates over MMA_M streamed rows, those from `at` on of the ones in LDS. `lse_log2` and `delta`: of the wave's
+// queries.
+DEVICE void accumulate(const BlockProblem& problem, const StreamedTile& streamed, const Own& own,
+                       const float (&lse_log2)[TILES_PER_WAVE], const float (&delta)[TILES_PER_WAVE], int start, int at,
+                       Accumulators& acc) {
+    const int first_own = problem.first + wave_row();
+    if (problem.mask.all_hidden(start + at, first_own)) {
         return;
     }
-    const int line = start + at + lane_part() * RUN;  // this lane's first
-    Numbers peaks, deltas;
-    if (KEYS) {
-        peaks.load(work.peak + line);
-        deltas.load(work.delta + line);
+    const int row = start + at + lane_part() * ELEMENTS_PER_LANE;  // this lane's first
+    QueryValues streamed_lse_log2, streamed_delta;
+    if (OWNS_KEYS) {
+        streamed_lse_log2.load(problem.lse_log2 + row);
+        streamed_delta.load(problem.delta + row);
     }
-    ask(at);
-    Strip scores[GROUPS], above[GROUPS];
-    for (int g = 0; g < GROUPS; ++g) {
-        scores[g].fill(0);
-    }
-#pragma unroll
-    for (int k = 0; k < HEAD_D; k += DEPTH) {
-        const Rows rows = TileD::rows(passing.d, at, k);
-        for (int g = 0; g < GROUPS; ++g) {
-            multiply<T>(scores[g], rows, own.d(g, k));
-        }
-        pace(k / DEPTH);
-    }
-    phase();
-    ask(at);
-    for (int g = 0; g < GROUPS; ++g) {
-        above[g].fill(0);
+    reload_row(at);
+    AccumulatorFragment s[TILES_PER_WAVE], dp[TILES_PER_WAVE];
+    for (int t = 0; t < TILES_PER_WAVE; ++t) {
+        s[t].fill(0);
     }
 #pragma unroll
-    for (int k = 0; SUM_D && k < HEAD_E; k += DEPTH) {
-        const Rows rows = TileE::rows(passing.e, at, k);
-        for (int g = 0; g < GROUPS; ++g) {
-            multiply<T>(above[g], rows, own.e(g, k));
+    for (int k = 0; k < HEAD_D; k += MMA_K) {
+        const AFragment a = TileD::load_a(streamed.d, at, k);
+        for (int t = 0; t < TILES_PER_WAVE; ++t) {
+            mma<T>(s[t], a, own.d(t, k));
         }
-        pace(k / DEPTH);
+        limit_prefetch(k / MMA_K);
     }
-    phase();
-    ask(at);
-    Columns weights[GROUPS], gradients[GROUPS];
-    const bool all = work.sight.all(start + at, wave_line);
-    for (int g = 0; g < GROUPS; ++g) {
-        const int mine = wave_line + g * COLUMNS + lane_column();
-        const int first = work.sight.first(mine), last = work.sight.last(mine);
-        float bias[RUN] = {}, weight[RUN], gradient[RUN];
+    end_phase();
+    reload_row(at);
+    for (int t = 0; t < TILES_PER_WAVE; ++t) {
+        dp[t].fill(0);
+    }
+#pragma unroll
+    for (int k = 0; ACC_D && k < HEAD_E; k += MMA_K) {
+        const AFragment a = TileE::load_a(streamed.e, at, k);
+        for (int t = 0; t < TILES_PER_WAVE; ++t) {
+            mma<T>(dp[t], a, own.e(t, k));
+        }
+        limit_prefetch(k / MMA_K);
+    }
+    end_phase();
+    reload_row(at);
+    BFragment p[TILES_PER_WAVE], ds[TILES_PER_WAVE];
+    const bool all_seen = problem.mask.all_seen(start + at, first_own);
+    for (int t = 0; t < TILES_PER_WAVE; ++t) {
+        const int own_row = first_own + t * MMA_N + lane_column();
+        const int first = problem.mask.first(own_row), last = problem.mask.last(own_row);
+        float bias[ELEMENTS_PER_LANE] = {}, lane_p[ELEMENTS_PER_LANE], lane_ds[ELEMENTS_PER_LANE];
         if (BIAS) {
-            load_bias(work, line, mine, bias);
+            load_bias(problem, row, own_row, bias);
         }
-        for (int i = 0; i < RUN; ++i) {
-            const Slope slope = slope_of(work.scores, scores[g].get(i), bias[i], KEYS ? peaks.v[i] : peak[g],
-                                         above[g].get(i), KEYS ? deltas.v[i] : delta[g]);
-            weight[i] = slope.weight;
-            gradient[i] = slope.gradient;
+        for (int i = 0; i < ELEMENTS_PER_LANE; ++i) {
+            const SoftmaxGradient gradient = softmax_backward(
+                problem.score_scale, s[t].get(i), bias[i], OWNS_KEYS ? streamed_lse_log2.v[i] : lse_log2[t],
+                dp[t].get(i), OWNS_KEYS ? streamed_delta.v[i] : delta[t]);
+            lane_p[i] = gradient.p;
+            lane_ds[i] = gradient.ds;
         }
-        if (!all) {
-            for (int i = 0; i < RUN; ++i) {
-                const bool seen = line + i >= first && line + i <= last;
-                weight[i] = seen ? weight[i] : 0;
-                gradient[i] = seen ? gradient[i] : 0;
+        if (!all_seen) {
+            for (int i = 0; i < ELEMENTS_PER_LANE; ++i) {
+                const bool seen = row + i >= first && row + i <= last;
+                lane_p[i] = seen ? lane_p[i] : 0;
+                lane_ds[i] = seen ? lane_ds[i] : 0;
             }
         }
-        if (SUM_E) {
-            weights[g] = as_columns<T>(weight);
+        if (ACC_E) {
+            p[t] = as_b_fragment<T>(lane_p);
         }
-        if (SUM_D) {
-            gradients[g] = as_columns<T>(gradient);
+        if (ACC_D) {
+            ds[t] = as_b_fragment<T>(lane_ds);
         }
     }
-    phase();
-    ask(at);
+    end_phase();
+    reload_row(at);
 #pragma unroll
-    for (int i = 0; SUM_E && i < HEAD_E / DEPTH; ++i) {
-        const Rows rows = TileAcross::rows(passing.e_across, i * DEPTH, at);
-        for (int g = 0; g < GROUPS; ++g) {
-            multiply<T>(sums.e[i][g], rows, weights[g]);
+    for (int i = 0; ACC_E && i < HEAD_E / MMA_M; ++i) {
+        const AFragment a = TransposedTile::load_a(streamed.e_transposed, i * MMA_M, at);
+        for (int t = 0; t < TILES_PER_WAVE; ++t) {
+            mma<T>(acc.e[i][t], a, p[t]);
         }
-        pace(i);
+        limit_prefetch(i);
     }
-    phase();
-    ask(at);
+    end_phase();
+    reload_row(at);
 #pragma unroll
-    for (int i = 0; SUM_D && i < HEAD_D / DEPTH; ++i) {
-        const Rows rows = TileAcross::rows(passing.d_across, i * DEPTH, at);
-        for (int g = 0; g < GROUPS; ++g) {
-            multiply<T>(sums.d[i][g], rows, gradients[g]);
+    for (int i = 0; ACC_D && i < HEAD_D / MMA_M; ++i) {
+        const AFragment a = TransposedTile::load_a(streamed.d_transposed, i * MMA_M, at);
+        for (int t = 0; t < TILES_PER_WAVE; ++t) {
+            mma<T>(acc.d[i][t], a, ds[t]);
         }
-        pace(i);
+        limit_prefetch(i);
     }
 }
 
-// Adds what all the lines that pass by give.
-DEVICE void walk(const Work& work, const Passing& passing, const Own& own, Sums& sums) {
-    if (work.begin >= work.stop) {
+// Accumulates over all streamed rows.
+DEVICE void mainloop(const BlockProblem& problem, const StreamedTile& streamed, const Own& own, Accumulators& acc) {
+    if (problem.begin >= problem.stop) {
         return;
     }
-    float peak[GROUPS] = {}, delta[GROUPS] = {};
-    if (!KEYS) {
-        for (int g = 0; g < GROUPS; ++g) {
-            const int mine = min(work.first + own_line() + g * COLUMNS + lane_column(), work.own.d.end - 1);
-            peak[g] = work.peak[mine];
-            delta[g] = work.delta[mine];
+    float lse_log2[TILES_PER_WAVE] = {}, delta[TILES_PER_WAVE] = {};
+    if (!OWNS_KEYS) {
+        for (int t = 0; t < TILES_PER_WAVE; ++t) {
+            const int own_row = min(problem.first + wave_row() + t * MMA_N + lane_column(), problem.own.d.end - 1);
+            lse_log2[t] = problem.lse_log2[own_row];
+            delta[t] = problem.delta[own_row];
         }
     }
-    PairStage stage;
+    PairCopy copy;
     if (PREFETCH) {
-        stage.load(work.passing, work.begin);
+        copy.load(problem.streamed, problem.begin);
     }
 #pragma unroll 1
-    for (int start = work.begin; start < work.stop; start += STEP) {
+    for (int start = problem.begin; start < problem.stop; start += STREAM_ROWS) {
         if (!PREFETCH) {
-            stage.load(work.passing, start);
+            copy.load(problem.streamed, start);
         }
         lds_barrier();
-        passing.store(stage);
+        streamed.store(copy);
         lds_barrier();
-        if (PREFETCH && start + STEP < work.stop) {
-            stage.load(work.passing, start + STEP);
+        if (PREFETCH && start + STREAM_ROWS < problem.stop) {
+            copy.load(problem.streamed, start + STREAM_ROWS);
         }
 #pragma unroll 1
-        for (int at = 0; at < STEP; at += DEPTH) {
-            add_lines(work, passing, own, peak, delta, start, at, sums);
+        for (int at = 0; at < STREAM_ROWS; at += MMA_M) {
+            accumulate(problem, streamed, own, lse_log2, delta, start, at, acc);
         }
     }
 }
 
-// Stores sums times `factor` to the wave's rows of `to`.
-template <int STRIPS>
-DEVICE void store_sums(const Strip (&sums)[STRIPS][GROUPS], float factor, T* to, int64_t row_step, int width,
-                       const Span& span) {
-    for (int g = 0; g < GROUPS; ++g) {
-        const int64_t row = span.first + own_line() + g * COLUMNS + lane_column();
-        if (row >= span.end) {
+// Stores accumulators times `factor` to the wave's rows of `to`.
+template <int FRAGMENTS>
+DEVICE void store_gradient(const AccumulatorFragment (&acc)[FRAGMENTS][TILES_PER_WAVE], float factor, T* to,
+                           int64_t row_stride, int width, const BlockRows& rows) {
+    for (int t = 0; t < TILES_PER_WAVE; ++t) {
+        const int64_t row = rows.first + wave_row() + t * MMA_N + lane_column();
+        if (row >= rows.end) {
             continue;
         }
 #pragma unroll
-        for (int i = 0; i < STRIPS; ++i) {
-            const int column = i * DEPTH + lane_part() * RUN;
-            T* const at = to + row * row_step + column;
-            if (column + RUN <= width) {
-                words<RUN * 2> packed;
-                for (int j = 0; j < RUN; j += 2) {
-                    packed.w[j / 2] = pack2<T>(sums[i][g].get(j) * factor, sums[i][g].get(j + 1) * factor);
+        for (int i = 0; i < FRAGMENTS; ++i) {
+            const int column = i * MMA_M + lane_part() * ELEMENTS_PER_LANE;
+            T* const address = to + row * row_stride + column;
+            if (column + ELEMENTS_PER_LANE <= width) {
+                words<ELEMENTS_PER_LANE * 2> rounded;
+                for (int j = 0; j < ELEMENTS_PER_LANE; j += 2) {
+                    rounded.w[j / 2] = pack2<T>(acc[i][t].get(j) * factor, acc[i][t].get(j + 1) * factor);
                 }
-                __builtin_memcpy(at, &packed, sizeof packed);
+                __builtin_memcpy(address, &rounded, sizeof rounded);
                 continue;
             }
-            for (int j = 0; j < RUN; ++j) {
+            for (int j = 0; j < ELEMENTS_PER_LANE; ++j) {
                 if (column + j < width) {
-                    at[j] = from_float<T>(sums[i][g].get(j) * factor);
+                    address[j] = from_float<T>(acc[i][t].get(j) * factor);
                 }
             }
         }
     }
 }
 
-#if KEYS
-KERNEL_RESIDENT(THREADS, RESIDENT)
-void attention_backward_keys(const T* dout, const T* q, const T* k, const T* v, const T* bias, const float* peak,
-                             const float* delta, T* dk, T* dv, const int* bounds, const int* tile_list,
-                             const int* counts, int count, int groups, int share, int queries, int keys,
-                             int columns_d, int columns_e, int low, int high, float to_score, float cap, float factor,
-                             int tiles, int blocks, int64_t dout_batch, int64_t dout_head, int64_t dout_row,
-                             int64_t q_batch, int64_t q_head, int64_t q_row, int64_t k_batch,
-                             int64_t k_head, int64_t k_row, int64_t v_batch, int64_t v_head, int64_t v_row,
-                             int64_t bias_batch, int64_t bias_head, int64_t bias_row, int64_t dk_batch,
-                             int64_t dk_head, int64_t dk_row, int64_t dv_batch, int64_t dv_head, int64_t dv_row) {
-    SHARED __attribute__((aligned(16))) char lds[Passing::BYTES + Own::BYTES];
-    const Place place = place_of(blocks, tiles, groups, false);
-    const int64_t batch = place.batch, group = place.head;
-    const Span span = span_of(place.tile, {bounds, tile_list, counts, count}, queries, keys, low, high);
-    if (span.first >= span.end) {
+#if OWNS_KEYS
+KERNEL_RESIDENT(THREADS, BLOCKS_PER_CU)
+void attention_bwd_dkdv(const T* dout, const T* q, const T* k, const T* v, const T* bias, const float* lse_log2,
+                        const float* delta, T* dk, T* dv, const int* bounds, const int* tile_list, const int* counts,
+                        int count, int kv_heads, int qheads_per_kvhead, int queries, int keys, int columns_d,
+                        int columns_e, int low, int high, float to_score, float cap, float factor, int tiles,
+                        int blocks, int64_t dout_batch, int64_t dout_head, int64_t dout_row, int64_t q_batch,
+                        int64_t q_head, int64_t q_row, int64_t k_batch, int64_t k_head, int64_t k_row, int64_t v_batch,
+                        int64_t v_head, int64_t v_row, int64_t bias_batch, int64_t bias_head, int64_t bias_row,
+                        int64_t dk_batch, int64_t dk_head, int64_t dk_row, int64_t dv_batch, int64_t dv_head,
+                        int64_t dv_row) {
+    SHARED __attribute__((aligned(16))) char lds[StreamedTile::BYTES + Own::BYTES];
+    const WorkTile work = work_tile<VARLEN>(blocks, tiles, kv_heads, false);
+    const int64_t batch = work.batch, kv_head = work.head;
+    const VarlenTables tables = {bounds, tile_list, counts, count};
+    const BlockRows rows = block_rows<VARLEN>(work.tile, tables, queries, keys, low, high);
+    if (rows.first >= rows.end) {
         return;
     }
-    Work work(span, {to_score, cap});
-    work.own.d = {k + batch * k_batch + group * k_head, k_row, span.end, columns_d};
-    work.own.e = {v + batch * v_batch + group * v_head, v_row, span.end, columns_e};
-    work.bias_row = bias_row;
-    const Passing passing(lds);
-    const Own own(work.own, span.first, lds + Passing::BYTES);
-    Sums sums;
+    BlockProblem problem(rows, {to_score, cap});
+    problem.own.d = {k + batch * k_batch + kv_head * k_head, k_row, rows.end, columns_d};
+    problem.own.e = {v + batch * v_batch + kv_head * v_head, v_row, rows.end, columns_e};
+    problem.bias_row = bias_row;
+    const StreamedTile streamed(lds);
+    const Own own(problem.own, rows.first, lds + StreamedTile::BYTES);
+    Accumulators acc;
 #pragma unroll 1
-    for (int64_t head = group * share; head < (group + 1) * share; ++head) {
-        const int64_t line = batch * groups * share + head;
-        work.passing.d = {q + batch * q_batch + head * q_head, q_row, span.stop, columns_d};
-        work.passing.e = {dout + batch * dout_batch + head * dout_head, dout_row, span.stop, columns_e};
-        work.bias = bias + batch * bias_batch + head * bias_head;
-        work.peak = peak + line * queries;
-        work.delta = delta + line * queries;
-        walk(work, passing, own, sums);
+    for (int64_t head = kv_head * qheads_per_kvhead; head < (kv_head + 1) * qheads_per_kvhead; ++head) {
+        const int64_t batch_head = batch * kv_heads * qheads_per_kvhead + head;
+        problem.streamed.d = {q + batch * q_batch + head * q_head, q_row, rows.stop, columns_d};
+        problem.streamed.e = {dout + batch * dout_batch + head * dout_head, dout_row, rows.stop, columns_e};
+        problem.bias = bias + batch * bias_batch + head * bias_head;
+        problem.lse_log2 = lse_log2 + batch_head * queries;
+        problem.delta = delta + batch_head * queries;
+        mainloop(problem, streamed, own, acc);
     }
-    if (SUM_D) {
-        store_sums(sums.d, factor, dk + batch * dk_batch + group * dk_head, dk_row, columns_d, span);
+    if (ACC_D) {
+        store_gradient(acc.d, factor, dk + batch * dk_batch + kv_head * dk_head, dk_row, columns_d, rows);
     }
-    if (SUM_E) {
-        store_sums(sums.e, LOWERED, dv + batch * dv_batch + group * dv_head, dv_row, columns_e, span);
+    if (ACC_E) {
+        store_gradient(acc.e, P_UNSCALE, dv + batch * dv_batch + kv_head * dv_head, dv_row, columns_e, rows);
     }
 }
 #else
-KERNEL_RESIDENT(THREADS, RESIDENT)
-void attention_backward_queries(const T* dout, const T* q, const T* k, const T* v, const T* bias, const float* peak,
-                                const float* delta, T* dq, const int* bounds, const int* tile_list,
-                                const int* counts, int count, int heads, int share, int queries, int keys,
-                                int columns_d, int columns_e, int low, int high, float to_score, float cap,
-                                float factor, int tiles, int blocks, int64_t dout_batch, int64_t dout_head,
-                                int64_t dout_row, int64_t q_batch, int64_t q_head, int64_t q_row, int64_t k_batch,
-                                int64_t k_head, int64_t k_row, int64_t v_batch, int64_t v_head, int64_t v_row,
-                                int64_t bias_batch, int64_t bias_head, int64_t bias_row, int64_t dq_batch,
-                                int64_t dq_head, int64_t dq_row) {
-    SHARED __attribute__((aligned(16))) char lds[Passing::BYTES + Own::BYTES];
-    const Place place = place_of(blocks, tiles, heads, true);
-    const int64_t batch = place.batch, head = place.head, line = batch * heads + head, group = head / share;
-    const Span span = span_of(place.tile, {bounds, tile_list, counts, count}, queries, keys, low, high);
-    if (span.first >= span.end) {
+KERNEL_RESIDENT(THREADS, BLOCKS_PER_CU)
+void attention_bwd_dq(const T* dout, const T* q, const T* k, const T* v, const T* bias, const float* lse_log2,
+                      const float* delta, T* dq, const int* bounds, const int* tile_list, const int* counts, int count,
+                      int heads, int qheads_per_kvhead, int queries, int keys, int columns_d, int columns_e, int low,
+                      int high, float to_score, float cap, float factor, int tiles, int blocks, int64_t dout_batch,
+                      int64_t dout_head, int64_t dout_row, int64_t q_batch, int64_t q_head, int64_t q_row,
+                      int64_t k_batch, int64_t k_head, int64_t k_row, int64_t v_batch, int64_t v_head, int64_t v_row,
+                      int64_t bias_batch, int64_t bias_head, int64_t bias_row, int64_t dq_batch, int64_t dq_head,
+                      int64_t dq_row) {
+    SHARED __attribute__((aligned(16))) char lds[StreamedTile::BYTES + Own::BYTES];
+    const WorkTile work = work_tile<VARLEN>(blocks, tiles, heads, true);
+    const int64_t batch = work.batch, head = work.head, batch_head = batch * heads + head;
+    const int64_t kv_head = head / qheads_per_kvhead;
+    const VarlenTables tables = {bounds, tile_list, counts, count};
+    const BlockRows rows = block_rows<VARLEN>(work.tile, tables, queries, keys, low, high);
+    if (rows.first >= rows.end) {
         return;
     }
-    Work work(span, {to_score, cap});
-    work.own.d = {q + batch * q_batch + head * q_head, q_row, span.end, columns_d};
-    work.own.e = {dout + batch * dout_batch + head * dout_head, dout_row, span.end, columns_e};
-    work.passing.d = {k + batch * k_batch + group * k_head, k_row, span.stop, columns_d};
-    work.passing.e = {v + batch * v_batch + group * v_head, v_row, span.stop, columns_e};
-    work.bias = bias + batch * bias_batch + head * bias_head;
-    work.bias_row = bias_row;
-    work.peak = peak + line * queries;
-    work.delta = delta + line * queries;
-    const Passing passing(lds);
-    const Own own(work.own, span.first, lds + Passing::BYTES);
-    Sums sums;
-    walk(work, passing, own, sums);
-    store_sums(sums.d, factor, dq + batch * dq_batch + head * dq_head, dq_row, columns_d, span);
+    BlockProblem problem(rows, {to_score, cap});
+    problem.own.d = {q + batch * q_batch + head * q_head, q_row, rows.end, columns_d};
+    problem.own.e = {dout + batch * dout_batch + head * dout_head, dout_row, rows.end, columns_e};
+    problem.streamed.d = {k + batch * k_batch + kv_head * k_head, k_row, rows.stop, columns_d};
+    problem.streamed.e = {v + batch * v_batch + kv_head * v_head, v_row, rows.stop, columns_e};
+    problem.bias = bias + batch * bias_batch + head * bias_head;
+    problem.bias_row = bias_row;
+    problem.lse_log2 = lse_log2 + batch_head * queries;
+    problem.delta = delta + batch_head * queries;
+    const StreamedTile streamed(lds);
+    const Own own(problem.own, rows.first, lds + StreamedTile::BYTES);
+    Accumulators acc;
+    mainloop(problem, streamed, own, acc);
+    store_gradient(acc.d, factor, dq + batch * dq_batch + head * dq_head, dq_row, columns_d, rows);
 }
 #endif

@@ -1,36 +1,37 @@
-// The gradient of attention's bias on AMD's matrix units: p * (do @ v^T - delta), of TILE queries by TILE keys a block.
+// The gradient of attention's bias on AMD's matrix units: P * (do @ v^T - delta), of TILE queries by TILE keys a block.
 //
-// Both products take PIECE columns of their rows at a time through LDS, so that heads of any size need the same
-// registers. Keys are their rows and queries their columns: a lane has RUN neighbouring keys of a query, 16 bytes of
-// bias and of its gradient. Nothing is summed between blocks. What no query sees is not read, and becomes zeros.
+// Both products take TILE_K columns of their rows at a time through LDS, so that heads of any size need the same
+// registers. Keys are the fragments' rows and queries their columns: a lane has ELEMENTS_PER_LANE neighbouring keys of
+// a query, 16 bytes of bias and of its gradient. Nothing is reduced between blocks. What no query sees is not read, and
+// its gradient is zero.
 //
-// Defines: T (bf16, f16); TILE, PIECE; WHOLE_HEADS: whether heads are multiples of PIECE; SOFTCAP.
-#define KEYS 0
+// Defines: T (bf16, f16); TILE, TILE_K; EVEN_HEADS: whether heads are multiples of TILE_K; SOFTCAP.
+#define OWNS_KEYS 0
 #define BIAS 1
+#include "copy.h"
 #include "seqlen_info.h"
 #include "softmax_backward.h"
-#include "stage.h"
 
-constexpr int STRIPS = 2, GROUPS = 4;  // of a wave: STRIPS * DEPTH keys by GROUPS * COLUMNS queries
-constexpr int WAVE_KEYS = STRIPS * DEPTH, WAVE_QUERIES = GROUPS * COLUMNS;
+constexpr int FRAGMENTS_M = 2, FRAGMENTS_N = 4;  // of a wave: keys and queries
+constexpr int WAVE_KEYS = FRAGMENTS_M * MMA_M, WAVE_QUERIES = FRAGMENTS_N * MMA_N;
 constexpr int THREADS = TILE / WAVE_KEYS * (TILE / WAVE_QUERIES) * WARP;
 
-using Piece = LdsTile<PIECE>;
-using Stage = RowStage<T, PIECE, TILE, THREADS>;
-using Sight = SightOf<TILE>;
+using Operand = LdsTile<TILE_K>;
+using OperandCopy = TileCopy<T, TILE_K, TILE, THREADS>;
+using Mask = MaskBounds<TILE>;
 
-// The block's first query and key, and the wave's in the block. An idle wave's are not there, or see each other not.
-struct Corner {
+// The block's first query and key, and the wave's within the block. An idle wave's do not exist, or see each other not.
+struct TileOrigin {
     int query, key, wave_query, wave_key;
     bool idle;
 };
 
-struct Sums {
-    Strip strip[STRIPS][GROUPS];
+struct Accumulators {
+    AccumulatorFragment fragment[FRAGMENTS_M][FRAGMENTS_N];
 
-    DEVICE Sums() {
-        for (auto& strips : strip) {
-            for (Strip& each : strips) {
+    DEVICE Accumulators() {
+        for (auto& fragments : fragment) {
+            for (AccumulatorFragment& each : fragments) {
                 each.fill(0);
             }
         }
@@ -38,148 +39,152 @@ struct Sums {
 };
 
 DEVICE HeadRows<T> from_column(const HeadRows<T>& rows, int column) {
-    return {rows.data + column, rows.step, rows.end, rows.width - column};
+    return {rows.data + column, rows.stride, rows.end, rows.width - column};
 }
 
-// Sums += keys * queries^T, of all their columns.
-DEVICE void add_products(const HeadRows<T>& queries, const HeadRows<T>& keys, const Corner& at, char* lds, Sums& sums) {
-    char* const lds_keys = lds + Piece::bytes(TILE);
+// acc += keys * queries^T, over all their columns.
+DEVICE void gemm(const HeadRows<T>& queries, const HeadRows<T>& keys, const TileOrigin& at, char* lds,
+                 Accumulators& acc) {
+    char* const lds_keys = lds + Operand::bytes(TILE);
     const int columns = queries.width;
-    Stage of_queries, of_keys;
+    OperandCopy copy_queries, copy_keys;
     const auto load = [&](int start) {
-        of_queries.template load<WHOLE_HEADS>(from_column(queries, start), at.query);
-        of_keys.template load<WHOLE_HEADS>(from_column(keys, start), at.key);
+        copy_queries.template load<EVEN_HEADS>(from_column(queries, start), at.query);
+        copy_keys.template load<EVEN_HEADS>(from_column(keys, start), at.key);
     };
     load(0);
 #pragma unroll 1
-    for (int start = 0; start < columns; start += PIECE) {
+    for (int start = 0; start < columns; start += TILE_K) {
         lds_barrier();
-        of_queries.store(lds);
-        of_keys.store(lds_keys);
+        copy_queries.store(lds);
+        copy_keys.store(lds_keys);
         lds_barrier();
-        if (start + PIECE < columns) {
-            load(start + PIECE);
+        if (start + TILE_K < columns) {
+            load(start + TILE_K);
         }
         if (at.idle) {
             continue;
         }
         int wave_query = at.wave_query, wave_key = at.wave_key;
-        asm volatile("" : "+s"(wave_query), "+s"(wave_key));  // found again: addresses take no registers in between
+        asm volatile("" : "+s"(wave_query), "+s"(wave_key));  // opaque: addresses take no registers in between
 #pragma unroll
-        for (int k = 0; k < PIECE; k += DEPTH) {
-            if (!WHOLE_HEADS && start + k >= columns) {
+        for (int k = 0; k < TILE_K; k += MMA_K) {
+            if (!EVEN_HEADS && start + k >= columns) {
                 break;
             }
-            Columns own[GROUPS];
-            for (int g = 0; g < GROUPS; ++g) {
-                own[g] = Piece::columns(lds, wave_query + g * COLUMNS, k);
+            BFragment b[FRAGMENTS_N];
+            for (int n = 0; n < FRAGMENTS_N; ++n) {
+                b[n] = Operand::load_b(lds, wave_query + n * MMA_N, k);
             }
-            for (int i = 0; i < STRIPS; ++i) {
-                const Rows rows = Piece::rows(lds_keys, wave_key + i * DEPTH, k);
-                for (int g = 0; g < GROUPS; ++g) {
-                    multiply<T>(sums.strip[i][g], rows, own[g]);
+            for (int m = 0; m < FRAGMENTS_M; ++m) {
+                const AFragment a = Operand::load_a(lds_keys, wave_key + m * MMA_M, k);
+                for (int n = 0; n < FRAGMENTS_N; ++n) {
+                    mma<T>(acc.fragment[m][n], a, b[n]);
                 }
-                __builtin_amdgcn_sched_barrier(0);  // operands that are fetched early take registers
+                __builtin_amdgcn_sched_barrier(0);  // operands that are loaded early take registers
             }
         }
     }
 }
 
 // A tensor of queries by keys of one head, such as the bias.
-template <class Element> struct Plane {
+template <class Element> struct ScoreMatrix {
     Element* data;
-    int64_t step;
+    int64_t row_stride;
     int queries, keys;
 
     DEVICE bool has(int query, int key) const { return query < queries && key < keys; }
 
-    // RUN keys from `key` on; those that do not exist are zero.
+    // ELEMENTS_PER_LANE keys from `key` on; those that do not exist are zero.
     DEVICE words<16> load(int query, int key) const {
-        return has(query, key) ? load_bounded<16>(data + query * step + key, keys - key) : words<16>{};
+        return has(query, key) ? load_bounded<16>(data + query * row_stride + key, keys - key) : words<16>{};
     }
-    DEVICE void store(int query, int key, words<16> run) const {
+    DEVICE void store(int query, int key, words<16> values) const {
         if (!has(query, key)) {
             return;
         }
-        Element* const at = data + query * step + key;
-        if (key + RUN <= keys) {
-            __builtin_memcpy(at, &run, sizeof run);
+        Element* const address = data + query * row_stride + key;
+        if (key + ELEMENTS_PER_LANE <= keys) {
+            __builtin_memcpy(address, &values, sizeof values);
             return;
         }
-        const auto each = __builtin_bit_cast(vec<Element, RUN>, run);
-        for (int i = 0; i < RUN; ++i) {
+        const auto each = __builtin_bit_cast(vec<Element, ELEMENTS_PER_LANE>, values);
+        for (int i = 0; i < ELEMENTS_PER_LANE; ++i) {
             if (key + i < keys) {
-                at[i] = each.v[i];
+                address[i] = each.v[i];
             }
         }
     }
 };
 
-// This lane's first key of the wave's strip `i`, and its query of group `g`.
-DEVICE int lane_key(const Corner& at, int i) { return at.key + at.wave_key + i * DEPTH + lane_part() * RUN; }
-DEVICE int lane_query(const Corner& at, int g) { return at.query + at.wave_query + g * COLUMNS + lane_column(); }
+// This lane's first key of fragment row `m`, and its query of fragment column `n`.
+DEVICE int lane_key(const TileOrigin& at, int m) {
+    return at.key + at.wave_key + m * MMA_M + lane_part() * ELEMENTS_PER_LANE;
+}
+DEVICE int lane_query(const TileOrigin& at, int n) { return at.query + at.wave_query + n * MMA_N + lane_column(); }
 
 KERNEL_RESIDENT(THREADS, 2)
-void attention_dbias(const T* dout, const T* q, const T* k, const T* v, const T* bias, const float* peak,
-                     const float* delta, T* dbias, int heads, int share, int queries, int keys, int columns_d,
-                     int columns_e, int low, int high, float to_score, float cap, int key_tiles, int tiles, int blocks,
-                     int64_t dout_batch, int64_t dout_head, int64_t dout_row, int64_t q_batch, int64_t q_head,
-                     int64_t q_row, int64_t k_batch, int64_t k_head, int64_t k_row, int64_t v_batch, int64_t v_head,
-                     int64_t v_row, int64_t bias_batch, int64_t bias_head, int64_t bias_row, int64_t dbias_batch,
-                     int64_t dbias_head, int64_t dbias_row) {
-    SHARED __attribute__((aligned(16))) char lds[2 * Piece::bytes(TILE)];
-    const Place place = place_of(blocks, tiles, heads, false);
-    const int64_t batch = place.batch, head = place.head, group = head / share;
+void attention_dbias(const T* dout, const T* q, const T* k, const T* v, const T* bias, const float* lse_log2,
+                     const float* delta, T* dbias, int heads, int qheads_per_kvhead, int queries, int keys,
+                     int columns_d, int columns_e, int low, int high, float to_score, float cap, int key_tiles,
+                     int tiles, int blocks, int64_t dout_batch, int64_t dout_head, int64_t dout_row, int64_t q_batch,
+                     int64_t q_head, int64_t q_row, int64_t k_batch, int64_t k_head, int64_t k_row, int64_t v_batch,
+                     int64_t v_head, int64_t v_row, int64_t bias_batch, int64_t bias_head, int64_t bias_row,
+                     int64_t dbias_batch, int64_t dbias_head, int64_t dbias_row) {
+    SHARED __attribute__((aligned(16))) char lds[2 * Operand::bytes(TILE)];
+    const WorkTile work = work_tile<false>(blocks, tiles, heads, false);
+    const int64_t batch = work.batch, head = work.head, kv_head = head / qheads_per_kvhead;
     const int wave = __builtin_amdgcn_readfirstlane(thread_x() / WARP);
-    constexpr int ACROSS = TILE / WAVE_KEYS;
-    Corner at = {place.tile / key_tiles * TILE, place.tile % key_tiles * TILE, wave / ACROSS * WAVE_QUERIES,
-                 wave % ACROSS * WAVE_KEYS};
-    const Plane<T> to = {dbias + batch * dbias_batch + head * dbias_head, dbias_row, queries, keys};
-    const Sight sight = {low, high, keys};
-    if (sight.none<TILE>(at.key, at.query)) {
-        for (int g = 0; g < GROUPS; ++g) {
-            for (int i = 0; i < STRIPS; ++i) {
-                to.store(lane_query(at, g), lane_key(at, i), {});
+    constexpr int WAVES_ACROSS_KEYS = TILE / WAVE_KEYS;
+    TileOrigin at = {work.tile / key_tiles * TILE, work.tile % key_tiles * TILE,
+                     wave / WAVES_ACROSS_KEYS * WAVE_QUERIES, wave % WAVES_ACROSS_KEYS * WAVE_KEYS};
+    const ScoreMatrix<T> to = {dbias + batch * dbias_batch + head * dbias_head, dbias_row, queries, keys};
+    const Mask mask = {low, high, keys};
+    if (mask.all_hidden<TILE>(at.key, at.query)) {
+        for (int n = 0; n < FRAGMENTS_N; ++n) {
+            for (int m = 0; m < FRAGMENTS_M; ++m) {
+                to.store(lane_query(at, n), lane_key(at, m), {});
             }
         }
         return;
     }
     const int first_query = at.query + at.wave_query, first_key = at.key + at.wave_key;
-    const SightOf<WAVE_QUERIES> wave_sight = {low, high, keys};
-    at.idle = !to.has(first_query, first_key) || wave_sight.none<WAVE_KEYS>(first_key, first_query);
-    Sums scores, given;
-    add_products({q + batch * q_batch + head * q_head, q_row, queries, columns_d},
-                 {k + batch * k_batch + group * k_head, k_row, keys, columns_d}, at, lds, scores);
-    add_products({dout + batch * dout_batch + head * dout_head, dout_row, queries, columns_e},
-                 {v + batch * v_batch + group * v_head, v_row, keys, columns_e}, at, lds, given);
-    const Plane<const T> from = {bias + batch * bias_batch + head * bias_head, bias_row, queries, keys};
-    words<16> biases[GROUPS][STRIPS];
-    for (int g = 0; g < GROUPS; ++g) {
-        for (int i = 0; i < STRIPS; ++i) {
-            biases[g][i] = from.load(lane_query(at, g), lane_key(at, i));
+    const MaskBounds<WAVE_QUERIES> wave_mask = {low, high, keys};
+    at.idle = !to.has(first_query, first_key) || wave_mask.all_hidden<WAVE_KEYS>(first_key, first_query);
+    Accumulators s, dp;
+    gemm({q + batch * q_batch + head * q_head, q_row, queries, columns_d},
+         {k + batch * k_batch + kv_head * k_head, k_row, keys, columns_d}, at, lds, s);
+    gemm({dout + batch * dout_batch + head * dout_head, dout_row, queries, columns_e},
+         {v + batch * v_batch + kv_head * v_head, v_row, keys, columns_e}, at, lds, dp);
+    const ScoreMatrix<const T> from = {bias + batch * bias_batch + head * bias_head, bias_row, queries, keys};
+    words<16> biases[FRAGMENTS_N][FRAGMENTS_M];
+    for (int n = 0; n < FRAGMENTS_N; ++n) {
+        for (int m = 0; m < FRAGMENTS_M; ++m) {
+            biases[n][m] = from.load(lane_query(at, n), lane_key(at, m));
         }
     }
-    const Scores how = {to_score, cap};
-    const int64_t line = (batch * heads + head) * queries;
-    for (int g = 0; g < GROUPS; ++g) {
-        const int query = lane_query(at, g);
-        const float own_peak = peak[line + min(query, queries - 1)];
-        const float own_delta = delta[line + min(query, queries - 1)];
-        for (int i = 0; i < STRIPS; ++i) {
-            const int key = lane_key(at, i);
-            const auto run = __builtin_bit_cast(vec<T, RUN>, biases[g][i]);
-            float found[RUN];
-            for (int j = 0; j < RUN; ++j) {
-                const Slope slope = slope_of(how, scores.strip[i][g].get(j), to_float(run.v[j]), own_peak,
-                                             given.strip[i][g].get(j), own_delta);
-                const bool seen = key + j >= sight.first(query) && key + j <= sight.last(query);
-                found[j] = seen ? slope.above : 0;
+    const ScoreScale score_scale = {to_score, cap};
+    const int64_t first_row = (batch * heads + head) * queries;
+    for (int n = 0; n < FRAGMENTS_N; ++n) {
+        const int query = lane_query(at, n);
+        const float own_lse_log2 = lse_log2[first_row + min(query, queries - 1)];
+        const float own_delta = delta[first_row + min(query, queries - 1)];
+        for (int m = 0; m < FRAGMENTS_M; ++m) {
+            const int key = lane_key(at, m);
+            const auto lane_bias = __builtin_bit_cast(vec<T, ELEMENTS_PER_LANE>, biases[n][m]);
+            float values[ELEMENTS_PER_LANE];
+            for (int j = 0; j < ELEMENTS_PER_LANE; ++j) {
+                const SoftmaxGradient gradient =
+                    softmax_backward(score_scale, s.fragment[m][n].get(j), to_float(lane_bias.v[j]), own_lse_log2,
+                                     dp.fragment[m][n].get(j), own_delta);
+                const bool seen = key + j >= mask.first(query) && key + j <= mask.last(query);
+                values[j] = seen ? gradient.dbias : 0;
             }
-            words<16> packed;
-            for (int j = 0; j < RUN; j += 2) {
-                packed.w[j / 2] = pack2<T>(found[j], found[j + 1]);
+            words<16> rounded;
+            for (int j = 0; j < ELEMENTS_PER_LANE; j += 2) {
+                rounded.w[j / 2] = pack2<T>(values[j], values[j + 1]);
             }
-            to.store(query, key, packed);
+            to.store(query, key, rounded);
         }
     }
 }

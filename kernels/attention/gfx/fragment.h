@@ -1,127 +1,128 @@
-// Products of 16-bit matrices on AMD's matrix units, MFMA (gfx9) and WMMA (gfx11, gfx12), in one shape:
+// MFMA (gfx9) and WMMA (gfx11, gfx12) on 16-bit operands, behind one shape:
 //
-//     sums[DEPTH x 16] += first[DEPTH x DEPTH] * second[16 x DEPTH]^T
+//     acc[MMA_M x MMA_N] += a[MMA_M x MMA_K] * b[MMA_N x MMA_K]^T
 //
-// DEPTH is 32 on gfx9 and 16 on gfx11 and gfx12. `Rows` is the first operand, `Columns` the second, `Strip`
-// the sums. Lane l of a wave holds, of a Strip, the eight rows from 8 * (l / 16) on of column l % 16: eight
-// neighbours, so that rounding a Strip makes it a Columns whose k are the Strip's rows, and so that a lane
-// stores 16 bytes. The instructions' own accumulators are spread differently; that is made up for by which
-// line of `first` a lane fetches (`row_of_lane`).
+// MMA_N is 16; MMA_M = MMA_K is 32 on gfx9 and 16 on gfx11 and gfx12. Of an AccumulatorFragment lane l of a wave
+// holds the eight rows from 8 * (l / 16) on of column l % 16: neighbouring rows, so that the rounded accumulators
+// are a BFragment whose k are the accumulators' rows, and so that a lane stores 16 bytes. The instructions' own
+// accumulator layout differs; `a_row_of_lane` permutes the rows of `a` to make up for it.
 #pragma once
 
 #include "_lib/amdgcn/lds.h"
 
-constexpr int COLUMNS = 16;            // of a Strip
-constexpr int PARTS = WARP / COLUMNS;  // lanes that share a column
-constexpr int RUN = 8;                 // rows of a Strip in one lane; elements of k in 16 bytes
-constexpr int DEPTH = PARTS * RUN;
+constexpr int MMA_N = 16;
+constexpr int LANES_PER_COLUMN = WARP / MMA_N;
+constexpr int ELEMENTS_PER_LANE = 8;  // rows of an accumulator column; elements of k in 16 bytes
+constexpr int MMA_K = LANES_PER_COLUMN * ELEMENTS_PER_LANE;
+constexpr int MMA_M = MMA_K;
 
-DEVICE int lane_column() { return thread_x() % COLUMNS; }
-DEVICE int lane_part() { return thread_x() % WARP / COLUMNS; }
+// A lane's column of an accumulator fragment, and which of the column's LANES_PER_COLUMN lanes it is.
+DEVICE int lane_column() { return thread_x() % MMA_N; }
+DEVICE int lane_part() { return thread_x() % WARP / MMA_N; }
 
-// --- operands ---
+// --- fragments ---
 
 #if defined(__GFX9__)
-// Two products of 16 rows each. Accumulator i of lane l is row 4 * (l / 16) + i.
-constexpr int TILES = 2;
+// Two instructions of 16 rows each. Accumulator i of lane l is row 4 * (l / 16) + i.
+constexpr int MMA_INSTRUCTIONS = 2;
 typedef float accumulators __attribute__((ext_vector_type(4)));
-typedef words<16> fragment;
-DEVICE int row_of_lane(int tile) { return lane_column() / 4 * 8 + tile * 4 + lane_column() % 4; }
+typedef words<16> operand;
+DEVICE int a_row_of_lane(int i) { return lane_column() / 4 * 8 + i * 4 + lane_column() % 4; }
 #elif defined(__GFX11__)
 // Accumulator i of lane l is row 2 * i + l / 16; both halves of the wave hold an operand's 16 elements of k.
-constexpr int TILES = 1;
+constexpr int MMA_INSTRUCTIONS = 1;
 typedef float accumulators __attribute__((ext_vector_type(8)));
-typedef words<32> fragment;
-DEVICE int row_of_lane(int) { return lane_column() % 2 * 8 + lane_column() / 2; }
+typedef words<32> operand;
+DEVICE int a_row_of_lane(int) { return lane_column() % 2 * 8 + lane_column() / 2; }
 #else
 // Accumulator i of lane l is row 8 * (l / 16) + i.
-constexpr int TILES = 1;
+constexpr int MMA_INSTRUCTIONS = 1;
 typedef float accumulators __attribute__((ext_vector_type(8)));
-typedef words<16> fragment;
-DEVICE int row_of_lane(int) { return lane_column(); }
+typedef words<16> operand;
+DEVICE int a_row_of_lane(int) { return lane_column(); }
 #endif
-constexpr int TILE_RUN = RUN / TILES;
+constexpr int ACCUMULATORS = ELEMENTS_PER_LANE / MMA_INSTRUCTIONS;  // a lane's of one instruction
 
-struct Columns {
-    fragment tile;
+struct BFragment {
+    operand registers;
 };
 
-struct Rows {
-    fragment tile[TILES];
+struct AFragment {
+    operand registers[MMA_INSTRUCTIONS];
 };
 
-struct Strip {
-    accumulators tile[TILES];
+struct AccumulatorFragment {
+    accumulators registers[MMA_INSTRUCTIONS];
 
-    DEVICE float get(int i) const { return tile[i / TILE_RUN][i % TILE_RUN]; }
-    DEVICE void set(int i, float value) { tile[i / TILE_RUN][i % TILE_RUN] = value; }
+    DEVICE float get(int i) const { return registers[i / ACCUMULATORS][i % ACCUMULATORS]; }
+    DEVICE void set(int i, float value) { registers[i / ACCUMULATORS][i % ACCUMULATORS] = value; }
     DEVICE void fill(float value) {
-        for (int i = 0; i < TILES; ++i) {
-            tile[i] = value;
+        for (int i = 0; i < MMA_INSTRUCTIONS; ++i) {
+            registers[i] = value;
         }
     }
-    // The sums so far are made here: the compiler does not put off products to where their sums are used,
-    // with all of their operands fetched before.
-    DEVICE void settle() {
-        for (int i = 0; i < TILES; ++i) {
-            asm volatile("" : "+v"(tile[i]));
+    // Forces the products to be computed here: the compiler does not sink them to where the accumulators are
+    // used, with all of their operands loaded before.
+    DEVICE void materialize() {
+        for (int i = 0; i < MMA_INSTRUCTIONS; ++i) {
+            asm volatile("" : "+v"(registers[i]));
         }
     }
     DEVICE void scale(float factor) {
-        for (int i = 0; i < TILES; ++i) {
-            tile[i] *= factor;
+        for (int i = 0; i < MMA_INSTRUCTIONS; ++i) {
+            registers[i] *= factor;
         }
     }
 };
 
 // --- the instructions ---
 
-typedef _Float16 half4 __attribute__((ext_vector_type(4)));
-typedef _Float16 half8 __attribute__((ext_vector_type(8)));
-typedef _Float16 half16 __attribute__((ext_vector_type(16)));
-typedef short short4 __attribute__((ext_vector_type(4)));
-typedef short short8 __attribute__((ext_vector_type(8)));
-typedef short short16 __attribute__((ext_vector_type(16)));
-typedef __bf16 brain8 __attribute__((ext_vector_type(8)));
+typedef _Float16 f16x4 __attribute__((ext_vector_type(4)));
+typedef _Float16 f16x8 __attribute__((ext_vector_type(8)));
+typedef _Float16 f16x16 __attribute__((ext_vector_type(16)));
+typedef short i16x4 __attribute__((ext_vector_type(4)));
+typedef short i16x8 __attribute__((ext_vector_type(8)));
+typedef short i16x16 __attribute__((ext_vector_type(16)));
+typedef __bf16 bf16x8 __attribute__((ext_vector_type(8)));
 
-template <class Type> DEVICE accumulators multiply_tile(fragment a, fragment b, accumulators c);
+template <class Type> DEVICE accumulators mma_instruction(operand a, operand b, accumulators c);
 
 #if defined(__gfx950__)
-#define MULTIPLY_TILE(type, operand, instruction)                                                           \
-    template <> DEVICE accumulators multiply_tile<type>(fragment a, fragment b, accumulators c) {           \
-        return instruction(__builtin_bit_cast(operand, a), __builtin_bit_cast(operand, b), c, 0, 0, 0);     \
+#define MMA_INSTRUCTION(type, vector, instruction)                                                          \
+    template <> DEVICE accumulators mma_instruction<type>(operand a, operand b, accumulators c) {           \
+        return instruction(__builtin_bit_cast(vector, a), __builtin_bit_cast(vector, b), c, 0, 0, 0);       \
     }
-MULTIPLY_TILE(f16, half8, __builtin_amdgcn_mfma_f32_16x16x32_f16)
-MULTIPLY_TILE(bf16, brain8, __builtin_amdgcn_mfma_f32_16x16x32_bf16)
+MMA_INSTRUCTION(f16, f16x8, __builtin_amdgcn_mfma_f32_16x16x32_f16)
+MMA_INSTRUCTION(bf16, bf16x8, __builtin_amdgcn_mfma_f32_16x16x32_bf16)
 #elif defined(__GFX9__)
-DEVICE words<8> half_of(fragment a, int part) { return {{a.w[part * 2], a.w[part * 2 + 1]}}; }
-#define MULTIPLY_TILE(type, operand, instruction)                                                           \
-    template <> DEVICE accumulators multiply_tile<type>(fragment a, fragment b, accumulators c) {           \
-        for (int part = 0; part < 2; ++part) {                                                              \
-            c = instruction(__builtin_bit_cast(operand, half_of(a, part)),                                  \
-                            __builtin_bit_cast(operand, half_of(b, part)), c, 0, 0, 0);                     \
+DEVICE words<8> half_of(operand a, int half) { return {{a.w[half * 2], a.w[half * 2 + 1]}}; }
+#define MMA_INSTRUCTION(type, vector, instruction)                                                          \
+    template <> DEVICE accumulators mma_instruction<type>(operand a, operand b, accumulators c) {           \
+        for (int half = 0; half < 2; ++half) {                                                              \
+            c = instruction(__builtin_bit_cast(vector, half_of(a, half)),                                   \
+                            __builtin_bit_cast(vector, half_of(b, half)), c, 0, 0, 0);                      \
         }                                                                                                   \
         return c;                                                                                           \
     }
-MULTIPLY_TILE(f16, half4, __builtin_amdgcn_mfma_f32_16x16x16f16)
-MULTIPLY_TILE(bf16, short4, __builtin_amdgcn_mfma_f32_16x16x16bf16_1k)
+MMA_INSTRUCTION(f16, f16x4, __builtin_amdgcn_mfma_f32_16x16x16f16)
+MMA_INSTRUCTION(bf16, i16x4, __builtin_amdgcn_mfma_f32_16x16x16bf16_1k)
 #else
-#define MULTIPLY_TILE(type, operand, instruction)                                                           \
-    template <> DEVICE accumulators multiply_tile<type>(fragment a, fragment b, accumulators c) {           \
-        return instruction(__builtin_bit_cast(operand, a), __builtin_bit_cast(operand, b), c);              \
+#define MMA_INSTRUCTION(type, vector, instruction)                                                          \
+    template <> DEVICE accumulators mma_instruction<type>(operand a, operand b, accumulators c) {           \
+        return instruction(__builtin_bit_cast(vector, a), __builtin_bit_cast(vector, b), c);                \
     }
 #if defined(__GFX11__)
-MULTIPLY_TILE(f16, half16, __builtin_amdgcn_wmma_f32_16x16x16_f16_w32)
-MULTIPLY_TILE(bf16, short16, __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32)
+MMA_INSTRUCTION(f16, f16x16, __builtin_amdgcn_wmma_f32_16x16x16_f16_w32)
+MMA_INSTRUCTION(bf16, i16x16, __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32)
 #else
-MULTIPLY_TILE(f16, half8, __builtin_amdgcn_wmma_f32_16x16x16_f16_w32_gfx12)
-MULTIPLY_TILE(bf16, short8, __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32_gfx12)
+MMA_INSTRUCTION(f16, f16x8, __builtin_amdgcn_wmma_f32_16x16x16_f16_w32_gfx12)
+MMA_INSTRUCTION(bf16, i16x8, __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32_gfx12)
 #endif
 #endif
 
-template <class Type> DEVICE void multiply(Strip& sums, const Rows& first, const Columns& second) {
-    for (int i = 0; i < TILES; ++i) {
-        sums.tile[i] = multiply_tile<Type>(first.tile[i], second.tile, sums.tile[i]);
+template <class Type> DEVICE void mma(AccumulatorFragment& acc, const AFragment& a, const BFragment& b) {
+    for (int i = 0; i < MMA_INSTRUCTIONS; ++i) {
+        acc.registers[i] = mma_instruction<Type>(a.registers[i], b.registers, acc.registers[i]);
     }
 }
 
@@ -136,39 +137,38 @@ DEVICE uint32_t other_half(uint32_t value) {
 #endif
 }
 
-// Over the lanes that share a column; every one of them gets the result, the same bits.
+// Reductions over the lanes that share a column; each of them gets the result, the same bits.
 DEVICE float column_max(float x) {
     x = math_max_number(x, float_of(other_half(bits_of(x))));
-    return PARTS == 4 ? math_max_number(x, shuffle_xor(x, 32)) : x;
+    return LANES_PER_COLUMN == 4 ? math_max_number(x, shuffle_xor(x, 32)) : x;
 }
 DEVICE float column_sum(float x) {
     x += float_of(other_half(bits_of(x)));
-    return PARTS == 4 ? x + shuffle_xor(x, 32) : x;
+    return LANES_PER_COLUMN == 4 ? x + shuffle_xor(x, 32) : x;
 }
 
-// The lanes of the wave for which it is so, as bits; the same answer in all.
-DEVICE uint64_t lanes_where(bool condition) {
+DEVICE uint64_t ballot(bool condition) {
 #if defined(__GFX9__)
     return __builtin_amdgcn_ballot_w64(condition);
 #else
     return __builtin_amdgcn_ballot_w32(condition);
 #endif
 }
-DEVICE bool any_lane(bool condition) { return lanes_where(condition) != 0; }
+DEVICE bool any_lane(bool condition) { return ballot(condition) != 0; }
 
-// Eight values of a Strip's column, rounded, as a second operand: its k are the Strip's rows.
-template <class Type> DEVICE Columns as_columns(const float (&values)[RUN]) {
+// A lane's eight values of an accumulator column, rounded, as a BFragment whose k are the accumulators' rows.
+template <class Type> DEVICE BFragment as_b_fragment(const float (&values)[ELEMENTS_PER_LANE]) {
     words<16> own;
-    for (int i = 0; i < RUN / 2; ++i) {
+    for (int i = 0; i < ELEMENTS_PER_LANE / 2; ++i) {
         own.w[i] = pack2<Type>(values[2 * i], values[2 * i + 1]);
     }
 #if defined(__GFX11__)
     const bool upper = lane_part() == 1;
-    Columns all;
-    for (int i = 0; i < RUN / 2; ++i) {
+    BFragment all;
+    for (int i = 0; i < ELEMENTS_PER_LANE / 2; ++i) {
         const uint32_t other = other_half(own.w[i]);
-        all.tile.w[i] = upper ? other : own.w[i];
-        all.tile.w[i + RUN / 2] = upper ? own.w[i] : other;
+        all.registers.w[i] = upper ? other : own.w[i];
+        all.registers.w[i + ELEMENTS_PER_LANE / 2] = upper ? own.w[i] : other;
     }
     return all;
 #else
@@ -176,83 +176,82 @@ template <class Type> DEVICE Columns as_columns(const float (&values)[RUN]) {
 #endif
 }
 
-// --- operands in LDS ---
+// --- fragments from LDS ---
 
-// A tile of lines of WIDTH 16-bit elements, in chunks of 16 bytes. The chunks of a line are permuted (XOR),
-// so that lanes that touch the same chunk of different lines use different banks: of lines
-// row_of_lane(0..15), of 16 neighbours, and of every fourth line.
+// A tile of rows of WIDTH 16-bit elements, in chunks of 16 bytes. The chunks of a row are swizzled (XOR), so that
+// lanes that touch the same chunk of different rows use different banks: of rows a_row_of_lane(0..15), of 16
+// neighbours, and of every fourth row.
 template <int WIDTH> struct LdsTile {
-    static constexpr int CHUNKS = WIDTH / RUN;
-    static_assert(CHUNKS == 2 || CHUNKS % 4 == 0, "chunks are permuted in groups of four or eight");
+    static constexpr int CHUNKS = WIDTH / ELEMENTS_PER_LANE;
+    static_assert(CHUNKS == 2 || CHUNKS % 4 == 0, "chunks are swizzled in groups of four or eight");
 
-    static constexpr int bytes(int lines) { return lines * WIDTH * 2; }
+    static constexpr int bytes(int rows) { return rows * WIDTH * 2; }
 
-    // Of chunk + own; `chunk` is a multiple of PARTS where `own` is not 0. Apart, because what is known to
-    // the compiler becomes the instruction's own offset: few addresses serve a whole tile.
-    static DEVICE int offset(int line, int chunk, int own = 0) {
-        if (CHUNKS == 2) {  // those of four lines together
-            const int four = line >> 2, key = (four ^ (four >> 1 & 1)) & 7;
-            return four * (4 * WIDTH * 2) + (((line & 3) * 2) ^ chunk ^ own ^ key) * 16;
+    // The byte offset of chunk + lane_chunk; `chunk` is a multiple of LANES_PER_COLUMN where `lane_chunk` is not 0.
+    // Two arguments, because what the compiler knows of the sum becomes the instruction's immediate offset: few
+    // addresses serve a whole tile.
+    static DEVICE int offset(int row, int chunk, int lane_chunk = 0) {
+        if (CHUNKS == 2) {  // those of four rows together
+            const int quad = row >> 2, key = (quad ^ (quad >> 1 & 1)) & 7;
+            return quad * (4 * WIDTH * 2) + (((row & 3) * 2) ^ chunk ^ lane_chunk ^ key) * 16;
         }
-        constexpr int GROUP = CHUNKS % 8 == 0 ? 8 : 4;
-        const int key = line ^ (line >> 3 & 3) ^ (line >> 1 & 4) ^ (line >> 4 & 1);
-        const int place = (chunk ^ own ^ (GROUP == 8 ? key : key >> 1)) & (GROUP - 1);
-        return line * (WIDTH * 2) + chunk / GROUP * (GROUP * 16) + place * 16;
+        constexpr int SWIZZLE = CHUNKS % 8 == 0 ? 8 : 4;
+        const int key = row ^ (row >> 3 & 3) ^ (row >> 1 & 4) ^ (row >> 4 & 1);
+        const int swizzled = (chunk ^ lane_chunk ^ (SWIZZLE == 8 ? key : key >> 1)) & (SWIZZLE - 1);
+        return row * (WIDTH * 2) + chunk / SWIZZLE * (SWIZZLE * 16) + swizzled * 16;
     }
 
-    // Elements from k on, DEPTH of them, of one line.
-    static DEVICE fragment fetch(const char* tile, int line, int k) {
+    // MMA_K elements from k on of one row.
+    static DEVICE operand load(const char* tile, int row, int k) {
 #if defined(__GFX11__)
-        const vec<words<16>, 2> both = {{load_words<16>(tile + offset(line, k / RUN)),
-                                         load_words<16>(tile + offset(line, k / RUN + 1))}};
-        return __builtin_bit_cast(fragment, both);
+        const vec<words<16>, 2> both = {{load_words<16>(tile + offset(row, k / ELEMENTS_PER_LANE)),
+                                         load_words<16>(tile + offset(row, k / ELEMENTS_PER_LANE + 1))}};
+        return __builtin_bit_cast(operand, both);
 #else
-        return load_words<16>(tile + offset(line, k / RUN, lane_part()));
+        return load_words<16>(tile + offset(row, k / ELEMENTS_PER_LANE, lane_part()));
 #endif
     }
 
-    // Lines `line`.. as rows of the product; `line` is a multiple of DEPTH.
-    static DEVICE Rows rows(const char* tile, int line, int k) {
-        Rows result;
-        for (int i = 0; i < TILES; ++i) {
-            result.tile[i] = fetch(tile, line + row_of_lane(i), k);
+    // The rows from `row` on, a multiple of MMA_M, as the first operand.
+    static DEVICE AFragment load_a(const char* tile, int row, int k) {
+        AFragment a;
+        for (int i = 0; i < MMA_INSTRUCTIONS; ++i) {
+            a.registers[i] = load(tile, row + a_row_of_lane(i), k);
         }
-        return result;
+        return a;
     }
 
-    // Lines `line`.. as columns of the product; `line` is a multiple of 16.
-    static DEVICE Columns columns(const char* tile, int line, int k) {
-        return {fetch(tile, line + lane_column(), k)};
-    }
+    // The rows from `row` on, a multiple of MMA_N, as the second operand.
+    static DEVICE BFragment load_b(const char* tile, int row, int k) { return {load(tile, row + lane_column(), k)}; }
 };
 
-// use(i, fetch(i)) for i below COUNT in order, each fetched while those DISTANCE before it are used.
-// Without, the compiler fetches all of them first, as far as registers go and beyond.
-template <int COUNT, int DISTANCE, class Fetch, class Use> DEVICE void fetch_ahead(Fetch fetch, Use use) {
-    Rows ring[DISTANCE];
+// use(i, load(i)) for i below COUNT in order, each loaded DISTANCE iterations before it is used. Without this the
+// compiler loads all of them first, as far as registers go and beyond.
+template <int COUNT, int DISTANCE, class Load, class Use> DEVICE void prefetch(Load load, Use use) {
+    AFragment stages[DISTANCE];
 #pragma unroll
     for (int i = 0; i < DISTANCE && i < COUNT; ++i) {
-        ring[i] = fetch(i);
+        stages[i] = load(i);
     }
 #pragma unroll
     for (int i = 0; i < COUNT; ++i) {
-        const Rows rows = ring[i % DISTANCE];
+        const AFragment a = stages[i % DISTANCE];
         if (i + DISTANCE < COUNT) {
-            ring[i % DISTANCE] = fetch(i + DISTANCE);
+            stages[i % DISTANCE] = load(i + DISTANCE);
         }
         __builtin_amdgcn_sched_barrier(0);
-        use(i, rows);
+        use(i, a);
     }
 }
 
-// A second operand from memory: `line` is the lane's own, of which `there` elements exist from k on.
-template <class Type> DEVICE Columns columns_from(const Type* line, int k, int there) {
+// The second operand from global memory: `row` is the lane's own, of which `remaining` elements exist from k on.
+template <class Type> DEVICE BFragment load_b_global(const Type* row, int k, int remaining) {
 #if defined(__GFX11__)
-    const vec<words<16>, 2> both = {{load_bounded<16>(line + k, there),
-                                     load_bounded<16>(line + k + RUN, there - RUN)}};
-    return {__builtin_bit_cast(fragment, both)};
+    const vec<words<16>, 2> both = {{load_bounded<16>(row + k, remaining),
+                                     load_bounded<16>(row + k + ELEMENTS_PER_LANE, remaining - ELEMENTS_PER_LANE)}};
+    return {__builtin_bit_cast(operand, both)};
 #else
-    const int own = lane_part() * RUN;
-    return {load_bounded<16>(line + k + own, there - own)};
+    const int own = lane_part() * ELEMENTS_PER_LANE;
+    return {load_bounded<16>(row + k + own, remaining - own)};
 #endif
 }

@@ -1,213 +1,213 @@
 // o = softmax(scores) @ v per head on AMD's matrix units, and the scores' lse.
 //
-// A block owns TILE_M queries of one head, a wave GROUPS * 16 of them, and walks the keys that they see in
-// blocks of TILE_N. Scores are computed transposed, keys by queries: a query's scores then lie in the lanes
-// of one column, and rounded they are the second operand of o^T = v^T p^T without leaving the registers.
-// Keys lie in LDS as they come, values transposed. The next keys are on their way under the products with
-// these, the next values under the products with those; each has one buffer, and a step two barriers.
+// A block computes TILE_M queries of one head, a wave TILES_PER_WAVE * 16 of them, and loops over the keys that they
+// see in blocks of TILE_N. Scores are computed transposed, keys by queries: a query's scores then lie in the lanes of
+// one column, and P, rounded, is the second operand of o^T = v^T P^T without leaving the registers. K lies in LDS as
+// it comes, V transposed. The next K is loaded while the products with this one run, the next V while those with this
+// one do; each has one buffer, and a step two barriers.
 //
-// Scores are powers of two: `scale` (and `cap`) hold log2(e).
+// Scores are in base 2: `scale` (and `cap`) hold log2(e).
 //
-// Defines: T (bf16, f16); HEAD_D, HEAD_E: the head sizes, as multiples of 32; WHOLE_D, WHOLE_E: whether
-// they are exact; TILE_N, WAVES, GROUPS; SHARERS: waves with the same queries, each of which makes its part
-// of o's columns; LEFT, RIGHT: whether the keys are bounded on that side of the diagonal; PLAIN: whether
-// scores are products times a positive scale and nothing else; SOFTCAP, BIAS, SINKS; Q_SHARED: whether
-// queries lie in LDS; RAGGED: whether sequences are packed (attention_varlen).
-#include "seqlen_info.h"
+// Defines: T (bf16, f16); HEAD_D, HEAD_E: the head sizes, as multiples of 32; EVEN_D, EVEN_E: whether they are exact;
+// TILE_N, WAVES, TILES_PER_WAVE; WAVES_E: waves with the same queries, each of which computes its part of o's columns;
+// LEFT, RIGHT: whether the window is bounded on that side of the diagonal; SCALE_ONLY: whether scores are products
+// times a positive scale and nothing else; SOFTCAP, BIAS, SINKS; Q_IN_LDS: whether Q lies in LDS; VARLEN: packed
+// sequences (attention_varlen).
+#include "copy.h"
 #include "online_softmax.h"
-#include "stage.h"
+#include "seqlen_info.h"
 
 constexpr int THREADS = WAVES * WARP;
-constexpr int WAVE_M = GROUPS * COLUMNS;
-constexpr int TILE_M = WAVES / SHARERS * WAVE_M;
-constexpr int AHEAD = 2;  // operands on their way from LDS under the products; 4 spill on gfx942
-constexpr int STRIPS = TILE_N / DEPTH;
-constexpr int STEPS_D = HEAD_D / DEPTH;
-constexpr int WAVE_E = HEAD_E / SHARERS;
-constexpr int STRIPS_E = WAVE_E / DEPTH;
-static_assert(TILE_N % 32 == 0 && HEAD_D % 32 == 0 && HEAD_E % 32 == 0, "lines of LDS are whole groups");
+constexpr int WAVE_M = TILES_PER_WAVE * MMA_N;
+constexpr int TILE_M = WAVES / WAVES_E * WAVE_M;
+constexpr int PREFETCH = 2;  // operands on their way from LDS under the products; 4 spill on gfx942
+constexpr int FRAGMENTS_N = TILE_N / MMA_M;
+constexpr int STEPS_D = HEAD_D / MMA_K;
+constexpr int WAVE_E = HEAD_E / WAVES_E;
+constexpr int FRAGMENTS_E = WAVE_E / MMA_M;
+static_assert(TILE_N % 32 == 0 && HEAD_D % 32 == 0 && HEAD_E % 32 == 0, "LDS rows are whole swizzle groups");
 
 using KeyTile = LdsTile<HEAD_D>;
 using ValueTile = LdsTile<TILE_N>;
 constexpr int K_BYTES = KeyTile::bytes(TILE_N);
 constexpr int V_BYTES = ValueTile::bytes(HEAD_E);
-constexpr int Q_BYTES = Q_SHARED ? KeyTile::bytes(TILE_M) : 0;
+constexpr int Q_BYTES = Q_IN_LDS ? KeyTile::bytes(TILE_M) : 0;
 
-// What a block computes: queries from `row` on, below `q.end`, and the keys from `key` to `key_end`, of
-// which query i sees j where low <= j - i <= high.
-struct Work {
+// What a block computes: queries from `row` on, below `q.end`, and the keys from `key` to `key_end`, of which query i
+// sees j where low <= j - i <= high.
+struct BlockProblem {
     HeadRows<T> q, k, v;
     const T* bias;
     int64_t bias_row;
     int row, key, key_end, low, high;
 };
 
-struct Scores {
+struct ScoreScale {
     float scale, cap;
 };
 
-// A wave's queries: its own operand in registers, or in LDS.
-struct Queries {
-#if Q_SHARED
+// A wave's queries as second operands: in registers, or in LDS.
+template <bool IN_LDS> struct QueryFragments;
+
+template <> struct QueryFragments<true> {
     const char* tile;
-    int first;  // the wave's first line of it
-    DEVICE Columns get(int group, int step) const {
-        return KeyTile::columns(tile, first + group * COLUMNS, step * DEPTH);
+    int first;  // the wave's first row of it
+
+    DEVICE QueryFragments(const BlockProblem& problem, int row, char* lds) {
+        TileCopy<T, HEAD_D, TILE_M, THREADS> copy;
+        copy.template load<EVEN_D>(problem.q, problem.row);
+        copy.store(lds);
+        tile = lds;
+        first = row - problem.row;
     }
-#else
-    Columns held[GROUPS][STEPS_D];
-    DEVICE Columns get(int group, int step) const { return held[group][step]; }
-#endif
+    DEVICE BFragment get(int t, int step) const { return KeyTile::load_b(tile, first + t * MMA_N, step * MMA_K); }
 };
 
-DEVICE Queries load_queries(const Work& work, int row, char* lds) {
-    Queries queries;
-#if Q_SHARED
-    RowStage<T, HEAD_D, TILE_M, THREADS> stage;
-    stage.template load<WHOLE_D>(work.q, work.row);
-    stage.store(lds);
-    queries.tile = lds;
-    queries.first = row - work.row;
-#else
-    for (int g = 0; g < GROUPS; ++g) {
-        const int own = min(row + g * COLUMNS + lane_column(), work.q.end - 1);
-        const T* const line = work.q.data + own * work.q.step;
-        for (int i = 0; i < STEPS_D; ++i) {
-            queries.held[g][i] = columns_from(line, i * DEPTH, WHOLE_D ? HEAD_D : work.q.width - i * DEPTH);
+template <> struct QueryFragments<false> {
+    BFragment held[TILES_PER_WAVE][STEPS_D];
+
+    DEVICE QueryFragments(const BlockProblem& problem, int row, char*) {
+        for (int t = 0; t < TILES_PER_WAVE; ++t) {
+            const int own = min(row + t * MMA_N + lane_column(), problem.q.end - 1);
+            const T* const data = problem.q.data + own * problem.q.stride;
+            for (int i = 0; i < STEPS_D; ++i) {
+                held[t][i] = load_b_global(data, i * MMA_K, EVEN_D ? HEAD_D : problem.q.width - i * MMA_K);
+            }
         }
     }
-#endif
-    return queries;
-}
+    DEVICE BFragment get(int t, int step) const { return held[t][step]; }
+};
+
+using Queries = QueryFragments<Q_IN_LDS>;
 
 // --- one block of keys ---
 
-#if BIAS
-// The bias of the lane's keys; what is added to keys that do not exist is hidden later.
-DEVICE void load_bias(vec<T, RUN> (&bias)[STRIPS], const Work& work, int row, int key) {
-    const T* const line = work.bias + min(row, work.q.end - 1) * work.bias_row;
-    const int own_key = key + lane_part() * RUN;
-    if (key + TILE_N <= work.key_end) {
-        for (int s = 0; s < STRIPS; ++s) {
-            bias[s] = __builtin_bit_cast(vec<T, RUN>, load_unaligned<16>(line + own_key + s * DEPTH));
+// The bias of the lane's keys; what is loaded for keys that do not exist is masked later.
+DEVICE void load_bias(vec<T, ELEMENTS_PER_LANE> (&bias)[FRAGMENTS_N], const BlockProblem& problem, int row, int key) {
+    const T* const data = problem.bias + min(row, problem.q.end - 1) * problem.bias_row;
+    const int own_key = key + lane_part() * ELEMENTS_PER_LANE;
+    if (key + TILE_N <= problem.key_end) {
+        for (int n = 0; n < FRAGMENTS_N; ++n) {
+            bias[n] = __builtin_bit_cast(vec<T, ELEMENTS_PER_LANE>, load_unaligned<16>(data + own_key + n * MMA_M));
         }
         return;
     }
-    for (int s = 0; s < STRIPS; ++s) {
-        for (int i = 0; i < RUN; ++i) {
-            bias[s].v[i] = line[min(own_key + s * DEPTH + i, work.key_end - 1)];
+    for (int n = 0; n < FRAGMENTS_N; ++n) {
+        for (int i = 0; i < ELEMENTS_PER_LANE; ++i) {
+            bias[n].v[i] = data[min(own_key + n * MMA_M + i, problem.key_end - 1)];
         }
     }
 }
-#endif
 
-// Products become scores (all but the scale where PLAIN), those of keys that are not seen -inf, for the
-// lane's query `row` and keys from `key` on.
-DEVICE void finish_scores(Strip (&scores)[STRIPS], const Work& work, const Scores& how, int row, int key,
-                          bool edge) {
-    const int own_key = key + lane_part() * RUN;
-#if BIAS
-    vec<T, RUN> bias[STRIPS];
-    load_bias(bias, work, row, key);
-#endif
-    const int last = RIGHT ? min(work.key_end - 1, row + work.high) - own_key : work.key_end - 1 - own_key;
-    const int first = row + work.low - own_key;
+// Products become scores (all but the scale where SCALE_ONLY), those of keys that are not seen -inf, for the lane's
+// query `row` and keys from `key` on. `partial`: some key of the block is not seen.
+DEVICE void apply_mask(AccumulatorFragment (&scores)[FRAGMENTS_N], const BlockProblem& problem, const ScoreScale& how,
+                       int row, int key, bool partial) {
+    const int own_key = key + lane_part() * ELEMENTS_PER_LANE;
+    vec<T, ELEMENTS_PER_LANE> bias[FRAGMENTS_N];
+    if constexpr (BIAS) {
+        load_bias(bias, problem, row, key);
+    }
+    const int last = RIGHT ? min(problem.key_end - 1, row + problem.high) - own_key : problem.key_end - 1 - own_key;
+    const int first = row + problem.low - own_key;
 #pragma unroll
-    for (int s = 0; s < STRIPS; ++s) {
+    for (int n = 0; n < FRAGMENTS_N; ++n) {
 #pragma unroll
-        for (int i = 0; i < RUN; ++i) {
-            float x = scores[s].get(i);
-#if SOFTCAP
-            x = how.cap * math_fma(-2.0f, rcp_fast(1.0f + exp2_flushed(x * how.scale)), 1.0f);
-#elif !PLAIN
-            x *= how.scale;
-#endif
-#if BIAS
-            x = math_fma(to_float(bias[s].v[i]), LOG2_E, x);
-#endif
-            const int at = s * DEPTH + i;
-            if (edge && (at > last || (LEFT && at < first))) {
+        for (int i = 0; i < ELEMENTS_PER_LANE; ++i) {
+            float x = scores[n].get(i);
+            if constexpr (SOFTCAP) {
+                x = how.cap * math_fma(-2.0f, rcp_fast(1.0f + exp2_ftz(x * how.scale)), 1.0f);
+            } else if constexpr (!SCALE_ONLY) {
+                x *= how.scale;
+            }
+            if constexpr (BIAS) {
+                x = math_fma(to_float(bias[n].v[i]), LOG2_E, x);
+            }
+            const int at = n * MMA_M + i;
+            if (partial && (at > last || (LEFT && at < first))) {
                 x = -INF_F;
             }
-            scores[s].set(i, x);
+            scores[n].set(i, x);
         }
     }
 }
 
-// Scores become weights, rounded, as the second operand of the product with the values.
-DEVICE float weigh(const Strip (&scores)[STRIPS], Softmax& state, const Scores& how,
-                   Columns (&weights)[STRIPS]) {
-    float highest = -INF_F;
+// Scores become P, rounded, as the second operand of the product with V. Returns the factor by which acc_o is rescaled.
+DEVICE float softmax_step(const AccumulatorFragment (&scores)[FRAGMENTS_N], OnlineSoftmax& softmax,
+                          const ScoreScale& how, BFragment (&p)[FRAGMENTS_N]) {
+    float lane_max = -INF_F;
 #pragma unroll
-    for (int s = 0; s < STRIPS; ++s) {
-        for (int i = 0; i < RUN; ++i) {
-            highest = math_max_number(highest, scores[s].get(i));
+    for (int n = 0; n < FRAGMENTS_N; ++n) {
+        for (int i = 0; i < ELEMENTS_PER_LANE; ++i) {
+            lane_max = math_max_number(lane_max, scores[n].get(i));
         }
     }
-    const float factor = state.move(PLAIN ? highest * how.scale : highest);
-    const float base = base_of(state.top);
-    float parts[2] = {0.0f, 0.0f};
+    const float factor = softmax.update_max(SCALE_ONLY ? lane_max * how.scale : lane_max);
+    const float offset = exponent_offset(softmax.row_max);
+    float sums[2] = {0.0f, 0.0f};
 #pragma unroll
-    for (int s = 0; s < STRIPS; ++s) {
-        float values[RUN];
-        for (int i = 0; i < RUN; ++i) {
-            const float x = scores[s].get(i);
-            values[i] = exp2_flushed(PLAIN ? math_fma(x, how.scale, -base) : x - base);
-            parts[i % 2] += values[i];
+    for (int n = 0; n < FRAGMENTS_N; ++n) {
+        float values[ELEMENTS_PER_LANE];
+        for (int i = 0; i < ELEMENTS_PER_LANE; ++i) {
+            const float x = scores[n].get(i);
+            values[i] = exp2_ftz(SCALE_ONLY ? math_fma(x, how.scale, -offset) : x - offset);
+            sums[i % 2] += values[i];
         }
-        weights[s] = as_columns<T>(values);
+        p[n] = as_b_fragment<T>(values);
     }
-    state.total += parts[0] + parts[1];
+    softmax.row_sum += sums[0] + sums[1];
     return factor;
 }
 
-struct Attend {
-    Strip sums[GROUPS][STRIPS_E];
-    Softmax state[GROUPS];
+struct ForwardState {
+    AccumulatorFragment acc_o[TILES_PER_WAVE][FRAGMENTS_E];
+    OnlineSoftmax softmax[TILES_PER_WAVE];
     int column;  // the wave's first of o
 
-    DEVICE void step(const Queries& queries, const Work& work, const Scores& how, int row, int key,
-                     Columns (&weights)[GROUPS][STRIPS], const char* keys) {
-        Strip scores[GROUPS][STRIPS];
-        for (int g = 0; g < GROUPS; ++g) {
-            for (int s = 0; s < STRIPS; ++s) {
-                scores[g][s].fill(0.0f);
+    // P of one block of keys.
+    DEVICE void compute_p(const Queries& queries, const BlockProblem& problem, const ScoreScale& how, int row, int key,
+                          BFragment (&p)[TILES_PER_WAVE][FRAGMENTS_N], const char* keys) {
+        AccumulatorFragment scores[TILES_PER_WAVE][FRAGMENTS_N];
+        for (int t = 0; t < TILES_PER_WAVE; ++t) {
+            for (int n = 0; n < FRAGMENTS_N; ++n) {
+                scores[t][n].fill(0.0f);
             }
         }
-        fetch_ahead<STEPS_D * STRIPS, AHEAD>(
-            [&](int i) { return KeyTile::rows(keys, i % STRIPS * DEPTH, i / STRIPS * DEPTH); },
-            [&](int i, const Rows& rows) {
-                for (int g = 0; g < GROUPS; ++g) {
-                    multiply<T>(scores[g][i % STRIPS], rows, queries.get(g, i / STRIPS));
+        prefetch<STEPS_D * FRAGMENTS_N, PREFETCH>(
+            [&](int i) { return KeyTile::load_a(keys, i % FRAGMENTS_N * MMA_M, i / FRAGMENTS_N * MMA_K); },
+            [&](int i, const AFragment& a) {
+                for (int t = 0; t < TILES_PER_WAVE; ++t) {
+                    mma<T>(scores[t][i % FRAGMENTS_N], a, queries.get(t, i / FRAGMENTS_N));
                 }
             });
-        for (int g = 0; g < GROUPS; ++g) {
-            for (int s = 0; s < STRIPS; ++s) {
-                scores[g][s].settle();
+        for (int t = 0; t < TILES_PER_WAVE; ++t) {
+            for (int n = 0; n < FRAGMENTS_N; ++n) {
+                scores[t][n].materialize();
             }
         }
-        const int nearest = RIGHT ? min(work.key_end, row + work.high + 1) : work.key_end;
-        const bool edge = key + TILE_N > nearest || (LEFT && key < row + WAVE_M - 1 + work.low);
-        for (int g = 0; g < GROUPS; ++g) {
-            const int own_row = row + g * COLUMNS + lane_column();
-            finish_scores(scores[g], work, how, own_row, key, edge);
-            const float factor = weigh(scores[g], state[g], how, weights[g]);
+        const int nearest_end = RIGHT ? min(problem.key_end, row + problem.high + 1) : problem.key_end;
+        const bool partial = key + TILE_N > nearest_end || (LEFT && key < row + WAVE_M - 1 + problem.low);
+        for (int t = 0; t < TILES_PER_WAVE; ++t) {
+            const int own_row = row + t * MMA_N + lane_column();
+            apply_mask(scores[t], problem, how, own_row, key, partial);
+            const float factor = softmax_step(scores[t], softmax[t], how, p[t]);
             if (any_lane(factor != 1.0f)) {
-                for (int e = 0; e < STRIPS_E; ++e) {
-                    sums[g][e].scale(factor);
+                for (int e = 0; e < FRAGMENTS_E; ++e) {
+                    acc_o[t][e].scale(factor);
                 }
             }
         }
     }
 
-    DEVICE void add(const Columns (&weights)[GROUPS][STRIPS], const char* values) {
-        fetch_ahead<STRIPS * STRIPS_E, AHEAD>(
+    // acc_o += P @ V.
+    DEVICE void accumulate_pv(const BFragment (&p)[TILES_PER_WAVE][FRAGMENTS_N], const char* values) {
+        prefetch<FRAGMENTS_N * FRAGMENTS_E, PREFETCH>(
             [&](int i) {
-                return ValueTile::rows(values, column + i % STRIPS_E * DEPTH, i / STRIPS_E * DEPTH);
+                return ValueTile::load_a(values, column + i % FRAGMENTS_E * MMA_M, i / FRAGMENTS_E * MMA_K);
             },
-            [&](int i, const Rows& rows) {
-                for (int g = 0; g < GROUPS; ++g) {
-                    multiply<T>(sums[g][i % STRIPS_E], rows, weights[g][i / STRIPS_E]);
+            [&](int i, const AFragment& a) {
+                for (int t = 0; t < TILES_PER_WAVE; ++t) {
+                    mma<T>(acc_o[t][i % FRAGMENTS_E], a, p[t][i / FRAGMENTS_E]);
                 }
             });
     }
@@ -216,49 +216,49 @@ struct Attend {
 // --- a block ---
 
 // The keys that some query of the block sees: blocks of TILE_N from the first to before the second.
-struct Span {
+struct KeyRange {
     int first, stop;
 };
-DEVICE Span span_of(const Work& work) {
-    Span span = {work.key, work.key_end};
+DEVICE KeyRange key_range(const BlockProblem& problem) {
+    KeyRange range = {problem.key, problem.key_end};
     if (LEFT) {
-        const int seen = min(max(work.row + work.low, work.key), work.key_end);
-        span.first = work.key + (seen - work.key) / TILE_N * TILE_N;
+        const int seen = min(max(problem.row + problem.low, problem.key), problem.key_end);
+        range.first = problem.key + (seen - problem.key) / TILE_N * TILE_N;
     }
     if (RIGHT) {
-        span.stop = min(min(work.row + TILE_M, work.q.end) + work.high, work.key_end);
+        range.stop = min(min(problem.row + TILE_M, problem.q.end) + problem.high, problem.key_end);
     }
-    return span;
+    return range;
 }
 
-DEVICE void walk(Attend& attend, const Queries& queries, const Work& work, const Scores& how, int row,
-                 char* lds) {
-    const Span span = span_of(work);
-    if (span.first >= span.stop) {
+DEVICE void mainloop(ForwardState& state, const Queries& queries, const BlockProblem& problem, const ScoreScale& how,
+                     int row, char* lds) {
+    const KeyRange range = key_range(problem);
+    if (range.first >= range.stop) {
         return;
     }
     char* const keys = lds;
     char* const values = lds + K_BYTES;
-    RowStage<T, HEAD_D, TILE_N, THREADS> next_keys;
-    ColumnStage<T, HEAD_E, TILE_N, THREADS> next_values;
-    next_keys.template load<WHOLE_D>(work.k, span.first);
-    next_values.template load<WHOLE_E>(work.v, span.first);
+    TileCopy<T, HEAD_D, TILE_N, THREADS> next_keys;
+    TransposedTileCopy<T, HEAD_E, TILE_N, THREADS> next_values;
+    next_keys.template load<EVEN_D>(problem.k, range.first);
+    next_values.template load<EVEN_E>(problem.v, range.first);
     next_keys.store(keys);
     lds_barrier();
-    for (int key = span.first; key < span.stop; key += TILE_N) {
-        const bool more = key + TILE_N < span.stop;
+    for (int key = range.first; key < range.stop; key += TILE_N) {
+        const bool more = key + TILE_N < range.stop;
         if (more) {
-            next_keys.template load<WHOLE_D>(work.k, key + TILE_N);
+            next_keys.template load<EVEN_D>(problem.k, key + TILE_N);
         }
-        Columns weights[GROUPS][STRIPS];
-        attend.step(queries, work, how, row, key, weights, keys);
+        BFragment p[TILES_PER_WAVE][FRAGMENTS_N];
+        state.compute_p(queries, problem, how, row, key, p, keys);
         next_values.store(values);
         lds_barrier();
         if (more) {
             next_keys.store(keys);
-            next_values.template load<WHOLE_E>(work.v, key + TILE_N);
+            next_values.template load<EVEN_E>(problem.v, key + TILE_N);
         }
-        attend.add(weights, values);
+        state.accumulate_pv(p, values);
         lds_barrier();
     }
 }
@@ -271,34 +271,34 @@ struct Outputs {
     float sink;
 };
 
-// Divides, rounds and stores a group's 16 queries, the lane's in `row`: o from column `first` on.
-DEVICE void store_group(const Strip (&sums)[STRIPS_E], const Softmax& state, const Outputs& to, int row,
-                        int first) {
-    float total = column_sum(state.total), share = 1.0f, base = base_of(state.top);
-#if SINKS
-    const float highest = math_max_number(state.top, to.sink);
-    base = base_of(highest);
-    share = exp2_flushed(state.top - base);
-    total = total * share + exp2_flushed(to.sink - base);
-#endif
-    const float divided = total == 0.0f ? 0.0f : share * rcp_fast(total);
+// The epilogue of 16 queries, the lane's in `row`: divides, rounds and stores o from column `first` on, and lse.
+DEVICE void epilogue(const AccumulatorFragment (&acc_o)[FRAGMENTS_E], const OnlineSoftmax& softmax, const Outputs& to,
+                     int row, int first) {
+    float row_sum = column_sum(softmax.row_sum), factor = 1.0f, offset = exponent_offset(softmax.row_max);
+    if constexpr (SINKS) {
+        const float row_max = math_max_number(softmax.row_max, to.sink);
+        offset = exponent_offset(row_max);
+        factor = exp2_ftz(softmax.row_max - offset);
+        row_sum = row_sum * factor + exp2_ftz(to.sink - offset);
+    }
+    const float normalizer = row_sum == 0.0f ? 0.0f : factor * rcp_fast(row_sum);
     if (lane_part() == 0 && first == 0) {
-        to.lse[row * to.lse_row] = math_fma(base, LN_2, math_log(total));
+        to.lse[row * to.lse_row] = math_fma(offset, LN_2, math_log(row_sum));
     }
     T* const o = to.o + row * to.o_row;
 #pragma unroll
-    for (int s = 0; s < STRIPS_E; ++s) {
-        const int column = first + s * DEPTH + lane_part() * RUN;
-        vec<T, RUN> packed;
-        for (int i = 0; i < RUN; ++i) {
-            packed.v[i] = from_float<T>(sums[s].get(i) * divided);
+    for (int e = 0; e < FRAGMENTS_E; ++e) {
+        const int column = first + e * MMA_M + lane_part() * ELEMENTS_PER_LANE;
+        vec<T, ELEMENTS_PER_LANE> rounded;
+        for (int i = 0; i < ELEMENTS_PER_LANE; ++i) {
+            rounded.v[i] = from_float<T>(acc_o[e].get(i) * normalizer);
         }
-        if (WHOLE_E || column + RUN <= to.e) {
-            __builtin_memcpy(o + column, &packed, sizeof packed);
+        if (EVEN_E || column + ELEMENTS_PER_LANE <= to.e) {
+            __builtin_memcpy(o + column, &rounded, sizeof rounded);
         } else {
-            for (int i = 0; i < RUN; ++i) {
+            for (int i = 0; i < ELEMENTS_PER_LANE; ++i) {
                 if (column + i < to.e) {
-                    o[column + i] = packed.v[i];
+                    o[column + i] = rounded.v[i];
                 }
             }
         }
@@ -308,54 +308,48 @@ DEVICE void store_group(const Strip (&sums)[STRIPS_E], const Softmax& state, con
 KERNEL_RESIDENT(THREADS, 2)
 void attention_forward(const T* q, const T* k, const T* v, const T* bias, const float* sinks, T* o,
                        float* lse, const int* bounds, const int* tile_list, const int* counts, int count, int m,
-                       int n, int d, int e, int heads, int share, int low, int high, int tiles, float scale,
+                       int n, int d, int e, int heads, int qheads_per_kvhead, int low, int high, int tiles, float scale,
                        float cap, int64_t q_batch, int64_t q_head, int64_t q_row, int64_t k_batch, int64_t k_head,
                        int64_t k_row, int64_t v_batch, int64_t v_head, int64_t v_row, int64_t bias_batch,
                        int64_t bias_head, int64_t bias_row, int64_t o_batch, int64_t o_head, int64_t o_row,
                        int64_t lse_batch, int64_t lse_head, int64_t lse_row) {
     SHARED __attribute__((aligned(16))) char lds[K_BYTES + V_BYTES + Q_BYTES];
-    const Place place = place_of(grid_x(), tiles, heads, RIGHT);
-    const int group = place.head / share;
-    float sink = SINKS ? sinks[place.head] * LOG2_E : -INF_F;
-    int first = place.tile * TILE_M, key = 0;
-#if RAGGED
-    const Tables tables = {bounds, tile_list, counts, count};
-    if (!tables.has(place.tile)) {
+    const WorkTile work = work_tile<VARLEN>(grid_x(), tiles, heads, RIGHT);
+    const int kv_head = work.head / qheads_per_kvhead;
+    const SeqlenInfo info = seqlen_info<VARLEN>({bounds, tile_list, counts, count}, work.tile, TILE_M, m, n);
+    if (!info.exists) {
         return;
     }
-    const Sequence own = tables.sequence(place.tile);
-    first = own.first_query + tables.number(place.tile) * TILE_M;
-    m = own.first_query + own.queries;
-    key = own.first_key;
-    n = key + (own.outside ? 0 : own.keys);
-    low += n - m;
-    high += n - m;
-    sink = own.outside ? -INF_F : sink;
-#endif
-    const Work work = {
-        {q + place.batch * q_batch + place.head * q_head, q_row, m, d},
-        {k + place.batch * k_batch + group * k_head, k_row, n, d},
-        {v + place.batch * v_batch + group * v_head, v_row, n, e},
-        bias + place.batch * bias_batch + place.head * bias_head,
-        bias_row, first, key, n, low, high,
+    const BlockProblem problem = {
+        {q + work.batch * q_batch + work.head * q_head, q_row, info.row_end, d},
+        {k + work.batch * k_batch + kv_head * k_head, k_row, info.key_end, d},
+        {v + work.batch * v_batch + kv_head * v_head, v_row, info.key_end, e},
+        bias + work.batch * bias_batch + work.head * bias_head,
+        bias_row,
+        info.first_row,
+        info.first_key,
+        info.key_end,
+        low + info.diagonal,
+        high + info.diagonal,
     };
-    const Outputs to = {o + place.batch * o_batch + place.head * o_head,
-                        lse + place.batch * lse_batch + place.head * lse_head, o_row, lse_row, e, sink};
+    const float sink = SINKS && !info.outside ? sinks[work.head] * LOG2_E : -INF_F;
+    const Outputs to = {o + work.batch * o_batch + work.head * o_head,
+                        lse + work.batch * lse_batch + work.head * lse_head, o_row, lse_row, e, sink};
     const int wave = __builtin_amdgcn_readfirstlane(thread_x() / WARP);
-    const int row = work.row + wave / SHARERS * WAVE_M;
-    const Queries queries = load_queries(work, row, lds + K_BYTES + V_BYTES);
-    Attend attend;
-    attend.column = wave % SHARERS * WAVE_E;
-    for (int g = 0; g < GROUPS; ++g) {
-        for (int i = 0; i < STRIPS_E; ++i) {
-            attend.sums[g][i].fill(0.0f);
+    const int row = problem.row + wave / WAVES_E * WAVE_M;
+    const Queries queries(problem, row, lds + K_BYTES + V_BYTES);
+    ForwardState state;
+    state.column = wave % WAVES_E * WAVE_E;
+    for (int t = 0; t < TILES_PER_WAVE; ++t) {
+        for (int e = 0; e < FRAGMENTS_E; ++e) {
+            state.acc_o[t][e].fill(0.0f);
         }
     }
-    walk(attend, queries, work, {scale, cap}, row, lds);
-    for (int g = 0; g < GROUPS; ++g) {
-        const int own = row + g * COLUMNS + lane_column();
-        if (own < m) {
-            store_group(attend.sums[g], attend.state[g], to, own, attend.column);
+    mainloop(state, queries, problem, {scale, cap}, row, lds);
+    for (int t = 0; t < TILES_PER_WAVE; ++t) {
+        const int own = row + t * MMA_N + lane_column();
+        if (own < info.row_end) {
+            epilogue(state.acc_o[t], state.softmax[t], to, own, state.column);
         }
     }
 }

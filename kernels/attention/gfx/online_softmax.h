@@ -1,34 +1,34 @@
-// The online softmax of 16 queries whose scores are a Strip's columns. Scores are powers of two.
+// The online softmax of the 16 queries whose scores are an accumulator fragment's columns. Scores are in base 2.
 //
-// A query's running maximum moves, and its sums are rescaled, only where it grew by more than SLACK; what
-// is left cancels between o and its divisor. A score of -inf hides its key. NaN reaches the sum by itself;
-// +inf becomes NaN in `base_of`.
+// Lazy rescaling: a query's row_max is raised, and its accumulators are rescaled, only where it grew by more than
+// RESCALE_THRESHOLD; the offset cancels in acc_o / row_sum. A score of -inf hides its key. NaN reaches row_sum by
+// itself; +inf becomes NaN in `exponent_offset`.
 #pragma once
 
 #include "fragment.h"
 
-constexpr float SLACK = 8.0f;
+constexpr float RESCALE_THRESHOLD = 8.0f;
 constexpr float LOG2_E = 1.44269504088896f;
 constexpr float LN_2 = 0.693147180559945f;
 
-// The base-2 exponential by one instruction; denormal results are zero.
-DEVICE float exp2_flushed(float x) { return __builtin_amdgcn_exp2f(x); }
+// The base-2 exponential by one instruction; denormal results are flushed to zero.
+DEVICE float exp2_ftz(float x) { return __builtin_amdgcn_exp2f(x); }
 
-// What a query's exponents are less: 0 where it saw no key, NaN where it saw a score of +inf.
-DEVICE float base_of(float top) { return top == -INF_F ? 0.0f : top + (top - top); }
+// What is subtracted in a row's exponents: 0 where no key is seen, NaN where there is a score of +inf.
+DEVICE float exponent_offset(float row_max) { return row_max == -INF_F ? 0.0f : row_max + (row_max - row_max); }
 
-struct Softmax {
-    float top = -INF_F;
-    float total = 0.0f;  // of the rows that this lane holds
+struct OnlineSoftmax {
+    float row_max = -INF_F;
+    float row_sum = 0.0f;  // over the keys that this lane holds
 
-    // `highest`: of the lane's new scores. Returns what earlier sums are worth from now on.
-    DEVICE float move(float highest) {
-        const float now = math_max_number(top, column_max(highest));
-        const float grown = now - top;  // NaN where both are infinite and alike
-        const bool moves = grown > SLACK;
-        const float factor = moves ? exp2_flushed(-grown) : 1.0f;
-        top = moves ? now : top;
-        total *= factor;
+    // `lane_max`: of the lane's new scores. Returns the factor by which earlier accumulators are rescaled.
+    DEVICE float update_max(float lane_max) {
+        const float new_max = math_max_number(row_max, column_max(lane_max));
+        const float growth = new_max - row_max;  // NaN where both are infinite and alike
+        const bool rescales = growth > RESCALE_THRESHOLD;
+        const float factor = rescales ? exp2_ftz(-growth) : 1.0f;
+        row_max = rescales ? new_max : row_max;
+        row_sum *= factor;
         return factor;
     }
 };

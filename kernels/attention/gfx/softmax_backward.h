@@ -1,59 +1,60 @@
-// Of attention's gradient on AMD's matrix units: which scores count, and what a score passes on.
+// What the gradient kernels share on AMD's matrix units: which scores the mask shows, and the backward of the softmax.
 //
-// Lines are owned, and others pass by: keys and queries, or the other way round.
+// A block owns keys and streams the queries that see them (dk, dv), or owns queries and streams keys (dq, dbias).
 //
-// Defines: T (bf16, f16); KEYS: whether keys are owned, else queries; SOFTCAP, BIAS.
+// Defines: T (bf16, f16); OWNS_KEYS: whether blocks own keys, else queries; SOFTCAP, BIAS.
 #pragma once
 
 #include "online_softmax.h"
 
-// Query i sees key j where low <= j - i <= high. Of the lines that pass by, those of an own line `own`; OWN lines
-// are asked about at a time.
-template <int OWN> struct SightOf {
-    int low, high, end;  // lines that pass by exist below `end`
+// Query i sees key j where low <= j - i <= high. The streamed rows that an own row sees (or that see it); bounds are
+// tested for OWN own rows at a time.
+template <int OWN> struct MaskBounds {
+    int low, high, end;  // streamed rows exist below `end`
 
-    DEVICE int first(int own) const { return KEYS ? own - high : own + low; }
-    DEVICE int last(int own) const { return min(KEYS ? own - low : own + high, end - 1); }
+    DEVICE int first(int own) const { return OWNS_KEYS ? own - high : own + low; }
+    DEVICE int last(int own) const { return min(OWNS_KEYS ? own - low : own + high, end - 1); }
 
-    // The LINES lines from `line` on, for OWN lines from `own` on.
-    template <int LINES = DEPTH> DEVICE bool none(int line, int own) const {
-        return line + LINES <= first(own) || line > last(own + OWN - 1);
+    // Whether all scores of ROWS streamed rows from `row` on and OWN own rows from `own` on are hidden, or none is.
+    template <int ROWS = MMA_M> DEVICE bool all_hidden(int row, int own) const {
+        return row + ROWS <= first(own) || row > last(own + OWN - 1);
     }
-    template <int LINES = DEPTH> DEVICE bool all(int line, int own) const {
-        return line >= first(own + OWN - 1) && line + LINES - 1 <= last(own);
+    template <int ROWS = MMA_M> DEVICE bool all_seen(int row, int own) const {
+        return row >= first(own + OWN - 1) && row + ROWS - 1 <= last(own);
     }
 };
 
-// Weights become 16 bits times 2^LIFT: in float16 small ones would be subnormal.
-template <class Type> constexpr int LIFT_OF = 0;
-template <> constexpr int LIFT_OF<f16> = 14;
-constexpr int LIFT = LIFT_OF<T>;
-constexpr float LOWERED = 1.0f / (1 << LIFT);
+// P is rounded to 16 bits times 2^P_SCALE_LOG2: small values would be subnormal in float16.
+template <class Type> constexpr int P_SCALE_LOG2_OF = 0;
+template <> constexpr int P_SCALE_LOG2_OF<f16> = 14;
+constexpr int P_SCALE_LOG2 = P_SCALE_LOG2_OF<T>;
+constexpr float P_UNSCALE = 1.0f / (1 << P_SCALE_LOG2);
 
-// What products become: `scale` holds log2(e), and with a cap 2 / softcap, `cap` softcap * log2(e); see
-// triton/scores.py.
-struct Scores {
+// How products become scores in base 2: `scale` holds log2(e), or with a softcap 2 * log2(e) / softcap; `cap` is
+// softcap * log2(e). tanh(x) = 1 - 2 / (1 + exp(2 * x)).
+struct ScoreScale {
     float scale, cap;
 };
 
-// `gradient`: of the product, before scale and cap; `above`: of the score, behind the cap.
-struct Slope {
-    float weight, gradient, above;
+// `ds`: the gradient of the product, before scale and softcap; `dbias`: of the score behind the softcap.
+struct SoftmaxGradient {
+    float p, ds, dbias;
 };
 
-// The weight (times 2^LIFT where keys are owned) and the gradients of a product `x`; `given`: of the weight.
-DEVICE Slope slope_of(const Scores& scores, float x, float bias, float peak, float given, float delta) {
-    constexpr bool LIFTED = KEYS && LIFT > 0;
-    float score = x * scores.scale, bend = 1.0f;
+// P (times 2^P_SCALE_LOG2 where blocks own keys) and the gradients of a product `x`; `dp`: the gradient of P.
+DEVICE SoftmaxGradient softmax_backward(const ScoreScale& how, float x, float bias, float lse_log2, float dp,
+                                        float delta) {
+    constexpr bool SCALED = OWNS_KEYS && P_SCALE_LOG2 > 0;
+    float score = x * how.scale, softcap_grad = 1.0f;
     if (SOFTCAP) {
-        const float curve = 1.0f - 2.0f * rcp_fast(1.0f + exp2_flushed(score));
-        score = curve * scores.cap;
-        bend = 1.0f - curve * curve;
+        const float tanh = 1.0f - 2.0f * rcp_fast(1.0f + exp2_ftz(score));
+        score = tanh * how.cap;
+        softcap_grad = 1.0f - tanh * tanh;
     }
     if (BIAS) {
         score += bias * LOG2_E;
     }
-    const float weight = exp2_flushed(score - (LIFTED ? peak - LIFT : peak));
-    const float above = (given - delta) * (LIFTED ? LOWERED : 1.0f) * weight;
-    return {weight, SOFTCAP ? above * bend : above, above};
+    const float p = exp2_ftz(score - (SCALED ? lse_log2 - P_SCALE_LOG2 : lse_log2));
+    const float dbias = (dp - delta) * (SCALED ? P_UNSCALE : 1.0f) * p;
+    return {p, SOFTCAP ? dbias * softcap_grad : dbias, dbias};
 }

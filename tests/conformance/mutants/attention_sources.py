@@ -79,26 +79,26 @@ source(
     Edit(DECODE, "acc += part * weight[:, None]", "acc += part"),
 )
 
-MATRIX = "attention/gfx/fragment.h"
-WAVE_SUM = "return PARTS == 4 ? x + shuffle_xor(x, 32) : x;"
+FRAGMENT = "attention/gfx/fragment.h"
+WAVE_SUM = "return LANES_PER_COLUMN == 4 ? x + shuffle_xor(x, 32) : x;"
 
 source(
     *("attention", "mfma", "gfx942", "sum of weights over 32 lanes of a wave of 64"),
-    Edit(MATRIX, WAVE_SUM, "return x;"),
+    Edit(FRAGMENT, WAVE_SUM, "return x;"),
 )
 source(
     *("attention_paged", "mfma", "gfx942", "sum of weights over 32 lanes of a wave of 64, in HIP"),
-    Edit(MATRIX, WAVE_SUM, "return x;"),
+    Edit(FRAGMENT, WAVE_SUM, "return x;"),
 )
 source(
     *("attention", "wmma", "gfx1100", "o not rescaled when the maximum grows, in HIP"),
     Edit("attention/gfx/online_softmax.h", "return factor;", "return 1.0f;"),
-    Edit("attention/gfx/online_softmax.h", "SLACK = 8.0f", "SLACK = 0.0f"),
+    Edit("attention/gfx/online_softmax.h", "RESCALE_THRESHOLD = 8.0f", "RESCALE_THRESHOLD = 0.0f"),
 )
 source(
     *("attention", "mfma", "gfx942", "a key after the query's own"),
-    Edit("attention/gfx/fwd.hip", "min(work.key_end - 1, row + work.high) - own_key",
-         "min(work.key_end - 1, row + work.high + 1) - own_key"),
+    Edit("attention/gfx/fwd.hip", "min(problem.key_end - 1, row + problem.high) - own_key",
+         "min(problem.key_end - 1, row + problem.high + 1) - own_key"),
 )  # fmt: skip
 source(
     *("attention_varlen", "mfma", "gfx942", "a sequence's first tile lost"),
