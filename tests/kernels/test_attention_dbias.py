@@ -49,7 +49,7 @@ def asked(
     tensors |= {"dlse": info(B, H, M, dtype="float32") if dlse else None}
     tensors |= {"dbias": info(B, H, M, N, dtype=dtype)}
     axes = {"H": H, "G": G, "M": M, "N": N, "D": D, "E": E}
-    return triton_plan.bias_backward(Call(tensors, {**PARAMS, **params}, axes, device, config or CONFIG))
+    return triton_plan.dbias(Call(tensors, {**PARAMS, **params}, axes, device, config or CONFIG))
 
 
 def planned(**call: Any) -> Plan:
@@ -60,7 +60,7 @@ def planned(**call: Any) -> Plan:
 
 def blocks(**call: Any) -> Launch:
     rows, found = planned(**call).launches
-    assert (rows.kernel.name, found.kernel.name) == ("attention_rows", "attention_dbias")
+    assert (rows.kernel.name, found.kernel.name) == ("attention_bwd_preprocess", "attention_dbias")
     return found
 
 
@@ -99,7 +99,10 @@ def test_a_program_for_each_block_of_each_head(M, N):
 def test_the_workspaces_hold_whole_blocks_of_queries(block_m):
     plan = planned(M=300, config={**CONFIG, "BLOCK_M": block_m})
     padded = scalar(plan.launches[1], "padded")
-    assert {each.name: each.shape for each in plan.workspaces} == {"peak": (8, padded), "delta": (8, padded)}
+    assert {each.name: each.shape for each in plan.workspaces} == {
+        "lse_log2": (8, padded),
+        "delta": (8, padded),
+    }
     assert padded >= -(-300 // block_m) * block_m
     rows = plan.launches[0]
     assert scalar(rows, "padded") == padded == scalar(rows, "tiles") * constants(rows)["BLOCK_M"]

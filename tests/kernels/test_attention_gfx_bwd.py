@@ -157,7 +157,7 @@ def test_strides_reach_the_kernels_as_they_lie():
         asked = changed(asked, name, strides=(300 * 8 * 65, 65, 8 * 65, 1), alignment=2)
     asked = changed(asked, "bias", strides=(300 * 301, 0, 301, 1))
     args = arguments(asked, "dq")
-    assert [args[f"do_{field}"].value for field in ("batch", "head", "row")] == [300 * 520, 65, 520]
+    assert [args[f"dout_{field}"].value for field in ("batch", "head", "row")] == [300 * 520, 65, 520]
     assert [args[f"bias_{field}"].value for field in ("batch", "head", "row")] == [300 * 301, 0, 301]
     assert [args[f"dq_{field}"].value for field in ("batch", "head", "row")] == [300 * 520, 65, 520]
 

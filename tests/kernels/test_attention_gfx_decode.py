@@ -15,7 +15,7 @@ from portable.dispatch import arguments, compiled_call, dispatcher, pins
 from portable.kernels.attention import paged_reference, reference
 from portable.kernels.attention.gfx import plan as gfx_plan
 from portable.kernels.attention.sm80 import plan as sm80
-from portable.kernels.attention.triton import decode_plan as triton_paged
+from portable.kernels.attention.triton import plan as triton_plan
 from portable.plan import Call, Device, NativeKernel, Plan, Rejected
 from portable.runtime import build, detect
 from portable.spec import registry
@@ -292,7 +292,7 @@ def test_triton_widens_what_it_multiplies_by_a_stride():
         "attention_paged", "triton", H200, half(1, 1, 8, 64), half(2**22, 16, 8, 64), half(2**22, 16, 8, 64),
         whole(1, 64), whole(1),
     )  # fmt: skip
-    given = dict(planned(triton_paged.plan(call)).launches[0].args)
+    given = dict(planned(triton_plan.paged(call)).launches[0].args)
     assert given["k_page"].value == 16 * 8 * 64 and given["o_batch"].kind == "i64"  # type: ignore[union-attr]
 
 

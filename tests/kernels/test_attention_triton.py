@@ -147,13 +147,16 @@ def test_bounds_count_from_the_diagonal_of_the_last_query_and_key():
 
 def test_scale_and_cap_are_in_base_two():
     (launch,) = planned(D=64).launches
-    assert scalar(launch, "scale") == pytest.approx(math.log2(math.e) / 8) and constants(launch)["LAZY"]
+    assert (
+        scalar(launch, "scale") == pytest.approx(math.log2(math.e) / 8)
+        and constants(launch)["SCALE_IN_EXPONENT"]
+    )
     (launch,) = planned(D=64, softcap=20.0, scale=0.5).launches
     assert scalar(launch, "scale") == pytest.approx(2 * math.log2(math.e) * 0.5 / 20)
     assert scalar(launch, "cap") == pytest.approx(20 * math.log2(math.e))
     # The largest product belongs to the largest score only if the scale is positive.
     for call in ({"scale": 0.0}, {"scale": -1.0}, {"softcap": 5.0}, {"bias": True}):
-        assert not constants(planned(**call).launches[0])["LAZY"]
+        assert not constants(planned(**call).launches[0])["SCALE_IN_EXPONENT"]
 
 
 def test_tiles_come_by_descriptor_where_the_engine_can_walk_every_tensor():
@@ -186,7 +189,7 @@ def test_blocks_that_need_a_mask_have_loops_of_their_own_only_where_stages_run_a
     one = {**FORWARD, "num_stages": 1}
     for call, masks in (({"causal": True}, True), ({"N": 512}, False), ({"N": 500}, True)):
         (ahead,), (alone,) = planned(**call).launches, planned(config=one, **call).launches
-        assert (constants(ahead)["EDGES"], constants(alone)["EDGES"]) == ((3, 2) if masks else (0, 0))
+        assert (constants(ahead)["MASKING"], constants(alone)["MASKING"]) == ((3, 2) if masks else (0, 0))
 
 
 @pytest.mark.parametrize(
@@ -245,19 +248,19 @@ def test_sizes_beyond_32_bits_are_refused(backward):
     assert isinstance(refused, Rejected) and "programs" in refused.reason
 
 
-def test_the_gradient_keeps_ds_and_heads_take_turns_in_it():
+def test_the_gradient_keeps_ds_of_as_many_heads_as_fit_the_workspace():
     plan = planned(backward=True, B=2, H=16, G=16, M=8192, N=8192, D=128, causal=True)
-    assert names(plan)[:3] == ["attention_rows", "attention_keys", "attention_products"]
+    assert names(plan)[:3] == ["attention_bwd_preprocess", "attention_bwd_dkdv", "attention_bwd_dq_from_ds"]
     space = {each.name: each.shape for each in plan.workspaces}
     slots = space["ds"][0]
-    assert math.prod(space["ds"]) * 2 <= triton_plan.PRODUCT_BYTES and space["peak"] == (32, 8192)
-    begun = [int(scalar(each, "begin")) for each in plan.launches if each.kernel.name == "attention_keys"]
-    counts = [each.grid[0] // 64 for each in plan.launches if each.kernel.name == "attention_keys"]
+    assert math.prod(space["ds"]) * 2 <= triton_plan.DS_BYTES and space["lse_log2"] == (32, 8192)
+    begun = [int(scalar(each, "begin")) for each in plan.launches if each.kernel.name == "attention_bwd_dkdv"]
+    counts = [each.grid[0] // 64 for each in plan.launches if each.kernel.name == "attention_bwd_dkdv"]
     assert begun == list(range(0, 32, slots)) and sum(counts) == 32 and max(counts) == slots
 
 
 def test_the_gradients_scores_are_computed_again_where_ds_is_too_large_or_windows_leave_most_of_it_empty():
-    again = ["attention_rows", "attention_keys", "attention_queries"]
+    again = ["attention_bwd_preprocess", "attention_bwd_dkdv", "attention_bwd_dq"]
     assert names(planned(backward=True, B=1, H=1, G=1, M=65536, N=65536, D=128)) == again
     assert names(planned(backward=True, window_left=64)) == again
     assert names(planned(backward=True, device=CDNA)) == again
@@ -268,7 +271,7 @@ def test_the_gradients_scores_are_computed_again_where_ds_is_too_large_or_window
 def test_query_heads_of_a_group_share_its_slot():
     plan = planned(backward=True, B=1, H=6, G=2, M=256, N=640)
     keys, products = plan.launches[1:]
-    assert scalar(keys, "share") == 3 and keys.grid[0] == 5 * 2 and products.grid[0] == 2 * 6
+    assert scalar(keys, "qheads_per_kvhead") == 3 and keys.grid[0] == 5 * 2 and products.grid[0] == 2 * 6
     assert maps(keys)["ds"].sizes == (256, 640, 6) == maps(products)["ds"].sizes
 
 
@@ -296,7 +299,7 @@ def test_the_gradient_compiles():
     for launch in plan.launches[:3]:
         built = compiled(plan, launch)
         assert built.metadata.shared <= 227 * KB
-        assert ("wgmma" in built.asm["ptx"]) == (launch.kernel.name != "attention_rows")
+        assert ("wgmma" in built.asm["ptx"]) == (launch.kernel.name != "attention_bwd_preprocess")
 
 
 @pytest.mark.parametrize(("D", "E"), [(256, 256), (192, 128)])
@@ -319,24 +322,24 @@ def test_two_blocks_of_wide_heads_share_a_multiprocessor_on_hopper(D, E):
     assert built.asm["ptx"].count("wgmma.mma_async") == D // 16 + 128 // 16  # no product of padding
 
 
-HALVES = {**BACKWARD, "BLOCK_N": 64, "num_warps": 8, "num_stages": 1}
+TWO_WARPGROUPS = {**BACKWARD, "BLOCK_N": 64, "num_warps": 8, "num_stages": 1}
 WGMMA = re.compile(r"wgmma\.mma_async\S+\s+\{[^}]*\}\s*,\s*(\{?)")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("call", [{}, {"causal": True}, {"window_left": 64}], ids=str)
 def test_two_warpgroups_share_the_products_of_64_keys_instead_of_doing_them_twice(call):
-    plan = planned(backward=True, D=256, M=4096, N=4096, config=HALVES, **call)
+    plan = planned(backward=True, D=256, M=4096, N=4096, config=TWO_WARPGROUPS, **call)
     built = compiled(plan, plan.launches[1])
     scores, sums = 2 * 256 // 16, 2 * 64 // 16
     assert built.asm["ptx"].count("wgmma.mma_async") == scores + sums
-    assert constants(plan.launches[1])["HALVES"]
+    assert constants(plan.launches[1])["MASK_DP"]
 
 
 def test_a_product_of_one_warpgroup_or_of_a_card_without_descriptors_is_left_as_it_is():
-    for call in ({"device": CDNA, "config": HALVES}, {"config": {**HALVES, "num_warps": 4}}):
+    for call in ({"device": CDNA, "config": TWO_WARPGROUPS}, {"config": {**TWO_WARPGROUPS, "num_warps": 4}}):
         launch = planned(backward=True, D=256, **call).launches[1]
-        assert not constants(launch)["HALVES"] and not constants(launch)["HIGH"]
+        assert not constants(launch)["MASK_DP"] and not constants(launch)["HIGH"]
 
 
 @pytest.mark.parametrize(
@@ -347,7 +350,7 @@ def test_dq_holds_in_registers_what_fits_and_has_a_third_stage_in_its_place(D, E
     tile = {"BLOCK_M": block_m, "BLOCK_N": block_n, "num_warps": block_m // 16, "num_stages": 3}
     config = {**BACKWARD, **{f"DQ_{name}": value for name, value in tile.items()}, "KEEP_DS": False}
     launch = planned(backward=True, D=D, E=E, M=4096, N=4096, config=config, causal=True).launches[2]
-    assert (constants(launch)["HOLD_Q"], constants(launch)["HOLD_DO"]) == holds
+    assert (constants(launch)["Q_IN_REGISTERS"], constants(launch)["DO_IN_REGISTERS"]) == holds
     assert isinstance(launch.kernel, TritonKernel) and launch.kernel.num_stages == 3
 
 
@@ -368,4 +371,4 @@ def test_what_dq_holds_is_a_register_operand_and_no_shared_memory():
 )
 def test_dq_holds_nothing_where_it_does_not_pay(call):
     launch = planned(backward=True, config={**BACKWARD, "KEEP_DS": False}, **call).launches[2]
-    assert not constants(launch)["HOLD_Q"] and not constants(launch)["HOLD_DO"]
+    assert not constants(launch)["Q_IN_REGISTERS"] and not constants(launch)["DO_IN_REGISTERS"]

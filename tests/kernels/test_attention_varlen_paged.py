@@ -20,9 +20,8 @@ from portable.dispatch import arguments, compiled_call, dispatcher
 from portable.kernels.attention import packed
 from portable.kernels.attention.paged_torch import attention_paged
 from portable.kernels.attention.sm80 import plan as sm80
-from portable.kernels.attention.triton import decode_plan as triton_paged
-from portable.kernels.attention.triton import varlen as triton_ragged
-from portable.kernels.attention.triton import varlen_plan as triton_varlen
+from portable.kernels.attention.triton import plan as triton_plan
+from portable.kernels.attention.triton import varlen as triton_varlen
 from portable.kernels.attention.varlen_torch import attention_varlen, bounds
 from portable.plan import Call, Plan, Rejected, TensorMap
 from portable.runtime import build
@@ -31,7 +30,7 @@ from tests.kernels.launch_arguments import arguments_of
 from tests.kernels.test_attention_triton import RDNA3
 from tests.kernels.test_matmul_native import H200
 
-TABLES = ("ragged_bounds", "ragged_tiles")
+TABLES = ("varlen_bounds", "varlen_tiles")
 DEFAULTS = {"causal": False, "scale": None, "window_left": None, "window_right": None, "softcap": None}
 
 
@@ -67,14 +66,11 @@ def planned(plan: Plan | Rejected) -> Plan:
 
 
 def number(plan: Plan, launch: int, name: str) -> Any:
-    """Of either the CUDA C++ or the Triton kernel, which name them differently."""
-    args = arguments_of(plan.launches[launch])
-    other = {"most": "max_splits", "slots": "splits"}.get(name, name)
-    return args[name if name in args else other].value
+    return arguments_of(plan.launches[launch])[name].value
 
 
-PLANNERS = {"mma": sm80.paged, "tma": sm80.paged_tma, "triton": triton_paged.plan}
-CONTIGUOUS = {"decode": triton_paged.plan_decode, "decode_tma": sm80.decode_tma}
+PLANNERS = {"mma": sm80.paged, "tma": sm80.paged_tma, "triton": triton_plan.paged}
+CONTIGUOUS = {"decode": triton_plan.decode, "decode_tma": sm80.decode_tma}
 
 
 @pytest.mark.parametrize("name", PLANNERS)
@@ -86,7 +82,7 @@ def test_chunks_follow_from_a_sequence_alone(name):
     plans = [planned(PLANNERS[name](paged(name, Z=Z, W=W))) for Z, W in several]
     first = plans[0]
     for plan in plans:
-        assert [number(plan, i, "most") for i in (0, 1)] == [number(first, 0, "most")] * 2
+        assert [number(plan, i, "max_splits") for i in (0, 1)] == [number(first, 0, "max_splits")] * 2
         assert [dict(each.kernel.constants)["CHUNK"] for each in plan.launches[1:]] == [chunk]  # type: ignore[union-attr]
         kinds = [each.kernel for each in plan.launches]
         assert kinds == [each.kernel for each in first.launches]
@@ -95,7 +91,7 @@ def test_chunks_follow_from_a_sequence_alone(name):
 @pytest.mark.parametrize("name", PLANNERS)
 def test_partial_sums_stay_within_bounds(name):
     plan = planned(PLANNERS[name](paged(name, Z=64, W=65536)))
-    slots = number(plan, 0, "slots")
+    slots = number(plan, 0, "splits")
     assert slots <= 2 * H200.multiprocessors // 8
     sizes = {space.name: space.shape for space in plan.workspaces}
     assert sizes["part"] == (64, 32, 1, slots, 128)
@@ -240,14 +236,14 @@ def test_entries_hold_every_cut_of_the_tokens():
 
 
 def test_packed_grids():
-    plan = planned(triton_varlen.forward(varlen()))
+    plan = planned(triton_plan.varlen_forward(varlen()))
     tile = dict(plan.launches[2].kernel.constants)["BLOCK_M"]  # type: ignore[union-attr]
     assert [each.kernel.name for each in plan.launches] == [*TABLES, "attention_forward"]
     assert [each.grid for each in plan.launches[:2]] == [(10, 1, 1), (10, 1, 1)]
     assert plan.launches[2].grid == ((1000 // 128 + 10) * (128 // tile) * 8, 1, 1)
-    plan = planned(triton_varlen.backward(varlen(op="attention_varlen_backward")))
+    plan = planned(triton_plan.varlen_backward(varlen(op="attention_varlen_backward")))
     names = [each.kernel.name for each in plan.launches]
-    assert names == [*TABLES, "attention_rows", "attention_keys", "attention_queries"]
+    assert names == [*TABLES, "attention_bwd_preprocess", "attention_bwd_dkdv", "attention_bwd_dq"]
     tile = dict(plan.launches[3].kernel.constants)["BLOCK_N"]  # type: ignore[union-attr]
     assert plan.launches[1].grid == (10, 2, 1)
     assert plan.launches[3].grid == ((1200 // 128 + 10) * (128 // tile) * 2, 1, 1)
@@ -261,13 +257,13 @@ def test_a_descriptor_ends_with_its_sequence():
     """Token t of a sequence of `rows` from `first` on lies where the engine's sum of coordinates and strides,
     of 64 bits, points; the row behind the last one is beyond the dimension."""
     call = varlen(op="attention_varlen_backward", causal=True)
-    launch = planned(triton_varlen.backward(call)).launches[3]
+    launch = planned(triton_plan.varlen_backward(call)).launches[3]
     for name in ("q", "do", "k", "v", "dk", "dv"):
         found = dict(launch.args)[name]
         assert isinstance(found, TensorMap) and len(found.sizes) == 5
         row, head = (2 * step for step in call[name].strides[:2])
         for first, rows, token in ((0, 1, 0), (0, 1000, 999), (37, 500, 0), (2**28, 1, 0), (5, 2**28, 70)):
-            at = (3, triton_ragged.FAR.value - rows + token, 1, first + rows, triton_ragged.FAR.value)
+            at = (3, triton_varlen.FAR.value - rows + token, 1, first + rows, triton_varlen.FAR.value)
             assert all(0 <= x < size for x, size in zip(at, found.sizes, strict=True))
             assert at[1] + rows - token == found.sizes[1]
             place = at[0] * 2 + sum(x * step for x, step in zip(at[1:], found.strides, strict=True))
@@ -281,7 +277,7 @@ def test_packed_scores_are_computed_again_with_the_dense_tiles():
         q, k = half(1000, 8, heads), half(1000, 2, heads)
         lse = torch.empty(8, 1000, device="meta")
         call = asked("attention_varlen_backward", "triton", q, q, k, k, q, lse, whole(9), whole(9))
-        keys, queries = planned(triton_varlen.backward(call)).launches[3:]
+        keys, queries = planned(triton_plan.varlen_backward(call)).launches[3:]
         for launch in (keys, queries):
             fixed = dict(launch.kernel.constants)  # type: ignore[union-attr]
             assert fixed["bias_ptr"] is None and fixed.get("ds") is None and "tiles_ptr" not in fixed
@@ -290,8 +286,8 @@ def test_packed_scores_are_computed_again_with_the_dense_tiles():
 def test_heads_that_the_registers_of_gfx11_do_not_hold_are_refused():
     """As the dense kernels, which these are."""
     for op, planner, most in (
-        ("attention_varlen", triton_varlen.forward, 128),
-        ("attention_varlen_backward", triton_varlen.backward, 64),
+        ("attention_varlen", triton_plan.varlen_forward, 128),
+        ("attention_varlen_backward", triton_plan.varlen_backward, 64),
     ):
         for heads, fits in ((most, True), (most + 8, False)):
             q, k = half(1000, 8, heads), half(1000, 2, heads)
@@ -303,8 +299,8 @@ def test_heads_that_the_registers_of_gfx11_do_not_hold_are_refused():
 
 def test_too_many_tokens_are_refused():
     for op, planner in (
-        ("attention_varlen", triton_varlen.forward),
-        ("attention_varlen_backward", triton_varlen.backward),
+        ("attention_varlen", triton_plan.varlen_forward),
+        ("attention_varlen_backward", triton_plan.varlen_backward),
     ):
         assert "tokens" in str(planner(varlen(M=2**28 + 1, op=op)))
         assert "tokens" in str(planner(varlen(C=2**28 + 1, op=op)))
@@ -315,7 +311,7 @@ def test_too_many_tokens_are_refused():
 def test_they_compile():
     backend = CudaBackend(CudaBackend.__init__.__globals__["Path"](portable.backends.cuda.__path__[0]))
     call = varlen(causal=True, window_left=5)
-    for launch in planned(triton_varlen.forward(call)).launches:
+    for launch in planned(triton_plan.varlen_forward(call)).launches:
         dtypes = {name: info.dtype for name, info in call.tensors.items() if info is not None}
         build.code_object(launch, dtypes | {"bounds": "int32", "q_tiles": "int32"}, backend, H200)
     for name in ("mma", "tma"):

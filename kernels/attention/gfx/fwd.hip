@@ -316,6 +316,7 @@ void attention_forward(const T* q, const T* k, const T* v, const T* bias, const 
     SHARED __attribute__((aligned(16))) char lds[K_BYTES + V_BYTES + Q_BYTES];
     const WorkTile work = work_tile<VARLEN>(grid_x(), tiles, heads, RIGHT);
     const int kv_head = work.head / qheads_per_kvhead;
+    const float head_sink = SINKS ? sinks[work.head] * LOG2_E : -INF_F;
     const SeqlenInfo info = seqlen_info<VARLEN>({bounds, tile_list, counts, count}, work.tile, TILE_M, m, n);
     if (!info.exists) {
         return;
@@ -332,7 +333,7 @@ void attention_forward(const T* q, const T* k, const T* v, const T* bias, const 
         low + info.diagonal,
         high + info.diagonal,
     };
-    const float sink = SINKS && !info.outside ? sinks[work.head] * LOG2_E : -INF_F;
+    const float sink = info.outside ? -INF_F : head_sink;
     const Outputs to = {o + work.batch * o_batch + work.head * o_head,
                         lse + work.batch * lse_batch + work.head * lse_head, o_row, lse_row, e, sink};
     const int wave = __builtin_amdgcn_readfirstlane(thread_x() / WARP);

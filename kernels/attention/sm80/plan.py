@@ -10,7 +10,7 @@ import triton
 from portable.kernels.attention import params
 from portable.kernels.attention.cached import contiguous_of, paged_of
 from portable.kernels.attention.params import DEFINES, ELEMENTS, AttentionParams, ints
-from portable.kernels.attention.triton.decode_plan import merge_launch
+from portable.kernels.attention.triton.plan import combine_launch
 from portable.plan import Argument, Call, Launch, NativeKernel, Plan, Pointer, Rejected, TensorMap, Workspace
 
 _HERE = Path(__file__).resolve().parent
@@ -444,4 +444,4 @@ def _decode(
     partials = (("part", (*shape, p.E)), ("part_m", shape), ("part_l", shape))
     spaces = tuple(Workspace(name, sizes, "float32") for name, sizes in partials)
     cached_call: Any = paged_of(call) if p.page else contiguous_of(call)
-    return Plan((first, merge_launch(call, cached_call, splits, most, chunk)), spaces)
+    return Plan((first, combine_launch(call, cached_call, splits, most, chunk)), spaces)

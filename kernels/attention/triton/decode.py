@@ -1,8 +1,8 @@
 """A few queries against a long cache of keys and values, contiguous or paged, in Triton.
 
-`decode_split` gives each program a chunk of one sequence's keys and one key head with all query heads that
-read it; `decode_merge` adds the chunks up in order. A chunk's size follows from the sequence's own length
-and the card alone, so that a sequence gets the same bits whatever lies beside it in the batch.
+`decode_split` gives each program a split of one sequence's keys and one KV head with all query heads that
+read it; `decode_combine` adds the splits up in order. A split's size follows from the sequence's own length
+and the GPU alone, so that a sequence gets the same bits whatever lies beside it in the batch.
 """
 
 from __future__ import annotations
@@ -11,30 +11,30 @@ import triton
 import triton.language as tl
 
 from portable.kernels._lib.triton.rows import divisible
-from portable.kernels.attention.triton.scores import capped
+from portable.kernels.attention.triton.scores import apply_softcap
 
-MERGE_SPLITS = 64
-MERGE_COLUMNS = 64
-MERGE_WARPS = 2
-"""How decode_merge is cut: chunks at once, at most, columns and warps of a program. Over 64 sequences of 8
-chunks and 32 heads decode took 503 us with 64 x 32 and 4 warps, 489 with 16 x 64 and 2 (H200, 2026-11-22)."""
+COMBINE_SPLITS = 64
+COMBINE_COLUMNS = 64
+COMBINE_WARPS = 2
+"""Tile of decode_combine: splits at once, at most, columns and warps of a program. Over 64 sequences of 8
+splits and 32 heads decode took 503 us with 64 x 32 and 4 warps, 489 with 16 x 64 and 2 (H200, 2026-11-22)."""
 
 
 @triton.jit
-def span_of(length, M, left, most, CHUNK: tl.constexpr, LEFT: tl.constexpr):
-    """(first, chunk, chunks): the first key that is read, how many keys a chunk has, how many chunks: CHUNK
-    keys, or more where that would make more than `most` chunks."""
+def kv_splits(length, M, left, max_splits, CHUNK: tl.constexpr, LEFT: tl.constexpr):
+    """(first, size, count): the first key that is read, the keys of a split, the number of splits: CHUNK
+    keys, or more where that would make more than `max_splits` splits."""
     first = length * 0
     if LEFT:
         first = tl.minimum(tl.maximum(length - M - left, 0), length) // 128 * 128
     span = length - first
-    chunk = tl.maximum(tl.cdiv(tl.cdiv(span, most), 128) * 128, CHUNK)
-    return first, chunk, tl.cdiv(span, chunk)
+    split_size = tl.maximum(tl.cdiv(tl.cdiv(span, max_splits), 128) * 128, CHUNK)
+    return first, split_size, tl.cdiv(span, split_size)
 
 
 @triton.jit
 def length_of(lens_ptr, z, capacity):
-    """How many keys sequence z has: within 0..capacity, whatever stands in `lens_ptr`."""
+    """The length of sequence z, clamped to 0..capacity."""
     length = capacity
     if lens_ptr is not None:
         length = tl.minimum(tl.maximum(tl.load(lens_ptr + z), 0), capacity)
@@ -43,7 +43,8 @@ def length_of(lens_ptr, z, capacity):
 
 @triton.jit
 def page_of(table_ptr, start, end, pages, PAGE: tl.constexpr, BLOCK_N: tl.constexpr):
-    """The page of each key from `start` on, or of all of them where they lie in one: within 0..pages - 1."""
+    """The page of each key from `start` on, or of all of them where they lie in one, clamped to 0..pages -
+    1."""
     if table_ptr is None:
         return start.to(tl.int64) * 0
     else:
@@ -68,8 +69,8 @@ def rows_at(
 
 
 @triton.jit
-def finished(acc, m, l):  # noqa: E741
-    """(o, lse) of sums and their divisor l, which is 0 where no key is seen."""
+def finalize(acc, m, l):  # noqa: E741
+    """(o, lse) of acc and row_sum l, which is 0 where no key is seen."""
     seen = l > 0.0
     seen = seen | (l != l)
     o = acc / tl.where(seen, l, 1.0)[:, None]
@@ -80,31 +81,32 @@ def finished(acc, m, l):  # noqa: E741
 def decode_split(
     q_ptr, q_batch, q_head, q_row, k_ptr, k_page, k_head, k_row, v_ptr, v_page, v_head, v_row,
     table_ptr, table_row, lens_ptr, o_ptr, o_batch, o_head, o_row, m_ptr, l_ptr,
-    capacity, pages, M, share, tiles, heads, slots, most, left, right, scale, cap,
+    capacity, pages, M, qheads_per_kvhead, tiles, kv_heads, splits, max_splits, left, right, scale, cap,
     D: tl.constexpr, E: tl.constexpr, PAGE: tl.constexpr, UNIT: tl.constexpr, LEFT: tl.constexpr,
-    RIGHT: tl.constexpr, CAP: tl.constexpr, DIRECT: tl.constexpr,
+    RIGHT: tl.constexpr, SOFTCAP: tl.constexpr, DIRECT: tl.constexpr,
     CHUNK: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_E: tl.constexpr,
 ):  # fmt: skip
-    """Chunk c of sequence z, key head g: the sum of exp2(score - m) * value without its divisor l, to slot c
-    of o [z, head, query, slots, E], m and l [z, head, query, slots]; with DIRECT, the results themselves to
-    o, of its own strides, and lse to m [z, head, query].
+    """Split `split` of sequence z, KV head g: the sum of exp2(score - m) * value, not divided by row_sum l,
+    to o [z, head, query, splits, E], m and l [z, head, query, splits]; with DIRECT, the results themselves
+    to o, of its own strides, and lse to m [z, head, query].
 
-    Row r of the tile is query r // share of head g * share + r % share. The cache lies in `pages` pages of
-    PAGE keys; with no table, page z is sequence z. A table's entries are brought within 0..pages - 1.
+    Row r of the tile is query r // n of head g * n + r % n, n = qheads_per_kvhead. The cache lies in
+    `pages` pages of PAGE keys; with no table, page z is sequence z. A table's entries are clamped to
+    0..pages - 1.
     """
     pid = tl.program_id(0)
-    g = pid % heads  # heads of one token lie side by side
-    tile = pid // heads % tiles
-    c = pid // heads // tiles % slots
-    z = pid // heads // tiles // slots
+    g = pid % kv_heads  # heads of one token are neighbours
+    tile = pid // kv_heads % tiles
+    split = pid // kv_heads // tiles % splits
+    z = pid // kv_heads // tiles // splits
     length = length_of(lens_ptr, z, capacity)
-    first, chunk, chunks = span_of(length, M, left, most, CHUNK, LEFT)
-    if c >= chunks and not DIRECT:
+    first, split_size, split_count = kv_splits(length, M, left, max_splits, CHUNK, LEFT)
+    if split >= split_count and not DIRECT:
         return
 
     row = tile * BLOCK_M + tl.arange(0, BLOCK_M)
-    query, head = row // share, g * share + row % share
+    query, head = row // qheads_per_kvhead, g * qheads_per_kvhead + row % qheads_per_kvhead
     in_rows = query < M
     d = tl.arange(0, BLOCK_D)
     e = tl.arange(0, BLOCK_E)
@@ -120,25 +122,25 @@ def decode_split(
         v_ptr += z.to(tl.int64) * v_page
     else:
         table_ptr += z.to(tl.int64) * table_row
-    at = (z.to(tl.int64) * (heads * share) + head) * M + query
+    at = (z.to(tl.int64) * (kv_heads * qheads_per_kvhead) + head) * M + query
     last = length - M + query  # the last key that a causal query sees
 
-    begin = first + c * chunk
-    end = tl.minimum(begin + chunk, length)
+    begin = first + split * split_size
+    end = tl.minimum(begin + split_size, length)
     m = tl.full((BLOCK_M,), -float("inf"), tl.float32)
     l = tl.zeros((BLOCK_M,), tl.float32)  # noqa: E741
     acc = tl.zeros((BLOCK_M, BLOCK_E), tl.float32)
-    ahead = page_of(table_ptr, begin, end, pages, PAGE, BLOCK_N)
+    next_page = page_of(table_ptr, begin, end, pages, PAGE, BLOCK_N)
     for start in range(begin, end, BLOCK_N):
         n = start + tl.arange(0, BLOCK_N)
         inside = n < end
-        page = ahead  # looked up a turn before, as loads that wait for a load would not be pipelined
-        ahead = page_of(table_ptr, start + BLOCK_N, end, pages, PAGE, BLOCK_N)
+        page = next_page  # loaded an iteration ahead: a load that waits for a load is not pipelined
+        next_page = page_of(table_ptr, start + BLOCK_N, end, pages, PAGE, BLOCK_N)
         k_mask = inside[:, None] & (d < D)[None, :] if D < BLOCK_D else inside[:, None]
         v_mask = inside[:, None] & (e < E)[None, :] if E < BLOCK_E else inside[:, None]
         k = tl.load(rows_at(k_ptr, page, start, k_page, k_row, PAGE, BLOCK_N, BLOCK_D), k_mask, other=0.0)
         v = tl.load(rows_at(v_ptr, page, start, v_page, v_row, PAGE, BLOCK_N, BLOCK_E), v_mask, other=0.0)
-        scores, _ = capped(tl.dot(q, tl.trans(k)), scale, cap, CAP)
+        scores, _ = apply_softcap(tl.dot(q, tl.trans(k)), scale, cap, SOFTCAP)
         seen = inside[None, :]
         if RIGHT:
             seen = seen & (n[None, :] <= last[:, None] + right)
@@ -146,28 +148,28 @@ def decode_split(
             seen = seen & (n[None, :] >= last[:, None] - left)
         scores = tl.where(seen, scores, -float("inf"))
         m_new = tl.maximum(m, tl.max(scores, 1))
-        base = tl.where(m_new == -float("inf"), 0.0, m_new)
-        p = tl.exp2(scores - base[:, None])
-        old = tl.exp2(m - base)
-        l = l * old + tl.sum(p, 1)  # noqa: E741
-        acc = tl.dot(p.to(v.dtype), v, acc * old[:, None])
+        offset = tl.where(m_new == -float("inf"), 0.0, m_new)
+        p = tl.exp2(scores - offset[:, None])
+        rescale = tl.exp2(m - offset)
+        l = l * rescale + tl.sum(p, 1)  # noqa: E741
+        acc = tl.dot(p.to(v.dtype), v, acc * rescale[:, None])
         m = m_new
     mask = in_rows[:, None] & (e < E)[None, :]
     if DIRECT:
-        o, lse = finished(acc, m, l)
+        o, lse = finalize(acc, m, l)
         o_at = z.to(tl.int64) * o_batch + query.to(tl.int64) * o_row + head * o_head
         tl.store(o_ptr + o_at[:, None] + e[None, :], o.to(o_ptr.dtype.element_ty), mask=mask)
         tl.store(m_ptr + at, lse, mask=in_rows)
     else:
-        tl.store(o_ptr + ((at * slots + c) * E)[:, None] + e[None, :], acc, mask=mask)
-        tl.store(m_ptr + at * slots + c, m, mask=in_rows)
-        tl.store(l_ptr + at * slots + c, l, mask=in_rows)
+        tl.store(o_ptr + ((at * splits + split) * E)[:, None] + e[None, :], acc, mask=mask)
+        tl.store(m_ptr + at * splits + split, m, mask=in_rows)
+        tl.store(l_ptr + at * splits + split, l, mask=in_rows)
 
 
 @triton.jit
-def decode_merge(
+def decode_combine(
     o_ptr, o_batch, o_head, o_row, lse_ptr, part_ptr, m_ptr, l_ptr, sinks_ptr, lens_ptr,
-    capacity, M, heads, slots, most, left,
+    capacity, M, heads, splits, max_splits, left,
     E: tl.constexpr, LEFT: tl.constexpr, CHUNK: tl.constexpr,
     BLOCK_S: tl.constexpr, BLOCK_E: tl.constexpr,
 ):  # fmt: skip
@@ -176,33 +178,35 @@ def decode_merge(
     query = pid % M
     head = pid // M % heads
     z = pid // M // heads
-    _, _, chunks = span_of(length_of(lens_ptr, z, capacity), M, left, most, CHUNK, LEFT)
+    _, _, split_count = kv_splits(length_of(lens_ptr, z, capacity), M, left, max_splits, CHUNK, LEFT)
     column = tl.program_id(1) * BLOCK_E + tl.arange(0, BLOCK_E)
-    part_ptr += pid * slots * E
-    m_ptr += pid * slots
-    l_ptr += pid * slots
+    part_ptr += pid * splits * E
+    m_ptr += pid * splits
+    l_ptr += pid * splits
     s = tl.arange(0, BLOCK_S)
 
-    top = tl.full((BLOCK_S,), -float("inf"), tl.float32)
-    for start in range(0, chunks, BLOCK_S):
-        top = tl.maximum(top, tl.load(m_ptr + start + s, mask=start + s < chunks, other=-float("inf")))
-    m = tl.max(top, 0)
+    split_max = tl.full((BLOCK_S,), -float("inf"), tl.float32)
+    for start in range(0, split_count, BLOCK_S):
+        split_max = tl.maximum(
+            split_max, tl.load(m_ptr + start + s, mask=start + s < split_count, other=-float("inf"))
+        )
+    m = tl.max(split_max, 0)
     if sinks_ptr is not None:
         sink = tl.load(sinks_ptr + head) * 1.44269504088896340736
         m = tl.maximum(m, sink)
-    base = tl.where(m == -float("inf"), 0.0, m)
+    offset = tl.where(m == -float("inf"), 0.0, m)
     total = tl.zeros((BLOCK_S,), tl.float32)
     acc = tl.zeros((BLOCK_S, BLOCK_E), tl.float32)
-    for start in range(0, chunks, BLOCK_S):
-        inside = start + s < chunks
-        weight = tl.exp2(tl.load(m_ptr + start + s, mask=inside, other=-float("inf")) - base)
-        total += weight * tl.load(l_ptr + start + s, mask=inside, other=0.0)
+    for start in range(0, split_count, BLOCK_S):
+        inside = start + s < split_count
+        rescale = tl.exp2(tl.load(m_ptr + start + s, mask=inside, other=-float("inf")) - offset)
+        total += rescale * tl.load(l_ptr + start + s, mask=inside, other=0.0)
         mask = inside[:, None] & (column < E)[None, :]
         part = tl.load(part_ptr + ((start + s) * E)[:, None] + column[None, :], mask=mask, other=0.0)
-        acc += part * weight[:, None]
+        acc += part * rescale[:, None]
     l = tl.sum(total, 0)  # noqa: E741
     if sinks_ptr is not None:
-        l += tl.exp2(sink - base)  # noqa: E741
+        l += tl.exp2(sink - offset)  # noqa: E741
     seen = (l > 0.0) | (l != l)
     o = tl.sum(acc, 0) / tl.where(seen, l, 1.0)
     o_ptr += z * o_batch + query * o_row + head * o_head

@@ -1,4 +1,4 @@
-"""What the Triton attention kernels share: tiles of a head's rows, and the scores of a block.
+"""Device functions of attention's Triton kernels: tiles of a head's rows, softcap, bias and mask of a block.
 
 Scores are in base 2: `exp2(score)` is what the spec calls `exp(score)`. Query i sees key j where j - i lies
 between `low` and `high`, which count from key 0 and hold the difference of the lengths.
@@ -21,7 +21,7 @@ def head_start(ptr, batch, head, batch_stride, head_stride, UNIT: tl.constexpr):
 
 
 @triton.jit
-def offsets(stride, ROWS: tl.constexpr, COLS: tl.constexpr, UNIT: tl.constexpr, WIDE: tl.constexpr):
+def tile_offsets(stride, ROWS: tl.constexpr, COLS: tl.constexpr, UNIT: tl.constexpr, WIDE: tl.constexpr):
     """Offsets [ROWS, COLS] of a tile's elements from its first; 64 bits only where a stride needs them."""
     rows = tl.arange(0, ROWS)
     if WIDE:
@@ -32,9 +32,9 @@ def offsets(stride, ROWS: tl.constexpr, COLS: tl.constexpr, UNIT: tl.constexpr, 
 
 
 @triton.jit
-def coordinates(desc, batch, head, start, rows, FIRST: tl.constexpr = 0):
-    """A tile's place in its tensor. In packed sequences the one behind a sequence's last row is told as row
-    FAR, where their descriptors (`operands.py`) end; the addresses wrap around."""
+def tile_coordinates(desc, batch, head, start, rows, FIRST: tl.constexpr = 0):
+    """A tile's descriptor coordinates. With varlen the row after a sequence's last is row FAR, where the
+    descriptors (`operands.py`) end, so that TMA bounds-checks the sequence; the addresses wrap around."""
     if len(desc.shape) == 5:
         return FAR, batch + rows, head, FAR - rows + start, FIRST
     else:
@@ -42,7 +42,7 @@ def coordinates(desc, batch, head, start, rows, FIRST: tl.constexpr = 0):
 
 
 @triton.jit
-def tile_of(
+def load_tile(
     desc, ptr, stride, batch, head, start, rows, CHECK: tl.constexpr,
     SIZE: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, UNIT: tl.constexpr, WIDE: tl.constexpr,
     FIRST: tl.constexpr = 0,
@@ -50,38 +50,42 @@ def tile_of(
     """Rows from `start` on of a head, columns from FIRST on, [ROWS, COLS]; zeros beyond the last of `rows`
     (unless not CHECK) and beyond SIZE columns. By descriptor, or from `ptr` to the head's first element."""
     if desc is not None:
-        return desc.load(coordinates(desc, batch, head, start, rows, FIRST)).reshape(ROWS, COLS)
+        return desc.load(tile_coordinates(desc, batch, head, start, rows, FIRST)).reshape(ROWS, COLS)
     else:
         ptrs = (
-            ptr + tl.cast(start, tl.int64) * divisible(stride, UNIT) + offsets(stride, ROWS, COLS, UNIT, WIDE)
+            ptr
+            + tl.cast(start, tl.int64) * divisible(stride, UNIT)
+            + tile_offsets(stride, ROWS, COLS, UNIT, WIDE)
         )
         ptrs += FIRST
-        LEFT: tl.constexpr = SIZE - FIRST
-        if CHECK and LEFT < COLS:
-            inside = (tl.arange(0, ROWS) < rows - start)[:, None] & (tl.arange(0, COLS) < LEFT)[None, :]
+        REMAINING: tl.constexpr = SIZE - FIRST
+        if CHECK and REMAINING < COLS:
+            inside = (tl.arange(0, ROWS) < rows - start)[:, None] & (tl.arange(0, COLS) < REMAINING)[None, :]
             return tl.load(ptrs, mask=inside, other=0.0)
         elif CHECK:
             return tl.load(ptrs, mask=(tl.arange(0, ROWS) < rows - start)[:, None], other=0.0)
-        elif LEFT < COLS:
-            return tl.load(ptrs, mask=(tl.arange(0, COLS) < LEFT)[None, :], other=0.0)
+        elif REMAINING < COLS:
+            return tl.load(ptrs, mask=(tl.arange(0, COLS) < REMAINING)[None, :], other=0.0)
         else:
             return tl.load(ptrs)
 
 
 @triton.jit
-def keep_tile(
+def store_tile(
     desc, ptr, stride, batch, head, start, rows, value,
     SIZE: tl.constexpr, UNIT: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """Store value [ROWS, COLS] where `tile_of` would read it."""
+    """Stores value [ROWS, COLS] where `load_tile` would read it."""
     ROWS: tl.constexpr = value.shape[0]
     COLS: tl.constexpr = value.shape[1]
     if desc is not None:
         tile = value.to(desc.dtype).reshape(desc.block_shape)
-        desc.store(coordinates(desc, batch, head, start, rows), tile)
+        desc.store(tile_coordinates(desc, batch, head, start, rows), tile)
     else:
         ptrs = (
-            ptr + tl.cast(start, tl.int64) * divisible(stride, UNIT) + offsets(stride, ROWS, COLS, UNIT, WIDE)
+            ptr
+            + tl.cast(start, tl.int64) * divisible(stride, UNIT)
+            + tile_offsets(stride, ROWS, COLS, UNIT, WIDE)
         )
         inside = (tl.arange(0, ROWS) < rows - start)[:, None]
         if SIZE < COLS:
@@ -90,18 +94,18 @@ def keep_tile(
 
 
 @triton.jit
-def capped(s, scale, cap, CAP: tl.constexpr):
-    """Products s as scores, and the slope of the cap at each. With CAP, `scale` is 2 * log2(e) * scale /
+def apply_softcap(s, scale, cap, SOFTCAP: tl.constexpr):
+    """(scores, derivative of the softcap) of the products s. With SOFTCAP, `scale` is 2 * log2(e) * scale /
     softcap and `cap` is log2(e) * softcap: tanh(x) = 1 - 2 / (1 + exp(2 * x))."""
-    if CAP:
-        curve = 1.0 - 2.0 / (1.0 + tl.exp2(s * scale))
-        return cap * curve, 1.0 - curve * curve
+    if SOFTCAP:
+        tanh = 1.0 - 2.0 / (1.0 + tl.exp2(s * scale))
+        return cap * tanh, 1.0 - tanh * tanh
     else:
         return s * scale, 1.0
 
 
 @triton.jit
-def bias_tile(ptr, stride, start_m, start_n, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+def load_bias(ptr, stride, start_m, start_n, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
     """A block [BLOCK_M, BLOCK_N] of a head's bias, in base 2."""
     rows = start_m + tl.arange(0, BLOCK_M)
     cols = start_n + tl.arange(0, BLOCK_N)
@@ -111,8 +115,8 @@ def bias_tile(ptr, stride, start_m, start_n, M, N, BLOCK_M: tl.constexpr, BLOCK_
 
 
 @triton.jit
-def seen(i, j, N, low, high, LOW: tl.constexpr, HIGH: tl.constexpr):
-    """Whether query i sees key j, for i and j of shapes that broadcast; without bounds of the shape of j."""
+def attention_mask(i, j, N, low, high, LOW: tl.constexpr, HIGH: tl.constexpr):
+    """Whether query i sees key j, for i and j that broadcast; of j's shape where there is no window."""
     inside = j <= tl.minimum(i + high, N - 1) if HIGH else j < N
     if LOW:
         inside = inside & (j >= i + low)
@@ -120,8 +124,8 @@ def seen(i, j, N, low, high, LOW: tl.constexpr, HIGH: tl.constexpr):
 
 
 @triton.jit
-def sees(i, j, low, high, LOW: tl.constexpr, HIGH: tl.constexpr):
-    """The same for keys that exist, or whose rows nobody keeps."""
+def window_mask(i, j, low, high, LOW: tl.constexpr, HIGH: tl.constexpr):
+    """The window alone, for keys that exist or whose rows are not stored."""
     if HIGH and LOW:
         return (i >= j - high) & (i <= j - low)
     elif HIGH:

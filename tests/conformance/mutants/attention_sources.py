@@ -8,7 +8,7 @@ FORWARD = "attention/triton/fwd.py"
 SCORES = "attention/triton/scores.py"
 BACKWARD = "attention/triton/bwd.py"
 DECODE = "attention/triton/decode.py"
-RAGGED = "attention/triton/varlen.py"
+VARLEN = "attention/triton/varlen.py"
 
 DELTA = "delta = tl.sum(do.to(tl.float32) * o.to(tl.float32), 1)"
 DELTA_OF_32 = DELTA.replace("o.to(tl.float32), 1", "tl.where(tl.arange(0, BLOCK_E)[None, :] < 32, o, 0.0), 1")
@@ -16,12 +16,12 @@ CLAMPED = "return tl.minimum(tl.maximum(page, 0), pages - 1).to(tl.int64)"
 
 source(
     *("attention", "triton", "gfx942", "sum of weights over half the lanes"),
-    Edit(FORWARD, "sums = sums * shrink + tl.sum(p, 1)",
-         "sums = sums * shrink + tl.sum(tl.where(cols < BLOCK_N // 2, p, 0.0), 1)"),
+    Edit(FORWARD, "row_sum = row_sum * rescale + tl.sum(p, 1)",
+         "row_sum = row_sum * rescale + tl.sum(tl.where(cols < BLOCK_N // 2, p, 0.0), 1)"),
 )  # fmt: skip
 source(
     *("attention", "triton", "gfx1100", "o not rescaled when the maximum grows"),
-    Edit(FORWARD, "total = total * shrink[:, None]\n        values", "values"),
+    Edit(FORWARD, "acc_o = acc_o * rescale[:, None]\n        values", "values"),
 )
 source(
     *("attention", "triton", "gfx942", "one key too many"),
@@ -30,7 +30,7 @@ source(
 source("attention_backward", "triton", "gfx942", "delta over 32 columns", Edit(BACKWARD, DELTA, DELTA_OF_32))
 source(
     *("attention_backward", "triton", "gfx942", "dk and dv of the first head of a group alone"),
-    Edit(BACKWARD, "for member in range(share):", "for member in range(1):"),
+    Edit(BACKWARD, "for member in range(qheads_per_kvhead):", "for member in range(1):"),
 )
 source(
     *("attention_varlen_backward", "triton", "gfx942", "delta over 32 columns"),
@@ -38,7 +38,7 @@ source(
 )
 source(
     *("attention_varlen_backward", "triton", "gfx942", "a sequence's first tile of keys left out"),
-    Edit(RAGGED, "tl.store(entry, tile, mask=inside)", "tl.store(entry, tl.maximum(tile, 1), mask=inside)"),
+    Edit(VARLEN, "tl.store(entry, tile, mask=inside)", "tl.store(entry, tl.maximum(tile, 1), mask=inside)"),
 )
 source(
     *("attention_varlen", "triton", "gfx942", "a sequence's last tile of keys not masked"),
@@ -47,7 +47,7 @@ source(
 )  # fmt: skip
 source(
     *("attention_varlen", "triton", "gfx942", "tokens of no sequence as one"),
-    Edit(RAGGED, "N = tl.where(outside, -1, N)", "N = tl.where(outside, N, N)"),
+    Edit(VARLEN, "N = tl.where(outside, -1, N)", "N = tl.where(outside, N, N)"),
 )
 source(
     *("attention_varlen", "triton", "gfx942", "a sink for tokens of no sequence"),
@@ -55,8 +55,8 @@ source(
 )
 source(
     *("attention_paged", "triton", "gfx942", "sum of weights over 32 lanes of a wave of 64"),
-    Edit(DECODE, "l = l * old + tl.sum(p, 1)",
-         "l = l * old + tl.sum(tl.where(tl.arange(0, BLOCK_N)[None, :] < 32, p, 0.0), 1)"),
+    Edit(DECODE, "l = l * rescale + tl.sum(p, 1)",
+         "l = l * rescale + tl.sum(tl.where(tl.arange(0, BLOCK_N)[None, :] < 32, p, 0.0), 1)"),
 )  # fmt: skip
 source(
     *("attention_paged", "triton", "gfx942", "last page read whole"),
@@ -76,7 +76,7 @@ source(
 )
 source(
     *("attention_paged", "triton", "gfx942", "a chunk's sums not rescaled to the sink"),
-    Edit(DECODE, "acc += part * weight[:, None]", "acc += part"),
+    Edit(DECODE, "acc += part * rescale[:, None]", "acc += part"),
 )
 
 FRAGMENT = "attention/gfx/fragment.h"
