@@ -106,6 +106,7 @@ def test_a_process_may_fork_after():
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_costs_at_most_50_ms_on_top_of_torch(record_property):
     """The least processor time of several processes is bounded; the first run may write bytecode."""
     runs = [tuple(map(float, python(TIMED).stdout.split())) for _ in range(RUNS)]

@@ -15,6 +15,8 @@ from portable.configs import lookup
 from portable.runtime import detect
 from portable.tune import command, compiling, session
 
+pytestmark = pytest.mark.slow
+
 HOPPER = next(target for target in TARGETS if target.arch == "sm_90a")
 
 

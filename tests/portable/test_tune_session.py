@@ -198,6 +198,7 @@ def test_the_prior_puts_sound_tiles_first(backend):
             assert best.values["BLOCK_M"] <= 32 and best.values["BLOCK_K"] == 128
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("op", sorted(registry.op_folders()))
 def test_the_prior_ranks_every_implementation_with_tunables(op, backend):
     spec = registry.spec(op)

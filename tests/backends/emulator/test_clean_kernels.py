@@ -42,6 +42,7 @@ def test_matrix_instruction(arch, case):
         case.run(Launcher("matrix.hip", arch), gfx11=arch == "gfx1100")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("arch", "check"), TRITON)
 def test_triton(check, arch):
     check(Triton(arch))

@@ -136,6 +136,7 @@ quiet = settings(
 )
 
 
+@pytest.mark.slow
 @quiet
 @given(case=cases(damage=True))
 def test_damaged_code_object(worker, case):
@@ -143,6 +144,7 @@ def test_damaged_code_object(worker, case):
     assert answer.startswith(("ended", "refused", "fault")), answer
 
 
+@pytest.mark.slow
 @quiet
 @given(case=cases(damage=False))
 def test_senseless_launch(worker, case):
@@ -152,6 +154,7 @@ def test_senseless_launch(worker, case):
         assert answer.startswith("refused"), answer
 
 
+@pytest.mark.slow
 def test_the_undamaged_one_runs(worker):
     """Without damage the worker's launches are in order, so what the others try is worth something."""
     for arch in arches():
