@@ -96,7 +96,7 @@ struct DecodeSoftmax {
 #pragma unroll
         for (int step = 0; step < D_STEPS; ++step) {
             uint32_t b[4];
-            load_matrices(b, tile.keys(step));
+            ldmatrix_x4(b, tile.keys(step));
             Product<T>::add(products[0][step % 2], rows.words[step], b[0], b[1]);
             Product<T>::add(products[1][step % 2], rows.words[step], b[2], b[3]);
         }
@@ -155,7 +155,7 @@ struct DecodeSoftmax {
 #pragma unroll
         for (int step = 0; step < E_STEPS; ++step) {
             uint32_t b[4];
-            load_transposed(b, tile.values(step));
+            ldmatrix_x4_trans(b, tile.values(step));
             Product<T>::add(acc_o[2 * step], packed, b[0], b[1]);
             Product<T>::add(acc_o[2 * step + 1], packed, b[2], b[3]);
         }

@@ -4,6 +4,8 @@
 
 #include "prelude.h"
 
+#include "_lib/ptx/matrix.h"
+
 // 16 bytes, of which the first `valid` are copied and the rest are zeros.
 DEVICE void copy_async(uint32_t to, const void* from, int valid) {
     asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid) : "memory");
@@ -15,17 +17,6 @@ DEVICE void copy_pair(uint32_t to, const void* from) {
 DEVICE void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int PENDING> DEVICE void wait_copies() {
     asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
-}
-
-// Four 8 x 8 matrices: lane l says where row l % 8 of matrix l / 8 lies, and has in word i row l / 4 of matrix i at
-// columns l % 4 * 2 and the next; transposed, column l / 4.
-DEVICE void load_matrices(uint32_t (&w)[4], uint32_t address) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3]) : "r"(address) : "memory");
-}
-DEVICE void load_transposed(uint32_t (&w)[4], uint32_t address) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3]) : "r"(address) : "memory");
 }
 
 // c (16 x 8, float32) += a (16 x 16) @ b (16 x 8). Thread t has rows t / 4 and the eighth below it of a and c, at

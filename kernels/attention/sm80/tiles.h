@@ -88,11 +88,11 @@ DEVICE void multiply_rows(float (&c)[PARTS][COUNT], uint32_t first, uint32_t sec
     for (int step = 0; step < WIDTH / 16; ++step) {
         uint32_t a[PARTS][4];
 #pragma unroll
-        for (int g = 0; g < PARTS; ++g) load_matrices(a[g], first + g * 16 * pitch_of(WIDTH) + step * 32);
+        for (int g = 0; g < PARTS; ++g) ldmatrix_x4(a[g], first + g * 16 * pitch_of(WIDTH) + step * 32);
 #pragma unroll
         for (int j = 0; j < COUNT / 8; ++j) {
             uint32_t b[4];
-            load_matrices(b, second + j * 16 * pitch_of(WIDTH) + step * 32);
+            ldmatrix_x4(b, second + j * 16 * pitch_of(WIDTH) + step * 32);
 #pragma unroll
             for (int g = 0; g < PARTS; ++g) {
                 Product<T>::add(c[g] + j * 8, a[g], b[0], b[1]);
@@ -115,7 +115,7 @@ DEVICE void add_product(float (&c)[PARTS][WIDTH / 2], const float (&a)[PARTS][CO
 #pragma unroll
         for (int j = 0; j < WIDTH / 16; ++j) {
             uint32_t b[4];
-            load_transposed(b, second + step * 16 * pitch_of(WIDTH) + j * 32);
+            ldmatrix_x4_trans(b, second + step * 16 * pitch_of(WIDTH) + j * 32);
 #pragma unroll
             for (int g = 0; g < PARTS; ++g) {
                 Product<T>::add(c[g] + j * 8, packed[g] + step * 4, b[0], b[1]);

@@ -6,6 +6,7 @@
 
 #include "prelude.h"
 
+#include "_lib/ptx/matrix.h"
 #include "_lib/ptx/pdl.h"
 #include "_lib/ptx/registers.h"
 #include "_lib/ptx/tma.h"
@@ -65,12 +66,6 @@ struct Sight {
     static DEVICE int min(int a, int b) { return a < b ? a : b; }
 };
 
-DEVICE void store_matrices(uint32_t address, const uint32_t* w) {
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(w[0]),
-                 "r"(w[1]), "r"(w[2]), "r"(w[3])
-                 : "memory");
-}
-
 // A warpgroup's 64 x 64 sums, packed to 16 bits, as 64 swizzled lines. Word 2 * j + down holds columns
 // 8 * j + lane % 4 * 2 and the next one of row lane / 4 + 8 * down of the warp's 16.
 DEVICE void stage_block(uint32_t at, const uint32_t* words, int thread) {
@@ -78,5 +73,5 @@ DEVICE void stage_block(uint32_t at, const uint32_t* words, int thread) {
     const int line = thread % 128 / 32 * 16 + lane % 16;
 #pragma unroll
     for (int j = 0; j < 8; j += 2)
-        store_matrices(at + line * LINE + ((j + lane / 16) ^ line % 8) * 16, words + j * 2);
+        stmatrix_x4(at + line * LINE + ((j + lane / 16) ^ line % 8) * 16, words + j * 2);
 }

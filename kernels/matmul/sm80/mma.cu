@@ -11,6 +11,7 @@
 // aligned); C_VECTOR: c is row-major and every row 16-byte aligned; BIAS, ACTIVATION.
 #include "prelude.h"
 
+#include "_lib/ptx/matrix.h"
 #include "_lib/ptx/shared_address.h"
 #include "matmul/epilogue.h"
 #include "matmul/tile.h"
@@ -97,15 +98,6 @@ using TileA = OperandTile<TILE_M, A_K_MAJOR, A_BYTES>;
 using TileB = OperandTile<TILE_N, B_K_MAJOR, B_BYTES>;
 constexpr int STAGE_BYTES = TileA::STAGE_BYTES + TileB::STAGE_BYTES;
 
-DEVICE void load_matrices(uint32_t (&w)[4], uint32_t address) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3]) : "r"(address) : "memory");
-}
-DEVICE void load_transposed(uint32_t (&w)[4], uint32_t address) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3]) : "r"(address) : "memory");
-}
-
 DEVICE uint32_t rounded_to_tf32(uint32_t bits) {
     uint32_t rounded;
     asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(__uint_as_float(bits)));
@@ -132,9 +124,9 @@ DEVICE void load_fragment(uint32_t (&w)[4], const char* stage, int first, int st
         const int far = ROWS_FIRST ? q % 2 : q / 2;
         const int deep = ROWS_FIRST ? q / 2 : q % 2;
         if constexpr (K_MAJOR)
-            load_matrices(w, shared_address(stage + Tile::offset(first + far * 8 + lane % 8, step * 2 + deep)));
+            ldmatrix_x4(w, shared_address(stage + Tile::offset(first + far * 8 + lane % 8, step * 2 + deep)));
         else
-            load_transposed(
+            ldmatrix_x4_trans(
                 w, shared_address(stage + Tile::offset(step * K_STEP + deep * 8 + lane % 8, first / 8 + far)));
     }
     if constexpr (SIZE == 4) {

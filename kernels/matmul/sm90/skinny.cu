@@ -56,25 +56,4 @@ DEVICE void stage_sums(uint32_t at, const float (&sum)[SUMS]) {
     }
 }
 
-SKINNY_KERNEL(matmul_skinny) {
-    DYNAMIC_SHARED(shared);
-    const Sizes s = SIZES_ARGUMENTS;
-    const uint32_t base = (shared_address(shared) + 1023) & ~1023u;
-    const uint32_t barriers = base + STAGES * STAGE_BYTES;
-    const TilePipeline pipe(base, barriers);
-    const KRange part = part_of(s);
-    const Source source(&map_w, &map_x, part, s);
-
-    start(pipe, source, part, GROUPS);
-    if (thread_x() >= CONSUMERS * 32) {
-        if (is_producer()) refill(pipe, source, part);
-        __syncwarp();
-        barrier();  // no stage is read any more
-    } else {
-        float sum[SUMS];
-        multiply(pipe, part, sum);
-        barrier();
-        stage_sums(base, sum);
-    }
-    finish_tile(base, c, Z_ARGUMENT, bias, part, s);
-}
+SKINNY_KERNEL(matmul_skinny, GROUPS)

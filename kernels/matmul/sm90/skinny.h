@@ -230,7 +230,28 @@ DEVICE void finish_tile(uint32_t at, T* c, T* z, const T* bias, const KRange& pa
 #else
 #define CLUSTER_DIMS
 #endif
-#define SKINNY_KERNEL(name)                                                                                    \
+// The kernel of both files, from the includer's `multiply` (the main loop) and `stage_sums` (accumulators to shared memory).
+// `consumers` arrivals make a stage empty.
+#define SKINNY_KERNEL(name, consumers)                                                                         \
     extern "C" __global__ __launch_bounds__(THREADS, RESIDENT) CLUSTER_DIMS void name(                         \
         const __grid_constant__ TensorMap map_w, const __grid_constant__ TensorMap map_x, const T* bias, T* c, \
-        Z_PARAMETER(T) SIZES_PARAMETERS)
+        Z_PARAMETER(T) SIZES_PARAMETERS) {                                                                     \
+        DYNAMIC_SHARED(shared);                                                                                \
+        const Sizes s = SIZES_ARGUMENTS;                                                                       \
+        const uint32_t base = (shared_address(shared) + 1023) & ~1023u;                                        \
+        const TilePipeline pipe(base, base + STAGES * STAGE_BYTES);                                            \
+        const KRange part = part_of(s);                                                                        \
+        const Source source(&map_w, &map_x, part, s);                                                          \
+        start(pipe, source, part, consumers);                                                                  \
+        if (thread_x() >= CONSUMERS * 32) {                                                                    \
+            if (is_producer()) refill(pipe, source, part);                                                     \
+            __syncwarp();                                                                                      \
+            barrier(); /* no stage is read any more */                                                         \
+        } else {                                                                                               \
+            float sum[SUMS];                                                                                   \
+            multiply(pipe, part, sum);                                                                         \
+            barrier();                                                                                         \
+            stage_sums(base, sum);                                                                             \
+        }                                                                                                      \
+        finish_tile(base, c, Z_ARGUMENT, bias, part, s);                                                       \
+    }

@@ -5,6 +5,7 @@
 #include "prelude.h"
 
 #include "matmul/epilogue.h"
+#include "_lib/ptx/matrix.h"
 #include "_lib/ptx/tma.h"
 #include "matmul/tile.h"
 
@@ -58,18 +59,6 @@ DEVICE void convert(uint32_t* words, const float* sum, uint32_t bias) {
     }
 }
 
-DEVICE void store_matrices(uint32_t address, const uint32_t* w) {
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(w[0]),
-                 "r"(w[1]), "r"(w[2]), "r"(w[3])
-                 : "memory");
-}
-
-DEVICE void store_matrices_transposed(uint32_t address, const uint32_t* w) {
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(w[0]),
-                 "r"(w[1]), "r"(w[2]), "r"(w[3])
-                 : "memory");
-}
-
 // One converted block into shared memory, rows with the 128-byte swizzle. A warp writes its 16 rows; with C_COL_MAJOR
 // 32 bytes of every row, which is a column of the tile.
 DEVICE void stage_block(uint32_t at, const uint32_t* words) {
@@ -79,14 +68,14 @@ DEVICE void stage_block(uint32_t at, const uint32_t* words) {
     const int across = thread_x() % 128 / 32 * 2 + lane / 8 % 2;
 #pragma unroll
     for (int j = 0; j < 8; j += 2)
-        store_matrices_transposed(at + ((j + lane / 16) * 8 + lane % 8) * 128 + (across ^ lane % 8) * 16,
+        stmatrix_x4_trans(at + ((j + lane / 16) * 8 + lane % 8) * 128 + (across ^ lane % 8) * 16,
                                   words + j * 2);
 #else
     // stmatrix: lanes 0-7, 8-15 address rows 0-7, 8-15 of the left 8 columns, lanes 16-31 of the right.
     const int line = thread_x() % 128 / 32 * 16 + lane % 16;
 #pragma unroll
     for (int j = 0; j < 8; j += 2)
-        store_matrices(at + line * 128 + ((j + lane / 16) ^ line % 8) * 16, words + j * 2);
+        stmatrix_x4(at + line * 128 + ((j + lane / 16) ^ line % 8) * 16, words + j * 2);
 #endif
 }
 
