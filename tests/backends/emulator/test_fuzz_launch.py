@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from .kernels.harness import HERE, arches, image, wave_of
 
+pytestmark = pytest.mark.slow  # a process of its own, and ten CPU seconds
 EXAMPLES = int(os.environ.get("PORTABLE_FUZZ_EXAMPLES", settings().max_examples))
 PATIENCE = 60  # seconds for one case, start of the process included
 

@@ -41,6 +41,7 @@ def arch(request):
     detect.reset()
 
 
+@pytest.mark.slow  # `make test` runs the smoke tier on gfx942 through the command
 @pytest.mark.parametrize("op", sorted(registry.op_folders()))
 @pytest.mark.parametrize("arch", ARCHS, indirect=True)
 def test_the_smoke_tier_conforms(arch, op, monkeypatch):
