@@ -65,7 +65,7 @@ def bind_context(index: int) -> None:
 
 
 def load(binary: bytes, entry: str, shared: int, device: Device) -> int:
-    """Load a cubin on torch's context of `device`; answers the function's handle."""
+    """Load a cubin on torch's context of `device`; returns the function's handle."""
     import torch
 
     with torch.cuda.device(device.index):

@@ -90,7 +90,7 @@ class Runtime:
             self._check(self._library.hipSetDevice(former.value), f"device {former.value}", "choosing it")
 
     def load_module(self, image: bytes) -> int:
-        """Load a code object on this thread's current device; answers the module's handle."""
+        """Load a code object on this thread's current device; returns the module's handle."""
         module = ctypes.c_void_p()
         status = self._library.hipModuleLoadData(ctypes.byref(module), image)
         self._check(status, "a code object", f"loading its {len(image)} bytes")
@@ -113,7 +113,7 @@ class Runtime:
         """
         most = self.properties(index)["shared_memory"]
         if nbytes > most:
-            raise _launch_error(name, f"it asks for {nbytes} bytes of LDS; a block has {most}")
+            raise _launch_error(name, f"it needs {nbytes} bytes of LDS; a block has {most}")
 
     def launch(
         self,

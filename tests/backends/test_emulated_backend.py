@@ -207,7 +207,7 @@ def test_torch_is_asked_last_wherever_the_spec_has_it(environment, toy):
     assert select.choose(question, backend, replace(real, emulated=True)).name == "toy"
 
 
-# What a launch is told -----------------------------------------------------------------------------
+# Arguments of a launch -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

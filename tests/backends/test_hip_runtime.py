@@ -221,7 +221,7 @@ def test_what_the_runtime_refuses(fake, hip, images):
         hip.properties(2)
     with pytest.raises(LaunchError, match=r"axpy could not .*66000 bytes of LDS.* answered 1, invalid"):
         hip.launch(function, (1, 1, 1), (256, 1, 1), 66000, 0, bytes(24), name="axpy")
-    with pytest.raises(LaunchError, match="asks for 66000 bytes of LDS; a block has 65536"):
+    with pytest.raises(LaunchError, match="needs 66000 bytes of LDS; a block has 65536"):
         hip.set_dynamic_lds(0, 66000, "axpy")
     hip.set_dynamic_lds(0, 65536, "axpy")
     with hip.on_device(1), pytest.raises(LaunchError, match="answered 400, invalid resource handle"):

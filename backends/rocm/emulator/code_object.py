@@ -149,7 +149,7 @@ class Kernel:
         by_registers = min(arch.most_waves, total // _whole(max(1, self.vgprs), granule))
         if arch.generation == 9:  # 800 SGPRs per SIMD; later ones give each wave its full 128
             by_registers = min(by_registers, 800 // max(1, self.sgprs))
-        # Two compute units of gfx11 and gfx12 join into a WGP, unless the kernel asks for one alone.
+        # Two compute units of gfx11 and gfx12 join into a WGP, unless the kernel's descriptor disables it.
         simds = 4 if arch.generation == 9 or self.wgp_mode else 2
         pool = arch.lds * (2 if self.wgp_mode else 1)
         waves = max(1, -(-(threads or self.max_threads) // self.wave))
@@ -435,7 +435,7 @@ class CodeObject:
 
         need(address % 64 == 0, f"descriptor at {address:#x}, which is not a multiple of 64")
         wave32 = bool(properties >> 10 & 1)
-        need(arch.generation > 9 or not wave32, f"asks for waves of 32, which {arch.name} does not have")
+        need(arch.generation > 9 or not wave32, f"needs waves of 32, which {arch.name} does not have")
         wave = 32 if wave32 else 64
         granule = 8 if arch.generation == 9 or wave32 else 4
         vgprs = ((rsrc1 & 63) + 1) * granule
@@ -447,7 +447,7 @@ class CodeObject:
         need(lds <= arch.lds, f"{lds} bytes of LDS; {arch.name} has {arch.lds}")
         need(scratch * wave <= arch.scratch, f"{scratch} bytes of scratch per lane; {arch.name} has less")
         for what, bits in _refused(arch, wave32, rsrc1, rsrc2, rsrc3, properties):
-            need(not bits, f"descriptor asks for {what}, which is not emulated")
+            need(not bits, f"the descriptor enables {what}, which is not emulated")
 
         if kernarg == 0:  # unspecified, says the guide
             kernarg = note.get(".kernarg_segment_size", 0)
@@ -495,7 +495,7 @@ class CodeObject:
         arch = self._arch
         need(
             not (arch.architected_scratch and properties & _OFFSET_SCRATCH),
-            f"asks for scratch set up in SGPRs, which {arch.name} does not do",
+            f"needs scratch set up in SGPRs, which {arch.name} does not do",
         )
         names: list[str] = []
         for name, width, bit in _USER_SGPRS:
@@ -509,7 +509,7 @@ class CodeObject:
         )
         names += [f"preload:{start + index}" for index in range(length)]
         count = rsrc2 >> 1 & 31
-        # LLVM asks for more than it enables on gfx1100 in waves of 32, where fewer than 16 SGPRs of
+        # LLVM counts more than it enables on gfx1100 in waves of 32, where fewer than 16 SGPRs of
         # both kinds together are not initialised; the system's follow behind `count`.
         need(
             len(names) <= count <= _MOST_USER_SGPRS,

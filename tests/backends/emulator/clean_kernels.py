@@ -1,6 +1,6 @@
 """Correct kernels, each with its definition in NumPy: `CASES` lists (file, check, architectures).
 
-A check draws inputs, launches and compares; bounds in ulp are those that OpenCL C asks of the functions
+A check draws inputs, launches and compares; bounds in ulp are those of OpenCL C
 ("Relative Error as ULPs"), everything else is exact.
 """
 

@@ -79,8 +79,8 @@ class Probe:
     """One instruction under test. `ins`: types of the sources; `outs`: types of the results, in order: a
     vector register of its own ("f32"), "=c:u32" the source register c after the instruction, "mask" a scalar
     mask of its own, "vcc", "scc", "exec", "s32"/"s64" a scalar register (placeholders s, s1).
-    `rule(*sources)` answers the results of a lane; with `whole`, `rule(context, lanes)` answers a list with a
-    tuple per lane, None for a lane whose vector results stay. Masks are answered as a bit per lane."""
+    `rule(*sources)` returns the results of a lane; with `whole`, `rule(context, lanes)` returns a list with a
+    tuple per lane, None for a lane whose vector results stay. Masks are a bit per lane."""
 
     name: str
     asm: str

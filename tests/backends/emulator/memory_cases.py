@@ -17,7 +17,7 @@ CASES: list[Case] = []
 @dataclass(frozen=True)
 class Case:
     """A kernel on one wave. s[4:5] is the data block, s[6:7] the results, v0 the lane, v1 = 4 * lane.
-    `rule(data, lane)` answers the dwords that the lane stores; it may change `data`, lanes run in order."""
+    `rule(data, lane)` returns the dwords that the lane stores; it may change `data`, lanes run in order."""
 
     name: str
     arch: str

@@ -1,4 +1,4 @@
-"""Code objects: what was asked of the assembler is what is read back, and damage is always an error.
+"""Code objects: every directive given to the assembler is read back, and damage is always an error.
 
 The kernels are assembled here, so every figure expected below stands in a directive of `ASSEMBLY`, an
 independent writing of the same descriptor. Occupancies are those that clang's own report ("; Occupancy:")
@@ -17,7 +17,7 @@ from toy_objects import QUICK, TARGETS, attempt, sections
 from portable.backends.rocm.emulator.code_object import LARGEST, CodeObject
 from portable.backends.rocm.emulator.faults import CodeObjectError
 
-# What the assembler was told is what is read.
+# Directives given to the assembler, as read back.
 
 
 @pytest.mark.parametrize("arch", TARGETS)
@@ -243,7 +243,7 @@ def _patched(image, **changes):
         ("gfx942", "rsrc2", lambda old: old | 3 << 11, "undefined number of work-item ids"),
         ("gfx942", "rsrc2", lambda old: old & ~62, "enables 7 user SGPRs and counts 0"),
         ("gfx1100", "rsrc2", lambda old: old | 62, "enables 4 user SGPRs and counts 31"),
-        ("gfx942", "properties", lambda old: old | 1 << 10, "asks for waves of 32"),
+        ("gfx942", "properties", lambda old: old | 1 << 10, "needs waves of 32"),
         ("gfx942", "properties", lambda old: old | 1, "scratch set up in SGPRs"),
         ("gfx1100", "properties", lambda old: old | 1 << 5, "scratch set up in SGPRs"),
         ("gfx1100", "preload", lambda old: 1, "preloads arguments, which gfx1100 does not do"),

@@ -28,7 +28,7 @@ V, A, VCC, NULL, M0, EXEC, LITERAL = 256, 512, 106, 124, 125, 126, 255
 
 def assembled(lines: tuple[str, ...], arch: str) -> bytes:
     """The machine code of lines of assembly."""
-    # True16 is what the compilers use on gfx12; the assembler must be told.
+    # True16 is what the compilers use on gfx12; the assembler needs an option for it.
     feature = ["-Xclangas", "-target-feature", "-Xclangas", "+real-true16"] if arch == "gfx1201" else []
     command = [*toolchain().clang, "-target", "amdgcn-amd-amdhsa", f"-mcpu={arch}", *feature]
     command += ["-c", "-x", "assembler", "-", "-o", "-"]

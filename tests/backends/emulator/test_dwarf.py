@@ -36,7 +36,7 @@ KERNEL(64) void nested(float* y, const float* x) {{
         middle(x, i);
 }}
 """
-# Much the same without HIP, so that the version of DWARF can be asked for. The two reads are independent:
+# Much the same without HIP, so that the version of DWARF can be chosen. The two reads are independent:
 # the compiler mixes their instructions, and each call gets a list of ranges.
 PLAIN = f"""
 static {INLINE} float inner(__attribute__((address_space(1))) const float *x, int i) {{

@@ -39,23 +39,23 @@ class Worker:
             with (self.folder / "stderr").open("ab") as log:
                 self.process = subprocess.Popen(command, stdin=-1, stdout=-1, stderr=log)
         self.last.write_text(json.dumps(case))
-        given, answers = self.process.stdin, self.process.stdout
-        assert given is not None and answers is not None
+        given, replies = self.process.stdin, self.process.stdout
+        assert given is not None and replies is not None
         try:
             given.write(json.dumps(case).encode() + b"\n")
             given.flush()
-            ready, _, _ = select.select([answers], [], [], PATIENCE)
-            answer = answers.readline().decode().strip() if ready else ""
+            ready, _, _ = select.select([replies], [], [], PATIENCE)
+            reply = replies.readline().decode().strip() if ready else ""
         except OSError:
-            ready, answer = True, ""
-        if not answer:
+            ready, reply = True, ""
+        if not reply:
             what = self.stop()
             kept = self.folder / f"crash-{len(list(self.folder.glob('crash-*')))}.json"
             kept.write_text(json.dumps(case))
             said = (self.folder / "stderr").read_text(errors="replace")[-1500:]
-            how = f"the process ended ({what})" if ready else f"no answer in {PATIENCE} s"
+            how = f"the process ended ({what})" if ready else f"no reply in {PATIENCE} s"
             raise AssertionError(f"{how}; the case is in {kept}\n{said}")
-        return answer
+        return reply
 
     def stop(self) -> int | None:
         process, self.process = self.process, None
@@ -141,18 +141,18 @@ quiet = settings(
 @quiet
 @given(case=cases(damage=True))
 def test_damaged_code_object(worker, case):
-    answer = worker.run(case)
-    assert answer.startswith(("ended", "refused", "fault")), answer
+    reply = worker.run(case)
+    assert reply.startswith(("ended", "refused", "fault")), reply
 
 
 @pytest.mark.slow
 @quiet
 @given(case=cases(damage=False))
 def test_senseless_launch(worker, case):
-    answer = worker.run(case)
-    assert answer.startswith(("ended", "refused", "fault")), answer
+    reply = worker.run(case)
+    assert reply.startswith(("ended", "refused", "fault")), reply
     if min(*case["grid"], *case["block"]) < 1 or total(case["block"]) > 1024:
-        assert answer.startswith("refused"), answer
+        assert reply.startswith("refused"), reply
 
 
 @pytest.mark.slow

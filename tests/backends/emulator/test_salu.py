@@ -54,7 +54,7 @@ BEFORE_12, GFX12 = ARCHS[:4], ("gfx1201",)
 
 @dataclass(frozen=True)
 class Scalar:
-    """A scalar probe. `rule(scc, *sources)` answers (result, ..., scc out); `outs` has the results' kinds.
+    """A scalar probe. `rule(scc, *sources)` returns (result, ..., scc out); `outs` has the results' kinds.
     Placeholders: sources a b c, results d d1; "=a" reads a source back; a missing d means only SCC."""
 
     name: str

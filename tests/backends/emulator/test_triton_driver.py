@@ -144,7 +144,7 @@ def test_an_autotuner_with_one_config_runs():
     assert torch.equal(out, x + x)
 
 
-# What a launch is told -----------------------------------------------------------------------------
+# Arguments of a launch -----------------------------------------------------------------------------
 
 
 def test_buffers_are_the_tensors(recorded):
@@ -174,7 +174,7 @@ def test_arguments_lie_where_the_code_object_wants_them(recorded):
 
 
 def test_scratch_that_a_kernel_asks_for_is_a_buffer(recorded):
-    """Made by hand: no kernel here asks for any."""
+    """Made by hand: no kernel here needs any."""
     driver = EmulatedDriver("gfx942")
     made = SimpleNamespace(
         name="k", warp_size=64, num_ctas=1, global_scratch_size=100, global_scratch_align=128,

@@ -2,7 +2,7 @@
 
     python fuzz_worker.py FOLDER
 
-Each line of input is one case as JSON; the answer is one line, "ended", "refused ..." or "fault ...", or
+Each line of input is one case as JSON; the reply is one line, "ended", "refused ..." or "fault ...", or
 "wrong ..." with what should not happen. A case by hand: echo CASE | python fuzz_worker.py FOLDER.
 """
 
@@ -101,12 +101,12 @@ def main() -> None:
     for line in sys.stdin:
         case = json.loads(line)
         try:
-            answer = launched(damaged(images, case), case, arena)
+            reply = launched(damaged(images, case), case, arena)
             if not arena.untouched():
-                answer = f"wrong: memory outside the buffers was written ({answer})"
+                reply = f"wrong: memory outside the buffers was written ({reply})"
         except BaseException:
-            answer = "wrong: " + traceback.format_exc().replace("\n", " | ")
-        print(answer[:4000].replace("\n", " "), flush=True)
+            reply = "wrong: " + traceback.format_exc().replace("\n", " | ")
+        print(reply[:4000].replace("\n", " "), flush=True)
 
 
 if __name__ == "__main__":
