@@ -137,7 +137,6 @@ quiet = settings(
 )
 
 
-@pytest.mark.slow
 @quiet
 @given(case=cases(damage=True))
 def test_damaged_code_object(worker, case):
@@ -145,7 +144,6 @@ def test_damaged_code_object(worker, case):
     assert reply.startswith(("ended", "refused", "fault")), reply
 
 
-@pytest.mark.slow
 @quiet
 @given(case=cases(damage=False))
 def test_senseless_launch(worker, case):
@@ -155,7 +153,6 @@ def test_senseless_launch(worker, case):
         assert reply.startswith("refused"), reply
 
 
-@pytest.mark.slow
 def test_the_undamaged_one_runs(worker):
     """Without damage the worker's launches are in order, so what the others try is worth something."""
     for arch in arches():
