@@ -42,7 +42,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class Detection:
-    """Whether a vendor's card is there, whether torch can use it, and one sentence why."""
+    """Whether a vendor's GPU is there, whether torch can use it, and one sentence why."""
 
     present: bool
     usable: bool
@@ -102,29 +102,29 @@ class Backend(ABC):
     @classmethod
     @abstractmethod
     def detect(cls, machine: Machine) -> Detection:
-        """Look for a card without starting a driver, a context or a process."""
+        """Look for a device without starting a driver, a context or a process."""
 
     @classmethod
     def emulation(cls, machine: Machine) -> Detection | None:
-        """Whether a card made of software can stand in for the vendor's; None where there is no such card."""
+        """Whether an emulated GPU can stand in for the vendor's; None where there is no such device."""
         return None
 
     def emulated(self, machine: Machine) -> Backend:
-        """The backend of the card made of software; asked where `emulation` says that it is usable."""
+        """The backend of the emulated GPU; asked where `emulation` says that it is usable."""
         raise NotImplementedError
 
     @abstractmethod
     def device(self, index: int) -> Device:
-        """The card with this index; may start the driver."""
+        """The device with this index; may start the driver."""
 
     def language_missing(self, language: str) -> str | None:
         """Why kernels in `language` cannot be built here, or None where they can."""
         return None
 
-    # Cards it can compile for with none there ----------------------------------------------------
+    # Devices it can compile for with none there ----------------------------------------------------
 
     def targets(self) -> tuple[Device, ...]:
-        """Every card that `portable check` compiles for."""
+        """Every device that `portable check` compiles for."""
         return ()
 
     def arch_matches(self, pattern: str, arch: str) -> bool:
@@ -132,7 +132,7 @@ class Backend(ABC):
         return fnmatchcase(arch, pattern)
 
     def known(self) -> tuple[Device, ...]:
-        """Every card whose features are known, for finding the one that is most like another."""
+        """Every device whose features are known, for finding the one that is most like another."""
         return self.targets()
 
     def generation(self, arch: str) -> float:
@@ -146,7 +146,7 @@ class Backend(ABC):
     # Compiling and launching ---------------------------------------------------------------------
 
     def triton_target(self, device: Device) -> tuple[str, int | str, int]:
-        """Triton's name of the card: (backend, arch, warp size)."""
+        """Triton's name of the device: (backend, arch, warp size)."""
         raise NotImplementedError
 
     def compile_native(self, kernel: NativeKernel, device: Device, includes: tuple[Path, ...]) -> bytes:
@@ -167,7 +167,7 @@ class Backend(ABC):
         raise NotImplementedError
 
     def load(self, code: CodeObject, device: Device) -> Any:
-        """Load machine code on a card; answers a function handle for `launch`."""
+        """Load machine code on a device; returns a function handle for `launch`."""
         raise NotImplementedError
 
     def encoder(self, argument: ByValueArgument) -> Callable[[int], bytes]:
@@ -192,34 +192,34 @@ class Backend(ABC):
 
     def trace(self) -> AbstractContextManager[list[Trace]]:
         """A block whose launches are counted; the list fills as they end. Raises BackendError where the
-        card counts nothing."""
-        raise BackendError(f"The {self.name} backend counts nothing; a card made of software does")
+        device counts nothing."""
+        raise BackendError(f"The {self.name} backend counts nothing; an emulated GPU does")
 
     def triton(self) -> AbstractContextManager[Any]:
-        """A block in which anybody's Triton kernel, launched as `kernel[grid](...)`, runs on this card."""
+        """A block in which anybody's Triton kernel, launched as `kernel[grid](...)`, runs on this device."""
         return nullcontext()
 
     def count(self) -> int:
-        """How many cards there are."""
+        """How many devices there are."""
         return 1
 
     @staticmethod
     def current() -> int:
-        """The index of this thread's current card."""
+        """The index of this thread's current device."""
         return 0
 
     @staticmethod
     def stream(index: int) -> int:
-        """The handle of torch's current stream on card `index`."""
+        """The handle of torch's current stream on device `index`."""
         return 0
 
     @staticmethod
     def empty(shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """A new tensor on the current card, its elements not set."""
+        """A new tensor on the current device, its elements not set."""
         return torch.empty_strided(shape, strides, dtype=dtype, device="cpu")
 
     def on(self, index: int) -> AbstractContextManager[Any]:
-        """Makes card `index` the current one within a block, where it is not already."""
+        """Makes device `index` the current one within a block, where it is not already."""
         return nullcontext()
 
     def info(self) -> list[tuple[str, str]]:

@@ -18,7 +18,7 @@ class Rows(NamedTuple):
 def collapsible(shape: tuple[int, ...], strides: tuple[int, ...]) -> int | None:
     """The one stride that walks all of `shape`'s indices in order, or None where there is none.
 
-    Dimensions of size 1 do not count; an empty or one-element shape answers 0.
+    Dimensions of size 1 do not count; an empty or one-element shape gives 0.
     """
     inner = None
     expected = 0

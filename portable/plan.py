@@ -1,7 +1,7 @@
 """What an implementation hands to a backend: which kernels to build and how to launch them.
 
 An implementation's `plan(call)` looks at shapes, strides, dtypes and the device, never at data. It
-answers with a `Plan`: plain values that a backend builds and launches on a card or on an emulated
+answers with a `Plan`: plain values that a backend builds and launches on a GPU or on an emulated
 one, that `portable.explain` prints, and that `portable check` compiles with no GPU there. A plan is
 made once per distinct call signature and memoised; what repeats per call is packing the pointers.
 """
@@ -254,6 +254,6 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """Why an implementation will not run a call; the next one in the spec's order is asked."""
+    """The reason for refusal. The dispatcher then tries the next implementation."""
 
     reason: str

@@ -77,7 +77,7 @@ class ToyBackend(Backend):
     @classmethod
     def detect(cls, machine):
         there = machine.environ.get("TOY_CARD") == "1"
-        return Detection(there, there, "the toy card is here" if there else "no toy card: TOY_CARD is not 1")
+        return Detection(there, there, "the toy GPU is here" if there else "no toy GPU: TOY_CARD is not 1")
 
     def device(self, index):
         return Device("toy", "toy1", "Toy", 0, 1, 1, 1024)

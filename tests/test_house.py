@@ -42,6 +42,8 @@ ALLOWED = {
     ("commands/cli.py", "hip"): TORCH_VERSION,
     ("runtime/timing.py", "cuda"): "torch's name of any vendor's events and graphs",
     ("dispatch/torch_library.py", "cuda"): "torch's dispatch key for autocast, by torch's device type",
+    ("dispatch/select.py", "cuda"): "languages as messages name them",
+    ("dispatch/select.py", "hip"): "languages as messages name them",
     ("runtime/build.py", "cubin"): "Triton's name of a binary",
     ("runtime/build.py", "hsaco"): "Triton's name of a binary",
 }

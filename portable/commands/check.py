@@ -1,8 +1,8 @@
-"""`portable check`: compile every implementation for cards that need not be there.
+"""`portable check`: compile every implementation for devices that need not be there.
 
 The kernels are those that the specs' cases, demo and bench calls plan, for every row of types and
-every config in the vendors' tuned files; each is compiled once per card, and what it takes is held
-against what the card has.
+every config in the vendors' tuned files; each is compiled once per device, and what it takes is held
+against what the device has.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from portable.spec.model import Case, Implementation, Spec
 
 @dataclass(frozen=True)
 class Job:
-    """One kernel to compile for one card."""
+    """One kernel to compile for one device."""
 
     op: str
     implementation: str
@@ -58,7 +58,7 @@ class Outcome:
 
 
 def targets(names: Iterable[str] | None) -> list[tuple[Backend, Device]]:
-    """The cards to compile for, by architecture or vendor name; all that any vendor lists by default.
+    """The devices to compile for, by architecture or vendor name; all that any vendor lists by default.
 
     Raises PortableError for a name that no vendor knows.
     """
@@ -134,7 +134,7 @@ def _broadcast(shapes: list[tuple[int, ...]]) -> tuple[int, ...]:
 def jobs(
     ops: Iterable[str], chosen: list[tuple[Backend, Device]], quick: bool = False
 ) -> Iterator[Job | Outcome]:
-    """Every distinct kernel of `ops` on each card. `quick` keeps to the demo (or first bench) case and
+    """Every distinct kernel of `ops` on each device. `quick` keeps to the demo (or first bench) case and
     the first row of types."""
     for op in ops:
         spec = registry.spec(op)
@@ -196,7 +196,7 @@ def _planned(
 
 
 def run(job: Job) -> Outcome:
-    """Compile one kernel and hold it against its card."""
+    """Compile one kernel and hold it against its device."""
     device = job.device
 
     def outcome(state: str, resources: Resources | None, shared: int, detail: str = "") -> Outcome:
@@ -213,7 +213,7 @@ def run(job: Job) -> Outcome:
         return outcome("Spills", found, shared, what)
     if shared > device.shared_memory:
         return outcome(
-            "TooMuchShared", found, shared, f"{job.case}: the card has {device.shared_memory} bytes"
+            "TooMuchShared", found, shared, f"{job.case}: the device has {device.shared_memory} bytes"
         )
     return outcome("Pass", found, shared)
 

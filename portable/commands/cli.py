@@ -1,4 +1,4 @@
-"""`portable`: what this machine is, which implementation runs and why, and what compiles for which card."""
+"""`portable`: what this machine is, which implementation runs and why, and what compiles for which device."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from portable.runtime import detect
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command's entry; answers the exit code: 0 done, 1 found something wrong, 2 usage."""
+    """The command's entry; returns the exit code: 0 done, 1 found something wrong, 2 usage."""
     parser = _parser()
     args = parser.parse_args(argv)
     try:
@@ -45,7 +45,7 @@ def _parser() -> argparse.ArgumentParser:
 
     informed = command("info", info, "Print the machine, the backends and the ops.")
     explained = command("explain", explain, "Print which implementation runs a call, and why.")
-    traced = command("trace", trace, "Run one call on a card made of software and print what it did.")
+    traced = command("trace", trace, "Run one call on an emulated GPU and print what it did.")
     for sub in (explained, traced):
         sub.add_argument("op")
         sub.add_argument(
@@ -56,20 +56,20 @@ def _parser() -> argparse.ArgumentParser:
         )
         sub.add_argument("--dtype", default="float32")
     traced.add_argument("--impl", help="the implementation or language to run (default: the chosen one)")
-    traced.add_argument("--arch", help="which card to emulate (default: the vendor's own choice)")
+    traced.add_argument("--arch", help="which device to emulate (default: the vendor's own choice)")
     for sub in (informed, explained, traced):
-        sub.add_argument("--emulate", action="store_true", help="use a card made of software")
-    checked = command("check", check, "Compile every implementation for every card, with no card needed.")
+        sub.add_argument("--emulate", action="store_true", help="use an emulated GPU")
+    checked = command("check", check, "Compile every implementation for every device, with no device needed.")
     checked.add_argument("--target", help="architectures or vendors, comma separated (default: all)")
     checked.add_argument("--ops", help="ops, comma separated (default: all, internal ops included)")
     checked.add_argument("--quick", action="store_true", help="one case and one dtype of each op")
     checked.add_argument("-j", type=_workers, default=os.cpu_count() or 1, help="kernels to compile at once")
     checked.add_argument("--markdown", help="write the table to this file")
     warmed = command(
-        "warm", warm, "Compile the kernels of ops for this machine's card ahead of their first call."
+        "warm", warm, "Compile the kernels of ops for this machine's device ahead of their first call."
     )
     warmed.add_argument("ops", nargs="*", help="ops (default: all)")
-    tune_arguments(command("tune", tune, "Find the fastest configs for shapes on this machine's card."))
+    tune_arguments(command("tune", tune, "Find the fastest configs for shapes on this machine's device."))
     documented = command("docs", docs, "Print an op's page, deduced from its spec.")
     documented.add_argument("op")
     return parser
@@ -211,12 +211,12 @@ def check(args: argparse.Namespace) -> int:
 
 
 def _check_table(outcomes: Sequence[Any]) -> str:
-    """One row per op, implementation and card: how many kernels, the most that any of them takes, and all
+    """One row per op, implementation and device: how many kernels, the most that any of them takes, and all
     their spills."""
     columns = (
         "op",
         "implementation",
-        "card",
+        "device",
         "kernels",
         "registers",
         "shared bytes",

@@ -1,4 +1,4 @@
-"""`portable trace`: run one call on a card that counts, and print what each of its launches did."""
+"""`portable trace`: run one call on a device that counts, and print what each of its launches did."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _MOST_LINES = 40
 
 
 def choose(arch: str | None) -> None:
-    """Make a card that counts the active one: the one of architecture `arch`, the one that PORTABLE_BACKEND
+    """Make a device that counts the active one: the one of architecture `arch`, the one that PORTABLE_BACKEND
     names, or the only one there is."""
     if arch is not None:
         backend, device = check.targets([arch])[0]
         if device.arch != arch:
             known = listed(each.arch for each in backend.targets())
-            raise PortableError(f"--arch {arch!r} names a vendor; its cards are {known}")
+            raise PortableError(f"--arch {arch!r} names a vendor; its devices are {known}")
         detect.override_backend(backend.name, arch, emulate=True)
     elif "PORTABLE_BACKEND" not in os.environ:
         detect.override_backend(emulate=True)
@@ -57,7 +57,7 @@ def inputs(
 
 
 def small_case(spec: Spec) -> Case:
-    """The largest of the spec's cases that a card made of software runs at once."""
+    """The largest of the spec's cases that an emulated GPU runs at once."""
 
     def elements(case: Case) -> int:
         return sum(torch.Size(shape).numel() for shape in _shapes(spec, case).values())

@@ -1,11 +1,11 @@
-"""Configs found for a card: the files that hold them, what may stand there, and the choice between them.
+"""Configs found for a device: the files that hold them, what may stand there, and the choice between them.
 
 Entries are of two kinds. A hand-written one says where its config comes from; a measured one, written by
 `portable tune`, holds its times and the shape class that it was measured for. The user's own file comes
 before the vendor's `tuned.yaml`; within a file measured entries come before hand-written ones, which are
 asked in their order. The first whose op, implementation, architecture and `when` formula match gives its
-values over the spec's default. An internal op that takes what its op takes uses its op's entries. A card
-without entries takes those of the card nearest to it by features.
+values over the spec's default. An internal op that takes what its op takes uses its op's entries. A device
+without entries takes those of the device nearest to it by features.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SCHEMA_VERSIONS = (1, 2)
 
 _REQUIRED = {"op", "implementation", "arch", "config", "source", "date"}
 _KEYS = {*_REQUIRED, "when", "class", "measured"}
-_MEASURED = {"call", "us", "before_us", "default_us", "gain", "bits", "trials", "card", "multiprocessors",
+_MEASURED = {"call", "us", "before_us", "default_us", "gain", "bits", "trials", "device", "multiprocessors",
              "versions"}  # fmt: skip
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 
@@ -52,7 +52,7 @@ class Measured:
     default_us: float | None
     bits: str
     trials: int
-    card: str
+    device: str
     multiprocessors: int
     versions: Mapping[str, str]
 
@@ -64,7 +64,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Entry:
-    """One config: for which op, implementation and card, when it applies, where it is from."""
+    """One config: for which op, implementation and device, when it applies, where it is from."""
 
     op: str
     implementation: str
@@ -260,7 +260,7 @@ def _measured(file: Path, line: int, raw: Any) -> Measured:
         None if raw["default_us"] is None else float(raw["default_us"]),
         raw["bits"],
         raw["trials"],
-        str(raw["card"]),
+        str(raw["device"]),
         raw["multiprocessors"],
         MappingProxyType({name: str(text) for name, text in raw["versions"].items()}),
     )
@@ -386,7 +386,7 @@ def _main_of(spec: Spec, implementation: Implementation) -> tuple[Spec, Implemen
 
 
 def _arches(found: Iterable[Mapping[str, list[Entry]]], backend: Backend, device: Device) -> list[str]:
-    """The architectures that have entries: the card's own, then the nearest by features."""
+    """The architectures that have entries: the device's own, then the nearest by features."""
     there = [arch for by_arch in found for arch in by_arch]
     if all(arch == device.arch for arch in there):
         return [device.arch]
@@ -406,7 +406,7 @@ def relatives(backend: Backend, device: Device) -> list[str]:
 
 
 def _apart(backend: Backend, device: Device, other: Device) -> float:
-    """How unlike two cards are. A generation (compute capability 8.0 and 9.0) weighs as much as a factor
+    """How unlike two devices are. A generation (compute capability 8.0 and 9.0) weighs as much as a factor
     of four in shared memory or of sixteen in multiprocessors; a config that another width of a warp was
     chosen for, or more shared memory than there is, comes last."""
 
@@ -424,14 +424,14 @@ def _apart(backend: Backend, device: Device, other: Device) -> float:
 def _words(entry: Entry, device: Device) -> str:
     measured = entry.measured
     if entry.arch != device.arch:
-        where = f"no config for {device.arch}; from the card nearest by features, {entry.arch}"
+        where = f"no config for {device.arch}; from the device nearest by features, {entry.arch}"
     elif measured is not None and measured.multiprocessors != device.multiprocessors:
-        where = f"tuned for {measured.card} of this architecture"
+        where = f"tuned for {measured.device} of this architecture"
     else:
-        where = "tuned for this card"
+        where = "tuned for this device"
     if measured is None:
         return f"{where} ({entry.source}, {entry.date})"
     call = " ".join(f"{name}={value}" for name, value in measured.call.items())
     bits = {"same": "", "differ": ", bits differ from the default's", "unknown": ""}[measured.bits]
     times = f"{measured.gain:.2f} times the speed before"
-    return f"{where} (measured on {measured.card} at {call}: {times}{bits}; {entry.date})"
+    return f"{where} (measured on {measured.device} at {call}: {times}{bits}; {entry.date})"

@@ -205,7 +205,7 @@ class CompiledCall:
         return self.compute(inputs, addresses, out)
 
     def compute(self, inputs: Sequence[Any], addresses: list[int], out: Any) -> Any:
-        """What is left when all is checked and the card is the current one."""
+        """What is left when all is checked and the device is the current one."""
         if not self._as_is:
             inputs = _canonical(self._spec, inputs, self._axis)
             addresses = _addresses(inputs)

@@ -62,9 +62,9 @@ def explain(op_name: str, /, *args: Any, **kwargs: Any) -> select.Explanation:
 
 
 def candidates(op_name: str) -> tuple[str, ...]:
-    """Names of the implementations that this machine's card can build, in the spec's order.
+    """Names of the implementations that this machine's device can build, in the spec's order.
 
-    What runs through torch is no kernel of a card made of software: it would say what the CPU computes.
+    What runs through torch is no kernel of an emulated GPU: it would say what the CPU computes.
     """
     backend = detect.main_backend()
     device = detect.device()

@@ -298,7 +298,7 @@ def _unguarded_values(names: Iterable[str], bind: bool) -> list[str]:
 def single_launch(
     launch: BoundLaunch, inputs: int, allocations: Sequence[Allocation], backend: Backend, index: int
 ) -> Callable[..., Any]:
-    """A function of the addresses of a call's inputs: its new tensors and one launch on card `index`."""
+    """A function of the addresses of a call's inputs: its new tensors and one launch on device `index`."""
     addresses, made = [f"at{i}" for i in range(inputs)], [f"made{i}" for i in range(len(allocations))]
     by_slot = [*addresses, *(f"{name}.data_ptr()" for name in made)]
     writes = [f"slots[{word}] = {by_slot[slot]}" for word, slot in launch.pointers]

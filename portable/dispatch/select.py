@@ -18,7 +18,7 @@ from portable.spec.model import Implementation, Spec
 
 @dataclass(frozen=True)
 class CallSignature:
-    """A checked call as choosing sees it: metadata only."""
+    """The metadata of a checked call: what selection depends on."""
 
     spec: Spec
     tensors: Mapping[str, TensorInfo | None]
@@ -28,12 +28,12 @@ class CallSignature:
 
     @functools.cached_property
     def facts(self) -> dict[str, Any]:
-        """What formulas may speak of."""
+        """The values that formulas may name."""
         return {**self.axes, **self.params, **self.types, **shape_class.orders(self.spec, self.tensors)}
 
     @functools.cached_property
     def empty(self) -> bool:
-        """Every output is empty: nothing is launched, and no planner is asked."""
+        """Every output is empty: nothing is launched, and no implementation is evaluated."""
         outputs = (self.tensors[name] for name in self.spec.outputs)
         return all(info is None or info.numel == 0 for info in outputs)
 
@@ -48,7 +48,7 @@ class CallSignature:
 
 @dataclass(frozen=True)
 class Candidate:
-    """One implementation's answer to a call. `plan` and `config` are there where it would run."""
+    """Whether one implementation runs a call, and why. `plan` and `config` are set where it could."""
 
     implementation: Implementation
     accepted: bool
@@ -62,14 +62,22 @@ class Candidate:
         return self.implementation.name
 
 
+_LANGUAGES = {"cuda": "CUDA C++", "hip": "HIP C++", "triton": "Triton"}
+
+
+def _language(name: str) -> str:
+    """A language as sentences name it."""
+    return _LANGUAGES.get(name, name)
+
+
 def static_reason(implementation: Implementation, backend: Backend, device: Device) -> str | None:
     """Why an implementation can never run on this device, or None where it can."""
     languages = [language for language in implementation.languages if language in backend.languages]
     if not languages:
-        return (
-            f"written in {listed(implementation.languages)}; the {backend.name} backend builds "
-            f"{listed(backend.languages)}"
-        )
+        builds = listed(map(_language, backend.languages))
+        verb = "runs torch only" if backend.languages == ("torch",) else f"builds {builds}"
+        needed = " or ".join(map(_language, implementation.languages))
+        return f"needs {needed}; the {backend.name} backend {verb}"
     missing = [backend.language_missing(language) for language in languages]
     if all(missing):
         return str(missing[0])
@@ -129,7 +137,7 @@ def evaluate(
     *,
     static: bool = True,
 ) -> Candidate:
-    """One implementation's answer; `static=False` does not ask whether this machine can build it."""
+    """Evaluate one implementation; `static=False` skips whether this machine can build it."""
     reason = static_reason(implementation, backend, device) if static else None
     reason = reason or _dynamic_reason(implementation, signature)
     if reason is not None:
@@ -150,9 +158,9 @@ def entry_function(implementation: Implementation) -> Any:
 
 
 def candidates(signature: CallSignature, backend: Backend, device: Device) -> Iterator[Candidate]:
-    """Each implementation's answer in the spec's order; the first accepted one is chosen.
+    """Every implementation, evaluated in the spec's order; the first accepted one is chosen.
 
-    torch computes on the CPU what a card made of software has no kernel for: it is asked last there.
+    On an emulated device the torch implementation runs on the CPU, so it is tried last.
     """
     pin = pinned(signature.spec)
     found = False
@@ -167,7 +175,7 @@ def candidates(signature: CallSignature, backend: Backend, device: Device) -> It
             found = True
             why = "pinned" if pin is not None else "the first in the spec's order that can run this call"
             if device.emulated and implementation.kind == "run":
-                why = f"{why}; torch computes it on the CPU, not the {device} card"
+                why = f"{why}; torch computes it on the CPU, not on the {device}"
             candidate = replace(candidate, chosen=True, reason=why)
         elif candidate.accepted:
             candidate = replace(candidate, reason="could run this call; later in the spec's order")
@@ -191,8 +199,8 @@ def choose(signature: CallSignature, backend: Backend, device: Device) -> Candid
 
 @dataclass(frozen=True)
 class Explanation:
-    """Why a call runs as it does; `print` it. `candidates` are in the spec's order; none is asked where every
-    output is empty."""
+    """Why a call runs as it does; `print` it. `candidates` are in the spec's order; none where every output
+    is empty."""
 
     signature: CallSignature
     device: Device

@@ -1,4 +1,4 @@
-"""From a planned launch to a function on a card: compile once, load once, launch often."""
+"""From a planned launch to a function on a device: compile once, load once, launch often."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def _native_code(kernel: NativeKernel, backend: Backend, device: Device, include
 
 
 def load(code: CodeObject, backend: Backend, device: Device) -> Any:
-    """The loaded function; modules are loaded once per card and stay."""
+    """The loaded function; modules are loaded once per device and stay."""
     identity = (backend.name, device, code)
     with _lock:
         function = _loaded.get(identity)
@@ -267,7 +267,7 @@ def bind(
     """Compile and load what `launch` needs and answer its BoundLaunch; `tensors` are all that it may point
     to, `written` the names of those that it may write."""
     if not all(0 < size < 2**31 for size in launch.grid) or max(launch.grid[1:]) > 65535:
-        raise LaunchError(launch.kernel.name, f"its grid {launch.grid} is beyond what a card takes")
+        raise LaunchError(launch.kernel.name, f"its grid {launch.grid} exceeds (2^31 - 1, 65535, 65535)")
     types = {name: info.dtype for name, info in tensors.items()}
     code = code_object(launch, types, backend, device)
     bound = BoundLaunch(launch, slots, code, tensors, written, backend.encoder)

@@ -19,7 +19,7 @@ from portable.spec import registry
 class Selection:
     """What was chosen: the backends in use by torch device type, and what each vendor answered.
 
-    A card made of software computes on the CPU's tensors, so the backend of the CPU is not beside it.
+    The emulator uses CPU tensors, so it replaces the cpu backend.
     """
 
     backends: dict[str, Backend]
@@ -44,7 +44,7 @@ def this_machine() -> Machine:
 def select(machine: Machine) -> Selection:
     """Ask every vendor folder, honour PORTABLE_BACKEND, and refuse to guess between two GPUs.
 
-    A card made of software stands in for a vendor that PORTABLE_BACKEND names where no card of it is
+    An emulated GPU stands in for a vendor that PORTABLE_BACKEND names where none of its GPUs is
     present; PORTABLE_EMULATE=1 asks for one in any case, PORTABLE_EMULATE=0 forbids it.
     """
     classes = {vendor: backend_class(vendor) for vendor in registry.vendors()}
@@ -68,7 +68,7 @@ def select(machine: Machine) -> Selection:
         if able and not found.present and emulate != "0":
             return _emulated(wanted, found.reason, classes[wanted], machine, detections)
         if not found.usable:
-            remedy = "PORTABLE_EMULATE=1 runs on a card made of software" if able and not emulate else ""
+            remedy = "PORTABLE_EMULATE=1 runs on an emulated GPU" if able and not emulate else ""
             error = BackendError(f"PORTABLE_BACKEND={wanted}: {found.reason}", remedy)
             return Selection({}, detections, error)
         backend = classes[wanted](folders[wanted])
@@ -87,10 +87,10 @@ def select(machine: Machine) -> Selection:
 def _emulated(
     vendor: str, why: str, cls: type[Backend], machine: Machine, detections: dict[str, Detection]
 ) -> Selection:
-    """The selection of a vendor's card made of software, or why there is none."""
+    """The selection of a vendor's emulated GPU, or why there is none."""
     found = cls.emulation(machine)
     if found is None or not found.usable:
-        reason = "this vendor has no card made of software" if found is None else found.reason
+        reason = "this vendor has no emulated GPU" if found is None else found.reason
         return Selection({}, detections, BackendError(f"PORTABLE_BACKEND={vendor} ({why}): {reason}"))
     backend = cls(registry.vendors()[vendor]).emulated(machine)
     told = Detection(detections[vendor].present, True, f"{found.reason} ({why})")
@@ -128,7 +128,7 @@ def reset(replacement: Selection | None = None) -> None:
 
 
 def override_backend(vendor: str | None = None, arch: str | None = None, emulate: bool | None = None) -> None:
-    """Select again, as if the environment had said so: PORTABLE_BACKEND, PORTABLE_<VENDOR>_ARCH (which card
+    """Select again, as if the environment had said so: PORTABLE_BACKEND, PORTABLE_<VENDOR>_ARCH (which device
     made of software) and PORTABLE_EMULATE; what is None stays as it is."""
     if vendor is not None:
         os.environ["PORTABLE_BACKEND"] = vendor
@@ -167,9 +167,9 @@ def main_backend() -> Backend:
 
 
 def device() -> Device:
-    """The device that `portable` runs on by default: the current card, or the CPU.
+    """The device that `portable` runs on by default: the current device, or the CPU.
 
-    Raises BackendError where two vendors' cards could run, or where the pinned one cannot.
+    Raises BackendError where two vendors' GPUs could run, or where the pinned one cannot.
     """
     backend = main_backend()
     index = (

@@ -50,7 +50,7 @@ def read(name: str) -> bytes | None:
 
 
 def write(name: str, payload: bytes) -> Path | None:
-    """Store `payload`; answers its file's path, or None where the directory cannot be written."""
+    """Store `payload`; returns its file's path, or None where the directory cannot be written."""
     folder = directory()
     temporary = None
     try:

@@ -28,7 +28,7 @@ FEW_TURNS, ROTATION_SECONDS = 9, 2.0
 class Sample:
     """Microseconds per call, one entry per turn; `graph` is False where events timed a plain loop.
 
-    `sm_mhz` is the card's clock before the first turn of all candidates and after the last, as far as the
+    `sm_mhz` is the device's clock before the first turn of all candidates and after the last, as far as the
     driver tells it.
     """
 
@@ -48,7 +48,7 @@ class Sample:
 
 
 def sm_clock() -> int | None:
-    """The current card's compute clock in MHz; None where the vendor's management library does not tell it.
+    """The current device's compute clock in MHz; None where the vendor's management library does not tell it.
 
     torch reads it through pynvml or amdsmi, which a machine may lack; 0 is amdsmi's word for unknown.
     """

@@ -1,4 +1,4 @@
-"""Compiling a Triton kernel for a given card, whether or not the card is there.
+"""Compiling a Triton kernel for a given device, whether or not the device is there.
 
 The kernel is compiled ahead of its launch from an explicit signature, never through Triton's own
 `kernel[grid]`: what is specialised is what the plan says, no driver is started, and no C compiler is

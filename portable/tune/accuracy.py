@@ -1,6 +1,6 @@
-"""Whether a config's outputs are what the spec says, judged on the card that ran it.
+"""Whether a config's outputs are what the spec says, judged on the device that ran it.
 
-The reference is the spec's own, in float64 on the same card; where that does not fit its memory, the first
+The reference is the spec's own, in float64 on the same device; where that does not fit its memory, the first
 outputs that came (the default's) stand in for it.
 """
 

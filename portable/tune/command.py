@@ -169,7 +169,7 @@ def _subjects(
 
 
 def _implementations(args: argparse.Namespace, spec: Spec, backend: Backend, device: Device) -> list[str]:
-    """Names of the implementations with tunables that this card can build."""
+    """Names of the implementations with tunables that this device can build."""
     if args.impl:
         chosen = spec.implementation(args.impl)
         if chosen is None:
@@ -282,7 +282,7 @@ def _write_record(
         return
     record = {
         "record": "tune", "schema_version": 1, "date": datetime.date.today().isoformat(),
-        "card": device.name, "arch": device.arch, "multiprocessors": device.multiprocessors,
+        "device": device.name, "arch": device.arch, "multiprocessors": device.multiprocessors,
         "versions": dict(versions), "calls": list(made),
     }  # fmt: skip
     try:

@@ -1,4 +1,4 @@
-"""A model of how long a config takes, from the call, the plan and the card: it only has to rank.
+"""A model of how long a config takes, from the call, the plan and the device: it only has to rank.
 
 Matrix work is counted in tiles of the tunables' sizes, row work in the plan's own blocks. In both, what a
 multiprocessor holds at one time (occupancy) decides how many waves there are and how many bytes are in
@@ -27,14 +27,14 @@ L2_GAIN = 2.5  # bandwidth of the cache over the memory's
 
 @dataclass(frozen=True)
 class Rates:
-    """What the card does in a second at most: bytes moved, operations of the call's type."""
+    """What the device does in a second at most: bytes moved, operations of the call's type."""
 
     bytes_per_s: float
     flop_per_s: float
 
 
 def guessed(device: Device) -> Rates:
-    """Rates of a card that was not measured, by its multiprocessors."""
+    """Rates of a device that was not measured, by its multiprocessors."""
     return Rates(2.5e10 * device.multiprocessors, 5e12 * device.multiprocessors)
 
 

@@ -1,4 +1,4 @@
-"""The card as the tuner sees it: a process that checks and times configs, started anew when one kills it."""
+"""The process that checks and times configs on the device, started anew when a config kills it."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Drop:
     why: str
 
 
-class Card:
-    """One call on one card."""
+class CallBench:
+    """One call on one device."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Card:
                 del self._sound[name]
 
     def _ask(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
-        """An answer; a death, or a card that is lost, is an answer with "died"."""
+        """An answer; a death, or a device that is lost, is an answer with "died"."""
         assert self._worker is not None
         try:
             answer = self._worker.ask(request, seconds)
@@ -71,7 +71,7 @@ class Card:
     def _count(self) -> None:
         self.deaths += 1
         if self.deaths > MOST_DEATHS:
-            raise PortableError(f"{self._subject}: {self.deaths} configs lost the card; stopping here")
+            raise PortableError(f"{self._subject}: {self.deaths} configs lost the device; stopping here")
 
     def check(self, name: str, values: Mapping[str, Any]) -> dict[str, Any]:
         """{"bits": digest of its outputs}, or {"why": ...} where it is wrong or did not survive."""

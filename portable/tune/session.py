@@ -20,7 +20,7 @@ from portable.errors import PortableError
 from portable.plan import Device
 from portable.tune import cost_model, space
 from portable.tune.compiling import Compilers
-from portable.tune.measure import Card, Drop
+from portable.tune.measure import CallBench, Drop
 from portable.tune.problem import Subject
 from portable.tune.search import Search
 from portable.tune.space import Candidate, name_of
@@ -97,7 +97,7 @@ class Quiet:
 
 
 class Session:
-    """Tuning on one card. `make_worker` starts a process that answers as `trial` does."""
+    """Tuning on one device. `make_worker` starts a process that answers as `trial` does."""
 
     def __init__(
         self,
@@ -119,23 +119,23 @@ class Session:
             self._idle.close()
 
     @contextmanager
-    def _card(self, subject: Subject) -> Iterator[Card]:
+    def _bench(self, subject: Subject) -> Iterator[CallBench]:
         worker, self._idle = self._idle, None
-        card = Card(subject, self._device.index, *(self._extra or (Worker,)), worker)
+        bench = CallBench(subject, self._device.index, *(self._extra or (Worker,)), worker)
         try:
-            yield card
-            self._idle = card.release()
+            yield bench
+            self._idle = bench.release()
         finally:
-            card.close()
+            bench.close()
 
     def tune(
         self, subject: Subject, trials: int = TRIALS, among: Mapping[str, tuple[Any, ...]] | None = None
     ) -> Result:
         """The best of at most `trials` timed configs."""
         found, default, before = self._legal(subject, among)
-        with self._card(subject) as card:
-            ranked = self._rank(subject, found, card)
-            return _Trials(self, subject, card, ranked, default, before, trials).run()
+        with self._bench(subject) as bench:
+            ranked = self._rank(subject, found, bench)
+            return _Trials(self, subject, bench, ranked, default, before, trials).run()
 
     def _legal(
         self, subject: Subject, among: Mapping[str, tuple[Any, ...]] | None
@@ -166,11 +166,11 @@ class Session:
         return None if isinstance(plan, str) else Candidate(values, plan)
 
     def _rank(
-        self, subject: Subject, found: Iterable[Candidate], card: Card
+        self, subject: Subject, found: Iterable[Candidate], bench: CallBench
     ) -> list[tuple[Candidate, float]]:
         """Candidates with the prior's seconds, from its best on."""
         guess = cost_model.guessed(self._device)
-        told = (card.told.get("bytes_per_s"), card.told.get("flop_per_s"))
+        told = (bench.told.get("bytes_per_s"), bench.told.get("flop_per_s"))
         rates = cost_model.Rates(told[0] or guess.bytes_per_s, told[1] or guess.flop_per_s)
         scored = [
             (each, cost_model.seconds(subject, each.values, each.plan, self._device, rates)) for each in found
@@ -202,12 +202,12 @@ class Session:
         return sound, dropped
 
     def check(
-        self, card: Card, candidates: Sequence[Candidate], what: str
+        self, bench: CallBench, candidates: Sequence[Candidate], what: str
     ) -> tuple[dict[str, str], list[Drop]]:
         """The digests of the outputs of those that are right, and the others."""
         bits, dropped = {}, []
         for number, each in enumerate(candidates, 1):
-            answer = card.check(each.name, each.values)
+            answer = bench.check(each.name, each.values)
             if "why" in answer:
                 dropped.append(Drop(each.name, answer["why"]))
             else:
@@ -222,14 +222,14 @@ class Session:
         ours = self._candidate(subject, result.best)
         assert ours is not None
         sound, dropped = self.build(subject, candidates, "compiling every config")
-        with self._card(subject) as card:
-            ranked = [each.name for each, _ in self._rank(subject, candidates, card)]
-            found = self._swept(card, ours, [each for each in sound if each.name != ours.name], dropped)
+        with self._bench(subject) as bench:
+            ranked = [each.name for each, _ in self._rank(subject, candidates, bench)]
+            found = self._swept(bench, ours, [each for each in sound if each.name != ours.name], dropped)
             near = sorted(found, key=lambda name: found[name])[: 2 * FINALISTS]
             by_name = {each.name: each for each in [*sound, ours]}
             last = list(dict.fromkeys([*near, ours.name]))
-            self.check(card, [by_name[name] for name in last], "checking the best")
-            samples, more = card.time(last, LAST_TURNS)
+            self.check(bench, [by_name[name] for name in last], "checking the best")
+            samples, more = bench.time(last, LAST_TURNS)
             dropped += more
         if ours.name not in samples:
             raise PortableError(f"{subject}: the config that won could not be timed again")
@@ -249,14 +249,14 @@ class Session:
         }  # fmt: skip
 
     def _swept(
-        self, card: Card, ours: Candidate, others: Sequence[Candidate], dropped: list[Drop]
+        self, bench: CallBench, ours: Candidate, others: Sequence[Candidate], dropped: list[Drop]
     ) -> dict[str, float]:
         """Time of every config relative to ours, a batch at a time beside it."""
         found: dict[str, float] = {}
         for first in range(0, len(others), BATCH):
             batch = others[first : first + BATCH]
-            bits, wrong = self.check(card, [ours, *batch], f"sweep {first} of {len(others)}: checking")
-            samples, more = card.time(bits, 3)
+            bits, wrong = self.check(bench, [ours, *batch], f"sweep {first} of {len(others)}: checking")
+            samples, more = bench.time(bits, 3)
             dropped += [*wrong, *more]
             anchor = samples.get(ours.name)
             if anchor is None:
@@ -264,7 +264,7 @@ class Session:
             for name, times in samples.items():
                 if name != ours.name:
                     found[name] = statistics.median(t / o for t, o in zip(times, anchor, strict=True))
-            card.drop([ours.name, *(each.name for each in batch)])
+            bench.drop([ours.name, *(each.name for each in batch)])
         return found
 
 
@@ -275,13 +275,13 @@ class _Trials:
         self,
         session: Session,
         subject: Subject,
-        card: Card,
+        bench: CallBench,
         ranked: Sequence[tuple[Candidate, float]],
         default: Candidate | None,
         before: Candidate,
         trials: int,
     ):
-        self._session, self._subject, self._card = session, subject, card
+        self._session, self._subject, self._bench = session, subject, bench
         self._search, self._legal = Search(subject.imp, ranked), len(ranked)
         self._default, self._before = default, before
         self._left = max(trials, 1)
@@ -297,7 +297,7 @@ class _Trials:
         first = self._search.first(fixed.values(), min(quarter, shown), shown)
         self._try([*fixed.values(), *first], len(fixed) + shown)
         few = max(2, self._left // 4)
-        while self._left > 0 and self._card.deaths < DEATHS:
+        while self._left > 0 and self._bench.deaths < DEATHS:
             near = self._search.following(self._us, [each.name for each in self._dropped], few + 2)
             if not near:
                 break
@@ -316,7 +316,7 @@ class _Trials:
             if len(names) >= count:
                 self._tried.pop(each.name)  # it may be tried later
                 continue
-            bits, wrong = self._session.check(self._card, [each], f"checking {len(names) + 1}")
+            bits, wrong = self._session.check(self._bench, [each], f"checking {len(names) + 1}")
             self._dropped += wrong
             self._bits |= bits
             names += bits
@@ -327,7 +327,7 @@ class _Trials:
         """Medians; those of earlier rotations are put on this one's clock by the best config so far."""
         anchor = min(self._us, key=lambda name: self._us[name], default=None)
         asked = ([anchor] if anchor else []) + [name for name in names if name != anchor]
-        samples, dropped = self._card.time(asked, turns)
+        samples, dropped = self._bench.time(asked, turns)
         self._dropped += dropped
         for each in dropped:
             self._us.pop(each.name, None)
@@ -346,7 +346,7 @@ class _Trials:
         if not asked:
             why = "; ".join(f"{each.name}: {each.why}" for each in self._dropped[:3])
             raise PortableError(f"{self._subject}: no config could be timed ({why})")
-        samples, dropped = self._card.time(asked, LAST_TURNS)
+        samples, dropped = self._bench.time(asked, LAST_TURNS)
         self._dropped += dropped
         if not samples:
             raise PortableError(f"{self._subject}: no config could be timed to the end")

@@ -1,4 +1,4 @@
-"""The configs of an implementation that a card could run for one call: those that its planner accepts."""
+"""The configs of an implementation that a device could run for one call: those that its planner accepts."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def render(entry: lookup.Entry, indent: str = "  ") -> str:
     measured = {
         "call": dict(found.call), "us": found.us, "before_us": found.before_us,
         "default_us": found.default_us, "gain": found.gain, "bits": found.bits, "trials": found.trials,
-        "card": found.card, "multiprocessors": found.multiprocessors, "versions": dict(found.versions),
+        "device": found.device, "multiprocessors": found.multiprocessors, "versions": dict(found.versions),
     }  # fmt: skip
     head = _flow({"op": entry.op, "implementation": entry.implementation, "arch": entry.arch})
     lines = [

@@ -1,6 +1,6 @@
 """The process that compiles, checks and times configs; `worker` is its other end.
 
-Requests: {"compile": values, "subject": s, "vendor": v, "device": d}; {"setup": s, "index": card};
+Requests: {"compile": values, "subject": s, "vendor": v, "device": d}; {"setup": s, "index": device};
 {"check": name, "values": v}; {"time": [name...], "turns": n}; {"drop": [name...]}. A config that was checked
 is kept, ready to be timed, until it is dropped. What kernels print goes to standard error.
 """
@@ -55,7 +55,7 @@ def _sentence(error: Exception) -> str:
 
 
 def _lost(error: Exception) -> bool:
-    """Whether the card no longer answers this process."""
+    """Whether the device no longer answers this process."""
     if isinstance(error, (MemoryError,)) or "out of memory" in str(error).lower():
         return False
     import torch
@@ -68,7 +68,7 @@ def _lost(error: Exception) -> bool:
 
 
 def compiled(asked: dict[str, Any]) -> dict[str, Any]:
-    """Plan and compile one config, into the disk cache; no card is touched."""
+    """Plan and compile one config, into the disk cache; no device is touched."""
     import torch  # noqa: F401 - before Triton, whose libraries it brings
 
     from portable.dispatch import compiled_call
@@ -100,12 +100,12 @@ def compiled(asked: dict[str, Any]) -> dict[str, Any]:
         shared = max(shared, code.shared + found.shared)
         spills = max(spills, found.spills, found.stack)
     if shared > device.shared_memory:
-        return {"why": f"takes {shared} bytes of shared memory, the card has {device.shared_memory}"}
+        return {"why": f"takes {shared} bytes of shared memory, the device has {device.shared_memory}"}
     return {"registers": registers, "shared": shared, "spills": spills, "threads": threads}
 
 
 class Bench:
-    """One call on one card: its inputs in rotating sets, its reference, and the configs made ready."""
+    """One call on one device: its inputs in rotating sets, its reference, and the configs made ready."""
 
     def __init__(self, subject: dict[str, Any], index: int):
         import torch
@@ -129,7 +129,7 @@ class Bench:
         self._ready: dict[str, Any] = {}
 
     def told(self) -> dict[str, Any]:
-        """What the parent is to know: the sets, the reference, and the card's rates as measured now."""
+        """What the parent is to know: the sets, the reference, and the device's rates as measured now."""
         return {"sets": len(self._sets), "reference": self._judge.kind, **self._rates()}
 
     def _rates(self) -> dict[str, float]:

@@ -106,7 +106,7 @@ MISTAKES = {
     "no such op to check": (("check", "--ops", "nope", "--target", "gfx942"), "no op 'nope'"),
     "no such op to warm": (("warm", "nope"), "no op 'nope'"),
     "no such page": (("docs", "nope"), "no op 'nope'"),
-    "no such card": (("check", "--target", "gfx9999"), "no vendor compiles for 'gfx9999'"),
+    "no such target": (("check", "--target", "gfx9999"), "no vendor compiles for 'gfx9999'"),
     "no shape": (("explain", "softmax", "--shape", "3y4"), "--shape '3y4': expected sizes"),
     "empty shape": (("explain", "softmax", "--shape", ""), "expected sizes"),
     "negative size": (("explain", "softmax", "--shape", "3x-4"), "expected sizes"),

@@ -157,7 +157,7 @@ def test_tuned_entries_come_before_the_default(twice, tmp_path):
     assert torch.equal(twice(torch.ones(2, 5)), torch.full((2, 5), 3.0))
     assert torch.equal(twice(torch.ones(2, 3)), torch.full((2, 3), 2.0))
     config = choice(torch.ones(2, 5)).config
-    assert config is not None and "tuned for this card (a test" in config.source
+    assert config is not None and "tuned for this device (a test" in config.source
     lookup.entries.cache_clear()
 
 

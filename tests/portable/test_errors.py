@@ -22,8 +22,8 @@ EXAMPLES = [
     errors.UnsupportedTransformError("matmul", "vmap over out="),
     errors.UnsupportedDeviceError("matmul", "meta", "cpu"),
     errors.UnknownOpError("sofmax", ["softmax", "matmul"]),
-    errors.NoImplementationError("matmul", "a card", [("one", "K % 8 != 0"), ("two", "arch")], "bf16 [2, 3]"),
-    errors.PinError("matmul", "wgmma", "the card is too old"),
+    errors.NoImplementationError("matmul", "a GPU", [("one", "K % 8 != 0"), ("two", "arch")], "bf16 [2, 3]"),
+    errors.PinError("matmul", "wgmma", "the GPU is too old"),
     errors.BackendError.several(["one", "two"]),
     errors.BackendError.unknown("tow", ["one", "two"]),
     errors.CompileError("matmul.cu for sm_90a", "error: here\n" * 100, "compile it"),
@@ -79,7 +79,7 @@ def test_unknown_op_names_the_nearest():
 
 def test_every_candidate_and_its_reason_is_listed():
     reasons = [("one", "K % 8 != 0"), ("two", "wrong arch")]
-    text = str(errors.NoImplementationError("matmul", "a card", reasons))
+    text = str(errors.NoImplementationError("matmul", "a GPU", reasons))
     assert "\n  one: K % 8 != 0\n  two: wrong arch" in text
 
 

@@ -1,4 +1,4 @@
-"""`portable tune` with no card: its arguments, its lines, its files, and what Ctrl-C leaves."""
+"""`portable tune` with no device: its arguments, its lines, its files, and what Ctrl-C leaves."""
 
 from __future__ import annotations
 

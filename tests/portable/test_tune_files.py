@@ -270,7 +270,7 @@ WRONG = [
     ("us: 10.0, b", "us: fast, b", "us: 'fast' is not a positive number"),
     ("trials: 16", "trials: 0", "trials: 0 is not a number from 1 on"),
     ("bits: same", "bits: some", "bits: 'some' is not one of same, differ, unknown"),
-    ("card: ", "crad: ", "unknown key 'crad'. Did you mean 'card'"),
+    ("device: ", "devcie: ", "unknown key 'devcie'. Did you mean 'device'"),
     (", trials: 16", "", "lacks trials"),
     ("M: 2048", "M: 100", "class: .* is not that of the measured call"),
     ("1025 <= M <= 2048", "1 <= M", "when: .* is not that of the measured call"),
@@ -403,7 +403,7 @@ def test_forcing_holds_within_its_block_alone(backend):
     assert taken(backend).source == "default"
 
 
-def card(arch, multiprocessors, shared_kb, l2_mb):
+def gpu(arch, multiprocessors, shared_kb, l2_mb):
     return Device("cuda", arch, "made up", 0, multiprocessors, 32, shared_kb << 10, 255, l2_mb << 20)
 
 
@@ -413,12 +413,12 @@ def test_an_unlisted_card_takes_the_nearest_and_explain_says_so(backend):
         "schema_version: 1\nentries:\n" + hand(16, "sm_80") + hand(32, "sm_86") + hand(64, "sm_100")
     )
     one = call()
-    for device, block in ((card("sm_103", 148, 227, 126), 64), (card("sm_82", 96, 163, 40), 16),
-                          (card("sm_87", 16, 163, 4), 32), (HOPPER, 64)):  # fmt: skip
+    for device, block in ((gpu("sm_103", 148, 227, 126), 64), (gpu("sm_82", 96, 163, 40), 16),
+                          (gpu("sm_87", 16, 163, 4), 32), (HOPPER, 64)):  # fmt: skip
         found = taken(backend, one, device)
         assert found.values["BLOCK_M"] == block, device.arch
-        assert f"no config for {device.arch}; from the card nearest by features, sm_" in found.source
-    answer = select.evaluate(one.imp, one.signature, backend, card("sm_103", 148, 227, 126), static=False)
+        assert f"no config for {device.arch}; from the device nearest by features, sm_" in found.source
+    answer = select.evaluate(one.imp, one.signature, backend, gpu("sm_103", 148, 227, 126), static=False)
     assert answer.config is not None and "nearest by features, sm_100 (hand 64" in answer.config.source
     said = str(select.Explanation(one.signature, HOPPER, (dataclasses.replace(answer, chosen=True),)))
     assert "nearest by features, sm_100" in said
@@ -426,7 +426,7 @@ def test_an_unlisted_card_takes_the_nearest_and_explain_says_so(backend):
 
 def test_another_card_of_the_same_architecture_is_named(backend):
     store.merge(backend.folder / "tuned.yaml", [entry(BLOCK_M=128)])
-    assert "tuned for this card (measured on NVIDIA H200 at T=bfloat16" in taken(backend).source
+    assert "tuned for this device (measured on NVIDIA H200 at T=bfloat16" in taken(backend).source
     fewer = dataclasses.replace(HOPPER, multiprocessors=114, name="NVIDIA H100 PCIe")
     assert "tuned for NVIDIA H200 of this architecture (measured" in taken(backend, device=fewer).source
     measured = entry().measured
@@ -442,10 +442,10 @@ def test_the_nearest_cards():
     def near(device):
         return lookup.relatives(backend, device)[0]
 
-    assert near(card("sm_121", 48, 99, 24)) == "sm_120"
-    assert near(card("sm_103", 148, 227, 126)) == "sm_100"
-    assert near(card("sm_87", 16, 163, 4)) == "sm_86"
-    assert near(card("sm_82", 96, 163, 40)) == "sm_80"
+    assert near(gpu("sm_121", 48, 99, 24)) == "sm_120"
+    assert near(gpu("sm_103", 148, 227, 126)) == "sm_100"
+    assert near(gpu("sm_87", 16, 163, 4)) == "sm_86"
+    assert near(gpu("sm_82", 96, 163, 40)) == "sm_80"
     known = {target.arch for target in (*TARGETS, *OTHERS)}
     assert set(lookup.relatives(backend, HOPPER)) == known - {"sm_90a"}
     amd = RocmBackend.__new__(RocmBackend)

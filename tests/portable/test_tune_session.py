@@ -1,4 +1,4 @@
-"""Tuning with no card: a made-up process compiles, checks and times by a formula, and may die of it."""
+"""Tuning with no device: a made-up process compiles, checks and times by a formula, and may die of it."""
 
 from __future__ import annotations
 
@@ -246,7 +246,7 @@ def test_an_entry_of_a_result_passes_the_reader(tuner, backend):
     assert tiles is not None
     config = lookup.resolve(spec, tiles, backend, HOPPER, asked().signature.facts)
     assert dict(config.values) == dict(result.best)
-    assert "tuned for this card (measured on NVIDIA H100/H200" in config.source
+    assert "tuned for this device (measured on NVIDIA H100/H200" in config.source
 
 
 def test_the_search_finds_its_way_where_the_model_is_wrong(backend):
