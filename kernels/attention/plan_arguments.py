@@ -19,8 +19,8 @@ def optional(problem: Problem, name: str) -> Argument:
     return Pointer(name) if problem.has(name) else Scalar("i64", 0)
 
 
-C_NAMES = {"do": "dout", "o": "out"}
-"""Parameters of the gradients' kernels; `do` is a keyword of C++."""
+C_NAMES = {"do": "dout"}
+"""What a kernel calls a tensor whose name is a keyword of C++."""
 
 
 def strides(problem: Problem, tensor: str, name: str = "") -> tuple[tuple[str, Argument], ...]:
@@ -76,6 +76,8 @@ def statistics_launch(problem: Problem, kernel: NativeKernel, rows: int, written
         ("dlse", optional(problem, "dlse")),
         *((name, Pointer(name, True)) for name in written),
         *whole({"heads": problem.H, "queries": problem.M, "columns": problem.E, "tiles": tiles}),
-        *(each for name in ("do", "o", "lse", "dlse") for each in strides(problem, name)),
+        *strides(problem, "do"),
+        *strides(problem, "o", "out"),
+        *(each for name in ("lse", "dlse") for each in strides(problem, name)),
     )
     return Launch(kernel, (tiles * problem.B * problem.H, 1, 1), args)

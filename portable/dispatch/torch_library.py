@@ -147,7 +147,8 @@ def autograd_function(
     methods = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
     node = type(f"portable_{spec.op}", (torch.autograd.Function,), methods)
     # Past Function.apply, whose Python deals with functorch and default arguments: 1.5 us.
-    return super(torch.autograd.Function, node).apply
+    function: Any = super(torch.autograd.Function, node)
+    return function.apply
 
 
 class _Autograd:

@@ -163,8 +163,9 @@ class _Source:
                 if end == i:  # the name of a function-like macro that is not called
                     made.append(token)
                     continue
-                values = dict(zip(macro.names, given, strict=False))
-                body = "".join(values.get(each, each) for each in _TOKEN.findall(macro.body))
+                values: dict[str, str] = dict(zip(macro.names, given, strict=False))
+                tokens_of_body: list[str] = _TOKEN.findall(macro.body)
+                body = "".join(values.get(each, each) for each in tokens_of_body)
                 body = re.sub(r"\s*##\s*", "", body)
                 made.append(self.expand(body, hidden | {token}))
                 i = end

@@ -38,7 +38,9 @@ def prepare(
         *zip(("stats", "turns", "claimed"), (Pointer(name, True) for name in written), strict=False),
         *counts_of(problem),
         ("columns", Scalar("i32", problem.E)),
-        *(each for name in ("do", "o", "lse", "dlse") for each in strides(problem, name)),
+        *strides(problem, "do"),
+        *strides(problem, "o", "out"),
+        *(each for name in ("lse", "dlse") for each in strides(problem, name)),
         *of_ends,
     )
     return Launch(kernel, (blocks * problem.B * problem.H, 1, 1), args)
