@@ -409,6 +409,13 @@ def tile_workspaces(p: AttentionParams, tokens: int, tile: int) -> tuple[Workspa
     )
 
 
+def partial_workspaces(p: AttentionParams, splits: int) -> tuple[Workspace, ...]:
+    """acc_o, row_max and row_sum of every query's `splits` splits, until they are combined."""
+    shape = (p.B, p.H, p.M, splits)
+    sizes = {"part": (*shape, p.E), "part_m": shape, "part_l": shape}
+    return tuple(Workspace(name, each, "float32") for name, each in sizes.items())
+
+
 def ints(**values: int) -> Arguments:
     return tuple((name, Scalar("i32", value)) for name, value in values.items())
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from portable.kernels.attention.cached import Cached, contiguous_of, numbers, page_arguments, paged_of
+from portable.kernels.attention import params
 from portable.kernels.attention.packed import entries_of, packed, plan_tables, tables
+from portable.kernels.attention.params import AttentionParams
 from portable.kernels.attention.plan_arguments import (
     ELEMENTS,
     diagonals,
@@ -221,7 +222,7 @@ def _forward(call: Call, problem: Problem, max_rows: int) -> Plan | Rejected:
         }),
         ("scale", Scalar("f32", scale)),
         ("cap", Scalar("f32", cap)),
-        *_strides(problem, "q", "k", "v", "bias", "o", "lse"),
+        *(each for name in ("q", "k", "v", "bias", "o", "lse") for each in strides(problem, name, name)),
     )  # fmt: skip
     main = Launch(_kernel(_HERE / "fwd.hip", "attention_forward", threads, defines), (blocks, 1, 1), args)
     if offsets is None:
@@ -468,55 +469,63 @@ def _dbias(problem: Problem, device: Device) -> Launch:
 
 def paged(call: Call) -> Plan | Rejected:
     """attention_paged."""
-    found = paged_of(call)
-    return found if isinstance(found, Rejected) else _decode(call, found)
+    p = params.paged(call)
+    return p if isinstance(p, Rejected) else _decode(call, p)
 
 
 def decode(call: Call) -> Plan | Rejected:
     """attention with few queries."""
-    found = contiguous_of(call)
-    return found if isinstance(found, Rejected) else _decode(call, found)
+    p = params.decode(call)
+    return p if isinstance(p, Rejected) else _decode(call, p)
 
 
-def _decode(call: Call, c: Cached) -> Plan | Rejected:
+def _decode(call: Call, p: AttentionParams) -> Plan | Rejected:
     """The splits of all sequences' keys, and their combination. How many keys a split has follows from the
     sequence's length and the GPU, so that it gets the same bits whatever the rest of the batch is."""
-    tiles = -(-c.M * c.share // DECODE_COLUMNS)
+    tiles = -(-p.M * p.qheads_per_kvhead // DECODE_COLUMNS)
     chunk = call.config["CHUNK"]
-    max_splits = max(1, DECODE_BLOCKS_PER_CU * call.device.multiprocessors // (c.G * max(tiles, 1)))
-    splits = max(1, min(max_splits, -(-c.capacity // chunk)))
+    max_splits = max(1, DECODE_BLOCKS_PER_CU * call.device.multiprocessors // (p.G * max(tiles, 1)))
+    splits = max(1, min(max_splits, -(-p.N // chunk)))
     threads = DECODE_WAVES * call.device.warp_size
-    blocks, rows = c.Z * c.G * tiles * splits, c.Z * c.M * c.G * c.share
+    blocks, rows = p.B * p.G * tiles * splits, p.B * p.M * p.H
     if max(blocks * threads, rows * COMBINE_THREADS) > _MAX_GRID_THREADS:
         return Rejected(f"{blocks} splits of {rows} queries are more than one launch takes")
     none = Scalar("i64", 0)
+    lens = ("lens", Pointer("seq_lens") if p.page else none)
     partial = tuple(Pointer(name) for name in ("part", "part_m", "part_l"))
-    sizes = {"capacity": c.capacity, "queries": c.M}
-    left = {"left": c.reach["left"]}
-    element = ELEMENTS[call["q"].dtype]
-    defines = {"T": element, "D": c.D, "E": c.E, "PAGE": c.page, "CHUNK": chunk, **dict(c.windows)}
-    args: list[tuple[str, Argument]] = []
-    for name, tensor, steps in zip("qkv", c.names, (c.q, c.k, c.v), strict=True):
-        args.append((name, Pointer(tensor)))
-        outer = "batch" if name == "q" else "page"
-        args += numbers((f"{name}_{outer}", f"{name}_head", f"{name}_row"), steps)
-    args += page_arguments(call, c)
-    args += zip(("partial_o", "partial_max", "partial_sum"), partial, strict=True)
-    args += whole(sizes | {"splits": splits, "max_splits": max_splits} | left | {
-        "pages": call[c.names[1]].shape[0], "qheads_per_kvhead": c.share, "tiles": tiles, "kv_heads": c.G,
-        "right": c.reach["right"],
-    })  # fmt: skip
-    split = _kernel(_HERE / "decode.hip", "attention_decode", threads, defines)
-    first = Launch(split, (blocks, 1, 1), (*args, *c.score_factors))
+    sizes, left = {"capacity": p.N, "queries": p.M}, {"left": p.left or 0}
     defines = {
-        "T": element, "E": c.E, "CHUNK": chunk, "LEFT": c.left is not None,
+        "T": ELEMENTS[p.dtype], "D": p.D, "E": p.E, "PAGE": p.page, "CHUNK": chunk,
+        "LEFT": p.left is not None, "RIGHT": p.right is not None, "CAP": p.softcap is not None,
+    }  # fmt: skip
+    args: list[tuple[str, Argument]] = []
+    for name in "qkv":
+        args.append((name, Pointer(p.heads[name].tensor)))
+        args += _decode_strides(p, name, "batch" if name == "q" else "page")
+    args.append(("table", Pointer("block_table") if p.page else none))
+    args.append(("table_row", Scalar("i64", p.heads["block_table"].row) if p.page else none))
+    args += [lens, *zip(("partial_o", "partial_max", "partial_sum"), partial, strict=True)]
+    args += whole(sizes | {"splits": splits, "max_splits": max_splits} | left | {
+        "pages": call[p.heads["k"].tensor].shape[0], "qheads_per_kvhead": p.qheads_per_kvhead, "tiles": tiles,
+        "kv_heads": p.G, "right": p.right or 0,
+    })  # fmt: skip
+    args += [("scale", Scalar("f32", p.score_scale)), ("cap", Scalar("f32", p.softcap_log2))]
+    split = _kernel(_HERE / "decode.hip", "attention_decode", threads, defines)
+    first = Launch(split, (blocks, 1, 1), tuple(args))
+    defines = {
+        "T": ELEMENTS[p.dtype], "E": p.E, "CHUNK": chunk, "LEFT": p.left is not None,
         "SINKS": call.has("sinks"),
     }  # fmt: skip
-    args = [("o", Pointer("o")), *numbers(("o_batch", "o_head", "o_row"), c.o), ("lse", Pointer("lse"))]
+    args = [("o", Pointer("o")), *_decode_strides(p, "o", "batch"), ("lse", Pointer("lse"))]
     args += zip(("parts", "tops", "totals"), partial, strict=True)
-    args.append(("sinks", Pointer("sinks") if call.has("sinks") else none))
-    args.append(("lens", Pointer("seq_lens") if c.paged else none))
-    args += whole(sizes | {"slots": splits, "most": max_splits} | left | {"heads": c.G * c.share})
-    combine = _kernel(_HERE.parent / "device/decode_combine.cu", "attention_merge", COMBINE_THREADS, defines)
-    last = Launch(combine, (rows, -(-c.E // COMBINE_COLUMNS), 1), tuple(args))
-    return Plan((first, last), c.parts(splits))
+    args += [("sinks", Pointer("sinks") if call.has("sinks") else none), lens]
+    args += whole(sizes | {"slots": splits, "most": max_splits} | left | {"heads": p.H})
+    source = _HERE.parent / "device/decode_combine.cu"
+    combine = _kernel(source, "attention_merge", COMBINE_THREADS, defines)
+    last = Launch(combine, (rows, -(-p.E // COMBINE_COLUMNS), 1), tuple(args))
+    return Plan((first, last), params.partial_workspaces(p, splits))
+
+
+def _decode_strides(p: AttentionParams, name: str, outer: str) -> Arguments:
+    names = (f"{name}_{outer}", f"{name}_head", f"{name}_row")
+    return tuple(zip(names, (Scalar("i64", step) for step in p.heads[name].strides), strict=True))

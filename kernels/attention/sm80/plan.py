@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import triton
 
 from portable.kernels.attention import params
-from portable.kernels.attention.cached import contiguous_of, paged_of
 from portable.kernels.attention.params import DEFINES, ELEMENTS, AttentionParams, ints
 from portable.kernels.attention.triton.plan import combine_launch
 from portable.plan import Argument, Call, Launch, NativeKernel, Plan, Pointer, Rejected, TensorMap, Workspace
@@ -440,8 +439,5 @@ def _decode(
     first = Launch(kernel, (p.B * p.G * tiles * splits, 1, 1), args)
     if (reason := _few_blocks(first)) is not None or direct:
         return reason or Plan((first,))
-    shape = (p.B, p.H, p.M, splits)
-    partials = (("part", (*shape, p.E)), ("part_m", shape), ("part_l", shape))
-    spaces = tuple(Workspace(name, sizes, "float32") for name, sizes in partials)
-    cached_call: Any = paged_of(call) if p.page else contiguous_of(call)
-    return Plan((first, combine_launch(call, cached_call, splits, most, chunk)), spaces)
+    combine = combine_launch(call, p, splits, most, chunk)
+    return Plan((first, combine), params.partial_workspaces(p, splits))

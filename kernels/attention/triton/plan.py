@@ -14,15 +14,9 @@ import triton
 
 from portable import dtypes
 from portable.kernels._lib.triton.rows import MAX_GRID
-from portable.kernels.attention.cached import (
-    MAX_ROWS,
-    Cached,
-    bounded,
-    contiguous_of,
-    numbers,
-    paged_of,
-)
+from portable.kernels.attention import params
 from portable.kernels.attention.packed import MOST_TOKENS, entries_of, packed
+from portable.kernels.attention.params import DECODE_ROWS, AttentionParams, Heads
 from portable.kernels.attention.problem import Problem, problem_of
 from portable.kernels.attention.triton.bwd import (
     attention_bwd_dkdv,
@@ -539,14 +533,14 @@ def _varlen_tables(problem: Problem, sides: str) -> tuple[Launch, Launch]:
 
 def paged(call: Call) -> Plan | Rejected:
     """attention_paged."""
-    found = paged_of(call)
-    return found if isinstance(found, Rejected) else _decode(call, found)
+    p = params.paged(call)
+    return p if isinstance(p, Rejected) else _decode(call, p)
 
 
 def decode(call: Call) -> Plan | Rejected:
     """attention with few queries."""
-    found = contiguous_of(call)
-    return found if isinstance(found, Rejected) else _decode(call, found)
+    p = params.decode(call)
+    return p if isinstance(p, Rejected) else _decode(call, p)
 
 
 def fit_decode_config(
@@ -569,48 +563,46 @@ def fit_decode_config(
     return config
 
 
-def _decode(call: Call, c: Cached) -> Plan | Rejected:
-    rows = c.M * c.share
-    block_m = max(16, min(MAX_ROWS, triton.next_power_of_2(rows)))
+def _decode(call: Call, p: AttentionParams) -> Plan | Rejected:
+    q, k, v = (p.heads[role] for role in "qkv")
+    rows = p.M * p.qheads_per_kvhead
+    block_m = max(16, min(DECODE_ROWS, triton.next_power_of_2(rows)))
     tiles = triton.cdiv(rows, block_m)
-    block_d, block_e = (max(16, triton.next_power_of_2(size)) for size in (c.D, c.E))
-    unit = 16 // dtypes.of(call["q"].dtype).itemsize
-    if any(call[n].alignment < 16 for n in c.names) or any(s % unit for s in (*c.q, *c.k, *c.v)):
+    block_d, block_e = (max(16, triton.next_power_of_2(size)) for size in (p.D, p.E))
+    unit = 16 // dtypes.of(p.dtype).itemsize
+    if any(each.alignment < 16 or any(step % unit for step in each.strides) for each in (q, k, v)):
         unit = 1
     config = fit_decode_config(call.config, block_m, block_d, block_e, unit, call.device.shared_memory)
-    max_splits = max(1, DECODE_PROGRAMS * call.device.multiprocessors // max(1, c.G * tiles))
-    splits = max(1, min(max_splits, triton.cdiv(c.capacity, config["CHUNK"])))
+    max_splits = max(1, DECODE_PROGRAMS * call.device.multiprocessors // max(1, p.G * tiles))
+    splits = max(1, min(max_splits, triton.cdiv(p.N, config["CHUNK"])))
     direct = splits == 1 and not call.has("sinks")
-    programs = c.Z * c.G * tiles * splits
-    refused = _too_many_programs(max(programs, c.Z * c.M * c.G * c.share), programs)
+    programs = p.B * p.G * tiles * splits
+    refused = _too_many_programs(max(programs, p.B * p.M * p.H), programs)
     if refused is not None:
         return refused
-    windows = dict(c.windows)
     constants: dict[str, Any] = {
-        "D": c.D, "E": c.E, "PAGE": c.page, "UNIT": unit, "LEFT": bool(windows["LEFT"]),
-        "RIGHT": bool(windows["RIGHT"]), "SOFTCAP": c.softcap is not None, "DIRECT": direct,
+        "D": p.D, "E": p.E, "PAGE": p.page, "UNIT": unit, "LEFT": p.left is not None,
+        "RIGHT": p.right is not None, "SOFTCAP": p.softcap is not None, "DIRECT": direct,
         "CHUNK": config["CHUNK"], "BLOCK_M": block_m, "BLOCK_N": config["BLOCK_N"], "BLOCK_D": block_d,
         "BLOCK_E": block_e,
     }  # fmt: skip
     args: Arguments = []
-    for name, tensor, strides in zip("qkv", c.names, (c.q, c.k, c.v), strict=True):
-        args.append((f"{name}_ptr", Pointer(tensor, unit > 1)))
-        outer = "batch" if name == "q" else "page"
-        args += numbers((f"{name}_{outer}", f"{name}_head", f"{name}_row"), strides, narrow=True)
-    if c.paged:
-        args.append(("table_ptr", Pointer("block_table")))
-        args += numbers(("table_row",), call["block_table"].strides[:1])
+    for name, heads in (("q", q), ("k", k), ("v", v)):
+        args.append((f"{name}_ptr", Pointer(heads.tensor, unit > 1)))
+        args += _decode_strides(name, heads, "batch" if name == "q" else "page", narrow=True)
+    if p.page:
+        args += [("table_ptr", Pointer("block_table")), ("table_row", _stride(p.heads["block_table"].row))]
         args.append(("lens_ptr", Pointer("seq_lens")))
     else:
         constants |= {"table_ptr": None, "table_row": None, "lens_ptr": None}
     o, m, l = ("o", "lse", "lse") if direct else ("part", "part_m", "part_l")  # noqa: E741
-    args += [("o_ptr", Pointer(o)), *numbers(("o_batch", "o_head", "o_row"), c.o)]
+    args += [("o_ptr", Pointer(o)), *_decode_strides("o", p.heads["o"])]
     args += [("m_ptr", Pointer(m)), ("l_ptr", Pointer(l))]
     args += _i32s(
-        capacity=c.capacity, pages=call[c.names[1]].shape[0], M=c.M, qheads_per_kvhead=c.share, tiles=tiles,
-        kv_heads=c.G, splits=splits, max_splits=max_splits, **c.reach,
+        capacity=p.N, pages=call[k.tensor].shape[0], M=p.M, qheads_per_kvhead=p.qheads_per_kvhead,
+        tiles=tiles, kv_heads=p.G, splits=splits, max_splits=max_splits, left=p.left or 0, right=p.right or 0,
     )  # fmt: skip
-    args += c.score_factors
+    args += [("scale", Scalar("f32", p.score_scale)), ("cap", Scalar("f32", p.softcap_log2))]
     options = tuple(
         (name, value)
         for name, value in config.items()
@@ -622,31 +614,40 @@ def _decode(call: Call, c: Cached) -> Plan | Rejected:
     first = Launch(split, (programs, 1, 1), tuple(args))
     if direct:
         return Plan((first,))
-    return Plan((first, combine_launch(call, c, splits, max_splits, config["CHUNK"])), c.parts(splits))
+    combine = combine_launch(call, p, splits, max_splits, config["CHUNK"])
+    return Plan((first, combine), params.partial_workspaces(p, splits))
 
 
-def combine_launch(call: Call, c: Cached, splits: int, max_splits: int, chunk: int) -> Launch:
+def combine_launch(call: Call, p: AttentionParams, splits: int, max_splits: int, chunk: int) -> Launch:
     """decode_combine over the partial results of `splits` splits; sm80's decode launches it too."""
-    block_e = min(COMBINE_COLUMNS, triton.next_power_of_2(c.E))
+    block_e = min(COMBINE_COLUMNS, triton.next_power_of_2(p.E))
     constants: dict[str, Any] = {
-        "E": c.E, "LEFT": c.left is not None, "CHUNK": chunk,
+        "E": p.E, "LEFT": p.left is not None, "CHUNK": chunk,
         "BLOCK_S": max(8, min(COMBINE_SPLITS, triton.next_power_of_2(max_splits))), "BLOCK_E": block_e,
     }  # fmt: skip
-    args: Arguments = [("o_ptr", Pointer("o")), *numbers(("o_batch", "o_head", "o_row"), c.o)]
-    args += [("lse_ptr", Pointer("lse"))]
-    args += [(f"{name}_ptr", Pointer(space, True)) for name, space in _PARTIAL]
-    for name, tensor, there in (("sinks_ptr", "sinks", call.has("sinks")), ("lens_ptr", "seq_lens", c.paged)):
+    args: Arguments = [("o_ptr", Pointer("o")), *_decode_strides("o", p.heads["o"])]
+    args += [("lse_ptr", Pointer("lse")), ("part_ptr", Pointer("part", True))]
+    args += [("m_ptr", Pointer("part_m", True)), ("l_ptr", Pointer("part_l", True))]
+    for name, tensor, there in (
+        ("sinks_ptr", "sinks", call.has("sinks")),
+        ("lens_ptr", "seq_lens", p.page > 0),
+    ):
         if there:
             args.append((name, Pointer(tensor)))
         else:
             constants[name] = None
     args += _i32s(
-        capacity=c.capacity, M=c.M, heads=c.G * c.share, splits=splits, max_splits=max_splits,
-        left=bounded(c.left, c.capacity + c.M),
+        capacity=p.N, M=p.M, heads=p.H, splits=splits, max_splits=max_splits, left=p.left or 0
     )  # fmt: skip
     kernel = TritonKernel(decode_combine, tuple(constants.items()), COMBINE_WARPS, 2)
-    grid = c.Z * c.M * c.G * c.share, triton.cdiv(c.E, block_e), 1
-    return Launch(kernel, grid, tuple(args))
+    return Launch(kernel, (p.B * p.M * p.H, triton.cdiv(p.E, block_e), 1), tuple(args))
 
 
-_PARTIAL = (("part", "part"), ("m", "part_m"), ("l", "part_l"))
+def _decode_strides(name: str, heads: Heads, outer: str = "batch", narrow: bool = False) -> Arguments:
+    names = (f"{name}_{outer}", f"{name}_head", f"{name}_row")
+    return [(name, _stride(step, narrow)) for name, step in zip(names, heads.strides, strict=True)]
+
+
+def _stride(step: int, narrow: bool = False) -> Scalar:
+    """With `narrow` in 32 bits where it fits: a product of 32 bits is one instruction."""
+    return Scalar("i32" if narrow and step < 2**31 else "i64", step, step % 16 == 0)
