@@ -12,12 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from portable.commands import cli
+
 TEXT = (Path(__file__).resolve().parents[1] / "CONTRIBUTING.md").read_text()
 PROGRAM = """
 import torch, portable
-from portable import catalog
+from portable.spec import registry
 from portable.spec.reader import load_spec
-load_spec(catalog.op_folders()["squared_relu"])
+load_spec(registry.op_folders()["squared_relu"])
 x = torch.tensor([[-1.0, 2.0, float("nan")]], requires_grad=True)
 y = portable.squared_relu(x)
 y[:, :2].sum().backward()
@@ -37,10 +39,11 @@ def blocks(section: str) -> list[tuple[str, str]]:
 @pytest.fixture
 def op(tmp_path) -> Path:
     """The op's folder after the first list."""
+    (tmp_path / "ops").mkdir()
+    assert cli.main(["new-op", "squared_relu", "--at", str(tmp_path / "ops")]) == 0
     folder = tmp_path / "ops" / "squared_relu"
-    folder.mkdir(parents=True)
-    names = ("spec.yaml", "reference.py", "torch_impl.py", "triton_impl.py", "squared_relu.cu", "native.py",
-             "gradient.py")  # fmt: skip
+    names = ("spec.yaml", "reference.py", "triton_impl.py", "squared_relu.cu", "gradient.py")
+    assert {each.name for each in folder.iterdir()} == set(names[:-1])
     for name, (_, code) in zip(names, blocks("Add an op"), strict=True):
         (folder / name).write_text(code)
     spec = folder / "spec.yaml"
@@ -100,3 +103,14 @@ def test_add_a_vendor(op, tmp_path, environment):
     assert "1 kernels compile, 0 do not pass" in table
     judged = run(environment, *JUDGE)
     assert "\nCONFORMS: " in judged and "on Acme One (acme1)" in judged
+
+
+def test_what_new_op_writes_fails_and_says_what_to_fill_in(tmp_path, environment):
+    (tmp_path / "ops").mkdir()
+    assert cli.main(["new-op", "squared_relu", "--at", str(tmp_path / "ops")]) == 0
+    done = subprocess.run(
+        [sys.executable, *JUDGE, "--device", "cpu", "-k", "N=33"],
+        env=environment, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "fill in squared_relu/reference.py: what squared_relu computes" in done.stdout

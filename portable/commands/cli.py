@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import portable
+from portable.commands import new_op
 from portable.errors import PortableError
 from portable.runtime import detect
 
@@ -72,6 +73,7 @@ def _parser() -> argparse.ArgumentParser:
     tune_arguments(command("tune", tune, "Find the fastest configs for shapes on this machine's device."))
     documented = command("docs", docs, "Print an op's page, deduced from its spec.")
     documented.add_argument("op")
+    new_op.add_arguments(command("new-op", new_op.new_op, "Write the folder of a new op, to be filled in."))
     return parser
 
 
