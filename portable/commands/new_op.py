@@ -13,7 +13,6 @@ from portable.errors import SpecError
 from portable.spec import registry
 
 TEMPLATE = Path(__file__).resolve().parent.parent / "kernels" / "_lib" / "new_op"
-_SUFFIXES = (".yaml", ".py", ".cu", ".hip", ".h")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -73,8 +72,8 @@ def _problem(name: str, like: str | None, root: Path) -> str:
 def _write(source: Path, folder: Path, old: str, new: str) -> None:
     """A copy of an op's folder, its own files alone, under another name."""
     for file in sorted(source.rglob("*")):
-        if file.suffix in _SUFFIXES and file.is_file():
-            name = file.relative_to(source).as_posix()
+        name = file.relative_to(source).as_posix()
+        if file.is_file() and "__pycache__" not in name:
             target = folder / _renamed(name, old, new)
             target.parent.mkdir(parents=True, exist_ok=True)
             text = file.read_text(encoding="utf-8")
