@@ -18,6 +18,7 @@ TESTS ?= tests
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
+AGAIN := $(MAKE) --no-print-directory# by this name, since `make -n` runs the lines that name MAKE
 
 .PHONY: demo test test-all lint types tests docs mutants records clean
 .DELETE_ON_ERROR:
@@ -31,7 +32,7 @@ demo: $(VENV)/installed$(EMULATE)
 # pyright keeps one core busy for a minute, so it runs beside the tests; what it found is printed last.
 test: lint
 	@$(BIN)/pyright >$(VENV)/pyright.log 2>&1 & types=$$!; \
-	$(MAKE) --no-print-directory tests; tests=$$?; \
+	$(AGAIN) tests; tests=$$?; \
 	wait $$types; types=$$?; cat $(VENV)/pyright.log; exit $$((tests | types))
 
 test-all: $(VENV)/installed-test
