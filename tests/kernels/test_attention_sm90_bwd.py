@@ -12,10 +12,11 @@ import torch
 
 import portable.backends.cuda as cuda
 from portable.backends.cuda.backend import CudaBackend
-from portable.kernels.attention.sm90.bwd_plan import plan_backward
+from portable.kernels.attention.sm90.plan import plan_backward
 from portable.plan import Call, Device, Plan, Rejected, TensorInfo, TensorMap
 from portable.runtime import build
 from portable.spec import registry
+from tests.kernels.launch_arguments import arguments_of
 
 H200 = Device("cuda", "sm_90a", "toy", 0, 132, 32, 227 * 1024, 255, l2_bytes=50 << 20)
 DEFAULTS = {
@@ -57,7 +58,7 @@ def planned(asked: Call) -> Any:
 
 
 def main_arguments(asked: Call) -> dict[str, Any]:
-    return dict(planned(asked).launches[1].args)
+    return arguments_of(planned(asked).launches[1])
 
 
 def reason(asked: Call) -> str:
@@ -70,18 +71,18 @@ def reason(asked: Call) -> str:
 def test_three_launches_and_what_lies_between_them(D, queries):
     plan = planned(call(3, 8, 2, 300, 500, D))
     assert [launch.kernel.name for launch in plan.launches] == [
-        "attention_backward_prepare", "attention_backward", "attention_backward_finish"
+        "attention_bwd_preprocess_sm90", "attention_bwd_sm90", "attention_bwd_postprocess_sm90"
     ]  # fmt: skip
     blocks = -(-300 // queries)
     assert [launch.grid for launch in plan.launches] == [
         (24 * blocks, 1, 1), (6 * 4, 1, 1), (24 * blocks, 1, 1)
     ]  # fmt: skip
-    assert dict(plan.launches[1].args)["all"].value == 6 * 4
+    assert arguments_of(plan.launches[1])["tiles_of_keys"].value == 6 * 4
     assert {w.name: (w.shape, w.dtype) for w in plan.workspaces} == {
         "stats": ((24, blocks, 2 * queries), "float32"),
-        "turns": ((24, blocks), "int32"),
+        "semaphore": ((24, blocks), "int32"),
         "claimed": ((1,), "int32"),
-        "sums": ((24, blocks, queries * D), "float32"),
+        "dq_accum": ((24, blocks, queries * D), "float32"),
     }
     assert dict(plan.launches[1].kernel.defines)["QUERIES"] == queries
     assert plan.launches[1].kernel.shared <= H200.shared_memory
@@ -93,7 +94,7 @@ def test_heads_of_64_claim_tiles(D, blocks):
     main = planned(call(2, 16, 16, 8192, 8192, D)).launches[1]
     assert main.grid == (blocks, 1, 1)
     assert dict(main.kernel.defines)["PERSISTENT"] == (D == 64)
-    assert dict(main.args)["all"].value == 2 * 16 * 64
+    assert arguments_of(main)["tiles_of_keys"].value == 2 * 16 * 64
 
 
 @pytest.mark.parametrize(
@@ -102,11 +103,11 @@ def test_heads_of_64_claim_tiles(D, blocks):
 def test_heads_are_padded(D, E, head):
     """Copies bring zeros beyond the columns, and leave out what lies there."""
     plan = planned(call(1, 2, 2, 200, 100, D, E))
-    args = [dict(launch.args) for launch in plan.launches]
+    args = [arguments_of(launch) for launch in plan.launches]
     assert dict(plan.launches[1].kernel.defines)["HEAD"] == head
     assert [args[1][f"map_{name}"].sizes[0] for name in ("q", "k", "dk")] == [D, D, D]
     assert [args[1][f"map_{name}"].sizes[0] for name in ("v", "dout", "dv")] == [E, E, E]
-    assert args[0]["columns"].value == E and args[2]["columns"].value == D
+    assert args[0]["head_dim_v"].value == E and args[2]["head_dim"].value == D
 
 
 def test_maps_cover_operands_and_results():
@@ -119,7 +120,7 @@ def test_maps_cover_operands_and_results():
         assert args[f"map_{name}"].sizes == (128, 500, 2, 3)
     assert args["map_k"].box == args["map_v"].box == (64, 128, 1, 1)
     assert args["map_dk"].box == args["map_dv"].box == (64, 64, 1, 1)
-    assert args["share"].value == 4 and args["groups"].value == 2
+    assert args["qheads_per_kvhead"].value == 4 and args["kv_heads"].value == 2
 
 
 def test_heads_between_the_rows():
@@ -129,7 +130,7 @@ def test_heads_between_the_rows():
     for name in ("q", "do", "o"):
         asked = changed(asked, name, strides=strides)
     assert main_arguments(asked)["map_q"].strides == (2 * 512, 2 * 64, 2 * 300 * 512)
-    prepare = dict(planned(asked).launches[0].args)
+    prepare = arguments_of(planned(asked).launches[0])
     found = [prepare[f"dout_{field}"].value for field in ("batch", "head", "row")]
     assert found == [300 * 512, 64, 512]
 
@@ -156,10 +157,10 @@ def test_windows(params, left, right):
 
 def test_scores_are_in_base_two():
     args = main_arguments(call(1, 2, 2, 64, 64, 64, scale=0.5))
-    assert args["to_score"].value == pytest.approx(0.5 * math.log2(math.e)) and args["scale"].value == 0.5
+    assert args["score_scale"].value == pytest.approx(0.5 * math.log2(math.e)) and args["scale"].value == 0.5
     args = main_arguments(call(1, 2, 2, 64, 64, 64, scale=0.5, softcap=20.0))
-    assert args["to_score"].value == pytest.approx(2 * 0.5 / 20 * math.log2(math.e))
-    assert args["cap"].value == pytest.approx(20 * math.log2(math.e))
+    assert args["score_scale"].value == pytest.approx(2 * 0.5 / 20 * math.log2(math.e))
+    assert args["softcap_log2"].value == pytest.approx(20 * math.log2(math.e))
     assert args["scale"].value == 0.5
 
 
@@ -167,13 +168,16 @@ def test_dlse_is_read_where_it_is_given():
     for given in (False, True):
         prepare = planned(call(1, 2, 2, 64, 64, 64, dlse=given)).launches[0]
         assert dict(prepare.kernel.defines)["DLSE"] == given
-        assert hasattr(dict(prepare.args)["dlse"], "tensor") == given
+        assert hasattr(arguments_of(prepare)["dlse"], "tensor") == given
 
 
 def test_key_heads_walked_together():
-    assert main_arguments(call(1, 7, 7, 64, 64, 64))["together"].value == 16
-    assert main_arguments(call(1, 7, 7, 64, 64, 64, causal=True))["together"].value == 32
-    assert main_arguments(call(1, 7, 7, 64, 64, 64, config={"GROUP": 4}))["together"].value == 4
+    assert main_arguments(call(1, 7, 7, 64, 64, 64))["kv_heads_per_band"].value == 16
+    assert main_arguments(call(1, 7, 7, 64, 64, 64, causal=True))["kv_heads_per_band"].value == 32
+    assert (
+        main_arguments(call(1, 7, 7, 64, 64, 64, config={"KV_HEADS_PER_BAND": 4}))["kv_heads_per_band"].value
+        == 4
+    )
 
 
 @pytest.mark.parametrize(
@@ -182,7 +186,7 @@ def test_key_heads_walked_together():
 )
 def test_heads_go_inside_blocks_of_queries_where_few_rows_are_under_way(share, queries, causal, inside):
     plan = planned(call(2, 8, 8 // share, queries, queries, 128, causal=causal))
-    assert dict(plan.launches[1].kernel.defines)["INNER"] == inside
+    assert dict(plan.launches[1].kernel.defines)["HEADS_INSIDE"] == inside
 
 
 @pytest.mark.parametrize("shape", [(1, 2, 2, 1, 1, 64), (1, 2, 1, 63, 65, 128), (2, 2, 1, 1000, 1, 64)])
@@ -199,7 +203,7 @@ def test_what_is_left_to_others():
     assert "0 keys" in reason(call(1, 2, 2, 64, 0, 64))
     assert "no heads" in reason(call(0, 2, 2, 64, 64, 64))
     asked = call(1, 2, 2, 64, 64, 64)
-    assert "multiple of 16 bytes" in reason(changed(asked, "k", alignment=8))
+    assert "multiples of 16 bytes" in reason(changed(asked, "k", alignment=8))
     assert "multiple of 8" in reason(changed(asked, "o", strides=(9000, 4500, 68, 1)))
     assert "multiple of 8" in reason(changed(asked, "v", strides=(0, 0, 64, 1)))
     assert "overlap" in reason(changed(asked, "q", strides=(9216, 4608, 32, 1)))

@@ -11,31 +11,32 @@ import pytest
 
 import portable.backends.cuda as cuda
 from portable.backends.cuda.backend import CudaBackend
-from portable.kernels.attention.problem import problem_of
-from portable.kernels.attention.sm90 import bwd_hdim256_plan
-from portable.kernels.attention.sm90.bwd_hdim256_plan import TILE, Turn, held, most_blocks, turns_of
+from portable.kernels.attention.params import dense
+from portable.kernels.attention.sm90 import plan_hdim256
+from portable.kernels.attention.sm90.plan_hdim256 import TILE, Chunk, chunks_of, held, most_blocks
 from portable.plan import Call, Pointer
 from portable.runtime import build
+from tests.kernels.launch_arguments import arguments_of
 from tests.kernels.test_attention_sm90_bwd import H200, call, planned, reason
 
 
 def test_statistics_then_two_launches_a_turn():
     plan = planned(call(3, 8, 2, 300, 500, 192, 128))
     assert [launch.kernel.name for launch in plan.launches] == [
-        "attention_backward_prepare", "attention_backward_wide", "attention_backward_wide_dq"
+        "attention_bwd_preprocess_sm90", "attention_bwd_hdim256", "attention_bwd_dq_hdim256"
     ]  # fmt: skip
     assert [launch.grid[0] for launch in plan.launches] == [24 * 5, 6 * 8, 24 * 3]
     assert {w.name: (w.shape, w.dtype) for w in plan.workspaces} == {
         "stats": ((24, 5, 2 * TILE), "float32"),
-        "kept": ((24, 8, 5, TILE * TILE), "bfloat16"),
+        "ds_workspace": ((24, 8, 5, TILE * TILE), "bfloat16"),
     }
 
 
 @pytest.mark.parametrize("slots", [3, 8, 9, 16, 24, 1000])
 @pytest.mark.parametrize(("lines", "key_blocks"), [(1, 1), (1, 8), (5, 8), (6, 8), (7, 3)])
 def test_turns_take_every_block_once_and_fit(monkeypatch, lines, key_blocks, slots):
-    monkeypatch.setattr(bwd_hdim256_plan, "_FEWEST_BLOCKS", 2)
-    turns = list(turns_of(lines, key_blocks, slots))
+    monkeypatch.setattr(plan_hdim256, "_FEWEST_BLOCKS", 2)
+    turns = list(chunks_of(lines, key_blocks, slots))
     taken = [
         (line, block)
         for turn in turns
@@ -47,34 +48,36 @@ def test_turns_take_every_block_once_and_fit(monkeypatch, lines, key_blocks, slo
     # The first is the largest, and those of a head follow one another: dq's sums are made for it.
     assert all(turn.lines <= turns[0].lines and turn.blocks <= turns[0].blocks for turn in turns)
     for before, turn in itertools.pairwise(turns):
-        assert turn.block == 0 or turn == Turn(before.line, 1, before.block + before.blocks, turn.blocks)
+        assert turn.block == 0 or turn == Chunk(before.line, 1, before.block + before.blocks, turn.blocks)
 
 
 def test_heads_that_do_not_fit_take_turns(monkeypatch):
     asked = call(2, 8, 4, 1000, 1000, 256)
     kept = 2 * 16 * 16 * TILE * TILE * 2  # of a key head
-    monkeypatch.setattr(bwd_hdim256_plan, "_KEPT_BYTES", 3 * kept)
+    monkeypatch.setattr(plan_hdim256, "_DS_BYTES", 3 * kept)
     plan = planned(asked)
     mains = plan.launches[1::2]
-    assert [dict(launch.args)["line"].value for launch in mains] == [0, 3, 6]
+    assert [arguments_of(launch)["line"].value for launch in mains] == [0, 3, 6]
     assert [launch.grid[0] for launch in mains] == [3 * 16, 3 * 16, 2 * 16]
     assert [launch.grid[0] for launch in plan.launches[2::2]] == [6 * 8, 6 * 8, 4 * 8]
-    assert {w.name: w.shape[0] for w in plan.workspaces}["kept"] == 6
-    assert "sums" not in {w.name for w in plan.workspaces}
+    assert {w.name: w.shape[0] for w in plan.workspaces}["ds_workspace"] == 6
+    assert "dq_accum" not in {w.name for w in plan.workspaces}
 
 
 def test_blocks_of_keys_take_turns_where_a_head_does_not_fit(monkeypatch):
     asked = call(1, 2, 1, 1000, 1000, 256)
     row = 2 * 16 * TILE * TILE * 2  # of a block of keys
-    monkeypatch.setattr(bwd_hdim256_plan, "_KEPT_BYTES", 6 * row)
+    monkeypatch.setattr(plan_hdim256, "_DS_BYTES", 6 * row)
     assert "a block of keys" in reason(asked)  # turns of less than a card's worth of blocks
-    monkeypatch.setattr(bwd_hdim256_plan, "_FEWEST_BLOCKS", 6)
+    monkeypatch.setattr(plan_hdim256, "_FEWEST_BLOCKS", 6)
     plan = planned(asked)
-    mains = [dict(launch.args) for launch in plan.launches[1::2]]
+    mains = [arguments_of(launch) for launch in plan.launches[1::2]]
     assert [(x["block"].value, x["blocks"].value) for x in mains] == [(0, 6), (6, 6), (12, 4)]
     spaces = {w.name: w for w in plan.workspaces}
-    assert spaces["sums"].shape == (2 * 1024 * 256,) and spaces["sums"].dtype == "float32"
-    assert all(dict(launch.args)["sums"] == Pointer("sums", True) for launch in plan.launches[2::2])
+    assert spaces["dq_accum"].shape == (2 * 1024 * 256,) and spaces["dq_accum"].dtype == "float32"
+    assert all(
+        arguments_of(launch)["dq_accum"] == Pointer("dq_accum", True) for launch in plan.launches[2::2]
+    )
 
 
 def test_what_is_kept_is_at_most_a_gibibyte():
@@ -83,7 +86,7 @@ def test_what_is_kept_is_at_most_a_gibibyte():
         call(1, 128, 128, 16384, 16384, 192, 128),
         call(1, 2, 2, 65536, 65536, 192, 128),
     ):
-        kept = next(w for w in planned(asked).workspaces if w.name == "kept")
+        kept = next(w for w in planned(asked).workspaces if w.name == "ds_workspace")
         size = 2
         for each in kept.shape:
             size *= each
@@ -103,7 +106,7 @@ def seen_blocks(M: int, N: int, left: int, right: int, block: int) -> int:
 @pytest.mark.parametrize(("M", "N"), [(640, 640), (1000, 517), (517, 1000), (64, 65)])
 def test_a_window_keeps_no_more_blocks_than_it_shows(M, N):
     for left, right in itertools.product((0, 1, 2, 63, 64, 65, 100, 500), (0, 1, 2, 63, 64)):
-        problem = problem_of(call(1, 1, 1, M, N, 256, window_left=left, window_right=right))
+        problem = dense(call(1, 1, 1, M, N, 256, window_left=left, window_right=right))
         most = most_blocks(problem)  # type: ignore[arg-type]
         found = [seen_blocks(M, N, left, right, block) for block in range(-(-N // TILE))]
         assert max(found) <= most <= max(found) + 2 or problem.left is None or problem.right is None  # type: ignore[union-attr]
@@ -117,7 +120,7 @@ def test_heads_are_padded_to_64s(D, E, columns, stages):
     plan = planned(call(1, 2, 2, 200, 100, D, E))
     main = dict(plan.launches[1].kernel.defines)
     assert (main["HEAD_D"], main["HEAD_E"], main["STAGES"]) == (*columns, stages)
-    args = dict(plan.launches[1].args)
+    args = arguments_of(plan.launches[1])
     assert [args[f"map_{name}"].sizes[0] for name in ("q", "k", "dk")] == [D, D, D]
     assert [args[f"map_{name}"].sizes[0] for name in ("v", "dout", "dv")] == [E, E, E]
     assert dict(plan.launches[0].kernel.defines)["HEAD"] >= columns[1]

@@ -14,9 +14,8 @@ import torch
 
 from portable.backends.cuda.backend import CudaBackend
 from portable.dispatch import arguments, compiled_call
-from portable.kernels.attention.packed import entries_of
-from portable.kernels.attention.sm90.plan import plan_varlen
-from portable.kernels.attention.sm90.varlen_plan import plan_varlen_backward
+from portable.kernels.attention.params import max_tiles
+from portable.kernels.attention.sm90.plan import plan_varlen, plan_varlen_backward
 from portable.kernels.attention.varlen_torch import bounds
 from portable.plan import Call, Launch, NativeKernel, Plan, Pointer, Rejected
 from portable.runtime import build
@@ -93,13 +92,13 @@ def test_two_launches_forward():
     assert [each.kernel.name for each in plan.launches] == ["attention_ragged_tiles", "attention_fwd_sm90"]
     pack = defines(main)["PACK_GQA"]
     tile = 64 * defines(main)["CONSUMERS"] // pack
-    assert table.grid == (1, 1, 1) and main.grid == (min(entries_of(1000, 9, tile) * 8 // pack, 132), 1, 1)
+    assert table.grid == (1, 1, 1) and main.grid == (min(max_tiles(1000, 9, tile) * 8 // pack, 132), 1, 1)
     assert number(table, "tile") == tile and number(table, "of_keys") == 0
     assert defines(main)["VARLEN"] == 1 and kernel_of(main).shared <= H200.shared_memory
     sizes = {space.name: space.shape for space in plan.workspaces}
     assert sizes == {
         "bounds": (10, 4), "ranks": (10,), "firsts": (11,), "counts": (2,),
-        "tiles": (entries_of(1000, 9, tile), 2),
+        "tiles": (max_tiles(1000, 9, tile), 2),
     }  # fmt: skip
 
 
@@ -120,7 +119,7 @@ def test_heads_of_one_key_head_share_a_tile(given, pack):
     main = planned(plan_varlen(forward(**given, causal=True))).launches[1]
     rows = 64 * defines(main)["CONSUMERS"]
     assert defines(main)["PACK_GQA"] == pack and rows // pack % 16 == 0
-    args = dict(main.args)
+    args = arguments_of(main)
     assert args["map_q"].box == (64, rows // pack, pack, 1)  # type: ignore[union-attr]
     assert args["map_k"].box[2] == args["map_v"].box[2] == 1  # type: ignore[union-attr]
 
@@ -132,7 +131,7 @@ def test_heads_that_do_not_step_have_tiles_of_their_own():
     assert q is not None
     still = {**call.tensors, "q": replace(q, strides=(q.strides[0], 0, q.strides[2]))}
     main = planned(plan_varlen(replace(call, tensors=still))).launches[1]
-    assert defines(main)["PACK_GQA"] == 1 and dict(main.args)["map_q"].sizes[2] == 1  # type: ignore[union-attr]
+    assert defines(main)["PACK_GQA"] == 1 and arguments_of(main)["map_q"].sizes[2] == 1  # type: ignore[union-attr]
 
 
 def test_four_launches_backward():
@@ -140,17 +139,17 @@ def test_four_launches_backward():
     names = [each.kernel.name for each in plan.launches]
     assert names == [
         "attention_ragged_tiles",
-        "attention_backward_prepare",
-        "attention_backward",
-        "attention_backward_finish",
+        "attention_bwd_preprocess_sm90",
+        "attention_bwd_sm90",
+        "attention_bwd_postprocess_sm90",
     ]
-    lines = entries_of(1000, 9, 64)
+    lines = max_tiles(1000, 9, 64)
     grids = [each.grid[0] for each in plan.launches]
-    assert grids == [1, lines * 8, entries_of(1200, 9, 128) * 2, lines * 8]
+    assert grids == [1, lines * 8, max_tiles(1200, 9, 128) * 2, lines * 8]
     sizes = {space.name: space.shape for space in plan.workspaces}
-    assert sizes["stats"] == (8, lines, 128) and sizes["sums"] == (8, lines, 64 * 128)
-    assert sizes["tiles"] == (entries_of(1200, 9, 128), 2) and "claimed" not in sizes
-    assert all(defines(each)["RAGGED"] == 1 for each in plan.launches[1:])
+    assert sizes["stats"] == (8, lines, 128) and sizes["dq_accum"] == (8, lines, 64 * 128)
+    assert sizes["tiles"] == (max_tiles(1200, 9, 128), 2) and "claimed" not in sizes
+    assert all(defines(each)["VARLEN"] == 1 for each in plan.launches[1:])
     assert kernel_of(plan.launches[2]).shared <= H200.shared_memory
 
 
@@ -340,7 +339,7 @@ def test_every_tile_of_every_sequence_is_taken_once(cu_q, cu_k, given):
         for z, place in tiles:
             begin, end = sequences[z, side : side + 2]
             covered[begin + place * tile : min(begin + (place + 1) * tile, end)] += 1
-        assert (covered == 1).all() and len(tiles) <= entries_of(total, len(cu_q), tile)
+        assert (covered == 1).all() and len(tiles) <= max_tiles(total, len(cu_q), tile)
         for blocks in (1, 7, 132):
             taken = claimed(len(tiles), 3, blocks, random.Random(blocks))
             assert sorted(taken) == [(i, head) for i in range(len(tiles)) for head in range(3)]
@@ -377,7 +376,7 @@ def test_lines_have_room_for_every_sequence():
             for z, (first, last) in enumerate(itertools.pairwise(cuts(offsets, total))):
                 assert first // size + z >= end
                 end = first // size + z + -(-(last - first) // size)
-            assert end <= entries_of(total, len(offsets), size)
+            assert end <= max_tiles(total, len(offsets), size)
 
 
 @pytest.mark.parametrize("arch", ["gfx942", "gfx1100"])
@@ -394,7 +393,7 @@ def test_the_tables_as_the_kernel_makes_them(arch):
     for (cu_q, cu_k), given in itertools.product(OFFSETS, ({"causal": True},)):
         for launch in launches(len(cu_q), **given):
             sequences, tiles = walk(launch, cu_q, cu_k)
-            most = entries_of(1200, len(cu_q), number(launch, "tile"))
+            most = max_tiles(1200, len(cu_q), number(launch, "tile"))
             shapes = {
                 "bounds": sequences.shape, "ranks": (len(sequences),), "firsts": (len(sequences) + 1,),
                 "tiles": (most, 2), "counts": (2,),

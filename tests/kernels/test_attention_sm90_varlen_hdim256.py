@@ -12,12 +12,13 @@ import pytest
 import torch
 
 from portable.backends.cuda.backend import CudaBackend
-from portable.kernels.attention.packed import entries_of
-from portable.kernels.attention.sm90 import varlen_hdim256_plan
-from portable.kernels.attention.sm90.bwd_hdim256_plan import TILE
-from portable.kernels.attention.sm90.varlen_plan import plan_varlen_backward
+from portable.kernels.attention.params import max_tiles
+from portable.kernels.attention.sm90 import plan_hdim256
+from portable.kernels.attention.sm90.plan import plan_varlen_backward
+from portable.kernels.attention.sm90.plan_hdim256 import TILE
 from portable.plan import Plan, Pointer
 from portable.runtime import build
+from tests.kernels.launch_arguments import arguments_of
 from tests.kernels.test_attention_sm90_fwd import H200, build_folder
 from tests.kernels.test_attention_sm90_varlen import (
     backward,
@@ -38,27 +39,27 @@ def wide(**given: Any) -> Plan:
 def test_tables_places_and_statistics_then_two_launches_a_turn():
     plan = wide()
     assert [each.kernel.name for each in plan.launches] == [
-        "attention_ragged_tiles", "attention_backward_wide_places", "attention_backward_prepare",
-        "attention_backward_wide", "attention_backward_wide_dq",
+        "attention_ragged_tiles", "attention_varlen_workspace_offsets", "attention_bwd_preprocess_sm90",
+        "attention_bwd_hdim256", "attention_bwd_dq_hdim256",
     ]  # fmt: skip
-    rows, keys, places = entries_of(1000, 9, 64), entries_of(1200, 9, 64), entries_of(1000, 9, 128)
+    rows, keys, places = max_tiles(1000, 9, 64), max_tiles(1200, 9, 64), max_tiles(1000, 9, 128)
     assert [each.grid[0] for each in plan.launches] == [1, 1, rows * 8, keys * 2, places * 8]
     sizes = {space.name: space.shape for space in plan.workspaces}
     assert sizes["stats"] == (8, rows, 128) and sizes["tiles"] == (keys, 2)
-    assert sizes["places"] == (10,) and sizes["layout"] == (4,) and "sums" not in sizes
-    assert all(defines(each)["RAGGED"] == 1 for each in plan.launches[1:])
+    assert sizes["workspace_offsets"] == (10,) and sizes["chunk_layout"] == (4,) and "dq_accum" not in sizes
+    assert all(defines(each)["VARLEN"] == 1 for each in plan.launches[1:])
     assert number(plan.launches[0], "of_keys") == 1 and number(plan.launches[0], "tile") == TILE
 
 
 def test_heads_of_128_stay_with_the_narrow_kernels():
-    assert "attention_backward" in [each.kernel.name for each in wide(D=128, E=128).launches]
-    assert "attention_backward_wide" in [each.kernel.name for each in wide(D=64, E=136).launches]
+    assert "attention_bwd_sm90" in [each.kernel.name for each in wide(D=128, E=128).launches]
+    assert "attention_bwd_hdim256" in [each.kernel.name for each in wide(D=64, E=136).launches]
 
 
 def test_what_is_left_to_others():
     assert "up to 256" in reason(plan_varlen_backward(backward(D=250)))
     assert "bytes a block of keys" in reason(plan_varlen_backward(backward(M=2**17, N=2**17, D=256)))
-    assert "turns" in reason(plan_varlen_backward(backward(M=2**16, N=2**16, H=128, G=128, D=256)))
+    assert "chunks" in reason(plan_varlen_backward(backward(M=2**16, N=2**16, H=128, G=128, D=256)))
     assert "blocks of scores" in reason(plan_varlen_backward(backward(M=2**22, N=2**22, D=256)))
     asked = replace(backward(D=256), device=replace(H200, shared_memory=160 * 1024))
     assert "shared memory" in reason(plan_varlen_backward(asked))
@@ -67,9 +68,9 @@ def test_what_is_left_to_others():
 def test_what_is_kept_is_bounded():
     for tokens, H, G in ((32768, 16, 8), (16384, 128, 128)):
         plan = wide(M=tokens, N=tokens, H=H, G=G)
-        kept = next(each for each in plan.workspaces if each.name == "kept")
+        kept = next(each for each in plan.workspaces if each.name == "ds_workspace")
         assert kept.shape[0] * TILE * TILE * 2 <= 9 << 27
-    small = next(each for each in wide(M=64, N=64, C=2).workspaces if each.name == "kept")
+    small = next(each for each in wide(M=64, N=64, C=2).workspaces if each.name == "ds_workspace")
     assert small.shape[0] <= 3 * 8
 
 
@@ -95,7 +96,7 @@ class Found:
     def __init__(self, plan: Plan, queries: list[int], keys: list[int]):
         launch = plan.launches[1]
         self.groups, self.share, self.reach, slots = (
-            number(launch, name) for name in ("groups", "share", "reach", "slots")
+            number(launch, name) for name in ("kv_heads", "qheads_per_kvhead", "reach", "slots")
         )
         left, right = number(launch, "left"), number(launch, "right")
         outside = (0, len(queries) - 1)
@@ -145,23 +146,23 @@ def drawn(order: random.Random, total: int, count: int) -> list[int]:
 @pytest.mark.parametrize(("H", "G"), [(1, 1), (4, 2), (7, 7)])
 @pytest.mark.parametrize("kept", [40, 100, 400, 10**6])
 def test_every_block_of_keys_has_one_turn_and_a_place_of_its_own(monkeypatch, H, G, kept, given):
-    monkeypatch.setattr(varlen_hdim256_plan, "_KEPT_BYTES", kept * TILE * TILE * 2)
-    monkeypatch.setattr(varlen_hdim256_plan, "_FEWEST_BLOCKS", 2)
+    monkeypatch.setattr(plan_hdim256, "_VARLEN_DS_BYTES", kept * TILE * TILE * 2)
+    monkeypatch.setattr(plan_hdim256, "_VARLEN_FEWEST_BLOCKS", 2)
     order = random.Random(kept + H)
     for count in (1, 2, 3, 9):
         M, N = (order.choice((1, 64, 300, 640)) for _ in range(2))
         plan = wide(C=count, M=M, N=N, H=H, G=G, **given)
         mains, of_dq = plan.launches[3::2], plan.launches[4::2]
-        slots = next(each for each in plan.workspaces if each.name == "kept").shape[0]
+        slots = next(each for each in plan.workspaces if each.name == "ds_workspace").shape[0]
         for _ in range(5):
             queries, keys = drawn(order, M, count), drawn(order, N, count)
             found, taken = Found(plan, queries, keys), []
-            summed = any(space.name == "sums" for space in plan.workspaces)
+            summed = any(space.name == "dq_accum" for space in plan.workspaces)
             assert found.parts == 1 or summed
             for turn, (main, dq) in enumerate(zip(mains, of_dq, strict=True)):
                 heads = found.heads(turn)
                 assert sum(found.key_blocks) * len(heads) <= main.grid[0]
-                places = entries_of(M, count, 2 * TILE)
+                places = max_tiles(M, count, 2 * TILE)
                 assert places * len(heads) * (H // G) <= dq.grid[0]
                 rows: list[Row] = []
                 for z, group in itertools.product(range(count + 1), heads):
@@ -199,7 +200,7 @@ def test_a_row_holds_the_blocks_of_queries_that_see_its_keys(M, N, given):
     found = Found(wide(C=2, M=M, N=N, **given), [0, M, 0], [0, N, 0])
     right = 0 if "causal" in given else given.get("window_right", 2**29)
     for block, (begin, end) in enumerate(itertools.pairwise(found.before[1])):
-        lowest = max(0, (block * TILE - (N - M) - right) // TILE)  # as sm90/bwd.h's Sight
+        lowest = max(0, (block * TILE - (N - M) - right) // TILE)  # as sm90/bwd.h's BwdSeqlenInfo
         assert end - begin == max(0, -(-M // TILE) - lowest)
 
 
@@ -207,13 +208,10 @@ def test_a_row_holds_the_blocks_of_queries_that_see_its_keys(M, N, given):
 
 
 def test_gradients_are_told_where_they_lie():
-    args = dict(wide(D=192, E=136).launches[3].args)
+    args = arguments_of(wide(D=192, E=136).launches[3])
     assert args["dk"] == Pointer("dk", True) and args["dv"] == Pointer("dv", True)
-    values = {name: args[name].value for name in args if name.startswith(("dk_", "dv_"))}  # type: ignore[union-attr]
-    assert values == {
-        "dk_head": 192, "dk_row": 2 * 192, "dk_columns": 192,
-        "dv_head": 136, "dv_row": 2 * 136, "dv_columns": 136,
-    }  # fmt: skip
+    names = ("dk_head", "dk_row", "head_dim", "dv_head", "dv_row", "head_dim_v")
+    assert [args[name].value for name in names] == [192, 2 * 192, 192, 136, 2 * 136, 136]
 
 
 @pytest.mark.slow

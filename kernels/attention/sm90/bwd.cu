@@ -2,120 +2,113 @@
 //
 // A block owns 128 keys of one key head and walks the blocks of QUERIES queries that see any of them, of every
 // query head that reads the key head, from the last query to the first. Scores are computed transposed, keys
-// by queries, so that probabilities and their gradients are first operands of dv and dk straight from
-// registers. Warpgroup 0 copies: one thread brings q, do and the queries' statistics through a ring of STAGES
-// stages, two carry dq of alternate steps to its float32 sums in global memory. Warpgroup 1 makes dq from the
+// by queries, so that P and their gradients are first operands of dv and dk straight from
+// registers. Warpgroup 0 copies: one thread brings q, do and the queries' statistics through a stages of STAGES
+// stages, two accumulate_dq dq of alternate steps to its float32 sums in global memory. Warpgroup 1 makes dq from the
 // gradients of the scores, which come through shared memory. Warpgroups 2 and 3 own 64 keys each and do the rest.
 //
-// Blocks of keys add to a block of queries in the order of the keys, by a counter of turns per block of queries, so
+// Blocks of keys add to a block of queries in the order of the keys, by a counter of semaphore per block of queries, so
 // that the same input gives the same bits. A tile waits only for tiles before it, which blocks take in order.
 //
-// Defines: bwd.h's; STAGES, PERSISTENT, CAPPED. With RAGGED `claimed` points to how many blocks of keys there
+// Defines: bwd.h's; STAGES, PERSISTENT, SOFTCAP. With VARLEN `claimed` points to how many blocks of keys there
 // are.
 #include "bwd_tiles.h"
 
 #include "bwd_scores.h"
-#if RAGGED
 #include "bwd_varlen.h"
-#endif
 
 constexpr int THREADS = 4 * 128;
+using State = PipelineState<STAGES>;
 
-DEVICE void wait_turn(const uint32_t* turns, uint32_t turn) {
+DEVICE void semaphore_wait(const uint32_t* semaphore, uint32_t turn) {
     uint32_t now;
     do {
-        asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(turns) : "memory");
+        asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(semaphore) : "memory");
     } while (now != turn);
     asm volatile("fence.proxy.async;" ::: "memory");
 }
-DEVICE void end_turn(uint32_t* turns, uint32_t turn) {
+DEVICE void semaphore_release(uint32_t* semaphore, uint32_t turn) {
     asm volatile("fence.proxy.async;" ::: "memory");
-    asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(turns), "r"(turn + 1) : "memory");
+    asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(semaphore), "r"(turn + 1) : "memory");
 }
 
 struct Maps {
     const TensorMap *q, *k, *v, *dout, *dk, *dv;
-#if RAGGED
-    Rows dk_rows, dv_rows;
-#endif
+    GlobalRows dk_rows, dv_rows;  // varlen
 };
 
 // Brings a tile's keys, and its queries step by step.
-DEVICE void load(const Shared& shared, const Maps& maps, const Work& work, const Sight& sight,
-                 const float* stats, int heads, Place& place, uint32_t phase) {
+DEVICE void load(const Shared& shared, const Maps& maps, const WorkTile& work, const BwdSeqlenInfo& seqlen,
+                 const float* stats, int heads, State& place, uint32_t phase) {
     const auto keys = [&](uint32_t to, const TensorMap* map, uint32_t full) {
         mbarrier_arrive_expect_tx(full, KEY_BYTES);
-        const int row = work.first_key() + sight.first_key;
+        const int row = work.first_key() + seqlen.first_key;
 #pragma unroll
         for (int block = 0; block < HEAD_BLOCKS; ++block)
-            tma_load_4d(to + block * KEYS * LINE, map, full, block * 64, row, work.group, work.batch);
+            tma_load_4d(to + block * KEYS * SWIZZLE_BYTES, map, full, block * 64, row, work.kv_head, work.batch);
     };
-    const auto queries = [&](uint32_t to, const TensorMap* map, uint32_t full, const Walk& walk) {
+    const auto queries = [&](uint32_t to, const TensorMap* map, uint32_t full, const StepIterator& steps_at) {
 #pragma unroll
         for (int block = 0; block < HEAD_BLOCKS; ++block)
-            tma_load_4d(to + block * QUERIES * LINE, map, full, block * 64,
-                     walk.query_block * QUERIES + sight.first_query, walk.head, work.batch);
+            tma_load_4d(to + block * QUERIES * SWIZZLE_BYTES, map, full, block * 64,
+                     steps_at.query_block * QUERIES + seqlen.first_query, steps_at.head, work.batch);
     };
     uint32_t k_full = shared.k_full(), v_full = shared.v_full();
-#if RAGGED
-    if (torn_keys(work, sight)) k_full = shared.k_torn(), v_full = shared.v_torn();
-#endif
-    Walk walk(work);
+    if (VARLEN && partial_keys(work, seqlen)) k_full = shared.k_partial(), v_full = shared.v_partial();
+    StepIterator steps_at(work);
     const int steps = work.steps();
     const auto load_v = [&] {
-        mbarrier_wait(shared.v_free(), phase ^ 1);
+        mbarrier_wait(shared.v_empty(), phase ^ 1);
         keys(shared.v, maps.v, v_full);
     };
-    mbarrier_wait(shared.k_free(), phase ^ 1);
+    mbarrier_wait(shared.k_empty(), phase ^ 1);
     keys(shared.k, maps.k, k_full);
     if (steps == 0) load_v();
 #pragma unroll 1
     for (int step = 0; step < steps; ++step) {
         uint32_t q_full = shared.q_full(place.stage), dout_full = shared.dout_full(place.stage);
-#if RAGGED
-        if (torn_queries(walk, sight)) q_full = shared.q_torn(place.stage), dout_full = shared.dout_torn(place.stage);
-#endif
-        mbarrier_wait(shared.q_free(place.stage), place.phase ^ 1);
+        if (VARLEN && partial_queries(steps_at, seqlen)) q_full = shared.q_partial(place.stage), dout_full = shared.dout_partial(place.stage);
+        mbarrier_wait(shared.q_empty(place.stage), place.phase ^ 1);
         mbarrier_arrive_expect_tx(q_full, QUERY_BYTES);
-        queries(shared.q + place.stage * QUERY_BYTES, maps.q, q_full, walk);
+        queries(shared.q + place.stage * QUERY_BYTES, maps.q, q_full, steps_at);
         if (step == 0) load_v();
-        mbarrier_wait(shared.dout_free(place.stage), place.phase ^ 1);
+        mbarrier_wait(shared.dout_empty(place.stage), place.phase ^ 1);
         mbarrier_arrive_expect_tx(dout_full, QUERY_BYTES + STATS_BYTES);
-        queries(shared.dout + place.stage * QUERY_BYTES, maps.dout, dout_full, walk);
-        const int64_t line = static_cast<int64_t>(work.batch) * heads + walk.head;
+        queries(shared.dout + place.stage * QUERY_BYTES, maps.dout, dout_full, steps_at);
+        const int64_t line = static_cast<int64_t>(work.batch) * heads + steps_at.head;
         bulk_copy_g2s(shared.stats + place.stage * STATS_BYTES,
-                  stats + sight.place(line, walk.query_block) * (QUERIES * 2), STATS_BYTES, dout_full);
+                  stats + seqlen.place(line, steps_at.query_block) * (QUERIES * 2), STATS_BYTES, dout_full);
         place.advance();
-        walk.next();
+        steps_at.next();
     }
 }
 
-// Carries dq of every PART_BUFFERS-th step to its sums, from step `first` of the tile on: others carry theirs while
+// Carries dq of every PART_BUFFERS-th step to its sums, from step `first` of the tile on: others accumulate_dq theirs while
 // this one's are on their way and the next block is told of its turn.
-DEVICE void carry(const Shared& shared, const Work& work, const Sight& sight, float* sums, uint32_t* turns,
+DEVICE void accumulate_dq(const Shared& shared, const WorkTile& work, const BwdSeqlenInfo& seqlen, float* sums, uint32_t* semaphore,
                   int heads, int buffer, uint32_t& phase, int& first) {
     const uint32_t from = shared.part(buffer);
     const int steps = work.steps();
-    Walk walk(work);
-    for (int i = 0; i < first; ++i) walk.next();
+    StepIterator steps_at(work);
+    for (int i = 0; i < first; ++i) steps_at.next();
     int step = first;
 #pragma unroll 1
     for (; step < steps; step += PART_BUFFERS) {
-        const int64_t line = static_cast<int64_t>(work.batch) * heads + walk.head;
-        const int64_t at = sight.place(line, walk.query_block);
+        const int64_t line = static_cast<int64_t>(work.batch) * heads + steps_at.head;
+        const int64_t at = seqlen.place(line, steps_at.query_block);
         float* const to = sums + at * (2 * PART);
-        const int turn = sight.turn(work.key_block, walk.query_block);
-        wait_turn(turns + at, turn);
+        const int turn = seqlen.order(work.key_block, steps_at.query_block);
+        semaphore_wait(semaphore + at, turn);
         mbarrier_wait(shared.part_full(buffer), phase);
         if (turn == 0) bulk_copy_s2g(to, from, 2 * PART_BYTES);
         else bulk_reduce_add_f32(to, from, 2 * PART_BYTES);
         tma_store_commit();
         tma_store_wait_read<0>();
-        mbarrier_arrive(shared.part_free(buffer));
+        mbarrier_arrive(shared.part_empty(buffer));
         tma_store_wait();
-        end_turn(turns + at, turn);
+        semaphore_release(semaphore + at, turn);
         phase ^= 1;
-        for (int i = 0; i < PART_BUFFERS; ++i) walk.next();
+        for (int i = 0; i < PART_BUFFERS; ++i) steps_at.next();
     }
     first = step - steps;
 }
@@ -124,13 +117,13 @@ DEVICE void carry(const Shared& shared, const Work& work, const Sight& sight, fl
 DEVICE void multiply_rows(float* scores, uint32_t rows, uint32_t stage) {
     const uint64_t a = wgmma_descriptor(rows, 0, 1024), b = wgmma_descriptor(stage, 0, 1024);
     float fresh[SCORES];
-    claim<SCORES>(fresh);
+    undefined<SCORES>(fresh);
     wgmma_fence();
 #pragma unroll
     for (int k = 0; k < HEAD / 16; ++k) {
         const int block = k / 4, chunk = k % 4 * 32;
-        Wgmma<QUERIES>::run<false, false>(fresh, a + (block * KEYS * LINE + chunk >> 4),
-                                          b + (block * QUERIES * LINE + chunk >> 4), k > 0);
+        Wgmma<QUERIES>::run<false, false>(fresh, a + (block * KEYS * SWIZZLE_BYTES + chunk >> 4),
+                                          b + (block * QUERIES * SWIZZLE_BYTES + chunk >> 4), k > 0);
     }
     wgmma_commit();
 #pragma unroll
@@ -139,19 +132,19 @@ DEVICE void multiply_rows(float* scores, uint32_t rows, uint32_t stage) {
 
 // sums (64 keys by HEAD) += packed (64 keys by QUERIES) @ a stage of q or do.
 DEVICE void add_product(float* sums, const uint32_t* packed, uint32_t stage) {
-    const uint64_t b = wgmma_descriptor(stage, QUERIES * LINE, 1024);
+    const uint64_t b = wgmma_descriptor(stage, QUERIES * SWIZZLE_BYTES, 1024);
     wgmma_fence();
 #pragma unroll
     for (int k = 0; k < QUERIES / 16; ++k)
-        WgmmaRs<HEAD>::run<true>(sums, packed + k * 4, b + (k * 16 * LINE >> 4), 1);
+        WgmmaRs<HEAD>::run<true>(sums, packed + k * 4, b + (k * 16 * SWIZZLE_BYTES >> 4), 1);
     wgmma_commit();
 }
 
 // dv and dk leave through the places of v and of the scores' gradients, once both warpgroups are done with them.
-DEVICE void finish(const Shared& shared, const Maps& maps, const Work& work, const Sight& sight, const float* dk,
+DEVICE void finish(const Shared& shared, const Maps& maps, const WorkTile& work, const BwdSeqlenInfo& seqlen, const float* dk,
                    const float* dv, float scale) {
     const int own = reload_thread_idx() / 128 - 2;
-    const uint32_t own_rows = own * 64 * LINE;
+    const uint32_t own_rows = own * 64 * SWIZZLE_BYTES;
     const auto stage = [&](uint32_t to, const float* sums, float factor) {
 #pragma unroll
         for (int block = 0; block < HEAD_BLOCKS; ++block) {
@@ -161,52 +154,50 @@ DEVICE void finish(const Shared& shared, const Maps& maps, const Work& work, con
                 const float* pair = sums + block * 32 + i * 2;
                 words[i] = pack2<T>(pair[0] * factor, pair[1] * factor);
             }
-            stage_block(to + block * KEYS * LINE + own_rows, words, reload_thread_idx());
+            stage_block(to + block * KEYS * SWIZZLE_BYTES + own_rows, words, reload_thread_idx());
         }
     };
     named_barrier_sync(1, 384);
-    if (reload_thread_idx() % 128 == 0) mbarrier_arrive(shared.k_free());
-    stage(shared.slopes, dk, scale);
-    stage(shared.v, dv, LOWERED);
+    if (reload_thread_idx() % 128 == 0) mbarrier_arrive(shared.k_empty());
+    stage(shared.ds, dk, scale);
+    stage(shared.v, dv, P_UNSCALE);
     fence_proxy_async();
     named_barrier_sync(2 + own, 128);
     const int row = work.first_key() + own * 64;
-#if RAGGED
-    // The copy engine would write over the next sequence's first rows.
-    if (row + 64 > sight.keys) {
-        store_rows(maps.dv_rows, shared.v + own_rows, work.group, row + sight.first_key, sight.keys - row);
-        store_rows(maps.dk_rows, shared.slopes + own_rows, work.group, row + sight.first_key, sight.keys - row);
+    // TMA would write over the next sequence's first rows.
+    if (VARLEN && row + 64 > seqlen.keys) {
+        store_rows(maps.dv_rows, shared.v + own_rows, work.kv_head, row + seqlen.first_key, seqlen.keys - row);
+        store_rows(maps.dk_rows, shared.ds + own_rows, work.kv_head, row + seqlen.first_key, seqlen.keys - row);
         named_barrier_sync(2 + own, 128);
-        if (reload_thread_idx() % 128 == 0) mbarrier_arrive(shared.v_free());
+        if (reload_thread_idx() % 128 == 0) mbarrier_arrive(shared.v_empty());
         return;
     }
-#endif
     if (reload_thread_idx() % 128 == 0) {
 #pragma unroll
-        for (int block = 0; block < HEAD_BLOCKS && row < sight.keys; ++block) {
-            const uint32_t at = block * KEYS * LINE + own_rows;
-            const int to = row + sight.first_key;
-            tma_store_4d(maps.dv, shared.v + at, block * 64, to, work.group, work.batch);
-            tma_store_4d(maps.dk, shared.slopes + at, block * 64, to, work.group, work.batch);
+        for (int block = 0; block < HEAD_BLOCKS && row < seqlen.keys; ++block) {
+            const uint32_t at = block * KEYS * SWIZZLE_BYTES + own_rows;
+            const int to = row + seqlen.first_key;
+            tma_store_4d(maps.dv, shared.v + at, block * 64, to, work.kv_head, work.batch);
+            tma_store_4d(maps.dk, shared.ds + at, block * 64, to, work.kv_head, work.batch);
         }
         tma_store_commit();
         tma_store_wait_read<0>();
-        mbarrier_arrive(shared.v_free());
+        mbarrier_arrive(shared.v_empty());
     }
     named_barrier_sync(2 + own, 128);
 }
 
 // Where the warpgroup's 64 lines of a block of KEYS begin.
-DEVICE uint32_t own_rows() { return (reload_thread_idx() / 128 - 2) * 64 * LINE; }
+DEVICE uint32_t own_rows() { return (reload_thread_idx() / 128 - 2) * 64 * SWIZZLE_BYTES; }
 
-DEVICE void consume(const Shared& shared, const Maps& maps, const Work& work, const Sight& sight,
-                    const Factors& factors, int& taken) {
+DEVICE void consume(const Shared& shared, const Maps& maps, const WorkTile& work, const BwdSeqlenInfo& seqlen,
+                    const AttentionParams& params, int& taken) {
     float dk[SUMS], dv[SUMS], scores[SCORES];
     clear<SUMS>(dk);
     clear<SUMS>(dv);
 
     const int until = taken + work.steps();
-    Walk walk(work);
+    StepIterator steps_at(work);
     mbarrier_wait(shared.q_full(taken % STAGES), taken / STAGES & 1);
     multiply_rows(scores, shared.k + own_rows(), shared.q + taken % STAGES * QUERY_BYTES);
     wgmma_wait<0>();
@@ -218,50 +209,50 @@ DEVICE void consume(const Shared& shared, const Maps& maps, const Work& work, co
         const uint32_t stats = shared.stats + stage * STATS_BYTES + reload_thread_idx() % 4 * 16;
         mbarrier_wait(shared.dout_full(stage), taken / STAGES & 1);
 
-        // Probabilities.
-        float chance[SCORES], bend[CAPPED ? SCORES : 1];
-        weigh(chance, bend, scores, stats, factors);
-        if (!sight.all(walk.query_block, work.first_key()))
-            hide(chance, sight, walk.query_block, work.first_key(), 256);
-        uint32_t packed[SCORES / 2], chances[SCORES / 2];
+        // P.
+        float p[SCORES], softcap_grad[SOFTCAP ? SCORES : 1];
+        softmax_of(p, softcap_grad, scores, stats, params);
+        if (!seqlen.all(steps_at.query_block, work.first_key()))
+            apply_mask(p, seqlen, steps_at.query_block, work.first_key(), 256);
+        uint32_t packed[SCORES / 2], p16[SCORES / 2];
 #pragma unroll
-        for (int i = 0; i < SCORES / 2; ++i) chances[i] = pack2<T>(chance[i * 2], chance[i * 2 + 1]);
-        float slopes[SCORES];
-        multiply_rows(slopes, shared.v + own_rows(), dout);
-        add_product(dv, chances, dout);
+        for (int i = 0; i < SCORES / 2; ++i) p16[i] = pack2<T>(p[i * 2], p[i * 2 + 1]);
+        float dp[SCORES];
+        multiply_rows(dp, shared.v + own_rows(), dout);
+        add_product(dv, p16, dout);
         // Float16 is taken apart through registers that are not there with dv's products under way.
-        wgmma_wait<LIFT ? 0 : 1>();
-        keep_in_registers<SCORES>(slopes);
-        if (LIFT) keep_in_registers<SCORES / 2>(chances);
+        wgmma_wait<P_SCALE_LOG2 ? 0 : 1>();
+        keep_in_registers<SCORES>(dp);
+        if (P_SCALE_LOG2) keep_in_registers<SCORES / 2>(p16);
 
         // Gradients of the scores.
-        bend_back(packed, chances, slopes, bend, stats);
-        const int buffer = taken % SLOPE_BUFFERS;
-        mbarrier_wait(shared.slopes_free(buffer), taken / SLOPE_BUFFERS & 1 ^ 1);
+        softmax_backward(packed, p16, dp, softcap_grad, stats);
+        const int buffer = taken % DS_BUFFERS;
+        mbarrier_wait(shared.ds_empty(buffer), taken / DS_BUFFERS & 1 ^ 1);
 #pragma unroll
         for (int block = 0; block < QUERY_BLOCKS; ++block)
-            stage_block(shared.slopes + buffer * SLOPE_BYTES + block * KEYS * LINE + own_rows(), packed + block * 16,
+            stage_block(shared.ds + buffer * DS_BYTES + block * KEYS * SWIZZLE_BYTES + own_rows(), packed + block * 16,
                         reload_thread_idx());
         fence_proxy_async();
-        mbarrier_arrive(shared.slopes_full(buffer));
+        mbarrier_arrive(shared.ds_full(buffer));
         wgmma_wait<0>();
-        keep_in_registers<SCORES / 2>(chances);
+        keep_in_registers<SCORES / 2>(p16);
         __syncwarp();  // its lanes have read the stats
-        if (reload_thread_idx() % 32 == 0) mbarrier_arrive(shared.dout_free(stage));
+        if (reload_thread_idx() % 32 == 0) mbarrier_arrive(shared.dout_empty(stage));
         add_product(dk, packed, q);
         ++taken;
-        walk.next();
+        steps_at.next();
         // Without a next step this multiplies what lies there: in a branch, ptxas would keep all products apart.
         if (taken < until) mbarrier_wait(shared.q_full(taken % STAGES), taken / STAGES & 1);
         multiply_rows(scores, shared.k + own_rows(), shared.q + taken % STAGES * QUERY_BYTES);
         wgmma_wait<0>();
         keep_in_registers<SCORES>(scores);
         keep_in_registers<SCORES / 2>(packed);
-        if (reload_thread_idx() % 128 == 0) mbarrier_arrive(shared.q_free(stage));
+        if (reload_thread_idx() % 128 == 0) mbarrier_arrive(shared.q_empty(stage));
     } while (taken < until);
     keep_in_registers<SUMS>(dk);
     keep_in_registers<SUMS>(dv);
-    finish(shared, maps, work, sight, dk, dv, factors.scale);
+    finish(shared, maps, work, seqlen, dk, dv, params.scale);
 }
 
 // dq's parts: gradients of the scores, keys running across, @ k; one part after the other, for few registers.
@@ -269,24 +260,24 @@ DEVICE void multiply_keys(const Shared& shared, int& taken, int until) {
     const int thread = thread_x() % 128;
     for (; taken < until; ++taken) {
         const int step = taken;
-        const int buffer = step % SLOPE_BUFFERS, turn = step % PART_BUFFERS;
-        mbarrier_wait(shared.slopes_full(buffer), step / SLOPE_BUFFERS & 1);
-        const uint32_t from = shared.slopes + buffer * SLOPE_BYTES;
+        const int buffer = step % DS_BUFFERS, turn = step % PART_BUFFERS;
+        mbarrier_wait(shared.ds_full(buffer), step / DS_BUFFERS & 1);
+        const uint32_t from = shared.ds + buffer * DS_BYTES;
 #pragma unroll 1
         for (int half = 0; half < 2; ++half) {
-            const uint64_t a = wgmma_descriptor(from + (QUERY_BLOCKS == 2 ? half : 0) * KEYS * LINE, KEYS * LINE, 1024);
-            const uint64_t b = wgmma_descriptor(shared.k + (HEAD_BLOCKS == 2 ? half : 0) * KEYS * LINE, KEYS * LINE, 1024);
+            const uint64_t a = wgmma_descriptor(from + (QUERY_BLOCKS == 2 ? half : 0) * KEYS * SWIZZLE_BYTES, KEYS * SWIZZLE_BYTES, 1024);
+            const uint64_t b = wgmma_descriptor(shared.k + (HEAD_BLOCKS == 2 ? half : 0) * KEYS * SWIZZLE_BYTES, KEYS * SWIZZLE_BYTES, 1024);
             float part[32];
-            claim<32>(part);
+            undefined<32>(part);
             wgmma_fence();
 #pragma unroll
             for (int k = 0; k < KEYS / 16; ++k)
-                Wgmma<64>::run<true, true>(part, a + (k * 16 * LINE >> 4), b + (k * 16 * LINE >> 4), k > 0);
+                Wgmma<64>::run<true, true>(part, a + (k * 16 * SWIZZLE_BYTES >> 4), b + (k * 16 * SWIZZLE_BYTES >> 4), k > 0);
             wgmma_commit();
-            if (half == 0) mbarrier_wait(shared.part_free(turn), step / PART_BUFFERS & 1 ^ 1);
+            if (half == 0) mbarrier_wait(shared.part_empty(turn), step / PART_BUFFERS & 1 ^ 1);
             wgmma_wait<0>();
             keep_in_registers<32>(part);
-            if (half == 1 && thread == 0) mbarrier_arrive(shared.slopes_free(buffer));
+            if (half == 1 && thread == 0) mbarrier_arrive(shared.ds_empty(buffer));
             const uint32_t to = shared.part(turn) + half * PART_BYTES + thread * 16;
 #pragma unroll
             for (int c = 0; c < 8; ++c)
@@ -300,33 +291,27 @@ DEVICE void multiply_keys(const Shared& shared, int& taken, int until) {
     named_barrier_sync(1, 384);
 }
 
-extern "C" __global__ __launch_bounds__(THREADS, 1) void attention_backward(
+extern "C" __global__ __launch_bounds__(THREADS, 1) void attention_bwd_sm90(
     const __grid_constant__ TensorMap map_q, const __grid_constant__ TensorMap map_k,
     const __grid_constant__ TensorMap map_v, const __grid_constant__ TensorMap map_dout,
-    const __grid_constant__ TensorMap map_dk, const __grid_constant__ TensorMap map_dv, const float* stats,
-    float* sums, uint32_t* turns, uint32_t* claimed, int queries, int keys, int groups, int share, int together,
-    int left, int right, uint32_t all, float scale, float to_score, float cap
-#if RAGGED
-    , const int* bounds, const int* tile_list, int count, int lines, T* dk, T* dv, int64_t dk_head, int64_t dk_row,
-    int64_t dv_head, int64_t dv_row, int dk_columns, int dv_columns
-#endif
-) {
+    const __grid_constant__ TensorMap map_dk, const __grid_constant__ TensorMap map_dv,
+    const __grid_constant__ AttentionParams params, float* dq_accum, uint32_t* semaphore, uint32_t* claimed,
+    int kv_heads_per_band, uint32_t tiles_of_keys, int lines) {
     extern __shared__ __align__(1024) char bytes[];  // the swizzle repeats every 1024 bytes
     const Shared shared(shared_address(bytes));
-#if RAGGED
+    const AttentionParams& p = params;
+    const float* const stats = p.stats;
+    const int kv_heads = p.kv_heads, qheads_per_kvhead = p.qheads_per_kvhead;
     const Maps maps{&map_q, &map_k, &map_v, &map_dout, &map_dk, &map_dv,
-                    {dk, dk_head, dk_row, dk_columns}, {dv, dv_head, dv_row, dv_columns}};
-    const Table table{bounds, tile_list, count, lines};
-    all = *claimed * groups;
-    if (block_x() >= all) return;
-    const Sight sight = sight_of(block_x(), {queries, keys, left, right}, table, groups);
-    Tiles tiles{shared, sight, groups, share, together, all, work_of(block_x(), sight, table, groups, share)};
-#else
-    const Maps maps{&map_q, &map_k, &map_v, &map_dout, &map_dk, &map_dv};
-    const Sight sight{queries, keys, left, right};
-    Tiles tiles{shared, sight, groups, share, together, all,
-                work_of(block_x(), all, sight, groups, share, together)};
-#endif
+                    {static_cast<T*>(p.dk), p.dk_head, p.dk_row, p.head_dim},
+                    {static_cast<T*>(p.dv), p.dv_head, p.dv_row, p.head_dim_v}};
+    const uint32_t all = VARLEN ? p.tile_counts[0] * kv_heads : tiles_of_keys;
+    if (VARLEN && block_x() >= all) return;
+    const BwdSeqlenInfo seqlen = VARLEN ? seqlen_at(block_x(), p, kv_heads, lines)
+                                        : BwdSeqlenInfo{p.seqlen_q, p.seqlen_k, p.left, p.right};
+    Tiles tiles{shared, seqlen, kv_heads, qheads_per_kvhead, kv_heads_per_band, all,
+                VARLEN ? work_tile_of(block_x(), seqlen, p, kv_heads)
+                       : work_tile_of(block_x(), all, seqlen, kv_heads, qheads_per_kvhead, kv_heads_per_band)};
 
     if (thread_x() == 0) {
         tma_prefetch_descriptor(&map_q);
@@ -336,29 +321,28 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void attention_backward(
     } else if (thread_x() == 32) {
         mbarrier_init(shared.k_full(), 1);
         mbarrier_init(shared.v_full(), 1);
-        mbarrier_init(shared.k_free(), 2);
-        mbarrier_init(shared.v_free(), 2);
+        mbarrier_init(shared.k_empty(), 2);
+        mbarrier_init(shared.v_empty(), 2);
         for (int slot = 0; slot < 2; ++slot) {
             mbarrier_init(shared.tile_full(slot), 1);
-            mbarrier_init(shared.tile_free(slot), THREADS - 128 + PART_BUFFERS);
+            mbarrier_init(shared.tile_empty(slot), THREADS - 128 + PART_BUFFERS);
         }
         for (int buffer = 0; buffer < PART_BUFFERS; ++buffer) {
             mbarrier_init(shared.part_full(buffer), 128);
-            mbarrier_init(shared.part_free(buffer), 1);
+            mbarrier_init(shared.part_empty(buffer), 1);
         }
-        for (int buffer = 0; buffer < SLOPE_BUFFERS; ++buffer) {
-            mbarrier_init(shared.slopes_full(buffer), 256);
-            mbarrier_init(shared.slopes_free(buffer), 1);
+        for (int buffer = 0; buffer < DS_BUFFERS; ++buffer) {
+            mbarrier_init(shared.ds_full(buffer), 256);
+            mbarrier_init(shared.ds_empty(buffer), 1);
         }
         for (int stage = 0; stage < STAGES; ++stage) {
             mbarrier_init(shared.q_full(stage), 1);
-            mbarrier_init(shared.q_free(stage), 2);
+            mbarrier_init(shared.q_empty(stage), 2);
             mbarrier_init(shared.dout_full(stage), 1);
-            mbarrier_init(shared.dout_free(stage), 8);
+            mbarrier_init(shared.dout_empty(stage), 8);
         }
-#if RAGGED
-        for (int i = 0; i < 2 + 2 * STAGES; ++i) mbarrier_init(shared.k_torn() + i * 8, 1);
-#endif
+        if constexpr (VARLEN)
+            for (int i = 0; i < 2 + 2 * STAGES; ++i) mbarrier_init(shared.k_partial() + i * 8, 1);
         mbarrier_init_fence();
     }
     barrier();
@@ -366,46 +350,43 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void attention_backward(
     if (thread_x() < 128) {
         setmaxnreg_dec<32>();
         if (thread_x() == 0) {
-            Place place;
-            tiles.each(claimed, [&](const Work& work, const Sight& sight, uint32_t parity) {
-                load(shared, maps, work, sight, stats, groups * share, place, parity);
+            State place;
+            tiles.each(claimed, [&](const WorkTile& work, const BwdSeqlenInfo& seqlen, uint32_t parity) {
+                load(shared, maps, work, seqlen, stats, kv_heads * qheads_per_kvhead, place, parity);
             });
         } else if (thread_x() == 32 || thread_x() == 64) {
             const int buffer = thread_x() / 64;
             uint32_t phase = 0;
             int first = buffer;
-            tiles.each(nullptr, [&](const Work& work, const Sight& sight, uint32_t) {
-                carry(shared, work, sight, sums, turns, groups * share, buffer, phase, first);
+            tiles.each(nullptr, [&](const WorkTile& work, const BwdSeqlenInfo& seqlen, uint32_t) {
+                accumulate_dq(shared, work, seqlen, dq_accum, semaphore, kv_heads * qheads_per_kvhead, buffer, phase, first);
             });
             tma_store_wait();
-        }
-#if RAGGED
-        else if (thread_x() >= 96) {
-            Place place;
+        } else if (VARLEN && thread_x() >= 96) {
+            State place;
             uint32_t phases = 0;
-            tiles.each(nullptr, [&](const Work& work, const Sight& sight, uint32_t) {
-                clear_ends(shared, work, sight, place, phases);
+            tiles.each(nullptr, [&](const WorkTile& work, const BwdSeqlenInfo& seqlen, uint32_t) {
+                zero_tails(shared, work, seqlen, place, phases);
             });
         }
-#endif
     } else if (thread_x() < 256) {
         setmaxnreg_dec<64>();
         int taken = 0;
-        tiles.each(nullptr, [&](const Work& work, const Sight&, uint32_t parity) {
+        tiles.each(nullptr, [&](const WorkTile& work, const BwdSeqlenInfo&, uint32_t parity) {
             mbarrier_wait(shared.k_full(), parity);
             multiply_keys(shared, taken, taken + work.steps());
         });
     } else {
         setmaxnreg_inc<208>();
         int taken = 0;
-        tiles.each(nullptr, [&](const Work& work, const Sight& sight, uint32_t parity) {
+        tiles.each(nullptr, [&](const WorkTile& work, const BwdSeqlenInfo& seqlen, uint32_t parity) {
             mbarrier_wait(shared.k_full(), parity);
             mbarrier_wait(shared.v_full(), parity);
             if (work.steps() > 0) {
-                consume(shared, maps, work, sight, Factors{scale, to_score, cap}, taken);
+                consume(shared, maps, work, seqlen, p, taken);
             } else {
                 float zeros[SUMS] = {};
-                finish(shared, maps, work, sight, zeros, zeros, 1);
+                finish(shared, maps, work, seqlen, zeros, zeros, 1);
             }
         });
     }

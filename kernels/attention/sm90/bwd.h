@@ -1,47 +1,39 @@
-// What the kernels of attention's gradient share: the tile, and which queries see which keys.
+// What the kernels of attention's gradient qheads_per_kvhead: the tile, and which queries see which keys.
 //
 // Defines: ELEMENT (bf16, f16); HEAD, the head size (64, 128; 256); KEYS, of a block's tile; QUERIES, the rows of a
-// step; RAGGED: packed sequences.
+// step; VARLEN: varlen.
 #pragma once
 
 #include "prelude.h"
 
 #include "_lib/ptx/matrix.h"
-#include "_lib/ptx/pdl.h"
-#include "_lib/ptx/registers.h"
+#include "_lib/ptx/pipeline.h"
 #include "_lib/ptx/tma.h"
 #include "_lib/ptx/wgmma.h"
-#if RAGGED
+#include "attention/device/params.h"
+#include "attention/device/softmax_backward.h"
 #include "attention/device/varlen.h"
-#endif
 
 using T = ELEMENT;
 
-constexpr int LINE = 128;  // bytes that the swizzle goes by: 64 elements
+constexpr int SWIZZLE_BYTES = 128;  // bytes that the swizzle goes by: 64 elements
 constexpr int HEAD_BLOCKS = HEAD / 64;
 constexpr int QUERY_BLOCKS = QUERIES / 64;
 // dq of a step is two blocks of 64 x 64, one for each warpgroup: the halves of the head or of the queries.
 constexpr int PART = 64 * 64;
-// Probabilities are held in 16 bits times 2^LIFT: in float16 small ones would be subnormal.
-template <class Type> constexpr int LIFT_OF = 0;
-template <> constexpr int LIFT_OF<f16> = 14;
-constexpr int LIFT = LIFT_OF<T>;
-constexpr float LOWERED = 1.0f / (1 << LIFT);
+constexpr int P_SCALE_LOG2 = P_SCALE_LOG2_OF<T>;
+constexpr float P_UNSCALE = 1.0f / (1 << P_SCALE_LOG2);
 
-// Key j is seen by query i where -left <= j - i - offset <= right; offset is N - M.
-struct Sight {
+// One sequence. Key j is seen by query i where -left <= j - i - offset <= right; offset is N - M.
+struct BwdSeqlenInfo {
     int queries, keys, left, right;
-#if RAGGED
-    int first_query, first_key;  // of the sequence among all tokens
-    int line, lines;             // its first block of queries among all, of one head
+    int first_query = 0, first_key = 0;  // varlen: of the sequence among all tokens
+    int line = 0, lines = 0;             // varlen: its first block of queries among all, of one head
 
-    DEVICE int64_t place(int64_t head, int query_block) const { return head * lines + line + query_block; }
-#else
-    static constexpr int first_query = 0, first_key = 0;
-
-    DEVICE int64_t place(int64_t line, int query_block) const { return line * query_blocks() + query_block; }
-#endif
-
+    // Where a block of queries of a head stands among all.
+    DEVICE int64_t place(int64_t head, int query_block) const {
+        return VARLEN ? head * lines + line + query_block : head * query_blocks() + query_block;
+    }
     DEVICE int offset() const { return keys - queries; }
     DEVICE int query_blocks() const { return (queries + QUERIES - 1) / QUERIES; }
     static DEVICE int floor_div(int x, int by) { return x >= 0 ? x / by : -((by - 1 - x) / by); }
@@ -53,7 +45,7 @@ struct Sight {
         return min(query_blocks() - 1, floor_div(last - offset() + left, QUERIES));
     }
     // How many blocks of keys before `block` come to the same block of queries.
-    DEVICE int turn(int block, int query_block) const {
+    DEVICE int order(int block, int query_block) const {
         return block - max(0, floor_div(query_block * QUERIES + offset() - left, KEYS));
     }
     // Whether every query of a block sees all KEYS keys.
@@ -73,5 +65,5 @@ DEVICE void stage_block(uint32_t at, const uint32_t* words, int thread) {
     const int line = thread % 128 / 32 * 16 + lane % 16;
 #pragma unroll
     for (int j = 0; j < 8; j += 2)
-        stmatrix_x4(at + line * LINE + ((j + lane / 16) ^ line % 8) * 16, words + j * 2);
+        stmatrix_x4(at + line * SWIZZLE_BYTES + ((j + lane / 16) ^ line % 8) * 16, words + j * 2);
 }

@@ -5,7 +5,7 @@
 #include "_lib/ptx/thread_idx.h"
 
 // Registers of a new product's own: undefined ones could be another's under way.
-template <int COUNT> DEVICE void claim(float* values) {
+template <int COUNT> DEVICE void undefined(float* values) {
 #pragma unroll
     for (int i = 0; i < COUNT; ++i) asm volatile("" : "=f"(values[i]));
 }

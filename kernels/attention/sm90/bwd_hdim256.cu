@@ -1,135 +1,119 @@
 // dk, dv and the gradients of scores for heads above 128, with Hopper's warpgroup matrix instructions.
 //
 // A block owns 64 keys of one key head: dk and dv of 256 columns are what two warpgroups can hold. Warpgroup 1 makes
-// probabilities and dv, warpgroup 2 the gradients of the scores and dk, while the other's products run. Scores are
-// computed transposed, keys by queries, so that both are first operands straight from registers; probabilities pass
-// from one warpgroup to the other through shared memory. Two threads of warpgroup 0 copy: q to its ring, do to its.
+// P and dv, warpgroup 2 the gradients of the scores and dk, while the other's products run. Scores are
+// computed transposed, keys by queries, so that both are first operands straight from registers; P pass
+// from one warpgroup to the other through shared memory. Two threads of warpgroup 0 copy: q to its stages, do to its.
 //
 // Gradients of the scores go to memory in 16 bits, and bwd_dq_hdim256.cu multiplies them with k: 2 bytes an element
 // written and read once, where sums of dq of so narrow a block would take 4 * HEAD_D / 64 bytes added in L2.
 //
-// Defines: bwd_hdim256.h's; STAGES, CAPPED; HELD_D and HELD_E, the columns of k and v that are held in registers.
+// Defines: bwd_hdim256.h's; STAGES, SOFTCAP; HELD_D and HELD_E, the columns of k and v that are held in registers.
 #include "bwd_hdim256.h"
 
 #include "bwd_scores.h"
-#if RAGGED
 #include "bwd_hdim256_varlen.h"
-#endif
 
 constexpr int THREADS = 3 * 128;
 constexpr int K_BYTES = KEYS * HEAD_D * 2, V_BYTES = KEYS * HEAD_E * 2;
 constexpr int Q_BYTES = QUERIES * HEAD_D * 2, DOUT_BYTES = QUERIES * HEAD_E * 2;
 constexpr int STATS_BYTES = QUERIES * 8;
-constexpr int BUFFERS = 2;  // of probabilities, and of gradients of scores
+constexpr int BUFFERS = 2;  // of P, and of gradients of scores
 
 struct Shared {
-    uint32_t k, v, q, dout, chances, slopes, stats, barriers;
+    uint32_t k, v, q, dout, p, ds, stats, barriers;
 
     DEVICE explicit Shared(uint32_t base)
-        : k(base), v(k + K_BYTES), q(v + V_BYTES), dout(q + STAGES * Q_BYTES), chances(dout + STAGES * DOUT_BYTES),
-          slopes(chances + BUFFERS * SLOPE_BYTES), stats(slopes + BUFFERS * SLOPE_BYTES),
+        : k(base), v(k + K_BYTES), q(v + V_BYTES), dout(q + STAGES * Q_BYTES), p(dout + STAGES * DOUT_BYTES),
+          ds(p + BUFFERS * DS_BYTES), stats(ds + BUFFERS * DS_BYTES),
           barriers(stats + STAGES * STATS_BYTES) {}
 
     // Barriers of 8 bytes: filled, and free again.
     DEVICE uint32_t k_full() const { return barriers; }
     DEVICE uint32_t v_full() const { return barriers + 8; }
-    DEVICE uint32_t chances_full(int buffer) const { return barriers + 16 + buffer * 16; }
-    DEVICE uint32_t chances_free(int buffer) const { return chances_full(buffer) + 8; }
+    DEVICE uint32_t p_full(int buffer) const { return barriers + 16 + buffer * 16; }
+    DEVICE uint32_t p_empty(int buffer) const { return p_full(buffer) + 8; }
     DEVICE uint32_t q_full(int stage) const { return barriers + 48 + stage * 32; }
-    DEVICE uint32_t q_free(int stage) const { return q_full(stage) + 8; }
+    DEVICE uint32_t q_empty(int stage) const { return q_full(stage) + 8; }
     DEVICE uint32_t dout_full(int stage) const { return q_full(stage) + 16; }
-    DEVICE uint32_t dout_free(int stage) const { return q_full(stage) + 24; }
-#if RAGGED
-    // Filled, but for the rows that are not the sequence's own.
-    DEVICE uint32_t k_torn() const { return q_full(STAGES); }
-    DEVICE uint32_t v_torn() const { return k_torn() + 8; }
-    DEVICE uint32_t q_torn(int stage) const { return k_torn() + 16 + stage * 16; }
-    DEVICE uint32_t dout_torn(int stage) const { return q_torn(stage) + 8; }
-#endif
+    DEVICE uint32_t dout_empty(int stage) const { return q_full(stage) + 24; }
+    // Varlen: filled, but for the rows that are not the sequence's own.
+    DEVICE uint32_t k_partial() const { return q_full(STAGES); }
+    DEVICE uint32_t v_partial() const { return k_partial() + 8; }
+    DEVICE uint32_t q_partial(int stage) const { return k_partial() + 16 + stage * 16; }
+    DEVICE uint32_t dout_partial(int stage) const { return q_partial(stage) + 8; }
 };
 
 struct Maps {
     const TensorMap *q, *k, *v, *dout, *dk, *dv;
-#if RAGGED
-    Tokens dk_tokens, dv_tokens;
-#endif
+    GlobalRows dk_rows, dv_rows;  // varlen
 };
 
-#if RAGGED
-DEVICE bool torn_keys(const Work& work, const Sight& sight) { return work.first_key() + KEYS > sight.keys; }
-DEVICE bool torn_queries(const Walk& walk, const Sight& sight) {
-    return (walk.query_block + 1) * QUERIES > sight.queries;
+DEVICE bool partial_keys(const WorkTile& work, const BwdSeqlenInfo& seqlen) { return work.first_key() + KEYS > seqlen.keys; }
+DEVICE bool partial_queries(const StepIterator& steps_at, const BwdSeqlenInfo& seqlen) {
+    return (steps_at.query_block + 1) * QUERIES > seqlen.queries;
 }
 
-// Clears what lies beyond the sequence's end: in k and the ring of q, or in v and the ring of do. Their `full` and
-// `torn` are those of the keys, and of the ring's first stage.
+// Clears what lies beyond the sequence's end: in k and the stages of q, or in v and the stages of do. Their `full` and
+// `partial` are those of the keys, and of the stages's first stage.
 template <int COLUMNS>
-DEVICE void clear_ends(const Work& work, const Sight& sight, uint32_t keys, uint32_t keys_torn, uint32_t keys_full,
-                       uint32_t ring, uint32_t torn, uint32_t full) {
-    if (torn_keys(work, sight))
-        clear_rows<COLUMNS>(keys, sight.keys - work.first_key(), keys_torn, 0, keys_full);
+DEVICE void zero_tails(const WorkTile& work, const BwdSeqlenInfo& seqlen, uint32_t keys, uint32_t keys_partial, uint32_t keys_full,
+                       uint32_t stages, uint32_t partial, uint32_t full) {
+    if (partial_keys(work, seqlen))
+        zero_rows<COLUMNS>(keys, seqlen.keys - work.first_key(), keys_partial, 0, keys_full);
     uint32_t phases = 0;
-    Walk walk(work);
+    StepIterator steps_at(work);
 #pragma unroll 1
     for (int step = 0; step < work.steps(); ++step) {
-        if (torn_queries(walk, sight)) {
+        if (partial_queries(steps_at, seqlen)) {
             const int stage = step % STAGES;
-            clear_rows<COLUMNS>(ring + stage * QUERIES * COLUMNS * 2, sight.queries - walk.query_block * QUERIES,
-                                torn + stage * 16, phases >> stage & 1, full + stage * 32);
+            zero_rows<COLUMNS>(stages + stage * QUERIES * COLUMNS * 2, seqlen.queries - steps_at.query_block * QUERIES,
+                                partial + stage * 16, phases >> stage & 1, full + stage * 32);
             phases ^= 1u << stage;
         }
-        walk.next();
+        steps_at.next();
     }
 }
-#endif
 
-DEVICE void load_q(const Shared& shared, const Maps& maps, const Work& work, const Sight& sight, const float* stats,
+DEVICE void load_q(const Shared& shared, const Maps& maps, const WorkTile& work, const BwdSeqlenInfo& seqlen, const float* stats,
                    int heads) {
     uint32_t k_full = shared.k_full();
-#if RAGGED
-    if (torn_keys(work, sight)) k_full = shared.k_torn();
-#endif
+    if (VARLEN && partial_keys(work, seqlen)) k_full = shared.k_partial();
     mbarrier_arrive_expect_tx(k_full, K_BYTES);
-    load_rows<HEAD_D>(shared.k, maps.k, k_full, work.first_key() + sight.first_key, work.group, work.batch);
-    Walk walk(work);
+    load_rows<HEAD_D>(shared.k, maps.k, k_full, work.first_key() + seqlen.first_key, work.kv_head, work.batch);
+    StepIterator steps_at(work);
 #pragma unroll 1
     for (int step = 0; step < work.steps(); ++step) {
         const int stage = step % STAGES;
         uint32_t full = shared.q_full(stage);
-#if RAGGED
-        if (torn_queries(walk, sight)) full = shared.q_torn(stage);
-#endif
-        mbarrier_wait(shared.q_free(stage), step / STAGES & 1 ^ 1);
+        if (VARLEN && partial_queries(steps_at, seqlen)) full = shared.q_partial(stage);
+        mbarrier_wait(shared.q_empty(stage), step / STAGES & 1 ^ 1);
         mbarrier_arrive_expect_tx(full, Q_BYTES + STATS_BYTES);
-        load_rows<HEAD_D>(shared.q + stage * Q_BYTES, maps.q, full, walk.query_block * QUERIES + sight.first_query,
-                          walk.head, work.batch);
-        const int64_t line = static_cast<int64_t>(work.batch) * heads + walk.head;
-        bulk_copy_g2s(shared.stats + stage * STATS_BYTES, stats + sight.place(line, walk.query_block) * (QUERIES * 2),
+        load_rows<HEAD_D>(shared.q + stage * Q_BYTES, maps.q, full, steps_at.query_block * QUERIES + seqlen.first_query,
+                          steps_at.head, work.batch);
+        const int64_t line = static_cast<int64_t>(work.batch) * heads + steps_at.head;
+        bulk_copy_g2s(shared.stats + stage * STATS_BYTES, stats + seqlen.place(line, steps_at.query_block) * (QUERIES * 2),
                   STATS_BYTES, full);
-        walk.next();
+        steps_at.next();
     }
 }
 
-DEVICE void load_dout(const Shared& shared, const Maps& maps, const Work& work, const Sight& sight) {
+DEVICE void load_dout(const Shared& shared, const Maps& maps, const WorkTile& work, const BwdSeqlenInfo& seqlen) {
     uint32_t v_full = shared.v_full();
-#if RAGGED
-    if (torn_keys(work, sight)) v_full = shared.v_torn();
-#endif
+    if (VARLEN && partial_keys(work, seqlen)) v_full = shared.v_partial();
     mbarrier_arrive_expect_tx(v_full, V_BYTES);
-    load_rows<HEAD_E>(shared.v, maps.v, v_full, work.first_key() + sight.first_key, work.group, work.batch);
-    Walk walk(work);
+    load_rows<HEAD_E>(shared.v, maps.v, v_full, work.first_key() + seqlen.first_key, work.kv_head, work.batch);
+    StepIterator steps_at(work);
 #pragma unroll 1
     for (int step = 0; step < work.steps(); ++step) {
         const int stage = step % STAGES;
         uint32_t full = shared.dout_full(stage);
-#if RAGGED
-        if (torn_queries(walk, sight)) full = shared.dout_torn(stage);
-#endif
-        mbarrier_wait(shared.dout_free(stage), step / STAGES & 1 ^ 1);
+        if (VARLEN && partial_queries(steps_at, seqlen)) full = shared.dout_partial(stage);
+        mbarrier_wait(shared.dout_empty(stage), step / STAGES & 1 ^ 1);
         mbarrier_arrive_expect_tx(full, DOUT_BYTES);
         load_rows<HEAD_E>(shared.dout + stage * DOUT_BYTES, maps.dout, full,
-                          walk.query_block * QUERIES + sight.first_query, walk.head, work.batch);
-        walk.next();
+                          steps_at.query_block * QUERIES + seqlen.first_query, steps_at.head, work.batch);
+        steps_at.next();
     }
 }
 
@@ -145,7 +129,7 @@ template <int COLUMNS, int HELD> struct Rows {
 #pragma unroll
         for (int i = 0; i < HELD / 4; ++i) {
             const int column = i / 4 * 16 + i / 2 % 2 * 8;  // and the thread's pair of these 8
-            const uint32_t at = place + column / 64 * 64 * LINE + (row + i % 2 * 8) * LINE +
+            const uint32_t at = place + column / 64 * 64 * SWIZZLE_BYTES + (row + i % 2 * 8) * SWIZZLE_BYTES +
                                 (column % 64 / 8 ^ row % 8) * 16 + reload_thread_idx() % 4 * 4;
             asm volatile("ld.shared.u32 %0, [%1];" : "=r"(words[i]) : "r"(at) : "memory");
         }
@@ -153,11 +137,11 @@ template <int COLUMNS, int HELD> struct Rows {
     // scores (64 keys by 64 queries) = the rows @ a stage of q or do, transposed.
     DEVICE void multiply(float* scores, uint32_t stage) const {
         const uint64_t a = wgmma_descriptor(place, 0, 1024), b = wgmma_descriptor(stage, 0, 1024);
-        claim<SCORES>(scores);
+        undefined<SCORES>(scores);
         wgmma_fence();
 #pragma unroll
         for (int k = 0; k < COLUMNS / 16; ++k) {
-            const int at = k / 4 * 64 * LINE + k % 4 * 32 >> 4;
+            const int at = k / 4 * 64 * SWIZZLE_BYTES + k % 4 * 32 >> 4;
             if (k < HELD / 16) WgmmaRs<QUERIES>::run<false>(scores, words + k * 4, b + at, k > 0);
             else Wgmma<QUERIES>::run<false, false>(scores, a + at, b + at, k > 0);
         }
@@ -169,11 +153,11 @@ template <int COLUMNS, int HELD> struct Rows {
 
 // sums (64 keys by COLUMNS) += packed (64 keys by 64 queries) @ a stage of q or do.
 template <int COLUMNS> DEVICE void add_product(float* sums, uint32_t* packed, uint32_t stage) {
-    const uint64_t b = wgmma_descriptor(stage, 64 * LINE, 1024);
+    const uint64_t b = wgmma_descriptor(stage, 64 * SWIZZLE_BYTES, 1024);
     wgmma_fence();
 #pragma unroll
     for (int k = 0; k < QUERIES / 16; ++k)
-        WgmmaRs<COLUMNS>::template run<true>(sums, packed + k * 4, b + (k * 16 * LINE >> 4), 1);
+        WgmmaRs<COLUMNS>::template run<true>(sums, packed + k * 4, b + (k * 16 * SWIZZLE_BYTES >> 4), 1);
     wgmma_commit();
     wgmma_wait<0>();
     keep_in_registers<SCORES / 2>(packed);
@@ -181,7 +165,7 @@ template <int COLUMNS> DEVICE void add_product(float* sums, uint32_t* packed, ui
 
 // A thread's words to the thread of the other warpgroup that computes the same scores.
 DEVICE uint32_t exchange(const Shared& shared, int buffer) {
-    return shared.chances + buffer * SLOPE_BYTES + reload_thread_idx() % 128 * 16;
+    return shared.p + buffer * DS_BYTES + reload_thread_idx() % 128 * 16;
 }
 DEVICE void send(uint32_t to, const uint32_t* words) {
 #pragma unroll
@@ -204,8 +188,8 @@ DEVICE uint32_t own_stats(const Shared& shared, int stage) {
     return shared.stats + stage * STATS_BYTES + reload_thread_idx() % 4 * 16;
 }
 
-DEVICE void make_dv(const Shared& shared, const Maps& maps, const Work& work, const Sight& sight,
-                    const Factors& factors) {
+DEVICE void make_dv(const Shared& shared, const Maps& maps, const WorkTile& work, const BwdSeqlenInfo& seqlen,
+                    const AttentionParams& params) {
     float dv[HEAD_E / 2];
     clear<HEAD_E / 2>(dv);
     const int steps = work.steps();
@@ -214,49 +198,47 @@ DEVICE void make_dv(const Shared& shared, const Maps& maps, const Work& work, co
         mbarrier_wait(shared.k_full(), 0);
         k.load_registers();
     }
-    Walk walk(work);
+    StepIterator steps_at(work);
 #pragma unroll 1
     for (int step = 0; step < steps; ++step) {
         const int stage = step % STAGES, buffer = step % BUFFERS;
         mbarrier_wait(shared.q_full(stage), step / STAGES & 1);
-        float scores[SCORES], chance[SCORES], bend[CAPPED ? SCORES : 1];
+        float scores[SCORES], p[SCORES], softcap_grad[SOFTCAP ? SCORES : 1];
         k.multiply(scores, shared.q + stage * Q_BYTES);
-        weigh(chance, bend, scores, own_stats(shared, stage), factors);
-        release(shared.q_free(stage));
-        if (!sight.all(walk.query_block, work.first_key()))
-            hide(chance, sight, walk.query_block, work.first_key(), 128);
-        uint32_t chances[SCORES / 2];
+        softmax_of(p, softcap_grad, scores, own_stats(shared, stage), params);
+        release(shared.q_empty(stage));
+        if (!seqlen.all(steps_at.query_block, work.first_key()))
+            apply_mask(p, seqlen, steps_at.query_block, work.first_key(), 128);
+        uint32_t p16[SCORES / 2];
 #pragma unroll
-        for (int i = 0; i < SCORES / 2; ++i) chances[i] = pack2<T>(chance[i * 2], chance[i * 2 + 1]);
-        mbarrier_wait(shared.chances_free(buffer), step / BUFFERS & 1 ^ 1);
-#if CAPPED
-        uint32_t bent[SCORES / 2];
+        for (int i = 0; i < SCORES / 2; ++i) p16[i] = pack2<T>(p[i * 2], p[i * 2 + 1]);
+        mbarrier_wait(shared.p_empty(buffer), step / BUFFERS & 1 ^ 1);
+        if constexpr (SOFTCAP) {
+            uint32_t p16_softcap[SCORES / 2];
 #pragma unroll
-        for (int i = 0; i < SCORES / 2; ++i)
-            bent[i] = pack2<T>(chance[i * 2] * bend[i * 2], chance[i * 2 + 1] * bend[i * 2 + 1]);
-        send(exchange(shared, buffer), bent);
-#else
-        send(exchange(shared, buffer), chances);
-#endif
-        release(shared.chances_full(buffer));
+            for (int i = 0; i < SCORES / 2; ++i)
+                p16_softcap[i] = pack2<T>(p[i * 2] * softcap_grad[i * 2], p[i * 2 + 1] * softcap_grad[i * 2 + 1]);
+            send(exchange(shared, buffer), p16_softcap);
+        } else {
+            send(exchange(shared, buffer), p16);
+        }
+        release(shared.p_full(buffer));
         mbarrier_wait(shared.dout_full(stage), step / STAGES & 1);
-        add_product<HEAD_E>(dv, chances, shared.dout + stage * DOUT_BYTES);
-        release(shared.dout_free(stage));
-        walk.next();
+        add_product<HEAD_E>(dv, p16, shared.dout + stage * DOUT_BYTES);
+        release(shared.dout_empty(stage));
+        steps_at.next();
     }
     keep_in_registers<HEAD_E / 2>(dv);
     named_barrier_sync(1, 256);  // v is not read any more
-    const int row = work.first_key() + sight.first_key;
-#if RAGGED
-    if (torn_keys(work, sight))
-        return store_end<HEAD_E>(maps.dv_tokens, shared.v, dv, LOWERED, 2, row, sight.keys - work.first_key(),
-                              work.group);
-#endif
-    store_rows<HEAD_E>(maps.dv, shared.v, dv, LOWERED, 2, row, work.group, work.batch);
+    const int row = work.first_key() + seqlen.first_key;
+    if (VARLEN && partial_keys(work, seqlen))
+        return store_tail<HEAD_E>(maps.dv_rows, shared.v, dv, P_UNSCALE, 2, row, seqlen.keys - work.first_key(),
+                              work.kv_head);
+    store_rows<HEAD_E>(maps.dv, shared.v, dv, P_UNSCALE, 2, row, work.kv_head, work.batch);
 }
 
-DEVICE void make_dk(const Shared& shared, const Maps& maps, const Work& work, const Sight& sight, T* kept,
-                    const Turn& turn, int groups, float scale) {
+DEVICE void make_dk(const Shared& shared, const Maps& maps, const WorkTile& work, const BwdSeqlenInfo& seqlen, T* ds_workspace,
+                    const Chunk& chunk, int kv_heads, float scale) {
     float dk[HEAD_D / 2];
     clear<HEAD_D / 2>(dk);
     const int steps = work.steps();
@@ -265,87 +247,81 @@ DEVICE void make_dk(const Shared& shared, const Maps& maps, const Work& work, co
         mbarrier_wait(shared.v_full(), 0);
         v.load_registers();
     }
-    Walk walk(work);
+    StepIterator steps_at(work);
     const int lowest = work.highest - work.blocks + 1;
-    const int first_head = (turn.line - work.batch * groups) * work.share;
+    const int first_head = (chunk.line - work.batch * kv_heads) * work.qheads_per_kvhead;
 #pragma unroll 1
     for (int step = 0; step < steps; ++step) {
         const int stage = step % STAGES, buffer = step % BUFFERS;
         mbarrier_wait(shared.dout_full(stage), step / STAGES & 1);
-        float slopes[SCORES];
-        v.multiply(slopes, shared.dout + stage * DOUT_BYTES);
-        release(shared.dout_free(stage));
-        uint32_t chances[SCORES / 2], packed[SCORES / 2];
-        mbarrier_wait(shared.chances_full(buffer), step / BUFFERS & 1);
-        receive(chances, exchange(shared, buffer));
-        release(shared.chances_free(buffer));
+        float dp[SCORES];
+        v.multiply(dp, shared.dout + stage * DOUT_BYTES);
+        release(shared.dout_empty(stage));
+        uint32_t p16[SCORES / 2], packed[SCORES / 2];
+        mbarrier_wait(shared.p_full(buffer), step / BUFFERS & 1);
+        receive(p16, exchange(shared, buffer));
+        release(shared.p_empty(buffer));
         mbarrier_wait(shared.q_full(stage), step / STAGES & 1);
-        bend_back(packed, chances, slopes, nullptr, own_stats(shared, stage));
+        softmax_backward(packed, p16, dp, nullptr, own_stats(shared, stage));
 
         // The other buffer has left once the barrier is passed, and may be written in the next step.
-        const uint32_t through = shared.slopes + buffer * SLOPE_BYTES;
+        const uint32_t through = shared.ds + buffer * DS_BYTES;
         stage_block(through, packed, reload_thread_idx());
         fence_proxy_async();
         if (reload_thread_idx() % 128 == 0) tma_store_wait_read<0>();
         named_barrier_sync(3, 128);
         if (reload_thread_idx() % 128 == 0) {
-            bulk_copy_s2g(kept_block(kept, turn, walk.head - first_head, work.key_block, walk.query_block - lowest),
-                       through, SLOPE_BYTES);
+            bulk_copy_s2g(ds_block(ds_workspace, chunk, steps_at.head - first_head, work.key_block, steps_at.query_block - lowest),
+                       through, DS_BYTES);
             tma_store_commit();
         }
         add_product<HEAD_D>(dk, packed, shared.q + stage * Q_BYTES);
-        release(shared.q_free(stage));
-        walk.next();
+        release(shared.q_empty(stage));
+        steps_at.next();
     }
     keep_in_registers<HEAD_D / 2>(dk);
     named_barrier_sync(1, 256);  // k is not read any more
-    const int row = work.first_key() + sight.first_key;
-#if RAGGED
-    if (torn_keys(work, sight))
-        return store_end<HEAD_D>(maps.dk_tokens, shared.k, dk, scale, 3, row, sight.keys - work.first_key(),
-                              work.group);
-#endif
-    store_rows<HEAD_D>(maps.dk, shared.k, dk, scale, 3, row, work.group, work.batch);
+    const int row = work.first_key() + seqlen.first_key;
+    if (VARLEN && partial_keys(work, seqlen))
+        return store_tail<HEAD_D>(maps.dk_rows, shared.k, dk, scale, 3, row, seqlen.keys - work.first_key(),
+                              work.kv_head);
+    store_rows<HEAD_D>(maps.dk, shared.k, dk, scale, 3, row, work.kv_head, work.batch);
 }
 
-extern "C" __global__ __launch_bounds__(THREADS, 1) void attention_backward_wide(
+extern "C" __global__ __launch_bounds__(THREADS, 1) void attention_bwd_hdim256(
     const __grid_constant__ TensorMap map_q, const __grid_constant__ TensorMap map_k,
     const __grid_constant__ TensorMap map_v, const __grid_constant__ TensorMap map_dout,
-    const __grid_constant__ TensorMap map_dk, const __grid_constant__ TensorMap map_dv, const float* stats,
-    T* kept,
-#if RAGGED
-    const int* bounds, const int* tile_list, const int* counts, const int* places, const int* layout, T* dk, T* dv,
-    int64_t dk_head, int64_t dk_row, int64_t dv_head, int64_t dv_row, int dk_columns, int dv_columns, int number,
-    int count, int rows, int reach,
-#else
-    int line, int lines, int block, int blocks, int most,
-#endif
-    int queries, int keys, int groups, int share, int together, int left, int right, float scale, float to_score,
-    float cap) {
+    const __grid_constant__ TensorMap map_dk, const __grid_constant__ TensorMap map_dv,
+    const __grid_constant__ AttentionParams params, T* ds_workspace, const int* workspace_offsets,
+    const int* chunk_layout, int kv_heads_per_band, int number, int rows, int reach, int line, int lines, int block,
+    int blocks, int most) {
     extern __shared__ __align__(1024) char bytes[];  // the swizzle repeats every 1024 bytes
     const Shared shared(shared_address(bytes));
-#if RAGGED
+    const AttentionParams& p = params;
+    const float* const stats = p.stats;
+    const int kv_heads = p.kv_heads, qheads_per_kvhead = p.qheads_per_kvhead;
     const Maps maps{&map_q, &map_k, &map_v, &map_dout, &map_dk, &map_dv,
-                    {dk, dk_head, dk_row, dk_columns}, {dv, dv_head, dv_row, dv_columns}};
-    const Table table{bounds, tile_list, count, rows};
-    const int width = turn_lines({places, layout, reach}, number, groups);
-    if (block_x() >= counts[0] * width) return;
-    const int z = tile_list[block_x() / width * 2];
-    const Sight sight = sight_of(block_x(), {queries, keys, left, right}, table, width);
-    const Turn turn = turn_of({places, layout, reach}, number, groups, z, sequence_of(bounds, z, count), left,
-                              right);
-    Work work = work_of(block_x(), sight, table, width, share);
-    work.group += turn.line;
-    if (work.key_block < turn.block || work.key_block >= turn.block + turn.blocks) return;
-#else
-    const Maps maps{&map_q, &map_k, &map_v, &map_dout, &map_dk, &map_dv};
-    const Sight sight{queries, keys, left, right};
-    const Turn turn{line, lines, block, blocks, most};
-    // `together` key heads are walked together, from the first block of keys of each to the last.
-    const int near = block_x() / (blocks * together) * together, inside = block_x() - near * blocks;
-    const int width = Sight::min(together, lines - near), own = line + near + inside % width;
-    const Work work = work_in(sight, own / groups, own % groups, block + inside / width, share);
-#endif
+                    {static_cast<T*>(p.dk), p.dk_head, p.dk_row, p.head_dim},
+                    {static_cast<T*>(p.dv), p.dv_head, p.dv_row, p.head_dim_v}};
+    BwdSeqlenInfo seqlen{p.seqlen_q, p.seqlen_k, p.left, p.right};
+    Chunk chunk{line, lines, block, blocks, most};
+    WorkTile work;
+    if constexpr (VARLEN) {
+        const WorkspaceOffsets offsets{workspace_offsets, chunk_layout, reach};
+        const int width = chunk_heads(offsets, number, kv_heads);
+        if (block_x() >= static_cast<int>(p.tile_counts[0]) * width) return;
+        const int z = p.tile_list[block_x() / width * 2];
+        seqlen = seqlen_at(block_x(), p, width, rows);
+        chunk = chunk_of(offsets, number, kv_heads, z, sequence_of(p.bounds, z, p.offsets), p.left, p.right);
+        work = work_tile_of(block_x(), seqlen, p, width);
+        work.kv_head += chunk.line;
+        if (work.key_block < chunk.block || work.key_block >= chunk.block + chunk.blocks) return;
+    } else {
+        // `kv_heads_per_band` key heads go together, from the first block of keys of each to the last.
+        const int near = block_x() / (blocks * kv_heads_per_band) * kv_heads_per_band, inside = block_x() - near * blocks;
+        const int width = BwdSeqlenInfo::min(kv_heads_per_band, lines - near), own = line + near + inside % width;
+        work = make_work_tile(seqlen, own / kv_heads, own % kv_heads, block + inside / width, qheads_per_kvhead);
+    }
 
     if (thread_x() == 0) {
         tma_prefetch_descriptor(&map_q);
@@ -355,18 +331,17 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void attention_backward_wide
         mbarrier_init(shared.k_full(), 1);
         mbarrier_init(shared.v_full(), 1);
         for (int buffer = 0; buffer < BUFFERS; ++buffer) {
-            mbarrier_init(shared.chances_full(buffer), 4);
-            mbarrier_init(shared.chances_free(buffer), 4);
+            mbarrier_init(shared.p_full(buffer), 4);
+            mbarrier_init(shared.p_empty(buffer), 4);
         }
         for (int stage = 0; stage < STAGES; ++stage) {
             mbarrier_init(shared.q_full(stage), 1);
-            mbarrier_init(shared.q_free(stage), 8);
+            mbarrier_init(shared.q_empty(stage), 8);
             mbarrier_init(shared.dout_full(stage), 1);
-            mbarrier_init(shared.dout_free(stage), 8);
+            mbarrier_init(shared.dout_empty(stage), 8);
         }
-#if RAGGED
-        for (int i = 0; i < 2 + 2 * STAGES; ++i) mbarrier_init(shared.k_torn() + i * 8, 1);
-#endif
+        if constexpr (VARLEN)
+            for (int i = 0; i < 2 + 2 * STAGES; ++i) mbarrier_init(shared.k_partial() + i * 8, 1);
         mbarrier_init_fence();
     }
     barrier();
@@ -374,22 +349,20 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void attention_backward_wide
     if (thread_x() < 128) {
         setmaxnreg_dec<24>();
         if (work.steps() > 0) {
-            if (thread_x() == 0) load_q(shared, maps, work, sight, stats, groups * share);
-            else if (thread_x() == 32) load_dout(shared, maps, work, sight);
-#if RAGGED
-            else if (thread_x() / 32 == 2)
-                clear_ends<HEAD_D>(work, sight, shared.k, shared.k_torn(), shared.k_full(), shared.q,
-                                   shared.q_torn(0), shared.q_full(0));
-            else if (thread_x() / 32 == 3)
-                clear_ends<HEAD_E>(work, sight, shared.v, shared.v_torn(), shared.v_full(), shared.dout,
-                                   shared.dout_torn(0), shared.dout_full(0));
-#endif
+            if (thread_x() == 0) load_q(shared, maps, work, seqlen, stats, kv_heads * qheads_per_kvhead);
+            else if (thread_x() == 32) load_dout(shared, maps, work, seqlen);
+            else if (VARLEN && thread_x() / 32 == 2)
+                zero_tails<HEAD_D>(work, seqlen, shared.k, shared.k_partial(), shared.k_full(), shared.q,
+                                   shared.q_partial(0), shared.q_full(0));
+            else if (VARLEN && thread_x() / 32 == 3)
+                zero_tails<HEAD_E>(work, seqlen, shared.v, shared.v_partial(), shared.v_full(), shared.dout,
+                                   shared.dout_partial(0), shared.dout_full(0));
         }
     } else if (thread_x() < 256) {
         setmaxnreg_inc<240>();
-        make_dv(shared, maps, work, sight, Factors{scale, to_score, cap});
+        make_dv(shared, maps, work, seqlen, p);
     } else {
         setmaxnreg_inc<240>();
-        make_dk(shared, maps, work, sight, kept, turn, groups, scale);
+        make_dk(shared, maps, work, seqlen, ds_workspace, chunk, kv_heads, p.scale);
     }
 }

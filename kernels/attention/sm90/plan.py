@@ -7,9 +7,21 @@ from typing import NamedTuple
 
 from portable.kernels.attention import params
 from portable.kernels.attention.params import DEFINES, ELEMENTS, AttentionParams, ints
-from portable.plan import Call, Launch, NativeKernel, Plan, Rejected, TensorMap
+from portable.plan import (
+    Call,
+    Launch,
+    NativeKernel,
+    Plan,
+    Pointer,
+    Rejected,
+    Scalar,
+    TensorMap,
+    Workspace,
+)
 
 _HERE = Path(__file__).resolve().parent
+
+Defines = tuple[tuple[str, int | str], ...]
 
 # --- attention and attention_varlen -------------------------------------------------------------------------
 
@@ -238,3 +250,182 @@ def plan_varlen(call: Call) -> Plan | Rejected:
     backwards = p.right is not None and p.left is None  # a sequence's last queries see most keys
     table = params.tile_table(p, tile.m // pack, of_keys=False, backwards=backwards)
     return Plan((table, launch), params.tile_workspaces(p, p.M, tile.m // pack))
+
+
+# --- attention_backward and attention_varlen_backward, heads up to 128 --------------------------------------
+
+KEYS = 128  # of a block's tile
+QUERIES = {64: 128, 128: 64}  # of a step, by head size as the kernel holds it: what the registers hold
+_BWD_STAGES = 2
+_DQ_PART = 64 * 64  # a step's dq is two blocks of as many
+_BWD_VARLEN_BARRIERS = 48  # bytes: of what crosses a sequence's end
+_FEW_ROWS = 8192
+# Key heads of sequences of about one length that go in a band. Measured 2026-11-22, 8, 16 and 32, of the
+# dense kernel for the same work: a long tail full 0.997, 0.997, 0.971, causal 0.963, 0.970, 0.954; 8 x 4096
+# 1.091, 1.108, 0.988, and 0.998, 0.966, 0.978; 223 sequences 0.936, -, 0.853, and 0.857, -, 0.799.
+_VARLEN_KV_HEADS = 8
+
+
+def backward_unsupported(p: AttentionParams) -> Rejected | None:
+    """Why heads of up to 256 columns do not serve a call."""
+    if max(p.D, p.E) > 256 or p.D % 8 or p.E % 8:
+        return Rejected(f"heads of {p.D} and {p.E}, not multiples of 8 up to 256")
+    if p.has("bias"):
+        return Rejected("it adds no bias")
+    if not 0 < p.M <= params.MAX_TOKENS or not 0 < p.N <= params.MAX_TOKENS:
+        return Rejected(f"{p.M} queries and {p.N} keys; it takes 1 to {params.MAX_TOKENS} of each")
+    if 0 in (p.B, p.H):
+        return Rejected("no heads")
+    if (reason := p.unsupported(params.MAX_TOKENS)) is not None:
+        return reason
+    for name in ("q", "k", "v", "do", "o", "dq", "dk", "dv"):
+        heads, (_, *sizes) = p.heads[name], p.rows_of(name)
+        for size, stride in zip(sizes, (heads.row, heads.head, heads.batch), strict=True):
+            if size > 1 and (stride <= 0 or stride % 8):
+                return Rejected(f"{name} has a stride of {stride}, not a positive multiple of 8")
+        if (reason := p.tma_unsupported(name)) is not None:
+            return reason
+    return None
+
+
+def _kv_heads_per_band(call: Call, p: AttentionParams) -> int:
+    """The fewer blocks of keys of one head run at a time, the less they wait for each other; the more, the
+    more they share through L2. Measured 2026-11-21 on 8192 queries and keys, 4, 8, 16 and 32 in a band, of
+    cuDNN: causal 0.97, 1.03, 1.06, 1.07 (heads of 64: 0.93, 1.06, 1.12, 1.16), full the same. And
+    2026-11-22, full, 8, 16 and 32, us: 8 x 4096, 32 heads on 8, 10969, 10776, 11011; 16 x 4096, 32 on 4,
+    21668, 21793, 25352; others within 2 %."""
+    return call.config.get("KV_HEADS_PER_BAND") or (16 if p.right is None else 32)
+
+
+def _heads_inside(p: AttentionParams) -> bool:
+    """Whether a block of keys walks all heads of a block of queries before the next block of queries. Where
+    the right is bounded, later blocks of keys then wait less; but more rows are under way. Measured
+    2026-11-22, causal, query heads on a key head and queries, gain: 4, 512 15 % (heads of 64 10 %); 8, 512
+    13 %; 8, 1024 4 %; 4, 2048 2 % (7 %); 4, 4096 0; 8, 4096 -3 to -15 %. Full mostly loses, up to 3 %."""
+    many = p.qheads_per_kvhead > 1 and p.qheads_per_kvhead * p.M <= _FEW_ROWS
+    return p.is_varlen or (p.right is not None and many)
+
+
+def backward_descriptor(p: AttentionParams, name: str, rows: int) -> tuple[str, TensorMap]:
+    """Boxes of 64 columns and `rows` rows. A dimension of one element may have any stride; the driver wants a
+    legal one."""
+    heads, (columns, *sizes) = p.heads[name], p.rows_of(name)
+    steps = zip(sizes, (heads.row, heads.head, heads.batch), strict=True)
+    strides = tuple(2 * (stride if size > 1 else columns) for size, stride in steps)
+    field = "dout" if name == "do" else name
+    return f"map_{field}", TensorMap(name, p.dtype, (columns, *sizes), strides, (64, rows, 1, 1))
+
+
+def workspace(name: str) -> Pointer:
+    return Pointer(name, True)
+
+
+def preprocess(p: AttentionParams, defines: Defines, lines: int, claimed: str | None = None) -> Launch:
+    """Statistics of the queries; with `claimed`, the counter of tiles, also cleared semaphores of dq. A
+    head has `lines` blocks of queries."""
+    more = (("DLSE", int(p.has("dlse"))), ("DQ_ACCUM", int(claimed is not None)))
+    kernel = NativeKernel(
+        _HERE / "bwd_preprocess.cu", "attention_bwd_preprocess_sm90", 256, (*defines, *more, *DEFINES)
+    )
+    null = Scalar("i64", 0)
+    args = (
+        p.struct("dout", "o", "lse", "dlse", "stats", *(["bounds"] * p.is_varlen)),
+        ("semaphore", workspace("semaphore") if claimed else null),
+        ("claimed", workspace(claimed) if claimed else null),
+        *ints(lines=lines),
+    )
+    return Launch(kernel, (lines * p.B * p.H, 1, 1), args)
+
+
+def plan_backward(call: Call) -> Plan | Rejected:
+    """dq, dk and dv of 16-bit heads of up to 256 without a bias."""
+    p = params.dense(call)
+    if isinstance(p, Rejected) or (reason := backward_unsupported(p)) is not None:
+        return p if isinstance(p, Rejected) else reason
+    if max(p.D, p.E) > 128:
+        from portable.kernels.attention.sm90 import plan_hdim256
+
+        return plan_hdim256.plan(call, p)
+    return _backward(call, p)
+
+
+def plan_varlen_backward(call: Call) -> Plan | Rejected:
+    """The same of varlen, after the table of blocks of keys."""
+    p = params.varlen(call, params.MAX_TOKENS)
+    if isinstance(p, Rejected) or (reason := backward_unsupported(p)) is not None:
+        return p if isinstance(p, Rejected) else reason
+    if max(p.D, p.E) > 128:
+        from portable.kernels.attention.sm90 import plan_hdim256
+
+        return plan_hdim256.plan_varlen(call, p)
+    return _backward(call, p)
+
+
+def varlen_kv_heads_per_band(call: Call, p: AttentionParams) -> int:
+    return max(1, (call.config.get("KV_HEADS_PER_BAND") or _VARLEN_KV_HEADS) // p.G)
+
+
+def _backward(call: Call, p: AttentionParams) -> Plan | Rejected:
+    """Preprocess, the main kernel, and postprocess."""
+    head = 64 if max(p.D, p.E) <= 64 else 128
+    queries = QUERIES[head]
+    shared = _backward_shared(head, queries) + (_BWD_VARLEN_BARRIERS if p.is_varlen else 0)
+    if shared > call.device.shared_memory:
+        return Rejected(f"it takes {shared} bytes of shared memory")
+    # Measured 2026-11-21: heads of 64 gain 5 to 8 % by claiming tiles; with heads of 128 a claimed tile,
+    # unlike a block's own, takes registers that are not there (15 % slower).
+    persistent = head == 64 and not p.is_varlen
+    lines, blocks = -(-p.M // queries), -(-p.N // KEYS) * p.B * p.G
+    if p.is_varlen:
+        lines = params.max_tiles(p.M, p.offsets, queries)
+        blocks = params.max_tiles(p.N, p.offsets, KEYS) * p.G
+    if max(lines * p.B * p.H, blocks) > params.MAX_BLOCKS:
+        return Rejected(f"more than {params.MAX_BLOCKS} tiles")
+    defines: Defines = (
+        ("ELEMENT", ELEMENTS[p.dtype]), ("HEAD", head), ("KEYS", KEYS), ("QUERIES", queries),
+        ("VARLEN", int(p.is_varlen)),
+    )  # fmt: skip
+    of_main = (
+        ("STAGES", _BWD_STAGES), ("PERSISTENT", int(persistent)), ("SOFTCAP", int(p.softcap is not None)),
+        ("HEADS_INSIDE", int(_heads_inside(p))),
+    )  # fmt: skip
+    main = NativeKernel(_HERE / "bwd.cu", "attention_bwd_sm90", 512, (*defines, *of_main, *DEFINES), shared)
+    finish = NativeKernel(
+        _HERE / "bwd_postprocess.cu", "attention_bwd_postprocess_sm90", 256,
+        (*defines, ("HEADS_INSIDE", 0), *DEFINES),
+    )  # fmt: skip
+    tables = ["bounds", "tile_list", "tile_counts"] * p.is_varlen
+    claimed = "counts" if p.is_varlen else "claimed"
+    rows = {"q": queries, "k": KEYS, "v": KEYS, "do": queries, "dk": 64, "dv": 64}
+    accum = ("dq_accum", workspace("dq_accum")), ("semaphore", workspace("semaphore"))
+    main_args = (
+        *(backward_descriptor(p, name, count) for name, count in rows.items()),
+        p.struct("stats", "dk", "dv", *tables),
+        *accum,
+        ("claimed", workspace(claimed)),
+        *ints(kv_heads_per_band=_kv_heads_per_band(call, p)),
+        ("tiles_of_keys", Scalar("u32", blocks)),
+        *ints(lines=lines),
+    )
+    grid = min(blocks, call.device.multiprocessors) if persistent else blocks
+    launches = (
+        preprocess(p, (*defines, ("HEADS_INSIDE", 0)), lines, claimed),
+        Launch(main, (grid, 1, 1), main_args),
+        Launch(finish, (lines * p.B * p.H, 1, 1), (p.struct("dq", *tables[:1]), *accum, *ints(lines=lines))),
+    )
+    spaces = (
+        Workspace("stats", (p.B * p.H, lines, queries * 2), "float32"),
+        Workspace("semaphore", (p.B * p.H, lines), "int32"),
+        Workspace("dq_accum", (p.B * p.H, lines, 2 * _DQ_PART), "float32"),
+    )
+    if not p.is_varlen:
+        return Plan(launches, (*spaces, Workspace("claimed", (1,), "int32")))
+    # A block of keys waits for those before it, so they come first.
+    table = params.tile_table(p, KEYS, of_keys=True, kv_heads_per_band=varlen_kv_heads_per_band(call, p))
+    return Plan((table, *launches), (*spaces, *params.tile_workspaces(p, p.N, KEYS)))
+
+
+def _backward_shared(head: int, queries: int) -> int:
+    """K, v, the stages of q, do and statistics, two buffers of dS and of dq's parts, barriers."""
+    stage = 2 * queries * head * 2 + queries * 8 + 32
+    return 2 * KEYS * head * 2 + _BWD_STAGES * stage + 2 * queries * KEYS * 2 + 2 * 2 * _DQ_PART * 4 + 144

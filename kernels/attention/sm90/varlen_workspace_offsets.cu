@@ -1,4 +1,4 @@
-// Where the gradients of packed sequences' scores are kept, and which turns they take; one block, before
+// Where the gradients of varlen' scores are ds_workspace, and which chunks they take; one block, before
 // bwd_hdim256.cu.
 //
 // Defines: bwd_hdim256.h's.
@@ -6,18 +6,21 @@
 
 constexpr int THREADS = 256;
 
-// `slots` blocks of scores can be kept at a time.
-KERNEL(THREADS) void attention_backward_wide_places(const int* bounds, int* places, int* layout, int count, int groups,
-                                                    int share, int reach, int slots, int left, int right) {
+// `slots` blocks of scores can be ds_workspace at a time.
+KERNEL(THREADS) void attention_varlen_workspace_offsets(const __grid_constant__ AttentionParams params,
+                                                        int* workspace_offsets, int* chunk_layout, int reach,
+                                                        int slots) {
+    const AttentionParams& p = params;
+    const int kv_heads = p.kv_heads, qheads_per_kvhead = p.qheads_per_kvhead;
     SHARED int line[THREADS];
-    const int thread = thread_x(), sequences = count + 1;
+    const int thread = thread_x(), sequences = p.offsets + 1;
     int all = 0;
     for (int start = 0; start < sequences; start += THREADS) {
         const int z = start + thread;
         int own = 0;
         if (z < sequences) {
-            const Sequence found = sequence_of(bounds, z, count);
-            own = stairs_of(found, reach, left, right).before((found.keys + KEYS - 1) / KEYS);
+            const Sequence found = sequence_of(p.bounds, z, p.offsets);
+            own = ds_rows_of(found, reach, p.left, p.right).before((found.keys + KEYS - 1) / KEYS);
         }
         line[thread] = own;
         barrier();
@@ -27,23 +30,23 @@ KERNEL(THREADS) void attention_backward_wide_places(const int* bounds, int* plac
             line[thread] += before;
             barrier();
         }
-        if (z < sequences) places[z] = all + line[thread] - own;
+        if (z < sequences) workspace_offsets[z] = all + line[thread] - own;
         all += line[THREADS - 1];
         barrier();
     }
     if (thread != 0) return;
-    const int room = slots / share;  // of a query head, with one key head at a time
+    const int room = slots / qheads_per_kvhead;  // of a query head, with one key head at a time
     if (all <= room) {
-        const int fit = all > 0 ? Sight::min(groups, room / all) : groups;
-        const int turns = (groups + fit - 1) / fit;
-        layout[0] = (groups + turns - 1) / turns;
-        layout[1] = 1;
-        layout[2] = layout[3] = all;
+        const int fit = all > 0 ? BwdSeqlenInfo::min(kv_heads, room / all) : kv_heads;
+        const int chunks = (kv_heads + fit - 1) / fit;
+        chunk_layout[0] = (kv_heads + chunks - 1) / chunks;
+        chunk_layout[1] = 1;
+        chunk_layout[2] = chunk_layout[3] = all;
     } else {
         const int part = room - reach;  // a row that begins in a part ends within a row's length of it
-        layout[0] = 1;
-        layout[1] = (all + part - 1) / part;
-        layout[2] = room;
-        layout[3] = part;
+        chunk_layout[0] = 1;
+        chunk_layout[1] = (all + part - 1) / part;
+        chunk_layout[2] = room;
+        chunk_layout[3] = part;
     }
 }
