@@ -159,7 +159,8 @@ def compare(assign: Callable[[str], None], arch: str, offsets: Any, dense: Any, 
     wide = (q.double(), k.double(), v.double())
     o, lse = varlen_reference.attention_varlen(*wide, exact_q, exact_k, None, **given)
     back = do, q, k, v, o.bfloat16(), lse.float()
-    exact: Any = [x.double() for x in back]
+    do64, q64, k64, v64, o64, lse64 = (x.double() for x in back)
+    exact = do64, q64, k64, v64, o64, lse64
     gradients = varlen_reference.attention_varlen_backward(*exact, exact_q, exact_k, None, **given)
     assign(arch)
     with portable.using(attention_varlen=NAMES[arch], attention_varlen_backward=NAMES[arch]):

@@ -12,7 +12,7 @@ from torch import Tensor
 from portable.kernels.attention import paged_reference, torch_impl
 from portable.kernels.attention.paged_torch import attention_paged, batches
 
-PARAMS = {"scale": None, "window_left": None, "softcap": None}
+PARAMS: dict[str, Any] = {"scale": None, "window_left": None, "softcap": None}
 
 
 def call(Z: int, W: int = 3, S: int = 4, P: int = 9, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
