@@ -12,7 +12,7 @@ from typing import Any
 
 class Interrupts:
     """The handler of signals that end a run: KeyboardInterrupt, but once in a moment, and not when `ending`,
-    so that the record is written in peace."""
+    ignored while the record is being written."""
 
     MOMENT = 0.5
 

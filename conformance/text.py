@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 
-class Mistake(Exception):
+class UsageError(Exception):
     """A user's mistake; printed as one sentence, exit code 2."""
 
 
@@ -30,13 +30,13 @@ def plain(text: str) -> str:
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
-def any_encoding() -> None:
+def escape_unencodable() -> None:
     """Let standard output take every text: what its encoding lacks is printed as an escape."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
-def mute() -> None:
+def discard_stdout() -> None:
     """Send what is still to be printed nowhere: the reader has gone, or the disk is full."""
     try:
         nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -68,7 +68,7 @@ def ended(code: int | None, said: Sequence[str] = ()) -> str:
     return text + "".join(f"\n{line}" for line in said)
 
 
-def counted(count: int, noun: str) -> str:
+def pluralize(count: int, noun: str) -> str:
     """`1 result`, `7,614 results`; a noun in -y gets -ies."""
     if count == 1:
         return f"1 {noun}"

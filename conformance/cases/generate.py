@@ -56,8 +56,8 @@ STRIDES = (1, 5, 7)
 HUGE = (65535, 65536, 65537)
 """Sizes on both sides of 2^16, in one axis of a shape whose others are 3: fewer would make a normalised
 row the same but for signs."""
-PROBE_TURNS = (1, 6, 12, 15)
-ODD_TURN = 6
+PROBE_INDICES = (1, 6, 12, 15)
+ODD_INDEX = 6
 """Which of the boundary shapes the probes take, and which stands for an odd shape in tier "full"."""
 
 PROBES = ("one_hot", "powers_of_two", "signed_zero")
@@ -232,7 +232,7 @@ def _probes(spec: Spec, types: list[Types]) -> list[Case]:
     types_needed = {each.dtype for each in spec.inputs.values() if not each.optional}
     optional = {each.name for each in spec.inputs.values() if each.optional and each.dtype in types_needed}
     every = boundary_shapes(spec)
-    shapes = [every[turn % len(every)] for turn in PROBE_TURNS]
+    shapes = [every[turn % len(every)] for turn in PROBE_INDICES]
     for place in range(0, len(shapes), 2):
         absent = tuple(name for name in spec.inputs if name in optional or name in shapes[place].absent)
         shapes[place] = replace(shapes[place], absent=absent)
@@ -265,7 +265,7 @@ def _everything(spec: Spec, types: list[Types]) -> Iterator[Case]:
     """What tier "full" adds: all shapes in all types, the spec's own with all values as well, all layouts
     and values in all types at one odd shape, and the bench shapes that the oracle can afford."""
     boundary = boundary_shapes(spec)
-    odd = boundary[ODD_TURN % len(boundary)]
+    odd = boundary[ODD_INDEX % len(boundary)]
     layouts = [name for name in LAYOUTS if len(spec.inputs) > 1 or name != MIXED]
     for row in types:
         for shape in spec_shapes(spec):
@@ -310,7 +310,7 @@ def mode_cases(spec: Spec, types: list[Types]) -> Iterator[Case]:
                 yield Case(spec.op, types[number % len(types)], shape, mode=mode)
 
 
-# Cases that were found by exploration ---------------------------------------------------------------
+# Cases that fuzzing found ---------------------------------------------------------------
 
 
 def regressions(spec: Spec, file: Path = REGRESSIONS) -> list[Case]:

@@ -362,7 +362,7 @@ def fingerprint(tensor: torch.Tensor) -> str:
     head = f"{str(tensor.dtype).removeprefix('torch.')}{tuple(tensor.shape)}".encode()
     digest = hashlib.sha256(head)
     if tensor.numel():
-        digest.update(_integers(tensor).numpy())
+        digest.update(_integers(tensor).numpy().data)
     return digest.hexdigest()
 
 

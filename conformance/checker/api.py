@@ -312,7 +312,7 @@ class _Card:
 
     @contextmanager
     def counted(self) -> Iterator[list[Any] | None]:
-        """A block that lists its launches, where the card is made of software; else None."""
+        """A block that lists its launches, where the card is emulated; else None."""
         with ExitStack() as stack:
             yield stack.enter_context(self.backend.trace()) if self.info.emulated else None
 

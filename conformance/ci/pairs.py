@@ -18,7 +18,7 @@ from typing import Any
 
 from portable.conformance.records import compare, record
 from portable.conformance.report import html as page
-from portable.conformance.text import counted
+from portable.conformance.text import pluralize
 
 AGREE, DISAGREE, REFUSED = 0, 1, 2
 SHOWN = 20
@@ -133,7 +133,7 @@ def verdict(found: Sequence[Pair], missing: Sequence[str]) -> tuple[int, str]:
     compared = len(names["agree"]) + len(names["disagree"])
     faults = []
     if names["disagree"]:
-        faults.append(f"of {counted(compared, 'pair')} compared disagree: {'; '.join(names['disagree'])}")
+        faults.append(f"of {pluralize(compared, 'pair')} compared disagree: {'; '.join(names['disagree'])}")
     if missing:
         faults.append(f"no record came from {', '.join(missing)}")
     if names["refused"]:
@@ -141,7 +141,7 @@ def verdict(found: Sequence[Pair], missing: Sequence[str]) -> tuple[int, str]:
     elif not compared:
         faults.append("there are no two records with anything in common")
     if not faults:
-        return AGREE, f"Agreement: {counted(compared, 'pair')} of records compared, no disagreement."
+        return AGREE, f"Agreement: {pluralize(compared, 'pair')} of records compared, no disagreement."
     return (DISAGREE if names["disagree"] or missing else REFUSED), f"NO agreement: {'. '.join(faults)}."
 
 

@@ -44,7 +44,7 @@ from portable.conformance.execute import device, runner
 from portable.conformance.judge import reference
 from portable.conformance.judge.bound import bound
 from portable.conformance.records import record
-from portable.conformance.text import Mistake, print_table
+from portable.conformance.text import UsageError, print_table
 from portable.dispatch import dispatcher
 from portable.errors import BackendError, PinError, PortableError, nearest
 from portable.runtime import detect
@@ -95,10 +95,10 @@ class Sizes:
 
     @classmethod
     def of(cls, small: bool, longest: int | None) -> Sizes:
-        """Those of a card, or of an emulated one (`small`). Raises Mistake for a length below 64."""
+        """Those of a card, or of an emulated one (`small`). Raises UsageError for a length below 64."""
         longest = longest or (4096 if small else 16384)
         if longest < 64:
-            raise Mistake(f"--longest {longest}: the shortest length is 64")
+            raise UsageError(f"--longest {longest}: the shortest length is 64")
         lengths = [64]
         while lengths[-1] * STEP <= longest:
             lengths.append(lengths[-1] * STEP)
@@ -433,7 +433,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BackendError as error:
         print(f"calibrate: {error}", file=sys.stderr)
         return 3
-    except (Mistake, PortableError, OSError) as error:
+    except (UsageError, PortableError, OSError) as error:
         print(f"calibrate: {error}", file=sys.stderr)
         return 2
 
@@ -444,9 +444,9 @@ def _main(args: argparse.Namespace, arguments: Sequence[str]) -> int:
     known = sorted({name for op in ops for name in dispatcher.candidates(op)})
     impls = _chosen(args.impl, known, "--impl")
     if args.seeds < 1:
-        raise Mistake(f"--seeds {args.seeds}: expected at least 1")
+        raise UsageError(f"--seeds {args.seeds}: expected at least 1")
     if not os.path.isdir(os.path.dirname(os.path.abspath(args.out))):
-        raise Mistake(f"--out {args.out}: there is no such folder")
+        raise UsageError(f"--out {args.out}: there is no such folder")
     place = torch.device(detect.main_backend().device_type)
     sizes = Sizes.of(place.type == "cpu", args.longest)
     seeds = range(args.first_seed, args.first_seed + args.seeds)
@@ -476,10 +476,10 @@ def _chosen(text: str | None, known: Sequence[str], option: str) -> list[str]:
     wanted = [name.strip() for name in text.split(",") if name.strip()]
     for name in wanted:
         if name not in known:
-            raise Mistake(f"{option} {name}: no such name here.{nearest(name, known)} "
+            raise UsageError(f"{option} {name}: no such name here.{nearest(name, known)} "
                           f"There are {', '.join(known)}")  # fmt: skip
     if not wanted:
-        raise Mistake(f"{option} names nothing")
+        raise UsageError(f"{option} names nothing")
     return wanted
 
 

@@ -18,12 +18,12 @@ from portable.conformance.cases.generate import TIERS
 from portable.conformance.commands import run
 from portable.conformance.execute import case_ids, device, runner, waivers
 from portable.conformance.execute.behaviour import Behaviour
-from portable.conformance.execute.pool import case_task, here
+from portable.conformance.execute.pool import case_task, run_in_process
 from portable.conformance.execute.result import Result
 from portable.conformance.judge import reference
 from portable.conformance.records import record
 from portable.conformance.report import summary
-from portable.conformance.text import Mistake, any_encoding, mute, plain
+from portable.conformance.text import UsageError, discard_stdout, escape_unencodable, plain
 from portable.errors import BackendError, PortableError
 from portable.spec import registry
 
@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments.insert(0, "run")
     args = _parser().parse_args(arguments)
     args.arguments = arguments
-    any_encoding()
+    escape_unencodable()
     try:
         if hasattr(args, "device"):
             device.choose(args)
@@ -47,14 +47,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BackendError as error:
         print(f"portable-conformance: {error}", file=sys.stderr)
         return NO_DEVICE
-    except (Mistake, UnknownCase, PortableError, record.RecordError) as error:
+    except (UsageError, UnknownCase, PortableError, record.RecordError) as error:
         print(f"portable-conformance: {error}", file=sys.stderr)
         return USAGE
     except BrokenPipeError:  # `| head`: nobody reads on
-        mute()
+        discard_stdout()
         return INTERRUPTED
     except OSError as error:
-        mute()  # standard output itself may be what is full
+        discard_stdout()  # standard output itself may be what is full
         place = f"{error.filename}: " if error.filename else ""
         print(f"portable-conformance: {place}{error.strerror or error}", file=sys.stderr)
         return USAGE
@@ -134,22 +134,22 @@ def list_command(args: Any) -> int:
             print(case.id)
         sys.stdout.flush()
     except BrokenPipeError:
-        mute()
+        discard_stdout()
     return CONFORMING
 
 
 def rerun_command(args: Any) -> int:
     case = case_ids.case(args.case)
     impls = run.chosen_impls(args.impl, [case.op]) or runner.implementations(case.op)
-    excuse = runner.naked if args.no_waivers else waivers.active().excuse
+    apply_waivers = runner.no_waivers if args.no_waivers else waivers.active().apply_waivers
     print(f"{case.id} on {portable.device()}")
     if not isinstance(case, Behaviour):
         _print_inputs(case)
     worst = CONFORMING
-    for message in here([case_task(case.op, case.id, impls)], excuse):
+    for message in run_in_process([case_task(case.op, case.id, impls)], apply_waivers):
         if "result" not in message:
             continue
-        result = excuse(Result.of(case, message["result"]))
+        result = apply_waivers(Result.of(case, message["result"]))
         figures = f", |error|/bound {float(result.worst):.3f}, largest |error| {float(result.max_abs):.3g}"
         print(f"{result.impl}: {result.state}" + figures * bool(result.digest))
         if result.message:
@@ -196,7 +196,7 @@ def merge_command(args: Any) -> int:
 
 def report_command(args: Any) -> int:
     if not (args.junit or args.html):
-        raise Mistake("report: name a file with --html or --junit")
+        raise UsageError("report: name a file with --html or --junit")
     found = record.read(args.record_file)
     summary.write_reports(found, args)
     return CONFORMING if record.conforming(found) else NOT_CONFORMING

@@ -1,6 +1,6 @@
 """`python -m portable.conformance.commands.demo`: every op once, against float64, with its reasons.
 
-On a card made of software: every implementation of every op, on a sixteenth of the data or less, and no
+On a card emulated: every implementation of every op, on a sixteenth of the data or less, and no
 times.
 """
 
@@ -25,7 +25,7 @@ from portable.conformance.judge import reference
 from portable.conformance.text import print_table
 from portable.spec import registry
 
-_SMALLER = 4  # by how much each size is less on a card made of software
+_SMALLER = 4  # by how much each size is less on a card emulated
 
 
 def demo_cases(device: torch.device, emulated: bool = False) -> list[Case]:
@@ -146,7 +146,7 @@ def main(argv: list[str] | None = None) -> int:
     print(f"portable {portable.__version__} on {info}")
     head = ("op", "size", "dtype", "ran", "result", "worst |err|/bound", "max |err|", "us", "why this one")
     print_table(head, rows)
-    times = "an emulated card tells no time" if info.emulated else "times are one call, host included"
+    times = "no timings on an emulated device" if info.emulated else "times are one call, host included"
     print(f"Errors are against float64 from the same input bits; {times}.")
     for problem in problems:
         print(problem, file=sys.stderr)

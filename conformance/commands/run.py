@@ -17,7 +17,7 @@ from portable.conformance import files
 from portable.conformance.cases import generate
 from portable.conformance.cases.case import Case, UnknownCase
 from portable.conformance.execute import behaviour, case_ids, device, manifest, runner, waivers
-from portable.conformance.execute.pool import Pool, Task, case_task, here
+from portable.conformance.execute.pool import Pool, Task, case_task, run_in_process
 from portable.conformance.execute.result import Result
 from portable.conformance.interrupts import interrupts
 from portable.conformance.perf import sweep
@@ -25,7 +25,15 @@ from portable.conformance.progress import Progress
 from portable.conformance.records import record
 from portable.conformance.report.summary import table, verdict, written
 from portable.conformance.states import KNOWN
-from portable.conformance.text import Mistake, any_encoding, counted, mute, paragraph, print_table, rerun
+from portable.conformance.text import (
+    UsageError,
+    discard_stdout,
+    escape_unencodable,
+    paragraph,
+    pluralize,
+    print_table,
+    rerun,
+)
 from portable.errors import PortableError, nearest
 from portable.spec import registry
 
@@ -33,8 +41,8 @@ CHECKPOINT_SECONDS = 30.0
 """Between two partial records: what a power cut loses."""
 BENCH_SECONDS = 900.0
 """That the timing of one case may take: the baselines compile too."""
-EXPLORE_SECONDS = 900.0
-"""That exploring may take beyond its time: the last calls drawn, and making a failure small."""
+FUZZ_SECONDS = 900.0
+"""What fuzzing may take beyond its time: the last calls drawn, and shrinking a failure."""
 SAME = (
     "device", "vendor", "arch", "emulated", "multiprocessors", "driver", "toolkit", "versions", "commit",
     "dirty", "tier", "fraction", "selection", "specs",
@@ -53,21 +61,23 @@ Asked: TypeAlias = Case | behaviour.Behaviour
 
 
 def chosen_ops(text: str | None) -> list[str]:
-    """The ops of `--ops`; all without it. Raises Mistake."""
+    """The ops of `--ops`; all without it. Raises UsageError."""
     known = sorted(registry.op_folders())
     if text is None:
         return known
     wanted = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     for name in wanted:
         if name not in known:
-            raise Mistake(f"--ops {name}: no such op.{nearest(name, known)} The ops are {', '.join(known)}")
+            raise UsageError(
+                f"--ops {name}: no such op.{nearest(name, known)} The ops are {', '.join(known)}"
+            )
     if not wanted:
-        raise Mistake("--ops names no op")
+        raise UsageError("--ops names no op")
     return wanted
 
 
 def chosen_impls(text: str | None, ops: Sequence[str]) -> list[str] | None:
-    """The implementations of `--impl`; None, which is all, without it. Raises Mistake."""
+    """The implementations of `--impl`; None, which is all, without it. Raises UsageError."""
     if text is None:
         return None
     wanted = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
@@ -75,37 +85,39 @@ def chosen_impls(text: str | None, ops: Sequence[str]) -> list[str] | None:
     everywhere = sorted({each.name for op in ops for each in registry.spec(op).implementations})
     for name in wanted:
         if name not in everywhere:
-            raise Mistake(f"--impl {name}: no such implementation.{nearest(name, everywhere)} "
+            raise UsageError(f"--impl {name}: no such implementation.{nearest(name, everywhere)} "
                           f"There are {', '.join(everywhere)}")  # fmt: skip
         if name not in here:
-            raise Mistake(f"--impl {name}: it cannot run on {portable.device()}; here run {', '.join(here)}")
+            raise UsageError(
+                f"--impl {name}: it cannot run on {portable.device()}; here run {', '.join(here)}"
+            )
     if not wanted:
-        raise Mistake("--impl names no implementation")
+        raise UsageError("--impl names no implementation")
     return wanted
 
 
 def selected(args: Any) -> list[Asked]:
-    """The cases and behaviours that the arguments choose, op by op. Raises Mistake where there is none."""
+    """The cases and behaviours that the arguments choose, op by op. Raises UsageError where there is none."""
     found: list[Asked] = []
     for op in chosen_ops(args.ops):
         asked = [*generate.cases(registry.spec(op), args.tier), *behaviour.cases([op])]
         found += [case for case in asked if args.k is None or args.k in case.id]
     if not found:
-        raise Mistake(f"no case's id contains {args.k!r}; `portable-conformance list` prints them")
+        raise UsageError(f"no case's id contains {args.k!r}; `portable-conformance list` prints them")
     shard = generate.shard(found, *args.fraction)
     if not shard:
         i, n = args.fraction
-        chosen = counted(len(found), "case")
-        raise Mistake(f"--fraction {i},{n}: this shard has no case; {chosen} in all")
+        chosen = pluralize(len(found), "case")
+        raise UsageError(f"--fraction {i},{n}: this shard has no case; {chosen} in all")
     return shard
 
 
-def jobs(wanted: int | None, on_card: bool) -> int:
+def jobs(wanted: int | None, on_gpu: bool) -> int:
     """How many workers: as asked, else one for each core, half of them and at most eight beside a card."""
     if wanted is not None:
         return wanted
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(cores // 2, 8)) if on_card else max(1, cores)
+    return max(1, min(cores // 2, 8)) if on_gpu else max(1, cores)
 
 
 # The run ------------------------------------------------------------------------------------------
@@ -142,7 +154,7 @@ class Run:
 
     @property
     def done(self) -> int:
-        """How many of `total` have their result; exploration adds others."""
+        """How many of `total` have their result; fuzzing adds others."""
         return sum(result.case.id in self._cases for result in self.results)
 
     def tasks(self) -> tuple[list[Task], list[Task]]:
@@ -169,13 +181,13 @@ class Run:
         elif "result" in message:
             entry = message["result"]
             case = self._cases.get(entry["case"]) or case_ids.case(entry["case"])
-            result = self.known.excuse(Result.of(case, entry))
+            result = self.known.apply_waivers(Result.of(case, entry))
             self.keep(result)
             return result
         return None
 
     def keep(self, result: Result) -> None:
-        """Add a result. Exploration may come upon a call that has one: then a failure stays."""
+        """Add a result. Fuzzing may draw a call that has one: then a failure stays."""
         place = self._places.setdefault((result.case.id, result.impl), len(self.results))
         if place == len(self.results):
             self.results.append(result)
@@ -187,20 +199,20 @@ class Run:
         return paragraph(result, rerun(result.case.id, result.impl, self.options))
 
     def resume(self, path: str) -> None:
-        """Take over the results of a partial record, what exploration found too. What did not run is asked
-        again, and so is what was excused: the known failures may be others by now. Raises Mistake where it
+        """Take over the results of a partial record, what fuzzing found too. What did not run is asked
+        again, and so is what was excused: the known failures may be others by now. Raises UsageError where it
         is not of this very run, or holds a result twice or of what was not asked."""
         try:
             there = record.read(path)
         except FileNotFoundError:
             return
         except record.RecordError as error:
-            raise Mistake(f"--resume: {error}") from None
+            raise UsageError(f"--resume: {error}") from None
         if there["header"]["complete"]:
-            raise Mistake(f"--resume: {path} is complete; there is nothing to go on from")
+            raise UsageError(f"--resume: {path} is complete; there is nothing to go on from")
         for name in SAME:
             if there["header"][name] != self.head[name]:
-                raise Mistake(
+                raise UsageError(
                     f"--resume: {path} is of another run: its {name} is {there['header'][name]!r}, "
                     f"now it is {self.head[name]!r}"
                 )
@@ -209,13 +221,13 @@ class Run:
             try:
                 case = self._cases.get(entry["case"]) or case_ids.case(entry["case"])
             except (UnknownCase, PortableError) as error:
-                raise Mistake(f"--resume: {path} holds a result of an unknown case: {error}") from None
+                raise UsageError(f"--resume: {path} holds a result of an unknown case: {error}") from None
             if entry["impl"] not in self.impls.get(case.op, ()):
-                raise Mistake(f"--resume: {path} holds a result that this run does not ask: {where}")
+                raise UsageError(f"--resume: {path} holds a result that this run does not ask: {where}")
             if (case.id, entry["impl"]) in self._places:
-                raise Mistake(f"--resume: {path} holds two results of {where}")
+                raise UsageError(f"--resume: {path} holds two results of {where}")
             if entry["state"] not in AGAIN:
-                self.keep(self.known.excuse(Result.of(case, entry)))
+                self.keep(self.known.apply_waivers(Result.of(case, entry)))
         self.inputs.update({case: sha256 for case, sha256 in there["inputs"].items() if case in self._cases})
 
     def record(self, complete: bool, results: Sequence[Result] | None = None) -> dict[str, Any]:
@@ -238,103 +250,103 @@ class Run:
 
 def run_command(args: Any) -> int:
     """Run, report and judge; answers the exit code."""
-    any_encoding()
+    escape_unencodable()
     info = portable.device()
     asked = selected(args)
     ops = list(dict.fromkeys(case.op for case in asked))
     impls = chosen_impls(args.impl, ops)
-    on_card = not info.emulated and info.vendor != "cpu"
-    _check(args, on_card)
+    on_gpu = not info.emulated and info.vendor != "cpu"
+    _check(args, on_gpu)
     known = waivers.Waivers((), "") if args.no_waivers else waivers.active()
     options = device.arguments() + ["--no-waivers"] * args.no_waivers
     head = record.header(
         info, args.arguments, args.tier, ops=ops, impls=impls, k=args.k, fraction=args.fraction
     )
-    going = Run(head, asked, known, options)
-    if not going.total:
-        raise Mistake("none of the chosen ops has an implementation that this device builds")
+    run = Run(head, asked, known, options)
+    if not run.total:
+        raise UsageError("none of the chosen ops has an implementation that this device builds")
     if args.resume:
-        going.resume(args.record)
-    workers = jobs(args.jobs, on_card)
+        run.resume(args.record)
+    workers = jobs(args.jobs, on_gpu)
     with interrupts() as stop:
         try:
-            _announce(going, args, workers)
-            _cases(going, args, workers)
-            if args.explore:
-                _explore(going, args, workers)
+            _announce(run, args, workers)
+            _cases(run, args, workers)
+            if args.fuzz:
+                _fuzz(run, args, workers)
             if args.bench or args.sweep is not None:
-                _bench(going, args, workers)
-            end = _finish(going, args)
+                _bench(run, args, workers)
+            end = _finish(run, args)
         except KeyboardInterrupt:
             stop.ending = True
-            return _interrupted(going, args, "interrupted")
+            return _interrupted(run, args, "interrupted")
         except OSError as error:  # nobody reads on, or the disk below standard output is full
             stop.ending = True
-            mute()
+            discard_stdout()
             gone = error.errno == errno.EPIPE
-            code = _interrupted(going, args, f"stopped ({error.strerror or error})", sys.stderr)
+            code = _interrupted(run, args, f"stopped ({error.strerror or error})", sys.stderr)
             return code if gone else 2
         except Exception:  # a fault of the suite: what was found is kept
-            if args.record and not going.written:
-                _save(going, args)
+            if args.record and not run.written:
+                _save(run, args)
             raise
         stop.ending = True
         return end.tell()
 
 
-def _announce(going: Run, args: Any, workers: int) -> None:
+def _announce(run: Run, args: Any, workers: int) -> None:
     info = portable.device()
     print(
-        f"{info}: {counted(len(going.asked), 'case')} of {counted(len(going.impls), 'op')}, "
-        f"tier {args.tier}, {counted(workers, 'worker')}"
+        f"{info}: {pluralize(len(run.asked), 'case')} of {pluralize(len(run.impls), 'op')}, "
+        f"tier {args.tier}, {pluralize(workers, 'worker')}"
         + (f", shard {args.fraction[0]} of {args.fraction[1]}" if args.fraction[1] > 1 else "")
-        + (f", {counted(len(going.results), 'result')} taken over" if going.results else ""),
+        + (f", {pluralize(len(run.results), 'result')} taken over" if run.results else ""),
         flush=True,
     )
     if info.emulated:
-        print(f"Emulated: the machine code for {info.arch} is executed by the CPU. It tells no time.")
+        print(f"Emulated: the CPU executes {info.arch} code. No timings on an emulated device.")
 
 
-def _check(args: Any, on_card: bool) -> None:
+def _check(args: Any, on_gpu: bool) -> None:
     """What can be wrong with the arguments, found before anything runs."""
-    if (args.bench or args.sweep is not None) and not on_card:
+    if (args.bench or args.sweep is not None) and not on_gpu:
         option = "--bench" if args.bench else "--sweep"
-        raise Mistake(f"{option} needs a GPU; {portable.device()} tells no time")
+        raise UsageError(f"{option} needs a GPU: no timings on {portable.device()}")
     if args.sweep:
         try:
             sweep.chosen(args.sweep)
         except ValueError as error:
-            raise Mistake(f"--sweep: {error}") from None
+            raise UsageError(f"--sweep: {error}") from None
     if args.resume and not args.record:
-        raise Mistake("--resume goes on from a partial record: name it with --record")
+        raise UsageError("--resume goes on from a partial record: name it with --record")
     taken: dict[str, str] = {}
-    for option in ("record", "junit", "html", *["found"] * bool(args.explore)):
-        path = getattr(args, option)
+    for option in ("record", "junit", "html", *["failures-file"] * bool(args.fuzz)):
+        path = getattr(args, option.replace("-", "_"))
         if not path:
             continue
         real = os.path.realpath(path)
         if not os.path.isdir(os.path.dirname(real)):
-            raise Mistake(f"--{option} {path}: there is no such folder")
+            raise UsageError(f"--{option} {path}: there is no such folder")
         try:
             files.try_write(path)
         except OSError as error:
-            raise Mistake(f"--{option} {path}: {error.strerror or error}") from None
+            raise UsageError(f"--{option} {path}: {error.strerror or error}") from None
         if os.path.isfile(real) or not os.path.exists(real):
             other = taken.setdefault(real, option)
             if other != option:
-                raise Mistake(f"--{option} {path}: --{other} names the same file")
-    if args.explore:
+                raise UsageError(f"--{option} {path}: --{other} names the same file")
+    if args.fuzz:
         try:
             import hypothesis  # noqa: F401
         except ModuleNotFoundError:
-            raise Mistake("--explore needs hypothesis: pip install hypothesis") from None
+            raise UsageError("--fuzz needs hypothesis: pip install hypothesis") from None
 
 
 class Checkpoint:
     """Writes the partial record when the last one is old; a record that cannot be written is told once."""
 
-    def __init__(self, going: Run, args: Any, say: Callable[[str], object]) -> None:
-        self._going, self._args, self._say = going, args, say
+    def __init__(self, run: Run, args: Any, say: Callable[[str], object]) -> None:
+        self._going, self._args, self._say = run, args, say
         self._told, self._at = "", time.monotonic()
 
     def __call__(self) -> None:
@@ -346,76 +358,76 @@ class Checkpoint:
         self._told, self._at = why, time.monotonic()
 
 
-def _cases(going: Run, args: Any, workers: int) -> None:
-    shared, alone = going.tasks()
-    with Progress(going.total, going.done) as progress:
-        checkpoint = Checkpoint(going, args, progress.say)
+def _cases(run: Run, args: Any, workers: int) -> None:
+    shared, alone = run.tasks()
+    with Progress(run.total, run.done) as progress:
+        checkpoint = Checkpoint(run, args, progress.say)
         for tasks, count in ((shared, workers), (alone, min(workers, 1))):
-            with closing(_messages(going, tasks, count, args.timeout)) as messages:
+            with closing(_messages(run, tasks, count, args.timeout)) as messages:
                 for message in messages:
-                    result = going.take(message)
+                    result = run.take(message)
                     if result is not None:
                         progress.advance(result.case.op, not result.conforms)
                         if not result.conforms:
-                            progress.say(going.words(result))
+                            progress.say(run.words(result))
                     checkpoint()
 
 
 def _messages(
-    going: Run, tasks: list[Task], workers: int, timeout: float
+    run: Run, tasks: list[Task], workers: int, timeout: float
 ) -> Generator[dict[str, Any], None, None]:
     """What the tasks' workers say; with none, this process does the work."""
     if tasks and workers:
         threads = max(1, jobs(None, False) // workers)
-        yield from Pool([*going.options, "--threads", str(threads)], workers, timeout).run(tasks)
+        yield from Pool([*run.options, "--threads", str(threads)], workers, timeout).run(tasks)
     elif tasks:
-        yield from here(tasks, going.known.excuse)
+        yield from run_in_process(tasks, run.known.apply_waivers)
 
 
-def _explore(going: Run, args: Any, workers: int) -> None:
+def _fuzz(run: Run, args: Any, workers: int) -> None:
     """Draw further calls; a failure is printed, kept and written as a line for `regressions.txt`."""
     from portable.conformance.execute import fuzz
 
-    pairs = [(op, name) for op, impls in going.impls.items() for name in impls]
-    share = args.explore * max(workers, 1) / len(pairs)
-    whole = share + args.timeout + EXPLORE_SECONDS
-    tasks = [Task(op, {"explore": [op, name], "seconds": share}, whole=whole) for op, name in pairs]
+    pairs = [(op, name) for op, impls in run.impls.items() for name in impls]
+    share = args.fuzz * max(workers, 1) / len(pairs)
+    whole = share + args.timeout + FUZZ_SECONDS
+    tasks = [Task(op, {"fuzz": [op, name], "seconds": share}, whole=whole) for op, name in pairs]
     count, failures, lines = 0, 0, 0
-    with closing(_messages(going, tasks, workers, args.timeout)) as messages:
+    with closing(_messages(run, tasks, workers, args.timeout)) as messages:
         for message in messages:
-            count += message.get("explored", 0)
-            result = going.take(message)
+            count += message.get("fuzzed", 0)
+            result = run.take(message)
             if result is not None and not result.conforms:
                 failures += 1
-                print(going.words(result), flush=True)
+                print(run.words(result), flush=True)
                 try:
-                    with open(args.found, "a", encoding="utf-8", errors="backslashreplace") as file:
-                        file.write(fuzz.ready(result))
+                    with open(args.failures_file, "a", encoding="utf-8", errors="backslashreplace") as file:
+                        file.write(fuzz.as_regression_line(result))
                     lines += 1
                 except OSError as error:
-                    going.faults.append(f"--found {args.found}: {error.strerror or error}")
-    print(f"explored {counted(count, 'further call')}, {failures} of them failing")
+                    run.faults.append(f"--failures-file {args.failures_file}: {error.strerror or error}")
+    print(f"fuzzed {pluralize(count, 'additional input')}, {failures} of them failing")
     if lines:
-        print(f"{args.found}: each of them as a line for conformance/cases/regressions.txt")
+        print(f"{args.failures_file}: each of them as a line for conformance/cases/regressions.txt")
 
 
-def _bench(going: Run, args: Any, workers: int) -> None:
+def _bench(run: Run, args: Any, workers: int) -> None:
     from portable.conformance.perf import bench
 
     for groups in [None] * args.bench + [args.sweep] * (args.sweep is not None):
-        ops = [op for op in going.impls if groups is not None or registry.spec(op).bench]
-        ask = {"bench": ops, "impls": going.head["selection"]["impls"], "groups": groups}
+        ops = [op for op in run.impls if groups is not None or registry.spec(op).bench]
+        ask = {"bench": ops, "impls": run.head["selection"]["impls"], "groups": groups}
         parts = [{"prepare": [first, workers], **ask} for first in range(workers)]
-        checkpoint = Checkpoint(going, args, print)
+        checkpoint = Checkpoint(run, args, print)
         for asks, count in ((parts, workers), ([ask], 1)):
             tasks = [Task("bench", each, seconds=BENCH_SECONDS) for each in asks]
-            with closing(_messages(going, tasks, count, args.timeout)) as messages:
+            with closing(_messages(run, tasks, count, args.timeout)) as messages:
                 for message in messages:
-                    going.take(message)
+                    run.take(message)
                     if timed := message.get("timing"):
                         print(f"  timed {timed['case']} on {timed['impl']}", flush=True)
                         checkpoint()
-    head, rows, notes = bench.table(going.timings, going.roof or {})
+    head, rows, notes = bench.table(run.timings, run.roof or {})
     print_table(head, rows)
     print("\n".join(notes))
 
@@ -423,26 +435,26 @@ def _bench(going: Run, args: Any, workers: int) -> None:
 # The end ------------------------------------------------------------------------------------------
 
 
-def _save(going: Run, args: Any) -> str:
+def _save(run: Run, args: Any) -> str:
     """Write the partial record; answers why it cannot be written, in a sentence, or ""."""
     try:
-        record.write(args.record, going.record(complete=False))
+        record.write(args.record, run.record(complete=False))
     except OSError as error:
         return f"--record {args.record} cannot be written: {error.strerror or error}"
     return ""
 
 
-def _interrupted(going: Run, args: Any, why: str, to: Any = None) -> int:
+def _interrupted(run: Run, args: Any, why: str, to: Any = None) -> int:
     """Keep what there is, and say so on `to`, standard output where it is None."""
-    text = f"{why} after {going.done} of {going.total} results"
-    if going.written:
+    text = f"{why} after {run.done} of {run.total} results"
+    if run.written:
         text += f"; {args.record} holds them all"
     elif args.record:
-        text += f"; {_save(going, args) or f'{args.record} holds them, --resume goes on from it'}"
+        text += f"; {_save(run, args) or f'{args.record} holds them, --resume goes on from it'}"
     try:
         print(f"\nportable-conformance: {text}", file=to, flush=True)
     except OSError:
-        mute()
+        discard_stdout()
     return 130
 
 
@@ -467,26 +479,26 @@ class _End:
                 print(line)
             print(f"{verdict(self.found)}, on {portable.device()}", flush=True)
         except OSError:  # nobody reads on; the files are there
-            mute()
+            discard_stdout()
         for line in self.unwritten:
             print(f"portable-conformance: {line}", file=sys.stderr)
         return code
 
 
-def _finish(going: Run, args: Any) -> _End:
+def _finish(run: Run, args: Any) -> _End:
     """Judge the run and write its files."""
     picked = args.k is not None or args.fraction[1] > 1  # what an entry needs may be elsewhere
-    results = list(going.results)
-    faults = [*going.faults, *going.known.settle(results, picked)]
-    found = going.record(complete=True, results=results)
-    ids = {case.id for case in going.asked}  # exploration goes beyond them
+    results = list(run.results)
+    faults = [*run.faults, *run.known.settle(results, picked)]
+    found = run.record(complete=True, results=results)
+    ids = {case.id for case in run.asked}  # fuzzing goes beyond them
     asked = [each for each in found["results"] if each["case"] in ids]
     faults += manifest.faults({**found, "results": asked})
     if faults:
         found["faults"] = faults
     lines, unwritten = [], []
     for option, path, error in written(found, args):
-        going.written = going.written or (option == "record" and error is None)
+        run.written = run.written or (option == "record" and error is None)
         if error is None:
             lines.append(f"{option}: {path}")
         else:
@@ -503,7 +515,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-j", "--jobs", type=_jobs, metavar="N", help="worker processes; 0: run in this one, for a debugger"
     )
     parser.add_argument(
-        "--timeout", type=_seconds, default=300.0, metavar="SECONDS", help="for one result (default 300)"
+        "--timeout",
+        type=_seconds,
+        default=300.0,
+        metavar="SECONDS",
+        help="per-case timeout in seconds (default 300)",
     )
     parser.add_argument("--bench", action="store_true", help="time the bench cases too (needs a GPU)")
     parser.add_argument(
@@ -511,10 +527,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="time the sizes of sweep.yaml, or those of the groups named (needs a GPU)",
     )  # fmt: skip
     parser.add_argument(
-        "--explore", type=_seconds, default=0.0, metavar="SECONDS", help="draw further calls so long"
+        "--fuzz", type=_seconds, default=0.0, metavar="SECONDS", help="fuzz additional inputs for SECONDS"
     )
     parser.add_argument(
-        "--found", default="found_cases.txt", metavar="FILE", help="where exploring writes what failed"
+        "--failures-file",
+        default="found_cases.txt",
+        metavar="FILE",
+        help="append failing inputs to FILE (default found_cases.txt)",
     )
     parser.add_argument("--record", metavar="FILE.json", help="write what was found to this file")
     parser.add_argument("--resume", action="store_true", help="go on from an interrupted --record")

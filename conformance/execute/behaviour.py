@@ -1,7 +1,7 @@
 """Behaviour cases: not what an op computes but how it behaves as part of a program.
 
 Each is a function `(op, spec, tensors, params, device) -> str | None`: None is a pass, a sentence a
-failure, `NotHere` a reason why the machine cannot ask. They run pinned, on every implementation.
+failure, `NotApplicable` a reason why the machine cannot ask. They run pinned, on every implementation.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ FAR_ROWS = 64
 FAR = 1 << 31
 
 
-class NotHere(Exception):
+class NotApplicable(Exception):
     """The machine or the op has not what the question needs."""
 
 
@@ -149,7 +149,7 @@ def two_threads(call: Call, spec: Spec, device: torch.device) -> str | None:
 def other_device(call: Call, spec: Spec, device: torch.device) -> str | None:
     """Tensors on device 1 while device 0 is current."""
     if torch.cuda.device_count() < 2:
-        raise NotHere("the machine has one card")
+        raise NotApplicable("the machine has one card")
     far = torch.device("cuda", 1)
     tensors = sample(spec, device)
     expected = call(tensors)
@@ -163,7 +163,7 @@ def rows_alone(call: Call, spec: Spec, device: torch.device) -> str | None:
     """A row gives the same bits alone and in a batch."""
     apart = all(each.rank > 1 for each in spec.inputs.values() if each.leading)  # problems of their own
     if spec.leading != "same" or not (apart or spec.cost.roof == "vector"):
-        raise NotHere("the op does not work row by row")
+        raise NotApplicable("the op does not work row by row")
 
     def ask(types: Types) -> str | None:
         tensors = sample(spec, device, types=types)
@@ -200,7 +200,7 @@ def _apart(call: Call, spec: Spec, device: torch.device, row: Types, lead: int, 
     expected = call(tensors)
     wide = _far_operands(spec, tensors, along)
     if not wide:
-        raise NotHere("the op has no operand of rows")
+        raise NotApplicable("the op has no operand of rows")
     lengths = {name: tensors[name].shape[along] for name in wide}
     turned = {name: tensors[name].movedim(along, 0) for name in wide}
     room = 512 * max(-(-each[0].numel() // 512) for each in turned.values())
@@ -237,15 +237,15 @@ def _vast(count: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     size = count * dtype.itemsize
     if device.type != "cpu":
         if torch.cuda.mem_get_info(device)[0] < size * 1.25:
-            raise NotHere(f"needs {size * 1.25 / 2**30:.0f} GB of free device memory")
+            raise NotApplicable(f"needs {size * 1.25 / 2**30:.0f} GB of free device memory")
         return torch.empty(count, dtype=dtype, device=device)
     if sys.platform == "win32" or sys.maxsize < FAR * 4:
-        raise NotHere("the system maps no memory before it is touched")
+        raise NotApplicable("the system maps no memory before it is touched")
     lazy = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
     try:
         pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | lazy)
     except (OSError, ValueError) as error:
-        raise NotHere(f"the system maps no {size / 2**30:.0f} GB of address space: {error}") from error
+        raise NotApplicable(f"the system maps no {size / 2**30:.0f} GB of address space: {error}") from error
     if hasattr(mmap, "MADV_NOHUGEPAGE"):
         with contextlib.suppress(OSError):  # a kernel without huge pages
             pages.madvise(mmap.MADV_NOHUGEPAGE)
@@ -271,12 +271,13 @@ def scaling(call: Call, spec: Spec, device: torch.device) -> str | None:
             case = Case(spec.op, tuple(row.items()), _shape(spec, lead, 64, absent))
 
             def evaluate(
-                given: Mapping[str, Any], case: Case = case, indices: Mapping[str, Any] = indices
+                given: Mapping[str, torch.Tensor], case: Case = case, indices: Mapping[str, Any] = indices
             ) -> dict[str, torch.Tensor]:
                 found = reference.reference(case, spec, {**dict.fromkeys(spec.inputs), **indices, **given})
                 return {name: each for name, each in found.items() if each.is_floating_point()}
 
-            rules = order_independent.degrees(evaluate, wide, evaluate(wide))
+            expected = evaluate(wide)
+            rules = order_independent.degrees(evaluate, wide, expected)
             if not any(1 in rule.values() for rule in rules.values()):
                 continue
             asked += 1
@@ -297,7 +298,7 @@ def scaling(call: Call, spec: Spec, device: torch.device) -> str | None:
 
     wrong = in_types(spec, ask)
     if not asked:
-        raise NotHere("no input of the op scales its outputs")
+        raise NotApplicable("no input of the op scales its outputs")
     return wrong
 
 
@@ -356,7 +357,7 @@ def compiled(call: Call, spec: Spec, device: torch.device) -> str | None:
 def autograd_runs(call: Call, spec: Spec, device: torch.device) -> str | None:
     """Backward of a public op reaches every input, finite and of its dtype."""
     if spec.gradient is None:
-        raise NotHere("the op has no gradient")
+        raise NotApplicable("the op has no gradient")
     tensors = sample(spec, device)
     numbers = {n: t for n, t in tensors.items() if t is not None and t.is_floating_point()}
     leaves = {n: t.requires_grad_() for n, t in numbers.items()}
@@ -373,7 +374,7 @@ def probes(call: Call, spec: Spec, device: torch.device) -> str | None:
     """The questions of the op's own file, each a function of a call, a dtype and a device; its docstring says
     what holds."""
     if spec.probes is None:
-        raise NotHere("the op has none")
+        raise NotApplicable("the op has none")
     module = registry.load_module(spec.probes)
 
     def ask(types: Types) -> str | None:
@@ -448,7 +449,7 @@ def run(case: Behaviour, impl: str, device: torch.device) -> Result:
     try:
         with portable.using(**{case.op: impl}):
             wrong = CASES[case.name](call, spec, device)
-    except NotHere as reason:
+    except NotApplicable as reason:
         return Result(case, impl, "NotSupported", str(reason))
     except Exception as error:
         return Result(case, impl, *classify(error, impl))

@@ -7,7 +7,7 @@ import os
 from typing import Any
 
 import portable
-from portable.conformance.text import Mistake
+from portable.conformance.text import UsageError
 from portable.errors import BackendError, nearest
 from portable.runtime import detect
 from portable.spec import registry
@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"one of {', '.join(registry.vendors())}; an AMD card that is not there is emulated",
     )
     software = parser.add_mutually_exclusive_group()
-    software.add_argument("--emulate", action="store_true", help="use a card made of software")
+    software.add_argument("--emulate", action="store_true", help="use a card emulated")
     software.add_argument(
         "--require-hardware", action="store_true", help="never use one: exit code 3 without the card"
     )
@@ -36,8 +36,8 @@ def arguments() -> list[str]:
 
 
 def choose(args: Any) -> None:
-    """Make the card that the arguments name the active one; without any, the environment's choice or the
-    card that is there. Raises Mistake for a name that is none and BackendError where the card is missing."""
+    """Make the device that the arguments name the active one; without any, the environment's choice or the
+    device that is there. Raises UsageError for an unknown name and BackendError for a missing device."""
     name = getattr(args, "device", None)
     hardware = getattr(args, "require_hardware", False)
     emulate = True if getattr(args, "emulate", False) else False if hardware else None
@@ -54,7 +54,7 @@ def _choose_named(name: str, emulate: bool | None) -> None:
     vendor, _, arch = name.partition(":")
     if vendor not in registry.vendors():
         known = ", ".join(registry.vendors())
-        raise Mistake(f"--device {name}: expected one of {known}.{nearest(vendor, registry.vendors())}")
+        raise UsageError(f"--device {name}: expected one of {known}.{nearest(vendor, registry.vendors())}")
     if not arch:
         if emulate is not None or os.environ.get("PORTABLE_BACKEND") != vendor:
             detect.override_backend(vendor, emulate=emulate)
@@ -62,7 +62,7 @@ def _choose_named(name: str, emulate: bool | None) -> None:
     cards = detect.backend_class(vendor)(registry.vendors()[vendor]).targets()
     if arch not in [card.arch for card in cards]:
         known = ", ".join(card.arch for card in cards) or "no architecture by name"
-        raise Mistake(f"--device {name}: {vendor} has {known}")
+        raise UsageError(f"--device {name}: {vendor} has {known}")
     detect.override_backend(vendor, arch, emulate)
     chosen = detect.selection()
     if chosen.error is not None or portable.device().arch == arch:

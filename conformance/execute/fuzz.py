@@ -27,7 +27,7 @@ from portable.conformance.cases.generate import (
     rows_of_types,
 )
 from portable.conformance.cases.inputs import LAYOUTS, VALUES
-from portable.conformance.execute.runner import Excuse, Result, implementations, naked, run_case
+from portable.conformance.execute.runner import ApplyWaivers, Result, implementations, no_waivers, run_case
 from portable.conformance.judge import reference
 from portable.spec import registry
 from portable.spec.model import Spec
@@ -81,12 +81,12 @@ def calls(spec: Spec) -> st.SearchStrategy[Case]:
     return strategy().filter(lambda case: elements(spec, case.shape) <= LARGEST)
 
 
-def explore(
+def fuzz_ops(
     ops: Sequence[str],
     device: torch.device,
     seconds: float,
     impls: Sequence[str] | None = None,
-    excuse: Excuse = naked,
+    apply_waivers: ApplyWaivers = no_waivers,
     on_failure: Callable[[Result], None] | None = None,
     begin: Callable[[Case], None] | None = None,
 ) -> tuple[list[Result], int]:
@@ -102,7 +102,7 @@ def explore(
         until = time.monotonic() + seconds / len(pairs)
         found: Result | None = None
         while found is None and time.monotonic() < until:
-            found, drawn = _search(registry.spec(op), impl, device, excuse, begin)
+            found, drawn = _search(registry.spec(op), impl, device, apply_waivers, begin)
             count += drawn
         if found is not None:
             failures.append(found)
@@ -111,7 +111,7 @@ def explore(
     return failures, count
 
 
-def ready(result: Result) -> str:
+def as_regression_line(result: Result) -> str:
     """The lines of regressions.txt that make a failure part of the suite: a comment with the date, the op,
     the implementation, the device and the first line of the message, and the case's id."""
     today = datetime.datetime.now(datetime.timezone.utc).date()
@@ -124,7 +124,7 @@ def _search(
     spec: Spec,
     impl: str,
     device: torch.device,
-    excuse: Excuse,
+    apply_waivers: ApplyWaivers,
     begin: Callable[[Case], None] | None = None,
 ) -> tuple[Result | None, int]:
     """One batch of draws: the smallest failing result or None, and how many calls were drawn."""
@@ -145,7 +145,7 @@ def _search(
         count += 1
         if begin is not None:
             begin(case)
-        result = excuse(run_case(reference.ask(case, spec), impl, device))
+        result = apply_waivers(run_case(reference.ask(case, spec), impl, device))
         if not result.conforms:
             raise _Failed(result)
 

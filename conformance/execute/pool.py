@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from portable.conformance.cases.case import op_of
-from portable.conformance.execute.process import PROGRAM, Gibberish, Worker
+from portable.conformance.execute.process import PROGRAM, ProtocolError, Worker
 from portable.conformance.records.schema import OPTIONAL_FIELDS, RESULT_FIELDS
 from portable.conformance.states import STATES
 
@@ -96,7 +96,7 @@ class _Queue:
 @dataclass
 class _Answers:
     """What has been answered of a task: `case` and `impl` are under way (impl "": none), `done` have their
-    results. `hear` raises Gibberish for what was not asked."""
+    results. `hear` raises ProtocolError for what was not asked."""
 
     task: Task
     case: str = ""
@@ -114,45 +114,45 @@ class _Answers:
         check = {"begin": self._begin, "inputs": self._inputs, "result": self._result, "done": self._done}
         if kind in check:
             check[kind](message[kind])
-        elif self.task.case or kind not in ("explored", "timing", "roof", "fault"):
-            raise Gibberish(f"{kind!r} was not asked")
+        elif self.task.case or kind not in ("fuzzed", "timing", "roof", "fault"):
+            raise ProtocolError(f"{kind!r} was not asked")
 
     def _begin(self, said: Any) -> None:
         case, impl = self._pair(said)
         if self.task.case and (case != self.task.case or self.impl or impl not in self.left.impls):
-            raise Gibberish(f"it began {case} on {impl}")
-        if not self.task.case and [op_of(case), impl] != self.task.ask.get("explore"):
-            raise Gibberish(f"it explored {case} on {impl}")
+            raise ProtocolError(f"it began {case} on {impl}")
+        if not self.task.case and [op_of(case), impl] != self.task.ask.get("fuzz"):
+            raise ProtocolError(f"it fuzzed {case} on {impl}")
         self.case, self.impl = case, impl
 
     def _inputs(self, said: Any) -> None:
         case, _ = self._pair(said)
         if not self.task.case or case != self.task.case or self.inputs:
-            raise Gibberish(f"the inputs of {case} were not asked")
+            raise ProtocolError(f"the inputs of {case} were not asked")
         self.inputs = True
 
     def _result(self, said: Any) -> None:
         if not is_result(said):
-            raise Gibberish(f"no result: {str(said)[:80]}")
+            raise ProtocolError(f"no result: {str(said)[:80]}")
         case, impl = said["case"], said["impl"]
         if self.task.case:
             wanted = case == self.task.case and impl in ([self.impl] if self.impl else self.left.impls)
         else:
-            wanted = [op_of(case), impl] == self.task.ask.get("explore")
+            wanted = [op_of(case), impl] == self.task.ask.get("fuzz")
         if not wanted:
-            raise Gibberish(f"{case} on {impl} was not asked")
+            raise ProtocolError(f"{case} on {impl} was not asked")
         self.done.append(impl)
         self.impl = ""
 
     def _done(self, said: Any) -> None:
         if self.task.case and (self.impl or self.left.impls):
-            raise Gibberish("it was done before every implementation had a result")
+            raise ProtocolError("it was done before every implementation had a result")
 
     @staticmethod
     def _pair(said: Any) -> tuple[str, str]:
         if isinstance(said, list) and len(said) == 2 and all(isinstance(each, str) for each in said):
             return said[0], said[1]
-        raise Gibberish(f"expected two texts, got {str(said)[:80]}")
+        raise ProtocolError(f"expected two texts, got {str(said)[:80]}")
 
 
 def is_result(entry: Any) -> bool:
@@ -168,7 +168,7 @@ def is_result(entry: Any) -> bool:
     return entry["state"] in STATES
 
 
-def here(tasks: Sequence[Task], excuse: Any) -> Iterator[dict[str, Any]]:
+def run_in_process(tasks: Sequence[Task], apply_waivers: Any) -> Iterator[dict[str, Any]]:
     """The same in this process, for a debugger: a crash takes the run with it."""
     from portable.conformance.execute import runner, worker
 
@@ -178,7 +178,7 @@ def here(tasks: Sequence[Task], excuse: Any) -> Iterator[dict[str, Any]]:
         state, why = "NotRun", lost
         try:
             if not lost:
-                worker.perform(task.ask, runner.torch_device(), excuse, said.append)
+                worker.perform(task.ask, runner.torch_device(), apply_waivers, said.append)
         except runner.DeviceLost as error:
             why = lost = f"the device was lost in {error.result.case.id} on {error.result.impl}"
             said.append({"result": error.result.entry()})
@@ -305,7 +305,7 @@ class Pool:
                 why = worker.end() if message is None else f"instead of being ready it said {message}"
             except TimeoutError:
                 why = f"it was not ready after {START_SECONDS:.0f} s"
-            except Gibberish as error:
+            except ProtocolError as error:
                 why = f"instead of being ready it said {error}"
             except OSError as error:  # no memory, no process, no file descriptor
                 why = str(error)
@@ -338,7 +338,7 @@ class Pool:
                 state, why = "Timeout", f"no answer after {seconds:g} s; the worker was killed"
                 if time.monotonic() >= end:
                     state, why = "", f"no end after {task.whole:g} s; the worker was killed"
-            except Gibberish as error:
+            except ProtocolError as error:
                 state, why = "Crash", f"the worker's words made no sense; it was killed: {error}"
             if self._stop.is_set():
                 return None

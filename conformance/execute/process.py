@@ -26,7 +26,7 @@ _LOOK = 1.0
 """Seconds between two looks at whether a silent worker lives: what it forked may hold its pipe open."""
 
 
-class Gibberish(Exception):
+class ProtocolError(Exception):
     """The worker said what is no answer; the text says why."""
 
 
@@ -58,13 +58,13 @@ class Worker:
 
     def receive(self, until: float) -> dict[str, Any] | None:
         """The next message; None when the worker has ended. Raises TimeoutError at `until`, by the clock of
-        time.monotonic, and Gibberish for what is no message."""
+        time.monotonic, and ProtocolError for what is no message."""
         seen, late = 0, False
         while (end := self._rest.find(b"\n", seen)) < 0:
             if self._silent:
                 return None
             if len(self._rest) > LONGEST:
-                raise Gibberish(f"a line of more than {LONGEST} bytes")
+                raise ProtocolError(f"a line of more than {LONGEST} bytes")
             left = until - time.monotonic()
             if left <= 0:
                 if late:
@@ -133,9 +133,9 @@ def _parsed(line: bytes) -> dict[str, Any]:
     try:
         message = json.loads(line, parse_constant=_no_constant)
     except (ValueError, RecursionError):
-        raise Gibberish(f"no JSON: {line[:80]!r}") from None
+        raise ProtocolError(f"no JSON: {line[:80]!r}") from None
     if not isinstance(message, dict):
-        raise Gibberish(f"no object: {line[:80]!r}")
+        raise ProtocolError(f"no object: {line[:80]!r}")
     return message
 
 

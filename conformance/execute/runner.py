@@ -221,11 +221,11 @@ def _result(case: Case, impl: str, verdicts: list[tuple[str, Verdict]]) -> Resul
     )
 
 
-Excuse = Callable[[Result], Result]
+ApplyWaivers = Callable[[Result], Result]
 
 
-def naked(result: Result) -> Result:
-    """The excuse that excuses nothing."""
+def no_waivers(result: Result) -> Result:
+    """Leave a result as it is: `--no-waivers`."""
     return result
 
 

@@ -77,7 +77,7 @@ class Waivers:
         self.expired = [entry for entry in here if entry.expires < today]
         self.entries = [entry for entry in here if entry.expires >= today]
 
-    def excuse(self, result: Result) -> Result:
+    def apply_waivers(self, result: Result) -> Result:
         """The result as XFail or Waived where an entry expects its failure, else as it is."""
         for entry in self.entries:
             if result.state == entry.state and entry.names(result):

@@ -1,9 +1,9 @@
 """A worker: reads what to run from standard input and answers on standard output, one JSON object a line.
 
-Asked: {"case": id, "impls": [...]}, {"explore": [op, impl], "seconds": s}, {"bench": [op...], "impls": ..,
+Asked: {"case": id, "impls": [...]}, {"fuzz": [op, impl], "seconds": s}, {"bench": [op...], "impls": ..,
 "groups": ..} or, ahead of it, {"prepare": [first, step], "bench": .., "impls": .., "groups": ..}.
 Answers: {"ready": device} once; then {"begin": [id, impl]}, {"inputs": [id, SHA-256]}, {"result": {...}},
-{"explored": count}, {"timing": {...}}, {"roof": {...}} or {"fault": sentence}, and in the end {"done": true}.
+{"fuzzed": count}, {"timing": {...}}, {"roof": {...}} or {"fault": sentence}, and in the end {"done": true}.
 
 A kernel may kill this process, or lose its device; then it is the parent (`pool`) that says so. What kernels
 print goes to standard error, and what they read is empty.
@@ -47,11 +47,11 @@ def main() -> int:
     if args.threads:
         torch.set_num_threads(args.threads)
     device.choose(args)
-    excuse = runner.naked if args.no_waivers else waivers.active().excuse
+    apply_waivers = runner.no_waivers if args.no_waivers else waivers.active().apply_waivers
     send({"ready": portable.device().name})
     for number, line in enumerate(tasks):
         try:
-            perform(json.loads(line), runner.torch_device(), excuse, send)
+            perform(json.loads(line), runner.torch_device(), apply_waivers, send)
         except runner.DeviceLost as lost:
             send({"result": lost.result.entry(), "lost": True})
             channel.close()
@@ -62,11 +62,11 @@ def main() -> int:
     return 0
 
 
-def perform(asked: dict[str, Any], device: Any, excuse: Any, send: Send) -> None:
+def perform(asked: dict[str, Any], device: Any, apply_waivers: Any, send: Send) -> None:
     """Do what one line asks and `send` the answers. Raises runner.DeviceLost."""
-    if "explore" in asked:
-        op, impl = asked["explore"]
-        _explore(op, impl, asked["seconds"], device, excuse, send)
+    if "fuzz" in asked:
+        op, impl = asked["fuzz"]
+        _fuzz(op, impl, asked["seconds"], device, apply_waivers, send)
     elif "prepare" in asked:
         from portable.conformance.perf import prepare
 
@@ -91,17 +91,17 @@ def _answer(case_id: str, impls: list[str], device: Any, send: Send) -> None:
         send({"result": result.entry()})
 
 
-def _explore(op: str, impl: str, seconds: float, device: Any, excuse: Any, send: Send) -> None:
+def _fuzz(op: str, impl: str, seconds: float, device: Any, apply_waivers: Any, send: Send) -> None:
     from portable.conformance.execute import fuzz
 
     def trial(case: Any) -> None:
         send({"begin": [case.id, impl]})
 
-    failures, count = fuzz.explore([op], device, seconds, [impl], excuse, begin=trial)
+    failures, count = fuzz.fuzz_ops([op], device, seconds, [impl], apply_waivers, begin=trial)
     for result in failures:
         assert isinstance(result, Result)
         send({"result": result.entry()})
-    send({"explored": count})
+    send({"fuzzed": count})
 
 
 def _bench(

@@ -160,7 +160,9 @@ def judge(
         bad_value = size > limits
         bad = bad_value if bad_nonfinite is None else bad_value | bad_nonfinite
         if bool(bad.any()):
-            state, shown = ("Fail.nonfinite", bad_nonfinite) if missed else ("Fail.value", bad_value)
+            state, shown = "Fail.value", bad_value
+            if missed and bad_nonfinite is not None:
+                state, shown = "Fail.nonfinite", bad_nonfinite
             return _failed(found, state, bad, _first(shown, value, ref, limits, dtype))
     if exact:
         expected = ref.to(dtype).to(torch.float64)

@@ -70,7 +70,7 @@ class Roofs:
         self, dtype: torch.dtype | None
     ) -> dict[str, tuple[Callable[[Any], object], Sequence[Any]]]:
         """The roofs of one case, to be timed beside it: the copy's, and the product's of `dtype` if given."""
-        names = [COPY_ROOF] + [matrix_roof(dtype)] * (dtype is not None)
+        names = [COPY_ROOF] + ([] if dtype is None else [matrix_roof(dtype)])
         for name in names:
             if name not in self._made:
                 self._made[name] = self._copy() if name == COPY_ROOF else _product(self._device, dtype)

@@ -173,7 +173,7 @@ def report(one: Record, other: Record, threshold: float) -> tuple[list[str], boo
 def _is_card(label: str, head: Mapping[str, Any]) -> None:
     remedy = "parity needs two records of cards, run with --bench"
     if head["emulated"]:
-        raise ParityError(f"{label} ({head['device']}) is emulated and tells no time; {remedy}")
+        raise ParityError(f"{label} ({head['device']}) is emulated and has no timings; {remedy}")
     if head["vendor"] == "cpu":
         raise ParityError(f"{label} ({head['device']}) is no card, and has no roof; {remedy}")
 

@@ -309,7 +309,7 @@ def _record_faults(each: dict[str, Any]) -> list[str]:
         for timing in each["timings"] if timing["state"] not in CONFORMING
     ])  # fmt: skip
     if head["emulated"] and each["timings"]:
-        faults.append("an emulated device tells no time, and the record holds timings")
+        faults.append("an emulated device has no timings, and the record holds some")
     good = [result for result in results if result["state"] in CONFORMING - KNOWN]
     faults += _listed_faults("passed outside its bound", [
         f"{result['case']} on {result['impl']}, |error| / bound {result['worst']}"

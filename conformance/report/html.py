@@ -23,7 +23,7 @@ from portable.conformance.report import sections
 from portable.conformance.report.markup import Html, element, escape, join
 from portable.conformance.report.wording import clean, cut, listed, moment, number
 from portable.conformance.states import CONFORMING
-from portable.conformance.text import counted
+from portable.conformance.text import pluralize
 
 FOLDER = Path(__file__).parent
 LISTED, ALL_LISTED = 160, 500_000
@@ -125,12 +125,14 @@ def sentence(record: Record) -> tuple[str, str]:
     if bad:
         kinds = listed(f"{count:,} {state}" for state, count in wrong.items())
         verb = "is" if bad == 1 else "are"
-        reasons.append(f"{bad:,} of {counted(len(results), 'result')} {verb} not as the specs say ({kinds})")
+        reasons.append(
+            f"{bad:,} of {pluralize(len(results), 'result')} {verb} not as the spec says ({kinds})"
+        )
     above = sum(each["state"] not in CONFORMING for each in record["timings"])
     if above:
-        reasons.append(f"{counted(above, 'timing')} cannot be: above the measured roof or in error")
+        reasons.append(f"{pluralize(above, 'timing')} cannot be: above the measured roof or in error")
     if not head["complete"]:
-        reasons.append(f"the run was interrupted after {counted(len(results), 'result')}")
+        reasons.append(f"the run was interrupted after {pluralize(len(results), 'result')}")
     if faults := record.get("faults"):
         more = f" and {len(faults) - 1} more" if len(faults) > 1 else ""
         reasons.append(f"the run has a fault ({faults[0].rstrip('.')}){more}")

@@ -19,7 +19,7 @@ from portable.conformance.records import record as records
 from portable.conformance.records.schema import HEADER_FIELDS
 from portable.conformance.report.wording import clean, cut, rerun
 from portable.conformance.states import CONFORMING
-from portable.conformance.text import counted
+from portable.conformance.text import pluralize
 
 SKIPPED = frozenset({"NotSupported", "NotRun", "XFail", "Waived"})
 ERRORS = frozenset({"Crash", "Timeout", "InternalError", "CompileError", "ResourceError"})
@@ -117,14 +117,14 @@ def _run(root: ElementTree.Element, record: Mapping[str, Any]) -> None:
     """The suite of what no result says; none where there is nothing to say."""
     faults: list[tuple[str, str, str]] = []
     if not record["header"]["complete"]:
-        done = counted(len(record["results"]), "result")
+        done = pluralize(len(record["results"]), "result")
         message = f"the run was interrupted after {done}; --resume goes on"
         faults.append(("complete", "InternalError", message))
     if not records.tally(record).judged:
         faults.append(("something was judged", "NotRun", "nothing was judged: every case was declined"))
     missing = sum(result["state"] == "NotRun" for result in record["results"])
     if missing:
-        faults.append(("every case was run", "NotRun", f"{counted(missing, 'case')} of the list not run"))
+        faults.append(("every case was run", "NotRun", f"{pluralize(missing, 'case')} of the list not run"))
     faults += [
         (f"{each['case']} on {each['impl']}", each["state"], each["message"])
         for each in record["timings"]

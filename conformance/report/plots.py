@@ -15,7 +15,7 @@ from typing import Any
 from portable.conformance.records.record import op_of
 from portable.conformance.report.markup import Html, element, escape, join
 from portable.conformance.report.wording import listed, number, quantity, shape_of, types_of
-from portable.conformance.text import counted
+from portable.conformance.text import pluralize
 
 WIDTH, HEIGHT = 620, 400
 LEFT, RIGHT, TOP, BOTTOM = 62, 14, 26, 44
@@ -95,7 +95,7 @@ def rooflines(record: Mapping[str, Any]) -> Html:
         f"lines are roofs measured in this run: {quantity(bandwidth, 'B/s')} of a copy, and the library's "
         "matmul in each type. A point on the line cannot be faster. Point at a mark for its figures; the "
         "throughput table has them all.",
-        f" {counted(left_out, 'timing')} without floating-point work left out." if left_out else "",
+        f" {pluralize(left_out, 'timing')} without floating-point work left out." if left_out else "",
     ])  # fmt: skip
     legend = element(
         "ul",
@@ -124,7 +124,7 @@ def _panel(kind: str, points: list[Point], bandwidth: float, peak: float | None,
         parts.append(element("g", name, marker(impls.index(point.timing["impl"])), transform=place))
     best = max(points, key=lambda point: point.timing["of_roof"])
     text = (
-        f"Roofline in {kind}: {counted(len(points), 'timing')} of "
+        f"Roofline in {kind}: {pluralize(len(points), 'timing')} of "
         f"{listed(dict.fromkeys(point.timing['op'] for point in points))}; the nearest to its roof is "
         f"{best.timing['op']} on {best.timing['impl']} at {100 * best.timing['of_roof']:.0f} %."
     )

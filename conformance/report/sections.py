@@ -24,7 +24,7 @@ from portable.conformance.report.wording import (
     types_of,
 )
 from portable.conformance.states import CONFORMING, GOOD, KNOWN, NOT_JUDGED
-from portable.conformance.text import counted
+from portable.conformance.text import pluralize
 
 PARAGRAPHS = 100
 EACH = 10
@@ -50,7 +50,7 @@ def failures(record: Record) -> Html:
     parts = [_failure(each, record["header"]) for each in (*timings, *shown[:PARAGRAPHS])]
     rest = len(wrong) - len(shown[:PARAGRAPHS])
     if rest:
-        parts.append(element("p", f"{counted(rest, 'further failure')} in the list of all results below; "
+        parts.append(element("p", f"{pluralize(rest, 'further failure')} in the list of all results below; "
                              f"shown here are at most {EACH} of an implementation."))  # fmt: skip
     return join(parts)
 
@@ -78,8 +78,8 @@ def warnings(record: Record) -> Html:
         return Html("")
     columns = [("state", ""), ("case", ""), ("implementation", ""), ("|error| / bound", "num"),
                ("message", "wide")]  # fmt: skip
-    shown = table(f"{counted(len(rows), 'result')} with a remark", columns, [rows[:200]])
-    more = element("p", f"{counted(len(rows) - 200, 'further one')} in the list of all results.")
+    shown = table(f"{pluralize(len(rows), 'result')} with a remark", columns, [rows[:200]])
+    more = element("p", f"{pluralize(len(rows) - 200, 'further one')} in the list of all results.")
     return join([shown, more]) if len(rows) > 200 else shown
 
 
@@ -241,14 +241,14 @@ def throughput(record: Record) -> Html:
         "Device time, the median of interleaved turns. × is the baseline's time over ours, above 1 where "
         "ours is faster, with its 95 % bootstrap interval. Rate is bytes where memory bounds the op, FLOP "
         "where the matrix units do.",
-        f" {counted(loops, 'timing')} measured without a graph." if loops else "",
+        f" {pluralize(loops, 'timing')} measured without a graph." if loops else "",
         _clocks(timings),
     ]
     parts = [element("p", *notes), table("Throughput", columns, groups.values())]
     if faults:
         parts.append(details(
             "Baselines that were not timed",
-            element("ul", *(element("li", f"{text} ({counted(count, 'timing')})") for text, count in
+            element("ul", *(element("li", f"{text} ({pluralize(count, 'timing')})") for text, count in
                             faults.most_common(30))),
         ))  # fmt: skip
     return join(parts)
@@ -287,7 +287,7 @@ def agreement(comparison: Mapping[str, Any]) -> Html:
         return Html("")
     rows = [
         (each["op"], each["impl"], f"{each['cases']:,}", f"{each['exact']:,}", f"{each['equal']:,}",
-         element("span", f"✗ {counted(len(each['problems']), 'disagreement')}", class_="state bad")
+         element("span", f"✗ {pluralize(len(each['problems']), 'disagreement')}", class_="state bad")
          if each["problems"] else element("span", "✓ agree", class_="state good"))
         for each in entries
     ]  # fmt: skip
@@ -302,7 +302,7 @@ def agreement(comparison: Mapping[str, Any]) -> Html:
                           element("b", each["impl"])])  # fmt: skip
             lines = [element("li", cut(problem, 600)) for problem in shown]
             if rest:
-                lines.append(element("li", counted(rest, "further one")))
+                lines.append(element("li", pluralize(rest, "further one")))
             parts.append(element("article", element("h3", title), element("ul", *lines), class_="failure"))
     return join([*parts, table("Agreement by op and implementation", columns, [rows])])
 
@@ -369,7 +369,7 @@ def not_supported(record: Record) -> Html:
     columns = [("rule", "wide"), ("results", "num"), ("implementations", ""), ("ops", "wide")]
     total = sum(map(len, rules.values()))
     rest = f", {len(ordered) - 200:,} further rules in the list below" if len(ordered) > 200 else ""
-    return details(f"{counted(len(rules), 'rule')}, {counted(total, 'result')}{rest}",
+    return details(f"{pluralize(len(rules), 'rule')}, {pluralize(total, 'result')}{rest}",
                    table("Not supported, by rule", columns, [rows]))  # fmt: skip
 
 

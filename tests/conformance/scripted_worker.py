@@ -83,20 +83,20 @@ AFTER = {
 """What may happen once it has its result."""
 
 
-def explore(op, impl, act):
+def fuzz(op, impl, act):
     drawn = f"{op}/drawn"
     say({"begin": [drawn, impl]})
     if act in BEFORE:
         BEFORE[act](drawn, impl)
     if act == "fails":
         result(drawn, impl, state="Crash")
-    say({"explored": 1})
+    say({"fuzzed": 1})
     say({"done": True})
 
 
 def perform(asked, acts):
-    if "explore" in asked:
-        return explore(*asked["explore"], acts["explore"])
+    if "fuzz" in asked:
+        return fuzz(*asked["fuzz"], acts["fuzz"])
     case = asked["case"]
     if case in acts:
         BEFORE[acts[case]](case, asked["impls"][0])

@@ -37,7 +37,7 @@ def test_a_failing_run_is_one_and_prints_how_to_repeat_it(norm, capsys):
     assert cli.main(argv) == 1
     out = capsys.readouterr().out
     again = next(line for line in out.splitlines() if "again: " in line).partition("again: ")[2]
-    assert again.startswith("portable-conformance rerun toy_norm/") and "NOT conforming" in out
+    assert again.startswith("portable-conformance rerun toy_norm/") and "DOES NOT CONFORM" in out
     assert cli.main(again.split()[1:]) == 1
     assert "first wrong element" in capsys.readouterr().out
 
@@ -81,7 +81,7 @@ def test_mistakes_are_two(norm, capsys, argv, words):
 @pytest.mark.parametrize(
     "argv",
     [
-        ["run", "--tier", "huge"], ["run", "--explore", "-1"], ["run", "--explore", "soon"], ["frobnicate"],
+        ["run", "--tier", "huge"], ["run", "--fuzz", "-1"], ["run", "--fuzz", "soon"], ["frobnicate"],
         ["run", "--fraction", "3,2"], ["run", "--fraction", "1"], ["run", "-j", "-1"],
         ["run", "--timeout", "0"],
         ["compare", "a", "b", "--parity", "x"], ["compare", "a"], ["--emulate", "--require-hardware"],
@@ -137,10 +137,10 @@ def test_a_run_resumed_is_the_run_at_once(norm, tmp_path, monkeypatch, capsys):
     capsys.readouterr()
 
 
-def test_exploring_writes_its_failures_as_cases(norm, tmp_path, capsys):
+def test_fuzzing_writes_its_failures_as_cases(norm, tmp_path, capsys):
     found = tmp_path / "found.txt"
-    argv = [*RUN, "--ops", "toy_norm", "--impl", "zeros", "-k", "behaviour/two_threads", "--explore", "1"]
-    assert cli.main([*argv, "--found", str(found)]) == 1
+    argv = [*RUN, "--ops", "toy_norm", "--impl", "zeros", "-k", "behaviour/two_threads", "--fuzz", "1"]
+    assert cli.main([*argv, "--failures-file", str(found)]) == 1
     out = capsys.readouterr().out
     lines = [line for line in found.read_text().splitlines() if not line.startswith("#")]
     assert lines and f"Fail.value: {lines[0]} on zeros" in out

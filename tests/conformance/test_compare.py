@@ -411,5 +411,5 @@ def test_the_command(tmp_path, capsys):
     assert asked("a", "c") == 1 and "must be bit-equal" in capsys.readouterr().out
     assert asked("a", "a", "--parity", "0.8") == 0 and "Parity holds" in capsys.readouterr().out
     assert asked("a", "a", "--parity", "1.2") == 1
-    assert asked("a", "b", "--parity", "0.8") == 2 and "tells no time" in capsys.readouterr().err
+    assert asked("a", "b", "--parity", "0.8") == 2 and "has no timings" in capsys.readouterr().err
     assert asked("a", "none") == 2

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from portable.conformance.cases import inputs
 from portable.conformance.cases.case import Case, make_shape, parse
-from portable.conformance.cases.generate import PROBE_TURNS, boundary_shapes, cases
+from portable.conformance.cases.generate import PROBE_INDICES, boundary_shapes, cases
 from portable.conformance.judge import order_independent, reference
 from portable.spec import registry
 
@@ -199,6 +199,6 @@ def test_16_bit_types_keep_their_values_under_tf32(types):
 def test_probe_shapes_leave_out_what_is_optional():
     """Without a bias linear is a sum of products: half of its probes must be so."""
     spec = registry.spec("linear")
-    shape = boundary_shapes(spec)[PROBE_TURNS[0]]
+    shape = boundary_shapes(spec)[PROBE_INDICES[0]]
     bare = make_shape(spec, dict(shape.axes), dict(shape.leading), {}, ["bias"])
     assert any(case.shape == bare and case.values == "one_hot" for case in cases(spec))

@@ -125,7 +125,7 @@ def test_what_tells_no_time_is_refused():
     emulated = card(device="emulated gfx942", vendor="rocm", emulated=True)
     cpu = card(device="CPU", vendor="cpu")
     for pair, words in (
-        ((card(), emulated), r"B \(emulated gfx942\) is emulated and tells no time"),
+        ((card(), emulated), r"B \(emulated gfx942\) is emulated and has no timings"),
         ((emulated, card()), r"A \(emulated gfx942\) is emulated"),
         ((card(), cpu), r"B \(CPU\) is no card"),
     ):

@@ -241,9 +241,9 @@ def test_a_fault_of_the_pool_loses_no_case(folder, monkeypatch):
 
 
 def test_a_task_that_is_no_case_is_a_fault_of_the_run(folder):
-    task = Task("op", {"explore": ["op", "x"], "seconds": 1})
+    task = Task("op", {"fuzz": ["op", "x"], "seconds": 1})
     [said] = Pool([], 1, 5.0, program(folder, starts=["exit", "exit"])).run([task])
-    assert said["fault"].startswith("explore of op: no worker starts")
+    assert said["fault"].startswith("fuzz of op: no worker starts")
 
 
 @pytest.mark.parametrize(
@@ -257,15 +257,15 @@ def test_a_task_that_is_no_case_is_a_fault_of_the_run(folder):
         ("begin for ever", [], "no end after 2 s"),
     ],
 )
-def test_what_exploring_comes_to(folder, act, states, fault):
+def test_what_fuzzing_comes_to(folder, act, states, fault):
     """A drawn call that hangs has the time of one result; all of them have theirs together."""
-    task = Task("op", {"explore": ["op", "x"], "seconds": 1}, whole=2.0)
-    said = list(Pool([], 1, 1.0, program(folder, {"explore": act})).run([task]))
+    task = Task("op", {"fuzz": ["op", "x"], "seconds": 1}, whole=2.0)
+    said = list(Pool([], 1, 1.0, program(folder, {"fuzz": act})).run([task]))
     results = [each["result"] for each in said if "result" in each]
     assert [each["state"] for each in results] == states
     assert {(each["case"], each["impl"]) for each in results} <= {("op/drawn", "x")}
     assert [each["fault"].split("; ")[0] for each in said if "fault" in each] == [
-        f"explore of op: {fault}"
+        f"fuzz of op: {fault}"
     ] * bool(fault)
 
 

@@ -81,10 +81,10 @@ def after(patch, owner, name, count, act):
     "owner, name, count, number",
     [
         (run, "_announce", 0, signal.SIGINT),
-        (run, "here", 0, signal.SIGINT),
+        (run, "run_in_process", 0, signal.SIGINT),
         (runner, "run_case", 0, signal.SIGINT),
         (runner, "run_case", 2, signal.SIGHUP),
-        (fuzz, "explore", 0, signal.SIGINT),
+        (fuzz, "fuzz_ops", 0, signal.SIGINT),
         (run, "_bench", 0, signal.SIGINT),
         (manifest, "faults", 0, signal.SIGTERM),
         (record, "write", 0, signal.SIGINT),
@@ -96,8 +96,8 @@ def test_an_interrupt_at_any_stage_leaves_a_partial_record(
 ):
     monkeypatch.setattr(run, "_check", lambda *args: None)
     after(monkeypatch, owner, name, count, lambda: signal.raise_signal(number))
-    later = name in ("_bench", "explore")
-    more = ["--explore", "0.1", "--found", str(file.parent / "found")] * later
+    later = name in ("_bench", "fuzz_ops")
+    more = ["--fuzz", "0.1", "--failures-file", str(file.parent / "found")] * later
     assert ask(file, *more, *["--bench"] * later) == 130
     assert not record.read(file)["header"]["complete"]
     assert "--resume goes on from it" in capsys.readouterr().out
@@ -148,12 +148,12 @@ def test_a_run_in_a_thread_needs_no_signals(norm, file):
     assert codes == [0]
 
 
-def test_what_exploring_found_is_written_at_once(norm, file, monkeypatch):
+def test_what_fuzzing_found_is_written_at_once(norm, file, monkeypatch):
     found = file.with_name("found.txt")
-    monkeypatch.setattr(fuzz, "ready", lambda result: f"{result.case.id}\n")
+    monkeypatch.setattr(fuzz, "as_regression_line", lambda result: f"{result.case.id}\n")
     after(monkeypatch, run.Run, "words", 2, KeyboardInterrupt())
     argv = ["run", *OP, "--impl", "zeros,echo,truncation", "-k", "behaviour/two_threads", "-j", "0"]
-    assert cli.main([*argv, "--explore", "1", "--found", str(found), "--record", str(file)]) == 130
+    assert cli.main([*argv, "--fuzz", "1", "--failures-file", str(found), "--record", str(file)]) == 130
     assert len(found.read_text().split()) == 2
     explored = [each for each in record.read(file)["results"] if each["case"] in found.read_text().split()]
     assert len(explored) >= 2
@@ -209,7 +209,7 @@ def test_a_full_disk_at_an_interrupt_is_said(norm, file, monkeypatch, capsys):
     assert "cannot be written: No space left on device" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("option", ["record", "junit", "html", "found"])
+@pytest.mark.parametrize("option", ["record", "junit", "html", "failures-file"])
 @pytest.mark.parametrize(
     "place, words", [("", "Is a directory"), ("no/r", "no such folder"), ("link", "symbolic")]
 )
@@ -218,7 +218,7 @@ def test_a_place_where_nothing_can_be_written_is_seen_before_the_run(
 ):
     (tmp_path / "link").symlink_to("link")
     monkeypatch.setattr(run, "_cases", None)
-    assert cli.main([*FEW, "--explore", "1", f"--{option}", str(tmp_path / place)]) == 2
+    assert cli.main([*FEW, "--fuzz", "1", f"--{option}", str(tmp_path / place)]) == 2
     error = capsys.readouterr().err
     assert f"--{option} {tmp_path / place}" in error and words in error
 
@@ -257,9 +257,9 @@ def test_a_long_name_and_half_a_character_can_be_written(tmp_path):
 
 
 def damaged(file, change):
-    found = json.loads(file.read_text())
+    found = record.read(file)
     change(found)
-    file.write_text(json.dumps(found))
+    file.write_text(record.text(found))
 
 
 @pytest.mark.parametrize(
@@ -286,7 +286,7 @@ def test_a_run_that_is_all_taken_over_asks_nothing(norm, file, monkeypatch, caps
     assert ask(file) == 0
     whole = record.read(file)
     damaged(file, lambda r: r["header"].update(complete=False))
-    monkeypatch.setattr(run, "here", None)
+    monkeypatch.setattr(run, "run_in_process", None)
     assert ask(file, "--resume", "-j", "2") == 0
     assert record.read(file)["results"] == whole["results"]
 
@@ -316,7 +316,7 @@ def test_the_end_of_a_run_leaves_its_results_for_a_resumed_one(norm, file, monke
     assert "XPass" in {each["state"] for each in record.read(file)["results"]}
 
 
-def test_a_call_that_exploring_comes_upon_again_has_one_result(norm, file):
+def test_a_call_that_fuzzing_comes_upon_again_has_one_result(norm, file):
     """The failure stays; the lists of cases see nothing twice."""
     assert ask(file) == 0
     found = record.read(file)

@@ -107,10 +107,10 @@ def test_an_id_brings_back_the_same_bytes(norm):
         assert reference.ask(again, norm).sha256 == reference.ask(case, norm).sha256
 
 
-def test_exploring_finds_and_shrinks(norm):
-    from portable.conformance.execute.fuzz import explore
+def test_fuzzing_finds_and_shrinks(norm):
+    from portable.conformance.execute.fuzz import fuzz_ops
 
-    failures, count = explore(["toy_norm"], CPU, 2.0, ["plain", "zeros"])
+    failures, count = fuzz_ops(["toy_norm"], CPU, 2.0, ["plain", "zeros"])
     assert [result.impl for result in failures] == ["zeros"], failures[0].message
     assert count > 50
     assert dict(failures[0].case.shape.axes)["N"] <= 2

@@ -421,7 +421,7 @@ def test_a_card_declared_as_emulated(tmp_path):
 def test_an_emulated_device_tells_no_time(tmp_path):
     made = sample(device="emulated gfx942", emulated=True)
     lines = {"schema_version": 1, **GOOD, "device": "emulated"}
-    only(write(tmp_path / "p", made, lines), "an emulated device tells no time")
+    only(write(tmp_path / "p", made, lines), "an emulated device has no timings")
 
 
 def change(made, case=CASES[0], **fields):

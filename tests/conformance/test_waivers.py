@@ -14,7 +14,7 @@ import pytest
 from portable.conformance.cases.generate import cases
 from portable.conformance.commands import cli
 from portable.conformance.execute import behaviour, runner, waivers
-from portable.conformance.execute.fuzz import explore
+from portable.conformance.execute.fuzz import fuzz_ops
 from portable.conformance.execute.result import Result
 from portable.conformance.records import record
 from portable.conformance.states import KNOWN
@@ -80,7 +80,7 @@ def states(results):
 @pytest.mark.parametrize("kind, state", [("xfail", "XFail"), ("waived", "Waived")])
 def test_a_known_failure_conforms_and_keeps_its_message(vendor, kind, state):
     known = waivers.Waivers(loaded(vendor, kind=kind), "toy1", TODAY)
-    excused = known.excuse(result())
+    excused = known.apply_waivers(result())
     assert excused.state == state and excused.conforms
     assert excused.message.startswith("y: wrong; known: It adds where it should not. (toy/known_failures")
     assert known.settle([excused]) == []
@@ -100,13 +100,13 @@ def test_a_known_failure_conforms_and_keeps_its_message(vendor, kind, state):
 )
 def test_what_no_entry_expects_still_fails(vendor, changes, found):
     known = waivers.Waivers(loaded(vendor, **changes), "toy1", TODAY)
-    assert known.excuse(result(**found)) == result(**found)
-    assert not known.excuse(result(**found)).conforms
+    assert known.apply_waivers(result(**found)) == result(**found)
+    assert not known.apply_waivers(result(**found)).conforms
 
 
 def test_cases_that_pass_beside_one_that_fails_stay_a_pass(vendor):
     known = waivers.Waivers(loaded(vendor), "toy1", TODAY)
-    seen = [known.excuse(result()), known.excuse(result("Pass", number=1))]
+    seen = [known.apply_waivers(result()), known.apply_waivers(result("Pass", number=1))]
     assert known.settle(seen) == []
     assert states(seen) == {"XFail": 1, "Pass": 1}
 
@@ -114,7 +114,7 @@ def test_cases_that_pass_beside_one_that_fails_stay_a_pass(vendor):
 @pytest.mark.parametrize("kind, state", [("xfail", "XPass"), ("waived", "Pass")])
 def test_an_entry_without_a_failure_is_unused(vendor, kind, state):
     known = waivers.Waivers(loaded(vendor, kind=kind), "toy1", TODAY)
-    seen = [known.excuse(result("Pass")), known.excuse(result("NotSupported", number=1))]
+    seen = [known.apply_waivers(result("Pass")), known.apply_waivers(result("NotSupported", number=1))]
     [line] = known.settle(seen)
     assert known.used(seen) == []
     assert line.startswith(
@@ -125,7 +125,7 @@ def test_an_entry_without_a_failure_is_unused(vendor, kind, state):
 
 def test_one_implementation_does_not_vouch_for_another(vendor):
     known = waivers.Waivers(loaded(vendor, impl=["toy", "torch"]), "toy1", TODAY)
-    [line] = known.settle([known.excuse(result()), known.excuse(result("Pass", "torch"))])
+    [line] = known.settle([known.apply_waivers(result()), known.apply_waivers(result("Pass", "torch"))])
     assert "1 ran on torch and none" in line
 
 
@@ -138,10 +138,10 @@ def test_cases_that_were_not_judged_say_nothing(vendor, state):
 def test_an_entry_holds_to_the_end_of_its_day(vendor):
     entries = loaded(vendor, expires="2026-11-21")
     known = waivers.Waivers(entries, "toy1", TODAY)
-    excused = known.excuse(result())
+    excused = known.apply_waivers(result())
     assert excused.state == "XFail" and known.settle([excused]) == []
     late = waivers.Waivers(entries, "toy1", TODAY + timedelta(days=1))
-    assert late.excuse(result()).state == "Fail.value"
+    assert late.apply_waivers(result()).state == "Fail.value"
     [line] = late.settle([result()])
     assert line.startswith("toy/known_failures.yaml:3: expired on 2026-11-21; cases of twice")
     assert late.settle([result(impl="picky")]) == []
@@ -193,12 +193,12 @@ def test_a_behaviour_may_be_a_known_failure(vendor, monkeypatch, capsys):
     assert cli.main([*argv, "--no-waivers"]) == 1
 
 
-def test_exploring_looks_beyond_known_failures(wrong):
+def test_fuzzing_looks_beyond_known_failures(wrong):
     known = waivers.Waivers(loaded(wrong, cases=["twice/*"]), "toy1", TODAY)
     device = runner.torch_device()
-    failures, _ = explore(["twice"], device, 0.5, ["toy"], known.excuse)
+    failures, _ = fuzz_ops(["twice"], device, 0.5, ["toy"], known.apply_waivers)
     assert "Fail.value" not in {found.state for found in failures}
-    failures, _ = explore(["twice"], device, 0.5, ["toy"])
+    failures, _ = fuzz_ops(["twice"], device, 0.5, ["toy"])
     assert failures
 
 
@@ -207,7 +207,9 @@ def test_a_run_of_a_mended_kernel_does_not_conform(vendor, tmp_path, capsys):
     argv = [*RUN, "--impl", "torch", "--record", str(tmp_path / "r.json")]
     assert cli.main(argv) == 1
     out = capsys.readouterr().out
-    assert "known_failures.yaml:3: unused; of the cases" in out and "XPass" in out and "NOT conforming" in out
+    assert (
+        "known_failures.yaml:3: unused; of the cases" in out and "XPass" in out and "DOES NOT CONFORM" in out
+    )
     assert "XPass" in {each["state"] for each in record.read(tmp_path / "r.json")["results"]}
     assert cli.main([*argv, "--no-waivers"]) == 0
     assert cli.main([*argv, "-k", "/normal/contiguous"]) == 0
@@ -307,7 +309,8 @@ def test_the_emulated_gfx90a_fails_where_its_file_says(name):
     known = waivers.Waivers(entries, read["header"]["arch"], TODAY)
     by_id = {case.id: case for op in recorded for case in [*cases(registry.spec(op)), *behaviour.cases([op])]}
     results = [
-        known.excuse(Result(by_id[each["case"]], each["impl"], original(each))) for each in read["results"]
+        known.apply_waivers(Result(by_id[each["case"]], each["impl"], original(each)))
+        for each in read["results"]
     ]
     assert known.settle(results) == []
     assert [result for result in results if not result.conforms] == []

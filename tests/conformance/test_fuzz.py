@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from portable.conformance.cases import generate
-from portable.conformance.execute.fuzz import calls, explore, ready
+from portable.conformance.execute.fuzz import as_regression_line, calls, fuzz_ops
 from portable.conformance.execute.result import Result
 from portable.spec import registry
 
@@ -39,9 +39,9 @@ def test_choices_of_parameters_are_drawn_too():
 
 def test_a_failure_is_handed_over_and_reads_as_a_line_of_regressions(norm, tmp_path):
     told: list[Result] = []
-    failures, count = explore(["toy_norm"], CPU, 1.0, ["plain", "zeros"], on_failure=told.append)
+    failures, count = fuzz_ops(["toy_norm"], CPU, 1.0, ["plain", "zeros"], on_failure=told.append)
     assert told == failures and [each.impl for each in failures] == ["zeros"] and count > 10
-    text = ready(failures[0])
+    text = as_regression_line(failures[0])
     comment, line = text.splitlines()
     assert re.fullmatch(r"# \d{4}-\d\d-\d\d toy_norm, zeros on .*: y: Fail\.value.*", comment), comment
     file = tmp_path / "regressions.txt"
@@ -53,5 +53,5 @@ def test_a_failure_is_handed_over_and_reads_as_a_line_of_regressions(norm, tmp_p
 def test_a_message_of_many_lines_stays_one_comment(norm):
     case = generate.cases(norm, "smoke")[0]
     result = Result(case, "plain", "CompileError", "it did not compile:\n  error: no\n  another")
-    assert ready(result).count("\n") == 2
-    assert ready(Result(case, "plain", "Timeout")).splitlines()[0].endswith(": Timeout")
+    assert as_regression_line(result).count("\n") == 2
+    assert as_regression_line(Result(case, "plain", "Timeout")).splitlines()[0].endswith(": Timeout")
