@@ -28,7 +28,7 @@ def test_every_drawn_call_has_an_id_that_rebuilds_it(data):
 def test_choices_of_parameters_are_drawn_too():
     seen = set()
 
-    @settings(max_examples=80, deadline=None, database=None)
+    @settings(max_examples=200, deadline=None, database=None, derandomize=True)
     @given(calls(registry.spec("linear")))
     def draw(case):
         seen.add(case.params.get("activation"))
