@@ -65,7 +65,7 @@ def version() -> str:
 
 def _nvrtc() -> Any:
     try:
-        from cuda.bindings import nvrtc
+        from cuda.bindings import nvrtc  # pyright: ignore[reportAttributeAccessIssue] - an extension module
     except ImportError as error:
         reason = f"cuda.bindings is not installed ({error}): pip install 'portable-kernels[cuda]'"
         raise CompileError("CUDA C++", reason) from None

@@ -32,7 +32,7 @@ def encoder(tensor_map: TensorMap) -> Callable[[int], bytes]:
 
 
 def _encode_tiled(tensor_map: TensorMap, address: int) -> bytes:
-    from cuda.bindings import driver
+    from cuda.bindings import driver  # pyright: ignore[reportAttributeAccessIssue] - an extension module
 
     def words(values: tuple[int, ...], kind: Any) -> list[Any]:
         return [kind(value) for value in values]
