@@ -126,7 +126,7 @@ def sentence(record: Record) -> tuple[str, str]:
         kinds = listed(f"{count:,} {state}" for state, count in wrong.items())
         verb = "is" if bad == 1 else "are"
         reasons.append(
-            f"{bad:,} of {pluralize(len(results), 'result')} {verb} not as the spec says ({kinds})"
+            f"{bad:,} of {pluralize(len(results), 'result')} {verb} not as the specs say ({kinds})"
         )
     above = sum(each["state"] not in CONFORMING for each in record["timings"])
     if above:
