@@ -173,7 +173,7 @@ def _judge(bound: Bound, case: Case, card: _Card) -> Result:
         question = reference.ask(case, bound.spec)
     except Exception as error:  # a broken reference is the suite's fault, not the function's
         return Result(
-            case, bound.name, "InternalError", f"the oracle failed: {type(error).__name__}: {error}"
+            case, bound.name, "InternalError", f"the reference failed: {type(error).__name__}: {error}"
         )
     start = time.perf_counter()
     with card.counted() as launches:

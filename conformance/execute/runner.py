@@ -253,7 +253,7 @@ def answer(
     try:
         question = reference.ask(case, registry.spec(case.op))
     except Exception as error:  # a broken reference is the suite's fault, not the implementation's
-        fault = f"the oracle failed: {type(error).__name__}: {error}"
+        fault = f"the reference failed: {type(error).__name__}: {error}"
         yield from (Result(case, name, "InternalError", fault) for name in impls)
         return
     asked(fingerprint(question))

@@ -374,10 +374,10 @@ def test_a_lost_device_ends_the_check(monkeypatch):
     assert "the device was lost in" in report.results[1].message and not report.conforms
 
 
-def test_a_broken_oracle_is_the_suites_fault(monkeypatch):
-    monkeypatch.setattr(api.oracle, "ask", raising(RuntimeError("no reference")))
+def test_a_broken_reference_is_the_suites_fault(monkeypatch):
+    monkeypatch.setattr(api.reference, "ask", raising(RuntimeError("no reference")))
     (result,) = judged(norm).results
-    assert result.state == "InternalError" and "the oracle failed" in result.message
+    assert result.state == "InternalError" and "the reference failed" in result.message
 
 
 # What is asked ------------------------------------------------------------------------------------
