@@ -132,7 +132,7 @@ def test_emulation_can_be_forbidden_and_asked_for_without_a_name():
     assert "expected 0 or 1" in str(detect.select(made_up(PORTABLE_EMULATE="yes")).error)
     for vendor in ("cuda", "cpu"):
         error = detect.select(made_up(PORTABLE_BACKEND=vendor, PORTABLE_EMULATE="1")).error
-        assert "this vendor has no card made of software" in str(error)
+        assert "this vendor has no emulated GPU" in str(error)
 
 
 def test_a_missing_extra_is_named(monkeypatch):
@@ -183,7 +183,7 @@ def test_torch_is_no_implementation_of_an_emulated_gpu(environment):
     double = portable.explain("softmax", torch.ones(2, 8, dtype=torch.float64)).choice
     assert double is not None and double.name == "torch"
     assert double.reason is not None
-    assert "torch computes it on the CPU, not the emulated gfx942 card" in double.reason
+    assert "torch computes it on the CPU, not on the emulated gfx942" in double.reason
     with portable.using(softmax="torch"):
         pinned = portable.explain("softmax", torch.ones(2, 8)).choice
         assert pinned is not None and pinned.reason is not None
@@ -412,7 +412,7 @@ def test_the_conformance_command(environment, capsys, tmp_path):
         (["--device", "rocm:gfx1100", "--require-hardware"], 3, "no AMD GPU"),
         (["--require-hardware"], 3, "is no card"),
         (["--device", "rocm:gfx9"], 2, "rocm has gfx90a, gfx942"),
-        (["--device", "cuda", "--emulate"], 3, "no card made of software"),
+        (["--device", "cuda", "--emulate"], 3, "no emulated GPU"),
         (["--device", "rokm"], 2, "Did you mean 'rocm'"),
         (["--device", "rocm", "--bench"], 2, "no timings on emulated gfx942"),
     ],
@@ -437,8 +437,8 @@ def test_trace_prints_what_a_launch_did(environment, capsys):
     [
         ({"PORTABLE_BACKEND": "cpu"}, [], "The cpu backend counts nothing"),
         ({}, ["--arch", "gfx9"], "no vendor compiles for 'gfx9'"),
-        ({}, ["--arch", "rocm"], "names a vendor; its cards are gfx90a"),
-        ({}, ["--arch", "sm_90a"], "no card made of software"),
+        ({}, ["--arch", "rocm"], "names a vendor; its devices are gfx90a"),
+        ({}, ["--arch", "sm_90a"], "no emulated GPU"),
         ({}, ["--impl", "nothing"], "the op has"),
         ({}, ["--shape", "3", "--shape", "3"], "softmax takes x; 2 shapes came"),
     ],

@@ -23,7 +23,7 @@ from portable.spec import registry
 from . import in_sequence
 
 ROOT = Path(__file__).resolve().parents[2]
-FILES = sorted((Path(calibrate.__file__).parent / "calibration").glob("*.json"))
+FILES = sorted((ROOT / "conformance" / "calibration").glob("*.json"))
 SMALL = calibrate.Sizes((64,), 8, 4)
 
 
