@@ -61,7 +61,7 @@ def epilogue(
         half: tl.constexpr = columns // 2
         left, right = tl.split(tl.permute(tl.reshape(total, (rows, 2, half)), (0, 2, 1)))
         epilogue(c, c_ptr, c_row, z, z_ptr, bias_ptr, left, outer, inner, start_m, start_n, M, N,
-               BATCHED, EPILOGUE_SUBTILE // 2)  # fmt: skip
+               ACTIVATION, BATCHED, EPILOGUE_SUBTILE // 2)  # fmt: skip
         epilogue(c, c_ptr, c_row, z, z_ptr, bias_ptr, right, outer, inner, start_m, start_n + half, M, N,
                ACTIVATION, BATCHED, EPILOGUE_SUBTILE // 2)  # fmt: skip
     else:
