@@ -149,7 +149,7 @@ def fresh() -> None:
 
 # Tests that draw inputs take their number of examples from here: `make test` has a few, `make test-all` many.
 hypothesis.settings.register_profile("default", deadline=None, max_examples=50)
-hypothesis.settings.register_profile("all", deadline=None, max_examples=500)
+hypothesis.settings.register_profile("all", deadline=None, max_examples=200)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 QUICK = 2.0
