@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -252,6 +253,14 @@ def _vast(count: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     return torch.frombuffer(pages, dtype=dtype)
 
 
+def _floats(
+    case: Case, spec: Spec, indices: Mapping[str, Any], given: Mapping[str, torch.Tensor]
+) -> dict[str, torch.Tensor]:
+    """The float64 reference's outputs that are not integers, of the inputs `given` and of `indices`."""
+    found = reference.reference(case, spec, {**dict.fromkeys(spec.inputs), **indices, **given})
+    return {name: each for name, each in found.items() if each.is_floating_point()}
+
+
 def scaling(call: Call, spec: Spec, device: torch.device) -> str | None:
     """An input times a power of two multiplies, bit for bit, every output that the float64 reference
     multiplies, and leaves alone what the reference leaves alone."""
@@ -270,12 +279,7 @@ def scaling(call: Call, spec: Spec, device: torch.device) -> str | None:
             indices = {n: reference.widened(t.cpu()) for n, t in present.items() if n not in wide}
             case = Case(spec.op, tuple(row.items()), _shape(spec, lead, 64, absent))
 
-            def evaluate(
-                given: Mapping[str, torch.Tensor], case: Case = case, indices: Mapping[str, Any] = indices
-            ) -> dict[str, torch.Tensor]:
-                found = reference.reference(case, spec, {**dict.fromkeys(spec.inputs), **indices, **given})
-                return {name: each for name, each in found.items() if each.is_floating_point()}
-
+            evaluate = partial(_floats, case, spec, indices)
             expected = evaluate(wide)
             rules = order_independent.degrees(evaluate, wide, expected)
             if not any(1 in rule.values() for rule in rules.values()):

@@ -129,6 +129,7 @@ def flag_gems():
     def layer_norm_backward(
         grad_out, input, normalized_shape, mean, rstd, weight=None, bias=None, output_mask=None
     ):
+        assert output_mask is not None
         assert input.shape[0] == mean.numel()  # it takes the first dimension for the number of rows
         grads = norm_grads(grad_out, input, weight, mean, rstd, True)
         return tuple(grad if asked else None for grad, asked in zip(grads, output_mask, strict=True))
@@ -225,6 +226,7 @@ def quack():
         return A @ B if bias is None else torch.addmm(bias, A, B)
 
     def gemm_act(A, B, C=None, bias=None, activation=None, alpha=1.0, store_preact=True, tuned=True):
+        assert activation is not None
         z = gemm(A, B, bias=bias)
         acts = {
             "relu": torch.relu, "silu": F.silu, "gelu_erf": F.gelu,

@@ -96,7 +96,7 @@ def fuzz(op, impl, act):
 
 def perform(asked, acts):
     if "fuzz" in asked:
-        return fuzz(*asked["fuzz"], acts["fuzz"])
+        return fuzz(*asked["fuzz"], act=acts["fuzz"])
     case = asked["case"]
     if case in acts:
         BEFORE[acts[case]](case, asked["impls"][0])

@@ -142,6 +142,7 @@ def test_derived_inputs_are_those_of_the_forward_pass():
 
 def test_probes_catch_what_they_name():
     spec = registry.spec("attention")
+    assert spec.probes is not None
     probes = registry.load_module(spec.probes).PROBES
 
     class NoMask(Flash):

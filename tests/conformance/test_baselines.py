@@ -46,7 +46,7 @@ def installed(monkeypatch):
 def call_of(op, dtype=torch.float32, absent=(), **params):
     """Two buffer sets of an op, its parameters and its outputs on the first set."""
     spec = registry.spec(op)
-    sizes = {"M": 5, "N": ROWS[-1], "K": 7}
+    sizes: dict[str | int, int] = {"M": 5, "N": ROWS[-1], "K": 7}
     generator = torch.Generator().manual_seed(0)
     sets = []
     for _ in range(2):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -56,6 +57,7 @@ def spent(monkeypatch):
             try:
                 call(sets[0])
             except Exception as error:
+                assert failed is not None
                 failed(name, error)
                 continue
             drift = [1 + 0.1 * turn / turns for turn in range(turns)]
@@ -244,7 +246,7 @@ def test_a_case_that_cannot_be_made_is_told_and_the_others_go_on(spent, small, m
 
 
 def test_an_implementation_that_computes_something_else_is_told_and_not_timed(spent, small, monkeypatch):
-    real = bench._pinned
+    real: Any = bench._pinned
     wrong = lambda case, name: lambda tensors: real(case, "torch")(tensors) * (1.1 if name == "second" else 1)  # noqa: E731
     monkeypatch.setattr(bench, "_pinned", wrong)
     monkeypatch.setattr(bench, "implementations", lambda op: ("second", "torch"))
@@ -341,6 +343,7 @@ def test_a_tail_of_lengths_beside_dense_attention_of_the_same_work(op, absent, s
     (entry,) = bench.bench([op], None, CPU)[0]
     assert set(entry["vs"]) == {"dense"} and entry["vs"]["dense"]["median"] == pytest.approx(2.0)
     offsets = bench.made(case, spec, CPU, 0)["cu_seqlens_q"]
+    assert offsets is not None
     lengths = offsets.diff().double()
     assert offsets[0] == 0 and offsets[-1] == 300 and lengths.max() > 10 * lengths.min() > 0
     products = {"attention_varlen": 2, "attention_varlen_backward": 5}[op]

@@ -120,7 +120,13 @@ def test_a_read_beside_a_tensor_is_a_crash_with_the_emulators_words(kernels):
     def greedy(x, weight):
         x, y = x.contiguous(), torch.empty_like(x)
         right.rms_norm_rows[(x.numel() // x.shape[-1] + 1,)](
-            x, weight, y, x.shape[-1], 1e-6, WEIGHTED=True, BLOCK=64
+            x,
+            weight,
+            y,
+            x.shape[-1],
+            1e-6,
+            WEIGHTED=True,  # pyright: ignore[reportArgumentType] - Triton makes it a constexpr
+            BLOCK=64,  # pyright: ignore[reportArgumentType]
         )
         return y
 
@@ -295,6 +301,7 @@ def test_out_is_asked_of_what_takes_it():
     assert state(named, case, op="matmul", out=True) == "Pass"
 
     def silent(a, b, out=None):
+        assert out is not None
         out.copy_(a @ b)
 
     assert state(silent, case, op="matmul") == "Pass"
@@ -346,7 +353,7 @@ def test_a_triton_kernel_that_does_not_compile(kernels):
 
     @triton.jit
     def bad(x_ptr):
-        tl.store(x_ptr, no_such_name)  # noqa: F821
+        tl.store(x_ptr, no_such_name)  # noqa: F821  # pyright: ignore[reportUndefinedVariable] - on purpose
 
     (result,) = check(uncompiled, "rms_norm", "rocm:gfx942", cases=[NORM]).results
     assert result.state == "CompileError" and "no_such_name" in result.message
@@ -478,8 +485,9 @@ def test_a_report_shows_five_failures_and_counts_the_others():
 
 def test_the_line_that_asks_again_does():
     report = judged(zeros, NORM)
-    line = re.search("again: (.*)", str(report)).group(1)
-    again = eval(line, {"portable": portable, "zeros": zeros})
+    line = re.search("again: (.*)", str(report))
+    assert line is not None
+    again = eval(line.group(1), {"portable": portable, "zeros": zeros})
     assert str(again) == str(report)
 
 

@@ -195,7 +195,7 @@ def test_triton_and_torch_meet_only_themselves():
         return made
 
     one, other = elsewhere(sample_record()), elsewhere(other_side())
-    one["results"].pop(-1), other["results"].pop(-2)
+    del one["results"][-1], other["results"][-2]
     assert [name for op, name in by_name(one, other) if op == "acme_norm"] == ["triton"]
 
 
@@ -350,12 +350,13 @@ def test_the_verdict_is_symmetric(pairs):
             for entry in side["results"]:
                 if entry["case"] == case and entry["impl"] == "triton":
                     entry.update(state=state, digest=digest)
-    there, back = compare.agreements(*sides), compare.agreements(*sides[::-1])
+    left, right = sides
+    there, back = compare.agreements(left, right), compare.agreements(right, left)
     for one, other in zip(there, back, strict=True):
         assert len(one.problems) == len(other.problems)
         fields = ("op", "cases", "equal", "exact", "known", "unsupported", "behaviours")
         assert all(getattr(one, name) == getattr(other, name) for name in fields)
-    assert compare.report(*sides)[1] == compare.report(*sides[::-1])[1]
+    assert compare.report(left, right)[1] == compare.report(right, left)[1]
 
 
 JSON = st.recursive(

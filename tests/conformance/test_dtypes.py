@@ -236,6 +236,7 @@ def test_integers_cover_their_type(name):
     kind = dtypes.of(name)
     for values in inputs.VALUES:
         made = inputs.make(f"case/{values}", "x", (4096,), name, values, "offset").tensor
+        assert kind.torch is not None
         assert made.dtype == kind.torch and tuple(made.shape) == (4096,)
         numbers = made.to(torch.int64)
         low, high = int(numbers.min()), int(numbers.max())
@@ -265,6 +266,7 @@ def test_every_value_class_exists_in_eight_bits(name):
             assert len(wide.unique()) > 1 or values == "one_hot" or not kind.signed
     small = inputs.make("case/s", "x", (64, 64), name, "subnormals", "contiguous").tensor.to(torch.float64)
     if kind.signed:
+        assert kind.torch is not None
         assert float(small.abs().max()) < torch.finfo(kind.torch).smallest_normal
     special = inputs.make("case/n", "x", (64, 64), name, "nonfinite", "contiguous").tensor.to(torch.float64)
     assert bool(special.isnan().any()) and bool(special.isinf().any()) == kind.has_infinity

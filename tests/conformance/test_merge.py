@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -55,7 +56,7 @@ def content(made):
     return made | lists
 
 
-def whole_run():
+def whole_run() -> dict[str, Any]:
     return sample_record() | {"waivers": copy.deepcopy(WAIVERS)}
 
 

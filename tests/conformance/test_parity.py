@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -33,7 +34,7 @@ def card(shares=None, speed=1.0, **changes):
     return made
 
 
-AMD = {"device": "AMD Instinct MI300X", "vendor": "rocm", "arch": "gfx942"}
+AMD: dict[str, Any] = {"device": "AMD Instinct MI300X", "vendor": "rocm", "arch": "gfx942"}
 
 
 def rows(found):
@@ -84,7 +85,7 @@ def test_an_op_is_the_geometric_mean_of_its_cases():
     one, other = card({"triton": 0.8}), card({"triton": 0.8}, **AMD)
     op, case, peak, flops, moved = BENCH[0]
     for side, share in ((one, 0.8), (other, 0.4)):
-        side["timings"].append(timing(op, "triton", f"{op}/second/bench", flops / 4, moved / 4, share, peak))
+        side["timings"].append(timing(op, "triton", f"{op}/second/bench", flops / 4, moved // 4, share, peak))
     found = parity.parity(one, other, 0.8)
     means = {(row.op, row.impl): row for row in found.rows if not row.case}
     assert means["matmul", "triton"].ratio == pytest.approx(math.sqrt(1.0 * 0.5))
@@ -167,10 +168,11 @@ def test_a_case_that_cannot_be_judged_is_refused_whole_and_fails(side, fields, w
     pair = [card(), card(**AMD)]
     (broken,) = (each for each in pair[side]["timings"] if (each["case"], each["impl"]) == (SOFTMAX, "torch"))
     broken.update(fields)
-    found = parity.parity(*pair, 0.8)
+    one, other = pair
+    found = parity.parity(one, other, 0.8)
     assert len(found.refused) == 1 and found.refused[0].startswith(SOFTMAX) and words in found.refused[0]
     assert {row.op for row in found.rows} == {"matmul"} and not found.counts["below"]
-    lines, passes = parity.report(*pair, 0.8)
+    lines, passes = parity.report(one, other, 0.8)
     assert not passes and f"  refused: {found.refused[0]}" in lines
     assert lines[-1] == (
         "Parity cannot be judged at 0.8: of 6 ratios 6 parity, 0 below, 0 inconclusive, 1 refused."

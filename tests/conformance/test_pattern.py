@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from typing import Any
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from portable.conformance.judge.error_pattern import find
 ALL = slice(None)
 
 
-def mask(shape: tuple[int, ...], *places: object) -> torch.Tensor:
+def mask(shape: tuple[int, ...], *places: Any) -> torch.Tensor:
     found = torch.zeros(shape, dtype=torch.bool)
     for place in places:
         found[place] = True

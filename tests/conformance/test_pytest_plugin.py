@@ -165,7 +165,9 @@ def test_the_options_override_the_marks(run):
     """
     code, text = run(tests, "--conforms-device", "cpu", "--conforms-tier", "smoke")
     assert "norm as rms_norm on CPU" in text, text
-    states = re.search(r"norm as rms_norm on CPU.*?: (\d.*)", text).group(1)
+    line = re.search(r"norm as rms_norm on CPU.*?: (\d.*)", text)
+    assert line is not None
+    states = line.group(1)
     smoke = cases(registry.spec("rms_norm"), "smoke")
     assert sum(int(n) for n in re.findall(r"(\d+) (?:judged|declined)", states)) == len(smoke)
     code, text = run(tests, "--conforms-tier", "smok")

@@ -185,7 +185,8 @@ def test_a_record_of_schema_3_is_read(made):
 def test_summaries(made):
     found = {(each.op, each.impl): each for each in record.summaries(made)}
     assert found["softmax", "triton"].states == {"Pass": 2, "NotSupported": 1}
-    assert found["matmul", "torch"].worst["case"] == sample.CASES[2]
+    worst = found["matmul", "torch"].worst
+    assert worst is not None and worst["case"] == sample.CASES[2]
     assert all(each.conforms for each in found.values())
     assert sum(len(each.results) for each in found.values()) == len(made["results"])
 
@@ -298,7 +299,7 @@ def test_a_checkout_is_dirty_by_its_sources_alone(tmp_path, monkeypatch):
     git("-c", "user.name=x", "-c", "user.email=x@example.org", "commit", "-m", "x")
     monkeypatch.setattr(record, "__file__", str(tmp_path / "conformance/records/record.py"))
     commit, dirty = record._commit()
-    assert len(commit) == 40 and dirty is False
+    assert commit is not None and len(commit) == 40 and dirty is False
     (tmp_path / "conformance/results/h200/core.json").write_text("2")
     assert record._commit() == (commit, False)
     (tmp_path / "kernels/op.py").write_text("2")

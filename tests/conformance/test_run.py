@@ -14,6 +14,7 @@ import sys
 import threading
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -182,7 +183,8 @@ def test_timings_are_saved_before_the_last_one_ends(monkeypatch):
     monkeypatch.setattr(run, "_messages", lambda going, tasks, *rest: (each for each in said if tasks))
     monkeypatch.setattr(bench, "table", lambda *rest: ((), (), ()))
     monkeypatch.setattr(run, "print_table", lambda *rest: None)
-    saved, going = [], SimpleNamespace(timings=[], impls={}, head={"selection": {"impls": None}}, roof=None)
+    saved: list[int] = []
+    going: Any = SimpleNamespace(timings=[], impls={}, head={"selection": {"impls": None}}, roof=None)
     going.take = going.timings.append
     monkeypatch.setattr(run, "_save", lambda going, args: saved.append(len(going.timings)) or "")
     run._bench(going, SimpleNamespace(record="r.json", bench=True, sweep=None, timeout=9.0), 0)
@@ -381,6 +383,7 @@ def test_standard_output_takes_a_record(tmp_path):
 @pytest.mark.slow
 def test_a_pipe_to_head(tmp_path):
     running = program("-j", "0", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert running.stdout is not None and running.stderr is not None
     running.stdout.readline()
     running.stdout.close()
     error = running.stderr.read().decode()

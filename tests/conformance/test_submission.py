@@ -161,7 +161,7 @@ def test_the_documentations_statement_is_valid():
     page = Path(__file__).resolve().parents[2] / "docs" / "submission.md"
     (block,) = re.findall(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL)
     statement, found = submission._statement(block.encode())
-    assert found == [] and list(statement) == list(submission.FIELDS)
+    assert found == [] and statement is not None and list(statement) == list(submission.FIELDS)
 
 
 def test_the_command(tmp_path, capsys):

@@ -314,7 +314,7 @@ def test_the_emulated_gfx90a_fails_where_its_file_says(name):
     ]
     assert known.settle(results) == []
     assert [result for result in results if not result.conforms] == []
-    stated = [int(re.search(r"(\d+) results?\b", entry.evidence).group(1)) for entry in entries]
+    stated = [int(re.findall(r"(\d+) results?\b", entry.evidence)[0]) for entry in entries]
     assert [each["used"] for each in known.used(results)] == stated
     assert states(results)["XFail"] == sum(stated)
 
@@ -323,4 +323,4 @@ def original(problem):
     """The judge's state, which the message of a known failure begins with."""
     if problem["state"] not in KNOWN:
         return problem["state"]
-    return re.search(r"Fail\.\w+", problem["message"]).group()
+    return re.findall(r"Fail\.\w+", problem["message"])[0]

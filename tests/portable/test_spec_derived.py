@@ -10,7 +10,7 @@ import torch
 import portable
 from portable.dispatch import dispatcher, gradient, pins
 from portable.errors import SpecError
-from portable.plan import Call, Device, Plan
+from portable.plan import Call, Device, NativeKernel, Plan
 from portable.runtime import detect
 from portable.spec import registry
 from portable.spec.reader import load_spec
@@ -94,7 +94,7 @@ def scaled(tmp_path_factory):
     yield folder
     patch.undo()
     for name in ("scaled", "scaled_backward"):
-        vars(portable).pop(name, None)
+        portable.__dict__.pop(name, None)
     _fresh()
 
 
@@ -211,10 +211,12 @@ def test_another_file_may_extend_the_spec(scaled):
 
 def test_a_shared_plan_launches_the_kernel_that_the_spec_names():
     implementation = registry.spec("swiglu_backward").implementation("cpp")
+    assert implementation is not None and implementation.entry is not None
     assert [each.name for each in implementation.sources] == ["swiglu.cu"]
     plan = registry.load_entry(implementation.entry)(_call("swiglu_backward"))
     assert isinstance(plan, Plan)
     (launch,) = plan.launches
+    assert isinstance(launch.kernel, NativeKernel)
     assert launch.kernel.entry == "swiglu_backward" and ("PASS", "BACKWARD") in launch.kernel.defines
     assert [name for name, _ in launch.args][:5] == ["dy", "gate", "up", "dgate", "dup"]
 

@@ -7,6 +7,8 @@ elements by its own sum.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
@@ -45,9 +47,11 @@ def rms_norm_rows(x_ptr, weight_ptr, y_ptr, length, eps, WAVE: tl.constexpr):
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float = 1e-6) -> torch.Tensor:
     """y = x * rsqrt(mean(x^2) + eps) * weight over the last dimension."""
     x, length = x.contiguous(), x.shape[-1]
-    wave = triton.runtime.driver.active.get_current_target().warp_size
+    driver: Any = triton.runtime.driver.active  # without types
+    wave = driver.get_current_target().warp_size
     y = torch.empty_like(x)
     if x.numel():
         rows = x.numel() // length
-        rms_norm_rows[(rows,)](x, weight.contiguous(), y, length, eps, WAVE=wave, num_warps=1)
+        launch: Any = rms_norm_rows[(rows,)]  # its types are the kernel's and know no num_warps
+        launch(x, weight.contiguous(), y, length, eps, WAVE=wave, num_warps=1)
     return y

@@ -18,6 +18,7 @@ WIDTHS = "[document.documentElement.scrollWidth, innerWidth]"
 
 @pytest.fixture(scope="module")
 def tab(tmp_path_factory):
+    assert PROGRAM is not None
     found = browser.Browser(PROGRAM, tmp_path_factory.mktemp("profile"))
     yield found
     found.close()

@@ -148,8 +148,9 @@ def test_every_result_is_in_the_list(made):
 def test_the_verdict_comes_first(name, start):
     entries = RECORDS[name]()
     text = html.page(entries)
-    heading = re.search("<h1>(.*?)</h1>", text)[1]
-    assert re.sub("<[^>]*>", "", heading)[2:].startswith(start)
+    heading = re.search("<h1>(.*?)</h1>", text)
+    assert heading is not None
+    assert re.sub("<[^>]*>", "", heading[1])[2:].startswith(start)
     assert text.index("<h1>") < text.index("<h2")
     told, kind = html.sentence(entries)
     assert (kind == "bad") == (not record.conforming(entries)), told
@@ -218,8 +219,10 @@ def test_the_roofline_stands_where_the_figures_say():
     on_roof |= {"flop_per_s": 4e12 * on_roof["flops"] / on_roof["bytes"], "of_roof": 1.0}
     text = str(plots.rooflines(entries | {"timings": [on_roof]}))
     line = re.search('<line x1="([^"]*)" y1="([^"]*)" x2="([^"]*)" y2="([^"]*)" class="roof">', text)
+    point = re.search(r"translate\((\S+) (\S+)\)", text)
+    assert line is not None and point is not None
     x1, y1, x2, y2 = map(float, line.groups())
-    px, py = map(float, re.search(r"translate\((\S+) (\S+)\)", text).groups())
+    px, py = map(float, point.groups())
     assert py == pytest.approx(y1 + (px - x1) / (x2 - x1) * (y2 - y1), abs=0.3)
 
 
