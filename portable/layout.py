@@ -15,6 +15,16 @@ class Rows(NamedTuple):
     stride: int
 
 
+def ceil_div(count: int, size: int) -> int:
+    """count / size rounded up."""
+    return -(-count // size)
+
+
+def next_power_of_2(count: int) -> int:
+    """The least power of two that is not below `count`; 0 of 0."""
+    return 1 << (count - 1).bit_length() if count > 0 else 0
+
+
 def collapsible(shape: tuple[int, ...], strides: tuple[int, ...]) -> int | None:
     """The one stride that walks all of `shape`'s indices in order, or None where there is none.
 

@@ -30,9 +30,10 @@ def attention(
             place < -(N + M if window_left is None else window_left)
         )
         mask = zeros.masked_fill(hidden, -torch.inf)
-    several = [x if x.dim() > 3 else x[None] for x in (q, k, v)]
+    query, key, value = (x if x.dim() > 3 else x[None] for x in (q, k, v))
+    shared = q.shape[-3] != k.shape[-3]
     o = torch.nn.functional.scaled_dot_product_attention(
-        *several, mask, is_causal=causal and plain, scale=scale, enable_gqa=q.shape[-3] != k.shape[-3]
+        query, key, value, mask, is_causal=causal and plain, scale=scale, enable_gqa=shared
     )
     return o.view(*q.shape[:-1], v.shape[-1]), None
 

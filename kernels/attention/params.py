@@ -284,11 +284,13 @@ def dense(call: Call) -> AttentionParams | Rejected:
         if batch is None:
             return Rejected(f"the leading dimensions of {name} cannot be walked with one stride")
         if rank == 2:
-            heads[name] = Heads(name, batch, *info.strides[-2:], info.alignment)
+            head, row = info.strides[-2:]
+            heads[name] = Heads(name, batch, head, row, info.alignment)
         elif (reason := _no_row(name, info)) is not None:
             return reason
         else:
-            heads[name] = Heads(name, batch, *info.strides[-3:-1], info.alignment)
+            head, row = info.strides[-3:-1]
+            heads[name] = Heads(name, batch, head, row, info.alignment)
     a = call.axes
     left, right = _bounds(call, a["M"], a["N"])
     return _params(call, heads, B=math.prod(call["q"].shape[:-3]), M=a["M"], N=a["N"], left=left, right=right)
@@ -319,7 +321,8 @@ def paged(call: Call) -> AttentionParams | Rejected:
     for role, name in (("q", "q"), ("k", "k_cache"), ("v", "v_cache"), ("o", "o")):
         info = call[name]
         heads[role] = Heads(name, info.strides[0], info.strides[2], info.strides[1], info.alignment)
-    heads["lse"] = Heads("lse", *call["lse"].strides, call["lse"].alignment)
+    batch, head, row = call["lse"].strides
+    heads["lse"] = Heads("lse", batch, head, row, call["lse"].alignment)
     table = call["block_table"]
     heads["block_table"] = Heads("block_table", 0, 0, table.strides[0], table.alignment)
     N = a["W"] * a["S"] if a["P"] else 0

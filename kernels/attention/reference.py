@@ -56,16 +56,16 @@ def scores_of(
     window_left: int | None = None, window_right: int | None = None, softcap: float | None = None,
 ) -> Scores:  # fmt: skip
     """scores = cap(scale * q @ k.T) + bias where a key is seen."""
-    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    factor: float = q.shape[-1] ** -0.5 if scale is None else scale
     products = torch.einsum("...gsmd,...gnd->...gsmn", grouped(q, k), k)
-    scores, curve = products * scale, None
+    scores, curve = products * factor, None
     if softcap is not None:
         curve = torch.tanh(scores / softcap)
         scores = softcap * curve
     if bias is not None:
         scores = scores + grouped(bias, k)
     seen = seen_keys(q.shape[-2], k.shape[-2], causal, window_left, window_right)
-    return Scores(products, torch.where(seen, scores, -torch.inf), curve, seen, scale)
+    return Scores(products, torch.where(seen, scores, -torch.inf), curve, seen, factor)
 
 
 def softmax(scores: Tensor, sinks: Tensor | None, k: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -25,9 +25,9 @@ def attention_varlen(
         raise NotImplementedError("torch has no such call")
     if causal and len(q) != len(k):
         raise NotImplementedError("torch's causal mask starts top left")
-    batch = (x.unflatten(0, (count, -1)).transpose(1, 2) for x in (q, k, v))
+    query, key, value = (x.unflatten(0, (count, -1)).transpose(1, 2) for x in (q, k, v))
     attend = torch.nn.functional.scaled_dot_product_attention
-    o = attend(*batch, is_causal=causal, scale=scale, enable_gqa=True)
+    o = attend(query, key, value, is_causal=causal, scale=scale, enable_gqa=True)
     return o.transpose(1, 2).flatten(0, 1), None
 
 

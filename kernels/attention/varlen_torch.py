@@ -46,9 +46,11 @@ def attention_varlen_backward(
     """dq, dk and dv."""
     grads = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
     for at, there in sequences(q, k, cu_seqlens_q, cu_seqlens_k):
-        given = (_heads(x) for x in (do[at], q[at], k[there], v[there], o[at]))
+        own_do, own_q, own_k, own_v, own_o = (_heads(x) for x in (do[at], q[at], k[there], v[there], o[at]))
         own = dlse if dlse is None else dlse[:, at]
-        found = torch_impl.attention_backward(*given, lse[:, at], None, own, **params)
+        found = torch_impl.attention_backward(
+            own_do, own_q, own_k, own_v, own_o, lse[:, at], None, own, **params
+        )
         for grad, part, each in zip(grads, (at, there, there), found, strict=True):
             grad[part] = _heads(each)
     return grads

@@ -21,7 +21,7 @@ from portable.kernels._lib.triton.rows import (
 )
 from portable.kernels.matmul.problem import from_linear
 from portable.kernels.matmul.triton.plan import plan_problem
-from portable.layout import rows
+from portable.layout import ceil_div, next_power_of_2, rows
 from portable.plan import Call, Launch, Plan, Pointer, Rejected, Scalar, Workspace
 
 NAMES = ("dy", "z", "dz")
@@ -37,7 +37,7 @@ def activation_backward_elements(
 ):  # fmt: skip
     """dz = dy * activation'(z) for one tile. relu' is 0 at 0 and 1 at NaN, as in torch."""
     WIDE: tl.constexpr = dz_ptr.dtype.element_ty.primitive_bitwidth > 16
-    row, col, mask = element_tile(count, length, chunks, UNIT, ROWS, BLOCK)
+    row, col, mask = element_tile(count, length, chunks, UNIT, ROWS, BLOCK)  # pyright: ignore[reportGeneralTypeIssues]
     dy = tl.load(row_starts(dy_ptr, row, dy_stride, UNIT) + col, mask=mask, other=0.0).to(tl.float32)
     z = tl.load(row_starts(z_ptr, row, z_stride, UNIT) + col, mask=mask, other=0.0).to(tl.float32)
     dz = times_slope(dy, z, ACTIVATION, WIDE)
@@ -54,7 +54,7 @@ def times_slope(dy, z, ACTIVATION: tl.constexpr, WIDE: tl.constexpr):
     elif ACTIVATION == "gelu_tanh":
         return times_gelu_tanh_slope(dy, z, WIDE)
     else:  # silu, z * s with s = sigmoid(z): s * (1 + z * (1 - s))
-        left, right, last, complement = sigmoid_factors(z, WIDE)
+        left, right, last, complement = sigmoid_factors(z, WIDE)  # pyright: ignore[reportGeneralTypeIssues]
         return (tl.fma(z, complement, 1.0) * left) * (dy * right) * last
 
 
@@ -101,12 +101,12 @@ def activation_backward_sums(call: Call) -> Plan | Rejected:
     """Plan dz and dbias, the sums of dz's columns: the rows in groups, then their sums in one order."""
     count, length, _ = rows(call["dy"])
     unit = unit_of(call, NAMES, NAMES, length)
-    block = min(SUM_COLUMNS, max(MIN_BLOCK, triton.next_power_of_2(length)))
+    block = min(SUM_COLUMNS, max(MIN_BLOCK, next_power_of_2(length)))
     tile = RowTile(SUM_TILE // block, block, unit, warps(call.device, SUM_THREADS), False)
-    chunks = triton.cdiv(length, block)
-    most = triton.cdiv(count, max(1, SUM_PROGRAMS * call.device.multiprocessors // chunks))
-    most = triton.cdiv(max(most, SUM_ROWS), tile.rows) * tile.rows
-    groups = triton.cdiv(count, most)
+    chunks = ceil_div(length, block)
+    most = ceil_div(count, max(1, SUM_PROGRAMS * call.device.multiprocessors // chunks))
+    most = ceil_div(max(most, SUM_ROWS), tile.rows) * tile.rows
+    groups = ceil_div(count, most)
     if max(chunks * groups, length + block, most) > MAX_GRID:
         return Rejected(f"{count} rows of {length}: more than numbers of 32 bits hold")
     args = row_args(call, NAMES, aligned=unit > 1)
@@ -119,6 +119,6 @@ def activation_backward_sums(call: Call) -> Plan | Rejected:
     adding_args += [("lines", Scalar("i32", groups)), ("length", Scalar("i32", length))]
     launches = (
         Launch(kernel, (chunks * groups, 1, 1), tuple(args)),
-        Launch(adding, (triton.cdiv(length, 64), 1, 1), tuple(adding_args)),
+        Launch(adding, (ceil_div(length, 64), 1, 1), tuple(adding_args)),
     )
     return Plan(launches, (Workspace("partial", (groups, length), "float32"),))

@@ -16,7 +16,7 @@ def swiglu_elements(
     UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """y = silu(gate) * up for one tile."""
-    row, col, mask = element_tile(count, length, chunks, UNIT, ROWS, BLOCK)
+    row, col, mask = element_tile(count, length, chunks, UNIT, ROWS, BLOCK)  # pyright: ignore[reportGeneralTypeIssues]
     gate = tl.load(row_starts(gate_ptr, row, gate_stride, UNIT) + col, mask=mask, other=0.0).to(tl.float32)
     up = tl.load(row_starts(up_ptr, row, up_stride, UNIT) + col, mask=mask, other=0.0).to(tl.float32)
     WIDE: tl.constexpr = y_ptr.dtype.element_ty.primitive_bitwidth > 16
@@ -32,7 +32,7 @@ def swiglu_backward_elements(
     UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """With s = sigmoid(gate): dgate = dy * up * s * (1 + gate * (1 - s)) and dup = dy * gate * s."""
-    row, col, mask = element_tile(count, length, chunks, UNIT, ROWS, BLOCK)
+    row, col, mask = element_tile(count, length, chunks, UNIT, ROWS, BLOCK)  # pyright: ignore[reportGeneralTypeIssues]
     dy = tl.load(row_starts(dy_ptr, row, dy_stride, UNIT) + col, mask=mask, other=0.0).to(tl.float32)
     gate = tl.load(row_starts(gate_ptr, row, gate_stride, UNIT) + col, mask=mask, other=0.0).to(tl.float32)
     up = tl.load(row_starts(up_ptr, row, up_stride, UNIT) + col, mask=mask, other=0.0).to(tl.float32)

@@ -47,12 +47,14 @@ def test_the_backward_reference_is_its_derivative(op):
         tensors = in_float64(inputs(spec, spec.types[0], case))
         params = {name: case.params.get(name, param.default) for name, param in spec.params.items()}
         leaves = {
-            name: None if tensors.get(name) is None else tensors[name].clone().requires_grad_()
+            name: None if (x := tensors[name]) is None else x.clone().requires_grad_()
             for name in forward.inputs
             if name in tensors
         }
         if op == "softmax":  # its gradient takes the output: any x with this softmax will do
-            leaves = {"x": tensors["y"].abs().add(0.1).log().requires_grad_()}
+            y = tensors["y"]
+            assert y is not None
+            leaves = {"x": y.abs().add(0.1).log().requires_grad_()}
         y = FORWARD[op](*leaves.values(), *params.values())
         given = [each for each in leaves.values() if each is not None]
         expected = torch.autograd.grad(y, given, tensors["dy"])
@@ -67,10 +69,12 @@ def test_the_backward_reference_is_its_derivative(op):
 @pytest.mark.parametrize("op", RUN_THE_REFERENCE)
 def test_the_torch_implementation_rounds_once_to_the_type_of_its_output(op):
     spec = registry.spec(op)
+    implementation = spec.implementation("torch")
+    assert implementation is not None
     for row in spec.types:
         case = next(each for each in spec.cases if each.axes["N"] == 1000)
         tensors = inputs(spec, row, case)
-        got = outputs(spec, call(spec.implementation("torch").entry, spec, case, tensors))
+        got = outputs(spec, call(implementation.entry, spec, case, tensors))
         for name, output in spec.outputs.items():
             if output.when is None or tensors[output.when] is not None:
                 assert got[name].dtype == getattr(torch, row.get(output.dtype, output.dtype)), (op, name)

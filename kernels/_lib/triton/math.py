@@ -33,7 +33,7 @@ def exp_scaled(x, shift):
 
 
 @triton.jit
-def exp_nonpositive(x, WIDE: tl.constexpr = True):
+def exp_nonpositive(x, WIDE: tl.constexpr = True):  # pyright: ignore[reportArgumentType]
     """exp(x) for x <= 0 (or NaN), subnormal results included: within 4 ulp, or |x| ulp if not WIDE.
 
     Triton's exp2 flushes subnormal results on NVIDIA, so half the exponent goes in and the power is
@@ -51,7 +51,7 @@ def exp_nonpositive(x, WIDE: tl.constexpr = True):
 
 
 @triton.jit
-def sigmoid_factors(x, WIDE: tl.constexpr = True):
+def sigmoid_factors(x, WIDE: tl.constexpr = True):  # pyright: ignore[reportArgumentType]
     """(left, right, last, complement): a * sigmoid(x) * b == (a * left) * (b * right) * last for any a and b,
     rounded well right down to subnormal products; complement is sigmoid(-x).
 
@@ -82,7 +82,7 @@ def sigmoid_factors(x, WIDE: tl.constexpr = True):
 @triton.jit
 def times_sigmoid(a, x):
     """a * sigmoid(x)."""
-    left, right, last, _ = sigmoid_factors(x)
+    left, right, last, _ = sigmoid_factors(x)  # pyright: ignore[reportGeneralTypeIssues]
     return (a * left) * right * last
 
 
@@ -112,7 +112,7 @@ def normal_distribution(x):
 
 
 @triton.jit
-def times_gelu_slope(dy, z, WIDE: tl.constexpr = True):
+def times_gelu_slope(dy, z, WIDE: tl.constexpr = True):  # pyright: ignore[reportArgumentType]
     """dy * (Phi(z) + z * phi(z)), gelu's derivative.
 
     If not WIDE: with a = |z| and Mills' ratio R(a) = (1 - Phi(a)) / phi(a), the derivative is
@@ -120,7 +120,7 @@ def times_gelu_slope(dy, z, WIDE: tl.constexpr = True):
     here to 6e-7 of R + a for every a >= 0; phi goes in as two square roots, so that it keeps its range.
     """
     if WIDE:
-        distribution, density = normal_distribution(z)
+        distribution, density = normal_distribution(z)  # pyright: ignore[reportGeneralTypeIssues]
         result = dy * tl.fma(z, density, distribution)
     else:
         a = tl.abs(z)
@@ -139,7 +139,7 @@ def times_gelu_slope(dy, z, WIDE: tl.constexpr = True):
 
 
 @triton.jit
-def times_gelu_tanh_slope(dy, z, WIDE: tl.constexpr = True):
+def times_gelu_tanh_slope(dy, z, WIDE: tl.constexpr = True):  # pyright: ignore[reportArgumentType]
     """dy times the derivative of gelu_tanh, z * s with s = sigmoid(u): s * (1 + z * (1 - s) * u').
 
     s is 0 or 1 long before 20, and a cube must not overflow; at infinity the derivative is NaN, as torch's
@@ -149,7 +149,7 @@ def times_gelu_tanh_slope(dy, z, WIDE: tl.constexpr = True):
     inner = x * tl.fma(square, 0.21406444881780073, 1.59576912160573071176)
     if WIDE:
         u = x * tl.fma(square, 0.07135481627260025, 1.59576912160573071176)
-        left, right, last, complement = sigmoid_factors(u + (z - z), WIDE)
+        left, right, last, complement = sigmoid_factors(u + (z - z), WIDE)  # pyright: ignore[reportGeneralTypeIssues]
         result = (tl.fma(inner, complement, 1.0) * left) * (dy * right) * last
     else:
         power = tl.exp2(-tl.abs(x * tl.fma(square, 0.1029432395800235, 2.302208198144325)))

@@ -31,7 +31,7 @@ from portable.kernels._lib.triton.rows import (
     unit_of,
     warps,
 )
-from portable.layout import rows
+from portable.layout import ceil_div, rows
 from portable.plan import Argument, Call, Launch, Plan, Pointer, Rejected, Scalar, TritonKernel, Workspace
 
 RESIDENT = 8192
@@ -268,7 +268,7 @@ class _Builder:
     def streaming(self, count: int, length: int) -> Plan | Rejected:
         """The plan for rows longer than RESIDENT: statistics, then ranges of columns."""
         device = self.call.device
-        chunks = triton.cdiv(length, COLUMNS)
+        chunks = ceil_div(length, COLUMNS)
         lines = max(device.multiprocessors // 4, COLUMN_PROGRAMS * device.multiprocessors // chunks)
         lines = max(1, min(lines, count))
         if count > MAX_GRID or chunks * lines > MAX_GRID:
@@ -299,5 +299,5 @@ class _Builder:
             ("lines", Scalar("i32", lines)), ("length", Scalar("i32", length)),
         ]  # fmt: skip
         tile = RowTile(step, block, self.tile.unit, warps(self.call.device, step * block // 32), False)
-        last = Launch(self.kernel(sum_partials, tile), (triton.cdiv(length, block), 1, 1), tuple(args))
+        last = Launch(self.kernel(sum_partials, tile), (ceil_div(length, block), 1, 1), tuple(args))
         return Plan((*launches, last), workspaces)

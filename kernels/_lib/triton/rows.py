@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 
 from portable.dtypes import itemsize
-from portable.layout import rows
+from portable.layout import ceil_div, next_power_of_2, rows
 from portable.plan import Argument, Call, Device, Launch, Plan, Pointer, Rejected, Scalar, TritonKernel
 
 MAX_THREADS = 1024
@@ -60,7 +60,7 @@ class RowTile:
         """How many persistent programs process the tiles of `count` rows."""
         threads = self.num_warps * call.device.warp_size
         most = call.device.multiprocessors * max(1, setting(call, "THREADS") // threads)
-        return min(most, triton.cdiv(count, self.rows))
+        return min(most, ceil_div(count, self.rows))
 
 
 def setting(call: Call, name: str) -> Any:
@@ -99,7 +99,7 @@ def row_tile(call: Call, length: int, unit: int, resident: int) -> RowTile:
     if streams:
         block, per_thread = min(chunk, resident), min(16, per_thread)
     else:
-        block = max(MIN_BLOCK, triton.next_power_of_2(length))
+        block = max(MIN_BLOCK, next_power_of_2(length))
     count = 1 if streams else max(1, setting(call, "TILE") // block)
     return RowTile(count, block, unit, warps(call.device, count * block // per_thread), streams)
 
@@ -108,7 +108,7 @@ def too_large(count: int, length: int, tile: RowTile) -> Rejected | None:
     """A rejection where program or column numbers would leave 32 bits."""
     if length > 2**31 - 1 - 2 * tile.block:
         return Rejected(f"rows of {length} elements: column numbers are 32-bit")
-    if triton.cdiv(count, tile.rows) > MAX_GRID:
+    if ceil_div(count, tile.rows) > MAX_GRID:
         return Rejected(f"{count} rows: more than {MAX_GRID} programs of {tile.rows}")
     return None
 
@@ -153,7 +153,7 @@ def tile_launch(
 ) -> Launch:
     """One program per tile; or, with AHEAD and a kernel that knows it, persistent programs."""
     ahead = "AHEAD" in function.arg_names and bool(setting(call, "AHEAD"))
-    programs = tile.programs(call, count) if ahead else triton.cdiv(count, tile.rows)
+    programs = tile.programs(call, count) if ahead else ceil_div(count, tile.rows)
     most = 0 if tile.streams else setting(call, "REGISTERS")
     options = (*UNFUSED, ("maxnreg", most)) if most else UNFUSED
     kernel = tile.kernel(function, *constants, ("AHEAD", ahead), options=options)
@@ -177,14 +177,14 @@ def plan_elementwise(
         count, length, block = 1, count * length, size
         strides = dict.fromkeys(names, 0)
     else:
-        block = min(size, max(MIN_BLOCK, triton.next_power_of_2(length)))
+        block = min(size, max(MIN_BLOCK, next_power_of_2(length)))
     per_thread = 16 // itemsize(call[names[0]].dtype)
     unit = per_thread
     if any(call[name].alignment < 16 for name in names) or any(n % unit for n in (length, *strides.values())):
         unit = 1
     tile = RowTile(size // block, block, unit, warps(call.device, size // per_thread), length > block)
-    chunks = triton.cdiv(length, block)
-    programs = chunks * triton.cdiv(count, tile.rows)
+    chunks = ceil_div(length, block)
+    programs = chunks * ceil_div(count, tile.rows)
     if programs > MAX_GRID:
         return Rejected(f"{programs} tiles of {size} elements: more than {MAX_GRID}")
     args: list[tuple[str, Argument]] = []

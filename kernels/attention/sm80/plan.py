@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import triton
-
 from portable.kernels.attention import params
 from portable.kernels.attention.params import DEFINES, ELEMENTS, AttentionParams, ints
 from portable.kernels.attention.triton.plan import combine_launch
+from portable.layout import ceil_div
 from portable.plan import Argument, Call, Launch, NativeKernel, Plan, Pointer, Rejected, TensorMap, Workspace
 
 _HERE = Path(__file__).resolve().parent
@@ -375,7 +374,7 @@ def _decode_tma(call: Call, p: AttentionParams) -> Plan | Rejected:
         if isinstance(made, Rejected):
             return made
         maps.append((f"map_{role}", made))
-    stage = DECODE_KEYS * 128 * (triton.cdiv(p.D, 64) + triton.cdiv(p.E, 64))
+    stage = DECODE_KEYS * 128 * (ceil_div(p.D, 64) + ceil_div(p.E, 64))
     return _decode(call, p, "decode_tma.cu", "attention_decode_tma", stage, tuple(maps))
 
 
@@ -412,7 +411,7 @@ def _decode(
         return Rejected(f"pages of {p.page} keys are no multiple of 16")
     config, space = call.config, call.device.shared_memory
     warps, chunk = config["WARPS"], config["CHUNK"]
-    tiles = triton.cdiv(p.M * p.qheads_per_kvhead, DECODE_TILE_ROWS)
+    tiles = ceil_div(p.M * p.qheads_per_kvhead, DECODE_TILE_ROWS)
     while warps > 1 and space - _BESIDE < 2 * warps * stage:
         warps //= 2
     stages = min(config["STAGES"], (space - _BESIDE) // (warps * stage))
@@ -421,7 +420,7 @@ def _decode(
     shared = warps * stages * stage
     resident = max(1, (space + _RESERVED) // (shared + _BESIDE + _RESERVED))
     most = max(1, resident * call.device.multiprocessors // max(1, p.G * tiles))
-    splits = max(1, min(most, triton.cdiv(p.N, chunk)))
+    splits = max(1, min(most, ceil_div(p.N, chunk)))
     # A paged cache's splits follow from its table's width, which is not to change a sequence's bits.
     direct = splits == 1 and not p.page and not call.has("sinks")
     defines = {

@@ -31,7 +31,7 @@ def attention_bwd_preprocess(
 ):  # fmt: skip
     """Per query: lse in base 2, and delta = sum(do * o) - dlse. A query without keys and the rows from M to
     the end of the last tile get an infinite lse, with which P is 0."""
-    tile, head, batch, q_start, _, M, _, _ = work_tile(
+    tile, head, batch, q_start, _, M, _, _ = work_tile(  # pyright: ignore[reportGeneralTypeIssues]
         tl.program_id(0), tiles_ptr, tiles, H, M, 0, False, False, BLOCK_M
     )
     if tiles_ptr is not None and tile < 0:
@@ -70,7 +70,7 @@ def dkdv_loop(
     through the branch: Triton then splits them between two warpgroups, and else has each warpgroup compute
     all."""
     cols = tl.arange(0, BLOCK_M)
-    for start in tl.range(first, stop, BLOCK_M):
+    for start in tl.range(first, stop, BLOCK_M):  # pyright: ignore[reportGeneralTypeIssues]
         start = tl.multiple_of(start, BLOCK_M)
         queries = load_tile(q, q_ptr, q_row, batch, head, start, M, True, D, BLOCK_M, BLOCK_D, UNIT, WIDE)
         grads = load_tile(do, do_ptr, do_row, batch, head, start, M, True, E, BLOCK_M, BLOCK_E, UNIT, WIDE)
@@ -113,7 +113,7 @@ def attention_bwd_dkdv(
     """dk and dv of BLOCK_N keys: the query heads of the KV head one after the other, float32 accumulators.
     The KV heads of all batches are numbered; the launch begins with number `begin`."""
     program = tl.program_id(0) + begin * tiles
-    tile, kv_head, batch, q_start, k_start, M, N, diagonal = work_tile(
+    tile, kv_head, batch, q_start, k_start, M, N, diagonal = work_tile(  # pyright: ignore[reportGeneralTypeIssues]
         program, tiles_ptr, tiles, G, M, N, True, False, BLOCK_N
     )
     if tiles_ptr is not None and (tile < 0) | (tile * BLOCK_N >= N):
@@ -178,7 +178,7 @@ def dq_loop(
     """dq after the keys from `first` to `stop`. MASKED: 0: no block is masked; 1: all are; 2: those outside
     full_first..full_stop."""
     rows = start_m + tl.arange(0, BLOCK_M)[:, None]
-    for start in tl.range(first, stop, BLOCK_N):
+    for start in tl.range(first, stop, BLOCK_N):  # pyright: ignore[reportGeneralTypeIssues]
         keys = load_tile(k, k_ptr, k_row, batch, kv_head, start, N, MASKED, D, BLOCK_N, BLOCK_D, UNIT, WIDE)
         values = load_tile(v, v_ptr, v_row, batch, kv_head, start, N, MASKED, E, BLOCK_N, BLOCK_E, UNIT, WIDE)
         s = tl.dot(queries, keys.T, input_precision=PRECISION)
@@ -217,7 +217,7 @@ def attention_bwd_dq(
     """dq of BLOCK_M queries, with recomputed scores. Q_IN_REGISTERS, DO_IN_REGISTERS: q, or do, stays in
     registers, where Triton keeps what is computed after its load; here a mask of rows beyond the end,
     already 0."""
-    tile, head, batch, q_start, k_start, M, N, diagonal = work_tile(
+    tile, head, batch, q_start, k_start, M, N, diagonal = work_tile(  # pyright: ignore[reportGeneralTypeIssues]
         tl.program_id(0), tiles_ptr, tiles, H, M, N, False, HIGH, BLOCK_M
     )
     if tiles_ptr is not None and (tile < 0) | (tile * BLOCK_M >= M):
@@ -324,7 +324,7 @@ def dq_from_ds_loop(
     MASKED: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """acc + dS @ k over the keys from `first` to `stop`."""
-    for start in tl.range(first, stop, BLOCK_N):
+    for start in tl.range(first, stop, BLOCK_N):  # pyright: ignore[reportGeneralTypeIssues]
         ds_tile = ds.load([slot, start, start_m]).reshape(BLOCK_N, BLOCK_M)
         if MASKED:
             i = start_m + tl.arange(0, BLOCK_M)[None, :]

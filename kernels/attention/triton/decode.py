@@ -178,7 +178,7 @@ def decode_combine(
     query = pid % M
     head = pid // M % heads
     z = pid // M // heads
-    _, _, split_count = kv_splits(length_of(lens_ptr, z, capacity), M, left, max_splits, CHUNK, LEFT)
+    _, _, split_count = kv_splits(length_of(lens_ptr, z, capacity), M, left, max_splits, CHUNK, LEFT)  # pyright: ignore[reportGeneralTypeIssues]
     column = tl.program_id(1) * BLOCK_E + tl.arange(0, BLOCK_E)
     part_ptr += pid * splits * E
     m_ptr += pid * splits

@@ -32,7 +32,7 @@ def softmax_loop(
     exponent's FMA applies."""
     rows = start_m + tl.arange(0, BLOCK_M)[:, None]
     cols = tl.arange(0, BLOCK_N)[None, :]
-    for start in tl.range(first, stop, BLOCK_N):
+    for start in tl.range(first, stop, BLOCK_N):  # pyright: ignore[reportGeneralTypeIssues]
         keys = load_tile(k, k_ptr, k_row, batch, kv_head, start, N, MASKED, D, BLOCK_N, BLOCK_D, UNIT, WIDE)
         if REST_D > 0:
             keys_rest = load_tile(
@@ -84,7 +84,7 @@ def attention_forward(
     """o and lse of BLOCK_M queries. q, k, v, o and the rests are descriptors, or None where pointers are
     used. MASKING: 3: blocks that need a mask have loops of their own; less: one loop, MASKED of
     `softmax_loop`."""
-    tile, head, batch, q_start, k_start, M, N, diagonal = work_tile(
+    tile, head, batch, q_start, k_start, M, N, diagonal = work_tile(  # pyright: ignore[reportGeneralTypeIssues]
         tl.program_id(0), tiles_ptr, tiles, H, M, N, False, HIGH, BLOCK_M
     )
     if tiles_ptr is not None and (tile < 0) | (tile * BLOCK_M >= M):

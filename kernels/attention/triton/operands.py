@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import triton
-
 from portable import dtypes
 from portable.kernels.attention.packed import entries_of
 from portable.kernels.attention.problem import Problem
 from portable.kernels.attention.triton.varlen import FAR, VARLEN_TILE
+from portable.layout import ceil_div, next_power_of_2
 from portable.plan import Argument, Device, Pointer, Scalar, TritonDescriptor
 
 SWIZZLE_ELEMENTS = 64  # 16-bit elements in TMA's swizzle
@@ -48,11 +47,11 @@ class Operands:
             and all(self._walkable(name) for name in tiled)
         )
         least = SWIZZLE_ELEMENTS if self.by_descriptor else 16
-        self.block_d, self.rest_d = min(max(least, triton.next_power_of_2(problem.D)), most), 0
+        self.block_d, self.rest_d = min(max(least, next_power_of_2(problem.D)), most), 0
         if pieces and HEAD_BLOCK < problem.D <= HEAD_BLOCK + HEAD_REST:
             self.block_d, self.rest_d = HEAD_BLOCK, HEAD_REST
         self.columns = self.block_d + self.rest_d
-        self.block_e = min(max(least, triton.next_power_of_2(problem.E)), most)
+        self.block_e = min(max(least, next_power_of_2(problem.E)), most)
         self.wide = any(each.row * ROW_LIMIT + ROW_LIMIT >= 2**31 for each in heads)
 
     def _sizes(self, name: str) -> tuple[int, int, int, int]:
@@ -116,8 +115,8 @@ class Operands:
             return entries_of(rows, p.offsets, VARLEN_TILE.value) * (VARLEN_TILE.value // block) * heads
         constants.append(("tiles_ptr", None))
         if of == "workspace":
-            rows = triton.cdiv(rows, VARLEN_TILE.value) * VARLEN_TILE.value
-        tiles = triton.cdiv(rows, block)
+            rows = ceil_div(rows, VARLEN_TILE.value) * VARLEN_TILE.value
+        tiles = ceil_div(rows, block)
         args.append(("tiles", Scalar("i32", tiles)))
         return tiles * p.B * heads
 

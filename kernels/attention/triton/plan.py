@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import triton
-
 from portable import dtypes
 from portable.kernels._lib.triton.rows import MAX_GRID
 from portable.kernels.attention import params
@@ -41,6 +39,7 @@ from portable.kernels.attention.triton.varlen import (
     varlen_bounds,
     varlen_tiles,
 )
+from portable.layout import ceil_div, next_power_of_2
 from portable.plan import (
     Argument,
     Call,
@@ -82,7 +81,7 @@ def forward(call: Call) -> Plan | Rejected:
     if isinstance(found, Rejected):
         return found
     operands, config = found
-    refused = _too_large(problem, triton.cdiv(problem.M, config["BLOCK_M"]) * problem.B * problem.H)
+    refused = _too_large(problem, ceil_div(problem.M, config["BLOCK_M"]) * problem.B * problem.H)
     return refused or Plan((_forward(problem, operands, config),))
 
 
@@ -130,7 +129,7 @@ def backward(call: Call) -> Plan | Rejected:
     if isinstance(problem, Rejected):
         return problem
     operands = Operands(problem, call.device, ("do", "q", "k", "v", "dq", "dk", "dv"))
-    padded = triton.cdiv(problem.M, ROW_PADDING) * ROW_PADDING
+    padded = ceil_div(problem.M, ROW_PADDING) * ROW_PADDING
     refused = too_few_registers(operands, call.device, "backward") or _too_large(
         problem, (max(problem.M, problem.N) // 16 + 1) * problem.B * problem.H
     )
@@ -197,9 +196,9 @@ def dbias(call: Call) -> Plan | Rejected:
     block_m, block_n, columns = config["BLOCK_M"], config["BLOCK_N"], config["COLUMNS"]
     if whole.unit == 1:  # each element needs a pointer and a mask: larger tiles spill
         block_m = block_n = columns = 32
-    row_tiles, key_tiles = triton.cdiv(problem.M, block_m), triton.cdiv(problem.N, block_n)
+    row_tiles, key_tiles = ceil_div(problem.M, block_m), ceil_div(problem.N, block_n)
     programs = row_tiles * key_tiles * problem.B * problem.H
-    padded = triton.cdiv(problem.M, ROW_PADDING) * ROW_PADDING
+    padded = ceil_div(problem.M, ROW_PADDING) * ROW_PADDING
     refused = _too_large(problem, max(programs, padded // 16 * problem.B * problem.H))
     if refused is not None:
         return refused
@@ -238,7 +237,7 @@ def kv_heads_at_once(problem: Problem, operands: Operands, padded: int, config: 
         return 0  # a swizzled row of the descriptor is longer
     kv_heads = problem.B * problem.G
     most = min(kv_heads, DS_BYTES // (problem.share * problem.N * padded * 2))
-    return triton.cdiv(kv_heads, triton.cdiv(kv_heads, most)) if most else 0
+    return ceil_div(kv_heads, ceil_div(kv_heads, most)) if most else 0
 
 
 def _preprocess(problem: Problem, operands: Operands, padded: int) -> Launch:
@@ -326,7 +325,7 @@ def _dq_from_ds(
     batch_heads: int,
 ) -> Launch:
     block_m, block_n = config["BLOCK_M"], config["BLOCK_N"]
-    tiles = triton.cdiv(problem.M, block_m)
+    tiles = ceil_div(problem.M, block_m)
     args = _ds_descriptor(problem, padded, batch_heads, block_n, block_m).arguments(DS)
     constants: Constants = []
     operands.descriptors({"k": block_n, "dq": block_m}, args, constants)
@@ -515,7 +514,7 @@ def _table_workspaces(problem: Problem, sides: str) -> tuple[Workspace, ...]:
 def _varlen_tables(problem: Problem, sides: str) -> tuple[Launch, Launch]:
     """The sequences' bounds, and the tables of the tiles of `sides`: "q", or "qk" for the keys' too."""
     count = problem.offsets
-    constants: Constants = [("BLOCK", min(TABLE_SCAN, max(32, triton.next_power_of_2(count + 1))))]
+    constants: Constants = [("BLOCK", min(TABLE_SCAN, max(32, next_power_of_2(count + 1))))]
     args: Arguments = [(f"{side}_offsets_ptr", Pointer(f"cu_seqlens_{side}")) for side in "qk"]
     args += [("bounds_ptr", Pointer("bounds")), *_i32s(count=count, M=problem.M, N=problem.N)]
     bounds = Launch(TritonKernel(varlen_bounds, tuple(constants), 4, 1), (count + 1, 1, 1), tuple(args))
@@ -566,15 +565,15 @@ def fit_decode_config(
 def _decode(call: Call, p: AttentionParams) -> Plan | Rejected:
     q, k, v = (p.heads[role] for role in "qkv")
     rows = p.M * p.qheads_per_kvhead
-    block_m = max(16, min(DECODE_ROWS, triton.next_power_of_2(rows)))
-    tiles = triton.cdiv(rows, block_m)
-    block_d, block_e = (max(16, triton.next_power_of_2(size)) for size in (p.D, p.E))
+    block_m = max(16, min(DECODE_ROWS, next_power_of_2(rows)))
+    tiles = ceil_div(rows, block_m)
+    block_d, block_e = (max(16, next_power_of_2(size)) for size in (p.D, p.E))
     unit = 16 // dtypes.of(p.dtype).itemsize
     if any(each.alignment < 16 or any(step % unit for step in each.strides) for each in (q, k, v)):
         unit = 1
     config = fit_decode_config(call.config, block_m, block_d, block_e, unit, call.device.shared_memory)
     max_splits = max(1, DECODE_PROGRAMS * call.device.multiprocessors // max(1, p.G * tiles))
-    splits = max(1, min(max_splits, triton.cdiv(p.N, config["CHUNK"])))
+    splits = max(1, min(max_splits, ceil_div(p.N, config["CHUNK"])))
     direct = splits == 1 and not call.has("sinks")
     programs = p.B * p.G * tiles * splits
     refused = _too_many_programs(max(programs, p.B * p.M * p.H), programs)
@@ -620,10 +619,10 @@ def _decode(call: Call, p: AttentionParams) -> Plan | Rejected:
 
 def combine_launch(call: Call, p: AttentionParams, splits: int, max_splits: int, chunk: int) -> Launch:
     """decode_combine over the partial results of `splits` splits; sm80's decode launches it too."""
-    block_e = min(COMBINE_COLUMNS, triton.next_power_of_2(p.E))
+    block_e = min(COMBINE_COLUMNS, next_power_of_2(p.E))
     constants: dict[str, Any] = {
         "E": p.E, "LEFT": p.left is not None, "CHUNK": chunk,
-        "BLOCK_S": max(8, min(COMBINE_SPLITS, triton.next_power_of_2(max_splits))), "BLOCK_E": block_e,
+        "BLOCK_S": max(8, min(COMBINE_SPLITS, next_power_of_2(max_splits))), "BLOCK_E": block_e,
     }  # fmt: skip
     args: Arguments = [("o_ptr", Pointer("o")), *_decode_strides("o", p.heads["o"])]
     args += [("lse_ptr", Pointer("lse")), ("part_ptr", Pointer("part", True))]
@@ -640,7 +639,7 @@ def combine_launch(call: Call, p: AttentionParams, splits: int, max_splits: int,
         capacity=p.N, M=p.M, heads=p.H, splits=splits, max_splits=max_splits, left=p.left or 0
     )  # fmt: skip
     kernel = TritonKernel(decode_combine, tuple(constants.items()), COMBINE_WARPS, 2)
-    return Launch(kernel, (p.B * p.M * p.H, triton.cdiv(p.E, block_e), 1), tuple(args))
+    return Launch(kernel, (p.B * p.M * p.H, ceil_div(p.E, block_e), 1), tuple(args))
 
 
 def _decode_strides(name: str, heads: Heads, outer: str = "batch", narrow: bool = False) -> Arguments:

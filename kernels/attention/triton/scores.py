@@ -32,7 +32,7 @@ def tile_offsets(stride, ROWS: tl.constexpr, COLS: tl.constexpr, UNIT: tl.conste
 
 
 @triton.jit
-def tile_coordinates(desc, batch, head, start, rows, FIRST: tl.constexpr = 0):
+def tile_coordinates(desc, batch, head, start, rows, FIRST: tl.constexpr = 0):  # pyright: ignore[reportArgumentType]
     """A tile's descriptor coordinates. With varlen the row after a sequence's last is row FAR, where the
     descriptors (`operands.py`) end, so that TMA bounds-checks the sequence; the addresses wrap around."""
     if len(desc.shape) == 5:
@@ -45,7 +45,7 @@ def tile_coordinates(desc, batch, head, start, rows, FIRST: tl.constexpr = 0):
 def load_tile(
     desc, ptr, stride, batch, head, start, rows, CHECK: tl.constexpr,
     SIZE: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, UNIT: tl.constexpr, WIDE: tl.constexpr,
-    FIRST: tl.constexpr = 0,
+    FIRST: tl.constexpr = 0,  # pyright: ignore[reportArgumentType]
 ):  # fmt: skip
     """Rows from `start` on of a head, columns from FIRST on, [ROWS, COLS]; zeros beyond the last of `rows`
     (unless not CHECK) and beyond SIZE columns. By descriptor, or from `ptr` to the head's first element."""

@@ -92,7 +92,7 @@ def fill_tiles(tiles_ptr, bounds_ptr, sequences, entries, OF_KEYS: tl.constexpr,
     keys: no sink either. The sequences whose tiles meet the most come first, so that the last programs are
     short."""
     z = tl.program_id(0)
-    q_start, M, k_start, N = sequence(bounds_ptr, z, z >= 0, sequences, OF_KEYS)
+    q_start, M, k_start, N = sequence(bounds_ptr, z, z >= 0, sequences, OF_KEYS)  # pyright: ignore[reportGeneralTypeIssues]
     rows, cost = (N, M) if OF_KEYS else (M, N)
     before = tl.zeros((BLOCK,), tl.int32)
     every = tl.zeros((BLOCK,), tl.int32)

@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 
 from portable.kernels.matmul.problem import Operand, Problem
+from portable.layout import ceil_div
 from portable.plan import Argument, Device, Launch, Pointer, Scalar, TritonKernel, Workspace
 
 BLOCK = 64
@@ -59,8 +60,8 @@ class AlignCopy:
         self.rows, self.cols = (cols, rows) if self.transposed else (rows, cols)
         self.counts = [size if stride else 1 for size, stride in zip(batch, x.batch, strict=True)]
         self.matrices = self.counts[0] * self.counts[1]
-        self.pitch = triton.cdiv(self.cols, PITCH) * PITCH
-        self.tiles = triton.cdiv(self.rows, BLOCK) * triton.cdiv(self.cols, BLOCK)
+        self.pitch = ceil_div(self.cols, PITCH) * PITCH
+        self.tiles = ceil_div(self.rows, BLOCK) * ceil_div(self.cols, BLOCK)
         self.elements = self.matrices * self.rows * self.pitch
         self.name = f"{x.tensor}_realigned"
 

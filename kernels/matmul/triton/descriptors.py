@@ -17,6 +17,7 @@ from portable.kernels._lib.triton.rows import MAX_GRID
 from portable.kernels.matmul.problem import Operand, Problem
 from portable.kernels.matmul.sm90.tma_descriptors import tma_unsupported
 from portable.kernels.matmul.triton.tile import activate, bias_of, enter_pdl, tile_starts
+from portable.layout import ceil_div
 from portable.plan import (
     Argument,
     Call,
@@ -211,9 +212,9 @@ def plan_descriptors(problem: Problem, call: Call) -> Plan | Rejected:
     config, device = call.config, call.device
     block_m, block_n, block_k = (config[name] for name in TILE[:3])
     M, N, K, a, b, c = problem.M, problem.N, problem.K, problem.a, problem.b, problem.c
-    tiles = triton.cdiv(M, block_m) * triton.cdiv(N, block_n)
+    tiles = ceil_div(M, block_m) * ceil_div(N, block_n)
     k_per_split = k_per_split_of(problem, tiles, block_k, device)
-    k_splits = triton.cdiv(K, k_per_split)
+    k_splits = ceil_div(K, k_per_split)
     work = tiles * problem.batches * k_splits
     by_tma = k_splits == 1 and tma_supported(c, M, N)
     # With 128 columns c's staging leaves room for 4 stages of 128x256x64. Through pointers its addresses and
@@ -288,11 +289,11 @@ def k_per_split_of(problem: Problem, tiles: int, block_k: int, device: Device) -
 
     2026-11-21: 128x2048x8192 1.10 of torch with 4 splits, 0.46 without; 128x8192x8192, whose tiles fill the
     GPU, 0.74 with 2 splits and 0.92 without: the partial sums and the second launch take 4 us."""
-    steps = triton.cdiv(problem.K, block_k)
+    steps = ceil_div(problem.K, block_k)
     k_splits = min(device.multiprocessors // max(tiles, 1), steps // 4, 16)
     if problem.batches > 1 or steps < 16 or k_splits < 2:
         k_splits = 1
-    return triton.cdiv(steps, k_splits) * block_k
+    return ceil_div(steps, k_splits) * block_k
 
 
 def uses_pdl(device: Device, needed: int) -> bool:
@@ -327,4 +328,4 @@ def plan_reduce(problem: Problem, k_splits: int) -> Launch:
     sizes = {"M": M, "N": N, "k_splits": k_splits}
     args += [(name, Scalar("i32", size, name == "N" and size % 16 == 0)) for name, size in sizes.items()]
     kernel = TritonKernel(splitk_reduce, tuple(constants), num_warps=4, num_stages=1)
-    return Launch(kernel, (M, triton.cdiv(N, REDUCE_BLOCK), 1), tuple(args))
+    return Launch(kernel, (M, ceil_div(N, REDUCE_BLOCK), 1), tuple(args))

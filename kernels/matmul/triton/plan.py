@@ -19,6 +19,7 @@ from portable.kernels.matmul.problem import Operand, Problem, from_matmul
 from portable.kernels.matmul.triton.align_copy import realigned
 from portable.kernels.matmul.triton.descriptors import plan_descriptors, unfit, uses_pdl
 from portable.kernels.matmul.triton.tile import activate, bias_of, enter_pdl, store_both, tile_starts
+from portable.layout import ceil_div
 from portable.plan import Argument, Call, Device, Launch, Plan, Pointer, Rejected, Scalar, TritonKernel
 
 TILE = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M")
@@ -145,7 +146,7 @@ def plan_pointers(problem: Problem, call: Call) -> Plan | Rejected:
     block_m, block_n, block_k = (config[name] for name in TILE[:3])
     if max(problem.M, problem.N, problem.K) > 2**31 - 1 - 256:
         return Rejected("row and column indices exceed 32 bits")
-    tiles = triton.cdiv(problem.M, block_m) * triton.cdiv(problem.N, block_n)
+    tiles = ceil_div(problem.M, block_m) * ceil_div(problem.N, block_n)
     if tiles * problem.batches > MAX_GRID:
         return Rejected(f"{tiles * problem.batches} tiles exceed a grid of {MAX_GRID}")
     needed = shared_bytes(problem, config, call.device)

@@ -39,7 +39,7 @@ def bias_of(bias_ptr, columns, N):
 @triton.jit
 def activate(x, ACTIVATION: tl.constexpr, RESULT: tl.constexpr):
     """The activation, or x for None, in float32; RESULT is the output's dtype. relu keeps NaN."""
-    WIDE: tl.constexpr = RESULT.primitive_bitwidth > 16
+    WIDE: tl.constexpr = RESULT.primitive_bitwidth > 16  # pyright: ignore[reportAttributeAccessIssue]
     if ACTIVATION == "relu":
         x = tl.where(x < 0.0, 0.0, x)
     elif ACTIVATION == "gelu":
