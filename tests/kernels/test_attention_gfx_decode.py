@@ -15,7 +15,7 @@ from portable.dispatch import arguments, compiled_call, dispatcher, pins
 from portable.kernels.attention import paged_reference, reference
 from portable.kernels.attention.gfx import plan as gfx_plan
 from portable.kernels.attention.sm80 import plan as sm80
-from portable.kernels.attention.triton import plan as triton_plan
+from portable.kernels.attention.triton import decode_plan as triton_plan
 from portable.plan import Call, Device, NativeKernel, Plan, Rejected
 from portable.runtime import build, detect
 from portable.spec import registry

@@ -20,6 +20,7 @@ from portable.dispatch import arguments, compiled_call, dispatcher
 from portable.kernels.attention import packed
 from portable.kernels.attention.paged_torch import attention_paged
 from portable.kernels.attention.sm80 import plan as sm80
+from portable.kernels.attention.triton import decode_plan
 from portable.kernels.attention.triton import plan as triton_plan
 from portable.kernels.attention.triton import varlen as triton_varlen
 from portable.kernels.attention.varlen_torch import attention_varlen, bounds
@@ -69,8 +70,8 @@ def number(plan: Plan, launch: int, name: str) -> Any:
     return arguments_of(plan.launches[launch])[name].value
 
 
-PLANNERS = {"mma": sm80.paged, "tma": sm80.paged_tma, "triton": triton_plan.paged}
-CONTIGUOUS = {"decode": triton_plan.decode, "decode_tma": sm80.decode_tma}
+PLANNERS = {"mma": sm80.paged, "tma": sm80.paged_tma, "triton": decode_plan.paged}
+CONTIGUOUS = {"decode": decode_plan.decode, "decode_tma": sm80.decode_tma}
 
 
 @pytest.mark.parametrize("name", PLANNERS)

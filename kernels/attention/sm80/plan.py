@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from portable.kernels.attention import params
 from portable.kernels.attention.params import DEFINES, ELEMENTS, AttentionParams, ints
-from portable.kernels.attention.triton.plan import combine_launch
+from portable.kernels.attention.triton.decode_plan import combine_launch
 from portable.layout import ceil_div
 from portable.plan import Argument, Call, Launch, NativeKernel, Plan, Pointer, Rejected, TensorMap, Workspace
 

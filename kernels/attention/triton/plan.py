@@ -1,4 +1,4 @@
-"""Plans of attention's Triton kernels for every vendor: attention, its gradients, varlen and decode.
+"""Plans of attention's Triton kernels for every vendor: attention, its gradients and varlen.
 
 Where the GPU has TMA that can walk the tensors (`operands.py`), tiles are loaded by descriptor; elsewhere
 through pointers. Compiled code depends on dtype, head sizes, alignment, which of bias, sinks, softcap and
@@ -12,9 +12,7 @@ from typing import Any
 
 from portable import dtypes
 from portable.kernels._lib.triton.rows import MAX_GRID
-from portable.kernels.attention import params
 from portable.kernels.attention.packed import MOST_TOKENS, entries_of, packed
-from portable.kernels.attention.params import DECODE_ROWS, AttentionParams, Heads
 from portable.kernels.attention.problem import Problem, problem_of
 from portable.kernels.attention.triton.bwd import (
     attention_bwd_dkdv,
@@ -22,13 +20,6 @@ from portable.kernels.attention.triton.bwd import (
     attention_bwd_dq_from_ds,
     attention_bwd_preprocess,
     attention_dbias,
-)
-from portable.kernels.attention.triton.decode import (
-    COMBINE_COLUMNS,
-    COMBINE_SPLITS,
-    COMBINE_WARPS,
-    decode_combine,
-    decode_split,
 )
 from portable.kernels.attention.triton.fwd import attention_forward
 from portable.kernels.attention.triton.operands import SWIZZLE_ELEMENTS, Operands
@@ -64,8 +55,6 @@ BARRIER_BYTES = 1024
 GFX11_COLUMNS = {"forward": 128, "backward": 64}
 """Larger heads spill: gfx11's matrix instructions hold each operand element twice in a wave's registers."""
 TABLE_SCAN = 1024  # sequences that a program of the varlen tables reads at a time
-DECODE_PROGRAMS = 2
-"""Programs that a multiprocessor holds. A sequence is not cut into more splits than fill the GPU once."""
 
 Config = Mapping[str, Any]
 Arguments = list[tuple[str, Argument]]
@@ -109,7 +98,7 @@ def _forward(problem: Problem, operands: Operands, config: Config) -> Launch:
     args, constants = operands.descriptors(blocks)
     for name in ("q", "k", "v", "bias", "sinks", "o", "lse"):
         operands.pointers(name, args, constants)
-    args += [*_i32s(H=problem.H, qheads_per_kvhead=problem.share), *_shared_scalars(problem)]
+    args += [*i32s(H=problem.H, qheads_per_kvhead=problem.share), *_shared_scalars(problem)]
     programs = operands.tile_arguments("q", block_m, args, constants)
     scale_in_exponent = problem.softcap is None and not problem.has("bias") and problem.scale > 0
     constants += [
@@ -212,9 +201,9 @@ def dbias(call: Call) -> Plan | Rejected:
     operands.pointers("bias", args, constants, aligned=unit > 1)
     args += [("lse_log2_ptr", Pointer("lse_log2", True)), ("delta_ptr", Pointer("delta", True))]
     operands.pointers("dbias", args, constants, aligned=unit > 1)
-    args += [*_i32s(H=problem.H, qheads_per_kvhead=problem.share), *_shared_scalars(problem)]
+    args += [*i32s(H=problem.H, qheads_per_kvhead=problem.share), *_shared_scalars(problem)]
     args += [("padded", Scalar("i32", padded, True))]
-    args += _i32s(row_tiles=row_tiles, key_tiles=key_tiles)
+    args += i32s(row_tiles=row_tiles, key_tiles=key_tiles)
     constants += [*_shared_constants(problem, operands), ("BIAS_UNIT", unit)]
     constants += [("BLOCK_M", block_m), ("BLOCK_N", block_n)]
     blocks = Launch(_kernel(attention_dbias, constants, config), (programs, 1, 1), tuple(args))
@@ -247,7 +236,7 @@ def _preprocess(problem: Problem, operands: Operands, padded: int) -> Launch:
         operands.pointers(name, args, constants, plain=True)
     args += [("lse_log2_ptr", Pointer("lse_log2", True)), ("delta_ptr", Pointer("delta", True))]
     block_m = min(64, ROW_ELEMENTS // operands.block_e)
-    args += _i32s(H=problem.H, M=problem.M, padded=padded)
+    args += i32s(H=problem.H, M=problem.M, padded=padded)
     programs = operands.tile_arguments("workspace", block_m, args, constants)
     constants += [
         ("E", problem.E),
@@ -285,10 +274,10 @@ def _dkdv(
     args += [("lse_log2_ptr", Pointer("lse_log2", True)), ("delta_ptr", Pointer("delta", True))]
     for name in ("dk", "dv"):
         operands.pointers(name, args, constants)
-    args += [*_i32s(G=problem.G, qheads_per_kvhead=problem.share), *_shared_scalars(problem)]
+    args += [*i32s(G=problem.G, qheads_per_kvhead=problem.share), *_shared_scalars(problem)]
     args += [("factor", Scalar("f32", problem.scale)), ("padded", Scalar("i32", padded, True))]
     programs = operands.tile_arguments("k", block_n, args, constants) // (problem.B * problem.G) * count
-    args += _i32s(begin=begin)
+    args += i32s(begin=begin)
     constants += [*_shared_constants(problem, operands), ("MASK_DP", mask_dp)]
     constants += [("BLOCK_M", block_m), ("BLOCK_N", block_n)]
     return Launch(_kernel(attention_bwd_dkdv, constants, config), (programs, 1, 1), tuple(args))
@@ -303,7 +292,7 @@ def _dq(problem: Problem, operands: Operands, padded: int, config: Config) -> La
         operands.pointers(name, args, constants)
     args += [("lse_log2_ptr", Pointer("lse_log2", True)), ("delta_ptr", Pointer("delta", True))]
     operands.pointers("dq", args, constants)
-    args += [*_i32s(H=problem.H, qheads_per_kvhead=problem.share), *_shared_scalars(problem)]
+    args += [*i32s(H=problem.H, qheads_per_kvhead=problem.share), *_shared_scalars(problem)]
     args += [("factor", Scalar("f32", problem.scale)), ("padded", Scalar("i32", padded, True))]
     programs = operands.tile_arguments("q", block_m, args, constants)
     cut = _masking(problem, operands, block_n, loops=config["num_stages"] > 1)
@@ -330,8 +319,8 @@ def _dq_from_ds(
     constants: Constants = []
     operands.descriptors({"k": block_n, "dq": block_m}, args, constants)
     sizes = {"H": problem.H, "qheads_per_kvhead": problem.share, "M": problem.M, "N": problem.N}
-    args += _i32s(**sizes, high=_bounds(problem)["high"])
-    args += [("factor", Scalar("f32", problem.scale)), *_i32s(tiles=tiles, begin=begin * problem.share)]
+    args += i32s(**sizes, high=_bounds(problem)["high"])
+    args += [("factor", Scalar("f32", problem.scale)), *i32s(tiles=tiles, begin=begin * problem.share)]
     constants += [("HIGH", problem.right is not None)]
     constants += [("BLOCK_D", operands.block_d), ("BLOCK_M", block_m), ("BLOCK_N", block_n)]
     kernel = _kernel(attention_bwd_dq_from_ds, constants, config)
@@ -372,7 +361,7 @@ def _dq_config(config: Config) -> dict[str, Any]:
 def _shared_scalars(problem: Problem) -> Arguments:
     """M, N, the window's bounds, and scale and cap as `scores.apply_softcap` takes them."""
     scale, cap = problem.score_factors
-    sizes = _i32s(M=problem.M, N=problem.N, **_bounds(problem))
+    sizes = i32s(M=problem.M, N=problem.N, **_bounds(problem))
     return [*sizes, ("scale", Scalar("f32", scale)), ("cap", Scalar("f32", cap))]
 
 
@@ -471,17 +460,17 @@ def _too_large(problem: Problem, programs: int) -> Rejected | None:
     """A rejection where row, key or program numbers exceed 32 bits."""
     if 2 * (problem.M + problem.N) + 1024 > MAX_GRID:
         return Rejected("row and key numbers of 32 bits do not hold this size")
-    return _too_many_programs(programs)
+    return too_many_programs(programs)
 
 
-def _too_many_programs(most: int, programs: int | None = None) -> Rejected | None:
+def too_many_programs(most: int, programs: int | None = None) -> Rejected | None:
     if most > MAX_GRID:
         programs = most if programs is None else programs
         return Rejected(f"{programs} programs are more than one launch takes ({MAX_GRID})")
     return None
 
 
-def _i32s(**values: int) -> Arguments:
+def i32s(**values: int) -> Arguments:
     return [(name, Scalar("i32", value)) for name, value in values.items()]
 
 
@@ -498,7 +487,7 @@ def _varlen_problem(call: Call) -> Problem | Rejected:
 
 
 def _varlen_plan(launches: tuple[Launch, ...], spaces: tuple[Workspace, ...]) -> Plan | Rejected:
-    return _too_many_programs(max(each.grid[0] for each in launches)) or Plan(launches, spaces)
+    return too_many_programs(max(each.grid[0] for each in launches)) or Plan(launches, spaces)
 
 
 def _entries(problem: Problem, side: str) -> int:
@@ -516,137 +505,12 @@ def _varlen_tables(problem: Problem, sides: str) -> tuple[Launch, Launch]:
     count = problem.offsets
     constants: Constants = [("BLOCK", min(TABLE_SCAN, max(32, next_power_of_2(count + 1))))]
     args: Arguments = [(f"{side}_offsets_ptr", Pointer(f"cu_seqlens_{side}")) for side in "qk"]
-    args += [("bounds_ptr", Pointer("bounds")), *_i32s(count=count, M=problem.M, N=problem.N)]
+    args += [("bounds_ptr", Pointer("bounds")), *i32s(count=count, M=problem.M, N=problem.N)]
     bounds = Launch(TritonKernel(varlen_bounds, tuple(constants), 4, 1), (count + 1, 1, 1), tuple(args))
     args = [("bounds_ptr", Pointer("bounds"))]
     args += [(f"{side}_tiles_ptr", Pointer(f"{side}_tiles")) for side in sides]
-    args += _i32s(sequences=count + 1, **{f"{side}_entries": _entries(problem, side) for side in sides})
+    args += i32s(sequences=count + 1, **{f"{side}_entries": _entries(problem, side) for side in sides})
     if "k" not in sides:
         constants += [("k_tiles_ptr", None), ("k_entries", 0)]
     kernel = TritonKernel(varlen_tiles, tuple(constants), 4, 1)
     return bounds, Launch(kernel, (count + 1, len(sides), 1), tuple(args))
-
-
-# --- decode: attention_paged, and attention with few queries --------------------------------------
-
-
-def paged(call: Call) -> Plan | Rejected:
-    """attention_paged."""
-    p = params.paged(call)
-    return p if isinstance(p, Rejected) else _decode(call, p)
-
-
-def decode(call: Call) -> Plan | Rejected:
-    """attention with few queries."""
-    p = params.decode(call)
-    return p if isinstance(p, Rejected) else _decode(call, p)
-
-
-def fit_decode_config(
-    config: Config, block_m: int, block_d: int, block_e: int, unit: int, shared_memory: int
-) -> dict[str, Any]:
-    """The config with fewer stages, then smaller tiles, where what is in flight does not fit."""
-    config = dict(config)
-    if unit == 1:  # every element has a pointer and a mask
-        config["BLOCK_N"], config["num_stages"] = 16, 1
-
-    def needed() -> int:
-        tiles = config["BLOCK_N"] * (block_d + block_e) * max(1, config["num_stages"] - 1)
-        return 2 * (tiles + block_m * (block_d + config["BLOCK_N"])) + 4096
-
-    while needed() > shared_memory and (config["num_stages"] > 2 or config["BLOCK_N"] > 16):
-        if config["num_stages"] > 2:
-            config["num_stages"] -= 1
-        else:
-            config["BLOCK_N"] //= 2
-    return config
-
-
-def _decode(call: Call, p: AttentionParams) -> Plan | Rejected:
-    q, k, v = (p.heads[role] for role in "qkv")
-    rows = p.M * p.qheads_per_kvhead
-    block_m = max(16, min(DECODE_ROWS, next_power_of_2(rows)))
-    tiles = ceil_div(rows, block_m)
-    block_d, block_e = (max(16, next_power_of_2(size)) for size in (p.D, p.E))
-    unit = 16 // dtypes.of(p.dtype).itemsize
-    if any(each.alignment < 16 or any(step % unit for step in each.strides) for each in (q, k, v)):
-        unit = 1
-    config = fit_decode_config(call.config, block_m, block_d, block_e, unit, call.device.shared_memory)
-    max_splits = max(1, DECODE_PROGRAMS * call.device.multiprocessors // max(1, p.G * tiles))
-    splits = max(1, min(max_splits, ceil_div(p.N, config["CHUNK"])))
-    direct = splits == 1 and not call.has("sinks")
-    programs = p.B * p.G * tiles * splits
-    refused = _too_many_programs(max(programs, p.B * p.M * p.H), programs)
-    if refused is not None:
-        return refused
-    constants: dict[str, Any] = {
-        "D": p.D, "E": p.E, "PAGE": p.page, "UNIT": unit, "LEFT": p.left is not None,
-        "RIGHT": p.right is not None, "SOFTCAP": p.softcap is not None, "DIRECT": direct,
-        "CHUNK": config["CHUNK"], "BLOCK_M": block_m, "BLOCK_N": config["BLOCK_N"], "BLOCK_D": block_d,
-        "BLOCK_E": block_e,
-    }  # fmt: skip
-    args: Arguments = []
-    for name, heads in (("q", q), ("k", k), ("v", v)):
-        args.append((f"{name}_ptr", Pointer(heads.tensor, unit > 1)))
-        args += _decode_strides(name, heads, "batch" if name == "q" else "page", narrow=True)
-    if p.page:
-        args += [("table_ptr", Pointer("block_table")), ("table_row", _stride(p.heads["block_table"].row))]
-        args.append(("lens_ptr", Pointer("seq_lens")))
-    else:
-        constants |= {"table_ptr": None, "table_row": None, "lens_ptr": None}
-    o, m, l = ("o", "lse", "lse") if direct else ("part", "part_m", "part_l")  # noqa: E741
-    args += [("o_ptr", Pointer(o)), *_decode_strides("o", p.heads["o"])]
-    args += [("m_ptr", Pointer(m)), ("l_ptr", Pointer(l))]
-    args += _i32s(
-        capacity=p.N, pages=call[k.tensor].shape[0], M=p.M, qheads_per_kvhead=p.qheads_per_kvhead,
-        tiles=tiles, kv_heads=p.G, splits=splits, max_splits=max_splits, left=p.left or 0, right=p.right or 0,
-    )  # fmt: skip
-    args += [("scale", Scalar("f32", p.score_scale)), ("cap", Scalar("f32", p.softcap_log2))]
-    options = tuple(
-        (name, value)
-        for name, value in config.items()
-        if name not in ("CHUNK", "BLOCK_N", "num_warps", "num_stages")
-    )
-    split = TritonKernel(
-        decode_split, tuple(constants.items()), config["num_warps"], config["num_stages"], options
-    )
-    first = Launch(split, (programs, 1, 1), tuple(args))
-    if direct:
-        return Plan((first,))
-    combine = combine_launch(call, p, splits, max_splits, config["CHUNK"])
-    return Plan((first, combine), params.partial_workspaces(p, splits))
-
-
-def combine_launch(call: Call, p: AttentionParams, splits: int, max_splits: int, chunk: int) -> Launch:
-    """decode_combine over the partial results of `splits` splits; sm80's decode launches it too."""
-    block_e = min(COMBINE_COLUMNS, next_power_of_2(p.E))
-    constants: dict[str, Any] = {
-        "E": p.E, "LEFT": p.left is not None, "CHUNK": chunk,
-        "BLOCK_S": max(8, min(COMBINE_SPLITS, next_power_of_2(max_splits))), "BLOCK_E": block_e,
-    }  # fmt: skip
-    args: Arguments = [("o_ptr", Pointer("o")), *_decode_strides("o", p.heads["o"])]
-    args += [("lse_ptr", Pointer("lse")), ("part_ptr", Pointer("part", True))]
-    args += [("m_ptr", Pointer("part_m", True)), ("l_ptr", Pointer("part_l", True))]
-    for name, tensor, there in (
-        ("sinks_ptr", "sinks", call.has("sinks")),
-        ("lens_ptr", "seq_lens", p.page > 0),
-    ):
-        if there:
-            args.append((name, Pointer(tensor)))
-        else:
-            constants[name] = None
-    args += _i32s(
-        capacity=p.N, M=p.M, heads=p.H, splits=splits, max_splits=max_splits, left=p.left or 0
-    )  # fmt: skip
-    kernel = TritonKernel(decode_combine, tuple(constants.items()), COMBINE_WARPS, 2)
-    return Launch(kernel, (p.B * p.M * p.H, ceil_div(p.E, block_e), 1), tuple(args))
-
-
-def _decode_strides(name: str, heads: Heads, outer: str = "batch", narrow: bool = False) -> Arguments:
-    names = (f"{name}_{outer}", f"{name}_head", f"{name}_row")
-    return [(name, _stride(step, narrow)) for name, step in zip(names, heads.strides, strict=True)]
-
-
-def _stride(step: int, narrow: bool = False) -> Scalar:
-    """With `narrow` in 32 bits where it fits: a product of 32 bits is one instruction."""
-    return Scalar("i32" if narrow and step < 2**31 else "i64", step, step % 16 == 0)
