@@ -28,6 +28,7 @@ from portable.conformance.records import compact
 from portable.conformance.records.schema import SCHEMA, RecordError, validate
 from portable.conformance.states import CONFORMING, Tally
 from portable.spec import registry
+from portable.spec.model import Spec
 
 
 @dataclass
@@ -128,13 +129,17 @@ def header(
 def question(op: str) -> str:
     """16 digits that change with what the op's spec asks: everything in it but the implementations, what
     they cost and the documentation, and the file of its reference."""
-    spec = registry.spec(op)
+    return spec_digest(registry.spec(op), registry.op_folders()[op].parent)
+
+
+def spec_digest(spec: Spec, folder: Path) -> str:
+    """See `question`; `folder` is the op's, whose place on this machine is left out."""
     entries = [entry for entry in (spec.reference.entry, spec.reference.error_scale) if entry is not None]
     asked = (
         spec.axes, spec.leading, spec.types, spec.inputs, spec.params, spec.outputs, spec.tolerance,
         [entry.function for entry in entries],
     )  # fmt: skip
-    digest = hashlib.sha256(repr(asked).encode())
+    digest = hashlib.sha256(repr(asked).replace(f"{folder}/", "").encode())
     for file in sorted({entry.file for entry in entries}):
         digest.update(file.read_bytes())
     return digest.hexdigest()[:16]
