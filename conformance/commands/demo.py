@@ -1,6 +1,6 @@
 """`python -m portable.conformance.commands.demo`: every op once, against float64, with its reasons.
 
-On a card emulated: every implementation of every op, on a sixteenth of the data or less, and no
+On an emulated GPU: every implementation of every op, on a sixteenth of the data or less, and no
 times.
 """
 
@@ -25,7 +25,7 @@ from portable.conformance.judge import reference
 from portable.conformance.text import print_table
 from portable.spec import registry
 
-_SMALLER = 4  # by how much each size is less on a card emulated
+_SMALLER = 4  # by how much each size is less on an emulated GPU
 
 
 def demo_cases(device: torch.device, emulated: bool = False) -> list[Case]:

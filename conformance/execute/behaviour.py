@@ -150,7 +150,7 @@ def two_threads(call: Call, spec: Spec, device: torch.device) -> str | None:
 def other_device(call: Call, spec: Spec, device: torch.device) -> str | None:
     """Tensors on device 1 while device 0 is current."""
     if torch.cuda.device_count() < 2:
-        raise NotApplicable("the machine has one card")
+        raise NotApplicable("the machine has one GPU")
     far = torch.device("cuda", 1)
     tensors = sample(spec, device)
     expected = call(tensors)

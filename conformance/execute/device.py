@@ -18,10 +18,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--device",
         metavar="VENDOR[:ARCH]",
-        help=f"one of {', '.join(registry.vendors())}; an AMD card that is not there is emulated",
+        help=f"one of {', '.join(registry.vendors())}; an AMD GPU that is not present is emulated",
     )
     software = parser.add_mutually_exclusive_group()
-    software.add_argument("--emulate", action="store_true", help="use a card emulated")
+    software.add_argument("--emulate", action="store_true", help="use an emulated GPU")
     software.add_argument(
         "--require-hardware", action="store_true", help="never use one: exit code 3 without the card"
     )
