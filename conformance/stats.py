@@ -74,7 +74,7 @@ def efficiency_ratio(
 ) -> Interval:
     """Roofline efficiency of A over B's, (floor_a / times_a) / (floor_b / times_b): above 1 A is better.
 
-    A and B are measured apart, on two cards or on two days, so each list is resampled by itself and may have
+    A and B are measured apart, on two GPUs or on two days, so each list is resampled by itself and may have
     its own length. Raises ValueError on fewer than five samples, or on a floor or time that is not positive
     and finite.
     """

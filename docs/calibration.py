@@ -38,10 +38,10 @@ result; where no axis is summed away, a 16-bit output shows little of it, and a 
 that.
 """
 
-EMULATED = """An emulated card is that card's machine code, executed by the CPU: **none of it ran on an AMD
-card.** The matrix units of gfx942 add in the order and with the truncation that was measured on MI300X
+EMULATED = """An emulated GPU is that GPU's machine code, executed by the CPU: **none of it ran on an AMD
+GPU.** The matrix units of gfx942 add in the order and with the truncation that was measured on MI300X
 (arXiv:2511.10909); those of gfx950 and gfx11 are assumptions. exp, log, rcp and rsq are rounded better than a
-card has to (`backends/rocm/emulator/README.md`)."""
+GPU has to (`backends/rocm/emulator/README.md`)."""
 
 FORMULAS = f"""## The formulas
 
@@ -57,7 +57,7 @@ Rounding to nearest needs 0.5; every spec allows 0.51. Truncation would need 1.
 
 
 def files() -> dict[str, dict[str, Any]]:
-    """File name without its ending -> calibration; cards first."""
+    """File name without its ending -> calibration; GPUs first."""
     found = {path.stem: calibrate.read(path) for path in sorted(FILES.glob("*.json"))}
     return dict(sorted(found.items(), key=lambda each: (each[1]["header"]["emulated"], each[0])))
 

@@ -28,7 +28,7 @@ until one rejects it; the table names that case and the state. `make mutants` ch
 
 Kinds: *torch*, a wrong computation in the place of the op's torch implementation, on the CPU; *call*, a
 fault around a right computation; *HIP* and *Triton*, a kernel of this repository with a line changed, in
-machine code on an emulated card (`backends/rocm/emulator`). None of it ran on a GPU. The sources are in
+machine code on an emulated GPU (`backends/rocm/emulator`). None of it ran on a GPU. The sources are in
 `tests/conformance/mutants/`.
 """
 
@@ -76,12 +76,12 @@ def _keep(file, kill):
 
 def page(kills, missing, survivors, states) -> str:
     killed = [kill for kill in kills if kill.killed]
-    cards = [kill for kill in kills if kill.mutant.arch]
+    emulated = [kill for kill in kills if kill.mutant.arch]
     tiers = Counter(kill.tier for kill in killed)
     lines = [
         HEAD,
         f"{len(kills)} mutants, {len(killed)} rejected, **{len(kills) - len(killed)} survived**; "
-        f"{len(cards)} of them on emulated cards, {sum(kill.killed for kill in cards)} rejected there.",
+        f"{len(emulated)} of them on emulated GPUs, {sum(kill.killed for kill in emulated)} rejected there.",
         f"Rejected by a case of the smoke tier: {tiers['smoke']}; of the core tier: {tiers['core']}; "
         f"by a behaviour: {tiers['behaviour']}.",
         *(["", "Not run for this page (each asks for most of the suite):", ""] if missing else []),
@@ -123,7 +123,7 @@ def row(kill) -> str:
 
 
 def state(kill) -> str:
-    """The state; of a fault that the emulated card stops, its kind as well."""
+    """The state; of a fault that the emulated GPU stops, its kind as well."""
     if not kill.killed:
         return f"**{kill.state}**"
     name, _, rest = kill.message.partition(": ")

@@ -76,8 +76,8 @@ class ToyBackend(Backend):
 
     @classmethod
     def detect(cls, machine):
-        there = machine.environ.get("TOY_CARD") == "1"
-        return Detection(there, there, "the toy GPU is here" if there else "no toy GPU: TOY_CARD is not 1")
+        there = machine.environ.get("TOY_GPU") == "1"
+        return Detection(there, there, "the toy GPU is here" if there else "no toy GPU: TOY_GPU is not 1")
 
     def device(self, index):
         return Device("toy", "toy1", "Toy", 0, 1, 1, 1024)
@@ -123,7 +123,7 @@ def toy(tmp_path, monkeypatch):
     monkeypatch.setenv("PORTABLE_KERNEL_PATH", str(tmp_path / "ops"))
     monkeypatch.setenv("PORTABLE_BACKEND_PATH", str(tmp_path / "vendors"))
     monkeypatch.setenv("PORTABLE_BACKEND", "toy")
-    monkeypatch.setenv("TOY_CARD", "1")
+    monkeypatch.setenv("TOY_GPU", "1")
     fresh()
     backend: Any = detect.backend_class("toy")
     log = backend.log

@@ -74,11 +74,13 @@ def test_add_an_op(op, environment):
 
 
 @pytest.mark.slow
-def test_the_op_compiles_for_cards_that_are_not_there(op, environment):
+def test_the_op_compiles_for_gpus_that_are_not_there(op, environment):
     pytest.importorskip("ziglang")
     pytest.importorskip("cuda.bindings")
-    cards = "sm_90a,gfx942"
-    table = run(environment, "-m", "portable", "check", "--quick", "--ops", "squared_relu", "--target", cards)
+    targets = "sm_90a,gfx942"
+    table = run(
+        environment, "-m", "portable", "check", "--quick", "--ops", "squared_relu", "--target", targets
+    )
     assert "4 kernels compile, 0 do not pass" in table
 
 

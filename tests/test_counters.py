@@ -39,7 +39,7 @@ def test_a_case_without_its_mark_is_an_error():
 
 def test_the_page():
     kernels = list(COUNTERS["parsed"](TABLE, CASES))
-    made = {"device": "a card", "command": "count", "date": "2026-11-22T01:02:03", "versions": {"ncu": "1"}}
+    made = {"device": "a GPU", "command": "count", "date": "2026-11-22T01:02:03", "versions": {"ncu": "1"}}
     lines = COUNTERS["page"](made | {"kernels": kernels}).splitlines()
     assert lines[-3:] == [
         "| `matmul/x` | realigned | `pack` | 2 | 6000.0 | 0 | 25 | 50 | 50 | 32 |",

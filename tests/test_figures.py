@@ -54,7 +54,7 @@ def test_the_readme_states_what_was_measured(row):
     assert (triton, native) == (measured(case, "triton", baseline), measured(case, impl, baseline))
 
 
-def test_the_record_is_of_a_card_and_conforms():
+def test_the_record_is_of_a_gpu_and_conforms():
     readme = (ROOT / "README.md").read_text()
     for each in (RECORD, FIRST, SECOND):
         assert each["header"]["device"] == "NVIDIA H200" and not each["header"]["emulated"]
@@ -84,7 +84,7 @@ def test_the_page_of_speed_is_what_the_record_says():
     assert (ROOT / "docs/speed.md").read_text() == page, "run python docs/speed.py"
 
 
-def test_the_page_of_emulated_cards_is_what_the_records_say():
+def test_the_page_of_emulated_gpus_is_what_the_records_say():
     sys.path.insert(0, str(ROOT / "docs"))
     try:
         emulated = importlib.import_module("emulated")
@@ -99,7 +99,7 @@ def test_the_page_of_emulated_cards_is_what_the_records_say():
         )
 
 
-def test_attention_conforms_on_emulated_cards():
+def test_attention_conforms_on_emulated_gpus():
     """The smoke tier: forward, gradient, decode, pages and packed sequences, in HIP C++ and Triton."""
     readme = (ROOT / "README.md").read_text()
     for arch, unit in (("gfx942", "mfma"), ("gfx950", "mfma"), ("gfx1100", "wmma")):

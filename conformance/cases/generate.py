@@ -5,7 +5,7 @@ around the powers of two where masks and tails go wrong, then primes. Shape, typ
 are combined pairwise: every pair of choices meets in some case, their full product does not run. What
 asks a question of its own (the probes, mixed layouts, sizes around 2^16) meets a few shapes alone.
 
-Tier "full" adds much of the product and the bench shapes: it is meant for a card, not for an emulated one.
+Tier "full" adds much of the product and the bench shapes: it is meant for a GPU, not for an emulated one.
 """
 
 from __future__ import annotations

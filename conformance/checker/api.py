@@ -130,7 +130,7 @@ def check(
     other exception is a state of the case.
 
     - `device`: as the command's `--device`: "cuda", "rocm", "cpu", "rocm:gfx942"; None is the active one.
-      On an emulated card Triton kernels run as they are, and a case in which nothing was launched there is
+      On an emulated GPU Triton kernels run as they are, and a case in which nothing was launched there is
       NotSupported: torch's own functions would run on the CPU.
     - `tier`: how many cases; `cases`: their ids instead, as a failure prints them.
     - `types`: the dtypes, or rows of dtypes, that the function claims; the others are NotSupported.
@@ -144,30 +144,30 @@ def check(
     asked = _asked(spec, tier, cases, grad)
     claimed = _claimed(spec, types)
     bound = Bound(function, spec, out)
-    card = _Card.named(device)
+    selected = _CheckDevice.named(device)
     options = "".join(f", {name}=True" for name, on in (("grad", grad), ("out", out)) if on)
     where = "" if device is None else f", {device!r}"
     name = bound.name if bound.name.isidentifier() else "function"
-    report = Report(bound.name, op, str(card.info), again=lambda case_id: (
+    report = Report(bound.name, op, str(selected.info), again=lambda case_id: (
         f"portable.conformance.check({name}, {op!r}{where}, cases=[{case_id!r}]{options})"
     ))  # fmt: skip
     lost = ""
-    with card.backend.triton():
+    with selected.backend.triton():
         for number, case in enumerate(asked):
             rule = _rule(bound, case, claimed, grad)
             if lost or rule:
                 result = Result(case, bound.name, *(("NotRun", lost) if lost else ("NotSupported", rule)))
             else:
-                result = _judge(bound, case, card)
+                result = _judge(bound, case, selected)
             if result.state in ("Crash", "ResourceError") and not lost:
-                lost = card.lost(result)
+                lost = selected.lost(result)
             report.results.append(result)
             if number % 64 == 63:
                 gc.collect()
     return report
 
 
-def _judge(bound: Bound, case: Case, card: _Card) -> Result:
+def _judge(bound: Bound, case: Case, selected: _CheckDevice) -> Result:
     """One case, asked and judged; the function's exceptions as states."""
     try:
         question = reference.ask(case, bound.spec)
@@ -176,14 +176,16 @@ def _judge(bound: Bound, case: Case, card: _Card) -> Result:
             case, bound.name, "InternalError", f"the reference failed: {type(error).__name__}: {error}"
         )
     start = time.perf_counter()
-    with card.counted() as launches:
+    with selected.counted() as launches:
         try:
-            result = runner.judge_call(question, bound, card.device, bound.name)
+            result = runner.judge_call(question, bound, selected.torch_device, bound.name)
         except Exception as error:
             result = Result(case, bound.name, *_classified(error, bound))
     idle = launches is not None and not launches and result.state not in NOT_JUDGED
     if idle and result.conforms and any(each.ref.numel() for each in question.expected.values()):
-        rule = f"the function launched nothing on the {card.info}; what torch computes, the CPU has computed"
+        rule = (
+            f"the function launched nothing on the {selected.info}; what torch computes, the CPU has computed"
+        )
         result = Result(case, bound.name, "NotSupported", rule)
     return replace(result, seconds=time.perf_counter() - start)
 
@@ -261,22 +263,22 @@ def _wrong(argument: str, value: Any, expected: str, remedy: str = "") -> Argume
 
 
 @dataclass(frozen=True)
-class _Card:
+class _CheckDevice:
     """A device for the length of one check; the process's active backend stays what it is."""
 
     backend: Backend
     info: Device
 
     @property
-    def device(self) -> torch.device:
+    def torch_device(self) -> torch.device:
         """Where its tensors live."""
         return torch.device(self.backend.device_type)
 
     @staticmethod
-    def named(name: str | None) -> _Card:
-        """The card that `name` says, as `--device` does; None is the active one."""
+    def named(name: str | None) -> _CheckDevice:
+        """The device that `name` selects, as `--device` does; None: the active one."""
         if name is None:
-            return _Card.of(detect.selection())
+            return _CheckDevice.of(detect.selection())
         vendor, _, arch = str(name).partition(":")
         known = registry.vendors()
         if vendor not in known:
@@ -287,39 +289,41 @@ class _Card:
         if cls.emulation(here) is None:
             environ.pop("PORTABLE_EMULATE", None)
         if not arch:
-            return _Card.of(detect.select(replace(here, environ=environ)))
-        archs = [card.arch for card in cls(known[vendor]).targets()]
+            return _CheckDevice.of(detect.select(replace(here, environ=environ)))
+        archs = [each.arch for each in cls(known[vendor]).targets()]
         if arch not in archs:
             expected = ", ".join(f"{vendor}:{each}" for each in archs) or f"{vendor} alone"
             raise _wrong("device", name, expected, nearest(arch, archs).strip())
         environ[f"PORTABLE_{vendor.upper()}_ARCH"] = arch
         chosen = detect.select(replace(here, environ=environ))
-        if chosen.error is None and (card := _Card.of(chosen)).info.arch == arch:
-            return card
+        if chosen.error is None and (found := _CheckDevice.of(chosen)).info.arch == arch:
+            return found
         if environ.get("PORTABLE_EMULATE") == "0" or cls.emulation(here) is None:
-            raise chosen.error or BackendError(f"device={name!r}: the card here is {_Card.of(chosen).info}")
-        return _Card.of(detect.select(replace(here, environ={**environ, "PORTABLE_EMULATE": "1"})))
+            raise chosen.error or BackendError(
+                f"device={name!r}: this machine has {_CheckDevice.of(chosen).info}"
+            )
+        return _CheckDevice.of(detect.select(replace(here, environ={**environ, "PORTABLE_EMULATE": "1"})))
 
     @staticmethod
-    def of(chosen: detect.Selection) -> _Card:
+    def of(chosen: detect.Selection) -> _CheckDevice:
         if chosen.error is not None:
             raise chosen.error
         backend = max(chosen.backends.values(), key=lambda each: (each.device_type != "cpu", -each.order))
         index = 0
         if backend.device_type != "cpu":
             index = torch.get_device_module(backend.device_type).current_device()
-        return _Card(backend, backend.device(index))
+        return _CheckDevice(backend, backend.device(index))
 
     @contextmanager
     def counted(self) -> Iterator[list[Any] | None]:
-        """A block that lists its launches, where the card is emulated; else None."""
+        """A block that lists its launches, on an emulated device; else None."""
         with ExitStack() as stack:
             yield stack.enter_context(self.backend.trace()) if self.info.emulated else None
 
     def lost(self, result: Result) -> str:
         """Why nothing more can run here after a crash, or ""."""
         try:
-            runner.synchronize(self.device)
+            runner.synchronize(self.torch_device)
         except Exception:
             return f"the device was lost in {result.case.id}"
         return ""

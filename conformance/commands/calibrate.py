@@ -95,7 +95,7 @@ class Sizes:
 
     @classmethod
     def of(cls, small: bool, longest: int | None) -> Sizes:
-        """Those of a card, or of an emulated one (`small`). Raises UsageError for a length below 64."""
+        """Those of a GPU, or of an emulated one (`small`). Raises UsageError for a length below 64."""
         longest = longest or (4096 if small else 16384)
         if longest < 64:
             raise UsageError(f"--longest {longest}: the shortest length is 64")

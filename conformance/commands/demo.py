@@ -105,7 +105,7 @@ def show(case: Case, device: torch.device, timed: bool = True) -> tuple[tuple[st
 
 
 def show_each(case: Case, device: torch.device) -> list[tuple[tuple[str, ...], str]]:
-    """A row for every implementation that the card builds, pinned; those that refuse the case say why."""
+    """A row for every implementation that the GPU builds, pinned; those that refuse the case say why."""
     found = []
     head = (case.op, str(case.shape).replace(",", " "), case.dtype(registry.spec(case.op).type_variables[0]))
     for name in runner.implementations(case.op):

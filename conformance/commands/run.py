@@ -113,7 +113,7 @@ def selected(args: Any) -> list[Asked]:
 
 
 def jobs(wanted: int | None, on_gpu: bool) -> int:
-    """How many workers: as asked, else one for each core, half of them and at most eight beside a card."""
+    """How many workers: as asked, else one for each core, half of them and at most eight beside a GPU."""
     if wanted is not None:
         return wanted
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

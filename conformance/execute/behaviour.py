@@ -157,7 +157,7 @@ def other_device(call: Call, spec: Spec, device: torch.device) -> str | None:
     got = call({n: None if t is None else t.to(far) for n, t in tensors.items()})
     if any(t.device != far for t in got):
         return "the result is not on the tensors' device"
-    return None if same(tuple(t.to(device) for t in got), expected) else "on card 1 the result differs"
+    return None if same(tuple(t.to(device) for t in got), expected) else "on GPU 1 the result differs"
 
 
 def rows_alone(call: Call, spec: Spec, device: torch.device) -> str | None:
@@ -184,7 +184,7 @@ def rows_alone(call: Call, spec: Spec, device: torch.device) -> str | None:
 
 def beyond_2_31(call: Call, spec: Spec, device: torch.device) -> str | None:
     """Operands whose last element lies more than 2^31 elements behind their first, without the memory
-    between: the CPU maps pages that are touched, a card of 6 GB free memory holds them all. An op with
+    between: the CPU maps pages that are touched, a GPU of 6 GB free memory holds them all. An op with
     boundary shapes has its rows far apart as well, not its problems alone."""
     ways = [(FAR_ROWS, 0)] + [(1, -2)] * bool(spec.boundary and _leads(spec))
 

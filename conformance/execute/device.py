@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     software = parser.add_mutually_exclusive_group()
     software.add_argument("--emulate", action="store_true", help="use an emulated GPU")
     software.add_argument(
-        "--require-hardware", action="store_true", help="never use one: exit code 3 without the card"
+        "--require-hardware", action="store_true", help="never use one: exit code 3 without the GPU"
     )
 
 
@@ -47,7 +47,7 @@ def choose(args: Any) -> None:
     else:
         _choose_named(name, emulate)
     if hardware and detect.main_backend().device_type == "cpu":
-        raise BackendError(f"--require-hardware: {portable.device()} is no card")
+        raise BackendError(f"--require-hardware: {portable.device()} is no GPU")
 
 
 def _choose_named(name: str, emulate: bool | None) -> None:
@@ -59,14 +59,14 @@ def _choose_named(name: str, emulate: bool | None) -> None:
         if emulate is not None or os.environ.get("PORTABLE_BACKEND") != vendor:
             detect.override_backend(vendor, emulate=emulate)
         return
-    cards = detect.backend_class(vendor)(registry.vendors()[vendor]).targets()
-    if arch not in [card.arch for card in cards]:
-        known = ", ".join(card.arch for card in cards) or "no architecture by name"
+    targets = detect.backend_class(vendor)(registry.vendors()[vendor]).targets()
+    if arch not in [each.arch for each in targets]:
+        known = ", ".join(each.arch for each in targets) or "no architecture by name"
         raise UsageError(f"--device {name}: {vendor} has {known}")
     detect.override_backend(vendor, arch, emulate)
     chosen = detect.selection()
     if chosen.error is not None or portable.device().arch == arch:
         return
     if emulate is False:
-        raise BackendError(f"--device {name} --require-hardware: the card here is {portable.device()}")
+        raise BackendError(f"--device {name} --require-hardware: the GPU here is {portable.device()}")
     detect.override_backend(vendor, arch, emulate=True)

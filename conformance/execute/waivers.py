@@ -1,6 +1,6 @@
 """Known failures and waivers as data: `backends/<vendor>/known_failures.yaml`.
 
-An entry names cards (`arch`), one op, implementations (`impl`) and cases by globs, the state in which they
+An entry names GPUs (`arch`), one op, implementations (`impl`) and cases by globs, the state in which they
 fail, a reason, what was measured, and the last day on which it holds. Of kind `xfail` the kernel is known
 to be wrong there; of kind `waived` the result is accepted although it is outside the bound.
 
@@ -69,7 +69,7 @@ class Entry:
 
 
 class Waivers:
-    """The entries that hold for a card on a day, and which of them a run has needed."""
+    """The entries that hold for a GPU on a day, and which of them a run has needed."""
 
     def __init__(self, entries: Iterable[Entry], arch: str, today: date | None = None) -> None:
         today = today or datetime.now(timezone.utc).date()

@@ -298,7 +298,7 @@ def _notes(entries: Sequence[Entry], roof: Mapping[str, float]) -> list[str]:
     lines = [f"roof measured in this run: {name} {value:.4g}" for name, value in roof.items()]
     clocks = [mhz for entry in entries if entry["clocks"] for mhz in entry["clocks"]["sm_mhz"]]
     span = f"{min(clocks)}..{max(clocks)} MHz" if clocks else "not told (it takes nvidia-ml-py or amdsmi)"
-    lines.append(f"the card's clock beside the turns: {span}")
+    lines.append(f"the GPU's clock beside the turns: {span}")
     cases = list(dict.fromkeys(entry["case"] for entry in entries))
     missing: dict[tuple[str, str], list[str]] = {}
     for case, errors_ in {entry["case"]: entry["baseline_errors"] for entry in entries}.items():
@@ -377,7 +377,7 @@ def _launch_cost(
 
 def made(case: Case, spec: Spec, device: torch.device, seed: int) -> dict[str, torch.Tensor | None]:
     """The inputs of a case, normal data laid out as it asks; an absent one is None. Those that follow from
-    others are made by the function `derived` beside the op's baseline, on the card; it knows the layout."""
+    others are made by the function `derived` beside the op's baseline, on the GPU; it knows the layout."""
     generator = torch.Generator(device).manual_seed(seed)
     found: dict[str, torch.Tensor | None] = dict.fromkeys(spec.inputs)
     for name, shape in input_shapes(spec, case.shape).items():

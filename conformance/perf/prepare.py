@@ -1,5 +1,5 @@
 """Compiles what timings will launch, ahead of them and in several workers: a compiler's seconds in one
-process would cost more of the card's time than the timings themselves."""
+process would cost more of the GPU's time than the timings themselves."""
 
 from __future__ import annotations
 

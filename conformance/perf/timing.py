@@ -50,7 +50,7 @@ def launch_cost(call: Callable[[], object], calls: int = 2000) -> float:
 
 
 class Roofs:
-    """What the card can do at most, timed in turn with the candidates: a clock that drifts from case to case
+    """What the GPU can do at most, timed in turn with the candidates: a clock that drifts from case to case
     falls on the roof as well (measured once a run, one moved by 6 % within 20 minutes on an H200).
 
     `measured` holds the medians over the cases so far: `copy_bytes_per_s`, bytes read plus bytes written,

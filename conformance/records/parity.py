@@ -1,14 +1,14 @@
-"""Parity of two cards: the ratio of their roofline efficiencies, B's over A's, with its interval.
+"""Parity of two GPUs: the ratio of their roofline efficiencies, B's over A's, with its interval.
 
-Each record measured its own roof, so a ratio says how much of its card each side's kernel uses, not which
-card is faster. It is asked case by case of the fastest implementation of each side and of each
+Each record measured its own roof, so a ratio says how much of its GPU each side's kernel uses, not which
+GPU is faster. It is asked case by case of the fastest implementation of each side and of each
 implementation that both have, and per op of the geometric mean over its cases. A is the yardstick:
 
 - parity: the whole interval lies at the threshold or above;
 - below: the whole interval lies below it;
 - inconclusive: the threshold lies inside; measure again, on a quieter machine or with more turns.
 
-Two runs on one card are judged the same way: a regression gate. A ratio below fails, and so does a case
+Two runs on one GPU are judged the same way: a regression gate. A ratio below fails, and so does a case
 that had to be refused; an inconclusive ratio does not fail, and is printed and counted.
 """
 
@@ -106,7 +106,7 @@ def parity(one: Record, other: Record, threshold: float) -> Parity:
         raise ParityError(f"parity {threshold}: expected a share above 0, such as 0.8")
     heads = one["header"], other["header"]
     for label, head in zip("AB", heads, strict=True):
-        _is_card(label, head)
+        _is_gpu(label, head)
     sides = [_timings(label, each) for label, each in (("A", one), ("B", other))]
     common = [key for key in sides[0] if key in sides[1]]
     if not common:
@@ -170,12 +170,12 @@ def report(one: Record, other: Record, threshold: float) -> tuple[list[str], boo
     return [*lines, found.sentence], found.passes
 
 
-def _is_card(label: str, head: Mapping[str, Any]) -> None:
-    remedy = "parity needs two records of cards, run with --bench"
+def _is_gpu(label: str, head: Mapping[str, Any]) -> None:
+    remedy = "parity needs two records of GPUs, run with --bench"
     if head["emulated"]:
         raise ParityError(f"{label} ({head['device']}) is emulated and has no timings; {remedy}")
     if head["vendor"] == "cpu":
-        raise ParityError(f"{label} ({head['device']}) is no card, and has no roof; {remedy}")
+        raise ParityError(f"{label} ({head['device']}) is no GPU, and has no roof; {remedy}")
 
 
 def _timings(label: str, side: Record) -> dict[tuple[str, str], dict[str, Timing]]:

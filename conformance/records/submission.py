@@ -366,7 +366,7 @@ def _manifest_faults(each: dict[str, Any]) -> list[str]:
 
 def can_run(head: Mapping[str, Any], op: str) -> list[str]:
     """The implementations of an op that a record's device can run, by the spec and the vendor's backend;
-    what runs through torch is no kernel of an emulated card. LookupError for an unknown vendor."""
+    what runs through torch is no kernel of an emulated GPU. LookupError for an unknown vendor."""
     folder = registry.vendors().get(head["vendor"])
     if folder is None:
         known = listed(registry.vendors())

@@ -312,7 +312,7 @@ MARKS = {"parity": ("✓ parity", "good"), "below": ("✗ below", "bad"),
 
 
 def parity(comparison: Mapping[str, Any]) -> Html:
-    """The ratio of the two cards' roofline efficiencies, with its interval."""
+    """The ratio of the two GPUs' roofline efficiencies, with its interval."""
     entries = comparison["parity"]
     if not entries:
         return Html("")

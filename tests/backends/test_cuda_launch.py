@@ -196,7 +196,7 @@ def test_a_call_is_one_launch_with_its_tensors(hopper):
     assert y.shape == x.shape and y.dtype == x.dtype and y.is_contiguous()
 
 
-def test_a_call_on_another_card_makes_it_the_current_one_meanwhile(hopper):
+def test_a_call_on_another_gpu_makes_it_the_current_one_meanwhile(hopper):
     backend = OneOfTwo(registry.vendors()["cuda"])
     detect.reset(detect.Selection({"cpu": backend}, {"cuda": Detection(True, True, "for a test")}))
     OneOfTwo.entered.clear()

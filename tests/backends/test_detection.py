@@ -64,7 +64,7 @@ def test_the_kfd_of_a_machine_without_amd_gpus_is_no_gpu():
 
 
 @pytest.mark.parametrize("value", ["", "-1"])
-def test_hidden_cards_are_not_used(value):
+def test_hidden_gpus_are_not_used(value):
     assert not CudaBackend.detect(made_up("/dev/nvidia0", cuda="13.0", CUDA_VISIBLE_DEVICES=value)).usable
     assert not RocmBackend.detect(made_up("/dev/kfd", hip="7.0", HIP_VISIBLE_DEVICES=value)).usable
 

@@ -83,7 +83,7 @@ def recorded(monkeypatch):
 # Selection -----------------------------------------------------------------------------------------
 
 
-def test_a_named_backend_without_its_card_is_emulated_and_serves_the_cpus_tensors():
+def test_a_named_backend_without_its_gpu_is_emulated_and_serves_the_cpus_tensors():
     chosen = detect.select(made_up(PORTABLE_BACKEND="rocm"))
     assert chosen.error is None and list(chosen.backends) == ["cpu"]
     backend = chosen.backends["cpu"]
@@ -112,7 +112,7 @@ def test_a_wrong_architecture_is_an_error_that_lists_the_known():
     assert all(target.arch in str(error) for target in TARGETS)
 
 
-def test_a_card_that_is_there_is_used_unless_emulation_is_asked_for():
+def test_a_gpu_that_is_there_is_used_unless_emulation_is_asked_for():
     kfd = ("/dev/kfd",)
     assert list(detect.select(made_up(*kfd, hip="7.0", PORTABLE_BACKEND="rocm")).backends) == ["cuda"]
     forced = detect.select(made_up(*kfd, hip="7.0", PORTABLE_BACKEND="rocm", PORTABLE_EMULATE="1"))
@@ -120,7 +120,7 @@ def test_a_card_that_is_there_is_used_unless_emulation_is_asked_for():
     assert "PORTABLE_EMULATE=1" in forced.detections["rocm"].reason
 
 
-def test_a_card_that_torch_cannot_use_is_not_replaced_in_silence():
+def test_a_gpu_that_torch_cannot_use_is_not_replaced_in_silence():
     error = detect.select(made_up("/dev/kfd", PORTABLE_BACKEND="rocm")).error
     assert "install a ROCm build of torch" in str(error) and "PORTABLE_EMULATE=1" in str(error)
 
@@ -410,7 +410,7 @@ def test_the_conformance_command(environment, capsys, tmp_path):
     [
         (["--device", "rocm", "--require-hardware"], 3, "no AMD GPU"),
         (["--device", "rocm:gfx1100", "--require-hardware"], 3, "no AMD GPU"),
-        (["--require-hardware"], 3, "is no card"),
+        (["--require-hardware"], 3, "is no GPU"),
         (["--device", "rocm:gfx9"], 2, "rocm has gfx90a, gfx942"),
         (["--device", "cuda", "--emulate"], 3, "no emulated GPU"),
         (["--device", "rokm"], 2, "Did you mean 'rocm'"),

@@ -137,7 +137,7 @@ def test_a_code_object_is_loaded_found_and_launched_on_a_stream(fake, hip, image
     torch.testing.assert_close(y, expected)
 
 
-def test_the_backend_of_a_real_card_launches_through_it(fake, hip, images, monkeypatch):
+def test_the_backend_of_a_real_gpu_launches_through_it(fake, hip, images, monkeypatch):
     monkeypatch.setattr(RocmBackend, "runtime", lambda self: hip)
     backend, device = RocmBackend(Path()), next(target for target in TARGETS if target.arch == "gfx942")
     x, y = torch.randn(1000), torch.randn(1000)
@@ -160,7 +160,7 @@ def test_bytes_serve_as_arguments_too(fake, hip, images):
     assert y.tolist() == [3.0, 3.0, 3.0]
 
 
-def test_figures_of_two_cards(fake, hip):
+def test_figures_of_two_gpus(fake, hip):
     assert hip.device_count() == 2
     assert [hip.properties(i)["warp_size"] for i in (0, 1)] == [64, 32]
     assert hip.properties(0) == {
@@ -173,7 +173,7 @@ def test_figures_of_two_cards(fake, hip):
     assert set(hip.properties(1)) == set(EmulatedRuntime("gfx1100").properties(0))
 
 
-def test_the_current_card_is_as_it_was(hip):
+def test_the_current_gpu_is_as_it_was(hip):
     current = ctypes.c_int()
 
     def now() -> int:

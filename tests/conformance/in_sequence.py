@@ -1,7 +1,7 @@
 """The ops with sums, one addition after the other in float32: the widest order that a kernel may choose.
 
 `python tests/conformance/in_sequence.py` writes conformance/calibration/in-sequence.json, in which NumPy
-stands where a card does: what the specs' constants must allow beyond the kernels that are here.
+stands where a GPU does: what the specs' constants must allow beyond the kernels that are here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The timings' arithmetic, states and table, with a clock that answers what it is told and no card."""
+"""The timings' arithmetic, states and table, with a clock that answers what it is told and no GPU."""
 
 from __future__ import annotations
 
@@ -283,7 +283,7 @@ def test_the_table(spent, small):
     assert first["x torch"] == "0.500 (0.500..0.500)" and first["x copy"] == "0.500 (0.500..0.500)"
     assert first["us"] == "10.5" and first["state"] == "PerfWarning" and "x liger" not in head
     assert "roof measured in this run: copy_bytes_per_s 1e+12" in notes
-    assert "the card's clock beside the turns: 1755..1980 MHz" in notes
+    assert "the GPU's clock beside the turns: 1755..1980 MHz" in notes
     assert "no baseline liger: not installed (every case)" in notes
     assert sum(note.startswith("PerfWarning: softmax/bfloat16/N=64,lead=3 on torch: ") for note in notes) == 1
 

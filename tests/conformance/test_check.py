@@ -107,7 +107,7 @@ def test_the_kernel_that_is_wrong_on_wave64_fails_there_alone(kernels):
     assert check(kernels["half_wave"], "rms_norm", "rocm:gfx942", types=NARROW).states["Fail.value"] >= 3
 
 
-def test_what_launches_nothing_on_an_emulated_card_is_not_judged_there():
+def test_what_launches_nothing_on_an_emulated_gpu_is_not_judged_there():
     pytest.importorskip("ziglang")
     report = check(norm, "rms_norm", "rocm:gfx942", cases=[NORM])
     assert report.states == {"NotSupported": 1} and not report.conforms
@@ -429,15 +429,15 @@ def test_arguments_that_cannot_be_meant(options, error, said):
         check(norm, **{"op": "rms_norm", "device": "cpu", "cases": [NORM], **options})
 
 
-@pytest.mark.skipif(torch.version.cuda is not None, reason="a build of torch for NVIDIA's cards")
+@pytest.mark.skipif(torch.version.cuda is not None, reason="a build of torch for NVIDIA's GPUs")
 @pytest.mark.parametrize("device", ["cuda", "cuda:sm_90a"])
-def test_a_card_that_is_not_there(device):
+def test_a_gpu_that_is_not_there(device):
     with pytest.raises(BackendError, match="PORTABLE_BACKEND=cuda: ") as caught:
         check(norm, "rms_norm", device, cases=[NORM])
     assert "software" not in str(caught.value)
 
 
-def test_an_emulated_card_that_is_forbidden(monkeypatch):
+def test_an_emulated_gpu_that_is_forbidden(monkeypatch):
     monkeypatch.setenv("PORTABLE_EMULATE", "0")
     with pytest.raises(BackendError, match="PORTABLE_BACKEND=rocm"):
         check(norm, "rms_norm", "rocm:gfx942", cases=[NORM])

@@ -1,6 +1,6 @@
 """The scripts of conformance/ci/, run as a pipeline runs them; `test_pipelines.py` is about who calls them.
 
-What is left out here: the runs ask three cases of one op (CASES), of two of the three emulated cards;
+What is left out here: the runs ask three cases of one op (CASES), of two of the three emulated GPUs;
 installing is seen through an interpreter that only writes down its calls.
 """
 
@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ci")]  # one set of rec
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory) -> Path:
-    """The folder of a pipeline's records: the CPU and two emulated cards, one of them through a worker."""
+    """The folder of a pipeline's records: the CPU and two emulated GPUs, one of them through a worker."""
     out = tmp_path_factory.mktemp("ci") / "out"
     for device, *options in (
         ["cpu", "-j", "0"],
@@ -83,7 +83,7 @@ def test_a_failing_run_is_one_and_reads_as_on_the_page(tmp_path):
     assert "<failure" in (tmp_path / "out" / "cpu.xml").read_text()
 
 
-def test_a_missing_card_is_three_and_an_old_record_does_not_stand_for_it(tmp_path):
+def test_a_missing_gpu_is_three_and_an_old_record_does_not_stand_for_it(tmp_path):
     missing = "cuda" if torch.version.cuda is None or not torch.cuda.is_available() else "rocm"
     old = tmp_path / f"{missing}.json"
     old.write_text("{}")
@@ -208,11 +208,11 @@ def test_the_reference_set_comes_first_and_names_stay_apart(tmp_path):
         ("soft", {"device": "emulated gfx942", "vendor": "rocm", "arch": "gfx942", "emulated": True}),
     ):
         (tmp_path / folder).mkdir()
-        name = "rocm" if folder == "soft" else "card"
+        name = "rocm" if folder == "soft" else "gpu"
         record.write(tmp_path / folder / f"{name}.json", sample_record(**changes))
     folders = [tmp_path / name for name in ("ours", "theirs", "soft")]
     records = pairs.read(folders)
-    assert list(records) == ["rocm", "ours/card", "theirs/card"]
+    assert list(records) == ["rocm", "ours/gpu", "theirs/gpu"]
     assert [pair.verdict for pair in pairs.pairs(records)] == ["agree"] * 3
     argv = [*map(str, folders), "--out", str(tmp_path / "comparison"), "--expect", "rocm"]
     assert pairs.main(argv) == 0
@@ -305,7 +305,7 @@ def test_installing_the_cpus_torch(tmp_path):
 
 
 def test_installing_beside_a_torch_that_is_there(tmp_path):
-    """A torch for the card is kept: it is not replaced by the version of constraints.txt."""
+    """A torch for the GPU is kept: it is not replaced by the version of constraints.txt."""
     lines = install(tmp_path, "2.10.0+rocm7.0", "rocm", CONFORMANCE_TORCH_INDEX="https://example.org/rocm")
     assert not any("--index-url" in line for line in lines)
     assert any(line.endswith(f"--editable {ROOT}[rocm]") for line in lines)

@@ -173,11 +173,11 @@ def test_a_missing_device_is_three(norm, monkeypatch, capsys):
     from portable.runtime import detect
 
     def absent():
-        raise errors.BackendError("no card: nothing is plugged in")
+        raise errors.BackendError("no GPU: nothing is plugged in")
 
     monkeypatch.setattr(detect, "main_backend", absent)
     assert cli.main(["run", "--ops", "toy_norm"]) == 3
-    assert "no card" in capsys.readouterr().err
+    assert "no GPU" in capsys.readouterr().err
 
 
 def test_the_demo(norm, capsys):

@@ -18,8 +18,8 @@ from .sample_record import BENCH, COPY, sample_record, timing
 MATMUL, SOFTMAX = BENCH[0][1], BENCH[1][1]
 
 
-def card(shares=None, speed=1.0, **changes):
-    """A record of a card whose implementations reach `shares` (impl -> share) of a roof `speed` times the
+def gpu_record(shares=None, speed=1.0, **changes):
+    """A record of a GPU whose implementations reach `shares` (impl -> share) of a roof `speed` times the
     sample's."""
     made = sample_record(**changes)
     made["timings"] = [
@@ -42,8 +42,8 @@ def rows(found):
 
 
 def test_the_ratio_is_of_efficiencies_and_not_of_speed():
-    """A card of twice the speed at the same share of its roof is at parity, exactly."""
-    found = parity.parity(card(), card(speed=2.0, **AMD), 0.8)
+    """A GPU of twice the speed at the same share of its roof is at parity, exactly."""
+    found = parity.parity(gpu_record(), gpu_record(speed=2.0, **AMD), 0.8)
     row = rows(found)[MATMUL, "triton"]
     assert row.ratio == pytest.approx(1.0) and row.low <= 1.0 <= row.high and row.verdict == "parity"
     assert row.of_roof == pytest.approx((0.9, 0.9), rel=0.01)
@@ -55,7 +55,7 @@ def test_the_ratio_is_of_efficiencies_and_not_of_speed():
 )
 def test_three_verdicts(share, verdict):
     """A is at 0.9 of its roof; the turns spread by a percent; the threshold is 0.8."""
-    found = parity.parity(card({"triton": 0.9}), card({"triton": share}, **AMD), 0.8)
+    found = parity.parity(gpu_record({"triton": 0.9}), gpu_record({"triton": share}, **AMD), 0.8)
     assert {row.verdict for row in found.rows} == {verdict}
     assert rows(found)[MATMUL, "triton"].ratio == pytest.approx(share / 0.9)
     assert found.passes == (verdict != "below")
@@ -63,7 +63,7 @@ def test_three_verdicts(share, verdict):
 
 def test_the_verdict_is_of_the_whole_interval():
     """At the interval's own ends: low at the threshold is parity, high at it is not yet below."""
-    one, other = card({"triton": 0.9}), card({"triton": 0.72}, **AMD)
+    one, other = gpu_record({"triton": 0.9}), gpu_record({"triton": 0.72}, **AMD)
     row = rows(parity.parity(one, other, 0.8))[MATMUL, "triton"]
     assert row.low < 0.8 < row.high
     for threshold, verdict in (
@@ -73,8 +73,8 @@ def test_the_verdict_is_of_the_whole_interval():
 
 
 def test_the_best_of_each_side_and_every_name_in_common():
-    one = card({"wgmma": 0.95, "triton": 0.8, "torch": 0.7})
-    other = card({"mfma": 0.6, "triton": 0.9}, **AMD)
+    one = gpu_record({"wgmma": 0.95, "triton": 0.8, "torch": 0.7})
+    other = gpu_record({"mfma": 0.6, "triton": 0.9}, **AMD)
     found = rows(parity.parity(one, other, 0.8))
     assert {impl for case, impl in found if case == MATMUL} == {"best (wgmma against triton)", "triton"}
     assert found[MATMUL, "best (wgmma against triton)"].ratio == pytest.approx(0.9 / 0.95)
@@ -82,7 +82,7 @@ def test_the_best_of_each_side_and_every_name_in_common():
 
 
 def test_an_op_is_the_geometric_mean_of_its_cases():
-    one, other = card({"triton": 0.8}), card({"triton": 0.8}, **AMD)
+    one, other = gpu_record({"triton": 0.8}), gpu_record({"triton": 0.8}, **AMD)
     op, case, peak, flops, moved = BENCH[0]
     for side, share in ((one, 0.8), (other, 0.4)):
         side["timings"].append(timing(op, "triton", f"{op}/second/bench", flops / 4, moved // 4, share, peak))
@@ -96,16 +96,18 @@ def test_an_op_is_the_geometric_mean_of_its_cases():
     assert means["softmax", "triton"].low == rows(found)[SOFTMAX, "triton"].low
 
 
-def test_two_versions_on_one_card_are_a_regression_gate():
-    old, new = card(), card({"triton": 0.6, "torch": 0.8})
+def test_two_versions_on_one_gpu_are_a_regression_gate():
+    old, new = gpu_record(), gpu_record({"triton": 0.6, "torch": 0.8})
     lines, passes = parity.report(old, new, 0.95)
     assert not passes and "same device" in lines[0]
     assert parity.report(old, old, 0.95)[1]
-    assert "same device" not in parity.report(old, card(**AMD), 0.95)[0][0]
+    assert "same device" not in parity.report(old, gpu_record(**AMD), 0.95)[0][0]
 
 
 def test_the_report_prints_both_roofs_and_counts_every_verdict():
-    lines, passes = parity.report(card(), card({"triton": 0.72, "torch": 0.3}, speed=2.0, **AMD), 0.8)
+    lines, passes = parity.report(
+        gpu_record(), gpu_record({"triton": 0.72, "torch": 0.3}, speed=2.0, **AMD), 0.8
+    )
     assert not passes
     assert f"  roof of A, NVIDIA H200: copy_bytes_per_s {COPY:.4g}, matmul_bfloat16_flop_per_s 4e+14" in lines
     assert any(line.startswith(f"  roof of B, {AMD['device']}: copy_bytes_per_s 8e+12") for line in lines)
@@ -113,7 +115,7 @@ def test_the_report_prints_both_roofs_and_counts_every_verdict():
 
 
 def test_inconclusive_does_not_fail_and_is_counted():
-    lines, passes = parity.report(card({"triton": 0.9}), card({"triton": 0.72}, **AMD), 0.8)
+    lines, passes = parity.report(gpu_record({"triton": 0.9}), gpu_record({"triton": 0.72}, **AMD), 0.8)
     assert passes and lines[-1] == (
         "Parity is inconclusive at 0.8: of 8 ratios 0 parity, 0 below, 8 inconclusive."
     )
@@ -123,12 +125,12 @@ def test_inconclusive_does_not_fail_and_is_counted():
 
 
 def test_what_tells_no_time_is_refused():
-    emulated = card(device="emulated gfx942", vendor="rocm", emulated=True)
-    cpu = card(device="CPU", vendor="cpu")
+    emulated = gpu_record(device="emulated gfx942", vendor="rocm", emulated=True)
+    cpu = gpu_record(device="CPU", vendor="cpu")
     for pair, words in (
-        ((card(), emulated), r"B \(emulated gfx942\) is emulated and has no timings"),
-        ((emulated, card()), r"A \(emulated gfx942\) is emulated"),
-        ((card(), cpu), r"B \(CPU\) is no card"),
+        ((gpu_record(), emulated), r"B \(emulated gfx942\) is emulated and has no timings"),
+        ((emulated, gpu_record()), r"A \(emulated gfx942\) is emulated"),
+        ((gpu_record(), cpu), r"B \(CPU\) is no GPU"),
     ):
         with pytest.raises(ParityError, match=words):
             parity.parity(*pair, 0.8)
@@ -136,8 +138,8 @@ def test_what_tells_no_time_is_refused():
 
 def test_a_record_without_timings_and_two_with_nothing_in_common_are_refused():
     with pytest.raises(ParityError, match=r"A .NVIDIA H200. holds no timings; run it with --bench"):
-        parity.parity(card() | {"timings": []}, card(), 0.8)
-    one, other = card(), card()
+        parity.parity(gpu_record() | {"timings": []}, gpu_record(), 0.8)
+    one, other = gpu_record(), gpu_record()
     one["timings"], other["timings"] = one["timings"][:2], other["timings"][2:]
     with pytest.raises(ParityError, match="no case in common"):
         parity.parity(one, other, 0.8)
@@ -146,7 +148,7 @@ def test_a_record_without_timings_and_two_with_nothing_in_common_are_refused():
 @pytest.mark.parametrize("threshold", [0, -0.5, math.nan, math.inf, True])
 def test_a_threshold_is_a_share_above_zero(threshold):
     with pytest.raises(ParityError, match="expected a share above 0"):
-        parity.parity(card(), card(), threshold)
+        parity.parity(gpu_record(), gpu_record(), threshold)
 
 
 @pytest.mark.parametrize("side", [0, 1])
@@ -165,7 +167,7 @@ def test_a_threshold_is_a_share_above_zero(threshold):
     ],
 )
 def test_a_case_that_cannot_be_judged_is_refused_whole_and_fails(side, fields, words):
-    pair = [card(), card(**AMD)]
+    pair = [gpu_record(), gpu_record(**AMD)]
     (broken,) = (each for each in pair[side]["timings"] if (each["case"], each["impl"]) == (SOFTMAX, "torch"))
     broken.update(fields)
     one, other = pair
@@ -180,23 +182,23 @@ def test_a_case_that_cannot_be_judged_is_refused_whole_and_fails(side, fields, w
 
 
 def test_a_timing_that_stands_twice_is_refused():
-    other = card()
+    other = gpu_record()
     other["timings"].append(dict(other["timings"][0]))
     with pytest.raises(ParityError, match="B holds two timings of matmul"):
-        parity.parity(card(), other, 0.8)
+        parity.parity(gpu_record(), other, 0.8)
 
 
 def test_cases_timed_on_one_side_are_named():
-    one = card()
+    one = gpu_record()
     one["timings"] = [each for each in one["timings"] if each["case"] != SOFTMAX]
-    lines, passes = parity.report(one, card(**AMD), 0.8)
+    lines, passes = parity.report(one, gpu_record(**AMD), 0.8)
     assert passes and f"  timed only in B: {SOFTMAX}" in lines
-    lines, _ = parity.report(card(), one, 0.8)
+    lines, _ = parity.report(gpu_record(), one, 0.8)
     assert f"  timed only in A: {SOFTMAX}" in lines
 
 
 def test_the_data_is_plain():
-    (first, *_) = parity.parity(card(), card(**AMD), 0.8).data()
+    (first, *_) = parity.parity(gpu_record(), gpu_record(**AMD), 0.8).data()
     assert first["op"] == "matmul" and first["case"] == MATMUL and first["verdict"] == "parity"
     assert first["low"] <= first["ratio"] <= first["high"] and len(first["of_roof"]) == 2
 

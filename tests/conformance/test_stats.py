@@ -59,7 +59,7 @@ def test_a_ratio_of_efficiencies(a, b, floor_a, floor_b, unit, seed):
     found = efficiency_ratio(floor_a, a, floor_b, b, seed=seed)
     assert found.low <= found.value <= found.high
     assert close(efficiency_ratio(floor_b, b, floor_a, a, seed=seed), reciprocal(found))
-    # A card of another speed, its roof and its times alike, has the same efficiency.
+    # A GPU of another speed, its roof and its times alike, has the same efficiency.
     assert close(efficiency_ratio(unit * floor_a, [unit * each for each in a], floor_b, b, seed=seed), found)
     assert close(efficiency_ratio(2 * floor_a, a, floor_b, b, seed=seed),
                  Interval(2 * found.value, 2 * found.low, 2 * found.high))  # fmt: skip

@@ -413,7 +413,7 @@ def test_a_header_that_does_not_do(tmp_path, changes, words):
     assert only(write(tmp_path / "p", made), words).startswith("record.json: ")
 
 
-def test_a_card_declared_as_emulated(tmp_path):
+def test_a_gpu_declared_as_emulated(tmp_path):
     lines = {"schema_version": 1, **GOOD, "device": "emulated"}
     only(write(tmp_path / "p", statement=lines), "is no emulated device")
 

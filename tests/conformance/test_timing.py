@@ -1,4 +1,4 @@
-"""What of timing needs no card: the turns' order, the fallback from a graph, clocks and buffer counts."""
+"""What of timing needs no GPU: the turns' order, the fallback from a graph, clocks and buffer counts."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ MB = 1 << 20
 
 
 @pytest.fixture
-def card(monkeypatch):
-    """A card of one stream whose time passes only in calls: 10 us each, a replay as long as what it holds."""
+def gpu(monkeypatch):
+    """A GPU of one stream whose time passes only in calls: 10 us each, a replay as long as what it holds."""
     state = {"now": 0.0, "recording": None}
 
     class Graph:
@@ -57,30 +57,30 @@ def card(monkeypatch):
     return spend
 
 
-def test_time_per_call_whatever_the_number_of_buffers(card):
+def test_time_per_call_whatever_the_number_of_buffers(gpu):
     samples = timing.interleaved({
-        "one": (lambda each: card(), [0]),
-        "many": (lambda each: card(2.0 if each else 6.0), [0, 1, 2, 3]),
+        "one": (lambda each: gpu(), [0]),
+        "many": (lambda each: gpu(2.0 if each else 6.0), [0, 1, 2, 3]),
     })  # fmt: skip
     assert samples["one"].microseconds == pytest.approx([10.0] * timing.TURNS) and samples["one"].graph
     assert samples["many"].median == pytest.approx(3.0)
 
 
-def test_a_turn_lasts_long_enough_for_the_events(card):
-    one = timing.Timed("short", lambda each: card(0.5), [0, 1])
+def test_a_turn_lasts_long_enough_for_the_events(gpu):
+    one = timing.Timed("short", lambda each: gpu(0.5), [0, 1])
     assert one._turn() >= timing.MIN_TURN_US * 0.4 and one._rounds == 128  # at most 256 calls in a graph
-    assert timing.Timed("longer", lambda each: card(20.0), [0, 1])._turn() >= timing.MIN_TURN_US * 0.9
-    assert timing.Timed("longest", lambda each: card(400.0), [0, 1])._rounds == 1
+    assert timing.Timed("longer", lambda each: gpu(20.0), [0, 1])._turn() >= timing.MIN_TURN_US * 0.9
+    assert timing.Timed("longest", lambda each: gpu(400.0), [0, 1])._rounds == 1
 
 
-def test_the_candidates_take_turns(card, monkeypatch):
+def test_the_candidates_take_turns(gpu, monkeypatch):
     """Each turn starts with the next candidate; the first three letters are from making them ready."""
     monkeypatch.setattr(timing.Timed, "_capture", lambda self: None)
     order = []
 
     def call(name):
         def run(each):
-            card(500.0)
+            gpu(500.0)
             if order[-1:] != [name]:
                 order.append(name)
 
@@ -90,49 +90,49 @@ def test_the_candidates_take_turns(card, monkeypatch):
     assert "".join(order) == "abc" + "abc" + "bca" + "cab" + "abc"
 
 
-def test_what_cannot_be_captured_is_timed_by_events(card):
+def test_what_cannot_be_captured_is_timed_by_events(gpu):
     def call(each):
-        if card.state["recording"] is not None:
+        if gpu.state["recording"] is not None:
             raise RuntimeError("operation not permitted when stream is capturing")
-        card(7.0)
+        gpu(7.0)
 
     sample = timing.interleaved({"loop": (call, [0, 1])})["loop"]
     assert not sample.graph and sample.median == pytest.approx(7.0)
 
 
-def test_a_copy_is_never_captured(card):
+def test_a_copy_is_never_captured(gpu):
     pair = (torch.ones(4), torch.zeros(4))
     assert not timing.interleaved({"copy": (timing.copy, [pair])}, turns=1)["copy"].graph
     assert torch.equal(*pair)
 
 
-def test_a_candidate_that_raises_is_told_and_the_others_are_timed(card):
+def test_a_candidate_that_raises_is_told_and_the_others_are_timed(gpu):
     def broken(each):
         raise RuntimeError("no memory left")
 
     told = []
-    candidates = {"broken": (broken, [0]), "sound": (lambda each: card(), [0])}
+    candidates = {"broken": (broken, [0]), "sound": (lambda each: gpu(), [0])}
     samples = timing.interleaved(candidates, failed=lambda name, error: told.append((name, str(error))))
     assert list(samples) == ["sound"] and told == [("broken", "no memory left")]
     with pytest.raises(RuntimeError, match="no memory left"):
         timing.interleaved(candidates)
 
 
-def test_clocks_are_read_before_and_after_the_turns(card):
-    sample = timing.interleaved({"one": (lambda each: card(), [0])}, turns=3)["one"]
+def test_clocks_are_read_before_and_after_the_turns(gpu):
+    sample = timing.interleaved({"one": (lambda each: gpu(), [0])}, turns=3)["one"]
     assert sample.sm_mhz == (1755, 1980) and sample.clocks == {"sm_mhz": [1755, 1980]}
     assert Sample("ours", (1.0,), True, (1980, 1755)).clocks == {"sm_mhz": [1755, 1980]}
     assert Sample("ours", (1.0,), True).clocks is None
 
 
 @pytest.mark.parametrize("error", [ModuleNotFoundError("pynvml"), RuntimeError("not supported")])
-def test_a_clock_that_nothing_tells_is_none(error, card, monkeypatch):
+def test_a_clock_that_nothing_tells_is_none(error, gpu, monkeypatch):
     def silent():
         raise error
 
     monkeypatch.setattr(torch.cuda, "clock_rate", silent)
     assert timing.sm_clock() is None
-    assert timing.interleaved({"one": (lambda each: card(), [0])}, turns=1)["one"].clocks is None
+    assert timing.interleaved({"one": (lambda each: gpu(), [0])}, turns=1)["one"].clocks is None
     monkeypatch.setattr(torch.cuda, "clock_rate", lambda: 0)  # amdsmi's word for unknown
     assert timing.sm_clock() is None
 
@@ -148,14 +148,14 @@ def test_the_buffers_together_outgrow_the_cache():
     assert set_count(1, 50 * MB, 10_000 * MB) == 64
 
 
-def test_long_candidates_get_fewer_turns_and_no_warming_up(card):
+def test_long_candidates_get_fewer_turns_and_no_warming_up(gpu):
     def slow(_):
-        card(150_000.0)
+        gpu(150_000.0)
 
-    samples = timing.interleaved({"slow": (slow, [None]), "fast": (lambda _: card(), [None])})
+    samples = timing.interleaved({"slow": (slow, [None]), "fast": (lambda _: gpu(), [None])})
     turns = len(samples["slow"].microseconds)
     assert 9 < turns < timing.TURNS and len(samples["fast"].microseconds) == turns
     medians = [samples[name].median for name in ("slow", "fast")]
     assert medians == pytest.approx([150_000.0, 10.0])
-    slowest = timing.interleaved({"slow": (lambda _: card(1e6), [None])})["slow"]
+    slowest = timing.interleaved({"slow": (lambda _: gpu(1e6), [None])})["slow"]
     assert len(slowest.microseconds) == 9

@@ -288,12 +288,12 @@ def test_no_file_no_entries(tmp_path):
 
 @pytest.mark.parametrize("file", SHIPPED, ids=lambda file: file.parent.name)
 def test_the_shipped_files_are_valid(file):
-    """Loading checks that every glob of cases and implementations matches; here the cards and records."""
+    """Loading checks that every glob of cases and implementations matches; here the GPUs and records."""
     vendor = file.parent.name
-    cards = [card.arch for card in detect.backend_class(vendor)(registry.vendors()[vendor]).targets()]
+    targets = [each.arch for each in detect.backend_class(vendor)(registry.vendors()[vendor]).targets()]
     for entry in waivers.load(file):
         for glob in entry.arch:
-            assert any(fnmatchcase(arch, glob) for arch in cards), (entry.where, glob)
+            assert any(fnmatchcase(arch, glob) for arch in targets), (entry.where, glob)
         for name in re.findall(r"[\w/-]+\.json", entry.evidence):
             assert (ROOT / name).is_file(), entry.where
         assert entry.reason.endswith(".") and entry.reason.count(". ") == 0, entry.where

@@ -9,8 +9,8 @@ from portable.runtime import detect
 
 
 @pytest.fixture
-def card(monkeypatch):
-    """Makes an emulated card the active one, until the test ends."""
+def emulate(monkeypatch):
+    """Makes an emulated GPU the active one, until the test ends."""
     pytest.importorskip("ziglang")
     pytest.importorskip("elftools")
 
@@ -30,5 +30,5 @@ def card(monkeypatch):
 def pytest_collection_modifyitems(items):
     """What runs on an emulated GPU is `slow`: in `make test` the smoke tier runs every kernel there."""
     for item in items:
-        if "card" in getattr(item, "fixturenames", ()):
+        if "emulate" in getattr(item, "fixturenames", ()):
             item.add_marker("slow")

@@ -1,4 +1,4 @@
-"""The gradient of attention's bias in Triton: its plan, and what emulated cards answer."""
+"""The gradient of attention's bias in Triton: its plan, and what emulated GPUs answer."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_rows_of_heads_come_in_pieces_but_are_summed_whole():
 
 
 def test_blocks_are_smaller_where_elements_come_one_by_one():
-    """With a pointer and a mask for each, blocks of 64 by 64 spill on most cards, and 64 columns on gfx9."""
+    """With a pointer and a mask for each, blocks of 64 by 64 spill on most GPUs, and 64 columns on gfx9."""
     for call in ({"alignment": 2}, {"D": 60}):
         launch = blocks(M=65, N=96, **call)
         fixed = constants(launch)
@@ -129,7 +129,7 @@ def test_blocks_are_smaller_where_elements_come_one_by_one():
         assert launch.grid[0] == 3 * 3 * 8
 
 
-def test_heads_of_256_are_served_on_every_card():
+def test_heads_of_256_are_served_on_every_gpu():
     for device in (HOPPER, AMPERE, CDNA, RDNA3, RDNA):
         planned(D=256, device=device)
 
@@ -184,7 +184,7 @@ def test_it_compiles_with_products_by_wgmma_and_wide_stores():
     assert "wgmma" in ptx and "cp.async.bulk.tensor" in ptx and "st.global.v4" in ptx
 
 
-# What emulated cards answer -----------------------------------------------------------------------
+# What emulated GPUs answer -----------------------------------------------------------------------
 
 
 def given_of(dtype: torch.dtype, H: int, G: int, M: int, N: int, D: int, E: int, **params: Any) -> Any:
@@ -216,11 +216,11 @@ def answered(given: dict[str, torch.Tensor], **params: Any) -> torch.Tensor:
     ],
     ids=["causal", "window", "odd"],
 )
-def test_dbias_on_an_emulated_card(card, arch, dtype, sizes, params):
+def test_dbias_on_an_emulated_gpu(emulate, arch, dtype, sizes, params):
     """Several blocks and pieces, shared heads, a cap; what a query does not see is 0, and so are the first
     13 rows of the first case, which see nothing."""
     given, wanted = given_of(dtype, *sizes, **PARAMS | params)
-    card(arch)
+    emulate(arch)
     found = answered(given, **params)
     assert found.shape == wanted.shape and found.dtype == dtype
     torch.testing.assert_close(found.double(), wanted, rtol=0.51 * torch.finfo(dtype).eps, atol=2e-5)
@@ -230,11 +230,11 @@ def test_dbias_on_an_emulated_card(card, arch, dtype, sizes, params):
         assert not wanted[:, :, :13].any()
 
 
-def test_tensors_of_any_strides(card):
+def test_tensors_of_any_strides(emulate):
     """Heads between the rows, a bias that repeats, one whose rows lie apart: the same bits."""
     sizes = (4, 2, 33, 40, 24, 24)
     given, _ = given_of(torch.bfloat16, *sizes, **PARAMS)
-    card("gfx942")
+    emulate("gfx942")
     given["bias"] = given["bias"][:, :1].expand(2, 4, 33, 40)
     wanted = answered({name: x.contiguous() for name, x in given.items()})
     for name in ("do", "q", "k", "v", "o"):
@@ -250,9 +250,9 @@ def test_tensors_of_any_strides(card):
     ("name", "strides"),
     [("bias", (96, FAR + 64, 16, 1)), ("bias", FAR_ROWS), ("q", FAR_ROWS)],
 )
-def test_offsets_past_2_31_elements(card, name, strides):
+def test_offsets_past_2_31_elements(emulate, name, strides):
     given, _ = given_of(torch.bfloat16, 2, 1, 3, 16, 16, 16, **PARAMS)
-    card("gfx942")
+    emulate("gfx942")
     wanted = answered(given)
     near = given[name]
     span = 1 + sum((size - 1) * stride for size, stride in zip(near.shape, strides, strict=True))
@@ -262,10 +262,10 @@ def test_offsets_past_2_31_elements(card, name, strides):
     assert torch.equal(answered(given), wanted)
 
 
-def test_a_hidden_pair_is_0_whatever_its_key_holds(card):
+def test_a_hidden_pair_is_0_whatever_its_key_holds(emulate):
     params = {"window_left": 8, "window_right": 8}
     given, _ = given_of(torch.bfloat16, 1, 1, 130, 130, 16, 16, **PARAMS | params)
-    card("gfx942")
+    emulate("gfx942")
     given["v"][:, :, 129] = math.nan
     found = answered(given, **params)
     places = torch.arange(130)

@@ -19,12 +19,12 @@ from portable.spec import registry
 from tests.kernels.test_attention_sm90_bwd import DEFAULTS, changed
 from tests.kernels.test_attention_sm90_bwd import call as hopper_call
 
-CARDS = {target.arch: target for target in TARGETS}
+DEVICES = {target.arch: target for target in TARGETS}
 SIZES = (1, 13, 32, 64, 80, 96, 128, 160, 192, 200, 256)
 
 
 def call(*sizes: Any, arch: str = "gfx942", **options: Any) -> Call:
-    return replace(hopper_call(*sizes, **options), device=CARDS[arch])
+    return replace(hopper_call(*sizes, **options), device=DEVICES[arch])
 
 
 def planned(asked: Call) -> Any:
@@ -61,7 +61,7 @@ def own_rows_of(asked: Call, name: str) -> int:
     return own_rows_in(launch_of(asked, name))
 
 
-@pytest.mark.parametrize("arch", CARDS)
+@pytest.mark.parametrize("arch", DEVICES)
 def test_blocks_cover_rows_keys_and_queries(arch):
     asked = call(3, 8, 2, 300, 500, 64, arch=arch)
     rows, keys, queries = planned(asked).launches
@@ -70,7 +70,7 @@ def test_blocks_cover_rows_keys_and_queries(arch):
     assert queries.grid == (24 * -(-300 // own_rows_of(asked, "dq")), 1, 1)
     for launch in (keys, queries):
         assert dict(launch.args)["blocks"].value == launch.grid[0]
-        assert launch.kernel.threads == dict(launch.kernel.defines)["WAVES"] * CARDS[arch].warp_size
+        assert launch.kernel.threads == dict(launch.kernel.defines)["WAVES"] * DEVICES[arch].warp_size
     assert {w.name: (w.shape, w.dtype) for w in planned(asked).workspaces} == {
         "lse_log2": ((24 * 300 + 32,), "float32"),
         "delta": ((24 * 300 + 32,), "float32"),
@@ -93,15 +93,15 @@ def found_by(plan: Any) -> list[str]:
     return [names[found["OWNS_KEYS"], found["ACC_D"], found["ACC_E"]] for found in kernels]
 
 
-@pytest.mark.parametrize("arch", CARDS)
+@pytest.mark.parametrize("arch", DEVICES)
 def test_blocks_fit_a_compute_unit(arch):
-    wide = CARDS[arch].warp_size == 64
+    wide = DEVICES[arch].warp_size == 64
     for D in SIZES:
         for E in SIZES:
             plan = planned(call(1, 2, 2, 200, 200, D, E, arch=arch))
             for launch in plan.launches[1:]:
                 found = dict(launch.kernel.defines)
-                assert lds_of(found) <= CARDS[arch].shared_memory
+                assert lds_of(found) <= DEVICES[arch].shared_memory
                 for size, name in ((D, "D"), (E, "E")):
                     held = found[f"HEAD_{name}"]
                     assert size <= held and held % 32 == 0
@@ -109,10 +109,10 @@ def test_blocks_fit_a_compute_unit(arch):
                     assert found[f"EVEN_{name}"] == (size == held)
 
 
-@pytest.mark.parametrize("arch", CARDS)
+@pytest.mark.parametrize("arch", DEVICES)
 def test_dk_and_dv_of_large_heads_have_launches_of_their_own_on_rdna(arch):
     for D, E in ((64, 64), (128, 128), (96, 160), (192, 128), (256, 256)):
-        together = CARDS[arch].warp_size == 64 or D + E <= 256
+        together = DEVICES[arch].warp_size == 64 or D + E <= 256
         plan = planned(call(1, 2, 2, 200, 200, D, E, arch=arch))
         assert found_by(plan) == (["dk dv", "dq"] if together else ["dk", "dv", "dq"])
 
@@ -216,11 +216,11 @@ def gradients(dtype: torch.dtype, H: int, G: int, M: int, N: int, D: int, E: int
     ("arch", "implementation", "dtype"),
     [("gfx942", "mfma", torch.float16), ("gfx1100", "wmma", torch.bfloat16)],
 )
-def test_gradients_on_an_emulated_card(card, arch, implementation, dtype):
+def test_gradients_on_an_emulated_gpu(emulate, arch, implementation, dtype):
     """Several tiles, shared heads, odd sizes, a window, a cap, a bias; rows without keys get zeros."""
     params = {"causal": True, "window_left": 40, "softcap": 9.0}
     given, wanted = gradients(dtype, 4, 2, 150, 141, 40, 24, **params)
-    card(arch)
+    emulate(arch)
     order = ("do", "q", "k", "v", "o", "lse", "bias", "dlse")
     with portable.using(attention_backward=implementation):
         found = portable.attention_backward(*(given[name] for name in order), **params)
@@ -234,10 +234,10 @@ def test_gradients_on_an_emulated_card(card, arch, implementation, dtype):
 @pytest.mark.slow
 @pytest.mark.parametrize(("D", "E"), [(256, 256), (192, 128), (60, 250)])
 @pytest.mark.parametrize("arch", ["gfx1100", "gfx1201"])
-def test_large_heads_on_emulated_rdna(card, arch, D, E):
+def test_large_heads_on_emulated_rdna(emulate, arch, D, E):
     """dk and dv of launches of their own, 16 or 32 streamed rows at a time."""
     given, wanted = gradients(torch.bfloat16, 2, 1, 70, 77, D, E, causal=True)
-    card(arch)
+    emulate(arch)
     with portable.using(attention_backward="wmma"):
         order = ("do", "q", "k", "v", "o", "lse", "bias", "dlse")
         found = portable.attention_backward(*(given[name] for name in order), causal=True)
@@ -252,4 +252,4 @@ def test_a_problem_of_one_step_takes_one_wave(arch):
         asked = call(2, 4, 2, M, N, D, arch=arch)
         for name, one in (("dkdv", keys), ("dq", queries)):
             threads = launch_of(asked, name).kernel.threads
-            assert (threads == CARDS[arch].warp_size) is bool(one), (M, N, D, name)
+            assert (threads == DEVICES[arch].warp_size) is bool(one), (M, N, D, name)

@@ -15,7 +15,7 @@ from portable.kernels.attention import reference
 from portable.kernels.attention.gfx import plan as gfx_plan
 from portable.plan import Call, Plan, Rejected
 from portable.spec import registry
-from tests.kernels.test_attention_gfx_bwd import CARDS
+from tests.kernels.test_attention_gfx_bwd import DEVICES
 from tests.kernels.test_attention_gfx_bwd import call as backward_call
 from tests.kernels.test_attention_sm90_bwd import DEFAULTS, changed, info
 
@@ -48,7 +48,7 @@ def defines(asked: Call) -> dict[str, Any]:
     return dict(planned(asked).launches[1].kernel.defines)
 
 
-@pytest.mark.parametrize("arch", CARDS)
+@pytest.mark.parametrize("arch", DEVICES)
 def test_a_block_takes_a_tile_of_queries_by_keys(arch):
     rows, tiles = planned(call(3, 8, 2, 300, 500, 64, arch=arch)).launches
     assert rows.grid == (24 * 19, 1, 1)
@@ -59,7 +59,7 @@ def test_a_block_takes_a_tile_of_queries_by_keys(arch):
     assert (found["TILE"], found["TILE_K"], tiles.kernel.threads) == (128, 64, 256)
 
 
-@pytest.mark.parametrize("arch", CARDS)
+@pytest.mark.parametrize("arch", DEVICES)
 def test_a_small_problem_takes_one_small_tile(arch):
     for M, N, tile in ((1, 1, 64), (64, 64, 64), (64, 65, 128), (65, 2, 128)):
         launch = planned(call(3, 8, 2, M, N, 64, arch=arch)).launches[1]
@@ -175,11 +175,11 @@ def answered(given: dict[str, torch.Tensor], implementation: str, **params: Any)
     ],
     ids=["causal", "window", "odd", "small"],
 )
-def test_dbias_on_an_emulated_card(card, arch, implementation, dtype, sizes, params):
+def test_dbias_on_an_emulated_gpu(emulate, arch, implementation, dtype, sizes, params):
     """Several tiles along queries, keys and the head, shared heads, a cap. Pairs that are not seen are 0, and
     so are the first 9 rows where they see nothing."""
     given, wanted = gradient(dtype, *sizes, **params)
-    card(arch)
+    emulate(arch)
     found = answered(given, implementation, **params)
     assert found.shape == wanted.shape and found.dtype == dtype
     torch.testing.assert_close(found.double(), wanted, rtol=0.51 * torch.finfo(dtype).eps, atol=2e-5)
@@ -190,21 +190,21 @@ def test_dbias_on_an_emulated_card(card, arch, implementation, dtype, sizes, par
 
 
 @pytest.mark.slow
-def test_a_hidden_pair_is_0_whatever_it_holds(card):
+def test_a_hidden_pair_is_0_whatever_it_holds(emulate):
     """Keys, values and biases that no query sees are NaN, in a tile that is read and in one that is not."""
     given, _ = gradient(torch.bfloat16, 1, 1, 20, 300, 32, 32, window_right=0, window_left=50)
     for name in ("k", "v", "bias"):
         given[name].narrow(-2 if name != "bias" else -1, 0, 230).fill_(math.nan)
-    card("gfx942")
+    emulate("gfx942")
     found = answered(given, "mfma", window_right=0, window_left=50)
     assert not found[..., :230].any() and not found.isnan().any() and found[..., 230:].any()
 
 
-def test_rows_that_lie_anywhere(card):
+def test_rows_that_lie_anywhere(emulate):
     """Heads between the rows, a bias that repeats, one whose rows begin at odd elements: the same bits."""
     given, _ = gradient(torch.bfloat16, 4, 2, 33, 40, 24, 24)
     given["bias"] = given["bias"][:1].expand(4, 33, 40)
-    card("gfx1100")
+    emulate("gfx1100")
     wanted = answered({name: x.contiguous() for name, x in given.items()}, "wmma")
     for name in ("do", "q", "k", "v"):
         given[name] = given[name].transpose(0, 1).contiguous().transpose(0, 1)

@@ -1,4 +1,4 @@
-"""Decode and paged attention on AMD's matrix units: plans, what emulated cards answer, offsets past 2^31."""
+"""Decode and paged attention on AMD's matrix units: plans, what emulated GPUs answer, offsets past 2^31."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from portable.spec import registry
 from tests.kernels.launch_arguments import arguments_of
 from tests.kernels.test_matmul_native import H200
 
-CARDS = {device.arch: device for device in TARGETS}
+DEVICES = {device.arch: device for device in TARGETS}
 FAR = 2**31
 
 
@@ -55,7 +55,15 @@ def paged(
     last = torch.empty(H, device="meta") if sinks else None
     caches = half(P, S, G, D), half(P, S, G, E)
     return asked(
-        "attention_paged", name, CARDS[arch], half(Z, M, H, D), *caches, whole(Z, W), whole(Z), last, **params
+        "attention_paged",
+        name,
+        DEVICES[arch],
+        half(Z, M, H, D),
+        *caches,
+        whole(Z, W),
+        whole(Z),
+        last,
+        **params,
     )
 
 
@@ -77,13 +85,13 @@ def kernel(plan: Plan, launch: int) -> NativeKernel:
 # Plans --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("arch", CARDS)
+@pytest.mark.parametrize("arch", DEVICES)
 def test_chunks_follow_from_a_sequence_alone(arch):
     """Neither the batch nor the table's width is in what a chunk is made of."""
     several = (1, 128), (1, 4096), (64, 512), (7, 65536)
     plans = [planned(gfx_plan.paged(paged(Z=Z, W=W, arch=arch))) for Z, W in several]
     for plan in plans:
-        most = 2 * CARDS[arch].multiprocessors // 8
+        most = 2 * DEVICES[arch].multiprocessors // 8
         assert [number(plan, 0, "max_splits"), number(plan, 1, "most")] == [most] * 2
         assert [each.kernel for each in plan.launches] == [each.kernel for each in plans[0].launches]
         assert 1 <= number(plan, 0, "splits") <= most
@@ -126,7 +134,7 @@ def test_what_is_compiled_in():
 
 def contiguous(M: int = 1, bias: torch.Tensor | None = None, **params: Any) -> Plan | Rejected:
     q, k = half(2, 8, M, 64), half(2, 2, 100, 64)
-    call = asked("attention", "decode_mfma", CARDS["gfx942"], q, k, k, bias, **params)
+    call = asked("attention", "decode_mfma", DEVICES["gfx942"], q, k, k, bias, **params)
     return gfx_plan.decode(call)
 
 
@@ -145,12 +153,12 @@ def test_what_is_declined():
     assert "one launch" in str(gfx_plan.paged(paged(Z=2**20, W=8, D=1, E=1)))
 
 
-# What an emulated card answers --------------------------------------------------------------------
+# What an emulated GPU answers --------------------------------------------------------------------
 
 
 @pytest.fixture
 def emulated(monkeypatch):
-    """Chooses an emulated card; all as it was at the end."""
+    """Chooses an emulated GPU; all as it was at the end."""
     pytest.importorskip("ziglang")
     pytest.importorskip("elftools")
 

@@ -1,4 +1,4 @@
-"""attention in HIP C++ on AMD's matrix units: plans without a card, and small calls on emulated cards."""
+"""attention in HIP C++ on AMD's matrix units: plans without a GPU, and small calls on emulated GPUs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from portable.plan import Call, Device, Plan, Rejected, Scalar, TensorInfo
 from portable.spec import registry
 from tests.kernels.test_attention_sm90_fwd import DEFAULTS, heads, info
 
-CARDS = {
+DEVICES = {
     "gfx90a": Device("rocm", "gfx90a", "toy", 0, 104, 64, 64 * 1024, 512),
     "gfx942": Device("rocm", "gfx942", "toy", 0, 304, 64, 64 * 1024, 512),
     "gfx950": Device("rocm", "gfx950", "toy", 0, 256, 64, 160 * 1024, 512),
@@ -38,7 +38,7 @@ def call(
         "lse": info(heads(B, H, M, dtype=torch.float32)),
     }
     axes = {"H": H, "G": G, "M": M, "N": N, "D": D, "E": E}
-    return Call(tensors, {**DEFAULTS, **given}, axes, CARDS[arch], {})
+    return Call(tensors, {**DEFAULTS, **given}, axes, DEVICES[arch], {})
 
 
 def launch_of(plan: Plan | Rejected) -> Any:
@@ -51,13 +51,13 @@ def defines(plan: Plan | Rejected) -> dict[str, Any]:
     return dict(launch_of(plan).kernel.defines)
 
 
-@pytest.mark.parametrize("arch", CARDS)
+@pytest.mark.parametrize("arch", DEVICES)
 @pytest.mark.parametrize("D", [1, 32, 64, 72, 128, 160, 192, 256])
-def test_a_tile_fits_its_card(arch, D):
-    card, size = CARDS[arch], padded(D)
-    tile = forward_tile(card, size, size)
+def test_a_tile_fits_its_gpu(arch, D):
+    device, size = DEVICES[arch], padded(D)
+    tile = forward_tile(device, size, size)
     launch = launch_of(forward(call(300, 500, D, arch=arch)))
-    assert launch.kernel.threads == tile.waves * card.warp_size == 256
+    assert launch.kernel.threads == tile.waves * device.warp_size == 256
     assert tile.shared(size, size) <= 64 * 1024
     assert launch.grid == (-(-300 // tile.m) * 2 * 4, 1, 1)
 
@@ -119,13 +119,13 @@ def test_nothing_spills(arch, bias):
     kernel = launch_of(forward(call(512, 512, 128, arch=arch, causal=True, bias=bias))).kernel
     made = resources(hip.compile(kernel.source, kernel.defines, arch))[kernel.entry]
     assert made["vgpr_spills"] == made["sgpr_spills"] == made["scratch"] == 0
-    assert made["lds"] == forward_tile(CARDS[arch], 128, 128, bias).shared(128, 128)
+    assert made["lds"] == forward_tile(DEVICES[arch], 128, 128, bias).shared(128, 128)
 
 
 @pytest.mark.parametrize("arch", ["gfx942", "gfx1100"])
 def test_a_problem_of_one_step_takes_one_wave(arch):
     """Many heads of a few queries and keys: no wave of a block is without queries."""
-    warp = CARDS[arch].warp_size
+    warp = DEVICES[arch].warp_size
     for M, N, D, waves in ((16, 32, 64, 1), (17, 32, 64, None), (16, 33, 64, None), (16, 32, 96, None)):
         launch = launch_of(forward(call(M, N, D, arch=arch)))
         assert (launch.kernel.threads == warp) is (waves == 1), (M, N, D)

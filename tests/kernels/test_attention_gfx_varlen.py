@@ -17,7 +17,7 @@ from portable.plan import Call, Launch, NativeKernel, Plan, Pointer, Rejected
 from portable.spec import registry
 from tests.kernels.test_attention_sm90_fwd import DEFAULTS, heads, info
 
-CARDS = {target.arch: target for target in TARGETS}
+DEVICES = {target.arch: target for target in TARGETS}
 NAMES = {"gfx942": "mfma", "gfx1100": "wmma"}
 
 
@@ -29,7 +29,7 @@ def call(M: int, N: int, C: int, arch: str = "gfx942", D: int = 64, **given: Any
     made |= {name: heads(C, dtype=torch.int32) for name in ("cu_seqlens_q", "cu_seqlens_k")}
     tensors = {name: info(x) for name, x in (made | {"lse": lse}).items()}
     axes = {"C": C, "H": H, "G": G, "M": M, "N": N, "D": D, "E": D}
-    return Call(tensors | {"sinks": None, "dlse": None}, {**DEFAULTS, **given}, axes, CARDS[arch], {})
+    return Call(tensors | {"sinks": None, "dlse": None}, {**DEFAULTS, **given}, axes, DEVICES[arch], {})
 
 
 def planned(plan: Plan | Rejected) -> Plan:
@@ -64,7 +64,7 @@ def covered(table: Launch, walk: Launch, tokens: int, lines: int, count: int, of
 
 
 @pytest.mark.parametrize("count", [1, 9, 65536])
-@pytest.mark.parametrize("arch", CARDS)
+@pytest.mark.parametrize("arch", DEVICES)
 def test_a_table_and_then_the_dense_kernel(arch, count):
     plan = planned(varlen_forward(call(1000, 700, count, arch, causal=True, window_left=7)))
     table, main = plan.launches
@@ -77,7 +77,7 @@ def test_a_table_and_then_the_dense_kernel(arch, count):
 
 
 @pytest.mark.parametrize("count", [1, 9, 65536])
-@pytest.mark.parametrize("arch", CARDS)
+@pytest.mark.parametrize("arch", DEVICES)
 def test_a_table_before_each_walk_of_the_gradient(arch, count):
     plan = planned(varlen_backward(call(1000, 700, count, arch, causal=True, window_left=7)))
     rows, of_keys, keys, of_queries, queries = plan.launches
@@ -151,7 +151,7 @@ def operands(M: int, N: int) -> tuple[torch.Tensor, ...]:
 
 
 def compare(assign: Callable[[str], None], arch: str, offsets: Any, dense: Any, M: int, N: int, **given: Any):
-    """o, lse and gradients on the card against float64, with `dense` offsets for the same sequences."""
+    """o, lse and gradients on the GPU against float64, with `dense` offsets for the same sequences."""
     q, k, v, do = operands(M, N)
     given = DEFAULTS | given
     cu_q, cu_k = (torch.tensor(x, dtype=torch.int32) for x in offsets)
@@ -174,25 +174,25 @@ def compare(assign: Callable[[str], None], arch: str, offsets: Any, dense: Any, 
 
 
 @pytest.mark.parametrize("arch", NAMES)
-def test_empty_sequences_and_tokens_of_none(card, arch):
+def test_empty_sequences_and_tokens_of_none(emulate, arch):
     """Sequences without queries or without keys, tokens of none before and behind."""
     offsets = [3, 30, 30, 110, 140], [0, 33, 40, 40, 170]
-    (o, lse), (dq, dk, dv) = compare(card, arch, offsets, offsets, 150, 175, causal=True)
+    (o, lse), (dq, dk, dv) = compare(emulate, arch, offsets, offsets, 150, 175, causal=True)
     for place in (slice(3), slice(30, 30), slice(140, 150)):
         assert not o[place].any() and not dq[place].any() and (lse[:, place] == -torch.inf).all()
     assert not dk[33:40].any() and not dv[33:40].any() and not dk[170:].any()
 
 
 @pytest.mark.parametrize("arch", NAMES)
-def test_offsets_out_of_order(card, arch):
+def test_offsets_out_of_order(emulate, arch):
     """An offset counts as at least those before it, and as within the tokens."""
     offsets = [-9, 40, 12, 90, 5000, 70], [2, -1, 60, 30, 100, 2**31 - 1]
     dense = [0, 40, 40, 90, 150, 150], [2, 2, 60, 60, 100, 175]
-    compare(card, arch, offsets, dense, 150, 175, window_left=20, window_right=9)
+    compare(emulate, arch, offsets, dense, 150, 175, window_left=20, window_right=9)
 
 
 @pytest.mark.parametrize("arch", NAMES)
-def test_tens_of_thousands_of_sequences(card, arch):
+def test_tens_of_thousands_of_sequences(emulate, arch):
     """Each wave and each block walked all the offsets once: 65,535 did not end within minutes."""
     places = (7, 3000, 4095, 4096, 20000, 20001, 65534)
     lengths = ((40, 33), (1, 64), (0, 9), (70, 0), (16, 17), (3, 5), (20, 30))
@@ -200,4 +200,4 @@ def test_tens_of_thousands_of_sequences(card, arch):
     for place, (queries, keys) in zip(places, lengths, strict=True):
         counts[0, place + 1], counts[1, place + 1] = queries, keys
     dense = torch.cat([torch.zeros(2, 1, dtype=torch.int64), torch.tensor(lengths).T.cumsum(1)], 1)
-    compare(card, arch, counts.cumsum(1).tolist(), dense.tolist(), 155, 160, causal=True)
+    compare(emulate, arch, counts.cumsum(1).tolist(), dense.tolist(), 155, 160, causal=True)

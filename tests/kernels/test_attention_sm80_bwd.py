@@ -25,14 +25,14 @@ from tests.kernels.test_attention_sm90_bwd import DEFAULTS, changed, info
 from tests.kernels.test_attention_sm90_bwd import call as hopper_call
 from tests.kernels.test_attention_sm90_fwd import build_folder
 
-CARDS = {device.arch: device for device in TARGETS + OTHERS}
+DEVICES = {device.arch: device for device in TARGETS + OTHERS}
 BOTH, ONLY_DK, ONLY_DV, DQ = (
     Part(True, True, True), Part(True, True, False), Part(True, False, True), Part(False, True, False),
 )  # fmt: skip
 
 
 def call(*sizes: Any, arch: str = "sm_80", **options: Any) -> Call:
-    return replace(hopper_call(*sizes, **options), device=CARDS[arch])
+    return replace(hopper_call(*sizes, **options), device=DEVICES[arch])
 
 
 def packed(
@@ -48,7 +48,7 @@ def packed(
     tensors |= {"lse": info((H, M), "float32"), "dlse": None}
     tensors |= {name: info((C,), "int32") for name in ("cu_seqlens_q", "cu_seqlens_k")}
     axes = {"C": C, "M": M, "N": N, "H": H, "G": G, "D": D, "E": E}
-    return Call(tensors, DEFAULTS | params, axes, CARDS[arch], config or {})
+    return Call(tensors, DEFAULTS | params, axes, DEVICES[arch], config or {})
 
 
 def planned(asked: Call) -> Any:
@@ -113,10 +113,10 @@ def test_wide_heads_make_dk_and_dv_apart(D, E, parts):
         assert [isinstance(args[name], Pointer) for name in ("dk", "dv", "dq")] == made
 
 
-@pytest.mark.parametrize("arch", CARDS)
+@pytest.mark.parametrize("arch", DEVICES)
 @pytest.mark.parametrize("E", [1, 7, 64, 72, 128, 200, 256])
 @pytest.mark.parametrize("D", [1, 13, 40, 64, 96, 128, 192, 256])
-def test_every_head_size_fits_every_card(D, E, arch):
+def test_every_head_size_fits_every_gpu(D, E, arch):
     for options in ({}, {"softcap": 3.0, "bias": True, "dtype": "float16"}):
         asked = call(2, 2, 1, 300, 300, D, E, arch=arch, **options)
         for part, launch in walks(asked).items():
@@ -125,7 +125,7 @@ def test_every_head_size_fits_every_card(D, E, arch):
             assert found["HEAD_D"] % 16 == found["HEAD_E"] % 16 == 0
             assert launch.kernel.threads == 32 * found["WARPS"]
             assert launch.kernel.shared == tile_of(launch).shared(part, padded(D), padded(E))
-            assert launch.kernel.shared <= CARDS[arch].shared_memory
+            assert launch.kernel.shared <= DEVICES[arch].shared_memory
 
 
 def test_two_blocks_fit_a_multiprocessor_of_sm_80():
@@ -330,12 +330,12 @@ def test_config_is_heeded():
 def test_it_compiles_with_little_spilled(asked, arch):
     """What the walk over heads needs, at most: read once a step."""
     backend = CudaBackend(build_folder())
-    asked = replace(asked, device=CARDS[arch])
+    asked = replace(asked, device=DEVICES[arch])
     plan = planned(asked)
     dtypes = {name: x.dtype for name, x in asked.tensors.items() if x is not None}
     dtypes |= {w.name: w.dtype for w in plan.workspaces}
     for launch in plan.launches:
-        resources = backend.resources(build.code_object(launch, dtypes, backend, CARDS[arch]))
+        resources = backend.resources(build.code_object(launch, dtypes, backend, DEVICES[arch]))
         assert resources.stack <= 32 and resources.spills == 0
 
 

@@ -16,7 +16,7 @@ from tests.kernels.launch_arguments import arguments_of
 from tests.kernels.test_attention_sm90_fwd import build_folder
 from tests.kernels.test_attention_triton import PARAMS, info
 
-CARDS = {device.arch: device for device in TARGETS + OTHERS}
+DEVICES = {device.arch: device for device in TARGETS + OTHERS}
 
 
 def asked(
@@ -33,7 +33,7 @@ def asked(
     tensors |= {"dlse": info(B, H, M, dtype="float32") if dlse else None}
     tensors |= {"dbias": info(B, H, M, N, dtype=dtype)}
     axes = {"H": H, "G": G, "M": M, "N": N, "D": D, "E": E}
-    return Call(tensors, {**PARAMS, **params}, axes, CARDS[arch], config or {})
+    return Call(tensors, {**PARAMS, **params}, axes, DEVICES[arch], config or {})
 
 
 def launch_of(**call: Any) -> Launch:
@@ -67,8 +67,8 @@ def test_arguments():
 
 @pytest.mark.parametrize("E", [1, 7, 64, 72, 128, 200, 256])
 @pytest.mark.parametrize("D", [1, 13, 64, 96, 128, 192, 256])
-def test_every_head_size_fits_the_smallest_card(D, E):
-    for arch, device in CARDS.items():
+def test_every_head_size_fits_the_smallest_gpu(D, E):
+    for arch, device in DEVICES.items():
         launch = launch_of(D=D, E=E, arch=arch)
         kernel, found = kernel_of(launch), defines(launch)
         assert D <= found["HEAD_D"] < D + 16 and E <= found["HEAD_E"] < E + 16
@@ -81,7 +81,7 @@ def test_every_head_size_fits_the_smallest_card(D, E):
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 def test_two_blocks_share_a_multiprocessor_at_128(arch):
     shared = kernel_of(launch_of(arch=arch)).shared
-    assert 2 * (shared + 1024) <= CARDS[arch].shared_memory + 1024
+    assert 2 * (shared + 1024) <= DEVICES[arch].shared_memory + 1024
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ def test_it_compiles_without_spills(call, arch):
     plan = plan_dbias(call)
     assert isinstance(plan, Plan)
     dtypes = {name: x.dtype for name, x in call.tensors.items() if x is not None}
-    resources = backend.resources(build.code_object(plan.launches[0], dtypes, backend, CARDS[arch]))
+    resources = backend.resources(build.code_object(plan.launches[0], dtypes, backend, DEVICES[arch]))
     assert resources.stack == 0 and resources.spills == 0
 
 

@@ -25,7 +25,7 @@ from tests.kernels.test_attention_sm90_fwd import (
     square,
 )
 
-CARDS = {device.arch: device for device in TARGETS + OTHERS}
+DEVICES = {device.arch: device for device in TARGETS + OTHERS}
 
 
 @pytest.mark.parametrize(
@@ -50,8 +50,8 @@ def test_tiles(D, M, tile):
 
 @pytest.mark.parametrize("E", [1, 7, 64, 72, 128, 200, 256])
 @pytest.mark.parametrize("D", [1, 13, 40, 64, 96, 128, 192, 256])
-def test_every_head_size_fits_the_smallest_card(D, E):
-    smallest = min(CARDS.values(), key=lambda device: device.shared_memory)
+def test_every_head_size_fits_the_smallest_gpu(D, E):
+    smallest = min(DEVICES.values(), key=lambda device: device.shared_memory)
     asked = replace(square(2, 2, 1, 300, 300, D, E), device=smallest)
     kernel = launch_of(plan_forward(asked)).kernel
     found = dict(kernel.defines)
@@ -63,7 +63,7 @@ def test_every_head_size_fits_the_smallest_card(D, E):
 @pytest.mark.parametrize(("arch", "most"), [("sm_80", 164), ("sm_90a", 228)])
 def test_two_blocks_fit_a_multiprocessor(arch, most):
     for D in (64, 128, 160, 192, 256):
-        asked = replace(square(2, 2, 1, 300, 300, D), device=CARDS[arch])
+        asked = replace(square(2, 2, 1, 300, 300, D), device=DEVICES[arch])
         assert 2 * (launch_of(plan_forward(asked)).kernel.shared + 1024) <= most * 1024
 
 
@@ -194,7 +194,7 @@ def test_what_is_left_to_others(asked, word):
 def test_a_config_that_does_not_fit_is_rejected():
     asked = square(1, 1, 1, 300, 8, 256, config={"TILE_N": 64, "WARPS": 8, "M_TILES": 2})
     assert isinstance(plan_forward(asked), Plan)
-    assert "bytes" in reason(plan_forward(replace(asked, device=CARDS["sm_80"])))
+    assert "bytes" in reason(plan_forward(replace(asked, device=DEVICES["sm_80"])))
 
 
 def test_config_is_heeded():
@@ -220,7 +220,7 @@ def test_it_compiles_without_spills(asked, arch):
     backend = CudaBackend(build_folder())
     launch = launch_of(plan_forward(asked))
     dtypes = {name: x.dtype for name, x in asked.tensors.items() if x is not None}
-    resources = backend.resources(build.code_object(launch, dtypes, backend, CARDS[arch]))
+    resources = backend.resources(build.code_object(launch, dtypes, backend, DEVICES[arch]))
     assert resources.stack == 0 and resources.spills == 0
 
 

@@ -27,7 +27,7 @@ from tests.kernels.test_attention_sm90_varlen import (
     walk,
 )
 
-CARDS = {device.arch: device for device in TARGETS + OTHERS}
+DEVICES = {device.arch: device for device in TARGETS + OTHERS}
 
 
 def main_of(**call: Any) -> Launch:
@@ -147,9 +147,9 @@ def test_it_compiles_without_spills(call, arch):
     plan = planned(plan_varlen(asked))
     dtypes = {name: x.dtype for name, x in asked.tensors.items() if x is not None}
     dtypes |= {space.name: space.dtype for space in plan.workspaces}
-    resources = backend.resources(build.code_object(plan.launches[1], dtypes, backend, CARDS[arch]))
+    resources = backend.resources(build.code_object(plan.launches[1], dtypes, backend, DEVICES[arch]))
     assert resources.stack == 0 and resources.spills == 0
-    assert kernel_of(plan.launches[1]).shared <= CARDS[arch].shared_memory
+    assert kernel_of(plan.launches[1]).shared <= DEVICES[arch].shared_memory
 
 
 def test_the_spec_lists_it_behind_triton_from_sm_80_on():

@@ -68,7 +68,7 @@ def test_blocks_of_keys_take_turns_where_a_head_does_not_fit(monkeypatch):
     asked = call(1, 2, 1, 1000, 1000, 256)
     row = 2 * 16 * TILE * TILE * 2  # of a block of keys
     monkeypatch.setattr(plan_hdim256, "_DS_BYTES", 6 * row)
-    assert "a block of keys" in reason(asked)  # turns of less than a card's worth of blocks
+    assert "a block of keys" in reason(asked)  # turns of less than a GPU's worth of blocks
     monkeypatch.setattr(plan_hdim256, "_FEWEST_BLOCKS", 6)
     plan = planned(asked)
     mains = [arguments_of(launch) for launch in plan.launches[1::2]]

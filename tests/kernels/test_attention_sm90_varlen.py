@@ -1,4 +1,4 @@
-"""attention over packed sequences by wgmma: plans, and the walk over tiles that are found on the card."""
+"""attention over packed sequences by wgmma: plans, and the walk over tiles that are found on the GPU."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_eight_key_heads_are_walked_together(G, together):
     assert number(table, "of_keys") == 1 and number(table, "tile") == 128
 
 
-def test_offsets_are_read_on_the_card_alone():
+def test_offsets_are_read_on_the_gpu_alone():
     """Every number of the plan follows from shapes: equal for all offsets. Sequences get their bits whatever
     stands beside them, for tiles do not follow from how many tokens there are."""
     tiles = set()

@@ -1,4 +1,4 @@
-"""Plans of attention_varlen_backward's wgmma for heads above 128, and the turns that the card finds."""
+"""Plans of attention_varlen_backward's wgmma for heads above 128, and the turns that the GPU finds."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_every_launch_fits_in_shared_memory():
             assert all(kernel_of(each).shared <= H200.shared_memory for each in wide(D=D, E=E).launches)
 
 
-# What the card finds ------------------------------------------------------------------------------
+# What the GPU finds ------------------------------------------------------------------------------
 
 
 class Row(NamedTuple):

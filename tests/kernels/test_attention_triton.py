@@ -31,11 +31,11 @@ from portable.spec import registry
 from portable.spec.model import Case
 
 KB = 1024
-HOPPER = Device("cuda", "sm_90a", "card", multiprocessors=132, warp_size=32, shared_memory=227 * KB)
-AMPERE = Device("cuda", "sm_80", "card", multiprocessors=108, warp_size=32, shared_memory=163 * KB)
-CDNA = Device("rocm", "gfx942", "card", multiprocessors=304, warp_size=64, shared_memory=64 * KB)
-RDNA3 = Device("rocm", "gfx1100", "card", multiprocessors=96, warp_size=32, shared_memory=64 * KB)
-RDNA = Device("rocm", "gfx1201", "card", multiprocessors=64, warp_size=32, shared_memory=64 * KB)
+HOPPER = Device("cuda", "sm_90a", "GPU", multiprocessors=132, warp_size=32, shared_memory=227 * KB)
+AMPERE = Device("cuda", "sm_80", "GPU", multiprocessors=108, warp_size=32, shared_memory=163 * KB)
+CDNA = Device("rocm", "gfx942", "GPU", multiprocessors=304, warp_size=64, shared_memory=64 * KB)
+RDNA3 = Device("rocm", "gfx1100", "GPU", multiprocessors=96, warp_size=32, shared_memory=64 * KB)
+RDNA = Device("rocm", "gfx1201", "GPU", multiprocessors=64, warp_size=32, shared_memory=64 * KB)
 FORWARD = {"BLOCK_M": 128, "BLOCK_N": 64, "num_warps": 8, "num_stages": 2}
 BACKWARD = {**FORWARD, "BLOCK_M": 64, "BLOCK_N": 128, "DQ_BLOCK_M": 128, "DQ_BLOCK_N": 64}
 PARAMS = {"causal": False, "scale": None, "window_left": None, "window_right": None, "softcap": None}
@@ -336,7 +336,7 @@ def test_two_warpgroups_share_the_products_of_64_keys_instead_of_doing_them_twic
     assert constants(plan.launches[1])["MASK_DP"]
 
 
-def test_a_product_of_one_warpgroup_or_of_a_card_without_descriptors_is_left_as_it_is():
+def test_a_product_of_one_warpgroup_or_of_a_gpu_without_descriptors_is_left_as_it_is():
     for call in ({"device": CDNA, "config": TWO_WARPGROUPS}, {"config": {**TWO_WARPGROUPS, "num_warps": 4}}):
         launch = planned(backward=True, D=256, **call).launches[1]
         assert not constants(launch)["MASK_DP"] and not constants(launch)["HIGH"]

@@ -198,7 +198,7 @@ def test_bulk_tiles_fit(head, stages):
 
 
 @pytest.mark.parametrize("head", [64, 128, 256])
-def test_tiles_fit_every_card(head):
+def test_tiles_fit_every_gpu(head):
     backend = CudaBackend(CudaBackend.__init__.__globals__["Path"](portable.backends.cuda.__path__[0]))
     for device in backend.targets():
         base = paged("mma")

@@ -120,7 +120,7 @@ def cut(x: np.ndarray, exponent: np.ndarray) -> np.ndarray:
 
 
 def tensor_core_sum(products: np.ndarray, total: np.ndarray) -> np.ndarray:
-    """One wgmma step over the last axis as the card does it: addends are cut 24 bits below the largest."""
+    """One wgmma step over the last axis as the GPU does it: addends are cut 24 bits below the largest."""
     addends = np.concatenate([products, total[..., None]], axis=-1)
     top = np.frexp(np.abs(addends).max(axis=-1))[1] - 1
     result = cut(addends, (top - 24)[..., None]).sum(axis=-1)
@@ -326,9 +326,9 @@ def test_float32_tma_kernels_compile_without_spills(transposed_b):
 
 @pytest.mark.slow
 def test_simt_tiles_of_another_vendor_fit_its_registers():
-    card = Device("rocm", "gfx942", "toy", 0, 304, 64, 64 * 1024, 512)
-    assert simt_tile(wide(8192, 512), wide(512, 8192), device=card) == (128, 128)
-    assert simt_tile(wide(512, 512), wide(512, 512), device=card) == (64, 64)
+    device = Device("rocm", "gfx942", "toy", 0, 304, 64, 64 * 1024, 512)
+    assert simt_tile(wide(8192, 512), wide(512, 8192), device=device) == (128, 128)
+    assert simt_tile(wide(512, 512), wide(512, 512), device=device) == (64, 64)
 
 
 def test_each_precision_has_its_kernel():

@@ -101,7 +101,7 @@ def check_ring(op: str, launch: Launch, rows: int) -> None:
 
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("length", [4096, 32768, 65536, 262144])
-def test_other_cards_and_unaligned_rows_have_no_clusters(op: str, length: int) -> None:
+def test_other_gpus_and_unaligned_rows_have_no_clusters(op: str, length: int) -> None:
     planned = [plan(op, 9, length, device=OTHER), plan(op, 9, length, stride=length + 1)]
     for launch in (launch for one in planned for launch in one.launches):
         assert "CLUSTER" not in defines(launch)

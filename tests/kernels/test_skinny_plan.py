@@ -34,7 +34,7 @@ def defines_of(plan: Plan | Rejected) -> dict[str, Any]:
 @pytest.mark.parametrize("make", [half, single])
 @pytest.mark.parametrize("M", [1, 5, 8, 16, 31, 32])
 @pytest.mark.parametrize(("N", "K"), SHAPES)
-def test_blocks_fit_the_card(make, M, N, K):
+def test_blocks_fit_the_gpu(make, M, N, K):
     for b in (make(K, N), make(N, K).mT):
         launch = launch_of(skinny_plan.plan(call(make(M, K), b)))
         defines = dict(launch.kernel.defines)
@@ -57,7 +57,7 @@ def test_one_wave_gives_most_multiprocessors_a_block(M, N, K):
 
 @pytest.mark.parametrize("make", [half, single])
 def test_clusters_leave_no_multiprocessor_two_blocks(make):
-    """Clusters of more than two crowd: they get half of the card."""
+    """Clusters of more than two crowd: they get half of the GPU."""
     shapes = (*SHAPES, (512, 8192), (1024, 4096), (4096, 4096), (7000, 4096), (20000, 512))
     for M in (1, 16, 31):
         for N, K in shapes:

@@ -31,9 +31,9 @@ from portable.plan import (
 from portable.runtime import triton_build
 
 KB = 1024
-HOPPER = Device("cuda", "sm_90a", "card", multiprocessors=132, warp_size=32, shared_memory=227 * KB)
-AMPERE = Device("cuda", "sm_80", "card", multiprocessors=108, warp_size=32, shared_memory=163 * KB)
-CDNA = Device("rocm", "gfx942", "card", multiprocessors=304, warp_size=64, shared_memory=64 * KB)
+HOPPER = Device("cuda", "sm_90a", "GPU", multiprocessors=132, warp_size=32, shared_memory=227 * KB)
+AMPERE = Device("cuda", "sm_80", "GPU", multiprocessors=108, warp_size=32, shared_memory=163 * KB)
+CDNA = Device("rocm", "gfx942", "GPU", multiprocessors=304, warp_size=64, shared_memory=64 * KB)
 CONFIG = {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 64, "GROUP_M": 8, "num_warps": 8, "num_stages": 4}
 SMALL = {**CONFIG, "BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4}
 DTYPES = {torch.bfloat16: "bfloat16", torch.float32: "float32"}
@@ -119,7 +119,7 @@ def test_a_batch_that_does_not_step_has_size_one():
 
 @pytest.mark.parametrize(("config", "per_sm"), [(CONFIG, 1), (SMALL, 3)], ids=["one", "three"])
 @pytest.mark.parametrize("size", [128, 1000, 4096])
-def test_programs_are_as_many_as_the_card_holds(size, config, per_sm):
+def test_programs_are_as_many_as_the_gpu_holds(size, config, per_sm):
     (launch,) = product(half(size, 512), half(512, size), config).launches
     work = math.ceil(size / config["BLOCK_M"]) * math.ceil(size / config["BLOCK_N"])
     assert scalar(launch, "work") == work
@@ -158,7 +158,7 @@ def test_slices_of_k_cover_it_once_where_tiles_are_few(N, K):
     assert scalar(launch, "work") == splits * N // 64 <= 132
 
 
-def test_k_is_whole_where_tiles_or_batches_fill_the_card_or_it_is_short():
+def test_k_is_whole_where_tiles_or_batches_fill_the_gpu_or_it_is_short():
     assert len(product(half(16, 8192), half(8192, 8192), SMALL).launches) == 1
     assert len(product(half(16, 512), half(512, 512), SMALL).launches) == 1
     assert len(product(half(9, 16, 8192), half(9, 8192, 512), SMALL).launches) == 1

@@ -17,9 +17,9 @@ from portable.spec import strict_yaml
 pytest.importorskip("triton")
 
 KB = 1024
-HOPPER = Device("cuda", "sm_90a", "card", multiprocessors=132, warp_size=32, shared_memory=227 * KB)
-CDNA = Device("rocm", "gfx942", "card", multiprocessors=304, warp_size=64, shared_memory=64 * KB)
-RDNA = Device("rocm", "gfx1100", "card", multiprocessors=48, warp_size=32, shared_memory=64 * KB)
+HOPPER = Device("cuda", "sm_90a", "GPU", multiprocessors=132, warp_size=32, shared_memory=227 * KB)
+CDNA = Device("rocm", "gfx942", "GPU", multiprocessors=304, warp_size=64, shared_memory=64 * KB)
+RDNA = Device("rocm", "gfx1100", "GPU", multiprocessors=48, warp_size=32, shared_memory=64 * KB)
 DEVICES = [HOPPER, CDNA, RDNA]
 CONFIG = {"BLOCK_M": 64, "BLOCK_N": 128, "BLOCK_K": 32, "GROUP_M": 8, "num_warps": 8, "num_stages": 2}
 TYPES = ("bfloat16", "float16", "float32")
@@ -71,7 +71,7 @@ def row_call(op: str, entry: str, count: int, length: int, device: Device = HOPP
 
 
 def matmul_call(M: int, N: int, K: int, a: str = "row", b: str = "row", device: Device = CDNA) -> Call:
-    """A product by pointers; test_triton_descriptors.py has those of cards with a copy engine for tiles."""
+    """A product by pointers; test_triton_descriptors.py has those of GPUs with a copy engine for tiles."""
 
     def matrix(rows: int, cols: int, order: str) -> TensorInfo:
         strides = (max(cols, 1), 1) if order == "row" else (1, max(rows, 1))

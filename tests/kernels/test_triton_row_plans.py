@@ -30,7 +30,7 @@ HOPPER_REGISTERS = 65536
 
 
 @functools.cache
-def card(arch: str = SM90) -> tuple[Backend, Device]:
+def backend_and_device(arch: str = SM90) -> tuple[Backend, Device]:
     for vendor, folder in registry.vendors().items():
         backend = detect.backend_class(vendor)(folder)
         for device in backend.targets():
@@ -59,7 +59,7 @@ def planned(
 ) -> Plan:
     """The plan that the tuned config gives, or with `config` over the spec's default."""
     signature = asked(op, count, length, dtype, config.pop("offset", False))
-    backend, device = card(arch)
+    backend, device = backend_and_device(arch)
     implementation = registry.spec(op).implementation("triton")
     assert implementation is not None
     if config:
@@ -225,7 +225,7 @@ def test_rms_norm_keeps_sums_of_rows_up_to_16384_in_registers() -> None:
 
 
 @pytest.mark.parametrize("length", [16400, 65536, 262144])
-def test_columns_of_long_rows_fill_the_card_and_cover_the_row(length: int) -> None:
+def test_columns_of_long_rows_fill_the_gpu_and_cover_the_row(length: int) -> None:
     plan = planned("layer_norm_backward", 5000, length)
     columns = plan.launches[1]
     chunks, lines = scalar(columns, "chunks"), scalar(columns, "lines")
@@ -250,7 +250,7 @@ def test_columns_of_long_rows_fill_the_card_and_cover_the_row(length: int) -> No
     ],
 )
 def test_programs_that_stay_fit_a_hopper_together(op: str, length: int, dtype: str) -> None:
-    backend, device = card()
+    backend, device = backend_and_device()
     plan = planned(op, 10**5, length, dtype)
     types = {name: info.dtype for name, info in asked(op, 9, length, dtype).tensors.items() if info}
     types |= {work.name: work.dtype for work in plan.workspaces}

@@ -42,7 +42,7 @@ def packed(*args, scratch: int = 0) -> bytes:
 
 
 def launched(bound: build.BoundLaunch, addresses: list[int]) -> bytearray:
-    """The buffer that a launch with these addresses hands to the card."""
+    """The buffer that a launch with these addresses hands to the GPU."""
     seen = []
     bound.launcher = lambda grid, kernarg: lambda stream: seen.append(kernarg)
     bound(addresses, 0)
@@ -109,7 +109,7 @@ ABSENT: Any = None  # a grid is refused before backend and device are used
 
 
 @pytest.mark.parametrize("grid", [(0, 1, 1), (2**31, 1, 1), (1, 65536, 1), (1, 1, 65536)])
-def test_a_grid_that_no_card_takes_is_named(grid):
+def test_a_grid_that_no_gpu_takes_is_named(grid):
     with pytest.raises(LaunchError, match="its grid"):
         build.bind(Launch(KERNEL, grid, ()), {}, {}, frozenset(), ABSENT, ABSENT)
 

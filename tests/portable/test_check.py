@@ -76,7 +76,7 @@ def test_the_tuned_files_that_ship_are_sound():
 
 
 @pytest.mark.slow
-def test_every_implementation_takes_a_bench_call_on_some_card():
+def test_every_implementation_takes_a_bench_call_on_some_gpu():
     """A planner that rejects everything would make `check` and the claims empty."""
     pairs = check.targets(None)
     for name in registry.op_folders():

@@ -72,7 +72,7 @@ def test_docs_prints_the_ops_page(run, op):
 
 
 @pytest.mark.slow
-def test_check_compiles_for_a_card_that_is_not_there(run, tmp_path, monkeypatch):
+def test_check_compiles_for_a_gpu_that_is_not_there(run, tmp_path, monkeypatch):
     pytest.importorskip("ziglang")
     monkeypatch.setenv("PORTABLE_CACHE_DIR", str(tmp_path / "cache"))
     table = tmp_path / "table.md"
@@ -94,7 +94,7 @@ def test_warm_says_that_there_is_nothing_to_compile(run):
 
 
 def test_warm_compiles_once(run, toy, tmp_path):
-    """With a card, through the toy vendor; the disk cache then holds what was built."""
+    """With a GPU, through the toy vendor; the disk cache then holds what was built."""
     code, out, _ = run("warm", "twice")
     assert code == 0 and "of 1 ops are compiled for" in out
     assert [what for what, _ in toy].count("compile") == 1

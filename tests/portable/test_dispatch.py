@@ -94,7 +94,7 @@ def test_empty_outputs_launch_nothing(twice, toy):
 
 
 def test_a_launch_without_blocks_is_left_out(twice, toy, monkeypatch):
-    """Found on the card 2026-11-21: gradients over no rows launch only what writes their zeros."""
+    """Found on the GPU 2026-11-21: gradients over no rows launch only what writes their zeros."""
     original = dispatcher.select.choose
 
     def with_an_empty_one(*args):
@@ -190,7 +190,7 @@ def test_a_damaged_tuned_file_is_named_with_its_line(twice, tmp_path, entry, mes
 
 def test_two_usable_vendors_are_not_guessed_between(toy, monkeypatch):
     chosen = detect.select(
-        detect.Machine({"cuda": None, "hip": None}, {"TOY_CARD": "1"}, exists=lambda path: False)
+        detect.Machine({"cuda": None, "hip": None}, {"TOY_GPU": "1"}, exists=lambda path: False)
     )
     assert "PORTABLE_BACKEND" in str(chosen.error)
 
@@ -222,7 +222,7 @@ def test_the_memo_is_bounded(twice, monkeypatch):
 
 
 def test_a_gradient_runs_under_the_pins_of_its_forward(monkeypatch):
-    """Found on the card 2026-11-21: autograd's threads are outside any `using`."""
+    """Found on the GPU 2026-11-21: autograd's threads are outside any `using`."""
     from threading import Thread
 
     seen = []

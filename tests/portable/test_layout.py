@@ -32,7 +32,7 @@ def test_padded_rows_keep_their_stride():
 
 
 def test_an_empty_tensor_has_rows_whatever_its_strides():
-    """Found on the card 2026-11-21: an empty sliced tensor counts as contiguous, its last stride 2."""
+    """Found on the GPU 2026-11-21: an empty sliced tensor counts as contiguous, its last stride 2."""
     assert rows(info(torch.empty(0, 80)[:, ::2])) == (0, 40, 40)
 
 

@@ -189,13 +189,13 @@ def test_a_call_that_cannot_be_tuned_is_said_and_the_others_go_on(tune, monkeypa
     assert code == 1 and "not tuned: no luck" in out and "1 class filed" in out
 
 
-def test_an_emulated_card_tells_no_time(tune, monkeypatch):
+def test_an_emulated_gpu_tells_no_time(tune, monkeypatch):
     monkeypatch.setattr(detect, "device", lambda: dataclasses.replace(HOPPER, emulated=True))
     code, _, err = tune("product")
     assert code == 2 and "tells no time" in err
 
 
-def test_without_a_card_there_is_nothing_to_tune(capsys):
+def test_without_a_gpu_there_is_nothing_to_tune(capsys):
     assert cli.main(["tune", "softmax", "--impl", "torch"]) == 2
     assert "softmax.torch has no tunables" in capsys.readouterr().err
 

@@ -407,7 +407,7 @@ def gpu(arch, multiprocessors, shared_kb, l2_mb):
     return Device("cuda", arch, "made up", 0, multiprocessors, 32, shared_kb << 10, 255, l2_mb << 20)
 
 
-def test_an_unlisted_card_takes_the_nearest_and_explain_says_so(backend):
+def test_an_unlisted_gpu_takes_the_nearest_and_explain_says_so(backend):
     file = backend.folder / "tuned.yaml"
     file.write_text(
         "schema_version: 1\nentries:\n" + hand(16, "sm_80") + hand(32, "sm_86") + hand(64, "sm_100")
@@ -424,7 +424,7 @@ def test_an_unlisted_card_takes_the_nearest_and_explain_says_so(backend):
     assert "nearest by features, sm_100" in said
 
 
-def test_another_card_of_the_same_architecture_is_named(backend):
+def test_another_gpu_of_the_same_architecture_is_named(backend):
     store.merge(backend.folder / "tuned.yaml", [entry(BLOCK_M=128)])
     assert "tuned for this device (measured on NVIDIA H200 at T=bfloat16" in taken(backend).source
     fewer = dataclasses.replace(HOPPER, multiprocessors=114, name="NVIDIA H100 PCIe")
@@ -436,7 +436,7 @@ def test_another_card_of_the_same_architecture_is_named(backend):
     assert "bits differ from the default's" in taken(backend).source
 
 
-def test_the_nearest_cards():
+def test_the_nearest_gpus():
     backend = CudaBackend.__new__(CudaBackend)
 
     def near(device):

@@ -1,4 +1,4 @@
-"""The process of trials on the toy vendor: checks are real, its card's clock is made up."""
+"""The process of trials on the toy vendor: checks are real, its GPU's clock is made up."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from portable.tune.worker import Died, Worker
 @pytest.fixture
 def bench(toy, monkeypatch):
     """A trial process's inside for twice(x), in this process."""
-    card = types.SimpleNamespace(
+    module = types.SimpleNamespace(
         set_device=lambda index: None,
         mem_get_info=lambda index: (1 << 30, 1 << 30),
         synchronize=lambda: None,
         empty_cache=lambda: None,
     )
-    monkeypatch.setattr(torch, "get_device_module", lambda kind: card)
+    monkeypatch.setattr(torch, "get_device_module", lambda kind: module)
 
     class Timed:
         def __init__(self, name, call, sets):
@@ -143,7 +143,7 @@ def test_a_process_that_dies_says_how_and_at_what(text, how):
     worker.close()
 
 
-def test_the_real_program_refuses_without_a_card_and_lives_on():
+def test_the_real_program_refuses_without_a_gpu_and_lives_on():
     """A request that raises is answered with the reason."""
     worker = Worker()
     answer = worker.ask({"check": "x", "values": {}}, 60)

@@ -250,7 +250,7 @@ def _patched(image, **changes):
         ("gfx1100", "rsrc1", lambda old: old | 63, "512 VGPRs; there are 256"),
     ],
 )
-def test_a_descriptor_no_card_takes_is_named(images, arch, field, change, message):
+def test_a_descriptor_no_gpu_takes_is_named(images, arch, field, change, message):
     with pytest.raises(CodeObjectError, match=message):
         CodeObject(_patched(images[arch], **{field: change}))
 

@@ -1,4 +1,4 @@
-"""The Triton kernels of attention with a line changed, run on emulated cards."""
+"""The Triton kernels of attention with a line changed, run on emulated GPUs."""
 
 from __future__ import annotations
 

@@ -59,17 +59,17 @@ SLOW = {
 
 
 def every() -> list[Mutant]:
-    """The fast ones first, then those that run on an emulated card."""
+    """The fast ones first, then those that run on an emulated GPU."""
     assert all(MODULES)
     return sorted(found, key=lambda each: each.kind == "source")
 
 
 def sample() -> list[Mutant]:
-    """Every third of the fast ones, every ninth of those of ragged attention, and two on emulated cards."""
+    """Every third of the fast ones, every ninth of those of ragged attention, and two on emulated GPUs."""
     fast = [each for each in every() if not each.arch and each.id not in SLOW and not _is_hole(each)]
     ragged = [each for each in fast if each.op.startswith(("attention_paged", "attention_varlen"))]
-    cards = [each for each in every() if each.arch and "one row past the end written" in each.name]
-    return [each for each in fast if each not in ragged][::3] + ragged[::9] + cards[:2]
+    emulated = [each for each in every() if each.arch and "one row past the end written" in each.name]
+    return [each for each in fast if each not in ragged][::3] + ragged[::9] + emulated[:2]
 
 
 def _is_hole(mutant: Mutant) -> bool:

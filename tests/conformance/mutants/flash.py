@@ -43,7 +43,7 @@ class Flash:
         return q.shape[-1] ** -0.5 if params["scale"] is None else params["scale"]
 
     def capped(self, scores: Tensor, cap: float) -> Tensor:
-        """1 - 2 / (exp(2x) + 1), which is what a card has cheaply."""
+        """1 - 2 / (exp(2x) + 1), which is what a GPU has cheaply."""
         return cap * (1 - 2 / (torch.exp2(scores / cap * (2 * LOG2E)) + 1))
 
     def scored(self, q: Tensor, k: Tensor, bias: Tensor | None, params: dict[str, Any]) -> Tensor:

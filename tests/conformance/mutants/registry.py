@@ -49,7 +49,7 @@ class Mutant:
 
     `kind` says how it takes the place of a right one: "torch" (`function` instead of the op's torch
     implementation, on the CPU), "call" (`function` around the op as callers see it) or "source" (`edits`
-    of the files of the implementation `impl`, run on the emulated card `arch`).
+    of the files of the implementation `impl`, run on the emulated GPU `arch`).
     """
 
     op: str

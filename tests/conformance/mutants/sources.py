@@ -1,4 +1,4 @@
-"""Real HIP and Triton kernels with one line changed, run on emulated cards."""
+"""Real HIP and Triton kernels with one line changed, run on emulated GPUs."""
 
 from __future__ import annotations
 
