@@ -1,4 +1,4 @@
-"""attention over packed sequences in float64: the reference of one sequence, for each."""
+"""attention over packed sequences in float64: the reference of attention, for sequences of equal lengths."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from torch import Tensor
 
 from . import magnitude as magnitudes
 from . import reference
-from .varlen_torch import sequences
+from .varlen_torch import batches, heads, rows
 
+BATCH_ELEMENTS = 1 << 22
+"""Elements of a batch's largest temporaries: 32 MB each in float64, and there are several."""
 FORWARD = ("o", "lse")
 GRADIENTS = ("dq", "dk", "dv")
 
@@ -21,13 +23,11 @@ def attention_varlen(
     **params: Any,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """o and lse; zeros and -inf for tokens of no sequence."""
-    parts: dict[str, list[Any]] = {name: [] for name in FORWARD}
-    for at, there in sequences(q, k, cu_seqlens_q, cu_seqlens_k):
-        found = reference.attention(_heads(q[at]), _heads(k[there]), _heads(v[there]), None, sinks, **params)
-        for name, each in zip(FORWARD, found, strict=True):
-            parts[name].append((at, each))
-    lse = torch.full((q.shape[1], len(q)), -torch.inf, dtype=q.dtype)
-    return _joined(q.new_zeros((*q.shape[:2], v.shape[-1])), parts["o"]), _joined(lse.T, parts["lse"]).T
+    o, lse = q.new_zeros((*q.shape[:2], v.shape[-1])), q.new_full((q.shape[1], len(q)), -torch.inf)
+    for at, there in batches(q, k, cu_seqlens_q, cu_seqlens_k, BATCH_ELEMENTS):
+        found = reference.attention(heads(q, at), heads(k, there), heads(v, there), None, sinks, **params)
+        o[at], lse[:, at] = found[0].transpose(1, 2), found[1].transpose(0, 1)
+    return o, lse
 
 
 def derived(
@@ -78,10 +78,10 @@ def magnitude(
 ) -> dict[str, Tensor]:  # fmt: skip
     """The error scales of o and lse."""
     o, lse = q.new_zeros((*q.shape[:2], v.shape[-1])), q.new_zeros((q.shape[1], len(q)))
-    for at, there in sequences(q, k, cu_seqlens_q, cu_seqlens_k):
-        heads = _heads(q[at]), _heads(k[there]), _heads(v[there])
-        found = magnitudes.magnitude(*heads, None, sinks, types=types, **params)
-        o[at], lse[:, at] = found["o"].movedim(0, 1), found["lse"]
+    for at, there in batches(q, k, cu_seqlens_q, cu_seqlens_k, BATCH_ELEMENTS):
+        given = heads(q, at), heads(k, there), heads(v, there)
+        found = magnitudes.magnitude(*given, None, sinks, types=types, **params)
+        o[at], lse[:, at] = found["o"].transpose(1, 2), found["lse"].transpose(0, 1)
     return {"o": o, "lse": lse}
 
 
@@ -98,26 +98,12 @@ def _gradients(
     function: Callable[..., Any], do: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor,
     cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, dlse: Tensor | None, params: dict[str, Any],
 ) -> dict[str, Tensor]:  # fmt: skip
-    """What a function of one sequence says of dq, dk and dv, for all tokens."""
+    """The gradients, or their error scales, of all tokens, by a function of sequences of equal lengths."""
     made = {name: torch.zeros_like(like) for name, like in zip(GRADIENTS, (q, k, v), strict=True)}
-    for at, there in sequences(q, k, cu_seqlens_q, cu_seqlens_k):
-        given = [_heads(x) for x in (do[at], q[at], k[there], v[there], o[at])]
-        found = function(*given, lse[:, at], None, dlse if dlse is None else dlse[:, at], **params)
+    for at, there in batches(q, k, cu_seqlens_q, cu_seqlens_k, BATCH_ELEMENTS):
+        given = heads(do, at), heads(q, at), heads(k, there), heads(v, there), heads(o, at)
+        found = function(*given, rows(lse, at), None, None if dlse is None else rows(dlse, at), **params)
         found = found if isinstance(found, dict) else dict(zip(GRADIENTS, found, strict=True))
         for name, part in zip(GRADIENTS, (at, there, there), strict=True):
-            made[name][part] = found[name].movedim(0, 1)
+            made[name][part] = found[name].transpose(1, 2)
     return made
-
-
-def _joined(like: Tensor, parts: list[tuple[slice, Tensor]]) -> Tensor:
-    """`like`, which has tokens first, with the tokens of each part put in; autograd follows them."""
-    made, at = [], 0
-    for where, part in parts:
-        made += [like[at : where.start], part.movedim(0, 1) if part.dim() == 3 else part.T]
-        at = max(at, where.stop)
-    return torch.cat([*made, like[at:]])
-
-
-def _heads(x: Tensor) -> Tensor:
-    """(tokens, heads, dim) as (heads, tokens, dim)."""
-    return x.movedim(0, 1)

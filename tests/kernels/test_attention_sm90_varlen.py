@@ -263,7 +263,7 @@ def test_they_compile(asked, most_stack):
 
 def cuts(offsets: list[int], total: int) -> list[int]:
     """Where sequences begin, with what lies before the first and behind the last."""
-    return [0, *bounds(torch.tensor(offsets), total), total]
+    return [0, *bounds(torch.tensor(offsets), total).tolist(), total]
 
 
 def walk(launch: Launch, cu_q: list[int], cu_k: list[int]) -> tuple[np.ndarray, list[tuple[int, int]]]:
