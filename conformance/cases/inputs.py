@@ -9,7 +9,7 @@ between releases.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -307,22 +307,6 @@ def _codes(
     if kind.is_float:
         return torch.from_numpy(_scales_of(bits, shape, values).astype(np.uint8)).view(kind.storage)
     return torch.from_numpy(_integers_of(bits, shape, kind, values, below)).to(kind.storage)
-
-
-def drawn(
-    dims: Sequence[int],
-    dtype: str,
-    generator: torch.Generator,
-    device: torch.device | str = "cpu",
-    below: int | None = None,
-) -> torch.Tensor:
-    """N(0, 1) of a type, from torch's generator; indices under `below`, other integers under 100."""
-    kind = dtypes.of(dtype)
-    if kind.is_float:
-        return torch.randn(dims, device=device, generator=generator).to(kind.storage)
-    most = {"bool": 2, "packed": 256}.get(kind.kind, 100 if below is None else below)
-    numbers = torch.randint(0, most, dims, device=device, generator=generator)
-    return numbers.to(torch.uint8).view(kind.storage) if kind.kind == "packed" else numbers.to(kind.storage)
 
 
 def place(name: str, logical: torch.Tensor, layout: str, position: int = 0) -> Input:

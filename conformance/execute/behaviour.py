@@ -22,12 +22,13 @@ import portable
 from portable import errors
 from portable.conformance.cases.case import Case, Shape, below, input_shapes, make_shape
 from portable.conformance.cases.generate import required_params
-from portable.conformance.cases.inputs import drawn, poison
+from portable.conformance.cases.inputs import poison
 from portable.conformance.execute import runner
 from portable.conformance.execute.bad_calls import MISSING, BadCall, bad_calls
 from portable.conformance.execute.runner import Result, classify
 from portable.conformance.judge import order_independent, reference
 from portable.dispatch import compiled_call
+from portable.runtime.tensors import random_tensor, widened
 from portable.spec import registry
 from portable.spec.model import Spec
 
@@ -61,7 +62,7 @@ def sample(
     shape = _shape(spec, lead, size, absent)
     for name, own in input_shapes(spec, shape).items():
         dtype = row.get(spec.inputs[name].dtype, spec.inputs[name].dtype)
-        made[name] = drawn(own, dtype, generator, below=below(spec, shape, name))
+        made[name] = random_tensor(own, dtype, generator, below=below(spec, shape, name))
     present = {name: tensor for name, tensor in made.items() if tensor is not None}
     made |= reference.derived(Case(spec.op, tuple(row.items()), shape), spec, present)
     return {name: None if tensor is None else tensor.to(device) for name, tensor in made.items()}
@@ -276,7 +277,7 @@ def scaling(call: Call, spec: Spec, device: torch.device) -> str | None:
             tensors = sample(spec, device, lead=lead, size=64, types=row, absent=absent)
             present = {n: t for n, t in tensors.items() if t is not None}
             wide = {n: t.cpu().to(torch.float64) for n, t in present.items() if t.is_floating_point()}
-            indices = {n: reference.widened(t.cpu()) for n, t in present.items() if n not in wide}
+            indices = {n: widened(t.cpu()) for n, t in present.items() if n not in wide}
             case = Case(spec.op, tuple(row.items()), _shape(spec, lead, 64, absent))
 
             evaluate = partial(_floats, case, spec, indices)

@@ -22,6 +22,7 @@ from portable.conformance.cases.case import (
 )
 from portable.conformance.judge import order_independent as exact
 from portable.conformance.judge.bound import Tolerance, Verdict, integers_exact, judge, judge_equal
+from portable.runtime.tensors import widened
 from portable.spec import registry
 from portable.spec.model import Output, Spec
 
@@ -185,15 +186,6 @@ def _equal(
     if tuple(ref.shape) != shape or ref.is_floating_point():
         raise ValueError(f"the reference gives {output.name} as {ref.dtype} {tuple(ref.shape)}, not {dtype}")
     return Expected(ref, None, tolerance, dtype, True)
-
-
-def widened(tensor: torch.Tensor) -> torch.Tensor:
-    """What the reference gets of an input: floating point numbers in float64, integers and bools as they are,
-    packed types as bytes."""
-    kind = dtypes.of(tensor.dtype)
-    if kind.kind == "packed":
-        return tensor.view(torch.uint8)
-    return tensor.to(torch.float64) if kind.is_float else tensor
 
 
 def reference(case: Case, spec: Spec, wide: Mapping[str, torch.Tensor | None]) -> dict[str, torch.Tensor]:

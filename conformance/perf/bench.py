@@ -21,10 +21,11 @@ from portable import errors
 from portable.conformance import stats
 from portable.conformance.cases.case import Case, below, input_shapes, leading_size, make_shape
 from portable.conformance.cases.generate import required_params
-from portable.conformance.cases.inputs import DTYPES, drawn
+from portable.conformance.cases.inputs import DTYPES
 from portable.conformance.execute.runner import function, implementations
 from portable.conformance.perf import baselines, sweep, timing
 from portable.runtime import detect
+from portable.runtime.tensors import random_tensor
 from portable.spec import registry
 from portable.spec.model import Spec
 
@@ -386,7 +387,7 @@ def made(case: Case, spec: Spec, device: torch.device, seed: int) -> dict[str, t
         dtype, limit = case.dtype(spec.inputs[name].dtype), below(spec, case.shape, name)
 
         def fill(dims: Sequence[int], dtype: str = dtype, limit: int | None = limit) -> Tensor:
-            return drawn(dims, dtype, generator, device, limit)
+            return random_tensor(dims, dtype, generator, device, limit)
 
         found[name] = sweep.laid_out(case.layout, name, shape, fill)
     if spec.cost.baseline is not None and any(each.derived for each in spec.inputs.values()):

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from portable import dtypes
 from portable.spec.model import RoundedReference
+
+if TYPE_CHECKING:
+    import torch
 
 
 def rounded(function: Callable[..., Any], entry: RoundedReference) -> Callable[..., Any]:
@@ -22,17 +26,24 @@ def rounded(function: Callable[..., Any], entry: RoundedReference) -> Callable[.
             return tensor
         return tensor if tensor.dtype == torch.float64 else tensor.to(torch.float32)
 
+    @functools.cache
+    def output_types(given: tuple[torch.dtype | None, ...]) -> tuple[torch.dtype, ...]:
+        """The types of the outputs for inputs of these."""
+        present = {name: of for name, of in zip(entry.inputs, given, strict=True) if of is not None}
+        row = _row(entry, present)
+        return tuple(dtypes.of(row.get(dtype, dtype)).storage for _, dtype, _ in entry.outputs)
+
     def run(*ordered: Any, **named: Any) -> tuple[Any, ...] | Any:
         arguments = {**dict(zip(names, ordered, strict=False)), **named}
         given = {name: arguments.get(name) for name in entry.inputs}
-        row = _row(entry, {name: tensor.dtype for name, tensor in given.items() if tensor is not None})
-        result = function(**{**arguments, **{name: widened(given[name]) for name in given}})
-        several = tuple(result) if isinstance(result, (tuple, list)) else (result,)
+        kinds = output_types(tuple([None if each is None else each.dtype for each in given.values()]))
+        arguments |= {name: widened(tensor) for name, tensor in given.items()}
+        result = function(**arguments)
         if isinstance(result, Mapping):
-            several = tuple(result[name] for name, _, _ in entry.outputs)
+            result = [result[name] for name, _, _ in entry.outputs]
+        several = result if isinstance(result, (tuple, list)) else (result,)
         made = []
-        for tensor, (_, dtype, when) in zip(several, entry.outputs, strict=True):
-            kind = dtypes.of(row.get(dtype, dtype)).storage
+        for tensor, kind, (_, _, when) in zip(several, kinds, entry.outputs, strict=True):
             absent = when is not None and given[when] is None
             made.append(tensor.new_empty(0, dtype=kind) if absent else tensor.to(kind))
         return tuple(made) if len(made) > 1 else made[0]

@@ -15,7 +15,7 @@ import os
 import re
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -207,6 +207,15 @@ def load_entry(entry: Entry) -> Callable[..., Any]:
     return functools.partial(function, **entry.arguments) if entry.arguments else function
 
 
+def of_tensors(entry: Entry, inputs: Iterable[str], params: Mapping[str, Any]) -> Callable[..., Any]:
+    """The function that a spec names, of the op's tensors in their order; the parameters are given."""
+    names, function = tuple(inputs), load_entry(entry)
+    if entry.module is None:
+        return lambda *tensors: function(**dict(zip(names, tensors, strict=True)), **params)
+    rest = [params[name] for name in (entry.positional or ())[len(names) :]]
+    return lambda *tensors: function(*tensors, *rest)
+
+
 @cache
 def _of_torch(entry: Entry, module: str) -> Callable[..., Any]:
     """torch's own function, to be called with the op's arguments, by name as well."""
@@ -216,7 +225,13 @@ def _of_torch(entry: Entry, module: str) -> Callable[..., Any]:
     if not callable(found):
         raise SpecError(entry.file, None, f"the spec names {entry}, but this torch has no such function")
     rest = entry.positional or ()
-    return lambda *ordered, **named: found(*ordered, *[named[name] for name in rest[len(ordered) :]])
+
+    def run(*ordered: Any, **named: Any) -> Any:
+        if named:
+            ordered += tuple([named[name] for name in rest[len(ordered) :]])
+        return found(*ordered)
+
+    return run
 
 
 def clear_caches() -> None:

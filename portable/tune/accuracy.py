@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from portable.runtime.tensors import widened
 from portable.spec import registry
 from portable.tune.problem import Subject
 
@@ -37,7 +38,7 @@ class Judge:
 
     def _refer(self, tensors: Mapping[str, Any]) -> None:
         spec = self._subject.spec
-        wide = {name: None if each is None else each.to(torch.float64) for name, each in tensors.items()}
+        wide = {name: None if each is None else widened(each) for name, each in tensors.items()}
         given = dict(zip(spec.params, self._subject.values(), strict=True))
         scales = spec.reference.error_scale
         self._refs = _named(spec, _ask(registry.load_entry(spec.reference.entry), {**wide, **given}))
@@ -51,6 +52,11 @@ class Judge:
         for place, (name, field) in enumerate(self._subject.spec.outputs.items()):
             got = outputs[place]
             if got is None or not got.numel() or (field.when and self._subject.shapes[field.when] is None):
+                continue
+            if not got.is_floating_point():
+                expected = (self._first or outputs)[place] if self._refs is None else self._refs[name]
+                if different := int((got != expected).sum()):
+                    return f"{name} is wrong: {different} of {got.numel()} integers differ"
                 continue
             if not bool(torch.isfinite(got).all()):
                 return f"{name} holds numbers that are not finite"

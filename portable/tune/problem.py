@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 from portable.configs import shape_class
 from portable.dispatch import arguments, compiled_call, select
-from portable.dtypes import itemsize
+from portable.dtypes import itemsize, of
 from portable.errors import PortableError, listed
 from portable.spec import registry
 from portable.spec.model import Case, Implementation, Spec
@@ -40,23 +40,35 @@ class Subject:
         return found
 
     def tensors(self, device: Any, seed: int | None = None) -> dict[str, Any]:
-        """N(0, 1) numbers for every input on `device`; nothing in them on "meta" or without a seed."""
+        """Random numbers for every input on `device`, indices below their bound; inputs that follow from
+        others are made by the function `derived` beside the op's baseline. Without a seed, empty memory."""
         import torch
+
+        from portable.runtime.tensors import random_tensor
 
         source = None if seed is None else torch.Generator(device).manual_seed(seed)
         made: dict[str, Any] = {}
+        derived = {name for name, each in self.spec.inputs.items() if each.derived and source is not None}
         for name, shape in self.shapes.items():
-            if shape is None:
+            if shape is None or name in derived:
                 made[name] = None
                 continue
-            dtype = getattr(torch, self.dtypes[name])
             order = (*shape[:-2], shape[-1], shape[-2]) if name in self.columns else shape
             if source is None:
-                tensor = torch.empty(order, dtype=dtype, device=device)
+                tensor = torch.empty(order, dtype=of(self.dtypes[name]).storage, device=device)
             else:
-                tensor = torch.randn(order, device=device, generator=source).to(dtype)
+                tensor = random_tensor(order, self.dtypes[name], source, device, self._below(name))
             made[name] = tensor.transpose(-1, -2) if name in self.columns else tensor
+        baseline = self.spec.cost.baseline
+        if derived and baseline is not None:
+            function = registry.load_entry(replace(baseline, function="derived"))
+            made |= function(made, {**self.signature.facts, "layout": "contiguous"})
         return made
+
+    def _below(self, name: str) -> int | None:
+        """The number that every value of an index is below; None for any other input."""
+        limit = self.spec.inputs[name].below
+        return self.signature.facts[limit] if isinstance(limit, str) else limit
 
     def values(self) -> list[Any]:
         """Every parameter in the spec's order, checked."""

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from portable.dtypes import itemsize
+from portable.dtypes import itemsize, of
 from portable.runtime import worker_io
 
 Send = Callable[[dict[str, Any]], None]
@@ -138,9 +138,7 @@ class Bench:
         source = torch.randn(size // 4, device=self._place)
         kinds = list(self._subject.dtypes.values())
         side = 4096 if itemsize(kinds[0]) < 4 else 2048
-        left, right = (
-            torch.randn(side, side, device=self._place).to(getattr(torch, kinds[0])) for _ in range(2)
-        )
+        left, right = (torch.randn(side, side, device=self._place).to(of(kinds[0]).storage) for _ in range(2))
         samples = timing.interleaved(
             {
                 "copy": (timing.copy, [(source, torch.empty_like(source))]),
