@@ -15,15 +15,15 @@ from typing import Any
 import portable
 from portable.conformance.cases.case import UnknownCase
 from portable.conformance.cases.generate import TIERS
-from portable.conformance.commands import run
+from portable.conformance.commands import run, run_options, selection
 from portable.conformance.execute import case_ids, device, runner, waivers
 from portable.conformance.execute.behaviour import Behaviour
-from portable.conformance.execute.pool import case_task, run_in_process
 from portable.conformance.execute.result import Result
 from portable.conformance.judge import reference
 from portable.conformance.records import record
 from portable.conformance.report import summary
 from portable.conformance.text import UsageError, discard_stdout, escape_unencodable, plain
+from portable.conformance.workers.pool import case_task, run_in_process
 from portable.errors import BackendError, PortableError
 from portable.spec import registry
 
@@ -85,7 +85,11 @@ def _parser() -> argparse.ArgumentParser:
         sub.add_argument("--tier", choices=TIERS, default="core", help="how many cases")
         sub.add_argument("-k", metavar="TEXT", help="only cases whose id contains TEXT")
         sub.add_argument(
-            "--fraction", type=run.fraction, default=(1, 1), metavar="I,N", help="the I-th of N shards"
+            "--fraction",
+            type=run_options.fraction,
+            default=(1, 1),
+            metavar="I,N",
+            help="the I-th of N shards",
         )
     again = command("rerun", rerun_command, "Run one case again, in this process, and print what is seen.")
     again.add_argument("case", metavar="CASE")
@@ -95,7 +99,7 @@ def _parser() -> argparse.ArgumentParser:
         sub.add_argument(
             "--no-waivers", action="store_true", help=f"as if the vendor's {waivers.FILE} were empty"
         )
-    run.add_arguments(running)
+    run_options.add_arguments(running)
 
     comparing = command("compare", compare_command, "Say whether two records agree, case by case.")
     comparing.add_argument("records", nargs=2, metavar="FILE.json")
@@ -130,7 +134,7 @@ def _threshold(text: str) -> float:
 
 def list_command(args: Any) -> int:
     try:
-        for case in run.selected(args):
+        for case in selection.selected(args):
             print(case.id)
         sys.stdout.flush()
     except BrokenPipeError:
@@ -140,7 +144,7 @@ def list_command(args: Any) -> int:
 
 def rerun_command(args: Any) -> int:
     case = case_ids.case(args.case)
-    impls = run.chosen_impls(args.impl, [case.op]) or runner.implementations(case.op)
+    impls = selection.chosen_impls(args.impl, [case.op]) or runner.implementations(case.op)
     apply_waivers = runner.no_waivers if args.no_waivers else waivers.active().apply_waivers
     print(f"{case.id} on {portable.device()}")
     if not isinstance(case, Behaviour):

@@ -12,6 +12,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ from portable.conformance.judge import reference
 from portable.conformance.text import print_table
 from portable.spec import registry
 
+HEAD = ("op", "size", "dtype", "ran", "result", "worst |err|/bound", "max |err|", "us", "why this one")
 _SMALLER = 4  # by how much each size is less on an emulated GPU
 
 
@@ -70,8 +72,35 @@ def device_time(call: Callable[[], object], device: torch.device) -> float:
     return statistics.median(times)
 
 
-def show(case: Case, device: torch.device, timed: bool = True) -> tuple[tuple[str, ...], str]:
-    """One row of the table, and a sentence if the result is outside its bound (else "")."""
+@dataclass(frozen=True)
+class Row:
+    """A line of the table, its cells in the order of HEAD; `problem` says what is wrong, if anything."""
+
+    op: str
+    size: str
+    dtype: str
+    ran: str
+    result: str
+    worst: str = "-"
+    max_error: str = "-"
+    us: str = "-"
+    why: str = "-"
+    problem: str = ""
+
+    def cells(self) -> tuple[str, ...]:
+        return astuple(self)[:-1]
+
+
+def _dtype(case: Case) -> str:
+    return case.dtype(registry.spec(case.op).type_variables[0])
+
+
+def _size(case: Case) -> str:
+    return str(case.shape).replace(",", " ")
+
+
+def show(case: Case, device: torch.device, timed: bool = True) -> Row:
+    """The op called once and judged."""
     spec = registry.spec(case.op)
     question = reference.ask(case, spec)
     arguments: dict[str, Any] = {
@@ -88,35 +117,36 @@ def show(case: Case, device: torch.device, timed: bool = True) -> tuple[tuple[st
         for got, expected in zip(outputs, question.expected.values(), strict=True)
     ]
     worst = max(verdicts, key=lambda verdict: (not verdict.passed, verdict.worst))
-    time_text = f"{device_time(lambda: op(**arguments), device):.1f}" if timed else "-"
     choice = explanation.choice
-    row = (
+    name = choice.name if choice is not None else "-"
+    return Row(
         case.op,
-        str(case.shape).replace(",", " "),
-        case.dtype(spec.type_variables[0]),
-        choice.name if choice is not None else "-",
+        _size(case),
+        _dtype(case),
+        name,
         "ok" if worst.passed else worst.state,
         f"{worst.worst:.3f}",
         f"{max(verdict.max_abs for verdict in verdicts):.2e}",
-        time_text,
+        f"{device_time(lambda: op(**arguments), device):.1f}" if timed else "-",
         choice.reason if choice is not None else "-",
+        "" if worst.passed else f"{case.id} on {name}: {worst}",
     )
-    return row, "" if worst.passed else f"{case.id} on {row[3]}: {worst}"
 
 
-def show_each(case: Case, device: torch.device) -> list[tuple[tuple[str, ...], str]]:
-    """A row for every implementation that the GPU builds, pinned; those that refuse the case say why."""
+def show_each(case: Case, device: torch.device) -> list[Row]:
+    """A row for every implementation that the device builds, pinned; those that refuse the case say why."""
     found = []
-    head = (case.op, str(case.shape).replace(",", " "), case.dtype(registry.spec(case.op).type_variables[0]))
     for name in runner.implementations(case.op):
         try:
             with portable.using(**{case.op: name}):
                 found.append(show(case, device, timed=False))
         except errors.PortableError as error:
             state, message = runner.classify(error, name)
-            supported = state != "NotSupported"
-            row = (*head, name, state, "-", "-", "-", "-" if supported else message)
-            found.append((row, f"{case.id} on {name}: {message}" if supported else ""))
+            row = Row(case.op, _size(case), _dtype(case), name, state)
+            if state == "NotSupported":
+                found.append(replace(row, why=message))
+            else:
+                found.append(replace(row, problem=f"{case.id} on {name}: {message}"))
     return found
 
 
@@ -132,22 +162,20 @@ def main(argv: list[str] | None = None) -> int:
     except errors.BackendError as error:
         print(f"portable: {error}", file=sys.stderr)
         return 3
-    rows, problems = [], []
+    rows: list[Row] = []
     for case in demo_cases(device, info.emulated):
         if wanted and case.op not in wanted:
             continue
         try:
-            found = show_each(case, device) if info.emulated else [show(case, device)]
+            rows += show_each(case, device) if info.emulated else [show(case, device)]
         except errors.PortableError as error:
-            row = (case.op, str(case.shape), "-", "-", type(error).__name__, "-", "-", "-", "-")
-            found = [(row, str(error))]
-        rows += [row for row, _ in found]
-        problems += [problem for _, problem in found if problem]
+            name = type(error).__name__
+            rows.append(Row(case.op, str(case.shape), "-", "-", name, problem=str(error)))
     print(f"portable {portable.__version__} on {info}")
-    head = ("op", "size", "dtype", "ran", "result", "worst |err|/bound", "max |err|", "us", "why this one")
-    print_table(head, rows)
+    print_table(HEAD, [row.cells() for row in rows])
     times = "no timings on an emulated device" if info.emulated else "times are one call, host included"
     print(f"Errors are against float64 from the same input bits; {times}.")
+    problems = [row.problem for row in rows if row.problem]
     for problem in problems:
         print(problem, file=sys.stderr)
     return 1 if problems else 0

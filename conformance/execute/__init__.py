@@ -1,1 +1,1 @@
-"""Running cases: workers, guarded memory, behaviour cases, waivers, the manifest."""
+"""Running cases: guarded memory, behaviour cases, waivers, the manifest."""

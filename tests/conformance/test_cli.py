@@ -9,7 +9,7 @@ import sys
 import pytest
 
 import portable
-from portable.conformance.commands import cli, demo, run
+from portable.conformance.commands import cli, demo, selection
 from portable.conformance.execute import runner
 from portable.conformance.execute.result import Result
 from portable.conformance.records import record
@@ -100,7 +100,7 @@ def test_without_a_command_it_runs(norm, capsys):
 
 
 def test_shards_share_out_the_cases(norm, tmp_path, capsys):
-    whole = [case.id for case in run.selected(cli._parser().parse_args(["list", "--ops", "toy_norm"]))]
+    whole = [case.id for case in selection.selected(cli._parser().parse_args(["list", "--ops", "toy_norm"]))]
     shards = []
     for i in (1, 2, 3):
         assert cli.main(["list", "--ops", "toy_norm", "--fraction", f"{i},3"]) == 0

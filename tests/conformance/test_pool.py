@@ -85,7 +85,7 @@ def test_a_worker_is_a_program(place):
     in a kernel, or a debugger, does not take the next line."""
     tasks = [{"case": CASE, "impls": ["right", "reads"]}, {"case": CASE, "impls": ["chatty"]}]
     done = subprocess.run(
-        [sys.executable, "-m", "portable.conformance.execute.worker", *CPU],
+        [sys.executable, "-m", "portable.conformance.workers.worker", *CPU],
         input="".join(json.dumps(task) + "\n" for task in tasks),
         env=place, capture_output=True, text=True, timeout=100,
     )  # fmt: skip
@@ -149,7 +149,7 @@ def test_workers_die_with_their_parent(place, tmp_path):
     parent = (
         "import subprocess, sys\n"
         "worker = subprocess.Popen("
-        "[sys.executable, '-m', 'portable.conformance.execute.worker', '--device', 'cpu'],"
+        "[sys.executable, '-m', 'portable.conformance.workers.worker', '--device', 'cpu'],"
         " stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True)\n"
         f"worker.stdin.write({ask!r}.encode() + b'\\n')\n"
         "worker.stdin.flush()\n"

@@ -20,8 +20,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from portable.conformance.execute import pool, process
-from portable.conformance.execute.pool import Pool, Task, _Queue, case_task
+from portable.conformance.workers import pool, process
+from portable.conformance.workers.pool import Pool, Task, _Queue, case_task
 
 from . import scripted_worker
 from .scripted_worker import AFTER, BEFORE

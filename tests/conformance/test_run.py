@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from portable.conformance import files, interrupts
-from portable.conformance.commands import cli, run
+from portable.conformance.commands import cli, run, run_options, run_state, selection
 from portable.conformance.execute import fuzz, manifest, runner, waivers
 from portable.conformance.execute.result import Result
 from portable.conformance.perf import bench
@@ -95,7 +95,7 @@ def after(patch, owner, name, count, act):
 def test_an_interrupt_at_any_stage_leaves_a_partial_record(
     norm, file, monkeypatch, capsys, owner, name, count, number
 ):
-    monkeypatch.setattr(run, "_check", lambda *args: None)
+    monkeypatch.setattr(run_options, "check", lambda *args: None)
     after(monkeypatch, owner, name, count, lambda: signal.raise_signal(number))
     later = name in ("_bench", "fuzz_ops")
     more = ["--fuzz", "0.1", "--failures-file", str(file.parent / "found")] * later
@@ -152,7 +152,7 @@ def test_a_run_in_a_thread_needs_no_signals(norm, file):
 def test_what_fuzzing_found_is_written_at_once(norm, file, monkeypatch):
     found = file.with_name("found.txt")
     monkeypatch.setattr(fuzz, "as_regression_line", lambda result: f"{result.case.id}\n")
-    after(monkeypatch, run.Run, "words", 2, KeyboardInterrupt())
+    after(monkeypatch, run_state.Run, "words", 2, KeyboardInterrupt())
     argv = ["run", *OP, "--impl", "zeros,echo,truncation", "-k", "behaviour/two_threads", "-j", "0"]
     assert cli.main([*argv, "--fuzz", "1", "--failures-file", str(found), "--record", str(file)]) == 130
     assert len(found.read_text().split()) == 2
@@ -322,8 +322,8 @@ def test_a_call_that_fuzzing_comes_upon_again_has_one_result(norm, file):
     """The failure stays; the lists of cases see nothing twice."""
     assert ask(file) == 0
     found = record.read(file)
-    asked = run.selected(cli._parser().parse_args(["list", *OP[2:], "-k", "N=129,lead=7/normal"]))
-    going = run.Run(found["header"], asked, waivers.Waivers((), ""), [])
+    asked = selection.selected(cli._parser().parse_args(["list", *OP[2:], "-k", "N=129,lead=7/normal"]))
+    going = run_state.Run(found["header"], asked, waivers.Waivers((), ""), [])
     for entry in found["results"]:
         going.take({"result": entry})
         going.take({"result": {**entry, "state": "Crash"}})

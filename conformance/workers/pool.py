@@ -18,9 +18,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from portable.conformance.cases.case import op_of
-from portable.conformance.execute.process import PROGRAM, ProtocolError, Worker
 from portable.conformance.records.schema import OPTIONAL_FIELDS, RESULT_FIELDS
 from portable.conformance.states import STATES
+from portable.conformance.workers.process import PROGRAM, ProtocolError, Worker
 
 START_SECONDS = 180.0
 """For a worker to import torch and find its device."""
@@ -170,7 +170,8 @@ def is_result(entry: Any) -> bool:
 
 def run_in_process(tasks: Sequence[Task], apply_waivers: Any) -> Iterator[dict[str, Any]]:
     """The same in this process, for a debugger: a crash takes the run with it."""
-    from portable.conformance.execute import runner, worker
+    from portable.conformance.execute import runner
+    from portable.conformance.workers import worker
 
     lost = ""
     for task in tasks:

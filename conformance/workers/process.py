@@ -15,7 +15,7 @@ from typing import Any
 
 from portable.conformance.text import ended
 
-PROGRAM = (sys.executable, "-m", "portable.conformance.execute.worker")
+PROGRAM = (sys.executable, "-m", "portable.conformance.workers.worker")
 LONGEST = 1 << 24
 """Bytes of one line: more is no message but a flood."""
 LAST_WORDS = 4000

@@ -1,0 +1,153 @@
+"""A run under way: its tasks, its results, and the record of what there is so far."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from portable.conformance.cases.case import UnknownCase
+from portable.conformance.commands.selection import Asked
+from portable.conformance.execute import behaviour, case_ids, runner, waivers
+from portable.conformance.execute.result import Result
+from portable.conformance.records import record
+from portable.conformance.states import KNOWN
+from portable.conformance.text import UsageError, paragraph, rerun
+from portable.conformance.workers.pool import Task, case_task
+from portable.errors import PortableError
+
+SAME = (
+    "device", "vendor", "arch", "emulated", "multiprocessors", "driver", "toolkit", "versions", "commit",
+    "dirty", "tier", "fraction", "selection", "specs",
+)  # fmt: skip
+"""What two halves of one run must share."""
+
+AGAIN = frozenset({"NotRun", "XPass", *KNOWN})
+"""States in which a resumed run does not take a result over."""
+ALONE = frozenset({"beyond_2_31"})
+"""Behaviours that want the device's memory for themselves."""
+
+
+@dataclass
+class Run:
+    """A run under way: everything that its record will hold."""
+
+    head: dict[str, Any]
+    asked: list[Asked]
+    known: waivers.Waivers
+    options: list[str]
+    results: list[Result] = field(default_factory=list)
+    inputs: dict[str, str] = field(default_factory=dict)
+    timings: list[dict[str, Any]] = field(default_factory=list)
+    roof: dict[str, Any] | None = None
+    faults: list[str] = field(default_factory=list)
+    written: bool = False
+    """Whether the whole record is written."""
+
+    def __post_init__(self) -> None:
+        self._places: dict[tuple[str, str], int] = {}
+        self._cases = {case.id: case for case in self.asked}
+        wanted = self.head["selection"]["impls"]
+        self.impls = {
+            op: [name for name in runner.implementations(op) if wanted is None or name in wanted]
+            for op in dict.fromkeys(case.op for case in self.asked)
+        }
+
+    @property
+    def total(self) -> int:
+        return sum(len(self.impls[case.op]) for case in self.asked)
+
+    @property
+    def done(self) -> int:
+        """How many of `total` have their result; fuzzing adds others."""
+        return sum(result.case.id in self._cases for result in self.results)
+
+    def tasks(self) -> tuple[list[Task], list[Task]]:
+        """What has no result yet: the tasks to share out, and those that want the device for themselves."""
+        done = self._places
+        shared, alone = [], []
+        for case in self.asked:
+            left = [name for name in self.impls[case.op] if (case.id, name) not in done]
+            if left:
+                heavy = isinstance(case, behaviour.Behaviour) and case.name in ALONE
+                (alone if heavy else shared).append(case_task(case.op, case.id, left))
+        return shared, alone
+
+    def take(self, message: dict[str, Any]) -> Result | None:
+        """Keep what a worker said; answers the result, excused where it is known, if it was one."""
+        if "inputs" in message:
+            self.inputs.update([message["inputs"]])
+        elif "timing" in message:
+            self.timings.append(message["timing"])
+        elif "roof" in message:
+            self.roof = (self.roof or {}) | message["roof"]
+        elif "fault" in message:
+            self.faults.append(message["fault"])
+        elif "result" in message:
+            entry = message["result"]
+            case = self._cases.get(entry["case"]) or case_ids.case(entry["case"])
+            result = self.known.apply_waivers(Result.of(case, entry))
+            self.keep(result)
+            return result
+        return None
+
+    def keep(self, result: Result) -> None:
+        """Add a result. Fuzzing may draw a call that has one: then a failure stays."""
+        place = self._places.setdefault((result.case.id, result.impl), len(self.results))
+        if place == len(self.results):
+            self.results.append(result)
+        elif self.results[place].conforms and not result.conforms:
+            self.results[place] = result
+
+    def words(self, result: Result) -> str:
+        """A failure as a paragraph, with the command that runs it again."""
+        return paragraph(result, rerun(result.case.id, result.impl, self.options))
+
+    def resume(self, path: str) -> None:
+        """Take over the results of a partial record, what fuzzing found too. What did not run is asked
+        again, and so is what was excused: the known failures may be others by now. Raises UsageError where it
+        is not of this very run, or holds a result twice or of what was not asked."""
+        try:
+            there = record.read(path)
+        except FileNotFoundError:
+            return
+        except record.RecordError as error:
+            raise UsageError(f"--resume: {error}") from None
+        if there["header"]["complete"]:
+            raise UsageError(f"--resume: {path} is complete; there is nothing to go on from")
+        for name in SAME:
+            if there["header"][name] != self.head[name]:
+                raise UsageError(
+                    f"--resume: {path} is of another run: its {name} is {there['header'][name]!r}, "
+                    f"now it is {self.head[name]!r}"
+                )
+        for entry in there["results"]:
+            where = f"{entry['case']} on {entry['impl']}"
+            try:
+                case = self._cases.get(entry["case"]) or case_ids.case(entry["case"])
+            except (UnknownCase, PortableError) as error:
+                raise UsageError(f"--resume: {path} holds a result of an unknown case: {error}") from None
+            if entry["impl"] not in self.impls.get(case.op, ()):
+                raise UsageError(f"--resume: {path} holds a result that this run does not ask: {where}")
+            if (case.id, entry["impl"]) in self._places:
+                raise UsageError(f"--resume: {path} holds two results of {where}")
+            if entry["state"] not in AGAIN:
+                self.keep(self.known.apply_waivers(Result.of(case, entry)))
+        self.inputs.update({case: sha256 for case, sha256 in there["inputs"].items() if case in self._cases})
+
+    def record(self, complete: bool, results: Sequence[Result] | None = None) -> dict[str, Any]:
+        """The record of what there is so far, or of `results`, in the order in which they were asked."""
+        results = self.results if results is None else results
+        place = {case.id: number for number, case in enumerate(self.asked)}
+        order = {op: {name: number for number, name in enumerate(impls)} for op, impls in self.impls.items()}
+        ordered = sorted(
+            results,
+            key=lambda each: (
+                place.get(each.case.id, len(place)),
+                each.case.id,
+                order.get(each.case.op, {}).get(each.impl, 0),
+            ),
+        )
+        head = {**self.head, "complete": complete}
+        entries = [each.entry() for each in ordered]
+        return record.build(head, entries, self.inputs, self.timings, self.roof, self.known.used(results))
