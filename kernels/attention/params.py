@@ -1,8 +1,8 @@
 """AttentionParams: a call of attention, its gradients, varlen or over a KV cache, as planners and kernels
 see it.
 
-`dense`, `varlen`, `paged` and `decode` make it of a call. `AttentionParams.struct` is the C struct of the
-same name (device/params.h) that CUDA C++ kernels take by value. `python -m
+`of_call` makes it. `AttentionParams.struct` is the C struct of the same name (device/params.h) that CUDA C++
+kernels take by value; `AttentionParams.arguments` gives its fields one by one. `python -m
 portable.kernels.attention.params` writes that header; a kernel compiled against another layout than that of
 FIELDS fails a static_assert on PARAMS_LAYOUT.
 
@@ -19,18 +19,7 @@ from pathlib import Path
 
 from portable import dtypes
 from portable.layout import collapsible
-from portable.plan import (
-    Argument,
-    Call,
-    Launch,
-    NativeKernel,
-    Pointer,
-    Rejected,
-    Scalar,
-    Struct,
-    TensorInfo,
-    Workspace,
-)
+from portable.plan import Argument, Call, Pointer, Scalar, Struct, TensorInfo, TensorMap
 
 LOG2_E = math.log2(math.e)
 ELEMENTS = {name: dtypes.of(name).c for name in ("bfloat16", "float16")}
@@ -39,16 +28,17 @@ UNBOUNDED = 2**29
 """A window's side that hides no key, as 32-bit sums hold it."""
 MAX_TOKENS = 2**28
 """Of varlen and of gradients: sums of positions and window sides, at most 2 * (M + N), are 32 bits."""
-MAX_BLOCKS = 2**31 - 1
-"""Blocks of one launch."""
 DECODE_ROWS = 64
 """Most rows, queries times the heads that share a key head, of a call that decode kernels take."""
-_MAX_INT = 2**31 - 1
+_FAR = 2**30
 _MAX_KEYS = 2**30
 _MAX_FACTOR = 2.0**100  # a score times more may leave float32
-_TILES = Path(__file__).resolve().parent / "device/varlen_tiles.cu"
 
 Arguments = tuple[tuple[str, Argument], ...]
+
+
+class Unsupported(Exception):
+    """Why a planner does not take a call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +55,11 @@ class Heads:
     @property
     def strides(self) -> tuple[int, int, int]:
         return self.batch, self.head, self.row
+
+    @property
+    def aligned(self) -> bool:
+        """Whether every row of 16-bit elements starts at a multiple of 16 bytes."""
+        return self.alignment >= 16 and all(step % 8 == 0 for step in self.strides)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +85,7 @@ class AttentionParams:
     heads: Mapping[str, Heads]
     offsets: int = 0
     page: int = 0
+    sinks: bool = False
 
     @property
     def qheads_per_kvhead(self) -> int:
@@ -110,8 +106,31 @@ class AttentionParams:
         """What the tanh is multiplied by, for scores in base 2; 0 without a softcap."""
         return 0.0 if self.softcap is None else self.softcap * LOG2_E
 
+    @property
+    def low(self) -> int:
+        """Query i sees key j where low <= j - i <= high, between -2^30 and 2^30. Kernels of varlen add each
+        sequence's N - M."""
+        return -_FAR if self.left is None else max(self._diagonal - self.left, -_FAR)
+
+    @property
+    def high(self) -> int:
+        return _FAR if self.right is None else min(self._diagonal + self.right, _FAR)
+
+    @property
+    def _diagonal(self) -> int:
+        return 0 if self.is_varlen else self.N - self.M
+
     def has(self, name: str) -> bool:
         return name in self.heads
+
+    def flags(self, names: str) -> dict[str, bool]:
+        """Defines of kernels: whether the call has these, of LEFT, RIGHT, SOFTCAP, SINKS, VARLEN, and tensors
+        that may be absent."""
+        known = {
+            "LEFT": self.left is not None, "RIGHT": self.right is not None,
+            "SOFTCAP": self.softcap is not None, "SINKS": self.sinks, "VARLEN": self.is_varlen,
+        }  # fmt: skip
+        return {name: known[name] if name in known else self.has(name.lower()) for name in names.split()}
 
     def rows_of(self, name: str) -> tuple[int, int, int, int]:
         """Columns, rows, heads and batches of a tensor."""
@@ -130,67 +149,98 @@ class AttentionParams:
                 return 2
         return 16
 
-    def tma_unsupported(self, name: str) -> Rejected | None:
-        """Why no TMA descriptor covers a tensor, if none does."""
+    def tma_descriptor(self, name: str, rows: int, heads_of_box: int = 1) -> TensorMap:
+        """Boxes of 64 columns and `rows` rows. A dimension that does not step has size 1, and one of size 1
+        a stride that the driver takes."""
         heads, (columns, *sizes) = self.heads[name], self.rows_of(name)
-        strides = (heads.row, heads.head, heads.batch)
-        steps = [step for size, step in zip(sizes, strides, strict=True) if size > 1]
-        if heads.alignment < 16 or any(step % 8 for step in steps):
-            return Rejected(f"{heads.tensor} has rows that do not start at multiples of 16 bytes")
-        if sizes[0] > 1 and heads.row < columns:
-            return Rejected(f"{heads.tensor} has rows that overlap")
-        if any(step < 0 or step >= 2**39 for step in steps):
-            return Rejected(f"{heads.tensor} has strides that a tensor map does not take")
-        return None
+        steps = (heads.row, heads.head, heads.batch)
+        walked = tuple(size if step else 1 for size, step in zip(sizes, steps, strict=True))
+        strides = tuple(2 * (step if size > 1 else columns) for size, step in zip(walked, steps, strict=True))
+        return TensorMap(name, self.dtype, (columns, *walked), strides, (64, rows, heads_of_box, 1))
 
-    def unsupported(self, max_rows: int) -> Rejected | None:
-        """Why no kernel of the matrix units takes the call, if none does."""
+    def require_tma(self, names: str) -> None:
+        """Unsupported where no TMA descriptor covers one of the tensors."""
+        for name in names.split():
+            heads, (columns, *sizes) = self.heads[name], self.rows_of(name)
+            steps = (heads.row, heads.head, heads.batch)
+            steps = [step for size, step in zip(sizes, steps, strict=True) if size > 1]
+            if heads.alignment < 16 or any(step % 8 for step in steps):
+                raise Unsupported(f"{heads.tensor} has rows that do not start at multiples of 16 bytes")
+            if sizes[0] > 1 and heads.row < columns:
+                raise Unsupported(f"{heads.tensor} has rows that overlap")
+            if any(step < 0 or step >= 2**39 for step in steps):
+                raise Unsupported(f"{heads.tensor} has strides that a tensor map does not take")
+
+    def require(self, max_rows: int) -> None:
+        """Unsupported where no kernel of the matrix units takes the call."""
         if self.dtype not in ELEMENTS:
-            return Rejected(f"{self.dtype} has no matrix instruction here; bfloat16 and float16 have")
+            raise Unsupported(f"{self.dtype} has no matrix instruction here; bfloat16 and float16 have")
         if max(self.M, self.N, self.offsets) > max_rows:
-            return Rejected(f"more than {max_rows} queries, keys or offsets")
+            raise Unsupported(f"more than {max_rows} queries, keys or offsets")
         if self.softcap is not None and not self.softcap > 0:
-            return Rejected(f"a softcap of {self.softcap} is not positive")
+            raise Unsupported(f"a softcap of {self.softcap} is not positive")
         if not all(abs(each) < _MAX_FACTOR for each in (self.scale, self.score_scale, self.softcap_log2)):
-            return Rejected(f"a scale of {self.scale} or its cap leaves float32")
-        return None
+            raise Unsupported(f"a scale of {self.scale} or its cap leaves float32")
 
-    def struct(self, *pointers: str, **others: Argument) -> tuple[str, Argument]:
-        """The argument `params` of a kernel: all sizes and strides, and of the pointers those that it reads
-        or writes. `others` gives pointers whose field and tensor are named differently."""
-        values: dict[str, Pointer | Scalar] = {}
-        for name in pointers:
-            role = "do" if name == "dout" else name
-            found = self.heads.get(role)
-            if found is not None or name in WORKSPACES or name in _INPUTS:
-                values[name] = Pointer(found.tensor if found else WORKSPACES.get(name, name), True)
-        values |= others  # type: ignore[arg-type]
-        ints = {
+    def argument(self, name: str) -> Pointer | Scalar:
+        """The value of a field of the C struct: a null pointer, or strides of 0, where the call has none."""
+        if name in _C_TYPES:
+            found = self.heads.get(_ROLES.get(name, name))
+            if found is not None and name != "block_table":
+                return Pointer(found.tensor)
+            absent = {"sinks": not self.sinks, "block_table": not self.page, "seq_lens": not self.page}
+            absent |= dict.fromkeys(("bounds", "tile_list", "tile_counts"), not self.is_varlen)
+            if absent.get(name, name not in WORKSPACES):
+                return Scalar("i64", 0)
+            return Pointer(WORKSPACES.get(name, name), True)
+        tensor, _, side = name.rpartition("_")
+        if tensor in _STRIDED or name == "block_table_row":
+            heads = self.heads.get(_ROLES.get(tensor, tensor), _ABSENT)
+            return Scalar("i64", getattr(heads, side))
+        if name in ("scale", "score_scale", "softcap_log2"):
+            return Scalar("f32", getattr(self, name))
+        return Scalar("i32", self._ints[name])
+
+    @property
+    def _ints(self) -> dict[str, int]:
+        return {
             "heads": self.H, "kv_heads": self.G, "qheads_per_kvhead": self.qheads_per_kvhead,
             "seqlen_q": self.M, "seqlen_k": self.N, "head_dim": self.D, "head_dim_v": self.E,
             "left": UNBOUNDED if self.left is None else self.left,
             "right": UNBOUNDED if self.right is None else self.right, "offsets": self.offsets,
+            "low": self.low, "high": self.high,
         }  # fmt: skip
-        floats = {"scale": self.scale, "score_scale": self.score_scale, "softcap_log2": self.softcap_log2}
-        absent = Heads("", 0, 0, 0, 16)
-        for name, kind, _ in FIELDS:
-            if name in values:
-                continue
-            if kind == "i64" and "_" in name:
-                tensor, side = name.rsplit("_", 1)
-                heads = self.heads.get("do" if tensor == "dout" else tensor, absent)
-                values[name] = Scalar("i64", getattr(heads, side))
-            elif kind == "pointer":
-                values[name] = Scalar("i64", 0)
-            else:
-                values[name] = Scalar(kind, ints[name] if kind == "i32" else floats[name])  # type: ignore[arg-type]
-        return "params", Struct(tuple((name, values[name]) for name, _, _ in FIELDS))
+
+    def struct(self, pointers: str) -> tuple[str, Argument]:
+        """The argument `params` of a kernel: all sizes and strides, and of the pointers those that it reads
+        or writes."""
+        used = {*pointers.split(), *(name for name, kind, _ in FIELDS if kind != "pointer")}
+        null = Scalar("i64", 0)
+        values = ((name, self.argument(name) if name in used else null) for name, _, _ in FIELDS)
+        return "params", Struct(tuple(values))
+
+    def arguments(self, names: str, **others: int | Argument) -> Arguments:
+        """Arguments of a kernel that takes no struct, by name in its order; `name=field` where its name is
+        not the field's. `others` are those that are no fields; a number is an int."""
+        found: list[tuple[str, Argument]] = []
+        for each in names.split():
+            name, _, field = each.partition("=")
+            value = others[name] if name in others else self.argument(field or name)
+            found.append((name, Scalar("i32", value) if isinstance(value, int) else value))
+        return tuple(found)
+
+
+def strides(names: str) -> str:
+    """The strides of tensors, as names of `AttentionParams.arguments`."""
+    return " ".join(f"{name}_{side}" for name in names.split() for side in ("batch", "head", "row"))
 
 
 # --- the C struct ----------------------------------------------------------------------------------------
 
+_ABSENT = Heads("", 0, 0, 0, 16)
+_ROLES = {"dout": "do"}
+"""A tensor by its field, where its name is a keyword of C++."""
 _STRIDED = ("q", "k", "v", "o", "lse", "bias", "dout", "dlse", "dq", "dk", "dv", "dbias")
-_INPUTS = ("sinks", "block_table", "seq_lens")
 WORKSPACES = {
     "stats": "stats", "bounds": "bounds", "tile_list": "tiles", "tile_counts": "counts", "o_partial": "part",
     "max_partial": "part_m", "sum_partial": "part_l",
@@ -229,7 +279,6 @@ def _offsets() -> tuple[tuple[str, str, int], ...]:
 
 LAYOUT = zlib.crc32(repr(_offsets()).encode()) & 0x7FFFFFFF
 """What PARAMS_LAYOUT is where kernels are compiled; device/params.h holds the same number."""
-DEFINES: tuple[tuple[str, int | str], ...] = (("PARAMS_LAYOUT", LAYOUT),)
 
 _HEADER = """\
 // The C struct of params.py's AttentionParams, which CUDA C++ kernels take by value. Written by
@@ -272,9 +321,15 @@ def header() -> str:
 # --- from a call -----------------------------------------------------------------------------------------
 
 
-def dense(call: Call) -> AttentionParams | Rejected:
-    """Of attention, attention_backward or attention_dbias; Rejected where leading dimensions have no single
-    stride, or a last dimension is not contiguous."""
+def of_call(call: Call) -> AttentionParams:
+    """Of a call of any op of this folder. Unsupported where the struct cannot describe it."""
+    if call.has("block_table"):
+        return _paged(call)
+    return _varlen(call) if call.has("cu_seqlens_q") else _dense(call)
+
+
+def _dense(call: Call) -> AttentionParams:
+    """Unsupported where leading dimensions have no single stride, or a last dimension is not contiguous."""
     heads: dict[str, Heads] = {}
     for name, info in call.tensors.items():
         if info is None or name == "sinks":
@@ -282,41 +337,31 @@ def dense(call: Call) -> AttentionParams | Rejected:
         rank = 2 if name in ("lse", "dlse") else 3
         batch = collapsible(info.shape[:-rank], info.strides[:-rank])
         if batch is None:
-            return Rejected(f"the leading dimensions of {name} cannot be walked with one stride")
-        if rank == 2:
-            head, row = info.strides[-2:]
-            heads[name] = Heads(name, batch, head, row, info.alignment)
-        elif (reason := _no_row(name, info)) is not None:
-            return reason
-        else:
-            head, row = info.strides[-3:-1]
-            heads[name] = Heads(name, batch, head, row, info.alignment)
+            raise Unsupported(f"the leading dimensions of {name} cannot be walked with one stride")
+        if rank == 3:
+            _require_contiguous_rows(name, info)
+        head, row = info.strides[len(info.shape) - rank :][:2]
+        heads[name] = Heads(name, batch, head, row, info.alignment)
     a = call.axes
-    left, right = _bounds(call, a["M"], a["N"])
-    return _params(call, heads, B=math.prod(call["q"].shape[:-3]), M=a["M"], N=a["N"], left=left, right=right)
+    return _params(call, heads, B=math.prod(call["q"].shape[:-3]), M=a["M"], N=a["N"])
 
 
-def varlen(call: Call, max_tokens: int = _MAX_INT) -> AttentionParams | Rejected:
-    """Of attention_varlen or its gradient: one batch of all tokens."""
+def _varlen(call: Call) -> AttentionParams:
+    """One batch of all tokens."""
     a = call.axes
-    most = 2 * (a["M"] + a["N"])
-    if most + a["C"] + 1024 > _MAX_INT:
-        return Rejected("token numbers of 32 bits do not hold this size")
-    if max(a["M"], a["N"], a["C"]) > max_tokens:
-        return Rejected(f"more than {max_tokens} tokens or sequences")
+    if max(a["M"], a["N"], a["C"]) > MAX_TOKENS:
+        raise Unsupported(f"more than {MAX_TOKENS} tokens or sequences")
     heads = {}
     for name, info in call.tensors.items():
         if info is not None and len(info.shape) == 3:  # tokens, heads, columns
             heads[name] = Heads(name, 0, info.strides[1], info.strides[0], info.alignment)
         elif info is not None and len(info.shape) == 2:  # heads, tokens
             heads[name] = Heads(name, 0, info.strides[0], info.strides[1], info.alignment)
-    left, right = _bounds(call, a["M"], a["N"])
-    return _params(call, heads, B=1, M=a["M"], N=a["N"], left=left, right=right, offsets=a["C"])
+    return _params(call, heads, B=1, M=a["M"], N=a["N"], offsets=a["C"])
 
 
-def paged(call: Call) -> AttentionParams | Rejected:
-    """Of attention_paged: q [B, M, H, D], caches [pages, page, G, D] and [pages, page, G, E], block_table
-    [B, W]."""
+def _paged(call: Call) -> AttentionParams:
+    """q [B, M, H, D], caches [pages, page, G, D] and [pages, page, G, E], block_table [B, W]."""
     a, heads = call.axes, {}
     for role, name in (("q", "q"), ("k", "k_cache"), ("v", "v_cache"), ("o", "o")):
         info = call[name]
@@ -326,101 +371,40 @@ def paged(call: Call) -> AttentionParams | Rejected:
     table = call["block_table"]
     heads["block_table"] = Heads("block_table", 0, 0, table.strides[0], table.alignment)
     N = a["W"] * a["S"] if a["P"] else 0
-    left, _ = _bounds(call, a["M"], N)
-    found = _params(
-        call, heads, B=a["Z"], M=a["M"], N=N, left=left, right=0 if a["M"] > 1 else None, page=a["S"]
-    )  # fmt: skip
-    return _cached(call, found)
+    return _params(call, heads, B=a["Z"], M=a["M"], N=N, page=a["S"])
 
 
-def decode(call: Call) -> AttentionParams | Rejected:
-    """Of attention with few queries against many keys."""
-    found = dense(call)
-    if isinstance(found, Rejected):
-        return found
-    if found.M * found.qheads_per_kvhead > DECODE_ROWS:
-        return Rejected(f"more than {DECODE_ROWS} queries share a key head")
-    return Rejected("it has no bias") if call.has("bias") else _cached(call, found)
+def _require_contiguous_rows(name: str, info: TensorInfo) -> None:
+    if info.strides[-1] != 1 and info.shape[-1] > 1:
+        raise Unsupported(f"{name}'s last dimension has a stride of {info.strides[-1]}, not 1")
 
 
-def _cached(call: Call, p: AttentionParams) -> AttentionParams | Rejected:
+def require_decode(call: Call, p: AttentionParams) -> None:
+    """Unsupported where no decode kernel takes the call: few queries against a cache, in pages or not."""
+    if not p.page and p.M * p.qheads_per_kvhead > DECODE_ROWS:
+        raise Unsupported(f"more than {DECODE_ROWS} queries share a key head")
+    if p.has("bias"):
+        raise Unsupported("it has no bias")
     for role in ("q", "k", "v"):
-        if (reason := _no_row(p.heads[role].tensor, call[p.heads[role].tensor])) is not None:
-            return reason
-    return Rejected(f"{p.N} keys: key numbers are 32-bit") if p.N + p.M > _MAX_KEYS else p
-
-
-def _no_row(name: str, info: TensorInfo) -> Rejected | None:
-    if info.shape[-1] > 1 and info.strides[-1] != 1:
-        return Rejected(f"{name}'s last dimension has a stride of {info.strides[-1]}, not 1")
-    return None
-
-
-def _bounds(call: Call, M: int, N: int) -> tuple[int | None, int | None]:
-    """The window's sides, `causal` among them; None where a side hides no key."""
-    left, right = call.params["window_left"], call.params.get("window_right")
-    if call.params.get("causal"):
-        right = 0 if right is None else min(right, 0)
-    return None if left is None or left >= N - 1 else left, None if right is None or right >= M - 1 else right
+        _require_contiguous_rows(p.heads[role].tensor, call[p.heads[role].tensor])
+    if p.N + p.M > _MAX_KEYS:
+        raise Unsupported(f"{p.N} keys: key numbers are 32-bit")
 
 
 def _params(
-    call: Call, heads: dict[str, Heads], *, B: int, M: int, N: int, left: int | None, right: int | None,
-    offsets: int = 0, page: int = 0,
-) -> AttentionParams:  # fmt: skip
-    a, scale = call.axes, call.params["scale"]
+    call: Call, heads: dict[str, Heads], *, B: int, M: int, N: int, offsets: int = 0, page: int = 0
+) -> AttentionParams:
+    """`causal` is one side of the window; a side that hides no key is None. Paged is causal."""
+    a, given = call.axes, call.params
+    left, right = given["window_left"], given.get("window_right")
+    if given.get("causal") or page:
+        right = 0 if right is None else min(right, 0)
     return AttentionParams(
-        call["q"].dtype, B, a["H"], a["G"], M, N, a["D"], a["E"], a["D"] ** -0.5 if scale is None else scale,
-        call.params["softcap"], left, right, heads, offsets, page,
+        call["q"].dtype, B, a["H"], a["G"], M, N, a["D"], a["E"],
+        a["D"] ** -0.5 if given["scale"] is None else given["scale"], given["softcap"],
+        None if left is None or left >= N - 1 else left, None if right is None or right >= M - 1 else right,
+        heads, offsets, page, call.has("sinks"),
     )  # fmt: skip
-
-
-# --- varlen: the table of tiles --------------------------------------------------------------------------
-
-
-def max_tiles(tokens: int, offsets: int, tile: int) -> int:
-    """The most tiles that sequences can have, however the offsets cut the tokens."""
-    return tokens // tile + offsets + 1
-
-
-def tile_table(
-    p: AttentionParams, tile: int, *, of_keys: bool, kv_heads_per_band: int = 1, backwards: bool = False
-) -> Launch:
-    """The launch of varlen_tiles.cu. A window bounds how many tokens of the other kind a tile meets."""
-    reach = _MAX_INT
-    if p.left is not None and p.right is not None:
-        reach = max(0, min(reach, p.left + p.right + tile))
-    numbers = {
-        "count": p.offsets, "queries": p.M, "keys": p.N, "tile": tile, "of_keys": int(of_keys),
-        "reach": reach, "together": kv_heads_per_band, "backwards": int(backwards),
-    }  # fmt: skip
-    names = ("cu_seqlens_q", "cu_seqlens_k", "bounds", "ranks", "firsts", "tiles", "counts")
-    args: list[tuple[str, Argument]] = [(name, Pointer(name)) for name in names]
-    args += [(name, Scalar("i32", value)) for name, value in numbers.items()]
-    return Launch(NativeKernel(_TILES, "attention_ragged_tiles", 256), (1, 1, 1), tuple(args))
-
-
-def tile_workspaces(p: AttentionParams, tokens: int, tile: int) -> tuple[Workspace, ...]:
-    """What `tile_table` fills, for tiles of `tile` of the tokens."""
-    sequences = p.offsets + 1
-    return (
-        Workspace("bounds", (sequences, 4), "int32"),
-        Workspace("ranks", (sequences,), "int32"),
-        Workspace("firsts", (sequences + 1,), "int32"),
-        Workspace("tiles", (max_tiles(tokens, p.offsets, tile), 2), "int32"),
-        Workspace("counts", (2,), "int32"),
-    )
-
-
-def partial_workspaces(p: AttentionParams, splits: int) -> tuple[Workspace, ...]:
-    """acc_o, row_max and row_sum of every query's `splits` splits, until they are combined."""
-    shape = (p.B, p.H, p.M, splits)
-    sizes = {"part": (*shape, p.E), "part_m": shape, "part_l": shape}
-    return tuple(Workspace(name, each, "float32") for name, each in sizes.items())
-
-
-def ints(**values: int) -> Arguments:
-    return tuple((name, Scalar("i32", value)) for name, value in values.items())
 
 
 if __name__ == "__main__":

@@ -166,7 +166,7 @@ def test_sizes_that_cannot_run_are_refused():
     refused = asked(B=1, H=1, G=1, M=8, N=2**30, device=CDNA)
     assert isinstance(refused, Rejected) and "32 bits" in refused.reason
     refused = asked(B=2**12, H=2**4, G=1, M=2**14, N=2**14, device=CDNA)
-    assert isinstance(refused, Rejected) and "programs" in refused.reason
+    assert isinstance(refused, Rejected) and "blocks" in refused.reason
     lying = TensorInfo((2, 4, 300, 512), (4 * 300 * 512, 300 * 512, 1, 300), "bfloat16", 16)
     refused = asked(bias=lying)
     assert isinstance(refused, Rejected) and "bias's last dimension" in refused.reason

@@ -121,7 +121,7 @@ def test_what_is_left_to_others():
     strides = (1 << 20, 1 << 16, 4096, 64, 1)
     assert "leading" in reason(changed(asked, "do", shape=(2, 3, 2, 64, 64), strides=strides))
     assert "stride" in reason(changed(asked, "bias", strides=(8192, 4096, 1, 64)))
-    assert "queries or keys" in reason(call(1, 1, 1, 1, 2**28 + 1, 64))
+    assert "queries, keys or offsets" in reason(call(1, 1, 1, 1, 2**28 + 1, 64))
     assert "blocks" in reason(call(2**20, 32, 32, 64, 64, 64))
     assert "softcap" in reason(call(1, 2, 2, 64, 64, 64, softcap=0.0))
 

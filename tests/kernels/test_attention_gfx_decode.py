@@ -89,7 +89,7 @@ def kernel(plan: Plan, launch: int) -> NativeKernel:
 def test_chunks_follow_from_a_sequence_alone(arch):
     """Neither the batch nor the table's width is in what a chunk is made of."""
     several = (1, 128), (1, 4096), (64, 512), (7, 65536)
-    plans = [planned(gfx_plan.paged(paged(Z=Z, W=W, arch=arch))) for Z, W in several]
+    plans = [planned(gfx_plan.decode(paged(Z=Z, W=W, arch=arch))) for Z, W in several]
     for plan in plans:
         most = 2 * DEVICES[arch].multiprocessors // 8
         assert [number(plan, 0, "max_splits"), number(plan, 1, "most")] == [most] * 2
@@ -98,7 +98,7 @@ def test_chunks_follow_from_a_sequence_alone(arch):
 
 
 def test_grids_and_workspaces():
-    plan = planned(gfx_plan.paged(paged(Z=3, M=5, H=32, G=8, E=40, W=512)))
+    plan = planned(gfx_plan.decode(paged(Z=3, M=5, H=32, G=8, E=40, W=512)))
     splits = number(plan, 0, "splits")
     assert splits == 512 * 16 // 1024 and number(plan, 0, "tiles") == 2  # 20 queries of a key head
     assert plan.launches[0].grid == (3 * 8 * 2 * splits, 1, 1) and kernel(plan, 0).threads == 256
@@ -109,19 +109,19 @@ def test_grids_and_workspaces():
         "part_m": (3, 32, 5, splits),
         "part_l": (3, 32, 5, splits),
     }
-    assert kernel(planned(gfx_plan.paged(paged(arch="gfx1100"))), 0).threads == 128
+    assert kernel(planned(gfx_plan.decode(paged(arch="gfx1100"))), 0).threads == 128
 
 
 def test_nothing_to_do():
-    assert planned(gfx_plan.paged(paged(Z=0))).launches[0].grid[0] == 0
-    assert planned(gfx_plan.paged(paged(M=0))).launches[1].grid[0] == 0
-    assert number(planned(gfx_plan.paged(paged(P=0))), 0, "capacity") == 0
-    assert number(planned(gfx_plan.paged(paged(W=0))), 0, "splits") == 1
+    assert planned(gfx_plan.decode(paged(Z=0))).launches[0].grid[0] == 0
+    assert planned(gfx_plan.decode(paged(M=0))).launches[1].grid[0] == 0
+    assert number(planned(gfx_plan.decode(paged(P=0))), 0, "capacity") == 0
+    assert number(planned(gfx_plan.decode(paged(W=0))), 0, "splits") == 1
 
 
 def test_what_is_compiled_in():
     def defines(**call: Any) -> dict[str, Any]:
-        return dict(kernel(planned(gfx_plan.paged(paged(**call))), 0).defines)
+        return dict(kernel(planned(gfx_plan.decode(paged(**call))), 0).defines)
 
     assert defines() == {
         "T": "bf16", "D": 128, "E": 128, "PAGE": 16, "CHUNK": 1024, "LEFT": 0, "RIGHT": 0, "CAP": 0,
@@ -148,9 +148,9 @@ def test_few_queries_over_a_contiguous_cache():
 
 
 def test_what_is_declined():
-    assert "32-bit" in str(gfx_plan.paged(paged(W=2**21, S=1024)))
-    assert "one launch" in str(gfx_plan.paged(paged(Z=1, M=2**28, D=1, E=1)))
-    assert "one launch" in str(gfx_plan.paged(paged(Z=2**20, W=8, D=1, E=1)))
+    assert "32-bit" in str(gfx_plan.decode(paged(W=2**21, S=1024)))
+    assert "one launch" in str(gfx_plan.decode(paged(Z=1, M=2**28, D=1, E=1)))
+    assert "one launch" in str(gfx_plan.decode(paged(Z=2**20, W=8, D=1, E=1)))
 
 
 # What an emulated GPU answers --------------------------------------------------------------------
@@ -290,7 +290,7 @@ def test_the_cuda_plan_takes_such_caches_too():
     q, cache = half(1, 1, 8, 64), half(2**22, 16, 8, 64)
     assert cache.numel() > FAR
     call = asked("attention_paged", "mma", H200, q, cache, cache, whole(1, 64), whole(1))
-    given = arguments_of(planned(sm80.paged(call)).launches[0])
+    given = arguments_of(planned(sm80.decode(call)).launches[0])
     for name in ("k_batch", "k_head", "k_row", "v_batch", "v_head", "v_row", "block_table_row"):
         assert given[name].kind == "i64"
 
@@ -300,7 +300,7 @@ def test_triton_widens_what_it_multiplies_by_a_stride():
         "attention_paged", "triton", H200, half(1, 1, 8, 64), half(2**22, 16, 8, 64), half(2**22, 16, 8, 64),
         whole(1, 64), whole(1),
     )  # fmt: skip
-    given = dict(planned(triton_plan.paged(call)).launches[0].args)
+    given = dict(planned(triton_plan.decode(call)).launches[0].args)
     assert given["k_page"].value == 16 * 8 * 64 and given["o_batch"].kind == "i64"  # type: ignore[union-attr]
 
 
@@ -314,7 +314,7 @@ def test_registers_and_lds(arch):
     pytest.importorskip("ziglang")
     from portable.backends.rocm import compile, metadata
 
-    built = kernel(planned(gfx_plan.paged(paged(D=256, E=256, arch=arch))), 0)
+    built = kernel(planned(gfx_plan.decode(paged(D=256, E=256, arch=arch))), 0)
     found = metadata.resources(compile.compile(built.source, built.defines, arch))["attention_decode"]
     assert found["vgpr_spills"] == found["scratch"] == 0 and found["lds"] <= 32 * 1024
     assert found["vgprs"] + found["agprs"] <= 256
@@ -324,5 +324,5 @@ def test_registers_and_lds(arch):
 def test_the_merge_compiles_for_cuda_too():
     pytest.importorskip("cuda.bindings.nvrtc", reason="it compiles by NVRTC: the extra `check`")
     backend = CudaBackend(Path(portable.backends.cuda.__path__[0]))
-    launch = planned(gfx_plan.paged(paged(sinks=True, window_left=9))).launches[1]
+    launch = planned(gfx_plan.decode(paged(sinks=True, window_left=9))).launches[1]
     assert backend.resources(build.code_object(launch, {}, backend, H200)).spills == 0

@@ -10,7 +10,7 @@ import pytest
 from portable.backends.cuda.backend import TARGETS, CudaBackend
 from portable.errors import CompileError
 from portable.kernels.attention import params
-from portable.kernels.attention.sm80.plan import plan_forward
+from portable.kernels.attention.sm80 import plan as sm80
 from portable.plan import Plan
 from portable.runtime import build
 from tests.kernels.test_attention_sm90_fwd import build_folder, square
@@ -23,7 +23,7 @@ def test_the_header_is_what_the_fields_say():
 
 def test_a_kernel_compiled_for_another_layout_is_refused():
     asked = square(1, 1, 1, 8, 8, 64)
-    plan = plan_forward(asked)
+    plan = sm80.forward(asked)
     assert isinstance(plan, Plan)
     (launch,) = plan.launches
     defines = tuple(

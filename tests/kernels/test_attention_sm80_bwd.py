@@ -10,13 +10,9 @@ import pytest
 
 from portable.backends.cuda.backend import OTHERS, TARGETS, CudaBackend
 from portable.kernels.attention.params import UNBOUNDED
-from portable.kernels.attention.sm80.plan import (
-    BackwardTile,
-    Part,
-    padded,
-    plan_backward,
-    plan_varlen_backward,
-)
+from portable.kernels.attention.planning import DK, DK_DV, DQ, DV, Accumulators
+from portable.kernels.attention.sm80 import plan as sm80
+from portable.kernels.attention.sm80.plan import BackwardTile, padded
 from portable.plan import Call, Plan, Pointer, Rejected, Scalar
 from portable.runtime import build
 from portable.spec import registry
@@ -26,9 +22,6 @@ from tests.kernels.test_attention_sm90_bwd import call as hopper_call
 from tests.kernels.test_attention_sm90_fwd import build_folder
 
 DEVICES = {device.arch: device for device in TARGETS + OTHERS}
-BOTH, ONLY_DK, ONLY_DV, DQ = (
-    Part(True, True, True), Part(True, True, False), Part(True, False, True), Part(False, True, False),
-)  # fmt: skip
 
 
 def call(*sizes: Any, arch: str = "sm_80", **options: Any) -> Call:
@@ -52,20 +45,20 @@ def packed(
 
 
 def planned(asked: Call) -> Any:
-    plan = (plan_varlen_backward if asked.has("cu_seqlens_q") else plan_backward)(asked)
+    plan = sm80.backward(asked)
     assert isinstance(plan, Plan), plan
     return plan
 
 
 def reason(asked: Call) -> str:
-    found = plan_backward(asked)
+    found = sm80.backward(asked)
     assert isinstance(found, Rejected), found
     return found.reason
 
 
-def part_of(launch: Any) -> Part:
+def part_of(launch: Any) -> Accumulators:
     found = dict(launch.kernel.defines)
-    return Part(*(bool(found[name]) for name in ("KEYS", "SUM_D", "SUM_E")))
+    return Accumulators(*(bool(found[name]) for name in ("KEYS", "SUM_D", "SUM_E")))
 
 
 def tile_of(launch: Any) -> BackwardTile:
@@ -73,13 +66,13 @@ def tile_of(launch: Any) -> BackwardTile:
     return BackwardTile(found["STEP"], found["WARPS"], found["M_TILES"])
 
 
-def walks(asked: Call) -> dict[Part, Any]:
+def walks(asked: Call) -> dict[Accumulators, Any]:
     """The launches of sm80/bwd.cu by what they make."""
     launches = [each for each in planned(asked).launches if each.kernel.entry == "attention_bwd_sm80"]
     return {part_of(each): each for each in launches}
 
 
-def arguments(asked: Call, part: Part) -> dict[str, Any]:
+def arguments(asked: Call, part: Accumulators) -> dict[str, Any]:
     return arguments_of(walks(asked)[part])
 
 
@@ -88,7 +81,7 @@ def test_the_launches_and_what_lies_between_them():
     plan = planned(asked)
     names = ["attention_bwd_preprocess_sm80", "attention_bwd_sm80", "attention_bwd_sm80"]
     assert [launch.kernel.name for launch in plan.launches] == names
-    assert [part_of(launch) for launch in plan.launches[1:]] == [BOTH, DQ]
+    assert [part_of(launch) for launch in plan.launches[1:]] == [DK_DV, DQ]
     assert plan.launches[0].grid == (24 * 19, 1, 1)
     for launch, lines, heads in zip(plan.launches[1:], (500, 300), (6, 24), strict=True):
         assert launch.grid == (-(-lines // tile_of(launch).rows) * heads, 1, 1)
@@ -98,10 +91,10 @@ def test_the_launches_and_what_lies_between_them():
 @pytest.mark.parametrize(
     ("D", "E", "parts"),
     [
-        (128, 128, [BOTH, DQ]),
-        (192, 64, [BOTH, DQ]),
-        (192, 65, [ONLY_DK, ONLY_DV, DQ]),
-        (256, 256, [ONLY_DK, ONLY_DV, DQ]),
+        (128, 128, [DK_DV, DQ]),
+        (192, 64, [DK_DV, DQ]),
+        (192, 65, [DK, DV, DQ]),
+        (256, 256, [DK, DV, DQ]),
     ],
 )
 def test_wide_heads_make_dk_and_dv_apart(D, E, parts):
@@ -109,7 +102,7 @@ def test_wide_heads_make_dk_and_dv_apart(D, E, parts):
     assert list(found) == parts
     for part, launch in found.items():
         args = arguments_of(launch)
-        made = [part.keys and part.of_d, part.keys and part.of_e, not part.keys]
+        made = [part.owns_keys and part.d, part.owns_keys and part.e, not part.owns_keys]
         assert [isinstance(args[name], Pointer) for name in ("dk", "dv", "dq")] == made
 
 
@@ -136,21 +129,21 @@ def test_two_blocks_fit_a_multiprocessor_of_sm_80():
 
 def test_memory_holds_two_steps_and_then_the_results():
     tile = BackwardTile(32, 4, 1)
-    assert tile.shared(BOTH, 128, 64) == 64 * (272 + 144) + 2 * 32 * (272 + 144 + 8)
+    assert tile.shared(DK_DV, 128, 64) == 64 * (272 + 144) + 2 * 32 * (272 + 144 + 8)
     assert tile.shared(DQ, 128, 64) == 64 * (272 + 144 + 8) + 2 * 32 * (272 + 144)
-    assert tile.shared(ONLY_DV, 128, 64) == 64 * 272 + 2 * 32 * (272 + 144 + 8)
-    assert BackwardTile(16, 4, 2).shared(ONLY_DV, 16, 256) == 128 * 528
+    assert tile.shared(DV, 128, 64) == 64 * 272 + 2 * 32 * (272 + 144 + 8)
+    assert BackwardTile(16, 4, 2).shared(DV, 16, 256) == 128 * 528
 
 
 def test_few_lines_take_one_group():
     found = walks(call(1, 2, 2, 64, 65, 64))
     assert dict(found[DQ].kernel.defines)["M_TILES"] == 1
-    assert dict(found[BOTH].kernel.defines)["M_TILES"] == 2
+    assert dict(found[DK_DV].kernel.defines)["M_TILES"] == 2
 
 
 def test_arguments_of_both_walks():
     asked = call(3, 8, 2, 300, 500, 128, 64, causal=True, dlse=True)
-    keys, queries = arguments(asked, BOTH), arguments(asked, DQ)
+    keys, queries = arguments(asked, DK_DV), arguments(asked, DQ)
     for args, results in ((keys, ("dk", "dv")), (queries, ("dq",))):
         for name in ("k", "v", "q", "do", *results):
             field = "dout" if name == "do" else name
@@ -164,7 +157,7 @@ def test_arguments_of_both_walks():
         assert args["bias"] == Scalar("i64", 0)
     assert (keys["kv_heads"].value, queries["heads"].value) == (2, 8)
     assert (keys["lines"].value, queries["lines"].value) == (6, 24)
-    for part, args, lines in ((BOTH, keys, 500), (DQ, queries, 300)):
+    for part, args, lines in ((DK_DV, keys, 500), (DQ, queries, 300)):
         launch = walks(asked)[part]
         assert args["tiles"].value == -(-lines // tile_of(launch).rows)
         assert launch.grid == (args["tiles"].value * args["lines"].value, 1, 1)
@@ -312,7 +305,7 @@ def test_what_is_left_to_others(asked, word):
 def test_config_is_heeded():
     config = {"STEP": 16, "WARPS": 8, "M_TILES": 1, "DQ_STEP": 48, "DQ_WARPS": 2, "DQ_M_TILES": 2}
     found = walks(call(1, 1, 1, 300, 300, 64, config=config))
-    assert tile_of(found[BOTH]) == BackwardTile(16, 8, 1) and tile_of(found[DQ]) == BackwardTile(48, 2, 2)
+    assert tile_of(found[DK_DV]) == BackwardTile(16, 8, 1) and tile_of(found[DQ]) == BackwardTile(48, 2, 2)
 
 
 @pytest.mark.slow

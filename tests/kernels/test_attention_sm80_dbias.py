@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from portable.backends.cuda.backend import OTHERS, TARGETS, CudaBackend
-from portable.kernels.attention.sm80.plan import plan_dbias
+from portable.kernels.attention.sm80 import plan as sm80
 from portable.plan import Call, Launch, NativeKernel, Plan, Pointer, Rejected, Scalar, TensorInfo
 from portable.runtime import build
 from portable.spec import registry
@@ -37,7 +37,7 @@ def asked(
 
 
 def launch_of(**call: Any) -> Launch:
-    plan = plan_dbias(asked(**call))
+    plan = sm80.dbias(asked(**call))
     assert isinstance(plan, Plan), plan
     (launch,) = plan.launches
     assert not plan.workspaces
@@ -187,7 +187,7 @@ def test_nothing_to_do():
     ],
 )
 def test_what_is_left_to_others(call, word):
-    plan = plan_dbias(asked(**call))
+    plan = sm80.dbias(asked(**call))
     assert isinstance(plan, Rejected) and word in plan.reason
 
 
@@ -207,7 +207,7 @@ def test_what_is_left_to_others(call, word):
 )
 def test_it_compiles_without_spills(call, arch):
     backend, call = CudaBackend(build_folder()), asked(arch=arch, **call)
-    plan = plan_dbias(call)
+    plan = sm80.dbias(call)
     assert isinstance(plan, Plan)
     dtypes = {name: x.dtype for name, x in call.tensors.items() if x is not None}
     resources = backend.resources(build.code_object(plan.launches[0], dtypes, backend, DEVICES[arch]))

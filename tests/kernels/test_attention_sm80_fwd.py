@@ -10,7 +10,8 @@ import torch
 
 from portable.backends.cuda.backend import OTHERS, TARGETS, CudaBackend
 from portable.kernels.attention.params import UNBOUNDED
-from portable.kernels.attention.sm80.plan import Tile, padded, plan_forward
+from portable.kernels.attention.sm80 import plan as sm80
+from portable.kernels.attention.sm80.plan import Tile, padded
 from portable.plan import Plan, Scalar
 from portable.runtime import build
 from portable.spec import registry
@@ -40,7 +41,7 @@ DEVICES = {device.arch: device for device in TARGETS + OTHERS}
     ],
 )
 def test_tiles(D, M, tile):
-    launch = launch_of(plan_forward(square(2, 4, 2, M, 500, D)))
+    launch = launch_of(sm80.forward(square(2, 4, 2, M, 500, D)))
     found = dict(launch.kernel.defines)
     assert (found["TILE_N"], found["WARPS"], found["M_TILES"]) == tile
     assert launch.kernel.threads == 32 * tile.warps
@@ -53,7 +54,7 @@ def test_tiles(D, M, tile):
 def test_every_head_size_fits_the_smallest_gpu(D, E):
     smallest = min(DEVICES.values(), key=lambda device: device.shared_memory)
     asked = replace(square(2, 2, 1, 300, 300, D, E), device=smallest)
-    kernel = launch_of(plan_forward(asked)).kernel
+    kernel = launch_of(sm80.forward(asked)).kernel
     found = dict(kernel.defines)
     assert D <= found["HEAD_D"] < D + 16 and E <= found["HEAD_E"] < E + 16
     assert found["HEAD_D"] % 16 == found["HEAD_E"] % 16 == 0
@@ -64,7 +65,7 @@ def test_every_head_size_fits_the_smallest_gpu(D, E):
 def test_two_blocks_fit_a_multiprocessor(arch, most):
     for D in (64, 128, 160, 192, 256):
         asked = replace(square(2, 2, 1, 300, 300, D), device=DEVICES[arch])
-        assert 2 * (launch_of(plan_forward(asked)).kernel.shared + 1024) <= most * 1024
+        assert 2 * (launch_of(sm80.forward(asked)).kernel.shared + 1024) <= most * 1024
 
 
 def test_memory_holds_what_is_copied_and_then_o():
@@ -76,12 +77,12 @@ def test_memory_holds_what_is_copied_and_then_o():
 @pytest.mark.parametrize("D", [64, 128, 256])
 def test_a_row_is_rounded_the_same_in_any_batch(D, given):
     for S in (1, 100, 2048):
-        found = [defines(plan_forward(square(B, 8, 8, S, S, D, **given))) for B in (1, 2, 64)]
+        found = [defines(sm80.forward(square(B, 8, 8, S, S, D, **given))) for B in (1, 2, 64)]
         assert all(each == found[0] for each in found)
 
 
 def test_arguments():
-    args = arguments(plan_forward(square(3, 8, 2, 300, 500, 128, 64, causal=True, window_left=7)))
+    args = arguments(sm80.forward(square(3, 8, 2, 300, 500, 128, 64, causal=True, window_left=7)))
     assert all(args[name].tensor == name for name in ("q", "k", "v", "o", "lse"))
     assert args["sinks"] == Scalar("i64", 0)
     values = {name: arg.value for name, arg in args.items() if isinstance(arg, Scalar)}
@@ -105,7 +106,7 @@ def test_arguments():
     ],
 )
 def test_bounds(given, left, right):
-    plan = plan_forward(square(1, 2, 2, 300, 500, 64, **given))
+    plan = sm80.forward(square(1, 2, 2, 300, 500, 64, **given))
     found, args = defines(plan), arguments(plan)
     assert (found["LEFT"], found["RIGHT"]) == (int(left is not None), int(right is not None))
     assert (args["left"].value, args["right"].value) == tuple(
@@ -123,7 +124,7 @@ def test_bounds(given, left, right):
     ],
 )
 def test_scores_are_powers_of_two(given, scaled, capped, scale, inner):
-    plan = plan_forward(square(1, 1, 1, 8, 8, 64, **given))
+    plan = sm80.forward(square(1, 1, 1, 8, 8, 64, **given))
     found, args = defines(plan), arguments(plan)
     assert (found["SCALED"], found["SOFTCAP"]) == (scaled, capped)
     products = inner if scaled or capped else scale
@@ -133,7 +134,7 @@ def test_scores_are_powers_of_two(given, scaled, capped, scale, inner):
 
 def test_sinks_and_types_reach_the_kernel():
     half = heads(1, 2, 8, 64, dtype=torch.float16)
-    plan = plan_forward(call(half, half, half, sinks=True))
+    plan = sm80.forward(call(half, half, half, sinks=True))
     assert defines(plan)["SINKS"] == 1 and defines(plan)["ELEMENT"] == "f16"
     assert arguments(plan)["sinks"].tensor == "sinks"
 
@@ -145,30 +146,30 @@ def widths(plan):
 
 def test_rows_that_are_not_aligned_are_copied_by_the_element():
     asked = square(1, 2, 1, 9, 9, 64)
-    assert widths(plan_forward(asked)) == (16, 16)
-    assert widths(plan_forward(square(1, 2, 1, 9, 9, 13, 24))) == (2, 16)
-    assert widths(plan_forward(square(1, 2, 1, 9, 9, 24, 7))) == (2, 2)
+    assert widths(sm80.forward(asked)) == (16, 16)
+    assert widths(sm80.forward(square(1, 2, 1, 9, 9, 13, 24))) == (2, 16)
+    assert widths(sm80.forward(square(1, 2, 1, 9, 9, 24, 7))) == (2, 2)
     for name, expected in (("q", (2, 16)), ("k", (2, 16)), ("v", (2, 16)), ("o", (16, 2))):
         moved = replace(asked, tensors={**asked.tensors, name: replace(asked[name], alignment=8)})
-        assert widths(plan_forward(moved)) == expected
+        assert widths(sm80.forward(moved)) == expected
 
 
 def test_a_head_size_of_any_number_may_lie_in_aligned_rows():
     part = heads(1, 2, 9, 64)[..., :61]
-    assert defines(plan_forward(call(part, part, part)))["COPY_BYTES"] == 16
-    assert defines(plan_forward(call(part, part, part)))["HEAD_D"] == 64
+    assert defines(sm80.forward(call(part, part, part)))["COPY_BYTES"] == 16
+    assert defines(sm80.forward(call(part, part, part)))["HEAD_D"] == 64
 
 
 def test_strides_of_one_row_do_not_matter():
     q = torch.empty_strided((1, 1, 1, 64), (3, 5, 7, 1), dtype=torch.bfloat16, device="meta")
-    assert defines(plan_forward(call(q, heads(1, 1, 50, 64), heads(1, 1, 50, 64))))["COPY_BYTES"] == 16
+    assert defines(sm80.forward(call(q, heads(1, 1, 50, 64), heads(1, 1, 50, 64))))["COPY_BYTES"] == 16
 
 
 def test_nothing_to_do():
-    assert 0 in launch_of(plan_forward(square(0, 2, 2, 129, 8, 64))).grid
-    assert 0 in launch_of(plan_forward(square(1, 2, 2, 0, 8, 64))).grid
+    assert 0 in launch_of(sm80.forward(square(0, 2, 2, 129, 8, 64))).grid
+    assert 0 in launch_of(sm80.forward(square(1, 2, 2, 0, 8, 64))).grid
     assert (
-        0 not in launch_of(plan_forward(square(1, 2, 2, 5, 0, 64))).grid
+        0 not in launch_of(sm80.forward(square(1, 2, 2, 5, 0, 64))).grid
     )  # zeros and -inf are to be written
 
 
@@ -188,18 +189,18 @@ def test_nothing_to_do():
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_what_is_left_to_others(asked, word):
-    assert word in reason(plan_forward(asked))
+    assert word in reason(sm80.forward(asked))
 
 
 def test_a_config_that_does_not_fit_is_rejected():
     asked = square(1, 1, 1, 300, 8, 256, config={"TILE_N": 64, "WARPS": 8, "M_TILES": 2})
-    assert isinstance(plan_forward(asked), Plan)
-    assert "bytes" in reason(plan_forward(replace(asked, device=DEVICES["sm_80"])))
+    assert isinstance(sm80.forward(asked), Plan)
+    assert "bytes" in reason(sm80.forward(replace(asked, device=DEVICES["sm_80"])))
 
 
 def test_config_is_heeded():
     config = {"TILE_N": 32, "WARPS": 8, "M_TILES": 1}
-    launch = launch_of(plan_forward(square(1, 1, 1, 300, 8, 128, config=config)))
+    launch = launch_of(sm80.forward(square(1, 1, 1, 300, 8, 128, config=config)))
     assert dict(launch.kernel.defines).items() >= config.items()
     assert launch.kernel.threads == 256 and launch.grid == (3, 1, 1)
 
@@ -218,7 +219,7 @@ def test_config_is_heeded():
 )
 def test_it_compiles_without_spills(asked, arch):
     backend = CudaBackend(build_folder())
-    launch = launch_of(plan_forward(asked))
+    launch = launch_of(sm80.forward(asked))
     dtypes = {name: x.dtype for name, x in asked.tensors.items() if x is not None}
     resources = backend.resources(build.code_object(launch, dtypes, backend, DEVICES[arch]))
     assert resources.stack == 0 and resources.spills == 0

@@ -11,7 +11,7 @@ import pytest
 
 import portable.backends.cuda as cuda
 from portable.backends.cuda.backend import CudaBackend
-from portable.kernels.attention.params import dense
+from portable.kernels.attention.params import of_call
 from portable.kernels.attention.sm90 import plan_hdim256
 from portable.kernels.attention.sm90.plan_hdim256 import TILE, Chunk, chunks_of, held, most_blocks
 from portable.plan import Call, Pointer
@@ -106,10 +106,10 @@ def seen_blocks(M: int, N: int, left: int, right: int, block: int) -> int:
 @pytest.mark.parametrize(("M", "N"), [(640, 640), (1000, 517), (517, 1000), (64, 65)])
 def test_a_window_keeps_no_more_blocks_than_it_shows(M, N):
     for left, right in itertools.product((0, 1, 2, 63, 64, 65, 100, 500), (0, 1, 2, 63, 64)):
-        problem = dense(call(1, 1, 1, M, N, 256, window_left=left, window_right=right))
-        most = most_blocks(problem)  # type: ignore[arg-type]
+        problem = of_call(call(1, 1, 1, M, N, 256, window_left=left, window_right=right))
+        most = most_blocks(problem)
         found = [seen_blocks(M, N, left, right, block) for block in range(-(-N // TILE))]
-        assert max(found) <= most <= max(found) + 2 or problem.left is None or problem.right is None  # type: ignore[union-attr]
+        assert max(found) <= most <= max(found) + 2 or problem.left is None or problem.right is None
 
 
 @pytest.mark.parametrize(

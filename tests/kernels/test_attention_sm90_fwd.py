@@ -11,7 +11,8 @@ import torch
 
 from portable.backends.cuda.backend import CudaBackend
 from portable.kernels.attention.params import UNBOUNDED
-from portable.kernels.attention.sm90.plan import Tile, padded, plan_forward
+from portable.kernels.attention.sm90 import plan as sm90
+from portable.kernels.attention.sm90.plan import Tile, padded
 from portable.plan import Call, Device, Plan, Rejected, TensorInfo, TensorMap
 from portable.runtime import build
 from portable.spec import registry
@@ -67,7 +68,7 @@ def reason(plan: Plan | Rejected) -> str:
 
 
 def test_maps_cover_the_operands():
-    args = arguments(plan_forward(square(3, 8, 2, 300, 500, 128)))
+    args = arguments(sm90.forward(square(3, 8, 2, 300, 500, 128)))
     assert args["map_q"] == TensorMap(
         "q", "bfloat16", (128, 300, 8, 3), (256, 256 * 300, 256 * 2400), (64, 128, 1, 1)
     )
@@ -80,7 +81,7 @@ def test_maps_cover_the_operands():
 def test_heads_between_the_rows():
     """(batch, sequence, heads, dim) in memory reaches the maps as it lies."""
     q = heads(2, 300, 8, 64).transpose(1, 2)
-    args = arguments(plan_forward(call(q, q, q)))
+    args = arguments(sm90.forward(call(q, q, q)))
     assert args["map_q"].sizes == (64, 300, 8, 2)
     assert args["map_q"].strides == (8 * 128, 128, 300 * 8 * 128)
     assert args["o_row"].value == 64
@@ -89,7 +90,7 @@ def test_heads_between_the_rows():
 def test_repeated_dimensions_do_not_step():
     q = heads(2, 8, 300, 64)
     k = heads(1, 1, 500, 64).expand(2, 8, 500, 64)
-    args = arguments(plan_forward(call(q, k, k)))
+    args = arguments(sm90.forward(call(q, k, k)))
     assert args["map_k"].sizes == (64, 500, 1, 1)
     assert args["tma_steps"].value == 0b000011
     assert all(stride % 16 == 0 and stride > 0 for stride in args["map_k"].strides)
@@ -97,14 +98,14 @@ def test_repeated_dimensions_do_not_step():
 
 def test_a_dimension_of_one_may_have_any_stride():
     q = torch.empty_strided((1, 1, 1, 64), (3, 5, 7, 1), dtype=torch.bfloat16, device="meta")
-    args = arguments(plan_forward(call(q, heads(1, 1, 50, 64), heads(1, 1, 50, 64))))
+    args = arguments(sm90.forward(call(q, heads(1, 1, 50, 64), heads(1, 1, 50, 64))))
     assert all(stride % 16 == 0 for stride in args["map_q"].strides)
 
 
 @pytest.mark.parametrize("E", [8, 40, 64, 72, 128, 192, 200, 256])
 @pytest.mark.parametrize("D", [8, 40, 64, 72, 96, 128, 192, 256])
 def test_every_head_size_fits(D, E):
-    launch = launch_of(plan_forward(square(2, 2, 1, 300, 300, D, E)))
+    launch = launch_of(sm90.forward(square(2, 2, 1, 300, 300, D, E)))
     found = dict(launch.kernel.defines)
     assert found["HEAD_D"] == padded(D) and found["HEAD_E"] == padded(E)
     most = {2: 190, 3: 130, 4: 80}[found["CONSUMERS"]]
@@ -128,7 +129,7 @@ def test_every_head_size_fits(D, E):
     ],
 )
 def test_bounds(given, left, right):
-    plan = plan_forward(square(1, 2, 2, 300, 500, 64, **given))
+    plan = sm90.forward(square(1, 2, 2, 300, 500, 64, **given))
     found, args = defines(plan), arguments(plan)
     assert (found["LEFT"], found["RIGHT"]) == (int(left is not None), int(right is not None))
     sides = (UNBOUNDED if side is None else side for side in (left, right))
@@ -136,10 +137,10 @@ def test_bounds(given, left, right):
 
 
 def test_scale_and_cap_are_powers_of_two():
-    args = arguments(plan_forward(square(1, 1, 1, 8, 8, 64)))
+    args = arguments(sm90.forward(square(1, 1, 1, 8, 8, 64)))
     assert args["score_scale"].value == pytest.approx(math.log2(math.e) / 8)
     assert args["softcap_log2"].value == 0
-    plan = plan_forward(square(1, 1, 1, 8, 8, 64, softcap=20.0, scale=-0.5))
+    plan = sm90.forward(square(1, 1, 1, 8, 8, 64, softcap=20.0, scale=-0.5))
     args = arguments(plan)
     assert defines(plan)["SOFTCAP"] == 1
     assert args["softcap_log2"].value == pytest.approx(20 * math.log2(math.e))
@@ -147,11 +148,11 @@ def test_scale_and_cap_are_powers_of_two():
 
 
 def test_blocks_are_as_many_as_tiles_or_multiprocessors():
-    plan = plan_forward(square(1, 2, 2, 300, 8, 64))
+    plan = sm90.forward(square(1, 2, 2, 300, 8, 64))
     assert launch_of(plan).grid == (-(-300 // (64 * defines(plan)["CONSUMERS"])) * 2, 1, 1)
-    assert launch_of(plan_forward(square(4, 32, 8, 4096, 4096, 128))).grid == (132, 1, 1)
-    assert 0 in launch_of(plan_forward(square(0, 2, 2, 129, 8, 64))).grid
-    assert 0 in launch_of(plan_forward(square(1, 2, 2, 0, 8, 64))).grid
+    assert launch_of(sm90.forward(square(4, 32, 8, 4096, 4096, 128))).grid == (132, 1, 1)
+    assert 0 in launch_of(sm90.forward(square(0, 2, 2, 129, 8, 64))).grid
+    assert 0 in launch_of(sm90.forward(square(1, 2, 2, 0, 8, 64))).grid
 
 
 @pytest.mark.parametrize(
@@ -167,14 +168,14 @@ def test_blocks_are_as_many_as_tiles_or_multiprocessors():
 )
 def test_falling_costs(D, B, H, S, pairs):
     """Pairs where many heads' keys would be under way at once and leave L2, else all heads together."""
-    launch = launch_of(plan_forward(square(B, H, H, S, S, D, causal=True)))
+    launch = launch_of(sm90.forward(square(B, H, H, S, S, D, causal=True)))
     assert arguments_of(launch)["heads_per_band"].value == (0 if pairs else B * H)
     assert launch.grid[0] <= 132
 
 
 def test_an_odd_number_of_tiles_makes_no_pairs():
     assert (
-        arguments(plan_forward(square(32, 16, 16, 380, 380, 128, causal=True)))["heads_per_band"].value == 512
+        arguments(sm90.forward(square(32, 16, 16, 380, 380, 128, causal=True)))["heads_per_band"].value == 512
     )
 
 
@@ -183,7 +184,7 @@ def test_an_odd_number_of_tiles_makes_no_pairs():
 def test_a_row_is_rounded_the_same_in_any_batch(D, given):
     """The tile decides about the order of sums."""
     for S in (1, 100, 512, 1000, 2048, 4096, 10000):
-        found = [defines(plan_forward(square(B, 8, 8, S, S, D, **given))) for B in (1, 2, 7, 64)]
+        found = [defines(sm90.forward(square(B, 8, 8, S, S, D, **given))) for B in (1, 2, 7, 64)]
         assert all(each == found[0] for each in found)
 
 
@@ -209,13 +210,13 @@ def test_a_row_is_rounded_the_same_in_any_batch(D, given):
     ],
 )
 def test_tiles_are_those_that_measured_best(D, S, given, consumers, keys):
-    found = defines(plan_forward(square(2, 16, 16, S, S, D, **given)))
+    found = defines(sm90.forward(square(2, 16, 16, S, S, D, **given)))
     assert (found["CONSUMERS"], found["TILE_N"]) == (consumers, keys)
 
 
 def test_equal_costs_are_walked_in_order():
-    assert arguments(plan_forward(square(2, 32, 8, 8192, 8192, 128)))["heads_per_band"].value == 1
-    window = plan_forward(square(2, 32, 8, 8192, 8192, 128, causal=True, window_left=128))
+    assert arguments(sm90.forward(square(2, 32, 8, 8192, 8192, 128)))["heads_per_band"].value == 1
+    window = sm90.forward(square(2, 32, 8, 8192, 8192, 128, causal=True, window_left=128))
     assert arguments(window)["heads_per_band"].value == 1
 
 
@@ -236,19 +237,19 @@ def test_equal_costs_are_walked_in_order():
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_what_is_left_to_others(asked, word):
-    assert word in reason(plan_forward(asked))
+    assert word in reason(sm90.forward(asked))
 
 
 def test_unaligned_bases_are_left_to_others():
     asked = square(1, 1, 1, 8, 8, 64)
     tensors = dict(asked.tensors)
     tensors["k"] = replace(asked["k"], alignment=8)
-    assert "k has rows" in reason(plan_forward(replace(asked, tensors=tensors)))
+    assert "k has rows" in reason(sm90.forward(replace(asked, tensors=tensors)))
 
 
 def test_config_is_heeded():
     config = {"TILE_N": 96, "CONSUMERS": 2, "PINGPONG": 1, "HEADS_PER_BAND": 4}
-    plan = plan_forward(square(1, 1, 1, 8, 8, 128, config=config, causal=True))
+    plan = sm90.forward(square(1, 1, 1, 8, 8, 128, config=config, causal=True))
     found = defines(plan)
     assert (found["TILE_N"], found["PINGPONG"], found["CONSUMERS"]) == (96, 1, 2)
     assert arguments(plan)["heads_per_band"].value == 4
@@ -273,7 +274,7 @@ def test_a_tile_knows_its_memory():
 )
 def test_it_compiles(asked):
     backend = CudaBackend(build_folder())
-    launch = launch_of(plan_forward(asked))
+    launch = launch_of(sm90.forward(asked))
     dtypes = {name: x.dtype for name, x in asked.tensors.items() if x is not None}
     code = build.code_object(launch, dtypes, backend, H200)
     assert code.threads == launch.kernel.threads and code.shared == launch.kernel.shared

@@ -14,8 +14,8 @@ import torch
 
 from portable.backends.cuda.backend import CudaBackend
 from portable.dispatch import arguments, compiled_call
-from portable.kernels.attention.params import max_tiles
-from portable.kernels.attention.sm90.plan import plan_varlen, plan_varlen_backward
+from portable.kernels.attention.planning import max_tiles
+from portable.kernels.attention.sm90 import plan as sm90
 from portable.kernels.attention.varlen_torch import bounds
 from portable.plan import Call, Launch, NativeKernel, Plan, Pointer, Rejected
 from portable.runtime import build
@@ -87,7 +87,7 @@ def number(launch: Launch, name: str) -> Any:
 
 
 def test_two_launches_forward():
-    plan = planned(plan_varlen(forward(causal=True)))
+    plan = planned(sm90.forward(forward(causal=True)))
     table, main = plan.launches
     assert [each.kernel.name for each in plan.launches] == ["attention_ragged_tiles", "attention_fwd_sm90"]
     pack = defines(main)["PACK_GQA"]
@@ -116,7 +116,7 @@ def test_two_launches_forward():
 )
 def test_heads_of_one_key_head_share_a_tile(given, pack):
     """A warp's 16 rows are of one head; the copy engine brings all heads of the queries as one box."""
-    main = planned(plan_varlen(forward(**given, causal=True))).launches[1]
+    main = planned(sm90.forward(forward(**given, causal=True))).launches[1]
     rows = 64 * defines(main)["CONSUMERS"]
     assert defines(main)["PACK_GQA"] == pack and rows // pack % 16 == 0
     args = arguments_of(main)
@@ -130,12 +130,12 @@ def test_heads_that_do_not_step_have_tiles_of_their_own():
     q = call.tensors["q"]
     assert q is not None
     still = {**call.tensors, "q": replace(q, strides=(q.strides[0], 0, q.strides[2]))}
-    main = planned(plan_varlen(replace(call, tensors=still))).launches[1]
+    main = planned(sm90.forward(replace(call, tensors=still))).launches[1]
     assert defines(main)["PACK_GQA"] == 1 and arguments_of(main)["map_q"].sizes[2] == 1  # type: ignore[union-attr]
 
 
 def test_four_launches_backward():
-    plan = planned(plan_varlen_backward(backward(D=128)))
+    plan = planned(sm90.backward(backward(D=128)))
     names = [each.kernel.name for each in plan.launches]
     assert names == [
         "attention_ragged_tiles",
@@ -156,12 +156,12 @@ def test_four_launches_backward():
 def test_a_block_has_its_own_tile_of_keys():
     """A claimed one's sequence is not uniform to ptxas, which then keeps all products apart."""
     for D in (64, 128):
-        assert defines(planned(plan_varlen_backward(backward(D=D))).launches[2])["PERSISTENT"] == 0
+        assert defines(planned(sm90.backward(backward(D=D))).launches[2])["PERSISTENT"] == 0
 
 
 @pytest.mark.parametrize(("G", "together"), [(1, 8), (2, 4), (8, 1), (32, 1)])
 def test_eight_key_heads_are_walked_together(G, together):
-    table = planned(plan_varlen_backward(backward(H=64, G=G))).launches[0]
+    table = planned(sm90.backward(backward(H=64, G=G))).launches[0]
     assert number(table, "together") == together
     assert number(table, "of_keys") == 1 and number(table, "tile") == 128
 
@@ -171,10 +171,10 @@ def test_offsets_are_read_on_the_gpu_alone():
     stands beside them, for tiles do not follow from how many tokens there are."""
     tiles = set()
     for C, M in ((2, 100), (9, 4096), (300, 1 << 17)):
-        main = planned(plan_varlen(forward(C=C, M=M, N=M))).launches[1]
+        main = planned(sm90.forward(forward(C=C, M=M, N=M))).launches[1]
         tiles.add((defines(main)["CONSUMERS"], defines(main)["TILE_N"]))
     assert len(tiles) == 1
-    for launch in planned(plan_varlen(forward())).launches:
+    for launch in planned(sm90.forward(forward())).launches:
         names = [each.tensor for each in arguments_of(launch).values() if isinstance(each, Pointer)]
         assert ("cu_seqlens_q" in names) == (launch.kernel.name == "attention_ragged_tiles")
 
@@ -189,12 +189,12 @@ def test_offsets_are_read_on_the_gpu_alone():
     ],
 )
 def test_dear_tiles_first(given, backwards, reach):
-    table = planned(plan_varlen(forward(**given))).launches[0]
+    table = planned(sm90.forward(forward(**given))).launches[0]
     assert number(table, "backwards") == backwards and number(table, "reach") == reach
 
 
 def test_maps_are_of_all_tokens():
-    main = planned(plan_varlen(forward())).launches[1]
+    main = planned(sm90.forward(forward())).launches[1]
     args = arguments_of(main)
     assert args["map_q"].sizes == (128, 1000, 8, 1) and args["map_q"].strides[:2] == (2 * 8 * 128, 2 * 128)
     assert args["map_v"].sizes == (128, 1200, 2, 1)
@@ -203,7 +203,7 @@ def test_maps_are_of_all_tokens():
 
 
 def test_no_queries_launch_no_tiles():
-    assert planned(plan_varlen(forward(M=0))).launches[1].grid == (0, 1, 1)
+    assert planned(sm90.forward(forward(M=0))).launches[1].grid == (0, 1, 1)
 
 
 def reason(answer: Plan | Rejected) -> str:
@@ -212,20 +212,20 @@ def reason(answer: Plan | Rejected) -> str:
 
 
 def test_what_is_left_to_others():
-    assert "no keys" in reason(plan_varlen(forward(N=0)))
-    assert "multiple of 8" in reason(plan_varlen(forward(D=40, E=7)))
+    assert "no keys" in reason(sm90.forward(forward(N=0)))
+    assert "multiple of 8" in reason(sm90.forward(forward(D=40, E=7)))
     for scale in (0.0, -0.25):
-        assert "scale" in reason(plan_varlen(forward(scale=scale)))
-    assert "more than" in reason(plan_varlen(forward(M=2**28 + 1)))
-    assert "tiles exceed" in reason(plan_varlen(forward(M=2**27, H=1024)))
+        assert "scale" in reason(sm90.forward(forward(scale=scale)))
+    assert "more than" in reason(sm90.forward(forward(M=2**28 + 1)))
+    assert "tiles exceed" in reason(sm90.forward(forward(M=2**27, H=1024)))
     call = forward()
     tensors = dict(call.tensors)
     tensors["k"] = replace(call["k"], alignment=8)
-    assert "k has rows" in reason(plan_varlen(replace(call, tensors=tensors)))
-    assert "0 queries" in reason(plan_varlen_backward(backward(M=0)))
-    assert "0 keys" in reason(plan_varlen_backward(backward(N=0)))
-    assert "up to 256" in reason(plan_varlen_backward(backward(D=250)))
-    assert "tiles" in reason(plan_varlen_backward(backward(M=2**27, H=1024, G=1)))
+    assert "k has rows" in reason(sm90.forward(replace(call, tensors=tensors)))
+    assert "0 queries" in reason(sm90.backward(backward(M=0)))
+    assert "0 keys" in reason(sm90.backward(backward(N=0)))
+    assert "up to 256" in reason(sm90.backward(backward(D=250)))
+    assert "blocks" in reason(sm90.backward(backward(M=2**27, H=1024, G=1)))
 
 
 @pytest.mark.parametrize("op", ["attention_varlen", "attention_varlen_backward"])
@@ -248,7 +248,7 @@ def test_the_spec_lists_it_first(op):
 def test_they_compile(asked, most_stack):
     pytest.importorskip("cuda.bindings.nvrtc")
     backend = CudaBackend(build_folder())
-    plan = planned(plan_varlen_backward(asked) if "do" in asked.tensors else plan_varlen(asked))
+    plan = planned(sm90.backward(asked) if "do" in asked.tensors else sm90.forward(asked))
     dtypes = {name: x.dtype for name, x in asked.tensors.items() if x is not None}
     dtypes |= {w.name: w.dtype for w in plan.workspaces}
     for launch in plan.launches:
@@ -324,7 +324,7 @@ OFFSETS = [
 
 def launches(C: int, **given: Any) -> list[Launch]:
     calls = forward(C=C, **given), backward(C=C, H=4, G=1, **given), backward(C=C, H=4, G=4, **given)
-    plans = plan_varlen(calls[0]), *(plan_varlen_backward(each) for each in calls[1:])
+    plans = sm90.forward(calls[0]), *(sm90.backward(each) for each in calls[1:])
     return [planned(plan).launches[0] for plan in plans]
 
 
@@ -358,7 +358,7 @@ def test_blocks_of_keys_follow_those_that_they_wait_for(cu_q, cu_k):
 def test_the_longest_come_first():
     lengths = [64, 700, 33, 300, 1]
     offsets = [0, *itertools.accumulate(lengths)]
-    launch = planned(plan_varlen(forward(C=6, M=2000, N=2000, causal=True))).launches[0]
+    launch = planned(sm90.forward(forward(C=6, M=2000, N=2000, causal=True))).launches[0]
     tiles = walk(launch, offsets, offsets)[1]
     order = list(dict.fromkeys(z for z, _ in tiles))
     assert order == [2, 4, 1, 3, 5, 6]  # what lies behind the last offset sees nothing

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from portable.backends.cuda.backend import CudaBackend
-from portable.kernels.attention.params import max_tiles
+from portable.kernels.attention.planning import max_tiles
+from portable.kernels.attention.sm90 import plan as sm90
 from portable.kernels.attention.sm90 import plan_hdim256
-from portable.kernels.attention.sm90.plan import plan_varlen_backward
 from portable.kernels.attention.sm90.plan_hdim256 import TILE
 from portable.plan import Plan, Pointer
 from portable.runtime import build
@@ -33,7 +33,7 @@ from tests.kernels.test_attention_sm90_varlen import (
 
 def wide(**given: Any) -> Plan:
     sizes: dict[str, Any] = {"D": 192, "E": 128}
-    return planned(plan_varlen_backward(backward(**(sizes | given))))
+    return planned(sm90.backward(backward(**(sizes | given))))
 
 
 def test_tables_places_and_statistics_then_two_launches_a_turn():
@@ -57,12 +57,12 @@ def test_heads_of_128_stay_with_the_narrow_kernels():
 
 
 def test_what_is_left_to_others():
-    assert "up to 256" in reason(plan_varlen_backward(backward(D=250)))
-    assert "bytes a block of keys" in reason(plan_varlen_backward(backward(M=2**17, N=2**17, D=256)))
-    assert "chunks" in reason(plan_varlen_backward(backward(M=2**16, N=2**16, H=128, G=128, D=256)))
-    assert "blocks of scores" in reason(plan_varlen_backward(backward(M=2**22, N=2**22, D=256)))
+    assert "up to 256" in reason(sm90.backward(backward(D=250)))
+    assert "bytes a block of keys" in reason(sm90.backward(backward(M=2**17, N=2**17, D=256)))
+    assert "chunks" in reason(sm90.backward(backward(M=2**16, N=2**16, H=128, G=128, D=256)))
+    assert "blocks of scores" in reason(sm90.backward(backward(M=2**22, N=2**22, D=256)))
     asked = replace(backward(D=256), device=replace(H200, shared_memory=160 * 1024))
-    assert "shared memory" in reason(plan_varlen_backward(asked))
+    assert "shared memory" in reason(sm90.backward(asked))
 
 
 def test_what_is_kept_is_bounded():
@@ -209,7 +209,7 @@ def test_a_row_holds_the_blocks_of_queries_that_see_its_keys(M, N, given):
 
 def test_gradients_are_told_where_they_lie():
     args = arguments_of(wide(D=192, E=136).launches[3])
-    assert args["dk"] == Pointer("dk", True) and args["dv"] == Pointer("dv", True)
+    assert args["dk"] == Pointer("dk") and args["dv"] == Pointer("dv")
     names = ("dk_head", "dk_row", "head_dim", "dv_head", "dv_row", "head_dim_v")
     assert [args[name].value for name in names] == [192, 2 * 192, 192, 136, 2 * 136, 136]
 
@@ -224,7 +224,7 @@ def test_it_compiles_with_nothing_spilled(given):
     pytest.importorskip("cuda.bindings.nvrtc", reason="it compiles by NVRTC: the extra `check`")
     backend = CudaBackend(build_folder())
     asked = backward(**({"D": 192, "E": 128} | given if "D" not in given else given))
-    plan = planned(plan_varlen_backward(asked))
+    plan = planned(sm90.backward(asked))
     dtypes = {name: x.dtype for name, x in asked.tensors.items() if x is not None}
     dtypes |= {w.name: w.dtype for w in plan.workspaces}
     for launch in plan.launches[1:]:

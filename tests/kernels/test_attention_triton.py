@@ -245,7 +245,7 @@ def test_sizes_beyond_32_bits_are_refused(backward):
     refused = asked(B=1, H=1, G=1, M=8, N=2**30, backward=backward, device=CDNA)
     assert isinstance(refused, Rejected) and "32 bits" in refused.reason
     refused = asked(B=2**20, H=2**10, G=1, M=300, N=8, backward=backward, device=CDNA)
-    assert isinstance(refused, Rejected) and "programs" in refused.reason
+    assert isinstance(refused, Rejected) and "blocks" in refused.reason
 
 
 def test_the_gradient_keeps_ds_of_as_many_heads_as_fit_the_workspace():

@@ -17,8 +17,8 @@ from portable.conformance.cases import inputs
 from portable.conformance.cases.generate import cases
 from portable.conformance.judge import reference
 from portable.dispatch import arguments, compiled_call, dispatcher
-from portable.kernels.attention import packed
 from portable.kernels.attention.paged_torch import attention_paged
+from portable.kernels.attention.planning import max_tiles
 from portable.kernels.attention.sm80 import plan as sm80
 from portable.kernels.attention.triton import decode_plan
 from portable.kernels.attention.triton import plan as triton_plan
@@ -70,7 +70,7 @@ def number(plan: Plan, launch: int, name: str) -> Any:
     return arguments_of(plan.launches[launch])[name].value
 
 
-PLANNERS = {"mma": sm80.paged, "tma": sm80.paged_tma, "triton": decode_plan.paged}
+PLANNERS = {"mma": sm80.decode, "tma": sm80.decode_tma, "triton": decode_plan.decode}
 CONTIGUOUS = {"decode": decode_plan.decode, "decode_tma": sm80.decode_tma}
 
 
@@ -139,10 +139,10 @@ def test_no_queries_are_no_programs():
 
 
 def test_what_the_cuda_kernel_declines():
-    assert "pages of 17 keys" in str(sm80.paged(paged("mma", S=17)))
+    assert "pages of 17 keys" in str(sm80.decode(paged("mma", S=17)))
     q, cache = half(2, 1, 8, 20), half(9, 16, 2, 20)
     call = asked("attention_paged", "mma", q, cache, cache, whole(2, 4), whole(2))
-    assert "aligned pieces" in str(sm80.paged(call))
+    assert "aligned pieces" in str(sm80.decode(call))
 
 
 def tensor_map(plan: Plan, name: str) -> TensorMap:
@@ -153,7 +153,7 @@ def tensor_map(plan: Plan, name: str) -> TensorMap:
 
 @pytest.mark.parametrize("page", [16, 48, 64, 1024])
 def test_a_bulk_copy_stays_in_its_page(page):
-    plan = planned(sm80.paged_tma(paged("tma", S=page)))
+    plan = planned(sm80.decode_tma(paged("tma", S=page)))
     assert dict(plan.launches[0].kernel.defines)["PAGE"] == page  # type: ignore[union-attr]
     for name in ("map_k", "map_v"):
         found = tensor_map(plan, name)
@@ -172,7 +172,7 @@ def test_a_contiguous_cache_is_one_page_a_sequence():
 def test_what_the_copy_engine_declines():
     def reason(cache: torch.Tensor) -> str:
         q = half(2, 1, 8, cache.shape[-1])
-        return str(sm80.paged_tma(asked("attention_paged", "tma", q, cache, cache, whole(2, 4), whole(2))))
+        return str(sm80.decode_tma(asked("attention_paged", "tma", q, cache, cache, whole(2, 4), whole(2))))
 
     assert "pages of 17 keys" in reason(half(9, 17, 2, 64))
     assert "multiples of 16 bytes" in reason(half(9, 16, 2, 20))
@@ -189,7 +189,7 @@ def test_bulk_tiles_fit(head, stages):
     q, cache = half(4, 1, 12, head), half(100, 64, 6, head)
     call = asked("attention_paged", "tma", q, cache, cache, whole(4, 64), whole(4))
     config = {**call.config, "STAGES": stages}
-    plan = sm80.paged_tma(Call(call.tensors, call.params, call.axes, H200, config))
+    plan = sm80.decode_tma(Call(call.tensors, call.params, call.axes, H200, config))
     kernel: Any = planned(plan).launches[0].kernel
     made = dict(kernel.defines)
     assert made["STAGES"] >= 2 and made["WARPS"] == (4 if head == 256 else 8)
@@ -204,7 +204,7 @@ def test_tiles_fit_every_gpu(head):
         base = paged("mma")
         q, cache = half(4, 1, 8, head), half(100, 16, 2, head)
         call = asked("attention_paged", "mma", q, cache, cache, whole(4, 64), whole(4))
-        plan = sm80.paged(Call(call.tensors, call.params, call.axes, device, base.config))
+        plan = sm80.decode(Call(call.tensors, call.params, call.axes, device, base.config))
         if isinstance(plan, Plan):
             kernel = plan.launches[0].kernel
             assert kernel.shared + 128 * dict(kernel.defines)["WARPS"] <= device.shared_memory  # type: ignore[union-attr]
@@ -228,7 +228,7 @@ def test_entries_hold_every_cut_of_the_tokens():
             total = int(torch.randint(0, 600, (), generator=generator))
             offsets = torch.randint(-50, 700, (count,), generator=generator)
             cuts = [0, *bounds(offsets, total).tolist(), total]
-            entries, end = packed.entries_of(total, count, tile), 0
+            entries, end = max_tiles(total, count, tile), 0
             for z, (first, last) in enumerate(itertools.pairwise(cuts)):
                 assert first // tile + z >= end
                 end = first // tile + z + -(-(last - first) // tile)
@@ -237,12 +237,12 @@ def test_entries_hold_every_cut_of_the_tokens():
 
 
 def test_packed_grids():
-    plan = planned(triton_plan.varlen_forward(varlen()))
+    plan = planned(triton_plan.forward(varlen()))
     tile = dict(plan.launches[2].kernel.constants)["BLOCK_M"]  # type: ignore[union-attr]
     assert [each.kernel.name for each in plan.launches] == [*TABLES, "attention_forward"]
     assert [each.grid for each in plan.launches[:2]] == [(10, 1, 1), (10, 1, 1)]
     assert plan.launches[2].grid == ((1000 // 128 + 10) * (128 // tile) * 8, 1, 1)
-    plan = planned(triton_plan.varlen_backward(varlen(op="attention_varlen_backward")))
+    plan = planned(triton_plan.backward(varlen(op="attention_varlen_backward")))
     names = [each.kernel.name for each in plan.launches]
     assert names == [*TABLES, "attention_bwd_preprocess", "attention_bwd_dkdv", "attention_bwd_dq"]
     tile = dict(plan.launches[3].kernel.constants)["BLOCK_N"]  # type: ignore[union-attr]
@@ -258,7 +258,7 @@ def test_a_descriptor_ends_with_its_sequence():
     """Token t of a sequence of `rows` from `first` on lies where the engine's sum of coordinates and strides,
     of 64 bits, points; the row behind the last one is beyond the dimension."""
     call = varlen(op="attention_varlen_backward", causal=True)
-    launch = planned(triton_plan.varlen_backward(call)).launches[3]
+    launch = planned(triton_plan.backward(call)).launches[3]
     for name in ("q", "do", "k", "v", "dk", "dv"):
         found = dict(launch.args)[name]
         assert isinstance(found, TensorMap) and len(found.sizes) == 5
@@ -278,7 +278,7 @@ def test_packed_scores_are_computed_again_with_the_dense_tiles():
         q, k = half(1000, 8, heads), half(1000, 2, heads)
         lse = torch.empty(8, 1000, device="meta")
         call = asked("attention_varlen_backward", "triton", q, q, k, k, q, lse, whole(9), whole(9))
-        keys, queries = planned(triton_plan.varlen_backward(call)).launches[3:]
+        keys, queries = planned(triton_plan.backward(call)).launches[3:]
         for launch in (keys, queries):
             fixed = dict(launch.kernel.constants)  # type: ignore[union-attr]
             assert fixed["bias_ptr"] is None and fixed.get("ds") is None and "tiles_ptr" not in fixed
@@ -287,8 +287,8 @@ def test_packed_scores_are_computed_again_with_the_dense_tiles():
 def test_heads_that_the_registers_of_gfx11_do_not_hold_are_refused():
     """As the dense kernels, which these are."""
     for op, planner, most in (
-        ("attention_varlen", triton_plan.varlen_forward, 128),
-        ("attention_varlen_backward", triton_plan.varlen_backward, 64),
+        ("attention_varlen", triton_plan.forward, 128),
+        ("attention_varlen_backward", triton_plan.backward, 64),
     ):
         for heads, fits in ((most, True), (most + 8, False)):
             q, k = half(1000, 8, heads), half(1000, 2, heads)
@@ -300,19 +300,19 @@ def test_heads_that_the_registers_of_gfx11_do_not_hold_are_refused():
 
 def test_too_many_tokens_are_refused():
     for op, planner in (
-        ("attention_varlen", triton_plan.varlen_forward),
-        ("attention_varlen_backward", triton_plan.varlen_backward),
+        ("attention_varlen", triton_plan.forward),
+        ("attention_varlen_backward", triton_plan.backward),
     ):
         assert "tokens" in str(planner(varlen(M=2**28 + 1, op=op)))
         assert "tokens" in str(planner(varlen(C=2**28 + 1, op=op)))
-        assert "programs" in str(planner(varlen(M=2**27, C=2**27, op=op)))
+        assert "blocks" in str(planner(varlen(M=2**27, C=2**27, op=op)))
 
 
 @pytest.mark.slow
 def test_they_compile():
     backend = CudaBackend(CudaBackend.__init__.__globals__["Path"](portable.backends.cuda.__path__[0]))
     call = varlen(causal=True, window_left=5)
-    for launch in planned(triton_plan.varlen_forward(call)).launches:
+    for launch in planned(triton_plan.forward(call)).launches:
         dtypes = {name: info.dtype for name, info in call.tensors.items() if info is not None}
         build.code_object(launch, dtypes | {"bounds": "int32", "q_tiles": "int32"}, backend, H200)
     for name in ("mma", "tma"):

@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from portable.kernels.attention import params
-from portable.kernels.attention.params import DEFINES, ELEMENTS, AttentionParams, ints
-from portable.plan import (
-    Call,
-    Launch,
-    NativeKernel,
-    Plan,
-    Pointer,
-    Rejected,
-    Scalar,
-    TensorMap,
-    Workspace,
+from portable.kernels.attention.params import ELEMENTS, LAYOUT, MAX_TOKENS, AttentionParams, Unsupported
+from portable.kernels.attention.planning import (
+    Tiled,
+    finished,
+    fitted,
+    ints,
+    native_kernel,
+    planner,
+    tile_table,
+    tile_workspaces,
+    tiled_plan,
+    tiles_of,
+    workspace,
 )
+from portable.plan import Argument, Call, Launch, NativeKernel, Plan, Scalar, TensorMap, Workspace
 
 _HERE = Path(__file__).resolve().parent
 
-Defines = tuple[tuple[str, int | str], ...]
+TABLES = "bounds tile_list tile_counts"
+
+
+def kernel(
+    p: AttentionParams, source: str, entry: str, threads: int, defines: Mapping[str, Any], shared: int = 0,
+    pdl: bool = False,
+) -> NativeKernel:  # fmt: skip
+    own = {"ELEMENT": ELEMENTS[p.dtype], **defines, **p.flags("VARLEN"), "PARAMS_LAYOUT": LAYOUT}
+    return native_kernel(_HERE / source, entry, threads, own, shared, pdl)
+
 
 # --- attention and attention_varlen -------------------------------------------------------------------------
 
@@ -63,6 +75,7 @@ _TILES = {
     (128, 128): (Tile(80, 3, 1, 1.42, 3.57), Tile(128, 2, 0, 1.623, 1.72)),
     (256, 256): (Tile(80, 2, 0, 1.742, 4.2), Tile(64, 2, 0, 1.52, 3.9)),
 }
+_TUNABLES = {"n": "TILE_N", "consumers": "CONSUMERS", "pingpong": "PINGPONG"}
 _OTHER_TILES = tuple(Tile(n, 2, 1) for n in (128, 112, 96, 80, 64))
 _UNEVEN = 1.02  # the last multiprocessor's time over the mean, where heads go in bands
 _BYTES_PER_US = 3e6  # of keys and values from memory
@@ -100,12 +113,6 @@ def _tiles(call: Call, p: AttentionParams) -> tuple[Tile, ...]:
     return _TILES.get((d, e)) or (next(fitting),)
 
 
-def _configured(tile: Tile, call: Call) -> Tile:
-    named = {"n": "TILE_N", "consumers": "CONSUMERS", "pingpong": "PINGPONG"}
-    found = {field: call.config.get(name) for field, name in named.items()}
-    return tile._replace(**{field: value for field, value in found.items() if value is not None})
-
-
 def _dense_tile(call: Call, p: AttentionParams) -> Tile:
     """The tile that takes the least time on a full GPU, so that a row's result does not depend on how many
     batches there are."""
@@ -114,7 +121,7 @@ def _dense_tile(call: Call, p: AttentionParams) -> Tile:
         costs = _costs(p, tile)
         return costs.tiles * (costs.mean * tile.block + tile.rest)
 
-    return _configured(min(_tiles(call, p), key=time), call)
+    return fitted(min(_tiles(call, p), key=time), call.config, **_TUNABLES)
 
 
 def _varlen_tile(call: Call, p: AttentionParams) -> Tile:
@@ -124,7 +131,7 @@ def _varlen_tile(call: Call, p: AttentionParams) -> Tile:
     0.923 and (another run) 0.898; ping-pong gains 1 to 3 %."""
     large, *others = _tiles(call, p)
     tile = others[0] if others and padded(p.E) == 128 else large
-    return _configured(tile._replace(pingpong=1), call)
+    return fitted(tile._replace(pingpong=1), call.config, **_TUNABLES)
 
 
 def _pack_gqa(p: AttentionParams, tile: Tile) -> int:
@@ -160,96 +167,56 @@ def _heads_per_band(call: Call, p: AttentionParams, tile: Tile) -> int:
     return 0 if pairs < bands or streamed > busy / 4 else heads
 
 
-def _forward_unsupported(p: AttentionParams) -> Rejected | None:
-    if (reason := p.unsupported(_MAX_ROWS)) is not None:
-        return reason
+def _require_forward(p: AttentionParams) -> None:
+    p.require(_MAX_ROWS)
     if p.has("bias"):
-        return Rejected("it adds no bias")
+        raise Unsupported("it adds no bias")
     if p.N == 0:
-        return Rejected("no keys to copy")
+        raise Unsupported("no keys to copy")
     for name, size in (("q and k", p.D), ("v", p.E)):
         if size % 8:
-            return Rejected(f"the head size of {name}, {size}, is no multiple of 8")
+            raise Unsupported(f"the head size of {name}, {size}, is no multiple of 8")
     if p.softcap is None and not p.scale > 0:
-        return Rejected(f"a scale of {p.scale} is not positive")
-    return next((reason for name in "qkvo" if (reason := p.tma_unsupported(name)) is not None), None)
+        raise Unsupported(f"a scale of {p.scale} is not positive")
+    p.require_tma("q k v o")
 
 
-def _descriptor(p: AttentionParams, name: str, columns: int, rows: int, heads_of_box: int = 1) -> TensorMap:
-    """Boxes of 64 columns of `rows` rows. Dimensions that do not step have size 1."""
-    heads, (own, *sizes) = p.heads[name], p.rows_of(name)
-    steps = (heads.row, heads.head, heads.batch)
-    walked = tuple(size if step else 1 for size, step in zip(sizes, steps, strict=True))
-    strides = tuple(2 * (step if size > 1 else columns) for size, step in zip(walked, steps, strict=True))
-    return TensorMap(name, p.dtype, (own, *walked), strides, (64, rows, heads_of_box, 1))
-
-
-def _forward_launch(call: Call, p: AttentionParams, tile: Tile, pack: int = 1) -> Launch | Rejected:
-    """The kernel for a tile of queries of `pack` heads."""
+@planner
+def forward(call: Call, p: AttentionParams) -> Plan:
+    """o and lse: persistent blocks. Of varlen after the table of tiles, which they claim; a tile has queries
+    of `pack` heads."""
+    _require_forward(p)
+    tile = _varlen_tile(call, p) if p.is_varlen else _dense_tile(call, p)
+    pack = _pack_gqa(p, tile) if p.is_varlen else 1
     d, e = padded(p.D), padded(p.E)
     extra = _VARLEN_BARRIERS if p.is_varlen else 0
     q_stages = 2 if tile.shared(d, e, 2) + extra <= call.device.shared_memory else 1
     shared = tile.shared(d, e, q_stages) + extra
     if shared > call.device.shared_memory:
-        return Rejected(f"{tile.m} queries and {tile.n} keys a block take {shared} bytes of shared memory")
+        raise Unsupported(f"{tile.m} queries and {tile.n} keys a block take {shared} bytes of shared memory")
     queries = tile.m // pack
-    tiles = params.max_tiles(p.M, p.offsets, queries) if p.is_varlen else -(-p.M // queries) * p.B
-    tiles *= p.H // pack
+    tiles = tiles_of(p, queries) * p.B * (p.H // pack)
     if tiles > _MAX_TILES:
-        return Rejected(f"{tiles} tiles exceed {_MAX_TILES}")
+        raise Unsupported(f"{tiles} tiles exceed {_MAX_TILES}")
     band = 0 if p.is_varlen else _heads_per_band(call, p, tile)
-    blocks = min(tiles if band or p.is_varlen else tiles // 2, call.device.multiprocessors) if p.M else 0
+    blocks = min(tiles if band or p.is_varlen else tiles // 2, call.device.multiprocessors)
     steps = [bool(getattr(p.heads[name], side)) for name in "qkv" for side in ("head", "batch")]
     defines = {
         "HEAD_D": d, "HEAD_E": e, "TILE_N": tile.n, "CONSUMERS": tile.consumers, "Q_STAGES": q_stages,
-        "STAGES": tile.stages, "PINGPONG": tile.pingpong, "LEFT": p.left is not None,
-        "RIGHT": p.right is not None, "SOFTCAP": p.softcap is not None, "SINKS": call.has("sinks"),
-        "VARLEN": p.is_varlen, "PACK_GQA": pack,
+        "STAGES": tile.stages, "PINGPONG": tile.pingpong, "PACK_GQA": pack,
+        **p.flags("LEFT RIGHT SOFTCAP SINKS"),
     }  # fmt: skip
-    kernel = NativeKernel(
-        _HERE / "fwd.cu",
-        "attention_fwd_sm90",
-        128 * (1 + tile.consumers),
-        (("ELEMENT", ELEMENTS[p.dtype]), *((name, int(value)) for name, value in defines.items()), *DEFINES),
-        shared,
-        pdl=p.is_varlen,
-    )
-    pointers = ["o", "lse"] + ["sinks"] * call.has("sinks")
-    pointers += ["bounds", "tile_list", "tile_counts"] * p.is_varlen
     args = (
-        ("map_q", _descriptor(p, "q", d, queries, pack)),
-        ("map_k", _descriptor(p, "k", d, tile.n)),
-        ("map_v", _descriptor(p, "v", e, tile.n)),
-        p.struct(*pointers),
-        *ints(
-            heads_per_band=band, all_heads=p.B * p.H, tma_steps=sum(bit << i for i, bit in enumerate(steps))
-        ),
+        ("map_q", p.tma_descriptor("q", queries, pack)),
+        ("map_k", p.tma_descriptor("k", tile.n)),
+        ("map_v", p.tma_descriptor("v", tile.n)),
+        p.struct(f"o lse sinks {TABLES}"),
+        *ints(heads_per_band=band, all_heads=p.B * p.H),
+        *ints(tma_steps=sum(bit << i for i, bit in enumerate(steps))),
     )
-    return Launch(kernel, (blocks, 1, 1), args)
-
-
-def plan_forward(call: Call) -> Plan | Rejected:
-    """o and lse: persistent blocks."""
-    p = params.dense(call)
-    if isinstance(p, Rejected) or (reason := _forward_unsupported(p)) is not None:
-        return p if isinstance(p, Rejected) else reason
-    launch = _forward_launch(call, p, _dense_tile(call, p))
-    return launch if isinstance(launch, Rejected) else Plan((launch,))
-
-
-def plan_varlen(call: Call) -> Plan | Rejected:
-    """o and lse of varlen: the table of tiles, then blocks that claim them."""
-    p = params.varlen(call, params.MAX_TOKENS)
-    if isinstance(p, Rejected) or (reason := _forward_unsupported(p)) is not None:
-        return p if isinstance(p, Rejected) else reason
-    tile = _varlen_tile(call, p)
-    pack = _pack_gqa(p, tile)
-    launch = _forward_launch(call, p, tile, pack)
-    if isinstance(launch, Rejected):
-        return launch
-    backwards = p.right is not None and p.left is None  # a sequence's last queries see most keys
-    table = params.tile_table(p, tile.m // pack, of_keys=False, backwards=backwards)
-    return Plan((table, launch), params.tile_workspaces(p, p.M, tile.m // pack))
+    threads = 128 * (1 + tile.consumers)
+    main = kernel(p, "fwd.cu", "attention_fwd_sm90", threads, defines, shared, pdl=p.is_varlen)
+    return tiled_plan(call.device, p, (), [Tiled(Launch(main, (blocks, 1, 1), args), queries)])
 
 
 # --- attention_backward and attention_varlen_backward, heads up to 128 --------------------------------------
@@ -266,26 +233,22 @@ _FEW_ROWS = 8192
 _VARLEN_KV_HEADS = 8
 
 
-def backward_unsupported(p: AttentionParams) -> Rejected | None:
-    """Why heads of up to 256 columns do not serve a call."""
+def _require_backward(p: AttentionParams) -> None:
     if max(p.D, p.E) > 256 or p.D % 8 or p.E % 8:
-        return Rejected(f"heads of {p.D} and {p.E}, not multiples of 8 up to 256")
+        raise Unsupported(f"heads of {p.D} and {p.E}, not multiples of 8 up to 256")
     if p.has("bias"):
-        return Rejected("it adds no bias")
-    if not 0 < p.M <= params.MAX_TOKENS or not 0 < p.N <= params.MAX_TOKENS:
-        return Rejected(f"{p.M} queries and {p.N} keys; it takes 1 to {params.MAX_TOKENS} of each")
+        raise Unsupported("it adds no bias")
+    if not 0 < p.M <= MAX_TOKENS or not 0 < p.N <= MAX_TOKENS:
+        raise Unsupported(f"{p.M} queries and {p.N} keys; it takes 1 to {MAX_TOKENS} of each")
     if 0 in (p.B, p.H):
-        return Rejected("no heads")
-    if (reason := p.unsupported(params.MAX_TOKENS)) is not None:
-        return reason
-    for name in ("q", "k", "v", "do", "o", "dq", "dk", "dv"):
+        raise Unsupported("no heads")
+    p.require(MAX_TOKENS)
+    names = "q k v do o dq dk dv"
+    p.require_tma(names)
+    for name in names.split():
         heads, (_, *sizes) = p.heads[name], p.rows_of(name)
-        for size, stride in zip(sizes, (heads.row, heads.head, heads.batch), strict=True):
-            if size > 1 and (stride <= 0 or stride % 8):
-                return Rejected(f"{name} has a stride of {stride}, not a positive multiple of 8")
-        if (reason := p.tma_unsupported(name)) is not None:
-            return reason
-    return None
+        if any(size > 1 and not step for size, step in zip(reversed(sizes), heads.strides, strict=True)):
+            raise Unsupported(f"{name} has a stride of 0")
 
 
 def _kv_heads_per_band(call: Call, p: AttentionParams) -> int:
@@ -306,123 +269,89 @@ def _heads_inside(p: AttentionParams) -> bool:
     return p.is_varlen or (p.right is not None and many)
 
 
-def backward_descriptor(p: AttentionParams, name: str, rows: int) -> tuple[str, TensorMap]:
-    """Boxes of 64 columns and `rows` rows. A dimension of one element may have any stride; the driver wants a
-    legal one."""
-    heads, (columns, *sizes) = p.heads[name], p.rows_of(name)
-    steps = zip(sizes, (heads.row, heads.head, heads.batch), strict=True)
-    strides = tuple(2 * (stride if size > 1 else columns) for size, stride in steps)
-    field = "dout" if name == "do" else name
-    return f"map_{field}", TensorMap(name, p.dtype, (columns, *sizes), strides, (64, rows, 1, 1))
+def descriptors(p: AttentionParams, rows: Mapping[str, int]) -> tuple[tuple[str, TensorMap], ...]:
+    """Of tensors in tiles of so many rows."""
+    return tuple(
+        (f"map_{'dout' if name == 'do' else name}", p.tma_descriptor(name, n)) for name, n in rows.items()
+    )
 
 
-def workspace(name: str) -> Pointer:
-    return Pointer(name, True)
+def optional(**spaces: bool) -> tuple[tuple[str, Argument], ...]:
+    """Workspaces, null where they are not there."""
+    null = Scalar("i64", 0)
+    return tuple((name, workspace(name) if there else null) for name, there in spaces.items())
 
 
-def preprocess(p: AttentionParams, defines: Defines, lines: int, claimed: str | None = None) -> Launch:
+def preprocess(p: AttentionParams, defines: Mapping[str, Any], lines: int, claimed: str = "") -> Launch:
     """Statistics of the queries; with `claimed`, the counter of tiles, also cleared semaphores of dq. A
     head has `lines` blocks of queries."""
-    more = (("DLSE", int(p.has("dlse"))), ("DQ_ACCUM", int(claimed is not None)))
-    kernel = NativeKernel(
-        _HERE / "bwd_preprocess.cu", "attention_bwd_preprocess_sm90", 256, (*defines, *more, *DEFINES)
-    )
-    null = Scalar("i64", 0)
+    defines = {**defines, "HEADS_INSIDE": 0, **p.flags("DLSE"), "DQ_ACCUM": bool(claimed)}
+    main = kernel(p, "bwd_preprocess.cu", "attention_bwd_preprocess_sm90", 256, defines)
+    counter = workspace(claimed) if claimed else Scalar("i64", 0)
     args = (
-        p.struct("dout", "o", "lse", "dlse", "stats", *(["bounds"] * p.is_varlen)),
-        ("semaphore", workspace("semaphore") if claimed else null),
-        ("claimed", workspace(claimed) if claimed else null),
-        *ints(lines=lines),
+        p.struct("dout o lse dlse stats bounds"),
+        *optional(semaphore=bool(claimed)),
+        ("claimed", counter),
     )
-    return Launch(kernel, (lines * p.B * p.H, 1, 1), args)
-
-
-def plan_backward(call: Call) -> Plan | Rejected:
-    """dq, dk and dv of 16-bit heads of up to 256 without a bias."""
-    p = params.dense(call)
-    if isinstance(p, Rejected) or (reason := backward_unsupported(p)) is not None:
-        return p if isinstance(p, Rejected) else reason
-    if max(p.D, p.E) > 128:
-        from portable.kernels.attention.sm90 import plan_hdim256
-
-        return plan_hdim256.plan(call, p)
-    return _backward(call, p)
-
-
-def plan_varlen_backward(call: Call) -> Plan | Rejected:
-    """The same of varlen, after the table of blocks of keys."""
-    p = params.varlen(call, params.MAX_TOKENS)
-    if isinstance(p, Rejected) or (reason := backward_unsupported(p)) is not None:
-        return p if isinstance(p, Rejected) else reason
-    if max(p.D, p.E) > 128:
-        from portable.kernels.attention.sm90 import plan_hdim256
-
-        return plan_hdim256.plan_varlen(call, p)
-    return _backward(call, p)
+    return Launch(main, (lines * p.B * p.H, 1, 1), (*args, *ints(lines=lines)))
 
 
 def varlen_kv_heads_per_band(call: Call, p: AttentionParams) -> int:
     return max(1, (call.config.get("KV_HEADS_PER_BAND") or _VARLEN_KV_HEADS) // p.G)
 
 
-def _backward(call: Call, p: AttentionParams) -> Plan | Rejected:
-    """Preprocess, the main kernel, and postprocess."""
+@planner
+def backward(call: Call, p: AttentionParams) -> Plan:
+    """dq, dk and dv of heads of up to 256 without a bias: preprocess, the main kernel, and postprocess; of
+    varlen after the table of blocks of keys."""
+    _require_backward(p)
+    if max(p.D, p.E) > 128:
+        from portable.kernels.attention.sm90 import plan_hdim256
+
+        return plan_hdim256.varlen(call, p) if p.is_varlen else plan_hdim256.dense(call, p)
     head = 64 if max(p.D, p.E) <= 64 else 128
     queries = QUERIES[head]
     shared = _backward_shared(head, queries) + (_BWD_VARLEN_BARRIERS if p.is_varlen else 0)
     if shared > call.device.shared_memory:
-        return Rejected(f"it takes {shared} bytes of shared memory")
+        raise Unsupported(f"it takes {shared} bytes of shared memory")
     # Measured 2026-11-21: heads of 64 gain 5 to 8 % by claiming tiles; with heads of 128 a claimed tile,
     # unlike a block's own, takes registers that are not there (15 % slower).
     persistent = head == 64 and not p.is_varlen
-    lines, blocks = -(-p.M // queries), -(-p.N // KEYS) * p.B * p.G
-    if p.is_varlen:
-        lines = params.max_tiles(p.M, p.offsets, queries)
-        blocks = params.max_tiles(p.N, p.offsets, KEYS) * p.G
-    if max(lines * p.B * p.H, blocks) > params.MAX_BLOCKS:
-        return Rejected(f"more than {params.MAX_BLOCKS} tiles")
-    defines: Defines = (
-        ("ELEMENT", ELEMENTS[p.dtype]), ("HEAD", head), ("KEYS", KEYS), ("QUERIES", queries),
-        ("VARLEN", int(p.is_varlen)),
-    )  # fmt: skip
-    of_main = (
-        ("STAGES", _BWD_STAGES), ("PERSISTENT", int(persistent)), ("SOFTCAP", int(p.softcap is not None)),
-        ("HEADS_INSIDE", int(_heads_inside(p))),
-    )  # fmt: skip
-    main = NativeKernel(_HERE / "bwd.cu", "attention_bwd_sm90", 512, (*defines, *of_main, *DEFINES), shared)
-    finish = NativeKernel(
-        _HERE / "bwd_postprocess.cu", "attention_bwd_postprocess_sm90", 256,
-        (*defines, ("HEADS_INSIDE", 0), *DEFINES),
-    )  # fmt: skip
-    tables = ["bounds", "tile_list", "tile_counts"] * p.is_varlen
+    lines, blocks = tiles_of(p, queries), tiles_of(p, KEYS, of_keys=True) * p.B * p.G
+    defines = {"HEAD": head, "KEYS": KEYS, "QUERIES": queries, "HEADS_INSIDE": 0}
+    of_main = {
+        **defines, "STAGES": _BWD_STAGES, "PERSISTENT": persistent, **p.flags("SOFTCAP"),
+        "HEADS_INSIDE": _heads_inside(p),
+    }  # fmt: skip
     claimed = "counts" if p.is_varlen else "claimed"
-    rows = {"q": queries, "k": KEYS, "v": KEYS, "do": queries, "dk": 64, "dv": 64}
-    accum = ("dq_accum", workspace("dq_accum")), ("semaphore", workspace("semaphore"))
+    accum = optional(dq_accum=True, semaphore=True)
     main_args = (
-        *(backward_descriptor(p, name, count) for name, count in rows.items()),
-        p.struct("stats", "dk", "dv", *tables),
+        *descriptors(p, {"q": queries, "k": KEYS, "v": KEYS, "do": queries, "dk": 64, "dv": 64}),
+        p.struct(f"stats dk dv {TABLES}"),
         *accum,
         ("claimed", workspace(claimed)),
         *ints(kv_heads_per_band=_kv_heads_per_band(call, p)),
         ("tiles_of_keys", Scalar("u32", blocks)),
         *ints(lines=lines),
     )
+    main = kernel(p, "bwd.cu", "attention_bwd_sm90", 512, of_main, shared)
+    finish = kernel(p, "bwd_postprocess.cu", "attention_bwd_postprocess_sm90", 256, defines)
     grid = min(blocks, call.device.multiprocessors) if persistent else blocks
-    launches = (
-        preprocess(p, (*defines, ("HEADS_INSIDE", 0)), lines, claimed),
+    launches = [
+        preprocess(p, defines, lines, claimed),
         Launch(main, (grid, 1, 1), main_args),
-        Launch(finish, (lines * p.B * p.H, 1, 1), (p.struct("dq", *tables[:1]), *accum, *ints(lines=lines))),
-    )
-    spaces = (
+        Launch(finish, (lines * p.B * p.H, 1, 1), (p.struct("dq bounds"), *accum, *ints(lines=lines))),
+    ]
+    spaces = [
         Workspace("stats", (p.B * p.H, lines, queries * 2), "float32"),
         Workspace("semaphore", (p.B * p.H, lines), "int32"),
         Workspace("dq_accum", (p.B * p.H, lines, 2 * _DQ_PART), "float32"),
-    )
+    ]
     if not p.is_varlen:
-        return Plan(launches, (*spaces, Workspace("claimed", (1,), "int32")))
+        return finished(call.device, launches, [*spaces, Workspace("claimed", (1,), "int32")])
     # A block of keys waits for those before it, so they come first.
-    table = params.tile_table(p, KEYS, of_keys=True, kv_heads_per_band=varlen_kv_heads_per_band(call, p))
-    return Plan((table, *launches), (*spaces, *params.tile_workspaces(p, p.N, KEYS)))
+    table = tile_table(p, KEYS, of_keys=True, kv_heads_per_band=varlen_kv_heads_per_band(call, p))
+    return finished(call.device, [table, *launches], [*spaces, *tile_workspaces(p, p.N, KEYS)])
 
 
 def _backward_shared(head: int, queries: int) -> int:

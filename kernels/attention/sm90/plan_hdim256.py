@@ -5,16 +5,21 @@ GPU."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from portable.kernels.attention import params
-from portable.kernels.attention.params import DEFINES, ELEMENTS, AttentionParams, ints
+from portable.kernels.attention.params import Arguments, AttentionParams, Unsupported
+from portable.kernels.attention.planning import (
+    finished,
+    ints,
+    max_tiles,
+    tile_table,
+    tile_workspaces,
+    tiles_of,
+)
 from portable.kernels.attention.sm90 import plan as sm90
-from portable.kernels.attention.sm90.plan import Defines, padded, workspace
-from portable.plan import Call, Launch, NativeKernel, Plan, Rejected, Scalar, Workspace
+from portable.kernels.attention.sm90.plan import TABLES, kernel, optional, padded
+from portable.plan import Call, Launch, NativeKernel, Plan, Workspace
 
-_HERE = Path(__file__).resolve().parent
 TILE = 64  # keys of a block, and queries of a step
 DS_ELEMENTS = TILE * TILE  # of a block of scores
 # Of dS in memory at a time. Measured 2026-11-22 on 2 x 8 heads of 256 and 8192: half as much is 6 % slower
@@ -49,156 +54,126 @@ class Chunk(NamedTuple):
     blocks: int
 
 
-def plan(call: Call, p: AttentionParams) -> Plan | Rejected:
+def dense(call: Call, p: AttentionParams) -> Plan:
     """Statistics; then per chunk dk, dv and dS, and dq."""
     blocks, key_blocks = -(-p.M // TILE), -(-p.N // TILE)
     lines, most = p.B * p.G, most_blocks(p)
-    if max(blocks * p.B * p.H, key_blocks * lines) > params.MAX_BLOCKS:
-        return Rejected(f"more than {params.MAX_BLOCKS} tiles")
     each = p.qheads_per_kvhead * most * DS_ELEMENTS * 2
     chunks = tuple(chunks_of(lines, key_blocks, _DS_BYTES // each))
     if not chunks:
-        return Rejected(f"gradients of scores take {each} bytes a block of keys")
-    kernels = _kernels(p, call.device.shared_memory)
-    if isinstance(kernels, Rejected):
-        return kernels
+        raise Unsupported(f"gradients of scores take {each} bytes a block of keys")
     accumulated = chunks[0].blocks < key_blocks
-    band = call.config.get("KV_HEADS_PER_BAND") or _KV_HEADS
-    launches = [sm90.preprocess(p, _defines(p), blocks)]
+    launches = _Launches(call, p, accumulated, call.config.get("KV_HEADS_PER_BAND") or _KV_HEADS)
+    found = [sm90.preprocess(p, _defines(p), blocks)]
     for chunk in chunks:
         dq_blocks = chunk.lines * p.qheads_per_kvhead * -(-blocks // CONSUMERS)
-        launches += _chunk_launches(
-            p, kernels, (chunk.lines * chunk.blocks, dq_blocks), accumulated, band, chunk=chunk, most=most
-        )
+        found += launches.of(chunk.lines * chunk.blocks, dq_blocks, chunk, most=most)
     heads, rows = chunks[0].lines * p.qheads_per_kvhead, -(-blocks // CONSUMERS) * CONSUMERS * TILE
-    spaces = (
+    spaces = [
         Workspace("stats", (p.B * p.H, blocks, TILE * 2), "float32"),
         Workspace("ds_workspace", (heads, chunks[0].blocks, most, DS_ELEMENTS), p.dtype),
-    )
+    ]
     if accumulated:
-        spaces += (Workspace("dq_accum", (heads * rows * padded(p.D),), "float32"),)
-    return Plan(tuple(launches), spaces)
+        spaces.append(Workspace("dq_accum", (heads * rows * padded(p.D),), "float32"))
+    return finished(call.device, found, spaces)
 
 
-def plan_varlen(call: Call, p: AttentionParams) -> Plan | Rejected:
-    """Tables of tiles, offsets into the dS workspace, statistics; then as `plan`. Lengths are not known
+def varlen(call: Call, p: AttentionParams) -> Plan:
+    """Tables of tiles, offsets into the dS workspace, statistics; then as `dense`. Lengths are not known
     here: there are as many chunks as any lengths may need, of which those that the GPU finds no work for
     end at once."""
     share, reach = p.qheads_per_kvhead, most_blocks(p)
     most = most_ds_blocks(p, reach)
     if most > _MAX_DS_BLOCKS:
-        return Rejected(f"up to {most} blocks of scores a head exceed {_MAX_DS_BLOCKS}")
+        raise Unsupported(f"up to {most} blocks of scores a head exceed {_MAX_DS_BLOCKS}")
     slots = min(_VARLEN_DS_BYTES // (DS_ELEMENTS * 2), most * share * p.G)
     chunks = varlen_chunks(p.G, share, most, reach, slots)
     if chunks is None:
-        return Rejected(
-            f"gradients of scores take up to {share * reach * DS_ELEMENTS * 2} bytes a block of keys"
-        )
+        size = share * reach * DS_ELEMENTS * 2
+        raise Unsupported(f"gradients of scores take up to {size} bytes a block of keys")
     if chunks > _MAX_CHUNKS:
-        return Rejected(f"gradients of scores may take {chunks} chunks")
-    rows, tiles = (params.max_tiles(p.M, p.offsets, tile) for tile in (TILE, CONSUMERS * TILE))
-    key_blocks = params.max_tiles(p.N, p.offsets, TILE)
-    if max(rows * p.H, key_blocks * p.G) > params.MAX_BLOCKS:
-        return Rejected(f"more than {params.MAX_BLOCKS} tiles")
-    kernels = _kernels(p, call.device.shared_memory)
-    if isinstance(kernels, Rejected):
-        return kernels
+        raise Unsupported(f"gradients of scores may take {chunks} chunks")
+    rows, tiles = (max_tiles(p.M, p.offsets, tile) for tile in (TILE, CONSUMERS * TILE))
+    key_blocks = tiles_of(p, TILE, of_keys=True)
     accumulated = most * share > slots
     band = sm90.varlen_kv_heads_per_band(call, p)
-    launches = [
-        params.tile_table(p, TILE, of_keys=True, kv_heads_per_band=band),
+    launches = _Launches(call, p, accumulated, band)
+    found = [
+        tile_table(p, TILE, of_keys=True, kv_heads_per_band=band),
         _workspace_offsets(p, reach, slots),
         sm90.preprocess(p, _defines(p), rows),
     ]
     for number in range(chunks):
         key_heads = max(1, p.G // (number + 1))  # as many as are left to the number-th of equal chunks
-        launches += _chunk_launches(
-            p, kernels, (key_blocks * key_heads, tiles * key_heads * share), accumulated, band,
-            number=number, rows=rows, tiles=tiles, reach=reach,
+        found += launches.of(
+            key_blocks * key_heads, tiles * key_heads * share, number=number, rows=rows, tiles=tiles,
+            reach=reach,
         )  # fmt: skip
-    spaces = (
+    spaces = [
         Workspace("stats", (p.H, rows, TILE * 2), "float32"),
         Workspace("ds_workspace", (slots, DS_ELEMENTS), p.dtype),
         Workspace("workspace_offsets", (p.offsets + 1,), "int32"),
         Workspace("chunk_layout", (4,), "int32"),
-        *params.tile_workspaces(p, p.N, TILE),
-    )
+        *tile_workspaces(p, p.N, TILE),
+    ]
     if accumulated:
         held = share * tiles * CONSUMERS * TILE * padded(p.D)
-        spaces += (Workspace("dq_accum", (held,), "float32"),)
-    return Plan(tuple(launches), spaces)
+        spaces.append(Workspace("dq_accum", (held,), "float32"))
+    return finished(call.device, found, spaces)
 
 
-def _chunk_launches(
-    p: AttentionParams, kernels: tuple[NativeKernel, NativeKernel], blocks: tuple[int, int],
-    accumulated: bool, band: int, *, chunk: Chunk | None = None, most: int = 0, number: int = 0,
-    rows: int = 0, tiles: int = 0, reach: int = 0,
-) -> tuple[Launch, Launch]:  # fmt: skip
-    """dk, dv and dS of a chunk, then dq. Dense ones say which `chunk`, varlen its `number`."""
-    null = Scalar("i64", 0)
-    pointers = ("bounds", "tile_list", "tile_counts") if p.is_varlen else ()
-    offsets = tuple(
-        (name, workspace(name) if p.is_varlen else null) for name in ("workspace_offsets", "chunk_layout")
-    )
-    of_chunk = ints(**(chunk or Chunk(0, 0, 0, 0))._asdict(), most=most)
-    main = (
-        *(sm90.backward_descriptor(p, name, TILE) for name in ("q", "k", "v", "do", "dk", "dv")),
-        p.struct("stats", "dk", "dv", *pointers),
-        ("ds_workspace", workspace("ds_workspace")),
-        *offsets,
-        *ints(kv_heads_per_band=band, number=number, rows=rows, reach=reach),
-        *of_chunk,
-    )
-    of_dq = (
-        *(sm90.backward_descriptor(p, name, TILE) for name in ("k", "dq")),
-        p.struct("dq", *pointers[:1]),
-        ("ds_workspace", workspace("ds_workspace")),
-        ("dq_accum", workspace("dq_accum") if accumulated else null),
-        *offsets,
-        *ints(number=number, tiles=tiles, reach=reach),
-        *of_chunk,
-    )
-    return Launch(kernels[0], (blocks[0], 1, 1), main), Launch(kernels[1], (blocks[1], 1, 1), of_dq)
+class _Launches:
+    """The launches of a chunk: dk, dv and dS, then dq. All of a call share their kernels and most of their
+    arguments."""
+
+    def __init__(self, call: Call, p: AttentionParams, accumulated: bool, band: int) -> None:
+        self.kernels, self.band = _kernels(p, call.device.shared_memory), band
+        maps = sm90.descriptors(p, dict.fromkeys(("q", "k", "v", "do", "dk", "dv"), TILE))
+        offsets = optional(workspace_offsets=p.is_varlen, chunk_layout=p.is_varlen)
+        ds, accum = optional(ds_workspace=True), optional(dq_accum=accumulated)
+        self.main: Arguments = (*maps, p.struct(f"stats dk dv {TABLES}"), *ds, *offsets)
+        maps = sm90.descriptors(p, {"k": TILE, "dq": TILE})
+        self.dq: Arguments = (*maps, p.struct("dq bounds"), *ds, *accum, *offsets)
+
+    def of(
+        self, blocks: int, dq_blocks: int, chunk: Chunk | None = None, *, most: int = 0,
+        number: int = 0, rows: int = 0, tiles: int = 0, reach: int = 0,
+    ) -> tuple[Launch, Launch]:  # fmt: skip
+        """Dense calls say which `chunk`, varlen its `number`."""
+        last = ints(**(chunk or Chunk(0, 0, 0, 0))._asdict(), most=most)
+        main = ints(kv_heads_per_band=self.band, number=number, rows=rows, reach=reach)
+        dq = ints(number=number, tiles=tiles, reach=reach)
+        return (
+            Launch(self.kernels[0], (blocks, 1, 1), (*self.main, *main, *last)),
+            Launch(self.kernels[1], (dq_blocks, 1, 1), (*self.dq, *dq, *last)),
+        )
 
 
 def _workspace_offsets(p: AttentionParams, reach: int, slots: int) -> Launch:
-    source = _HERE / "varlen_workspace_offsets.cu"
-    defines = (*_defines(p), *DEFINES)
-    kernel = NativeKernel(source, "attention_varlen_workspace_offsets", 256, defines)
-    written = ((name, workspace(name)) for name in ("workspace_offsets", "chunk_layout"))
-    return Launch(kernel, (1, 1, 1), (p.struct("bounds"), *written, *ints(reach=reach, slots=slots)))
+    source, entry = "varlen_workspace_offsets.cu", "attention_varlen_workspace_offsets"
+    made = kernel(p, source, entry, 256, {**_defines(p), "HEADS_INSIDE": 0})
+    written = optional(workspace_offsets=True, chunk_layout=True)
+    return Launch(made, (1, 1, 1), (p.struct("bounds"), *written, *ints(reach=reach, slots=slots)))
 
 
-def _defines(p: AttentionParams) -> Defines:
+def _defines(p: AttentionParams) -> dict[str, Any]:
     """What all kernels of a plan are compiled for."""
-    return (
-        ("ELEMENT", ELEMENTS[p.dtype]), ("HEAD", next(size for size in (64, 128, 256) if size >= p.E)),
-        ("KEYS", TILE), ("QUERIES", TILE), ("VARLEN", int(p.is_varlen)), ("HEADS_INSIDE", 0),
-    )  # fmt: skip
+    return {"HEAD": next(size for size in (64, 128, 256) if size >= p.E), "KEYS": TILE, "QUERIES": TILE}
 
 
-def _kernels(p: AttentionParams, shared_memory: int) -> tuple[NativeKernel, NativeKernel] | Rejected:
+def _kernels(p: AttentionParams, shared_memory: int) -> tuple[NativeKernel, NativeKernel]:
     """The main kernel, with as many stages as fit, and dq's. Varlen takes further barriers."""
     d, e = padded(p.D), padded(p.E)
     stages = 3 if _shared(d, e, 3) <= shared_memory else 2
-    columns = (*_defines(p), ("HEAD_D", d), ("HEAD_E", e))
-    of_main = (
-        ("HELD_D", held(d, e)), ("HELD_E", held(e, d)), ("STAGES", stages),
-        ("SOFTCAP", int(p.softcap is not None)),
-    )  # fmt: skip
+    columns = {**_defines(p), "HEADS_INSIDE": 0, "HEAD_D": d, "HEAD_E": e}
+    of_main = {"HELD_D": held(d, e), "HELD_E": held(e, d), "STAGES": stages, **p.flags("SOFTCAP")}
     dq_shared = _DQ_STAGES * (TILE * d * 2 + CONSUMERS * DS_ELEMENTS * 2 + 16) + 8 * p.is_varlen
     shared = _shared(d, e, stages) + (16 + stages * 16) * p.is_varlen
     if shared > shared_memory:
-        return Rejected(f"it takes {shared} bytes of shared memory")
-    return (
-        NativeKernel(
-            _HERE / "bwd_hdim256.cu", "attention_bwd_hdim256", 384, (*columns, *of_main, *DEFINES), shared
-        ),
-        NativeKernel(
-            _HERE / "bwd_dq_hdim256.cu", "attention_bwd_dq_hdim256", (1 + CONSUMERS) * 128,
-            (*columns, ("STAGES", _DQ_STAGES), *DEFINES), dq_shared,
-        ),
-    )  # fmt: skip
+        raise Unsupported(f"it takes {shared} bytes of shared memory")
+    main = kernel(p, "bwd_hdim256.cu", "attention_bwd_hdim256", 384, columns | of_main, shared)
+    of_dq, threads = columns | {"STAGES": _DQ_STAGES}, (1 + CONSUMERS) * 128
+    return main, kernel(p, "bwd_dq_hdim256.cu", "attention_bwd_dq_hdim256", threads, of_dq, dq_shared)
 
 
 def chunks_of(lines: int, key_blocks: int, slots: int) -> Iterator[Chunk]:

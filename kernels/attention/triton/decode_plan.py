@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from portable import dtypes
-from portable.kernels.attention import params
-from portable.kernels.attention.params import DECODE_ROWS, AttentionParams, Heads
+from portable.kernels.attention.params import DECODE_ROWS, AttentionParams, Heads, require_decode
+from portable.kernels.attention.planning import Splits, finished, kv_splits, partial_workspaces, planner
 from portable.kernels.attention.triton.decode import (
     COMBINE_COLUMNS,
     COMBINE_SPLITS,
@@ -14,24 +13,41 @@ from portable.kernels.attention.triton.decode import (
     decode_combine,
     decode_split,
 )
-from portable.kernels.attention.triton.plan import Arguments, Config, i32s, too_many_programs
+from portable.kernels.attention.triton.operands import Config, Values, i32, launch_of
 from portable.layout import ceil_div, next_power_of_2
-from portable.plan import Call, Launch, Plan, Pointer, Rejected, Scalar, TritonKernel
+from portable.plan import Call, Launch, Plan, Pointer, Scalar
 
 DECODE_PROGRAMS = 2
 """Programs that a multiprocessor holds. A sequence is not cut into more splits than fill the GPU once."""
 
 
-def paged(call: Call) -> Plan | Rejected:
-    """attention_paged."""
-    p = params.paged(call)
-    return p if isinstance(p, Rejected) else _decode(call, p)
-
-
-def decode(call: Call) -> Plan | Rejected:
-    """attention with few queries."""
-    p = params.decode(call)
-    return p if isinstance(p, Rejected) else _decode(call, p)
+@planner
+def decode(call: Call, p: AttentionParams) -> Plan:
+    """The splits of all sequences' keys, and their combination where there are more than one."""
+    require_decode(call, p)
+    rows = p.M * p.qheads_per_kvhead
+    block_m = max(16, min(DECODE_ROWS, next_power_of_2(rows)))
+    tiles = ceil_div(rows, block_m)
+    block_d, block_e = (max(16, next_power_of_2(size)) for size in (p.D, p.E))
+    unit = 8 if all(p.heads[role].aligned for role in "qkv") else 1
+    config = fit_decode_config(call.config, block_m, block_d, block_e, unit, call.device.shared_memory)
+    splits = kv_splits(call, p, tiles, DECODE_PROGRAMS, config["CHUNK"])
+    direct = splits.count == 1 and not p.sinks
+    values = _values(call, p, splits, config["CHUNK"]) | {
+        "UNIT": unit, "DIRECT": direct, "BLOCK_M": block_m, "BLOCK_D": block_d, "BLOCK_E": block_e,
+        "tiles": i32(tiles), "pages": i32(call[p.heads["k"].tensor].shape[0]),
+    }  # fmt: skip
+    for name in "qkv":
+        heads = p.heads[name]
+        values[f"{name}_ptr"] = Pointer(heads.tensor, unit > 1)
+        values |= _strides(name, heads, "batch" if name == "q" else "page", narrow=True)
+    if not direct:
+        values |= {"o_ptr": Pointer("part"), "m_ptr": Pointer("part_m"), "l_ptr": Pointer("part_l")}
+    first = launch_of(decode_split, values, config, p.B * p.G * tiles * splits.count)
+    if direct:
+        return finished(call.device, [first])
+    launches = first, combine_launch(call, p, splits, config["CHUNK"])
+    return finished(call.device, launches, partial_workspaces(p, splits.count))
 
 
 def fit_decode_config(
@@ -54,89 +70,38 @@ def fit_decode_config(
     return config
 
 
-def _decode(call: Call, p: AttentionParams) -> Plan | Rejected:
-    q, k, v = (p.heads[role] for role in "qkv")
-    rows = p.M * p.qheads_per_kvhead
-    block_m = max(16, min(DECODE_ROWS, next_power_of_2(rows)))
-    tiles = ceil_div(rows, block_m)
-    block_d, block_e = (max(16, next_power_of_2(size)) for size in (p.D, p.E))
-    unit = 16 // dtypes.of(p.dtype).itemsize
-    if any(each.alignment < 16 or any(step % unit for step in each.strides) for each in (q, k, v)):
-        unit = 1
-    config = fit_decode_config(call.config, block_m, block_d, block_e, unit, call.device.shared_memory)
-    max_splits = max(1, DECODE_PROGRAMS * call.device.multiprocessors // max(1, p.G * tiles))
-    splits = max(1, min(max_splits, ceil_div(p.N, config["CHUNK"])))
-    direct = splits == 1 and not call.has("sinks")
-    programs = p.B * p.G * tiles * splits
-    refused = too_many_programs(max(programs, p.B * p.M * p.H), programs)
-    if refused is not None:
-        return refused
-    constants: dict[str, Any] = {
-        "D": p.D, "E": p.E, "PAGE": p.page, "UNIT": unit, "LEFT": p.left is not None,
-        "RIGHT": p.right is not None, "SOFTCAP": p.softcap is not None, "DIRECT": direct,
-        "CHUNK": config["CHUNK"], "BLOCK_M": block_m, "BLOCK_N": config["BLOCK_N"], "BLOCK_D": block_d,
-        "BLOCK_E": block_e,
-    }  # fmt: skip
-    args: Arguments = []
-    for name, heads in (("q", q), ("k", k), ("v", v)):
-        args.append((f"{name}_ptr", Pointer(heads.tensor, unit > 1)))
-        args += _decode_strides(name, heads, "batch" if name == "q" else "page", narrow=True)
-    if p.page:
-        args += [("table_ptr", Pointer("block_table")), ("table_row", _stride(p.heads["block_table"].row))]
-        args.append(("lens_ptr", Pointer("seq_lens")))
-    else:
-        constants |= {"table_ptr": None, "table_row": None, "lens_ptr": None}
-    o, m, l = ("o", "lse", "lse") if direct else ("part", "part_m", "part_l")  # noqa: E741
-    args += [("o_ptr", Pointer(o)), *_decode_strides("o", p.heads["o"])]
-    args += [("m_ptr", Pointer(m)), ("l_ptr", Pointer(l))]
-    args += i32s(
-        capacity=p.N, pages=call[k.tensor].shape[0], M=p.M, qheads_per_kvhead=p.qheads_per_kvhead,
-        tiles=tiles, kv_heads=p.G, splits=splits, max_splits=max_splits, left=p.left or 0, right=p.right or 0,
-    )  # fmt: skip
-    args += [("scale", Scalar("f32", p.score_scale)), ("cap", Scalar("f32", p.softcap_log2))]
-    options = tuple(
-        (name, value)
-        for name, value in config.items()
-        if name not in ("CHUNK", "BLOCK_N", "num_warps", "num_stages")
-    )
-    split = TritonKernel(
-        decode_split, tuple(constants.items()), config["num_warps"], config["num_stages"], options
-    )
-    first = Launch(split, (programs, 1, 1), tuple(args))
-    if direct:
-        return Plan((first,))
-    combine = combine_launch(call, p, splits, max_splits, config["CHUNK"])
-    return Plan((first, combine), params.partial_workspaces(p, splits))
-
-
-def combine_launch(call: Call, p: AttentionParams, splits: int, max_splits: int, chunk: int) -> Launch:
-    """decode_combine over the partial results of `splits` splits; sm80's decode launches it too."""
+def combine_launch(call: Call, p: AttentionParams, splits: Splits, chunk: int) -> Launch:
+    """decode_combine over the partial results of the splits; sm80's decode launches it too."""
     block_e = min(COMBINE_COLUMNS, next_power_of_2(p.E))
-    constants: dict[str, Any] = {
-        "E": p.E, "LEFT": p.left is not None, "CHUNK": chunk,
-        "BLOCK_S": max(8, min(COMBINE_SPLITS, next_power_of_2(max_splits))), "BLOCK_E": block_e,
+    values = _values(call, p, splits, chunk) | {
+        "part_ptr": Pointer("part", True), "m_ptr": Pointer("part_m", True), "l_ptr": Pointer("part_l", True),
+        "BLOCK_S": max(8, min(COMBINE_SPLITS, next_power_of_2(splits.most))), "BLOCK_E": block_e,
     }  # fmt: skip
-    args: Arguments = [("o_ptr", Pointer("o")), *_decode_strides("o", p.heads["o"])]
-    args += [("lse_ptr", Pointer("lse")), ("part_ptr", Pointer("part", True))]
-    args += [("m_ptr", Pointer("part_m", True)), ("l_ptr", Pointer("part_l", True))]
-    for name, tensor, there in (
-        ("sinks_ptr", "sinks", call.has("sinks")),
-        ("lens_ptr", "seq_lens", p.page > 0),
-    ):
-        if there:
-            args.append((name, Pointer(tensor)))
-        else:
-            constants[name] = None
-    args += i32s(
-        capacity=p.N, M=p.M, heads=p.H, splits=splits, max_splits=max_splits, left=p.left or 0
-    )  # fmt: skip
-    kernel = TritonKernel(decode_combine, tuple(constants.items()), COMBINE_WARPS, 2)
-    return Launch(kernel, (p.B * p.M * p.H, ceil_div(p.E, block_e), 1), tuple(args))
+    config = {"num_warps": COMBINE_WARPS, "num_stages": 2}
+    return launch_of(decode_combine, values, config, p.B * p.M * p.H, ceil_div(p.E, block_e))
 
 
-def _decode_strides(name: str, heads: Heads, outer: str = "batch", narrow: bool = False) -> Arguments:
+def _values(call: Call, p: AttentionParams, splits: Splits, chunk: int) -> Values:
+    """What both kernels take."""
+    table = p.heads.get("block_table")
+    return {
+        "D": p.D, "E": p.E, "PAGE": p.page, **p.flags("LEFT RIGHT SOFTCAP"), "CHUNK": chunk,
+        "table_ptr": Pointer("block_table") if table else None,
+        "table_row": _stride(table.row) if table else None,
+        "lens_ptr": Pointer("seq_lens") if p.page else None,
+        "sinks_ptr": Pointer("sinks") if p.sinks else None,
+        "o_ptr": Pointer("o"), **_strides("o", p.heads["o"]), "lse_ptr": Pointer("lse"),
+        "m_ptr": Pointer("lse"), "l_ptr": Pointer("lse"), "capacity": i32(p.N), "M": i32(p.M),
+        "heads": i32(p.H), "kv_heads": i32(p.G), "qheads_per_kvhead": i32(p.qheads_per_kvhead),
+        "splits": i32(splits.count), "max_splits": i32(splits.most), "left": i32(p.left or 0),
+        "right": i32(p.right or 0), "scale": Scalar("f32", p.score_scale),
+        "cap": Scalar("f32", p.softcap_log2),
+    }  # fmt: skip
+
+
+def _strides(name: str, heads: Heads, outer: str = "batch", narrow: bool = False) -> Values:
     names = (f"{name}_{outer}", f"{name}_head", f"{name}_row")
-    return [(name, _stride(step, narrow)) for name, step in zip(names, heads.strides, strict=True)]
+    return {name: _stride(step, narrow) for name, step in zip(names, heads.strides, strict=True)}
 
 
 def _stride(step: int, narrow: bool = False) -> Scalar:

@@ -3,144 +3,153 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from portable import dtypes
-from portable.kernels.attention.packed import entries_of
-from portable.kernels.attention.problem import Problem
+from portable.kernels.attention.params import AttentionParams, Unsupported
+from portable.kernels.attention.planning import max_tiles
 from portable.kernels.attention.triton.varlen import FAR, VARLEN_TILE
 from portable.layout import ceil_div, next_power_of_2
-from portable.plan import Argument, Device, Pointer, Scalar, TritonDescriptor
+from portable.plan import Device, Launch, Pointer, Scalar, TritonDescriptor, TritonKernel
 
 SWIZZLE_ELEMENTS = 64  # 16-bit elements in TMA's swizzle
 HEAD_BLOCK, HEAD_REST = 128, 64
 ROW_LIMIT = 256  # rows of a tile at most, for offsets within it
+ROW_PADDING = VARLEN_TILE.value  # a head's rows in the workspaces fill blocks of any config
 UNBOUNDED = 2**31 - 2**16  # elements along a dimension without bounds check
-KEY_TENSORS = ("k", "v", "dk", "dv")
-E_TENSORS = ("v", "dv", "o", "do")
+GFX11_COLUMNS = {"forward": 128, "backward": 64}
+"""Larger heads spill: gfx11's matrix instructions hold each operand element twice in a wave's registers."""
+TENSORS = ("q", "k", "v", "o", "lse", "bias", "do", "dlse", "dq", "dk", "dv", "dbias")
+OPTIONS = ("waves_per_eu", "matrix_instr_nonkdim", "kpack", "maxnreg")
+
+Config = Mapping[str, Any]
+Values = dict[str, Any]
+"""Of a kernel's parameters by name: arguments, and constants for what is neither Pointer, Scalar nor
+descriptor."""
+
+
+def i32(value: int, divisible: bool = False) -> Scalar:
+    return Scalar("i32", value, divisible)
+
+
+def launch_of(function: Any, values: Mapping[str, Any], config: Config, *grid: int) -> Launch:
+    """The launch of a Triton kernel: its parameters are among `values`, else the config's."""
+    args, constants = [], []
+    for name in function.arg_names:
+        value = values[name] if name in values else config[name]
+        if isinstance(value, TritonDescriptor):
+            args += value.arguments(name)
+        else:
+            (args if isinstance(value, (Pointer, Scalar)) else constants).append((name, value))
+    options = tuple((name, config[name]) for name in OPTIONS if name in config)
+    kernel = TritonKernel(function, tuple(constants), config["num_warps"], config["num_stages"], options)
+    return Launch(kernel, (grid[0], grid[1] if len(grid) > 1 else 1, 1), tuple(args))
 
 
 class Operands:
-    """The tensors of one problem, of which `tiled` are read or written in tiles of rows.
+    """The tensors of one call, of which `tiled` are read or written in tiles of rows.
 
     A tile has `block_d` columns of q and k, and `block_e` of v: powers of two. With `pieces`, 129 to 192
     columns of q and k are two tiles, of `block_d` and `rest_d` columns, instead of one of 256. No tile has
-    over `most` columns: for kernels that take `most` columns of a head at a time.
+    over `most` columns: for kernels that take `most` columns of a head at a time. Of varlen a row's stride
+    is a batch's too.
     """
 
     def __init__(
-        self, problem: Problem, device: Device, tiled: tuple[str, ...], sinks: bool = False,
-        pieces: bool = False, most: int = 256,
-    ) -> None:  # fmt: skip
-        self.problem, self.tiled, self.sinks = problem, tiled, sinks
-        itemsize = dtypes.itemsize(problem.dtype)
-        heads = [problem.heads[name] for name in dict.fromkeys((*tiled, "o"))]
-        per_line = 16 // itemsize
-        aligned = all(each.aligned_to(16, itemsize) for each in heads)
-        aligned = aligned and problem.D % per_line == 0 and problem.E % per_line == 0
-        self.unit = per_line if aligned else 1
+        self, p: AttentionParams, device: Device, tiled: str, pieces: bool = False, most: int = 256
+    ) -> None:
+        if 2 * (p.M + p.N) + 1024 > 2**31 - 1:
+            raise Unsupported("row and key numbers of 32 bits do not hold this size")
+        if p.is_varlen:
+            p = replace(p, heads={name: replace(each, batch=each.row) for name, each in p.heads.items()})
+        self.p, self.device, self.tiled = p, device, tuple(tiled.split())
+        heads = [p.heads[name] for name in dict.fromkeys((*self.tiled, "o"))]
+        aligned = all(each.aligned for each in heads) and p.D % 8 == p.E % 8 == 0
+        self.unit = 8 if aligned else 1
         self.by_descriptor = (
             device.arch.startswith("sm_9")
-            and itemsize == 2
             and aligned
-            and 0 not in (problem.B, problem.M, problem.N)
-            and all(self._walkable(name) for name in tiled)
+            and 0 not in (p.B, p.M, p.N)
+            and all(self._walkable(name) for name in self.tiled)
         )
         least = SWIZZLE_ELEMENTS if self.by_descriptor else 16
-        self.block_d, self.rest_d = min(max(least, next_power_of_2(problem.D)), most), 0
-        if pieces and HEAD_BLOCK < problem.D <= HEAD_BLOCK + HEAD_REST:
+        self.block_d, self.rest_d = min(max(least, next_power_of_2(p.D)), most), 0
+        if pieces and HEAD_BLOCK < p.D <= HEAD_BLOCK + HEAD_REST:
             self.block_d, self.rest_d = HEAD_BLOCK, HEAD_REST
         self.columns = self.block_d + self.rest_d
-        self.block_e = min(max(least, next_power_of_2(problem.E)), most)
+        self.block_e = min(max(least, next_power_of_2(p.E)), most)
         self.wide = any(each.row * ROW_LIMIT + ROW_LIMIT >= 2**31 for each in heads)
 
-    def _sizes(self, name: str) -> tuple[int, int, int, int]:
-        p = self.problem
-        keyed = name in KEY_TENSORS
-        return p.E if name in E_TENSORS else p.D, p.N if keyed else p.M, p.G if keyed else p.H, p.B
+    def require_registers(self, which: str) -> None:
+        most = max(self.columns, self.block_e)
+        if self.device.arch.startswith("gfx11") and most > GFX11_COLUMNS[which]:
+            heads = max(self.p.D, self.p.E)
+            raise Unsupported(f"{self.device.arch} has too few registers for heads of {heads}")
 
     def _walkable(self, name: str) -> bool:
         """Whether TMA can walk the tensor: rows that do not overlap, no stride of 0."""
-        heads = self.problem.heads[name]
-        length, rows, count, batches = self._sizes(name)
+        heads, (columns, rows, count, batches) = self.p.heads[name], self.p.rows_of(name)
         steps = ((rows, heads.row), (count, heads.head), (batches, heads.batch))
-        most = 2**32 if self.problem.offsets else 2**38
-        return all(size == 1 or length <= stride < most for size, stride in steps)
+        most = 2**32 if self.p.is_varlen else 2**38
+        return all(size == 1 or columns <= stride < most for size, stride in steps)
 
-    def descriptors(
-        self,
-        blocks: Mapping[str, int],
-        args: list[tuple[str, Argument]] | None = None,
-        constants: list[tuple[str, Any]] | None = None,
-    ) -> tuple[list[tuple[str, Argument]], list[tuple[str, Any]]]:
-        """Arguments and constants with a descriptor of tiles of so many rows for each name, such as "k" or,
-        for the rest of its columns, "k_rest". None as a constant where pointers are used, or there is no
-        rest. New lists, or those given."""
-        into: list[tuple[str, Argument]] = [] if args is None else args
-        fixed: list[tuple[str, Any]] = [] if constants is None else constants
-        for name, rows in blocks.items():
-            tensor = name.removesuffix("_rest")
-            cols = self.block_e if tensor in E_TENSORS else self.block_d if tensor == name else self.rest_d
-            if not (self.by_descriptor and cols):
-                fixed.append((name, None))
+    @property
+    def padded(self) -> int:
+        """Rows of a head in the workspaces of its queries: whole tiles, of varlen for any offsets."""
+        p = self.p
+        tiles = max_tiles(p.M, p.offsets, ROW_PADDING) if p.is_varlen else ceil_div(p.M, ROW_PADDING)
+        return tiles * ROW_PADDING
+
+    def values(self, tiles: Mapping[str, int], aligned: bool = False) -> Values:
+        """What kernels take of the call, with descriptors of tiles of so many rows for "k" or, for the rest
+        of its columns, "k_rest"; without `tiles` through pointers alone. None where pointers are used, or
+        there is no rest. `aligned`: so are bias and dbias."""
+        p = self.p
+        found: Values = {
+            "H": i32(p.H), "G": i32(p.G), "qheads_per_kvhead": i32(p.qheads_per_kvhead), "M": i32(p.M),
+            "N": i32(p.N), "low": i32(p.low), "high": i32(p.high), "padded": i32(self.padded, True),
+            "scale": Scalar("f32", p.score_scale), "cap": Scalar("f32", p.softcap_log2),
+            "factor": Scalar("f32", p.scale), "SOFTCAP": p.softcap is not None, "LOW": p.left is not None,
+            "HIGH": p.right is not None, "D": p.D, "E": p.E, "BLOCK_D": self.block_d, "REST_D": self.rest_d,
+            "BLOCK_E": self.block_e, "UNIT": self.unit, "WIDE": self.wide, "PRECISION": "ieee",
+            "sinks_ptr": Pointer("sinks") if p.sinks else None,
+            "lse_log2_ptr": Pointer("lse_log2", True), "delta_ptr": Pointer("delta", True),
+        }  # fmt: skip
+        for name in TENSORS:
+            heads = p.heads.get(name)
+            if heads is None or (self.by_descriptor and tiles and name in self.tiled):
+                found |= {f"{name}_ptr": None, f"{name}_batch": 0, f"{name}_head": 0, f"{name}_row": 0}
                 continue
-            heads, sizes = self.problem.heads[tensor], self._sizes(tensor)
-            steps = zip((heads.row, heads.head, heads.batch), sizes[1:], strict=True)
-            strides = tuple(2 * (step if size > 1 else 8) for step, size in steps)
-            if self.problem.offsets:  # see `scores.tile_coordinates`; 2**34 * FAR is 2**64
-                sizes = (sizes[0], FAR.value, sizes[2], UNBOUNDED, UNBOUNDED)
-                strides = (*strides[:2], strides[0], 2**34 - strides[0])
-            ones = (1,) * (len(sizes) - 2)
-            made = TritonDescriptor(
-                tensor,
-                self.problem.dtype,
-                sizes,
-                strides,
-                (SWIZZLE_ELEMENTS, rows, *ones),
-                block=(*ones, rows, cols),
-            )
-            into += made.arguments(name)
-        return into, fixed
+            own = aligned and name in ("bias", "dbias")
+            found[f"{name}_ptr"] = Pointer(name, own or (self.unit > 1 and name in (*self.tiled, "o")))
+            for side, stride in zip(("batch", "head", "row"), heads.strides, strict=True):
+                found[f"{name}_{side}"] = Scalar("i64", stride)
+        return found | {name: self._descriptor(name, rows) for name, rows in tiles.items()}
 
-    def tile_arguments(
-        self, of: str, block: int, args: list[tuple[str, Argument]], constants: list[tuple[str, Any]]
-    ) -> int:
-        """Adds the arguments and constants of `varlen.work_tile`, for tiles of `block` queries ("q"), keys
-        ("k") or rows of the workspaces ("workspace"); returns the number of programs."""
-        p = self.problem
+    def _descriptor(self, name: str, rows: int) -> TritonDescriptor | None:
+        tensor = name.removesuffix("_rest")
+        columns = self.block_e if tensor in ("v", "dv", "o", "do") else self.block_d
+        columns = columns if tensor == name else self.rest_d
+        if not (self.by_descriptor and columns):
+            return None
+        heads, sizes = self.p.heads[tensor], self.p.rows_of(tensor)
+        steps = zip((heads.row, heads.head, heads.batch), sizes[1:], strict=True)
+        strides = tuple(2 * (step if size > 1 else 8) for step, size in steps)
+        if self.p.is_varlen:  # see `scores.tile_coordinates`; 2**34 * FAR is 2**64
+            sizes = (sizes[0], FAR.value, sizes[2], UNBOUNDED, UNBOUNDED)
+            strides = (*strides[:2], strides[0], 2**34 - strides[0])
+        ones = (1,) * (len(sizes) - 2)
+        box = (SWIZZLE_ELEMENTS, rows, *ones)
+        return TritonDescriptor(tensor, self.p.dtype, sizes, strides, box, block=(*ones, rows, columns))
+
+    def tiles(self, of: str, block: int) -> tuple[Values, int]:
+        """What `varlen.work_tile` takes for tiles of `block` queries ("q"), keys ("k") or rows of the
+        workspaces ("workspace"), and the number of programs."""
+        p = self.p
         rows, heads = (p.N, p.G) if of == "k" else (p.M, p.H)
-        if p.offsets:
-            args.append(("tiles_ptr", Pointer("k_tiles" if of == "k" else "q_tiles", True)))
-            constants.append(("tiles", 0))
-            return entries_of(rows, p.offsets, VARLEN_TILE.value) * (VARLEN_TILE.value // block) * heads
-        constants.append(("tiles_ptr", None))
-        if of == "workspace":
-            rows = ceil_div(rows, VARLEN_TILE.value) * VARLEN_TILE.value
-        tiles = ceil_div(rows, block)
-        args.append(("tiles", Scalar("i32", tiles)))
-        return tiles * p.B * heads
-
-    def pointers(
-        self,
-        name: str,
-        args: list[tuple[str, Argument]],
-        constants: list[tuple[str, Any]],
-        plain: bool = False,
-        aligned: bool = False,
-    ) -> None:
-        """Adds pointer and strides of a tensor, as constants where it is absent or has a descriptor.
-        `aligned`: the caller knows it to be."""
-        steps = [f"{name}_{step}" for step in ("batch", "head", "row")]
-        described = self.by_descriptor and name in self.tiled and not plain
-        if name == "sinks":
-            steps = []
-        heads = self.problem.heads.get(name)
-        if name == "sinks" and self.sinks:
-            args.append(("sinks_ptr", Pointer("sinks")))
-        elif heads is None or described:
-            constants += [(f"{name}_ptr", None), *((step, 0) for step in steps)]
-        else:
-            aligned = aligned or (self.unit > 1 and name in (*self.tiled, "o"))
-            args.append((f"{name}_ptr", Pointer(name, aligned)))
-            strides = (heads.batch, heads.head, heads.row)
-            args += [(step, Scalar("i64", stride)) for step, stride in zip(steps, strides, strict=True)]
+        if p.is_varlen:
+            tiles = max_tiles(rows, p.offsets, VARLEN_TILE.value) * (VARLEN_TILE.value // block)
+            table = Pointer("k_tiles" if of == "k" else "q_tiles", True)
+            return {"tiles_ptr": table, "tiles": 0}, tiles * heads
+        tiles = ceil_div(self.padded if of == "workspace" else rows, block)
+        return {"tiles_ptr": None, "tiles": i32(tiles)}, tiles * p.B * heads
