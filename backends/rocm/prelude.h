@@ -1,5 +1,5 @@
 // Names that kernels use on every vendor, as clang's HIP has them. Needs no header and no device library:
-// every function here is a compiler builtin or written out.
+// every function is a compiler builtin or written out.
 #pragma once
 
 typedef signed char int8_t;
@@ -110,7 +110,7 @@ template <> DEVICE bf16 from_float<bf16>(float value) {
     return __builtin_bit_cast(bf16, static_cast<__bf16>(value));
 }
 template <> DEVICE f16 from_float<f16>(float value) {
-    // clang 22 turns the rounding of a product into v_fma_mixlo_f16 with +0 added, which makes -0 into +0. The
+    // clang 22 selects v_fma_mixlo_f16 with +0 added for the rounding of a product, which makes -0 into +0. The
     // empty statement hides the product; found by comparing the emulated GPU with an H200 (2026-11-21).
     asm("" : "+v"(value));
     return __builtin_bit_cast(f16, static_cast<_Float16>(value));

@@ -143,7 +143,7 @@ def tile_table(p: AttentionParams, tile: int, *, of_keys: bool = False, kv_heads
     }  # fmt: skip
     names = ("cu_seqlens_q", "cu_seqlens_k", "bounds", "ranks", "firsts", "tiles", "counts")
     args: list[tuple[str, Argument]] = [(name, Pointer(name)) for name in names]
-    kernel = NativeKernel(DEVICE / "varlen_tiles.cu", "attention_ragged_tiles", 256)
+    kernel = NativeKernel(DEVICE / "varlen_tiles.cu", "attention_varlen_tiles", 256)
     return Launch(kernel, (1, 1, 1), (*args, *ints(**numbers)))
 
 

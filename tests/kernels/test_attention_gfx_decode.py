@@ -92,7 +92,7 @@ def test_chunks_follow_from_a_sequence_alone(arch):
     plans = [planned(gfx_plan.decode(paged(Z=Z, W=W, arch=arch))) for Z, W in several]
     for plan in plans:
         most = 2 * DEVICES[arch].multiprocessors // 8
-        assert [number(plan, 0, "max_splits"), number(plan, 1, "most")] == [most] * 2
+        assert [number(plan, 0, "max_splits"), number(plan, 1, "max_splits")] == [most] * 2
         assert [each.kernel for each in plan.launches] == [each.kernel for each in plans[0].launches]
         assert 1 <= number(plan, 0, "splits") <= most
 

@@ -83,8 +83,8 @@ def test_a_table_before_each_walk_of_the_gradient(arch, count):
     rows, of_keys, keys, of_queries, queries = plan.launches
     assert [kernel_of(each).entry.removeprefix("attention_") for each in plan.launches] == [
         "bwd_preprocess",
-        *("ragged_tiles", "bwd_dkdv"),
-        *("ragged_tiles", "bwd_dq"),
+        *("varlen_tiles", "bwd_dkdv"),
+        *("varlen_tiles", "bwd_dq"),
     ]
     for table, walk, tokens, of_heads in ((of_keys, keys, 700, 2), (of_queries, queries, 1000, 4)):
         found = defines(walk)
@@ -100,7 +100,7 @@ def test_dk_and_dv_share_a_table_where_their_tiles_are_alike(D, tables):
     plan = planned(gfx_plan.backward(call(1000, 700, 9, "gfx1100", D=D)))
     table, made, walks = None, 0, 0
     for launch in plan.launches[1:]:
-        if kernel_of(launch).entry == "attention_ragged_tiles":
+        if kernel_of(launch).entry == "attention_varlen_tiles":
             table, made = launch, made + 1
             continue
         found, of_keys = defines(launch), defines(launch)["OWNS_KEYS"]

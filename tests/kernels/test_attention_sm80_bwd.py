@@ -266,7 +266,7 @@ def test_nothing_to_read_leaves_zeros_to_write():
 
 def test_packed_sequences_have_a_table_before_each_walk():
     plan = planned(packed(300, 500, 8, 2, 128, C=5, causal=True))
-    names = ["attention_bwd_preprocess_sm80"] + ["attention_ragged_tiles", "attention_bwd_sm80"] * 2
+    names = ["attention_bwd_preprocess_sm80"] + ["attention_varlen_tiles", "attention_bwd_sm80"] * 2
     assert [launch.kernel.name for launch in plan.launches] == names
     spaces = {w.name: w.shape for w in plan.workspaces}
     assert spaces["stats"] == (8, 300, 2) and spaces["bounds"] == (6, 4)

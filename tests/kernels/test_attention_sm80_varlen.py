@@ -32,7 +32,7 @@ DEVICES = {device.arch: device for device in TARGETS + OTHERS}
 
 def main_of(**call: Any) -> Launch:
     table, main = planned(sm80.forward(forward(**call))).launches
-    assert (table.kernel.name, main.kernel.name) == ("attention_ragged_tiles", "attention_fwd_sm80")
+    assert (table.kernel.name, main.kernel.name) == ("attention_varlen_tiles", "attention_fwd_sm80")
     return main
 
 

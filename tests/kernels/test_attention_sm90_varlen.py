@@ -89,7 +89,7 @@ def number(launch: Launch, name: str) -> Any:
 def test_two_launches_forward():
     plan = planned(sm90.forward(forward(causal=True)))
     table, main = plan.launches
-    assert [each.kernel.name for each in plan.launches] == ["attention_ragged_tiles", "attention_fwd_sm90"]
+    assert [each.kernel.name for each in plan.launches] == ["attention_varlen_tiles", "attention_fwd_sm90"]
     pack = defines(main)["PACK_GQA"]
     tile = 64 * defines(main)["CONSUMERS"] // pack
     assert table.grid == (1, 1, 1) and main.grid == (min(max_tiles(1000, 9, tile) * 8 // pack, 132), 1, 1)
@@ -138,7 +138,7 @@ def test_four_launches_backward():
     plan = planned(sm90.backward(backward(D=128)))
     names = [each.kernel.name for each in plan.launches]
     assert names == [
-        "attention_ragged_tiles",
+        "attention_varlen_tiles",
         "attention_bwd_preprocess_sm90",
         "attention_bwd_sm90",
         "attention_bwd_postprocess_sm90",
@@ -176,7 +176,7 @@ def test_offsets_are_read_on_the_gpu_alone():
     assert len(tiles) == 1
     for launch in planned(sm90.forward(forward())).launches:
         names = [each.tensor for each in arguments_of(launch).values() if isinstance(each, Pointer)]
-        assert ("cu_seqlens_q" in names) == (launch.kernel.name == "attention_ragged_tiles")
+        assert ("cu_seqlens_q" in names) == (launch.kernel.name == "attention_varlen_tiles")
 
 
 @pytest.mark.parametrize(
@@ -389,7 +389,7 @@ def test_the_tables_as_the_kernel_makes_them(arch):
     from portable.backends.rocm.emulator.launch import Buffer
     from portable.backends.rocm.emulator.launch import launch as run
 
-    kernel = CodeObject(rocm.compile(SOURCE, (), arch)).kernels["attention_ragged_tiles"]
+    kernel = CodeObject(rocm.compile(SOURCE, (), arch)).kernels["attention_varlen_tiles"]
     for (cu_q, cu_k), given in itertools.product(OFFSETS, ({"causal": True},)):
         for launch in launches(len(cu_q), **given):
             sequences, tiles = walk(launch, cu_q, cu_k)

@@ -39,7 +39,7 @@ def wide(**given: Any) -> Plan:
 def test_tables_places_and_statistics_then_two_launches_a_turn():
     plan = wide()
     assert [each.kernel.name for each in plan.launches] == [
-        "attention_ragged_tiles", "attention_varlen_workspace_offsets", "attention_bwd_preprocess_sm90",
+        "attention_varlen_tiles", "attention_varlen_workspace_offsets", "attention_bwd_preprocess_sm90",
         "attention_bwd_hdim256", "attention_bwd_dq_hdim256",
     ]  # fmt: skip
     rows, keys, places = max_tiles(1000, 9, 64), max_tiles(1200, 9, 64), max_tiles(1000, 9, 128)

@@ -22,3 +22,15 @@ template <int COUNT> DEVICE void keep_in_registers(uint32_t* values) {
 #pragma unroll
     for (int i = 0; i < COUNT; ++i) asm volatile("" : "+r"(values[i])::"memory");
 }
+
+// Registers of a new product's own: undefined ones could be another's under way.
+template <int COUNT> DEVICE void undefined(float* values) {
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) asm volatile("" : "=f"(values[i]));
+}
+
+// Zeros at this point, not where the compiler finds room, which may be between products.
+template <int COUNT> DEVICE void clear(float* values) {
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) asm volatile("mov.f32 %0, 0f00000000;" : "=f"(values[i])::"memory");
+}

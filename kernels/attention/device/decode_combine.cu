@@ -1,58 +1,60 @@
-// Adds up what the chunks of a sequence's keys gave, in their order. For CUDA and HIP.
+// Combines the splits of a sequence's keys, in their order. For CUDA and HIP.
 //
 // A block takes one query of one head and COLUMNS columns of its o. Line i of its threads adds every LINES-th
-// chunk from i on, then the lines are added, in order as well.
+// split from i on, then the lines are added, in order as well.
 //
 // Defines: T; E: columns of o; CHUNK, LEFT (kv_splits.h); SINKS.
 #include "prelude.h"
 
 #include "kv_splits.h"
+#include "softmax.h"
 
 constexpr int COLUMNS = 32;
 constexpr int LINES = 8;
 constexpr int THREADS = LINES * COLUMNS;
-constexpr float LOG2_E = 1.44269504088896340736f;
-constexpr float LN_2 = 0.69314718055994530942f;
 
-// A sum of weights' products with one column of values, and the weights' own; both are `exp2(top)` worth.
+// The softmax of some keys: row_max and row_sum of their scores, and a column of P @ v, both times exp2(-row_max).
 struct Partial {
-    float top = -INF_F, total = 0.0f, sum = 0.0f;
+    float row_max = -INF_F, row_sum = 0.0f, acc_o = 0.0f;
 
-    DEVICE float base() const { return top == -INF_F ? 0.0f : top; }
+    DEVICE float base() const { return row_max == -INF_F ? 0.0f : row_max; }
 
-    DEVICE void add(float other_top, float other_total, float other_sum) {
-        const float before = top;
-        top = math_max_number(top, other_top);
-        const float own = exp2_fast(before - base()), weight = exp2_fast(other_top - base());
-        total = total * own + other_total * weight;
-        sum = sum * own + other_sum * weight;
+    DEVICE void add(float other_max, float other_sum, float other_o) {
+        const float before = row_max;
+        row_max = math_max_number(row_max, other_max);
+        const float own = exp2_fast(before - base()), weight = exp2_fast(other_max - base());
+        row_sum = row_sum * own + other_sum * weight;
+        acc_o = acc_o * own + other_o * weight;
     }
 };
 
+// `o_partial`, `max_partial`, `sum_partial`: of [z, head, query, split], what the splits found; there is room for
+// `splits`, of which a sequence has at most `max_splits`.
 KERNEL(THREADS)
-void attention_merge(T* o, int64_t o_batch, int64_t o_head, int64_t o_row, float* lse, const float* parts,
-                     const float* tops, const float* totals, const float* sinks, const int32_t* lens,
-                     int capacity, int queries, int slots, int most, int left, int heads) {
+void attention_decode_combine(T* o, int64_t o_batch, int64_t o_head, int64_t o_row, float* lse,
+                              const float* o_partial, const float* max_partial, const float* sum_partial,
+                              const float* sinks, const int32_t* lens, int capacity, int queries, int splits,
+                              int max_splits, int left, int heads) {
     const int index = block_x();
     const int query = index % queries, head = index / queries % heads, z = index / queries / heads;
-    const int count = Chunks(length_of(lens, z, capacity), queries, left, most).count;
-    const int64_t slot = static_cast<int64_t>(index) * slots;
-    parts += slot * E;
-    tops += slot;
-    totals += slot;
+    const int count = KvSplits(length_of(lens, z, capacity), queries, left, max_splits).count;
+    const int64_t first = static_cast<int64_t>(index) * splits;
+    o_partial += first * E;
+    max_partial += first;
+    sum_partial += first;
 
     const int line = thread_x() / COLUMNS, place = thread_x() % COLUMNS;
     const int column = block_y() * COLUMNS + place;
     const bool inside = column < E;
     Partial own;
-    for (int chunk = line; chunk < count; chunk += LINES) {
-        const float sum = inside ? parts[static_cast<int64_t>(chunk) * E + column] : 0.0f;
-        own.add(tops[chunk], totals[chunk], sum);
+    for (int split = line; split < count; split += LINES) {
+        const float acc_o = inside ? o_partial[static_cast<int64_t>(split) * E + column] : 0.0f;
+        own.add(max_partial[split], sum_partial[split], acc_o);
     }
     SHARED float board[3][LINES][COLUMNS];
-    board[0][line][place] = own.top;
-    board[1][line][place] = own.total;
-    board[2][line][place] = own.sum;
+    board[0][line][place] = own.row_max;
+    board[1][line][place] = own.row_sum;
+    board[2][line][place] = own.acc_o;
     barrier();
     if (line != 0 || !inside) {
         return;
@@ -64,10 +66,10 @@ void attention_merge(T* o, int64_t o_batch, int64_t o_head, int64_t o_row, float
     if (SINKS) {
         own.add(sinks[head] * LOG2_E, 1.0f, 0.0f);
     }
-    const bool seen = own.total > 0.0f || own.total != own.total;
-    const float result = seen ? div_rn(own.sum, own.total) : 0.0f;
+    const bool seen = own.row_sum > 0.0f || own.row_sum != own.row_sum;
+    const float result = seen ? div_rn(own.acc_o, own.row_sum) : 0.0f;
     o[z * o_batch + head * o_head + query * o_row + column] = from_float<T>(result);
     if (column == 0) {
-        lse[index] = seen ? own.top * LN_2 + math_log(own.total) : -INF_F;
+        lse[index] = seen ? own.row_max * LN_2 + math_log(own.row_sum) : -INF_F;
     }
 }

@@ -1,12 +1,12 @@
-// How a sequence's keys are cut into chunks: by its own length and the card alone, so that a sequence gets
-// the same bits whatever lies beside it in the batch. For CUDA and HIP.
+// Split-KV: how a sequence's keys are cut into splits, by its own length and the GPU alone, so that a sequence gets the
+// same bits whatever else is in the batch. For CUDA and HIP.
 //
-// Defines: CHUNK: the fewest keys of a chunk; LEFT: whether a query sees only `left` keys before its own.
+// Defines: CHUNK: the fewest keys of a split; LEFT: whether a query sees only `left` keys before its own.
 #pragma once
 
 #include "prelude.h"
 
-constexpr int CHUNK_ALIGN = 128;
+constexpr int SPLIT_ALIGN = 128;
 
 DEVICE int round_up(int count, int unit) { return (count + unit - 1) / unit * unit; }
 
@@ -19,19 +19,19 @@ DEVICE int length_of(const int32_t* lens, int64_t z, int capacity) {
     return length < 0 ? 0 : length < capacity ? length : capacity;
 }
 
-// `count` chunks of `size` keys from key `first` on: CHUNK keys, or more where that would make more than
+// `count` splits of `size` keys from key `first` on: CHUNK keys, or more where that would make more than
 // `most`.
-struct Chunks {
+struct KvSplits {
     int first, size, count;
 
-    DEVICE Chunks(int length, int queries, int left, int most) : first(0) {
+    DEVICE KvSplits(int length, int queries, int left, int most) : first(0) {
         if (LEFT) {
             first = length - queries - left;
             first = first < 0 ? 0 : first < length ? first : length;
-            first = first / CHUNK_ALIGN * CHUNK_ALIGN;
+            first = first / SPLIT_ALIGN * SPLIT_ALIGN;
         }
         const int span = length - first;
-        size = round_up((span + most - 1) / most, CHUNK_ALIGN);
+        size = round_up((span + most - 1) / most, SPLIT_ALIGN);
         size = size < CHUNK ? CHUNK : size;
         count = (span + size - 1) / size;
     }

@@ -1,5 +1,6 @@
-// Scores that a query does not see, in the accumulator layout of mma.sync and wgmma: of a warp's 16 rows, thread t has
-// row t / 4 and the eighth below it (r = 0, 1), and its score 4 * j + 2 * r + e is that of key 8 * j + t % 4 * 2 + e.
+// Which keys a query sees. For CUDA and HIP, but for `apply_mask`, which has the accumulator layout of mma.sync and wgmma:
+// of a warp's 16 rows, thread t has row t / 4 and the eighth below it (r = 0, 1), and its score 4 * j + 2 * r + e is that
+// of key 8 * j + t % 4 * 2 + e.
 #pragma once
 
 #include "prelude.h"
@@ -37,3 +38,20 @@ DEVICE KeyBlocks key_blocks_of(int row, int rows, int m, int n, int left, int ri
     const int first = begin / BLOCK;
     return {first, end > begin ? (end + BLOCK - 1) / BLOCK : first};
 }
+
+// Of a gradient: query i sees key j where low <= j - i <= high. The streamed rows, which exist below `end`, that an own
+// row sees or that see it; bounds are tested for OWN own rows and ROWS streamed rows at a time.
+template <bool OwnsKeys, int OWN> struct MaskBounds {
+    int low, high, end;
+
+    DEVICE int first(int own) const { return OwnsKeys ? own - high : own + low; }
+    DEVICE int last(int own) const { return min(OwnsKeys ? own - low : own + high, end - 1); }
+
+    // Whether all scores of the streamed rows from `row` on and the own rows from `own` on are hidden, or none is.
+    template <int ROWS> DEVICE bool all_hidden(int row, int own) const {
+        return row + ROWS <= first(own) || row > last(own + OWN - 1);
+    }
+    template <int ROWS> DEVICE bool all_seen(int row, int own) const {
+        return row >= first(own + OWN - 1) && row + ROWS - 1 <= last(own);
+    }
+};

@@ -1,14 +1,13 @@
-// The online softmax of a block of scores in registers, in the accumulator layout of mask.h: a thread has two rows.
+// The online softmax of a block of scores in registers, in the accumulator layout of mma.sync and wgmma (mask.h): a
+// thread has two rows, a quad shares them. AMD's: gfx/column_softmax.h.
 //
-// Scores are powers of two, the scale holds log2(e). A row's maximum moves, and its sums are rescaled, only where it grew
-// by more than RESCALE_THRESHOLD; what is left cancels between o and its divisor.
+// Scores are in base 2, the scale holds log2(e). A row's row_max moves, and its sums are rescaled, only where it grew
+// by more than RESCALE_THRESHOLD; the rest cancels in acc_o / row_sum.
 #pragma once
 
 #include "prelude.h"
 
-constexpr float LN_2 = 0.693147180559945f;
-constexpr float LOG2_E = 1.44269504088896f;
-constexpr float RESCALE_THRESHOLD = 8;
+#include "softmax.h"
 
 // softcap * tanh(score / softcap), all but the factor in front: 1 - 2 / (1 + e^2x).
 template <int COUNT> DEVICE void apply_softcap(float* scores, float score_scale) {

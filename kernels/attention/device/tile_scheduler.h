@@ -3,6 +3,7 @@
 
 #include "prelude.h"
 
+#include "params.h"
 #include "seqlen_info.h"
 
 // --- a tile for each block ---

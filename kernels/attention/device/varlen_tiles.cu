@@ -9,7 +9,7 @@
 #include "prelude.h"
 
 #include "_lib/ptx/pdl.h"
-#include "varlen.h"
+#include "seqlen_info.h"
 
 constexpr int THREADS = 256;
 constexpr int CLASSES = 32;
@@ -55,7 +55,7 @@ DEVICE int class_of(int tokens) {
 // each one's first tile in that order; `tiles`: sequence and number of the tile; `counts`: of tiles, and 0 for
 // those claimed. Sequences' tiles are of `tile` queries, or with `of_keys` keys; `reach` bounds how many of the
 // other kind a tile meets. With `backwards` a sequence's last tile is walked first.
-KERNEL(THREADS) void attention_ragged_tiles(const int* cu_seqlens_q, const int* cu_seqlens_k, int* bounds, int* ranks,
+KERNEL(THREADS) void attention_varlen_tiles(const int* cu_seqlens_q, const int* cu_seqlens_k, int* bounds, int* ranks,
                                             int* firsts, int* tiles, uint32_t* counts, int count, int queries,
                                             int keys, int tile, int of_keys, int reach, int together,
                                             int backwards) {

@@ -14,9 +14,11 @@
 // else in LDS; SOFTCAP, BIAS; VARLEN: packed sequences (attention_varlen_backward).
 #pragma once
 
+#include "attention/device/mask.h"
+#include "attention/device/seqlen_info.h"
+#include "attention/device/softmax.h"
 #include "copy.h"
-#include "seqlen_info.h"
-#include "softmax_backward.h"
+#include "tile_scheduler.h"
 
 constexpr int THREADS = WAVES * WARP;
 constexpr int WAVE_ROWS = TILES_PER_WAVE * MMA_N;  // own rows of a wave
@@ -26,7 +28,9 @@ static_assert(STREAM_ROWS % MMA_K == 0 && HEAD_D % 32 == 0 && HEAD_E % 32 == 0, 
 using TileD = LdsTile<HEAD_D>;
 using TileE = LdsTile<HEAD_E>;
 using TransposedTile = LdsTile<STREAM_ROWS>;  // a row per column
-using Mask = MaskBounds<WAVE_ROWS>;
+using Mask = MaskBounds<OWNS_KEYS, WAVE_ROWS>;
+constexpr int P_SCALE_LOG2 = OWNS_KEYS ? P_SCALE_LOG2_OF<T> : 0;
+constexpr float P_UNSCALE = 1.0f / (1 << P_SCALE_LOG2);
 
 // --- the streamed rows ---
 
@@ -195,30 +199,3 @@ template <> struct OwnRows<false> {
 };
 
 using Own = OwnRows<OWN_IN_REGISTERS>;
-
-// --- which rows a block owns, and which it streams ---
-
-// Own rows from `first` on, below `end`; streamed rows from `begin` on, below `stop`. Query i sees key j where
-// low <= j - i <= high.
-struct BlockRows {
-    int first, end, begin, stop, low, high;
-};
-
-// The rows of a tile, nothing where there is none. With packed sequences `low` and `high` count from the diagonal
-// that joins the sequence's last query to its last key.
-template <bool IS_VARLEN>
-DEVICE BlockRows block_rows(int tile, const VarlenTables& tables, int queries, int keys, int low, int high) {
-    if constexpr (IS_VARLEN) {
-        if (!tables.has(tile)) {
-            return {};
-        }
-        const Sequence own = tables.sequence(tile);
-        const int query_end = own.first_query + own.queries, key_end = own.first_key + own.keys;
-        const int first = (OWNS_KEYS ? own.first_key : own.first_query) + tables.tile_in_sequence(tile) * TILE;
-        const int begin = OWNS_KEYS ? own.first_query : own.first_key, stop = OWNS_KEYS ? query_end : key_end;
-        const int diagonal = key_end - query_end, end = OWNS_KEYS ? key_end : query_end;
-        return {first, end, begin, own.outside ? begin : stop, low + diagonal, high + diagonal};
-    } else {
-        return {tile * TILE, OWNS_KEYS ? keys : queries, 0, OWNS_KEYS ? queries : keys, low, high};
-    }
-}

@@ -8,6 +8,11 @@
 // compute unit should hold.
 #include "bwd.h"
 
+// What `p_of` takes.
+struct ScoreScale {
+    float scale, cap;
+};
+
 struct BlockProblem {
     TensorPair own, streamed;
     const T* bias;  // row i at i * bias_row
@@ -101,7 +106,7 @@ DEVICE void accumulate(const BlockProblem& problem, const StreamedTile& streamed
                        const float (&lse_log2)[TILES_PER_WAVE], const float (&delta)[TILES_PER_WAVE], int start, int at,
                        Accumulators& acc) {
     const int first_own = problem.first + wave_row();
-    if (problem.mask.all_hidden(start + at, first_own)) {
+    if (problem.mask.all_hidden<MMA_M>(start + at, first_own)) {
         return;
     }
     const int row = start + at + lane_part() * ELEMENTS_PER_LANE;  // this lane's first
@@ -139,7 +144,7 @@ DEVICE void accumulate(const BlockProblem& problem, const StreamedTile& streamed
     end_phase();
     reload_row(at);
     BFragment p[TILES_PER_WAVE], ds[TILES_PER_WAVE];
-    const bool all_seen = problem.mask.all_seen(start + at, first_own);
+    const bool all_seen = problem.mask.all_seen<MMA_M>(start + at, first_own);
     for (int t = 0; t < TILES_PER_WAVE; ++t) {
         const int own_row = first_own + t * MMA_N + lane_column();
         const int first = problem.mask.first(own_row), last = problem.mask.last(own_row);
@@ -148,11 +153,13 @@ DEVICE void accumulate(const BlockProblem& problem, const StreamedTile& streamed
             load_bias(problem, row, own_row, bias);
         }
         for (int i = 0; i < ELEMENTS_PER_LANE; ++i) {
-            const SoftmaxGradient gradient = softmax_backward(
-                problem.score_scale, s[t].get(i), bias[i], OWNS_KEYS ? streamed_lse_log2.v[i] : lse_log2[t],
-                dp[t].get(i), OWNS_KEYS ? streamed_delta.v[i] : delta[t]);
-            lane_p[i] = gradient.p;
-            lane_ds[i] = gradient.ds;
+            float softcap_grad = 1.0f;
+            lane_p[i] = p_of<SOFTCAP, BIAS, P_SCALE_LOG2>(
+                s[t].get(i), bias[i], OWNS_KEYS ? streamed_lse_log2.v[i] : lse_log2[t], problem.score_scale.scale,
+                problem.score_scale.cap, softcap_grad);
+            const float row_delta = OWNS_KEYS ? streamed_delta.v[i] : delta[t];
+            const float dscore = (dp[t].get(i) - row_delta) * P_UNSCALE * lane_p[i];
+            lane_ds[i] = SOFTCAP ? dscore * softcap_grad : dscore;
         }
         if (!all_seen) {
             for (int i = 0; i < ELEMENTS_PER_LANE; ++i) {
@@ -258,8 +265,8 @@ DEVICE void store_gradient(const AccumulatorFragment (&acc)[FRAGMENTS][TILES_PER
 #if OWNS_KEYS
 KERNEL_RESIDENT(THREADS, BLOCKS_PER_CU)
 void attention_bwd_dkdv(const T* dout, const T* q, const T* k, const T* v, const T* bias, const float* lse_log2,
-                        const float* delta, T* dk, T* dv, const int* bounds, const int* tile_list, const int* counts,
-                        int count, int kv_heads, int qheads_per_kvhead, int queries, int keys, int columns_d,
+                        const float* delta, T* dk, T* dv, const int* bounds, const int* tile_list,
+                        const uint32_t* counts, int count, int kv_heads, int qheads_per_kvhead, int queries, int keys, int columns_d,
                         int columns_e, int low, int high, float to_score, float cap, float factor, int tiles,
                         int blocks, int64_t dout_batch, int64_t dout_head, int64_t dout_row, int64_t q_batch,
                         int64_t q_head, int64_t q_row, int64_t k_batch, int64_t k_head, int64_t k_row, int64_t v_batch,
@@ -270,7 +277,10 @@ void attention_bwd_dkdv(const T* dout, const T* q, const T* k, const T* v, const
     const WorkTile work = work_tile<VARLEN>(blocks, tiles, kv_heads, false);
     const int64_t batch = work.batch, kv_head = work.head;
     const VarlenTables tables = {bounds, tile_list, counts, count};
-    const BlockRows rows = block_rows<VARLEN>(work.tile, tables, queries, keys, low, high);
+    if (VARLEN && !tables.has(work.tile)) {
+        return;
+    }
+    const BlockRows rows = block_rows<VARLEN, OWNS_KEYS, TILE>(work.tile, tables, queries, keys, low, high);
     if (rows.first >= rows.end) {
         return;
     }
@@ -301,8 +311,8 @@ void attention_bwd_dkdv(const T* dout, const T* q, const T* k, const T* v, const
 #else
 KERNEL_RESIDENT(THREADS, BLOCKS_PER_CU)
 void attention_bwd_dq(const T* dout, const T* q, const T* k, const T* v, const T* bias, const float* lse_log2,
-                      const float* delta, T* dq, const int* bounds, const int* tile_list, const int* counts, int count,
-                      int heads, int qheads_per_kvhead, int queries, int keys, int columns_d, int columns_e, int low,
+                      const float* delta, T* dq, const int* bounds, const int* tile_list, const uint32_t* counts,
+                      int count, int heads, int qheads_per_kvhead, int queries, int keys, int columns_d, int columns_e, int low,
                       int high, float to_score, float cap, float factor, int tiles, int blocks, int64_t dout_batch,
                       int64_t dout_head, int64_t dout_row, int64_t q_batch, int64_t q_head, int64_t q_row,
                       int64_t k_batch, int64_t k_head, int64_t k_row, int64_t v_batch, int64_t v_head, int64_t v_row,
@@ -313,7 +323,10 @@ void attention_bwd_dq(const T* dout, const T* q, const T* k, const T* v, const T
     const int64_t batch = work.batch, head = work.head, batch_head = batch * heads + head;
     const int64_t kv_head = head / qheads_per_kvhead;
     const VarlenTables tables = {bounds, tile_list, counts, count};
-    const BlockRows rows = block_rows<VARLEN>(work.tile, tables, queries, keys, low, high);
+    if (VARLEN && !tables.has(work.tile)) {
+        return;
+    }
+    const BlockRows rows = block_rows<VARLEN, OWNS_KEYS, TILE>(work.tile, tables, queries, keys, low, high);
     if (rows.first >= rows.end) {
         return;
     }

@@ -3,6 +3,7 @@
 //
 // Defines: T (bf16, f16); DLSE.
 #include "_lib/amdgcn/lds.h"
+#include "attention/device/softmax.h"
 
 constexpr int THREADS = 256;
 constexpr int LANES = 16, ROWS = THREADS / LANES, ELEMENTS = 8;
@@ -35,7 +36,7 @@ void attention_bwd_preprocess(const T* dout, const T* out, const float* lse, con
     if (inside && lane == 0) {
         const float natural = lse[batch * lse_batch + head * lse_head + row * lse_row];
         const float lse_gradient = DLSE ? dlse[batch * dlse_batch + head * dlse_head + row * dlse_row] : 0;
-        lse_log2[batch_head * queries + row] = natural == -INF_F ? INF_F : natural * 1.44269504088896f;
+        lse_log2[batch_head * queries + row] = natural == -INF_F ? INF_F : natural * LOG2_E;
         delta[batch_head * queries + row] = sum - lse_gradient;
     }
 }

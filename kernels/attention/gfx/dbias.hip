@@ -6,11 +6,10 @@
 // its gradient is zero.
 //
 // Defines: T (bf16, f16); TILE, TILE_K; EVEN_HEADS: whether heads are multiples of TILE_K; SOFTCAP.
-#define OWNS_KEYS 0
-#define BIAS 1
+#include "attention/device/mask.h"
+#include "attention/device/softmax.h"
 #include "copy.h"
-#include "seqlen_info.h"
-#include "softmax_backward.h"
+#include "tile_scheduler.h"
 
 constexpr int FRAGMENTS_M = 2, FRAGMENTS_N = 4;  // of a wave: keys and queries
 constexpr int WAVE_KEYS = FRAGMENTS_M * MMA_M, WAVE_QUERIES = FRAGMENTS_N * MMA_N;
@@ -18,7 +17,7 @@ constexpr int THREADS = TILE / WAVE_KEYS * (TILE / WAVE_QUERIES) * WARP;
 
 using Operand = LdsTile<TILE_K>;
 using OperandCopy = TileCopy<T, TILE_K, TILE, THREADS>;
-using Mask = MaskBounds<TILE>;
+using Mask = MaskBounds<false, TILE>;
 
 // The block's first query and key, and the wave's within the block. An idle wave's do not exist, or see each other not.
 struct TileOrigin {
@@ -149,7 +148,7 @@ void attention_dbias(const T* dout, const T* q, const T* k, const T* v, const T*
         return;
     }
     const int first_query = at.query + at.wave_query, first_key = at.key + at.wave_key;
-    const MaskBounds<WAVE_QUERIES> wave_mask = {low, high, keys};
+    const MaskBounds<false, WAVE_QUERIES> wave_mask = {low, high, keys};
     at.idle = !to.has(first_query, first_key) || wave_mask.all_hidden<WAVE_KEYS>(first_key, first_query);
     Accumulators s, dp;
     gemm({q + batch * q_batch + head * q_head, q_row, queries, columns_d},
@@ -163,7 +162,6 @@ void attention_dbias(const T* dout, const T* q, const T* k, const T* v, const T*
             biases[n][m] = from.load(lane_query(at, n), lane_key(at, m));
         }
     }
-    const ScoreScale score_scale = {to_score, cap};
     const int64_t first_row = (batch * heads + head) * queries;
     for (int n = 0; n < FRAGMENTS_N; ++n) {
         const int query = lane_query(at, n);
@@ -174,11 +172,12 @@ void attention_dbias(const T* dout, const T* q, const T* k, const T* v, const T*
             const auto lane_bias = __builtin_bit_cast(vec<T, ELEMENTS_PER_LANE>, biases[n][m]);
             float values[ELEMENTS_PER_LANE];
             for (int j = 0; j < ELEMENTS_PER_LANE; ++j) {
-                const SoftmaxGradient gradient =
-                    softmax_backward(score_scale, s.fragment[m][n].get(j), to_float(lane_bias.v[j]), own_lse_log2,
-                                     dp.fragment[m][n].get(j), own_delta);
+                float softcap_grad;
+                const float p = p_of<SOFTCAP, true, 0>(s.fragment[m][n].get(j), to_float(lane_bias.v[j]), own_lse_log2,
+                                                       to_score, cap, softcap_grad);
+                const float dscore = (dp.fragment[m][n].get(j) - own_delta) * p;
                 const bool seen = key + j >= mask.first(query) && key + j <= mask.last(query);
-                values[j] = seen ? gradient.dbias : 0;
+                values[j] = seen ? dscore : 0;
             }
             words<16> rounded;
             for (int j = 0; j < ELEMENTS_PER_LANE; j += 2) {

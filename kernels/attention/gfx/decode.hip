@@ -14,7 +14,7 @@
 // Defines: T (bf16, f16); D, E: head sizes; PAGE: keys of a page, 0 where a sequence's keys are contiguous; CHUNK, LEFT
 // (kv_splits.h); RIGHT: whether the window's right side hides keys; CAP: whether there is a softcap.
 #include "attention/device/kv_splits.h"
-#include "online_softmax.h"
+#include "column_softmax.h"
 
 constexpr int WAVES = 4;
 constexpr int THREADS = WAVES * WARP;
@@ -198,7 +198,7 @@ typedef float Exchange[WAVES][MMA_N][TILES_AT_ONCE * 16 + 4];
 // Stores the waves' accumulators, added in order of the waves; this wave's are multiplied by `factor`.
 template <int TILE>
 DEVICE void store_partial(const OutputAccumulators& acc_o, float factor, int wave, Exchange& exchange,
-                          const WorkTile& work, float* partial_o) {
+                          const WorkTile& work, float* o_partial) {
     constexpr int WIDTH = width_from(TILE);
     constexpr int AT_ONCE = WIDTH < TILES_AT_ONCE ? WIDTH : TILES_AT_ONCE;
     constexpr int COUNT = AT_ONCE * 16;
@@ -220,12 +220,12 @@ DEVICE void store_partial(const OutputAccumulators& acc_o, float factor, int wav
                 sum += exchange[w][row][at];
             }
             if (column < E) {
-                partial_o[work.partial_index(row) * E + column] = sum;
+                o_partial[work.partial_index(row) * E + column] = sum;
             }
         }
     }
     if constexpr (TILE + WIDTH < V_TILES) {
-        store_partial<TILE + WIDTH>(acc_o, factor, wave, exchange, work, partial_o);
+        store_partial<TILE + WIDTH>(acc_o, factor, wave, exchange, work, o_partial);
     }
 }
 
@@ -257,7 +257,7 @@ KERNEL_RESIDENT(THREADS, 2)
 void attention_decode(const T* q, int64_t q_batch, int64_t q_head, int64_t q_row, const T* k, int64_t k_page,
                       int64_t k_head, int64_t k_row, const T* v, int64_t v_page, int64_t v_head,
                       int64_t v_row, const int32_t* table, int64_t table_row, const int32_t* lens,
-                      float* partial_o, float* partial_max, float* partial_sum, int capacity, int queries, int splits,
+                      float* o_partial, float* max_partial, float* sum_partial, int capacity, int queries, int splits,
                       int max_splits, int left, int pages, int qheads_per_kvhead, int tiles, int kv_heads, int right,
                       float scale, float cap) {
     SHARED __attribute__((aligned(16))) char q_tile[Q_CHUNKS * MMA_N * 16];
@@ -266,12 +266,12 @@ void attention_decode(const T* q, int64_t q_batch, int64_t q_head, int64_t q_row
     const int wave = __builtin_amdgcn_readfirstlane(thread_x() / WARP);
     const WorkTile work(block_x(), tiles, kv_heads, qheads_per_kvhead, queries, splits);
     const int length = length_of(lens, work.z, capacity);
-    const Chunks chunks(length, queries, left, max_splits);
-    if (work.split >= chunks.count) {
+    const KvSplits kv_splits(length, queries, left, max_splits);
+    if (work.split >= kv_splits.count) {
         return;
     }
-    const int begin = chunks.first + work.split * chunks.size;
-    const int end = min(length - begin, chunks.size) + begin;
+    const int begin = kv_splits.first + work.split * kv_splits.size;
+    const int end = min(length - begin, kv_splits.size) + begin;
 
     q += work.z * q_batch;
     for (int id = thread_x(); id < Q_CHUNKS * MMA_N; id += THREADS) {
@@ -296,7 +296,7 @@ void attention_decode(const T* q, int64_t q_batch, int64_t q_head, int64_t q_row
     const int last = length - queries + work.query(lane_column());  // the query's own key
     const MaskBounds mask{last - left, RIGHT ? min(last + right, end - 1) : end - 1};
 
-    OnlineSoftmax softmax;
+    ColumnSoftmax softmax;
     OutputAccumulators acc_o;
     for (int tile = 0; tile < V_TILES; ++tile) {
         acc_o[tile] = 0.0f;
@@ -345,8 +345,8 @@ void attention_decode(const T* q, int64_t q_batch, int64_t q_head, int64_t q_row
         block_sum += exp2_ftz(wave_row_maxima[w][lane_column()] - offset) * wave_row_sums[w][lane_column()];
     }
     if (thread_x() < work.columns()) {
-        partial_max[work.partial_index(thread_x())] = block_max;
-        partial_sum[work.partial_index(thread_x())] = block_sum;
+        max_partial[work.partial_index(thread_x())] = block_max;
+        sum_partial[work.partial_index(thread_x())] = block_sum;
     }
-    store_partial<0>(acc_o, exp2_ftz(softmax.row_max - offset), wave, exchange, work, partial_o);
+    store_partial<0>(acc_o, exp2_ftz(softmax.row_max - offset), wave, exchange, work, o_partial);
 }

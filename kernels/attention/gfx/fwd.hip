@@ -13,9 +13,10 @@
 // LEFT, RIGHT: whether the window is bounded on that side of the diagonal; SCALE_ONLY: whether scores are products
 // times a positive scale and nothing else; SOFTCAP, BIAS, SINKS; Q_IN_LDS: whether Q lies in LDS; VARLEN: packed
 // sequences (attention_varlen).
+#include "attention/device/seqlen_info.h"
+#include "column_softmax.h"
 #include "copy.h"
-#include "online_softmax.h"
-#include "seqlen_info.h"
+#include "tile_scheduler.h"
 
 constexpr int THREADS = WAVES * WARP;
 constexpr int WAVE_M = TILES_PER_WAVE * MMA_N;
@@ -133,7 +134,7 @@ DEVICE void apply_mask(AccumulatorFragment (&scores)[FRAGMENTS_N], const BlockPr
 }
 
 // Scores become P, rounded, as the second operand of the product with V. Returns the factor by which acc_o is rescaled.
-DEVICE float softmax_step(const AccumulatorFragment (&scores)[FRAGMENTS_N], OnlineSoftmax& softmax,
+DEVICE float softmax_step(const AccumulatorFragment (&scores)[FRAGMENTS_N], ColumnSoftmax& softmax,
                           const ScoreScale& how, BFragment (&p)[FRAGMENTS_N]) {
     float lane_max = -INF_F;
 #pragma unroll
@@ -161,7 +162,7 @@ DEVICE float softmax_step(const AccumulatorFragment (&scores)[FRAGMENTS_N], Onli
 
 struct ForwardState {
     AccumulatorFragment acc_o[TILES_PER_WAVE][FRAGMENTS_E];
-    OnlineSoftmax softmax[TILES_PER_WAVE];
+    ColumnSoftmax softmax[TILES_PER_WAVE];
     int column;  // the wave's first of o
 
     // P of one block of keys.
@@ -272,7 +273,7 @@ struct Outputs {
 };
 
 // The epilogue of 16 queries, the lane's in `row`: divides, rounds and stores o from column `first` on, and lse.
-DEVICE void epilogue(const AccumulatorFragment (&acc_o)[FRAGMENTS_E], const OnlineSoftmax& softmax, const Outputs& to,
+DEVICE void epilogue(const AccumulatorFragment (&acc_o)[FRAGMENTS_E], const ColumnSoftmax& softmax, const Outputs& to,
                      int row, int first) {
     float row_sum = column_sum(softmax.row_sum), factor = 1.0f, offset = exponent_offset(softmax.row_max);
     if constexpr (SINKS) {
@@ -307,7 +308,7 @@ DEVICE void epilogue(const AccumulatorFragment (&acc_o)[FRAGMENTS_E], const Onli
 
 KERNEL_RESIDENT(THREADS, 2)
 void attention_forward(const T* q, const T* k, const T* v, const T* bias, const float* sinks, T* o,
-                       float* lse, const int* bounds, const int* tile_list, const int* counts, int count, int m,
+                       float* lse, const int* bounds, const int* tile_list, const uint32_t* counts, int count, int m,
                        int n, int d, int e, int heads, int qheads_per_kvhead, int low, int high, int tiles, float scale,
                        float cap, int64_t q_batch, int64_t q_head, int64_t q_row, int64_t k_batch, int64_t k_head,
                        int64_t k_row, int64_t v_batch, int64_t v_head, int64_t v_row, int64_t bias_batch,
@@ -317,23 +318,27 @@ void attention_forward(const T* q, const T* k, const T* v, const T* bias, const 
     const WorkTile work = work_tile<VARLEN>(grid_x(), tiles, heads, RIGHT);
     const int kv_head = work.head / qheads_per_kvhead;
     const float head_sink = SINKS ? sinks[work.head] * LOG2_E : -INF_F;
-    const SeqlenInfo info = seqlen_info<VARLEN>({bounds, tile_list, counts, count}, work.tile, TILE_M, m, n);
-    if (!info.exists) {
+    const VarlenTables tables = {bounds, tile_list, counts, count};
+    if (VARLEN && !tables.has(work.tile)) {
         return;
     }
+    const auto seqlen = seqlen_info<VARLEN>(tables, work.tile, m, n);
+    const int tile = VARLEN ? tables.tile_in_sequence(work.tile) : work.tile;
+    const int row_end = seqlen.first_query + seqlen.m, key_end = seqlen.first_key + seqlen.n;
+    const int diagonal = VARLEN ? key_end - row_end : 0;  // of a dense call it is in `low` and `high`
     const BlockProblem problem = {
-        {q + work.batch * q_batch + work.head * q_head, q_row, info.row_end, d},
-        {k + work.batch * k_batch + kv_head * k_head, k_row, info.key_end, d},
-        {v + work.batch * v_batch + kv_head * v_head, v_row, info.key_end, e},
+        {q + work.batch * q_batch + work.head * q_head, q_row, row_end, d},
+        {k + work.batch * k_batch + kv_head * k_head, k_row, key_end, d},
+        {v + work.batch * v_batch + kv_head * v_head, v_row, key_end, e},
         bias + work.batch * bias_batch + work.head * bias_head,
         bias_row,
-        info.first_row,
-        info.first_key,
-        info.key_end,
-        low + info.diagonal,
-        high + info.diagonal,
+        seqlen.first_query + tile * TILE_M,
+        seqlen.first_key,
+        key_end,
+        low + diagonal,
+        high + diagonal,
     };
-    const float sink = info.outside ? -INF_F : head_sink;
+    const float sink = seqlen.outside ? -INF_F : head_sink;
     const Outputs to = {o + work.batch * o_batch + work.head * o_head,
                         lse + work.batch * lse_batch + work.head * lse_head, o_row, lse_row, e, sink};
     const int wave = __builtin_amdgcn_readfirstlane(thread_x() / WARP);
@@ -349,7 +354,7 @@ void attention_forward(const T* q, const T* k, const T* v, const T* bias, const 
     mainloop(state, queries, problem, {scale, cap}, row, lds);
     for (int t = 0; t < TILES_PER_WAVE; ++t) {
         const int own = row + t * MMA_N + lane_column();
-        if (own < info.row_end) {
+        if (own < row_end) {
             epilogue(state.acc_o[t], state.softmax[t], to, own, state.column);
         }
     }

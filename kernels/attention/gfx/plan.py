@@ -306,13 +306,13 @@ def dbias(call: Call, p: AttentionParams) -> Plan:
 _PARTIAL = "o_partial max_partial sum_partial"
 _SPLIT = (
     "q q_batch q_head q_row k k_page=k_batch k_head k_row v v_page=v_batch v_head v_row table=block_table "
-    "table_row=block_table_row lens=seq_lens partial_o=o_partial partial_max=max_partial "
-    "partial_sum=sum_partial capacity=seqlen_k queries=seqlen_q splits max_splits left pages "
+    "table_row=block_table_row lens=seq_lens o_partial max_partial sum_partial "
+    "capacity=seqlen_k queries=seqlen_q splits max_splits left pages "
     "qheads_per_kvhead tiles kv_heads right scale=score_scale cap=softcap_log2"
 )
 _COMBINE = (
-    "o o_batch o_head o_row lse parts=o_partial tops=max_partial totals=sum_partial sinks lens=seq_lens "
-    "capacity=seqlen_k queries=seqlen_q slots most left heads"
+    "o o_batch o_head o_row lse o_partial max_partial sum_partial sinks lens=seq_lens "
+    "capacity=seqlen_k queries=seqlen_q splits max_splits left heads"
 )
 
 
@@ -333,7 +333,9 @@ def decode(call: Call, p: AttentionParams) -> Plan:
     )  # fmt: skip
     first = Launch(split, (p.B * p.G * tiles * splits.count, 1, 1), args)
     defines = {**common, **p.flags("LEFT SINKS")}
-    combine = native_kernel(DEVICE / "decode_combine.cu", "attention_merge", COMBINE_THREADS, defines)
-    args = p.arguments(_COMBINE, slots=splits.count, most=splits.most, left=p.left or 0)
+    combine = native_kernel(
+        DEVICE / "decode_combine.cu", "attention_decode_combine", COMBINE_THREADS, defines
+    )
+    args = p.arguments(_COMBINE, splits=splits.count, max_splits=splits.most, left=p.left or 0)
     last = Launch(combine, (p.B * p.M * p.H, -(-p.E // COMBINE_COLUMNS), 1), args)
     return finished(call.device, (first, last), partial_workspaces(p, splits.count))

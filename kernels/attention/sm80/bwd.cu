@@ -1,14 +1,40 @@
 // dk and dv, or dq, of attention with matrix instructions of a warp (mma.sync). For sm_80 and later, any head size,
 // alignment and stride between rows; the same input gives the same bits.
 //
-// One kernel finds dk and dv, one dq, and both do the same; see bwd.h. Products of a warp's own lines with
+// One kernel finds dk and dv, one dq, and both do the same. Products of a warp's own lines with
 // those that pass by are the scores and, with the other tensors, their gradients. They stay in registers: rounded,
 // they are the first operand of the sums. What passes by has two buffers: while a block multiplies with one, the other
 // is filled (cp.async). Blocks of keys go through the query heads that share their key head one after the other.
 //
-// Defines: bwd.h's.
-#include "bwd.h"
+// A block owns rows (keys, or queries of one head), and the others pass by, STEP at a time. Each side has two
+// tensors, of HEAD_D and of HEAD_E columns: k and v, or q and do.
+//
+// Defines: ELEMENT (bf16, f16); KEYS: whether keys are owned, else queries; HEAD_D, HEAD_E: the head sizes, as
+// multiples of 16; SUM_D, SUM_E: whether the block makes dk or dq, and dv; WARPS, M_TILES: a warp owns M_TILES * 16
+// rows; STEP (of 16); COPY_BYTES, STORE_BYTES: 16 where rows that are read, or written, are aligned to that, else 2;
+// SOFTCAP, BIAS; VARLEN: tiles are those that varlen_tiles.cu found; PARAMS_LAYOUT (params.h).
+#include "prelude.h"
 
+#include "_lib/ptx/thread_idx.h"
+#include "attention/device/mask.h"
+#include "attention/device/params.h"
+#include "attention/device/seqlen_info.h"
+#include "attention/device/softmax.h"
+#include "tiles.h"
+
+using T = ELEMENT;
+constexpr int THREADS = WARPS * 32;
+constexpr int OWN = M_TILES * 16;  // rows of a warp
+constexpr int TILE = WARPS * OWN;
+constexpr int SCORES = STEP / 2;  // a thread's, of 16 own rows by STEP
+static_assert(HEAD_D % 16 == 0 && HEAD_E % 16 == 0 && STEP % 16 == 0, "whole matrix instructions");
+static_assert(SUM_D || SUM_E, "something to make");
+
+constexpr int P_SCALE_LOG2 = KEYS ? P_SCALE_LOG2_OF<T> : 0;
+constexpr float P_UNSCALE = 1.0f / (1 << P_SCALE_LOG2);
+using Mask = MaskBounds<KEYS, OWN>;  // bounds of a warp's rows
+
+constexpr int D_PITCH = pitch_of(HEAD_D), E_PITCH = pitch_of(HEAD_E);
 constexpr int OWN_D_BYTES = TILE * D_PITCH, OWN_E_BYTES = SUM_D ? TILE * E_PITCH : 0;
 constexpr int OWN_BYTES = OWN_D_BYTES + OWN_E_BYTES + (KEYS ? 0 : TILE * 8);  // statistics lie with queries
 constexpr int STAGE_BYTES = STEP * (D_PITCH + E_PITCH) + (KEYS ? STEP * 8 : 0);
@@ -50,26 +76,27 @@ template <int LINES> DEVICE void copy_stats(char* to, const float* stats, int fi
 
 struct Context {
     const AttentionParams& params;
-    RowSpan span;
+    Mask mask;
+    int first, end;  // the block's own rows
     const T* bias;  // of the query head, of query i at i * bias_row
     int64_t bias_row;
     const char* shared;
 
     DEVICE float bias_at(int own, int line) const {
-        if (!BIAS || own >= span.end || line >= span.stop) return 0.0f;
+        if (!BIAS || own >= end || line >= mask.end) return 0.0f;
         return to_float(bias[KEYS ? line * bias_row + own : own * bias_row + line]);
     }
 };
 
 // What the warp's lines from `first` on do not see of the lines from `start` on becomes 0.
-DEVICE void apply_mask(float (&p)[M_TILES][SCORES], const RowSpan& span, int first, int start) {
+DEVICE void apply_mask(float (&p)[M_TILES][SCORES], const Mask& mask, int first, int start) {
     const int lane = reload_thread_idx() % 32;
 #pragma unroll
     for (int g = 0; g < M_TILES; ++g)
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
             const int own = first + g * 16 + r * 8 + lane / 4, from = start + lane % 4 * 2;
-            const int begin = span.first_seen(own) - from, end = span.last_seen(own) - from;
+            const int begin = mask.first(own) - from, end = mask.last(own) - from;
 #pragma unroll
             for (int j = 0; j < STEP / 8; ++j)
 #pragma unroll
@@ -84,8 +111,12 @@ DEVICE void apply_mask(float (&p)[M_TILES][SCORES], const RowSpan& span, int fir
 DEVICE void add_lines(const Context& context, const char* passing, int start, float (&acc_d)[M_TILES][HEAD_D / 2],
                       float (&acc_e)[M_TILES][HEAD_E / 2]) {
     const char *const d = passing, *const e = d + STEP * D_PITCH, *const stats = e + STEP * E_PITCH;
-    const int first = context.span.first + reload_thread_idx() / 32 * OWN;  // the warp's
-    if (context.span.none(start, first)) return;
+    const int first = context.first + reload_thread_idx() / 32 * OWN;  // the warp's
+    if (context.mask.all_hidden<STEP>(start, first)) return;
+    // Opaque: else the compiler keeps a pointer to each of its elements of bias across the loop, 156 registers instead of
+    // 128 (NVRTC 13.0, sm_80, heads of 64, 2026-11-22).
+    int bias_row = start;
+    if (BIAS && !KEYS) asm volatile("" : "+r"(bias_row));
     // Score j * 4 + r * 2 + i of a group is that of own line r * 8 and line 8 * j + i that passes by, of the thread's.
     const int thread = reload_thread_idx(), own = thread % 32 / 4, column = thread % 4 * 2;
     const char* const own_stats = context.shared + OWN_D_BYTES + OWN_E_BYTES + (thread / 32 * OWN + own) * 8;
@@ -101,10 +132,11 @@ DEVICE void add_lines(const Context& context, const char* passing, int start, fl
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
                 float& x = p[g][j * 4 + i];
-                const float bias = context.bias_at(first + g * 16 + i / 2 * 8 + own, start + column + j * 8 + i % 2);
-                x = p_of(context.params, x, bias, stats_of(g, j, i).lse_log2, softcap_grad[g][j * 4 + i]);
+                const float bias = context.bias_at(first + g * 16 + i / 2 * 8 + own, bias_row + column + j * 8 + i % 2);
+                x = p_of<SOFTCAP, BIAS, P_SCALE_LOG2>(x, bias, stats_of(g, j, i).lse_log2, context.params.score_scale,
+                                                      context.params.softcap_log2, softcap_grad[g][j * 4 + i]);
             }
-    if (!context.span.all(start, first)) apply_mask(p, context.span, first, start);
+    if (!context.mask.all_seen<STEP>(start, first)) apply_mask(p, context.mask, first, start);
     if constexpr (SUM_E) add<HEAD_E>(acc_e, p, e);
     if constexpr (SUM_D) {
         multiply<HEAD_E>(ds, context.shared + OWN_D_BYTES + reload_thread_idx() / 32 * OWN * E_PITCH, e);
@@ -170,22 +202,13 @@ void attention_bwd_sm80(const AttentionParams params, int lines, int tiles) {
     const int64_t passing_e_head = KEYS ? p.dout_head : p.v_head, passing_e_row = KEYS ? p.dout_row : p.v_row;
     const float* stats = p.stats;
     const auto [batch, head, tile] = block_tile(block_x(), lines, heads, tiles);
-    RowSpan span;
-    if constexpr (VARLEN) {
-        if (tile >= p.tile_counts[0]) return;
-        const Sequence own = sequence_of(p.bounds, p.tile_list[tile * 2], p.offsets);
-        const int number = p.tile_list[tile * 2 + 1];
-        const int query_end = own.first_query + own.queries, key_end = own.first_key + own.keys;
-        span = {(KEYS ? own.first_key : own.first_query) + number * TILE, KEYS ? key_end : query_end,
-                KEYS ? own.first_query : own.first_key, KEYS ? query_end : key_end, key_end - query_end - p.left,
-                key_end - query_end + p.right};
-        if (own.outside) span.stop = span.begin;
-    } else {
-        span = {tile * TILE, KEYS ? keys : queries, 0, KEYS ? queries : keys, keys - queries - p.left,
-                keys - queries + p.right};
-    }
-    span.begin += max(span.first_seen(span.first) - span.begin, 0) / STEP * STEP;
-    const int stop = span.last_seen(min(span.first + TILE, span.end) - 1) + 1;
+    const VarlenTables tables = {p.bounds, p.tile_list, p.tile_counts, p.offsets};
+    if (VARLEN && !tables.has(tile)) return;
+    const int diagonal = VARLEN ? 0 : keys - queries;
+    BlockRows span = block_rows<VARLEN, KEYS, TILE>(tile, tables, queries, keys, diagonal - p.left, diagonal + p.right);
+    const Mask mask = {span.low, span.high, span.stop};
+    span.begin += max(mask.first(span.first) - span.begin, 0) / STEP * STEP;
+    const int stop = mask.last(min(span.first + TILE, span.end) - 1) + 1;
 
     // The heads that pass by: queries' of a key head, or the one key head.
     const int first_head = KEYS ? head * share : head / share, query_heads = KEYS ? heads * share : heads;
@@ -196,7 +219,7 @@ void attention_bwd_sm80(const AttentionParams params, int lines, int tiles) {
     stats += 2 * (batch * query_heads + (KEYS ? first_head : head)) * queries;
 
     const T* bias = static_cast<const T*>(p.bias) + batch * p.bias_batch + (KEYS ? first_head : head) * p.bias_head;
-    Context context = {p, span, bias, p.bias_row, shared};
+    Context context = {p, mask, span.first, span.end, bias, p.bias_row, shared};
     char* const stages = shared + OWN_BYTES;
 
     float acc_d[M_TILES][HEAD_D / 2], acc_e[M_TILES][HEAD_E / 2];

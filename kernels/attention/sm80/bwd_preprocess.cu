@@ -6,13 +6,13 @@
 #include "prelude.h"
 
 #include "attention/device/params.h"
-#include "copy.h"
+#include "attention/device/softmax.h"
+#include "tiles.h"
 
 using T = ELEMENT;
 constexpr int THREADS = 256;
 constexpr int LANES = 16, ROWS = THREADS / LANES;
 constexpr int RUN = COPY_BYTES / 2;  // elements at a time
-constexpr float LOG2_E = 1.44269504088896f;
 
 DEVICE float times(const T* a, const T* b, int there) {
     if (RUN == 8 && there >= RUN) return product_of<T>(load_words<16>(a), load_words<16>(b));

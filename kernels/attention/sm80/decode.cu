@@ -1,7 +1,7 @@
 // A few queries against a long cache of keys and values in pages, fed by asynchronous copies of 16 bytes a lane.
 //
 // Each warp has a ring of STAGES tiles of its own: nothing waits for another warp, and there is no barrier, until the
-// chunk ends.
+// split ends.
 //
 // Defines: those of decode.h; PAGE: keys of a page, a multiple of 16; STAGES.
 #include "_lib/ptx/shared_address.h"

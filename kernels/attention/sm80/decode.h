@@ -11,9 +11,11 @@
 
 #include "prelude.h"
 
+#include "_lib/ptx/matrix.h"
+#include "_lib/ptx/mma.h"
 #include "attention/device/kv_splits.h"
+#include "attention/device/online_softmax.h"
 #include "attention/device/params.h"
-#include "mma.h"
 
 using T = ELEMENT;
 constexpr int ROWS = 16;
@@ -22,16 +24,12 @@ constexpr int STEP = WARPS * KEYS;  // from a warp's tile to its next
 constexpr int D_STEPS = (D + 15) / 16, E_STEPS = (E + 15) / 16;
 constexpr int SUMS_PITCH = E_STEPS * 16 + 4;
 constexpr int SUMS_BYTES = ROWS * SUMS_PITCH * 4;
-constexpr float LN_2 = 0.69314718055994530942f;
-static_assert(CHUNK_ALIGN % KEYS == 0, "tiles end where chunks do");
+static_assert(SPLIT_ALIGN % KEYS == 0, "tiles end where splits do");
 
-DEVICE float quad_max(float x) {
+// As quad_max, but of numbers alone.
+DEVICE float quad_max_number(float x) {
     x = math_max_number(x, shuffle_xor(x, 1));
     return math_max_number(x, shuffle_xor(x, 2));
-}
-DEVICE float quad_sum(float x) {
-    x += shuffle_xor(x, 1);
-    return x + shuffle_xor(x, 2);
 }
 DEVICE float finite_or_zero(float m) { return m == -INF_F ? 0.0f : m; }
 
@@ -51,9 +49,9 @@ struct WorkTile {
         split = index / s.tiles % s.splits;
         z = index / s.tiles / s.splits;
         length = length_of(p.seq_lens, z, p.seqlen_k);
-        const Chunks chunks(length, p.seqlen_q, p.left, s.max_splits);
-        begin = chunks.first + split * chunks.size;
-        end = length - begin < chunks.size ? length : begin + chunks.size;
+        const KvSplits kv_splits(length, p.seqlen_q, p.left, s.max_splits);
+        begin = kv_splits.first + split * kv_splits.size;
+        end = length - begin < kv_splits.size ? length : begin + kv_splits.size;
     }
 };
 
@@ -126,9 +124,9 @@ struct DecodeSoftmax {
         bool grows = false;
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-            const float here = math_max_number(math_max_number(scores[0][2 * r], scores[0][2 * r + 1]),
+            const float lane_max = math_max_number(math_max_number(scores[0][2 * r], scores[0][2 * r + 1]),
                                                math_max_number(scores[1][2 * r], scores[1][2 * r + 1]));
-            const float highest = math_max_number(row_max[r], quad_max(here));
+            const float highest = math_max_number(row_max[r], quad_max_number(lane_max));
             const float base = finite_or_zero(highest);
             grows = grows || highest > row_max[r];
             rescale[r] = exp2_fast(row_max[r] - base);

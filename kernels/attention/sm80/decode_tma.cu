@@ -1,7 +1,7 @@
 // A few queries against a long cache of keys and values, contiguous or in pages, fed by Hopper's copy engine.
 //
 // Each warp has a ring of STAGES tiles of its own, and one of its lanes starts the copies: nothing waits for another
-// warp, and there is no barrier, until the chunk ends.
+// warp, and there is no barrier, until the split ends.
 //
 // Defines: those of decode.h; PAGE: keys of a page, a multiple of 16, or 0: a sequence is one page; STAGES.
 #include "decode.h"

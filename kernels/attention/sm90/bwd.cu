@@ -10,32 +10,137 @@
 // Blocks of keys add to a block of queries in the order of the keys, by a counter of semaphore per block of queries, so
 // that the same input gives the same bits. A tile waits only for tiles before it, which blocks take in order.
 //
-// Defines: bwd.h's; STAGES, PERSISTENT, SOFTCAP. With VARLEN `claimed` points to how many blocks of keys there
-// are.
-#include "bwd_tiles.h"
-
-#include "bwd_scores.h"
-#include "bwd_varlen.h"
+// Defines: bwd_tile_scheduler.h's; STAGES, PERSISTENT, SOFTCAP. With VARLEN `claimed` points to how many blocks of keys
+// there are.
+#include "_lib/ptx/pipeline.h"
+#include "_lib/ptx/registers.h"
+#include "_lib/ptx/wgmma.h"
+#include "bwd_mainloop.h"
+#include "bwd_softmax.h"
+#include "bwd_tile_scheduler.h"
 
 constexpr int THREADS = 4 * 128;
 using State = PipelineState<STAGES>;
 
-DEVICE void semaphore_wait(const uint32_t* semaphore, uint32_t turn) {
+static_assert(HEAD_BLOCKS * QUERY_BLOCKS == 2, "each warpgroup computes one block of dq");
+static_assert(KEYS == 128, "64 for each of two warpgroups");
+
+constexpr int KEY_BYTES = KEYS * HEAD * 2;
+constexpr int QUERY_BYTES = QUERIES * HEAD * 2;
+constexpr int DS_BYTES = QUERIES * KEYS * 2;
+constexpr int DS_BUFFERS = 2;
+constexpr int PART_BYTES = PART * 4;  // of a warpgroup
+constexpr int PART_BUFFERS = 2;
+constexpr int STATS_BYTES = QUERIES * 8;
+constexpr int SUMS = HEAD / 2;  // of a thread: 64 keys by HEAD
+
+struct Shared : StageBarriers {
+    uint32_t k, v, q, dout, ds, parts, stats, barriers;
+
+    DEVICE explicit Shared(uint32_t base)
+        : k(base), v(k + KEY_BYTES), q(v + KEY_BYTES), dout(q + STAGES * QUERY_BYTES),
+          ds(dout + STAGES * QUERY_BYTES), parts(ds + DS_BUFFERS * DS_BYTES),
+          stats(parts + PART_BUFFERS * 2 * PART_BYTES), barriers(stats + STAGES * STATS_BYTES) {
+        first = barriers + 144;
+    }
+
+    DEVICE uint32_t part(int buffer) const { return parts + buffer * 2 * PART_BYTES; }
+
+    // Barriers of 8 bytes: filled, and free again. `tile` is the number of a claimed tile.
+    DEVICE uint32_t k_full() const { return barriers; }
+    DEVICE uint32_t k_empty() const { return barriers + 8; }
+    DEVICE uint32_t v_full() const { return barriers + 16; }
+    DEVICE uint32_t v_empty() const { return barriers + 24; }
+    DEVICE uint32_t part_full(int buffer) const { return barriers + 32 + buffer * 16; }
+    DEVICE uint32_t part_empty(int buffer) const { return part_full(buffer) + 8; }
+    DEVICE uint32_t ds_full(int buffer) const { return barriers + 64 + buffer * 16; }
+    DEVICE uint32_t ds_empty(int buffer) const { return ds_full(buffer) + 8; }
+    DEVICE uint32_t tile_full(int slot) const { return barriers + 96 + slot * 16; }
+    DEVICE uint32_t tile_empty(int slot) const { return tile_full(slot) + 8; }
+    DEVICE uint32_t tile(int slot) const { return barriers + 128 + slot * 4; }
+};
+
+// Varlen claims no tiles: what follows from a claimed one is not uniform to ptxas, which then keeps all products apart
+// (C7520).
+static_assert(!VARLEN || !PERSISTENT, "a block has its own tile");
+
+// The tiles of this block: one, or with PERSISTENT those that a thread claims while any is left, in order.
+struct Tiles {
+    const Shared& shared;
+    const BwdSeqlenInfo& seqlen;
+    int kv_heads, qheads_per_kvhead, kv_heads_per_band;
+    uint32_t all;
+    WorkTile only;  // without PERSISTENT: known before the warps' roles part, it lies in uniform registers
+    uint32_t count = 0;
+
+    // Does `body(work, seqlen, parity)` for each tile; the thread that claims them tells the others.
+    template <class Body> DEVICE void each(uint32_t* claimed, const Body& body) {
+        if constexpr (!PERSISTENT) {
+            body(only, seqlen, 0u);
+        } else {
+            for (;; ++count) {
+                const int slot = count % 2;
+                uint32_t tile;
+                if (claimed != nullptr) {
+                    mbarrier_wait(shared.tile_empty(slot), count / 2 & 1 ^ 1);
+                    tile = atomicAdd(claimed, 1u);
+                    asm volatile("st.shared.u32 [%0], %1;" ::"r"(shared.tile(slot)), "r"(tile) : "memory");
+                    mbarrier_arrive(shared.tile_full(slot));
+                } else {
+                    mbarrier_wait(shared.tile_full(slot), count / 2 & 1);
+                    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(tile) : "r"(shared.tile(slot)) : "memory");
+                    mbarrier_arrive(shared.tile_empty(slot));
+                }
+                if (tile >= all) return;
+                body(work_tile_of(tile, all, seqlen, kv_heads, qheads_per_kvhead, kv_heads_per_band), seqlen, count & 1);
+            }
+        }
+    }
+};
+
+// --- varlen ---
+
+// Zeros beyond the end of the sequence, in the order in which blocks are brought. `phases` has a bit for each barrier.
+DEVICE void zero_tails(const Shared& shared, const WorkTile& work, const BwdSeqlenInfo& seqlen, State& place,
+                       uint32_t& phases) {
+    const auto zero = [&](uint32_t at, int from, int rows, uint32_t partial, uint32_t full, int bit) {
+        zero_rows<HEAD>(at, from, rows, partial, phases >> bit & 1, full);
+        phases ^= 1u << bit;
+    };
+    const bool partial = seqlen.partial_keys(work.key_block);
+    const int keys = seqlen.keys - work.first_key(), steps = work.steps();
+    if (partial) zero(shared.k, keys, KEYS, shared.k_partial(), shared.k_full(), 0);
+    if (partial && steps == 0) zero(shared.v, keys, KEYS, shared.v_partial(), shared.v_full(), 1);
+    StepIterator steps_at(work);
+#pragma unroll 1
+    for (int step = 0; step < steps; ++step) {
+        const int stage = place.stage, queries = seqlen.queries - steps_at.query_block * QUERIES;
+        const bool ends = seqlen.partial_queries(steps_at.query_block);
+        if (ends)
+            zero(shared.q + stage * QUERY_BYTES, queries, QUERIES, shared.q_partial(stage), shared.q_full(stage),
+                 2 + stage);
+        if (partial && step == 0) zero(shared.v, keys, KEYS, shared.v_partial(), shared.v_full(), 1);
+        if (ends)
+            zero(shared.dout + stage * QUERY_BYTES, queries, QUERIES, shared.dout_partial(stage),
+                 shared.dout_full(stage), 2 + STAGES + stage);
+        place.advance();
+        steps_at.next();
+    }
+}
+
+// --- dq: sums in order ---
+
+DEVICE void semaphore_wait(const uint32_t* semaphore, uint32_t order) {
     uint32_t now;
     do {
         asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(semaphore) : "memory");
-    } while (now != turn);
+    } while (now != order);
     asm volatile("fence.proxy.async;" ::: "memory");
 }
-DEVICE void semaphore_release(uint32_t* semaphore, uint32_t turn) {
+DEVICE void semaphore_release(uint32_t* semaphore, uint32_t order) {
     asm volatile("fence.proxy.async;" ::: "memory");
-    asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(semaphore), "r"(turn + 1) : "memory");
+    asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(semaphore), "r"(order + 1) : "memory");
 }
-
-struct Maps {
-    const TensorMap *q, *k, *v, *dout, *dk, *dv;
-    GlobalRows dk_rows, dv_rows;  // varlen
-};
 
 // Brings a tile's keys, and its queries step by step.
 DEVICE void load(const Shared& shared, const Maps& maps, const WorkTile& work, const BwdSeqlenInfo& seqlen,
@@ -43,18 +148,14 @@ DEVICE void load(const Shared& shared, const Maps& maps, const WorkTile& work, c
     const auto keys = [&](uint32_t to, const TensorMap* map, uint32_t full) {
         mbarrier_arrive_expect_tx(full, KEY_BYTES);
         const int row = work.first_key() + seqlen.first_key;
-#pragma unroll
-        for (int block = 0; block < HEAD_BLOCKS; ++block)
-            tma_load_4d(to + block * KEYS * SWIZZLE_BYTES, map, full, block * 64, row, work.kv_head, work.batch);
+        load_rows<HEAD, KEYS>(to, map, full, row, work.kv_head, work.batch);
     };
     const auto queries = [&](uint32_t to, const TensorMap* map, uint32_t full, const StepIterator& steps_at) {
-#pragma unroll
-        for (int block = 0; block < HEAD_BLOCKS; ++block)
-            tma_load_4d(to + block * QUERIES * SWIZZLE_BYTES, map, full, block * 64,
-                     steps_at.query_block * QUERIES + seqlen.first_query, steps_at.head, work.batch);
+        load_rows<HEAD, QUERIES>(to, map, full, steps_at.query_block * QUERIES + seqlen.first_query, steps_at.head,
+                                 work.batch);
     };
     uint32_t k_full = shared.k_full(), v_full = shared.v_full();
-    if (VARLEN && partial_keys(work, seqlen)) k_full = shared.k_partial(), v_full = shared.v_partial();
+    if (VARLEN && seqlen.partial_keys(work.key_block)) k_full = shared.k_partial(), v_full = shared.v_partial();
     StepIterator steps_at(work);
     const int steps = work.steps();
     const auto load_v = [&] {
@@ -67,7 +168,10 @@ DEVICE void load(const Shared& shared, const Maps& maps, const WorkTile& work, c
 #pragma unroll 1
     for (int step = 0; step < steps; ++step) {
         uint32_t q_full = shared.q_full(place.stage), dout_full = shared.dout_full(place.stage);
-        if (VARLEN && partial_queries(steps_at, seqlen)) q_full = shared.q_partial(place.stage), dout_full = shared.dout_partial(place.stage);
+        if (VARLEN && seqlen.partial_queries(steps_at.query_block)) {
+            q_full = shared.q_partial(place.stage);
+            dout_full = shared.dout_partial(place.stage);
+        }
         mbarrier_wait(shared.q_empty(place.stage), place.phase ^ 1);
         mbarrier_arrive_expect_tx(q_full, QUERY_BYTES);
         queries(shared.q + place.stage * QUERY_BYTES, maps.q, q_full, steps_at);
@@ -83,10 +187,10 @@ DEVICE void load(const Shared& shared, const Maps& maps, const WorkTile& work, c
     }
 }
 
-// Carries dq of every PART_BUFFERS-th step to its sums, from step `first` of the tile on: others accumulate_dq theirs while
-// this one's are on their way and the next block is told of its turn.
-DEVICE void accumulate_dq(const Shared& shared, const WorkTile& work, const BwdSeqlenInfo& seqlen, float* sums, uint32_t* semaphore,
-                  int heads, int buffer, uint32_t& phase, int& first) {
+// Carries dq of every PART_BUFFERS-th step to its sums, from step `first` of the tile on: others accumulate theirs while
+// this one's are on their way and the next block's semaphore is released.
+DEVICE void accumulate_dq(const Shared& shared, const WorkTile& work, const BwdSeqlenInfo& seqlen, float* sums,
+                          uint32_t* semaphore, int heads, int buffer, uint32_t& phase, int& first) {
     const uint32_t from = shared.part(buffer);
     const int steps = work.steps();
     StepIterator steps_at(work);
@@ -97,16 +201,16 @@ DEVICE void accumulate_dq(const Shared& shared, const WorkTile& work, const BwdS
         const int64_t line = static_cast<int64_t>(work.batch) * heads + steps_at.head;
         const int64_t at = seqlen.place(line, steps_at.query_block);
         float* const to = sums + at * (2 * PART);
-        const int turn = seqlen.order(work.key_block, steps_at.query_block);
-        semaphore_wait(semaphore + at, turn);
+        const int order = seqlen.order(work.key_block, steps_at.query_block);
+        semaphore_wait(semaphore + at, order);
         mbarrier_wait(shared.part_full(buffer), phase);
-        if (turn == 0) bulk_copy_s2g(to, from, 2 * PART_BYTES);
+        if (order == 0) bulk_copy_s2g(to, from, 2 * PART_BYTES);
         else bulk_reduce_add_f32(to, from, 2 * PART_BYTES);
         tma_store_commit();
         tma_store_wait_read<0>();
         mbarrier_arrive(shared.part_empty(buffer));
         tma_store_wait();
-        semaphore_release(semaphore + at, turn);
+        semaphore_release(semaphore + at, order);
         phase ^= 1;
         for (int i = 0; i < PART_BUFFERS; ++i) steps_at.next();
     }
@@ -145,29 +249,18 @@ DEVICE void finish(const Shared& shared, const Maps& maps, const WorkTile& work,
                    const float* dv, float scale) {
     const int own = reload_thread_idx() / 128 - 2;
     const uint32_t own_rows = own * 64 * SWIZZLE_BYTES;
-    const auto stage = [&](uint32_t to, const float* sums, float factor) {
-#pragma unroll
-        for (int block = 0; block < HEAD_BLOCKS; ++block) {
-            uint32_t words[16];
-#pragma unroll
-            for (int i = 0; i < 16; ++i) {
-                const float* pair = sums + block * 32 + i * 2;
-                words[i] = pack2<T>(pair[0] * factor, pair[1] * factor);
-            }
-            stage_block(to + block * KEYS * SWIZZLE_BYTES + own_rows, words, reload_thread_idx());
-        }
-    };
     named_barrier_sync(1, 384);
     if (reload_thread_idx() % 128 == 0) mbarrier_arrive(shared.k_empty());
-    stage(shared.ds, dk, scale);
-    stage(shared.v, dv, P_UNSCALE);
+    stage_rows<HEAD, KEYS>(shared.ds + own_rows, dk, scale);
+    stage_rows<HEAD, KEYS>(shared.v + own_rows, dv, P_UNSCALE);
     fence_proxy_async();
     named_barrier_sync(2 + own, 128);
     const int row = work.first_key() + own * 64;
     // TMA would write over the next sequence's first rows.
     if (VARLEN && row + 64 > seqlen.keys) {
-        store_rows(maps.dv_rows, shared.v + own_rows, work.kv_head, row + seqlen.first_key, seqlen.keys - row);
-        store_rows(maps.dk_rows, shared.ds + own_rows, work.kv_head, row + seqlen.first_key, seqlen.keys - row);
+        const int to = row + seqlen.first_key, count = seqlen.keys - row;
+        store_staged<HEAD, KEYS>(maps.dv_rows, shared.v + own_rows, work.kv_head, to, count);
+        store_staged<HEAD, KEYS>(maps.dk_rows, shared.ds + own_rows, work.kv_head, to, count);
         named_barrier_sync(2 + own, 128);
         if (reload_thread_idx() % 128 == 0) mbarrier_arrive(shared.v_empty());
         return;
@@ -260,7 +353,7 @@ DEVICE void multiply_keys(const Shared& shared, int& taken, int until) {
     const int thread = thread_x() % 128;
     for (; taken < until; ++taken) {
         const int step = taken;
-        const int buffer = step % DS_BUFFERS, turn = step % PART_BUFFERS;
+        const int buffer = step % DS_BUFFERS, part_buffer = step % PART_BUFFERS;
         mbarrier_wait(shared.ds_full(buffer), step / DS_BUFFERS & 1);
         const uint32_t from = shared.ds + buffer * DS_BYTES;
 #pragma unroll 1
@@ -274,11 +367,11 @@ DEVICE void multiply_keys(const Shared& shared, int& taken, int until) {
             for (int k = 0; k < KEYS / 16; ++k)
                 Wgmma<64>::run<true, true>(part, a + (k * 16 * SWIZZLE_BYTES >> 4), b + (k * 16 * SWIZZLE_BYTES >> 4), k > 0);
             wgmma_commit();
-            if (half == 0) mbarrier_wait(shared.part_empty(turn), step / PART_BUFFERS & 1 ^ 1);
+            if (half == 0) mbarrier_wait(shared.part_empty(part_buffer), step / PART_BUFFERS & 1 ^ 1);
             wgmma_wait<0>();
             keep_in_registers<32>(part);
             if (half == 1 && thread == 0) mbarrier_arrive(shared.ds_empty(buffer));
-            const uint32_t to = shared.part(turn) + half * PART_BYTES + thread * 16;
+            const uint32_t to = shared.part(part_buffer) + half * PART_BYTES + thread * 16;
 #pragma unroll
             for (int c = 0; c < 8; ++c)
                 asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to + c * 2048), "f"(part[c * 4]),
@@ -286,7 +379,7 @@ DEVICE void multiply_keys(const Shared& shared, int& taken, int until) {
                              : "memory");
         }
         fence_proxy_async();
-        mbarrier_arrive(shared.part_full(turn));
+        mbarrier_arrive(shared.part_full(part_buffer));
     }
     named_barrier_sync(1, 384);
 }
@@ -302,9 +395,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void attention_bwd_sm90(
     const AttentionParams& p = params;
     const float* const stats = p.stats;
     const int kv_heads = p.kv_heads, qheads_per_kvhead = p.qheads_per_kvhead;
-    const Maps maps{&map_q, &map_k, &map_v, &map_dout, &map_dk, &map_dv,
-                    {static_cast<T*>(p.dk), p.dk_head, p.dk_row, p.head_dim},
-                    {static_cast<T*>(p.dv), p.dv_head, p.dv_row, p.head_dim_v}};
+    const Maps maps(map_q, map_k, map_v, map_dout, map_dk, map_dv, p);
     const uint32_t all = VARLEN ? p.tile_counts[0] * kv_heads : tiles_of_keys;
     if (VARLEN && block_x() >= all) return;
     const BwdSeqlenInfo seqlen = VARLEN ? seqlen_at(block_x(), p, kv_heads, lines)
@@ -314,10 +405,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void attention_bwd_sm90(
                        : work_tile_of(block_x(), all, seqlen, kv_heads, qheads_per_kvhead, kv_heads_per_band)};
 
     if (thread_x() == 0) {
-        tma_prefetch_descriptor(&map_q);
-        tma_prefetch_descriptor(&map_k);
-        tma_prefetch_descriptor(&map_v);
-        tma_prefetch_descriptor(&map_dout);
+        maps.prefetch();
     } else if (thread_x() == 32) {
         mbarrier_init(shared.k_full(), 1);
         mbarrier_init(shared.v_full(), 1);
@@ -335,14 +423,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void attention_bwd_sm90(
             mbarrier_init(shared.ds_full(buffer), 256);
             mbarrier_init(shared.ds_empty(buffer), 1);
         }
-        for (int stage = 0; stage < STAGES; ++stage) {
-            mbarrier_init(shared.q_full(stage), 1);
-            mbarrier_init(shared.q_empty(stage), 2);
-            mbarrier_init(shared.dout_full(stage), 1);
-            mbarrier_init(shared.dout_empty(stage), 8);
-        }
-        if constexpr (VARLEN)
-            for (int i = 0; i < 2 + 2 * STAGES; ++i) mbarrier_init(shared.k_partial() + i * 8, 1);
+        shared.init(2, 8);
         mbarrier_init_fence();
     }
     barrier();

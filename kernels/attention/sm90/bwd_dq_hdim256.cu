@@ -1,11 +1,13 @@
-// dq for heads above 128: the ds_workspace gradients of scores, transposed, @ k.
+// dq for heads above 128: dS from its workspace, transposed, @ k.
 //
 // A block owns 128 queries of one head, 64 for each of two warpgroups, and walks the chunk's blocks of keys that they
 // see; one thread copies. What one chunk leaves in float32 the next one of the same heads goes on from.
 //
-// Defines: bwd_hdim256.h's; STAGES.
-#include "bwd_hdim256.h"
-#include "bwd_hdim256_varlen.h"
+// Defines: bwd_seqlen_info.h's; HEAD_D, the columns of q and k (a multiple of 64); STAGES.
+#include "_lib/ptx/registers.h"
+#include "_lib/ptx/wgmma.h"
+#include "bwd_hdim256_chunks.h"
+#include "bwd_mainloop.h"
 
 constexpr int CONSUMERS = 2;
 constexpr int THREADS = (1 + CONSUMERS) * 128;
@@ -40,14 +42,12 @@ struct Out {
     GlobalRows rows;  // varlen
 };
 
-DEVICE bool partial_keys(const BwdSeqlenInfo& seqlen, int key_block) { return (key_block + 1) * KEYS > seqlen.keys; }
-
 // Clears the keys beyond the sequence's end, if they are among those that are walked.
 DEVICE void zero_tail(const Stages& stages, const Chunk& chunk, const BwdSeqlenInfo& seqlen, int query_block) {
     const Span all(seqlen, chunk, query_block, CONSUMERS);
-    if (all.first == all.end || !partial_keys(seqlen, all.end - 1)) return;
+    if (all.first == all.end || !seqlen.partial_keys(all.end - 1)) return;
     const int stage = (all.end - 1 - all.first) % STAGES;
-    zero_rows<HEAD_D>(stages.keys(stage), seqlen.keys - (all.end - 1) * KEYS, stages.partial(), 0, stages.full(stage));
+    zero_rows<HEAD_D>(stages.keys(stage), seqlen.keys - (all.end - 1) * KEYS, KEYS, stages.partial(), 0, stages.full(stage));
 }
 
 DEVICE void load(const Stages& stages, const TensorMap* map_k, T* ds_workspace, const Chunk& chunk, const BwdSeqlenInfo& seqlen,
@@ -58,13 +58,13 @@ DEVICE void load(const Stages& stages, const TensorMap* map_k, T* ds_workspace, 
     for (int block = all.first; block < all.end; ++block, ++step) {
         const int stage = step % STAGES, lowest = seqlen.lowest(block * KEYS);
         uint32_t full = stages.full(stage);
-        if (VARLEN && partial_keys(seqlen, block)) full = stages.partial();
+        if (VARLEN && seqlen.partial_keys(block)) full = stages.partial();
         // The blocks of queries that see these keys.
         const int first = BwdSeqlenInfo::max(lowest, query_block);
         const int last = BwdSeqlenInfo::min(seqlen.highest(block * KEYS), query_block + CONSUMERS - 1);
         mbarrier_wait(stages.empty(stage), step / STAGES & 1 ^ 1);
         mbarrier_arrive_expect_tx(full, K_BYTES + BwdSeqlenInfo::max(0, last - first + 1) * DS_BYTES);
-        load_rows<HEAD_D>(stages.keys(stage), map_k, full, block * KEYS + seqlen.first_key, kv_head, batch);
+        load_rows<HEAD_D, 64>(stages.keys(stage), map_k, full, block * KEYS + seqlen.first_key, kv_head, batch);
         for (int i = first; i <= last; ++i)
             bulk_copy_g2s(stages.ds(stage, i - query_block), ds_block(ds_workspace, chunk, chunk_head, block, i - lowest),
                       DS_BYTES, full);

@@ -8,11 +8,14 @@
 // Gradients of the scores go to memory in 16 bits, and bwd_dq_hdim256.cu multiplies them with k: 2 bytes an element
 // written and read once, where sums of dq of so narrow a block would take 4 * HEAD_D / 64 bytes added in L2.
 //
-// Defines: bwd_hdim256.h's; STAGES, SOFTCAP; HELD_D and HELD_E, the columns of k and v that are held in registers.
-#include "bwd_hdim256.h"
-
-#include "bwd_scores.h"
-#include "bwd_hdim256_varlen.h"
+// Defines: bwd_tile_scheduler.h's; HEAD_D and HEAD_E, the columns of q and k and those of v and do (multiples of 64);
+// STAGES, SOFTCAP; HELD_D and HELD_E, the columns of k and v that are held in registers.
+#include "_lib/ptx/registers.h"
+#include "_lib/ptx/wgmma.h"
+#include "bwd_hdim256_chunks.h"
+#include "bwd_mainloop.h"
+#include "bwd_softmax.h"
+#include "bwd_tile_scheduler.h"
 
 constexpr int THREADS = 3 * 128;
 constexpr int K_BYTES = KEYS * HEAD_D * 2, V_BYTES = KEYS * HEAD_E * 2;
@@ -20,55 +23,38 @@ constexpr int Q_BYTES = QUERIES * HEAD_D * 2, DOUT_BYTES = QUERIES * HEAD_E * 2;
 constexpr int STATS_BYTES = QUERIES * 8;
 constexpr int BUFFERS = 2;  // of P, and of gradients of scores
 
-struct Shared {
+struct Shared : StageBarriers {
     uint32_t k, v, q, dout, p, ds, stats, barriers;
 
     DEVICE explicit Shared(uint32_t base)
         : k(base), v(k + K_BYTES), q(v + V_BYTES), dout(q + STAGES * Q_BYTES), p(dout + STAGES * DOUT_BYTES),
           ds(p + BUFFERS * DS_BYTES), stats(ds + BUFFERS * DS_BYTES),
-          barriers(stats + STAGES * STATS_BYTES) {}
+          barriers(stats + STAGES * STATS_BYTES) {
+        first = barriers + 48;
+    }
 
     // Barriers of 8 bytes: filled, and free again.
     DEVICE uint32_t k_full() const { return barriers; }
     DEVICE uint32_t v_full() const { return barriers + 8; }
     DEVICE uint32_t p_full(int buffer) const { return barriers + 16 + buffer * 16; }
     DEVICE uint32_t p_empty(int buffer) const { return p_full(buffer) + 8; }
-    DEVICE uint32_t q_full(int stage) const { return barriers + 48 + stage * 32; }
-    DEVICE uint32_t q_empty(int stage) const { return q_full(stage) + 8; }
-    DEVICE uint32_t dout_full(int stage) const { return q_full(stage) + 16; }
-    DEVICE uint32_t dout_empty(int stage) const { return q_full(stage) + 24; }
-    // Varlen: filled, but for the rows that are not the sequence's own.
-    DEVICE uint32_t k_partial() const { return q_full(STAGES); }
-    DEVICE uint32_t v_partial() const { return k_partial() + 8; }
-    DEVICE uint32_t q_partial(int stage) const { return k_partial() + 16 + stage * 16; }
-    DEVICE uint32_t dout_partial(int stage) const { return q_partial(stage) + 8; }
 };
-
-struct Maps {
-    const TensorMap *q, *k, *v, *dout, *dk, *dv;
-    GlobalRows dk_rows, dv_rows;  // varlen
-};
-
-DEVICE bool partial_keys(const WorkTile& work, const BwdSeqlenInfo& seqlen) { return work.first_key() + KEYS > seqlen.keys; }
-DEVICE bool partial_queries(const StepIterator& steps_at, const BwdSeqlenInfo& seqlen) {
-    return (steps_at.query_block + 1) * QUERIES > seqlen.queries;
-}
 
 // Clears what lies beyond the sequence's end: in k and the stages of q, or in v and the stages of do. Their `full` and
 // `partial` are those of the keys, and of the stages's first stage.
 template <int COLUMNS>
 DEVICE void zero_tails(const WorkTile& work, const BwdSeqlenInfo& seqlen, uint32_t keys, uint32_t keys_partial, uint32_t keys_full,
                        uint32_t stages, uint32_t partial, uint32_t full) {
-    if (partial_keys(work, seqlen))
-        zero_rows<COLUMNS>(keys, seqlen.keys - work.first_key(), keys_partial, 0, keys_full);
+    if (seqlen.partial_keys(work.key_block))
+        zero_rows<COLUMNS>(keys, seqlen.keys - work.first_key(), KEYS, keys_partial, 0, keys_full);
     uint32_t phases = 0;
     StepIterator steps_at(work);
 #pragma unroll 1
     for (int step = 0; step < work.steps(); ++step) {
-        if (partial_queries(steps_at, seqlen)) {
+        if (seqlen.partial_queries(steps_at.query_block)) {
             const int stage = step % STAGES;
             zero_rows<COLUMNS>(stages + stage * QUERIES * COLUMNS * 2, seqlen.queries - steps_at.query_block * QUERIES,
-                                partial + stage * 16, phases >> stage & 1, full + stage * 32);
+                               QUERIES, partial + stage * 16, phases >> stage & 1, full + stage * 32);
             phases ^= 1u << stage;
         }
         steps_at.next();
@@ -78,18 +64,18 @@ DEVICE void zero_tails(const WorkTile& work, const BwdSeqlenInfo& seqlen, uint32
 DEVICE void load_q(const Shared& shared, const Maps& maps, const WorkTile& work, const BwdSeqlenInfo& seqlen, const float* stats,
                    int heads) {
     uint32_t k_full = shared.k_full();
-    if (VARLEN && partial_keys(work, seqlen)) k_full = shared.k_partial();
+    if (VARLEN && seqlen.partial_keys(work.key_block)) k_full = shared.k_partial();
     mbarrier_arrive_expect_tx(k_full, K_BYTES);
-    load_rows<HEAD_D>(shared.k, maps.k, k_full, work.first_key() + seqlen.first_key, work.kv_head, work.batch);
+    load_rows<HEAD_D, 64>(shared.k, maps.k, k_full, work.first_key() + seqlen.first_key, work.kv_head, work.batch);
     StepIterator steps_at(work);
 #pragma unroll 1
     for (int step = 0; step < work.steps(); ++step) {
         const int stage = step % STAGES;
         uint32_t full = shared.q_full(stage);
-        if (VARLEN && partial_queries(steps_at, seqlen)) full = shared.q_partial(stage);
+        if (VARLEN && seqlen.partial_queries(steps_at.query_block)) full = shared.q_partial(stage);
         mbarrier_wait(shared.q_empty(stage), step / STAGES & 1 ^ 1);
         mbarrier_arrive_expect_tx(full, Q_BYTES + STATS_BYTES);
-        load_rows<HEAD_D>(shared.q + stage * Q_BYTES, maps.q, full, steps_at.query_block * QUERIES + seqlen.first_query,
+        load_rows<HEAD_D, 64>(shared.q + stage * Q_BYTES, maps.q, full, steps_at.query_block * QUERIES + seqlen.first_query,
                           steps_at.head, work.batch);
         const int64_t line = static_cast<int64_t>(work.batch) * heads + steps_at.head;
         bulk_copy_g2s(shared.stats + stage * STATS_BYTES, stats + seqlen.place(line, steps_at.query_block) * (QUERIES * 2),
@@ -100,18 +86,18 @@ DEVICE void load_q(const Shared& shared, const Maps& maps, const WorkTile& work,
 
 DEVICE void load_dout(const Shared& shared, const Maps& maps, const WorkTile& work, const BwdSeqlenInfo& seqlen) {
     uint32_t v_full = shared.v_full();
-    if (VARLEN && partial_keys(work, seqlen)) v_full = shared.v_partial();
+    if (VARLEN && seqlen.partial_keys(work.key_block)) v_full = shared.v_partial();
     mbarrier_arrive_expect_tx(v_full, V_BYTES);
-    load_rows<HEAD_E>(shared.v, maps.v, v_full, work.first_key() + seqlen.first_key, work.kv_head, work.batch);
+    load_rows<HEAD_E, 64>(shared.v, maps.v, v_full, work.first_key() + seqlen.first_key, work.kv_head, work.batch);
     StepIterator steps_at(work);
 #pragma unroll 1
     for (int step = 0; step < work.steps(); ++step) {
         const int stage = step % STAGES;
         uint32_t full = shared.dout_full(stage);
-        if (VARLEN && partial_queries(steps_at, seqlen)) full = shared.dout_partial(stage);
+        if (VARLEN && seqlen.partial_queries(steps_at.query_block)) full = shared.dout_partial(stage);
         mbarrier_wait(shared.dout_empty(stage), step / STAGES & 1 ^ 1);
         mbarrier_arrive_expect_tx(full, DOUT_BYTES);
-        load_rows<HEAD_E>(shared.dout + stage * DOUT_BYTES, maps.dout, full,
+        load_rows<HEAD_E, 64>(shared.dout + stage * DOUT_BYTES, maps.dout, full,
                           steps_at.query_block * QUERIES + seqlen.first_query, steps_at.head, work.batch);
         steps_at.next();
     }
@@ -231,7 +217,7 @@ DEVICE void make_dv(const Shared& shared, const Maps& maps, const WorkTile& work
     keep_in_registers<HEAD_E / 2>(dv);
     named_barrier_sync(1, 256);  // v is not read any more
     const int row = work.first_key() + seqlen.first_key;
-    if (VARLEN && partial_keys(work, seqlen))
+    if (VARLEN && seqlen.partial_keys(work.key_block))
         return store_tail<HEAD_E>(maps.dv_rows, shared.v, dv, P_UNSCALE, 2, row, seqlen.keys - work.first_key(),
                               work.kv_head);
     store_rows<HEAD_E>(maps.dv, shared.v, dv, P_UNSCALE, 2, row, work.kv_head, work.batch);
@@ -282,7 +268,7 @@ DEVICE void make_dk(const Shared& shared, const Maps& maps, const WorkTile& work
     keep_in_registers<HEAD_D / 2>(dk);
     named_barrier_sync(1, 256);  // k is not read any more
     const int row = work.first_key() + seqlen.first_key;
-    if (VARLEN && partial_keys(work, seqlen))
+    if (VARLEN && seqlen.partial_keys(work.key_block))
         return store_tail<HEAD_D>(maps.dk_rows, shared.k, dk, scale, 3, row, seqlen.keys - work.first_key(),
                               work.kv_head);
     store_rows<HEAD_D>(maps.dk, shared.k, dk, scale, 3, row, work.kv_head, work.batch);
@@ -300,9 +286,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void attention_bwd_hdim256(
     const AttentionParams& p = params;
     const float* const stats = p.stats;
     const int kv_heads = p.kv_heads, qheads_per_kvhead = p.qheads_per_kvhead;
-    const Maps maps{&map_q, &map_k, &map_v, &map_dout, &map_dk, &map_dv,
-                    {static_cast<T*>(p.dk), p.dk_head, p.dk_row, p.head_dim},
-                    {static_cast<T*>(p.dv), p.dv_head, p.dv_row, p.head_dim_v}};
+    const Maps maps(map_q, map_k, map_v, map_dout, map_dk, map_dv, p);
     BwdSeqlenInfo seqlen{p.seqlen_q, p.seqlen_k, p.left, p.right};
     Chunk chunk{line, lines, block, blocks, most};
     WorkTile work;
@@ -324,24 +308,14 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void attention_bwd_hdim256(
     }
 
     if (thread_x() == 0) {
-        tma_prefetch_descriptor(&map_q);
-        tma_prefetch_descriptor(&map_k);
-        tma_prefetch_descriptor(&map_v);
-        tma_prefetch_descriptor(&map_dout);
+        maps.prefetch();
         mbarrier_init(shared.k_full(), 1);
         mbarrier_init(shared.v_full(), 1);
         for (int buffer = 0; buffer < BUFFERS; ++buffer) {
             mbarrier_init(shared.p_full(buffer), 4);
             mbarrier_init(shared.p_empty(buffer), 4);
         }
-        for (int stage = 0; stage < STAGES; ++stage) {
-            mbarrier_init(shared.q_full(stage), 1);
-            mbarrier_init(shared.q_empty(stage), 8);
-            mbarrier_init(shared.dout_full(stage), 1);
-            mbarrier_init(shared.dout_empty(stage), 8);
-        }
-        if constexpr (VARLEN)
-            for (int i = 0; i < 2 + 2 * STAGES; ++i) mbarrier_init(shared.k_partial() + i * 8, 1);
+        shared.init(8, 8);
         mbarrier_init_fence();
     }
     barrier();

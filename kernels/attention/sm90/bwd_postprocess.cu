@@ -1,7 +1,8 @@
 // After bwd.cu: dq from its float32 accumulator.
 //
-// Defines: bwd.h's.
-#include "bwd.h"
+// Defines: bwd_seqlen_info.h's.
+#include "_lib/ptx/shared_address.h"
+#include "bwd_epilogue.h"
 
 constexpr int THREADS = 256;
 

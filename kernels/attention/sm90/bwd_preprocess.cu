@@ -1,7 +1,7 @@
 // Before bwd.cu and bwd_hdim256.cu: the statistics of each query.
 //
-// Defines: bwd.h's; DLSE; DQ_ACCUM: dq is accumulated in float32 by blocks that wait for one another.
-#include "bwd.h"
+// Defines: bwd_seqlen_info.h's; DLSE; DQ_ACCUM: dq is accumulated in float32 by blocks that wait for one another.
+#include "bwd_seqlen_info.h"
 
 constexpr int THREADS = 256;
 
@@ -68,7 +68,7 @@ KERNEL(THREADS) void attention_bwd_preprocess_sm90(
         for (int apart = 1; apart < LANES; apart *= 2) delta += shuffle_xor(delta, apart);
         const int local = pass * ROWS + thread_x() / LANES;
         if (lane == 0) {
-            const float value = base[pass] == -INF_F ? INF_F : base[pass] * 1.44269504088896341f - P_SCALE_LOG2;
+            const float value = base[pass] == -INF_F ? INF_F : base[pass] * LOG2_E - P_SCALE_LOG2;
             float* to = stats + local / 2 * 4 + local % 2;
             to[0] = value;
             to[2] = value == INF_F ? 0 : (delta - given[pass]) * P_UNSCALE;

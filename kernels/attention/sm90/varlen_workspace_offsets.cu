@@ -1,12 +1,11 @@
-// Where the gradients of varlen' scores are ds_workspace, and which chunks they take; one block, before
-// bwd_hdim256.cu.
+// Varlen: where dS of each sequence lies in its workspace, and which chunks it takes; one block, before bwd_hdim256.cu.
 //
-// Defines: bwd_hdim256.h's.
-#include "bwd_hdim256_varlen.h"
+// Defines: bwd_seqlen_info.h's.
+#include "bwd_hdim256_chunks.h"
 
 constexpr int THREADS = 256;
 
-// `slots` blocks of scores can be ds_workspace at a time.
+// The workspace holds `slots` blocks of dS.
 KERNEL(THREADS) void attention_varlen_workspace_offsets(const __grid_constant__ AttentionParams params,
                                                         int* workspace_offsets, int* chunk_layout, int reach,
                                                         int slots) {

@@ -92,8 +92,8 @@ source(
 )
 source(
     *("attention", "wmma", "gfx1100", "o not rescaled when the maximum grows, in HIP"),
-    Edit("attention/gfx/online_softmax.h", "return factor;", "return 1.0f;"),
-    Edit("attention/gfx/online_softmax.h", "RESCALE_THRESHOLD = 8.0f", "RESCALE_THRESHOLD = 0.0f"),
+    Edit("attention/gfx/column_softmax.h", "return factor;", "return 1.0f;"),
+    Edit("attention/device/softmax.h", "RESCALE_THRESHOLD = 8.0f", "RESCALE_THRESHOLD = 0.0f"),
 )
 source(
     *("attention", "mfma", "gfx942", "a key after the query's own"),

@@ -1,23 +1,18 @@
-// The online softmax of the 16 queries whose scores are an accumulator fragment's columns. Scores are in base 2.
+// The online softmax of the 16 queries whose scores are an accumulator fragment's columns: a lane has a part of one
+// query's keys, lanes of a column share it. Scores are in base 2.
 //
 // Lazy rescaling: a query's row_max is raised, and its accumulators are rescaled, only where it grew by more than
 // RESCALE_THRESHOLD; the offset cancels in acc_o / row_sum. A score of -inf hides its key. NaN reaches row_sum by
 // itself; +inf becomes NaN in `exponent_offset`.
 #pragma once
 
+#include "attention/device/softmax.h"
 #include "fragment.h"
-
-constexpr float RESCALE_THRESHOLD = 8.0f;
-constexpr float LOG2_E = 1.44269504088896f;
-constexpr float LN_2 = 0.693147180559945f;
-
-// The base-2 exponential by one instruction; denormal results are flushed to zero.
-DEVICE float exp2_ftz(float x) { return __builtin_amdgcn_exp2f(x); }
 
 // What is subtracted in a row's exponents: 0 where no key is seen, NaN where there is a score of +inf.
 DEVICE float exponent_offset(float row_max) { return row_max == -INF_F ? 0.0f : row_max + (row_max - row_max); }
 
-struct OnlineSoftmax {
+struct ColumnSoftmax {
     float row_max = -INF_F;
     float row_sum = 0.0f;  // over the keys that this lane holds
 

@@ -1,10 +1,7 @@
-// Instructions of sm_80 and later for 16-bit operands: copies into shared memory, operands out of it, products of a
-// warp.
+// sm_80 and later: asynchronous copies into shared memory (cp.async), and a warp's products of 16-bit operands (mma.sync).
 #pragma once
 
 #include "prelude.h"
-
-#include "_lib/ptx/matrix.h"
 
 // 16 bytes, of which the first `valid` are copied and the rest are zeros.
 DEVICE void copy_async(uint32_t to, const void* from, int valid) {

@@ -1,9 +1,9 @@
 // A tile of the kernels of attention's gradient, and which steps it takes.
 //
-// Defines: bwd.h's.
+// Defines: bwd_seqlen_info.h's; HEADS_INSIDE: heads inside blocks of queries.
 #pragma once
 
-#include "bwd.h"
+#include "bwd_seqlen_info.h"
 
 // A tile: a block of keys of one key head, and how many blocks of queries see it, down from `highest`; each of the
 // `qheads_per_kvhead` query heads takes one step per block.
@@ -14,7 +14,8 @@ struct WorkTile {
     DEVICE int steps() const { return qheads_per_kvhead * blocks; }
 };
 
-DEVICE WorkTile make_work_tile(const BwdSeqlenInfo& seqlen, int batch, int kv_head, int key_block, int qheads_per_kvhead) {
+DEVICE WorkTile make_work_tile(const BwdSeqlenInfo& seqlen, int batch, int kv_head, int key_block,
+                               int qheads_per_kvhead) {
     WorkTile work;
     work.key_block = key_block;
     work.batch = batch;
@@ -26,20 +27,14 @@ DEVICE WorkTile make_work_tile(const BwdSeqlenInfo& seqlen, int batch, int kv_he
     return work;
 }
 
-// Varlen: the sequence that a tile of the table is of; the key heads of a block of keys follow one another, and a head
-// has `lines` blocks of queries.
-DEVICE BwdSeqlenInfo seqlen_at(uint32_t tile, const AttentionParams& p, int kv_heads, int lines) {
-    const int z = p.tile_list[tile / kv_heads * 2];
-    const Sequence own = sequence_of(p.bounds, z, p.offsets);
-    return {own.outside ? 0 : own.queries, own.keys, p.left, p.right, own.first_query, own.first_key,
-            line_of(own, z, QUERIES), lines};
-}
+// Varlen: a tile of the table.
 DEVICE WorkTile work_tile_of(uint32_t tile, const BwdSeqlenInfo& seqlen, const AttentionParams& p, int kv_heads) {
     return make_work_tile(seqlen, 0, tile % kv_heads, p.tile_list[tile / kv_heads * 2 + 1], p.qheads_per_kvhead);
 }
 
-// `kv_heads_per_band` key heads are walked kv_heads_per_band, from the first block of keys of each to the last.
-DEVICE WorkTile work_tile_of(uint32_t tile, uint32_t all, const BwdSeqlenInfo& seqlen, int kv_heads, int qheads_per_kvhead, int kv_heads_per_band) {
+// Dense: `kv_heads_per_band` key heads go together, from the first block of keys of each to the last.
+DEVICE WorkTile work_tile_of(uint32_t tile, uint32_t all, const BwdSeqlenInfo& seqlen, int kv_heads,
+                             int qheads_per_kvhead, int kv_heads_per_band) {
     const uint32_t key_blocks = (seqlen.keys + KEYS - 1) / KEYS;
     const uint32_t first = tile / (key_blocks * kv_heads_per_band) * kv_heads_per_band;
     const uint32_t inside = tile - first * key_blocks;
@@ -48,15 +43,16 @@ DEVICE WorkTile work_tile_of(uint32_t tile, uint32_t all, const BwdSeqlenInfo& s
     return make_work_tile(seqlen, line / kv_heads, line % kv_heads, inside / width, qheads_per_kvhead);
 }
 
-// Walks a block's steps without divisions.
+// A tile's steps, without divisions.
 struct StepIterator {
     int head, query_block, left;
     const WorkTile& work;
 
     DEVICE explicit StepIterator(const WorkTile& work)
-        : head(work.kv_head * work.qheads_per_kvhead), query_block(work.highest), left(HEADS_INSIDE ? work.qheads_per_kvhead : work.blocks), work(work) {}
-    // With HEADS_INSIDE all heads of a block of queries: where the right is bounded, a later block of keys is through with
-    // a head sooner, and would wait at the next one for those before it.
+        : head(work.kv_head * work.qheads_per_kvhead), query_block(work.highest),
+          left(HEADS_INSIDE ? work.qheads_per_kvhead : work.blocks), work(work) {}
+    // With HEADS_INSIDE all heads of a block of queries: where the right is bounded, a later block of keys is through
+    // with a head sooner, and would wait at the next one for those before it.
     DEVICE void next() {
         if constexpr (HEADS_INSIDE) {
             ++head;

@@ -1,4 +1,4 @@
-// What the kernels of attention's gradient qheads_per_kvhead: the tile, and which queries see which keys.
+// What the kernels of attention's gradient share: tile sizes, and which queries of a sequence see which keys.
 //
 // Defines: ELEMENT (bf16, f16); HEAD, the head size (64, 128; 256); KEYS, of a block's tile; QUERIES, the rows of a
 // step; VARLEN: varlen.
@@ -6,13 +6,9 @@
 
 #include "prelude.h"
 
-#include "_lib/ptx/matrix.h"
-#include "_lib/ptx/pipeline.h"
-#include "_lib/ptx/tma.h"
-#include "_lib/ptx/wgmma.h"
 #include "attention/device/params.h"
-#include "attention/device/softmax_backward.h"
-#include "attention/device/varlen.h"
+#include "attention/device/seqlen_info.h"
+#include "attention/device/softmax.h"
 
 using T = ELEMENT;
 
@@ -54,16 +50,19 @@ struct BwdSeqlenInfo {
         return first + KEYS <= keys && first + KEYS - 1 - query - offset() <= right &&
                first - (query + QUERIES - 1) - offset() >= -left;
     }
+    // Varlen: whether a block of keys, or of queries, crosses the end of the sequence.
+    DEVICE bool partial_keys(int key_block) const { return (key_block + 1) * KEYS > keys; }
+    DEVICE bool partial_queries(int query_block) const { return (query_block + 1) * QUERIES > queries; }
+
     static DEVICE int max(int a, int b) { return a > b ? a : b; }
     static DEVICE int min(int a, int b) { return a < b ? a : b; }
 };
 
-// A warpgroup's 64 x 64 sums, packed to 16 bits, as 64 swizzled lines. Word 2 * j + down holds columns
-// 8 * j + lane % 4 * 2 and the next one of row lane / 4 + 8 * down of the warp's 16.
-DEVICE void stage_block(uint32_t at, const uint32_t* words, int thread) {
-    const int lane = thread % 32;
-    const int line = thread % 128 / 32 * 16 + lane % 16;
-#pragma unroll
-    for (int j = 0; j < 8; j += 2)
-        stmatrix_x4(at + line * SWIZZLE_BYTES + ((j + lane / 16) ^ line % 8) * 16, words + j * 2);
+// Varlen: the sequence that a tile of the table is of; the key heads of a block of keys follow one another, and a head
+// has `lines` blocks of queries.
+DEVICE BwdSeqlenInfo seqlen_at(uint32_t tile, const AttentionParams& p, int kv_heads, int lines) {
+    const int z = p.tile_list[tile / kv_heads * 2];
+    const Sequence own = sequence_of(p.bounds, z, p.offsets);
+    return {own.outside ? 0 : own.queries, own.keys, p.left, p.right, own.first_query, own.first_key,
+            line_of(own, z, QUERIES), lines};
 }
