@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from portable import dtypes
+from portable.kernels._lib.plans.column_sum import column_sum
 from portable.kernels._lib.plans.elementwise_plan import elementwise_plan
-from portable.kernels._lib.plans.norm_plan import COLUMN_SUM, SUM_GROUPS, SUM_WIDTH
-from portable.kernels._lib.plans.row_plan import MAX_GRID, RowClass, power_of_two, vector_length
+from portable.kernels._lib.plans.row_class import (
+    MAX_GRID,
+    RowClass,
+    pointer,
+    power_of_two,
+    stride_arguments,
+    vector_length,
+)
 from portable.layout import rows
-from portable.plan import Call, Launch, NativeKernel, Plan, Pointer, Rejected, Scalar, Workspace
+from portable.plan import Call, Launch, Plan, Pointer, Rejected, Scalar
 
 SOURCE = Path(__file__).with_name("activation.cu")
 SUMS_SOURCE = Path(__file__).with_name("activation_sums.cu")
@@ -45,31 +51,15 @@ def sums(call: Call) -> Plan | Rejected:
     groups = -(-count // most)
     if across * groups > MAX_GRID:
         return Rejected(f"{across * groups} blocks exceed the grid")
-    kernel = kind.kernel(SUMS_SOURCE, "activation_sums", _activation(call), ("UNROLL", config["UNROLL"]))
+    kernel = kind.kernel(SUMS_SOURCE, "activation_sums", (_activation(call), ("UNROLL", config["UNROLL"])))
     args = (
-        *((name, Pointer(name, aligned=call[name].alignment >= 16)) for name in NAMES),
+        *(pointer(call, name) for name in NAMES),
         ("partial", Pointer("partial", aligned=True)),
         ("rows", Scalar("i64", count)),
         ("length", Scalar("i64", length)),
-        *((f"{name}_stride", Scalar("i64", view.stride)) for name, view in views.items()),
+        *stride_arguments(views),
         ("across", Scalar("i32", across)),
         ("most", Scalar("i64", most)),
     )
-    adding = NativeKernel(
-        COLUMN_SUM,
-        "column_sum",
-        SUM_WIDTH * SUM_GROUPS,
-        (("W", dtypes.of(dtype).c), ("WIDTH", SUM_WIDTH), ("GROUPS", SUM_GROUPS)),
-    )
-    adding_args = (
-        ("partial", Pointer("partial", aligned=True)),
-        ("first", Pointer("dbias", aligned=call["dbias"].alignment >= 16)),
-        ("second", Scalar("i64", 0)),
-        ("blocks", Scalar("i32", groups)),
-        ("length", Scalar("i64", length)),
-    )
-    launches = (
-        Launch(kernel, (across * groups, 1, 1), args),
-        Launch(adding, (-(-length // SUM_WIDTH), 1, 1), adding_args),
-    )
-    return Plan(launches, (Workspace("partial", (groups, length), "float32"),))
+    adding, partial = column_sum(call, "partial", ["dbias"], groups, length)
+    return Plan((Launch(kernel, (across * groups, 1, 1), args), adding), (partial,))

@@ -2,7 +2,7 @@
 //
 // PASS names the one kernel to build. FORWARD, BACKWARD and BACKWARD_ROWS hold the row in registers;
 // FORWARD_STREAM and BACKWARD_STREAM read rows of any length twice. BACKWARD also sums dweight over the rows
-// of its persistent blocks; beside BACKWARD_ROWS and BACKWARD_STREAM, COLUMNS does that in a pass of its own
+// of its persistent blocks; beside BACKWARD_ROWS and BACKWARD_STREAM, BACKWARD_COLUMNS does that in a pass of its own
 // from the saved 1 / rms of each row. FORWARD_RING and BACKWARD_RING take long rows through shared
 // memory on Hopper (ring.h). HAS_WEIGHT = 0: `weight` is null. SAVE = 0: `saved` is null. RESIDENT:
 // blocks per multiprocessor that BACKWARD leaves registers for.
@@ -241,10 +241,10 @@ void rms_norm_backward_stream(const T* dy, const T* x, const W* weight, T* dx, f
 }
 #endif
 
-#if PASS == COLUMNS
+#if PASS == BACKWARD_COLUMNS
 // One vector of columns per thread, every `blocks`-th row from block_y on.
 KERNEL(THREADS)
-void rms_norm_columns(const T* dy, const T* x, const float* saved, float* columns, int64_t rows,
+void rms_norm_backward_columns(const T* dy, const T* x, const float* saved, float* columns, int64_t rows,
                       int64_t length, int64_t dy_stride, int64_t x_stride, int blocks) {
     const int64_t column = (static_cast<int64_t>(block_x()) * THREADS + thread_x()) * VEC;
     float sum[VEC] = {};

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,7 @@ class ImplementationReader(BaseReader):
                 self.file(each, at) for each in self.strings(found["sources"], at, f"sources of {what}")
             )
         entry = self.planned(found, what) if kind == "plan" else self.run(found)
-        if entry.arguments and not sources:
+        if entry.arguments and "source" in entry.arguments and not sources:
             sources = (entry.arguments["source"],)
         tunables, default = self.tunables(found, what)
         return Implementation(
@@ -81,7 +82,7 @@ class ImplementationReader(BaseReader):
                 raise self.fail(
                     found.line_of("kernel"), f"'kernel' of {what} is for a shared plan, not a file"
                 )
-            return self.entry(text, line)
+            return replace(self.entry(text, line), arguments=dict(found.get("options", {})))
         folders = (self.path.parent.parent / _PLANS, PACKAGE / _PLANS)
         file = next(
             (each / f"{text}_plan.py" for each in folders if (each / f"{text}_plan.py").is_file()), None
@@ -103,8 +104,28 @@ class ImplementationReader(BaseReader):
             "entry": kernel["entry"],
             "names": names,
             "defines": tuple(kernel.get("defines", {}).items()),
+            **found.get("options", {}),
         }
+        parameters = tuple(each.name for each in self.inputs.values() if not each.leading)
+        scalars = tuple(each.name for each in self.params.values() if each.type == "float")
+        tiles = self.tiles(kernel, what) if "tiles" in kernel else ()
+        for key, value in (("parameters", parameters), ("scalars", scalars), ("tiles", tiles)):
+            if value:
+                arguments[key] = value
         return Entry(file.resolve(), f"{text}_plan", arguments=arguments)
+
+    def tiles(self, kernel: Map, what: str) -> tuple[dict[str, Any], ...]:
+        """The tiles of a row kernel as a shared plan takes them."""
+        found = []
+        for index, item in enumerate(kernel["tiles"]):
+            line = kernel["tiles"].line_of(index)
+            tile = dict(self.keys(item, "tile", f"a tile of {what}", line))
+            if "dtypes" in tile:
+                tile["dtypes"] = self.strings(tile["dtypes"], line, f"dtypes of a tile of {what}")
+                for dtype in tile["dtypes"]:
+                    self.dtype(dtype, line)
+            found.append(tile)
+        return tuple(found)
 
     def run(self, found: Map) -> Entry:
         """A function of tensors: of a file, of torch, or the reference, rounded."""

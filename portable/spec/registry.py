@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib
+import inspect
 import os
 import re
 import sys
@@ -204,7 +205,13 @@ def load_entry(entry: Entry) -> Callable[..., Any]:
         raise SpecError(entry.file, None, f"the spec names {entry}, but the file has no such function")
     if isinstance(entry, RoundedReference):
         return fallback.rounded(function, entry)
-    return functools.partial(function, **entry.arguments) if entry.arguments else function
+    if not entry.arguments:
+        return function
+    try:
+        inspect.signature(function).bind(None, **entry.arguments)
+    except TypeError as error:
+        raise SpecError(entry.file, None, f"{entry} as a spec asks for it: {error}") from None
+    return functools.partial(function, **entry.arguments)
 
 
 def of_tensors(entry: Entry, inputs: Iterable[str], params: Mapping[str, Any]) -> Callable[..., Any]:

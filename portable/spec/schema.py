@@ -266,8 +266,8 @@ IMPLEMENTATION = {
     ),
     "plan": Key(
         "str",
-        "The function that plans its launches, or the name of a shared plan (`elementwise`), which "
-        "reads `kernel`.",
+        "The function that plans its launches, or the name of a shared plan (`elementwise`, `rows`; "
+        "all are in kernels/_lib/plans), which reads `kernel`.",
         '"native.py:forward"',
     ),
     "run": Key(
@@ -278,6 +278,7 @@ IMPLEMENTATION = {
         "reference",
     ),
     "kernel": Key("map", "The kernel of a shared plan.", "{source: scale.cu, ...}"),
+    "options": Key("map", "What the planning function takes by name besides.", "{most_chunks: 8}"),
     "sources": Key("list", "Its C++ sources, which the cache of compiled code depends on.", "[scale.cu]"),
     "requires": Key(
         "map",
@@ -297,6 +298,28 @@ KERNEL = {
     "entry": Key("str", 'Its extern "C" name.', "scale_forward", True),
     "args": Key("list", "The tensors in the kernel's order.", "[x, weight, y]", True),
     "defines": Key("map", "Preprocessor names and their values.", "{PASS: FORWARD}"),
+    "tiles": Key(
+        "list",
+        "For a shared plan of rows: how clusters of blocks take long rows, the first that fits a call.",
+        "[{cluster: 4, threads: 256, chunks: 4, resident: 5}]",
+    ),
+}
+
+ROW_TILE = {
+    "cluster": Key("int", "How many blocks share a row.", "4", True),
+    "threads": Key("int", "The threads of a block that hold the row.", "256", True),
+    "chunks": Key(
+        "int",
+        "16-byte vectors per thread. The tile is for rows of more than half of "
+        "cluster * threads * chunks vectors.",
+        "4",
+        True,
+    ),
+    "resident": Key("int", "How many blocks fit a multiprocessor.", "5", True),
+    "slots": Key("int", "Rows go through a ring of so many chunks in shared memory.", "12"),
+    "clusters": Key("int", "At most so many clusters are launched, with a ring.", "30"),
+    "hold": Key("int", "Chunks of each parameter that a block keeps in registers, with a ring.", "8"),
+    "dtypes": Key("list", "The dtypes that the tile is for, where it is not for all.", "[float32]"),
 }
 
 CASE = {
@@ -320,6 +343,7 @@ TABLES = {
     "gradient": GRADIENT,
     "implementation": IMPLEMENTATION,
     "kernel": KERNEL,
+    "tile": ROW_TILE,
 }
 
 INHERITED = ("schema_version", "axes", "leading", "types", "params", "rules", "bench")

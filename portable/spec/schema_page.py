@@ -33,6 +33,7 @@ _TITLES = {
     "gradient": "`gradient`, as a mapping",
     "implementation": "An implementation",
     "kernel": "`kernel`, for a shared plan",
+    "tile": "A tile of `kernel`",
     "case": "A case",
 }
 

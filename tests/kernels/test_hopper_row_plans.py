@@ -10,25 +10,20 @@ from typing import Any
 import pytest
 
 from portable.backends.cuda.backend import TARGETS, CudaBackend
-from portable.kernels.layer_norm import native as layer_norm
-from portable.kernels.rms_norm import native as rms_norm
-from portable.kernels.softmax import native as softmax
 from portable.plan import Call, Launch, NativeKernel, Plan, Scalar, TensorInfo
 from portable.runtime import build
+from tests.kernels.plan_parts import planner
 
 HOPPER = next(device for device in TARGETS if device.arch == "sm_90a")
 OTHER = next(device for device in TARGETS if device.arch == "sm_100")
 WEIGHTS = ("weight", "bias", "dweight", "dbias")
-OPS: dict[str, tuple[Any, tuple[str, ...]]] = {
-    "softmax": (softmax.forward, ("x", "y")),
-    "softmax_backward": (softmax.backward, ("dy", "y", "dx")),
-    "rms_norm": (rms_norm.forward, ("x", "weight", "y")),
-    "layer_norm": (layer_norm.forward, ("x", "weight", "bias", "y")),
-    "rms_norm_backward": (rms_norm.backward, ("dy", "x", "weight", "dx", "dweight")),
-    "layer_norm_backward": (
-        layer_norm.backward,
-        ("dy", "x", "weight", "bias", "dx", "dweight", "dbias"),
-    ),
+OPS: dict[str, tuple[str, ...]] = {
+    "softmax": ("x", "y"),
+    "softmax_backward": ("dy", "y", "dx"),
+    "rms_norm": ("x", "weight", "y"),
+    "layer_norm": ("x", "weight", "bias", "y"),
+    "rms_norm_backward": ("dy", "x", "weight", "dx", "dweight"),
+    "layer_norm_backward": ("dy", "x", "weight", "bias", "dx", "dweight", "dbias"),
 }
 NORM_GRADIENTS = ("rms_norm_backward", "layer_norm_backward")
 FORWARDS = ("softmax", "rms_norm", "layer_norm")
@@ -44,11 +39,10 @@ def plan(
     stride: int | None = None,
     device: Any = HOPPER,
 ) -> Plan:
-    function, names = OPS[op]
     row = TensorInfo((rows, length), (length if stride is None else stride, 1), dtype)
     vector = TensorInfo((length,), (1,), weight or dtype)
-    tensors = {name: vector if name in WEIGHTS else row for name in names}
-    planned = function(Call(tensors, {"eps": 1e-5}, {"N": length}, device, {}))
+    tensors = {name: vector if name in WEIGHTS else row for name in OPS[op]}
+    planned = planner(op)(Call(tensors, {"eps": 1e-5}, {"N": length}, device, {}))
     assert isinstance(planned, Plan), planned
     return planned
 
@@ -82,7 +76,7 @@ def check_ring(op: str, launch: Launch, rows: int) -> None:
     """What a kernel over a ring needs: its helping threads, its slots, a grid that fits at once."""
     parts = defines(launch)
     cluster = parts.get("CLUSTER", 1)
-    tensors = len(OPS[op][1]) - 1 if op == "softmax" else 1 + op.endswith("backward")
+    tensors = len(OPS[op]) - 1 if op == "softmax" else 1 + op.endswith("backward")
     assert kernel(launch).threads == parts["THREADS"] + 64 <= 1024
     assert parts["SLOTS"] > parts["CHUNKS"] * (1 + op.endswith("backward"))
     assert 0 <= parts.get("HOLD", 0) <= parts["CHUNKS"] * (2 if op == "layer_norm" else 1)

@@ -3,41 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from portable.kernels._lib.plans.row_plan import power_of_two
-from portable.kernels.layer_norm import native as layer_norm
-from portable.kernels.linear import activation
-from portable.kernels.rms_norm import native as rms_norm
-from portable.kernels.softmax import native as softmax
+from portable.kernels._lib.plans.row_class import power_of_two
 from portable.plan import Call, Device, Launch, NativeKernel, Plan, Pointer, Scalar, TensorInfo
-from portable.spec import registry
-
-
-def planner(op: str) -> Callable[[Call], Any]:
-    implementation = registry.spec(op).implementation("cpp")
-    assert implementation is not None
-    return registry.load_entry(implementation.entry)
-
+from tests.kernels.plan_parts import planner
 
 DEVICE = Device("vendor", "arch", "name", multiprocessors=132)
-OPS: dict[str, tuple[Callable[[Call], Any], tuple[str, ...], dict[str, Any]]] = {
-    "softmax": (softmax.forward, ("x", "y"), {}),
-    "softmax_backward": (softmax.backward, ("dy", "y", "dx"), {}),
-    "rms_norm": (rms_norm.forward, ("x", "weight", "y"), {"eps": 1e-6}),
-    "rms_norm_backward": (rms_norm.backward, ("dy", "x", "weight", "dx", "dweight"), {"eps": 1e-6}),
-    "layer_norm": (layer_norm.forward, ("x", "weight", "bias", "y"), {"eps": 1e-5}),
+OPS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
+    "softmax": (("x", "y"), {}),
+    "softmax_backward": (("dy", "y", "dx"), {}),
+    "rms_norm": (("x", "weight", "y"), {"eps": 1e-6}),
+    "rms_norm_backward": (("dy", "x", "weight", "dx", "dweight"), {"eps": 1e-6}),
+    "layer_norm": (("x", "weight", "bias", "y"), {"eps": 1e-5}),
     "layer_norm_backward": (
-        layer_norm.backward,
         ("dy", "x", "weight", "bias", "dx", "dweight", "dbias"),
         {"eps": 1e-5},
     ),
-    "swiglu": (planner("swiglu"), ("gate", "up", "y"), {}),
-    "swiglu_backward": (planner("swiglu_backward"), ("dy", "gate", "up", "dgate", "dup"), {}),
-    "activation_backward": (activation.native, ("dy", "z", "dz"), {"activation": "gelu"}),
+    "swiglu": (("gate", "up", "y"), {}),
+    "swiglu_backward": (("dy", "gate", "up", "dgate", "dup"), {}),
+    "activation_backward": (("dy", "z", "dz"), {"activation": "gelu"}),
 }
 ROW_OPS = [name for name in OPS if name not in ("swiglu", "swiglu_backward", "activation_backward")]
 SPACES = ("columns", "saved")
@@ -55,7 +42,7 @@ def call(
     alignment: int = 16,
     absent: tuple[str, ...] = (),
 ) -> Call:
-    _, names, params = OPS[op]
+    names, params = OPS[op]
     row = TensorInfo((rows, length), (length if stride is None else stride, 1), dtype, alignment)
     vector = TensorInfo((length,), (1,), dtype, alignment)
     tensors = {name: vector if name in VECTORS else row for name in names}
@@ -63,7 +50,7 @@ def call(
 
 
 def plan(op: str, *shape: int, **layout: Any) -> Plan:
-    planned = OPS[op][0](call(op, *shape, **layout))
+    planned = planner(op)(call(op, *shape, **layout))
     assert isinstance(planned, Plan), planned
     return planned
 
@@ -189,7 +176,7 @@ def test_parameter_gradients_are_summed_in_a_fixed_order(op: str, length: int) -
 
 @pytest.mark.parametrize("op", ["rms_norm_backward", "layer_norm_backward"])
 def test_without_parameters_there_is_one_launch(op: str) -> None:
-    absent = tuple(name for name in OPS[op][1] if name in VECTORS)
+    absent = tuple(name for name in OPS[op][0] if name in VECTORS)
     planned = plan(op, 100, 4096, absent=absent)
     assert len(planned.launches) == 1
     assert planned.workspaces == ()

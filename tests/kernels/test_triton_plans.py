@@ -13,6 +13,7 @@ from portable.dtypes import itemsize
 from portable.layout import rows
 from portable.plan import Call, Device, Plan, Pointer, Rejected, Scalar, TensorInfo, TritonKernel
 from portable.spec import strict_yaml
+from tests.kernels.plan_parts import planner
 
 pytest.importorskip("triton")
 
@@ -52,8 +53,8 @@ def info(*shape: int, dtype: str = "bfloat16", stride: int | None = None, alignm
 
 
 def planned(op: str, entry: str, call: Call) -> Plan:
-    module = "matmul.triton.plan" if op == "matmul" else f"{op}.triton_impl"
-    plan = getattr(importlib.import_module(f"portable.kernels.{module}"), entry)(call)
+    name = entry if op == "linear" else f"{op}_backward" if entry == "backward" else op
+    plan = planner(name, "triton")(call)
     assert isinstance(plan, Plan), plan
     return plan
 
@@ -244,13 +245,12 @@ def test_backward_programs_depend_on_device_and_class_alone() -> None:
 
 
 def test_sizes_that_cannot_run_are_rejected() -> None:
-    softmax = importlib.import_module("portable.kernels.softmax.triton_impl")
-    matmul = importlib.import_module("portable.kernels.matmul.triton.plan")
-    assert isinstance(softmax.forward(row_call("softmax", "forward", 1, 2**31)), Rejected)
-    assert isinstance(softmax.forward(row_call("softmax", "forward", 2**31, 4096)), Rejected)
+    softmax = planner("softmax", "triton")
+    assert isinstance(softmax(row_call("softmax", "forward", 1, 2**31)), Rejected)
+    assert isinstance(softmax(row_call("softmax", "forward", 2**31, 4096)), Rejected)
     call = matmul_call(4096, 4096, 4096, device=CDNA)
     big = {**CONFIG, "BLOCK_M": 256, "BLOCK_N": 256, "BLOCK_K": 64, "num_stages": 3}
-    refused = matmul.plan(Call(call.tensors, call.params, {}, CDNA, big))
+    refused = planner("matmul", "triton")(Call(call.tensors, call.params, {}, CDNA, big))
     assert isinstance(refused, Rejected) and "65536" in refused.reason
 
 

@@ -174,6 +174,17 @@ def test_flops_may_be_a_function(scaled):
         ),
         (
             "run: reference",
+            "plan: rows, kernel: {source: reference.py, entry: e, args: [x, y], tiles: [{cluster: 2}]}",
+            False, 22, "a tile of implementation torch lacks the key 'threads'",
+        ),
+        (
+            "run: reference",
+            "plan: rows, kernel: {source: reference.py, entry: e, args: [x, y],\n    "
+            "tiles: [{cluster: 2, threads: 64, chunks: 1, resident: 1, dtypes: [float61]}]}",
+            False, 23, "'float61' is not a dtype",
+        ),
+        (
+            "run: reference",
             'plan: "reference.py:scaled", kernel: {source: reference.py, entry: e, args: [x]}',
             False, 22, "is for a shared plan, not a file",
         ),
@@ -182,6 +193,17 @@ def test_flops_may_be_a_function(scaled):
 def test_wrong_derivations_are_refused(scaled, old, new, backward, line, words):
     error = refused(scaled, old, new, backward)
     assert words in str(error) and error.line == line
+
+
+def test_options_that_a_shared_plan_does_not_take_are_refused(scaled):
+    kernel = "kernel: {source: reference.py, entry: e, args: [x, y]}, options: {most_chunk: 8}"
+    (scaled / "spec.yaml").write_text(SPEC.replace("run: reference", f"plan: rows, {kernel}", 1))
+    try:
+        spec = load_spec(scaled / "spec.yaml")
+    finally:
+        (scaled / "spec.yaml").write_text(SPEC)
+    with pytest.raises(SpecError, match="unexpected keyword argument 'most_chunk'"):
+        registry.load_entry(spec.implementations[0].entry)
 
 
 def test_a_gradient_that_cannot_be_wired_says_what_is_lacking(scaled):

@@ -5,9 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from portable.kernels._lib.plans.row_plan import MAX_GRID, RowClass, power_of_two, vector_length
+from portable.kernels._lib.plans.row_class import (
+    MAX_GRID,
+    RowClass,
+    pointer,
+    power_of_two,
+    stride_arguments,
+    vector_length,
+)
 from portable.layout import Rows, rows
-from portable.plan import Call, Launch, Plan, Pointer, Rejected, Scalar
+from portable.plan import Call, Launch, Plan, Rejected, Scalar
 
 THREADS = 256
 # Vectors per operand and thread, scalars where nothing is aligned. 16384x4096, swiglu in float32: one
@@ -43,10 +50,10 @@ def elementwise_plan(
     if grid > MAX_GRID:
         return Rejected(f"{grid} blocks exceed the grid")
     args = (
-        *((name, Pointer(name, aligned=call[name].alignment >= 16)) for name in names),
+        *(pointer(call, name) for name in names),
         ("rows", Scalar("i64", first.count)),
         ("length", Scalar("i64", first.length)),
-        *((f"{name}_stride", Scalar("i64", view.stride)) for name, view in views.items()),
+        *stride_arguments(views),
         ("across", Scalar("i32", across)),
     )
-    return Plan((Launch(kind.kernel(source, entry, *defines), (grid, 1, 1), args),))
+    return Plan((Launch(kind.kernel(source, entry, defines), (grid, 1, 1), args),))

@@ -9,7 +9,7 @@
 #define BACKWARD 3
 #define BACKWARD_ROWS 4
 #define BACKWARD_STREAM 5
-#define COLUMNS 6
+#define BACKWARD_COLUMNS 6
 #define BACKWARD_RING 7
 #define FORWARD_RING 8
 

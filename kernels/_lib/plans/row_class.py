@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from portable import dtypes
 from portable.layout import Rows
-from portable.plan import Argument, Device, Launch, NativeKernel, Scalar, TensorInfo
+from portable.plan import Argument, Call, Device, Launch, NativeKernel, Pointer, Scalar, TensorInfo
 
 ACCESS_BYTES = 16
 MAX_GRID = 2**31 - 1
@@ -16,7 +16,6 @@ MIN_THREADS = 128
 MAX_THREADS = 1024
 MULTIPROCESSOR_THREADS = 2048
 HOPPER = "sm_90a"
-ClusterShapes = Mapping[int, tuple[int, int, int, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +41,11 @@ class RowClass:
     def rows_per_block(self) -> int:
         return max(self.threads // self.lanes, 1)
 
-    def kernel(self, source: Path, entry: str, *defines: tuple[str, int | str]) -> NativeKernel:
-        """`entry` of `source`, built for this class with further `defines`."""
+    def kernel(
+        self, source: Path, entry: str, defines: Iterable[tuple[str, int | str]] = (), variant: str = ""
+    ) -> NativeKernel:
+        """`entry` of `source`, built for this class with further `defines`; a `variant` of it, such as
+        `_stream`, has that behind its name and behind its PASS."""
         own = (
             ("T", dtypes.of(self.dtype).c),
             ("VEC", self.vector),
@@ -56,7 +58,10 @@ class RowClass:
             own += (("CLUSTER", self.cluster),)
         if self.occupancy > 1:
             own += (("RESIDENT", self.occupancy),)
-        return NativeKernel(source, entry, self.threads, own + defines)
+        own += tuple(
+            (name, f"{value}{variant.upper()}" if name == "PASS" else value) for name, value in defines
+        )
+        return NativeKernel(source, entry + variant, self.threads, own)
 
 
 def power_of_two(value: int) -> int:
@@ -124,27 +129,6 @@ def fully_occupied(kind: RowClass, device: Device) -> RowClass:
     return replace(kind, occupancy=MULTIPROCESSOR_THREADS // kind.threads)
 
 
-def cluster_class(
-    device: Device,
-    dtype: str,
-    length: int,
-    tensors: Sequence[tuple[TensorInfo, int]],
-    shapes: ClusterShapes,
-) -> RowClass | None:
-    """The class of rows that a cluster of blocks holds together (a cluster of one: a block), or None.
-
-    `shapes` has, per power of two of 16-byte vectors in a row, (blocks in a cluster, threads, chunks,
-    occupancy).
-    """
-    vector = vector_length(dtype, tensors)
-    shape = shapes.get(power_of_two(-(-length // vector)))
-    if device.arch != HOPPER or vector == 1 or shape is None:
-        return None
-    cluster, threads, chunks, occupancy = shape
-    tail = length % vector != 0
-    return RowClass(dtype, vector, tail, threads, threads * cluster, chunks, True, cluster, occupancy)
-
-
 def row_launch(
     kernel: NativeKernel, kind: RowClass, rows: Rows, args: Sequence[tuple[str, Argument]]
 ) -> Launch:
@@ -160,3 +144,27 @@ def length_argument(kind: RowClass, length: int) -> tuple[str, Scalar]:
 def row_count_argument(kind: RowClass, count: int) -> tuple[tuple[str, Scalar], ...]:
     """Streaming kernels have one row per block and need no count."""
     return (("rows", Scalar("i64", count)),) if kind.resident else ()
+
+
+def pointer(call: Call, name: str) -> tuple[str, Argument]:
+    """The tensor's address, or null where it is absent."""
+    if not call.has(name):
+        return name, Scalar("i64", 0)
+    return name, Pointer(name, aligned=call[name].alignment >= 16)
+
+
+def stride_arguments(views: Mapping[str, Rows]) -> tuple[tuple[str, Argument], ...]:
+    return tuple((f"{name}_stride", Scalar("i64", view.stride)) for name, view in views.items())
+
+
+def scalar_arguments(call: Call, names: Iterable[str]) -> tuple[tuple[str, Argument], ...]:
+    """The op's numbers, in float32."""
+    return tuple((name, Scalar("f32", call.params[name])) for name in names)
+
+
+def parameter_defines(call: Call, dtype: str, names: Sequence[str]) -> tuple[tuple[str, int | str], ...]:
+    """W, the dtype of the op's weight and bias, and whether each is there."""
+    if not names:
+        return ()
+    kind = next((call[name].dtype for name in names if call.has(name)), dtype)
+    return (("W", dtypes.of(kind).c), *((f"HAS_{name.upper()}", int(call.has(name))) for name in names))
