@@ -50,17 +50,17 @@ def interval(
 def ratio_interval(
     ours: Sequence[float], baseline: Sequence[float], *, confidence: float = 0.95, seed: int = 0
 ) -> Interval:
-    """baseline time / ours for samples of the same turns: above 1 ours is faster.
+    """baseline time / ours for samples of the same rounds: above 1 ours is faster.
 
-    Turn by turn, so that a clock that drifts from turn to turn falls out. Raises ValueError on lists of
-    different lengths, on fewer than five turns, or on a time that is not positive and finite.
+    Round by round, so that a clock that drifts from round to round cancels. Raises ValueError on lists of
+    different lengths, on fewer than five rounds, or on a time that is not positive and finite.
     """
     if len(ours) != len(baseline):
         raise ValueError(
-            f"paired turns: ours has {len(ours)} samples and the baseline {len(baseline)}; expected as many"
+            f"paired rounds: ours has {len(ours)} samples and the baseline {len(baseline)}; expected as many"
         )
-    turns = _logs(baseline, "baseline times") - _logs(ours, "our times")
-    return _exponential(interval(turns.tolist(), confidence=confidence, seed=seed))
+    rounds = _logs(baseline, "baseline times") - _logs(ours, "our times")
+    return _exponential(interval(rounds.tolist(), confidence=confidence, seed=seed))
 
 
 def efficiency_ratio(
@@ -74,13 +74,14 @@ def efficiency_ratio(
 ) -> Interval:
     """Roofline efficiency of A over B's, (floor_a / times_a) / (floor_b / times_b): above 1 A is better.
 
-    A and B are measured apart, on two GPUs or on two days, so each list is resampled by itself and may have
+    A and B are measured apart, on two GPUs or on two days, so each list is resampled separately and may have
     its own length. Raises ValueError on fewer than five samples, or on a floor or time that is not positive
     and finite.
     """
     (a,), (b,) = _logs([floor_a_us], "floor of A", 1), _logs([floor_b_us], "floor of B", 1)
     times_a, times_b = _logs(times_a_us, "times of A"), _logs(times_b_us, "times of B")
-    # Each half of the draws gives A and B the other's random numbers: exchanging A and B only turns the sign.
+    # Each half of the draws gives A and B the other's random numbers: exchanging A and B only changes the
+    # sign.
     shape = (2, DRAWS // 2, max(times_a.size, times_b.size))
     first, second = np.random.default_rng(seed).random(shape)
     drawn = [

@@ -17,7 +17,7 @@ class UsageError(Exception):
 
 
 def paragraph(result: Any, again: str) -> str:
-    """One failing case in words, with the command or call that runs exactly it again."""
+    """One failing case as text, with the command or call that runs exactly it again."""
     message = plain(result.message).replace("\n", "\n  ")
     return f"\n{result.state}: {result.case.id} on {result.impl}\n  {message}\n  again: {again}"
 
@@ -37,7 +37,7 @@ def escape_unencodable() -> None:
 
 
 def discard_stdout() -> None:
-    """Send what is still to be printed nowhere: the reader has gone, or the disk is full."""
+    """Discard further output: the reader has closed the pipe, or the disk is full."""
     try:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
@@ -52,7 +52,7 @@ def rerun(case: str, impl: str, options: Sequence[str]) -> str:
 
 
 def ended(code: int | None, said: Sequence[str] = ()) -> str:
-    """How a process ended, by its exit code (None: it had to be killed), and its last words."""
+    """How a process ended, by its exit code (None: it had to be killed), and its last output."""
     if code is None:
         text = "the worker hung"
     elif code < 0:

@@ -63,12 +63,12 @@ MARK = "spin_kernel"
 """The kernel of torch.cuda._sleep, which stands in ncu's table before the kernels of each case."""
 
 
-def asked() -> Iterator[tuple[bench.Case, str]]:
+def counted() -> Iterator[tuple[bench.Case, str]]:
     """The cases that are counted, on their implementations."""
     for name, places, impls in COUNTED:
         (group,) = sweep.chosen([name])
         for op in group.ops:
-            cases = [each.case for each in group.asked(op)]
+            cases = [each.case for each in group.cases(op)]
             cases = cases[:: len(group.layouts)][: len(group.sizes)]
             known = {each.name for each in registry.spec(op).implementations}
             yield from ((cases[place], impl) for place in places for impl in impls if impl in known)
@@ -77,7 +77,7 @@ def asked() -> Iterator[tuple[bench.Case, str]]:
 def call_each() -> None:
     """Runs under ncu: every case once without it, and once with it behind a mark."""
     device = torch.device("cuda")
-    for case, impl in asked():
+    for case, impl in counted():
         spec = registry.spec(case.op)
         tensors = bench.made(case, spec, device, 0)
         function = bench.function(case.op)
@@ -101,7 +101,7 @@ def count(path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONUNBUFFERED": "1"})
     if done.returncode:
         sys.exit(f"ncu ended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
-    kernels = list(parsed(done.stdout, [(case.id, impl) for case, impl in asked()]))
+    kernels = list(parsed(done.stdout, [(case.id, impl) for case, impl in counted()]))
     made = {
         "schema_version": 1,
         "command": "python docs/counters.py --record " + path.name,

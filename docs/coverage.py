@@ -1,4 +1,4 @@
-"""Write docs/emulator_coverage.md: the instructions in this project's AMD kernels, and who tests them.
+"""Write docs/emulator_coverage.md: the instructions in our AMD kernels, and the tests that cover them.
 
 `python docs/coverage.py` compiles every kernel that `portable check --target rocm` compiles (minutes, or
 seconds each from the cache) and decodes it. The tests compare the page with what they cover.
@@ -10,18 +10,20 @@ import importlib
 import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from datetime import date
 from pathlib import Path
 
 from portable.backends.rocm.emulator.code_object import CodeObject
 from portable.backends.rocm.emulator.native_build import library
 from portable.backends.rocm.emulator.translate import translate
 from portable.commands import check
+from portable.conformance.records import record
 from portable.runtime import build
 from portable.spec import registry
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "emulator_coverage.md"
-PADDING = {"s_code_end"}  # behind the end of a kernel; never executed
+PADDING = {"s_code_end"}  # after the end of a kernel; never executed
 
 
 def names_of(job: check.Job) -> tuple[str, set[str]]:
@@ -65,10 +67,14 @@ def main() -> int:
     kernels, found = census()
     covered = tests()
     arches = sorted(kernels)
+    commit, dirty = record.checkout_commit()
+    made = f"{date.today()}, at commit {(commit or 'unknown')[:7]}{' and changes' * bool(dirty)}"
     lines = [
         "# Instructions of the AMD kernels, and their tests",
         "",
-        "Written by `python docs/coverage.py`. A cell counts the kernels of that architecture in which the",
+        f"Written by `python docs/coverage.py` on {made}.",
+        "",
+        "A cell counts the kernels of that architecture in which the",
         "instruction occurs; the last column is the part of `tests/backends/emulator/` that checks it",
         "against the ISA guide's definition. A kernel with an untested instruction fails `test_smoke.py`.",
         "",

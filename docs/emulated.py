@@ -15,7 +15,7 @@ PAGE = ROOT / "docs" / "emulated.md"
 DTYPES = ("bfloat16", "float16", "float32")
 
 WHY = {
-    "gfx90a": "Its 16-bit matrix instructions take subnormal inputs for zero, as AMD documents for\n"
+    "gfx90a": "Its float16 and bfloat16 MFMA flush subnormal inputs to zero, as AMD documents for\n"
     "  MI200; the suite's normal data hold a few, which cost up to 3.6 units in the last place. torch on\n"
     "  that GPU does the same. Known (backends/rocm/known_failures.yaml), not mended."
 }

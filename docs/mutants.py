@@ -1,6 +1,6 @@
 """Run every mutant and write the kill table, docs/mutants.md: `python docs/mutants.py` (an hour).
 
-`--kept FILE` adds each result to a file of JSON lines and does not run what stands there already: for a run
+`--kept FILE` adds each result to a file of JSON lines and does not run what is in it already: for a run
 that was interrupted. `--write` writes the page of what the file holds, and names the mutants that it lacks.
 """
 
@@ -13,7 +13,10 @@ import os
 import sys
 import textwrap
 from collections import Counter
+from datetime import date
 from pathlib import Path
+
+from portable.conformance.records import record
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "mutants.md"
@@ -21,8 +24,10 @@ SEEDS = 1000
 
 HEAD = """# Mutants: the judge is judged
 
-Written by `python docs/mutants.py`. A mutant is a kernel that is wrong on purpose. The conformance suite's
-own cases run against it in their order (the smoke tier, then the rest of the core tier, then behaviours)
+Written by `python docs/mutants.py` on {date}, at commit {commit}.
+
+A mutant is a kernel that is wrong on purpose. The conformance suite's own
+cases run against it in their order (the smoke tier, then the rest of the core tier, then behaviours)
 until one rejects it; the table names that case and the state. `make mutants` checks the same, and
 `tests/conformance/test_mutants.py` a sample of it.
 
@@ -70,7 +75,7 @@ def _read(file, mutants, kill):
 def _keep(file, kill):
     if file is not None:
         with file.open("a") as kept:
-            found = [kill.case, kill.state, kill.message, kill.tier, kill.asked]
+            found = [kill.case, kill.state, kill.message, kill.tier, kill.tried]
             kept.write(json.dumps({"id": kill.mutant.id, "found": found}) + "\n")
 
 
@@ -78,8 +83,9 @@ def page(kills, missing, survivors, states) -> str:
     killed = [kill for kill in kills if kill.killed]
     emulated = [kill for kill in kills if kill.mutant.arch]
     tiers = Counter(kill.tier for kill in killed)
+    commit, dirty = record.checkout_commit()
     lines = [
-        HEAD,
+        HEAD.format(date=date.today(), commit=f"{(commit or 'unknown')[:7]}{' and changes' * bool(dirty)}"),
         f"{len(kills)} mutants, {len(killed)} rejected, **{len(kills) - len(killed)} survived**; "
         f"{len(emulated)} of them on emulated GPUs, {sum(kill.killed for kill in emulated)} rejected there.",
         f"Rejected by a case of the smoke tier: {tiers['smoke']}; of the core tier: {tiers['core']}; "
@@ -118,7 +124,7 @@ def row(kill) -> str:
     kind = mutant.kind
     if mutant.arch:
         kind = f"{'Triton' if mutant.impl == 'triton' else f'HIP {mutant.impl}'}, {mutant.arch}"
-    case = f"`{kill.case}`" if kill.case else f"none of {kill.asked}"
+    case = f"`{kill.case}`" if kill.case else f"none of {kill.tried}"
     return f"| {mutant.op} | {mutant.name.replace('|', '/')} | {kind} | {case} | {state(kill)} |"
 
 

@@ -139,9 +139,9 @@ def _long_rows(timings: list[dict[str, Any]]) -> Iterator[str]:
     (group,) = sweep.chosen(["rows, forward"])
     for op in group.ops:
         cases = {
-            asked.case.id: axes
-            for asked in group.asked(op)
-            if (axes := dict(asked.case.shape.axes))["N"] >= FROM
+            each.case.id: axes
+            for each in group.cases(op)
+            if (axes := dict(each.case.shape.axes))["N"] >= FROM
         }
         for impl in dict.fromkeys(bar.impl for bar in group.bars):
             ratios = {

@@ -1,7 +1,7 @@
 """What a vendor folder must provide: `backends/<vendor>/backend.py` holds one subclass of `Backend`.
 
 A backend knows how its GPUs are detected, compiled for and launched on. It knows no op. The core
-finds it by its folder, asks `detect` at import, and everything else at the first call.
+finds it by its folder, calls `detect` at import, and everything else at the first call.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class Backend(ABC):
         return None
 
     def emulated(self, machine: Machine) -> Backend:
-        """The backend of the emulated GPU; asked where `emulation` says that it is usable."""
+        """The backend of the emulated GPU; used where `emulation` says that it is usable."""
         raise NotImplementedError
 
     @abstractmethod

@@ -64,7 +64,7 @@ def _sentences(*parts: str) -> str:
 
 
 class ArgumentError(PortableError, ValueError):
-    """An argument of an op is not what its spec asks for; the subclasses say in which way.
+    """An argument of an op does not match its spec; the subclasses say in which way.
 
     Facts: `op`, `argument`, `value` (shortened text), `expected`, `remedy`.
     """
@@ -151,7 +151,7 @@ class OutputError(ArgumentError):
 
 
 class UnsupportedGradientError(PortableError, RuntimeError):
-    """A gradient was asked for that the op has no formula for; detach the input or use torch's op."""
+    """The op has no formula for this gradient; detach the input or use torch's op."""
 
     def __init__(self, op: str, reason: str, remedy: str = "Detach the input or use torch's own op") -> None:
         super().__init__(
@@ -160,7 +160,7 @@ class UnsupportedGradientError(PortableError, RuntimeError):
 
 
 class UnsupportedTransformError(PortableError, RuntimeError):
-    """A torch.func transform (vmap) was asked of an op in a way that it has no rule for."""
+    """A torch.func transform (vmap) was applied to an op in a way that it has no rule for."""
 
     def __init__(self, op: str, what: str, remedy: str = "Apply the op to one element at a time.") -> None:
         super().__init__(_sentences(f"portable.{op}: unsupported: {what}", remedy), op=op, what=what)
@@ -224,7 +224,7 @@ class PinError(PortableError, RuntimeError):
 
 
 class BackendError(PortableError, RuntimeError):
-    """No backend could be chosen: two are present, the one asked for is unknown, or the machine's
+    """No backend could be chosen: two are present, the one named is unknown, or the machine's
     GPU and the installed torch do not fit together. The vendor's folder writes the sentence."""
 
     def __init__(self, problem: str, remedy: str = "") -> None:

@@ -22,7 +22,7 @@ ScalarKind = Literal["i32", "i64", "u32", "f32"]
 class Device:
     """A GPU, or the CPU, as far as planning and compiling need to know it.
 
-    `shared_memory` is the most bytes of shared memory (LDS) one block may ask for; `registers` the
+    `shared_memory` is the most bytes of shared memory (LDS) one block may use; `registers` the
     most 32-bit registers a thread may hold. `emulated` says the numbers come from software.
     """
 
@@ -68,7 +68,7 @@ class TensorInfo:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What is asked of an implementation: every tensor of the spec by name (None where an optional
+    """A call as an implementation's planner gets it: every tensor of the spec by name (None where an optional
     one is absent), outputs included; the bound axes; the parameters; the device and the config."""
 
     tensors: Mapping[str, TensorInfo | None]
@@ -189,7 +189,7 @@ class TritonKernel:
 class NativeKernel:
     """One `extern "C"` entry of a .cu or .hip file, built with the given preprocessor defines.
 
-    `threads` is the block size; `shared` the dynamic shared memory in bytes. `pdl` asks for programmatic
+    `threads` is the block size; `shared` the dynamic shared memory in bytes. `pdl` requests programmatic
     dependent launch: blocks may start before the previous launch on the stream has ended, and the source
     itself waits for that (`grid_dependency_wait()`) before it reads or writes global memory. A backend
     without it ignores the flag.

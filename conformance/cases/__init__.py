@@ -1,1 +1,1 @@
-"""What is asked: cases with stable ids, and their inputs."""
+"""Cases with stable ids, and their inputs."""

@@ -156,7 +156,8 @@ def op_of(case: str) -> str:
 
 
 def canonical(case: Case, spec: Spec) -> Case:
-    """The case with the first row of types that its present inputs allow: an absent input tells no type."""
+    """The case with the first row of types that its present inputs allow: an absent input does not restrict
+    the row."""
     dtypes = {
         name: case.dtype(each.dtype) for name, each in spec.inputs.items() if name not in case.shape.absent
     }

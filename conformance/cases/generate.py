@@ -2,10 +2,10 @@
 
 Shapes are the spec's own cases first, then sizes
 around the powers of two where masks and tails go wrong, then primes. Shape, types, values and layout
-are combined pairwise: every pair of choices meets in some case, their full product does not run. What
-asks a question of its own (the probes, mixed layouts, sizes around 2^16) meets a few shapes alone.
+are combined pairwise: every pair of choices is in some case, their full product does not run. The probes,
+mixed layouts and sizes around 2^16 are combined with a few shapes only.
 
-Tier "full" adds much of the product and the bench shapes: it is meant for a GPU, not for an emulated one.
+Tier "full" adds much of the product and the bench shapes: it is meant for GPUs, not for emulated ones.
 """
 
 from __future__ import annotations
@@ -44,26 +44,27 @@ MODEST = 1 << 8
 BENCH_FLOPS = 1e12
 """Work beyond which a bench shape is no case: the float64 oracle would take more than half a minute."""
 BENCH_FLOPS_OF_PAIRS, BENCH_ELEMENTS_OF_PAIRS = 2e10, 1 << 24
-"""The same, and elements of one tensor, for an op with boundary shapes of its own: the oracle of an op over
+"""The same, and elements of one tensor, for an op whose spec has boundary shapes: the oracle of an op over
 pairs keeps all of them in memory."""
 REGRESSIONS = Path(__file__).with_name("regressions.txt")
 
 BOUNDARY = (31, 257, 64, 1, 127, 33, 129, 2, 255, 63, 32, 128, 65, 7, 256, 61, 130, 251)
 """Sizes around powers of two, and primes, in an order that puts unlike sizes side by side."""
 STRIDES = (1, 5, 7)
-"""How far apart the axes walk through BOUNDARY, so that each size meets several of the others."""
+"""Step of each axis through BOUNDARY: each size is combined with several of the others."""
 
 HUGE = (65535, 65536, 65537)
 """Sizes on both sides of 2^16, in one axis of a shape whose others are 3: fewer would make a normalised
 row the same but for signs."""
 PROBE_INDICES = (1, 6, 12, 15)
 ODD_INDEX = 6
-"""Which of the boundary shapes the probes take, and which stands for an odd shape in tier "full"."""
+"""Which of the boundary shapes the probes take, and which one is the odd shape of tier "full"."""
 
 PROBES = ("one_hot", "powers_of_two", "signed_zero")
-"""Value classes that meet every type and layout, but few shapes: they ask what the others do not."""
+"""Value classes combined with every type and layout, but with few shapes."""
 MIXED = "mixed"
-"""The layout that meets every type and value class, but few shapes; an op of one input has it not."""
+"""The layout combined with every type and value class, but with few shapes; ops of one input do not have
+it."""
 
 Item = TypeVar("Item")
 
@@ -83,15 +84,15 @@ def boundary_shapes(spec: Spec) -> list[Shape]:
         return [make_shape(spec, each.axes, each.leading, each.params, each.absent) for each in spec.boundary]
     required = required_params(spec)
     shapes = []
-    for turn, _ in enumerate(BOUNDARY):
+    for index, _ in enumerate(BOUNDARY):
         axes = {}
         for place, axis in enumerate(spec.axes.values()):
             step = STRIDES[place % len(STRIDES)]
-            axes[axis.name] = legal(axis, BOUNDARY[(turn * step + place) % len(BOUNDARY)])
+            axes[axis.name] = legal(axis, BOUNDARY[(index * step + place) % len(BOUNDARY)])
         lead: tuple[int, ...] = ()
         if spec.leading == "same":
-            lead = (BOUNDARY[(turn * 7 + 3) % len(BOUNDARY)],)
-        shapes.append(make_shape(spec, axes, lead, required[turn % len(required)]))
+            lead = (BOUNDARY[(index * 7 + 3) % len(BOUNDARY)],)
+        shapes.append(make_shape(spec, axes, lead, required[index % len(required)]))
     return shapes
 
 
@@ -228,11 +229,11 @@ def _paired(spec: Spec, types: list[Types]) -> list[Case]:
 
 def _probes(spec: Spec, types: list[Types]) -> list[Case]:
     """The probes and the mixed layout, pairwise with types, layouts and a few shapes; every second shape
-    without the optional inputs that bring no type of their own: sums of products alone are exact."""
+    without those optional inputs whose type another input has: sums of products alone are exact."""
     types_needed = {each.dtype for each in spec.inputs.values() if not each.optional}
     optional = {each.name for each in spec.inputs.values() if each.optional and each.dtype in types_needed}
     every = boundary_shapes(spec)
-    shapes = [every[turn % len(every)] for turn in PROBE_INDICES]
+    shapes = [every[index % len(every)] for index in PROBE_INDICES]
     for place in range(0, len(shapes), 2):
         absent = tuple(name for name in spec.inputs if name in optional or name in shapes[place].absent)
         shapes[place] = replace(shapes[place], absent=absent)
@@ -243,14 +244,14 @@ def _probes(spec: Spec, types: list[Types]) -> list[Case]:
         others = [name for name in VALUES if name not in PROBES]
         own = [shape for shape in spec_shapes(spec) if MODEST <= elements(spec, shape) <= LARGE] or shapes
         probes += [
-            Case(spec.op, types[turn % len(types)], own[turn % len(own)], values, MIXED)
-            for turn, values in enumerate(reversed(others))
+            Case(spec.op, types[index % len(types)], own[index % len(own)], values, MIXED)
+            for index, values in enumerate(reversed(others))
         ]
     return probes
 
 
 def _combined(spec: Spec, factors: list[list[Any]], there: list[Case]) -> list[Case]:
-    """Cases in which every pair of choices meets that does not in `there`."""
+    """Cases that hold every pair of choices that no case in `there` holds."""
     met = [
         tuple(map(list.index, factors, (case.types, case.values, case.layout, case.shape))) for case in there
     ]
@@ -295,9 +296,9 @@ def shard(items: Sequence[Item], i: int, n: int) -> list[Item]:
 
 
 def mode_cases(spec: Spec, types: list[Types]) -> Iterator[Case]:
-    """`out=` and gradient cases: the spec's shapes, every type in turn, N(0, 1) data.
+    """`out=` and gradient cases: the spec's shapes, the types in rotation, N(0, 1) data.
 
-    Gradients are not asked where an axis is 1: a normalised row of one element has a gradient that is all
+    No gradient cases where an axis is 1: a normalised row of one element has a gradient that is all
     cancellation, which the norm-wise bound does not know; the backward op's own error scale does.
     """
     modes = ["out"] * (spec.out is not None) + ["grad"] * (spec.gradient is not None)

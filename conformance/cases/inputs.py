@@ -29,7 +29,7 @@ DTYPES: dict[str, torch.dtype] = {name: each.storage for name, each in dtypes.DT
 
 
 class Bits:
-    """A stream of random 64-bit words that depends on `key` alone."""
+    """A stream of random 64-bit words that depends on nothing but `key`."""
 
     def __init__(self, key: str):
         digest = hashlib.sha256(key.encode()).digest()
@@ -230,7 +230,7 @@ VALUES: dict[str, Maker] = {
 }
 
 OWN_VALUES: dict[str, Maker] = {"mask": _mask}
-"""What a spec may ask for an input in the place of a class; no class of cases."""
+"""Values that a spec may name for one input; no value class of cases."""
 
 LAYOUTS = ("contiguous", "transposed", "padded", "sliced", "expanded", "offset", "mixed")
 """transposed: last two dimensions swapped in memory. padded: rows three elements apart from each
@@ -240,14 +240,14 @@ MIXED says."""
 
 MIXED = ("contiguous", "transposed", "padded", "offset")
 MIXED_VECTOR = ("contiguous", "sliced", "offset")
-"""The layouts that the inputs of a "mixed" case take in turn: tensors of two dimensions and more, and
+"""The layouts that the inputs of a "mixed" case take in rotation: tensors of two dimensions and more, and
 vectors, which have no rows to pad or swap."""
 
 
 @dataclass(frozen=True)
 class Input:
-    """A tensor as a view of its own fenced, poisoned buffer, so that it can move between devices
-    without losing its strides, and so that a read or write beside it shows."""
+    """A tensor as a view of a guarded, poisoned buffer, so that it moves between devices with its strides,
+    and an access outside it is detected."""
 
     name: str
     buffer: torch.Tensor
@@ -282,7 +282,7 @@ def make(
 ) -> Input:
     """The tensor `name` of case `case_id`, on the CPU. `position` counts the op's inputs from 0;
     `mantissa` rounds float32 values to so many bits; an index is below `below`. Packed types are bytes."""
-    layout = _turn(layout, len(shape), position)
+    layout = _layout_at(layout, len(shape), position)
     repeated = layout == "expanded" and len(shape) > 1 and shape[0] > 1
     distinct = (1, *shape[1:]) if repeated else shape
     bits, kind = Bits(f"{case_id}/{name}"), dtypes.of(dtype)
@@ -311,16 +311,16 @@ def _codes(
 
 def place(name: str, logical: torch.Tensor, layout: str, position: int = 0) -> Input:
     """A tensor of given elements in the layout of a case."""
-    shape, layout = tuple(logical.shape), _turn(layout, logical.dim(), position)
+    shape, layout = tuple(logical.shape), _layout_at(layout, logical.dim(), position)
     repeated = layout == "expanded" and len(shape) > 1 and shape[0] > 1
     repeated = repeated and bool((logical == logical[:1]).all())
     return _input(name, logical[:1] if repeated else logical, shape, layout, repeated)
 
 
-def _turn(layout: str, rank: int, position: int) -> str:
+def _layout_at(layout: str, rank: int, position: int) -> str:
     """The layout of the input at `position` of a call in this one."""
-    turns = MIXED if rank > 1 else MIXED_VECTOR
-    return turns[position % len(turns)] if layout == "mixed" else layout
+    layouts = MIXED if rank > 1 else MIXED_VECTOR
+    return layouts[position % len(layouts)] if layout == "mixed" else layout
 
 
 def _input(name: str, logical: torch.Tensor, shape: tuple[int, ...], layout: str, repeated: bool) -> Input:

@@ -1,4 +1,4 @@
-"""Pairwise combination: rows of choices in which every pair of choices of two factors meets."""
+"""Pairwise combination: rows of choices that hold every pair of choices of two factors."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from itertools import combinations
 
 
 def pairwise(sizes: list[int], met: Iterable[tuple[int, ...]] = ()) -> Iterator[tuple[int, ...]]:
-    """Rows of indices, one per factor, in which every pair of choices of two factors meets.
+    """Rows of indices, one per factor, that hold every pair of choices of two factors.
 
     Greedy and deterministic: each row starts from a pair not met yet and fills the other factors with
-    whichever choice meets the most new pairs, ties in rotation. Rows in `met` count as there already.
+    whichever choice adds the most new pairs, ties in rotation. The pairs of rows in `met` are covered
+    already.
     """
     count = len(sizes)
     missing = {
@@ -22,19 +23,19 @@ def pairwise(sizes: list[int], met: Iterable[tuple[int, ...]] = ()) -> Iterator[
     for there in met:
         missing -= _pairs(there)
     queue = sorted(missing, key=_scattered)
-    turn = 0
+    number = 0
     while queue:
         seed = queue.pop()
         if seed not in missing:
             continue
-        turn += 1
+        number += 1
         row: dict[int, int] = {seed[0]: seed[1], seed[2]: seed[3]}
         for factor in (place for place in range(count) if place not in row):
             new = [
                 sum(_pair(o, row[o], factor, choice) in missing for o in row)
                 for choice in range(sizes[factor])
             ]
-            row[factor] = max(range(sizes[factor]), key=lambda c: (new[c], -((c - turn) % sizes[factor])))
+            row[factor] = max(range(sizes[factor]), key=lambda c: (new[c], -((c - number) % sizes[factor])))
         done = tuple(row[place] for place in range(count))
         missing -= _pairs(done)
         yield done

@@ -1,8 +1,8 @@
-"""Anybody's kernel, judged: `portable.conformance.check(function, op)`.
+"""Judges a kernel from outside this repository: `portable.conformance.check(function, op)`.
 
-The function is asked the cases of the suite and judged as an implementation is: against the float64 oracle,
-with inputs and outputs between guard bands, twice. It runs in this process, so a kernel that takes the
-process with it takes the report too, and one that hangs is waited for; the suite itself uses workers.
+The function runs the suite's cases and is judged as an implementation is: against the float64 oracle,
+with inputs and outputs between guard bands, twice. It runs in this process, so a kernel that crashes the
+process ends the report too, and one that hangs is waited for; the suite itself uses workers.
 """
 
 from __future__ import annotations
@@ -134,14 +134,14 @@ def check(
       NotSupported: torch's own functions would run on the CPU.
     - `tier`: how many cases; `cases`: their ids instead, as a failure prints them.
     - `types`: the dtypes, or rows of dtypes, that the function claims; the others are NotSupported.
-    - `grad`: ask for gradients, through torch.autograd, as well.
+    - `grad`: run the gradient cases, through torch.autograd, as well.
     - `out`: whether the function takes `out=`; None is as its signature says.
 
     Raises ArgumentError for arguments that cannot be meant, UnknownOpError, cases.UnknownCase, and
     BackendError where the device is not there.
     """
     spec = _spec(op)
-    asked = _asked(spec, tier, cases, grad)
+    chosen_cases = _chosen_cases(spec, tier, cases, grad)
     claimed = _claimed(spec, types)
     bound = Bound(function, spec, out)
     selected = _CheckDevice.named(device)
@@ -153,7 +153,7 @@ def check(
     ))  # fmt: skip
     lost = ""
     with selected.backend.triton():
-        for number, case in enumerate(asked):
+        for number, case in enumerate(chosen_cases):
             rule = _rule(bound, case, claimed, grad)
             if lost or rule:
                 result = Result(case, bound.name, *(("NotRun", lost) if lost else ("NotSupported", rule)))
@@ -168,9 +168,9 @@ def check(
 
 
 def _judge(bound: Bound, case: Case, selected: _CheckDevice) -> Result:
-    """One case, asked and judged; the function's exceptions as states."""
+    """Run and judge one case; the function's exceptions become states."""
     try:
-        question = reference.ask(case, bound.spec)
+        materialized = reference.materialize(case, bound.spec)
     except Exception as error:  # a broken reference is the suite's fault, not the function's
         return Result(
             case, bound.name, "InternalError", f"the reference failed: {type(error).__name__}: {error}"
@@ -178,20 +178,18 @@ def _judge(bound: Bound, case: Case, selected: _CheckDevice) -> Result:
     start = time.perf_counter()
     with selected.counted() as launches:
         try:
-            result = runner.judge_call(question, bound, selected.torch_device, bound.name)
+            result = runner.judge_call(materialized, bound, selected.torch_device, bound.name)
         except Exception as error:
             result = Result(case, bound.name, *_classified(error, bound))
     idle = launches is not None and not launches and result.state not in NOT_JUDGED
-    if idle and result.conforms and any(each.ref.numel() for each in question.expected.values()):
-        rule = (
-            f"the function launched nothing on the {selected.info}; what torch computes, the CPU has computed"
-        )
+    if idle and result.conforms and any(each.ref.numel() for each in materialized.expected.values()):
+        rule = f"the function launched nothing on the {selected.info}; torch's functions ran on the CPU"
         result = Result(case, bound.name, "NotSupported", rule)
     return replace(result, seconds=time.perf_counter() - start)
 
 
 def _classified(error: Exception, bound: Bound) -> tuple[str, str]:
-    """The state and message that a function's exception makes of a case."""
+    """A case's state and message for an exception of the function."""
     if isinstance(error, Unsupported):
         return "NotSupported", str(error) or "the function declined the case"
     state, message = runner.classify(error, bound.name)
@@ -199,7 +197,7 @@ def _classified(error: Exception, bound: Bound) -> tuple[str, str]:
     return state, f"{message} ({place})" if place else message
 
 
-# What is asked ------------------------------------------------------------------------------------
+# The cases ----------------------------------------------------------------------------------------
 
 
 def _spec(op: str) -> Spec:
@@ -209,7 +207,7 @@ def _spec(op: str) -> Spec:
     return registry.spec(op)
 
 
-def _asked(spec: Spec, tier: str, picked: Iterable[str | Case] | None, grad: bool) -> list[Case]:
+def _chosen_cases(spec: Spec, tier: str, picked: Iterable[str | Case] | None, grad: bool) -> list[Case]:
     if grad and spec.gradient is None:
         raise _wrong("grad", True, f"False: {spec.op} has no gradient")
     if tier not in TIERS:
@@ -247,11 +245,11 @@ def _claimed(spec: Spec, types: Sequence[str] | None) -> list[Types]:
 
 
 def _rule(bound: Bound, case: Case, claimed: list[Types], grad: bool) -> str:
-    """Why a case is not asked, or ""."""
+    """Why a case does not run, or ""."""
     if case.types not in claimed:
         return f"types= does not claim {types_text(dict(case.types))}"
     if case.mode == "grad" and not grad:
-        return "gradients are asked with grad=True"
+        return "gradient cases run with grad=True"
     return bound.lacks(case)
 
 
@@ -321,7 +319,7 @@ class _CheckDevice:
             yield stack.enter_context(self.backend.trace()) if self.info.emulated else None
 
     def lost(self, result: Result) -> str:
-        """Why nothing more can run here after a crash, or ""."""
+        """Why nothing more can run in this process after a crash, or ""."""
         try:
             runner.synchronize(self.torch_device)
         except Exception:

@@ -133,7 +133,7 @@ class Bound:
         return self._tensors(self.function(*bound.args, **bound.kwargs), arguments.get("out"))
 
     def _tensors(self, result: Any, out: torch.Tensor | None) -> Any:
-        """Outputs as tensors of their own: a function may give the same memory again at its next call."""
+        """Copies of the outputs: a function may return the same memory from its next call."""
         if out is not None:
             return out if result is None else result
         several = result if isinstance(result, (tuple, list)) else (result,)

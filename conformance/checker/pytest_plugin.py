@@ -8,7 +8,7 @@ A root conftest.py names it: `pytest_plugins = ["portable.conformance.checker.py
 what `portable.conformance.check` takes after the function. The test asserts nothing itself; it may use
 fixtures and parameters, and skip. With several marks, each must hold. A function that does not
 conform fails the test with the report's text; a mark or option that cannot be meant is a usage error.
-Nothing of `portable` is imported here before a test carries the mark.
+`portable` is imported only when a test carries the mark.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="VENDOR[:ARCH]",
         help="judge on this device, whatever the marks say (as portable-conformance --device)",
     )
-    group.addoption("--conforms-tier", metavar="TIER", help="ask this tier's cases, whatever the marks say")
+    group.addoption("--conforms-tier", metavar="TIER", help="run this tier instead of the marks'")
 
 
 def pytest_configure(config: pytest.Config) -> None:

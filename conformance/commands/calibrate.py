@@ -11,12 +11,12 @@ failing case. Every axis that the spec's formula names grows, the others stay. T
 
 - normal: N(0, 1).
 - uniform: [0, 1). Nothing cancels, and an accumulator that truncates leans to one side at every step.
-- mirrored: N(0, 1), where the second half of a sum repeats the first with the sign turned. The result is 0,
+- mirrored: N(0, 1), where the second half of a sum repeats the first with the sign reversed. The result is 0,
   and shows the accumulation even through a 16-bit output: its rounding is relative to the result.
 - returning: [0, 1) but for a last product that takes the sum back to near 0: uniform, seen the same way.
 
 The last two are there where an axis is summed away, and judge the outputs that lack it. In normal and
-uniform data a 16-bit output hides most of the accumulation behind its own rounding; for it `result` tells
+uniform data a 16-bit output hides most of the accumulation behind its own rounding; for it `result` is
 that rounding: the largest |got - ref| / (eps(R) * |ref|) where the accumulation may be 1 % of it at most.
 Rows of types that accumulate in float64 are left out: their oracle rounds as they do.
 """
@@ -56,7 +56,7 @@ VERSION = 1
 VALUES = ("normal", "uniform", "mirrored", "returning")
 STEP = 4
 """From one length to the next."""
-TURN = 5
+ROLL = 5
 """How far the second half of mirrored data is turned, lest a tree of additions pair what cancels."""
 HIDDEN = 0.01
 """The part of an output's rounding that accumulation may be where `result` is measured."""
@@ -95,7 +95,7 @@ class Sizes:
 
     @classmethod
     def of(cls, small: bool, longest: int | None) -> Sizes:
-        """Those of a GPU, or of an emulated one (`small`). Raises UsageError for a length below 64."""
+        """Those of a GPU, or (`small`) of an emulated one. Raises UsageError for a length below 64."""
         longest = longest or (4096 if small else 16384)
         if longest < 64:
             raise UsageError(f"--longest {longest}: the shortest length is 64")
@@ -114,7 +114,7 @@ class Call:
 
 
 def calls(spec: Spec, sizes: Sizes) -> Iterator[Call]:
-    """What is asked of an op: every row of types, every setting of its required parameters, every length."""
+    """The calls of an op: every row of types, every setting of its required parameters, every length."""
     growing = sorted(
         {axis for each in spec.tolerance.values() for axis in axes_of(spec, each.accumulation_ulp)}
     )
@@ -174,7 +174,7 @@ def _cancelling(tensor: torch.Tensor, dim: int, values: str, position: int) -> t
     length = tensor.shape[dim]
     if values == "mirrored":
         first = tensor.narrow(dim, 0, length // 2)
-        second = first.roll(TURN, dim)
+        second = first.roll(ROLL, dim)
         return torch.cat([first, -second if position == 0 else second], dim)
     tensor.narrow(dim, length - 1, 1).fill_(1.0 if position == 0 else -length / 4)
     return tensor
@@ -266,10 +266,10 @@ def measure(
                         rejected.add(impl)
                         what = str(error) if isinstance(error, Broken) else f"{type(error).__name__}: {error}"
                         faults[(*about, f"{call.case.shape}, {values}, seed {seed}: {what}")] = None
-    return list(entries.values()), _told(notes), _told(faults)
+    return list(entries.values()), _as_notes(notes), _as_notes(faults)
 
 
-def _told(notes: Iterable[tuple[str, ...]]) -> list[dict[str, str]]:
+def _as_notes(notes: Iterable[tuple[str, ...]]) -> list[dict[str, str]]:
     return [dict(zip(("op", "impl", "types", "reason"), each, strict=True)) for each in notes]
 
 
@@ -380,8 +380,8 @@ def validate(found: Any) -> None:
         for name, kinds in ENTRY.items():
             value = entry.get(name, ...) if isinstance(entry, dict) else ...
             if not isinstance(value, kinds) or isinstance(value, bool):
-                told = "missing" if value is ... else f"cannot be {value!r}"
-                raise CalibrationError(f"entries[{place}].{name}: {told}")
+                fault = "missing" if value is ... else f"cannot be {value!r}"
+                raise CalibrationError(f"entries[{place}].{name}: {fault}")
         numbers = [entry["allowed"], entry["share"], *entry["needed"].values()]
         if not all(isinstance(each, (int, float)) and each >= 0 for each in numbers) or not entry["needed"]:
             raise CalibrationError(f"entries[{place}]: expected numbers of at least 0")
@@ -476,7 +476,7 @@ def _chosen(text: str | None, known: Sequence[str], option: str) -> list[str]:
     wanted = [name.strip() for name in text.split(",") if name.strip()]
     for name in wanted:
         if name not in known:
-            raise UsageError(f"{option} {name}: no such name here.{nearest(name, known)} "
+            raise UsageError(f"{option} {name}: no such name in the spec.{nearest(name, known)} "
                           f"There are {', '.join(known)}")  # fmt: skip
     if not wanted:
         raise UsageError(f"{option} names nothing")

@@ -1,6 +1,6 @@
 """`portable-conformance`: run the cases on a device, list them, run one again, compare and report.
 
-`run` is in `run.py`; here are the parser and the commands that are a few lines each.
+The parser, and the commands of a few lines each; `run` is in `run.py`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (UsageError, UnknownCase, PortableError, record.RecordError) as error:
         print(f"portable-conformance: {error}", file=sys.stderr)
         return USAGE
-    except BrokenPipeError:  # `| head`: nobody reads on
+    except BrokenPipeError:  # `| head`: the reader has closed the pipe
         discard_stdout()
         return INTERRUPTED
     except OSError as error:
@@ -104,7 +104,10 @@ def _parser() -> argparse.ArgumentParser:
     comparing = command("compare", compare_command, "Say whether two records agree, case by case.")
     comparing.add_argument("records", nargs=2, metavar="FILE.json")
     comparing.add_argument(
-        "--parity", type=_threshold, metavar="RATIO", help="ask for this share of A's roofline efficiency too"
+        "--parity",
+        type=_threshold,
+        metavar="RATIO",
+        help="require this share of A's roofline efficiency",
     )
     comparing.add_argument("--html", metavar="FILE.html", help="write it as one page to look at")
     merging = command("merge", merge_command, "Make one record of the shards of a run.")
@@ -164,11 +167,11 @@ def rerun_command(args: Any) -> int:
 
 def _print_inputs(case: Any) -> None:
     try:
-        question = reference.ask(case, registry.spec(case.op))
+        materialized = reference.materialize(case, registry.spec(case.op))
     except Exception as error:  # the result says it too: of what does not fit the memory, say
         print(f"  no inputs: {type(error).__name__}: {error}")
         return
-    for name, made in question.inputs.items():
+    for name, made in materialized.inputs.items():
         dtype = str(made.buffer.dtype).removeprefix("torch.")
         print(f"  {name}: {dtype}{list(made.shape)}, strides {list(made.strides)}, sha256 {made.sha256}")
 

@@ -102,9 +102,10 @@ def _size(case: Case) -> str:
 def show(case: Case, device: torch.device, timed: bool = True) -> Row:
     """The op called once and judged."""
     spec = registry.spec(case.op)
-    question = reference.ask(case, spec)
+    materialized = reference.materialize(case, spec)
     arguments: dict[str, Any] = {
-        name: question.inputs[name].on(device)[0] if name in question.inputs else None for name in spec.inputs
+        name: materialized.inputs[name].on(device)[0] if name in materialized.inputs else None
+        for name in spec.inputs
     } | case.params
     op = runner.function(case.op)
     explanation = portable.explain(case.op, **arguments)
@@ -114,7 +115,7 @@ def show(case: Case, device: torch.device, timed: bool = True) -> Row:
     outputs = result if isinstance(result, tuple) else (result,)
     verdicts = [
         expected.judge(got, bias=False)
-        for got, expected in zip(outputs, question.expected.values(), strict=True)
+        for got, expected in zip(outputs, materialized.expected.values(), strict=True)
     ]
     worst = max(verdicts, key=lambda verdict: (not verdict.passed, verdict.worst))
     choice = explanation.choice

@@ -41,8 +41,8 @@ def run_command(args: Any) -> int:
     """Run, report and judge; answers the exit code."""
     escape_unencodable()
     info = portable.device()
-    asked = selected(args)
-    ops = list(dict.fromkeys(case.op for case in asked))
+    cases = selected(args)
+    ops = list(dict.fromkeys(case.op for case in cases))
     impls = chosen_impls(args.impl, ops)
     on_gpu = not info.emulated and info.vendor != "cpu"
     run_options.check(args, on_gpu)
@@ -51,7 +51,7 @@ def run_command(args: Any) -> int:
     head = record.header(
         info, args.arguments, args.tier, ops=ops, impls=impls, k=args.k, fraction=args.fraction
     )
-    run = Run(head, asked, known, options)
+    run = Run(head, cases, known, options)
     if not run.total:
         raise UsageError("none of the chosen ops has an implementation that this device builds")
     if args.resume:
@@ -69,7 +69,7 @@ def run_command(args: Any) -> int:
         except KeyboardInterrupt:
             stop.ending = True
             return _interrupted(run, args, "interrupted")
-        except OSError as error:  # nobody reads on, or the disk below standard output is full
+        except OSError as error:  # the reader has closed the pipe, or the disk is full
             stop.ending = True
             discard_stdout()
             gone = error.errno == errno.EPIPE
@@ -80,13 +80,13 @@ def run_command(args: Any) -> int:
                 _save(run, args)
             raise
         stop.ending = True
-        return end.tell()
+        return end.print_summary()
 
 
 def _announce(run: Run, args: Any, workers: int) -> None:
     info = portable.device()
     print(
-        f"{info}: {pluralize(len(run.asked), 'case')} of {pluralize(len(run.impls), 'op')}, "
+        f"{info}: {pluralize(len(run.cases), 'case')} of {pluralize(len(run.impls), 'op')}, "
         f"tier {args.tier}, {pluralize(workers, 'worker')}"
         + (f", shard {args.fraction[0]} of {args.fraction[1]}" if args.fraction[1] > 1 else "")
         + (f", {pluralize(len(run.results), 'result')} taken over" if run.results else ""),
@@ -97,19 +97,19 @@ def _announce(run: Run, args: Any, workers: int) -> None:
 
 
 class Checkpoint:
-    """Writes the partial record when the last one is old; a record that cannot be written is told once."""
+    """Writes the partial record when the last one is old; a failure to write it is printed once."""
 
     def __init__(self, run: Run, args: Any, say: Callable[[str], object]) -> None:
-        self._going, self._args, self._say = run, args, say
-        self._told, self._at = "", time.monotonic()
+        self._run, self._args, self._say = run, args, say
+        self._warned, self._at = "", time.monotonic()
 
     def __call__(self) -> None:
         if not self._args.record or time.monotonic() - self._at <= CHECKPOINT_SECONDS:
             return
-        why = _save(self._going, self._args)
-        if why and why != self._told:
+        why = _save(self._run, self._args)
+        if why and why != self._warned:
             self._say(f"{why}; the run goes on")
-        self._told, self._at = why, time.monotonic()
+        self._warned, self._at = why, time.monotonic()
 
 
 def _cases(run: Run, args: Any, workers: int) -> None:
@@ -123,7 +123,7 @@ def _cases(run: Run, args: Any, workers: int) -> None:
                     if result is not None:
                         progress.advance(result.case.op, not result.conforms)
                         if not result.conforms:
-                            progress.say(run.words(result))
+                            progress.say(run.describe(result))
                     checkpoint()
 
 
@@ -153,7 +153,7 @@ def _fuzz(run: Run, args: Any, workers: int) -> None:
             result = run.take(message)
             if result is not None and not result.conforms:
                 failures += 1
-                print(run.words(result), flush=True)
+                print(run.describe(result), flush=True)
                 try:
                     with open(args.failures_file, "a", encoding="utf-8", errors="backslashreplace") as file:
                         file.write(fuzz.as_regression_line(result))
@@ -170,11 +170,11 @@ def _bench(run: Run, args: Any, workers: int) -> None:
 
     for groups in [None] * args.bench + [args.sweep] * (args.sweep is not None):
         ops = [op for op in run.impls if groups is not None or registry.spec(op).bench]
-        ask = {"bench": ops, "impls": run.head["selection"]["impls"], "groups": groups}
-        parts = [{"prepare": [first, workers], **ask} for first in range(workers)]
+        request = {"bench": ops, "impls": run.head["selection"]["impls"], "groups": groups}
+        parts = [{"prepare": [first, workers], **request} for first in range(workers)]
         checkpoint = Checkpoint(run, args, print)
-        for asks, count in ((parts, workers), ([ask], 1)):
-            tasks = [Task("bench", each, seconds=BENCH_SECONDS) for each in asks]
+        for requests, count in ((parts, workers), ([request], 1)):
+            tasks = [Task("bench", each, seconds=BENCH_SECONDS) for each in requests]
             with closing(_messages(run, tasks, count, args.timeout)) as messages:
                 for message in messages:
                     run.take(message)
@@ -214,7 +214,7 @@ def _interrupted(run: Run, args: Any, why: str, to: Any = None) -> int:
 
 @dataclass
 class _End:
-    """A run at its end, its files written: what is to be said, and the exit code."""
+    """A finished run with its files written: what to print, and the exit code."""
 
     args: Any
     found: dict[str, Any]
@@ -222,7 +222,7 @@ class _End:
     faults: list[str]
     unwritten: list[str]
 
-    def tell(self) -> int:
+    def print_summary(self) -> int:
         """Print it; answers the exit code: 0 where everything conforms, 2 where a file is not written."""
         conforming = record.conforming(self.found)
         code = 2 if self.unwritten else 0 if conforming else 1
@@ -232,7 +232,7 @@ class _End:
             for line in (*self.lines, *self.faults):
                 print(line)
             print(f"{verdict(self.found)}, on {portable.device()}", flush=True)
-        except OSError:  # nobody reads on; the files are there
+        except OSError:  # the reader has closed the pipe; the files are written
             discard_stdout()
         for line in self.unwritten:
             print(f"portable-conformance: {line}", file=sys.stderr)
@@ -245,9 +245,9 @@ def _finish(run: Run, args: Any) -> _End:
     results = list(run.results)
     faults = [*run.faults, *run.known.settle(results, picked)]
     found = run.record(complete=True, results=results)
-    ids = {case.id for case in run.asked}  # fuzzing goes beyond them
-    asked = [each for each in found["results"] if each["case"] in ids]
-    faults += manifest.faults({**found, "results": asked})
+    ids = {case.id for case in run.cases}  # fuzzing goes beyond them
+    cases = [each for each in found["results"] if each["case"] in ids]
+    faults += manifest.faults({**found, "results": cases})
     if faults:
         found["faults"] = faults
     lines, unwritten = [], []

@@ -13,7 +13,7 @@ from portable.conformance.text import UsageError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `run` beyond what it asks and the device."""
+    """The options of `run` besides the selection and the device."""
     parser.add_argument(
         "-j", "--jobs", type=_jobs, metavar="N", help="worker processes; 0: run in this one, for a debugger"
     )
@@ -106,7 +106,7 @@ def check(args: Any, on_gpu: bool) -> None:
 
 
 def jobs(wanted: int | None, on_gpu: bool) -> int:
-    """How many workers: as asked, else one for each core, half of them and at most eight beside a GPU."""
+    """The number of workers: `wanted`, else one per core; on a GPU one per two cores, at most eight."""
     if wanted is not None:
         return wanted
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from portable.conformance.cases.case import UnknownCase
-from portable.conformance.commands.selection import Asked
+from portable.conformance.commands.selection import Selected
 from portable.conformance.execute import behaviour, case_ids, runner, waivers
 from portable.conformance.execute.result import Result
 from portable.conformance.records import record
@@ -33,7 +33,7 @@ class Run:
     """A run under way: everything that its record will hold."""
 
     head: dict[str, Any]
-    asked: list[Asked]
+    cases: list[Selected]
     known: waivers.Waivers
     options: list[str]
     results: list[Result] = field(default_factory=list)
@@ -46,16 +46,16 @@ class Run:
 
     def __post_init__(self) -> None:
         self._places: dict[tuple[str, str], int] = {}
-        self._cases = {case.id: case for case in self.asked}
+        self._cases = {case.id: case for case in self.cases}
         wanted = self.head["selection"]["impls"]
         self.impls = {
             op: [name for name in runner.implementations(op) if wanted is None or name in wanted]
-            for op in dict.fromkeys(case.op for case in self.asked)
+            for op in dict.fromkeys(case.op for case in self.cases)
         }
 
     @property
     def total(self) -> int:
-        return sum(len(self.impls[case.op]) for case in self.asked)
+        return sum(len(self.impls[case.op]) for case in self.cases)
 
     @property
     def done(self) -> int:
@@ -66,7 +66,7 @@ class Run:
         """What has no result yet: the tasks to share out, and those that want the device for themselves."""
         done = self._places
         shared, alone = [], []
-        for case in self.asked:
+        for case in self.cases:
             left = [name for name in self.impls[case.op] if (case.id, name) not in done]
             if left:
                 heavy = isinstance(case, behaviour.Behaviour) and case.name in ALONE
@@ -74,7 +74,8 @@ class Run:
         return shared, alone
 
     def take(self, message: dict[str, Any]) -> Result | None:
-        """Keep what a worker said; answers the result, excused where it is known, if it was one."""
+        """Keep a worker's message. Returns its result, with known failures and waivers applied, if it is
+        one."""
         if "inputs" in message:
             self.inputs.update([message["inputs"]])
         elif "timing" in message:
@@ -99,14 +100,14 @@ class Run:
         elif self.results[place].conforms and not result.conforms:
             self.results[place] = result
 
-    def words(self, result: Result) -> str:
+    def describe(self, result: Result) -> str:
         """A failure as a paragraph, with the command that runs it again."""
         return paragraph(result, rerun(result.case.id, result.impl, self.options))
 
     def resume(self, path: str) -> None:
-        """Take over the results of a partial record, what fuzzing found too. What did not run is asked
-        again, and so is what was excused: the known failures may be others by now. Raises UsageError where it
-        is not of this very run, or holds a result twice or of what was not asked."""
+        """Take over the results of a partial record, those of fuzzing too. NotRun cases run again, and so do
+        known failures and waived ones: the entries may have changed. Raises UsageError where the record is of
+        another run, or holds a result twice or of a case that is not selected."""
         try:
             there = record.read(path)
         except FileNotFoundError:
@@ -128,7 +129,7 @@ class Run:
             except (UnknownCase, PortableError) as error:
                 raise UsageError(f"--resume: {path} holds a result of an unknown case: {error}") from None
             if entry["impl"] not in self.impls.get(case.op, ()):
-                raise UsageError(f"--resume: {path} holds a result that this run does not ask: {where}")
+                raise UsageError(f"--resume: {path} holds a result that this run does not select: {where}")
             if (case.id, entry["impl"]) in self._places:
                 raise UsageError(f"--resume: {path} holds two results of {where}")
             if entry["state"] not in AGAIN:
@@ -136,9 +137,9 @@ class Run:
         self.inputs.update({case: sha256 for case, sha256 in there["inputs"].items() if case in self._cases})
 
     def record(self, complete: bool, results: Sequence[Result] | None = None) -> dict[str, Any]:
-        """The record of what there is so far, or of `results`, in the order in which they were asked."""
+        """The record of what there is so far, or of `results`, in the order of the selection."""
         results = self.results if results is None else results
-        place = {case.id: number for number, case in enumerate(self.asked)}
+        place = {case.id: number for number, case in enumerate(self.cases)}
         order = {op: {name: number for number, name in enumerate(impls)} for op, impls in self.impls.items()}
         ordered = sorted(
             results,

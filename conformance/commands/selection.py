@@ -13,7 +13,7 @@ from portable.conformance.text import UsageError, pluralize
 from portable.errors import nearest
 from portable.spec import registry
 
-Asked: TypeAlias = Case | behaviour.Behaviour
+Selected: TypeAlias = Case | behaviour.Behaviour
 
 
 def chosen_ops(text: str | None) -> list[str]:
@@ -45,19 +45,19 @@ def chosen_impls(text: str | None, ops: Sequence[str]) -> list[str] | None:
                           f"There are {', '.join(everywhere)}")  # fmt: skip
         if name not in here:
             raise UsageError(
-                f"--impl {name}: it cannot run on {portable.device()}; here run {', '.join(here)}"
+                f"--impl {name}: it cannot run on {portable.device()}; it runs {', '.join(here)}"
             )
     if not wanted:
         raise UsageError("--impl names no implementation")
     return wanted
 
 
-def selected(args: Any) -> list[Asked]:
+def selected(args: Any) -> list[Selected]:
     """The cases and behaviours that the arguments choose, op by op. Raises UsageError where there is none."""
-    found: list[Asked] = []
+    found: list[Selected] = []
     for op in chosen_ops(args.ops):
-        asked = [*generate.cases(registry.spec(op), args.tier), *behaviour.cases([op])]
-        found += [case for case in asked if args.k is None or args.k in case.id]
+        cases = [*generate.cases(registry.spec(op), args.tier), *behaviour.cases([op])]
+        found += [case for case in cases if args.k is None or args.k in case.id]
     if not found:
         raise UsageError(f"no case's id contains {args.k!r}; `portable-conformance list` prints them")
     shard = generate.shard(found, *args.fraction)

@@ -14,7 +14,7 @@ from portable.spec.model import Input, Param, Spec
 
 STRANGE_DTYPE = torch.int64
 STRANGE_NAME = "no_such_argument"
-"""No op has either; a spec that takes 64-bit integers is not asked about that dtype."""
+"""No op takes either; skipped for a spec that takes 64-bit integers."""
 
 
 MISSING = object()

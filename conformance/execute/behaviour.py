@@ -1,7 +1,7 @@
 """Behaviour cases: not what an op computes but how it behaves as part of a program.
 
 Each is a function `(op, spec, tensors, params, device) -> str | None`: None is a pass, a sentence a
-failure, `NotApplicable` a reason why the machine cannot ask. They run pinned, on every implementation.
+failure, `NotApplicable` why the machine or the op has no such case. They run pinned, on every implementation.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ FAR = 1 << 31
 
 
 class NotApplicable(Exception):
-    """The machine or the op has not what the question needs."""
+    """The machine or the op lacks what the behaviour needs."""
 
 
 def sample(
@@ -74,15 +74,15 @@ def _shape(spec: Spec, lead: int, size: int, absent: Sequence[str]) -> Shape:
     return make_shape(spec, axes, leading, required_params(spec)[0], absent)
 
 
-def in_types(spec: Spec, ask: Callable[[Types], str | None], both: bool = True) -> str | None:
-    """`ask` in the spec's first row of types and in float32 alone, where a last bit is not rounded away;
+def in_types(spec: Spec, check: Callable[[Types], str | None], both: bool = True) -> str | None:
+    """`check` in the spec's first row of types and in float32 alone, where a last bit is not rounded away;
     in the second only if the first is refused, where not `both`. Raises PinError if both are."""
     wide = [row for row in spec.types[1:] if set(row.values()) == {"float32"}]
     refusals = []
     rows = [spec.types[0], *wide[:1]]
     for row in rows:
         try:
-            wrong = ask(row)
+            wrong = check(row)
         except errors.PinError as refusal:
             refusals.append(refusal)
             continue
@@ -137,11 +137,11 @@ def two_threads(call: Call, spec: Spec, device: torch.device) -> str | None:
     """Threads that call one op at once get their own results."""
     # 68 calls, of 17 problems of attention backward each, take an emulated GPU 45 s (2026-11-22).
     lead, calls = (2, 16) if device.type == "cpu" else (17, 64)
-    questions = [sample(spec, device, lead=lead + i, seed=i) for i in range(4)]
-    expected = [call(question) for question in questions]
+    samples = [sample(spec, device, lead=lead + i, seed=i) for i in range(4)]
+    expected = [call(probe) for probe in samples]
     with ThreadPoolExecutor(4) as pool:
         # A thread starts outside `using`: each task runs in a copy of this context.
-        tasks = [pool.submit(copy_context().run, call, questions[i % 4]) for i in range(calls)]
+        tasks = [pool.submit(copy_context().run, call, samples[i % 4]) for i in range(calls)]
         for i, task in enumerate(tasks):
             if not same(task.result(), expected[i % 4]):
                 return "a call in one thread got another thread's arguments"
@@ -163,11 +163,11 @@ def other_device(call: Call, spec: Spec, device: torch.device) -> str | None:
 
 def rows_alone(call: Call, spec: Spec, device: torch.device) -> str | None:
     """A row gives the same bits alone and in a batch."""
-    apart = all(each.rank > 1 for each in spec.inputs.values() if each.leading)  # problems of their own
+    apart = all(each.rank > 1 for each in spec.inputs.values() if each.leading)  # independent problems
     if spec.leading != "same" or not (apart or spec.cost.roof == "vector"):
         raise NotApplicable("the op does not work row by row")
 
-    def ask(types: Types) -> str | None:
+    def check(types: Types) -> str | None:
         tensors = sample(spec, device, types=types)
         whole = call(tensors)
         for row in (0, 7, 47):
@@ -180,20 +180,20 @@ def rows_alone(call: Call, spec: Spec, device: torch.device) -> str | None:
                     return f"row {row} alone differs from row {row} in a batch of 48"
         return None
 
-    return in_types(spec, ask)
+    return in_types(spec, check)
 
 
 def beyond_2_31(call: Call, spec: Spec, device: torch.device) -> str | None:
-    """Operands whose last element lies more than 2^31 elements behind their first, without the memory
+    """Operands whose last element is more than 2^31 elements after their first, without the memory
     between: the CPU maps pages that are touched, a GPU of 6 GB free memory holds them all. An op with
     boundary shapes has its rows far apart as well, not its problems alone."""
     ways = [(FAR_ROWS, 0)] + [(1, -2)] * bool(spec.boundary and _leads(spec))
 
-    def ask(row: Types) -> str | None:
+    def check(row: Types) -> str | None:
         wrong = (_apart(call, spec, device, row, lead, along) for lead, along in ways)
         return next(filter(None, wrong), None)
 
-    return in_types(spec, ask, both=False)
+    return in_types(spec, check, both=False)
 
 
 def _apart(call: Call, spec: Spec, device: torch.device, row: Types, lead: int, along: int) -> str | None:
@@ -269,10 +269,10 @@ def scaling(call: Call, spec: Spec, device: torch.device) -> str | None:
     # Of rows it takes a thousand elements to see a last bit; of attention's problems two have them.
     problems = all(each.rank > 1 for each in spec.inputs.values() if each.leading)
     lead = 2 if device.type == "cpu" and problems else 17
-    asked = 0
+    checked = 0
 
-    def ask(row: Types) -> str | None:
-        nonlocal asked
+    def check(row: Types) -> str | None:
+        nonlocal checked
         for absent in [(), *optional]:
             tensors = sample(spec, device, lead=lead, size=64, types=row, absent=absent)
             present = {n: t for n, t in tensors.items() if t is not None}
@@ -285,7 +285,7 @@ def scaling(call: Call, spec: Spec, device: torch.device) -> str | None:
             rules = order_independent.degrees(evaluate, wide, expected)
             if not any(1 in rule.values() for rule in rules.values()):
                 continue
-            asked += 1
+            checked += 1
             before = dict(zip(spec.outputs, call(tensors), strict=True))
             for name in wide:
                 for factor in order_independent.FACTORS:
@@ -301,8 +301,8 @@ def scaling(call: Call, spec: Spec, device: torch.device) -> str | None:
                             return f"{name} times {factor:g} does not give {follows}"
         return None
 
-    wrong = in_types(spec, ask)
-    if not asked:
+    wrong = in_types(spec, check)
+    if not checked:
         raise NotApplicable("no input of the op scales its outputs")
     return wrong
 
@@ -310,12 +310,12 @@ def scaling(call: Call, spec: Spec, device: torch.device) -> str | None:
 def bad_arguments(call: Call, spec: Spec, device: torch.device) -> str | None:
     """What the spec does not allow is refused with the documented error, before any kernel runs."""
 
-    def ask(row: Types) -> str | None:
+    def check(row: Types) -> str | None:
         good = {**sample(spec, device, lead=5, size=16, types=row), **required_params(spec)[0]}
         call(good)
         return next(filter(None, (_refused(call, spec, bad) for bad in bad_calls(spec, good))), None)
 
-    return in_types(spec, ask, both=False)
+    return in_types(spec, check, both=False)
 
 
 def _refused(call: Call, spec: Spec, bad: BadCall) -> str | None:
@@ -376,20 +376,20 @@ def autograd_runs(call: Call, spec: Spec, device: torch.device) -> str | None:
 
 
 def probes(call: Call, spec: Spec, device: torch.device) -> str | None:
-    """The questions of the op's own file, each a function of a call, a dtype and a device; its docstring says
-    what holds."""
+    """The probes of the op's own file: functions of a call, a dtype and a device, whose docstrings state the
+    property."""
     if spec.probes is None:
         raise NotApplicable("the op has none")
     module = registry.load_module(spec.probes)
 
-    def ask(types: Types) -> str | None:
+    def check(types: Types) -> str | None:
         dtype = getattr(torch, types[spec.type_variables[0]])
-        for question in module.PROBES:
-            if not question(call, dtype, device):
-                return f"{question.__name__}: {question.__doc__}"
+        for probe in module.PROBES:
+            if not probe(call, dtype, device):
+                return f"{probe.__name__}: {probe.__doc__}"
         return None
 
-    return in_types(spec, ask)
+    return in_types(spec, check)
 
 
 CASES: dict[str, Callable[[Call, Spec, torch.device], str | None]] = {
@@ -433,7 +433,7 @@ def cases(ops: Iterable[str]) -> list[Behaviour]:
 
 
 def run(case: Behaviour, impl: str, device: torch.device) -> Result:
-    """Ask one behaviour of one pinned implementation. Exceptions become states."""
+    """Run one behaviour case on one pinned implementation. Exceptions become states."""
     spec = registry.spec(case.op)
     function = runner.function(case.op)
     params = dict(required_params(spec)[0])

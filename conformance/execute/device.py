@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def arguments() -> list[str]:
-    """The options that choose the active device again, in another process or by hand."""
+    """The options that choose the active device again, in another process or on a command line."""
     info = portable.device()
     if info.emulated:
         return ["--device", f"{info.vendor}:{info.arch}", "--emulate"]
@@ -68,5 +68,5 @@ def _choose_named(name: str, emulate: bool | None) -> None:
     if chosen.error is not None or portable.device().arch == arch:
         return
     if emulate is False:
-        raise BackendError(f"--device {name} --require-hardware: the GPU here is {portable.device()}")
+        raise BackendError(f"--device {name} --require-hardware: this machine has {portable.device()}")
     detect.override_backend(vendor, arch, emulate=True)

@@ -92,7 +92,7 @@ def fuzz_ops(
 ) -> tuple[list[Result], int]:
     """Draw calls for `seconds`, shared evenly among the ops and implementations.
 
-    `begin` is told each call before it runs; `on_failure` gets each failure as soon as it is shrunk.
+    `begin` gets each call before it runs; `on_failure` gets each failure as soon as it is shrunk.
     Returns the failures, each shrunk to the smallest call that still fails, and how many were drawn.
     """
     pairs = [(op, name) for op in ops for name in implementations(op) if impls is None or name in impls]
@@ -145,7 +145,7 @@ def _search(
         count += 1
         if begin is not None:
             begin(case)
-        result = apply_waivers(run_case(reference.ask(case, spec), impl, device))
+        result = apply_waivers(run_case(reference.materialize(case, spec), impl, device))
         if not result.conforms:
             raise _Failed(result)
 

@@ -1,7 +1,7 @@
-"""Memory that shows what a kernel leaves unwritten and what it writes beside its own.
+"""Guarded memory: detects elements that a kernel leaves unwritten, and writes outside its tensors.
 
-Inside `guarded_memory` every tensor that is allocated from Python (an op's outputs and workspaces) lies in
-a buffer of its own with a band before and behind, and is poisoned in every byte unless it is asked with a
+Inside `guarded_memory` every tensor that is allocated from Python (an op's outputs and workspaces) is in
+a separate buffer with a guard band on each side, and every byte of it is poisoned unless the call gives a
 value (`torch.zeros`).
 """
 
@@ -51,7 +51,7 @@ class Guards:
         return inside.set_(buffer.untyped_storage(), BAND // dtype.itemsize, shape, strides)
 
     def fault(self) -> str:
-        """Where a band was written, in words; "" where none was."""
+        """A description of where a band was written; "" where none was."""
         for buffer, end, poison in self._buffers:
             before = (buffer[:BAND] != poison).nonzero()
             behind = (buffer[end:] != poison).nonzero()
@@ -75,7 +75,7 @@ def guarded_memory() -> Iterator[Guards]:
     """`torch.empty` and its kin give poisoned tensors between bands, in every thread, until the block ends.
 
     What torch's own C++ and compiled graphs allocate stays plain, and so do tensors of no device's memory
-    ("meta", fake ones) and those without elements, which `out=` may give memory of their own. Blocks may be
+    ("meta", fake ones) and those without elements, which `out=` may give new memory. Blocks may be
     nested; those of several threads wait for each other.
     """
     guards = Guards()

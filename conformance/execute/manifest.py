@@ -110,7 +110,7 @@ def _differences(
     """Where the cases that ran differ from the manifest's, by name if this suite's specs still make those."""
     if Listed.of(made) != listed:
         return [f"{op}: its spec makes {len(made)} cases, not the {listed.count} of tier {tier}'s manifest; "
-                f"if that is meant, remake it: {REMAKE}"] + (
+                f"if that is intended, rewrite it: {REMAKE}"] + (
             [f"{op} on {impl}: {len(ran)} cases, not those of the manifest."] * whole)  # fmt: skip
     found = [f"{case} on {impl} is not in the manifest of tier {tier}." for case in sorted(ran - made)]
     return found + [f"{case} on {impl} was not run." for case in sorted(made - ran) if whole]

@@ -47,7 +47,7 @@ def synchronize(device: torch.device) -> None:
 
 
 def implementations(op: str) -> tuple[str, ...]:
-    """Implementations of `op` whose language the active backend builds for the device that is here."""
+    """Implementations of `op` whose language the active backend builds for this machine's device."""
     return tuple(dispatcher.candidates(op))
 
 
@@ -56,36 +56,36 @@ def function(op: str) -> Callable[..., Any]:
     return dispatcher.op(op) if op in registry.functions() else getattr(portable, op)
 
 
-def fingerprint(question: reference.Question) -> str:
+def fingerprint(materialized: reference.MaterializedCase) -> str:
     """The first 16 digits of the SHA-256 of all inputs of a case."""
-    text = "".join(f"{name} {sha256}\n" for name, sha256 in question.sha256.items())
+    text = "".join(f"{name} {sha256}\n" for name, sha256 in materialized.sha256.items())
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def run_case(question: reference.Question, impl: str, device: torch.device) -> Result:
+def run_case(materialized: reference.MaterializedCase, impl: str, device: torch.device) -> Result:
     """Run one case on one pinned implementation, twice, and judge it. Exceptions become states.
 
     Raises DeviceLost when the device does not come back from a crash.
     """
-    case = question.case
+    case = materialized.case
     op = function(case.op)
     start = time.perf_counter()
     try:
         with portable.using(**{case.op: impl}):
-            result = judge_call(question, op, device, impl)
+            result = judge_call(materialized, op, device, impl)
         if not result.conforms:
             with contextlib.suppress(Exception):  # the verdict is there; the config only explains it
-                result = replace(result, message=result.message + _config(question, impl, device))
+                result = replace(result, message=result.message + _config(materialized, impl, device))
     except (Exception, SystemExit) as error:
         result = Result(case, impl, *classify(error, impl))
     return _still_there(replace(result, seconds=time.perf_counter() - start), device)
 
 
-def _config(question: reference.Question, impl: str, device: torch.device) -> str:
+def _config(materialized: reference.MaterializedCase, impl: str, device: torch.device) -> str:
     """The tuned values that the implementation ran with, as a line of a failure's message."""
-    case = question.case
-    present = [name for name in question.spec.inputs if name in question.inputs]
-    tensors = {name: question.inputs[name].on(device)[0] for name in present}
+    case = materialized.case
+    present = [name for name in materialized.spec.inputs if name in materialized.inputs]
+    tensors = {name: materialized.inputs[name].on(device)[0] for name in present}
     with portable.using(**{case.op: impl}):
         choice = portable.explain(case.op, **tensors, **case.params).choice
     if choice is None or choice.config is None or not choice.config.values:
@@ -105,7 +105,7 @@ def _still_there(result: Result, device: torch.device) -> Result:
 
 
 def classify(error: BaseException, impl: str) -> tuple[str, str]:
-    """The state and message that an exception makes of a case."""
+    """A case's state and message for an exception."""
     if isinstance(error, errors.PinError):
         reason = str(error.__dict__.get("reason", error))
         return "NotSupported", reason.partition(f": {impl}: ")[2] or reason
@@ -132,52 +132,52 @@ _TRITON = {
 
 
 def judge_call(
-    question: reference.Question, function: Callable[..., Any], device: torch.device, impl: str
+    materialized: reference.MaterializedCase, function: Callable[..., Any], device: torch.device, impl: str
 ) -> Result:
-    """Call `function` twice with a case's inputs and judge what comes back; its exceptions pass through.
+    """Call `function` twice with a case's inputs and judge what it returns; its exceptions pass through.
 
     `function` takes the op's inputs and parameters by name and answers as the op does. The first call's
     allocations are poisoned and guarded, and so are the inputs.
     """
-    case = question.case
-    moved = {name: made.on(device) for name, made in question.inputs.items()}
+    case = materialized.case
+    moved = {name: made.on(device) for name, made in materialized.inputs.items()}
     tensors = {name: view for name, (view, _) in moved.items()}
     with guarded_memory() as guards:
-        first, fence = _call(question, function, tensors, device)
+        first, fence = _call(materialized, function, tensors, device)
         synchronize(device)
     verdicts: list[tuple[str, Verdict]] = []
     if fault := guards.fault():
         verdicts.append(("", Verdict("Fail.bounds_write", note=fault)))
     del guards
-    second, again = _call(question, function, tensors, device)
+    second, again = _call(materialized, function, tensors, device)
     synchronize(device)
-    if set(first) != set(question.expected):
-        note = f"got outputs {sorted(first)}, expected {sorted(question.expected)}"
+    if set(first) != set(materialized.expected):
+        note = f"got outputs {sorted(first)}, expected {sorted(materialized.expected)}"
         return _result(case, impl, [("", Verdict("Fail.shape", note=note))])
-    for name, expected in question.expected.items():
-        verdict = expected.judge(first[name], question.biased_values)
+    for name, expected in materialized.expected.items():
+        verdict = expected.judge(first[name], materialized.biased_values)
         if verdict.passed:
             verdict = deterministic(first[name], second[name]) or verdict
         verdicts.append((name, verdict))
     if any(each is not None and not inputs.fence_intact(each) for each in (fence, again)):
         verdicts.append(("out", Verdict("Fail.bounds_write", note="memory beside out= was written")))
     for name, (_, buffer) in moved.items():
-        if not inputs.same_bits(buffer.cpu(), question.inputs[name].buffer):
+        if not inputs.same_bits(buffer.cpu(), materialized.inputs[name].buffer):
             note = "an input, or memory beside it, was written"
             verdicts.append((name, Verdict("Fail.bounds_write", note=note)))
-    exact = all(expected.exact for expected in question.expected.values())
+    exact = all(expected.exact for expected in materialized.expected.values())
     tensors_only = all(isinstance(each, torch.Tensor) for each in first.values())
     return replace(_result(case, impl, verdicts), digest=digest(first) if tensors_only else "", exact=exact)
 
 
 def _call(
-    question: reference.Question,
+    materialized: reference.MaterializedCase,
     op: Callable[..., Any],
     tensors: dict[str, torch.Tensor],
     device: torch.device,
 ) -> tuple[dict[str, Any], torch.Tensor | None]:
     """The op's outputs by name (gradients in a "grad" case), and the fenced buffer of `out=`."""
-    case, spec = question.case, question.spec
+    case, spec = materialized.case, materialized.spec
     arguments: dict[str, Any] = {name: tensors.get(name) for name in spec.inputs} | case.params
     if case.mode == "grad":
         numbers = [name for name in spec.inputs if name in tensors and tensors[name].is_floating_point()]
@@ -190,7 +190,7 @@ def _call(
         return {f"d{name}": grad for name, grad in zip(leaves, grads, strict=True)}, None
     fence = None
     if case.mode == "out" and spec.out is not None:
-        expected = question.expected[spec.out.name]
+        expected = materialized.expected[spec.out.name]
         arguments["out"], fence = inputs.fenced(tuple(expected.ref.shape), expected.dtype, device)
     outputs = _named(spec, op(**arguments))
     if fence is not None and next(iter(outputs.values())) is not arguments["out"]:
@@ -234,10 +234,10 @@ def answer(
     impls: Iterable[str],
     device: torch.device,
     begin: Callable[[str], None] = lambda impl: None,
-    asked: Callable[[str], None] = lambda sha256: None,
+    on_inputs: Callable[[str], None] = lambda sha256: None,
 ) -> Iterator[Result]:
-    """One case or behaviour, asked of each of `impls`; `begin` is told the implementation before it runs, and
-    `asked` the SHA-256 of the case's inputs. DeviceLost carries the last result."""
+    """Run one case or behaviour on each of `impls`. `begin` gets the implementation before it runs,
+    `on_inputs` the SHA-256 of the case's inputs. DeviceLost carries the last result."""
     from portable.conformance.execute import behaviour
 
     if isinstance(case, behaviour.Behaviour):
@@ -251,12 +251,12 @@ def answer(
             yield _still_there(replace(result, seconds=time.perf_counter() - start), device)
         return
     try:
-        question = reference.ask(case, registry.spec(case.op))
+        materialized = reference.materialize(case, registry.spec(case.op))
     except Exception as error:  # a broken reference is the suite's fault, not the implementation's
         fault = f"the reference failed: {type(error).__name__}: {error}"
         yield from (Result(case, name, "InternalError", fault) for name in impls)
         return
-    asked(fingerprint(question))
+    on_inputs(fingerprint(materialized))
     for name in impls:
         begin(name)
-        yield run_case(question, name, device)
+        yield run_case(materialized, name, device)

@@ -7,10 +7,10 @@ to be wrong there; of kind `waived` the result is accepted although it is outsid
 - A result that fails in the entry's state becomes XFail or Waived, which conform; its message stays, with
   the reason behind it. A failure in any other state stays what it is. The first entry that fits is taken.
 - Globs may take in cases that pass; they stay Pass. But of the cases that an entry names and that were
-  judged, at least one must have failed in its state, on each implementation by itself. Otherwise the entry
+  judged, at least one must have failed in its state, on each implementation separately. Otherwise the entry
   is unused there: the run does not conform, and the passing cases of an `xfail` are shown as XPass.
-  A run of cases picked by hand (`-k`) does not ask: those picked may be the ones that pass.
-- An expired entry excuses nothing, and fails a run in which a case that it names was judged.
+  A run of selected cases (`-k`) skips this check: those selected may be the ones that pass.
+- An expired entry has no effect, and fails a run in which a case that it names was judged.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ class Entry:
 
     @property
     def mark(self) -> str:
-        """What an excused result's message ends with."""
+        """The end of the message of a result that the entry was applied to."""
         return f"({self.where}, until {self.expires})"
 
-    def excused(self, result: Result) -> bool:
-        """Whether it was this entry that excused the result."""
+    def applied_to(self, result: Result) -> bool:
+        """Whether this entry was applied to the result."""
         return result.state == KINDS[self.kind] and result.message.endswith(self.mark)
 
     def names(self, result: Result) -> bool:
@@ -86,16 +86,16 @@ class Waivers:
         return result
 
     def used(self, results: Iterable[Result]) -> list[dict[str, Any]]:
-        """The entries that excused some of these results, as a record holds them."""
+        """The entries that were applied to some of these results, as a record holds them."""
         known = [result for result in results if result.state in KNOWN]
-        counts = [(entry, sum(entry.excused(result) for result in known)) for entry in self.entries]
+        counts = [(entry, sum(entry.applied_to(result) for result in known)) for entry in self.entries]
         return [{"where": each.where, "kind": each.kind, "used": count} for each, count in counts if count]
 
     def settle(self, results: list[Result], picked: bool = False) -> list[str]:
         """What is wrong with the entries after a run, one line each; `results` then show the XPass of the
         unused ones.
 
-        `picked`: the cases were picked by hand, so that none is called unused.
+        `picked`: cases were selected with -k, so no entry is called unused.
         """
         return [line for op, impl in dict.fromkeys((each.case.op, each.impl) for each in results)
                 for line in self._settle(results, op, impl, picked)]  # fmt: skip
@@ -112,7 +112,7 @@ class Waivers:
                 )
         for entry in [] if picked else self.entries:
             judged = [place for place in here if entry.names(results[place]) and _judged(results[place])]
-            if not judged or any(entry.excused(results[place]) for place in judged):
+            if not judged or any(entry.applied_to(results[place]) for place in judged):
                 continue
             lines.append(
                 f"{entry.where}: unused; of the cases of {entry.op} that it names, {len(judged)} ran on"

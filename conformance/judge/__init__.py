@@ -1,1 +1,1 @@
-"""Whether an answer is right: the float64 reference, the bound, and where wrong elements lie."""
+"""Whether outputs are right: the float64 reference, the bound, and the pattern of wrong elements."""

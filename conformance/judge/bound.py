@@ -70,7 +70,7 @@ class Verdict:
     |error| / bound over the finite elements, `max_abs` the largest |error|, and `ulp` the largest signed
     error in units in the last place of the output's type at the reference (the sign is that of the error);
     `wrong` how many of `count` elements are outside, `first` the first of them and `pattern` a phrase that
-    says where all of them lie.
+    describes the pattern of all of them.
     """
 
     state: str
@@ -126,7 +126,7 @@ def judge(
 ) -> Verdict:
     """Compare `got` with the float64 oracle `ref`.
 
-    `exact` asks for the reference rounded to `dtype`, bit for bit. `bias` adds the signed-bias test,
+    `exact` requires the reference rounded to `dtype`, bit for bit. `bias` adds the signed-bias test,
     which holds where rounding errors are independent: N(0, 1) data and an accumulator wider than R.
     """
     if tuple(got.shape) != tuple(ref.shape):
@@ -313,7 +313,7 @@ def _overflow_violations(
 def _saturated(
     value: torch.Tensor, ref: torch.Tensor, limits: torch.Tensor, dtype: torch.dtype
 ) -> torch.Tensor:
-    """Where the largest finite number of `dtype` stands for a reference that rounds beyond it."""
+    """Where the reference rounds beyond the largest finite number of `dtype`, which is then accepted."""
     largest = torch.copysign(torch.full_like(ref, torch.finfo(dtype).max), ref)
     return (value == largest) & (torch.isinf(ref) | (ref.abs() + limits >= _edge(dtype)))
 

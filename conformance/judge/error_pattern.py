@@ -1,10 +1,10 @@
-"""Where the wrong elements of a tensor lie, as one short phrase: "the last column of every row".
+"""The pattern of a tensor's wrong elements, as one short phrase: "the last column of every row".
 
 The last two dimensions are rows and columns, what leads them is the batch (counted through where there are
 several leading dimensions); a vector has elements. A phrase is the first of these that holds: every
 element; one element; the crossing of some batches, rows and columns; everything but such a crossing; a
 stretch of the elements in row-major order; a few elements; whole tiles; scattered elements. It says nothing
-that is not so: `Pattern.exact` tells that it names every wrong element and no other, and then `Pattern.mask`
+that is not so: `Pattern.exact` says that it names every wrong element and no other, and then `Pattern.mask`
 rebuilds them.
 """
 
@@ -102,7 +102,7 @@ class Places:
 class Pattern:
     """`count` wrong elements of a tensor of `shape`, and what they have in common.
 
-    `axes` are the batches, rows and columns that the wrong elements lie in ("all but": the right ones; a
+    `axes` are the batches, rows and columns that hold the wrong elements ("all but": the right ones; a
     "stretch": the flat indices alone). `tiles` are the first batch, row and column of each of `number` tiles
     of `tile` rows and columns, of the first ones where they are too many to name.
     """
@@ -185,7 +185,7 @@ class Pattern:
         return " alone" if numbered and self.kind == "crossing" else ""
 
     def _batch(self) -> str:
-        """The batches in words; a single one of several leading dimensions by its index."""
+        """The batches as text; a single one of several leading dimensions by its index."""
         batch = self.axes[0]
         if batch.every or len(self.shape) < 4:
             return batch.text("batch", "batches")

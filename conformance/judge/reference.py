@@ -65,8 +65,8 @@ class Expected:
 
 
 @dataclass(frozen=True)
-class Question:
-    """A case made concrete: its input tensors, its parameters and what each output must be."""
+class MaterializedCase:
+    """A case with its data: its input tensors, its parameters and what each output must be."""
 
     case: Case
     spec: Spec
@@ -83,8 +83,8 @@ class Question:
         return self.case.values == "normal" and self.case.layout != "expanded" and self.case.mode != "grad"
 
 
-def ask(case: Case, spec: Spec) -> Question:
-    """The case's inputs and its answer; the same on every machine."""
+def materialize(case: Case, spec: Spec) -> MaterializedCase:
+    """Make the case's inputs and expected outputs; the same on every machine."""
     made = {}
     mantissa = TF32_BITS if representable(case) else None
     for position, (name, shape) in enumerate(input_shapes(spec, case.shape).items()):
@@ -102,8 +102,8 @@ def ask(case: Case, spec: Spec) -> Question:
             made[f"d{name}"] = inputs.make(
                 case.id, f"d{name}", shape, dtype, case.values, "contiguous", mantissa=mantissa
             )
-        return Question(case, spec, made, _gradients(case, spec, made))
-    return Question(case, spec, made, _outputs(case, spec, made, scale_of=_strict(case, spec)))
+        return MaterializedCase(case, spec, made, _gradients(case, spec, made))
+    return MaterializedCase(case, spec, made, _outputs(case, spec, made, scale_of=_strict(case, spec)))
 
 
 def derived(case: Case, spec: Spec, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -226,8 +226,8 @@ def _tolerance(result: float, steps: float, acc: torch.dtype) -> Tolerance:
 def _gradients(case: Case, spec: Spec, made: Mapping[str, inputs.Input]) -> dict[str, Expected]:
     """Float64 gradients through the reference; a norm-wise bound, since they pass through several ops.
 
-    An op's gradient is strictly judged where it is computed, as an op of its own; here the question is
-    whether the formula is wired up right.
+    An op's gradient is strictly judged where it is computed, in the backward op; this checks
+    that the formula is wired up right.
     """
     wide = {name: widened(made[name].tensor) if name in made else None for name in spec.inputs}
     present = {name: tensor for name, tensor in wide.items()
@@ -265,7 +265,7 @@ def _output_shapes(case: Case, spec: Spec) -> dict[str, tuple[int, ...]]:
 
 def _call(function: Callable[..., Any], case: Case, spec: Spec, wide: Mapping[str, Any]) -> Any:
     """A function of a reference file, called by name with the op's axis moved last and back again. One that
-    takes `types` or `axes` is told the case's row of types or its sizes; one that takes `bits` gets random
+    takes `types` or `axes` gets the case's row of types or its sizes; one that takes `bits` gets random
     bits of the case, to make integers of."""
     axis_name = axis_param(spec)
     arguments: dict[str, Any] = {name: param.default for name, param in spec.params.items()} | case.params

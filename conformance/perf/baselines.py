@@ -5,7 +5,7 @@ A baseline is bound to a buffer set before it is timed, so that what a library k
 computes on the first set is compared with the op: a baseline that computes something else, that writes
 over its inputs, or that raises is not timed, and the reason is reported.
 
-`libraries` knows the libraries' own functions.
+`libraries` has the libraries' own functions.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def ready(
     outputs: Sequence[Tensor],
     names: Sequence[str] | None = None,
 ) -> tuple[dict[str, list[Call]], dict[str, str]]:
-    """The baselines (those of `names`, or all) that compute the op here, each as one call per buffer set, and
-    why the others do not.
+    """The baselines (those of `names`, or all) that compute the op on this machine, each as one call per
+    buffer set, and why the others do not.
 
     `outputs` are the op's own, of the first set. Inputs that a baseline wrote over are restored.
     """
@@ -86,7 +86,7 @@ def makers(spec: Spec, params: Params) -> dict[str, Callable[[], Callable[[Tenso
     def of_library(package: str, adapters: Mapping[str, Adapter]) -> Callable[[], Callable[[Tensors], Call]]:
         def make() -> Callable[[Tensors], Call]:
             if spec.op not in adapters:
-                raise Unsupported(f"has no {spec.op} of its own")
+                raise Unsupported(f"has no {spec.op}")
             installed(package)
 
             def bind(tensors: Tensors) -> Call:
@@ -107,7 +107,7 @@ def makers(spec: Spec, params: Params) -> dict[str, Callable[[], Callable[[Tenso
 def bound_to_torch(
     spec: Spec, params: Params, wrap: Callable[[Any], Any] | None = None
 ) -> Callable[[Tensors], Call]:
-    """Binds torch's own function, or what `wrap` makes of it, to a buffer set."""
+    """Binds torch's own function, or `wrap` of it, to a buffer set."""
     function, params = torch_function(spec), _complete(spec, params)
     wrapped = function if wrap is None else wrap(function)
 
@@ -136,7 +136,7 @@ def _functional(spec: Spec) -> Entry | None:
     same names, but for a first one called `input`, and with a default for everything else."""
     try:
         theirs = list(inspect.signature(getattr(torch.nn.functional, spec.op)).parameters.values())
-    except (AttributeError, TypeError, ValueError):  # no such function, or one that tells no signature
+    except (AttributeError, TypeError, ValueError):  # no such function, or one without a signature
         return None
     ours = (*spec.inputs, *spec.params)
     names = [each.name for each in theirs[: len(ours)]]
@@ -165,13 +165,13 @@ def difference(outputs: Sequence[Tensor], result: object) -> str:
         error = _relative_error(expected, got)
         limit = max(5 * torch.finfo(expected.dtype).eps, 5e-5)
         if not error <= limit:
-            off = f"its relative error is {error:.2g}, at most {limit:.2g} is alike"
+            off = f"its relative error is {error:.2g}, the limit is {limit:.2g}"
             return f"computes something else: output {number} differs, {off}"
     return ""
 
 
 def explained(error: Exception) -> str:
-    """An exception as one short line, of files only their names: a record tells nothing of the machine."""
+    """An exception as one short line, of files only their names: a record holds no paths of the machine."""
     lines = str(error).strip().splitlines()
     if not lines:
         return type(error).__name__
@@ -212,13 +212,13 @@ def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _statistics(function: Callable[..., Any], tensors: Tensors, params: Params) -> dict[str, Tensor]:
-    """The row statistics that a norm's backward pass takes from its forward pass, where it asks for them:
-    float32 tensors of x's shape with a last dimension of 1."""
-    asked = inspect.signature(function).parameters
-    if "rstd" not in asked:
+    """The row statistics that a norm's backward pass takes from its forward pass, where it has parameters for
+    them: float32 tensors of x's shape with a last dimension of 1."""
+    parameters = inspect.signature(function).parameters
+    if "rstd" not in parameters:
         return {}
     x = given(tensors, "x").float()
-    if "mean" not in asked:
+    if "mean" not in parameters:
         return {"rstd": torch.rsqrt(x.square().mean(-1, keepdim=True) + params["eps"])}
     variance, mean = torch.var_mean(x, -1, correction=0, keepdim=True)
     return {"mean": mean, "rstd": torch.rsqrt(variance + params["eps"])}

@@ -1,7 +1,7 @@
 """Times an op's bench cases on a GPU against its baselines, a copy and the measured roof.
 
 An entry of the record is one case on one pinned implementation. Its `vs` holds, per baseline, the median
-of the baseline's time over ours in the same turn and a 95 % bootstrap interval: above 1 ours is faster.
+of the baseline's time over ours in the same round and a 95 % bootstrap interval: above 1 ours is faster.
 `of_roof` is the least time that the measured roof allows over the time taken.
 """
 
@@ -31,14 +31,14 @@ from portable.spec.model import Spec
 
 ABOVE_ROOF = 1.10
 """Beyond this share of the measured roof the measurement, or the count of bytes or flops, is wrong: the
-roof is itself a measurement, so a kernel may lie a few percent above it."""
+roof is itself a measurement, so a kernel may be a few percent above it."""
 
 SLOWER = 0.9
-"""An implementation whose speed surely (by the high end of the interval) lies below this share of torch's
+"""An implementation whose speed surely (by the high end of the interval) is below this share of torch's
 is a PerfWarning."""
 
-SWEEP_TURNS = 15
-"""Turns of a case of the sweep, which has many cases; its verdicts are means over them."""
+SWEEP_ROUNDS = 15
+"""Rounds of a case of the sweep, which has many cases; its verdicts are means over them."""
 
 BASELINE = "baseline "
 """Put before a baseline's name among the candidates: an implementation may be called torch too."""
@@ -60,51 +60,53 @@ def bench(
     those groups of sweep.yaml instead.
 
     Returns one entry per case and implementation, and the medians of the roofs measured beside them. An
-    implementation that rejects a case has no entry. One that raises is told to `failed` (case id,
+    implementation that rejects a case has no entry. One that raises is passed to `failed` (case id,
     implementation, exception), and so is a case that cannot be made or timed at all ("any implementation");
     without `failed` the exception goes on, as it does where the device takes no more work.
     """
-    going = _Going(device, timing.Roofs(device), failed, timing.TURNS if groups is None else SWEEP_TURNS)
+    session = _Session(
+        device, timing.Roofs(device), failed, timing.ROUNDS if groups is None else SWEEP_ROUNDS
+    )
     entries = []
-    for asked in questions(ops, impls, groups):
+    for timed_case in timed_cases(ops, impls, groups):
         try:
-            found = _bench_case(asked, going)
+            found = _bench_case(timed_case, session)
         except Exception as error:
             if failed is None:
                 raise
             if device.type == "cuda":
                 torch.cuda.synchronize(device)  # raises where the error stays
-            failed(asked.case.id, "any implementation", error)
+            failed(timed_case.case.id, "any implementation", error)
             continue
         for entry in found:
             entries.append(entry)
             if progress is not None:
                 progress(entry)
-    return entries, going.roofs.measured
+    return entries, session.roofs.measured
 
 
-def questions(
+def timed_cases(
     ops: Sequence[str], impls: Sequence[str] | None, groups: Sequence[str] | None
-) -> list[sweep.Asked]:
+) -> list[sweep.TimedCase]:
     """What is timed: the specs' bench cases, or those of the named groups that are of `ops`."""
     if groups is None:
         specs = [registry.spec(op) for op in ops]
-        return [sweep.Asked(case, impls, None) for spec in specs for case in bench_cases(spec)]
+        return [sweep.TimedCase(case, impls, None) for spec in specs for case in bench_cases(spec)]
     wanted = [(group, op) for group in sweep.chosen(groups) for op in group.ops if op in ops]
-    asked = [each for group, op in wanted for each in group.asked(op)]
+    found = [each for group, op in wanted for each in group.cases(op)]
     if impls is None:
-        return asked
-    return [replace(each, impls=[name for name in each.impls or impls if name in impls]) for each in asked]
+        return found
+    return [replace(each, impls=[name for name in each.impls or impls if name in impls]) for each in found]
 
 
 @dataclass
-class _Going:
+class _Session:
     """What a run of timings keeps from case to case; host costs are measured once per small call."""
 
     device: torch.device
     roofs: timing.Roofs
     failed: Failed | None
-    turns: int = timing.TURNS
+    rounds: int = timing.ROUNDS
     launches: dict[tuple[Any, ...], float | None] = field(default_factory=dict)
 
     def launch(self, key: tuple[Any, ...], measure: Callable[[], float | None]) -> float | None:
@@ -126,8 +128,8 @@ def bench_cases(spec: Spec) -> list[Case]:
     ]
 
 
-def _bench_case(asked: sweep.Asked, going: _Going) -> list[Entry]:
-    case, device, spec = asked.case, going.device, registry.spec(asked.case.op)
+def _bench_case(timed_case: sweep.TimedCase, session: _Session) -> list[Entry]:
+    case, device, spec = timed_case.case, session.device, registry.spec(timed_case.case.op)
     moved = _bytes(case, spec)
     free = torch.cuda.mem_get_info(device)[0]
     sets = [
@@ -136,28 +138,28 @@ def _bench_case(asked: sweep.Asked, going: _Going) -> list[Entry]:
     ]
 
     def fails(name: str, error: Exception) -> None:
-        if going.failed is None:
+        if session.failed is None:
             raise error
-        going.failed(case.id, name, error)
+        session.failed(case.id, name, error)
 
-    calls, expected = _ours(case, spec, asked.impls, sets[0], fails)
+    calls, expected = _ours(case, spec, timed_case.impls, sets[0], fails)
     if not calls:
         return []
-    others, reasons = baselines.ready(spec, sets, case.params, expected, asked.baselines)
+    others, reasons = baselines.ready(spec, sets, case.params, expected, timed_case.baselines)
     del expected
     timed: dict[str, tuple[Call, Sequence[Any]]] = {name: (call, sets) for name, call in calls.items()}
     timed |= {BASELINE + name: (_run, bound) for name, bound in others.items()}
     matrix = spec.cost.roof == "matrix"
-    if not matrix or "copy" in (asked.baselines or ()):
+    if not matrix or "copy" in (timed_case.baselines or ()):
         halves = [torch.randn(max(moved // 4, 1), device=device).to(torch.bfloat16) for _ in sets]
         timed[BASELINE + "copy"] = (timing.copy, [(half, torch.empty_like(half)) for half in halves])
-    if "dense" in (asked.baselines or ()):
+    if "dense" in (timed_case.baselines or ()):
         dense = _beside_baseline(spec, "dense")
         timed[BASELINE + "dense"] = (_run, [dense(tensors, _facts(case, spec)) for tensors in sets])
     flops, unit, passes = _work(case, spec)
-    if sweep.TAIL in sweep.tokens(case.layout):  # the spec's formula knows no lengths
+    if sweep.TAIL in sweep.tokens(case.layout):  # the spec's formula does not count by lengths
         flops *= _beside_baseline(spec, "share_of_uniform")(sets[0], _facts(case, spec))
-    timed |= going.roofs.candidates(DTYPES[unit] if matrix else None)
+    timed |= session.roofs.candidates(DTYPES[unit] if matrix else None)
 
     def left_out(name: str, error: Exception) -> None:
         if name.startswith(BASELINE):
@@ -165,12 +167,12 @@ def _bench_case(asked: sweep.Asked, going: _Going) -> list[Entry]:
         else:
             fails(name, error)
 
-    samples = timing.interleaved(timed, going.turns, left_out)
-    rates = going.roofs.take(samples)
+    samples = timing.interleaved(timed, session.rounds, left_out)
+    rates = session.roofs.take(samples)
     made_of = {name: moved if name == timing.COPY_ROOF else flops * passes for name in rates}
     floor_us = 1e6 * max(made_of[name] / rate for name, rate in rates.items())
     ran = [name for name in calls if name in samples]
-    launches, baseline_launch = _launches(case, spec, going, ran, fails)
+    launches, baseline_launch = _launches(case, spec, session, ran, fails)
     against = {
         name.removeprefix(BASELINE): sample for name, sample in samples.items() if name.startswith(BASELINE)
     }
@@ -189,18 +191,18 @@ def _bench_case(asked: sweep.Asked, going: _Going) -> list[Entry]:
 
 
 def _launches(
-    case: Case, spec: Spec, going: _Going, ran: Sequence[str], fails: Callable[[str, Exception], None]
+    case: Case, spec: Spec, session: _Session, ran: Sequence[str], fails: Callable[[str, Exception], None]
 ) -> tuple[dict[str, float | None], float | None]:
     """Host microseconds of a small call, per implementation and of torch's own."""
-    small = _small_call(case, spec, going.device)
+    small = _small_call(case, spec, session.device)
     key = (case.op, case.types, tuple(case.params.items()), case.shape.absent)
     ours = {
-        name: going.launch(
+        name: session.launch(
             (*key, name), functools.partial(_launch_cost, case.op, name, small | case.params, fails)
         )
         for name in ran
     }
-    return ours, going.launch(key, functools.partial(_baseline_launch, spec, small, case.params))
+    return ours, session.launch(key, functools.partial(_baseline_launch, spec, small, case.params))
 
 
 def _ours(
@@ -210,7 +212,7 @@ def _ours(
     tensors: baselines.Tensors,
     fails: Callable[[str, Exception], None],
 ) -> tuple[dict[str, Call], list[Tensor]]:
-    """The implementations asked for that run this case, and the outputs that they and baselines are held
+    """The selected implementations that run this case, and the outputs that they and baselines are held
     against: the torch implementation's, else the first's. One that computes something else is not timed."""
     calls: dict[str, Call] = {}
     outputs: dict[str, list[Tensor]] = {}
@@ -298,8 +300,8 @@ def table(
 def _notes(entries: Sequence[Entry], roof: Mapping[str, float]) -> list[str]:
     lines = [f"roof measured in this run: {name} {value:.4g}" for name, value in roof.items()]
     clocks = [mhz for entry in entries if entry["clocks"] for mhz in entry["clocks"]["sm_mhz"]]
-    span = f"{min(clocks)}..{max(clocks)} MHz" if clocks else "not told (it takes nvidia-ml-py or amdsmi)"
-    lines.append(f"the GPU's clock beside the turns: {span}")
+    span = f"{min(clocks)}..{max(clocks)} MHz" if clocks else "unknown (install nvidia-ml-py or amdsmi)"
+    lines.append(f"the GPU's clock over the rounds: {span}")
     cases = list(dict.fromkeys(entry["case"] for entry in entries))
     missing: dict[tuple[str, str], list[str]] = {}
     for case, errors_ in {entry["case"]: entry["baseline_errors"] for entry in entries}.items():
@@ -377,8 +379,8 @@ def _launch_cost(
 
 
 def made(case: Case, spec: Spec, device: torch.device, seed: int) -> dict[str, torch.Tensor | None]:
-    """The inputs of a case, normal data laid out as it asks; an absent one is None. Those that follow from
-    others are made by the function `derived` beside the op's baseline, on the GPU; it knows the layout."""
+    """The inputs of a case, normal data in its layout; an absent one is None. Those that follow from
+    others are made by the function `derived` beside the op's baseline, on the GPU, in the layout."""
     generator = torch.Generator(device).manual_seed(seed)
     found: dict[str, torch.Tensor | None] = dict.fromkeys(spec.inputs)
     for name, shape in input_shapes(spec, case.shape).items():

@@ -1,7 +1,7 @@
 """The kernels of liger-kernel, flag-gems and quack-kernels that compute one of the ops, as baselines.
 
 Their signatures were read on 2026-11-21 in the sources of liger-kernel 0.8.5, flag-gems 5.0.2 and
-quack-kernels 0.6.5. They are imported only when asked for. An adapter looks its functions up and prepares
+quack-kernels 0.6.5. They are imported only when used. An adapter looks its functions up and prepares
 what training would have kept from the forward pass; the call that it returns is what is timed.
 """
 
@@ -23,7 +23,7 @@ the op's outputs in the spec's order. Raises Unsupported on what the library doe
 
 
 class Unsupported(ValueError):
-    """A library does not do what this call asks; the message says what."""
+    """A library does not support this call; the message says what."""
 
 
 def installed(name: str) -> Any:

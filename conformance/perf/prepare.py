@@ -20,37 +20,37 @@ from portable.spec.model import Spec
 def share(
     ops: Sequence[str], impls: Sequence[str] | None, groups: Sequence[str] | None, first: int, step: int
 ) -> None:
-    """Compile the kernels of every `step`-th question from number `first` on into the disk caches, ours and
-    the baselines' own, which takes a call of each.
+    """Compile the kernels of every `step`-th case from number `first` on into the disk caches, ours and
+    the baselines' own, by calling each once.
 
     What an implementation rejects or a compiler refuses is left to the timing, which says so.
     """
-    for asked in bench.questions(ops, impls, groups)[first::step]:
-        _call_baselines(asked)
-        for name in implementations(asked.case.op):
-            if asked.impls is None or name in asked.impls:
+    for timed_case in bench.timed_cases(ops, impls, groups)[first::step]:
+        _call_baselines(timed_case)
+        for name in implementations(timed_case.case.op):
+            if timed_case.impls is None or name in timed_case.impls:
                 try:
-                    _compile(asked, name)
-                except Exception:  # the timing meets it again and tells it
+                    _compile(timed_case, name)
+                except Exception:  # the timing raises it again and reports it
                     continue
 
 
-def _call_baselines(asked: sweep.Asked) -> None:
-    spec, case = registry.spec(asked.case.op), asked.case
+def _call_baselines(timed_case: sweep.TimedCase) -> None:
+    spec, case = registry.spec(timed_case.case.op), timed_case.case
     try:
         tensors = bench.made(case, spec, torch_device(), seed=0)
-    except Exception:  # the timing meets it again and tells it
+    except Exception:  # the timing raises it again and reports it
         return
     for name, make in baselines.makers(spec, case.params).items():
-        if asked.baselines is None or name in asked.baselines:
+        if timed_case.baselines is None or name in timed_case.baselines:
             try:
                 make()(tensors)()
             except Exception:  # another project's code: the timing says why it is not timed
                 continue
 
 
-def _compile(asked: sweep.Asked, name: str) -> None:
-    case, spec = asked.case, registry.spec(asked.case.op)
+def _compile(timed_case: sweep.TimedCase, name: str) -> None:
+    case, spec = timed_case.case, registry.spec(timed_case.case.op)
     implementation = spec.implementation(name)
     if implementation is None or implementation.kind == "run":
         return

@@ -1,6 +1,6 @@
 """The sizes that the bars on speed are held to (sweep.yaml), as cases to time and as verdicts on timings.
 
-A case of the sweep has a layout of its own: "bench", or "bench-" and tokens for inputs that are not
+A case of the sweep has one of these layouts: "bench", or "bench-" and tokens for inputs that are not
 contiguous: "bT" is b stored with its last two dimensions swapped, "a1" is a that starts one element beyond
 an aligned address, "aT1" is both. "tail" is for packed sequences: a long tail of lengths.
 """
@@ -33,7 +33,7 @@ _TOKEN = re.compile(r"([a-z_]+?)(T?)(\d*)")
 
 
 @dataclass(frozen=True)
-class Asked:
+class TimedCase:
     """One case to time: on which implementations and against which baselines, None for all of them."""
 
     case: Case
@@ -64,7 +64,7 @@ class Group:
     baselines: tuple[str, ...]
     bars: tuple[Bar, ...]
 
-    def asked(self, op: str) -> Iterator[Asked]:
+    def cases(self, op: str) -> Iterator[TimedCase]:
         """The cases of one op of the group."""
         spec = registry.spec(op)
         impls = list(dict.fromkeys(bar.impl for bar in self.bars))
@@ -80,12 +80,12 @@ class Group:
                 shape = make_shape(spec, axes, size.get("leading", ()), params, size.get("absent", ()))
                 for layout in self.layouts:
                     name = f"bench-{layout}" if layout else "bench"
-                    yield Asked(Case(op, types, shape, layout=name), impls, self.baselines)
+                    yield TimedCase(Case(op, types, shape, layout=name), impls, self.baselines)
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """How timings stand to a bar: the mean and the least of the `cases` ratios, and where the least is."""
+    """Timings against a bar: the mean and the least of the `cases` ratios, and where the least is."""
 
     group: str
     op: str
@@ -143,7 +143,7 @@ def chosen(names: Sequence[str]) -> list[Group]:
 
 
 def tokens(layout: str) -> list[str]:
-    """The words of a layout behind "bench"."""
+    """The tokens of a layout after "bench"."""
     return layout.split("-")[1:]
 
 
@@ -167,7 +167,7 @@ def verdicts(entries: Sequence[Mapping[str, Any]]) -> list[Verdict]:
     found = []
     for group in groups():
         for op in group.ops:
-            cases = [asked.case.id for asked in group.asked(op)]
+            cases = [each.case.id for each in group.cases(op)]
             for bar in group.bars:
                 ratios = {
                     case: ratio

@@ -1,7 +1,7 @@
 """Host time of a call, and the roofs that device time is measured against.
 
-How device time is taken is `portable.runtime.timing`'s, which is here as well; what is compared is the ratio
-within each turn (`stats.ratio_interval`).
+Device time is measured by `portable.runtime.timing`, re-exported here; what is compared is the ratio
+within each round (`stats.ratio_interval`).
 """
 
 from __future__ import annotations
@@ -13,12 +13,21 @@ from typing import Any
 
 import torch
 
-from portable.runtime.timing import MIN_TURN_US, TURNS, Sample, Timed, copy, interleaved, set_count, sm_clock
+from portable.runtime.timing import (
+    MIN_ROUND_US,
+    ROUNDS,
+    Sample,
+    Timed,
+    copy,
+    interleaved,
+    set_count,
+    sm_clock,
+)
 
 __all__ = [
     "COPY_ROOF",
-    "MIN_TURN_US",
-    "TURNS",
+    "MIN_ROUND_US",
+    "ROUNDS",
     "Roofs",
     "Sample",
     "Timed",
@@ -50,8 +59,8 @@ def launch_cost(call: Callable[[], object], calls: int = 2000) -> float:
 
 
 class Roofs:
-    """What the GPU can do at most, timed in turn with the candidates: a clock that drifts from case to case
-    falls on the roof as well (measured once a run, one moved by 6 % within 20 minutes on an H200).
+    """What the GPU can do at most, timed in rotation with the candidates: a clock that drifts from case to
+    case falls on the roof as well (measured once a run, one moved by 6 % within 20 minutes on an H200).
 
     `measured` holds the medians over the cases so far: `copy_bytes_per_s`, bytes read plus bytes written,
     and per type `matmul_<dtype>_flop_per_s` of the vendor library's square product on N(0, 1) data.

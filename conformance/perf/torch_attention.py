@@ -1,4 +1,4 @@
-"""torch's own attention kernels, asked for by name, as baselines: cuDNN's, flash's, FlexAttention compiled.
+"""torch's own attention kernels, selected by name, as baselines: cuDNN's, flash's, FlexAttention compiled.
 
 torch takes one of the first two for `scaled_dot_product_attention`; which one depends on its version.
 """
@@ -45,7 +45,7 @@ def _forward(backend: str, tensors: Tensors, params: Params) -> Call:
 
 
 def _cudnn_backward(tensors: Tensors, params: Params) -> Call:
-    """The kernel alone: what the forward pass keeps is computed here."""
+    """The backward kernel alone: what the forward pass saves is computed first."""
     _plain(tensors, params)
     do, q, k, v = (given(tensors, name) for name in ("do", "q", "k", "v"))
     aten, causal, scale = torch.ops.aten, params["causal"], params["scale"]
@@ -76,7 +76,7 @@ def _flex(tensors: Tensors, params: Params) -> Call:
 
     for name in ("bias", "sinks"):
         if tensors.get(name) is not None:
-            raise Unsupported(f"is not asked for {name}")
+            raise Unsupported(f"has no {name}")
     q, k, v = (given(tensors, name) for name in ("q", "k", "v"))
     shift = k.shape[-2] - q.shape[-2]
     left, right, cap = params["window_left"], params["window_right"], params["softcap"]

@@ -76,7 +76,7 @@ def text(packed: Mapping[str, Any]) -> str:
 
 
 def _lines(value: Any, depth: int, indent: str) -> str:
-    """`value` with its entries on lines of their own, `depth` levels of them."""
+    """`value` with its entries on separate lines, `depth` levels of them."""
     if not depth or not value or not isinstance(value, (dict, list)):
         spaces = (",", ":") if len(indent) > 2 else (", ", ": ")
         return json.dumps(value, sort_keys=True, allow_nan=False, separators=spaces)
@@ -94,7 +94,7 @@ def _lines(value: Any, depth: int, indent: str) -> str:
 
 
 def _rows(record: Mapping[str, Any]) -> dict[str, tuple[list[str], dict[str, dict[int, Result]]]]:
-    """By op: the ids, and by implementation the results by their row. A case that stands twice with one
+    """By op: the ids, and by implementation the results by their row. A case that is listed twice with one
     implementation has two rows."""
     rows: dict[str, tuple[list[str], dict[str, dict[int, Result]]]] = {}
     places: dict[str, list[int]] = {}
@@ -211,7 +211,7 @@ def _parts(word: str, parts: Sequence[Sequence[str]], place: str) -> Iterator[st
         raise RecordError(f"{place}.ids: {word!r} has more parts than there are")
     for number, texts in zip(numbers, parts):  # noqa: B905
         if not number.isdecimal() or len(number) > 9 or int(number) >= len(texts):
-            raise RecordError(f"{place}.ids: {word!r} names a part that is not there")
+            raise RecordError(f"{place}.ids: {word!r} names a part that does not exist")
         yield texts[int(number)]
 
 
@@ -223,11 +223,11 @@ def _words(entry: Mapping[str, Any], name: str, place: str) -> list[str]:
 
 
 def _spread(entry: Mapping[str, Any], name: str, count: int, place: str) -> list[str]:
-    """Run lengths as a word for each of `count`."""
+    """Run lengths expanded to `count` words."""
     words = _words(entry, name, place)
     pairs = list(zip(words[::2], words[1::2]))  # noqa: B905
     if len(words) % 2 or not all(number.isdecimal() and len(number) < 10 for _, number in pairs):
-        raise RecordError(f"{place}.{name}: expected words, each with how often it stands")
+        raise RecordError(f"{place}.{name}: expected words, each with its count")
     total = sum(int(number) for _, number in pairs)
     if total != count:
         raise RecordError(f"{place}.{name}: runs of {total} in all; expected {count}")

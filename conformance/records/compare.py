@@ -41,7 +41,7 @@ class CompareError(PortableError, ValueError):
 
 
 class NothingInCommon(CompareError):
-    """No implementation ran one case in both: nothing is wrong, and nothing can be said."""
+    """No implementation ran one case in both: nothing to compare."""
 
 
 @dataclass
@@ -49,7 +49,7 @@ class Agreement:
     """What became of the cases of one implementation of one op: `impl` of A against `other` of B.
 
     Of `cases` that both ran, `exact` demand equal bits and `equal` came out bit-equal. Counted apart are
-    `behaviours`, which have no output; `known`, excused on a side (XFail, Waived); `unsupported`, what only
+    `behaviours`, which have no output; `known`, XFail or Waived on a side; `unsupported`, what only
     one side supports; and `only`, the cases of A that B lacks and those of B that A lacks. None of the last
     three is a disagreement; `problems` are the disagreements.
     """
@@ -75,8 +75,8 @@ class Agreement:
 def agreements(one: Record, other: Record) -> list[Agreement]:
     """Per op, the implementations that were joined, in A's order.
 
-    CompareError for another schema, another spec or other inputs, a result that stands twice, or nothing in
-    common.
+    CompareError for another schema, another spec or other inputs, a result that is listed twice, or nothing
+    in common.
     """
     if not one["schema"] == other["schema"] == SCHEMA:
         raise CompareError(
@@ -109,7 +109,7 @@ def report(one: Record, other: Record, parity: float | None = None) -> tuple[lis
         f"{'op':<20} {'implementation':<{width}} {'cases':>6} {'bit-equal':>10} {'exact':>6} "
         f"{'behaviours':>10} {'known':>6} {'one side':>8}  disagreements"
     )
-    alike = _asked(one) == _asked(other)
+    alike = _selection(one) == _selection(other)
     for each in found:
         share = f"{each.equal / each.cases:.0%}" if each.cases else "-"
         lines.append(
@@ -134,18 +134,18 @@ def report(one: Record, other: Record, parity: float | None = None) -> tuple[lis
 def data(one: Record, other: Record, parity: float | None = None) -> dict[str, Any]:
     """The same as plain data: `names`, `notices`, `agreement` (one entry per joined implementation),
     `parity` (one entry per ratio; its `case` is "" where it is the op's mean), `verdict`, `agree`, and
-    `target` where parity was asked for."""
+    `target` with `--parity`."""
     found = agreements(one, other)
     verdict, agree = _verdict(found)
-    told, asked, rows = notices(one, other), {}, []
+    notes, target, rows = notices(one, other), {}, []
     if parity is not None:
         measured = parities.parity(one, other, parity)
-        told += [f"parity refused: {text}" for text in measured.refused]
-        asked, rows = {"target": parity}, measured.data()
+        notes += [f"parity refused: {text}" for text in measured.refused]
+        target, rows = {"target": parity}, measured.data()
         verdict, agree = f"{verdict} {measured.sentence}", agree and measured.passes
     return {
         "names": names(one, other),
-        "notices": told,
+        "notices": notes,
         "agreement": [
             {
                 "op": each.op, "impl": each.name, "cases": each.cases, "exact": each.exact,
@@ -158,7 +158,7 @@ def data(one: Record, other: Record, parity: float | None = None) -> dict[str, A
         "parity": rows,
         "verdict": verdict,
         "agree": agree,
-        **asked,
+        **target,
     }  # fmt: skip
 
 
@@ -181,11 +181,13 @@ def notices(one: Record, other: Record) -> list[str]:
         for label, each in (("A", one), ("B", other))
         if not each["header"]["complete"]
     ]
-    for name, a, b in zip(("tier", "fraction", "ops", "impls", "k"), _asked(one), _asked(other), strict=True):
+    for name, a, b in zip(
+        ("tier", "fraction", "ops", "impls", "k"), _selection(one), _selection(other), strict=True
+    ):
         if a != b:
             shown = [f"{len(each)} ops" if name == "ops" else each for each in (a, b)]
             lines.append(
-                f"the two runs asked for different cases ({name}: A {shown[0]}, B {shown[1]}); "
+                f"the two runs selected different cases ({name}: A {shown[0]}, B {shown[1]}); "
                 f"only those in common are compared"
             )
     return lines
@@ -218,7 +220,7 @@ def _same_specs(one: Record, other: Record, ops: Iterable[str]) -> None:
             raise CompareError(f"{op}: {label}'s header has no digest of its spec; record the run again")
         if digests[0] != digests[1]:
             raise CompareError(
-                f"{op}: the two runs were asked by different specs ({digests[0]} and {digests[1]}); "
+                f"{op}: the two runs used different specs ({digests[0]} and {digests[1]}); "
                 f"compare runs of one version of the spec"
             )
 
@@ -245,7 +247,8 @@ def _ran(results: Iterable[dict[str, Any]]) -> bool:
 
 
 def _native(op: str, name: str) -> bool:
-    """Whether the implementation is written in a vendor's own language, as far as the catalogue knows it."""
+    """Whether the implementation is written in one vendor's language; False where the catalogue does not list
+    it."""
     if op not in registry.op_folders():
         return False
     found = registry.spec(op).implementation(name)
@@ -322,25 +325,25 @@ def _verdict(found: list[Agreement]) -> tuple[str, bool]:
             total[name] += getattr(each, name)
         total.update(problems=len(each.problems), only_a=len(each.only[0]), only_b=len(each.only[1]))
     if total["problems"]:
-        asked = _count(total["cases"] + total["behaviours"], "case")
-        text = f"The two disagree in {total['problems']} of {asked}."
+        cases = _count(total["cases"] + total["behaviours"], "case")
+        text = f"The two disagree in {total['problems']} of {cases}."
     else:
         text = (
             f"The two agree: {_count(total['cases'], 'case')} within both bounds, "
             f"{total['equal']} of them bit-equal; {total['exact']} had to be."
         )
     asides = [
-        _count(total["behaviours"], "behaviour") + " asked of both" if total["behaviours"] else "",
+        _count(total["behaviours"], "behaviour") + " run on both" if total["behaviours"] else "",
         _count(total["known"], "known failure") if total["known"] else "",
         f"{total['unsupported']} supported on one side only" if total["unsupported"] else "",
         f"{total['only_a']} only in A" if total["only_a"] else "",
         f"{total['only_b']} only in B" if total["only_b"] else "",
     ]
-    told = ", ".join(each for each in asides if each)
-    return (f"{text} Besides: {told}." if told else text), not total["problems"]
+    notes = ", ".join(each for each in asides if each)
+    return (f"{text} Besides: {notes}." if notes else text), not total["problems"]
 
 
-# Words --------------------------------------------------------------------------------------------
+# Text ---------------------------------------------------------------------------------------------
 
 
 def _alone(one: Record, other: Record, found: list[Agreement]) -> list[str]:
@@ -355,7 +358,7 @@ def _alone(one: Record, other: Record, found: list[Agreement]) -> list[str]:
     return lines
 
 
-def _asked(side: Record) -> tuple[Any, ...]:
+def _selection(side: Record) -> tuple[Any, ...]:
     head = side["header"]
     picked = head["selection"]
     ops = tuple(sorted(map(str, picked["ops"])))

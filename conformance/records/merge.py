@@ -164,7 +164,7 @@ def _roof(shards: Sequence[Record]) -> dict[str, Any] | None:
             numbers = [one["header"]["fraction"][0] for one in (measured[0], each)]
             raise MergeError(
                 f"roof: shards {numbers[0]} and {numbers[1]} measured different roofs, so their timings "
-                f"cannot stand in one record; give --bench to one shard only"
+                f"cannot be merged into one record; give --bench to one shard only"
             )
     return measured[0]["roof"] if measured else None
 

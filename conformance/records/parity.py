@@ -1,12 +1,12 @@
 """Parity of two GPUs: the ratio of their roofline efficiencies, B's over A's, with its interval.
 
 Each record measured its own roof, so a ratio says how much of its GPU each side's kernel uses, not which
-GPU is faster. It is asked case by case of the fastest implementation of each side and of each
-implementation that both have, and per op of the geometric mean over its cases. A is the yardstick:
+GPU is faster. It is computed case by case for the fastest implementation of each side and for each
+implementation that both have, and per op for the geometric mean over its cases. A is the yardstick:
 
-- parity: the whole interval lies at the threshold or above;
-- below: the whole interval lies below it;
-- inconclusive: the threshold lies inside; measure again, on a quieter machine or with more turns.
+- parity: the whole interval is at the threshold or above;
+- below: the whole interval is below it;
+- inconclusive: the threshold is inside; measure again, on a quieter machine or with more rounds.
 
 Two runs on one GPU are judged the same way: a regression gate. A ratio below fails, and so does a case
 that had to be refused; an inconclusive ratio does not fail, and is printed and counted.

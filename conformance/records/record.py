@@ -101,10 +101,10 @@ def header(
     k: str | None = None,
     fraction: tuple[int, int] = (1, 1),
 ) -> dict[str, Any]:
-    """What the run ran on and was asked: `device` is a `portable.plan.Device`, `argv` the arguments after
-    the program, the rest the run's selection."""
+    """The run's device, versions, command and selection: `device` is a `portable.plan.Device`, `argv` the
+    arguments after the program, the rest the run's selection."""
     driver, toolkit = (None, None) if device.emulated else _driver_and_toolkit(device.vendor)
-    commit, dirty = _commit()
+    commit, dirty = checkout_commit()
     return {
         "device": device.name,
         "vendor": device.vendor,
@@ -121,25 +121,25 @@ def header(
         "tier": tier,
         "fraction": list(fraction),
         "selection": {"ops": list(ops), "impls": None if impls is None else list(impls), "k": k},
-        "specs": {op: question(op) for op in ops},
+        "specs": {op: op_digest(op) for op in ops},
         "complete": True,
     }
 
 
-def question(op: str) -> str:
-    """16 digits that change with what the op's spec asks: everything in it but the implementations, what
-    they cost and the documentation, and the file of its reference."""
+def op_digest(op: str) -> str:
+    """16 hex digits over what the op's cases and results depend on: the spec but for implementations, cost
+    and documentation, and the file of its reference."""
     return spec_digest(registry.spec(op), registry.op_folders()[op].parent)
 
 
 def spec_digest(spec: Spec, folder: Path) -> str:
-    """See `question`; `folder` is the op's, whose place on this machine is left out."""
+    """See `op_digest`; `folder` is the op's, whose path is left out."""
     entries = [entry for entry in (spec.reference.entry, spec.reference.error_scale) if entry is not None]
-    asked = (
+    contents = (
         spec.axes, spec.leading, spec.types, spec.inputs, spec.params, spec.outputs, spec.tolerance,
         [entry.function for entry in entries],
     )  # fmt: skip
-    digest = hashlib.sha256(repr(asked).replace(f"{folder}/", "").encode())
+    digest = hashlib.sha256(repr(contents).replace(f"{folder}/", "").encode())
     for file in sorted({entry.file for entry in entries}):
         digest.update(file.read_bytes())
     return digest.hexdigest()[:16]
@@ -295,7 +295,7 @@ def _driver_and_toolkit(vendor: str) -> tuple[str | None, str | None]:
     return driver, toolkit
 
 
-def _commit() -> tuple[str | None, bool | None]:
+def checkout_commit() -> tuple[str | None, bool | None]:
     """The checkout's commit and whether tracked files differ from it, evidence like this record set aside;
     nothing when installed from a wheel."""
     folder = Path(__file__).resolve().parent

@@ -34,8 +34,8 @@ HEADER_FIELDS: dict[str, Kinds] = {
     "date": str,
     "tier": str,
     "fraction": list,  # [i, n]: the i-th of n shards
-    "selection": dict,  # what was asked for: "ops", and "impls" and "k" (null: all)
-    "specs": dict,  # op -> digest of the question that its spec asks
+    "selection": dict,  # "ops", and "impls" and "k" (null: all)
+    "specs": dict,  # op -> digest of its spec and reference (record.op_digest)
     "complete": bool,  # False: interrupted, `--resume` goes on
 }
 RESULT_FIELDS: dict[str, Kinds] = {"case": str, "impl": str, "state": str}

@@ -2,8 +2,8 @@
 
 A folder with records (`*.json`), `statement.yaml`, `SHA256SUMS`, and nothing else. `verify` reads it as data
 from a stranger: it executes nothing, follows no link, reads no file beyond its limit, and escapes what it
-prints. The checks show that a package is whole and agrees with itself and with this suite; that the runs
-took place as recorded only a run of one's own can show.
+prints. The checks show that a package is whole and agrees with itself and with this suite; whether the
+runs took place as recorded is shown only by running them again.
 """
 
 from __future__ import annotations
@@ -64,15 +64,15 @@ class _Fault(Exception):
 def make(folder: Path, records: Sequence[Path], statement: Mapping[str, Any]) -> list[str]:
     """Write the package into `folder`, which must not exist, and answer what `verify` says of it.
 
-    `statement` holds `FIELDS` but `schema_version`. SubmissionError for records whose names cannot stand in a
-    package, RecordError for one that is none.
+    `statement` holds `FIELDS` but `schema_version`. SubmissionError for records whose names are not allowed
+    in a package, RecordError for one that is none.
     """
     names = [path.name for path in records]
     for name in names:
         if not name.endswith(".json") or not NAME.fullmatch(name):
             raise SubmissionError(f"{name}: a record in a package is called like record.json")
     if not names or len(set(names)) != len(names):
-        raise SubmissionError(f"records {listed(names)}: expected at least one, each with a name of its own")
+        raise SubmissionError(f"records {listed(names)}: expected at least one, each with a different name")
     for path in records:
         record.read(path)
     contents = {path.name: path.read_bytes() for path in records}
@@ -217,7 +217,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
         twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
-        raise ValueError(f"the key {twice!r} stands twice in one object")
+        raise ValueError(f"the key {twice!r} is in one object twice")
     return found
 
 
@@ -282,7 +282,7 @@ def _fits(key: str, value: Any) -> bool:
 
 
 def _record_faults(each: dict[str, Any]) -> list[str]:
-    """What is wrong with a valid record, by itself."""
+    """What is wrong with one valid record."""
     head, results = each["header"], each["results"]
     faults = []
     if not head["complete"]:
@@ -294,7 +294,7 @@ def _record_faults(each: dict[str, Any]) -> list[str]:
         faults.append(f"fraction {i} of {n}; run `portable-conformance merge` over all {n} shards")
     for name, option in (("impls", "--impl"), ("k", "-k")):
         if head["selection"][name] is not None:
-            faults.append(f"the cases were picked by hand ({option}); run without {option}")
+            faults.append(f"only selected cases were run ({option}); run without {option}")
     if head["commit"] is None:
         faults.append("no commit; run from a git checkout")
     if head["dirty"] is not False:
@@ -324,22 +324,22 @@ def _record_faults(each: dict[str, Any]) -> list[str]:
     ])  # fmt: skip
     excused = sum(result["state"] in KNOWN for result in results)
     if excused and not each["waivers"]:
-        faults.append(f"{excused} results are excused, and the record names no waiver")
+        faults.append(f"{excused} results are XFail or Waived, and the record names no waiver")
     faults += _spec_faults(head["specs"], dict.fromkeys(op_of(result["case"]) for result in results))
     return faults + _manifest_faults(each)
 
 
 def _spec_faults(specs: Mapping[str, Any], ops: Iterable[str]) -> list[str]:
-    """The record answers the questions that this suite asks."""
+    """The record is of this suite's specs and cases."""
     faults = []
     for op in ops:
         if op not in specs:
             faults.append(f"{op}: the header has no digest of its spec")
         elif op not in registry.op_folders():
             faults.append(f"{op}: no op of this suite")
-        elif specs[op] != record.question(op):
+        elif specs[op] != record.op_digest(op):
             faults.append(
-                f"{op}: its spec differs from this suite's (record {specs[op]}, here {record.question(op)}); "
+                f"{op}: its spec differs from this suite's ({specs[op]}, not {record.op_digest(op)}); "
                 f"verify with the suite of the record's commit, and see what changed"
             )
     return faults
@@ -349,7 +349,7 @@ def _manifest_faults(each: dict[str, Any]) -> list[str]:
     """Every op of the tier's manifest, every implementation that the device can run, every case."""
     head = each["header"]
     if head["tier"] not in TIERS:
-        return []  # said already
+        return []  # reported already
     try:
         ran = {(op_of(result["case"]), result["impl"]) for result in each["results"]}
         must = manifest.read(head["tier"])
@@ -366,7 +366,7 @@ def _manifest_faults(each: dict[str, Any]) -> list[str]:
 
 def can_run(head: Mapping[str, Any], op: str) -> list[str]:
     """The implementations of an op that a record's device can run, by the spec and the vendor's backend;
-    what runs through torch is no kernel of an emulated GPU. LookupError for an unknown vendor."""
+    torch's implementations run on the CPU there. LookupError for an unknown vendor."""
     folder = registry.vendors().get(head["vendor"])
     if folder is None:
         known = listed(registry.vendors())

@@ -1,4 +1,4 @@
-"""The record as one HTML page that needs nothing else: no network, no library, no fonts of its own.
+"""The record as one HTML page that needs nothing else: no network, no library, no fonts.
 
 The verdict comes first. Everything but the list of all results is in the page as HTML and is read without
 JavaScript; the list is JSON that `page.js` makes rows of when it is opened. A content security policy keeps
@@ -44,7 +44,7 @@ def write(
     With `other` and `comparison` it is the page of two records. A comparison has "names" of both, "verdict",
     "agreement": [{"op", "impl", "cases", "exact", "equal", "problems"}] and "parity": [{"op", "case", "impl",
     "ratio", "low", "high", "verdict"}], as `compare.data` gives. It may have "notices" (sentences), "agree"
-    (False: the mark is bad) and "target", the ratio asked for (0.8); a parity's case is "" for an op's mean.
+    (False: the mark is bad) and "target", the required ratio (0.8); a parity's case is "" for an op's mean.
     """
     files.write_text(path, page(record, other, comparison))
 
@@ -177,21 +177,21 @@ def _compared(comparison: Comparison) -> str:
 
 def notices(record: Record) -> list[str]:
     """What a reader must know before believing the verdict."""
-    head, asked = record["header"], record["header"]["selection"]
+    head, selection = record["header"], record["header"]["selection"]
     found = []
     if not head["complete"]:
         found.append("Incomplete: the run was interrupted; `--resume` goes on from this record.")
     if head["emulated"]:
         found.append("Emulated: executed by the CPU, not hardware. It says nothing of speed.")
     if head["fraction"][1] > 1:
-        found.append("Shard {} of {}: the other shards' results are not here.".format(*head["fraction"]))
+        found.append("Shard {} of {}: other records have the other shards.".format(*head["fraction"]))
     parts = []
-    if asked["impls"]:
-        parts.append(f"implementations {listed(asked['impls'])}")
-    if asked["k"]:
-        parts.append(f"cases whose id contains {asked['k']!r}")
+    if selection["impls"]:
+        parts.append(f"implementations {listed(selection['impls'])}")
+    if selection["k"]:
+        parts.append(f"cases whose id contains {selection['k']!r}")
     if parts:
-        found.append(f"Only a part was asked for: {listed(parts)}.")
+        found.append(f"Only a part was selected: {listed(parts)}.")
     if head["dirty"]:
         found.append("The checkout had changes that are not committed.")
     return found

@@ -3,7 +3,7 @@
 A test suite per op and implementation, a test case per result. NotSupported, NotRun and known failures are
 skipped, wrong answers are failures, what gave no answer is an error. The file holds a failure or an error
 exactly when the record does not conform: what no result says (an interrupted run, cases not run, a time
-above the roof) is a case of its own in the suite `portable.run`.
+above the roof) is a separate case in the suite `portable.run`.
 """
 
 from __future__ import annotations

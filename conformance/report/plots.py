@@ -1,6 +1,6 @@
 """Plots as inline SVG: rooflines with measured roofs, and ratios with their intervals.
 
-Colours are classes that the style sheet gives for light and dark; shapes and words say the same. Every
+Colours are classes that the style sheet gives for light and dark; shapes and text say the same. Every
 figure is in the tables too, which is the text that a plot's alternative points to.
 """
 

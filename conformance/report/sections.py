@@ -238,7 +238,7 @@ def throughput(record: Record) -> Html:
     )
     loops = sum(not each["graph"] for each in timings)
     notes = [
-        "Device time, the median of interleaved turns. × is the baseline's time over ours, above 1 where "
+        "Device time, the median of interleaved rounds. × is the baseline's time over ours, above 1 where "
         "ours is faster, with its 95 % bootstrap interval. Rate is bytes where memory bounds the op, FLOP "
         "where the matrix units do.",
         f" {pluralize(loops, 'timing')} measured without a graph." if loops else "",
@@ -336,7 +336,7 @@ def parity(comparison: Mapping[str, Any]) -> Html:
                (plots.ratio_axis(most, target), "plot")]  # fmt: skip
     first, second = comparison["names"]
     note = element("p", f"Ratio of the shares of the measured roof, {second} over {first}. The dashed lines "
-                   f"are {target:g}, the least that is asked for, and 1.")  # fmt: skip
+                   f"are {target:g}, the required ratio, and 1.")  # fmt: skip
     return join([note, table("Parity by case", columns, groups.values())])
 
 
@@ -348,7 +348,11 @@ def waivers(record: Record) -> Html:
     if not entries:
         return Html("")
     rows = [(each["where"], each["kind"], f"{each['used']:,}") for each in entries]
-    return table("Entries that excused something", [("entry", ""), ("kind", ""), ("results", "num")], [rows])
+    return table(
+        "Applied known failures and waivers",
+        [("entry", ""), ("kind", ""), ("results", "num")],
+        [rows],
+    )
 
 
 def not_supported(record: Record) -> Html:

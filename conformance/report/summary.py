@@ -1,4 +1,4 @@
-"""What a record comes to: its files, its table, its verdict."""
+"""A record's outputs: its files, its table, its verdict."""
 
 from __future__ import annotations
 

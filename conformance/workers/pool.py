@@ -2,8 +2,8 @@
 goes on in a fresh worker.
 
 `run` answers with what happened as it happens. A worker is `worker.py`, spoken to over pipes in lines of
-JSON (`process.py`); here are its deadline, its death and what they make of the case that was under way.
-What a worker says is believed only where it answers what was asked.
+JSON (`process.py`); this module has its deadline, its crash, and the result of the case that was running.
+Messages that do not match the outstanding request end the worker.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ STARTS = 2
 
 @dataclass(frozen=True)
 class Task:
-    """One line for a worker: `op` for keeping alike work together, and `impls` that it is asked of. An answer
-    may take `seconds` beyond the limit of a single result, all answers together `whole` seconds."""
+    """One request to a worker: tasks of one `op` go to one worker, `impls` run it. An answer may take
+    `seconds` beyond the limit of a single result, all answers together `whole` seconds."""
 
     op: str
-    ask: dict[str, Any]
+    request: dict[str, Any]
     case: str = ""
     impls: tuple[str, ...] = ()
     seconds: float = 0.0
@@ -43,7 +43,9 @@ class Task:
     def without(self, done: Sequence[str]) -> Task:
         """The same case, of the implementations that are not `done`."""
         left = tuple(name for name in self.impls if name not in done)
-        return replace(self, impls=left, ask={**self.ask, "impls": list(left)} if self.case else self.ask)
+        return replace(
+            self, impls=left, request={**self.request, "impls": list(left)} if self.case else self.request
+        )
 
 
 def case_task(op: str, case: str, impls: Sequence[str]) -> Task:
@@ -96,7 +98,7 @@ class _Queue:
 @dataclass
 class _Answers:
     """What has been answered of a task: `case` and `impl` are under way (impl "": none), `done` have their
-    results. `hear` raises ProtocolError for what was not asked."""
+    results. `hear` raises ProtocolError for a message that does not match the task."""
 
     task: Task
     case: str = ""
@@ -115,20 +117,20 @@ class _Answers:
         if kind in check:
             check[kind](message[kind])
         elif self.task.case or kind not in ("fuzzed", "timing", "roof", "fault"):
-            raise ProtocolError(f"{kind!r} was not asked")
+            raise ProtocolError(f"{kind!r} was not requested")
 
     def _begin(self, said: Any) -> None:
         case, impl = self._pair(said)
         if self.task.case and (case != self.task.case or self.impl or impl not in self.left.impls):
             raise ProtocolError(f"it began {case} on {impl}")
-        if not self.task.case and [op_of(case), impl] != self.task.ask.get("fuzz"):
+        if not self.task.case and [op_of(case), impl] != self.task.request.get("fuzz"):
             raise ProtocolError(f"it fuzzed {case} on {impl}")
         self.case, self.impl = case, impl
 
     def _inputs(self, said: Any) -> None:
         case, _ = self._pair(said)
         if not self.task.case or case != self.task.case or self.inputs:
-            raise ProtocolError(f"the inputs of {case} were not asked")
+            raise ProtocolError(f"the inputs of {case} were not requested")
         self.inputs = True
 
     def _result(self, said: Any) -> None:
@@ -138,9 +140,9 @@ class _Answers:
         if self.task.case:
             wanted = case == self.task.case and impl in ([self.impl] if self.impl else self.left.impls)
         else:
-            wanted = [op_of(case), impl] == self.task.ask.get("fuzz")
+            wanted = [op_of(case), impl] == self.task.request.get("fuzz")
         if not wanted:
-            raise ProtocolError(f"{case} on {impl} was not asked")
+            raise ProtocolError(f"{case} on {impl} was not requested")
         self.done.append(impl)
         self.impl = ""
 
@@ -156,7 +158,7 @@ class _Answers:
 
 
 def is_result(entry: Any) -> bool:
-    """Whether `entry` can stand among the results of a record."""
+    """Whether `entry` is a valid result of a record."""
     known = {**RESULT_FIELDS, **OPTIONAL_FIELDS}
     if not isinstance(entry, dict) or not RESULT_FIELDS.keys() <= entry.keys() <= known.keys():
         return False
@@ -179,7 +181,7 @@ def run_in_process(tasks: Sequence[Task], apply_waivers: Any) -> Iterator[dict[s
         state, why = "NotRun", lost
         try:
             if not lost:
-                worker.perform(task.ask, runner.torch_device(), apply_waivers, said.append)
+                worker.perform(task.request, runner.torch_device(), apply_waivers, said.append)
         except runner.DeviceLost as error:
             why = lost = f"the device was lost in {error.result.case.id} on {error.result.impl}"
             said.append({"result": error.result.entry()})
@@ -196,7 +198,7 @@ def _for_all(task: Task, state: str, why: str) -> Iterator[dict[str, Any]]:
     for name in task.impls:
         yield {"result": {"case": task.case, "impl": name, "state": state, "message": why}}
     if not task.case:
-        yield {"fault": f"{next(iter(task.ask))} of {task.op}: {why}"}
+        yield {"fault": f"{next(iter(task.request))} of {task.op}: {why}"}
 
 
 class Pool:
@@ -263,7 +265,7 @@ class Pool:
                     else:  # it has come back from another worker just now
                         work.put([task])
                     continue
-                left = self._ask(worker, task)
+                left = self._run_task(worker, task)
                 if left is None:
                     continue
                 self._discard(worker)
@@ -303,20 +305,20 @@ class Pool:
                 message = worker.receive(time.monotonic() + START_SECONDS)
                 if message is not None and "ready" in message:
                     return worker, ""
-                why = worker.end() if message is None else f"instead of being ready it said {message}"
+                why = worker.end() if message is None else f"expected ready, got {message}"
             except TimeoutError:
                 why = f"it was not ready after {START_SECONDS:.0f} s"
             except ProtocolError as error:
-                why = f"instead of being ready it said {error}"
+                why = f"expected ready, got {error}"
             except OSError as error:  # no memory, no process, no file descriptor
                 why = str(error)
             if worker is not None:
                 self._discard(worker)
         return None, f"no worker starts on the device any more: {why}"
 
-    def _ask(self, worker: Worker, task: Task) -> Task | None:
+    def _run_task(self, worker: Worker, task: Task) -> Task | None:
         """Put one task to a worker. None when it was done; else what is left, and the worker is to go."""
-        worker.ask(task.ask)
+        worker.send(task.request)
         answers = _Answers(task, task.case)
         end = time.monotonic() + task.whole
         while True:
@@ -340,14 +342,14 @@ class Pool:
                 if time.monotonic() >= end:
                     state, why = "", f"no end after {task.whole:g} s; the worker was killed"
             except ProtocolError as error:
-                state, why = "Crash", f"the worker's words made no sense; it was killed: {error}"
+                state, why = "Crash", f"the worker broke the protocol and was killed: {error}"
             if self._stop.is_set():
                 return None
             return self._broken(answers, state, why)
 
     def _broken(self, answers: _Answers, state: str, why: str) -> Task:
-        """What becomes of a task whose worker broke off: what was under way has its result, and what is left
-        goes to a fresh worker, unless nothing was reached at all."""
+        """A task whose worker ended: the case that was running gets a result; what is left goes to a fresh
+        worker, unless the worker reached nothing."""
         task = answers.task
         if answers.impl and state:
             result = {"case": answers.case, "impl": answers.impl, "state": state, "message": why}

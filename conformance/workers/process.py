@@ -1,4 +1,4 @@
-"""A worker's process and the pipes to it: lines of JSON out and in, its last words, its end."""
+"""A worker's process and the pipes to it: lines of JSON out and in, its standard error, its end."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _LOOK = 1.0
 
 
 class ProtocolError(Exception):
-    """The worker said what is no answer; the text says why."""
+    """The worker sent what is no valid message; the text says why."""
 
 
 class Worker:
-    """One process. One thread speaks to it; any may `kill` it."""
+    """One process. One thread sends and receives; any may `kill` it."""
 
     def __init__(self, program: Sequence[str]):
         self._process = subprocess.Popen(
@@ -50,7 +50,7 @@ class Worker:
         self._words = b""
         self._silent = False
 
-    def ask(self, message: dict[str, Any]) -> None:
+    def send(self, message: dict[str, Any]) -> None:
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it has died; receive says so
             self._process.stdin.write(json.dumps(message).encode() + b"\n")
@@ -78,7 +78,7 @@ class Worker:
         return _parsed(line)
 
     def _read(self, seconds: float) -> bool:
-        """Read what has been said within so many seconds; False where nothing was."""
+        """Read what arrives within so many seconds; False where nothing did."""
         found = self._poll.poll(seconds * 1000)
         for handle, _ in found:
             chunk = os.read(handle, 1 << 16)
@@ -100,7 +100,7 @@ class Worker:
             return True
 
     def end(self) -> str:
-        """How it ended, with the last words of its standard error; kills it if it has not."""
+        """How it ended, with the last lines of its standard error; kills it if it has not."""
         until = time.monotonic() + 2.0
         while not self._has_ended() and time.monotonic() < until:
             if not self._read(0.02):

@@ -1,11 +1,11 @@
 """A worker: reads what to run from standard input and answers on standard output, one JSON object a line.
 
-Asked: {"case": id, "impls": [...]}, {"fuzz": [op, impl], "seconds": s}, {"bench": [op...], "impls": ..,
+Requests: {"case": id, "impls": [...]}, {"fuzz": [op, impl], "seconds": s}, {"bench": [op...], "impls": ..,
 "groups": ..} or, ahead of it, {"prepare": [first, step], "bench": .., "impls": .., "groups": ..}.
 Answers: {"ready": device} once; then {"begin": [id, impl]}, {"inputs": [id, SHA-256]}, {"result": {...}},
 {"fuzzed": count}, {"timing": {...}}, {"roof": {...}} or {"fault": sentence}, and in the end {"done": true}.
 
-A kernel may kill this process, or lose its device; then it is the parent (`pool`) that says so. What kernels
+A kernel may kill this process, or lose its device; then the parent (`pool`) reports it. What kernels
 print goes to standard error, and what they read is empty.
 """
 
@@ -62,20 +62,20 @@ def main() -> int:
     return 0
 
 
-def perform(asked: dict[str, Any], device: Any, apply_waivers: Any, send: Send) -> None:
-    """Do what one line asks and `send` the answers. Raises runner.DeviceLost."""
-    if "fuzz" in asked:
-        op, impl = asked["fuzz"]
-        _fuzz(op, impl, asked["seconds"], device, apply_waivers, send)
-    elif "prepare" in asked:
+def perform(request: dict[str, Any], device: Any, apply_waivers: Any, send: Send) -> None:
+    """Run one request and `send` the answers. Raises runner.DeviceLost."""
+    if "fuzz" in request:
+        op, impl = request["fuzz"]
+        _fuzz(op, impl, request["seconds"], device, apply_waivers, send)
+    elif "prepare" in request:
         from portable.conformance.perf import prepare
 
-        first, step = asked["prepare"]
-        prepare.share(asked["bench"], asked["impls"], asked["groups"], first, step)
-    elif "bench" in asked:
-        _bench(asked["bench"], asked["impls"], asked["groups"], device, send)
+        first, step = request["prepare"]
+        prepare.share(request["bench"], request["impls"], request["groups"], first, step)
+    elif "bench" in request:
+        _bench(request["bench"], request["impls"], request["groups"], device, send)
     else:
-        _answer(asked["case"], asked["impls"], device, send)
+        _answer(request["case"], request["impls"], device, send)
 
 
 def _answer(case_id: str, impls: list[str], device: Any, send: Send) -> None:
@@ -86,7 +86,7 @@ def _answer(case_id: str, impls: list[str], device: Any, send: Send) -> None:
         impls,
         device,
         begin=lambda impl: send({"begin": [case_id, impl]}),
-        asked=lambda sha256: send({"inputs": [case_id, sha256]}),
+        on_inputs=lambda sha256: send({"inputs": [case_id, sha256]}),
     ):
         send({"result": result.entry()})
 

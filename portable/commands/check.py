@@ -60,7 +60,7 @@ class Outcome:
 def targets(names: Iterable[str] | None) -> list[tuple[Backend, Device]]:
     """The devices to compile for, by architecture or vendor name; all that any vendor lists by default.
 
-    Raises PortableError for a name that no vendor knows.
+    Raises PortableError for a name that no vendor has.
     """
     known = [
         (backend, device)

@@ -65,7 +65,7 @@ def _problem(name: str, like: str | None, root: Path) -> str:
     if like not in registry.public_ops():
         return f"there is no op {like!r} to copy; there are {', '.join(registry.public_ops())}"
     if any(ops[like].parent in file.parents for file in registry.functions().values()):
-        return f"{like} has functions of its own, which two ops cannot have; copy another op"
+        return f"{like} defines functions, which two ops cannot share; copy another op"
     return ""
 
 

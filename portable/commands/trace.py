@@ -18,7 +18,7 @@ from portable.errors import PortableError, listed
 from portable.runtime import detect
 from portable.spec.model import Case, Spec
 
-_MOST_ELEMENTS = 2**16  # of the inputs of a call that nobody gave shapes for
+_MOST_ELEMENTS = 2**16  # of the inputs, where the call's shapes are not given
 _MOST_LINES = 40
 
 

@@ -1,9 +1,9 @@
-"""Configs found for a device: the files that hold them, what may stand there, and the choice between them.
+"""Configs found for a device: the files that hold them, their format, and the choice between them.
 
-Entries are of two kinds. A hand-written one says where its config comes from; a measured one, written by
+Entries are of two kinds. A hand-written one names the source of its config; a measured one, written by
 `portable tune`, holds its times and the shape class that it was measured for. The user's own file comes
 before the vendor's `tuned.yaml`; within a file measured entries come before hand-written ones, which are
-asked in their order. The first whose op, implementation, architecture and `when` formula match gives its
+tried in order. The first whose op, implementation, architecture and `when` formula match gives its
 values over the spec's default. An internal op that takes what its op takes uses its op's entries. A device
 without entries takes those of the device nearest to it by features.
 """
@@ -98,7 +98,7 @@ class Entries(tuple[Entry, ...]):
     _held: dict[tuple[int, str], tuple[Spec, dict[str, list[Entry]]]]
 
     def of(self, spec: Spec, implementation: Implementation) -> Mapping[str, list[Entry]]:
-        """The implementation's entries by architecture, in the order in which they are asked.
+        """The implementation's entries by architecture, in the order in which they are tried.
         Raises TunedFileError for one that does not fit the spec."""
         name = (id(spec), implementation.name)
         if name not in self._held:
@@ -143,7 +143,7 @@ def entries(file: Path) -> Entries:
 
 
 def parse(file: Path, text: str | None) -> Entries:
-    """The entries in `text`, which stands in `file` or is to stand there; in the file where it is None."""
+    """The entries in `text`, which is or will be in `file`; None: the file's."""
     if text is None and not file.exists():
         return _entries(file, ())
     try:
@@ -207,7 +207,7 @@ def _entry(file: Path, line: int, raw: Any) -> Entry:
         raise TunedFileError(file, raw.line_of("config"), "config is a mapping of tunables")
     measured = None
     if ("measured" in raw) is not ("class" in raw):
-        raise TunedFileError(file, line, "`class` and `measured` stand together or not at all")
+        raise TunedFileError(file, line, "`class` and `measured` are given together or not at all")
     if "measured" in raw:
         if not _DATE.fullmatch(str(raw["date"])):
             raise TunedFileError(file, raw.line_of("date"), f"date: {raw['date']!r} is not like 2026-11-21")
@@ -333,7 +333,7 @@ _forced: ContextVar[Mapping[tuple[str, str], Mapping[str, Any]]] = ContextVar("f
 
 @contextmanager
 def forcing(op: str, implementation: str, values: Mapping[str, Any]) -> Iterator[None]:
-    """Within the block the implementation gets these values, whatever the files say; for measuring."""
+    """Within the block the implementation gets these values instead of the files'; for measuring."""
     token = _forced.set({**_forced.get(), (op, implementation): values})
     try:
         yield
@@ -350,7 +350,7 @@ def resolve(
     *,
     measured: bool = True,
 ) -> Config:
-    """The config for one call; `facts` are the values of `names(spec)`. Never fails for want of one.
+    """The config for one call; `facts` are the values of `names(spec)`. The default where no entry matches.
     With `measured=False`, as if nothing had been measured."""
     default = dict(implementation.default)
     if not implementation.tunables:
@@ -372,7 +372,7 @@ def resolve(
 
 
 def _main_of(spec: Spec, implementation: Implementation) -> tuple[Spec, Implementation] | None:
-    """For an internal op without entries of its own: the op of its folder and its implementation of that
+    """For an internal op that has no entries: the op of its folder and its implementation of that
     name, where both take the same arguments and configs."""
     file = spec.folder / "spec.yaml"
     if file == spec.file or registry.op_folders().get(spec.folder.name) != file:

@@ -1,6 +1,6 @@
 """The shape class of a call: the calls that a config measured on one of them is used for.
 
-A class fixes the types, the parameters and the order in which matrices lie; each size keeps to a range
+A class fixes the types, the parameters and the order of matrices; each size keeps to a range
 between powers of two, and along memory also to being a multiple of 16 or not. The batch size has no part
 in it where the implementation promises a row the same bits whatever rows are beside it.
 """
@@ -17,7 +17,7 @@ MULTIPLE = 16
 
 
 def orders(spec: Spec, tensors: Mapping[str, TensorInfo | None]) -> dict[str, str]:
-    """`<input>_order` of every matrix: "row" where its rows lie in memory one after the other, else "col"."""
+    """`<input>_order` of every matrix: "row" where it is row-major, else "col"."""
     found = {}
     for name, field in spec.inputs.items():
         if field.layout == "matrix":
@@ -62,7 +62,7 @@ def class_facts(spec: Spec, implementation: Implementation, facts: Mapping[str, 
 
 
 def _along_memory(spec: Spec, facts: Mapping[str, Any]) -> set[str]:
-    """Axes along which the elements of a tensor lie side by side."""
+    """Axes along which a tensor is contiguous."""
     found = set()
     for name, field in spec.inputs.items():
         if field.layout == "matrix" and facts[order_name(name)] == "col":

@@ -1,4 +1,4 @@
-"""Checking a call against its spec: every user mistake ends here, with a sentence, before any kernel.
+"""Checking a call against its spec: every user mistake raises here, before any kernel is launched.
 
 Works on real tensors and on fake ones (`torch.compile`): sizes are compared, never converted.
 """
@@ -21,8 +21,8 @@ MISSING = object()
 
 @dataclass(frozen=True)
 class Bound:
-    """What a call's tensors say: sizes of the axes (with B, the number of leading elements), the dtype
-    of each type variable, the leading shape, and each output's shape and dtype."""
+    """What follows from a call's tensors: sizes of the axes (with B, the number of leading elements), the
+    dtype of each type variable, the leading shape, and each output's shape and dtype."""
 
     axes: dict[str, int]
     types: dict[str, str]
@@ -266,7 +266,7 @@ def bind(spec: Spec, tensors: Sequence[Any]) -> Bound:
 def check_rules(
     spec: Spec, bound: Bound, params: Mapping[str, Any], tensors: Sequence[torch.Tensor | None]
 ) -> None:
-    """The spec's rules hold. Of a symbolic size nothing is asked: the call itself asks."""
+    """Check the spec's rules, except on symbolic sizes, which are checked when the call runs."""
     facts: dict[str, Any] = {**params, **bound.types, **bound.axes}
     for rule in spec.rules:
         used = {name: facts[name] for name in rule.that.names}
@@ -280,7 +280,7 @@ def check_rules(
         for field, tensor in zip(spec.inputs.values(), tensors, strict=True):
             if tensor is not None and set(field.dims) & set(used):
                 sizes = ", ".join(f"{name} = {used[name]}" for name in bound.axes if name in used)
-                expected = f"{rule.says}; here {sizes}"
+                expected = f"{rule.says}; got {sizes}"
                 raise errors.ShapeError(spec.op, field.name, tuple(tensor.shape), expected)
 
 
@@ -319,7 +319,7 @@ def check_out(
         raise fail(spec.op, "out", f"has strides {out.stride()} that overlap", "one address per element")
     for field, tensor in zip(spec.inputs.values(), tensors, strict=True):
         if tensor is not None and _overlap(out, tensor):
-            raise fail(spec.op, "out", f"shares memory with argument {field.name!r}", "memory of its own")
+            raise fail(spec.op, "out", f"shares memory with argument {field.name!r}", "separate memory")
 
 
 def span(tensor: torch.Tensor) -> int:

@@ -84,7 +84,7 @@ def out_unsqueezed(spec: Spec, out: Any, lacking: Sequence[str]) -> Any:
 
 
 def _fits(tensor: torch.Tensor, field: Input) -> bool:
-    """Whether the implementations can take the tensor as it lies."""
+    """Whether the implementations take the tensor in its layout."""
     shape, strides, layout = tuple(tensor.shape), tensor.stride(), field.layout
     if layout == "unit":
         lead = len(shape) - field.rank
@@ -172,7 +172,7 @@ class CompiledCall:
         self._workspaces: list[fast_path.Allocation] = []
         self._function: Callable[..., Any] | None = None
         self.single_launch: Callable[..., Any] | None = None
-        self.autograd: Callable[..., Any] | None = None  # made when first asked for
+        self.autograd: Callable[..., Any] | None = None  # made at first use
         if signature.empty:
             return
         chosen = select.choose(signature, backend, device)
@@ -194,7 +194,7 @@ class CompiledCall:
             )
 
     def __call__(self, inputs: Sequence[Any], out: Any = None, addresses: list[int] | None = None) -> Any:
-        """Compute; `addresses` are the inputs', 0 for an absent one, where the caller has asked for them."""
+        """Compute; `addresses` are the inputs', 0 for an absent one, where the caller has them."""
         if self._current() != self._index:
             with self._backend.on(self._index):
                 return self(inputs, out, addresses)
@@ -225,7 +225,7 @@ class CompiledCall:
         return self._results(outs)
 
     def _check_out(self, inputs: Sequence[Any], addresses: list[int], out: Any) -> None:
-        """What a key does not tell of `out`: overlap and gradients."""
+        """Check of `out` what is not in the plan key: overlap and gradients."""
         start = out.data_ptr()
         end = start + self._out_span
         wrong = torch.is_grad_enabled() and out.requires_grad

@@ -64,7 +64,7 @@ def explain(op_name: str, /, *args: Any, **kwargs: Any) -> select.Explanation:
 def candidates(op_name: str) -> tuple[str, ...]:
     """Names of the implementations that this machine's device can build, in the spec's order.
 
-    What runs through torch is no kernel of an emulated GPU: it would say what the CPU computes.
+    The torch implementation is no kernel of an emulated GPU: its results are the CPU's.
     """
     backend = detect.main_backend()
     device = detect.device()
@@ -78,7 +78,7 @@ def candidates(op_name: str) -> tuple[str, ...]:
 
 
 class Op:
-    """One op of the catalogue, callable as its spec's signature says; `fast_path` writes `__call__`."""
+    """One op of the catalogue, callable with its spec's signature; `fast_path` writes `__call__`."""
 
     __call__: Callable[..., Any]
     source: str
@@ -128,7 +128,9 @@ class Op:
         if not all(x is None or isinstance(x, torch.Tensor) for x in inputs):
             return self.call_dlpack(inputs, params, out)
         if not _is_plain(inputs, out is not None):
-            arguments.check_tensors(self.spec, inputs)  # torch's dispatcher has words of its own
+            arguments.check_tensors(
+                self.spec, inputs
+            )  # else torch's dispatcher raises first, with its own message
             arguments.check_params(self.spec, params, inputs)
             if out is not None:
                 arguments.check_out_kind(self.spec, out)

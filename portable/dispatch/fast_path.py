@@ -21,7 +21,7 @@ from portable.runtime.build import BoundLaunch
 from portable.spec.model import Spec
 
 Entry = tuple[Any, ...]
-"""What the fast path knows of a call: (guard of its tensors, its pins, its parameters, its `unguarded`
+"""What the fast path keeps of a call: (guard of its tensors, its pins, its parameters, its `unguarded`
 values, the autograd function or None, `single_launch` or None, what computes it in any case)."""
 
 
@@ -127,7 +127,7 @@ def run({at}):
 
 
 def no_guard(*tensors: Any) -> bool:
-    """The guard of tensors that cannot be known again by one question."""
+    """The guard of tensors that no single check recognises: it never accepts."""
     return False
 
 
@@ -140,10 +140,10 @@ def unknown(spec: Spec) -> Entry:
 def guard_of(tensors: Sequence[Any]) -> Callable[..., bool]:
     """A function of tensors: whether torch sees no difference to these but data and address.
 
-    It asks for types, dtypes, devices, sizes, strides, requires_grad and what else torch's dispatcher goes
+    It compares types, dtypes, devices, sizes, strides, requires_grad and what else torch's dispatcher goes
     by: negated views, autocast, transforms, inference mode. torch guards the code of torch.compile by it; it
-    takes 0.15 us, where asking one by one takes 1. It must not be asked of what has no sizes or strides, a
-    nested tensor or one without storage: that would end the process.
+    takes 0.15 us, where comparing one by one takes 1. It must not be called on what has no sizes or strides,
+    a nested tensor or one without storage: that would end the process.
     """
     if _guards is None or any(t is None for t in tensors):
         return no_guard
@@ -152,7 +152,7 @@ def guard_of(tensors: Sequence[Any]) -> Callable[..., bool]:
     return check if check(*tensors) else no_guard  # it never accepts one tensor twice
 
 
-# What the shortcut names. torch's questions about its state cost 0.02 to 0.1 us each.
+# Names that the generated call uses. torch's functions for its state cost 0.02 to 0.1 us each.
 _HELPERS: dict[str, Any] = {
     "_missing": MISSING,
     "_PLAIN": PLAIN,

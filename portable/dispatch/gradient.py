@@ -1,4 +1,4 @@
-"""An op's gradient: its file of formulas, or an internal op that computes it, as the spec says."""
+"""An op's gradient: its file of formulas, or an internal op that computes it, as the spec declares."""
 
 from __future__ import annotations
 

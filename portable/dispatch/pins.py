@@ -28,7 +28,7 @@ def _pins(pins: Mapping[str, str]) -> Pins:
 
 _active: ContextVar[Pins] = ContextVar("portable_pins", default=_pins({}))  # noqa: B039
 active_pins = _active.get
-"""What `using` has pinned here: hashable, for `restored` and for a cache's key."""
+"""What `using` has pinned in this context: hashable, for `restored` and for a cache's key."""
 
 
 def parse_pins(text: str) -> dict[str, str]:

@@ -79,7 +79,7 @@ class AutogradFormula:
 
     def forward(self, params: Mapping[str, Any]) -> str | None:
         """The op that computes instead where a gradient is recorded, or None: it takes what this one takes,
-        answers this one's output first, then what its own formula keeps. `params` are checked."""
+        returns this one's output first, then what its own formula keeps. `params` are checked."""
         function = getattr(self._module, "forward", None)
         return None if function is None else function(params)
 
@@ -98,13 +98,13 @@ class AutogradFormula:
         needs: dict[str, bool],
         grads: Sequence[Any],
     ) -> dict[str, Any]:
-        """The inputs' gradients by name, under the pins of the call; `needs` says which are asked for."""
+        """The inputs' gradients by name, under the pins of the call; `needs` says which to compute."""
         if self._module is None:
-            reason = "it is itself a gradient, and has none of its own"
+            reason = "it is itself a gradient; there is no second derivative"
             raise UnsupportedGradientError(self._spec.op, reason)
         if pins is settings.active_pins():
             return self._module.backward(saved, params, needs, *grads)
-        with settings.restored(pins):  # autograd has threads of its own, outside any `using`
+        with settings.restored(pins):  # autograd runs in other threads, outside any `using`
             return self._module.backward(saved, params, needs, *grads)
 
 
@@ -113,8 +113,8 @@ def autograd_function(
 ) -> Callable[..., Any]:
     """A function of the inputs of a plain call that computes and records the gradient.
 
-    Each plan has an autograd function of its own, so that nothing but tensors passes through torch. What
-    torch.library makes of the same formula costs 50 us a call (2026-11-21), this 4.
+    Each plan gets its own autograd function, so that only tensors pass through torch. A formula registered
+    with torch.library costs 50 us a call (2026-11-21), this 4.
     """
     formula, pins = AutogradFormula(spec), settings.active_pins()
     params, names = compiled.params, tuple(spec.inputs)
@@ -152,8 +152,8 @@ def autograd_function(
 
 
 class _Autograd:
-    """Stands in for the library while torch registers an op's formula: the kernel that torch made for the
-    op's autograd key goes behind the question whether another op is to be recorded instead."""
+    """Stands in for the library while torch registers an op's formula: wraps torch's kernel for the op's
+    autograd key in a check whether another op is to be recorded instead."""
 
     def __init__(self, spec: Spec, signature: arguments.Signature, formula: AutogradFormula, lookup: Lookup):
         self._spec, self._signature, self._formula, self._lookup = spec, signature, formula, lookup
@@ -243,7 +243,8 @@ def _batching(spec: Spec, signature: arguments.Signature, name: str, overload: A
 
 
 def _autocast(spec: Spec, overload: Any, device_type: str, key: str) -> Callable[..., Any]:
-    """The op under autocast: floating inputs cast as the spec says where it has them so; not float64."""
+    """The op under autocast: floating inputs are cast to the types that the spec names for autocast; float64
+    is not."""
     names = tuple(spec.signature.parameters)
     legal = {name: spec.legal_dtypes(name) for name in spec.inputs}
     excluded = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))

@@ -64,7 +64,7 @@ def source_text(source: Path, includes: tuple[Path, ...]) -> bytes:
 
 
 def include_folders(source: Path, backend: Backend) -> tuple[Path, ...]:
-    """Where an include that is not beside the file that asks for it is looked for, in this order.
+    """Where an include that is not beside the including file is looked for, in this order.
 
     The folders of ops are among them: `_lib/rows/rows.h` is found from any op, one from elsewhere too.
     """

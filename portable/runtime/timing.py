@@ -2,8 +2,8 @@
 
 A call is captured into a graph that walks over rotating buffer sets larger than the last-level cache,
 so that neither the host nor the cache is measured; where capture fails, events bracket a plain loop.
-The candidates are replayed in turn, so that a drifting clock falls on all of them alike, and what is
-compared is the ratio within each turn.
+The candidates are replayed in rotation, so that a drifting clock falls on all of them alike, and what is
+compared is the ratio within each round.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from typing import Any
 
 import torch
 
-TURNS = 25
-MIN_TURN_US = 300.0
-"""A turn lasts at least this long: an event's resolution is about 0.5 us."""
-LONG_TURN_US = 3000.0
-"""A turn as long as this needs no call before it that brings clocks and caches to where they will be."""
-FEW_TURNS, ROTATION_SECONDS = 9, 2.0
-"""Turns are left out, down to a few, where all candidates' turns would take longer than this."""
+ROUNDS = 25
+MIN_ROUND_US = 300.0
+"""A round lasts at least this long: an event's resolution is about 0.5 us."""
+LONG_ROUND_US = 3000.0
+"""A round as long as this needs no call before it that brings clocks and caches to where they will be."""
+FEW_ROUNDS, ROTATION_SECONDS = 9, 2.0
+"""Fewer rounds, down to FEW_ROUNDS, where all of them would take longer than this."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Microseconds per call, one entry per turn; `graph` is False where events timed a plain loop.
+    """Microseconds per call, one entry per round; `graph` is False where events timed a plain loop.
 
-    `sm_mhz` is the device's clock before the first turn of all candidates and after the last, as far as the
-    driver tells it.
+    `sm_mhz` is the device's clock before the first round of all candidates and after the last, as far as the
+    driver reports it.
     """
 
     name: str
@@ -43,14 +43,15 @@ class Sample:
 
     @property
     def clocks(self) -> dict[str, list[int]] | None:
-        """`{"sm_mhz": [lowest, highest]}`, or None where nothing tells the clock."""
+        """`{"sm_mhz": [lowest, highest]}`, or None where the clock is not known."""
         return {"sm_mhz": [min(self.sm_mhz), max(self.sm_mhz)]} if self.sm_mhz else None
 
 
 def sm_clock() -> int | None:
-    """The current device's compute clock in MHz; None where the vendor's management library does not tell it.
+    """The current device's compute clock in MHz; None where the vendor's management library does not report
+    it.
 
-    torch reads it through pynvml or amdsmi, which a machine may lack; 0 is amdsmi's word for unknown.
+    torch reads it through pynvml or amdsmi, which a machine may lack; amdsmi reports 0 for unknown.
     """
     try:
         return torch.cuda.clock_rate() or None
@@ -74,19 +75,19 @@ class Timed:
         for one in sets:
             call(one)
         torch.cuda.synchronize()
-        self._rounds = 1
+        self._repeats = 1
         self._graph: torch.cuda.CUDAGraph | None = None
-        self.turn_us = 0.0
+        self.round_us = 0.0
         self._capture()
-        per_round = max(self._turn(), 1e-3)
-        rounds = max(1, min(256 // max(len(sets), 1), int(MIN_TURN_US // per_round)))
-        if rounds > 1:
-            self._rounds = rounds
+        per_repeat = max(self._round(), 1e-3)
+        repeats = max(1, min(256 // max(len(sets), 1), int(MIN_ROUND_US // per_repeat)))
+        if repeats > 1:
+            self._repeats = repeats
             self._capture()
         self.microseconds: list[float] = []
 
     def _loop(self) -> None:
-        for _ in range(self._rounds):
+        for _ in range(self._repeats):
             for one in self._sets:
                 self._call(one)
 
@@ -103,22 +104,22 @@ class Timed:
             return
         self._graph = graph
 
-    def _turn(self) -> float:
+    def _round(self) -> float:
         """Microseconds of one replay of all calls."""
         start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         run = self._graph.replay if self._graph is not None else self._loop
-        if self.turn_us < LONG_TURN_US:
+        if self.round_us < LONG_ROUND_US:
             run()
         torch.cuda.synchronize()
         start.record()
         run()
         stop.record()
         torch.cuda.synchronize()
-        self.turn_us = start.elapsed_time(stop) * 1e3
-        return self.turn_us
+        self.round_us = start.elapsed_time(stop) * 1e3
+        return self.round_us
 
-    def turn(self) -> None:
-        self.microseconds.append(self._turn() / (self._rounds * len(self._sets)))
+    def run_round(self) -> None:
+        self.microseconds.append(self._round() / (self._repeats * len(self._sets)))
 
     def sample(self, sm_mhz: tuple[int, ...] = ()) -> Sample:
         return Sample(self.name, tuple(self.microseconds), self._graph is not None, sm_mhz)
@@ -126,12 +127,12 @@ class Timed:
 
 def interleaved(
     candidates: Mapping[str, tuple[Callable[[Any], object], Sequence[Any]]],
-    turns: int = TURNS,
+    rounds: int = ROUNDS,
     failed: Callable[[str, Exception], None] | None = None,
 ) -> dict[str, Sample]:
-    """Time every candidate, a (call, buffer sets) each, one turn in rotation: `call` takes one set.
+    """Time every candidate, a (call, buffer sets) each, interleaved round by round: `call` takes one set.
 
-    A candidate that raises while it is made ready is told to `failed` and left out; without `failed` the
+    A candidate that raises while it is prepared is passed to `failed` and left out; without `failed` the
     exception goes on.
     """
     timed = []
@@ -142,19 +143,19 @@ def interleaved(
             if failed is None:
                 raise
             failed(name, error)
-    return rotate(timed, turns)
+    return rotate(timed, rounds)
 
 
-def rotate(timed: Sequence[Timed], turns: int = TURNS) -> dict[str, Sample]:
-    """Time what was made ready, one turn in rotation."""
-    whole = sum(one.turn_us * (1 if one.turn_us >= LONG_TURN_US else 2) for one in timed)
-    turns = min(turns, max(FEW_TURNS, int(ROTATION_SECONDS * 1e6 / max(whole, 1.0))))
+def rotate(timed: Sequence[Timed], rounds: int = ROUNDS) -> dict[str, Sample]:
+    """Time prepared candidates, interleaved round by round."""
+    whole = sum(one.round_us * (1 if one.round_us >= LONG_ROUND_US else 2) for one in timed)
+    rounds = min(rounds, max(FEW_ROUNDS, int(ROTATION_SECONDS * 1e6 / max(whole, 1.0))))
     clocks = [sm_clock()]
     for one in timed:
         one.microseconds = []
-    for number in range(turns):
+    for number in range(rounds):
         for offset in range(len(timed)):
-            timed[(number + offset) % len(timed)].turn()
+            timed[(number + offset) % len(timed)].run_round()
     clocks.append(sm_clock())
     known = tuple(mhz for mhz in clocks if mhz is not None)
     return {one.name: one.sample(known) for one in timed}

@@ -69,7 +69,7 @@ def identity(
     """What the machine code depends on, for the key of the disk cache.
 
     Triton's own key adds a hash of its 400 MB of libraries, which takes 0.35 s in every process
-    (2026-11-21); its version, and size and time of the library, tell the same.
+    (2026-11-21); its version, and size and time of the library, identify it as well.
     """
     import triton
     from triton._C import libtriton

@@ -1,4 +1,4 @@
-"""The end of a process that is told on standard input what to do and answers on standard output."""
+"""A worker process's end of its pipes: requests on standard input, answers on standard output."""
 
 from __future__ import annotations
 

@@ -212,7 +212,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """When an implementation may be asked. `arch` of None: any; `types`: legal dtypes per type
+    """When an implementation may be tried. `arch` of None: any; `types`: legal dtypes per type
     variable; `rules`: formulas over axes, B, parameters and type variables that must hold."""
 
     arch: tuple[str, ...] | None = None
@@ -223,7 +223,7 @@ class Requirement:
 @dataclass(frozen=True, slots=True)
 class Rule:
     """What must hold of every call beyond its shapes: a formula over axes, B, parameters and type variables,
-    and what to tell those who break it."""
+    and the message for a call that breaks it."""
 
     that: Formula
     says: str

@@ -63,7 +63,7 @@ SPEC = {
         "list",
         "The legal combinations of dtypes, one row each: a dtype per type variable, and `acc`, the "
         "type that the "
-        "op accumulates in. The dtypes of the inputs must tell the row.",
+        "op accumulates in. The dtypes of the inputs must identify the row.",
         "[{T: bfloat16, acc: float32}, {T: float32, acc: float32}]",
         True,
     ),

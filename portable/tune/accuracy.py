@@ -1,7 +1,7 @@
 """Whether a config's outputs are what the spec says, judged on the device that ran it.
 
 The reference is the spec's own, in float64 on the same device; where that does not fit its memory, the first
-outputs that came (the default's) stand in for it.
+outputs computed (the default config's) take its place.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ import torch
 
 from portable.runtime.tensors import widened
 from portable.spec import registry
-from portable.tune.problem import Subject
+from portable.tune.problem import Problem
 
 STAND_IN = 8.0
-"""Length of the difference from the outputs that stand in for a reference, in roundings of the type."""
+"""Bound on the norm of the difference from outputs that replace the reference, in roundings of the type."""
 
 
 class Judge:
     """The expected outputs of one call."""
 
-    def __init__(self, subject: Subject, tensors: Mapping[str, Any]):
-        self._subject = subject
+    def __init__(self, problem: Problem, tensors: Mapping[str, Any]):
+        self._problem = problem
         self._first: Sequence[Any] | None = None
         self._refs: dict[str, Any] | None = None
         self._scales: dict[str, Any] = {}
@@ -37,21 +37,21 @@ class Judge:
         self.kind = "the default's outputs" if self._refs is None else "float64"
 
     def _refer(self, tensors: Mapping[str, Any]) -> None:
-        spec = self._subject.spec
+        spec = self._problem.spec
         wide = {name: None if each is None else widened(each) for name, each in tensors.items()}
-        given = dict(zip(spec.params, self._subject.values(), strict=True))
+        given = dict(zip(spec.params, self._problem.values(), strict=True))
         scales = spec.reference.error_scale
-        self._refs = _named(spec, _ask(registry.load_entry(spec.reference.entry), {**wide, **given}))
+        self._refs = _named(spec, _call(registry.load_entry(spec.reference.entry), {**wide, **given}))
         if scales is not None:
-            self._scales = _named(spec, _ask(registry.load_entry(scales), {**wide, **given}))
+            self._scales = _named(spec, _call(registry.load_entry(scales), {**wide, **given}))
 
     def wrong(self, outputs: Sequence[Any]) -> str:
         """What is wrong with the outputs, or an empty string."""
         if self._refs is None and self._first is None:
             self._first = [None if each is None else each.clone() for each in outputs]
-        for place, (name, field) in enumerate(self._subject.spec.outputs.items()):
+        for place, (name, field) in enumerate(self._problem.spec.outputs.items()):
             got = outputs[place]
-            if got is None or not got.numel() or (field.when and self._subject.shapes[field.when] is None):
+            if got is None or not got.numel() or (field.when and self._problem.shapes[field.when] is None):
                 continue
             if not got.is_floating_point():
                 expected = (self._first or outputs)[place] if self._refs is None else self._refs[name]
@@ -67,7 +67,7 @@ class Judge:
 
     def _bounded(self, name: str, got: Any) -> float:
         """The largest |error| as a share of the spec's bound."""
-        spec, facts = self._subject.spec, self._subject.signature.facts
+        spec, facts = self._problem.spec, self._problem.signature.facts
         assert self._refs is not None
         ref, limits = self._refs[name].broadcast_to(got.shape), spec.tolerance[name]
         acc, kind = torch.finfo(getattr(torch, self._acc())), torch.finfo(got.dtype)
@@ -85,7 +85,7 @@ class Judge:
         return float(apart) / (STAND_IN * torch.finfo(got.dtype).eps)
 
     def _acc(self) -> str:
-        return self._subject.signature.types["acc"]
+        return self._problem.signature.types["acc"]
 
     def same(self, one: Sequence[Any], other: Sequence[Any]) -> bool:
         """Whether two runs gave the same bits."""
@@ -95,7 +95,7 @@ class Judge:
         )
 
     def digest(self, outputs: Sequence[Any]) -> str:
-        """A word that is the same for the same bits."""
+        """A digest: equal bits, equal digests."""
         found = hashlib.sha256()
         for each in outputs:
             if each is not None and each.numel():
@@ -111,7 +111,7 @@ def _integers(tensor: Any) -> Any:
     return tensor.contiguous().view(kinds[tensor.element_size()])
 
 
-def _ask(function: Any, given: Mapping[str, Any]) -> Any:
+def _call(function: Any, given: Mapping[str, Any]) -> Any:
     parameters = inspect.signature(function).parameters
     if any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
         return function(**given)

@@ -1,4 +1,4 @@
-"""`portable tune`: its arguments as subjects, its results as lines, a file of entries and a record."""
+"""`portable tune`: parses arguments into problems, prints results, writes the entries and a record."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ from portable.plan import Device
 from portable.runtime import detect
 from portable.spec import registry
 from portable.spec.model import Spec
-from portable.tune import problem as subject
-from portable.tune import session, store
+from portable.tune import problem, session, store
 from portable.tune.progress import Progress
 
 SHOWN = 6
@@ -55,7 +54,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--dry-run", action="store_true", help="measure and print, file nothing")
     parser.add_argument(
-        "--exhaustive", action="store_true", help="then time every legal config too, and say how near it came"
+        "--exhaustive",
+        action="store_true",
+        help="then time every legal config too, and report how near the result is to the best",
     )
     parser.add_argument("--record", metavar="FILE.json", help="write all that was measured")
     parser.add_argument("-j", type=_count, default=os.cpu_count() or 1, help="kernels to compile at once")
@@ -71,8 +72,8 @@ def run(args: argparse.Namespace, make_worker: Callable[[], Any] | None = None) 
     """The exit code: 0 where every call was tuned, 1 where one was not, 130 after Ctrl-C."""
     spec = registry.spec(args.op)
     backend, device = detect.main_backend(), _device()
-    subjects = _subjects(args, spec, backend, device)
-    among = _among(args, subjects)
+    problems = _problems(args, spec, backend, device)
+    among = _among(args, problems)
     file = Path(args.file) if args.file else store.place(backend.name, backend.folder)
     if not args.dry_run:
         _try_file(file)
@@ -82,7 +83,7 @@ def run(args: argparse.Namespace, make_worker: Callable[[], Any] | None = None) 
     with Progress() as progress:
         tuner = session.Session(backend, device, args.j, progress, make_worker)
         try:
-            for each in subjects:
+            for each in problems:
                 progress.say(f"{each}: {each.shape_class}")
                 _warn(progress, each, backend, device)
                 mine = {name: values for name, values in among.items() if name in each.imp.tunables}
@@ -93,7 +94,7 @@ def run(args: argparse.Namespace, make_worker: Callable[[], Any] | None = None) 
                     failed += 1
                     continue
                 entry = result.entry(device, found)
-                _tell(progress, result, entry)
+                _report(progress, result, entry)
                 if not args.dry_run:
                     _file(file, entry)
                 made.append(_recorded(result, entry) | {"among": mine, "exhaustive": None})
@@ -111,7 +112,7 @@ def run(args: argparse.Namespace, make_worker: Callable[[], Any] | None = None) 
     return 1 if failed else 0
 
 
-def _warn(progress: Progress, each: subject.Subject, backend: Backend, device: Device) -> None:
+def _warn(progress: Progress, each: problem.Problem, backend: Backend, device: Device) -> None:
     """Hand-written configs that follow the batch size are hidden by a class that may not."""
     if not each.imp.batch_invariant:
         return
@@ -142,28 +143,28 @@ def _swept(
 def _device() -> Device:
     found = detect.device()
     if found.emulated:
-        raise PortableError(f"{found} tells no time, so nothing can be tuned on it")
+        raise PortableError(f"{found} has no timings, so nothing can be tuned on it")
     return found
 
 
-def _subjects(
+def _problems(
     args: argparse.Namespace, spec: Spec, backend: Backend, device: Device
-) -> list[subject.Subject]:
-    """What the arguments ask for, one of each class."""
-    rows = [subject.type_row(spec, name.strip()) for name in args.dtype.split(",") if name.strip()]
+) -> list[problem.Problem]:
+    """The problems that the arguments select, one of each shape class."""
+    rows = [problem.type_row(spec, name.strip()) for name in args.dtype.split(",") if name.strip()]
     columns = [name.strip() for name in args.columns.split(",") if name.strip()]
     params = _params(args, spec)
-    found: dict[tuple[str, str], subject.Subject] = {}
+    found: dict[tuple[str, str], problem.Problem] = {}
     for name in _implementations(args, spec, backend, device):
         for row in rows:
             if args.shape:
-                asked = [
-                    subject.of_shapes(spec, name, shapes, row, params, columns)
+                chosen = [
+                    problem.of_shapes(spec, name, shapes, row, params, columns)
                     for shapes in _shapes(args.shape, spec)
                 ]
             else:
-                asked = [subject.of_case(spec, name, case, row, columns) for case in spec.bench]
-            for each in asked:
+                chosen = [problem.of_case(spec, name, case, row, columns) for case in spec.bench]
+            for each in chosen:
                 found.setdefault((each.implementation, each.shape_class), each)
     return list(found.values())
 
@@ -178,7 +179,7 @@ def _implementations(args: argparse.Namespace, spec: Spec, backend: Backend, dev
             raise PortableError(f"{problem} It has {listed(known)}")
         reason = select.static_reason(chosen, backend, device)
         if reason is not None:
-            raise PortableError(f"{spec.op}.{chosen.name} cannot run here: {reason}")
+            raise PortableError(f"{spec.op}.{chosen.name} cannot run on this device: {reason}")
         if not chosen.tunables:
             raise PortableError(f"{spec.op}.{chosen.name} has no tunables")
         return [chosen.name]
@@ -220,13 +221,13 @@ def _params(args: argparse.Namespace, spec: Spec) -> dict[str, Any]:
     return found
 
 
-def _among(args: argparse.Namespace, subjects: Sequence[subject.Subject]) -> dict[str, tuple[Any, ...]]:
+def _among(args: argparse.Namespace, problems: Sequence[problem.Problem]) -> dict[str, tuple[Any, ...]]:
     found = {}
     for text in args.among:
         name, equals, values = text.partition("=")
-        legal = [each.imp.tunables[name] for each in subjects if name in each.imp.tunables]
+        legal = [each.imp.tunables[name] for each in problems if name in each.imp.tunables]
         if not equals or not legal:
-            known = {each for one in subjects for each in one.imp.tunables}
+            known = {each for one in problems for each in one.imp.tunables}
             raise PortableError(f"--among {text!r}: expected NAME=VALUE,... of {listed(sorted(known))}")
         chosen = tuple(_value(value) for value in values.split(","))
         wrong = [value for value in chosen if any(value not in each for each in legal)]
@@ -295,7 +296,7 @@ def _recorded(result: session.Result, entry: lookup.Entry) -> dict[str, Any]:
     assert entry.measured is not None
     return {
         "op": entry.op, "implementation": entry.implementation, "class": entry.shape_class,
-        "call": result.subject.as_json(), "config": dict(entry.config), "us": entry.measured.us,
+        "call": result.problem.as_json(), "config": dict(entry.config), "us": entry.measured.us,
         "before": dict(result.before), "before_us": entry.measured.before_us,
         "default_us": entry.measured.default_us, "gain": entry.measured.gain, "bits": result.bits,
         "trials": result.trials, "legal": result.legal, "trial_us": result.microseconds,
@@ -303,7 +304,7 @@ def _recorded(result: session.Result, entry: lookup.Entry) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _tell(progress: Progress, result: session.Result, entry: lookup.Entry) -> None:
+def _report(progress: Progress, result: session.Result, entry: lookup.Entry) -> None:
     assert entry.measured is not None
     for each in result.dropped[:SHOWN]:
         progress.say(f"  dropped {each.name}: {each.why}")

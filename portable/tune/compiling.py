@@ -1,4 +1,4 @@
-"""Configs compiled ahead of their trials, many at once, each in a process that it may take down."""
+"""Compiles configs ahead of their trials, in parallel worker processes: a compiler may crash its own."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 
 from portable.backend import Backend
 from portable.plan import Device
-from portable.tune.problem import Subject
+from portable.tune.problem import Problem
 from portable.tune.worker import Died, Worker
 
 SECONDS = 180.0
-"""For one config; beyond it the compiler hangs."""
+"""Time limit to compile one config."""
 
 
 class Compilers:
@@ -29,14 +29,15 @@ class Compilers:
 
     def build(
         self,
-        subject: Subject,
+        problem: Problem,
         configs: Mapping[str, Mapping[str, Any]],
         done: Callable[[str], None] = lambda name: None,
     ) -> dict[str, dict[str, Any]]:
-        """By name: what the config's kernels take, or {"why": ...}. `done` hears of each as it ends."""
-        told = subject.as_json()
+        """By name: the resources of the config's kernels, or {"why": ...}. Calls `done` with each name as it
+        ends."""
+        call = problem.as_json()
         futures = {
-            self._pool.submit(self._one, {"compile": dict(values), "subject": told}): name
+            self._pool.submit(self._one, {"compile": dict(values), "problem": call}): name
             for name, values in configs.items()
         }
         found = {}
@@ -53,7 +54,7 @@ class Compilers:
             worker = self._local.worker = self._make()
             self._workers.append(worker)
         try:
-            return worker.ask({**request, "vendor": self._vendor, "device": self._device}, SECONDS)
+            return worker.request({**request, "vendor": self._vendor, "device": self._device}, SECONDS)
         except Died as death:
             self._local.worker = None
             worker.close()

@@ -15,7 +15,7 @@ from typing import Any
 
 from portable.dtypes import itemsize
 from portable.plan import Device, NativeKernel, Plan
-from portable.tune.problem import Subject
+from portable.tune.problem import Problem
 
 LATENCY = 0.9e-6  # seconds from a load to its use under traffic
 START = 3.0e-6  # of a launch, and of the first tile's loads and the last one's stores
@@ -57,7 +57,7 @@ def _find(values: Mapping[str, Any], what: str, otherwise: int) -> int:
 
 @dataclass(frozen=True)
 class _Launches:
-    """What a plan says of the work: blocks of the largest launch, its threads, dynamic shared bytes."""
+    """A plan's figures: blocks of the largest launch, its threads, dynamic shared bytes."""
 
     blocks: int
     threads: int
@@ -76,33 +76,33 @@ def _launches(plan: Plan, device: Device) -> _Launches:
     return _Launches(max(blocks, 1), max(threads, 1), shared, len(found))
 
 
-def seconds(subject: Subject, values: Mapping[str, Any], plan: Plan, device: Device, rates: Rates) -> float:
+def seconds(problem: Problem, values: Mapping[str, Any], plan: Plan, device: Device, rates: Rates) -> float:
     """The model's time of one call."""
     tiled = _find(values, "m", 0) and _find(values, "n", 0)
-    if subject.spec.cost.roof == "matrix" and tiled:
-        return _matrix(subject, values, plan, device, rates)
-    return _rows(subject, values, plan, device, rates)
+    if problem.spec.cost.roof == "matrix" and tiled:
+        return _matrix(problem, values, plan, device, rates)
+    return _rows(problem, values, plan, device, rates)
 
 
-def _sizes(subject: Subject) -> tuple[int, int, int, int, int]:
+def _sizes(problem: Problem) -> tuple[int, int, int, int, int]:
     """Matrices, rows, columns and length of the product, and bytes of an element of its inputs."""
 
-    infos = subject.signature.tensors
-    out = next(infos[name] for name in subject.spec.outputs)
+    infos = problem.signature.tensors
+    out = next(infos[name] for name in problem.spec.outputs)
     assert out is not None
     shape = (1, 1, *out.shape)
     rows, columns = shape[-2], shape[-1]
     matrices = out.numel // max(rows * columns, 1)
-    if subject.spec.leading == "same":  # what leads are rows of one matrix
+    if problem.spec.leading == "same":  # what leads are rows of one matrix
         rows, matrices = rows * matrices, 1
-    inner = max(int(subject.flops / max(2 * out.numel, 1)), 1)
-    first = next(info for name, info in infos.items() if info is not None and name in subject.shapes)
+    inner = max(int(problem.flops / max(2 * out.numel, 1)), 1)
+    first = next(info for name, info in infos.items() if info is not None and name in problem.shapes)
     return matrices, rows, columns, inner, itemsize(first.dtype)
 
 
-def _matrix(subject: Subject, values: Mapping[str, Any], plan: Plan, device: Device, rates: Rates) -> float:
+def _matrix(problem: Problem, values: Mapping[str, Any], plan: Plan, device: Device, rates: Rates) -> float:
     found = _launches(plan, device)
-    matrices, rows, columns, inner, item = _sizes(subject)
+    matrices, rows, columns, inner, item = _sizes(problem)
     m, n = _find(values, "m", 128), _find(values, "n", 128)
     k, stages = _find(values, "k", 64), _find(values, "stages", 2)
     split = _find(values, "split", 1)
@@ -140,7 +140,7 @@ def _matrix(subject: Subject, values: Mapping[str, Any], plan: Plan, device: Dev
     waves = math.ceil(waves) if waves < 8 else waves + 0.5
     work = waves * (per_tile * step + fill)
 
-    moved = subject.bytes + (2 * split * matrices * rows * columns * 4 if split > 1 else 0)
+    moved = problem.bytes + (2 * split * matrices * rows * columns * 4 if split > 1 else 0)
     memory = moved / rates.bytes_per_s
     spill = 4.0 if registers > 255 else 1.0
 
@@ -157,11 +157,11 @@ def _rate(m: int, n: int, threads: int) -> float:
     return 1.0 / (1.0 + 28.0 / m + 36.0 / n) / (1.0 + 0.1 * (threads < 256))
 
 
-def _rows(subject: Subject, values: Mapping[str, Any], plan: Plan, device: Device, rates: Rates) -> float:
+def _rows(problem: Problem, values: Mapping[str, Any], plan: Plan, device: Device, rates: Rates) -> float:
     found = _launches(plan, device)
     blocks, threads = found.blocks, found.threads
-    each = subject.bytes / blocks / threads / 2  # bytes read by a thread over its life
-    held = each if each <= LOOPED else 128.0  # beyond it a program loops over rows, and holds a part
+    each = problem.bytes / blocks / threads / 2  # bytes read by a thread over its life
+    held = each if each <= LOOPED else 128.0  # above LOOPED a program loops over rows and holds a part
     registers = 24 + held / 2
     resident = max(1, min(THREADS // threads, int(REGISTERS // (min(registers, 255) * threads))))
     if found.shared:
@@ -174,5 +174,5 @@ def _rows(subject: Subject, values: Mapping[str, Any], plan: Plan, device: Devic
     tail = math.ceil(waves) / waves if waves > 1 else max(1.0, device.multiprocessors / blocks)
     meeting = 2e-8 * math.log2(max(threads / device.warp_size, 1) + 1) * max(waves, 1)
     spill = 3.0 if registers > 255 else 1.0
-    moving = subject.bytes / (rates.bytes_per_s * max(reach, 0.02))
+    moving = problem.bytes / (rates.bytes_per_s * max(reach, 0.02))
     return spill * tail * moving + meeting + START * found.count

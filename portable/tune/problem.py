@@ -1,4 +1,4 @@
-"""What is tuned: one call of an op on one implementation, as plain values that a process can be told."""
+"""What is tuned: one call of an op on one implementation, as plain values that go to a worker as JSON."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from portable.spec.model import Case, Implementation, Spec
 
 
 @dataclass(frozen=True)
-class Subject:
-    """A call: shapes by input (None: absent), the type of each input, parameters, and the matrices that lie
-    column by column."""
+class Problem:
+    """A call: shapes by input (None: absent), the type of each input, parameters, and the matrices that are
+    column-major."""
 
     op: str
     implementation: str
@@ -78,7 +78,7 @@ class Subject:
 
     @cached_property
     def signature(self) -> select.CallSignature:
-        """The call as choosing sees it; raises what the call would raise."""
+        """The call's signature, as selection gets it; raises what the call would raise."""
         spec, blank = self.spec, list(self.tensors("meta").values())
         return compiled_call.call_signature(spec, blank, self.values(), None)[0]
 
@@ -104,7 +104,7 @@ class Subject:
 
     def __str__(self) -> str:
         sizes = [
-            f"{name} {'x'.join(map(str, shape)) or 'scalar'}{' by columns' * (name in self.columns)}"
+            f"{name} {'x'.join(map(str, shape)) or 'scalar'}{' column-major' * (name in self.columns)}"
             for name, shape in self.shapes.items()
             if shape is not None
         ]
@@ -120,7 +120,7 @@ class Subject:
         }  # fmt: skip
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Subject:
+    def from_json(cls, data: Mapping[str, Any]) -> Problem:
         shapes = {name: None if shape is None else tuple(shape) for name, shape in data["shapes"].items()}
         return cls(
             data["op"], data["implementation"], shapes, data["dtypes"], data["params"], tuple(data["columns"])
@@ -129,7 +129,7 @@ class Subject:
 
 def of_case(
     spec: Spec, implementation: str, case: Case, row: Mapping[str, str], columns: Sequence[str] = ()
-) -> Subject:
+) -> Problem:
     """A case of the spec in one row of its types."""
     shapes = {
         name: None if name in case.absent else (*case.leading.get(name, ()), *spec.sizes(name, case))
@@ -145,7 +145,7 @@ def of_shapes(
     row: Mapping[str, str],
     params: Mapping[str, Any],
     columns: Sequence[str] = (),
-) -> Subject:
+) -> Problem:
     """A call whose inputs have these shapes, in the spec's order; what is left out is absent."""
     if len(shapes) > len(spec.inputs):
         raise PortableError(f"{spec.op} takes {listed(spec.inputs)}; {len(shapes)} shapes came")
@@ -163,16 +163,16 @@ def _made(
     row: Mapping[str, str],
     params: Mapping[str, Any],
     columns: Sequence[str],
-) -> Subject:
+) -> Problem:
     for name in columns:
         if name not in spec.inputs or spec.inputs[name].layout != "matrix":
             matrices = listed(name for name, each in spec.inputs.items() if each.layout == "matrix")
-            raise PortableError(f"{spec.op}: {name!r} cannot lie by columns; there is {matrices}")
+            raise PortableError(f"{spec.op}: {name!r} cannot be column-major; expected one of {matrices}")
     for name in params:
         if name not in spec.params:
             raise PortableError(f"{spec.op} has no parameter {name!r}; it has {listed(spec.params)}")
     dtypes = {name: row.get(each.dtype, each.dtype) for name, each in spec.inputs.items()}
-    made = Subject(spec.op, implementation, shapes, dtypes, dict(params), tuple(columns))
+    made = Problem(spec.op, implementation, shapes, dtypes, dict(params), tuple(columns))
     made.imp  # noqa: B018 - raises for an implementation that is not there
     return made
 

@@ -1,8 +1,8 @@
-"""Which configs to try: the model's best first, then what the trials so far say.
+"""Which configs to try: the model's best first, then what the trials so far suggest.
 
-The model (`prior`) may be wrong for a value of a tunable everywhere. So the first trials show every value
-that is not hopeless, and the later ones follow the model corrected, value by value, by a ridge regression
-of what was measured against what it said.
+The model (`cost_model`) may be wrong for a value of a tunable everywhere. So the first trials show every
+value that is not hopeless, and the later ones follow the model corrected, value by value, by a ridge
+regression of measured on predicted times.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from portable.spec.model import Implementation
 from portable.tune.space import Candidate, steps
 
 APART = 2
-"""Steps between two of the model's best that are both tried: a wrong model is wrong for neighbours alike."""
+"""Least steps between two of the model's best that are both tried: its errors are shared by neighbours."""
 HOPELESS = 4.0
-"""A value whose best config the model puts beyond this factor of the best is not shown for its own sake."""
+"""A tunable's value whose best config is predicted slower than the best by this factor gets no trial."""
 RIDGE = 0.5
 
 

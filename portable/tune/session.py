@@ -1,4 +1,4 @@
-"""What is tried: the default, what the files say, the prior's best, then the neighbours of what won.
+"""Decides what is tried: the default, the configs in files, the model's best, then the winner's neighbours.
 
 The trials of a call are few; the winner of the last, longer rotation is filed, or the config in use before
 where nothing is faster by more than the clock's noise.
@@ -21,21 +21,21 @@ from portable.plan import Device
 from portable.tune import cost_model, space
 from portable.tune.compiling import Compilers
 from portable.tune.measure import CallBench, Drop
-from portable.tune.problem import Subject
+from portable.tune.problem import Problem
 from portable.tune.search import Search
 from portable.tune.space import Candidate, name_of
 from portable.tune.store import SOURCE
 from portable.tune.worker import Worker
 
 TRIALS = 16
-TURNS, LAST_TURNS = 9, 25
+ROUNDS, LAST_ROUNDS = 9, 25
 FINALISTS = 4
 NOISE = 1.01
 """A config must be faster than the one before by this factor to take its place."""
 DEATHS = 8
-"""Once so many configs have killed their process, the rest of a call's budget is left."""
+"""After so many configs have killed their process, the rest of a call's budget is not used."""
 SPILLS = 128
-"""Bytes of stack a thread (or registers spilled) beyond which a config is not tried."""
+"""Bytes of stack a thread (or registers spilled) above which a config is not tried."""
 BATCH = 32  # configs that are ready at one time in a sweep
 
 
@@ -43,7 +43,7 @@ BATCH = 32  # configs that are ready at one time in a sweep
 class Result:
     """What a call's trials gave. `microseconds` are medians of the rotation that a config was last in."""
 
-    subject: Subject
+    problem: Problem
     best: Mapping[str, Any]
     us: float
     before: Mapping[str, Any]
@@ -57,7 +57,7 @@ class Result:
 
     def entry(self, device: Device, versions: Mapping[str, str]) -> lookup.Entry:
         """The entry that is filed."""
-        subject, call = self.subject, self.subject.facts
+        problem, call = self.problem, self.problem.facts
         us, before = _figures(self.us), _figures(self.before_us)
         measured = lookup.Measured(
             call, us, before, None if self.default_us is None else _figures(self.default_us),
@@ -65,8 +65,8 @@ class Result:
             device.multiprocessors, versions,
         )  # fmt: skip
         return lookup.Entry(
-            subject.op, subject.implementation, device.arch, shape_class.formula(subject.spec, call),
-            dict(self.best), SOURCE, datetime.date.today().isoformat(), 0, subject.shape_class, measured,
+            problem.op, problem.implementation, device.arch, shape_class.formula(problem.spec, call),
+            dict(self.best), SOURCE, datetime.date.today().isoformat(), 0, problem.shape_class, measured,
         )  # fmt: skip
 
 
@@ -89,7 +89,7 @@ def versions(backend: Backend) -> dict[str, str]:
 
 
 class Quiet:
-    """Hears how far a session is, and tells nobody."""
+    """A progress that prints nothing."""
 
     def say(self, text: str) -> None: ...
 
@@ -97,7 +97,7 @@ class Quiet:
 
 
 class Session:
-    """Tuning on one device. `make_worker` starts a process that answers as `trial` does."""
+    """Tuning on one device. `make_worker` starts a process that answers as `trial_worker` does."""
 
     def __init__(
         self,
@@ -119,9 +119,9 @@ class Session:
             self._idle.close()
 
     @contextmanager
-    def _bench(self, subject: Subject) -> Iterator[CallBench]:
+    def _bench(self, problem: Problem) -> Iterator[CallBench]:
         worker, self._idle = self._idle, None
-        bench = CallBench(subject, self._device.index, *(self._extra or (Worker,)), worker)
+        bench = CallBench(problem, self._device.index, *(self._extra or (Worker,)), worker)
         try:
             yield bench
             self._idle = bench.release()
@@ -129,30 +129,30 @@ class Session:
             bench.close()
 
     def tune(
-        self, subject: Subject, trials: int = TRIALS, among: Mapping[str, tuple[Any, ...]] | None = None
+        self, problem: Problem, trials: int = TRIALS, among: Mapping[str, tuple[Any, ...]] | None = None
     ) -> Result:
         """The best of at most `trials` timed configs."""
-        found, default, before = self._legal(subject, among)
-        with self._bench(subject) as bench:
-            ranked = self._rank(subject, found, bench)
-            return _Trials(self, subject, bench, ranked, default, before, trials).run()
+        found, default, before = self._legal(problem, among)
+        with self._bench(problem) as bench:
+            ranked = self._rank(problem, found, bench)
+            return _Trials(self, problem, bench, ranked, default, before, trials).run()
 
     def _legal(
-        self, subject: Subject, among: Mapping[str, tuple[Any, ...]] | None
+        self, problem: Problem, among: Mapping[str, tuple[Any, ...]] | None
     ) -> tuple[list[Candidate], Candidate | None, Candidate]:
         """The configs that can run, the spec's default, and what a call would take were nothing measured."""
-        implementation = subject.imp
+        implementation = problem.imp
         if not implementation.tunables:
-            raise PortableError(f"{subject.op}.{subject.implementation} has no tunables")
-        found, total = space.space(subject, self._backend, self._device, among)
-        default = self._candidate(subject, implementation.default)
+            raise PortableError(f"{problem.op}.{problem.implementation} has no tunables")
+        found, total = space.space(problem, self._backend, self._device, among)
+        default = self._candidate(problem, implementation.default)
         now = lookup.resolve(
-            subject.spec, implementation, self._backend, self._device, subject.signature.facts, measured=False
+            problem.spec, implementation, self._backend, self._device, problem.signature.facts, measured=False
         )
-        before = self._candidate(subject, now.values) or default
+        before = self._candidate(problem, now.values) or default
         if not found or before is None:
-            plan = space.planned(subject, dict(now.values), self._device)
-            raise PortableError(f"{subject} does not run on {self._device}: {plan}")
+            plan = space.planned(problem, dict(now.values), self._device)
+            raise PortableError(f"{problem} does not run on {self._device}: {plan}")
         if default is not None and repr(default.plan) == repr(before.plan):
             default = before
         fixed = {repr(each.plan): each for each in (default, before) if each is not None}
@@ -160,25 +160,25 @@ class Session:
         self._progress.say(f"  {len(found)} of {looked} can run")
         return [*fixed.values(), *(each for each in found if repr(each.plan) not in fixed)], default, before
 
-    def _candidate(self, subject: Subject, given: Mapping[str, Any]) -> Candidate | None:
-        values = {name: given[name] for name in subject.imp.tunables if name in given}
-        plan = space.planned(subject, values, self._device)
+    def _candidate(self, problem: Problem, given: Mapping[str, Any]) -> Candidate | None:
+        values = {name: given[name] for name in problem.imp.tunables if name in given}
+        plan = space.planned(problem, values, self._device)
         return None if isinstance(plan, str) else Candidate(values, plan)
 
     def _rank(
-        self, subject: Subject, found: Iterable[Candidate], bench: CallBench
+        self, problem: Problem, found: Iterable[Candidate], bench: CallBench
     ) -> list[tuple[Candidate, float]]:
         """Candidates with the prior's seconds, from its best on."""
         guess = cost_model.guessed(self._device)
-        told = (bench.told.get("bytes_per_s"), bench.told.get("flop_per_s"))
-        rates = cost_model.Rates(told[0] or guess.bytes_per_s, told[1] or guess.flop_per_s)
+        measured = (bench.setup.get("bytes_per_s"), bench.setup.get("flop_per_s"))
+        rates = cost_model.Rates(measured[0] or guess.bytes_per_s, measured[1] or guess.flop_per_s)
         scored = [
-            (each, cost_model.seconds(subject, each.values, each.plan, self._device, rates)) for each in found
+            (each, cost_model.seconds(problem, each.values, each.plan, self._device, rates)) for each in found
         ]
         return sorted(scored, key=lambda pair: pair[1])
 
     def build(
-        self, subject: Subject, candidates: Sequence[Candidate], what: str
+        self, problem: Problem, candidates: Sequence[Candidate], what: str
     ) -> tuple[list[Candidate], list[Drop]]:
         """Those that compile without spilling badly, and the others."""
         done = 0
@@ -188,7 +188,7 @@ class Session:
             done += 1
             self._progress.step(what, done, len(candidates))
 
-        built = self._compilers.build(subject, {each.name: each.values for each in candidates}, one)
+        built = self._compilers.build(problem, {each.name: each.values for each in candidates}, one)
         sound, dropped = [], []
         for each in candidates:
             answer = built[each.name]
@@ -217,22 +217,22 @@ class Session:
 
     def sweep(self, result: Result, among: Mapping[str, tuple[Any, ...]] | None = None) -> dict[str, Any]:
         """Every legal config beside the winner, then the best of all: how near it came."""
-        subject = result.subject
-        candidates, _, _ = self._legal(subject, among)
-        ours = self._candidate(subject, result.best)
+        problem = result.problem
+        candidates, _, _ = self._legal(problem, among)
+        ours = self._candidate(problem, result.best)
         assert ours is not None
-        sound, dropped = self.build(subject, candidates, "compiling every config")
-        with self._bench(subject) as bench:
-            ranked = [each.name for each, _ in self._rank(subject, candidates, bench)]
+        sound, dropped = self.build(problem, candidates, "compiling every config")
+        with self._bench(problem) as bench:
+            ranked = [each.name for each, _ in self._rank(problem, candidates, bench)]
             found = self._swept(bench, ours, [each for each in sound if each.name != ours.name], dropped)
             near = sorted(found, key=lambda name: found[name])[: 2 * FINALISTS]
             by_name = {each.name: each for each in [*sound, ours]}
             last = list(dict.fromkeys([*near, ours.name]))
             self.check(bench, [by_name[name] for name in last], "checking the best")
-            samples, more = bench.time(last, LAST_TURNS)
+            samples, more = bench.time(last, LAST_ROUNDS)
             dropped += more
         if ours.name not in samples:
-            raise PortableError(f"{subject}: the config that won could not be timed again")
+            raise PortableError(f"{problem}: the config that won could not be timed again")
         against = {
             name: statistics.median(o / t for o, t in zip(samples[ours.name], times, strict=True))
             for name, times in samples.items()
@@ -274,15 +274,15 @@ class _Trials:
     def __init__(
         self,
         session: Session,
-        subject: Subject,
+        problem: Problem,
         bench: CallBench,
         ranked: Sequence[tuple[Candidate, float]],
         default: Candidate | None,
         before: Candidate,
         trials: int,
     ):
-        self._session, self._subject, self._bench = session, subject, bench
-        self._search, self._legal = Search(subject.imp, ranked), len(ranked)
+        self._session, self._problem, self._bench = session, problem, bench
+        self._search, self._legal = Search(problem.imp, ranked), len(ranked)
         self._default, self._before = default, before
         self._left = max(trials, 1)
         self._tried: dict[str, Candidate] = {}
@@ -309,7 +309,7 @@ class _Trials:
         count = min(count, self._left)
         for each in candidates:
             self._tried[each.name] = each
-        sound, dropped = self._session.build(self._subject, candidates, "compiling")
+        sound, dropped = self._session.build(self._problem, candidates, "compiling")
         self._dropped += dropped
         names: list[str] = []
         for each in sound:
@@ -321,13 +321,13 @@ class _Trials:
             self._bits |= bits
             names += bits
         self._session._progress.step("timing", len(names), len(names))
-        self._left -= len(self._time(names, TURNS))
+        self._left -= len(self._time(names, ROUNDS))
 
-    def _time(self, names: Sequence[str], turns: int) -> dict[str, float]:
+    def _time(self, names: Sequence[str], rounds: int) -> dict[str, float]:
         """Medians; those of earlier rotations are put on this one's clock by the best config so far."""
         anchor = min(self._us, key=lambda name: self._us[name], default=None)
-        asked = ([anchor] if anchor else []) + [name for name in names if name != anchor]
-        samples, dropped = self._bench.time(asked, turns)
+        rotation = ([anchor] if anchor else []) + [name for name in names if name != anchor]
+        samples, dropped = self._bench.time(rotation, rounds)
         self._dropped += dropped
         for each in dropped:
             self._us.pop(each.name, None)
@@ -342,14 +342,14 @@ class _Trials:
         """The best few, the config before and the default, once more and longer, in one rotation."""
         best = sorted(self._us, key=lambda name: self._us[name])[:FINALISTS]
         fixed = [each.name for each in (self._before, self._default) if each is not None]
-        asked = list(dict.fromkeys([*best, *(name for name in fixed if name in self._us)]))
-        if not asked:
+        rotation = list(dict.fromkeys([*best, *(name for name in fixed if name in self._us)]))
+        if not rotation:
             why = "; ".join(f"{each.name}: {each.why}" for each in self._dropped[:3])
-            raise PortableError(f"{self._subject}: no config could be timed ({why})")
-        samples, dropped = self._bench.time(asked, LAST_TURNS)
+            raise PortableError(f"{self._problem}: no config could be timed ({why})")
+        samples, dropped = self._bench.time(rotation, LAST_ROUNDS)
         self._dropped += dropped
         if not samples:
-            raise PortableError(f"{self._subject}: no config could be timed to the end")
+            raise PortableError(f"{self._problem}: no config could be timed to the end")
         return {name: statistics.median(times) for name, times in samples.items()}
 
     def _result(self, last: dict[str, float]) -> Result:
@@ -361,7 +361,7 @@ class _Trials:
         known = default in self._bits
         same = known and self._bits[best] == self._bits[str(default)]
         return Result(
-            self._subject,
+            self._problem,
             self._tried[best].values,
             last[best],
             self._before.values,

@@ -15,7 +15,7 @@ from portable.dispatch import select
 from portable.errors import PortableError
 from portable.plan import Call, Device, Plan, Rejected
 from portable.spec.model import Implementation
-from portable.tune.problem import Subject
+from portable.tune.problem import Problem
 
 MOST = 8192
 """Configs that are looked at. Of more, a sample that is the same every time."""
@@ -23,7 +23,7 @@ MOST = 8192
 
 @dataclass(frozen=True)
 class Candidate:
-    """A config with its plan. `name` says its values in the tunables' order."""
+    """A config with its plan. `name` lists its values in the tunables' order."""
 
     values: Mapping[str, Any]
     plan: Plan
@@ -38,25 +38,25 @@ def name_of(values: Mapping[str, Any]) -> str:
 
 
 def varied(
-    subject: Subject, backend: Backend, among: Mapping[str, tuple[Any, ...]] | None = None
+    problem: Problem, backend: Backend, among: Mapping[str, tuple[Any, ...]] | None = None
 ) -> dict[str, tuple[Any, ...]]:
     """The tunables to vary and their values: those of the default, a vendor's own that its entries name, and
     those of `among`, which narrows them."""
-    implementation, chosen = subject.imp, dict(among or {})
+    implementation, chosen = problem.imp, dict(among or {})
     names = {*implementation.default, *chosen}
     for file in lookup.files(backend):
         for entry in lookup.entries(file):
-            if (entry.op, entry.implementation) == (subject.op, implementation.name):
+            if (entry.op, entry.implementation) == (problem.op, implementation.name):
                 names |= set(entry.config)
     return {name: chosen.get(name, legal) for name, legal in implementation.tunables.items() if name in names}
 
 
-def planned(subject: Subject, values: Mapping[str, Any], device: Device) -> Plan | str:
+def planned(problem: Problem, values: Mapping[str, Any], device: Device) -> Plan | str:
     """The call's plan with this config, or why there is none."""
-    asked = subject.signature
-    planner = select.entry_function(subject.imp)
+    signature = problem.signature
+    planner = select.entry_function(problem.imp)
     try:
-        plan = planner(Call(asked.tensors, asked.params, asked.axes, device, values))
+        plan = planner(Call(signature.tensors, signature.params, signature.axes, device, values))
     except PortableError:
         raise
     except Exception as error:  # a combination that the planner did not expect
@@ -65,18 +65,18 @@ def planned(subject: Subject, values: Mapping[str, Any], device: Device) -> Plan
 
 
 def space(
-    subject: Subject, backend: Backend, device: Device, among: Mapping[str, tuple[Any, ...]] | None = None
+    problem: Problem, backend: Backend, device: Device, among: Mapping[str, tuple[Any, ...]] | None = None
 ) -> tuple[list[Candidate], int]:
-    """Every config that plans, each with a plan of its own, and how many configs there are; of more than
-    MOST, those of a sample. Of configs that plan alike the one nearest to the default stands for all: they
-    may differ for another call of the class."""
-    values, default = varied(subject, backend, among), subject.imp.default
+    """Every config that has a plan, and how many configs there are; of more than MOST, those of a sample.
+    Of configs with equal plans only the one nearest to the default is kept (they may differ for another call
+    of the class)."""
+    values, default = varied(problem, backend, among), problem.imp.default
     found: dict[str, tuple[int, Candidate]] = {}
     for config in _configs(values):
-        plan = planned(subject, config, device)
+        plan = planned(problem, config, device)
         if isinstance(plan, str):
             continue
-        away, identity = steps(subject.imp, config, default), repr(plan)
+        away, identity = steps(problem.imp, config, default), repr(plan)
         if identity not in found or away < found[identity][0]:
             found[identity] = (away, Candidate(config, plan))
     return [candidate for _, candidate in found.values()], math.prod(len(each) for each in values.values())
@@ -98,7 +98,7 @@ def _configs(values: Mapping[str, Iterable[Any]]) -> Iterator[dict[str, Any]]:
 
 
 def steps(implementation: Implementation, one: Mapping[str, Any], other: Mapping[str, Any]) -> int:
-    """How many steps in the lists of values lie between two configs."""
+    """How many steps two configs are apart, in the lists of values."""
     total = 0
     for name, legal in implementation.tunables.items():
         if one.get(name) != other.get(name):

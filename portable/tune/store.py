@@ -21,7 +21,7 @@ from typing import Any
 from portable.configs import lookup
 from portable.errors import TunedFileError
 
-HEAD = """# Configs that `portable tune` measured here; docs/tuning.md has the format. They come before
+HEAD = """# Configs that `portable tune` measured on this machine (docs/tuning.md). They come before
 # those that the package ships. Deleting the file, or an entry, is safe.
 schema_version: 2
 entries:
@@ -33,7 +33,7 @@ _WORDS = {"null", "true", "false", "yes", "no", "on", "off"}
 
 @dataclass(frozen=True)
 class _Item:
-    """Where an entry stands: its first and last line, and the column behind its end in the last."""
+    """An entry's position: its first and last line, and the column after its end in the last."""
 
     first: int
     last: int
@@ -41,7 +41,7 @@ class _Item:
 
 
 def render(entry: lookup.Entry, indent: str = "  ") -> str:
-    """The entry as it stands in a file."""
+    """The entry as text for a file."""
     found = entry.measured
     assert found is not None
     measured = {
@@ -126,7 +126,7 @@ def _with(file: Path, text: str, entry: lookup.Entry) -> str:
             return "".join([*lines[: item.first], body, *lines[item.last + 1 :]])
     place = next((number for number, line in enumerate(lines) if line.startswith("entries:")), None)
     if place is None or lines[place].split("#")[0].strip() != "entries:":
-        raise TunedFileError(file, None, "expected `entries:` on a line of its own, and the entries below it")
+        raise TunedFileError(file, None, "expected a line `entries:`, and the entries below it")
     first = lines[items[0].first] if items else "  "
     indent = first[: len(first) - len(first.lstrip(" "))]
     return "".join([*lines[: place + 1], render(entry, indent), *lines[place + 1 :]])
@@ -204,7 +204,7 @@ def write(target: Path, text: str) -> None:
 
 
 def place(vendor: str, folder: Path) -> Path:
-    """Where results go unless the user says otherwise: the vendor's file in a checkout, else the user's."""
+    """Where results go by default: the vendor's file in a checkout, else the user's."""
     file = folder / "tuned.yaml"
     installed = {"site-packages", "dist-packages"} & set(file.parts)
     writable = os.access(file if file.exists() else folder, os.W_OK) and os.access(folder, os.W_OK)

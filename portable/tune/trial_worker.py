@@ -1,7 +1,7 @@
-"""The process that compiles, checks and times configs; `worker` is its other end.
+"""The process that compiles, checks and times configs; `worker.py` is the parent's end.
 
-Requests: {"compile": values, "subject": s, "vendor": v, "device": d}; {"setup": s, "index": device};
-{"check": name, "values": v}; {"time": [name...], "turns": n}; {"drop": [name...]}. A config that was checked
+Requests: {"compile": values, "problem": s, "vendor": v, "device": d}; {"setup": s, "index": device};
+{"check": name, "values": v}; {"time": [name...], "rounds": n}; {"drop": [name...]}. A config that was checked
 is kept, ready to be timed, until it is dropped. What kernels print goes to standard error.
 """
 
@@ -29,23 +29,23 @@ def main() -> int:
 
     bench: Any = None
     for line in tasks:
-        asked = json.loads(line)
+        request = json.loads(line)
         try:
-            if "compile" in asked:
-                send(compiled(asked))
-            elif "setup" in asked:
+            if "compile" in request:
+                send(compiled(request))
+            elif "setup" in request:
                 bench = None
                 gc.collect()  # the memory of the call before
-                bench = Bench(asked["setup"], asked["index"])
-                send(bench.told())
-            elif "check" in asked:
-                send(bench.check(asked["check"], asked["values"]))
-            elif "time" in asked:
-                send(bench.time(asked["time"], asked["turns"], send))
+                bench = Bench(request["setup"], request["index"])
+                send(bench.setup_answer())
+            elif "check" in request:
+                send(bench.check(request["check"], request["values"]))
+            elif "time" in request:
+                send(bench.time(request["time"], request["rounds"], send))
             else:
-                send(bench.drop(asked["drop"]))
+                send(bench.drop(request["drop"]))
         except Exception as error:
-            send({"why": _sentence(error), "lost": "compile" not in asked and _lost(error)})
+            send({"why": _sentence(error), "lost": "compile" not in request and _lost(error)})
     return 0
 
 
@@ -67,7 +67,7 @@ def _lost(error: Exception) -> bool:
     return False
 
 
-def compiled(asked: dict[str, Any]) -> dict[str, Any]:
+def compiled(request: dict[str, Any]) -> dict[str, Any]:
     """Plan and compile one config, into the disk cache; no device is touched."""
     import torch  # noqa: F401 - before Triton, whose libraries it brings
 
@@ -75,16 +75,16 @@ def compiled(asked: dict[str, Any]) -> dict[str, Any]:
     from portable.plan import Device
     from portable.runtime import build, detect
     from portable.spec import registry
-    from portable.tune.problem import Subject
+    from portable.tune.problem import Problem
     from portable.tune.space import planned
 
-    subject = Subject.from_json(asked["subject"])
-    backend = detect.backend_class(asked["vendor"])(registry.vendors()[asked["vendor"]])
-    device = Device(**asked["device"])
-    plan = planned(subject, asked["compile"], device)
+    problem = Problem.from_json(request["problem"])
+    backend = detect.backend_class(request["vendor"])(registry.vendors()[request["vendor"]])
+    device = Device(**request["device"])
+    plan = planned(problem, request["compile"], device)
     if isinstance(plan, str):
         return {"why": plan}
-    infos = {name: info for name, info in subject.signature.tensors.items() if info is not None}
+    infos = {name: info for name, info in problem.signature.tensors.items() if info is not None}
     infos.update({each.name: compiled_call.workspace_info(each) for each in plan.workspaces})
     dtypes = {name: info.dtype for name, info in infos.items()}
     registers = shared = spills = threads = 0
@@ -107,36 +107,37 @@ def compiled(asked: dict[str, Any]) -> dict[str, Any]:
 class Bench:
     """One call on one device: its inputs in rotating sets, its reference, and the configs made ready."""
 
-    def __init__(self, subject: dict[str, Any], index: int):
+    def __init__(self, problem: dict[str, Any], index: int):
         import torch
 
         from portable.runtime import detect, timing
         from portable.tune import accuracy
-        from portable.tune.problem import Subject
+        from portable.tune.problem import Problem
 
         self._torch, self._timing = torch, timing
         self._gpu = torch.get_device_module(detect.main_backend().device_type)
-        self._subject = Subject.from_json(subject)
+        self._problem = Problem.from_json(problem)
         backend = detect.main_backend()
         self._backend, self._device = backend, backend.device(index)
         self._place = torch.device(backend.device_type, index)
         self._gpu.set_device(index)
-        first = self._subject.tensors(self._place, seed=0)
-        self._judge = accuracy.Judge(self._subject, first)
+        first = self._problem.tensors(self._place, seed=0)
+        self._judge = accuracy.Judge(self._problem, first)
         free = self._gpu.mem_get_info(index)[0]
-        count = timing.set_count(self._subject.bytes, self._device.l2_bytes, free // 2)
-        self._sets = [first, *(self._subject.tensors(self._place, seed) for seed in range(1, count))]
+        count = timing.set_count(self._problem.bytes, self._device.l2_bytes, free // 2)
+        self._sets = [first, *(self._problem.tensors(self._place, seed) for seed in range(1, count))]
         self._ready: dict[str, Any] = {}
 
-    def told(self) -> dict[str, Any]:
-        """What the parent is to know: the sets, the reference, and the device's rates as measured now."""
+    def setup_answer(self) -> dict[str, Any]:
+        """For the parent: the number of sets, the kind of reference, and the device's rates as measured
+        now."""
         return {"sets": len(self._sets), "reference": self._judge.kind, **self._rates()}
 
     def _rates(self) -> dict[str, float]:
         torch, timing = self._torch, self._timing
         size = min(1 << 28, self._gpu.mem_get_info(self._place)[0] // 8)
         source = torch.randn(size // 4, device=self._place)
-        kinds = list(self._subject.dtypes.values())
+        kinds = list(self._problem.dtypes.values())
         side = 4096 if itemsize(kinds[0]) < 4 else 2048
         left, right = (torch.randn(side, side, device=self._place).to(of(kinds[0]).storage) for _ in range(2))
         samples = timing.interleaved(
@@ -144,7 +145,7 @@ class Bench:
                 "copy": (timing.copy, [(source, torch.empty_like(source))]),
                 "product": (lambda pair: pair[0] @ pair[1], [(left, right)]),
             },
-            turns=3,
+            rounds=3,
             failed=lambda name, error: None,
         )
         found = {"bytes_per_s": 8e6 * (size // 4) / samples["copy"].median}
@@ -156,12 +157,12 @@ class Bench:
         from portable.configs import lookup
         from portable.dispatch import compiled_call, pins
 
-        subject = self._subject
-        names, op, imp = list(subject.shapes), subject.op, subject.implementation
+        problem = self._problem
+        names, op, imp = list(problem.shapes), problem.op, problem.implementation
         first = list(self._sets[0].values())
         with lookup.forcing(op, imp, values), pins.using(**{op: imp}):
             prepared = compiled_call.CompiledCall(
-                subject.spec, self._backend, self._device, first, subject.values(), None
+                problem.spec, self._backend, self._device, first, problem.values(), None
             )
         return lambda tensors: prepared([tensors[name] for name in names], None)
 
@@ -185,7 +186,7 @@ class Bench:
     def _poison(self) -> None:
         """Leave NaN in the memory that the allocator hands out next."""
         torch = self._torch
-        infos = [info for info in self._subject.signature.tensors.values() if info is not None]
+        infos = [info for info in self._problem.signature.tensors.values() if info is not None]
         held = [
             torch.full((max(info.numel * itemsize(info.dtype), 4) // 4,), float("nan"),
                        device=self._place)
@@ -194,7 +195,7 @@ class Bench:
         self._gpu.synchronize()
         del held
 
-    def time(self, names: list[str], turns: int, send: Send) -> dict[str, Any]:
+    def time(self, names: list[str], rounds: int, send: Send) -> dict[str, Any]:
         failed: dict[str, str] = {}
         for name in names:
             if callable(self._ready[name]):
@@ -206,7 +207,7 @@ class Bench:
                         raise
                     failed[name] = _sentence(error)
         send({"begin": ""})
-        samples = self._timing.rotate([self._ready[name] for name in names if name not in failed], turns)
+        samples = self._timing.rotate([self._ready[name] for name in names if name not in failed], rounds)
         return {
             "samples": {name: list(sample.microseconds) for name, sample in samples.items()},
             "failed": failed,

@@ -1,7 +1,7 @@
-"""A process that compiles or runs kernels for the tuner, and dies in the tuner's place if they kill it.
+"""A process that compiles or runs kernels for the tuner, so that a crash ends it and not the tuner.
 
-One request is one line of JSON, and so is its answer; lines {"begin": ...} before it say what the process is
-about to do, so that a death has a culprit.
+One request is one line of JSON, and so is its answer; lines {"begin": ...} before it name what the process is
+about to do, so that a crash is attributed to it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ KILL_SECONDS = 10.0
 
 
 class Died(Exception):
-    """The process ended, or was ended, before it answered; the text says how, `doing` at what."""
+    """The process ended, or was killed, before it answered; the text is how, `doing` is what it had begun."""
 
     def __init__(self, how: str, doing: str):
         super().__init__(how)
@@ -31,7 +31,7 @@ class Died(Exception):
 
 
 class Worker:
-    """One process, spoken to by the thread that made it."""
+    """One process, used by the thread that made it."""
 
     def __init__(self, program: Sequence[str] = PROGRAM):
         self._words = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
@@ -44,7 +44,7 @@ class Worker:
         )
         self._rest = b""
 
-    def ask(self, message: dict[str, Any], seconds: float) -> dict[str, Any]:
+    def request(self, message: dict[str, Any], seconds: float) -> dict[str, Any]:
         """The answer to one request. Raises Died where none comes within so many seconds."""
         until, doing = time.monotonic() + seconds, ""
         assert self._process.stdin is not None
@@ -56,7 +56,7 @@ class Worker:
             try:
                 answer = json.loads(line)
             except ValueError:
-                raise Died(f"it said what is no answer: {line[:80]!r}", doing) from None
+                raise Died(f"it sent a line that is no JSON: {line[:80]!r}", doing) from None
             if "begin" not in answer:
                 return answer
             doing = answer["begin"]
@@ -78,7 +78,7 @@ class Worker:
         return line
 
     def _end(self) -> str:
-        """How it ended, with its last words."""
+        """How it ended, with the last line it printed."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(KILL_SECONDS)
         code = self._process.returncode or 0

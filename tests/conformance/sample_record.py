@@ -61,10 +61,10 @@ def timing(
 ) -> dict[str, Any]:
     """One timing at `share` of the roof, with a spread of a percent over 25 turns."""
     floor = max(moved / COPY, flops / peak if peak else 0.0) * 1e6
-    turns = [floor / share * (1 + 0.01 * ((turn * 7) % 11 - 5) / 5) for turn in range(25)]
-    device_us = sorted(turns)[12]
+    rounds = [floor / share * (1 + 0.01 * ((run_round * 7) % 11 - 5) / 5) for run_round in range(25)]
+    device_us = sorted(rounds)[12]
     return {
-        "op": op, "impl": impl, "case": case, "device_us": device_us, "device_us_all": turns, "graph": True,
+        "op": op, "impl": impl, "case": case, "device_us": device_us, "device_us_all": rounds, "graph": True,
         "bytes": moved, "flops": flops, "bytes_per_s": moved / device_us * 1e6,
         "flop_per_s": flops / device_us * 1e6, "floor_us": floor, "of_roof": floor / device_us,
         "state": "Pass", "message": "", "buffer_sets": 4,

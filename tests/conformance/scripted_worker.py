@@ -94,14 +94,14 @@ def fuzz(op, impl, act):
     say({"done": True})
 
 
-def perform(asked, acts):
-    if "fuzz" in asked:
-        return fuzz(*asked["fuzz"], act=acts["fuzz"])
-    case = asked["case"]
+def perform(request, acts):
+    if "fuzz" in request:
+        return fuzz(*request["fuzz"], act=acts["fuzz"])
+    case = request["case"]
     if case in acts:
-        BEFORE[acts[case]](case, asked["impls"][0])
+        BEFORE[acts[case]](case, request["impls"][0])
     say({"inputs": [case, "0"]})
-    for impl in asked["impls"]:
+    for impl in request["impls"]:
         act = acts.get(f"{case} {impl}", "pass")
         if act != "no begin":
             say({"begin": [case, impl]})

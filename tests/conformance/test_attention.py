@@ -42,12 +42,12 @@ class Slack(Flash):
 
 
 @functools.cache
-def questions(op):
+def materialized_cases(op):
     """Every fifth case of the core tier, every fifteenth over sequences, with answers: asked once for all."""
     spec = registry.spec(op)
     core = [case for case in cases(spec, "core") if not case.mode and "655" not in str(case.shape)]
     return [
-        reference.ask(case, spec)
+        reference.materialize(case, spec)
         for case in core[
             :: 1 if EVERY else 15 if op.startswith(("attention_paged", "attention_varlen")) else 5
         ]
@@ -57,15 +57,15 @@ def questions(op):
 def judged(op, function):
     """The share of the bound that each case of the core tier needs, and what did not pass."""
     wrong, worst = [], 0.0
-    for question in questions(op):
-        given = dict.fromkeys(question.spec.inputs)
-        given |= {name: made.tensor for name, made in question.inputs.items()}
-        got = function(**given, **question.case.params)
-        for (name, expected), tensor in zip(question.expected.items(), got, strict=True):
-            verdict = expected.judge(tensor, question.biased_values)
+    for materialized in materialized_cases(op):
+        given = dict.fromkeys(materialized.spec.inputs)
+        given |= {name: made.tensor for name, made in materialized.inputs.items()}
+        got = function(**given, **materialized.case.params)
+        for (name, expected), tensor in zip(materialized.expected.items(), got, strict=True):
+            verdict = expected.judge(tensor, materialized.biased_values)
             worst = max(worst, verdict.worst)
             if verdict.state != "Pass":
-                wrong.append(f"{question.case.id} {name}: {verdict}")
+                wrong.append(f"{materialized.case.id} {name}: {verdict}")
     return worst, wrong
 
 
@@ -121,12 +121,12 @@ class LseAgain(FlashBackward):
 def test_a_gradient_that_forgets_the_sinks_is_rejected():
     spec = registry.spec("attention")
     (case,) = [case for case in regressions(spec) if case.mode == "grad"]
-    question = reference.ask(case, spec)
+    materialized = reference.materialize(case, spec)
     right = hunt.right("attention_backward")
     for function, state in ((right, "Pass"), (LseAgain(), "Fail.value")):
         mutant = Mutant("attention_backward", "sinks forgotten", "torch", function)
         with hunt.in_place(mutant):
-            assert runner.run_case(question, "torch", CPU).state == state
+            assert runner.run_case(materialized, "torch", CPU).state == state
 
 
 def test_derived_inputs_are_those_of_the_forward_pass():
@@ -136,8 +136,8 @@ def test_derived_inputs_are_those_of_the_forward_pass():
     torch.testing.assert_close(made["o"], o.bfloat16(), rtol=2**-7, atol=1e-5)
     torch.testing.assert_close(made["lse"], lse.float())
     for case in cases(spec, "smoke")[:4]:
-        question = reference.ask(case, spec)
-        assert question.sha256 == reference.ask(case, spec).sha256
+        materialized = reference.materialize(case, spec)
+        assert materialized.sha256 == reference.materialize(case, spec).sha256
 
 
 def test_probes_catch_what_they_name():

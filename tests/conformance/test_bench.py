@@ -51,7 +51,7 @@ def spent(monkeypatch):
     """Every call runs once on the CPU; the microseconds of each candidate are read from this dict."""
     times = {bench.BASELINE + "torch": TORCH, bench.BASELINE + "copy": COPY}
 
-    def interleaved(candidates, turns=25, failed=None):
+    def interleaved(candidates, rounds=25, failed=None):
         samples = {}
         for name, (call, sets) in candidates.items():
             try:
@@ -60,7 +60,7 @@ def spent(monkeypatch):
                 assert failed is not None
                 failed(name, error)
                 continue
-            drift = [1 + 0.1 * turn / turns for turn in range(turns)]
+            drift = [1 + 0.1 * run_round / rounds for run_round in range(rounds)]
             spread = tuple(times.get(name, OURS) * each for each in drift)
             samples[name] = timing.Sample(name, spread, True, (1755, 1980))
         return samples
@@ -109,7 +109,7 @@ def test_every_op_has_entries_of_the_records_layout(op, spent, small):
         assert entry["state"] == "Pass" and entry["message"] == "" and entry["launch_us"] == 1.0
         assert entry["clocks"] == {"sm_mhz": [1755, 1980]}
         assert ("copy" in entry["vs"]) == (spec.cost.roof == "vector")
-        assert entry["baseline_errors"]["liger"] in ("not installed", f"has no {op} of its own")
+        assert entry["baseline_errors"]["liger"] in ("not installed", f"has no {op}")
         assert set(entry["vs"]) == set(entry["baselines_us"])
 
 
@@ -283,7 +283,7 @@ def test_the_table(spent, small):
     assert first["x torch"] == "0.500 (0.500..0.500)" and first["x copy"] == "0.500 (0.500..0.500)"
     assert first["us"] == "10.5" and first["state"] == "PerfWarning" and "x liger" not in head
     assert "roof measured in this run: copy_bytes_per_s 1e+12" in notes
-    assert "the GPU's clock beside the turns: 1755..1980 MHz" in notes
+    assert "the GPU's clock over the rounds: 1755..1980 MHz" in notes
     assert "no baseline liger: not installed (every case)" in notes
     assert sum(note.startswith("PerfWarning: softmax/bfloat16/N=64,lead=3 on torch: ") for note in notes) == 1
 
@@ -294,7 +294,7 @@ def test_the_table_says_what_is_uncertain(spent, small):
     entries[1] |= {"clocks": None, "vs": {}, "launch_us": None}
     head, rows, notes = bench.table(entries, roof)
     assert dict(zip(head, rows[1], strict=True))["x torch"] == "-" and "-" in rows[1]
-    assert any("clock" in note and "not told" in note for note in notes)
+    assert any("clock" in note and "unknown" in note for note in notes)
     assert "no baseline quack: ImportError: no cutlass (softmax/bfloat16/N=64,lead=3)" in notes
     assert any(note.startswith("not captured into a graph") for note in notes)
     assert bench.table([], roof)[1] == []
@@ -339,7 +339,7 @@ def test_a_tail_of_lengths_beside_dense_attention_of_the_same_work(op, absent, s
     shape = make_shape(spec, {"C": 8, **LENGTHS}, (), {}, (absent,))
     types = tuple(next(row for row in spec.types if row["T"] == "float32").items())
     case = Case(op, types, shape, layout="bench-tail")
-    monkeypatch.setattr(bench, "questions", lambda *_: [sweep.Asked(case, ["torch"], ("dense",))])
+    monkeypatch.setattr(bench, "timed_cases", lambda *_: [sweep.TimedCase(case, ["torch"], ("dense",))])
     (entry,) = bench.bench([op], None, CPU)[0]
     assert set(entry["vs"]) == {"dense"} and entry["vs"]["dense"]["median"] == pytest.approx(2.0)
     offsets = bench.made(case, spec, CPU, 0)["cu_seqlens_q"]
@@ -355,7 +355,7 @@ def test_pages_beside_dense_attention_of_the_same_lengths(spent, monkeypatch):
     axes = {"Z": 3, "M": 1, "H": 4, "G": 2, "D": 16, "E": 16, "P": 20, "S": 16, "W": 5}
     types = tuple(next(row for row in spec.types if row["T"] == "float32").items())
     case = Case("attention_paged", types, make_shape(spec, axes, (), {}, ("sinks",)), layout="bench")
-    monkeypatch.setattr(bench, "questions", lambda *_: [sweep.Asked(case, ["torch"], ("dense",))])
+    monkeypatch.setattr(bench, "timed_cases", lambda *_: [sweep.TimedCase(case, ["torch"], ("dense",))])
     (entry,) = bench.bench(["attention_paged"], None, CPU)[0]
     assert set(entry["vs"]) == {"dense"}
     beside = bench._beside_baseline(spec, "dense")(bench.made(case, spec, CPU, 0), bench._facts(case, spec))

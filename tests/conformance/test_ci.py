@@ -184,7 +184,7 @@ def test_another_edition_of_a_spec_is_refused(copied, capsys):
     record.write(file, found)
     assert compare(copied) == 2
     out = capsys.readouterr().out
-    assert "Cannot be compared: matmul: the two runs were asked by different specs" in out
+    assert "Cannot be compared: matmul: the two runs used different specs" in out
     assert "these cannot be compared: cpu and rocm-" in out
 
 

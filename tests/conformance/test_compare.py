@@ -130,7 +130,7 @@ def test_behaviours_agree_where_both_conform():
     one, other = sample_record(), other_side()
     case = "softmax/behaviour/graph_capture"
     lines, agree = compare.report(change(one, case, state="Pass"), change(other, case, state="Pass"))
-    assert agree and "Besides: 1 behaviour asked of both." in lines[-1]
+    assert agree and "Besides: 1 behaviour run on both." in lines[-1]
     assert "12 cases within both bounds, 12 of them bit-equal" in lines[-1]
     lines, agree = compare.report(
         change(one, case, state="Pass"), change(other, case, state="Fail.behaviour")
@@ -219,7 +219,7 @@ def test_different_questions_are_said_and_their_cases_only_counted():
     lines, agree = compare.report(sample_record(), other)
     assert agree and not any(line.strip() == NORMAL for line in lines)
     assert (
-        "Notice: the two runs asked for different cases (tier: A core, B smoke); only those in common are "
+        "Notice: the two runs selected different cases (tier: A core, B smoke); only those in common are "
         "compared" in lines
     )
 

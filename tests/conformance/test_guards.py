@@ -12,7 +12,7 @@ import torch
 from portable.conformance.cases.generate import cases
 from portable.conformance.execute import runner
 from portable.conformance.execute.guards import guarded_memory
-from portable.conformance.judge.reference import ask
+from portable.conformance.judge.reference import materialize
 
 TYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
@@ -239,5 +239,5 @@ def test_an_op_that_writes_beside_what_it_allocated_fails(norm, monkeypatch):
         return result
 
     monkeypatch.setattr(portable, "toy_norm", careless)
-    result = runner.run_case(ask(case, norm), "plain", torch.device("cpu"))
+    result = runner.run_case(materialize(case, norm), "plain", torch.device("cpu"))
     assert result.state == "Fail.bounds_write" and "that the op allocated" in result.message

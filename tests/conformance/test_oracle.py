@@ -18,11 +18,11 @@ def exact_cases(op, limit=1 << 14):
     """The small ones of the core cases in which every output is exact."""
     for case in cases(registry.spec(op)):
         if case.values in reference.PRODUCTS | reference.INTEGERS and not case.mode:
-            question = reference.ask(case, registry.spec(op))
-            if question.expected and all(each.exact for each in question.expected.values()):
-                (expected,) = question.expected.values()
+            materialized = reference.materialize(case, registry.spec(op))
+            if materialized.expected and all(each.exact for each in materialized.expected.values()):
+                (expected,) = materialized.expected.values()
                 if 16 <= expected.ref.numel() <= limit:
-                    yield question, expected
+                    yield materialized, expected
 
 
 def summed(terms: torch.Tensor, order: torch.Tensor, step: int) -> torch.Tensor:
@@ -45,9 +45,9 @@ def summed(terms: torch.Tensor, order: torch.Tensor, step: int) -> torch.Tensor:
 def test_exact_products_do_not_depend_on_the_order(op):
     """Right computations in shuffled orders, accumulated in the accumulator's type, agree bit for bit."""
     asked = set()
-    for question, expected in exact_cases(op):
-        case = question.case
-        tensors = [each.tensor for each in question.inputs.values()]
+    for materialized, expected in exact_cases(op):
+        case = materialized.case
+        tensors = [each.tensor for each in materialized.inputs.values()]
         acc = inputs.DTYPES[dict(case.types)["acc"]]
         first, second = tensors[0].to(acc), tensors[1].to(acc)
         terms = first.unsqueeze(-2) * (second.mT.unsqueeze(-3) if op == "matmul" else second)
@@ -72,7 +72,7 @@ def test_sums_over_rows_are_exact_too():
     found = set()
     for case in cases(spec):
         if case.values in reference.PRODUCTS and "bias" not in case.shape.absent:
-            expected = reference.ask(case, spec).expected
+            expected = reference.materialize(case, spec).expected
             assert not expected["dx"].exact and not expected["dweight"].exact
             found.add((case.values, expected["dbias"].exact))
     assert found >= {("one_hot", True), ("powers_of_two", True)}
@@ -83,7 +83,9 @@ def test_what_divides_or_exponentiates_is_not_exact(op):
     spec = registry.spec(op)
     for case in cases(spec):
         if case.values in reference.PRODUCTS:
-            assert not any(each.exact for each in reference.ask(case, spec).expected.values()), case.id
+            assert not any(each.exact for each in reference.materialize(case, spec).expected.values()), (
+                case.id
+            )
 
 
 @settings(max_examples=60, deadline=None)
@@ -163,28 +165,28 @@ def low_bits(tensor: torch.Tensor) -> bool:
 @pytest.mark.parametrize("values", sorted(inputs.VALUES))
 def test_inputs_of_a_tf32_case_are_tf32_numbers(values):
     spec = registry.spec("matmul")
-    question = reference.ask(tf32_case(values), spec)
-    rounded = not any(low_bits(each.tensor) for each in question.inputs.values())
+    materialized = reference.materialize(tf32_case(values), spec)
+    rounded = not any(low_bits(each.tensor) for each in materialized.inputs.values())
     assert rounded == (values != "normal") or values in ("small_integers", "ties", "powers_of_two")
-    plain = reference.ask(parse(tf32_case(values).id.replace(",precision=tf32", ""), spec), spec)
-    got, other = question.expected["c"].error_scale, plain.expected["c"].error_scale
+    plain = reference.materialize(parse(tf32_case(values).id.replace(",precision=tf32", ""), spec), spec)
+    got, other = materialized.expected["c"].error_scale, plain.expected["c"].error_scale
     assert got is not None and other is not None
     if values == "normal":
         assert (got > 4 * other).all(), "full mantissas are judged by the wider bound"
     if values in ("small_integers", "one_hot", "powers_of_two"):
-        assert question.expected["c"].exact
+        assert materialized.expected["c"].exact
 
 
 def test_the_gradient_of_a_tf32_case_is_of_tf32_numbers_too():
-    question = reference.ask(tf32_case("normal", mode="grad"), registry.spec("matmul"))
-    assert not any(low_bits(each.tensor) for each in question.inputs.values())
+    materialized = reference.materialize(tf32_case("normal", mode="grad"), registry.spec("matmul"))
+    assert not any(low_bits(each.tensor) for each in materialized.inputs.values())
 
 
 def test_the_magnitude_of_a_rounded_tf32_case_is_the_ordinary_one():
     spec = registry.spec("matmul")
-    question = reference.ask(tf32_case("large_range"), spec)
-    a, b = (each.tensor.double() for each in question.inputs.values())
-    magnitude = question.expected["c"].error_scale
+    materialized = reference.materialize(tf32_case("large_range"), spec)
+    a, b = (each.tensor.double() for each in materialized.inputs.values())
+    magnitude = materialized.expected["c"].error_scale
     assert magnitude is not None and torch.equal(magnitude, (a.square() @ b.square()).sqrt())
 
 
@@ -193,7 +195,7 @@ def test_16_bit_types_keep_their_values_under_tf32(types):
     spec = registry.spec("matmul")
     case = tf32_case("large_range", types)
     made = inputs.make(case.id, "a", (65, 127), types, "large_range", "contiguous")
-    assert reference.ask(case, spec).inputs["a"].sha256 == made.sha256
+    assert reference.materialize(case, spec).inputs["a"].sha256 == made.sha256
 
 
 def test_probe_shapes_leave_out_what_is_optional():

@@ -45,7 +45,7 @@ def program(folder, acts=(), starts=()):
     return [*WORKER, str(script)]
 
 
-def ask(folder, tasks, acts=(), starts=(), jobs=1, timeout=60.0):
+def run_tasks(folder, tasks, acts=(), starts=(), jobs=1, timeout=60.0):
     """(the state by case and implementation, all messages) of a run; no result may be there twice."""
     said = list(Pool([], jobs, timeout, program(folder, acts, starts)).run(tasks))
     results = [each["result"] for each in said if "result" in each]
@@ -60,7 +60,7 @@ THREE = case_task("op", A, ["x", "y", "z"])
 
 @pytest.mark.parametrize("act", NO_RESULT)
 def test_what_is_under_way_crashes_and_the_rest_goes_on(folder, act):
-    states, said = ask(folder, [THREE, case_task("op", B, ["x"])], {f"{A} y": act})
+    states, said = run_tasks(folder, [THREE, case_task("op", B, ["x"])], {f"{A} y": act})
     assert states == {(A, "x"): "Pass", (A, "y"): "Crash", (A, "z"): "Pass", (B, "x"): "Pass"}
     assert not any("fault" in each for each in said)
 
@@ -68,13 +68,13 @@ def test_what_is_under_way_crashes_and_the_rest_goes_on(folder, act):
 @pytest.mark.parametrize("act", sorted(AFTER))
 def test_a_result_that_was_said_stands_and_the_rest_is_asked(folder, act):
     """As the worker dies between two implementations, the next has not begun: it is asked of another."""
-    states, _ = ask(folder, [THREE, case_task("op", B, ["x"])], {f"{A} x": act, f"{A} z": act})
+    states, _ = run_tasks(folder, [THREE, case_task("op", B, ["x"])], {f"{A} x": act, f"{A} z": act})
     assert set(states.values()) == {"Pass"}
 
 
 @pytest.mark.parametrize("act", [act for act in NO_RESULT if act != "begin for ever"])
 def test_before_any_implementation_it_is_the_suites_fault(folder, act):
-    states, said = ask(folder, [THREE, case_task("op", B, ["x"])], {A: act})
+    states, said = run_tasks(folder, [THREE, case_task("op", B, ["x"])], {A: act})
     assert states.pop((B, "x")) == "Pass" and set(states.values()) == {"InternalError"}
     messages = [each["result"].get("message", "") for each in said if "result" in each]
     assert messages[0].startswith("before any implementation ran")
@@ -83,24 +83,24 @@ def test_before_any_implementation_it_is_the_suites_fault(folder, act):
 @pytest.mark.parametrize("where, state", [(f"{A} y", "Timeout"), (A, "InternalError")])
 def test_the_clock_ends_what_hangs(folder, where, state):
     """The limit is for one answer: three of them may take longer."""
-    states, said = ask(folder, [THREE], {where: "hang"}, timeout=1.0)
+    states, said = run_tasks(folder, [THREE], {where: "hang"}, timeout=1.0)
     assert states[A, "y"] == state
     messages = [each["result"].get("message", "") for each in said if "result" in each]
     assert any("no answer after 1 s" in each for each in messages)
 
 
 def test_a_result_needs_no_begin_and_a_lost_device_is_believed(folder):
-    states, _ = ask(folder, [THREE], {f"{A} x": "no begin", f"{A} y": "lost"})
+    states, _ = run_tasks(folder, [THREE], {f"{A} x": "no begin", f"{A} y": "lost"})
     assert list(states.values()) == ["Pass", "Crash", "Pass"]
 
 
 def test_noise_on_standard_error_stops_nobody_and_is_not_kept(folder):
-    states, _ = ask(folder, [THREE], {f"{A} x": "noise", f"{A} z": "noise"})
+    states, _ = run_tasks(folder, [THREE], {f"{A} x": "noise", f"{A} z": "noise"})
     assert set(states.values()) == {"Pass"}
 
 
 def test_the_last_words_come_after_the_noise(folder):
-    _, said = ask(folder, [THREE], starts=["exit", "exit"])
+    _, said = run_tasks(folder, [THREE], starts=["exit", "exit"])
     messages = {each["result"]["message"] for each in said}
     assert messages == {
         "no worker starts on the device any more: the worker ended with exit code 0\nno such device"
@@ -125,7 +125,7 @@ def test_every_case_has_one_result_whatever_happens(folder, data):
             acts[where] = act
     starts = data.draw(STARTS)
     tasks = [case_task(case[0], case, impls) for case in cases]
-    states, said = ask(folder, tasks, acts, starts, data.draw(st.integers(1, 3)))
+    states, said = run_tasks(folder, tasks, acts, starts, data.draw(st.integers(1, 3)))
     assert not any("fault" in each for each in said)
     if set(starts) <= {"ready"}:
         for (case, impl), state in states.items():
@@ -138,13 +138,13 @@ def test_every_case_has_one_result_whatever_happens(folder, data):
 
 def test_one_worker_that_cannot_start_leaves_its_work_to_the_others(folder):
     tasks = [case_task("op", f"op/{number}", ["x"]) for number in range(40)]
-    states, _ = ask(folder, tasks, starts=["ready", "exit", "exit"], jobs=2)
+    states, _ = run_tasks(folder, tasks, starts=["ready", "exit", "exit"], jobs=2)
     assert set(states.values()) == {"Pass"}
 
 
 def test_two_workers_die_at_once(folder):
     tasks = [case_task("op", f"op/{number}", ["x", "y"]) for number in range(6)]
-    states, _ = ask(folder, tasks, {f"{task.case} x": "die" for task in tasks}, jobs=2)
+    states, _ = run_tasks(folder, tasks, {f"{task.case} x": "die" for task in tasks}, jobs=2)
     assert Counter(states.values()) == {"Crash": 6, "Pass": 6}
 
 
@@ -152,7 +152,7 @@ def test_two_workers_die_at_once(folder):
 def test_hundreds_of_crashes_leave_nothing_behind(folder):
     tasks = [case_task("op", f"op/{number}", ["x"]) for number in range(200)]
     before, threads = set(os.listdir("/proc/self/fd")), threading.active_count()
-    states, _ = ask(folder, tasks, {f"{task.case} x": "die" for task in tasks}, jobs=4)
+    states, _ = run_tasks(folder, tasks, {f"{task.case} x": "die" for task in tasks}, jobs=4)
     assert set(states.values()) == {"Crash"}
     assert len(set(os.listdir("/proc/self/fd")) - before) == 0 and threading.active_count() == threads
     with pytest.raises(ChildProcessError):
@@ -226,7 +226,7 @@ def test_no_process_can_be_made(monkeypatch):
 
 def test_a_worker_that_is_never_ready(folder, monkeypatch):
     monkeypatch.setattr(pool, "START_SECONDS", 0.3)
-    _, said = ask(folder, [THREE], starts=["hang", "hang"])
+    _, said = run_tasks(folder, [THREE], starts=["hang", "hang"])
     assert "was not ready" in said[0]["result"]["message"]
 
 
@@ -234,7 +234,7 @@ def test_a_fault_of_the_pool_loses_no_case(folder, monkeypatch):
     def broken(*args):
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(Pool, "_ask", broken)
+    monkeypatch.setattr(Pool, "_run_task", broken)
     command = program(folder)
     said = list(Pool([], 1, 5.0, command).run([THREE]))
     assert {each["result"]["state"] for each in said if "result" in each} == {"NotRun"} and len(said) == 4

@@ -148,7 +148,7 @@ def unpacked(made, damage):
         (lambda c: c.update(cases=[]), "cases: expected an object"),
         (lambda c: c["cases"].pop("matmul"), "results.matmul: the op has no cases"),
         (lambda c: c["cases"]["matmul"].update(parts=[3]), "cases.matmul.parts"),
-        (lambda c: c["cases"]["matmul"].update(ids="0.0.0.99 - -"), "names a part that is not there"),
+        (lambda c: c["cases"]["matmul"].update(ids="0.0.0.99 - -"), "names a part that does not exist"),
         (lambda c: c["cases"]["matmul"].update(ids="0.0.0.0.0.0.0 - -"), "more parts than there are"),
         (lambda c: c["cases"]["matmul"].update(ids="0"), "cases.matmul.inputs: 3 hashes of 1 cases"),
         (lambda c: c["results"]["matmul"]["torch"].update(states="Pass 2"), "torch.states: runs of 2 in all"),
@@ -209,16 +209,16 @@ def test_what_does_not_conform(made, change):
 
 
 def test_a_question_changes_with_what_is_asked(norm, monkeypatch):
-    before = record.question("toy_norm")
-    assert before == record.question("toy_norm") != record.question("softmax")
+    before = record.op_digest("toy_norm")
+    assert before == record.op_digest("toy_norm") != record.op_digest("softmax")
     changed = dataclasses.replace(
         norm, tolerance={"y": dataclasses.replace(norm.tolerance["y"], result_ulp=0.6)}
     )
     monkeypatch.setattr(registry, "spec", lambda op: changed)
-    assert record.question("toy_norm") != before
+    assert record.op_digest("toy_norm") != before
     fewer = dataclasses.replace(norm, implementations=norm.implementations[:1])
     monkeypatch.setattr(registry, "spec", lambda op: fewer)
-    assert record.question("toy_norm") == before
+    assert record.op_digest("toy_norm") == before
 
 
 def test_a_failed_write_leaves_the_old_file(made, tmp_path, monkeypatch):
@@ -300,12 +300,12 @@ def test_a_checkout_is_dirty_by_its_sources_alone(tmp_path, monkeypatch):
     git("add", ".")
     git("-c", "user.name=x", "-c", "user.email=x@example.org", "commit", "-m", "x")
     monkeypatch.setattr(record, "__file__", str(tmp_path / "conformance/records/record.py"))
-    commit, dirty = record._commit()
+    commit, dirty = record.checkout_commit()
     assert commit is not None and len(commit) == 40 and dirty is False
     (tmp_path / "conformance/results/h200/core.json").write_text("2")
-    assert record._commit() == (commit, False)
+    assert record.checkout_commit() == (commit, False)
     (tmp_path / "kernels/op.py").write_text("2")
-    assert record._commit() == (commit, True)
+    assert record.checkout_commit() == (commit, True)
 
 
 def test_the_digest_of_a_spec_does_not_depend_on_where_the_checkout_lies(tmp_path):

@@ -45,7 +45,7 @@ def file(tmp_path):
     return tmp_path / "r.json"
 
 
-def ask(file, *more):
+def conform(file, *more):
     return cli.main([*FEW, "--record", str(file), *more])
 
 
@@ -54,7 +54,7 @@ def partial(norm, file, monkeypatch):
     """A record interrupted after two results."""
     with monkeypatch.context() as patch:
         after(patch, runner, "run_case", 2, KeyboardInterrupt())
-        assert ask(file) == 130
+        assert conform(file) == 130
     found = record.read(file)
     assert len(found["results"]) == 2 and not found["header"]["complete"]
     return found
@@ -99,7 +99,7 @@ def test_an_interrupt_at_any_stage_leaves_a_partial_record(
     after(monkeypatch, owner, name, count, lambda: signal.raise_signal(number))
     later = name in ("_bench", "fuzz_ops")
     more = ["--fuzz", "0.1", "--failures-file", str(file.parent / "found")] * later
-    assert ask(file, *more, *["--bench"] * later) == 130
+    assert conform(file, *more, *["--bench"] * later) == 130
     assert not record.read(file)["header"]["complete"]
     assert "--resume goes on from it" in capsys.readouterr().out
     assert [each for each in file.parent.iterdir() if each.suffix == ".part"] == []
@@ -119,7 +119,7 @@ def test_impatience_does_not_cost_the_record(norm, file, monkeypatch):
 
     after(monkeypatch, runner, "run_case", 1, thrice)
     after(monkeypatch, record, "write", 0, lambda: signal.raise_signal(signal.SIGINT))
-    assert ask(file) == 130
+    assert conform(file) == 130
     assert len(record.read(file)["results"]) == 1
 
 
@@ -127,7 +127,7 @@ def test_an_interrupt_after_the_record_keeps_it_whole(norm, file, monkeypatch, c
     from portable.conformance.report import html
 
     after(monkeypatch, html, "write", 0, KeyboardInterrupt())
-    assert ask(file, "--html", str(file.with_suffix(".html"))) == 130
+    assert conform(file, "--html", str(file.with_suffix(".html"))) == 130
     assert record.read(file)["header"]["complete"] and "holds them all" in capsys.readouterr().out
 
 
@@ -143,7 +143,7 @@ def test_what_is_ignored_stays_ignored():
 
 def test_a_run_in_a_thread_needs_no_signals(norm, file):
     codes = []
-    thread = threading.Thread(target=lambda: codes.append(ask(file)))
+    thread = threading.Thread(target=lambda: codes.append(conform(file)))
     thread.start()
     thread.join()
     assert codes == [0]
@@ -172,7 +172,7 @@ def full(*args):
 def test_a_full_disk_at_a_checkpoint_is_said_once_and_the_run_goes_on(norm, file, monkeypatch, capsys):
     monkeypatch.setattr(run, "CHECKPOINT_SECONDS", 0.0)
     after(monkeypatch, record, "write", 0, OSError(errno.ENOSPC, "No space left on device"))
-    assert ask(file) == 0
+    assert conform(file) == 0
     assert record.read(file)["header"]["complete"]
     assert capsys.readouterr().out.count("No space left on device; the run goes on") == 1
 
@@ -207,7 +207,7 @@ def test_a_full_disk_at_the_end_is_two_and_costs_no_other_file(norm, tmp_path, m
 def test_a_full_disk_at_an_interrupt_is_said(norm, file, monkeypatch, capsys):
     monkeypatch.setattr(files, "write_text", full)
     after(monkeypatch, runner, "run_case", 1, KeyboardInterrupt())
-    assert ask(file) == 130
+    assert conform(file) == 130
     assert "cannot be written: No space left on device" in capsys.readouterr().out
 
 
@@ -227,7 +227,7 @@ def test_a_place_where_nothing_can_be_written_is_seen_before_the_run(
 
 def test_two_options_of_one_file_are_a_mistake(norm, file, capsys):
     file.with_name("link").symlink_to(file.name)
-    assert ask(file, "--html", str(file.with_name("link"))) == 2
+    assert conform(file, "--html", str(file.with_name("link"))) == 2
     assert "--record names the same file" in capsys.readouterr().err
 
 
@@ -270,7 +270,7 @@ def damaged(file, change):
         (lambda r: r["results"].append(r["results"][0]), "two results of toy_norm/"),
         (lambda r: r["results"][0].update(case="toy_norm/float32/N=x/normal/contiguous"), "unknown case"),
         (lambda r: r["results"][0].update(case="abacus/float32"), "unknown case"),
-        (lambda r: r["results"][0].update(impl="zeros"), "does not ask"),
+        (lambda r: r["results"][0].update(impl="zeros"), "does not select"),
         (lambda r: r["header"].update(dirty=None if r["header"]["dirty"] else True), "its dirty is"),
         (lambda r: r["header"].update(toolkit="1.0"), "its toolkit is"),
         (lambda r: r["header"].update(complete=True), "nothing to go on from"),
@@ -280,24 +280,24 @@ def damaged(file, change):
 def test_only_the_same_run_is_resumed(partial, file, capsys, change, words):
     damaged(file, change)
     before = file.read_text()
-    assert ask(file, "--resume") == 2
+    assert conform(file, "--resume") == 2
     assert words in capsys.readouterr().err and file.read_text() == before
 
 
 def test_a_run_that_is_all_taken_over_asks_nothing(norm, file, monkeypatch, capsys):
-    assert ask(file) == 0
+    assert conform(file) == 0
     whole = record.read(file)
     damaged(file, lambda r: r["header"].update(complete=False))
     monkeypatch.setattr(run, "run_in_process", None)
-    assert ask(file, "--resume", "-j", "2") == 0
+    assert conform(file, "--resume", "-j", "2") == 0
     assert record.read(file)["results"] == whole["results"]
 
 
-def test_what_was_excused_is_asked_again(partial, file, capsys):
+def test_known_failures_run_again(partial, file, capsys):
     """The known failures may be others by now, or left out."""
     damaged(file, lambda r: r["results"][0].update(state="XFail", message="known (cpu:1, until 2020-01-01)"))
     damaged(file, lambda r: r["results"][1].update(state="XPass"))
-    assert ask(file, "--resume", "--no-waivers") == 0
+    assert conform(file, "--resume", "--no-waivers") == 0
     assert "taken over" not in capsys.readouterr().out
     assert {each["state"] for each in record.read(file)["results"]} == {"Pass"}
 
@@ -312,15 +312,15 @@ def test_the_end_of_a_run_leaves_its_results_for_a_resumed_one(norm, file, monke
     monkeypatch.setattr(waivers.Waivers, "settle", settle)
     with monkeypatch.context() as patch:
         after(patch, record, "write", 0, KeyboardInterrupt())
-        assert ask(file) == 130
+        assert conform(file) == 130
     assert "XPass" not in {each["state"] for each in record.read(file)["results"]}
-    assert ask(file, "--resume") == 1
+    assert conform(file, "--resume") == 1
     assert "XPass" in {each["state"] for each in record.read(file)["results"]}
 
 
 def test_a_call_that_fuzzing_comes_upon_again_has_one_result(norm, file):
     """The failure stays; the lists of cases see nothing twice."""
-    assert ask(file) == 0
+    assert conform(file) == 0
     found = record.read(file)
     asked = selection.selected(cli._parser().parse_args(["list", *OP[2:], "-k", "N=129,lead=7/normal"]))
     going = run_state.Run(found["header"], asked, waivers.Waivers((), ""), [])
@@ -357,7 +357,7 @@ def test_a_reader_that_goes_leaves_the_record(norm, file, monkeypatch, when):
             patch.setattr(sys, "stdout", pipe)
         else:
             after(patch, run, "_finish", 0, lambda: patch.setattr(sys, "stdout", pipe))
-        code = ask(file)
+        code = conform(file)
         pipe.flush()  # into nothing by now: the interpreter's own flush at exit says nothing either
     assert sys.stdout is real
     assert code == (130 if when == "first" else 0)
@@ -367,7 +367,7 @@ def test_a_reader_that_goes_leaves_the_record(norm, file, monkeypatch, when):
 def test_a_full_disk_below_standard_output_is_two(norm, file, monkeypatch, capsys):
     with monkeypatch.context() as patch, open("/dev/full", "w") as full:
         patch.setattr(sys, "stdout", full)
-        assert ask(file) == 2
+        assert conform(file) == 2
     assert "No space left on device" in capsys.readouterr().err
     assert not record.read(file)["header"]["complete"]
 
@@ -392,7 +392,7 @@ def test_a_pipe_to_head(tmp_path):
 
 def test_any_encoding_of_the_terminal_will_do(norm, tmp_path, monkeypatch):
     result = Result(None, "plain", "Crash", "the compiler said ‘no’ \x1b[31mred\x1b[0m \x07\ud800")
-    wrong = lambda question, *args: replace(result, case=question.case)  # noqa: E731
+    wrong = lambda materialized, *args: replace(result, case=materialized.case)  # noqa: E731
     monkeypatch.setattr(runner, "run_case", wrong)
     place = tmp_path / "out"
     with monkeypatch.context() as patch, open(place, "w", encoding="ascii") as out:

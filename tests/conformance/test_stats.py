@@ -15,7 +15,7 @@ from portable.conformance.stats import Interval, efficiency_ratio, interval, rat
 TIME = st.floats(0.5, 1e4)
 TIMES = st.lists(TIME, min_size=5, max_size=30)
 PAIRS = st.lists(st.tuples(TIME, TIME), min_size=5, max_size=30).map(
-    lambda turns: tuple(zip(*turns, strict=True))
+    lambda rounds: tuple(zip(*rounds, strict=True))
 )
 FEW = settings(max_examples=40, deadline=None)
 
@@ -46,9 +46,9 @@ def test_an_interval_is_in_the_unit_of_its_samples(times, unit, seed):
 def test_a_ratio_of_turns(pairs, unit):
     ours, baseline = pairs
     found = ratio_interval(ours, baseline)
-    turns = [theirs / mine for mine, theirs in zip(ours, baseline, strict=True)]
+    rounds = [theirs / mine for mine, theirs in zip(ours, baseline, strict=True)]
     assert found.low <= found.value <= found.high
-    assert min(turns) <= found.low * (1 + 1e-12) and found.high <= max(turns) * (1 + 1e-12)
+    assert min(rounds) <= found.low * (1 + 1e-12) and found.high <= max(rounds) * (1 + 1e-12)
     assert close(ratio_interval([unit * each for each in ours], [unit * each for each in baseline]), found)
     assert close(ratio_interval(baseline, ours), reciprocal(found))
 

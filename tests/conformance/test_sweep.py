@@ -14,10 +14,10 @@ from portable.spec import registry
 def test_every_group_asks_for_cases_of_implementations_that_exist(group):
     for op in group.ops:
         spec = registry.spec(op)
-        asked = list(group.asked(op))
-        assert len(asked) == len(group.types) * len(group.sizes) * len(group.layouts)
-        assert len({each.case.id for each in asked}) == len(asked)
-        for each in asked:
+        timed = list(group.cases(op))
+        assert len(timed) == len(group.types) * len(group.sizes) * len(group.layouts)
+        assert len({each.case.id for each in timed}) == len(timed)
+        for each in timed:
             assert all(spec.implementation(name) is not None for name in each.impls)
 
 
@@ -59,7 +59,7 @@ def toy(monkeypatch):
     sizes = ({"N": 8, "leading": [2]}, {"N": 9, "leading": [2]})
     group = Group("toy", ("softmax",), ("bfloat16",), sizes, ("",), ("torch",), bars)
     monkeypatch.setattr(sweep, "groups", lambda: (group,))
-    return [asked.case.id for asked in group.asked("softmax")]
+    return [timed.case.id for timed in group.cases("softmax")]
 
 
 def test_verdicts(toy):
@@ -82,10 +82,10 @@ def test_verdicts(toy):
 
 
 def test_questions_keep_to_the_ops_and_implementations_asked_for():
-    every = bench.questions(["matmul", "softmax"], None, [])
+    every = bench.timed_cases(["matmul", "softmax"], None, [])
     assert {each.case.op for each in every} == {"matmul", "softmax"}
-    few = bench.questions(["softmax"], ["cpp"], ["rows, forward"])
+    few = bench.timed_cases(["softmax"], ["cpp"], ["rows, forward"])
     assert few and all(each.impls == ["cpp"] and each.case.op == "softmax" for each in few)
-    own = bench.questions(["softmax"], None, None)
+    own = bench.timed_cases(["softmax"], None, None)
     assert [each.case for each in own] == bench.bench_cases(registry.spec("softmax"))
     assert all(each.baselines is None for each in own)

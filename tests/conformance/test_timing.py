@@ -62,15 +62,15 @@ def test_time_per_call_whatever_the_number_of_buffers(gpu):
         "one": (lambda each: gpu(), [0]),
         "many": (lambda each: gpu(2.0 if each else 6.0), [0, 1, 2, 3]),
     })  # fmt: skip
-    assert samples["one"].microseconds == pytest.approx([10.0] * timing.TURNS) and samples["one"].graph
+    assert samples["one"].microseconds == pytest.approx([10.0] * timing.ROUNDS) and samples["one"].graph
     assert samples["many"].median == pytest.approx(3.0)
 
 
 def test_a_turn_lasts_long_enough_for_the_events(gpu):
     one = timing.Timed("short", lambda each: gpu(0.5), [0, 1])
-    assert one._turn() >= timing.MIN_TURN_US * 0.4 and one._rounds == 128  # at most 256 calls in a graph
-    assert timing.Timed("longer", lambda each: gpu(20.0), [0, 1])._turn() >= timing.MIN_TURN_US * 0.9
-    assert timing.Timed("longest", lambda each: gpu(400.0), [0, 1])._rounds == 1
+    assert one._round() >= timing.MIN_ROUND_US * 0.4 and one._repeats == 128  # at most 256 calls in a graph
+    assert timing.Timed("longer", lambda each: gpu(20.0), [0, 1])._round() >= timing.MIN_ROUND_US * 0.9
+    assert timing.Timed("longest", lambda each: gpu(400.0), [0, 1])._repeats == 1
 
 
 def test_the_candidates_take_turns(gpu, monkeypatch):
@@ -86,7 +86,7 @@ def test_the_candidates_take_turns(gpu, monkeypatch):
 
         return run
 
-    timing.interleaved({name: (call(name), [0]) for name in "abc"}, turns=4)
+    timing.interleaved({name: (call(name), [0]) for name in "abc"}, rounds=4)
     assert "".join(order) == "abc" + "abc" + "bca" + "cab" + "abc"
 
 
@@ -102,7 +102,7 @@ def test_what_cannot_be_captured_is_timed_by_events(gpu):
 
 def test_a_copy_is_never_captured(gpu):
     pair = (torch.ones(4), torch.zeros(4))
-    assert not timing.interleaved({"copy": (timing.copy, [pair])}, turns=1)["copy"].graph
+    assert not timing.interleaved({"copy": (timing.copy, [pair])}, rounds=1)["copy"].graph
     assert torch.equal(*pair)
 
 
@@ -119,7 +119,7 @@ def test_a_candidate_that_raises_is_told_and_the_others_are_timed(gpu):
 
 
 def test_clocks_are_read_before_and_after_the_turns(gpu):
-    sample = timing.interleaved({"one": (lambda each: gpu(), [0])}, turns=3)["one"]
+    sample = timing.interleaved({"one": (lambda each: gpu(), [0])}, rounds=3)["one"]
     assert sample.sm_mhz == (1755, 1980) and sample.clocks == {"sm_mhz": [1755, 1980]}
     assert Sample("ours", (1.0,), True, (1980, 1755)).clocks == {"sm_mhz": [1755, 1980]}
     assert Sample("ours", (1.0,), True).clocks is None
@@ -132,7 +132,7 @@ def test_a_clock_that_nothing_tells_is_none(error, gpu, monkeypatch):
 
     monkeypatch.setattr(torch.cuda, "clock_rate", silent)
     assert timing.sm_clock() is None
-    assert timing.interleaved({"one": (lambda each: gpu(), [0])}, turns=1)["one"].clocks is None
+    assert timing.interleaved({"one": (lambda each: gpu(), [0])}, rounds=1)["one"].clocks is None
     monkeypatch.setattr(torch.cuda, "clock_rate", lambda: 0)  # amdsmi's word for unknown
     assert timing.sm_clock() is None
 
@@ -153,8 +153,8 @@ def test_long_candidates_get_fewer_turns_and_no_warming_up(gpu):
         gpu(150_000.0)
 
     samples = timing.interleaved({"slow": (slow, [None]), "fast": (lambda _: gpu(), [None])})
-    turns = len(samples["slow"].microseconds)
-    assert 9 < turns < timing.TURNS and len(samples["fast"].microseconds) == turns
+    rounds = len(samples["slow"].microseconds)
+    assert 9 < rounds < timing.ROUNDS and len(samples["fast"].microseconds) == rounds
     medians = [samples[name].median for name in ("slow", "fast")]
     assert medians == pytest.approx([150_000.0, 10.0])
     slowest = timing.interleaved({"slow": (lambda _: gpu(1e6), [None])})["slow"]

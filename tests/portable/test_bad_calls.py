@@ -357,7 +357,7 @@ SAID = {
     "an output that is an input": (
         lambda: portable.matmul(A[:, :4], A[:, :4], out=A[:, :4]),
         errors.OutputError,
-        "portable.matmul: argument 'out' shares memory with argument 'a'; expected memory of its own.",
+        "portable.matmul: argument 'out' shares memory with argument 'a'; expected separate memory.",
     ),
     "an output that overlaps itself": (
         lambda: portable.matmul(A, B, out=torch.zeros(6).expand(4, 6)),

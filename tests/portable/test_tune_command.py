@@ -23,18 +23,18 @@ HOPPER = next(target for target in TARGETS if target.arch == "sm_90a")
 class Answers:
     """A process that finds every config right; the longer its steps along K, the faster."""
 
-    asked: ClassVar[list[str]] = []
+    requests: ClassVar[list[str]] = []
     stops: ClassVar[int] = 0
 
     def __init__(self):
         self.ready = {}
 
-    def ask(self, message, seconds):
-        type(self).asked.append(next(iter(message)))
+    def request(self, message, seconds):
+        type(self).requests.append(next(iter(message)))
         if "compile" in message:
             return {"registers": 1, "shared": 1, "spills": 0, "threads": 128}
         if "setup" in message:
-            if type(self).stops == len([each for each in type(self).asked if each == "setup"]):
+            if type(self).stops == len([each for each in type(self).requests if each == "setup"]):
                 raise KeyboardInterrupt
             return {"sets": 2, "reference": "float64"}
         if "check" in message:
@@ -57,7 +57,7 @@ def tune(product, tmp_path, monkeypatch, capsys):
     folder.mkdir()
     backend = CudaBackend(folder)
     backend.language_missing = lambda language: None
-    Answers.asked, Answers.stops = [], 0
+    Answers.requests, Answers.stops = [], 0
     monkeypatch.setattr(detect, "main_backend", lambda: backend)
     monkeypatch.setattr(detect, "device", lambda: HOPPER)
     monkeypatch.setattr(session, "Worker", Answers)
@@ -145,7 +145,7 @@ MISTAKES = [
     (["product", "--dtype", "int8"], "has no T of int8; it has bfloat16, float32"),
     (["product", "--param", "precision=low"], "precision is one of 'ieee', 'tf32'"),
     (["product", "--param", "level=1"], "expected NAME=VALUE of precision"),
-    (["product", "--columns", "c"], "'c' cannot lie by columns; there is a, b"),
+    (["product", "--columns", "c"], "'c' cannot be column-major; expected one of a, b"),
     (["product", "--among", "BLOCK_M=48"], "48 is not one of"),
     (["product", "--among", "BLOCK=48"], "expected NAME=VALUE,... of BLOCK_K, BLOCK_M"),
 ]
@@ -155,7 +155,7 @@ MISTAKES = [
 def test_a_mistake_is_one_sentence(tune, argv, words):
     code, _, err = tune(*argv)
     assert code == 2 and words in err and err.startswith("portable: ") and "Traceback" not in err
-    assert not Answers.asked and not tune.file.exists()
+    assert not Answers.requests and not tune.file.exists()
 
 
 def test_a_budget_is_a_number_from_1_on(tune):
@@ -166,14 +166,14 @@ def test_a_budget_is_a_number_from_1_on(tune):
 def test_a_damaged_file_is_named_before_any_work(tune):
     tune.file.write_text("schema_version: 9\nentries: []\n")
     code, _, err = tune("product")
-    assert code == 2 and "tuned.yaml:1: expected `schema_version: 2`" in err and not Answers.asked
+    assert code == 2 and "tuned.yaml:1: expected `schema_version: 2`" in err and not Answers.requests
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_folder_that_cannot_be_written_is_named_before_any_work(tune, tmp_path):
     (tmp_path / "closed").mkdir(mode=0o500)
     code, _, err = tune("product", "--file", str(tmp_path / "closed" / "own.yaml"))
-    assert code == 2 and "cannot be written" in err and not Answers.asked
+    assert code == 2 and "cannot be written" in err and not Answers.requests
 
 
 def test_a_call_that_cannot_be_tuned_is_said_and_the_others_go_on(tune, monkeypatch):
@@ -192,7 +192,7 @@ def test_a_call_that_cannot_be_tuned_is_said_and_the_others_go_on(tune, monkeypa
 def test_an_emulated_gpu_tells_no_time(tune, monkeypatch):
     monkeypatch.setattr(detect, "device", lambda: dataclasses.replace(HOPPER, emulated=True))
     code, _, err = tune("product")
-    assert code == 2 and "tells no time" in err
+    assert code == 2 and "has no timings" in err
 
 
 def test_without_a_gpu_there_is_nothing_to_tune(capsys):

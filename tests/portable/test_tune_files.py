@@ -198,7 +198,7 @@ def test_a_list_in_flow_style_is_refused_not_rewritten(file):
         "schema_version: 2\nentries: [{op: a, implementation: b, arch: c, config: {}, source: s, date: d}]\n"
     )
     file.write_text(text)
-    with pytest.raises(TunedFileError, match="on a line of its own"):
+    with pytest.raises(TunedFileError, match="expected a line `entries:`"):
         store.merge(file, [entry()])
     assert file.read_text() == text
 

@@ -36,7 +36,7 @@ class FakeWorker:
     def _is(self, fault, values):
         return self.faults.get(fault, lambda values: False)(values)
 
-    def ask(self, message, seconds):
+    def request(self, message, seconds):
         assert not self.dead
         json.dumps(message)
         if "compile" in message:
@@ -64,11 +64,11 @@ class FakeWorker:
             return {"bits": f"k{values['BLOCK_K']}"}
         if "time" in message:
             for name in message["time"]:
-                if self._is("dies_in_turns", self.ready[name]):
+                if self._is("dies_in_rounds", self.ready[name]):
                     self.dead = True
                     raise Died("killed by SIGKILL", name if self._is("tells", self.ready[name]) else "")
             times = {name: self.time_of(self.ready[name]) for name in message["time"]}
-            clock = [1 + 0.01 * turn for turn in range(message["turns"])]
+            clock = [1 + 0.01 * run_round for run_round in range(message["rounds"])]
             return {"samples": {n: [t * each for each in clock] for n, t in times.items()}, "failed": {}}
         for name in message["drop"]:
             self.ready.pop(name, None)
@@ -88,7 +88,7 @@ def backend(tmp_path, product):
     return CudaBackend(folder)
 
 
-def asked(M=2048, N=1024, K=512, implementation="tiles"):
+def a_problem(M=2048, N=1024, K=512, implementation="tiles"):
     spec = registry.spec("product")
     row = problem.type_row(spec, "bfloat16")
     return problem.of_shapes(spec, implementation, [(M, K), (K, N)], row, {})
@@ -108,9 +108,9 @@ def tuner(backend):
 
 
 def test_the_best_is_found_in_at_most_16_trials(tuner, backend):
-    result = tuner().tune(asked())
+    result = tuner().tune(a_problem())
     assert result.trials <= session.TRIALS
-    legal, _ = space.space(asked(), backend, HOPPER)
+    legal, _ = space.space(a_problem(), backend, HOPPER)
     best = min(small(each.values) for each in legal)
     assert result.us <= best / 0.96 * 1.25  # the last turn of the made-up clock is a quarter slower
     assert result.before_us / result.us == pytest.approx(small(result.before) / small(result.best))
@@ -124,12 +124,12 @@ def test_the_budget_holds(tuner, budget):
         timed.add(space.name_of(values))
         return small(values)
 
-    result = tuner(time_of=watched).tune(asked(), budget)
+    result = tuner(time_of=watched).tune(a_problem(), budget)
     assert len(timed) <= budget and result.trials <= budget
 
 
 def test_a_winner_that_is_hardly_faster_does_not_replace_the_config_before(tuner):
-    result = tuner(time_of=lambda values: 100.0 - 0.001 * values["BLOCK_M"]).tune(asked())
+    result = tuner(time_of=lambda values: 100.0 - 0.001 * values["BLOCK_M"]).tune(a_problem())
     assert result.best == result.before and result.us == result.before_us
 
 
@@ -137,10 +137,10 @@ def test_bits_are_compared_with_the_defaults(tuner):
     tiles = registry.spec("product").implementation("tiles")
     assert tiles is not None
     default = tiles.default
-    assert tuner().tune(asked()).bits == "differ"  # 64 along K, the default has 16
+    assert tuner().tune(a_problem()).bits == "differ"  # 64 along K, the default has 16
     stay = tuner(time_of=lambda values: 100.0 + 50.0 * (values["BLOCK_K"] != default["BLOCK_K"])
                  - 0.3 * values["num_stages"] - 0.1 * values["BLOCK_M"])  # fmt: skip
-    result = stay.tune(asked())
+    result = stay.tune(a_problem())
     assert result.best["BLOCK_K"] == default["BLOCK_K"] and result.bits == "same"
 
 
@@ -150,7 +150,7 @@ FAULTS = ["does_not_compile", "kills_compiler", "spills", "crashes", "is_lost", 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_config_that_fails_is_dropped_and_said_and_the_rest_are_timed(tuner, fault):
     bad = lambda values: values["BLOCK_M"] == 128 and values["num_warps"] == 4  # noqa: E731
-    result = tuner(**{fault: bad}).tune(asked())
+    result = tuner(**{fault: bad}).tune(a_problem())
     assert result.dropped and all("BLOCK_M=128" in each.name for each in result.dropped)
     assert result.best["num_warps"] == 8 or result.best["BLOCK_M"] != 128
     words = {"spills": "spills 4096", "crashes": "crashed: killed by SIGSEGV", "is_lost": "crashed",
@@ -159,24 +159,24 @@ def test_a_config_that_fails_is_dropped_and_said_and_the_rest_are_timed(tuner, f
 
 
 @pytest.mark.parametrize("tells", [True, False])
-def test_one_that_kills_the_process_in_its_turns_is_found(tuner, tells):
+def test_one_that_kills_the_process_in_its_rounds_is_found(tuner, tells):
     guilty = lambda values: values["num_stages"] == 4  # noqa: E731
-    result = tuner(dies_in_turns=guilty, tells=lambda values: tells).tune(asked())
+    result = tuner(dies_in_rounds=guilty, tells=lambda values: tells).tune(a_problem())
     assert result.best["num_stages"] != 4
     assert {each.name.split("num_stages=")[1][0] for each in result.dropped} == {"4"}
 
 
 def test_where_every_config_fails_the_reason_is_said(tuner):
     with pytest.raises(PortableError, match=r"no config could be timed.*is wrong"):
-        tuner(is_wrong=lambda values: True).tune(asked())
+        tuner(is_wrong=lambda values: True).tune(a_problem())
 
 
 def test_a_sweep_says_how_near_the_trials_came(tuner, backend):
     among = {"num_stages": (2, 3), "GROUP_M": (4, 8), "num_warps": (8,)}
     one = tuner(is_wrong=lambda values: values["BLOCK_M"] == 32)
-    result = one.tune(asked(), 12, among)
+    result = one.tune(a_problem(), 12, among)
     swept = one.sweep(result, among)
-    legal, _ = space.space(asked(), backend, HOPPER, among)
+    legal, _ = space.space(a_problem(), backend, HOPPER, among)
     best = min(small(each.values) for each in legal if each.values["BLOCK_M"] != 32)
     assert swept["best"]["us"] >= best
     assert swept["of_best"] == pytest.approx(best / small(result.best), abs=2e-4)
@@ -187,7 +187,7 @@ def test_a_sweep_says_how_near_the_trials_came(tuner, backend):
 def test_the_prior_puts_sound_tiles_first(backend):
     """The order of magnitude: of a large product's configs a large tile leads, of few rows a low one."""
     for M, N, K, tile in ((8192, 8192, 8192, 128 * 256), (16, 8192, 8192, None)):
-        one = asked(M, N, K)
+        one = a_problem(M, N, K)
         found, _ = space.space(one, backend, HOPPER)
         best = min(
             found, key=lambda c: cost_model.seconds(one, c.values, c.plan, HOPPER, cost_model.guessed(HOPPER))
@@ -215,7 +215,7 @@ def test_the_prior_ranks_every_implementation_with_tunables(op, backend):
 
 
 def test_a_class_says_what_the_config_holds_for(backend):
-    one = asked(4096, 4096, 4095)
+    one = a_problem(4096, 4096, 4095)
     assert one.shape_class == (
         "T=bfloat16 precision=ieee a_order=row b_order=row M=2049..4096 N=2049..4096:16 K=2049..4096:odd"
     )
@@ -235,7 +235,7 @@ def test_a_class_says_what_the_config_holds_for(backend):
 def test_an_entry_of_a_result_passes_the_reader(tuner, backend):
     from portable.tune import store
 
-    result = tuner().tune(asked())
+    result = tuner().tune(a_problem())
     entry = result.entry(HOPPER, session.versions(backend))
     file = backend.folder / "tuned.yaml"
     store.merge(file, [entry])
@@ -244,7 +244,7 @@ def test_an_entry_of_a_result_passes_the_reader(tuner, backend):
     spec = registry.spec("product")
     tiles = spec.implementation("tiles")
     assert tiles is not None
-    config = lookup.resolve(spec, tiles, backend, HOPPER, asked().signature.facts)
+    config = lookup.resolve(spec, tiles, backend, HOPPER, a_problem().signature.facts)
     assert dict(config.values) == dict(result.best)
     assert "tuned for this device (measured on NVIDIA H100/H200" in config.source
 
@@ -256,7 +256,7 @@ def test_the_search_finds_its_way_where_the_model_is_wrong(backend):
 
     from portable.tune.search import Search
 
-    one = asked()
+    one = a_problem()
     found, _ = space.space(one, backend, HOPPER)
     guess = {
         c.name: cost_model.seconds(one, c.values, c.plan, HOPPER, cost_model.guessed(HOPPER)) for c in found
@@ -277,7 +277,7 @@ def test_the_search_finds_its_way_where_the_model_is_wrong(backend):
 
 
 def test_a_vendors_own_tunable_is_varied_where_its_entries_name_it(backend):
-    one = asked()
+    one = a_problem()
     plain = space.varied(one, backend)
     assert "vendors_own" not in plain
     (backend.folder / "tuned.yaml").write_text(
@@ -291,7 +291,7 @@ def test_a_vendors_own_tunable_is_varied_where_its_entries_name_it(backend):
 
 def test_of_too_many_configs_a_sample_is_looked_at_and_said(backend, monkeypatch):
     monkeypatch.setattr(space, "MOST", 100)
-    one = asked()
+    one = a_problem()
     found, total = space.space(one, backend, HOPPER)
     again, _ = space.space(one, backend, HOPPER)
     assert len(found) <= 100 < total and [c.name for c in found] == [c.name for c in again]

@@ -31,24 +31,24 @@ def bench(toy, monkeypatch):
             for one in sets:
                 call(one)
 
-    def rotate(timed, turns):
-        return {each.name: timing.Sample(each.name, (10.0,) * turns, True) for each in timed}
+    def rotate(timed, rounds):
+        return {each.name: timing.Sample(each.name, (10.0,) * rounds, True) for each in timed}
 
     monkeypatch.setattr(timing, "Timed", Timed)
     monkeypatch.setattr(timing, "rotate", rotate)
     monkeypatch.setattr(
-        timing, "interleaved", lambda made, turns, failed: {n: timing.Sample(n, (10.0,), True) for n in made}
+        timing, "interleaved", lambda made, rounds, failed: {n: timing.Sample(n, (10.0,), True) for n in made}
     )
-    return trial_worker.Bench(asked().as_json(), 0)
+    return trial_worker.Bench(a_problem().as_json(), 0)
 
 
-def asked():
+def a_problem():
     spec = registry.spec("twice")
     return problem.of_shapes(spec, "toy", [(5, 7)], problem.type_row(spec, "float32"), {})
 
 
 def test_a_right_config_is_kept_and_a_wrong_one_named(bench):
-    assert bench.told()["reference"] == "float64" and bench.told()["bytes_per_s"] > 0
+    assert bench.setup_answer()["reference"] == "float64" and bench.setup_answer()["bytes_per_s"] > 0
     assert set(bench.check("two", {"FACTOR": 2})) == {"bits"}
     assert "y is wrong: |error| is" in bench.check("three", {"FACTOR": 3})["why"]
     said = []
@@ -89,7 +89,7 @@ def test_without_memory_for_a_reference_the_first_outputs_stand_in(toy, monkeypa
 
     monkeypatch.setattr(accuracy.Judge, "_refer", none_left)
     monkeypatch.setattr(torch, "get_device_module", lambda d: types.SimpleNamespace(empty_cache=lambda: None))
-    one = asked()
+    one = a_problem()
     tensors = one.tensors("cpu", 0)
     judge = accuracy.Judge(one, tensors)
     assert judge.kind == "the default's outputs"
@@ -100,7 +100,7 @@ def test_without_memory_for_a_reference_the_first_outputs_stand_in(toy, monkeypa
 
 
 def test_digests_tell_bits_apart(toy):
-    judge = accuracy.Judge(asked(), asked().tensors("cpu", 0))
+    judge = accuracy.Judge(a_problem(), a_problem().tensors("cpu", 0))
     x = torch.randn(1000, generator=torch.Generator().manual_seed(1))
     assert judge.digest([x]) == judge.digest([x.clone()])
     nudged = x.clone()
@@ -119,8 +119,8 @@ def program(text):
 def test_a_process_answers_a_line_with_a_line():
     echo = "for line in sys.stdin: print(json.dumps({'got': json.loads(line)}), flush=True)"
     worker = Worker(program(echo))
-    assert worker.ask({"a": 1}, 30) == {"got": {"a": 1}}
-    assert worker.ask({"b": 2}, 30) == {"got": {"b": 2}}
+    assert worker.request({"a": 1}, 30) == {"got": {"a": 1}}
+    assert worker.request({"b": 2}, 30) == {"got": {"b": 2}}
     worker.close()
     worker.close()
 
@@ -138,7 +138,7 @@ def test_a_process_that_dies_says_how_and_at_what(text, how):
     begun = "sys.stdin.readline(); print(json.dumps({'begin': 'this one'}), flush=True)\n"
     worker = Worker(program(begun + text))
     with pytest.raises(Died, match=how) as caught:
-        worker.ask({}, 3)
+        worker.request({}, 3)
     assert caught.value.doing == "this one"
     worker.close()
 
@@ -146,7 +146,7 @@ def test_a_process_that_dies_says_how_and_at_what(text, how):
 def test_the_real_program_refuses_without_a_gpu_and_lives_on():
     """A request that raises is answered with the reason."""
     worker = Worker()
-    answer = worker.ask({"check": "x", "values": {}}, 60)
+    answer = worker.request({"check": "x", "values": {}}, 60)
     assert "why" in answer
-    assert "why" in worker.ask({"time": ["x"], "turns": 1}, 60)
+    assert "why" in worker.request({"time": ["x"], "rounds": 1}, 60)
     worker.close()

@@ -46,7 +46,7 @@ class Kill:
     state: str = "survived"
     message: str = ""
     tier: str = ""
-    asked: int = 0
+    tried: int = 0
 
     @property
     def killed(self) -> bool:
@@ -65,8 +65,8 @@ def suite(op: str) -> tuple[tuple[str, Case], ...]:
 
 
 @functools.lru_cache(maxsize=400)
-def question(case: Case) -> reference.Question:
-    return reference.ask(case, registry.spec(case.op))
+def materialize(case: Case) -> reference.MaterializedCase:
+    return reference.materialize(case, registry.spec(case.op))
 
 
 def hunt(mutant: Mutant) -> Kill:
@@ -77,25 +77,25 @@ def hunt(mutant: Mutant) -> Kill:
 
 def judge(mutant: Mutant, case: Case) -> Result:
     """One case on what now stands for the mutant's implementation."""
-    return runner.run_case(question(case), mutant.impl, runner.torch_device())
+    return runner.run_case(materialize(case), mutant.impl, runner.torch_device())
 
 
 def _first_rejection(mutant: Mutant) -> Kill:
     device = runner.torch_device()
-    noticed, asked = Kill(mutant), 0
+    noticed, tried = Kill(mutant), 0
     for tier, case in suite(mutant.op):
         result = judge(mutant, case)
-        asked += 1
+        tried += 1
         if not result.conforms:
-            return Kill(mutant, case.id, result.state, result.message, tier, asked)
+            return Kill(mutant, case.id, result.state, result.message, tier, tried)
         if result.state == "QualityWarning" and not noticed.case:
-            noticed = Kill(mutant, case.id, result.state, result.message, tier, asked)
+            noticed = Kill(mutant, case.id, result.state, result.message, tier, tried)
     for name in BEHAVIOURS[: 1 if mutant.arch else None]:
         result = behaviour.run(behaviour.Behaviour(mutant.op, name), mutant.impl, device)
-        asked += 1
+        tried += 1
         if not result.conforms:
-            return Kill(mutant, result.case.id, result.state, result.message, "behaviour", asked)
-    return dataclasses.replace(noticed, asked=asked)
+            return Kill(mutant, result.case.id, result.state, result.message, "behaviour", tried)
+    return dataclasses.replace(noticed, tried=tried)
 
 
 @contextlib.contextmanager
