@@ -46,8 +46,8 @@ COUNTED: tuple[tuple[str, tuple[int, ...], tuple[str, ...]], ...] = (
     ("attention, backward", (2, 3), ("wgmma", "triton")),
     ("attention, decode", (0, 1), ("decode_tma", "decode")),
     ("attention over a paged cache", (0, 1), ("tma", "triton")),
-    ("attention over packed sequences, a long tail of lengths", (0, 1), ("wgmma", "triton")),
-    ("attention over packed sequences, backward, a long tail of lengths", (0, 1), ("wgmma", "triton")),
+    ("attention over varlen sequences, a long tail of lengths", (0, 1), ("wgmma", "triton")),
+    ("attention over varlen sequences, backward, a long tail of lengths", (0, 1), ("wgmma", "triton")),
 )
 """Groups of sweep.yaml, the places of their sizes that are counted, and the implementations."""
 

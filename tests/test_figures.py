@@ -100,7 +100,7 @@ def test_the_page_of_emulated_gpus_is_what_the_records_say():
 
 
 def test_attention_conforms_on_emulated_gpus():
-    """The smoke tier: forward, gradient, decode, pages and packed sequences, in HIP C++ and Triton."""
+    """The smoke tier: forward, gradient, decode, pages and varlen sequences, in HIP C++ and Triton."""
     readme = (ROOT / "README.md").read_text()
     for arch, unit in (("gfx942", "mfma"), ("gfx950", "mfma"), ("gfx1100", "wmma")):
         found = record.read(ROOT / f"conformance/results/emulated-{arch}/smoke-attention.json")

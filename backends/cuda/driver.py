@@ -99,7 +99,7 @@ def launcher(
     """A callable `(stream)` for the calling thread, which gets a context here if it has none. With `pdl`
     (programmatic dependent launch) the kernel may start before the previous one on the stream has ended.
 
-    The driver gets a pointer to each argument rather than the packed buffer: it knows where the kernel
+    The driver gets a pointer to each argument rather than the buffer: it knows where the kernel
     wants them, which is not where C would put them (measured 2026-11-21: a kernel whose first argument
     is a tensor map, aligned to 64, reads it at byte 48, for the constant bank's sake). All that it gets
     lies in memory from here on: what ctypes converts per call costs more than the rest of it.

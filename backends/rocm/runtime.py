@@ -1,7 +1,7 @@
 """The HIP runtime through ctypes: load a code object, find a function, launch it.
 
 Only documented calls of libamdhip64.so are used, so any library with the same ABI serves. A kernel's
-arguments travel as one packed buffer (`extra` of hipModuleLaunchKernel); the runtime copies it before
+arguments travel as one buffer (`extra` of hipModuleLaunchKernel); the runtime copies it before
 the call returns. Contexts are torch's; this file makes none beyond what a call itself needs.
 """
 
@@ -139,7 +139,7 @@ class Runtime:
         name: str = "a kernel",
     ) -> Callable[[int], None]:
         """A callable `(stream)`, for one thread, that launches with `shared` bytes of dynamic LDS; `grid`
-        counts blocks, `kernarg` is the packed argument segment, as it is by then."""
+        counts blocks, `kernarg` is the kernel argument segment, with its contents at that time."""
         handle = ctypes.c_void_p()
         size = ctypes.c_size_t(len(kernarg))
         address = ctypes.addressof(ctypes.c_char.from_buffer(kernarg)) if kernarg else 0

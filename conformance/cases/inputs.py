@@ -390,12 +390,10 @@ def same_bits(first: torch.Tensor, second: torch.Tensor) -> bool:
 
 
 def _integers(tensor: torch.Tensor) -> torch.Tensor:
-    """The elements' bits as integers, packed; a dimension of size 1 may keep a stride through
+    """The elements' bits as contiguous integers; a dimension of size 1 may keep a stride through
     `contiguous`, so a fresh tensor is filled."""
-    packed = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
-    return packed.view(
-        {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
-    )
+    dense = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
+    return dense.view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()])
 
 
 def _count(shape: tuple[int, ...]) -> int:

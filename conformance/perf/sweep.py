@@ -2,7 +2,7 @@
 
 A case of the sweep has one of these layouts: "bench", or "bench-" and tokens for inputs that are not
 contiguous: "bT" is b stored with its last two dimensions swapped, "a1" is a that starts one element beyond
-an aligned address, "aT1" is both. "tail" is for packed sequences: a long tail of lengths.
+an aligned address, "aT1" is both. "tail" is for varlen sequences: a long tail of lengths.
 """
 
 from __future__ import annotations

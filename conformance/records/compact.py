@@ -41,14 +41,14 @@ def pack(record: Mapping[str, Any]) -> dict[str, Any]:
     return {**kept, "messages": list(messages), "cases": cases, "results": results}
 
 
-def unpack(packed: Mapping[str, Any]) -> dict[str, Any]:
+def unpack(compacted: Mapping[str, Any]) -> dict[str, Any]:
     """The record that `pack` was given. RecordError where the columns do not fit together."""
-    ids, inputs = _ids(_object(packed, "cases", ""))
+    ids, inputs = _ids(_object(compacted, "cases", ""))
     results: list[Result] = []
-    messages = packed.get("messages")
+    messages = compacted.get("messages")
     if not isinstance(messages, list) or not all(isinstance(each, str) for each in messages):
         raise RecordError("messages: expected a list of texts")
-    columns = _object(packed, "results", "")
+    columns = _object(compacted, "results", "")
     cells = sum(len(ids.get(op, ())) * len(impls) for op, impls in columns.items() if isinstance(impls, dict))
     if cells > MOST_RESULTS:
         raise RecordError(f"results: {cells} of them; at most {MOST_RESULTS} are read")
@@ -61,17 +61,17 @@ def unpack(packed: Mapping[str, Any]) -> dict[str, Any]:
             for impl in impls
         ]
         results += [each for row in zip(*by_impl, strict=True) for each in row if each is not None]
-    kept = {name: value for name, value in packed.items() if name not in ("messages", "cases", "results")}
+    kept = {name: value for name, value in compacted.items() if name not in ("messages", "cases", "results")}
     return {**kept, "results": results, "inputs": inputs}
 
 
-def text(packed: Mapping[str, Any]) -> str:
+def text(compacted: Mapping[str, Any]) -> str:
     """JSON with a column, a timing or a field of the header on each line."""
     parts = []
     for name in ("schema", "header", "faults", "roof", "waivers", "timings", "messages", "cases", "results"):
-        if name in packed:
+        if name in compacted:
             depth = {"cases": 2, "results": 3}.get(name, 1)
-            parts.append(f"{json.dumps(name)}: {_lines(packed[name], depth, ' ')}")
+            parts.append(f"{json.dumps(name)}: {_lines(compacted[name], depth, ' ')}")
     return "{\n " + ",\n ".join(parts) + "\n}\n"
 
 
@@ -137,7 +137,7 @@ def _columns(column: Mapping[int, Result], count: int, messages: dict[str, int])
     figures = [each for each, has in zip(there, measured, strict=True) if has]
     numbers = [messages.setdefault(each["message"], len(messages)) if each.get("message") else NONE
                for each in there]  # fmt: skip
-    packed: dict[str, Any] = {
+    compacted: dict[str, Any] = {
         "states": _runs(NONE if each is None else each["state"] for each in results),
         "messages": _runs(map(str, numbers)),
         "seconds": [_number(float(f"{each.get('seconds', 0):.2g}")) for each in there],
@@ -146,8 +146,8 @@ def _columns(column: Mapping[int, Result], count: int, messages: dict[str, int])
         "exact": _runs("+" if each.get("exact") else "-" for each in figures),
     }
     for name in ("worst", "max_abs", "ulp"):
-        packed[name] = [_number(each.get(name, 0)) for each in figures]
-    return packed
+        compacted[name] = [_number(each.get(name, 0)) for each in figures]
+    return compacted
 
 
 def _number(value: Any) -> Any:

@@ -87,8 +87,8 @@ def rooflines(record: Mapping[str, Any]) -> Html:
     panels = []
     for kind in kinds:
         chosen = [point for point in points if types_of(point.timing["case"]) == kind]
-        peak = roof.get(f"matmul_{kind.partition(',')[0]}_flop_per_s")
-        panels.append(_panel(kind, chosen, float(bandwidth), peak and float(peak), impls))
+        flop_rate = roof.get(f"matmul_{kind.partition(',')[0]}_flop_per_s")
+        panels.append(_panel(kind, chosen, float(bandwidth), flop_rate and float(flop_rate), impls))
     left_out = len(timings) - len(points)
     caption = join([
         f"{record['header']['device']}: work per second over work per byte, both axes logarithmic. The "
@@ -109,13 +109,15 @@ def rooflines(record: Mapping[str, Any]) -> Html:
     return element("figure", element("figcaption", caption), legend, element("div", *panels, class_="panels"))
 
 
-def _panel(kind: str, points: list[Point], bandwidth: float, peak: float | None, impls: list[str]) -> Html:
+def _panel(
+    kind: str, points: list[Point], bandwidth: float, flop_rate: float | None, impls: list[str]
+) -> Html:
     labels = _labelled(points)
-    memory = [each for each in labels if peak is None or each[0].x < peak / bandwidth]
+    memory = [each for each in labels if flop_rate is None or each[0].x < flop_rate / bandwidth]
     compute = [each for each in labels if each not in memory]
     height = max(HEIGHT, TOP + BOTTOM + LINE * (len(memory) + len(compute) + 12))
-    x, y = _scales(points, memory, compute, bandwidth, peak, height)
-    parts = [_grid(x, y, height), _roof(kind, x, y, bandwidth, peak)]
+    x, y = _scales(points, memory, compute, bandwidth, flop_rate, height)
+    parts = [_grid(x, y, height), _roof(kind, x, y, bandwidth, flop_rate)]
     for group in (memory, compute):
         parts.append(_labels(group, x, y))
     for point in points:
@@ -153,19 +155,19 @@ def _scales(
     memory: list[tuple[Point, str]],
     compute: list[tuple[Point, str]],
     bandwidth: float,
-    peak: float | None,
+    flop_rate: float | None,
     height: float,
 ) -> tuple[Scale, Scale]:
     """Axes that leave room for the labels: left of the memory-bound points, above the flat roof."""
     least, most = min(point.x for point in points), max(point.x for point in points)
-    last = 2.5 * max(most, peak / bandwidth if peak else most)
+    last = 2.5 * max(most, flop_rate / bandwidth if flop_rate else most)
     room = max((GLYPH * len(label) for _, label in memory), default=0) + 46
     room = min(room, 0.6 * (WIDTH - LEFT - RIGHT))
     scale = math.log(last / least) / (WIDTH - LEFT - RIGHT - room)
     x = Scale(least * math.exp(-room * scale), last, LEFT, WIDTH - RIGHT)
 
     bottom = min(min(point.y for point in points) / 1.6, bandwidth * least / 12)
-    top = max([peak or bandwidth * most, *(point.y for point in points)])
+    top = max([flop_rate or bandwidth * most, *(point.y for point in points)])
     above = LINE * (len(compute) + 1) + 8
     scale = math.log(top / bottom) / (height - TOP - BOTTOM - above)
     return x, Scale(bottom, top * math.exp(above * scale), height - BOTTOM, TOP)
@@ -184,18 +186,18 @@ def _grid(x: Scale, y: Scale, height: float) -> Html:
     return join(parts)
 
 
-def _roof(kind: str, x: Scale, y: Scale, bandwidth: float, peak: float | None) -> Html:
-    knee = peak / bandwidth if peak else y.high / bandwidth
+def _roof(kind: str, x: Scale, y: Scale, bandwidth: float, flop_rate: float | None) -> Html:
+    knee = flop_rate / bandwidth if flop_rate else y.high / bandwidth
     start, end = max(x.low, y.low / bandwidth), min(x.high, knee)
     parts = [_line(x(start), y(start * bandwidth), x(end), y(end * bandwidth), "roof")]
     at = max(start * 1.6, x.low)
     parts.append(_text(x(at) + 10, y(at * bandwidth) + 8, f"copy {quantity(bandwidth, 'B/s')}", "roof-label",
                        "start"))  # fmt: skip
-    if peak:
-        parts.append(_line(x.start, y(peak), x(end), y(peak), "roof far"))
-        parts.append(_line(x(end), y(peak), x.end, y(peak), "roof"))
-        name = f"matmul {kind.partition(',')[0]} {quantity(peak, 'FLOP/s')}"
-        parts.append(_text(LEFT + 6, y(peak) - 6, name, "roof-label", "start"))
+    if flop_rate:
+        parts.append(_line(x.start, y(flop_rate), x(end), y(flop_rate), "roof far"))
+        parts.append(_line(x(end), y(flop_rate), x.end, y(flop_rate), "roof"))
+        name = f"matmul {kind.partition(',')[0]} {quantity(flop_rate, 'FLOP/s')}"
+        parts.append(_text(LEFT + 6, y(flop_rate) - 6, name, "roof-label", "start"))
     return join(parts)
 
 

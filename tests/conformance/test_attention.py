@@ -15,8 +15,8 @@ from portable.spec import registry
 
 from .mutants import hunt
 from .mutants.flash import Flash, FlashBackward
-from .mutants.ragged import Packed, PackedBackward, Paged
 from .mutants.registry import Mutant
+from .mutants.varlen_paged import Paged, Varlen, VarlenBackward
 
 CPU = torch.device("cpu")
 EVERY = os.environ.get("PORTABLE_MUTANTS") == "all"
@@ -96,8 +96,8 @@ def test_right_backward_kernels_pass():
     ("op", "kind"),
     [
         ("attention_paged", Paged),
-        ("attention_varlen", Packed),
-        ("attention_varlen_backward", PackedBackward),
+        ("attention_varlen", Varlen),
+        ("attention_varlen_backward", VarlenBackward),
     ],
 )
 def test_right_kernels_over_pages_and_packed_sequences_pass(op, kind):

@@ -1,4 +1,4 @@
-"""Plans of packed sequences by mma.sync: the table of tiles, then the dense kernel's source on it."""
+"""Plans of varlen sequences by mma.sync: the table of tiles, then the dense kernel's source on it."""
 
 from __future__ import annotations
 

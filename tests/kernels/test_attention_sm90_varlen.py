@@ -1,4 +1,4 @@
-"""attention over packed sequences by wgmma: plans, and the walk over tiles that are found on the GPU."""
+"""attention over varlen sequences by wgmma: plans, and the walk over tiles that are found on the GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model of who waits for whom in sm90/fwd.cu with packed sequences: roles as generators, in any order.
+"""A model of who waits for whom in sm90/fwd.cu with varlen sequences: roles as generators, in any order.
 
 It holds the waits alone: which barrier, how many arrivals, in which order. A kernel that stands still ends no
 test run, so the order is tried here.

@@ -1,4 +1,4 @@
-"""attention over a paged cache and over packed sequences: plans, tables, facades, what a bad table may do."""
+"""attention over a paged cache and over varlen sequences: plans, tables, facades, what a bad table may do."""
 
 from __future__ import annotations
 

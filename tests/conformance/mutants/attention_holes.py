@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 from .flash import Flash, FlashBackward
-from .ragged import Packed, PackedBackward, Paged
 from .registry import adder
 from .tools import right
+from .varlen_paged import Paged, Varlen, VarlenBackward
 
 _dense, _gradient = adder("attention"), adder("attention_backward")
 _paged, _forward = adder("attention_paged"), adder("attention_varlen")
@@ -36,8 +36,8 @@ class ManyTiles:
 for add, kind in (
     (_dense, Flash),
     (_gradient, FlashBackward),
-    (_forward, Packed),
-    (_backward, PackedBackward),
+    (_forward, Varlen),
+    (_backward, VarlenBackward),
 ):
     add("keys beyond the third block of 128 dropped, of more than 7 queries")(
         type("_", (ManyTiles, kind), {})
@@ -111,8 +111,8 @@ class Narrow:
 
 
 _paged("a window's end in 32 bits")(type("_", (Narrow, Paged), {}))
-_forward("a window's end in 32 bits")(type("_", (Narrow, Packed), {}))
-_backward("a window's end in 32 bits")(type("_", (Narrow, PackedBackward), {}))
+_forward("a window's end in 32 bits")(type("_", (Narrow, Varlen), {}))
+_backward("a window's end in 32 bits")(type("_", (Narrow, VarlenBackward), {}))
 _gradient("a window's end in 32 bits")(type("_", (Narrow, FlashBackward), {}))
 
 
@@ -153,7 +153,7 @@ class NoTop:
 
 _dense("a sink left out of the maximum")(type("_", (NoTop, Flash), {}))
 _paged("a sink left out of the maximum")(type("_", (NoTop, Paged), {}))
-_forward("a sink left out of the maximum")(type("_", (NoTop, Packed), {}))
+_forward("a sink left out of the maximum")(type("_", (NoTop, Varlen), {}))
 
 
 # What lies behind a sequence.
@@ -172,7 +172,7 @@ class _(Paged):
 
 
 @_forward("the next sequence's values in the last tile times a weight of 0")
-class _(Packed):
+class _(Varlen):
     def one(self, q, k, v, at, there, sinks, params):
         o, lse = super().one(q, k, v, at, there, sinks, params)
         behind = v[there.stop : there.stop + -(there.stop - there.start) % 16].float().sum(0)
@@ -187,7 +187,7 @@ class _(Paged):
 
 
 @_forward("NaN swallowed")
-class _(Packed):
+class _(Varlen):
     def finish(self, o, total, top):
         o, lse = super().finish(o, total, top)
         return o.nan_to_num(nan=0.0), lse
@@ -224,14 +224,14 @@ class _(Paged):
 
 
 @_forward("a token's place in 32 bits")
-class _(Packed):
+class _(Varlen):
     def __call__(self, q, k, *args, **params):
         o, lse = right("attention_varlen")(q, k, *args, **params)
         return (o, lse) if max(reach(q), reach(k)) < 2**31 else (torch.zeros_like(o), lse)
 
 
 @_backward("a token's place in 32 bits")
-class _(PackedBackward):
+class _(VarlenBackward):
     def __call__(self, do, q, k, *args, **params):
         dq, dk, dv = right("attention_varlen_backward")(do, q, k, *args, **params)
         return (dq, dk, dv) if max(reach(q), reach(k)) < 2**31 else (torch.zeros_like(dq), dk, dv)

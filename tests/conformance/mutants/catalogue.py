@@ -10,17 +10,17 @@ from . import (
     gradients,
     holes,
     norms,
-    packed,
     pages,
     products,
     softmaxes,
     sources,
+    varlen,
 )
 from .registry import Mutant, found
 
 MODULES = (
     *(attention_holes, attention_sources, attentions, calls, gradients, holes),
-    *(norms, packed, pages, products, softmaxes, sources),
+    *(norms, varlen, pages, products, softmaxes, sources),
 )
 """Whose mutants these are."""
 
@@ -65,11 +65,12 @@ def every() -> list[Mutant]:
 
 
 def sample() -> list[Mutant]:
-    """Every third of the fast ones, every ninth of those of ragged attention, and two on emulated GPUs."""
+    """Every third of the fast ones, every ninth of those of varlen and paged attention, and two on emulated
+    GPUs."""
     fast = [each for each in every() if not each.arch and each.id not in SLOW and not _is_hole(each)]
-    ragged = [each for each in fast if each.op.startswith(("attention_paged", "attention_varlen"))]
+    varlen_paged = [each for each in fast if each.op.startswith(("attention_paged", "attention_varlen"))]
     emulated = [each for each in every() if each.arch and "one row past the end written" in each.name]
-    return [each for each in fast if each not in ragged][::3] + ragged[::9] + emulated[:2]
+    return [each for each in fast if each not in varlen_paged][::3] + varlen_paged[::9] + emulated[:2]
 
 
 def _is_hole(mutant: Mutant) -> bool:

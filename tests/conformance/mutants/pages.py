@@ -1,4 +1,4 @@
-"""Wrong attention over a paged cache: the right kernel (ragged.py) with one step replaced."""
+"""Wrong attention over a paged cache: the right kernel (varlen_paged.py) with one step replaced."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import math
 import torch
 
 from .flash import LOG2E
-from .ragged import Paged
 from .registry import adder
 from .tools import walked
+from .varlen_paged import Paged
 
 _mutant = adder("attention_paged")
 

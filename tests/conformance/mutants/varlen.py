@@ -1,12 +1,13 @@
-"""Wrong attention over packed sequences, and wrong gradients: right kernels (ragged.py), a step replaced."""
+"""Wrong attention over varlen sequences, and wrong gradients: right kernels (varlen_paged.py), a step
+replaced."""
 
 from __future__ import annotations
 
 import torch
 
 from .flash import LOG2E, FlashBackward
-from .ragged import Packed, PackedBackward, bounds, heads
 from .registry import adder
+from .varlen_paged import Varlen, VarlenBackward, bounds, heads
 
 _forward, _backward = adder("attention_varlen"), adder("attention_varlen_backward")
 TILE = 32
@@ -106,8 +107,8 @@ for name, fault in {
     "sequences of keys cut at the longest of the queries": LongestOfTheKeysByTheQueries,
     "last sequence left out": LastSequenceLeftOut,
 }.items():
-    _forward(name)(type(fault.__name__, (fault, Packed), {}))
-    _backward(name)(type(fault.__name__, (fault, PackedBackward), {}))
+    _forward(name)(type(fault.__name__, (fault, Varlen), {}))
+    _backward(name)(type(fault.__name__, (fault, VarlenBackward), {}))
 
 
 class TopLeft:
@@ -160,15 +161,15 @@ for name, fault in {
     "right window one key too wide": RightWider,
     "query head h reads key head h % G": ByRemainder,
 }.items():
-    _forward(name)(type(fault.__name__, (fault, Packed), {}))
-    _backward(name)(type(fault.__name__, (fault, PackedBackward), {}))
+    _forward(name)(type(fault.__name__, (fault, Varlen), {}))
+    _backward(name)(type(fault.__name__, (fault, VarlenBackward), {}))
 
 
 # The forward pass.
 
 
 @_forward("a sequence's last tile of keys read to its end")
-class _(Packed):
+class _(Varlen):
     def one(self, q, k, v, at, there, sinks, params):
         """Where no causal mask hides them, keys of the next sequence fill the tile."""
         self.real = there.stop - there.start
@@ -180,7 +181,7 @@ class _(Packed):
 
 
 @_forward("keys past a sequence's last count as scores of 0")
-class _(Packed):
+class _(Varlen):
     def one(self, q, k, v, at, there, sinks, params):
         self.beyond = -(there.stop - there.start) % 16
         return super().one(q, k, v, at, there, sinks, params)
@@ -190,7 +191,7 @@ class _(Packed):
 
 
 @_forward("a tile of queries written whole, over the next sequence")
-class _(Packed):
+class _(Varlen):
     def spans(self, *given):
         return reversed(list(super().spans(*given)))
 
@@ -201,7 +202,7 @@ class _(Packed):
 
 
 @_forward("a sequence without queries writes its neighbour")
-class _(Packed):
+class _(Varlen):
     def spans(self, *given):
         return reversed(list(super().spans(*given)))
 
@@ -210,19 +211,19 @@ class _(Packed):
 
 
 @_forward("a sequence without keys skipped")
-class _(Packed):
+class _(Varlen):
     def keep(self, o, lse, at, own_o, own_lse):
         super().keep(o, lse, at, torch.where(torch.isneginf(own_lse)[..., None], 3.0, own_o), own_lse)
 
 
 @_forward("a sequence without keys knows no sink")
-class _(Packed):
+class _(Varlen):
     def one(self, q, k, v, at, there, sinks, params):
         return super().one(q, k, v, at, there, sinks if there.stop > there.start else None, params)
 
 
 @_forward("tokens of no sequence left as they were")
-class _(Packed):
+class _(Varlen):
     def __call__(self, q, k, v, cu_seqlens_q, cu_seqlens_k, sinks=None, **params):
         o, lse = super().__call__(q, k, v, cu_seqlens_q, cu_seqlens_k, sinks, **params)
         used = torch.zeros(len(q), dtype=torch.bool)
@@ -233,14 +234,14 @@ class _(Packed):
 
 
 @_forward("tokens of no sequence have an lse of 0")
-class _(Packed):
+class _(Varlen):
     def __call__(self, q, *args, **params):
         o, lse = super().__call__(q, *args, **params)
         return o, lse.where(lse.isfinite(), 0.0)
 
 
 @_forward("a sink for tokens of no sequence")
-class _(Packed):
+class _(Varlen):
     def __call__(self, q, k, v, cu_seqlens_q, cu_seqlens_k, sinks=None, **params):
         o, lse = super().__call__(q, k, v, cu_seqlens_q, cu_seqlens_k, sinks, **params)
         if sinks is not None:
@@ -252,33 +253,33 @@ class _(Packed):
 
 
 @_forward("sinks added twice")
-class _(Packed):
+class _(Varlen):
     def sink(self, o, total, top, sinks):
         return super().sink(*super().sink(o, total, top, sinks), sinks)
 
 
 @_forward("sinks ignored")
-class _(Packed):
+class _(Varlen):
     def __call__(self, q, k, v, cu_seqlens_q, cu_seqlens_k, sinks=None, **params):
         return super().__call__(q, k, v, cu_seqlens_q, cu_seqlens_k, None, **params)
 
 
 @_forward("lse in base 2")
-class _(Packed):
+class _(Varlen):
     def finish(self, o, total, top):
         o, lse = super().finish(o, total, top)
         return o, lse * LOG2E
 
 
 @_forward("lse as tokens, heads")
-class _(Packed):
+class _(Varlen):
     def __call__(self, q, *args, **params):
         o, lse = super().__call__(q, *args, **params)
         return o, lse.mT.reshape(lse.shape)
 
 
 @_forward("o not rescaled when the maximum grows")
-class _(Packed):
+class _(Varlen):
     block = 16
 
     def step(self, o, total, factor, p, v, dtype):
@@ -286,13 +287,13 @@ class _(Packed):
 
 
 @_forward("softcap left out")
-class _(Packed):
+class _(Varlen):
     def capped(self, scores, cap):
         return scores
 
 
 @_forward("sums carried over into the next sequence")
-class _(Packed):
+class _(Varlen):
     def one(self, q, k, v, at, there, sinks, params):
         before = max(there.start - 1, 0) if at.start else there.start
         self.real = there.stop - there.start
@@ -307,44 +308,44 @@ class _(Packed):
 
 
 @_backward("dk and dv of shared heads by h % G")
-class _(PackedBackward):
+class _(VarlenBackward):
     def shared(self, x, heads):
         return x.unflatten(-3, (-1, heads)).sum(-4)
 
 
 @_backward("dk and dv of the first head of a group alone")
-class _(PackedBackward):
+class _(VarlenBackward):
     def shared(self, x, heads):
         return x.unflatten(-3, (heads, -1)).select(-3, 0)
 
 
 @_backward("dlse ignored")
-class _(PackedBackward):
+class _(VarlenBackward):
     def delta(self, do, o, dlse):
         return super().delta(do, o, None)
 
 
 @_backward("dlse with the wrong sign")
-class _(PackedBackward):
+class _(VarlenBackward):
     def delta(self, do, o, dlse):
         return super().delta(do, o, None if dlse is None else -dlse)
 
 
 @_backward("dlse as tokens, heads")
-class _(PackedBackward):
+class _(VarlenBackward):
     def __call__(self, do, q, k, v, o, lse, cu_seqlens_q, cu_seqlens_k, dlse=None, **params):
         turned = None if dlse is None else dlse.mT.reshape(dlse.shape)
         return super().__call__(do, q, k, v, o, lse, cu_seqlens_q, cu_seqlens_k, turned, **params)
 
 
 @_backward("delta left out")
-class _(PackedBackward):
+class _(VarlenBackward):
     def delta(self, do, o, dlse):
         return 0 * super().delta(do, o, dlse)
 
 
 @_backward("delta of the packed tokens, not of the sequence's")
-class _(PackedBackward):
+class _(VarlenBackward):
     def one(self, do, q, k, v, o, lse, dlse, at, there, params):
         first = slice(0, at.stop - at.start)
         given = heads(do[at]), heads(q[at]), heads(k[there]), heads(v[there]), heads(o[first])
@@ -353,7 +354,7 @@ class _(PackedBackward):
 
 
 @_backward("lse of the packed tokens, not of the sequence's")
-class _(PackedBackward):
+class _(VarlenBackward):
     def one(self, do, q, k, v, o, lse, dlse, at, there, params):
         given = heads(do[at]), heads(q[at]), heads(k[there]), heads(v[there]), heads(o[at])
         own = None if dlse is None else dlse[:, at]
@@ -361,32 +362,32 @@ class _(PackedBackward):
 
 
 @_backward("lse taken in base 2")
-class _(PackedBackward):
+class _(VarlenBackward):
     def weights(self, scores, lse):
         return super().weights(scores, lse / LOG2E)
 
 
 @_backward("NaN where no key is seen")
-class _(PackedBackward):
+class _(VarlenBackward):
     def weights(self, scores, lse):
         return self.exp(scores - lse)
 
 
 @_backward("scale left out of dk")
-class _(PackedBackward):
+class _(VarlenBackward):
     def gradients(self, q, k, do, p, ds, scale, heads, dtype):
         dq, _, dv = super().gradients(q, k, do, p, ds, scale, heads, dtype)
         return dq, self.shared(ds.mT @ q, heads).to(dtype), dv
 
 
 @_backward("slope of the softcap left out")
-class _(PackedBackward):
+class _(VarlenBackward):
     def slope(self, q, k, params):
         return 1.0
 
 
 @_backward("a sequence's last tile of queries read to its end")
-class _(PackedBackward):
+class _(VarlenBackward):
     def one(self, do, q, k, v, o, lse, dlse, at, there, params):
         self.real = at.stop - at.start
         wide = longer(at, -self.real % 16, len(q))
@@ -398,7 +399,7 @@ class _(PackedBackward):
 
 
 @_backward("a tile of dk and dv written whole, over the next sequence")
-class _(PackedBackward):
+class _(VarlenBackward):
     def __call__(self, do, q, k, v, o, lse, cu_seqlens_q, cu_seqlens_k, dlse=None, **params):
         grads = super().__call__(do, q, k, v, o, lse, cu_seqlens_q, cu_seqlens_k, dlse, **params)
         for _, _, there in self.spans(cu_seqlens_q, cu_seqlens_k, len(q), len(k)):
@@ -410,7 +411,7 @@ class _(PackedBackward):
 
 
 @_backward("a sequence without keys or queries writes its neighbour")
-class _(PackedBackward):
+class _(VarlenBackward):
     def __call__(self, do, q, k, v, o, lse, cu_seqlens_q, cu_seqlens_k, dlse=None, **params):
         grads = super().__call__(do, q, k, v, o, lse, cu_seqlens_q, cu_seqlens_k, dlse, **params)
         for _, at, there in self.spans(cu_seqlens_q, cu_seqlens_k, len(q), len(k)):
@@ -421,7 +422,7 @@ class _(PackedBackward):
 
 
 @_backward("gradients of tokens of no sequence left as they were")
-class _(PackedBackward):
+class _(VarlenBackward):
     def __call__(self, do, q, k, v, o, lse, cu_seqlens_q, cu_seqlens_k, dlse=None, **params):
         grads = super().__call__(do, q, k, v, o, lse, cu_seqlens_q, cu_seqlens_k, dlse, **params)
         for grad, part in zip(grads, ("at", "there", "there"), strict=True):
@@ -433,6 +434,6 @@ class _(PackedBackward):
 
 
 @_backward("weights and ds rounded to bfloat16 whatever the type")
-class _(PackedBackward):
+class _(VarlenBackward):
     def rounded(self, p, dtype):
         return super().rounded(p, torch.bfloat16)

@@ -1,6 +1,6 @@
-"""Attention over pages and over packed sequences as a GPU computes it.
+"""Attention over pages and over varlen sequences as a GPU computes it.
 
-`Paged`, `Packed` and `PackedBackward` are right; a mutant is one with a step replaced.
+`Paged`, `Varlen` and `VarlenBackward` are right; a mutant is one with a step replaced.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def heads(x: Tensor) -> Tensor:
     return x.movedim(0, 1)
 
 
-class Packed(Spans, Flash):
+class Varlen(Spans, Flash):
     """attention_varlen: `Flash` for each sequence."""
 
     def one(self, q: Tensor, k: Tensor, v: Tensor, at: slice, there: slice, sinks: Tensor | None, params):
@@ -133,7 +133,7 @@ class Packed(Spans, Flash):
         return o, lse
 
 
-class PackedBackward(Spans, FlashBackward):
+class VarlenBackward(Spans, FlashBackward):
     """attention_varlen_backward: `FlashBackward` for each sequence."""
 
     def one(self, do, q, k, v, o, lse, dlse, at: slice, there: slice, params):
