@@ -18,7 +18,7 @@ from portable.spec import registry
 from portable.tune.problem import Problem
 
 STAND_IN = 8.0
-"""Bound on the norm of the difference from outputs that replace the reference, in roundings of the type."""
+"""Bound on the length of the difference from outputs that replace the reference, in roundings of the type."""
 
 
 class Judge:

@@ -154,7 +154,7 @@ def unpacked(made, damage):
         (lambda c: c["results"]["matmul"]["torch"].update(states="Pass 2"), "torch.states: runs of 2 in all"),
         (
             lambda c: c["results"]["matmul"]["torch"].update(states="Pass"),
-            "expected words, each with how often",
+            "expected words, each with its count",
         ),
         (lambda c: c["results"]["matmul"]["torch"].update(states="Pass 999999999"), "runs of 999999999"),
         (lambda c: c["results"]["matmul"]["torch"].update(messages="7 3"), "is the number of no message"),

@@ -152,7 +152,7 @@ def test_a_run_in_a_thread_needs_no_signals(norm, file):
 def test_what_fuzzing_found_is_written_at_once(norm, file, monkeypatch):
     found = file.with_name("found.txt")
     monkeypatch.setattr(fuzz, "as_regression_line", lambda result: f"{result.case.id}\n")
-    after(monkeypatch, run_state.Run, "words", 2, KeyboardInterrupt())
+    after(monkeypatch, run_state.Run, "describe", 2, KeyboardInterrupt())
     argv = ["run", *OP, "--impl", "zeros,echo,truncation", "-k", "behaviour/two_threads", "-j", "0"]
     assert cli.main([*argv, "--fuzz", "1", "--failures-file", str(found), "--record", str(file)]) == 130
     assert len(found.read_text().split()) == 2

@@ -128,7 +128,7 @@ def test_a_process_answers_a_line_with_a_line():
 DEATHS = [
     ("os.kill(os.getpid(), signal.SIGKILL)", "killed by SIGKILL"),
     ("sys.stderr.write('first\\nlast word\\n'); sys.exit(3)", "exit code 3: last word"),
-    ("print('no json', flush=True); time.sleep(60)", "no answer"),
+    ("print('no json', flush=True); time.sleep(60)", "no JSON"),
     ("time.sleep(60)", "did not answer in time"),
 ]
 

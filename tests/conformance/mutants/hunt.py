@@ -8,7 +8,7 @@ import functools
 import importlib
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from portable.conformance.cases.generate import cases
 from portable.conformance.execute import behaviour, runner
 from portable.conformance.execute.result import Result
 from portable.conformance.judge import reference
-from portable.dispatch import dispatcher, select
+from portable.dispatch import dispatcher
 from portable.runtime import build, detect
 from portable.spec import registry
 
@@ -106,7 +106,7 @@ def in_place(mutant: Mutant) -> Iterator[None]:
         stack.callback(detect.reset, before)
         detect.reset(detect.Selection({"cpu": _backend(mutant.arch)}, {}))
         if mutant.kind == "torch":
-            stack.enter_context(mock.patch.object(select, "entry_function", _answering(mutant)))
+            stack.enter_context(mock.patch.object(registry, "of_tensors", _of_tensors(mutant)))
         elif mutant.kind == "call":
             assert mutant.function is not None
             wrapped = functools.partial(mutant.function, getattr(portable, mutant.op))
@@ -127,11 +127,21 @@ def _backend(arch: str) -> Any:
     return EmulatedRocmBackend(vendors["rocm"], arch)
 
 
-def _answering(mutant: Mutant) -> Any:
-    """`choose.entry_function` with the mutant for its op's torch implementation."""
-    entry = next(each.entry for each in registry.spec(mutant.op).implementations if each.name == mutant.impl)
-    real = select.entry_function
-    return lambda implementation: mutant.function if implementation.entry == entry else real(implementation)
+def _of_tensors(mutant: Mutant) -> Any:
+    """`registry.of_tensors` with the mutant for its op's torch implementation."""
+    replaced = next(
+        each.entry for each in registry.spec(mutant.op).implementations if each.name == mutant.impl
+    )
+    real, function = registry.of_tensors, mutant.function
+    assert function is not None
+
+    def of_tensors(entry: Any, inputs: Iterable[str], params: Mapping[str, Any]) -> Any:
+        if entry != replaced:
+            return real(entry, inputs, params)
+        names = tuple(inputs)
+        return lambda *tensors: function(**dict(zip(names, tensors, strict=True)), **params)
+
+    return of_tensors
 
 
 @contextlib.contextmanager
