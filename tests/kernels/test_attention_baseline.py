@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from portable.kernels.attention import torch_impl
-from portable.kernels.attention.baseline import flash_operands
+from portable.kernels.attention.semantics import torch_impl
+from portable.kernels.attention.semantics.baseline import flash_operands
 
 
 @pytest.mark.parametrize(("d", "e"), [(64, 64), (192, 128), (40, 56)])

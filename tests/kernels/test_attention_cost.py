@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from portable.kernels.attention.cost import visible_pairs
+from portable.kernels.attention.semantics.baseline import visible_pairs
 from portable.spec import registry
 
 

@@ -11,7 +11,7 @@ import torch
 pytest.importorskip("triton", reason="the plans are of Triton kernels")
 
 import portable
-from portable.kernels.attention import reference
+from portable.kernels.attention.semantics import reference
 from portable.kernels.attention.triton import plan as triton_plan
 from portable.plan import Call, Device, Launch, Plan, Pointer, Rejected, Scalar, TensorInfo, TritonKernel
 from portable.spec import registry

@@ -12,8 +12,8 @@ import torch
 import portable
 from portable.backends.rocm import compile
 from portable.backends.rocm.backend import TARGETS
-from portable.kernels.attention import reference
 from portable.kernels.attention.gfx import plan as gfx_plan
+from portable.kernels.attention.semantics import reference
 from portable.plan import Call, Plan, Rejected
 from portable.spec import registry
 from tests.kernels.test_attention_sm90_bwd import DEFAULTS, changed

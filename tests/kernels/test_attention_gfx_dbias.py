@@ -11,8 +11,8 @@ import torch
 
 import portable
 from portable.backends.rocm import compile
-from portable.kernels.attention import reference
 from portable.kernels.attention.gfx import plan as gfx_plan
+from portable.kernels.attention.semantics import reference
 from portable.plan import Call, Plan, Rejected
 from portable.spec import registry
 from tests.kernels.test_attention_gfx_bwd import DEVICES

@@ -12,8 +12,9 @@ import portable
 from portable.backends.cuda.backend import CudaBackend
 from portable.backends.rocm.backend import TARGETS
 from portable.dispatch import arguments, compiled_call, dispatcher, pins
-from portable.kernels.attention import paged_reference, reference
 from portable.kernels.attention.gfx import plan as gfx_plan
+from portable.kernels.attention.semantics import paged as paged_semantics
+from portable.kernels.attention.semantics import reference
 from portable.kernels.attention.sm80 import plan as sm80
 from portable.kernels.attention.triton import decode_plan as triton_plan
 from portable.plan import Call, Device, NativeKernel, Plan, Rejected
@@ -214,7 +215,7 @@ def test_pages(emulated, arch):
     sinks = torch.randn(7)
     o, lse = run("attention_paged", on(arch), q, k, v, table, lens, sinks)
     wide = (q.double(), k.nan_to_num(7.0).double(), v.nan_to_num(7.0).double())
-    expected, sums = paged_reference.attention_paged(*wide, table, lens, sinks.double(), softcap=None)
+    expected, sums = paged_semantics.reference_forward(*wide, table, lens, sinks.double(), softcap=None)
     torch.testing.assert_close(o.double(), expected, rtol=1e-2, atol=5e-3)
     torch.testing.assert_close(lse.double(), sums, rtol=1e-5, atol=1e-5)
     for z in (0, 2):
@@ -233,7 +234,7 @@ def test_a_window_and_a_cap_over_odd_pages(emulated, arch):
     params = {"window_left": 50, "softcap": 3.0, "scale": -0.5}
     o, lse = run("attention_paged", on(arch), q, k, v, table, lens, None, **params)
     wide = (q.double(), k.nan_to_num(7.0).double(), v.nan_to_num(7.0).double())
-    expected, sums = paged_reference.attention_paged(*wide, table, lens, **params)
+    expected, sums = paged_semantics.reference_forward(*wide, table, lens, **params)
     torch.testing.assert_close(o.double(), expected, rtol=1e-2, atol=5e-3)
     torch.testing.assert_close(lse.double(), sums, rtol=1e-5, atol=1e-5)
 

@@ -11,8 +11,8 @@ import torch
 import portable
 from portable.backends.rocm.backend import TARGETS
 from portable.dispatch import dispatcher
-from portable.kernels.attention import varlen_reference
 from portable.kernels.attention.gfx import plan as gfx_plan
+from portable.kernels.attention.semantics import varlen
 from portable.plan import Call, Launch, NativeKernel, Plan, Pointer, Rejected
 from portable.spec import registry
 from tests.kernels.test_attention_sm90_fwd import DEFAULTS, heads, info
@@ -157,11 +157,11 @@ def compare(assign: Callable[[str], None], arch: str, offsets: Any, dense: Any, 
     cu_q, cu_k = (torch.tensor(x, dtype=torch.int32) for x in offsets)
     exact_q, exact_k = (torch.tensor(x, dtype=torch.int32) for x in dense)
     wide = (q.double(), k.double(), v.double())
-    o, lse = varlen_reference.attention_varlen(*wide, exact_q, exact_k, None, **given)
+    o, lse = varlen.reference_forward(*wide, exact_q, exact_k, None, **given)
     back = do, q, k, v, o.bfloat16(), lse.float()
     do64, q64, k64, v64, o64, lse64 = (x.double() for x in back)
     exact = do64, q64, k64, v64, o64, lse64
-    gradients = varlen_reference.attention_varlen_backward(*exact, exact_q, exact_k, None, **given)
+    gradients = varlen.reference_backward(*exact, exact_q, exact_k, None, **given)
     assign(arch)
     with portable.using(attention_varlen=NAMES[arch], attention_varlen_backward=NAMES[arch]):
         found = dispatcher.op("attention_varlen")(q, k, v, cu_q, cu_k, **given)

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from portable.conformance.cases.generate import cases
 from portable.conformance.judge import reference
-from portable.kernels.attention import magnitude, paged_reference
-from portable.kernels.attention.paged_torch import attention_paged, batches, gather
+from portable.kernels.attention.semantics import error_scale, paged
+from portable.kernels.attention.semantics.paged import attention_paged, batches, gather
 from portable.spec import registry
 
 TYPES = {"T": "bfloat16", "R": "float32", "acc": "float32"}
@@ -45,11 +45,11 @@ def shares(P: int, W: int, seed: int) -> tuple[float, float]:
     q, k, v = normal(1, 2, 2, 4), normal(P, 2, 2, 4), normal(P, 2, 2, 4)
     table = torch.randint(0, P, (1, W), generator=generator, dtype=torch.int32)
     lens = torch.tensor([2 * W], dtype=torch.int32)
-    expected, _ = paged_reference.attention_paged(q, k, v, table, lens, **PARAMS)
+    expected, _ = paged.reference_forward(q, k, v, table, lens, **PARAMS)
     keys, values = keys_and_values(k, v, table, lens)
     off = (rounded(q[0], keys, values).movedim(0, 1) - expected[0]).abs()
-    scale = paged_reference.magnitude(q, k, v, table, lens, types=TYPES, **PARAMS)["o"][0]
-    one = magnitude.magnitude(
+    scale = paged.error_scale_forward(q, k, v, table, lens, types=TYPES, **PARAMS)["o"][0]
+    one = error_scale.forward(
         q[0].movedim(1, 0), keys, values, types=TYPES, causal=True, window_right=None, **PARAMS
     )  # fmt: skip
     off /= torch.finfo(torch.float32).eps  # o itself is not rounded here, and nothing is allowed for that
@@ -68,9 +68,9 @@ def test_equal_keys_round_alike(P):
 def test_pages_that_stand_once_widen_nothing():
     q, k, v = (torch.randn(shape).double() for shape in ((1, 2, 2, 4), (8, 2, 2, 4), (8, 2, 2, 4)))
     table, lens = torch.randperm(8)[None].int(), torch.tensor([16], dtype=torch.int32)
-    got = paged_reference.magnitude(q, k, v, table, lens, types=TYPES, **PARAMS)["o"][0]
+    got = paged.error_scale_forward(q, k, v, table, lens, types=TYPES, **PARAMS)["o"][0]
     keys, values = keys_and_values(k, v, table, lens)
-    one = magnitude.magnitude(
+    one = error_scale.forward(
         q[0].movedim(1, 0), keys, values, types=TYPES, causal=True, window_right=None, **PARAMS
     )  # fmt: skip
     torch.testing.assert_close(got, one["o"].movedim(0, 1))

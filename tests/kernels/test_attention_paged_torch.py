@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from portable.kernels.attention import paged_reference, torch_impl
-from portable.kernels.attention.paged_torch import attention_paged, batches
+from portable.kernels.attention.semantics import paged, torch_impl
+from portable.kernels.attention.semantics.paged import attention_paged, batches
 
 PARAMS: dict[str, Any] = {"scale": None, "window_left": None, "softcap": None}
 
@@ -60,8 +60,8 @@ def test_65536_sequences_take_seconds():
     assert time.process_time() - start < 10
     wide: dict[str, Any] = {n: x.double() if x.is_floating_point() else x for n, x in made.items()}
     start = time.process_time()
-    expected = paged_reference.attention_paged(**wide, **PARAMS)
-    paged_reference.magnitude(**wide, types={"T": "bfloat16", "R": "float32", "acc": "float32"}, **PARAMS)
+    expected = paged.reference_forward(**wide, **PARAMS)
+    paged.error_scale_forward(**wide, types={"T": "bfloat16", "R": "float32", "acc": "float32"}, **PARAMS)
     assert time.process_time() - start < 20
     torch.testing.assert_close(o.double(), expected[0], rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(lse.double(), expected[1], rtol=1e-4, atol=1e-5)

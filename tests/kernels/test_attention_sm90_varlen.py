@@ -15,8 +15,8 @@ import torch
 from portable.backends.cuda.backend import CudaBackend
 from portable.dispatch import arguments, compiled_call
 from portable.kernels.attention.planning import max_tiles
+from portable.kernels.attention.semantics.varlen import bounds
 from portable.kernels.attention.sm90 import plan as sm90
-from portable.kernels.attention.varlen_torch import bounds
 from portable.plan import Call, Launch, NativeKernel, Plan, Pointer, Rejected
 from portable.runtime import build
 from portable.spec import registry

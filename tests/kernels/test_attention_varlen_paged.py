@@ -17,13 +17,13 @@ from portable.conformance.cases import inputs
 from portable.conformance.cases.generate import cases
 from portable.conformance.judge import reference
 from portable.dispatch import arguments, compiled_call, dispatcher
-from portable.kernels.attention.paged_torch import attention_paged
 from portable.kernels.attention.planning import max_tiles
+from portable.kernels.attention.semantics.paged import attention_paged
+from portable.kernels.attention.semantics.varlen import attention_varlen, bounds
 from portable.kernels.attention.sm80 import plan as sm80
 from portable.kernels.attention.triton import decode_plan
 from portable.kernels.attention.triton import plan as triton_plan
 from portable.kernels.attention.triton import varlen as triton_varlen
-from portable.kernels.attention.varlen_torch import attention_varlen, bounds
 from portable.plan import Call, Plan, Rejected, TensorMap
 from portable.runtime import build
 from portable.spec import registry

@@ -77,7 +77,7 @@ class Precision:
         return torch.where(torch.isfinite(found.scores), off, 0.0)
 
 
-def magnitude(
+def forward(
     q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None, sinks: Tensor | None = None, *,
     types: Mapping[str, str], **params: Any,
 ) -> dict[str, Tensor]:  # fmt: skip
@@ -131,7 +131,7 @@ def _of_ds(
     return off, above, above * slope + found.above.abs() * off_slope
 
 
-def magnitude_backward(
+def backward(
     do: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, bias: Tensor | None = None,
     dlse: Tensor | None = None, *, types: Mapping[str, str], **params: Any,
 ) -> dict[str, Tensor]:  # fmt: skip
@@ -162,7 +162,7 @@ def magnitude_backward(
     }
 
 
-def magnitude_dbias(
+def dbias(
     do: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, bias: Tensor,
     dlse: Tensor | None = None, *, types: Mapping[str, str], **params: Any,
 ) -> dict[str, Tensor]:  # fmt: skip

@@ -1,4 +1,4 @@
-"""The meaning of attention and of its gradients, in float64 on the CPU. The error scales are in magnitude.py.
+"""The meaning of attention and of its gradients, in float64 on the CPU; error_scale.py has the error scales.
 
 Query heads that share a key head stand in a dimension of their own here: (..., G, H // G, M, D).
 """
