@@ -61,6 +61,10 @@ def plan(call):
     return Plan((Launch(kernel, (blocks, 1, 1), tuple((name, Pointer(name)) for name in "abc")),))
 """
 
+KERNEL = """
+extern "C" __global__ void tiles(const void* a, const void* b, void* c) {}
+"""
+
 REFERENCE = """
 def product(a, b, *, precision="ieee"):
     return a @ b
@@ -77,7 +81,7 @@ def product(tmp_path, monkeypatch):
     folder.mkdir(parents=True)
     (folder / "spec.yaml").write_text(SPEC)
     (folder / "tiles.py").write_text(PLAN)
-    (folder / "tiles.cu").write_text('extern "C" __global__ void tiles() {}')
+    (folder / "tiles.cu").write_text(KERNEL)
     (folder / "reference.py").write_text(textwrap.dedent(REFERENCE))
     (folder / "torch_impl.py").write_text("def product(a, b, precision='ieee'):\n    return a @ b\n")
     monkeypatch.setenv("PORTABLE_KERNEL_PATH", str(tmp_path / "ops"))

@@ -83,7 +83,7 @@ def measured(entry: lookup.Entry) -> lookup.Measured:
 
 def test_the_specs_bench_cases_are_tuned_and_filed(tune):
     code, out, err = tune("product")
-    assert (code, err) == (0, "")
+    assert code == 0 and all("compiling" in line for line in err.splitlines()), err  # a slow machine says so
     assert "product.tiles a 2048x512 b 512x1024 in bfloat16: T=bfloat16" in out
     assert f"2 classes filed in {tune.file}" in out and "BLOCK_K=128" in out and "in 16 trials" in out
     assert "bits as the default's" in out
