@@ -8,6 +8,7 @@
 // pointer is null. FORWARD_RING and BACKWARD_RING take long rows through shared memory on Hopper (ring.h).
 // SAVE = 0: `saved` is null. RESIDENT: blocks per multiprocessor that BACKWARD leaves
 // registers for.
+#define CENTERED 1
 #include "_lib/rows/moments.h"
 #include "_lib/rows/norm_rows.h"
 
@@ -35,26 +36,6 @@ DEVICE float lane_squares(const Vector<T, VEC> (&held)[CHUNKS], float mean, Inde
     }
     return sum;
 }
-
-#if PASS == FORWARD || PASS == FORWARD_STREAM
-template <class Index>
-DEVICE void normalize(const Vector<T, VEC> (&held)[CHUNKS], const W* scales, const W* shifts, T* target,
-                      Index base, Index length, float mean, float r) {
-#pragma unroll
-    for (int c = 0; c < CHUNKS; ++c) {
-        const Vector<W, VEC> scale = parameter_vector<HAS_WEIGHT>(scales, c, base, length);
-        const Vector<W, VEC> shift = parameter_vector<HAS_BIAS>(shifts, c, base, length);
-        float value[VEC];
-#pragma unroll
-        for (int i = 0; i < VEC; ++i) {
-            value[i] = (held[c][i] - mean) * r;
-            if constexpr (HAS_WEIGHT) value[i] *= scale[i];
-            if constexpr (HAS_BIAS) value[i] += shift[i];
-        }
-        store_vector(target + base + c * CHUNK, base + chunk_column(c), length, value);
-    }
-}
-#endif
 
 #if PASS == FORWARD
 ROW_KERNEL
@@ -161,22 +142,6 @@ DEVICE void add_products(float (&sum)[2], const Held& held, const W* scales, flo
     sum[1] += added[1];
 }
 
-template <class Index>
-DEVICE void store_gradient(T* dx_row, const Held& held, const W* scales, float mean, float r, float mean_g,
-                           float mean_gn, Index base, Index length) {
-#pragma unroll
-    for (int c = 0; c < CHUNKS; ++c) {
-        const Vector<W, VEC> factor = parameter_vector<HAS_WEIGHT>(scales, c, base, length);
-        float value[VEC];
-#pragma unroll
-        for (int i = 0; i < VEC; ++i) {
-            const float n = (held.x[c][i] - mean) * r;
-            const float g = held.scaled(c, i, factor);
-            value[i] = r * math_fma(-n, mean_gn, g - mean_g);
-        }
-        store_vector(dx_row + base + c * CHUNK, base + chunk_column(c), length, value);
-    }
-}
 #endif
 
 #if PASS == BACKWARD
@@ -308,7 +273,7 @@ void layer_norm_backward_rows(const T* dy, const T* x, const W* weight, T* dx, f
     rematerialize(held.x, rows);
     const float mean_g = means[1] * per_element;
     const float mean_gn = products[1] * per_element * r;
-    store_gradient(dx_row, held, scales, mean, r, mean_g, mean_gn, 0, count);
+    store_gradient(dx_row, held, scales, mean, r, mean_g, mean_gn, 0, count, count);
 }
 #endif
 
@@ -350,50 +315,20 @@ void layer_norm_backward_stream(const T* dy, const T* x, const W* weight, T* dx,
     for (int64_t base = 0; base < length; base += TILE) {
         Held held;
         held.load<true>(dy_row, x_row, base, length);
-        store_gradient(dx_row, held, scales, mean, r, mean_g, mean_gn, base, length);
+        store_gradient(dx_row, held, scales, mean, r, mean_g, mean_gn, base, length, length);
     }
 }
 #endif
 
 #if PASS == BACKWARD_COLUMNS
-// One vector of columns per thread, every `blocks`-th row from block_y on.
 KERNEL(THREADS)
 void layer_norm_backward_columns(const T* dy, const T* x, const float* saved, float* columns, int64_t rows,
-                        int64_t length, int64_t dy_stride, int64_t x_stride, int blocks) {
-    const int64_t column = (static_cast<int64_t>(block_x()) * THREADS + thread_x()) * VEC;
-    float sum_weight[VEC] = {};
-    float sum_bias[VEC] = {};
-#pragma unroll 4
-    for (int64_t row = block_y(); row < rows; row += blocks) {
-        const Vector<T, VEC> held_dy = load_vector<true>(dy + row * dy_stride + column, column, length);
-        if constexpr (HAS_WEIGHT) {
-            const Vector<T, VEC> held_x = load_vector<true>(x + row * x_stride + column, column, length);
-            const float mean = saved[2 * row];
-            const float r = saved[2 * row + 1];
-#pragma unroll
-            for (int i = 0; i < VEC; ++i) {
-                sum_weight[i] = math_fma(held_dy[i], (held_x[i] - mean) * r, sum_weight[i]);
-            }
-        }
-        if constexpr (HAS_BIAS) {
-#pragma unroll
-            for (int i = 0; i < VEC; ++i) sum_bias[i] += held_dy[i];
-        }
-    }
-    float* target = columns + block_y() * length + column;
-    float* target_bias = target + (HAS_WEIGHT ? blocks * length : 0);
-#pragma unroll
-    for (int i = 0; i < VEC; ++i) {
-        if (inside(column, i, length)) {
-            if constexpr (HAS_WEIGHT) target[i] = sum_weight[i];
-            if constexpr (HAS_BIAS) target_bias[i] = sum_bias[i];
-        }
-    }
+                                 int64_t length, int64_t dy_stride, int64_t x_stride, int blocks) {
+    sum_columns(dy, x, saved, columns, rows, length, dy_stride, x_stride, blocks);
 }
 #endif
 
 #if PASS == BACKWARD_RING
-#define CENTERED 1
 #include "_lib/rows/norm_gradient.h"
 RING_KERNEL
 void layer_norm_backward_ring(const T* dy, const T* x, const W* weight, T* dx, float* columns, int64_t rows,
@@ -404,7 +339,6 @@ void layer_norm_backward_ring(const T* dy, const T* x, const W* weight, T* dx, f
 #endif
 
 #if PASS == FORWARD_RING
-#define CENTERED 1
 #include "_lib/rows/norm_forward.h"
 RING_KERNEL
 void layer_norm_forward_ring(const T* x, const W* weight, const W* bias, T* y, int64_t rows, int length,

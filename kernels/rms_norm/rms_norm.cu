@@ -2,10 +2,12 @@
 //
 // PASS names the one kernel to build. FORWARD, BACKWARD and BACKWARD_ROWS hold the row in registers;
 // FORWARD_STREAM and BACKWARD_STREAM read rows of any length twice. BACKWARD also sums dweight over the rows
-// of its persistent blocks; beside BACKWARD_ROWS and BACKWARD_STREAM, BACKWARD_COLUMNS does that in a pass of its own
-// from the saved 1 / rms of each row. FORWARD_RING and BACKWARD_RING take long rows through shared
+// of its persistent blocks; beside BACKWARD_ROWS and BACKWARD_STREAM, BACKWARD_COLUMNS does that in a pass of
+// its own from the saved 1 / rms of each row. FORWARD_RING and BACKWARD_RING take long rows through shared
 // memory on Hopper (ring.h). HAS_WEIGHT = 0: `weight` is null. SAVE = 0: `saved` is null. RESIDENT:
 // blocks per multiprocessor that BACKWARD leaves registers for.
+#define CENTERED 0
+#define HAS_BIAS 0
 #include "_lib/rows/norm_rows.h"
 
 #if PASS == FORWARD || PASS == FORWARD_STREAM
@@ -17,22 +19,6 @@ DEVICE float lane_squares(const Vector<T, VEC> (&held)[CHUNKS]) {
         for (int i = 0; i < VEC; ++i) sum = math_fma(held[c][i], held[c][i], sum);
     }
     return sum;
-}
-
-template <class Index>
-DEVICE void normalize(const Vector<T, VEC> (&held)[CHUNKS], const W* scales, T* target, Index base,
-                      Index length, float r) {
-#pragma unroll
-    for (int c = 0; c < CHUNKS; ++c) {
-        const Vector<W, VEC> scale = parameter_vector<HAS_WEIGHT>(scales, c, base, length);
-        float value[VEC];
-#pragma unroll
-        for (int i = 0; i < VEC; ++i) {
-            value[i] = held[c][i] * r;
-            if constexpr (HAS_WEIGHT) value[i] *= scale[i];
-        }
-        store_vector(target + base + c * CHUNK, base + chunk_column(c), length, value);
-    }
 }
 #endif
 
@@ -55,7 +41,7 @@ void rms_norm_forward(const T* x, const W* weight, T* y, int64_t rows, int lengt
     rematerialize(held, rows);
 
     const float r = math_rsqrt(div_rn(sum[0], static_cast<float>(length)) + eps);
-    normalize(held, scales, target, 0, count, r);
+    normalize(held, scales, nullptr, target, 0, count, 0.0f, r);
 }
 #endif
 
@@ -79,7 +65,7 @@ void rms_norm_forward_stream(const T* x, const W* weight, T* y, int64_t length, 
     for (int64_t base = 0; base < length; base += TILE) {
         Vector<T, VEC> held[CHUNKS];
         load_vectors<true>(held, source, base, length);
-        normalize(held, lane_ptr(weight), target, base, length, r);
+        normalize(held, lane_ptr(weight), nullptr, target, base, length, 0.0f, r);
     }
 }
 #endif
@@ -168,20 +154,6 @@ DEVICE void add_products(float (&sum)[2], const Held& held, const W* scales, Ind
     }
 }
 
-// `length` bounds the weights, `count` what is stored.
-template <class Index>
-DEVICE void store_gradient(T* dx_row, const Held& held, const W* scales, float r, float mean_gn, Index base,
-                           Index length, Index count) {
-#pragma unroll
-    for (int c = 0; c < CHUNKS; ++c) {
-        const Vector<W, VEC> scale = parameter_vector<HAS_WEIGHT>(scales, c, base, length);
-        float value[VEC];
-#pragma unroll
-        for (int i = 0; i < VEC; ++i)
-            value[i] = r * math_fma(-(held.x[c][i] * r), mean_gn, held.scaled(c, i, scale));
-        store_vector(dx_row + base + c * CHUNK, base + chunk_column(c), count, value);
-    }
-}
 #endif
 
 #if PASS == BACKWARD_ROWS
@@ -204,7 +176,7 @@ void rms_norm_backward_rows(const T* dy, const T* x, const W* weight, T* dx, flo
     const float r = math_rsqrt(math_fma(sum[0], mean, eps));
     const float mean_gn = sum[1] * mean * r;
     if (SAVE && row < rows && row_lane() == 0) saved[row] = r;
-    store_gradient(dx_row, held, scales, r, mean_gn, 0, length, count);
+    store_gradient(dx_row, held, scales, 0.0f, r, 0.0f, mean_gn, 0, length, count);
 }
 #endif
 
@@ -236,37 +208,20 @@ void rms_norm_backward_stream(const T* dy, const T* x, const W* weight, T* dx, f
     for (int64_t base = 0; base < length; base += TILE) {
         Held held;
         held.load<true>(dy_row, x_row, base, length);
-        store_gradient(dx_row, held, scales, r, mean_gn, base, length, length);
+        store_gradient(dx_row, held, scales, 0.0f, r, 0.0f, mean_gn, base, length, length);
     }
 }
 #endif
 
 #if PASS == BACKWARD_COLUMNS
-// One vector of columns per thread, every `blocks`-th row from block_y on.
 KERNEL(THREADS)
 void rms_norm_backward_columns(const T* dy, const T* x, const float* saved, float* columns, int64_t rows,
-                      int64_t length, int64_t dy_stride, int64_t x_stride, int blocks) {
-    const int64_t column = (static_cast<int64_t>(block_x()) * THREADS + thread_x()) * VEC;
-    float sum[VEC] = {};
-#pragma unroll 4
-    for (int64_t row = block_y(); row < rows; row += blocks) {
-        const Vector<T, VEC> held_dy = load_vector<true>(dy + row * dy_stride + column, column, length);
-        const Vector<T, VEC> held_x = load_vector<true>(x + row * x_stride + column, column, length);
-        const float r = saved[row];
-#pragma unroll
-        for (int i = 0; i < VEC; ++i) sum[i] = math_fma(held_dy[i], held_x[i] * r, sum[i]);
-    }
-    float* target = columns + block_y() * length;
-#pragma unroll
-    for (int i = 0; i < VEC; ++i) {
-        if (inside(column, i, length)) target[column + i] = sum[i];
-    }
+                               int64_t length, int64_t dy_stride, int64_t x_stride, int blocks) {
+    sum_columns(dy, x, saved, columns, rows, length, dy_stride, x_stride, blocks);
 }
 #endif
 
 #if PASS == BACKWARD_RING
-#define CENTERED 0
-#define HAS_BIAS 0
 #include "_lib/rows/norm_gradient.h"
 RING_KERNEL
 void rms_norm_backward_ring(const T* dy, const T* x, const W* weight, T* dx, float* columns, int64_t rows,
@@ -277,8 +232,6 @@ void rms_norm_backward_ring(const T* dy, const T* x, const W* weight, T* dx, flo
 #endif
 
 #if PASS == FORWARD_RING
-#define CENTERED 0
-#define HAS_BIAS 0
 #include "_lib/rows/norm_forward.h"
 RING_KERNEL
 void rms_norm_forward_ring(const T* x, const W* weight, T* y, int64_t rows, int length,
