@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from portable.errors import listed, nearest
+from portable.spec import strict_yaml
 from portable.spec.base import BaseReader
 from portable.spec.model import Entry, Implementation, Input, Output, Param, Requirement, RoundedReference
 from portable.spec.strict_yaml import List, Map
@@ -37,11 +39,29 @@ class ImplementationReader(BaseReader):
         found: dict[str, Implementation] = {}
         for index, item in enumerate(data):
             line = data.line_of(index)
-            one = self.one(item, line)
+            one = self.one(self.extended(item, line), line)
             if one.name in found:
                 raise self.fail(line, f"two implementations are called {one.name!r}")
             found[one.name] = one
         return tuple(found.values())
+
+    def extended(self, item: Any, line: int, seen: tuple[Path, ...] = ()) -> Any:
+        """`item` with what it takes from the implementation of the same name in the file that it extends."""
+        if not isinstance(item, Map) or not isinstance(item.get("extends"), str):
+            return item
+        text, name = item["extends"], item.get("name")
+        file = self.file(text, line)
+        if file in (self.path.resolve(), *seen):
+            raise self.fail(line, f"implementation {name} extends itself")
+        data = self.map(strict_yaml.load(file), line, text)
+        others = data.get("implementations", ())
+        same = [each for each in others if isinstance(each, Map) and each.get("name") == name]
+        if not same:
+            raise self.fail(line, f"{text} has no implementation {name!r}")
+        found = Map(line)
+        found.update(self.extended(_from_here(same[0], text), line, (*seen, file)))
+        found.update(item)
+        return found
 
     def one(self, item: Any, line: int) -> Implementation:
         found = self.keys(item, "implementation", "an implementation", line)
@@ -180,3 +200,23 @@ class ImplementationReader(BaseReader):
                 legal = listed(tunables[name])
                 raise self.fail(line, f"default of {what}: {name} = {value!r} is not among {legal}")
         return tunables, dict(default)
+
+
+def _from_here(item: Map, text: str) -> Map:
+    """An implementation of the file `text` with its own files named as that one is."""
+    folder = posixpath.dirname(text)
+
+    def moved(name: str) -> str:
+        return posixpath.normpath(posixpath.join(folder, name))
+
+    found = Map(item.line)
+    found.update(item)
+    for key in ("plan", "run", "extends"):
+        if key in item and (key == "extends" or ".py:" in item[key]):
+            found[key] = moved(item[key])
+    if "sources" in item:
+        found["sources"] = [moved(name) for name in item["sources"]]
+    if "kernel" in item:
+        found["kernel"] = Map(item["kernel"].line)
+        found["kernel"].update({**item["kernel"], "source": moved(item["kernel"]["source"])})
+    return found

@@ -261,6 +261,12 @@ GRADIENT = {
 
 IMPLEMENTATION = {
     "name": Key("str", "Its name: the kernel's language or unit, as wgmma or triton.", "triton", True),
+    "extends": Key(
+        "str",
+        "Another spec file, of a neighbouring folder or this one: what is not given here is that of its "
+        "implementation of the same name.",
+        "../scale/spec.yaml",
+    ),
     "language": Key(
         "str|list", "The languages that a backend must build, one of these at least.", "triton", True
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -172,6 +173,8 @@ def test_flops_may_be_a_function(scaled):
             "plan: elementwise, kernel: {source: reference.py, entry: e, args: [x, q]}",
             False, 22, "'q' in args of implementation torch is not a tensor",
         ),
+        ("run: reference", "extends: spec.yaml", False, 22, "implementation torch extends itself"),
+        ("run: reference", "extends: others.yaml", False, 22, "there is no file 'others.yaml'"),
         (
             "run: reference",
             "plan: rows, kernel: {source: reference.py, entry: e, args: [x, y], tiles: [{cluster: 2}]}",
@@ -193,6 +196,40 @@ def test_flops_may_be_a_function(scaled):
 def test_wrong_derivations_are_refused(scaled, old, new, backward, line, words):
     error = refused(scaled, old, new, backward)
     assert words in str(error) and error.line == line
+
+
+def test_an_implementation_takes_what_it_does_not_give_from_another_file(scaled):
+    """Through two files, the second in a neighbouring folder, whose files are named from this one."""
+    near, far = scaled / "near.yaml", scaled.parent / "far" / "spec.yaml"
+    far.parent.mkdir()
+    rows = "kernel: {source: far.cu, entry: e, args: [x, y]}, language: cuda"
+    far.write_text(
+        "implementations:\n"
+        f"  - {{name: fast, plan: rows, {rows}, tunables: {{A: [1, 2]}}, default: {{A: 2}}}}\n"
+        '  - {name: torch, run: "torch_impl.py:far", language: torch, batch_invariant: false}\n'
+    )
+    near.write_text(
+        "implementations:\n  - {name: fast, extends: ../far/spec.yaml, requires: {T: [bfloat16]}}\n"
+        "  - {name: torch, extends: ../far/spec.yaml}\n  - {name: other, extends: ../far/spec.yaml}\n"
+    )
+    (far.parent / "far.cu").touch()
+    (far.parent / "torch_impl.py").write_text("def far(x, weight=None, *, factor=2.0):\n    return x\n")
+    old = "  - {name: torch, run: reference, language: torch}\n"
+    new = "  - {name: fast, extends: near.yaml, default: {A: 1}}\n  - {name: torch, extends: near.yaml}\n"
+    try:
+        (scaled / "spec.yaml").write_text(SPEC.replace(old, new, 1))
+        fast, plain = load_spec(scaled / "spec.yaml").implementations
+        (scaled / "spec.yaml").write_text(SPEC.replace(old, new.replace("torch,", "other,"), 1))
+        with pytest.raises(SpecError, match=r"spec\.yaml:23: .* has no implementation 'other'"):
+            load_spec(scaled / "spec.yaml")
+    finally:
+        (scaled / "spec.yaml").write_text(SPEC)
+        near.unlink()
+        shutil.rmtree(far.parent)
+    assert fast.sources == ((far.parent / "far.cu").resolve(),) and fast.languages == ("cuda",)
+    assert fast.tunables == {"A": (1, 2)} and fast.default == {"A": 1}
+    assert fast.requires.types == {"T": ("bfloat16",)}
+    assert plain.entry.file == (far.parent / "torch_impl.py").resolve() and not plain.batch_invariant
 
 
 def test_options_that_a_shared_plan_does_not_take_are_refused(scaled):
