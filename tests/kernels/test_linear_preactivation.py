@@ -156,7 +156,7 @@ def test_blocks_cover_rows_and_columns(rows, length, dtype):
     assert groups * most >= rows and (groups - 1) * most < max(rows, 1)
     assert most % (parts["THREADS"] // parts["LANES"] * parts["UNROLL"]) == 0
     assert groups * across <= activation.MOST_BLOCKS * H200.multiprocessors + across
-    assert plan.workspaces[0].shape == (groups, length)
+    assert plan.workspaces[0].shape == (1, groups, length)
     assert parts_of(second)["blocks"] == groups
     assert second.grid[0] * 32 >= length
 

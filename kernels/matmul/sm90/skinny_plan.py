@@ -20,7 +20,7 @@ from portable.kernels.matmul.launch_args import (
     z_pointer,
 )
 from portable.kernels.matmul.problem import Problem, for_call
-from portable.kernels.matmul.sm90.tma_descriptors import tma_descriptor, tma_unsupported
+from portable.kernels.matmul.sm90.tma_descriptors import operands_unsupported, tma_descriptor
 from portable.plan import Call, Device, Launch, NativeKernel, Plan, Rejected
 
 _FOLDER = Path(__file__).parent
@@ -119,12 +119,7 @@ def _unsuited(problem: Problem, device: Device) -> Rejected | None:
     limit = _MAX_M_F32 if problem.dtype == "float32" else _MAX_M
     if limit < problem.M:
         return Rejected(f"M = {problem.M} exceeds this kernel's limit of {limit}")
-    if problem.K == 0:
-        return Rejected("K = 0: nothing to load")
-    for operand, rows, cols in ((problem.a, problem.M, problem.K), (problem.b, problem.K, problem.N)):
-        if (reason := tma_unsupported(operand, rows, cols)) is not None:
-            return reason
-    return None
+    return operands_unsupported(problem)
 
 
 def plan_skinny(problem: Problem, call: Call) -> Plan | Rejected:

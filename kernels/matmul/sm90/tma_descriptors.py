@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from portable.kernels.matmul.problem import Operand
+from portable.kernels.matmul.problem import Operand, Problem
 from portable.plan import Rejected, TensorMap
 
 _SWIZZLE = 128  # bytes of a box's innermost dimension
@@ -21,6 +21,14 @@ def tma_descriptor(
     return TensorMap(
         operand.tensor, operand.dtype, sizes, steps, (_SWIZZLE // operand.itemsize, lines, 1, 1), promotion
     )
+
+
+def operands_unsupported(problem: Problem) -> Rejected | None:
+    """Why TMA cannot load a and b, or None where it can."""
+    if problem.K == 0:
+        return Rejected("K = 0: nothing to load")
+    reason = tma_unsupported(problem.a, problem.M, problem.K)
+    return reason if reason is not None else tma_unsupported(problem.b, problem.K, problem.N)
 
 
 def tma_unsupported(operand: Operand, rows: int, cols: int) -> Rejected | None:

@@ -22,7 +22,7 @@ from portable.kernels.matmul.launch_args import (
     z_pointer,
 )
 from portable.kernels.matmul.problem import Problem, for_call
-from portable.kernels.matmul.sm90.tma_descriptors import tma_descriptor, tma_unsupported
+from portable.kernels.matmul.sm90.tma_descriptors import operands_unsupported, tma_descriptor, tma_unsupported
 from portable.plan import Argument, Call, Device, Launch, NativeKernel, Plan, Pointer, Rejected, Scalar
 
 _SOURCE = Path(__file__).with_name("wgmma.cu")
@@ -288,12 +288,7 @@ def unsuited(problem: Problem) -> Rejected | None:
         return reason
     if problem.M <= 64:
         return Rejected(f"M = {problem.M} is too small for this kernel's tiles; it needs more than 64")
-    if problem.K == 0:
-        return Rejected("K = 0: nothing to load")
-    for operand, rows, cols in ((problem.a, problem.M, problem.K), (problem.b, problem.K, problem.N)):
-        if (reason := tma_unsupported(operand, rows, cols)) is not None:
-            return reason
-    return None
+    return operands_unsupported(problem)
 
 
 def c_by_tma(problem: Problem) -> bool:
