@@ -9,8 +9,8 @@ import torch
 
 from portable.kernels.matmul.sm90 import realigned_plan
 from portable.plan import Call, Plan, Rejected, Scalar
+from tests.kernels.matmul.test_plans import H200, call, info
 from tests.kernels.plan_parts import accepted
-from tests.kernels.test_matmul_native import H200, call, info
 
 
 def half(*shape: int, pitch: int = 0, offset: int = 0) -> torch.Tensor:

@@ -20,8 +20,8 @@ from portable.kernels.attention.sm90 import plan as sm90
 from portable.plan import Call, Launch, NativeKernel, Plan, Pointer, Rejected
 from portable.runtime import build
 from portable.spec import registry
+from tests.kernels.attention.sm90.test_fwd import H200, build_folder
 from tests.kernels.launch_arguments import arguments_of
-from tests.kernels.test_attention_sm90_fwd import H200, build_folder
 
 SOURCE = registry.spec("attention").folder / "device/varlen_tiles.cu"
 

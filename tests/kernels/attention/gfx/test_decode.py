@@ -21,7 +21,7 @@ from portable.plan import Call, Device, NativeKernel, Plan, Rejected
 from portable.runtime import build, detect
 from portable.spec import registry
 from tests.kernels.launch_arguments import arguments_of
-from tests.kernels.test_matmul_native import H200
+from tests.kernels.matmul.test_plans import H200
 
 DEVICES = {device.arch: device for device in TARGETS}
 FAR = 2**31

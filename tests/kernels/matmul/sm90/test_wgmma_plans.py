@@ -15,7 +15,7 @@ from portable.kernels.matmul.sm90 import realigned_plan, splitk_plan, wgmma_plan
 from portable.plan import Launch, NativeKernel, Plan, Rejected
 from portable.runtime import build
 from portable.spec import registry
-from tests.kernels.test_matmul_native import H200, call, half
+from tests.kernels.matmul.test_plans import H200, call, half
 
 
 def product(M: int, N: int, K: int, batch: int = 1, config: dict[str, int] | None = None) -> Launch:

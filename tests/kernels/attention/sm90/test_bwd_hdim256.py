@@ -16,8 +16,8 @@ from portable.kernels.attention.sm90 import plan_hdim256
 from portable.kernels.attention.sm90.plan_hdim256 import TILE, Chunk, chunks_of, held, most_blocks
 from portable.plan import Call, Pointer
 from portable.runtime import build
+from tests.kernels.attention.sm90.test_bwd import H200, call, planned, reason
 from tests.kernels.launch_arguments import arguments_of
-from tests.kernels.test_attention_sm90_bwd import H200, call, planned, reason
 
 
 def test_statistics_then_two_launches_a_turn():

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.kernels.test_attention_sm90_varlen_waits import Barrier
+from tests.kernels.attention.sm90.test_varlen_waits import Barrier
 
 Wait = Callable[[], bool]
 Role = Iterator[Wait]

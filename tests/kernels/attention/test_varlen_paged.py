@@ -27,9 +27,9 @@ from portable.kernels.attention.triton import varlen as triton_varlen
 from portable.plan import Call, Plan, Rejected, TensorMap
 from portable.runtime import build
 from portable.spec import registry
+from tests.kernels.attention.triton.test_plans import RDNA3
 from tests.kernels.launch_arguments import arguments_of
-from tests.kernels.test_attention_triton import RDNA3
-from tests.kernels.test_matmul_native import H200
+from tests.kernels.matmul.test_plans import H200
 
 TABLES = ("varlen_bounds", "varlen_tiles")
 DEFAULTS = {"causal": False, "scale": None, "window_left": None, "window_right": None, "softcap": None}

@@ -15,7 +15,7 @@ from portable.kernels.attention.semantics import reference
 from portable.kernels.attention.triton import plan as triton_plan
 from portable.plan import Call, Device, Launch, Plan, Pointer, Rejected, Scalar, TensorInfo, TritonKernel
 from portable.spec import registry
-from tests.kernels.test_attention_triton import (
+from tests.kernels.attention.triton.test_plans import (
     AMPERE,
     CDNA,
     HOPPER,

@@ -18,9 +18,8 @@ from portable.kernels.attention.sm90 import plan_hdim256
 from portable.kernels.attention.sm90.plan_hdim256 import TILE
 from portable.plan import Plan, Pointer
 from portable.runtime import build
-from tests.kernels.launch_arguments import arguments_of
-from tests.kernels.test_attention_sm90_fwd import H200, build_folder
-from tests.kernels.test_attention_sm90_varlen import (
+from tests.kernels.attention.sm90.test_fwd import H200, build_folder
+from tests.kernels.attention.sm90.test_varlen import (
     backward,
     cuts,
     defines,
@@ -29,6 +28,7 @@ from tests.kernels.test_attention_sm90_varlen import (
     planned,
     reason,
 )
+from tests.kernels.launch_arguments import arguments_of
 
 
 def wide(**given: Any) -> Plan:

@@ -13,7 +13,7 @@ from portable.kernels.attention import params
 from portable.kernels.attention.sm80 import plan as sm80
 from portable.plan import Plan
 from portable.runtime import build
-from tests.kernels.test_attention_sm90_fwd import build_folder, square
+from tests.kernels.attention.sm90.test_fwd import build_folder, square
 
 
 def test_the_header_is_what_the_fields_say():

@@ -12,9 +12,9 @@ from portable.kernels.attention.sm80 import plan as sm80
 from portable.plan import Call, Launch, NativeKernel, Plan, Pointer, Rejected, Scalar, TensorInfo
 from portable.runtime import build
 from portable.spec import registry
+from tests.kernels.attention.sm90.test_fwd import build_folder
+from tests.kernels.attention.triton.test_plans import PARAMS, info
 from tests.kernels.launch_arguments import arguments_of
-from tests.kernels.test_attention_sm90_fwd import build_folder
-from tests.kernels.test_attention_triton import PARAMS, info
 
 DEVICES = {device.arch: device for device in TARGETS + OTHERS}
 

@@ -15,7 +15,7 @@ from portable.kernels.attention.sm80.plan import Tile, padded
 from portable.plan import Plan, Scalar
 from portable.runtime import build
 from portable.spec import registry
-from tests.kernels.test_attention_sm90_fwd import (
+from tests.kernels.attention.sm90.test_fwd import (
     arguments,
     build_folder,
     call,

@@ -12,7 +12,7 @@ from portable.backends.rocm.metadata import resources
 from portable.kernels.attention.gfx.plan import forward, forward_tile, padded
 from portable.plan import Call, Device, Plan, Rejected, Scalar, TensorInfo
 from portable.spec import registry
-from tests.kernels.test_attention_sm90_fwd import DEFAULTS, heads, info
+from tests.kernels.attention.sm90.test_fwd import DEFAULTS, heads, info
 
 DEVICES = {
     "gfx90a": Device("rocm", "gfx90a", "toy", 0, 104, 64, 64 * 1024, 512),

@@ -72,7 +72,7 @@ def row_call(op: str, entry: str, count: int, length: int, device: Device = HOPP
 
 
 def matmul_call(M: int, N: int, K: int, a: str = "row", b: str = "row", device: Device = CDNA) -> Call:
-    """A product by pointers; test_triton_descriptors.py has those of GPUs with a copy engine for tiles."""
+    """A product by pointers; matmul/triton/test_descriptors.py has those with TMA."""
 
     def matrix(rows: int, cols: int, order: str) -> TensorInfo:
         strides = (max(cols, 1), 1) if order == "row" else (1, max(rows, 1))

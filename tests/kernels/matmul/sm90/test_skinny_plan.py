@@ -12,7 +12,7 @@ from portable.kernels.matmul.sm90 import skinny_plan
 from portable.plan import Call, Plan, Rejected, Scalar
 from portable.runtime import build
 from portable.spec import registry
-from tests.kernels.test_matmul_native import H200, call, half, info
+from tests.kernels.matmul.test_plans import H200, call, half, info
 
 SHAPES = [(8192, 8192), (14336, 4096), (4096, 14336), (28672, 8192), (520, 1000), (64, 64)]
 

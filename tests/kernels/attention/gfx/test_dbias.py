@@ -15,9 +15,9 @@ from portable.kernels.attention.gfx import plan as gfx_plan
 from portable.kernels.attention.semantics import reference
 from portable.plan import Call, Plan, Rejected
 from portable.spec import registry
-from tests.kernels.test_attention_gfx_bwd import DEVICES
-from tests.kernels.test_attention_gfx_bwd import call as backward_call
-from tests.kernels.test_attention_sm90_bwd import DEFAULTS, changed, info
+from tests.kernels.attention.gfx.test_bwd import DEVICES
+from tests.kernels.attention.gfx.test_bwd import call as backward_call
+from tests.kernels.attention.sm90.test_bwd import DEFAULTS, changed, info
 
 ORDER = ("do", "q", "k", "v", "o", "lse", "bias", "dlse")
 

@@ -15,9 +15,8 @@ from portable.kernels.attention.sm80 import plan as sm80
 from portable.plan import Launch, Pointer, Rejected, Scalar
 from portable.runtime import build
 from portable.spec import registry
-from tests.kernels.launch_arguments import arguments_of
-from tests.kernels.test_attention_sm90_fwd import build_folder
-from tests.kernels.test_attention_sm90_varlen import (
+from tests.kernels.attention.sm90.test_fwd import build_folder
+from tests.kernels.attention.sm90.test_varlen import (
     OFFSETS,
     defines,
     forward,
@@ -26,6 +25,7 @@ from tests.kernels.test_attention_sm90_varlen import (
     planned,
     walk,
 )
+from tests.kernels.launch_arguments import arguments_of
 
 DEVICES = {device.arch: device for device in TARGETS + OTHERS}
 

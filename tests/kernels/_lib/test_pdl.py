@@ -18,7 +18,7 @@ from portable.kernels.matmul.triton import plan
 from portable.plan import Launch, NativeKernel, Plan, Rejected, TritonKernel
 from portable.runtime import build
 from portable.spec import registry
-from tests.kernels.test_matmul_native import H200, call, half
+from tests.kernels.matmul.test_plans import H200, call, half
 
 # PTX's griddepcontrol.wait and launch_dependents, and what touches global memory, in Hopper's machine code.
 WAIT, RELEASE = "ACQBULK", "PREEXIT"

@@ -16,10 +16,10 @@ from portable.kernels.attention.sm80.plan import BackwardTile, padded
 from portable.plan import Call, Plan, Pointer, Rejected, Scalar
 from portable.runtime import build
 from portable.spec import registry
+from tests.kernels.attention.sm90.test_bwd import DEFAULTS, changed, info
+from tests.kernels.attention.sm90.test_bwd import call as hopper_call
+from tests.kernels.attention.sm90.test_fwd import build_folder
 from tests.kernels.launch_arguments import arguments_of
-from tests.kernels.test_attention_sm90_bwd import DEFAULTS, changed, info
-from tests.kernels.test_attention_sm90_bwd import call as hopper_call
-from tests.kernels.test_attention_sm90_fwd import build_folder
 
 DEVICES = {device.arch: device for device in TARGETS + OTHERS}
 

@@ -15,7 +15,7 @@ from portable.kernels.attention.gfx import plan as gfx_plan
 from portable.kernels.attention.semantics import varlen
 from portable.plan import Call, Launch, NativeKernel, Plan, Pointer, Rejected
 from portable.spec import registry
-from tests.kernels.test_attention_sm90_fwd import DEFAULTS, heads, info
+from tests.kernels.attention.sm90.test_fwd import DEFAULTS, heads, info
 
 DEVICES = {target.arch: target for target in TARGETS}
 NAMES = {"gfx942": "mfma", "gfx1100": "wmma"}

@@ -16,8 +16,8 @@ from portable.kernels.attention.gfx import plan as gfx_plan
 from portable.kernels.attention.semantics import reference
 from portable.plan import Call, Plan, Rejected
 from portable.spec import registry
-from tests.kernels.test_attention_sm90_bwd import DEFAULTS, changed
-from tests.kernels.test_attention_sm90_bwd import call as hopper_call
+from tests.kernels.attention.sm90.test_bwd import DEFAULTS, changed
+from tests.kernels.attention.sm90.test_bwd import call as hopper_call
 
 DEVICES = {target.arch: target for target in TARGETS}
 SIZES = (1, 13, 32, 64, 80, 96, 128, 160, 192, 200, 256)
