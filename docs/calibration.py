@@ -125,10 +125,10 @@ def _formulas(found: dict[str, dict[str, Any]]) -> list[str]:
     for (op, output), both in sorted(shares.items()):
         here, widest = (max(each) for each in both)
         most = max(here, widest)
-        told = "near its edge" if most > EDGE else "wide" if most < WIDE else ""
+        note = "near its edge" if most > EDGE else "wide" if most < WIDE else ""
         formula = registry.spec(op).tolerance[output].accumulation_ulp
         texts = (f"{here:.3f}", f"{widest:.3f}" if len(both[1]) > 1 else "")
-        lines.append(f"| {op} | {output} | `{formula}` | {' | '.join(texts)} | {told} |")
+        lines.append(f"| {op} | {output} | `{formula}` | {' | '.join(texts)} | {note} |")
     return lines
 
 

@@ -90,7 +90,7 @@ def page(kills, missing, survivors, states) -> str:
         f"{len(emulated)} of them on emulated GPUs, {sum(kill.killed for kill in emulated)} rejected there.",
         f"Rejected by a case of the smoke tier: {tiers['smoke']}; of the core tier: {tiers['core']}; "
         f"by a behaviour: {tiers['behaviour']}.",
-        *(["", "Not run for this page (each asks for most of the suite):", ""] if missing else []),
+        *(["", "Not run for this page (each needs most of the suite):", ""] if missing else []),
         *(f"- {each}" for each in missing),
         "",
         "Right computations in other orders (sequential, backwards, pairwise, blocked, interleaved, split-K",

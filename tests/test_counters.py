@@ -33,7 +33,7 @@ def test_kernels_belong_to_the_case_whose_mark_stands_before_them():
 
 
 def test_a_case_without_its_mark_is_an_error():
-    with pytest.raises(ValueError, match="3 cases were asked for, ncu saw 2"):
+    with pytest.raises(ValueError, match="3 cases were selected, ncu saw 2"):
         list(COUNTERS["parsed"](TABLE, [*CASES, ("z", "cpp")]))
 
 

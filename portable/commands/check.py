@@ -152,8 +152,8 @@ def jobs(
                         for aligned, ordered in (
                             ((True, True),) if quick else ((True, True), (False, True), (True, False))
                         ):
-                            asked = call_signature(spec, case, types, aligned, ordered)
-                            yield from _planned(spec, implementation, asked, backend, device, seen, case)
+                            signature = call_signature(spec, case, types, aligned, ordered)
+                            yield from _planned(spec, implementation, signature, backend, device, seen, case)
 
 
 def _could_run(implementation: Implementation, backend: Backend, device: Device) -> bool:
@@ -166,22 +166,22 @@ def _could_run(implementation: Implementation, backend: Backend, device: Device)
 def _planned(
     spec: Spec,
     implementation: Implementation,
-    asked: select.CallSignature,
+    signature: select.CallSignature,
     backend: Backend,
     device: Device,
     seen: set[Any],
     case: Case,
 ) -> Iterator[Job | Outcome]:
-    if asked.empty:
+    if signature.empty:
         return
     try:
-        candidate = select.evaluate(implementation, asked, backend, device, static=False)
+        candidate = select.evaluate(implementation, signature, backend, device, static=False)
     except PortableError as error:
         yield Outcome(spec.op, implementation.name, device.arch, case.label, "PlanError", None, 0, str(error))
         return
     if candidate.plan is None:
         return
-    dtypes = {name: info.dtype for name, info in asked.tensors.items() if info is not None}
+    dtypes = {name: info.dtype for name, info in signature.tensors.items() if info is not None}
     dtypes.update({w.name: w.dtype for w in candidate.plan.workspaces})
     for launch in candidate.plan.launches:
         if isinstance(launch.kernel, NativeKernel):

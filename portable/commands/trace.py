@@ -47,8 +47,8 @@ def inputs(
     else:
         named = _shapes(spec, small_case(spec) if case is None else case)
     source = torch.Generator().manual_seed(0)
-    asked, main = arguments.dtype_name(dtype), spec.type_variables[0]
-    row = next((row for row in spec.types if row[main] == asked), dict.fromkeys(spec.types[0], asked))
+    wanted, main = arguments.dtype_name(dtype), spec.type_variables[0]
+    row = next((row for row in spec.types if row[main] == wanted), dict.fromkeys(spec.types[0], wanted))
 
     def typed(name: str) -> torch.dtype:
         return getattr(torch, row.get(spec.inputs[name].dtype, spec.inputs[name].dtype))

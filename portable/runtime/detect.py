@@ -93,8 +93,8 @@ def _emulated(
         reason = "this vendor has no emulated GPU" if found is None else found.reason
         return Selection({}, detections, BackendError(f"PORTABLE_BACKEND={vendor} ({why}): {reason}"))
     backend = cls(registry.vendors()[vendor]).emulated(machine)
-    told = Detection(detections[vendor].present, True, f"{found.reason} ({why})")
-    return Selection({backend.device_type: backend}, {**detections, vendor: told})
+    emulated = Detection(detections[vendor].present, True, f"{found.reason} ({why})")
+    return Selection({backend.device_type: backend}, {**detections, vendor: emulated})
 
 
 _selection: Selection | None = None

@@ -229,7 +229,7 @@ def test_threads_share_a_plan_but_no_argument(hopper):
 
 
 def least(calls: dict[str, Callable[[], object]], times: int = 300, rounds: int = 25) -> dict[str, float]:
-    """Of each call its least microseconds, measured in turns."""
+    """Of each call its least microseconds, measured in rotation."""
     found = dict.fromkeys(calls, float("inf"))
     for _ in range(rounds):
         for name, call in calls.items():

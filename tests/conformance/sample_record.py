@@ -59,9 +59,9 @@ def sample_record(**changes: Any) -> dict[str, Any]:
 def timing(
     op: str, impl: str, case: str, flops: float, moved: int, share: float, peak: float | None
 ) -> dict[str, Any]:
-    """One timing at `share` of the roof, with a spread of a percent over 25 turns."""
+    """One timing at `share` of the roof, with a spread of a percent over 25 rounds."""
     floor = max(moved / COPY, flops / peak if peak else 0.0) * 1e6
-    rounds = [floor / share * (1 + 0.01 * ((run_round * 7) % 11 - 5) / 5) for run_round in range(25)]
+    rounds = [floor / share * (1 + 0.01 * ((number * 7) % 11 - 5) / 5) for number in range(25)]
     device_us = sorted(rounds)[12]
     return {
         "op": op, "impl": impl, "case": case, "device_us": device_us, "device_us_all": rounds, "graph": True,

@@ -43,7 +43,7 @@ class Slack(Flash):
 
 @functools.cache
 def materialized_cases(op):
-    """Every fifth case of the core tier, every fifteenth over sequences, with answers: asked once for all."""
+    """Every fifth case of the core tier, every fifteenth over sequences, with answers: materialized once."""
     spec = registry.spec(op)
     core = [case for case in cases(spec, "core") if not case.mode and "655" not in str(case.shape)]
     return [

@@ -1,4 +1,4 @@
-"""The timings' arithmetic, states and table, with a clock that answers what it is told and no GPU."""
+"""The timings' arithmetic, states and table, with a scripted clock and no GPU."""
 
 from __future__ import annotations
 

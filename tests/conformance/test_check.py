@@ -387,7 +387,7 @@ def test_a_broken_reference_is_the_suites_fault(monkeypatch):
     assert result.state == "InternalError" and "the reference failed" in result.message
 
 
-# What is asked ------------------------------------------------------------------------------------
+# The cases ----------------------------------------------------------------------------------------
 
 
 def test_types_restrict_what_is_claimed():

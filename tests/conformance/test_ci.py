@@ -1,6 +1,6 @@
 """The scripts of conformance/ci/, run as a pipeline runs them; `test_pipelines.py` is about who calls them.
 
-What is left out here: the runs ask three cases of one op (CASES), of two of the three emulated GPUs;
+What is left out here: the runs have three cases of one op (CASES), of two of the three emulated GPUs;
 installing is seen through an interpreter that only writes down its calls.
 """
 
@@ -283,7 +283,7 @@ def test_a_plan_that_cannot_be_is_two(environ, words):
 
 
 def install(tmp_path: Path, torch_there: str, *arguments: str, **environ: str) -> list[str]:
-    """What install.sh asks of an interpreter that has `torch_there` ("" for none)."""
+    """What install.sh installs for an interpreter that has `torch_there` ("" for none)."""
     log, used, fake = (tmp_path / name for name in ("log", "used", "python"))
     answer = f"echo torch=={torch_there}" if torch_there else "exit 1"
     fake.write_text(

@@ -196,7 +196,7 @@ def test_the_demo_fails_outside_the_bound(norm, capsys):
 
 
 def test_rerun_of_a_kernel_that_loses_the_device_says_so(norm, monkeypatch, capsys):
-    """The case that a user is told to run again is the one whose kernel faults."""
+    """The case that the message names to run again is the one whose kernel faults."""
 
     def lost(materialized, impl, device):
         raise runner.DeviceLost(Result(materialized.case, impl, "Crash", "an illegal memory access"))

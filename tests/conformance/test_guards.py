@@ -195,7 +195,7 @@ def test_blocks_nest_and_those_of_threads_do_not_mix():
 
 
 def test_a_large_output_is_there_once(monkeypatch):
-    """The tensor that tells shape and strides is gone before the guarded one is made."""
+    """The tensor that gives shape and strides is gone before the guarded one is made."""
     from portable.conformance.execute import guards as module
 
     alive = []

@@ -54,7 +54,7 @@ def test_the_ratio_is_of_efficiencies_and_not_of_speed():
     ("share", "verdict"), [(0.9, "parity"), (0.45, "below"), (0.72, "inconclusive"), (1.0, "parity")]
 )
 def test_three_verdicts(share, verdict):
-    """A is at 0.9 of its roof; the turns spread by a percent; the threshold is 0.8."""
+    """A is at 0.9 of its roof; the rounds spread by a percent; the threshold is 0.8."""
     found = parity.parity(gpu_record({"triton": 0.9}), gpu_record({"triton": share}, **AMD), 0.8)
     assert {row.verdict for row in found.rows} == {verdict}
     assert rows(found)[MATMUL, "triton"].ratio == pytest.approx(share / 0.9)

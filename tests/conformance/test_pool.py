@@ -58,7 +58,9 @@ def test_every_fault_is_a_state_of_its_case(whole):
     states = {each["impl"]: each["state"] for each in found["results"] if each["case"] == CASE}
     assert states == toy_faults.EXPECTED
     assert found["header"]["complete"] and not record.conforming(found)
-    assert list(states) == list(toy_faults.EXPECTED)  # in the order asked, whoever answered first
+    assert list(states) == list(
+        toy_faults.EXPECTED
+    )  # in the order of the tasks, whichever worker answered first
     assert (folder / "r.xml").stat().st_size and (folder / "r.html").stat().st_size
 
 
@@ -81,7 +83,7 @@ def test_the_message_says_how(whole, impl, words):
 
 
 def test_a_worker_is_a_program(place):
-    """Ask one by hand: lines of JSON in, lines of JSON out. What a kernel prints is none of them, and input()
+    """One worker: lines of JSON in, lines of JSON out. What a kernel prints is none of them, and input()
     in a kernel, or a debugger, does not take the next line."""
     tasks = [{"case": CASE, "impls": ["right", "reads"]}, {"case": CASE, "impls": ["chatty"]}]
     done = subprocess.run(
@@ -143,7 +145,7 @@ def test_an_interrupt_leaves_a_partial_record_to_resume(place, tmp_path):
 
 
 def test_workers_die_with_their_parent(place, tmp_path):
-    """Killed, the parent can say nothing; Linux tells the worker."""
+    """The parent is killed; Linux signals the worker."""
     sign = tmp_path / "hung"
     ask = json.dumps({"case": CASE, "impls": ["hang"]})
     parent = (

@@ -1,4 +1,4 @@
-"""Whatever a worker does, every case that was asked has one result on every implementation.
+"""Whatever a worker does, every case of a task has one result on every implementation.
 
 The workers are scripts (`scripted_worker.py`), started in milliseconds; real ones are in test_pool.
 """
@@ -67,7 +67,7 @@ def test_what_is_under_way_crashes_and_the_rest_goes_on(folder, act):
 
 @pytest.mark.parametrize("act", sorted(AFTER))
 def test_a_result_that_was_said_stands_and_the_rest_is_asked(folder, act):
-    """As the worker dies between two implementations, the next has not begun: it is asked of another."""
+    """As the worker dies between two implementations, the next has not begun: it goes to another."""
     states, _ = run_tasks(folder, [THREE, case_task("op", B, ["x"])], {f"{A} x": act, f"{A} z": act})
     assert set(states.values()) == {"Pass"}
 

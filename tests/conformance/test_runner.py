@@ -144,7 +144,7 @@ def test_whatever_a_kernel_raises_is_its_result(norm, monkeypatch, error, state)
         assert result.state == state and result.message
 
 
-def test_a_config_that_cannot_be_told_costs_no_verdict(norm, monkeypatch):
+def test_a_config_that_is_unknown_costs_no_verdict(norm, monkeypatch):
     def broken(*args, **params):
         raise MemoryError
 

@@ -43,7 +43,7 @@ def test_an_interval_is_in_the_unit_of_its_samples(times, unit, seed):
 
 @FEW
 @given(PAIRS, st.floats(1e-3, 1e3))
-def test_a_ratio_of_turns(pairs, unit):
+def test_a_ratio_of_rounds(pairs, unit):
     ours, baseline = pairs
     found = ratio_interval(ours, baseline)
     rounds = [theirs / mine for mine, theirs in zip(ours, baseline, strict=True)]

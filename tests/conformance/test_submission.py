@@ -496,7 +496,7 @@ def test_the_manifest(tmp_path, manifest):
 
 
 def test_a_tier_is_no_path(tmp_path, manifest):
-    manifest.read = manifest.faults = None  # neither may be asked
+    manifest.read = manifest.faults = None  # neither may be called
     only(write(tmp_path / "p", sample(tier="../core")), "header.tier: '../core' is none of")
 
 
@@ -531,8 +531,8 @@ def test_an_unknown_vendor_or_architecture(tmp_path):
         only(write(tmp_path / field, made), "cannot be held against the manifest")
 
 
-def test_the_real_manifest_is_asked(tmp_path, monkeypatch):
-    """The sample holds six cases; the lists of tier core ask for thousands."""
+def test_the_real_manifest_is_checked(tmp_path, monkeypatch):
+    """The sample holds six cases; the manifest of tier core has thousands."""
     monkeypatch.undo()
     pytest.importorskip("portable.conformance.execute.manifest")
     assert faults(write(tmp_path / "p"), "record.json: swiglu: no results", "the manifest: ")

@@ -81,7 +81,7 @@ def test_verdicts(toy):
     assert sweep.verdicts(entries)[0].met
 
 
-def test_questions_keep_to_the_ops_and_implementations_asked_for():
+def test_timed_cases_keep_to_the_selected_ops_and_implementations():
     every = bench.timed_cases(["matmul", "softmax"], None, [])
     assert {each.case.op for each in every} == {"matmul", "softmax"}
     few = bench.timed_cases(["softmax"], ["cpp"], ["rows, forward"])

@@ -1,4 +1,4 @@
-"""What of timing needs no GPU: the turns' order, the fallback from a graph, clocks and buffer counts."""
+"""Timing without a GPU: the order of the rounds, the fallback from a graph, clocks and buffer counts."""
 
 from __future__ import annotations
 
@@ -66,15 +66,15 @@ def test_time_per_call_whatever_the_number_of_buffers(gpu):
     assert samples["many"].median == pytest.approx(3.0)
 
 
-def test_a_turn_lasts_long_enough_for_the_events(gpu):
+def test_a_round_lasts_long_enough_for_the_events(gpu):
     one = timing.Timed("short", lambda each: gpu(0.5), [0, 1])
     assert one._round() >= timing.MIN_ROUND_US * 0.4 and one._repeats == 128  # at most 256 calls in a graph
     assert timing.Timed("longer", lambda each: gpu(20.0), [0, 1])._round() >= timing.MIN_ROUND_US * 0.9
     assert timing.Timed("longest", lambda each: gpu(400.0), [0, 1])._repeats == 1
 
 
-def test_the_candidates_take_turns(gpu, monkeypatch):
-    """Each turn starts with the next candidate; the first three letters are from making them ready."""
+def test_the_candidates_rotate(gpu, monkeypatch):
+    """Each round starts with the next candidate; the first three letters are from preparing them."""
     monkeypatch.setattr(timing.Timed, "_capture", lambda self: None)
     order = []
 
@@ -106,7 +106,7 @@ def test_a_copy_is_never_captured(gpu):
     assert torch.equal(*pair)
 
 
-def test_a_candidate_that_raises_is_told_and_the_others_are_timed(gpu):
+def test_a_candidate_that_raises_is_reported_and_the_others_are_timed(gpu):
     def broken(each):
         raise RuntimeError("no memory left")
 
@@ -118,7 +118,7 @@ def test_a_candidate_that_raises_is_told_and_the_others_are_timed(gpu):
         timing.interleaved(candidates)
 
 
-def test_clocks_are_read_before_and_after_the_turns(gpu):
+def test_clocks_are_read_before_and_after_the_rounds(gpu):
     sample = timing.interleaved({"one": (lambda each: gpu(), [0])}, rounds=3)["one"]
     assert sample.sm_mhz == (1755, 1980) and sample.clocks == {"sm_mhz": [1755, 1980]}
     assert Sample("ours", (1.0,), True, (1980, 1755)).clocks == {"sm_mhz": [1755, 1980]}
@@ -126,7 +126,7 @@ def test_clocks_are_read_before_and_after_the_turns(gpu):
 
 
 @pytest.mark.parametrize("error", [ModuleNotFoundError("pynvml"), RuntimeError("not supported")])
-def test_a_clock_that_nothing_tells_is_none(error, gpu, monkeypatch):
+def test_an_unknown_clock_is_none(error, gpu, monkeypatch):
     def silent():
         raise error
 
@@ -137,7 +137,7 @@ def test_a_clock_that_nothing_tells_is_none(error, gpu, monkeypatch):
     assert timing.sm_clock() is None
 
 
-def test_the_median_of_the_turns():
+def test_the_median_of_the_rounds():
     assert Sample("ours", (3.0, 1.0, 2.0), True).median == 2.0
 
 
@@ -148,7 +148,7 @@ def test_the_buffers_together_outgrow_the_cache():
     assert set_count(1, 50 * MB, 10_000 * MB) == 64
 
 
-def test_long_candidates_get_fewer_turns_and_no_warming_up(gpu):
+def test_long_candidates_get_fewer_rounds_and_no_warming_up(gpu):
     def slow(_):
         gpu(150_000.0)
 

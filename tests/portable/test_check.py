@@ -1,4 +1,4 @@
-"""`portable check` on the toy vendor, and that its questions are what real calls ask."""
+"""`portable check` on the toy vendor, and that its call signatures are those of real calls."""
 
 from __future__ import annotations
 
