@@ -1,4 +1,5 @@
-// sm_80 and later: asynchronous copies into shared memory (cp.async), and a warp's products of 16-bit operands (mma.sync).
+// sm_80 and later: asynchronous copies into shared memory (cp.async), and a warp's products of 16-bit operands
+// (mma.sync).
 #pragma once
 
 #include "prelude.h"

@@ -29,8 +29,8 @@ template <class T> struct HeadOutput {
     float sink;
 };
 
-// Divides, rounds and stores the thread's two rows, `row` and the eighth after it of m: 64 consecutive bytes of a row at
-// a time by a quad.
+// Divides, rounds and stores the thread's two rows, `row` and the eighth after it of m: 64 consecutive bytes of a row
+// at a time by a quad.
 template <int HEAD_DIM, bool Sinks, class T>
 DEVICE void store_o(const float* acc_o, const OnlineSoftmax& softmax, const HeadOutput<T>& to, int row, int m,
                     const AttentionParams& p, float scale) {

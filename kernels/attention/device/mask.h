@@ -1,6 +1,6 @@
-// Which keys a query sees. For CUDA and HIP, but for `apply_mask`, which has the accumulator layout of mma.sync and wgmma:
-// of a warp's 16 rows, thread t has row t / 4 and the eighth below it (r = 0, 1), and its score 4 * j + 2 * r + e is that
-// of key 8 * j + t % 4 * 2 + e.
+// Which keys a query sees. For CUDA and HIP, but for `apply_mask`, which has the accumulator layout of mma.sync and
+// wgmma: of a warp's 16 rows, thread t has row t / 4 and the eighth below it (r = 0, 1), and its score
+// 4 * j + 2 * r + e is that of key 8 * j + t % 4 * 2 + e.
 #pragma once
 
 #include "prelude.h"

@@ -43,8 +43,8 @@ struct DenseTile {
     DEVICE int n(const AttentionParams& p) const { return p.seqlen_k; }
 };
 
-// The tiles of a block: pairs (`heads_per_band` 0), or one forwards in even rounds and backwards in odd ones, which evens
-// out falling costs. `all_heads`: heads times batches.
+// The tiles of a block: pairs (`heads_per_band` 0), or one forwards in even rounds and backwards in odd ones, which
+// evens out falling costs. `all_heads`: heads times batches.
 template <int TILE_M, bool Right> struct StaticTileScheduler {
     uint32_t seqlen_q, all_heads;
     int heads_per_band;
@@ -59,9 +59,9 @@ template <int TILE_M, bool Right> struct StaticTileScheduler {
         if (heads_per_band == 0) return (k / 2 * gridDim.x + block) * 2 + k % 2;
         return k * gridDim.x + (k % 2 ? gridDim.x - 1 - block : block);
     }
-    // In pairs the tile with the most keys is followed by the one with the fewest, and so on inwards: all pairs cost the
-    // same, and neighbours share a head. Else heads go in bands whose keys and values share L2; in a band the tiles with
-    // most keys go first.
+    // In pairs the tile with the most keys is followed by the one with the fewest, and so on inwards: all pairs cost
+    // the same, and neighbours share a head. Else heads go in bands whose keys and values share L2; in a band the tiles
+    // with most keys go first.
     DEVICE DenseTile tile(uint32_t index) const {
         const uint32_t tiles_m = tiles_of_head();
         uint32_t head, tile_m;

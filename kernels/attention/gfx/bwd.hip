@@ -266,8 +266,8 @@ DEVICE void store_gradient(const AccumulatorFragment (&acc)[FRAGMENTS][TILES_PER
 KERNEL_RESIDENT(THREADS, BLOCKS_PER_CU)
 void attention_bwd_dkdv(const T* dout, const T* q, const T* k, const T* v, const T* bias, const float* lse_log2,
                         const float* delta, T* dk, T* dv, const int* bounds, const int* tile_list,
-                        const uint32_t* counts, int count, int kv_heads, int qheads_per_kvhead, int queries, int keys, int columns_d,
-                        int columns_e, int low, int high, float to_score, float cap, float factor, int tiles,
+                        const uint32_t* counts, int count, int kv_heads, int qheads_per_kvhead, int queries, int keys,
+                        int columns_d, int columns_e, int low, int high, float to_score, float cap, float factor, int tiles,
                         int blocks, int64_t dout_batch, int64_t dout_head, int64_t dout_row, int64_t q_batch,
                         int64_t q_head, int64_t q_row, int64_t k_batch, int64_t k_head, int64_t k_row, int64_t v_batch,
                         int64_t v_head, int64_t v_row, int64_t bias_batch, int64_t bias_head, int64_t bias_row,
@@ -312,8 +312,8 @@ void attention_bwd_dkdv(const T* dout, const T* q, const T* k, const T* v, const
 KERNEL_RESIDENT(THREADS, BLOCKS_PER_CU)
 void attention_bwd_dq(const T* dout, const T* q, const T* k, const T* v, const T* bias, const float* lse_log2,
                       const float* delta, T* dq, const int* bounds, const int* tile_list, const uint32_t* counts,
-                      int count, int heads, int qheads_per_kvhead, int queries, int keys, int columns_d, int columns_e, int low,
-                      int high, float to_score, float cap, float factor, int tiles, int blocks, int64_t dout_batch,
+                      int count, int heads, int qheads_per_kvhead, int queries, int keys, int columns_d, int columns_e,
+                      int low, int high, float to_score, float cap, float factor, int tiles, int blocks, int64_t dout_batch,
                       int64_t dout_head, int64_t dout_row, int64_t q_batch, int64_t q_head, int64_t q_row,
                       int64_t k_batch, int64_t k_head, int64_t k_row, int64_t v_batch, int64_t v_head, int64_t v_row,
                       int64_t bias_batch, int64_t bias_head, int64_t bias_row, int64_t dq_batch, int64_t dq_head,

@@ -113,8 +113,8 @@ DEVICE void add_lines(const Context& context, const char* passing, int start, fl
     const char *const d = passing, *const e = d + STEP * D_PITCH, *const stats = e + STEP * E_PITCH;
     const int first = context.first + reload_thread_idx() / 32 * OWN;  // the warp's
     if (context.mask.all_hidden<STEP>(start, first)) return;
-    // Opaque: else the compiler keeps a pointer to each of its elements of bias across the loop, 156 registers instead of
-    // 128 (NVRTC 13.0, sm_80, heads of 64, 2026-11-22).
+    // Opaque: else the compiler keeps a pointer to each of its elements of bias across the loop, 156 registers instead
+    // of 128 (NVRTC 13.0, sm_80, heads of 64, 2026-11-22).
     int bias_row = start;
     if (BIAS && !KEYS) asm volatile("" : "+r"(bias_row));
     // Score j * 4 + r * 2 + i of a group is that of own line r * 8 and line 8 * j + i that passes by, of the thread's.
@@ -192,8 +192,10 @@ void attention_bwd_sm80(const AttentionParams params, int lines, int tiles) {
     const int heads = KEYS ? p.kv_heads : p.heads, queries = p.seqlen_q, keys = p.seqlen_k;
     const int share = p.qheads_per_kvhead, width_d = p.head_dim, width_e = p.head_dim_v;
     // Own rows: keys and values, or queries and their gradients; the others pass by.
-    const T *const own_d = static_cast<const T*>(KEYS ? p.k : p.q), *const own_e = static_cast<const T*>(KEYS ? p.v : p.dout);
-    const T *const passing_d = static_cast<const T*>(KEYS ? p.q : p.k), *const passing_e = static_cast<const T*>(KEYS ? p.dout : p.v);
+    const T* const own_d = static_cast<const T*>(KEYS ? p.k : p.q);
+    const T* const own_e = static_cast<const T*>(KEYS ? p.v : p.dout);
+    const T* const passing_d = static_cast<const T*>(KEYS ? p.q : p.k);
+    const T* const passing_e = static_cast<const T*>(KEYS ? p.dout : p.v);
     const int64_t own_d_batch = KEYS ? p.k_batch : p.q_batch, own_d_head = KEYS ? p.k_head : p.q_head;
     const int64_t own_d_row = KEYS ? p.k_row : p.q_row, own_e_batch = KEYS ? p.v_batch : p.dout_batch;
     const int64_t own_e_head = KEYS ? p.v_head : p.dout_head, own_e_row = KEYS ? p.v_row : p.dout_row;

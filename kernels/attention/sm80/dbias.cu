@@ -1,5 +1,5 @@
-// dbias, the gradient of attention's bias, with matrix instructions of a warp (mma.sync): p * (do @ v.T - delta), and 0 where
-// a key is not seen. For sm_80 and later, any head size, alignment and stride between rows.
+// dbias, the gradient of attention's bias, with matrix instructions of a warp (mma.sync): p * (do @ v.T - delta), and 0
+// where a key is not seen. For sm_80 and later, any head size, alignment and stride between rows.
 //
 // A block owns TILE_M queries of one head, a warp M_TILES * 16 of them, and walks `chunk` keys in blocks of TILE_N.
 // Queries and do stay in shared memory; keys and values have one buffer each: values are on their way (cp.async)
@@ -127,11 +127,13 @@ void attention_dbias_sm80(const AttentionParams params, int tiles, int chunks, i
     const int line = block_x() / chunks / tiles, first_row = block_x() / chunks % tiles * TILE_M;
     const int64_t batch = line / heads, head = line % heads, kv_head = head / p.qheads_per_kvhead;
     const Rows<const T> queries = {static_cast<const T*>(p.q) + batch * p.q_batch + head * p.q_head, p.q_row, m, d};
-    const Rows<const T> grads = {static_cast<const T*>(p.dout) + batch * p.dout_batch + head * p.dout_head, p.dout_row, m, e};
+    const Rows<const T> grads = {
+        static_cast<const T*>(p.dout) + batch * p.dout_batch + head * p.dout_head, p.dout_row, m, e};
     const Rows<const T> keys = {static_cast<const T*>(p.k) + batch * p.k_batch + kv_head * p.k_head, p.k_row, n, d};
     const Rows<const T> values = {static_cast<const T*>(p.v) + batch * p.v_batch + kv_head * p.v_head, p.v_row, n, e};
     const Rows<const T> outputs = {static_cast<const T*>(p.o) + batch * p.o_batch + head * p.o_head, p.o_row, m, e};
-    const Rows<const T> from = {static_cast<const T*>(p.bias) + batch * p.bias_batch + head * p.bias_head, p.bias_row, m, n};
+    const Rows<const T> from = {
+        static_cast<const T*>(p.bias) + batch * p.bias_batch + head * p.bias_head, p.bias_row, m, n};
     const Rows<T> to = {static_cast<T*>(p.dbias) + batch * p.dbias_batch + head * p.dbias_head, p.dbias_row, m, n};
 
     // The keys of the chunk that some query of the tile sees; the others get zeros.
@@ -195,8 +197,8 @@ void attention_dbias_sm80(const AttentionParams params, int tiles, int chunks, i
         barrier();  // the keys are there, and nobody still reads values
         copy_tile<HEAD_E, TILE_N, THREADS, COPY_BYTES, true>(v_tile, values, key, thread_x());
         commit_copies();
-        // Opaque where elements are loaded one by one: else the compiler keeps a pointer to each row and block of bias and
-        // dbias across the loop, 168 registers instead of 130 (NVRTC 13.0, sm_80, 2026-11-22).
+        // Opaque where elements are loaded one by one: else the compiler keeps a pointer to each row and block of bias
+        // and dbias across the loop, 168 registers instead of 130 (NVRTC 13.0, sm_80, 2026-11-22).
         int column = key;
         if (BIAS_BYTES != 16) asm volatile("" : "+r"(column));
         read_bias(pairs, from, row, column);
@@ -213,7 +215,8 @@ void attention_dbias_sm80(const AttentionParams params, int tiles, int chunks, i
 #pragma unroll
             for (int i = 0; i < SCORES; ++i) {
                 const T added = element_of<T>(pairs[g], i);
-                const float score = math_fma(scores[g][i], SOFTCAP ? p.softcap_log2 : p.score_scale, -lse_log2[g * 2 + i / 2 % 2]);
+                const float scale = SOFTCAP ? p.softcap_log2 : p.score_scale;
+                const float score = math_fma(scores[g][i], scale, -lse_log2[g * 2 + i / 2 % 2]);
                 scores[g][i] = exp2_fast(math_fma(to_float(added), LOG2_E, score));
             }
         }

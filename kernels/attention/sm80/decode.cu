@@ -70,8 +70,9 @@ void attention_decode_sm80(const AttentionParams params, int pages, int tiles, i
     if (!DIRECT && work.begin >= work.length) return;
 
     const Rows rows(p, work, lane);
-    const Cache cache{static_cast<const T*>(p.k) + work.head * p.k_head, static_cast<const T*>(p.v) + work.head * p.v_head,
-                      p.k_batch, p.k_row, p.v_batch, p.v_row, p.block_table + work.z * p.block_table_row, pages};
+    const Cache cache{static_cast<const T*>(p.k) + work.head * p.k_head,
+                      static_cast<const T*>(p.v) + work.head * p.v_head, p.k_batch, p.k_row, p.v_batch, p.v_row,
+                      p.block_table + work.z * p.block_table_row, pages};
     const uint32_t ring = shared_address(memory) + warp * PIPELINE_BYTES;
     const int start = work.begin + warp * KEYS;
     int ahead = start;

@@ -4,9 +4,8 @@
 // A block takes one split of one sequence's keys, one key head, and up to 16 rows: queries times the heads that share
 // the key head. Each warp walks tiles of 16 keys of its own.
 //
-// Defines: ELEMENT (bf16 or f16); D, E: head sizes; WARPS; CHUNK, LEFT (kv_splits.h); RIGHT, SOFTCAP: whether there are such
-// bounds; DIRECT: whether the one split's sums are the result;
-// PARAMS_LAYOUT (params.h).
+// Defines: ELEMENT (bf16 or f16); D, E: head sizes; WARPS; CHUNK, LEFT (kv_splits.h); RIGHT, SOFTCAP: whether there are
+// such bounds; DIRECT: whether the one split's sums are the result; PARAMS_LAYOUT (params.h).
 #pragma once
 
 #include "prelude.h"
@@ -33,7 +32,8 @@ DEVICE float quad_max_number(float x) {
 }
 DEVICE float finite_or_zero(float m) { return m == -INF_F ? 0.0f : m; }
 
-// `tiles` of rows of a key head; `splits` of the keys that memory has room for, `max_splits` that a sequence is cut into.
+// `tiles` of rows of a key head; `splits` of the keys that memory has room for, `max_splits` that a sequence is cut
+// into.
 struct Splits {
     int tiles, splits, max_splits;
 };
@@ -89,7 +89,8 @@ struct DecodeSoftmax {
 
     // A tile from key n on. It says where this lane's line of 16 columns of either is: `keys(step)`, `values(step)`.
     template <class Tile>
-    DEVICE void add(const Tile& tile, const Rows& rows, int n, const WorkTile& work, const AttentionParams& p, int lane) {
+    DEVICE void add(const Tile& tile, const Rows& rows, int n, const WorkTile& work, const AttentionParams& p,
+                    int lane) {
         float products[2][2][4] = {};  // two sums each, so that the instructions do not wait for one another
 #pragma unroll
         for (int step = 0; step < D_STEPS; ++step) {
@@ -163,8 +164,8 @@ struct DecodeSoftmax {
 // Adds up the sums of a block's warps in their order: with DIRECT to o and lse [z, head, query], else a split's to
 // [z, head, query, splits]. A warp's take the place of its tiles, `pitch` bytes from one
 // warp's to the next's.
-DEVICE void add_warps(const DecodeSoftmax& softmax, char* memory, int pitch, const AttentionParams& p, const WorkTile& work,
-                      int splits, int warp, int lane) {
+DEVICE void add_warps(const DecodeSoftmax& softmax, char* memory, int pitch, const AttentionParams& p,
+                      const WorkTile& work, int splits, int warp, int lane) {
     const int share = p.qheads_per_kvhead;
     SHARED float warp_max[WARPS][ROWS], warp_sum[WARPS][ROWS];
     float* own = reinterpret_cast<float*>(memory + warp * pitch);

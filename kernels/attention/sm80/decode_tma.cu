@@ -82,7 +82,8 @@ void attention_decode_tma(const __grid_constant__ TensorMap map_k, const __grid_
 
     char* memory = shared + (0u - shared_address(shared)) % 1024;  // the swizzle repeats every 1024 bytes
     const uint32_t ring = shared_address(memory) + warp * PIPELINE_BYTES, barriers = shared_address(filled[warp]);
-    const Cache cache{&map_k, &map_v, p.block_table + work.z * p.block_table_row, pages, work.z, work.head, work.end, l2_evict_first()};
+    const Cache cache{&map_k, &map_v, p.block_table + work.z * p.block_table_row, pages, work.z, work.head,
+                      work.end, l2_evict_first()};
     const int start = work.begin + warp * KEYS;
     int first_pages[STAGES];  // looked up together
 #pragma unroll

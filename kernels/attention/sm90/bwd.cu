@@ -92,7 +92,8 @@ struct Tiles {
                     mbarrier_arrive(shared.tile_empty(slot));
                 }
                 if (tile >= all) return;
-                body(work_tile_of(tile, all, seqlen, kv_heads, qheads_per_kvhead, kv_heads_per_band), seqlen, count & 1);
+                body(work_tile_of(tile, all, seqlen, kv_heads, qheads_per_kvhead, kv_heads_per_band), seqlen,
+                     count & 1);
             }
         }
     }
@@ -187,8 +188,8 @@ DEVICE void load(const Shared& shared, const Maps& maps, const WorkTile& work, c
     }
 }
 
-// Carries dq of every PART_BUFFERS-th step to its sums, from step `first` of the tile on: others accumulate theirs while
-// this one's are on their way and the next block's semaphore is released.
+// Carries dq of every PART_BUFFERS-th step to its sums, from step `first` of the tile on: others accumulate theirs
+// while this one's are on their way and the next block's semaphore is released.
 DEVICE void accumulate_dq(const Shared& shared, const WorkTile& work, const BwdSeqlenInfo& seqlen, float* sums,
                           uint32_t* semaphore, int heads, int buffer, uint32_t& phase, int& first) {
     const uint32_t from = shared.part(buffer);
@@ -245,8 +246,8 @@ DEVICE void add_product(float* sums, const uint32_t* packed, uint32_t stage) {
 }
 
 // dv and dk leave through the places of v and of the scores' gradients, once both warpgroups are done with them.
-DEVICE void finish(const Shared& shared, const Maps& maps, const WorkTile& work, const BwdSeqlenInfo& seqlen, const float* dk,
-                   const float* dv, float scale) {
+DEVICE void finish(const Shared& shared, const Maps& maps, const WorkTile& work, const BwdSeqlenInfo& seqlen,
+                   const float* dk, const float* dv, float scale) {
     const int own = reload_thread_idx() / 128 - 2;
     const uint32_t own_rows = own * 64 * SWIZZLE_BYTES;
     named_barrier_sync(1, 384);
@@ -358,14 +359,17 @@ DEVICE void multiply_keys(const Shared& shared, int& taken, int until) {
         const uint32_t from = shared.ds + buffer * DS_BYTES;
 #pragma unroll 1
         for (int half = 0; half < 2; ++half) {
-            const uint64_t a = wgmma_descriptor(from + (QUERY_BLOCKS == 2 ? half : 0) * KEYS * SWIZZLE_BYTES, KEYS * SWIZZLE_BYTES, 1024);
-            const uint64_t b = wgmma_descriptor(shared.k + (HEAD_BLOCKS == 2 ? half : 0) * KEYS * SWIZZLE_BYTES, KEYS * SWIZZLE_BYTES, 1024);
+            constexpr int BLOCK_BYTES = KEYS * SWIZZLE_BYTES;
+            const uint64_t a = wgmma_descriptor(from + (QUERY_BLOCKS == 2 ? half : 0) * BLOCK_BYTES, BLOCK_BYTES, 1024);
+            const uint64_t b =
+                wgmma_descriptor(shared.k + (HEAD_BLOCKS == 2 ? half : 0) * BLOCK_BYTES, BLOCK_BYTES, 1024);
             float part[32];
             undefined<32>(part);
             wgmma_fence();
 #pragma unroll
             for (int k = 0; k < KEYS / 16; ++k)
-                Wgmma<64>::run<true, true>(part, a + (k * 16 * SWIZZLE_BYTES >> 4), b + (k * 16 * SWIZZLE_BYTES >> 4), k > 0);
+                Wgmma<64>::run<true, true>(part, a + (k * 16 * SWIZZLE_BYTES >> 4),
+                                           b + (k * 16 * SWIZZLE_BYTES >> 4), k > 0);
             wgmma_commit();
             if (half == 0) mbarrier_wait(shared.part_empty(part_buffer), step / PART_BUFFERS & 1 ^ 1);
             wgmma_wait<0>();
@@ -440,7 +444,8 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void attention_bwd_sm90(
             uint32_t phase = 0;
             int first = buffer;
             tiles.each(nullptr, [&](const WorkTile& work, const BwdSeqlenInfo& seqlen, uint32_t) {
-                accumulate_dq(shared, work, seqlen, dq_accum, semaphore, kv_heads * qheads_per_kvhead, buffer, phase, first);
+                accumulate_dq(shared, work, seqlen, dq_accum, semaphore, kv_heads * qheads_per_kvhead, buffer, phase,
+                              first);
             });
             tma_store_wait();
         } else if (VARLEN && thread_x() >= 96) {

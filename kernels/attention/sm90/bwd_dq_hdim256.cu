@@ -21,7 +21,8 @@ struct Span {
     DEVICE Span(const BwdSeqlenInfo& seqlen, const Chunk& chunk, int query_block, int count) {
         const int from = query_block * QUERIES, to = BwdSeqlenInfo::min(from + count * QUERIES, seqlen.queries) - 1;
         first = BwdSeqlenInfo::max(chunk.block, BwdSeqlenInfo::floor_div(from + seqlen.offset() - seqlen.left, KEYS));
-        end = BwdSeqlenInfo::min(chunk.block + chunk.blocks, BwdSeqlenInfo::floor_div(to + seqlen.offset() + seqlen.right, KEYS) + 1);
+        end = BwdSeqlenInfo::min(chunk.block + chunk.blocks,
+                                 BwdSeqlenInfo::floor_div(to + seqlen.offset() + seqlen.right, KEYS) + 1);
         if (from > to || end < first) end = first;
     }
     DEVICE bool holds(int key_block) const { return first <= key_block && key_block < end; }
@@ -47,11 +48,12 @@ DEVICE void zero_tail(const Stages& stages, const Chunk& chunk, const BwdSeqlenI
     const Span all(seqlen, chunk, query_block, CONSUMERS);
     if (all.first == all.end || !seqlen.partial_keys(all.end - 1)) return;
     const int stage = (all.end - 1 - all.first) % STAGES;
-    zero_rows<HEAD_D>(stages.keys(stage), seqlen.keys - (all.end - 1) * KEYS, KEYS, stages.partial(), 0, stages.full(stage));
+    zero_rows<HEAD_D>(stages.keys(stage), seqlen.keys - (all.end - 1) * KEYS, KEYS, stages.partial(), 0,
+                      stages.full(stage));
 }
 
-DEVICE void load(const Stages& stages, const TensorMap* map_k, T* ds_workspace, const Chunk& chunk, const BwdSeqlenInfo& seqlen,
-                 int query_block, int chunk_head, int kv_head, int batch) {
+DEVICE void load(const Stages& stages, const TensorMap* map_k, T* ds_workspace, const Chunk& chunk,
+                 const BwdSeqlenInfo& seqlen, int query_block, int chunk_head, int kv_head, int batch) {
     const Span all(seqlen, chunk, query_block, CONSUMERS);
     int step = 0;
 #pragma unroll 1
@@ -66,14 +68,14 @@ DEVICE void load(const Stages& stages, const TensorMap* map_k, T* ds_workspace, 
         mbarrier_arrive_expect_tx(full, K_BYTES + BwdSeqlenInfo::max(0, last - first + 1) * DS_BYTES);
         load_rows<HEAD_D, 64>(stages.keys(stage), map_k, full, block * KEYS + seqlen.first_key, kv_head, batch);
         for (int i = first; i <= last; ++i)
-            bulk_copy_g2s(stages.ds(stage, i - query_block), ds_block(ds_workspace, chunk, chunk_head, block, i - lowest),
-                      DS_BYTES, full);
+            bulk_copy_g2s(stages.ds(stage, i - query_block),
+                          ds_block(ds_workspace, chunk, chunk_head, block, i - lowest), DS_BYTES, full);
     }
 }
 
 // `sums` are the tile's, float4 c of a warpgroup's thread t at c * 128 + t.
-DEVICE void multiply(const Stages& stages, const Out& out, const Chunk& chunk, const BwdSeqlenInfo& seqlen, int query_block,
-                     float* sums, int head, int batch, float scale) {
+DEVICE void multiply(const Stages& stages, const Out& out, const Chunk& chunk, const BwdSeqlenInfo& seqlen,
+                     int query_block, float* sums, int head, int batch, float scale) {
     const int consumer = __shfl_sync(0xffffffffu, reload_thread_idx() / 128 - 1, 0);
     const Span all(seqlen, chunk, query_block, CONSUMERS), own(seqlen, chunk, query_block + consumer, 1);
     float dq[HEAD_D / 2];
@@ -105,7 +107,8 @@ DEVICE void multiply(const Stages& stages, const Out& out, const Chunk& chunk, c
         wgmma_fence();
 #pragma unroll
         for (int k = 0; k < KEYS / 16; ++k)
-            Wgmma<HEAD_D>::template run<true, true>(dq, a + (k * 16 * SWIZZLE_BYTES >> 4), b + (k * 16 * SWIZZLE_BYTES >> 4), 1);
+            Wgmma<HEAD_D>::template run<true, true>(dq, a + (k * 16 * SWIZZLE_BYTES >> 4),
+                                                    b + (k * 16 * SWIZZLE_BYTES >> 4), 1);
         wgmma_commit();
         wgmma_wait<0>();
         keep_in_registers<HEAD_D / 2>(dq);
@@ -119,7 +122,7 @@ DEVICE void multiply(const Stages& stages, const Out& out, const Chunk& chunk, c
                                                    bits_of(dq[c * 4 + 3])}});
         return;
     }
-    named_barrier_sync(1, CONSUMERS * 128);  // the stages is not read any more
+    named_barrier_sync(1, CONSUMERS * 128);  // the stages are not read any more
     const int row = (query_block + consumer) * QUERIES;
     if (VARLEN && row < seqlen.queries && row + QUERIES > seqlen.queries)
         return store_tail<HEAD_D>(out.rows, stages.data + consumer * 64 * HEAD_D * 2, dq, scale, 2 + consumer,
@@ -180,12 +183,13 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void attention_bwd_dq_hdim25
     if (thread_x() < 128) {
         setmaxnreg_dec<VARLEN ? 40 : 24>();
         if (thread_x() == 0)
-            load(stages, &map_k, ds_workspace, chunk, seqlen, tile * CONSUMERS, chunk_head, head / qheads_per_kvhead, batch);
+            load(stages, &map_k, ds_workspace, chunk, seqlen, tile * CONSUMERS, chunk_head, head / qheads_per_kvhead,
+                 batch);
         else if (VARLEN && thread_x() / 32 == 1) zero_tail(stages, chunk, seqlen, tile * CONSUMERS);
     } else {
         setmaxnreg_inc<VARLEN ? 232 : 240>();
         const int64_t own_sums = VARLEN ? block_x() : static_cast<int64_t>(chunk_head) * tiles + tile;
-        multiply(stages, out, chunk, seqlen, tile * CONSUMERS, dq_accum + own_sums * (CONSUMERS * QUERIES * HEAD_D), head,
-                 batch, p.scale);
+        multiply(stages, out, chunk, seqlen, tile * CONSUMERS, dq_accum + own_sums * (CONSUMERS * QUERIES * HEAD_D),
+                 head, batch, p.scale);
     }
 }

@@ -40,65 +40,53 @@ struct Shared : StageBarriers {
     DEVICE uint32_t p_empty(int buffer) const { return p_full(buffer) + 8; }
 };
 
-// Clears what lies beyond the sequence's end: in k and the stages of q, or in v and the stages of do. Their `full` and
-// `partial` are those of the keys, and of the stages's first stage.
+// k and the stages of q, or v and those of do. `full`, `empty` and `partial` are the barriers of the first stage.
+struct Operands {
+    uint32_t keys, keys_full, keys_partial, stages, full, empty, partial;
+    const TensorMap *keys_map, *map;
+};
+
+// Copies the tile's keys, and of each step its queries; `more` brings MORE_BYTES to a stage besides.
+template <int COLUMNS, int MORE_BYTES, class More>
+DEVICE void load(const Operands& operands, const WorkTile& work, const BwdSeqlenInfo& seqlen, const More& more) {
+    constexpr int STAGE_BYTES = QUERIES * COLUMNS * 2;
+    const bool partial_keys = VARLEN && seqlen.partial_keys(work.key_block);
+    const uint32_t keys_full = partial_keys ? operands.keys_partial : operands.keys_full;
+    mbarrier_arrive_expect_tx(keys_full, KEYS * COLUMNS * 2);
+    load_rows<COLUMNS, KEYS>(operands.keys, operands.keys_map, keys_full, work.first_key() + seqlen.first_key,
+                             work.kv_head, work.batch);
+    StepIterator steps_at(work);
+#pragma unroll 1
+    for (int step = 0; step < work.steps(); ++step) {
+        const int stage = step % STAGES;
+        uint32_t full = operands.full + stage * 32;
+        if (VARLEN && seqlen.partial_queries(steps_at.query_block)) full = operands.partial + stage * 16;
+        mbarrier_wait(operands.empty + stage * 32, step / STAGES & 1 ^ 1);
+        mbarrier_arrive_expect_tx(full, STAGE_BYTES + MORE_BYTES);
+        load_rows<COLUMNS, QUERIES>(operands.stages + stage * STAGE_BYTES, operands.map, full,
+                                    steps_at.query_block * QUERIES + seqlen.first_query, steps_at.head, work.batch);
+        more(steps_at, stage, full);
+        steps_at.next();
+    }
+}
+
+// Varlen: clears what `load` brings from beyond the sequence's end.
 template <int COLUMNS>
-DEVICE void zero_tails(const WorkTile& work, const BwdSeqlenInfo& seqlen, uint32_t keys, uint32_t keys_partial, uint32_t keys_full,
-                       uint32_t stages, uint32_t partial, uint32_t full) {
+DEVICE void zero_tails(const Operands& operands, const WorkTile& work, const BwdSeqlenInfo& seqlen) {
     if (seqlen.partial_keys(work.key_block))
-        zero_rows<COLUMNS>(keys, seqlen.keys - work.first_key(), KEYS, keys_partial, 0, keys_full);
+        zero_rows<COLUMNS>(operands.keys, seqlen.keys - work.first_key(), KEYS, operands.keys_partial, 0,
+                           operands.keys_full);
     uint32_t phases = 0;
     StepIterator steps_at(work);
 #pragma unroll 1
     for (int step = 0; step < work.steps(); ++step) {
         if (seqlen.partial_queries(steps_at.query_block)) {
             const int stage = step % STAGES;
-            zero_rows<COLUMNS>(stages + stage * QUERIES * COLUMNS * 2, seqlen.queries - steps_at.query_block * QUERIES,
-                               QUERIES, partial + stage * 16, phases >> stage & 1, full + stage * 32);
+            zero_rows<COLUMNS>(operands.stages + stage * QUERIES * COLUMNS * 2,
+                               seqlen.queries - steps_at.query_block * QUERIES, QUERIES,
+                               operands.partial + stage * 16, phases >> stage & 1, operands.full + stage * 32);
             phases ^= 1u << stage;
         }
-        steps_at.next();
-    }
-}
-
-DEVICE void load_q(const Shared& shared, const Maps& maps, const WorkTile& work, const BwdSeqlenInfo& seqlen, const float* stats,
-                   int heads) {
-    uint32_t k_full = shared.k_full();
-    if (VARLEN && seqlen.partial_keys(work.key_block)) k_full = shared.k_partial();
-    mbarrier_arrive_expect_tx(k_full, K_BYTES);
-    load_rows<HEAD_D, 64>(shared.k, maps.k, k_full, work.first_key() + seqlen.first_key, work.kv_head, work.batch);
-    StepIterator steps_at(work);
-#pragma unroll 1
-    for (int step = 0; step < work.steps(); ++step) {
-        const int stage = step % STAGES;
-        uint32_t full = shared.q_full(stage);
-        if (VARLEN && seqlen.partial_queries(steps_at.query_block)) full = shared.q_partial(stage);
-        mbarrier_wait(shared.q_empty(stage), step / STAGES & 1 ^ 1);
-        mbarrier_arrive_expect_tx(full, Q_BYTES + STATS_BYTES);
-        load_rows<HEAD_D, 64>(shared.q + stage * Q_BYTES, maps.q, full, steps_at.query_block * QUERIES + seqlen.first_query,
-                          steps_at.head, work.batch);
-        const int64_t line = static_cast<int64_t>(work.batch) * heads + steps_at.head;
-        bulk_copy_g2s(shared.stats + stage * STATS_BYTES, stats + seqlen.place(line, steps_at.query_block) * (QUERIES * 2),
-                  STATS_BYTES, full);
-        steps_at.next();
-    }
-}
-
-DEVICE void load_dout(const Shared& shared, const Maps& maps, const WorkTile& work, const BwdSeqlenInfo& seqlen) {
-    uint32_t v_full = shared.v_full();
-    if (VARLEN && seqlen.partial_keys(work.key_block)) v_full = shared.v_partial();
-    mbarrier_arrive_expect_tx(v_full, V_BYTES);
-    load_rows<HEAD_E, 64>(shared.v, maps.v, v_full, work.first_key() + seqlen.first_key, work.kv_head, work.batch);
-    StepIterator steps_at(work);
-#pragma unroll 1
-    for (int step = 0; step < work.steps(); ++step) {
-        const int stage = step % STAGES;
-        uint32_t full = shared.dout_full(stage);
-        if (VARLEN && seqlen.partial_queries(steps_at.query_block)) full = shared.dout_partial(stage);
-        mbarrier_wait(shared.dout_empty(stage), step / STAGES & 1 ^ 1);
-        mbarrier_arrive_expect_tx(full, DOUT_BYTES);
-        load_rows<HEAD_E, 64>(shared.dout + stage * DOUT_BYTES, maps.dout, full,
-                          steps_at.query_block * QUERIES + seqlen.first_query, steps_at.head, work.batch);
         steps_at.next();
     }
 }
@@ -223,8 +211,8 @@ DEVICE void make_dv(const Shared& shared, const Maps& maps, const WorkTile& work
     store_rows<HEAD_E>(maps.dv, shared.v, dv, P_UNSCALE, 2, row, work.kv_head, work.batch);
 }
 
-DEVICE void make_dk(const Shared& shared, const Maps& maps, const WorkTile& work, const BwdSeqlenInfo& seqlen, T* ds_workspace,
-                    const Chunk& chunk, int kv_heads, float scale) {
+DEVICE void make_dk(const Shared& shared, const Maps& maps, const WorkTile& work, const BwdSeqlenInfo& seqlen,
+                    T* ds_workspace, const Chunk& chunk, int kv_heads, float scale) {
     float dk[HEAD_D / 2];
     clear<HEAD_D / 2>(dk);
     const int steps = work.steps();
@@ -257,8 +245,9 @@ DEVICE void make_dk(const Shared& shared, const Maps& maps, const WorkTile& work
         if (reload_thread_idx() % 128 == 0) tma_store_wait_read<0>();
         named_barrier_sync(3, 128);
         if (reload_thread_idx() % 128 == 0) {
-            bulk_copy_s2g(ds_block(ds_workspace, chunk, steps_at.head - first_head, work.key_block, steps_at.query_block - lowest),
-                       through, DS_BYTES);
+            bulk_copy_s2g(ds_block(ds_workspace, chunk, steps_at.head - first_head, work.key_block,
+                                   steps_at.query_block - lowest),
+                          through, DS_BYTES);
             tma_store_commit();
         }
         add_product<HEAD_D>(dk, packed, shared.q + stage * Q_BYTES);
@@ -285,7 +274,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void attention_bwd_hdim256(
     const Shared shared(shared_address(bytes));
     const AttentionParams& p = params;
     const float* const stats = p.stats;
-    const int kv_heads = p.kv_heads, qheads_per_kvhead = p.qheads_per_kvhead;
+    const int kv_heads = p.kv_heads, qheads_per_kvhead = p.qheads_per_kvhead, heads = kv_heads * qheads_per_kvhead;
     const Maps maps(map_q, map_k, map_v, map_dout, map_dk, map_dv, p);
     BwdSeqlenInfo seqlen{p.seqlen_q, p.seqlen_k, p.left, p.right};
     Chunk chunk{line, lines, block, blocks, most};
@@ -302,7 +291,8 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void attention_bwd_hdim256(
         if (work.key_block < chunk.block || work.key_block >= chunk.block + chunk.blocks) return;
     } else {
         // `kv_heads_per_band` key heads go together, from the first block of keys of each to the last.
-        const int near = block_x() / (blocks * kv_heads_per_band) * kv_heads_per_band, inside = block_x() - near * blocks;
+        const int near = block_x() / (blocks * kv_heads_per_band) * kv_heads_per_band;
+        const int inside = block_x() - near * blocks;
         const int width = BwdSeqlenInfo::min(kv_heads_per_band, lines - near), own = line + near + inside % width;
         work = make_work_tile(seqlen, own / kv_heads, own % kv_heads, block + inside / width, qheads_per_kvhead);
     }
@@ -322,15 +312,24 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void attention_bwd_hdim256(
 
     if (thread_x() < 128) {
         setmaxnreg_dec<24>();
+        const Operands q_and_k = {shared.k, shared.k_full(), shared.k_partial(), shared.q, shared.q_full(0),
+                                  shared.q_empty(0), shared.q_partial(0), maps.k, maps.q};
+        const Operands dout_and_v = {shared.v, shared.v_full(), shared.v_partial(), shared.dout, shared.dout_full(0),
+                                     shared.dout_empty(0), shared.dout_partial(0), maps.v, maps.dout};
         if (work.steps() > 0) {
-            if (thread_x() == 0) load_q(shared, maps, work, seqlen, stats, kv_heads * qheads_per_kvhead);
-            else if (thread_x() == 32) load_dout(shared, maps, work, seqlen);
-            else if (VARLEN && thread_x() / 32 == 2)
-                zero_tails<HEAD_D>(work, seqlen, shared.k, shared.k_partial(), shared.k_full(), shared.q,
-                                   shared.q_partial(0), shared.q_full(0));
-            else if (VARLEN && thread_x() / 32 == 3)
-                zero_tails<HEAD_E>(work, seqlen, shared.v, shared.v_partial(), shared.v_full(), shared.dout,
-                                   shared.dout_partial(0), shared.dout_full(0));
+            if (thread_x() == 0) {
+                load<HEAD_D, STATS_BYTES>(q_and_k, work, seqlen, [&](const StepIterator& at, int stage, uint32_t full) {
+                    const int64_t line = static_cast<int64_t>(work.batch) * heads + at.head;
+                    bulk_copy_g2s(shared.stats + stage * STATS_BYTES,
+                                  stats + seqlen.place(line, at.query_block) * (QUERIES * 2), STATS_BYTES, full);
+                });
+            } else if (thread_x() == 32) {
+                load<HEAD_E, 0>(dout_and_v, work, seqlen, [](const StepIterator&, int, uint32_t) {});
+            } else if (VARLEN && thread_x() / 32 == 2) {
+                zero_tails<HEAD_D>(q_and_k, work, seqlen);
+            } else if (VARLEN && thread_x() / 32 == 3) {
+                zero_tails<HEAD_E>(dout_and_v, work, seqlen);
+            }
         }
     } else if (thread_x() < 256) {
         setmaxnreg_inc<240>();

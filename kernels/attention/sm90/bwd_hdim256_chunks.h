@@ -1,5 +1,5 @@
-// For heads above 128, dS goes through a workspace (`ds_workspace`), chunk by chunk: which key heads and blocks of keys a
-// chunk is for, and where a block of dS lies in it.
+// For heads above 128, dS goes through a workspace (`ds_workspace`), chunk by chunk: which key heads and blocks of keys
+// a chunk is for, and where a block of dS lies in it.
 //
 // Varlen: a query head's blocks of dS are counted sequence by sequence, and of one by blocks of keys: each takes a row
 // of as many as there are blocks of queries that see it. varlen_workspace_offsets.cu counts them, and says how many key
@@ -63,7 +63,8 @@ DEVICE T* ds_block(T* ds_workspace, const Chunk& chunk, int head, int key_block,
 
 // --- varlen ---
 
-// Of one head: how many key heads a chunk takes, the parts of one, the blocks of dS of a query head, and those of a part.
+// Of one head: how many key heads a chunk takes, the parts of one, the blocks of dS of a query head, and those of a
+// part.
 struct ChunkLayout {
     int lines, parts, each, part;
 };

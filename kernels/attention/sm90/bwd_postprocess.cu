@@ -8,8 +8,8 @@ constexpr int THREADS = 256;
 
 // dq = scale * its sums, which lie as the threads of a warpgroup held them: float4 c of thread t at
 // c * 128 + t.
-KERNEL(THREADS) void attention_bwd_postprocess_sm90(const __grid_constant__ AttentionParams params, const float* dq_accum,
-                                                    const uint32_t* semaphore, int lines) {
+KERNEL(THREADS) void attention_bwd_postprocess_sm90(const __grid_constant__ AttentionParams params,
+                                                    const float* dq_accum, const uint32_t* semaphore, int lines) {
     const AttentionParams& p = params;
     T* dq = static_cast<T*>(p.dq);
     const int heads = p.heads, columns = p.head_dim;

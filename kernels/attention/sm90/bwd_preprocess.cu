@@ -5,8 +5,8 @@
 
 constexpr int THREADS = 256;
 
-// Per pair of queries: both lse in base 2, less P_SCALE_LOG2, then both delta = (rowsum(do * o) - dlse) * P_UNSCALE. A query
-// that sees no key, or is none, gets an lse of +inf, so that its P are 0. With DQ_ACCUM also clears the
+// Per pair of queries: both lse in base 2, less P_SCALE_LOG2, then both delta = (rowsum(do * o) - dlse) * P_UNSCALE. A
+// query that sees no key, or is none, gets an lse of +inf, so that its P are 0. With DQ_ACCUM also clears the
 // semaphores of dq and, but for VARLEN, the count of claimed tiles.
 KERNEL(THREADS) void attention_bwd_preprocess_sm90(
     const __grid_constant__ AttentionParams params, uint32_t* semaphore, uint32_t* claimed, int lines) {

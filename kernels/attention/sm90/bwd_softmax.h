@@ -15,8 +15,8 @@ DEVICE float2 load_pair(uint32_t at) {
     return pair;
 }
 
-// P, and with SOFTCAP the derivative of the cap. `stats` are the queries' in shared memory, from the thread's first pair
-// on; their lse_log2 holds P_SCALE_LOG2.
+// P, and with SOFTCAP the derivative of the cap. `stats` are the queries' in shared memory, from the thread's first
+// pair on; their lse_log2 holds P_SCALE_LOG2.
 DEVICE void softmax_of(float* p, float* softcap_grad, const float* scores, uint32_t stats,
                        const AttentionParams& params) {
 #pragma unroll

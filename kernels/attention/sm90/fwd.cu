@@ -144,7 +144,7 @@ DEVICE void produce(QStages queries, KStages keys, VStages values, const TensorM
 
 // --- what a consumer does ---
 
-// A value that all lanes share, told to the compiler.
+// A value that all lanes share: the compiler may keep it in a uniform register.
 template <class V> DEVICE V uniform(V value) { return __shfl_sync(0xffffffffu, value, 0); }
 
 // Addresses go through a shuffle so that descriptors are made in uniform registers, 599 instructions a
