@@ -15,6 +15,7 @@ from portable.spec.model import Entry
 from portable.spec.schema import KINDS, RENAMED, TABLES
 from portable.spec.strict_yaml import Map
 
+PACKAGE = Path(__file__).resolve().parent.parent / "kernels"
 _ENTRY = re.compile(r"([\w./-]+\.py):([A-Za-z_]\w*)", re.ASCII)
 _TORCH = re.compile(r"(torch(?:\.[A-Za-z_]\w*)*)\.([A-Za-z_]\w*)", re.ASCII)
 
@@ -84,9 +85,12 @@ class BaseReader:
             raise self.fail(line, str(error)) from None
 
     def file(self, text: str, line: int) -> Path:
-        """A file named relative to the op's folder; it may lie in a neighbouring op's folder."""
+        """A file named relative to the op's folder; it may lie in a neighbouring op's folder. `../_lib` is
+        this package's where the folder of the op has none beside it."""
         root = self.path.parent.parent.resolve()
         file = (self.path.parent / text).resolve()
+        if text.startswith("../_lib/") and not (root / "_lib").is_dir():
+            root, file = PACKAGE.resolve(), (PACKAGE / text.removeprefix("../")).resolve()
         if Path(text).is_absolute() or not file.is_relative_to(root):
             raise self.fail(line, f"{text!r} is outside the folder of kernels")
         if self.files and not file.is_file():

@@ -10,11 +10,10 @@ from typing import Any
 
 from portable.errors import listed, nearest
 from portable.spec import strict_yaml
-from portable.spec.base import BaseReader
+from portable.spec.base import PACKAGE, BaseReader
 from portable.spec.model import Entry, Implementation, Input, Output, Param, Requirement, RoundedReference
 from portable.spec.strict_yaml import List, Map
 
-PACKAGE = Path(__file__).resolve().parent.parent / "kernels"
 _PLANS = "_lib/plans"
 
 
