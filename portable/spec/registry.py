@@ -210,7 +210,7 @@ def load_entry(entry: Entry) -> Callable[..., Any]:
     try:
         inspect.signature(function).bind(None, **entry.arguments)
     except TypeError as error:
-        raise SpecError(entry.file, None, f"{entry} as a spec asks for it: {error}") from None
+        raise SpecError(entry.file, None, f"{entry} as a spec names it: {error}") from None
     return functools.partial(function, **entry.arguments)
 
 

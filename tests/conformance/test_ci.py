@@ -239,14 +239,14 @@ def test_a_records_words_do_not_break_the_page():
 
 
 @pytest.mark.parametrize(
-    "event, asked, tier",
+    "event, chosen, tier",
     [
         ("pull_request", "", "smoke"), ("pull_request", "core", "core"), ("push", "", "core"),
         ("workflow_dispatch", "full", "full"), ("", "", "core"),
     ],
 )  # fmt: skip
-def test_the_tier(event, asked, tier):
-    code, found, _ = plan(EVENT=event, TIER=asked)
+def test_the_tier(event, chosen, tier):
+    code, found, _ = plan(EVENT=event, TIER=chosen)
     assert (code, found["tier"]) == (0, tier)
     assert int(found["minutes"]) > 0
 

@@ -66,7 +66,7 @@ def attention_dbias(*inputs: Tensor, **params: Any) -> Tensor:
 
 
 def derived(tensors: dict[str, Tensor | None], facts: dict[str, Any]) -> dict[str, Tensor]:
-    """o and lse of the forward pass, for timings on a card: by torch's flash kernel."""
+    """o and lse of the forward pass, for timings on a GPU: by torch's flash kernel."""
     q, k, v = (tensors[name] for name in ("q", "k", "v"))
     if q is None or k is None or v is None:
         raise ValueError("attention needs q, k and v")

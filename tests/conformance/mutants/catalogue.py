@@ -37,8 +37,8 @@ SLOW = {
     "linear: gelu left out beyond row 16",
     "linear: relu before the bias",
     "softmax: the last column left out of rows of 1,001 to 4,095",
-    "rms_norm: the default's eps whatever was asked",
-    "layer_norm: the default's eps whatever was asked",
+    "rms_norm: the default's eps instead of the argument",
+    "layer_norm: the default's eps instead of the argument",
     "rms_norm: rows of 2,048 end at 2,047",
     "activation_backward: an unknown activation taken for silu",
     "linear: mixed dtypes converted, not refused",
@@ -55,7 +55,7 @@ SLOW = {
     "swiglu: products in another order where up is large",
     *SURVIVORS,
 }
-"""Fast mutants that ask for most of the suite: left out of the sample."""
+"""Fast mutants that run most of the suite: left out of the sample."""
 
 
 def every() -> list[Mutant]:
@@ -74,5 +74,5 @@ def sample() -> list[Mutant]:
 
 
 def _is_hole(mutant: Mutant) -> bool:
-    """Those ask for most of the suite: the cases that reject them are its last ones."""
+    """Those run most of the suite: the cases that reject them are its last ones."""
     return type(mutant.function).__module__ == attention_holes.__name__

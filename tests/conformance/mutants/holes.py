@@ -59,12 +59,12 @@ def last_column(x, dim=-1):
     return y
 
 
-@mutant("rms_norm", "the default's eps whatever was asked")
+@mutant("rms_norm", "the default's eps instead of the argument")
 def default_eps(x, weight=None, *, eps=1e-6):
     return right("rms_norm")(x, weight, eps=1e-6)
 
 
-@mutant("layer_norm", "the default's eps whatever was asked")
+@mutant("layer_norm", "the default's eps instead of the argument")
 def default_eps_too(x, weight=None, bias=None, *, eps=1e-5):
     return right("layer_norm")(x, weight, bias, eps=1e-5)
 

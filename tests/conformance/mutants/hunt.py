@@ -37,7 +37,7 @@ KERNELS = registry.kernel_roots()[0]
 class Kill:
     """The first case that rejected a mutant, and in which state; no case where it survived.
 
-    `asked` counts the cases that ran until then, `tier` says where the case stands. A survivor that got a
+    `tried` counts the cases that ran until then, `tier` is the case's. A survivor that got a
     warning names its first one: it was seen, but a warning conforms.
     """
 

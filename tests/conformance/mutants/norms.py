@@ -26,7 +26,7 @@ def no_eps(x, weight=None, *, eps=1e-6):
     return _rms(x, weight, 0.0).to(x.dtype)
 
 
-@mutant("rms_norm", "eps of 1e-5 whatever was asked")
+@mutant("rms_norm", "eps of 1e-5 instead of the argument")
 def other_eps(x, weight=None, *, eps=1e-6):
     return _rms(x, weight, 1e-5).to(x.dtype)
 
