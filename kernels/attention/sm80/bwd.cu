@@ -190,7 +190,7 @@ void attention_bwd_sm80(const AttentionParams params, int lines, int tiles) {
     DYNAMIC_SHARED(shared);
     const AttentionParams& p = params;
     const int heads = KEYS ? p.kv_heads : p.heads, queries = p.seqlen_q, keys = p.seqlen_k;
-    const int share = p.qheads_per_kvhead, width_d = p.head_dim, width_e = p.head_dim_v;
+    const int qheads_per_kvhead = p.qheads_per_kvhead, width_d = p.head_dim, width_e = p.head_dim_v;
     // Own rows: keys and values, or queries and their gradients; the others pass by.
     const T* const own_d = static_cast<const T*>(KEYS ? p.k : p.q);
     const T* const own_e = static_cast<const T*>(KEYS ? p.v : p.dout);
@@ -213,7 +213,8 @@ void attention_bwd_sm80(const AttentionParams params, int lines, int tiles) {
     const int stop = mask.last(min(span.first + TILE, span.end) - 1) + 1;
 
     // The heads that pass by: queries' of a key head, or the one key head.
-    const int first_head = KEYS ? head * share : head / share, query_heads = KEYS ? heads * share : heads;
+    const int first_head = KEYS ? head * qheads_per_kvhead : head / qheads_per_kvhead;
+    const int query_heads = KEYS ? heads * qheads_per_kvhead : heads;
     Rows<const T> d = {passing_d + batch * passing_d_batch + first_head * passing_d_head, passing_d_row,
                        span.stop, width_d};
     Rows<const T> e = {passing_e + batch * passing_e_batch + first_head * passing_e_head, passing_e_row,
@@ -250,7 +251,7 @@ void attention_bwd_sm80(const AttentionParams params, int lines, int tiles) {
     }
     int start = span.begin, stage = 0;
 #pragma unroll 1
-    for (int left = steps * (KEYS ? share : 1); left > 0; --left) {
+    for (int left = steps * (KEYS ? qheads_per_kvhead : 1); left > 0; --left) {
         wait_copies<0>();
         barrier();  // the lines are there, and nobody still reads those before them
         const int at = start;

@@ -61,14 +61,14 @@ struct Rows {
     uint32_t words[D_STEPS][4];
 
     DEVICE Rows(const AttentionParams& p, const WorkTile& work, int lane) {
-        const int share = p.qheads_per_kvhead;
+        const int qheads_per_kvhead = p.qheads_per_kvhead;
         const T* at[2];
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
             const int number = work.tile * ROWS + lane / 4 + i * 8;
-            query[i] = number / share;
+            query[i] = number / qheads_per_kvhead;
             const T* own = static_cast<const T*>(p.q) + work.z * p.q_batch + query[i] * p.q_row +
-                           (work.head * share + number % share) * p.q_head;
+                           (work.head * qheads_per_kvhead + number % qheads_per_kvhead) * p.q_head;
             at[i] = query[i] < p.seqlen_q ? own : nullptr;
         }
 #pragma unroll
@@ -166,7 +166,7 @@ struct DecodeSoftmax {
 // warp's to the next's.
 DEVICE void add_warps(const DecodeSoftmax& softmax, char* memory, int pitch, const AttentionParams& p,
                       const WorkTile& work, int splits, int warp, int lane) {
-    const int share = p.qheads_per_kvhead;
+    const int qheads_per_kvhead = p.qheads_per_kvhead;
     SHARED float warp_max[WARPS][ROWS], warp_sum[WARPS][ROWS];
     float* own = reinterpret_cast<float*>(memory + warp * pitch);
 #pragma unroll
@@ -183,7 +183,7 @@ DEVICE void add_warps(const DecodeSoftmax& softmax, char* memory, int pitch, con
         }
     }
     barrier();
-    const int rows = p.seqlen_q * share - work.tile * ROWS;
+    const int rows = p.seqlen_q * qheads_per_kvhead - work.tile * ROWS;
     const int count = (rows < ROWS ? rows : ROWS) * E;
     for (int i = thread_x(); i < count; i += WARPS * 32) {
         const int row = i / E, column = i % E;
@@ -198,9 +198,10 @@ DEVICE void add_warps(const DecodeSoftmax& softmax, char* memory, int pitch, con
             sum += weight * reinterpret_cast<const float*>(memory + w * pitch)[row * SUMS_PITCH + column];
             divisor += weight * warp_sum[w][row];
         }
-        const int number = work.tile * ROWS + row, query = number / share;
-        const int head = work.head * share + number % share;
-        const int64_t at = (static_cast<int64_t>(work.z) * (p.kv_heads * share) + head) * p.seqlen_q + query;
+        const int number = work.tile * ROWS + row, query = number / qheads_per_kvhead;
+        const int head = work.head * qheads_per_kvhead + number % qheads_per_kvhead;
+        const int64_t line = static_cast<int64_t>(work.z) * (p.kv_heads * qheads_per_kvhead) + head;
+        const int64_t at = line * p.seqlen_q + query;
         if (DIRECT) {
             const bool seen = divisor > 0.0f || divisor != divisor;
             static_cast<T*>(p.o)[work.z * p.o_batch + head * p.o_head + query * p.o_row + column] =
