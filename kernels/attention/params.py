@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from portable import dtypes
@@ -86,6 +86,7 @@ class AttentionParams:
     offsets: int = 0
     page: int = 0
     sinks: bool = False
+    _values: dict[str, Pointer | Scalar] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @property
     def qheads_per_kvhead(self) -> int:
@@ -183,40 +184,17 @@ class AttentionParams:
             raise Unsupported(f"a scale of {self.scale} or its cap leaves float32")
 
     def argument(self, name: str) -> Pointer | Scalar:
-        """The value of a field of the C struct: a null pointer, or strides of 0, where the call has none."""
-        if name in _C_TYPES:
-            found = self.heads.get(_ROLES.get(name, name))
-            if found is not None and name != "block_table":
-                return Pointer(found.tensor)
-            absent = {"sinks": not self.sinks, "block_table": not self.page, "seq_lens": not self.page}
-            absent |= dict.fromkeys(("bounds", "tile_list", "tile_counts"), not self.is_varlen)
-            if absent.get(name, name not in WORKSPACES):
-                return Scalar("i64", 0)
-            return Pointer(WORKSPACES.get(name, name), True)
-        tensor, _, side = name.rpartition("_")
-        if tensor in _STRIDED or name == "block_table_row":
-            heads = self.heads.get(_ROLES.get(tensor, tensor), _ABSENT)
-            return Scalar("i64", getattr(heads, side))
-        if name in ("scale", "score_scale", "softcap_log2"):
-            return Scalar("f32", getattr(self, name))
-        return Scalar("i32", self._ints[name])
-
-    @property
-    def _ints(self) -> dict[str, int]:
-        return {
-            "heads": self.H, "kv_heads": self.G, "qheads_per_kvhead": self.qheads_per_kvhead,
-            "seqlen_q": self.M, "seqlen_k": self.N, "head_dim": self.D, "head_dim_v": self.E,
-            "left": UNBOUNDED if self.left is None else self.left,
-            "right": UNBOUNDED if self.right is None else self.right, "offsets": self.offsets,
-            "low": self.low, "high": self.high,
-        }  # fmt: skip
+        """The value of a field of the C struct, `low` or `high`: a null pointer, or strides of 0, where the
+        call has none."""
+        if not self._values:
+            self._values.update(_values_of(self))
+        return self._values[name]
 
     def struct(self, pointers: str) -> tuple[str, Argument]:
         """The argument `params` of a kernel: all sizes and strides, and of the pointers those that it reads
         or writes."""
-        used = {*pointers.split(), *(name for name, kind, _ in FIELDS if kind != "pointer")}
-        null = Scalar("i64", 0)
-        values = ((name, self.argument(name) if name in used else null) for name, _, _ in FIELDS)
+        unused = _C_TYPES.keys() - set(pointers.split())
+        values = ((name, _NULL if name in unused else self.argument(name)) for name, _, _ in FIELDS)
         return "params", Struct(tuple(values))
 
     def arguments(self, names: str, **others: int | Argument) -> Arguments:
@@ -237,6 +215,7 @@ def strides(names: str) -> str:
 
 # --- the C struct ----------------------------------------------------------------------------------------
 
+_NULL = Scalar("i64", 0)
 _ABSENT = Heads("", 0, 0, 0, 16)
 _ROLES = {"dout": "do"}
 """A tensor by its field, where its name is a keyword of C++."""
@@ -257,14 +236,42 @@ _INTS = (
     "heads", "kv_heads", "qheads_per_kvhead", "seqlen_q", "seqlen_k", "head_dim", "head_dim_v", "left",
     "right", "offsets",
 )  # fmt: skip
+_FLOATS = ("scale", "score_scale", "softcap_log2")
 FIELDS: tuple[tuple[str, str, str], ...] = (
     *((name, "pointer", kind) for name, kind in _C_TYPES.items()),
     *((f"{name}_{side}", "i64", "int64_t") for name in _STRIDED for side in ("batch", "head", "row")),
     ("block_table_row", "i64", "int64_t"),
     *((name, "i32", "int") for name in _INTS),
-    *((name, "f32", "float") for name in ("scale", "score_scale", "softcap_log2")),
+    *((name, "f32", "float") for name in _FLOATS),
 )
 """Name, kind of argument and C type of each field, in order."""
+
+
+def _values_of(p: AttentionParams) -> Iterator[tuple[str, Pointer | Scalar]]:
+    """Every field, and `low` and `high`."""
+    absent = set() if p.is_varlen else {"bounds", "tile_list", "tile_counts"}
+    given = {"sinks"} if p.sinks else set()
+    given |= {"block_table", "seq_lens"} if p.page else set()
+    for name in _C_TYPES:
+        heads = p.heads.get(_ROLES.get(name, name))
+        if name in WORKSPACES:
+            yield name, _NULL if name in absent else Pointer(WORKSPACES[name], True)
+        elif heads is not None or name in given:
+            yield name, Pointer(heads.tensor if heads else name)
+        else:
+            yield name, _NULL
+    for name in _STRIDED:
+        heads = p.heads.get(_ROLES.get(name, name), _ABSENT)
+        for side, stride in zip(("batch", "head", "row"), heads.strides, strict=True):
+            yield f"{name}_{side}", Scalar("i64", stride)
+    yield "block_table_row", Scalar("i64", p.heads.get("block_table", _ABSENT).row)
+    sides = (UNBOUNDED if side is None else side for side in (p.left, p.right))
+    ints = p.H, p.G, p.qheads_per_kvhead, p.M, p.N, p.D, p.E, *sides, p.offsets, p.low, p.high
+    yield from ((name, Scalar("i32", n)) for name, n in zip((*_INTS, "low", "high"), ints, strict=True))
+    for name, value in zip(_FLOATS, (p.scale, p.score_scale, p.softcap_log2), strict=True):
+        yield name, Scalar("f32", value)
+
+
 _SIZES = {"pointer": 8, "i64": 8, "i32": 4, "f32": 4}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,8 +12,9 @@ from portable.backends.cuda.backend import TARGETS, CudaBackend
 from portable.errors import CompileError
 from portable.kernels.attention import params
 from portable.kernels.attention.sm80 import plan as sm80
-from portable.plan import Plan
+from portable.plan import Plan, Pointer, Scalar, Struct
 from portable.runtime import build
+from tests.kernels.attention.sm80.test_bwd import call, packed
 from tests.kernels.attention.sm90.test_fwd import build_folder, square
 
 
@@ -34,3 +36,34 @@ def test_a_kernel_compiled_for_another_layout_is_refused():
     dtypes = {name: x.dtype for name, x in asked.tensors.items() if x is not None}
     with pytest.raises(CompileError, match=r"portable\.kernels\.attention\.params"):
         build.code_object(other, dtypes, CudaBackend(build_folder()), TARGETS[0])
+
+
+@pytest.mark.parametrize("asked", [call, packed])
+def test_a_side_of_a_window_that_hides_no_key_is_none(asked):
+    def sides(**window: Any) -> tuple[int | None, int | None]:
+        sizes = (1, 2, 2, 30, 50, 64) if asked is call else (30, 50, 2, 2, 64)
+        found = params.of_call(asked(*sizes, **window))
+        return found.left, found.right
+
+    assert sides() == (None, None)
+    assert sides(window_left=48, window_right=28) == (48, 28)
+    assert sides(window_left=49, window_right=29) == (None, None)
+    assert sides(window_left=2**40, window_right=7, causal=True) == (None, 0)
+
+
+def test_a_launch_has_no_pointer_that_it_does_not_use():
+    """Tables of varlen, sinks and pages are null in a call without them, whatever a kernel's list says."""
+    _, struct = params.of_call(call(1, 2, 2, 30, 50, 64)).struct("q dout sinks bounds block_table")
+    assert isinstance(struct, Struct)
+    pointers = {name: each.tensor for name, each in struct.fields if isinstance(each, Pointer)}
+    assert pointers == {"q": "q", "dout": "do"}
+    _, struct = params.of_call(packed(30, 50, 2, 2, 64)).struct("q bounds tile_list")
+    assert isinstance(struct, Struct)
+    pointers = {name: each.tensor for name, each in struct.fields if isinstance(each, Pointer)}
+    assert pointers == {"q": "q", "bounds": "bounds", "tile_list": "tiles"}
+
+
+def test_replacing_a_field_changes_what_kernels_get():
+    p = params.of_call(call(1, 2, 2, 30, 50, 64))
+    assert p.argument("seqlen_k") == Scalar("i32", 50)
+    assert dataclasses.replace(p, N=70).argument("seqlen_k") == Scalar("i32", 70)

@@ -264,6 +264,14 @@ def test_nothing_to_read_leaves_zeros_to_write():
     assert grids(1, 2, 2, 5, 0, 64) == [2, 0, 2]
 
 
+def test_dk_and_dv_share_a_table_where_their_tiles_are_alike():
+    plan = planned(packed(300, 500, 8, 2, 256, C=5))
+    table, walk = "attention_varlen_tiles", "attention_bwd_sm80"
+    assert [launch.kernel.name for launch in plan.launches[1:]] == [table, walk, walk, table, walk]
+    for at, each in ((1, 2), (1, 3), (4, 5)):
+        assert dict(plan.launches[at].args)["tile"].value == tile_of(plan.launches[each]).rows
+
+
 def test_packed_sequences_have_a_table_before_each_walk():
     plan = planned(packed(300, 500, 8, 2, 128, C=5, causal=True))
     names = ["attention_bwd_preprocess_sm80"] + ["attention_varlen_tiles", "attention_bwd_sm80"] * 2
