@@ -115,8 +115,8 @@ DEVICE void add_lines(const Context& context, const char* passing, int start, fl
     if (context.mask.all_hidden<STEP>(start, first)) return;
     // Opaque: else the compiler keeps a pointer to each of its elements of bias across the loop, 156 registers instead
     // of 128 (NVRTC 13.0, sm_80, heads of 64, 2026-11-22).
-    int bias_row = start;
-    if (BIAS && !KEYS) asm volatile("" : "+r"(bias_row));
+    int bias_own = first;
+    if (BIAS && !KEYS) asm volatile("" : "+r"(bias_own));
     // Score j * 4 + r * 2 + i of a group is that of own line r * 8 and line 8 * j + i that passes by, of the thread's.
     const int thread = reload_thread_idx(), own = thread % 32 / 4, column = thread % 4 * 2;
     const char* const own_stats = context.shared + OWN_D_BYTES + OWN_E_BYTES + (thread / 32 * OWN + own) * 8;
@@ -132,7 +132,7 @@ DEVICE void add_lines(const Context& context, const char* passing, int start, fl
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
                 float& x = p[g][j * 4 + i];
-                const float bias = context.bias_at(first + g * 16 + i / 2 * 8 + own, bias_row + column + j * 8 + i % 2);
+                const float bias = context.bias_at(bias_own + g * 16 + i / 2 * 8 + own, start + column + j * 8 + i % 2);
                 x = p_of<SOFTCAP, BIAS, P_SCALE_LOG2>(x, bias, stats_of(g, j, i).lse_log2, context.params.score_scale,
                                                       context.params.softcap_log2, softcap_grad[g][j * 4 + i]);
             }
