@@ -118,7 +118,7 @@ class Backend(ABC):
         """The device with this index; may start the driver."""
 
     def language_missing(self, language: str) -> str | None:
-        """Why kernels in `language` cannot be built here, or None where they can."""
+        """Why kernels in `language` cannot be built on this machine, or None where they can."""
         return None
 
     # Devices it can compile for with none there ----------------------------------------------------
@@ -187,7 +187,7 @@ class Backend(ABC):
         kernarg: bytearray,
     ) -> Callable[[int], None]:
         """A callable `(stream)` that launches one loaded function with what `kernarg` holds by then;
-        `arguments` say what lies where in it. Made once per launch of a plan and thread."""
+        `arguments` give the place of each argument in it. Made once per launch of a plan and thread."""
         raise NotImplementedError
 
     def trace(self) -> AbstractContextManager[list[Trace]]:

@@ -193,7 +193,7 @@ class UnknownOpError(PortableError, AttributeError):
 
 
 class NoImplementationError(PortableError, RuntimeError):
-    """No implementation of the op takes this call here; the message gives each one's reason.
+    """No implementation of the op supports this call on this device; the message gives each one's reason.
 
     `reasons` is a sequence of (implementation, reason); `call` describes the tensors.
     """
@@ -232,7 +232,7 @@ class BackendError(PortableError, RuntimeError):
 
     @classmethod
     def several(cls, present: Sequence[str]) -> BackendError:
-        """More than one vendor's GPUs are usable here."""
+        """More than one vendor's GPUs are usable on this machine."""
         return cls(
             f"Several backends are usable here: {listed(present)}",
             f"Choose one with PORTABLE_BACKEND={present[0]} before portable is imported",

@@ -26,7 +26,7 @@ def next_power_of_2(count: int) -> int:
 
 
 def collapsible(shape: tuple[int, ...], strides: tuple[int, ...]) -> int | None:
-    """The one stride that walks all of `shape`'s indices in order, or None where there is none.
+    """The one stride that visits all of `shape`'s indices in order, or None where there is none.
 
     Dimensions of size 1 do not count; an empty or one-element shape gives 0.
     """

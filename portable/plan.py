@@ -219,8 +219,9 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class KernelArgument:
-    """Where one argument of a bound launch lies in the packed buffer, by the C rules: `size` bytes from
-    byte `offset`. A pointer may be followed for `extent` bytes; only outputs and workspaces are `written`."""
+    """The place of one argument of a bound launch in the argument buffer, by C's layout rules: `size` bytes
+    from byte `offset`. A pointer may be followed for `extent` bytes; only outputs and workspaces are
+    `written`."""
 
     name: str
     offset: int

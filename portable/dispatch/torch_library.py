@@ -152,7 +152,7 @@ def autograd_function(
 
 
 class _Autograd:
-    """Stands in for the library while torch registers an op's formula: wraps torch's kernel for the op's
+    """Replaces the library while torch registers an op's formula: wraps torch's kernel for the op's
     autograd key in a check whether another op is to be recorded instead."""
 
     def __init__(self, spec: Spec, signature: arguments.Signature, formula: AutogradFormula, lookup: Lookup):

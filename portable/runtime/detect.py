@@ -44,7 +44,7 @@ def this_machine() -> Machine:
 def select(machine: Machine) -> Selection:
     """Detect with every vendor folder, honour PORTABLE_BACKEND, and refuse to guess between two GPUs.
 
-    An emulated GPU stands in for a vendor that PORTABLE_BACKEND names where none of its GPUs is
+    An emulated GPU is used for a vendor that PORTABLE_BACKEND names where none of its GPUs is
     present; PORTABLE_EMULATE=1 selects one in any case, PORTABLE_EMULATE=0 forbids it.
     """
     classes = {vendor: backend_class(vendor) for vendor in registry.vendors()}

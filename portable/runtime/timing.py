@@ -1,6 +1,6 @@
 """Device time of calls, in one run.
 
-A call is captured into a graph that walks over rotating buffer sets larger than the last-level cache,
+A call is captured into a graph that runs over rotating buffer sets larger than the last-level cache,
 so that neither the host nor the cache is measured; where capture fails, events bracket a plain loop.
 The candidates are replayed in rotation, so that a drifting clock falls on all of them alike, and what is
 compared is the ratio within each round.
@@ -98,7 +98,7 @@ class Timed:
         try:
             with torch.cuda.graph(graph):
                 self._loop()
-        except Exception:  # whatever a library raises when it meets a capture, events still time it
+        except Exception:  # whatever a library raises during capture, events still time it
             torch.cuda.synchronize()
             self._graph = None
             return

@@ -85,7 +85,7 @@ class BaseReader:
             raise self.fail(line, str(error)) from None
 
     def file(self, text: str, line: int) -> Path:
-        """A file named relative to the op's folder; it may lie in a neighbouring op's folder. `../_lib` is
+        """A file named relative to the op's folder; it may be in a neighbouring op's folder. `../_lib` is
         this package's where the folder of the op has none beside it."""
         root = self.path.parent.parent.resolve()
         file = (self.path.parent / text).resolve()

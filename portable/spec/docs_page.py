@@ -28,7 +28,7 @@ def _call(spec: Spec) -> list[str]:
     if not spec.functions:
         return [f"```python\nportable.{spec.op}{spec.signature}\n```"]
     names = " and ".join(f"`portable.{each.function}`" for each in spec.functions)
-    text = f"People call it through {names}; `help()` says how. The op behind them, as it is described here:"
+    text = f"The public functions are {names}; see their `help()`. This page describes the op that they call:"
     return [text, f"```python\ntorch.ops.portable.{spec.op}{spec.signature}\n```"]
 
 

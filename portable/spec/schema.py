@@ -263,7 +263,7 @@ IMPLEMENTATION = {
     "name": Key("str", "Its name: the kernel's language or unit, as wgmma or triton.", "triton", True),
     "extends": Key(
         "str",
-        "Another spec file, of a neighbouring folder or this one: what is not given here is that of its "
+        "Another spec file, of a neighbouring folder or this one: a key that is absent has the value of its "
         "implementation of the same name.",
         "../scale/spec.yaml",
     ),

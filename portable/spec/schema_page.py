@@ -10,7 +10,7 @@ from portable.spec.schema import Key
 _HEAD = """# The spec of an op
 
 Written by `make docs` from `portable/spec/schema.py`. A folder with a `spec.yaml` is an op; other YAML files
-beside it are its internal ops. A key that is not listed here, or that stands twice, is refused with its file,
+beside it are its internal ops. A key that is not listed, or is given twice, is refused with its file,
 its line and the nearest legal key. `portable new-op NAME` writes a folder to start from.
 
 YAML traps are refused as well: `on`, `yes` and `no` are not booleans, and `1e-6` is a number.

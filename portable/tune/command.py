@@ -39,9 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--param", action="append", default=[], metavar="NAME=VALUE", help="a parameter of the call"
     )
-    parser.add_argument(
-        "--columns", default="", metavar="INPUT,...", help="matrices that lie column by column in memory"
-    )
+    parser.add_argument("--columns", default="", metavar="INPUT,...", help="column-major matrices")
     parser.add_argument("--impl", help="the implementation to tune (default: all that have tunables)")
     parser.add_argument(
         "--budget", type=_count, default=session.TRIALS, metavar="N",

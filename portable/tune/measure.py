@@ -71,7 +71,7 @@ class CallBench:
     def _count(self) -> None:
         self.deaths += 1
         if self.deaths > MOST_DEATHS:
-            raise PortableError(f"{self._problem}: {self.deaths} configs lost the device; stopping here")
+            raise PortableError(f"{self._problem}: {self.deaths} configs lost the device; stopped")
 
     def check(self, name: str, values: Mapping[str, Any]) -> dict[str, Any]:
         """{"bits": digest of its outputs}, or {"why": ...} where it is wrong or did not survive."""
