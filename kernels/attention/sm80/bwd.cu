@@ -261,7 +261,7 @@ void attention_bwd_sm80(const AttentionParams params, int lines, int tiles) {
             start = span.begin;
             d.base += passing_d_head;
             e.base += passing_e_head;
-            stats += 2 * static_cast<int64_t>(p.seqlen_q);  // read again: `queries` would stay in a register
+            stats += 2u * static_cast<uint32_t>(p.seqlen_q);  // read again: `queries` would stay in a register
             bias += p.bias_head;
         }
         if (left > 1) copy_passing(stages + (stage ^ 1) * STAGE_BYTES, start);
