@@ -121,8 +121,10 @@ def attention_bwd_dkdv(
     index = batch * G + kv_head - begin
     low, high = low + diagonal, high + diagonal
     start_n = tile * BLOCK_N
-    k_ptr = head_start(k_ptr, k_start, kv_head, k_batch, k_head, UNIT)
-    v_ptr = head_start(v_ptr, k_start, kv_head, v_batch, v_head, UNIT)
+    if k_ptr is not None:
+        k_ptr = head_start(k_ptr, k_start, kv_head, k_batch, k_head, UNIT)
+    if v_ptr is not None:
+        v_ptr = head_start(v_ptr, k_start, kv_head, v_batch, v_head, UNIT)
     keys = load_tile(k, k_ptr, k_row, k_start, kv_head, start_n, N, True, D, BLOCK_N, BLOCK_D, UNIT, WIDE)
     values = load_tile(v, v_ptr, v_row, k_start, kv_head, start_n, N, True, E, BLOCK_N, BLOCK_E, UNIT, WIDE)
 
@@ -144,17 +146,22 @@ def attention_bwd_dkdv(
     for member in range(qheads_per_kvhead):
         head = kv_head * qheads_per_kvhead + member
         row = statistics_row(tiles_ptr, batch, head, G * qheads_per_kvhead, padded)
-        q_at = head_start(q_ptr, q_start, head, q_batch, q_head, UNIT)
-        do_at = head_start(do_ptr, q_start, head, do_batch, do_head, UNIT)
-        bias_at = head_start(bias_ptr, batch, head, bias_batch, bias_head, 1)
+        q_at, do_at, bias_at = q_ptr, do_ptr, bias_ptr
+        if q_ptr is not None:
+            q_at = head_start(q_ptr, q_start, head, q_batch, q_head, UNIT)
+            do_at = head_start(do_ptr, q_start, head, do_batch, do_head, UNIT)
+        if bias_ptr is not None:
+            bias_at = head_start(bias_ptr, batch, head, bias_batch, bias_head, 1)
         acc_dk, acc_dv = dkdv_loop(
             acc_dk, acc_dv, keys, values, q, do, ds, q_at, q_row, do_at, do_row, bias_at, bias_row,
             lse_log2_ptr + row, delta_ptr + row, q_start, head, index * qheads_per_kvhead + member, start_n,
             first, stop, M, N, low, high, scale, cap, full_first, full_stop, SOFTCAP, LOW, HIGH, D, E,
             BLOCK_D, BLOCK_E, UNIT, WIDE, PRECISION, MASK_DP, BLOCK_M, BLOCK_N,
         )  # fmt: skip
-    dk_ptr = head_start(dk_ptr, k_start, kv_head, dk_batch, dk_head, UNIT)
-    dv_ptr = head_start(dv_ptr, k_start, kv_head, dv_batch, dv_head, UNIT)
+    if dk_ptr is not None:
+        dk_ptr = head_start(dk_ptr, k_start, kv_head, dk_batch, dk_head, UNIT)
+    if dv_ptr is not None:
+        dv_ptr = head_start(dv_ptr, k_start, kv_head, dv_batch, dv_head, UNIT)
     store_tile(dk, dk_ptr, dk_row, k_start, kv_head, start_n, N, acc_dk * factor, D, UNIT, WIDE)
     store_tile(dv, dv_ptr, dv_row, k_start, kv_head, start_n, N, acc_dv, E, UNIT, WIDE)
 
@@ -218,11 +225,16 @@ def attention_bwd_dq(
     kv_head = head // qheads_per_kvhead
     low, high = low + diagonal, high + diagonal
     start_m = tile * BLOCK_M
-    q_ptr = head_start(q_ptr, q_start, head, q_batch, q_head, UNIT)
-    do_ptr = head_start(do_ptr, q_start, head, do_batch, do_head, UNIT)
-    k_ptr = head_start(k_ptr, k_start, kv_head, k_batch, k_head, UNIT)
-    v_ptr = head_start(v_ptr, k_start, kv_head, v_batch, v_head, UNIT)
-    bias_ptr = head_start(bias_ptr, batch, head, bias_batch, bias_head, 1)
+    if q_ptr is not None:
+        q_ptr = head_start(q_ptr, q_start, head, q_batch, q_head, UNIT)
+    if do_ptr is not None:
+        do_ptr = head_start(do_ptr, q_start, head, do_batch, do_head, UNIT)
+    if k_ptr is not None:
+        k_ptr = head_start(k_ptr, k_start, kv_head, k_batch, k_head, UNIT)
+    if v_ptr is not None:
+        v_ptr = head_start(v_ptr, k_start, kv_head, v_batch, v_head, UNIT)
+    if bias_ptr is not None:
+        bias_ptr = head_start(bias_ptr, batch, head, bias_batch, bias_head, 1)
     queries = load_tile(q, q_ptr, q_row, q_start, head, start_m, M, True, D, BLOCK_M, BLOCK_D, UNIT, WIDE)
     grads = load_tile(do, do_ptr, do_row, q_start, head, start_m, M, True, E, BLOCK_M, BLOCK_E, UNIT, WIDE)
     rows = start_m + tl.arange(0, BLOCK_M)
@@ -270,7 +282,8 @@ def attention_bwd_dq(
             MASKING, SOFTCAP, LOW, HIGH, D, E, BLOCK_D, BLOCK_E, UNIT, WIDE, PRECISION, BLOCK_M, BLOCK_N,
             full_first, full_stop,
         )  # fmt: skip
-    dq_ptr = head_start(dq_ptr, q_start, head, dq_batch, dq_head, UNIT)
+    if dq_ptr is not None:
+        dq_ptr = head_start(dq_ptr, q_start, head, dq_batch, dq_head, UNIT)
     store_tile(dq, dq_ptr, dq_row, q_start, head, start_m, M, acc_dq * factor, D, UNIT, WIDE)
 
 
@@ -352,13 +365,14 @@ def attention_dbias(
     cols = start_n + tl.arange(0, BLOCK_N)
     ds_tile = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
     if visible:
-        q_at = head_start(q_ptr, batch, head, q_batch, q_head, UNIT)
-        do_at = head_start(do_ptr, batch, head, do_batch, do_head, UNIT)
-        k_at = head_start(k_ptr, batch, kv_head, k_batch, k_head, UNIT)
-        v_at = head_start(v_ptr, batch, kv_head, v_batch, v_head, UNIT)
+        if q_ptr is not None:
+            q_ptr = head_start(q_ptr, batch, head, q_batch, q_head, UNIT)
+            do_ptr = head_start(do_ptr, batch, head, do_batch, do_head, UNIT)
+            k_ptr = head_start(k_ptr, batch, kv_head, k_batch, k_head, UNIT)
+            v_ptr = head_start(v_ptr, batch, kv_head, v_batch, v_head, UNIT)
         bias_ptr = head_start(bias_ptr, batch, head, bias_batch, bias_head, BIAS_UNIT)
         s = gemm_nt(
-            q, q_at, q_row, k, k_at, k_row, batch, head, kv_head, start_m, start_n, M, N,
+            q, q_ptr, q_row, k, k_ptr, k_row, batch, head, kv_head, start_m, start_n, M, N,
             D, BLOCK_D, UNIT, WIDE, PRECISION, BLOCK_M, BLOCK_N,
         )  # fmt: skip
         s, _ = apply_softcap(s, scale, cap, SOFTCAP)
@@ -366,7 +380,7 @@ def attention_dbias(
         row = (batch * H + head).to(tl.int64) * padded
         p = tl.exp2(s - tl.load(lse_log2_ptr + row + rows)[:, None])
         dp = gemm_nt(
-            do, do_at, do_row, v, v_at, v_row, batch, head, kv_head, start_m, start_n, M, N,
+            do, do_ptr, do_row, v, v_ptr, v_row, batch, head, kv_head, start_m, start_n, M, N,
             E, BLOCK_E, UNIT, WIDE, PRECISION, BLOCK_M, BLOCK_N,
         )  # fmt: skip
         ds_tile = p * (dp - tl.load(delta_ptr + row + rows)[:, None])

@@ -92,11 +92,16 @@ def attention_forward(
     kv_head = head // qheads_per_kvhead
     low, high = low + diagonal, high + diagonal
     start_m = tile * BLOCK_M
-    q_ptr = head_start(q_ptr, q_start, head, q_batch, q_head, UNIT)
-    k_ptr = head_start(k_ptr, k_start, kv_head, k_batch, k_head, UNIT)
-    v_ptr = head_start(v_ptr, k_start, kv_head, v_batch, v_head, UNIT)
-    o_ptr = head_start(o_ptr, q_start, head, o_batch, o_head, UNIT)
-    bias_ptr = head_start(bias_ptr, batch, head, bias_batch, bias_head, 1)
+    if q_ptr is not None:
+        q_ptr = head_start(q_ptr, q_start, head, q_batch, q_head, UNIT)
+    if k_ptr is not None:
+        k_ptr = head_start(k_ptr, k_start, kv_head, k_batch, k_head, UNIT)
+    if v_ptr is not None:
+        v_ptr = head_start(v_ptr, k_start, kv_head, v_batch, v_head, UNIT)
+    if o_ptr is not None:
+        o_ptr = head_start(o_ptr, q_start, head, o_batch, o_head, UNIT)
+    if bias_ptr is not None:
+        bias_ptr = head_start(bias_ptr, batch, head, bias_batch, bias_head, 1)
     queries = load_tile(q, q_ptr, q_row, q_start, head, start_m, M, True, D, BLOCK_M, BLOCK_D, UNIT, WIDE)
     rest = None
     if REST_D > 0:

@@ -15,12 +15,9 @@ from portable.kernels.attention.triton.varlen import FAR
 
 @triton.jit
 def head_start(ptr, batch, head, batch_stride, head_stride, UNIT: tl.constexpr):
-    """The first element of a head; None where `ptr` is: of a tensor that is absent or has a descriptor."""
-    if ptr is None:
-        return ptr
-    else:
-        to_batch = batch.to(tl.int64) * divisible(batch_stride, UNIT)
-        return ptr + (to_batch + head.to(tl.int64) * divisible(head_stride, UNIT))
+    """The first element of a head."""
+    to_batch = batch.to(tl.int64) * divisible(batch_stride, UNIT)
+    return ptr + (to_batch + head.to(tl.int64) * divisible(head_stride, UNIT))
 
 
 @triton.jit
