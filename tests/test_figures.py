@@ -17,7 +17,7 @@ from .conformance import toy_gpu_faults
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORD = record.read(ROOT / "conformance/results/h200/core.json")
-FIRST, SECOND = (record.read(ROOT / f"conformance/results/h200/sweep-{run}.json") for run in (3, 4))
+FIRST, SECOND = (record.read(ROOT / f"conformance/results/h200/sweep-{run}.json") for run in (4, 5))
 SEQUENCES = "H=16,G=16,M=8192,N=8192,D=128,E=128,lead=2,causal=True"
 ROWS = {
     "matmul 4096 x 4096 x 4096": ("matmul/bfloat16/M=4096,N=4096,K=4096", "wgmma", "torch"),
@@ -102,7 +102,7 @@ def test_the_page_of_emulated_gpus_is_what_the_records_say():
 def test_attention_conforms_on_emulated_gpus():
     """The smoke tier: forward, gradient, decode, pages and varlen sequences, in HIP C++ and Triton."""
     readme = (ROOT / "README.md").read_text()
-    for arch, unit in (("gfx942", "mfma"), ("gfx950", "mfma"), ("gfx1100", "wmma")):
+    for arch, unit in (("gfx942", "mfma"), ("gfx950", "mfma"), ("gfx1100", "wmma"), ("gfx1201", "wmma")):
         found = record.read(ROOT / f"conformance/results/emulated-{arch}/smoke-attention.json")
         assert found["header"]["emulated"] and found["header"]["arch"] == arch and record.conforming(found)
         results = found["results"]
@@ -118,11 +118,17 @@ def test_attention_conforms_on_emulated_gpus():
     assert f"on gfx90a {record.tally(found)}" in readme
 
 
-def test_an_h200_and_an_emulated_mi300_agree():
-    other = record.read(ROOT / "conformance/results/emulated-gfx942/core.json")
-    lines, agree = compare.report(RECORD, other)
-    assert agree, "\n".join(lines)
-    assert sum(each.cases for each in compare.agreements(RECORD, other)) > 5000
+def test_an_h200_and_emulated_gpus_agree():
+    """But for the sign of zeros that Triton 3.6 loses on AMD, in float16 products (docs/emulated.md)."""
+    for arch, differ in (("gfx90a", 15), ("gfx942", 15), ("gfx950", 0), ("gfx1100", 17), ("gfx1201", 17)):
+        other = record.read(ROOT / f"conformance/results/emulated-{arch}/core.json")
+        found = compare.agreements(RECORD, other)
+        assert sum(each.cases for each in found) > 5000
+        problems = [(each.op, each.impl, text) for each in found for text in each.problems]
+        assert len(problems) == differ, problems
+        for op, impl, text in problems:
+            assert (op, impl) == ("softmax_backward", "triton"), text
+            assert "/float16/" in text and text.endswith("must be bit-equal, and is not"), text
 
 
 def test_a_killed_a_hung_and_a_starved_kernel_left_a_whole_record():
