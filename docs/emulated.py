@@ -33,9 +33,10 @@ compile, autograd, rows alone) are in the second table alone.
 """
 
 SIGNED_ZEROS = (
-    "The disagreements are zeros of the other sign, all in Triton's float16 `softmax_backward`: LLVM in Triton",
-    "3.6 and 3.7 rounds a float32 product to float16 by `v_fma_mixlo_f16 a, b, 0`, and -0 + 0 is +0. HIP C++",
-    "keeps the sign, as did Triton 3.9. Seen in the emulated machine code; every element is within its bound.",
+    "The disagreements are zeros of the other sign, all in Triton's float16 `softmax_backward`: LLVM in",
+    "Triton 3.6 and 3.7 rounds a float32 product to float16 by `v_fma_mixlo_f16 a, b, 0`, and -0 + 0 is +0.",
+    "HIP C++ keeps the sign, as did Triton 3.9. Seen in the emulated machine code; every element is within",
+    "its bound.",
 )
 """tests/test_figures.py holds the disagreements to this class."""
 
