@@ -52,14 +52,23 @@ sys.exit(os.waitstatus_to_exitcode(status))
 """
 
 # Processor time beside the clock's: the import waits for nothing, and another job on the same cores
-# lengthens only the clock's.
+# lengthens only the clock's. Of two jobs that share a core's caches each is slower still: `unit` is fixed
+# work of the same kind, and says by how much.
 TIMED = """
 import time
 import torch
+source = "from dataclasses import dataclass\\n" + "".join(
+    f"@dataclass(frozen=True)\\nclass C{i}:\\n a: int\\n b: int = 1\\n c: str = ''\\n" for i in range(30)
+)
+started = time.process_time()
+exec(compile(source, "unit", "exec"), {"__name__": "unit"})
+unit = time.process_time() - started
 clock, processor = time.perf_counter(), time.process_time()
 import portable
-print((time.process_time() - processor) * 1e3, (time.perf_counter() - clock) * 1e3)
+print((time.process_time() - processor) * 1e3, (time.perf_counter() - clock) * 1e3, unit * 1e3)
 """
+UNIT_MS = 14.0
+"""What `unit` took on the quiet machine for which LIMIT_MS holds (2 cores, 2026-11-22)."""
 
 
 def python(code: str, *options: str, **environ: str) -> subprocess.CompletedProcess:
@@ -110,11 +119,13 @@ def test_a_process_may_fork_after():
 def test_costs_at_most_50_ms_on_top_of_torch(record_property):
     """The least processor time of several processes is bounded; the first run may write bytecode."""
     runs = [tuple(map(float, python(TIMED).stdout.split())) for _ in range(RUNS)]
-    processor, clock = ([run[i] for run in runs] for i in (0, 1))
+    processor, clock, unit = ([run[i] for run in runs] for i in (0, 1, 2))
+    limit = LIMIT_MS * max(1.0, min(unit) / UNIT_MS)
     report = (
         f"processor {min(processor):.1f} ms least, {statistics.median(processor):.1f} median;"
-        f" clock {min(clock):.1f} least, {statistics.median(clock):.1f} median"
+        f" clock {min(clock):.1f} least, {statistics.median(clock):.1f} median; unit {min(unit):.1f},"
+        f" limit {limit:.1f}"
     )
     record_property("import_ms", report)
     print(f"\nimport portable on top of torch, {RUNS} processes: {report}")
-    assert min(processor) < LIMIT_MS, report
+    assert min(processor) < limit, report

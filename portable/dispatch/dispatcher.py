@@ -18,7 +18,7 @@ from portable.dispatch.compiled_call import CompiledCall
 from portable.errors import UnknownOpError, UnsupportedGradientError
 from portable.plan import Device
 from portable.runtime import detect
-from portable.spec import docs_page, registry
+from portable.spec import registry
 from portable.spec.model import Spec
 
 _T = TypeVar("_T")
@@ -91,6 +91,8 @@ class Op:
         ] = {}  # plain calls, by the keys of portable.dispatch.fast_path
         self.__name__ = self.__qualname__ = spec.op
         self.__module__ = "portable"
+        from portable.spec import docs_page  # not part of `import portable`
+
         self.__doc__ = docs_page.page(spec)
         self.__signature__ = spec.signature
         self._signature = signature

@@ -28,7 +28,7 @@ from portable.plan import (
     TensorInfo,
     TritonKernel,
 )
-from portable.runtime import disk_cache, kernel_abi, triton_build
+from portable.runtime import disk_cache, triton_build
 from portable.spec import registry
 
 _INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
@@ -86,6 +86,8 @@ def code_object(launch: Launch, types: dict[str, str], backend: Backend, device:
             _code[identity] = code
             compiled.append(kernel.name)
     if code.parameters is not None:
+        from portable.runtime import kernel_abi  # 3 of 53 ms of `import portable`
+
         kernel_abi.check(launch, code.parameters, types)
     return code
 
@@ -111,6 +113,8 @@ def _triton_code(kernel: TritonKernel, types: Any, target: tuple[str, int | str,
 
 
 def _build_native(kernel: NativeKernel, backend: Backend, device: Device) -> CodeObject:
+    from portable.runtime import kernel_abi
+
     includes = include_folders(kernel.source, backend)
     name = disk_cache.key(
         source_text(kernel.source, includes),
@@ -131,6 +135,8 @@ def _build_native(kernel: NativeKernel, backend: Backend, device: Device) -> Cod
 
 def _native_code(kernel: NativeKernel, backend: Backend, device: Device, includes: tuple[Path, ...]) -> bytes:
     """A line of the entry's parameters, null where the sources are not C++, then the machine code."""
+    from portable.runtime import kernel_abi
+
     binary = backend.compile_native(kernel, device, includes)
     macros = backend.predefined_macros(device)
     found = None if macros is None else kernel_abi.parameters(kernel, includes, macros)
