@@ -20,7 +20,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from portable.backend import Backend
 from portable.configs import shape_class
@@ -28,7 +28,9 @@ from portable.errors import FormulaError, SpecError, TunedFileError, listed, nea
 from portable.plan import Device
 from portable.spec import registry, strict_yaml
 from portable.spec.formula import Formula
-from portable.spec.model import Implementation, Spec
+
+if TYPE_CHECKING:
+    from portable.spec.model import Implementation, Spec
 
 SCHEMA_VERSIONS = (1, 2)
 """The second has measured entries."""

@@ -8,10 +8,12 @@ in it where the implementation promises a row the same bits whatever rows are be
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from portable.plan import TensorInfo
-from portable.spec.model import Implementation, Spec
+
+if TYPE_CHECKING:
+    from portable.spec.model import Implementation, Spec
 
 MULTIPLE = 16
 

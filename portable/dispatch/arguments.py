@@ -9,12 +9,14 @@ import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from portable import errors
-from portable.spec.model import Param, Spec
+
+if TYPE_CHECKING:
+    from portable.spec.model import Param, Spec
 
 MISSING = object()
 

@@ -6,7 +6,7 @@ A call that the dispatcher has seen before costs a look-up, then `CompiledCall`:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -18,7 +18,9 @@ from portable.layout import collapsible
 from portable.plan import Device, TensorInfo, Workspace
 from portable.runtime import build
 from portable.spec import registry
-from portable.spec.model import Input, Spec
+
+if TYPE_CHECKING:
+    from portable.spec.model import Input, Spec
 
 
 def _addresses(tensors: Sequence[Any]) -> list[int]:

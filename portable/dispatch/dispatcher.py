@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
@@ -19,7 +19,9 @@ from portable.errors import UnknownOpError, UnsupportedGradientError
 from portable.plan import Device
 from portable.runtime import detect
 from portable.spec import registry
-from portable.spec.model import Spec
+
+if TYPE_CHECKING:
+    from portable.spec.model import Spec
 
 _T = TypeVar("_T")
 _MEMO_LIMIT = 4096

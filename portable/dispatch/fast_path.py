@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import linecache
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -18,7 +18,9 @@ from portable.backend import Backend
 from portable.dispatch import pins
 from portable.dispatch.arguments import MISSING, Signature
 from portable.runtime.build import BoundLaunch
-from portable.spec.model import Spec
+
+if TYPE_CHECKING:
+    from portable.spec.model import Spec
 
 Entry = tuple[Any, ...]
 """What the fast path keeps of a call: (guard of its tensors, its pins, its parameters, its `unguarded`

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import portable
 from portable.errors import SpecError, listed
 from portable.spec import registry
-from portable.spec.model import Gradient, Spec
+
+if TYPE_CHECKING:
+    from portable.spec.model import Gradient, Spec
 
 
 def load(spec: Spec) -> Any:
     """What has `save` and `backward` for an op, or None for one without a gradient."""
+    from portable.spec.model import Gradient
+
     if isinstance(spec.gradient, Gradient):
         return BackwardOp(spec, spec.gradient)
     return None if spec.gradient is None else registry.load_module(spec.gradient)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from portable.backend import Backend
 from portable.configs import lookup, shape_class
@@ -13,7 +13,9 @@ from portable.dispatch import pins
 from portable.errors import NoImplementationError, PinError, listed
 from portable.plan import Call, Device, Plan, Rejected, TensorInfo
 from portable.spec import registry
-from portable.spec.model import Implementation, Spec
+
+if TYPE_CHECKING:
+    from portable.spec.model import Implementation, Spec
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,10 @@ import torch
 from portable.dispatch import arguments, fast_path, gradient
 from portable.dispatch import pins as settings
 from portable.errors import UnsupportedGradientError, UnsupportedTransformError
-from portable.spec.model import Spec
 
 if TYPE_CHECKING:
     from portable.dispatch.compiled_call import CompiledCall
+    from portable.spec.model import Spec
 
 _library = torch.library.Library("portable", "DEF")
 _AUTOCAST = {"cuda": "AutocastCUDA", "cpu": "AutocastCPU"}  # torch's dispatch keys by device type

@@ -8,10 +8,11 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from portable import dtypes
-from portable.spec.model import RoundedReference
 
 if TYPE_CHECKING:
     import torch
+
+    from portable.spec.model import RoundedReference
 
 
 def rounded(function: Callable[..., Any], entry: RoundedReference) -> Callable[..., Any]:

@@ -23,10 +23,9 @@ from typing import TYPE_CHECKING, Any
 
 from portable.errors import BackendError, SpecError, UnknownOpError
 from portable.spec import fallback
-from portable.spec.model import Entry, RoundedReference
 
 if TYPE_CHECKING:
-    from portable.spec.model import Spec
+    from portable.spec.model import Entry, Spec
 
 KERNEL_PATH = "PORTABLE_KERNEL_PATH"
 BACKEND_PATH = "PORTABLE_BACKEND_PATH"
@@ -203,6 +202,8 @@ def load_entry(entry: Entry) -> Callable[..., Any]:
     function = getattr(module, entry.function, None)
     if not callable(function):
         raise SpecError(entry.file, None, f"the spec names {entry}, but the file has no such function")
+    from portable.spec.model import RoundedReference
+
     if isinstance(entry, RoundedReference):
         return fallback.rounded(function, entry)
     if not entry.arguments:
