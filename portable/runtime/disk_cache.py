@@ -1,8 +1,9 @@
-"""The disk cache of compiled kernels, shared by processes.
+"""The disk cache of compiled code, shared by processes.
 
-One file per kernel: a header with the format's version and the payload's SHA-256, then the machine
-code. Files are written beside their name and renamed into place, so a reader sees a whole file or
-none; a file that does not verify is rebuilt. Where the directory cannot be written the cache is off.
+One file per entry: a header with the format's version and the payload's SHA-256, then the machine code. Files
+are written beside their name and renamed into place, so a reader sees a whole file or none. Only a regular
+file of this user (or of root, who prepares images) is read, never through a link; what is not that, or does
+not verify, is rebuilt. Where the directory cannot be written the cache is off.
 """
 
 from __future__ import annotations
@@ -10,11 +11,19 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import stat
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
+
 _MAGIC = b"portable-kernel-1\n"
+# A FIFO would be waited for without O_NONBLOCK. What a system lacks is 0.
+_SAFE = sum(getattr(os, flag, 0) for flag in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC"))
 
 
 def directory() -> Path:
@@ -36,22 +45,34 @@ def key(*parts: str | bytes) -> str:
     return digest.hexdigest()
 
 
-def read(name: str) -> bytes | None:
-    """The payload stored under `name`, or None where there is none that verifies."""
+def _open(path: Path, flags: int) -> int:
+    """A descriptor of a regular file of this user or root. Raises OSError for a link and all else."""
+    descriptor = os.open(path, flags | _SAFE, 0o600)
+    found = os.fstat(descriptor)
+    own = not hasattr(os, "geteuid") or found.st_uid in (os.geteuid(), 0)
+    if not (stat.S_ISREG(found.st_mode) and own):
+        os.close(descriptor)
+        raise PermissionError(f"{path} is no regular file of this user")
+    return descriptor
+
+
+def read(name: str, folder: Path | None = None) -> bytes | None:
+    """The payload stored under `name` in `folder` (the cache's own), None where there is none to trust."""
     try:
-        data = (directory() / name).read_bytes()
+        with open(_open((folder or directory()) / name, os.O_RDONLY), "rb") as file:
+            data = file.read()
     except OSError:
         return None
     head = len(_MAGIC)
-    payload = data[head + 32 :]
+    payload = memoryview(data)[head + 32 :]
     if data[:head] != _MAGIC or hashlib.sha256(payload).digest() != data[head : head + 32]:
         return None
-    return payload
+    return bytes(payload)
 
 
-def write(name: str, payload: bytes) -> Path | None:
+def write(name: str, payload: bytes, folder: Path | None = None) -> Path | None:
     """Store `payload`; returns its file's path, or None where the directory cannot be written."""
-    folder = directory()
+    folder = folder or directory()
     temporary = None
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -67,10 +88,39 @@ def write(name: str, payload: bytes) -> Path | None:
     return folder / name
 
 
-def get(name: str, build: Callable[[], bytes]) -> bytes:
+def get(name: str, build: Callable[[], bytes], folder: Path | None = None) -> bytes:
     """The payload under `name`, built and stored where it is not there yet."""
-    payload = read(name)
+    payload = read(name, folder)
     if payload is None:
         payload = build()
-        write(name, payload)
+        write(name, payload, folder)
     return payload
+
+
+def writable(folder: Path) -> bool:
+    """Whether files can be made in `folder`, which is made where it is not there."""
+    with contextlib.suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+    return folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
+
+
+@contextlib.contextmanager
+def locked(name: str, folder: Path) -> Iterator[None]:
+    """The block of one process at a time, of those that hold the lock `name`.
+
+    It saves work and protects nothing: `write` leaves a whole file without it. So where no lock can be had
+    (the name is a link, a FIFO or a file of another user) the block runs at once.
+    """
+    try:
+        descriptor = _open(folder / name, os.O_RDWR | os.O_CREAT)
+    except OSError:
+        yield
+        return
+    try:
+        if fcntl is not None:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        if fcntl is not None:  # a child forked meanwhile has the descriptor too, and would keep the lock
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+        os.close(descriptor)

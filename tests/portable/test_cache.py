@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -40,6 +44,42 @@ def test_a_torn_or_damaged_file_is_built_again(folder, damage):
     assert disk_cache.read(name) is None
     assert disk_cache.get(name, lambda: b"again") == b"again"
     assert disk_cache.read(name) == b"again"
+
+
+def test_a_link_a_pipe_and_a_file_of_another_user_are_not_read_but_replaced(folder, tmp_path):
+    """2026-11-22: a FIFO hung for ever, and what another user had written was loaded."""
+    name = disk_cache.key("x")
+    file = disk_cache.write(name, b"not to be trusted")
+    assert file is not None
+    file.rename(tmp_path / "elsewhere")
+
+    def link():
+        file.symlink_to(tmp_path / "elsewhere")
+
+    def other_owner():
+        disk_cache.write(name, b"not to be trusted")
+        os.chown(file, 65534, 65534)
+
+    for make in (link, lambda: os.mkfifo(file), *([other_owner] if os.geteuid() == 0 else [])):
+        make()
+        assert disk_cache.read(name) is None
+        assert disk_cache.get(name, lambda: b"built") == b"built"
+        assert file.lstat().st_uid == os.geteuid() and disk_cache.read(name) == b"built"
+        file.unlink()
+    assert disk_cache.get(".", lambda: b"built") == b"built"
+
+
+def test_a_child_forked_while_a_lock_is_held_does_not_keep_it(folder):
+    folder.mkdir()
+    with disk_cache.locked("lock", folder):
+        child = os.fork()
+        if child == 0:
+            time.sleep(20)
+            os._exit(0)
+    with open(folder / "lock") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises BlockingIOError where it is held
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
 
 
 def test_a_folder_that_cannot_be_written_turns_the_cache_off(tmp_path, monkeypatch):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import fcntl
 import functools
 import os
 import platform
+import stat
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib import metadata, util
@@ -18,12 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from portable.backends.rocm.emulator import abi
-from portable.errors import CompileError
+from portable.errors import CompileError, LaunchError
 from portable.runtime import disk_cache
 
 _NATIVE = Path(__file__).resolve().parent / "native"
 _FLAGS = (
-    *("-O2", "-march=native", "-std=c17", "-fPIC", "-fno-sanitize=undefined"),
+    # Without debugging information it is 1.5 MB rather than 4.8: every process hashes it.
+    *("-O2", "-g0", "-march=native", "-std=c17", "-fPIC", "-fno-sanitize=undefined"),
     *("-ffp-contract=off", "-fno-math-errno", "-fvisibility=hidden"),
 )  # fmt: skip
 
@@ -44,9 +46,9 @@ class Op:
 class Library:
     """The loaded library and its table of ops."""
 
-    def __init__(self, path: Path):
+    def __init__(self, path: str):
         ctypes.CDLL("libm.so.6", ctypes.RTLD_GLOBAL)  # the library's only dependency besides libc
-        self.handle: Any = ctypes.CDLL(str(path))
+        self.handle: Any = ctypes.CDLL(path)
         self.handle.emulator_op.restype = ctypes.POINTER(abi.OpInfo)
         self.handle.emulator_link.argtypes = (ctypes.c_void_p, ctypes.c_uint32)
         self.handle.emulator_run.argtypes = (ctypes.c_void_p,)
@@ -72,42 +74,63 @@ def missing() -> str | None:
 
 @functools.cache
 def library() -> Library:
-    """This process's library. Raises CompileError if it cannot be built."""
-    return Library(build())
+    """This process's library. Raises CompileError if it cannot be built, LaunchError if not loaded."""
+    try:
+        return Library(_in_memory(image()))
+    except OSError as error:
+        raise LaunchError("the emulator", f"its library is not loaded: {error}") from error
 
 
-def build() -> Path:
-    """The path of the library; compiles it if the cache has none for these sources and this CPU."""
+def image() -> bytes:
+    """The library's file: the cache's for these sources and this CPU where it verifies, else a new one.
+
+    Raises CompileError.
+    """
     sources = sorted(_NATIVE.glob("*.c"))
     texts = [path.read_bytes() for path in sorted(_NATIVE.glob("*.[ch]"))]
-    name = disk_cache.key(*texts, " ".join(_FLAGS), metadata.version("ziglang"), _processor())
-    for folder in (disk_cache.directory(), Path(tempfile.gettempdir()) / f"portable-{os.getuid()}"):
-        path = folder / f"emulator-{name[:32]}.so"
-        if path.is_file() and path.stat().st_uid == os.getuid():
-            return path
-        try:
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            lock = open(folder / ".emulator-lock", "w")  # noqa: SIM115 - entered below
-        except OSError:
-            continue
-        with lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # a second process waits for the first and uses its library
-            if not path.is_file():
-                _build_at(sources, path)
-        return path
-    raise CompileError("the emulator", "neither the cache directory nor the temporary one can be written")
+    digest = disk_cache.key(*texts, " ".join(_FLAGS), metadata.version("ziglang"), _processor())
+    name = f"emulator-{digest[:32]}"
+    for folder in _folders():
+        found = disk_cache.read(name, folder)
+        if found is None and disk_cache.writable(folder):
+            with disk_cache.locked(".emulator-lock", folder):  # a second process uses what the first builds
+                found = disk_cache.get(name, lambda: _built(sources), folder)
+        if found is not None:
+            return found
+    return _built(sources)
 
 
-def _build_at(sources: list[Path], path: Path) -> None:
-    handle, temporary = tempfile.mkstemp(prefix=".emulator-", dir=path.parent)
-    os.close(handle)
+def _folders() -> Iterator[Path]:
+    """The cache, and for one that cannot be written a folder of this user among the temporary files."""
+    yield disk_cache.directory()
+    with contextlib.suppress(OSError):
+        folder = Path(tempfile.gettempdir()) / f"portable-{os.getuid()}"
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+        found = folder.lstat()
+        if stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022:
+            yield folder
+
+
+def _in_memory(image: bytes) -> str:
+    """A path of `image` in memory that no other process writes: what was hashed is what the loader maps.
+
+    The file stays open, because the loader takes an equal path for the library that it knows.
+    """
+    descriptor = os.memfd_create("portable-emulator")
+    with open(descriptor, "wb", closefd=False) as file:
+        file.write(image)
+    return f"/proc/{os.getpid()}/fd/{descriptor}"
+
+
+def _built(sources: list[Path]) -> bytes:
     try:
-        with _progress():
-            _compile(sources, Path(temporary))
-        os.replace(temporary, path)
-    finally:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
+        with tempfile.TemporaryDirectory(prefix="portable-") as folder, _progress():
+            target = Path(folder) / "emulator.so"
+            _compile(sources, target)
+            return target.read_bytes()
+    except OSError as error:
+        raise CompileError("the emulator", f"its files cannot be written: {error}") from error
 
 
 def _progress() -> contextlib.AbstractContextManager[Any]:
@@ -120,19 +143,19 @@ def _progress() -> contextlib.AbstractContextManager[Any]:
 
 
 def _compile(sources: list[Path], target: Path) -> None:
-    zig = (sys.executable, "-m", "ziglang")
-    with tempfile.TemporaryDirectory(prefix="portable-") as folder:
-        environment = {**os.environ, "ZIG_GLOBAL_CACHE_DIR": folder, "ZIG_LOCAL_CACHE_DIR": folder}
+    """Compiles beside `target`, in a folder that is deleted."""
+    zig, folder = (sys.executable, "-m", "ziglang"), target.parent
+    environment = {**os.environ, "ZIG_GLOBAL_CACHE_DIR": str(folder), "ZIG_LOCAL_CACHE_DIR": str(folder)}
 
-        def one(source: Path) -> str:
-            done = os.path.join(folder, source.stem + ".o")
-            _run([*zig, "cc", *_FLAGS, "-c", str(source), "-o", done], environment)
-            return done
+    def one(source: Path) -> str:
+        done = str(folder / f"{source.stem}.o")
+        _run([*zig, "cc", *_FLAGS, "-c", str(source), "-o", done], environment)
+        return done
 
-        # The slowest first. Linked by lld alone: `zig cc` would build a C runtime of its own first.
-        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-            objects = list(pool.map(one, sorted(sources, key=lambda path: -path.stat().st_size)))
-        _run([*zig, "ld.lld", "-shared", *objects, "-o", str(target)], environment)
+    # The slowest first. Linked by lld alone: `zig cc` would build a C runtime of its own first.
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        objects = list(pool.map(one, sorted(sources, key=lambda path: -path.stat().st_size)))
+    _run([*zig, "ld.lld", "-shared", *objects, "-o", str(target)], environment)
 
 
 def _run(command: list[str], environment: dict[str, str]) -> None:
