@@ -62,7 +62,7 @@ def test_a_change_survives_renames():
 
 def test_a_change_reaches_every_folder_of_an_op():
     """Headers that another folder includes and modules are the changed ones; then the right ones are back."""
-    header, scores = "attention/device/seqlen_info.h", "attention/triton/scores.py"
+    header, scores = "attention/device/seqlen_info.h", "attention/triton/tiles.py"
     names = [f"portable.kernels.attention.triton.{name}" for name in ("scores", "fwd")]
     right = [importlib.import_module(name) for name in names]
     edits = (

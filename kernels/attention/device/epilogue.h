@@ -3,7 +3,7 @@
 
 #include "prelude.h"
 
-#include "online_softmax.h"
+#include "softmax.h"
 #include "params.h"
 
 // Word i of the quad's thread t goes to thread i as word t.

@@ -1,4 +1,5 @@
-// Which queries and keys a block works on: of a dense call all of a batch; of varlen a sequence, a slice of all tokens.
+// Which queries and keys a block works on: of a dense call all of a batch; of varlen a sequence, a slice of all tokens;
+// of a decode a split of a sequence's keys.
 // For CUDA and HIP.
 #pragma once
 
@@ -84,3 +85,39 @@ DEVICE BlockRows block_rows(int tile, const VarlenTables& tables, int queries, i
         return {tile * ROWS, OwnsKeys ? keys : queries, 0, OwnsKeys ? queries : keys, low, high};
     }
 }
+
+// --- decode: split-KV ---
+//
+// How a sequence's keys are cut into splits follows from its own length and the GPU alone, so that a sequence gets the
+// same bits whatever else is in the batch.
+
+constexpr int SPLIT_ALIGN = 128;
+
+DEVICE int round_up(int count, int unit) { return (count + unit - 1) / unit * unit; }
+
+// How many keys sequence z has: within 0..capacity, whatever stands in `lens`. Without `lens`: capacity.
+DEVICE int length_of(const int32_t* lens, int64_t z, int capacity) {
+    if (lens == nullptr) {
+        return capacity;
+    }
+    const int length = lens[z];
+    return length < 0 ? 0 : length < capacity ? length : capacity;
+}
+
+// `count` splits of `size` keys from key `first` on: Chunk keys, or more where that would make more than `most`. Left:
+// whether a query sees only `left` keys before its own.
+template <int Chunk, bool Left> struct KvSplits {
+    int first, size, count;
+
+    DEVICE KvSplits(int length, int queries, int left, int most) : first(0) {
+        if (Left) {
+            first = length - queries - left;
+            first = first < 0 ? 0 : first < length ? first : length;
+            first = first / SPLIT_ALIGN * SPLIT_ALIGN;
+        }
+        const int span = length - first;
+        size = round_up((span + most - 1) / most, SPLIT_ALIGN);
+        size = size < Chunk ? Chunk : size;
+        count = (span + size - 1) / size;
+    }
+};

@@ -8,8 +8,8 @@
 // Defines: T (bf16, f16); TILE, TILE_K; EVEN_HEADS: whether heads are multiples of TILE_K; SOFTCAP.
 #include "attention/device/mask.h"
 #include "attention/device/softmax.h"
-#include "copy.h"
 #include "tile_scheduler.h"
+#include "tiles.h"
 
 constexpr int FRAGMENTS_M = 2, FRAGMENTS_N = 4;  // of a wave: keys and queries
 constexpr int WAVE_KEYS = FRAGMENTS_M * MMA_M, WAVE_QUERIES = FRAGMENTS_N * MMA_N;

@@ -2,19 +2,20 @@
 //
 // A block takes one split of one sequence's keys, one KV head, and up to 16 columns: queries times the query heads that
 // share the KV head. Each of its waves walks tiles of MMA_M keys of its own and needs no other wave until the split
-// ends; then the waves' accumulators are added in order.
+// ends; then the waves' accumulators are added in order. attention_decode_combine adds up the splits.
 //
 // Keys and values are read once, so they go from memory to the operands' registers and not through LDS. Scores are
-// computed transposed, keys by columns (fragment.h). For o^T = v^T P^T a lane needs several keys' values of one column
+// computed transposed, keys by columns (tiles.h). For o^T = v^T P^T a lane needs several keys' values of one column
 // of v: it loads up to 16 neighbouring bytes of each key's row and exchanges halves of words among its own registers.
 // Which column of v a row of the product stands for follows from that.
 //
 // Scores are in base 2: `scale` (and `cap`) hold log2(e).
 //
-// Defines: T (bf16, f16); D, E: head sizes; PAGE: keys of a page, 0 where a sequence's keys are contiguous; CHUNK, LEFT
-// (kv_splits.h); RIGHT: whether the window's right side hides keys; CAP: whether there is a softcap.
-#include "attention/device/kv_splits.h"
-#include "column_softmax.h"
+// Defines: T (bf16, f16); D, E: head sizes; PAGE: keys of a page, 0 where a sequence's keys are contiguous; CHUNK: the
+// fewest keys of a split; LEFT, RIGHT: whether the window's sides hide keys; CAP: whether there is a softcap; SINKS.
+#include "attention/device/seqlen_info.h"
+#include "attention/device/softmax.h"
+#include "tiles.h"
 
 constexpr int WAVES = 4;
 constexpr int THREADS = WAVES * WARP;
@@ -266,7 +267,7 @@ void attention_decode(const T* q, int64_t q_batch, int64_t q_head, int64_t q_row
     const int wave = __builtin_amdgcn_readfirstlane(thread_x() / WARP);
     const WorkTile work(block_x(), tiles, kv_heads, qheads_per_kvhead, queries, splits);
     const int length = length_of(lens, work.z, capacity);
-    const KvSplits kv_splits(length, queries, left, max_splits);
+    const KvSplits<CHUNK, LEFT> kv_splits(length, queries, left, max_splits);
     if (work.split >= kv_splits.count) {
         return;
     }
@@ -313,7 +314,7 @@ void attention_decode(const T* q, int64_t q_batch, int64_t q_head, int64_t q_row
         for (int i = 1; i < ELEMENTS_PER_LANE; ++i) {
             lane_max = math_max_number(lane_max, scores[i]);
         }
-        const float factor = softmax.update_max(lane_max);
+        const float factor = softmax.update_max(column_max(lane_max));
         for (int tile = 0; tile < V_TILES; ++tile) {
             acc_o[tile] *= factor;
         }
@@ -349,4 +350,74 @@ void attention_decode(const T* q, int64_t q_batch, int64_t q_head, int64_t q_row
         sum_partial[work.partial_index(thread_x())] = block_sum;
     }
     store_partial<0>(acc_o, exp2_ftz(softmax.row_max - offset), wave, exchange, work, o_partial);
+}
+
+// --- the splits' combination ---
+//
+// In their order: a block takes one query of one head and COMBINE_COLUMNS columns of its o. Line i of its threads adds
+// every COMBINE_LINES-th split from i on, then the lines are added, in order as well.
+
+constexpr int COMBINE_COLUMNS = 32;
+constexpr int COMBINE_LINES = 8;
+constexpr int COMBINE_THREADS = COMBINE_LINES * COMBINE_COLUMNS;
+
+// The softmax of some keys: row_max and row_sum of their scores, and a column of P @ v, both times exp2(-row_max).
+struct Partial {
+    float row_max = -INF_F, row_sum = 0.0f, acc_o = 0.0f;
+
+    DEVICE float base() const { return row_max == -INF_F ? 0.0f : row_max; }
+
+    DEVICE void add(float other_max, float other_sum, float other_o) {
+        const float before = row_max;
+        row_max = math_max_number(row_max, other_max);
+        const float own = exp2_fast(before - base()), weight = exp2_fast(other_max - base());
+        row_sum = row_sum * own + other_sum * weight;
+        acc_o = acc_o * own + other_o * weight;
+    }
+};
+
+// `o_partial`, `max_partial`, `sum_partial`: of [z, head, query, split], what the splits found; there is room for
+// `splits`, of which a sequence has at most `max_splits`.
+KERNEL(COMBINE_THREADS)
+void attention_decode_combine(T* o, int64_t o_batch, int64_t o_head, int64_t o_row, float* lse,
+                              const float* o_partial, const float* max_partial, const float* sum_partial,
+                              const float* sinks, const int32_t* lens, int capacity, int queries, int splits,
+                              int max_splits, int left, int heads) {
+    const int index = block_x();
+    const int query = index % queries, head = index / queries % heads, z = index / queries / heads;
+    const int count = KvSplits<CHUNK, LEFT>(length_of(lens, z, capacity), queries, left, max_splits).count;
+    const int64_t first = static_cast<int64_t>(index) * splits;
+    o_partial += first * E;
+    max_partial += first;
+    sum_partial += first;
+
+    const int line = thread_x() / COMBINE_COLUMNS, place = thread_x() % COMBINE_COLUMNS;
+    const int column = block_y() * COMBINE_COLUMNS + place;
+    const bool inside = column < E;
+    Partial own;
+    for (int split = line; split < count; split += COMBINE_LINES) {
+        const float acc_o = inside ? o_partial[static_cast<int64_t>(split) * E + column] : 0.0f;
+        own.add(max_partial[split], sum_partial[split], acc_o);
+    }
+    SHARED float board[3][COMBINE_LINES][COMBINE_COLUMNS];
+    board[0][line][place] = own.row_max;
+    board[1][line][place] = own.row_sum;
+    board[2][line][place] = own.acc_o;
+    barrier();
+    if (line != 0 || !inside) {
+        return;
+    }
+#pragma unroll
+    for (int i = 1; i < COMBINE_LINES; ++i) {
+        own.add(board[0][i][place], board[1][i][place], board[2][i][place]);
+    }
+    if (SINKS) {
+        own.add(sinks[head] * LOG2_E, 1.0f, 0.0f);
+    }
+    const bool seen = own.row_sum > 0.0f || own.row_sum != own.row_sum;
+    const float result = seen ? div_rn(own.acc_o, own.row_sum) : 0.0f;
+    o[z * o_batch + head * o_head + query * o_row + column] = from_float<T>(result);
+    if (column == 0) {
+        lse[index] = seen ? own.row_max * LN_2 + math_log(own.row_sum) : -INF_F;
+    }
 }

@@ -14,9 +14,9 @@
 // times a positive scale and nothing else; SOFTCAP, BIAS, SINKS; Q_IN_LDS: whether Q lies in LDS; VARLEN: packed
 // sequences (attention_varlen).
 #include "attention/device/seqlen_info.h"
-#include "column_softmax.h"
-#include "copy.h"
+#include "attention/device/softmax.h"
 #include "tile_scheduler.h"
+#include "tiles.h"
 
 constexpr int THREADS = WAVES * WARP;
 constexpr int WAVE_M = TILES_PER_WAVE * MMA_N;
@@ -143,7 +143,7 @@ DEVICE float softmax_step(const AccumulatorFragment (&scores)[FRAGMENTS_N], Colu
             lane_max = math_max_number(lane_max, scores[n].get(i));
         }
     }
-    const float factor = softmax.update_max(SCALE_ONLY ? lane_max * how.scale : lane_max);
+    const float factor = softmax.update_max(column_max(SCALE_ONLY ? lane_max * how.scale : lane_max));
     const float offset = exponent_offset(softmax.row_max);
     float sums[2] = {0.0f, 0.0f};
 #pragma unroll

@@ -14,7 +14,6 @@ from portable.kernels.attention.params import (
 )
 from portable.kernels.attention.params import strides as strides_of
 from portable.kernels.attention.planning import (
-    DEVICE,
     DK,
     DK_DV,
     DQ,
@@ -323,19 +322,18 @@ def decode(call: Call, p: AttentionParams) -> Plan:
     require_decode(call, p)
     tiles, chunk = -(-p.M * p.qheads_per_kvhead // DECODE_COLUMNS), call.config["CHUNK"]
     splits = kv_splits(call, p, tiles, DECODE_BLOCKS_PER_CU, chunk)
-    common = {"T": ELEMENTS[p.dtype], "E": p.E, "CHUNK": chunk}
-    defines = {**common, "D": p.D, "PAGE": p.page, **p.flags("LEFT RIGHT"), "CAP": p.softcap is not None}
-    threads = DECODE_WAVES * call.device.warp_size
-    split = native_kernel(_HERE / "decode.hip", "attention_decode", threads, defines)
+    defines = {
+        "T": ELEMENTS[p.dtype], "D": p.D, "E": p.E, "PAGE": p.page, "CHUNK": chunk,
+        **p.flags("LEFT RIGHT SINKS"), "CAP": p.softcap is not None,
+    }  # fmt: skip
+    threads, source = DECODE_WAVES * call.device.warp_size, _HERE / "decode.hip"
+    split = native_kernel(source, "attention_decode", threads, defines)
     args = p.arguments(
         _SPLIT, splits=splits.count, max_splits=splits.most, tiles=tiles,
         pages=call[p.heads["k"].tensor].shape[0], left=p.left or 0, right=p.right or 0,
     )  # fmt: skip
     first = Launch(split, (p.B * p.G * tiles * splits.count, 1, 1), args)
-    defines = {**common, **p.flags("LEFT SINKS")}
-    combine = native_kernel(
-        DEVICE / "decode_combine.cu", "attention_decode_combine", COMBINE_THREADS, defines
-    )
+    combine = native_kernel(source, "attention_decode_combine", COMBINE_THREADS, defines)
     args = p.arguments(_COMBINE, splits=splits.count, max_splits=splits.most, left=p.left or 0)
     last = Launch(combine, (p.B * p.M * p.H, -(-p.E // COMBINE_COLUMNS), 1), args)
     return finished(call.device, (first, last), partial_workspaces(p, splits.count))

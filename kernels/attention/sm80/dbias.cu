@@ -13,8 +13,8 @@
 // (params.h).
 #include "prelude.h"
 
-#include "attention/device/online_softmax.h"
 #include "attention/device/params.h"
+#include "attention/device/softmax.h"
 #include "tiles.h"
 
 using T = ELEMENT;

@@ -15,8 +15,8 @@
 #include "prelude.h"
 
 #include "attention/device/mask.h"
-#include "attention/device/online_softmax.h"
 #include "attention/device/params.h"
+#include "attention/device/softmax.h"
 #include "attention/device/tile_scheduler.h"
 #include "tiles.h"
 

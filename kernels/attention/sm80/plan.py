@@ -31,7 +31,7 @@ from portable.kernels.attention.planning import (
     tiled_plan,
     tiles_of,
 )
-from portable.kernels.attention.triton.decode_plan import combine_launch
+from portable.kernels.attention.triton.plan import combine_launch
 from portable.layout import ceil_div
 from portable.plan import Argument, Call, Launch, NativeKernel, Plan, TensorMap, Workspace
 
@@ -52,15 +52,9 @@ def _kernel(
     """The kernel of a source file."""
     if shared > call.device.shared_memory:
         raise Unsupported(f"its tiles take {shared} bytes of shared memory")
+    entry = "attention_decode_tma" if defines.get("TMA") else f"attention_{source.removesuffix('.cu')}_sm80"
     own = {"ELEMENT": ELEMENTS[p.dtype], **defines, "PARAMS_LAYOUT": LAYOUT}
-    return native_kernel(_HERE / source, _ENTRIES[source], 32 * warps, own, shared)
-
-
-_ENTRIES = {
-    "fwd.cu": "attention_fwd_sm80", "bwd_preprocess.cu": "attention_bwd_preprocess_sm80",
-    "bwd.cu": "attention_bwd_sm80", "dbias.cu": "attention_dbias_sm80",
-    "decode.cu": "attention_decode_sm80", "decode_tma.cu": "attention_decode_tma",
-}  # fmt: skip
+    return native_kernel(_HERE / source, entry, 32 * warps, own, shared)
 
 
 # --- attention and attention_varlen -------------------------------------------------------------------------
@@ -296,7 +290,7 @@ def decode(call: Call, p: AttentionParams) -> Plan:
     if p.D % 8 or p.E % 8 or not aligned:
         raise Unsupported("rows of keys or values are not made of aligned pieces of 16 bytes")
     stage = DECODE_KEYS * (2 * (padded(p.D) + padded(p.E)) + 32)
-    return _decode(call, p, "decode.cu", stage)
+    return _decode(call, p, stage)
 
 
 @planner
@@ -305,7 +299,7 @@ def decode_tma(call: Call, p: AttentionParams) -> Plan:
     require_decode(call, p)
     maps = tuple((f"map_{role}", tma_descriptor(call, p, role)) for role in ("k", "v"))
     stage = DECODE_KEYS * 128 * (ceil_div(p.D, 64) + ceil_div(p.E, 64))
-    return _decode(call, p, "decode_tma.cu", stage, maps)
+    return _decode(call, p, stage, maps)
 
 
 def tma_descriptor(call: Call, p: AttentionParams, role: str) -> TensorMap:
@@ -329,9 +323,7 @@ def tma_descriptor(call: Call, p: AttentionParams, role: str) -> TensorMap:
     return TensorMap(heads.tensor, info.dtype, (columns, *sizes), strides, box, promotion=128)
 
 
-def _decode(
-    call: Call, p: AttentionParams, source: str, stage: int, maps: tuple[tuple[str, Argument], ...] = ()
-) -> Plan:
+def _decode(call: Call, p: AttentionParams, stage: int, maps: tuple[tuple[str, Argument], ...] = ()) -> Plan:
     """A plan whose blocks hold `stage` bytes a warp and stage. Fewer stages, then fewer warps, where they
     do not fit; the keys are split where blocks of whole sequences leave multiprocessors idle."""
     q = p.heads["q"]
@@ -354,9 +346,9 @@ def _decode(
     direct = splits.count == 1 and not p.page and not p.sinks
     defines = {
         "D": p.D, "E": p.E, "PAGE": p.page, "WARPS": warps, "STAGES": stages, "CHUNK": chunk,
-        "DIRECT": direct, **p.flags("LEFT RIGHT SOFTCAP"),
+        "DIRECT": direct, "TMA": bool(maps), **p.flags("LEFT RIGHT SOFTCAP"),
     }  # fmt: skip
-    kernel = _kernel(call, p, source, warps, defines, shared + 1024)
+    kernel = _kernel(call, p, "decode.cu", warps, defines, shared + 1024)
     results = "o lse" if direct else "o_partial max_partial sum_partial"
     struct = p.struct(f"q {'' if maps else 'k v'} block_table seq_lens {results}")
     pages = call[p.heads["k"].tensor].shape[0]

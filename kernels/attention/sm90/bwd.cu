@@ -10,14 +10,12 @@
 // Blocks of keys add to a block of queries in the order of the keys, by a counter of semaphore per block of queries, so
 // that the same input gives the same bits. A tile waits only for tiles before it, which blocks take in order.
 //
-// Defines: bwd_tile_scheduler.h's; STAGES, PERSISTENT, SOFTCAP. With VARLEN `claimed` points to how many blocks of keys
+// Defines: bwd.h's; STAGES, PERSISTENT, SOFTCAP. With VARLEN `claimed` points to how many blocks of keys
 // there are.
 #include "_lib/ptx/pipeline.h"
 #include "_lib/ptx/registers.h"
 #include "_lib/ptx/wgmma.h"
 #include "bwd_mainloop.h"
-#include "bwd_softmax.h"
-#include "bwd_tile_scheduler.h"
 
 constexpr int THREADS = 4 * 128;
 using State = PipelineState<STAGES>;
@@ -27,7 +25,6 @@ static_assert(KEYS == 128, "64 for each of two warpgroups");
 
 constexpr int KEY_BYTES = KEYS * HEAD * 2;
 constexpr int QUERY_BYTES = QUERIES * HEAD * 2;
-constexpr int DS_BYTES = QUERIES * KEYS * 2;
 constexpr int DS_BUFFERS = 2;
 constexpr int PART_BYTES = PART * 4;  // of a warpgroup
 constexpr int PART_BUFFERS = 2;
@@ -305,7 +302,7 @@ DEVICE void consume(const Shared& shared, const Maps& maps, const WorkTile& work
 
         // P.
         float p[SCORES], softcap_grad[SOFTCAP ? SCORES : 1];
-        softmax_of(p, softcap_grad, scores, stats, params);
+        softmax_of<SOFTCAP>(p, softcap_grad, scores, stats, params);
         if (!seqlen.all(steps_at.query_block, work.first_key()))
             apply_mask(p, seqlen, steps_at.query_block, work.first_key(), 256);
         uint32_t packed[SCORES / 2], p16[SCORES / 2];
@@ -320,7 +317,7 @@ DEVICE void consume(const Shared& shared, const Maps& maps, const WorkTile& work
         if (P_SCALE_LOG2) keep_in_registers<SCORES / 2>(p16);
 
         // Gradients of the scores.
-        softmax_backward(packed, p16, dp, softcap_grad, stats);
+        softmax_backward<SOFTCAP>(packed, p16, dp, softcap_grad, stats);
         const int buffer = taken % DS_BUFFERS;
         mbarrier_wait(shared.ds_empty(buffer), taken / DS_BUFFERS & 1 ^ 1);
 #pragma unroll

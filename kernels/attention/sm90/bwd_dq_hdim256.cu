@@ -3,12 +3,12 @@
 // A block owns 128 queries of one head, 64 for each of two warpgroups, and walks the chunk's blocks of keys that they
 // see; one thread copies. What one chunk leaves in float32 the next one of the same heads goes on from.
 //
-// Defines: bwd_seqlen_info.h's; HEAD_D, the columns of q and k (a multiple of 64); STAGES.
+// Defines: bwd.h's; HEAD_D, the columns of q and k (a multiple of 64); STAGES.
 #include "_lib/ptx/registers.h"
 #include "_lib/ptx/wgmma.h"
-#include "bwd_hdim256_chunks.h"
 #include "bwd_mainloop.h"
 
+static_assert(KEYS == 64 && QUERIES == 64, "a warpgroup's products have 64 rows");
 constexpr int CONSUMERS = 2;
 constexpr int THREADS = (1 + CONSUMERS) * 128;
 constexpr int K_BYTES = KEYS * HEAD_D * 2;

@@ -8,14 +8,11 @@
 // Gradients of the scores go to memory in 16 bits, and bwd_dq_hdim256.cu multiplies them with k: 2 bytes an element
 // written and read once, where sums of dq of so narrow a block would take 4 * HEAD_D / 64 bytes added in L2.
 //
-// Defines: bwd_tile_scheduler.h's; HEAD_D and HEAD_E, the columns of q and k and those of v and do (multiples of 64);
+// Defines: bwd.h's; HEAD_D and HEAD_E, the columns of q and k and those of v and do (multiples of 64);
 // STAGES, SOFTCAP; HELD_D and HELD_E, the columns of k and v that are held in registers.
 #include "_lib/ptx/registers.h"
 #include "_lib/ptx/wgmma.h"
-#include "bwd_hdim256_chunks.h"
 #include "bwd_mainloop.h"
-#include "bwd_softmax.h"
-#include "bwd_tile_scheduler.h"
 
 constexpr int THREADS = 3 * 128;
 constexpr int K_BYTES = KEYS * HEAD_D * 2, V_BYTES = KEYS * HEAD_E * 2;
@@ -179,7 +176,7 @@ DEVICE void make_dv(const Shared& shared, const Maps& maps, const WorkTile& work
         mbarrier_wait(shared.q_full(stage), step / STAGES & 1);
         float scores[SCORES], p[SCORES], softcap_grad[SOFTCAP ? SCORES : 1];
         k.multiply(scores, shared.q + stage * Q_BYTES);
-        softmax_of(p, softcap_grad, scores, own_stats(shared, stage), params);
+        softmax_of<SOFTCAP>(p, softcap_grad, scores, own_stats(shared, stage), params);
         release(shared.q_empty(stage));
         if (!seqlen.all(steps_at.query_block, work.first_key()))
             apply_mask(p, seqlen, steps_at.query_block, work.first_key(), 128);
@@ -236,7 +233,7 @@ DEVICE void make_dk(const Shared& shared, const Maps& maps, const WorkTile& work
         receive(p16, exchange(shared, buffer));
         release(shared.p_empty(buffer));
         mbarrier_wait(shared.q_full(stage), step / STAGES & 1);
-        softmax_backward(packed, p16, dp, nullptr, own_stats(shared, stage));
+        softmax_backward<SOFTCAP>(packed, p16, dp, nullptr, own_stats(shared, stage));
 
         // The other buffer has left once the barrier is passed, and may be written in the next step.
         const uint32_t through = shared.ds + buffer * DS_BYTES;

@@ -1,19 +1,16 @@
-// What the main loops of bwd*.cu share: tensor maps, the barriers of what is copied, and zeros beyond the end of a
-// sequence.
+// What the main loops of bwd*.cu share: tensor maps, the barriers of what is copied, zeros beyond the end of a sequence,
+// and P and dS on registers.
 //
 // Copies do not know where a sequence ends, and a NaN beyond it, times 0, is a NaN. So a block of keys, values,
 // queries or their gradients that crosses the end is announced to a warp, which clears the rows beyond and
 // announces it to the others: what they see is zeros, as beyond the end of a tensor.
 //
-// Defines: bwd_seqlen_info.h's; STAGES.
+// Defines: bwd.h's; STAGES.
 #pragma once
 
-#include "bwd_epilogue.h"
-#include "bwd_seqlen_info.h"
+#include "bwd.h"
 
 #include "_lib/ptx/mbarrier.h"
-#include "_lib/ptx/thread_idx.h"
-#include "_lib/ptx/tma.h"
 
 struct Maps {
     const TensorMap *q, *k, *v, *dout, *dk, *dv;
@@ -90,4 +87,75 @@ DEVICE void load_rows(uint32_t to, const TensorMap* map, uint32_t barrier, int r
 DEVICE void release(uint32_t empty) {
     __syncwarp();
     if (reload_thread_idx() % 32 == 0) mbarrier_arrive(empty);
+}
+
+// --- P and dS: a warpgroup's 64 keys by QUERIES, transposed ---
+
+constexpr int SCORES = QUERIES / 2;  // of a thread: 64 keys by QUERIES
+
+DEVICE float2 load_pair(uint32_t at) {
+    float2 pair;
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(pair.x), "=f"(pair.y) : "r"(at) : "memory");
+    return pair;
+}
+
+// P, and with Softcap the derivative of the cap. `stats` are the queries' in shared memory, from the thread's first
+// pair on; their lse_log2 holds P_SCALE_LOG2.
+template <bool Softcap>
+DEVICE void softmax_of(float* p, float* softcap_grad, const float* scores, uint32_t stats,
+                       const AttentionParams& params) {
+#pragma unroll
+    for (int j = 0; j < QUERIES / 8; ++j) {
+        const float2 lse_log2 = load_pair(stats + j * 64);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            float grad;
+            p[j * 4 + i] = p_of<Softcap, false, 0>(scores[j * 4 + i], 0.0f, i % 2 ? lse_log2.y : lse_log2.x,
+                                                   params.score_scale, params.softcap_log2, grad);
+            if constexpr (Softcap) softcap_grad[j * 4 + i] = grad;
+        }
+    }
+}
+
+// Zeros where a query does not see a key. Thread `first` holds the first of the keys.
+DEVICE void apply_mask(float* p, const BwdSeqlenInfo& seqlen, int query_block, int first_key, int first) {
+    const int lane = reload_thread_idx() % 32;
+    const int key = first_key + (reload_thread_idx() - first) / 32 * 16 + lane / 4;
+#pragma unroll
+    for (int down = 0; down < 2; ++down) {
+        const int row = key + down * 8;
+        const int diagonal = row - seqlen.offset() - query_block * QUERIES - lane % 4 * 2;
+        const int from = row < seqlen.keys ? diagonal - seqlen.right : QUERIES;
+        const int to = diagonal + seqlen.left;
+#pragma unroll
+        for (int j = 0; j < QUERIES / 8; ++j) {
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                float& x = p[j * 4 + down * 2 + i];
+                x = j * 8 + i >= from && j * 8 + i <= to ? x : 0;
+            }
+        }
+    }
+}
+
+// dS, rounded, from P and dP; with a `softcap_grad` of null the P have been multiplied with it.
+template <bool Softcap>
+DEVICE void softmax_backward(uint32_t* ds16, const uint32_t* p16, const float* dp, const float* softcap_grad,
+                             uint32_t stats) {
+#pragma unroll
+    for (int j = 0; j < QUERIES / 8; ++j) {
+        const float2 delta = load_pair(stats + j * 64 + 8);
+#pragma unroll
+        for (int down = 0; down < 2; ++down) {
+            const int i = j * 4 + down * 2;
+            const uint32_t pair = p16[j * 2 + down];
+            float low = to_float(T{static_cast<uint16_t>(pair)}) * (dp[i] * P_UNSCALE - delta.x);
+            float high = to_float(T{static_cast<uint16_t>(pair >> 16)}) * (dp[i + 1] * P_UNSCALE - delta.y);
+            if (Softcap && softcap_grad != nullptr) {
+                low *= softcap_grad[i];
+                high *= softcap_grad[i + 1];
+            }
+            ds16[j * 2 + down] = pack2<T>(low, high);
+        }
+    }
 }

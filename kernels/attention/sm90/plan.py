@@ -282,11 +282,16 @@ def optional(**spaces: bool) -> tuple[tuple[str, Argument], ...]:
     return tuple((name, workspace(name) if there else null) for name, there in spaces.items())
 
 
+def small_kernel(p: AttentionParams, entry: str, defines: Mapping[str, Any], dq_accum: bool) -> NativeKernel:
+    """One of bwd_pre_postprocess.cu."""
+    defines = {**defines, "HEADS_INSIDE": 0, **p.flags("DLSE"), "DQ_ACCUM": dq_accum}
+    return kernel(p, "bwd_pre_postprocess.cu", entry, 256, defines)
+
+
 def preprocess(p: AttentionParams, defines: Mapping[str, Any], lines: int, claimed: str = "") -> Launch:
     """Statistics of the queries; with `claimed`, the counter of tiles, also cleared semaphores of dq. A
     head has `lines` blocks of queries."""
-    defines = {**defines, "HEADS_INSIDE": 0, **p.flags("DLSE"), "DQ_ACCUM": bool(claimed)}
-    main = kernel(p, "bwd_preprocess.cu", "attention_bwd_preprocess_sm90", 256, defines)
+    main = small_kernel(p, "attention_bwd_preprocess_sm90", defines, bool(claimed))
     counter = workspace(claimed) if claimed else Scalar("i64", 0)
     args = (
         p.struct("dout o lse dlse stats bounds"),
@@ -335,7 +340,7 @@ def backward(call: Call, p: AttentionParams) -> Plan:
         *ints(lines=lines),
     )
     main = kernel(p, "bwd.cu", "attention_bwd_sm90", 512, of_main, shared)
-    finish = kernel(p, "bwd_postprocess.cu", "attention_bwd_postprocess_sm90", 256, defines)
+    finish = small_kernel(p, "attention_bwd_postprocess_sm90", defines, True)
     grid = min(blocks, call.device.multiprocessors) if persistent else blocks
     launches = [
         preprocess(p, defines, lines, claimed),

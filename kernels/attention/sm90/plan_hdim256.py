@@ -150,8 +150,7 @@ class _Launches:
 
 
 def _workspace_offsets(p: AttentionParams, reach: int, slots: int) -> Launch:
-    source, entry = "varlen_workspace_offsets.cu", "attention_varlen_workspace_offsets"
-    made = kernel(p, source, entry, 256, {**_defines(p), "HEADS_INSIDE": 0})
+    made = sm90.small_kernel(p, "attention_varlen_workspace_offsets", _defines(p), False)
     written = optional(workspace_offsets=True, chunk_layout=True)
     return Launch(made, (1, 1, 1), (p.struct("bounds"), *written, *ints(reach=reach, slots=slots)))
 

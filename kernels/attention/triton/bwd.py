@@ -10,16 +10,17 @@ import triton
 import triton.language as tl
 
 from portable.kernels._lib.triton.rows import divisible
-from portable.kernels.attention.triton.scores import (
+from portable.kernels.attention.triton.tiles import (
     apply_softcap,
     attention_mask,
     head_start,
     load_bias,
     load_tile,
+    statistics_row,
     store_tile,
     window_mask,
+    work_tile,
 )
-from portable.kernels.attention.triton.varlen import statistics_row, work_tile
 
 
 @triton.jit

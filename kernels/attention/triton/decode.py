@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from portable.kernels._lib.triton.rows import divisible
-from portable.kernels.attention.triton.scores import apply_softcap
+from portable.kernels.attention.triton.tiles import apply_softcap
 
 COMBINE_SPLITS = 64
 COMBINE_COLUMNS = 64

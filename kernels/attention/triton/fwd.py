@@ -6,15 +6,15 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from portable.kernels.attention.triton.scores import (
+from portable.kernels.attention.triton.tiles import (
     apply_softcap,
     attention_mask,
     head_start,
     load_bias,
     load_tile,
     store_tile,
+    work_tile,
 )
-from portable.kernels.attention.triton.varlen import work_tile
 
 
 @triton.jit

@@ -8,7 +8,7 @@ from typing import Any
 
 from portable.kernels.attention.params import AttentionParams, Unsupported
 from portable.kernels.attention.planning import max_tiles
-from portable.kernels.attention.triton.varlen import FAR, VARLEN_TILE
+from portable.kernels.attention.triton.tiles import FAR, VARLEN_TILE
 from portable.layout import ceil_div, next_power_of_2
 from portable.plan import Device, Launch, Pointer, Scalar, TritonDescriptor, TritonKernel
 
@@ -135,7 +135,7 @@ class Operands:
         heads, sizes = self.p.heads[tensor], self.p.rows_of(tensor)
         steps = zip((heads.row, heads.head, heads.batch), sizes[1:], strict=True)
         strides = tuple(2 * (step if size > 1 else 8) for step, size in steps)
-        if self.p.is_varlen:  # see `scores.tile_coordinates`; 2**34 * FAR is 2**64
+        if self.p.is_varlen:  # see `tiles.tile_coordinates`; 2**34 * FAR is 2**64
             sizes = (sizes[0], FAR.value, sizes[2], UNBOUNDED, UNBOUNDED)
             strides = (*strides[:2], strides[0], 2**34 - strides[0])
         ones = (1,) * (len(sizes) - 2)
@@ -143,7 +143,7 @@ class Operands:
         return TritonDescriptor(tensor, self.p.dtype, sizes, strides, box, block=(*ones, rows, columns))
 
     def tiles(self, of: str, block: int) -> tuple[Values, int]:
-        """What `varlen.work_tile` takes for tiles of `block` queries ("q"), keys ("k") or rows of the
+        """What `tiles.work_tile` takes for tiles of `block` queries ("q"), keys ("k") or rows of the
         workspaces ("workspace"), and the number of programs."""
         p = self.p
         rows, heads = (p.N, p.G) if of == "k" else (p.M, p.H)

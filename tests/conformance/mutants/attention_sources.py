@@ -5,10 +5,9 @@ from __future__ import annotations
 from .registry import Edit, source
 
 FORWARD = "attention/triton/fwd.py"
-SCORES = "attention/triton/scores.py"
+TILES = "attention/triton/tiles.py"
 BACKWARD = "attention/triton/bwd.py"
 DECODE = "attention/triton/decode.py"
-VARLEN = "attention/triton/varlen.py"
 
 DELTA = "delta = tl.sum(do.to(tl.float32) * o.to(tl.float32), 1)"
 DELTA_OF_32 = DELTA.replace("o.to(tl.float32), 1", "tl.where(tl.arange(0, BLOCK_E)[None, :] < 32, o, 0.0), 1")
@@ -25,7 +24,7 @@ source(
 )
 source(
     *("attention", "triton", "gfx942", "one key too many"),
-    Edit(SCORES, "if HIGH else j < N", "if HIGH else j <= N"),
+    Edit(TILES, "if HIGH else j < N", "if HIGH else j <= N"),
 )
 source("attention_backward", "triton", "gfx942", "delta over 32 columns", Edit(BACKWARD, DELTA, DELTA_OF_32))
 source(
@@ -38,7 +37,7 @@ source(
 )
 source(
     *("attention_varlen_backward", "triton", "gfx942", "a sequence's first tile of keys left out"),
-    Edit(VARLEN, "tl.store(entry, tile, mask=inside)", "tl.store(entry, tl.maximum(tile, 1), mask=inside)"),
+    Edit(TILES, "tl.store(entry, tile, mask=inside)", "tl.store(entry, tl.maximum(tile, 1), mask=inside)"),
 )
 source(
     *("attention_varlen", "triton", "gfx942", "a sequence's last tile of keys not masked"),
@@ -47,7 +46,7 @@ source(
 )  # fmt: skip
 source(
     *("attention_varlen", "triton", "gfx942", "tokens of no sequence as one"),
-    Edit(VARLEN, "N = tl.where(outside, -1, N)", "N = tl.where(outside, N, N)"),
+    Edit(TILES, "N = tl.where(outside, -1, N)", "N = tl.where(outside, N, N)"),
 )
 source(
     *("attention_varlen", "triton", "gfx942", "a sink for tokens of no sequence"),
@@ -79,20 +78,20 @@ source(
     Edit(DECODE, "acc += part * rescale[:, None]", "acc += part"),
 )
 
-FRAGMENT = "attention/gfx/fragment.h"
+GFX_TILES = "attention/gfx/tiles.h"
 WAVE_SUM = "return LANES_PER_COLUMN == 4 ? x + shuffle_xor(x, 32) : x;"
 
 source(
     *("attention", "mfma", "gfx942", "sum of weights over 32 lanes of a wave of 64"),
-    Edit(FRAGMENT, WAVE_SUM, "return x;"),
+    Edit(GFX_TILES, WAVE_SUM, "return x;"),
 )
 source(
     *("attention_paged", "mfma", "gfx942", "sum of weights over 32 lanes of a wave of 64, in HIP"),
-    Edit(FRAGMENT, WAVE_SUM, "return x;"),
+    Edit(GFX_TILES, WAVE_SUM, "return x;"),
 )
 source(
     *("attention", "wmma", "gfx1100", "o not rescaled when the maximum grows, in HIP"),
-    Edit("attention/gfx/column_softmax.h", "return factor;", "return 1.0f;"),
+    Edit("attention/device/softmax.h", "return factor;", "return 1.0f;"),
     Edit("attention/device/softmax.h", "RESCALE_THRESHOLD = 8.0f", "RESCALE_THRESHOLD = 0.0f"),
 )
 source(

@@ -21,9 +21,8 @@ from portable.kernels.attention.planning import max_tiles
 from portable.kernels.attention.semantics.paged import attention_paged
 from portable.kernels.attention.semantics.varlen import attention_varlen, bounds
 from portable.kernels.attention.sm80 import plan as sm80
-from portable.kernels.attention.triton import decode_plan
 from portable.kernels.attention.triton import plan as triton_plan
-from portable.kernels.attention.triton import varlen as triton_varlen
+from portable.kernels.attention.triton import tiles as triton_tiles
 from portable.plan import Call, Plan, Rejected, TensorMap
 from portable.runtime import build
 from portable.spec import registry
@@ -70,8 +69,8 @@ def number(plan: Plan, launch: int, name: str) -> Any:
     return arguments_of(plan.launches[launch])[name].value
 
 
-PLANNERS = {"mma": sm80.decode, "tma": sm80.decode_tma, "triton": decode_plan.decode}
-CONTIGUOUS = {"decode": decode_plan.decode, "decode_tma": sm80.decode_tma}
+PLANNERS = {"mma": sm80.decode, "tma": sm80.decode_tma, "triton": triton_plan.decode}
+CONTIGUOUS = {"decode": triton_plan.decode, "decode_tma": sm80.decode_tma}
 
 
 @pytest.mark.parametrize("name", PLANNERS)
@@ -264,7 +263,7 @@ def test_a_descriptor_ends_with_its_sequence():
         assert isinstance(found, TensorMap) and len(found.sizes) == 5
         row, head = (2 * step for step in call[name].strides[:2])
         for first, rows, token in ((0, 1, 0), (0, 1000, 999), (37, 500, 0), (2**28, 1, 0), (5, 2**28, 70)):
-            at = (3, triton_varlen.FAR.value - rows + token, 1, first + rows, triton_varlen.FAR.value)
+            at = (3, triton_tiles.FAR.value - rows + token, 1, first + rows, triton_tiles.FAR.value)
             assert all(0 <= x < size for x, size in zip(at, found.sizes, strict=True))
             assert at[1] + rows - token == found.sizes[1]
             place = at[0] * 2 + sum(x * step for x, step in zip(at[1:], found.strides, strict=True))

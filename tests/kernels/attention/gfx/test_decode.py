@@ -16,7 +16,7 @@ from portable.kernels.attention.gfx import plan as gfx_plan
 from portable.kernels.attention.semantics import paged as paged_semantics
 from portable.kernels.attention.semantics import reference
 from portable.kernels.attention.sm80 import plan as sm80
-from portable.kernels.attention.triton import decode_plan as triton_plan
+from portable.kernels.attention.triton import plan as triton_plan
 from portable.plan import Call, Device, NativeKernel, Plan, Rejected
 from portable.runtime import build, detect
 from portable.spec import registry
@@ -126,10 +126,12 @@ def test_what_is_compiled_in():
 
     assert defines() == {
         "T": "bf16", "D": 128, "E": 128, "PAGE": 16, "CHUNK": 1024, "LEFT": 0, "RIGHT": 0, "CAP": 0,
+        "SINKS": 0,
     }  # fmt: skip
     assert defines(M=2)["RIGHT"] == 1 and defines(window_left=3)["LEFT"] == 1
     assert defines(softcap=5.0, S=1, D=13, E=7) == {
         "T": "bf16", "D": 13, "E": 7, "PAGE": 1, "CHUNK": 1024, "LEFT": 0, "RIGHT": 0, "CAP": 1,
+        "SINKS": 0,
     }  # fmt: skip
 
 

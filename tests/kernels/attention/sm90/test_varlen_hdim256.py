@@ -91,7 +91,7 @@ class Row(NamedTuple):
 
 
 class Found:
-    """What varlen_workspace_offsets.cu makes of lengths, and the turns that the kernels make of that."""
+    """What attention_varlen_workspace_offsets makes of lengths, and the turns that kernels make of that."""
 
     def __init__(self, plan: Plan, queries: list[int], keys: list[int]):
         launch = plan.launches[1]
