@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 import portable
-from portable.backends.cuda.backend import CudaBackend
 from portable.backends.rocm.backend import TARGETS
 from portable.dispatch import arguments, compiled_call, dispatcher, pins
 from portable.kernels.attention.gfx import plan as gfx_plan
@@ -18,7 +16,7 @@ from portable.kernels.attention.semantics import reference
 from portable.kernels.attention.sm80 import plan as sm80
 from portable.kernels.attention.triton import plan as triton_plan
 from portable.plan import Call, Device, NativeKernel, Plan, Rejected
-from portable.runtime import build, detect
+from portable.runtime import detect
 from portable.spec import registry
 from tests.kernels.launch_arguments import arguments_of
 from tests.kernels.matmul.test_plans import H200
@@ -321,11 +319,3 @@ def test_registers_and_lds(arch):
     found = metadata.resources(compile.compile(built.source, built.defines, arch))["attention_decode"]
     assert found["vgpr_spills"] == found["scratch"] == 0 and found["lds"] <= 32 * 1024
     assert found["vgprs"] + found["agprs"] <= 256
-
-
-@pytest.mark.slow
-def test_the_merge_compiles_for_cuda_too():
-    pytest.importorskip("cuda.bindings.nvrtc", reason="it compiles by NVRTC: the extra `check`")
-    backend = CudaBackend(Path(portable.backends.cuda.__path__[0]))
-    launch = planned(gfx_plan.decode(paged(sinks=True, window_left=9))).launches[1]
-    assert backend.resources(build.code_object(launch, {}, backend, H200)).spills == 0
