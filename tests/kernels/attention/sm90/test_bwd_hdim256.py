@@ -12,8 +12,8 @@ import pytest
 import portable.backends.cuda as cuda
 from portable.backends.cuda.backend import CudaBackend
 from portable.kernels.attention.params import of_call
-from portable.kernels.attention.sm90 import plan_hdim256
-from portable.kernels.attention.sm90.plan_hdim256 import TILE, Chunk, chunks_of, held, most_blocks
+from portable.kernels.attention.sm90 import plan as sm90
+from portable.kernels.attention.sm90.plan import TILE, Chunk, chunks_of, held, most_blocks
 from portable.plan import Call, Pointer
 from portable.runtime import build
 from tests.kernels.attention.sm90.test_bwd import H200, call, planned, reason
@@ -35,7 +35,7 @@ def test_statistics_then_two_launches_a_turn():
 @pytest.mark.parametrize("slots", [3, 8, 9, 16, 24, 1000])
 @pytest.mark.parametrize(("lines", "key_blocks"), [(1, 1), (1, 8), (5, 8), (6, 8), (7, 3)])
 def test_turns_take_every_block_once_and_fit(monkeypatch, lines, key_blocks, slots):
-    monkeypatch.setattr(plan_hdim256, "_FEWEST_BLOCKS", 2)
+    monkeypatch.setattr(sm90, "_FEWEST_BLOCKS", 2)
     turns = list(chunks_of(lines, key_blocks, slots))
     taken = [
         (line, block)
@@ -54,7 +54,7 @@ def test_turns_take_every_block_once_and_fit(monkeypatch, lines, key_blocks, slo
 def test_heads_that_do_not_fit_take_turns(monkeypatch):
     asked = call(2, 8, 4, 1000, 1000, 256)
     kept = 2 * 16 * 16 * TILE * TILE * 2  # of a key head
-    monkeypatch.setattr(plan_hdim256, "_DS_BYTES", 3 * kept)
+    monkeypatch.setattr(sm90, "_DS_BYTES", 3 * kept)
     plan = planned(asked)
     mains = plan.launches[1::2]
     assert [arguments_of(launch)["line"].value for launch in mains] == [0, 3, 6]
@@ -67,9 +67,9 @@ def test_heads_that_do_not_fit_take_turns(monkeypatch):
 def test_blocks_of_keys_take_turns_where_a_head_does_not_fit(monkeypatch):
     asked = call(1, 2, 1, 1000, 1000, 256)
     row = 2 * 16 * TILE * TILE * 2  # of a block of keys
-    monkeypatch.setattr(plan_hdim256, "_DS_BYTES", 6 * row)
+    monkeypatch.setattr(sm90, "_DS_BYTES", 6 * row)
     assert "a block of keys" in reason(asked)  # turns of less than a GPU's worth of blocks
-    monkeypatch.setattr(plan_hdim256, "_FEWEST_BLOCKS", 6)
+    monkeypatch.setattr(sm90, "_FEWEST_BLOCKS", 6)
     plan = planned(asked)
     mains = [arguments_of(launch) for launch in plan.launches[1::2]]
     assert [(x["block"].value, x["blocks"].value) for x in mains] == [(0, 6), (6, 6), (12, 4)]

@@ -14,8 +14,7 @@ import torch
 from portable.backends.cuda.backend import CudaBackend
 from portable.kernels.attention.planning import max_tiles
 from portable.kernels.attention.sm90 import plan as sm90
-from portable.kernels.attention.sm90 import plan_hdim256
-from portable.kernels.attention.sm90.plan_hdim256 import TILE
+from portable.kernels.attention.sm90.plan import TILE
 from portable.plan import Plan, Pointer
 from portable.runtime import build
 from tests.kernels.attention.sm90.test_fwd import H200, build_folder
@@ -146,8 +145,8 @@ def drawn(order: random.Random, total: int, count: int) -> list[int]:
 @pytest.mark.parametrize(("H", "G"), [(1, 1), (4, 2), (7, 7)])
 @pytest.mark.parametrize("kept", [40, 100, 400, 10**6])
 def test_every_block_of_keys_has_one_turn_and_a_place_of_its_own(monkeypatch, H, G, kept, given):
-    monkeypatch.setattr(plan_hdim256, "_VARLEN_DS_BYTES", kept * TILE * TILE * 2)
-    monkeypatch.setattr(plan_hdim256, "_VARLEN_FEWEST_BLOCKS", 2)
+    monkeypatch.setattr(sm90, "_VARLEN_DS_BYTES", kept * TILE * TILE * 2)
+    monkeypatch.setattr(sm90, "_VARLEN_FEWEST_BLOCKS", 2)
     order = random.Random(kept + H)
     for count in (1, 2, 3, 9):
         M, N = (order.choice((1, 64, 300, 640)) for _ in range(2))
