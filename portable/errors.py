@@ -124,6 +124,16 @@ class LayoutError(ArgumentError):
     problem = "has layout {value}"
 
 
+class StorageError(ArgumentError):
+    """A tensor reaches beyond its memory: its storage was freed or resized (`untyped_storage().resize_`).
+
+    Every storage is measured at the first call of a kind, and at each call on an emulated GPU; after that a
+    storage of no bytes is still seen.
+    """
+
+    problem = "reaches {value}"
+
+
 class DeviceError(ArgumentError):
     """A tensor is on another device than the rest of the call; move it."""
 

@@ -128,6 +128,21 @@ def check_tensors(spec: Spec, tensors: Sequence[Any]) -> None:
             )
 
 
+def check_memory(spec: Spec, tensors: Sequence[torch.Tensor | None], out: torch.Tensor | None = None) -> None:
+    """Each tensor's elements lie within its storage: after resize_ they may not. Raises StorageError."""
+    for name, tensor in zip((*spec.inputs, "out"), (*tensors, out), strict=True):
+        if tensor is None or tensor.is_meta or tensor.numel() == 0:
+            continue
+        start = tensor.storage_offset() * tensor.element_size()
+        end = start + span(tensor)
+        there = tensor.data_ptr() != start  # a wrapper's storage has a size, and no memory
+        size = tensor.untyped_storage().nbytes() if there else 0
+        if size < end:
+            reached = f"byte {end} of a storage of {size} bytes"
+            expected = "a tensor within its storage, which was freed or resized"
+            raise errors.StorageError(spec.op, name, reached, expected, "Pass a tensor that has its memory")
+
+
 def check_params(spec: Spec, values: Sequence[Any], tensors: Sequence[Any]) -> list[Any]:
     """The parameters, each of its declared type; an axis comes back counted from the end."""
     return [

@@ -162,6 +162,7 @@ class CompiledCall:
         self._spec, self._backend, self._index = spec, backend, device.index
         self._current, self._stream, self._empty = backend.current, backend.stream, backend.empty
         self._axis = op_axis(spec, params)
+        self._emulated = device.emulated
         signature, bound = call_signature(spec, inputs, params, out)
         self.params = signature.params
         self._spans = [0 if t is None else arguments.span(t) for t in inputs]
@@ -190,7 +191,7 @@ class CompiledCall:
         self._workspaces = [_dense(w.shape, dtypes.of(w.dtype).storage) for w in chosen.plan.workspaces]
         launches = [each for each in chosen.plan.launches if 0 not in each.grid]
         self._launches = [build.bind(each, slots, tensors, written, backend, device) for each in launches]
-        if self._as_is and len(self._launches) == 1 and not self._workspaces:
+        if self._as_is and len(self._launches) == 1 and not self._workspaces and not device.emulated:
             self.single_launch = fast_path.single_launch(
                 self._launches[0], len(inputs), self._allocations, backend, device.index
             )
@@ -200,6 +201,8 @@ class CompiledCall:
         if self._current() != self._index:
             with self._backend.on(self._index):
                 return self(inputs, out, addresses)
+        if self._emulated:  # a kernel there runs in this process, and would end it
+            arguments.check_memory(self._spec, inputs, out)
         if addresses is None:
             addresses = _addresses(inputs)
         if out is not None:

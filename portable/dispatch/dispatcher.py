@@ -221,6 +221,7 @@ class Op:
 
     def _compile(self, inputs: Sequence[Any], params: Sequence[Any], out: Any) -> CompiledCall:
         params, backend, device = self._resolve(inputs, params)
+        arguments.check_memory(self.spec, inputs, out)
         return CompiledCall(self.spec, backend, device, inputs, params, out)
 
     def _resolve(self, inputs: Sequence[Any], params: Sequence[Any]) -> tuple[list[Any], Backend, Device]:
@@ -278,6 +279,10 @@ def _is_plain(inputs: Sequence[Any], has_out: bool) -> bool:
         if tensor is None:
             continue
         if type(tensor) not in fast_path.PLAIN or tensor.is_neg() or tensor.is_meta:
+            return False
+        # Without memory of their own: wrappers (a transform's may outlive it), zeros that torch makes late.
+        wrapped = torch._C._functorch.is_functorch_wrapped_tensor(tensor)  # type: ignore[attr-defined]
+        if wrapped or torch._is_functional_tensor(tensor) or tensor._is_zerotensor():  # type: ignore[attr-defined]
             return False
     return has_out or not torch._C._is_any_autocast_enabled()
 

@@ -11,6 +11,7 @@ import sys
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -375,6 +376,27 @@ def test_ops_compute_on_the_emulated_gpu(environment, arch):
 
 
 @needs_no_gpu
+def test_tensors_without_memory_reach_no_kernel(environment):
+    """2026-11-22: each ended the process or gave numbers from freed memory."""
+    environment(PORTABLE_BACKEND="rocm")
+    freed, shrunk, ones = torch.ones(3, 16), torch.ones(3, 16), torch.ones(3, 16)
+    for x in (freed, shrunk):  # known calls
+        torch.testing.assert_close(portable.softmax(x), torch.softmax(x, -1))
+    freed.untyped_storage().resize_(0)
+    shrunk.untyped_storage().resize_(64)
+    for x in (freed, shrunk):
+        with pytest.raises(errors.StorageError):
+            portable.softmax(x)
+        with pytest.raises(errors.StorageError):
+            torch.ops.portable.softmax(x)
+    private: Any = torch
+    assert torch.equal(portable.softmax(private._efficientzerotensor((3, 16))), ones / 16)
+    made = portable.softmax(private._to_functional_tensor(torch.zeros(3, 16)))
+    assert torch.equal(private._from_functional_tensor(made), ones / 16)
+    with pytest.raises(errors.StorageError, match="'out'"):
+        portable.matmul(ones, ones.T, out=private._efficientzerotensor((3, 3)))
+
+
 def test_the_registered_op_gradients_and_compile_reach_it_too(environment):
     environment(PORTABLE_BACKEND="rocm")
     x = torch.randn(3, 64, requires_grad=True)

@@ -276,3 +276,24 @@ def test_threads_may_mention_an_op_for_the_first_time_at_once():
     """Found 2026-11-21: two threads registered one op with torch, and the second's call raised."""
     ran = subprocess.run([sys.executable, "-c", FIRST_MENTION], capture_output=True, text=True, timeout=120)
     assert (ran.stdout.strip(), ran.returncode) == ("[]", 0), ran.stdout + ran.stderr
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_a_tensor_beyond_its_storage_is_refused(twice, toy, known):
+    """2026-11-22: the emulator read address 0 and ended the process, or gave numbers from freed memory."""
+    whole = torch.ones(40, 3)
+    part = whole[20:30]
+    if known:
+        for x in (whole, part):
+            twice(x)
+            twice(x)
+    whole.untyped_storage().resize_(0)  # as FSDP frees parameters
+    for x, end in ((whole, 480), (part, 360)):
+        with pytest.raises(errors.StorageError, match=f"'x' reaches byte {end} of a storage of 0 bytes"):
+            twice(x)
+    shrunk = torch.ones(7, 3)
+    shrunk.untyped_storage().resize_(16)
+    with pytest.raises(errors.StorageError, match="byte 84 of a storage of 16 bytes"):
+        twice(shrunk)
+    assert torch.equal(twice(torch.ones(40, 3)), torch.full((40, 3), 2.0))
+    assert twice(whole[:0]).shape == (0, 3)

@@ -15,6 +15,7 @@ EXAMPLES = [
     errors.RankError("matmul", "a", 1, "2 or more"),
     errors.ShapeError("matmul", "b", (3, 4), "[..., K, N] with K = 5"),
     errors.LayoutError("matmul", "a", "sparse_coo", "a dense tensor"),
+    errors.StorageError("matmul", "a", "byte 64 of a storage of 0 bytes", "a tensor within its storage"),
     errors.DeviceError("matmul", "b", "cpu", "device 0, where argument 'a' is"),
     errors.ParameterError("softmax", "dim", 4, "a dimension of x, as an int"),
     errors.OutputError("matmul", "out", "has shape (3, 4)", "(3, 5)"),
