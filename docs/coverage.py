@@ -30,7 +30,7 @@ def names_of(job: check.Job) -> tuple[str, set[str]]:
     """The architecture of one kernel and the mnemonics in it."""
     code = build.code_object(job.launch, dict(job.dtypes), job.backend, job.device)
     program = translate(CodeObject(code.binary), library())
-    return job.device.arch, {inst.name for inst in program.instructions if inst is not None} - PADDING
+    return job.device.arch, {inst.name for inst in program.instructions() if inst is not None} - PADDING
 
 
 def census() -> tuple[Counter[str], dict[str, Counter[str]]]:

@@ -12,8 +12,9 @@ ABI = 1
 
 # Inst, a decoded instruction: step, fn, address, flags, imm, aux[4], op, sources, results, length, pad[3],
 # then 2 + 5 operands of kind, mods, sel, type, index, pad, value.
-INST = struct.Struct("<QQQIi4IHBBB3x" + "BBBBHHQ" * 7)
-OPERAND_BYTES = 16
+INST_HEAD = struct.Struct("<QQQIi4IHBBB3x")
+OPERAND = struct.Struct("<BBBBHHQ")
+INST = struct.Struct(INST_HEAD.format + OPERAND.format[1:] * 7)
 NO_OPERAND = (0, 0, 6, 0, 0, 0, 0)
 
 NONE, VGPR, SGPR, CONSTANT, NOTHING, SCC_BIT, VCCZ_BIT, EXECZ_BIT = range(8)
@@ -112,7 +113,7 @@ def check(handle: Any) -> None:
     """Raise CompileError if the library's structs have other sizes than these."""
     sizes = [
         INST.size,
-        OPERAND_BYTES,
+        OPERAND.size,
         ctypes.sizeof(Launch),
         ctypes.sizeof(Range),
         ctypes.sizeof(Fault),

@@ -104,7 +104,8 @@ class Counters:
     def by_mnemonic(self) -> Counter[str]:
         """Wave instructions executed by mnemonic."""
         found: Counter[str] = Counter()
-        for inst, count in zip(self.program.instructions, self._executed, strict=False):
-            if inst is not None and count:
+        for index, count in enumerate(self._executed):
+            inst = self.program.instruction(index) if count else None
+            if inst is not None:
                 found[inst.name] += count
         return found

@@ -66,12 +66,12 @@ class LinkedProgram:
         self.source_lines = SourceLines(code.image)
 
     def source(self, index: int) -> str | None:
-        inst = self.program.instructions[index] if 0 <= index < len(self.program.instructions) else None
+        inst = self.program.instruction(index)
         return None if inst is None else self.source_lines.at(inst.address)
 
     def inline_chain(self, index: int) -> tuple[str, ...]:
         """The source line, and those of the calls it was inlined through; empty if there is none."""
-        inst = self.program.instructions[index] if 0 <= index < len(self.program.instructions) else None
+        inst = self.program.instruction(index)
         return () if inst is None else self.source_lines.inline_chain(inst.address)
 
 

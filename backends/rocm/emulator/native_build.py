@@ -54,6 +54,7 @@ class Library:
         self.handle.emulator_run.argtypes = (ctypes.c_void_p,)
         abi.check(self.handle)
         self.ops = {op.name: op for op in self._table()}
+        self.encodings: dict[str, dict[bytes, Any]] = {}  # of `translate`: by architecture and machine code
 
     def _table(self):
         index = 0

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 import struct
+from array import array
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from portable.backends.rocm.emulator import abi
 from portable.backends.rocm.emulator.code_object import CodeObject
@@ -14,6 +17,9 @@ from portable.backends.rocm.emulator.mnemonics import library_mnemonic
 from portable.backends.rocm.emulator.native_build import Library, Op
 
 _NULL, _LITERAL = 124, 255
+_NOWHERE = 0xFFFFFFFF  # in `index_of`: no instruction starts here
+_ADDRESS, _ADDRESS_OFFSET = struct.Struct("<Q"), 16  # Inst.address
+_MOST_KNOWN = 1 << 18
 _SHARED_APERTURE, _PRIVATE_APERTURE = 1 << 48, 1 << 49
 _APERTURES = {235: _SHARED_APERTURE, 236: _SHARED_APERTURE, 237: _PRIVATE_APERTURE, 238: _PRIVATE_APERTURE}
 _STATUS = {251: abi.VCCZ_BIT, 252: abi.EXECZ_BIT, 253: abi.SCC_BIT}
@@ -28,6 +34,16 @@ _MODIFIERS = (  # fields with a bit per source
     ("neg_hi", abi.NEG_HI),
     ("op_sel_hi", abi.UPPER_HI),
 )
+_FLAGS = (
+    ("clamp", abi.CLAMP),
+    ("sdwa", abi.SDWA),
+    ("dpp", abi.DPP),
+    ("dpp8", abi.DPP8),
+    ("offen", abi.OFFEN),
+    ("idxen", abi.IDXEN),
+    ("lds", abi.TO_LDS),
+)
+_NO_OPERAND = abi.OPERAND.pack(*abi.NO_OPERAND)
 _ENDS = {"s_endpgm", "s_endpgm_saved", "s_branch", "s_setpc_b64", "s_trap", "s_code_end"}
 
 # gfx9's older 16-bit instructions clear the upper half of their result, in every encoding; the
@@ -39,74 +55,139 @@ _CLEAR_UPPER = re.compile(
 )
 
 
+class Encoding(NamedTuple):
+    """What an instruction's bytes become wherever they stand, but for the address: one `Inst` struct, or two
+    of a dual-issue one, the `ops` of each (None: not supported), and the `size` of the bytes."""
+
+    structs: bytes
+    ops: tuple[Op | None, ...]
+    size: int
+
+
 @dataclass
 class Program:
-    """A code object's text as `count` packed `Inst` structs. `index_of` maps (address - text start) / 4 to
-    the index of a decoded instruction."""
+    """A code object's text as `count` packed `Inst` structs, the last an end marker. `index_of` maps
+    (address - text start) / 4 to the index of a decoded instruction, `addresses` back; both instructions of a
+    dual-issue one have its address."""
 
     encoded: bytearray
     count: int
-    instructions: list[Inst | None]
+    addresses: list[int]
     ops: list[Op | None]
     index_of: bytes
-    arch: str
+    code: CodeObject
+
+    def instruction(self, index: int) -> Inst | None:
+        """The instruction at an index, decoded again; None for bytes that are none, and beyond the end."""
+        if not 0 <= index < len(self.addresses):
+            return None
+        address = self.addresses[index]
+        try:
+            inst = _decode(self.code, address)
+        except CodeObjectError:
+            return None
+        return inst.second if index and self.addresses[index - 1] == address else inst
+
+    def instructions(self) -> Iterator[Inst | None]:
+        return map(self.instruction, range(len(self.addresses)))
 
     def text(self, index: int) -> str | None:
-        inst = self.instructions[index] if 0 <= index < len(self.instructions) else None
-        return None if inst is None else text(inst, self.arch)
+        inst = self.instruction(index)
+        return None if inst is None else text(inst, self.code.arch)
+
+
+def _decode(code: CodeObject, address: int) -> Inst:
+    text = memoryview(code.memory)[: code.text[1] - code.base]
+    return decode(text, address - code.base, address, code.arch)
 
 
 def translate(code: CodeObject, library: Library) -> Program:
     """Decode and translate all instructions of `code`. Raises CodeObjectError for an unsupported instruction
     that a kernel can reach."""
     start, end = code.text
-    index_of = [0xFFFFFFFF] * ((end - start + 3) // 4)
-    found: list[Inst | None] = []
+    machine_code = bytes(memoryview(code.memory)[start - code.base : end - code.base])
+    # Kernels repeat themselves and each other: of 1.35 million instructions in the smoke tier's kernels
+    # three of four are known, and encoding one anew takes 20 us (2026-11-22).
+    known: dict[bytes, Encoding] = library.encodings.setdefault(code.arch, {})
+    encoder = _Encoder(code)
+    index_of = array("I", [_NOWHERE]) * ((end - start + 3) // 4)
+    addresses: list[int] = []
+    encoded: list[Encoding | Inst] = []  # by index; a branch stays an Inst until its target's index is known
     unknown: dict[int, str] = {}
-    address, memory = start, memoryview(code.memory)
-    while address < end:
-        slot = (address - start) // 4
-        index_of[slot] = len(found)
-        try:
-            inst = decode(memory[: end - code.base], address - code.base, address, code.arch)
-        except CodeObjectError as error:
-            unknown[len(found)] = str(error)
-            found.append(None)
-            address += 4
-            continue
-        found.append(inst)
-        if inst.second is not None:
-            found.append(inst.second)
-        address += inst.size
-    encoder = _Encoder(code, index_of, len(found))
+    offset = 0
+    while offset < len(machine_code):
+        index_of[offset // 4] = len(addresses)
+        each = (
+            known.get(machine_code[offset : offset + 4])
+            or known.get(machine_code[offset : offset + 8])
+            or known.get(machine_code[offset : offset + 12])
+        )
+        if each is None:
+            each = _encode(encoder, library, start + offset, len(addresses), unknown)
+            if isinstance(each, Encoding) and None not in each.ops:
+                known[machine_code[offset : offset + each.size]] = each
+        count = len(each.ops) if isinstance(each, Encoding) else 1
+        encoded += [each] * count
+        addresses += [start + offset] * count
+        offset += each.size
+    if len(known) > _MOST_KNOWN:
+        known.clear()
+    encoder.place(index_of, len(addresses))
     packed = bytearray()
     ops: list[Op | None] = []
-    for index, inst in enumerate(found):
-        if inst is None:
-            op, struct_bytes = None, encoder.unknown(start)
+    while len(ops) < len(encoded):
+        each = encoded[len(ops)]
+        if isinstance(each, Inst):
+            op = library.ops[library_mnemonic(each.name)]
+            packed += encoder.inst(each, op)
+            ops.append(op)
         else:
-            op = library.ops.get(library_mnemonic(inst.name))
-            if op is None:
-                unknown[index] = f"{text(inst, code.arch)}: the emulator does not support this instruction"
-                struct_bytes = encoder.unknown(inst.address)
-            else:
-                try:
-                    struct_bytes = encoder.inst(inst, op)
-                except (IndexError, struct.error) as error:
-                    unknown[index] = f"{text(inst, code.arch)}: {error}"
-                    struct_bytes = encoder.unknown(inst.address)
-        packed += struct_bytes
-        ops.append(op)
+            packed += each.structs
+            ops += each.ops
+    for index, address in enumerate(addresses):
+        _ADDRESS.pack_into(packed, index * abi.INST.size + _ADDRESS_OFFSET, address)
     packed += encoder.end(end)
     if unknown:
-        _refuse_reachable(code, found, index_of, unknown)
-    return Program(
-        packed, len(found) + 1, found, ops, struct.pack(f"<{len(index_of)}I", *index_of), code.arch
-    )
+        _refuse_reachable(code, encoded, ops, index_of, unknown)
+    return Program(packed, len(addresses) + 1, addresses, ops, index_of.tobytes(), code)
+
+
+def _encode(
+    encoder: _Encoder, library: Library, address: int, index: int, unknown: dict[int, str]
+) -> Encoding | Inst:
+    """The encoding of the instruction at `address`, or the branch itself. `unknown` gets why, by index, where
+    the emulator does not support it."""
+    arch = encoder.code.arch
+    try:
+        inst = _decode(encoder.code, address)
+    except CodeObjectError as error:
+        unknown[index] = str(error)
+        return Encoding(encoder.unknown(address), (None,), 4)
+    structs, ops = b"", []
+    for each in (inst, inst.second):
+        if each is None:
+            continue
+        op = library.ops.get(library_mnemonic(each.name))
+        if op is not None and "target" in each.fields:
+            return each
+        try:
+            if op is None:
+                raise IndexError("the emulator does not support this instruction")
+            structs += encoder.inst(each, op)
+        except (IndexError, struct.error) as error:
+            unknown[index + len(ops)] = f"{text(each, arch)}: {error}"
+            structs += encoder.unknown(each.address)
+            op = None
+        ops.append(op)
+    return Encoding(structs, tuple(ops), inst.size)
 
 
 def _refuse_reachable(
-    code: CodeObject, found: list[Inst | None], index_of: list[int], unknown: dict[int, str]
+    code: CodeObject,
+    encoded: list[Encoding | Inst],
+    ops: list[Op | None],
+    index_of: array[int],
+    unknown: dict[int, str],
 ) -> None:
     """Raise for the first unsupported instruction that a kernel can reach by falling through or branching."""
     start, end = code.text
@@ -118,32 +199,35 @@ def _refuse_reachable(
                 continue
             seen.add(address)
             index = index_of[(address - start) // 4]
-            if index in unknown or (index < len(found) and _second_unknown(found, index, unknown)):
-                reason = unknown.get(index) or unknown[index + 1]
-                raise CodeObjectError(f"{kernel.name} ({code.arch}), at {address:#x}: {reason}")
-            inst = found[index] if index < len(found) else None
-            if inst is None:
+            if index == _NOWHERE:
                 continue
-            if "target" in inst.fields:
-                pending.append(inst.fields["target"])
-            if inst.name not in _ENDS:
-                pending.append(address + inst.size)
-
-
-def _second_unknown(found: list[Inst | None], index: int, unknown: dict[int, str]) -> bool:
-    inst = found[index]
-    return inst is not None and inst.second is not None and index + 1 in unknown
+            each, op = encoded[index], ops[index]
+            dual = isinstance(each, Encoding) and len(each.ops) > 1
+            reason = unknown.get(index) or (unknown.get(index + 1) if dual else None)
+            if reason:
+                raise CodeObjectError(f"{kernel.name} ({code.arch}), at {address:#x}: {reason}")
+            if isinstance(each, Inst):
+                pending.append(each.fields["target"])
+            if op is not None and op.name not in _ENDS:
+                pending.append(address + each.size)
 
 
 class _Encoder:
     """Packs decoded instructions into `Inst` structs."""
 
-    def __init__(self, code: CodeObject, index_of: list[int], count: int):
+    def __init__(self, code: CodeObject):
+        self.code = code
         self._start, self._end = code.text
-        self._index_of = index_of
+        self._index_of: array[int] = array("I")
+        self._end_index = 0
         self._gfx9 = code.arch.startswith("gfx9")
-        self._end_index = count
         self._pack = abi.INST.pack
+        self._operands: dict[tuple[Any, ...], bytes] = {}
+        self._no_result = abi.OPERAND.pack(abi.NONE, 0, 6, 99, 0, 0, 0)
+
+    def place(self, index_of: array[int], count: int) -> None:
+        """Where branches lead: the index by place in the text, and that of the end marker."""
+        self._index_of, self._end_index = index_of, count
 
     def unknown(self, address: int) -> bytes:
         """An instruction that the library does not support; executing it is a fault."""
@@ -154,81 +238,75 @@ class _Encoder:
         return self._pack(0, 0, address, 0, 0, 0, 0, 0, 0, abi.OFF_THE_CODE, 0, 0, 4, *abi.NO_OPERAND * 7)
 
     def inst(self, inst: Inst, op: Op) -> bytes:
-        fields = inst.fields
+        fields, name = inst.fields, inst.name
         get = fields.get
-        results: list[tuple[int, ...]] = []
         codes = iter(inst.dst)
-        for letter in op.results:
-            if letter == "c":
-                results.append((abi.NONE, 0, 6, 99, 0, 0, 0))
-            else:
-                results.append(self._operand(next(codes, _NULL), letter, 0, 6, 0, inst.name))
+        operands = [
+            self._no_result if letter == "c" else self._operand(next(codes, _NULL), letter, 0, 6, 0, name)
+            for letter in op.results
+        ]
+        results = len(operands)
+        if results < 2:
+            operands += [_NO_OPERAND] * (2 - results)
         op_sel = get("op_sel", 0)
-        modifiers = [(word, bit) for name, bit in _MODIFIERS if (word := get(name, 0))]
-        sdwa = get("sdwa", 0)
-        literal = get("literal", 0)
-        sources = []
+        modifiers = [(word, bit) for key, bit in _MODIFIERS if (word := get(key, 0))] if fields else ()
+        sdwa, literal, given = get("sdwa", 0), get("literal", 0), inst.src
         for k, letter in enumerate(op.sources):
-            mods = sum(bit for word, bit in modifiers if word >> k & 1)
-            sel = 6
+            mods, sel = 0, 6
+            for word, bit in modifiers:
+                if word >> k & 1:
+                    mods |= bit
             if sdwa and k < 2:
                 sel = get(f"src{k}_sel", 6)
                 mods |= abi.SEXT * get(f"src{k}_sext", 0)
-            code = inst.src[k] if k < len(inst.src) else _NULL
-            sources.append(self._operand(code, letter, mods, sel, literal, inst.name))
+            code = given[k] if k < len(given) else _NULL
+            operands.append(self._operand(code, letter, mods, sel, literal if code == _LITERAL else 0, name))
+        operands += [_NO_OPERAND] * (7 - len(operands))
         flags = self._flags(inst, op, op_sel)
-        aux = [0, 0, 0, get("omod", 0)]
-        if flags & (abi.DPP | abi.DPP8):
-            aux[0] = (
-                get("lane_sel", 0) | get("fi", 0) << 25 if flags & abi.DPP8
-                else get("dpp_ctrl", 0) | get("row_mask", 0) << 16 | get("bank_mask", 0) << 20
-                | get("bound_ctrl", 0) << 24 | get("fi", 0) << 25
-            )  # fmt: skip
-        elif "offset0" in fields or "offset1" in fields:
-            aux[0], aux[1] = get("offset0", 0), get("offset1", 0)
-        elif "cbsz" in fields or "blgp" in fields:
-            aux[0] = get("cbsz", 0) | get("abid", 0) << 8 | get("blgp", 0) << 16
-        if sdwa:
-            aux[1] = get("dst_sel", 6) | get("dst_unused", 0) << 8
-        aux[2] = fields.get("bitop3", op_sel)
+        aux = self._aux(fields, flags, op_sel) if fields else (0, 0, 0, 0)
         if "target" in fields:
             imm = self._target(fields["target"])
         else:
             imm = fields["offset"] if "offset" in fields else get("simm16", 0)
-        operands = [*results, *[abi.NO_OPERAND] * (2 - len(results)), *sources]
-        operands += [abi.NO_OPERAND] * (7 - len(operands))
-        flat = [value for each in operands for value in each]
-        return self._pack(
-            0, 0, inst.address, flags, imm, *aux, op.index, len(sources), len(results), inst.size, *flat
+        head = abi.INST_HEAD.pack(
+            0, 0, inst.address, flags, imm, *aux, op.index, len(op.sources), results, inst.size
         )
+        return head + b"".join(operands)
+
+    def _aux(self, fields: dict[str, int], flags: int, op_sel: int) -> tuple[int, int, int, int]:
+        get = fields.get
+        first = second = 0
+        if flags & abi.DPP8:
+            first = get("lane_sel", 0) | get("fi", 0) << 25
+        elif flags & abi.DPP:
+            first = (
+                get("dpp_ctrl", 0) | get("row_mask", 0) << 16 | get("bank_mask", 0) << 20
+                | get("bound_ctrl", 0) << 24 | get("fi", 0) << 25
+            )  # fmt: skip
+        elif "offset0" in fields or "offset1" in fields:
+            first, second = get("offset0", 0), get("offset1", 0)
+        elif "cbsz" in fields or "blgp" in fields:
+            first = get("cbsz", 0) | get("abid", 0) << 8 | get("blgp", 0) << 16
+        if flags & abi.SDWA:
+            second = get("dst_sel", 6) | get("dst_unused", 0) << 8
+        return first, second, get("bitop3", op_sel), get("omod", 0)
 
     def _target(self, address: int) -> int:
         """The index of the instruction at an address; that of the end marker where no instruction starts."""
         if self._start <= address < self._end and address % 4 == 0:
             index = self._index_of[(address - self._start) // 4]
-            if index != 0xFFFFFFFF:
+            if index != _NOWHERE:
                 return index
         return self._end_index
 
     def _flags(self, inst: Inst, op: Op, op_sel: int) -> int:
-        get = inst.fields.get
         flags = 0
-        if get("clamp"):
-            flags |= abi.CLAMP
-        if get("sdwa"):
-            flags |= abi.SDWA
-        if get("dpp"):
-            flags |= abi.DPP
-        if get("dpp8"):
-            flags |= abi.DPP8
+        if inst.fields:
+            for name, bit in _FLAGS:
+                if inst.fields.get(name):
+                    flags |= bit
         if inst.second is not None:
             flags |= abi.DUAL
-        if get("offen"):
-            flags |= abi.OFFEN
-        if get("idxen"):
-            flags |= abi.IDXEN
-        if get("lds"):
-            flags |= abi.TO_LDS
         if "atomic" in inst.name and inst.dst:
             flags |= abi.RETURNS
         if inst.name.startswith("v_cmpx"):
@@ -240,11 +318,18 @@ class _Encoder:
                 flags |= abi.DST_ZERO
         return flags
 
-    def _operand(
-        self, code: int, letter: str, mods: int, sel: int, literal: int, name: str
-    ) -> tuple[int, ...]:
-        kind, index, value = self._location(code, letter, literal, name)
-        return kind, mods, sel, ord(letter), index, 0, value
+    def _operand(self, code: int, letter: str, mods: int, sel: int, literal: int, name: str) -> bytes:
+        # Only a constant's bits depend on the literal and on the instruction.
+        key = (
+            (code, letter, mods, sel)
+            if code < 128 or code >= 256
+            else (code, letter, mods, sel, literal, name)
+        )
+        found = self._operands.get(key)
+        if found is None:
+            kind, index, value = self._location(code, letter, literal, name)
+            found = self._operands[key] = abi.OPERAND.pack(kind, mods, sel, ord(letter), index, 0, value)
+        return found
 
     def _location(self, code: int, letter: str, literal: int, name: str) -> tuple[int, int, int]:
         if code >= 256:

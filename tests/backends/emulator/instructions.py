@@ -140,19 +140,20 @@ class Suite:
             self.texts[arch].append(make(arch))
             self.covers[arch] |= {spelling(name, arch) for name in covers}
 
-    def pairs(self) -> list[Any]:
-        """(architecture, probe) as pytest parameters; a probe's architectures follow one another, so that its
-        operands and expected results are made once."""
-        return [
-            self.param(arch, probe, id=f"{arch}-{probe.symbol}")
-            for probe in self.probes
-            for arch in ARCHS
-            if arch in probe.archs
-        ]
+    def mnemonics(self) -> list[Any]:
+        """(architecture, probe) of each mnemonic, as pytest parameters."""
+        return self.grouped(
+            (probe.name, (arch, probe)) for probe in self.probes for arch in ARCHS if arch in probe.archs
+        )
 
-    def param(self, *values: Any, id: str) -> Any:
-        """A pytest parameter; all of a suite run in one worker, which then loads its code objects once."""
-        return pytest.param(*values, id=id, marks=pytest.mark.xdist_group(f"emulator {self.name}"))
+    def grouped(self, items: Iterable[tuple[str, Any]]) -> list[Any]:
+        """The items of each name, as pytest parameters. A test for each of 8,000 items took pytest longer to
+        collect than to run. All of a suite run in one worker, which then loads its code objects once."""
+        found: dict[str, list[Any]] = defaultdict(list)
+        for name, item in items:
+            found[name].append(item)
+        mark = pytest.mark.xdist_group(f"emulator {self.name}")
+        return [pytest.param(each, id=name, marks=mark) for name, each in found.items()]
 
     def wavesize(self, probe: Probe, arch: str) -> int:
         return 64 if probe.wide else wave(arch)
@@ -417,6 +418,17 @@ def masks_for(count: int, size: int, masked: bool | str) -> list[int]:
     if masked == "rows":
         patterns = [full, 0xFFFF0000FFFF0000 & full, 0x00000000FFFF & full]
     return [patterns[i % len(patterns)] if masked else full for i in range(count)]
+
+
+def check_all(items: Iterable[Any], check_one: Callable[..., None]) -> None:
+    """`check_one(*item)` of all items; one failure that holds those of all."""
+    wrong = []
+    for item in items:
+        try:
+            check_one(*item)
+        except Exception as error:
+            wrong.append(f"{type(error).__name__}: {error}")
+    assert not wrong, "\n".join(wrong)
 
 
 def check(suite: Suite, probe: Probe, arch: str) -> None:

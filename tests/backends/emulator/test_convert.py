@@ -28,7 +28,7 @@ from expect_float import (
 )
 from expect_fp8 import pack8, types, unpack8
 from expect_int import s, u
-from instructions import ANY_NAN, ARCHS, GFX9, GFX11, GFX94, SKIP, OneOf, Probe, Suite, check
+from instructions import ANY_NAN, ARCHS, GFX9, GFX11, GFX94, SKIP, OneOf, Probe, Suite, check, check_all
 from vectors import SNAN, operand_rows
 
 SUITE = Suite("convert")
@@ -427,9 +427,9 @@ for arch in FP8:
             )
 
 
-@pytest.mark.parametrize(("arch", "probe"), SUITE.pairs())
-def test_instruction(arch, probe):
-    check(SUITE, probe, arch)
+@pytest.mark.parametrize("probes", SUITE.mnemonics())
+def test_instruction(probes):
+    check_all(probes, lambda arch, probe: check(SUITE, probe, arch))
 
 
 def test_the_expectations_know_the_landmarks():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from expect_float import F32, rule_add, rule_fma, rule_mul
 from expect_int import COMPARISONS, s, u
-from instructions import ARCHS, GFX9, GFX11, SKIP, Probe, Suite, check
+from instructions import ARCHS, GFX9, GFX11, SKIP, Probe, Suite, check, check_all
 from vectors import operand_rows
 
 SUITE = Suite("lanes")
@@ -383,6 +383,6 @@ for by, mask in ((1, 0), (5, 0), (8, 7)):
 # fmt: on
 
 
-@pytest.mark.parametrize(("arch", "probe"), SUITE.pairs())
-def test_instruction(arch, probe):
-    check(SUITE, probe, arch)
+@pytest.mark.parametrize("probes", SUITE.mnemonics())
+def test_instruction(probes):
+    check_all(probes, lambda arch, probe: check(SUITE, probe, arch))

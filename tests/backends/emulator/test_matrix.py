@@ -12,7 +12,7 @@ from expect_float import BF16, F16, F32, F64, Format, Num, of, pack, unpack
 from expect_fp8 import pack8, types
 from expect_int import s, u
 from expect_matrix import Shape, chained, fused, pairwise
-from instructions import GFX9, GFX94, LazyRows, Probe, Suite, check, seed
+from instructions import GFX9, GFX94, LazyRows, Probe, Suite, check, check_all, seed
 
 SUITE = Suite("matrix")
 
@@ -443,9 +443,9 @@ SUITE.add(
 )
 
 
-@pytest.mark.parametrize(("arch", "probe"), SUITE.pairs())
-def test_instruction(arch, probe):
-    check(SUITE, probe, arch)
+@pytest.mark.parametrize("probes", SUITE.mnemonics())
+def test_instruction(probes):
+    check_all(probes, lambda arch, probe: check(SUITE, probe, arch))
 
 
 def test_the_accumulator_of_32x32():

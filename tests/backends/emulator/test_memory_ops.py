@@ -6,7 +6,7 @@ import pytest
 from expect_float import BF16, F16, F32, F64, compare, of, pack, unpack
 from expect_float import add as plus
 from expect_int import s, u
-from instructions import ARCHS, GFX9, GFX11, GFX94, Text, seed, wave
+from instructions import ARCHS, GFX9, GFX11, GFX94, Text, check_all, seed, wave
 from memory_cases import CASES, DATA, SIZE, SUITE, case, compare_case, word
 
 MARKED = "".join(f"v_mov_b32 v{40 + i}, 0xaaaabbbb\n" for i in range(4))
@@ -595,6 +595,6 @@ for arch, lines in HINTS.items():
 # fmt: on
 
 
-@pytest.mark.parametrize("item", [SUITE.param(c, id=f"{c.arch}-{c.name}") for c in CASES])
-def test_memory(item):
-    compare_case(item, BLOCKS.get(item.name, DATA))
+@pytest.mark.parametrize("cases", SUITE.grouped((case.name, (case,)) for case in CASES))
+def test_memory(cases):
+    check_all(cases, lambda case: compare_case(case, BLOCKS.get(case.name, DATA)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from expect_float import F16, F32, NAN, of, pick, rule_add, rule_fma, rule_mul, unpack
 from expect_int import clamp, s, u
-from instructions import ANY_NAN, ARCHS, GFX9, GFX11, Probe, Suite, check, seed
+from instructions import ANY_NAN, ARCHS, GFX9, GFX11, Probe, Suite, check, check_all, seed
 from vectors import operand_rows
 
 SUITE = Suite("packed")
@@ -435,6 +435,6 @@ for name, encode in (("v_dot2_f16_f16", f16), ("v_dot2_bf16_bf16", bf16)):
         )
 
 
-@pytest.mark.parametrize(("arch", "probe"), SUITE.pairs())
-def test_instruction(arch, probe):
-    check(SUITE, probe, arch)
+@pytest.mark.parametrize("probes", SUITE.mnemonics())
+def test_instruction(probes):
+    check_all(probes, lambda arch, probe: check(SUITE, probe, arch))

@@ -39,6 +39,7 @@ from instructions import (
     GFX11,
     Suite,
     Text,
+    check_all,
     memory,
     run_kernel,
     same,
@@ -390,10 +391,14 @@ for word, answers in ORDER.items():
 
 
 @pytest.mark.parametrize(
-    ("arch", "probe"),
-    [SUITE.param(a, p, id=f"{a}-{p.symbol}") for p in PROBES for a in ARCHS if a in p.archs],
+    "probes",
+    SUITE.grouped((p.name, (a, p)) for p in PROBES for a in ARCHS if a in p.archs),
 )
-def test_instruction(arch, probe):
+def test_instruction(probes):
+    check_all(probes, check)
+
+
+def check(arch, probe):
     _, places = registers(probe)
     source = bytearray()
     for i, record in enumerate(probe.vectors):

@@ -50,7 +50,7 @@ def test_the_smoke_tier_conforms(arch, op, monkeypatch):
 
     def seen(code):
         linked = link(code)
-        loaded.update(inst.name for inst in linked.program.instructions if inst is not None)
+        loaded.update(inst.name for inst in linked.program.instructions() if inst is not None)
         return linked
 
     monkeypatch.setattr(launch, "linked_program", seen)

@@ -42,7 +42,7 @@ from expect_float import (
     add as plus,
 )
 from expect_int import s, u
-from instructions import ANY_NAN, ARCHS, GFX9, GFX11, GFX94, SKIP, Near, OneOf, Probe, Suite, check
+from instructions import ANY_NAN, ARCHS, GFX9, GFX11, GFX94, SKIP, Near, OneOf, Probe, Suite, check, check_all
 from vectors import SNAN, operand_rows
 
 SUITE = Suite("valu_float")
@@ -594,6 +594,6 @@ for arch in GFX11:
 # fmt: on
 
 
-@pytest.mark.parametrize(("arch", "probe"), SUITE.pairs())
-def test_instruction(arch, probe):
-    check(SUITE, probe, arch)
+@pytest.mark.parametrize("probes", SUITE.mnemonics())
+def test_instruction(probes):
+    check_all(probes, lambda arch, probe: check(SUITE, probe, arch))

@@ -24,7 +24,7 @@ from expect_int import (
     trail,
     u,
 )
-from instructions import ARCHS, GFX9, GFX11, GFX94, LazyRows, Probe, Suite, check
+from instructions import ARCHS, GFX9, GFX11, GFX94, LazyRows, Probe, Suite, check, check_all
 from vectors import operand_rows
 
 SUITE = Suite("valu_int")
@@ -502,9 +502,9 @@ add(
 )
 
 
-@pytest.mark.parametrize(("arch", "probe"), SUITE.pairs())
-def test_instruction(arch, probe):
-    check(SUITE, probe, arch)
+@pytest.mark.parametrize("probes", SUITE.mnemonics())
+def test_instruction(probes):
+    check_all(probes, lambda arch, probe: check(SUITE, probe, arch))
 
 
 def test_a_wrong_rule_is_found():
