@@ -36,6 +36,7 @@ test: lint
 	wait $$types; types=$$?; cat $(VENV)/pyright.log; exit $$((tests | types))
 
 test-all: $(VENV)/installed-test
+	$(BIN)/pyright examples
 	HYPOTHESIS_PROFILE=all $(PYTEST) -m "slow or hypothesis" $(TESTS)
 
 lint: $(VENV)/installed-test

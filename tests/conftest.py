@@ -152,7 +152,7 @@ hypothesis.settings.register_profile("default", deadline=None, max_examples=50)
 hypothesis.settings.register_profile("all", deadline=None, max_examples=200)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
-QUICK = 2.0
+QUICK = 1.5
 """CPU seconds, subprocesses included, that a test without the mark `slow` may take."""
 
 _start = pytest.StashKey[float]()

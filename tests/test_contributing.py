@@ -107,6 +107,7 @@ def test_add_a_vendor(op, tmp_path, environment):
     assert "\nCONFORMS: " in judged and "on Acme One (acme1)" in judged
 
 
+@pytest.mark.slow
 def test_what_new_op_writes_fails_and_says_what_to_fill_in(tmp_path, environment):
     (tmp_path / "ops").mkdir()
     assert cli.main(["new-op", "squared_relu", "--at", str(tmp_path / "ops")]) == 0

@@ -28,6 +28,7 @@ def test_transformers_computes_the_same_with_portable_attention(example, family)
     assert len(ours) == 4 and all(0 < value < 3e-6 for value in ours.values()), found
 
 
+@pytest.mark.slow
 def test_dropout_is_refused(example):
     q = torch.zeros(1, 1, 1, 8)
     with pytest.raises(ValueError, match="dropout"):

@@ -89,11 +89,13 @@ def watched() -> dict:
     return json.loads(done.stdout)
 
 
+@pytest.mark.slow
 def test_prints_nothing_and_warns_of_nothing():
     done = python("import portable", "-W", "error::DeprecationWarning:portable")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+@pytest.mark.slow
 def test_starts_no_process_reads_no_spec_and_loads_no_library(watched):
     assert watched["events"] == []
 
@@ -109,6 +111,7 @@ def test_starts_no_context_and_no_thread(watched):
     assert watched["threads"] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_a_process_may_fork_after():
     done = python(FORKED)

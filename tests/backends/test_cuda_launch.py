@@ -105,6 +105,7 @@ def test_a_kernel_without_arguments_is_launched(fake):
     assert list(fake.last.grid) == [7, 5, 3]
 
 
+@pytest.mark.slow
 def test_only_an_early_kernel_may_start_before_the_one_before_it_ends(fake):
     fake.arguments(8, 8)
     for pdl in (False, True, False):

@@ -484,6 +484,7 @@ def test_the_demo_runs_every_implementation_and_fails_on_a_wrong_one(environment
     assert capsys.readouterr().err.count("Fail.nonfinite") == 4
 
 
+@pytest.mark.slow
 def test_import_starts_nothing(tmp_path):
     """Selecting the emulated GPU only reads files: no library, no compiler, no process."""
     code = (

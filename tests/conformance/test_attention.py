@@ -86,6 +86,7 @@ def test_right_forward_kernels_pass(function):
     assert worst < 0.9
 
 
+@pytest.mark.slow
 def test_right_backward_kernels_pass():
     worst, wrong = judged("attention_backward", FlashBackward())
     assert not wrong, "\n".join(wrong)

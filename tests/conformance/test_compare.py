@@ -376,6 +376,7 @@ def spots(value, path=()):
 SPOTS = [path for path in spots(sample_record()) if path]
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from(SPOTS), JSON)
 def test_whatever_a_valid_record_holds_is_compared_or_refused_in_words(path, value):

@@ -211,6 +211,7 @@ def test_every_row_of_types_is_judged(ops, op, wrong):
     assert states[wrong].count("Fail.value") > len(chosen) / 4
 
 
+@pytest.mark.slow
 def test_the_core_tier_passes_as_well(ops):
     for op in FILES:
         for case in cases(registry.spec(op), "core")[::3]:

@@ -214,6 +214,7 @@ def test_a_large_output_is_there_once(monkeypatch):
     assert alive == [[]]
 
 
+@pytest.mark.slow
 def test_a_graph_that_is_compiled_inside_is_left_alone():
     @torch.compile(backend="eager", fullgraph=True)
     def double(x):

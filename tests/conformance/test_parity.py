@@ -209,6 +209,7 @@ TIMES = st.lists(st.floats(1.0, 100.0), min_size=5, max_size=20)
 CASE = st.tuples(st.floats(0.1, 10.0), TIMES, TIMES)
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(st.lists(CASE, min_size=1, max_size=4))
 def test_exchanging_the_sides_gives_the_reciprocal_interval(cases):
@@ -234,6 +235,7 @@ def test_the_mean_of_equal_cases_is_each_of_them(case, count):
     assert parity.geometric_mean([case] * count).value == pytest.approx(parity.geometric_mean([case]).value)
 
 
+@pytest.mark.slow
 def test_the_interval_of_the_mean_covers_what_it_should():
     """Two cases of true ratio 0.8 and 1.25, noise of five percent: 95 % of the intervals hold 1."""
     import numpy as np

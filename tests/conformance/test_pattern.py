@@ -213,6 +213,7 @@ def masks(draw: st.DrawFn) -> torch.Tensor:
     return ~wrong if draw(st.booleans()) else wrong
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(masks())
 def test_what_the_words_say_is_so(wrong: torch.Tensor):

@@ -121,6 +121,7 @@ def test_every_record_comes_back_whole(made, tmp_path):
     assert again == made
 
 
+@pytest.mark.slow
 def test_a_file_says_each_text_once():
     """What 12,000 results take: no id of a case and no message stands twice."""
     cases = [

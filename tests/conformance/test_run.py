@@ -402,6 +402,7 @@ def test_any_encoding_of_the_terminal_will_do(norm, tmp_path, monkeypatch):
     assert "\\u2018no\\u2019 red \\ud800" in text and "\x1b" not in text and "\x07" not in text
 
 
+@pytest.mark.slow
 def test_a_person_sees_a_bar_and_whole_commands(tmp_path):
     """On a terminal of 60 columns: the total is right, and the command to repeat a failure is one line."""
     master, slave = pty.openpty()

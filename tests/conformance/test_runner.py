@@ -29,6 +29,7 @@ def found(norm):
     return {name: [each for each in results if each.impl == name] for name in toy_norm.EXPECTED}
 
 
+@pytest.mark.slow
 def test_the_kill_table(found, capsys):
     for name, expected in toy_norm.EXPECTED.items():
         states = Counter(each.state for each in found[name])
@@ -43,6 +44,7 @@ def test_the_kill_table(found, capsys):
             assert failures
 
 
+@pytest.mark.slow
 def test_what_is_not_supported_says_the_rule(found):
     rules = {each.message for each in found["narrow_only"] if each.state == "NotSupported"}
     assert rules == {"takes T of bfloat16; this call has float32"}

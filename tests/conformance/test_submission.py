@@ -567,6 +567,7 @@ def spots(value, path=()):
 SPOTS = [path for path in spots(sample_record()) if path]
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.sampled_from(SPOTS), JSON)
 def test_a_record_of_anything_never_raises(tmp_path, path, value):
@@ -578,6 +579,7 @@ def test_a_record_of_anything_never_raises(tmp_path, path, value):
     submission.verify(write(tmp_path / "p", json.dumps(made)))
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.binary(max_size=60), st.sampled_from(["record.json", STATEMENT, SUMS]))
 def test_files_of_anything_never_raise(tmp_path, content, name):

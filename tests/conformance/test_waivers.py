@@ -158,6 +158,7 @@ def failing(capsys):
     return re.findall(r"^(Fail\.\w+): (\S+) on toy$", out, re.M)
 
 
+@pytest.mark.slow
 def test_a_run_with_its_failures_known_conforms(wrong, tmp_path, capsys):
     found = failing(capsys)
     entries = [

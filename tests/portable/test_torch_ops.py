@@ -49,7 +49,9 @@ def several(result) -> tuple[torch.Tensor, ...]:
     return result if isinstance(result, tuple) else (result,)
 
 
-@pytest.mark.parametrize("name", OPS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(op, marks=pytest.mark.slow if op.startswith("attention") else ()) for op in OPS]
+)
 def test_opcheck(name):
     inputs, params = sample(name, torch.float32, requires_grad=name in PUBLIC)
     dispatcher.op(name)

@@ -465,6 +465,7 @@ def test_the_entries_that_ship_fit_their_specs_and_are_ordered():
             assert each.op in registry.op_folders(), (vendor, each.line)
 
 
+@pytest.mark.slow
 def test_no_call_reads_the_tuner(product):
     """What a call imports has no way to tune."""
     import subprocess

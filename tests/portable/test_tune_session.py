@@ -107,6 +107,7 @@ def tuner(backend):
         each.close()
 
 
+@pytest.mark.slow
 def test_the_best_is_found_in_at_most_16_trials(tuner, backend):
     result = tuner().tune(a_problem())
     assert result.trials <= session.TRIALS
@@ -133,6 +134,7 @@ def test_a_winner_that_is_hardly_faster_does_not_replace_the_config_before(tuner
     assert result.best == result.before and result.us == result.before_us
 
 
+@pytest.mark.slow
 def test_bits_are_compared_with_the_defaults(tuner):
     tiles = registry.spec("product").implementation("tiles")
     assert tiles is not None
@@ -166,6 +168,7 @@ def test_one_that_kills_the_process_in_its_rounds_is_found(tuner, tells):
     assert {each.name.split("num_stages=")[1][0] for each in result.dropped} == {"4"}
 
 
+@pytest.mark.slow
 def test_where_every_config_fails_the_reason_is_said(tuner):
     with pytest.raises(PortableError, match=r"no config could be timed.*is wrong"):
         tuner(is_wrong=lambda values: True).tune(a_problem())
@@ -184,6 +187,7 @@ def test_a_sweep_says_how_near_the_trials_came(tuner, backend):
     assert swept["relative_time"] and json.dumps(swept)
 
 
+@pytest.mark.slow
 def test_the_prior_puts_sound_tiles_first(backend):
     """The order of magnitude: of a large product's configs a large tile leads, of few rows a low one."""
     for M, N, K, tile in ((8192, 8192, 8192, 128 * 256), (16, 8192, 8192, None)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from instructions import ARCHS, bits, check, is16
@@ -49,6 +50,7 @@ def values(kind):
     return st.integers(0, (1 << width) - 1) | st.sampled_from(CORNERS[width])
 
 
+@pytest.mark.slow
 @given(st.data())
 @settings(deadline=None, suppress_health_check=SLOW)
 def test_any_inputs(data):

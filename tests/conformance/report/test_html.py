@@ -276,6 +276,7 @@ def test_the_mark_of_a_comparison(problems, verdict, kind):
     assert f'<section id="verdict" class="{kind}">' in text
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(st.text(st.characters(codec=None), max_size=80))
 def test_any_text_is_escaped(text):

@@ -82,7 +82,9 @@ def test_one_kernel_serves_a_class(op: str) -> None:
 
 
 @pytest.mark.parametrize("op", OPS)
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+@pytest.mark.parametrize(
+    "dtype", [*(pytest.param(each, marks=pytest.mark.slow) for each in ("bfloat16", "float16")), "float32"]
+)
 def test_classes_are_few(op: str, dtype: str) -> None:
     for alignment in (16, 4):
         kernels = {
