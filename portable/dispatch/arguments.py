@@ -131,7 +131,7 @@ def check_tensors(spec: Spec, tensors: Sequence[Any]) -> None:
 def check_memory(spec: Spec, tensors: Sequence[torch.Tensor | None], out: torch.Tensor | None = None) -> None:
     """Each tensor's elements lie within its storage: after resize_ they may not. Raises StorageError."""
     for name, tensor in zip((*spec.inputs, "out"), (*tensors, out), strict=True):
-        if tensor is None or tensor.is_meta or tensor.numel() == 0:
+        if not isinstance(tensor, torch.Tensor) or tensor.is_meta or tensor.numel() == 0:  # None; or refused
             continue
         start = tensor.storage_offset() * tensor.element_size()
         end = start + span(tensor)
