@@ -161,7 +161,8 @@ class OutputError(ArgumentError):
 
 
 class UnsupportedGradientError(PortableError, RuntimeError):
-    """The op has no formula for this gradient; detach the input or use torch's op."""
+    """The op has no such derivative: its spec has neither a gradient nor a torch implementation, or another
+    library's array is among the arguments. Detach the input or use torch's op."""
 
     def __init__(self, op: str, reason: str, remedy: str = "Detach the input or use torch's own op") -> None:
         super().__init__(
@@ -170,7 +171,8 @@ class UnsupportedGradientError(PortableError, RuntimeError):
 
 
 class UnsupportedTransformError(PortableError, RuntimeError):
-    """A torch.func transform (vmap) was applied to an op in a way that it has no rule for."""
+    """A transform of torch.func was applied to what it cannot reach: `out=`, another library's array, lengths
+    that are data (`attention_varlen`, `attention_paged`). The message says what to do."""
 
     def __init__(self, op: str, what: str, remedy: str = "Apply the op to one element at a time.") -> None:
         super().__init__(_sentences(f"portable.{op}: unsupported: {what}", remedy), op=op, what=what)

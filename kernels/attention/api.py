@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from portable.dispatch import arguments, dispatcher
+from portable.dispatch import arguments, batching, dispatcher, fast_path
 from portable.errors import OutputError, ParameterError, ShapeError
 
 _op: Any = dispatcher.op("attention")
@@ -142,7 +142,7 @@ def attention_paged(
     q is (sequences, queries, heads, dim), the caches (pages, page size, key heads, dim), block_table
     (sequences, pages of a sequence) and seq_lens (sequences), both int32; a length counts the queries' own
     keys, which are in the cache; the last query stands at the last key and sees none after its own. `window`
-    is how many keys before its own a query sees. The rest is as in `attention`; there is no gradient. lse is
+    is how many keys before its own a query sees. The rest is as in `attention`; gradients run torch. lse is
     (sequences, heads, queries).
 
     Raises ShapeError, DtypeError or ParameterError that name the argument.
@@ -190,6 +190,8 @@ def _heads(
 
 def _written(out: Tensor, o: Tensor, tensors: tuple[Any, ...]) -> Tensor:
     if not torch.compiler.is_compiling():
+        if fast_path.has_transform():
+            raise batching.no_out("attention")
         if not isinstance(o, Tensor):
             raise OutputError(
                 "attention", "out", "was given beside another library's arrays", "none beside them"

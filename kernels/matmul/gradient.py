@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from torch import Tensor
@@ -29,6 +30,7 @@ def backward(
         if b.dim() == 2 and a.dim() > 2:
             # One product over batch and rows together: rounded once, where a product per batch and a
             # sum over the batch would round each partial result.
-            a, dc = a.flatten(0, -2), dc.flatten(0, -2)
+            rows = math.prod(a.shape[:-1])
+            a, dc = a.reshape(rows, a.shape[-1]), dc.reshape(rows, dc.shape[-1])
         db = portable.matmul(a.mT, dc, precision=precision).sum_to_size(b.shape)
     return {"a": da, "b": db}

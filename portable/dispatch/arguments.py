@@ -323,20 +323,39 @@ def check_out(
         raise fail(spec.op, "out", f"has dtype {dtype_name(out.dtype)}", dtype_name(dtype))
     if out.device != device:
         raise fail(spec.op, "out", f"is on {out.device}", f"{device}, where the inputs are")
-    grads = out.requires_grad or any(t is not None and t.requires_grad for t in tensors)
-    if grads and torch.is_grad_enabled():
-        raise fail(
+    check_out_records_nothing(spec, out, tensors)
+    if not _dense(out):
+        raise fail(spec.op, "out", f"has strides {out.stride()} that overlap", "one address per element")
+    for field, tensor in zip(spec.inputs.values(), tensors, strict=True):
+        if tensor is not None and _overlap(out, tensor):
+            raise fail(spec.op, "out", f"shares memory with argument {field.name!r}", "separate memory")
+
+
+def check_out_records_nothing(spec: Spec, out: Any, tensors: Sequence[torch.Tensor | None]) -> None:
+    """Nothing is to be differentiated through `out`."""
+    several = [t for t in (out, *tensors) if t is not None]
+    if torch.is_grad_enabled() and any(t.requires_grad for t in several):
+        raise errors.OutputError(
             spec.op,
             "out",
             "was given where an argument requires a gradient",
             "no gradient",
             "Leave out= away, or call under torch.no_grad()",
         )
-    if not _dense(out):
-        raise fail(spec.op, "out", f"has strides {out.stride()} that overlap", "one address per element")
-    for field, tensor in zip(spec.inputs.values(), tensors, strict=True):
-        if tensor is not None and _overlap(out, tensor):
-            raise fail(spec.op, "out", f"shares memory with argument {field.name!r}", "separate memory")
+    if has_tangent(several):
+        problem = "was given where an argument carries a tangent"
+        raise errors.OutputError(spec.op, "out", problem, "no tangent", "Leave out= away")
+
+
+def has_tangent(tensors: Sequence[Any]) -> bool:
+    """Whether forward mode is on and one of the tensors carries a tangent.
+
+    Asked of torch's core, as a compiled graph enters forward mode without torch.autograd's Python.
+    """
+    core: Any = torch._VF  # type: ignore[attr-defined]
+    return torch._C._is_fwd_grad_enabled() and any(
+        isinstance(t, torch.Tensor) and core._unpack_dual(t, level=0).tangent is not None for t in tensors
+    )
 
 
 def span(tensor: torch.Tensor) -> int:

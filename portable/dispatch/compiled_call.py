@@ -161,7 +161,7 @@ class CompiledCall:
     ):
         self._spec, self._backend, self._index = spec, backend, device.index
         self._current, self._stream, self._empty = backend.current, backend.stream, backend.empty
-        self._axis = op_axis(spec, params)
+        self._axis, self._may_be_cast = op_axis(spec, params), spec.autocast == "none"
         self._emulated = device.emulated
         signature, bound = call_signature(spec, inputs, params, out)
         self.params = signature.params
@@ -249,6 +249,10 @@ class CompiledCall:
         # 4x16 (2026-11-22).
         if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
             with torch.no_grad():
+                return self._through_torch(function, tensors, out)
+        if self._may_be_cast and torch._C._is_any_autocast_enabled():
+            # An op without autocast is computed in its own types; others left autocast in torch's dispatcher.
+            with torch.autocast(tensors[0].device.type, enabled=False):
                 return self._through_torch(function, tensors, out)
         result = function(*tensors)
         outs = list(result) if isinstance(result, tuple) else [result]

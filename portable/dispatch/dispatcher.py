@@ -13,9 +13,19 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 
 from portable.backend import Backend
-from portable.dispatch import arguments, compiled_call, dlpack, fast_path, pins, select, torch_library
+from portable.dispatch import (
+    arguments,
+    autograd,
+    batching,
+    compiled_call,
+    dlpack,
+    fast_path,
+    pins,
+    select,
+    torch_library,
+)
 from portable.dispatch.compiled_call import CompiledCall
-from portable.errors import UnknownOpError, UnsupportedGradientError
+from portable.errors import UnknownOpError, UnsupportedGradientError, UnsupportedTransformError
 from portable.plan import Device
 from portable.runtime import detect
 from portable.spec import registry
@@ -138,6 +148,8 @@ class Op:
             arguments.check_params(self.spec, params, inputs)
             if out is not None:
                 arguments.check_out_kind(self.spec, out)
+                if fast_path.has_transform():
+                    raise batching.no_out(self.spec.op)
             return self.call_through_torch(inputs, params, out)
         *_, autograd, _, run = self.remember(key, inputs, params, out)
         if autograd is not None and torch.is_grad_enabled():
@@ -173,7 +185,7 @@ class Op:
 
     def _autograd_function(self, compiled: CompiledCall, inputs: Sequence[Any]) -> Callable[..., Any]:
         if compiled.autograd is None:
-            compiled.autograd = torch_library.autograd_function(self.spec, compiled, inputs, op)
+            compiled.autograd = autograd.autograd_function(self.spec, compiled, inputs, op)
         return compiled.autograd
 
     def call_dlpack(self, inputs: Sequence[Any], params: Sequence[Any], out: Any) -> Any:
@@ -182,10 +194,14 @@ class Op:
         tensors, like = dlpack.convert(self.spec.op, names, inputs)
         arguments.check_tensors(self.spec, tensors)  # raises where no argument is an array
         tensors, lacking = compiled_call.unsqueezed(self.spec, tensors)
-        if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
-            reason = "another library's array is among the arguments"
+        wants = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+        reason = "another library's array is among the arguments"
+        if fast_path.has_transform():
+            what = f"{reason}, under a transform of torch.func"
+            raise UnsupportedTransformError(self.spec.op, what, "Pass torch tensors alone")
+        if wants or arguments.has_tangent(tensors):
             remedy = "Pass torch tensors alone, or call under torch.no_grad()"
-            raise UnsupportedGradientError(self.spec.op, reason, remedy)
+            raise UnsupportedGradientError(self.spec.op, reason, remedy if wants else remedy.split(",")[0])
         if out is not None and dlpack.is_foreign(out):
             written = dlpack.to_torch(self.spec.op, "out", out, written=True)
             self.run(tensors, params, compiled_call.out_unsqueezed(self.spec, written, lacking))
@@ -278,13 +294,18 @@ def _is_plain(inputs: Sequence[Any], has_out: bool) -> bool:
     for tensor in inputs:
         if tensor is None:
             continue
-        if type(tensor) not in fast_path.PLAIN or tensor.is_neg() or tensor.is_meta:
-            return False
-        # Without memory of their own: wrappers (a transform's may outlive it), zeros that torch makes late.
-        wrapped = torch._C._functorch.is_functorch_wrapped_tensor(tensor)  # type: ignore[attr-defined]
-        if wrapped or torch._is_functional_tensor(tensor) or tensor._is_zerotensor():  # type: ignore[attr-defined]
+        if type(tensor) not in fast_path.PLAIN or tensor.is_neg() or tensor.is_meta or _is_memoryless(tensor):
             return False
     return has_out or not torch._C._is_any_autocast_enabled()
+
+
+def _is_memoryless(tensor: Any) -> bool:
+    """Whether the tensor has no memory of its own: torch.func's wrappers, which may outlive a transform, and
+    those of autograd's batched gradients; functional tensors; zeros that torch makes late."""
+    core: Any = torch
+    functorch = core._C._functorch
+    wrapped = functorch.is_functorch_wrapped_tensor(tensor) or functorch.is_legacy_batchedtensor(tensor)
+    return wrapped or core._is_functional_tensor(tensor) or tensor._is_zerotensor()
 
 
 detect.on_change(clear_caches)

@@ -71,7 +71,7 @@ def {op}(_op, {positional}/, *_rest, **_named):
         if _left:  # a name that is not there, or given twice
             _op.bind(_given, _named)
     {fill}
-    if _is_compiling() or _dispatch_modes() or _function_modes():
+    if _is_compiling() or _dispatch_modes() or _function_modes() or _forward_mode._current_level >= 0:
         return _op.dispatch_slow({call})
     (_guard, _held, {held}{unguarded}_autograd, _single_launch, _run) = _op.last_guard
     try:
@@ -174,13 +174,19 @@ _HELPERS: dict[str, Any] = {
     "_transform": torch._C._functorch.peek_interpreter_stack,  # type: ignore[attr-defined]
     "_autocast": torch._C._is_any_autocast_enabled,
     "_grad": torch.is_grad_enabled,
+    "_forward_mode": torch.autograd.forward_ad,
 }
 
 
 def is_busy() -> bool:
-    """Whether torch has a mode or a transform active that must see every call."""
+    """Whether torch has a mode, forward-mode differentiation or a transform on that must see every call."""
     modes = _HELPERS["_dispatch_modes"]() or _HELPERS["_function_modes"]()
-    return bool(modes) or _HELPERS["_transform"]() is not None
+    return bool(modes) or _HELPERS["_forward_mode"]._current_level >= 0 or has_transform()
+
+
+def has_transform() -> bool:
+    """Whether a transform of torch.func is on."""
+    return _HELPERS["_transform"]() is not None
 
 
 def function(spec: Spec, text: str) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""An op's gradient: its file of formulas, or an internal op that computes it, as the spec declares."""
+"""An op's gradient: a file of formulas or an internal op, as the spec declares, else torch's operations."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ if TYPE_CHECKING:
 
 
 def load(spec: Spec) -> Any:
-    """What has `save` and `backward` for an op, or None for one without a gradient."""
+    """What has `save` and `backward` for an op."""
+    from portable.dispatch.composed import ComposedGradient
     from portable.spec.model import Gradient
 
+    if spec.gradient is None:
+        return ComposedGradient(spec)
     if isinstance(spec.gradient, Gradient):
         return BackwardOp(spec, spec.gradient)
-    return None if spec.gradient is None else registry.load_module(spec.gradient)
+    return registry.load_module(spec.gradient)
 
 
 class BackwardOp:

@@ -96,7 +96,8 @@ def _semantics(spec: Spec) -> list[str]:
         "widest": "Under autocast the inputs are converted to the widest of their dtypes.",
         "none": "Autocast does not change the inputs.",
     }[spec.autocast]
-    gradient = "It has a gradient." if spec.gradient else "It has no gradient."
+    composed = any(each.kind == "run" for each in spec.implementations)
+    gradient = "It has a gradient." if spec.gradient or composed else "It has no gradient."
     reference = f"The float64 reference is `{spec.reference.entry}` in the op's folder."
     return ["## Semantics", " ".join([reference, gradient, autocast])]
 

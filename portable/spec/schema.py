@@ -75,8 +75,9 @@ SPEC = {
     "gradient": Key(
         "str|map",
         "How the op is differentiated: a Python file with `save` and `backward`, or a mapping that "
-        "names the "
-        "internal op which computes the gradients. With a section `backward`, `{}` is the default.",
+        "names the internal op which computes the gradients. With a section `backward`, `{}` is the default. "
+        "Without either, torch differentiates the `torch` implementation, as it does for tangents and second "
+        "derivatives.",
         "{op: scale_backward}",
     ),
     "autocast": Key(

@@ -381,11 +381,6 @@ SAID = {
         "portable.matmul: no gradient: another library's array is among the arguments."
         " Pass torch tensors alone, or call under torch.no_grad().",
     ),
-    "a second derivative": (
-        lambda: dispatcher.op("softmax_backward")(X.clone().requires_grad_(), X).sum().backward(),
-        errors.UnsupportedGradientError,
-        "portable.softmax_backward: no gradient",
-    ),
     "an op": (
         lambda: portable.sofmax,
         errors.UnknownOpError,

@@ -354,13 +354,6 @@ def test_a_recorded_call_is_one_node_and_can_be_checkpointed():
     assert torch.equal(*grads)
 
 
-def test_the_second_derivative_says_that_there_is_none():
-    x = torch.randn(3, 4, requires_grad=True)
-    (grad,) = torch.autograd.grad((portable.softmax(x) ** 2).sum(), x, create_graph=True)
-    with pytest.raises(errors.UnsupportedGradientError, match="itself a gradient"):
-        grad.sum().backward()
-
-
 @pytest.mark.parametrize("guarded", [False, True])
 def test_a_new_dependency_of_plans_is_in_every_key(guarded, monkeypatch):
     """`guarded`: said to be compared by torch's guard, so that the comparison with the last call omits it."""

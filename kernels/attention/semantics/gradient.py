@@ -50,4 +50,4 @@ def _dsinks(inner: Tensor, lse: Tensor, dlse: Tensor | None, sinks: Tensor) -> T
     seen = torch.isneginf(lse).logical_not()
     share = torch.where(seen, torch.exp(sinks[:, None] - torch.where(seen, lse, 0)), 0)
     by_head = (share * inner).sum(-1)
-    return by_head.flatten(0, -2).sum(0) if by_head.dim() > 1 else by_head
+    return by_head.sum(tuple(range(by_head.dim() - 1))) if by_head.dim() > 1 else by_head

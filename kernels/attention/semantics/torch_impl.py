@@ -47,12 +47,13 @@ def attention(
     top = scores.new_full((*scores.shape[:-1], 1), -torch.inf)
     if sinks is not None:
         top = sinks.to(top.dtype)[:, None, None].expand(top.shape)
-    most = torch.cat([scores, top], -1).amax(-1, keepdim=True)
+    most = torch.cat([scores, top], -1).amax(-1, keepdim=True).detach()
     most = torch.where(torch.isneginf(most), 0, most)
     p = torch.exp(scores - most)
     total = p.sum(-1, keepdim=True) + torch.exp(top - most)
-    lse = torch.where(total == 0, -torch.inf, most + torch.log(total))
-    o = p @ _shared(v, q, p.dtype) / torch.where(total == 0, 1, total)
+    safe = torch.where(total == 0, 1, total)  # in the logarithm too, whose derivative is else NaN
+    lse = torch.where(total == 0, -torch.inf, most + torch.log(safe))
+    o = p @ _shared(v, q, p.dtype) / safe
     return o.to(q.dtype), lse.squeeze(-1)
 
 

@@ -343,8 +343,11 @@ def test_vmap_is_a_leading_dimension():
     q, k, v = heads(lead=(3, 2))
     got = torch.func.vmap(lambda *a: portable.attention(*a, causal=True))(q, k, v)
     torch.testing.assert_close(got, portable.attention(q, k, v, causal=True))
-    with pytest.raises(errors.UnsupportedTransformError, match="sinks"):
-        torch.func.vmap(lambda s: portable.attention(q[0], k[0], v[0], sinks=s))(torch.zeros(3, 4))
+    sinks = torch.randn(3, 4)  # without a leading dimension: a call for each
+    got = torch.func.vmap(lambda s: portable.attention(q[0], k[0], v[0], sinks=s))(sinks)
+    assert all(
+        torch.equal(o, portable.attention(q[0], k[0], v[0], sinks=s)) for o, s in zip(got, sinks, strict=True)
+    )
 
 
 def test_strides_of_a_model_reach_the_planner_as_they_lie():

@@ -19,7 +19,8 @@ from portable.conformance.judge import reference
 from portable.dispatch import arguments, compiled_call, dispatcher
 from portable.kernels.attention.planning import max_tiles
 from portable.kernels.attention.semantics.paged import attention_paged
-from portable.kernels.attention.semantics.varlen import attention_varlen, bounds
+from portable.kernels.attention.semantics.varlen import bounds
+from portable.kernels.attention.semantics.varlen_torch import attention_varlen
 from portable.kernels.attention.sm80 import plan as sm80
 from portable.kernels.attention.triton import plan as triton_plan
 from portable.kernels.attention.triton import tiles as triton_tiles
