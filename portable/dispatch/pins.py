@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Mapping
-from contextvars import ContextVar, Token
+from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Any
 
@@ -88,23 +88,42 @@ class using(contextlib.ContextDecorator):
 
     def __init__(self, **pins: str):
         self._given = pins
-        self._tokens: list[Token[Pins]] = []
 
     def __enter__(self) -> None:
-        found = _within.get((_active.get(), *self._given.items()))
-        if found is None:
-            _check_pins(self._given)
-            found = _pins({**_active.get(), **self._given})
-            _within[(_active.get(), *self._given.items())] = found
-        self._tokens.append(_active.set(found))
+        outer = _active.get()
+        inside = self._inside(outer)
+        _entered.set((*_entered.get(), (self, outer)))
+        _active.set(inside)
 
     def __exit__(self, *_: object) -> None:
-        _active.reset(self._tokens.pop())
+        entered = _entered.get()
+        if entered and entered[-1][0] is self:
+            _active.set(entered[-1][1])
+            _entered.set(entered[:-1])
+            return
+        # Another was entered since, and is left later: as a generator may do that pins around its `yield`.
+        at = next((i for i in reversed(range(len(entered))) if entered[i][0] is self), None)
+        if at is None:
+            why = "its block was left in another thread or task than it was entered in"
+            raise PinError(*next(iter(self._given.items()), ("", "")), why, "portable.using")
+        kept, inside = entered[:at], entered[at][1]
+        for each in [block for block, outer in entered[at + 1 :]]:
+            kept, inside = (*kept, (each, inside)), each._inside(inside)
+        _entered.set(kept)
+        _active.set(inside)
 
-    def _recreate_cm(self) -> using:  # a decorated function may run in several threads at once
-        return using(**self._given)
+    def _inside(self, outer: Pins) -> Pins:
+        """What holds within the block, where `outer` holds around it."""
+        found = _within.get((outer, *self._given.items()))
+        if found is None:
+            _check_pins(self._given)
+            found = _pins({**outer, **self._given})
+            _within[(outer, *self._given.items())] = found
+        return found
 
 
+_entered: ContextVar[tuple[tuple[using, Pins], ...]] = ContextVar("portable_using", default=())
+"""The blocks that this thread or task is in, each with what held around it: one object may be in several."""
 _within: dict[tuple[Any, ...], Pins] = {}
 """Checked pins by what held outside them and what they add."""
 

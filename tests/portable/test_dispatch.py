@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextvars
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -115,6 +118,54 @@ def test_using_pins_by_name_and_language(twice):
         with portable.using(twice="toy"):
             assert choice(x).name == "toy"
     assert choice(x).name == "toy"
+
+
+def test_one_using_object_holds_in_each_task_and_thread_that_enters_it():
+    """2026-11-22: of three tasks that shared one, two ended in a ValueError about another context."""
+    shared, before = portable.using(softmax="torch"), pins.active_pins()
+    inside = []
+
+    async def task(steps: int) -> None:
+        with shared:
+            for _ in range(steps):
+                await asyncio.sleep(0)
+                inside.append(pins.pin("softmax"))
+            with shared, portable.using(softmax="triton"):
+                await asyncio.sleep(0)
+                inside.append(pins.pin("softmax"))
+            inside.append(pins.pin("softmax"))
+        assert pins.active_pins() is before
+
+    async def tasks() -> None:
+        await asyncio.gather(*(task(steps) for steps in (3, 1, 2)))
+
+    def thread() -> None:
+        for _ in range(300):
+            with shared:
+                inside.append(pins.pin("softmax"))
+
+    asyncio.run(tasks())
+    assert inside.count("torch") == 9 and inside.count("triton") == 3
+    with ThreadPoolExecutor(6) as pool:
+        for each in [pool.submit(thread) for _ in range(6)]:
+            each.result()
+    assert inside.count("torch") == 9 + 1800
+    assert pins.active_pins() is before
+
+
+def test_using_is_left_where_it_was_entered():
+    one, two = portable.using(softmax="torch"), portable.using(matmul="torch")
+    elsewhere = contextvars.copy_context()
+    with one:
+        with pytest.raises(errors.PinError, match="left in another thread or task than it was entered in"):
+            elsewhere.run(one.__exit__, None, None, None)
+        two.__enter__()  # as generators may: what was entered first is left first
+        one.__exit__(None, None, None)
+        assert pins.pin("softmax") is None and pins.pin("matmul") == "torch"
+        one.__enter__()
+        two.__exit__(None, None, None)
+        assert pins.pin("softmax") == "torch" and pins.pin("matmul") is None
+    assert pins.pin("softmax") is None
 
 
 def test_a_pin_that_cannot_run_raises(twice):
