@@ -6,7 +6,6 @@ dictionary look-up (portable.dispatch.fast_path), the outputs' allocation and th
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -28,6 +27,7 @@ from portable.dispatch.compiled_call import CompiledCall
 from portable.errors import UnknownOpError, UnsupportedGradientError, UnsupportedTransformError
 from portable.plan import Device
 from portable.runtime import detect
+from portable.runtime.fork_lock import fork_lock
 from portable.spec import registry
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 _MEMO_LIMIT = 4096
 _ops: dict[str, Op] = {}
-_binding = threading.RLock()  # torch takes an op's registration once
+_binding = fork_lock()  # torch takes an op's registration once
 
 
 def op(name: str) -> Op:

@@ -29,12 +29,13 @@ from portable.plan import (
     TritonKernel,
 )
 from portable.runtime import disk_cache, triton_build
+from portable.runtime.fork_lock import fork_lock
 from portable.spec import registry
 
 _INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 _BINARY = {"cubin", "hsaco"}
 
-_lock = threading.RLock()
+_lock = fork_lock()
 _code: dict[tuple[Any, ...], CodeObject] = {}
 _loaded: dict[tuple[Any, ...], Any] = {}
 compiled: list[str] = []

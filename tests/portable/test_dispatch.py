@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import os
+import signal
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -48,6 +51,31 @@ def test_a_call_seen_before_compiles_nothing(twice, toy):
     assert [what for what, _ in toy].count("compile") == 1
     assert [what for what, _ in toy].count("launch") == 50
     assert build.compiled == ["twice"]
+
+
+def test_a_child_forked_while_another_thread_compiles_computes_too(twice, monkeypatch):
+    """2026-11-22: 5 of 40 children waited for ever for a lock of a thread that they have not."""
+    compiling, go_on = threading.Event(), threading.Event()
+    original = detect.backend_class("toy").compile_native
+
+    def slow(*args):
+        compiling.set()
+        assert go_on.wait(20)
+        return original(*args)
+
+    monkeypatch.setattr(detect.backend_class("toy"), "compile_native", slow)
+    thread = threading.Thread(target=twice, args=(torch.ones(2, 3),))
+    thread.start()
+    assert compiling.wait(20)
+    threading.Timer(0.2, go_on.set).start()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(10)  # ends a child that hangs
+        go_on.set()
+        os._exit(0 if torch.equal(twice(torch.ones(4, 3)), torch.full((4, 3), 2.0)) else 1)
+    _, status = os.waitpid(child, 0)
+    thread.join()
+    assert status == 0
 
 
 def test_the_disk_cache_serves_the_next_process(twice, toy):

@@ -23,6 +23,7 @@ from portable.backends.rocm.emulator.dwarf import SourceLines
 from portable.backends.rocm.emulator.faults import EmulatorError, KernelFault
 from portable.backends.rocm.emulator.native_build import library
 from portable.backends.rocm.emulator.translate import Program, translate
+from portable.runtime.fork_lock import fork_lock
 
 BUDGET = 200_000_000
 """Instructions that one wave may execute: about ten seconds."""
@@ -87,7 +88,7 @@ class _AlignedMemory:
         ctypes.memmove(self.address, bytes(data), len(data))
 
 
-_link_lock = threading.Lock()
+_link_lock = fork_lock()
 
 
 @functools.lru_cache(maxsize=512)
