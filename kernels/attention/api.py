@@ -13,12 +13,14 @@ import torch
 from torch import Tensor
 
 from portable.dispatch import arguments, batching, dispatcher, fast_path
-from portable.errors import OutputError, ParameterError, ShapeError
+from portable.dispatch.arguments import check_flag, check_tensor, documented
+from portable.errors import DtypeError, OutputError, ParameterError, RankError, ShapeError
 
 _op: Any = dispatcher.op("attention")
 Window = int | tuple[int | None, int | None] | None
 
 
+@documented
 def attention(
     q: Tensor,
     k: Tensor,
@@ -52,9 +54,13 @@ def attention(
     Raises ShapeError, DtypeError or ParameterError (subclasses of PortableError) that name the argument.
     Source: Vaswani et al. 2017; in tiles with a running softmax, Dao 2023.
     """
+    check_flag("attention", "return_lse", return_lse)
     left, right = normalize_window("attention", window, causal)
     if isinstance(bias, Tensor) and isinstance(q, Tensor) and isinstance(k, Tensor):
-        bias = _expanded("attention", "bias", bias, (*q.shape[:-1], k.shape[-2]))
+        check_tensor("attention", "q", q)
+        check_tensor("attention", "k", k)
+        if min(q.dim(), k.dim()) > 1:  # else the op's checks name the rank
+            bias = _expanded("attention", "bias", bias, (*q.shape[:-1], k.shape[-2]))
     sinks = cast_sinks(sinks, q)
     o, lse = _op(
         q,
@@ -73,6 +79,7 @@ def attention(
     return (o, lse) if return_lse else o
 
 
+@documented
 def scaled_dot_product_attention(
     query: Tensor,
     key: Tensor,
@@ -90,7 +97,13 @@ def scaled_dot_product_attention(
     `portable.attention` puts the last at the last. There is no dropout: dropout_p above 0 is refused.
     """
     name = "scaled_dot_product_attention"
-    if dropout_p != 0.0:
+    for argument, tensor in (("query", query), ("key", key), ("value", value)):
+        check_tensor(name, argument, tensor)
+        if tensor.dim() < 2:
+            raise RankError(name, argument, tensor.dim(), "at least 2: (..., tokens, head size)")
+    check_flag(name, "is_causal", is_causal)
+    check_flag(name, "enable_gqa", enable_gqa)
+    if not isinstance(dropout_p, (int, float)) or dropout_p != 0.0:
         remedy = "Call torch.nn.functional.scaled_dot_product_attention where dropout is on"
         raise ParameterError(name, "dropout_p", dropout_p, "0.0: there is no dropout here", remedy)
     if is_causal and attn_mask is not None:
@@ -106,10 +119,13 @@ def scaled_dot_product_attention(
     elif is_causal and N < M:
         right, is_causal = M - N, False
     if attn_mask is not None:
-        attn_mask = _expanded(name, "attn_mask", _added(attn_mask, query.dtype), (*query.shape[:-1], N))
+        check_tensor(name, "attn_mask", attn_mask, "a torch.Tensor or None")
+        added = _added(name, attn_mask, query.dtype)
+        attn_mask = _expanded(name, "attn_mask", added, (*query.shape[:-1], N))
     return _op(query, key, value, attn_mask, causal=is_causal, scale=scale, window_right=right)[0]
 
 
+@documented
 def attention_varlen(
     q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor,
     max_seqlen_q: int | None = None, max_seqlen_k: int | None = None, *, causal: bool = False,
@@ -124,6 +140,7 @@ def attention_varlen(
 
     Raises ShapeError, DtypeError or ParameterError that name the argument.
     """
+    check_flag("attention_varlen", "return_lse", return_lse)
     left, right = normalize_window("attention_varlen", window, causal)
     o, lse = dispatcher.op("attention_varlen")(
         q, k, v, cu_seqlens_q, cu_seqlens_k, cast_sinks(sinks, q), causal=causal, scale=scale,
@@ -132,6 +149,7 @@ def attention_varlen(
     return (o, lse) if return_lse else o
 
 
+@documented
 def attention_paged(
     q: Tensor, k_cache: Tensor, v_cache: Tensor, block_table: Tensor, seq_lens: Tensor, *,
     scale: float | None = None, window: Window = None, softcap: float | None = None,
@@ -147,6 +165,7 @@ def attention_paged(
 
     Raises ShapeError, DtypeError or ParameterError that name the argument.
     """
+    check_flag("attention_paged", "return_lse", return_lse)
     left, _ = normalize_window("attention_paged", window, causal=True)
     o, lse = dispatcher.op("attention_paged")(
         q, k_cache, v_cache, block_table, seq_lens, cast_sinks(sinks, q), scale=scale, window_left=left,
@@ -155,14 +174,17 @@ def attention_paged(
     return (o, lse) if return_lse else o
 
 
-def _added(mask: Tensor, dtype: torch.dtype) -> Tensor:
+def _added(op: str, mask: Tensor, dtype: torch.dtype) -> Tensor:
     """A mask as what is added to the scores."""
-    if mask.dtype != torch.bool:
+    if mask.is_floating_point():
         return mask.to(dtype)
+    if mask.dtype != torch.bool:
+        raise DtypeError(op, "attn_mask", arguments.dtype_name(mask.dtype), f"bool or that of query, {dtype}")
     return torch.zeros((), dtype=dtype, device=mask.device).masked_fill(mask.logical_not(), -torch.inf)
 
 
 def _expanded(op: str, name: str, tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
+    check_tensor(op, name, tensor)
     try:
         return tensor.expand(shape)
     except RuntimeError:
@@ -202,15 +224,17 @@ def _written(out: Tensor, o: Tensor, tensors: tuple[Any, ...]) -> Tensor:
 
 def normalize_window(op: str, window: Any, causal: bool) -> tuple[int | None, int | None]:
     """How many keys a query sees to the left and to the right of its own; None is no limit."""
+    check_flag(op, "causal", causal)
     if window is None:
         return None, None
     if isinstance(window, int) and not isinstance(window, bool) and window >= 0:
-        return window, 0 if causal else window
+        window = window, 0 if causal else window
     pair = window if isinstance(window, (tuple, list)) and len(window) == 2 else None
     if pair is None or not all(each is None or (type(each) is int and each >= -1) for each in pair):
         expected = "a number of keys, a pair of them (left, right) in which None is no limit, or None"
         raise ParameterError(op, "window", window, expected)
-    left, right = (None if each == -1 else each for each in pair)
+    # No sequence has as many keys as 2**62: such a side is no limit, and sums with it stay within 64 bits.
+    left, right = (None if each is None or each == -1 or each >= 2**62 else each for each in pair)
     return left, right
 
 

@@ -5,11 +5,13 @@ Works on real tensors and on fake ones (`torch.compile`): sizes are compared, ne
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import torch
 
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from portable.spec.model import Param, Spec
 
 MISSING = object()
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 
 @dataclass(frozen=True)
@@ -37,18 +41,14 @@ def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-class Signature:
-    """Positional and keyword arguments of an op as one list, in the order of its signature."""
+class Parameters:
+    """Positional and keyword arguments of a function as one list, in the order of its signature."""
 
-    def __init__(self, spec: Spec):
-        self.op = spec.op
-        parameters = list(spec.signature.parameters.values())
-        self.text = str(spec.signature)
+    def __init__(self, op: str, signature: inspect.Signature):
+        self.op = op
+        parameters = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
+        self.text = str(inspect.Signature(parameters))
         self.names = [p.name for p in parameters]
-        self._inputs = [self.names.index(name) for name in spec.inputs]
-        self._params = [self.names.index(name) for name in spec.params]
-        self._in_order = self.names == [*spec.inputs, *spec.params]
-        self._out = self.names.index("out") if spec.out else None
         self._index = {name: position for position, name in enumerate(self.names)}
         self.defaults = [MISSING if p.default is p.empty else p.default for p in parameters]
         self.positional = sum(p.kind is not p.KEYWORD_ONLY for p in parameters)
@@ -75,6 +75,17 @@ class Signature:
                     raise errors.SignatureError(self.op, f"needs {self.names[position]!r}", self.text)
         return values
 
+
+class Signature(Parameters):
+    """The arguments of an op, which are inputs, parameters and `out`."""
+
+    def __init__(self, spec: Spec):
+        super().__init__(spec.op, spec.signature)
+        self._inputs = [self.names.index(name) for name in spec.inputs]
+        self._params = [self.names.index(name) for name in spec.params]
+        self._in_order = self.names == [*spec.inputs, *spec.params]
+        self._out = self.names.index("out") if spec.out else None
+
     def split(self, values: list[Any]) -> tuple[list[Any], list[Any], Any]:
         """The inputs and the parameters, each in the spec's order, and `out`."""
         if self._in_order:
@@ -95,27 +106,51 @@ class Signature:
         return values
 
 
+def documented(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """`function`, with a SignatureError in the place of Python's TypeError for arguments that do not fit."""
+
+    @functools.wraps(function)
+    def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        try:
+            return function(*args, **kwargs)
+        except TypeError:
+            Parameters(function.__name__, inspect.signature(function)).bind(
+                args, kwargs
+            )  # raises if that was it
+            raise
+
+    return call
+
+
+def check_tensor(op: str, name: str, tensor: Any, expected: str = "a torch.Tensor") -> torch.Tensor:
+    """The argument, which is a dense tensor. Raises NotATensorError or LayoutError."""
+    if not isinstance(tensor, torch.Tensor):
+        raise errors.NotATensorError(op, name, type(tensor).__name__, expected)
+    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
+        kind = str(tensor.layout)
+        remedy = "Call .to_dense() on it"
+        if tensor.is_quantized:
+            kind, remedy = "quantized", "Call .dequantize() on it"
+        elif tensor.is_nested:
+            kind, remedy = "nested", "Call .to_padded_tensor() on it"
+        raise errors.LayoutError(op, name, kind, "a dense tensor", remedy)
+    return tensor
+
+
+def check_flag(op: str, name: str, value: Any) -> None:
+    """The argument is True or False. Raises ParameterError."""
+    if not isinstance(value, bool):
+        raise errors.ParameterError(op, name, value, "True or False")
+
+
 def check_tensors(spec: Spec, tensors: Sequence[Any]) -> None:
-    """Each input is a dense tensor, or None where the spec allows it."""
-    first = None
+    """Each input is a dense tensor, or None where the spec allows it; all are on one device."""
+    first: tuple[str, torch.Tensor] | None = None
     for field, tensor in zip(spec.inputs.values(), tensors, strict=True):
-        if not isinstance(tensor, torch.Tensor):
-            if tensor is None and field.optional:
-                continue
-            raise errors.NotATensorError(
-                spec.op,
-                field.name,
-                type(tensor).__name__,
-                "a torch.Tensor" + (" or None" if field.optional else "") + ", or an array with __dlpack__",
-            )
-        if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
-            kind = str(tensor.layout)
-            remedy = "Call .to_dense() on it"
-            if tensor.is_quantized:
-                kind, remedy = "quantized", "Call .dequantize() on it"
-            elif tensor.is_nested:
-                kind, remedy = "nested", "Call .to_padded_tensor() on it"
-            raise errors.LayoutError(spec.op, field.name, kind, "a dense tensor", remedy)
+        if tensor is None and field.optional:
+            continue
+        expected = "a torch.Tensor" + (" or None" if field.optional else "") + ", or an array with __dlpack__"
+        tensor = check_tensor(spec.op, field.name, tensor, expected)
         if first is None:
             first = (field.name, tensor)
         elif tensor.device != first[1].device:
@@ -162,6 +197,8 @@ def _check_param(spec: Spec, param: Param, value: Any, tensors: Sequence[Any]) -
         raise errors.ParameterError(spec.op, param.name, value, param.expected, hint.strip())
     if param.type == "float":
         return float(value)
+    if param.type == "int" and not -(2**63) <= value < 2**63:
+        raise errors.ParameterError(spec.op, param.name, value, f"{param.expected}, of 64 bits")
     if param.type == "axis":
         tensor = tensors[list(spec.inputs).index(str(param.of))]
         rank = tensor.dim()

@@ -1,7 +1,6 @@
 """Locks that a fork waits for: none is ever held by a thread that the child has not.
 
-What they protect may be half done in C++ (a compiler, torch's registry), so the child could not go on with a new
-lock in place of each.
+What they protect may be half done in C++ (a compiler, a registry of torch), so new locks would not do.
 """
 
 from __future__ import annotations

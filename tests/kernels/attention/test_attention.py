@@ -6,6 +6,7 @@ import itertools
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -169,7 +170,8 @@ def test_the_facade_answers_o_or_both():
 @pytest.mark.parametrize(
     ("window", "causal", "sides"),
     [(2, False, (2, 2)), (2, True, (2, 0)), ((2, 1), False, (2, 1)), ((-1, 1), False, (None, 1)),
-     ((None, 0), False, (None, 0)), ((1, -1), True, (1, None)), ([0, 0], False, (0, 0)), (0, True, (0, 0))],
+     ((None, 0), False, (None, 0)), ((1, -1), True, (1, None)), ([0, 0], False, (0, 0)), (0, True, (0, 0)),
+     ((10**30, 0), False, (None, 0)), (2**63, True, (None, 0))],
 )  # fmt: skip
 def test_windows(window, causal, sides):
     q, k, v = heads()
@@ -198,6 +200,19 @@ def test_sinks_in_the_query_s_type():
     assert torch.equal(o, op(q, k, v, None, sinks.detach().float())[0])
     (grad,) = torch.autograd.grad(o.float().sum(), sinks)
     assert grad.dtype == torch.bfloat16 and grad.shape == (4,) and grad.any()
+
+
+def packed(*args: Any, **kwargs: Any) -> Any:
+    ends = torch.tensor([0, 4], dtype=torch.int32)
+    return portable.attention_varlen(*[torch.randn(4, 2, 8)] * 3, ends, ends, *args, **kwargs)
+
+
+def sdpa(*args: Any, **kwargs: Any) -> Any:
+    return portable.scaled_dot_product_attention(*args, **kwargs)
+
+
+def nested(x: torch.Tensor) -> torch.Tensor:
+    return torch.nested.nested_tensor([x[0], x[1]], layout=torch.jagged)
 
 
 WRONG = {
@@ -242,6 +257,46 @@ WRONG = {
         errors.ParameterError,
         "is_causal",
     ),
+    "no k": (lambda q, k, v: portable.attention(q), errors.SignatureError, r"attention: needs 'k'\. Call it"),
+    "unknown": (lambda q, k, v: portable.attention(q, k, v, casual=True), errors.SignatureError, "'causal'"),
+    "twice": (lambda q, k, v: portable.attention(q, k, v, q=q), errors.SignatureError, "got 'q' twice"),
+    "too many": (lambda q, k, v: portable.attention(q, k, v, k), errors.SignatureError, "3 positional"),
+    "varlen unknown": (lambda q, k, v: packed(foo=1), errors.SignatureError, "varlen: has no argument 'foo'"),
+    "paged": (lambda q, k, v: portable.attention_paged(), errors.SignatureError, "paged: needs 'q'"),
+    "return_lse": (lambda q, k, v: packed(return_lse="x"), errors.ParameterError, "return_lse"),
+    "causal": (
+        lambda q, k, v: portable.attention(q, k, v, causal=np.zeros(2), window=3),
+        errors.ParameterError,
+        "causal",
+    ),
+    "beyond 64 bits": (
+        lambda q, k, v: op(q, k, v, window_left=10**30),
+        errors.ParameterError,
+        "window_left.*64 bits",
+    ),
+    "rank 1 and a bias": (
+        lambda q, k, v: portable.attention(*[torch.ones(1)] * 3, bias=torch.ones(1)),
+        errors.RankError,
+        "'q' has 1 dim",
+    ),
+    "nested and a bias": (
+        lambda q, k, v: portable.attention(nested(q), k, v, bias=k),
+        errors.LayoutError,
+        "'q' has layout nested",
+    ),
+    "nested bias": (lambda q, k, v: portable.attention(q, k, v, bias=nested(k)), errors.LayoutError, "bias"),
+    "sdpa of NumPy": (lambda q, k, v: sdpa(q.numpy(), k, v), errors.NotATensorError, "'query' is a ndarray"),
+    "sdpa of lists": (lambda q, k, v: sdpa([1.0], [1.0], [1.0]), errors.NotATensorError, "'query' is a list"),
+    "sdpa of None": (lambda q, k, v: sdpa(q, k, None), errors.NotATensorError, "'value' is a NoneType"),
+    "sdpa nested": (lambda q, k, v: sdpa(q, nested(k), v), errors.LayoutError, "'key' has layout nested"),
+    "sdpa sparse": (lambda q, k, v: sdpa(q, k, v.to_sparse()), errors.LayoutError, "'value' has layout"),
+    "sdpa mask list": (lambda q, k, v: sdpa(q, q, q, []), errors.NotATensorError, "'attn_mask' is a list"),
+    "sdpa nested mask": (lambda q, k, v: sdpa(q, q, q, nested(q)), errors.LayoutError, "attn_mask"),
+    "sdpa mask of int": (lambda q, k, v: sdpa(q, q, q, q[..., 0].int()), errors.DtypeError, "attn_mask"),
+    "sdpa dropout": (lambda q, k, v: sdpa(q, k, v, dropout_p=np.ones(2)), errors.ParameterError, "dropout_p"),
+    "sdpa flag": (lambda q, k, v: sdpa(q, k, v, is_causal=np.ones(2)), errors.ParameterError, "is_causal"),
+    "sdpa rank": (lambda q, k, v: sdpa(q[0, 0, 0], k, v), errors.RankError, "'query' has 1 dim"),
+    "sdpa missing": (lambda q, k, v: sdpa(q, k), errors.SignatureError, "needs 'value'"),
     "shared heads": (
         lambda q, k, v: portable.scaled_dot_product_attention(q, k, v),
         errors.ShapeError,
