@@ -1,10 +1,9 @@
 """AttentionParams: a call of attention, its gradients, varlen or over a KV cache, as planners and kernels
 see it.
 
-`of_call` makes it. `AttentionParams.struct` is the C struct of the same name (device/params.h) that CUDA C++
-kernels take by value; `AttentionParams.arguments` gives its fields one by one. `python -m
-portable.kernels.attention.params` writes that header; a kernel compiled against another layout than that of
-FIELDS fails a static_assert on PARAMS_LAYOUT.
+`of_call` makes it. `AttentionParams.struct` is the C struct of the same name (device/params.h) that CUDA and
+HIP C++ kernels take by value. `python -m portable.kernels.attention.params` writes that header; a kernel
+compiled against another layout than that of FIELDS fails a static_assert on PARAMS_LAYOUT.
 
 Query i of M sees key j of N where -left <= j - i - (N - M) <= right: the last query stands at the last key.
 """
@@ -14,11 +13,11 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from portable import dtypes
-from portable.layout import collapsible
+from portable.layout import ceil_div, collapsible
 from portable.plan import Argument, Call, Pointer, Scalar, Struct, TensorInfo, TensorMap
 
 LOG2_E = math.log2(math.e)
@@ -86,7 +85,6 @@ class AttentionParams:
     offsets: int = 0
     page: int = 0
     sinks: bool = False
-    _values: dict[str, Pointer | Scalar] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @property
     def qheads_per_kvhead(self) -> int:
@@ -120,6 +118,10 @@ class AttentionParams:
     @property
     def _diagonal(self) -> int:
         return 0 if self.is_varlen else self.N - self.M
+
+    def padded(self, unit: int) -> tuple[int, int]:
+        """The head sizes as kernels hold them: multiples of `unit`."""
+        return ceil_div(self.D, unit) * unit, ceil_div(self.E, unit) * unit
 
     def has(self, name: str) -> bool:
         return name in self.heads
@@ -183,34 +185,12 @@ class AttentionParams:
         if not all(abs(each) < _MAX_FACTOR for each in (self.scale, self.score_scale, self.softcap_log2)):
             raise Unsupported(f"a scale of {self.scale} or its cap leaves float32")
 
-    def argument(self, name: str) -> Pointer | Scalar:
-        """The value of a field of the C struct, `low` or `high`: a null pointer, or strides of 0, where the
-        call has none."""
-        if not self._values:
-            self._values.update(_values_of(self))
-        return self._values[name]
-
     def struct(self, pointers: str) -> tuple[str, Argument]:
         """The argument `params` of a kernel: all sizes and strides, and of the pointers those that it reads
-        or writes."""
+        or writes; null, or strides of 0, where the call has none."""
         unused = _C_TYPES.keys() - set(pointers.split())
-        values = ((name, _NULL if name in unused else self.argument(name)) for name, _, _ in FIELDS)
+        values = ((name, _NULL if name in unused else value) for name, value in _values_of(self))
         return "params", Struct(tuple(values))
-
-    def arguments(self, names: str, **others: int | Argument) -> Arguments:
-        """Arguments of a kernel that takes no struct, by name in its order; `name=field` where its name is
-        not the field's. `others` are those that are no fields; a number is an int."""
-        found: list[tuple[str, Argument]] = []
-        for each in names.split():
-            name, _, field = each.partition("=")
-            value = others[name] if name in others else self.argument(field or name)
-            found.append((name, Scalar("i32", value) if isinstance(value, int) else value))
-        return tuple(found)
-
-
-def strides(names: str) -> str:
-    """The strides of tensors, as names of `AttentionParams.arguments`."""
-    return " ".join(f"{name}_{side}" for name in names.split() for side in ("batch", "head", "row"))
 
 
 # --- the C struct ----------------------------------------------------------------------------------------
@@ -248,7 +228,7 @@ FIELDS: tuple[tuple[str, str, str], ...] = (
 
 
 def _values_of(p: AttentionParams) -> Iterator[tuple[str, Pointer | Scalar]]:
-    """Every field, and `low` and `high`."""
+    """Every field, in order."""
     absent = set() if p.is_varlen else {"bounds", "tile_list", "tile_counts"}
     given = {"sinks"} if p.sinks else set()
     given |= {"block_table", "seq_lens"} if p.page else set()
@@ -266,8 +246,8 @@ def _values_of(p: AttentionParams) -> Iterator[tuple[str, Pointer | Scalar]]:
             yield f"{name}_{side}", Scalar("i64", stride)
     yield "block_table_row", Scalar("i64", p.heads.get("block_table", _ABSENT).row)
     sides = (UNBOUNDED if side is None else side for side in (p.left, p.right))
-    ints = p.H, p.G, p.qheads_per_kvhead, p.M, p.N, p.D, p.E, *sides, p.offsets, p.low, p.high
-    yield from ((name, Scalar("i32", n)) for name, n in zip((*_INTS, "low", "high"), ints, strict=True))
+    ints = p.H, p.G, p.qheads_per_kvhead, p.M, p.N, p.D, p.E, *sides, p.offsets
+    yield from ((name, Scalar("i32", n)) for name, n in zip(_INTS, ints, strict=True))
     for name, value in zip(_FLOATS, (p.scale, p.score_scale, p.softcap_log2), strict=True):
         yield name, Scalar("f32", value)
 
@@ -288,8 +268,8 @@ LAYOUT = zlib.crc32(repr(_offsets()).encode()) & 0x7FFFFFFF
 """What PARAMS_LAYOUT is where kernels are compiled; device/params.h holds the same number."""
 
 _HEADER = """\
-// The C struct of params.py's AttentionParams, which CUDA C++ kernels take by value. Written by
-// `python -m portable.kernels.attention.params`: change FIELDS there.
+// The C struct of params.py's AttentionParams, which CUDA and HIP C++ kernels take by value.
+// Written by `python -m portable.kernels.attention.params`: change FIELDS there.
 //
 // Strides count elements: element (b, h, i, d) of a tensor lies at b * batch + h * head + i * row + d. A
 // pointer that a launch does not use is null. Query i sees key j where

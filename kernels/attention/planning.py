@@ -8,7 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from portable.kernels.attention.params import Arguments, AttentionParams, Unsupported, of_call
+from portable.kernels.attention.params import (
+    ELEMENTS,
+    LAYOUT,
+    Arguments,
+    AttentionParams,
+    Unsupported,
+    of_call,
+)
 from portable.layout import ceil_div
 from portable.plan import (
     Argument,
@@ -24,6 +31,8 @@ from portable.plan import (
 )
 
 DEVICE = Path(__file__).resolve().parent / "device"
+TABLES = "bounds tile_list tile_counts"
+"""The fields of AttentionParams that varlen's kernels read: the table of tiles."""
 MAX_BLOCKS = 2**31 - 1
 """Blocks of one launch."""
 _MAX_THREADS = 2**32 - 1  # of one launch, on AMD
@@ -53,10 +62,15 @@ def finished(device: Device, launches: Sequence[Launch], workspaces: Sequence[Wo
 
 
 def native_kernel(
-    source: Path, entry: str, threads: int, defines: Mapping[str, Any], shared: int = 0, pdl: bool = False
-) -> NativeKernel:
-    """The kernel with booleans as 0 and 1."""
-    made = ((name, int(value) if isinstance(value, bool) else value) for name, value in defines.items())
+    device: Device, p: AttentionParams, source: Path, entry: str, threads: int, defines: Mapping[str, Any],
+    shared: int = 0, pdl: bool = False,
+) -> NativeKernel:  # fmt: skip
+    """A kernel that takes AttentionParams, with booleans as 0 and 1. Unsupported where the device has not the
+    shared memory."""
+    if shared > device.shared_memory:
+        raise Unsupported(f"its tiles take {shared} bytes of shared memory")
+    own = {"ELEMENT": ELEMENTS[p.dtype], **defines, "PARAMS_LAYOUT": LAYOUT}
+    made = ((name, int(value) if isinstance(value, bool) else value) for name, value in own.items())
     return NativeKernel(source, entry, threads, tuple(made), shared, pdl)
 
 
@@ -73,6 +87,11 @@ def ints(**values: int) -> Arguments:
 def workspace(name: str) -> Pointer:
     """The address of a workspace; allocations are aligned."""
     return Pointer(name, True)
+
+
+def optional(**spaces: bool) -> Arguments:
+    """Workspaces, null where they are not there."""
+    return tuple((name, workspace(name) if there else Scalar("i64", 0)) for name, there in spaces.items())
 
 
 # --- tiles of a launch, and varlen's table of them --------------------------------------------------------

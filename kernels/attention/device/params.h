@@ -1,5 +1,5 @@
-// The C struct of params.py's AttentionParams, which CUDA C++ kernels take by value. Written by
-// `python -m portable.kernels.attention.params`: change FIELDS there.
+// The C struct of params.py's AttentionParams, which CUDA and HIP C++ kernels take by value.
+// Written by `python -m portable.kernels.attention.params`: change FIELDS there.
 //
 // Strides count elements: element (b, h, i, d) of a tensor lies at b * batch + h * head + i * row + d. A
 // pointer that a launch does not use is null. Query i sees key j where

@@ -37,6 +37,9 @@ struct VarlenTables {
     const uint32_t* counts;
     int count;
 
+    template <class Params>
+    DEVICE explicit VarlenTables(const Params& p)
+        : bounds(p.bounds), tiles(p.tile_list), counts(p.tile_counts), count(p.offsets) {}
     DEVICE bool has(uint32_t tile) const { return tile < counts[0]; }
     DEVICE Sequence sequence(int tile) const { return sequence_of(bounds, tiles[2 * tile], count); }
     DEVICE int tile_in_sequence(int tile) const { return tiles[2 * tile + 1]; }

@@ -1,4 +1,4 @@
-// Which tiles of queries a block works on, and in which order.
+// Which tiles a block works on, and in which order, on NVIDIA and on AMD.
 #pragma once
 
 #include "prelude.h"
@@ -6,6 +6,7 @@
 #include "params.h"
 #include "seqlen_info.h"
 
+#ifdef __CUDACC_RTC__
 // --- a tile for each block ---
 
 // TILE_M queries of a head from `first_row` on, counted from the first of their sequence.
@@ -80,3 +81,39 @@ template <int TILE_M, bool Right> struct StaticTileScheduler {
         return {static_cast<int>(tile_m) * TILE_M, head};
     }
 };
+
+#else
+// --- AMD: a tile for each block, heads by die ---
+//
+// Consecutive blocks go round robin to the XCDs (dies) of a package, each with an L2 of its own: each XCD gets a
+// contiguous range of the heads, so that it holds few keys at a time. Tiles with the most keys or queries to pass come
+// first.
+
+#if defined(__gfx942__) || defined(__gfx950__)
+constexpr int XCDS = 8;
+#else
+constexpr int XCDS = 1;
+#endif
+
+struct XcdTile {
+    int64_t batch, head;
+    int tile;
+};
+
+// Block `id` of `total`, renumbered so that each XCD has a contiguous range.
+DEVICE int remap_xcd(int id, int total) {
+    const int xcd = id % XCDS;
+    return xcd * (total / XCDS) + min(xcd, total % XCDS) + id / XCDS;
+}
+
+// `last_first`: a head's last tile comes first. A varlen table lists its tiles in order, for every head.
+template <bool Varlen> DEVICE XcdTile xcd_tile(int blocks, int tiles, int heads, bool last_first) {
+    if constexpr (Varlen) {
+        return {0, remap_xcd(block_x() % heads, heads), block_x() / heads};
+    } else {
+        const int id = remap_xcd(block_x(), blocks);
+        const int head = id / tiles, tile = id % tiles;
+        return {head / heads, head % heads, last_first ? tiles - 1 - tile : tile};
+    }
+}
+#endif

@@ -11,17 +11,19 @@
 // these run. S is computed once for dk and dv and again for dq. Blocks of keys go through the query heads that share
 // their key head one after the other, in float32 accumulators.
 //
-// Defines: T (bf16, f16); OWNS_KEYS: whether blocks own keys, else queries; HEAD_D, HEAD_E: the head sizes, as
+// Defines: ELEMENT (bf16, f16); OWNS_KEYS: whether blocks own keys, else queries; HEAD_D, HEAD_E: the head sizes, as
 // multiples of 32; EVEN_D, EVEN_E: whether they are exact; ACC_D, ACC_E: which accumulators are computed;
 // STREAM_ROWS; WAVES, TILES_PER_WAVE: a wave owns TILES_PER_WAVE * 16 rows; OWN_IN_REGISTERS: whether in registers,
 // else in LDS; SOFTCAP, BIAS; VARLEN: packed sequences (attention_varlen_backward); PREFETCH: whether the next rows are loaded
-// under the products; BLOCKS_PER_CU: blocks that a compute unit should hold.
+// under the products; BLOCKS_PER_CU: blocks that a compute unit should hold; PARAMS_LAYOUT (params.h).
 #include "attention/device/mask.h"
+#include "attention/device/params.h"
 #include "attention/device/seqlen_info.h"
 #include "attention/device/softmax.h"
-#include "tile_scheduler.h"
+#include "attention/device/tile_scheduler.h"
 #include "tiles.h"
 
+using T = ELEMENT;
 constexpr int THREADS = WAVES * WARP;
 constexpr int WAVE_ROWS = TILES_PER_WAVE * MMA_N;  // own rows of a wave
 constexpr int TILE = WAVES * WAVE_ROWS;
@@ -458,87 +460,95 @@ DEVICE void store_gradient(const AccumulatorFragment (&acc)[FRAGMENTS][TILES_PER
     }
 }
 
+// A head's rows in memory, which exist below `end`.
+DEVICE TensorPair pair_of(const void* d, const void* e, int64_t d_row, int64_t e_row, int end,
+                          const AttentionParams& p) {
+    return {{static_cast<const T*>(d), d_row, end, p.head_dim}, {static_cast<const T*>(e), e_row, end, p.head_dim_v}};
+}
+
+DEVICE BlockRows rows_of(int tile, const VarlenTables& tables, const AttentionParams& p) {
+    const int queries = p.seqlen_q, keys = p.seqlen_k, diagonal = VARLEN ? 0 : keys - queries;
+    return block_rows<VARLEN, OWNS_KEYS, TILE>(tile, tables, queries, keys, diagonal - p.left, diagonal + p.right);
+}
+
 #if OWNS_KEYS
+// `lse_log2`, `delta`: of [batch, head, query]. `blocks` in all, of which a head has `tiles`.
 KERNEL_RESIDENT(THREADS, BLOCKS_PER_CU)
-void attention_bwd_dkdv(const T* dout, const T* q, const T* k, const T* v, const T* bias, const float* lse_log2,
-                        const float* delta, T* dk, T* dv, const int* bounds, const int* tile_list,
-                        const uint32_t* counts, int count, int kv_heads, int qheads_per_kvhead, int queries, int keys,
-                        int columns_d, int columns_e, int low, int high, float to_score, float cap, float factor, int tiles,
-                        int blocks, int64_t dout_batch, int64_t dout_head, int64_t dout_row, int64_t q_batch,
-                        int64_t q_head, int64_t q_row, int64_t k_batch, int64_t k_head, int64_t k_row, int64_t v_batch,
-                        int64_t v_head, int64_t v_row, int64_t bias_batch, int64_t bias_head, int64_t bias_row,
-                        int64_t dk_batch, int64_t dk_head, int64_t dk_row, int64_t dv_batch, int64_t dv_head,
-                        int64_t dv_row) {
+void attention_bwd_dkdv(const AttentionParams params, const float* lse_log2, const float* delta, int tiles,
+                        int blocks) {
+    const AttentionParams& p = params;
     SHARED __attribute__((aligned(16))) char lds[StreamedTile::BYTES + Own::BYTES];
-    const WorkTile work = work_tile<VARLEN>(blocks, tiles, kv_heads, false);
+    const XcdTile work = xcd_tile<VARLEN>(blocks, tiles, p.kv_heads, false);
     const int64_t batch = work.batch, kv_head = work.head;
-    const VarlenTables tables = {bounds, tile_list, counts, count};
+    const VarlenTables tables(p);
     if (VARLEN && !tables.has(work.tile)) {
         return;
     }
-    const BlockRows rows = block_rows<VARLEN, OWNS_KEYS, TILE>(work.tile, tables, queries, keys, low, high);
+    const BlockRows rows = rows_of(work.tile, tables, p);
     if (rows.first >= rows.end) {
         return;
     }
-    BlockProblem problem(rows, {to_score, cap});
-    problem.own.d = {k + batch * k_batch + kv_head * k_head, k_row, rows.end, columns_d};
-    problem.own.e = {v + batch * v_batch + kv_head * v_head, v_row, rows.end, columns_e};
-    problem.bias_row = bias_row;
+    const T *const q = static_cast<const T*>(p.q), *const k = static_cast<const T*>(p.k);
+    const T *const v = static_cast<const T*>(p.v), *const dout = static_cast<const T*>(p.dout);
+    BlockProblem problem(rows, {p.score_scale, p.softcap_log2});
+    problem.own = pair_of(k + batch * p.k_batch + kv_head * p.k_head, v + batch * p.v_batch + kv_head * p.v_head,
+                          p.k_row, p.v_row, rows.end, p);
+    problem.bias_row = p.bias_row;
     const StreamedTile streamed(lds);
     const Own own(problem.own, rows.first, lds + StreamedTile::BYTES);
     Accumulators acc;
 #pragma unroll 1
-    for (int64_t head = kv_head * qheads_per_kvhead; head < (kv_head + 1) * qheads_per_kvhead; ++head) {
-        const int64_t batch_head = batch * kv_heads * qheads_per_kvhead + head;
-        problem.streamed.d = {q + batch * q_batch + head * q_head, q_row, rows.stop, columns_d};
-        problem.streamed.e = {dout + batch * dout_batch + head * dout_head, dout_row, rows.stop, columns_e};
-        problem.bias = bias + batch * bias_batch + head * bias_head;
-        problem.lse_log2 = lse_log2 + batch_head * queries;
-        problem.delta = delta + batch_head * queries;
+    for (int64_t head = kv_head * p.qheads_per_kvhead; head < (kv_head + 1) * p.qheads_per_kvhead; ++head) {
+        const int64_t batch_head = batch * p.heads + head;
+        problem.streamed = pair_of(q + batch * p.q_batch + head * p.q_head,
+                                   dout + batch * p.dout_batch + head * p.dout_head, p.q_row, p.dout_row, rows.stop, p);
+        problem.bias = static_cast<const T*>(p.bias) + batch * p.bias_batch + head * p.bias_head;
+        problem.lse_log2 = lse_log2 + batch_head * p.seqlen_q;
+        problem.delta = delta + batch_head * p.seqlen_q;
         mainloop(problem, streamed, own, acc);
     }
     if (ACC_D) {
-        store_gradient(acc.d, factor, dk + batch * dk_batch + kv_head * dk_head, dk_row, columns_d, rows);
+        T* const dk = static_cast<T*>(p.dk) + batch * p.dk_batch + kv_head * p.dk_head;
+        store_gradient(acc.d, p.scale, dk, p.dk_row, p.head_dim, rows);
     }
     if (ACC_E) {
-        store_gradient(acc.e, P_UNSCALE, dv + batch * dv_batch + kv_head * dv_head, dv_row, columns_e, rows);
+        T* const dv = static_cast<T*>(p.dv) + batch * p.dv_batch + kv_head * p.dv_head;
+        store_gradient(acc.e, P_UNSCALE, dv, p.dv_row, p.head_dim_v, rows);
     }
 }
 #else
 KERNEL_RESIDENT(THREADS, BLOCKS_PER_CU)
-void attention_bwd_dq(const T* dout, const T* q, const T* k, const T* v, const T* bias, const float* lse_log2,
-                      const float* delta, T* dq, const int* bounds, const int* tile_list, const uint32_t* counts,
-                      int count, int heads, int qheads_per_kvhead, int queries, int keys, int columns_d, int columns_e,
-                      int low, int high, float to_score, float cap, float factor, int tiles, int blocks, int64_t dout_batch,
-                      int64_t dout_head, int64_t dout_row, int64_t q_batch, int64_t q_head, int64_t q_row,
-                      int64_t k_batch, int64_t k_head, int64_t k_row, int64_t v_batch, int64_t v_head, int64_t v_row,
-                      int64_t bias_batch, int64_t bias_head, int64_t bias_row, int64_t dq_batch, int64_t dq_head,
-                      int64_t dq_row) {
+void attention_bwd_dq(const AttentionParams params, const float* lse_log2, const float* delta, int tiles,
+                      int blocks) {
+    const AttentionParams& p = params;
     SHARED __attribute__((aligned(16))) char lds[StreamedTile::BYTES + Own::BYTES];
-    const WorkTile work = work_tile<VARLEN>(blocks, tiles, heads, true);
-    const int64_t batch = work.batch, head = work.head, batch_head = batch * heads + head;
-    const int64_t kv_head = head / qheads_per_kvhead;
-    const VarlenTables tables = {bounds, tile_list, counts, count};
+    const XcdTile work = xcd_tile<VARLEN>(blocks, tiles, p.heads, true);
+    const int64_t batch = work.batch, head = work.head, batch_head = batch * p.heads + head;
+    const int64_t kv_head = head / p.qheads_per_kvhead;
+    const VarlenTables tables(p);
     if (VARLEN && !tables.has(work.tile)) {
         return;
     }
-    const BlockRows rows = block_rows<VARLEN, OWNS_KEYS, TILE>(work.tile, tables, queries, keys, low, high);
+    const BlockRows rows = rows_of(work.tile, tables, p);
     if (rows.first >= rows.end) {
         return;
     }
-    BlockProblem problem(rows, {to_score, cap});
-    problem.own.d = {q + batch * q_batch + head * q_head, q_row, rows.end, columns_d};
-    problem.own.e = {dout + batch * dout_batch + head * dout_head, dout_row, rows.end, columns_e};
-    problem.streamed.d = {k + batch * k_batch + kv_head * k_head, k_row, rows.stop, columns_d};
-    problem.streamed.e = {v + batch * v_batch + kv_head * v_head, v_row, rows.stop, columns_e};
-    problem.bias = bias + batch * bias_batch + head * bias_head;
-    problem.bias_row = bias_row;
-    problem.lse_log2 = lse_log2 + batch_head * queries;
-    problem.delta = delta + batch_head * queries;
+    const T *const q = static_cast<const T*>(p.q), *const k = static_cast<const T*>(p.k);
+    const T *const v = static_cast<const T*>(p.v), *const dout = static_cast<const T*>(p.dout);
+    BlockProblem problem(rows, {p.score_scale, p.softcap_log2});
+    problem.own = pair_of(q + batch * p.q_batch + head * p.q_head, dout + batch * p.dout_batch + head * p.dout_head,
+                          p.q_row, p.dout_row, rows.end, p);
+    problem.streamed = pair_of(k + batch * p.k_batch + kv_head * p.k_head, v + batch * p.v_batch + kv_head * p.v_head,
+                               p.k_row, p.v_row, rows.stop, p);
+    problem.bias = static_cast<const T*>(p.bias) + batch * p.bias_batch + head * p.bias_head;
+    problem.bias_row = p.bias_row;
+    problem.lse_log2 = lse_log2 + batch_head * p.seqlen_q;
+    problem.delta = delta + batch_head * p.seqlen_q;
     const StreamedTile streamed(lds);
     const Own own(problem.own, rows.first, lds + StreamedTile::BYTES);
     Accumulators acc;
     mainloop(problem, streamed, own, acc);
-    store_gradient(acc.d, factor, dq + batch * dq_batch + head * dq_head, dq_row, columns_d, rows);
+    T* const dq = static_cast<T*>(p.dq) + batch * p.dq_batch + head * p.dq_head;
+    store_gradient(acc.d, p.scale, dq, p.dq_row, p.head_dim, rows);
 }
 #endif

@@ -5,12 +5,15 @@
 // a query, 16 bytes of bias and of its gradient. Nothing is reduced between blocks. What no query sees is not read, and
 // its gradient is zero.
 //
-// Defines: T (bf16, f16); TILE, TILE_K; EVEN_HEADS: whether heads are multiples of TILE_K; SOFTCAP.
+// Defines: ELEMENT (bf16, f16); TILE, TILE_K; EVEN_HEADS: whether heads are multiples of TILE_K; SOFTCAP;
+// PARAMS_LAYOUT (params.h).
 #include "attention/device/mask.h"
+#include "attention/device/params.h"
 #include "attention/device/softmax.h"
-#include "tile_scheduler.h"
+#include "attention/device/tile_scheduler.h"
 #include "tiles.h"
 
+using T = ELEMENT;
 constexpr int FRAGMENTS_M = 2, FRAGMENTS_N = 4;  // of a wave: keys and queries
 constexpr int WAVE_KEYS = FRAGMENTS_M * MMA_M, WAVE_QUERIES = FRAGMENTS_N * MMA_N;
 constexpr int THREADS = TILE / WAVE_KEYS * (TILE / WAVE_QUERIES) * WARP;
@@ -122,22 +125,21 @@ DEVICE int lane_key(const TileOrigin& at, int m) {
 }
 DEVICE int lane_query(const TileOrigin& at, int n) { return at.query + at.wave_query + n * MMA_N + lane_column(); }
 
+// `lse_log2`, `delta`: of [batch, head, query]. `blocks` in all, of which a head has `tiles`, `key_tiles` of a row.
 KERNEL_RESIDENT(THREADS, 2)
-void attention_dbias(const T* dout, const T* q, const T* k, const T* v, const T* bias, const float* lse_log2,
-                     const float* delta, T* dbias, int heads, int qheads_per_kvhead, int queries, int keys,
-                     int columns_d, int columns_e, int low, int high, float to_score, float cap, int key_tiles,
-                     int tiles, int blocks, int64_t dout_batch, int64_t dout_head, int64_t dout_row, int64_t q_batch,
-                     int64_t q_head, int64_t q_row, int64_t k_batch, int64_t k_head, int64_t k_row, int64_t v_batch,
-                     int64_t v_head, int64_t v_row, int64_t bias_batch, int64_t bias_head, int64_t bias_row,
-                     int64_t dbias_batch, int64_t dbias_head, int64_t dbias_row) {
+void attention_dbias(const AttentionParams params, const float* lse_log2, const float* delta, int key_tiles, int tiles,
+                     int blocks) {
+    const AttentionParams& p = params;
+    const int queries = p.seqlen_q, keys = p.seqlen_k, low = keys - queries - p.left, high = keys - queries + p.right;
     SHARED __attribute__((aligned(16))) char lds[2 * Operand::bytes(TILE)];
-    const WorkTile work = work_tile<false>(blocks, tiles, heads, false);
-    const int64_t batch = work.batch, head = work.head, kv_head = head / qheads_per_kvhead;
+    const XcdTile work = xcd_tile<false>(blocks, tiles, p.heads, false);
+    const int64_t batch = work.batch, head = work.head, kv_head = head / p.qheads_per_kvhead;
     const int wave = __builtin_amdgcn_readfirstlane(thread_x() / WARP);
     constexpr int WAVES_ACROSS_KEYS = TILE / WAVE_KEYS;
     TileOrigin at = {work.tile / key_tiles * TILE, work.tile % key_tiles * TILE,
                      wave / WAVES_ACROSS_KEYS * WAVE_QUERIES, wave % WAVES_ACROSS_KEYS * WAVE_KEYS};
-    const ScoreMatrix<T> to = {dbias + batch * dbias_batch + head * dbias_head, dbias_row, queries, keys};
+    const ScoreMatrix<T> to = {static_cast<T*>(p.dbias) + batch * p.dbias_batch + head * p.dbias_head, p.dbias_row,
+                                 queries, keys};
     const Mask mask = {low, high, keys};
     if (mask.all_hidden<TILE>(at.key, at.query)) {
         for (int n = 0; n < FRAGMENTS_N; ++n) {
@@ -151,18 +153,19 @@ void attention_dbias(const T* dout, const T* q, const T* k, const T* v, const T*
     const MaskBounds<false, WAVE_QUERIES> wave_mask = {low, high, keys};
     at.idle = !to.has(first_query, first_key) || wave_mask.all_hidden<WAVE_KEYS>(first_key, first_query);
     Accumulators s, dp;
-    gemm({q + batch * q_batch + head * q_head, q_row, queries, columns_d},
-         {k + batch * k_batch + kv_head * k_head, k_row, keys, columns_d}, at, lds, s);
-    gemm({dout + batch * dout_batch + head * dout_head, dout_row, queries, columns_e},
-         {v + batch * v_batch + kv_head * v_head, v_row, keys, columns_e}, at, lds, dp);
-    const ScoreMatrix<const T> from = {bias + batch * bias_batch + head * bias_head, bias_row, queries, keys};
+    gemm({static_cast<const T*>(p.q) + batch * p.q_batch + head * p.q_head, p.q_row, queries, p.head_dim},
+         {static_cast<const T*>(p.k) + batch * p.k_batch + kv_head * p.k_head, p.k_row, keys, p.head_dim}, at, lds, s);
+    gemm({static_cast<const T*>(p.dout) + batch * p.dout_batch + head * p.dout_head, p.dout_row, queries, p.head_dim_v},
+         {static_cast<const T*>(p.v) + batch * p.v_batch + kv_head * p.v_head, p.v_row, keys, p.head_dim_v}, at, lds, dp);
+    const ScoreMatrix<const T> from = {static_cast<const T*>(p.bias) + batch * p.bias_batch + head * p.bias_head,
+                                         p.bias_row, queries, keys};
     words<16> biases[FRAGMENTS_N][FRAGMENTS_M];
     for (int n = 0; n < FRAGMENTS_N; ++n) {
         for (int m = 0; m < FRAGMENTS_M; ++m) {
             biases[n][m] = from.load(lane_query(at, n), lane_key(at, m));
         }
     }
-    const int64_t first_row = (batch * heads + head) * queries;
+    const int64_t first_row = (batch * p.heads + head) * queries;
     for (int n = 0; n < FRAGMENTS_N; ++n) {
         const int query = lane_query(at, n);
         const float own_lse_log2 = lse_log2[first_row + min(query, queries - 1)];
@@ -173,9 +176,9 @@ void attention_dbias(const T* dout, const T* q, const T* k, const T* v, const T*
             float values[ELEMENTS_PER_LANE];
             for (int j = 0; j < ELEMENTS_PER_LANE; ++j) {
                 float softcap_grad;
-                const float p = p_of<SOFTCAP, true, 0>(s.fragment[m][n].get(j), to_float(lane_bias.v[j]), own_lse_log2,
-                                                       to_score, cap, softcap_grad);
-                const float dscore = (dp.fragment[m][n].get(j) - own_delta) * p;
+                const float own_p = p_of<SOFTCAP, true, 0>(s.fragment[m][n].get(j), to_float(lane_bias.v[j]), own_lse_log2,
+                                                       p.score_scale, p.softcap_log2, softcap_grad);
+                const float dscore = (dp.fragment[m][n].get(j) - own_delta) * own_p;
                 const bool seen = key + j >= mask.first(query) && key + j <= mask.last(query);
                 values[j] = seen ? dscore : 0;
             }

@@ -9,14 +9,15 @@
 // of v: it loads up to 16 neighbouring bytes of each key's row and exchanges halves of words among its own registers.
 // Which column of v a row of the product stands for follows from that.
 //
-// Scores are in base 2: `scale` (and `cap`) hold log2(e).
-//
-// Defines: T (bf16, f16); D, E: head sizes; PAGE: keys of a page, 0 where a sequence's keys are contiguous; CHUNK: the
-// fewest keys of a split; LEFT, RIGHT: whether the window's sides hide keys; CAP: whether there is a softcap; SINKS.
+// Defines: ELEMENT (bf16, f16); D, E: head sizes; PAGE: keys of a page, 0 where a sequence's keys are contiguous; CHUNK: the
+// fewest keys of a split; LEFT, RIGHT: whether the window's sides hide keys; CAP: whether there is a softcap; SINKS;
+// PARAMS_LAYOUT (params.h).
+#include "attention/device/params.h"
 #include "attention/device/seqlen_info.h"
 #include "attention/device/softmax.h"
 #include "tiles.h"
 
+using T = ELEMENT;
 constexpr int WAVES = 4;
 constexpr int THREADS = WAVES * WARP;
 constexpr int STEPS = (D + MMA_K - 1) / MMA_K;
@@ -254,48 +255,47 @@ DEVICE void apply_mask(float (&scores)[ELEMENTS_PER_LANE], const AccumulatorFrag
     }
 }
 
+// `pages`: of the cache. `tiles` of columns of a KV head; `splits` of the keys that memory has room for, `max_splits`
+// that a sequence is cut into.
 KERNEL_RESIDENT(THREADS, 2)
-void attention_decode(const T* q, int64_t q_batch, int64_t q_head, int64_t q_row, const T* k, int64_t k_page,
-                      int64_t k_head, int64_t k_row, const T* v, int64_t v_page, int64_t v_head,
-                      int64_t v_row, const int32_t* table, int64_t table_row, const int32_t* lens,
-                      float* o_partial, float* max_partial, float* sum_partial, int capacity, int queries, int splits,
-                      int max_splits, int left, int pages, int qheads_per_kvhead, int tiles, int kv_heads, int right,
-                      float scale, float cap) {
+void attention_decode(const AttentionParams params, int pages, int tiles, int splits, int max_splits) {
+    const AttentionParams& p = params;
     SHARED __attribute__((aligned(16))) char q_tile[Q_CHUNKS * MMA_N * 16];
     SHARED __attribute__((aligned(16))) Exchange exchange;
     SHARED float wave_row_maxima[WAVES][MMA_N], wave_row_sums[WAVES][MMA_N];
     const int wave = __builtin_amdgcn_readfirstlane(thread_x() / WARP);
-    const WorkTile work(block_x(), tiles, kv_heads, qheads_per_kvhead, queries, splits);
-    const int length = length_of(lens, work.z, capacity);
-    const KvSplits<CHUNK, LEFT> kv_splits(length, queries, left, max_splits);
+    const WorkTile work(block_x(), tiles, p.kv_heads, p.qheads_per_kvhead, p.seqlen_q, splits);
+    const int length = length_of(p.seq_lens, work.z, p.seqlen_k);
+    const KvSplits<CHUNK, LEFT> kv_splits(length, p.seqlen_q, p.left, max_splits);
     if (work.split >= kv_splits.count) {
         return;
     }
     const int begin = kv_splits.first + work.split * kv_splits.size;
     const int end = min(length - begin, kv_splits.size) + begin;
 
-    q += work.z * q_batch;
+    const T* const q = static_cast<const T*>(p.q) + work.z * p.q_batch;
     for (int id = thread_x(); id < Q_CHUNKS * MMA_N; id += THREADS) {
         const int column = id % MMA_N, d = id / MMA_N * ELEMENTS_PER_LANE;
         words<16> chunk = {};
         if (column < work.columns()) {
-            chunk = load_bounded<16>(q + work.query(column) * q_row + work.head(column) * q_head + d, D - d);
+            chunk = load_bounded<16>(q + work.query(column) * p.q_row + work.head(column) * p.q_head + d, D - d);
         }
         store_words<16>(q_tile + id * 16, chunk);
     }
     lds_barrier();
 
-    k += work.kv_head * k_head;
-    v += work.kv_head * v_head;
+    const T* k = static_cast<const T*>(p.k) + work.kv_head * p.k_head;
+    const T* v = static_cast<const T*>(p.v) + work.kv_head * p.v_head;
+    const int* table = p.block_table;
     if (PAGE == 0) {
-        k += work.z * k_page;
-        v += work.z * v_page;
+        k += work.z * p.k_batch;
+        v += work.z * p.v_batch;
     } else {
-        table += work.z * table_row;
+        table += work.z * p.block_table_row;
     }
-    const PagedKV cache{{k, k_page, k_row}, {v, v_page, v_row}, table, pages, end};
-    const int last = length - queries + work.query(lane_column());  // the query's own key
-    const MaskBounds mask{last - left, RIGHT ? min(last + right, end - 1) : end - 1};
+    const PagedKV cache{{k, p.k_batch, p.k_row}, {v, p.v_batch, p.v_row}, table, pages, end};
+    const int last = length - p.seqlen_q + work.query(lane_column());  // the query's own key
+    const MaskBounds mask{last - p.left, RIGHT ? min(last + p.right, end - 1) : end - 1};
 
     ColumnSoftmax softmax;
     OutputAccumulators acc_o;
@@ -309,7 +309,7 @@ void attention_decode(const T* q, int64_t q_batch, int64_t q_head, int64_t q_row
         const PageIndices indices = next;
         next = cache.look_up(n + WAVES * MMA_M);
         float scores[ELEMENTS_PER_LANE];
-        apply_mask(scores, compute_scores(cache, indices, n, q_tile + q_offset), mask, n, scale, cap);
+        apply_mask(scores, compute_scores(cache, indices, n, q_tile + q_offset), mask, n, p.score_scale, p.softcap_log2);
         float lane_max = scores[0];
         for (int i = 1; i < ELEMENTS_PER_LANE; ++i) {
             lane_max = math_max_number(lane_max, scores[i]);
@@ -346,10 +346,10 @@ void attention_decode(const T* q, int64_t q_batch, int64_t q_head, int64_t q_row
         block_sum += exp2_ftz(wave_row_maxima[w][lane_column()] - offset) * wave_row_sums[w][lane_column()];
     }
     if (thread_x() < work.columns()) {
-        max_partial[work.partial_index(thread_x())] = block_max;
-        sum_partial[work.partial_index(thread_x())] = block_sum;
+        p.max_partial[work.partial_index(thread_x())] = block_max;
+        p.sum_partial[work.partial_index(thread_x())] = block_sum;
     }
-    store_partial<0>(acc_o, exp2_ftz(softmax.row_max - offset), wave, exchange, work, o_partial);
+    store_partial<0>(acc_o, exp2_ftz(softmax.row_max - offset), wave, exchange, work, p.o_partial);
 }
 
 // --- the splits' combination ---
@@ -376,20 +376,17 @@ struct Partial {
     }
 };
 
-// `o_partial`, `max_partial`, `sum_partial`: of [z, head, query, split], what the splits found; there is room for
-// `splits`, of which a sequence has at most `max_splits`.
-KERNEL(COMBINE_THREADS)
-void attention_decode_combine(T* o, int64_t o_batch, int64_t o_head, int64_t o_row, float* lse,
-                              const float* o_partial, const float* max_partial, const float* sum_partial,
-                              const float* sinks, const int32_t* lens, int capacity, int queries, int splits,
-                              int max_splits, int left, int heads) {
+// The partial results are of [z, head, query, split]; there is room for `splits`, of which a sequence has at most
+// `max_splits`.
+KERNEL(COMBINE_THREADS) void attention_decode_combine(const AttentionParams params, int splits, int max_splits) {
+    const AttentionParams& p = params;
     const int index = block_x();
-    const int query = index % queries, head = index / queries % heads, z = index / queries / heads;
-    const int count = KvSplits<CHUNK, LEFT>(length_of(lens, z, capacity), queries, left, max_splits).count;
+    const int query = index % p.seqlen_q, head = index / p.seqlen_q % p.heads, z = index / p.seqlen_q / p.heads;
+    const int length = length_of(p.seq_lens, z, p.seqlen_k);
+    const int count = KvSplits<CHUNK, LEFT>(length, p.seqlen_q, p.left, max_splits).count;
     const int64_t first = static_cast<int64_t>(index) * splits;
-    o_partial += first * E;
-    max_partial += first;
-    sum_partial += first;
+    const float *const o_partial = p.o_partial + first * E;
+    const float *const max_partial = p.max_partial + first, *const sum_partial = p.sum_partial + first;
 
     const int line = thread_x() / COMBINE_COLUMNS, place = thread_x() % COMBINE_COLUMNS;
     const int column = block_y() * COMBINE_COLUMNS + place;
@@ -412,12 +409,13 @@ void attention_decode_combine(T* o, int64_t o_batch, int64_t o_head, int64_t o_r
         own.add(board[0][i][place], board[1][i][place], board[2][i][place]);
     }
     if (SINKS) {
-        own.add(sinks[head] * LOG2_E, 1.0f, 0.0f);
+        own.add(p.sinks[head] * LOG2_E, 1.0f, 0.0f);
     }
     const bool seen = own.row_sum > 0.0f || own.row_sum != own.row_sum;
     const float result = seen ? div_rn(own.acc_o, own.row_sum) : 0.0f;
-    o[z * o_batch + head * o_head + query * o_row + column] = from_float<T>(result);
+    T* const o = static_cast<T*>(p.o) + z * p.o_batch + head * p.o_head + query * p.o_row;
+    o[column] = from_float<T>(result);
     if (column == 0) {
-        lse[index] = seen ? own.row_max * LN_2 + math_log(own.row_sum) : -INF_F;
+        p.lse[index] = seen ? own.row_max * LN_2 + math_log(own.row_sum) : -INF_F;
     }
 }

@@ -6,18 +6,18 @@
 // it comes, V transposed. The next K is loaded while the products with this one run, the next V while those with this
 // one do; each has one buffer, and a step two barriers.
 //
-// Scores are in base 2: `scale` (and `cap`) hold log2(e).
-//
-// Defines: T (bf16, f16); HEAD_D, HEAD_E: the head sizes, as multiples of 32; EVEN_D, EVEN_E: whether they are exact;
+// Defines: ELEMENT (bf16, f16); HEAD_D, HEAD_E: the head sizes, as multiples of 32; EVEN_D, EVEN_E: whether they are exact;
 // TILE_N, WAVES, TILES_PER_WAVE; WAVES_E: waves with the same queries, each of which computes its part of o's columns;
 // LEFT, RIGHT: whether the window is bounded on that side of the diagonal; SCALE_ONLY: whether scores are products
 // times a positive scale and nothing else; SOFTCAP, BIAS, SINKS; Q_IN_LDS: whether Q lies in LDS; VARLEN: packed
-// sequences (attention_varlen).
+// sequences (attention_varlen); PARAMS_LAYOUT (params.h).
+#include "attention/device/params.h"
 #include "attention/device/seqlen_info.h"
 #include "attention/device/softmax.h"
-#include "tile_scheduler.h"
+#include "attention/device/tile_scheduler.h"
 #include "tiles.h"
 
+using T = ELEMENT;
 constexpr int THREADS = WAVES * WARP;
 constexpr int WAVE_M = TILES_PER_WAVE * MMA_N;
 constexpr int TILE_M = WAVES / WAVES_E * WAVE_M;
@@ -306,41 +306,37 @@ DEVICE void epilogue(const AccumulatorFragment (&acc_o)[FRAGMENTS_E], const Colu
     }
 }
 
-KERNEL_RESIDENT(THREADS, 2)
-void attention_forward(const T* q, const T* k, const T* v, const T* bias, const float* sinks, T* o,
-                       float* lse, const int* bounds, const int* tile_list, const uint32_t* counts, int count, int m,
-                       int n, int d, int e, int heads, int qheads_per_kvhead, int low, int high, int tiles, float scale,
-                       float cap, int64_t q_batch, int64_t q_head, int64_t q_row, int64_t k_batch, int64_t k_head,
-                       int64_t k_row, int64_t v_batch, int64_t v_head, int64_t v_row, int64_t bias_batch,
-                       int64_t bias_head, int64_t bias_row, int64_t o_batch, int64_t o_head, int64_t o_row,
-                       int64_t lse_batch, int64_t lse_head, int64_t lse_row) {
+// `tiles`: of a head's queries.
+KERNEL_RESIDENT(THREADS, 2) void attention_forward(const AttentionParams params, int tiles) {
+    const AttentionParams& p = params;
     SHARED __attribute__((aligned(16))) char lds[K_BYTES + V_BYTES + Q_BYTES];
-    const WorkTile work = work_tile<VARLEN>(grid_x(), tiles, heads, RIGHT);
-    const int kv_head = work.head / qheads_per_kvhead;
-    const float head_sink = SINKS ? sinks[work.head] * LOG2_E : -INF_F;
-    const VarlenTables tables = {bounds, tile_list, counts, count};
+    const XcdTile work = xcd_tile<VARLEN>(grid_x(), tiles, p.heads, RIGHT);
+    const int kv_head = work.head / p.qheads_per_kvhead;
+    const float head_sink = SINKS ? p.sinks[work.head] * LOG2_E : -INF_F;
+    const VarlenTables tables(p);
     if (VARLEN && !tables.has(work.tile)) {
         return;
     }
-    const auto seqlen = seqlen_info<VARLEN>(tables, work.tile, m, n);
+    const auto seqlen = seqlen_info<VARLEN>(tables, work.tile, p.seqlen_q, p.seqlen_k);
     const int tile = VARLEN ? tables.tile_in_sequence(work.tile) : work.tile;
     const int row_end = seqlen.first_query + seqlen.m, key_end = seqlen.first_key + seqlen.n;
-    const int diagonal = VARLEN ? key_end - row_end : 0;  // of a dense call it is in `low` and `high`
+    const int diagonal = key_end - row_end;
     const BlockProblem problem = {
-        {q + work.batch * q_batch + work.head * q_head, q_row, row_end, d},
-        {k + work.batch * k_batch + kv_head * k_head, k_row, key_end, d},
-        {v + work.batch * v_batch + kv_head * v_head, v_row, key_end, e},
-        bias + work.batch * bias_batch + work.head * bias_head,
-        bias_row,
+        {static_cast<const T*>(p.q) + work.batch * p.q_batch + work.head * p.q_head, p.q_row, row_end, p.head_dim},
+        {static_cast<const T*>(p.k) + work.batch * p.k_batch + kv_head * p.k_head, p.k_row, key_end, p.head_dim},
+        {static_cast<const T*>(p.v) + work.batch * p.v_batch + kv_head * p.v_head, p.v_row, key_end, p.head_dim_v},
+        static_cast<const T*>(p.bias) + work.batch * p.bias_batch + work.head * p.bias_head,
+        p.bias_row,
         seqlen.first_query + tile * TILE_M,
         seqlen.first_key,
         key_end,
-        low + diagonal,
-        high + diagonal,
+        diagonal - p.left,
+        diagonal + p.right,
     };
     const float sink = seqlen.outside ? -INF_F : head_sink;
-    const Outputs to = {o + work.batch * o_batch + work.head * o_head,
-                        lse + work.batch * lse_batch + work.head * lse_head, o_row, lse_row, e, sink};
+    const Outputs to = {static_cast<T*>(p.o) + work.batch * p.o_batch + work.head * p.o_head,
+                        p.lse + work.batch * p.lse_batch + work.head * p.lse_head,
+                        p.o_row, p.lse_row, p.head_dim_v, sink};
     const int wave = __builtin_amdgcn_readfirstlane(thread_x() / WARP);
     const int row = problem.row + wave / WAVES_E * WAVE_M;
     const Queries queries(problem, row, lds + K_BYTES + V_BYTES);
@@ -351,7 +347,7 @@ void attention_forward(const T* q, const T* k, const T* v, const T* bias, const 
             state.acc_o[t][e].fill(0.0f);
         }
     }
-    mainloop(state, queries, problem, {scale, cap}, row, lds);
+    mainloop(state, queries, problem, {p.score_scale, p.softcap_log2}, row, lds);
     for (int t = 0; t < TILES_PER_WAVE; ++t) {
         const int own = row + t * MMA_N + lane_column();
         if (own < row_end) {

@@ -6,32 +6,33 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from portable.kernels.attention.params import (
-    ELEMENTS,
     MAX_TOKENS,
     AttentionParams,
     Unsupported,
     require_decode,
 )
-from portable.kernels.attention.params import strides as strides_of
 from portable.kernels.attention.planning import (
     DK,
     DK_DV,
     DQ,
     DV,
+    TABLES,
     Accumulators,
     Tiled,
     finished,
+    ints,
     kv_splits,
     native_kernel,
+    optional,
     partial_workspaces,
     planner,
     tiled_plan,
     tiles_of,
-    workspace,
 )
 from portable.plan import Call, Device, Launch, Plan, Workspace
 
 _HERE = Path(__file__).resolve().parent
+HEAD_UNIT = 32  # of head sizes as kernels hold them: swizzle groups of four chunks of 16 bytes
 _MAX_ROWS = 2**29  # of the forward: row numbers, and their sums with a window's side, are 32 bits
 
 
@@ -139,11 +140,6 @@ def family(device: Device) -> str:
     return device.arch[:4] if device.arch.startswith("gfx9") else device.arch[:5]
 
 
-def padded(size: int) -> int:
-    """A head size as the kernels hold it: whole swizzle groups of four chunks of 16 bytes."""
-    return -(-size // 32) * 32
-
-
 def forward_tile(device: Device, d: int, e: int, bias: bool = False, tiny: bool = False) -> ForwardTile:
     """The tile for padded head sizes."""
     if tiny and max(d, e) <= 64:
@@ -154,50 +150,28 @@ def forward_tile(device: Device, d: int, e: int, bias: bool = False, tiny: bool 
 
 # --- attention and attention_varlen -----------------------------------------------------------------------
 
-_TABLES = "bounds tile_list counts=tile_counts count=offsets"
-_FORWARD = (
-    f"q k v bias sinks o lse {_TABLES} m=seqlen_q n=seqlen_k d=head_dim e=head_dim_v heads qheads_per_kvhead "
-    f"low high tiles scale=score_scale cap=softcap_log2 {strides_of('q k v bias o lse')}"
-)
-
 
 @planner
 def forward(call: Call, p: AttentionParams) -> Plan:
     """o and lse: a block per tile of queries of a head; with varlen after the table of tiles."""
     p.require(MAX_TOKENS if p.is_varlen else _MAX_ROWS)
-    d, e = padded(p.D), padded(p.E)
+    d, e = p.padded(HEAD_UNIT)
     tile = forward_tile(call.device, d, e, p.has("bias"), p.M <= 16 and p.N <= 32)
     defines = {
-        "T": ELEMENTS[p.dtype], "HEAD_D": d, "HEAD_E": e, "EVEN_D": d == p.D, "EVEN_E": e == p.E,
-        "TILE_N": tile.n, "WAVES": tile.waves, "TILES_PER_WAVE": tile.tiles_per_wave, "WAVES_E": tile.waves_e,
-        "Q_IN_LDS": tile.q_in_lds, "SCALE_ONLY": p.softcap is None and not p.has("bias") and p.scale > 0,
+        "HEAD_D": d, "HEAD_E": e, "EVEN_D": d == p.D, "EVEN_E": e == p.E, "TILE_N": tile.n,
+        "WAVES": tile.waves, "TILES_PER_WAVE": tile.tiles_per_wave, "WAVES_E": tile.waves_e, "Q_IN_LDS": tile.q_in_lds, "SCALE_ONLY": p.softcap is None and not p.has("bias") and p.scale > 0,
         **p.flags("LEFT RIGHT SOFTCAP BIAS SINKS VARLEN"),
     }  # fmt: skip
-    threads = tile.waves * call.device.warp_size
-    kernel = native_kernel(_HERE / "fwd.hip", "attention_forward", threads, defines)
-    tiles = tiles_of(p, tile.m)
-    launch = Launch(kernel, (tiles * p.B * p.H, 1, 1), p.arguments(_FORWARD, tiles=tiles))
+    threads, tiles = tile.waves * call.device.warp_size, tiles_of(p, tile.m)
+    kernel = native_kernel(call.device, p, _HERE / "fwd.hip", "attention_forward", threads, defines)
+    args = p.struct(f"q k v bias sinks o lse {TABLES}"), *ints(tiles=tiles)
+    launch = Launch(kernel, (tiles * p.B * p.H, 1, 1), args)
     return tiled_plan(call.device, p, (), [Tiled(launch, tile.m)])
 
 
 # --- the gradients ----------------------------------------------------------------------------------------
 
-_PREPROCESS = (
-    f"dout out=o lse dlse lse_log2 delta heads queries=seqlen_q columns=head_dim_v tiles "
-    f"{strides_of('dout')} out_batch=o_batch out_head=o_head out_row=o_row {strides_of('lse dlse')}"
-)
-_INPUTS = "dout q k v bias lse_log2 delta"
-_SIZES = (
-    "qheads_per_kvhead queries=seqlen_q keys=seqlen_k columns_d=head_dim columns_e=head_dim_v low high "
-    "to_score=score_scale cap=softcap_log2"
-)
-_DKDV = (
-    f"{_INPUTS} dk dv {_TABLES} kv_heads {_SIZES} factor=scale tiles blocks "
-    f"{strides_of('dout q k v bias dk dv')}"
-)
-_DQ = f"{_INPUTS} dq {_TABLES} heads {_SIZES} factor=scale tiles blocks {strides_of('dout q k v bias dq')}"
-_DBIAS = f"{_INPUTS} dbias heads {_SIZES} key_tiles tiles blocks {strides_of('dout q k v bias dbias')}"
-_STATISTICS = {name: workspace(name) for name in ("lse_log2", "delta")}
+_STATISTICS = optional(lse_log2=True, delta=True)
 
 
 @planner
@@ -205,13 +179,13 @@ def backward(call: Call, p: AttentionParams) -> Plan:
     """dq, dk and dv: lse_log2 and delta, then dk and dv, then dq."""
     p.require(MAX_TOKENS)
     tiled = [_gradient(p, call.device, *chosen) for chosen in backward_tiles(p, call.device)]
-    return tiled_plan(call.device, p, [_preprocess(p)], tiled, _statistics(p))
+    return tiled_plan(call.device, p, [_preprocess(p, call.device)], tiled, _statistics(p))
 
 
 def backward_heads(p: AttentionParams, device: Device) -> tuple[int, int]:
     """The head sizes as bwd.hip holds them. With waves of 32 the largest are held as 256 and 256: those in
     between, where threads share the copies of rows unevenly, spill."""
-    d, e = padded(p.D), padded(p.E)
+    d, e = p.padded(HEAD_UNIT)
     return (256, 256) if device.warp_size == 32 and d + e > 384 else (d, e)
 
 
@@ -249,33 +223,37 @@ def _backward_tile(p: AttentionParams, device: Device, acc: Accumulators) -> Bac
     return None
 
 
-def _preprocess(p: AttentionParams) -> Launch:
-    defines = {"T": ELEMENTS[p.dtype], **p.flags("DLSE")}
-    source = _HERE / "bwd_preprocess.hip"
-    kernel = native_kernel(source, "attention_bwd_preprocess", PREPROCESS_THREADS, defines)
-    tiles = -(-p.M // PREPROCESS_ROWS)
-    return Launch(kernel, (tiles * p.B * p.H, 1, 1), p.arguments(_PREPROCESS, tiles=tiles, **_STATISTICS))
+def _preprocess(p: AttentionParams, device: Device) -> Launch:
+    source, entry, tiles = (
+        _HERE / "bwd_preprocess.hip",
+        "attention_bwd_preprocess",
+        -(-p.M // PREPROCESS_ROWS),
+    )
+    kernel = native_kernel(device, p, source, entry, PREPROCESS_THREADS, p.flags("DLSE"))
+    args = p.struct("dout o lse dlse"), *_STATISTICS, *ints(tiles=tiles)
+    return Launch(kernel, (tiles * p.B * p.H, 1, 1), args)
 
 
 def _statistics(p: AttentionParams) -> list[Workspace]:
     """What bwd_preprocess.hip writes for each query; a step of 32 reads past the last."""
-    return [Workspace(name, (p.B * p.H * p.M + 32,), "float32") for name in _STATISTICS]
+    return [Workspace(name, (p.B * p.H * p.M + 32,), "float32") for name, _ in _STATISTICS]
 
 
 def _gradient(p: AttentionParams, device: Device, acc: Accumulators, tile: BackwardTile) -> Tiled:
     """dk and dv by blocks of keys, or dq by blocks of queries."""
     d, e = backward_heads(p, device)
     defines = {
-        "T": ELEMENTS[p.dtype], "OWNS_KEYS": acc.owns_keys, "HEAD_D": d, "HEAD_E": e, "EVEN_D": d == p.D,
+        "OWNS_KEYS": acc.owns_keys, "HEAD_D": d, "HEAD_E": e, "EVEN_D": d == p.D,
         "EVEN_E": e == p.E, "ACC_D": acc.d, "ACC_E": acc.e, "STREAM_ROWS": tile.stream_rows,
         "WAVES": tile.waves, "TILES_PER_WAVE": tile.tiles_per_wave, "OWN_IN_REGISTERS": tile.own_in_registers,
         "BLOCKS_PER_CU": tile.blocks_per_cu, "PREFETCH": tile.prefetch, **p.flags("SOFTCAP BIAS VARLEN"),
     }  # fmt: skip
-    entry, names = ("attention_bwd_dkdv", _DKDV) if acc.owns_keys else ("attention_bwd_dq", _DQ)
-    kernel = native_kernel(_HERE / "bwd.hip", entry, tile.waves * device.warp_size, defines)
+    entry = "attention_bwd_dkdv" if acc.owns_keys else "attention_bwd_dq"
+    kernel = native_kernel(device, p, _HERE / "bwd.hip", entry, tile.waves * device.warp_size, defines)
     tiles = tiles_of(p, tile.rows, acc.owns_keys)
     blocks = tiles * p.B * (p.G if acc.owns_keys else p.H)
-    args = p.arguments(names, tiles=tiles, blocks=blocks, **_STATISTICS)
+    struct = p.struct(f"dout q k v bias {' '.join(acc.written)} {TABLES}")
+    args = struct, *_STATISTICS, *ints(tiles=tiles, blocks=blocks)
     return Tiled(Launch(kernel, (blocks, 1, 1), args), tile.rows, acc.owns_keys)
 
 
@@ -288,31 +266,18 @@ def dbias(call: Call, p: AttentionParams) -> Plan:
     wave_keys, warp = (64 if call.device.warp_size == 64 else 32), call.device.warp_size
     threads = tile // DBIAS_WAVE_QUERIES * (tile // wave_keys) * warp
     even = p.D % tile_k == p.E % tile_k == 0
-    defines = {
-        "T": ELEMENTS[p.dtype], "TILE": tile, "TILE_K": tile_k, "EVEN_HEADS": even, **p.flags("SOFTCAP")
-    }  # fmt: skip
+    defines = {"TILE": tile, "TILE_K": tile_k, "EVEN_HEADS": even, **p.flags("SOFTCAP")}
     key_tiles = -(-p.N // tile)
     tiles = -(-p.M // tile) * key_tiles
     blocks = tiles * p.B * p.H
-    args = p.arguments(_DBIAS, key_tiles=key_tiles, tiles=tiles, blocks=blocks, **_STATISTICS)
-    kernel = native_kernel(_HERE / "dbias.hip", "attention_dbias", threads, defines)
-    launches = _preprocess(p), Launch(kernel, (blocks, 1, 1), args)
+    struct = p.struct("dout q k v bias dbias")
+    args = struct, *_STATISTICS, *ints(key_tiles=key_tiles, tiles=tiles, blocks=blocks)
+    kernel = native_kernel(call.device, p, _HERE / "dbias.hip", "attention_dbias", threads, defines)
+    launches = _preprocess(p, call.device), Launch(kernel, (blocks, 1, 1), args)
     return finished(call.device, launches, _statistics(p))
 
 
 # --- decode: attention_paged, and attention with few queries ----------------------------------------------
-
-_PARTIAL = "o_partial max_partial sum_partial"
-_SPLIT = (
-    "q q_batch q_head q_row k k_page=k_batch k_head k_row v v_page=v_batch v_head v_row table=block_table "
-    "table_row=block_table_row lens=seq_lens o_partial max_partial sum_partial "
-    "capacity=seqlen_k queries=seqlen_q splits max_splits left pages "
-    "qheads_per_kvhead tiles kv_heads right scale=score_scale cap=softcap_log2"
-)
-_COMBINE = (
-    "o o_batch o_head o_row lse o_partial max_partial sum_partial sinks lens=seq_lens "
-    "capacity=seqlen_k queries=seqlen_q splits max_splits left heads"
-)
 
 
 @planner
@@ -323,17 +288,19 @@ def decode(call: Call, p: AttentionParams) -> Plan:
     tiles, chunk = -(-p.M * p.qheads_per_kvhead // DECODE_COLUMNS), call.config["CHUNK"]
     splits = kv_splits(call, p, tiles, DECODE_BLOCKS_PER_CU, chunk)
     defines = {
-        "T": ELEMENTS[p.dtype], "D": p.D, "E": p.E, "PAGE": p.page, "CHUNK": chunk,
-        **p.flags("LEFT RIGHT SINKS"), "CAP": p.softcap is not None,
+        "D": p.D, "E": p.E, "PAGE": p.page, "CHUNK": chunk, **p.flags("LEFT RIGHT SINKS"),
+        "CAP": p.softcap is not None,
     }  # fmt: skip
-    threads, source = DECODE_WAVES * call.device.warp_size, _HERE / "decode.hip"
-    split = native_kernel(source, "attention_decode", threads, defines)
-    args = p.arguments(
-        _SPLIT, splits=splits.count, max_splits=splits.most, tiles=tiles,
-        pages=call[p.heads["k"].tensor].shape[0], left=p.left or 0, right=p.right or 0,
-    )  # fmt: skip
+    source, threads = _HERE / "decode.hip", DECODE_WAVES * call.device.warp_size
+    split = native_kernel(call.device, p, source, "attention_decode", threads, defines)
+    combine = native_kernel(call.device, p, source, "attention_decode_combine", COMBINE_THREADS, defines)
+    partial, counts = (
+        "seq_lens o_partial max_partial sum_partial",
+        {"splits": splits.count, "max_splits": splits.most},
+    )
+    pages = call[p.heads["k"].tensor].shape[0]
+    args = p.struct(f"q k v block_table {partial}"), *ints(pages=pages, tiles=tiles, **counts)
     first = Launch(split, (p.B * p.G * tiles * splits.count, 1, 1), args)
-    combine = native_kernel(source, "attention_decode_combine", COMBINE_THREADS, defines)
-    args = p.arguments(_COMBINE, splits=splits.count, max_splits=splits.most, left=p.left or 0)
+    args = p.struct(f"o lse sinks {partial}"), *ints(**counts)
     last = Launch(combine, (p.B * p.M * p.H, -(-p.E // COMBINE_COLUMNS), 1), args)
     return finished(call.device, (first, last), partial_workspaces(p, splits.count))

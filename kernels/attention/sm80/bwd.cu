@@ -204,7 +204,7 @@ void attention_bwd_sm80(const AttentionParams params, int lines, int tiles) {
     const int64_t passing_e_head = KEYS ? p.dout_head : p.v_head, passing_e_row = KEYS ? p.dout_row : p.v_row;
     const float* stats = p.stats;
     const auto [batch, head, tile] = block_tile(block_x(), lines, heads, tiles);
-    const VarlenTables tables = {p.bounds, p.tile_list, p.tile_counts, p.offsets};
+    const VarlenTables tables(p);
     if (VARLEN && !tables.has(tile)) return;
     const int diagonal = VARLEN ? 0 : keys - queries;
     BlockRows span = block_rows<VARLEN, KEYS, TILE>(tile, tables, queries, keys, diagonal - p.left, diagonal + p.right);

@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from portable.kernels.attention.params import (
-    ELEMENTS,
-    LAYOUT,
     MAX_TOKENS,
     AttentionParams,
     Unsupported,
@@ -19,6 +17,7 @@ from portable.kernels.attention.planning import (
     DK_DV,
     DQ,
     DV,
+    TABLES,
     Accumulators,
     Tiled,
     finished,
@@ -36,25 +35,17 @@ from portable.layout import ceil_div
 from portable.plan import Argument, Call, Launch, NativeKernel, Plan, TensorMap, Workspace
 
 _HERE = Path(__file__).resolve().parent
+HEAD_UNIT = 16  # of head sizes as kernels hold them: a matrix instruction's
 _MAX_ROWS = 2**30 - 1024  # of the forward: a row number and a window's side are added in 32 bits
 _RESERVED = 1024  # bytes of shared memory that each block of a multiprocessor takes besides its own
-_TABLES = "bounds tile_list tile_counts"
-
-
-def padded(size: int) -> int:
-    """A head size as the kernels hold it: whole matrix instructions."""
-    return -(-size // 16) * 16
 
 
 def _kernel(
     call: Call, p: AttentionParams, source: str, warps: int, defines: Mapping[str, Any], shared: int = 0
 ) -> NativeKernel:
     """The kernel of a source file."""
-    if shared > call.device.shared_memory:
-        raise Unsupported(f"its tiles take {shared} bytes of shared memory")
     entry = "attention_decode_tma" if defines.get("TMA") else f"attention_{source.removesuffix('.cu')}_sm80"
-    own = {"ELEMENT": ELEMENTS[p.dtype], **defines, "PARAMS_LAYOUT": LAYOUT}
-    return native_kernel(_HERE / source, entry, 32 * warps, own, shared)
+    return native_kernel(call.device, p, _HERE / source, entry, 32 * warps, defines, shared)
 
 
 # --- attention and attention_varlen -------------------------------------------------------------------------
@@ -88,7 +79,7 @@ _TILES = {64: (Tile(64, 4, 2),), 128: (Tile(48, 4, 2),), 256: (Tile(64, 4, 1), T
 
 def tile_for(p: AttentionParams, queries: int, call: Call) -> Tile:
     """The first tile of the table of which two blocks fit a multiprocessor, else the last."""
-    d, e = padded(p.D), padded(p.E)
+    d, e = p.padded(HEAD_UNIT)
     tiles = next(tiles for most, tiles in _TILES.items() if max(d, e) <= most)
     fitting = (t for t in tiles if 2 * (t.shared(d, e) + _RESERVED) <= call.device.shared_memory + _RESERVED)
     tile = next(fitting, tiles[-1])
@@ -104,14 +95,14 @@ def forward(call: Call, p: AttentionParams) -> Plan:
     if p.has("bias"):
         raise Unsupported("it adds no bias")
     queries = p.M // max(p.offsets - 1, 1) if p.is_varlen else p.M
-    d, e, tile = padded(p.D), padded(p.E), tile_for(p, queries, call)
+    (d, e), tile = p.padded(HEAD_UNIT), tile_for(p, queries, call)
     defines = {
         "HEAD_D": d, "HEAD_E": e, "TILE_N": tile.n, "WARPS": tile.warps, "M_TILES": tile.m_tiles,
         "COPY_BYTES": p.copy_bytes("q", "k", "v"), "STORE_BYTES": 2 if p.E % 8 else p.copy_bytes("o"),
         "SCALED": p.softcap is None and not p.scale > 0, **p.flags("LEFT RIGHT SOFTCAP SINKS VARLEN"),
     }  # fmt: skip
     kernel, tiles = _kernel(call, p, "fwd.cu", tile.warps, defines, tile.shared(d, e)), tiles_of(p, tile.m)
-    args = p.struct(f"q k v o lse sinks {_TABLES}"), *ints(tiles=tiles)
+    args = p.struct(f"q k v o lse sinks {TABLES}"), *ints(tiles=tiles)
     launch = Launch(kernel, (tiles * p.B * p.H, 1, 1), args)
     return tiled_plan(call.device, p, (), [Tiled(launch, tile.m)])
 
@@ -162,7 +153,8 @@ _BACKWARD_TILES = (
 
 def registers(p: AttentionParams, acc: Accumulators, tile: BackwardTile) -> int:
     """Of a thread, about, what accumulators and scores take, and what more a call keeps over a step."""
-    columns = padded(p.D) * acc.d + padded(p.E) * acc.e
+    d, e = p.padded(HEAD_UNIT)
+    columns = d * acc.d + e * acc.e
     scores = tile.step * (1 + acc.d + (acc.d and p.softcap is not None)) // 2
     more = 8 * acc.owns_keys + 8 * p.is_varlen + 16 * p.has("bias")
     return tile.m_tiles * (columns // 2 + scores) + more
@@ -170,12 +162,12 @@ def registers(p: AttentionParams, acc: Accumulators, tile: BackwardTile) -> int:
 
 def parts_of(p: AttentionParams) -> tuple[Accumulators, ...]:
     """dk and dv are computed apart, each with scores of its own, where registers do not hold both."""
-    return (DK, DV, DQ) if padded(p.D) + padded(p.E) > _ACC_COLUMNS else (DK_DV, DQ)
+    return (DK, DV, DQ) if sum(p.padded(HEAD_UNIT)) > _ACC_COLUMNS else (DK_DV, DQ)
 
 
 def backward_tile_for(p: AttentionParams, acc: Accumulators, call: Call) -> BackwardTile:
     """The first tile that registers hold without a spill and shared memory as often as it should."""
-    d, e, few = padded(p.D), padded(p.E), (p.N if acc.owns_keys else p.M) <= _FEW_ROWS
+    (d, e), few = p.padded(HEAD_UNIT), (p.N if acc.owns_keys else p.M) <= _FEW_ROWS
     tile = _BACKWARD_TILES[-1][0]
     for tile, resident in _BACKWARD_TILES:
         taken = resident * tile.shared(acc, d, e) + (resident - 1) * _RESERVED
@@ -202,7 +194,7 @@ def _preprocess(call: Call, p: AttentionParams) -> Launch:
 
 
 def _gradient(call: Call, p: AttentionParams, acc: Accumulators, tile: BackwardTile) -> Tiled:
-    d, e = padded(p.D), padded(p.E)
+    d, e = p.padded(HEAD_UNIT)
     by_chunks = all(p.rows_of(name)[0] % 8 == 0 for name in acc.written)
     defines = {
         "KEYS": acc.owns_keys, "HEAD_D": d, "HEAD_E": e, "SUM_D": acc.d, "SUM_E": acc.e, "STEP": tile.step,
@@ -211,7 +203,7 @@ def _gradient(call: Call, p: AttentionParams, acc: Accumulators, tile: BackwardT
     }  # fmt: skip
     kernel = _kernel(call, p, "bwd.cu", tile.warps, defines, tile.shared(acc, d, e))
     tiles, lines = tiles_of(p, tile.rows, acc.owns_keys), p.B * (p.G if acc.owns_keys else p.H)
-    struct = p.struct(f"q k v dout bias stats {' '.join(acc.written)} {_TABLES}")
+    struct = p.struct(f"q k v dout bias stats {' '.join(acc.written)} {TABLES}")
     launch = Launch(kernel, (tiles * lines, 1, 1), (struct, *ints(lines=lines, tiles=tiles)))
     return Tiled(launch, tile.rows, acc.owns_keys)
 
@@ -238,7 +230,7 @@ _DBIAS_TILES = (DbiasTile(64, 4, 2), DbiasTile(64, 4, 1), DbiasTile(32, 4, 1))
 def dbias_tile_for(p: AttentionParams, call: Call, bias_bytes: int) -> DbiasTile:
     """The largest of which a multiprocessor holds two blocks, else of which it holds one. Two m-tiles leave
     no registers to read the bias by the element, and spill on sm_100."""
-    device, d, e = call.device, padded(p.D), padded(p.E)
+    device, (d, e) = call.device, p.padded(HEAD_UNIT)
     two = device.arch.startswith("sm_90") and max(d, e) > 64 and bias_bytes == 16
     tiles = _DBIAS_TILES if two else _DBIAS_TILES[1:]
     rooms = ((device.shared_memory - _RESERVED) // 2, device.shared_memory)
@@ -261,7 +253,7 @@ def dbias(call: Call, p: AttentionParams) -> Plan:
     """dbias: a block per tile of queries and chunk of keys of a head."""
     p.require(_MAX_ROWS)
     bias_bytes = 2 if p.N % 8 else p.copy_bytes("bias", "dbias")
-    d, e, tile = padded(p.D), padded(p.E), dbias_tile_for(p, call, bias_bytes)
+    (d, e), tile = p.padded(HEAD_UNIT), dbias_tile_for(p, call, bias_bytes)
     tiles = -(-p.M // tile.m)
     chunk = tile.n * _steps(call, tile, tiles * p.B * p.H, -(-p.N // tile.n))
     chunks = -(-p.N // chunk)
@@ -289,7 +281,7 @@ def decode(call: Call, p: AttentionParams) -> Plan:
     aligned = p.heads["q"].alignment >= 16 and p.heads["k"].aligned and p.heads["v"].aligned
     if p.D % 8 or p.E % 8 or not aligned:
         raise Unsupported("rows of keys or values are not made of aligned pieces of 16 bytes")
-    stage = DECODE_KEYS * (2 * (padded(p.D) + padded(p.E)) + 32)
+    stage = DECODE_KEYS * (2 * sum(p.padded(HEAD_UNIT)) + 32)
     return _decode(call, p, stage)
 
 

@@ -18,11 +18,11 @@
 #include "_lib/ptx/registers.h"
 #include "_lib/ptx/tma.h"
 #include "_lib/ptx/wgmma.h"
-#include "attention/device/epilogue.h"
 #include "attention/device/mask.h"
 #include "attention/device/params.h"
 #include "attention/device/softmax.h"
 #include "attention/device/tile_scheduler.h"
+#include "epilogue.h"
 
 using T = ELEMENT;
 

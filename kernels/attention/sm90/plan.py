@@ -7,20 +7,20 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from portable.kernels.attention.params import (
-    ELEMENTS,
-    LAYOUT,
     MAX_TOKENS,
     Arguments,
     AttentionParams,
     Unsupported,
 )
 from portable.kernels.attention.planning import (
+    TABLES,
     Tiled,
     finished,
     fitted,
     ints,
     max_tiles,
     native_kernel,
+    optional,
     planner,
     tile_table,
     tile_workspaces,
@@ -28,19 +28,10 @@ from portable.kernels.attention.planning import (
     tiles_of,
     workspace,
 )
-from portable.plan import Argument, Call, Launch, NativeKernel, Plan, Scalar, TensorMap, Workspace
+from portable.plan import Call, Device, Launch, NativeKernel, Plan, Scalar, TensorMap, Workspace
 
 _HERE = Path(__file__).resolve().parent
-
-TABLES = "bounds tile_list tile_counts"
-
-
-def kernel(
-    p: AttentionParams, source: str, entry: str, threads: int, defines: Mapping[str, Any], shared: int = 0,
-    pdl: bool = False,
-) -> NativeKernel:  # fmt: skip
-    own = {"ELEMENT": ELEMENTS[p.dtype], **defines, **p.flags("VARLEN"), "PARAMS_LAYOUT": LAYOUT}
-    return native_kernel(_HERE / source, entry, threads, own, shared, pdl)
+HEAD_UNIT = 64  # of head sizes as kernels hold them: 128-byte swizzle rows
 
 
 # --- attention and attention_varlen -------------------------------------------------------------------------
@@ -89,11 +80,6 @@ _UNEVEN = 1.02  # the last multiprocessor's time over the mean, where heads go i
 _BYTES_PER_US = 3e6  # of keys and values from memory
 
 
-def padded(size: int) -> int:
-    """A head size as the kernels hold it: whole 128-byte swizzle rows."""
-    return -(-size // 64) * 64
-
-
 class Costs(NamedTuple):
     """Of a head's tiles: how many, and the mean and most blocks of keys."""
 
@@ -116,7 +102,7 @@ def _costs(p: AttentionParams, tile: Tile) -> Costs:
 
 def _tiles(call: Call, p: AttentionParams) -> tuple[Tile, ...]:
     """The tiles to choose from: for long sequences first."""
-    d, e = padded(p.D), padded(p.E)
+    d, e = p.padded(HEAD_UNIT)
     fitting = (tile for tile in _OTHER_TILES if tile.fits(d, e, call.device.shared_memory))
     return _TILES.get((d, e)) or (next(fitting),)
 
@@ -138,7 +124,7 @@ def _varlen_tile(call: Call, p: AttentionParams) -> Tile:
     heads of 64 by 3 consumers 0.993 and 0.927, by 2 0.842 and 0.867; heads of 128 by 2 0.946 and 0.986, by 3
     0.923 and (another run) 0.898; ping-pong gains 1 to 3 %."""
     large, *others = _tiles(call, p)
-    tile = others[0] if others and padded(p.E) == 128 else large
+    tile = others[0] if others and p.padded(HEAD_UNIT)[1] == 128 else large
     return fitted(tile._replace(pingpong=1), call.config, **_TUNABLES)
 
 
@@ -196,12 +182,10 @@ def forward(call: Call, p: AttentionParams) -> Plan:
     _require_forward(p)
     tile = _varlen_tile(call, p) if p.is_varlen else _dense_tile(call, p)
     pack = _pack_gqa(p, tile) if p.is_varlen else 1
-    d, e = padded(p.D), padded(p.E)
+    d, e = p.padded(HEAD_UNIT)
     extra = _VARLEN_BARRIERS if p.is_varlen else 0
     q_stages = 2 if tile.shared(d, e, 2) + extra <= call.device.shared_memory else 1
     shared = tile.shared(d, e, q_stages) + extra
-    if shared > call.device.shared_memory:
-        raise Unsupported(f"{tile.m} queries and {tile.n} keys a block take {shared} bytes of shared memory")
     queries = tile.m // pack
     tiles = tiles_of(p, queries) * p.B * (p.H // pack)
     if tiles > _MAX_TILES:
@@ -212,7 +196,7 @@ def forward(call: Call, p: AttentionParams) -> Plan:
     defines = {
         "HEAD_D": d, "HEAD_E": e, "TILE_N": tile.n, "CONSUMERS": tile.consumers, "Q_STAGES": q_stages,
         "STAGES": tile.stages, "PINGPONG": tile.pingpong, "PACK_GQA": pack,
-        **p.flags("LEFT RIGHT SOFTCAP SINKS"),
+        **p.flags("LEFT RIGHT SOFTCAP SINKS VARLEN"),
     }  # fmt: skip
     args = (
         ("map_q", p.tma_descriptor("q", queries, pack)),
@@ -223,7 +207,8 @@ def forward(call: Call, p: AttentionParams) -> Plan:
         *ints(tma_steps=sum(bit << i for i, bit in enumerate(steps))),
     )
     threads = 128 * (1 + tile.consumers)
-    main = kernel(p, "fwd.cu", "attention_fwd_sm90", threads, defines, shared, pdl=p.is_varlen)
+    source, entry = _HERE / "fwd.cu", "attention_fwd_sm90"
+    main = native_kernel(call.device, p, source, entry, threads, defines, shared, pdl=p.is_varlen)
     return tiled_plan(call.device, p, (), [Tiled(Launch(main, (blocks, 1, 1), args), queries)])
 
 
@@ -284,22 +269,20 @@ def descriptors(p: AttentionParams, rows: Mapping[str, int]) -> tuple[tuple[str,
     )
 
 
-def optional(**spaces: bool) -> tuple[tuple[str, Argument], ...]:
-    """Workspaces, null where they are not there."""
-    null = Scalar("i64", 0)
-    return tuple((name, workspace(name) if there else null) for name, there in spaces.items())
-
-
-def small_kernel(p: AttentionParams, entry: str, defines: Mapping[str, Any], dq_accum: bool) -> NativeKernel:
+def small_kernel(
+    call: Call, p: AttentionParams, entry: str, defines: Mapping[str, Any], dq_accum: bool
+) -> NativeKernel:
     """One of bwd_pre_postprocess.cu."""
-    defines = {**defines, "HEADS_INSIDE": 0, **p.flags("DLSE"), "DQ_ACCUM": dq_accum}
-    return kernel(p, "bwd_pre_postprocess.cu", entry, 256, defines)
+    own = {**defines, "HEADS_INSIDE": 0, **p.flags("DLSE"), "DQ_ACCUM": dq_accum}
+    return native_kernel(call.device, p, _HERE / "bwd_pre_postprocess.cu", entry, 256, own)
 
 
-def preprocess(p: AttentionParams, defines: Mapping[str, Any], lines: int, claimed: str = "") -> Launch:
+def preprocess(
+    call: Call, p: AttentionParams, defines: Mapping[str, Any], lines: int, claimed: str = ""
+) -> Launch:
     """Statistics of the queries; with `claimed`, the counter of tiles, also cleared semaphores of dq. A
     head has `lines` blocks of queries."""
-    main = small_kernel(p, "attention_bwd_preprocess_sm90", defines, bool(claimed))
+    main = small_kernel(call, p, "attention_bwd_preprocess_sm90", defines, bool(claimed))
     counter = workspace(claimed) if claimed else Scalar("i64", 0)
     args = (
         p.struct("dout o lse dlse stats bounds"),
@@ -323,13 +306,11 @@ def backward(call: Call, p: AttentionParams) -> Plan:
     head = 64 if max(p.D, p.E) <= 64 else 128
     queries = QUERIES[head]
     shared = _backward_shared(head, queries) + (_BWD_VARLEN_BARRIERS if p.is_varlen else 0)
-    if shared > call.device.shared_memory:
-        raise Unsupported(f"it takes {shared} bytes of shared memory")
     # Measured 2026-11-21: heads of 64 gain 5 to 8 % by claiming tiles; with heads of 128 a claimed tile,
     # unlike a block's own, takes registers that are not there (15 % slower).
     persistent = head == 64 and not p.is_varlen
     lines, blocks = tiles_of(p, queries), tiles_of(p, KEYS, of_keys=True) * p.B * p.G
-    defines = {"HEAD": head, "KEYS": KEYS, "QUERIES": queries, "HEADS_INSIDE": 0}
+    defines = {"HEAD": head, "KEYS": KEYS, "QUERIES": queries, **p.flags("VARLEN")}
     of_main = {
         **defines, "STAGES": _BWD_STAGES, "PERSISTENT": persistent, **p.flags("SOFTCAP"),
         "HEADS_INSIDE": _heads_inside(p),
@@ -345,11 +326,11 @@ def backward(call: Call, p: AttentionParams) -> Plan:
         ("tiles_of_keys", Scalar("u32", blocks)),
         *ints(lines=lines),
     )
-    main = kernel(p, "bwd.cu", "attention_bwd_sm90", 512, of_main, shared)
-    finish = small_kernel(p, "attention_bwd_postprocess_sm90", defines, True)
+    main = native_kernel(call.device, p, _HERE / "bwd.cu", "attention_bwd_sm90", 512, of_main, shared)
+    finish = small_kernel(call, p, "attention_bwd_postprocess_sm90", defines, True)
     grid = min(blocks, call.device.multiprocessors) if persistent else blocks
     launches = [
-        preprocess(p, defines, lines, claimed),
+        preprocess(call, p, defines, lines, claimed),
         Launch(main, (grid, 1, 1), main_args),
         Launch(finish, (lines * p.B * p.H, 1, 1), (p.struct("dq bounds"), *accum, *ints(lines=lines))),
     ]
@@ -420,7 +401,7 @@ def _hdim256_dense(call: Call, p: AttentionParams) -> Plan:
         raise Unsupported(f"gradients of scores take {each} bytes a block of keys")
     accumulated = chunks[0].blocks < key_blocks
     launches = _ChunkLaunches(call, p, accumulated, call.config.get("KV_HEADS_PER_BAND") or _KV_HEADS)
-    found = [preprocess(p, _hdim256_defines(p), blocks)]
+    found = [preprocess(call, p, _hdim256_defines(p), blocks)]
     for chunk in chunks:
         dq_blocks = chunk.lines * p.qheads_per_kvhead * -(-blocks // CONSUMERS)
         found += launches.of(chunk.lines * chunk.blocks, dq_blocks, chunk, most=most)
@@ -430,7 +411,7 @@ def _hdim256_dense(call: Call, p: AttentionParams) -> Plan:
         Workspace("ds_workspace", (heads, chunks[0].blocks, most, DS_ELEMENTS), p.dtype),
     ]
     if accumulated:
-        spaces.append(Workspace("dq_accum", (heads * rows * padded(p.D),), "float32"))
+        spaces.append(Workspace("dq_accum", (heads * rows * p.padded(HEAD_UNIT)[0],), "float32"))
     return finished(call.device, found, spaces)
 
 
@@ -456,8 +437,8 @@ def _hdim256_varlen(call: Call, p: AttentionParams) -> Plan:
     launches = _ChunkLaunches(call, p, accumulated, band)
     found = [
         tile_table(p, TILE, of_keys=True, kv_heads_per_band=band),
-        _workspace_offsets(p, reach, slots),
-        preprocess(p, _hdim256_defines(p), rows),
+        _workspace_offsets(call, p, reach, slots),
+        preprocess(call, p, _hdim256_defines(p), rows),
     ]
     for number in range(chunks):
         key_heads = max(1, p.G // (number + 1))  # as many as are left to the number-th of equal chunks
@@ -473,7 +454,7 @@ def _hdim256_varlen(call: Call, p: AttentionParams) -> Plan:
         *tile_workspaces(p, p.N, TILE),
     ]
     if accumulated:
-        held = share * tiles * CONSUMERS * TILE * padded(p.D)
+        held = share * tiles * CONSUMERS * TILE * p.padded(HEAD_UNIT)[0]
         spaces.append(Workspace("dq_accum", (held,), "float32"))
     return finished(call.device, found, spaces)
 
@@ -483,7 +464,7 @@ class _ChunkLaunches:
     arguments."""
 
     def __init__(self, call: Call, p: AttentionParams, accumulated: bool, band: int) -> None:
-        self.kernels, self.band = _hdim256_kernels(p, call.device.shared_memory), band
+        self.kernels, self.band = _hdim256_kernels(p, call.device), band
         maps = descriptors(p, dict.fromkeys(("q", "k", "v", "do", "dk", "dv"), TILE))
         offsets = optional(workspace_offsets=p.is_varlen, chunk_layout=p.is_varlen)
         ds, accum = optional(ds_workspace=True), optional(dq_accum=accumulated)
@@ -505,30 +486,31 @@ class _ChunkLaunches:
         )
 
 
-def _workspace_offsets(p: AttentionParams, reach: int, slots: int) -> Launch:
-    made = small_kernel(p, "attention_varlen_workspace_offsets", _hdim256_defines(p), False)
+def _workspace_offsets(call: Call, p: AttentionParams, reach: int, slots: int) -> Launch:
+    made = small_kernel(call, p, "attention_varlen_workspace_offsets", _hdim256_defines(p), False)
     written = optional(workspace_offsets=True, chunk_layout=True)
     return Launch(made, (1, 1, 1), (p.struct("bounds"), *written, *ints(reach=reach, slots=slots)))
 
 
 def _hdim256_defines(p: AttentionParams) -> dict[str, Any]:
     """What all kernels of a plan are compiled for."""
-    return {"HEAD": next(size for size in (64, 128, 256) if size >= p.E), "KEYS": TILE, "QUERIES": TILE}
+    head = next(size for size in (64, 128, 256) if size >= p.E)
+    return {"HEAD": head, "KEYS": TILE, "QUERIES": TILE, **p.flags("VARLEN")}
 
 
-def _hdim256_kernels(p: AttentionParams, shared_memory: int) -> tuple[NativeKernel, NativeKernel]:
+def _hdim256_kernels(p: AttentionParams, device: Device) -> tuple[NativeKernel, NativeKernel]:
     """The main kernel, with as many stages as fit, and dq's. Varlen takes further barriers."""
-    d, e = padded(p.D), padded(p.E)
-    stages = 3 if _hdim256_shared(d, e, 3) <= shared_memory else 2
+    d, e = p.padded(HEAD_UNIT)
+    stages = 3 if _hdim256_shared(d, e, 3) <= device.shared_memory else 2
     columns = {**_hdim256_defines(p), "HEADS_INSIDE": 0, "HEAD_D": d, "HEAD_E": e}
     of_main = {"HELD_D": held(d, e), "HELD_E": held(e, d), "STAGES": stages, **p.flags("SOFTCAP")}
     dq_shared = _DQ_STAGES * (TILE * d * 2 + CONSUMERS * DS_ELEMENTS * 2 + 16) + 8 * p.is_varlen
     shared = _hdim256_shared(d, e, stages) + (16 + stages * 16) * p.is_varlen
-    if shared > shared_memory:
-        raise Unsupported(f"it takes {shared} bytes of shared memory")
-    main = kernel(p, "bwd_hdim256.cu", "attention_bwd_hdim256", 384, columns | of_main, shared)
+    source, entry = _HERE / "bwd_hdim256.cu", "attention_bwd_hdim256"
+    main = native_kernel(device, p, source, entry, 384, columns | of_main, shared)
     of_dq, threads = columns | {"STAGES": _DQ_STAGES}, (1 + CONSUMERS) * 128
-    return main, kernel(p, "bwd_dq_hdim256.cu", "attention_bwd_dq_hdim256", threads, of_dq, dq_shared)
+    source, entry = _HERE / "bwd_dq_hdim256.cu", "attention_bwd_dq_hdim256"
+    return main, native_kernel(device, p, source, entry, threads, of_dq, dq_shared)
 
 
 def chunks_of(lines: int, key_blocks: int, slots: int) -> Iterator[Chunk]:

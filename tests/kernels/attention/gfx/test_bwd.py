@@ -13,11 +13,13 @@ import portable
 from portable.backends.rocm import compile
 from portable.backends.rocm.backend import TARGETS
 from portable.kernels.attention.gfx import plan as gfx_plan
+from portable.kernels.attention.params import UNBOUNDED
 from portable.kernels.attention.semantics import reference
 from portable.plan import Call, Plan, Rejected
 from portable.spec import registry
 from tests.kernels.attention.sm90.test_bwd import DEFAULTS, changed
 from tests.kernels.attention.sm90.test_bwd import call as hopper_call
+from tests.kernels.launch_arguments import arguments_of
 
 DEVICES = {target.arch: target for target in TARGETS}
 SIZES = (1, 13, 32, 64, 80, 96, 128, 160, 192, 200, 256)
@@ -45,7 +47,7 @@ def launch_of(asked: Call, name: str) -> Any:
 
 
 def arguments(asked: Call, name: str) -> dict[str, Any]:
-    return dict(launch_of(asked, name).args)
+    return arguments_of(launch_of(asked, name))
 
 
 def defines(asked: Call, name: str) -> dict[str, Any]:
@@ -118,28 +120,28 @@ def test_dk_and_dv_of_large_heads_have_launches_of_their_own_on_rdna(arch):
 
 
 @pytest.mark.parametrize(
-    ("params", "low", "high"),
+    ("params", "left", "right"),
     [
-        ({}, -(2**30), 2**30),
-        ({"causal": True}, -(2**30), 100),
-        ({"window_left": 90, "window_right": 7}, 10, 107),
-        ({"window_left": 50, "window_right": 7, "causal": True}, 50, 100),
-        ({"window_left": 2**40}, -(2**30), 2**30),
+        ({}, UNBOUNDED, UNBOUNDED),
+        ({"causal": True}, UNBOUNDED, 0),
+        ({"window_left": 90, "window_right": 7}, 90, 7),
+        ({"window_left": 50, "window_right": 7, "causal": True}, 50, 0),
+        ({"window_left": 2**40}, UNBOUNDED, UNBOUNDED),
     ],
 )
-def test_which_keys_are_seen(params, low, high):
+def test_which_keys_are_seen(params, left, right):
     for name in ("dkdv", "dq"):
         args = arguments(call(1, 2, 2, 100, 200, 64, **params), name)
-        assert (args["low"].value, args["high"].value) == (low, high)
+        assert (args["left"].value, args["right"].value) == (left, right)
 
 
 def test_scores_are_in_base_two():
     args = arguments(call(1, 2, 2, 64, 64, 64, scale=0.5), "dkdv")
-    assert args["to_score"].value == pytest.approx(0.5 * math.log2(math.e)) and args["factor"].value == 0.5
+    assert args["score_scale"].value == pytest.approx(0.5 * math.log2(math.e)) and args["scale"].value == 0.5
     args = arguments(call(1, 2, 2, 64, 64, 64, scale=0.5, softcap=20.0), "dq")
-    assert args["to_score"].value == pytest.approx(2 * 0.5 / 20 * math.log2(math.e))
-    assert args["cap"].value == pytest.approx(20 * math.log2(math.e))
-    assert args["factor"].value == 0.5
+    assert args["score_scale"].value == pytest.approx(2 * 0.5 / 20 * math.log2(math.e))
+    assert args["softcap_log2"].value == pytest.approx(20 * math.log2(math.e))
+    assert args["scale"].value == 0.5
 
 
 def test_what_is_absent_is_null():

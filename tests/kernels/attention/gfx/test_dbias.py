@@ -12,12 +12,14 @@ import torch
 import portable
 from portable.backends.rocm import compile
 from portable.kernels.attention.gfx import plan as gfx_plan
+from portable.kernels.attention.params import UNBOUNDED
 from portable.kernels.attention.semantics import reference
 from portable.plan import Call, Plan, Rejected
 from portable.spec import registry
 from tests.kernels.attention.gfx.test_bwd import DEVICES
 from tests.kernels.attention.gfx.test_bwd import call as backward_call
 from tests.kernels.attention.sm90.test_bwd import DEFAULTS, changed, info
+from tests.kernels.launch_arguments import arguments_of
 
 ORDER = ("do", "q", "k", "v", "o", "lse", "bias", "dlse")
 
@@ -41,7 +43,7 @@ def reason(asked: Call) -> str:
 
 
 def arguments(asked: Call) -> dict[str, Any]:
-    return dict(planned(asked).launches[1].args)
+    return arguments_of(planned(asked).launches[1])
 
 
 def defines(asked: Call) -> dict[str, Any]:
@@ -79,25 +81,28 @@ def test_heads_of_any_size_take_the_same_build():
 
 
 @pytest.mark.parametrize(
-    ("params", "low", "high"),
+    ("params", "left", "right"),
     [
-        ({}, -(2**30), 2**30),
-        ({"causal": True}, -(2**30), 100),
-        ({"window_left": 90, "window_right": 7}, 10, 107),
-        ({"window_left": 50, "window_right": 7, "causal": True}, 50, 100),
+        ({}, UNBOUNDED, UNBOUNDED),
+        ({"causal": True}, UNBOUNDED, 0),
+        ({"window_left": 90, "window_right": 7}, 90, 7),
+        ({"window_left": 50, "window_right": 7, "causal": True}, 50, 0),
     ],
 )
-def test_which_keys_are_seen(params, low, high):
+def test_which_keys_are_seen(params, left, right):
     args = arguments(call(1, 2, 2, 100, 200, 64, **params))
-    assert (args["low"].value, args["high"].value) == (low, high)
+    assert (args["left"].value, args["right"].value) == (left, right)
 
 
 def test_scores_are_in_base_two():
     args = arguments(call(1, 2, 2, 64, 64, 64, scale=0.5))
-    assert args["to_score"].value == pytest.approx(0.5 * math.log2(math.e)) and args["cap"].value == 0
+    assert (
+        args["score_scale"].value == pytest.approx(0.5 * math.log2(math.e))
+        and args["softcap_log2"].value == 0
+    )
     args = arguments(call(1, 2, 2, 64, 64, 64, scale=0.5, softcap=20.0))
-    assert args["to_score"].value == pytest.approx(2 * 0.5 / 20 * math.log2(math.e))
-    assert args["cap"].value == pytest.approx(20 * math.log2(math.e))
+    assert args["score_scale"].value == pytest.approx(2 * 0.5 / 20 * math.log2(math.e))
+    assert args["softcap_log2"].value == pytest.approx(20 * math.log2(math.e))
     assert [defines(call(1, 2, 2, 64, 64, 64, softcap=cap))["SOFTCAP"] for cap in (None, 20.0)] == [0, 1]
 
 

@@ -11,6 +11,7 @@ import portable
 from portable.backends.rocm.backend import TARGETS
 from portable.dispatch import arguments, compiled_call, dispatcher, pins
 from portable.kernels.attention.gfx import plan as gfx_plan
+from portable.kernels.attention.params import LAYOUT
 from portable.kernels.attention.semantics import paged as paged_semantics
 from portable.kernels.attention.semantics import reference
 from portable.kernels.attention.sm80 import plan as sm80
@@ -72,7 +73,7 @@ def planned(plan: Plan | Rejected) -> Plan:
 
 
 def number(plan: Plan, launch: int, name: str) -> Any:
-    return dict(plan.launches[launch].args)[name].value  # type: ignore[union-attr]
+    return arguments_of(plan.launches[launch])[name].value
 
 
 def kernel(plan: Plan, launch: int) -> NativeKernel:
@@ -114,7 +115,7 @@ def test_grids_and_workspaces():
 def test_nothing_to_do():
     assert planned(gfx_plan.decode(paged(Z=0))).launches[0].grid[0] == 0
     assert planned(gfx_plan.decode(paged(M=0))).launches[1].grid[0] == 0
-    assert number(planned(gfx_plan.decode(paged(P=0))), 0, "capacity") == 0
+    assert number(planned(gfx_plan.decode(paged(P=0))), 0, "seqlen_k") == 0
     assert number(planned(gfx_plan.decode(paged(W=0))), 0, "splits") == 1
 
 
@@ -123,13 +124,13 @@ def test_what_is_compiled_in():
         return dict(kernel(planned(gfx_plan.decode(paged(**call))), 0).defines)
 
     assert defines() == {
-        "T": "bf16", "D": 128, "E": 128, "PAGE": 16, "CHUNK": 1024, "LEFT": 0, "RIGHT": 0, "CAP": 0,
-        "SINKS": 0,
+        "ELEMENT": "bf16", "D": 128, "E": 128, "PAGE": 16, "CHUNK": 1024, "LEFT": 0, "RIGHT": 0, "CAP": 0,
+        "SINKS": 0, "PARAMS_LAYOUT": LAYOUT,
     }  # fmt: skip
     assert defines(M=2)["RIGHT"] == 1 and defines(window_left=3)["LEFT"] == 1
     assert defines(softcap=5.0, S=1, D=13, E=7) == {
-        "T": "bf16", "D": 13, "E": 7, "PAGE": 1, "CHUNK": 1024, "LEFT": 0, "RIGHT": 0, "CAP": 1,
-        "SINKS": 0,
+        "ELEMENT": "bf16", "D": 13, "E": 7, "PAGE": 1, "CHUNK": 1024, "LEFT": 0, "RIGHT": 0, "CAP": 1,
+        "SINKS": 0, "PARAMS_LAYOUT": LAYOUT,
     }  # fmt: skip
 
 
@@ -141,8 +142,8 @@ def contiguous(M: int = 1, bias: torch.Tensor | None = None, **params: Any) -> P
 
 def test_few_queries_over_a_contiguous_cache():
     first = planned(contiguous(2, causal=True))
-    assert dict(kernel(first, 0).defines)["PAGE"] == 0 and number(first, 0, "table") == 0
-    assert [number(first, 0, name) for name in ("k_page", "k_head", "k_row")] == [12800, 6400, 64]
+    assert dict(kernel(first, 0).defines)["PAGE"] == 0 and number(first, 0, "block_table") == 0
+    assert [number(first, 0, name) for name in ("k_batch", "k_head", "k_row")] == [12800, 6400, 64]
     assert number(first, 0, "right") == 0 and dict(kernel(first, 0).defines)["RIGHT"] == 1
     assert "more than 64 queries" in str(contiguous(17))
     assert "no bias" in str(contiguous(1, half(2, 8, 1, 100)))

@@ -9,10 +9,12 @@ import torch
 
 from portable.backends.rocm import compile as hip
 from portable.backends.rocm.metadata import resources
-from portable.kernels.attention.gfx.plan import forward, forward_tile, padded
+from portable.kernels.attention.gfx.plan import HEAD_UNIT, forward, forward_tile
+from portable.layout import ceil_div
 from portable.plan import Call, Device, Plan, Rejected, Scalar, TensorInfo
 from portable.spec import registry
 from tests.kernels.attention.sm90.test_fwd import DEFAULTS, heads, info
+from tests.kernels.launch_arguments import arguments_of
 
 DEVICES = {
     "gfx90a": Device("rocm", "gfx90a", "toy", 0, 104, 64, 64 * 1024, 512),
@@ -54,7 +56,7 @@ def defines(plan: Plan | Rejected) -> dict[str, Any]:
 @pytest.mark.parametrize("arch", DEVICES)
 @pytest.mark.parametrize("D", [1, 32, 64, 72, 128, 160, 192, 256])
 def test_a_tile_fits_its_gpu(arch, D):
-    device, size = DEVICES[arch], padded(D)
+    device, size = DEVICES[arch], ceil_div(D, HEAD_UNIT) * HEAD_UNIT
     tile = forward_tile(device, size, size)
     launch = launch_of(forward(call(300, 500, D, arch=arch)))
     assert launch.kernel.threads == tile.waves * device.warp_size == 256
@@ -63,13 +65,13 @@ def test_a_tile_fits_its_gpu(arch, D):
 
 
 def test_an_absent_operand_is_null():
-    args = dict(launch_of(forward(call(64, 64, 64))).args)
+    args = arguments_of(launch_of(forward(call(64, 64, 64))))
     assert args["bias"] == args["sinks"] == Scalar("i64", 0) and args["bias_row"].value == 0
 
 
-def test_bounds_are_counted_from_the_last_query_and_the_last_key():
-    args = dict(launch_of(forward(call(40, 100, 64, causal=True, window_left=7))).args)
-    assert (args["low"].value, args["high"].value) == (53, 60)
+def test_the_sides_of_a_window():
+    args = arguments_of(launch_of(forward(call(40, 100, 64, causal=True, window_left=7))))
+    assert (args["left"].value, args["right"].value) == (7, 0)
     made = defines(forward(call(40, 100, 64, causal=True, window_left=7)))
     assert (made["LEFT"], made["RIGHT"]) == (1, 1)
     made = defines(forward(call(40, 100, 64, window_left=99, window_right=39)))

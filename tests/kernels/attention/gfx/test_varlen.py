@@ -16,6 +16,7 @@ from portable.kernels.attention.semantics import varlen
 from portable.plan import Call, Launch, NativeKernel, Plan, Pointer, Rejected
 from portable.spec import registry
 from tests.kernels.attention.sm90.test_fwd import DEFAULTS, heads, info
+from tests.kernels.launch_arguments import arguments_of
 
 DEVICES = {target.arch: target for target in TARGETS}
 NAMES = {"gfx942": "mfma", "gfx1100": "wmma"}
@@ -47,7 +48,7 @@ def defines(launch: Launch) -> dict[str, Any]:
 
 
 def numbers(launch: Launch) -> dict[str, Any]:
-    return {name: each.value for name, each in launch.args if not isinstance(each, Pointer)}  # type: ignore[union-attr]
+    return {name: each.value for name, each in arguments_of(launch).items() if not isinstance(each, Pointer)}  # type: ignore[union-attr]
 
 
 def covered(table: Launch, walk: Launch, tokens: int, lines: int, count: int, of: int, plan: Plan) -> None:
@@ -55,11 +56,11 @@ def covered(table: Launch, walk: Launch, tokens: int, lines: int, count: int, of
     tiles = tokens // lines + count + 1
     assert table.grid == (1, 1, 1) and walk.grid == (tiles * of, 1, 1)
     assert numbers(table)["tile"] == lines and numbers(walk)["tiles"] == tiles
-    assert numbers(table)["count"] == numbers(walk)["count"] == count
+    assert numbers(table)["count"] == numbers(walk)["offsets"] == count
     spaces = {each.name: each.shape for each in plan.workspaces}
     assert spaces["bounds"] == (count + 1, 4) and spaces["tiles"][0] >= tiles
-    args = dict(walk.args)
-    for name, each in (("bounds", "bounds"), ("tile_list", "tiles"), ("counts", "counts")):
+    args = arguments_of(walk)
+    for name, each in (("bounds", "bounds"), ("tile_list", "tiles"), ("tile_counts", "counts")):
         assert args[name] == Pointer(each, True)
 
 
@@ -72,7 +73,7 @@ def test_a_table_and_then_the_dense_kernel(arch, count):
     lines = found["WAVES"] // found["WAVES_E"] * found["TILES_PER_WAVE"] * 16
     covered(table, main, 1000, lines, count, 4, plan)
     assert numbers(table)["of_keys"] == 0 and found["VARLEN"] == 1
-    assert (args["low"], args["high"]) == (-7, 0)  # from each sequence's own diagonal
+    assert (args["left"], args["right"]) == (7, 0)  # from each sequence's own diagonal
     assert (args["q_row"], args["q_head"], args["lse_head"]) == (256, 64, 1000)
 
 
@@ -89,9 +90,9 @@ def test_a_table_before_each_walk_of_the_gradient(arch, count):
     for table, walk, tokens, of_heads in ((of_keys, keys, 700, 2), (of_queries, queries, 1000, 4)):
         found = defines(walk)
         covered(table, walk, tokens, found["WAVES"] * found["TILES_PER_WAVE"] * 16, count, of_heads, plan)
-        assert (numbers(walk)["low"], numbers(walk)["high"]) == (-7, 0) and found["VARLEN"] == 1
+        assert (numbers(walk)["left"], numbers(walk)["right"]) == (7, 0) and found["VARLEN"] == 1
     assert (numbers(of_keys)["of_keys"], numbers(of_queries)["of_keys"]) == (1, 0)
-    assert not any(isinstance(each, Pointer) and "cu_" in each.tensor for _, each in rows.args)
+    assert not any(isinstance(each, Pointer) and "cu_" in each.tensor for each in arguments_of(rows).values())
 
 
 @pytest.mark.parametrize(("D", "tables"), [(256, 3), (160, 2)])

@@ -12,7 +12,8 @@ from portable.backends.cuda.backend import OTHERS, TARGETS, CudaBackend
 from portable.kernels.attention.params import UNBOUNDED
 from portable.kernels.attention.planning import DK, DK_DV, DQ, DV, Accumulators
 from portable.kernels.attention.sm80 import plan as sm80
-from portable.kernels.attention.sm80.plan import BackwardTile, padded
+from portable.kernels.attention.sm80.plan import HEAD_UNIT, BackwardTile
+from portable.layout import ceil_div
 from portable.plan import Call, Plan, Pointer, Rejected, Scalar
 from portable.runtime import build
 from portable.spec import registry
@@ -22,6 +23,10 @@ from tests.kernels.attention.sm90.test_fwd import build_folder
 from tests.kernels.launch_arguments import arguments_of
 
 DEVICES = {device.arch: device for device in TARGETS + OTHERS}
+
+
+def padded(size: int) -> int:
+    return ceil_div(size, HEAD_UNIT) * HEAD_UNIT
 
 
 def call(*sizes: Any, arch: str = "sm_80", **options: Any) -> Call:

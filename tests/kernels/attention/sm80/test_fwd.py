@@ -11,7 +11,8 @@ import torch
 from portable.backends.cuda.backend import OTHERS, TARGETS, CudaBackend
 from portable.kernels.attention.params import UNBOUNDED
 from portable.kernels.attention.sm80 import plan as sm80
-from portable.kernels.attention.sm80.plan import Tile, padded
+from portable.kernels.attention.sm80.plan import HEAD_UNIT, Tile
+from portable.layout import ceil_div
 from portable.plan import Plan, Scalar
 from portable.runtime import build
 from portable.spec import registry
@@ -27,6 +28,10 @@ from tests.kernels.attention.sm90.test_fwd import (
 )
 
 DEVICES = {device.arch: device for device in TARGETS + OTHERS}
+
+
+def padded(size: int) -> int:
+    return ceil_div(size, HEAD_UNIT) * HEAD_UNIT
 
 
 @pytest.mark.parametrize(

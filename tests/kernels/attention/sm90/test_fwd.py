@@ -12,7 +12,8 @@ import torch
 from portable.backends.cuda.backend import CudaBackend
 from portable.kernels.attention.params import UNBOUNDED
 from portable.kernels.attention.sm90 import plan as sm90
-from portable.kernels.attention.sm90.plan import Tile, padded
+from portable.kernels.attention.sm90.plan import HEAD_UNIT, Tile
+from portable.layout import ceil_div
 from portable.plan import Call, Device, Plan, Rejected, TensorInfo, TensorMap
 from portable.runtime import build
 from portable.spec import registry
@@ -22,6 +23,10 @@ H200 = Device("cuda", "sm_90a", "toy", 0, 132, 32, 227 * 1024, 255, l2_bytes=50 
 DEFAULTS = {
     "causal": False, "scale": None, "window_left": None, "window_right": None, "softcap": None,
 }  # fmt: skip
+
+
+def padded(size: int) -> int:
+    return ceil_div(size, HEAD_UNIT) * HEAD_UNIT
 
 
 def info(x: torch.Tensor, alignment: int = 16) -> TensorInfo:

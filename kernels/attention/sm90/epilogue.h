@@ -3,8 +3,8 @@
 
 #include "prelude.h"
 
-#include "softmax.h"
-#include "params.h"
+#include "attention/device/params.h"
+#include "attention/device/softmax.h"
 
 // Word i of the quad's thread t goes to thread i as word t.
 DEVICE void transpose_quad(uint32_t* w) {
