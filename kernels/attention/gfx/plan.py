@@ -159,7 +159,8 @@ def forward(call: Call, p: AttentionParams) -> Plan:
     tile = forward_tile(call.device, d, e, p.has("bias"), p.M <= 16 and p.N <= 32)
     defines = {
         "HEAD_D": d, "HEAD_E": e, "EVEN_D": d == p.D, "EVEN_E": e == p.E, "TILE_N": tile.n,
-        "WAVES": tile.waves, "TILES_PER_WAVE": tile.tiles_per_wave, "WAVES_E": tile.waves_e, "Q_IN_LDS": tile.q_in_lds, "SCALE_ONLY": p.softcap is None and not p.has("bias") and p.scale > 0,
+        "WAVES": tile.waves, "TILES_PER_WAVE": tile.tiles_per_wave, "WAVES_E": tile.waves_e,
+        "Q_IN_LDS": tile.q_in_lds, "SCALE_ONLY": p.softcap is None and not p.has("bias") and p.scale > 0,
         **p.flags("LEFT RIGHT SOFTCAP BIAS SINKS VARLEN"),
     }  # fmt: skip
     threads, tiles = tile.waves * call.device.warp_size, tiles_of(p, tile.m)
