@@ -62,12 +62,12 @@ def test_a_change_survives_renames():
 
 def test_a_change_reaches_every_folder_of_an_op():
     """Headers that another folder includes and modules are the changed ones; then the right ones are back."""
-    header, scores = "attention/device/seqlen_info.h", "attention/triton/tiles.py"
-    names = [f"portable.kernels.attention.triton.{name}" for name in ("scores", "fwd")]
+    header, tiles = "attention/device/seqlen_info.h", "attention/triton/tiles.py"
+    names = [f"portable.kernels.attention.triton.{name}" for name in ("tiles", "fwd")]
     right = [importlib.import_module(name) for name in names]
     edits = (
         Edit(header, "#pragma once", "#pragma once\n// changed"),
-        Edit(scores, "from __future__ import annotations", "CHANGED = True"),
+        Edit(tiles, "from __future__ import annotations", "CHANGED = True"),
     )
     source = hunt.KERNELS / "attention/gfx/fwd.hip"
     rocm = detect.backend_class("rocm")(registry.vendors()["rocm"])
