@@ -8,7 +8,8 @@ from portable.plan import TensorInfo
 
 
 class Rows(NamedTuple):
-    """A tensor seen as `count` rows of `length` elements, `stride` elements from row to row."""
+    """A tensor seen as `count` rows of `length` elements, `stride` elements from row to row. One row has the
+    stride of its last dimension: a kernel that goes by alignment then takes x[:1] as it takes x."""
 
     count: int  # pyright: ignore[reportIncompatibleMethodOverride]
     length: int
@@ -56,4 +57,6 @@ def rows(info: TensorInfo) -> Rows:
     stride = collapsible(info.shape[:-1], info.strides[:-1])
     if stride is None or (length > 1 and info.strides[-1] != 1):
         raise ValueError(f"not a row layout: shape {info.shape}, strides {info.strides}")
+    if count == 1 and len(info.shape) > 1:
+        stride = info.strides[-2]
     return Rows(count, length, stride)

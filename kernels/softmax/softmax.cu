@@ -38,8 +38,8 @@ template <class Partial> DEVICE void write_partial(const MaxAndSum& max_sum, Par
 #if PASS == FORWARD
 // Sixteen-bit rows bring twice the arithmetic per byte, so that instructions count. What is rounded to 16
 // bits cannot tell an error of 2^-20, and 2^LIFT * exp(x) keeps what would be subnormal: the sum takes the
-// lift back. Between the masks of a tail it would spill.
-constexpr bool NARROW = sizeof(T) == 2 && !TAIL;
+// lift back.
+constexpr bool NARROW = sizeof(T) == 2;
 constexpr float LIFT = 24.0f;
 DEVICE float lifted_exponential(float x) {
     return NARROW ? exp2_fast(math_fma(x, 1.44269504f, LIFT)) : exponential(x);

@@ -57,7 +57,16 @@ def test_rows_alone_asks_in_float32_too(monkeypatch):
         return torch.softmax(x, -1) * (1 + last)
 
     result = ask(monkeypatch, "softmax", "rows_alone", batch_dependent)
-    assert result.message == "in float32, row 0 alone differs from row 0 in a batch of 48"
+    assert result.message == "in float32, row 0 of 256 alone differs from row 0 in a batch of 48"
+
+
+def test_rows_alone_asks_at_a_length_that_no_vector_divides(monkeypatch):
+    def by_alignment(x):
+        aligned = all(stride % 4 == 0 for stride in x.stride()[:-1]) or len(x) == 1
+        return torch.softmax(x, -1) * (1 if aligned or x.dtype != torch.float32 else 1 + 2.0**-23)
+
+    result = ask(monkeypatch, "softmax", "rows_alone", by_alignment)
+    assert result.message == "in float32, row 0 of 129 alone differs from row 0 in a batch of 48"
 
 
 def test_an_implementation_of_one_type_is_asked_in_that(monkeypatch):

@@ -95,7 +95,7 @@ def norm_gradient_plan(
 
     `statistics` floats per row pass from the rows' kernel to the columns'; up to `most_lanes` lanes per row
     leave registers enough to sum the gradients beside it, and then `resident` blocks of 256 threads with
-    `stages` rows each fit a multiprocessor (fewer blocks where tails or weights wider than x want registers).
+    `stages` rows each fit a multiprocessor (fewer blocks where weights wider than x want registers).
     """
     views = {name: rows(call[name]) for name in names if name not in parameters}
     present = [name for name in parameters if call.has(name)]
@@ -113,9 +113,7 @@ def norm_gradient_plan(
     fused = row_class(dtype, x.length, problem.aligned, most_chunks=2, most_lanes=most_lanes, threads=256)
     if present and fused.resident:
         if fused.threads > 256:
-            resident = 2 if stages == 1 and fused.threads == 512 and not (wide or fused.tail) else 1
-        elif fused.vector > 1 and fused.tail:
-            resident = max(resident - 1, 1)
+            resident = 2 if stages == 1 and fused.threads == 512 and not wide else 1
         elif fused.vector > 1 and (wide or call.device.arch == "sm_100"):
             resident = min(resident, 2)  # a third spills: 8 bytes on sm_100 (compiled 2026-11-21)
         kernel = fused.kernel(source, entry, (*common, ("RESIDENT", resident), ("STAGES", stages)))

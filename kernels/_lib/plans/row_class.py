@@ -21,7 +21,8 @@ HOPPER = "sm_90a"
 @dataclass(frozen=True, slots=True)
 class RowClass:
     """The compile-time shape of a row kernel: `lanes` threads hold a row, `chunks` vectors of `vector`
-    elements each; a row that does not fit is streamed, `chunks` vectors per lane at a time.
+    elements each; a row that does not fit is streamed, `chunks` vectors per lane at a time. With a `tail`
+    the last vector is not whole; rows that are reduced have none.
 
     `cluster` blocks of `threads` threads share one row where that is more than one; `occupancy` blocks per
     multiprocessor get the registers they need.
@@ -80,6 +81,13 @@ def vector_length(dtype: str, tensors: Sequence[tuple[TensorInfo, int]]) -> int:
     return vector if aligned else 1
 
 
+def row_vector_length(dtype: str, length: int, tensors: Sequence[tuple[TensorInfo, int]]) -> int:
+    """`vector_length` of kernels that reduce rows of `length` elements. The order of a row's additions, and
+    so its bits, depend on it: of rows that no vector divides only the first is aligned: all are scalars."""
+    vector = vector_length(dtype, tensors)
+    return vector if length % vector == 0 else 1
+
+
 def row_class(
     dtype: str,
     length: int,
@@ -97,8 +105,7 @@ def row_class(
     2026-11-21). Rows of more than 512 lanes so take up to four, and those that `most_lanes` lanes do not
     hold so up to `most_chunks`; longer rows are streamed, `streamed` vectors per lane at a time.
     """
-    vector = vector_length(dtype, tensors)
-    tail = length % vector != 0
+    vector = row_vector_length(dtype, length, tensors)
     if vector == 1:
         # A scalar load moves little: more of them per lane, and a full warp per row before lanes share less.
         chunks, most_chunks, streamed = 8, 2 * most_chunks, 2 * streamed
@@ -111,18 +118,15 @@ def row_class(
         lanes = MAX_THREADS // 2
     held = vectors // lanes
     if held > most_chunks:
-        if tail:
-            # The masks of a tail's elements would spill scalar registers on wave64.
-            streamed = max(streamed // 2, 1)
-        return RowClass(dtype, vector, tail, MAX_THREADS, MAX_THREADS, streamed, False)
-    return RowClass(dtype, vector, tail, max(lanes, threads), lanes, held, True)
+        return RowClass(dtype, vector, False, MAX_THREADS, MAX_THREADS, streamed, False)
+    return RowClass(dtype, vector, False, max(lanes, threads), lanes, held, True)
 
 
 def fully_occupied(kind: RowClass, device: Device) -> RowClass:
     """`kind` with the registers cut so that its blocks fill a multiprocessor of Hopper, where its row
     leaves room for that (layer_norm, 16384x4096 in bfloat16: 47 registers 0.89 of the copy, 32 0.99;
     65536x1024 0.94 and 1.00; H200, 2026-11-21)."""
-    if device.arch != HOPPER or not kind.resident or kind.vector == 1 or kind.tail:
+    if device.arch != HOPPER or not kind.resident or kind.vector == 1:
         return kind
     if kind.chunks > 2 or kind.lanes <= device.warp_size:
         return kind

@@ -6,10 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from portable.kernels._lib.plans.row_class import ACCESS_BYTES, RowClass, power_of_two, vector_length
+from portable.kernels._lib.plans.row_class import (
+    ACCESS_BYTES,
+    HOPPER,
+    RowClass,
+    power_of_two,
+    row_vector_length,
+)
 from portable.plan import Device, NativeKernel, TensorInfo
 
-HOPPER = "sm_90a"
 HELPERS = 64  # threads of a ring beside those that hold a row: the reduction warp and the producer warp
 
 
@@ -68,10 +73,9 @@ def row_tile(
     ring: bool,
 ) -> tuple[RowClass, RowTile] | None:
     """The first of a spec's `tiles` for aligned rows of `length` elements, and the class of its kernel; with
-    `ring` of those with a ring, which takes whole vectors alone, else of the others."""
-    vector = vector_length(dtype, tensors)
-    tail = length % vector != 0
-    if device.arch != HOPPER or vector == 1 or (ring and tail):
+    `ring` of those with a ring, else of the others."""
+    vector = row_vector_length(dtype, length, tensors)
+    if device.arch != HOPPER or vector == 1:
         return None
     vectors = power_of_two(-(-length // vector))
     for each in tiles:
@@ -83,7 +87,7 @@ def row_tile(
         ):
             lanes, resident = tile.threads * tile.cluster, tile.resident
             kind = RowClass(
-                dtype, vector, tail, tile.threads, lanes, tile.chunks, True, tile.cluster, resident
+                dtype, vector, False, tile.threads, lanes, tile.chunks, True, tile.cluster, resident
             )
             return kind, tile
     return None

@@ -157,10 +157,17 @@ def test_vectors_need_aligned_rows(op: str, layout: dict[str, Any], vector: int)
     assert promised == {layout.get("alignment", 16) == 16}
 
 
-@pytest.mark.parametrize("op", OPS)
-def test_a_tail_is_handled_only_where_there_is_one(op: str) -> None:
-    assert defines(plan(op, 100, 4096, stride=4104).launches[0])["TAIL"] == 0
-    assert defines(plan(op, 100, 4095, stride=4104).launches[0])["TAIL"] == 1
+@pytest.mark.parametrize("op", ROW_OPS)
+@pytest.mark.parametrize("length", [129, 4095, 4096, 65537])
+def test_one_row_is_cut_as_many_are(op: str, length: int) -> None:
+    """A row's bits follow the order of its additions, so they must not depend on the number of rows."""
+
+    def cut(rows: int, stride: int) -> Any:
+        found = defines(plan(op, rows, length, stride=stride).launches[0])
+        return [found.get(name) for name in ("VEC", "LANES", "CHUNKS", "CLUSTER", "TAIL")]
+
+    for stride in (length, length + 1, -(-length // 8) * 8 + 8):
+        assert cut(1, stride) == cut(100, stride)
 
 
 @pytest.mark.parametrize("op", ["rms_norm_backward", "layer_norm_backward"])
