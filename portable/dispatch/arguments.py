@@ -395,6 +395,15 @@ def has_tangent(tensors: Sequence[Any]) -> bool:
     )
 
 
+def autocast_device(tensors: Sequence[Any]) -> str | None:
+    """The type of the tensors' device where autocast is on for it."""
+    if not torch._C._is_any_autocast_enabled():
+        return None
+    kind = next((t.device.type for t in tensors if isinstance(t, torch.Tensor)), "meta")
+    on = torch.amp.autocast_mode.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+    return kind if on else None
+
+
 def span(tensor: torch.Tensor) -> int:
     """Bytes from the tensor's first element to its last, both counted."""
     if tensor.numel() == 0:

@@ -250,9 +250,10 @@ class CompiledCall:
         if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
             with torch.no_grad():
                 return self._through_torch(function, tensors, out)
-        if self._may_be_cast and torch._C._is_any_autocast_enabled():
+        device_type = arguments.autocast_device(tensors) if self._may_be_cast else None
+        if device_type is not None:
             # An op without autocast is computed in its own types; others left autocast in torch's dispatcher.
-            with torch.autocast(tensors[0].device.type, enabled=False):
+            with torch.autocast(device_type, enabled=False):
                 return self._through_torch(function, tensors, out)
         result = function(*tensors)
         outs = list(result) if isinstance(result, tuple) else [result]

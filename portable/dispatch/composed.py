@@ -7,6 +7,7 @@ else, that is tangents and derivatives of gradients, torch takes from here.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -35,9 +36,9 @@ def compute(spec: Spec, inputs: Sequence[Any], params: Mapping[str, Any]) -> tup
     last = {name: -1 if spec.params[name].type == "axis" else value for name, value in params.items()}
     entry = _entry(spec)
     function = registry.of_tensors(entry, spec.inputs, last)
-    device = next(t.device.type for t in inputs if t is not None)
+    device_type = arguments.autocast_device(inputs)
     try:
-        with torch.autocast(device, enabled=False):
+        with nullcontext() if device_type is None else torch.autocast(device_type, enabled=False):
             made = function(*(given if isinstance(entry, RoundedReference) else map(_widened, given)))
     except RuntimeError as error:  # sizes that only the data say, of what vmap or compile has no data of
         if not fast_path.is_busy() or isinstance(error, torch.OutOfMemoryError):

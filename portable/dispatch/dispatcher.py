@@ -216,6 +216,12 @@ class Op:
 
     def call_through_torch(self, inputs: Sequence[Any], params: Sequence[Any], out: Any) -> Any:
         """Through torch's dispatcher: autograd, autocast, compile, vmap, tensor subclasses."""
+        device_type = arguments.autocast_device(inputs) if fast_path.has_transform() else None
+        if device_type is not None:
+            # Ahead of the transform, whose levels would meet autocast anew in what computes tangents.
+            inputs = torch_library.autocast_inputs(self.spec, inputs, device_type)
+            with torch.autocast(device_type, enabled=False):
+                return self.call_through_torch(inputs, params, out)
         named = dict(zip(self._signature.names, self._signature.join(inputs, params), strict=False))
         if out is None or self._out_overload is None:
             return self._overload(**named)

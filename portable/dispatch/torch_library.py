@@ -41,7 +41,7 @@ def define(spec: Spec, signature: arguments.Signature, run: Run, fake: Run, look
     batching.register(spec, signature, overload, _library)
     if spec.autocast != "none":
         for device_type, key in _AUTOCAST.items():
-            _library.impl(spec.op, _autocast(spec, overload, device_type, key), key)
+            _library.impl(spec.op, _autocast(spec, signature, overload, device_type, key), key)
     return overload
 
 
@@ -63,35 +63,40 @@ def define_out(spec: Spec, signature: arguments.Signature, run: Run) -> Any:
     return overload
 
 
-def _autocast(spec: Spec, overload: Any, device_type: str, key: str) -> Callable[..., Any]:
-    """The op under autocast: floating inputs are cast to the types that the spec names for autocast; float64
-    is not."""
-    names = tuple(spec.signature.parameters)
-    legal = {name: spec.legal_dtypes(name) for name in spec.inputs}
+def _autocast(
+    spec: Spec, signature: arguments.Signature, overload: Any, device_type: str, key: str
+) -> Callable[..., Any]:
+    """The op under autocast."""
     excluded = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
-        target = torch.float32
-        if spec.autocast == "lower":
-            target = torch.get_autocast_dtype(device_type)
-        elif spec.autocast == "widest":
-            floats = [a.dtype for a in args if _is_wide(a)]
-            for dtype in floats:
-                target = dtype if dtype is floats[0] else torch.promote_types(target, dtype)
-
-        def cast(name: str, value: Any) -> Any:
-            eligible = _is_wide(value)
-            if eligible and arguments.dtype_name(target) not in legal[name]:
-                return value
-            if eligible and value.dtype not in (target, torch.float64) and value.device.type == device_type:
-                return value.to(target)
-            return value
-
+        inputs, params, _ = signature.split(signature.bind(args, kwargs))
+        given = signature.join(autocast_inputs(spec, inputs, device_type), params)
         with torch._C._ExcludeDispatchKeyGuard(excluded):
-            given = [cast(name, value) for name, value in zip(names, args, strict=False)]
-            return overload(*given, **{name: cast(name, value) for name, value in kwargs.items()})
+            return overload(**dict(zip(signature.names, given, strict=False)))
 
     return kernel
+
+
+def autocast_inputs(spec: Spec, inputs: Sequence[Any], device_type: str) -> list[Any]:
+    """Floating inputs cast to the types that the spec names for autocast; float64 is not."""
+    if spec.autocast == "none":
+        return list(inputs)
+    target = torch.float32
+    if spec.autocast == "lower":
+        target = torch.get_autocast_dtype(device_type)
+    elif spec.autocast == "widest":
+        floats = [tensor.dtype for tensor in inputs if _is_wide(tensor)]
+        for dtype in floats:
+            target = dtype if dtype is floats[0] else torch.promote_types(target, dtype)
+
+    def cast(name: str, value: Any) -> Any:
+        if not _is_wide(value) or arguments.dtype_name(target) not in spec.legal_dtypes(name):
+            return value
+        eligible = value.dtype not in (target, torch.float64) and value.device.type == device_type
+        return value.to(target) if eligible else value
+
+    return [cast(name, value) for name, value in zip(spec.inputs, inputs, strict=True)]
 
 
 def _is_wide(value: Any) -> bool:

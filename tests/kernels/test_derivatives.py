@@ -331,6 +331,27 @@ def test_attention_s_out_under_a_transform():
         torch.func.vmap(lambda q: portable.attention(q, q, q, out=out))(q)
 
 
+def test_tangents_under_autocast():
+    q, x, w = torch.randn(5, 2, 4), torch.randn(3, 4), torch.randn(2, 4)
+    low, low_w = x.bfloat16(), w.bfloat16()
+
+    def packed(q):
+        return portable.attention_varlen(q, q, q, OFFSETS, OFFSETS)
+
+    outside = along(packed, [q], [q]), along(portable.linear, [low, low_w], [low, low_w])
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(along(packed, [q], [q])[1], outside[0][1])
+        for got, expected in zip(along(portable.linear, [x, w], [x, w]), outside[1], strict=True):
+            assert got.dtype == torch.bfloat16 and torch.equal(got, expected)
+
+
+def test_transforms_of_meta_tensors():
+    x = torch.ones(2, 3, device="meta")
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.func.vmap(portable.softmax)(x).shape == (2, 3)
+        assert along(portable.softmax, [x], [x])[1].shape == (2, 3)
+
+
 def test_vmap_over_no_elements():
     made = torch.func.vmap(portable.rms_norm, in_dims=(None, 0))(torch.ones(2, 4), torch.ones(0, 4))
     assert made.shape == (0, 2, 4)

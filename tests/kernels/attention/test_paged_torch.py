@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from portable.kernels.attention.semantics import paged, torch_impl
-from portable.kernels.attention.semantics.paged import attention_paged, batches
+from portable.kernels.attention.semantics.paged import batches
+from portable.kernels.attention.semantics.paged_torch import attention_paged
 
 PARAMS: dict[str, Any] = {"scale": None, "window_left": None, "softcap": None}
 

@@ -18,7 +18,7 @@ from portable.conformance.cases.generate import cases
 from portable.conformance.judge import reference
 from portable.dispatch import arguments, compiled_call, dispatcher
 from portable.kernels.attention.planning import max_tiles
-from portable.kernels.attention.semantics.paged import attention_paged
+from portable.kernels.attention.semantics.paged_torch import attention_paged
 from portable.kernels.attention.semantics.varlen import bounds
 from portable.kernels.attention.semantics.varlen_torch import attention_varlen
 from portable.kernels.attention.sm80 import plan as sm80
