@@ -13,26 +13,42 @@ from portable.errors import NotATensorError, PortableError
 
 def is_foreign(value: Any) -> bool:
     """Whether `value` is an array of another library that speaks DLPack."""
-    return not isinstance(value, torch.Tensor) and hasattr(value, "__dlpack__")
+    try:
+        return not isinstance(value, torch.Tensor) and hasattr(value, "__dlpack__")
+    except Exception:  # an attribute that raises: `to_torch` says so
+        return True
 
 
 def to_torch(op: str, name: str, array: Any, *, written: bool = False) -> torch.Tensor:
     """A tensor over the array's own memory; a copy where torch cannot take that and it is only read.
 
-    Raises NotATensorError with the library's reason.
+    Raises NotATensorError with the library's reason, which is its cause.
     """
-    reason: Any = "a stride is negative"
+    try:
+        return _to_torch(array, written)
+    except Exception as error:  # whatever another library's array raises
+        expected = f"an array that torch can take through DLPack ({_reason(error)})"
+        raise NotATensorError(op, name, type(array).__name__, expected) from error
+
+
+def _to_torch(array: Any, written: bool) -> torch.Tensor:
     if written and _is_readonly(array):
-        reason = "it is read-only"
-    elif not _has_negative_stride(array):
-        try:
-            return torch.from_dlpack(array)
-        except (RuntimeError, BufferError, TypeError, ValueError) as error:
-            reason = error
-    if not written and hasattr(array, "copy") and (_is_readonly(array) or _has_negative_stride(array)):
-        return to_torch(op, name, array.copy(), written=True)
-    expected = f"an array that torch can take through DLPack ({reason})"
-    raise NotATensorError(op, name, type(array).__name__, expected)
+        raise BufferError("it is read-only")
+    reversed_ = _has_negative_stride(array)
+    try:
+        if reversed_:
+            raise BufferError("a stride is negative")
+        return torch.from_dlpack(array)
+    except Exception:
+        if written or not hasattr(array, "copy") or not (_is_readonly(array) or reversed_):
+            raise
+    return _to_torch(array.copy(), True)
+
+
+def _reason(error: Exception) -> str:
+    """An error of a library's as a clause; of Python's own kinds only the name may say what it is."""
+    plain = isinstance(error, (RuntimeError, BufferError, TypeError, ValueError)) and str(error)
+    return str(error) if plain else f"{type(error).__name__}: {error}"
 
 
 def _is_readonly(array: Any) -> bool:
@@ -52,11 +68,11 @@ def from_torch(tensor: torch.Tensor, like: Any) -> Any:
     """
     try:
         return _namespace(like).from_dlpack(tensor.detach())
-    except (RuntimeError, BufferError, TypeError, ValueError) as error:
-        kind = type(like).__name__
-        raise PortableError(
-            f"cannot return a {tensor.dtype} result as a {kind}: {error} Pass torch tensors instead."
-        ) from None
+    except PortableError:
+        raise
+    except Exception as error:
+        what = f"cannot return a {tensor.dtype} result as a {type(like).__name__}: {_reason(error)}"
+        raise PortableError(f"{what} Pass torch tensors instead.") from error
 
 
 def _namespace(array: Any) -> Any:

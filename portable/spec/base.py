@@ -88,15 +88,21 @@ class BaseReader:
         """A file named relative to the op's folder; it may be in a neighbouring op's folder. `../_lib` is
         this package's where the folder of the op has none beside it."""
         root = self.path.parent.parent.resolve()
-        file = (self.path.parent / text).resolve()
+        try:
+            file = (self.path.parent / text).resolve()
+            there = file.is_file()
+        except (OSError, RuntimeError, ValueError) as error:  # too long, a loop of links, a NUL
+            reason = getattr(error, "strerror", None) or error
+            raise self.fail(line, f"{text!r} is no path: {reason}") from None
         if text.startswith("../_lib/") and not (root / "_lib").is_dir():
             root, file = PACKAGE.resolve(), (PACKAGE / text.removeprefix("../")).resolve()
+            there = file.is_file()
         if Path(text).is_absolute() or not file.is_relative_to(root):
             raise self.fail(line, f"{text!r} is outside the folder of kernels")
-        if self.files and not file.is_file():
+        if self.files and not there:
             folder = self.path.parent
-            there = sorted(str(each.relative_to(folder)) for each in folder.rglob("*") if each.is_file())
-            raise self.fail(line, f"there is no file {text!r}.{nearest(text, there)}")
+            known = sorted(str(each.relative_to(folder)) for each in folder.rglob("*") if each.is_file())
+            raise self.fail(line, f"there is no file {text!r}.{nearest(text, known)}")
         return file
 
     def entry(self, text: str, line: int, of_torch: tuple[str, ...] | None = None) -> Entry:

@@ -439,6 +439,49 @@ def test_a_result_that_the_library_cannot_hold_says_so():
         portable.rms_norm(X.bfloat16(), W.numpy())
 
 
+class Raising:
+    """An array of another library; one of its attributes raises."""
+
+    def __init__(self, what: str, error: BaseException):
+        self._what, self._error, self._array = what, error, np.ones((2, 3), np.float32)
+
+    def _get(self, name: str) -> Any:
+        if name == self._what:
+            raise self._error
+        return getattr(self._array, name)
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self._get("__dlpack__")(**options)
+
+    def __dlpack_device__(self) -> Any:
+        return self._get("__dlpack_device__")()
+
+    def __array_namespace__(self) -> Any:
+        return self._get("__array_namespace__")()
+
+    strides = property(lambda self: self._get("strides"))
+    flags = property(lambda self: self._get("flags"))
+
+
+@pytest.mark.parametrize("error", [KeyError("k"), ZeroDivisionError()], ids=repr)
+@pytest.mark.parametrize(
+    "what", ["__dlpack__", "__dlpack_device__", "strides", "flags", "__array_namespace__"]
+)
+def test_what_another_library_s_array_raises_is_the_cause_of_an_error(what, error):
+    """2026-11-22: what `__dlpack__` raised passed through."""
+    array, a, b = Raising(what, error), torch.ones(4, 2), torch.ones(2, 3)
+    written, read = {"flags": (True, False), "__array_namespace__": (False, True)}.get(what, (True, True))
+    calls = [lambda: portable.softmax(array)] * read
+    calls += [lambda: portable.matmul(b.numpy()[:, :2], b.numpy(), out=array)] * written
+    calls += [lambda: portable.matmul(a, array)] * (written and read)
+    for call in calls:
+        with pytest.raises(errors.PortableError) as caught:
+            call()
+        assert caught.value.__cause__ is error
+    with pytest.raises(KeyboardInterrupt):
+        portable.softmax(Raising("__dlpack__", KeyboardInterrupt()))
+
+
 def test_reversed_arrays_are_copied():
     """torch's own from_dlpack ends the process on a negative stride."""
     rows = np.arange(6, dtype=np.float32).reshape(2, 3)

@@ -228,6 +228,8 @@ WRONG = [
     ("reference.py:toy", "referense.py:toy", "no file 'referense.py'. Did you mean 'reference.py'?"),
     ("reference.py:toy", "/etc/x.py:toy", "outside the folder of kernels"),
     ("reference.py:toy", "../../x.py:toy", "outside the folder of kernels"),
+    ("[toy.cu]", r'["t\0y.cu"]', "is no path: embedded null byte"),
+    ("[toy.cu]", f"[{'x' * 5000}]", "is no path: File name too long"),
     ("[toy.cu]", "[ty.cu]", "no file 'ty.cu'. Did you mean 'toy.cu'?"),
     ('"gradient.py"', '"gradients.py"', "no file 'gradients.py'"),
     ('"native.py:plan"', '"natives.py:plan"', "no file 'natives.py'"),
