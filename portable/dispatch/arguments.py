@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from portable import errors
 
@@ -161,6 +162,17 @@ def check_tensors(spec: Spec, tensors: Sequence[Any]) -> None:
                 f"{first[1].device}, where argument {first[0]!r} is",
                 f"Move it with {field.name}.to({str(first[1].device)!r})",
             )
+
+
+def check_fakes(spec: Spec, tensors: Sequence[torch.Tensor | None]) -> None:
+    """No fake tensor is beside one with data, for a call outside of torch's modes. Raises NotATensorError."""
+    named = {name: tensor for name, tensor in zip(spec.inputs, tensors, strict=True) if tensor is not None}
+    fakes = {name: tensor.fake_mode for name, tensor in named.items() if isinstance(tensor, FakeTensor)}
+    real = next((name for name in named if name not in fakes), None)
+    for name, mode in fakes.items():
+        if real is not None and not mode.allow_non_fake_inputs:
+            expected = f"a tensor with data, as argument {real!r} is"
+            raise errors.NotATensorError(spec.op, name, "FakeTensor", expected)
 
 
 def check_memory(spec: Spec, tensors: Sequence[torch.Tensor | None], out: torch.Tensor | None = None) -> None:

@@ -145,6 +145,9 @@ class Op:
             arguments.check_tensors(
                 self.spec, inputs
             )  # else torch's dispatcher raises first, with its own message
+            if not fast_path.is_busy():
+                arguments.check_fakes(self.spec, inputs)
+                arguments.check_memory(self.spec, [t if _has_memory(t) else None for t in inputs])
             arguments.check_params(self.spec, params, inputs)
             if out is not None:
                 arguments.check_out_kind(self.spec, out)
@@ -300,18 +303,21 @@ def _is_plain(inputs: Sequence[Any], has_out: bool) -> bool:
     for tensor in inputs:
         if tensor is None:
             continue
-        if type(tensor) not in fast_path.PLAIN or tensor.is_neg() or tensor.is_meta or _is_memoryless(tensor):
+        if tensor.is_neg() or not _has_memory(tensor):
             return False
     return has_out or not torch._C._is_any_autocast_enabled()
 
 
-def _is_memoryless(tensor: Any) -> bool:
-    """Whether the tensor has no memory of its own: torch.func's wrappers, which may outlive a transform, and
-    those of autograd's batched gradients; functional tensors; zeros that torch makes late."""
+def _has_memory(tensor: Any) -> bool:
+    """Whether the tensor's numbers lie at its address. Those of subclasses do not, of torch.func's wrappers
+    (which may outlive a transform) and autograd's for batched gradients, of functional tensors and of zeros
+    that torch makes late."""
+    if type(tensor) not in fast_path.PLAIN or tensor.is_meta:
+        return False
     core: Any = torch
     functorch = core._C._functorch
     wrapped = functorch.is_functorch_wrapped_tensor(tensor) or functorch.is_legacy_batchedtensor(tensor)
-    return wrapped or core._is_functional_tensor(tensor) or tensor._is_zerotensor()
+    return not (wrapped or core._is_functional_tensor(tensor) or tensor._is_zerotensor())
 
 
 detect.on_change(clear_caches)

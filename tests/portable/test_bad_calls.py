@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import strategies as st
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import portable
 from portable import errors
@@ -480,6 +481,17 @@ def test_what_another_library_s_array_raises_is_the_cause_of_an_error(what, erro
         assert caught.value.__cause__ is error
     with pytest.raises(KeyboardInterrupt):
         portable.softmax(Raising("__dlpack__", KeyboardInterrupt()))
+
+
+def test_a_fake_tensor_beside_one_with_data_is_named():
+    """2026-11-23: torch's AssertionError about its own modes came through."""
+    fake = FakeTensorMode().from_tensor(X)
+    for call in (lambda: portable.rms_norm(fake, W), lambda: portable.rms_norm(X, weight=fake[0])):
+        with pytest.raises(errors.NotATensorError, match="is a FakeTensor; expected a tensor with data, as"):
+            call()
+    assert portable.softmax(fake).shape == X.shape
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        assert portable.rms_norm(X, W).shape == X.shape
 
 
 def test_reversed_arrays_are_copied():

@@ -374,5 +374,7 @@ def test_a_tensor_beyond_its_storage_is_refused(twice, toy, known):
     shrunk.untyped_storage().resize_(16)
     with pytest.raises(errors.StorageError, match="byte 84 of a storage of 16 bytes"):
         twice(shrunk)
+    with torch.autocast("cpu", torch.bfloat16), pytest.raises(errors.StorageError):  # which casts it first
+        portable.softmax(whole)
     assert torch.equal(twice(torch.ones(40, 3)), torch.full((40, 3), 2.0))
     assert twice(whole[:0]).shape == (0, 3)
