@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Any
+from typing import Any, TextIO
 
 EVERY = 20.0
-"""Seconds between two plain lines."""
+"""Seconds between two plain lines; they also say how long the rest takes at the pace so far."""
 
 
 class Progress:
-    """Counts results; `say` prints above the bar."""
+    """Counts results; `say` prints above the bar. `stream` is standard output unless another is given."""
 
-    def __init__(self, total: int, done: int = 0):
+    def __init__(self, total: int, done: int = 0, stream: TextIO | None = None):
         self._total, self._done, self._failed = total, done, 0
+        self._stream, self._first = stream, done
         self._bar: Any = None
-        self._next = time.monotonic() + EVERY
-        if sys.stdout.isatty():
+        self._start = time.monotonic()
+        self._next = self._start + EVERY
+        if (stream or sys.stdout).isatty():
             import rich.progress as rich
+            from rich.console import Console
 
             self._bar = rich.Progress(
                 rich.TextColumn("{task.description:<22}"),
@@ -27,6 +30,7 @@ class Progress:
                 rich.TextColumn("{task.fields[failed]}"),
                 rich.TimeElapsedColumn(),
                 rich.TimeRemainingColumn(),
+                console=Console(file=stream),
                 transient=True,
             )
             self._task = self._bar.add_task("", total=total, completed=done, failed="")
@@ -49,10 +53,19 @@ class Progress:
             self._bar.update(self._task, advance=1, description=op, failed=words)
         elif time.monotonic() >= self._next:
             self._next = time.monotonic() + EVERY
-            print(f"  {self._done} of {self._total} results, {op}" + f", {words}" * bool(words), flush=True)
+            parts = [f"{self._done} of {self._total} results", op, words, self._left()]
+            print(f"  {', '.join(filter(None, parts))}", file=self._stream, flush=True)
+
+    def _left(self) -> str:
+        """How long the rest takes at the pace so far, in words; "" at the end."""
+        pace = (time.monotonic() - self._start) / (self._done - self._first)
+        seconds = pace * (self._total - self._done)
+        if self._done >= self._total:
+            return ""
+        return f"about {seconds:.0f} s left" if seconds < 100 else f"about {seconds / 60:.0f} min left"
 
     def say(self, text: str) -> None:
         if self._bar is not None:
             self._bar.console.print(text, markup=False, highlight=False, emoji=False, soft_wrap=True)
         else:
-            print(text, flush=True)
+            print(text, file=self._stream, flush=True)

@@ -8,8 +8,10 @@ import re
 import shlex
 import signal
 import sys
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 class UsageError(Exception):
@@ -27,6 +29,31 @@ def plain(text: str) -> str:
     return _CONTROL.sub("", text)
 
 
+def grouped(failures: Iterable[tuple[str, str, str, T]]) -> list[list[T]]:
+    """Failures of one kind together, in the order of the first of each. A failure comes as (implementation,
+    state, message, itself); numbers, indices and strides set no two messages apart."""
+    found: dict[tuple[str, str, str], list[T]] = {}
+    for impl, state, message, failure in failures:
+        words = _NUMBERS.sub("#", message.partition(f"\n{NOT_CONTIGUOUS}")[0])
+        found.setdefault((impl, state, words), []).append(failure)
+    return list(found.values())
+
+
+def alike(others: Sequence[str]) -> str:
+    """A line on the ids of further failures of one kind, "" for none."""
+    if not others:
+        return ""
+    named = ", ".join(others[:SHOWN_ALIKE])
+    rest = len(others) - SHOWN_ALIKE
+    more = f" and {rest} more" if rest > 0 else ""
+    verb = "fails" if len(others) == 1 else "fail"
+    return f"{len(others)} more {verb} in this way: {named}{more}"
+
+
+NOT_CONTIGUOUS = "not contiguous: "
+"""Begins the line of a failure's message that has the strides of its inputs."""
+SHOWN_ALIKE = 3
+_NUMBERS = re.compile(r"\[[^\]]*\]|\([\d, x]*\)|[-+]?(?:\b(?:nan|inf)\b|\d[\d.,_]*(?:e[-+]?\d+)?)")
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 

@@ -8,6 +8,7 @@ process ends the report too, and one that hangs is waited for; the suite itself 
 from __future__ import annotations
 
 import gc
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,8 +26,9 @@ from portable.conformance.checker.argument_binding import Bound, Unsupported
 from portable.conformance.execute import runner
 from portable.conformance.execute.result import Result
 from portable.conformance.judge import reference
+from portable.conformance.progress import Progress
 from portable.conformance.states import CONFORMING, NOT_JUDGED, Tally
-from portable.conformance.text import paragraph
+from portable.conformance.text import alike, grouped, paragraph
 from portable.errors import ArgumentError, BackendError, UnknownOpError, listed, nearest
 from portable.plan import Device
 from portable.runtime import detect
@@ -34,7 +36,13 @@ from portable.spec import registry
 from portable.spec.model import Spec
 
 SHOWN = 5
-"""Failures that a report prints; it counts the others."""
+"""Kinds of failures that a report prints; it counts the others."""
+STRIDES_ALONE = (
+    "Contiguous inputs pass and all others fail: a kernel that needs contiguous memory calls .contiguous() "
+    "in its wrapper."
+)
+FEWEST = 3
+"""Cases of each kind, contiguous or not, before `STRIDES_ALONE` is more than a coincidence."""
 
 
 @dataclass
@@ -98,11 +106,21 @@ class Report:
         lines += [f"declined, {count}: {rule}" for rule, count in rules.items()]
         if not self.judged:
             lines.append("Nothing was judged: a function that declines every case does not conform.")
-        failures = self.failures
-        lines += [paragraph(result, self.again(result.case.id)) for result in failures[:SHOWN]]
-        if len(failures) > SHOWN:
-            lines.append(f"\nand {len(failures) - SHOWN} more that fail, in `report.failures`")
+        kinds = grouped([(each.impl, each.state, each.message, each) for each in self.failures])
+        for first, *others in kinds[:SHOWN]:
+            lines.append(paragraph(first, self.again(first.case.id)))
+            lines += [f"  {alike([each.case.id for each in others])}"] if others else []
+        if rest := sum(map(len, kinds[SHOWN:])):
+            lines.append(f"\nand {rest} more that fail, in `report.failures`")
+        lines += [f"\n{STRIDES_ALONE}"] if self._strides_alone() else []
         return "\n".join(lines)
+
+    def _strides_alone(self) -> bool:
+        """Whether the contiguous cases pass and the others fail."""
+        judged = [each for each in self.results if each.state not in NOT_JUDGED]
+        plain = [each.conforms for each in judged if each.case.layout == "contiguous"]
+        others = [each.conforms for each in judged if each.case.layout != "contiguous"]
+        return min(len(plain), len(others)) >= FEWEST and all(plain) and not any(others)
 
 
 def _worst(result: Result) -> float:
@@ -137,6 +155,9 @@ def check(
     - `grad`: run the gradient cases, through torch.autograd, as well.
     - `out`: whether the function takes `out=`; None is as its signature says.
 
+    How far it is and how long the rest takes is said on standard error: cold, a case on an emulated GPU takes
+    seconds, as its kernel is compiled.
+
     Raises ArgumentError for arguments that cannot be meant, UnknownOpError, cases.UnknownCase, and
     BackendError where the device is not there.
     """
@@ -152,13 +173,14 @@ def check(
         f"portable.conformance.check({name}, {op!r}{where}, cases=[{case_id!r}]{options})"
     ))  # fmt: skip
     lost = ""
-    with selected.backend.triton():
-        for number, case in enumerate(chosen_cases):
-            rule = _rule(bound, case, claimed, grad)
+    rules = [_rule(bound, case, claimed, grad) for case in chosen_cases]
+    with selected.backend.triton(), Progress(rules.count(""), stream=sys.stderr) as progress:
+        for number, (case, rule) in enumerate(zip(chosen_cases, rules, strict=True)):
             if lost or rule:
                 result = Result(case, bound.name, *(("NotRun", lost) if lost else ("NotSupported", rule)))
             else:
                 result = _judge(bound, case, selected)
+                progress.advance(op, not result.conforms)
             if result.state in ("Crash", "ResourceError") and not lost:
                 lost = selected.lost(result)
             report.results.append(result)
@@ -185,6 +207,8 @@ def _judge(bound: Bound, case: Case, selected: _CheckDevice) -> Result:
     if idle and result.conforms and any(each.ref.numel() for each in materialized.expected.values()):
         rule = f"the function launched nothing on the {selected.info}; torch's functions ran on the CPU"
         result = Result(case, bound.name, "NotSupported", rule)
+    if not result.conforms:
+        result = replace(result, message=result.message + materialized.strided())
     return replace(result, seconds=time.perf_counter() - start)
 
 

@@ -75,7 +75,8 @@ def run_case(materialized: reference.MaterializedCase, impl: str, device: torch.
             result = judge_call(materialized, op, device, impl)
         if not result.conforms:
             with contextlib.suppress(Exception):  # the verdict is there; the config only explains it
-                result = replace(result, message=result.message + _config(materialized, impl, device))
+                words = materialized.strided() + _config(materialized, impl, device)
+                result = replace(result, message=result.message + words)
     except (Exception, SystemExit) as error:
         result = Result(case, impl, *classify(error, impl))
     return _still_there(replace(result, seconds=time.perf_counter() - start), device)

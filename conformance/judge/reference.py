@@ -22,6 +22,7 @@ from portable.conformance.cases.case import (
 )
 from portable.conformance.judge import order_independent as exact
 from portable.conformance.judge.bound import Tolerance, Verdict, integers_exact, judge, judge_equal
+from portable.conformance.text import NOT_CONTIGUOUS
 from portable.runtime.tensors import widened
 from portable.spec import registry
 from portable.spec.model import Output, Spec
@@ -81,6 +82,15 @@ class MaterializedCase:
     def biased_values(self) -> bool:
         """Whether the signed-bias test holds: independent N(0, 1) data, not repeated by a stride of 0."""
         return self.case.values == "normal" and self.case.layout != "expanded" and self.case.mode != "grad"
+
+    def strided(self) -> str:
+        """A line of a failure's message: the inputs that are not contiguous. "" where all are."""
+        odd = [
+            f"{name} of shape {made.shape} with strides {made.strides}"
+            for name, made in self.inputs.items()
+            if not made.tensor.is_contiguous()
+        ]
+        return f"\n{NOT_CONTIGUOUS}{', '.join(odd)}" if odd else ""
 
 
 def materialize(case: Case, spec: Spec) -> MaterializedCase:

@@ -440,4 +440,4 @@ def test_a_log_has_plain_lines(capsys, monkeypatch):
         shown.advance("matmul", True)
         shown.say("[bold]")
     out = capsys.readouterr().out
-    assert out == "  2 of 3 results, matmul, 1 failing\n[bold]\n"
+    assert out == "  2 of 3 results, matmul, 1 failing, about 0 s left\n[bold]\n"
