@@ -34,7 +34,8 @@ def grouped(failures: Iterable[tuple[str, str, str, T]]) -> list[list[T]]:
     state, message, itself); numbers, indices and strides set no two messages apart."""
     found: dict[tuple[str, str, str], list[T]] = {}
     for impl, state, message, failure in failures:
-        words = _NUMBERS.sub("#", message.partition(f"\n{NOT_CONTIGUOUS}")[0])
+        message = message.partition(f"\n{NOT_CONTIGUOUS}")[0]
+        words = _NUMBERS.sub("#", message[: 2 * COMPARED])[:COMPARED]
         found.setdefault((impl, state, words), []).append(failure)
     return list(found.values())
 
@@ -53,6 +54,8 @@ def alike(others: Sequence[str]) -> str:
 NOT_CONTIGUOUS = "not contiguous: "
 """Begins the line of a failure's message that has the strides of its inputs."""
 SHOWN_ALIKE = 3
+COMPARED = 300
+"""Characters by which two messages are told apart."""
 _NUMBERS = re.compile(r"\[[^\]]*\]|\([\d, x]*\)|[-+]?(?:\b(?:nan|inf)\b|\d[\d.,_]*(?:e[-+]?\d+)?)")
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 

@@ -116,7 +116,7 @@ def _pair(one: str, other: str, records: Records) -> Pair:
         data = compare.data(records[one], records[other])
     except compare.NothingInCommon:
         have = [f"{name} ran {', '.join(_impls(records[name]))}" for name in (one, other)]
-        return Pair(one, other, "apart", f"Nothing in common: {'; '.join(have)}.")
+        return Pair(one, other, "apart", f"No implementation ran on both: {'; '.join(have)}.")
     except compare.CompareError as error:
         return Pair(one, other, "refused", f"Cannot be compared: {error}")
     return Pair(one, other, "agree" if agree else "disagree", data["verdict"], lines, data)
@@ -156,7 +156,7 @@ def summary(records: Records, found: Sequence[Pair], sentence: str) -> str:
         [_record_row(name, each) for name, each in records.items()],
     )
     lines += _table(
-        ("A", "B", "cases", "bit-equal", "had to be", "behaviours", "disagreements", "verdict"),
+        ("A", "B", "cases", "bit-equal", "required of", "behaviours", "disagreements", "verdict"),
         [_pair_row(pair) for pair in found],
     )
     for pair in found:
@@ -188,7 +188,7 @@ def _record_row(name: str, found: Record) -> list[str]:
 def _pair_row(pair: Pair) -> list[str]:
     names = [_cell(pair.one), _cell(pair.other)]
     if not pair.data:
-        said = "nothing in common" if pair.verdict == "apart" else "**cannot be compared**"
+        said = "no implementation ran on both" if pair.verdict == "apart" else "**cannot be compared**"
         return [*names, "-", "-", "-", "-", "-", said]
     counts = [str(pair.total(column)) for column in ("cases", "equal", "exact", "behaviours")]
     said = "agree" if pair.verdict == "agree" else "**disagree**"

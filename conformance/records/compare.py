@@ -330,7 +330,7 @@ def _verdict(found: list[Agreement]) -> tuple[str, bool]:
     else:
         text = (
             f"The two agree: {_count(total['cases'], 'case')} within both bounds, "
-            f"{total['equal']} of them bit-equal; {total['exact']} had to be."
+            f"{total['equal']} of them bit-equal (required of {total['exact'] or 'none'})."
         )
     asides = [
         _count(total["behaviours"], "behaviour") + " run on both" if total["behaviours"] else "",

@@ -22,7 +22,7 @@ from portable.conformance.records import record as records
 from portable.conformance.report import sections
 from portable.conformance.report.markup import Html, element, escape, join
 from portable.conformance.report.wording import clean, cut, listed, moment, number
-from portable.conformance.states import CONFORMING
+from portable.conformance.states import CONFORMING, NOT_JUDGED
 from portable.conformance.text import pluralize
 
 FOLDER = Path(__file__).parent
@@ -101,7 +101,7 @@ def _sections(
         ("parity", "Parity", sections.parity(comparison) if two else Html("")),
         ("remarks", "Known failures and warnings", each(sections.warnings)),
         ("waivers", "Waivers used", each(sections.waivers)),
-        ("not-supported", "Not supported", each(sections.not_supported)),
+        ("not-supported", "Declined by rule", each(sections.not_supported)),
         ("run", "The run", each(sections.facts)),
     ]
 
@@ -117,17 +117,16 @@ def _contents(found: Sequence[tuple[str, str, Html]]) -> Html:
 def sentence(record: Record) -> tuple[str, str]:
     """The verdict in one sentence, and "good", "bad" or "none"."""
     head, results = record["header"], record["results"]
-    states = Counter(each["state"] for each in results)
+    tally = records.tally(record)
     device = head["device"] if head["device"].endswith(head["arch"]) else f"{head['device']} ({head['arch']})"
-    wrong = {state: count for state, count in states.items() if state not in CONFORMING}
-    bad = sum(wrong.values())
     reasons = []
-    if bad:
-        kinds = listed(f"{count:,} {state}" for state, count in wrong.items())
-        verb = "is" if bad == 1 else "are"
-        reasons.append(
-            f"{bad:,} of {pluralize(len(results), 'result')} {verb} not as the specs say ({kinds})"
-        )
+    if tally.failed:
+        states = Counter(each["state"] for each in results if each["state"] not in CONFORMING | NOT_JUDGED)
+        kinds = listed(f"{count:,} {state}" for state, count in states.items())
+        declined = f", {tally.declined:,} declined by rule" if tally.declined else ""
+        reasons.append(f"{tally.failed:,} of {tally.judged:,} judged fail ({kinds}){declined}")
+    if tally.not_run:
+        reasons.append(f"{pluralize(tally.not_run, 'case')} not run")
     above = sum(each["state"] not in CONFORMING for each in record["timings"])
     if above:
         reasons.append(f"{pluralize(above, 'timing')} cannot be: above the measured roof or in error")
@@ -138,7 +137,6 @@ def sentence(record: Record) -> tuple[str, str]:
         reasons.append(f"the run has a fault ({faults[0].rstrip('.')}){more}")
     if reasons:
         return f"Does not conform: on {device}, {listed(reasons)}.", "bad"
-    tally = records.tally(record)
     if not tally.judged:
         return f"Does not conform: nothing was judged on {device}, {tally}.", "bad"
     return f"Conforms: {device}, {tally}.", "good"
@@ -224,7 +222,7 @@ def _data(both: Sequence[Record], names: Sequence[str]) -> str:
     rows = [
         [
             place, index(each["case"]), index(each["impl"]), index(each["state"]), number(each.get("worst")),
-            number(each.get("ulp")), number(each.get("seconds")), index(cut(each.get("message", ""), length)),
+            number(each.get("seconds")), index(cut(each.get("message", ""), length)),
         ]
         for place, record in enumerate(both)
         for each in record["results"]

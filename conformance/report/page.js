@@ -47,7 +47,7 @@
   const data = JSON.parse(at("data").textContent);
   const list = at("list"), body = list.querySelector("tbody"), more = at("more");
   const several = data.names.length > 1;
-  const texts = data.rows.map((row) => [several ? data.names[row[0]] : "", ...[1, 2, 3, 7].map((i) => data.texts[row[i]])]
+  const texts = data.rows.map((row) => [several ? data.names[row[0]] : "", ...[1, 2, 3, 6].map((i) => data.texts[row[i]])]
     .join(" ").toLowerCase());
   let words = [], found = [], shown = 0;
 
@@ -65,7 +65,7 @@
       first.append(cell("code", data.texts[row[1]]));
       const device = several ? ` (${data.names[row[0]]})` : "";
       line.append(first, cell("td", data.texts[row[2]] + device), cell("td", data.texts[row[3]]), cell("td", row[4], "num"),
-        cell("td", row[5], "num"), cell("td", row[6], "num"), cell("td", data.texts[row[7]], "wide"));
+        cell("td", row[5], "num"), cell("td", data.texts[row[6]], "wide"));
       body.append(line);
     }
     shown = Math.min(shown + PAGE, found.length);

@@ -16,19 +16,18 @@ from portable.conformance.report.wording import (
     cut,
     listed,
     number,
-    plain,
     quantity,
     rerun,
     scientific,
     shape_of,
     types_of,
 )
-from portable.conformance.states import CONFORMING, GOOD, KNOWN, NOT_JUDGED
-from portable.conformance.text import pluralize
+from portable.conformance.states import CONFORMING, GOOD, KNOWN, Tally
+from portable.conformance.text import alike, grouped, pluralize
 
 PARAGRAPHS = 100
 EACH = 10
-"""Failures shown with their paragraph, and those of one implementation of an op; the list has the rest."""
+"""Kinds of failures shown with a paragraph, and those of one implementation; the list has the rest."""
 MESSAGE = 2000
 WORST = 12
 
@@ -37,25 +36,34 @@ Result = Mapping[str, Any]
 
 
 def failures(record: Record) -> Html:
-    """Every result that does not conform, up to `PARAGRAPHS` of them, and every timing above its roof."""
+    """Every kind of failure with its first result, up to `PARAGRAPHS` of them, and every timing above its
+    roof."""
     wrong = [each for each in record["results"] if each["state"] not in CONFORMING]
     timings = [each for each in record["timings"] if each["state"] not in CONFORMING]
-    shown: list[Result] = []
+    kinds = grouped(
+        [
+            (f"{op_of(each['case'])} {each['impl']}", each["state"], each.get("message", ""), each)
+            for each in wrong
+        ]
+    )
+    shown: list[list[Result]] = []
     seen: Counter[tuple[str, str]] = Counter()
-    for result in wrong:
-        group = op_of(result["case"]), result["impl"]
+    for kind in kinds:
+        group = op_of(kind[0]["case"]), kind[0]["impl"]
         seen[group] += 1
         if seen[group] <= EACH:
-            shown.append(result)
-    parts = [_failure(each, record["header"]) for each in (*timings, *shown[:PARAGRAPHS])]
-    rest = len(wrong) - len(shown[:PARAGRAPHS])
+            shown.append(kind)
+    shown = shown[:PARAGRAPHS]
+    parts = [_failure(each, record["header"]) for each in timings]
+    parts += [_failure(first, record["header"], others) for first, *others in shown]
+    rest = len(wrong) - sum(map(len, shown))
     if rest:
         parts.append(element("p", f"{pluralize(rest, 'further failure')} in the list of all results below; "
-                             f"shown here are at most {EACH} of an implementation."))  # fmt: skip
+                             f"shown here are at most {EACH} kinds of an implementation."))  # fmt: skip
     return join(parts)
 
 
-def _failure(result: Result, header: Mapping[str, Any]) -> Html:
+def _failure(result: Result, header: Mapping[str, Any], others: Sequence[Result] = ()) -> Html:
     command = rerun(result, header)
     timed = "device_us" in result
     again = "" if timed else element("p", element("code", command, class_="command"), class_="again")
@@ -63,6 +71,7 @@ def _failure(result: Result, header: Mapping[str, Any]) -> Html:
                   " on ", element("b", result["impl"])])  # fmt: skip
     message = cut(result.get("message", ""), MESSAGE)
     return element("article", element("h3", title), element("pre", message) if message else "", again,
+                   element("p", alike([each["case"] for each in others])) if others else "",
                    class_="failure")  # fmt: skip
 
 
@@ -100,29 +109,27 @@ def ops(record: Record) -> Html:
     groups: dict[str, list[Sequence[object]]] = {}
     last: tuple[str, str] | None = None
     for (op, impl, types), results in by_types(record).items():
-        op_cell, impl_cell, *others = _op_row(op, impl, types, results)
+        op_cell, verdict, impl_cell, *others = _op_row(op, impl, types, results)
         first = (op_cell, {"class_": "same" if op in groups else None})
         second = (impl_cell, {"class_": "same" if last == (op, impl) else None})
-        groups.setdefault(op, []).append((first, second, *others))
+        groups.setdefault(op, []).append((first, verdict, second, *others))
         last = op, impl
-    columns = [("op", ""), ("implementation", ""), ("types", ""), ("verdict", ""),
+    columns = [("op", ""), ("verdict", ""), ("implementation", ""), ("types", ""),
                ("passed / judged", "num"), ("worst |error| / bound", "num"),
-               ("worst ULP, normal data", "num"), ("not supported", "")]  # fmt: skip
+               ("declined by rule", "num")]  # fmt: skip
     return table("Results by op, implementation and types", columns, groups.values())
 
 
 def _op_row(op: str, impl: str, types: str, results: list[Result]) -> Sequence[object]:
+    tally = Tally.of(each["state"] for each in results)
     states = Counter(each["state"] for each in results)
-    judged = sum(count for state, count in states.items() if state not in NOT_JUDGED)
-    passed = sum(count for state, count in states.items() if state in GOOD)
     ratios = [_size(each.get("worst", 0)) for each in results if each["state"] in GOOD or "worst" in each]
-    ulps = [each["ulp"] for each in results if "ulp" in each and plain(each["case"])]
     worst = max(ratios, default=None) if types != BEHAVIOUR else None
     rules = Counter(each.get("message", "") for each in results if each["state"] == "NotSupported")
     return (
-        op, impl, types, _verdict(states, judged), f"{passed:,} / {judged:,}" if judged else "–",
-        number(worst), _signed(max(ulps, key=_size)) if ulps else "–",
-        details(f"{sum(rules.values()):,}", _rules(rules)) if rules else "",
+        op, _verdict(states, tally.judged), impl, types,
+        f"{tally.passed:,} / {tally.judged:,}" if tally.judged else "–", number(worst),
+        details(f"{tally.declined:,}", _rules(rules)) if rules else "",
     )  # fmt: skip
 
 
@@ -153,48 +160,34 @@ def _size(value: float | str) -> float:
     return math.inf if math.isnan(size) else size
 
 
-def _signed(value: float | str) -> str:
-    text = number(value)
-    return f"+{text}" if float(value) > 0 else text.replace("-", "−")
-
-
 # Errors -------------------------------------------------------------------------------------------
 
 
 def worst(record: Record) -> Html:
-    """The largest errors, each with its case: of every op and types the worst, implementations that tie
-    named together."""
-    return join([
-        _largest(record, "worst", "Largest |error| / bound"),
-        _largest(record, "ulp", "Largest error in ULP, on N(0, 1) data"),
-    ])  # fmt: skip
-
-
-def _largest(record: Record, field: str, caption: str) -> Html:
-    """The first `WORST` of them; nothing where no result has the field."""
+    """The largest |error| / bound, each with its case: of every op and types the worst, implementations that
+    tie named together, and the first `WORST` of them; nothing where there is no error."""
     found: dict[tuple[str, str], list[Result]] = {}
     for result in record["results"]:
-        if field not in result or not _size(result[field]) or (field == "ulp" and not plain(result["case"])):
+        if not _size(result.get("worst", 0)):
             continue
         key = op_of(result["case"]), types_of(result["case"])
         best = found.setdefault(key, [result])
-        size, most = _size(result[field]), _size(best[0][field])
+        size, most = _size(result["worst"]), _size(best[0]["worst"])
         if size > most:
             found[key] = [result]
         elif size == most and best[0] is not result and best[0]["case"] == result["case"]:
             best.append(result)
-    largest = sorted(found.values(), key=lambda each: -_size(each[0][field]))[:WORST]
+    largest = sorted(found.values(), key=lambda each: -_size(each[0]["worst"]))[:WORST]
     if not largest:
         return Html("")
     rows = [
-        (_signed(each[0][field]) if field == "ulp" else number(each[0][field]),
-         listed(result["impl"] for result in each), element("code", each[0]["case"]),
-         scientific(each[0].get("max_abs")), each[0]["state"])
+        (number(each[0]["worst"]), listed(result["impl"] for result in each),
+         element("code", each[0]["case"]), scientific(each[0].get("max_abs")), each[0]["state"])
         for each in largest
     ]  # fmt: skip
-    columns = [("ULP" if field == "ulp" else "ratio", "num"), ("implementation", ""), ("case", ""),
-               ("largest |error|", "num"), ("state", "")]  # fmt: skip
-    return table(f"{caption}, by op and types", columns, [rows], titled=True)
+    columns = [("ratio", "num"), ("implementation", ""), ("case", ""), ("largest |error|", "num"),
+               ("state", "")]  # fmt: skip
+    return table("Largest |error| / bound, by op and types", columns, [rows], titled=True)
 
 
 # Speed --------------------------------------------------------------------------------------------
@@ -210,9 +203,9 @@ def throughput(record: Record) -> Html:
     if not timings:
         return Html("")
     baselines = list(dict.fromkeys(name for each in timings for name in each["vs"]))
-    columns = [("op", ""), ("size", ""), ("types", ""), ("implementation", ""), ("us", "num"),
-               ("rate", "num"), ("of roof", "num share"), *((f"× {name}", "num") for name in baselines),
-               ("launch us", "num"), ("verdict", "")]  # fmt: skip
+    columns = [("op", ""), ("verdict", ""), ("size", ""), ("types", ""), ("implementation", ""),
+               ("us", "num"), ("rate", "num"), ("of roof", "num share"),
+               *((f"× {name}", "num") for name in baselines), ("launch us", "num")]  # fmt: skip
     groups: dict[str, list[Sequence[object]]] = {}
     seen: set[str] = set()
     for each in timings:
@@ -225,12 +218,12 @@ def throughput(record: Record) -> Html:
         mark = "good" if each["state"] in CONFORMING else "bad"
         groups.setdefault(each["case"], []).append((
             (each["op"], {"class_": "same" if each["op"] in seen else None}),
+            element("span", f"{'✓' if mark == 'good' else '✗'} {each['state']}", class_=f"state {mark}"),
             element("code", shape_of(each["case"])), types_of(each["case"]), each["impl"],
             number(each["device_us"]), rate,
             (f"{100 * each['of_roof']:.1f} %", {"style": f"--share:{share:.1f}%"}),
             *(_interval(each["vs"].get(name)) for name in baselines),
             number(each["launch_us"]),
-            element("span", f"{'✓' if mark == 'good' else '✗'} {each['state']}", class_=f"state {mark}"),
         ))  # fmt: skip
         seen.add(each["op"])
     faults: Counter[str] = Counter(
@@ -286,13 +279,14 @@ def agreement(comparison: Mapping[str, Any]) -> Html:
     if not entries:
         return Html("")
     rows = [
-        (each["op"], each["impl"], f"{each['cases']:,}", f"{each['exact']:,}", f"{each['equal']:,}",
+        (each["op"],
          element("span", f"✗ {pluralize(len(each['problems']), 'disagreement')}", class_="state bad")
-         if each["problems"] else element("span", "✓ agree", class_="state good"))
+         if each["problems"] else element("span", "✓ agree", class_="state good"),
+         each["impl"], f"{each['cases']:,}", f"{each['equal']:,}", f"{each['exact']:,}")
         for each in entries
     ]  # fmt: skip
-    columns = [("op", ""), ("implementation", ""), ("cases in both", "num"), ("had to be equal", "num"),
-               ("bit-equal", "num"), ("verdict", "")]  # fmt: skip
+    columns = [("op", ""), ("verdict", ""), ("implementation", ""), ("cases in both", "num"),
+               ("bit-equal", "num"), ("required of", "num")]  # fmt: skip
     parts = []
     for each in entries:
         if each["problems"]:
@@ -326,13 +320,13 @@ def parity(comparison: Mapping[str, Any]) -> Html:
         bar = plots.ratio_bar(each["ratio"], each["low"], each["high"], each["verdict"], most, target)
         groups.setdefault(each["op"], []).append((
             (each["op"], {"class_": repeated}),
+            element("span", text, class_=f"state {mark}"),
             element("code", shape_of(each["case"])) if each["case"] else "mean of its cases",
             types_of(each["case"]) or "–", each["impl"],
-            f"{each['ratio']:.3f}", f"[{each['low']:.3f}, {each['high']:.3f}]",
-            element("span", text, class_=f"state {mark}"), bar,
+            f"{each['ratio']:.3f}", f"[{each['low']:.3f}, {each['high']:.3f}]", bar,
         ))  # fmt: skip
-    columns = [("op", ""), ("size", ""), ("types", ""), ("implementation", ""), ("ratio", "num"),
-               ("95 % interval", "num"), ("verdict", ""),
+    columns = [("op", ""), ("verdict", ""), ("size", ""), ("types", ""), ("implementation", ""),
+               ("ratio", "num"), ("95 % interval", "num"),
                (plots.ratio_axis(most, target), "plot")]  # fmt: skip
     first, second = comparison["names"]
     note = element("p", f"Ratio of the shares of the measured roof, {second} over {first}. The dashed lines "
@@ -374,7 +368,7 @@ def not_supported(record: Record) -> Html:
     total = sum(map(len, rules.values()))
     rest = f", {len(ordered) - 200:,} further rules in the list below" if len(ordered) > 200 else ""
     return details(f"{pluralize(len(rules), 'rule')}, {pluralize(total, 'result')}{rest}",
-                   table("Not supported, by rule", columns, [rows]))  # fmt: skip
+                   table("Declined, by rule", columns, [rows]))  # fmt: skip
 
 
 def facts(record: Record) -> Html:

@@ -39,12 +39,6 @@ def shape_of(case: str) -> str:
     return parts[2] if len(parts) > 2 else ""
 
 
-def plain(case: str) -> bool:
-    """Whether it is a plain call on N(0, 1) data. Of such alone is an error in ULP worth a look: beside a
-    result that cancels to nearly nothing it has no limit."""
-    return case.split("/")[3:4] == ["normal"] and case.count("/") == 4
-
-
 def listed(words: Iterable[str]) -> str:
     """`a`, `a and b`, `a, b and c`."""
     *most, last = [str(word) for word in words] or [""]

@@ -56,7 +56,9 @@ def test_equal_records_agree_and_a_record_agrees_with_itself():
     for other in (one, other_side()):
         lines, agree = compare.report(one, other)
         assert agree
-        assert lines[-1] == "The two agree: 12 cases within both bounds, 12 of them bit-equal; 2 had to be."
+        assert (
+            lines[-1] == "The two agree: 12 cases within both bounds, 12 of them bit-equal (required of 2)."
+        )
         assert not any("Notice" in line for line in lines)
     found = by_name(one, other_side())[("matmul", "triton")]
     assert (found.cases, found.exact, found.equal, found.known, found.unsupported) == (3, 1, 3, 0, 0)

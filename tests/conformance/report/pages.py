@@ -49,7 +49,8 @@ def large(count: int = 8000, wrong: bool = False) -> dict[str, Any]:
         entry(
             f"{ops[n % 7]}/bfloat16,W=float32/N={n // 4},{kind}", impls[n % 4],
             "Fail.value" if wrong else "Pass", worst=n / count, ulp=0.49, seconds=0.123456,
-            max_abs=1e-3, message=f"case {n}: " + "first wrong element [0, 8]; " * 60 if wrong else "",
+            max_abs=1e-3,
+            message=f"case {n} {'abcdefghij'[n // 28 % 10]}: {'first wrong element [0, 8]; ' * 60}" * wrong,
         )
         for n in range(count)
     ]  # fmt: skip
