@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import json
+import math
 import operator
 import re
 import struct
@@ -196,7 +197,7 @@ class BoundLaunch:
             align(alignment)
             layout += kind
             if isinstance(arg, Scalar):
-                values.append(arg.value)
+                values.append(_representable(kind, arg.value))
             elif isinstance(arg, Pointer):
                 self.pointers.append((offset // 8, slots[arg.tensor]))
             else:
@@ -246,6 +247,15 @@ def _shape(arg: Any) -> tuple[int, int, str]:
         kind = dtypes.scalar(arg.kind)
         return kind.itemsize, kind.itemsize, str(kind.struct)
     return arg.size, arg.alignment, f"{arg.size}x"
+
+
+def _representable(kind: str, value: Any) -> Any:
+    """A float32 beyond the type's range is infinite, as rounding to the type says; struct refuses it."""
+    try:
+        struct.pack(f"<{kind}", value)
+    except OverflowError:
+        return math.copysign(math.inf, value)
+    return value
 
 
 def _argument(

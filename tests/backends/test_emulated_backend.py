@@ -376,6 +376,12 @@ def test_ops_compute_on_the_emulated_gpu(environment, arch):
 
 
 @needs_no_gpu
+def test_a_scalar_beyond_float32_is_infinite(environment):
+    """2026-11-23: an eps of 1e300 was an OverflowError of struct."""
+    environment(PORTABLE_BACKEND="rocm")
+    assert torch.equal(portable.rms_norm(torch.ones(2, 8), eps=1e300), torch.zeros(2, 8))
+
+
 def test_tensors_without_memory_reach_no_kernel(environment):
     """2026-11-22: each ended the process or gave numbers from freed memory."""
     environment(PORTABLE_BACKEND="rocm")
