@@ -184,14 +184,14 @@ def lawful(spec: Spec, axes: Mapping[str, int], params: Mapping[str, Any]) -> bo
 
 
 def cases(spec: Spec, tier: str = "core") -> list[Case]:
-    """The cases of one op: tier "smoke" (under 40), "core" (a few hundred, the smoke cases first) or
+    """The cases of one op: tier "smoke" (about 40), "core" (a few hundred, the smoke cases first) or
     "full" (the core cases first). Raises UnknownCase for a wrong line of regressions.txt, SpecError for a row
     of types that no case can be made of."""
     types = rows_of_types(spec)
     plain, probes, extra = _paired(spec, types), _probes(spec, types), list(mode_cases(spec, types))
     modes = extra[:SMOKE_MODES]
     few = probes[-1:] + probes[: SMOKE_PROBES - 1]
-    chosen = plain[: SMOKE_LIMIT - len(few) - len(modes)] + few + modes
+    chosen = plain[: SMOKE_LIMIT - len(few) - len(modes)] + few + modes + regressions(spec, smoke=True)
     if tier != "smoke":
         huge = [Case(spec.op, types[i % len(types)], shape) for i, shape in enumerate(huge_shapes(spec))]
         chosen += plain + probes + huge + extra + regressions(spec)
@@ -314,14 +314,17 @@ def mode_cases(spec: Spec, types: list[Types]) -> Iterator[Case]:
 # Cases that fuzzing found ---------------------------------------------------------------
 
 
-def regressions(spec: Spec, file: Path = REGRESSIONS) -> list[Case]:
-    """The cases of `spec.op` in regressions.txt: an id a line, `#` begins a comment.
+def regressions(spec: Spec, file: Path = REGRESSIONS, smoke: bool = False) -> list[Case]:
+    """The cases of `spec.op` in regressions.txt: an id a line, `#` begins a comment. With `smoke` those whose
+    comment is "smoke", which are part of that tier too.
 
     Raises UnknownCase with file and line for an id that names nothing, or of an op that there is not.
     """
     found = []
     for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
-        text = line.partition("#")[0].strip()
+        text, _, comment = (part.strip() for part in line.partition("#"))
+        if smoke and comment != "smoke":
+            continue
         op = text.partition("/")[0]
         try:
             if text and op == spec.op:

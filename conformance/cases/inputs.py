@@ -176,6 +176,26 @@ def _mask(bits: Bits, shape: tuple[int, ...], dtype: str, position: int) -> np.n
     return np.where((hidden | (kind == 1)[:, None]) & (kind != 0)[:, None], -np.inf, 0.0).ravel()
 
 
+def _last_nan(bits: Bits, shape: tuple[int, ...], dtype: str, position: int) -> np.ndarray:
+    """N(0, 1); the last element of every second row of the first tensor is NaN."""
+    values = bits.normal(_count(shape)).reshape(_rows(shape))
+    if not position and values.size:
+        values[::2, -1] = np.nan
+    return values.ravel()
+
+
+def _masked(bits: Bits, shape: tuple[int, ...], dtype: str, position: int) -> np.ndarray:
+    """N(0, 1); in each row of the first tensor a prefix, a suffix, all but one or nothing is -inf."""
+    rows, length = _rows(shape)
+    values = bits.normal(_count(shape)).reshape(rows, length)
+    if position or not values.size:
+        return values.ravel()
+    column, cut = np.arange(length), bits.below(length, rows)[:, None]
+    kind = (np.arange(rows) % 4)[:, None]
+    hidden = np.select([kind == 0, kind == 1, kind == 2], [column < cut, column > cut, column != cut], False)
+    return np.where(hidden, -np.inf, values).ravel()
+
+
 def _integers_of(
     bits: Bits, shape: tuple[int, ...], kind: dtypes.DType, values: str, below: int | None
 ) -> np.ndarray:
@@ -228,6 +248,9 @@ VALUES: dict[str, Maker] = {
     "powers_of_two": _powers_of_two,
     "signed_zero": _signed_zero,
 }
+
+NAMED_VALUES: dict[str, Maker] = {"last_nan": _last_nan, "masked": _masked}
+"""Value classes that cases of regressions.txt name; they are combined with nothing."""
 
 OWN_VALUES: dict[str, Maker] = {"mask": _mask}
 """Values that a spec may name for one input; no value class of cases."""
@@ -289,7 +312,7 @@ def make(
     if not kind.is_float or not kind.signed:
         logical = _codes(bits, distinct, kind, values, below).reshape(distinct)
         return _input(name, logical, shape, layout, repeated)
-    data = (VALUES | OWN_VALUES)[values](bits, distinct, dtype, position)
+    data = (VALUES | NAMED_VALUES | OWN_VALUES)[values](bits, distinct, dtype, position)
     if dtype != "float64":
         data = data.astype(np.float32)
     if mantissa is not None and dtype == "float32":

@@ -23,7 +23,8 @@ from portable.conformance.cases import generate
 from portable.conformance.cases.case import Case, Types, parse, types_text
 from portable.conformance.cases.generate import TIERS
 from portable.conformance.checker.argument_binding import Bound, Unsupported
-from portable.conformance.execute import runner
+from portable.conformance.execute import behaviour, runner
+from portable.conformance.execute.behaviour import Behaviour
 from portable.conformance.execute.result import Result
 from portable.conformance.judge import reference
 from portable.conformance.progress import Progress
@@ -35,6 +36,8 @@ from portable.runtime import detect
 from portable.spec import registry
 from portable.spec.model import Spec
 
+BEHAVIOURS = ("beyond_2_31",)
+"""Behaviours that a function from outside is asked for, beside the cases."""
 SHOWN = 5
 """Kinds of failures that a report prints; it counts the others."""
 STRIDES_ALONE = (
@@ -189,8 +192,11 @@ def check(
     return report
 
 
-def _judge(bound: Bound, case: Case, selected: _CheckDevice) -> Result:
+def _judge(bound: Bound, case: Case | Behaviour, selected: _CheckDevice) -> Result:
     """Run and judge one case; the function's exceptions become states."""
+    if isinstance(case, Behaviour):
+        call = behaviour.caller(bound.spec, bound)
+        return behaviour.judge(case, call, bound.name, selected.torch_device)
     try:
         materialized = reference.materialize(case, bound.spec)
     except Exception as error:  # a broken reference is the suite's fault, not the function's
@@ -231,18 +237,20 @@ def _spec(op: str) -> Spec:
     return registry.spec(op)
 
 
-def _chosen_cases(spec: Spec, tier: str, picked: Iterable[str | Case] | None, grad: bool) -> list[Case]:
+def _chosen_cases(
+    spec: Spec, tier: str, picked: Iterable[str | Case] | None, grad: bool
+) -> list[Case | Behaviour]:
     if grad and spec.gradient is None:
         raise _wrong("grad", True, f"False: {spec.op} has no gradient")
     if tier not in TIERS:
         raise _wrong("tier", tier, f"one of {listed(TIERS)}")
     if picked is None:
-        return generate.cases(spec, tier)
-    several: list[Any] = [picked] if isinstance(picked, (str, Case)) else list(picked)
+        return [*generate.cases(spec, tier), *(Behaviour(spec.op, name) for name in BEHAVIOURS)]
+    several: list[Any] = [picked] if isinstance(picked, (str, Case, Behaviour)) else list(picked)
     found = []
     for each in several:
-        case = parse(each, spec) if isinstance(each, str) else each
-        if not isinstance(case, Case) or case.op != spec.op:
+        case = (behaviour.parse(each) or parse(each, spec)) if isinstance(each, str) else each
+        if not isinstance(case, (Case, Behaviour)) or case.op != spec.op:
             raise _wrong("cases", getattr(case, "id", case), f"cases of {spec.op}, or their ids")
         found.append(case)
     if not found:
@@ -268,8 +276,11 @@ def _claimed(spec: Spec, types: Sequence[str] | None) -> list[Types]:
     ]  # fmt: skip
 
 
-def _rule(bound: Bound, case: Case, claimed: list[Types], grad: bool) -> str:
+def _rule(bound: Bound, case: Case | Behaviour, claimed: list[Types], grad: bool) -> str:
     """Why a case does not run, or ""."""
+    if isinstance(case, Behaviour):
+        narrow = dict(claimed[0]) != bound.spec.types[0] if claimed else True
+        return "types= does not claim the types that behaviours are asked in" if narrow else ""
     if case.types not in claimed:
         return f"types= does not claim {types_text(dict(case.types))}"
     if case.mode == "grad" and not grad:

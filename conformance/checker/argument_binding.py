@@ -133,7 +133,7 @@ class Bound:
         return self._tensors(self.function(*bound.args, **bound.kwargs), arguments.get("out"))
 
     def _tensors(self, result: Any, out: torch.Tensor | None) -> Any:
-        """Copies of the outputs: a function may return the same memory from its next call."""
+        """The outputs as tensors."""
         if out is not None:
             return out if result is None else result
         several = result if isinstance(result, (tuple, list)) else (result,)
@@ -142,7 +142,7 @@ class Bound:
             name = list(self.spec.outputs)[place] if place < len(self.spec.outputs) else f"output {place}"
             if dlpack.is_foreign(value):
                 value = dlpack.to_torch(self.spec.op, name, value)
-            tensors.append(value.clone() if isinstance(value, torch.Tensor) else value)
+            tensors.append(value)
         return tensors[0] if len(tensors) == 1 else tuple(tensors)
 
     def where(self, error: BaseException) -> str:

@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import portable
 from portable import errors
@@ -372,12 +373,19 @@ def _launches() -> Iterator[list[str]]:
 
 
 def compiled(call: Call, spec: Spec, device: torch.device) -> str | None:
-    """torch.compile(fullgraph=True) gives the same bits."""
+    """torch.compile(fullgraph=True) gives the same bits, and the strides that it is told are the results'."""
     tensors = sample(spec, device)
     expected = call(tensors)
     torch._dynamo.reset()  # each op and implementation compiles afresh
     got = torch.compile(call, fullgraph=True, backend="aot_eager", dynamic=False)(tensors)
-    return None if same(got, expected) else "under torch.compile the result differs"
+    if not same(got, expected):
+        return "under torch.compile the result differs"
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        fakes = {n: None if t is None else mode.from_tensor(t) for n, t in tensors.items()}
+        promised = [each.stride() for each in call(fakes)]
+    if (strides := [each.stride() for each in expected]) != promised:
+        return f"the results' strides are {strides}; torch.compile is told {promised}"
+    return None
 
 
 def autograd_runs(call: Call, spec: Spec, device: torch.device) -> str | None:
@@ -453,10 +461,8 @@ def cases(ops: Iterable[str]) -> list[Behaviour]:
     return [Behaviour(op, name) for op in ops for name in CASES if name != "probes" or specs[op].probes]
 
 
-def run(case: Behaviour, impl: str, device: torch.device) -> Result:
-    """Run one behaviour case on one pinned implementation. Exceptions become states."""
-    spec = registry.spec(case.op)
-    function = runner.function(case.op)
+def caller(spec: Spec, function: Callable[..., Any]) -> Call:
+    """`function`, which takes arguments by name, as behaviours call it: with tensors, for a tuple."""
     params = dict(required_params(spec)[0])
 
     def call(tensors: dict[str, Any]) -> tuple[torch.Tensor, ...]:
@@ -464,6 +470,13 @@ def run(case: Behaviour, impl: str, device: torch.device) -> Result:
         result = function(**{name: value for name, value in arguments.items() if value is not MISSING})
         return result if isinstance(result, tuple) else (result,)
 
+    return call
+
+
+def run(case: Behaviour, impl: str, device: torch.device) -> Result:
+    """Run one behaviour case on one pinned implementation. Exceptions become states."""
+    spec = registry.spec(case.op)
+    call = caller(spec, runner.function(case.op))
     if case.name in _NEEDS_GPU and device.type == "cpu":
         return Result(case, impl, "NotSupported", "needs a GPU")
     implementation = spec.implementation(impl)
@@ -472,9 +485,14 @@ def run(case: Behaviour, impl: str, device: torch.device) -> Result:
         return Result(case, impl, "NotSupported", "it reads lengths on the host: no graph can wait for them")
     if case.name == "rows_alone" and implementation is not None and not implementation.batch_invariant:
         return Result(case, impl, "NotSupported", "its spec says that it is not batch invariant")
+    with portable.using(**{case.op: impl}):
+        return judge(case, call, impl, device)
+
+
+def judge(case: Behaviour, call: Call, impl: str, device: torch.device) -> Result:
+    """Whether `call` behaves. Exceptions become states."""
     try:
-        with portable.using(**{case.op: impl}):
-            wrong = CASES[case.name](call, spec, device)
+        wrong = CASES[case.name](call, registry.spec(case.op), device)
     except NotApplicable as reason:
         return Result(case, impl, "NotSupported", str(reason))
     except Exception as error:

@@ -18,6 +18,7 @@ from portable.conformance.cases import inputs
 from portable.conformance.cases.case import Case
 from portable.conformance.execute.guards import guarded_memory
 from portable.conformance.execute.result import Result
+from portable.conformance.execute.side_effects import Watch, memory_faults
 from portable.conformance.judge import reference
 from portable.conformance.judge.bound import Verdict, deterministic, digest
 from portable.dispatch import dispatcher
@@ -143,6 +144,7 @@ def judge_call(
     case = materialized.case
     moved = {name: made.on(device) for name, made in materialized.inputs.items()}
     tensors = {name: view for name, (view, _) in moved.items()}
+    watch = Watch(tensors)
     with guarded_memory() as guards:
         first, fence = _call(materialized, function, tensors, device)
         synchronize(device)
@@ -152,6 +154,10 @@ def judge_call(
     del guards
     second, again = _call(materialized, function, tensors, device)
     synchronize(device)
+    faults = watch.faults()
+    if not case.mode:  # a gradient may be the one from above, and out= is the caller's
+        faults += memory_faults(first, second, tensors)
+    verdicts += [(name, Verdict("Fail.behaviour", note=note)) for name, note in faults]
     if set(first) != set(materialized.expected):
         note = f"got outputs {sorted(first)}, expected {sorted(materialized.expected)}"
         return _result(case, impl, [("", Verdict("Fail.shape", note=note))])

@@ -247,14 +247,60 @@ def test_a_triton_kernel_without_its_launch_is_refused(kernels):
 # What comes back ----------------------------------------------------------------------------------
 
 
-def test_arrays_and_reused_memory_are_taken():
+def test_arrays_are_taken():
     assert state(lambda x, weight: norm(x, weight).numpy()) == "Pass"
     assert state(lambda x, weight: norm(x, weight).numpy()[::-1, ::-1, ::-1]) == "Fail.value"
     assert state(lambda x, weight: (norm(x, weight),)) == "Pass"
-    kept = torch.empty(3, 5, 33)
-    assert state(lambda x, weight: kept.copy_(norm(x, weight))) == "Pass"
-    turns = iter((0.0, 1.0))
-    assert state(lambda x, weight: kept.copy_(norm(x, weight)).add_(next(turns))) == "Fail.nondeterministic"
+
+
+kept = torch.empty(3, 5, 33)
+
+
+def restored(x, weight):
+    old = x.clone()
+    y = norm(x.mul_(1), weight)
+    x.copy_(old)
+    return y
+
+
+def left_off(x, weight):
+    torch.set_grad_enabled(False)
+    return norm(x, weight)
+
+
+def shared(x, weight):
+    return norm(x, weight)[:1].expand(3, 5, 33)
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (
+            lambda x, weight: kept.copy_(norm(x, weight)),
+            "a second call wrote its result over the first one",
+        ),
+        (shared, "its elements share memory: their strides are (0, 33, 1)"),
+        (restored, "the input was written to, if only to be put back"),
+        (left_off, "the call left torch's gradient mode at False; it was True"),
+    ],
+)
+def test_what_a_call_may_not_do_beside_its_result(function, said):
+    report = check(function, "rms_norm", "cpu", cases=["rms_norm/float32/N=33,lead=3x5/normal/contiguous"])
+    (failure,) = report.failures
+    assert (failure.state, said in failure.message) == ("Fail.behaviour", True), failure
+    assert torch.is_grad_enabled()
+
+
+def test_indices_beyond_32_bits_are_asked():
+    def near(x, dim=-1):
+        span = sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
+        y = torch.softmax(x.float(), dim).to(x.dtype)
+        return y if span < 2**31 else y.flip(0)
+
+    report = check(near, "softmax", "cpu", types=["bfloat16", "float32", "float16"])
+    assert [failure.case.id for failure in report.failures] == ["softmax/behaviour/beyond_2_31"]
+    again = check(near, "softmax", "cpu", cases=["softmax/behaviour/beyond_2_31"])
+    assert [failure.case.id for failure in again.failures] == ["softmax/behaviour/beyond_2_31"]
 
 
 def overrun(x, weight):

@@ -82,7 +82,7 @@ def test_selected_ops_are_asked_alone(smoke):
     assert manifest.faults(record(own, ops=["softmax"])) == []
     (fault,) = manifest.faults(record(own[1:], ops=["softmax"]))
     assert fault == f"{own[0]} on torch was not run."
-    assert "matmul: no implementation ran any of its 46 cases." in manifest.faults(record(own))
+    assert any(each.startswith("matmul: no implementation ran any") for each in manifest.faults(record(own)))
     assert manifest.faults(record(own, ops=["softmax"], wanted=["torch"])) == []
 
 

@@ -50,6 +50,7 @@ def test_what_is_not_supported_says_the_rule(found):
     assert rules == {"takes T of bfloat16; this call has float32"}
 
 
+@pytest.mark.slow
 def test_a_failure_names_its_element_and_their_pattern(found):
     failure = next(each for each in found["short_mask"] if not each.conforms)
     for word in ("first wrong element [", "got", "expected", "bound", "ULP", "wrong: "):
