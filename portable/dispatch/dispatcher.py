@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 _MEMO_LIMIT = 4096
 _ops: dict[str, Op] = {}
-_binding = fork_lock()  # torch takes an op's registration once
+_binding = fork_lock()  # torch takes an op's registration once; see also `_compile`
 
 
 def op(name: str) -> Op:
@@ -247,7 +247,8 @@ class Op:
     def _compile(self, inputs: Sequence[Any], params: Sequence[Any], out: Any) -> CompiledCall:
         params, backend, device = self._resolve(inputs, params)
         arguments.check_memory(self.spec, inputs, out)
-        return CompiledCall(self.spec, backend, device, inputs, params, out)
+        with _binding:  # it imports: a child forked meanwhile would wait for the module's lock for ever
+            return CompiledCall(self.spec, backend, device, inputs, params, out)
 
     def _resolve(self, inputs: Sequence[Any], params: Sequence[Any]) -> tuple[list[Any], Backend, Device]:
         """The checked parameters, and where the call runs."""

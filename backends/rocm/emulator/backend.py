@@ -65,6 +65,11 @@ class EmulatedRocmBackend(RocmBackend):
 
         return emulated(self._device.arch)
 
+    def load(self, code: CodeObject, device: Device) -> Any:
+        from portable.backends.rocm.emulator import launch  # noqa: F401 - under the lock that a fork waits for
+
+        return super().load(code, device)
+
     def launcher(
         self,
         function: Any,
