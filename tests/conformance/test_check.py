@@ -279,7 +279,7 @@ def shared(x, weight):
             lambda x, weight: kept.copy_(norm(x, weight)),
             "a second call wrote its result over the first one",
         ),
-        (shared, "its elements share memory: their strides are (0, 33, 1)"),
+        (shared, "elements share memory: strides (0, 33, 1)"),
         (restored, "the input was written to, if only to be put back"),
         (left_off, "the call left torch's gradient mode at False; it was True"),
     ],
