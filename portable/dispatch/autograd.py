@@ -178,7 +178,7 @@ def register(
         with enable_single_level_autograd_function():
             return record(keyset, kwargs, tangents, *args)
 
-    library.impl(spec.op, kernel, "Autograd", with_keyset=True)
+    library.impl(spec.op, fast_path.untraced(kernel), "Autograd", with_keyset=True)
 
 
 def _tangent(result: torch.Tensor) -> torch.Tensor | None:
@@ -197,7 +197,7 @@ def register_out(
         arguments.check_out_records_nothing(spec, out, inputs)
         _below(overload, keyset, args, kwargs)
 
-    library.impl(f"{spec.op}.out", kernel, "Autograd", with_keyset=True)
+    library.impl(f"{spec.op}.out", fast_path.untraced(kernel), "Autograd", with_keyset=True)
 
 
 def _below(overload: Any, keyset: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

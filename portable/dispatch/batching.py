@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from portable.dispatch import arguments
+from portable.dispatch import arguments, fast_path
 from portable.errors import UnsupportedTransformError
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def register(
             result = call(_moved(spec, inputs, dims, logical, info.batch_size))
         return result, (0 if len(spec.outputs) == 1 else (0,) * len(spec.outputs))
 
-    torch.library.register_vmap(f"portable::{spec.op}", rule, lib=library)
+    torch.library.register_vmap(f"portable::{spec.op}", fast_path.untraced(rule), lib=library)
 
 
 def register_out(spec: Spec, library: torch.library.Library) -> None:

@@ -9,6 +9,7 @@ source text, filled in per op; `portable.softmax.source` shows it.
 from __future__ import annotations
 
 import linecache
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -187,6 +188,24 @@ def is_busy() -> bool:
 def has_transform() -> bool:
     """Whether a transform of torch.func is on."""
     return _HELPERS["_transform"]() is not None
+
+
+def untraced(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function`, a kernel of torch's dispatcher, run as it is where a graph breaks.
+
+    torch.compile traces what Python is called between two graphs, and does not know that a kernel's tensors
+    have levels of torch.func: tangents were zero (2026-11-23).
+    """
+    disabled: list[Callable[..., Any]] = []
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if not disabled:
+            if "torch._dynamo" not in sys.modules:  # nothing compiles; to import it takes seconds
+                return function(*args, **kwargs)
+            disabled.append(torch._dynamo.disable(function))
+        return disabled[0](*args, **kwargs)
+
+    return call
 
 
 def function(spec: Spec, text: str) -> Callable[..., Any]:

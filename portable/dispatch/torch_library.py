@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from portable.dispatch import arguments, autograd, batching
+from portable.dispatch import arguments, autograd, batching, fast_path
 
 if TYPE_CHECKING:
     from portable.spec.model import Spec
@@ -34,7 +34,7 @@ def define(spec: Spec, signature: arguments.Signature, run: Run, fake: Run, look
         inputs, params, _ = signature.split(signature.bind(args, kwargs))
         return fake(inputs, params, None)
 
-    _library.impl(spec.op, kernel, "CompositeExplicitAutograd")
+    _library.impl(spec.op, fast_path.untraced(kernel), "CompositeExplicitAutograd")
     torch.library.register_fake(name, meta, lib=_library)
     overload = getattr(torch.ops.portable, spec.op).default
     autograd.register(spec, signature, overload, _library, lookup)
@@ -75,7 +75,7 @@ def _autocast(
         with torch._C._ExcludeDispatchKeyGuard(excluded):
             return overload(**dict(zip(signature.names, given, strict=False)))
 
-    return kernel
+    return fast_path.untraced(kernel)
 
 
 def autocast_inputs(spec: Spec, inputs: Sequence[Any], device_type: str) -> list[Any]:

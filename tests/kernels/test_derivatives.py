@@ -276,12 +276,26 @@ def test_compiled_transforms(name, backend):
         same(got, transform(theirs))
 
 
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_a_graph_break_within_a_transform(backend):
+    """torch.compile then sees the Python of the op's kernels, which it must not trace."""
+    x, t = tensors("rms_norm")[0], tensors("rms_norm", seed=1)[0]
+    ours, theirs = portable.softmax, lambda x: torch.softmax(x, -1)
+
+    def broken(x):
+        torch._dynamo.graph_break()
+        return ours(x)
+
+    compiled = torch.compile(lambda x, t: torch.func.jvp(broken, (x,), (t,))[1], backend=backend)
+    same(compiled(x, t), along(theirs, [x], [t])[1])
+
+
 @pytest.mark.parametrize("name", OF_LENGTHS)
 def test_a_compiled_tangent_of_lengths_is_a_sentence(name):
     ours, _ = functions(name)
     primals = tuple(tensors(name))
     with pytest.raises(Exception, match="torch cannot transform the op's torch implementation"):
-        torch.compile(lambda: torch.func.jvp(ours, primals, primals), backend="aot_eager")()
+        torch.compile(lambda: torch.func.jvp(ours, primals, primals), backend="eager", fullgraph=True)()
 
 
 def test_tangents_of_batched_offsets_are_a_sentence():
