@@ -7,6 +7,7 @@ They map their arguments to those of the op, which checks them. The ops themselv
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,7 +21,13 @@ _op: Any = dispatcher.op("attention")
 Window = int | tuple[int | None, int | None] | None
 
 
-@documented
+_OF_TORCH = " portable.scaled_dot_product_attention takes torch's arguments."
+_CAUSAL = " Here it is causal=True, and the last query is at the last key; torch has the first at the first."
+_ARGUMENTS: tuple[str, ...] = ("query", "key", "value", "attn_mask", "dropout_p", "enable_gqa")
+_HINTS = dict.fromkeys(_ARGUMENTS, _OF_TORCH) | {"is_causal": _OF_TORCH + _CAUSAL}
+
+
+@partial(documented, hints=_HINTS)
 def attention(
     q: Tensor,
     k: Tensor,

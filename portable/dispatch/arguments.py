@@ -45,8 +45,8 @@ def dtype_name(dtype: torch.dtype) -> str:
 class Parameters:
     """Positional and keyword arguments of a function as one list, in the order of its signature."""
 
-    def __init__(self, op: str, signature: inspect.Signature):
-        self.op = op
+    def __init__(self, op: str, signature: inspect.Signature, hints: Mapping[str, str] | None = None):
+        self.op, self._hints = op, hints or {}
         parameters = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
         self.text = str(inspect.Signature(parameters))
         self.names = [p.name for p in parameters]
@@ -64,7 +64,7 @@ class Parameters:
         for name, value in kwargs.items():
             position = self._index.get(name)
             if position is None:
-                hint = errors.nearest(name, self.names)
+                hint = self._hints.get(name) or errors.nearest(name, self.names)
                 raise errors.SignatureError(self.op, f"has no argument {name!r}.{hint}", self.text)
             if values[position] is not MISSING:
                 raise errors.SignatureError(self.op, f"got {name!r} twice", self.text)
@@ -107,17 +107,17 @@ class Signature(Parameters):
         return values
 
 
-def documented(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """`function`, with a SignatureError in the place of Python's TypeError for arguments that do not fit."""
+def documented(function: Callable[_P, _R], hints: Mapping[str, str] | None = None) -> Callable[_P, _R]:
+    """`function`, with a SignatureError in the place of Python's TypeError for arguments that do not fit;
+    `hints` are sentences for names of arguments that another library has."""
 
     @functools.wraps(function)
     def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
         try:
             return function(*args, **kwargs)
         except TypeError:
-            Parameters(function.__name__, inspect.signature(function)).bind(
-                args, kwargs
-            )  # raises if that was it
+            parameters = Parameters(function.__name__, inspect.signature(function), hints)
+            parameters.bind(args, kwargs)  # raises if that was it
             raise
 
     return call

@@ -21,10 +21,17 @@ from portable.dispatch import (
     fast_path,
     pins,
     select,
+    torch_form,
     torch_library,
 )
 from portable.dispatch.compiled_call import CompiledCall
-from portable.errors import UnknownOpError, UnsupportedGradientError, UnsupportedTransformError
+from portable.errors import (
+    NotATensorError,
+    SignatureError,
+    UnknownOpError,
+    UnsupportedGradientError,
+    UnsupportedTransformError,
+)
 from portable.plan import Device
 from portable.runtime import detect
 from portable.runtime.fork_lock import fork_lock
@@ -109,6 +116,11 @@ class Op:
         self.__signature__ = spec.signature
         self._signature = signature
         self._may_squeeze = any(field.squeeze for field in spec.inputs.values())
+        self._torch_form = None if spec.torch_form is None else torch_form.TorchForm(spec)
+        if self._torch_form is not None:
+            signature.text += f", or as torch has it, {spec.op}{self._torch_form.text}"
+        slot = torch_form.shape_slot(spec)
+        self._shape_at = 0 if slot is None else list(spec.inputs).index(slot)
         self._plan_key, self._unguarded = fast_path.plan_key(spec), fast_path.unguarded(spec)
         self.bind = signature.bind
         self._overload = torch_library.define(spec, signature, self.run, self._fake, op)
@@ -131,6 +143,8 @@ class Op:
         self, inputs: Sequence[Any], params: Sequence[Any], out: Any = None, key: Any = None
     ) -> Any:
         """Any call. One on plain tensors that came with a `key` is known by it from then on."""
+        if self._shape_at and type(inputs[self._shape_at]) in torch_form.SHAPES:
+            return self.call_in_torch_form(inputs, {})
         if self._may_squeeze:
             whole, lacking = compiled_call.unsqueezed(self.spec, inputs)
             if lacking:
@@ -158,6 +172,22 @@ class Op:
         if autograd is not None and torch.is_grad_enabled():
             return autograd(*inputs)
         return run(inputs, out)
+
+    def call_in_torch_form(self, given: Sequence[Any], named: Mapping[str, Any]) -> Any:
+        """A call that does not fit the signature: one in the form of torch's function, or an error."""
+        return self(**self._from_torch_form(given, named))
+
+    def _from_torch_form(self, given: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
+        form = self._torch_form
+        found = None if form is None else form.arguments(given, named)
+        if found is None:
+            values = self._signature.bind(
+                given, named
+            )  # raises, but for a shape in a call that is not torch's
+            raise NotATensorError(
+                self.spec.op, self._signature.names[1], type(values[1]).__name__, "a torch.Tensor"
+            )
+        return found
 
     def _squeezed(
         self, inputs: Sequence[Any], params: Sequence[Any], out: Any, lacking: Sequence[str]
@@ -259,7 +289,16 @@ class Op:
         return params, backend, backend.device(first.device.index or 0)
 
     def explain(self, /, *args: Any, **kwargs: Any) -> select.Explanation:
-        inputs, params, out = self._signature.split(self._signature.bind(args, kwargs))
+        try:
+            values = self._signature.bind(args, kwargs)
+            in_torch_form = bool(self._shape_at) and type(values[self._shape_at]) in torch_form.SHAPES
+        except SignatureError:
+            in_torch_form = self._torch_form is not None
+            if not in_torch_form:
+                raise
+        if in_torch_form:
+            values = self._signature.bind((), self._from_torch_form(args, kwargs))
+        inputs, params, out = self._signature.split(values)
         inputs, _ = dlpack.convert(self.spec.op, list(self.spec.inputs), inputs)
         inputs, lacking = compiled_call.unsqueezed(self.spec, inputs)
         out = compiled_call.out_unsqueezed(self.spec, out, lacking)

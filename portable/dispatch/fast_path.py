@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from portable.backend import Backend
-from portable.dispatch import pins
+from portable.dispatch import pins, torch_form
 from portable.dispatch.arguments import MISSING, Signature
 from portable.runtime.build import BoundLaunch
 
@@ -69,8 +69,8 @@ def {op}(_op, {positional}/, *_rest, **_named):
     if _rest or _named:
         _given, _left = ({given}*_rest), len(_rest) + len(_named)
         {by_name}
-        if _left:  # a name that is not there, or given twice
-            _op.bind(_given, _named)
+        if _left:  # a name that is not there, or given twice: torch's form, or an error
+            return _op.call_in_torch_form(_given, _named)
     {fill}
     if _is_compiling() or _dispatch_modes() or _function_modes() or _forward_mode._current_level >= 0:
         return _op.dispatch_slow({call})
@@ -168,6 +168,7 @@ _HELPERS: dict[str, Any] = {
     "_missing": MISSING,
     "_PLAIN": PLAIN,
     "_no_guard": no_guard,
+    "_SHAPES": torch_form.SHAPES,
     "_pins": pins.active_pins,
     "_is_compiling": torch.compiler.is_dynamo_compiling,
     "_dispatch_modes": torch._C._len_torch_dispatch_stack,
@@ -221,6 +222,10 @@ def source(spec: Spec, signature: Signature) -> str:
     optional = [name for name in positional if absent[name] != "_missing"]
     fill = [f"if {name} is _missing: {name} = {absent[name]}" for name in optional]
     once = {name: f" and {name} is _missing" for name in positional}
+    slot = torch_form.shape_slot(spec)
+    if slot is not None:  # with a shape there the call is in torch's form, and its names are torch's
+        once = {name: f"{once.get(name, '')} and type({slot}) not in _SHAPES" for name in signature.names}
+        once[slot] = f" and {slot} is _missing"
     by_name = [
         f"if {name!r} in _named{once.get(name, '')}: {name}, _left = _named[{name!r}], _left - 1"
         for name in signature.names

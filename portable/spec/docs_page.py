@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Sequence
 
+from portable.spec import registry
 from portable.spec.model import Implementation, Spec
 
 
@@ -26,10 +28,18 @@ def page(spec: Spec) -> str:
 
 def _call(spec: Spec) -> list[str]:
     if not spec.functions:
-        return [f"```python\nportable.{spec.op}{spec.signature}\n```"]
+        return [f"```python\nportable.{spec.op}{spec.signature}\n```", *_torch_form(spec)]
     names = " and ".join(f"`portable.{each.function}`" for each in spec.functions)
     text = f"The public functions are {names}; see their `help()`. This page describes the op that they call:"
     return [text, f"```python\ntorch.ops.portable.{spec.op}{spec.signature}\n```"]
+
+
+def _torch_form(spec: Spec) -> list[str]:
+    if spec.torch_form is None:
+        return []
+    signature = inspect.signature(registry.load_entry(spec.torch_form))
+    bare = [each.replace(annotation=each.empty) for each in signature.parameters.values()]
+    return [f"Torch's form is accepted too: `{spec.op}{inspect.Signature(bare)}`."]
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

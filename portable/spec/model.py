@@ -305,6 +305,7 @@ class Spec:
     implementations: tuple[Implementation, ...]
     gradient: Path | Gradient | None = None
     autocast: Autocast = "none"
+    torch_form: Entry | None = None
     schema_version: int = 1
     rules: tuple[Rule, ...] = ()
     behaviour_case: Case | None = None

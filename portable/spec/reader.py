@@ -132,6 +132,7 @@ class _Reader(BaseReader):
             implementations=implementations,
             gradient=self.gradient(top, op, inputs, outputs),
             autocast=self.word(top, "autocast", _AUTOCAST, "none"),
+            torch_form=self.torch_form(top),
             schema_version=top["schema_version"],
             rules=rules,
             behaviour_case=reader.one(top, "behaviour_case"),
@@ -155,6 +156,9 @@ class _Reader(BaseReader):
         line = top.line_of("functions")
         texts = self.strings(top["functions"], line, "functions") if "functions" in top else ()
         return tuple(self.entry(text, line) for text in texts)
+
+    def torch_form(self, top: Map) -> Entry | None:
+        return self.entry(top["torch_form"], top.line_of("torch_form")) if "torch_form" in top else None
 
     def axes(self, data: Map) -> dict[str, Axis]:
         axes = {}

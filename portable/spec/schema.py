@@ -80,6 +80,12 @@ SPEC = {
         "derivatives.",
         "{op: scale_backward}",
     ),
+    "torch_form": Key(
+        "str",
+        "A function of the arguments of torch's own function which returns this op's by name; calls in "
+        "that form are accepted too.",
+        "torch_form.py:scale",
+    ),
     "autocast": Key(
         "str",
         "What autocast does to the inputs: `lower` converts them to its dtype, `float32` to "

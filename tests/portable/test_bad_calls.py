@@ -229,28 +229,28 @@ SAID = {
     "a missing argument": (
         lambda: portable.matmul(A),
         errors.SignatureError,
-        "portable.matmul: needs 'b'. Call it as matmul(a, b, *, precision='ieee', out=None).",
+        "portable.matmul: needs 'b'. Call it as matmul(a, b, *, precision='ieee', out=None), or as torch",
     ),
     "an unknown argument": (
         lambda: portable.softmax(X, dmi=0),
         errors.SignatureError,
-        "portable.softmax: has no argument 'dmi'. Did you mean 'dim'? Call it as softmax(x, dim=-1).",
+        "portable.softmax: has no argument 'dmi'. Did you mean 'dim'? Call it as softmax(x, dim=-1), or",
     ),
     "an argument called self": (
         lambda: portable.softmax(X, self=0),
         errors.SignatureError,
-        "portable.softmax: has no argument 'self'. Call it as softmax(x, dim=-1).",
+        "portable.softmax: has no argument 'self'. Call it as softmax(x, dim=-1), or as torch",
     ),
     "an argument twice": (
         lambda: portable.softmax(X, x=X),
         errors.SignatureError,
-        "portable.softmax: got 'x' twice. Call it as softmax(x, dim=-1).",
+        "portable.softmax: got 'x' twice. Call it as softmax(x, dim=-1), or as torch",
     ),
     "a keyword given by position": (
         lambda: portable.rms_norm(X, W, 1e-5),
         errors.SignatureError,
         "portable.rms_norm: takes 2 positional arguments but 3 were given."
-        " Call it as rms_norm(x, weight=None, *, eps=1e-06).",
+        " Call it as rms_norm(x, weight=None, *, eps=1e-06), or as torch",
     ),
     "no tensor": (
         lambda: portable.softmax([1.0, 2.0]),

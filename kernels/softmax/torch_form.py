@@ -1,0 +1,16 @@
+"""The arguments of torch.nn.functional.softmax and torch.softmax as this op's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from portable.errors import ParameterError
+
+
+def softmax(input: Any, dim: int = -1, _stacklevel: int = 3, dtype: Any = None) -> dict[str, Any]:
+    """`dtype` converts the input first, as in torch; a `dim` must be given where it is not the last."""
+    if dtype is not None and not isinstance(dtype, torch.dtype):
+        raise ParameterError("softmax", "dtype", dtype, "a torch.dtype or None")
+    return {"x": input if dtype is None else input.to(dtype), "dim": dim}
