@@ -16,7 +16,7 @@ from portable.backend import Backend, Resources
 from portable.configs import lookup
 from portable.dispatch import select
 from portable.dtypes import itemsize
-from portable.errors import CompileError, LaunchError, PortableError
+from portable.errors import CompileError, LaunchError, PortableError, listed
 from portable.plan import Device, Launch, NativeKernel, TensorInfo
 from portable.runtime import build, detect
 from portable.spec import registry
@@ -229,6 +229,23 @@ def run_all(work: Iterable[Job | Outcome], workers: int) -> Iterator[Outcome]:
                 pending.append(pool.submit(run, item))
         for future in as_completed(pending):
             yield future.result()
+
+
+def uncompiled(
+    ops: Iterable[str], chosen: list[tuple[Backend, Device]], outcomes: Iterable[Outcome]
+) -> list[str]:
+    """A sentence on each device for which none of `ops` has a kernel: its vendor builds none of their
+    languages, or their implementations leave the architecture out."""
+    compiled = {outcome.arch for outcome in outcomes}
+    languages = sorted(
+        {each for op in ops for one in registry.spec(op).implementations for each in one.languages}
+    )
+    theirs = f"the languages of {listed(ops)} are {listed(languages)}"
+    return [
+        f"nothing to compile for {device.arch}: {backend.name} builds {listed(backend.languages)}; {theirs}"
+        for backend, device in chosen
+        if device.arch not in compiled
+    ]
 
 
 def tuned_problems() -> list[str]:

@@ -190,10 +190,17 @@ def check(args: argparse.Namespace) -> int:
 
     problems = checking.tuned_problems()
     chosen = checking.targets(_listed(args.target))
-    ops = _listed(args.ops) or sorted(registry.op_folders())
+    ops = sorted(registry.op_folders()) if args.ops is None else _listed(args.ops)
+    if not ops:
+        raise PortableError(f"--ops {args.ops!r} names no op")
     work = checking.jobs(ops, chosen, args.quick)
     outcomes = list(_progress(checking.run_all(work, args.j), "compiling"))
     outcomes.sort(key=lambda o: (o.op, o.implementation, o.arch, o.kernel))
+    lacking = checking.uncompiled(ops, chosen, outcomes)
+    for sentence in lacking:
+        print(f"portable: {sentence}", file=sys.stderr)
+    if not outcomes:
+        return 1
     table = _check_table(outcomes)
     print(table)
     if args.markdown:
@@ -209,7 +216,7 @@ def check(args: argparse.Namespace) -> int:
         print(f"TunedFile: {problem}")
     passed = len(outcomes) - len(failed)
     print(f"{passed} kernels compile, {len(failed)} do not pass, {len(problems)} file problems")
-    return 1 if failed or problems else 0
+    return 1 if failed or problems or lacking else 0
 
 
 def _check_table(outcomes: Sequence[Any]) -> str:

@@ -78,9 +78,16 @@ def select(machine: Machine) -> Selection:
     for vendor in usable:
         backend = classes[vendor](folders[vendor])
         rival = backends.get(backend.device_type)
-        if rival is not None:
+        if rival is None:
+            backends[backend.device_type] = backend
+        elif (
+            backend.device_type == "cpu"
+        ):  # the CPU is always there: a vendor on the path does not replace it
+            found = detections[vendor]
+            reason = f"{found.reason}; PORTABLE_BACKEND={vendor} selects it"
+            detections[vendor] = Detection(found.present, found.usable, reason)
+        else:
             return Selection({}, detections, BackendError.several([rival.name, vendor]))
-        backends[backend.device_type] = backend
     return Selection(backends, detections)
 
 

@@ -7,7 +7,9 @@ import pytest
 from portable.backend import Machine
 from portable.backends.cuda.backend import CudaBackend
 from portable.backends.rocm.backend import RocmBackend
+from portable.commands import cli
 from portable.runtime import detect
+from portable.spec import registry
 
 NODE = "/sys/class/kfd/kfd/topology/nodes"
 
@@ -85,3 +87,58 @@ def test_architecture_patterns():
     assert not backend.arch_matches("sm_90a", "sm_100") and not backend.arch_matches("sm_80+", "sm_75")
     amd = RocmBackend.__new__(RocmBackend)
     assert amd.arch_matches("gfx11*", "gfx1101") and not amd.arch_matches("gfx11*", "gfx942")
+
+
+ACME = """
+from portable.backend import Backend, Detection
+
+class Acme(Backend):
+    name = "acme"
+    languages = ("acme", "torch")
+
+    @classmethod
+    def detect(cls, machine):
+        return Detection(True, True, "cc is there")
+
+    def device(self, index):
+        from portable.plan import Device
+
+        return Device("acme", "acme1", "Acme One", index, 1, 1, 0)
+
+    def targets(self):
+        return (self.device(0),)
+"""
+
+
+@pytest.fixture
+def acme(tmp_path, monkeypatch):
+    (tmp_path / "acme").mkdir()
+    (tmp_path / "acme" / "backend.py").write_text(ACME)
+    monkeypatch.setenv("PORTABLE_BACKEND_PATH", str(tmp_path))
+    monkeypatch.setenv("PORTABLE_BACKEND", "")
+    registry.clear_caches()
+    detect.reset()
+    yield
+    monkeypatch.undo()
+    registry.clear_caches()
+    detect.reset()
+
+
+def test_a_vendor_on_the_path_leaves_the_cpu_as_it_is(acme):
+    """Every call on the CPU failed with "Several backends are usable here: cpu, acme"."""
+    chosen = detect.select(made_up())
+    assert chosen.error is None and chosen.backends["cpu"].name == "cpu"
+    assert chosen.detections["acme"].reason == "cc is there; PORTABLE_BACKEND=acme selects it"
+    chosen = detect.select(made_up(PORTABLE_BACKEND="acme"))
+    assert chosen.backends["cpu"].name == "acme"
+
+
+def test_a_check_that_compiles_nothing_fails(acme, capsys):
+    """`portable check --target acme` said that 0 kernels compile, and that all was well."""
+    assert cli.main(["check", "--target", "acme", "--ops", "softmax"]) == 1
+    said, err = capsys.readouterr()
+    assert (
+        "portable: nothing to compile for acme1: acme builds acme, torch; the languages of softmax are" in err
+    )
+    assert "0 kernels compile" not in said
+    assert cli.main(["check", "--ops", "", "--target", "acme"]) == 2
