@@ -200,9 +200,7 @@ def _judge(bound: Bound, case: Case | Behaviour, selected: _CheckDevice) -> Resu
     try:
         materialized = reference.materialize(case, bound.spec)
     except Exception as error:  # a broken reference is the suite's fault, not the function's
-        return Result(
-            case, bound.name, "InternalError", f"the reference failed: {type(error).__name__}: {error}"
-        )
+        return Result(case, bound.name, "InternalError", reference.failed(error, bound.spec))
     start = time.perf_counter()
     with selected.counted() as launches:
         try:

@@ -260,7 +260,7 @@ def answer(
     try:
         materialized = reference.materialize(case, registry.spec(case.op))
     except Exception as error:  # a broken reference is the suite's fault, not the implementation's
-        fault = f"the reference failed: {type(error).__name__}: {error}"
+        fault = reference.failed(error, registry.spec(case.op))
         yield from (Result(case, name, "InternalError", fault) for name in impls)
         return
     on_inputs(fingerprint(materialized))

@@ -167,6 +167,8 @@ def judge(
     if exact:
         expected = ref.to(dtype).to(torch.float64)
         differs = (value != expected) & ~(value.isnan() & expected.isnan())
+        if tolerance.result_ulp == 0:  # a copy: a zero keeps its sign
+            differs |= (value == 0) & (value.signbit() != expected.signbit())
         if bool(differs.any()):
             first = _first(differs, value, expected, torch.zeros_like(limits), dtype)
             return _failed(found, "Fail.value", differs, first, "the result must come out exactly")

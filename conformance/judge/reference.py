@@ -129,6 +129,22 @@ def derived(case: Case, spec: Spec, tensors: Mapping[str, torch.Tensor]) -> dict
     }  # fmt: skip
 
 
+def failed(error: Exception, spec: Spec) -> str:
+    """What to say where `materialize` raised: the reference's own fault, or that of the spec's inputs."""
+    row = spec.types[0]
+    drawn = [
+        name for name, field in spec.inputs.items()
+        if field.below is None and not field.derived
+        and not dtypes.of(inputs.DTYPES[row.get(field.dtype, field.dtype)]).is_float
+    ]  # fmt: skip
+    hint = (
+        f"; input {drawn[0]} has no limit: if it is an index, give it `below: <axis>` in the spec"
+        if drawn
+        else ""
+    )
+    return f"the reference failed: {type(error).__name__}: {error}{hint}"
+
+
 def representable(case: Case) -> bool:
     """Whether float32 inputs are rounded to TF32 beforehand, so that a call that allows TF32 loses nothing
     by it and is held to the bound, and to the exactness, of float32.
@@ -182,7 +198,9 @@ def _outputs(
             raise ValueError(f"the reference of {spec.op} gives {name} as {ref.dtype} {tuple(ref.shape)}")
         if scale is not None:
             scale = scale.to(torch.float64).broadcast_to(ref.shape)
-        expected[name] = Expected(ref, scale, tolerance, dtype, exactly.get(name, False))
+        expected[name] = Expected(
+            ref, scale, tolerance, dtype, exactly.get(name, False) or limits.result_ulp == 0
+        )
     return expected
 
 
@@ -230,7 +248,11 @@ def _exactly(
 
 def _tolerance(result: float, steps: float, acc: torch.dtype) -> Tolerance:
     """The spec's tolerance; for float64 results the oracle rounds as much as the op does, so twice it."""
-    return Tolerance(result + 0.5, 2 * steps, acc) if acc == torch.float64 else Tolerance(result, steps, acc)
+    return (
+        Tolerance(result + 0.5, 2 * steps, acc)
+        if acc == torch.float64 and result
+        else Tolerance(result, steps, acc)
+    )
 
 
 def _gradients(case: Case, spec: Spec, made: Mapping[str, inputs.Input]) -> dict[str, Expected]:

@@ -295,10 +295,13 @@ class _Reader(BaseReader):
             if name not in outputs:
                 raise self.fail(line, f"{name!r} in tolerance is not an output.{nearest(name, outputs)}")
             found = self.keys(item, "tolerance", f"tolerance of {name}", line)
-            if found["result_ulp"] < 0.5:
-                raise self.fail(
-                    found.line_of("result_ulp"), "'result_ulp' is below 0.5, which rounding alone takes"
-                )
+            if found["result_ulp"] != 0 and not found["result_ulp"] >= 0.5:
+                expected = "0, which demands every bit, or at least 0.5, which rounding alone takes"
+                problem = f"'result_ulp' is {found['result_ulp']}; expected {expected}"
+                raise self.fail(found.line_of("result_ulp"), problem)
+            if found["result_ulp"] == 0 and str(found["accumulation_ulp"]) != "0":
+                problem = "with 'result_ulp' 0 'accumulation_ulp' is \"0\": every bit is the reference's"
+                raise self.fail(found.line_of("accumulation_ulp"), problem)
             tolerance[name] = Tolerance(
                 float(found["result_ulp"]),
                 self.formula(found["accumulation_ulp"], names, found.line_of("accumulation_ulp")),

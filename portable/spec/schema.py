@@ -214,7 +214,11 @@ REFERENCE = {
 
 TOLERANCE = {
     "result_ulp": Key(
-        "number", "Units in the last place of the output's type for its rounding.", "0.51", True
+        "number",
+        "Units in the last place of the output's type for its rounding: 0.51 for one rounding; 0 demands "
+        "every bit of the reference, the sign of a zero included.",
+        "0.51",
+        True,
     ),
     "accumulation_ulp": Key(
         "formula",

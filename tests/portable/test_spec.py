@@ -236,7 +236,7 @@ WRONG = [
     ("autocast: widest", "autocast: wide", "Did you mean 'widest'?"),
     ("4 + sqrt(N)", "4 + sqrt(n)", "unknown name 'n'"),
     ("4 + sqrt(N)", "4 + sqr(N)", "Did you mean 'sqrt'?"),
-    ("y: {result_ulp: 0.51,", "y: {result_ulp: 0.4,", "below 0.5"),
+    ("y: {result_ulp: 0.51,", "y: {result_ulp: 0.4,", "is 0.4; expected 0, which demands every bit"),
     ("  z: {result_ulp: 0.51, accumulation_ulp: 8}\n", "", "output z has no tolerance", 26),
     ("  z: {result_ulp: 0.51", "  q: {result_ulp: 0.51", "'q' in tolerance is not an output"),
     ("flops: 2 *", "flop: 2 *", "Did you mean 'flops'?"),

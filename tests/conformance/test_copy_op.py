@@ -1,0 +1,94 @@
+"""The op with an index that CONTRIBUTING.md shows, followed as written: judged bit for bit."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from portable.conformance import check
+from portable.runtime import detect
+from portable.spec import registry
+from portable.spec.reader import load_spec
+
+TEXT = (Path(__file__).resolve().parents[2] / "CONTRIBUTING.md").read_text()
+CASES = ["gather_rows/float32,I=int32/R=33,M=17,N=65/normal/contiguous",
+         "gather_rows/float32,I=int64/R=33,M=17,N=65/signed_zero/contiguous",
+         "gather_rows/bfloat16,I=int64/R=33,M=17,N=65/nonfinite/contiguous"]  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    section = TEXT[TEXT.index("## Tolerances, exact results, indices") :]
+    found = re.findall(r"^```\w+\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
+    (tmp_path / "gather_rows").mkdir()
+    for name, text in zip(("spec.yaml", "reference.py", "triton_impl.py"), found, strict=False):
+        (tmp_path / "gather_rows" / name).write_text(text)
+    monkeypatch.setenv("PORTABLE_KERNEL_PATH", str(tmp_path))
+    registry.clear_caches()
+    yield tmp_path / "gather_rows"
+    monkeypatch.undo()
+    registry.clear_caches()
+    detect.reset()
+
+
+def copy(x, index):
+    return x[index.long()]
+
+
+def off(x, index):  # the last bit of one element, and the sign of a zero
+    y = copy(x, index)
+    y[3, 2] = torch.nextafter(y[3, 2], y[3, 2] + 1) if y.dtype == torch.float32 else y[3, 2]
+    return y
+
+
+def test_a_copy_is_judged_bit_for_bit(folder):
+    load_spec(folder / "spec.yaml")
+    report = check(copy, "gather_rows", "cpu", cases=CASES)
+    assert report.tally.passed == 3, str(report)
+    report = check(off, "gather_rows", "cpu", cases=CASES[:1])
+    assert "1 of 1105 elements wrong" in str(report)
+    report = check(lambda x, index: copy(x, index) + 0.0, "gather_rows", "cpu", cases=CASES[1:2])
+    assert not report.conforms, "-0 became 0"
+
+
+def test_an_index_without_a_limit_is_named(folder):
+    """It was an InternalError, "index -109 is out of bounds": the suite's own fault."""
+    spec = folder / "spec.yaml"
+    spec.write_text(spec.read_text().replace(", below: R", ""))
+    registry.clear_caches()
+    (result,) = check(copy, "gather_rows", "cpu", cases=CASES[:1]).results
+    assert result.state == "InternalError"
+    assert "input index has no limit: if it is an index, give it `below: <axis>`" in result.message
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    (
+        (
+            "result_ulp: 0,",
+            "result_ulp: 0.3,",
+            "'result_ulp' is 0.3; expected 0, which demands every bit, or at least",
+        ),
+        ('accumulation_ulp: "0"', 'accumulation_ulp: "2"', "with 'result_ulp' 0 'accumulation_ulp' is \"0\""),
+    ),
+)
+def test_a_tolerance_that_cannot_be_meant_is_refused(folder, old, new, said):
+    spec = folder / "spec.yaml"
+    spec.write_text(spec.read_text().replace(old, new))
+    with pytest.raises(ValueError, match=re.escape(said)):
+        load_spec(spec)
+
+
+@pytest.mark.slow
+def test_its_kernel_conforms_on_an_emulated_gpu(folder):
+    pytest.importorskip("ziglang")
+    command = [sys.executable, "-m", "portable.conformance.commands.cli", "run", "--ops", "gather_rows"]
+    done = subprocess.run(
+        [*command, "--device", "rocm:gfx942", "--tier", "smoke"], capture_output=True, text=True
+    )
+    assert "\nCONFORMS: " in done.stdout, done.stdout + done.stderr
