@@ -14,6 +14,7 @@ import portable
 from portable.commands import new_op
 from portable.errors import PortableError
 from portable.runtime import detect
+from portable.tune import call_options
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -49,13 +50,9 @@ def _parser() -> argparse.ArgumentParser:
     traced = command("trace", trace, "Run one call on an emulated GPU and print what it did.")
     for sub in (explained, traced):
         sub.add_argument("op")
-        sub.add_argument(
-            "--shape",
-            action="append",
-            default=[],
-            help="an input's shape, e.g. 512x768; once per input, in order",
-        )
-        sub.add_argument("--dtype", default="float32")
+        call_options.add_shape(sub, "the spec's demo, or a small case of it")
+        call_options.add_param(sub)
+        sub.add_argument("--dtype", default="float32", help="the first input's type (default: float32)")
     traced.add_argument("--impl", help="the implementation or language to run (default: the chosen one)")
     traced.add_argument("--arch", help="which device to emulate (default: the vendor's own choice)")
     for sub in (informed, explained, traced):
@@ -115,22 +112,21 @@ def info(args: argparse.Namespace) -> int:
 
 
 def explain(args: argparse.Namespace) -> int:
-    import torch
-
     from portable.commands import trace as tracing
     from portable.spec import registry
 
     spec = registry.spec(args.op)
-    dtype = _dtype(args.dtype)
+    types, params = call_options.types(spec, args.dtype), call_options.params(args.param, spec)
     device = detect.main_backend().device_type
-    tensors = [_empty(text, dtype, device) for text in args.shape]
-    if not tensors:
+    calls = call_options.calls(args.shape, spec)
+    if not calls:
         case = spec.demo or spec.cases[0]
-        inputs = tracing.inputs(spec, (), dtype, case)
-        inputs = {name: torch.empty_like(tensor, device=device) for name, tensor in inputs.items()}
-        print(portable.explain(args.op, **inputs, **case.params))
-    else:
-        print(portable.explain(args.op, *tensors))
+        calls, params = [dict(tracing.shapes(spec, case))], {**case.params, **params}
+    for shapes in calls:
+        tensors = {
+            name: _empty(shape, types[name], device) for name, shape in shapes.items() if shape is not None
+        }
+        print(portable.explain(args.op, **tensors, **params))
     return 0
 
 
@@ -139,39 +135,27 @@ def trace(args: argparse.Namespace) -> int:
     from portable.spec import registry
 
     spec = registry.spec(args.op)
+    types, params = call_options.types(spec, args.dtype), call_options.params(args.param, spec)
+    calls = call_options.calls(args.shape, spec)
     tracing.choose(args.arch)
-    shapes = [_shape(text) for text in args.shape]
-    tensors = tracing.inputs(spec, shapes, _dtype(args.dtype))
-    params = {} if shapes else tracing.small_case(spec).params
-    traces = tracing.run(spec, tensors, params, args.impl)
-    print(f"{spec.op} on {portable.device()}, launches: {len(traces)}")
-    tracing.show(traces)
+    if not calls:
+        case = tracing.small_case(spec)
+        calls, params = [dict(tracing.shapes(spec, case))], {**case.params, **params}
+    for shapes in calls:
+        traces = tracing.run(spec, tracing.inputs(shapes, types), params, args.impl)
+        print(f"{spec.op} on {portable.device()}, launches: {len(traces)}")
+        tracing.show(traces)
     return 0
 
 
-def _dtype(name: str) -> Any:
-    import torch
-
-    dtype = getattr(torch, name, None)
-    if not isinstance(dtype, torch.dtype):
-        raise PortableError(f"--dtype {name!r} is no dtype of torch")
-    return dtype
-
-
-def _empty(text: str, dtype: Any, device: str) -> Any:
+def _empty(shape: tuple[int, ...], dtype: str, device: str) -> Any:
     import torch
 
     try:
-        return torch.empty(_shape(text), dtype=dtype, device=device)
+        return torch.empty(shape, dtype=getattr(torch, dtype), device=device)
     except (RuntimeError, OverflowError) as error:
+        text = "x".join(map(str, shape))
         raise PortableError(f"--shape {text!r}: {str(error).splitlines()[0]}") from None
-
-
-def _shape(text: str) -> tuple[int, ...]:
-    parts = text.lower().split("x")
-    if not all(part.isdecimal() and len(part) < 19 for part in parts):
-        raise PortableError(f"--shape {text!r}: expected sizes joined by x, e.g. 512x768")
-    return tuple(int(part) for part in parts)
 
 
 def _workers(text: str) -> int:

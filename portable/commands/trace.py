@@ -13,7 +13,7 @@ import torch
 import portable
 from portable.backend import Trace
 from portable.commands import check
-from portable.dispatch import arguments, dispatcher
+from portable.dispatch import dispatcher
 from portable.errors import PortableError, listed
 from portable.runtime import detect
 from portable.spec.model import Case, Spec
@@ -35,37 +35,27 @@ def choose(arch: str | None) -> None:
         detect.override_backend(emulate=True)
 
 
-def inputs(
-    spec: Spec, shapes: Sequence[tuple[int, ...]], dtype: torch.dtype, case: Case | None = None
-) -> dict[str, torch.Tensor]:
-    """Normal numbers for a call: of the given shapes, or of a case of the spec, a small one for None.
-    `dtype` is that of the first type variable; the others are of the first row of types that has it."""
-    if shapes:
-        if len(shapes) > len(spec.inputs):
-            raise PortableError(f"{spec.op} takes {listed(spec.inputs)}; {len(shapes)} shapes came")
-        named: Mapping[str, tuple[int, ...]] = dict(zip(spec.inputs, shapes, strict=False))
-    else:
-        named = _shapes(spec, small_case(spec) if case is None else case)
+def inputs(shapes: Mapping[str, tuple[int, ...] | None], types: Mapping[str, str]) -> dict[str, torch.Tensor]:
+    """Normal numbers for a call, by input; what has no shape is left out."""
     source = torch.Generator().manual_seed(0)
-    wanted, main = arguments.dtype_name(dtype), spec.type_variables[0]
-    row = next((row for row in spec.types if row[main] == wanted), dict.fromkeys(spec.types[0], wanted))
-
-    def typed(name: str) -> torch.dtype:
-        return getattr(torch, row.get(spec.inputs[name].dtype, spec.inputs[name].dtype))
-
-    return {name: torch.randn(shape, generator=source).to(typed(name)) for name, shape in named.items()}
+    return {
+        name: torch.randn(shape, generator=source).to(getattr(torch, types[name]))
+        for name, shape in shapes.items()
+        if shape is not None
+    }
 
 
 def small_case(spec: Spec) -> Case:
     """The largest of the spec's cases that an emulated GPU runs at once."""
 
     def elements(case: Case) -> int:
-        return sum(torch.Size(shape).numel() for shape in _shapes(spec, case).values())
+        return sum(torch.Size(shape).numel() for shape in shapes(spec, case).values())
 
     return max((case for case in spec.cases if elements(case) <= _MOST_ELEMENTS), key=elements)
 
 
-def _shapes(spec: Spec, case: Case) -> dict[str, tuple[int, ...]]:
+def shapes(spec: Spec, case: Case) -> dict[str, tuple[int, ...]]:
+    """The shapes of the inputs of a case of the spec."""
     present = [name for name in spec.inputs if name not in case.absent]
     return {name: (*case.leading.get(name, ()), *spec.sizes(name, case)) for name in present}
 

@@ -19,7 +19,7 @@ from portable.plan import Device
 from portable.runtime import detect
 from portable.spec import registry
 from portable.spec.model import Spec
-from portable.tune import problem, session, store
+from portable.tune import call_options, problem, session, store
 from portable.tune.progress import Progress
 
 SHOWN = 6
@@ -28,17 +28,9 @@ SHOWN = 6
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("op")
-    parser.add_argument(
-        "--shape",
-        action="append",
-        default=[],
-        help="a call: its inputs' shapes in order, joined by commas, e.g. 4096x4096,4096x8192; several times "
-        "for several calls (default: the spec's bench cases). Without commas one per input, as in explain",
-    )
+    call_options.add_shape(parser, "the spec's bench cases")
     parser.add_argument("--dtype", default="bfloat16", help="types, comma separated (default: bfloat16)")
-    parser.add_argument(
-        "--param", action="append", default=[], metavar="NAME=VALUE", help="a parameter of the call"
-    )
+    call_options.add_param(parser)
     parser.add_argument("--columns", default="", metavar="INPUT,...", help="column-major matrices")
     parser.add_argument("--impl", help="the implementation to tune (default: all that have tunables)")
     parser.add_argument(
@@ -151,14 +143,15 @@ def _problems(
     """The problems that the arguments select, one of each shape class."""
     rows = [problem.type_row(spec, name.strip()) for name in args.dtype.split(",") if name.strip()]
     columns = [name.strip() for name in args.columns.split(",") if name.strip()]
-    params = _params(args, spec)
+    params = call_options.params(args.param, spec)
+    calls = call_options.calls(args.shape, spec, least=1)
     found: dict[tuple[str, str], problem.Problem] = {}
     for name in _implementations(args, spec, backend, device):
         for row in rows:
             if args.shape:
                 chosen = [
-                    problem.of_shapes(spec, name, shapes, row, params, columns)
-                    for shapes in _shapes(args.shape, spec)
+                    problem.of_shapes(spec, name, list(shapes.values()), row, params, columns)
+                    for shapes in calls
                 ]
             else:
                 chosen = [problem.of_case(spec, name, case, row, columns) for case in spec.bench]
@@ -191,34 +184,6 @@ def _implementations(args: argparse.Namespace, spec: Spec, backend: Backend, dev
     return able
 
 
-def _shapes(texts: Sequence[str], spec: Spec) -> list[list[tuple[int, ...] | None]]:
-    needed = sum(1 for each in spec.inputs.values() if not each.optional)
-    if needed > 1 and not any("," in text for text in texts):
-        return [[_shape(text) for text in texts]]
-    return [[_shape(part) for part in text.split(",")] for text in texts]
-
-
-def _shape(text: str) -> tuple[int, ...] | None:
-    parts = text.strip().lower().split("x")
-    if parts == ["-"]:
-        return None
-    if not all(part.isdecimal() and 0 < len(part) < 19 and int(part) > 0 for part in parts):
-        raise PortableError(f"--shape {text!r}: expected sizes from 1 on joined by x, as 512x768; - for none")
-    return tuple(int(part) for part in parts)
-
-
-def _params(args: argparse.Namespace, spec: Spec) -> dict[str, Any]:
-    found = {}
-    for text in args.param:
-        name, equals, value = text.partition("=")
-        if not equals or name not in spec.params:
-            raise PortableError(f"--param {text!r}: expected NAME=VALUE of {listed(spec.params)}")
-        found[name] = _value(value)
-        if not spec.params[name].accepts(found[name]):
-            raise PortableError(f"--param {text!r}: {name} is {spec.params[name].expected}")
-    return found
-
-
 def _among(args: argparse.Namespace, problems: Sequence[problem.Problem]) -> dict[str, tuple[Any, ...]]:
     found = {}
     for text in args.among:
@@ -227,26 +192,12 @@ def _among(args: argparse.Namespace, problems: Sequence[problem.Problem]) -> dic
         if not equals or not legal:
             known = {each for one in problems for each in one.imp.tunables}
             raise PortableError(f"--among {text!r}: expected NAME=VALUE,... of {listed(sorted(known))}")
-        chosen = tuple(_value(value) for value in values.split(","))
+        chosen = tuple(call_options.value(value) for value in values.split(","))
         wrong = [value for value in chosen if any(value not in each for each in legal)]
         if wrong:
             raise PortableError(f"--among {text!r}: {wrong[0]!r} is not one of {listed(legal[0])}")
         found[name] = chosen
     return found
-
-
-def _value(text: str) -> Any:
-    words = {"none": None, "null": None, "true": True, "false": False}
-    if text.lower() in words:
-        return words[text.lower()]
-    try:
-        return int(text)
-    except ValueError:
-        pass
-    try:
-        return float(text)
-    except ValueError:
-        return text
 
 
 # Files ------------------------------------------------------------------------------------------------

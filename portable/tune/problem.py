@@ -13,6 +13,7 @@ from portable.dtypes import itemsize, of
 from portable.errors import PortableError, listed
 from portable.spec import registry
 from portable.spec.model import Case, Implementation, Spec
+from portable.tune import call_options
 
 
 @dataclass(frozen=True)
@@ -147,13 +148,7 @@ def of_shapes(
     columns: Sequence[str] = (),
 ) -> Problem:
     """A call whose inputs have these shapes, in the spec's order; what is left out is absent."""
-    if len(shapes) > len(spec.inputs):
-        raise PortableError(f"{spec.op} takes {listed(spec.inputs)}; {len(shapes)} shapes came")
-    named = dict(zip(spec.inputs, [*shapes, *[None] * len(spec.inputs)], strict=False))
-    for name, input_ in spec.inputs.items():
-        if named[name] is None and not input_.optional:
-            raise PortableError(f"{spec.op}: the shape of {name} is missing; it takes {listed(spec.inputs)}")
-    return _made(spec, implementation, named, row, params, columns)
+    return _made(spec, implementation, call_options.named(spec, shapes), row, params, columns)
 
 
 def _made(

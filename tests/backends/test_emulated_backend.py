@@ -468,7 +468,7 @@ def test_trace_prints_what_a_launch_did(environment, capsys):
         ({}, ["--arch", "rocm"], "names a vendor; its devices are gfx90a"),
         ({}, ["--arch", "sm_90a"], "no emulated GPU"),
         ({}, ["--impl", "nothing"], "the op has"),
-        ({}, ["--shape", "3", "--shape", "3"], "softmax takes x; 2 shapes came"),
+        ({}, ["--shape", "3,3"], "softmax takes x; 2 shapes came"),
     ],
 )
 def test_trace_refuses_in_one_line(environment, capsys, variables, argv, message):
