@@ -12,7 +12,12 @@ from portable.errors import ParameterError
 def check_normalized_shape(op: str, input: Any, normalized_shape: Sequence[int]) -> None:
     """It is the last dimension. Raises ParameterError, or NotATensorError for the input."""
     last = tuple(check_tensor(op, "input", input).shape[-1:])
-    if tuple(normalized_shape) != last:
-        remedy = "Flatten the dimensions with x.flatten(-k)" if len(normalized_shape) > 1 else ""
+    several = isinstance(normalized_shape, (tuple, list))
+    if (
+        not several
+        or any(isinstance(size, float) for size in normalized_shape)
+        or tuple(normalized_shape) != last
+    ):
+        remedy = "Flatten the dimensions with x.flatten(-k)" if several and len(normalized_shape) > 1 else ""
         expected = f"{last}, the last dimension alone"
         raise ParameterError(op, "normalized_shape", normalized_shape, expected, remedy)

@@ -6,11 +6,14 @@ from typing import Any
 
 import torch
 
+from portable.dispatch.arguments import check_tensor
 from portable.errors import ParameterError
 
 
 def softmax(input: Any, dim: int = -1, _stacklevel: int = 3, dtype: Any = None) -> dict[str, Any]:
     """`dtype` converts the input first, as in torch; a `dim` must be given where it is not the last."""
-    if dtype is not None and not isinstance(dtype, torch.dtype):
+    if dtype is None:
+        return {"x": input, "dim": dim}
+    if not isinstance(dtype, torch.dtype):
         raise ParameterError("softmax", "dtype", dtype, "a torch.dtype or None")
-    return {"x": input if dtype is None else input.to(dtype), "dim": dim}
+    return {"x": check_tensor("softmax", "input", input).to(dtype), "dim": dim}

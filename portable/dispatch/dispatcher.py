@@ -288,17 +288,20 @@ class Op:
         backend = detect.backend_for(first.device.type, self.spec.op, next(iter(self.spec.inputs)))
         return params, backend, backend.device(first.device.index or 0)
 
-    def explain(self, /, *args: Any, **kwargs: Any) -> select.Explanation:
+    def bound(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+        """All arguments of a call in the order of the signature, also of one in torch's form."""
         try:
             values = self._signature.bind(args, kwargs)
-            in_torch_form = bool(self._shape_at) and type(values[self._shape_at]) in torch_form.SHAPES
         except SignatureError:
-            in_torch_form = self._torch_form is not None
-            if not in_torch_form:
+            if self._torch_form is None:
                 raise
-        if in_torch_form:
-            values = self._signature.bind((), self._from_torch_form(args, kwargs))
-        inputs, params, out = self._signature.split(values)
+        else:
+            if not self._shape_at or type(values[self._shape_at]) not in torch_form.SHAPES:
+                return values
+        return self._signature.bind((), self._from_torch_form(args, kwargs))
+
+    def explain(self, /, *args: Any, **kwargs: Any) -> select.Explanation:
+        inputs, params, out = self._signature.split(self.bound(args, kwargs))
         inputs, _ = dlpack.convert(self.spec.op, list(self.spec.inputs), inputs)
         inputs, lacking = compiled_call.unsqueezed(self.spec, inputs)
         out = compiled_call.out_unsqueezed(self.spec, out, lacking)

@@ -456,6 +456,7 @@ def test_types_restrict_what_is_claimed():
 def test_a_tier_is_asked_whole():
     narrow = check(norm, "rms_norm", "cpu", types=["float32"])
     assert narrow.conforms and len(narrow.results) > 30, str(narrow)
+    assert str(narrow).startswith("CONFORMS: ")
 
 
 @pytest.mark.parametrize(

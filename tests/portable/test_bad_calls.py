@@ -195,7 +195,8 @@ def exact(value: Any) -> Any:
 def check_result(call: Call, result: Any) -> None:
     """A call that went through gave what the reference gives, in the shapes and dtypes of the spec."""
     spec = registry.spec(call.op)
-    bound = spec.signature.bind(*call.args, **call.kwargs).arguments
+    values = dispatcher.op(call.op).bound(call.args, call.kwargs)
+    bound = dict(zip(spec.signature.parameters, values, strict=True))
     bound.pop("out", None)
     if any(getattr(each, "is_meta", False) for each in bound.values()):
         return
@@ -268,7 +269,7 @@ SAID = {
         errors.DtypeError,
         "portable.swiglu: argument 'gate' has dtype int32;"
         " expected bfloat16 or float16 or float32 or float64."
-        " Convert it, for example with gate.to(torch.bfloat16).",
+        " Convert it, for example with gate.to(torch.float32).",
     ),
     "two dtypes": (
         lambda: portable.matmul(A, B.half()),

@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional
 
 import portable
-from portable.errors import ParameterError, SignatureError
+from portable.errors import DtypeError, NotATensorError, ParameterError, SignatureError
 
 X, W, B, M = torch.randn(3, 5), torch.randn(5), torch.randn(5), torch.randn(4, 5)
 
@@ -66,6 +66,10 @@ def test_torchs_form_has_its_gradient_and_is_explained():
         (lambda: portable.layer_norm(X, (4,)), ParameterError, r"normalized_shape.*expected \(5,\)"),
         (lambda: portable.rms_norm(X, (4,), W), ParameterError, r"normalized_shape.*expected \(5,\)"),
         (lambda: portable.softmax(X, dtype="float32"), ParameterError, "'dtype'"),
+        (lambda: portable.softmax([1.0], dtype=torch.float32), NotATensorError, "'input'"),
+        (lambda: portable.layer_norm(X, normalized_shape=5), ParameterError, "normalized_shape"),
+        (lambda: portable.softmax(torch.ones(3).long()), DtypeError, r"x.to\(torch.float32\)"),
+        (lambda: portable.softmax(X.to(torch.float8_e5m2)), DtypeError, r"x.to\(torch.bfloat16\)"),
         (lambda: portable.softmax(x=X, inputs=X), SignatureError, r"or as torch has it, softmax\(input, "),
         (lambda: portable.attention(X, X, X, is_causal=True), SignatureError,
          "portable.scaled_dot_product_attention takes torch's arguments"),
