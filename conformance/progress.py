@@ -10,6 +10,10 @@ EVERY = 20.0
 """Seconds between two plain lines; they also say how long the rest takes at the pace so far."""
 
 
+FIRST = 5.0
+"""Seconds before the first."""
+
+
 class Progress:
     """Counts results; `say` prints above the bar. `stream` is standard output unless another is given."""
 
@@ -18,7 +22,7 @@ class Progress:
         self._stream, self._first = stream, done
         self._bar: Any = None
         self._start = time.monotonic()
-        self._next = self._start + EVERY
+        self._next = self._start + min(EVERY, FIRST)
         if (stream or sys.stdout).isatty():
             import rich.progress as rich
             from rich.console import Console

@@ -142,7 +142,7 @@ def trace(args: argparse.Namespace) -> int:
         case = tracing.small_case(spec)
         calls, params = [dict(tracing.shapes(spec, case))], {**case.params, **params}
     for shapes in calls:
-        traces = tracing.run(spec, tracing.inputs(shapes, types), params, args.impl)
+        traces = tracing.run(spec, tracing.inputs(spec, shapes, types), params, args.impl)
         print(f"{spec.op} on {portable.device()}, launches: {len(traces)}")
         tracing.show(traces)
     return 0

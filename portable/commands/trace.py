@@ -16,6 +16,7 @@ from portable.commands import check
 from portable.dispatch import dispatcher
 from portable.errors import PortableError, listed
 from portable.runtime import detect
+from portable.runtime.tensors import random_tensor
 from portable.spec.model import Case, Spec
 
 _MOST_ELEMENTS = 2**16  # of the inputs, where the call's shapes are not given
@@ -35,14 +36,21 @@ def choose(arch: str | None) -> None:
         detect.override_backend(emulate=True)
 
 
-def inputs(shapes: Mapping[str, tuple[int, ...] | None], types: Mapping[str, str]) -> dict[str, torch.Tensor]:
-    """Normal numbers for a call, by input; what has no shape is left out."""
+def inputs(
+    spec: Spec, shapes: Mapping[str, tuple[int, ...] | None], types: Mapping[str, str]
+) -> dict[str, torch.Tensor]:
+    """Normal numbers for a call, and indices below their limits, by input; what has no shape is left out."""
     source = torch.Generator().manual_seed(0)
-    return {
-        name: torch.randn(shape, generator=source).to(getattr(torch, types[name]))
-        for name, shape in shapes.items()
-        if shape is not None
-    }
+    present = {name: shape for name, shape in shapes.items() if shape is not None}
+    axes: dict[Any, int] = {}
+    for name, shape in present.items():
+        axes |= zip(reversed(spec.inputs[name].dims), reversed(shape), strict=False)
+    made = {}
+    for name, shape in present.items():
+        below = spec.inputs[name].below
+        limit = axes.get(below, 1) if isinstance(below, str) else below
+        made[name] = random_tensor(shape, types[name], source, below=limit)
+    return made
 
 
 def small_case(spec: Spec) -> Case:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from portable.commands import trace
 from portable.conformance import check
 from portable.runtime import detect
 from portable.spec import registry
@@ -54,6 +55,13 @@ def test_a_copy_is_judged_bit_for_bit(folder):
     assert "1 of 1105 elements wrong" in str(report)
     report = check(lambda x, index: copy(x, index) + 0.0, "gather_rows", "cpu", cases=CASES[1:2])
     assert not report.conforms, "-0 became 0"
+
+
+def test_a_trace_draws_an_index_below_its_limit(folder):
+    """`portable trace gather_rows` read beside x: its index was of N(0, 1)."""
+    spec = load_spec(folder / "spec.yaml")
+    made = trace.inputs(spec, {"x": (3, 65), "index": (1000,)}, {"x": "float32", "index": "int64"})
+    assert made["index"].dtype == torch.int64 and set(made["index"].tolist()) == {0, 1, 2}
 
 
 def test_an_index_without_a_limit_is_named(folder):
