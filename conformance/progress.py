@@ -10,19 +10,16 @@ EVERY = 20.0
 """Seconds between two plain lines; they also say how long the rest takes at the pace so far."""
 
 
-FIRST = 5.0
-"""Seconds before the first."""
-
-
 class Progress:
-    """Counts results; `say` prints above the bar. `stream` is standard output unless another is given."""
+    """Counts results; `say` prints above the bar. `stream` is standard output unless another is given; the
+    first plain line comes after `first` seconds."""
 
-    def __init__(self, total: int, done: int = 0, stream: TextIO | None = None):
+    def __init__(self, total: int, done: int = 0, stream: TextIO | None = None, first: float = EVERY):
         self._total, self._done, self._failed = total, done, 0
         self._stream, self._first = stream, done
         self._bar: Any = None
         self._start = time.monotonic()
-        self._next = self._start + min(EVERY, FIRST)
+        self._next = self._start + min(EVERY, first)
         if (stream or sys.stdout).isatty():
             import rich.progress as rich
             from rich.console import Console

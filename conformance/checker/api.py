@@ -179,7 +179,7 @@ def check(
     ))  # fmt: skip
     lost = ""
     rules = [_rule(bound, case, claimed, grad) for case in chosen_cases]
-    with selected.backend.triton(), Progress(rules.count(""), stream=sys.stderr) as progress:
+    with selected.backend.triton(), Progress(rules.count(""), stream=sys.stderr, first=5.0) as progress:
         for number, (case, rule) in enumerate(zip(chosen_cases, rules, strict=True)):
             if lost or rule:
                 result = Result(case, bound.name, *(("NotRun", lost) if lost else ("NotSupported", rule)))

@@ -143,7 +143,7 @@ class Op:
         self, inputs: Sequence[Any], params: Sequence[Any], out: Any = None, key: Any = None
     ) -> Any:
         """Any call. One on plain tensors that came with a `key` is known by it from then on."""
-        if self._shape_at and type(inputs[self._shape_at]) in torch_form.SHAPES:
+        if self._shape_at and torch_form.is_shape(inputs[self._shape_at]):
             return self.call_in_torch_form(inputs, {})
         if self._may_squeeze:
             whole, lacking = compiled_call.unsqueezed(self.spec, inputs)
@@ -296,7 +296,7 @@ class Op:
             if self._torch_form is None:
                 raise
         else:
-            if not self._shape_at or type(values[self._shape_at]) not in torch_form.SHAPES:
+            if not self._shape_at or not torch_form.is_shape(values[self._shape_at]):
                 return values
         return self._signature.bind((), self._from_torch_form(args, kwargs))
 

@@ -23,6 +23,11 @@ SHAPES = frozenset((tuple, list, torch.Size))
 """Types of torch's `normalized_shape`, which stands where the op takes a tensor."""
 
 
+def is_shape(value: Any) -> bool:
+    """Whether it is a `normalized_shape`, and not a list of numbers in the place of a tensor."""
+    return type(value) in SHAPES and all(isinstance(size, (int, torch.SymInt)) for size in value)
+
+
 def shape_slot(spec: Spec) -> str | None:
     """The input in whose place torch's form may have a shape: the second one, where it may be None."""
     second = list(spec.inputs.values())[1:2]
@@ -42,7 +47,7 @@ class TorchForm:
     def arguments(self, given: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any] | None:
         """The op's arguments by name for a call with torch's; None where they are not torch's either."""
         present = [value for value in given if value is not MISSING]
-        if not (any(name not in self._own for name in named) or any(type(x) in SHAPES for x in present[1:2])):
+        if not (any(name not in self._own for name in named) or any(map(is_shape, present[1:2]))):
             return None  # nothing in it is torch's alone: the op's own words fit the mistake better
         try:
             values = self._parameters.bind(present, named)
