@@ -118,6 +118,12 @@ def test_attention_conforms_on_emulated_gpus():
     assert f"on gfx90a {record.tally(found)}" in readme
 
 
+def test_the_core_tier_of_attention_conforms_on_emulated_gfx942():
+    found = record.read(ROOT / "conformance/results/emulated-gfx942/core-attention.json")
+    assert record.conforming(found) and found["header"]["complete"] and not found["header"]["dirty"]
+    assert f"{record.tally(found)}" in (ROOT / "README.md").read_text()
+
+
 def test_an_h200_and_emulated_gpus_agree():
     """But for the sign of zeros that Triton 3.6 loses on AMD, in float16 products (docs/emulated.md)."""
     for arch, differ in (("gfx90a", 15), ("gfx942", 15), ("gfx950", 0), ("gfx1100", 17), ("gfx1201", 17)):
