@@ -135,8 +135,8 @@ def reset(replacement: Selection | None = None) -> None:
 
 
 def override_backend(vendor: str | None = None, arch: str | None = None, emulate: bool | None = None) -> None:
-    """Select again, as if the environment had said so: PORTABLE_BACKEND, PORTABLE_<VENDOR>_ARCH (which device
-    made of software) and PORTABLE_EMULATE; what is None stays as it is."""
+    """Select again, as if the environment had said so: PORTABLE_BACKEND, PORTABLE_<VENDOR>_ARCH (which GPU
+    to emulate) and PORTABLE_EMULATE; what is None stays as it is."""
     if vendor is not None:
         os.environ["PORTABLE_BACKEND"] = vendor
         if arch is not None:
