@@ -267,11 +267,13 @@ def test_a_damaged_tuned_file_is_named_with_its_line(twice, tmp_path, entry, mes
     lookup.entries.cache_clear()
 
 
-def test_two_usable_vendors_are_not_guessed_between(toy, monkeypatch):
-    chosen = detect.select(
-        detect.Machine({"cuda": None, "hip": None}, {"TOY_GPU": "1"}, exists=lambda path: False)
+def test_two_usable_gpus_of_one_device_type_are_not_guessed_between(toy, monkeypatch):
+    """A vendor on the CPU leaves its backend in use: tests/backends/test_detection.py."""
+    monkeypatch.setattr(detect.backend_class("toy"), "device_type", "cuda")
+    machine = detect.Machine(
+        {"cuda": "13.0", "hip": None}, {"TOY_GPU": "1"}, exists=lambda path: path == "/dev/nvidia0"
     )
-    assert "PORTABLE_BACKEND" in str(chosen.error)
+    assert "PORTABLE_BACKEND" in str(detect.select(machine).error)
 
 
 def test_an_unknown_backend_is_an_error_with_the_known_ones(toy):
