@@ -1,5 +1,5 @@
-"""attention_paged, as attention of batches of sequences of one length: through torch, the reference in
-float64, its error scale, the tables of a case, and probes."""
+"""attention_paged, as attention of batches of sequences of one length: the reference in float64, its error
+scale, the tables of a case, and probes. `torch_impl` runs the same batches."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import error_scale, reference, torch_impl
+from . import error_scale, reference
 from .probes import Call, equal, normal
 
 TORCH_ELEMENTS = 1 << 24
@@ -68,20 +68,7 @@ def _per_key(q: Tensor, v_cache: Tensor) -> int:
     return H * (D + v_cache.shape[-1] + M)
 
 
-# --- through torch, the reference and its error scale -----------------------------------------------------
-
-
-def attention_paged(
-    q: Tensor, k_cache: Tensor, v_cache: Tensor, block_table: Tensor, seq_lens: Tensor,
-    sinks: Tensor | None = None, **params: Any,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """o and lse through torch: any device, float32 inside or wider."""
-
-    def own(q: Tensor, k: Tensor, v: Tensor, _: Tensor) -> tuple[Tensor, Tensor]:
-        return torch_impl.attention(q, k, v, None, sinks, **_named(params))
-
-    per_key = 2 * _per_key(q, v_cache) + 2 * q.shape[1] * q.shape[2]
-    return _forward(own, per_key, TORCH_ELEMENTS, q, k_cache, v_cache, block_table, seq_lens)
+# --- the reference and its error scale --------------------------------------------------------------------
 
 
 def reference_forward(

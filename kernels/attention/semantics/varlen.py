@@ -1,5 +1,5 @@
-"""attention_varlen and its gradient, as attention of batches of sequences of equal lengths: through torch,
-the reference in float64, its error scales, the offsets of a case, and a probe."""
+"""attention_varlen and its gradient, as attention of batches of sequences of equal lengths: the reference
+in float64, its error scales, the offsets of a case, and a probe. `torch_impl` runs the same batches."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import error_scale, reference, torch_impl
+from . import error_scale, reference
 from .probes import Call, normal
 
 TORCH_ELEMENTS = 1 << 24
@@ -88,27 +88,6 @@ def _backward(
         own = found.values() if isinstance(found, dict) else found
         dq[at], dk[there], dv[there] = (each.transpose(1, 2) for each in own)
     return dq, dk, dv
-
-
-# --- through torch ----------------------------------------------------------------------------------------
-
-
-def attention_varlen(
-    q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, sinks: Tensor | None = None,
-    **params: Any,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """o and lse on any device, float32 inside or wider."""
-    given = q, k, v, cu_seqlens_q, cu_seqlens_k, sinks
-    return _forward(torch_impl.attention, TORCH_ELEMENTS, -torch.inf, *given, params)
-
-
-def attention_varlen_backward(
-    do: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, cu_seqlens_q: Tensor,
-    cu_seqlens_k: Tensor, dlse: Tensor | None = None, **params: Any,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """dq, dk and dv."""
-    given = do, q, k, v, o, lse, cu_seqlens_q, cu_seqlens_k, dlse
-    return _backward(torch_impl.attention_backward, TORCH_ELEMENTS, *given, params)
 
 
 # --- the reference and its error scales -------------------------------------------------------------------

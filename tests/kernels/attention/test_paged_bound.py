@@ -13,7 +13,7 @@ from portable.conformance.cases.generate import cases
 from portable.conformance.judge import reference
 from portable.kernels.attention.semantics import error_scale, paged
 from portable.kernels.attention.semantics.paged import batches, gather
-from portable.kernels.attention.semantics.paged_torch import attention_paged
+from portable.kernels.attention.semantics.torch_impl import attention_paged
 from portable.spec import registry
 
 TYPES = {"T": "bfloat16", "R": "float32", "acc": "float32"}

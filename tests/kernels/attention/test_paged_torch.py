@@ -11,7 +11,7 @@ from torch import Tensor
 
 from portable.kernels.attention.semantics import paged, torch_impl
 from portable.kernels.attention.semantics.paged import batches
-from portable.kernels.attention.semantics.paged_torch import attention_paged
+from portable.kernels.attention.semantics.torch_impl import attention_paged
 
 PARAMS: dict[str, Any] = {"scale": None, "window_left": None, "softcap": None}
 

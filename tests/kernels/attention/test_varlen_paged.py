@@ -18,9 +18,8 @@ from portable.conformance.cases.generate import cases
 from portable.conformance.judge import reference
 from portable.dispatch import arguments, compiled_call, dispatcher
 from portable.kernels.attention.planning import max_tiles
-from portable.kernels.attention.semantics.paged_torch import attention_paged
+from portable.kernels.attention.semantics.torch_impl import attention_paged, attention_varlen
 from portable.kernels.attention.semantics.varlen import bounds
-from portable.kernels.attention.semantics.varlen_torch import attention_varlen
 from portable.kernels.attention.sm80 import plan as sm80
 from portable.kernels.attention.triton import plan as triton_plan
 from portable.kernels.attention.triton import tiles as triton_tiles
