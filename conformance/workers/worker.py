@@ -16,24 +16,17 @@ import gc
 import json
 import os
 import sys
-from collections.abc import Callable
 from typing import Any
 
 from portable.conformance.execute.result import Result
 from portable.runtime import worker_io
-
-Send = Callable[[dict[str, Any]], None]
+from portable.runtime.worker_io import Send
 
 
 def main() -> int:
     """The worker's life: until its input ends or its device is lost (exit code 4)."""
     worker_io.die_with_parent()
-    tasks, channel = worker_io.claim_stdio()
-
-    def send(message: dict[str, Any]) -> None:
-        channel.write(json.dumps(message) + "\n")
-        channel.flush()
-
+    tasks, send = worker_io.claim_stdio()
     import torch
 
     import portable
@@ -54,7 +47,6 @@ def main() -> int:
             perform(json.loads(line), runner.torch_device(), apply_waivers, send)
         except runner.DeviceLost as lost:
             send({"result": lost.result.entry(), "lost": True})
-            channel.close()
             os._exit(4)  # a lost device may hang an orderly exit
         send({"done": True})
         if number % 64 == 63:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import signal
 import sys
-from typing import TextIO
+from collections.abc import Callable
+from typing import Any, TextIO
+
+Send = Callable[[dict[str, Any]], None]
+"""Writes an answer as one line of JSON."""
 
 
 def die_with_parent() -> None:
@@ -15,11 +20,16 @@ def die_with_parent() -> None:
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
 
-def claim_stdio() -> tuple[TextIO, TextIO]:
-    """The tasks, and where to answer. From then on kernels read nothing, and print to standard error."""
+def claim_stdio() -> tuple[TextIO, Send]:
+    """The tasks, and how to answer. From then on kernels read nothing, and print to standard error."""
     tasks = os.fdopen(os.dup(0), encoding="utf-8")
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)
     os.dup2(2, 1)
-    return tasks, answers
+
+    def send(message: dict[str, Any]) -> None:
+        answers.write(json.dumps(message) + "\n")
+        answers.flush()
+
+    return tasks, send

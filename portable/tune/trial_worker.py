@@ -15,18 +15,12 @@ from typing import Any
 
 from portable.dtypes import itemsize, of
 from portable.runtime import worker_io
-
-Send = Callable[[dict[str, Any]], None]
+from portable.runtime.worker_io import Send
 
 
 def main() -> int:
     worker_io.die_with_parent()
-    tasks, channel = worker_io.claim_stdio()
-
-    def send(message: dict[str, Any]) -> None:
-        channel.write(json.dumps(message) + "\n")
-        channel.flush()
-
+    tasks, send = worker_io.claim_stdio()
     bench: Any = None
     for line in tasks:
         request = json.loads(line)

@@ -86,7 +86,7 @@ def test_a_second_output_changes_no_sum(name):
 
 @pytest.mark.parametrize(
     "sizes", [(512, 512, 512), (512, 513, 512), (128, 256, 8192), (100, 77, 65)],
-    ids=["by the engine", "by pointers", "split", "unaligned"],
+    ids=["by TMA", "by pointers", "split", "unaligned"],
 )  # fmt: skip
 def test_triton_has_a_second_output_too(sizes):
     plain, both = (triton_impl.plan(call(*sizes, z=z, **TRITON)) for z in (False, True))

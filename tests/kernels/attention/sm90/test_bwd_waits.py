@@ -8,14 +8,10 @@ that stands still ends no test run, so the order is tried here.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.kernels.attention.sm90.test_varlen_waits import Barrier
-
-Wait = Callable[[], bool]
-Role = Iterator[Wait]
+from tests.kernels.attention.sm90.roles import Barrier, Role, deadlocks
 
 
 class Stages:
@@ -48,40 +44,25 @@ class Stages:
         self.free[stage].arrive()
 
 
-def stands_still(roles: list[Role], order: random.Random) -> bool:
-    waits = {role: wait for role in roles if (wait := next(role, None)) is not None}
-    while waits:
-        ready = [role for role, wait in waits.items() if wait()]
-        if not ready:
-            return True
-        role = order.choice(ready)
-        wait = next(role, None)
-        if wait is None:
-            del waits[role]
-        else:
-            waits[role] = wait
-    return False
-
-
 class Keys:
     """A block of bwd_hdim256.cu, with `buffers` for gradients of scores on their way out. A warp for each
-    ring clears what lies beyond a sequence's end in the `torn` steps."""
+    ring clears what lies beyond a sequence's end in the `partial` steps."""
 
-    def __init__(self, steps: int, stages: int, buffers: int, torn: frozenset[int] = frozenset()):
-        self.steps, self.buffers, self.torn = steps, buffers, torn
-        self.q, self.dout, self.chances = Stages(stages, 2), Stages(stages, 2), Stages(2, 1)
+    def __init__(self, steps: int, stages: int, buffers: int, partial: frozenset[int] = frozenset()):
+        self.steps, self.buffers, self.partial = steps, buffers, partial
+        self.q, self.dout, self.p = Stages(stages, 2), Stages(stages, 2), Stages(2, 1)
         self.meet = Barrier(2)
         self.written: list[list[int]] = [[-1, -1] for _ in range(buffers)]
-        self.leaving: list[int] = []  # steps whose gradients the copy engine has yet to read
+        self.leaving: list[int] = []  # steps whose gradients TMA has yet to read
         self.kept: list[int] = []
-        self.roles = [self.make_dv(), self.make_dk(), self.second_warp(), self.engine()]
+        self.roles = [self.make_dv(), self.make_dk(), self.second_warp(), self.tma()]
         for ring in (self.q, self.dout):
             announced = [Barrier(1) for _ in range(stages)]
             self.roles += [self.load(ring, announced), self.clear(ring, announced)]
 
     def load(self, ring: Stages, announced: list[Barrier]) -> Role:
         for step in range(self.steps):
-            if step in self.torn:
+            if step in self.partial:
                 stage = step % len(announced)
                 yield ring.free[stage].over(step // len(announced) - 1)
                 assert not ring.reading[stage]
@@ -91,7 +72,7 @@ class Keys:
 
     def clear(self, ring: Stages, announced: list[Barrier]) -> Role:
         phases = [0] * len(announced)
-        for step in sorted(self.torn):
+        for step in sorted(self.partial):
             stage = step % len(announced)
             yield announced[stage].over(phases[stage])
             phases[stage] += 1
@@ -102,7 +83,7 @@ class Keys:
         for step in range(self.steps):
             yield from self.q.read(step)
             self.q.leave(step)
-            yield from self.chances.fill(step)
+            yield from self.p.fill(step)
             yield from self.dout.read(step)
             self.dout.leave(step)
 
@@ -110,8 +91,8 @@ class Keys:
         for step in range(self.steps):
             yield from self.dout.read(step)
             self.dout.leave(step)
-            yield from self.chances.read(step)
-            self.chances.leave(step)
+            yield from self.p.read(step)
+            self.p.leave(step)
             yield from self.q.read(step)
             self.write(step, 0)
             yield lambda: not self.leaving  # wait_stores_read
@@ -131,7 +112,7 @@ class Keys:
         assert all(other % self.buffers != step % self.buffers for other in self.leaving), "not read yet"
         self.written[step % self.buffers][warp] = step
 
-    def engine(self) -> Role:
+    def tma(self) -> Role:
         while len(self.kept) < self.steps:
             yield lambda: bool(self.leaving)
             step = self.leaving[0]
@@ -140,22 +121,22 @@ class Keys:
 
 
 @pytest.mark.parametrize("stages", [2, 3])
-def test_no_order_stands_still_or_writes_over_what_is_read(stages):
+def test_no_order_deadlocks_or_writes_over_what_is_read(stages):
     order = random.Random(stages)
     for steps in (0, 1, 2, 3, 5, 12):
         for _ in range(60):
             block = Keys(steps, stages, buffers=2)
-            assert not stands_still(block.roles, order)
+            assert not deadlocks(block.roles, order)
             assert block.kept == list(range(steps))
 
 
 @pytest.mark.parametrize("stages", [2, 3])
-@pytest.mark.parametrize("torn", [{0}, {0, 5, 10}, {0, 1, 2, 3}, set(range(12))])
-def test_steps_that_cross_a_sequences_end_are_cleared_first(stages, torn):
+@pytest.mark.parametrize("partial", [{0}, {0, 5, 10}, {0, 1, 2, 3}, set(range(12))])
+def test_steps_that_cross_a_sequences_end_are_cleared_first(stages, partial):
     order = random.Random(stages)
     for _ in range(60):
-        block = Keys(12, stages, buffers=2, torn=frozenset(torn))
-        assert not stands_still(block.roles, order)
+        block = Keys(12, stages, buffers=2, partial=frozenset(partial))
+        assert not deadlocks(block.roles, order)
         assert block.kept == list(range(12))
 
 
@@ -163,7 +144,7 @@ def test_one_buffer_of_gradients_is_written_over():
     order = random.Random(1)
     with pytest.raises(AssertionError):
         for _ in range(60):
-            stands_still(Keys(5, 2, buffers=1).roles, order)
+            deadlocks(Keys(5, 2, buffers=1).roles, order)
 
 
 class Queries:
@@ -198,7 +179,7 @@ def test_consumers_of_other_keys_stay_in_step(spans):
     order = random.Random(7)
     for _ in range(60):
         block = Queries(spans)
-        assert not stands_still(block.roles, order)
+        assert not deadlocks(block.roles, order)
         assert block.taken == [list(range(*span)) for span in spans]
 
 
@@ -206,4 +187,4 @@ def test_a_consumer_that_frees_what_it_has_not_seen_filled_is_found():
     order = random.Random(7)
     with pytest.raises(AssertionError):
         for _ in range(60):
-            assert not stands_still(Queries([(0, 30), (20, 30)], skips_wait=False).roles, order)
+            assert not deadlocks(Queries([(0, 30), (20, 30)], skips_wait=False).roles, order)

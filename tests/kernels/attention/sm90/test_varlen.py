@@ -115,7 +115,7 @@ def test_two_launches_forward():
     ],
 )
 def test_heads_of_one_key_head_share_a_tile(given, pack):
-    """A warp's 16 rows are of one head; the copy engine brings all heads of the queries as one box."""
+    """A warp's 16 rows are of one head; TMA loads all heads of the queries as one box."""
     main = planned(sm90.forward(forward(**given, causal=True))).launches[1]
     rows = 64 * defines(main)["CONSUMERS"]
     assert defines(main)["PACK_GQA"] == pack and rows // pack % 16 == 0

@@ -12,32 +12,14 @@ from typing import NamedTuple
 
 import pytest
 
-Role = Iterator[Callable[[], bool]]
+from tests.kernels.attention.sm90.roles import Barrier, Role, deadlocks
+
 STAGES = 2
 
 
 class Tile(NamedTuple):
     blocks: int  # of keys
-    torn: bool  # whether the first block of values that is walked crosses the sequence's end
-
-
-class Barrier:
-    """Of as many arrivals a phase; a wait tells phases apart by parity, so none may be two ahead."""
-
-    def __init__(self, arrivals: int):
-        self.arrivals, self.here, self.phases = arrivals, 0, 0
-
-    def arrive(self) -> None:
-        self.here += 1
-        if self.here == self.arrivals:
-            self.here, self.phases = 0, self.phases + 1
-
-    def over(self, phase: int) -> Callable[[], bool]:
-        def seen() -> bool:
-            assert self.phases <= phase + 2
-            return self.phases > phase
-
-        return seen
+    partial: bool  # whether the first block of values that is walked crosses the sequence's end
 
 
 class Ring:
@@ -65,7 +47,7 @@ class Block:
     def __init__(self, tiles: list[Tile], consumers: int, q_stages: int, told: bool):
         self.claimed = [tile for tile in tiles if told or tile.blocks]
         self.queries, self.keys, self.values = (Ring(n, consumers) for n in (q_stages, STAGES, STAGES))
-        self.torn = [Barrier(1) for _ in range(STAGES)]
+        self.partial = [Barrier(1) for _ in range(STAGES)]
         self.slot_filled, self.slot_freed = Barrier(1), Barrier(2 + consumers)
         self.slot: Tile | None = None
         self.q_stages = q_stages
@@ -88,9 +70,9 @@ class Block:
     def copy(self) -> Role:
         tiles, tile_count, block, behind = self.tiles(), 0, 0, None
 
-        def copy_values(use: int, torn: bool) -> Role:
+        def copy_values(use: int, partial: bool) -> Role:
             yield self.values.until_freed(use)
-            self.torn[use % STAGES].arrive() if torn else self.values.fill(use)
+            self.partial[use % STAGES].arrive() if partial else self.values.fill(use)
 
         def copy_queries(use: int) -> Role:
             yield self.queries.until_freed(use)
@@ -112,7 +94,7 @@ class Block:
                     yield from copy_values(*behind)
                 if self.q_stages == 1 and step == 0:
                     yield from copy_queries(tile_count)
-                behind = block, tile.torn and step == 0
+                behind = block, tile.partial and step == 0
                 block += 1
             tile_count += 1
         if behind is not None:
@@ -125,9 +107,9 @@ class Block:
             tile = next(tiles)
             if not isinstance(tile, Tile):
                 return
-            if tile.blocks and tile.torn:
+            if tile.blocks and tile.partial:
                 stage = block % STAGES
-                yield self.torn[stage].over(phases[stage])
+                yield self.partial[stage].over(phases[stage])
                 phases[stage] += 1
                 self.values.fill(block)
             block += tile.blocks
@@ -162,20 +144,6 @@ class Block:
                 block += 1
             tile_count += 1
 
-    def stands_still(self, order: random.Random) -> bool:
-        waits = {role: wait for role in self.roles if (wait := next(role, None)) is not None}
-        while waits:
-            ready = [role for role, wait in waits.items() if wait()]
-            if not ready:
-                return True
-            role = order.choice(ready)
-            wait = next(role, None)
-            if wait is None:
-                del waits[role]
-            else:
-                waits[role] = wait
-        return False
-
 
 def drawn(order: random.Random) -> list[Tile]:
     count = order.choice((0, 1, 2, 3, 5, 9))
@@ -184,11 +152,11 @@ def drawn(order: random.Random) -> list[Tile]:
 
 @pytest.mark.parametrize("q_stages", [1, 2])
 @pytest.mark.parametrize("consumers", [2, 3])
-def test_no_order_of_tiles_stands_still(consumers, q_stages):
+def test_no_order_of_tiles_deadlocks(consumers, q_stages):
     order = random.Random(consumers * 2 + q_stages)
     for _ in range(400):
         tiles = drawn(order)
-        assert not Block(tiles, consumers, q_stages, told=False).stands_still(order), tiles
+        assert not deadlocks(Block(tiles, consumers, q_stages, told=False).roles, order), tiles
 
 
 @pytest.mark.parametrize(
@@ -198,5 +166,5 @@ def test_consumers_told_of_a_tile_without_keys_wait_for_one_more(tiles):
     """They free no keys before they have it; it is claimed once the copying thread has read the one before,
     and that thread waits for keys."""
     order = random.Random(3)
-    assert Block(tiles, 2, 2, told=True).stands_still(order)
-    assert not Block(tiles, 2, 2, told=False).stands_still(order)
+    assert deadlocks(Block(tiles, 2, 2, told=True).roles, order)
+    assert not deadlocks(Block(tiles, 2, 2, told=False).roles, order)

@@ -1,4 +1,4 @@
-"""Plans of the Triton product whose tiles a copy engine fetches, of its split sums and of packed operands."""
+"""Plans of the Triton product whose tiles TMA loads, of its split sums and of packed operands."""
 
 from __future__ import annotations
 
