@@ -384,7 +384,7 @@ def test_an_emulated_gpu_s_derivatives_in_float32(name, emulate):
         primals, directions = tensors(name, dtype=dtype), tensors(name, seed=1, dtype=dtype)
         leaves = [x.requires_grad_() for x in primals]
         first = torch.autograd.grad(loss(function)(*leaves), leaves, create_graph=True)
-        second = torch.autograd.grad(sum(x.square().sum() for x in first), leaves)
+        second = torch.autograd.grad(torch.stack([x.square().sum() for x in first]).sum(), leaves)
         with fwd.dual_level():
             duals = [fwd.make_dual(x, t) for x, t in zip(primals, directions, strict=True)]
             made = fwd.unpack_dual(function(*duals))

@@ -1,5 +1,5 @@
-"""Models of who waits for whom in a thread block: roles as generators that yield what they wait for, and run in
-any order. A kernel that deadlocks ends no test run, so the order is tried here."""
+"""Models of who waits for whom in a thread block: roles as generators that yield what they wait for, and
+run in any order. A kernel that deadlocks ends no test run, so the order is tried here."""
 
 from __future__ import annotations
 
