@@ -16,7 +16,7 @@ class Progress:
 
     def __init__(self, total: int, done: int = 0, stream: TextIO | None = None, first: float = EVERY):
         self._total, self._done, self._failed = total, done, 0
-        self._stream, self._first = stream, done
+        self._stream, self._done_before = stream, done
         self._bar: Any = None
         self._start = time.monotonic()
         self._next = self._start + min(EVERY, first)
@@ -59,7 +59,7 @@ class Progress:
 
     def _left(self) -> str:
         """How long the rest takes at the pace so far, in words; "" at the end."""
-        pace = (time.monotonic() - self._start) / (self._done - self._first)
+        pace = (time.monotonic() - self._start) / (self._done - self._done_before)
         seconds = pace * (self._total - self._done)
         if self._done >= self._total:
             return ""

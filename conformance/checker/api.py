@@ -120,9 +120,9 @@ class Report:
 
     def _strides_alone(self) -> bool:
         """Whether the contiguous cases pass and the others fail."""
-        judged = [
-            each for each in self.results if isinstance(each.case, Case) and each.state not in NOT_JUDGED
-        ]  # a behaviour has no layout
+        # A behaviour has no layout.
+        cases = [each for each in self.results if isinstance(each.case, Case)]
+        judged = [each for each in cases if each.state not in NOT_JUDGED]
         plain = [each.conforms for each in judged if each.case.layout == "contiguous"]
         others = [each.conforms for each in judged if each.case.layout != "contiguous"]
         return min(len(plain), len(others)) >= FEWEST and all(plain) and not any(others)

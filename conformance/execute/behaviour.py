@@ -1,7 +1,7 @@
 """Behaviour cases: not what an op computes but how it behaves as part of a program.
 
-Each is a function `(op, spec, tensors, params, device) -> str | None`: None is a pass, a sentence a
-failure, `NotApplicable` why the machine or the op has no such case. They run pinned, on every implementation.
+Each is a function `(call, spec, device) -> str | None`: None is a pass, a sentence a failure, and
+NotApplicable says why the machine or the op has no such case. They run pinned, on every implementation.
 """
 
 from __future__ import annotations

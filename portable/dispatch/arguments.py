@@ -236,9 +236,8 @@ def check_types(spec: Spec, tensors: Sequence[Any]) -> dict[str, str]:
         if not narrowed:
             legal = sorted({row.get(field.dtype, field.dtype) for row in rows})
             beside = "".join(f" beside {name!r} of {other}" for name, other in found.values())
-            exact = (
-                "float32" in legal and not tensor.dtype.is_floating_point
-            )  # bfloat16 rounds integers above 256
+            # bfloat16 rounds integers above 256
+            exact = "float32" in legal and not tensor.dtype.is_floating_point
             remedy = f"Convert it, for example with {field.name}.to(torch.{'float32' if exact else legal[0]})"
             raise errors.DtypeError(spec.op, field.name, got, f"{' or '.join(legal)}{beside}", remedy)
         rows = narrowed

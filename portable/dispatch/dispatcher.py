@@ -105,9 +105,8 @@ class Op:
     def __init__(self, spec: Spec, signature: arguments.Signature):
         self.spec = spec
         self.plan_cache: dict[tuple[Any, ...], CompiledCall] = {}
-        self.guard_cache: dict[
-            tuple[Any, ...], fast_path.Entry
-        ] = {}  # plain calls, by the keys of portable.dispatch.fast_path
+        # plain calls, by the keys of portable.dispatch.fast_path
+        self.guard_cache: dict[tuple[Any, ...], fast_path.Entry] = {}
         self.__name__ = self.__qualname__ = spec.op
         self.__module__ = "portable"
         from portable.spec import docs_page  # not part of `import portable`
@@ -156,9 +155,8 @@ class Op:
         if not all(x is None or isinstance(x, torch.Tensor) for x in inputs):
             return self.call_dlpack(inputs, params, out)
         if not _is_plain(inputs, out is not None):
-            arguments.check_tensors(
-                self.spec, inputs
-            )  # else torch's dispatcher raises first, with its own message
+            # torch's dispatcher would raise with a message of its own
+            arguments.check_tensors(self.spec, inputs)
             if not fast_path.is_busy():
                 arguments.check_fakes(self.spec, inputs)
                 arguments.check_memory(self.spec, [t if _has_memory(t) else None for t in inputs])
@@ -181,12 +179,10 @@ class Op:
         form = self._torch_form
         found = None if form is None else form.arguments(given, named)
         if found is None:
-            values = self._signature.bind(
-                given, named
-            )  # raises, but for a shape in a call that is not torch's
-            raise NotATensorError(
-                self.spec.op, self._signature.names[1], type(values[1]).__name__, "a torch.Tensor"
-            )
+            values = self._signature.bind(given, named)
+            # It fits: a shape stands in the place of a tensor, in a call that is not torch's.
+            name, kind = self._signature.names[1], type(values[1]).__name__
+            raise NotATensorError(self.spec.op, name, kind, "a torch.Tensor")
         return found
 
     def _squeezed(
@@ -233,8 +229,10 @@ class Op:
             what = f"{reason}, under a transform of torch.func"
             raise UnsupportedTransformError(self.spec.op, what, "Pass torch tensors alone")
         if wants or arguments.has_tangent(tensors):
-            remedy = "Pass torch tensors alone, or call under torch.no_grad()"
-            raise UnsupportedGradientError(self.spec.op, reason, remedy if wants else remedy.split(",")[0])
+            remedy = "Pass torch tensors alone"
+            if wants:
+                remedy += ", or call under torch.no_grad()"
+            raise UnsupportedGradientError(self.spec.op, reason, remedy)
         if out is not None and dlpack.is_foreign(out):
             written = dlpack.to_torch(self.spec.op, "out", out, written=True)
             self.run(tensors, params, compiled_call.out_unsqueezed(self.spec, written, lacking))

@@ -55,7 +55,7 @@ def define_out(spec: Spec, signature: arguments.Signature, run: Run) -> Any:
         inputs, params, out = signature.split(signature.bind(args, kwargs))
         run(inputs, params, out)
 
-    _library.impl(f"{spec.op}.out", kernel, "CompositeExplicitAutograd")
+    _library.impl(f"{spec.op}.out", fast_path.untraced(kernel), "CompositeExplicitAutograd")
     torch.library.register_fake(f"portable::{spec.op}.out", lambda *args, **kwargs: None, lib=_library)
     overload = getattr(torch.ops.portable, spec.op).out
     autograd.register_out(spec, signature, overload, _library)

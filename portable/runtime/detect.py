@@ -80,9 +80,8 @@ def select(machine: Machine) -> Selection:
         rival = backends.get(backend.device_type)
         if rival is None:
             backends[backend.device_type] = backend
-        elif (
-            backend.device_type == "cpu"
-        ):  # the CPU is always there: a vendor on the path does not replace it
+        elif backend.device_type == "cpu":
+            # The CPU is always there: a vendor on the path does not replace it.
             found = detections[vendor]
             reason = f"{found.reason}; PORTABLE_BACKEND={vendor} selects it"
             detections[vendor] = Detection(found.present, found.usable, reason)

@@ -19,7 +19,7 @@ from portable.backends.rocm.emulator.native_build import Library, Op
 _NULL, _LITERAL = 124, 255
 _NOWHERE = 0xFFFFFFFF  # in `index_of`: no instruction starts here
 _ADDRESS, _ADDRESS_OFFSET = struct.Struct("<Q"), 16  # Inst.address
-_MOST_KNOWN = 1 << 18
+_MOST_KNOWN = 1 << 18  # encodings kept of an architecture, about 400 bytes each: 100 MB
 _SHARED_APERTURE, _PRIVATE_APERTURE = 1 << 48, 1 << 49
 _APERTURES = {235: _SHARED_APERTURE, 236: _SHARED_APERTURE, 237: _PRIVATE_APERTURE, 238: _PRIVATE_APERTURE}
 _STATUS = {251: abi.VCCZ_BIT, 252: abi.EXECZ_BIT, 253: abi.SCC_BIT}

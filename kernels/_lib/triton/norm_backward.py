@@ -253,9 +253,8 @@ class _Builder:
         """The plan for rows whose sums over rows alone are held in registers."""
         tile = RowTile(1, PART, self.tile.unit, warps(self.call.device, PART // 8), False)
         parts = PARTS_RESIDENT // PART
-        unroll = (
-            parts if itemsize(self.call["x"].dtype) == 2 else 2
-        )  # more loads of float32 at once would spill
+        # More loads of float32 at once would spill.
+        unroll = parts if itemsize(self.call["x"].dtype) == 2 else 2
         kernel = self.kernel(norm_backward_parts, tile, ("PARTS", parts), ("UNROLL", unroll))
         return self.by_rows(kernel, tile.programs(self.call, count), count, length)
 
