@@ -358,6 +358,10 @@ def check_out_kind(spec: Spec, out: Any) -> None:
         raise errors.OutputError(spec.op, "out", f"is a {type(out).__name__}", "a torch.Tensor")
     if out.layout is not torch.strided or out.is_quantized or out.is_nested:
         raise errors.OutputError(spec.op, "out", "is sparse, quantised or nested", "a dense tensor")
+    if out.is_neg():
+        problem = "is a view that torch negates when it is read"
+        remedy = "Pass a new tensor, then out.copy_(it)"
+        raise errors.OutputError(spec.op, "out", problem, "memory that holds the result", remedy)
 
 
 def check_out(

@@ -36,7 +36,10 @@ def op_axis(spec: Spec, params: Sequence[Any]) -> int:
 
 
 def axis_last(tensor: Any, axis: int, leading: bool) -> Any:
-    return tensor if tensor is None or axis == -1 or not leading else tensor.movedim(axis, -1)
+    """The tensor with the axis moved last; as it is where it has no such axis, which the checks then name."""
+    if tensor is None or axis == -1 or not leading or tensor.dim() < -axis:
+        return tensor
+    return tensor.movedim(axis, -1)
 
 
 def axis_back(tensor: torch.Tensor, axis: int, leading: bool) -> torch.Tensor:

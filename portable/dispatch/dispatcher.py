@@ -154,7 +154,7 @@ class Op:
             self._signature.complain(inputs, params)
         if not all(x is None or isinstance(x, torch.Tensor) for x in inputs):
             return self.call_dlpack(inputs, params, out)
-        if not _is_plain(inputs, out is not None):
+        if not _is_plain(inputs, out):
             # torch's dispatcher would raise with a message of its own
             arguments.check_tensors(self.spec, inputs)
             if not fast_path.is_busy():
@@ -238,6 +238,7 @@ class Op:
             self.run(tensors, params, compiled_call.out_unsqueezed(self.spec, written, lacking))
             return out
         if out is not None:
+            arguments.check_out_kind(self.spec, out)
             self.run(tensors, params, compiled_call.out_unsqueezed(self.spec, out, lacking))
             return out
         result = compiled_call.squeezed(self.spec, self.run(tensors, params), lacking)
@@ -336,17 +337,15 @@ def _remember(memo: dict[tuple[Any, ...], _T], key: tuple[Any, ...], value: _T) 
     return value
 
 
-def _is_plain(inputs: Sequence[Any], has_out: bool) -> bool:
+def _is_plain(inputs: Sequence[Any], out: Any) -> bool:
     """Whether a call needs nothing of torch's dispatcher: no mode, transform or subclass. A gradient is
     recorded without it. With `out=` there is no autocast, as in torch."""
     if fast_path.is_busy():
         return False
-    for tensor in inputs:
-        if tensor is None:
-            continue
-        if tensor.is_neg() or not _has_memory(tensor):
+    for tensor in (*inputs, out):
+        if isinstance(tensor, torch.Tensor) and (tensor.is_neg() or not _has_memory(tensor)):
             return False
-    return has_out or not torch._C._is_any_autocast_enabled()
+    return out is not None or not torch._C._is_any_autocast_enabled()
 
 
 def _has_memory(tensor: Any) -> bool:

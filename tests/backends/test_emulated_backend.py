@@ -508,3 +508,18 @@ def test_import_starts_nothing(tmp_path):
         text=True,
     )
     assert done.stdout == "[] emulated gfx942\n", done.stderr
+
+
+def test_a_tensor_that_torch_negates_late_is_read_as_its_numbers(environment):
+    """2026-11-23: beside an array of NumPy a kernel read the memory, whose numbers have the other sign."""
+    environment(PORTABLE_BACKEND="rocm", PORTABLE_EMULATE="1")
+    a, b = torch.randn(4, 8), torch.randn(8, 3)
+    late = torch.ops.aten._neg_view(a)
+    assert late.is_neg()
+    torch.testing.assert_close(portable.matmul(late, b), -a @ b)
+    torch.testing.assert_close(torch.from_numpy(portable.matmul(late, b.numpy())), -a @ b)
+    for given, more in ((a, b), (late, b), (a.numpy(), b)):
+        out = torch.ops.aten._neg_view(torch.zeros(4, 3))
+        portable.matmul(a, b, out=torch.zeros(4, 3))  # the same call but for that
+        with pytest.raises(errors.OutputError, match="torch negates"):
+            portable.matmul(given, more, out=out)

@@ -299,6 +299,12 @@ SAID = {
         "portable.swiglu: argument 'up' has shape (1, 3);"
         " expected the leading dimensions (2,) of argument 'gate'.",
     ),
+    "an axis that one argument has not": (
+        lambda: dispatcher.op("softmax_backward")(X[0], X, dim=-2),
+        errors.ShapeError,
+        "portable.softmax_backward: argument 'y' has shape (3, 2);"
+        " expected [..., N] with N = 3, as in argument 'dy'.",
+    ),
     "dimensions that do not broadcast": (
         lambda: portable.matmul(A.expand(2, 4, 5), B.expand(3, 5, 6)),
         errors.ShapeError,
