@@ -342,10 +342,12 @@ def _is_plain(inputs: Sequence[Any], out: Any) -> bool:
     recorded without it. With `out=` there is no autocast, as in torch."""
     if fast_path.is_busy():
         return False
-    for tensor in (*inputs, out):
-        if isinstance(tensor, torch.Tensor) and (tensor.is_neg() or not _has_memory(tensor)):
+    for tensor in inputs:
+        if tensor is not None and (tensor.is_neg() or not _has_memory(tensor)):
             return False
-    return out is not None or not torch._C._is_any_autocast_enabled()
+    if out is not None:
+        return not (isinstance(out, torch.Tensor) and out.is_neg())
+    return not torch._C._is_any_autocast_enabled()
 
 
 def _has_memory(tensor: Any) -> bool:
