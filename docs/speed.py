@@ -62,14 +62,14 @@ BASELINES = {
     "flex": "FlexAttention (compiled by torch)",
     "dense": "dense `portable.attention` with the same flops",
 }
-RECORD = ("attention.md", "Outcomes in the record (2026-11-22, `sweep-4.json`, one commit, every group)")
+TRITON = ("attention.md", "Misses of Triton in the record, explained (2026-11-23, from `sweep-5.json`)")
 NOTES = {
     ("products of untuned sizes", "realigned"): (
         "matmul.md", "Realigned operands (`pack.cu`, `packed_plan.py`)"),
     ("products with few rows", "skinny"): ("matmul.md", "Few rows (`skinny.cu`, `skinny_f32.cu`)"),
-    ("products with 65 to 128 rows", "wgmma"): (
-        "matmul.md", "Outcome, in the record (2026-11-22, `sweep-4.json`)"),
-    ("products with 65 to 128 rows", "triton"): ("matmul.md", "Triton"),
+    ("products with 65 to 128 rows", "wgmma"): ("matmul.md", "wgmma: as many blocks as tiles"),
+    ("products with 65 to 128 rows", "triton"): (
+        "matmul.md", "Triton: rows of a TMA box beyond the tensor"),
     ("products of a few tiles", "wgmma"): (
         "matmul.md", "Outcome, in the record (2026-11-22, `sweep-4.json`)"),
     ("rows, forward", "cpp"): ("row_ops.md", "Shapes of blocks, 2026-11-22"),
@@ -79,11 +79,11 @@ NOTES = {
     ("rows against torch.compile", "triton"): (
         "row_ops.md", "Outcome, in the record (2026-11-22, `sweep-3.json`)"),
     ("attention, decode", "decode_tma"): ("attention.md", "Decode and paged attention with TMA (2026-11-22)"),
-    ("attention over a paged cache", "triton"): RECORD,
+    ("attention over a paged cache", "triton"): TRITON,
     ("attention over varlen sequences, backward, heads above 128", "wgmma"): (
         "attention.md", "attention_varlen_backward on Hopper above heads of 128 (`backward_wide.cu` with "
         "RAGGED), 2026-11-22"),
-    ("attention over varlen sequences, backward, heads above 128", "triton"): RECORD,
+    ("attention over varlen sequences, backward, heads above 128", "triton"): TRITON,
 }  # fmt: skip
 """By group and implementation that misses a target, the section of docs/notes on it."""
 BOTH = """
