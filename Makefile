@@ -89,7 +89,7 @@ $(VENV)/installed-emulate: $(VENV)/installed
 	touch $@
 
 $(VENV)/installed-test: $(VENV)/installed
-	$(INSTALL) --no-build-isolation --editable '.[test,check]'
+	$(INSTALL) --no-build-isolation --editable '.[test]'
 	touch $@
 
 clean:

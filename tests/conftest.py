@@ -152,6 +152,16 @@ hypothesis.settings.register_profile("default", deadline=None, max_examples=50)
 hypothesis.settings.register_profile("all", deadline=None, max_examples=200)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
+SKIPS = (
+    "a GPU is here",
+    "as root",
+    "not as root",
+    "no Chromium",
+    "no cc",
+    "Python 3.10",
+)
+"""How the reason of a skip may begin. What the extra `test` installs is there: without it a test fails."""
+
 QUICK = 1.5
 """CPU seconds, subprocesses included, that a test without the mark `slow` may take."""
 
@@ -171,9 +181,29 @@ def pytest_runtest_setup(item):
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item, call):
     outcome = yield
+    report = outcome.get_result()
+    _refuse_unlisted_skip(report)
     if call.when == "teardown" and _start in item.stash:
         spent = _cpu_seconds() - item.stash[_start]
-        outcome.get_result().user_properties.append(("cpu_seconds", round(spent, 2)))
+        report.user_properties.append(("cpu_seconds", round(spent, 2)))
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_make_collect_report(collector):
+    outcome = yield
+    _refuse_unlisted_skip(outcome.get_result())
+
+
+def _refuse_unlisted_skip(report: Any) -> None:
+    if not report.skipped or hasattr(report, "wasxfail"):
+        return
+    file, line, message = report.longrepr
+    reason = message.removeprefix("Skipped: ")
+    if not reason.startswith(SKIPS):
+        report.outcome = "failed"
+        report.longrepr = (
+            f"{file}:{line}: skipped, and SKIPS in tests/conftest.py has no such reason: {reason}"
+        )
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -75,8 +75,6 @@ def test_add_an_op(op, environment):
 
 @pytest.mark.slow
 def test_the_op_compiles_for_gpus_that_are_not_there(op, environment):
-    pytest.importorskip("ziglang")
-    pytest.importorskip("cuda.bindings")
     targets = "sm_90a,gfx942"
     table = run(
         environment, "-m", "portable", "check", "--quick", "--ops", "squared_relu", "--target", targets
@@ -85,7 +83,7 @@ def test_the_op_compiles_for_gpus_that_are_not_there(op, environment):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("cc") is None, reason="the example's compiler is cc")
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no cc: apt install gcc")
 def test_add_a_vendor(op, tmp_path, environment):
     folder = tmp_path / "vendors" / "acme"
     folder.mkdir(parents=True)

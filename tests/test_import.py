@@ -112,7 +112,6 @@ def test_starts_no_context_and_no_thread(watched):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_a_process_may_fork_after():
     done = python(FORKED)
     assert done.returncode == 0, done.stderr

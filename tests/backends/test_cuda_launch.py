@@ -62,7 +62,6 @@ class Fake:
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory) -> Path:
-    pytest.importorskip("ziglang")
     path = tmp_path_factory.mktemp("cuda") / "libcuda.so"
     source = Path(__file__).with_name("fake_cuda.c")
     flags = ("-std=c17", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC")
@@ -174,7 +173,6 @@ class OneOfTwo(OnTheCpu):
 
 @pytest.fixture
 def hopper(fake, library, monkeypatch):
-    pytest.importorskip("triton")
     monkeypatch.setenv("PORTABLE_CACHE_DIR", str(library.parent))
     backend = OnTheCpu(registry.vendors()["cuda"])
     detect.reset(detect.Selection({"cpu": backend}, {"cuda": Detection(True, True, "for a test")}))
@@ -307,7 +305,6 @@ print(json.dumps(times))
 @pytest.mark.slow
 def test_a_first_call_with_a_warm_cache_is_quick(library, tmp_path, record_property):
     """Under 0.3 s an op beyond torch's own start, of which Triton's import takes a third."""
-    pytest.importorskip("triton")
     environ = {**os.environ, "PORTABLE_CACHE_DIR": str(tmp_path)}
     command = [sys.executable, "-c", FIRST, str(library), "triton"]
     runs = []

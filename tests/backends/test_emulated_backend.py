@@ -16,9 +16,6 @@ from typing import Any
 import pytest
 import torch
 
-pytest.importorskip("ziglang")
-pytest.importorskip("elftools")
-
 import portable
 from portable import errors
 from portable.backend import CodeObject, Machine
@@ -36,7 +33,9 @@ from portable.plan import KernelArgument, Launch, NativeKernel, Pointer, Scalar,
 from portable.runtime import build, detect
 
 VARIABLES = ("PORTABLE_BACKEND", "PORTABLE_ROCM_ARCH", "PORTABLE_EMULATE", "PORTABLE_IMPL")
-needs_no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="says what a machine without a GPU says")
+needs_no_gpu = pytest.mark.skipif(
+    torch.cuda.is_available(), reason="a GPU is here: says what a machine without one says"
+)
 
 
 def made_up(*files: str, hip: str | None = None, **environ: str) -> Machine:

@@ -12,9 +12,6 @@ from threading import Thread
 import pytest
 import torch
 
-pytest.importorskip("ziglang")
-pytest.importorskip("elftools")
-
 from portable.backend import CodeObject
 from portable.backends.rocm.backend import TARGETS, RocmBackend
 from portable.backends.rocm.compile import compile

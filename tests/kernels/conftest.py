@@ -11,8 +11,6 @@ from portable.runtime import detect
 @pytest.fixture
 def emulate(monkeypatch):
     """Makes an emulated GPU the active one, until the test ends."""
-    pytest.importorskip("ziglang")
-    pytest.importorskip("elftools")
 
     def assign(arch: str) -> None:
         for name, value in {"BACKEND": "rocm", "EMULATE": "1", "ROCM_ARCH": arch}.items():

@@ -142,11 +142,9 @@ def test_special_values_follow_torch():
     assert norm(torch.full((1, 4), 3.0).double()).tolist() == [[0.0] * 4]
 
 
-@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("op", [op for op in OPS if registry.spec(op).reference.error_scale])
 def test_magnitudes_are_scales_of_the_outputs(op):
     spec = registry.spec(op)
-    if spec.reference.error_scale is None:
-        pytest.skip("the op has none")
     row = spec.types[0]
     for case in spec.cases:
         tensors = in_float64(inputs(spec, row, case, scale=3.0))

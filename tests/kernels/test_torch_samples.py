@@ -6,11 +6,9 @@ import math
 
 import pytest
 import torch
+from torch.testing._internal import common_methods_invocations as common
 
 import portable
-
-pytest.importorskip("expecttest", reason="torch's own samples need it")
-common = pytest.importorskip("torch.testing._internal.common_methods_invocations")
 
 
 def softmax(x, dim, dtype=None):

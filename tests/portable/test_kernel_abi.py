@@ -189,7 +189,6 @@ KERNEL(64) void scale(const float* x, float* y, int n) {
 @pytest.fixture
 def external(tmp_path, monkeypatch):
     """A kernel outside of this package, the backend that builds it and how often it was compiled."""
-    pytest.importorskip("cuda.bindings.nvrtc")
     monkeypatch.setenv("PORTABLE_CACHE_DIR", str(tmp_path / "cache"))
     build.clear_caches()
     backend = detect.backend_class("cuda")(registry.vendors()["cuda"])

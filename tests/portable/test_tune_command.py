@@ -169,7 +169,7 @@ def test_a_damaged_file_is_named_before_any_work(tune):
     assert code == 2 and "tuned.yaml:1: expected `schema_version: 2`" in err and not Answers.requests
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+@pytest.mark.skipif(os.geteuid() == 0, reason="as root: it may write anywhere")
 def test_a_folder_that_cannot_be_written_is_named_before_any_work(tune, tmp_path):
     (tmp_path / "closed").mkdir(mode=0o500)
     code, _, err = tune("product", "--file", str(tmp_path / "closed" / "own.yaml"))

@@ -85,7 +85,7 @@ def test_a_wrong_file_is_made_again_and_never_loaded(cache, how, image):
         assert len(compiled) == 2 and file.is_file() and not file.is_symlink()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+@pytest.mark.skipif(os.geteuid() != 0, reason="not as root: only root gives files away")
 def test_a_file_of_another_user_is_made_again(cache):
     folder, compiled = cache
     load()

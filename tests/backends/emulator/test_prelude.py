@@ -9,9 +9,6 @@ import pytest
 
 from portable.backends.rocm.compile import compile
 
-pytest.importorskip("ziglang")
-pytest.importorskip("elftools")
-
 SOURCE = """
 #include "prelude.h"
 KERNEL(64) void product(unsigned short* out, const float* a, const float* b) {

@@ -15,10 +15,6 @@ from portable.conformance.execute.behaviour import Behaviour
 from portable.runtime import detect
 from portable.spec import registry
 
-pytest.importorskip("ziglang")
-pytest.importorskip("elftools")
-pytest.importorskip("triton")
-
 ARCHS = ("gfx942", "gfx1100")
 # Never executed: padding behind a kernel's end, which the tables know and the emulator refuses to run.
 PADDING = {"s_code_end"}

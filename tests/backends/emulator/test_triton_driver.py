@@ -9,11 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-
-pytest.importorskip("ziglang")
-pytest.importorskip("elftools")
-pytest.importorskip("triton")
-
 import triton
 import triton.language as tl
 from triton import knobs

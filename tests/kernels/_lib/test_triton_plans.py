@@ -15,8 +15,6 @@ from portable.plan import Call, Device, Plan, Pointer, Rejected, Scalar, TensorI
 from portable.spec import strict_yaml
 from tests.kernels.plan_parts import planner
 
-pytest.importorskip("triton")
-
 KB = 1024
 HOPPER = Device("cuda", "sm_90a", "GPU", multiprocessors=132, warp_size=32, shared_memory=227 * KB)
 CDNA = Device("rocm", "gfx942", "GPU", multiprocessors=304, warp_size=64, shared_memory=64 * KB)

@@ -13,8 +13,6 @@ from portable.plan import Call, Device, Launch, Plan, Scalar, TensorInfo, Triton
 from portable.runtime import build, detect
 from portable.spec import registry
 
-pytest.importorskip("triton")
-
 FLAT = ("swiglu", "swiglu_backward", "activation_backward")
 ROW_OPS = (
     "softmax",

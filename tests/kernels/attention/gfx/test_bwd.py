@@ -191,7 +191,6 @@ def test_the_spec_lists_one_for_each_unit_before_triton():
      ("gfx1201", 256, 256)],
 )  # fmt: skip
 def test_nothing_spills(arch, D, E):
-    pytest.importorskip("ziglang")
     for launch in planned(call(1, 2, 1, 200, 300, D, E, arch=arch, causal=True)).launches[1:]:
         kernel = launch.kernel
         found = compile.resources(compile.compile(kernel.source, kernel.defines, arch))[kernel.entry]

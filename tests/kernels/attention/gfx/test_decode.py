@@ -161,8 +161,6 @@ def test_what_is_declined():
 @pytest.fixture
 def emulated(monkeypatch):
     """Chooses an emulated GPU; all as it was at the end."""
-    pytest.importorskip("ziglang")
-    pytest.importorskip("elftools")
 
     def choose(arch: str) -> None:
         monkeypatch.setenv("PORTABLE_BACKEND", "rocm")
@@ -313,7 +311,6 @@ def test_triton_widens_what_it_multiplies_by_a_stride():
 @pytest.mark.parametrize("arch", ["gfx942", "gfx1100", "gfx1201"])
 def test_registers_and_lds(arch):
     """No spills or scratch at the largest heads, two blocks a compute unit."""
-    pytest.importorskip("ziglang")
     from portable.backends.rocm import compile, metadata
 
     built = kernel(planned(gfx_plan.decode(paged(D=256, E=256, arch=arch))), 0)

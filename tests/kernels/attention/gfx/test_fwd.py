@@ -114,7 +114,6 @@ def test_each_matrix_unit_has_an_implementation():
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(hip._zig() is None, reason="needs the ziglang package")
 @pytest.mark.parametrize("arch", ["gfx942", "gfx1100"])
 @pytest.mark.parametrize("bias", [False, True])
 def test_nothing_spills(arch, bias):

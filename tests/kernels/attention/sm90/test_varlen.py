@@ -246,7 +246,6 @@ def test_the_spec_lists_it_first(op):
     ids=["128", "window, cap, sinks", "256", "gradient 128", "gradient 64"],
 )
 def test_they_compile(asked, most_stack):
-    pytest.importorskip("cuda.bindings.nvrtc")
     backend = CudaBackend(build_folder())
     plan = planned(sm90.backward(asked) if "do" in asked.tensors else sm90.forward(asked))
     dtypes = {name: x.dtype for name, x in asked.tensors.items() if x is not None}
@@ -382,8 +381,6 @@ def test_lines_have_room_for_every_sequence():
 @pytest.mark.parametrize("arch", ["gfx942", "gfx1100"])
 def test_the_tables_as_the_kernel_makes_them(arch):
     """Emulated: varlen_tiles.cu uses what every vendor's prelude.h has."""
-    pytest.importorskip("ziglang")
-    pytest.importorskip("elftools")
     from portable.backends.rocm import compile as rocm
     from portable.backends.rocm.emulator.code_object import CodeObject
     from portable.backends.rocm.emulator.launch import Buffer

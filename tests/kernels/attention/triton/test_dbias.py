@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 import torch
 
-pytest.importorskip("triton", reason="the plans are of Triton kernels")
-
 import portable
 from portable.kernels.attention.semantics import reference
 from portable.kernels.attention.triton import plan as triton_plan

@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("triton")
-
 from portable.commands import check
 from portable.dispatch import select
 from portable.kernels.attention.triton import plan as triton_plan

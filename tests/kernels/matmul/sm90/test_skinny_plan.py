@@ -186,7 +186,6 @@ def test_it_is_asked_first(op):
     ids=["row", "limit of 64", "along rows", "float32", "float32 along k"],
 )
 def test_kernels_compile_without_spills(a, b):
-    pytest.importorskip("cuda.bindings.nvrtc")
     launch = launch_of(skinny_plan.plan(call(a, b)))
     backend = CudaBackend(registry.vendors()["cuda"])
     found = backend.resources(build.code_object(launch, {}, backend, H200))

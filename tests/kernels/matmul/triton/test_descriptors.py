@@ -11,8 +11,6 @@ from typing import Any
 import pytest
 import torch
 
-pytest.importorskip("triton")
-
 from portable.errors import CompileError
 from portable.kernels.linear import triton_impl as linear
 from portable.kernels.matmul.triton import plan as matmul
