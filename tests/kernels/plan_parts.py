@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from portable.plan import Call, Plan, Rejected
+from portable.plan import Call, Launch, NativeKernel, Plan, Rejected, Scalar, Struct, TritonKernel
 from portable.spec import registry
 
 
@@ -20,3 +20,49 @@ def accepted(plan: Plan | Rejected) -> Any:
     """The plan, which must not be a rejection."""
     assert isinstance(plan, Plan), plan
     return plan
+
+
+def reason(plan: Plan | Rejected) -> str:
+    """Why the call was rejected, which it must be."""
+    assert isinstance(plan, Rejected), plan
+    return plan.reason
+
+
+def launch_of(plan: Plan | Rejected) -> Any:
+    """The only launch of a plan."""
+    (launch,) = accepted(plan).launches
+    return launch
+
+
+def arguments_of(launch: Launch) -> dict[str, Any]:
+    """The arguments by name, those in a struct among them."""
+    found: dict[str, Any] = {}
+    for name, argument in launch.args:
+        found |= dict(argument.fields) if isinstance(argument, Struct) else {name: argument}
+    return found
+
+
+def scalar(launch: Launch, name: str) -> Any:
+    argument = arguments_of(launch)[name]
+    assert isinstance(argument, Scalar)
+    return argument.value
+
+
+def native_kernel(launch: Launch) -> NativeKernel:
+    assert isinstance(launch.kernel, NativeKernel)
+    return launch.kernel
+
+
+def triton_kernel(launch: Launch) -> TritonKernel:
+    assert isinstance(launch.kernel, TritonKernel)
+    return launch.kernel
+
+
+def defines(launch: Launch) -> dict[str, Any]:
+    """What a C++ kernel is compiled with."""
+    return dict(native_kernel(launch).defines)
+
+
+def constants(launch: Launch) -> dict[str, Any]:
+    """The constexprs of a Triton kernel."""
+    return dict(triton_kernel(launch).constants)

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from portable.backends.cuda.backend import TARGETS, CudaBackend
-from portable.plan import Call, Launch, NativeKernel, Plan, Scalar, TensorInfo
+from portable.plan import Call, Launch, Plan, Scalar, TensorInfo
 from portable.runtime import build
-from tests.kernels.plan_parts import planner
+from tests.kernels.plan_parts import defines, native_kernel, planner
 
 HOPPER = next(device for device in TARGETS if device.arch == "sm_90a")
 OTHER = next(device for device in TARGETS if device.arch == "sm_100")
@@ -47,22 +47,13 @@ def plan(
     return planned
 
 
-def kernel(launch: Launch) -> NativeKernel:
-    assert isinstance(launch.kernel, NativeKernel)
-    return launch.kernel
-
-
-def defines(launch: Launch) -> dict[str, Any]:
-    return dict(kernel(launch).defines)
-
-
 @pytest.mark.parametrize("op", ["softmax", "softmax_backward", "rms_norm", "layer_norm"])
 @pytest.mark.parametrize("length", [32768, 33000, 65536, 131072, 200000, 262144])
 @pytest.mark.parametrize("rows", [1, 7, 1000])
 def test_a_cluster_holds_a_long_row(op: str, length: int, rows: int) -> None:
     (launch,) = plan(op, rows, length).launches
     parts = defines(launch)
-    assert not kernel(launch).entry.endswith("_stream")
+    assert not native_kernel(launch).entry.endswith("_stream")
     assert parts["CLUSTER"] in (2, 4, 8, 16)
     assert parts["LANES"] == parts["THREADS"] * parts["CLUSTER"]
     assert parts["LANES"] * parts["CHUNKS"] * parts["VEC"] >= length
@@ -77,11 +68,11 @@ def check_ring(op: str, launch: Launch, rows: int) -> None:
     parts = defines(launch)
     cluster = parts.get("CLUSTER", 1)
     tensors = len(OPS[op]) - 1 if op == "softmax" else 1 + op.endswith("backward")
-    assert kernel(launch).threads == parts["THREADS"] + 64 <= 1024
+    assert native_kernel(launch).threads == parts["THREADS"] + 64 <= 1024
     assert parts["SLOTS"] > parts["CHUNKS"] * (1 + op.endswith("backward"))
     assert 0 <= parts.get("HOLD", 0) <= parts["CHUNKS"] * (2 if op == "layer_norm" else 1)
     slots = parts["SLOTS"] * tensors * parts["THREADS"] * 16
-    shared = kernel(launch).shared
+    shared = native_kernel(launch).shared
     assert slots <= shared <= slots + 16
     assert shared != 48 * 1024  # static shared memory on top would need an opt-in nobody asks for
     assert (shared + 3 * 1024) * parts["RESIDENT"] <= 228 * 1024
@@ -100,7 +91,7 @@ def test_other_gpus_and_unaligned_rows_have_no_clusters(op: str, length: int) ->
     for launch in (launch for one in planned for launch in one.launches):
         assert "CLUSTER" not in defines(launch)
         assert "SLOTS" not in defines(launch)
-        assert kernel(launch).shared == 0
+        assert native_kernel(launch).shared == 0
 
 
 @pytest.mark.parametrize("op", OPS)
@@ -118,7 +109,7 @@ def test_gradients_walk_their_rows_through_a_ring(op: str, dtype: str, length: i
     planned = plan(op, rows, length, dtype=dtype)
     first, last = planned.launches
     parts = defines(first)
-    assert kernel(first).entry.endswith("_backward_ring")
+    assert native_kernel(first).entry.endswith("_backward_ring")
     assert parts["LANES"] * parts["CHUNKS"] * parts["VEC"] >= length
     check_ring(op, first, rows)
     blocks = dict(first.args)["blocks"]
@@ -175,7 +166,7 @@ def test_parameters_that_no_block_can_hold_find_room_in_l1(op: str) -> None:
     parts = defines(launch)
     assert parts["HOLD"] < parts["CHUNKS"]
     # With 1 KB for the system and the static part, the carve-out below the greatest, of 196 KB.
-    assert kernel(launch).shared + 1024 + 2048 <= 196 * 1024
+    assert native_kernel(launch).shared + 1024 + 2048 <= 196 * 1024
 
 
 @pytest.mark.slow

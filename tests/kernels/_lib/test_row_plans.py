@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from portable.kernels._lib.plans.row_class import power_of_two
-from portable.plan import Call, Device, Launch, NativeKernel, Plan, Pointer, Scalar, TensorInfo
-from tests.kernels.plan_parts import planner
+from portable.plan import Call, Device, Launch, Plan, Pointer, Scalar, TensorInfo
+from tests.kernels.plan_parts import defines, native_kernel, planner
 
 DEVICE = Device("vendor", "arch", "name", multiprocessors=132)
 OPS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
@@ -55,15 +55,6 @@ def plan(op: str, *shape: int, **layout: Any) -> Plan:
     return planned
 
 
-def native(launch: Launch) -> NativeKernel:
-    assert isinstance(launch.kernel, NativeKernel)
-    return launch.kernel
-
-
-def defines(launch: Launch) -> dict[str, Any]:
-    return dict(native(launch).defines)
-
-
 def value(launch: Launch, name: str) -> int | float:
     argument = dict(launch.args)[name]
     assert isinstance(argument, Scalar)
@@ -101,10 +92,10 @@ def test_classes_are_few(op: str, dtype: str) -> None:
 def test_every_element_has_a_thread(op: str, rows: int, length: int) -> None:
     first = plan(op, rows, length).launches[0]
     parts = defines(first)
-    assert parts["THREADS"] == native(first).threads <= 1024
+    assert parts["THREADS"] == native_kernel(first).threads <= 1024
     held = parts["LANES"] * parts["CHUNKS"] * parts["VEC"]
     per_block = parts["THREADS"] // parts["LANES"]
-    if native(first).entry.endswith("_stream"):
+    if native_kernel(first).entry.endswith("_stream"):
         assert first.grid == (rows, 1, 1)
     else:
         assert held >= length
@@ -177,7 +168,7 @@ def test_parameter_gradients_are_summed_in_a_fixed_order(op: str, length: int) -
     last = planned.launches[-1]
     columns = next(space for space in planned.workspaces if space.name == "columns")
     sums = 2 if op == "layer_norm_backward" else 1
-    assert native(last).entry == "column_sum"
+    assert native_kernel(last).entry == "column_sum"
     assert columns.shape == (sums, value(last, "blocks"), length)
     assert last.grid == (math.ceil(length / 32), sums, 1)
     assert planned == plan(op, 16384, length)

@@ -13,7 +13,7 @@ from portable.dtypes import itemsize
 from portable.layout import rows
 from portable.plan import Call, Device, Plan, Pointer, Rejected, Scalar, TensorInfo, TritonKernel
 from portable.spec import strict_yaml
-from tests.kernels.plan_parts import planner
+from tests.kernels.plan_parts import accepted, constants, planner, scalar
 
 KB = 1024
 HOPPER = Device("cuda", "sm_90a", "GPU", multiprocessors=132, warp_size=32, shared_memory=227 * KB)
@@ -52,9 +52,7 @@ def info(*shape: int, dtype: str = "bfloat16", stride: int | None = None, alignm
 
 def planned(op: str, entry: str, call: Call) -> Plan:
     name = entry if op == "linear" else f"{op}_backward" if entry == "backward" else op
-    plan = planner(name, "triton")(call)
-    assert isinstance(plan, Plan), plan
-    return plan
+    return accepted(planner(name, "triton")(call))
 
 
 def row_call(op: str, entry: str, count: int, length: int, device: Device = HOPPER, **layout: Any) -> Call:
@@ -90,18 +88,6 @@ def kernels(plan: Plan) -> tuple[Any, ...]:
     return tuple(identity)
 
 
-def scalar(plan: Plan, name: str, launch: int = 0) -> int:
-    arg = dict(plan.launches[launch].args)[name]
-    assert isinstance(arg, Scalar)
-    return int(arg.value)
-
-
-def constants(plan: Plan, launch: int = 0) -> dict[str, Any]:
-    kernel = plan.launches[launch].kernel
-    assert isinstance(kernel, TritonKernel)
-    return dict(kernel.constants)
-
-
 @pytest.mark.parametrize("device", DEVICES, ids=lambda device: device.arch)
 @pytest.mark.parametrize(("op", "entry"), ROW_OPS, ids=lambda part: part)
 def test_one_kernel_for_50_shapes_of_a_class(op: str, entry: str, device: Device) -> None:
@@ -134,11 +120,13 @@ def test_grids_cover_every_element(op: str, entry: str, length: int) -> None:
     count = 77
     for extra in (0, 8, 5):
         plan = planned(op, entry, row_call(op, entry, count, length, stride=length + extra))
-        fixed, grid = constants(plan), plan.launches[0].grid
+        fixed, grid = constants(plan.launches[0]), plan.launches[0].grid
         assert grid[1:] == (1, 1)
         name = plan.launches[0].kernel.name
         if name.endswith("_elements"):
-            chunks, seen_rows, seen_length = (scalar(plan, key) for key in ("chunks", "count", "length"))
+            chunks, seen_rows, seen_length = (
+                scalar(plan.launches[0], key) for key in ("chunks", "count", "length")
+            )
             assert seen_rows * seen_length == count * length
             assert chunks * fixed["BLOCK"] >= seen_length
             assert grid[0] // chunks * fixed["ROWS"] >= seen_rows
@@ -149,30 +137,30 @@ def test_grids_cover_every_element(op: str, entry: str, length: int) -> None:
             assert grid[0] == count
         else:
             assert fixed["BLOCK"] >= length and grid[0] * fixed["ROWS"] >= count
-        for index, launch in enumerate(plan.launches):
+        for launch in plan.launches:
             if launch.kernel.name == "norm_backward_columns":
-                lines, chunks = scalar(plan, "lines", index), scalar(plan, "chunks", index)
+                lines, chunks = scalar(launch, "lines"), scalar(launch, "chunks")
                 assert launch.grid[0] == lines * chunks and lines <= count
-                assert chunks * constants(plan, index)["BLOCK"] >= length
+                assert chunks * constants(launch)["BLOCK"] >= length
             if launch.kernel.name == "sum_partials":
-                assert launch.grid[0] * constants(plan, index)["BLOCK"] >= length
+                assert launch.grid[0] * constants(launch)["BLOCK"] >= length
                 assert {w.shape for w in plan.workspaces if "partials" in w.name} == {
-                    (scalar(plan, "lines", index), length)
+                    (scalar(launch, "lines"), length)
                 }
 
 
 @pytest.mark.parametrize(("M", "N", "K"), [(1, 1, 1), (64, 128, 32), (65, 129, 33), (4095, 4097, 0)])
 def test_matmul_grid_covers(M: int, N: int, K: int) -> None:
     plan = planned("matmul", "plan", matmul_call(M, N, K))
-    assert plan.launches[0].grid == (scalar(plan, "tiles"), 1, 1)
-    assert scalar(plan, "tiles") == -(-M // 64) * -(-N // 128)
+    assert plan.launches[0].grid == (scalar(plan.launches[0], "tiles"), 1, 1)
+    assert scalar(plan.launches[0], "tiles") == -(-M // 64) * -(-N // 128)
 
 
 def check_promises(plan: Plan, call: Call) -> None:
     """Alignment, divisibility and UNIT are true of the call's tensors."""
     workspaces = {w.name for w in plan.workspaces}
-    for index, launch in enumerate(plan.launches):
-        unit = constants(plan, index)["UNIT"]
+    for launch in plan.launches:
+        unit = constants(launch)["UNIT"]
         for name, arg in launch.args:
             if isinstance(arg, Pointer) and arg.aligned and arg.tensor not in workspaces:
                 assert call[arg.tensor].alignment >= 16, (launch.kernel.name, name)
@@ -193,16 +181,16 @@ def test_row_promises_are_true(op: str, entry: str, dtype: str) -> None:
                 plan = planned(op, entry, call)
                 check_promises(plan, call)
                 if alignment == 16 and length % unit == 0 and extra % unit == 0:
-                    assert constants(plan)["UNIT"] == unit
+                    assert constants(plan.launches[0])["UNIT"] == unit
                 elif alignment < 16:
-                    assert constants(plan)["UNIT"] == 1
+                    assert constants(plan.launches[0])["UNIT"] == 1
 
 
 def test_a_misaligned_weight_costs_the_vector_class() -> None:
     call = row_call("rms_norm", "forward", 4, 64)
     tensors = {**call.tensors, "weight": info(64, alignment=2)}
     plan = planned("rms_norm", "forward", Call(tensors, call.params, {}, HOPPER, {}))
-    assert constants(plan)["UNIT"] == 1
+    assert constants(plan.launches[0])["UNIT"] == 1
 
 
 @pytest.mark.parametrize("sizes", [(64, 64, 64), (64, 64, 65), (65, 64, 64), (64, 65, 64), (1, 1000, 8)])
@@ -210,9 +198,9 @@ def test_a_misaligned_weight_costs_the_vector_class() -> None:
 def test_matmul_promises_are_true(sizes: tuple[int, int, int], layout: tuple[str, str]) -> None:
     call = matmul_call(*sizes, *layout)
     plan = planned("matmul", "plan", call)
-    fixed = constants(plan)
+    fixed = constants(plan.launches[0])
     unit = fixed["UNIT"]
-    M, N, K = (scalar(plan, name) for name in "MNK")
+    M, N, K = (scalar(plan.launches[0], name) for name in "MNK")
     a_length = K if fixed["A_UNIT"] == "col" else M
     b_length = N if fixed["B_UNIT"] == "col" else K
     assert all(length % unit == 0 for length in (a_length, b_length, N))
@@ -255,7 +243,7 @@ def test_sizes_that_cannot_run_are_rejected() -> None:
 def test_rows_views_agree_with_the_plan() -> None:
     call = row_call("softmax", "forward", 6, 40, stride=48)
     plan = planned("softmax", "forward", call)
-    assert scalar(plan, "x_stride") == rows(call["x"]).stride == 48
+    assert scalar(plan.launches[0], "x_stride") == rows(call["x"]).stride == 48
 
 
 @pytest.mark.parametrize("vendor", ["cuda", "rocm"])

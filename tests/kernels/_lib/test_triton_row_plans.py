@@ -9,9 +9,10 @@ import pytest
 
 from portable.backend import Backend
 from portable.dispatch import select
-from portable.plan import Call, Device, Launch, Plan, Scalar, TensorInfo, TritonKernel
+from portable.plan import Call, Device, Plan, TensorInfo
 from portable.runtime import build, detect
 from portable.spec import registry
+from tests.kernels.plan_parts import constants, scalar, triton_kernel
 
 FLAT = ("swiglu", "swiglu_backward", "activation_backward")
 ROW_OPS = (
@@ -70,26 +71,11 @@ def planned(
     return plan
 
 
-def kernel(launch: Launch) -> TritonKernel:
-    assert isinstance(launch.kernel, TritonKernel)
-    return launch.kernel
-
-
-def constants(launch: Launch) -> dict[str, Any]:
-    return dict(kernel(launch).constants)
-
-
-def scalar(launch: Launch, name: str) -> int:
-    arg = dict(launch.args)[name]
-    assert isinstance(arg, Scalar)
-    return int(arg.value)
-
-
 @pytest.mark.parametrize("op", ROW_OPS)
 @pytest.mark.parametrize("length", [64, 4096, 12000, 16384, 65536])
 def test_sums_of_products_are_never_fused(op: str, length: int) -> None:
     for launch in planned(op, 77, length).launches:
-        assert dict(kernel(launch).options)["enable_fp_fusion"] is False
+        assert dict(triton_kernel(launch).options)["enable_fp_fusion"] is False
 
 
 @pytest.mark.parametrize("op", FLAT)
@@ -98,8 +84,8 @@ def test_elementwise_threads_take_16_bytes_of_each_tensor(op: str, dtype: str, u
     (launch,) = planned(op, 64, 4096, dtype).launches
     tile = 512 if (op, dtype) == ("swiglu_backward", "float32") else 2048
     assert constants(launch)["ROWS"] * constants(launch)["BLOCK"] == tile
-    assert kernel(launch).num_warps == tile // unit // 32
-    assert kernel(launch).options == ()
+    assert triton_kernel(launch).num_warps == tile // unit // 32
+    assert triton_kernel(launch).options == ()
 
 
 @pytest.mark.parametrize("op", ["softmax", "rms_norm", "layer_norm"])
@@ -124,9 +110,9 @@ def test_loading_ahead_is_for_rows_of_a_whole_multiprocessor(op: str, length: in
 def test_elements_per_thread_give_the_warps() -> None:
     for elements, warps in ((8, 16), (16, 8), (32, 4)):
         (launch,) = planned("softmax", 9, 4096, ELEMENTS=elements).launches
-        assert kernel(launch).num_warps == warps
+        assert triton_kernel(launch).num_warps == warps
     (launch,) = planned("softmax", 9, 4096, ELEMENTS=32, arch="gfx942").launches
-    assert kernel(launch).num_warps == 4  # of 64 lanes
+    assert triton_kernel(launch).num_warps == 4  # of 64 lanes
 
 
 @pytest.mark.parametrize("op", ["softmax", "softmax_backward", "rms_norm", "layer_norm"])
@@ -135,7 +121,7 @@ def test_long_rows_go_in_chunks_of_512_or_more_threads(op: str) -> None:
         (launch,) = planned(op, 7, 262144, offset=offset, CHUNK=8192).launches
         assert launch.grid == (7, 1, 1)
         assert constants(launch)["BLOCK"] == (4096 if offset else 8192)
-        assert kernel(launch).num_warps == 16
+        assert triton_kernel(launch).num_warps == 16
         assert constants(launch).get("UNROLL", 1) == (4 if "norm" in op and not offset else 1)
 
 
@@ -144,22 +130,24 @@ def test_long_rows_go_in_chunks_of_512_or_more_threads(op: str) -> None:
 )
 def test_registers_are_cut_on_hopper_so_that_two_rows_share_a_multiprocessor(op: str, dtype: str) -> None:
     (held,) = planned(op, 4096, 16384, dtype).launches
-    assert dict(kernel(held).options)["maxnreg"] * kernel(held).num_warps * 32 * 2 == HOPPER_REGISTERS
+    kernel = triton_kernel(held)
+    assert dict(kernel.options)["maxnreg"] * kernel.num_warps * 32 * 2 == HOPPER_REGISTERS
     for other in (
         planned(op, 4096, 16384, dtype, arch="gfx942"),
         planned(op, 4096, 65536, dtype),
         planned(op, 4096, 16383, dtype),  # without whole vectors the row is read twice
         planned(op, 4096, 4096, dtype),
     ):
-        assert "maxnreg" not in dict(kernel(other.launches[0]).options)
+        assert "maxnreg" not in dict(triton_kernel(other.launches[0]).options)
 
 
 @pytest.mark.parametrize("op", ["rms_norm", "layer_norm"])
 def test_l2_keeps_the_long_float32_rows_that_a_hopper_has_in_hand(op: str) -> None:
     (launch,) = planned(op, 1000, 65536, "float32").launches
-    assert kernel(launch).num_warps == 32  # more than one program per multiprocessor takes 64 registers
+    # more than one program per multiprocessor takes 64 registers
+    assert triton_kernel(launch).num_warps == 32
     (launch,) = planned(op, 1000, 65536).launches
-    assert kernel(launch).num_warps == 16
+    assert triton_kernel(launch).num_warps == 16
 
 
 @pytest.mark.parametrize("op", ["softmax", "rms_norm", "layer_norm"])
@@ -167,7 +155,7 @@ def test_l2_keeps_the_long_float32_rows_that_a_hopper_has_in_hand(op: str) -> No
 def test_two_float32_loads_per_thread_are_under_way_on_hopper(op: str, length: int) -> None:
     (launch,) = planned(op, 4096, length, "float32").launches
     parts = constants(launch)
-    assert parts["ROWS"] * parts["BLOCK"] == kernel(launch).num_warps * 32 * 8
+    assert parts["ROWS"] * parts["BLOCK"] == triton_kernel(launch).num_warps * 32 * 8
     assert parts["ROWS"] * parts["BLOCK"] == max(length, 1024)
 
 
@@ -193,7 +181,7 @@ def test_partial_sums_have_a_line_per_program(op: str, length: int, dtype: str) 
     for count in (1, 100, 100000):
         plan = planned(op, count, length, dtype)
         first, last = plan.launches
-        threads = kernel(first).num_warps * 32
+        threads = triton_kernel(first).num_warps * 32
         tiles = -(-count // constants(first)["ROWS"])
         assert first.grid[0] == min(tiles, 132 * (512 // threads))
         assert {work.shape for work in plan.workspaces} == {(first.grid[0], length)}
@@ -256,4 +244,4 @@ def test_programs_that_stay_fit_a_hopper_together(op: str, length: int, dtype: s
     found = backend.resources(build.code_object(launch, types, backend, device))
     assert found.stack == found.spills == 0
     together = launch.grid[0] // 132 if launch.grid[0] < 1000 else 1
-    assert found.registers * kernel(launch).num_warps * 32 * together <= HOPPER_REGISTERS
+    assert found.registers * triton_kernel(launch).num_warps * 32 * together <= HOPPER_REGISTERS

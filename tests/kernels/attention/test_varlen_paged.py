@@ -26,12 +26,12 @@ from portable.kernels.attention.triton import tiles as triton_tiles
 from portable.plan import Call, Plan, Rejected, TensorMap
 from portable.runtime import build
 from portable.spec import registry
+from tests.kernels.attention.calls import DEFAULTS
 from tests.kernels.attention.triton.test_plans import RDNA3
-from tests.kernels.launch_arguments import arguments_of
 from tests.kernels.matmul.test_plans import H200
+from tests.kernels.plan_parts import accepted, arguments_of
 
 TABLES = ("varlen_bounds", "varlen_tiles")
-DEFAULTS = {"causal": False, "scale": None, "window_left": None, "window_right": None, "softcap": None}
 
 
 def half(*shape: int) -> torch.Tensor:
@@ -60,11 +60,6 @@ def paged(implementation: str, Z: int = 4, W: int = 512, S: int = 16, **params: 
     return asked("attention_paged", implementation, q, cache, cache, table, whole(Z), **params)
 
 
-def planned(plan: Plan | Rejected) -> Plan:
-    assert isinstance(plan, Plan), plan
-    return plan
-
-
 def number(plan: Plan, launch: int, name: str) -> Any:
     return arguments_of(plan.launches[launch])[name].value
 
@@ -79,7 +74,7 @@ def test_chunks_follow_from_a_sequence_alone(name):
     divides its only chunk as its merge does."""
     chunk = paged(name).config["CHUNK"]
     several = (1, 128), (1, 4096), (64, 512), (7, 65536), *([] if name == "triton" else [(3, 1)])
-    plans = [planned(PLANNERS[name](paged(name, Z=Z, W=W))) for Z, W in several]
+    plans = [accepted(PLANNERS[name](paged(name, Z=Z, W=W))) for Z, W in several]
     first = plans[0]
     for plan in plans:
         assert [number(plan, i, "max_splits") for i in (0, 1)] == [number(first, 0, "max_splits")] * 2
@@ -90,7 +85,7 @@ def test_chunks_follow_from_a_sequence_alone(name):
 
 @pytest.mark.parametrize("name", PLANNERS)
 def test_partial_sums_stay_within_bounds(name):
-    plan = planned(PLANNERS[name](paged(name, Z=64, W=65536)))
+    plan = accepted(PLANNERS[name](paged(name, Z=64, W=65536)))
     slots = number(plan, 0, "splits")
     assert slots <= 2 * H200.multiprocessors // 8
     sizes = {space.name: space.shape for space in plan.workspaces}
@@ -102,9 +97,9 @@ def test_partial_sums_stay_within_bounds(name):
 @pytest.mark.parametrize("name", CONTIGUOUS)
 def test_one_chunk_of_a_contiguous_cache_needs_no_merge(name):
     q, k = half(2, 8, 1, 64), half(2, 2, 100, 64)
-    assert len(planned(CONTIGUOUS[name](asked("attention", name, q, k, k))).launches) == 1
+    assert len(accepted(CONTIGUOUS[name](asked("attention", name, q, k, k))).launches) == 1
     call = asked("attention", name, q, k, k, None, torch.empty(8, device="meta"))
-    assert len(planned(CONTIGUOUS[name](call)).launches) == 2
+    assert len(accepted(CONTIGUOUS[name](call)).launches) == 2
 
 
 @pytest.mark.parametrize("name", CONTIGUOUS)
@@ -132,9 +127,9 @@ def test_no_queries_are_no_programs():
     q, cache, k = half(4, 0, 32, 128), half(9, 16, 8, 128), half(2, 2, 40, 64)
     for name, planner in PLANNERS.items():
         call = asked("attention_paged", name, q, cache, cache, whole(4, 64), whole(4))
-        assert 0 in planned(planner(call)).launches[0].grid
+        assert 0 in accepted(planner(call)).launches[0].grid
     for name, planner in CONTIGUOUS.items():
-        assert 0 in planned(planner(asked("attention", name, half(2, 4, 0, 64), k, k))).launches[0].grid
+        assert 0 in accepted(planner(asked("attention", name, half(2, 4, 0, 64), k, k))).launches[0].grid
 
 
 def test_what_the_cuda_kernel_declines():
@@ -152,7 +147,7 @@ def tensor_map(plan: Plan, name: str) -> TensorMap:
 
 @pytest.mark.parametrize("page", [16, 48, 64, 1024])
 def test_a_bulk_copy_stays_in_its_page(page):
-    plan = planned(sm80.decode_tma(paged("tma", S=page)))
+    plan = accepted(sm80.decode_tma(paged("tma", S=page)))
     assert dict(plan.launches[0].kernel.defines)["PAGE"] == page  # type: ignore[union-attr]
     for name in ("map_k", "map_v"):
         found = tensor_map(plan, name)
@@ -163,7 +158,7 @@ def test_a_bulk_copy_stays_in_its_page(page):
 def test_a_contiguous_cache_is_one_page_a_sequence():
     """Of any strides: here sequences of (keys, heads, columns) in a longer cache."""
     k = half(3, 1000, 2, 64)[:, :900].transpose(1, 2)
-    plan = planned(sm80.decode_tma(asked("attention", "decode_tma", half(3, 8, 1, 64), k, k)))
+    plan = accepted(sm80.decode_tma(asked("attention", "decode_tma", half(3, 8, 1, 64), k, k)))
     found = tensor_map(plan, "map_k")
     assert found.sizes == (64, 2, 900, 3) and found.strides == (128, 256, 256000)
 
@@ -189,7 +184,7 @@ def test_bulk_tiles_fit(head, stages):
     call = asked("attention_paged", "tma", q, cache, cache, whole(4, 64), whole(4))
     config = {**call.config, "STAGES": stages}
     plan = sm80.decode_tma(Call(call.tensors, call.params, call.axes, H200, config))
-    kernel: Any = planned(plan).launches[0].kernel
+    kernel: Any = accepted(plan).launches[0].kernel
     made = dict(kernel.defines)
     assert made["STAGES"] >= 2 and made["WARPS"] == (4 if head == 256 else 8)
     beside = 128 * made["WARPS"] + 8 * made["STAGES"] * made["WARPS"]
@@ -236,12 +231,12 @@ def test_entries_hold_every_cut_of_the_tokens():
 
 
 def test_packed_grids():
-    plan = planned(triton_plan.forward(varlen()))
+    plan = accepted(triton_plan.forward(varlen()))
     tile = dict(plan.launches[2].kernel.constants)["BLOCK_M"]  # type: ignore[union-attr]
     assert [each.kernel.name for each in plan.launches] == [*TABLES, "attention_forward"]
     assert [each.grid for each in plan.launches[:2]] == [(10, 1, 1), (10, 1, 1)]
     assert plan.launches[2].grid == ((1000 // 128 + 10) * (128 // tile) * 8, 1, 1)
-    plan = planned(triton_plan.backward(varlen(op="attention_varlen_backward")))
+    plan = accepted(triton_plan.backward(varlen(op="attention_varlen_backward")))
     names = [each.kernel.name for each in plan.launches]
     assert names == [*TABLES, "attention_bwd_preprocess", "attention_bwd_dkdv", "attention_bwd_dq"]
     tile = dict(plan.launches[3].kernel.constants)["BLOCK_N"]  # type: ignore[union-attr]
@@ -257,7 +252,7 @@ def test_a_descriptor_ends_with_its_sequence():
     """Token t of a sequence of `rows` from `first` on lies where the engine's sum of coordinates and strides,
     of 64 bits, points; the row behind the last one is beyond the dimension."""
     call = varlen(op="attention_varlen_backward", causal=True)
-    launch = planned(triton_plan.backward(call)).launches[3]
+    launch = accepted(triton_plan.backward(call)).launches[3]
     for name in ("q", "do", "k", "v", "dk", "dv"):
         found = dict(launch.args)[name]
         assert isinstance(found, TensorMap) and len(found.sizes) == 5
@@ -277,7 +272,7 @@ def test_packed_scores_are_computed_again_with_the_dense_tiles():
         q, k = half(1000, 8, heads), half(1000, 2, heads)
         lse = torch.empty(8, 1000, device="meta")
         call = asked("attention_varlen_backward", "triton", q, q, k, k, q, lse, whole(9), whole(9))
-        keys, queries = planned(triton_plan.backward(call)).launches[3:]
+        keys, queries = accepted(triton_plan.backward(call)).launches[3:]
         for launch in (keys, queries):
             fixed = dict(launch.kernel.constants)  # type: ignore[union-attr]
             assert fixed["bias_ptr"] is None and fixed.get("ds") is None and "tiles_ptr" not in fixed
@@ -311,11 +306,11 @@ def test_too_many_tokens_are_refused():
 def test_they_compile():
     backend = CudaBackend(CudaBackend.__init__.__globals__["Path"](portable.backends.cuda.__path__[0]))
     call = varlen(causal=True, window_left=5)
-    for launch in planned(triton_plan.forward(call)).launches:
+    for launch in accepted(triton_plan.forward(call)).launches:
         dtypes = {name: info.dtype for name, info in call.tensors.items() if info is not None}
         build.code_object(launch, dtypes | {"bounds": "int32", "q_tiles": "int32"}, backend, H200)
     for name in ("mma", "tma"):
-        plan = planned(PLANNERS[name](paged(name)))
+        plan = accepted(PLANNERS[name](paged(name)))
         assert backend.resources(build.code_object(plan.launches[0], {}, backend, H200)).spills == 0
 
 

@@ -15,11 +15,12 @@ from portable.backends.rocm.backend import TARGETS
 from portable.kernels.attention.gfx import plan as gfx_plan
 from portable.kernels.attention.params import UNBOUNDED
 from portable.kernels.attention.semantics import reference
-from portable.plan import Call, Plan, Rejected
+from portable.plan import Call
 from portable.spec import registry
-from tests.kernels.attention.sm90.test_bwd import DEFAULTS, changed
+from tests.kernels.attention.calls import DEFAULTS
 from tests.kernels.attention.sm90.test_bwd import call as hopper_call
-from tests.kernels.launch_arguments import arguments_of
+from tests.kernels.attention.sm90.test_bwd import changed
+from tests.kernels.plan_parts import accepted, arguments_of, reason
 
 DEVICES = {target.arch: target for target in TARGETS}
 SIZES = (1, 13, 32, 64, 80, 96, 128, 160, 192, 200, 256)
@@ -30,15 +31,7 @@ def call(*sizes: Any, arch: str = "gfx942", **options: Any) -> Call:
 
 
 def planned(asked: Call) -> Any:
-    plan = gfx_plan.backward(asked)
-    assert isinstance(plan, Plan), plan
-    return plan
-
-
-def reason(asked: Call) -> str:
-    found = gfx_plan.backward(asked)
-    assert isinstance(found, Rejected), found
-    return found.reason
+    return accepted(gfx_plan.backward(asked))
 
 
 def launch_of(asked: Call, name: str) -> Any:
@@ -173,10 +166,11 @@ def test_nothing_to_do_is_no_blocks():
 def test_what_is_left_to_others():
     asked = call(1, 2, 2, 64, 64, 64)
     strides = (1 << 20, 1 << 16, 4096, 64, 1)
-    assert "leading" in reason(changed(asked, "do", shape=(2, 3, 2, 64, 64), strides=strides))
-    assert "stride" in reason(changed(asked, "v", strides=(8192, 4096, 1, 64)))
-    assert "queries, keys or offsets" in reason(call(1, 1, 1, 1, 2**28 + 1, 64))
-    assert "blocks" in reason(call(2**20, 32, 32, 64, 64, 64))
+    five = changed(asked, "do", shape=(2, 3, 2, 64, 64), strides=strides)
+    assert "leading" in reason(gfx_plan.backward(five))
+    assert "stride" in reason(gfx_plan.backward(changed(asked, "v", strides=(8192, 4096, 1, 64))))
+    assert "queries, keys or offsets" in reason(gfx_plan.backward(call(1, 1, 1, 1, 2**28 + 1, 64)))
+    assert "blocks" in reason(gfx_plan.backward(call(2**20, 32, 32, 64, 64, 64)))
 
 
 def test_the_spec_lists_one_for_each_unit_before_triton():

@@ -14,12 +14,13 @@ from portable.backends.rocm import compile
 from portable.kernels.attention.gfx import plan as gfx_plan
 from portable.kernels.attention.params import UNBOUNDED
 from portable.kernels.attention.semantics import reference
-from portable.plan import Call, Plan, Rejected
+from portable.plan import Call
 from portable.spec import registry
+from tests.kernels.attention.calls import DEFAULTS
 from tests.kernels.attention.gfx.test_bwd import DEVICES
 from tests.kernels.attention.gfx.test_bwd import call as backward_call
-from tests.kernels.attention.sm90.test_bwd import DEFAULTS, changed, info
-from tests.kernels.launch_arguments import arguments_of
+from tests.kernels.attention.sm90.test_bwd import changed, info
+from tests.kernels.plan_parts import accepted, arguments_of, reason
 
 ORDER = ("do", "q", "k", "v", "o", "lse", "bias", "dlse")
 
@@ -31,15 +32,7 @@ def call(B: int, H: int, G: int, M: int, N: int, D: int, E: int | None = None, *
 
 
 def planned(asked: Call) -> Any:
-    plan = gfx_plan.dbias(asked)
-    assert isinstance(plan, Plan), plan
-    return plan
-
-
-def reason(asked: Call) -> str:
-    found = gfx_plan.dbias(asked)
-    assert isinstance(found, Rejected), found
-    return found.reason
+    return accepted(gfx_plan.dbias(asked))
 
 
 def arguments(asked: Call) -> dict[str, Any]:
@@ -124,11 +117,11 @@ def test_nothing_to_do_is_no_blocks():
 def test_what_is_left_to_others():
     asked = call(1, 2, 2, 64, 64, 64)
     strides = (1 << 20, 1 << 16, 4096, 64, 1)
-    assert "leading" in reason(changed(asked, "do", shape=(2, 3, 2, 64, 64), strides=strides))
-    assert "stride" in reason(changed(asked, "bias", strides=(8192, 4096, 1, 64)))
-    assert "queries, keys or offsets" in reason(call(1, 1, 1, 1, 2**28 + 1, 64))
-    assert "blocks" in reason(call(2**20, 32, 32, 64, 64, 64))
-    assert "softcap" in reason(call(1, 2, 2, 64, 64, 64, softcap=0.0))
+    assert "leading" in reason(gfx_plan.dbias(changed(asked, "do", shape=(2, 3, 2, 64, 64), strides=strides)))
+    assert "stride" in reason(gfx_plan.dbias(changed(asked, "bias", strides=(8192, 4096, 1, 64))))
+    assert "queries, keys or offsets" in reason(gfx_plan.dbias(call(1, 1, 1, 1, 2**28 + 1, 64)))
+    assert "blocks" in reason(gfx_plan.dbias(call(2**20, 32, 32, 64, 64, 64)))
+    assert "softcap" in reason(gfx_plan.dbias(call(1, 2, 2, 64, 64, 64, softcap=0.0)))
 
 
 def test_the_spec_lists_one_for_each_unit_before_triton():

@@ -19,8 +19,8 @@ from portable.kernels.attention.triton import plan as triton_plan
 from portable.plan import Call, Device, NativeKernel, Plan, Rejected
 from portable.runtime import detect
 from portable.spec import registry
-from tests.kernels.launch_arguments import arguments_of
 from tests.kernels.matmul.test_plans import H200
+from tests.kernels.plan_parts import accepted, arguments_of
 
 DEVICES = {device.arch: device for device in TARGETS}
 FAR = 2**31
@@ -67,11 +67,6 @@ def paged(
     )
 
 
-def planned(plan: Plan | Rejected) -> Plan:
-    assert isinstance(plan, Plan), plan
-    return plan
-
-
 def number(plan: Plan, launch: int, name: str) -> Any:
     return arguments_of(plan.launches[launch])[name].value
 
@@ -89,7 +84,7 @@ def kernel(plan: Plan, launch: int) -> NativeKernel:
 def test_chunks_follow_from_a_sequence_alone(arch):
     """Neither the batch nor the table's width is in what a chunk is made of."""
     several = (1, 128), (1, 4096), (64, 512), (7, 65536)
-    plans = [planned(gfx_plan.decode(paged(Z=Z, W=W, arch=arch))) for Z, W in several]
+    plans = [accepted(gfx_plan.decode(paged(Z=Z, W=W, arch=arch))) for Z, W in several]
     for plan in plans:
         most = 2 * DEVICES[arch].multiprocessors // 8
         assert [number(plan, 0, "max_splits"), number(plan, 1, "max_splits")] == [most] * 2
@@ -98,7 +93,7 @@ def test_chunks_follow_from_a_sequence_alone(arch):
 
 
 def test_grids_and_workspaces():
-    plan = planned(gfx_plan.decode(paged(Z=3, M=5, H=32, G=8, E=40, W=512)))
+    plan = accepted(gfx_plan.decode(paged(Z=3, M=5, H=32, G=8, E=40, W=512)))
     splits = number(plan, 0, "splits")
     assert splits == 512 * 16 // 1024 and number(plan, 0, "tiles") == 2  # 20 queries of a key head
     assert plan.launches[0].grid == (3 * 8 * 2 * splits, 1, 1) and kernel(plan, 0).threads == 256
@@ -109,19 +104,19 @@ def test_grids_and_workspaces():
         "part_m": (3, 32, 5, splits),
         "part_l": (3, 32, 5, splits),
     }
-    assert kernel(planned(gfx_plan.decode(paged(arch="gfx1100"))), 0).threads == 128
+    assert kernel(accepted(gfx_plan.decode(paged(arch="gfx1100"))), 0).threads == 128
 
 
 def test_nothing_to_do():
-    assert planned(gfx_plan.decode(paged(Z=0))).launches[0].grid[0] == 0
-    assert planned(gfx_plan.decode(paged(M=0))).launches[1].grid[0] == 0
-    assert number(planned(gfx_plan.decode(paged(P=0))), 0, "seqlen_k") == 0
-    assert number(planned(gfx_plan.decode(paged(W=0))), 0, "splits") == 1
+    assert accepted(gfx_plan.decode(paged(Z=0))).launches[0].grid[0] == 0
+    assert accepted(gfx_plan.decode(paged(M=0))).launches[1].grid[0] == 0
+    assert number(accepted(gfx_plan.decode(paged(P=0))), 0, "seqlen_k") == 0
+    assert number(accepted(gfx_plan.decode(paged(W=0))), 0, "splits") == 1
 
 
 def test_what_is_compiled_in():
     def defines(**call: Any) -> dict[str, Any]:
-        return dict(kernel(planned(gfx_plan.decode(paged(**call))), 0).defines)
+        return dict(kernel(accepted(gfx_plan.decode(paged(**call))), 0).defines)
 
     assert defines() == {
         "ELEMENT": "bf16", "D": 128, "E": 128, "PAGE": 16, "CHUNK": 1024, "LEFT": 0, "RIGHT": 0, "CAP": 0,
@@ -141,7 +136,7 @@ def contiguous(M: int = 1, bias: torch.Tensor | None = None, **params: Any) -> P
 
 
 def test_few_queries_over_a_contiguous_cache():
-    first = planned(contiguous(2, causal=True))
+    first = accepted(contiguous(2, causal=True))
     assert dict(kernel(first, 0).defines)["PAGE"] == 0 and number(first, 0, "block_table") == 0
     assert [number(first, 0, name) for name in ("k_batch", "k_head", "k_row")] == [12800, 6400, 64]
     assert number(first, 0, "right") == 0 and dict(kernel(first, 0).defines)["RIGHT"] == 1
@@ -290,7 +285,7 @@ def test_the_cuda_plan_takes_such_caches_too():
     q, cache = half(1, 1, 8, 64), half(2**22, 16, 8, 64)
     assert cache.numel() > FAR
     call = asked("attention_paged", "mma", H200, q, cache, cache, whole(1, 64), whole(1))
-    given = arguments_of(planned(sm80.decode(call)).launches[0])
+    given = arguments_of(accepted(sm80.decode(call)).launches[0])
     for name in ("k_batch", "k_head", "k_row", "v_batch", "v_head", "v_row", "block_table_row"):
         assert given[name].kind == "i64"
 
@@ -300,7 +295,7 @@ def test_triton_widens_what_it_multiplies_by_a_stride():
         "attention_paged", "triton", H200, half(1, 1, 8, 64), half(2**22, 16, 8, 64), half(2**22, 16, 8, 64),
         whole(1, 64), whole(1),
     )  # fmt: skip
-    given = dict(planned(triton_plan.decode(call)).launches[0].args)
+    given = dict(accepted(triton_plan.decode(call)).launches[0].args)
     assert given["k_page"].value == 16 * 8 * 64 and given["o_batch"].kind == "i64"  # type: ignore[union-attr]
 
 
@@ -313,7 +308,7 @@ def test_registers_and_lds(arch):
     """No spills or scratch at the largest heads, two blocks a compute unit."""
     from portable.backends.rocm import compile, metadata
 
-    built = kernel(planned(gfx_plan.decode(paged(D=256, E=256, arch=arch))), 0)
+    built = kernel(accepted(gfx_plan.decode(paged(D=256, E=256, arch=arch))), 0)
     found = metadata.resources(compile.compile(built.source, built.defines, arch))["attention_decode"]
     assert found["vgpr_spills"] == found["scratch"] == 0 and found["lds"] <= 32 * 1024
     assert found["vgprs"] + found["agprs"] <= 256

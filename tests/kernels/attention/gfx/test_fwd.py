@@ -11,10 +11,11 @@ from portable.backends.rocm import compile as hip
 from portable.backends.rocm.metadata import resources
 from portable.kernels.attention.gfx.plan import HEAD_UNIT, forward, forward_tile
 from portable.layout import ceil_div
-from portable.plan import Call, Device, Plan, Rejected, Scalar, TensorInfo
+from portable.plan import Call, Device, Rejected, Scalar, TensorInfo
 from portable.spec import registry
-from tests.kernels.attention.sm90.test_fwd import DEFAULTS, heads, info
-from tests.kernels.launch_arguments import arguments_of
+from tests.kernels.attention.calls import DEFAULTS
+from tests.kernels.attention.sm90.test_fwd import heads, info
+from tests.kernels.plan_parts import arguments_of, defines, launch_of
 
 DEVICES = {
     "gfx90a": Device("rocm", "gfx90a", "toy", 0, 104, 64, 64 * 1024, 512),
@@ -43,16 +44,6 @@ def call(
     return Call(tensors, {**DEFAULTS, **given}, axes, DEVICES[arch], {})
 
 
-def launch_of(plan: Plan | Rejected) -> Any:
-    assert isinstance(plan, Plan), plan
-    (launch,) = plan.launches
-    return launch
-
-
-def defines(plan: Plan | Rejected) -> dict[str, Any]:
-    return dict(launch_of(plan).kernel.defines)
-
-
 @pytest.mark.parametrize("arch", DEVICES)
 @pytest.mark.parametrize("D", [1, 32, 64, 72, 128, 160, 192, 256])
 def test_a_tile_fits_its_gpu(arch, D):
@@ -72,16 +63,16 @@ def test_an_absent_operand_is_null():
 def test_the_sides_of_a_window():
     args = arguments_of(launch_of(forward(call(40, 100, 64, causal=True, window_left=7))))
     assert (args["left"].value, args["right"].value) == (7, 0)
-    made = defines(forward(call(40, 100, 64, causal=True, window_left=7)))
+    made = defines(launch_of(forward(call(40, 100, 64, causal=True, window_left=7))))
     assert (made["LEFT"], made["RIGHT"]) == (1, 1)
-    made = defines(forward(call(40, 100, 64, window_left=99, window_right=39)))
+    made = defines(launch_of(forward(call(40, 100, 64, window_left=99, window_right=39))))
     assert (made["LEFT"], made["RIGHT"]) == (0, 0)
 
 
 @pytest.mark.parametrize("given", [{"bias": True}, {"softcap": 3.0}, {"scale": 0.0}, {"scale": -1.0}])
 def test_only_a_positive_scale_of_the_products_is_folded_into_the_exponent(given):
-    assert defines(forward(call(64, 64, 64, **given)))["SCALE_ONLY"] == 0
-    assert defines(forward(call(64, 64, 64, scale=2.0)))["SCALE_ONLY"] == 1
+    assert defines(launch_of(forward(call(64, 64, 64, **given))))["SCALE_ONLY"] == 0
+    assert defines(launch_of(forward(call(64, 64, 64, scale=2.0))))["SCALE_ONLY"] == 1
 
 
 def test_lengths_share_a_kernel():

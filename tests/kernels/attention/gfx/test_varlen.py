@@ -13,10 +13,11 @@ from portable.backends.rocm.backend import TARGETS
 from portable.dispatch import dispatcher
 from portable.kernels.attention.gfx import plan as gfx_plan
 from portable.kernels.attention.semantics import varlen
-from portable.plan import Call, Launch, NativeKernel, Plan, Pointer, Rejected
+from portable.plan import Call, Launch, Plan, Pointer, Rejected
 from portable.spec import registry
-from tests.kernels.attention.sm90.test_fwd import DEFAULTS, heads, info
-from tests.kernels.launch_arguments import arguments_of
+from tests.kernels.attention.calls import DEFAULTS
+from tests.kernels.attention.sm90.test_fwd import heads, info
+from tests.kernels.plan_parts import accepted, arguments_of, defines, native_kernel
 
 DEVICES = {target.arch: target for target in TARGETS}
 NAMES = {"gfx942": "mfma", "gfx1100": "wmma"}
@@ -31,20 +32,6 @@ def call(M: int, N: int, C: int, arch: str = "gfx942", D: int = 64, **given: Any
     tensors = {name: info(x) for name, x in (made | {"lse": lse}).items()}
     axes = {"C": C, "H": H, "G": G, "M": M, "N": N, "D": D, "E": D}
     return Call(tensors | {"sinks": None, "dlse": None}, {**DEFAULTS, **given}, axes, DEVICES[arch], {})
-
-
-def planned(plan: Plan | Rejected) -> Plan:
-    assert isinstance(plan, Plan), plan
-    return plan
-
-
-def kernel_of(launch: Launch) -> NativeKernel:
-    assert isinstance(launch.kernel, NativeKernel)
-    return launch.kernel
-
-
-def defines(launch: Launch) -> dict[str, Any]:
-    return dict(kernel_of(launch).defines)
 
 
 def numbers(launch: Launch) -> dict[str, Any]:
@@ -67,7 +54,7 @@ def covered(table: Launch, walk: Launch, tokens: int, lines: int, count: int, of
 @pytest.mark.parametrize("count", [1, 9, 65536])
 @pytest.mark.parametrize("arch", DEVICES)
 def test_a_table_and_then_the_dense_kernel(arch, count):
-    plan = planned(gfx_plan.forward(call(1000, 700, count, arch, causal=True, window_left=7)))
+    plan = accepted(gfx_plan.forward(call(1000, 700, count, arch, causal=True, window_left=7)))
     table, main = plan.launches
     found, args = defines(main), numbers(main)
     lines = found["WAVES"] // found["WAVES_E"] * found["TILES_PER_WAVE"] * 16
@@ -80,9 +67,9 @@ def test_a_table_and_then_the_dense_kernel(arch, count):
 @pytest.mark.parametrize("count", [1, 9, 65536])
 @pytest.mark.parametrize("arch", DEVICES)
 def test_a_table_before_each_walk_of_the_gradient(arch, count):
-    plan = planned(gfx_plan.backward(call(1000, 700, count, arch, causal=True, window_left=7)))
+    plan = accepted(gfx_plan.backward(call(1000, 700, count, arch, causal=True, window_left=7)))
     rows, of_keys, keys, of_queries, queries = plan.launches
-    assert [kernel_of(each).entry.removeprefix("attention_") for each in plan.launches] == [
+    assert [native_kernel(each).entry.removeprefix("attention_") for each in plan.launches] == [
         "bwd_preprocess",
         *("varlen_tiles", "bwd_dkdv"),
         *("varlen_tiles", "bwd_dq"),
@@ -98,10 +85,10 @@ def test_a_table_before_each_walk_of_the_gradient(arch, count):
 @pytest.mark.parametrize(("D", "tables"), [(256, 3), (160, 2)])
 def test_dk_and_dv_share_a_table_where_their_tiles_are_alike(D, tables):
     """Large heads on RDNA: a launch for each; the table in force is always that of the launch's own tile."""
-    plan = planned(gfx_plan.backward(call(1000, 700, 9, "gfx1100", D=D)))
+    plan = accepted(gfx_plan.backward(call(1000, 700, 9, "gfx1100", D=D)))
     table, made, walks = None, 0, 0
     for launch in plan.launches[1:]:
-        if kernel_of(launch).entry == "attention_varlen_tiles":
+        if native_kernel(launch).entry == "attention_varlen_tiles":
             table, made = launch, made + 1
             continue
         found, of_keys = defines(launch), defines(launch)["OWNS_KEYS"]
@@ -117,8 +104,8 @@ def test_dk_and_dv_share_a_table_where_their_tiles_are_alike(D, tables):
     [({}, 0), ({"causal": True}, 1), ({"window_right": 5}, 1), ({"causal": True, "window_left": 5}, 0)],
 )
 def test_tiles_with_most_keys_come_first(given, backwards):
-    forward = planned(gfx_plan.forward(call(1000, 700, 9, **given))).launches
-    _, of_keys, _, of_queries, _ = planned(gfx_plan.backward(call(1000, 700, 9, **given))).launches
+    forward = accepted(gfx_plan.forward(call(1000, 700, 9, **given))).launches
+    _, of_keys, _, of_queries, _ = accepted(gfx_plan.backward(call(1000, 700, 9, **given))).launches
     assert numbers(forward[0])["backwards"] == numbers(of_queries)["backwards"] == backwards
     assert numbers(of_keys)["backwards"] == 0
 
@@ -134,7 +121,7 @@ def test_numbers_beyond_32_bits_are_refused(plan):
 def test_what_the_spec_lists_is_what_is_built(op):
     """Sources are what a kernel's cache key and a wheel are made of."""
     plan = gfx_plan.forward if op == "attention_varlen" else gfx_plan.backward
-    built = {kernel_of(each).source.name for each in planned(plan(call(64, 64, 3))).launches}
+    built = {native_kernel(each).source.name for each in accepted(plan(call(64, 64, 3))).launches}
     for each in registry.spec(op).implementations:
         if each.languages == ("hip",):
             assert built == {source.name for source in each.sources}

@@ -14,13 +14,14 @@ from portable.kernels.attention.planning import DK, DK_DV, DQ, DV, Accumulators
 from portable.kernels.attention.sm80 import plan as sm80
 from portable.kernels.attention.sm80.plan import HEAD_UNIT, BackwardTile
 from portable.layout import ceil_div
-from portable.plan import Call, Plan, Pointer, Rejected, Scalar
+from portable.plan import Call, Pointer, Scalar
 from portable.runtime import build
 from portable.spec import registry
-from tests.kernels.attention.sm90.test_bwd import DEFAULTS, changed, info
+from tests.kernels.attention.calls import DEFAULTS, WINDOWS_OF_300_BY_500
 from tests.kernels.attention.sm90.test_bwd import call as hopper_call
+from tests.kernels.attention.sm90.test_bwd import changed, info
 from tests.kernels.attention.sm90.test_fwd import build_folder
-from tests.kernels.launch_arguments import arguments_of
+from tests.kernels.plan_parts import accepted, arguments_of, reason
 
 DEVICES = {device.arch: device for device in TARGETS + OTHERS}
 
@@ -50,15 +51,7 @@ def packed(
 
 
 def planned(asked: Call) -> Any:
-    plan = sm80.backward(asked)
-    assert isinstance(plan, Plan), plan
-    return plan
-
-
-def reason(asked: Call) -> str:
-    found = sm80.backward(asked)
-    assert isinstance(found, Rejected), found
-    return found.reason
+    return accepted(sm80.backward(asked))
 
 
 def part_of(launch: Any) -> Accumulators:
@@ -173,20 +166,13 @@ def test_arguments_of_both_walks():
     assert rows["head_dim_v"].value == 64 and rows["tiles"].value == 19
 
 
-@pytest.mark.parametrize(
-    ("given", "left", "right"),
-    [
-        ({}, UNBOUNDED, UNBOUNDED),
-        ({"causal": True}, UNBOUNDED, 0),
-        ({"window_left": 0, "window_right": 3}, 0, 3),
-        ({"window_left": 499, "window_right": 299}, UNBOUNDED, UNBOUNDED),
-        ({"window_left": 2**40, "window_right": 2**40}, UNBOUNDED, UNBOUNDED),
-    ],
-)
+@pytest.mark.parametrize(("given", "left", "right"), WINDOWS_OF_300_BY_500)
 def test_which_keys_a_query_sees(given, left, right):
     for launch in walks(call(1, 2, 2, 300, 500, 64, **given)).values():
         args = arguments_of(launch)
-        assert (args["left"].value, args["right"].value) == (left, right)
+        assert (args["left"].value, args["right"].value) == tuple(
+            UNBOUNDED if side is None else side for side in (left, right)
+        )
 
 
 def test_varlen_windows_are_those_of_each_sequence():
@@ -312,7 +298,7 @@ def test_packed_sequences_have_a_table_before_each_walk():
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_what_is_left_to_others(asked, word):
-    assert word in reason(asked)
+    assert word in reason(sm80.backward(asked))
 
 
 def test_config_is_heeded():

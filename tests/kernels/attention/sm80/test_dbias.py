@@ -9,48 +9,26 @@ import pytest
 
 from portable.backends.cuda.backend import OTHERS, TARGETS, CudaBackend
 from portable.kernels.attention.sm80 import plan as sm80
-from portable.plan import Call, Launch, NativeKernel, Plan, Pointer, Rejected, Scalar, TensorInfo
+from portable.plan import Launch, Plan, Pointer, Rejected, Scalar, TensorInfo
 from portable.runtime import build
 from portable.spec import registry
+from tests.kernels.attention.calls import dbias_call
 from tests.kernels.attention.sm90.test_fwd import build_folder
-from tests.kernels.attention.triton.test_plans import PARAMS, info
-from tests.kernels.launch_arguments import arguments_of
+from tests.kernels.attention.triton.test_plans import info
+from tests.kernels.plan_parts import accepted, arguments_of, defines, native_kernel
 
 DEVICES = {device.arch: device for device in TARGETS + OTHERS}
 
 
-def asked(
-    B: int = 2, H: int = 4, G: int = 2, M: int = 300, N: int = 512, D: int = 128, E: int = 0, *,
-    arch: str = "sm_80", alignment: int = 16, dtype: str = "bfloat16", dlse: bool = False,
-    config: dict[str, Any] | None = None, bias: TensorInfo | None = None, **params: Any,
-) -> Call:  # fmt: skip
-    E = E or D
-    rows = {"do": (H, M, E), "q": (H, M, D), "k": (G, N, D), "v": (G, N, E), "o": (H, M, E)}
-    tensors: dict[str, TensorInfo | None] = {
-        name: info(B, *shape, dtype=dtype, alignment=alignment) for name, shape in rows.items()
-    }
-    tensors |= {"lse": info(B, H, M, dtype="float32"), "bias": bias or info(B, H, M, N, dtype=dtype)}
-    tensors |= {"dlse": info(B, H, M, dtype="float32") if dlse else None}
-    tensors |= {"dbias": info(B, H, M, N, dtype=dtype)}
-    axes = {"H": H, "G": G, "M": M, "N": N, "D": D, "E": E}
-    return Call(tensors, {**PARAMS, **params}, axes, DEVICES[arch], config or {})
+def dbias(arch: str = "sm_80", **options: Any) -> Plan | Rejected:
+    return sm80.dbias(dbias_call(device=DEVICES[arch], **options))
 
 
 def launch_of(**call: Any) -> Launch:
-    plan = sm80.dbias(asked(**call))
-    assert isinstance(plan, Plan), plan
-    (launch,) = plan.launches
+    plan = accepted(dbias(**call))
     assert not plan.workspaces
+    (launch,) = plan.launches
     return launch
-
-
-def kernel_of(launch: Launch) -> NativeKernel:
-    assert isinstance(launch.kernel, NativeKernel)
-    return launch.kernel
-
-
-def defines(launch: Launch) -> dict[str, Any]:
-    return dict(kernel_of(launch).defines)
 
 
 def numbers(launch: Launch) -> dict[str, Any]:
@@ -70,7 +48,7 @@ def test_arguments():
 def test_every_head_size_fits_the_smallest_gpu(D, E):
     for arch, device in DEVICES.items():
         launch = launch_of(D=D, E=E, arch=arch)
-        kernel, found = kernel_of(launch), defines(launch)
+        kernel, found = native_kernel(launch), defines(launch)
         assert D <= found["HEAD_D"] < D + 16 and E <= found["HEAD_E"] < E + 16
         lines = 16 * found["WARPS"] * found["M_TILES"] + found["TILE_N"]
         line = 2 * found["HEAD_D"] + 2 * found["HEAD_E"] + 32
@@ -80,7 +58,7 @@ def test_every_head_size_fits_the_smallest_gpu(D, E):
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 def test_two_blocks_share_a_multiprocessor_at_128(arch):
-    shared = kernel_of(launch_of(arch=arch)).shared
+    shared = native_kernel(launch_of(arch=arch)).shared
     assert 2 * (shared + 1024) <= DEVICES[arch].shared_memory + 1024
 
 
@@ -187,7 +165,7 @@ def test_nothing_to_do():
     ],
 )
 def test_what_is_left_to_others(call, word):
-    plan = sm80.dbias(asked(**call))
+    plan = dbias(**call)
     assert isinstance(plan, Rejected) and word in plan.reason
 
 
@@ -206,7 +184,7 @@ def test_what_is_left_to_others(call, word):
     ids=str,
 )
 def test_it_compiles_without_spills(call, arch):
-    backend, call = CudaBackend(build_folder()), asked(arch=arch, **call)
+    backend, call = CudaBackend(build_folder()), dbias_call(device=DEVICES[arch], **call)
     plan = sm80.dbias(call)
     assert isinstance(plan, Plan)
     dtypes = {name: x.dtype for name, x in call.tensors.items() if x is not None}

@@ -16,16 +16,16 @@ from portable.layout import ceil_div
 from portable.plan import Plan, Scalar
 from portable.runtime import build
 from portable.spec import registry
+from tests.kernels.attention.calls import WINDOWS_OF_300_BY_500
 from tests.kernels.attention.sm90.test_fwd import (
-    arguments,
     build_folder,
     call,
     defines,
     heads,
-    launch_of,
     reason,
     square,
 )
+from tests.kernels.plan_parts import arguments_of, launch_of
 
 DEVICES = {device.arch: device for device in TARGETS + OTHERS}
 
@@ -82,12 +82,13 @@ def test_memory_holds_what_is_copied_and_then_o():
 @pytest.mark.parametrize("D", [64, 128, 256])
 def test_a_row_is_rounded_the_same_in_any_batch(D, given):
     for S in (1, 100, 2048):
-        found = [defines(sm80.forward(square(B, 8, 8, S, S, D, **given))) for B in (1, 2, 64)]
+        found = [defines(launch_of(sm80.forward(square(B, 8, 8, S, S, D, **given)))) for B in (1, 2, 64)]
         assert all(each == found[0] for each in found)
 
 
 def test_arguments():
-    args = arguments(sm80.forward(square(3, 8, 2, 300, 500, 128, 64, causal=True, window_left=7)))
+    launch = launch_of(sm80.forward(square(3, 8, 2, 300, 500, 128, 64, causal=True, window_left=7)))
+    args = arguments_of(launch)
     assert all(args[name].tensor == name for name in ("q", "k", "v", "o", "lse"))
     assert args["sinks"] == Scalar("i64", 0)
     values = {name: arg.value for name, arg in args.items() if isinstance(arg, Scalar)}
@@ -100,19 +101,10 @@ def test_arguments():
     assert all(args[name].kind == "i64" for name in values if name.endswith(("_batch", "_head", "_row")))
 
 
-@pytest.mark.parametrize(
-    ("given", "left", "right"),
-    [
-        ({}, None, None),
-        ({"causal": True}, None, 0),
-        ({"window_left": 0, "window_right": 3}, 0, 3),
-        ({"window_left": 499, "window_right": 299}, None, None),
-        ({"window_left": 2**40, "window_right": 2**40}, None, None),
-    ],
-)
+@pytest.mark.parametrize(("given", "left", "right"), WINDOWS_OF_300_BY_500)
 def test_bounds(given, left, right):
     plan = sm80.forward(square(1, 2, 2, 300, 500, 64, **given))
-    found, args = defines(plan), arguments(plan)
+    found, args = defines(launch_of(plan)), arguments_of(launch_of(plan))
     assert (found["LEFT"], found["RIGHT"]) == (int(left is not None), int(right is not None))
     assert (args["left"].value, args["right"].value) == tuple(
         UNBOUNDED if side is None else side for side in (left, right)
@@ -130,7 +122,7 @@ def test_bounds(given, left, right):
 )
 def test_scores_are_powers_of_two(given, scaled, capped, scale, inner):
     plan = sm80.forward(square(1, 1, 1, 8, 8, 64, **given))
-    found, args = defines(plan), arguments(plan)
+    found, args = defines(launch_of(plan)), arguments_of(launch_of(plan))
     assert (found["SCALED"], found["SOFTCAP"]) == (scaled, capped)
     products = inner if scaled or capped else scale
     assert args["score_scale"].value == pytest.approx(products * math.log2(math.e))
@@ -140,12 +132,12 @@ def test_scores_are_powers_of_two(given, scaled, capped, scale, inner):
 def test_sinks_and_types_reach_the_kernel():
     half = heads(1, 2, 8, 64, dtype=torch.float16)
     plan = sm80.forward(call(half, half, half, sinks=True))
-    assert defines(plan)["SINKS"] == 1 and defines(plan)["ELEMENT"] == "f16"
-    assert arguments(plan)["sinks"].tensor == "sinks"
+    assert defines(launch_of(plan))["SINKS"] == 1 and defines(launch_of(plan))["ELEMENT"] == "f16"
+    assert arguments_of(launch_of(plan))["sinks"].tensor == "sinks"
 
 
 def widths(plan):
-    found = defines(plan)
+    found = defines(launch_of(plan))
     return found["COPY_BYTES"], found["STORE_BYTES"]
 
 
@@ -161,13 +153,14 @@ def test_rows_that_are_not_aligned_are_copied_by_the_element():
 
 def test_a_head_size_of_any_number_may_lie_in_aligned_rows():
     part = heads(1, 2, 9, 64)[..., :61]
-    assert defines(sm80.forward(call(part, part, part)))["COPY_BYTES"] == 16
-    assert defines(sm80.forward(call(part, part, part)))["HEAD_D"] == 64
+    assert defines(launch_of(sm80.forward(call(part, part, part))))["COPY_BYTES"] == 16
+    assert defines(launch_of(sm80.forward(call(part, part, part))))["HEAD_D"] == 64
 
 
 def test_strides_of_one_row_do_not_matter():
     q = torch.empty_strided((1, 1, 1, 64), (3, 5, 7, 1), dtype=torch.bfloat16, device="meta")
-    assert defines(sm80.forward(call(q, heads(1, 1, 50, 64), heads(1, 1, 50, 64))))["COPY_BYTES"] == 16
+    launch = launch_of(sm80.forward(call(q, heads(1, 1, 50, 64), heads(1, 1, 50, 64))))
+    assert defines(launch)["COPY_BYTES"] == 16
 
 
 def test_nothing_to_do():

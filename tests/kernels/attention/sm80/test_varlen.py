@@ -20,18 +20,16 @@ from tests.kernels.attention.sm90.test_varlen import (
     OFFSETS,
     defines,
     forward,
-    kernel_of,
     number,
-    planned,
     walk,
 )
-from tests.kernels.launch_arguments import arguments_of
+from tests.kernels.plan_parts import accepted, arguments_of, native_kernel
 
 DEVICES = {device.arch: device for device in TARGETS + OTHERS}
 
 
 def main_of(**call: Any) -> Launch:
-    table, main = planned(sm80.forward(forward(**call))).launches
+    table, main = accepted(sm80.forward(forward(**call))).launches
     assert (table.kernel.name, main.kernel.name) == ("attention_varlen_tiles", "attention_fwd_sm80")
     return main
 
@@ -42,7 +40,7 @@ def tile_m(launch: Launch) -> int:
 
 
 def test_a_block_for_every_tile_that_there_may_be():
-    plan = planned(sm80.forward(forward(C=9, M=1000, H=8, causal=True)))
+    plan = accepted(sm80.forward(forward(C=9, M=1000, H=8, causal=True)))
     table, main = plan.launches
     assert table.grid == (1, 1, 1)
     assert main.grid == (max_tiles(1000, 9, tile_m(main)) * 8, 1, 1)
@@ -65,7 +63,7 @@ def test_a_block_for_every_tile_that_there_may_be():
 @pytest.mark.parametrize(("cu_q", "cu_k"), OFFSETS)
 def test_blocks_cover_every_query_of_every_head_once(cu_q, cu_k):
     """As `one_tile_a_block` reads the table: heads of a tile follow one another, blocks beyond idle."""
-    table, main = planned(sm80.forward(forward(C=len(cu_q), H=3, G=3, causal=True))).launches
+    table, main = accepted(sm80.forward(forward(C=len(cu_q), H=3, G=3, causal=True))).launches
     sequences, tiles = walk(table, cu_q, cu_k)
     size, covered = tile_m(main), np.zeros((3, 1000), int)
     for block in range(main.grid[0]):
@@ -95,16 +93,16 @@ def test_tiles_are_small_where_sequences_are_short(C, M, groups):
     [({}, 0), ({"causal": True}, 1), ({"causal": True, "window_left": 9}, 0), ({"window_right": 0}, 1)],
 )
 def test_the_dearest_tiles_of_a_sequence_come_first(given, backwards):
-    table = planned(sm80.forward(forward(**given))).launches[0]
+    table = accepted(sm80.forward(forward(**given))).launches[0]
     assert number(table, "backwards") == backwards
 
 
 def test_sinks_rows_of_any_alignment_and_offsets_of_none():
     assert defines(main_of(sinks=True))["SINKS"] == 1
     asked = forward(D=61, E=24)
-    assert defines(planned(sm80.forward(asked)).launches[1])["COPY_BYTES"] == 2
+    assert defines(accepted(sm80.forward(asked)).launches[1])["COPY_BYTES"] == 2
     moved = replace(forward(), tensors={**forward().tensors, "v": replace(forward()["v"], alignment=2)})
-    assert defines(planned(sm80.forward(moved)).launches[1])["COPY_BYTES"] == 2
+    assert defines(accepted(sm80.forward(moved)).launches[1])["COPY_BYTES"] == 2
     assert main_of(C=1).grid[0] > 0
 
 
@@ -144,12 +142,12 @@ def test_what_is_left_to_others(asked, word):
 )
 def test_it_compiles_without_spills(call, arch):
     backend, asked = CudaBackend(build_folder()), forward(**{"C": 3, **call})
-    plan = planned(sm80.forward(asked))
+    plan = accepted(sm80.forward(asked))
     dtypes = {name: x.dtype for name, x in asked.tensors.items() if x is not None}
     dtypes |= {space.name: space.dtype for space in plan.workspaces}
     resources = backend.resources(build.code_object(plan.launches[1], dtypes, backend, DEVICES[arch]))
     assert resources.stack == 0 and resources.spills == 0
-    assert kernel_of(plan.launches[1]).shared <= DEVICES[arch].shared_memory
+    assert native_kernel(plan.launches[1]).shared <= DEVICES[arch].shared_memory
 
 
 def test_the_spec_lists_it_behind_triton_from_sm_80_on():

@@ -16,8 +16,8 @@ from portable.kernels.attention.sm90 import plan as sm90
 from portable.kernels.attention.sm90.plan import TILE, Chunk, chunks_of, held, most_blocks
 from portable.plan import Call, Pointer
 from portable.runtime import build
-from tests.kernels.attention.sm90.test_bwd import H200, call, planned, reason
-from tests.kernels.launch_arguments import arguments_of
+from tests.kernels.attention.sm90.test_bwd import H200, call, planned
+from tests.kernels.plan_parts import arguments_of, reason
 
 
 def test_statistics_then_two_launches_a_turn():
@@ -68,7 +68,7 @@ def test_blocks_of_keys_take_turns_where_a_head_does_not_fit(monkeypatch):
     asked = call(1, 2, 1, 1000, 1000, 256)
     row = 2 * 16 * TILE * TILE * 2  # of a block of keys
     monkeypatch.setattr(sm90, "_DS_BYTES", 6 * row)
-    assert "a block of keys" in reason(asked)  # turns of less than a GPU's worth of blocks
+    assert "a block of keys" in reason(sm90.backward(asked))  # turns of less than a GPU's worth of blocks
     monkeypatch.setattr(sm90, "_FEWEST_BLOCKS", 6)
     plan = planned(asked)
     mains = [arguments_of(launch) for launch in plan.launches[1::2]]
@@ -91,7 +91,7 @@ def test_what_is_kept_is_at_most_a_gibibyte():
         for each in kept.shape:
             size *= each
         assert size <= 1 << 30
-    assert "a block of keys" in reason(call(1, 8, 1, 65536, 65536, 256))
+    assert "a block of keys" in reason(sm90.backward(call(1, 8, 1, 65536, 65536, 256)))
 
 
 def seen_blocks(M: int, N: int, left: int, right: int, block: int) -> int:
@@ -140,13 +140,13 @@ def test_it_fits_in_shared_memory():
             launches = planned(call(1, 2, 2, 200, 100, D, E)).launches
             assert all(launch.kernel.shared <= H200.shared_memory for launch in launches)
     asked = replace(call(1, 2, 2, 64, 64, 256), device=replace(H200, shared_memory=160 * 1024))
-    assert "shared memory" in reason(asked)
+    assert "shared memory" in reason(sm90.backward(asked))
 
 
 def test_what_is_left_to_others():
-    assert "multiples of 8 up to 256" in reason(call(1, 2, 2, 64, 64, 264))
-    assert "multiples of 8 up to 256" in reason(call(1, 2, 2, 64, 64, 250))
-    assert "bias" in reason(call(1, 2, 2, 64, 64, 256, bias=True))
+    assert "multiples of 8 up to 256" in reason(sm90.backward(call(1, 2, 2, 64, 64, 264)))
+    assert "multiples of 8 up to 256" in reason(sm90.backward(call(1, 2, 2, 64, 64, 250)))
+    assert "bias" in reason(sm90.backward(call(1, 2, 2, 64, 64, 256, bias=True)))
 
 
 @pytest.mark.slow

@@ -14,15 +14,13 @@ from portable.kernels.attention.params import UNBOUNDED
 from portable.kernels.attention.sm90 import plan as sm90
 from portable.kernels.attention.sm90.plan import HEAD_UNIT, Tile
 from portable.layout import ceil_div
-from portable.plan import Call, Device, Plan, Rejected, TensorInfo, TensorMap
+from portable.plan import Call, Device, TensorInfo, TensorMap
 from portable.runtime import build
 from portable.spec import registry
-from tests.kernels.launch_arguments import arguments_of
+from tests.kernels.attention.calls import DEFAULTS, WINDOWS_OF_300_BY_500
+from tests.kernels.plan_parts import arguments_of, defines, launch_of, reason, scalar
 
 H200 = Device("cuda", "sm_90a", "toy", 0, 132, 32, 227 * 1024, 255, l2_bytes=50 << 20)
-DEFAULTS = {
-    "causal": False, "scale": None, "window_left": None, "window_right": None, "softcap": None,
-}  # fmt: skip
 
 
 def padded(size: int) -> int:
@@ -53,27 +51,8 @@ def square(B: int, H: int, G: int, M: int, N: int, D: int, E: int | None = None,
     return call(heads(B, H, M, D), heads(B, G, N, D), heads(B, G, N, E or D), **given)
 
 
-def launch_of(plan: Plan | Rejected) -> Any:
-    assert isinstance(plan, Plan), plan
-    (launch,) = plan.launches
-    return launch
-
-
-def arguments(plan: Plan | Rejected) -> dict[str, Any]:
-    return arguments_of(launch_of(plan))
-
-
-def defines(plan: Plan | Rejected) -> dict[str, Any]:
-    return dict(launch_of(plan).kernel.defines)
-
-
-def reason(plan: Plan | Rejected) -> str:
-    assert isinstance(plan, Rejected), plan
-    return plan.reason
-
-
 def test_maps_cover_the_operands():
-    args = arguments(sm90.forward(square(3, 8, 2, 300, 500, 128)))
+    args = arguments_of(launch_of(sm90.forward(square(3, 8, 2, 300, 500, 128))))
     assert args["map_q"] == TensorMap(
         "q", "bfloat16", (128, 300, 8, 3), (256, 256 * 300, 256 * 2400), (64, 128, 1, 1)
     )
@@ -86,7 +65,7 @@ def test_maps_cover_the_operands():
 def test_heads_between_the_rows():
     """(batch, sequence, heads, dim) in memory reaches the maps as it lies."""
     q = heads(2, 300, 8, 64).transpose(1, 2)
-    args = arguments(sm90.forward(call(q, q, q)))
+    args = arguments_of(launch_of(sm90.forward(call(q, q, q))))
     assert args["map_q"].sizes == (64, 300, 8, 2)
     assert args["map_q"].strides == (8 * 128, 128, 300 * 8 * 128)
     assert args["o_row"].value == 64
@@ -95,7 +74,7 @@ def test_heads_between_the_rows():
 def test_repeated_dimensions_do_not_step():
     q = heads(2, 8, 300, 64)
     k = heads(1, 1, 500, 64).expand(2, 8, 500, 64)
-    args = arguments(sm90.forward(call(q, k, k)))
+    args = arguments_of(launch_of(sm90.forward(call(q, k, k))))
     assert args["map_k"].sizes == (64, 500, 1, 1)
     assert args["tma_steps"].value == 0b000011
     assert all(stride % 16 == 0 and stride > 0 for stride in args["map_k"].strides)
@@ -103,7 +82,7 @@ def test_repeated_dimensions_do_not_step():
 
 def test_a_dimension_of_one_may_have_any_stride():
     q = torch.empty_strided((1, 1, 1, 64), (3, 5, 7, 1), dtype=torch.bfloat16, device="meta")
-    args = arguments(sm90.forward(call(q, heads(1, 1, 50, 64), heads(1, 1, 50, 64))))
+    args = arguments_of(launch_of(sm90.forward(call(q, heads(1, 1, 50, 64), heads(1, 1, 50, 64)))))
     assert all(stride % 16 == 0 for stride in args["map_q"].strides)
 
 
@@ -120,41 +99,29 @@ def test_every_head_size_fits(D, E):
     assert launch.kernel.threads == 128 * (1 + found["CONSUMERS"])
 
 
-@pytest.mark.parametrize(
-    ("given", "left", "right"),
-    [
-        ({}, None, None),
-        ({"causal": True}, None, 0),
-        ({"window_right": 5, "causal": True}, None, 0),
-        ({"window_left": 7}, 7, None),
-        ({"window_left": 0, "window_right": 3}, 0, 3),
-        ({"window_left": 499, "window_right": 299}, None, None),
-        ({"window_left": 498, "window_right": 298}, 498, 298),
-        ({"window_left": 2**40, "window_right": 2**40}, None, None),
-    ],
-)
+@pytest.mark.parametrize(("given", "left", "right"), WINDOWS_OF_300_BY_500)
 def test_bounds(given, left, right):
     plan = sm90.forward(square(1, 2, 2, 300, 500, 64, **given))
-    found, args = defines(plan), arguments(plan)
+    found, args = defines(launch_of(plan)), arguments_of(launch_of(plan))
     assert (found["LEFT"], found["RIGHT"]) == (int(left is not None), int(right is not None))
     sides = (UNBOUNDED if side is None else side for side in (left, right))
     assert (args["left"].value, args["right"].value) == tuple(sides)
 
 
 def test_scale_and_cap_are_powers_of_two():
-    args = arguments(sm90.forward(square(1, 1, 1, 8, 8, 64)))
+    args = arguments_of(launch_of(sm90.forward(square(1, 1, 1, 8, 8, 64))))
     assert args["score_scale"].value == pytest.approx(math.log2(math.e) / 8)
     assert args["softcap_log2"].value == 0
     plan = sm90.forward(square(1, 1, 1, 8, 8, 64, softcap=20.0, scale=-0.5))
-    args = arguments(plan)
-    assert defines(plan)["SOFTCAP"] == 1
+    args = arguments_of(launch_of(plan))
+    assert defines(launch_of(plan))["SOFTCAP"] == 1
     assert args["softcap_log2"].value == pytest.approx(20 * math.log2(math.e))
     assert args["score_scale"].value == pytest.approx(2 * -0.5 / 20 * math.log2(math.e))
 
 
 def test_blocks_are_as_many_as_tiles_or_multiprocessors():
     plan = sm90.forward(square(1, 2, 2, 300, 8, 64))
-    assert launch_of(plan).grid == (-(-300 // (64 * defines(plan)["CONSUMERS"])) * 2, 1, 1)
+    assert launch_of(plan).grid == (-(-300 // (64 * defines(launch_of(plan))["CONSUMERS"])) * 2, 1, 1)
     assert launch_of(sm90.forward(square(4, 32, 8, 4096, 4096, 128))).grid == (132, 1, 1)
     assert 0 in launch_of(sm90.forward(square(0, 2, 2, 129, 8, 64))).grid
     assert 0 in launch_of(sm90.forward(square(1, 2, 2, 0, 8, 64))).grid
@@ -179,9 +146,8 @@ def test_falling_costs(D, B, H, S, pairs):
 
 
 def test_an_odd_number_of_tiles_makes_no_pairs():
-    assert (
-        arguments(sm90.forward(square(32, 16, 16, 380, 380, 128, causal=True)))["heads_per_band"].value == 512
-    )
+    launch = launch_of(sm90.forward(square(32, 16, 16, 380, 380, 128, causal=True)))
+    assert scalar(launch, "heads_per_band") == 512
 
 
 @pytest.mark.parametrize("given", [{}, {"causal": True}, {"window_left": 500}], ids=str)
@@ -189,7 +155,7 @@ def test_an_odd_number_of_tiles_makes_no_pairs():
 def test_a_row_is_rounded_the_same_in_any_batch(D, given):
     """The tile decides about the order of sums."""
     for S in (1, 100, 512, 1000, 2048, 4096, 10000):
-        found = [defines(sm90.forward(square(B, 8, 8, S, S, D, **given))) for B in (1, 2, 7, 64)]
+        found = [defines(launch_of(sm90.forward(square(B, 8, 8, S, S, D, **given)))) for B in (1, 2, 7, 64)]
         assert all(each == found[0] for each in found)
 
 
@@ -215,14 +181,14 @@ def test_a_row_is_rounded_the_same_in_any_batch(D, given):
     ],
 )
 def test_tiles_are_those_that_measured_best(D, S, given, consumers, keys):
-    found = defines(sm90.forward(square(2, 16, 16, S, S, D, **given)))
+    found = defines(launch_of(sm90.forward(square(2, 16, 16, S, S, D, **given))))
     assert (found["CONSUMERS"], found["TILE_N"]) == (consumers, keys)
 
 
 def test_equal_costs_are_walked_in_order():
-    assert arguments(sm90.forward(square(2, 32, 8, 8192, 8192, 128)))["heads_per_band"].value == 1
+    assert scalar(launch_of(sm90.forward(square(2, 32, 8, 8192, 8192, 128))), "heads_per_band") == 1
     window = sm90.forward(square(2, 32, 8, 8192, 8192, 128, causal=True, window_left=128))
-    assert arguments(window)["heads_per_band"].value == 1
+    assert arguments_of(launch_of(window))["heads_per_band"].value == 1
 
 
 @pytest.mark.parametrize(
@@ -255,10 +221,10 @@ def test_unaligned_bases_are_left_to_others():
 def test_config_is_heeded():
     config = {"TILE_N": 96, "CONSUMERS": 2, "PINGPONG": 1, "HEADS_PER_BAND": 4}
     plan = sm90.forward(square(1, 1, 1, 8, 8, 128, config=config, causal=True))
-    found = defines(plan)
+    found = defines(launch_of(plan))
     assert (found["TILE_N"], found["PINGPONG"], found["CONSUMERS"]) == (96, 1, 2)
-    assert arguments(plan)["heads_per_band"].value == 4
-    assert arguments(plan)["map_k"].box == (64, 96, 1, 1)
+    assert arguments_of(launch_of(plan))["heads_per_band"].value == 4
+    assert arguments_of(launch_of(plan))["map_k"].box == (64, 96, 1, 1)
 
 
 def test_a_tile_knows_its_memory():

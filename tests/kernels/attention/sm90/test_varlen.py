@@ -17,11 +17,11 @@ from portable.dispatch import arguments, compiled_call
 from portable.kernels.attention.planning import max_tiles
 from portable.kernels.attention.semantics.varlen import bounds
 from portable.kernels.attention.sm90 import plan as sm90
-from portable.plan import Call, Launch, NativeKernel, Plan, Pointer, Rejected
+from portable.plan import Call, Launch, Pointer
 from portable.runtime import build
 from portable.spec import registry
 from tests.kernels.attention.sm90.test_fwd import H200, build_folder
-from tests.kernels.launch_arguments import arguments_of
+from tests.kernels.plan_parts import accepted, arguments_of, defines, native_kernel, reason
 
 SOURCE = registry.spec("attention").folder / "device/varlen_tiles.cu"
 
@@ -65,20 +65,6 @@ def backward(
     return asked("attention_varlen_backward", *tensors, **given)
 
 
-def planned(plan: Plan | Rejected) -> Plan:
-    assert isinstance(plan, Plan), plan
-    return plan
-
-
-def kernel_of(launch: Launch) -> NativeKernel:
-    assert isinstance(launch.kernel, NativeKernel)
-    return launch.kernel
-
-
-def defines(launch: Launch) -> dict[str, Any]:
-    return dict(kernel_of(launch).defines)
-
-
 def number(launch: Launch, name: str) -> Any:
     return arguments_of(launch)[name].value
 
@@ -87,14 +73,14 @@ def number(launch: Launch, name: str) -> Any:
 
 
 def test_two_launches_forward():
-    plan = planned(sm90.forward(forward(causal=True)))
+    plan = accepted(sm90.forward(forward(causal=True)))
     table, main = plan.launches
     assert [each.kernel.name for each in plan.launches] == ["attention_varlen_tiles", "attention_fwd_sm90"]
     pack = defines(main)["PACK_GQA"]
     tile = 64 * defines(main)["CONSUMERS"] // pack
     assert table.grid == (1, 1, 1) and main.grid == (min(max_tiles(1000, 9, tile) * 8 // pack, 132), 1, 1)
     assert number(table, "tile") == tile and number(table, "of_keys") == 0
-    assert defines(main)["VARLEN"] == 1 and kernel_of(main).shared <= H200.shared_memory
+    assert defines(main)["VARLEN"] == 1 and native_kernel(main).shared <= H200.shared_memory
     sizes = {space.name: space.shape for space in plan.workspaces}
     assert sizes == {
         "bounds": (10, 4), "ranks": (10,), "firsts": (11,), "counts": (2,),
@@ -116,7 +102,7 @@ def test_two_launches_forward():
 )
 def test_heads_of_one_key_head_share_a_tile(given, pack):
     """A warp's 16 rows are of one head; TMA loads all heads of the queries as one box."""
-    main = planned(sm90.forward(forward(**given, causal=True))).launches[1]
+    main = accepted(sm90.forward(forward(**given, causal=True))).launches[1]
     rows = 64 * defines(main)["CONSUMERS"]
     assert defines(main)["PACK_GQA"] == pack and rows // pack % 16 == 0
     args = arguments_of(main)
@@ -130,12 +116,12 @@ def test_heads_that_do_not_step_have_tiles_of_their_own():
     q = call.tensors["q"]
     assert q is not None
     still = {**call.tensors, "q": replace(q, strides=(q.strides[0], 0, q.strides[2]))}
-    main = planned(sm90.forward(replace(call, tensors=still))).launches[1]
+    main = accepted(sm90.forward(replace(call, tensors=still))).launches[1]
     assert defines(main)["PACK_GQA"] == 1 and arguments_of(main)["map_q"].sizes[2] == 1  # type: ignore[union-attr]
 
 
 def test_four_launches_backward():
-    plan = planned(sm90.backward(backward(D=128)))
+    plan = accepted(sm90.backward(backward(D=128)))
     names = [each.kernel.name for each in plan.launches]
     assert names == [
         "attention_varlen_tiles",
@@ -150,18 +136,18 @@ def test_four_launches_backward():
     assert sizes["stats"] == (8, lines, 128) and sizes["dq_accum"] == (8, lines, 64 * 128)
     assert sizes["tiles"] == (max_tiles(1200, 9, 128), 2) and "claimed" not in sizes
     assert all(defines(each)["VARLEN"] == 1 for each in plan.launches[1:])
-    assert kernel_of(plan.launches[2]).shared <= H200.shared_memory
+    assert native_kernel(plan.launches[2]).shared <= H200.shared_memory
 
 
 def test_a_block_has_its_own_tile_of_keys():
     """A claimed one's sequence is not uniform to ptxas, which then keeps all products apart."""
     for D in (64, 128):
-        assert defines(planned(sm90.backward(backward(D=D))).launches[2])["PERSISTENT"] == 0
+        assert defines(accepted(sm90.backward(backward(D=D))).launches[2])["PERSISTENT"] == 0
 
 
 @pytest.mark.parametrize(("G", "together"), [(1, 8), (2, 4), (8, 1), (32, 1)])
 def test_eight_key_heads_are_walked_together(G, together):
-    table = planned(sm90.backward(backward(H=64, G=G))).launches[0]
+    table = accepted(sm90.backward(backward(H=64, G=G))).launches[0]
     assert number(table, "together") == together
     assert number(table, "of_keys") == 1 and number(table, "tile") == 128
 
@@ -171,10 +157,10 @@ def test_offsets_are_read_on_the_gpu_alone():
     stands beside them, for tiles do not follow from how many tokens there are."""
     tiles = set()
     for C, M in ((2, 100), (9, 4096), (300, 1 << 17)):
-        main = planned(sm90.forward(forward(C=C, M=M, N=M))).launches[1]
+        main = accepted(sm90.forward(forward(C=C, M=M, N=M))).launches[1]
         tiles.add((defines(main)["CONSUMERS"], defines(main)["TILE_N"]))
     assert len(tiles) == 1
-    for launch in planned(sm90.forward(forward())).launches:
+    for launch in accepted(sm90.forward(forward())).launches:
         names = [each.tensor for each in arguments_of(launch).values() if isinstance(each, Pointer)]
         assert ("cu_seqlens_q" in names) == (launch.kernel.name == "attention_varlen_tiles")
 
@@ -189,12 +175,12 @@ def test_offsets_are_read_on_the_gpu_alone():
     ],
 )
 def test_dear_tiles_first(given, backwards, reach):
-    table = planned(sm90.forward(forward(**given))).launches[0]
+    table = accepted(sm90.forward(forward(**given))).launches[0]
     assert number(table, "backwards") == backwards and number(table, "reach") == reach
 
 
 def test_maps_are_of_all_tokens():
-    main = planned(sm90.forward(forward())).launches[1]
+    main = accepted(sm90.forward(forward())).launches[1]
     args = arguments_of(main)
     assert args["map_q"].sizes == (128, 1000, 8, 1) and args["map_q"].strides[:2] == (2 * 8 * 128, 2 * 128)
     assert args["map_v"].sizes == (128, 1200, 2, 1)
@@ -203,12 +189,7 @@ def test_maps_are_of_all_tokens():
 
 
 def test_no_queries_launch_no_tiles():
-    assert planned(sm90.forward(forward(M=0))).launches[1].grid == (0, 1, 1)
-
-
-def reason(answer: Plan | Rejected) -> str:
-    assert isinstance(answer, Rejected), answer
-    return answer.reason
+    assert accepted(sm90.forward(forward(M=0))).launches[1].grid == (0, 1, 1)
 
 
 def test_what_is_left_to_others():
@@ -247,12 +228,12 @@ def test_the_spec_lists_it_first(op):
 )
 def test_they_compile(asked, most_stack):
     backend = CudaBackend(build_folder())
-    plan = planned(sm90.backward(asked) if "do" in asked.tensors else sm90.forward(asked))
+    plan = accepted(sm90.backward(asked) if "do" in asked.tensors else sm90.forward(asked))
     dtypes = {name: x.dtype for name, x in asked.tensors.items() if x is not None}
     dtypes |= {w.name: w.dtype for w in plan.workspaces}
     for launch in plan.launches:
         code = build.code_object(launch, dtypes, backend, H200)
-        assert code.threads == kernel_of(launch).threads and code.shared == kernel_of(launch).shared
+        assert code.threads == native_kernel(launch).threads and code.shared == native_kernel(launch).shared
         if launch is not plan.launches[0]:
             assert backend.resources(code).stack <= most_stack
 
@@ -324,7 +305,7 @@ OFFSETS = [
 def launches(C: int, **given: Any) -> list[Launch]:
     calls = forward(C=C, **given), backward(C=C, H=4, G=1, **given), backward(C=C, H=4, G=4, **given)
     plans = sm90.forward(calls[0]), *(sm90.backward(each) for each in calls[1:])
-    return [planned(plan).launches[0] for plan in plans]
+    return [accepted(plan).launches[0] for plan in plans]
 
 
 @pytest.mark.parametrize("given", [{}, {"causal": True}, {"window_left": 50, "window_right": 9}], ids=str)
@@ -357,7 +338,7 @@ def test_blocks_of_keys_follow_those_that_they_wait_for(cu_q, cu_k):
 def test_the_longest_come_first():
     lengths = [64, 700, 33, 300, 1]
     offsets = [0, *itertools.accumulate(lengths)]
-    launch = planned(sm90.forward(forward(C=6, M=2000, N=2000, causal=True))).launches[0]
+    launch = accepted(sm90.forward(forward(C=6, M=2000, N=2000, causal=True))).launches[0]
     tiles = walk(launch, offsets, offsets)[1]
     order = list(dict.fromkeys(z for z, _ in tiles))
     assert order == [2, 4, 1, 3, 5, 6]  # what lies behind the last offset sees nothing

@@ -22,17 +22,15 @@ from tests.kernels.attention.sm90.test_varlen import (
     backward,
     cuts,
     defines,
-    kernel_of,
     number,
-    planned,
     reason,
 )
-from tests.kernels.launch_arguments import arguments_of
+from tests.kernels.plan_parts import accepted, arguments_of, native_kernel
 
 
 def wide(**given: Any) -> Plan:
     sizes: dict[str, Any] = {"D": 192, "E": 128}
-    return planned(sm90.backward(backward(**(sizes | given))))
+    return accepted(sm90.backward(backward(**(sizes | given))))
 
 
 def test_tables_places_and_statistics_then_two_launches_a_turn():
@@ -76,7 +74,7 @@ def test_what_is_kept_is_bounded():
 def test_every_launch_fits_in_shared_memory():
     for D, E in itertools.product((8, 128, 192, 256), repeat=2):
         if max(D, E) > 128:
-            assert all(kernel_of(each).shared <= H200.shared_memory for each in wide(D=D, E=E).launches)
+            assert all(native_kernel(each).shared <= H200.shared_memory for each in wide(D=D, E=E).launches)
 
 
 # What the GPU finds ------------------------------------------------------------------------------
@@ -222,10 +220,10 @@ def test_gradients_are_told_where_they_lie():
 def test_it_compiles_with_nothing_spilled(given):
     backend = CudaBackend(build_folder())
     asked = backward(**({"D": 192, "E": 128} | given if "D" not in given else given))
-    plan = planned(sm90.backward(asked))
+    plan = accepted(sm90.backward(asked))
     dtypes = {name: x.dtype for name, x in asked.tensors.items() if x is not None}
     dtypes |= {w.name: w.dtype for w in plan.workspaces}
     for launch in plan.launches[1:]:
         code = build.code_object(launch, dtypes, backend, H200)
-        assert code.threads == kernel_of(launch).threads and code.shared == kernel_of(launch).shared
+        assert code.threads == native_kernel(launch).threads and code.shared == native_kernel(launch).shared
         assert backend.resources(code).stack == 0

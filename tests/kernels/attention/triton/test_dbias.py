@@ -11,21 +11,20 @@ import torch
 import portable
 from portable.kernels.attention.semantics import reference
 from portable.kernels.attention.triton import plan as triton_plan
-from portable.plan import Call, Device, Launch, Plan, Pointer, Rejected, Scalar, TensorInfo, TritonKernel
+from portable.plan import Device, Launch, Plan, Pointer, Rejected, Scalar, TensorInfo, TritonKernel
 from portable.spec import registry
+from tests.kernels.attention.calls import DEFAULTS, dbias_call
 from tests.kernels.attention.triton.test_plans import (
     AMPERE,
     CDNA,
     HOPPER,
-    PARAMS,
     RDNA,
     RDNA3,
     compiled,
-    constants,
     info,
     maps,
-    scalar,
 )
+from tests.kernels.plan_parts import accepted, constants, scalar
 
 FAR = 2**31
 FAR_ROWS = (64, 32, FAR // 2 + 64, 1)
@@ -33,27 +32,12 @@ CONFIG = {"BLOCK_M": 64, "BLOCK_N": 64, "COLUMNS": 64, "num_warps": 4, "num_stag
 ORDER = ("do", "q", "k", "v", "o", "lse", "bias", "dlse")
 
 
-def asked(
-    B: int = 2, H: int = 4, G: int = 2, M: int = 300, N: int = 512, D: int = 128, E: int = 0, *,
-    device: Device = HOPPER, alignment: int = 16, dtype: str = "bfloat16", dlse: bool = False,
-    config: dict[str, Any] | None = None, bias: TensorInfo | None = None, **params: Any,
-) -> Plan | Rejected:  # fmt: skip
-    E = E or D
-    rows = {"do": (H, M, E), "q": (H, M, D), "k": (G, N, D), "v": (G, N, E), "o": (H, M, E)}
-    tensors: dict[str, TensorInfo | None] = {
-        name: info(B, *shape, dtype=dtype, alignment=alignment) for name, shape in rows.items()
-    }
-    tensors |= {"lse": info(B, H, M, dtype="float32"), "bias": bias or info(B, H, M, N, dtype=dtype)}
-    tensors |= {"dlse": info(B, H, M, dtype="float32") if dlse else None}
-    tensors |= {"dbias": info(B, H, M, N, dtype=dtype)}
-    axes = {"H": H, "G": G, "M": M, "N": N, "D": D, "E": E}
-    return triton_plan.dbias(Call(tensors, {**PARAMS, **params}, axes, device, config or CONFIG))
+def dbias(device: Device = HOPPER, config: dict[str, Any] = CONFIG, **options: Any) -> Plan | Rejected:
+    return triton_plan.dbias(dbias_call(device=device, config=config, **options))
 
 
 def planned(**call: Any) -> Plan:
-    plan = asked(**call)
-    assert isinstance(plan, Plan), plan
-    return plan
+    return accepted(dbias(**call))
 
 
 def blocks(**call: Any) -> Launch:
@@ -161,12 +145,12 @@ def test_strides_have_64_bits():
 
 
 def test_sizes_that_cannot_run_are_refused():
-    refused = asked(B=1, H=1, G=1, M=8, N=2**30, device=CDNA)
+    refused = dbias(B=1, H=1, G=1, M=8, N=2**30, device=CDNA)
     assert isinstance(refused, Rejected) and "32 bits" in refused.reason
-    refused = asked(B=2**12, H=2**4, G=1, M=2**14, N=2**14, device=CDNA)
+    refused = dbias(B=2**12, H=2**4, G=1, M=2**14, N=2**14, device=CDNA)
     assert isinstance(refused, Rejected) and "blocks" in refused.reason
     lying = TensorInfo((2, 4, 300, 512), (4 * 300 * 512, 300 * 512, 1, 300), "bfloat16", 16)
-    refused = asked(bias=lying)
+    refused = dbias(bias=lying)
     assert isinstance(refused, Rejected) and "bias's last dimension" in refused.reason
 
 
@@ -217,7 +201,7 @@ def answered(given: dict[str, torch.Tensor], **params: Any) -> torch.Tensor:
 def test_dbias_on_an_emulated_gpu(emulate, arch, dtype, sizes, params):
     """Several blocks and pieces, shared heads, a cap; what a query does not see is 0, and so are the first
     13 rows of the first case, which see nothing."""
-    given, wanted = given_of(dtype, *sizes, **PARAMS | params)
+    given, wanted = given_of(dtype, *sizes, **DEFAULTS | params)
     emulate(arch)
     found = answered(given, **params)
     assert found.shape == wanted.shape and found.dtype == dtype
@@ -231,7 +215,7 @@ def test_dbias_on_an_emulated_gpu(emulate, arch, dtype, sizes, params):
 def test_tensors_of_any_strides(emulate):
     """Heads between the rows, a bias that repeats, one whose rows lie apart: the same bits."""
     sizes = (4, 2, 33, 40, 24, 24)
-    given, _ = given_of(torch.bfloat16, *sizes, **PARAMS)
+    given, _ = given_of(torch.bfloat16, *sizes, **DEFAULTS)
     emulate("gfx942")
     given["bias"] = given["bias"][:, :1].expand(2, 4, 33, 40)
     wanted = answered({name: x.contiguous() for name, x in given.items()})
@@ -249,7 +233,7 @@ def test_tensors_of_any_strides(emulate):
     [("bias", (96, FAR + 64, 16, 1)), ("bias", FAR_ROWS), ("q", FAR_ROWS)],
 )
 def test_offsets_past_2_31_elements(emulate, name, strides):
-    given, _ = given_of(torch.bfloat16, 2, 1, 3, 16, 16, 16, **PARAMS)
+    given, _ = given_of(torch.bfloat16, 2, 1, 3, 16, 16, 16, **DEFAULTS)
     emulate("gfx942")
     wanted = answered(given)
     near = given[name]
@@ -262,7 +246,7 @@ def test_offsets_past_2_31_elements(emulate, name, strides):
 
 def test_a_hidden_pair_is_0_whatever_its_key_holds(emulate):
     params = {"window_left": 8, "window_right": 8}
-    given, _ = given_of(torch.bfloat16, 1, 1, 130, 130, 16, 16, **PARAMS | params)
+    given, _ = given_of(torch.bfloat16, 1, 1, 130, 130, 16, 16, **DEFAULTS | params)
     emulate("gfx942")
     given["v"][:, :, 129] = math.nan
     found = answered(given, **params)

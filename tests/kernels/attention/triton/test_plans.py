@@ -19,7 +19,6 @@ from portable.plan import (
     Plan,
     Pointer,
     Rejected,
-    Scalar,
     TensorInfo,
     TritonDescriptor,
     TritonKernel,
@@ -27,6 +26,8 @@ from portable.plan import (
 from portable.runtime import triton_build
 from portable.spec import registry
 from portable.spec.model import Case
+from tests.kernels.attention.calls import DEFAULTS
+from tests.kernels.plan_parts import accepted, constants, scalar
 
 KB = 1024
 HOPPER = Device("cuda", "sm_90a", "GPU", multiprocessors=132, warp_size=32, shared_memory=227 * KB)
@@ -36,7 +37,6 @@ RDNA3 = Device("rocm", "gfx1100", "GPU", multiprocessors=96, warp_size=32, share
 RDNA = Device("rocm", "gfx1201", "GPU", multiprocessors=64, warp_size=32, shared_memory=64 * KB)
 FORWARD = {"BLOCK_M": 128, "BLOCK_N": 64, "num_warps": 8, "num_stages": 2}
 BACKWARD = {**FORWARD, "BLOCK_M": 64, "BLOCK_N": 128, "DQ_BLOCK_M": 128, "DQ_BLOCK_N": 64}
-PARAMS = {"causal": False, "scale": None, "window_left": None, "window_right": None, "softcap": None}
 
 
 def info(
@@ -73,28 +73,15 @@ def asked(
     axes = {"H": H, "G": G, "M": M, "N": N, "D": D, "E": E}
     entry = triton_plan.backward if backward else triton_plan.forward
     given = config or (BACKWARD if backward else FORWARD)
-    return entry(Call(tensors, {**PARAMS, **params}, axes, device, given))
+    return entry(Call(tensors, {**DEFAULTS, **params}, axes, device, given))
 
 
 def planned(**call: Any) -> Plan:
-    plan = asked(**call)
-    assert isinstance(plan, Plan), plan
-    return plan
+    return accepted(asked(**call))
 
 
 def names(plan: Plan) -> list[str]:
     return [launch.kernel.name for launch in plan.launches]
-
-
-def constants(launch: Launch) -> dict[str, Any]:
-    assert isinstance(launch.kernel, TritonKernel)
-    return dict(launch.kernel.constants)
-
-
-def scalar(launch: Launch, name: str) -> float:
-    arg = dict(launch.args)[name]
-    assert isinstance(arg, Scalar)
-    return arg.value
 
 
 def maps(launch: Launch) -> dict[str, TritonDescriptor]:
@@ -213,7 +200,7 @@ def test_far_rows_have_offsets_of_64_bits():
     tensors = {"q": q, "k": info(1, 1, 500, 64), "v": info(1, 1, 500, 64), "bias": None, "sinks": None}
     tensors |= {"o": info(1, 1, 300, 64), "lse": info(1, 1, 300, dtype="float32")}
     axes = {"H": 1, "G": 1, "M": 300, "N": 500, "D": 64, "E": 64}
-    plan = triton_plan.forward(Call(tensors, PARAMS, axes, CDNA, FORWARD))
+    plan = triton_plan.forward(Call(tensors, DEFAULTS, axes, CDNA, FORWARD))
     assert isinstance(plan, Plan) and constants(plan.launches[0])["WIDE"]
 
 

@@ -13,18 +13,13 @@ from portable.plan import Call, Plan, Rejected, Scalar
 from portable.runtime import build
 from portable.spec import registry
 from tests.kernels.matmul.test_plans import H200, call, half, info
+from tests.kernels.plan_parts import launch_of
 
 SHAPES = [(8192, 8192), (14336, 4096), (4096, 14336), (28672, 8192), (520, 1000), (64, 64)]
 
 
 def single(*shape: int) -> torch.Tensor:
     return torch.empty(*shape, dtype=torch.float32, device="meta")
-
-
-def launch_of(plan: Plan | Rejected) -> Any:
-    assert isinstance(plan, Plan), plan
-    (launch,) = plan.launches
-    return launch
 
 
 def defines_of(plan: Plan | Rejected) -> dict[str, Any]:

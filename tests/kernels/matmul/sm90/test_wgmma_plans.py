@@ -12,24 +12,17 @@ import pytest
 
 from portable.backends.cuda.backend import CudaBackend
 from portable.kernels.matmul.sm90 import realigned_plan, splitk_plan, wgmma_plan
-from portable.plan import Launch, NativeKernel, Plan, Rejected
+from portable.plan import Launch, Plan, Rejected
 from portable.runtime import build
 from portable.spec import registry
 from tests.kernels.matmul.test_plans import H200, call, half
+from tests.kernels.plan_parts import accepted, launch_of, native_kernel
 
 
 def product(M: int, N: int, K: int, batch: int = 1, config: dict[str, int] | None = None) -> Launch:
     """The launch of wgmma.cu for a row-major a and a column-major b."""
     a, b = half(batch, M, K), half(batch, N, K).mT
-    plan = wgmma_plan.plan(replace(call(a, b), config=config or {}))
-    assert isinstance(plan, Plan), plan
-    (launch,) = plan.launches
-    return launch
-
-
-def native_kernel(launch: Launch) -> NativeKernel:
-    assert isinstance(launch.kernel, NativeKernel)
-    return launch.kernel
+    return launch_of(wgmma_plan.plan(replace(call(a, b), config=config or {})))
 
 
 @pytest.mark.parametrize(
@@ -178,8 +171,7 @@ SPLITK = [(300, 304, 20008), (512, 512, 16384), (256, 256, 4096), (1024, 1024, 8
 @pytest.mark.parametrize(("M", "N", "K"), SPLITK)
 def test_tiles_that_do_not_fill_a_wave_are_divided_along_k(M, N, K):
     """Whole tiles come in full waves; of each other one, every part is a cluster's."""
-    plan = split(M, N, K)
-    assert isinstance(plan, Plan), plan
+    plan = accepted(split(M, N, K))
     first, second = plan.launches
     defines: dict[str, Any] = dict(native_kernel(first).defines)
     args: dict[str, Any] = dict(first.args)

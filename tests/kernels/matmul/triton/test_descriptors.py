@@ -21,12 +21,12 @@ from portable.plan import (
     Launch,
     Plan,
     Rejected,
-    Scalar,
     TensorInfo,
     TritonDescriptor,
     TritonKernel,
 )
 from portable.runtime import triton_build
+from tests.kernels.plan_parts import accepted, constants, scalar
 
 KB = 1024
 HOPPER = Device("cuda", "sm_90a", "GPU", multiprocessors=132, warp_size=32, shared_memory=227 * KB)
@@ -54,9 +54,7 @@ def product(
 ) -> Plan:
     c = torch.matmul(a, b)
     tensors = {"a": info(a, alignment), "b": info(b), "c": info(c)}
-    plan = matmul.plan(Call(tensors, {"precision": "ieee"}, {}, device, config))
-    assert isinstance(plan, Plan), plan
-    return plan
+    return accepted(matmul.plan(Call(tensors, {"precision": "ieee"}, {}, device, config)))
 
 
 def matrix(rows: int, cols: int, order: str, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
@@ -71,16 +69,6 @@ def names(plan: Plan) -> list[str]:
 
 def maps(launch: Launch) -> dict[str, TritonDescriptor]:
     return {name: arg for name, arg in launch.args if isinstance(arg, TritonDescriptor)}
-
-
-def scalar(launch: Launch, name: str) -> int:
-    arg = dict(launch.args)[name]
-    assert isinstance(arg, Scalar)
-    return int(arg.value)
-
-
-def constants(launch: Launch) -> dict[str, Any]:
-    return dict(launch.kernel.constants)  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
