@@ -64,7 +64,7 @@
       first.scope = "row";
       first.append(cell("code", data.texts[row[1]]));
       const device = several ? ` (${data.names[row[0]]})` : "";
-      line.append(first, cell("td", data.texts[row[2]] + device), cell("td", data.texts[row[3]]), cell("td", row[4], "num"),
+      line.append(first, cell("td", data.texts[row[3]]), cell("td", data.texts[row[2]] + device), cell("td", row[4], "num"),
         cell("td", row[5], "num"), cell("td", data.texts[row[6]], "wide"));
       body.append(line);
     }

@@ -28,7 +28,8 @@ class Browser:
         read, self._out = os.pipe()
         self._in, write = os.pipe()
         options = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
-                   "--disable-background-networking", "--remote-debugging-pipe",
+                   "--disable-background-networking", "--disable-component-update", "--disable-sync",
+                   "--disable-quic", "--remote-debugging-pipe",
                    f"--user-data-dir={profile}", "about:blank"]  # fmt: skip
         self._process = subprocess.Popen(
             ["sh", "-c", 'exec "$0" "$@" 3<&0 4>&1 0</dev/null 1>&2', program, *options],
@@ -51,6 +52,8 @@ class Browser:
         self._session = attached["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.ask(f"{domain}.enable")
+        # A page without the focus may not write to the clipboard (Chromium 156).
+        self.ask("Emulation.setFocusEmulationEnabled", enabled=True)
 
     def close(self) -> None:
         self._session = None

@@ -9,7 +9,10 @@ from portable.conformance.report import html
 from . import browser, pages
 
 PROGRAM = browser.find()
-pytestmark = pytest.mark.skipif(PROGRAM is None, reason="no Chromium: apt install chromium")
+pytestmark = [
+    pytest.mark.slow,  # Chromium takes 3 s of CPU, which the last test of its tab pays
+    pytest.mark.skipif(PROGRAM is None, reason="no Chromium: apt install chromium"),
+]
 
 VISIBLE = "[...document.querySelectorAll('.rows tbody tr, .failure')].filter((row) => row.checkVisibility())"
 TALL = "[...document.querySelectorAll('.scroll')].some((box) => box.scrollHeight > box.clientHeight)"
@@ -57,6 +60,18 @@ def test_it_loads_and_fits(tab, addresses, name, width):
     assert content <= width
     assert tab.run("document.title").startswith("Conformance: ")
     assert not tab.run(TALL)
+
+
+def test_a_phone_shows_every_verdict_without_scrolling_sideways(tab, addresses):
+    tab.size(390, 844)
+    tab.open(addresses["failing"])
+    tab.run("document.getElementById('list').open = true; new Promise((done) => setTimeout(done, 50))")
+    assert tab.run("document.scrollingElement.scrollWidth") <= 390
+    second_cells = tab.run("""
+        [...document.querySelectorAll('#ops tr, #throughput tr, #list tr')].map((row) => row.cells[1])
+            .map((cell) => [cell.textContent, cell.getBoundingClientRect().right])""")
+    assert {"verdict", "state", "✗ 1 Fail.value", "Fail.value"} <= {text for text, _ in second_cells}
+    assert max(right for _, right in second_cells) <= 390
 
 
 def test_the_filter_of_the_address_filters(tab, addresses):

@@ -328,7 +328,7 @@ def test_any_text_is_escaped(text):
     assert data["texts"][data["rows"][0][2]] == wording.clean(text)
 
 
-@pytest.mark.parametrize("wrong", (False, True))
+@pytest.mark.parametrize("wrong", (False, pytest.param(True, marks=pytest.mark.slow)))
 def test_eight_thousand_results_fit(tmp_path, wrong):
     path = tmp_path / "page.html"
     html.write(path, pages.large(8000, wrong))
