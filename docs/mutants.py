@@ -1,7 +1,8 @@
-"""Run every mutant and write the kill table, docs/mutants.md: `python docs/mutants.py` (an hour).
+"""Run every mutant and write the kill table, docs/mutants.md: `python docs/mutants.py` (an hour on a core).
 
 `--kept FILE` adds each result to a file of JSON lines and does not run what is in it already: for a run
-that was interrupted. `--write` writes the page of what the file holds, and names the mutants that it lacks.
+that was interrupted. `--jobs N` runs them in N processes. After `--seconds S` the page is written without
+the mutants that are not done, which it names; with 0 nothing is run.
 """
 
 from __future__ import annotations
@@ -9,9 +10,11 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import multiprocessing
 import os
 import sys
 import textwrap
+import time
 from collections import Counter
 from datetime import date
 from pathlib import Path
@@ -41,26 +44,54 @@ machine code on an emulated GPU (`backends/rocm/emulator`). None of it ran on a 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Run every mutant and write docs/mutants.md.")
     parser.add_argument("--kept", type=Path, help="results, to go on from and to add to")
-    parser.add_argument("--write", action="store_true", help="run none; write the page of what is kept")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="for the mutants, at most")
     args = parser.parse_args()
-    os.environ["PORTABLE_BACKEND"] = "cpu"
-    sys.path.insert(0, str(ROOT / "tests" / "conformance"))
-    names = ("catalogue", "hunt", "orders")
-    catalogue, hunt, orders = (importlib.import_module(f"mutants.{name}") for name in names)
+    catalogue, hunt, _ = _modules()
 
     mutants = catalogue.every()
+    of = {each.id: each for each in mutants}
     kills = _read(args.kept, mutants, hunt.Kill)
-    for mutant in () if args.write else mutants:
-        if mutant.id not in kills:
-            kill = kills[mutant.id] = hunt.hunt(mutant)
-            print(f"{kill.state:22} {mutant.id}", flush=True)
-            _keep(args.kept, kill)
+    left = [each.id for each in mutants if each.id not in kills] if args.seconds else []
     states: Counter[str] = Counter()
-    for seed in range(SEEDS):
-        states.update(each.verdict.state for each in orders.judged(seed))
+    end = time.monotonic() + args.seconds
+    with multiprocessing.get_context("spawn").Pool(args.jobs, _modules) as pool:
+        done = pool.imap_unordered(_hunt, left)
+        for _ in left:
+            try:
+                id, *found = done.next(None if end == float("inf") else max(0, end - time.monotonic()))
+            except multiprocessing.TimeoutError:
+                pool.terminate()
+                break
+            kill = kills[id] = hunt.Kill(of[id], *found)
+            print(f"{kill.state:22} {id}", flush=True)
+            _keep(args.kept, kill)
+    with multiprocessing.get_context("spawn").Pool(args.jobs, _modules) as pool:
+        for one in pool.imap_unordered(_states, range(SEEDS), 20):
+            states.update(one)
     found = [kills[each.id] for each in mutants if each.id in kills]
     missing = [each.id for each in mutants if each.id not in kills]
     PAGE.write_text(page(found, missing, catalogue.SURVIVORS, states))
+
+
+def _modules():
+    """The modules of the mutants: the catalogue, the hunt, and the right computations in other orders."""
+    os.environ["PORTABLE_BACKEND"] = "cpu"
+    folder = str(ROOT / "tests" / "conformance")
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    return [importlib.import_module(f"mutants.{name}") for name in ("catalogue", "hunt", "orders")]
+
+
+def _hunt(id):
+    """The mutant's id and what rejected it, in a process of the pool."""
+    catalogue, hunt, _ = _modules()
+    kill = hunt.hunt(next(each for each in catalogue.every() if each.id == id))
+    return id, kill.case, kill.state, kill.message, kill.tier, kill.tried
+
+
+def _states(seed):
+    return Counter(each.verdict.state for each in _modules()[2].judged(seed))
 
 
 def _read(file, mutants, kill):
@@ -90,7 +121,7 @@ def page(kills, missing, survivors, states) -> str:
         f"{len(emulated)} of them on emulated GPUs, {sum(kill.killed for kill in emulated)} rejected there.",
         f"Rejected by a case of the smoke tier: {tiers['smoke']}; of the core tier: {tiers['core']}; "
         f"by a behaviour: {tiers['behaviour']}.",
-        *(["", "Not run for this page (each needs most of the suite):", ""] if missing else []),
+        *(["", "Not run for this page, for their time:", ""] if missing else []),
         *(f"- {each}" for each in missing),
         "",
         "Right computations in other orders (sequential, backwards, pairwise, blocked, interleaved, split-K",
