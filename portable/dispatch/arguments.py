@@ -370,7 +370,20 @@ def check_out(
     """`out=` fits, shares no memory with an input or itself, and wants no gradient."""
     fail = errors.OutputError
     check_out_kind(spec, out)
-    device = next(tensor.device for tensor in tensors if tensor is not None)
+    check_out_form(spec, out, shape, dtype, next(t.device for t in tensors if t is not None))
+    check_out_records_nothing(spec, out, tensors)
+    if not _dense(out):
+        raise fail(spec.op, "out", f"has strides {out.stride()} that overlap", "one address per element")
+    for field, tensor in zip(spec.inputs.values(), tensors, strict=True):
+        if tensor is not None and _overlap(out, tensor):
+            raise fail(spec.op, "out", f"shares memory with argument {field.name!r}", "separate memory")
+
+
+def check_out_form(
+    spec: Spec, out: torch.Tensor, shape: Sequence[int], dtype: torch.dtype, device: torch.device
+) -> None:
+    """`out=` has the result's shape and dtype, and lies where the inputs do."""
+    fail = errors.OutputError
     if tuple(out.shape) != tuple(shape):
         remedy = f"Allocate it with torch.empty({tuple(shape)}, dtype={dtype}, device='{device}')"
         raise fail(spec.op, "out", f"has shape {tuple(out.shape)}", f"{tuple(shape)}", remedy)
@@ -378,12 +391,6 @@ def check_out(
         raise fail(spec.op, "out", f"has dtype {dtype_name(out.dtype)}", dtype_name(dtype))
     if out.device != device:
         raise fail(spec.op, "out", f"is on {out.device}", f"{device}, where the inputs are")
-    check_out_records_nothing(spec, out, tensors)
-    if not _dense(out):
-        raise fail(spec.op, "out", f"has strides {out.stride()} that overlap", "one address per element")
-    for field, tensor in zip(spec.inputs.values(), tensors, strict=True):
-        if tensor is not None and _overlap(out, tensor):
-            raise fail(spec.op, "out", f"shares memory with argument {field.name!r}", "separate memory")
 
 
 def check_out_records_nothing(spec: Spec, out: Any, tensors: Sequence[torch.Tensor | None]) -> None:

@@ -194,6 +194,8 @@ def register_out(
 
     def kernel(keyset: Any, *args: Any, **kwargs: Any) -> None:
         inputs, _, out = signature.split(signature.bind(args, kwargs))
+        arguments.check_tensors(spec, inputs)
+        arguments.check_out_kind(spec, out)
         arguments.check_out_records_nothing(spec, out, inputs)
         _below(overload, keyset, args, kwargs)
 

@@ -123,7 +123,9 @@ class Op:
         self._plan_key, self._unguarded = fast_path.plan_key(spec), fast_path.unguarded(spec)
         self.bind = signature.bind
         self._overload = torch_library.define(spec, signature, self.run, self._fake, op)
-        self._out_overload = torch_library.define_out(spec, signature, self.run) if spec.out else None
+        self._out_overload = (
+            torch_library.define_out(spec, signature, self.run, self._fake) if spec.out else None
+        )
         self.clear_caches()
 
     def clear_caches(self) -> None:
@@ -275,6 +277,8 @@ class Op:
 
     def _compile(self, inputs: Sequence[Any], params: Sequence[Any], out: Any) -> CompiledCall:
         params, backend, device = self._resolve(inputs, params)
+        if out is not None:
+            arguments.check_out_kind(self.spec, out)
         arguments.check_memory(self.spec, inputs, out)
         with _binding:  # it imports: a child forked meanwhile would wait for the module's lock for ever
             return CompiledCall(self.spec, backend, device, inputs, params, out)

@@ -45,7 +45,7 @@ def define(spec: Spec, signature: arguments.Signature, run: Run, fake: Run, look
     return overload
 
 
-def define_out(spec: Spec, signature: arguments.Signature, run: Run) -> Any:
+def define_out(spec: Spec, signature: arguments.Signature, run: Run, fake: Run) -> Any:
     """Register the `out` overload, which returns nothing and writes `out`."""
     schema = spec.torch_schema().split(" -> ")[0].removesuffix(")")
     star = "" if "*," in schema else "*, "
@@ -55,8 +55,13 @@ def define_out(spec: Spec, signature: arguments.Signature, run: Run) -> Any:
         inputs, params, out = signature.split(signature.bind(args, kwargs))
         run(inputs, params, out)
 
+    def meta(*args: Any, **kwargs: Any) -> None:
+        inputs, params, out = signature.split(signature.bind(args, kwargs))
+        made = fake(inputs, params, None)
+        arguments.check_out_form(spec, out, made.shape, made.dtype, made.device)
+
     _library.impl(f"{spec.op}.out", fast_path.untraced(kernel), "CompositeExplicitAutograd")
-    torch.library.register_fake(f"portable::{spec.op}.out", lambda *args, **kwargs: None, lib=_library)
+    torch.library.register_fake(f"portable::{spec.op}.out", meta, lib=_library)
     overload = getattr(torch.ops.portable, spec.op).out
     autograd.register_out(spec, signature, overload, _library)
     batching.register_out(spec, _library)

@@ -163,6 +163,30 @@ def test_out_under_compile():
     torch.testing.assert_close(torch.compile(step, fullgraph=True, backend="aot_eager")(a, b), a @ b + 1)
 
 
+class Plain(torch.Tensor):
+    """A subclass that changes nothing."""
+
+
+@pytest.mark.parametrize(
+    "a, out, says",
+    [
+        (torch.ones(2, 3, device="meta"), torch.ones(2, 4), "is on cpu; expected meta"),
+        (torch.ones(2, 3).as_subclass(Plain), torch.ones(2, 4, device="meta"), "is on meta; expected cpu"),
+        (torch.ones(2, 3, device="meta"), torch.ones(2, 5, device="meta"), r"has shape \(2, 5\)"),
+        (torch.ones(2, 3), torch.ones(2, 4).to_sparse(), "is sparse"),
+    ],
+)
+def test_out_that_cannot_take_the_result_is_refused_on_every_way(a, out, says):
+    """2026-11-23: one of two devices, meta, wrote nothing and gave `out` back as it was."""
+    b = torch.ones(3, 4, device=a.device)
+    for call in (
+        lambda: portable.matmul(a, b, out=out),
+        lambda: torch.ops.portable.matmul.out(a, b, out=out),
+    ):
+        with pytest.raises(errors.OutputError, match=says):
+            call()
+
+
 def test_negative_views_are_resolved():
     z = torch.randn(3, 4, dtype=torch.complex64).conj().imag
     assert z.is_neg()
