@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from portable.conformance.cases.inputs import LAYOUTS, NAMED_VALUES, VALUES
+from portable.conformance.cases.inputs import LAYOUTS, NAMED_LAYOUTS, NAMED_VALUES, VALUES
 from portable.spec.model import Input, Output, Spec
 
 MODES = ("", "out", "grad")
@@ -177,7 +177,7 @@ def parse(text: str, spec: Spec) -> Case:
     row = next((row for row in spec.types if types_text(row) == types), None)
     if row is None:
         raise UnknownCase(f"{types!r}: expected one of {', '.join(map(types_text, spec.types))}")
-    for what, known in ((values, VALUES | NAMED_VALUES), (layout, LAYOUTS), (mode, MODES)):
+    for what, known in ((values, VALUES | NAMED_VALUES), (layout, LAYOUTS + NAMED_LAYOUTS), (mode, MODES)):
         if what not in known:
             raise UnknownCase(f"{what!r}: expected one of {', '.join(filter(None, known))}")
     case = canonical(Case(op, tuple(row.items()), _parse_shape(shape, spec), values, layout, mode), spec)

@@ -191,12 +191,12 @@ def cases(spec: Spec, tier: str = "core") -> list[Case]:
     plain, probes, extra = _paired(spec, types), _probes(spec, types), list(mode_cases(spec, types))
     modes = extra[:SMOKE_MODES]
     few = probes[-1:] + probes[: SMOKE_PROBES - 1]
-    chosen = plain[: SMOKE_LIMIT - len(few) - len(modes)] + few + modes + regressions(spec, smoke=True)
+    chosen = plain[: SMOKE_LIMIT - len(few) - len(modes)] + few + modes + regressions(spec, tier="smoke")
     if tier != "smoke":
         huge = [Case(spec.op, types[i % len(types)], shape) for i, shape in enumerate(huge_shapes(spec))]
         chosen += plain + probes + huge + extra + regressions(spec)
     if tier == "full":
-        chosen += _everything(spec, types)
+        chosen += [*_everything(spec, types), *regressions(spec, tier="full")]
     return list(dict.fromkeys(canonical(case, spec) for case in chosen))
 
 
@@ -314,16 +314,16 @@ def mode_cases(spec: Spec, types: list[Types]) -> Iterator[Case]:
 # Cases that fuzzing found ---------------------------------------------------------------
 
 
-def regressions(spec: Spec, file: Path = REGRESSIONS, smoke: bool = False) -> list[Case]:
-    """The cases of `spec.op` in regressions.txt: an id a line, `#` begins a comment. With `smoke` those whose
-    comment is "smoke", which are part of that tier too.
+def regressions(spec: Spec, file: Path = REGRESSIONS, tier: str = "core") -> list[Case]:
+    """The cases of `spec.op` in regressions.txt that `tier` has: an id a line, `#` begins a comment. Those
+    whose comment is "smoke" are part of every tier, "full" of that alone, and the others of core and full.
 
     Raises UnknownCase with file and line for an id that names nothing, or of an op that there is not.
     """
     found = []
     for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
         text, _, comment = (part.strip() for part in line.partition("#"))
-        if smoke and comment != "smoke":
+        if TIERS.index(comment if comment in TIERS else "core") > TIERS.index(tier):
             continue
         op = text.partition("/")[0]
         try:

@@ -196,6 +196,49 @@ def _masked(bits: Bits, shape: tuple[int, ...], dtype: str, position: int) -> np
     return np.where(hidden, -np.inf, values).ravel()
 
 
+def _hidden_rows(bits: Bits, shape: tuple[int, ...], dtype: str, position: int) -> np.ndarray:
+    """N(0, 1); every second row of the first tensor is -inf alone."""
+    values = bits.normal(_count(shape)).reshape(_rows(shape))
+    if not position:
+        values[::2] = -np.inf
+    return values.ravel()
+
+
+def _offset_first(bits: Bits, shape: tuple[int, ...], dtype: str, position: int) -> np.ndarray:
+    """N(0, 1); 4000 more in the first tensor, whose variance a difference of squares loses in float32."""
+    return bits.normal(_count(shape)) + (0.0 if position else 4000.0)
+
+
+def _offset_second(bits: Bits, shape: tuple[int, ...], dtype: str, position: int) -> np.ndarray:
+    """The same in the second tensor, a gradient's x."""
+    return bits.normal(_count(shape)) + (4000.0 if position == 1 else 0.0)
+
+
+def _extreme(bits: Bits, shape: tuple[int, ...], dtype: str, position: int) -> np.ndarray:
+    """N(0, 1), and in every third row numbers within 2^3 to 2^7 of the type's end, of one sign or mixed.
+
+    It is the first row of the first tensor, the second of the second, and so on: no product of two overflows.
+    """
+    rows, length = _rows(shape)
+    row, kind = np.arange(rows), (np.arange(rows) // 3 % 3)[:, None]
+    top = int(np.frexp(torch.finfo(DTYPES[dtype]).max)[1])
+    sizes = np.ldexp(1.0 + bits.uniform(_count(shape)), top - 4 - bits.below(4, _count(shape)))
+    signs = np.select([kind == 0, kind == 1], [-1.0, 1.0], bits.sign(_count(shape)).reshape(rows, length))
+    far = (row % 3 == position % 3)[:, None]
+    return np.where(
+        far, signs * sizes.reshape(rows, length), bits.normal(_count(shape)).reshape(rows, length)
+    ).ravel()
+
+
+def _nonfinite_vectors(bits: Bits, shape: tuple[int, ...], dtype: str, position: int) -> np.ndarray:
+    """N(0, 1), and a NaN, an Inf and a -Inf in vectors alone, at places of their own."""
+    values = bits.normal(_count(shape))
+    if len(shape) == 1 and values.size >= 16:
+        step = values.size // 4
+        values[bits.below(step, 3) + step * np.arange(3)] = [np.nan, np.inf, -np.inf]
+    return values
+
+
 def _integers_of(
     bits: Bits, shape: tuple[int, ...], kind: dtypes.DType, values: str, below: int | None
 ) -> np.ndarray:
@@ -249,7 +292,15 @@ VALUES: dict[str, Maker] = {
     "signed_zero": _signed_zero,
 }
 
-NAMED_VALUES: dict[str, Maker] = {"last_nan": _last_nan, "masked": _masked}
+NAMED_VALUES: dict[str, Maker] = {
+    "last_nan": _last_nan,
+    "masked": _masked,
+    "hidden_rows": _hidden_rows,
+    "offset_first": _offset_first,
+    "offset_second": _offset_second,
+    "extreme": _extreme,
+    "nonfinite_vectors": _nonfinite_vectors,
+}
 """Value classes that cases of regressions.txt name; they are combined with nothing."""
 
 OWN_VALUES: dict[str, Maker] = {"mask": _mask}
@@ -260,6 +311,11 @@ LAYOUTS = ("contiguous", "transposed", "padded", "sliced", "expanded", "offset",
 other. sliced: every second element of the last dimension. expanded: the first dimension has stride
 0. offset: the base is one element past an aligned address. mixed: the inputs of one call differ, as
 MIXED says."""
+
+NAMED_LAYOUTS = ("permuted", "gaps", "repeated", "half_offset")
+"""Layouts that cases of regressions.txt name; they are combined with nothing. permuted: all dimensions but
+the last in the opposite order in memory. gaps: a gap behind each member of the first dimension. repeated: the
+last dimension has stride 0. half_offset: the base is 8 bytes past an aligned address."""
 
 MIXED = ("contiguous", "transposed", "padded", "offset")
 MIXED_VECTOR = ("contiguous", "sliced", "offset")
@@ -306,8 +362,8 @@ def make(
     """The tensor `name` of case `case_id`, on the CPU. `position` counts the op's inputs from 0;
     `mantissa` rounds float32 values to so many bits; an index is below `below`. Packed types are bytes."""
     layout = _layout_at(layout, len(shape), position)
-    repeated = layout == "expanded" and len(shape) > 1 and shape[0] > 1
-    distinct = (1, *shape[1:]) if repeated else shape
+    repeated = _repeated(layout, shape)
+    distinct = tuple(1 if dim == repeated else size for dim, size in enumerate(shape))
     bits, kind = Bits(f"{case_id}/{name}"), dtypes.of(dtype)
     if not kind.is_float or not kind.signed:
         logical = _codes(bits, distinct, kind, values, below).reshape(distinct)
@@ -335,9 +391,10 @@ def _codes(
 def place(name: str, logical: torch.Tensor, layout: str, position: int = 0) -> Input:
     """A tensor of given elements in the layout of a case."""
     shape, layout = tuple(logical.shape), _layout_at(layout, logical.dim(), position)
-    repeated = layout == "expanded" and len(shape) > 1 and shape[0] > 1
-    repeated = repeated and bool((logical == logical[:1]).all())
-    return _input(name, logical[:1] if repeated else logical, shape, layout, repeated)
+    repeated = _repeated(layout, shape)
+    if repeated is not None and (once := logical.narrow(repeated, 0, 1)).eq(logical).all():
+        return _input(name, once, shape, layout, repeated)
+    return _input(name, logical, shape, layout, None)
 
 
 def _layout_at(layout: str, rank: int, position: int) -> str:
@@ -346,11 +403,19 @@ def _layout_at(layout: str, rank: int, position: int) -> str:
     return layouts[position % len(layouts)] if layout == "mixed" else layout
 
 
-def _input(name: str, logical: torch.Tensor, shape: tuple[int, ...], layout: str, repeated: bool) -> Input:
-    """`logical` in its buffer, its first dimension walked with stride 0 where it is `repeated`."""
+def _repeated(layout: str, shape: tuple[int, ...]) -> int | None:
+    """The dimension that has stride 0 in this layout, if one has."""
+    if layout == "expanded" and len(shape) > 1 and shape[0] > 1:
+        return 0
+    return len(shape) - 1 if layout == "repeated" and shape and shape[-1] > 1 else None
+
+
+def _input(
+    name: str, logical: torch.Tensor, shape: tuple[int, ...], layout: str, repeated: int | None
+) -> Input:
+    """`logical` in its buffer, its dimension `repeated` walked with stride 0."""
     buffer, strides, offset = _place(logical, layout)
-    if repeated:
-        strides = (0, *strides[1:])
+    strides = tuple(0 if dim == repeated else stride for dim, stride in enumerate(strides))
     view = buffer.as_strided(shape, strides, offset)
     return Input(name, buffer, shape, strides, offset, fingerprint(view))
 
@@ -374,20 +439,20 @@ def fingerprint(tensor: torch.Tensor) -> str:
 
 
 def fenced(
-    shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | str
+    shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | str, layout: str = "contiguous"
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """A poisoned contiguous tensor in a poisoned buffer: (the tensor, its whole buffer)."""
-    fence = FENCE_BYTES // dtype.itemsize
-    count = _count(shape)
-    buffer = poisoned(count + 2 * fence, dtype, device)
-    return buffer[fence : fence + count].view(shape), buffer
+    """A poisoned tensor in a poisoned buffer: (the tensor, its whole buffer)."""
+    strides, extent, offset = _strides(shape, layout, dtype.itemsize)
+    buffer = poisoned(extent, dtype, device)
+    return buffer[offset:].as_strided(shape, strides), buffer
 
 
-def fence_intact(buffer: torch.Tensor) -> bool:
-    """Whether the poison on both sides of a `fenced` tensor is still there, bit for bit."""
-    fence = FENCE_BYTES // buffer.dtype.itemsize
-    clean = poisoned(fence, buffer.dtype, buffer.device)
-    return same_bits(buffer[:fence], clean) and same_bits(buffer[-fence:], clean)
+def fence_intact(tensor: torch.Tensor, buffer: torch.Tensor) -> bool:
+    """Whether the poison beside a `fenced` tensor, and between its rows, is still there, bit for bit."""
+    beside = buffer.clone()
+    offset = tensor.storage_offset() - buffer.storage_offset()
+    beside[offset:].as_strided(tensor.shape, tensor.stride()).fill_(poison(buffer.dtype))
+    return same_bits(beside, poisoned(len(buffer), buffer.dtype, buffer.device))
 
 
 def poison(dtype: torch.dtype) -> float | int:
@@ -429,6 +494,14 @@ def _count(shape: tuple[int, ...]) -> int:
 def _place(logical: torch.Tensor, layout: str) -> tuple[torch.Tensor, tuple[int, ...], int]:
     """`logical` inside a poisoned buffer in the given layout: (buffer, strides, storage offset)."""
     shape = tuple(logical.shape)
+    strides, extent, offset = _strides(shape, layout, logical.element_size())
+    buffer = poisoned(extent, logical.dtype)
+    buffer.as_strided(shape, strides, offset).copy_(logical)
+    return buffer, strides, offset
+
+
+def _strides(shape: tuple[int, ...], layout: str, itemsize: int) -> tuple[tuple[int, ...], int, int]:
+    """How a layout places a tensor: strides, elements of the buffer, and the place of the first element."""
     padding, step, order = 0, 1, list(range(len(shape)))
     if layout == "padded" and len(shape) > 1:
         padding = 3
@@ -436,13 +509,15 @@ def _place(logical: torch.Tensor, layout: str) -> tuple[torch.Tensor, tuple[int,
         step = 2
     elif layout == "transposed" and len(shape) > 1:
         order[-2:] = order[-1], order[-2]
+    elif layout == "permuted":
+        order[:-1] = order[-2::-1]
     strides = [0] * len(shape)
     extent = step
     for depth, dim in enumerate(reversed(order)):
+        if layout == "gaps" and depth and depth == len(shape) - 1:
+            extent += strides[order[1]]
         strides[dim] = extent
         extent = extent * max(shape[dim], 1) + (padding if depth == 0 else 0)
-    fence = FENCE_BYTES // logical.element_size()
-    offset = fence + (1 if layout == "offset" else 0)
-    buffer = poisoned(extent + offset + fence, logical.dtype)
-    buffer.as_strided(shape, strides, offset).copy_(logical)
-    return buffer, tuple(strides), offset
+    fence = FENCE_BYTES // itemsize
+    offset = fence + {"offset": 1, "half_offset": max(8 // itemsize, 1)}.get(layout, 0)
+    return tuple(strides), extent + offset + fence, offset

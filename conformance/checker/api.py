@@ -30,14 +30,14 @@ from portable.conformance.judge import reference
 from portable.conformance.progress import Progress
 from portable.conformance.states import CONFORMING, NOT_JUDGED, Tally
 from portable.conformance.text import alike, grouped, paragraph
-from portable.errors import ArgumentError, BackendError, UnknownOpError, listed, nearest
+from portable.errors import ArgumentError, BackendError, PinError, UnknownOpError, listed, nearest
 from portable.plan import Device
 from portable.runtime import detect
 from portable.spec import registry
 from portable.spec.model import Spec
 
-BEHAVIOURS = ("beyond_2_31",)
-"""Behaviours that a function from outside is asked for, beside the cases."""
+BEHAVIOURS = ("beyond_2_31", "fresh", "shared_inputs")
+"""Behaviours that a function from outside is asked for, beside the cases; with `grad` "autograd" too."""
 SHOWN = 5
 """Kinds of failures that a report prints; it counts the others."""
 STRIDES_ALONE = (
@@ -197,7 +197,7 @@ def check(
 def _judge(bound: Bound, case: Case | Behaviour, selected: _CheckDevice) -> Result:
     """Run and judge one case; the function's exceptions become states."""
     if isinstance(case, Behaviour):
-        call = behaviour.caller(bound.spec, bound)
+        call = behaviour.caller(bound.spec, _declining(bound))
         return behaviour.judge(case, call, bound.name, selected.torch_device)
     try:
         materialized = reference.materialize(case, bound.spec)
@@ -216,6 +216,18 @@ def _judge(bound: Bound, case: Case | Behaviour, selected: _CheckDevice) -> Resu
     if not result.conforms:
         result = replace(result, message=result.message + materialized.strided())
     return replace(result, seconds=time.perf_counter() - start)
+
+
+def _declining(bound: Bound) -> Callable[..., Any]:
+    """`bound`, which refuses a call as an implementation does where the function declines it."""
+
+    def call(**arguments: Any) -> Any:
+        try:
+            return bound(**arguments)
+        except Unsupported as rule:
+            raise PinError(bound.spec.op, bound.name, str(rule) or "the function declined the call") from rule
+
+    return call
 
 
 def _classified(error: Exception, bound: Bound) -> tuple[str, str]:
@@ -245,7 +257,8 @@ def _chosen_cases(
     if tier not in TIERS:
         raise _wrong("tier", tier, f"one of {listed(TIERS)}")
     if picked is None:
-        return [*generate.cases(spec, tier), *(Behaviour(spec.op, name) for name in BEHAVIOURS)]
+        names = [*BEHAVIOURS, *["autograd"] * grad]
+        return [*generate.cases(spec, tier), *(Behaviour(spec.op, name) for name in names)]
     several: list[Any] = [picked] if isinstance(picked, (str, Case, Behaviour)) else list(picked)
     found = []
     for each in several:
@@ -280,6 +293,10 @@ def _rule(bound: Bound, case: Case | Behaviour, claimed: list[Types], grad: bool
     """Why a case does not run, or ""."""
     if isinstance(case, Behaviour):
         narrow = dict(claimed[0]) != bound.spec.types[0] if claimed else True
+        if case.name == "autograd" and (
+            gone := [name for name in bound.spec.inputs if not bound.takes(name)]
+        ):
+            return f"the function takes no {gone[0]}"
         return "types= does not claim the types that behaviours are asked in" if narrow else ""
     if case.types not in claimed:
         return f"types= does not claim {types_text(dict(case.types))}"

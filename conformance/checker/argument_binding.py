@@ -89,6 +89,10 @@ class Bound:
                 expected = f"a function of {listed(self.spec.inputs)}"
                 raise _wrong(self.name, f"takes no {name}, which every call of {self.spec.op} has", expected)
 
+    def takes(self, name: str) -> bool:
+        """Whether the function takes this argument of the op."""
+        return name in self._target
+
     def lacks(self, case: Case) -> str:
         """The rule by which the function does not take a case, or ""."""
         shapes = input_shapes(self.spec, case.shape)

@@ -56,7 +56,7 @@ def selected(args: Any) -> list[Selected]:
     """The cases and behaviours that the arguments choose, op by op. Raises UsageError where there is none."""
     found: list[Selected] = []
     for op in chosen_ops(args.ops):
-        cases = [*generate.cases(registry.spec(op), args.tier), *behaviour.cases([op])]
+        cases = [*generate.cases(registry.spec(op), args.tier), *behaviour.cases([op], args.tier)]
         found += [case for case in cases if args.k is None or args.k in case.id]
     if not found:
         raise UsageError(f"no case's id contains {args.k!r}; `portable-conformance list` prints them")

@@ -7,8 +7,6 @@ NotApplicable says why the machine or the op has no such case. They run pinned, 
 from __future__ import annotations
 
 import contextlib
-import mmap
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
@@ -17,100 +15,40 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 import portable
-from portable import errors
-from portable.conformance.cases.case import Case, Shape, below, input_shapes, make_shape
-from portable.conformance.cases.generate import required_params
+from portable.conformance.cases.case import Case
+from portable.conformance.cases.generate import TIERS, required_params
 from portable.conformance.cases.inputs import poison
 from portable.conformance.execute import runner
 from portable.conformance.execute.bad_calls import MISSING, BadCall, bad_calls
+from portable.conformance.execute.far_apart import beyond_2_31
+from portable.conformance.execute.in_programs import (
+    autocast,
+    autograd_runs,
+    compiled,
+    compiled_forms,
+    fresh,
+    shared_inputs,
+    vmap,
+)
 from portable.conformance.execute.runner import Result, classify
+from portable.conformance.execute.samples import (
+    Call,
+    NotApplicable,
+    Types,
+    in_types,
+    most_leading,
+    of_problems,
+    same,
+    sample,
+    shape_of,
+)
 from portable.conformance.judge import order_independent, reference
 from portable.dispatch import compiled_call
-from portable.runtime.tensors import random_tensor, widened
+from portable.runtime.tensors import widened
 from portable.spec import registry
 from portable.spec.model import Spec
-
-Call = Callable[[dict[str, Any]], tuple[torch.Tensor, ...]]
-"""The op with its required parameters; takes further arguments by name, and returns all outputs."""
-
-Types = Mapping[str, str]
-
-FAR_ROWS = 64
-FAR = 1 << 31
-EMULATED_PROBLEMS = 8
-"""Leading members where each is a problem of its own, as attention's, and an emulated GPU runs them: 48 took
-`attention_backward` 2 to 8 s of CPU a behaviour (2026-11-22)."""
-
-
-class NotApplicable(Exception):
-    """The machine or the op lacks what the behaviour needs."""
-
-
-def sample(
-    spec: Spec,
-    device: torch.device,
-    lead: int = 48,
-    size: int = 256,
-    seed: int = 0,
-    types: Types | None = None,
-    absent: Sequence[str] = (),
-) -> dict[str, Any]:
-    """N(0, 1) numbers and random indices of one row of types (the spec's first), every axis of one size, or
-    of the sizes of the spec's `behaviour_case`. At most EMULATED_PROBLEMS problems on an emulated GPU."""
-    lead = min(lead, _most_leading(spec, device))
-    generator = torch.Generator().manual_seed(seed)
-    row = types or spec.types[0]
-    made: dict[str, Any] = dict.fromkeys(spec.inputs)
-    shape = _shape(spec, lead, size, absent)
-    for name, own in input_shapes(spec, shape).items():
-        dtype = row.get(spec.inputs[name].dtype, spec.inputs[name].dtype)
-        made[name] = random_tensor(own, dtype, generator, below=below(spec, shape, name))
-    present = {name: tensor for name, tensor in made.items() if tensor is not None}
-    made |= reference.derived(Case(spec.op, tuple(row.items()), shape), spec, present)
-    return {name: None if tensor is None else tensor.to(device) for name, tensor in made.items()}
-
-
-def _of_problems(spec: Spec) -> bool:
-    """Whether each leading index is an independent problem, as a sequence of attention is, and not a row."""
-    return spec.leading == "same" and all(each.rank > 1 for each in spec.inputs.values() if each.leading)
-
-
-def _most_leading(spec: Spec, device: torch.device) -> int:
-    return EMULATED_PROBLEMS if device.type == "cpu" and _of_problems(spec) else sys.maxsize
-
-
-def _shape(spec: Spec, lead: int, size: int, absent: Sequence[str]) -> Shape:
-    leading: Any = (lead,) if spec.leading == "same" else ()
-    axes = spec.behaviour_case.axes if spec.behaviour_case else dict.fromkeys(spec.axes, size)
-    return make_shape(spec, axes, leading, required_params(spec)[0], absent)
-
-
-def in_types(spec: Spec, check: Callable[[Types], str | None], both: bool = True) -> str | None:
-    """`check` in the spec's first row of types and in float32 alone, where a last bit is not rounded away;
-    in the second only if the first is refused, where not `both`. Raises PinError if both are."""
-    wide = [row for row in spec.types[1:] if set(row.values()) == {"float32"}]
-    refusals = []
-    rows = [spec.types[0], *wide[:1]]
-    for row in rows:
-        try:
-            wrong = check(row)
-        except errors.PinError as refusal:
-            refusals.append(refusal)
-            continue
-        if wrong:
-            return f"in {next(iter(row.values()))}, {wrong}"
-        if not both:
-            return None
-    if len(refusals) == len(rows):
-        raise refusals[0]
-    return None
-
-
-def same(one: tuple[torch.Tensor, ...], two: tuple[torch.Tensor, ...]) -> bool:
-    return all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
 
 
 def other_stream(call: Call, spec: Spec, device: torch.device) -> str | None:
@@ -177,20 +115,21 @@ def other_device(call: Call, spec: Spec, device: torch.device) -> str | None:
 
 def rows_alone(call: Call, spec: Spec, device: torch.device) -> str | None:
     """A row gives the same bits alone and in a batch."""
-    if not (_of_problems(spec) or (spec.leading == "same" and spec.cost.roof == "vector")):
+    if not (of_problems(spec) or (spec.leading == "same" and spec.cost.roof == "vector")):
         raise NotApplicable("the op does not work row by row")
 
-    # Of 129 elements, which no vector divides, only a batch's first row is aligned.
-    sizes = (256,) if spec.behaviour_case else (256, 129)
+    # Of 129 elements, which no vector divides, only a batch's first row is aligned. A plan may choose by the
+    # number of rows and by their length.
+    ways = [(48, 256), (48, 129), (200, 256), (48, 4096)][: 1 if spec.behaviour_case else None]
 
     def check(types: Types) -> str | None:
-        return next(filter(None, (alone_and_in_a_batch(types, size) for size in sizes)), None)
+        return next(filter(None, (alone_and_in_a_batch(types, *way) for way in ways)), None)
 
-    def alone_and_in_a_batch(types: Types, size: int) -> str | None:
-        tensors = sample(spec, device, size=size, types=types)
+    def alone_and_in_a_batch(types: Types, count: int, size: int) -> str | None:
+        count = min(count, most_leading(spec, device))
+        tensors = sample(spec, device, lead=count, size=size, types=types)
         whole = call(tensors)
-        count = min(48, _most_leading(spec, device))
-        for row in (0, 7, 47):
+        for row in (0, 7, 47) if count * size < 1 << 14 else (0, count - 1):
             if row >= count:
                 break
             alone = call({
@@ -203,78 +142,6 @@ def rows_alone(call: Call, spec: Spec, device: torch.device) -> str | None:
         return None
 
     return in_types(spec, check)
-
-
-def beyond_2_31(call: Call, spec: Spec, device: torch.device) -> str | None:
-    """Operands whose last element is more than 2^31 elements after their first, without the memory
-    between: the CPU maps pages that are touched, a GPU of 6 GB free memory holds them all. An op with
-    boundary shapes has its rows far apart as well, not its problems alone."""
-    lead = min(FAR_ROWS, _most_leading(spec, device))
-    ways = [(lead, 0)] + [(1, -2)] * bool(spec.boundary and _leads(spec))
-
-    def check(row: Types) -> str | None:
-        wrong = (_apart(call, spec, device, row, lead, along) for lead, along in ways)
-        return next(filter(None, wrong), None)
-
-    return in_types(spec, check, both=False)
-
-
-def _apart(call: Call, spec: Spec, device: torch.device, row: Types, lead: int, along: int) -> str | None:
-    """The same call with operands that are far apart along one dimension."""
-    tensors = sample(spec, device, lead=lead, size=FAR_ROWS, types=row)
-    expected = call(tensors)
-    wide = _far_operands(spec, tensors, along, lead if _of_problems(spec) else FAR_ROWS)
-    if not wide:
-        raise NotApplicable("the op has no operand of rows")
-    lengths = {name: tensors[name].shape[along] for name in wide}
-    turned = {name: tensors[name].movedim(along, 0) for name in wide}
-    room = 512 * max(-(-each[0].numel() // 512) for each in turned.values())
-    apart = -(-FAR // (min(lengths.values()) - 1) // 512) * 512
-    dtype = tensors[wide[0]].dtype
-    buffer = _vast(apart * (max(lengths.values()) - 1) + room * len(wide), dtype, device)
-    far = dict(tensors)
-    for place, (name, each) in enumerate(turned.items()):
-        strides = (apart, *each[0].contiguous().stride())
-        far[name] = buffer.as_strided(each.shape, strides, room * place).movedim(0, along)
-        far[name].copy_(tensors[name])
-    return None if same(call(far), expected) else "elements beyond 2^31 are read wrongly"
-
-
-def _leads(spec: Spec) -> bool:
-    return any(each.leading for each in spec.inputs.values())
-
-
-def _far_operands(spec: Spec, tensors: Mapping[str, Any], along: int, rows: int) -> list[str]:
-    """Inputs of one type whose rows can be far apart: those of `rows` rows; along another dimension, and
-    where the op has no leading ones, those with columns and at least half as many rows as the longest."""
-    found = {name: t for name, t in tensors.items() if t is not None and t.is_floating_point()}
-    if not along and not (spec.boundary and not _leads(spec)):
-        names = [name for name, t in found.items() if t.dim() > 1 and len(t) == rows]
-    else:
-        found = {name: t for name, t in found.items() if t.dim() > (3 if along else 2)}
-        longest = max((t.shape[along] for t in found.values()), default=0)
-        names = [name for name, t in found.items() if 2 * t.shape[along] >= longest > 2]
-    return [name for name in names if found[name].dtype == found[names[0]].dtype]
-
-
-def _vast(count: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """`count` elements that nothing has touched."""
-    size = count * dtype.itemsize
-    if device.type != "cpu":
-        if torch.cuda.mem_get_info(device)[0] < size * 1.25:
-            raise NotApplicable(f"needs {size * 1.25 / 2**30:.0f} GB of free device memory")
-        return torch.empty(count, dtype=dtype, device=device)
-    if sys.platform == "win32" or sys.maxsize < FAR * 4:
-        raise NotApplicable("the system maps no memory before it is touched")
-    lazy = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
-    try:
-        pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | lazy)
-    except (OSError, ValueError) as error:
-        raise NotApplicable(f"the system maps no {size / 2**30:.0f} GB of address space: {error}") from error
-    if hasattr(mmap, "MADV_NOHUGEPAGE"):
-        with contextlib.suppress(OSError):  # a kernel without huge pages
-            pages.madvise(mmap.MADV_NOHUGEPAGE)
-    return torch.frombuffer(pages, dtype=dtype)
 
 
 def _floats(
@@ -290,7 +157,7 @@ def scaling(call: Call, spec: Spec, device: torch.device) -> str | None:
     multiplies, and leaves alone what the reference leaves alone."""
     optional = [(each.name,) for each in spec.inputs.values() if each.optional]
     # Of rows it takes a thousand elements to see a last bit; a problem of attention has them.
-    lead = 1 if device.type == "cpu" and _of_problems(spec) else 17
+    lead = 1 if device.type == "cpu" and of_problems(spec) else 17
     checked = 0
 
     def check(row: Types) -> str | None:
@@ -300,7 +167,7 @@ def scaling(call: Call, spec: Spec, device: torch.device) -> str | None:
             present = {n: t for n, t in tensors.items() if t is not None}
             wide = {n: t.cpu().to(torch.float64) for n, t in present.items() if t.is_floating_point()}
             indices = {n: widened(t.cpu()) for n, t in present.items() if n not in wide}
-            case = Case(spec.op, tuple(row.items()), _shape(spec, lead, 64, absent))
+            case = Case(spec.op, tuple(row.items()), shape_of(spec, lead, 64, absent))
 
             evaluate = partial(_floats, case, spec, indices)
             expected = evaluate(wide)
@@ -372,38 +239,6 @@ def _launches() -> Iterator[list[str]]:
         compiled_call.CompiledCall.compute = right
 
 
-def compiled(call: Call, spec: Spec, device: torch.device) -> str | None:
-    """torch.compile(fullgraph=True) gives the same bits, and the strides that it is told are the results'."""
-    tensors = sample(spec, device)
-    expected = call(tensors)
-    torch._dynamo.reset()  # each op and implementation compiles afresh
-    got = torch.compile(call, fullgraph=True, backend="aot_eager", dynamic=False)(tensors)
-    if not same(got, expected):
-        return "under torch.compile the result differs"
-    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
-        fakes = {n: None if t is None else mode.from_tensor(t) for n, t in tensors.items()}
-        promised = [each.stride() for each in call(fakes)]
-    if (strides := [each.stride() for each in expected]) != promised:
-        return f"the results' strides are {strides}; torch.compile is told {promised}"
-    return None
-
-
-def autograd_runs(call: Call, spec: Spec, device: torch.device) -> str | None:
-    """Backward of a public op reaches every input, finite and of its dtype."""
-    if spec.gradient is None:
-        raise NotApplicable("the op has no gradient")
-    tensors = sample(spec, device)
-    numbers = {n: t for n, t in tensors.items() if t is not None and t.is_floating_point()}
-    leaves = {n: t.requires_grad_() for n, t in numbers.items()}
-    with torch.enable_grad():
-        outputs = call(tensors)
-        sum(o.float().square().sum() for o in outputs).backward()  # type: ignore[union-attr]
-    for name, leaf in leaves.items():
-        if leaf.grad is None or leaf.grad.dtype != leaf.dtype or not leaf.grad.isfinite().all():
-            return f"the gradient of {name} is missing, of another dtype or not finite"
-    return None
-
-
 def probes(call: Call, spec: Spec, device: torch.device) -> str | None:
     """The probes of the op's own file: functions of a call, a dtype and a device, whose docstrings state the
     property."""
@@ -429,12 +264,19 @@ CASES: dict[str, Callable[[Call, Spec, torch.device], str | None]] = {
     "rows_alone": rows_alone,
     "beyond_2_31": beyond_2_31,
     "compiled": compiled,
+    "compiled_forms": compiled_forms,
     "autograd": autograd_runs,
+    "fresh": fresh,
+    "shared_inputs": shared_inputs,
+    "vmap": vmap,
+    "autocast": autocast,
     "scaling": scaling,
     "bad_arguments": bad_arguments,
     "probes": probes,
 }
 _NEEDS_GPU = {"other_stream", "graph_capture", "other_device"}
+_FROM = {**dict.fromkeys(["fresh", "shared_inputs", "vmap", "autocast"], "core"), "compiled_forms": "full"}
+"""The tier from which on a behaviour is asked, where that is not "smoke"."""
 
 
 @dataclass(frozen=True)
@@ -455,10 +297,11 @@ def parse(text: str) -> Behaviour | None:
     return Behaviour(op, name) if name in CASES and op in registry.op_folders() else None
 
 
-def cases(ops: Iterable[str]) -> list[Behaviour]:
-    """Every behaviour of `ops`; probes are those of an op that has some."""
+def cases(ops: Iterable[str], tier: str = "full") -> list[Behaviour]:
+    """Every behaviour of `ops` that `tier` has; probes are those of an op that has some."""
     specs = {op: registry.spec(op) for op in ops}
-    return [Behaviour(op, name) for op in ops for name in CASES if name != "probes" or specs[op].probes]
+    asked = [name for name in CASES if TIERS.index(_FROM.get(name, "smoke")) <= TIERS.index(tier)]
+    return [Behaviour(op, name) for op in specs for name in asked if name != "probes" or specs[op].probes]
 
 
 def caller(spec: Spec, function: Callable[..., Any]) -> Call:

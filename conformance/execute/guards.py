@@ -17,7 +17,9 @@ from unittest import mock
 import torch
 
 BAND = 256
-"""Bytes of a band; a tensor keeps its base on a boundary of as many."""
+"""Bytes of a band, at least; a tensor keeps its base on a boundary of as many."""
+MOST = 1 << 16
+"""Bands are wider by a row of the tensor, up to so many bytes: a write that is one row off is seen."""
 POISON = 0xFF
 """Every byte: a NaN in the floating types, and none that arithmetic gives; -1 in the integers."""
 POISON_FNUZ = 0x80
@@ -37,30 +39,31 @@ FILLED = (
 class Guards:
     """The buffers handed out so far."""
 
-    _buffers: list[tuple[torch.Tensor, int, int]] = field(default_factory=list)
+    _buffers: list[tuple[torch.Tensor, int, int, int]] = field(default_factory=list)
 
     def allocate(self, shape: Any, strides: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         """A poisoned tensor between two bands; it is no view, which autograd would treat differently."""
         extent = 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) if 0 not in shape else 0
         size = extent * dtype.itemsize
-        padded = -(-size // BAND) * BAND
+        row = strides[-2] * dtype.itemsize if len(shape) > 1 else 0
+        band, padded = BAND * (1 + -(-min(row, MOST) // BAND)), -(-size // BAND) * BAND
         poison = POISON_FNUZ if str(dtype).endswith("fnuz") else POISON
-        buffer = _EMPTY(padded + 2 * BAND, dtype=torch.uint8, device=device).fill_(poison)
-        self._buffers.append((buffer, BAND + size, poison))
+        buffer = _EMPTY(padded + 2 * band, dtype=torch.uint8, device=device).fill_(poison)
+        self._buffers.append((buffer, band, band + size, poison))
         inside = _EMPTY(0, dtype=dtype, device=device)
-        return inside.set_(buffer.untyped_storage(), BAND // dtype.itemsize, shape, strides)
+        return inside.set_(buffer.untyped_storage(), band // dtype.itemsize, shape, strides)
 
     def fault(self) -> str:
         """A description of where a band was written; "" where none was."""
-        for buffer, end, poison in self._buffers:
-            before = (buffer[:BAND] != poison).nonzero()
+        for buffer, band, end, poison in self._buffers:
+            before = (buffer[:band] != poison).nonzero()
             behind = (buffer[end:] != poison).nonzero()
-            for found, where in ((before - BAND, "before"), (behind, "behind")):
+            for found, where in ((before - band, "before"), (behind, "behind")):
                 if len(found):
                     place = int(found[0 if where == "behind" else -1])
                     edge = "end" if place >= 0 else "start"
                     return (
-                        f"{len(found)} bytes {where} a tensor of {end - BAND} bytes that the op allocated"
+                        f"{len(found)} bytes {where} a tensor of {end - band} bytes that the op allocated"
                         f" were written, the nearest at byte {place:+d} from its {edge}"
                     )
         return ""

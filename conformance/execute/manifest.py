@@ -45,7 +45,7 @@ class Listed:
 def expected(op: str, tier: str) -> list[str]:
     """The ids of all cases and behaviours of `op` in `tier`, as the generators make them, sorted."""
     made = [case.id for case in cases(registry.spec(op), tier)]
-    return sorted([*made, *(case.id for case in behaviour.cases([op]))])
+    return sorted([*made, *(case.id for case in behaviour.cases([op], tier))])
 
 
 def read(tier: str) -> dict[str, Listed]:

@@ -158,6 +158,13 @@ def judge_call(
     if not case.mode:  # a gradient may be the one from above, and out= is the caller's
         faults += memory_faults(first, second, tensors)
     verdicts += [(name, Verdict("Fail.behaviour", note=note)) for name, note in faults]
+    if away := [
+        name
+        for name, each in first.items()
+        if isinstance(each, torch.Tensor) and each.device.type != device.type
+    ]:
+        note = f"the result is on {first[away[0]].device}, the inputs are on {device}"
+        return _result(case, impl, [(away[0], Verdict("Fail.behaviour", note=note))])
     if set(first) != set(materialized.expected):
         note = f"got outputs {sorted(first)}, expected {sorted(materialized.expected)}"
         return _result(case, impl, [("", Verdict("Fail.shape", note=note))])
@@ -166,7 +173,7 @@ def judge_call(
         if verdict.passed:
             verdict = deterministic(first[name], second[name]) or verdict
         verdicts.append((name, verdict))
-    if any(each is not None and not inputs.fence_intact(each) for each in (fence, again)):
+    if any(each is not None and not inputs.fence_intact(*each) for each in (fence, again)):
         verdicts.append(("out", Verdict("Fail.bounds_write", note="memory beside out= was written")))
     for name, (_, buffer) in moved.items():
         if not inputs.same_bits(buffer.cpu(), materialized.inputs[name].buffer):
@@ -182,8 +189,8 @@ def _call(
     op: Callable[..., Any],
     tensors: dict[str, torch.Tensor],
     device: torch.device,
-) -> tuple[dict[str, Any], torch.Tensor | None]:
-    """The op's outputs by name (gradients in a "grad" case), and the fenced buffer of `out=`."""
+) -> tuple[dict[str, Any], tuple[torch.Tensor, torch.Tensor] | None]:
+    """The op's outputs by name (gradients in a "grad" case), and `out=` with its fenced buffer."""
     case, spec = materialized.case, materialized.spec
     arguments: dict[str, Any] = {name: tensors.get(name) for name in spec.inputs} | case.params
     if case.mode == "grad":
@@ -198,9 +205,10 @@ def _call(
     fence = None
     if case.mode == "out" and spec.out is not None:
         expected = materialized.expected[spec.out.name]
-        arguments["out"], fence = inputs.fenced(tuple(expected.ref.shape), expected.dtype, device)
+        fence = inputs.fenced(tuple(expected.ref.shape), expected.dtype, device, case.layout)
+        arguments["out"] = fence[0]
     outputs = _named(spec, op(**arguments))
-    if fence is not None and next(iter(outputs.values())) is not arguments["out"]:
+    if fence is not None and next(iter(outputs.values())) is not fence[0]:
         raise RuntimeError("the op did not return the tensor that it was given as out=")
     return outputs, fence
 

@@ -18,7 +18,13 @@ from portable.spec import registry
 CPU = torch.device("cpu")
 
 
-@pytest.mark.parametrize("case", behaviour.cases(portable.ops()), ids=lambda case: case.id)
+ASKED = [
+    pytest.param(case, id=case.id, marks=[pytest.mark.slow] * (case.name == "compiled_forms"))
+    for case in behaviour.cases(portable.ops())
+]
+
+
+@pytest.mark.parametrize("case", ASKED)
 def test_the_ops_behave(case):
     result = behaviour.run(case, "torch", CPU)
     assert result.conforms, result.message

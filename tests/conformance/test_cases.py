@@ -137,7 +137,7 @@ def test_a_line_of_regressions(tmp_path, monkeypatch):
     )
     found = regressions(spec, file)
     assert [case.id for case in found] == ["softmax/float32/N=5,lead=9/normal/sliced"]
-    monkeypatch.setattr(regressions, "__defaults__", (file, False))
+    monkeypatch.setattr(regressions, "__defaults__", (file, "core"))
     assert found[0] in module.cases(spec, "core") and found[0] not in module.cases(spec, "smoke")
 
 

@@ -301,6 +301,31 @@ def test_indices_beyond_32_bits_are_asked():
     assert [failure.case.id for failure in again.failures] == ["softmax/behaviour/beyond_2_31"]
 
 
+def test_a_behaviour_is_declined_as_a_case_is():
+    """It was a Crash: a right function that declines bfloat16 did not conform."""
+
+    def narrow(x, dim=-1):
+        if x.dtype != torch.float32:
+            raise Unsupported("it computes in float32")
+        return torch.softmax(x, dim)
+
+    asked = [f"softmax/behaviour/{name}" for name in api.BEHAVIOURS]
+    assert [each.state for each in check(narrow, "softmax", "cpu", cases=asked[:2]).results] == ["Pass"] * 2
+
+    def none(x, dim=-1):
+        raise Unsupported("it computes nothing")
+
+    report = check(none, "softmax", "cpu", cases=asked)
+    assert report.states == {"NotSupported": len(asked)}
+    assert report.results[0].message == "it computes nothing"
+
+
+def test_gradients_of_a_function_without_a_weight():
+    report = check(lambda x: norm(x), "rms_norm", "cpu", cases=["rms_norm/behaviour/autograd"], grad=True)
+    assert report.results[0].message == "the function takes no weight"
+    assert check(norm, "rms_norm", "cpu", cases=["rms_norm/behaviour/autograd"], grad=True)
+
+
 def overrun(x, weight):
     y = torch.empty(x.shape)
     if y.untyped_storage().nbytes() > y.nbytes:  # it lies between bands

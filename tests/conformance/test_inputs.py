@@ -134,6 +134,6 @@ def test_rounding_of_mantissas(bits: int):
 def test_fences():
     tensor, buffer = inputs.fenced((3, 5), torch.bfloat16, "cpu")
     tensor.zero_()
-    assert inputs.fence_intact(buffer)
+    assert inputs.fence_intact(tensor, buffer)
     buffer[-1] = 0
-    assert not inputs.fence_intact(buffer)
+    assert not inputs.fence_intact(tensor, buffer)

@@ -27,7 +27,9 @@ def test_the_tiers_grow_and_name_every_op():
 
 def test_behaviours_are_among_them():
     ids = manifest.expected("softmax", "smoke")
-    assert len(ids) == len(cases(registry.spec("softmax"), "smoke")) + len(list(behaviour.cases(["softmax"])))
+    assert len(ids) == len(cases(registry.spec("softmax"), "smoke")) + len(
+        list(behaviour.cases(["softmax"], "smoke"))
+    )
     assert manifest.Listed.of(reversed(ids)) == manifest.read("smoke")["softmax"]
 
 

@@ -170,7 +170,7 @@ def test_the_options_override_the_marks(run):
     states = line.group(1)
     smoke = cases(registry.spec("rms_norm"), "smoke")
     results = sum(int(n) for n in re.findall(r"(\d+) (?:judged|declined)", states))
-    assert results == len(smoke) + 1  # a behaviour
+    assert results == len(smoke) + 3  # behaviours
     code, text = run(tests, "--conforms-tier", "smok")
     assert code == 4 and "--conforms-tier smok: expected one of smoke, core, full" in text
     code, text = run(tests, "--conforms-device", "rcom")

@@ -432,7 +432,7 @@ def test_bad_tables_are_among_the_cases(unanswered):
 
 def test_integers_have_a_poison():
     tensor, buffer = inputs.fenced((4,), torch.int32, "cpu")
-    assert inputs.fence_intact(buffer)
+    assert inputs.fence_intact(tensor, buffer)
     buffer[0] = 3
-    assert not inputs.fence_intact(buffer)
+    assert not inputs.fence_intact(tensor, buffer)
     assert tensor.shape == (4,)

@@ -1,0 +1,105 @@
+"""Tensors that a behaviour is asked with, the types it is asked in, and when two results are the same."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from portable import errors
+from portable.conformance.cases.case import Case, Shape, below, input_shapes, make_shape
+from portable.conformance.cases.generate import required_params
+from portable.conformance.judge import reference
+from portable.runtime.tensors import random_tensor
+from portable.spec.model import Spec
+
+Call = Callable[[dict[str, Any]], tuple[torch.Tensor, ...]]
+"""The op with its required parameters; takes further arguments by name, and returns all outputs."""
+
+Types = Mapping[str, str]
+
+EMULATED_PROBLEMS = 8
+"""Leading members where each is a problem of its own, as attention's, and an emulated GPU runs them: 48 took
+`attention_backward` 2 to 8 s of CPU a behaviour (2026-11-22)."""
+
+
+class NotApplicable(Exception):
+    """The machine or the op lacks what the behaviour needs."""
+
+
+def sample(
+    spec: Spec,
+    device: torch.device,
+    lead: int = 48,
+    size: int = 256,
+    seed: int = 0,
+    types: Types | None = None,
+    absent: Sequence[str] = (),
+    batched: bool = False,
+) -> dict[str, Any]:
+    """N(0, 1) numbers and random indices of one row of types (the spec's first), every axis of one size, or
+    of the sizes of the spec's `behaviour_case`. At most EMULATED_PROBLEMS problems on an emulated GPU.
+    Operands that broadcast have leading dimensions if `batched`."""
+    lead = min(lead, most_leading(spec, device))
+    generator = torch.Generator().manual_seed(seed)
+    row = types or spec.types[0]
+    made: dict[str, Any] = dict.fromkeys(spec.inputs)
+    shape = shape_of(spec, lead, size, absent, batched)
+    for name, own in input_shapes(spec, shape).items():
+        dtype = row.get(spec.inputs[name].dtype, spec.inputs[name].dtype)
+        made[name] = random_tensor(own, dtype, generator, below=below(spec, shape, name))
+    present = {name: tensor for name, tensor in made.items() if tensor is not None}
+    made |= reference.derived(Case(spec.op, tuple(row.items()), shape), spec, present)
+    return {name: None if tensor is None else tensor.to(device) for name, tensor in made.items()}
+
+
+def of_problems(spec: Spec) -> bool:
+    """Whether each leading index is an independent problem, as a sequence of attention is, and not a row."""
+    return spec.leading == "same" and all(each.rank > 1 for each in spec.inputs.values() if each.leading)
+
+
+def most_leading(spec: Spec, device: torch.device) -> int:
+    return EMULATED_PROBLEMS if device.type == "cpu" and of_problems(spec) else sys.maxsize
+
+
+def shape_of(spec: Spec, lead: int, size: int, absent: Sequence[str] = (), batched: bool = False) -> Shape:
+    leading: Any = (lead,) if batched or spec.leading == "same" else ()
+    axes = spec.behaviour_case.axes if spec.behaviour_case else dict.fromkeys(spec.axes, size)
+    return make_shape(spec, axes, leading, required_params(spec)[0], absent)
+
+
+def in_types(spec: Spec, check: Callable[[Types], str | None], both: bool = True) -> str | None:
+    """`check` in the spec's first row of types and in float32 alone, where a last bit is not rounded away;
+    in the second only if the first is refused, where not `both`. Raises PinError if both are."""
+    wide = [row for row in spec.types[1:] if set(row.values()) == {"float32"}]
+    refusals = []
+    rows = [spec.types[0], *wide[:1]]
+    for row in rows:
+        try:
+            wrong = check(row)
+        except errors.PinError as refusal:
+            refusals.append(refusal)
+            continue
+        if wrong:
+            return f"in {next(iter(row.values()))}, {wrong}"
+        if not both:
+            return None
+    if len(refusals) == len(rows):
+        raise refusals[0]
+    return None
+
+
+def same(one: tuple[torch.Tensor, ...], two: tuple[torch.Tensor, ...]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
+
+
+def near(one: torch.Tensor | None, two: torch.Tensor | None) -> bool:
+    """Whether two tensors of one shape and type differ by a few roundings of the largest element at most."""
+    if one is None or two is None or one.shape != two.shape or one.dtype != two.dtype:
+        return False
+    if not one.numel():
+        return True
+    limit = reference.GRADIENT_ROUNDINGS * torch.finfo(one.dtype).eps * float(two.abs().max())
+    return bool((one.double() - two.double()).abs().max() <= limit)

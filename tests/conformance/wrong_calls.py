@@ -1,0 +1,275 @@
+"""More of `wrong_functions.WRONG`: layouts, outputs, gradients, and how a call behaves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from .wrong_functions import WRONG, layer_norm, linear, matmul, rms_norm, softmax, strided, swiglu, wrong
+
+__all__ = ["WRONG"]
+
+# Layouts ------------------------------------------------------------------------------------------
+
+
+@wrong("layouts", "softmax", "float32/N=33,lead=3x5/normal/permuted")
+def leading_in_order(x, dim=-1):
+    """Strides of the leading dimensions read in falling order."""
+    if x.dim() != 3 or dim not in (-1, 2) or x.stride(0) >= x.stride(1) or not x.numel() or 0 in x.stride():
+        return softmax(x, dim)
+    flat = x.as_strided((x.shape[0] * x.shape[1], x.shape[2]), (x.stride(0), x.stride(2)))
+    return softmax(flat, -1).view(x.shape)
+
+
+@wrong("layouts", "softmax", "float32/N=33,lead=3x5/normal/gaps")
+def one_row_stride(x, dim=-1):
+    """The row's stride for all leading dimensions."""
+    if x.dim() != 3 or dim not in (-1, 2) or x.stride(0) < x.shape[1] * x.stride(1) or x.stride(2) != 1:
+        return softmax(x, dim)
+    y = torch.empty(x.shape, dtype=x.dtype)
+    for i in range(x.shape[0]):
+        start = x.storage_offset() + i * x.shape[1] * x.stride(1)
+        y[i] = softmax(x.as_strided(x.shape[1:], x.stride()[1:], start))
+    return y
+
+
+@wrong("layouts", "matmul", "float32/M=33,N=17,K=40,lead=3/normal/gaps")
+def packed_batches(a, b):
+    if a.dim() == 3 and a.stride(2) == 1 and a.stride(0) > a.shape[1] * a.stride(1):
+        a = a.as_strided(a.shape, (a.shape[1] * a.stride(1), a.stride(1), 1))
+    return matmul(a, b)
+
+
+@wrong("layouts", "softmax", "float32/N=33,lead=3x5/normal/repeated")
+def last_stride_taken_for_one(x, dim=-1):
+    if not x.dim() or x.stride(-1) != 0 or x.shape[-1] < 2:
+        return softmax(x, dim)
+    return softmax(x.as_strided(x.shape, (*x.stride()[:-1], 1)), dim)
+
+
+@wrong("layouts", "swiglu", "behaviour/shared_inputs")
+def halves(gate, up):
+    if gate.numel() and gate.untyped_storage().data_ptr() == up.untyped_storage().data_ptr():
+        return swiglu(gate, gate)
+    return swiglu(gate, up)
+
+
+@wrong("layouts", "matmul", "behaviour/shared_inputs")
+def a_times_a(a, b):
+    return matmul(a, b.mT if a.data_ptr() == b.data_ptr() and a.shape == b.shape else b)
+
+
+@wrong("an aligned half", "rms_norm", "bfloat16/N=128,lead=3x5/normal/half_offset")
+def aligned_to_eight(x, weight=None, eps=1e-6):
+    """A base at 8 of 16 bytes is rounded down."""
+    if x.element_size() < 8 and x.data_ptr() % 16 == 8:
+        x = x.as_strided(x.shape, x.stride(), x.storage_offset() - 8 // x.element_size())
+    return rms_norm(x, weight, eps)
+
+
+# Outputs ------------------------------------------------------------------------------------------
+
+
+@wrong("out=", "matmul", "float32/M=33,N=17,K=40,lead=3/normal/padded/out")
+def out_taken_for_packed(a, b, out=None):
+    if out is None:
+        return matmul(a, b)
+    packed = torch.empty(out.shape, device="meta").stride()
+    out.as_strided(out.shape, packed).copy_(matmul(a, b))
+    return out
+
+
+@wrong("out=", "matmul", "float32/M=33,N=17,K=40,lead=3/normal/offset/out")
+def out_rounded_down(a, b, out=None):
+    if out is None:
+        return matmul(a, b)
+    start = out.storage_offset() - out.data_ptr() % 16 // out.element_size()
+    out.as_strided(out.shape, out.stride(), start).copy_(matmul(a, b))
+    return out
+
+
+@wrong("beside out=", "matmul", "bfloat16/M=33,N=17,K=40,lead=3/normal/contiguous/out")
+def nan_beside_out(a, b, out=None):
+    if out is None:
+        return matmul(a, b)
+    out.copy_(matmul(a, b))
+    out.as_strided((1,), (1,), out.storage_offset() + out.numel()).fill_(-torch.nan).mul_(-1)
+    return out
+
+
+_seen: dict[Any, int] = {}
+
+
+@wrong("beside out=", "matmul", "bfloat16/M=33,N=17,K=40,lead=3/normal/contiguous/out")
+def beside_out_at_the_second_call(a, b, out=None):
+    if out is None:
+        return matmul(a, b)
+    key = (a.data_ptr(), a.shape, b.data_ptr(), b.shape)
+    _seen[key] = _seen.get(key, 0) + 1
+    out.copy_(matmul(a, b))
+    if _seen[key] % 2 == 0:
+        out.as_strided((1,), (1,), out.storage_offset() + out.numel()).zero_()
+    return out
+
+
+@wrong("far from a tensor", "rms_norm", "bfloat16/N=1000,lead=7,no=weight/normal/contiguous")
+def far_overrun(x, weight=None, eps=1e-6):
+    y = torch.empty(x.shape, dtype=x.dtype)
+    room = y.untyped_storage().nbytes() // y.element_size() - y.storage_offset() - y.numel()
+    far = 1024 // y.element_size()
+    if room > far:  # memory of nobody's, which the test may write
+        y.as_strided((1,), (1,), y.storage_offset() + y.numel() + far).zero_()
+    y.copy_(rms_norm(x, weight, eps))
+    return y
+
+
+@wrong("the device of a result", "softmax", "float32/N=33,lead=3x5/normal/contiguous")
+def left_elsewhere(x, dim=-1):
+    return softmax(x, dim).to("meta")
+
+
+@wrong("a shared buffer", "softmax", "float32/N=33,lead=3x5/normal/contiguous")
+def one_buffer(x, dim=-1):
+    y = softmax(x, dim)
+    return _buffers.setdefault((y.shape, y.dtype), torch.empty(y.shape, dtype=y.dtype)).copy_(y)
+
+
+_buffers: dict[Any, torch.Tensor] = {}
+_packed: dict[Any, torch.Tensor] = {}
+
+
+@wrong("an input changed between two calls", "matmul", "behaviour/fresh")
+def packed_once(a, b):
+    key = (id(b), b.data_ptr(), b.shape, b.stride(), b.dtype)
+    if key not in _packed:
+        _packed[key] = b.clone()
+        _kept.append(b)  # so that nobody else gets its id
+    return matmul(a, _packed[key])
+
+
+_kept: list[torch.Tensor] = []
+
+
+# Gradients ----------------------------------------------------------------------------------------
+
+
+def alone(op: str, function: Callable[..., Any], names: tuple[str, ...]) -> None:
+    """The gradient of the last input is missing where it alone is wanted."""
+
+    def call(**given: Any) -> Any:
+        if [
+            name for name in names if isinstance(given.get(name), torch.Tensor) and given[name].requires_grad
+        ] == [names[-1]]:
+            given[names[-1]] = given[names[-1]].detach() + 0 * given[names[-1]]
+            return (
+                function(**{n: t.detach() if n == names[-1] else t for n, t in given.items()})
+                + 0 * given[names[-1]].sum()
+            )
+        return function(**given)
+
+    scope: dict[str, Any] = {"call": call}
+    arguments = ", ".join(names)
+    exec(f"def lonely({arguments}): return call({', '.join(f'{n}={n}' for n in names)})", scope)
+    wrong("one gradient alone", op, "behaviour/autograd", f"of {names[-1]}")(scope["lonely"])
+
+
+alone("matmul", matmul, ("a", "b"))
+alone("linear", linear, ("x", "weight", "bias"))
+alone("rms_norm", rms_norm, ("x", "weight"))
+alone("layer_norm", layer_norm, ("x", "weight", "bias"))
+alone("swiglu", swiglu, ("gate", "up"))
+
+
+class Upstream(torch.autograd.Function):
+    """Passes a tensor on; its gradient is spoilt where the upstream one is laid out in a way."""
+
+    @staticmethod
+    def forward(ctx, x, bad):  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx.bad = bad
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, dy):  # pyright: ignore[reportIncompatibleMethodOverride]
+        return (2 * dy if ctx.bad(dy) else dy), None
+
+
+@wrong("upstream gradients", "softmax", "behaviour/autograd")
+def upstream_of_stride_0(x, dim=-1):
+    return Upstream.apply(softmax(x, dim), strided)
+
+
+@wrong("upstream gradients", "softmax", "behaviour/autograd")
+def upstream_transposed(x, dim=-1):
+    return Upstream.apply(softmax(x, dim), lambda dy: not dy.is_contiguous() and not strided(dy))
+
+
+# Behaviours ---------------------------------------------------------------------------------------
+
+
+@wrong("rows alone", "softmax", "behaviour/rows_alone")
+def other_order_of_many_rows(x, dim=-1):
+    bits = 1 + 2.0**-22 if x.dtype == torch.float32 and x.shape[0] > 64 else 1
+    return softmax(x, dim) * bits
+
+
+@wrong("rows alone", "softmax", "behaviour/rows_alone")
+def other_order_of_few_long_rows(x, dim=-1):
+    bits = 1 + 2.0**-22 if x.dtype == torch.float32 and x.shape[-1] >= 1000 and x.shape[0] < 4 else 1
+    return softmax(x, dim) * bits
+
+
+def span(t: torch.Tensor) -> int:
+    return sum((size - 1) * stride for size, stride in zip(t.shape, t.stride(), strict=True))
+
+
+@wrong("offsets beyond 2^31", "softmax", "behaviour/beyond_2_31")
+def unsigned_offsets(x, dim=-1):
+    return softmax(x, dim) if span(x) < 2**32 else softmax(x, dim).flip(0)
+
+
+@wrong("offsets beyond 2^31", "matmul", "behaviour/beyond_2_31")
+def batch_stride_in_32_bits(a, b):
+    c = matmul(a, b)
+    return c * 0 if any(t.dim() > 2 and (t.shape[0] - 1) * t.stride(0) >= 2**31 for t in (a, b)) else c
+
+
+@wrong("offsets beyond 2^31", "matmul", "behaviour/beyond_2_31")
+def column_stride_in_32_bits(a, b):
+    c = matmul(a, b)
+    return c * 0 if any((t.shape[-1] - 1) * t.stride(-1) >= 2**31 for t in (a, b)) else c
+
+
+@wrong("offsets beyond 2^31", "matmul", "behaviour/beyond_2_31", "results beyond 2^31")
+def far_results(a, b, out=None):
+    if out is not None and span(out) >= 2**31:
+        return out.copy_(matmul(a, b)).mul_(0)
+    return torch.matmul(a, b, out=out)
+
+
+def in_compile(bad: Callable[[torch.Tensor], bool]) -> Callable[..., Any]:
+    def call(x, dim=-1):
+        y = softmax(x, dim)
+        return y * 0.5 if torch.compiler.is_compiling() and bad(x) else y
+
+    return call
+
+
+for _name, _bad in (
+    ("in float16", lambda x: x.dtype == torch.float16),
+    ("with a gradient", lambda x: x.requires_grad),
+):
+    wrong("torch.compile", "softmax", "behaviour/compiled_forms", _name, how="function")(in_compile(_bad))
+
+
+@wrong("vmap and autocast", "softmax", "behaviour/vmap")
+def under_vmap(x, dim=-1):
+    batched = torch._C._functorch.is_batchedtensor(x)  # pyright: ignore
+    return softmax(x, dim) * (0.5 if batched else 1)
+
+
+@wrong("vmap and autocast", "matmul", "behaviour/autocast")
+def autocast_ignored(a, b):
+    with torch.autocast(a.device.type, enabled=False):
+        return matmul(a, b)
