@@ -7,6 +7,8 @@
 # make docs       write docs/ops/<op>.md and the manifest of the cases from the specs, and docs/errors.md
 # make records    run the suite on every emulated GPU and the CPU again
 # make mutants    every wrong kernel against the suite, and a thousand seeds of right ones (minutes)
+# make oldest-triton  Triton's kernels with the oldest Triton that pyproject.toml allows: their plans, compiled for
+#                 NVIDIA and AMD, and the smoke tier on an emulated gfx942
 # make clean      remove what these made
 #
 # Needs Python 3.10 to 3.13 and make; no GPU, no root. Another interpreter: make PYTHON=python3.12 test
@@ -20,7 +22,7 @@ INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint c
 PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
 AGAIN := $(MAKE) --no-print-directory# by this name, since `make -n` runs the lines that name MAKE
 
-.PHONY: demo test test-all lint types tests docs mutants records clean
+.PHONY: demo test test-all lint types tests docs mutants records oldest-triton clean
 .DELETE_ON_ERROR:
 
 # An AMD GPU that is not there is emulated, which takes a compiler.
@@ -73,6 +75,19 @@ records: $(VENV)/installed-test
 
 mutants: $(VENV)/installed-test
 	PORTABLE_MUTANTS=all $(PYTEST) tests/conformance/test_mutants.py
+
+OLDEST_TRITON := $(shell sed -n 's/.*"triton>=\([0-9.]*\).*/\1/p' pyproject.toml)
+OLDEST := $(VENV)/triton-$(OLDEST_TRITON)
+WITH_OLDEST := PYTHONPATH=$(abspath $(OLDEST))
+
+oldest-triton: $(VENV)/installed-test $(OLDEST)
+	$(WITH_OLDEST) $(BIN)/python -c 'import triton; assert triton.__version__.startswith("$(OLDEST_TRITON).")'
+	$(WITH_OLDEST) $(PYTEST) -m "" tests/kernels/_lib/test_triton_plans.py tests/kernels/_lib/test_triton_row_plans.py \
+	  tests/kernels/attention/triton tests/kernels/matmul/triton
+	$(WITH_OLDEST) $(BIN)/portable-conformance run --device rocm:gfx942 --emulate --tier smoke --impl triton -j $(JOBS)
+
+$(OLDEST): $(VENV)/bin/python
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --target $@ 'triton==$(OLDEST_TRITON).*'
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 10) <= v < (3, 14) else \
