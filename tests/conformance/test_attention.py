@@ -101,7 +101,7 @@ def test_right_backward_kernels_pass():
         ("attention_varlen_backward", VarlenBackward),
     ],
 )
-def test_right_kernels_over_pages_and_packed_sequences_pass(op, kind):
+def test_right_kernels_over_pages_and_sequences_pass(op, kind):
     worst, wrong = judged(op, kind())
     assert not wrong, "\n".join(wrong)
     assert worst < 0.9

@@ -270,5 +270,7 @@ def test_an_exception_is_one_short_line_without_this_machines_folders():
     assert baselines.explained(AssertionError()) == "AssertionError"
     assert baselines.explained(ValueError("\nfirst\nsecond")) == "ValueError: first"
     assert baselines.explained(ValueError("x" * 1000)) == "ValueError: " + "x" * 240 + " ..."
-    told = baselines.explained(OSError("'/home/someone/.cache/lib.so': bytes/s, cuda/rocm, see /tmp/a/b.log"))
-    assert told == "OSError: 'lib.so': bytes/s, cuda/rocm, see b.log"
+    message = baselines.explained(
+        OSError("'/home/someone/.cache/lib.so': bytes/s, cuda/rocm, see /tmp/a/b.log")
+    )
+    assert message == "OSError: 'lib.so': bytes/s, cuda/rocm, see b.log"

@@ -215,10 +215,10 @@ def broken_pin(monkeypatch, error):
 
 def test_an_implementation_that_fails_is_told_and_the_others_go_on(spent, small, monkeypatch):
     broken_pin(monkeypatch, RuntimeError("illegal memory access"))
-    told = []
-    entries, _ = bench.bench(["swiglu"], None, CPU, failed=lambda *failure: told.append(failure))
+    failures = []
+    entries, _ = bench.bench(["swiglu"], None, CPU, failed=lambda *failure: failures.append(failure))
     assert [entry["impl"] for entry in entries] == ["torch", "torch"]
-    assert [(case, impl, str(error)) for case, impl, error in told] == [
+    assert [(case, impl, str(error)) for case, impl, error in failures] == [
         (entry["case"], "second", "illegal memory access") for entry in entries
     ]
     with pytest.raises(RuntimeError, match="illegal memory"):
@@ -235,9 +235,9 @@ def test_a_case_that_cannot_be_made_is_told_and_the_others_go_on(spent, small, m
         return real(case, *rest)
 
     monkeypatch.setattr(bench, "made", made)
-    told = []
-    entries, _ = bench.bench(["swiglu"], ["torch"], CPU, failed=lambda *failure: told.append(failure))
-    assert [(case, impl, str(error)) for case, impl, error in told] == [
+    failures = []
+    entries, _ = bench.bench(["swiglu"], ["torch"], CPU, failed=lambda *failure: failures.append(failure))
+    assert [(case, impl, str(error)) for case, impl, error in failures] == [
         (seen[0], "any implementation", "no such heads")
     ]
     assert len(entries) == 1 and entries[0]["case"] != seen[0]
@@ -250,18 +250,18 @@ def test_an_implementation_that_computes_something_else_is_told_and_not_timed(sp
     wrong = lambda case, name: lambda tensors: real(case, "torch")(tensors) * (1.1 if name == "second" else 1)  # noqa: E731
     monkeypatch.setattr(bench, "_pinned", wrong)
     monkeypatch.setattr(bench, "implementations", lambda op: ("second", "torch"))
-    told = []
-    entries, _ = bench.bench(["swiglu"], None, CPU, failed=lambda *failure: told.append(failure))
+    failures = []
+    entries, _ = bench.bench(["swiglu"], None, CPU, failed=lambda *failure: failures.append(failure))
     assert [entry["impl"] for entry in entries] == ["torch", "torch"]
-    assert [impl for _, impl, _ in told] == ["second", "second"]
-    assert all(re.search("computes something else: .*relative error", str(error)) for *_, error in told)
+    assert [impl for _, impl, _ in failures] == ["second", "second"]
+    assert all(re.search("computes something else: .*relative error", str(error)) for *_, error in failures)
 
 
 def test_an_implementation_that_rejects_a_case_has_no_entry(spent, small, monkeypatch):
     broken_pin(monkeypatch, errors.PinError("swiglu", "second", "float64 only", "torch"))
-    told = []
-    entries, _ = bench.bench(["swiglu"], None, CPU, failed=lambda *failure: told.append(failure))
-    assert [entry["impl"] for entry in entries] == ["torch", "torch"] and not told
+    failures = []
+    entries, _ = bench.bench(["swiglu"], None, CPU, failed=lambda *failure: failures.append(failure))
+    assert [entry["impl"] for entry in entries] == ["torch", "torch"] and not failures
     assert bench.bench(["swiglu"], ["second"], CPU)[0] == []
 
 

@@ -408,12 +408,12 @@ def test_the_command(tmp_path, capsys):
     for name, made in (("a", sample_record()), ("b", other_side()), ("c", wrong)):
         record.write(tmp_path / f"{name}.json", made)
 
-    def asked(one, other, *more):
+    def exit_code(one, other, *more):
         return cli.main(["compare", str(tmp_path / f"{one}.json"), str(tmp_path / f"{other}.json"), *more])
 
-    assert asked("a", "b") == 0 and "The two agree" in capsys.readouterr().out
-    assert asked("a", "c") == 1 and "must be bit-equal" in capsys.readouterr().out
-    assert asked("a", "a", "--parity", "0.8") == 0 and "Parity holds" in capsys.readouterr().out
-    assert asked("a", "a", "--parity", "1.2") == 1
-    assert asked("a", "b", "--parity", "0.8") == 2 and "has no timings" in capsys.readouterr().err
-    assert asked("a", "none") == 2
+    assert exit_code("a", "b") == 0 and "The two agree" in capsys.readouterr().out
+    assert exit_code("a", "c") == 1 and "must be bit-equal" in capsys.readouterr().out
+    assert exit_code("a", "a", "--parity", "0.8") == 0 and "Parity holds" in capsys.readouterr().out
+    assert exit_code("a", "a", "--parity", "1.2") == 1
+    assert exit_code("a", "b", "--parity", "0.8") == 2 and "has no timings" in capsys.readouterr().err
+    assert exit_code("a", "none") == 2

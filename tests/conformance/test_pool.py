@@ -58,9 +58,8 @@ def test_every_fault_is_a_state_of_its_case(whole):
     states = {each["impl"]: each["state"] for each in found["results"] if each["case"] == CASE}
     assert states == toy_faults.EXPECTED
     assert found["header"]["complete"] and not record.conforming(found)
-    assert list(states) == list(
-        toy_faults.EXPECTED
-    )  # in the order of the tasks, whichever worker answered first
+    # In the order of the tasks, whichever worker answered first.
+    assert list(states) == list(toy_faults.EXPECTED)
     assert (folder / "r.xml").stat().st_size and (folder / "r.html").stat().st_size
 
 

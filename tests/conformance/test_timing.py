@@ -110,10 +110,10 @@ def test_a_candidate_that_raises_is_reported_and_the_others_are_timed(gpu):
     def broken(each):
         raise RuntimeError("no memory left")
 
-    told = []
+    failures = []
     candidates = {"broken": (broken, [0]), "sound": (lambda each: gpu(), [0])}
-    samples = timing.interleaved(candidates, failed=lambda name, error: told.append((name, str(error))))
-    assert list(samples) == ["sound"] and told == [("broken", "no memory left")]
+    samples = timing.interleaved(candidates, failed=lambda name, error: failures.append((name, str(error))))
+    assert list(samples) == ["sound"] and failures == [("broken", "no memory left")]
     with pytest.raises(RuntimeError, match="no memory left"):
         timing.interleaved(candidates)
 

@@ -35,7 +35,7 @@ def attend(q, k, v, bias=None, sinks=None, softcap=None):
     return torch.softmax(scores, -1)[..., :N] @ v
 
 
-def attend_packed(q, k, v):
+def attend_varlen(q, k, v):
     parts = [attend(*(x[a:b].transpose(0, 1) for x in (q, k, v))) for a, b in ((0, 2), (2, 5))]
     return torch.cat(parts, 1).transpose(0, 1)
 
@@ -78,7 +78,7 @@ CALLS = {
     ),
     "attention_varlen": (
         lambda q, k, v: portable.attention_varlen(q, k, v, OFFSETS, OFFSETS, causal=True),
-        attend_packed,
+        attend_varlen,
         [(5, 2, 4), (5, 1, 4), (5, 1, 3)],
     ),
     "attention_paged": (

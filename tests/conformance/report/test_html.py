@@ -156,8 +156,8 @@ def test_the_verdict_comes_first(name, start):
     assert heading is not None
     assert re.sub("<[^>]*>", "", heading[1])[2:].startswith(start)
     assert text.index("<h1>") < text.index("<h2")
-    told, kind = html.sentence(entries)
-    assert (kind == "bad") == (not record.conforming(entries)), told
+    sentence, kind = html.sentence(entries)
+    assert (kind == "bad") == (not record.conforming(entries)), sentence
 
 
 def test_known_failures_are_told_apart():
@@ -286,8 +286,8 @@ def test_what_compare_gives_is_shown():
     page = Page(html.page(one, other, found))
     for wanted in (found["verdict"], *found["names"], "✓ agree", "✓ parity", "mean of its cases"):
         assert re.sub(r"\s+", " ", wanted) in page.text, wanted
-    told = Page(html.page(one, other, found | {"agree": False, "notices": ["take care"]}))
-    assert {"id": "verdict", "class": "bad"} in told.all("section") and "take care" in told.text
+    noted = Page(html.page(one, other, found | {"agree": False, "notices": ["take care"]}))
+    assert {"id": "verdict", "class": "bad"} in noted.all("section") and "take care" in noted.text
 
 
 def test_two_records_are_compared():

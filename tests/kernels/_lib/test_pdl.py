@@ -18,7 +18,7 @@ from portable.kernels.matmul.triton import plan
 from portable.plan import Launch, NativeKernel, Plan, Rejected, TritonKernel
 from portable.runtime import build
 from portable.spec import registry
-from tests.kernels.matmul.test_plans import H200, call, half
+from tests.kernels.matmul.test_plans import H200, half, make_call
 
 # PTX's griddepcontrol.wait and launch_dependents, and what touches global memory, in Hopper's machine code.
 WAIT, RELEASE = "ACQBULK", "PREEXIT"
@@ -39,17 +39,17 @@ def launches(planned: Plan | Rejected) -> tuple[Launch, ...]:
 
 
 def triton_launches(a: torch.Tensor, b: torch.Tensor, config: dict[str, Any]) -> tuple[Launch, ...]:
-    return launches(plan.plan(replace(call(a, b), config=config)))
+    return launches(plan.plan(replace(make_call(a, b), config=config)))
 
 
 PDL_LAUNCHES = {
-    "one tile a block": lambda: launches(wgmma_plan.plan(call(half(1024, 1024), half(1024, 1024)))),
-    "many tiles": lambda: launches(wgmma_plan.plan(call(half(4096, 512), half(512, 4096)))),
-    "divided tiles": lambda: launches(splitk_plan.plan(call(half(512, 16384), half(16384, 512)))),
-    "realigned": lambda: launches(realigned_plan.plan(call(half(1111, 3333), half(3333, 2222)))),
-    "few rows": lambda: launches(skinny_plan.plan(call(half(16, 8192), half(8192, 8192)))),
-    "few rows, k in parts": lambda: launches(skinny_plan.plan(call(half(16, 4096), half(4096, 4096)))),
-    "float32": lambda: launches(simt_plan.plan(call(wide(4096, 512), wide(512, 4096)))),
+    "one tile a block": lambda: launches(wgmma_plan.plan(make_call(half(1024, 1024), half(1024, 1024)))),
+    "many tiles": lambda: launches(wgmma_plan.plan(make_call(half(4096, 512), half(512, 4096)))),
+    "divided tiles": lambda: launches(splitk_plan.plan(make_call(half(512, 16384), half(16384, 512)))),
+    "realigned": lambda: launches(realigned_plan.plan(make_call(half(1111, 3333), half(3333, 2222)))),
+    "few rows": lambda: launches(skinny_plan.plan(make_call(half(16, 8192), half(8192, 8192)))),
+    "few rows, k in parts": lambda: launches(skinny_plan.plan(make_call(half(16, 4096), half(4096, 4096)))),
+    "float32": lambda: launches(simt_plan.plan(make_call(wide(4096, 512), wide(512, 4096)))),
     "Triton, descriptors": lambda: triton_launches(half(4096, 512), half(512, 4096), MANY),
     "Triton, pointers": lambda: triton_launches(half(16, 8192), half(8192, 8192), FEW),
 }
@@ -82,7 +82,7 @@ def test_a_pdl_kernel_waits_before_it_touches_memory(case, tmp_path):
 
 def test_no_pdl_with_several_blocks_a_multiprocessor():
     """2026-11-22, H200: two blocks a multiprocessor, with PDL 16x14336x4096 0.92 of torch, without 1.04."""
-    (several,) = launches(skinny_plan.plan(call(half(16, 8192), half(8192, 28672))))
+    (several,) = launches(skinny_plan.plan(make_call(half(16, 8192), half(8192, 28672))))
     assert isinstance(several.kernel, NativeKernel) and not several.kernel.pdl
     defines = dict(several.kernel.defines)
     assert (defines["RESIDENT"], defines["PDL"]) == (2, 0)
@@ -94,7 +94,7 @@ def test_no_pdl_with_several_blocks_a_multiprocessor():
 def test_the_second_launch_of_divided_tiles_does_not_crowd():
     """Its PDL blocks would all start on the multiprocessors that the first leaves idle. 2026-11-22, H200:
     512x512x16384 0.80 of torch so, 0.86 spread evenly."""
-    _, total = launches(splitk_plan.plan(call(half(512, 16384), half(16384, 512))))
+    _, total = launches(splitk_plan.plan(make_call(half(512, 16384), half(16384, 512))))
     assert isinstance(total.kernel, NativeKernel)
     blocks = total.grid[0] * total.grid[1]
     each = H200.shared_memory // total.kernel.shared

@@ -38,7 +38,7 @@ def backend_and_device(arch: str = SM90) -> tuple[Backend, Device]:
     raise AssertionError(arch)
 
 
-def asked(op: str, count: int, length: int, dtype: str, offset: bool = False) -> select.CallSignature:
+def signature_of(op: str, count: int, length: int, dtype: str, offset: bool = False) -> select.CallSignature:
     """A call of the op on `count` rows, contiguous; with `offset`, of bases that no 16 bytes divide."""
     spec = registry.spec(op)
 
@@ -57,7 +57,7 @@ def planned(
     op: str, count: int, length: int, dtype: str = "bfloat16", arch: str = SM90, **config: Any
 ) -> Plan:
     """The plan that the tuned config gives, or with `config` over the spec's default."""
-    signature = asked(op, count, length, dtype, config.pop("offset", False))
+    signature = signature_of(op, count, length, dtype, config.pop("offset", False))
     backend, device = backend_and_device(arch)
     implementation = registry.spec(op).implementation("triton")
     assert implementation is not None
@@ -238,7 +238,7 @@ def test_columns_of_long_rows_fill_the_gpu_and_cover_the_row(length: int) -> Non
 def test_programs_that_stay_fit_a_hopper_together(op: str, length: int, dtype: str) -> None:
     backend, device = backend_and_device()
     plan = planned(op, 10**5, length, dtype)
-    types = {name: info.dtype for name, info in asked(op, 9, length, dtype).tensors.items() if info}
+    types = {name: info.dtype for name, info in signature_of(op, 9, length, dtype).tensors.items() if info}
     types |= {work.name: work.dtype for work in plan.workspaces}
     launch = plan.launches[0]
     found = backend.resources(build.code_object(launch, types, backend, device))

@@ -6,7 +6,9 @@ from typing import Any
 
 import torch
 
+from portable.dispatch import arguments, compiled_call
 from portable.plan import Call, Device, TensorInfo
+from portable.spec import registry
 
 DEFAULTS = {"causal": False, "scale": None, "window_left": None, "window_right": None, "softcap": None}
 
@@ -22,6 +24,23 @@ WINDOWS_OF_300_BY_500 = (
 )
 """Parameters, and how many keys left and right of its own a query then sees, None for all: of 300 queries and
 500 keys."""
+
+
+def call_of(
+    op: str, implementation: str, device: Device, *tensors: torch.Tensor | None,
+    config: dict[str, Any] | None = None, **params: Any,
+) -> Call:  # fmt: skip
+    """A call of an op as the dispatcher makes it, of tensors on the meta device, None for those left out; the
+    implementation's default config where none is given."""
+    spec = registry.spec(op)
+    given = [*tensors, *[None] * (len(spec.inputs) - len(tensors))]
+    values = [params.get(name, param.default) for name, param in spec.params.items()]
+    checked = arguments.check_params(spec, values, given)
+    signature, _ = compiled_call.call_signature(spec, given, checked, None)
+    found = spec.implementation(implementation)
+    assert found is not None
+    used = found.default if config is None else config
+    return Call(signature.tensors, signature.params, signature.axes, device, used)
 
 
 def dbias_call(

@@ -202,7 +202,7 @@ def test_sinks_in_the_query_s_type():
     assert grad.dtype == torch.bfloat16 and grad.shape == (4,) and grad.any()
 
 
-def packed(*args: Any, **kwargs: Any) -> Any:
+def varlen(*args: Any, **kwargs: Any) -> Any:
     ends = torch.tensor([0, 4], dtype=torch.int32)
     return portable.attention_varlen(*[torch.randn(4, 2, 8)] * 3, ends, ends, *args, **kwargs)
 
@@ -261,9 +261,9 @@ WRONG = {
     "unknown": (lambda q, k, v: portable.attention(q, k, v, casual=True), errors.SignatureError, "'causal'"),
     "twice": (lambda q, k, v: portable.attention(q, k, v, q=q), errors.SignatureError, "got 'q' twice"),
     "too many": (lambda q, k, v: portable.attention(q, k, v, k), errors.SignatureError, "3 positional"),
-    "varlen unknown": (lambda q, k, v: packed(foo=1), errors.SignatureError, "varlen: has no argument 'foo'"),
+    "varlen unknown": (lambda q, k, v: varlen(foo=1), errors.SignatureError, "varlen: has no argument 'foo'"),
     "paged": (lambda q, k, v: portable.attention_paged(), errors.SignatureError, "paged: needs 'q'"),
-    "return_lse": (lambda q, k, v: packed(return_lse="x"), errors.ParameterError, "return_lse"),
+    "return_lse": (lambda q, k, v: varlen(return_lse="x"), errors.ParameterError, "return_lse"),
     "causal": (
         lambda q, k, v: portable.attention(q, k, v, causal=np.zeros(2), window=3),
         errors.ParameterError,

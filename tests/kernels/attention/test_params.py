@@ -14,7 +14,7 @@ from portable.kernels.attention import params
 from portable.kernels.attention.sm80 import plan as sm80
 from portable.plan import Plan, Pointer, Scalar, Struct
 from portable.runtime import build
-from tests.kernels.attention.sm80.test_bwd import call, packed
+from tests.kernels.attention.sm80.test_bwd import make_call, make_varlen_call
 from tests.kernels.attention.sm90.test_fwd import build_folder, square
 
 
@@ -24,8 +24,8 @@ def test_the_header_is_what_the_fields_say():
 
 
 def test_a_kernel_compiled_for_another_layout_is_refused():
-    asked = square(1, 1, 1, 8, 8, 64)
-    plan = sm80.forward(asked)
+    call = square(1, 1, 1, 8, 8, 64)
+    plan = sm80.forward(call)
     assert isinstance(plan, Plan)
     (launch,) = plan.launches
     defines = tuple(
@@ -33,16 +33,16 @@ def test_a_kernel_compiled_for_another_layout_is_refused():
         for name, value in launch.kernel.defines  # type: ignore[union-attr]
     )
     other = dataclasses.replace(launch, kernel=dataclasses.replace(launch.kernel, defines=defines))
-    dtypes = {name: x.dtype for name, x in asked.tensors.items() if x is not None}
+    dtypes = {name: x.dtype for name, x in call.tensors.items() if x is not None}
     with pytest.raises(CompileError, match=r"portable\.kernels\.attention\.params"):
         build.code_object(other, dtypes, CudaBackend(build_folder()), TARGETS[0])
 
 
-@pytest.mark.parametrize("asked", [call, packed])
-def test_a_side_of_a_window_that_hides_no_key_is_none(asked):
+@pytest.mark.parametrize("make", [make_call, make_varlen_call])
+def test_a_side_of_a_window_that_hides_no_key_is_none(make):
     def sides(**window: Any) -> tuple[int | None, int | None]:
-        sizes = (1, 2, 2, 30, 50, 64) if asked is call else (30, 50, 2, 2, 64)
-        found = params.of_call(asked(*sizes, **window))
+        sizes = (1, 2, 2, 30, 50, 64) if make is make_call else (30, 50, 2, 2, 64)
+        found = params.of_call(make(*sizes, **window))
         return found.left, found.right
 
     assert sides() == (None, None)
@@ -53,11 +53,11 @@ def test_a_side_of_a_window_that_hides_no_key_is_none(asked):
 
 def test_a_launch_has_no_pointer_that_it_does_not_use():
     """Tables of varlen, sinks and pages are null in a call without them, whatever a kernel's list says."""
-    _, struct = params.of_call(call(1, 2, 2, 30, 50, 64)).struct("q dout sinks bounds block_table")
+    _, struct = params.of_call(make_call(1, 2, 2, 30, 50, 64)).struct("q dout sinks bounds block_table")
     assert isinstance(struct, Struct)
     pointers = {name: each.tensor for name, each in struct.fields if isinstance(each, Pointer)}
     assert pointers == {"q": "q", "dout": "do"}
-    _, struct = params.of_call(packed(30, 50, 2, 2, 64)).struct("q bounds tile_list")
+    _, struct = params.of_call(make_varlen_call(30, 50, 2, 2, 64)).struct("q bounds tile_list")
     assert isinstance(struct, Struct)
     pointers = {name: each.tensor for name, each in struct.fields if isinstance(each, Pointer)}
     assert pointers == {"q": "q", "bounds": "bounds", "tile_list": "tiles"}
@@ -69,6 +69,6 @@ def test_replacing_a_field_changes_what_kernels_get():
         assert isinstance(struct, Struct)
         return dict(struct.fields)["seqlen_k"]
 
-    p = params.of_call(call(1, 2, 2, 30, 50, 64))
+    p = params.of_call(make_call(1, 2, 2, 30, 50, 64))
     assert keys(p) == Scalar("i32", 50)
     assert keys(dataclasses.replace(p, N=70)) == Scalar("i32", 70)

@@ -16,7 +16,7 @@ from portable.backends.cuda.backend import CudaBackend
 from portable.conformance.cases import inputs
 from portable.conformance.cases.generate import cases
 from portable.conformance.judge import reference
-from portable.dispatch import arguments, compiled_call, dispatcher
+from portable.dispatch import dispatcher
 from portable.kernels.attention.planning import max_tiles
 from portable.kernels.attention.semantics.torch_impl import attention_paged, attention_varlen
 from portable.kernels.attention.semantics.varlen import bounds
@@ -26,7 +26,7 @@ from portable.kernels.attention.triton import tiles as triton_tiles
 from portable.plan import Call, Plan, Rejected, TensorMap
 from portable.runtime import build
 from portable.spec import registry
-from tests.kernels.attention.calls import DEFAULTS
+from tests.kernels.attention.calls import DEFAULTS, call_of
 from tests.kernels.attention.triton.test_plans import RDNA3
 from tests.kernels.matmul.test_plans import H200
 from tests.kernels.plan_parts import accepted, arguments_of
@@ -42,22 +42,9 @@ def whole(*shape: int) -> torch.Tensor:
     return torch.empty(*shape, dtype=torch.int32, device="meta")
 
 
-def asked(op: str, implementation: str, *tensors: torch.Tensor | None, **params: Any) -> Call:
-    """A call with the implementation's own defaults."""
-    spec = registry.spec(op)
-    given = [*tensors, *[None] * (len(spec.inputs) - len(tensors))]
-    values = [params.get(name, param.default) for name, param in spec.params.items()]
-    signature, _ = compiled_call.call_signature(
-        spec, given, arguments.check_params(spec, values, given), None
-    )
-    found = spec.implementation(implementation)
-    assert found is not None
-    return Call(signature.tensors, signature.params, signature.axes, H200, found.default)
-
-
 def paged(implementation: str, Z: int = 4, W: int = 512, S: int = 16, **params: Any) -> Call:
     q, cache, table = half(Z, 1, 32, 128), half(1000, S, 8, 128), whole(Z, W)
-    return asked("attention_paged", implementation, q, cache, cache, table, whole(Z), **params)
+    return call_of("attention_paged", implementation, H200, q, cache, cache, table, whole(Z), **params)
 
 
 def number(plan: Plan, launch: int, name: str) -> Any:
@@ -97,14 +84,14 @@ def test_partial_sums_stay_within_bounds(name):
 @pytest.mark.parametrize("name", CONTIGUOUS)
 def test_one_chunk_of_a_contiguous_cache_needs_no_merge(name):
     q, k = half(2, 8, 1, 64), half(2, 2, 100, 64)
-    assert len(accepted(CONTIGUOUS[name](asked("attention", name, q, k, k))).launches) == 1
-    call = asked("attention", name, q, k, k, None, torch.empty(8, device="meta"))
+    assert len(accepted(CONTIGUOUS[name](call_of("attention", name, H200, q, k, k))).launches) == 1
+    call = call_of("attention", name, H200, q, k, k, None, torch.empty(8, device="meta"))
     assert len(accepted(CONTIGUOUS[name](call)).launches) == 2
 
 
 @pytest.mark.parametrize("name", CONTIGUOUS)
 def test_many_queries_are_left_to_the_dense_kernels(name):
-    call = asked("attention", name, half(2, 8, 17, 64), half(2, 2, 100, 64), half(2, 2, 100, 64))
+    call = call_of("attention", name, H200, half(2, 8, 17, 64), half(2, 2, 100, 64), half(2, 2, 100, 64))
     assert isinstance(CONTIGUOUS[name](call), Rejected)
 
 
@@ -126,16 +113,18 @@ def test_no_queries_are_no_programs():
     """`explain` plans them too."""
     q, cache, k = half(4, 0, 32, 128), half(9, 16, 8, 128), half(2, 2, 40, 64)
     for name, planner in PLANNERS.items():
-        call = asked("attention_paged", name, q, cache, cache, whole(4, 64), whole(4))
+        call = call_of("attention_paged", name, H200, q, cache, cache, whole(4, 64), whole(4))
         assert 0 in accepted(planner(call)).launches[0].grid
     for name, planner in CONTIGUOUS.items():
-        assert 0 in accepted(planner(asked("attention", name, half(2, 4, 0, 64), k, k))).launches[0].grid
+        assert (
+            0 in accepted(planner(call_of("attention", name, H200, half(2, 4, 0, 64), k, k))).launches[0].grid
+        )
 
 
 def test_what_the_cuda_kernel_declines():
     assert "pages of 17 keys" in str(sm80.decode(paged("mma", S=17)))
     q, cache = half(2, 1, 8, 20), half(9, 16, 2, 20)
-    call = asked("attention_paged", "mma", q, cache, cache, whole(2, 4), whole(2))
+    call = call_of("attention_paged", "mma", H200, q, cache, cache, whole(2, 4), whole(2))
     assert "aligned pieces" in str(sm80.decode(call))
 
 
@@ -158,7 +147,7 @@ def test_a_bulk_copy_stays_in_its_page(page):
 def test_a_contiguous_cache_is_one_page_a_sequence():
     """Of any strides: here sequences of (keys, heads, columns) in a longer cache."""
     k = half(3, 1000, 2, 64)[:, :900].transpose(1, 2)
-    plan = accepted(sm80.decode_tma(asked("attention", "decode_tma", half(3, 8, 1, 64), k, k)))
+    plan = accepted(sm80.decode_tma(call_of("attention", "decode_tma", H200, half(3, 8, 1, 64), k, k)))
     found = tensor_map(plan, "map_k")
     assert found.sizes == (64, 2, 900, 3) and found.strides == (128, 256, 256000)
 
@@ -166,7 +155,9 @@ def test_a_contiguous_cache_is_one_page_a_sequence():
 def test_what_the_copy_engine_declines():
     def reason(cache: torch.Tensor) -> str:
         q = half(2, 1, 8, cache.shape[-1])
-        return str(sm80.decode_tma(asked("attention_paged", "tma", q, cache, cache, whole(2, 4), whole(2))))
+        return str(
+            sm80.decode_tma(call_of("attention_paged", "tma", H200, q, cache, cache, whole(2, 4), whole(2)))
+        )
 
     assert "pages of 17 keys" in reason(half(9, 17, 2, 64))
     assert "multiples of 16 bytes" in reason(half(9, 16, 2, 20))
@@ -181,7 +172,7 @@ def test_what_the_copy_engine_declines():
 @pytest.mark.parametrize("head", [8, 64, 128, 192, 256])
 def test_bulk_tiles_fit(head, stages):
     q, cache = half(4, 1, 12, head), half(100, 64, 6, head)
-    call = asked("attention_paged", "tma", q, cache, cache, whole(4, 64), whole(4))
+    call = call_of("attention_paged", "tma", H200, q, cache, cache, whole(4, 64), whole(4))
     config = {**call.config, "STAGES": stages}
     plan = sm80.decode_tma(Call(call.tensors, call.params, call.axes, H200, config))
     kernel: Any = accepted(plan).launches[0].kernel
@@ -197,7 +188,7 @@ def test_tiles_fit_every_gpu(head):
     for device in backend.targets():
         base = paged("mma")
         q, cache = half(4, 1, 8, head), half(100, 16, 2, head)
-        call = asked("attention_paged", "mma", q, cache, cache, whole(4, 64), whole(4))
+        call = call_of("attention_paged", "mma", H200, q, cache, cache, whole(4, 64), whole(4))
         plan = sm80.decode(Call(call.tensors, call.params, call.axes, device, base.config))
         if isinstance(plan, Plan):
             kernel = plan.launches[0].kernel
@@ -208,9 +199,9 @@ def test_tiles_fit_every_gpu(head):
 def varlen(C: int = 9, M: int = 1000, N: int = 1200, op: str = "attention_varlen", **params: Any) -> Call:
     q, k = half(M, 8, 64), half(N, 2, 64)
     if op == "attention_varlen":
-        return asked(op, "triton", q, k, k, whole(C), whole(C), **params)
+        return call_of(op, "triton", H200, q, k, k, whole(C), whole(C), **params)
     lse = torch.empty(8, M, device="meta")
-    return asked(op, "triton", q, q, k, k, q, lse, whole(C), whole(C), **params)
+    return call_of(op, "triton", H200, q, q, k, k, q, lse, whole(C), whole(C), **params)
 
 
 def test_entries_hold_every_cut_of_the_tokens():
@@ -230,7 +221,7 @@ def test_entries_hold_every_cut_of_the_tokens():
             assert end <= entries
 
 
-def test_packed_grids():
+def test_varlen_grids():
     plan = accepted(triton_plan.forward(varlen()))
     tile = dict(plan.launches[2].kernel.constants)["BLOCK_M"]  # type: ignore[union-attr]
     assert [each.kernel.name for each in plan.launches] == [*TABLES, "attention_forward"]
@@ -267,11 +258,11 @@ def test_a_descriptor_ends_with_its_sequence():
         assert all(size < 2**31 for size in found.sizes)
 
 
-def test_packed_scores_are_computed_again_with_the_dense_tiles():
+def test_varlen_scores_are_computed_again_with_the_dense_tiles():
     for heads in (64, 128):
         q, k = half(1000, 8, heads), half(1000, 2, heads)
         lse = torch.empty(8, 1000, device="meta")
-        call = asked("attention_varlen_backward", "triton", q, q, k, k, q, lse, whole(9), whole(9))
+        call = call_of("attention_varlen_backward", "triton", H200, q, q, k, k, q, lse, whole(9), whole(9))
         keys, queries = accepted(triton_plan.backward(call)).launches[3:]
         for launch in (keys, queries):
             fixed = dict(launch.kernel.constants)  # type: ignore[union-attr]
@@ -288,7 +279,7 @@ def test_heads_that_the_registers_of_gfx11_do_not_hold_are_refused():
             q, k = half(1000, 8, heads), half(1000, 2, heads)
             more = (q, torch.empty(8, 1000, device="meta")) if "backward" in op else ()
             given = ([q] if more else []) + [q, k, k, *more, whole(9), whole(9)]
-            answer = planner(replace(asked(op, "triton", *given), device=RDNA3))
+            answer = planner(replace(call_of(op, "triton", H200, *given), device=RDNA3))
             assert isinstance(answer, Plan) if fits else "registers" in str(answer)
 
 

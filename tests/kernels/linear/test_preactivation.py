@@ -65,11 +65,8 @@ def test_a_second_output_changes_no_sum(name):
     assert isinstance(plain, Plan) and isinstance(both, Plan)
     assert both.workspaces == plain.workspaces and both.launches[:-1] == plain.launches[:-1]
     one, two = plain.launches[-1], both.launches[-1]
-    sums = (
-        "NON_PERSISTENT",
-        "STORE_STEPS",
-        "GROUP_M",
-    )  # blocks with one tile have no room for z; no sum depends on these
+    # Blocks with one tile have no room for z; no sum depends on these.
+    sums = ("NON_PERSISTENT", "STORE_STEPS", "GROUP_M")
     assert isinstance(one.kernel, NativeKernel) and isinstance(two.kernel, NativeKernel)
     defines = [{k: v for k, v in kernel.defines if k not in sums} for kernel in (one.kernel, two.kernel)]
     assert defines[1] == {**defines[0], "PREACTIVATION": 1}
@@ -180,14 +177,14 @@ def test_sums_do_not_depend_on_how_rows_lie():
 
 
 def test_the_gradient_asks_for_sums_where_the_bias_wants_them(monkeypatch):
-    asked = []
+    launched = []
 
     def activation_backward(dy, z, kind):
-        asked.append("dz")
+        launched.append("dz")
         return dy
 
     def activation_backward_sums(dy, z, kind):
-        asked.append("sums")
+        launched.append("sums")
         return dy, dy.sum(0)
 
     stand_in = SimpleNamespace(
@@ -203,9 +200,9 @@ def test_the_gradient_asks_for_sums_where_the_bias_wants_them(monkeypatch):
     formula.backward(saved, params, needs, z, None)
     formula.backward(saved, params, {**needs, "bias": False}, z, None)
     both = formula.backward(saved, params, needs, z, z)
-    assert asked == ["sums", "dz", "dz"]
+    assert launched == ["sums", "dz", "dz"]
     assert both["bias"] is not None and torch.equal(both["bias"], torch.full((5,), 6.0))
     only_z = formula.backward(saved, params, needs, None, z)
     assert only_z["bias"] is not None and torch.equal(only_z["bias"], torch.full((5,), 3.0))
-    assert len(asked) == 3
+    assert len(launched) == 3
     assert formula.backward(saved, params, needs, None, None) == {}

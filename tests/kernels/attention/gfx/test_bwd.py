@@ -18,33 +18,33 @@ from portable.kernels.attention.semantics import reference
 from portable.plan import Call
 from portable.spec import registry
 from tests.kernels.attention.calls import DEFAULTS
-from tests.kernels.attention.sm90.test_bwd import call as hopper_call
 from tests.kernels.attention.sm90.test_bwd import changed
+from tests.kernels.attention.sm90.test_bwd import make_call as hopper_call
 from tests.kernels.plan_parts import accepted, arguments_of, reason
 
 DEVICES = {target.arch: target for target in TARGETS}
 SIZES = (1, 13, 32, 64, 80, 96, 128, 160, 192, 200, 256)
 
 
-def call(*sizes: Any, arch: str = "gfx942", **options: Any) -> Call:
+def make_call(*sizes: Any, arch: str = "gfx942", **options: Any) -> Call:
     return replace(hopper_call(*sizes, **options), device=DEVICES[arch])
 
 
-def planned(asked: Call) -> Any:
-    return accepted(gfx_plan.backward(asked))
+def planned(call: Call) -> Any:
+    return accepted(gfx_plan.backward(call))
 
 
-def launch_of(asked: Call, name: str) -> Any:
-    (found,) = (each for each in planned(asked).launches if each.kernel.name == f"attention_bwd_{name}")
+def launch_of(call: Call, name: str) -> Any:
+    (found,) = (each for each in planned(call).launches if each.kernel.name == f"attention_bwd_{name}")
     return found
 
 
-def arguments(asked: Call, name: str) -> dict[str, Any]:
-    return arguments_of(launch_of(asked, name))
+def arguments(call: Call, name: str) -> dict[str, Any]:
+    return arguments_of(launch_of(call, name))
 
 
-def defines(asked: Call, name: str) -> dict[str, Any]:
-    return dict(launch_of(asked, name).kernel.defines)
+def defines(call: Call, name: str) -> dict[str, Any]:
+    return dict(launch_of(call, name).kernel.defines)
 
 
 def own_rows_in(launch: Any) -> int:
@@ -52,21 +52,21 @@ def own_rows_in(launch: Any) -> int:
     return found["WAVES"] * found["TILES_PER_WAVE"] * 16
 
 
-def own_rows_of(asked: Call, name: str) -> int:
-    return own_rows_in(launch_of(asked, name))
+def own_rows_of(call: Call, name: str) -> int:
+    return own_rows_in(launch_of(call, name))
 
 
 @pytest.mark.parametrize("arch", DEVICES)
 def test_blocks_cover_rows_keys_and_queries(arch):
-    asked = call(3, 8, 2, 300, 500, 64, arch=arch)
-    rows, keys, queries = planned(asked).launches
+    call = make_call(3, 8, 2, 300, 500, 64, arch=arch)
+    rows, keys, queries = planned(call).launches
     assert rows.grid == (24 * 19, 1, 1)
-    assert keys.grid == (6 * -(-500 // own_rows_of(asked, "dkdv")), 1, 1)
-    assert queries.grid == (24 * -(-300 // own_rows_of(asked, "dq")), 1, 1)
+    assert keys.grid == (6 * -(-500 // own_rows_of(call, "dkdv")), 1, 1)
+    assert queries.grid == (24 * -(-300 // own_rows_of(call, "dq")), 1, 1)
     for launch in (keys, queries):
         assert dict(launch.args)["blocks"].value == launch.grid[0]
         assert launch.kernel.threads == dict(launch.kernel.defines)["WAVES"] * DEVICES[arch].warp_size
-    assert {w.name: (w.shape, w.dtype) for w in planned(asked).workspaces} == {
+    assert {w.name: (w.shape, w.dtype) for w in planned(call).workspaces} == {
         "lse_log2": ((24 * 300 + 32,), "float32"),
         "delta": ((24 * 300 + 32,), "float32"),
     }
@@ -93,7 +93,7 @@ def test_blocks_fit_a_compute_unit(arch):
     wide = DEVICES[arch].warp_size == 64
     for D in SIZES:
         for E in SIZES:
-            plan = planned(call(1, 2, 2, 200, 200, D, E, arch=arch))
+            plan = planned(make_call(1, 2, 2, 200, 200, D, E, arch=arch))
             for launch in plan.launches[1:]:
                 found = dict(launch.kernel.defines)
                 assert lds_of(found) <= DEVICES[arch].shared_memory
@@ -108,7 +108,7 @@ def test_blocks_fit_a_compute_unit(arch):
 def test_dk_and_dv_of_large_heads_have_launches_of_their_own_on_rdna(arch):
     for D, E in ((64, 64), (128, 128), (96, 160), (192, 128), (256, 256)):
         together = DEVICES[arch].warp_size == 64 or D + E <= 256
-        plan = planned(call(1, 2, 2, 200, 200, D, E, arch=arch))
+        plan = planned(make_call(1, 2, 2, 200, 200, D, E, arch=arch))
         assert found_by(plan) == (["dk dv", "dq"] if together else ["dk", "dv", "dq"])
 
 
@@ -124,14 +124,14 @@ def test_dk_and_dv_of_large_heads_have_launches_of_their_own_on_rdna(arch):
 )
 def test_which_keys_are_seen(params, left, right):
     for name in ("dkdv", "dq"):
-        args = arguments(call(1, 2, 2, 100, 200, 64, **params), name)
+        args = arguments(make_call(1, 2, 2, 100, 200, 64, **params), name)
         assert (args["left"].value, args["right"].value) == (left, right)
 
 
 def test_scores_are_in_base_two():
-    args = arguments(call(1, 2, 2, 64, 64, 64, scale=0.5), "dkdv")
+    args = arguments(make_call(1, 2, 2, 64, 64, 64, scale=0.5), "dkdv")
     assert args["score_scale"].value == pytest.approx(0.5 * math.log2(math.e)) and args["scale"].value == 0.5
-    args = arguments(call(1, 2, 2, 64, 64, 64, scale=0.5, softcap=20.0), "dq")
+    args = arguments(make_call(1, 2, 2, 64, 64, 64, scale=0.5, softcap=20.0), "dq")
     assert args["score_scale"].value == pytest.approx(2 * 0.5 / 20 * math.log2(math.e))
     assert args["softcap_log2"].value == pytest.approx(20 * math.log2(math.e))
     assert args["scale"].value == 0.5
@@ -139,38 +139,38 @@ def test_scores_are_in_base_two():
 
 def test_what_is_absent_is_null():
     for given in (False, True):
-        asked = call(1, 2, 2, 64, 64, 64, bias=given, dlse=given)
-        assert hasattr(arguments(asked, "preprocess")["dlse"], "tensor") == given
-        assert hasattr(arguments(asked, "dkdv")["bias"], "tensor") == given
-        assert defines(asked, "preprocess")["DLSE"] == defines(asked, "dq")["BIAS"] == given
+        call = make_call(1, 2, 2, 64, 64, 64, bias=given, dlse=given)
+        assert hasattr(arguments(call, "preprocess")["dlse"], "tensor") == given
+        assert hasattr(arguments(call, "dkdv")["bias"], "tensor") == given
+        assert defines(call, "preprocess")["DLSE"] == defines(call, "dq")["BIAS"] == given
 
 
 def test_strides_reach_the_kernels_as_they_lie():
     """(batch, sequence, heads, dim) in memory, a bias that repeats over the heads, rows of any alignment."""
-    asked = call(2, 8, 8, 300, 300, 64, bias=True)
+    call = make_call(2, 8, 8, 300, 300, 64, bias=True)
     for name in ("q", "do", "dq"):
-        asked = changed(asked, name, strides=(300 * 8 * 65, 65, 8 * 65, 1), alignment=2)
-    asked = changed(asked, "bias", strides=(300 * 301, 0, 301, 1))
-    args = arguments(asked, "dq")
+        call = changed(call, name, strides=(300 * 8 * 65, 65, 8 * 65, 1), alignment=2)
+    call = changed(call, "bias", strides=(300 * 301, 0, 301, 1))
+    args = arguments(call, "dq")
     assert [args[f"dout_{field}"].value for field in ("batch", "head", "row")] == [300 * 520, 65, 520]
     assert [args[f"bias_{field}"].value for field in ("batch", "head", "row")] == [300 * 301, 0, 301]
     assert [args[f"dq_{field}"].value for field in ("batch", "head", "row")] == [300 * 520, 65, 520]
 
 
 def test_nothing_to_do_is_no_blocks():
-    assert [each.grid[0] for each in planned(call(2, 4, 2, 0, 9, 64)).launches] == [0, 4, 0]
-    assert [each.grid[0] for each in planned(call(2, 4, 2, 9, 0, 64)).launches] == [8, 0, 8]
-    assert [each.grid[0] for each in planned(call(0, 4, 2, 9, 9, 64)).launches] == [0, 0, 0]
+    assert [each.grid[0] for each in planned(make_call(2, 4, 2, 0, 9, 64)).launches] == [0, 4, 0]
+    assert [each.grid[0] for each in planned(make_call(2, 4, 2, 9, 0, 64)).launches] == [8, 0, 8]
+    assert [each.grid[0] for each in planned(make_call(0, 4, 2, 9, 9, 64)).launches] == [0, 0, 0]
 
 
 def test_what_is_left_to_others():
-    asked = call(1, 2, 2, 64, 64, 64)
+    call = make_call(1, 2, 2, 64, 64, 64)
     strides = (1 << 20, 1 << 16, 4096, 64, 1)
-    five = changed(asked, "do", shape=(2, 3, 2, 64, 64), strides=strides)
+    five = changed(call, "do", shape=(2, 3, 2, 64, 64), strides=strides)
     assert "leading" in reason(gfx_plan.backward(five))
-    assert "stride" in reason(gfx_plan.backward(changed(asked, "v", strides=(8192, 4096, 1, 64))))
-    assert "queries, keys or offsets" in reason(gfx_plan.backward(call(1, 1, 1, 1, 2**28 + 1, 64)))
-    assert "blocks" in reason(gfx_plan.backward(call(2**20, 32, 32, 64, 64, 64)))
+    assert "stride" in reason(gfx_plan.backward(changed(call, "v", strides=(8192, 4096, 1, 64))))
+    assert "queries, keys or offsets" in reason(gfx_plan.backward(make_call(1, 1, 1, 1, 2**28 + 1, 64)))
+    assert "blocks" in reason(gfx_plan.backward(make_call(2**20, 32, 32, 64, 64, 64)))
 
 
 def test_the_spec_lists_one_for_each_unit_before_triton():
@@ -185,7 +185,7 @@ def test_the_spec_lists_one_for_each_unit_before_triton():
      ("gfx1201", 256, 256)],
 )  # fmt: skip
 def test_nothing_spills(arch, D, E):
-    for launch in planned(call(1, 2, 1, 200, 300, D, E, arch=arch, causal=True)).launches[1:]:
+    for launch in planned(make_call(1, 2, 1, 200, 300, D, E, arch=arch, causal=True)).launches[1:]:
         kernel = launch.kernel
         found = compile.resources(compile.compile(kernel.source, kernel.defines, arch))[kernel.entry]
         assert found["vgpr_spills"] == found["sgpr_spills"] == found["scratch"] == 0
@@ -244,7 +244,7 @@ def test_large_heads_on_emulated_rdna(emulate, arch, D, E):
 def test_a_problem_of_one_step_takes_one_wave(arch):
     sizes = ((16, 16, 64, 1, 1), (32, 16, 64, 1, 0), (16, 32, 64, 0, 1), (16, 16, 96, 0, 0))
     for M, N, D, keys, queries in sizes:
-        asked = call(2, 4, 2, M, N, D, arch=arch)
+        call = make_call(2, 4, 2, M, N, D, arch=arch)
         for name, one in (("dkdv", keys), ("dq", queries)):
-            threads = launch_of(asked, name).kernel.threads
+            threads = launch_of(call, name).kernel.threads
             assert (threads == DEVICES[arch].warp_size) is bool(one), (M, N, D, name)

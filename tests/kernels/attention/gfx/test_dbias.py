@@ -18,34 +18,34 @@ from portable.plan import Call
 from portable.spec import registry
 from tests.kernels.attention.calls import DEFAULTS
 from tests.kernels.attention.gfx.test_bwd import DEVICES
-from tests.kernels.attention.gfx.test_bwd import call as backward_call
+from tests.kernels.attention.gfx.test_bwd import make_call as backward_call
 from tests.kernels.attention.sm90.test_bwd import changed, info
 from tests.kernels.plan_parts import accepted, arguments_of, reason
 
 ORDER = ("do", "q", "k", "v", "o", "lse", "bias", "dlse")
 
 
-def call(B: int, H: int, G: int, M: int, N: int, D: int, E: int | None = None, **options: Any) -> Call:
-    asked = backward_call(B, H, G, M, N, D, E, bias=True, **options)
-    tensors = {name: x for name, x in asked.tensors.items() if name not in ("dq", "dk", "dv")}
-    return replace(asked, tensors=tensors | {"dbias": info((B, H, M, N), asked["q"].dtype)})
+def make_call(B: int, H: int, G: int, M: int, N: int, D: int, E: int | None = None, **options: Any) -> Call:
+    call = backward_call(B, H, G, M, N, D, E, bias=True, **options)
+    tensors = {name: x for name, x in call.tensors.items() if name not in ("dq", "dk", "dv")}
+    return replace(call, tensors=tensors | {"dbias": info((B, H, M, N), call["q"].dtype)})
 
 
-def planned(asked: Call) -> Any:
-    return accepted(gfx_plan.dbias(asked))
+def planned(call: Call) -> Any:
+    return accepted(gfx_plan.dbias(call))
 
 
-def arguments(asked: Call) -> dict[str, Any]:
-    return arguments_of(planned(asked).launches[1])
+def arguments(call: Call) -> dict[str, Any]:
+    return arguments_of(planned(call).launches[1])
 
 
-def defines(asked: Call) -> dict[str, Any]:
-    return dict(planned(asked).launches[1].kernel.defines)
+def defines(call: Call) -> dict[str, Any]:
+    return dict(planned(call).launches[1].kernel.defines)
 
 
 @pytest.mark.parametrize("arch", DEVICES)
 def test_a_block_takes_a_tile_of_queries_by_keys(arch):
-    rows, tiles = planned(call(3, 8, 2, 300, 500, 64, arch=arch)).launches
+    rows, tiles = planned(make_call(3, 8, 2, 300, 500, 64, arch=arch)).launches
     assert rows.grid == (24 * 19, 1, 1)
     assert tiles.grid == (24 * 3 * 4, 1, 1)
     args = dict(tiles.args)
@@ -57,7 +57,7 @@ def test_a_block_takes_a_tile_of_queries_by_keys(arch):
 @pytest.mark.parametrize("arch", DEVICES)
 def test_a_small_problem_takes_one_small_tile(arch):
     for M, N, tile in ((1, 1, 64), (64, 64, 64), (64, 65, 128), (65, 2, 128)):
-        launch = planned(call(3, 8, 2, M, N, 64, arch=arch)).launches[1]
+        launch = planned(make_call(3, 8, 2, M, N, 64, arch=arch)).launches[1]
         found = dict(launch.kernel.defines)
         assert (found["TILE"], found["TILE_K"], launch.grid[0]) == (tile, tile // 2, 24)
         assert launch.kernel.threads == (256 if tile == 128 else 64)
@@ -65,7 +65,7 @@ def test_a_small_problem_takes_one_small_tile(arch):
 
 def test_heads_of_any_size_take_the_same_build():
     found = {
-        (D % 64, E % 64, planned(call(1, 2, 2, 64, 99, D, E)).launches[1].kernel.defines)
+        (D % 64, E % 64, planned(make_call(1, 2, 2, 64, 99, D, E)).launches[1].kernel.defines)
         for D in (1, 64, 80, 128, 192, 256)
         for E in (7, 64, 128, 256)
     }
@@ -83,27 +83,27 @@ def test_heads_of_any_size_take_the_same_build():
     ],
 )
 def test_which_keys_are_seen(params, left, right):
-    args = arguments(call(1, 2, 2, 100, 200, 64, **params))
+    args = arguments(make_call(1, 2, 2, 100, 200, 64, **params))
     assert (args["left"].value, args["right"].value) == (left, right)
 
 
 def test_scores_are_in_base_two():
-    args = arguments(call(1, 2, 2, 64, 64, 64, scale=0.5))
+    args = arguments(make_call(1, 2, 2, 64, 64, 64, scale=0.5))
     assert (
         args["score_scale"].value == pytest.approx(0.5 * math.log2(math.e))
         and args["softcap_log2"].value == 0
     )
-    args = arguments(call(1, 2, 2, 64, 64, 64, scale=0.5, softcap=20.0))
+    args = arguments(make_call(1, 2, 2, 64, 64, 64, scale=0.5, softcap=20.0))
     assert args["score_scale"].value == pytest.approx(2 * 0.5 / 20 * math.log2(math.e))
     assert args["softcap_log2"].value == pytest.approx(20 * math.log2(math.e))
-    assert [defines(call(1, 2, 2, 64, 64, 64, softcap=cap))["SOFTCAP"] for cap in (None, 20.0)] == [0, 1]
+    assert [defines(make_call(1, 2, 2, 64, 64, 64, softcap=cap))["SOFTCAP"] for cap in (None, 20.0)] == [0, 1]
 
 
 def test_strides_reach_the_kernel_as_they_lie():
-    asked = call(2, 8, 8, 300, 300, 64)
-    asked = changed(asked, "q", strides=(300 * 8 * 65, 65, 8 * 65, 1), alignment=2)
-    asked = changed(asked, "bias", strides=(300 * 301, 0, 301, 1), alignment=2)
-    args = arguments(asked)
+    call = make_call(2, 8, 8, 300, 300, 64)
+    call = changed(call, "q", strides=(300 * 8 * 65, 65, 8 * 65, 1), alignment=2)
+    call = changed(call, "bias", strides=(300 * 301, 0, 301, 1), alignment=2)
+    args = arguments(call)
     assert [args[f"q_{field}"].value for field in ("batch", "head", "row")] == [300 * 520, 65, 520]
     assert [args[f"bias_{field}"].value for field in ("batch", "head", "row")] == [300 * 301, 0, 301]
     assert [args[f"dbias_{field}"].value for field in ("batch", "head", "row")] == [720000, 90000, 300]
@@ -111,17 +111,17 @@ def test_strides_reach_the_kernel_as_they_lie():
 
 def test_nothing_to_do_is_no_blocks():
     for sizes in ((2, 4, 2, 0, 9, 64), (2, 4, 2, 9, 0, 64), (0, 4, 2, 9, 9, 64)):
-        assert planned(call(*sizes)).launches[1].grid[0] == 0
+        assert planned(make_call(*sizes)).launches[1].grid[0] == 0
 
 
 def test_what_is_left_to_others():
-    asked = call(1, 2, 2, 64, 64, 64)
+    call = make_call(1, 2, 2, 64, 64, 64)
     strides = (1 << 20, 1 << 16, 4096, 64, 1)
-    assert "leading" in reason(gfx_plan.dbias(changed(asked, "do", shape=(2, 3, 2, 64, 64), strides=strides)))
-    assert "stride" in reason(gfx_plan.dbias(changed(asked, "bias", strides=(8192, 4096, 1, 64))))
-    assert "queries, keys or offsets" in reason(gfx_plan.dbias(call(1, 1, 1, 1, 2**28 + 1, 64)))
-    assert "blocks" in reason(gfx_plan.dbias(call(2**20, 32, 32, 64, 64, 64)))
-    assert "softcap" in reason(gfx_plan.dbias(call(1, 2, 2, 64, 64, 64, softcap=0.0)))
+    assert "leading" in reason(gfx_plan.dbias(changed(call, "do", shape=(2, 3, 2, 64, 64), strides=strides)))
+    assert "stride" in reason(gfx_plan.dbias(changed(call, "bias", strides=(8192, 4096, 1, 64))))
+    assert "queries, keys or offsets" in reason(gfx_plan.dbias(make_call(1, 1, 1, 1, 2**28 + 1, 64)))
+    assert "blocks" in reason(gfx_plan.dbias(make_call(2**20, 32, 32, 64, 64, 64)))
+    assert "softcap" in reason(gfx_plan.dbias(make_call(1, 2, 2, 64, 64, 64, softcap=0.0)))
 
 
 def test_the_spec_lists_one_for_each_unit_before_triton():
@@ -133,7 +133,7 @@ def test_the_spec_lists_one_for_each_unit_before_triton():
 @pytest.mark.parametrize(("N", "D", "lds"), [(300, 128, 32768), (300, 80, 32768), (40, 40, 8192)])
 @pytest.mark.parametrize("arch", ["gfx942", "gfx1100"])
 def test_nothing_spills(arch, N, D, lds):
-    kernel = planned(call(1, 2, 1, 60, N, D, arch=arch, causal=True)).launches[1].kernel
+    kernel = planned(make_call(1, 2, 1, 60, N, D, arch=arch, causal=True)).launches[1].kernel
     found = compile.resources(compile.compile(kernel.source, kernel.defines, arch))[kernel.entry]
     assert found["vgpr_spills"] == found["sgpr_spills"] == found["scratch"] == 0
     assert found["lds"] == lds

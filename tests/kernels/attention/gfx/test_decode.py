@@ -9,16 +9,16 @@ import torch
 
 import portable
 from portable.backends.rocm.backend import TARGETS
-from portable.dispatch import arguments, compiled_call, dispatcher, pins
+from portable.dispatch import dispatcher, pins
 from portable.kernels.attention.gfx import plan as gfx_plan
 from portable.kernels.attention.params import LAYOUT
 from portable.kernels.attention.semantics import paged as paged_semantics
 from portable.kernels.attention.semantics import reference
 from portable.kernels.attention.sm80 import plan as sm80
 from portable.kernels.attention.triton import plan as triton_plan
-from portable.plan import Call, Device, NativeKernel, Plan, Rejected
+from portable.plan import Call, NativeKernel, Plan, Rejected
 from portable.runtime import detect
-from portable.spec import registry
+from tests.kernels.attention.calls import call_of
 from tests.kernels.matmul.test_plans import H200
 from tests.kernels.plan_parts import accepted, arguments_of
 
@@ -34,19 +34,6 @@ def whole(*shape: int) -> torch.Tensor:
     return torch.empty(*shape, dtype=torch.int32, device="meta")
 
 
-def asked(op: str, name: str, device: Device, *tensors: torch.Tensor | None, **params: Any) -> Call:
-    """A call with the implementation's own defaults."""
-    spec = registry.spec(op)
-    given = [*tensors, *[None] * (len(spec.inputs) - len(tensors))]
-    values = [params.get(name, param.default) for name, param in spec.params.items()]
-    signature, _ = compiled_call.call_signature(
-        spec, given, arguments.check_params(spec, values, given), None
-    )
-    found = spec.implementation(name)
-    assert found is not None
-    return Call(signature.tensors, signature.params, signature.axes, device, found.default)
-
-
 def paged(
     Z: int = 4, M: int = 1, H: int = 32, G: int = 8, D: int = 128, E: int = 128, P: int = 1000, S: int = 16,
     W: int = 512, arch: str = "gfx942", sinks: bool = False, **params: Any,
@@ -54,7 +41,7 @@ def paged(
     name = "mfma" if arch.startswith("gfx9") else "wmma"
     last = torch.empty(H, device="meta") if sinks else None
     caches = half(P, S, G, D), half(P, S, G, E)
-    return asked(
+    return call_of(
         "attention_paged",
         name,
         DEVICES[arch],
@@ -131,7 +118,7 @@ def test_what_is_compiled_in():
 
 def contiguous(M: int = 1, bias: torch.Tensor | None = None, **params: Any) -> Plan | Rejected:
     q, k = half(2, 8, M, 64), half(2, 2, 100, 64)
-    call = asked("attention", "decode_mfma", DEVICES["gfx942"], q, k, k, bias, **params)
+    call = call_of("attention", "decode_mfma", DEVICES["gfx942"], q, k, k, bias, **params)
     return gfx_plan.decode(call)
 
 
@@ -284,14 +271,14 @@ def test_the_cuda_plan_takes_such_caches_too():
     """decode.cu multiplies a page, a row and a head by strides of 64 bits (their width is asserted above)."""
     q, cache = half(1, 1, 8, 64), half(2**22, 16, 8, 64)
     assert cache.numel() > FAR
-    call = asked("attention_paged", "mma", H200, q, cache, cache, whole(1, 64), whole(1))
+    call = call_of("attention_paged", "mma", H200, q, cache, cache, whole(1, 64), whole(1))
     given = arguments_of(accepted(sm80.decode(call)).launches[0])
     for name in ("k_batch", "k_head", "k_row", "v_batch", "v_head", "v_row", "block_table_row"):
         assert given[name].kind == "i64"
 
 
 def test_triton_widens_what_it_multiplies_by_a_stride():
-    call = asked(
+    call = call_of(
         "attention_paged", "triton", H200, half(1, 1, 8, 64), half(2**22, 16, 8, 64), half(2**22, 16, 8, 64),
         whole(1, 64), whole(1),
     )  # fmt: skip

@@ -26,7 +26,7 @@ DEVICES = {
 }
 
 
-def call(
+def make_call(
     M: int, N: int, D: int, E: int | None = None, *, B: int = 2, H: int = 4, G: int = 2, arch: str = "gfx942",
     bias: bool = False, sinks: bool = False, dtype: torch.dtype = torch.bfloat16, **given: Any,
 ) -> Call:  # fmt: skip
@@ -49,54 +49,54 @@ def call(
 def test_a_tile_fits_its_gpu(arch, D):
     device, size = DEVICES[arch], ceil_div(D, HEAD_UNIT) * HEAD_UNIT
     tile = forward_tile(device, size, size)
-    launch = launch_of(forward(call(300, 500, D, arch=arch)))
+    launch = launch_of(forward(make_call(300, 500, D, arch=arch)))
     assert launch.kernel.threads == tile.waves * device.warp_size == 256
     assert tile.shared(size, size) <= 64 * 1024
     assert launch.grid == (-(-300 // tile.m) * 2 * 4, 1, 1)
 
 
 def test_an_absent_operand_is_null():
-    args = arguments_of(launch_of(forward(call(64, 64, 64))))
+    args = arguments_of(launch_of(forward(make_call(64, 64, 64))))
     assert args["bias"] == args["sinks"] == Scalar("i64", 0) and args["bias_row"].value == 0
 
 
 def test_the_sides_of_a_window():
-    args = arguments_of(launch_of(forward(call(40, 100, 64, causal=True, window_left=7))))
+    args = arguments_of(launch_of(forward(make_call(40, 100, 64, causal=True, window_left=7))))
     assert (args["left"].value, args["right"].value) == (7, 0)
-    made = defines(launch_of(forward(call(40, 100, 64, causal=True, window_left=7))))
+    made = defines(launch_of(forward(make_call(40, 100, 64, causal=True, window_left=7))))
     assert (made["LEFT"], made["RIGHT"]) == (1, 1)
-    made = defines(launch_of(forward(call(40, 100, 64, window_left=99, window_right=39))))
+    made = defines(launch_of(forward(make_call(40, 100, 64, window_left=99, window_right=39))))
     assert (made["LEFT"], made["RIGHT"]) == (0, 0)
 
 
 @pytest.mark.parametrize("given", [{"bias": True}, {"softcap": 3.0}, {"scale": 0.0}, {"scale": -1.0}])
 def test_only_a_positive_scale_of_the_products_is_folded_into_the_exponent(given):
-    assert defines(launch_of(forward(call(64, 64, 64, **given))))["SCALE_ONLY"] == 0
-    assert defines(launch_of(forward(call(64, 64, 64, scale=2.0))))["SCALE_ONLY"] == 1
+    assert defines(launch_of(forward(make_call(64, 64, 64, **given))))["SCALE_ONLY"] == 0
+    assert defines(launch_of(forward(make_call(64, 64, 64, scale=2.0))))["SCALE_ONLY"] == 1
 
 
 def test_lengths_share_a_kernel():
-    first, second = (launch_of(forward(call(M, N, 64))).kernel for M, N in ((17, 900), (4000, 31)))
+    first, second = (launch_of(forward(make_call(M, N, 64))).kernel for M, N in ((17, 900), (4000, 31)))
     assert first == second
 
 
 @pytest.mark.parametrize(
-    ("asked", "says"),
+    ("call", "says"),
     [
-        (call(64, 64, 64, dtype=torch.float32), "no matrix instruction"),
-        (call(2**29 + 1, 64, 64), "queries, keys or offsets"),
-        (call(2**20, 64, 64, B=2**9, H=8), "more than one launch takes"),
+        (make_call(64, 64, 64, dtype=torch.float32), "no matrix instruction"),
+        (make_call(2**29 + 1, 64, 64), "queries, keys or offsets"),
+        (make_call(2**20, 64, 64, B=2**9, H=8), "more than one launch takes"),
     ],
     ids=["float32", "rows", "blocks"],
 )
-def test_what_it_does_not_run(asked, says):
-    plan = forward(asked)
+def test_what_it_does_not_run(call, says):
+    plan = forward(call)
     assert isinstance(plan, Rejected) and says in plan.reason
 
 
 def test_nothing_to_do_launches_nothing():
-    assert launch_of(forward(call(0, 64, 64))).grid[0] == 0
-    assert launch_of(forward(call(64, 0, 64))).grid[0] > 0  # zeros and -inf
+    assert launch_of(forward(make_call(0, 64, 64))).grid[0] == 0
+    assert launch_of(forward(make_call(64, 0, 64))).grid[0] > 0  # zeros and -inf
 
 
 def test_each_matrix_unit_has_an_implementation():
@@ -108,7 +108,7 @@ def test_each_matrix_unit_has_an_implementation():
 @pytest.mark.parametrize("arch", ["gfx942", "gfx1100"])
 @pytest.mark.parametrize("bias", [False, True])
 def test_nothing_spills(arch, bias):
-    kernel = launch_of(forward(call(512, 512, 128, arch=arch, causal=True, bias=bias))).kernel
+    kernel = launch_of(forward(make_call(512, 512, 128, arch=arch, causal=True, bias=bias))).kernel
     made = resources(hip.compile(kernel.source, kernel.defines, arch))[kernel.entry]
     assert made["vgpr_spills"] == made["sgpr_spills"] == made["scratch"] == 0
     assert made["lds"] == forward_tile(DEVICES[arch], 128, 128, bias).shared(128, 128)
@@ -119,6 +119,6 @@ def test_a_problem_of_one_step_takes_one_wave(arch):
     """Many heads of a few queries and keys: no wave of a block is without queries."""
     warp = DEVICES[arch].warp_size
     for M, N, D, waves in ((16, 32, 64, 1), (17, 32, 64, None), (16, 33, 64, None), (16, 32, 96, None)):
-        launch = launch_of(forward(call(M, N, D, arch=arch)))
+        launch = launch_of(forward(make_call(M, N, D, arch=arch)))
         assert (launch.kernel.threads == warp) is (waves == 1), (M, N, D)
         assert launch.grid[0] == 2 * 4 or M > 16

@@ -18,8 +18,8 @@ from portable.plan import Call, Pointer, Scalar
 from portable.runtime import build
 from portable.spec import registry
 from tests.kernels.attention.calls import DEFAULTS, WINDOWS_OF_300_BY_500
-from tests.kernels.attention.sm90.test_bwd import call as hopper_call
 from tests.kernels.attention.sm90.test_bwd import changed, info
+from tests.kernels.attention.sm90.test_bwd import make_call as hopper_call
 from tests.kernels.attention.sm90.test_fwd import build_folder
 from tests.kernels.plan_parts import accepted, arguments_of, reason
 
@@ -30,11 +30,11 @@ def padded(size: int) -> int:
     return ceil_div(size, HEAD_UNIT) * HEAD_UNIT
 
 
-def call(*sizes: Any, arch: str = "sm_80", **options: Any) -> Call:
+def make_call(*sizes: Any, arch: str = "sm_80", **options: Any) -> Call:
     return replace(hopper_call(*sizes, **options), device=DEVICES[arch])
 
 
-def packed(
+def make_varlen_call(
     M: int, N: int, H: int, G: int, D: int, E: int | None = None, C: int = 5, arch: str = "sm_80",
     config: Any = None, **params: Any,
 ) -> Call:  # fmt: skip
@@ -50,8 +50,8 @@ def packed(
     return Call(tensors, DEFAULTS | params, axes, DEVICES[arch], config or {})
 
 
-def planned(asked: Call) -> Any:
-    return accepted(sm80.backward(asked))
+def planned(call: Call) -> Any:
+    return accepted(sm80.backward(call))
 
 
 def part_of(launch: Any) -> Accumulators:
@@ -64,19 +64,19 @@ def tile_of(launch: Any) -> BackwardTile:
     return BackwardTile(found["STEP"], found["WARPS"], found["M_TILES"])
 
 
-def walks(asked: Call) -> dict[Accumulators, Any]:
+def walks(call: Call) -> dict[Accumulators, Any]:
     """The launches of sm80/bwd.cu by what they make."""
-    launches = [each for each in planned(asked).launches if each.kernel.entry == "attention_bwd_sm80"]
+    launches = [each for each in planned(call).launches if each.kernel.entry == "attention_bwd_sm80"]
     return {part_of(each): each for each in launches}
 
 
-def arguments(asked: Call, part: Accumulators) -> dict[str, Any]:
-    return arguments_of(walks(asked)[part])
+def arguments(call: Call, part: Accumulators) -> dict[str, Any]:
+    return arguments_of(walks(call)[part])
 
 
 def test_the_launches_and_what_lies_between_them():
-    asked = call(3, 8, 2, 300, 500, 128)
-    plan = planned(asked)
+    call = make_call(3, 8, 2, 300, 500, 128)
+    plan = planned(call)
     names = ["attention_bwd_preprocess_sm80", "attention_bwd_sm80", "attention_bwd_sm80"]
     assert [launch.kernel.name for launch in plan.launches] == names
     assert [part_of(launch) for launch in plan.launches[1:]] == [DK_DV, DQ]
@@ -96,7 +96,7 @@ def test_the_launches_and_what_lies_between_them():
     ],
 )
 def test_wide_heads_make_dk_and_dv_apart(D, E, parts):
-    found = walks(call(1, 2, 1, 300, 300, D, E))
+    found = walks(make_call(1, 2, 1, 300, 300, D, E))
     assert list(found) == parts
     for part, launch in found.items():
         args = arguments_of(launch)
@@ -109,8 +109,8 @@ def test_wide_heads_make_dk_and_dv_apart(D, E, parts):
 @pytest.mark.parametrize("D", [1, 13, 40, 64, 96, 128, 192, 256])
 def test_every_head_size_fits_every_gpu(D, E, arch):
     for options in ({}, {"softcap": 3.0, "bias": True, "dtype": "float16"}):
-        asked = call(2, 2, 1, 300, 300, D, E, arch=arch, **options)
-        for part, launch in walks(asked).items():
+        call = make_call(2, 2, 1, 300, 300, D, E, arch=arch, **options)
+        for part, launch in walks(call).items():
             found = dict(launch.kernel.defines)
             assert D <= found["HEAD_D"] < D + 16 and E <= found["HEAD_E"] < E + 16
             assert found["HEAD_D"] % 16 == found["HEAD_E"] % 16 == 0
@@ -121,7 +121,7 @@ def test_every_head_size_fits_every_gpu(D, E, arch):
 
 def test_two_blocks_fit_a_multiprocessor_of_sm_80():
     for D in (64, 128):
-        for launch in walks(call(2, 2, 1, 300, 300, D)).values():
+        for launch in walks(make_call(2, 2, 1, 300, 300, D)).values():
             assert 2 * (launch.kernel.shared + 1024) <= 164 * 1024
 
 
@@ -134,14 +134,14 @@ def test_memory_holds_two_steps_and_then_the_results():
 
 
 def test_few_lines_take_one_group():
-    found = walks(call(1, 2, 2, 64, 65, 64))
+    found = walks(make_call(1, 2, 2, 64, 65, 64))
     assert dict(found[DQ].kernel.defines)["M_TILES"] == 1
     assert dict(found[DK_DV].kernel.defines)["M_TILES"] == 2
 
 
 def test_arguments_of_both_walks():
-    asked = call(3, 8, 2, 300, 500, 128, 64, causal=True, dlse=True)
-    keys, queries = arguments(asked, DK_DV), arguments(asked, DQ)
+    call = make_call(3, 8, 2, 300, 500, 128, 64, causal=True, dlse=True)
+    keys, queries = arguments(call, DK_DV), arguments(call, DQ)
     for args, results in ((keys, ("dk", "dv")), (queries, ("dq",))):
         for name in ("k", "v", "q", "do", *results):
             field = "dout" if name == "do" else name
@@ -156,19 +156,19 @@ def test_arguments_of_both_walks():
     assert (keys["kv_heads"].value, queries["heads"].value) == (2, 8)
     assert (keys["lines"].value, queries["lines"].value) == (6, 24)
     for part, args, lines in ((DK_DV, keys, 500), (DQ, queries, 300)):
-        launch = walks(asked)[part]
+        launch = walks(call)[part]
         assert args["tiles"].value == -(-lines // tile_of(launch).rows)
         assert launch.grid == (args["tiles"].value * args["lines"].value, 1, 1)
     assert queries["dv"] == Scalar("i64", 0)
     assert all(arg.kind == "i64" for name, arg in keys.items() if name.endswith(("_batch", "_head", "_row")))
-    rows = arguments_of(planned(asked).launches[0])
+    rows = arguments_of(planned(call).launches[0])
     assert [rows[name].tensor for name in ("dout", "o", "lse", "dlse")] == ["do", "o", "lse", "dlse"]
     assert rows["head_dim_v"].value == 64 and rows["tiles"].value == 19
 
 
 @pytest.mark.parametrize(("given", "left", "right"), WINDOWS_OF_300_BY_500)
 def test_which_keys_a_query_sees(given, left, right):
-    for launch in walks(call(1, 2, 2, 300, 500, 64, **given)).values():
+    for launch in walks(make_call(1, 2, 2, 300, 500, 64, **given)).values():
         args = arguments_of(launch)
         assert (args["left"].value, args["right"].value) == tuple(
             UNBOUNDED if side is None else side for side in (left, right)
@@ -176,7 +176,7 @@ def test_which_keys_a_query_sees(given, left, right):
 
 
 def test_varlen_windows_are_those_of_each_sequence():
-    for launch in walks(packed(300, 500, 2, 2, 64, causal=True, window_left=7)).values():
+    for launch in walks(make_varlen_call(300, 500, 2, 2, 64, causal=True, window_left=7)).values():
         args = arguments_of(launch)
         assert (args["left"].value, args["right"].value) == (7, 0)
 
@@ -191,7 +191,7 @@ def test_varlen_windows_are_those_of_each_sequence():
     ],
 )
 def test_scores_are_powers_of_two(given, to_score, cap):
-    for launch in walks(call(1, 1, 1, 8, 8, 64, **given)).values():
+    for launch in walks(make_call(1, 1, 1, 8, 8, 64, **given)).values():
         args = arguments_of(launch)
         assert args["score_scale"].value == pytest.approx(to_score * math.log2(math.e))
         assert args["softcap_log2"].value == pytest.approx(cap * math.log2(math.e))
@@ -200,28 +200,28 @@ def test_scores_are_powers_of_two(given, to_score, cap):
 
 
 def test_bias_types_and_dlse_reach_the_kernels():
-    asked = call(3, 2, 2, 64, 70, 64, bias=True, dtype="float16")
-    for launch in walks(asked).values():
+    call = make_call(3, 2, 2, 64, 70, 64, bias=True, dtype="float16")
+    for launch in walks(call).values():
         args, found = arguments_of(launch), dict(launch.kernel.defines)
         assert found["BIAS"] == 1 and found["ELEMENT"] == "f16" and args["bias"].tensor == "bias"
         assert [args[f"bias_{side}"].value for side in ("batch", "head", "row")] == [2 * 64 * 70, 64 * 70, 70]
     for given in (False, True):
-        rows = planned(call(1, 2, 2, 64, 64, 64, dlse=given)).launches[0]
+        rows = planned(make_call(1, 2, 2, 64, 64, 64, dlse=given)).launches[0]
         assert dict(rows.kernel.defines)["DLSE"] == given
         assert hasattr(arguments_of(rows)["dlse"], "tensor") == given
 
 
-def widths(asked: Call) -> list[tuple[int, ...]]:
+def widths(call: Call) -> list[tuple[int, ...]]:
     """How wide rows are read and written: for statistics, dk with dv, dq."""
     return [
         tuple(value for name, value in launch.kernel.defines if name in ("COPY_BYTES", "STORE_BYTES"))
-        for launch in planned(asked).launches
+        for launch in planned(call).launches
     ]
 
 
 def test_rows_that_are_not_aligned_are_copied_by_the_element():
-    asked = call(1, 2, 1, 9, 9, 64)
-    assert widths(asked) == [(16,), (16, 16), (16, 16)]
+    call = make_call(1, 2, 1, 9, 9, 64)
+    assert widths(call) == [(16,), (16, 16), (16, 16)]
     for name, expected in (
         ("do", [(2,), (2, 16), (2, 16)]),
         ("o", [(2,), (16, 16), (16, 16)]),
@@ -229,42 +229,42 @@ def test_rows_that_are_not_aligned_are_copied_by_the_element():
         ("dv", [(16,), (16, 2), (16, 16)]),
         ("dq", [(16,), (16, 16), (16, 2)]),
     ):
-        assert widths(changed(asked, name, alignment=8)) == expected
-    assert widths(changed(asked, "k", strides=(0, 0, 68, 1))) == [(16,), (2, 16), (2, 16)]
+        assert widths(changed(call, name, alignment=8)) == expected
+    assert widths(changed(call, "k", strides=(0, 0, 68, 1))) == [(16,), (2, 16), (2, 16)]
 
 
 def test_a_head_size_of_any_number_may_lie_in_aligned_rows():
-    asked = call(1, 2, 2, 9, 9, 61)
-    assert widths(asked) == [(2,), (2, 2), (2, 2)]
+    call = make_call(1, 2, 2, 9, 9, 61)
+    assert widths(call) == [(2,), (2, 2), (2, 2)]
     for name in ("do", "q", "k", "v", "o", "dq", "dk", "dv"):
-        asked = changed(asked, name, strides=(2 * 9 * 64, 9 * 64, 64, 1))
-    assert widths(asked) == [(16,), (16, 2), (16, 2)]
+        call = changed(call, name, strides=(2 * 9 * 64, 9 * 64, 64, 1))
+    assert widths(call) == [(16,), (16, 2), (16, 2)]
 
 
 def test_strides_of_one_row_do_not_matter():
-    asked = call(1, 1, 1, 1, 50, 64)
+    call = make_call(1, 1, 1, 1, 50, 64)
     for name in ("q", "do", "o", "dq"):
-        asked = changed(asked, name, strides=(3, 5, 7, 1))
-    assert widths(asked) == [(16,), (16, 16), (16, 16)]
+        call = changed(call, name, strides=(3, 5, 7, 1))
+    assert widths(call) == [(16,), (16, 16), (16, 16)]
 
 
 def test_nothing_to_read_leaves_zeros_to_write():
-    grids = lambda *sizes: [launch.grid[0] for launch in planned(call(*sizes)).launches]  # noqa: E731
+    grids = lambda *sizes: [launch.grid[0] for launch in planned(make_call(*sizes)).launches]  # noqa: E731
     assert grids(0, 2, 2, 129, 8, 64) == [0, 0, 0]
     assert grids(1, 2, 2, 0, 8, 64) == [0, 2, 0]
     assert grids(1, 2, 2, 5, 0, 64) == [2, 0, 2]
 
 
 def test_dk_and_dv_share_a_table_where_their_tiles_are_alike():
-    plan = planned(packed(300, 500, 8, 2, 256, C=5))
+    plan = planned(make_varlen_call(300, 500, 8, 2, 256, C=5))
     table, walk = "attention_varlen_tiles", "attention_bwd_sm80"
     assert [launch.kernel.name for launch in plan.launches[1:]] == [table, walk, walk, table, walk]
     for at, each in ((1, 2), (1, 3), (4, 5)):
         assert dict(plan.launches[at].args)["tile"].value == tile_of(plan.launches[each]).rows
 
 
-def test_packed_sequences_have_a_table_before_each_walk():
-    plan = planned(packed(300, 500, 8, 2, 128, C=5, causal=True))
+def test_sequences_have_a_table_before_each_walk():
+    plan = planned(make_varlen_call(300, 500, 8, 2, 128, C=5, causal=True))
     names = ["attention_bwd_preprocess_sm80"] + ["attention_varlen_tiles", "attention_bwd_sm80"] * 2
     assert [launch.kernel.name for launch in plan.launches] == names
     spaces = {w.name: w.shape for w in plan.workspaces}
@@ -283,48 +283,48 @@ def test_packed_sequences_have_a_table_before_each_walk():
 
 
 @pytest.mark.parametrize(
-    ("asked", "word"),
+    ("call", "word"),
     [
-        (call(1, 1, 1, 8, 8, 64, dtype="float32"), "float32"),
-        (call(1, 1, 1, 8, 8, 64, scale=math.nan), "scale"),
-        (call(1, 1, 1, 8, 8, 64, scale=1e31), "scale"),
-        (call(1, 1, 1, 8, 8, 64, softcap=1e-35), "scale"),
-        (call(1, 1, 1, 8, 8, 64, softcap=0.0), "softcap"),
-        (call(1, 1, 1, 2**29, 8, 64), "more than"),
-        (call(2**24, 1, 1, 8192, 8, 64), "one launch"),
-        (changed(call(1, 1, 1, 8, 8, 64), "q", strides=(512, 512, 1, 8)), "stride"),
-        (call(1, 1, 1, 8, 8, 256, config={"WARPS": 8}), "bytes"),
+        (make_call(1, 1, 1, 8, 8, 64, dtype="float32"), "float32"),
+        (make_call(1, 1, 1, 8, 8, 64, scale=math.nan), "scale"),
+        (make_call(1, 1, 1, 8, 8, 64, scale=1e31), "scale"),
+        (make_call(1, 1, 1, 8, 8, 64, softcap=1e-35), "scale"),
+        (make_call(1, 1, 1, 8, 8, 64, softcap=0.0), "softcap"),
+        (make_call(1, 1, 1, 2**29, 8, 64), "more than"),
+        (make_call(2**24, 1, 1, 8192, 8, 64), "one launch"),
+        (changed(make_call(1, 1, 1, 8, 8, 64), "q", strides=(512, 512, 1, 8)), "stride"),
+        (make_call(1, 1, 1, 8, 8, 256, config={"WARPS": 8}), "bytes"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_is_left_to_others(asked, word):
-    assert word in reason(sm80.backward(asked))
+def test_what_is_left_to_others(call, word):
+    assert word in reason(sm80.backward(call))
 
 
 def test_config_is_heeded():
     config = {"STEP": 16, "WARPS": 8, "M_TILES": 1, "DQ_STEP": 48, "DQ_WARPS": 2, "DQ_M_TILES": 2}
-    found = walks(call(1, 1, 1, 300, 300, 64, config=config))
+    found = walks(make_call(1, 1, 1, 300, 300, 64, config=config))
     assert tile_of(found[DK_DV]) == BackwardTile(16, 8, 1) and tile_of(found[DQ]) == BackwardTile(48, 2, 2)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_100"])
 @pytest.mark.parametrize(
-    "asked",
+    "call",
     [
-        call(1, 2, 1, 300, 300, 64, causal=True),
-        call(1, 2, 1, 300, 300, 128, window_left=5, softcap=5.0, bias=True, dtype="float16"),
-        call(1, 2, 1, 300, 300, 253, dlse=True),
-        packed(300, 300, 2, 1, 128, causal=True),
+        make_call(1, 2, 1, 300, 300, 64, causal=True),
+        make_call(1, 2, 1, 300, 300, 128, window_left=5, softcap=5.0, bias=True, dtype="float16"),
+        make_call(1, 2, 1, 300, 300, 253, dlse=True),
+        make_varlen_call(300, 300, 2, 1, 128, causal=True),
     ],
-    ids=["64", "128, window, cap, bias", "253", "packed 128"],
+    ids=["64", "128, window, cap, bias", "253", "varlen 128"],
 )
-def test_it_compiles_with_little_spilled(asked, arch):
+def test_it_compiles_with_little_spilled(call, arch):
     """What the walk over heads needs, at most: read once a step."""
     backend = CudaBackend(build_folder())
-    asked = replace(asked, device=DEVICES[arch])
-    plan = planned(asked)
-    dtypes = {name: x.dtype for name, x in asked.tensors.items() if x is not None}
+    call = replace(call, device=DEVICES[arch])
+    plan = planned(call)
+    dtypes = {name: x.dtype for name, x in call.tensors.items() if x is not None}
     dtypes |= {w.name: w.dtype for w in plan.workspaces}
     for launch in plan.launches:
         resources = backend.resources(build.code_object(launch, dtypes, backend, DEVICES[arch]))

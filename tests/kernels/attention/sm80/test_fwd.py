@@ -19,9 +19,9 @@ from portable.spec import registry
 from tests.kernels.attention.calls import WINDOWS_OF_300_BY_500
 from tests.kernels.attention.sm90.test_fwd import (
     build_folder,
-    call,
     defines,
     heads,
+    make_call,
     reason,
     square,
 )
@@ -58,8 +58,8 @@ def test_tiles(D, M, tile):
 @pytest.mark.parametrize("D", [1, 13, 40, 64, 96, 128, 192, 256])
 def test_every_head_size_fits_the_smallest_gpu(D, E):
     smallest = min(DEVICES.values(), key=lambda device: device.shared_memory)
-    asked = replace(square(2, 2, 1, 300, 300, D, E), device=smallest)
-    kernel = launch_of(sm80.forward(asked)).kernel
+    call = replace(square(2, 2, 1, 300, 300, D, E), device=smallest)
+    kernel = launch_of(sm80.forward(call)).kernel
     found = dict(kernel.defines)
     assert D <= found["HEAD_D"] < D + 16 and E <= found["HEAD_E"] < E + 16
     assert found["HEAD_D"] % 16 == found["HEAD_E"] % 16 == 0
@@ -69,8 +69,8 @@ def test_every_head_size_fits_the_smallest_gpu(D, E):
 @pytest.mark.parametrize(("arch", "most"), [("sm_80", 164), ("sm_90a", 228)])
 def test_two_blocks_fit_a_multiprocessor(arch, most):
     for D in (64, 128, 160, 192, 256):
-        asked = replace(square(2, 2, 1, 300, 300, D), device=DEVICES[arch])
-        assert 2 * (launch_of(sm80.forward(asked)).kernel.shared + 1024) <= most * 1024
+        call = replace(square(2, 2, 1, 300, 300, D), device=DEVICES[arch])
+        assert 2 * (launch_of(sm80.forward(call)).kernel.shared + 1024) <= most * 1024
 
 
 def test_memory_holds_what_is_copied_and_then_o():
@@ -131,7 +131,7 @@ def test_scores_are_powers_of_two(given, scaled, capped, scale, inner):
 
 def test_sinks_and_types_reach_the_kernel():
     half = heads(1, 2, 8, 64, dtype=torch.float16)
-    plan = sm80.forward(call(half, half, half, sinks=True))
+    plan = sm80.forward(make_call(half, half, half, sinks=True))
     assert defines(launch_of(plan))["SINKS"] == 1 and defines(launch_of(plan))["ELEMENT"] == "f16"
     assert arguments_of(launch_of(plan))["sinks"].tensor == "sinks"
 
@@ -142,58 +142,57 @@ def widths(plan):
 
 
 def test_rows_that_are_not_aligned_are_copied_by_the_element():
-    asked = square(1, 2, 1, 9, 9, 64)
-    assert widths(sm80.forward(asked)) == (16, 16)
+    call = square(1, 2, 1, 9, 9, 64)
+    assert widths(sm80.forward(call)) == (16, 16)
     assert widths(sm80.forward(square(1, 2, 1, 9, 9, 13, 24))) == (2, 16)
     assert widths(sm80.forward(square(1, 2, 1, 9, 9, 24, 7))) == (2, 2)
     for name, expected in (("q", (2, 16)), ("k", (2, 16)), ("v", (2, 16)), ("o", (16, 2))):
-        moved = replace(asked, tensors={**asked.tensors, name: replace(asked[name], alignment=8)})
+        moved = replace(call, tensors={**call.tensors, name: replace(call[name], alignment=8)})
         assert widths(sm80.forward(moved)) == expected
 
 
 def test_a_head_size_of_any_number_may_lie_in_aligned_rows():
     part = heads(1, 2, 9, 64)[..., :61]
-    assert defines(launch_of(sm80.forward(call(part, part, part))))["COPY_BYTES"] == 16
-    assert defines(launch_of(sm80.forward(call(part, part, part))))["HEAD_D"] == 64
+    assert defines(launch_of(sm80.forward(make_call(part, part, part))))["COPY_BYTES"] == 16
+    assert defines(launch_of(sm80.forward(make_call(part, part, part))))["HEAD_D"] == 64
 
 
 def test_strides_of_one_row_do_not_matter():
     q = torch.empty_strided((1, 1, 1, 64), (3, 5, 7, 1), dtype=torch.bfloat16, device="meta")
-    launch = launch_of(sm80.forward(call(q, heads(1, 1, 50, 64), heads(1, 1, 50, 64))))
+    launch = launch_of(sm80.forward(make_call(q, heads(1, 1, 50, 64), heads(1, 1, 50, 64))))
     assert defines(launch)["COPY_BYTES"] == 16
 
 
 def test_nothing_to_do():
     assert 0 in launch_of(sm80.forward(square(0, 2, 2, 129, 8, 64))).grid
     assert 0 in launch_of(sm80.forward(square(1, 2, 2, 0, 8, 64))).grid
-    assert (
-        0 not in launch_of(sm80.forward(square(1, 2, 2, 5, 0, 64))).grid
-    )  # zeros and -inf are to be written
+    # Without keys, zeros and -inf are to be written.
+    assert 0 not in launch_of(sm80.forward(square(1, 2, 2, 5, 0, 64))).grid
 
 
 @pytest.mark.parametrize(
-    ("asked", "word"),
+    ("call", "word"),
     [
         (square(1, 1, 1, 8, 8, 64, bias=heads(1, 1, 8, 8)), "bias"),
-        (call(*(heads(1, 1, 8, 64, dtype=torch.float32),) * 3), "float32"),
+        (make_call(*(heads(1, 1, 8, 64, dtype=torch.float32),) * 3), "float32"),
         (square(1, 1, 1, 8, 8, 64, scale=math.nan), "scale"),
         (square(1, 1, 1, 8, 8, 64, scale=1e31), "scale"),
         (square(1, 1, 1, 8, 8, 64, softcap=1e-35), "scale"),
         (square(1, 1, 1, 8, 8, 64, softcap=-1.0), "softcap"),
         (square(1, 1, 1, 2**31, 8, 64), "more than"),
         (square(2**26, 1, 1, 8192, 8, 64), "one launch"),
-        (call(heads(1, 1, 64, 8).transpose(2, 3), heads(1, 1, 8, 64), heads(1, 1, 8, 64)), "stride"),
+        (make_call(heads(1, 1, 64, 8).transpose(2, 3), heads(1, 1, 8, 64), heads(1, 1, 8, 64)), "stride"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_is_left_to_others(asked, word):
-    assert word in reason(sm80.forward(asked))
+def test_what_is_left_to_others(call, word):
+    assert word in reason(sm80.forward(call))
 
 
 def test_a_config_that_does_not_fit_is_rejected():
-    asked = square(1, 1, 1, 300, 8, 256, config={"TILE_N": 64, "WARPS": 8, "M_TILES": 2})
-    assert isinstance(sm80.forward(asked), Plan)
-    assert "bytes" in reason(sm80.forward(replace(asked, device=DEVICES["sm_80"])))
+    call = square(1, 1, 1, 300, 8, 256, config={"TILE_N": 64, "WARPS": 8, "M_TILES": 2})
+    assert isinstance(sm80.forward(call), Plan)
+    assert "bytes" in reason(sm80.forward(replace(call, device=DEVICES["sm_80"])))
 
 
 def test_config_is_heeded():
@@ -206,7 +205,7 @@ def test_config_is_heeded():
 @pytest.mark.slow
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_100"])
 @pytest.mark.parametrize(
-    "asked",
+    "call",
     [
         square(1, 2, 1, 300, 300, 64, window_left=5, window_right=5, softcap=5.0, sinks=True),
         square(1, 2, 1, 300, 300, 128, causal=True),
@@ -215,10 +214,10 @@ def test_config_is_heeded():
     ],
     ids=["64, window, cap, sinks", "128, causal", "256, window, negative scale", "125, few queries"],
 )
-def test_it_compiles_without_spills(asked, arch):
+def test_it_compiles_without_spills(call, arch):
     backend = CudaBackend(build_folder())
-    launch = launch_of(sm80.forward(asked))
-    dtypes = {name: x.dtype for name, x in asked.tensors.items() if x is not None}
+    launch = launch_of(sm80.forward(call))
+    dtypes = {name: x.dtype for name, x in call.tensors.items() if x is not None}
     resources = backend.resources(build.code_object(launch, dtypes, backend, DEVICES[arch]))
     assert resources.stack == 0 and resources.spills == 0
 

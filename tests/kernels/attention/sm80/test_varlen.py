@@ -99,8 +99,7 @@ def test_the_dearest_tiles_of_a_sequence_come_first(given, backwards):
 
 def test_sinks_rows_of_any_alignment_and_offsets_of_none():
     assert defines(main_of(sinks=True))["SINKS"] == 1
-    asked = forward(D=61, E=24)
-    assert defines(accepted(sm80.forward(asked)).launches[1])["COPY_BYTES"] == 2
+    assert defines(accepted(sm80.forward(forward(D=61, E=24))).launches[1])["COPY_BYTES"] == 2
     moved = replace(forward(), tensors={**forward().tensors, "v": replace(forward()["v"], alignment=2)})
     assert defines(accepted(sm80.forward(moved)).launches[1])["COPY_BYTES"] == 2
     assert main_of(C=1).grid[0] > 0
@@ -112,7 +111,7 @@ def test_nothing_to_do():
 
 
 @pytest.mark.parametrize(
-    ("asked", "word"),
+    ("call", "word"),
     [
         (forward(dtype=torch.float32), "float32"),
         (forward(M=2**28 + 1), "tokens"),
@@ -123,8 +122,8 @@ def test_nothing_to_do():
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_is_left_to_others(asked, word):
-    plan = sm80.forward(asked)
+def test_what_is_left_to_others(call, word):
+    plan = sm80.forward(call)
     assert isinstance(plan, Rejected) and word in plan.reason
 
 

@@ -28,7 +28,7 @@ def info(
     return TensorInfo(shape, strides or torch.empty(shape, device="meta").stride(), dtype)
 
 
-def call(
+def make_call(
     B: int, H: int, G: int, M: int, N: int, D: int, E: int | None = None, config: Any = None,
     dtype: str = "bfloat16", bias: bool = False, dlse: bool = False, **params: Any,
 ) -> Call:  # fmt: skip
@@ -45,21 +45,21 @@ def call(
     return Call(tensors, DEFAULTS | params, axes, H200, config or {})
 
 
-def changed(asked: Call, name: str, **fields: Any) -> Call:
-    return replace(asked, tensors={**asked.tensors, name: replace(asked[name], **fields)})
+def changed(call: Call, name: str, **fields: Any) -> Call:
+    return replace(call, tensors={**call.tensors, name: replace(call[name], **fields)})
 
 
-def planned(asked: Call) -> Any:
-    return accepted(sm90.backward(asked))
+def planned(call: Call) -> Any:
+    return accepted(sm90.backward(call))
 
 
-def main_arguments(asked: Call) -> dict[str, Any]:
-    return arguments_of(planned(asked).launches[1])
+def main_arguments(call: Call) -> dict[str, Any]:
+    return arguments_of(planned(call).launches[1])
 
 
 @pytest.mark.parametrize(("D", "queries"), [(128, 64), (64, 128)])
 def test_three_launches_and_what_lies_between_them(D, queries):
-    plan = planned(call(3, 8, 2, 300, 500, D))
+    plan = planned(make_call(3, 8, 2, 300, 500, D))
     assert [launch.kernel.name for launch in plan.launches] == [
         "attention_bwd_preprocess_sm90", "attention_bwd_sm90", "attention_bwd_postprocess_sm90"
     ]  # fmt: skip
@@ -81,7 +81,7 @@ def test_three_launches_and_what_lies_between_them(D, queries):
 @pytest.mark.parametrize(("D", "blocks"), [(64, 132), (128, 2048)])
 def test_heads_of_64_claim_tiles(D, blocks):
     """As many blocks as multiprocessors claim the tiles; with heads of 128 each block has its own."""
-    main = planned(call(2, 16, 16, 8192, 8192, D)).launches[1]
+    main = planned(make_call(2, 16, 16, 8192, 8192, D)).launches[1]
     assert main.grid == (blocks, 1, 1)
     assert dict(main.kernel.defines)["PERSISTENT"] == (D == 64)
     assert arguments_of(main)["tiles_of_keys"].value == 2 * 16 * 64
@@ -92,7 +92,7 @@ def test_heads_of_64_claim_tiles(D, blocks):
 )
 def test_heads_are_padded(D, E, head):
     """Copies bring zeros beyond the columns, and leave out what lies there."""
-    plan = planned(call(1, 2, 2, 200, 100, D, E))
+    plan = planned(make_call(1, 2, 2, 200, 100, D, E))
     args = [arguments_of(launch) for launch in plan.launches]
     assert dict(plan.launches[1].kernel.defines)["HEAD"] == head
     assert [args[1][f"map_{name}"].sizes[0] for name in ("q", "k", "dk")] == [D, D, D]
@@ -101,7 +101,7 @@ def test_heads_are_padded(D, E, head):
 
 
 def test_maps_cover_operands_and_results():
-    args = main_arguments(call(3, 8, 2, 300, 500, 128))
+    args = main_arguments(make_call(3, 8, 2, 300, 500, 128))
     assert args["map_q"] == TensorMap(
         "q", "bfloat16", (128, 300, 8, 3), (256, 256 * 300, 256 * 2400), (64, 64, 1, 1)
     )
@@ -115,19 +115,19 @@ def test_maps_cover_operands_and_results():
 
 def test_heads_between_the_rows():
     """(batch, sequence, heads, dim) in memory reaches maps and strides as it lies."""
-    asked = call(2, 8, 8, 300, 300, 64)
+    call = make_call(2, 8, 8, 300, 300, 64)
     strides = (300 * 8 * 64, 64, 8 * 64, 1)
     for name in ("q", "do", "o"):
-        asked = changed(asked, name, strides=strides)
-    assert main_arguments(asked)["map_q"].strides == (2 * 512, 2 * 64, 2 * 300 * 512)
-    prepare = arguments_of(planned(asked).launches[0])
+        call = changed(call, name, strides=strides)
+    assert main_arguments(call)["map_q"].strides == (2 * 512, 2 * 64, 2 * 300 * 512)
+    prepare = arguments_of(planned(call).launches[0])
     found = [prepare[f"dout_{field}"].value for field in ("batch", "head", "row")]
     assert found == [300 * 512, 64, 512]
 
 
 def test_a_dimension_of_one_may_have_any_stride():
-    asked = changed(call(1, 1, 1, 1, 40, 64), "q", strides=(3, 5, 7, 1))
-    assert all(step % 16 == 0 for step in main_arguments(asked)["map_q"].strides)
+    call = changed(make_call(1, 1, 1, 1, 40, 64), "q", strides=(3, 5, 7, 1))
+    assert all(step % 16 == 0 for step in main_arguments(call)["map_q"].strides)
 
 
 @pytest.mark.parametrize(
@@ -141,14 +141,14 @@ def test_a_dimension_of_one_may_have_any_stride():
     ],
 )
 def test_windows(params, left, right):
-    args = main_arguments(call(1, 2, 2, 100, 200, 64, **params))
+    args = main_arguments(make_call(1, 2, 2, 100, 200, 64, **params))
     assert (args["left"].value, args["right"].value) == (left, right)
 
 
 def test_scores_are_in_base_two():
-    args = main_arguments(call(1, 2, 2, 64, 64, 64, scale=0.5))
+    args = main_arguments(make_call(1, 2, 2, 64, 64, 64, scale=0.5))
     assert args["score_scale"].value == pytest.approx(0.5 * math.log2(math.e)) and args["scale"].value == 0.5
-    args = main_arguments(call(1, 2, 2, 64, 64, 64, scale=0.5, softcap=20.0))
+    args = main_arguments(make_call(1, 2, 2, 64, 64, 64, scale=0.5, softcap=20.0))
     assert args["score_scale"].value == pytest.approx(2 * 0.5 / 20 * math.log2(math.e))
     assert args["softcap_log2"].value == pytest.approx(20 * math.log2(math.e))
     assert args["scale"].value == 0.5
@@ -156,18 +156,16 @@ def test_scores_are_in_base_two():
 
 def test_dlse_is_read_where_it_is_given():
     for given in (False, True):
-        prepare = planned(call(1, 2, 2, 64, 64, 64, dlse=given)).launches[0]
+        prepare = planned(make_call(1, 2, 2, 64, 64, 64, dlse=given)).launches[0]
         assert dict(prepare.kernel.defines)["DLSE"] == given
         assert hasattr(arguments_of(prepare)["dlse"], "tensor") == given
 
 
 def test_key_heads_walked_together():
-    assert main_arguments(call(1, 7, 7, 64, 64, 64))["kv_heads_per_band"].value == 16
-    assert main_arguments(call(1, 7, 7, 64, 64, 64, causal=True))["kv_heads_per_band"].value == 32
-    assert (
-        main_arguments(call(1, 7, 7, 64, 64, 64, config={"KV_HEADS_PER_BAND": 4}))["kv_heads_per_band"].value
-        == 4
-    )
+    assert main_arguments(make_call(1, 7, 7, 64, 64, 64))["kv_heads_per_band"].value == 16
+    assert main_arguments(make_call(1, 7, 7, 64, 64, 64, causal=True))["kv_heads_per_band"].value == 32
+    call = make_call(1, 7, 7, 64, 64, 64, config={"KV_HEADS_PER_BAND": 4})
+    assert main_arguments(call)["kv_heads_per_band"].value == 4
 
 
 @pytest.mark.parametrize(
@@ -175,36 +173,36 @@ def test_key_heads_walked_together():
     [(4, 2048, True, 1), (8, 1024, True, 1), (8, 2048, True, 0), (1, 512, True, 0), (4, 512, False, 0)],
 )
 def test_heads_go_inside_blocks_of_queries_where_few_rows_are_under_way(share, queries, causal, inside):
-    plan = planned(call(2, 8, 8 // share, queries, queries, 128, causal=causal))
+    plan = planned(make_call(2, 8, 8 // share, queries, queries, 128, causal=causal))
     assert dict(plan.launches[1].kernel.defines)["HEADS_INSIDE"] == inside
 
 
 @pytest.mark.parametrize("shape", [(1, 2, 2, 1, 1, 64), (1, 2, 1, 63, 65, 128), (2, 2, 1, 1000, 1, 64)])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_odd_shapes_are_served(shape, dtype):
-    planned(call(*shape, dtype=dtype, causal=True))
+    planned(make_call(*shape, dtype=dtype, causal=True))
 
 
 def test_what_is_left_to_others():
-    assert "bias" in reason(sm90.backward(call(1, 2, 2, 64, 64, 64, bias=True)))
+    assert "bias" in reason(sm90.backward(make_call(1, 2, 2, 64, 64, 64, bias=True)))
     for D, E in ((264, 64), (60, 64), (64, 7)):
-        assert "multiples of 8 up to 256" in reason(sm90.backward(call(1, 2, 2, 64, 64, D, E)))
-    assert "0 queries" in reason(sm90.backward(call(1, 2, 2, 0, 64, 64)))
-    assert "0 keys" in reason(sm90.backward(call(1, 2, 2, 64, 0, 64)))
-    assert "no heads" in reason(sm90.backward(call(0, 2, 2, 64, 64, 64)))
-    asked = call(1, 2, 2, 64, 64, 64)
-    assert "multiples of 16 bytes" in reason(sm90.backward(changed(asked, "k", alignment=8)))
-    assert "multiples of 16 bytes" in reason(sm90.backward(changed(asked, "o", strides=(9000, 4500, 68, 1))))
-    assert "a stride of 0" in reason(sm90.backward(changed(asked, "v", strides=(0, 0, 64, 1))))
-    assert "overlap" in reason(sm90.backward(changed(asked, "q", strides=(9216, 4608, 32, 1))))
+        assert "multiples of 8 up to 256" in reason(sm90.backward(make_call(1, 2, 2, 64, 64, D, E)))
+    assert "0 queries" in reason(sm90.backward(make_call(1, 2, 2, 0, 64, 64)))
+    assert "0 keys" in reason(sm90.backward(make_call(1, 2, 2, 64, 0, 64)))
+    assert "no heads" in reason(sm90.backward(make_call(0, 2, 2, 64, 64, 64)))
+    call = make_call(1, 2, 2, 64, 64, 64)
+    assert "multiples of 16 bytes" in reason(sm90.backward(changed(call, "k", alignment=8)))
+    assert "multiples of 16 bytes" in reason(sm90.backward(changed(call, "o", strides=(9000, 4500, 68, 1))))
+    assert "a stride of 0" in reason(sm90.backward(changed(call, "v", strides=(0, 0, 64, 1))))
+    assert "overlap" in reason(sm90.backward(changed(call, "q", strides=(9216, 4608, 32, 1))))
     assert "leading" in reason(
-        sm90.backward(changed(asked, "do", shape=(2, 3, 2, 64, 64), strides=(1 << 20, 1 << 16, 4096, 64, 1)))
+        sm90.backward(changed(call, "do", shape=(2, 3, 2, 64, 64), strides=(1 << 20, 1 << 16, 4096, 64, 1)))
     )
 
 
 def test_less_shared_memory_than_it_takes():
-    asked = replace(call(1, 2, 2, 64, 64, 64), device=replace(H200, shared_memory=100 * 1024))
-    assert "shared memory" in reason(sm90.backward(asked))
+    call = replace(make_call(1, 2, 2, 64, 64, 64), device=replace(H200, shared_memory=100 * 1024))
+    assert "shared memory" in reason(sm90.backward(call))
 
 
 def test_the_spec_lists_it_first():
@@ -214,17 +212,17 @@ def test_the_spec_lists_it_first():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("asked", "most_stack"),
+    ("call", "most_stack"),
     [
-        (call(1, 4, 2, 200, 300, 128, causal=True, dlse=True), 0),
-        (call(1, 4, 2, 200, 300, 64, dtype="float16"), 32),  # once a tile
-        (call(1, 4, 2, 200, 300, 128, softcap=20.0), 128),
+        (make_call(1, 4, 2, 200, 300, 128, causal=True, dlse=True), 0),
+        (make_call(1, 4, 2, 200, 300, 64, dtype="float16"), 32),  # once a tile
+        (make_call(1, 4, 2, 200, 300, 128, softcap=20.0), 128),
     ],
 )
-def test_it_compiles_with_little_spilled(asked, most_stack):
+def test_it_compiles_with_little_spilled(call, most_stack):
     backend = CudaBackend(Path(cuda.__path__[0]))
-    plan = planned(asked)
-    dtypes = {name: x.dtype for name, x in asked.tensors.items() if x is not None}
+    plan = planned(call)
+    dtypes = {name: x.dtype for name, x in call.tensors.items() if x is not None}
     dtypes |= {w.name: w.dtype for w in plan.workspaces}
     for launch in plan.launches:
         code = build.code_object(launch, dtypes, backend, H200)

@@ -16,12 +16,12 @@ from portable.kernels.attention.sm90 import plan as sm90
 from portable.kernels.attention.sm90.plan import TILE, Chunk, chunks_of, held, most_blocks
 from portable.plan import Call, Pointer
 from portable.runtime import build
-from tests.kernels.attention.sm90.test_bwd import H200, call, planned
+from tests.kernels.attention.sm90.test_bwd import H200, make_call, planned
 from tests.kernels.plan_parts import arguments_of, reason
 
 
 def test_statistics_then_two_launches_a_turn():
-    plan = planned(call(3, 8, 2, 300, 500, 192, 128))
+    plan = planned(make_call(3, 8, 2, 300, 500, 192, 128))
     assert [launch.kernel.name for launch in plan.launches] == [
         "attention_bwd_preprocess_sm90", "attention_bwd_hdim256", "attention_bwd_dq_hdim256"
     ]  # fmt: skip
@@ -52,10 +52,10 @@ def test_turns_take_every_block_once_and_fit(monkeypatch, lines, key_blocks, slo
 
 
 def test_heads_that_do_not_fit_take_turns(monkeypatch):
-    asked = call(2, 8, 4, 1000, 1000, 256)
+    call = make_call(2, 8, 4, 1000, 1000, 256)
     kept = 2 * 16 * 16 * TILE * TILE * 2  # of a key head
     monkeypatch.setattr(sm90, "_DS_BYTES", 3 * kept)
-    plan = planned(asked)
+    plan = planned(call)
     mains = plan.launches[1::2]
     assert [arguments_of(launch)["line"].value for launch in mains] == [0, 3, 6]
     assert [launch.grid[0] for launch in mains] == [3 * 16, 3 * 16, 2 * 16]
@@ -65,12 +65,12 @@ def test_heads_that_do_not_fit_take_turns(monkeypatch):
 
 
 def test_blocks_of_keys_take_turns_where_a_head_does_not_fit(monkeypatch):
-    asked = call(1, 2, 1, 1000, 1000, 256)
+    call = make_call(1, 2, 1, 1000, 1000, 256)
     row = 2 * 16 * TILE * TILE * 2  # of a block of keys
     monkeypatch.setattr(sm90, "_DS_BYTES", 6 * row)
-    assert "a block of keys" in reason(sm90.backward(asked))  # turns of less than a GPU's worth of blocks
+    assert "a block of keys" in reason(sm90.backward(call))  # turns of less than a GPU's worth of blocks
     monkeypatch.setattr(sm90, "_FEWEST_BLOCKS", 6)
-    plan = planned(asked)
+    plan = planned(call)
     mains = [arguments_of(launch) for launch in plan.launches[1::2]]
     assert [(x["block"].value, x["blocks"].value) for x in mains] == [(0, 6), (6, 6), (12, 4)]
     spaces = {w.name: w for w in plan.workspaces}
@@ -81,17 +81,17 @@ def test_blocks_of_keys_take_turns_where_a_head_does_not_fit(monkeypatch):
 
 
 def test_what_is_kept_is_at_most_a_gibibyte():
-    for asked in (
-        call(4, 16, 8, 8192, 8192, 256),
-        call(1, 128, 128, 16384, 16384, 192, 128),
-        call(1, 2, 2, 65536, 65536, 192, 128),
+    for call in (
+        make_call(4, 16, 8, 8192, 8192, 256),
+        make_call(1, 128, 128, 16384, 16384, 192, 128),
+        make_call(1, 2, 2, 65536, 65536, 192, 128),
     ):
-        kept = next(w for w in planned(asked).workspaces if w.name == "ds_workspace")
+        kept = next(w for w in planned(call).workspaces if w.name == "ds_workspace")
         size = 2
         for each in kept.shape:
             size *= each
         assert size <= 1 << 30
-    assert "a block of keys" in reason(sm90.backward(call(1, 8, 1, 65536, 65536, 256)))
+    assert "a block of keys" in reason(sm90.backward(make_call(1, 8, 1, 65536, 65536, 256)))
 
 
 def seen_blocks(M: int, N: int, left: int, right: int, block: int) -> int:
@@ -106,7 +106,7 @@ def seen_blocks(M: int, N: int, left: int, right: int, block: int) -> int:
 @pytest.mark.parametrize(("M", "N"), [(640, 640), (1000, 517), (517, 1000), (64, 65)])
 def test_a_window_keeps_no_more_blocks_than_it_shows(M, N):
     for left, right in itertools.product((0, 1, 2, 63, 64, 65, 100, 500), (0, 1, 2, 63, 64)):
-        problem = of_call(call(1, 1, 1, M, N, 256, window_left=left, window_right=right))
+        problem = of_call(make_call(1, 1, 1, M, N, 256, window_left=left, window_right=right))
         most = most_blocks(problem)
         found = [seen_blocks(M, N, left, right, block) for block in range(-(-N // TILE))]
         assert max(found) <= most <= max(found) + 2 or problem.left is None or problem.right is None
@@ -117,7 +117,7 @@ def test_a_window_keeps_no_more_blocks_than_it_shows(M, N):
     [(192, 128, (192, 128), 3), (256, 256, (256, 256), 2), (136, 8, (192, 64), 3), (72, 200, (128, 256), 3)],
 )
 def test_heads_are_padded_to_64s(D, E, columns, stages):
-    plan = planned(call(1, 2, 2, 200, 100, D, E))
+    plan = planned(make_call(1, 2, 2, 200, 100, D, E))
     main = dict(plan.launches[1].kernel.defines)
     assert (main["HEAD_D"], main["HEAD_E"], main["STAGES"]) == (*columns, stages)
     args = arguments_of(plan.launches[1])
@@ -137,31 +137,31 @@ def test_registers_hold_rows_beside_the_sums():
 def test_it_fits_in_shared_memory():
     for D, E in itertools.product((8, 128, 192, 256), repeat=2):
         if max(D, E) > 128:
-            launches = planned(call(1, 2, 2, 200, 100, D, E)).launches
+            launches = planned(make_call(1, 2, 2, 200, 100, D, E)).launches
             assert all(launch.kernel.shared <= H200.shared_memory for launch in launches)
-    asked = replace(call(1, 2, 2, 64, 64, 256), device=replace(H200, shared_memory=160 * 1024))
-    assert "shared memory" in reason(sm90.backward(asked))
+    call = replace(make_call(1, 2, 2, 64, 64, 256), device=replace(H200, shared_memory=160 * 1024))
+    assert "shared memory" in reason(sm90.backward(call))
 
 
 def test_what_is_left_to_others():
-    assert "multiples of 8 up to 256" in reason(sm90.backward(call(1, 2, 2, 64, 64, 264)))
-    assert "multiples of 8 up to 256" in reason(sm90.backward(call(1, 2, 2, 64, 64, 250)))
-    assert "bias" in reason(sm90.backward(call(1, 2, 2, 64, 64, 256, bias=True)))
+    assert "multiples of 8 up to 256" in reason(sm90.backward(make_call(1, 2, 2, 64, 64, 264)))
+    assert "multiples of 8 up to 256" in reason(sm90.backward(make_call(1, 2, 2, 64, 64, 250)))
+    assert "bias" in reason(sm90.backward(make_call(1, 2, 2, 64, 64, 256, bias=True)))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "asked",
+    "call",
     [
-        call(1, 4, 2, 200, 300, 192, 128, causal=True, dlse=True),
-        call(1, 4, 2, 200, 300, 256, dtype="float16"),
-        call(1, 4, 2, 200, 300, 256, softcap=20.0),
+        make_call(1, 4, 2, 200, 300, 192, 128, causal=True, dlse=True),
+        make_call(1, 4, 2, 200, 300, 256, dtype="float16"),
+        make_call(1, 4, 2, 200, 300, 256, softcap=20.0),
     ],
 )
-def test_it_compiles_with_nothing_spilled(asked: Call):
+def test_it_compiles_with_nothing_spilled(call: Call):
     backend = CudaBackend(Path(cuda.__path__[0]))
-    plan = planned(asked)
-    dtypes: dict[str, Any] = {name: x.dtype for name, x in asked.tensors.items() if x is not None}
+    plan = planned(call)
+    dtypes: dict[str, Any] = {name: x.dtype for name, x in call.tensors.items() if x is not None}
     dtypes |= {w.name: w.dtype for w in plan.workspaces}
     for launch in plan.launches:
         code = build.code_object(launch, dtypes, backend, H200)

@@ -35,7 +35,7 @@ def heads(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
     return torch.empty(*shape, dtype=dtype, device="meta")
 
 
-def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, config: Any = None, **given: Any) -> Call:
+def make_call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, config: Any = None, **given: Any) -> Call:
     *leading, H, M, D = q.shape
     G, N, E = v.shape[-3:]
     tensors: dict[str, TensorInfo | None] = {name: info(x) for name, x in (("q", q), ("k", k), ("v", v))}
@@ -48,7 +48,7 @@ def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, config: Any = None, 
 
 
 def square(B: int, H: int, G: int, M: int, N: int, D: int, E: int | None = None, **given: Any) -> Call:
-    return call(heads(B, H, M, D), heads(B, G, N, D), heads(B, G, N, E or D), **given)
+    return make_call(heads(B, H, M, D), heads(B, G, N, D), heads(B, G, N, E or D), **given)
 
 
 def test_maps_cover_the_operands():
@@ -65,7 +65,7 @@ def test_maps_cover_the_operands():
 def test_heads_between_the_rows():
     """(batch, sequence, heads, dim) in memory reaches the maps as it lies."""
     q = heads(2, 300, 8, 64).transpose(1, 2)
-    args = arguments_of(launch_of(sm90.forward(call(q, q, q))))
+    args = arguments_of(launch_of(sm90.forward(make_call(q, q, q))))
     assert args["map_q"].sizes == (64, 300, 8, 2)
     assert args["map_q"].strides == (8 * 128, 128, 300 * 8 * 128)
     assert args["o_row"].value == 64
@@ -74,7 +74,7 @@ def test_heads_between_the_rows():
 def test_repeated_dimensions_do_not_step():
     q = heads(2, 8, 300, 64)
     k = heads(1, 1, 500, 64).expand(2, 8, 500, 64)
-    args = arguments_of(launch_of(sm90.forward(call(q, k, k))))
+    args = arguments_of(launch_of(sm90.forward(make_call(q, k, k))))
     assert args["map_k"].sizes == (64, 500, 1, 1)
     assert args["tma_steps"].value == 0b000011
     assert all(stride % 16 == 0 and stride > 0 for stride in args["map_k"].strides)
@@ -82,7 +82,7 @@ def test_repeated_dimensions_do_not_step():
 
 def test_a_dimension_of_one_may_have_any_stride():
     q = torch.empty_strided((1, 1, 1, 64), (3, 5, 7, 1), dtype=torch.bfloat16, device="meta")
-    args = arguments_of(launch_of(sm90.forward(call(q, heads(1, 1, 50, 64), heads(1, 1, 50, 64)))))
+    args = arguments_of(launch_of(sm90.forward(make_call(q, heads(1, 1, 50, 64), heads(1, 1, 50, 64)))))
     assert all(stride % 16 == 0 for stride in args["map_q"].strides)
 
 
@@ -192,7 +192,7 @@ def test_equal_costs_are_walked_in_order():
 
 
 @pytest.mark.parametrize(
-    ("asked", "word"),
+    ("call", "word"),
     [
         (square(1, 1, 1, 8, 8, 64, bias=heads(1, 1, 8, 8)), "bias"),
         (square(1, 1, 1, 8, 0, 64), "no keys"),
@@ -201,21 +201,27 @@ def test_equal_costs_are_walked_in_order():
         (square(1, 1, 1, 8, 8, 64, scale=0.0), "scale"),
         (square(1, 1, 1, 8, 8, 64, scale=-1.0), "scale"),
         (square(1, 1, 1, 8, 8, 64, scale=math.nan), "scale"),
-        (call(heads(1, 1, 8, 64), heads(1, 1, 8, 65)[..., :64], heads(1, 1, 8, 64)), "multiples of 16 bytes"),
-        (call(heads(1, 1, 8, 64), heads(1, 1, 8, 64), heads(1, 1, 1, 64).expand(1, 1, 8, 64)), "overlap"),
+        (
+            make_call(heads(1, 1, 8, 64), heads(1, 1, 8, 65)[..., :64], heads(1, 1, 8, 64)),
+            "multiples of 16 bytes",
+        ),
+        (
+            make_call(heads(1, 1, 8, 64), heads(1, 1, 8, 64), heads(1, 1, 1, 64).expand(1, 1, 8, 64)),
+            "overlap",
+        ),
         (square(1, 1, 1, 2**31, 8, 64), "more than"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_is_left_to_others(asked, word):
-    assert word in reason(sm90.forward(asked))
+def test_what_is_left_to_others(call, word):
+    assert word in reason(sm90.forward(call))
 
 
 def test_unaligned_bases_are_left_to_others():
-    asked = square(1, 1, 1, 8, 8, 64)
-    tensors = dict(asked.tensors)
-    tensors["k"] = replace(asked["k"], alignment=8)
-    assert "k has rows" in reason(sm90.forward(replace(asked, tensors=tensors)))
+    call = square(1, 1, 1, 8, 8, 64)
+    tensors = dict(call.tensors)
+    tensors["k"] = replace(call["k"], alignment=8)
+    assert "k has rows" in reason(sm90.forward(replace(call, tensors=tensors)))
 
 
 def test_config_is_heeded():
@@ -234,7 +240,7 @@ def test_a_tile_knows_its_memory():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "asked",
+    "call",
     [
         square(1, 2, 1, 300, 300, 128, causal=True),
         square(1, 2, 1, 300, 300, 64, window_left=5, window_right=5, softcap=5.0, sinks=True),
@@ -243,10 +249,10 @@ def test_a_tile_knows_its_memory():
     ],
     ids=["causal", "window, cap, sinks", "256", "four consumers"],
 )
-def test_it_compiles(asked):
+def test_it_compiles(call):
     backend = CudaBackend(build_folder())
-    launch = launch_of(sm90.forward(asked))
-    dtypes = {name: x.dtype for name, x in asked.tensors.items() if x is not None}
+    launch = launch_of(sm90.forward(call))
+    dtypes = {name: x.dtype for name, x in call.tensors.items() if x is not None}
     code = build.code_object(launch, dtypes, backend, H200)
     assert code.threads == launch.kernel.threads and code.shared == launch.kernel.shared
     assert backend.resources(code).stack <= 256  # between tiles; none in the loop over keys

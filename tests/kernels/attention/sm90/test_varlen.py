@@ -13,13 +13,13 @@ import pytest
 import torch
 
 from portable.backends.cuda.backend import CudaBackend
-from portable.dispatch import arguments, compiled_call
 from portable.kernels.attention.planning import max_tiles
 from portable.kernels.attention.semantics.varlen import bounds
 from portable.kernels.attention.sm90 import plan as sm90
 from portable.plan import Call, Launch, Pointer
 from portable.runtime import build
 from portable.spec import registry
+from tests.kernels.attention.calls import call_of
 from tests.kernels.attention.sm90.test_fwd import H200, build_folder
 from tests.kernels.plan_parts import accepted, arguments_of, defines, native_kernel, reason
 
@@ -28,16 +28,6 @@ SOURCE = registry.spec("attention").folder / "device/varlen_tiles.cu"
 
 def meta(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
     return torch.empty(*shape, dtype=dtype, device="meta")
-
-
-def asked(op: str, *tensors: torch.Tensor | None, config: Any = None, **params: Any) -> Call:
-    spec = registry.spec(op)
-    given = [*tensors, *[None] * (len(spec.inputs) - len(tensors))]
-    values = [params.get(name, param.default) for name, param in spec.params.items()]
-    signature, _ = compiled_call.call_signature(
-        spec, given, arguments.check_params(spec, values, given), None
-    )
-    return Call(signature.tensors, signature.params, signature.axes, H200, config or {})
 
 
 def whole(n: int) -> torch.Tensor:
@@ -50,7 +40,8 @@ def forward(
 ) -> Call:  # fmt: skip
     q, k, v = (meta(n, h, d, dtype=dtype) for n, h, d in ((M, H, D), (N, G, D), (N, G, E or D)))
     sink = meta(H, dtype=torch.float32) if sinks else None
-    return asked("attention_varlen", q, k, v, whole(C), whole(C), sink, **given)
+    given = {"config": {}, **given}
+    return call_of("attention_varlen", "wgmma", H200, q, k, v, whole(C), whole(C), sink, **given)
 
 
 def backward(
@@ -62,7 +53,7 @@ def backward(
     )
     lse = meta(H, M, dtype=torch.float32)
     tensors = o, q, k, v, o, lse, whole(C), whole(C), lse if dlse else None
-    return asked("attention_varlen_backward", *tensors, **given)
+    return call_of("attention_varlen_backward", "wgmma", H200, *tensors, **{"config": {}, **given})
 
 
 def number(launch: Launch, name: str) -> Any:
@@ -216,7 +207,7 @@ def test_the_spec_lists_it_first(op):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("asked", "most_stack"),
+    ("call", "most_stack"),
     [
         (forward(causal=True), 64),
         (forward(D=64, causal=True, window_left=5, softcap=5.0, sinks=True), 256),
@@ -226,10 +217,10 @@ def test_the_spec_lists_it_first(op):
     ],
     ids=["128", "window, cap, sinks", "256", "gradient 128", "gradient 64"],
 )
-def test_they_compile(asked, most_stack):
+def test_they_compile(call, most_stack):
     backend = CudaBackend(build_folder())
-    plan = accepted(sm90.backward(asked) if "do" in asked.tensors else sm90.forward(asked))
-    dtypes = {name: x.dtype for name, x in asked.tensors.items() if x is not None}
+    plan = accepted(sm90.backward(call) if "do" in call.tensors else sm90.forward(call))
+    dtypes = {name: x.dtype for name, x in call.tensors.items() if x is not None}
     dtypes |= {w.name: w.dtype for w in plan.workspaces}
     for launch in plan.launches:
         code = build.code_object(launch, dtypes, backend, H200)

@@ -58,8 +58,8 @@ def test_what_is_left_to_others():
     assert "bytes a block of keys" in reason(sm90.backward(backward(M=2**17, N=2**17, D=256)))
     assert "chunks" in reason(sm90.backward(backward(M=2**16, N=2**16, H=128, G=128, D=256)))
     assert "blocks of scores" in reason(sm90.backward(backward(M=2**22, N=2**22, D=256)))
-    asked = replace(backward(D=256), device=replace(H200, shared_memory=160 * 1024))
-    assert "shared memory" in reason(sm90.backward(asked))
+    call = replace(backward(D=256), device=replace(H200, shared_memory=160 * 1024))
+    assert "shared memory" in reason(sm90.backward(call))
 
 
 def test_what_is_kept_is_bounded():
@@ -219,9 +219,9 @@ def test_gradients_are_told_where_they_lie():
 )
 def test_it_compiles_with_nothing_spilled(given):
     backend = CudaBackend(build_folder())
-    asked = backward(**({"D": 192, "E": 128} | given if "D" not in given else given))
-    plan = accepted(sm90.backward(asked))
-    dtypes = {name: x.dtype for name, x in asked.tensors.items() if x is not None}
+    call = backward(**({"D": 192, "E": 128} | given if "D" not in given else given))
+    plan = accepted(sm90.backward(call))
+    dtypes = {name: x.dtype for name, x in call.tensors.items() if x is not None}
     dtypes |= {w.name: w.dtype for w in plan.workspaces}
     for launch in plan.launches[1:]:
         code = build.code_object(launch, dtypes, backend, H200)

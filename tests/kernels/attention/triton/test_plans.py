@@ -50,7 +50,7 @@ def info(
     return TensorInfo(shape, tuple(strides), dtype, alignment)
 
 
-def asked(
+def plan_or_rejection(
     B: int = 2, H: int = 4, G: int = 2, M: int = 300, N: int = 500, D: int = 64, E: int = 0, *,
     backward: bool = False, device: Device = HOPPER, alignment: int = 16, dtype: str = "bfloat16",
     sequence_first: bool = False, bias: bool = False, sinks: bool = False, dlse: bool = False,
@@ -77,7 +77,7 @@ def asked(
 
 
 def planned(**call: Any) -> Plan:
-    return accepted(asked(**call))
+    return accepted(plan_or_rejection(**call))
 
 
 def names(plan: Plan) -> list[str]:
@@ -207,9 +207,9 @@ def test_far_rows_have_offsets_of_64_bits():
 @pytest.mark.parametrize(("backward", "most"), [(False, 128), (True, 64)], ids=["forward", "backward"])
 def test_heads_that_the_registers_of_gfx11_do_not_hold_are_refused(backward, most):
     planned(backward=backward, device=RDNA3, D=most)
-    refused = asked(backward=backward, device=RDNA3, D=most, E=most + 8)
+    refused = plan_or_rejection(backward=backward, device=RDNA3, D=most, E=most + 8)
     assert isinstance(refused, Rejected) and "registers" in refused.reason
-    assert isinstance(asked(backward=backward, device=RDNA3, D=192, E=64), Rejected)
+    assert isinstance(plan_or_rejection(backward=backward, device=RDNA3, D=192, E=64), Rejected)
 
 
 @pytest.mark.parametrize("device", [HOPPER, AMPERE, CDNA, RDNA], ids=lambda device: device.arch)
@@ -227,9 +227,9 @@ def test_blocks_shrink_until_their_tiles_fit(device):
 
 @pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
 def test_sizes_beyond_32_bits_are_refused(backward):
-    refused = asked(B=1, H=1, G=1, M=8, N=2**30, backward=backward, device=CDNA)
+    refused = plan_or_rejection(B=1, H=1, G=1, M=8, N=2**30, backward=backward, device=CDNA)
     assert isinstance(refused, Rejected) and "32 bits" in refused.reason
-    refused = asked(B=2**20, H=2**10, G=1, M=300, N=8, backward=backward, device=CDNA)
+    refused = plan_or_rejection(B=2**20, H=2**10, G=1, M=300, N=8, backward=backward, device=CDNA)
     assert isinstance(refused, Rejected) and "blocks" in refused.reason
 
 
@@ -295,10 +295,10 @@ def test_two_blocks_of_wide_heads_share_a_multiprocessor_on_hopper(D, E):
     ((backend, device),) = check.targets(["sm_90a"])
     sizes = {"H": 8, "G": 8, "M": 8192, "N": 8192, "D": D, "E": E}
     case = Case(sizes, {name: (2,) for name, each in spec.inputs.items() if each.leading}, ("bias", "sinks"))
-    asked = check.call_signature(spec, case, spec.types[0], True, True)
+    signature = check.call_signature(spec, case, spec.types[0], True, True)
     triton = spec.implementation("triton")
     assert triton is not None
-    plan = select.evaluate(triton, asked, backend, device, static=False).plan
+    plan = select.evaluate(triton, signature, backend, device, static=False).plan
     assert plan is not None
     (launch,) = plan.launches
     built = compiled(plan, launch)

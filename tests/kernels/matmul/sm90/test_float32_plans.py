@@ -32,7 +32,7 @@ def info(x: torch.Tensor, alignment: int = 16) -> TensorInfo:
     return TensorInfo(tuple(x.shape), tuple(x.stride()), "float32", alignment)
 
 
-def call(a: torch.Tensor, b: torch.Tensor, precision: str = "bf16x6", alignment: int = 16) -> Call:
+def make_call(a: torch.Tensor, b: torch.Tensor, precision: str = "bf16x6", alignment: int = 16) -> Call:
     batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     c = torch.empty((*batch, a.shape[-2], b.shape[-1]), device="meta")
     tensors = {"a": info(a, alignment), "b": info(b, alignment), "c": info(c)}
@@ -44,7 +44,7 @@ def wide(*shape: int) -> torch.Tensor:
 
 
 def planned(*args: Any, **options: Any) -> Any:
-    return accepted(bf16x6_plan.plan(call(*args, **options)))
+    return accepted(bf16x6_plan.plan(make_call(*args, **options)))
 
 
 # --- split_bf16x3.cu's arithmetic, in NumPy ---
@@ -225,9 +225,9 @@ def test_any_alignment_and_row_length_is_split():
     ids=["few rows", "short sum", "empty sum", "planes too large"],
 )
 def test_simt_serves_what_bf16x6_refuses(a, b):
-    asked = call(a, b)
-    assert isinstance(bf16x6_plan.plan(asked), Rejected)
-    assert isinstance(simt_plan.plan(asked), Plan)
+    call = make_call(a, b)
+    assert isinstance(bf16x6_plan.plan(call), Rejected)
+    assert isinstance(simt_plan.plan(call), Plan)
 
 
 @pytest.mark.parametrize(("size", "tile"), [(256, (64, 64)), (1024, (128, 64)), (4096, (128, 128))])
@@ -242,8 +242,8 @@ def test_tiles_shrink_until_every_multiprocessor_has_one(size, tile):
 def simt_tile(
     a: torch.Tensor, b: torch.Tensor, alignment: int = 16, device: Device = H200
 ) -> tuple[Any, Any]:
-    asked = replace(call(a, b, "ieee", alignment), device=device)
-    launch = accepted(simt_plan.plan(asked)).launches[-1]
+    call = replace(make_call(a, b, "ieee", alignment), device=device)
+    launch = accepted(simt_plan.plan(call)).launches[-1]
     defines = dict(launch.kernel.defines)
     rows, cols = -(-a.shape[-2] // defines["TILE_M"]), -(-b.shape[-1] // defines["TILE_N"])
     assert launch.grid == (rows * cols * math.prod(a.shape[:-2]), 1, 1)
@@ -270,7 +270,7 @@ def test_simt_tiles_follow_size_and_layout(a, b, tile):
 
 
 def simt_launches(a: torch.Tensor, b: torch.Tensor) -> tuple[Launch, ...]:
-    plan = simt_plan.plan(call(a, b, "ieee"))
+    plan = simt_plan.plan(make_call(a, b, "ieee"))
     assert isinstance(plan, Plan), plan
     return plan.launches
 
@@ -332,11 +332,11 @@ def test_simt_tiles_of_another_vendor_fit_its_registers():
 
 def test_each_precision_has_its_kernel():
     a, b = wide(512, 512), wide(512, 512)
-    assert isinstance(bf16x6_plan.plan(call(a, b, "ieee")), Rejected)
-    assert isinstance(bf16x6_plan.plan(call(a, b, "tf32")), Rejected)
-    assert isinstance(mma_plan.plan(call(a, b, "bf16x6")), Rejected)
-    assert isinstance(simt_plan.plan(call(a, b, "bf16x6")), Plan)
-    assert isinstance(simt_plan.plan(call(a, b, "tf32")), Rejected)
+    assert isinstance(bf16x6_plan.plan(make_call(a, b, "ieee")), Rejected)
+    assert isinstance(bf16x6_plan.plan(make_call(a, b, "tf32")), Rejected)
+    assert isinstance(mma_plan.plan(make_call(a, b, "bf16x6")), Rejected)
+    assert isinstance(simt_plan.plan(make_call(a, b, "bf16x6")), Plan)
+    assert isinstance(simt_plan.plan(make_call(a, b, "tf32")), Rejected)
 
 
 def test_bf16x6_is_served_without_its_kernel():
@@ -365,7 +365,7 @@ def test_transposed_operands(a_shape, b_shape):
     generator = np.random.default_rng(7)
     arrays = {"a": generator.standard_normal(a_shape, np.float32)}
     arrays["b"] = generator.standard_normal((*b_shape[:-2], b_shape[-1], b_shape[-2]), np.float32)
-    problem = from_matmul(call(wide(*a_shape), wide(*arrays["b"].shape).mT, "ieee"))
+    problem = from_matmul(make_call(wide(*a_shape), wide(*arrays["b"].shape).mT, "ieee"))
     assert isinstance(problem, Problem)
     found: Any = transposed_operands(problem)
     for space in found.workspaces:

@@ -9,7 +9,7 @@ import torch
 
 from portable.kernels.matmul.sm90 import realigned_plan
 from portable.plan import Call, Plan, Rejected, Scalar
-from tests.kernels.matmul.test_plans import H200, call, info
+from tests.kernels.matmul.test_plans import H200, info, make_call
 from tests.kernels.plan_parts import accepted
 
 
@@ -32,7 +32,7 @@ def realigned(plan: Plan | Rejected) -> dict[str, Any]:
 
 
 def test_both_operands_are_realigned_by_one_launch():
-    plan = accepted(realigned_plan.plan(call(half(4095, 4099), half(4099, 4097))))
+    plan = accepted(realigned_plan.plan(make_call(half(4095, 4099), half(4099, 4097))))
     found = realigned(plan)
     assert [launch.kernel.name for launch in plan.launches] == ["matmul_align_copy", "matmul_wgmma"]
     assert (found["from0"], found["to0"]) == ("a", "a_realigned")
@@ -49,23 +49,23 @@ def test_both_operands_are_realigned_by_one_launch():
 
 
 def test_an_aligned_operand_stays_where_it_is():
-    plan = accepted(realigned_plan.plan(call(half(4096, 4096, pitch=4097), half(4096, 4096))))
+    plan = accepted(realigned_plan.plan(make_call(half(4096, 4096, pitch=4097), half(4096, 4096))))
     found = realigned(plan)
     assert found["from0"] == "a" and found["from1"] == 0 and found["blocks1"] == 0
     assert dict(plan.launches[1].args)["map_b"].tensor == "b"
 
 
 def test_column_major_operands_are_realigned_by_column():
-    found = realigned(realigned_plan.plan(call(half(4099, 4095).mT, half(4097, 4099).mT)))
+    found = realigned(realigned_plan.plan(make_call(half(4099, 4095).mT, half(4097, 4099).mT)))
     assert (found["length0"], found["lines0"]) == (4095, 4099)
     assert (found["length1"], found["lines1"]) == (4099, 4097)
 
 
 def test_a_broadcast_matrix_is_realigned_once():
-    plan = accepted(realigned_plan.plan(call(half(8, 515, 517), half(517, 1021))))
+    plan = accepted(realigned_plan.plan(make_call(half(8, 515, 517), half(517, 1021))))
     found = realigned(plan)
     assert (found["lines0"], found["lines1"]) == (8 * 515, 517)  # a's batch is more rows of one matrix
-    plan = accepted(realigned_plan.plan(call(half(4, 1, 515, 517), half(3, 517, 1021))))
+    plan = accepted(realigned_plan.plan(make_call(half(4, 1, 515, 517), half(3, 517, 1021))))
     found = realigned(plan)
     assert (found["inner_count0"], found["lines0"], found["vectors0"]) == (1, 515, 4 * 515 * 65)
     assert (found["inner_count1"], found["vectors1"]) == (3, 3 * 517 * 128)
@@ -81,7 +81,7 @@ def test_a_broadcast_matrix_is_realigned_once():
     ],
 )
 def test_refusals(a, b, reason):
-    plan = realigned_plan.plan(call(a, b))
+    plan = realigned_plan.plan(make_call(a, b))
     assert isinstance(plan, Rejected) and reason in plan.reason
 
 

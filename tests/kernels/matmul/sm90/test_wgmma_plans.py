@@ -15,14 +15,14 @@ from portable.kernels.matmul.sm90 import realigned_plan, splitk_plan, wgmma_plan
 from portable.plan import Launch, Plan, Rejected
 from portable.runtime import build
 from portable.spec import registry
-from tests.kernels.matmul.test_plans import H200, call, half
+from tests.kernels.matmul.test_plans import H200, half, make_call
 from tests.kernels.plan_parts import accepted, launch_of, native_kernel
 
 
 def product(M: int, N: int, K: int, batch: int = 1, config: dict[str, int] | None = None) -> Launch:
     """The launch of wgmma.cu for a row-major a and a column-major b."""
     a, b = half(batch, M, K), half(batch, N, K).mT
-    return launch_of(wgmma_plan.plan(replace(call(a, b), config=config or {})))
+    return launch_of(wgmma_plan.plan(replace(make_call(a, b), config=config or {})))
 
 
 @pytest.mark.parametrize(
@@ -119,16 +119,18 @@ def test_widths_between_multiples_of_64_are_for_lines_along_k():
         (half(1111, 3328), half(2224, 3328).mT, True),
         (half(1111, 3328), half(3328, 2224)[:, :2222], False),
     ):
-        assert isinstance(wgmma_plan.plan(replace(call(a, b), config=config)), Plan if taken else Rejected)
-    packed = realigned_plan.plan(call(half(1111, 3333), half(2222, 3333).mT))
-    assert isinstance(packed, Plan)
-    assert dict(native_kernel(packed.launches[1]).defines)["TILE_N"] == 160
-    assert packed.launches[1].grid == (9, 14, 1)
+        assert isinstance(
+            wgmma_plan.plan(replace(make_call(a, b), config=config)), Plan if taken else Rejected
+        )
+    realigned = realigned_plan.plan(make_call(half(1111, 3333), half(2222, 3333).mT))
+    assert isinstance(realigned, Plan)
+    assert dict(native_kernel(realigned.launches[1]).defines)["TILE_N"] == 160
+    assert realigned.launches[1].grid == (9, 14, 1)
 
 
 def test_a_row_major_b_has_such_widths_in_a_flipped_product():
     """c.T = b.T @ a.T: TMA stores boxes of 16 columns of the tile, which are rows of c."""
-    launch = wgmma_plan.plan(call(half(1536, 1536), half(1536, 1536)))
+    launch = wgmma_plan.plan(make_call(half(1536, 1536), half(1536, 1536)))
     assert isinstance(launch, Plan)
     defines: dict[str, Any] = dict(native_kernel(launch.launches[0]).defines)
     args: dict[str, Any] = dict(launch.launches[0].args)
@@ -139,7 +141,7 @@ def test_a_row_major_b_has_such_widths_in_a_flipped_product():
         (half(1536, 1536).mT, half(1536, 1536)),  # neither operand has lines along k
         (half(1536, 1536), half(1536, 1544)[:, :1541]),  # threads store c
     ):
-        plan = wgmma_plan.plan(call(a, b))
+        plan = wgmma_plan.plan(make_call(a, b))
         assert isinstance(plan, Plan)
         assert dict(native_kernel(plan.launches[0]).defines)["C_COL_MAJOR"] == 0
 
@@ -147,7 +149,7 @@ def test_a_row_major_b_has_such_widths_in_a_flipped_product():
 @pytest.mark.parametrize("k_major", [True, False])
 def test_few_columns_are_rows_of_a_flipped_product(k_major):
     b = half(104, 8192).mT if k_major else half(8192, 104)
-    plan = wgmma_plan.plan(call(half(8192, 8192), b))
+    plan = wgmma_plan.plan(make_call(half(8192, 8192), b))
     assert isinstance(plan, Plan)
     defines: dict[str, Any] = dict(native_kernel(plan.launches[0]).defines)
     args: dict[str, Any] = dict(plan.launches[0].args)
@@ -156,13 +158,13 @@ def test_few_columns_are_rows_of_a_flipped_product(k_major):
 
 
 def test_an_n_tail_that_does_not_fit_is_refused():
-    asked = replace(call(half(4096, 512), half(512, 4224)), config={"TILE_N": 256, "N_TAIL": 64})
-    answer = wgmma_plan.plan(asked)
+    call = replace(make_call(half(4096, 512), half(512, 4224)), config={"TILE_N": 256, "N_TAIL": 64})
+    answer = wgmma_plan.plan(call)
     assert isinstance(answer, Rejected) and "narrow tiles" in answer.reason
 
 
 def split(M: int, N: int, K: int) -> Plan | Rejected:
-    return splitk_plan.plan(call(half(M, K), half(K, N)))
+    return splitk_plan.plan(make_call(half(M, K), half(K, N)))
 
 
 SPLITK = [(300, 304, 20008), (512, 512, 16384), (256, 256, 4096), (1024, 1024, 8192), (768, 3072, 16384)]
@@ -222,9 +224,9 @@ def test_what_a_split_leaves_whole(M, N, K, reason):
 
 @pytest.mark.parametrize(("batch", "M", "N"), [(0, 200, 264), (3, 200, 0), (0, 4096, 4104), (2, 0, 200)])
 def test_products_without_elements_launch_nothing(batch, M, N):
-    asked = call(half(batch, M, 4096), half(batch, 4096, N))
-    assert isinstance(splitk_plan.plan(asked), Rejected)
-    plan = wgmma_plan.plan(asked)
+    call = make_call(half(batch, M, 4096), half(batch, 4096, N))
+    assert isinstance(splitk_plan.plan(call), Rejected)
+    plan = wgmma_plan.plan(call)
     assert isinstance(plan, Rejected) or 0 in plan.launches[0].grid
 
 
@@ -232,8 +234,8 @@ def test_products_without_elements_launch_nothing(batch, M, N):
 @pytest.mark.parametrize(
     "plan",
     [
-        lambda: wgmma_plan.plan(call(half(4095, 4096), half(4097, 4096).mT)),
-        lambda: wgmma_plan.plan(call(half(1024, 1024), half(1024, 1024))),
+        lambda: wgmma_plan.plan(make_call(half(4095, 4096), half(4097, 4096).mT)),
+        lambda: wgmma_plan.plan(make_call(half(1024, 1024), half(1024, 1024))),
         lambda: split(300, 301, 20003),
         lambda: split(512, 512, 16384),
     ],
