@@ -187,7 +187,8 @@ def _added(op: str, mask: Tensor, dtype: torch.dtype) -> Tensor:
         return mask.to(dtype)
     if mask.dtype != torch.bool:
         raise DtypeError(op, "attn_mask", arguments.dtype_name(mask.dtype), f"bool or that of query, {dtype}")
-    return torch.zeros((), dtype=dtype, device=mask.device).masked_fill(mask.logical_not(), -torch.inf)
+    own = dtype if dtype.is_floating_point else torch.float32  # the op names a query of integers
+    return torch.zeros((), dtype=own, device=mask.device).masked_fill(mask.logical_not(), -torch.inf)
 
 
 def _expanded(op: str, name: str, tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -247,6 +248,6 @@ def normalize_window(op: str, window: Any, causal: bool) -> tuple[int | None, in
 
 def cast_sinks(sinks: Any, q: Any) -> Any:
     """Sinks in the type of the statistics, float32 or for float64 its own."""
-    if not isinstance(sinks, Tensor) or not isinstance(q, Tensor):
+    if not isinstance(sinks, Tensor) or not isinstance(q, Tensor) or sinks.layout is not torch.strided:
         return sinks  # the op's checks name what is wrong
     return sinks.to(torch.float64 if q.dtype == torch.float64 else torch.float32)

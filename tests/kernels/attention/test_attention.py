@@ -290,6 +290,16 @@ WRONG = {
     "sdpa of None": (lambda q, k, v: sdpa(q, k, None), errors.NotATensorError, "'value' is a NoneType"),
     "sdpa nested": (lambda q, k, v: sdpa(q, nested(k), v), errors.LayoutError, "'key' has layout nested"),
     "sdpa sparse": (lambda q, k, v: sdpa(q, k, v.to_sparse()), errors.LayoutError, "'value' has layout"),
+    "sdpa of integers, masked": (
+        lambda q, k, v: sdpa(q.int(), q, q, torch.ones(5, 5) > 0),
+        errors.DtypeError,
+        "'query' has dtype int32",
+    ),
+    "sinks of integers of oneDNN": (
+        lambda q, k, v: portable.attention(q, k, v, sinks=torch.ones(4, dtype=torch.int8).to_mkldnn()),
+        errors.LayoutError,
+        "'sinks' has layout",
+    ),
     "sdpa mask list": (lambda q, k, v: sdpa(q, q, q, []), errors.NotATensorError, "'attn_mask' is a list"),
     "sdpa nested mask": (lambda q, k, v: sdpa(q, q, q, nested(q)), errors.LayoutError, "attn_mask"),
     "sdpa mask of int": (lambda q, k, v: sdpa(q, q, q, q[..., 0].int()), errors.DtypeError, "attn_mask"),
