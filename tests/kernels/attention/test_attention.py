@@ -293,7 +293,7 @@ WRONG = {
     "sdpa of integers, masked": (
         lambda q, k, v: sdpa(q.int(), q, q, torch.ones(5, 5) > 0),
         errors.DtypeError,
-        "'query' has dtype int32",
+        "'q' has dtype int32",
     ),
     "sinks of integers of oneDNN": (
         lambda q, k, v: portable.attention(q, k, v, sinks=torch.ones(4, dtype=torch.int8).to_mkldnn()),
