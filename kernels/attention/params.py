@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,8 +66,8 @@ class AttentionParams:
     """One call: B batches (sequences, of a paged cache) of H query and G key heads, M queries and N keys
     (varlen: all tokens; paged: the most keys of a sequence), head sizes D of q and k and E of v. `left` and
     `right` of None bound nothing; `causal` is folded into `right`. `offsets` is the length of cu_seqlens, 0
-    unless varlen; `page` the keys of a page, 0 unless paged. `heads` are tensors by role: q, k, v, o, lse,
-    bias, do, dlse and the gradients."""
+    unless varlen; `page` the keys of a page and `pages` their number, 0 unless paged. `heads` are tensors by
+    role: q, k, v, o, lse, bias, do, dlse and the gradients."""
 
     dtype: str
     B: int
@@ -84,6 +84,7 @@ class AttentionParams:
     heads: Mapping[str, Heads]
     offsets: int = 0
     page: int = 0
+    pages: int = 0
     sinks: bool = False
 
     @property
@@ -135,44 +136,53 @@ class AttentionParams:
         }  # fmt: skip
         return {name: known[name] if name in known else self.has(name.lower()) for name in names.split()}
 
-    def rows_of(self, name: str) -> tuple[int, int, int, int]:
-        """Columns, rows, heads and batches of a tensor."""
-        columns = self.E if name in ("v", "o", "do", "dv") else self.D
+    def columns(self, name: str) -> int:
+        if name in ("bias", "dbias"):
+            return self.N
+        return self.E if name in ("v", "o", "do", "dv") else self.D
+
+    def dims(self, name: str) -> tuple[tuple[int, int], ...]:
+        """Size and stride of a tensor's rows, heads and batches, of a paged cache pages."""
+        sizes = self.M, self.H, self.B
         if name in ("k", "v", "dk", "dv"):
-            return columns, self.N, self.G, self.B
-        return self.N if name in ("bias", "dbias") else columns, self.M, self.H, self.B
+            sizes = (self.page, self.G, self.pages) if self.page else (self.N, self.G, self.B)
+        return tuple(zip(sizes, reversed(self.heads[name].strides), strict=True))
+
+    def _rows_of_16_bytes(self, name: str) -> bool:
+        """Whether every row that there is starts at a multiple of 16 bytes."""
+        steps = (step for size, step in self.dims(name) if size > 1)
+        return self.heads[name].alignment >= 16 and all(step % 8 == 0 for step in steps)
 
     def copy_bytes(self, *names: str) -> int:
         """How wide rows of these tensors may be copied: 16 bytes where all are aligned to that, else an
         element."""
-        for name in names:
-            heads, (_, rows, count, batches) = self.heads[name], self.rows_of(name)
-            steps = zip((batches, count, rows), heads.strides, strict=True)
-            if heads.alignment < 16 or any(size > 1 and step % 8 for size, step in steps):
-                return 2
-        return 16
+        return 16 if all(self._rows_of_16_bytes(name) for name in names) else 2
 
-    def tma_descriptor(self, name: str, rows: int, heads_of_box: int = 1) -> TensorMap:
-        """Boxes of 64 columns and `rows` rows. A dimension that does not step has size 1, and one of size 1
-        a stride that the driver takes."""
-        heads, (columns, *sizes) = self.heads[name], self.rows_of(name)
-        steps = (heads.row, heads.head, heads.batch)
-        walked = tuple(size if step else 1 for size, step in zip(sizes, steps, strict=True))
-        strides = tuple(2 * (step if size > 1 else columns) for size, step in zip(walked, steps, strict=True))
-        return TensorMap(name, self.dtype, (columns, *walked), strides, (64, rows, heads_of_box, 1))
+    def tensor_map(
+        self, name: str, dims: Sequence[tuple[int, int]], box: Sequence[int], promotion: int = 256
+    ) -> TensorMap:
+        """The map of a tensor's columns and then `dims`, sizes and strides, in boxes of 64 columns by `box`.
+        A dimension that does not step has size 1, and one of size 1 a stride that the driver takes."""
+        columns, sizes = self.columns(name), [size if step else 1 for size, step in dims]
+        steps = [step if size > 1 else columns for size, (_, step) in zip(sizes, dims, strict=True)]
+        strides = tuple(2 * step for step in steps)
+        tensor = self.heads[name].tensor
+        return TensorMap(tensor, self.dtype, (columns, *sizes), strides, (64, *box), promotion)
 
-    def require_tma(self, names: str) -> None:
-        """Unsupported where no TMA descriptor covers one of the tensors."""
+    def require_tma(self, names: str, repeats: bool = False) -> None:
+        """Unsupported where no tensor map covers one of the tensors. `repeats`: heads and batches may have a
+        stride of 0."""
         for name in names.split():
-            heads, (columns, *sizes) = self.heads[name], self.rows_of(name)
-            steps = (heads.row, heads.head, heads.batch)
-            steps = [step for size, step in zip(sizes, steps, strict=True) if size > 1]
-            if heads.alignment < 16 or any(step % 8 for step in steps):
-                raise Unsupported(f"{heads.tensor} has rows that do not start at multiples of 16 bytes")
-            if sizes[0] > 1 and heads.row < columns:
-                raise Unsupported(f"{heads.tensor} has rows that overlap")
+            tensor, columns, dims = self.heads[name].tensor, self.columns(name), self.dims(name)
+            steps = [step for size, step in dims if size > 1]
+            if columns % 8 or not self._rows_of_16_bytes(name):
+                raise Unsupported(f"{tensor} has rows that do not start at multiples of 16 bytes")
+            if dims[0][0] > 1 and dims[0][1] < columns:
+                raise Unsupported(f"{tensor} has rows that overlap")
             if any(step < 0 or step >= 2**39 for step in steps):
-                raise Unsupported(f"{heads.tensor} has strides that a tensor map does not take")
+                raise Unsupported(f"{tensor} has strides that a tensor map does not take")
+            if 0 in steps and not repeats:
+                raise Unsupported(f"{tensor} has a stride of 0")
 
     def require(self, max_rows: int) -> None:
         """Unsupported where no kernel of the matrix units takes the call."""
@@ -200,11 +210,9 @@ _ABSENT = Heads("", 0, 0, 0, 16)
 _ROLES = {"dout": "do"}
 """A tensor by its field, where its name is a keyword of C++."""
 _STRIDED = ("q", "k", "v", "o", "lse", "bias", "dout", "dlse", "dq", "dk", "dv", "dbias")
-WORKSPACES = {
-    "stats": "stats", "bounds": "bounds", "tile_list": "tiles", "tile_counts": "counts", "o_partial": "part",
-    "max_partial": "part_m", "sum_partial": "part_l",
-}  # fmt: skip
-"""Fields that point to workspaces, which may have another name in a plan."""
+_TABLES = {"bounds", "tile_list", "tile_counts"}
+WORKSPACES = _TABLES | {"stats", "o_partial", "max_partial", "sum_partial"}
+"""Fields that point to workspaces."""
 _C_TYPES = {
     "q": "const void*", "k": "const void*", "v": "const void*", "bias": "const void*", "o": "void*",
     "lse": "float*", "sinks": "const float*", "dout": "const void*", "dlse": "const float*", "dq": "void*",
@@ -229,13 +237,13 @@ FIELDS: tuple[tuple[str, str, str], ...] = (
 
 def _values_of(p: AttentionParams) -> Iterator[tuple[str, Pointer | Scalar]]:
     """Every field, in order."""
-    absent = set() if p.is_varlen else {"bounds", "tile_list", "tile_counts"}
+    absent = set() if p.is_varlen else _TABLES
     given = {"sinks"} if p.sinks else set()
     given |= {"block_table", "seq_lens"} if p.page else set()
     for name in _C_TYPES:
         heads = p.heads.get(_ROLES.get(name, name))
         if name in WORKSPACES:
-            yield name, _NULL if name in absent else Pointer(WORKSPACES[name], True)
+            yield name, _NULL if name in absent else Pointer(name, True)
         elif heads is not None or name in given:
             yield name, Pointer(heads.tensor if heads else name)
         else:
@@ -358,7 +366,7 @@ def _paged(call: Call) -> AttentionParams:
     table = call["block_table"]
     heads["block_table"] = Heads("block_table", 0, 0, table.strides[0], table.alignment)
     N = a["W"] * a["S"] if a["P"] else 0
-    return _params(call, heads, B=a["Z"], M=a["M"], N=N, page=a["S"])
+    return _params(call, heads, B=a["Z"], M=a["M"], N=N, page=a["S"], pages=a["P"])
 
 
 def _require_contiguous_rows(name: str, info: TensorInfo) -> None:
@@ -378,19 +386,17 @@ def require_decode(call: Call, p: AttentionParams) -> None:
         raise Unsupported(f"{p.N} keys: key numbers are 32-bit")
 
 
-def _params(
-    call: Call, heads: dict[str, Heads], *, B: int, M: int, N: int, offsets: int = 0, page: int = 0
-) -> AttentionParams:
+def _params(call: Call, heads: dict[str, Heads], *, B: int, M: int, N: int, **more: int) -> AttentionParams:
     """`causal` is one side of the window; a side that hides no key is None. Paged is causal."""
     a, given = call.axes, call.params
     left, right = given["window_left"], given.get("window_right")
-    if given.get("causal") or page:
+    if given.get("causal") or "page" in more:
         right = 0 if right is None else min(right, 0)
     return AttentionParams(
         call["q"].dtype, B, a["H"], a["G"], M, N, a["D"], a["E"],
         a["D"] ** -0.5 if given["scale"] is None else given["scale"], given["softcap"],
         None if left is None or left >= N - 1 else left, None if right is None or right >= M - 1 else right,
-        heads, offsets, page, call.has("sinks"),
+        heads, sinks=call.has("sinks"), **more,
     )  # fmt: skip
 
 

@@ -74,10 +74,15 @@ def native_kernel(
     return NativeKernel(source, entry, threads, tuple(made), shared, pdl)
 
 
-def fitted(tile: Any, config: Mapping[str, Any], **named: str) -> Any:
-    """A NamedTuple with a config's values over its own: field=tunable."""
-    values = {field: config.get(name) for field, name in named.items()}
+def fitted(tile: Any, config: Mapping[str, Any], prefix: str = "") -> Any:
+    """A NamedTuple with a config's values over its own: tunables are named as its fields, in capitals."""
+    values = {field: config.get(prefix + field.upper()) for field in tile._fields}
     return tile._replace(**{field: value for field, value in values.items() if value is not None})
+
+
+def defines_of(tile: Any) -> dict[str, Any]:
+    """A NamedTuple's fields as defines of the same names, in capitals."""
+    return {field.upper(): value for field, value in tile._asdict().items()}
 
 
 def ints(**values: int) -> Arguments:
@@ -113,6 +118,21 @@ DK_DV, DQ = Accumulators(True, True, True), Accumulators(False, True, False)
 DK, DV = Accumulators(True, True, False), Accumulators(True, False, True)
 
 
+_PREPROCESS_ROWS, _PREPROCESS_THREADS = 16, 256  # of a block of bwd_preprocess.cu
+
+
+def preprocess(device: Device, p: AttentionParams) -> tuple[Launch, Workspace]:
+    """lse_log2 and delta of every query, for sm80's and AMD's gradients, and where they lie; a step of 32
+    queries reads past the last. AMD copies 16 bytes from any address."""
+    copy_bytes = 16 if device.vendor == "rocm" else p.copy_bytes("do", "o")
+    defines, tiles = {"COPY_BYTES": copy_bytes, **p.flags("DLSE")}, ceil_div(p.M, _PREPROCESS_ROWS)
+    source, entry = DEVICE / "bwd_preprocess.cu", "attention_bwd_preprocess"
+    kernel = native_kernel(device, p, source, entry, _PREPROCESS_THREADS, defines)
+    args = p.struct("dout o lse dlse stats"), *ints(tiles=tiles)
+    stats = Workspace("stats", (p.B * p.H * p.M + 32, 2), "float32")
+    return Launch(kernel, (tiles * p.B * p.H, 1, 1), args), stats
+
+
 class Tiled(NamedTuple):
     """A launch over tiles of `rows` keys, or else queries."""
 
@@ -132,12 +152,24 @@ def tiles_of(p: AttentionParams, rows: int, of_keys: bool = False) -> int:
     return max_tiles(tokens, p.offsets, rows) if p.is_varlen and tokens else ceil_div(tokens, rows)
 
 
+def tiled(
+    p: AttentionParams, kernel: NativeKernel, rows: int, pointers: str, counts: str, of_keys: bool = False
+) -> Tiled:
+    """The launch of a block per tile of `rows` queries of a head, or else keys of a KV head. After the struct
+    with `pointers` the kernel takes some `counts`: tiles of a head, heads of all batches, blocks."""
+    tiles, heads = tiles_of(p, rows, of_keys), p.B * (p.G if of_keys else p.H)
+    known = {"tiles": tiles, "lines": heads, "blocks": tiles * heads}
+    numbers = ints(**{name: known[name] for name in counts.split()})
+    args = p.struct(f"{pointers} {TABLES}"), *numbers
+    return Tiled(Launch(kernel, (tiles * heads, 1, 1), args), rows, of_keys)
+
+
 def tiled_plan(
-    device: Device, p: AttentionParams, first: Sequence[Launch], tiled: Sequence[Tiled],
-    workspaces: Sequence[Workspace] = (),
-) -> Plan:  # fmt: skip
-    """`first`, then the tiled launches, of varlen each with its table of tiles before it."""
-    launches, table, spaces = [*first], None, [*workspaces]
+    device: Device, p: AttentionParams, tiled: Sequence[Tiled], first: tuple[Launch, Workspace] | None = None
+) -> Plan:
+    """`first`, which fills its workspace, and the tiled launches, of varlen each after its table of tiles."""
+    launches, spaces = ([first[0]], [first[1]]) if first else ([], [])
+    table = None
     for launch, rows, of_keys in tiled:
         if p.is_varlen and table != (rows, of_keys):
             table = rows, of_keys
@@ -160,7 +192,7 @@ def tile_table(p: AttentionParams, tile: int, *, of_keys: bool = False, kv_heads
         "reach": reach, "together": kv_heads_per_band,
         "backwards": int(not of_keys and p.right is not None and p.left is None),
     }  # fmt: skip
-    names = ("cu_seqlens_q", "cu_seqlens_k", "bounds", "ranks", "firsts", "tiles", "counts")
+    names = ("cu_seqlens_q", "cu_seqlens_k", "bounds", "ranks", "firsts", "tile_list", "tile_counts")
     args: list[tuple[str, Argument]] = [(name, Pointer(name)) for name in names]
     kernel = NativeKernel(DEVICE / "varlen_tiles.cu", "attention_varlen_tiles", 256)
     return Launch(kernel, (1, 1, 1), (*args, *ints(**numbers)))
@@ -173,31 +205,55 @@ def tile_workspaces(p: AttentionParams, tokens: int, tile: int) -> tuple[Workspa
         Workspace("bounds", (sequences, 4), "int32"),
         Workspace("ranks", (sequences,), "int32"),
         Workspace("firsts", (sequences + 1,), "int32"),
-        Workspace("tiles", (max_tiles(tokens, p.offsets, tile), 2), "int32"),
-        Workspace("counts", (2,), "int32"),
+        Workspace("tile_list", (max_tiles(tokens, p.offsets, tile), 2), "int32"),
+        Workspace("tile_counts", (2,), "int32"),
     )
 
 
 # --- decode -----------------------------------------------------------------------------------------------
 
-
-class Splits(NamedTuple):
-    """How many splits of a sequence's keys a grid and the workspaces have room for, and the most that the GPU
-    has room for: with it a sequence's splits follow from its own length, and its bits from it alone."""
-
-    count: int
-    most: int
+PARTIALS = "o_partial max_partial sum_partial"
+"""The workspaces of acc_o, row_max and row_sum of every query's splits, until they are combined."""
 
 
-def kv_splits(call: Call, p: AttentionParams, tiles: int, resident: int, chunk: int) -> Splits:
-    """Splits of at least `chunk` keys, where blocks of whole sequences leave multiprocessors idle that hold
-    `resident` blocks each; a KV head has `tiles` tiles of queries."""
+class Decode(NamedTuple):
+    """A decode: `tiles` of a KV head's queries; splits of at least `chunk` keys: how many the grid and the
+    workspaces have room for, and the most that the GPU has room for. With that a sequence's splits follow
+    from its own length, and its bits from it alone."""
+
+    tiles: int
+    chunk: int
+    splits: int
+    max_splits: int
+
+    def defines(self, p: AttentionParams) -> dict[str, Any]:
+        return {"D": p.D, "E": p.E, "PAGE": p.page, "CHUNK": self.chunk, **p.flags("LEFT RIGHT SOFTCAP")}
+
+    def blocks(self, p: AttentionParams) -> int:
+        return p.B * p.G * self.tiles * self.splits
+
+    def launch(self, p: AttentionParams, kernel: NativeKernel, pointers: str, maps: Arguments = ()) -> Launch:
+        """Of a native kernel."""
+        numbers = {"tiles": self.tiles, "splits": self.splits, "max_splits": self.max_splits}
+        args = *maps, p.struct(f"q block_table seq_lens {pointers}"), *ints(pages=p.pages, **numbers)
+        return Launch(kernel, (self.blocks(p), 1, 1), args)
+
+
+def decode_of(call: Call, p: AttentionParams, tile_rows: int, resident: int) -> Decode:
+    """With splits where blocks of whole sequences leave multiprocessors idle that hold `resident` blocks
+    each."""
+    tiles, chunk = ceil_div(p.M * p.qheads_per_kvhead, tile_rows), call.config["CHUNK"]
     most = max(1, resident * call.device.multiprocessors // max(1, p.G * tiles))
-    return Splits(max(1, min(most, ceil_div(p.N, chunk))), most)
+    return Decode(tiles, chunk, max(1, min(most, ceil_div(p.N, chunk))), most)
 
 
-def partial_workspaces(p: AttentionParams, splits: int) -> tuple[Workspace, ...]:
-    """acc_o, row_max and row_sum of every query's `splits` splits, until they are combined."""
-    shape = (p.B, p.H, p.M, splits)
-    sizes = {"part": (*shape, p.E), "part_m": shape, "part_l": shape}
-    return tuple(Workspace(name, each, "float32") for name, each in sizes.items())
+def decode_plan(
+    call: Call, p: AttentionParams, decode: Decode, split: Launch, combine: Launch | None
+) -> Plan:
+    """The launch over the splits and, unless it writes o itself, their combination."""
+    if combine is None:
+        return finished(call.device, [split])
+    shape = (p.B, p.H, p.M, decode.splits)
+    sizes = ((*shape, p.E), shape, shape)
+    spaces = [Workspace(*each, "float32") for each in zip(PARTIALS.split(), sizes, strict=True)]
+    return finished(call.device, [split, combine], spaces)

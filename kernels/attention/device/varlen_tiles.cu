@@ -52,12 +52,12 @@ DEVICE int class_of(int tokens) {
 }
 
 // `bounds`: begin and end of every sequence's queries, then of its keys; `ranks`: the sequences in order; `firsts`:
-// each one's first tile in that order; `tiles`: sequence and number of the tile; `counts`: of tiles, and 0 for
-// those claimed. Sequences' tiles are of `tile` queries, or with `of_keys` keys; `reach` bounds how many of the
+// each one's first tile in that order; `tile_list`: sequence and number of the tile; `tile_counts`: of tiles, and 0
+// for those claimed. Sequences' tiles are of `tile` queries, or with `of_keys` keys; `reach` bounds how many of the
 // other kind a tile meets. With `backwards` a sequence's last tile is walked first.
 KERNEL(THREADS) void attention_varlen_tiles(const int* cu_seqlens_q, const int* cu_seqlens_k, int* bounds, int* ranks,
-                                            int* firsts, int* tiles, uint32_t* counts, int count, int queries,
-                                            int keys, int tile, int of_keys, int reach, int together,
+                                            int* firsts, int* tile_list, uint32_t* tile_counts, int count,
+                                            int queries, int keys, int tile, int of_keys, int reach, int together,
                                             int backwards) {
     launch_dependents();
     SHARED int line[THREADS + GROUPS];
@@ -121,8 +121,8 @@ KERNEL(THREADS) void attention_varlen_tiles(const int* cu_seqlens_q, const int* 
     }
     if (thread == 0) {
         begins[sequences] = all;
-        counts[0] = all;
-        counts[1] = 0;
+        tile_counts[0] = all;
+        tile_counts[1] = 0;
     }
     barrier();
 
@@ -144,7 +144,7 @@ KERNEL(THREADS) void attention_varlen_tiles(const int* cu_seqlens_q, const int* 
                 place += smaller(tiles_there, number) + (other < rank && tiles_there > number);
             }
         }
-        tiles[place * 2] = z;
-        tiles[place * 2 + 1] = backwards ? begins[rank + 1] - begins[rank] - 1 - number : number;
+        tile_list[place * 2] = z;
+        tile_list[place * 2 + 1] = backwards ? begins[rank + 1] - begins[rank] - 1 - number : number;
     }
 }

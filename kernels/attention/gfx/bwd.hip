@@ -220,6 +220,11 @@ struct BlockProblem {
     ScoreScale score_scale;
     int first, begin, stop;  // the block's first own row, and where the streamed rows begin and stop
 
+    DEVICE void set_stats(const AttentionParams& p, int64_t batch_head) {
+        lse_log2 = p.stats + batch_head * 2 * p.seqlen_q;
+        delta = lse_log2 + p.seqlen_q;
+    }
+
     DEVICE BlockProblem(const BlockRows& rows, const ScoreScale& score_scale) : score_scale(score_scale) {
         mask = {rows.low, rows.high, rows.stop};
         first = rows.first;
@@ -472,10 +477,8 @@ DEVICE BlockRows rows_of(int tile, const VarlenTables& tables, const AttentionPa
 }
 
 #if OWNS_KEYS
-// `lse_log2`, `delta`: of [batch, head, query]. `blocks` in all, of which a head has `tiles`.
-KERNEL_RESIDENT(THREADS, BLOCKS_PER_CU)
-void attention_bwd_dkdv(const AttentionParams params, const float* lse_log2, const float* delta, int tiles,
-                        int blocks) {
+// `blocks` in all, of which a head has `tiles`.
+KERNEL_RESIDENT(THREADS, BLOCKS_PER_CU) void attention_bwd_dkdv(const AttentionParams params, int tiles, int blocks) {
     const AttentionParams& p = params;
     SHARED __attribute__((aligned(16))) char lds[StreamedTile::BYTES + Own::BYTES];
     const XcdTile work = xcd_tile<VARLEN>(blocks, tiles, p.kv_heads, false);
@@ -499,12 +502,10 @@ void attention_bwd_dkdv(const AttentionParams params, const float* lse_log2, con
     Accumulators acc;
 #pragma unroll 1
     for (int64_t head = kv_head * p.qheads_per_kvhead; head < (kv_head + 1) * p.qheads_per_kvhead; ++head) {
-        const int64_t batch_head = batch * p.heads + head;
         problem.streamed = pair_of(q + batch * p.q_batch + head * p.q_head,
                                    dout + batch * p.dout_batch + head * p.dout_head, p.q_row, p.dout_row, rows.stop, p);
         problem.bias = static_cast<const T*>(p.bias) + batch * p.bias_batch + head * p.bias_head;
-        problem.lse_log2 = lse_log2 + batch_head * p.seqlen_q;
-        problem.delta = delta + batch_head * p.seqlen_q;
+        problem.set_stats(p, batch * p.heads + head);
         mainloop(problem, streamed, own, acc);
     }
     if (ACC_D) {
@@ -517,14 +518,11 @@ void attention_bwd_dkdv(const AttentionParams params, const float* lse_log2, con
     }
 }
 #else
-KERNEL_RESIDENT(THREADS, BLOCKS_PER_CU)
-void attention_bwd_dq(const AttentionParams params, const float* lse_log2, const float* delta, int tiles,
-                      int blocks) {
+KERNEL_RESIDENT(THREADS, BLOCKS_PER_CU) void attention_bwd_dq(const AttentionParams params, int tiles, int blocks) {
     const AttentionParams& p = params;
     SHARED __attribute__((aligned(16))) char lds[StreamedTile::BYTES + Own::BYTES];
     const XcdTile work = xcd_tile<VARLEN>(blocks, tiles, p.heads, true);
-    const int64_t batch = work.batch, head = work.head, batch_head = batch * p.heads + head;
-    const int64_t kv_head = head / p.qheads_per_kvhead;
+    const int64_t batch = work.batch, head = work.head, kv_head = head / p.qheads_per_kvhead;
     const VarlenTables tables(p);
     if (VARLEN && !tables.has(work.tile)) {
         return;
@@ -542,8 +540,7 @@ void attention_bwd_dq(const AttentionParams params, const float* lse_log2, const
                                p.k_row, p.v_row, rows.stop, p);
     problem.bias = static_cast<const T*>(p.bias) + batch * p.bias_batch + head * p.bias_head;
     problem.bias_row = p.bias_row;
-    problem.lse_log2 = lse_log2 + batch_head * p.seqlen_q;
-    problem.delta = delta + batch_head * p.seqlen_q;
+    problem.set_stats(p, batch * p.heads + head);
     const StreamedTile streamed(lds);
     const Own own(problem.own, rows.first, lds + StreamedTile::BYTES);
     Accumulators acc;

@@ -125,10 +125,8 @@ DEVICE int lane_key(const TileOrigin& at, int m) {
 }
 DEVICE int lane_query(const TileOrigin& at, int n) { return at.query + at.wave_query + n * MMA_N + lane_column(); }
 
-// `lse_log2`, `delta`: of [batch, head, query]. `blocks` in all, of which a head has `tiles`, `key_tiles` of a row.
-KERNEL_RESIDENT(THREADS, 2)
-void attention_dbias(const AttentionParams params, const float* lse_log2, const float* delta, int key_tiles, int tiles,
-                     int blocks) {
+// `blocks` in all, of which a head has `tiles`, `key_tiles` of a row.
+KERNEL_RESIDENT(THREADS, 2) void attention_dbias(const AttentionParams params, int key_tiles, int tiles, int blocks) {
     const AttentionParams& p = params;
     const int queries = p.seqlen_q, keys = p.seqlen_k, low = keys - queries - p.left, high = keys - queries + p.right;
     SHARED __attribute__((aligned(16))) char lds[2 * Operand::bytes(TILE)];
@@ -165,11 +163,12 @@ void attention_dbias(const AttentionParams params, const float* lse_log2, const 
             biases[n][m] = from.load(lane_query(at, n), lane_key(at, m));
         }
     }
-    const int64_t first_row = (batch * p.heads + head) * queries;
+    const float* const lse_log2 = p.stats + (batch * p.heads + head) * 2 * queries;  // of the head's queries
+    const float* const delta = lse_log2 + queries;
     for (int n = 0; n < FRAGMENTS_N; ++n) {
         const int query = lane_query(at, n);
-        const float own_lse_log2 = lse_log2[first_row + min(query, queries - 1)];
-        const float own_delta = delta[first_row + min(query, queries - 1)];
+        const float own_lse_log2 = lse_log2[min(query, queries - 1)];
+        const float own_delta = delta[min(query, queries - 1)];
         for (int m = 0; m < FRAGMENTS_M; ++m) {
             const int key = lane_key(at, m);
             const auto lane_bias = __builtin_bit_cast(vec<T, ELEMENTS_PER_LANE>, biases[n][m]);

@@ -10,7 +10,7 @@
 // Which column of v a row of the product stands for follows from that.
 //
 // Defines: ELEMENT (bf16, f16); D, E: head sizes; PAGE: keys of a page, 0 where a sequence's keys are contiguous; CHUNK: the
-// fewest keys of a split; LEFT, RIGHT: whether the window's sides hide keys; CAP: whether there is a softcap; SINKS;
+// fewest keys of a split; LEFT, RIGHT: whether the window's sides hide keys; SOFTCAP, SINKS: whether there are any;
 // PARAMS_LAYOUT (params.h).
 #include "attention/device/params.h"
 #include "attention/device/seqlen_info.h"
@@ -243,7 +243,7 @@ DEVICE void apply_mask(float (&scores)[ELEMENTS_PER_LANE], const AccumulatorFrag
                        float scale, float cap) {
     for (int i = 0; i < ELEMENTS_PER_LANE; ++i) {
         scores[i] = products.get(i) * scale;
-        if (CAP) {
+        if (SOFTCAP) {
             scores[i] = cap * (1.0f - 2.0f * rcp_fast(1.0f + exp2_ftz(scores[i])));
         }
     }

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from portable.kernels.attention.params import (
     MAX_TOKENS,
+    Arguments,
     AttentionParams,
     Unsupported,
     require_decode,
@@ -17,22 +18,24 @@ from portable.kernels.attention.planning import (
     DK_DV,
     DQ,
     DV,
-    TABLES,
+    PARTIALS,
     Accumulators,
     Tiled,
+    decode_of,
+    decode_plan,
+    defines_of,
     finished,
     fitted,
     ints,
-    kv_splits,
     native_kernel,
-    partial_workspaces,
     planner,
+    preprocess,
+    tiled,
     tiled_plan,
-    tiles_of,
 )
 from portable.kernels.attention.triton.plan import combine_launch
 from portable.layout import ceil_div
-from portable.plan import Argument, Call, Launch, NativeKernel, Plan, TensorMap, Workspace
+from portable.plan import Call, Launch, NativeKernel, Plan, TensorMap
 
 _HERE = Path(__file__).resolve().parent
 HEAD_UNIT = 16  # of head sizes as kernels hold them: a matrix instruction's
@@ -56,7 +59,7 @@ _FEW_QUERIES = 64  # which one m-tile of each warp takes
 class Tile(NamedTuple):
     """Keys of a step, warps of a block, and m-tiles of 16 queries of a warp."""
 
-    n: int
+    tile_n: int
     warps: int
     m_tiles: int
 
@@ -66,7 +69,7 @@ class Tile(NamedTuple):
 
     def shared(self, d: int, e: int) -> int:
         """Queries, keys and values, each row 16 bytes longer; o takes their place."""
-        inputs = (self.m + self.n) * (2 * d + 16) + self.n * (2 * e + 16)
+        inputs = (self.m + self.tile_n) * (2 * d + 16) + self.tile_n * (2 * e + 16)
         return max(inputs, self.m * (2 * e + 16))
 
 
@@ -85,7 +88,7 @@ def tile_for(p: AttentionParams, queries: int, call: Call) -> Tile:
     tile = next(fitting, tiles[-1])
     if queries <= _FEW_QUERIES:
         tile = tile._replace(m_tiles=1)
-    return fitted(tile, call.config, n="TILE_N", warps="WARPS", m_tiles="M_TILES")
+    return fitted(tile, call.config)
 
 
 @planner
@@ -97,19 +100,16 @@ def forward(call: Call, p: AttentionParams) -> Plan:
     queries = p.M // max(p.offsets - 1, 1) if p.is_varlen else p.M
     (d, e), tile = p.padded(HEAD_UNIT), tile_for(p, queries, call)
     defines = {
-        "HEAD_D": d, "HEAD_E": e, "TILE_N": tile.n, "WARPS": tile.warps, "M_TILES": tile.m_tiles,
+        "HEAD_D": d, "HEAD_E": e, **defines_of(tile),
         "COPY_BYTES": p.copy_bytes("q", "k", "v"), "STORE_BYTES": 2 if p.E % 8 else p.copy_bytes("o"),
         "SCALED": p.softcap is None and not p.scale > 0, **p.flags("LEFT RIGHT SOFTCAP SINKS VARLEN"),
     }  # fmt: skip
-    kernel, tiles = _kernel(call, p, "fwd.cu", tile.warps, defines, tile.shared(d, e)), tiles_of(p, tile.m)
-    args = p.struct(f"q k v o lse sinks {TABLES}"), *ints(tiles=tiles)
-    launch = Launch(kernel, (tiles * p.B * p.H, 1, 1), args)
-    return tiled_plan(call.device, p, (), [Tiled(launch, tile.m)])
+    kernel = _kernel(call, p, "fwd.cu", tile.warps, defines, tile.shared(d, e))
+    return tiled_plan(call.device, p, [tiled(p, kernel, tile.m, "q k v o lse sinks", "tiles")])
 
 
 # --- attention_backward and attention_varlen_backward -------------------------------------------------------
 
-_PREPROCESS_ROWS = 16  # queries of a block of bwd_preprocess.cu
 _FEW_ROWS = 64  # which one m-tile of each warp takes
 _ACC_COLUMNS = 256  # of accumulators that a warp's registers hold for 16 rows
 _REGISTERS = 200  # as `registers` counts: with more, kernels spill (sm_80, sm_90a, sm_100; 2026-11-22)
@@ -174,38 +174,28 @@ def backward_tile_for(p: AttentionParams, acc: Accumulators, call: Call) -> Back
         wide = registers(p, acc, tile) > _REGISTERS or (few and tile.m_tiles > 1)
         if taken <= call.device.shared_memory and not wide:
             break
-    of = "" if acc.owns_keys else "DQ_"
-    return fitted(tile, call.config, step=f"{of}STEP", warps=f"{of}WARPS", m_tiles=f"{of}M_TILES")
+    return fitted(tile, call.config, "" if acc.owns_keys else "DQ_")
 
 
 @planner
 def backward(call: Call, p: AttentionParams) -> Plan:
     """dq, dk and dv: each query's statistics, then dk and dv, then dq."""
     p.require(MAX_TOKENS)
-    tiled = [_gradient(call, p, acc, backward_tile_for(p, acc, call)) for acc in parts_of(p)]
-    stats = Workspace("stats", (p.B * p.H, p.M, 2), "float32")
-    return tiled_plan(call.device, p, [_preprocess(call, p)], tiled, [stats])
-
-
-def _preprocess(call: Call, p: AttentionParams) -> Launch:
-    defines = {"COPY_BYTES": p.copy_bytes("do", "o"), **p.flags("DLSE")}
-    kernel, tiles = _kernel(call, p, "bwd_preprocess.cu", 8, defines), -(-p.M // _PREPROCESS_ROWS)
-    return Launch(kernel, (tiles * p.B * p.H, 1, 1), (p.struct("dout o lse dlse stats"), *ints(tiles=tiles)))
+    gradients = [_gradient(call, p, acc, backward_tile_for(p, acc, call)) for acc in parts_of(p)]
+    return tiled_plan(call.device, p, gradients, preprocess(call.device, p))
 
 
 def _gradient(call: Call, p: AttentionParams, acc: Accumulators, tile: BackwardTile) -> Tiled:
     d, e = p.padded(HEAD_UNIT)
-    by_chunks = all(p.rows_of(name)[0] % 8 == 0 for name in acc.written)
+    by_chunks = all(p.columns(name) % 8 == 0 for name in acc.written)
     defines = {
-        "KEYS": acc.owns_keys, "HEAD_D": d, "HEAD_E": e, "SUM_D": acc.d, "SUM_E": acc.e, "STEP": tile.step,
-        "WARPS": tile.warps, "M_TILES": tile.m_tiles, "COPY_BYTES": p.copy_bytes("k", "v", "q", "do"),
+        "KEYS": acc.owns_keys, "HEAD_D": d, "HEAD_E": e, "SUM_D": acc.d, "SUM_E": acc.e, **defines_of(tile),
+        "COPY_BYTES": p.copy_bytes("k", "v", "q", "do"),
         "STORE_BYTES": p.copy_bytes(*acc.written) if by_chunks else 2, **p.flags("SOFTCAP BIAS VARLEN"),
     }  # fmt: skip
     kernel = _kernel(call, p, "bwd.cu", tile.warps, defines, tile.shared(acc, d, e))
-    tiles, lines = tiles_of(p, tile.rows, acc.owns_keys), p.B * (p.G if acc.owns_keys else p.H)
-    struct = p.struct(f"q k v dout bias stats {' '.join(acc.written)} {TABLES}")
-    launch = Launch(kernel, (tiles * lines, 1, 1), (struct, *ints(lines=lines, tiles=tiles)))
-    return Tiled(launch, tile.rows, acc.owns_keys)
+    pointers = f"q k v dout bias stats {' '.join(acc.written)}"
+    return tiled(p, kernel, tile.rows, pointers, "lines tiles", acc.owns_keys)
 
 
 # --- attention_dbias ----------------------------------------------------------------------------------------
@@ -219,7 +209,7 @@ class DbiasTile(Tile):
 
     def shared(self, d: int, e: int) -> int:
         """Queries and do, keys and values, each row 16 bytes longer."""
-        return (self.m + self.n) * (2 * d + 16 + 2 * e + 16)
+        return (self.m + self.tile_n) * (2 * d + 16 + 2 * e + 16)
 
 
 # Measured 2026-11-22 on the H200, 16 heads of 128, two m-tiles and one, us: 4096 full 566 and 664, causal 371
@@ -236,7 +226,7 @@ def dbias_tile_for(p: AttentionParams, call: Call, bias_bytes: int) -> DbiasTile
     rooms = ((device.shared_memory - _RESERVED) // 2, device.shared_memory)
     fitting = (tile for room in rooms for tile in tiles if tile.shared(d, e) <= room)
     tile = next(fitting, tiles[-1])
-    return fitted(tile, call.config, n="TILE_N", warps="WARPS", m_tiles="M_TILES")
+    return fitted(tile, call.config)
 
 
 def _steps(call: Call, tile: DbiasTile, tiles: int, steps: int) -> int:
@@ -244,7 +234,7 @@ def _steps(call: Call, tile: DbiasTile, tiles: int, steps: int) -> int:
     multiprocessors stand idle."""
     if call.config.get("STEPS"):
         return call.config["STEPS"]
-    enough = -(-tiles * steps // (_BLOCKS.get(tile.m_tiles, 2) * call.device.multiprocessors))
+    enough = ceil_div(tiles * steps, _BLOCKS.get(tile.m_tiles, 2) * call.device.multiprocessors)
     return min(_MAX_STEPS, 1 << max(enough - 1, 0).bit_length())
 
 
@@ -254,11 +244,11 @@ def dbias(call: Call, p: AttentionParams) -> Plan:
     p.require(_MAX_ROWS)
     bias_bytes = 2 if p.N % 8 else p.copy_bytes("bias", "dbias")
     (d, e), tile = p.padded(HEAD_UNIT), dbias_tile_for(p, call, bias_bytes)
-    tiles = -(-p.M // tile.m)
-    chunk = tile.n * _steps(call, tile, tiles * p.B * p.H, -(-p.N // tile.n))
-    chunks = -(-p.N // chunk)
+    tiles = ceil_div(p.M, tile.m)
+    chunk = tile.tile_n * _steps(call, tile, tiles * p.B * p.H, ceil_div(p.N, tile.tile_n))
+    chunks = ceil_div(p.N, chunk)
     defines = {
-        "HEAD_D": d, "HEAD_E": e, "TILE_N": tile.n, "WARPS": tile.warps, "M_TILES": tile.m_tiles,
+        "HEAD_D": d, "HEAD_E": e, **defines_of(tile),
         "COPY_BYTES": 2 if p.E % 8 else p.copy_bytes("q", "k", "v", "do", "o"), "BIAS_BYTES": bias_bytes,
         **p.flags("LEFT RIGHT SOFTCAP DLSE"),
     }  # fmt: skip
@@ -289,33 +279,24 @@ def decode(call: Call, p: AttentionParams) -> Plan:
 def decode_tma(call: Call, p: AttentionParams) -> Plan:
     """The splits by TMA."""
     require_decode(call, p)
-    maps = tuple((f"map_{role}", tma_descriptor(call, p, role)) for role in ("k", "v"))
+    if any(size == 0 for size, _ in p.dims("k")):
+        raise Unsupported("no keys to copy")
+    p.require_tma("k v")
     stage = DECODE_KEYS * 128 * (ceil_div(p.D, 64) + ceil_div(p.E, 64))
-    return _decode(call, p, stage, maps)
+    return _decode(call, p, stage, (("map_k", _tensor_map(p, "k")), ("map_v", _tensor_map(p, "v"))))
 
 
-def tma_descriptor(call: Call, p: AttentionParams, role: str) -> TensorMap:
+def _tensor_map(p: AttentionParams, name: str) -> TensorMap:
     """Boxes of 64 columns of a stage's keys of one head in one page, or in one sequence.
 
     With a promotion of 256 bytes the copies of both halves of a row ask for all of it: 3 % slower over 64
     sequences, 5 % over one (H200, 2026-11-22).
     """
-    heads = p.heads[role]
-    info, steps = call[heads.tensor], (heads.head, heads.row, heads.batch)
-    columns, sizes = info.shape[-1], (p.G, p.page or p.N, info.shape[0] if p.page else p.B)
-    walked = [step for size, step in zip(sizes, steps, strict=True) if size > 1]
-    if 0 in sizes:
-        raise Unsupported("no keys to copy")
-    if columns % 8 or heads.alignment < 16 or any(step % 8 for step in walked):
-        raise Unsupported(f"{heads.tensor} has rows that do not start at multiples of 16 bytes")
-    if any(not columns <= step < 2**39 for step in walked):
-        raise Unsupported(f"{heads.tensor} has strides that a tensor map does not take")
-    strides = tuple(2 * (s if size > 1 else columns) for size, s in zip(sizes, steps, strict=True))
-    box = (64, 1, DECODE_KEYS, 1)
-    return TensorMap(heads.tensor, info.dtype, (columns, *sizes), strides, box, promotion=128)
+    rows, heads, batches = p.dims(name)
+    return p.tensor_map(name, (heads, rows, batches), (1, DECODE_KEYS, 1), promotion=128)
 
 
-def _decode(call: Call, p: AttentionParams, stage: int, maps: tuple[tuple[str, Argument], ...] = ()) -> Plan:
+def _decode(call: Call, p: AttentionParams, stage: int, maps: Arguments = ()) -> Plan:
     """A plan whose blocks hold `stage` bytes a warp and stage. Fewer stages, then fewer warps, where they
     do not fit; the keys are split where blocks of whole sequences leave multiprocessors idle."""
     q = p.heads["q"]
@@ -323,30 +304,21 @@ def _decode(call: Call, p: AttentionParams, stage: int, maps: tuple[tuple[str, A
         raise Unsupported("rows of queries are not aligned to 4 bytes")
     if p.page % 16:
         raise Unsupported(f"pages of {p.page} keys are no multiple of 16")
-    config, space = call.config, call.device.shared_memory
-    warps, chunk = config["WARPS"], config["CHUNK"]
-    tiles = ceil_div(p.M * p.qheads_per_kvhead, DECODE_TILE_ROWS)
+    warps, space = call.config["WARPS"], call.device.shared_memory
     while warps > 1 and space - _BESIDE < 2 * warps * stage:
         warps //= 2
-    stages = min(config["STAGES"], (space - _BESIDE) // (warps * stage))
+    stages = min(call.config["STAGES"], (space - _BESIDE) // (warps * stage))
     if stages < 2:
         raise Unsupported("two tiles do not fit shared memory")
     shared = warps * stages * stage
     resident = max(1, (space + _RESERVED) // (shared + _BESIDE + _RESERVED))
-    splits = kv_splits(call, p, tiles, resident, chunk)
+    cut = decode_of(call, p, DECODE_TILE_ROWS, resident)
     # A paged cache's splits follow from its table's width, which is not to change a sequence's bits.
-    direct = splits.count == 1 and not p.page and not p.sinks
+    direct = cut.splits == 1 and not p.page and not p.sinks
     defines = {
-        "D": p.D, "E": p.E, "PAGE": p.page, "WARPS": warps, "STAGES": stages, "CHUNK": chunk,
-        "DIRECT": direct, "TMA": bool(maps), **p.flags("LEFT RIGHT SOFTCAP"),
+        **cut.defines(p), "WARPS": warps, "STAGES": stages, "DIRECT": direct, "TMA": bool(maps),
     }  # fmt: skip
     kernel = _kernel(call, p, "decode.cu", warps, defines, shared + 1024)
-    results = "o lse" if direct else "o_partial max_partial sum_partial"
-    struct = p.struct(f"q {'' if maps else 'k v'} block_table seq_lens {results}")
-    pages = call[p.heads["k"].tensor].shape[0]
-    args = *maps, struct, *ints(pages=pages, tiles=tiles, splits=splits.count, max_splits=splits.most)
-    first = Launch(kernel, (p.B * p.G * tiles * splits.count, 1, 1), args)
-    if direct:
-        return finished(call.device, [first])
-    launches = first, combine_launch(call, p, splits, chunk)
-    return finished(call.device, launches, partial_workspaces(p, splits.count))
+    pointers = f"{'' if maps else 'k v'} {'o lse' if direct else PARTIALS}"
+    combine = None if direct else combine_launch(call, p, cut)
+    return decode_plan(call, p, cut, cut.launch(p, kernel, pointers, maps), combine)

@@ -28,10 +28,18 @@ from portable.kernels.attention.planning import (
     tiles_of,
     workspace,
 )
-from portable.plan import Call, Device, Launch, NativeKernel, Plan, Scalar, TensorMap, Workspace
+from portable.layout import ceil_div
+from portable.plan import Call, Device, Launch, NativeKernel, Plan, Scalar, Workspace
 
 _HERE = Path(__file__).resolve().parent
 HEAD_UNIT = 64  # of head sizes as kernels hold them: 128-byte swizzle rows
+
+
+def tensor_maps(p: AttentionParams, rows: Mapping[str, int], q_heads: int = 1) -> Arguments:
+    """Of tensors in boxes of so many rows, and `q_heads` heads of q."""
+    boxes = {name: (each, q_heads if name == "q" else 1, 1) for name, each in rows.items()}
+    maps = {name: p.tensor_map(name, p.dims(name), box) for name, box in boxes.items()}
+    return tuple((f"map_{'dout' if name == 'do' else name}", each) for name, each in maps.items())
 
 
 # --- attention and attention_varlen -------------------------------------------------------------------------
@@ -47,7 +55,7 @@ class Tile(NamedTuple):
     of a block of keys, and of the rest of a tile, where tiles are compared; and blocks of keys in
     flight."""
 
-    n: int
+    tile_n: int
     consumers: int
     pingpong: int
     block: float = 1.0
@@ -60,11 +68,11 @@ class Tile(NamedTuple):
 
     def fits(self, d: int, e: int, shared: int) -> bool:
         """Whether a consumer's registers and the block's shared memory hold it."""
-        return e // 2 + self.n * 3 // 4 <= _REGISTERS and self.shared(d, e, 1) <= shared
+        return e // 2 + self.tile_n * 3 // 4 <= _REGISTERS and self.shared(d, e, 1) <= shared
 
     def shared(self, d: int, e: int, q_stages: int) -> int:
         barriers = 16 * (q_stages + 2 * self.stages)
-        return 1024 + 2 * (q_stages * self.m * d + self.stages * self.n * (d + e)) + barriers
+        return 1024 + 2 * (q_stages * self.m * d + self.stages * self.tile_n * (d + e)) + barriers
 
 
 # By padded head sizes, from sequences of 512 and 8192 on one H200, 2026-11-21 and 22. Other head sizes take
@@ -74,7 +82,6 @@ _TILES = {
     (128, 128): (Tile(80, 3, 1, 1.42, 3.57), Tile(128, 2, 0, 1.623, 1.72)),
     (256, 256): (Tile(80, 2, 0, 1.742, 4.2), Tile(64, 2, 0, 1.52, 3.9)),
 }
-_TUNABLES = {"n": "TILE_N", "consumers": "CONSUMERS", "pingpong": "PINGPONG"}
 _OTHER_TILES = tuple(Tile(n, 2, 1) for n in (128, 112, 96, 80, 64))
 _UNEVEN = 1.02  # the last multiprocessor's time over the mean, where heads go in bands
 _BYTES_PER_US = 3e6  # of keys and values from memory
@@ -90,11 +97,11 @@ class Costs(NamedTuple):
 
 def _costs(p: AttentionParams, tile: Tile) -> Costs:
     def blocks(row: int) -> int:
-        first = 0 if p.left is None else min(max(row + p.N - p.M - p.left, 0), p.N - 1) // tile.n
+        first = 0 if p.left is None else min(max(row + p.N - p.M - p.left, 0), p.N - 1) // tile.tile_n
         end = p.N if p.right is None else min(row + tile.m + p.N - p.M + p.right, p.N)
-        return max(-(-end // tile.n) - first, 1)
+        return max(ceil_div(end, tile.tile_n) - first, 1)
 
-    tiles = -(-p.M // tile.m)
+    tiles = ceil_div(p.M, tile.m)
     rows = range(0, tiles * tile.m, tile.m * max(tiles // 64, 1)) or range(1)  # a sample will do
     counts = [blocks(row) for row in rows]
     return Costs(tiles, sum(counts) / len(counts), max(counts))
@@ -115,7 +122,7 @@ def _dense_tile(call: Call, p: AttentionParams) -> Tile:
         costs = _costs(p, tile)
         return costs.tiles * (costs.mean * tile.block + tile.rest)
 
-    return fitted(min(_tiles(call, p), key=time), call.config, **_TUNABLES)
+    return fitted(min(_tiles(call, p), key=time), call.config)
 
 
 def _varlen_tile(call: Call, p: AttentionParams) -> Tile:
@@ -125,7 +132,7 @@ def _varlen_tile(call: Call, p: AttentionParams) -> Tile:
     0.923 and (another run) 0.898; ping-pong gains 1 to 3 %."""
     large, *others = _tiles(call, p)
     tile = others[0] if others and p.padded(HEAD_UNIT)[1] == 128 else large
-    return fitted(tile._replace(pingpong=1), call.config, **_TUNABLES)
+    return fitted(tile._replace(pingpong=1), call.config)
 
 
 def _pack_gqa(p: AttentionParams, tile: Tile) -> int:
@@ -155,9 +162,9 @@ def _heads_per_band(call: Call, p: AttentionParams, tile: Tile) -> int:
     all_keys = 2 * p.B * p.G * p.N * (p.D + p.E)
     if all_keys > call.device.l2_bytes / 2:
         sharing = p.qheads_per_kvhead * max(1.0, multiprocessors / heads)
-        streamed = 2 * tiles * costs.mean * tile.n * (p.D + p.E) / sharing / _BYTES_PER_US
+        streamed = 2 * tiles * costs.mean * tile.tile_n * (p.D + p.E) / sharing / _BYTES_PER_US
     bands = max(_UNEVEN * busy, costs.most * tile.block + tile.rest)
-    pairs = -(-tiles // 2 // multiprocessors) * 2 * cost
+    pairs = ceil_div(tiles, 2 * multiprocessors) * 2 * cost
     return 0 if pairs < bands or streamed > busy / 4 else heads
 
 
@@ -172,7 +179,7 @@ def _require_forward(p: AttentionParams) -> None:
             raise Unsupported(f"the head size of {name}, {size}, is no multiple of 8")
     if p.softcap is None and not p.scale > 0:
         raise Unsupported(f"a scale of {p.scale} is not positive")
-    p.require_tma("q k v o")
+    p.require_tma("q k v o", repeats=True)
 
 
 @planner
@@ -194,14 +201,12 @@ def forward(call: Call, p: AttentionParams) -> Plan:
     blocks = min(tiles if band or p.is_varlen else tiles // 2, call.device.multiprocessors)
     steps = [bool(getattr(p.heads[name], side)) for name in "qkv" for side in ("head", "batch")]
     defines = {
-        "HEAD_D": d, "HEAD_E": e, "TILE_N": tile.n, "CONSUMERS": tile.consumers, "Q_STAGES": q_stages,
+        "HEAD_D": d, "HEAD_E": e, "TILE_N": tile.tile_n, "CONSUMERS": tile.consumers, "Q_STAGES": q_stages,
         "STAGES": tile.stages, "PINGPONG": tile.pingpong, "PACK_GQA": pack,
         **p.flags("LEFT RIGHT SOFTCAP SINKS VARLEN"),
     }  # fmt: skip
     args = (
-        ("map_q", p.tma_descriptor("q", queries, pack)),
-        ("map_k", p.tma_descriptor("k", tile.n)),
-        ("map_v", p.tma_descriptor("v", tile.n)),
+        *tensor_maps(p, {"q": queries, "k": tile.tile_n, "v": tile.tile_n}, pack),
         p.struct(f"o lse sinks {TABLES}"),
         *ints(heads_per_band=band, all_heads=p.B * p.H),
         *ints(tma_steps=sum(bit << i for i, bit in enumerate(steps))),
@@ -209,7 +214,7 @@ def forward(call: Call, p: AttentionParams) -> Plan:
     threads = 128 * (1 + tile.consumers)
     source, entry = _HERE / "fwd.cu", "attention_fwd_sm90"
     main = native_kernel(call.device, p, source, entry, threads, defines, shared, pdl=p.is_varlen)
-    return tiled_plan(call.device, p, (), [Tiled(Launch(main, (blocks, 1, 1), args), queries)])
+    return tiled_plan(call.device, p, [Tiled(Launch(main, (blocks, 1, 1), args), queries)])
 
 
 # --- attention_backward and attention_varlen_backward, heads up to 128 --------------------------------------
@@ -236,12 +241,7 @@ def _require_backward(p: AttentionParams) -> None:
     if 0 in (p.B, p.H):
         raise Unsupported("no heads")
     p.require(MAX_TOKENS)
-    names = "q k v do o dq dk dv"
-    p.require_tma(names)
-    for name in names.split():
-        heads, (_, *sizes) = p.heads[name], p.rows_of(name)
-        if any(size > 1 and not step for size, step in zip(reversed(sizes), heads.strides, strict=True)):
-            raise Unsupported(f"{name} has a stride of 0")
+    p.require_tma("q k v do o dq dk dv")
 
 
 def _kv_heads_per_band(call: Call, p: AttentionParams) -> int:
@@ -260,13 +260,6 @@ def _heads_inside(p: AttentionParams) -> bool:
     13 %; 8, 1024 4 %; 4, 2048 2 % (7 %); 4, 4096 0; 8, 4096 -3 to -15 %. Full mostly loses, up to 3 %."""
     many = p.qheads_per_kvhead > 1 and p.qheads_per_kvhead * p.M <= _FEW_ROWS
     return p.is_varlen or (p.right is not None and many)
-
-
-def descriptors(p: AttentionParams, rows: Mapping[str, int]) -> tuple[tuple[str, TensorMap], ...]:
-    """Of tensors in tiles of so many rows."""
-    return tuple(
-        (f"map_{'dout' if name == 'do' else name}", p.tma_descriptor(name, n)) for name, n in rows.items()
-    )
 
 
 def small_kernel(
@@ -315,10 +308,10 @@ def backward(call: Call, p: AttentionParams) -> Plan:
         **defines, "STAGES": _BWD_STAGES, "PERSISTENT": persistent, **p.flags("SOFTCAP"),
         "HEADS_INSIDE": _heads_inside(p),
     }  # fmt: skip
-    claimed = "counts" if p.is_varlen else "claimed"
+    claimed = "tile_counts" if p.is_varlen else "claimed"
     accum = optional(dq_accum=True, semaphore=True)
     main_args = (
-        *descriptors(p, {"q": queries, "k": KEYS, "v": KEYS, "do": queries, "dk": 64, "dv": 64}),
+        *tensor_maps(p, {"q": queries, "k": KEYS, "v": KEYS, "do": queries, "dk": 64, "dv": 64}),
         p.struct(f"stats dk dv {TABLES}"),
         *accum,
         ("claimed", workspace(claimed)),
@@ -393,7 +386,7 @@ class Chunk(NamedTuple):
 
 def _hdim256_dense(call: Call, p: AttentionParams) -> Plan:
     """Statistics; then per chunk dk, dv and dS, and dq."""
-    blocks, key_blocks = -(-p.M // TILE), -(-p.N // TILE)
+    blocks, key_blocks = ceil_div(p.M, TILE), ceil_div(p.N, TILE)
     lines, most = p.B * p.G, most_blocks(p)
     each = p.qheads_per_kvhead * most * DS_ELEMENTS * 2
     chunks = tuple(chunks_of(lines, key_blocks, _DS_BYTES // each))
@@ -403,9 +396,9 @@ def _hdim256_dense(call: Call, p: AttentionParams) -> Plan:
     launches = _ChunkLaunches(call, p, accumulated, call.config.get("KV_HEADS_PER_BAND") or _KV_HEADS)
     found = [preprocess(call, p, _hdim256_defines(p), blocks)]
     for chunk in chunks:
-        dq_blocks = chunk.lines * p.qheads_per_kvhead * -(-blocks // CONSUMERS)
+        dq_blocks = chunk.lines * p.qheads_per_kvhead * ceil_div(blocks, CONSUMERS)
         found += launches.of(chunk.lines * chunk.blocks, dq_blocks, chunk, most=most)
-    heads, rows = chunks[0].lines * p.qheads_per_kvhead, -(-blocks // CONSUMERS) * CONSUMERS * TILE
+    heads, rows = chunks[0].lines * p.qheads_per_kvhead, ceil_div(blocks, CONSUMERS) * CONSUMERS * TILE
     spaces = [
         Workspace("stats", (p.B * p.H, blocks, TILE * 2), "float32"),
         Workspace("ds_workspace", (heads, chunks[0].blocks, most, DS_ELEMENTS), p.dtype),
@@ -465,11 +458,11 @@ class _ChunkLaunches:
 
     def __init__(self, call: Call, p: AttentionParams, accumulated: bool, band: int) -> None:
         self.kernels, self.band = _hdim256_kernels(p, call.device), band
-        maps = descriptors(p, dict.fromkeys(("q", "k", "v", "do", "dk", "dv"), TILE))
+        maps = tensor_maps(p, dict.fromkeys(("q", "k", "v", "do", "dk", "dv"), TILE))
         offsets = optional(workspace_offsets=p.is_varlen, chunk_layout=p.is_varlen)
         ds, accum = optional(ds_workspace=True), optional(dq_accum=accumulated)
         self.main: Arguments = (*maps, p.struct(f"stats dk dv {TABLES}"), *ds, *offsets)
-        maps = descriptors(p, {"k": TILE, "dq": TILE})
+        maps = tensor_maps(p, {"k": TILE, "dq": TILE})
         self.dq: Arguments = (*maps, p.struct("dq bounds"), *ds, *accum, *offsets)
 
     def of(
@@ -517,12 +510,12 @@ def chunks_of(lines: int, key_blocks: int, slots: int) -> Iterator[Chunk]:
     """All key heads with all blocks of keys, in chunks of about one size of at most `slots` blocks; none
     where chunks would be too small."""
     if slots >= key_blocks:
-        count = -(-lines // (slots // key_blocks))
-        each = -(-lines // count)
+        count = ceil_div(lines, slots // key_blocks)
+        each = ceil_div(lines, count)
         for line in range(0, lines, each):
             yield Chunk(line, min(each, lines - line), 0, key_blocks)
     elif slots >= _FEWEST_BLOCKS:
-        each = -(-key_blocks // -(-key_blocks // slots))
+        each = ceil_div(key_blocks, ceil_div(key_blocks, slots))
         for line in range(lines):
             for block in range(0, key_blocks, each):
                 yield Chunk(line, 1, block, min(each, key_blocks - block))
@@ -533,15 +526,15 @@ def varlen_chunks(kv_heads: int, share: int, most: int, reach: int, slots: int) 
     small."""
     room = slots // share
     if most <= room:
-        return -(-kv_heads // min(kv_heads, room // most))
+        return ceil_div(kv_heads, min(kv_heads, room // most))
     if room < _VARLEN_FEWEST_BLOCKS * reach:
         return None
-    return kv_heads * -(-most // (room - reach))
+    return kv_heads * ceil_div(most, room - reach)
 
 
 def most_blocks(p: AttentionParams) -> int:
     """The most blocks of queries that see a block of keys."""
-    whole = -(-p.M // TILE)
+    whole = ceil_div(p.M, TILE)
     if p.left is None or p.right is None:
         return whole
     return min(whole, (p.left + p.right + 2 * TILE - 2) // TILE + 1)

@@ -88,10 +88,8 @@ class Operands:
 
     def _walkable(self, name: str) -> bool:
         """Whether TMA can walk the tensor: rows that do not overlap, no stride of 0."""
-        heads, (columns, rows, count, batches) = self.p.heads[name], self.p.rows_of(name)
-        steps = ((rows, heads.row), (count, heads.head), (batches, heads.batch))
-        most = 2**32 if self.p.is_varlen else 2**38
-        return all(size == 1 or columns <= stride < most for size, stride in steps)
+        columns, most = self.p.columns(name), 2**32 if self.p.is_varlen else 2**38
+        return all(size == 1 or columns <= stride < most for size, stride in self.p.dims(name))
 
     @property
     def padded(self) -> int:
@@ -132,9 +130,9 @@ class Operands:
         columns = columns if tensor == name else self.rest_d
         if not (self.by_descriptor and columns):
             return None
-        heads, sizes = self.p.heads[tensor], self.p.rows_of(tensor)
-        steps = zip((heads.row, heads.head, heads.batch), sizes[1:], strict=True)
-        strides = tuple(2 * (step if size > 1 else 8) for step, size in steps)
+        dims = self.p.dims(tensor)
+        sizes = (self.p.columns(tensor), *(size for size, _ in dims))
+        strides = tuple(2 * (step if size > 1 else 8) for size, step in dims)
         if self.p.is_varlen:  # see `tiles.tile_coordinates`; 2**34 * FAR is 2**64
             sizes = (sizes[0], FAR.value, sizes[2], UNBOUNDED, UNBOUNDED)
             strides = (*strides[:2], strides[0], 2**34 - strides[0])

@@ -10,11 +10,11 @@ from typing import Any
 
 from portable.kernels.attention.params import DECODE_ROWS, AttentionParams, Heads, require_decode
 from portable.kernels.attention.planning import (
-    Splits,
+    Decode,
+    decode_of,
+    decode_plan,
     finished,
-    kv_splits,
     max_tiles,
-    partial_workspaces,
     planner,
 )
 from portable.kernels.attention.triton.bwd import (
@@ -299,27 +299,25 @@ def decode(call: Call, p: AttentionParams) -> Plan:
     require_decode(call, p)
     rows = p.M * p.qheads_per_kvhead
     block_m = max(16, min(DECODE_ROWS, next_power_of_2(rows)))
-    tiles = ceil_div(rows, block_m)
     block_d, block_e = (max(16, next_power_of_2(size)) for size in (p.D, p.E))
     unit = 8 if all(p.heads[role].aligned for role in "qkv") else 1
     config = fit_decode_config(call.config, block_m, block_d, block_e, unit, call.device.shared_memory)
-    splits = kv_splits(call, p, tiles, DECODE_PROGRAMS, config["CHUNK"])
-    direct = splits.count == 1 and not p.sinks
-    values = _decode_values(call, p, splits, config["CHUNK"]) | {
+    cut = decode_of(call, p, block_m, DECODE_PROGRAMS)
+    direct = cut.splits == 1 and not p.sinks
+    values = _decode_values(p, cut) | {
         "UNIT": unit, "DIRECT": direct, "BLOCK_M": block_m, "BLOCK_D": block_d, "BLOCK_E": block_e,
-        "tiles": i32(tiles), "pages": i32(call[p.heads["k"].tensor].shape[0]),
+        "tiles": i32(cut.tiles), "pages": i32(p.pages),
     }  # fmt: skip
     for name in "qkv":
         heads = p.heads[name]
         values[f"{name}_ptr"] = Pointer(heads.tensor, unit > 1)
         values |= _strides(name, heads, "batch" if name == "q" else "page", narrow=True)
     if not direct:
-        values |= {"o_ptr": Pointer("part"), "m_ptr": Pointer("part_m"), "l_ptr": Pointer("part_l")}
-    first = launch_of(decode_split, values, config, p.B * p.G * tiles * splits.count)
-    if direct:
-        return finished(call.device, [first])
-    launches = first, combine_launch(call, p, splits, config["CHUNK"])
-    return finished(call.device, launches, partial_workspaces(p, splits.count))
+        values |= {
+            "o_ptr": Pointer("o_partial"), "m_ptr": Pointer("max_partial"), "l_ptr": Pointer("sum_partial"),
+        }  # fmt: skip
+    split = launch_of(decode_split, values, config, cut.blocks(p))
+    return decode_plan(call, p, cut, split, None if direct else combine_launch(call, p, cut))
 
 
 def fit_decode_config(
@@ -342,22 +340,23 @@ def fit_decode_config(
     return config
 
 
-def combine_launch(call: Call, p: AttentionParams, splits: Splits, chunk: int) -> Launch:
+def combine_launch(call: Call, p: AttentionParams, cut: Decode) -> Launch:
     """decode_combine over the partial results of the splits; sm80's decode launches it too."""
     block_e = min(COMBINE_COLUMNS, next_power_of_2(p.E))
-    values = _decode_values(call, p, splits, chunk) | {
-        "part_ptr": Pointer("part", True), "m_ptr": Pointer("part_m", True), "l_ptr": Pointer("part_l", True),
-        "BLOCK_S": max(8, min(COMBINE_SPLITS, next_power_of_2(splits.most))), "BLOCK_E": block_e,
+    values = _decode_values(p, cut) | {
+        "part_ptr": Pointer("o_partial", True), "m_ptr": Pointer("max_partial", True),
+        "l_ptr": Pointer("sum_partial", True), "BLOCK_E": block_e,
+        "BLOCK_S": max(8, min(COMBINE_SPLITS, next_power_of_2(cut.max_splits))),
     }  # fmt: skip
     config = {"num_warps": COMBINE_WARPS, "num_stages": 2}
     return launch_of(decode_combine, values, config, p.B * p.M * p.H, ceil_div(p.E, block_e))
 
 
-def _decode_values(call: Call, p: AttentionParams, splits: Splits, chunk: int) -> Values:
+def _decode_values(p: AttentionParams, cut: Decode) -> Values:
     """What both kernels take."""
     table = p.heads.get("block_table")
     return {
-        "D": p.D, "E": p.E, "PAGE": p.page, **p.flags("LEFT RIGHT SOFTCAP"), "CHUNK": chunk,
+        **cut.defines(p),
         "table_ptr": Pointer("block_table") if table else None,
         "table_row": _stride(table.row) if table else None,
         "lens_ptr": Pointer("seq_lens") if p.page else None,
@@ -365,7 +364,7 @@ def _decode_values(call: Call, p: AttentionParams, splits: Splits, chunk: int) -
         "o_ptr": Pointer("o"), **_strides("o", p.heads["o"]), "lse_ptr": Pointer("lse"),
         "m_ptr": Pointer("lse"), "l_ptr": Pointer("lse"), "capacity": i32(p.N), "M": i32(p.M),
         "heads": i32(p.H), "kv_heads": i32(p.G), "qheads_per_kvhead": i32(p.qheads_per_kvhead),
-        "splits": i32(splits.count), "max_splits": i32(splits.most), "left": i32(p.left or 0),
+        "splits": i32(cut.splits), "max_splits": i32(cut.max_splits), "left": i32(p.left or 0),
         "right": i32(p.right or 0), "scale": Scalar("f32", p.score_scale),
         "cap": Scalar("f32", p.softcap_log2),
     }  # fmt: skip

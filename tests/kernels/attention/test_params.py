@@ -60,7 +60,7 @@ def test_a_launch_has_no_pointer_that_it_does_not_use():
     _, struct = params.of_call(make_varlen_call(30, 50, 2, 2, 64)).struct("q bounds tile_list")
     assert isinstance(struct, Struct)
     pointers = {name: each.tensor for name, each in struct.fields if isinstance(each, Pointer)}
-    assert pointers == {"q": "q", "bounds": "bounds", "tile_list": "tiles"}
+    assert pointers == {"q": "q", "bounds": "bounds", "tile_list": "tile_list"}
 
 
 def test_replacing_a_field_changes_what_kernels_get():

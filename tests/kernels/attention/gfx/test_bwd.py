@@ -67,8 +67,7 @@ def test_blocks_cover_rows_keys_and_queries(arch):
         assert dict(launch.args)["blocks"].value == launch.grid[0]
         assert launch.kernel.threads == dict(launch.kernel.defines)["WAVES"] * DEVICES[arch].warp_size
     assert {w.name: (w.shape, w.dtype) for w in planned(call).workspaces} == {
-        "lse_log2": ((24 * 300 + 32,), "float32"),
-        "delta": ((24 * 300 + 32,), "float32"),
+        "stats": ((24 * 300 + 32, 2), "float32"),
     }
 
 

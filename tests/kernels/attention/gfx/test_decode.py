@@ -87,9 +87,9 @@ def test_grids_and_workspaces():
     assert plan.launches[1].grid == (3 * 5 * 32, 2, 1)
     sizes = {space.name: space.shape for space in plan.workspaces}
     assert sizes == {
-        "part": (3, 32, 5, splits, 40),
-        "part_m": (3, 32, 5, splits),
-        "part_l": (3, 32, 5, splits),
+        "o_partial": (3, 32, 5, splits, 40),
+        "max_partial": (3, 32, 5, splits),
+        "sum_partial": (3, 32, 5, splits),
     }
     assert kernel(accepted(gfx_plan.decode(paged(arch="gfx1100"))), 0).threads == 128
 
@@ -106,12 +106,12 @@ def test_what_is_compiled_in():
         return dict(kernel(accepted(gfx_plan.decode(paged(**call))), 0).defines)
 
     assert defines() == {
-        "ELEMENT": "bf16", "D": 128, "E": 128, "PAGE": 16, "CHUNK": 1024, "LEFT": 0, "RIGHT": 0, "CAP": 0,
+        "ELEMENT": "bf16", "D": 128, "E": 128, "PAGE": 16, "CHUNK": 1024, "LEFT": 0, "RIGHT": 0, "SOFTCAP": 0,
         "SINKS": 0, "PARAMS_LAYOUT": LAYOUT,
     }  # fmt: skip
     assert defines(M=2)["RIGHT"] == 1 and defines(window_left=3)["LEFT"] == 1
     assert defines(softcap=5.0, S=1, D=13, E=7) == {
-        "ELEMENT": "bf16", "D": 13, "E": 7, "PAGE": 1, "CHUNK": 1024, "LEFT": 0, "RIGHT": 0, "CAP": 1,
+        "ELEMENT": "bf16", "D": 13, "E": 7, "PAGE": 1, "CHUNK": 1024, "LEFT": 0, "RIGHT": 0, "SOFTCAP": 1,
         "SINKS": 0, "PARAMS_LAYOUT": LAYOUT,
     }  # fmt: skip
 

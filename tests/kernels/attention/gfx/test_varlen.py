@@ -45,10 +45,10 @@ def covered(table: Launch, walk: Launch, tokens: int, lines: int, count: int, of
     assert numbers(table)["tile"] == lines and numbers(walk)["tiles"] == tiles
     assert numbers(table)["count"] == numbers(walk)["offsets"] == count
     spaces = {each.name: each.shape for each in plan.workspaces}
-    assert spaces["bounds"] == (count + 1, 4) and spaces["tiles"][0] >= tiles
+    assert spaces["bounds"] == (count + 1, 4) and spaces["tile_list"][0] >= tiles
     args = arguments_of(walk)
-    for name, each in (("bounds", "bounds"), ("tile_list", "tiles"), ("tile_counts", "counts")):
-        assert args[name] == Pointer(each, True)
+    for name in ("bounds", "tile_list", "tile_counts"):
+        assert args[name] == Pointer(name, True)
 
 
 @pytest.mark.parametrize("count", [1, 9, 65536])

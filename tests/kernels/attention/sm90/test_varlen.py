@@ -74,8 +74,8 @@ def test_two_launches_forward():
     assert defines(main)["VARLEN"] == 1 and native_kernel(main).shared <= H200.shared_memory
     sizes = {space.name: space.shape for space in plan.workspaces}
     assert sizes == {
-        "bounds": (10, 4), "ranks": (10,), "firsts": (11,), "counts": (2,),
-        "tiles": (max_tiles(1000, 9, tile), 2),
+        "bounds": (10, 4), "ranks": (10,), "firsts": (11,), "tile_counts": (2,),
+        "tile_list": (max_tiles(1000, 9, tile), 2),
     }  # fmt: skip
 
 
@@ -125,7 +125,7 @@ def test_four_launches_backward():
     assert grids == [1, lines * 8, max_tiles(1200, 9, 128) * 2, lines * 8]
     sizes = {space.name: space.shape for space in plan.workspaces}
     assert sizes["stats"] == (8, lines, 128) and sizes["dq_accum"] == (8, lines, 64 * 128)
-    assert sizes["tiles"] == (max_tiles(1200, 9, 128), 2) and "claimed" not in sizes
+    assert sizes["tile_list"] == (max_tiles(1200, 9, 128), 2) and "claimed" not in sizes
     assert all(defines(each)["VARLEN"] == 1 for each in plan.launches[1:])
     assert native_kernel(plan.launches[2]).shared <= H200.shared_memory
 
@@ -365,7 +365,7 @@ def test_the_tables_as_the_kernel_makes_them(arch):
             most = max_tiles(1200, len(cu_q), number(launch, "tile"))
             shapes = {
                 "bounds": sequences.shape, "ranks": (len(sequences),), "firsts": (len(sequences) + 1,),
-                "tiles": (most, 2), "counts": (2,),
+                "tile_list": (most, 2), "tile_counts": (2,),
             }  # fmt: skip
             arrays = {"cu_seqlens_q": np.array(cu_q, np.int32), "cu_seqlens_k": np.array(cu_k, np.int32)}
             arrays |= {name: np.full(shape, -77, np.int32) for name, shape in shapes.items()}
@@ -377,5 +377,5 @@ def test_the_tables_as_the_kernel_makes_them(arch):
             buffers = [Buffer(name, x.ctypes.data, x.nbytes, name in shapes) for name, x in arrays.items()]
             run(kernel, (1, 1, 1), (256, 1, 1), 0, kernarg, buffers)
             assert np.array_equal(arrays["bounds"], sequences)
-            assert arrays["counts"].tolist() == [len(tiles), 0]
-            assert [tuple(each) for each in arrays["tiles"][: len(tiles)].tolist()] == tiles
+            assert arrays["tile_counts"].tolist() == [len(tiles), 0]
+            assert [tuple(each) for each in arrays["tile_list"][: len(tiles)].tolist()] == tiles

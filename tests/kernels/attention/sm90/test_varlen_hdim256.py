@@ -42,7 +42,7 @@ def test_tables_places_and_statistics_then_two_launches_a_turn():
     rows, keys, places = max_tiles(1000, 9, 64), max_tiles(1200, 9, 64), max_tiles(1000, 9, 128)
     assert [each.grid[0] for each in plan.launches] == [1, 1, rows * 8, keys * 2, places * 8]
     sizes = {space.name: space.shape for space in plan.workspaces}
-    assert sizes["stats"] == (8, rows, 128) and sizes["tiles"] == (keys, 2)
+    assert sizes["stats"] == (8, rows, 128) and sizes["tile_list"] == (keys, 2)
     assert sizes["workspace_offsets"] == (10,) and sizes["chunk_layout"] == (4,) and "dq_accum" not in sizes
     assert all(defines(each)["VARLEN"] == 1 for each in plan.launches[1:])
     assert number(plan.launches[0], "of_keys") == 1 and number(plan.launches[0], "tile") == TILE
