@@ -82,6 +82,10 @@ def autograd_runs(call: Call, spec: Spec, device: torch.device) -> str | None:
         for name, leaf in leaves.items():
             if leaf.grad is None or leaf.grad.dtype != leaf.dtype or not leaf.grad.isfinite().all():
                 return f"the gradient of {name} is missing, of another dtype or not finite"
+        if (
+            spec.boundary and device.type == "cpu"
+        ):  # attention's would add 5 s to an emulated GPU's smoke tier
+            return None
         return _parts_of_gradients(call, spec, device, row)
 
     return in_types(spec, check, both=False)
