@@ -34,6 +34,19 @@ constexpr int P_SCALE_LOG2 = KEYS ? P_SCALE_LOG2_OF<T> : 0;
 constexpr float P_UNSCALE = 1.0f / (1 << P_SCALE_LOG2);
 using Mask = MaskBounds<KEYS, OWN>;  // bounds of a warp's rows
 
+// What ptxas does with registers, by NVRTC 13.5, 2026-11-23 (docs/notes/attention_mma.md). On sm_90a and sm_100 both
+// constants cost up to 54 registers.
+constexpr bool SM80 = __CUDA_ARCH__ < 900;
+// Whether the bounds are made at each use, from constant memory or a sequence's diagonal, not kept across the loop: dk
+// and dv, heads of 64, 24 bytes of stack to 0; of varlen in float16 170 registers to 167, a third block; dq of rows by
+// the element, 8 bytes to 0. Not where it costs: dv alone (168 to 222), dk and dv by 32 rows a warp and the element (0
+// to 24 bytes), varlen's dq (159 to 164), a bias (128 to 130).
+constexpr bool REMADE_MASK =
+    SM80 && SUM_D && !BIAS && (KEYS ? M_TILES == 1 || COPY_BYTES == 16 : !VARLEN && COPY_BYTES == 2);
+// Whether the steps are counted, or dq looks where the next one starts: with a bias and heads of 32 96 registers, not
+// 110. Without a bias it costs 5 registers or 8 bytes of stack.
+constexpr bool COUNTED = !SM80 || KEYS || !BIAS;
+
 constexpr int D_PITCH = pitch_of(HEAD_D), E_PITCH = pitch_of(HEAD_E);
 constexpr int OWN_D_BYTES = TILE * D_PITCH, OWN_E_BYTES = SUM_D ? TILE * E_PITCH : 0;
 constexpr int OWN_BYTES = OWN_D_BYTES + OWN_E_BYTES + (KEYS ? 0 : TILE * 8);  // statistics lie with queries
@@ -76,15 +89,23 @@ template <int LINES> DEVICE void copy_stats(char* to, const float* stats, int fi
 
 struct Context {
     const AttentionParams& params;
-    Mask mask;
+    Mask kept_mask;
+    int varlen_diagonal;  // of the block's sequence
     int first, end;  // the block's own rows
     const T* bias;  // of the query head, of query i at i * bias_row
     int64_t bias_row;
     const char* shared;
 
     DEVICE float bias_at(int own, int line) const {
-        if (!BIAS || own >= end || line >= mask.end) return 0.0f;
+        if (!BIAS || own >= end || line >= kept_mask.end) return 0.0f;
         return to_float(bias[KEYS ? line * bias_row + own : own * bias_row + line]);
+    }
+    DEVICE Mask mask() const {
+        if (!REMADE_MASK) return kept_mask;
+        if (VARLEN) return {varlen_diagonal - params.left, varlen_diagonal + params.right, kept_mask.end};
+        const int queries = params.seqlen_q;
+        const int low = params.seqlen_k - queries - params.left, high = params.seqlen_k - queries + params.right;
+        return {low, high, kept_mask.end};
     }
 };
 
@@ -112,7 +133,7 @@ DEVICE void add_lines(const Context& context, const char* passing, int start, fl
                       float (&acc_e)[M_TILES][HEAD_E / 2]) {
     const char *const d = passing, *const e = d + STEP * D_PITCH, *const stats = e + STEP * E_PITCH;
     const int first = context.first + reload_thread_idx() / 32 * OWN;  // the warp's
-    if (context.mask.all_hidden<STEP>(start, first)) return;
+    if (context.mask().all_hidden<STEP>(start, first)) return;
     // Opaque: else the compiler keeps a pointer to each of its elements of bias across the loop, 156 registers instead
     // of 128 (NVRTC 13.0, sm_80, heads of 64, 2026-11-22).
     int bias_own = first;
@@ -136,7 +157,7 @@ DEVICE void add_lines(const Context& context, const char* passing, int start, fl
                 x = p_of<SOFTCAP, BIAS, P_SCALE_LOG2>(x, bias, stats_of(g, j, i).lse_log2, context.params.score_scale,
                                                       context.params.softcap_log2, softcap_grad[g][j * 4 + i]);
             }
-    if (!context.mask.all_seen<STEP>(start, first)) apply_mask(p, context.mask, first, start);
+    if (!context.mask().all_seen<STEP>(start, first)) apply_mask(p, context.mask(), first, start);
     if constexpr (SUM_E) add<HEAD_E>(acc_e, p, e);
     if constexpr (SUM_D) {
         multiply<HEAD_E>(ds, context.shared + OWN_D_BYTES + reload_thread_idx() / 32 * OWN * E_PITCH, e);
@@ -222,7 +243,7 @@ void attention_bwd_sm80(const AttentionParams params, int lines, int tiles) {
     stats += 2 * (batch * query_heads + (KEYS ? first_head : head)) * queries;
 
     const T* bias = static_cast<const T*>(p.bias) + batch * p.bias_batch + (KEYS ? first_head : head) * p.bias_head;
-    Context context = {p, mask, span.first, span.end, bias, p.bias_row, shared};
+    Context context = {p, mask, span.low + p.left, span.first, span.end, bias, p.bias_row, shared};
     char* const stages = shared + OWN_BYTES;
 
     float acc_d[M_TILES][HEAD_D / 2], acc_e[M_TILES][HEAD_E / 2];
@@ -251,7 +272,7 @@ void attention_bwd_sm80(const AttentionParams params, int lines, int tiles) {
     }
     int start = span.begin, stage = 0;
 #pragma unroll 1
-    for (int left = steps * (KEYS ? qheads_per_kvhead : 1); left > 0; --left) {
+    for (int left = steps * (KEYS ? qheads_per_kvhead : 1); COUNTED ? left > 0 : start < stop; --left) {
         wait_copies<0>();
         barrier();  // the lines are there, and nobody still reads those before them
         const int at = start;
@@ -264,7 +285,7 @@ void attention_bwd_sm80(const AttentionParams params, int lines, int tiles) {
             stats += 2u * static_cast<uint32_t>(p.seqlen_q);  // read again: `queries` would stay in a register
             bias += p.bias_head;
         }
-        if (left > 1) copy_passing(stages + (stage ^ 1) * STAGE_BYTES, start);
+        if (COUNTED ? left > 1 : start < stop) copy_passing(stages + (stage ^ 1) * STAGE_BYTES, start);
         add_lines(context, stages + stage * STAGE_BYTES, at, acc_d, acc_e);
         stage ^= 1;
     }
