@@ -81,11 +81,7 @@ struct PairCopy {
                                                    : load_bounded<COLUMNS * 2>(address, remaining);
             }
             if (first + STREAM_ROWS > from.d.end) {
-                for (int r = 0; r < ELEMENTS_PER_LANE; ++r) {
-                    if (row + r >= from.d.end) {
-                        registers[i][r] = {};
-                    }
-                }
+                clear_beyond(registers[i], row, from.d.end);
             }
         }
     }
@@ -101,12 +97,8 @@ struct PairCopy {
 
     DEVICE void store_transposed(int i, char* tile) const {
         for (int c = 0; c < COLUMNS; ++c) {
-            words<16> transposed;
-            for (int r = 0; r < ELEMENTS_PER_LANE / 2; ++r) {
-                transposed.w[r] =
-                    pair_halves(registers[i][2 * r].w[c / 2], registers[i][2 * r + 1].w[c / 2], c % 2);
-            }
-            store_words<16>(tile + TransposedTile::offset(column(i) + c, id(i) / THREADS_PER_ROW), transposed);
+            const int offset = TransposedTile::offset(column(i) + c, id(i) / THREADS_PER_ROW);
+            store_words<16>(tile + offset, transposed_column(registers[i], c));
         }
     }
 };

@@ -275,27 +275,55 @@ DEVICE uint32_t pair_halves(uint32_t low, uint32_t high, int half) {
     return half == 0 ? (low & 0xffffu) | high << 16 : low >> 16 | (high & 0xffff0000u);
 }
 
-// ROWS rows of WIDTH elements to an LdsTile<WIDTH>.
-template <class Type, int WIDTH, int ROWS, int THREADS> struct TileCopy {
-    static constexpr int CHUNKS = WIDTH / ELEMENTS_PER_LANE;
-    static constexpr int TOTAL = ROWS * CHUNKS;
-    static constexpr int COUNT = (TOTAL + THREADS - 1) / THREADS;
+// BYTES from `column` on of a row, or of the last where it does not exist. EVEN: such BYTES end with the row.
+template <bool EVEN, int BYTES, class Type>
+DEVICE words<BYTES> load_chunk(const HeadRows<Type>& from, int row, int column) {
+    const Type* const address = from.data + min(row, from.end - 1) * from.stride + column;
+    return EVEN ? load_unaligned<BYTES>(address) : load_bounded<BYTES>(address, from.width - column);
+}
 
-    words<16> registers[COUNT];
+// ELEMENTS_PER_LANE rows from `row` on become zeros where they do not exist.
+template <int BYTES> DEVICE void clear_beyond(words<BYTES> (&rows)[ELEMENTS_PER_LANE], int row, int end) {
+    for (int r = 0; r < ELEMENTS_PER_LANE; ++r) {
+        if (row + r >= end) {
+            rows[r] = {};
+        }
+    }
+}
+
+// Column `c` of ELEMENTS_PER_LANE rows.
+template <int BYTES> DEVICE words<16> transposed_column(const words<BYTES> (&rows)[ELEMENTS_PER_LANE], int c) {
+    words<16> column;
+    for (int r = 0; r < ELEMENTS_PER_LANE / 2; ++r) {
+        column.w[r] = pair_halves(rows[2 * r].w[c / 2], rows[2 * r + 1].w[c / 2], c % 2);
+    }
+    return column;
+}
+
+// TOTAL chunks, COUNT at most for each of a block's threads: its i-th is chunk `id`.
+template <int TOTAL, int THREADS> struct ThreadChunks {
+    static constexpr int COUNT = (TOTAL + THREADS - 1) / THREADS;
 
     static DEVICE int id(int i) { return thread_x() + i * THREADS; }
     static DEVICE bool exists(int i) { return TOTAL % THREADS == 0 || id(i) < TOTAL; }
+};
+
+// ROWS rows of WIDTH elements to an LdsTile<WIDTH>.
+template <class Type, int WIDTH, int ROWS, int THREADS> struct TileCopy {
+    static constexpr int CHUNKS = WIDTH / ELEMENTS_PER_LANE;
+    using Own = ThreadChunks<ROWS * CHUNKS, THREADS>;
+
+    words<16> registers[Own::COUNT];
 
     // The rows from `first` on, of which at least one exists. EVEN: their width is WIDTH.
     template <bool EVEN> DEVICE void load(const HeadRows<Type>& from, int first) {
         const bool inside = first + ROWS <= from.end;
-        for (int i = 0; i < COUNT; ++i) {
-            if (!exists(i)) {
+        for (int i = 0; i < Own::COUNT; ++i) {
+            if (!Own::exists(i)) {
                 continue;
             }
-            const int row = first + id(i) / CHUNKS, column = id(i) % CHUNKS * ELEMENTS_PER_LANE;
-            const Type* const address = from.data + min(row, from.end - 1) * from.stride + column;
-            registers[i] = EVEN ? load_unaligned<16>(address) : load_bounded<16>(address, from.width - column);
+            const int row = first + Own::id(i) / CHUNKS, column = Own::id(i) % CHUNKS * ELEMENTS_PER_LANE;
+            registers[i] = load_chunk<EVEN, 16>(from, row, column);
             if (!inside && row >= from.end) {
                 registers[i] = {};
             }
@@ -303,9 +331,10 @@ template <class Type, int WIDTH, int ROWS, int THREADS> struct TileCopy {
     }
 
     DEVICE void store(char* tile) const {
-        for (int i = 0; i < COUNT; ++i) {
-            if (exists(i)) {
-                store_words<16>(tile + LdsTile<WIDTH>::offset(id(i) / CHUNKS, id(i) % CHUNKS), registers[i]);
+        for (int i = 0; i < Own::COUNT; ++i) {
+            if (Own::exists(i)) {
+                const int offset = LdsTile<WIDTH>::offset(Own::id(i) / CHUNKS, Own::id(i) % CHUNKS);
+                store_words<16>(tile + offset, registers[i]);
             }
         }
     }
@@ -316,50 +345,35 @@ template <class Type, int WIDTH, int ROWS, int THREADS> struct TileCopy {
 template <class Type, int WIDTH, int ROWS, int THREADS> struct TransposedTileCopy {
     static constexpr int COLUMNS = WIDTH * ROWS >= THREADS * 4 * ELEMENTS_PER_LANE ? 4 : 2;
     static constexpr int THREADS_PER_ROW = WIDTH / COLUMNS;
-    static constexpr int TOTAL = THREADS_PER_ROW * ROWS / ELEMENTS_PER_LANE;
-    static constexpr int COUNT = (TOTAL + THREADS - 1) / THREADS;
+    using Own = ThreadChunks<THREADS_PER_ROW * ROWS / ELEMENTS_PER_LANE, THREADS>;
 
-    words<COLUMNS * 2> registers[COUNT][ELEMENTS_PER_LANE];
-
-    static DEVICE int id(int i) { return thread_x() + i * THREADS; }
-    static DEVICE bool exists(int i) { return TOTAL % THREADS == 0 || id(i) < TOTAL; }
+    words<COLUMNS * 2> registers[Own::COUNT][ELEMENTS_PER_LANE];
 
     template <bool EVEN> DEVICE void load(const HeadRows<Type>& from, int first) {
         const bool inside = first + ROWS <= from.end;
-        for (int i = 0; i < COUNT; ++i) {
-            if (!exists(i)) {
+        for (int i = 0; i < Own::COUNT; ++i) {
+            if (!Own::exists(i)) {
                 continue;
             }
-            const int row = first + id(i) / THREADS_PER_ROW * ELEMENTS_PER_LANE;
-            const int column = id(i) % THREADS_PER_ROW * COLUMNS;
+            const int row = first + Own::id(i) / THREADS_PER_ROW * ELEMENTS_PER_LANE;
             for (int r = 0; r < ELEMENTS_PER_LANE; ++r) {
-                const Type* const address = from.data + min(row + r, from.end - 1) * from.stride + column;
-                registers[i][r] = EVEN ? load_unaligned<COLUMNS * 2>(address)
-                                       : load_bounded<COLUMNS * 2>(address, from.width - column);
+                const int column = Own::id(i) % THREADS_PER_ROW * COLUMNS;
+                registers[i][r] = load_chunk<EVEN, COLUMNS * 2>(from, row + r, column);
             }
             if (!inside) {
-                for (int r = 0; r < ELEMENTS_PER_LANE; ++r) {
-                    if (row + r >= from.end) {
-                        registers[i][r] = {};
-                    }
-                }
+                clear_beyond(registers[i], row, from.end);
             }
         }
     }
 
     DEVICE void store(char* tile) const {
-        for (int i = 0; i < COUNT; ++i) {
-            if (!exists(i)) {
+        for (int i = 0; i < Own::COUNT; ++i) {
+            if (!Own::exists(i)) {
                 continue;
             }
-            const int chunk = id(i) / THREADS_PER_ROW, column = id(i) % THREADS_PER_ROW * COLUMNS;
+            const int chunk = Own::id(i) / THREADS_PER_ROW, column = Own::id(i) % THREADS_PER_ROW * COLUMNS;
             for (int c = 0; c < COLUMNS; ++c) {
-                words<16> transposed;
-                for (int r = 0; r < ELEMENTS_PER_LANE / 2; ++r) {
-                    transposed.w[r] =
-                        pair_halves(registers[i][2 * r].w[c / 2], registers[i][2 * r + 1].w[c / 2], c % 2);
-                }
-                store_words<16>(tile + LdsTile<ROWS>::offset(column + c, chunk), transposed);
+                store_words<16>(tile + LdsTile<ROWS>::offset(column + c, chunk), transposed_column(registers[i], c));
             }
         }
     }
