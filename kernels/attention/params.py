@@ -210,9 +210,11 @@ _ABSENT = Heads("", 0, 0, 0, 16)
 _ROLES = {"dout": "do"}
 """A tensor by its field, where its name is a keyword of C++."""
 _STRIDED = ("q", "k", "v", "o", "lse", "bias", "dout", "dlse", "dq", "dk", "dv", "dbias")
-_TABLES = {"bounds", "tile_list", "tile_counts"}
-WORKSPACES = _TABLES | {"stats", "o_partial", "max_partial", "sum_partial"}
-"""Fields that point to workspaces."""
+TABLES = "bounds tile_list tile_counts"
+"""The workspaces that varlen's kernels read: the table of tiles."""
+PARTIALS = "o_partial max_partial sum_partial"
+"""The workspaces of acc_o, row_max and row_sum of every query's splits, until they are combined."""
+WORKSPACES = {"stats", *TABLES.split(), *PARTIALS.split()}
 _C_TYPES = {
     "q": "const void*", "k": "const void*", "v": "const void*", "bias": "const void*", "o": "void*",
     "lse": "float*", "sinks": "const float*", "dout": "const void*", "dlse": "const float*", "dq": "void*",
@@ -237,7 +239,7 @@ FIELDS: tuple[tuple[str, str, str], ...] = (
 
 def _values_of(p: AttentionParams) -> Iterator[tuple[str, Pointer | Scalar]]:
     """Every field, in order."""
-    absent = set() if p.is_varlen else _TABLES
+    absent = () if p.is_varlen else TABLES.split()
     given = {"sinks"} if p.sinks else set()
     given |= {"block_table", "seq_lens"} if p.page else set()
     for name in _C_TYPES:

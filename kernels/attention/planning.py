@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 from portable.kernels.attention.params import (
     ELEMENTS,
     LAYOUT,
+    PARTIALS,
+    TABLES,
     Arguments,
     AttentionParams,
     Unsupported,
@@ -31,8 +33,6 @@ from portable.plan import (
 )
 
 DEVICE = Path(__file__).resolve().parent / "device"
-TABLES = "bounds tile_list tile_counts"
-"""The fields of AttentionParams that varlen's kernels read: the table of tiles."""
 MAX_BLOCKS = 2**31 - 1
 """Blocks of one launch."""
 _MAX_THREADS = 2**32 - 1  # of one launch, on AMD
@@ -99,7 +99,7 @@ def optional(**spaces: bool) -> Arguments:
     return tuple((name, workspace(name) if there else Scalar("i64", 0)) for name, there in spaces.items())
 
 
-# --- tiles of a launch, and varlen's table of them --------------------------------------------------------
+# --- the gradients of sm80 and AMD ------------------------------------------------------------------------
 
 
 class Accumulators(NamedTuple):
@@ -116,14 +116,12 @@ class Accumulators(NamedTuple):
 
 DK_DV, DQ = Accumulators(True, True, True), Accumulators(False, True, False)
 DK, DV = Accumulators(True, True, False), Accumulators(True, False, True)
-
-
 _PREPROCESS_ROWS, _PREPROCESS_THREADS = 16, 256  # of a block of bwd_preprocess.cu
 
 
 def preprocess(device: Device, p: AttentionParams) -> tuple[Launch, Workspace]:
-    """lse_log2 and delta of every query, for sm80's and AMD's gradients, and where they lie; a step of 32
-    queries reads past the last. AMD copies 16 bytes from any address."""
+    """lse_log2 and delta of every query, and where they lie; AMD's steps of 32 queries read past the last.
+    AMD copies 16 bytes from any address."""
     copy_bytes = 16 if device.vendor == "rocm" else p.copy_bytes("do", "o")
     defines, tiles = {"COPY_BYTES": copy_bytes, **p.flags("DLSE")}, ceil_div(p.M, _PREPROCESS_ROWS)
     source, entry = DEVICE / "bwd_preprocess.cu", "attention_bwd_preprocess"
@@ -131,6 +129,9 @@ def preprocess(device: Device, p: AttentionParams) -> tuple[Launch, Workspace]:
     args = p.struct("dout o lse dlse stats"), *ints(tiles=tiles)
     stats = Workspace("stats", (p.B * p.H * p.M + 32, 2), "float32")
     return Launch(kernel, (tiles * p.B * p.H, 1, 1), args), stats
+
+
+# --- launches over tiles, and varlen's tables of them -----------------------------------------------------
 
 
 class Tiled(NamedTuple):
@@ -165,19 +166,19 @@ def tiled(
 
 
 def tiled_plan(
-    device: Device, p: AttentionParams, tiled: Sequence[Tiled], first: tuple[Launch, Workspace] | None = None
+    device: Device, p: AttentionParams, walks: Sequence[Tiled], first: tuple[Launch, Workspace] | None = None
 ) -> Plan:
     """`first`, which fills its workspace, and the tiled launches, of varlen each after its table of tiles."""
     launches, spaces = ([first[0]], [first[1]]) if first else ([], [])
     table = None
-    for launch, rows, of_keys in tiled:
+    for launch, rows, of_keys in walks:
         if p.is_varlen and table != (rows, of_keys):
             table = rows, of_keys
             launches.append(tile_table(p, rows, of_keys=of_keys))
         launches.append(launch)
     if p.is_varlen:  # with room for any of the tables
-        tokens = max(p.N if each.of_keys else p.M for each in tiled)
-        spaces += tile_workspaces(p, tokens, min(each.rows for each in tiled))
+        tokens = max(p.N if each.of_keys else p.M for each in walks)
+        spaces += tile_workspaces(p, tokens, min(each.rows for each in walks))
     return finished(device, launches, spaces)
 
 
@@ -200,20 +201,14 @@ def tile_table(p: AttentionParams, tile: int, *, of_keys: bool = False, kv_heads
 
 def tile_workspaces(p: AttentionParams, tokens: int, tile: int) -> tuple[Workspace, ...]:
     """What `tile_table` fills, for tiles of `tile` of the tokens."""
-    sequences = p.offsets + 1
-    return (
-        Workspace("bounds", (sequences, 4), "int32"),
-        Workspace("ranks", (sequences,), "int32"),
-        Workspace("firsts", (sequences + 1,), "int32"),
-        Workspace("tile_list", (max_tiles(tokens, p.offsets, tile), 2), "int32"),
-        Workspace("tile_counts", (2,), "int32"),
-    )
+    shapes = {
+        "bounds": (p.offsets + 1, 4), "ranks": (p.offsets + 1,), "firsts": (p.offsets + 2,),
+        "tile_list": (max_tiles(tokens, p.offsets, tile), 2), "tile_counts": (2,),
+    }  # fmt: skip
+    return tuple(Workspace(name, shape, "int32") for name, shape in shapes.items())
 
 
 # --- decode -----------------------------------------------------------------------------------------------
-
-PARTIALS = "o_partial max_partial sum_partial"
-"""The workspaces of acc_o, row_max and row_sum of every query's splits, until they are combined."""
 
 
 class Decode(NamedTuple):

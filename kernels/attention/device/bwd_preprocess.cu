@@ -2,7 +2,8 @@
 // delta = sum(do * o) - dlse. A query that sees no key gets an infinite lse_log2, with which every P is 0. 16 lanes
 // take a row.
 //
-// Defines: ELEMENT (bf16, f16); COPY_BYTES: 16 where rows are aligned to that, and on AMD, else 2; DLSE; PARAMS_LAYOUT (params.h).
+// Defines: ELEMENT (bf16, f16); COPY_BYTES: 16 where rows are aligned to that, and on AMD, else 2; DLSE; PARAMS_LAYOUT
+// (params.h).
 #include "prelude.h"
 
 #ifndef __CUDACC_RTC__

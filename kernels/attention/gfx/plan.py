@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from portable.kernels.attention.params import (
     MAX_TOKENS,
+    PARTIALS,
     AttentionParams,
     Unsupported,
     require_decode,
@@ -16,7 +17,6 @@ from portable.kernels.attention.planning import (
     DK_DV,
     DQ,
     DV,
-    PARTIALS,
     Accumulators,
     Tiled,
     decode_of,

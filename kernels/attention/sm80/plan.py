@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from portable.kernels.attention.params import (
     MAX_TOKENS,
+    PARTIALS,
     Arguments,
     AttentionParams,
     Unsupported,
@@ -18,7 +19,6 @@ from portable.kernels.attention.planning import (
     DK_DV,
     DQ,
     DV,
-    PARTIALS,
     Accumulators,
     Tiled,
     decode_of,

@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 
 from portable.kernels.attention.params import (
     MAX_TOKENS,
+    TABLES,
     Arguments,
     AttentionParams,
     Unsupported,
 )
 from portable.kernels.attention.planning import (
-    TABLES,
     Tiled,
     finished,
     fitted,
