@@ -44,14 +44,19 @@ def order_independent(
     """By output: whether accumulating in `acc` must give `refs`, rounded once, in every order.
 
     `tensors` and `refs` are float64, `evaluate` is the reference as a function of the tensors. An output
-    qualifies that is of degree 1 or 0 in each input and a multiple of the inputs' common granule, and
-    whose value for the inputs' absolute values, the sum of its terms' sizes, fits the mantissa.
+    qualifies that is of degree 1 or 0 in each input and a multiple of the inputs' common granule, that adds
+    (a single term has no order), and whose value for the inputs' absolute values, the sum of its terms'
+    sizes, fits the mantissa.
     """
     sums = evaluate({name: tensor.abs() for name, tensor in tensors.items()})
+    terms = evaluate({name: torch.ones_like(tensor) for name, tensor in tensors.items()})
     found = {}
     for output, by_input in degrees(evaluate, tensors, refs).items():
         ref, total = refs[output], sums[output]
         if None in by_input.values() or ref.numel() < ENOUGH or not bool(torch.isfinite(total).all()):
+            found[output] = False
+            continue
+        if not bool((terms[output] > 1).any()):
             found[output] = False
             continue
         unit = sum(granule(tensors[name]) for name, degree in by_input.items() if degree)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -11,6 +13,7 @@ from portable.conformance.cases import inputs
 from portable.conformance.cases.case import Case, make_shape, parse
 from portable.conformance.cases.generate import PROBE_INDICES, boundary_shapes, cases
 from portable.conformance.judge import order_independent, reference
+from portable.kernels.linear import reference as linear
 from portable.spec import registry
 
 
@@ -86,6 +89,31 @@ def test_what_divides_or_exponentiates_is_not_exact(op):
             assert not any(each.exact for each in reference.materialize(case, spec).expected.values()), (
                 case.id
             )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "linear/bfloat16/N=1,K=128,lead=20,activation=gelu/small_integers/transposed",
+        "linear_with_preactivation/float32/N=31,K=15,activation=gelu/ties/transposed",
+        "attention/bfloat16,L=float32/H=4,G=2,M=33,N=0,D=64,E=64,causal=True/one_hot/contiguous",
+    ],
+)
+def test_what_looks_like_a_sum_by_chance_is_not_exact(text):
+    """2026-11-23, found by fuzzing: gelu was 0 below -8.3 in the reference, and an lse without keys is a
+    sink, which base 2 may round."""
+    spec = registry.spec(text.split("/")[0])
+    expected = reference.materialize(parse(text, spec), spec).expected
+    assert not expected["lse" if spec.op == "attention" else "y"].exact
+
+
+def test_gelu_of_the_reference_does_not_cancel():
+    values = [-36.0, -20.0, -11.0, -8.5, -3.0, -0.1, 0.0, 0.1, 3.0, 11.0]
+    erf = [z * 0.5 * math.erfc(-z / math.sqrt(2)) for z in values]
+    tanh = [z / (1 + math.exp(-2 * math.sqrt(2 / math.pi) * (z + 0.044715 * z**3))) for z in values[2:]]
+    for name, wanted in (("gelu", erf), ("gelu_tanh", tanh)):
+        z, wanted = (torch.tensor(each, dtype=torch.float64) for each in (values[-len(wanted) :], wanted))
+        torch.testing.assert_close(linear.activate(z, name), wanted, rtol=1e-12, atol=0)
 
 
 @settings(max_examples=60, deadline=None)
