@@ -31,11 +31,11 @@ source(
     Edit(SOFTMAX, "const int $count = $row < $rows ? $length : 0;", "const int $count = $length;", 2),
 )
 source(
-    *("softmax", "cpp", "gfx942", "one column past the row read"),
+    *("swiglu", "cpp", "gfx942", "one column past the row read"),
     Edit(ROWS, "if ($column + $i < $length) $held.insert", "if ($column + $i <= $length) $held.insert"),
 )
 source(
-    *("softmax", "cpp", "gfx942", "one column past the row written"),
+    *("swiglu", "cpp", "gfx942", "one column past the row written"),
     Edit(ROWS, "if ($column + $i < $length) $to[$i] =", "if ($column + $i <= $length) $to[$i] ="),
 )
 source(
