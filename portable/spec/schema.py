@@ -306,7 +306,10 @@ IMPLEMENTATION = {
     "tunables": Key("map", "What `portable tune` may choose, with all legal values.", "{BLOCK_M: [32, 64]}"),
     "default": Key("map", "The config where nothing tuned matches.", "{BLOCK_M: 64}"),
     "batch_invariant": Key(
-        "bool", "False where a row's bits may depend on the other rows; true by default.", "false"
+        "bool",
+        "False where a row's bits may depend on the other rows; true by default. They may depend on whether"
+        " rows start at multiples of 16 bytes.",
+        "false",
     ),
 }
 

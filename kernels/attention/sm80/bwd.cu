@@ -35,7 +35,7 @@ constexpr float P_UNSCALE = 1.0f / (1 << P_SCALE_LOG2);
 using Mask = MaskBounds<KEYS, OWN>;  // bounds of a warp's rows
 
 // What ptxas does with registers, by NVRTC 13.0, 2026-11-23 (docs/notes/attention_mma.md). On sm_90a and sm_100 both
-// constants cost up to 54 registers.
+// constants cost up to 45 registers.
 constexpr bool SM80 = __CUDA_ARCH__ < 900;
 // Whether the bounds are made at each use, from constant memory or a sequence's diagonal, not kept across the loop: dk
 // and dv, heads of 64, 24 bytes of stack to 0; of varlen in float16 170 registers to 167, a third block; dq of rows by
