@@ -15,6 +15,7 @@ from portable.conformance.execute.samples import (
     NotApplicable,
     Types,
     in_types,
+    leads,
     most_leading,
     of_problems,
     same,
@@ -31,7 +32,7 @@ def beyond_2_31(call: Call, spec: Spec, device: torch.device) -> str | None:
     without the memory between: the CPU maps pages that are touched, a GPU of 11 GB free memory holds all.
     Far apart are rows, columns and batches of products, problems and their rows, and the rows of `out=`."""
     lead = min(FAR_ROWS, most_leading(spec, device))
-    ways = [(lead, 0, False)] + [(1, -2, False)] * bool(spec.boundary and _leads(spec))
+    ways = [(lead, 0, False)] + [(1, -2, False)] * bool(spec.boundary and leads(spec))
     if not spec.boundary and any(each.layout == "matrix" for each in spec.inputs.values()):
         ways += [(lead, -1, False)] + [(3, 0, True)] * (spec.leading == "broadcast")
 
@@ -73,11 +74,8 @@ def _far_result(call: Call, spec: Spec, device: torch.device, row: Types) -> str
     (expected,) = call(tensors)
     apart, buffer = _buffer(len(expected) - 1, len(expected) - 1, 512, expected.dtype, device)
     out = buffer.as_strided(expected.shape, (apart, *expected.stride()[1:]))
-    return (
-        None
-        if same(call({**tensors, "out": out}), (expected,))
-        else "results beyond 2^31 are written wrongly"
-    )
+    right = same(call({**tensors, "out": out}), (expected,))
+    return None if right else "results beyond 2^31 are written wrongly"
 
 
 def _buffer(
@@ -94,17 +92,13 @@ def _buffer(
     raise AssertionError
 
 
-def _leads(spec: Spec) -> bool:
-    return any(each.leading for each in spec.inputs.values())
-
-
 def _far_operands(spec: Spec, tensors: Mapping[str, Any], along: int, rows: int) -> list[str]:
     """Inputs of one type whose rows can be far apart: those of `rows` rows; along another dimension, and
     where the op has no leading ones, those with columns and at least half as many rows as the longest."""
     found = {name: t for name, t in tensors.items() if t is not None and t.is_floating_point()}
     if along == -1:
         return [name for name in found if spec.inputs[name].layout == "matrix"]
-    if not along and not (spec.boundary and not _leads(spec)):
+    if not along and not (spec.boundary and not leads(spec)):
         names = [name for name, t in found.items() if t.dim() > 1 and len(t) == rows]
     else:
         found = {name: t for name, t in found.items() if t.dim() > (3 if along else 2)}

@@ -13,6 +13,7 @@ from portable.conformance.execute.samples import (
     NotApplicable,
     Types,
     in_types,
+    leads,
     near,
     of_problems,
     same,
@@ -82,9 +83,7 @@ def autograd_runs(call: Call, spec: Spec, device: torch.device) -> str | None:
         for name, leaf in leaves.items():
             if leaf.grad is None or leaf.grad.dtype != leaf.dtype or not leaf.grad.isfinite().all():
                 return f"the gradient of {name} is missing, of another dtype or not finite"
-        if (
-            spec.boundary and device.type == "cpu"
-        ):  # attention's would add 5 s to an emulated GPU's smoke tier
+        if spec.boundary and device.type == "cpu":  # attention's: 5 s of an emulated GPU's smoke tier
             return None
         return _parts_of_gradients(call, spec, device, row)
 
@@ -170,7 +169,7 @@ def vmap(call: Call, spec: Spec, device: torch.device) -> str | None:
 
     def check(row: Types) -> str | None:
         several = [sample(spec, device, lead=3, size=40, seed=seed, types=row) for seed in (0, 1)]
-        names = [n for n in _numbers(several[0]) if spec.inputs[n].leading or not _leads(spec)]
+        names = [n for n in _numbers(several[0]) if spec.inputs[n].leading or not leads(spec)]
         stacked = [torch.stack([each[name] for each in several]) for name in names]
         rest = {n: t for n, t in several[0].items() if n not in names}
 
@@ -185,10 +184,6 @@ def vmap(call: Call, spec: Spec, device: torch.device) -> str | None:
         return None
 
     return in_types(spec, check, both=False)
-
-
-def _leads(spec: Spec) -> bool:
-    return any(each.leading for each in spec.inputs.values())
 
 
 AUTOCAST = {"lower": ("float32", "bfloat16"), "float32": ("bfloat16", "float32")}
@@ -209,9 +204,7 @@ def autocast(call: Call, spec: Spec, device: torch.device) -> str | None:
     expected = call({**tensors, **cast})
     with torch.autocast(device.type, torch.bfloat16):
         got = call(tensors)
-    alike = all(
-        one.dtype == two.dtype and torch.equal(one, two) for one, two in zip(got, expected, strict=True)
-    )
-    return (
-        None if alike else f"under autocast it does not give what inputs of {dtypes[next(iter(cast))]} give"
-    )
+    pairs = list(zip(got, expected, strict=True))
+    if all(one.dtype == two.dtype and torch.equal(one, two) for one, two in pairs):
+        return None
+    return f"under autocast it does not give what inputs of {dtypes[next(iter(cast))]} give"

@@ -60,6 +60,10 @@ def of_problems(spec: Spec) -> bool:
     return spec.leading == "same" and all(each.rank > 1 for each in spec.inputs.values() if each.leading)
 
 
+def leads(spec: Spec) -> bool:
+    return any(each.leading for each in spec.inputs.values())
+
+
 def most_leading(spec: Spec, device: torch.device) -> int:
     return EMULATED_PROBLEMS if device.type == "cpu" and of_problems(spec) else sys.maxsize
 
