@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 from portable import errors
@@ -31,6 +32,8 @@ _selection()  # looks at files and the torch build; an error waits for the first
 def __getattr__(name: str) -> Any:
     if name.startswith("_"):
         raise AttributeError(f"module 'portable' has no attribute {name!r}")
+    if name == "conformance":  # imported when it is used: `portable.conformance.check(...)`
+        return importlib.import_module("portable.conformance")
     file = _functions().get(name)
     found = globals()[name] = _op(name) if file is None else getattr(_load_module(file), name)
     return found

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,17 @@ def test_every_file_travels_and_no_other(installed, kind):
     for name, source in expected.items():
         assert (installed[kind] / name).read_bytes() == source.read_bytes(), name
     assert {".yaml", ".cu", ".hip", ".h", ".py"} <= {Path(name).suffix for name in expected}
+
+
+def test_an_editable_install_puts_the_checkout_on_the_path(sdist, tmp_path):
+    """2026-11-23: setuptools' finder ran after the path, so that from the folder above a checkout called
+    portable `import portable` was that folder, and empty."""
+    build = f"from setuptools import build_meta; print(build_meta.build_editable({str(tmp_path)!r}))"
+    name = run("-c", build, cwd=sdist.parents[1]).splitlines()[-1]
+    with zipfile.ZipFile(tmp_path / name) as wheel:
+        (path,) = [each for each in wheel.namelist() if ".dist-info/" not in each]
+        assert path.endswith(".pth")
+        assert Path(wheel.read(path).decode().strip()).samefile(sdist.parents[1])
 
 
 @pytest.mark.parametrize("kind", ["tree", "sdist", "running"])

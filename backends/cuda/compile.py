@@ -67,7 +67,7 @@ def _nvrtc() -> Any:
     try:
         from cuda.bindings import nvrtc  # pyright: ignore[reportAttributeAccessIssue] - an extension module
     except ImportError as error:
-        reason = f"cuda.bindings is not installed ({error}): pip install 'portable-kernels[cuda]'"
+        reason = f"cuda.bindings is not installed ({error}): pip install 'portable-kernels[check]'"
         raise CompileError("CUDA C++", reason) from None
     return nvrtc
 

@@ -48,7 +48,7 @@ FEWEST = 3
 """Cases of each kind, contiguous or not, before `STRIDES_ALONE` is more than a coincidence."""
 
 
-@dataclass
+@dataclass(repr=False)
 class Report:
     """The verdict on a function: `results` has one `Result` for each case, `str(report)` is text.
 
@@ -95,6 +95,10 @@ class Report:
         __tracebackhide__ = True
         if not self.conforms:
             raise AssertionError(str(self))
+
+    def __repr__(self) -> str:
+        """The text: pytest prints it of `assert check(f, op)`."""
+        return str(self)
 
     def __str__(self) -> str:
         verdict = "CONFORMS" if self.conforms else "DOES NOT CONFORM"

@@ -147,7 +147,7 @@ def shared_inputs(call: Call, spec: Spec, device: torch.device) -> str | None:
             if one < two and drawn[one].shape == drawn[two].shape and drawn[one].dtype == drawn[two].dtype
         ]  # fmt: skip
         if not pairs:
-            raise NotApplicable("no two inputs of the op have one shape and dtype")
+            raise NotApplicable("shared_inputs: no two inputs of the op have one shape and dtype")
         for one, two in pairs:
             whole = torch.cat([drawn[one], drawn[two]], -1)
             halves = dict(zip((one, two), whole.chunk(2, -1), strict=True))

@@ -43,7 +43,8 @@ def new_op(args: argparse.Namespace) -> int:
             print(file)
     if root not in registry.kernel_roots():
         print(f"export {registry.KERNEL_PATH}={root}   # so that the op is found")
-    print(f"portable-conformance run --ops {args.name}   # judges it: what is to be filled in fails")
+    says = "judges it" if args.like else "judges it: what is to be filled in fails"
+    print(f"portable-conformance run --ops {args.name}   # {says}")
     return 0
 
 

@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Any
 
-from portable.errors import PinError, listed
+from portable.errors import PinError, listed, nearest
 
 
 class Pins(dict[str, str]):
@@ -59,7 +59,10 @@ def pin(op: str) -> str | None:
     if active and op in active:
         return active[op]
     if _environment is None:
-        _environment = MappingProxyType(parse_pins(os.environ.get("PORTABLE_IMPL", "")))
+        found = parse_pins(os.environ.get("PORTABLE_IMPL", ""))
+        for name, implementation in found.items():
+            _check_op(name, implementation, "PORTABLE_IMPL")
+        _environment = MappingProxyType(found)
     return _environment.get(op)
 
 
@@ -128,12 +131,19 @@ _within: dict[tuple[Any, ...], Pins] = {}
 """Checked pins by what held outside them and what they add."""
 
 
+def _check_op(op: str, implementation: str, source: str) -> None:
+    from portable.spec import registry
+
+    if op not in registry.op_folders():
+        hint = nearest(op, registry.op_folders()).rstrip(".")
+        raise PinError(op, implementation, f"there is no op of that name.{hint}", source)
+
+
 def _check_pins(pins: Mapping[str, str]) -> None:
     from portable.spec import registry
 
     for op, implementation in pins.items():
-        if op not in registry.op_folders():
-            raise PinError(op, implementation, "there is no op of that name", "portable.using")
+        _check_op(op, implementation, "portable.using")
         spec = registry.spec(op)
         known = {impl.name for impl in spec.implementations}
         known |= {language for impl in spec.implementations for language in impl.languages}

@@ -434,7 +434,8 @@ class _Reader(BaseReader):
             if isinstance(below, str) and below not in axes:
                 raise self.fail(line, f"{each.name}: {below!r} is not an axis.{nearest(below, axes)}")
             if (axes[below].low if isinstance(below, str) else below) == 0:
-                raise self.fail(line, f"{each.name}: no index is below 0; let {below} begin with 1")
+                remedy = f"let {below} begin with 1" if isinstance(below, str) else "write 1 or more"
+                raise self.fail(line, f"{each.name}: no index is below 0; {remedy}")
             if isinstance(each, Input) and not each.optional:
                 bound.update(dim for dim in each.dims if isinstance(dim, str))
         for name in axes:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 
 import torch
 
@@ -93,3 +95,17 @@ def test_the_line_that_asks_again_does():
     assert line is not None
     again = eval(line.group(1), {"portable": portable, "zeros": zeros})
     assert str(again) == str(report)
+
+
+def test_a_failed_assertion_shows_the_report():
+    report = portable.conformance.check(
+        lambda x: x, "softmax", cases=["softmax/float32/N=33,lead=3x5/normal/contiguous"]
+    )
+    assert repr(report) == str(report) and repr(report).startswith("DOES NOT CONFORM: ")
+
+
+def test_the_suite_is_there_once_the_library_is():
+    """README calls `portable.conformance.check` after `import portable` alone."""
+    code = "import portable, sys; print('portable.conformance' in sys.modules, portable.conformance.check)"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert ran.stdout.startswith("False <function check"), ran.stderr

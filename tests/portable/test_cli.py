@@ -195,6 +195,7 @@ def environment(monkeypatch):
         ({"PORTABLE_BACKEND": "cpuu"}, "Did you mean 'cpu'?"),
         ({"PORTABLE_IMPL": "softmax"}, "not of the form op:implementation"),
         ({"PORTABLE_IMPL": "softmax:nothing"}, "pins 'nothing'"),
+        ({"PORTABLE_IMPL": "softmx:triton"}, "no op of that name. Did you mean 'softmax'?"),
         ({"PORTABLE_KERNEL_PATH": "missing"}, "PORTABLE_KERNEL_PATH names a folder that does not exist"),
         ({"PORTABLE_BACKEND_PATH": "missing"}, "PORTABLE_BACKEND_PATH names"),
     ],
