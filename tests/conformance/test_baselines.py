@@ -127,8 +127,9 @@ def test_a_library_whose_own_need_is_missing_is_a_reason(installed, monkeypatch)
     def broken(name):
         raise ModuleNotFoundError("No module named 'cutlass'", name="cutlass")
 
+    call = call_of("softmax")
     monkeypatch.setattr(libraries.importlib, "import_module", broken)
-    reasons = baselines.ready(*call_of("softmax"))[1]
+    reasons = baselines.ready(*call)[1]
     assert reasons["quack"] == "ModuleNotFoundError: No module named 'cutlass'"
 
 

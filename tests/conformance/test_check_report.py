@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 
+import pytest
 import torch
 
 import portable
@@ -104,6 +105,7 @@ def test_a_failed_assertion_shows_the_report():
     assert repr(report) == str(report) and repr(report).startswith("DOES NOT CONFORM: ")
 
 
+@pytest.mark.slow
 def test_the_suite_is_there_once_the_library_is():
     """README calls `portable.conformance.check` after `import portable` alone."""
     code = "import portable, sys; print('portable.conformance' in sys.modules, portable.conformance.check)"
