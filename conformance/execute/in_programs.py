@@ -137,7 +137,7 @@ def fresh(call: Call, spec: Spec, device: torch.device) -> str | None:
 
 
 def shared_inputs(call: Call, spec: Spec, device: torch.device) -> str | None:
-    """Two inputs that are halves of one tensor, or the same tensor, give what tensors of their own give."""
+    """Inputs that alias, as halves of one tensor or the same tensor, give what tensors of their own give."""
 
     def check(row: Types) -> str | None:
         tensors = sample(spec, device, lead=5, size=48, types=row)

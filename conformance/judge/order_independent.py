@@ -53,10 +53,8 @@ def order_independent(
     found = {}
     for output, by_input in degrees(evaluate, tensors, refs).items():
         ref, total = refs[output], sums[output]
-        if None in by_input.values() or ref.numel() < ENOUGH or not bool(torch.isfinite(total).all()):
-            found[output] = False
-            continue
-        if not bool((terms[output] > 1).any()):
+        adds = ref.numel() >= ENOUGH and bool((terms[output] > 1).any())
+        if None in by_input.values() or not adds or not bool(torch.isfinite(total).all()):
             found[output] = False
             continue
         unit = sum(granule(tensors[name]) for name, degree in by_input.items() if degree)

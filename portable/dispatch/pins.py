@@ -135,7 +135,7 @@ def _check_op(op: str, implementation: str, source: str) -> None:
     from portable.spec import registry
 
     if op not in registry.op_folders():
-        hint = nearest(op, registry.op_folders()).rstrip(".")
+        hint = nearest(op, registry.op_folders())
         raise PinError(op, implementation, f"there is no op of that name.{hint}", source)
 
 

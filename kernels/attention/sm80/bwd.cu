@@ -37,7 +37,7 @@ using Mask = MaskBounds<KEYS, OWN>;  // bounds of a warp's rows
 // What ptxas does with registers, by NVRTC 13.0, 2026-11-23 (docs/notes/attention_mma.md). On sm_90a and sm_100 both
 // constants cost up to 45 registers.
 constexpr bool SM80 = __CUDA_ARCH__ < 900;
-// Whether the bounds are made at each use, from constant memory or a sequence's diagonal, not kept across the loop: dk
+// Whether the bounds are rematerialized at each use, from constant memory or a sequence's diagonal, not kept across the loop: dk
 // and dv, heads of 64, 24 bytes of stack to 0; of varlen in float16 170 registers to 167, a third block; dq of rows by
 // the element, 8 bytes to 0. Not where it costs: dv alone (168 to 222), dk and dv by 32 rows a warp and the element (0
 // to 24 bytes), varlen's dq (159 to 164), a bias (128 to 130).
