@@ -37,11 +37,11 @@ using Mask = MaskBounds<KEYS, OWN>;  // bounds of a warp's rows
 // What ptxas does with registers, by NVRTC 13.0, 2026-11-23 (docs/notes/attention_mma.md). On sm_90a and sm_100 both
 // constants cost up to 45 registers.
 constexpr bool SM80 = __CUDA_ARCH__ < 900;
-// Whether the bounds are rematerialized at each use, from constant memory or a sequence's diagonal, not kept across the loop: dk
-// and dv, heads of 64, 24 bytes of stack to 0; of varlen in float16 170 registers to 167, a third block; dq of rows by
-// the element, 8 bytes to 0. Not where it costs: dv alone (168 to 222), dk and dv by 32 rows a warp and the element (0
-// to 24 bytes), varlen's dq (159 to 164), a bias (128 to 130).
-constexpr bool REMADE_MASK =
+// Whether the bounds are rematerialized at each use, from constant memory or a sequence's diagonal, not kept across the
+// loop: dk and dv, heads of 64, 24 bytes of stack to 0; of varlen in float16 170 registers to 167, a third block; dq of
+// rows by the element, 8 bytes to 0. Not where it costs: dv alone (168 to 222), dk and dv by 32 rows a warp and the
+// element (0 to 24 bytes), varlen's dq (159 to 164), a bias (128 to 130).
+constexpr bool REMATERIALIZE_MASK =
     SM80 && SUM_D && !BIAS && (KEYS ? M_TILES == 1 || COPY_BYTES == 16 : !VARLEN && COPY_BYTES == 2);
 // Whether the steps are counted, or dq looks where the next one starts: with a bias and heads of 32 96 registers, not
 // 110. Without a bias it costs 5 registers or 8 bytes of stack.
@@ -101,7 +101,7 @@ struct Context {
         return to_float(bias[KEYS ? line * bias_row + own : own * bias_row + line]);
     }
     DEVICE Mask mask() const {
-        if (!REMADE_MASK) return kept_mask;
+        if (!REMATERIALIZE_MASK) return kept_mask;
         if (VARLEN) return {varlen_diagonal - params.left, varlen_diagonal + params.right, kept_mask.end};
         const int queries = params.seqlen_q;
         const int low = params.seqlen_k - queries - params.left, high = params.seqlen_k - queries + params.right;
