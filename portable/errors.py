@@ -279,6 +279,19 @@ class CompileError(PortableError, RuntimeError):
         )
 
 
+class NoCompilerError(CompileError):
+    """The compiler of a language is not installed; the message says what to install.
+
+    Facts: `language`, `reason`, `remedy`.
+    """
+
+    def __init__(self, language: str, reason: str, remedy: str) -> None:
+        PortableError.__init__(
+            self, _sentences(f"{language}: {reason}", f"Install one: {remedy}"),
+            language=language, reason=reason, remedy=remedy, what=language, log=reason, command="",
+        )  # fmt: skip
+
+
 class KernelArgumentsError(PortableError, TypeError):
     """A plan passes a C++ kernel other arguments than its entry declares: the names, their order and their
     types must be the same. Correct the plan's `Launch.args`, or the kernel.

@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from portable.errors import CompileError
+from portable.errors import CompileError, NoCompilerError
 from portable.spec import registry
 
 _HERE = Path(__file__).resolve().parent
@@ -27,7 +27,8 @@ def compile(
     """The cubin of one .cu file for `arch` ("sm_90a").
 
     IEEE arithmetic: denormals are kept, division and square root are rounded to nearest; only the
-    contraction of a * b + c is allowed. Raises CompileError with NVRTC's log.
+    contraction of a * b + c is allowed. Raises CompileError with NVRTC's log, or
+    NoCompilerError.
     """
     nvrtc = _nvrtc()
     folders = dict.fromkeys((_HERE, *includes, *registry.kernel_roots()))
@@ -66,9 +67,11 @@ def version() -> str:
 def _nvrtc() -> Any:
     try:
         from cuda.bindings import nvrtc  # pyright: ignore[reportAttributeAccessIssue] - an extension module
-    except ImportError as error:
-        reason = f"cuda.bindings is not installed ({error}): pip install 'portable-kernels[check]'"
-        raise CompileError("CUDA C++", reason) from None
+
+        nvrtc.nvrtcVersion()  # the first call loads the library
+    except (ImportError, RuntimeError) as error:
+        reason = f"no NVRTC ({str(error).splitlines()[0]})"
+        raise NoCompilerError("CUDA C++", reason, "pip install 'portable-kernels[check]'") from None
     return nvrtc
 
 

@@ -107,16 +107,15 @@ def _run(what: str, command: list[str]) -> None:
 
 @functools.cache
 def toolchain() -> Toolchain:
-    """The first usable clang: of the `ziglang` package, of ROCm, of the system; CompileError if none."""
+    """The first usable clang: of the `ziglang` package, of ROCm, of the system; NoCompilerError if none."""
     for find in (_zig, _rocm, _system):
         found = find()
         if found is not None:
             return found
-    from portable.errors import CompileError
+    from portable.errors import NoCompilerError
 
-    raise CompileError(
-        "HIP C++", f"no clang {_OLDEST_CLANG} or newer with the AMDGPU target: pip install ziglang"
-    )
+    reason = f"no clang {_OLDEST_CLANG} or newer with the AMDGPU target"
+    raise NoCompilerError("HIP C++", reason, "pip install 'portable-kernels[check]'")
 
 
 def _zig() -> Toolchain | None:

@@ -16,7 +16,7 @@ from portable.backend import Backend, Resources
 from portable.configs import lookup
 from portable.dispatch import select
 from portable.dtypes import itemsize
-from portable.errors import CompileError, LaunchError, PortableError, listed
+from portable.errors import CompileError, LaunchError, NoCompilerError, PortableError, listed
 from portable.plan import Device, Launch, NativeKernel, TensorInfo
 from portable.runtime import build, detect
 from portable.spec import registry
@@ -45,7 +45,8 @@ class Job:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a job: `state` is Pass, Spills, TooMuchShared, CompileError or PlanError."""
+    """What became of a job: `state` is Pass, Spills, TooMuchShared, CompileError, NoCompiler or
+    PlanError."""
 
     op: str
     implementation: str
@@ -205,6 +206,8 @@ def run(job: Job) -> Outcome:
     try:
         code = build.code_object(job.launch, dict(job.dtypes), job.backend, device)
         found = job.backend.resources(code)
+    except NoCompilerError as error:
+        return outcome("NoCompiler", None, 0, str(error))
     except (CompileError, LaunchError) as error:
         return outcome("CompileError", None, 0, f"{job.case}: {error}")
     shared = found.shared + code.shared

@@ -6,6 +6,7 @@ import argparse
 import os
 import platform
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -193,7 +194,12 @@ def check(args: argparse.Namespace) -> int:
         except OSError as error:
             raise PortableError(f"--markdown {args.markdown!r}: {error.strerror}") from None
     failed = [outcome for outcome in outcomes if outcome.state != "Pass"]
+    missing = Counter((each.arch, each.detail) for each in failed if each.state == "NoCompiler")
+    for (arch, why), count in missing.items():
+        print(f"NoCompiler: {arch}: {count} kernels not compiled: {why}")
     for outcome in failed:
+        if outcome.state == "NoCompiler":
+            continue
         print(f"{outcome.state}: {outcome.op}.{outcome.implementation} for {outcome.arch}: {outcome.kernel}")
         print(f"    {outcome.detail}")
     for problem in problems:

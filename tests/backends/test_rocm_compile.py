@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from portable.backends.rocm import compile as rocm
 from portable.backends.rocm import metadata
 from portable.backends.rocm.compile import compile, resources
-from portable.errors import CompileError
+from portable.errors import CompileError, NoCompilerError
 
 SCALE = """
 #include "prelude.h"
@@ -57,6 +58,13 @@ def test_a_syntax_error_carries_the_compilers_words(source):
     source.write_text(SCALE.replace("barrier();", "barrier()"))
     with pytest.raises(CompileError, match=r"scale\.hip for gfx942[\s\S]*error: expected ';'"):
         compile(source, (("T", "bf16"),), "gfx942")
+
+
+def test_no_clang_is_said_with_what_to_install(monkeypatch):
+    for find in ("_zig", "_rocm", "_system"):
+        monkeypatch.setattr(rocm, find, lambda: None)
+    with pytest.raises(NoCompilerError, match=r"no clang .*pip install 'portable-kernels\[check\]'"):
+        rocm.toolchain.__wrapped__()
 
 
 def test_an_unknown_function_is_an_error_not_a_hole_in_the_code(source):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
+import sys
+import types
 
 import pytest
 import torch
@@ -10,7 +13,8 @@ import torch
 import portable
 from portable import errors
 from portable.backend import Resources
-from portable.commands import check
+from portable.backends.cuda import compile as nvrtc
+from portable.commands import check, cli
 from portable.dispatch import compiled_call, select
 from portable.spec import registry
 
@@ -38,6 +42,48 @@ def test_a_compiler_error_is_an_outcome(toy, monkeypatch):
     monkeypatch.setattr(type(pairs[0][0]), "compile_native", broken)
     (outcome,) = check.run_all(check.jobs(["twice"], pairs), 1)
     assert outcome.state == "CompileError" and "expected ;" in outcome.detail
+
+
+def test_a_compiler_that_is_not_there_is_said_once_for_each_target(toy, tmp_path, monkeypatch, capsys):
+    """It was said once for each kernel."""
+
+    def missing(self, kernel, device, includes):
+        raise errors.NoCompilerError("Toy", "no toy compiler", "pip install 'portable-kernels[check]'")
+
+    spec = tmp_path / "ops" / "twice" / "spec.yaml"
+    spec.write_text(spec.read_text().replace("bench:", "bench:\n  - {N: 64, leading: [2]}"))
+    registry.clear_caches()
+    here = check.targets(["toy1"])[0]
+    two = dataclasses.replace(here[1], arch="toy2")
+    monkeypatch.setattr(type(here[0]), "compile_native", missing)
+    monkeypatch.setattr(type(here[0]), "targets", lambda self: (here[1], two))
+    assert cli.main(["check", "--ops", "twice", "--target", "toy1,toy2"]) == 1
+    out = capsys.readouterr().out
+    assert out.count("no toy compiler") == 2
+    for arch in ("toy1", "toy2"):
+        assert f"NoCompiler: {arch}: 2 kernels not compiled: Toy: no toy compiler. Install one" in out
+    assert "portable-kernels[check]" in out and out.endswith(
+        "0 kernels compile, 4 do not pass, 0 file problems\n"
+    )
+
+
+def _no_library():
+    raise RuntimeError("Failure finding libnvrtc.so\nlooked in many places")
+
+
+@pytest.mark.parametrize(
+    "bindings, reason",
+    [
+        (None, "cuda.bindings"),
+        (types.SimpleNamespace(nvrtc=types.SimpleNamespace(nvrtcVersion=_no_library)), "finding libnvrtc.so"),
+    ],
+    ids=["no bindings", "no library"],
+)
+def test_nvrtc_that_is_not_there_is_said_with_what_to_install(monkeypatch, bindings, reason):
+    """Bindings without NVRTC's library were a traceback."""
+    monkeypatch.setitem(sys.modules, "cuda.bindings", bindings)
+    with pytest.raises(errors.NoCompilerError, match=rf"{reason}.*pip install 'portable-kernels\[check\]'"):
+        nvrtc.version.__wrapped__()
 
 
 def test_an_unknown_target_is_named_with_the_known_ones():

@@ -28,6 +28,7 @@ EXAMPLES = [
     errors.BackendError.several(["one", "two"]),
     errors.BackendError.unknown("tow", ["one", "two"]),
     errors.CompileError("matmul.cu for sm_90a", "error: here\n" * 100, "compile it"),
+    errors.NoCompilerError("HIP C++", "no clang", "pip install clang"),
     errors.KernelArgumentsError("softmax.cu", "softmax", "", "parameter 1 is x, and the plan passes y there"),
     errors.LaunchError("softmax on grid (1, 1, 1)", "error 700"),
     errors.SpecError("spec.yaml", 7, "unknown key"),
