@@ -29,14 +29,18 @@ def plain(text: str) -> str:
     return _CONTROL.sub("", text)
 
 
+def kind(impl: str, state: str, message: str) -> tuple[str, str, str]:
+    """What failures of one kind share; numbers, indices and strides set no two messages apart."""
+    message = message.partition(f"\n{NOT_CONTIGUOUS}")[0]
+    return impl, state, _NUMBERS.sub("#", message[: 2 * COMPARED])[:COMPARED]
+
+
 def grouped(failures: Iterable[tuple[str, str, str, T]]) -> list[list[T]]:
     """Failures of one kind together, in the order of the first of each. A failure comes as (implementation,
-    state, message, itself); numbers, indices and strides set no two messages apart."""
+    state, message, itself)."""
     found: dict[tuple[str, str, str], list[T]] = {}
     for impl, state, message, failure in failures:
-        message = message.partition(f"\n{NOT_CONTIGUOUS}")[0]
-        words = _NUMBERS.sub("#", message[: 2 * COMPARED])[:COMPARED]
-        found.setdefault((impl, state, words), []).append(failure)
+        found.setdefault(kind(impl, state, message), []).append(failure)
     return list(found.values())
 
 

@@ -122,8 +122,8 @@ def _cases(run: Run, args: Any, workers: int) -> None:
                     result = run.take(message)
                     if result is not None:
                         progress.advance(result.case.op, not result.conforms)
-                        if not result.conforms:
-                            progress.say(run.describe(result))
+                        if not result.conforms and (text := run.describe(result)):
+                            progress.say(text)
                     checkpoint()
 
 
@@ -153,7 +153,8 @@ def _fuzz(run: Run, args: Any, workers: int) -> None:
             result = run.take(message)
             if result is not None and not result.conforms:
                 failures += 1
-                print(run.describe(result), flush=True)
+                if text := run.describe(result):
+                    print(text, flush=True)
                 try:
                     with open(args.failures_file, "a", encoding="utf-8", errors="backslashreplace") as file:
                         file.write(fuzz.as_regression_line(result))
@@ -206,7 +207,7 @@ def _interrupted(run: Run, args: Any, why: str, to: Any = None) -> int:
     elif args.record:
         text += f"; {_save(run, args) or f'{args.record} holds them, --resume goes on from it'}"
     try:
-        print(f"\nportable-conformance: {text}", file=to, flush=True)
+        print("\n".join(["", *run.alike(), f"portable-conformance: {text}"]), file=to, flush=True)
     except OSError:
         discard_stdout()
     return 130
@@ -218,6 +219,7 @@ class _End:
 
     args: Any
     found: dict[str, Any]
+    alike: list[str]
     lines: list[str]
     faults: list[str]
     unwritten: list[str]
@@ -227,6 +229,8 @@ class _End:
         conforming = record.conforming(self.found)
         code = 2 if self.unwritten else 0 if conforming else 1
         try:
+            if self.alike:
+                print("", *self.alike, sep="\n")
             if not self.args.k:
                 table(self.found)
             for line in (*self.lines, *self.faults):
@@ -257,4 +261,4 @@ def _finish(run: Run, args: Any) -> _End:
             lines.append(f"{option}: {path}")
         else:
             unwritten.append(f"--{option} {path}: {error.strerror or error}")
-    return _End(args, found, lines, faults, unwritten)
+    return _End(args, found, run.alike(), lines, faults, unwritten)

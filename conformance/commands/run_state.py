@@ -12,7 +12,7 @@ from portable.conformance.execute import behaviour, case_ids, runner, waivers
 from portable.conformance.execute.result import Result
 from portable.conformance.records import record
 from portable.conformance.states import KNOWN
-from portable.conformance.text import UsageError, paragraph, rerun
+from portable.conformance.text import UsageError, alike, kind, paragraph, rerun
 from portable.conformance.workers.pool import Task, case_task
 from portable.errors import PortableError
 
@@ -47,6 +47,7 @@ class Run:
     def __post_init__(self) -> None:
         self._places: dict[tuple[str, str], int] = {}
         self._cases = {case.id: case for case in self.cases}
+        self._kinds: dict[tuple[str, str, str], list[Result]] = {}
         wanted = self.head["selection"]["impls"]
         self.impls = {
             op: [name for name in runner.implementations(op) if wanted is None or name in wanted]
@@ -101,8 +102,21 @@ class Run:
             self.results[place] = result
 
     def describe(self, result: Result) -> str:
-        """A failure as a paragraph, with the command that runs it again."""
+        """A failure as a paragraph, with the command that runs it again; "" where one of its kind was
+        described."""
+        key = kind(f"{result.case.op} {result.impl}", result.state, result.message)
+        self._kinds.setdefault(key, []).append(result)
+        if len(self._kinds[key]) > 1:
+            return ""
         return paragraph(result, rerun(result.case.id, result.impl, self.options))
+
+    def alike(self) -> list[str]:
+        """Lines on the failures that were not described, by the one of their kind that was."""
+        return [
+            f"{first.state}: {first.case.id} on {first.impl}\n  {alike([each.case.id for each in others])}"
+            for first, *others in self._kinds.values()
+            if others
+        ]
 
     def resume(self, path: str) -> None:
         """Take over the results of a partial record, those of fuzzing too. NotRun cases run again, and so do

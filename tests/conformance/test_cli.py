@@ -42,6 +42,29 @@ def test_a_failing_run_is_one_and_prints_how_to_repeat_it(norm, capsys):
     assert "first wrong element" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("terminal", [False, True], ids=["CI", "watched"])
+def test_equal_failures_of_a_run_are_one_paragraph(norm, tmp_path, capsys, monkeypatch, terminal):
+    """Each was a paragraph of its own; `check()` had one for all."""
+    file = tmp_path / "r.json"
+    argv = [*RUN, "--ops", "toy_norm", "--impl", "plain,zeros", "-k", "float32/N=1"]
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
+    assert cli.main([*argv, "--record", str(file)]) == 1
+    out = capsys.readouterr().out
+    results = record.read(file)["results"]
+    failing = [each["case"] for each in results if each["state"] == "Fail.value"]
+    assert len(failing) > 9, "the record has them all"
+    assert {each["impl"] for each in results if each["state"] != "Pass"} == {"zeros"}
+    first = re.findall(r"^Fail\.value: (\S+) on zeros\n  y: ", out, re.MULTILINE)
+    more = re.findall(
+        r"^Fail\.value: (\S+) on zeros\n  (\d+) more fails? in this way: (.*?)(?: and \d+ more)?$", out, re.M
+    )
+    assert len(first) + len(more) < len(failing) / 2
+    assert len(first) + sum(int(count) for _, count, _ in more) == len(failing)
+    assert {case for case, _, _ in more} <= set(first)
+    named = [case for _, _, cases in more for case in cases.split(", ")]
+    assert named and set(named) <= set(failing) - set(first)
+
+
 def test_listing(norm, capsys):
     assert cli.main(["list", "--ops", "toy_norm", "-k", "/subnormals/"]) == 0
     lines = capsys.readouterr().out.split()

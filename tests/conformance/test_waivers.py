@@ -152,17 +152,17 @@ def test_an_entry_holds_to_the_end_of_its_day(vendor):
 # The command --------------------------------------------------------------------------------------
 
 
-def failing(capsys):
+def failing(file, capsys):
     """The ids that the toy kernel fails, found by a run without waivers."""
-    assert cli.main([*RUN, "--impl", "toy", "--no-waivers"]) == 1
+    assert cli.main([*RUN, "--impl", "toy", "--no-waivers", "--record", str(file)]) == 1
     out = capsys.readouterr().out
     assert "--no-waivers" in out.partition("again: ")[2].splitlines()[0]
-    return re.findall(r"^(Fail\.\w+): (\S+) on toy$", out, re.M)
+    return [(each["state"], each["case"]) for each in record.read(file)["results"] if "Fail" in each["state"]]
 
 
 @pytest.mark.slow
 def test_a_run_with_its_failures_known_conforms(wrong, tmp_path, capsys):
-    found = failing(capsys)
+    found = failing(tmp_path / "found.json", capsys)
     entries = [
         text(state=state, cases=[case for other, case in found if other == state]).partition("entries:\n")[2]
         for state in sorted({state for state, _ in found})
