@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import os
 import re
 import shlex
@@ -108,6 +109,19 @@ def pluralize(count: int, noun: str) -> str:
         return f"1 {noun}"
     plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
     return f"{count:,} {plural}"
+
+
+def number(value: float | str | None, digits: int = 3) -> str:
+    """`value` in few digits; a dash for None. Records hold NaN and Inf as strings."""
+    if value is None:
+        return "–"
+    value = float(value)
+    if not math.isfinite(value):
+        return str(value)
+    if value and not 1e-3 <= abs(value) < 1e6:
+        return f"{value:.{digits - 1}e}"
+    whole = len(str(int(abs(value)))) if abs(value) >= 1 else 0
+    return f"{value:,.{max(digits - whole, 0)}f}" if value else "0"
 
 
 def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

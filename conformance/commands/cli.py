@@ -22,7 +22,7 @@ from portable.conformance.execute.result import Result
 from portable.conformance.judge import reference
 from portable.conformance.records import record
 from portable.conformance.report import summary
-from portable.conformance.text import UsageError, discard_stdout, escape_unencodable, plain
+from portable.conformance.text import UsageError, discard_stdout, escape_unencodable, number, plain
 from portable.conformance.workers.pool import case_task, run_in_process
 from portable.errors import BackendError, PortableError
 from portable.spec import registry
@@ -157,7 +157,7 @@ def rerun_command(args: Any) -> int:
         if "result" not in message:
             continue
         result = apply_waivers(Result.of(case, message["result"]))
-        figures = f", |error|/bound {float(result.worst):.3f}, largest |error| {float(result.max_abs):.3g}"
+        figures = f", |error|/bound {number(result.worst)}, largest |error| {number(result.max_abs)}"
         print(f"{result.impl}: {result.state}" + figures * bool(result.digest))
         if result.message:
             print(textwrap.indent(plain(result.message), "  "))

@@ -23,7 +23,7 @@ from portable.conformance.cases.case import Case, make_shape
 from portable.conformance.execute import runner
 from portable.conformance.execute.guards import guarded_memory
 from portable.conformance.judge import reference
-from portable.conformance.text import print_table
+from portable.conformance.text import number, print_table
 from portable.spec import registry
 
 HEAD = ("op", "size", "dtype", "ran", "result", "worst |err|/bound", "max |err|", "us", "why this one")
@@ -126,7 +126,7 @@ def show(case: Case, device: torch.device, timed: bool = True) -> Row:
         _dtype(case),
         name,
         "ok" if worst.passed else worst.state,
-        f"{worst.worst:.3f}",
+        number(worst.worst),
         f"{max(verdict.max_abs for verdict in verdicts):.2e}",
         f"{device_time(lambda: op(**arguments), device):.1f}" if timed else "-",
         choice.reason if choice is not None else "-",

@@ -24,6 +24,7 @@ import torch
 from portable import dtypes
 from portable.conformance.cases.inputs import same_bits
 from portable.conformance.judge.error_pattern import find
+from portable.conformance.text import number
 
 UNDERFLOW = 8.0
 BIAS_SIGMAS = 6.0
@@ -89,7 +90,7 @@ class Verdict:
 
     def __str__(self) -> str:
         if self.passed:
-            return f"{self.state}: worst |error|/bound {self.worst:.3f}" + (
+            return f"{self.state}: worst |error|/bound {number(self.worst)}" + (
                 f" ({self.note})" if self.note else ""
             )
         text = f"{self.state}: {self.note}" if self.note else self.state

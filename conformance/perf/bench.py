@@ -24,6 +24,7 @@ from portable.conformance.cases.generate import required_params
 from portable.conformance.cases.inputs import DTYPES
 from portable.conformance.execute.runner import function, implementations
 from portable.conformance.perf import baselines, sweep, timing
+from portable.conformance.text import number
 from portable.runtime import detect
 from portable.runtime.tensors import random_tensor
 from portable.spec import registry
@@ -284,9 +285,9 @@ def table(
             _short(entry["case"]),
             entry["impl"],
             f"{entry['device_us']:.1f}",
-            f"{entry['bytes_per_s'] / 1e12:.2f}",
-            f"{entry['flop_per_s'] / 1e12:.1f}",
-            f"{entry['of_roof']:.3f}",
+            number(entry["bytes_per_s"] / 1e12),
+            number(entry["flop_per_s"] / 1e12),
+            number(entry["of_roof"]),
             *(_ratio_text(entry["vs"].get(name)) for name in names),
             *("-" if each is None else f"{each:.1f}"
               for each in (entry["launch_us"], entry["baseline_launch_us"])),

@@ -24,6 +24,7 @@ import numpy as np
 
 from portable.conformance import stats
 from portable.conformance.states import CONFORMING
+from portable.conformance.text import number
 from portable.errors import PortableError
 
 VERDICTS = ("parity", "below", "inconclusive")
@@ -152,7 +153,7 @@ def report(one: Record, other: Record, threshold: float) -> tuple[list[str], boo
         (
             row.case.removesuffix("/normal/bench") or f"{row.op}, mean of {row.cases}",
             row.impl,
-            *(f"{value:.3f}" for value in row.of_roof),
+            *(number(value) for value in row.of_roof),
             f"{row.ratio:.3f} ({row.low:.3f}..{row.high:.3f})",
             row.verdict,
         )

@@ -14,8 +14,8 @@ from typing import Any
 
 from portable.conformance.records.record import op_of
 from portable.conformance.report.markup import Html, element, escape, join
-from portable.conformance.report.wording import listed, number, quantity, shape_of, types_of
-from portable.conformance.text import pluralize
+from portable.conformance.report.wording import listed, quantity, shape_of, types_of
+from portable.conformance.text import number, pluralize
 
 WIDTH, HEIGHT = 620, 400
 LEFT, RIGHT, TOP, BOTTOM = 62, 14, 26, 44

@@ -15,7 +15,6 @@ from portable.conformance.report.wording import (
     BEHAVIOUR,
     cut,
     listed,
-    number,
     quantity,
     rerun,
     scientific,
@@ -23,7 +22,7 @@ from portable.conformance.report.wording import (
     types_of,
 )
 from portable.conformance.states import CONFORMING, GOOD, KNOWN, Tally
-from portable.conformance.text import alike, grouped, pluralize
+from portable.conformance.text import alike, grouped, number, pluralize
 
 PARAGRAPHS = 100
 EACH = 10

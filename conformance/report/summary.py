@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from portable.conformance.records import record
-from portable.conformance.text import print_table
+from portable.conformance.text import number, print_table
 
 
 def written(found: dict[str, Any], args: Any) -> Iterator[tuple[str, str, OSError | None]]:
@@ -40,10 +40,6 @@ def verdict(found: dict[str, Any]) -> str:
     return f"{word}: {record.tally(found)}"
 
 
-def _ratio(worst: float) -> str:
-    return f"{worst:.3f}" if worst < 1e4 else f"{worst:.3g}"
-
-
 def table(found: dict[str, Any]) -> None:
     """Print the results by op and implementation."""
     rows = []
@@ -53,7 +49,7 @@ def table(found: dict[str, Any]) -> None:
         states = ", ".join(
             f"{state} {count:,}" for state, count in sorted(each.states.items()) if state != "NotSupported"
         )
-        ratio = _ratio(float(worst.get("worst", 0))) if worst else "-"
+        ratio = number(worst.get("worst", 0)) if worst else "-"
         judged = f"{tally.judged:,}" if tally.judged else "none"
         case = worst["case"] if worst else "-"
         rows.append((each.op, each.impl, judged, f"{tally.declined:,}", states or "-", ratio, case))

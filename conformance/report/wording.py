@@ -45,19 +45,6 @@ def listed(words: Iterable[str]) -> str:
     return f"{', '.join(most)} and {last}" if most else last
 
 
-def number(value: float | str | None, digits: int = 3) -> str:
-    """`value` in few digits; a dash for None. Records hold NaN and Inf as strings."""
-    if value is None:
-        return "–"
-    value = float(value)
-    if not math.isfinite(value):
-        return str(value)
-    if value and not 1e-3 <= abs(value) < 1e6:
-        return f"{value:.{digits - 1}e}"
-    whole = len(str(int(abs(value)))) if abs(value) >= 1 else 0
-    return f"{value:,.{max(digits - whole, 0)}f}" if value else "0"
-
-
 def scientific(value: float | str | None) -> str:
     """`value` as 1.23e-04; a dash for None."""
     return "–" if value is None else f"{float(value):.2e}" if float(value) else "0"
@@ -69,9 +56,9 @@ def quantity(value: float, unit: str) -> str:
         return f"{value:g} {unit}"
     step = min(max(math.floor(math.log10(value) / 3), 0), 5)
     scaled = value / 1000**step
-    if step < 5 and float(number(scaled).replace(",", "")) >= 1000:
+    if step < 5 and float(words.number(scaled).replace(",", "")) >= 1000:
         step, scaled = step + 1, 1.0
-    return f"{number(scaled)} {['', 'k', 'M', 'G', 'T', 'P'][step]}{unit}"
+    return f"{words.number(scaled)} {['', 'k', 'M', 'G', 'T', 'P'][step]}{unit}"
 
 
 def moment(date: str) -> str:

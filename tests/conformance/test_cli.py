@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import sys
@@ -13,6 +14,9 @@ from portable.conformance.commands import cli, demo, selection
 from portable.conformance.execute import runner
 from portable.conformance.execute.result import Result
 from portable.conformance.records import record
+from portable.conformance.report import summary
+
+from .sample_record import sample_record
 
 RUN = ["run", "--device", "cpu", "-j", "0"]
 """In this process, where the toy op is."""
@@ -63,6 +67,22 @@ def test_equal_failures_of_a_run_are_one_paragraph(norm, tmp_path, capsys, monke
     assert {case for case, _, _ in more} <= set(first)
     named = [case for _, _, cases in more for case in cases.split(", ")]
     assert named and set(named) <= set(failing) - set(first)
+
+
+def test_small_figures_are_not_printed_as_zero(norm, capsys, monkeypatch):
+    """|error|/bound of 0.0004 was 0.000 in the table of `run` and in `rerun`."""
+    case = "toy_norm/float32/N=129,lead=7/normal/contiguous"
+    real = runner.run_case
+
+    def small(*args):
+        return dataclasses.replace(real(*args), worst=0.0004)
+
+    monkeypatch.setattr(runner, "run_case", small)
+    assert cli.main(["rerun", case, "--impl", "plain", "--device", "cpu"]) == 0
+    assert "|error|/bound 4.00e-04" in capsys.readouterr().out
+    results = [{"case": case, "impl": "plain", "state": "Pass", "worst": worst} for worst in (2e-5, 0.0004)]
+    summary.table({**sample_record(), "results": results})
+    assert "4.00e-04" in capsys.readouterr().out
 
 
 def test_listing(norm, capsys):

@@ -14,6 +14,7 @@ from portable.conformance.cases.case import op_of
 from portable.conformance.records import record
 from portable.conformance.report import junit, wording
 from portable.conformance.states import STATES
+from portable.conformance.text import number
 
 from ..sample_record import sample_record
 
@@ -183,7 +184,7 @@ def test_the_command_runs_the_case_on_such_a_device():
      (92.43, "92.4"), (1.5e-5, "1.50e-05"), (-0.4, "-0.400"), (2.5e8, "2.50e+08")),
 )  # fmt: skip
 def test_numbers(value, text):
-    assert wording.number(value) == text
+    assert number(value) == text
 
 
 @pytest.mark.parametrize(
