@@ -24,7 +24,7 @@ SAME = (
 
 AGAIN = frozenset({"NotRun", "XPass", *KNOWN})
 """States in which a resumed run does not take a result over."""
-ALONE = frozenset({"beyond_2_31"})
+ALONE = frozenset({"beyond_2_31", "large_result"})
 """Behaviours that want the device's memory for themselves."""
 
 

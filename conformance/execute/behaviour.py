@@ -32,6 +32,7 @@ from portable.conformance.execute.in_programs import (
     shared_inputs,
     vmap,
 )
+from portable.conformance.execute.large_result import large_result
 from portable.conformance.execute.runner import Result, classify
 from portable.conformance.execute.samples import (
     Call,
@@ -263,6 +264,7 @@ CASES: dict[str, Callable[[Call, Spec, torch.device], str | None]] = {
     "other_device": other_device,
     "rows_alone": rows_alone,
     "beyond_2_31": beyond_2_31,
+    "large_result": large_result,
     "compiled": compiled,
     "compiled_forms": compiled_forms,
     "autograd": autograd_runs,
@@ -274,8 +276,11 @@ CASES: dict[str, Callable[[Call, Spec, torch.device], str | None]] = {
     "bad_arguments": bad_arguments,
     "probes": probes,
 }
-_NEEDS_GPU = {"other_stream", "graph_capture", "other_device"}
-_FROM = {**dict.fromkeys(["fresh", "shared_inputs", "vmap", "autocast"], "core"), "compiled_forms": "full"}
+_NEEDS_GPU = {"other_stream", "graph_capture", "other_device", "large_result"}
+_FROM = {
+    **dict.fromkeys(["fresh", "shared_inputs", "vmap", "autocast"], "core"),
+    **dict.fromkeys(["compiled_forms", "large_result"], "full"),
+}
 """The tier from which on a behaviour is asked, where that is not "smoke"."""
 
 
@@ -320,8 +325,6 @@ def run(case: Behaviour, impl: str, device: torch.device) -> Result:
     """Run one behaviour case on one pinned implementation. Exceptions become states."""
     spec = registry.spec(case.op)
     call = caller(spec, runner.function(case.op))
-    if case.name in _NEEDS_GPU and device.type == "cpu":
-        return Result(case, impl, "NotSupported", "needs a GPU")
     implementation = spec.implementation(impl)
     runs = implementation is not None and implementation.kind == "run"
     if case.name == "graph_capture" and runs and any(each.dtype == "int32" for each in spec.inputs.values()):
@@ -334,6 +337,8 @@ def run(case: Behaviour, impl: str, device: torch.device) -> Result:
 
 def judge(case: Behaviour, call: Call, impl: str, device: torch.device) -> Result:
     """Whether `call` behaves. Exceptions become states."""
+    if case.name in _NEEDS_GPU and device.type == "cpu":
+        return Result(case, impl, "NotSupported", "needs a GPU")
     try:
         wrong = CASES[case.name](call, registry.spec(case.op), device)
     except NotApplicable as reason:

@@ -43,10 +43,13 @@ def sample(
     of the sizes of the spec's `behaviour_case`. At most EMULATED_PROBLEMS problems on an emulated GPU.
     Operands that broadcast have leading dimensions if `batched`."""
     lead = min(lead, most_leading(spec, device))
+    return drawn(spec, shape_of(spec, lead, size, absent, batched), device, types or spec.types[0], seed)
+
+
+def drawn(spec: Spec, shape: Shape, device: torch.device, row: Types, seed: int = 0) -> dict[str, Any]:
+    """N(0, 1) numbers and random indices in a shape; None for inputs that it lacks."""
     generator = torch.Generator().manual_seed(seed)
-    row = types or spec.types[0]
     made: dict[str, Any] = dict.fromkeys(spec.inputs)
-    shape = shape_of(spec, lead, size, absent, batched)
     for name, own in input_shapes(spec, shape).items():
         dtype = row.get(spec.inputs[name].dtype, spec.inputs[name].dtype)
         made[name] = random_tensor(own, dtype, generator, below=below(spec, shape, name))

@@ -1,0 +1,248 @@
+"""The behaviour `large_result`: results whose last element is beyond 2^32 (2^31, where memory lacks).
+
+Such a result repeats a small one. The inputs are copies of a small call's: along a new first dimension, by a
+stride of 0, or along axes of the op. Each element is held to the bound of the small call's, on the device.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from portable import errors
+from portable.conformance.cases.case import Case, Shape, make_shape
+from portable.conformance.cases.generate import required_params
+from portable.conformance.execute.guards import guarded_memory
+from portable.conformance.execute.samples import Call, NotApplicable, Types, drawn, in_types, leads
+from portable.conformance.judge import reference
+from portable.conformance.judge.bound import bound
+from portable.spec.model import Input, Output, Spec
+
+LARGE = 1 << 31
+CHUNK = 1 << 25
+"""Elements that are compared at once, in float64."""
+SUMS = 0.02
+"""Of the largest: what a sum over all rows may be off. An eighth of the rows is beyond LARGE or 2 LARGE."""
+LEADING = ""
+"""The name of the leading dimensions among axes."""
+HEADS = 64
+"""Times as many heads where sequences are many: torch alone takes them one by one."""
+OFFSETS = {"cu_seqlens_q": "M", "cu_seqlens_k": "N"}
+"""Inputs that are offsets of sequences, and the axis that they count along."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """A small call, and the axes along which the large one has copies of it."""
+
+    shape: Shape
+    along: tuple[str, ...] = (LEADING,)
+    together: bool = False
+    """Whether copies along one axis are those along the other: queries and keys of the same sequences."""
+
+
+def large_result(call: Call, spec: Spec, device: torch.device) -> str | None:
+    """Results of more than 2^32 elements (2^31, where memory lacks) are right in every element.
+
+    Rows, columns and batches of products; rows of 4096 and 136 elements; problems, sequences and decodes of
+    attention, of which one that the implementation takes is enough.
+    """
+
+    def check(row: Types) -> str | None:
+        ran, refusals = 0, []
+        for way in _ways(spec):
+            try:
+                wrong = _at_most(call, spec, device, row, way)
+            except errors.PinError as refused:
+                refusals.append(refused)
+                continue
+            ran += 1
+            if wrong or spec.boundary:
+                return wrong
+        if not ran:
+            raise refusals[0]
+        return None
+
+    return in_types(spec, check, both=False)
+
+
+def _ways(spec: Spec) -> list[Way]:
+    params = required_params(spec)[0]
+    if spec.behaviour_case is None:
+        # 29 and 7 divide no power of two: what lands 2^31 elements too early lands in another row's copy.
+        if spec.leading == "broadcast":
+            return [
+                Way(make_shape(spec, {"M": 29, "N": 40, "K": 16}, (), params), ("M", "N")),
+                Way(make_shape(spec, {"M": 8, "N": 40, "K": 16}, (), params), ("N",)),
+                Way(make_shape(spec, {"M": 250, "N": 256, "K": 16}, (3,), params)),
+            ]
+        if spec.cost.roof == "matrix":
+            return [
+                Way(make_shape(spec, {"N": 40, "K": 16}, (rows,), params), along)
+                for rows, along in ((29, (LEADING, "N")), (8, ("N",)))
+            ]
+        return [Way(make_shape(spec, {"N": size}, (7,), params)) for size in (4096, 136)]
+    own = spec.behaviour_case
+    axes, params = dict(own.axes), {**params, **own.params}
+    optional = [each.name for each in spec.inputs.values() if each.optional]
+    if leads(spec):
+        return [
+            Way(make_shape(spec, axes, (3,), params)),
+            Way(make_shape(spec, axes, (3,), params, optional)),
+            Way(make_shape(spec, {**axes, "M": 1}, (), params, optional)),  # its stride of 0 stays
+        ]
+    axes |= {name: axes[name] * HEADS for name in ("H", "G")}
+    along = ("Z",) if "Z" in axes else ("M", "N")
+    return [Way(make_shape(spec, axes, (), params, gone), along, together=True) for gone in ([], optional)]
+
+
+def _at_most(call: Call, spec: Spec, device: torch.device, row: Types, way: Way) -> str | None:
+    """The call with a result beyond 2 LARGE, or beyond LARGE where the memory for that lacks."""
+    tensors, shape = _small(spec, row, way.shape)
+    expected = reference.answer(
+        Case(spec.op, tuple(row.items()), shape), spec, {n: t for n, t in tensors.items() if t is not None}
+    )
+    lacking = ""
+    for least in (2 * LARGE, LARGE):
+        counts = _copies(way, expected, least * 9 // 8)
+        try:
+            _room(spec, device, tensors, expected, counts)
+            return _compared(call, spec, device, {**tensors, **dict(shape.params)}, expected, counts)
+        except (torch.OutOfMemoryError, NotApplicable) as error:
+            lacking = str(error).splitlines()[0]
+        finally:
+            gc.collect()
+            if device.type != "cpu":
+                torch.cuda.empty_cache()
+    raise NotApplicable(lacking)
+
+
+def _small(spec: Spec, row: Types, shape: Shape) -> tuple[dict[str, Any], Shape]:
+    """The small call's tensors, on the CPU. Sequences in one tensor begin and end with it, as their copies
+    follow one another; of M in a row, every second has such."""
+    for more in range(32):
+        axes = {name: size + more * (name == "M") for name, size in shape.axes}
+        tried = make_shape(spec, axes, dict(shape.leading), dict(shape.params), shape.absent)
+        tensors = drawn(spec, tried, torch.device("cpu"), row)
+        offsets = [(tensors[name], axes[axis]) for name, axis in OFFSETS.items() if name in tensors]
+        if all(each[0] == 0 and each[-1] == total for each, total in offsets):
+            return tensors, tried
+    raise AssertionError(f"{spec.op}: no offsets cover all tokens")
+
+
+def _copies(way: Way, expected: Mapping[str, reference.Expected], least: int) -> dict[str, int]:
+    """How many copies along each axis: the largest result, and those of half its size, have `least`."""
+    sizes = [each.ref.numel() for each in expected.values()]
+    count = -(-least // min(size for size in sizes if 2 * size >= max(sizes)))
+    if way.together or len(way.along) == 1:
+        return dict.fromkeys(way.along, count)
+    rows = math.isqrt(count)
+    return dict(zip(way.along, (rows, -(-count // rows)), strict=True))
+
+
+def _room(
+    spec: Spec,
+    device: torch.device,
+    tensors: Mapping[str, Any],
+    expected: Mapping[str, reference.Expected],
+    counts: Mapping[str, int],
+) -> None:
+    """Raises NotApplicable unless inputs, which the dispatcher may copy, and results fit the free memory."""
+    if device.type == "cpu":
+        return
+    size = 0
+    for name, tensor in tensors.items():
+        if tensor is not None:
+            axes = _axes(spec.inputs[name], counts)
+            kept = LEADING in axes and tensor.dim() == spec.inputs[name].rank  # by a stride of 0
+            size += tensor.nbytes * math.prod(counts[axis] for axis in axes[kept:])
+    for name, each in expected.items():
+        copies = math.prod(counts[axis] for axis in _axes(spec.outputs[name], counts))
+        size += copies * each.ref.numel() * each.dtype.itemsize
+    free = torch.cuda.mem_get_info(device)[0]
+    if free < size * 1.25:
+        raise NotApplicable(f"needs {size * 1.25 / 2**30:.0f} GB of free device memory")
+
+
+def _axes(field: Input | Output, counts: Mapping[str, int]) -> list[str]:
+    """The axes of a tensor along which there are copies, in its order."""
+    own = [str(dim) for dim in field.dims if dim in counts]
+    return [LEADING, *own] if field.leading and LEADING in counts else own
+
+
+def _large(field: Input, tensor: torch.Tensor, counts: Mapping[str, int]) -> torch.Tensor:
+    """The copies of an input: of offsets, which count on; along its axes, and by a stride of 0."""
+    if field.name in OFFSETS:
+        count, total = counts[OFFSETS[field.name]], int(tensor[-1])
+        steps = torch.arange(count, dtype=tensor.dtype, device=tensor.device)[:, None] * total
+        return torch.cat([tensor[:1], (steps + tensor[1:]).flatten()])
+    repeats = [counts.get(str(dim), 1) for dim in field.dims]
+    tensor = tensor.repeat([1] * (tensor.dim() - len(repeats)) + repeats)
+    return tensor.expand(counts[LEADING], *tensor.shape) if LEADING in _axes(field, counts) else tensor
+
+
+def _compared(
+    call: Call,
+    spec: Spec,
+    device: torch.device,
+    arguments: Mapping[str, Any],
+    expected: Mapping[str, reference.Expected],
+    counts: Mapping[str, int],
+) -> str | None:
+    """The large call's results against the small one's reference."""
+    inputs = {
+        name: _large(spec.inputs[name], t.to(device), counts) if isinstance(t, torch.Tensor) else t
+        for name, t in arguments.items()
+    }
+    with guarded_memory() as guards:  # what nobody writes is NaN, and not an earlier call's right result
+        results = call(inputs)
+    del inputs
+    for output, got in zip(spec.outputs.values(), results, strict=True):
+        if wrong := _wrong(output, got, expected[output.name], counts):
+            return f"{output.name} of {got.numel()} elements: {wrong}"
+    return guards.fault() or None
+
+
+def _wrong(
+    output: Output, got: torch.Tensor, expected: reference.Expected, counts: Mapping[str, int]
+) -> str | None:
+    """What is wrong with a result of copies of `expected`, or with sums over them."""
+    ref, axes = expected.ref.to(got.device), _axes(output, counts)
+    sizes = list(ref.shape)
+    for place, dim in enumerate(output.dims, -len(output.dims)):
+        sizes[place] *= counts.get(str(dim), 1)
+    sizes = [counts[axis] for axis in axes[:1] if axis == LEADING] + sizes
+    if list(got.shape) != sizes or got.dtype != expected.dtype:
+        return f"it is {got.dtype} of shape {tuple(got.shape)}, not {expected.dtype} of {tuple(sizes)}"
+    if not axes:
+        wanted = ref * counts[LEADING]
+        off = (got.double() - wanted).abs().max() / wanted.abs().max() if ref.numel() else torch.zeros(())
+        return None if off <= SUMS else f"the sums are off by {float(off):.3g} of the largest"
+    for place, dim in enumerate(output.dims, got.dim() - len(output.dims)):
+        if dim in counts:
+            place += sum(str(each) in counts for each in output.dims[: output.dims.index(dim)])
+            got = got.unflatten(place, (counts[str(dim)], -1))
+            got = got.movedim(place, (LEADING in axes) + axes[LEADING in axes :].index(str(dim)))
+    limits = bound(expected.ref, expected.error_scale, expected.tolerance, expected.dtype).to(got.device)
+    step = max(1, CHUNK // (got.numel() // len(got)))
+    parts = got.split(step)
+
+    def right(part: torch.Tensor) -> torch.Tensor:
+        wide = part.double()
+        return (wide == ref) | ((wide - ref).abs() <= limits)
+
+    verdicts = torch.stack([right(part).all() for part in parts])
+    if bool(verdicts.all()):
+        return None
+    number = int(verdicts.to(torch.uint8).argmin())
+    place = tuple(int(each) for each in (~right(parts[number])).nonzero()[0])
+    copy, inner = (number * step + place[0], *place[1 : len(axes)]), place[len(axes) :]
+    return (
+        f"element {list(inner)} of copy {list(copy)} is {float(parts[number][place]):.9g},"
+        f" expected {float(ref[inner]):.9g}"
+    )
