@@ -8,7 +8,7 @@ from typing import Any
 
 from portable.errors import CompileError
 
-ABI = 1
+ABI = 2
 
 # Inst, a decoded instruction: step, fn, address, flags, imm, aux[4], op, sources, results, length, pad[3],
 # then 2 + 5 operands of kind, mods, sel, type, index, pad, value.
@@ -69,13 +69,21 @@ class Fault(ctypes.Structure):
     )
 
 
-MEM_COUNTS = ("lanes", "bytes", "cache_lines", "fewest_cache_lines", "conflicts")
+MEM_COUNTS = ("lanes", "bytes", "cache_lines", "fewest_cache_lines", "sectors", "fewest_sectors")
+LDS_ACCESSES = ("reads", "writes", "atomics", "exchanges")
+LDS_COUNTS = ("lanes", "bytes", "conflicts", "cycles")
+
+
+class LdsCount(ctypes.Structure):
+    _fields_ = tuple((name, ctypes.c_uint64) for name in LDS_COUNTS)
 
 
 class MemCount(ctypes.Structure):
-    _fields_ = tuple(
-        (name, ctypes.c_uint64)
-        for name in ("lanes", "bytes", "cache_lines", "fewest_cache_lines", "conflicts")
+    """Of one instruction: accesses to global memory and scratch, and to LDS by LDS_ACCESSES."""
+
+    _fields_ = (
+        *((name, ctypes.c_uint64) for name in MEM_COUNTS),
+        ("lds", LdsCount * len(LDS_ACCESSES)),
     )
 
 

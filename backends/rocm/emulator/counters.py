@@ -1,4 +1,4 @@
-"""Counters of a launch: instructions by class, matrix FLOPs, memory traffic. No timings."""
+"""Counters of a launch: instructions by class, matrix FLOPs, memory traffic, LDS cycles. No timings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ _ACCESSES = (
     ("global loads", lambda name, cls: cls == "global memory" and "load" in name),
     ("global stores", lambda name, cls: cls == "global memory" and "store" in name),
     ("atomics", lambda name, cls: cls == "global memory" and "atomic" in name),
-    ("LDS", lambda name, cls: cls == "LDS"),
     ("scratch", lambda name, cls: cls == "scratch"),
 )
 
@@ -51,8 +50,9 @@ class Counters:
         return sum(self.classes.values())
 
     def traffic(self) -> dict[str, dict[str, int]]:
-        """By kind of access: lanes, bytes, cache_lines (of 128 bytes, touched), fewest_cache_lines (the
-        fewest that could hold the bytes) and conflicts (extra LDS cycles by bank conflicts)."""
+        """By kind of access to global memory and scratch: lanes, bytes, cache_lines (of 128 bytes, touched),
+        fewest_cache_lines (the fewest that could hold an instruction's bytes), sectors and fewest_sectors
+        (the same of 64 bytes, in which stores reach L2)."""
         found = {}
         for label, belongs in _ACCESSES:
             total = dict.fromkeys(abi.MEM_COUNTS, 0)
@@ -61,6 +61,18 @@ class Counters:
                     for name in total:
                         total[name] += getattr(count, name)
             found[label] = total
+        return found
+
+    def lds(self) -> dict[str, dict[str, int]]:
+        """By kind of access to LDS (reads, writes, atomics, exchanges between lanes; a load straight to LDS
+        writes): lanes, bytes, conflicts (extra cycles by bank conflicts) and cycles, in which the LDS of a CU
+        is busy with it, conflicts included."""
+        found: dict[str, dict[str, int]]
+        found = {kind: dict.fromkeys(abi.LDS_COUNTS, 0) for kind in abi.LDS_ACCESSES}
+        for count in self._memory:
+            for kind, each in zip(abi.LDS_ACCESSES, count.lds, strict=True):
+                for name in abi.LDS_COUNTS:
+                    found[kind][name] += getattr(each, name)
         return found
 
     def rows(self) -> list[tuple[str, str]]:
@@ -78,11 +90,20 @@ class Counters:
             if not total["bytes"]:
                 continue
             text = f"{total['bytes']:,} bytes by {total['lanes']:,} lanes"
-            if label in ("LDS", "scratch"):
-                text += f", {total['conflicts']:,} bank conflicts" if label == "LDS" else ""
-            else:
+            if label != "scratch":
                 text += f", {total['cache_lines']:,} cache lines, {total['fewest_cache_lines']:,} at best"
+            if label == "global stores":
+                text += f", {total['sectors']:,} sectors of 64 bytes, {total['fewest_sectors']:,} at best"
             rows.append((label, text))
+        lds = self.lds()
+        for kind, total in lds.items():
+            if total["bytes"]:
+                text = f"{total['bytes']:,} bytes by {total['lanes']:,} lanes, {total['cycles']:,} cycles"
+                if kind != "exchanges":
+                    text += f", {total['conflicts']:,} of them bank conflicts"
+                rows.append((f"LDS {kind}", text))
+        if self.matrix_flops and lds["reads"]["bytes"]:
+            rows.append(("LDS reads per FLOP", f"{lds['reads']['bytes'] / self.matrix_flops:.4f} bytes"))
         rows.append(("registers", f"{kernel.vgprs} VGPRs, {kernel.sgprs} SGPRs"))
         rows.append(("LDS per block", f"{kernel.lds + self.shared:,} bytes"))
         rows.append(("scratch per lane", f"{kernel.scratch} bytes, {self._spills()} registers spilled"))

@@ -365,8 +365,10 @@ def run_kernel(
     *,
     extra: bytes = b"",
     read_only: Sequence[int] = (),
-) -> None:
-    """Launch a kernel whose arguments are the addresses of `blocks` and then the bytes `extra`."""
+    count: bool = False,
+) -> Any:
+    """Launch a kernel whose arguments are the addresses of `blocks` and then the bytes `extra`. Returns its
+    counters if `count`."""
     from portable.backends.rocm.emulator.launch import Buffer, launch
 
     addresses = [ctypes.addressof(block) for block in blocks]
@@ -376,7 +378,7 @@ def run_kernel(
         Buffer(f"block{i}", address, len(bytes(block)), i not in read_only)
         for i, (address, block) in enumerate(zip(addresses, blocks, strict=True))
     ]
-    launch(
+    return launch(
         suite.kernel_code(arch, name).kernels[name],
         (groups, 1, 1),
         (threads, 1, 1),
@@ -384,6 +386,7 @@ def run_kernel(
         kernarg,
         buffers,
         threads=1,
+        count=count,
     )
 
 

@@ -5,8 +5,8 @@
 // Global memory is shared by the threads that run the workgroups: every change is a compare-and-swap of the host.
 #include "buffer.h"
 #include "half.h"
+#include "counters.h"
 #include "lds.h"
-#include "memory.h"
 
 enum Change {
     A_ADD, A_SUB, A_RSUB, A_INC, A_DEC, A_SMIN, A_UMIN, A_SMAX, A_UMAX, A_AND, A_OR, A_XOR, A_SWAP, A_CMPSWAP, A_CMPSWAP_F,
@@ -190,7 +190,8 @@ INLINE int memory_atomic(Wave *w, const Inst *in, enum Change c, bool wide, enum
         return STOP;
     }
     if (space == FLAT) {
-        EACH_ACTIVE(m, i) {
+        const mask64 before = m;
+        EACH_ACTIVE(before, i) {
             if (is_private(at[i])) return fault(w, in, F_UNSUPPORTED, i, at[i], "an atomic on scratch");
             if (!is_shared(at[i])) continue;
             bool known[5];
@@ -200,6 +201,7 @@ INLINE int memory_atomic(Wave *w, const Inst *in, enum Change c, bool wide, enum
                 return STOP;
             m &= ~(1ull << i);
         }
+        if (w->launch->memory && before != m) count_lds(w, in, before & ~m, at, (uint32_t)bytes, LDS_ATOMIC);
     }
     if (m) {
         mask64 known = ~0ull;
@@ -209,7 +211,7 @@ INLINE int memory_atomic(Wave *w, const Inst *in, enum Change c, bool wide, enum
             return undefined(w, in, lane, at[lane], "the stored value");
         }
         if (aligned(w, in, m, at, (uint64_t)bytes)) return STOP;
-        if (w->launch->memory) count_cache_lines(w, in, m, at, (uint32_t)bytes);
+        if (w->launch->memory) count_global(w, in, m, at, (uint32_t)bytes);
         if (global_reach(w, in, m, at, (uint32_t)bytes, true)) return STOP;
         const Context x = global_context(w);
         EACH_ACTIVE(m, i) {
@@ -249,7 +251,7 @@ INLINE int lds_atomic(Wave *w, const Inst *in, enum Change c, bool wide, bool re
     uint64_t at[LANES];
     const uint32_t *v = VREG(w, address);
     EACH at[i] = v[i] + (uint64_t)(int64_t)in->imm;
-    if (w->launch->memory) count_bank_conflicts(w, in, m, at, (uint32_t)bytes);
+    if (w->launch->memory) count_lds(w, in, m, at, (uint32_t)bytes, LDS_ATOMIC);
     const int reg = in->src[two && swapped ? 2 : 1].index, second = two ? in->src[swapped ? 1 : 2].index : -1;
     const Context x = lds_context(w);
     EACH_ACTIVE(m, i) {

@@ -16,8 +16,8 @@
 //     3: with stride and swizzle as 0, else offset + size > num_records - soffset
 // Sums do not wrap at 32 bits (LLVM AMDGPU usage guide: offsets are unsigned and saturate).
 #include "buffer.h"
+#include "counters.h"
 #include "lds.h"
-#include "memory.h"
 #include "scratch.h"
 
 enum Rule { RAW, INDEX, INDEX_AND_OFFSET, NEVER, ALWAYS };
@@ -181,7 +181,7 @@ INLINE int load(Wave *w, const Inst *in, enum Kind k, bool to_lds) {
         return scratch_read(w, in, k, m, b.at, to, &w->lo[reg], &w->hi[reg]);
     }
     if (b.whole) {
-        if (w->launch->memory) count_cache_lines(w, in, b.whole, b.at, (uint32_t)bytes);
+        if (w->launch->memory) count_global(w, in, b.whole, b.at, (uint32_t)bytes);
         if (global_reach(w, in, b.whole, b.at, (uint32_t)bytes, false)) return STOP;
         gather(k, to, b.at, b.whole);
     }
@@ -225,7 +225,7 @@ INLINE int store(Wave *w, const Inst *in, enum Kind k) {
     if (b.whole) {
         const mask64 missing = b.whole & ~defined_for(k, &w->lo[reg], &w->hi[reg]);
         if (missing) return undefined(w, in, __builtin_ctzll(missing), b.at[__builtin_ctzll(missing)], "the stored value");
-        if (w->launch->memory) count_cache_lines(w, in, b.whole, b.at, (uint32_t)bytes);
+        if (w->launch->memory) count_global(w, in, b.whole, b.at, (uint32_t)bytes);
         if (global_reach(w, in, b.whole, b.at, (uint32_t)bytes, true)) return STOP;
         scatter(k, VREG(w, reg), b.at, b.whole);
     }

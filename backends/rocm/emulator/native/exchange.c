@@ -2,11 +2,13 @@
 //
 // A lane that reads one that is not active gets 0 on hardware; here that 0 counts as undefined.
 #include "exchange.h"
+#include "counters.h"
 
 // Lane i takes the value of lane from[i]; -1 reads 0. `present`: sources outside it give 0, and are undefined.
 static int exchange(Wave *w, const Inst *in, const Operand *data, mask64 m, const int8_t *from, mask64 present, mask64 known) {
     uint32_t out[LANES];
     mask64 lo = 0, hi = 0;
+    if (w->launch->memory) count_exchange(w, in, m);
     const uint32_t *v = VREG(w, data->index);
     const mask64 from_lo = w->lo[data->index], from_hi = w->hi[data->index];
     EACH {

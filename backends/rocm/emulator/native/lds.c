@@ -7,6 +7,7 @@
 // Races: lds_writer and lds_reader hold, for each byte since the last barrier, who touched it: 0 nobody; w + 1
 // wave w; 255 (readers) several waves; ATOMIC + w + 1 only atomics of wave w; SEVERAL atomics of several waves.
 #include "lds.h"
+#include "counters.h"
 #include "exchange.h"
 
 #define ONES 0x0101010101010101ull
@@ -210,7 +211,7 @@ INLINE int load_kind(Wave *w, const Inst *in, enum Kind k, mask64 m, const uint6
     uint64_t low, high;
     address_range(at, m, &low, &high);
     if (high > g->lds_size || g->lds_size - high < (uint64_t)bytes) return lds_bounds(w, in, m, at, bytes, "read");
-    if (w->launch->memory) count_bank_conflicts(w, in, m, at, (uint32_t)bytes);
+    if (w->launch->memory) count_lds(w, in, m, at, (uint32_t)bytes, LDS_READ);
     if (g->waves > 1) {
         mark_range(g, low, high + (uint64_t)bytes);
         if (races_of_read(w, in, m, at, bytes)) return STOP;
@@ -297,7 +298,7 @@ INLINE int put_kind(Wave *w, const Inst *in, enum Kind k, mask64 m, const uint64
     uint64_t low, high;
     address_range(at, m, &low, &high);
     if (high > g->lds_size || g->lds_size - high < (uint64_t)bytes) return lds_bounds(w, in, m, at, bytes, "write");
-    if (w->launch->memory) count_bank_conflicts(w, in, m, at, (uint32_t)bytes);
+    if (w->launch->memory) count_lds(w, in, m, at, (uint32_t)bytes, LDS_WRITE);
     if (g->waves > 1) {
         mark_range(g, low, high + (uint64_t)bytes);
         if (races_of_write(w, in, k, m, at, from)) return STOP;
@@ -346,38 +347,6 @@ int lds_dma_addresses(Wave *w, const Inst *in, mask64 m, int step, int imm, uint
     const uint64_t base = (w->s[M0] & used) + (uint64_t)(int64_t)imm;
     EACH at[i] = base + (uint64_t)(i * step);
     return GO;
-}
-
-// Counters -----------------------------------------------------------------------------------------
-
-// Extra cycles of bank conflicts. 32 banks of 4 bytes, 64 on gfx950. A pass serves as many lanes in order as could
-// use every bank once: 32 lanes for one dword, fewer for wider elements (an approximation for those: the hardware's
-// grouping of lanes for b64 and b128 is not that simple). Lanes that read the same word share it.
-void count_bank_conflicts(Wave *w, const Inst *in, mask64 m, const uint64_t *at, uint32_t bytes) {
-    const uint32_t banks = w->launch->arch == GFX950 ? 64 : 32, words = (bytes + 3) / 4;
-    uint32_t lanes_of_pass = banks / (words == 3 ? 4 : words);
-    if (lanes_of_pass > 32 && words == 1) lanes_of_pass = 32;
-    uint64_t extra = 0;
-    for (uint32_t first = 0; first < w->lanes; first += lanes_of_pass) {
-        uint64_t seen[64 * 4 + 4];
-        uint32_t count = 0, load[64] = {0}, most = 0;
-        for (uint32_t i = first; i < first + lanes_of_pass && i < w->lanes; i++) {
-            if (!(m >> i & 1)) continue;
-            for (uint64_t word = at[i] >> 2; word <= (at[i] + bytes - 1) >> 2; word++) {
-                bool known = false;
-                for (uint32_t j = 0; j < count; j++) known |= seen[j] == word;
-                if (known || count >= sizeof seen / sizeof *seen) continue;
-                seen[count++] = word;
-                const uint32_t n = ++load[word & (banks - 1)];
-                if (n > most) most = n;
-            }
-        }
-        if (most > 1) extra += most - 1;
-    }
-    MemCount *c = &w->launch->memory[in - w->program];
-    __atomic_fetch_add(&c->lanes, (uint64_t)__builtin_popcountll(m), __ATOMIC_RELAXED);
-    __atomic_fetch_add(&c->bytes, (uint64_t)__builtin_popcountll(m) * bytes, __ATOMIC_RELAXED);
-    __atomic_fetch_add(&c->conflicts, extra, __ATOMIC_RELAXED);
 }
 
 // Instructions -------------------------------------------------------------------------------------

@@ -11,5 +11,3 @@ int lds_store(Wave *w, const Inst *in, enum Kind k, mask64 m, const uint64_t *at
 int lds_atomic_check(Wave *w, const Inst *in, int lane, uint64_t at, int bytes);
 // LDS addresses of a load straight to LDS: lane i's element goes to M0 + imm + i * step (step: 4, 12 or 16).
 int lds_dma_addresses(Wave *w, const Inst *in, mask64 m, int step, int imm, uint64_t *at);
-// Count bank conflicts of one access; only called when launch->memory is not NULL.
-void count_bank_conflicts(Wave *w, const Inst *in, mask64 m, const uint64_t *at, uint32_t bytes);

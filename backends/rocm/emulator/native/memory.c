@@ -3,36 +3,9 @@
 // Unaligned accesses are legal: under HSA the hardware runs in unaligned access mode (LLVM AMDGPU usage guide,
 // target feature unaligned-access-mode). What global memory holds is always defined; what a kernel stores there
 // must be.
-#include "memory.h"
+#include "counters.h"
 #include "lds.h"
 #include "scratch.h"
-
-// Counters -----------------------------------------------------------------------------------------
-
-// Lanes, bytes, 128-byte cache lines touched (the L2 line of gfx90a, gfx942, gfx950 and of RDNA), and how few lines
-// the same bytes could lie in.
-void count_cache_lines(Wave *w, const Inst *in, mask64 m, const uint64_t *at, uint32_t bytes) {
-    uint64_t table[256];
-    uint8_t used[256] = {0};
-    uint64_t lines = 0;
-    EACH_ACTIVE(m, i) {
-        for (uint64_t line = at[i] >> 7; line <= (at[i] + bytes - 1) >> 7; line++) {
-            uint32_t slot = (uint32_t)((line * 0x9e3779b97f4a7c15ull) >> 56);
-            while (used[slot] && table[slot] != line) slot = (slot + 1) & 255;
-            lines += !used[slot];
-            used[slot] = 1;
-            table[slot] = line;
-        }
-    }
-    const uint64_t lanes = (uint64_t)__builtin_popcountll(m), total = lanes * bytes;
-    uint64_t fewest = (total + 127) / 128;
-    if (fewest > lines) fewest = lines;  // lanes that share their bytes
-    MemCount *c = &w->launch->memory[in - w->program];
-    __atomic_fetch_add(&c->lanes, lanes, __ATOMIC_RELAXED);
-    __atomic_fetch_add(&c->bytes, total, __ATOMIC_RELAXED);
-    __atomic_fetch_add(&c->cache_lines, lines, __ATOMIC_RELAXED);
-    __atomic_fetch_add(&c->fewest_cache_lines, fewest, __ATOMIC_RELAXED);
-}
 
 // Flat addresses of LDS and scratch ----------------------------------------------------------------
 
@@ -59,6 +32,7 @@ static int load_by_aperture(Wave *w, const Inst *in, enum Kind k, Apertures s, u
     if (s.shared && lds_load(w, in, k, s.shared, offset, VREG(w, reg), &w->lo[reg], &w->hi[reg])) return STOP;
     if (s.scratch && scratch_read(w, in, k, s.scratch, offset, VREG(w, reg), &w->lo[reg], &w->hi[reg])) return STOP;
     if (!s.global) return GO;
+    if (w->launch->memory) count_global(w, in, s.global, at, (uint32_t)kind_bytes(k));
     if (global_reach(w, in, s.global, at, (uint32_t)kind_bytes(k), false)) return STOP;
     gather(k, VREG(w, reg), at, s.global);
     define(k, &w->lo[reg], &w->hi[reg], s.global);
@@ -80,6 +54,7 @@ static int store_by_aperture(Wave *w, const Inst *in, enum Kind k, Apertures s, 
     if (s.shared && lds_store(w, in, k, s.shared, offset, VREG(w, reg), &w->lo[reg], &w->hi[reg])) return STOP;
     if (s.scratch && scratch_write(w, in, k, s.scratch, offset, VREG(w, reg), &w->lo[reg], &w->hi[reg])) return STOP;
     if (!s.global) return GO;
+    if (w->launch->memory) count_global(w, in, s.global, at, (uint32_t)kind_bytes(k));
     if (check_stored(w, in, k, s.global, at, &w->lo[reg], &w->hi[reg])) return STOP;
     if (global_reach(w, in, s.global, at, (uint32_t)kind_bytes(k), true)) return STOP;
     scatter(k, VREG(w, reg), at, s.global);
@@ -101,7 +76,7 @@ INLINE int load(Wave *w, const Inst *in, enum Kind k, bool flat) {
         const Apertures s = by_aperture(at, m);
         if (s.shared | s.scratch) return load_by_aperture(w, in, k, s, at);
     }
-    if (w->launch->memory) count_cache_lines(w, in, m, at, (uint32_t)kind_bytes(k));
+    if (w->launch->memory) count_global(w, in, m, at, (uint32_t)kind_bytes(k));
     if (global_reach(w, in, m, at, (uint32_t)kind_bytes(k), false)) return STOP;
     const int reg = in->dst[0].index;
     gather(k, VREG(w, reg), at, m);
@@ -121,7 +96,7 @@ INLINE int store(Wave *w, const Inst *in, enum Kind k, bool flat) {
     }
     const int reg = in->src[2].index;
     if (check_stored(w, in, k, m, at, &w->lo[reg], &w->hi[reg])) return STOP;
-    if (w->launch->memory) count_cache_lines(w, in, m, at, (uint32_t)kind_bytes(k));
+    if (w->launch->memory) count_global(w, in, m, at, (uint32_t)kind_bytes(k));
     if (global_reach(w, in, m, at, (uint32_t)kind_bytes(k), true)) return STOP;
     scatter(k, VREG(w, reg), at, m);
     return GO;
@@ -165,7 +140,7 @@ static int load_lds(Wave *w, const Inst *in, enum Kind k) {
     const int bytes = kind_bytes(k), step = bytes < 4 ? 4 : bytes;
     if (!m) return GO;
     if (global_addresses(w, in, m, at) || lds_dma_addresses(w, in, m, step, in->imm, to)) return STOP;
-    if (w->launch->memory) count_cache_lines(w, in, m, at, (uint32_t)bytes);
+    if (w->launch->memory) count_global(w, in, m, at, (uint32_t)bytes);
     if (global_reach(w, in, m, at, (uint32_t)bytes, false)) return STOP;
     switch (k) {
 #define CASE(name, kind) case kind: gather(kind, data, at, m); break;
@@ -192,7 +167,7 @@ static int global_load_tr_b128(Wave *w, const Inst *in) {
     if (m != w->full)
         return fault(w, in, F_INACTIVE, __builtin_ctzll(w->full & ~m), ~0ull, "a transposing load needs every lane active");
     if (global_addresses(w, in, m, at)) return STOP;
-    if (w->launch->memory) count_cache_lines(w, in, m, at, 16);
+    if (w->launch->memory) count_global(w, in, m, at, 16);
     if (global_reach(w, in, m, at, 16, false)) return STOP;
     gather(K_B128, read, at, m);
     const int reg = in->dst[0].index;
@@ -224,7 +199,7 @@ INLINE int addtid(Wave *w, const Inst *in, bool write) {
     EACH at[i] += 4 * (uint64_t)i;
     const int reg = data->index;
     if (write && check_stored(w, in, K_B32, m, at, &w->lo[reg], &w->hi[reg])) return STOP;
-    if (w->launch->memory) count_cache_lines(w, in, m, at, 4);
+    if (w->launch->memory) count_global(w, in, m, at, 4);
     if (global_reach(w, in, m, at, 4, write)) return STOP;
     if (write) {
         scatter(K_B32, VREG(w, reg), at, m);
@@ -298,7 +273,7 @@ INLINE int smem(Wave *w, const Inst *in, int words, enum Kind k) {
     at += scalar64(w, base->index);
     const int size = words ? words * 4 : kind_bytes(k);
     if (words) at &= ~3ull;  // the two low bits of a dword address are ignored (ISA guides, scalar memory reads)
-    if (w->launch->memory) count_cache_lines(w, in, 1, &at, (uint32_t)size);
+    if (w->launch->memory) count_global(w, in, 1, &at, (uint32_t)size);
     const uint8_t *p = global_at(w, in, -1, at, (uint32_t)size, false);
     if (p == NULL) return STOP;
     if (!words) {

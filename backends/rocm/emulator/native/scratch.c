@@ -4,6 +4,7 @@
 // each lane's bytes lie together. The address is vaddr + saddr + offset modulo 2^32, either of the two may be absent
 // (AMD ISA guides, scratch addressing). Bytes carry definedness as LDS does.
 #include "scratch.h"
+#include "counters.h"
 
 static int scratch_bounds(Wave *w, const Inst *in, mask64 m, const uint64_t *at, int bytes, const char *verb) {
     const uint64_t size = w->scratch ? w->launch->scratch_bytes : 0;
@@ -103,20 +104,13 @@ static int scratch_addresses(Wave *w, const Inst *in, mask64 m, uint64_t *at) {
     return GO;
 }
 
-static void count(Wave *w, const Inst *in, mask64 m, int bytes) {
-    if (!w->launch->memory) return;
-    MemCount *c = &w->launch->memory[in - w->program];
-    __atomic_fetch_add(&c->lanes, (uint64_t)__builtin_popcountll(m), __ATOMIC_RELAXED);
-    __atomic_fetch_add(&c->bytes, (uint64_t)__builtin_popcountll(m) * (uint64_t)bytes, __ATOMIC_RELAXED);
-}
-
 static int load(Wave *w, const Inst *in, enum Kind k) {
     const mask64 m = exec_of(w);
     uint64_t at[LANES];
     if (!m) return GO;
     if (!vectors_fit(&in->dst[0], kind_words(k))) return bad_registers(w, in);
     if (scratch_addresses(w, in, m, at)) return STOP;
-    count(w, in, m, kind_bytes(k));
+    if (w->launch->memory) count_scratch(w, in, m, (uint32_t)kind_bytes(k));
     const int reg = in->dst[0].index;
     return scratch_read(w, in, k, m, at, VREG(w, reg), &w->lo[reg], &w->hi[reg]);
 }
@@ -127,7 +121,7 @@ static int store(Wave *w, const Inst *in, enum Kind k) {
     if (!m) return GO;
     if (!vectors_fit(&in->src[2], kind_words(k))) return bad_registers(w, in);
     if (scratch_addresses(w, in, m, at)) return STOP;
-    count(w, in, m, kind_bytes(k));
+    if (w->launch->memory) count_scratch(w, in, m, (uint32_t)kind_bytes(k));
     const int reg = in->src[2].index;
     return scratch_write(w, in, k, m, at, VREG(w, reg), &w->lo[reg], &w->hi[reg]);
 }

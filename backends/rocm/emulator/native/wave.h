@@ -14,7 +14,7 @@
 #include <string.h>
 
 #define LANES 64
-#define ABI 1  // version of the structs that abi.py mirrors; a mismatch is refused
+#define ABI 2  // version of the structs that abi.py mirrors; a mismatch is refused
 
 typedef uint64_t mask64;
 
@@ -168,7 +168,12 @@ typedef struct Fault {
     char detail[400];
 } Fault;
 
-typedef struct MemCount { uint64_t lanes, bytes, cache_lines, fewest_cache_lines, conflicts; } MemCount;
+enum LdsAccess { LDS_READ, LDS_WRITE, LDS_ATOMIC, LDS_EXCHANGE, LDS_ACCESSES };
+typedef struct LdsCount { uint64_t lanes, bytes, conflicts, cycles; } LdsCount;
+typedef struct MemCount {  // of one instruction
+    uint64_t lanes, bytes, cache_lines, fewest_cache_lines, sectors, fewest_sectors;  // global memory and scratch
+    LdsCount lds[LDS_ACCESSES];
+} MemCount;
 
 typedef struct Launch {
     uint32_t abi, arch, wave_size, instructions;
