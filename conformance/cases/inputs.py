@@ -252,6 +252,7 @@ def _integers_of(
     if kind.kind == "bool":
         return bits.below(2, count)
     if below is not None:
+        below = min(below, 1 << kind.bits - kind.signed)  # an int8 index reaches 127 of 300 rows
         if values == "nonfinite":
             return bits.below(2, count) * (below - 1)
         return bits.below(min(below, 4) if values == "small_integers" else below, count)

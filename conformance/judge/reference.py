@@ -296,13 +296,15 @@ def _output_shapes(case: Case, spec: Spec) -> dict[str, tuple[int, ...]]:
 
 
 def _call(function: Callable[..., Any], case: Case, spec: Spec, wide: Mapping[str, Any]) -> Any:
-    """A function of a reference file, called by name with the op's axis moved last and back again. One that
-    takes `types` or `axes` gets the case's row of types or its sizes; one that takes `bits` gets random
-    bits of the case, to make integers of."""
+    """A function of a reference file, called by name with the op's axis moved last and back again, and with
+    indices as int64. One that takes `types` or `axes` gets the case's row of types or its sizes; one that
+    takes `bits` gets random bits of the case, to make integers of."""
     axis_name = axis_param(spec)
     arguments: dict[str, Any] = {name: param.default for name, param in spec.params.items()} | case.params
     axis = arguments[axis_name] if axis_name is not None else -1
     for name, tensor in wide.items():
+        if tensor is not None and spec.inputs[name].below is not None:
+            tensor = tensor.long()  # torch indexes by no int16, and takes uint8 for a mask
         moves = axis_name is not None and spec.inputs[name].leading
         arguments[name] = tensor.movedim(axis, -1) if tensor is not None and moves else tensor
     if axis_name is not None:

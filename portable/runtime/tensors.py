@@ -20,7 +20,8 @@ def random_tensor(
     kind = dtypes.of(dtype)
     if kind.is_float:
         return torch.randn(dims, device=device, generator=generator).to(kind.storage)
-    most = {"bool": 2, "packed": 256}.get(kind.kind, 100 if below is None else below)
+    reach = 1 << min(kind.bits - kind.signed, 62)  # randint takes no larger one
+    most = {"bool": 2, "packed": 256}.get(kind.kind, 100 if below is None else min(below, reach))
     numbers = torch.randint(0, most, dims, device=device, generator=generator)
     return numbers.to(torch.uint8).view(kind.storage) if kind.kind == "packed" else numbers.to(kind.storage)
 

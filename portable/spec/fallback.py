@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 def rounded(function: Callable[..., Any], entry: RoundedReference) -> Callable[..., Any]:
-    """A function of the reference's arguments that computes in float32 (float64 for float64) and rounds every
-    output once, to its type in the row of the inputs' dtypes."""
+    """A function of the reference's arguments that computes in float32 (float64 for float64), with indices as
+    int64, and rounds every output once, to its type in the row of the inputs' dtypes."""
     import torch
 
     names = tuple(inspect.signature(function).parameters)
@@ -39,6 +39,7 @@ def rounded(function: Callable[..., Any], entry: RoundedReference) -> Callable[.
         given = {name: arguments.get(name) for name in entry.inputs}
         kinds = output_types(tuple([None if each is None else each.dtype for each in given.values()]))
         arguments |= {name: widened(tensor) for name, tensor in given.items()}
+        arguments |= {name: given[name].long() for name in entry.indices if given[name] is not None}
         result = function(**arguments)
         if isinstance(result, Mapping):
             result = [result[name] for name, _, _ in entry.outputs]

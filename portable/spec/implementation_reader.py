@@ -154,8 +154,9 @@ class ImplementationReader(BaseReader):
         outputs = tuple((each.name, each.dtype, each.when) for each in self.outputs.values())
         inputs = {each.name: each.dtype for each in self.inputs.values()}
         return RoundedReference(
-            self.reference.file, self.reference.function, inputs=inputs, outputs=outputs, types=self.types
-        )
+            self.reference.file, self.reference.function, inputs=inputs, outputs=outputs, types=self.types,
+            indices=tuple(each.name for each in self.inputs.values() if each.below is not None),
+        )  # fmt: skip
 
     def requirement(self, found: Map, what: str) -> Requirement:
         data = found.get("requires", Map(found.line))

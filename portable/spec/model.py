@@ -53,11 +53,13 @@ class Entry:
 @dataclass(frozen=True)
 class RoundedReference(Entry):
     """A reference as an implementation: in float32 (float64 for float64), every output rounded once. Dtypes
-    are type variables or dtypes; an output is its name, its dtype and the input that it needs."""
+    are type variables or dtypes; an output is its name, its dtype and the input that it needs; `indices` are
+    the inputs that it gets as int64."""
 
     inputs: Mapping[str, str] = field(default_factory=dict, hash=False)
     outputs: tuple[tuple[str, str, str | None], ...] = ()
     types: tuple[Mapping[str, str], ...] = field(default=(), hash=False)
+    indices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -199,9 +199,8 @@ RULE = {
 REFERENCE = {
     "entry": Key(
         "str",
-        "The function of the float64 inputs that returns the outputs. Integers, bools and packed "
-        "types come as "
-        "they are.",
+        "The function of the float64 inputs that returns the outputs. Indices come as int64; other integers, "
+        "bools and packed types as they are.",
         '"reference.py:scale"',
         True,
     ),

@@ -12,6 +12,8 @@ import torch
 
 from portable.commands import trace
 from portable.conformance import check
+from portable.conformance.cases.case import parse
+from portable.conformance.judge import reference
 from portable.runtime import detect
 from portable.spec import registry
 from portable.spec.reader import load_spec
@@ -62,6 +64,40 @@ def test_a_trace_draws_an_index_below_its_limit(folder):
     spec = load_spec(folder / "spec.yaml")
     made = trace.inputs(spec, {"x": (3, 65), "index": (1000,)}, {"x": "float32", "index": "int64"})
     assert made["index"].dtype == torch.int64 and set(made["index"].tolist()) == {0, 1, 2}
+
+
+def _with_index(folder, dtype):
+    """The op with an index of this dtype in the place of int32."""
+    spec = folder / "spec.yaml"
+    spec.write_text(spec.read_text().replace("int32", dtype))
+    registry.clear_caches()
+    return registry.spec("gather_rows")
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16"])
+def test_a_narrow_index_is_judged(folder, dtype):
+    """torch indexes by no int16 and takes uint8 for a mask: each case was an InternalError."""
+    _with_index(folder, dtype)
+    cases = [each.replace("int32", dtype) for each in CASES[:1]]
+    report = check(copy, "gather_rows", "cpu", cases=cases)
+    assert report.tally.passed == 1, str(report)
+    x, index = torch.randn(5, 3), torch.tensor([4, 0, 4], dtype=getattr(torch, dtype))
+    as_torch = registry.load_entry(registry.spec("gather_rows").implementations[-1].entry)
+    assert torch.equal(as_torch(x, index), x[index.long()]), "its torch implementation"
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_an_index_stays_below_its_limit_where_its_type_ends_earlier(folder, dtype):
+    """An int8 index below 300 was negative: a kernel read before its input."""
+    spec = _with_index(folder, dtype)
+    case = parse(f"gather_rows/float32,I={dtype}/R=300,M=257,N=1/normal/contiguous", spec)
+    most = torch.iinfo(getattr(torch, dtype)).max
+    drawn = [
+        reference.materialize(case, spec).inputs["index"].tensor,
+        trace.inputs(spec, {"x": (300, 1), "index": (2000,)}, {"x": "float32", "index": dtype})["index"],
+    ]
+    for index in drawn:
+        assert index.min() >= 0 and index.max() > most - 10 and len(index.unique()) > 70
 
 
 def test_an_index_without_a_limit_is_named(folder):
