@@ -192,11 +192,15 @@ class UnsupportedDeviceError(PortableError, RuntimeError):
 
 
 class UnknownOpError(PortableError, AttributeError):
-    """`portable.<name>` is neither an op nor a function; `portable.ops()` lists the ops."""
+    """`portable.<name>` is neither an op nor a function; `portable.ops()` lists the ops.
 
-    def __init__(self, name: str, known: Sequence[str]) -> None:
+    `known` are the ops that it lists; the nearest name may be that of an `internal` one.
+    """
+
+    def __init__(self, name: str, known: Sequence[str], internal: Iterable[str] = ()) -> None:
+        hint = nearest(name, [*known, *internal])
         super().__init__(
-            _sentences(f"portable has no op {name!r}.{nearest(name, known)}", f"The ops are {listed(known)}"),
+            _sentences(f"portable has no op {name!r}.{hint}", f"The ops are {listed(known)}"),
             op=name, known=tuple(known),
         )  # fmt: skip
 

@@ -30,7 +30,7 @@ from portable.conformance.judge import reference
 from portable.conformance.progress import Progress
 from portable.conformance.states import CONFORMING, NOT_JUDGED, Tally
 from portable.conformance.text import alike, grouped, paragraph
-from portable.errors import ArgumentError, BackendError, PinError, UnknownOpError, listed, nearest
+from portable.errors import ArgumentError, BackendError, PinError, listed, nearest
 from portable.plan import Device
 from portable.runtime import detect
 from portable.spec import registry
@@ -247,10 +247,9 @@ def _classified(error: Exception, bound: Bound) -> tuple[str, str]:
 
 
 def _spec(op: str) -> Spec:
-    known = sorted(registry.op_folders())
-    if op not in known:
-        raise UnknownOpError(op, known)
-    return registry.spec(op)
+    return registry.spec(
+        registry.op_name(op, "conformance.check", "op", "portable.conformance.check(function, {})")
+    )
 
 
 def _chosen_cases(

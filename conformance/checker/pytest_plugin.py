@@ -44,7 +44,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if not marked:
         return
     from portable.conformance.cases.generate import TIERS
-    from portable.errors import UnknownOpError
+    from portable.errors import PortableError
 
     tier = marked[0][0].config.getoption("conforms_tier")
     if tier not in (None, *TIERS):
@@ -52,19 +52,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item, mark in marked:
         try:
             _validate(item, mark)
-        except (UnknownOpError, TypeError) as error:
+        except (PortableError, TypeError) as error:
             raise pytest.UsageError(f"{item.nodeid}: conforms: {error}") from None
 
 
 def _validate(item: pytest.Item, mark: pytest.Mark) -> None:
-    """Raise UnknownOpError or TypeError for a mark that cannot be meant."""
-    from portable.errors import UnknownOpError
+    """Raise UnknownOpError, ArgumentError or TypeError for a mark that cannot be meant."""
     from portable.spec import registry
 
-    op = _arguments(mark)["op"]
-    known = sorted(registry.op_folders())
-    if op not in known:
-        raise UnknownOpError(op, known)
+    registry.op_name(_arguments(mark)["op"], "conformance.check", "op", "@pytest.mark.conforms({})")
     cls = getattr(item, "cls", None)
     if not isinstance(item, pytest.Function) or (cls is not None and issubclass(cls, unittest.TestCase)):
         raise TypeError("the mark is for a function, or a method of a plain class, that returns a function")

@@ -56,7 +56,7 @@ def _bound(name: str) -> Op:
     with _binding:
         if name not in _ops:
             if name not in registry.op_folders():
-                raise UnknownOpError(name, sorted(registry.op_folders()))
+                raise UnknownOpError(name, registry.public_ops(), registry.op_folders())
             spec = registry.spec(name)
             signature = arguments.Signature(spec)
             source = fast_path.source(spec, signature)
@@ -77,7 +77,8 @@ def explain(op_name: str, /, *args: Any, **kwargs: Any) -> select.Explanation:
     Returns an Explanation: `print` it, or read `.choice` and `.candidates`. Raises what the call would
     raise for bad arguments, and BackendError where no backend could be chosen.
     """
-    return op(op_name).explain(*args, **kwargs)
+    name = registry.op_name(op_name, "explain", "op_name", "portable.explain({}, ...)")
+    return op(name).explain(*args, **kwargs)
 
 
 def candidates(op_name: str) -> tuple[str, ...]:

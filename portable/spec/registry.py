@@ -21,7 +21,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from portable.errors import BackendError, SpecError, UnknownOpError
+from portable.errors import ArgumentError, BackendError, SpecError, UnknownOpError
 from portable.spec import fallback
 
 if TYPE_CHECKING:
@@ -121,6 +121,20 @@ def _head(file: Path) -> tuple[str | None, list[str]]:
     return op[1].decode() if op else None, [entry.strip() for entry in entries]
 
 
+def op_name(value: Any, function: str, argument: str, call: str) -> str:
+    """`value`, an argument of `portable.<function>` that names an op. Raises UnknownOpError; ArgumentError
+    for what is no name: for an op's function it has the right `call`, where {} stands for the name."""
+    if isinstance(value, str):
+        if value not in op_folders():
+            raise UnknownOpError(value, public_ops(), op_folders())
+        return value
+    name = getattr(value, "__name__", None)
+    remedy = (
+        f"Pass its name: {call.format(repr(name))}" if name in op_folders() else "portable.ops() lists them"
+    )
+    raise ArgumentError(function, argument, value, "the name of an op", remedy)
+
+
 def spec(name: str) -> Spec:
     """The parsed spec of an op. Raises UnknownOpError with the nearest name, or SpecError.
 
@@ -129,7 +143,7 @@ def spec(name: str) -> Spec:
     """
     file = _scan_ops(kernel_roots())[0].get(name)
     if file is None:
-        raise UnknownOpError(name, public_ops())
+        raise UnknownOpError(name, public_ops(), op_folders())
     return _parsed(file, file.name == "spec.yaml" and name != file.parent.name)
 
 

@@ -4,8 +4,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
-from portable.errors import BackendError, SpecError, UnknownOpError
+import portable
+from portable.errors import ArgumentError, BackendError, SpecError, UnknownOpError
 from portable.spec import registry
 from portable.spec.model import Entry
 
@@ -92,6 +94,42 @@ def test_extra_vendors(tmp_path, monkeypatch):
 def test_an_unknown_op_names_the_nearest():
     with pytest.raises(UnknownOpError, match="Did you mean 'softmax'"):
         registry.spec("sofmax")
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda name: getattr(portable, name),
+        portable.explain,
+        registry.spec,
+        lambda name: portable.conformance.check(print, name),
+    ],
+    ids=["attribute", "explain", "spec", "check"],
+)
+def test_an_unknown_op_lists_what_portable_ops_lists(call):
+    """Some listed the internal ops too, which `portable.ops()` leaves out."""
+    with pytest.raises(UnknownOpError) as raised:
+        call("sofmax")
+    assert raised.value.known == portable.ops()
+    assert str(raised.value).endswith(f"Did you mean 'softmax'? The ops are {', '.join(portable.ops())}.")
+    with pytest.raises(UnknownOpError, match=r"Did you mean 'softmax_backward'\?"):
+        call("sofmax_backward")
+
+
+@pytest.mark.parametrize("given", [portable.matmul, torch.matmul])
+def test_a_function_in_the_place_of_its_name_is_answered_with_the_call(given):
+    """It was "portable has no op <portable.matmul...>" and a list that has matmul."""
+    with pytest.raises(ArgumentError, match=r"Pass its name: portable\.explain\('matmul', \.\.\.\)\.$"):
+        portable.explain(given, torch.ones(2, 3), torch.ones(3, 4))  # type: ignore[arg-type]
+    right = r"Pass its name: portable\.conformance\.check\(function, 'matmul'\)\.$"
+    with pytest.raises(ArgumentError, match=right):
+        portable.conformance.check(torch.matmul, given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("given", [None, 3, [], print])
+def test_what_is_no_name_of_an_op_is_answered_with_where_they_are(given):
+    with pytest.raises(ArgumentError, match=r"expected the name of an op\. portable\.ops\(\) lists them\.$"):
+        portable.explain(given)
 
 
 def test_specs_are_parsed_once():
