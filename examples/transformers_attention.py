@@ -17,10 +17,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AttentionInterface, AttentionMaskInterface, AutoModelForCausalLM
-from transformers.masking_utils import causal_mask_function, sdpa_mask
 
 import portable
+
+try:
+    from transformers import AttentionInterface, AttentionMaskInterface, AutoModelForCausalLM
+    from transformers.masking_utils import causal_mask_function, sdpa_mask
+except ImportError as error:
+    told = f"This example needs transformers 5 or newer ({error}): pip install 'transformers>=5'"
+    raise (SystemExit if __name__ == "__main__" else ImportError)(told) from error
 
 NAME = "portable"
 

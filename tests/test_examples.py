@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import runpy
+import sys
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,14 @@ def test_transformers_computes_the_same_with_portable_attention(example, family)
     assert found.pop("equal tokens") == 16
     ours = {what: value for what, value in found.items() if what.startswith("portable")}
     assert len(ours) == 4 and all(0 < value < 3e-6 for value in ours.values()), found
+
+
+@pytest.mark.parametrize("run_name, error", [("__main__", SystemExit), ("example", ImportError)])
+def test_without_transformers_it_says_what_to_install(monkeypatch, run_name, error):
+    """It was a traceback."""
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(error, match=r"needs transformers .*: pip install 'transformers>=5'$"):
+        runpy.run_path(str(EXAMPLE), run_name=run_name)
 
 
 @pytest.mark.slow
