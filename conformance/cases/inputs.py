@@ -9,7 +9,7 @@ between releases.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,7 +22,9 @@ POWERS = 16
 a matrix core keeps of its addends, and that they fit float16."""
 
 FENCE_BYTES = 256
-"""Poisoned bytes on either side of every tensor; also keeps its base on a 256-byte boundary."""
+"""Poisoned bytes on either side of every tensor, at least; multiples keep its base on a 256-byte boundary."""
+WIDEST_ROW = 1 << 16
+"""Fences are wider by a row of the tensor, up to so many bytes: a write that is one row off is seen."""
 
 DTYPES: dict[str, torch.dtype] = {name: each.storage for name, each in dtypes.DTYPES.items()}
 """What torch holds a tensor of each type in."""
@@ -439,6 +441,17 @@ def fingerprint(tensor: torch.Tensor) -> str:
     return digest.hexdigest()
 
 
+def fence_bytes(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> int:
+    """The bytes of a fence: FENCE_BYTES, and a row of the tensor's memory (all of a vector)."""
+    rows = (
+        strides[-2:]
+        if len(shape) > 1
+        else [size * stride for size, stride in zip(shape, strides, strict=True)]
+    )
+    row = min(max(rows, default=0) * itemsize, WIDEST_ROW)
+    return FENCE_BYTES * (1 + -(-row // FENCE_BYTES))
+
+
 def fenced(
     shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | str, layout: str = "contiguous"
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -519,6 +532,6 @@ def _strides(shape: tuple[int, ...], layout: str, itemsize: int) -> tuple[tuple[
             extent += strides[order[1]]
         strides[dim] = extent
         extent = extent * max(shape[dim], 1) + (padding if depth == 0 else 0)
-    fence = FENCE_BYTES // itemsize
+    fence = fence_bytes(shape, strides, itemsize) // itemsize
     offset = fence + {"offset": 1, "half_offset": max(8 // itemsize, 1)}.get(layout, 0)
     return tuple(strides), extent + offset + fence, offset

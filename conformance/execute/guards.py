@@ -2,7 +2,7 @@
 
 Inside `guarded_memory` every tensor that is allocated from Python (an op's outputs and workspaces) is in
 a separate buffer with a guard band on each side, and every byte of it is poisoned unless the call gives a
-value (`torch.zeros`).
+value (`torch.zeros`). Inside `guarded_memory(poisoned=False)` the tensor holds what memory happened to hold.
 """
 
 from __future__ import annotations
@@ -16,10 +16,8 @@ from unittest import mock
 
 import torch
 
-BAND = 256
-"""Bytes of a band, at least; a tensor keeps its base on a boundary of as many."""
-MOST = 1 << 16
-"""Bands are wider by a row of the tensor, up to so many bytes: a write that is one row off is seen."""
+from portable.conformance.cases.inputs import FENCE_BYTES, fence_bytes
+
 POISON = 0xFF
 """Every byte: a NaN in the floating types, and none that arithmetic gives; -1 in the integers."""
 POISON_FNUZ = 0x80
@@ -39,16 +37,18 @@ FILLED = (
 class Guards:
     """The buffers handed out so far."""
 
+    poisoned: bool = True
     _buffers: list[tuple[torch.Tensor, int, int, int]] = field(default_factory=list)
 
     def allocate(self, shape: Any, strides: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        """A poisoned tensor between two bands; it is no view, which autograd would treat differently."""
+        """A tensor between two bands; it is no view, which autograd would treat differently."""
         extent = 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) if 0 not in shape else 0
         size = extent * dtype.itemsize
-        row = strides[-2] * dtype.itemsize if len(shape) > 1 else 0
-        band, padded = BAND * (1 + -(-min(row, MOST) // BAND)), -(-size // BAND) * BAND
+        band, padded = fence_bytes(shape, strides, dtype.itemsize), -(-size // FENCE_BYTES) * FENCE_BYTES
         poison = POISON_FNUZ if str(dtype).endswith("fnuz") else POISON
-        buffer = _EMPTY(padded + 2 * band, dtype=torch.uint8, device=device).fill_(poison)
+        buffer = _EMPTY(padded + 2 * band, dtype=torch.uint8, device=device)
+        for part in (buffer,) if self.poisoned else (buffer[:band], buffer[band + size :]):
+            part.fill_(poison)
         self._buffers.append((buffer, band, band + size, poison))
         inside = _EMPTY(0, dtype=dtype, device=device)
         return inside.set_(buffer.untyped_storage(), band // dtype.itemsize, shape, strides)
@@ -74,14 +74,15 @@ _LOCK = threading.RLock()
 
 
 @contextlib.contextmanager
-def guarded_memory() -> Iterator[Guards]:
-    """`torch.empty` and its kin give poisoned tensors between bands, in every thread, until the block ends.
+def guarded_memory(poisoned: bool = True) -> Iterator[Guards]:
+    """`torch.empty` and its kin give tensors between bands, poisoned or not, in every thread, until the block
+    ends.
 
     What torch's own C++ and compiled graphs allocate stays plain, and so do tensors of no device's memory
     ("meta", fake ones) and those without elements, which `out=` may give new memory. Blocks may be
     nested; those of several threads wait for each other.
     """
-    guards = Guards()
+    guards = Guards(poisoned)
 
     def guarded(original: Callable[..., Any], filled: bool) -> Callable[..., Any]:
         def allocate(*args: Any, **options: Any) -> Any:

@@ -138,8 +138,8 @@ def judge_call(
 ) -> Result:
     """Call `function` twice with a case's inputs and judge what it returns; its exceptions pass through.
 
-    `function` takes the op's inputs and parameters by name and answers as the op does. The first call's
-    allocations are poisoned and guarded, and so are the inputs.
+    `function` takes the op's inputs and parameters by name and answers as the op does. Its allocations are
+    guarded, those of the first call poisoned as well, and so are the inputs.
     """
     case = materialized.case
     moved = {name: made.on(device) for name, made in materialized.inputs.items()}
@@ -151,9 +151,12 @@ def judge_call(
     verdicts: list[tuple[str, Verdict]] = []
     if fault := guards.fault():
         verdicts.append(("", Verdict("Fail.bounds_write", note=fault)))
+    with guarded_memory(poisoned=False) as guards:
+        second, again = _call(materialized, function, tensors, device)
+        synchronize(device)
+    if not verdicts and (fault := guards.fault()):
+        verdicts.append(("", Verdict("Fail.bounds_write", note=f"at the second call, {fault}")))
     del guards
-    second, again = _call(materialized, function, tensors, device)
-    synchronize(device)
     faults = watch.faults()
     if not case.mode:  # a gradient may be the one from above, and out= is the caller's
         faults += memory_faults(first, second, tensors)

@@ -32,6 +32,23 @@ def test_what_is_allocated_is_poisoned(dtype):
     assert torch.empty.__name__ == "empty"
 
 
+def test_bands_are_there_where_the_tensors_are_not_poisoned():
+    with guarded_memory(poisoned=False) as guards:
+        made = torch.empty(300, 40)
+        made.fill_(1)
+        assert torch.zeros(5).eq(0).all() and guards.fault() == ""
+        made.as_strided((1,), (1,), made.storage_offset() + made.numel() + 40).fill_(0)
+        assert "4 bytes behind" in guards.fault() and "byte +160 from its end" in guards.fault()
+
+
+@pytest.mark.parametrize("shape", [(1000,), (3, 1000), (2, 3, 1000)])
+def test_a_write_one_row_off_is_seen_of_vectors_too(shape):
+    with guarded_memory() as guards:
+        made = torch.empty(shape)
+        made.as_strided((1,), (1,), made.storage_offset() - 1000).fill_(0)
+        assert "byte -3997 from its start" in guards.fault()
+
+
 def test_integers_and_empty_tensors():
     with guarded_memory() as guards:
         assert (torch.empty(7, dtype=torch.int32) == -1).all()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from typing import Any
 
@@ -106,10 +107,8 @@ _seen: dict[Any, int] = {}
 def beside_out_at_the_second_call(a, b, out=None):
     if out is None:
         return matmul(a, b)
-    key = (a.data_ptr(), a.shape, b.data_ptr(), b.shape)
-    _seen[key] = _seen.get(key, 0) + 1
     out.copy_(matmul(a, b))
-    if _seen[key] % 2 == 0:
+    if second_call(a):
         out.as_strided((1,), (1,), out.storage_offset() + out.numel()).zero_()
     return out
 
@@ -123,6 +122,58 @@ def far_overrun(x, weight=None, eps=1e-6):
         y.as_strided((1,), (1,), y.storage_offset() + y.numel() + far).zero_()
     y.copy_(rms_norm(x, weight, eps))
     return y
+
+
+def overwrite(x: torch.Tensor, bytes_off: int) -> None:
+    """A kernel's store beside a tensor, which torch's version counter does not see; only into memory that the
+    tensor's storage has, which is nobody's."""
+    place = x.storage_offset() * x.element_size() + bytes_off
+    if 0 <= place <= x.untyped_storage().nbytes() - 4:
+        ctypes.memset(int(x.untyped_storage().data_ptr() + place), 0, 4)
+
+
+@wrong("beside inputs", "rms_norm", "bfloat16/N=1000,lead=7,no=weight/normal/contiguous")
+def a_row_behind_the_input(x, weight=None, eps=1e-6):
+    overwrite(x, (x.numel() + x.shape[-1] // 2) * x.element_size() if x.dim() else 0)
+    return rms_norm(x, weight, eps)
+
+
+@wrong("beside inputs", "softmax", "float32/N=1000,lead=7/ties/padded")
+def the_row_before_the_input(x, dim=-1):
+    overwrite(x, -300 if x.is_floating_point() else 0)
+    return softmax(x, dim)
+
+
+@wrong("beside inputs", "layer_norm", "float16,W=float32/N=1000,lead=7,no=bias/normal/contiguous")
+def behind_the_weight(x, weight=None, bias=None, eps=1e-5):
+    if weight is not None and weight.is_contiguous():
+        overwrite(weight, weight.nbytes + 1024)
+    return layer_norm(x, weight, bias, eps)
+
+
+@wrong(
+    "beside what the second call allocates", "rms_norm", "bfloat16/N=1000,lead=7,no=weight/normal/contiguous"
+)
+def beside_the_second_result(x, weight=None, eps=1e-6):
+    y = torch.empty(x.shape, dtype=x.dtype).copy_(rms_norm(x, weight, eps))
+    if second_call(x):
+        overwrite(y, y.nbytes)
+    return y
+
+
+@wrong("beside what the second call allocates", "softmax", "float32/N=33,lead=3x5/normal/contiguous")
+def beside_the_second_workspace(x, dim=-1):
+    workspace = torch.zeros(100)
+    if second_call(x):
+        overwrite(workspace, -4)
+    return softmax(x, dim)
+
+
+def second_call(x: torch.Tensor) -> bool:
+    """Whether it is the second call, or the fourth, with such a tensor there."""
+    key = (x.data_ptr(), x.shape, x.stride(), x.dtype)
+    _seen[key] = _seen.get(key, 0) + 1
+    return _seen[key] % 2 == 0
 
 
 @wrong("the device of a result", "softmax", "float32/N=33,lead=3x5/normal/contiguous")
