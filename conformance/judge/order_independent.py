@@ -71,9 +71,10 @@ def order_independent(
 
 
 def granule(tensor: torch.Tensor) -> int:
-    """The largest k such that every element of the float64 `tensor` is a multiple of 2^k; 0 of zeros."""
+    """The largest k such that every finite element of the float64 `tensor` is a multiple of 2^k; 0 of zeros.
+    A sum that is finite has no other terms."""
     values = np.abs(tensor.detach().numpy().ravel())
-    values = values[values > 0]
+    values = values[(values > 0) & np.isfinite(values)]
     if not values.size:
         return 0
     digits, exponents = np.frexp(values)

@@ -176,6 +176,24 @@ def test_granule():
     assert of(1 + 2.0**-52) == -52 and of(2.0**-1074) == -1074
 
 
+@pytest.mark.filterwarnings("error")
+def test_infinities_are_multiples_of_every_granule():
+    """They were cast to integers, with NumPy's warning. One that reaches a sum leaves it out of the rule."""
+    rows = torch.arange(1.0, 65.0, dtype=torch.float64).reshape(16, 4)
+    spoilt = torch.cat([rows, torch.full((16, 1), math.inf, dtype=torch.float64)], 1)
+
+    def proved(columns):
+        def total(tensors):
+            return {"c": tensors["a"][:, :columns].sum(-1)}
+
+        given = {"a": spoilt}
+        return order_independent.order_independent(total, given, total(given), torch.float32)["c"]
+
+    inf = torch.tensor([math.inf, -math.inf, 0.75], dtype=torch.float64)
+    assert order_independent.granule(inf) == -2 and order_independent.granule(inf[:2]) == 0
+    assert proved(4) and not proved(5)
+
+
 # TF32 ---------------------------------------------------------------------------------------------------
 
 
