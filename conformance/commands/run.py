@@ -207,7 +207,8 @@ def _interrupted(run: Run, args: Any, why: str, to: Any = None) -> int:
     elif args.record:
         text += f"; {_save(run, args) or f'{args.record} holds them, --resume goes on from it'}"
     try:
-        print("\n".join(["", *run.alike(), f"portable-conformance: {text}"]), file=to, flush=True)
+        alike = run.alike() if to is None else []
+        print("", *alike, f"portable-conformance: {text}", sep="\n", file=to, flush=True)
     except OSError:
         discard_stdout()
     return 130

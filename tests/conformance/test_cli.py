@@ -69,6 +69,21 @@ def test_equal_failures_of_a_run_are_one_paragraph(norm, tmp_path, capsys, monke
     assert named and set(named) <= set(failing) - set(first)
 
 
+def test_an_interrupted_run_counts_equal_failures_too(norm, monkeypatch, capsys):
+    real, left = runner.run_case, iter(range(12))
+
+    def impatient(*args):
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        return real(*args)
+
+    monkeypatch.setattr(runner, "run_case", impatient)
+    assert cli.main([*RUN, "--ops", "toy_norm", "--impl", "zeros", "-k", "float32/N=1"]) == 130
+    out = capsys.readouterr().out
+    more = sum(map(int, re.findall(r"^  (\d+) more fails? in this way: ", out, re.MULTILINE)))
+    assert more and more + out.count("\n  again: ") == 12 and "interrupted after 12 of " in out
+
+
 def test_small_figures_are_not_printed_as_zero(norm, capsys, monkeypatch):
     """|error|/bound of 0.0004 was 0.000 in the table of `run` and in `rerun`."""
     case = "toy_norm/float32/N=129,lead=7/normal/contiguous"
