@@ -314,6 +314,30 @@ for _name, _bad in (
     wrong("torch.compile", "softmax", "behaviour/compiled_forms", _name, how="function")(in_compile(_bad))
 
 
+_library = torch.library.Library("wrong_calls", "FRAGMENT")
+
+
+def traced(name: str, spoil: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> None:
+    """Adds softmax as an op that torch.compile traces into: there a size that is not fixed is a SymInt."""
+
+    def composite(x: torch.Tensor) -> torch.Tensor:
+        return spoil(softmax(x), x) if isinstance(x.shape[0], torch.SymInt) else softmax(x)
+
+    _library.define(f"{name}(Tensor x) -> Tensor")
+    _library.impl(name, composite, "CompositeImplicitAutograd")
+
+    def call(x, dim=-1):
+        return getattr(torch.ops.wrong_calls, name)(x)
+
+    wrong("torch.compile", "softmax", "behaviour/compiled_forms", name.replace("_", " "), how="function")(
+        call
+    )
+
+
+traced("dynamic_shapes", lambda y, x: y * 0.5)
+traced("first_dynamic_shape", lambda y, x: y * (x.shape[0].node.hint / x.shape[0]))  # pyright: ignore
+
+
 @wrong("vmap and autocast", "softmax", "behaviour/vmap")
 def under_vmap(x, dim=-1):
     batched = torch._C._functorch.is_batchedtensor(x)  # pyright: ignore
