@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -181,7 +181,7 @@ def _outputs(
     acc = inputs.DTYPES[dict(case.types)["acc"]]
     exactly = _exactly(case, spec, tensors, refs, acc)
     known = {**dict(case.types), **dict(case.shape.axes), "B": leading_size(spec, case.shape)}
-    known |= {name: param.default for name, param in spec.params.items()} | case.params
+    known |= _params(case, spec)
     expected = {}
     for name, output in spec.outputs.items():
         dtype = inputs.DTYPES[case.dtype(output.dtype)]
@@ -255,38 +255,98 @@ def _tolerance(result: float, steps: float, acc: torch.dtype) -> Tolerance:
     )
 
 
-def _gradients(case: Case, spec: Spec, made: Mapping[str, inputs.Input]) -> dict[str, Expected]:
-    """Float64 gradients through the reference; a norm-wise bound, since they pass through several ops.
+Gradients = Callable[[Mapping[str, torch.Tensor], Sequence[torch.Tensor]], "dict[str, torch.Tensor]"]
+"""Float64 gradients by input, from inputs by name and the outputs' upstream gradients."""
 
-    An op's gradient is strictly judged where it is computed, in the backward op; this checks
-    that the formula is wired up right.
+
+def _gradients(case: Case, spec: Spec, made: Mapping[str, inputs.Input]) -> dict[str, Expected]:
+    """Float64 gradients through the reference. Those of products are products and have the op's own bound.
+
+    Others have a norm-wise bound, since they pass through several ops: each is strictly judged where it is
+    computed, in the backward op; this checks that the formula is wired up right.
     """
     wide = {name: widened(made[name].tensor) if name in made else None for name in spec.inputs}
     present = {name: tensor for name, tensor in wide.items()
                if tensor is not None and made[name].tensor.is_floating_point()}  # fmt: skip
-    for tensor in present.values():
-        tensor.requires_grad_()
-    with torch.enable_grad():
-        result = _named(spec, _call(registry.load_entry(spec.reference.entry), case, spec, wide))
-        result = {name: tensor for name, tensor in result.items() if tensor.is_floating_point()}
-        upstream = [made[f"d{name}"].tensor.to(torch.float64) for name in result]
-        found = torch.autograd.grad(
-            list(result.values()), list(present.values()), upstream, allow_unused=True
-        )
+    floats = [
+        name for name, each in spec.outputs.items()
+        if dtypes.of(inputs.DTYPES[case.dtype(each.dtype)]).is_float
+    ]  # fmt: skip
+
+    def gradients(
+        given: Mapping[str, torch.Tensor], upstream: Sequence[torch.Tensor]
+    ) -> dict[str, torch.Tensor]:
+        leaves = {name: tensor.detach().requires_grad_() for name, tensor in given.items()}
+        with torch.enable_grad():
+            arguments = {**wide, **leaves}
+            result = _named(spec, _call(registry.load_entry(spec.reference.entry), case, spec, arguments))
+            outputs = [result[name] for name in floats]
+            found = torch.autograd.grad(outputs, list(leaves.values()), upstream, allow_unused=True)
+        return {
+            name: torch.zeros_like(leaf) if grad is None else grad.detach()
+            for (name, leaf), grad in zip(leaves.items(), found, strict=True)
+        }
+
+    upstream = [made[f"d{name}"].tensor.to(torch.float64) for name in floats]
+    grads = gradients(present, upstream)
+    products = _product_gradients(case, spec, gradients, present, upstream, grads)
     acc = inputs.DTYPES[dict(case.types)["acc"]]
     longest = max(
         [1, *(size for each in made.values() for size in each.shape), leading_size(spec, case.shape)]
     )
+    kinds = {inputs.DTYPES[case.dtype(each.dtype)] for each in spec.inputs.values()}
+    narrow = max(dtypes.of(each).eps for each in kinds if each.is_floating_point)
+    factor = 8 + 4 * math.sqrt(longest) + GRADIENT_ROUNDINGS * narrow / dtypes.of(acc).eps
     expected = {}
-    for (name, tensor), grad in zip(present.items(), found, strict=True):
-        grad = torch.zeros_like(tensor) if grad is None else grad.detach()
+    for name, grad in grads.items():
         dtype = inputs.DTYPES[case.dtype(spec.inputs[name].dtype)]
-        kinds = {inputs.DTYPES[case.dtype(each.dtype)] for each in spec.inputs.values()}
-        narrow = max(dtypes.of(each).eps for each in kinds if each.is_floating_point)
-        factor = 8 + 4 * math.sqrt(longest) + GRADIENT_ROUNDINGS * narrow / dtypes.of(acc).eps
+        if name in products:
+            expected[f"d{name}"] = Expected(grad, *products[name], dtype)
+            continue
         largest = grad.abs().max() if grad.numel() else torch.zeros((), dtype=torch.float64)
         expected[f"d{name}"] = Expected(grad, largest.expand(grad.shape), Tolerance(0.51, factor, acc), dtype)
     return expected
+
+
+def _product_gradients(
+    case: Case,
+    spec: Spec,
+    gradients: Gradients,
+    present: Mapping[str, torch.Tensor],
+    upstream: Sequence[torch.Tensor],
+    grads: Mapping[str, torch.Tensor],
+) -> dict[str, tuple[torch.Tensor, Tolerance]]:
+    """Error scale and tolerance by input where the op is a product, linear in each: no gradient depends on
+    its own input. Left out are TF32, and sums over batches that an input lacks, whose parts are rounded.
+
+    The scale is the root of the sum of squares, as the op's own is, and the tolerance that of as many terms.
+    """
+    if spec.cost.roof != "matrix" or spec.boundary or representable(case):
+        return {}
+    for name, tensor in present.items():
+        if not torch.equal(gradients({**present, name: -tensor}, upstream)[name], grads[name]):
+            return {}
+    squares, counts = (
+        gradients({n: change(t) for n, t in present.items()}, [change(each) for each in upstream])
+        for change in (torch.square, torch.ones_like)
+    )
+    (limits,) = spec.tolerance.values()
+    acc, axes = inputs.DTYPES[dict(case.types)["acc"]], dict(case.shape.axes)
+    summed = set(axes).difference(*(output.dims for output in spec.outputs.values()))
+    known = {**dict(case.types), **axes, **_params(case, spec), "B": leading_size(spec, case.shape)}
+    leading = dict(case.shape.leading)
+    found = {}
+    for name, square in squares.items():
+        if square.numel() and (spec.leading == "same" or math.prod(leading[name]) == known["B"]):
+            known |= dict.fromkeys(summed, max(1, int(counts[name].max())))
+            steps = float(limits.accumulation_ulp.evaluate(**known))
+            found[name] = square.sqrt(), _tolerance(limits.result_ulp, steps, acc)
+    return found
+
+
+def _params(case: Case, spec: Spec) -> dict[str, Any]:
+    """The parameters of a case, those by default as well."""
+    return {name: param.default for name, param in spec.params.items()} | case.params
 
 
 def _output_shapes(case: Case, spec: Spec) -> dict[str, tuple[int, ...]]:
@@ -300,7 +360,7 @@ def _call(function: Callable[..., Any], case: Case, spec: Spec, wide: Mapping[st
     indices as int64. One that takes `types` or `axes` gets the case's row of types or its sizes; one that
     takes `bits` gets random bits of the case, to make integers of."""
     axis_name = axis_param(spec)
-    arguments: dict[str, Any] = {name: param.default for name, param in spec.params.items()} | case.params
+    arguments: dict[str, Any] = _params(case, spec)
     axis = arguments[axis_name] if axis_name is not None else -1
     for name, tensor in wide.items():
         if tensor is not None and spec.inputs[name].below is not None:

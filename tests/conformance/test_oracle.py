@@ -250,3 +250,22 @@ def test_probe_shapes_leave_out_what_is_optional():
     shape = boundary_shapes(spec)[PROBE_INDICES[0]]
     bare = make_shape(spec, dict(shape.axes), dict(shape.leading), {}, ["bias"])
     assert any(case.shape == bare and case.values == "one_hot" for case in cases(spec))
+
+
+@pytest.mark.parametrize(
+    "text, strict",
+    [
+        ("matmul/bfloat16/M=33,N=17,K=40,lead=3/normal/contiguous/grad", {"da", "db"}),
+        ("matmul/float32/M=33,N=17,K=40,lead.a=5/normal/contiguous/grad", {"da"}),  # db sums over the batch
+        ("matmul/float16/M=65,N=72,K=127,precision=tf32/normal/contiguous/grad", set()),
+        ("linear/bfloat16/N=129,K=65,lead=127/normal/contiguous/grad", {"dx", "dweight", "dbias"}),
+        ("linear/float16/N=129,K=65,lead=127,activation=relu,no=bias/normal/contiguous/grad", set()),
+        ("rms_norm/float32/N=33,lead=3x5,eps=0.1/normal/contiguous/grad", set()),
+    ],
+)
+def test_gradients_of_products_have_the_bound_of_products(text, strict):
+    """An error scale of its own for each element; others have the largest gradient as the scale of all."""
+    spec = registry.spec(text.partition("/")[0])
+    expected = reference.materialize(parse(text, spec), spec).expected
+    scales = {name: each.error_scale for name, each in expected.items()}
+    assert {n for n, scale in scales.items() if scale is not None and len(scale.unique()) > 1} == strict

@@ -256,6 +256,44 @@ def upstream_transposed(x, dim=-1):
     return Upstream.apply(softmax(x, dim), lambda dy: not dy.is_contiguous() and not strided(dy))
 
 
+class OfWeight(torch.autograd.Function):
+    """Passes a weight on; its gradient in bfloat16 is spoilt."""
+
+    @staticmethod
+    def forward(ctx, weight, spoil):  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx.spoil = spoil
+        return weight.clone()
+
+    @staticmethod
+    def backward(ctx, dw):  # pyright: ignore[reportIncompatibleMethodOverride]
+        return (ctx.spoil(dw) if dw.dtype == torch.bfloat16 else dw), None
+
+
+def without_small(dw: torch.Tensor) -> torch.Tensor:
+    return torch.where(dw.abs() < 0.02 * dw.abs().max(), 0, dw)
+
+
+def twice_rounded(dw: torch.Tensor) -> torch.Tensor:
+    """As if a part of the sum, as large as the largest element, had been rounded by itself."""
+    part = dw.abs().max()
+    return (dw + part) - part
+
+
+for _spoil in (without_small, twice_rounded):
+    wrong(
+        "16-bit gradients",
+        "matmul",
+        "bfloat16/M=33,N=17,K=40,lead=3/normal/contiguous/grad",
+        _spoil.__name__.replace("_", " "),
+    )(lambda a, b, spoil=_spoil: matmul(a, OfWeight.apply(b, spoil)))
+    wrong(
+        "16-bit gradients",
+        "linear",
+        "bfloat16/N=129,K=65,lead=127/normal/contiguous/grad",
+        _spoil.__name__.replace("_", " "),
+    )(lambda x, weight, bias=None, spoil=_spoil: linear(x, OfWeight.apply(weight, spoil), bias))
+
+
 # Behaviours ---------------------------------------------------------------------------------------
 
 
