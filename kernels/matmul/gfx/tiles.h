@@ -26,18 +26,30 @@ struct Output {
     int M, N;
 };
 
-// A tile in LDS: `ROWS` lines of TILE_K elements, in chunks of 16 bytes. Chunks of one line are permuted
-// (XOR) so that 8 lanes that touch the same chunk of 8 neighbouring lines, or of every fourth line,
-// touch different banks; 32 banks of 4 bytes hold 8 chunks. No padding, so two stages of 128x128x32 take
+// The slot of 16 bytes where `chunk` of a line of LDS lies (swizzle): chunks of a line are permuted (XOR), so that the
+// lanes that the hardware serves together touch different banks; 32 banks of 4 bytes hold 8 chunks.
+// CDNA's matrix cores read interleaved lines (fragments.h), and gfx942 and gfx950 serve 16-byte reads in groups such as
+// lanes 0-3 and 20-23: found by trying all keys of line bits against both (2026-11-23). RDNA reads lines in order.
+template <int LINE_BYTES> DEVICE int swizzled(int line, int chunk) {
+    constexpr int CHUNKS = LINE_BYTES / 16;
+    static_assert(CHUNKS == 4 || CHUNKS == 8, "the permutation covers 64- and 128-byte lines");
+#if defined(__GFX9__)
+    const int key = (line & 3 | line >> 1 & 4) >> (CHUNKS == 8 ? 0 : 1);
+#else
+    const int key = (CHUNKS == 8 ? line : line >> 1) ^ line >> 3;
+#endif
+    return (chunk ^ key) & (CHUNKS - 1);
+}
+
+// A tile in LDS: `ROWS` lines of TILE_K elements, in chunks of 16 bytes. No padding, so two stages of 128x128x32 take
 // 32 KB and two blocks fit one CU.
 template <int ROWS> struct Lds {
     static constexpr int CHUNKS = TILE_K / CHUNK;
-    static constexpr int BYTES = ROWS * TILE_K * 2;
-    static_assert(CHUNKS == 4 || CHUNKS == 8, "the permutation covers 64- and 128-byte lines");
+    static constexpr int LINE_BYTES = TILE_K * 2;
+    static constexpr int BYTES = ROWS * LINE_BYTES;
 
     static DEVICE int offset(int row, int chunk) {
-        const int key = (CHUNKS == 8 ? row : row >> 1) ^ row >> 3;
-        return row * (TILE_K * 2) + ((chunk ^ key) & (CHUNKS - 1)) * 16;
+        return row * LINE_BYTES + swizzled<LINE_BYTES>(row, chunk) * 16;
     }
 };
 
@@ -98,7 +110,6 @@ template <int ROWS> struct TileCopy<ROWS, true> {
 // Memory runs along the lines' index: a thread moves blocks of 4 lines x 4 k, transposed in registers.
 template <int ROWS> struct TileCopy<ROWS, false> {
     static constexpr int SIDE = 4;
-    static constexpr int ACROSS = ROWS / SIDE < 16 ? ROWS / SIDE : 16;  // lanes side by side in memory
     static constexpr int BLOCKS = ROWS * TILE_K / (SIDE * SIDE);
     static constexpr int COUNT = (BLOCKS + THREADS - 1) / THREADS;
 
@@ -110,10 +121,21 @@ template <int ROWS> struct TileCopy<ROWS, false> {
 
     static DEVICE int block(int i) { return thread_x() + i * THREADS; }
     static DEVICE bool exists(int i) { return BLOCKS % THREADS == 0 || block(i) < BLOCKS; }
+#if defined(__GFX9__)
+    // 16 lanes, which write LDS together, cover 8 blocks of k of two lines whose swizzles differ in the highest bit;
+    // a wave reads 32 lines of 8 k at a time.
+    static DEVICE int line_of(int i) {
+        const int within = (block(i) % 2 * 2 + block(i) / 16 % 2) * SIDE;
+        return within + block(i) / 32 % (ROWS / 16) * 16;
+    }
+    static DEVICE int k_of(int i) { return (block(i) / 2 % 8 + block(i) / (ROWS * 2) * 8) * SIDE; }
+#else
+    static constexpr int ACROSS = ROWS / SIDE < 16 ? ROWS / SIDE : 16;  // lanes side by side in memory
     static DEVICE int line_of(int i) {
         return (block(i) % ACROSS + block(i) / (ACROSS * TILE_K / SIDE) * ACROSS) * SIDE;
     }
     static DEVICE int k_of(int i) { return block(i) / ACROSS % (TILE_K / SIDE) * SIDE; }
+#endif
 
     DEVICE TileCopy(const Matrix& matrix, int start)
         : leading(matrix.leading), first(start), lines(matrix.lines), inside(start + ROWS <= matrix.lines) {

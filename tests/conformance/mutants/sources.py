@@ -6,7 +6,7 @@ from .registry import Edit, source
 
 ROWS = "_lib/rows/rows.h"
 TILES = "matmul/gfx/tiles.h"
-MFMA = "matmul/gfx/mfma.hip"
+FRAGMENTS = "matmul/gfx/fragments.h"
 WMMA = "matmul/gfx/wmma.hip"
 SOFTMAX = "softmax/softmax.cu"
 TRITON_SOFTMAX = "softmax/triton_impl.py"
@@ -50,15 +50,15 @@ source(
 )  # fmt: skip
 source(
     *("matmul", "mfma", "gfx942", "accumulators written in another layout"),
-    Edit(MFMA, "$group * 8 + $part * 4", "$group * 4 + $part * 16"),
+    Edit(FRAGMENTS, "lines_to($j) + $part * 8;", "lines_to($j) + $part % 2 * 16 + $part / 2 * 8;"),
 )
 source(
-    *("matmul", "mfma", "gfx942", "upper half of the wave computes what the lower does"),
-    Edit(MFMA, "$part = thread_x() % 64 / 32;", "$part = 0;"),
+    *("matmul", "mfma", "gfx942", "all quarters of the wave compute what the first does"),
+    Edit(FRAGMENTS, "($line, thread_x() % WARP / FRAGMENT)", "($line, 0)"),
 )
 source(
     *("matmul", "mfma", "gfx942", "operands given to the instruction in the wrong order"),
-    Edit(MFMA, "multiply<T>($b[$j], $a[$i], $acc[$i][$j])", "multiply<T>($a[$i], $b[$j], $acc[$i][$j])"),
+    Edit(FRAGMENTS, "multiply<T>($b[$j], $a[$i], $acc[$i][$j])", "multiply<T>($a[$i], $b[$j], $acc[$i][$j])"),
 )
 source(
     *("matmul", "mfma", "gfx942", "tail of K not masked"),
