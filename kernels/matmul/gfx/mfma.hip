@@ -1,9 +1,13 @@
-// c = a @ b for bfloat16 and float16 with float32 accumulators on CDNA's matrix cores (gfx90a, gfx942, gfx950): four
-// waves of 64 lanes, each with the fragments (fragments.h) of its part of the tile.
+// c = a @ b for bfloat16 and float16 with float32 accumulators on CDNA's matrix cores (gfx90a, gfx942, gfx950).
 //
-// -DWAVES_M: how many of the four waves are along M.
+// -DPING_PONG=0: four waves, each with the fragments (fragments.h) of its part of the tile; tiles.h has the loop, and any
+// alignment is right. 1: eight waves that take turns at the matrix cores (ping_pong.h). -DWAVES_M: how many of the waves are
+// along M.
 
 #include "fragments.h"
+#if PING_PONG
+#include "ping_pong.h"
+#endif
 
 #if defined(__gfx942__) || defined(__gfx950__)
 constexpr int XCDS = 8;
@@ -49,4 +53,9 @@ struct Core {
     DEVICE void store(const Output& c, int tile_m, int tile_n) const { sums.store(c, tile_m + m, tile_n + n); }
 };
 
-MATMUL_KERNEL(matmul_mfma, Core, XCDS)
+#if PING_PONG
+typedef PingPong<A_K_MAJOR, B_K_MAJOR> Loop;
+#else
+typedef TwoStage<Core, A_K_MAJOR, B_K_MAJOR> Loop;
+#endif
+MATMUL_KERNEL(matmul_mfma, Loop, XCDS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,48 +13,98 @@ from portable.plan import Argument, Call, Device, Launch, NativeKernel, Plan, Po
 
 _FOLDER = Path(__file__).resolve().parent
 _HALVES = ("bfloat16", "float16")
-_THREADS = 256
 # Sizes and tile coordinates are 32-bit; a grid dimension counts fewer than 2^32 threads.
 _MAX_EXTENT = 2**31 - 256
-_MAX_TILES = 2**32 // _THREADS - 1
+_MAX_TILES = 2**32 // 512 - 1
 _MAX_BATCHES_Y = 2**15
 
 
 class Tile(NamedTuple):
-    """The part of c that one block computes, and how many of its waves are along M."""
+    """The part of c that one block computes, how many of its waves are along M, and its threads."""
 
     m: int
     n: int
     k: int
     waves_m: int
+    threads: int = 256
+    ping_pong: bool = False
+
+
+_FEW_ROWS, _LARGE, _SMALL = Tile(32, 128, 64, 1), Tile(128, 128, 32, 2), Tile(64, 64, 64, 2)
 
 
 def plan_mfma(problem: Problem, call: Call) -> Plan | Rejected:
     """CDNA's matrix cores: bfloat16 or float16, any layout with a unit stride, any batch."""
-    return _plan(problem, call, _FOLDER / "mfma.hip", "matmul_mfma")
+    return _plan(problem, call, _FOLDER / "mfma.hip", "matmul_mfma", mfma_tile)
 
 
 def plan_wmma(problem: Problem, call: Call) -> Plan | Rejected:
     """RDNA's matrix units: bfloat16 or float16, any layout with a unit stride, any batch."""
-    return _plan(problem, call, _FOLDER / "wmma.hip", "matmul_wmma")
+    return _plan(problem, call, _FOLDER / "wmma.hip", "matmul_wmma", wmma_tile)
 
 
 mfma, wmma = for_call(plan_mfma), for_call(plan_wmma)
 
 
-def tile_for(problem: Problem, device: Device) -> Tile:
-    """128x128 where that gives every multiprocessor a block, 64x64 else; 32x128 for up to 32 rows.
+# Tiles with the share of the matrix peak that a full GPU reaches by them. AMD measured the first three on
+# MI355X (ROCm/gfx950-gluon-tutorials: what limits the smaller ones is the memory that a block keeps in
+# flight); the last is estimated from its LDS reads, 0.0625 bytes per FLOP. None was measured by this project.
+PING_PONG = (
+    (Tile(256, 256, 64, 2, threads=512, ping_pong=True), 0.96),
+    (Tile(256, 128, 64, 4, threads=512, ping_pong=True), 0.83),
+)
+_TWO_STAGE = ((_LARGE, 0.69), (_SMALL, 0.35))
 
-    The deeper 128x128x64 takes 64 KB of LDS for its two stages: only where two blocks still fit.
-    """
+
+def mfma_tile(problem: Problem, device: Device) -> Tile:
+    """The tile whose rounds over the multiprocessors take the least time; 32x128 for up to 32 rows."""
     if problem.M <= 32:
-        return Tile(32, 128, 64, 1)
-    if ceil(problem.M, 128) * ceil(problem.N, 128) * problem.batches >= device.multiprocessors:
-        return Tile(128, 128, 64 if device.shared_memory >= 128 * 1024 else 32, 2)
-    return Tile(64, 64, 64, 2)
+        return _FEW_ROWS
+
+    def time(choice: tuple[Tile, float]) -> float:
+        tile, share = choice
+        tiles = ceil(problem.M, tile.m) * ceil(problem.N, tile.n) * problem.batches
+        return ceil(tiles, device.multiprocessors) * tile.m * tile.n / share
+
+    tile, _ = min((*(PING_PONG if ping_pong_fits(problem) else ()), *_TWO_STAGE), key=time)
+    return _deeper(tile, device)
 
 
-def _plan(problem: Problem, call: Call, source: Path, entry: str) -> Plan | Rejected:
+def ping_pong_fits(problem: Problem) -> bool:
+    """Whether 16-byte loads with 31-bit offsets reach a and b from each tile's corner."""
+    if problem.K == 0:
+        return False
+    for operand, lines, along_k in (
+        (problem.a, problem.M, problem.a.unit_stride == "col"),
+        (problem.b, problem.N, problem.b.unit_stride == "row"),
+    ):
+        if not operand.aligned_to(16):
+            return False
+        # A buffer ends at a multiple of 4 bytes, and K-major lines at one of 16: no load is in part zero.
+        if problem.K % 8 if along_k else lines % 2:
+            return False
+        reach = 256 * operand.leading + problem.K if along_k else (problem.K + 64) * operand.leading
+        if (reach + lines) * operand.itemsize >= 2**31:
+            return False
+    return True
+
+
+def wmma_tile(problem: Problem, device: Device) -> Tile:
+    """128x128 where that gives every multiprocessor a block, 64x64 else; 32x128 for up to 32 rows."""
+    if problem.M <= 32:
+        return _FEW_ROWS
+    many = ceil(problem.M, 128) * ceil(problem.N, 128) * problem.batches >= device.multiprocessors
+    return _deeper(_LARGE if many else _SMALL, device)
+
+
+def _deeper(tile: Tile, device: Device) -> Tile:
+    """128x128x64 takes 64 KB of LDS for its two stages: only where two blocks still fit."""
+    return tile._replace(k=64) if tile == _LARGE and device.shared_memory >= 128 * 1024 else tile
+
+
+def _plan(
+    problem: Problem, call: Call, source: Path, entry: str, tile_for: Callable[[Problem, Device], Tile]
+) -> Plan | Rejected:
     if problem.dtype not in _HALVES:
         return Rejected(f"{problem.dtype} is not supported by this kernel; bfloat16 and float16 are")
     if problem.c.unit_stride == "row" and problem.bias is None:
@@ -75,13 +126,15 @@ def _plan(problem: Problem, call: Call, source: Path, entry: str) -> Plan | Reje
     kernel = NativeKernel(
         source,
         entry,
-        _THREADS,
+        tile.threads,
         defines=(
             ("T", dtypes.of(problem.dtype).c),
             ("TILE_M", tile.m),
             ("TILE_N", tile.n),
             ("TILE_K", tile.k),
             ("WAVES_M", tile.waves_m),
+            ("THREADS", tile.threads),
+            ("PING_PONG", int(tile.ping_pong)),
             ("A_K_MAJOR", int(a.unit_stride == "col")),
             ("B_K_MAJOR", int(b.unit_stride == "row")),
             ("C_ROW_MAJOR", int(c.unit_stride == "col")),

@@ -1,7 +1,7 @@
 // What the matrix-core kernels of gfx9 (mfma.hip) and of gfx11/gfx12 (wmma.hip) share: the raster, copies of a and b
 // from global memory to LDS, the main loop, and the epilogue.
 //
-// -DTILE_M -DTILE_N -DTILE_K: the block's tile. -DA_ALONG_K -DB_ALONG_K: 1 where neighbours in memory are
+// -DTILE_M -DTILE_N -DTILE_K: the block's tile. -DTHREADS: its threads. -DA_ALONG_K -DB_ALONG_K: 1 where neighbours in memory are
 // neighbours in k, 0 where they are rows of a (columns of b). -DC_ROWS: 1 where c's rows are contiguous.
 #pragma once
 
@@ -9,7 +9,6 @@
 #include "matmul/epilogue.h"
 #include "prelude.h"
 
-constexpr int THREADS = 256;
 constexpr int CHUNK = 8;  // elements of k in the 16 bytes that one lane moves at a time
 
 struct Matrix {
@@ -273,46 +272,50 @@ template <int RUN> DEVICE void load_bias(const Output& c, int n, float (&bias)[R
 // One tile of c by one block. Core holds the accumulators: `add(a_tile, b_tile)` adds the product of two
 // LDS tiles, `store(output, m, n)` writes them. LDS has two stages: while the matrix cores work on one,
 // the next tile is loaded from global memory to registers, then to the other; one barrier per tile.
-template <class Core, bool A_K, bool B_K>
-DEVICE void compute_tile(const Matrix& a, const Matrix& b, const Output& c, int K, TileCorner corner, char* lds) {
-    constexpr int STAGE = Lds<TILE_M>::BYTES + Lds<TILE_N>::BYTES;
-    Core core;
-    if (K > 0) {
-        TileCopy<TILE_M, A_K> a_copy(a, corner.m);
-        TileCopy<TILE_N, B_K> b_copy(b, corner.n);
-        a_copy.load(K);
-        b_copy.load(K);
-        a_copy.store(lds);
-        b_copy.store(lds + Lds<TILE_M>::BYTES);
-        lds_barrier();
-        int stage = 0;
-        int left = K;
-        while (left > TILE_K) {
-            left -= TILE_K;
-            a_copy.load(left);
-            b_copy.load(left);
-            const char* const now = lds + stage * STAGE;
-            core.add(now, now + Lds<TILE_M>::BYTES);
-            stage ^= 1;
-            char* const next = lds + stage * STAGE;
-            a_copy.store(next);
-            b_copy.store(next + Lds<TILE_M>::BYTES);
-            lds_barrier();
-        }
-        const char* const last = lds + stage * STAGE;
-        core.add(last, last + Lds<TILE_M>::BYTES);
-    }
-    core.store(c, corner.m, corner.n);
-}
+template <class Core, bool A_K, bool B_K> struct TwoStage {
+    static constexpr int STAGE = Lds<TILE_M>::BYTES + Lds<TILE_N>::BYTES;
+    static constexpr int LDS_BYTES = 2 * STAGE;
 
-// The kernel of both files. Blocks: x counts tiles, y and z matrices of the batch, `batches_y` to a z.
-#define MATMUL_KERNEL(name, Core, XCDS)                                                                     \
-    KERNEL_RESIDENT(THREADS, 2)                                                                             \
+    static DEVICE void run(const Matrix& a, const Matrix& b, const Output& c, int K, TileCorner corner, char* lds) {
+        Core core;
+        if (K > 0) {
+            TileCopy<TILE_M, A_K> a_copy(a, corner.m);
+            TileCopy<TILE_N, B_K> b_copy(b, corner.n);
+            a_copy.load(K);
+            b_copy.load(K);
+            a_copy.store(lds);
+            b_copy.store(lds + Lds<TILE_M>::BYTES);
+            lds_barrier();
+            int stage = 0;
+            int left = K;
+            while (left > TILE_K) {
+                left -= TILE_K;
+                a_copy.load(left);
+                b_copy.load(left);
+                const char* const now = lds + stage * STAGE;
+                core.add(now, now + Lds<TILE_M>::BYTES);
+                stage ^= 1;
+                char* const next = lds + stage * STAGE;
+                a_copy.store(next);
+                b_copy.store(next + Lds<TILE_M>::BYTES);
+                lds_barrier();
+            }
+            const char* const last = lds + stage * STAGE;
+            core.add(last, last + Lds<TILE_M>::BYTES);
+        }
+        core.store(c, corner.m, corner.n);
+    }
+};
+
+// The kernel of both files. `Loop` computes a tile, with Loop::LDS_BYTES. Blocks: x counts tiles, y and z matrices of
+// the batch, `batches_y` to a z.
+#define MATMUL_KERNEL(name, Loop, XCDS)                                                                     \
+    KERNEL_RESIDENT(THREADS, 512 / THREADS)                                                                 \
     void name(const T* a, const T* b, T* c, Z_PARAMETER(T) const T* bias, int M, int N, int K, int tiles_m, \
               int tiles_n, int batches, int batches_y, int batches_inner, int64_t a_leading,                \
               int64_t b_leading, int64_t c_row, int64_t c_col, int64_t a_outer, int64_t a_inner,            \
               int64_t b_outer, int64_t b_inner, int64_t c_outer, int64_t c_inner) {                         \
-        SHARED __attribute__((aligned(16))) char lds[2 * (Lds<TILE_M>::BYTES + Lds<TILE_N>::BYTES)];        \
+        SHARED __attribute__((aligned(16))) char lds[Loop::LDS_BYTES];                                      \
         const int batch = block_z() * batches_y + block_y();                                                \
         if (batch >= batches) {                                                                             \
             return;                                                                                         \
@@ -323,6 +326,5 @@ DEVICE void compute_tile(const Matrix& a, const Matrix& b, const Output& c, int 
         T* const before = Z_ARGUMENT;                                                                       \
         const int64_t start = outer * c_outer + inner * c_inner;                                            \
         const Output output = {c + start, before + start, bias, c_row, c_col, M, N};                        \
-        compute_tile<Core, A_K_MAJOR, B_K_MAJOR>(left, right, output, K,                                    \
-                                                 tile_corner<XCDS>(block_x(), tiles_m, tiles_n), lds);         \
+        Loop::run(left, right, output, K, tile_corner<XCDS>(block_x(), tiles_m, tiles_n), lds);             \
     }

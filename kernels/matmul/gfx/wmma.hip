@@ -125,4 +125,5 @@ struct Core {
     }
 };
 
-MATMUL_KERNEL(matmul_wmma, Core, 1)
+typedef TwoStage<Core, A_K_MAJOR, B_K_MAJOR> Loop;
+MATMUL_KERNEL(matmul_wmma, Loop, 1)

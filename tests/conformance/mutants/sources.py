@@ -7,6 +7,7 @@ from .registry import Edit, source
 ROWS = "_lib/rows/rows.h"
 TILES = "matmul/gfx/tiles.h"
 FRAGMENTS = "matmul/gfx/fragments.h"
+PING_PONG = "matmul/gfx/ping_pong.h"
 WMMA = "matmul/gfx/wmma.hip"
 SOFTMAX = "softmax/softmax.cu"
 TRITON_SOFTMAX = "softmax/triton_impl.py"
@@ -91,6 +92,18 @@ source(
          "= __builtin_bit_cast(uint32_t, $values[$i]) >> 16 | "
          "(__builtin_bit_cast(uint32_t, $values[$i + 1]) & 0xffff0000u);"),
 )  # fmt: skip
+source(
+    *("matmul", "mfma", "gfx942", "ping-pong: LDS not waited for before the barrier that ends its copying"),
+    Edit(PING_PONG, "$b(b_tile); wait_lds(); group_barrier(); wave", "$b(b_tile); group_barrier(); wave"),
+)
+source(
+    *("matmul", "mfma", "gfx942", "ping-pong: the last step's k not ended"),
+    Edit(PING_PONG, "if (K_MAJOR && k() >= $left) {", "if (false) {"),
+)
+source(
+    *("matmul", "mfma", "gfx942", "ping-pong: transposed lines in one slot of LDS"),
+    Edit(PING_PONG, "($to ^ $line % 4 * 16)", "$to"),
+)
 source(
     *("linear", "mfma", "gfx942", "bias of a run's first column for all of it"),
     Edit(TILES, "bias_at($bias, min($n + $i, $N - 1))", "bias_at($bias, min($n, $N - 1))"),
