@@ -30,8 +30,8 @@ SUMS = 0.02
 """Of the largest: what a sum over all rows may be off. An eighth of the rows is beyond LARGE or 2 LARGE."""
 LEADING = ""
 """The name of the leading dimensions among axes."""
-HEADS = 64
-"""Times as many heads where sequences are many: torch alone takes them one by one."""
+HEADS, LONGER = 64, 8
+"""Times as many heads, or heads and tokens, where sequences are many: torch alone takes them one by one."""
 OFFSETS = {"cu_seqlens_q": "M", "cu_seqlens_k": "N"}
 """Inputs that are offsets of sequences, and the axis that they count along."""
 
@@ -54,11 +54,12 @@ def large_result(call: Call, spec: Spec, device: torch.device) -> str | None:
     """
 
     def check(row: Types) -> str | None:
-        ran, refusals = 0, []
+        ran = 0
+        refusals: list[Exception] = []
         for way in _ways(spec):
             try:
                 wrong = _at_most(call, spec, device, row, way)
-            except errors.PinError as refused:
+            except (errors.PinError, NotApplicable) as refused:
                 refusals.append(refused)
                 continue
             ran += 1
@@ -75,18 +76,9 @@ def _ways(spec: Spec) -> list[Way]:
     params = required_params(spec)[0]
     if spec.behaviour_case is None:
         # 29 and 7 divide no power of two: what lands 2^31 elements too early lands in another row's copy.
-        if spec.leading == "broadcast":
-            return [
-                Way(make_shape(spec, {"M": 29, "N": 40, "K": 16}, (), params), ("M", "N")),
-                Way(make_shape(spec, {"M": 8, "N": 40, "K": 16}, (), params), ("N",)),
-                Way(make_shape(spec, {"M": 250, "N": 256, "K": 16}, (3,), params)),
-            ]
-        if spec.cost.roof == "matrix":
-            return [
-                Way(make_shape(spec, {"N": 40, "K": 16}, (rows,), params), along)
-                for rows, along in ((29, (LEADING, "N")), (8, ("N",)))
-            ]
-        return [Way(make_shape(spec, {"N": size}, (7,), params)) for size in (4096, 136)]
+        if spec.cost.roof == "vector":
+            return [Way(make_shape(spec, {"N": size}, (7,), params)) for size in (4096, 136)]
+        return _products(spec, params)
     own = spec.behaviour_case
     axes, params = dict(own.axes), {**params, **own.params}
     optional = [each.name for each in spec.inputs.values() if each.optional]
@@ -96,9 +88,38 @@ def _ways(spec: Spec) -> list[Way]:
             Way(make_shape(spec, axes, (3,), params, optional)),
             Way(make_shape(spec, {**axes, "M": 1}, (), params, optional)),  # its stride of 0 stays
         ]
-    axes |= {name: axes[name] * HEADS for name in ("H", "G")}
-    along = ("Z",) if "Z" in axes else ("M", "N")
-    return [Way(make_shape(spec, axes, (), params, gone), along, together=True) for gone in ([], optional)]
+    if "Z" in axes:
+        axes |= {name: axes[name] * HEADS for name in ("H", "G")}
+        return [Way(make_shape(spec, axes, (), params, gone), ("Z",)) for gone in ([], optional)]
+    # Sequences of some hundred tokens: workspaces hold them in tiles of 128, of which short ones fill little.
+    axes |= {name: axes[name] * LONGER for name in ("H", "G", "M", "N")}
+    return [
+        Way(make_shape(spec, axes, (), params, gone), ("M", "N"), together=True) for gone in ([], optional)
+    ]
+
+
+def _products(spec: Spec, params: dict[str, Any]) -> list[Way]:
+    """Many rows and columns, with the parameters of the spec's cases; an odd K; eight rows; batches."""
+    broadcast = spec.leading == "broadcast"
+    both = "M" if broadcast else LEADING, "N"
+    settings = dict.fromkeys(tuple(case.params.items()) for case in spec.cases)
+    sizes = [(29, 40, 64, dict(each), both) for each in settings]
+    sizes += [(29, 39, 13, {}, both), (8, 40, 16, {}, ("N",))]
+    ways = [
+        Way(
+            make_shape(
+                spec,
+                {"M": rows, "N": columns, "K": depth},
+                () if broadcast else (rows,),
+                {**params, **given},
+            ),
+            along,
+        )
+        for rows, columns, depth, given, along in sizes
+    ]
+    if broadcast:
+        ways.append(Way(make_shape(spec, {"M": 250, "N": 256, "K": 16}, (3,), params)))
+    return ways
 
 
 def _at_most(call: Call, spec: Spec, device: torch.device, row: Types, way: Way) -> str | None:
@@ -116,8 +137,8 @@ def _at_most(call: Call, spec: Spec, device: torch.device, row: Types, way: Way)
         except (torch.OutOfMemoryError, NotApplicable) as error:
             lacking = str(error).splitlines()[0]
         finally:
-            gc.collect()
             if device.type != "cpu":
+                gc.collect()
                 torch.cuda.empty_cache()
     raise NotApplicable(lacking)
 

@@ -23,6 +23,7 @@ def small(monkeypatch):
     monkeypatch.setattr(large_result, "LARGE", FAR)
     monkeypatch.setattr(large_result, "CHUNK", FAR // 4)
     monkeypatch.setattr(large_result, "HEADS", 1)
+    monkeypatch.setattr(large_result, "LONGER", 1)
 
 
 def ask(op, spoilt=lambda result, **given: result):
@@ -93,7 +94,7 @@ def test_one_element_behind_2_32():
 
 
 def test_batches_whose_offset_has_32_bits():
-    def wrapped(result, a, b):
+    def wrapped(result, **given):
         if result.dim() > 2:
             result.view(-1)[2 * FAR :] = result.view(-1)[: result.numel() - 2 * FAR].clone()
         return result
@@ -148,7 +149,7 @@ def test_where_memory_lacks_it_is_2_31_and_then_nothing():
 
 def test_one_refused_way_is_left_out_and_all_are_a_refusal():
     def refuses(smallest):
-        def call(result, a, b):
+        def call(result, a, **given):
             if a.shape[-2] >= smallest:
                 raise errors.PinError("matmul", "torch", "too many rows")
             result.view(-1)[FAR:] = 0
