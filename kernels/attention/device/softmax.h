@@ -151,15 +151,17 @@ DEVICE float exponent_offset(float row_max) { return row_max == -INF_F ? 0.0f : 
 struct ColumnSoftmax {
     float row_max = -INF_F;
     float row_sum = 0.0f;  // over the keys that this lane holds
+    float limit = -INF_F;  // a score above it moves row_max
+    float offset = 0.0f;   // exponent_offset(row_max)
 
     // `column_max`: of the query's new scores. Returns the factor by which earlier accumulators are rescaled.
     DEVICE float update_max(float column_max) {
-        const float new_max = math_max_number(row_max, column_max);
-        const float growth = new_max - row_max;  // NaN where both are infinite and alike
-        const bool rescales = growth > RESCALE_THRESHOLD;
-        const float factor = rescales ? exp2_ftz(-growth) : 1.0f;
-        row_max = rescales ? new_max : row_max;
+        const bool rescales = column_max > limit;
+        const float factor = rescales ? exp2_ftz(row_max - column_max) : 1.0f;
+        row_max = rescales ? column_max : row_max;
         row_sum *= factor;
+        limit = row_max + RESCALE_THRESHOLD;
+        offset = exponent_offset(row_max);
         return factor;
     }
 };

@@ -140,11 +140,6 @@ template <int WIDTH> DEVICE words<(WIDTH > 1 ? WIDTH * 2 : 4)> load_neighbours(c
     }
 }
 
-// The lower (0) or upper (1) halves of two words.
-DEVICE uint32_t permute_halves(uint32_t low, uint32_t high, int which) {
-    return __builtin_amdgcn_perm(high, low, which == 0 ? 0x05040100u : 0x07060302u);
-}
-
 using OutputAccumulators = accumulators[V_TILES];
 
 template <int TILE>
@@ -159,7 +154,7 @@ DEVICE void accumulate_pv(OutputAccumulators& acc_o, const T* const (&rows)[KEYS
     for (int f = 0; f < WIDTH; ++f) {
         operand values;
         for (int i = 0; i < KEYS_PER_LANE / 2; ++i) {
-            values.w[i] = permute_halves(loaded[2 * i].w[f / 2], loaded[2 * i + 1].w[f / 2], f % 2);
+            values.w[i] = pair_halves(loaded[2 * i].w[f / 2], loaded[2 * i + 1].w[f / 2], f % 2);
         }
         acc_o[TILE + f] = mma_instruction<T>(values, p.registers, acc_o[TILE + f]);
     }

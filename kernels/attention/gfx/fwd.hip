@@ -10,12 +10,13 @@
 // TILE_N, WAVES, TILES_PER_WAVE; WAVES_E: waves with the same queries, each of which computes its part of o's columns;
 // LEFT, RIGHT: whether the window is bounded on that side of the diagonal; SCALE_ONLY: whether scores are products
 // times a positive scale and nothing else; SOFTCAP, BIAS, SINKS; Q_IN_LDS: whether Q lies in LDS; VARLEN: packed
-// sequences (attention_varlen); PARAMS_LAYOUT (params.h).
+// sequences (attention_varlen); BUFFER_LOADS: whether k and v come by buffer descriptors (stream.h); PARAMS_LAYOUT
+// (params.h).
 #include "attention/device/params.h"
 #include "attention/device/seqlen_info.h"
 #include "attention/device/softmax.h"
 #include "attention/device/tile_scheduler.h"
-#include "tiles.h"
+#include "stream.h"
 
 using T = ELEMENT;
 constexpr int THREADS = WAVES * WARP;
@@ -100,10 +101,14 @@ DEVICE void load_bias(vec<T, ELEMENTS_PER_LANE> (&bias)[FRAGMENTS_N], const Bloc
     }
 }
 
-// Products become scores (all but the scale where SCALE_ONLY), those of keys that are not seen -inf, for the lane's
-// query `row` and keys from `key` on. `partial`: some key of the block is not seen.
+// Products become scores (all but the scale where SCALE_ONLY) for the lane's query `row` and keys from `key` on; with
+// MASKED those of keys that are not seen become -inf.
+template <bool MASKED>
 DEVICE void apply_mask(AccumulatorFragment (&scores)[FRAGMENTS_N], const BlockProblem& problem, const ScoreScale& how,
-                       int row, int key, bool partial) {
+                       int row, int key) {
+    if (SCALE_ONLY && !MASKED) {
+        return;
+    }
     const int own_key = key + lane_part() * ELEMENTS_PER_LANE;
     vec<T, ELEMENTS_PER_LANE> bias[FRAGMENTS_N];
     if constexpr (BIAS) {
@@ -125,7 +130,7 @@ DEVICE void apply_mask(AccumulatorFragment (&scores)[FRAGMENTS_N], const BlockPr
                 x = math_fma(to_float(bias[n].v[i]), LOG2_E, x);
             }
             const int at = n * MMA_M + i;
-            if (partial && (at > last || (LEFT && at < first))) {
+            if (MASKED && (at > last || (LEFT && at < first))) {
                 x = -INF_F;
             }
             scores[n].set(i, x);
@@ -133,9 +138,8 @@ DEVICE void apply_mask(AccumulatorFragment (&scores)[FRAGMENTS_N], const BlockPr
     }
 }
 
-// Scores become P, rounded, as the second operand of the product with V. Returns the factor by which acc_o is rescaled.
-DEVICE float softmax_step(const AccumulatorFragment (&scores)[FRAGMENTS_N], ColumnSoftmax& softmax,
-                          const ScoreScale& how, BFragment (&p)[FRAGMENTS_N]) {
+// The largest of the scores that a lane has of its query; of NaN and a number the number.
+DEVICE float max_of_lane(const AccumulatorFragment (&scores)[FRAGMENTS_N], const ScoreScale& how) {
     float lane_max = -INF_F;
 #pragma unroll
     for (int n = 0; n < FRAGMENTS_N; ++n) {
@@ -143,21 +147,24 @@ DEVICE float softmax_step(const AccumulatorFragment (&scores)[FRAGMENTS_N], Colu
             lane_max = math_max_number(lane_max, scores[n].get(i));
         }
     }
-    const float factor = softmax.update_max(column_max(SCALE_ONLY ? lane_max * how.scale : lane_max));
-    const float offset = exponent_offset(softmax.row_max);
+    return SCALE_ONLY ? lane_max * how.scale : lane_max;
+}
+
+// Scores become P, rounded, as the second operand of the product with V.
+DEVICE void p_of_scores(const AccumulatorFragment (&scores)[FRAGMENTS_N], ColumnSoftmax& softmax,
+                        const ScoreScale& how, BFragment (&p)[FRAGMENTS_N]) {
     float sums[2] = {0.0f, 0.0f};
 #pragma unroll
     for (int n = 0; n < FRAGMENTS_N; ++n) {
         float values[ELEMENTS_PER_LANE];
         for (int i = 0; i < ELEMENTS_PER_LANE; ++i) {
             const float x = scores[n].get(i);
-            values[i] = exp2_ftz(SCALE_ONLY ? math_fma(x, how.scale, -offset) : x - offset);
+            values[i] = exp2_ftz(SCALE_ONLY ? math_fma(x, how.scale, -softmax.offset) : x - softmax.offset);
             sums[i % 2] += values[i];
         }
-        p[n] = as_b_fragment<T>(values);
+        p[n] = p_as_b_fragment<T>(values);
     }
     softmax.row_sum += sums[0] + sums[1];
-    return factor;
 }
 
 struct ForwardState {
@@ -165,9 +172,21 @@ struct ForwardState {
     ColumnSoftmax softmax[TILES_PER_WAVE];
     int column;  // the wave's first of o
 
+    // Moves the row_max that a lane's new scores exceed by more than lazy rescaling allows. A query's does not depend
+    // on what the wave's others do: its lanes agree on their largest score before they compare.
+    DEVICE void rescale(const float (&lane_max)[TILES_PER_WAVE]) {
+        for (int t = 0; t < TILES_PER_WAVE; ++t) {
+            const float factor = softmax[t].update_max(column_max(lane_max[t]));
+            for (int e = 0; e < FRAGMENTS_E; ++e) {
+                acc_o[t][e].scale(factor);
+            }
+        }
+    }
+
     // P of one block of keys.
+    template <bool MASKED>
     DEVICE void compute_p(const Queries& queries, const BlockProblem& problem, const ScoreScale& how, int row, int key,
-                          BFragment (&p)[TILES_PER_WAVE][FRAGMENTS_N], const char* keys) {
+                          BFragment (&p)[TILES_PER_WAVE][FRAGMENTS_N], const LdsFragments<HEAD_D>& keys) {
         AccumulatorFragment scores[TILES_PER_WAVE][FRAGMENTS_N];
         for (int t = 0; t < TILES_PER_WAVE; ++t) {
             for (int n = 0; n < FRAGMENTS_N; ++n) {
@@ -175,7 +194,7 @@ struct ForwardState {
             }
         }
         prefetch<STEPS_D * FRAGMENTS_N, PREFETCH>(
-            [&](int i) { return KeyTile::load_a(keys, i % FRAGMENTS_N * MMA_M, i / FRAGMENTS_N * MMA_K); },
+            [&](int i) { return keys.load(i % FRAGMENTS_N * MMA_M, i / FRAGMENTS_N * MMA_K); },
             [&](int i, const AFragment& a) {
                 for (int t = 0; t < TILES_PER_WAVE; ++t) {
                     mma<T>(scores[t][i % FRAGMENTS_N], a, queries.get(t, i / FRAGMENTS_N));
@@ -186,26 +205,26 @@ struct ForwardState {
                 scores[t][n].materialize();
             }
         }
-        const int nearest_end = RIGHT ? min(problem.key_end, row + problem.high + 1) : problem.key_end;
-        const bool partial = key + TILE_N > nearest_end || (LEFT && key < row + WAVE_M - 1 + problem.low);
+        float lane_max[TILES_PER_WAVE];
+        bool grows = false;
         for (int t = 0; t < TILES_PER_WAVE; ++t) {
-            const int own_row = row + t * MMA_N + lane_column();
-            apply_mask(scores[t], problem, how, own_row, key, partial);
-            const float factor = softmax_step(scores[t], softmax[t], how, p[t]);
-            if (any_lane(factor != 1.0f)) {
-                for (int e = 0; e < FRAGMENTS_E; ++e) {
-                    acc_o[t][e].scale(factor);
-                }
-            }
+            apply_mask<MASKED>(scores[t], problem, how, row + t * MMA_N + lane_column(), key);
+            lane_max[t] = max_of_lane(scores[t], how);
+            grows |= lane_max[t] > softmax[t].limit;
+        }
+        if (any_lane(grows)) {
+            rescale(lane_max);
+        }
+        for (int t = 0; t < TILES_PER_WAVE; ++t) {
+            p_of_scores(scores[t], softmax[t], how, p[t]);
         }
     }
 
     // acc_o += P @ V.
-    DEVICE void accumulate_pv(const BFragment (&p)[TILES_PER_WAVE][FRAGMENTS_N], const char* values) {
+    DEVICE void accumulate_pv(const BFragment (&p)[TILES_PER_WAVE][FRAGMENTS_N],
+                               const LdsFragments<TILE_N>& values) {
         prefetch<FRAGMENTS_N * FRAGMENTS_E, PREFETCH>(
-            [&](int i) {
-                return ValueTile::load_a(values, column + i % FRAGMENTS_E * MMA_M, i / FRAGMENTS_E * MMA_K);
-            },
+            [&](int i) { return values.load(column + i % FRAGMENTS_E * MMA_M, i / FRAGMENTS_E * MMA_K); },
             [&](int i, const AFragment& a) {
                 for (int t = 0; t < TILES_PER_WAVE; ++t) {
                     mma<T>(acc_o[t][i % FRAGMENTS_E], a, p[t][i / FRAGMENTS_E]);
@@ -216,21 +235,56 @@ struct ForwardState {
 
 // --- a block ---
 
-// The keys that some query of the block sees: blocks of TILE_N from the first to before the second.
+// The keys that some query of the block sees, in blocks of TILE_N, and those that all of them see: from the first to
+// before the second.
 struct KeyRange {
-    int first, stop;
+    int first, stop, seen_first, seen_stop;
 };
 DEVICE KeyRange key_range(const BlockProblem& problem) {
-    KeyRange range = {problem.key, problem.key_end};
+    KeyRange range = {problem.key, problem.key_end, problem.key, problem.key_end};
     if (LEFT) {
+        range.seen_first = problem.row + TILE_M - 1 + problem.low;
         const int seen = min(max(problem.row + problem.low, problem.key), problem.key_end);
         range.first = problem.key + (seen - problem.key) / TILE_N * TILE_N;
     }
     if (RIGHT) {
         range.stop = min(min(problem.row + TILE_M, problem.q.end) + problem.high, problem.key_end);
+        range.seen_stop = min(problem.row + problem.high + 1, problem.key_end);
     }
     return range;
 }
+
+template <bool VALUE> struct Constant {
+    static constexpr bool value = VALUE;
+};
+
+// Tiles of rows that follow each other, by loads to their own addresses.
+template <class Copy, bool EVEN> class CopyStream {
+    Copy copy;
+    HeadRows<T> rows;
+    int next;
+
+  public:
+    DEVICE void start(const HeadRows<T>& from, int first, int end) {
+        rows = from;
+        rows.end = end;
+        next = first;
+    }
+    DEVICE void load() {
+        if (next < rows.end) {
+            copy.template load<EVEN>(rows, next);
+        }
+        next += TILE_N;
+    }
+    DEVICE void store(char* tile) const { copy.store(tile); }
+};
+#if BUFFER_LOADS
+using KeyStream = TileStream<T, HEAD_D, TILE_N, THREADS>;
+using ValueStream = TransposedTileStream<T, HEAD_E, TILE_N, THREADS>;
+#else
+using KeyStream = CopyStream<TileCopy<T, HEAD_D, TILE_N, THREADS>, EVEN_D>;
+using ValueStream = CopyStream<TransposedTileCopy<T, HEAD_E, TILE_N, THREADS>, EVEN_E>;
+#endif
 
 DEVICE void mainloop(ForwardState& state, const Queries& queries, const BlockProblem& problem, const ScoreScale& how,
                      int row, char* lds) {
@@ -238,29 +292,34 @@ DEVICE void mainloop(ForwardState& state, const Queries& queries, const BlockPro
     if (range.first >= range.stop) {
         return;
     }
-    char* const keys = lds;
-    char* const values = lds + K_BYTES;
-    TileCopy<T, HEAD_D, TILE_N, THREADS> next_keys;
-    TransposedTileCopy<T, HEAD_E, TILE_N, THREADS> next_values;
-    next_keys.template load<EVEN_D>(problem.k, range.first);
-    next_values.template load<EVEN_E>(problem.v, range.first);
-    next_keys.store(keys);
+    const LdsFragments<HEAD_D> keys(lds);
+    const LdsFragments<TILE_N> values(lds + K_BYTES);
+    KeyStream next_keys;
+    ValueStream next_values;
+    next_keys.start(problem.k, range.first, range.stop);
+    next_values.start(problem.v, range.first, range.stop);
+    next_keys.load();
+    next_values.load();
+    next_keys.store(lds);
     lds_barrier();
-    for (int key = range.first; key < range.stop; key += TILE_N) {
-        const bool more = key + TILE_N < range.stop;
-        if (more) {
-            next_keys.template load<EVEN_D>(problem.k, key + TILE_N);
-        }
+    const auto step = [&](auto masked, int key) {
+        next_keys.load();
         BFragment p[TILES_PER_WAVE][FRAGMENTS_N];
-        state.compute_p(queries, problem, how, row, key, p, keys);
-        next_values.store(values);
+        state.template compute_p<decltype(masked)::value>(queries, problem, how, row, key, p, keys);
+        next_values.store(lds + K_BYTES);
         lds_barrier();
-        if (more) {
-            next_keys.store(keys);
-            next_values.template load<EVEN_E>(problem.v, key + TILE_N);
-        }
+        next_keys.store(lds);
+        next_values.load();
         state.accumulate_pv(p, values);
         lds_barrier();
+    };
+    for (int key = range.first; key < range.stop; key += TILE_N) {
+        for (; key >= range.seen_first && key + TILE_N <= range.seen_stop; key += TILE_N) {
+            step(Constant<false>{}, key);
+        }
+        if (key < range.stop) {
+            step(Constant<true>{}, key);
+        }
     }
 }
 

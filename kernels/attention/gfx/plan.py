@@ -159,11 +159,25 @@ def forward(call: Call, p: AttentionParams) -> Plan:
     defines = {
         "HEAD_D": d, "HEAD_E": e, "EVEN_D": d == p.D, "EVEN_E": e == p.E, **defines_of(tile),
         "SCALE_ONLY": p.softcap is None and not p.has("bias") and p.scale > 0,
+        "BUFFER_LOADS": family(call.device) == "gfx9" and _takes_buffers(p),
         **p.flags("LEFT RIGHT SOFTCAP BIAS SINKS VARLEN"),
     }  # fmt: skip
     threads = tile.waves * call.device.warp_size
     kernel = native_kernel(call.device, p, _HERE / "fwd.hip", "attention_forward", threads, defines)
     return tiled_plan(call.device, p, [tiled(p, kernel, tile.m, "q k v bias sinks o lse", "tiles")])
+
+
+def _takes_buffers(p: AttentionParams) -> bool:
+    """Whether k and v can be loaded through buffer descriptors (stream.h): chunks of 16 bytes end with the
+    rows, which do not overlap; a tile of rows spans less than 2^31 bytes; rows begin at whole words, as
+    the ISA guides want it of buffers."""
+    return all(
+        width % 8 == 0
+        and width <= heads.row < 2**24
+        and heads.alignment >= 4
+        and all(stride % 2 == 0 for stride in heads.strides)
+        for heads, width in ((p.heads["k"], p.D), (p.heads["v"], p.E))
+    )
 
 
 # --- the gradients ----------------------------------------------------------------------------------------

@@ -158,12 +158,8 @@ DEVICE uint64_t ballot(bool condition) {
 }
 DEVICE bool any_lane(bool condition) { return ballot(condition) != 0; }
 
-// A lane's eight values of an accumulator column, rounded, as a BFragment whose k are the accumulators' rows.
-template <class Type> DEVICE BFragment as_b_fragment(const float (&values)[ELEMENTS_PER_LANE]) {
-    words<16> own;
-    for (int i = 0; i < ELEMENTS_PER_LANE / 2; ++i) {
-        own.w[i] = pack2<Type>(values[2 * i], values[2 * i + 1]);
-    }
+// A lane's eight rounded values of an accumulator column as a BFragment whose k are the accumulators' rows.
+DEVICE BFragment as_b_fragment(words<16> own) {
 #if defined(__GFX11__)
     const bool upper = lane_part() == 1;
     BFragment all;
@@ -178,6 +174,51 @@ template <class Type> DEVICE BFragment as_b_fragment(const float (&values)[ELEME
 #endif
 }
 
+// The lower (0) or upper (1) halves of two words.
+DEVICE uint32_t pair_halves(uint32_t low, uint32_t high, int half) {
+    return __builtin_amdgcn_perm(high, low, half == 0 ? 0x05040100 : 0x07060302);
+}
+
+template <class Type> struct machine_half;
+template <> struct machine_half<f16> {
+    typedef _Float16 type;
+};
+template <> struct machine_half<bf16> {
+    typedef __bf16 type;
+};
+
+// Two P, rounded to nearest even, in one word, `low` in the lower half. A NaN may become another number: row_sum has it
+// too. In bfloat16 gfx950 has an instruction, and others take five, where a conversion that keeps NaN takes nine.
+template <class Type> DEVICE uint32_t pack2_p(float low, float high) {
+    typedef float f32x2 __attribute__((ext_vector_type(2)));
+    typedef typename machine_half<Type>::type pair __attribute__((ext_vector_type(2)));
+    return __builtin_bit_cast(uint32_t, __builtin_convertvector(f32x2{low, high}, pair));
+}
+#if !defined(__gfx950__)
+DEVICE uint32_t rounded_to_upper_half(uint32_t bits) { return bits + (bits >> 16 & 1) + 0x7fffu; }
+template <> DEVICE uint32_t pack2_p<bf16>(float low, float high) {
+    return pair_halves(rounded_to_upper_half(bits_of(low)), rounded_to_upper_half(bits_of(high)), 1);
+}
+#endif
+
+// A lane's eight P of an accumulator column, rounded, as a BFragment whose k are the accumulators' rows.
+template <class Type> DEVICE BFragment p_as_b_fragment(const float (&p)[ELEMENTS_PER_LANE]) {
+    words<16> own;
+    for (int i = 0; i < ELEMENTS_PER_LANE / 2; ++i) {
+        own.w[i] = pack2_p<Type>(p[2 * i], p[2 * i + 1]);
+    }
+    return as_b_fragment(own);
+}
+
+// A lane's eight values of an accumulator column, rounded, as a BFragment whose k are the accumulators' rows.
+template <class Type> DEVICE BFragment as_b_fragment(const float (&values)[ELEMENTS_PER_LANE]) {
+    words<16> own;
+    for (int i = 0; i < ELEMENTS_PER_LANE / 2; ++i) {
+        own.w[i] = pack2<Type>(values[2 * i], values[2 * i + 1]);
+    }
+    return as_b_fragment(own);
+}
+
 // --- fragments from LDS ---
 
 // A tile of rows of WIDTH 16-bit elements, in chunks of 16 bytes. The chunks of a row are swizzled (XOR), so that
@@ -189,6 +230,23 @@ template <int WIDTH> struct LdsTile {
 
     static constexpr int bytes(int rows) { return rows * WIDTH * 2; }
 
+    // A row's key is linear: that of rows whose bits are disjoint is the XOR of their keys.
+#if defined(__gfx950__)
+    // 64 banks; 16 lanes of a 16-byte load at once: 0-3, 12-15 and 20-27, or the others of 32.
+    static constexpr int SWIZZLE = CHUNKS % 16 == 0 ? 16 : CHUNKS % 8 == 0 ? 8 : 4;
+    static DEVICE int key(int row) {
+        return SWIZZLE == 16  ? (row >> 1 & 1) | (row >> 2 & 2) | ((row << 2 ^ row) & 4) | (row << 2 & 8)
+               : SWIZZLE == 8 ? (row >> 3 & 1) | ((row ^ row >> 3) & 2) | ((row ^ row >> 1) & 4)
+                              : (row >> 3 & 1) | ((row >> 1 ^ row >> 2) & 2);
+    }
+#else
+    static constexpr int SWIZZLE = CHUNKS % 8 == 0 ? 8 : 4;
+    static DEVICE int key(int row) {
+        const int folded = row ^ (row >> 3 & 3) ^ (row >> 1 & 4) ^ (row >> 4 & 1);
+        return SWIZZLE == 8 ? folded : folded >> 1;
+    }
+#endif
+
     // The byte offset of chunk + lane_chunk; `chunk` is a multiple of LANES_PER_COLUMN where `lane_chunk` is not 0.
     // Two arguments, because what the compiler knows of the sum becomes the instruction's immediate offset: few
     // addresses serve a whole tile.
@@ -197,9 +255,7 @@ template <int WIDTH> struct LdsTile {
             const int quad = row >> 2, key = (quad ^ (quad >> 1 & 1)) & 7;
             return quad * (4 * WIDTH * 2) + (((row & 3) * 2) ^ chunk ^ lane_chunk ^ key) * 16;
         }
-        constexpr int SWIZZLE = CHUNKS % 8 == 0 ? 8 : 4;
-        const int key = row ^ (row >> 3 & 3) ^ (row >> 1 & 4) ^ (row >> 4 & 1);
-        const int swizzled = (chunk ^ lane_chunk ^ (SWIZZLE == 8 ? key : key >> 1)) & (SWIZZLE - 1);
+        const int swizzled = (chunk ^ lane_chunk ^ key(row)) & (SWIZZLE - 1);
         return row * (WIDTH * 2) + chunk / SWIZZLE * (SWIZZLE * 16) + swizzled * 16;
     }
 
@@ -225,6 +281,42 @@ template <int WIDTH> struct LdsTile {
 
     // The rows from `row` on, a multiple of MMA_N, as the second operand.
     static DEVICE BFragment load_b(const char* tile, int row, int k) { return {load(tile, row + lane_column(), k)}; }
+};
+
+// First operands from an LdsTile<WIDTH>, for a whole loop.
+template <int WIDTH> struct LdsFragments {
+#if defined(__GFX9__)
+    // An operand lies at a lane's own offset, in which the swizzle turns bits of the chunk, and a constant: two addresses
+    // serve a tile of 128 bytes, four one of 256. The compiler is kept from making more of them out of these.
+    typedef const char __attribute__((address_space(3)))* lds_pointer;
+    using Tile = LdsTile<WIDTH>;
+    static_assert(Tile::CHUNKS % 4 == 0, "an operand is four chunks of a row");
+
+    lds_pointer lane[Tile::SWIZZLE];  // by what the swizzle turns; most of them are never used
+
+    DEVICE explicit LdsFragments(const char* tile) {
+        const int offset = Tile::offset(a_row_of_lane(0), 0, lane_part());
+        for (int turned = 0; turned < Tile::SWIZZLE; ++turned) {
+            lane[turned] = (lds_pointer)tile + (offset ^ turned * 16);
+            asm("" : "+v"(lane[turned]));
+        }
+    }
+    DEVICE AFragment load(int row, int k) const {
+        typedef machine_words<16>::type __attribute__((address_space(3))) lds_words;
+        AFragment a;
+        for (int i = 0; i < MMA_INSTRUCTIONS; ++i) {
+            const int fixed = Tile::offset(row + i * 4, k / ELEMENTS_PER_LANE);
+            const int turned = fixed / 16 % Tile::SWIZZLE;
+            a.registers[i] = __builtin_bit_cast(operand, *(const lds_words*)(lane[turned] + (fixed - turned * 16)));
+        }
+        return a;
+    }
+#else
+    const char* tile;
+
+    DEVICE explicit LdsFragments(const char* tile) : tile(tile) {}
+    DEVICE AFragment load(int row, int k) const { return LdsTile<WIDTH>::load_a(tile, row, k); }
+#endif
 };
 
 // use(i, load(i)) for i below COUNT in order, each loaded DISTANCE iterations before it is used. Without this the
@@ -269,11 +361,6 @@ template <class Type> struct HeadRows {
     int64_t stride;
     int end, width;
 };
-
-// The lower (0) or upper (1) halves of two words.
-DEVICE uint32_t pair_halves(uint32_t low, uint32_t high, int half) {
-    return half == 0 ? (low & 0xffffu) | high << 16 : low >> 16 | (high & 0xffff0000u);
-}
 
 // BYTES from `column` on of a row, or of the last where it does not exist. EVEN: such BYTES end with the row.
 template <bool EVEN, int BYTES, class Type>

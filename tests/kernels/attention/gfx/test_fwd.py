@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
+import portable
 from portable.backends.rocm import compile as hip
 from portable.backends.rocm.metadata import resources
 from portable.kernels.attention.gfx.plan import HEAD_UNIT, forward, forward_tile
@@ -102,6 +104,60 @@ def test_nothing_to_do_launches_nothing():
 def test_each_matrix_unit_has_an_implementation():
     found = [each.name for each in registry.spec("attention").implementations if each.languages == ("hip",)]
     assert found == ["decode_mfma", "decode_wmma", "mfma", "wmma"]
+
+
+@pytest.mark.parametrize(
+    ("D", "row", "arch", "taken"),
+    [
+        (64, 64, "gfx942", 1),
+        (72, 72, "gfx950", 1),
+        (64, 2**24 - 8, "gfx90a", 1),
+        (64, 2**24, "gfx942", 0),
+        (64, 65, "gfx942", 0),
+        (64, 0, "gfx942", 0),
+        (36, 36, "gfx942", 0),
+        (64, 64, "gfx1100", 0),
+    ],
+    ids=["rows", "chunks", "far", "too far", "odd", "one row for all", "half a chunk", "RDNA"],
+)
+def test_keys_come_by_buffer_descriptors_where_a_tile_of_rows_allows_it(D, row, arch, taken):
+    call = make_call(64, 64, D, arch=arch)
+    k = call.tensors["k"]
+    assert k is not None
+    tensors = {**call.tensors, "k": replace(k, strides=(*k.strides[:-2], row, 1))}
+    assert defines(launch_of(forward(replace(call, tensors=tensors))))["BUFFER_LOADS"] == taken
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bits", [0x7FC0, 0x7FFF, -1])
+@pytest.mark.parametrize("arch", ["gfx942", "gfx950", "gfx1100"])
+def test_a_query_that_is_nan_gets_nan_and_no_other(emulate, arch, bits):
+    """P are rounded as if none were NaN, where a NaN of many ones could become zero."""
+    torch.manual_seed(3)
+    q, k, v = (torch.randn(1, 1, n, 64).to(torch.bfloat16) for n in (40, 130, 130))
+    q.view(torch.int16)[0, 0, 7, 5] = bits
+    emulate(arch)
+    with portable.using(attention="wmma" if arch == "gfx1100" else "mfma"):
+        o, lse = portable.attention(q, k, v, return_lse=True)
+        all_nan = portable.attention(q, k.view(torch.int16).fill_(bits).view(torch.bfloat16), v)
+    rows = torch.arange(40) == 7
+    assert torch.equal(o.isnan()[0, 0], rows[:, None].expand(40, 64))
+    assert torch.equal(lse.isnan()[0, 0], rows)
+    assert all_nan.isnan().all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", ["gfx942", "gfx950", "gfx1100"])
+def test_infinite_scores_are_nan(emulate, arch):
+    """A key whose score is +inf, and queries for which it comes before and after other blocks of keys."""
+    q, k, v = (torch.ones(1, 1, n, 64).to(torch.bfloat16) for n in (4, 200, 200))
+    k[0, 0, 70, 0] = torch.inf
+    emulate(arch)
+    with portable.using(attention="wmma" if arch == "gfx1100" else "mfma"):
+        o, lse = portable.attention(q, k, v, return_lse=True)
+        hidden, _ = portable.attention(-q, k, v, return_lse=True)
+    assert o.isnan().all() and lse.isnan().all()
+    assert torch.equal(hidden, torch.ones_like(hidden))
 
 
 @pytest.mark.slow

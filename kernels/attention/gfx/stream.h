@@ -1,0 +1,114 @@
+// Tiles of rows that follow each other, from global memory to LDS, on gfx9: buffer descriptors, so that a thread's
+// offsets stay what they are, a step moves the descriptor by scalar instructions, and what does not exist reads as zero.
+//
+// Loads may be made past the last tile: they read nothing.
+#pragma once
+
+#include "tiles.h"
+
+#if defined(__GFX9__)
+DEVICE int scalar(int value) { return __builtin_amdgcn_readfirstlane(value); }
+DEVICE int64_t scalar(int64_t value) {
+    const uint32_t low = static_cast<uint32_t>(scalar(static_cast<int>(value)));
+    return static_cast<int64_t>(scalar(static_cast<int>(value >> 32))) << 32 | low;
+}
+
+// The rows from `first` to before `end` of a head, 16 bits an element, whose rows do not overlap. A tile of them is less
+// than 2^31 bytes apart.
+class RowBuffer {
+    char* data;
+    int64_t row_bytes, left;  // `left`: from data to the end of the last row
+
+  public:
+    template <class Type> DEVICE void start(const HeadRows<Type>& rows, int first, int end) {
+        row_bytes = scalar(rows.stride * 2);
+        data = reinterpret_cast<char*>(scalar(reinterpret_cast<int64_t>(rows.data + first * rows.stride)));
+        left = scalar((end - first - 1) * rows.stride * 2 + rows.width * 2);
+    }
+    DEVICE void advance(int rows) {
+        data += rows * row_bytes;
+        left -= rows * row_bytes;
+    }
+    DEVICE __amdgpu_buffer_rsrc_t descriptor() const {
+        constexpr int MOST = 0x7fffffff;
+        const int above = static_cast<int>(left >> 31);  // comparisons of 64 bits would be vector instructions
+        const int bytes = above < 0 ? 0 : above > 0 ? MOST : static_cast<int>(left);
+        return __builtin_amdgcn_make_buffer_rsrc(data, 0, bytes, 0x00027000);
+    }
+};
+
+// A thread's offset of a column of a row in a tile: where no such column exists, one that no buffer has.
+template <class Type> DEVICE int offset_in_tile(const HeadRows<Type>& rows, int row, int column) {
+    return column < rows.width ? static_cast<int>(row * rows.stride + column) * 2 : -1;
+}
+
+// As TileCopy. The heads' width is a multiple of ELEMENTS_PER_LANE.
+template <class Type, int WIDTH, int ROWS, int THREADS> class TileStream {
+    using Copy = TileCopy<Type, WIDTH, ROWS, THREADS>;
+    using Own = typename Copy::Own;
+
+    Copy copy;
+    RowBuffer buffer;
+    int offsets[Own::COUNT];
+
+  public:
+    DEVICE void start(const HeadRows<Type>& rows, int first, int end) {
+        buffer.start(rows, first, end);
+        for (int i = 0; i < Own::COUNT; ++i) {
+            const int chunk = Own::id(i) % Copy::CHUNKS;
+            const int offset = offset_in_tile(rows, Own::id(i) / Copy::CHUNKS, chunk * ELEMENTS_PER_LANE);
+            offsets[i] = Own::exists(i) ? offset : -1;
+        }
+    }
+    // The next tile.
+    DEVICE void load() {
+        const __amdgpu_buffer_rsrc_t from = buffer.descriptor();
+        for (int i = 0; i < Own::COUNT; ++i) {
+            copy.registers[i] =
+                __builtin_bit_cast(words<16>, __builtin_amdgcn_raw_buffer_load_b128(from, offsets[i], 0, 0));
+        }
+        buffer.advance(ROWS);
+    }
+    DEVICE void store(char* tile) const { copy.store(tile); }
+};
+
+// As TransposedTileCopy, likewise.
+template <class Type, int WIDTH, int ROWS, int THREADS> class TransposedTileStream {
+    using Copy = TransposedTileCopy<Type, WIDTH, ROWS, THREADS>;
+    using Own = typename Copy::Own;
+
+    Copy copy;
+    RowBuffer buffer;
+    int offsets[Own::COUNT][ELEMENTS_PER_LANE];
+
+    static DEVICE words<8> load_words_of(__amdgpu_buffer_rsrc_t from, int offset, words<8>) {
+        return __builtin_bit_cast(words<8>, __builtin_amdgcn_raw_buffer_load_b64(from, offset, 0, 0));
+    }
+    static DEVICE words<4> load_words_of(__amdgpu_buffer_rsrc_t from, int offset, words<4>) {
+        return {{__builtin_amdgcn_raw_buffer_load_b32(from, offset, 0, 0)}};
+    }
+
+  public:
+    DEVICE void start(const HeadRows<Type>& rows, int first, int end) {
+        buffer.start(rows, first, end);
+        for (int i = 0; i < Own::COUNT; ++i) {
+            const int row = Own::id(i) / Copy::THREADS_PER_ROW * ELEMENTS_PER_LANE;
+            const int column = Own::id(i) % Copy::THREADS_PER_ROW * Copy::COLUMNS;
+            for (int r = 0; r < ELEMENTS_PER_LANE; ++r) {
+                offsets[i][r] = Own::exists(i) ? offset_in_tile(rows, row + r, column) : -1;
+            }
+        }
+    }
+    // The next tile.
+    DEVICE void load() {
+        const __amdgpu_buffer_rsrc_t from = buffer.descriptor();
+        for (int i = 0; i < Own::COUNT; ++i) {
+            for (int r = 0; r < ELEMENTS_PER_LANE; ++r) {
+                copy.registers[i][r] = load_words_of(from, offsets[i][r], words<Copy::COLUMNS * 2>{});
+            }
+        }
+        buffer.advance(ROWS);
+    }
+    DEVICE void store(char* tile) const { copy.store(tile); }
+};
+#endif
