@@ -44,6 +44,15 @@ DEVICE float dot(const T* a, const T* b, int there) {
 #endif
 }
 
+// NaN as arithmetic makes it: gfx/ rounds gradients of scores as if there were no other (gfx/tiles.h).
+DEVICE float plain_nan(float x) {
+#ifdef __CUDACC_RTC__
+    return x;
+#else
+    return x != x ? __builtin_nanf("") : x;
+#endif
+}
+
 // `tiles`: of a head's queries.
 KERNEL(THREADS) void attention_bwd_preprocess(const AttentionParams params, int tiles) {
     const AttentionParams& p = params;
@@ -66,7 +75,7 @@ KERNEL(THREADS) void attention_bwd_preprocess(const AttentionParams params, int 
         const float natural = p.lse[batch * p.lse_batch + head * p.lse_head + row * p.lse_row];
         const float dlse = DLSE ? p.dlse[batch * p.dlse_batch + head * p.dlse_head + row * p.dlse_row] : 0;
         float* const stats = p.stats + batch_head * 2 * queries + row * (PAIRS ? 2 : 1);
-        stats[0] = natural == -INF_F ? INF_F : natural * LOG2_E;
-        stats[PAIRS ? 1 : queries] = sum - dlse;
+        stats[0] = natural == -INF_F ? INF_F : plain_nan(natural * LOG2_E);
+        stats[PAIRS ? 1 : queries] = plain_nan(sum - dlse);
     }
 }

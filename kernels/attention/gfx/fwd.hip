@@ -162,7 +162,7 @@ DEVICE void p_of_scores(const AccumulatorFragment (&scores)[FRAGMENTS_N], Column
             values[i] = exp2_ftz(SCALE_ONLY ? math_fma(x, how.scale, -softmax.offset) : x - softmax.offset);
             sums[i % 2] += values[i];
         }
-        p[n] = p_as_b_fragment<T>(values);
+        p[n] = as_b_fragment<T>(values);
     }
     softmax.row_sum += sums[0] + sums[1];
 }

@@ -187,34 +187,26 @@ template <> struct machine_half<bf16> {
     typedef __bf16 type;
 };
 
-// Two P, rounded to nearest even, in one word, `low` in the lower half. A NaN may become another number: row_sum has it
-// too. In bfloat16 gfx950 has an instruction, and others take five, where a conversion that keeps NaN takes nine.
-template <class Type> DEVICE uint32_t pack2_p(float low, float high) {
+// Two values rounded to nearest even, in one word, `low` in the lower half. In bfloat16 gfx950 has an instruction; on
+// others five round numbers, and NaN whose lower half is below 0x8000, as all are that instructions make of 16-bit
+// operands. A conversion of every NaN (pack2) takes nine.
+template <class Type> DEVICE uint32_t pack2_b(float low, float high) {
     typedef float f32x2 __attribute__((ext_vector_type(2)));
     typedef typename machine_half<Type>::type pair __attribute__((ext_vector_type(2)));
     return __builtin_bit_cast(uint32_t, __builtin_convertvector(f32x2{low, high}, pair));
 }
 #if !defined(__gfx950__)
 DEVICE uint32_t rounded_to_upper_half(uint32_t bits) { return bits + (bits >> 16 & 1) + 0x7fffu; }
-template <> DEVICE uint32_t pack2_p<bf16>(float low, float high) {
+template <> DEVICE uint32_t pack2_b<bf16>(float low, float high) {
     return pair_halves(rounded_to_upper_half(bits_of(low)), rounded_to_upper_half(bits_of(high)), 1);
 }
 #endif
-
-// A lane's eight P of an accumulator column, rounded, as a BFragment whose k are the accumulators' rows.
-template <class Type> DEVICE BFragment p_as_b_fragment(const float (&p)[ELEMENTS_PER_LANE]) {
-    words<16> own;
-    for (int i = 0; i < ELEMENTS_PER_LANE / 2; ++i) {
-        own.w[i] = pack2_p<Type>(p[2 * i], p[2 * i + 1]);
-    }
-    return as_b_fragment(own);
-}
 
 // A lane's eight values of an accumulator column, rounded, as a BFragment whose k are the accumulators' rows.
 template <class Type> DEVICE BFragment as_b_fragment(const float (&values)[ELEMENTS_PER_LANE]) {
     words<16> own;
     for (int i = 0; i < ELEMENTS_PER_LANE / 2; ++i) {
-        own.w[i] = pack2<Type>(values[2 * i], values[2 * i + 1]);
+        own.w[i] = pack2_b<Type>(values[2 * i], values[2 * i + 1]);
     }
     return as_b_fragment(own);
 }

@@ -247,3 +247,18 @@ def test_a_problem_of_one_step_takes_one_wave(arch):
         for name, one in (("dkdv", keys), ("dq", queries)):
             threads = launch_of(call, name).kernel.threads
             assert (threads == DEVICES[arch].warp_size) is bool(one), (M, N, D, name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["lse", "dlse"])
+@pytest.mark.parametrize("bits", [0x7FFFFFFF, -1, 0x7FC00000])
+def test_nan_of_many_ones_stays_nan(emulate, name, bits):
+    """What a NaN of a query's is: dS are rounded as if none had more than the upper bits set."""
+    given, _ = gradients(torch.bfloat16, 1, 1, 40, 50, 32, 32)
+    given[name].view(torch.int32)[0, 11] = bits
+    order = ("do", "q", "k", "v", "o", "lse", "bias", "dlse")
+    emulate("gfx942")
+    with portable.using(attention_backward="mfma"):
+        dq, dk, dv = portable.attention_backward(*(given[each] for each in order))
+    assert dk.isnan().all() and dq[0, 11].isnan().all() and not dq[0, 12].isnan().any()
+    assert dv.isnan().all() == (name == "lse")
