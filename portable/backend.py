@@ -61,6 +61,27 @@ class Resources:
 
 
 @dataclass(frozen=True)
+class MainLoop:
+    """The main loop of a matrix kernel: what one wave executes in an iteration, instructions by kind.
+
+    `vector` leaves out matrix and transcendental instructions; `flops` and `lds_read_bytes` are the whole
+    wave's.
+    """
+
+    matrix: int
+    vector: int
+    transcendental: int
+    lds_reads: int
+    lds_writes: int
+    global_accesses: int
+    scalar: int
+    barriers: int
+    waits: int
+    flops: int
+    lds_read_bytes: int
+
+
+@dataclass(frozen=True)
 class CodeObject:
     """A kernel as machine code. `threads` per block, `shared` dynamic bytes; `scratch_pointers` null
     pointers follow the kernel's own arguments (Triton's hidden ones); `pdl` is NativeKernel's; `parameters`
@@ -77,13 +98,37 @@ class CodeObject:
 
 
 @dataclass(frozen=True)
+class Pipe:
+    """An execution pipe of a GPU: the cycles that a launch keeps it busy, summed over the compute units, and
+    by source line, the busiest first."""
+
+    name: str
+    cycles: int
+    lines: list[tuple[str, int]]
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The highest share of a roof that a launch's instructions could reach: `roof_cycles` of `roof` ("matrix"
+    or "memory") over the cycles of its busiest pipe. `pipes` come busiest first. No time is in it."""
+
+    roof: str
+    roof_cycles: int
+    share: float
+    pipes: list[Pipe]
+
+
+@dataclass(frozen=True)
 class Trace:
-    """What one launch did, as counted: `rows` are (label, value), `lines` are (source line, instructions)."""
+    """What one launch did, as counted: `rows` are (label, value) for people, `figures` the same for programs
+    (JSON), `lines` (source line, instructions); `bound` where the device has a model of its pipes."""
 
     kernel: str
     grid: tuple[int, int, int]
     rows: list[tuple[str, Any]]
     lines: list[tuple[str, int]]
+    figures: Mapping[str, Any] = field(default_factory=dict)
+    bound: Bound | None = None
 
 
 class Backend(ABC):
@@ -165,6 +210,10 @@ class Backend(ABC):
     def resources(self, code: CodeObject) -> Resources:
         """What the compiled kernel takes, read from the machine code."""
         raise NotImplementedError
+
+    def main_loop(self, code: CodeObject) -> MainLoop | None:
+        """The kernel's main loop, read from the machine code; None where it has none or cannot be read."""
+        return None
 
     def load(self, code: CodeObject, device: Device) -> Any:
         """Load machine code on a device; returns a function handle for `launch`."""

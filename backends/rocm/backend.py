@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from portable.backend import Backend, CodeObject, Detection, Machine, Resources
+from portable.backend import Backend, CodeObject, Detection, Machine, MainLoop, Resources
 from portable.errors import CompileError
 from portable.plan import Device, KernelArgument, NativeKernel
 
@@ -177,6 +177,11 @@ class RocmBackend(Backend):
             found["scratch"],
             found["vgpr_spills"] + found["sgpr_spills"],
         )
+
+    def main_loop(self, code: CodeObject) -> MainLoop | None:
+        from portable.backends.rocm.emulator.main_loop import main_loop
+
+        return main_loop(code.binary, code.entry)
 
     def runtime(self) -> Any:
         """What loads and launches: `runtime.Runtime`, or what has its methods."""

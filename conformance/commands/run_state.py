@@ -25,6 +25,8 @@ SAME = (
 AGAIN = frozenset({"NotRun", "XPass", *KNOWN})
 """States in which a resumed run does not take a result over."""
 ALONE = frozenset({"beyond_2_31", "large_result"})
+LONG = 1 << 15
+"""A case with an axis or a leading dimension as long takes minutes on an emulated GPU."""
 """Behaviours that want the device's memory for themselves."""
 
 
@@ -64,15 +66,17 @@ class Run:
         return sum(result.case.id in self._cases for result in self.results)
 
     def tasks(self) -> tuple[list[Task], list[Task]]:
-        """What has no result yet: the tasks to share out, and those that want the device for themselves."""
+        """What has no result yet: the tasks to share out, the longest first, so that no worker is left with
+        one at the end; and those that want the device for themselves."""
         done = self._places
-        shared, alone = [], []
+        shared_first, shared, alone = [], [], []
         for case in self.cases:
             left = [name for name in self.impls[case.op] if (case.id, name) not in done]
             if left:
                 heavy = isinstance(case, behaviour.Behaviour) and case.name in ALONE
-                (alone if heavy else shared).append(case_task(case.op, case.id, left))
-        return shared, alone
+                first = shared_first if is_long(case) else shared
+                (alone if heavy else first).append(case_task(case.op, case.id, left))
+        return shared_first + shared, alone
 
     def take(self, message: dict[str, Any]) -> Result | None:
         """Keep a worker's message. Returns its result, with known failures and waivers applied, if it is
@@ -166,3 +170,12 @@ class Run:
         head = {**self.head, "complete": complete}
         entries = [each.entry() for each in ordered]
         return record.build(head, entries, self.inputs, self.timings, self.roof, self.known.used(results))
+
+
+def is_long(case: Selected) -> bool:
+    """Whether a case may take far longer than the others of its op."""
+    if isinstance(case, behaviour.Behaviour):
+        return case.name == "compiled"
+    shape = case.shape
+    sizes = [size for _, size in shape.axes] + [size for _, leading in shape.leading for size in leading]
+    return max(sizes, default=0) >= LONG

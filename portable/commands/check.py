@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from typing import Any
 
-from portable.backend import Backend, Resources
+from portable.backend import Backend, MainLoop, Resources
 from portable.configs import lookup
 from portable.dispatch import select
 from portable.dtypes import itemsize
@@ -56,6 +56,7 @@ class Outcome:
     resources: Resources | None
     shared: int
     detail: str
+    main_loop: MainLoop | None = None
 
 
 def targets(names: Iterable[str] | None) -> list[tuple[Backend, Device]]:
@@ -198,14 +199,17 @@ def _planned(
 
 def run(job: Job) -> Outcome:
     """Compile one kernel and hold it against its device."""
-    device = job.device
+    device, loop = job.device, None
 
     def outcome(state: str, resources: Resources | None, shared: int, detail: str = "") -> Outcome:
-        return Outcome(job.op, job.implementation, device.arch, job.kernel, state, resources, shared, detail)
+        return Outcome(
+            job.op, job.implementation, device.arch, job.kernel, state, resources, shared, detail, loop
+        )
 
     try:
         code = build.code_object(job.launch, dict(job.dtypes), job.backend, device)
         found = job.backend.resources(code)
+        loop = job.backend.main_loop(code)
     except NoCompilerError as error:
         return outcome("NoCompiler", None, 0, str(error))
     except (CompileError, LaunchError) as error:

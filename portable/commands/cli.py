@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import platform
 import sys
@@ -56,6 +57,7 @@ def _parser() -> argparse.ArgumentParser:
         sub.add_argument("--dtype", default="float32", help="the first input's type (default: float32)")
     traced.add_argument("--impl", help="the implementation or language to run (default: the chosen one)")
     traced.add_argument("--arch", help="which device to emulate (default: the vendor's own choice)")
+    traced.add_argument("--json", action="store_true", help="print JSON: counters, pipes, bound")
     for sub in (informed, explained, traced):
         sub.add_argument("--emulate", action="store_true", help="use an emulated GPU")
     checked = command("check", check, "Compile every implementation for every device, with no device needed.")
@@ -142,10 +144,17 @@ def trace(args: argparse.Namespace) -> int:
     if not calls:
         case = tracing.small_case(spec)
         calls, params = [dict(tracing.shapes(spec, case))], {**case.params, **params}
+    found = []
     for shapes in calls:
-        traces = tracing.run(spec, tracing.inputs(spec, shapes, types), params, args.impl)
+        inputs = tracing.inputs(spec, shapes, types)
+        traces = tracing.run(spec, inputs, params, args.impl)
+        if args.json:
+            found.append(tracing.as_data(spec.op, inputs, traces))
+            continue
         print(f"{spec.op} on {portable.device()}, launches: {len(traces)}")
         tracing.show(traces)
+    if args.json:
+        print(json.dumps({"schema": 1, "device": str(portable.device()), "calls": found}, indent=1))
     return 0
 
 
@@ -210,8 +219,8 @@ def check(args: argparse.Namespace) -> int:
 
 
 def _check_table(outcomes: Sequence[Any]) -> str:
-    """One row per op, implementation and device: how many kernels, the most that any of them takes, and all
-    their spills."""
+    """One row per op, implementation and device: how many kernels, the most that any of them takes, all their
+    spills, and the most in a matrix kernel's main loop (`MainLoop`)."""
     columns = (
         "op",
         "implementation",
@@ -221,6 +230,8 @@ def _check_table(outcomes: Sequence[Any]) -> str:
         "shared bytes",
         "stack bytes",
         "spills",
+        "vector per matrix instruction",
+        "LDS bytes per FLOP",
     )
     lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
     groups: dict[tuple[str, str, str], list[Any]] = {}
@@ -228,13 +239,16 @@ def _check_table(outcomes: Sequence[Any]) -> str:
         groups.setdefault((outcome.op, outcome.implementation, outcome.arch), []).append(outcome)
     for (op, implementation, arch), rows in groups.items():
         found = [row.resources for row in rows if row.resources is not None]
-        figures: list[Any] = ["-"] * 4
+        figures: list[Any] = ["-"] * 6
+        loops = [row.main_loop for row in rows if row.main_loop is not None]
         if found:
             figures = [
                 max(each.registers for each in found),
                 max(row.shared for row in rows),
                 max(each.stack for each in found),
                 sum(each.spills for each in found),
+                f"{max(each.vector / each.matrix for each in loops):.2f}" if loops else "-",
+                f"{max(each.lds_read_bytes / each.flops for each in loops):.3f}" if loops else "-",
             ]
         lines.append("| " + " | ".join(map(str, (op, implementation, arch, len(rows), *figures))) + " |")
     return "\n".join(lines)

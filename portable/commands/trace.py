@@ -6,12 +6,13 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import asdict
 from typing import Any
 
 import torch
 
 import portable
-from portable.backend import Trace
+from portable.backend import Bound, Trace
 from portable.commands import check
 from portable.dispatch import dispatcher
 from portable.errors import PortableError, listed
@@ -21,6 +22,7 @@ from portable.spec.model import Case, Spec
 
 _MOST_ELEMENTS = 2**16  # of the inputs, where the call's shapes are not given
 _MOST_LINES = 40
+_MOST_SOURCES = 3
 
 
 def choose(arch: str | None) -> None:
@@ -81,14 +83,62 @@ def show(traces: Sequence[Trace]) -> None:
     for trace in traces:
         title = f"{trace.kernel} on a grid of {'x'.join(map(str, trace.grid))}"
         lines = sorted(trace.lines, key=lambda row: -row[1])
+        rows = [*trace.rows, *_bound_rows(trace.bound)]
         if sys.stdout.isatty():
-            _tables(title, trace.rows, lines)
+            _tables(title, rows, lines)
             continue
         print(title)
-        for label, value in trace.rows:
+        for label, value in rows:
             print(f"    {label}: {_text(value)}")
         for line, count in lines:
             print(f"    {line}: {count} instructions")
+    bounds = [trace.bound for trace in traces if trace.bound is not None]
+    if len(bounds) > 1:
+        print(f"all launches, one after the other: at most {together(bounds):.2f} of their roofs")
+
+
+def together(bounds: Sequence[Bound]) -> float:
+    """The bound of launches one after the other."""
+    busiest = sum(bound.pipes[0].cycles for bound in bounds)
+    return min(1.0, sum(bound.roof_cycles for bound in bounds) / busiest) if busiest else 1.0
+
+
+def _bound_rows(bound: Bound | None) -> list[tuple[str, str]]:
+    if bound is None:
+        return []
+    busiest = bound.pipes[0]
+    rows = [("bound", f"at most {bound.share:.2f} of the {bound.roof} roof; busiest pipe: {busiest.name}")]
+    for pipe in bound.pipes:
+        text = f"{pipe.cycles:,} cycles"
+        if pipe is busiest and pipe.lines:
+            text += ", " + ", ".join(
+                f"{count / pipe.cycles:.0%} in {line}" for line, count in pipe.lines[:_MOST_SOURCES]
+            )
+        rows.append((f"  {pipe.name} pipe", text))
+    return rows
+
+
+def as_data(op: str, inputs: Mapping[str, torch.Tensor], traces: Sequence[Trace]) -> dict[str, Any]:
+    """A traced call for JSON."""
+    bounds = [trace.bound for trace in traces if trace.bound is not None]
+    return {
+        "op": op,
+        "inputs": {
+            name: {"shape": list(tensor.shape), "dtype": str(tensor.dtype).removeprefix("torch.")}
+            for name, tensor in inputs.items()
+        },
+        "share": together(bounds) if bounds else None,
+        "launches": [
+            {
+                "kernel": trace.kernel,
+                "grid": list(trace.grid),
+                **trace.figures,
+                "bound": None if trace.bound is None else asdict(trace.bound),
+                "source_lines": [list(row) for row in trace.lines],
+            }
+            for trace in traces
+        ],
+    }
 
 
 def _tables(title: str, rows: Sequence[tuple[str, Any]], lines: Sequence[tuple[str, int]]) -> None:

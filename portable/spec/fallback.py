@@ -39,7 +39,8 @@ def rounded(function: Callable[..., Any], entry: RoundedReference) -> Callable[.
         given = {name: arguments.get(name) for name in entry.inputs}
         kinds = output_types(tuple([None if each is None else each.dtype for each in given.values()]))
         arguments |= {name: widened(tensor) for name, tensor in given.items()}
-        arguments |= {name: given[name].long() for name in entry.indices if given[name] is not None}
+        indices = {name: given[name] for name in entry.indices}
+        arguments |= {name: index.long() for name, index in indices.items() if index is not None}
         result = function(**arguments)
         if isinstance(result, Mapping):
             result = [result[name] for name, _, _ in entry.outputs]

@@ -40,8 +40,9 @@ class Judge:
         spec = self._problem.spec
         wide = {name: None if each is None else widened(each) for name, each in tensors.items()}
         for name, field in spec.inputs.items():
-            if field.below is not None and wide.get(name) is not None:
-                wide[name] = wide[name].long()
+            index = wide.get(name)
+            if field.below is not None and index is not None:
+                wide[name] = index.long()
         given = dict(zip(spec.params, self._problem.values(), strict=True))
         scales = spec.reference.error_scale
         self._refs = _named(spec, _call(registry.load_entry(spec.reference.entry), {**wide, **given}))

@@ -20,7 +20,7 @@ import pytest
 
 from portable.conformance import files, interrupts
 from portable.conformance.commands import cli, run, run_options, run_state, selection
-from portable.conformance.execute import fuzz, manifest, runner, waivers
+from portable.conformance.execute import behaviour, case_ids, fuzz, manifest, runner, waivers
 from portable.conformance.execute.result import Result
 from portable.conformance.perf import bench
 from portable.conformance.records import record
@@ -441,3 +441,12 @@ def test_a_log_has_plain_lines(capsys, monkeypatch):
         shown.say("[bold]")
     out = capsys.readouterr().out
     assert out == "  2 of 3 results, matmul, 1 failing, about 0 s left\n[bold]\n"
+
+
+def test_long_cases_are_shared_out_first():
+    ids = ["softmax/float32/N=3,lead=2/normal/contiguous", "softmax/float32/N=65536,lead=3/normal/contiguous",
+           "softmax/float32/N=3,lead=40000/normal/contiguous"]  # fmt: skip
+    cases = [*map(case_ids.case, ids), behaviour.Behaviour("softmax", "compiled")]
+    head = {"selection": {"impls": None}}
+    shared, _ = run_state.Run(head, cases, waivers.Waivers((), ""), []).tasks()
+    assert [task.case for task in shared] == [ids[1], ids[2], "softmax/behaviour/compiled", ids[0]]

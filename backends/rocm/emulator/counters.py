@@ -6,7 +6,9 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from portable.backends.rocm.emulator import abi
+from portable.backend import Bound
+from portable.backends.rocm import pipe_model
+from portable.backends.rocm.emulator import abi, bound
 from portable.backends.rocm.emulator.code_object import Kernel
 from portable.backends.rocm.emulator.translate import Program
 from portable.backends.rocm.metadata import resources
@@ -21,7 +23,8 @@ _ACCESSES = (
 
 class Counters:
     """Counters of one launch. `executed[i]` counts the waves that executed decoded instruction i, `memory[i]`
-    is its `abi.MemCount`; `source` gives the source line of an instruction by index."""
+    is its `abi.MemCount`; `source` gives the source line of an instruction by index; `operand_bytes` are
+    those of the tensors, each once."""
 
     def __init__(
         self,
@@ -33,8 +36,10 @@ class Counters:
         shared: int,
         groups: int,
         block: tuple[int, int, int],
+        operand_bytes: int,
     ):
         self.kernel, self.groups, self.block, self.shared = kernel, groups, block, shared
+        self.threads, self.operand_bytes = block[0] * block[1] * block[2], operand_bytes
         self._source = source
         self._executed, self._memory = executed, memory
         self.program = program
@@ -75,10 +80,42 @@ class Counters:
                     found[kind][name] += getattr(each, name)
         return found
 
+    def bound(self) -> Bound:
+        """How busy the pipes are, and what that allows."""
+        occupancy = self.kernel.occupancy(self.shared, self.threads)
+        launched = bound.Launched(
+            self.program,
+            self._executed,
+            self._memory,
+            self.kernel.wave,
+            occupancy,
+            self.operand_bytes,
+            self._source,
+        )
+        return bound.bound(pipe_model.models()[self.kernel.code.arch], launched)
+
+    def figures(self) -> dict[str, Any]:
+        """Every counter as a number, by name."""
+        kernel = self.kernel
+        return {
+            "workgroups": self.groups,
+            "work_items": self.threads,
+            "instructions": dict(self.classes),
+            "matrix_flops": self.matrix_flops,
+            "operand_bytes": self.operand_bytes,
+            "memory": self.traffic(),
+            "lds": self.lds(),
+            "vgprs": kernel.vgprs,
+            "sgprs": kernel.sgprs,
+            "lds_bytes": kernel.lds + self.shared,
+            "scratch_bytes": kernel.scratch,
+            "spills": self._spills(),
+            "waves_per_simd": kernel.occupancy(self.shared, self.threads),
+        }
+
     def rows(self) -> list[tuple[str, str]]:
         """(label, value) of every counter, for `portable trace`."""
-        kernel = self.kernel
-        threads = self.block[0] * self.block[1] * self.block[2]
+        kernel, threads = self.kernel, self.threads
         waves = -(-threads // kernel.wave)
         rows = [
             ("workgroups", f"{self.groups} of {threads} work-items ({waves} waves of {kernel.wave})"),

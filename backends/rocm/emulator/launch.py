@@ -174,8 +174,17 @@ def launch(
         raise _fault(kernel, linked, state.fault, names)
     if executed is None or memory is None:
         return None
+    tensors = {each.address: each.nbytes for each in buffers}
     return Counters(
-        kernel, linked.program, linked.source, list(executed), list(memory), shared, groups, block
+        kernel,
+        linked.program,
+        linked.source,
+        list(executed),
+        list(memory),
+        shared,
+        groups,
+        block,
+        sum(tensors.values()),
     )
 
 

@@ -139,7 +139,8 @@ class EmulatedRuntime:
         traces = getattr(self._tracing, "traces", None)
         counters = launch(kernel, grid, block, shared, bytes(kernarg), buffers, count=traces is not None)
         if traces is not None and counters is not None:
-            traces.append(Trace(name, grid, counters.rows(), counters.by_source_line()))
+            lines = counters.by_source_line()
+            traces.append(Trace(name, grid, counters.rows(), lines, counters.figures(), counters.bound()))
 
     @contextmanager
     def trace(self) -> Iterator[list[Trace]]:
