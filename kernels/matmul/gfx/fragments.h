@@ -6,15 +6,15 @@
 // step by one instruction, the others by two: the lower four elements of every lane, then the upper four.
 //
 // The product is computed as c.T = b.T @ a.T: of lane l, accumulator i is line 4 * (l / 16) + i of b's fragment and
-// line l % 16 of a's. The lines of two fragments are interleaved by fours (`fragment_line`), so that a lane's accumulators of
-// a pair are 8 neighbours of one row of c: one 16-byte store, and four lanes store 64 contiguous bytes.
+// line l % 16 of a's. The lines of two fragments are interleaved by fours (`fragment_line`), so that a lane's
+// accumulators of a pair are 8 neighbours of one row of c: one 16-byte store, and four lanes store 64 contiguous bytes.
 #pragma once
 
 #include "tiles.h"
 
 constexpr int FRAGMENT = 16;  // lines of one fragment
 constexpr int DEPTH = 32;     // its elements of k
-typedef words<16> fragment;
+typedef uint32_t fragment __attribute__((ext_vector_type(4)));
 
 typedef float floats4 __attribute__((ext_vector_type(4)));
 typedef _Float16 half4 __attribute__((ext_vector_type(4)));
@@ -41,7 +41,7 @@ template <> DEVICE floats4 multiply<bf16>(fragment a, fragment b, floats4 c) {
 }
 #else
 template <class Vector> DEVICE Vector half_of(fragment chunk, int part) {
-    return __builtin_bit_cast(Vector, words<8>{{chunk.w[part * 2], chunk.w[part * 2 + 1]}});
+    return __builtin_bit_cast(Vector, words<8>{{chunk[part * 2], chunk[part * 2 + 1]}});
 }
 template <> DEVICE floats4 multiply<f16>(fragment a, fragment b, floats4 c) {
     for (int part = 0; part < 2; ++part) {
@@ -58,30 +58,38 @@ template <> DEVICE floats4 multiply<bf16>(fragment a, fragment b, floats4 c) {
 }
 #endif
 
+// The same number, which the compiler keeps in a register where it could derive it from another.
+DEVICE int in_register(int value) {
+    asm("" : "+v"(value));
+    return value;
+}
+
 // Where this lane reads the fragments of an operand's tile in LDS: the tile's lines have ROW_BYTES, and the chunk of 16
 // bytes `chunk` of a line lies at slot `chunk ^ swizzle(line)`, which depends on the line within its fragment alone. So
 // one offset for each step of k serves all fragments, whose own offsets are constants.
 template <int LINE_BYTES> struct FragmentLoads {
+    static constexpr bool ALTERNATING = false;  // see Accumulators
     static constexpr int STEPS = LINE_BYTES / 2 / DEPTH;
 
     int at[STEPS];
 
-    // `first`: the first line of fragment 0, a multiple of 32.
-    DEVICE explicit FragmentLoads(int first) {
+    // `first`: the first line of fragment 0, a multiple of 32. `start`: of the tile in LDS, a multiple of 128.
+    DEVICE explicit FragmentLoads(int first, int start) {
         const int line = first + fragment_line(thread_x() % FRAGMENT);
-        const int start = line * LINE_BYTES + swizzled<LINE_BYTES>(line, thread_x() % WARP / FRAGMENT) * 16;
+        start += line * LINE_BYTES + swizzled<LINE_BYTES>(line, thread_x() % WARP / FRAGMENT) * 16;
         for (int step = 0; step < STEPS; ++step) {
-            at[step] = start ^ step * 64;
+            at[step] = in_register(start ^ step * 64);
         }
     }
 
     DEVICE fragment load(const char* tile, int index, int step) const {
-        return load_words<16>(tile + at[step] + lines_to(index) * LINE_BYTES);
+        return *reinterpret_cast<const fragment*>(tile + at[step] + lines_to(index) * LINE_BYTES);
     }
 };
 
-// The accumulators of M x N fragments.
-template <int M, int N> struct Accumulators {
+// The accumulators of M x N fragments. A_ALTERNATING, B_ALTERNATING: of every other four lines, a pair's fragments hold
+// each other's (TransposedLoads).
+template <int M, int N, bool A_ALTERNATING = false, bool B_ALTERNATING = false> struct Accumulators {
     static_assert(M % 2 == 0 && N % 2 == 0, "two fragments share 32 lines");
 
     floats4 sums[M][N];
@@ -106,8 +114,9 @@ template <int M, int N> struct Accumulators {
 
     // The epilogue; m, n: c's element of the first line of both operands.
     DEVICE void store(const Output& c, int m, int n) const {
-        const int row = m + fragment_line(thread_x() % FRAGMENT);
-        const int part = thread_x() % WARP / FRAGMENT;
+        const int line = thread_x() % FRAGMENT, part = thread_x() % WARP / FRAGMENT;
+        const int turned = A_ALTERNATING ? line / 4 % 2 : 0;
+        const bool exchanged = B_ALTERNATING && part % 2 == 1;
 #pragma unroll
         for (int j = 0; j < N; j += 2) {
             const int column = n + lines_to(j) + part * 8;
@@ -115,11 +124,13 @@ template <int M, int N> struct Accumulators {
             load_bias(c, column, bias);
 #pragma unroll
             for (int i = 0; i < M; ++i) {
+                const floats4 low = sums[i][j], high = sums[i][j + 1];
                 float run[8];
-                for (int e = 0; e < 8; ++e) {
-                    run[e] = sums[i][j + e / 4][e % 4];
+                for (int e = 0; e < 4; ++e) {
+                    run[e] = exchanged ? high[e] : low[e];
+                    run[e + 4] = exchanged ? low[e] : high[e];
                 }
-                store_run(c, row + lines_to(i), column, run, bias);
+                store_run(c, m + fragment_line(line) + lines_to(i / 2 * 2) + (i % 2 ^ turned) * 4, column, run, bias);
             }
         }
     }

@@ -1,19 +1,22 @@
-// c = a @ b for bfloat16 and float16 with float32 accumulators on CDNA's matrix cores (gfx90a, gfx942, gfx950).
+// c = a @ b for bfloat16 and float16 with float32 accumulators on CDNA's matrix cores (gfx90a, gfx942, gfx950), in
+// fragments of 16 lines (fragments.h).
 //
-// -DPING_PONG=0: four waves, each with the fragments (fragments.h) of its part of the tile; tiles.h has the loop, and any
-// alignment is right. 1: eight waves that take turns at the matrix cores (ping_pong.h). -DWAVES_M: how many of the waves are
-// along M.
+// -DPING_PONG=1: eight waves that take turns at the matrix cores (ping_pong.h, on gfx950 for 256x256 direct_to_lds.h). 0:
+// four waves and the loop of tiles.h, for operands of any alignment. -DWAVES_M: how many of the waves are along M.
 
 #include "fragments.h"
-#if PING_PONG
-#include "ping_pong.h"
-#endif
 
-#if defined(__gfx942__) || defined(__gfx950__)
-constexpr int XCDS = 8;
+#if PING_PONG && defined(__gfx950__) && TILE_N == 256
+
+#include "direct_to_lds.h"
+typedef DirectPingPong<A_K_MAJOR, B_K_MAJOR> Loop;
+
+#elif PING_PONG
+
+#include "ping_pong.h"
+typedef PingPong<A_K_MAJOR, B_K_MAJOR> Loop;
+
 #else
-constexpr int XCDS = 1;
-#endif
 
 struct Core {
     static constexpr int WAVES_N = THREADS / WARP / WAVES_M;
@@ -32,7 +35,7 @@ struct Core {
     static DEVICE int wave() { return __builtin_amdgcn_readfirstlane(thread_x() / WARP); }
 
     DEVICE Core()
-        : m(wave() / WAVES_N * WAVE_M), n(wave() % WAVES_N * WAVE_N), a_loads(m), b_loads(n) {
+        : m(wave() / WAVES_N * WAVE_M), n(wave() % WAVES_N * WAVE_N), a_loads(m, 0), b_loads(n, 0) {
         sums.clear();
     }
 
@@ -53,9 +56,14 @@ struct Core {
     DEVICE void store(const Output& c, int tile_m, int tile_n) const { sums.store(c, tile_m + m, tile_n + n); }
 };
 
-#if PING_PONG
-typedef PingPong<A_K_MAJOR, B_K_MAJOR> Loop;
-#else
 typedef TwoStage<Core, A_K_MAJOR, B_K_MAJOR> Loop;
+
 #endif
+
+#if defined(__gfx942__) || defined(__gfx950__)
+constexpr int XCDS = 8;
+#else
+constexpr int XCDS = 1;
+#endif
+
 MATMUL_KERNEL(matmul_mfma, Loop, XCDS)

@@ -51,7 +51,7 @@ constexpr int BEYOND = static_cast<int>(0x80000000u);  // an offset outside ever
 template <int LINES, bool K_MAJOR> struct StagedTile {
     static constexpr int LINE_BYTES = TILE_K * 2;
     static constexpr int CHUNKS = LINE_BYTES / 16;
-    // K_MAJOR: chunks of every THREADS / CHUNKS-th line. Else: a block of SIDE lines x 4 k, transposed on its way to LDS.
+    // K_MAJOR: chunks of every THREADS / CHUNKS-th line. Else: a block of SIDE lines x 4 k, transposed on its way.
     static constexpr int SIDE = LINES * TILE_K / THREADS / 4;
     static constexpr int COUNT = K_MAJOR ? LINES * CHUNKS / THREADS : 4;  // loads of a thread
     static constexpr int BYTES = K_MAJOR ? 16 : SIDE * 2;
@@ -132,7 +132,7 @@ template <int LINES, bool K_MAJOR> struct StagedTile {
 };
 
 // What a wave multiplies: two halves of its lines of either operand, and the accumulators of their four products.
-struct Quarters {
+template <class ALoads, class BLoads> struct Quarters {
     static constexpr int WAVES_N = THREADS / WARP / WAVES_M;
     static constexpr int HALF_M = TILE_M / 2, HALF_N = TILE_N / 2;
     static constexpr int WAVE_M = HALF_M / WAVES_M, WAVE_N = HALF_N / WAVES_N;
@@ -140,15 +140,17 @@ struct Quarters {
     static constexpr int STEPS = TILE_K / DEPTH;
     static constexpr int FRAGMENTS_M = WAVE_M / FRAGMENT, FRAGMENTS_N = WAVE_N / FRAGMENT;
 
-    Accumulators<FRAGMENTS_M, FRAGMENTS_N> sums[2][2];
+    Accumulators<FRAGMENTS_M, FRAGMENTS_N, ALoads::ALTERNATING, BLoads::ALTERNATING> sums[2][2];
     fragment a[STEPS][FRAGMENTS_M], b[2][STEPS][FRAGMENTS_N];
     int m, n;  // this wave's corner in a half of the tile
-    FragmentLoads<LINE_BYTES> a_loads, b_loads;
+    ALoads a_loads;
+    BLoads b_loads;
 
     static DEVICE int wave() { return __builtin_amdgcn_readfirstlane(thread_x() / WARP); }
 
-    DEVICE Quarters()
-        : m(wave() / WAVES_N * WAVE_M), n(wave() % WAVES_N * WAVE_N), a_loads(m), b_loads(n) {
+    // `b_start`: b's tiles in LDS, where reads do not reach them from a's by their constants.
+    DEVICE explicit Quarters(int b_start = 0)
+        : m(wave() / WAVES_N * WAVE_M), n(wave() % WAVES_N * WAVE_N), a_loads(m, 0), b_loads(n, b_start) {
         for (int half = 0; half < 2; ++half) {
             sums[half][0].clear();
             sums[half][1].clear();
@@ -195,15 +197,17 @@ struct Quarters {
 template <bool A_K, bool B_K> struct PingPong {
     static constexpr int A_BYTES = TILE_M * TILE_K * 2;
     static constexpr int LDS_BYTES = A_BYTES + TILE_N * TILE_K * 2;
+    typedef FragmentLoads<TILE_K * 2> Loads;
+    typedef Quarters<Loads, Loads> Wave;
 
     static DEVICE void run(const Matrix& a, const Matrix& b, const Output& c, int K, TileCorner corner, char* lds) {
         char* const a_tile = lds;
         char* const b_tile = lds + A_BYTES;
         StagedTile<TILE_M, A_K> next_a(a, corner.m, K);
         StagedTile<TILE_N, B_K> next_b(b, corner.n, K);
-        Quarters wave;
+        Wave wave;
         const int last = (K - 1) / TILE_K;
-        const bool second_group = Quarters::wave() >= 4;
+        const bool second_group = Wave::wave() >= 4;
 
         if (last == 0) {
             next_a.end_at(K);

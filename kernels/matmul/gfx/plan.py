@@ -83,7 +83,7 @@ def ping_pong_fits(problem: Problem) -> bool:
         # A buffer ends at a multiple of 4 bytes, and K-major lines at one of 16: no load is in part zero.
         if problem.K % 8 if along_k else lines % 2:
             return False
-        reach = 256 * operand.leading + problem.K if along_k else (problem.K + 64) * operand.leading
+        reach = 256 * operand.leading + problem.K if along_k else (problem.K + 128) * operand.leading
         if (reach + lines) * operand.itemsize >= 2**31:
             return False
     return True

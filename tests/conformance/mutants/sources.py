@@ -8,6 +8,7 @@ ROWS = "_lib/rows/rows.h"
 TILES = "matmul/gfx/tiles.h"
 FRAGMENTS = "matmul/gfx/fragments.h"
 PING_PONG = "matmul/gfx/ping_pong.h"
+DIRECT = "matmul/gfx/direct_to_lds.h"
 WMMA = "matmul/gfx/wmma.hip"
 SOFTMAX = "softmax/softmax.cu"
 TRITON_SOFTMAX = "softmax/triton_impl.py"
@@ -93,16 +94,24 @@ source(
          "(__builtin_bit_cast(uint32_t, $values[$i + 1]) & 0xffff0000u);"),
 )  # fmt: skip
 source(
-    *("matmul", "mfma", "gfx942", "ping-pong: LDS not waited for before the barrier that ends its copying"),
-    Edit(PING_PONG, "$b(b_tile); wait_lds(); group_barrier(); wave", "$b(b_tile); group_barrier(); wave"),
+    *("matmul", "mfma", "gfx942", "ping-pong: barrier missing after the last product of a step"),
+    Edit(PING_PONG, "multiply_halves(1, 1); group_barrier();", "multiply_halves(1, 1);"),
 )
 source(
-    *("matmul", "mfma", "gfx942", "ping-pong: the last step's k not ended"),
+    *("linear", "mfma", "gfx942", "ping-pong: the last step's k not ended"),
     Edit(PING_PONG, "if (K_MAJOR && k() >= $left) {", "if (false) {"),
 )
 source(
     *("matmul", "mfma", "gfx942", "ping-pong: transposed lines in one slot of LDS"),
     Edit(PING_PONG, "($to ^ $line % 4 * 16)", "$to"),
+)
+source(
+    *("matmul", "mfma", "gfx950", "direct loads: fragments of a pair not exchanged"),
+    Edit(FRAGMENTS, "A_ALTERNATING ? $line / 4 % 2 : 0", "0"),
+)
+source(
+    *("matmul", "mfma", "gfx950", "direct loads: chunks in another order than they are read"),
+    Edit(DIRECT, "$slot ^ row_key($row)", "$slot"),
 )
 source(
     *("linear", "mfma", "gfx942", "bias of a run's first column for all of it"),

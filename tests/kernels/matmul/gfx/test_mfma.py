@@ -13,6 +13,7 @@ import portable
 from portable.backends.rocm import compile as hip
 from portable.backends.rocm.emulator.code_object import CodeObject
 from portable.backends.rocm.emulator.isa.decode import disassemble
+from portable.backends.rocm.emulator.isa.inst import Inst
 from portable.backends.rocm.metadata import resources
 from portable.dispatch import dispatcher
 from portable.kernels.matmul.gfx import plan
@@ -85,46 +86,66 @@ def test_any_layout_takes_it(layouts):
     assert tile_of(4096, 4096, 4096, layouts=layouts) == (256, 256, 1)
 
 
-def main_loop(image: bytes, arch: str) -> Counter[str]:
-    """Instructions of the shortest loop with matrix instructions."""
+def main_loop(image: bytes, arch: str) -> list[Inst]:
+    """The shortest loop with matrix instructions."""
     code = CodeObject(image)
     start, end = (address - code.base for address in code.text)
     listing = disassemble(bytes(code.memory[start:end]), code.text[0], arch)
     loops = []
     for branch in listing:
         target = branch.fields.get("target", branch.address)
-        body = [each.name for each in listing if target <= each.address <= branch.address]
-        if branch.name.startswith("s_cbranch") and any("mfma" in name for name in body):
+        body = [each for each in listing if target <= each.address <= branch.address]
+        if branch.name.startswith("s_cbranch") and any("mfma" in each.name for each in body):
             loops.append(body)
-    return Counter(min(loops, key=len))
+    return min(loops, key=len)
+
+
+def waits_for_memory(loop: list[Inst]) -> list[int]:
+    """How many of its accesses each `s_waitcnt vmcnt` leaves outstanding."""
+    waits = [each.fields["simm16"] & 0xFFFF for each in loop if each.name == "s_waitcnt"]
+    counts = [wait & 15 | wait >> 14 << 4 for wait in waits]
+    return [count for count in counts if count != 63]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("arch", DEVICES)
-@pytest.mark.parametrize(("layouts", "transposing"), [("nt", 0), ("nn", 16)])
-def test_the_loop_has_nothing_beside_the_products(arch, layouts, transposing):
+@pytest.mark.parametrize(
+    ("arch", "layouts", "products", "reads", "vector"),
+    [
+        ("gfx90a", "nt", 128, {"ds_read_b128": 24}, {}),
+        ("gfx942", "nt", 128, {"ds_read_b128": 24}, {}),
+        ("gfx942", "nn", 128, {"ds_read_b128": 24}, {"v_perm_b32": 16}),
+        ("gfx942", "tt", 128, {"ds_read_b128": 24}, {"v_perm_b32": 16}),
+        ("gfx950", "nt", 128, {"ds_read_b128": 48}, {}),
+        ("gfx950", "nn", 128, {"ds_read_b128": 32, "ds_read_b64_tr_b16": 32}, {}),
+        ("gfx950", "tn", 128, {"ds_read_b64_tr_b16": 96}, {}),
+    ],
+)
+def test_the_loop_has_nothing_beside_the_products(arch, layouts, products, reads, vector):
     kernel = launch(8192, 8192, 8192, arch, layouts=layouts).kernel
     image = hip.compile(kernel.source, kernel.defines, arch)
     made = resources(image)[kernel.entry]
     assert made["vgpr_spills"] == made["sgpr_spills"] == made["scratch"] == 0
     assert made["vgprs"] <= 256  # two waves a SIMD
     loop = main_loop(image, arch)
-    matrix_instructions = sum(count for name, count in loop.items() if "mfma" in name)
-    assert matrix_instructions == (64 if arch == "gfx950" else 128)
-    vector = {name: count for name, count in loop.items() if name.startswith("v_") and "mfma" not in name}
-    assert vector == ({"v_perm_b32": transposing} if transposing else {})
-    assert (loop["ds_read_b128"], loop["s_barrier"]) == (24, 8)
+    found = Counter(each.name for each in loop)
+    assert sum(count for name, count in found.items() if "mfma" in name) == products
+    assert {name: count for name, count in found.items() if name.startswith("ds_read")} == reads
+    assert {n: count for n, count in found.items() if n.startswith("v_") and "mfma" not in n} == vector
+    if arch == "gfx950":
+        # Once a step, all but three half tiles. A compiler that knows less of aliases waits for all at
+        # each read of LDS.
+        assert waits_for_memory(loop) == [6, 6]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("arch", ["gfx942", "gfx950"])
 @pytest.mark.parametrize("tile", [LARGE, WIDE], ids=["256x256", "256x128"])
-@pytest.mark.parametrize("layouts", ["nt", "nn", "tt"])
+@pytest.mark.parametrize("layouts", ["nt", "nn", "tt", "tn"])
 def test_edges_in_every_layout(emulate, arch, tile, layouts):
     """Tiles over both edges of c; one step, an early end, several steps; bit for bit as the small tiles."""
     emulate(arch)
     torch.manual_seed(0)
-    for M, N, K in ((264, 136, 8), (256, 264, 64), (520, 136, 136)):
+    for M, N, K in ((264, 136, 8), (256, 264, 64), (520, 136, 392)):
         a, b = (
             torch.randn(*shape).bfloat16().as_strided(shape, stride)
             for shape, stride in (
