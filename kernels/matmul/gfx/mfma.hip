@@ -1,8 +1,8 @@
 // c = a @ b for bfloat16 and float16 with float32 accumulators on CDNA's matrix cores (gfx90a, gfx942, gfx950), in
 // fragments of 16 lines (fragments.h).
 //
-// -DPING_PONG=1: eight waves that take turns at the matrix cores (ping_pong.h, on gfx950 for 256x256 direct_to_lds.h). 0:
-// four waves and the loop of tiles.h, for operands of any alignment. -DWAVES_M: how many of the waves are along M.
+// -DPING_PONG=1: eight waves that take turns at the matrix cores (ping_pong.h; 256x256 on gfx950 direct_to_lds.h). 0:
+// four waves and the loop of tiles.h, for operands of any alignment. -DWAVES_M: how many waves are along M.
 
 #include "fragments.h"
 

@@ -1,8 +1,9 @@
 // What the matrix-core kernels of gfx9 (mfma.hip) and of gfx11/gfx12 (wmma.hip) share: the raster, copies of a and b
 // from global memory to LDS, the main loop, and the epilogue.
 //
-// -DTILE_M -DTILE_N -DTILE_K: the block's tile. -DTHREADS: its threads. -DA_ALONG_K -DB_ALONG_K: 1 where neighbours in memory are
-// neighbours in k, 0 where they are rows of a (columns of b). -DC_ROWS: 1 where c's rows are contiguous.
+// -DTILE_M -DTILE_N -DTILE_K: the block's tile. -DTHREADS: its threads. -DA_K_MAJOR -DB_K_MAJOR: 1 where neighbours in
+// memory are neighbours in k, 0 where they are rows of a (columns of b). -DC_ROW_MAJOR: 1 where c's rows are
+// contiguous.
 #pragma once
 
 #include "_lib/amdgcn/lds.h"
