@@ -23,6 +23,9 @@ constexpr int THREADS = WAVES * WARP;
 constexpr int WAVE_M = TILES_PER_WAVE * MMA_N;
 constexpr int TILE_M = WAVES / WAVES_E * WAVE_M;
 constexpr int PREFETCH = 2;  // operands on their way from LDS under the products; 4 spill on gfx942
+// Whether P are added two at a time. CDNA's v_pk_add_f32 makes products wait, where an addition alone does not: worth it
+// where the vector pipe is busier than the matrix pipe, with small heads.
+constexpr bool SUM_PAIRS = WARP == 32 || HEAD_D + HEAD_E <= 128;
 constexpr int FRAGMENTS_N = TILE_N / MMA_M;
 constexpr int STEPS_D = HEAD_D / MMA_K;
 constexpr int WAVE_E = HEAD_E / WAVES_E;
@@ -30,9 +33,18 @@ constexpr int FRAGMENTS_E = WAVE_E / MMA_M;
 static_assert(TILE_N % 32 == 0 && HEAD_D % 32 == 0 && HEAD_E % 32 == 0, "LDS rows are whole swizzle groups");
 
 using KeyTile = LdsTile<HEAD_D>;
-using ValueTile = LdsTile<TILE_N>;
 constexpr int K_BYTES = KeyTile::bytes(TILE_N);
+#if defined(__gfx950__)  // transposes V on the way from LDS
+using ValueTile = ColumnTile<HEAD_E>;
+using ValueFragments = ColumnFragments<HEAD_E>;
+using ValueCopy = TileCopy<T, HEAD_E, TILE_N, THREADS, ValueTile>;
+constexpr int V_BYTES = ValueTile::bytes(TILE_N);
+#else
+using ValueTile = LdsTile<TILE_N>;
+using ValueFragments = LdsFragments<TILE_N>;
+using ValueCopy = TransposedTileCopy<T, HEAD_E, TILE_N, THREADS>;
 constexpr int V_BYTES = ValueTile::bytes(HEAD_E);
+#endif
 constexpr int Q_BYTES = Q_IN_LDS ? KeyTile::bytes(TILE_M) : 0;
 
 // What a block computes: queries from `row` on, below `q.end`, and the keys from `key` to `key_end`, of which query i
@@ -161,6 +173,9 @@ DEVICE void p_of_scores(const AccumulatorFragment (&scores)[FRAGMENTS_N], Column
             const float x = scores[n].get(i);
             values[i] = exp2_ftz(SCALE_ONLY ? math_fma(x, how.scale, -softmax.offset) : x - softmax.offset);
             sums[i % 2] += values[i];
+            if constexpr (!SUM_PAIRS) {
+                asm("" : "+v"(sums[i % 2]));  // else the compiler pairs them with each other or the next tile's
+            }
         }
         p[n] = as_b_fragment<T>(values);
     }
@@ -222,7 +237,7 @@ struct ForwardState {
 
     // acc_o += P @ V.
     DEVICE void accumulate_pv(const BFragment (&p)[TILES_PER_WAVE][FRAGMENTS_N],
-                               const LdsFragments<TILE_N>& values) {
+                               const ValueFragments& values) {
         prefetch<FRAGMENTS_N * FRAGMENTS_E, PREFETCH>(
             [&](int i) { return values.load(column + i % FRAGMENTS_E * MMA_M, i / FRAGMENTS_E * MMA_K); },
             [&](int i, const AFragment& a) {
@@ -234,6 +249,12 @@ struct ForwardState {
 };
 
 // --- a block ---
+
+// Whether some of the wave's queries, from `row` on, exists and may see a key of the block from `key` on.
+DEVICE bool wave_sees(const BlockProblem& problem, int row, int key) {
+    return row < problem.q.end && (!RIGHT || key < row + WAVE_M + problem.high) &&
+           (!LEFT || key + TILE_N > row + problem.low);
+}
 
 // The keys that some query of the block sees, in blocks of TILE_N, and those that all of them see: from the first to
 // before the second.
@@ -278,12 +299,16 @@ template <class Copy, bool EVEN> class CopyStream {
     }
     DEVICE void store(char* tile) const { copy.store(tile); }
 };
-#if BUFFER_LOADS
-using KeyStream = TileStream<T, HEAD_D, TILE_N, THREADS>;
-using ValueStream = TransposedTileStream<T, HEAD_E, TILE_N, THREADS>;
-#else
+#if !BUFFER_LOADS
 using KeyStream = CopyStream<TileCopy<T, HEAD_D, TILE_N, THREADS>, EVEN_D>;
-using ValueStream = CopyStream<TransposedTileCopy<T, HEAD_E, TILE_N, THREADS>, EVEN_E>;
+using ValueStream = CopyStream<ValueCopy, EVEN_E>;
+#else
+using KeyStream = TileStream<T, HEAD_D, TILE_N, THREADS>;
+#if defined(__gfx950__)
+using ValueStream = TileStream<T, HEAD_E, TILE_N, THREADS, ValueTile>;
+#else
+using ValueStream = TransposedTileStream<T, HEAD_E, TILE_N, THREADS>;
+#endif
 #endif
 
 DEVICE void mainloop(ForwardState& state, const Queries& queries, const BlockProblem& problem, const ScoreScale& how,
@@ -293,7 +318,7 @@ DEVICE void mainloop(ForwardState& state, const Queries& queries, const BlockPro
         return;
     }
     const LdsFragments<HEAD_D> keys(lds);
-    const LdsFragments<TILE_N> values(lds + K_BYTES);
+    const ValueFragments values(lds + K_BYTES);
     KeyStream next_keys;
     ValueStream next_values;
     next_keys.start(problem.k, range.first, range.stop);
@@ -304,13 +329,19 @@ DEVICE void mainloop(ForwardState& state, const Queries& queries, const BlockPro
     lds_barrier();
     const auto step = [&](auto masked, int key) {
         next_keys.load();
+        constexpr bool MASKED = decltype(masked)::value;
+        const bool sees = !MASKED || wave_sees(problem, row, key);
         BFragment p[TILES_PER_WAVE][FRAGMENTS_N];
-        state.template compute_p<decltype(masked)::value>(queries, problem, how, row, key, p, keys);
+        if (sees) {
+            state.template compute_p<MASKED>(queries, problem, how, row, key, p, keys);
+        }
         next_values.store(lds + K_BYTES);
         lds_barrier();
         next_keys.store(lds);
         next_values.load();
-        state.accumulate_pv(p, values);
+        if (sees) {
+            state.accumulate_pv(p, values);
+        }
         lds_barrier();
     };
     for (int key = range.first; key < range.stop; key += TILE_N) {
@@ -408,6 +439,11 @@ KERNEL_RESIDENT(THREADS, 2) void attention_forward(const AttentionParams params,
     }
     mainloop(state, queries, problem, {p.score_scale, p.softcap_log2}, row, lds);
     for (int t = 0; t < TILES_PER_WAVE; ++t) {
+#if defined(__gfx950__)
+        for (int e = 0; e < FRAGMENTS_E; ++e) {
+            in_column_order(state.acc_o[t][e]);
+        }
+#endif
         const int own = row + t * MMA_N + lane_column();
         if (own < row_end) {
             epilogue(state.acc_o[t], state.softmax[t], to, own, state.column);

@@ -43,8 +43,8 @@ template <class Type> DEVICE int offset_in_tile(const HeadRows<Type>& rows, int 
 }
 
 // As TileCopy. The heads' width is a multiple of ELEMENTS_PER_LANE.
-template <class Type, int WIDTH, int ROWS, int THREADS> class TileStream {
-    using Copy = TileCopy<Type, WIDTH, ROWS, THREADS>;
+template <class Type, int WIDTH, int ROWS, int THREADS, class Tile = LdsTile<WIDTH>> class TileStream {
+    using Copy = TileCopy<Type, WIDTH, ROWS, THREADS, Tile>;
     using Own = typename Copy::Own;
 
     Copy copy;

@@ -311,6 +311,58 @@ template <int WIDTH> struct LdsFragments {
 #endif
 };
 
+#if defined(__gfx950__)
+// A tile of rows whose columns are fetched as rows of a first operand, by loads that transpose. A lane reads 8 bytes, of
+// four elements, of rows that are 8 apart for the wave's quarters. Rows are padded so that four neighbours lie 64 bytes
+// apart modulo 256, and chunks are swapped in pairs in every other eight: 32 lanes use 64 banks.
+template <int WIDTH> struct ColumnTile {
+    static constexpr int CHUNKS = WIDTH / ELEMENTS_PER_LANE;
+    static constexpr int PITCH = CHUNKS % 8 == 0 ? (CHUNKS + 4) * 16 : CHUNKS * 16;
+    static_assert(CHUNKS % 4 == 0, "a first operand is four chunks wide");
+
+    static constexpr int bytes(int rows) { return rows * PITCH; }
+    static DEVICE int offset(int row, int chunk) { return row * PITCH + (chunk ^ (row >> 3 & 1)) * 16; }
+};
+
+// First operands from a ColumnTile<WIDTH>, for a whole loop. Quarters q of an instruction's 16 rows are columns from 8 * q
+// on, or 8 * q + 4: for the first instruction of the operand where q is even, for the second where it is odd (else the
+// lanes of a load would all read the same half of their chunks). `in_column_order` undoes it.
+template <int WIDTH> struct ColumnFragments {
+    typedef char __attribute__((address_space(3)))* lds_pointer;
+    using Tile = ColumnTile<WIDTH>;
+
+    lds_pointer lane[MMA_INSTRUCTIONS];
+
+    DEVICE explicit ColumnFragments(char* tile) {
+        const int row = lane_part() * ELEMENTS_PER_LANE + lane_column() / 4, quarter = lane_column() % 4;
+        for (int i = 0; i < MMA_INSTRUCTIONS; ++i) {
+            lane[i] = (lds_pointer)tile + Tile::offset(row, quarter) + ((i ^ quarter) & 1) * 8;
+            asm("" : "+v"(lane[i]));
+        }
+    }
+    // Of columns from `column` on and rows from `row` on, both multiples of 32.
+    DEVICE AFragment load(int column, int row) const {
+        typedef i16x4 __attribute__((address_space(3))) lds_elements;
+        AFragment a;
+        for (int i = 0; i < MMA_INSTRUCTIONS; ++i) {
+            i16x4 halves[2];
+            for (int h = 0; h < 2; ++h) {
+                const int fixed = (row + h * 4) * Tile::PITCH + column * 2;
+                halves[h] = __builtin_amdgcn_ds_read_tr16_b64_v4i16((lds_elements*)(lane[i] + fixed));
+            }
+            __builtin_memcpy(&a.registers[i], halves, sizeof halves);
+        }
+        return a;
+    }
+};
+DEVICE void in_column_order(AccumulatorFragment& acc) {
+    const bool odd = lane_part() % 2 != 0;
+    const accumulators first = acc.registers[0];
+    acc.registers[0] = odd ? acc.registers[1] : first;
+    acc.registers[1] = odd ? first : acc.registers[1];
+}
+#endif
+
 // use(i, load(i)) for i below COUNT in order, each loaded DISTANCE iterations before it is used. Without this the
 // compiler loads all of them first, as far as registers go and beyond.
 template <int COUNT, int DISTANCE, class Load, class Use> DEVICE void prefetch(Load load, Use use) {
@@ -387,8 +439,8 @@ template <int TOTAL, int THREADS> struct ThreadChunks {
     static DEVICE bool exists(int i) { return TOTAL % THREADS == 0 || id(i) < TOTAL; }
 };
 
-// ROWS rows of WIDTH elements to an LdsTile<WIDTH>.
-template <class Type, int WIDTH, int ROWS, int THREADS> struct TileCopy {
+// ROWS rows of WIDTH elements to a Tile.
+template <class Type, int WIDTH, int ROWS, int THREADS, class Tile = LdsTile<WIDTH>> struct TileCopy {
     static constexpr int CHUNKS = WIDTH / ELEMENTS_PER_LANE;
     using Own = ThreadChunks<ROWS * CHUNKS, THREADS>;
 
@@ -412,7 +464,7 @@ template <class Type, int WIDTH, int ROWS, int THREADS> struct TileCopy {
     DEVICE void store(char* tile) const {
         for (int i = 0; i < Own::COUNT; ++i) {
             if (Own::exists(i)) {
-                const int offset = LdsTile<WIDTH>::offset(Own::id(i) / CHUNKS, Own::id(i) % CHUNKS);
+                const int offset = Tile::offset(Own::id(i) / CHUNKS, Own::id(i) % CHUNKS);
                 store_words<16>(tile + offset, registers[i]);
             }
         }
