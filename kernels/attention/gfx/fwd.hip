@@ -284,9 +284,11 @@ template <class Copy, bool EVEN> class CopyStream {
     Copy copy;
     HeadRows<T> rows;
     int next;
+    char* tile;
 
   public:
-    DEVICE void start(const HeadRows<T>& from, int first, int end) {
+    DEVICE void start(const HeadRows<T>& from, int first, int end, char* to) {
+        tile = to;
         rows = from;
         rows.end = end;
         next = first;
@@ -297,7 +299,7 @@ template <class Copy, bool EVEN> class CopyStream {
         }
         next += TILE_N;
     }
-    DEVICE void store(char* tile) const { copy.store(tile); }
+    DEVICE void store() const { copy.store(tile); }
 };
 #if !BUFFER_LOADS
 using KeyStream = CopyStream<TileCopy<T, HEAD_D, TILE_N, THREADS>, EVEN_D>;
@@ -321,11 +323,11 @@ DEVICE void mainloop(ForwardState& state, const Queries& queries, const BlockPro
     const ValueFragments values(lds + K_BYTES);
     KeyStream next_keys;
     ValueStream next_values;
-    next_keys.start(problem.k, range.first, range.stop);
-    next_values.start(problem.v, range.first, range.stop);
+    next_keys.start(problem.k, range.first, range.stop, lds);
+    next_values.start(problem.v, range.first, range.stop, lds + K_BYTES);
     next_keys.load();
     next_values.load();
-    next_keys.store(lds);
+    next_keys.store();
     lds_barrier();
     const auto step = [&](auto masked, int key) {
         next_keys.load();
@@ -335,9 +337,9 @@ DEVICE void mainloop(ForwardState& state, const Queries& queries, const BlockPro
         if (sees) {
             state.template compute_p<MASKED>(queries, problem, how, row, key, p, keys);
         }
-        next_values.store(lds + K_BYTES);
+        next_values.store();
         lds_barrier();
-        next_keys.store(lds);
+        next_keys.store();
         next_values.load();
         if (sees) {
             state.accumulate_pv(p, values);

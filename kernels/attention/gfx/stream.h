@@ -42,6 +42,22 @@ template <class Type> DEVICE int offset_in_tile(const HeadRows<Type>& rows, int 
     return column < rows.width ? static_cast<int>(row * rows.stride + column) * 2 : -1;
 }
 
+// An address in LDS that the compiler keeps, and does not make anew from its parts in every step.
+class LdsAddress {
+    typedef char __attribute__((address_space(3)))* pointer;
+    pointer address;
+
+  public:
+    DEVICE void set(char* to) {
+        address = (pointer)to;
+        asm("" : "+v"(address));
+    }
+    DEVICE void store(words<16> value) const {
+        typedef machine_words<16>::type type;
+        *(type __attribute__((address_space(3)))*)address = __builtin_bit_cast(type, value);
+    }
+};
+
 // As TileCopy. The heads' width is a multiple of ELEMENTS_PER_LANE.
 template <class Type, int WIDTH, int ROWS, int THREADS, class Tile = LdsTile<WIDTH>> class TileStream {
     using Copy = TileCopy<Type, WIDTH, ROWS, THREADS, Tile>;
@@ -50,14 +66,15 @@ template <class Type, int WIDTH, int ROWS, int THREADS, class Tile = LdsTile<WID
     Copy copy;
     RowBuffer buffer;
     int offsets[Own::COUNT];
+    LdsAddress to[Own::COUNT];
 
   public:
-    DEVICE void start(const HeadRows<Type>& rows, int first, int end) {
+    DEVICE void start(const HeadRows<Type>& rows, int first, int end, char* tile) {
         buffer.start(rows, first, end);
         for (int i = 0; i < Own::COUNT; ++i) {
-            const int chunk = Own::id(i) % Copy::CHUNKS;
-            const int offset = offset_in_tile(rows, Own::id(i) / Copy::CHUNKS, chunk * ELEMENTS_PER_LANE);
-            offsets[i] = Own::exists(i) ? offset : -1;
+            const int row = Own::id(i) / Copy::CHUNKS, chunk = Own::id(i) % Copy::CHUNKS;
+            offsets[i] = Own::exists(i) ? offset_in_tile(rows, row, chunk * ELEMENTS_PER_LANE) : -1;
+            to[i].set(tile + Tile::offset(row, chunk));
         }
     }
     // The next tile.
@@ -69,7 +86,13 @@ template <class Type, int WIDTH, int ROWS, int THREADS, class Tile = LdsTile<WID
         }
         buffer.advance(ROWS);
     }
-    DEVICE void store(char* tile) const { copy.store(tile); }
+    DEVICE void store() const {
+        for (int i = 0; i < Own::COUNT; ++i) {
+            if (Own::exists(i)) {
+                to[i].store(copy.registers[i]);
+            }
+        }
+    }
 };
 
 // As TransposedTileCopy, likewise.
@@ -80,6 +103,7 @@ template <class Type, int WIDTH, int ROWS, int THREADS> class TransposedTileStre
     Copy copy;
     RowBuffer buffer;
     int offsets[Own::COUNT][ELEMENTS_PER_LANE];
+    LdsAddress to[Own::COUNT][Copy::COLUMNS];
 
     static DEVICE words<8> load_words_of(__amdgpu_buffer_rsrc_t from, int offset, words<8>) {
         return __builtin_bit_cast(words<8>, __builtin_amdgcn_raw_buffer_load_b64(from, offset, 0, 0));
@@ -89,13 +113,16 @@ template <class Type, int WIDTH, int ROWS, int THREADS> class TransposedTileStre
     }
 
   public:
-    DEVICE void start(const HeadRows<Type>& rows, int first, int end) {
+    DEVICE void start(const HeadRows<Type>& rows, int first, int end, char* tile) {
         buffer.start(rows, first, end);
         for (int i = 0; i < Own::COUNT; ++i) {
             const int row = Own::id(i) / Copy::THREADS_PER_ROW * ELEMENTS_PER_LANE;
             const int column = Own::id(i) % Copy::THREADS_PER_ROW * Copy::COLUMNS;
             for (int r = 0; r < ELEMENTS_PER_LANE; ++r) {
                 offsets[i][r] = Own::exists(i) ? offset_in_tile(rows, row + r, column) : -1;
+            }
+            for (int c = 0; c < Copy::COLUMNS; ++c) {
+                to[i][c].set(tile + LdsTile<ROWS>::offset(column + c, row / ELEMENTS_PER_LANE));
             }
         }
     }
@@ -109,6 +136,15 @@ template <class Type, int WIDTH, int ROWS, int THREADS> class TransposedTileStre
         }
         buffer.advance(ROWS);
     }
-    DEVICE void store(char* tile) const { copy.store(tile); }
+    DEVICE void store() const {
+        for (int i = 0; i < Own::COUNT; ++i) {
+            if (!Own::exists(i)) {
+                continue;
+            }
+            for (int c = 0; c < Copy::COLUMNS; ++c) {
+                to[i][c].store(transposed_column(copy.registers[i], c));
+            }
+        }
+    }
 };
 #endif
