@@ -23,8 +23,8 @@ constexpr int THREADS = WAVES * WARP;
 constexpr int WAVE_M = TILES_PER_WAVE * MMA_N;
 constexpr int TILE_M = WAVES / WAVES_E * WAVE_M;
 constexpr int PREFETCH = 2;  // operands on their way from LDS under the products; 4 spill on gfx942
-// Whether P are added two at a time. CDNA's v_pk_add_f32 makes products wait, where an addition alone does not: worth it
-// where the vector pipe is busier than the matrix pipe, with small heads.
+// Whether P are added two at a time. CDNA's v_pk_add_f32 makes products wait, where an addition alone does not: worth
+// it where the vector pipe is busier than the matrix pipe, with small heads.
 constexpr bool SUM_PAIRS = WARP == 32 || HEAD_D + HEAD_E <= 128;
 constexpr int FRAGMENTS_N = TILE_N / MMA_M;
 constexpr int STEPS_D = HEAD_D / MMA_K;
@@ -374,7 +374,8 @@ DEVICE void epilogue(const AccumulatorFragment (&acc_o)[FRAGMENTS_E], const Colu
         factor = exp2_ftz(softmax.row_max - offset);
         row_sum = row_sum * factor + exp2_ftz(to.sink - offset);
     }
-    const float normalizer = row_sum == 0.0f ? 0.0f : factor * rcp_fast(row_sum);
+    const float inv_sum = row_sum == 0.0f ? 0.0f : factor * rcp_fast(row_sum);
+    const float normalizer = inv_sum != inv_sum ? __builtin_nanf("") : inv_sum;  // pack2_b may lose a sink's
     if (lane_part() == 0 && first == 0) {
         to.lse[row * to.lse_row] = math_fma(offset, LN_2, math_log(row_sum));
     }
@@ -382,10 +383,13 @@ DEVICE void epilogue(const AccumulatorFragment (&acc_o)[FRAGMENTS_E], const Colu
 #pragma unroll
     for (int e = 0; e < FRAGMENTS_E; ++e) {
         const int column = first + e * MMA_M + lane_part() * ELEMENTS_PER_LANE;
-        vec<T, ELEMENTS_PER_LANE> rounded;
-        for (int i = 0; i < ELEMENTS_PER_LANE; ++i) {
-            rounded.v[i] = from_float<T>(acc_o[e].get(i) * normalizer);
+        words<16> packed;
+        for (int i = 0; i < ELEMENTS_PER_LANE; i += 2) {
+            float low = acc_o[e].get(i) * normalizer, high = acc_o[e].get(i + 1) * normalizer;
+            asm("" : "+v"(low), "+v"(high));  // as in from_float<f16>
+            packed.w[i / 2] = pack2_b<T>(low, high);
         }
+        const auto rounded = __builtin_bit_cast(vec<T, ELEMENTS_PER_LANE>, packed);
         if (EVEN_E || column + ELEMENTS_PER_LANE <= to.e) {
             __builtin_memcpy(o + column, &rounded, sizeof rounded);
         } else {

@@ -1,5 +1,6 @@
 // Tiles of rows that follow each other, from global memory to LDS, on gfx9: buffer descriptors, so that a thread's
-// offsets stay what they are, a step moves the descriptor by scalar instructions, and what does not exist reads as zero.
+// offsets stay what they are, a step moves the descriptor by scalar instructions, and what does not exist reads as
+// zero.
 //
 // Loads may be made past the last tile: they read nothing.
 #pragma once
@@ -13,7 +14,7 @@ DEVICE int64_t scalar(int64_t value) {
     return static_cast<int64_t>(scalar(static_cast<int>(value >> 32))) << 32 | low;
 }
 
-// The rows from `first` to before `end` of a head, 16 bits an element, whose rows do not overlap. A tile of them is less
+// The rows from `first` to before `end` of a head, 16 bits an element; they do not overlap, and those of a tile lie less
 // than 2^31 bytes apart.
 class RowBuffer {
     char* data;

@@ -278,8 +278,8 @@ template <int WIDTH> struct LdsTile {
 // First operands from an LdsTile<WIDTH>, for a whole loop.
 template <int WIDTH> struct LdsFragments {
 #if defined(__GFX9__)
-    // An operand lies at a lane's own offset, in which the swizzle turns bits of the chunk, and a constant: two addresses
-    // serve a tile of 128 bytes, four one of 256. The compiler is kept from making more of them out of these.
+    // An operand lies at a lane's own offset, in which the swizzle turns bits of the chunk, and a constant: two or four
+    // addresses serve a tile. The compiler is kept from making more of them out of these.
     typedef const char __attribute__((address_space(3)))* lds_pointer;
     using Tile = LdsTile<WIDTH>;
     static_assert(Tile::CHUNKS % 4 == 0, "an operand is four chunks of a row");
@@ -312,7 +312,7 @@ template <int WIDTH> struct LdsFragments {
 };
 
 #if defined(__gfx950__)
-// A tile of rows whose columns are fetched as rows of a first operand, by loads that transpose. A lane reads 8 bytes, of
+// A tile of rows whose columns are fetched as rows of a first operand, by loads that transpose. A lane reads 8 bytes,
 // four elements, of rows that are 8 apart for the wave's quarters. Rows are padded so that four neighbours lie 64 bytes
 // apart modulo 256, and chunks are swapped in pairs in every other eight: 32 lanes use 64 banks.
 template <int WIDTH> struct ColumnTile {
@@ -324,9 +324,9 @@ template <int WIDTH> struct ColumnTile {
     static DEVICE int offset(int row, int chunk) { return row * PITCH + (chunk ^ (row >> 3 & 1)) * 16; }
 };
 
-// First operands from a ColumnTile<WIDTH>, for a whole loop. Quarters q of an instruction's 16 rows are columns from 8 * q
-// on, or 8 * q + 4: for the first instruction of the operand where q is even, for the second where it is odd (else the
-// lanes of a load would all read the same half of their chunks). `in_column_order` undoes it.
+// First operands from a ColumnTile<WIDTH>, for a whole loop. The q-th four of an instruction's 16 rows are the columns
+// from 8 * q or 8 * q + 4 on: the former in the operand's first instruction where q is even, in its second where q is
+// odd, else the lanes of a load would all read the same half of their chunks. `in_column_order` undoes it.
 template <int WIDTH> struct ColumnFragments {
     typedef char __attribute__((address_space(3)))* lds_pointer;
     using Tile = ColumnTile<WIDTH>;

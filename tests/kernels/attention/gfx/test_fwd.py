@@ -147,6 +147,18 @@ def test_a_query_that_is_nan_gets_nan_and_no_other(emulate, arch, bits):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("bits", [0x7FC00000, 0x7FFFFFFF, -1])
+def test_a_sink_that_is_nan_makes_its_head_nan(emulate, bits):
+    q, k, v = (torch.randn(1, 2, n, 32).to(torch.bfloat16) for n in (9, 11, 11))
+    sinks = torch.zeros(2)
+    sinks.view(torch.int32)[1] = bits
+    emulate("gfx942")
+    with portable.using(attention="mfma"):
+        o = portable.attention(q, k, v, sinks=sinks)
+    assert o[:, 1].isnan().all() and not o[:, 0].isnan().any()
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("arch", ["gfx942", "gfx950", "gfx1100"])
 def test_infinite_scores_are_nan(emulate, arch):
     """A key whose score is +inf, and queries for which it comes before and after other blocks of keys."""
