@@ -113,21 +113,28 @@ DEVICE void load_bias(vec<T, ELEMENTS_PER_LANE> (&bias)[FRAGMENTS_N], const Bloc
     }
 }
 
-// Products become scores (all but the scale where SCALE_ONLY) for the lane's query `row` and keys from `key` on; with
-// MASKED those of keys that are not seen become -inf.
-template <bool MASKED>
-DEVICE void apply_mask(AccumulatorFragment (&scores)[FRAGMENTS_N], const BlockProblem& problem, const ScoreScale& how,
-                       int row, int key) {
-    if (SCALE_ONLY && !MASKED) {
+// Whether some of the wave's queries, from `row` on, exists and may see a key of the block from `key` on.
+DEVICE bool wave_sees(const BlockProblem& problem, int row, int key) {
+    return row < problem.q.end && (!RIGHT || key < row + WAVE_M + problem.high) &&
+           (!LEFT || key + TILE_N > row + problem.low);
+}
+
+// Whether all of them see all of its keys.
+DEVICE bool wave_sees_all(const BlockProblem& problem, int row, int key) {
+    return key + TILE_N <= (RIGHT ? min(problem.key_end, row + problem.high + 1) : problem.key_end) &&
+           (!LEFT || key >= row + WAVE_M - 1 + problem.low);
+}
+
+// Products become scores, all but the scale where SCALE_ONLY, for the lane's query `row` and keys from `key` on.
+DEVICE void apply_scale(AccumulatorFragment (&scores)[FRAGMENTS_N], const BlockProblem& problem, const ScoreScale& how,
+                        int row, int key) {
+    if constexpr (SCALE_ONLY) {
         return;
     }
-    const int own_key = key + lane_part() * ELEMENTS_PER_LANE;
     vec<T, ELEMENTS_PER_LANE> bias[FRAGMENTS_N];
     if constexpr (BIAS) {
         load_bias(bias, problem, row, key);
     }
-    const int last = RIGHT ? min(problem.key_end - 1, row + problem.high) - own_key : problem.key_end - 1 - own_key;
-    const int first = row + problem.low - own_key;
 #pragma unroll
     for (int n = 0; n < FRAGMENTS_N; ++n) {
 #pragma unroll
@@ -135,17 +142,30 @@ DEVICE void apply_mask(AccumulatorFragment (&scores)[FRAGMENTS_N], const BlockPr
             float x = scores[n].get(i);
             if constexpr (SOFTCAP) {
                 x = how.cap * math_fma(-2.0f, rcp_fast(1.0f + exp2_ftz(x * how.scale)), 1.0f);
-            } else if constexpr (!SCALE_ONLY) {
+            } else {
                 x *= how.scale;
             }
             if constexpr (BIAS) {
                 x = math_fma(to_float(bias[n].v[i]), LOG2_E, x);
             }
-            const int at = n * MMA_M + i;
-            if (MASKED && (at > last || (LEFT && at < first))) {
-                x = -INF_F;
-            }
             scores[n].set(i, x);
+        }
+    }
+}
+
+// Scores of keys that are not seen become -inf, for the lane's query `row` and keys from `key` on.
+DEVICE void apply_mask(AccumulatorFragment (&scores)[FRAGMENTS_N], const BlockProblem& problem, int row, int key) {
+    const int own_key = key + lane_part() * ELEMENTS_PER_LANE;
+    const int last = RIGHT ? min(problem.key_end - 1, row + problem.high) - own_key : problem.key_end - 1 - own_key;
+    const int first = row + problem.low - own_key;
+#pragma unroll
+    for (int n = 0; n < FRAGMENTS_N; ++n) {
+#pragma unroll
+        for (int i = 0; i < ELEMENTS_PER_LANE; ++i) {
+            const int at = n * MMA_M + i;
+            if (at > last || (LEFT && at < first)) {
+                scores[n].set(i, -INF_F);
+            }
         }
     }
 }
@@ -223,7 +243,11 @@ struct ForwardState {
         float lane_max[TILES_PER_WAVE];
         bool grows = false;
         for (int t = 0; t < TILES_PER_WAVE; ++t) {
-            apply_mask<MASKED>(scores[t], problem, how, row + t * MMA_N + lane_column(), key);
+            const int own_row = row + t * MMA_N + lane_column();
+            apply_scale(scores[t], problem, how, own_row, key);
+            if (MASKED && !wave_sees_all(problem, row, key)) {
+                apply_mask(scores[t], problem, own_row, key);
+            }
             lane_max[t] = max_of_lane(scores[t], how);
             grows |= lane_max[t] > softmax[t].limit;
         }
@@ -249,12 +273,6 @@ struct ForwardState {
 };
 
 // --- a block ---
-
-// Whether some of the wave's queries, from `row` on, exists and may see a key of the block from `key` on.
-DEVICE bool wave_sees(const BlockProblem& problem, int row, int key) {
-    return row < problem.q.end && (!RIGHT || key < row + WAVE_M + problem.high) &&
-           (!LEFT || key + TILE_N > row + problem.low);
-}
 
 // The keys that some query of the block sees, in blocks of TILE_N, and those that all of them see: from the first to
 // before the second.

@@ -40,7 +40,7 @@ class RowBuffer {
 
 // A thread's offset of a column of a row in a tile: where no such column exists, one that no buffer has.
 template <class Type> DEVICE int offset_in_tile(const HeadRows<Type>& rows, int row, int column) {
-    return column < rows.width ? static_cast<int>(row * rows.stride + column) * 2 : -1;
+    return column < rows.width ? (row * static_cast<int>(rows.stride) + column) * 2 : -1;
 }
 
 // An address in LDS that the compiler keeps, and does not make anew from its parts in every step.
