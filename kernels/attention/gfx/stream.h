@@ -14,8 +14,8 @@ DEVICE int64_t scalar(int64_t value) {
     return static_cast<int64_t>(scalar(static_cast<int>(value >> 32))) << 32 | low;
 }
 
-// The rows from `first` to before `end` of a head, 16 bits an element; they do not overlap, and those of a tile lie less
-// than 2^31 bytes apart.
+// The rows from `first` to before `end` of a head, 16 bits an element; they do not overlap, and those of a tile lie
+// less than 2^31 bytes apart.
 class RowBuffer {
     char* data;
     int64_t row_bytes, left;  // `left`: from data to the end of the last row
