@@ -32,9 +32,16 @@ constexpr int WAVE_E = HEAD_E / WAVES_E;
 constexpr int FRAGMENTS_E = WAVE_E / MMA_M;
 static_assert(TILE_N % 32 == 0 && HEAD_D % 32 == 0 && HEAD_E % 32 == 0, "LDS rows are whole swizzle groups");
 
+// Whether V is transposed on the way from LDS. With the element loads of odd heads scalar registers would spill.
+#if defined(__gfx950__) && BUFFER_LOADS
+#define COLUMN_TILE 1
+#else
+#define COLUMN_TILE 0
+#endif
+
 using KeyTile = LdsTile<HEAD_D>;
 constexpr int K_BYTES = KeyTile::bytes(TILE_N);
-#if defined(__gfx950__)  // transposes V on the way from LDS
+#if COLUMN_TILE
 using ValueTile = ColumnTile<HEAD_E>;
 using ValueFragments = ColumnFragments<HEAD_E>;
 using ValueCopy = TileCopy<T, HEAD_E, TILE_N, THREADS, ValueTile>;
@@ -324,7 +331,7 @@ using KeyStream = CopyStream<TileCopy<T, HEAD_D, TILE_N, THREADS>, EVEN_D>;
 using ValueStream = CopyStream<ValueCopy, EVEN_E>;
 #else
 using KeyStream = TileStream<T, HEAD_D, TILE_N, THREADS>;
-#if defined(__gfx950__)
+#if COLUMN_TILE
 using ValueStream = TileStream<T, HEAD_E, TILE_N, THREADS, ValueTile>;
 #else
 using ValueStream = TransposedTileStream<T, HEAD_E, TILE_N, THREADS>;
@@ -463,7 +470,7 @@ KERNEL_RESIDENT(THREADS, 2) void attention_forward(const AttentionParams params,
     }
     mainloop(state, queries, problem, {p.score_scale, p.softcap_log2}, row, lds);
     for (int t = 0; t < TILES_PER_WAVE; ++t) {
-#if defined(__gfx950__)
+#if COLUMN_TILE
         for (int e = 0; e < FRAGMENTS_E; ++e) {
             in_column_order(state.acc_o[t][e]);
         }
