@@ -8,13 +8,14 @@ from typing import Any
 
 from portable.errors import CompileError
 
-ABI = 2
+ABI = 3
 
 # Inst, a decoded instruction: step, fn, address, flags, imm, aux[4], op, sources, results, length, pad[3],
-# then 2 + 5 operands of kind, mods, sel, type, index, pad, value.
+# then 2 + 5 operands of kind, mods, sel, type, index, pad, value, then the flight.h part.
 INST_HEAD = struct.Struct("<QQQIi4IHBBB3x")
 OPERAND = struct.Struct("<BBBBHHQ")
-INST = struct.Struct(INST_HEAD.format + OPERAND.format[1:] * 7)
+FLIGHT = struct.Struct("<88x")  # filled in by emulator_link
+INST = struct.Struct(INST_HEAD.format + OPERAND.format[1:] * 7 + FLIGHT.format[1:])
 NO_OPERAND = (0, 0, 6, 0, 0, 0, 0)
 
 NONE, VGPR, SGPR, CONSTANT, NOTHING, SCC_BIT, VCCZ_BIT, EXECZ_BIT = range(8)
@@ -31,7 +32,7 @@ CLASSES = (
 )  # fmt: skip
 FAULTS = (
     *("", "out-of-bounds", "misaligned", "uninitialised", "lds-race", "barrier", "budget", "inactive-lane"),
-    *("unsupported", "trap"),
+    *("unsupported", "trap", "unwaited"),
 )  # fmt: skip
 ARCHES = ("gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201")
 
@@ -113,6 +114,8 @@ class Launch(ctypes.Structure):
         ("next_group", _U32),
         ("stop", _U32),
         ("fault_taken", _U32),
+        ("drops_waits", _U32),
+        ("unordered", _U64),
         ("fault", Fault),
     )
 

@@ -178,7 +178,8 @@ class CodeObject:
     """A loaded code object; CodeObjectError on anything wrong with its bytes, never another exception.
 
     `memory[0]` stands for virtual address `base`. Relocated words hold virtual addresses; `pointers`
-    lists where they lie, and `loaded_at` gives the memory as it reads at another place.
+    lists where they lie, and `loaded_at` gives the memory as it reads at another place. `drops_waits`: its
+    compiler, the LLVM of Triton, may leave out the wait of a fence (llvm-project's pull request 220357).
     """
 
     arch: str
@@ -192,6 +193,7 @@ class CodeObject:
 
     def __init__(self, image: bytes) -> None:
         self.image = bytes(image)
+        self.drops_waits = b"triton-lang/llvm-project" in self.image
         self._arch, self.version = self._header()
         self.arch, self.wave = self._arch.name, self._arch.wave
         segments = self._segments()

@@ -24,7 +24,8 @@ _ACCESSES = (
 class Counters:
     """Counters of one launch. `executed[i]` counts the waves that executed decoded instruction i, `memory[i]`
     is its `abi.MemCount`; `source` gives the source line of an instruction by index; `operand_bytes` are
-    those of the tensors, each once."""
+    those of the tensors, each once; `unordered` counts the LDS accesses that no barrier orders because the
+    compiler dropped a wait."""
 
     def __init__(
         self,
@@ -37,12 +38,14 @@ class Counters:
         groups: int,
         block: tuple[int, int, int],
         operand_bytes: int,
+        unordered: int = 0,
     ):
         self.kernel, self.groups, self.block, self.shared = kernel, groups, block, shared
         self.threads, self.operand_bytes = block[0] * block[1] * block[2], operand_bytes
         self._source = source
         self._executed, self._memory = executed, memory
         self.program = program
+        self.unordered = unordered
         self.classes: Counter[str] = Counter()
         self.matrix_flops = 0
         for index, op in enumerate(program.ops):
@@ -139,6 +142,13 @@ class Counters:
                 if kind != "exchanges":
                     text += f", {total['conflicts']:,} of them bank conflicts"
                 rows.append((f"LDS {kind}", text))
+        if self.unordered:
+            rows.append(
+                (
+                    "LDS unordered",
+                    f"{self.unordered:,} accesses: the compiler dropped a wait before a barrier",
+                )
+            )
         if self.matrix_flops and lds["reads"]["bytes"]:
             rows.append(("LDS reads per FLOP", f"{lds['reads']['bytes'] / self.matrix_flops:.4f} bytes"))
         rows.append(("registers", f"{kernel.vgprs} VGPRs, {kernel.sgprs} SGPRs"))

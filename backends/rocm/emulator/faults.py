@@ -33,6 +33,7 @@ class KernelFault(LaunchError, EmulatorError):
         "inactive-lane",
         "unsupported",
         "trap",
+        "unwaited",
     )
     kind: str
     kernel: str

@@ -57,7 +57,8 @@ class LinkedProgram:
     def __init__(self, code: CodeObject):
         self.program: Program = translate(code, library())
         self.insts = _AlignedMemory(self.program.encoded)
-        if library().handle.emulator_link(self.insts.address, self.program.count) != -1:
+        arch = abi.ARCHES.index(code.arch)
+        if library().handle.emulator_link(self.insts.address, self.program.count, arch) != -1:
             raise EmulatorError("the translated program does not fit the native library")
         self.memory = _AlignedMemory(b"", len(code.memory))
         ctypes.memmove(self.memory.address, bytes(code.loaded_at(self.memory.address)), len(code.memory))
@@ -158,6 +159,7 @@ def launch(
         text_end=code.text[1],
         index_of=linked.index_of,
         budget=budget,
+        drops_waits=code.drops_waits,
     )
     _user_sgprs(state, kernel, segment, packet)
     system = [_SYSTEM[name] for name in kernel.system_sgprs]
@@ -185,6 +187,7 @@ def launch(
         groups,
         block,
         sum(tensors.values()),
+        state.unordered,
     )
 
 

@@ -50,7 +50,7 @@ class Library:
         ctypes.CDLL("libm.so.6", ctypes.RTLD_GLOBAL)  # the library's only dependency besides libc
         self.handle: Any = ctypes.CDLL(path)
         self.handle.emulator_op.restype = ctypes.POINTER(abi.OpInfo)
-        self.handle.emulator_link.argtypes = (ctypes.c_void_p, ctypes.c_uint32)
+        self.handle.emulator_link.argtypes = (ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint32)
         self.handle.emulator_run.argtypes = (ctypes.c_void_p,)
         abi.check(self.handle)
         self.ops = {op.name: op for op in self._table()}

@@ -44,6 +44,7 @@ _FLAGS = (
     ("lds", abi.TO_LDS),
 )
 _NO_OPERAND = abi.OPERAND.pack(*abi.NO_OPERAND)
+_FLIGHT = abi.FLIGHT.pack()
 _ENDS = {"s_endpgm", "s_endpgm_saved", "s_branch", "s_setpc_b64", "s_trap", "s_code_end"}
 
 # gfx9's older 16-bit instructions clear the upper half of their result, in every encoding; the
@@ -271,7 +272,7 @@ class _Encoder:
         head = abi.INST_HEAD.pack(
             0, 0, inst.address, flags, imm, *aux, op.index, len(op.sources), results, inst.size
         )
-        return head + b"".join(operands)
+        return head + b"".join(operands) + _FLIGHT
 
     def _aux(self, fields: dict[str, int], flags: int, op_sel: int) -> tuple[int, int, int, int]:
         get = fields.get

@@ -4,6 +4,7 @@
 // it (a float sum) is right within that freedom only. Addresses must be aligned to the operand.
 // Global memory is shared by the threads that run the workgroups: every change is a compare-and-swap of the host.
 #include "buffer.h"
+#include "flight.h"
 #include "half.h"
 #include "counters.h"
 #include "lds.h"
@@ -252,6 +253,7 @@ INLINE int lds_atomic(Wave *w, const Inst *in, enum Change c, bool wide, bool re
     const uint32_t *v = VREG(w, address);
     EACH at[i] = v[i] + (uint64_t)(int64_t)in->imm;
     if (w->launch->memory) count_lds(w, in, m, at, (uint32_t)bytes, LDS_ATOMIC);
+    const enum Kind k = wide ? K_B64 : K_B32;
     const int reg = in->src[two && swapped ? 2 : 1].index, second = two ? in->src[swapped ? 1 : 2].index : -1;
     const Context x = lds_context(w);
     EACH_ACTIVE(m, i) {
@@ -261,6 +263,8 @@ INLINE int lds_atomic(Wave *w, const Inst *in, enum Change c, bool wide, bool re
                        known, returns ? in->dst[0].index : -1, x))
             return STOP;
     }
+    if (w->group->lates && lds_check_late(w, in, m, at, k, LDS_ATOMIC, NULL)) return STOP;
+    if (w->group->waves > 1) lds_take_off(w, in, m, at, bytes, LDS_ATOMIC);
     return GO;
 }
 

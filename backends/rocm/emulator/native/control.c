@@ -1,5 +1,5 @@
 // Branches, barriers, the program counter and the wave's mode.
-#include "wave.h"
+#include "flight.h"
 
 static int go_to(Wave *w, const Inst *in) {
     w->pc = (uint32_t)in->imm;
@@ -50,6 +50,7 @@ static int check_all_lanes(Wave *w, const Inst *in) {
 
 static int s_barrier(Wave *w, const Inst *in) {
     if (check_all_lanes(w, in)) return STOP;
+    lds_arrive(w);
     w->state = WAITING;
     return YIELD;
 }
@@ -57,6 +58,7 @@ static int s_barrier(Wave *w, const Inst *in) {
 // gfx12 splits a barrier. The signal is taken as the barrier itself having been reached; the wave waits at the wait.
 static int s_barrier_signal(Wave *w, const Inst *in) {
     if (check_all_lanes(w, in)) return STOP;
+    lds_arrive(w);
     w->barrier_pending = 1;
     return GO;
 }
@@ -66,6 +68,34 @@ static int s_barrier_wait(Wave *w, const Inst *in) {
     w->state = WAITING;
     return YIELD;
 }
+
+// Waits -------------------------------------------------------------------------------------------
+
+// The immediates (LLVM AMDGPU usage guide; llvm/lib/Target/AMDGPU/Utils/AMDGPUBaseInfo.cpp). gfx9: vmcnt in bits 15:14
+// and 3:0, lgkmcnt 11:8. gfx11: vmcnt 15:10, lgkmcnt 9:4.
+static int s_waitcnt(Wave *w, const Inst *in) {
+    const uint32_t imm = (uint32_t)in->imm;
+    const bool gfx9 = IS_GFX9(w->launch->arch);
+    if (w->launch->arch == GFX1201) return GO;
+    const uint32_t vector = gfx9 ? (imm & 15) | (imm >> 14 & 3) << 4 : imm >> 10 & 63;
+    const uint32_t lds = gfx9 ? imm >> 8 & 15 : imm >> 4 & 63;
+    const uint32_t most = gfx9 ? 15 : 63;
+    wait_for(w, (Wait){vector == 63 ? ANY : vector, lds == most ? ANY : lds, lds == most ? ANY : lds});
+    return GO;
+}
+static int s_waitcnt_vmcnt(Wave *w, const Inst *in) { return wait_for(w, (Wait){(uint32_t)in->imm & 63, ANY, ANY}), GO; }
+static int s_waitcnt_lgkmcnt(Wave *w, const Inst *in) {
+    const uint32_t n = (uint32_t)in->imm & 63;
+    return wait_for(w, (Wait){ANY, n, n}), GO;
+}
+static int s_wait_loadcnt(Wave *w, const Inst *in) { return wait_for(w, (Wait){(uint32_t)in->imm & 63, ANY, ANY}), GO; }
+static int s_wait_dscnt(Wave *w, const Inst *in) { return wait_for(w, (Wait){ANY, (uint32_t)in->imm & 63, ANY}), GO; }
+static int s_wait_kmcnt(Wave *w, const Inst *in) { return wait_for(w, (Wait){ANY, ANY, (uint32_t)in->imm & 31}), GO; }
+static int s_wait_loadcnt_dscnt(Wave *w, const Inst *in) {
+    return wait_for(w, (Wait){(uint32_t)in->imm >> 8 & 63, (uint32_t)in->imm & 63, ANY}), GO;
+}
+static int s_wait_storecnt_dscnt(Wave *w, const Inst *in) { return s_wait_dscnt(w, in); }
+static int s_wait_idle(Wave *w, const Inst *in) { return (void)in, wait_for(w, (Wait){0, 0, 0}), GO; }
 
 // The program counter -----------------------------------------------------------------------------
 
@@ -156,14 +186,14 @@ const OpInfo ops_control[] = {
     STEP_OP(s_call_b64, "q=", C_BRANCH),
     STEP_OP(s_getreg_b32, "b=", C_SALU), STEP_OP(s_setreg_b32, "=b", C_SALU), STEP_OP(s_setreg_imm32_b32, "=b", C_SALU),
     STEP_OP(s_round_mode, "=", C_SALU), STEP_OP(s_denorm_mode, "=", C_SALU),
-    NOTHING_TO_DO(s_nop, "=", C_WAIT), NOTHING_TO_DO(s_sleep, "=", C_WAIT), NOTHING_TO_DO(s_waitcnt, "=", C_WAIT),
+    NOTHING_TO_DO(s_nop, "=", C_WAIT), NOTHING_TO_DO(s_sleep, "=", C_WAIT), STEP_OP(s_waitcnt, "=", C_WAIT),
     NOTHING_TO_DO(s_waitcnt_depctr, "=", C_WAIT), NOTHING_TO_DO(s_waitcnt_vscnt, "=", C_WAIT),
-    NOTHING_TO_DO(s_waitcnt_vmcnt, "=", C_WAIT), NOTHING_TO_DO(s_waitcnt_expcnt, "=", C_WAIT),
-    NOTHING_TO_DO(s_waitcnt_lgkmcnt, "=", C_WAIT), NOTHING_TO_DO(s_wait_idle, "=", C_WAIT), NOTHING_TO_DO(s_wait_event, "=", C_WAIT),
-    NOTHING_TO_DO(s_wait_loadcnt, "=", C_WAIT), NOTHING_TO_DO(s_wait_storecnt, "=", C_WAIT), NOTHING_TO_DO(s_wait_samplecnt, "=", C_WAIT),
-    NOTHING_TO_DO(s_wait_bvhcnt, "=", C_WAIT), NOTHING_TO_DO(s_wait_expcnt, "=", C_WAIT), NOTHING_TO_DO(s_wait_dscnt, "=", C_WAIT),
-    NOTHING_TO_DO(s_wait_kmcnt, "=", C_WAIT), NOTHING_TO_DO(s_wait_loadcnt_dscnt, "=", C_WAIT),
-    NOTHING_TO_DO(s_wait_storecnt_dscnt, "=", C_WAIT), NOTHING_TO_DO(s_wait_alu, "=", C_WAIT), NOTHING_TO_DO(s_delay_alu, "=", C_WAIT),
+    STEP_OP(s_waitcnt_vmcnt, "=", C_WAIT), NOTHING_TO_DO(s_waitcnt_expcnt, "=", C_WAIT),
+    STEP_OP(s_waitcnt_lgkmcnt, "=", C_WAIT), STEP_OP(s_wait_idle, "=", C_WAIT), NOTHING_TO_DO(s_wait_event, "=", C_WAIT),
+    STEP_OP(s_wait_loadcnt, "=", C_WAIT), NOTHING_TO_DO(s_wait_storecnt, "=", C_WAIT), NOTHING_TO_DO(s_wait_samplecnt, "=", C_WAIT),
+    NOTHING_TO_DO(s_wait_bvhcnt, "=", C_WAIT), NOTHING_TO_DO(s_wait_expcnt, "=", C_WAIT), STEP_OP(s_wait_dscnt, "=", C_WAIT),
+    STEP_OP(s_wait_kmcnt, "=", C_WAIT), STEP_OP(s_wait_loadcnt_dscnt, "=", C_WAIT),
+    STEP_OP(s_wait_storecnt_dscnt, "=", C_WAIT), NOTHING_TO_DO(s_wait_alu, "=", C_WAIT), NOTHING_TO_DO(s_delay_alu, "=", C_WAIT),
     NOTHING_TO_DO(s_clause, "=", C_WAIT), NOTHING_TO_DO(s_setprio, "=", C_OTHER), NOTHING_TO_DO(s_sendmsg, "=", C_OTHER),
     NOTHING_TO_DO(s_set_inst_prefetch_distance, "=", C_OTHER), NOTHING_TO_DO(s_inst_prefetch, "=", C_OTHER),
     NOTHING_TO_DO(s_icache_inv, "=", C_OTHER), NOTHING_TO_DO(s_wakeup, "=", C_OTHER), NOTHING_TO_DO(s_incperflevel, "=", C_OTHER),

@@ -9,6 +9,7 @@
 #include "lds.h"
 #include "counters.h"
 #include "exchange.h"
+#include "flight.h"
 
 #define ONES 0x0101010101010101ull
 enum { ATOMIC = 128, SEVERAL = 254, MANY_READERS = 255 };
@@ -35,6 +36,14 @@ static void mark_range(Group *g, uint64_t low, uint64_t end) {
     const bool none = g->race_low >= g->race_high;
     if (none || low < g->race_low) g->race_low = (uint32_t)low;
     if (none || end > g->race_high) g->race_high = (uint32_t)end;
+}
+
+void lds_mark_written(Wave *w, mask64 m, const uint32_t *at, int bytes) {
+    Group *g = w->group;
+    EACH_ACTIVE(m, i) {
+        memset(g->lds_writer + at[i], (int)wave_mark(w), (size_t)bytes);
+        mark_range(g, at[i], at[i] + (uint64_t)bytes);
+    }
 }
 
 static const char *marked_waves(uint32_t mark, char *text) {
@@ -212,9 +221,11 @@ INLINE int load_kind(Wave *w, const Inst *in, enum Kind k, mask64 m, const uint6
     address_range(at, m, &low, &high);
     if (high > g->lds_size || g->lds_size - high < (uint64_t)bytes) return lds_bounds(w, in, m, at, bytes, "read");
     if (w->launch->memory) count_lds(w, in, m, at, (uint32_t)bytes, LDS_READ);
+    if (g->lates && lds_check_late(w, in, m, at, k, LDS_READ, NULL)) return STOP;
     if (g->waves > 1) {
         mark_range(g, low, high + (uint64_t)bytes);
         if (races_of_read(w, in, m, at, bytes)) return STOP;
+        lds_take_off(w, in, m, at, bytes, LDS_READ);
     }
     const uint8_t *data = g->lds, *def = g->lds_def;
     uint64_t whole = ~0ull;
@@ -299,10 +310,12 @@ INLINE int put_kind(Wave *w, const Inst *in, enum Kind k, mask64 m, const uint64
     address_range(at, m, &low, &high);
     if (high > g->lds_size || g->lds_size - high < (uint64_t)bytes) return lds_bounds(w, in, m, at, bytes, "write");
     if (w->launch->memory) count_lds(w, in, m, at, (uint32_t)bytes, LDS_WRITE);
+    if ((g->lates | in->flight.to_lds) && lds_check_late(w, in, m, at, k, LDS_WRITE, from)) return STOP;
     if (g->waves > 1) {
         mark_range(g, low, high + (uint64_t)bytes);
         if (races_of_write(w, in, k, m, at, from)) return STOP;
     }
+    if ((g->waves > 1) | in->flight.to_lds) lds_take_off(w, in, m, at, bytes, LDS_WRITE);
     uint8_t *data = g->lds, *def = g->lds_def;
     const uint64_t ones = ONES;
     const bool whole = !(m & ~defined_for(k, lo, hi));

@@ -1,6 +1,6 @@
 // A launch: each host thread runs one workgroup at a time; the waves of a workgroup run in rounds, each up to the next
 // barrier, its end or the end of its time slice.
-#include "wave.h"
+#include "flight.h"
 
 #include <stdlib.h>
 
@@ -48,7 +48,7 @@ static int step_unknown(Wave *w, const Inst *in) {
 
 // Fill in the addresses of the handlers, which differ per process. Returns -1, or the index of the first instruction
 // with an unknown op.
-EXPORT int emulator_link(Inst *program, uint32_t count) {
+EXPORT int emulator_link(Inst *program, uint32_t count, uint32_t arch) {
     static const OpInfo *all[4096];
     static uint32_t total;
     if (total == 0) {
@@ -56,7 +56,7 @@ EXPORT int emulator_link(Inst *program, uint32_t count) {
         for (const OpInfo *op; n < 4096 && (op = emulator_op(n)); n++) all[n] = op;
         __atomic_store_n(&total, n, __ATOMIC_RELEASE);
     }
-    for (uint32_t i = 0; i < count; i++) {
+    for (uint32_t i = count; i-- > 0;) {  // backwards: the first of a pair names the second's registers too
         Inst *in = &program[i];
         if (in->op >= 0xfffe) {
             in->step = in->op == 0xffff ? step_off : step_unknown;
@@ -65,6 +65,7 @@ EXPORT int emulator_link(Inst *program, uint32_t count) {
         if (in->op >= total) return (int)i;
         in->step = all[in->op]->step;
         in->fn.any = all[in->op]->fn;
+        plan_flight(in, all[in->op], (enum Arch)arch);
     }
     return -1;
 }
@@ -85,6 +86,12 @@ static void start_wave(Wave *w, Group *g, uint32_t number) {
     w->full = w->lanes == 64 ? ~0ull : 0xffffffffull;
     w->executed = 0;
     w->barrier_pending = 0;
+    memset(w->issued, 0, sizeof w->issued);
+    memset(w->done, 0, sizeof w->done);
+    memset(w->arrived, 0, sizeof w->arrived);
+    memset(w->flying, 0, sizeof w->flying);
+    w->loads = w->lds_first = w->lds_accesses = 0;
+    w->flying_words = 0;
     w->state = RUNNING;
     w->group = g;
     w->launch = g->launch;
@@ -131,6 +138,8 @@ static void run_wave(Wave *w) {
     for (; left && result == GO; left--) {
         const Inst *in = &program[w->pc++];
         if (executed) __atomic_fetch_add(&executed[in - program], 1, __ATOMIC_RELAXED);
+        if (__builtin_expect(names_flying(w, in), 0) && name_in_flight(w, in)) break;
+        if (in->queued) take_off(w, in);
         result = in->step(w, in);
     }
     w->executed += SLICE - left;
@@ -169,6 +178,7 @@ static bool run_group(Group *g) {
     if (g->lds_size) memset(g->lds, 0xaa, g->lds_size);
     g->race_low = 0, g->race_high = g->lds_size;
     clear_race_marks(g);
+    lds_release(g);
     for (;;) {
         uint32_t running = 0, waiting = 0;
         for (uint32_t i = 0; i < g->waves; i++) {
@@ -185,6 +195,7 @@ static bool run_group(Group *g) {
             return false;
         }
         clear_race_marks(g);
+        lds_release(g);
         for (uint32_t i = 0; i < g->waves; i++) g->wave[i].state = RUNNING;
     }
 }
@@ -201,13 +212,16 @@ EXPORT int emulator_run(Launch *launch) {
     const size_t lds = launch->lds_bytes, scratch = (size_t)launch->scratch_bytes * LANES;
     g->wave = padded(sizeof(Wave) * g->waves);
     g->lds = padded(lds * 4);
+    g->lds_late = padded(lds * sizeof *g->lds_late);
     uint8_t *private = padded(scratch * 2 * g->waves);
     int status = 1;
-    if (g->wave && g->lds && private) {
+    if (g->wave && g->lds && g->lds_late && private) {
         status = 0;
         memset(g->wave, 0, sizeof(Wave) * g->waves);
         memset(private, 0xaa, scratch * 2 * g->waves);
         g->lds_def = g->lds + lds;
+        memset(g->lds_late, 0, lds * sizeof *g->lds_late);
+        g->late_low = 0, g->late_high = 0, g->lates = 0;
         g->lds_writer = g->lds_def + lds;
         g->lds_reader = g->lds_writer + lds;
         for (uint32_t i = 0; i < g->waves; i++) {
@@ -225,6 +239,7 @@ EXPORT int emulator_run(Launch *launch) {
         }
     }
     free(private);
+    free(g->lds_late);
     free(g->lds);
     free(g->wave);
     return status;

@@ -14,7 +14,7 @@
 #include <string.h>
 
 #define LANES 64
-#define ABI 2  // version of the structs that abi.py mirrors; a mismatch is refused
+#define ABI 3  // version of the structs that abi.py mirrors; a mismatch is refused
 
 typedef uint64_t mask64;
 
@@ -78,6 +78,17 @@ typedef void (*LaneFn)(struct LaneOp *x);
 typedef void (*ScalarFn)(struct ScalarOp *x);
 enum { GO = 0, STOP = 1, YIELD = 2 };
 
+// What a memory instruction waits in, flight.h. The flat ones are of gfx9.
+enum Queue { Q_NONE, Q_VECTOR, Q_LDS, Q_SCALAR, Q_FLAT_VECTOR, Q_FLAT_LDS, QUEUES };
+enum { FLIGHT_WORDS = (VECTORS + SCALARS) / 64, MOST_LOADS = 64, MOST_LDS_ACCESSES = 64, MOST_LATE = 1024, MANY_LATE = 0xffff };
+
+typedef struct Flight {
+    uint64_t names[FLIGHT_WORDS];  // a bit for each register that is read or written: vector, then scalar
+    uint16_t first, count;         // the registers of them that a load writes when it lands; count 0 for others
+    uint8_t queue[2];              // enum Queue
+    uint8_t to_lds, pad;
+} Flight;
+
 typedef struct Inst {
     Step step;
     union { LaneFn lane; ScalarFn scalar; void *any; } fn;
@@ -91,9 +102,12 @@ typedef struct Inst {
     uint16_t op;        // index into the table of all ops
     uint8_t sources, results;
     uint8_t length;     // bytes of machine code
-    uint8_t pad[3];
+    uint8_t queued;     // filled in by emulator_link: whether it goes through a queue of `flight`
+    uint8_t named;      // and bit k where flight.names[k] or [k + 8] is not 0
+    uint8_t pad;
     Operand dst[2];
     Operand src[5];
+    Flight flight;
 } Inst;
 
 // Types in signatures "results=sources": what a handler gets in x->s[k] and leaves in x->d.
@@ -153,7 +167,7 @@ int step_nop(struct Wave *w, const Inst *in);
 #define MATRIX_OP(op, signature, flops) {#op, signature, step_lane, (void *)op, C_MATRIX, flops}
 #define OPS_END {NULL, NULL, NULL, NULL, 0, 0}
 
-enum FaultKind { F_NONE, F_BOUNDS, F_MISALIGNED, F_UNINITIALISED, F_RACE, F_BARRIER, F_BUDGET, F_INACTIVE, F_UNSUPPORTED, F_TRAP };
+enum FaultKind { F_NONE, F_BOUNDS, F_MISALIGNED, F_UNINITIALISED, F_RACE, F_BARRIER, F_BUDGET, F_INACTIVE, F_UNSUPPORTED, F_TRAP, F_UNWAITED };
 
 typedef struct Range {  // one live tensor, or the kernel's arguments, or its code
     uint64_t base, size;
@@ -195,6 +209,8 @@ typedef struct Launch {
     volatile uint32_t next_group;    // taken by the threads one by one
     volatile uint32_t stop;
     volatile uint32_t fault_taken;
+    uint32_t drops_waits;            // the compiler does (lds_flight.c): such accesses are counted, and are no fault
+    uint64_t unordered;              // so many
     Fault fault;
 } Launch;
 
@@ -219,6 +235,18 @@ typedef struct Wave {
     Range *last;                     // the range of the latest access
     uint8_t *scratch;                // lanes x scratch_bytes, lane after lane
     uint8_t *scratch_def;
+    uint32_t issued[QUEUES], done[QUEUES], arrived[QUEUES];  // arrived: `done` at the latest barrier
+    uint64_t flying[FLIGHT_WORDS];   // registers whose load is in flight
+    uint8_t flying_words;            // as Inst.named
+    int loads, lds_first, lds_accesses;  // lds_access[lds_first] to [lds_accesses - 1]
+    struct Load { const Inst *in; uint32_t number[2]; } load[MOST_LOADS];
+    struct LdsAccessInFlight {
+        const Inst *in;
+        uint32_t number;
+        uint8_t queue, access, bytes;
+        mask64 lanes;
+        uint32_t at[LANES];
+    } lds_access[MOST_LDS_ACCESSES];
     // The latest read of something never written, for the message when it reaches memory.
     struct Origin { int kind; int32_t inst, lane; uint64_t address; } origin;
 } Wave;
@@ -233,6 +261,9 @@ typedef struct Group {
     uint8_t *lds_writer, *lds_reader;// wave + 1 since the last barrier, 0 none, 255 several
     uint32_t lds_size;
     uint32_t race_low, race_high;    // the part of the two arrays that is not 0
+    uint16_t *lds_late;              // lds_flight.c
+    uint32_t late_low, late_high, lates;
+    struct Late { const Inst *in; uint32_t access, wave; } late[MOST_LATE];
     Wave *wave;                      // `waves` of them
 } Group;
 
