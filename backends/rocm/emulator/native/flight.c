@@ -162,6 +162,9 @@ static bool finished(const Wave *w, const Inst *in, const uint32_t *number) {
 
 static void drop_finished(Wave *w) {
     int kept = 0;
+    while (kept < w->loads && !finished(w, w->load[kept].in, w->load[kept].number)) kept++;
+    if (kept == w->loads) return;
+    kept = 0;
     memset(w->flying, 0, sizeof w->flying);
     for (int i = 0; i < w->loads; i++) {
         const struct Load *l = &w->load[i];

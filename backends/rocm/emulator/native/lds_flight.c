@@ -47,7 +47,10 @@ void lds_take_off(Wave *w, const Inst *in, mask64 m, const uint64_t *at, int byt
     a->access = access;
     a->bytes = (uint8_t)bytes;
     a->lanes = m;
-    for (int i = 0; i < LANES; i++) a->at[i] = (uint32_t)at[i];
+    if (w->lanes == 32)
+        for (int i = 0; i < 32; i++) a->at[i] = (uint32_t)at[i];
+    else
+        EACH a->at[i] = (uint32_t)at[i];
     if (in->flight.to_lds) keep(w->group, w, a);
 }
 
@@ -74,6 +77,7 @@ void lds_land(Wave *w) {
         // Between the two halves of a split barrier an access stays for the release.
         stayed |= !done || (w->barrier_pending && a->number > w->arrived[a->queue]);
         if (!stayed) w->lds_first++;
+        else if (!IS_GFX9(w->launch->arch)) break;  // without loads to LDS the list is in order
     }
     if (w->lds_first == w->lds_accesses) w->lds_first = w->lds_accesses = 0;
 }
