@@ -32,7 +32,6 @@ class PipeModel:
     simds: int
     wave: int
     peak_ghz: float
-    sustained_ghz: float
     vector_cycles: float
     transcendental_cycles: float
     co_issue: float
@@ -74,15 +73,14 @@ def models() -> dict[str, PipeModel]:
 
 
 def _model(arch: str, entry: Any, compute_units: int, wave: int) -> PipeModel:
-    clock, vector, matrix = entry["clock_ghz"], entry["vector"], entry["matrix"]
+    vector, matrix = entry["vector"], entry["matrix"]
     return PipeModel(
         arch,
         entry["model"],
         compute_units,
         4 if arch.startswith("gfx9") else 2,
         wave,
-        clock["peak"],
-        clock["sustained"],
+        entry["peak_ghz"],
         vector["cycles"],
         vector["transcendental"],
         matrix["co_issue"],

@@ -89,7 +89,7 @@ def test_the_second_half_of_a_dual_instruction_is_free():
 def test_without_matrix_work_the_roof_is_the_memory():
     model = pipe_model.models()["gfx942"]
     found = bound(model, launched((STORE, 10), nbytes=4_200_000, cache_lines=100, sectors=200))
-    memory = round(1e-6 * model.sustained_ghz * 1e9 * model.compute_units)
+    memory = round(1e-6 * model.peak_ghz * 1e9 * model.compute_units)
     assert (found.roof, found.roof_cycles, found.share) == ("memory", memory, 1.0)
     assert {pipe.name: pipe.cycles for pipe in found.pipes} == {
         "memory": memory, "L1": 100, "L2 stores": round(200 * 64 / model.l2_store_bytes)

@@ -8,13 +8,14 @@ static MemCount *of(const Wave *w, const Inst *in) { return &w->launch->memory[i
 
 // Global memory ------------------------------------------------------------------------------------
 
-// How many blocks of 2^shift bytes the lanes touch.
-static uint64_t blocks(mask64 m, const uint64_t *at, uint32_t bytes, int shift) {
+// How many blocks of 2^shift bytes the lanes touch, counted from `origin`.
+static uint64_t blocks(mask64 m, const uint64_t *at, uint64_t origin, uint32_t bytes, int shift) {
     uint64_t table[256];
     uint8_t used[256] = {0};
     uint64_t count = 0;
     EACH_ACTIVE(m, i) {
-        for (uint64_t block = at[i] >> shift; block <= (at[i] + bytes - 1) >> shift; block++) {
+        const uint64_t from = at[i] - origin;
+        for (uint64_t block = from >> shift; block <= (from + bytes - 1) >> shift; block++) {
             uint32_t slot = (uint32_t)((block * 0x9e3779b97f4a7c15ull) >> 56);
             while (used[slot] && table[slot] != block) slot = (slot + 1) & 255;
             count += !used[slot];
@@ -25,11 +26,22 @@ static uint64_t blocks(mask64 m, const uint64_t *at, uint32_t bytes, int shift) 
     return count;
 }
 
+// Where the tensor of an address starts within a line of 128 bytes. GPU allocators start tensors at lines, the CPU's do
+// not: lines are counted as if they did.
+static uint64_t line_origin(const Wave *w, uint64_t address) {
+    for (uint32_t i = 0; i < w->launch->range_count; i++) {
+        const Range *r = &w->launch->ranges[i];
+        if (address - r->base < r->size) return r->base & 127;
+    }
+    return 0;
+}
+
 // Lines of 128 bytes are what L1 and L2 of gfx90a, gfx942, gfx950 and RDNA hold and loads fetch. Stores reach L2 in
 // sectors of 64 bytes (rocprofiler-compute, L2-fabric write requests of 64 B): half a line costs half.
 void count_global(Wave *w, const Inst *in, mask64 m, const uint64_t *at, uint32_t bytes) {
     const uint64_t lanes = (uint64_t)__builtin_popcountll(m), total = lanes * bytes;
-    const uint64_t lines = blocks(m, at, bytes, 7), sectors = blocks(m, at, bytes, 6);
+    const uint64_t origin = m ? line_origin(w, at[__builtin_ctzll(m)]) : 0;
+    const uint64_t lines = blocks(m, at, origin, bytes, 7), sectors = blocks(m, at, origin, bytes, 6);
     const uint64_t fewest_lines = (total + 127) / 128, fewest_sectors = (total + 63) / 64;
     MemCount *c = of(w, in);
     add(&c->lanes, lanes);
