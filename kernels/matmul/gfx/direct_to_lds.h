@@ -139,8 +139,8 @@ template <bool A_K, bool B_K> struct DirectPingPong {
         __builtin_amdgcn_sched_barrier(0);
         wave.load_a(here, 0);
         a.load(a_now, step + 1, 1, STEP ^ 1);
-        // The other group's next load goes over b0, which was read first.
-        wait_lds_but<A_K ? 8 : 15>();
+        // The other group's next load goes over b0, which was read first. 15 would be no wait: the counter has 4 bits.
+        wait_lds_but<A_K ? 8 : 14>();
         group_barrier();
         wave.multiply_halves(0, 0);
         group_barrier();

@@ -224,6 +224,22 @@ def test_what_a_compiler_is_known_to_drop_is_counted_and_no_fault(monkeypatch):
     assert fault("gfx1100", "staged_2", 2).kind == "unwaited"
 
 
+@pytest.mark.parametrize(
+    ("comment", "drops"),
+    [
+        ("Linker: LLD 22.0.0 (https://github.com/llvm/llvm-project %s)" % ("f6" * 20), True),  # Triton 3.6.0
+        ("Linker: LLD 23.0.0 (https://github.com/triton-lang/llvm-project %s)" % ("1f" * 20), True),  # 3.7.1
+        ("Linker: LLD 22.1.8", False),
+        (
+            "Linker: AMD LLD 20.0.0git (https://github.com/ROCm/llvm-project %s)" % ("0a" * 20),
+            False,
+        ),
+    ],
+)
+def test_triton_is_known_by_its_linker(comment, drops):
+    assert CodeObject(SUITE.kernel_code("gfx1100", "staged_3").image + comment.encode()).drops_waits is drops
+
+
 # gfx12 orders what came before the signal, not before the wait.
 SPLIT = """
 s_load_dwordx4 s[4:7], s[0:1], 0x0
