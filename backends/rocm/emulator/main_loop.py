@@ -11,36 +11,51 @@ from portable.backends.rocm.emulator.isa.decode import Inst, decode
 
 _MATRIX = re.compile(r"v_(?:mfma|wmma)_(?:scale_)?\w+?_(\d+)x(\d+)x(\d+)_?(?:(\d+)b_)?")
 _TRANSCENDENTAL = re.compile(r"v_(s_)?(exp|log|rcp|rsq|sqrt|sin|cos)(_iflag|_legacy)?_f\d+")
-_LDS = re.compile(r"ds_(read|load|write|store)_?(2(?:addr|st64)?)?\w*?_[bui](\d+)")
+_LDS = re.compile(r"ds_(read|load|write|store)(?:_?(2(?:addr|st64)?))?(?:_stride64|_addtid)?_[a-z]+(\d+)")
 _GLOBAL = ("buffer_", "global_", "flat_")
 
 
 def main_loop(image: bytes, entry: str) -> MainLoop | None:
-    """Of the innermost loops with matrix instructions the one with the most FLOPs; None where there is none:
-    no matrix instruction, or none in a loop. CodeObjectError for what is no code object."""
+    """The counts of a kernel's main loop; None where it has none. CodeObjectError for what is no code
+    object."""
     code = CodeObject(image)
+    found = body(code, entry)
+    return None if found is None else _count(found, code.wave)
+
+
+def body(code: CodeObject, entry: str) -> list[Inst] | None:
+    """Of the innermost loops with matrix instructions the one with the most FLOPs; None where there is none:
+    no matrix instruction, or none in a loop."""
     kernel = code.kernels.get(entry)
     if kernel is None:
         raise CodeObjectError(f"the code object has no kernel {entry!r}")
     instructions = _instructions(code, kernel)
-    if not any(_MATRIX.match(inst.name) for inst in instructions):
-        return None
     index_of = {inst.address: index for index, inst in enumerate(instructions)}
     loops = [
         range(index_of[target], index + 1)
         for index, inst in enumerate(instructions)
         if (target := inst.fields.get("target")) is not None and index_of.get(target, index + 1) <= index
     ]
-    counted = {loop: _count(instructions[loop.start : loop.stop], code.wave) for loop in loops}
-    with_matrix = [loop for loop in loops if counted[loop].matrix]
+    flops = [0]  # of the instructions before each
+    for inst in instructions:
+        flops.append(flops[-1] + _flops(inst.name))
+    work = {loop: done for loop in loops if (done := flops[loop.stop] - flops[loop.start])}
     innermost = [
         loop
-        for loop in with_matrix
-        if not any(
-            other != loop and other.start >= loop.start and other.stop <= loop.stop for other in with_matrix
-        )
+        for loop in work
+        if not any(loop.start <= each.start and each.stop <= loop.stop and each != loop for each in work)
     ]
-    return max((counted[loop] for loop in innermost), key=lambda each: each.flops, default=None)
+    best = max(innermost, key=work.__getitem__, default=None)
+    return None if best is None else instructions[best.start : best.stop]
+
+
+def _flops(name: str) -> int:
+    """Of a matrix instruction; 0 of any other."""
+    shape = _MATRIX.match(name)
+    if shape is None:
+        return 0
+    rows, columns, depth, blocks = (int(each or 1) for each in shape.groups())
+    return 2 * rows * columns * depth * blocks
 
 
 def _instructions(code: CodeObject, kernel: Kernel) -> list[Inst]:
@@ -63,10 +78,9 @@ def _count(instructions: list[Inst], wave: int) -> MainLoop:
     count = dict.fromkeys(MainLoop.__dataclass_fields__, 0)
     for inst in instructions:
         name = inst.name
-        if shape := _MATRIX.match(name):
+        if flops := _flops(name):
             count["matrix"] += 1
-            rows, columns, depth, blocks = (int(each or 1) for each in shape.groups())
-            count["flops"] += 2 * rows * columns * depth * blocks
+            count["flops"] += flops
         elif _TRANSCENDENTAL.fullmatch(name):
             count["transcendental"] += 1
         elif name.startswith("v_"):

@@ -63,6 +63,12 @@ s_cbranch_scc1 .L_loop
     assert found is not None and (found.lds_read_bytes, found.flops) == (2 * 8 * 32, 2 * 16**3)
 
 
+def test_a_transposing_read_counts_what_it_reads():
+    text = ".L_loop:\nds_read_b64_tr_b16 v[4:5], v6\n" + TILE + "\ns_cbranch_scc1 .L_loop"
+    found = main_loop(image("gfx950", Text("transposed", text, 64)), "transposed")
+    assert found is not None and found.lds_read_bytes == 8 * 64
+
+
 def test_no_loop_and_no_matrix_instruction_have_none():
     straight = Text("straight", TILE, 64)
     plain = Text("plain", ".L_again:\nv_add_u32 v0, v0, v0\ns_cbranch_scc1 .L_again", 64)

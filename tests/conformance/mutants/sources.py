@@ -106,6 +106,22 @@ source(
     Edit(PING_PONG, "($to ^ $line % 4 * 16)", "$to"),
 )
 source(
+    *("matmul", "mfma", "gfx942", "ping-pong: reads of b not waited for at the barrier"),
+    Edit(PING_PONG, "wave.load_b(b_tile, 1); wait_lds();", "wave.load_b(b_tile, 1);"),
+)
+source(
+    *("matmul", "mfma", "gfx950", "direct loads: a wait for b0 that is none"),
+    Edit(DIRECT, "wait_lds_but<A_K ? 8 : 14>();", "wait_lds_but<A_K ? 8 : 15>();"),
+)
+source(
+    *("matmul", "mfma", "gfx950", "direct loads: four half tiles in flight, not three"),
+    Edit(
+        DIRECT,
+        "wait_loads<6>(); group_barrier(); wave.multiply_halves(1, 1);",
+        "wait_loads<8>(); group_barrier(); wave.multiply_halves(1, 1);",
+    ),
+)
+source(
     *("matmul", "mfma", "gfx950", "direct loads: fragments of a pair not exchanged"),
     Edit(FRAGMENTS, "A_ALTERNATING ? $line / 4 % 2 : 0", "0"),
 )

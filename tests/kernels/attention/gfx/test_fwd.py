@@ -10,6 +10,7 @@ import torch
 
 import portable
 from portable.backends.rocm import compile as hip
+from portable.backends.rocm.emulator.main_loop import main_loop
 from portable.backends.rocm.metadata import resources
 from portable.kernels.attention.gfx.plan import HEAD_UNIT, forward, forward_tile
 from portable.layout import ceil_div
@@ -190,3 +191,22 @@ def test_a_problem_of_one_step_takes_one_wave(arch):
         launch = launch_of(forward(make_call(M, N, D, arch=arch)))
         assert (launch.kernel.threads == warp) is (waves == 1), (M, N, D)
         assert launch.grid[0] == 2 * 4 or M > 16
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arch", "D", "products", "vector", "transcendental"),
+    [
+        ("gfx942", 128, 64, 3.0, 0.5),  # 32x32x8, or as many of its FLOPs
+        ("gfx950", 128, 32, 3.5, 1.0),  # 32x32x16
+        ("gfx942", 64, 32, 5.0, 1.0),
+        ("gfx950", 64, 16, 5.5, 2.0),
+    ],
+)
+def test_few_instructions_stand_beside_the_products(arch, D, products, vector, transcendental):
+    kernel = launch_of(forward(make_call(4096, 4096, D, arch=arch, causal=True))).kernel
+    loop = main_loop(hip.compile(kernel.source, kernel.defines, arch), kernel.entry)
+    assert loop is not None
+    assert loop.flops == products * 2 * 32 * 32 * (16 if arch == "gfx950" else 8)
+    assert loop.vector <= vector * products and loop.transcendental <= transcendental * products
+    assert loop.lds_read_bytes <= 0.032 * loop.flops

@@ -11,8 +11,8 @@ import torch
 
 import portable
 from portable.backends.rocm import compile as hip
+from portable.backends.rocm.emulator import main_loop
 from portable.backends.rocm.emulator.code_object import CodeObject
-from portable.backends.rocm.emulator.isa.decode import disassemble
 from portable.backends.rocm.emulator.isa.inst import Inst
 from portable.backends.rocm.metadata import resources
 from portable.dispatch import dispatcher
@@ -86,20 +86,6 @@ def test_any_layout_takes_it(layouts):
     assert tile_of(4096, 4096, 4096, layouts=layouts) == (256, 256, 1)
 
 
-def main_loop(image: bytes, arch: str) -> list[Inst]:
-    """The shortest loop with matrix instructions."""
-    code = CodeObject(image)
-    start, end = (address - code.base for address in code.text)
-    listing = disassemble(bytes(code.memory[start:end]), code.text[0], arch)
-    loops = []
-    for branch in listing:
-        target = branch.fields.get("target", branch.address)
-        body = [each for each in listing if target <= each.address <= branch.address]
-        if branch.name.startswith("s_cbranch") and any("mfma" in each.name for each in body):
-            loops.append(body)
-    return min(loops, key=len)
-
-
 def waits_for_memory(loop: list[Inst]) -> list[int]:
     """How many of its accesses each `s_waitcnt vmcnt` leaves outstanding."""
     waits = [each.fields["simm16"] & 0xFFFF for each in loop if each.name == "s_waitcnt"]
@@ -126,7 +112,8 @@ def test_the_loop_has_nothing_beside_the_products(arch, layouts, products, reads
     made = resources(image)[kernel.entry]
     assert made["vgpr_spills"] == made["sgpr_spills"] == made["scratch"] == 0
     assert made["vgprs"] <= 256  # two waves a SIMD
-    loop = main_loop(image, arch)
+    loop = main_loop.body(CodeObject(image), kernel.entry)
+    assert loop is not None
     found = Counter(each.name for each in loop)
     assert sum(count for name, count in found.items() if "mfma" in name) == products
     assert {name: count for name, count in found.items() if name.startswith("ds_read")} == reads
