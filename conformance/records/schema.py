@@ -19,6 +19,8 @@ Kinds = type | tuple[type, ...]
 NONE = type(None)
 NUMBER = (float, int)
 
+NOT_FINITE = ("inf", "-inf", "nan")  # JSON has no such numbers
+
 HEADER_FIELDS: dict[str, Kinds] = {
     "device": str,
     "vendor": str,
@@ -95,6 +97,9 @@ def validate(record: Any) -> None:
             _fields(each, fields, f"{place}[{index}]")
     for index, result in enumerate(record["results"]):
         _fields(result, {k: v for k, v in OPTIONAL_FIELDS.items() if k in result}, f"results[{index}]")
+        for name in ("worst", "max_abs", "ulp"):
+            if isinstance(value := result.get(name), str) and value not in NOT_FINITE:
+                raise RecordError(f"results[{index}].{name}: {value!r} is no number")
         if result["state"] not in STATES:
             raise RecordError(f"results[{index}].state: {result['state']!r} is no state")
         unknown = result.keys() - RESULT_FIELDS.keys() - OPTIONAL_FIELDS.keys()

@@ -248,6 +248,7 @@ def test_a_failed_write_leaves_the_old_file(made, tmp_path, monkeypatch):
         (lambda r: r["results"][0].pop("state"), "results[0].state"),
         (lambda r: r["results"][0].update(state="Passed"), "results[0].state: 'Passed' is no state"),
         (lambda r: r["results"][2].update(exact="yes"), "results[2].exact"),
+        (lambda r: r["results"][2].update(worst="Pass 9"), "results[2].worst: 'Pass 9' is no number"),
         (lambda r: r["results"][2].update(mood="good"), "results[2].mood: unknown field"),
         (lambda r: r["results"].append(3), "results[13]: expected an object"),
         (lambda r: r.update(timings={}), "timings"),
