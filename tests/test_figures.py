@@ -125,7 +125,7 @@ def test_the_core_tier_of_attention_conforms_on_emulated_gfx942():
 
 
 def test_an_h200_and_emulated_gpus_agree():
-    """But for the sign of zeros that Triton 3.6 and 3.7 lose on AMD, in float16 products (docs/emulated.md)."""
+    """But for zeros whose sign Triton 3.6 and 3.7 lose on AMD, in float16 products (docs/emulated.md)."""
     for arch, differ in (("gfx90a", 15), ("gfx942", 15), ("gfx950", 13), ("gfx1100", 17), ("gfx1201", 17)):
         other = record.read(ROOT / f"conformance/results/emulated-{arch}/core.json")
         found = compare.agreements(RECORD, other)
