@@ -295,7 +295,7 @@ def test_the_table_says_what_is_uncertain(spent, small):
     entries[1] |= {"bytes_per_s": 2e9, "flop_per_s": 3e9, "of_roof": 0.0004}
     head, rows, notes = bench.table(entries, roof)
     assert dict(zip(head, rows[1], strict=True))["x torch"] == "-" and "-" in rows[1]
-    assert rows[1][3:6] == ["2.00e-03", "3.00e-03", "4.00e-04"], "small is not 0"
+    assert rows[1][3:6] == ["0.002", "0.003", "4.00e-04"], "small is not 0"
     assert any("clock" in note and "unknown" in note for note in notes)
     assert "no baseline quack: ImportError: no cutlass (softmax/bfloat16/N=64,lead=3)" in notes
     assert any(note.startswith("not captured into a graph") for note in notes)

@@ -147,8 +147,8 @@ def shifted(x, target):
         EMBEDDING,
         "import torch\n\n"
         "def embedding(table, index, hidden, level):\n"
-        "    assert (index.dtype, hidden.dtype, level.dtype) == (torch.int32, torch.bool, torch.int8)\n"
-        "    y = torch.where(hidden[:, None], 0.0, table[index.long()])\n"
+        "    assert (index.dtype, hidden.dtype, level.dtype) == (torch.int64, torch.bool, torch.int8)\n"
+        "    y = torch.where(hidden[:, None], 0.0, table[index])\n"
         "    return y, torch.bincount(index, minlength=len(table)), ~hidden, level * 2\n",
         """
 import torch
