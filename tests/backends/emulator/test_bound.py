@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -12,6 +14,7 @@ from portable.backends.rocm import pipe_model
 from portable.backends.rocm.emulator import abi
 from portable.backends.rocm.emulator.bound import Launched, bound
 from portable.commands import cli
+from portable.runtime import detect
 
 MFMA = ("v_mfma_f32_32x32x8_bf16", "matrix", 16384)
 WMMA = ("v_wmma_f32_16x16x16_bf16", "matrix", 8192)
@@ -43,6 +46,14 @@ def cycles(arch: str, *args: Any, **kwargs: Any) -> dict[str, int]:
     return {
         pipe.name: pipe.cycles for pipe in bound(pipe_model.models()[arch], launched(*args, **kwargs)).pipes
     }
+
+
+@pytest.fixture
+def own_device():
+    """The command makes its device the process's, by variables that other programs get too."""
+    with mock.patch.dict(os.environ):
+        yield
+    detect.reset()
 
 
 def test_four_simds_share_the_work_and_the_busiest_pipe_sets_the_bound():
@@ -97,7 +108,7 @@ def test_without_matrix_work_the_roof_is_the_memory():
 
 
 @pytest.mark.slow
-def test_trace_prints_the_bound_and_the_same_as_json(monkeypatch, capsys):
+def test_trace_prints_the_bound_and_the_same_as_json(own_device, capsys):
     call = [
         "trace",
         "matmul",
