@@ -25,9 +25,9 @@ SAME = (
 AGAIN = frozenset({"NotRun", "XPass", *KNOWN})
 """States in which a resumed run does not take a result over."""
 ALONE = frozenset({"beyond_2_31", "large_result"})
+"""Behaviours that want the device's memory for themselves."""
 LONG = 1 << 15
 """A case with an axis or a leading dimension as long takes minutes on an emulated GPU."""
-"""Behaviours that want the device's memory for themselves."""
 
 
 @dataclass

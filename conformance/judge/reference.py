@@ -364,7 +364,7 @@ def _call(function: Callable[..., Any], case: Case, spec: Spec, wide: Mapping[st
     axis = arguments[axis_name] if axis_name is not None else -1
     for name, tensor in wide.items():
         if tensor is not None and spec.inputs[name].below is not None:
-            tensor = tensor.long()  # torch indexes by no int16, and takes uint8 for a mask
+            tensor = widened(tensor, index=True)
         moves = axis_name is not None and spec.inputs[name].leading
         arguments[name] = tensor.movedim(axis, -1) if tensor is not None and moves else tensor
     if axis_name is not None:

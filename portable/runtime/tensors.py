@@ -26,9 +26,11 @@ def random_tensor(
     return numbers.to(torch.uint8).view(kind.storage) if kind.kind == "packed" else numbers.to(kind.storage)
 
 
-def widened(tensor: torch.Tensor) -> torch.Tensor:
-    """What the reference gets of an input: floating point numbers in float64, integers and bools as they are,
-    packed types as bytes."""
+def widened(tensor: torch.Tensor, index: bool = False) -> torch.Tensor:
+    """What the reference gets of an input: floating point numbers in float64, an `index` as int64, other
+    integers and bools as they are, packed types as bytes."""
+    if index:
+        return tensor.long()  # torch indexes by no int16, and takes uint8 for a mask
     kind = dtypes.of(tensor.dtype)
     if kind.kind == "packed":
         return tensor.view(torch.uint8)

@@ -22,8 +22,12 @@ def rounded(function: Callable[..., Any], entry: RoundedReference) -> Callable[.
 
     names = tuple(inspect.signature(function).parameters)
 
-    def widened(tensor: Any) -> Any:
-        if tensor is None or not tensor.is_floating_point():
+    def widened(name: str, tensor: Any) -> Any:
+        if tensor is None:
+            return None
+        if name in entry.indices:
+            return tensor.long()
+        if not tensor.is_floating_point():
             return tensor
         return tensor if tensor.dtype == torch.float64 else tensor.to(torch.float32)
 
@@ -38,9 +42,7 @@ def rounded(function: Callable[..., Any], entry: RoundedReference) -> Callable[.
         arguments = {**dict(zip(names, ordered, strict=False)), **named}
         given = {name: arguments.get(name) for name in entry.inputs}
         kinds = output_types(tuple([None if each is None else each.dtype for each in given.values()]))
-        arguments |= {name: widened(tensor) for name, tensor in given.items()}
-        indices = {name: given[name] for name in entry.indices}
-        arguments |= {name: index.long() for name, index in indices.items() if index is not None}
+        arguments |= {name: widened(name, tensor) for name, tensor in given.items()}
         result = function(**arguments)
         if isinstance(result, Mapping):
             result = [result[name] for name, _, _ in entry.outputs]

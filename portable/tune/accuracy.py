@@ -38,11 +38,10 @@ class Judge:
 
     def _refer(self, tensors: Mapping[str, Any]) -> None:
         spec = self._problem.spec
-        wide = {name: None if each is None else widened(each) for name, each in tensors.items()}
-        for name, field in spec.inputs.items():
-            index = wide.get(name)
-            if field.below is not None and index is not None:
-                wide[name] = index.long()
+        wide = {
+            name: None if each is None else widened(each, spec.inputs[name].below is not None)
+            for name, each in tensors.items()
+        }
         given = dict(zip(spec.params, self._problem.values(), strict=True))
         scales = spec.reference.error_scale
         self._refs = _named(spec, _call(registry.load_entry(spec.reference.entry), {**wide, **given}))

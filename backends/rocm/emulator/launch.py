@@ -66,10 +66,14 @@ class LinkedProgram:
             self.program.index_of or b"\0\0\0\0"
         )
         self.source_lines = SourceLines(code.image)
+        self._sources: dict[int, str | None] = {}
 
     def source(self, index: int) -> str | None:
-        inst = self.program.instruction(index)
-        return None if inst is None else self.source_lines.at(inst.address)
+        """The source line of an instruction; each is looked up once, as every counted launch asks for all."""
+        if index not in self._sources:
+            inst = self.program.instruction(index)
+            self._sources[index] = None if inst is None else self.source_lines.at(inst.address)
+        return self._sources[index]
 
     def inline_chain(self, index: int) -> tuple[str, ...]:
         """The source line, and those of the calls it was inlined through; empty if there is none."""

@@ -164,17 +164,6 @@ template <bool A_K, bool B_K> struct DirectPingPong {
         group_barrier();
     }
 
-    DEVICE void final_products(const char* here) {
-        wave.load_b(here, 0);
-        wave.load_a(here, 0);
-        wave.load_b(here, 1);
-        wave.multiply_halves(0, 0);
-        wave.multiply_halves(0, 1);
-        wave.load_a(here, 1);
-        wave.multiply_halves(1, 0);
-        wave.multiply_halves(1, 1);
-    }
-
     DEVICE void multiply(int K) {
         const int last = (K - 1) / (2 * TILE_K) * 2;  // the first step of the last pair
         const bool second_group = Wave::wave() >= 4;
@@ -215,8 +204,10 @@ template <bool A_K, bool B_K> struct DirectPingPong {
             group_barrier();
         }
         group_barrier();
-        final_products(lds);
-        final_products(lds + STAGE);
+        for (const char* stage = lds; stage <= lds + STAGE; stage += STAGE) {
+            wave.load_b(stage, 0);
+            wave.multiply_last(stage, stage);
+        }
     }
 
     static DEVICE void run(const Matrix& a, const Matrix& b, const Output& c, int K, TileCorner corner, char* lds) {
