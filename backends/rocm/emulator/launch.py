@@ -49,6 +49,14 @@ class Buffer:
     nbytes: int
     writable: bool = True
 
+    @classmethod
+    def of(cls, name: str, tensor: Any, writable: bool = True) -> Buffer:
+        """The memory of a CPU tensor, from its first element to its last."""
+        if tensor.numel() == 0:
+            return cls(name, tensor.data_ptr(), 0, writable)
+        span = 1 + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+        return cls(name, tensor.data_ptr(), span * tensor.element_size(), writable)
+
 
 class LinkedProgram:
     """A translated code object with handler addresses filled in, and its loaded memory; both at fixed host

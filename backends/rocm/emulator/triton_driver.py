@@ -274,10 +274,8 @@ class Launcher:
         if tensor.device.type != "cpu":
             where = f"argument {name!r} is on {tensor.device}"
             raise LaunchError(self._name, f"{where}; an emulated GPU takes CPU tensors")
-        if tensor.numel() == 0:
-            return tensor.data_ptr(), 0
-        span = 1 + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
-        return tensor.data_ptr(), span * tensor.element_size()
+        buffer = Buffer.of(name, tensor)
+        return buffer.address, buffer.nbytes
 
 
 def _append(data: bytearray, value: bytes) -> None:

@@ -460,6 +460,12 @@ for kind, size in STORES.items():
             + resource(arch)
             + f"v_mul_u32_u24 v3, {step}, v0\nbuffer_store_{kind} {target(size)}, v3, s[12:15], 0 offen\n", 1,
             lambda data, lane, z=size, t=step: buffer_store(data, lane, z, t), (f"buffer_store_{kind}",))
+for arch in GFX9:
+    # Stride 512, cache swizzle, swizzle enable and index stride 8 without an index: HipKittens' descriptors.
+    case("buffer_swizzled_without_index", (arch,),
+        MARKED + resource(arch) + "s_or_b32 s13, s13, 0xc2000000\ns_mov_b32 s15, 0x110000\n"
+        "buffer_load_dword v40, v1, s[12:15], 0 offen\n", 1,
+        lambda data, lane: [word(data, 4 * lane)], ())
 for arch in ARCHS:
     # An offset of 2^31 is how masked lanes are sent outside.
     case("buffer_masked", (arch,),

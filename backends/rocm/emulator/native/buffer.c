@@ -83,7 +83,9 @@ int buffer_access(Wave *w, const Inst *in, mask64 m, int bytes, bool together, B
     b->start = (word[0] | (uint64_t)(word[1] & 0xffff) << 32) + soffset;
     b->element = gfx9 ? 2u << (word[3] >> 19 & 3) : 2u << swizzle;
     b->index_stride = 8u << (word[3] >> 21 & 3);
-    b->scattered = swizzle && b->stride;
+    // gfx9 scatters only what has an index: with swizzle and stride but without an index, HipKittens' kernels (gfx942,
+    // gfx950; tested by their authors on both) address plain bytes. AMD's own simulator checks ranges alike.
+    b->scattered = swizzle && b->stride && (!gfx9 || idxen || addtid);
     b->scratch = false;
     b->payload = !gfx9;
     if (gfx9) {
