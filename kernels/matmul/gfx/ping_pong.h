@@ -34,49 +34,48 @@ struct Buffer {
     DEVICE Buffer(const T* data, int64_t bytes)
         : resource(__builtin_amdgcn_make_buffer_rsrc(const_cast<T*>(data), 0, static_cast<int>(bytes), 0x00020000)) {}
 
-    // From byte `lane` + `wave`, of which the second is the same for all lanes.
-    template <int BYTES> DEVICE words<BYTES> load(int lane, int wave) const {
-        if constexpr (BYTES == 16) {
-            return __builtin_bit_cast(words<16>, __builtin_amdgcn_raw_buffer_load_b128(resource, lane, wave, 0));
-        } else {
-            return __builtin_bit_cast(words<8>, __builtin_amdgcn_raw_buffer_load_b64(resource, lane, wave, 0));
-        }
+    // 16 bytes from byte `lane` + `wave`, of which the second is the same for all lanes.
+    DEVICE words<16> load(int lane, int wave) const {
+        return __builtin_bit_cast(words<16>, __builtin_amdgcn_raw_buffer_load_b128(resource, lane, wave, 0));
     }
 };
 
+typedef uint16_t short_word __attribute__((may_alias));
 constexpr int BEYOND = static_cast<int>(0x80000000u);  // an offset outside every Buffer: plan.py bounds them
 
-// One operand's tile of LINES x TILE_K: from memory to registers (`load`), from there to LDS (`store`). Lines and k
-// beyond the matrix are zero.
+// One operand's tile of LINES x TILE_K, in two halves: from memory to registers (`load`), from there to LDS (`store`).
+// Lines and k beyond the matrix are zero.
+//
+// K_MAJOR: memory runs along k, chunks are copied as they are. Else it runs along the lines, and a tile is transposed by
+// where its elements are stored: each of the 8 lines of a chunk by an instruction of 2 bytes a lane. That takes LDS two
+// thirds longer than words of two k, which take the vector pipe 16 permutations in 128 matrix instructions. Loads and
+// reads cannot transpose: gfx90a and gfx942 clear the other half of a register that they load 2 bytes into.
 template <int LINES, bool K_MAJOR> struct StagedTile {
     static constexpr int LINE_BYTES = TILE_K * 2;
-    static constexpr int CHUNKS = LINE_BYTES / 16;
-    // K_MAJOR: chunks of every THREADS / CHUNKS-th line. Else: a block of SIDE lines x 4 k, transposed on its way.
-    static constexpr int SIDE = LINES * TILE_K / THREADS / 4;
-    static constexpr int COUNT = K_MAJOR ? LINES * CHUNKS / THREADS : 4;  // loads of a thread
-    static constexpr int BYTES = K_MAJOR ? 16 : SIDE * 2;
-    static_assert(SIDE * 4 * THREADS == LINES * TILE_K && (SIDE == 4 || SIDE == 8), "all threads copy as much");
+    static constexpr int HALF = LINES / 2;
+    static constexpr int COUNT = HALF * LINE_BYTES / 16 / THREADS;    // loads of a thread, for a half
+    static constexpr int APART = K_MAJOR ? THREADS * 16 / LINE_BYTES : 64;  // lines between them
+    static_assert(COUNT * THREADS * 16 == HALF * LINE_BYTES, "all threads copy as much");
 
     Buffer memory;
     int from;     // this lane's first byte of step 0
-    int apart;    // bytes between a lane's loads
+    int along;    // bytes between lines
     int advance;  // bytes between steps
     int to;       // this lane's first byte in LDS
-    words<BYTES> held[COUNT];
+    words<16> held[2][COUNT];
 
-    // Blocks lie as in TileCopy: 16 lanes, which write LDS together, cover 8 blocks of k of two lines whose swizzles
-    // differ in the highest bit, where line & 8 does.
+    // Not K_MAJOR: 32 lanes, which write LDS together, have 4 words of two chunks of k in lines whose swizzles differ;
+    // a wave reads 128 bytes of 8 rows of k.
     static DEVICE int line() {
         const int t = thread_x();
-        if (K_MAJOR) {
-            return t / CHUNKS;
-        }
-        constexpr int LOW = 8 / SIDE;  // blocks within 8 lines
-        return (t % 2 * LOW + t / 16 % LOW) * SIDE + t / (16 * LOW) % (LINES / 16) * 16;
+        return K_MAJOR ? t * 16 / LINE_BYTES : t % 2 * 8 + t / 16 % 4 * 16;
     }
     static DEVICE int k() {
         const int t = thread_x();
-        return K_MAJOR ? t % CHUNKS * 8 : (t / 2 % 8 + t / (16 * LINES / 2 / SIDE) * 8) * 4;
+        if (K_MAJOR) {
+            return t % (LINE_BYTES / 16) * 8;
+        }
+        return t / 2 % 8 * 2 + t / 64 % 2 + t / 128 * 16;
     }
 
     static DEVICE Buffer buffer(const Matrix& matrix, int first, int K) {
@@ -90,8 +89,8 @@ template <int LINES, bool K_MAJOR> struct StagedTile {
     DEVICE StagedTile(const Matrix& matrix, int first, int K)
         : memory(buffer(matrix, first, K)) {
         const int leading = static_cast<int>(matrix.leading) * 2;
-        from = K_MAJOR ? line() * leading + k() * 2 : k() * leading + line() * 2;
-        apart = K_MAJOR ? THREADS / CHUNKS * leading : leading;
+        along = K_MAJOR ? leading : 2;
+        from = line() * along + k() * (K_MAJOR ? 2 : leading);
         advance = K_MAJOR ? LINE_BYTES : TILE_K * leading;
         to = line() * LINE_BYTES + swizzled<LINE_BYTES>(line(), k() / CHUNK) * 16 + k() % CHUNK * 2;
     }
@@ -105,29 +104,34 @@ template <int LINES, bool K_MAJOR> struct StagedTile {
 
     DEVICE void load(int step) {
 #pragma unroll
-        for (int i = 0; i < COUNT; ++i) {
-            held[i] = memory.template load<BYTES>(from, step * advance + i * apart);
+        for (int i = 0; i < 2 * COUNT; ++i) {
+            held[i / COUNT][i % COUNT] =
+                memory.load(from, step * advance + (i / COUNT * HALF + i % COUNT * APART) * along);
+        }
+    }
+
+    DEVICE void store(char* lds, int half) const {
+        lds += half * HALF * LINE_BYTES;
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i, lds += APART * LINE_BYTES) {
+            const words<16> chunk = held[half][i];
+            if constexpr (K_MAJOR) {
+                store_words<16>(lds + to, chunk);
+            } else {
+#pragma unroll
+                for (int line = 0; line < 8; ++line) {
+                    // The swizzles of a chunk's lines differ by line & 3 alone.
+                    const uint32_t pair = chunk.w[line / 2];
+                    *reinterpret_cast<short_word*>(lds + (to ^ line % 4 * 16) + line * LINE_BYTES) =
+                        static_cast<short_word>(line % 2 == 0 ? pair : pair >> 16);
+                }
+            }
         }
     }
 
     DEVICE void store(char* lds) const {
-        if constexpr (K_MAJOR) {
-#pragma unroll
-            for (int i = 0; i < COUNT; ++i) {
-                store_words<16>(lds + to + i * (THREADS / CHUNKS * LINE_BYTES), held[i]);
-            }
-        } else {
-#pragma unroll
-            for (int line = 0; line < SIDE; ++line) {
-                // Two lines share words: the lower halves, or the upper, of two k.
-                const uint32_t halves = line % 2 == 0 ? 0x05040100u : 0x07060302u;
-                const words<8> column = {
-                    {__builtin_amdgcn_perm(held[1].w[line / 2], held[0].w[line / 2], halves),
-                     __builtin_amdgcn_perm(held[3].w[line / 2], held[2].w[line / 2], halves)}};
-                // The swizzles of a block's lines differ by line & 3 alone.
-                store_words<8>(lds + (to ^ line % 4 * 16) + line * LINE_BYTES, column);
-            }
-        }
+        store(lds, 0);
+        store(lds, 1);
     }
 };
 
@@ -254,13 +258,14 @@ template <bool A_K, bool B_K> struct PingPong {
                 group_barrier();
 
                 wave.load_a(a_tile, 1);
-                next_b.store(b_tile);
+                next_b.store(b_tile, 0);
                 wait_lds();
                 group_barrier();
                 wave.multiply_halves(1, 0);
                 group_barrier();
 
                 wave.load_b(b_tile, 0);
+                next_b.store(b_tile, 1);
                 next_a.store(a_tile);
                 wait_lds();
                 group_barrier();

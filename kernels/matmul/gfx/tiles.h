@@ -34,7 +34,7 @@ template <int LINE_BYTES> DEVICE int swizzled(int line, int chunk) {
     constexpr int CHUNKS = LINE_BYTES / 16;
     static_assert(CHUNKS == 4 || CHUNKS == 8, "the permutation covers 64- and 128-byte lines");
 #if defined(__GFX9__)
-    const int key = ((line & 3) | (line >> 1 & 4)) >> (CHUNKS == 8 ? 0 : 1);
+    const int key = CHUNKS == 8 ? (line & 3) ^ (line >> 3 & 2) | (line >> 1 & 4) : ((line & 3) | (line >> 1 & 4)) >> 1;
 #else
     const int key = (CHUNKS == 8 ? line : line >> 1) ^ line >> 3;
 #endif

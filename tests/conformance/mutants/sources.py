@@ -106,6 +106,10 @@ source(
     Edit(PING_PONG, "($to ^ $line % 4 * 16)", "$to"),
 )
 source(
+    *("matmul", "mfma", "gfx942", "ping-pong: a line stored in its neighbour's place too"),
+    Edit(PING_PONG, "$line % 2 == 0 ? $pair : $pair >> 16", "$pair"),
+)
+source(
     *("matmul", "mfma", "gfx942", "ping-pong: reads of b not waited for at the barrier"),
     Edit(PING_PONG, "wave.load_b(b_tile, 1); wait_lds();", "wave.load_b(b_tile, 1);"),
 )

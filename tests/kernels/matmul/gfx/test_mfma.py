@@ -99,8 +99,10 @@ def waits_for_memory(loop: list[Inst]) -> list[int]:
     [
         ("gfx90a", "nt", 128, {"ds_read_b128": 24}, {}),
         ("gfx942", "nt", 128, {"ds_read_b128": 24}, {}),
-        ("gfx942", "nn", 128, {"ds_read_b128": 24}, {"v_perm_b32": 16}),
-        ("gfx942", "tt", 128, {"ds_read_b128": 24}, {"v_perm_b32": 16}),
+        ("gfx942", "nn", 128, {"ds_read_b128": 24}, {}),
+        ("gfx90a", "nn", 128, {"ds_read_b128": 24}, {}),
+        ("gfx942", "tt", 128, {"ds_read_b128": 24}, {}),
+        ("gfx942", "tn", 128, {"ds_read_b128": 24}, {}),
         ("gfx950", "nt", 128, {"ds_read_b128": 48}, {}),
         ("gfx950", "nn", 128, {"ds_read_b128": 32, "ds_read_b64_tr_b16": 32}, {}),
         ("gfx950", "tn", 128, {"ds_read_b64_tr_b16": 96}, {}),
