@@ -131,6 +131,27 @@ class Trace:
     bound: Bound | None = None
 
 
+@dataclass(frozen=True)
+class Modelled:
+    """A launch's time by a model of the GPU: `cycles` at `ghz`, the clock under this load, are its `seconds`
+    but for the start of the kernel; the shares of its cycles in which the matrix and the vector pipes were busy; what the waves' time went to, by name, as
+    shares ("issue": instructions; the others are waits). `workgroups` were launched, `recorded` of them
+    executed, `resident` run on a compute unit at once. `accuracy` says how far the model is off."""
+
+    kernel: str
+    grid: tuple[int, int, int]
+    seconds: float
+    cycles: float
+    ghz: float
+    matrix_share: float
+    vector_share: float
+    workgroups: int
+    recorded: int
+    resident: int
+    waves: Mapping[str, float]
+    accuracy: str
+
+
 class Backend(ABC):
     """One vendor. Instances are made once per process; every method may be called from any thread."""
 
@@ -243,6 +264,11 @@ class Backend(ABC):
         """A block whose launches are counted; the list fills as they end. Raises BackendError where the
         device counts nothing."""
         raise BackendError(f"The {self.name} backend counts nothing; an emulated GPU does")
+
+    def model(self) -> AbstractContextManager[list[Modelled]]:
+        """A block whose launches are not run but timed by a model; the list fills as they are made. What they
+        would write is left as it was, in part. Raises BackendError where the device has no such model."""
+        raise BackendError(f"The {self.name} backend models no times; an emulated GPU does")
 
     def triton(self) -> AbstractContextManager[Any]:
         """A block in which anybody's Triton kernel, launched as `kernel[grid](...)`, runs on this device."""

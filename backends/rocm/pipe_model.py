@@ -20,6 +20,27 @@ _FP8_FORMATS = (0, 1)  # cbsz and blgp of f8f6f4: e4m3, e5m2; 2 to 4 are fp6 and
 
 
 @dataclass(frozen=True)
+class TimingModel:
+    """What the model of times adds: latencies in cycles (`memory_ns` in nanoseconds), queues, caches of a
+    compute unit, and the clock under load (emulator/timing.py). `accuracy` is a sentence for people."""
+
+    xcds: int
+    lds_latency: float
+    lds_queue: int
+    l1_lines: int
+    l1_latency: float
+    l1_line_cycles: float
+    in_flight_bytes: float
+    l2_bytes: float
+    l2_latency: float
+    memory_ns: float
+    idle_power: float
+    matrix_power: float
+    vector_power: float
+    accuracy: str
+
+
+@dataclass(frozen=True)
 class PipeModel:
     """One architecture. Cycles are a SIMD's for one wave instruction; `vector_cycles` of a wave of the native
     size. `flops_per_cycle`, `l1_bytes` and `l2_store_bytes` are a compute unit's in a cycle. `co_issue` is
@@ -40,6 +61,7 @@ class PipeModel:
     l1_bytes: float
     l2_store_bytes: float
     memory_bytes_per_s: float
+    timing: TimingModel
 
     def matrix(self, name: str, flops: int, formats: tuple[int, int] = (0, 0)) -> tuple[float, float]:
         """(cycles, cycles at the peak rate of its type) of a matrix instruction on its SIMD. `formats` are
@@ -89,4 +111,31 @@ def _model(arch: str, entry: Any, compute_units: int, wave: int) -> PipeModel:
         entry["l1"]["bytes_per_cycle"],
         entry["l2"]["store_bytes_per_cycle"],
         entry["memory"]["terabytes_per_s"] * 1e12,
+        _timing(entry["timing"]),
     )
+
+
+def _timing(entry: Any) -> TimingModel:
+    l1, l2, power = entry["l1"], entry["l2"], entry["power"]
+    return TimingModel(
+        entry["xcds"],
+        entry["lds"]["latency"],
+        entry["lds"]["queue"],
+        l1["lines"],
+        l1["latency"],
+        l1["line_cycles"],
+        l1["in_flight_bytes"],
+        l2["bytes_per_cycle"],
+        l2["latency"],
+        entry["memory_ns"],
+        power["idle"],
+        power["matrix"],
+        power["vector"],
+        _accuracy(entry.get("published")),
+    )
+
+
+def _accuracy(published: Any) -> str:
+    if published is None:
+        return "not compared with any published time"
+    return f"+-{published['error']:.0%} over {published['times']} published times of {published['kernels']} kernels"

@@ -8,7 +8,7 @@ from typing import Any
 
 from portable.errors import CompileError
 
-ABI = 3
+ABI = 4
 
 # Inst, a decoded instruction: step, fn, address, flags, imm, aux[4], op, sources, results, length, pad[3],
 # then 2 + 5 operands of kind, mods, sel, type, index, pad, value, then the flight.h part.
@@ -91,6 +91,51 @@ class MemCount(ctypes.Structure):
 _U32, _U64 = ctypes.c_uint32, ctypes.c_uint64
 
 
+class Recording(ctypes.Structure):
+    """A workgroup's executed instructions, for the timing model."""
+
+    _fields_ = (
+        ("events", ctypes.c_void_p),
+        ("count", _U64),
+        ("capacity", _U64),
+        ("cache_lines", _U32),
+        ("full", _U32),
+        ("cache", ctypes.c_void_p),
+    )
+
+
+TIMED = (
+    *("free", "vector", "matrix", "both", "LDS", "memory", "scalar load", "wait", "nop", "priority", "delay"),
+    *("barrier", "signal", "barrier wait"),
+)  # fmt: skip
+STALLS = (
+    *("vector pipe", "matrix pipe", "LDS queue", "memory queue", "memory", "LDS", "scalar loads", "barriers"),
+    "dependencies",
+)  # fmt: skip
+COST = struct.Struct("<BBBxHH")
+"""Of an instruction: kind (TIMED), whether transcendental, whether it stores, cycles, issue cycles."""
+
+
+class Timing(ctypes.Structure):
+    _fields_ = (
+        ("program", ctypes.c_void_p),
+        ("cost", ctypes.c_char_p),
+        ("groups", ctypes.POINTER(ctypes.c_void_p)),
+        *((name, _U32) for name in ("arch", "instructions", "group_count", "resident")),
+        *((name, _U32) for name in ("simds", "lds_queue", "memory_queue", "matrix_blocks_vector")),
+        *(
+            (name, ctypes.c_double)
+            for name in (
+                *("lds_scale", "lds_latency", "line_cycles", "l1_latency", "l2_latency", "store_latency"),
+                *("scalar_latency", "l2_bytes", "store_bytes", "in_flight_bytes", "barrier", "group_start"),
+                *("wave_start", "vector_latency", "transcendental_latency"),
+                *("cycles", "matrix_cycles", "vector_cycles", "loaded_bytes", "wave_cycles", "issue_cycles"),
+            )
+        ),
+        ("stall", ctypes.c_double * len(STALLS)),
+    )
+
+
 class Launch(ctypes.Structure):
     _fields_ = (
         *((name, _U32) for name in ("abi", "arch", "wave_size", "instructions")),
@@ -111,7 +156,9 @@ class Launch(ctypes.Structure):
         ("budget", _U64),
         ("executed", ctypes.POINTER(_U64)),
         ("memory", ctypes.POINTER(MemCount)),
+        ("recording", ctypes.POINTER(Recording)),
         ("next_group", _U32),
+        ("end_group", _U32),
         ("stop", _U32),
         ("fault_taken", _U32),
         ("drops_waits", _U32),
@@ -129,6 +176,9 @@ def check(handle: Any) -> None:
         ctypes.sizeof(Range),
         ctypes.sizeof(Fault),
         ctypes.sizeof(MemCount),
+        ctypes.sizeof(Recording),
+        ctypes.sizeof(Timing),
+        COST.size,
     ]
     found = [handle.emulator_size(which) for which in range(len(sizes))]
     if handle.emulator_abi() != ABI or found != sizes:

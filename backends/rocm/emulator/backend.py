@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from portable.backend import Backend, CodeObject, Detection, Machine, Trace
+from portable.backend import Backend, CodeObject, Detection, Machine, Modelled, Trace
 from portable.backends.rocm.backend import TARGETS, RocmBackend
 from portable.backends.rocm.emulator import native_build
 from portable.errors import listed
@@ -98,6 +98,9 @@ class EmulatedRocmBackend(RocmBackend):
 
     def trace(self) -> AbstractContextManager[list[Trace]]:
         return self.runtime().trace()
+
+    def model(self) -> AbstractContextManager[list[Modelled]]:
+        return self.runtime().model()
 
     count = Backend.count
     current = staticmethod(Backend.current)

@@ -148,6 +148,18 @@ class Kernel:
         LDS, spread over the SIMDs that share it. LDS is counted in the granules of the guide
         (GRANULATED_LDS_SIZE), which clang's own report leaves out, so that it can say one more.
         """
+        by_registers, groups, simds = self._resident(shared, threads)
+        waves = max(1, -(-(threads or self.max_threads) // self.wave))
+        return min(by_registers, -(-groups * waves // simds))
+
+    def workgroups(self, shared: int = 0, threads: int | None = None) -> int:
+        """Workgroups that a compute unit (a WGP, where two of RDNA's join) holds at once; as `occupancy`."""
+        by_registers, groups, simds = self._resident(shared, threads)
+        waves = max(1, -(-(threads or self.max_threads) // self.wave))
+        return min(groups, by_registers * simds // waves)
+
+    def _resident(self, shared: int, threads: int | None) -> tuple[int, int, int]:
+        """(waves of a SIMD by registers, workgroups by LDS and wave slots, SIMDs that share them)."""
         arch = self.code._arch
         narrower = self.wave // arch.wave  # wave64 where wave32 is native takes double registers
         granule, total = arch.vgpr_granule // narrower, arch.vgprs // narrower
@@ -163,10 +175,10 @@ class Kernel:
             groups = min(groups, 32 if self.wgp_mode else 16)
         lds = self.lds + shared
         if lds > arch.lds:
-            return 0
-        if lds:
+            groups = 0
+        elif lds:
             groups = min(groups, pool // _whole(lds, arch.lds_granule))
-        return min(by_registers, arch.most_waves, -(-groups * waves // simds))
+        return min(by_registers, arch.most_waves), groups, simds
 
 
 @dataclass(frozen=True)

@@ -132,75 +132,146 @@ def launch(
     `kernarg` holds the explicit arguments; pointers are host addresses. The kernel may access nothing outside
     `buffers`. Returns counters if `count`. Raises KernelFault; EmulatorError for sizes no GPU supports.
     """
-    code = kernel.code
-    _check(kernel, grid, block, shared)
-    linked = linked_program(code)
-    segment = _AlignedMemory(_arguments(kernel, grid, block, shared, kernarg), alignment=64)
-    packet = _AlignedMemory(_packet(kernel, grid, block, shared, segment.address), alignment=64)
-    names = [each.name for each in buffers if each.nbytes]
-    rows = [(each.address, each.nbytes, int(each.writable)) for each in buffers if each.nbytes]
-    own = {
-        "the kernel's arguments": segment,
-        "the code object": linked.memory,
-        "the dispatch packet": packet,
-    }
-    names += own
-    rows += [(memory.address, memory.size, 0) for memory in own.values()]
-    ranges = (abi.Range * len(rows))(*(abi.Range(*row, i) for i, row in enumerate(rows)))
-    program = linked.program
-    state = abi.Launch(
-        abi=abi.ABI,
-        arch=abi.ARCHES.index(code.arch),
-        wave_size=kernel.wave,
-        instructions=program.count,
-        program=linked.insts.address,
-        ranges=ranges,
-        range_count=len(rows),
-        entry=_entry(linked, kernel),
-        grid=grid,
-        block=block,
-        lds_bytes=kernel.lds + shared,
-        scratch_bytes=kernel.scratch,
-        float_mode=kernel.float_mode,
-        ids=kernel.workitem_ids,
-        dx10_clamp=kernel.dx10_clamp,
-        ieee=kernel.ieee_mode,
-        ids_in_ttmp=kernel.workgroup_ids_in_ttmp,
-        code_base=linked.memory.address - code.base,
-        text_start=code.text[0],
-        text_end=code.text[1],
-        index_of=linked.index_of,
-        budget=budget,
-        drops_waits=code.drops_waits,
-    )
-    _user_sgprs(state, kernel, segment, packet)
-    system = [_SYSTEM[name] for name in kernel.system_sgprs]
-    state.system_count = len(system)
-    state.system[: len(system)] = system
+    prepared = _Prepared(kernel, grid, block, shared, kernarg, buffers, budget)
     executed = memory = None
     if count:
-        executed = (ctypes.c_uint64 * program.count)()
-        memory = (abi.MemCount * program.count)()
-        state.executed, state.memory = executed, memory
+        executed, memory = prepared.count()
     groups = grid[0] * grid[1] * grid[2]
-    _run(state, min(groups, threads or len(os.sched_getaffinity(0))))
-    if state.fault_taken:
-        raise _fault(kernel, linked, state.fault, names)
+    prepared.run(min(groups, threads or len(os.sched_getaffinity(0))))
     if executed is None or memory is None:
         return None
     tensors = {each.address: each.nbytes for each in buffers}
     return Counters(
         kernel,
-        linked.program,
-        linked.source,
+        prepared.linked.program,
+        prepared.linked.source,
         list(executed),
         list(memory),
         shared,
         groups,
         block,
         sum(tensors.values()),
-        state.unordered,
+        prepared.state.unordered,
     )
+
+
+def record(
+    kernel: Kernel,
+    grid: tuple[int, int, int],
+    block: tuple[int, int, int],
+    shared: int,
+    kernarg: bytes,
+    buffers: Sequence[Buffer],
+    *,
+    group: int,
+    cache_lines: int,
+    budget: int = BUDGET,
+) -> Recorded:
+    """Run the one workgroup of number `group`, x first, and record what it executes; as `launch` otherwise.
+    `cache_lines` are those of its compute unit's first-level cache."""
+    prepared = _Prepared(kernel, grid, block, shared, kernarg, buffers, budget)
+    prepared.count()
+    recorded = Recorded(-(-block[0] * block[1] * block[2] // kernel.wave), cache_lines)
+    state = prepared.state
+    state.recording = ctypes.pointer(recorded.recording)
+    state.next_group, state.end_group = group, group + 1
+    prepared.run(1)
+    recorded.finish()
+    return recorded
+
+
+class Recorded:
+    """A recorded workgroup of `waves` waves. `stream` is its address for the timing model."""
+
+    def __init__(self, waves: int, cache_lines: int):
+        self.waves, self.stream = waves, 0
+        self.recording = abi.Recording(cache_lines=cache_lines)
+
+    def finish(self) -> None:
+        self.stream = library().handle.emulator_stream(ctypes.byref(self.recording), self.waves) or 0
+        if self.recording.full or not self.stream:
+            raise MemoryError("the instructions of a recorded workgroup do not fit into memory")
+
+    def __del__(self) -> None:
+        handle = library().handle
+        if self.stream:
+            handle.emulator_free_stream(self.stream)
+        handle.emulator_forget(ctypes.byref(self.recording))
+
+
+class _Prepared:
+    """A launch whose memory and initial registers are laid out."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        shared: int,
+        kernarg: bytes,
+        buffers: Sequence[Buffer],
+        budget: int,
+    ):
+        code = kernel.code
+        _check(kernel, grid, block, shared)
+        self.kernel = kernel
+        self.linked = linked = linked_program(code)
+        segment = _AlignedMemory(_arguments(kernel, grid, block, shared, kernarg), alignment=64)
+        packet = _AlignedMemory(_packet(kernel, grid, block, shared, segment.address), alignment=64)
+        self.names = [each.name for each in buffers if each.nbytes]
+        rows = [(each.address, each.nbytes, int(each.writable)) for each in buffers if each.nbytes]
+        own = {
+            "the kernel's arguments": segment,
+            "the code object": linked.memory,
+            "the dispatch packet": packet,
+        }
+        self.names += own
+        rows += [(memory.address, memory.size, 0) for memory in own.values()]
+        ranges = (abi.Range * len(rows))(*(abi.Range(*row, i) for i, row in enumerate(rows)))
+        self._kept = (segment, packet)
+        self.state = state = abi.Launch(
+            abi=abi.ABI,
+            arch=abi.ARCHES.index(code.arch),
+            wave_size=kernel.wave,
+            instructions=linked.program.count,
+            program=linked.insts.address,
+            ranges=ranges,
+            range_count=len(rows),
+            entry=_entry(linked, kernel),
+            grid=grid,
+            block=block,
+            lds_bytes=kernel.lds + shared,
+            scratch_bytes=kernel.scratch,
+            float_mode=kernel.float_mode,
+            ids=kernel.workitem_ids,
+            dx10_clamp=kernel.dx10_clamp,
+            ieee=kernel.ieee_mode,
+            ids_in_ttmp=kernel.workgroup_ids_in_ttmp,
+            code_base=linked.memory.address - code.base,
+            text_start=code.text[0],
+            text_end=code.text[1],
+            index_of=linked.index_of,
+            budget=budget,
+            end_group=0xFFFFFFFF,
+            drops_waits=code.drops_waits,
+        )
+        _user_sgprs(state, kernel, segment, packet)
+        system = [_SYSTEM[name] for name in kernel.system_sgprs]
+        state.system_count = len(system)
+        state.system[: len(system)] = system
+
+    def count(self) -> tuple[Any, Any]:
+        """Count executions and memory accesses: the two arrays, by instruction."""
+        executed = (ctypes.c_uint64 * self.state.instructions)()
+        memory = (abi.MemCount * self.state.instructions)()
+        self.state.executed, self.state.memory = executed, memory
+        return executed, memory
+
+    def run(self, threads: int) -> None:
+        """Run the workgroups. Raises KernelFault."""
+        _run(self.state, threads)
+        if self.state.fault_taken:
+            raise _fault(self.kernel, self.linked, self.state.fault, self.names)
 
 
 def _check(kernel: Kernel, grid: Any, block: Any, shared: int) -> None:

@@ -52,6 +52,11 @@ class Library:
         self.handle.emulator_op.restype = ctypes.POINTER(abi.OpInfo)
         self.handle.emulator_link.argtypes = (ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint32)
         self.handle.emulator_run.argtypes = (ctypes.c_void_p,)
+        self.handle.emulator_forget.argtypes = (ctypes.c_void_p,)
+        self.handle.emulator_stream.argtypes = (ctypes.c_void_p, ctypes.c_uint32)
+        self.handle.emulator_stream.restype = ctypes.c_void_p
+        self.handle.emulator_free_stream.argtypes = (ctypes.c_void_p,)
+        self.handle.emulator_time.argtypes = (ctypes.c_void_p,)
         abi.check(self.handle)
         self.ops = {op.name: op for op in self._table()}
         self.encodings: dict[str, dict[bytes, Any]] = {}  # of `translate`: by architecture and machine code

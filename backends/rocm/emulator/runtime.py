@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from portable.backend import Trace
+from portable.backend import Modelled, Trace
 from portable.backends.rocm.backend import TARGETS
 from portable.errors import LaunchError, listed
 
@@ -136,6 +136,12 @@ class EmulatedRuntime:
         needed = _explicit_bytes(kernel)
         if len(kernarg) < needed:
             raise LaunchError(name, f"it reads {needed} bytes of arguments; {len(kernarg)} were given")
+        modelled = getattr(self._tracing, "modelled", None)
+        if modelled is not None:
+            from portable.backends.rocm.emulator import timing
+
+            modelled.append(timing.model(kernel, grid, block, shared, bytes(kernarg), buffers))
+            return
         traces = getattr(self._tracing, "traces", None)
         counters = launch(kernel, grid, block, shared, bytes(kernarg), buffers, count=traces is not None)
         if traces is not None and counters is not None:
@@ -151,6 +157,17 @@ class EmulatedRuntime:
             yield traces
         finally:
             self._tracing.traces = former
+
+    @contextmanager
+    def model(self) -> Iterator[list[Modelled]]:
+        """A context in which the launches of this thread are timed by the model, and a few of their workgroups
+        run."""
+        former = getattr(self._tracing, "modelled", None)
+        self._tracing.modelled = found = []
+        try:
+            yield found
+        finally:
+            self._tracing.modelled = former
 
     def _check_index(self, index: int) -> None:
         if index != 0:

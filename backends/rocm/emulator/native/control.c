@@ -71,31 +71,39 @@ static int s_barrier_wait(Wave *w, const Inst *in) {
 
 // Waits -------------------------------------------------------------------------------------------
 
-// The immediates (LLVM AMDGPU usage guide; llvm/lib/Target/AMDGPU/Utils/AMDGPUBaseInfo.cpp). gfx9: vmcnt in bits 15:14
-// and 3:0, lgkmcnt 11:8. gfx11: vmcnt 15:10, lgkmcnt 9:4.
-static int s_waitcnt(Wave *w, const Inst *in) {
-    const uint32_t imm = (uint32_t)in->imm;
-    const bool gfx9 = IS_GFX9(w->launch->arch);
-    if (w->launch->arch == GFX1201) return GO;
+// What a wait lets be outstanding (LLVM AMDGPU usage guide; llvm/lib/Target/AMDGPU/Utils/AMDGPUBaseInfo.cpp). gfx9: vmcnt
+// in bits 15:14 and 3:0, lgkmcnt 11:8. gfx11: vmcnt 15:10, lgkmcnt 9:4.
+static Wait waitcnt(uint32_t imm, enum Arch arch) {
+    const bool gfx9 = IS_GFX9(arch);
+    if (arch == GFX1201) return (Wait){ANY, ANY, ANY, ANY};
     const uint32_t vector = gfx9 ? (imm & 15) | (imm >> 14 & 3) << 4 : imm >> 10 & 63;
     const uint32_t lds = gfx9 ? imm >> 8 & 15 : imm >> 4 & 63;
     const uint32_t most = gfx9 ? 15 : 63;
-    wait_for(w, (Wait){vector == 63 ? ANY : vector, lds == most ? ANY : lds, lds == most ? ANY : lds});
-    return GO;
+    return (Wait){vector == 63 ? ANY : vector, lds == most ? ANY : lds, lds == most ? ANY : lds, ANY};
 }
-static int s_waitcnt_vmcnt(Wave *w, const Inst *in) { return wait_for(w, (Wait){(uint32_t)in->imm & 63, ANY, ANY}), GO; }
-static int s_waitcnt_lgkmcnt(Wave *w, const Inst *in) {
-    const uint32_t n = (uint32_t)in->imm & 63;
-    return wait_for(w, (Wait){ANY, n, n}), GO;
+static Wait waitcnt_vmcnt(uint32_t imm, enum Arch arch) { return (void)arch, (Wait){imm & 63, ANY, ANY, ANY}; }
+static Wait waitcnt_vscnt(uint32_t imm, enum Arch arch) { return (void)arch, (Wait){ANY, ANY, ANY, imm & 63}; }
+static Wait waitcnt_lgkmcnt(uint32_t imm, enum Arch arch) { return (void)arch, (Wait){ANY, imm & 63, imm & 63, ANY}; }
+static Wait wait_loadcnt(uint32_t imm, enum Arch arch) { return (void)arch, (Wait){imm & 63, ANY, ANY, ANY}; }
+static Wait wait_dscnt(uint32_t imm, enum Arch arch) { return (void)arch, (Wait){ANY, imm & 63, ANY, ANY}; }
+static Wait wait_kmcnt(uint32_t imm, enum Arch arch) { return (void)arch, (Wait){ANY, ANY, imm & 31, ANY}; }
+static Wait wait_storecnt(uint32_t imm, enum Arch arch) { return (void)arch, (Wait){ANY, ANY, ANY, imm & 63}; }
+static Wait wait_loadcnt_dscnt(uint32_t imm, enum Arch arch) { return (void)arch, (Wait){imm >> 8 & 63, imm & 63, ANY, ANY}; }
+static Wait wait_storecnt_dscnt(uint32_t imm, enum Arch arch) { return (void)arch, (Wait){ANY, imm & 63, ANY, imm >> 8 & 63}; }
+static Wait wait_idle(uint32_t imm, enum Arch arch) { return (void)imm, (void)arch, (Wait){0, 0, 0, 0}; }
+
+#define WAITS(X)                                                                                                      \
+    X(waitcnt) X(waitcnt_vmcnt) X(waitcnt_vscnt) X(waitcnt_lgkmcnt) X(wait_loadcnt) X(wait_dscnt) X(wait_kmcnt)       \
+    X(wait_storecnt) X(wait_loadcnt_dscnt) X(wait_storecnt_dscnt) X(wait_idle)
+#define DEFINE_WAIT(name) \
+    static int s_##name(Wave *w, const Inst *in) { return wait_for(w, name((uint32_t)in->imm, w->launch->arch)), GO; }
+WAITS(DEFINE_WAIT)
+
+bool wait_of(const Inst *in, enum Arch arch, Wait *wait) {
+#define WAIT_OF(name) if (in->step == s_##name) return *wait = name((uint32_t)in->imm, arch), true;
+    WAITS(WAIT_OF)
+    return false;
 }
-static int s_wait_loadcnt(Wave *w, const Inst *in) { return wait_for(w, (Wait){(uint32_t)in->imm & 63, ANY, ANY}), GO; }
-static int s_wait_dscnt(Wave *w, const Inst *in) { return wait_for(w, (Wait){ANY, (uint32_t)in->imm & 63, ANY}), GO; }
-static int s_wait_kmcnt(Wave *w, const Inst *in) { return wait_for(w, (Wait){ANY, ANY, (uint32_t)in->imm & 31}), GO; }
-static int s_wait_loadcnt_dscnt(Wave *w, const Inst *in) {
-    return wait_for(w, (Wait){(uint32_t)in->imm >> 8 & 63, (uint32_t)in->imm & 63, ANY}), GO;
-}
-static int s_wait_storecnt_dscnt(Wave *w, const Inst *in) { return s_wait_dscnt(w, in); }
-static int s_wait_idle(Wave *w, const Inst *in) { return (void)in, wait_for(w, (Wait){0, 0, 0}), GO; }
 
 // The program counter -----------------------------------------------------------------------------
 
@@ -187,10 +195,10 @@ const OpInfo ops_control[] = {
     STEP_OP(s_getreg_b32, "b=", C_SALU), STEP_OP(s_setreg_b32, "=b", C_SALU), STEP_OP(s_setreg_imm32_b32, "=b", C_SALU),
     STEP_OP(s_round_mode, "=", C_SALU), STEP_OP(s_denorm_mode, "=", C_SALU),
     NOTHING_TO_DO(s_nop, "=", C_WAIT), NOTHING_TO_DO(s_sleep, "=", C_WAIT), STEP_OP(s_waitcnt, "=", C_WAIT),
-    NOTHING_TO_DO(s_waitcnt_depctr, "=", C_WAIT), NOTHING_TO_DO(s_waitcnt_vscnt, "=", C_WAIT),
+    NOTHING_TO_DO(s_waitcnt_depctr, "=", C_WAIT), STEP_OP(s_waitcnt_vscnt, "=", C_WAIT),
     STEP_OP(s_waitcnt_vmcnt, "=", C_WAIT), NOTHING_TO_DO(s_waitcnt_expcnt, "=", C_WAIT),
     STEP_OP(s_waitcnt_lgkmcnt, "=", C_WAIT), STEP_OP(s_wait_idle, "=", C_WAIT), NOTHING_TO_DO(s_wait_event, "=", C_WAIT),
-    STEP_OP(s_wait_loadcnt, "=", C_WAIT), NOTHING_TO_DO(s_wait_storecnt, "=", C_WAIT), NOTHING_TO_DO(s_wait_samplecnt, "=", C_WAIT),
+    STEP_OP(s_wait_loadcnt, "=", C_WAIT), STEP_OP(s_wait_storecnt, "=", C_WAIT), NOTHING_TO_DO(s_wait_samplecnt, "=", C_WAIT),
     NOTHING_TO_DO(s_wait_bvhcnt, "=", C_WAIT), NOTHING_TO_DO(s_wait_expcnt, "=", C_WAIT), STEP_OP(s_wait_dscnt, "=", C_WAIT),
     STEP_OP(s_wait_kmcnt, "=", C_WAIT), STEP_OP(s_wait_loadcnt_dscnt, "=", C_WAIT),
     STEP_OP(s_wait_storecnt_dscnt, "=", C_WAIT), NOTHING_TO_DO(s_wait_alu, "=", C_WAIT), NOTHING_TO_DO(s_delay_alu, "=", C_WAIT),

@@ -1,5 +1,5 @@
 // Counters of accesses to memory: what moves over the pipes of the hardware, and how many cycles LDS takes for it.
-#include "counters.h"
+#include "record.h"
 
 // The threads that run the workgroups share the counters.
 static void add(uint64_t *counter, uint64_t n) { __atomic_fetch_add(counter, n, __ATOMIC_RELAXED); }
@@ -9,7 +9,7 @@ static MemCount *of(const Wave *w, const Inst *in) { return &w->launch->memory[i
 // Global memory ------------------------------------------------------------------------------------
 
 // How many blocks of 2^shift bytes the lanes touch, counted from `origin`.
-static uint64_t blocks(mask64 m, const uint64_t *at, uint64_t origin, uint32_t bytes, int shift) {
+static uint64_t blocks(Recording *r, mask64 m, const uint64_t *at, uint64_t origin, uint32_t bytes, int shift, uint64_t *misses) {
     uint64_t table[256];
     uint8_t used[256] = {0};
     uint64_t count = 0;
@@ -18,7 +18,7 @@ static uint64_t blocks(mask64 m, const uint64_t *at, uint64_t origin, uint32_t b
         for (uint64_t block = from >> shift; block <= (from + bytes - 1) >> shift; block++) {
             uint32_t slot = (uint32_t)((block * 0x9e3779b97f4a7c15ull) >> 56);
             while (used[slot] && table[slot] != block) slot = (slot + 1) & 255;
-            count += !used[slot];
+            if (!used[slot]) count++, *misses += r && record_line(r, block);
             used[slot] = 1;
             table[slot] = block;
         }
@@ -41,7 +41,10 @@ static uint64_t line_origin(const Wave *w, uint64_t address) {
 void count_global(Wave *w, const Inst *in, mask64 m, const uint64_t *at, uint32_t bytes) {
     const uint64_t lanes = (uint64_t)__builtin_popcountll(m), total = lanes * bytes;
     const uint64_t origin = m ? line_origin(w, at[__builtin_ctzll(m)]) : 0;
-    const uint64_t lines = blocks(m, at, origin, bytes, 7), sectors = blocks(m, at, origin, bytes, 6);
+    Recording *r = w->event ? w->launch->recording : NULL;
+    uint64_t misses = 0;
+    const uint64_t lines = blocks(r, m, at, origin, bytes, 7, &misses), sectors = blocks(NULL, m, at, origin, bytes, 6, &misses);
+    if (r) record_global(w->event, in, lines, sectors, misses);
     const uint64_t fewest_lines = (total + 127) / 128, fewest_sectors = (total + 63) / 64;
     MemCount *c = of(w, in);
     add(&c->lanes, lanes);
@@ -108,6 +111,7 @@ static const struct Phases *phases_of(enum Arch arch, enum LdsAccess access, uin
 static void count_busy(Wave *w, const Inst *in, mask64 m, uint32_t bytes, enum LdsAccess access, uint64_t conflicts,
                        uint64_t cycles) {
     const uint64_t lanes = (uint64_t)__builtin_popcountll(m);
+    if (w->event) w->event->lds = (uint16_t)(w->event->lds + cycles);
     LdsCount *c = &of(w, in)->lds[access];
     add(&c->lanes, lanes);
     add(&c->bytes, lanes * bytes);

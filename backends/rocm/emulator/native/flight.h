@@ -17,8 +17,10 @@ int name_in_flight(Wave *w, const Inst *in);
 void take_off(Wave *w, const Inst *in);
 // At most so many instructions of each counter are outstanding; ANY says nothing.
 enum { ANY = 0xffff };
-typedef struct Wait { uint32_t vector, lds, scalar; } Wait;
+typedef struct Wait { uint32_t vector, lds, scalar, store; } Wait;  // store: on gfx11 and gfx12, where no result waits for it
 void wait_for(Wave *w, Wait wait);
+// Whether `in` is a wait, and which; control.c.
+bool wait_of(const Inst *in, enum Arch arch, Wait *wait);
 
 static inline bool names_flying(const Wave *w, const Inst *in) {
     uint64_t any = 0;

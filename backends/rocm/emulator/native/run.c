@@ -1,6 +1,8 @@
 // A launch: each host thread runs one workgroup at a time; the waves of a workgroup run in rounds, each up to the next
 // barrier, its end or the end of its time slice.
 #include "flight.h"
+#include "record.h"
+#include "timing.h"
 
 #include <stdlib.h>
 
@@ -25,7 +27,10 @@ EXPORT uint32_t emulator_size(int what) {
     case 2: return sizeof(Launch);
     case 3: return sizeof(Range);
     case 4: return sizeof(Fault);
-    default: return sizeof(MemCount);
+    case 5: return sizeof(MemCount);
+    case 6: return sizeof(Recording);
+    case 7: return sizeof(Timing);
+    default: return sizeof(Cost);
     }
 }
 
@@ -85,6 +90,7 @@ static void start_wave(Wave *w, Group *g, uint32_t number) {
     w->lanes = launch->wave_size;
     w->full = w->lanes == 64 ? ~0ull : 0xffffffffull;
     w->executed = 0;
+    w->event = NULL;
     w->barrier_pending = 0;
     memset(w->issued, 0, sizeof w->issued);
     memset(w->done, 0, sizeof w->done);
@@ -137,6 +143,7 @@ static void run_wave(Wave *w) {
     int result = GO;
     for (; left && result == GO; left--) {
         const Inst *in = &program[w->pc++];
+        if (__builtin_expect(launch->recording != NULL, 0)) w->event = record(launch->recording, w, in);
         if (executed) __atomic_fetch_add(&executed[in - program], 1, __ATOMIC_RELAXED);
         if (__builtin_expect(names_flying(w, in), 0) && name_in_flight(w, in)) break;
         if (in->queued) take_off(w, in);
@@ -231,7 +238,7 @@ EXPORT int emulator_run(Launch *launch) {
         const uint64_t total = (uint64_t)launch->grid[0] * launch->grid[1] * launch->grid[2];
         for (;;) {
             const uint32_t next = __atomic_fetch_add(&launch->next_group, 1, __ATOMIC_RELAXED);
-            if (next >= total || __atomic_load_n(&launch->stop, __ATOMIC_ACQUIRE)) break;
+            if (next >= total || next >= launch->end_group || __atomic_load_n(&launch->stop, __ATOMIC_ACQUIRE)) break;
             g->id[0] = next % launch->grid[0];
             g->id[1] = next / launch->grid[0] % launch->grid[1];
             g->id[2] = next / launch->grid[0] / launch->grid[1];

@@ -14,7 +14,7 @@
 #include <string.h>
 
 #define LANES 64
-#define ABI 3  // version of the structs that abi.py mirrors; a mismatch is refused
+#define ABI 4  // version of the structs that abi.py mirrors; a mismatch is refused
 
 typedef uint64_t mask64;
 
@@ -189,6 +189,23 @@ typedef struct MemCount {  // of one instruction
     LdsCount lds[LDS_ACCESSES];
 } MemCount;
 
+// A recorded workgroup: what its waves executed, in the order of the emulation, for timing.c.
+typedef struct Event {
+    uint32_t inst;                   // index into the program
+    uint16_t wave;
+    uint16_t lds;                    // cycles that LDS is busy with it
+    uint16_t lines;                  // cache lines that a load touches; sectors that a store does
+    uint16_t misses;                 // of the lines: those that the workgroup has not in a first-level cache of its own
+} Event;
+
+typedef struct Recording {
+    Event *events;                   // of malloc
+    uint64_t count, capacity;
+    uint32_t cache_lines;            // of the first-level cache, at most MOST_LINES
+    uint32_t full;                   // memory ran out: the recording is not whole
+    void *cache;
+} Recording;
+
 typedef struct Launch {
     uint32_t abi, arch, wave_size, instructions;
     Inst *program;
@@ -206,7 +223,9 @@ typedef struct Launch {
     uint64_t budget;                 // instructions per wave
     uint64_t *executed;              // per instruction; NULL unless counting
     MemCount *memory;                // per instruction; NULL unless counting
+    Recording *recording;            // of the one workgroup that is run; NULL unless recording
     volatile uint32_t next_group;    // taken by the threads one by one
+    uint32_t end_group;              // the first that is not run
     volatile uint32_t stop;
     volatile uint32_t fault_taken;
     uint32_t drops_waits;            // the compiler does (lds_flight.c): such accesses are counted, and are no fault
@@ -227,6 +246,7 @@ typedef struct Wave {
     mask64 full;                     // all lanes of the wave size
     mask64 launched;                 // lanes that exist: the last wave of a block may be partial
     uint64_t executed, budget;
+    Event *event;                    // of the instruction being executed; NULL unless recording
     int state;                       // RUNNING, WAITING at a barrier, ENDED
     int barrier_pending;             // gfx12: signalled, not yet waited
     struct Group *group;
