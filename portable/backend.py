@@ -133,10 +133,11 @@ class Trace:
 
 @dataclass(frozen=True)
 class Modelled:
-    """A launch's time by a model of the GPU: `cycles` at `ghz`, the clock under this load, are its `seconds`
-    but for the start of the kernel; the shares of its cycles in which the matrix and the vector pipes were busy; what the waves' time went to, by name, as
-    shares ("issue": instructions; the others are waits). `workgroups` were launched, `recorded` of them
-    executed, `resident` run on a compute unit at once. `accuracy` says how far the model is off."""
+    """A launch's time by a model of the GPU: `cycles` at `ghz`, the clock under this load, are its
+    `seconds` but for the start of the kernel. `matrix_share` and `vector_share` are those of the cycles
+    in which the pipes were busy, `waves` what the waves' time went to by name, as shares ("issue":
+    instructions; the others are waits). `workgroups` were launched, `recorded` of them executed,
+    `resident` run on a compute unit at once. `accuracy` says how far the model is off."""
 
     kernel: str
     grid: tuple[int, int, int]

@@ -138,4 +138,5 @@ def _timing(entry: Any) -> TimingModel:
 def _accuracy(published: Any) -> str:
     if published is None:
         return "not compared with any published time"
-    return f"+-{published['error']:.0%} over {published['times']} published times of {published['kernels']} kernels"
+    times = f"{published['times']} published times of {published['kernels']} kernels"
+    return f"+-{published['error']:.0%} over {times}"

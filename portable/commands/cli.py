@@ -50,15 +50,18 @@ def _parser() -> argparse.ArgumentParser:
     informed = command("info", info, "Print the machine, the backends and the ops.")
     explained = command("explain", explain, "Print which implementation runs a call, and why.")
     traced = command("trace", trace, "Run one call on an emulated GPU and print what it did.")
-    for sub in (explained, traced):
+    timed = command("model", model, "Print the time of a call by an emulated GPU's timing model.")
+    for sub in (explained, traced, timed):
         sub.add_argument("op")
         call_options.add_shape(sub, "the spec's demo, or a small case of it")
         call_options.add_param(sub)
         sub.add_argument("--dtype", default="float32", help="the first input's type (default: float32)")
     traced.add_argument("--impl", help="the implementation or language to run (default: the chosen one)")
-    traced.add_argument("--arch", help="which device to emulate (default: the vendor's own choice)")
-    traced.add_argument("--json", action="store_true", help="print JSON: counters, pipes, bound")
-    for sub in (informed, explained, traced):
+    timed.add_argument("--impl", help="the implementation or language to model (default: each)")
+    for sub in (traced, timed):
+        sub.add_argument("--arch", help="which device to emulate (default: the vendor's own choice)")
+        sub.add_argument("--json", action="store_true", help="print JSON")
+    for sub in (informed, explained, traced, timed):
         sub.add_argument("--emulate", action="store_true", help="use an emulated GPU")
     checked = command("check", check, "Compile every implementation for every device, with no device needed.")
     checked.add_argument("--target", help="architectures or vendors, comma separated (default: all)")
@@ -153,6 +156,31 @@ def trace(args: argparse.Namespace) -> int:
             continue
         print(f"{spec.op} on {portable.device()}, launches: {len(traces)}")
         tracing.show(traces)
+    if args.json:
+        print(json.dumps({"schema": 1, "device": str(portable.device()), "calls": found}, indent=1))
+    return 0
+
+
+def model(args: argparse.Namespace) -> int:
+    from portable.commands import model as modelling
+    from portable.commands import trace as tracing
+    from portable.spec import registry
+
+    spec = registry.spec(args.op)
+    types, params = call_options.types(spec, args.dtype), call_options.params(args.param, spec)
+    calls = call_options.calls(args.shape, spec)
+    tracing.choose(args.arch)
+    if not calls:
+        case = tracing.small_case(spec)
+        calls, params = [dict(tracing.shapes(spec, case))], {**case.params, **params}
+    found = []
+    for shapes in calls:
+        inputs = tracing.inputs(spec, shapes, types)
+        rows = modelling.rows(spec, inputs, types, params, args.impl)
+        if args.json:
+            found.append(modelling.as_data(spec.op, inputs, rows))
+        else:
+            modelling.show(spec.op, inputs, rows)
     if args.json:
         print(json.dumps({"schema": 1, "device": str(portable.device()), "calls": found}, indent=1))
     return 0

@@ -160,7 +160,7 @@ class EmulatedRuntime:
 
     @contextmanager
     def model(self) -> Iterator[list[Modelled]]:
-        """A context in which the launches of this thread are timed by the model, and a few of their workgroups
+        """A context in which the launches of this thread are timed by the model; a few of their workgroups
         run."""
         former = getattr(self._tracing, "modelled", None)
         self._tracing.modelled = found = []

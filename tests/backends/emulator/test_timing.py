@@ -3,29 +3,36 @@
 from __future__ import annotations
 
 import ctypes
+import importlib.util
+import json
+import os
+from pathlib import Path
+from unittest import mock
 
 import pytest
 from assembly import assemble, module_text
-from instructions import Text, memory, wave, waits
+from instructions import Text, memory, waits, wave
 
 from portable.backends.rocm import pipe_model
 from portable.backends.rocm.emulator import timing
 from portable.backends.rocm.emulator.code_object import CodeObject
 from portable.backends.rocm.emulator.launch import Buffer
+from portable.commands import cli
+from portable.runtime import detect
 
 CDNA = ("gfx942", "gfx950")
 
 
 def modelled(arch: str, body: str, *, waves: int = 1, groups: int = 1, lds: int = 0, blocks: int = 0):
     """`body`, by `waves` waves of each of `groups` workgroups; s[4:5] holds the address of `blocks` bytes."""
-    text = Text("k", f"s_load_dwordx2 s[4:5], s[0:1], 0x0\n{waits(arch)}{body}\ns_endpgm\n", wave(arch), lds=lds)
+    text = Text(
+        "k", f"s_load_dwordx2 s[4:5], s[0:1], 0x0\n{waits(arch)}{body}\ns_endpgm\n", wave(arch), lds=lds
+    )
     code = CodeObject(assemble(arch, module_text(arch, [text])))
     block = memory(max(64, blocks))
     kernarg = ctypes.addressof(block).to_bytes(8, "little").ljust(64, b"\0")
     buffers = [Buffer("block", ctypes.addressof(block), len(bytes(block)))]
-    return timing.model(
-        code.kernels["k"], (groups, 1, 1), (waves * wave(arch), 1, 1), 0, kernarg, buffers
-    )
+    return timing.model(code.kernels["k"], (groups, 1, 1), (waves * wave(arch), 1, 1), 0, kernarg, buffers)
 
 
 def cycles(arch: str, body: str, **options: int) -> float:
@@ -64,7 +71,9 @@ def test_vector_instructions_hide_behind_their_own_waves_matrix_instructions(arc
 
 def test_another_wave_fills_the_vector_pipe_while_one_multiplies():
     half = "v_readfirstlane_b32 s8, v0\ns_lshr_b32 s8, s8, 8\ns_cmp_eq_u32 s8, 0\n"
-    body = half + "s_cbranch_scc1 1f\n" + SETUP + 100 * MFMA + "s_branch 2f\n1:\n" + SETUP + 800 * FMA + "2:\n"
+    body = (
+        half + "s_cbranch_scc1 1f\n" + SETUP + 100 * MFMA + "s_branch 2f\n1:\n" + SETUP + 800 * FMA + "2:\n"
+    )
     both = cycles("gfx942", body, waves=8)
     assert both == pytest.approx(3200, rel=0.05)
 
@@ -79,7 +88,9 @@ def test_lds_serves_all_waves_of_a_compute_unit():
     fill = read + "".join(f"v_mov_b32 v{i}, 0\n" for i in range(2, 6)) + "ds_write_b128 v1, v[2:5]\n"
     fill += "s_waitcnt lgkmcnt(0)\ns_barrier\n"
     reads = "ds_read_b128 v[8:11], v1\n"
-    few, many = (cycles("gfx942", fill + n * reads + "s_waitcnt lgkmcnt(0)", waves=4, lds=4096) for n in (10, 60))
+    few, many = (
+        cycles("gfx942", fill + n * reads + "s_waitcnt lgkmcnt(0)", waves=4, lds=4096) for n in (10, 60)
+    )
     assert many - few == pytest.approx(50 * 4 * 8, rel=0.02)  # 1,024 bytes at 128 a cycle
 
 
@@ -130,3 +141,67 @@ def test_the_clock_falls_as_the_matrix_pipes_fill(arch):
     assert busy.matrix_share > 0.9
     assert busy.ghz < 0.9 * idle.ghz <= pipe_model.models()[arch].peak_ghz
     assert sum(busy.waves.values()) == pytest.approx(1, abs=0.02)
+
+
+# Published times ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def published():
+    path = Path(__file__).parents[3] / "docs" / "timing_model.py"
+    spec = importlib.util.spec_from_file_location("timing_model", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    with mock.patch.dict("sys.modules", timing_model=module):
+        spec.loader.exec_module(module)
+        yield module
+
+
+def test_the_clock_is_fitted_to_the_published_times_and_says_how_far_they_are(published):
+    for arch in CDNA:
+        rows, model = [row for row in published.read() if row.arch == arch], pipe_model.models()[arch]
+        t = model.timing
+        assert published.fit(rows) == pytest.approx((t.idle_power, t.matrix_power, t.vector_power), abs=6e-4)
+        off = published.rms(published.without_own_kernel(rows, model.peak_ghz))
+        kernels = len({row.kernel for row in rows})
+        assert t.accuracy == f"+-{off:.0%} over {len(rows)} published times of {kernels} kernels"
+    assert published.PAGE.read_text() == published.page(published.read())
+
+
+# `portable model` -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def own_device():
+    """The command makes its device the process's, by variables that other programs get too."""
+    with mock.patch.dict(os.environ):
+        yield
+    detect.reset()
+
+
+CALL = ["model", "matmul", "--shape", "300x64,64x256", "--dtype", "bfloat16", "--arch", "gfx950"]
+
+
+def test_the_command_models_each_implementation(own_device, capsys):
+    assert cli.main([*CALL, "--json"]) == 0
+    (call,) = json.loads(capsys.readouterr().out)["calls"]
+    found = {each["implementation"]: each for each in call["implementations"]}
+    assert {"mfma", "triton"} <= found.keys()
+    assert 1e-6 < found["mfma"]["seconds"] < 1e-4
+    assert "float32" in found["simt"]["reason"] and found["simt"]["seconds"] is None
+    (launch,) = found["mfma"]["launches"]
+    assert launch["recorded"] <= launch["workgroups"] and launch["accuracy"].startswith("+-")
+
+
+def test_it_says_that_it_is_a_model_and_how_far_off_it_is(own_device, capsys):
+    assert cli.main([*CALL, "--impl", "mfma"]) == 0
+    head, row = capsys.readouterr().out.splitlines()
+    assert "on emulated gfx950: modelled, +-" in head and "published times" in head
+    assert "us " in row and "GHz " in row
+
+
+def test_a_device_without_a_model_is_an_error(own_device, capsys, monkeypatch):
+    monkeypatch.setenv("PORTABLE_BACKEND", "cpu")
+    detect.reset()
+    assert cli.main(["model", "softmax"]) != 0
+    assert "models no times" in capsys.readouterr().err
