@@ -148,18 +148,16 @@ class Kernel:
         LDS, spread over the SIMDs that share it. LDS is counted in the granules of the guide
         (GRANULATED_LDS_SIZE), which clang's own report leaves out, so that it can say one more.
         """
-        by_registers, groups, simds = self._resident(shared, threads)
-        waves = max(1, -(-(threads or self.max_threads) // self.wave))
+        by_registers, groups, simds, waves = self._resident(shared, threads)
         return min(by_registers, -(-groups * waves // simds))
 
     def workgroups(self, shared: int = 0, threads: int | None = None) -> int:
         """Workgroups that a compute unit (a WGP, where two of RDNA's join) holds at once; as `occupancy`."""
-        by_registers, groups, simds = self._resident(shared, threads)
-        waves = max(1, -(-(threads or self.max_threads) // self.wave))
+        by_registers, groups, simds, waves = self._resident(shared, threads)
         return min(groups, by_registers * simds // waves)
 
-    def _resident(self, shared: int, threads: int | None) -> tuple[int, int, int]:
-        """(waves of a SIMD by registers, workgroups by LDS and wave slots, SIMDs that share them)."""
+    def _resident(self, shared: int, threads: int | None) -> tuple[int, int, int, int]:
+        """(waves of a SIMD by registers, workgroups by LDS and wave slots, SIMDs, waves of a workgroup)."""
         arch = self.code._arch
         narrower = self.wave // arch.wave  # wave64 where wave32 is native takes double registers
         granule, total = arch.vgpr_granule // narrower, arch.vgprs // narrower
@@ -174,11 +172,9 @@ class Kernel:
         if waves > 1:  # each needs one of the barriers
             groups = min(groups, 32 if self.wgp_mode else 16)
         lds = self.lds + shared
-        if lds > arch.lds:
-            groups = 0
-        elif lds:
-            groups = min(groups, pool // _whole(lds, arch.lds_granule))
-        return min(by_registers, arch.most_waves), groups, simds
+        if lds:
+            groups = min(groups, pool // _whole(lds, arch.lds_granule)) if lds <= arch.lds else 0
+        return min(by_registers, arch.most_waves), groups, simds, waves
 
 
 @dataclass(frozen=True)
