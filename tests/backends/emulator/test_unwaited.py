@@ -358,6 +358,34 @@ def test_a_load_to_lds_is_not_there_for_its_own_wave_either(arch):
     assert "of this wave reads" in fault(arch, "over_own_read", 2).detail
 
 
+# Each wave loads the same tile to the same bytes, as kernels do with a small operand that all waves read.
+SHARED = """
+s_load_dwordx4 s[4:7], s[0:1], 0x0
+K 0
+v_lshlrev_b32 v1, 2, v0
+v_and_b32 v2, 0xfc, v1
+s_mov_b32 m0, 0
+LOAD v2, s[4:5]
+BARRIER
+V 0                                   #1
+BARRIER
+ds_read_b32 v40, v2
+D 0
+"""
+for _arch in GFX9:
+    for _n in range(2):
+        kernel((_arch,), f"shared_{_n}", loading(_arch, SHARED), _n)
+    kernel((_arch,), "shared_differs", loading(_arch, SHARED.replace("LOAD v2", "LOAD v1")))
+
+
+@pytest.mark.parametrize("arch", GFX9)
+def test_waves_may_load_the_same_values_to_the_same_place(arch):
+    assert result(arch, "shared_0", 4) == DATA[:64] * 4
+    assert "loads: no wait for its vmcnt" in fault(arch, "shared_1", 4).detail
+    found = fault(arch, "shared_differs", 2)
+    assert (found.kind, "writes" in found.detail) == ("unwaited", True), found
+
+
 # Which registers an instruction names ----------------------------------------------------------------------
 
 REGISTER = re.compile(r"(?<![\w.])([vsa])(?:\[(\d+):(\d+)\]|(\d+))(?![\w(:])")

@@ -153,10 +153,11 @@ int lds_check_late(Wave *w, const Inst *in, mask64 m, const uint64_t *at, enum K
                 if (l->in->flight.to_lds ? own && in->flight.to_lds : own && !in->flight.to_lds) continue;
                 if (l->access == LDS_READ && access == LDS_READ) continue;
                 if (l->access == LDS_ATOMIC && access == LDS_ATOMIC) continue;
-                if (l->access == LDS_WRITE && access == LDS_WRITE && !l->in->flight.to_lds && from) {
+                if (l->access == LDS_WRITE && access == LDS_WRITE && from) {
                     uint8_t mine[16];
                     store_element(k, from + i, mine);
-                    if (mine[b] == g->lds[at[i] + (uint64_t)b]) continue;  // equal values settle in any order
+                    // Equal values settle in any order; several waves load a small tile to one place.
+                    if (mine[b] == g->lds[at[i] + (uint64_t)b]) continue;
                 }
             } else if (access == LDS_READ) {
                 continue;
