@@ -1,5 +1,5 @@
-// The ping-pong loop of 256x256x64 tiles on gfx950: direct-to-LDS loads, which pass no register, in two stages of four
-// half tiles (a0, a1, b0, b1) of 16 KB; operands that do not lie along k are transposed by their reads of LDS. So the
+// The ping-pong loop on gfx950: direct-to-LDS loads, which pass no register, in two stages of four half tiles (a0, a1,
+// b0, b1); operands that do not lie along k are transposed by their reads of LDS. So the
 // loop has no vector instruction in any layout.
 //
 // Three half tiles are always on their way. A step s, in the stage s % 2:
@@ -24,10 +24,9 @@ template <int COUNT> DEVICE void wait_lds_but() {
     __builtin_amdgcn_s_waitcnt(0xc07f | COUNT << 8);
 }
 
-// Half tiles of an operand: 128 lines x 64 k in LDS, as 128 lines of k (K_MAJOR) or as 64 rows of 128 lines. A wave
+// Half tiles of an operand: HALF lines x 64 k in LDS, as lines of k (K_MAJOR) or as 64 rows of HALF lines. A wave
 // writes 1 KB of LDS in lane order, so the swizzle is put on the address in memory.
-template <bool K_MAJOR> struct DirectTile {
-    static constexpr int HALF = 128;
+template <int HALF, bool K_MAJOR> struct DirectTile {
     static constexpr int LOADS = HALF * TILE_K * 2 / 16 / THREADS;  // of a thread, for a half tile
     static constexpr int CHUNKS = (K_MAJOR ? TILE_K : HALF) / CHUNK;  // of one line or row
     static constexpr int ROWS = THREADS / CHUNKS;                     // lines or rows of one load
@@ -40,7 +39,7 @@ template <bool K_MAJOR> struct DirectTile {
     int from, before_last, last;
 
     DEVICE DirectTile(const Matrix& matrix, int first, int K, char* lds)
-        : memory(StagedTile<256, K_MAJOR>::buffer(matrix, first, K)),
+        : memory(StagedTile<2 * HALF, K_MAJOR>::buffer(matrix, first, K)),
           leading(static_cast<int>(matrix.leading) * 2),
           tiles(lds + __builtin_amdgcn_readfirstlane(thread_x() / WARP) * 1024) {
         from = thread_x() / CHUNKS * leading + chunk() * 16;
@@ -52,8 +51,10 @@ template <bool K_MAJOR> struct DirectTile {
         return K_MAJOR ? swizzled<TILE_K * 2>(row, slot) : slot ^ row_key(row);
     }
 
-    // Of a row of k in LDS, for 16 chunks: see TransposedLoads.
-    static DEVICE int row_key(int k) { return (k & 1) | (k << 1 & 4) | (k & 8); }
+    // Of a row of k in LDS, for 16 or 8 chunks: see TransposedLoads.
+    static DEVICE int row_key(int k) {
+        return CHUNKS == 16 ? (k & 1) | (k << 1 & 4) | (k & 8) : (k >> 1 & 1) | (k >> 1 & 4);
+    }
 
     // Before the loads of the last two steps; `left`: elements of k from the last but one on.
     DEVICE void end_at(int left) {
@@ -76,21 +77,21 @@ template <bool K_MAJOR> struct DirectTile {
     }
 };
 
-// Where this lane reads fragments from rows: two transposing reads of 8 bytes, each of 4 rows by 16 lines for 16 lanes.
+// Where this lane reads fragments from rows of HALF lines: two transposing reads of 8 bytes, each of 4 rows by 16 lines for 16 lanes.
 // Lane l reads row 8 * (l / 16) + l / 4 % 4 and chunk l % 4 of the 4 of a pair of fragments; 32 lanes, which are
 // served together, read 8 rows of 4 chunks. A pair's fragments take the lower and the upper 8 bytes of a chunk in turn,
 // chunk by chunk: with the row's key the 32 touch every bank once.
-struct TransposedLoads {
+template <int HALF> struct TransposedLoads {
     static constexpr bool ALTERNATING = true;  // see Accumulators
     static constexpr int STEPS = TILE_K / DEPTH;
-    static constexpr int ROW_BYTES = 256;
+    static constexpr int ROW_BYTES = HALF * 2;
 
     int at[4];  // of four fragments
 
     DEVICE explicit TransposedLoads(int first, int start) {
         const int lane = thread_x() % WARP;
         const int k = lane / 16 * 8 + lane / 4 % 4, chunk = first / CHUNK + lane % 4;
-        start += k * ROW_BYTES + (chunk ^ DirectTile<false>::row_key(k)) * 16 + lane % 2 * 8;
+        start += k * ROW_BYTES + (chunk ^ DirectTile<HALF, false>::row_key(k)) * 16 + lane % 2 * 8;
         for (int index = 0; index < 4; ++index) {
             at[index] = in_register(start ^ (index / 2 * 64 | index % 2 * 8));
         }
@@ -109,64 +110,69 @@ struct TransposedLoads {
     }
 };
 
-template <bool K_MAJOR> struct DirectLoads {
+template <int HALF, bool K_MAJOR> struct DirectLoads {
     typedef FragmentLoads<TILE_K * 2> type;
 };
-template <> struct DirectLoads<false> {
-    typedef TransposedLoads type;
+template <int HALF> struct DirectLoads<HALF, false> {
+    typedef TransposedLoads<HALF> type;
 };
 
 // The loop. K is positive. LDS holds a's two stages, then b's.
 template <bool A_K, bool B_K> struct DirectPingPong {
-    static constexpr int STAGE = 256 * TILE_K * 2;  // bytes of an operand's two half tiles
-    static constexpr int LDS_BYTES = 4 * STAGE;
+    typedef DirectTile<TILE_M / 2, A_K> A;
+    typedef DirectTile<TILE_N / 2, B_K> B;
+    static constexpr int A_STAGE = TILE_M * TILE_K * 2, B_STAGE = TILE_N * TILE_K * 2;  // bytes of two half tiles
+    static constexpr int LDS_BYTES = 2 * (A_STAGE + B_STAGE);
 
-    typedef Quarters<typename DirectLoads<A_K>::type, typename DirectLoads<B_K>::type> Wave;
-    static_assert(TILE_M == 256 && TILE_N == 256 && TILE_K == 64, "the waits count the loads of four equal half tiles");
+    typedef Quarters<typename DirectLoads<TILE_M / 2, A_K>::type, typename DirectLoads<TILE_N / 2, B_K>::type> Wave;
+    static_assert(TILE_K == 64, "a half tile's lines are 128 bytes");
+    // a's reads of a half tile.
+    static constexpr int A_READS = Wave::STEPS * Wave::FRAGMENTS_M * (A_K ? 1 : 2);
 
-    DirectTile<A_K> a;
-    DirectTile<B_K> b;
+    A a;
+    B b;
     Wave wave;
     char* lds;
 
     DEVICE DirectPingPong(const Matrix& a_matrix, const Matrix& b_matrix, int K, TileCorner corner, char* lds)
-        : a(a_matrix, corner.m, K, lds), b(b_matrix, corner.n, K, lds + 2 * STAGE), wave(2 * STAGE), lds(lds) {}
+        : a(a_matrix, corner.m, K, lds), b(b_matrix, corner.n, K, lds + 2 * A_STAGE), wave(2 * A_STAGE), lds(lds) {}
 
     // Step `step`, in stage `STEP`; `a_now`, `a_next`, `b_next`: this lane's bytes of the next step and the one after.
     template <int STEP> DEVICE void one(int a_now, int a_next, int b_next, int step) {
-        char* const here = lds + STEP * STAGE;
-        wave.load_b(here, 0);
+        char* const a_here = lds + STEP * A_STAGE;
+        char* const b_here = lds + STEP * B_STAGE;
+        wave.load_b(b_here, 0);
         __builtin_amdgcn_sched_barrier(0);
-        wave.load_a(here, 0);
+        wave.load_a(a_here, 0);
         a.load(a_now, step + 1, 1, STEP ^ 1);
         // The other group's next load goes over b0, which was read first. 15 would be no wait: the counter has 4 bits.
-        wait_lds_but<A_K ? 8 : 14>();
+        wait_lds_but<(A_READS < 14 ? A_READS : 14)>();
         group_barrier();
         wave.multiply_halves(0, 0);
-        group_barrier();
+        turn();
 
-        wave.load_b(here, 1);
+        wave.load_b(b_here, 1);
         b.load(b_next, step + 2, 0, STEP);
         group_barrier();
         wave.multiply_halves(0, 1);
-        group_barrier();
+        turn();
 
-        wave.load_a(here, 1);
+        wave.load_a(a_here, 1);
         a.load(a_next, step + 2, 0, STEP);
         group_barrier();
         wave.multiply_halves(1, 0);
-        group_barrier();
+        turn();
 
         b.load(b_next, step + 2, 1, STEP);
-        wait_loads<6>();
+        wait_loads<2 * B::LOADS + A::LOADS>();
         group_barrier();
         wave.multiply_halves(1, 1);
-        group_barrier();
+        turn();
     }
 
     DEVICE void multiply(int K) {
         const int last = (K - 1) / (2 * TILE_K) * 2;  // the first step of the last pair
-        const bool second_group = Wave::wave() >= 4;
+        const bool second_group = TWO_GROUPS && Wave::wave() >= 4;
         if (last == 0) {
             a.end_at(K);
             b.end_at(K);
@@ -178,12 +184,12 @@ template <bool A_K, bool B_K> struct DirectPingPong {
         if (second_group) {
             group_barrier();
         }
-        wait_loads<4>();
+        wait_loads<B::LOADS + A::LOADS>();
         group_barrier();
         b.load(b.last, 1, 0, 1);
         a.load(a.last, 1, 0, 1);
         b.load(b.last, 1, 1, 1);
-        wait_loads<6>();
+        wait_loads<2 * B::LOADS + A::LOADS>();
         group_barrier();
         int step = 0;
         // Once for the pairs before the last but one, once for that one, which loads the last.
@@ -204,9 +210,9 @@ template <bool A_K, bool B_K> struct DirectPingPong {
             group_barrier();
         }
         group_barrier();
-        for (const char* stage = lds; stage <= lds + STAGE; stage += STAGE) {
-            wave.load_b(stage, 0);
-            wave.multiply_last(stage, stage);
+        for (int stage = 0; stage < 2; ++stage) {
+            wave.load_b(lds + stage * B_STAGE, 0);
+            wave.multiply_last(lds + stage * A_STAGE, lds + stage * B_STAGE);
         }
     }
 

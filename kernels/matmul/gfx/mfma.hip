@@ -1,12 +1,13 @@
 // c = a @ b for bfloat16 and float16 with float32 accumulators on CDNA's matrix cores (gfx90a, gfx942, gfx950), in
 // fragments of 16 lines (fragments.h).
 //
-// -DPING_PONG=1: eight waves that take turns at the matrix cores (ping_pong.h; 256x256 on gfx950 direct_to_lds.h). 0:
-// four waves and the loop of tiles.h, for operands of any alignment. -DWAVES_M: how many waves are along M.
+// -DPING_PONG=1: a wave multiplies a tile's quarters in turn (ping_pong.h; on gfx950 direct_to_lds.h), eight waves in two
+// groups or four in one. 0: four waves and the loop of staged.h for aligned operands (-DALIGNED=1), else of tiles.h.
+// -DWAVES_M: how many waves are along M.
 
-#include "fragments.h"
+#include "staged.h"
 
-#if PING_PONG && defined(__gfx950__) && TILE_N == 256
+#if PING_PONG && defined(__gfx950__)
 
 #include "direct_to_lds.h"
 typedef DirectPingPong<A_K_MAJOR, B_K_MAJOR> Loop;
@@ -24,11 +25,12 @@ struct Core {
     static constexpr int WAVE_N = TILE_N / WAVES_N;
     static_assert(WAVE_M * WAVES_M == TILE_M && WAVE_N * WAVES_N == TILE_N, "waves must tile the tile");
 
-    static constexpr int LINE_BYTES = TILE_K * 2;
+    static constexpr int LINE_BYTES = TILE_K * 2, STEPS = TILE_K / DEPTH;
     static constexpr int FRAGMENTS_M = WAVE_M / FRAGMENT;
     static constexpr int FRAGMENTS_N = WAVE_N / FRAGMENT;
 
     Accumulators<FRAGMENTS_M, FRAGMENTS_N> sums;
+    fragment a[STEPS][FRAGMENTS_M], b[STEPS][FRAGMENTS_N];
     int m, n;  // this wave's corner in the tile
     FragmentLoads<LINE_BYTES> a_loads, b_loads;
 
@@ -39,24 +41,38 @@ struct Core {
         sums.clear();
     }
 
-    DEVICE void add(const char* a, const char* b) {
+    DEVICE void load(const char* a_tile, const char* b_tile) {
 #pragma unroll
-        for (int step = 0; step < TILE_K / DEPTH; ++step) {
-            fragment left[FRAGMENTS_M], right[FRAGMENTS_N];
+        for (int step = 0; step < STEPS; ++step) {
             for (int i = 0; i < FRAGMENTS_M; ++i) {
-                left[i] = a_loads.load(a, i, step);
+                a[step][i] = a_loads.load(a_tile, i, step);
             }
             for (int j = 0; j < FRAGMENTS_N; ++j) {
-                right[j] = b_loads.load(b, j, step);
+                b[step][j] = b_loads.load(b_tile, j, step);
             }
-            sums.add(left, right);
         }
+    }
+
+    DEVICE void multiply() {
+#pragma unroll
+        for (int step = 0; step < STEPS; ++step) {
+            sums.add(a[step], b[step]);
+        }
+    }
+
+    DEVICE void add(const char* a_tile, const char* b_tile) {
+        load(a_tile, b_tile);
+        multiply();
     }
 
     DEVICE void store(const Output& c, int tile_m, int tile_n) const { sums.store(c, tile_m + m, tile_n + n); }
 };
 
+#if ALIGNED
+typedef OneStage<Core, A_K_MAJOR, B_K_MAJOR> Loop;
+#else
 typedef TwoStage<Core, A_K_MAJOR, B_K_MAJOR> Loop;
+#endif
 
 #endif
 

@@ -1,21 +1,24 @@
 // The ping-pong loop of CDNA's large tiles: TILE_M x TILE_N x 64, eight waves in two groups of four, one wave of each
 // on every SIMD. While one group multiplies, the other copies: they alternate at every barrier, since the second group
-// passes one barrier more before the loop (and the first one more behind it).
+// passes one barrier more before the loop (and the first one more behind it). A block of four waves has one group and
+// two barriers a step: two such blocks share a compute unit.
 //
 // A wave has two halves of its lines of a and two of b, so four products a step; each product has its own copies before
-// it. Addresses are a register per operand, a scalar that advances and constants: the loop has no vector instructions
-// but for transposing an operand that does not lie along k.
+// it. Addresses are a register per operand, a scalar that advances and constants: the loop has no vector instruction.
 //
-// A K step, one LDS stage of 64 KB with the next step's tile in registers:
-//     next b from memory;          a's half 0 from LDS                          | a0 @ b0
-//     next a from memory;          b's half 1 from LDS, waited for              | a0 @ b1
-//     a's half 1 from LDS;         next b to LDS, waited for                    | a1 @ b0
-//     next b's half 0 from LDS;    next a to LDS, waited for                    | a1 @ b1
-// The other group may write over what a group has read one barrier later, so reads are waited for before the barrier
-// that ends their copying, not only before the product. Only a0's are not: a is written three barriers later.
+// A K step, one LDS stage with the next step's tile in registers:
+//     next b from memory;          a's half 0 from LDS                                      | a0 @ b0
+//     next a from memory;          b's half 1 from LDS                                      | a0 @ b1
+//     a's half 1 from LDS;         next b's half 0 to LDS, all waited for                   | a1 @ b0
+//     next b's half 0 from LDS;    next b's half 1 and next a to LDS, all waited for        | a1 @ b1
+// The other group may write over what a group has read one barrier later, so these reads are waited for before the
+// barrier that ends their copying, not only before the product. a0's and b1's are not: they are written over two
+// products later.
 #pragma once
 
-#include "fragments.h"
+#include "staged.h"
+
+constexpr bool TWO_GROUPS = THREADS == 8 * WARP;
 
 // Keeps the compiler from moving anything across: the waves' order is by hand.
 DEVICE void group_barrier() {
@@ -24,116 +27,17 @@ DEVICE void group_barrier() {
     __builtin_amdgcn_sched_barrier(0);
 }
 
+// A barrier for turns alone: a block of one group has none to take.
+DEVICE void turn() {
+    if (TWO_GROUPS) {
+        group_barrier();
+    } else {
+        __builtin_amdgcn_sched_barrier(0);
+    }
+}
+
 // Waits for this wave's LDS traffic.
 DEVICE void wait_lds() { __builtin_amdgcn_s_waitcnt(0xc07f); }
-
-// Memory up to a limit; what lies beyond reads as zero.
-struct Buffer {
-    __amdgpu_buffer_rsrc_t resource;
-
-    DEVICE Buffer(const T* data, int64_t bytes)
-        : resource(__builtin_amdgcn_make_buffer_rsrc(const_cast<T*>(data), 0, static_cast<int>(bytes), 0x00020000)) {}
-
-    // 16 bytes from byte `lane` + `wave`, of which the second is the same for all lanes.
-    DEVICE words<16> load(int lane, int wave) const {
-        return __builtin_bit_cast(words<16>, __builtin_amdgcn_raw_buffer_load_b128(resource, lane, wave, 0));
-    }
-};
-
-typedef uint16_t short_word __attribute__((may_alias));
-constexpr int BEYOND = static_cast<int>(0x80000000u);  // an offset outside every Buffer: plan.py bounds them
-
-// One operand's tile of LINES x TILE_K, in two halves: from memory to registers (`load`), from there to LDS (`store`).
-// Lines and k beyond the matrix are zero.
-//
-// K_MAJOR: memory runs along k, chunks are copied as they are. Else it runs along the lines, and a tile is transposed by
-// where its elements are stored: each of the 8 lines of a chunk by an instruction of 2 bytes a lane. That takes LDS two
-// thirds longer than words of two k, which take the vector pipe 16 permutations in 128 matrix instructions. Loads and
-// reads cannot transpose: gfx90a and gfx942 clear the other half of a register that they load 2 bytes into.
-template <int LINES, bool K_MAJOR> struct StagedTile {
-    static constexpr int LINE_BYTES = TILE_K * 2;
-    static constexpr int HALF = LINES / 2;
-    static constexpr int COUNT = HALF * LINE_BYTES / 16 / THREADS;    // loads of a thread, for a half
-    static constexpr int APART = K_MAJOR ? THREADS * 16 / LINE_BYTES : 64;  // lines between them
-    static_assert(COUNT * THREADS * 16 == HALF * LINE_BYTES, "all threads copy as much");
-
-    Buffer memory;
-    int from;     // this lane's first byte of step 0
-    int along;    // bytes between lines
-    int advance;  // bytes between steps
-    int to;       // this lane's first byte in LDS
-    words<16> held[2][COUNT];
-
-    // Not K_MAJOR: 32 lanes, which write LDS together, have 4 words of two chunks of k in lines whose swizzles differ;
-    // a wave reads 128 bytes of 8 rows of k.
-    static DEVICE int line() {
-        const int t = thread_x();
-        return K_MAJOR ? t * 16 / LINE_BYTES : t % 2 * 8 + t / 16 % 4 * 16;
-    }
-    static DEVICE int k() {
-        const int t = thread_x();
-        if (K_MAJOR) {
-            return t % (LINE_BYTES / 16) * 8;
-        }
-        return t / 2 % 8 * 2 + t / 64 % 2 + t / 128 * 16;
-    }
-
-    static DEVICE Buffer buffer(const Matrix& matrix, int first, int K) {
-        if (K_MAJOR) {
-            const int lines = min(matrix.lines - first, LINES);
-            return {matrix.data + first * matrix.leading, ((lines - 1) * matrix.leading + K) * 2};
-        }
-        return {matrix.data + first, ((K - 1) * matrix.leading + matrix.lines - first) * 2};
-    }
-
-    DEVICE StagedTile(const Matrix& matrix, int first, int K)
-        : memory(buffer(matrix, first, K)) {
-        const int leading = static_cast<int>(matrix.leading) * 2;
-        along = K_MAJOR ? leading : 2;
-        from = line() * along + k() * (K_MAJOR ? 2 : leading);
-        advance = K_MAJOR ? LINE_BYTES : TILE_K * leading;
-        to = line() * LINE_BYTES + swizzled<LINE_BYTES>(line(), k() / CHUNK) * 16 + k() % CHUNK * 2;
-    }
-
-    // Before the load of the last step, which has `left` elements of k.
-    DEVICE void end_at(int left) {
-        if (K_MAJOR && k() >= left) {
-            from = BEYOND;
-        }
-    }
-
-    DEVICE void load(int step) {
-#pragma unroll
-        for (int i = 0; i < 2 * COUNT; ++i) {
-            held[i / COUNT][i % COUNT] =
-                memory.load(from, step * advance + (i / COUNT * HALF + i % COUNT * APART) * along);
-        }
-    }
-
-    DEVICE void store(char* lds, int half) const {
-        lds += half * HALF * LINE_BYTES;
-#pragma unroll
-        for (int i = 0; i < COUNT; ++i, lds += APART * LINE_BYTES) {
-            const words<16> chunk = held[half][i];
-            if constexpr (K_MAJOR) {
-                store_words<16>(lds + to, chunk);
-            } else {
-#pragma unroll
-                for (int line = 0; line < 8; ++line) {
-                    // The swizzles of a chunk's lines differ by line & 3 alone.
-                    const uint32_t pair = chunk.w[line / 2];
-                    *reinterpret_cast<short_word*>(lds + (to ^ line % 4 * 16) + line * LINE_BYTES) =
-                        static_cast<short_word>(line % 2 == 0 ? pair : pair >> 16);
-                }
-            }
-        }
-    }
-
-    DEVICE void store(char* lds) const {
-        store(lds, 0);
-        store(lds, 1);
-    }
-};
 
 // What a wave multiplies: two halves of its lines of either operand, and the accumulators of their four products.
 template <class ALoads, class BLoads> struct Quarters {
@@ -222,7 +126,7 @@ template <bool A_K, bool B_K> struct PingPong {
         StagedTile<TILE_N, B_K> next_b(b, corner.n, K);
         Wave wave;
         const int last = (K - 1) / TILE_K;
-        const bool second_group = Wave::wave() >= 4;
+        const bool second_group = TWO_GROUPS && Wave::wave() >= 4;
 
         if (last == 0) {
             next_a.end_at(K);
@@ -235,7 +139,10 @@ template <bool A_K, bool B_K> struct PingPong {
         wait_lds();
         group_barrier();
         wave.load_b(b_tile, 0);
-        if (second_group) {
+        if (!TWO_GROUPS) {
+            wait_lds();
+        }
+        if (!TWO_GROUPS || second_group) {
             group_barrier();
         }
         int step = 1;
@@ -246,23 +153,22 @@ template <bool A_K, bool B_K> struct PingPong {
             for (; step < end; ++step) {
                 next_b.load(step);
                 wave.load_a(a_tile, 0);
-                group_barrier();
+                turn();
                 wave.multiply_halves(0, 0);
-                group_barrier();
+                turn();
 
                 next_a.load(step);
                 wave.load_b(b_tile, 1);
-                wait_lds();
-                group_barrier();
+                turn();
                 wave.multiply_halves(0, 1);
-                group_barrier();
+                turn();
 
                 wave.load_a(a_tile, 1);
                 next_b.store(b_tile, 0);
                 wait_lds();
                 group_barrier();
                 wave.multiply_halves(1, 0);
-                group_barrier();
+                turn();
 
                 wave.load_b(b_tile, 0);
                 next_b.store(b_tile, 1);
@@ -270,13 +176,13 @@ template <bool A_K, bool B_K> struct PingPong {
                 wait_lds();
                 group_barrier();
                 wave.multiply_halves(1, 1);
-                group_barrier();
+                turn();
             }
             next_a.end_at(K - last * TILE_K);
             next_b.end_at(K - last * TILE_K);
         }
         wave.multiply_last(a_tile, b_tile);
-        if (!second_group) {
+        if (TWO_GROUPS && !second_group) {
             group_barrier();
         }
         wave.store(c, corner);

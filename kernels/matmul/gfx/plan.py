@@ -27,6 +27,7 @@ class Tile(NamedTuple):
     k: int
     waves_m: int
     threads: int = 256
+    aligned: bool = False  # loads of 16 bytes from lines that start and end at 16
     ping_pong: bool = False
 
 
@@ -46,31 +47,36 @@ def plan_wmma(problem: Problem, call: Call) -> Plan | Rejected:
 mfma, wmma = for_call(plan_mfma), for_call(plan_wmma)
 
 
-# Tiles with the share of the matrix peak that a full GPU reaches by them. AMD measured the first three on
-# MI355X (ROCm/gfx950-gluon-tutorials: what limits the smaller ones is the memory that a block keeps in
-# flight); the last is estimated from its LDS reads, 0.0625 bytes per FLOP. None was measured by this project.
-PING_PONG = (
-    (Tile(256, 256, 64, 2, threads=512, ping_pong=True), 0.96),
-    (Tile(256, 128, 64, 4, threads=512, ping_pong=True), 0.83),
+# Tiles of aligned operands with the share of the matrix peak that a full GPU reaches by them. AMD measured
+# those of 256x256, 256x128 and 128x128 on MI355X (ROCm/gfx950-gluon-tutorials: what limits the smaller ones
+# is the memory that a block keeps in flight); the last is estimated from its LDS reads, 0.0625 bytes per
+# FLOP. None was measured by this project.
+ALIGNED = (
+    (Tile(256, 256, 64, 2, threads=512, aligned=True, ping_pong=True), 0.96),
+    (Tile(256, 128, 64, 4, threads=512, aligned=True, ping_pong=True), 0.83),
+    (Tile(128, 256, 64, 2, threads=512, aligned=True, ping_pong=True), 0.83),
+    (Tile(128, 128, 64, 2, aligned=True, ping_pong=True), 0.69),
+    (_SMALL._replace(aligned=True), 0.35),
 )
-_TWO_STAGE = ((_LARGE, 0.69), (_SMALL, 0.35))
+_ANY = ((_LARGE, 0.69), (_SMALL, 0.35))
 
 
 def mfma_tile(problem: Problem, device: Device) -> Tile:
     """The tile whose rounds over the multiprocessors take the least time; 32x128 for up to 32 rows."""
+    fits = aligned(problem)
     if problem.M <= 32:
-        return _FEW_ROWS
+        return _FEW_ROWS._replace(aligned=fits)
 
     def time(choice: tuple[Tile, float]) -> float:
         tile, share = choice
         tiles = ceil(problem.M, tile.m) * ceil(problem.N, tile.n) * problem.batches
         return ceil(tiles, device.multiprocessors) * tile.m * tile.n / share
 
-    tile, _ = min((*(PING_PONG if ping_pong_fits(problem) else ()), *_TWO_STAGE), key=time)
+    tile, _ = min(ALIGNED if fits else _ANY, key=time)
     return _deeper(tile, device)
 
 
-def ping_pong_fits(problem: Problem) -> bool:
+def aligned(problem: Problem) -> bool:
     """Whether 16-byte loads with 31-bit offsets reach a and b from each tile's corner."""
     if problem.K == 0:
         return False
@@ -134,6 +140,7 @@ def _plan(
             ("TILE_K", tile.k),
             ("WAVES_M", tile.waves_m),
             ("THREADS", tile.threads),
+            ("ALIGNED", int(tile.aligned)),
             ("PING_PONG", int(tile.ping_pong)),
             ("A_K_MAJOR", int(a.unit_stride == "col")),
             ("B_K_MAJOR", int(b.unit_stride == "row")),

@@ -8,6 +8,7 @@ ROWS = "_lib/rows/rows.h"
 TILES = "matmul/gfx/tiles.h"
 FRAGMENTS = "matmul/gfx/fragments.h"
 PING_PONG = "matmul/gfx/ping_pong.h"
+STAGED = "matmul/gfx/staged.h"
 DIRECT = "matmul/gfx/direct_to_lds.h"
 WMMA = "matmul/gfx/wmma.hip"
 SOFTMAX = "softmax/softmax.cu"
@@ -95,33 +96,37 @@ source(
 )  # fmt: skip
 source(
     *("matmul", "mfma", "gfx942", "ping-pong: barrier missing after the last product of a step"),
-    Edit(PING_PONG, "multiply_halves(1, 1); group_barrier();", "multiply_halves(1, 1);"),
+    Edit(PING_PONG, "multiply_halves(1, 1); turn();", "multiply_halves(1, 1);"),
 )
 source(
     *("linear", "mfma", "gfx942", "ping-pong: the last step's k not ended"),
-    Edit(PING_PONG, "if (K_MAJOR && k() >= $left) {", "if (false) {"),
+    Edit(STAGED, "if (K_MAJOR && k() >= $left) {", "if (false) {"),
 )
 source(
     *("matmul", "mfma", "gfx942", "ping-pong: transposed lines in one slot of LDS"),
-    Edit(PING_PONG, "($to ^ $line % 4 * 16)", "$to"),
+    Edit(STAGED, "($to ^ $line % 4 * 16 ^", "($to ^"),
 )
 source(
     *("matmul", "mfma", "gfx942", "ping-pong: a line stored in its neighbour's place too"),
-    Edit(PING_PONG, "$line % 2 == 0 ? $pair : $pair >> 16", "$pair"),
+    Edit(STAGED, "$line % 2 == 0 ? $pair : $pair >> 16", "$pair"),
 )
 source(
-    *("matmul", "mfma", "gfx942", "ping-pong: reads of b not waited for at the barrier"),
-    Edit(PING_PONG, "wave.load_b(b_tile, 1); wait_lds();", "wave.load_b(b_tile, 1);"),
+    *("matmul", "mfma", "gfx942", "ping-pong: stores of b not waited for at the barrier"),
+    Edit(PING_PONG, "$b.store(b_tile, 0); wait_lds();", "$b.store(b_tile, 0);"),
+)
+source(
+    *("matmul", "mfma", "gfx942", "aligned: a tile stored while others read the one before"),
+    Edit(STAGED, "$core.load(a_tile, b_tile); lds_barrier();", "$core.load(a_tile, b_tile);"),
 )
 source(
     *("matmul", "mfma", "gfx950", "direct loads: a wait for b0 that is none"),
-    Edit(DIRECT, "wait_lds_but<A_K ? 8 : 14>();", "wait_lds_but<A_K ? 8 : 15>();"),
+    Edit(DIRECT, "(A_READS < 14 ? A_READS : 14)", "15"),
 )
 source(
     *("matmul", "mfma", "gfx950", "direct loads: four half tiles in flight, not three"),
     Edit(
         DIRECT,
-        "wait_loads<6>(); group_barrier(); wave.multiply_halves(1, 1);",
+        "wait_loads<2 * $B::$LOADS + $A::$LOADS>(); group_barrier(); wave.multiply_halves(1, 1);",
         "wait_loads<8>(); group_barrier(); wave.multiply_halves(1, 1);",
     ),
 )
