@@ -143,25 +143,47 @@ template <class T, int COUNT> DEVICE void pack_p(uint32_t* p, const float* score
 #else
 // Of the 16 queries whose scores are an accumulator fragment's columns (gfx/tiles.h): a lane has a part of one query's
 // keys, lanes of a column share it. A score of -inf hides its key. NaN reaches row_sum by itself; +inf becomes NaN in
-// `exponent_offset`.
+// `exponent_base`.
 
-// What is subtracted in a row's exponents: 0 where no key is seen, NaN where there is a score of +inf.
-DEVICE float exponent_offset(float row_max) { return row_max == -INF_F ? 0.0f : row_max + (row_max - row_max); }
+// A row_max as the base of exponents: 0 where no key is seen, NaN where there is a score of +inf.
+DEVICE float exponent_base(float row_max) { return row_max == -INF_F ? 0.0f : row_max + (row_max - row_max); }
 
-struct ColumnSoftmax {
-    float row_max = -INF_F;
-    float row_sum = 0.0f;  // over the keys that this lane holds
-    float limit = -INF_F;  // a score above it moves row_max
-    float offset = 0.0f;   // exponent_offset(row_max)
+// P and row_sum are times 2^P_SCALE_LOG2 until the end. In float16 small P would be subnormal, with few digits, and
+// zero to the products of MI200; the largest are 2^15.
+template <class T> constexpr int LAZY_P_SCALE_LOG2_OF = 0;
+template <> constexpr int LAZY_P_SCALE_LOG2_OF<f16> = 10;
+template <class T> constexpr float LAZY_THRESHOLD_OF = RESCALE_THRESHOLD;
+template <> constexpr float LAZY_THRESHOLD_OF<f16> = 5.0f;
+
+template <class T> struct ColumnSoftmax {
+    static constexpr int P_SCALE_LOG2 = LAZY_P_SCALE_LOG2_OF<T>;
+    static constexpr float UNSCALE = 1.0f / (1 << P_SCALE_LOG2);
+    static constexpr float MOST = 1 << (P_SCALE_LOG2 + static_cast<int>(LAZY_THRESHOLD_OF<T>));
+
+    float row_max = -INF_F;  // of numbers from which P_SCALE_LOG2 is subtracted without rounding
+    float row_sum = 0.0f;    // over the keys that this lane holds
+    float limit = -INF_F;    // a score above it moves row_max
+    float offset = -P_SCALE_LOG2;  // what is subtracted in the row's exponents
+    float sum_limit = -1.0f;  // in place of `limit`, for the sum of a lane's new P
 
     // `column_max`: of the query's new scores. Returns the factor by which earlier accumulators are rescaled.
     DEVICE float update_max(float column_max) {
         const bool rescales = column_max > limit;
-        const float factor = rescales ? exp2_ftz(row_max - column_max) : 1.0f;
-        row_max = rescales ? column_max : row_max;
+        const float now = P_SCALE_LOG2 ? column_max - P_SCALE_LOG2 + P_SCALE_LOG2 : column_max;
+        const float factor = rescales ? exp2_ftz(row_max - now) : 1.0f;
+        row_max = rescales ? now : row_max;
         row_sum *= factor;
-        limit = row_max + RESCALE_THRESHOLD;
-        offset = exponent_offset(row_max);
+        limit = row_max + LAZY_THRESHOLD_OF<T>;
+        offset = exponent_base(row_max) - P_SCALE_LOG2;
+        return factor;
+    }
+
+    // The same where P of the new scores were added up before: `lane_sum` is the largest sum of the query's lanes. The
+    // first scores move row_max. A sum of at most 16 P above sum_limit has one above 1.
+    DEVICE float update_max(float column_max, float lane_sum) {
+        limit = lane_sum > sum_limit ? row_max : INF_F;
+        const float factor = update_max(column_max);
+        sum_limit = row_max == -INF_F ? -1.0f : MOST;
         return factor;
     }
 };

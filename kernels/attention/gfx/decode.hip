@@ -18,6 +18,7 @@
 #include "tiles.h"
 
 using T = ELEMENT;
+using Softmax = ColumnSoftmax<T>;
 constexpr int WAVES = 4;
 constexpr int THREADS = WAVES * WARP;
 constexpr int STEPS = (D + MMA_K - 1) / MMA_K;
@@ -292,7 +293,7 @@ void attention_decode(const AttentionParams params, int pages, int tiles, int sp
     const int last = length - p.seqlen_q + work.query(lane_column());  // the query's own key
     const MaskBounds mask{last - p.left, RIGHT ? min(last + p.right, end - 1) : end - 1};
 
-    ColumnSoftmax softmax;
+    Softmax softmax;
     OutputAccumulators acc_o;
     for (int tile = 0; tile < V_TILES; ++tile) {
         acc_o[tile] = 0.0f;
@@ -313,9 +314,8 @@ void attention_decode(const AttentionParams params, int pages, int tiles, int sp
         for (int tile = 0; tile < V_TILES; ++tile) {
             acc_o[tile] *= factor;
         }
-        const float offset = exponent_offset(softmax.row_max);
         for (int i = 0; i < ELEMENTS_PER_LANE; ++i) {
-            scores[i] = exp2_ftz(scores[i] - offset);
+            scores[i] = exp2_ftz(scores[i] - softmax.offset);
             softmax.row_sum += scores[i];
         }
         const T* rows[KEYS_PER_LANE];
@@ -323,10 +323,10 @@ void attention_decode(const AttentionParams params, int pages, int tiles, int sp
             const int key = cache.clamped(n + PagedKV::value_row(i));
             rows[i] = cache.v.at(indices.of_values[i / KEYS_PER_LOOKUP], key);
         }
-        accumulate_pv<0>(acc_o, rows, as_b_fragment<T>(scores));
+        accumulate_pv<0>(acc_o, rows, p_fragment<T>(scores));
     }
 
-    const float row_sum = column_sum(softmax.row_sum);
+    const float row_sum = column_sum(softmax.row_sum) * Softmax::UNSCALE;
     if (lane_part() == 0) {
         wave_row_maxima[wave][lane_column()] = softmax.row_max;
         wave_row_sums[wave][lane_column()] = row_sum;
@@ -336,15 +336,15 @@ void attention_decode(const AttentionParams params, int pages, int tiles, int sp
     for (int w = 0; w < WAVES; ++w) {
         block_max = math_max_number(block_max, wave_row_maxima[w][lane_column()]);
     }
-    const float offset = exponent_offset(block_max);
+    const float base = exponent_base(block_max);
     for (int w = 0; w < WAVES; ++w) {
-        block_sum += exp2_ftz(wave_row_maxima[w][lane_column()] - offset) * wave_row_sums[w][lane_column()];
+        block_sum += exp2_ftz(wave_row_maxima[w][lane_column()] - base) * wave_row_sums[w][lane_column()];
     }
     if (thread_x() < work.columns()) {
         p.max_partial[work.partial_index(thread_x())] = block_max;
         p.sum_partial[work.partial_index(thread_x())] = block_sum;
     }
-    store_partial<0>(acc_o, exp2_ftz(softmax.row_max - offset), wave, exchange, work, p.o_partial);
+    store_partial<0>(acc_o, exp2_ftz(softmax.row_max - base) * Softmax::UNSCALE, wave, exchange, work, p.o_partial);
 }
 
 // --- the splits' combination ---

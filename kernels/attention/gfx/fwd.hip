@@ -19,6 +19,7 @@
 #include "stream.h"
 
 using T = ELEMENT;
+using Softmax = ColumnSoftmax<T>;
 constexpr int THREADS = WAVES * WARP;
 constexpr int WAVE_M = TILES_PER_WAVE * MMA_N;
 constexpr int TILE_M = WAVES / WAVES_E * WAVE_M;
@@ -26,6 +27,10 @@ constexpr int PREFETCH = 2;  // operands on their way from LDS under the product
 // Whether P are added two at a time. CDNA's v_pk_add_f32 makes products wait, where an addition alone does not: worth
 // it where the vector pipe is busier than the matrix pipe, with small heads.
 constexpr bool SUM_PAIRS = WARP == 32 || HEAD_D + HEAD_E <= 128;
+// Whether the sum of a lane's new P, in place of the largest score, says that row_max lags too far. The loop has no
+// maximum then, but scores are computed once more where row_max moves.
+constexpr bool CHECK_SUMS = WARP == 64 && HEAD_D + HEAD_E <= 128;
+static_assert(!CHECK_SUMS || TILE_N / LANES_PER_COLUMN <= 16, "see ColumnSoftmax");
 constexpr int FRAGMENTS_N = TILE_N / MMA_M;
 constexpr int STEPS_D = HEAD_D / MMA_K;
 constexpr int WAVE_E = HEAD_E / WAVES_E;
@@ -189,9 +194,9 @@ DEVICE float max_of_lane(const AccumulatorFragment (&scores)[FRAGMENTS_N], const
     return SCALE_ONLY ? lane_max * how.scale : lane_max;
 }
 
-// Scores become P, rounded, as the second operand of the product with V.
-DEVICE void p_of_scores(const AccumulatorFragment (&scores)[FRAGMENTS_N], ColumnSoftmax& softmax,
-                        const ScoreScale& how, BFragment (&p)[FRAGMENTS_N]) {
+// Scores become P, rounded, as the second operand of the product with V. Returns the sum of the lane's.
+DEVICE float p_of_scores(const AccumulatorFragment (&scores)[FRAGMENTS_N], const Softmax& softmax,
+                         const ScoreScale& how, BFragment (&p)[FRAGMENTS_N]) {
     float sums[2] = {0.0f, 0.0f};
 #pragma unroll
     for (int n = 0; n < FRAGMENTS_N; ++n) {
@@ -204,65 +209,105 @@ DEVICE void p_of_scores(const AccumulatorFragment (&scores)[FRAGMENTS_N], Column
                 asm("" : "+v"(sums[i % 2]));  // else the compiler pairs them with each other or the next tile's
             }
         }
-        p[n] = as_b_fragment<T>(values);
+        p[n] = p_fragment<T>(values);
     }
-    softmax.row_sum += sums[0] + sums[1];
+    return sums[0] + sums[1];
+}
+
+using Scores = AccumulatorFragment[TILES_PER_WAVE][FRAGMENTS_N];
+
+// The wave's scores of one block of keys, -inf where MASKED and not seen.
+template <bool MASKED>
+DEVICE void compute_scores(Scores& scores, const Queries& queries, const BlockProblem& problem, const ScoreScale& how,
+                           int row, int key, const LdsFragments<HEAD_D>& keys) {
+    for (int t = 0; t < TILES_PER_WAVE; ++t) {
+        for (int n = 0; n < FRAGMENTS_N; ++n) {
+            scores[t][n].fill(0.0f);
+        }
+    }
+    prefetch<STEPS_D * FRAGMENTS_N, PREFETCH>(
+        [&](int i) { return keys.load(i % FRAGMENTS_N * MMA_M, i / FRAGMENTS_N * MMA_K); },
+        [&](int i, const AFragment& a) {
+            for (int t = 0; t < TILES_PER_WAVE; ++t) {
+                mma<T>(scores[t][i % FRAGMENTS_N], a, queries.get(t, i / FRAGMENTS_N));
+            }
+        });
+    for (int t = 0; t < TILES_PER_WAVE; ++t) {
+        for (int n = 0; n < FRAGMENTS_N; ++n) {
+            scores[t][n].materialize();
+        }
+    }
+    for (int t = 0; t < TILES_PER_WAVE; ++t) {
+        const int own_row = row + t * MMA_N + lane_column();
+        apply_scale(scores[t], problem, how, own_row, key);
+        if (MASKED && !wave_sees_all(problem, row, key)) {
+            apply_mask(scores[t], problem, own_row, key);
+        }
+    }
 }
 
 struct ForwardState {
     AccumulatorFragment acc_o[TILES_PER_WAVE][FRAGMENTS_E];
-    ColumnSoftmax softmax[TILES_PER_WAVE];
-    int column;  // the wave's first of o
+    Softmax softmax[TILES_PER_WAVE];
+    int column;         // the wave's first of o
+    bool first = true;  // whether the wave has seen no keys
 
-    // Moves the row_max that a lane's new scores exceed by more than lazy rescaling allows. A query's does not depend
-    // on what the wave's others do: its lanes agree on their largest score before they compare.
-    DEVICE void rescale(const float (&lane_max)[TILES_PER_WAVE]) {
-        for (int t = 0; t < TILES_PER_WAVE; ++t) {
-            const float factor = softmax[t].update_max(column_max(lane_max[t]));
-            for (int e = 0; e < FRAGMENTS_E; ++e) {
-                acc_o[t][e].scale(factor);
-            }
+    DEVICE void rescale_o(int t, float factor) {
+        for (int e = 0; e < FRAGMENTS_E; ++e) {
+            acc_o[t][e].scale(factor);
         }
     }
 
-    // P of one block of keys.
+    // P of one block of keys. Whether a query's row_max moves does not depend on the wave's other queries: its lanes
+    // agree on their largest score, or sum, before they compare.
     template <bool MASKED>
     DEVICE void compute_p(const Queries& queries, const BlockProblem& problem, const ScoreScale& how, int row, int key,
                           BFragment (&p)[TILES_PER_WAVE][FRAGMENTS_N], const LdsFragments<HEAD_D>& keys) {
-        AccumulatorFragment scores[TILES_PER_WAVE][FRAGMENTS_N];
-        for (int t = 0; t < TILES_PER_WAVE; ++t) {
-            for (int n = 0; n < FRAGMENTS_N; ++n) {
-                scores[t][n].fill(0.0f);
+        float sums[TILES_PER_WAVE] = {};
+        const auto p_of = [&](const Scores& scores) {
+            for (int t = 0; t < TILES_PER_WAVE; ++t) {
+                sums[t] = p_of_scores(scores[t], softmax[t], how, p[t]);
             }
-        }
-        prefetch<STEPS_D * FRAGMENTS_N, PREFETCH>(
-            [&](int i) { return keys.load(i % FRAGMENTS_N * MMA_M, i / FRAGMENTS_N * MMA_K); },
-            [&](int i, const AFragment& a) {
+        };
+        if constexpr (CHECK_SUMS) {
+            bool moves = true;
+            if (!first) {
+                Scores scores;
+                compute_scores<MASKED>(scores, queries, problem, how, row, key, keys);
+                p_of(scores);
+                moves = false;
                 for (int t = 0; t < TILES_PER_WAVE; ++t) {
-                    mma<T>(scores[t][i % FRAGMENTS_N], a, queries.get(t, i / FRAGMENTS_N));
+                    moves |= sums[t] > softmax[t].sum_limit;
                 }
-            });
-        for (int t = 0; t < TILES_PER_WAVE; ++t) {
-            for (int n = 0; n < FRAGMENTS_N; ++n) {
-                scores[t][n].materialize();
             }
-        }
-        float lane_max[TILES_PER_WAVE];
-        bool grows = false;
-        for (int t = 0; t < TILES_PER_WAVE; ++t) {
-            const int own_row = row + t * MMA_N + lane_column();
-            apply_scale(scores[t], problem, how, own_row, key);
-            if (MASKED && !wave_sees_all(problem, row, key)) {
-                apply_mask(scores[t], problem, own_row, key);
+            if (__builtin_expect(any_lane(moves), false)) {
+                first = false;
+                Scores scores;  // once more: registers did not hold them beside P
+                compute_scores<MASKED>(scores, queries, problem, how, row, key, keys);
+                for (int t = 0; t < TILES_PER_WAVE; ++t) {
+                    const float lane_max = max_of_lane(scores[t], how);
+                    rescale_o(t, softmax[t].update_max(column_max(lane_max), column_max(sums[t])));
+                }
+                p_of(scores);
             }
-            lane_max[t] = max_of_lane(scores[t], how);
-            grows |= lane_max[t] > softmax[t].limit;
-        }
-        if (any_lane(grows)) {
-            rescale(lane_max);
+        } else {
+            Scores scores;
+            compute_scores<MASKED>(scores, queries, problem, how, row, key, keys);
+            float lane_max[TILES_PER_WAVE];
+            bool moves = false;
+            for (int t = 0; t < TILES_PER_WAVE; ++t) {
+                lane_max[t] = max_of_lane(scores[t], how);
+                moves |= lane_max[t] > softmax[t].limit;
+            }
+            if (any_lane(moves)) {
+                for (int t = 0; t < TILES_PER_WAVE; ++t) {
+                    rescale_o(t, softmax[t].update_max(column_max(lane_max[t])));
+                }
+            }
+            p_of(scores);
         }
         for (int t = 0; t < TILES_PER_WAVE; ++t) {
-            p_of_scores(scores[t], softmax[t], how, p[t]);
+            softmax[t].row_sum += sums[t];
         }
     }
 
@@ -390,19 +435,20 @@ struct Outputs {
 };
 
 // The epilogue of 16 queries, the lane's in `row`: divides, rounds and stores o from column `first` on, and lse.
-DEVICE void epilogue(const AccumulatorFragment (&acc_o)[FRAGMENTS_E], const ColumnSoftmax& softmax, const Outputs& to,
+DEVICE void epilogue(const AccumulatorFragment (&acc_o)[FRAGMENTS_E], const Softmax& softmax, const Outputs& to,
                      int row, int first) {
-    float row_sum = column_sum(softmax.row_sum), factor = 1.0f, offset = exponent_offset(softmax.row_max);
+    float row_sum = column_sum(softmax.row_sum) * Softmax::UNSCALE, factor = 1.0f;
+    float base = exponent_base(softmax.row_max);
     if constexpr (SINKS) {
         const float row_max = math_max_number(softmax.row_max, to.sink);
-        offset = exponent_offset(row_max);
-        factor = exp2_ftz(softmax.row_max - offset);
-        row_sum = row_sum * factor + exp2_ftz(to.sink - offset);
+        base = exponent_base(row_max);
+        factor = exp2_ftz(softmax.row_max - base);
+        row_sum = row_sum * factor + exp2_ftz(to.sink - base);
     }
-    const float inv_sum = row_sum == 0.0f ? 0.0f : factor * rcp_fast(row_sum);
+    const float inv_sum = row_sum == 0.0f ? 0.0f : factor * Softmax::UNSCALE * rcp_fast(row_sum);
     const float normalizer = inv_sum != inv_sum ? __builtin_nanf("") : inv_sum;  // pack2_b may lose a sink's
     if (lane_part() == 0 && first == 0) {
-        to.lse[row * to.lse_row] = math_fma(offset, LN_2, math_log(row_sum));
+        to.lse[row * to.lse_row] = math_fma(base, LN_2, math_log(row_sum));
     }
     T* const o = to.o + row * to.o_row;
 #pragma unroll

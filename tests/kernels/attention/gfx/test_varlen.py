@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
 import portable
+from portable.backends.rocm import compile as hip
 from portable.backends.rocm.backend import TARGETS
+from portable.backends.rocm.emulator.main_loop import main_loop
 from portable.dispatch import dispatcher
 from portable.kernels.attention.gfx import plan as gfx_plan
 from portable.kernels.attention.semantics import varlen
@@ -130,6 +133,19 @@ def test_what_the_spec_lists_is_what_is_built(op):
 # Emulated -----------------------------------------------------------------------------------------
 
 H, G, D = 2, 1, 24
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("D", [64, 128])
+@pytest.mark.parametrize("arch", ["gfx942", "gfx950"])
+def test_the_main_loop_is_that_of_dense_heads(arch, D):
+    packed = native_kernel(accepted(gfx_plan.forward(call(500, 700, 9, arch, D, causal=True))).launches[-1])
+    assert dict(packed.defines)["VARLEN"] == 1
+    dense = replace(packed, defines=tuple((dict(packed.defines) | {"VARLEN": 0}).items()))
+    first, second = (
+        main_loop(hip.compile(each.source, each.defines, arch), each.entry) for each in (packed, dense)
+    )
+    assert first is not None and first == second
 
 
 def operands(M: int, N: int) -> tuple[torch.Tensor, ...]:
