@@ -1,6 +1,7 @@
 // A launch: each host thread runs one workgroup at a time; the waves of a workgroup run in rounds, each up to the next
 // barrier, its end or the end of its time slice.
 #include "flight.h"
+#include "gpr_index.h"
 #include "record.h"
 #include "timing.h"
 
@@ -10,7 +11,7 @@ static const OpInfo *const tables[] = {
     ops_salu,         ops_salu_float,    ops_control,     ops_valu_int,   ops_valu_float, ops_valu_math,
     ops_valu_half,    ops_valu_compare,  ops_valu_convert, ops_valu_scale, ops_valu_packed, ops_valu_lanes,
     ops_dot,          ops_mfma,          ops_mfma_scaled, ops_wmma,       ops_global,     ops_buffer,
-    ops_lds,          ops_atomics,       ops_smem,        ops_scratch,
+    ops_lds,          ops_atomics,       ops_smem,        ops_scratch,    ops_gpr_index,
 };
 enum { TABLES = sizeof tables / sizeof tables[0], SLICE = 1 << 18 };
 
@@ -72,6 +73,7 @@ EXPORT int emulator_link(Inst *program, uint32_t count, uint32_t arch) {
         in->fn.any = all[in->op]->fn;
         plan_flight(in, all[in->op], (enum Arch)arch);
     }
+    plan_gpr_index(program, count);
     return -1;
 }
 

@@ -8,6 +8,10 @@
 
 // Faults ------------------------------------------------------------------------------------------
 
+static int32_t index_of(const Wave *w, const Inst *in) {
+    return in == &w->indexed ? (int32_t)w->pc - 1 : (int32_t)(in - w->program);
+}
+
 int fault(Wave *w, const Inst *in, int kind, int lane, uint64_t address, const char *format, ...) {
     Launch *launch = w->launch;
     w->state = ENDED;
@@ -19,7 +23,7 @@ int fault(Wave *w, const Inst *in, int kind, int lane, uint64_t address, const c
         memcpy(f->group, w->group->id, sizeof f->group);
         f->address = address;
         f->pc = in ? in->address : 0;
-        f->inst = in ? (int32_t)(in - w->program) : -1;
+        f->inst = in ? index_of(w, in) : -1;
         va_list arguments;
         va_start(arguments, format);
         vsnprintf(f->detail, sizeof f->detail, format, arguments);
@@ -43,7 +47,7 @@ int undefined(Wave *w, const Inst *in, int lane, uint64_t address, const char *w
 }
 
 void note_origin(Wave *w, const Inst *in, int kind, int lane, uint64_t address) {
-    w->origin = (struct Origin){kind, (int32_t)(in - w->program), lane, address};
+    w->origin = (struct Origin){kind, index_of(w, in), lane, address};
 }
 
 // Memory ------------------------------------------------------------------------------------------
