@@ -12,6 +12,7 @@ from portable.kernels.matmul.problem import Problem, for_call
 from portable.plan import Argument, Call, Device, Launch, NativeKernel, Plan, Pointer, Rejected, Scalar
 
 _FOLDER = Path(__file__).resolve().parent
+MFMA = _FOLDER / "mfma.hip"
 _HALVES = ("bfloat16", "float16")
 # Sizes and tile coordinates are 32-bit; a grid dimension counts fewer than 2^32 threads.
 _MAX_EXTENT = 2**31 - 256
@@ -31,12 +32,12 @@ class Tile(NamedTuple):
     ping_pong: bool = False
 
 
-_FEW_ROWS, _LARGE, _SMALL = Tile(32, 128, 64, 1), Tile(128, 128, 32, 2), Tile(64, 64, 64, 2)
+FEW_ROWS, _LARGE, _SMALL = Tile(32, 128, 64, 1), Tile(128, 128, 32, 2), Tile(64, 64, 64, 2)
 
 
 def plan_mfma(problem: Problem, call: Call) -> Plan | Rejected:
     """CDNA's matrix cores: bfloat16 or float16, any layout with a unit stride, any batch."""
-    return _plan(problem, call, _FOLDER / "mfma.hip", "matmul_mfma", mfma_tile)
+    return _plan(problem, call, MFMA, "matmul_mfma", mfma_tile)
 
 
 def plan_wmma(problem: Problem, call: Call) -> Plan | Rejected:
@@ -65,7 +66,7 @@ def mfma_tile(problem: Problem, device: Device) -> Tile:
     """The tile whose rounds over the multiprocessors take the least time; 32x128 for up to 32 rows."""
     fits = aligned(problem)
     if problem.M <= 32:
-        return _FEW_ROWS._replace(aligned=fits)
+        return FEW_ROWS._replace(aligned=fits)
 
     def time(choice: tuple[Tile, float]) -> float:
         tile, share = choice
@@ -98,7 +99,7 @@ def aligned(problem: Problem) -> bool:
 def wmma_tile(problem: Problem, device: Device) -> Tile:
     """128x128 where that gives every multiprocessor a block, 64x64 else; 32x128 for up to 32 rows."""
     if problem.M <= 32:
-        return _FEW_ROWS
+        return FEW_ROWS
     many = ceil(problem.M, 128) * ceil(problem.N, 128) * problem.batches >= device.multiprocessors
     return _deeper(_LARGE if many else _SMALL, device)
 
@@ -108,20 +109,38 @@ def _deeper(tile: Tile, device: Device) -> Tile:
     return tile._replace(k=64) if tile == _LARGE and device.shared_memory >= 128 * 1024 else tile
 
 
-def _plan(
-    problem: Problem, call: Call, source: Path, entry: str, tile_for: Callable[[Problem, Device], Tile]
-) -> Plan | Rejected:
+def unfit(problem: Problem) -> Rejected | None:
+    """Why neither kernel takes it, but for its number of tiles."""
     if problem.dtype not in _HALVES:
         return Rejected(f"{problem.dtype} is not supported by this kernel; bfloat16 and float16 are")
-    if problem.c.unit_stride == "row" and problem.bias is None:
-        problem = problem.transposed()
-    a, b, c = problem.a, problem.b, problem.c
-    for operand in (a, b):
+    for operand in (problem.a, problem.b):
         if operand.unit_stride is None:
             return Rejected(f"neither rows nor columns of {operand.tensor} are contiguous")
     if max(problem.M, problem.N, problem.K) > _MAX_EXTENT:
         return Rejected(f"M, N and K must be at most {_MAX_EXTENT}")
-    tile = tile_for(problem, call.device)
+    return None
+
+
+def row_major(problem: Problem) -> Problem:
+    """The same product with c's rows contiguous, where it can be turned."""
+    return problem.transposed() if problem.c.unit_stride == "row" and problem.bias is None else problem
+
+
+def _plan(
+    problem: Problem, call: Call, source: Path, entry: str, tile_for: Callable[[Problem, Device], Tile]
+) -> Plan | Rejected:
+    if (reason := unfit(problem)) is not None:
+        return reason
+    problem = row_major(problem)
+    found = launch(problem, source, entry, tile_for(problem, call.device))
+    return found if isinstance(found, Rejected) else Plan((found,))
+
+
+def launch(
+    problem: Problem, source: Path, entry: str, tile: Tile, *, k_step: int | None = None
+) -> Launch | Rejected:
+    """With `k_step`, the batch is the parts of split-K (output.h)."""
+    a, b, c = problem.a, problem.b, problem.c
     tiles_m, tiles_n = ceil(problem.M, tile.m), ceil(problem.N, tile.n)
     if tiles_m * tiles_n > _MAX_TILES:
         return Rejected(f"{tiles_m * tiles_n} tiles exceed a grid of {_MAX_TILES} blocks")
@@ -147,6 +166,7 @@ def _plan(
             ("C_ROW_MAJOR", int(c.unit_stride == "col")),
             ("BIAS", int(problem.bias is not None)),
             ("ACTIVATION", ACTIVATIONS[problem.activation]),
+            *((("SPLIT_K", 1),) if k_step is not None else ()),
             *preactivation_define(problem),
         ),
     )
@@ -154,6 +174,7 @@ def _plan(
         "M": problem.M,
         "N": problem.N,
         "K": problem.K,
+        **({} if k_step is None else {"k_step": k_step}),
         "tiles_m": tiles_m,
         "tiles_n": tiles_n,
         "batches": problem.batches,
@@ -182,4 +203,4 @@ def _plan(
         *((name, Scalar("i32", value)) for name, value in integers.items()),
         *((name, Scalar("i64", value)) for name, value in strides.items()),
     )
-    return Plan((Launch(kernel, (tiles_m * tiles_n, batches_y, batches_z), args),))
+    return Launch(kernel, (tiles_m * tiles_n, batches_y, batches_z), args)

@@ -26,8 +26,9 @@ constexpr int BEYOND = static_cast<int>(0x80000000u);  // an offset outside ever
 // K_MAJOR: memory runs along k, chunks are copied as they are. Else it runs along the lines, and a tile is transposed by
 // where its elements are stored: each of the 8 lines of a chunk by an instruction of 2 bytes a lane. That takes LDS twice
 // as long as words of two k, which take the vector pipe 16 permutations in 128 matrix instructions. Loads and reads
-// cannot transpose: gfx90a and gfx942 clear the other half of a register that they load 2 bytes into.
-template <int LINES, bool K_MAJOR, int PARTS = 2> struct StagedTile {
+// cannot transpose: gfx90a and gfx942 clear the other half of a register that they load 2 bytes into. PAIRED: words of
+// two k after all, where LDS is busier than the vector pipe, and a thread has two rows of k.
+template <int LINES, bool K_MAJOR, int PARTS = 2, bool PAIRED = false> struct StagedTile {
     static constexpr int LINE_BYTES = TILE_K * 2;
     static constexpr int PART = LINES / PARTS;                // lines
     static constexpr int COUNT = PART * LINE_BYTES / 16 / THREADS;  // loads of a thread, for a part
@@ -37,7 +38,9 @@ template <int LINES, bool K_MAJOR, int PARTS = 2> struct StagedTile {
     // wave reads 128 bytes of 8 rows of k (64 of 16 where a part has 32 lines).
     static constexpr int WIDE = PART < 64 ? 1 : 2;
     static constexpr int ROWS = K_MAJOR || THREADS / 32 / WIDE > 8 ? 8 : THREADS / 32 / WIDE;  // of 8: what threads cover
-    static constexpr int DEEP = 8 / ROWS;                             // loads 32 k apart, then others
+    static constexpr int DEEP = 8 / ROWS;                             // loads of other k, then of other lines
+    static constexpr bool PAIRS = PAIRED && DEEP == 2;
+    static constexpr int DEEPER = PAIRS ? 1 : 32;  // k apart
     static constexpr int APART = K_MAJOR ? THREADS * 16 / LINE_BYTES : 64;  // lines apart
     static_assert(K_MAJOR || (THREADS / 32 / WIDE == ROWS && DEEP <= 2), "threads cover k, or all but its highest bit");
 
@@ -54,7 +57,7 @@ template <int LINES, bool K_MAJOR, int PARTS = 2> struct StagedTile {
     }
     static DEVICE int k() {
         const int t = thread_x(), row = t / (32 * WIDE);
-        return K_MAJOR ? t % (LINE_BYTES / 16) * 8 : t / 2 % 8 * 2 + row % 2 + row / 2 * 16;
+        return K_MAJOR ? t % (LINE_BYTES / 16) * 8 : t / 2 % 8 * 2 + (PAIRS ? row * 16 : row % 2 + row / 2 * 16);
     }
 
     static DEVICE Buffer buffer(const Matrix& matrix, int first, int K) {
@@ -87,7 +90,7 @@ template <int LINES, bool K_MAJOR, int PARTS = 2> struct StagedTile {
 #pragma unroll
             for (int i = 0; i < COUNT; ++i) {
                 held[part][i] = memory.load(
-                    from, (step * TILE_K + i % DEEP * 32) * deep + (part * PART + i / DEEP * APART) * along);
+                    from, (step * TILE_K + i % DEEP * DEEPER) * deep + (part * PART + i / DEEP * APART) * along);
             }
         }
     }
@@ -99,6 +102,16 @@ template <int LINES, bool K_MAJOR, int PARTS = 2> struct StagedTile {
             const words<16> chunk = held[part][i];
             if constexpr (K_MAJOR) {
                 store_words<16>(tile + to, chunk);
+            } else if constexpr (PAIRS) {
+                if (i % 2 == 0) {
+#pragma unroll
+                    for (int line = 0; line < 8; ++line) {
+                        // Two lines share words: the lower halves, or the upper, of two k.
+                        const words<4> pair = {{__builtin_amdgcn_perm(held[part][i + 1].w[line / 2], chunk.w[line / 2],
+                                                                      line % 2 == 0 ? 0x05040100u : 0x07060302u)}};
+                        store_words<4>(tile + (to ^ line % 4 * 16) + line * LINE_BYTES, pair);
+                    }
+                }
             } else {
 #pragma unroll
                 for (int line = 0; line < 8; ++line) {
@@ -128,8 +141,8 @@ template <class Core, bool A_K, bool B_K> struct OneStage {
     static DEVICE void run(const Matrix& a, const Matrix& b, const Output& c, int K, TileCorner corner, char* lds) {
         char* const a_tile = lds;
         char* const b_tile = lds + A_BYTES;
-        StagedTile<TILE_M, A_K, 1> next_a(a, corner.m, K);
-        StagedTile<TILE_N, B_K, 1> next_b(b, corner.n, K);
+        StagedTile<TILE_M, A_K, 1, true> next_a(a, corner.m, K);
+        StagedTile<TILE_N, B_K, 1, true> next_b(b, corner.n, K);
         Core core;
         const int last = (K - 1) / TILE_K;
         if (last == 0) {

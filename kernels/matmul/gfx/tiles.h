@@ -1,14 +1,12 @@
 // What the matrix-core kernels of gfx9 (mfma.hip) and of gfx11/gfx12 (wmma.hip) share: the raster, copies of a and b
-// from global memory to LDS, the main loop, and the epilogue.
+// from global memory to LDS, the main loop.
 //
 // -DTILE_M -DTILE_N -DTILE_K: the block's tile. -DTHREADS: its threads. -DA_K_MAJOR -DB_K_MAJOR: 1 where neighbours in
-// memory are neighbours in k, 0 where they are rows of a (columns of b). -DC_ROW_MAJOR: 1 where c's rows are
-// contiguous.
+// memory are neighbours in k, 0 where they are rows of a (columns of b).
 #pragma once
 
 #include "_lib/amdgcn/lds.h"
-#include "matmul/epilogue.h"
-#include "prelude.h"
+#include "matmul/gfx/output.h"
 
 constexpr int CHUNK = 8;  // elements of k in the 16 bytes that one lane moves at a time
 
@@ -16,14 +14,6 @@ struct Matrix {
     const T* data;
     int64_t leading;  // elements from one line to the next; along the line the stride is 1
     int lines;        // rows of a, columns of b
-};
-
-struct Output {
-    T* data;
-    T* before;  // z of epilogue.h, or null
-    const T* bias;
-    int64_t row, col;
-    int M, N;
 };
 
 // The slot of 16 bytes where `chunk` of a line of LDS lies (swizzle): chunks of a line are permuted (XOR), so that the
@@ -221,55 +211,6 @@ template <int XCDS> DEVICE TileCorner tile_corner(int id, int tiles_m, int tiles
     return {(group * GROUP_M + rest % height) * TILE_M, rest / height * TILE_N};
 }
 
-// Stores RUN neighbouring columns of one row, from column n on: one rounding, one store where they fit.
-template <int RUN> DEVICE void store_values(const Output& c, T* data, int m, int n, const float (&values)[RUN]) {
-#if C_ROW_MAJOR
-    T* const to = data + m * c.row + n;
-    if (n + RUN <= c.N) {
-        words<RUN * 2> pairs;
-        for (int i = 0; i < RUN; i += 2) {
-            pairs.w[i / 2] = pack2<T>(values[i], values[i + 1]);
-        }
-        __builtin_memcpy(to, &pairs, sizeof pairs);
-        return;
-    }
-    const int64_t col = 1;
-#else
-    T* const to = data + m * c.row + n * c.col;
-    const int64_t col = c.col;
-#endif
-    for (int i = 0; i < RUN; ++i) {
-        if (n + i < c.N) {
-            to[i * col] = from_float<T>(values[i]);
-        }
-    }
-}
-
-// The epilogue of RUN columns: bias, activation, store.
-template <int RUN>
-DEVICE void store_run(const Output& c, int m, int n, const float (&sums)[RUN], const float (&bias)[RUN]) {
-    if (m >= c.M || n >= c.N) {
-        return;
-    }
-    float values[RUN];
-    for (int i = 0; i < RUN; ++i) {
-        values[i] = preactivation(sums[i], bias[i]);
-    }
-#if PREACTIVATION
-    store_values(c, c.before, m, n, values);
-#endif
-    for (int i = 0; i < RUN; ++i) {
-        values[i] = activate(values[i]);
-    }
-    store_values(c, c.data, m, n, values);
-}
-
-template <int RUN> DEVICE void load_bias(const Output& c, int n, float (&bias)[RUN]) {
-    for (int i = 0; i < RUN; ++i) {
-        bias[i] = bias_at(c.bias, min(n + i, c.N - 1));
-    }
-}
-
 // One tile of c by one block. Core holds the accumulators: `add(a_tile, b_tile)` adds the product of two
 // LDS tiles, `store(output, m, n)` writes them. LDS has two stages: while the matrix cores work on one,
 // the next tile is loaded from global memory to registers, then to the other; one barrier per tile.
@@ -312,8 +253,8 @@ template <class Core, bool A_K, bool B_K> struct TwoStage {
 // the batch, `batches_y` to a z.
 #define MATMUL_KERNEL(name, Loop, XCDS)                                                                     \
     KERNEL_RESIDENT(THREADS, 512 / THREADS)                                                                 \
-    void name(const T* a, const T* b, T* c, Z_PARAMETER(T) const T* bias, int M, int N, int K, int tiles_m, \
-              int tiles_n, int batches, int batches_y, int batches_inner, int64_t a_leading,                \
+    void name(const T* a, const T* b, Sum* c, Z_PARAMETER(T) const T* bias, int M, int N, int K,            \
+              SPLIT_PARAMETER int tiles_m, int tiles_n, int batches, int batches_y, int batches_inner, int64_t a_leading,                \
               int64_t b_leading, int64_t c_row, int64_t c_col, int64_t a_outer, int64_t a_inner,            \
               int64_t b_outer, int64_t b_inner, int64_t c_outer, int64_t c_inner) {                         \
         SHARED __attribute__((aligned(16))) char lds[Loop::LDS_BYTES];                                      \
@@ -327,5 +268,5 @@ template <class Core, bool A_K, bool B_K> struct TwoStage {
         T* const before = Z_ARGUMENT;                                                                       \
         const int64_t start = outer * c_outer + inner * c_inner;                                            \
         const Output output = {c + start, before + start, bias, c_row, c_col, M, N};                        \
-        Loop::run(left, right, output, K, tile_corner<XCDS>(block_x(), tiles_m, tiles_n), lds);             \
+        Loop::run(left, right, output, SPLIT_DEPTH(K, inner), tile_corner<XCDS>(block_x(), tiles_m, tiles_n), lds);             \
     }

@@ -8,6 +8,7 @@ ROWS = "_lib/rows/rows.h"
 TILES = "matmul/gfx/tiles.h"
 FRAGMENTS = "matmul/gfx/fragments.h"
 PING_PONG = "matmul/gfx/ping_pong.h"
+OUTPUT = "matmul/gfx/output.h"
 STAGED = "matmul/gfx/staged.h"
 DIRECT = "matmul/gfx/direct_to_lds.h"
 WMMA = "matmul/gfx/wmma.hip"
@@ -70,7 +71,7 @@ source(
 )
 source(
     *("matmul", "mfma", "gfx942", "one row past the end written"),
-    Edit(TILES, "if ($m >= $M || $n >= $N) {", "if ($m > $M || $n >= $N) {"),
+    Edit(OUTPUT, "if ($m >= $M || $n >= $N) {", "if ($m > $M || $n >= $N) {"),
 )
 source(
     *("matmul", "mfma", "gfx942", "rows past the end read"),
@@ -90,7 +91,7 @@ source(
 )
 source(
     *("matmul", "mfma", "gfx942", "result truncated, not rounded"),
-    Edit(TILES, "= pack2<T>($values[$i], $values[$i + 1]);",
+    Edit(OUTPUT, "= pack2<T>($values[$i], $values[$i + 1]);",
          "= __builtin_bit_cast(uint32_t, $values[$i]) >> 16 | "
          "(__builtin_bit_cast(uint32_t, $values[$i + 1]) & 0xffff0000u);"),
 )  # fmt: skip
@@ -139,8 +140,16 @@ source(
     Edit(DIRECT, "$slot ^ row_key($row)", "$slot"),
 )
 source(
+    *("matmul", "mfma_splitk", "gfx942", "split-K: the last part's sums lost"),
+    Edit("matmul/gfx/splitk_reduce.hip", "$part < $parts", "$part + 1 < $parts"),
+)
+source(
+    *("matmul", "mfma_splitk", "gfx942", "split-K: every part as long as the first"),
+    Edit(OUTPUT, "min($k_step, $K - static_cast<int>($part) * $k_step)", "$k_step"),
+)
+source(
     *("linear", "mfma", "gfx942", "bias of a run's first column for all of it"),
-    Edit(TILES, "bias_at($bias, min($n + $i, $N - 1))", "bias_at($bias, min($n, $N - 1))"),
+    Edit(OUTPUT, "bias_at($bias, min($n + $i, $N - 1))", "bias_at($bias, min($n, $N - 1))"),
 )
 source(
     *("matmul", "simt", "gfx942", "barrier missing in the loop over K"),
@@ -152,7 +161,7 @@ source(
 )
 source(
     *("matmul", "wmma", "gfx1100", "one row past the end written"),
-    Edit(TILES, "if ($m >= $M || $n >= $N) {", "if ($m > $M || $n >= $N) {"),
+    Edit(OUTPUT, "if ($m >= $M || $n >= $N) {", "if ($m > $M || $n >= $N) {"),
 )
 source(
     *("softmax", "triton", "gfx942", "masked lanes hold 0, not -inf"),

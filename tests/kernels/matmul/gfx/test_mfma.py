@@ -28,7 +28,7 @@ DEVICES = {
 }
 TILES = {
     f"{tile.m}x{tile.n}": tile
-    for tile in (*(tile for tile, _ in plan.ALIGNED), plan._FEW_ROWS._replace(aligned=True))
+    for tile in (*(tile for tile, _ in plan.ALIGNED), plan.FEW_ROWS._replace(aligned=True))
 }
 
 
@@ -108,8 +108,8 @@ def waits_for_memory(loop: list[Inst]) -> list[int]:
         ("gfx942", "tt", (8192, 8192), 128, {"ds_read_b128": 24}),
         ("gfx942", "tn", (8192, 8192), 128, {"ds_read_b128": 24}),
         ("gfx942", "nn", (2048, 2048), 64, {"ds_read_b128": 16}),
-        ("gfx942", "nn", (512, 512), 16, {"ds_read_b128": 8}),
-        ("gfx942", "nn", (32, 8192), 16, {"ds_read_b128": 8}),
+        ("gfx942", "nt", (512, 512), 16, {"ds_read_b128": 8}),
+        ("gfx942", "nt", (32, 8192), 16, {"ds_read_b128": 8}),
         ("gfx950", "nt", (8192, 8192), 128, {"ds_read_b128": 48}),
         ("gfx950", "nn", (8192, 8192), 128, {"ds_read_b128": 32, "ds_read_b64_tr_b16": 32}),
         ("gfx950", "tn", (8192, 8192), 128, {"ds_read_b64_tr_b16": 96}),
@@ -135,6 +135,15 @@ def test_the_loop_has_no_vector_instruction_beside_the_products(arch, layouts, s
         # each read of LDS.
         a, b = (made_for[f"TILE_{side}"] // 2 * 64 * 2 // 16 // made_for["THREADS"] for side in "MN")
         assert waits_for_memory(loop) == [a + 2 * b] * 2
+
+
+@pytest.mark.slow
+def test_small_tiles_transpose_in_registers_for_lds():
+    """Which is their busiest pipe: 8 words of two k, not 16 stores of 2 bytes."""
+    kernel = launch(512, 512, 8192, layouts="nn").kernel
+    loop = main_loop.body(CodeObject(hip.compile(kernel.source, kernel.defines, "gfx942")), kernel.entry)
+    found = Counter(each.name for each in loop or ())
+    assert (found["v_perm_b32"], found["ds_write_b32"], found["ds_write_b16"]) == (8, 8, 0)
 
 
 @pytest.mark.slow
