@@ -132,12 +132,21 @@ template <class Type, int N> struct alignas(sizeof(Type) * N) vec {
     Type v[N];
 };
 
-// 4, 8 or 16 bytes as words, moved by one instruction.
+// 4, 8 or 16 bytes as words, moved by one instruction. Its address is a multiple of BYTES, or of ALIGN where a kernel
+// defines that: global memory takes any (LLVM AMDGPU usage guide, unaligned-access-mode, which HSA sets).
+#ifndef ALIGN
+#define ALIGN 0
+#endif
+// A number that the compiler knows nothing of.
+DEVICE int opaque(int number) {
+    asm("" : "+v"(number));
+    return number;
+}
 template <int BYTES> struct alignas(BYTES) words {
     uint32_t w[BYTES / 4];
 };
 template <int BYTES> struct machine_words {
-    typedef uint32_t type __attribute__((ext_vector_type(BYTES / 4)));
+    typedef uint32_t type __attribute__((ext_vector_type(BYTES / 4), aligned(ALIGN ? ALIGN : BYTES)));
 };
 template <int BYTES> DEVICE words<BYTES> load_words(const void* address) {
     return __builtin_bit_cast(words<BYTES>,

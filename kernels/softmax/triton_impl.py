@@ -13,6 +13,9 @@ from portable.plan import Call, Plan, Rejected
 # Of one row, in the registers of 1024 threads; the gradient holds two tensors.
 FORWARD_RESIDENT_BYTES = 65536
 BACKWARD_RESIDENT = 16384
+# Elements, on AMD GPUs: 120 of 128 registers on gfx942; 65536 of a gradient spill 28 (compiled 2026-11-23).
+FORWARD_RESIDENT_AMD = 65536
+BACKWARD_RESIDENT_AMD = 32768
 
 
 @triton.jit
@@ -132,10 +135,11 @@ def softmax_backward_stream(
 def forward(call: Call) -> Plan | Rejected:
     """Plan y = softmax(x) over rows; x and y are [*, N] of one dtype."""
     resident = FORWARD_RESIDENT_BYTES // itemsize(call["x"].dtype)
-    return plan_rows(call, ("x", "y"), softmax_rows, softmax_stream, resident)
+    return plan_rows(call, ("x", "y"), softmax_rows, softmax_stream, resident, FORWARD_RESIDENT_AMD)
 
 
 def backward(call: Call) -> Plan | Rejected:
     """Plan dx = y * (dy - sum(dy * y)) over rows; all are [*, N] of one dtype."""
     names = ("dy", "y", "dx")
-    return plan_rows(call, names, softmax_backward_rows, softmax_backward_stream, BACKWARD_RESIDENT)
+    kernels = softmax_backward_rows, softmax_backward_stream
+    return plan_rows(call, names, *kernels, BACKWARD_RESIDENT, BACKWARD_RESIDENT_AMD)

@@ -14,6 +14,7 @@ from portable.kernels._lib.plans.column_sum import column_sum
 from portable.kernels._lib.plans.row_class import (
     MAX_GRID,
     RowClass,
+    held_chunks,
     length_argument,
     parameter_defines,
     pointer,
@@ -110,7 +111,9 @@ def norm_gradient_plan(
             return _persistent(problem, kernel, kind, min(tile.blocks(call.device), x.count))
     if wide:
         most_lanes = min(most_lanes, 512)
-    fused = row_class(dtype, x.length, problem.aligned, most_chunks=2, most_lanes=most_lanes, threads=256)
+    fused = row_class(
+        call.device, dtype, x.length, problem.aligned, most_chunks=2, most_lanes=most_lanes, threads=256
+    )
     if present and fused.resident:
         if fused.threads > 256:
             resident = 2 if stages == 1 and fused.threads == 512 and not wide else 1
@@ -140,7 +143,11 @@ def _split(problem: _Problem, statistics: int) -> Plan | Rejected:
     save = bool(problem.present)
     # Two statistics beside weights wider than x leave no registers for rows of 1024 lanes.
     most_lanes = 512 if statistics > 1 and problem.wide else 1024
-    kind = row_class(dtype, x.length, problem.aligned, most_chunks=2, streamed=2, most_lanes=most_lanes)
+    # Four sums beside eight vectors of two rows spill (138 registers on gfx942; compiled 2026-11-23).
+    held = 2 if problem.wide else held_chunks(call.device, dtype, 2 * statistics, otherwise=2)
+    kind = row_class(
+        call.device, dtype, x.length, problem.aligned, most_chunks=held, streamed=2, most_lanes=most_lanes
+    )
     if x.count > MAX_GRID * kind.rows_per_block:
         return Rejected(f"{x.count} rows exceed the grid")
     variant = "_rows" if kind.resident else "_stream"

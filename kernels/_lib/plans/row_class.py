@@ -16,13 +16,19 @@ MIN_THREADS = 128
 MAX_THREADS = 1024
 MULTIPROCESSOR_THREADS = 2048
 HOPPER = "sm_90a"
+AMD = "rocm"
+HELD_BYTES = 256
+"""What a lane of an AMD GPU's block of 1024 holds of its rows at most: half of its 128 registers."""
+HELD_ELEMENTS = 64
 
 
 @dataclass(frozen=True, slots=True)
 class RowClass:
     """The compile-time shape of a row kernel: `lanes` threads hold a row, `chunks` vectors of `vector`
     elements each; a row that does not fit is streamed, `chunks` vectors per lane at a time. With a `tail`
-    the last vector is not whole; rows that are reduced have none.
+    the last vector is not whole; of rows that are reduced, only unaligned ones have it.
+
+    With `unaligned` vectors may lie at any element.
 
     `cluster` blocks of `threads` threads share one row where that is more than one; `occupancy` blocks per
     multiprocessor get the registers they need.
@@ -37,6 +43,7 @@ class RowClass:
     resident: bool
     cluster: int = 1
     occupancy: int = 1
+    unaligned: bool = False
 
     @property
     def rows_per_block(self) -> int:
@@ -59,6 +66,8 @@ class RowClass:
             own += (("CLUSTER", self.cluster),)
         if self.occupancy > 1:
             own += (("RESIDENT", self.occupancy),)
+        if self.unaligned:
+            own += (("ALIGN", dtypes.itemsize(self.dtype)),)
         own += tuple(
             (name, f"{value}{variant.upper()}" if name == "PASS" else value) for name, value in defines
         )
@@ -89,6 +98,7 @@ def row_vector_length(dtype: str, length: int, tensors: Sequence[tuple[TensorInf
 
 
 def row_class(
+    device: Device,
     dtype: str,
     length: int,
     tensors: Sequence[tuple[TensorInfo, int]],
@@ -106,6 +116,13 @@ def row_class(
     hold so up to `most_chunks`; longer rows are streamed, `streamed` vectors per lane at a time.
     """
     vector = row_vector_length(dtype, length, tensors)
+    unaligned = vector == 1 and device.vendor == AMD
+    if unaligned:
+        # A vector at any element costs AMD GPUs a cache line more in eight. Loads of one element cost the
+        # vector pipe more than the memory takes (gfx942, softmax of 5003 columns in bfloat16: 1.25 of its
+        # time, 1.00 by vectors; counted on the emulated GPU, 2026-11-23).
+        vector = ACCESS_BYTES // dtypes.itemsize(dtype)
+    tail = unaligned and length % vector != 0
     if vector == 1:
         # A scalar load moves little: more of them per lane, and a full warp per row before lanes share less.
         chunks, most_chunks, streamed = 8, 2 * most_chunks, 2 * streamed
@@ -118,8 +135,16 @@ def row_class(
         lanes = MAX_THREADS // 2
     held = vectors // lanes
     if held > most_chunks:
-        return RowClass(dtype, vector, False, MAX_THREADS, MAX_THREADS, streamed, False)
-    return RowClass(dtype, vector, False, max(lanes, threads), lanes, held, True)
+        return RowClass(dtype, vector, tail, MAX_THREADS, MAX_THREADS, streamed, False, unaligned=unaligned)
+    return RowClass(dtype, vector, tail, max(lanes, threads), lanes, held, True, unaligned=unaligned)
+
+
+def held_chunks(device: Device, dtype: str, rows: int, otherwise: int) -> int:
+    """The most 16-byte vectors of each of `rows` rows that a lane holds; `otherwise` but on AMD GPUs, which
+    have no clusters: a block holds all that its registers can."""
+    if device.vendor != AMD:
+        return otherwise
+    return min(HELD_BYTES // rows, HELD_ELEMENTS * dtypes.itemsize(dtype)) // ACCESS_BYTES
 
 
 def fully_occupied(kind: RowClass, device: Device) -> RowClass:

@@ -13,6 +13,7 @@ from typing import Any
 from portable.kernels._lib.plans.row_class import (
     MAX_GRID,
     fully_occupied,
+    held_chunks,
     length_argument,
     parameter_defines,
     pointer,
@@ -57,7 +58,8 @@ def rows_plan(
         if found is not None and first.count <= MAX_GRID // found[0].cluster:
             kind = found[0]
         else:
-            kind = row_class(dtype, first.length, aligned, most_chunks=most_chunks)
+            held = held_chunks(call.device, dtype, len(views) - 1, otherwise=most_chunks)
+            kind = row_class(call.device, dtype, first.length, aligned, most_chunks=held)
             if not wide and len(views) == 2:  # a row of a second input takes the registers
                 kind = fully_occupied(kind, call.device)
         if first.count > MAX_GRID * kind.rows_per_block:

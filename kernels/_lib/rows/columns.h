@@ -72,6 +72,28 @@ struct Scale {
     }
 };
 
+// Stores the sums of VEC columns from `column` on that lie inside the row.
+template <class Index>
+DEVICE void store_sums(float* target, Index column, Index length, const float (&sum)[VEC]) {
+    bool whole = false;
+    if constexpr (VEC > 1 && (!TAIL || ALIGN)) {
+        whole = column + VEC <= length;
+        if (whole) {
+#pragma unroll
+            for (int i = 0; i < VEC; i += 4) {
+                store_words(target + i, words<16>{{bits_of(sum[i]), bits_of(sum[i + 1]), bits_of(sum[i + 2]),
+                                                   bits_of(sum[i + 3])}});
+            }
+        }
+    }
+    if constexpr (VEC == 1 || TAIL) {
+#pragma unroll
+        for (int i = 0; i < VEC; ++i) {
+            if (!whole && inside(column, i, length)) target[i] = sum[i];
+        }
+    }
+}
+
 // Floats of shared memory that `write_columns` needs: none where a block holds one row.
 constexpr int COLUMN_SCRATCH = ROWS > 1 ? THREADS * CHUNKS * VEC : 1;
 
@@ -81,24 +103,7 @@ DEVICE void write_columns(const float (&sum)[CHUNKS][VEC], float (&scratch)[COLU
                           int length) {
     if constexpr (ROWS == 1) {
 #pragma unroll
-        for (int c = 0; c < CHUNKS; ++c) {
-            const int column = chunk_column(c);
-            if constexpr (VEC > 1 && !TAIL) {
-                if (column < length) {
-#pragma unroll
-                    for (int i = 0; i < VEC; i += 4) {
-                        store_words(target + column + i,
-                                    words<16>{{bits_of(sum[c][i]), bits_of(sum[c][i + 1]),
-                                               bits_of(sum[c][i + 2]), bits_of(sum[c][i + 3])}});
-                    }
-                }
-            } else {
-#pragma unroll
-                for (int i = 0; i < VEC; ++i) {
-                    if (inside(column, i, length)) target[column + i] = sum[c][i];
-                }
-            }
-        }
+        for (int c = 0; c < CHUNKS; ++c) store_sums(target + chunk_column(c), chunk_column(c), length, sum[c]);
     } else {
         constexpr int WIDTH = LANES * CHUNKS * VEC;
         barrier();

@@ -110,11 +110,6 @@ DEVICE void sum_columns(const T* dy, const T* x, const float* saved, float* colu
     }
     float* target = columns + block_y() * length + column;
     float* target_bias = target + (HAS_WEIGHT ? blocks * length : 0);
-#pragma unroll
-    for (int i = 0; i < VEC; ++i) {
-        if (inside(column, i, length)) {
-            if constexpr (HAS_WEIGHT) target[i] = sum_weight[i];
-            if constexpr (HAS_BIAS) target_bias[i] = sum_bias[i];
-        }
-    }
+    if constexpr (HAS_WEIGHT) store_sums(target, column, length, sum_weight);
+    if constexpr (HAS_BIAS) store_sums(target_bias, column, length, sum_bias);
 }

@@ -2,7 +2,8 @@
 // CHUNKS vectors of VEC elements. Vector c of lane l starts at column (c * LANES + l) * VEC, so that a warp's accesses
 // are contiguous and a chunk beyond the row is skipped whole.
 //
-// Defines: THREADS, LANES, CHUNKS, VEC; TAIL = 1 when the length may not be a multiple of VEC; CLUSTER, the
+// Defines: THREADS, LANES, CHUNKS, VEC; TAIL = 1 when the length may not be a multiple of VEC; ALIGN, on AMD GPUs, the
+// bytes that addresses are multiples of where that is less than a vector's; CLUSTER, the
 // blocks that share a row (LANES then counts the threads of all); RESIDENT.
 #pragma once
 
@@ -10,6 +11,9 @@
 
 #ifndef TAIL
 #define TAIL 0
+#endif
+#ifndef ALIGN
+#define ALIGN 0
 #endif
 #ifndef CLUSTER
 #define CLUSTER 1
@@ -139,7 +143,12 @@ DEVICE Vector<Type, VEC> load_vector(const Type* address, Index column, Index le
     } else if constexpr (TAIL) {
 #pragma unroll
         for (int i = 0; i < VEC; ++i) {
+#if ALIGN
+            // A plain address[i] is merged with the load above: a dword and three in the place of every vector.
+            if (column + i < length) held.insert(i, address[opaque(i)]);
+#else
             if (column + i < length) held.insert(i, address[i]);
+#endif
         }
     }
     return held;

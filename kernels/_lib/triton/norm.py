@@ -23,6 +23,7 @@ from portable.layout import rows
 from portable.plan import Call, Plan, Pointer, Rejected, Scalar
 
 RESIDENT_BYTES = 65536  # of one row, in the registers of 1024 threads
+RESIDENT_BYTES_AMD = 131072  # float32 rows of 65536 spill 7 and 26 registers on gfx942 (compiled 2026-11-23)
 UNROLL = 4  # chunks of a long row whose loads are in flight together
 
 
@@ -135,7 +136,8 @@ def plan_norm(call: Call, centered: bool) -> Plan | Rejected:
     optional = {"w_ptr": "weight", "b_ptr": "bias"}
     present = {arg: name for arg, name in optional.items() if call.has(name)}
     unit = unit_of(call, ["x", "y", *present.values()], ["x", "y"], length)
-    tile = row_tile(call, length, unit, RESIDENT_BYTES // itemsize(call["x"].dtype))
+    size = itemsize(call["x"].dtype)
+    tile = row_tile(call, length, unit, RESIDENT_BYTES // size, RESIDENT_BYTES_AMD // size)
     if rejected := too_large(count, length, tile):
         return rejected
     aligned = unit > 1

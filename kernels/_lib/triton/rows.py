@@ -85,14 +85,17 @@ def unit_of(call: Call, names: Iterable[str], row_names: Iterable[str], length: 
     return unit if aligned and all(n % unit == 0 for n in (length, *strides)) else 1
 
 
-def row_tile(call: Call, length: int, unit: int, resident: int) -> RowTile:
-    """The tile for rows of `length`: the whole row up to `resident` elements, a part of it beyond.
+def row_tile(call: Call, length: int, unit: int, resident: int, on_amd: int | None = None) -> RowTile:
+    """The tile for rows of `length`: the whole row up to `resident` elements, a part of it beyond; aligned
+    rows on AMD GPUs up to `on_amd`, where 1024 threads without a spill hold more.
 
     A thread's 16 elements are two 16-byte loads of bfloat16 in flight for each tensor, in 16 registers as
     float32. Element by element (`unit` 1) every access needs a pointer and a mask of its own, so that limits
     are halved; without, kernels spill on some GPU.
     """
     per_thread, chunk = setting(call, "ELEMENTS"), setting(call, "CHUNK")
+    if on_amd is not None and unit > 1 and call.device.vendor == "rocm":
+        resident = on_amd
     if unit == 1:
         resident, per_thread, chunk = resident // 2, min(8, per_thread), chunk // 2
     streams = length > resident
@@ -123,17 +126,17 @@ def row_args(call: Call, names: Iterable[str], aligned: bool) -> list[tuple[str,
 
 
 def plan_rows(
-    call: Call, names: tuple[str, ...], whole: Any, streaming: Any, resident: int
+    call: Call, names: tuple[str, ...], whole: Any, streaming: Any, resident: int, on_amd: int
 ) -> Plan | Rejected:
     """One launch over tensors of rows alone: `whole` takes tiles of whole rows of at most `resident`
-    elements, `streaming` one row per program.
+    elements (`on_amd` on AMD GPUs), `streaming` one row per program.
 
     Both take `<name>_ptr, <name>_stride` for each of `names`; then `whole` takes count and length,
     `streaming` length.
     """
     count, length, _ = rows(call[names[0]])
     unit = unit_of(call, names, names, length)
-    tile = row_tile(call, length, unit, resident)
+    tile = row_tile(call, length, unit, resident, on_amd)
     if rejected := too_large(count, length, tile):
         return rejected
     args = row_args(call, names, aligned=unit > 1)
