@@ -11,7 +11,7 @@
 //
 // Defines: ELEMENT (bf16, f16); D, E: head sizes; PAGE: keys of a page, 0 where a sequence's keys are contiguous; CHUNK: the
 // fewest keys of a split; LEFT, RIGHT: whether the window's sides hide keys; SOFTCAP, SINKS: whether there are any;
-// PARAMS_LAYOUT (params.h).
+// SCALE_ONLY: whether scores are products times a positive scale and nothing else; PARAMS_LAYOUT (params.h).
 #include "attention/device/params.h"
 #include "attention/device/seqlen_info.h"
 #include "attention/device/softmax.h"
@@ -26,22 +26,45 @@ constexpr int V_TILES = (E + 15) / 16;  // of 16 columns of v
 constexpr int KEYS_PER_LANE = sizeof(operand) / 2;  // keys whose values a lane holds
 constexpr bool FEW_REGISTERS = WARP == 32 && V_TILES > 8;  // the accumulators take half of them
 constexpr int PAGE_KEYS = PAGE == 0 ? 1 : PAGE;
+// Whether a lane's rows of a tile are in one page, and follow from one address.
+constexpr bool WHOLE_TILES = PAGE % ELEMENTS_PER_LANE == 0 && KEYS_PER_LANE == ELEMENTS_PER_LANE;
+constexpr int KEY_LOOKUPS = WHOLE_TILES ? 1 : MMA_INSTRUCTIONS;
 constexpr int KEYS_PER_LOOKUP = PAGE % ELEMENTS_PER_LANE == 0 ? ELEMENTS_PER_LANE : 1;  // aligned keys in one page
 
 // --- where keys and values lie ---
+
+// A row: `offset` elements behind `base`. Where all lanes have the same base, the load adds them.
+struct Row {
+    const T* base;
+    uint32_t offset;
+
+    DEVICE const T* at(int column) const {
+        return reinterpret_cast<const T*>(reinterpret_cast<const char*>(base) + offset * 2u) + column;
+    }
+};
 
 struct CacheRows {
     const T* data;
     int64_t page, row;
 
-    DEVICE const T* at(int page_index, int key) const {
-        return PAGE == 0 ? data + key * row : data + page_index * page + key % PAGE_KEYS * row;
+    DEVICE Row at(int page_index, int key) const {
+        return {PAGE == 0 ? data + key * row : data + page_index * page + key % PAGE_KEYS * row, 0};
+    }
+
+    // COUNT rows from first + own on, `step` keys apart and in one page; `first` is the same in all lanes, rows are less
+    // than 2^24 elements apart.
+    template <int COUNT> DEVICE void near(Row (&rows)[COUNT], int page_index, int first, int own, int step) const {
+        const T* const start = PAGE == 0 ? data + first * row : at(page_index, first + own).base;
+        const uint32_t offset = PAGE == 0 ? static_cast<uint32_t>(own) * static_cast<uint32_t>(row) : 0;
+        for (int i = 0; i < COUNT; ++i) {
+            rows[i] = {start + i * step * row, offset};
+        }
     }
 };
 
 // The pages of the keys that a lane loads of a tile. Behind `end` the last key before it is loaded once more.
 struct PageIndices {
-    int of_keys[MMA_INSTRUCTIONS], of_values[KEYS_PER_LANE / KEYS_PER_LOOKUP];
+    int of_keys[KEY_LOOKUPS], of_values[KEYS_PER_LANE / KEYS_PER_LOOKUP];
 };
 
 struct PagedKV {
@@ -65,7 +88,7 @@ struct PagedKV {
     DEVICE PageIndices look_up(int n) const {
         PageIndices found = {};
         if (PAGE != 0) {
-            for (int i = 0; i < MMA_INSTRUCTIONS; ++i) {
+            for (int i = 0; i < KEY_LOOKUPS; ++i) {
                 found.of_keys[i] = page_of(n + key_row(i));
             }
             for (int i = 0; i < KEYS_PER_LANE / KEYS_PER_LOOKUP; ++i) {
@@ -94,11 +117,7 @@ DEVICE BFragment load_queries(const char* queries, int step) {
 // Steps whose keys are in registers at once.
 constexpr int STEPS_IN_REGISTERS = (FEW_REGISTERS ? 128 : 256) / sizeof(AFragment);
 
-DEVICE AccumulatorFragment compute_scores(const PagedKV& cache, const PageIndices& pages, int n, const char* queries) {
-    const T* rows[MMA_INSTRUCTIONS];
-    for (int i = 0; i < MMA_INSTRUCTIONS; ++i) {
-        rows[i] = cache.k.at(pages.of_keys[i], cache.clamped(n + PagedKV::key_row(i)));
-    }
+DEVICE AccumulatorFragment compute_scores(const Row (&rows)[MMA_INSTRUCTIONS], const char* queries) {
     AccumulatorFragment acc;
     acc.fill(0.0f);
 #pragma unroll
@@ -108,7 +127,7 @@ DEVICE AccumulatorFragment compute_scores(const PagedKV& cache, const PageIndice
         for (int i = 0; i < STEPS_IN_REGISTERS && first + i < STEPS; ++i) {
             for (int j = 0; j < MMA_INSTRUCTIONS; ++j) {
                 const int d = (first + i) * MMA_K;
-                keys[i].registers[j] = load_b_global(rows[j], d, D - d).registers;
+                keys[i].registers[j] = load_b_global(rows[j].at(0), d, D - d).registers;
             }
         }
 #pragma unroll
@@ -144,12 +163,12 @@ template <int WIDTH> DEVICE words<(WIDTH > 1 ? WIDTH * 2 : 4)> load_neighbours(c
 using OutputAccumulators = accumulators[V_TILES];
 
 template <int TILE>
-DEVICE void accumulate_pv(OutputAccumulators& acc_o, const T* const (&rows)[KEYS_PER_LANE], const BFragment& p) {
+DEVICE void accumulate_pv(OutputAccumulators& acc_o, const Row (&rows)[KEYS_PER_LANE], const BFragment& p) {
     constexpr int WIDTH = width_from(TILE);
     const int column = TILE * 16 + own_value_row() * WIDTH;
     decltype(load_neighbours<WIDTH>(nullptr)) loaded[KEYS_PER_LANE];
     for (int i = 0; i < KEYS_PER_LANE; ++i) {
-        loaded[i] = load_neighbours<WIDTH>(rows[i] + (WIDTH > 1 ? column : min(column, E - 1)));
+        loaded[i] = load_neighbours<WIDTH>(rows[i].at(WIDTH > 1 ? column : min(column, E - 1)));
     }
 #pragma unroll
     for (int f = 0; f < WIDTH; ++f) {
@@ -234,15 +253,19 @@ struct MaskBounds {
     int low, high;
 };
 
-// Products become scores, those of keys that are not seen -inf.
-DEVICE void apply_mask(float (&scores)[ELEMENTS_PER_LANE], const AccumulatorFragment& products, MaskBounds mask, int n,
-                       float scale, float cap) {
+// Products become scores, all but the scale where SCALE_ONLY.
+DEVICE void apply_scale(float (&scores)[ELEMENTS_PER_LANE], const AccumulatorFragment& products, float scale,
+                        float cap) {
     for (int i = 0; i < ELEMENTS_PER_LANE; ++i) {
-        scores[i] = products.get(i) * scale;
+        scores[i] = SCALE_ONLY ? products.get(i) : products.get(i) * scale;
         if (SOFTCAP) {
             scores[i] = cap * (1.0f - 2.0f * rcp_fast(1.0f + exp2_ftz(scores[i])));
         }
     }
+}
+
+// Scores of keys that are not seen become -inf.
+DEVICE void apply_mask(float (&scores)[ELEMENTS_PER_LANE], MaskBounds mask, int n) {
     for (int i = 0; i < ELEMENTS_PER_LANE; ++i) {
         const int key = n + lane_part() * ELEMENTS_PER_LANE + i;
         if (key > mask.high || (LEFT && key < mask.low)) {
@@ -299,31 +322,52 @@ void attention_decode(const AttentionParams params, int pages, int tiles, int sp
         acc_o[tile] = 0.0f;
     }
     int q_offset = 0;
+    // The keys that all queries of the block see: from seen_first to before seen_stop.
+    const int diagonal = length - p.seqlen_q;
+    const int seen_first = LEFT ? diagonal + work.query(MMA_N - 1) - p.left : begin;
+    const int seen_stop = RIGHT ? min(diagonal + work.query(0) + p.right + 1, end) : end;
+    const bool near = p.k_row < 1 << 24 && p.v_row < 1 << 24;
     PageIndices next = cache.look_up(begin + wave * MMA_M);  // an iteration before: loads would wait for a load
     for (int n = begin + wave * MMA_M; n < end; n += WAVES * MMA_M) {
         asm("" : "+v"(q_offset));  // or the compiler keeps all queries in registers
         const PageIndices indices = next;
         next = cache.look_up(n + WAVES * MMA_M);
+        const bool whole = near && n + MMA_M <= end;
+        Row k_rows[MMA_INSTRUCTIONS], v_rows[KEYS_PER_LANE];
+        if (whole && WHOLE_TILES) {
+            cache.k.near(k_rows, indices.of_keys[0], n, PagedKV::key_row(0), 4);
+            cache.v.near(v_rows, indices.of_values[0], n, PagedKV::value_row(0), 1);
+        } else {
+            for (int i = 0; i < MMA_INSTRUCTIONS; ++i) {
+                k_rows[i] = cache.k.at(indices.of_keys[i % KEY_LOOKUPS], cache.clamped(n + PagedKV::key_row(i)));
+            }
+            for (int i = 0; i < KEYS_PER_LANE; ++i) {
+                const int key = cache.clamped(n + PagedKV::value_row(i));
+                v_rows[i] = cache.v.at(indices.of_values[i / KEYS_PER_LOOKUP], key);
+            }
+        }
         float scores[ELEMENTS_PER_LANE];
-        apply_mask(scores, compute_scores(cache, indices, n, q_tile + q_offset), mask, n, p.score_scale, p.softcap_log2);
+        apply_scale(scores, compute_scores(k_rows, q_tile + q_offset), p.score_scale, p.softcap_log2);
+        if (n + MMA_M > seen_stop || (LEFT && n < seen_first)) {
+            apply_mask(scores, mask, n);
+        }
         float lane_max = scores[0];
         for (int i = 1; i < ELEMENTS_PER_LANE; ++i) {
             lane_max = math_max_number(lane_max, scores[i]);
         }
-        const float factor = softmax.update_max(column_max(lane_max));
-        for (int tile = 0; tile < V_TILES; ++tile) {
-            acc_o[tile] *= factor;
+        lane_max = SCALE_ONLY ? lane_max * p.score_scale : lane_max;
+        if (any_lane(lane_max > softmax.limit)) {
+            const float factor = softmax.update_max(column_max(lane_max));
+            for (int tile = 0; tile < V_TILES; ++tile) {
+                acc_o[tile] *= factor;
+            }
         }
         for (int i = 0; i < ELEMENTS_PER_LANE; ++i) {
-            scores[i] = exp2_ftz(scores[i] - softmax.offset);
+            scores[i] = exp2_ftz(SCALE_ONLY ? math_fma(scores[i], p.score_scale, -softmax.offset)
+                                            : scores[i] - softmax.offset);
             softmax.row_sum += scores[i];
         }
-        const T* rows[KEYS_PER_LANE];
-        for (int i = 0; i < KEYS_PER_LANE; ++i) {
-            const int key = cache.clamped(n + PagedKV::value_row(i));
-            rows[i] = cache.v.at(indices.of_values[i / KEYS_PER_LOOKUP], key);
-        }
-        accumulate_pv<0>(acc_o, rows, p_fragment<T>(scores));
+        accumulate_pv<0>(acc_o, v_rows, p_fragment<T>(scores));
     }
 
     const float row_sum = column_sum(softmax.row_sum) * Softmax::UNSCALE;

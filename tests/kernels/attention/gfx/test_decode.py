@@ -107,12 +107,12 @@ def test_what_is_compiled_in():
 
     assert defines() == {
         "ELEMENT": "bf16", "D": 128, "E": 128, "PAGE": 16, "CHUNK": 1024, "LEFT": 0, "RIGHT": 0, "SOFTCAP": 0,
-        "SINKS": 0, "PARAMS_LAYOUT": LAYOUT,
+        "SINKS": 0, "SCALE_ONLY": 1, "PARAMS_LAYOUT": LAYOUT,
     }  # fmt: skip
     assert defines(M=2)["RIGHT"] == 1 and defines(window_left=3)["LEFT"] == 1
     assert defines(softcap=5.0, S=1, D=13, E=7) == {
         "ELEMENT": "bf16", "D": 13, "E": 7, "PAGE": 1, "CHUNK": 1024, "LEFT": 0, "RIGHT": 0, "SOFTCAP": 1,
-        "SINKS": 0, "PARAMS_LAYOUT": LAYOUT,
+        "SINKS": 0, "SCALE_ONLY": 0, "PARAMS_LAYOUT": LAYOUT,
     }  # fmt: skip
 
 
@@ -265,6 +265,38 @@ def test_a_cache_of_more_than_2_31_elements(emulated, name, apart):
     expected, sums = run("attention_paged", name, q, *near, table, lens)
     torch.testing.assert_close(o, expected, rtol=1e-2, atol=1e-2)
     torch.testing.assert_close(lse, sums)
+
+
+@pytest.mark.parametrize("row", [2**24 - 8, 2**24])
+def test_keys_on_both_sides_of_an_offset_in_32_bits(emulated, row):
+    """Whole tiles and a last one, of rows whose offsets in a tile are added by the load, or not."""
+    emulated("gfx942")
+    strides = (168 * row, 168 * row, row, 1)
+    k, v = (far((1, 1, 168, 16), strides) for _ in range(2))
+    near = [torch.randn(1, 1, 168, 16).bfloat16() for _ in range(2)]
+    for to, values in zip((k, v), near, strict=True):
+        to.copy_(values)
+    q = torch.randn(1, 1, 2, 16).bfloat16()
+    found, wanted = (run("attention", "decode_mfma", q, *cache) for cache in ((k, v), near))
+    for one, other in zip(found, wanted, strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("D", [64, 128])
+@pytest.mark.parametrize("arch", ["gfx942", "gfx950"])
+def test_the_vector_pipe_is_idle_most_of_the_memorys_time(emulated, arch, D):
+    """A token of eight query heads that share a KV head; what a split does once is in it."""
+    emulated(arch)
+    q, k, v = (torch.randn(1, H, n, D).bfloat16() for H, n in ((8, 1), (1, 4096), (1, 4096)))
+    with detect.main_backend().trace() as traces:
+        run("attention", "decode_mfma", q, k, v)
+    bound = traces[0].bound
+    assert bound is not None and bound.roof == "memory" and bound.share > 0.99
+    cycles = {pipe.name: pipe.cycles for pipe in bound.pipes}
+    assert cycles["vector"] < 0.22 * cycles["memory"]
+    loads = traces[0].figures["memory"]["global loads"]
+    assert loads["sectors"] == loads["fewest_sectors"]
 
 
 def test_the_cuda_plan_takes_such_caches_too():
