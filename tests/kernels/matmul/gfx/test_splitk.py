@@ -29,7 +29,7 @@ def test_few_tiles_and_a_long_k_fill_the_gpu(arch, sizes):
     assert isinstance(found, Plan)
     tiles, parts, _ = found.launches[0].grid
     assert parts > 1
-    assert 0.4 < tiles * parts / DEVICES[arch].multiprocessors <= 1
+    assert 0.4 < tiles * parts / DEVICES[arch].multiprocessors <= 2  # two blocks fit a compute unit
 
 
 @pytest.mark.parametrize(
