@@ -76,27 +76,33 @@ def write(rows: Sequence[Row]) -> None:
         )
 
 
-def fit(rows: Sequence[Row]) -> tuple[float, float, float]:
-    """Least squares of the relative error: 1/GHz = idle + matrix * share + vector * share."""
+def fit(rows: Sequence[Row], peak_ghz: float) -> tuple[float, float]:
+    """Least squares of the relative error: 1/GHz = 1/peak + matrix * share + vector * share."""
     import torch
 
-    weights = torch.tensor([1 / row.slowness for row in rows], dtype=torch.float64)
-    left = torch.tensor([[1.0, row.matrix, row.vector] for row in rows], dtype=torch.float64)
-    found = torch.linalg.lstsq(
-        left * weights[:, None], torch.ones(len(rows), 1, dtype=torch.float64)
-    ).solution
-    return tuple(max(0.0, value) for value in found.flatten().tolist())  # type: ignore[return-value]
+    idle = 1 / peak_ghz
+    left = torch.tensor([[row.matrix, row.vector] for row in rows], dtype=torch.float64)
+    right = torch.tensor([row.slowness for row in rows], dtype=torch.float64)
+    weights = (1 / right)[:, None]
+    found = torch.linalg.lstsq(left * weights, (right - idle)[:, None] * weights).solution.flatten()
+    if bool((found < 0).any()):  # one of the two explains nothing
+        keep = int(found.argmax())
+        alone = torch.linalg.lstsq(left[:, keep : keep + 1] * weights, (right - idle)[:, None] * weights)
+        found = torch.zeros(2, dtype=torch.float64)
+        found[keep] = alone.solution.item()
+    return found[0].item(), found[1].item()
 
 
-def error(row: Row, power: tuple[float, float, float], peak_ghz: float) -> float:
+def error(row: Row, power: tuple[float, float], peak_ghz: float) -> float:
     """Modelled over published time, less one."""
-    slowness = max(1 / peak_ghz, power[0] + power[1] * row.matrix + power[2] * row.vector)
+    slowness = 1 / peak_ghz + power[0] * row.matrix + power[1] * row.vector
     return (row.cycles * slowness / row.faster / 1e9 + LAUNCH_SECONDS) / row.seconds - 1
 
 
 def without_own_kernel(rows: Sequence[Row], peak_ghz: float) -> list[float]:
     """The errors with the clock fitted to the other kernels alone."""
-    return [error(row, fit([each for each in rows if each.kernel != row.kernel]), peak_ghz) for row in rows]
+    others = {row.kernel: [each for each in rows if each.kernel != row.kernel] for row in rows}
+    return [error(row, fit(others[row.kernel], peak_ghz), peak_ghz) for row in rows]
 
 
 def rms(errors: Sequence[float]) -> float:
@@ -107,13 +113,12 @@ def page(rows: Sequence[Row]) -> str:
     text = [_HEAD]
     for arch in dict.fromkeys(row.arch for row in rows):
         model, own = pipe_model.models()[arch], [row for row in rows if row.arch == arch]
-        power = (model.timing.idle_power, model.timing.matrix_power, model.timing.vector_power)
+        power = (model.timing.matrix_power, model.timing.vector_power)
         apart = without_own_kernel(own, model.peak_ghz)
         kernels = len({row.kernel for row in own})
         text.append(
             f"\n## {arch}\n\n{len(own)} published times of {kernels} kernels. Clock: one over "
-            f"({power[0]:.3g} + {power[1]:.3g} x matrix + {power[2]:.3g} x vector) GHz, at most "
-            f"{model.peak_ghz}. Root mean square of the last column: {rms(apart):.1%}; largest: "
+            f"(1 / {model.peak_ghz} + {power[0]:.3g} x matrix + {power[1]:.3g} x vector) GHz. Root mean square of the last column: {rms(apart):.1%}; largest: "
             f"{max(map(abs, apart)):.1%}.\n\n{_COLUMNS}"
         )
         for row, alone in zip(own, apart, strict=True):
@@ -130,10 +135,10 @@ def main() -> int:
     rows = read()
     for arch in dict.fromkeys(row.arch for row in rows):
         own = [row for row in rows if row.arch == arch]
-        idle, matrix, vector = fit(own)
+        matrix, vector = fit(own, pipe_model.models()[arch].peak_ghz)
         kernels = len({row.kernel for row in own})
         off = rms(without_own_kernel(own, pipe_model.models()[arch].peak_ghz))
-        print(f"{arch}:  power: {{idle: {idle:.3f}, matrix: {matrix:.3f}, vector: {vector:.3f}}}")
+        print(f"{arch}:  power: {{matrix: {matrix:.3f}, vector: {vector:.3f}}}")
         print(f"    published: {{times: {len(own)}, kernels: {kernels}, error: {off:.3f}}}")
     PAGE.write_text(page(rows))
     return 0

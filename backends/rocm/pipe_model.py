@@ -34,7 +34,6 @@ class TimingModel:
     l2_bytes: float
     l2_latency: float
     memory_ns: float
-    idle_power: float
     matrix_power: float
     vector_power: float
     accuracy: str
@@ -128,7 +127,6 @@ def _timing(entry: Any) -> TimingModel:
         l2["bytes_per_cycle"],
         l2["latency"],
         entry["memory_ns"],
-        power["idle"],
         power["matrix"],
         power["vector"],
         _accuracy(entry.get("published")),

@@ -105,9 +105,9 @@ def model(
 
 
 def _clock(pipes: PipeModel, matrix: float, vector: float) -> float:
-    """GHz under load, at most the peak: the power that a cycle takes grows with what its pipes do."""
+    """GHz under load: the power that a cycle takes grows with what its pipes do."""
     t = pipes.timing
-    return min(pipes.peak_ghz, 1 / (t.idle_power + t.matrix_power * matrix + t.vector_power * vector))
+    return 1 / (1 / pipes.peak_ghz + t.matrix_power * matrix + t.vector_power * vector)
 
 
 def _spread(count: int, samples: int) -> list[int]:
