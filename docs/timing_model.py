@@ -119,7 +119,8 @@ def page(rows: Sequence[Row]) -> str:
         text.append(
             f"\n## {arch}\n\n{len(own)} published times of {kernels} kernels. Clock: one over "
             f"(1 / {model.peak_ghz} + {power[0]:.3g} x matrix + {power[1]:.3g} x vector) GHz. "
-            f"Root mean square of the last column: {rms(apart):.1%}; largest: {max(map(abs, apart)):.1%}.\n\n{_COLUMNS}"
+            f"Root mean square of the last column: {rms(apart):.1%}; largest: "
+            f"{max(map(abs, apart)):.1%}.\n\n{_COLUMNS}"
         )
         for row, alone in zip(own, apart, strict=True):
             off = error(row, power, model.peak_ghz)

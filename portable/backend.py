@@ -137,7 +137,8 @@ class Modelled:
     `seconds` but for the start of the kernel. `matrix_share` and `vector_share` are those of the cycles
     in which the pipes were busy, `waves` what the waves' time went to by name, as shares ("issue":
     instructions; the others are waits). `workgroups` were launched, `recorded` of them executed,
-    `resident` run on a compute unit at once. `accuracy` says how far the model is off."""
+    `resident` run on a compute unit at once; `bound` is `Bound.share`, `resources` what `Trace.figures`
+    says of registers, LDS and occupancy. `accuracy` says how far the model is off."""
 
     kernel: str
     grid: tuple[int, int, int]
@@ -150,6 +151,8 @@ class Modelled:
     recorded: int
     resident: int
     waves: Mapping[str, float]
+    bound: float
+    resources: Mapping[str, int]
     accuracy: str
 
 
@@ -270,6 +273,10 @@ class Backend(ABC):
         """A block whose launches are not run but timed by a model; the list fills as they are made. What they
         would write is left as it was, in part. Raises BackendError where the device has no such model."""
         raise BackendError(f"The {self.name} backend models no times; an emulated GPU does")
+
+    def modelled(self, op: str, device: Device) -> list[str]:
+        """What is known of the times of the op's implementations on this device by a model, a line each."""
+        return []
 
     def triton(self) -> AbstractContextManager[Any]:
         """A block in which anybody's Triton kernel, launched as `kernel[grid](...)`, runs on this device."""

@@ -56,6 +56,11 @@ class RocmBackend(Backend):
     languages = ("hip", "triton", "torch")
     device_type = "cuda"  # what a ROCm build of torch calls its devices
 
+    def modelled(self, op: str, device: Device) -> list[str]:
+        from portable.backends.rocm import modelled
+
+        return modelled.lines(op, device.arch)
+
     @classmethod
     def detect(cls, machine: Machine) -> Detection:
         if not machine.exists("/dev/kfd"):

@@ -88,6 +88,7 @@ def _cells(row: Row) -> list[tuple[str, str]]:
         ("us", f"{row.seconds * 1e6:.4g}"),
         ("TFLOP/s", f"{row.flops / row.seconds / 1e12:.4g}"),
         ("GB/s", f"{row.bytes / row.seconds / 1e9:.4g}"),
+        ("bound", f"{longest.bound:.2f}"),
         ("GHz", f"{longest.ghz:.2f}"),
         ("matrix pipe", f"{longest.matrix_share:.2f}"),
         ("vector pipe", f"{longest.vector_share:.2f}"),

@@ -312,7 +312,8 @@ class Op:
         params, backend, device = self._resolve(inputs, params)
         signature, _ = compiled_call.call_signature(self.spec, inputs, params, out)
         found = () if signature.empty else select.candidates(signature, backend, device)
-        return select.Explanation(signature, device, tuple(found))
+        modelled = backend.modelled(self.spec.op, device) if found else []
+        return select.Explanation(signature, device, tuple(found), tuple(modelled))
 
     def _fake(self, inputs: Sequence[Any], params: Sequence[Any], out: Any = None) -> Any:
         """The outputs' shapes, dtypes and strides without data."""

@@ -202,11 +202,12 @@ def choose(signature: CallSignature, backend: Backend, device: Device) -> Candid
 @dataclass(frozen=True)
 class Explanation:
     """Why a call runs as it does; `print` it. `candidates` are in the spec's order; none where every output
-    is empty."""
+    is empty. `modelled`: `Backend.modelled`."""
 
     signature: CallSignature
     device: Device
     candidates: tuple[Candidate, ...]
+    modelled: tuple[str, ...] = ()
 
     @property
     def choice(self) -> Candidate | None:
@@ -227,4 +228,5 @@ class Explanation:
             lines.append(f"    config: {values} [{choice.config.source}]")
         for launch in choice.plan.launches if choice is not None and choice.plan is not None else ():
             lines.append(f"    launch: {launch.kernel.name} on a grid of {'x'.join(map(str, launch.grid))}")
+        lines += [f"    {line}" for line in self.modelled]
         return "\n".join(lines)

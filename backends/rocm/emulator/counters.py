@@ -21,6 +21,23 @@ _ACCESSES = (
 )
 
 
+def resources_of(kernel: Kernel, shared: int, threads: int) -> dict[str, int]:
+    """What a launch of `threads` work-items with `shared` bytes of dynamic LDS takes, by name."""
+    return {
+        "vgprs": kernel.vgprs,
+        "sgprs": kernel.sgprs,
+        "lds_bytes": kernel.lds + shared,
+        "scratch_bytes": kernel.scratch,
+        "spills": _spills(kernel),
+        "waves_per_simd": kernel.occupancy(shared, threads),
+    }
+
+
+def _spills(kernel: Kernel) -> int:
+    found = resources(kernel.code.image)[kernel.name]
+    return found["vgpr_spills"] + found["sgpr_spills"]
+
+
 class Counters:
     """Counters of one launch. `executed[i]` counts the waves that executed decoded instruction i, `memory[i]`
     is its `abi.MemCount`; `source` gives the source line of an instruction by index; `operand_bytes` are
@@ -108,12 +125,7 @@ class Counters:
             "operand_bytes": self.operand_bytes,
             "memory": self.traffic(),
             "lds": self.lds(),
-            "vgprs": kernel.vgprs,
-            "sgprs": kernel.sgprs,
-            "lds_bytes": kernel.lds + self.shared,
-            "scratch_bytes": kernel.scratch,
-            "spills": self._spills(),
-            "waves_per_simd": kernel.occupancy(self.shared, self.threads),
+            **resources_of(kernel, self.shared, self.threads),
         }
 
     def rows(self) -> list[tuple[str, str]]:
@@ -153,13 +165,9 @@ class Counters:
             rows.append(("LDS reads per FLOP", f"{lds['reads']['bytes'] / self.matrix_flops:.4f} bytes"))
         rows.append(("registers", f"{kernel.vgprs} VGPRs, {kernel.sgprs} SGPRs"))
         rows.append(("LDS per block", f"{kernel.lds + self.shared:,} bytes"))
-        rows.append(("scratch per lane", f"{kernel.scratch} bytes, {self._spills()} registers spilled"))
+        rows.append(("scratch per lane", f"{kernel.scratch} bytes, {_spills(kernel)} registers spilled"))
         rows.append(("waves per SIMD", f"{kernel.occupancy(self.shared, threads)} by registers and LDS"))
         return rows
-
-    def _spills(self) -> int:
-        found = resources(self.kernel.code.image)[self.kernel.name]
-        return found["vgpr_spills"] + found["sgpr_spills"]
 
     def by_source_line(self) -> list[tuple[str, int]]:
         """(source line, wave instructions executed for it), hottest first."""

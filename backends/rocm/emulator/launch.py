@@ -170,24 +170,28 @@ def record(
     """Run the one workgroup of number `group`, x first, and record what it executes; as `launch` otherwise.
     `cache_lines` are those of its compute unit's first-level cache."""
     prepared = _Prepared(kernel, grid, block, shared, kernarg, buffers, budget)
-    prepared.count()
+    executed, memory = prepared.count()
     recorded = Recorded(-(-block[0] * block[1] * block[2] // kernel.wave), cache_lines)
     state = prepared.state
     state.recording = ctypes.pointer(recorded.recording)
     state.next_group, state.end_group = group, group + 1
     prepared.run(1)
-    recorded.finish()
+    recorded.finish(list(executed), list(memory))
     return recorded
 
 
 class Recorded:
-    """A recorded workgroup of `waves` waves. `stream` is its address for the timing model."""
+    """A recorded workgroup of `waves` waves. `stream` is its address for the timing model; `executed` and
+    `memory` are its counts, as `counters.Counters` has them."""
 
     def __init__(self, waves: int, cache_lines: int):
         self.waves, self.stream = waves, 0
         self.recording = abi.Recording(cache_lines=cache_lines)
+        self.executed: list[int] = []
+        self.memory: list[Any] = []
 
-    def finish(self) -> None:
+    def finish(self, executed: list[int], memory: list[Any]) -> None:
+        self.executed, self.memory = executed, memory
         self.stream = library().handle.emulator_stream(ctypes.byref(self.recording), self.waves) or 0
         if self.recording.full or not self.stream:
             raise MemoryError("the instructions of a recorded workgroup do not fit into memory")

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from portable.backend import Modelled
 from portable.backends.rocm import pipe_model
-from portable.backends.rocm.emulator import abi
+from portable.backends.rocm.emulator import abi, bound, counters
 from portable.backends.rocm.emulator.bound import _NO_CO_ISSUE, _formats
 from portable.backends.rocm.emulator.code_object import Kernel
 from portable.backends.rocm.emulator.faults import EmulatorError
@@ -77,6 +77,8 @@ def model(
         for group in picked
     ]
     once = sum({each.address: each.nbytes for each in buffers}.values())
+    share = _bound(kernel, recorded, workgroups, once, kernel.occupancy(shared, threads))
+    taken = counters.resources_of(kernel, shared, threads)
     ghz, fresh, modelled = pipes.peak_ghz, 1.0, None
     for _ in range(3):  # the clock follows the load, and the memory's latency in cycles follows the clock
         latency = pipes.timing.l2_latency + fresh * pipes.timing.memory_ns * ghz
@@ -98,10 +100,39 @@ def model(
         seconds = cycles / ghz / 1e9 + LAUNCH_SECONDS
         modelled = Modelled(
             kernel.name, grid, seconds, cycles, ghz, matrix, vector,
-            workgroups, len(picked), resident, waves, pipes.timing.accuracy,
+            workgroups, len(picked), resident, waves, share, taken, pipes.timing.accuracy,
         )  # fmt: skip
     assert modelled is not None
     return modelled
+
+
+def _bound(
+    kernel: Kernel, recorded: Sequence[Recorded], workgroups: int, operand_bytes: int, occupancy: int
+) -> float:
+    """The bound of the grid, from the counts of the recorded workgroups."""
+    scale = workgroups / len(recorded)
+    linked = linked_program(kernel.code)
+    executed = [
+        round(scale * sum(counts)) for counts in zip(*(each.executed for each in recorded), strict=True)
+    ]
+    memory = [
+        _scaled(counts, scale) if times else counts[0]
+        for times, counts in zip(executed, zip(*(each.memory for each in recorded), strict=True), strict=True)
+    ]
+    launched = bound.Launched(
+        linked.program, executed, memory, kernel.wave, occupancy, operand_bytes, lambda index: None
+    )
+    return bound.bound(pipe_model.models()[kernel.code.arch], launched).share
+
+
+def _scaled(counts: Sequence[abi.MemCount], scale: float) -> abi.MemCount:
+    made = abi.MemCount()
+    for name in abi.MEM_COUNTS:
+        setattr(made, name, round(scale * sum(getattr(each, name) for each in counts)))
+    for way in range(len(abi.LDS_ACCESSES)):
+        for name in abi.LDS_COUNTS:
+            setattr(made.lds[way], name, round(scale * sum(getattr(each.lds[way], name) for each in counts)))
+    return made
 
 
 def _clock(pipes: PipeModel, matrix: float, vector: float) -> float:

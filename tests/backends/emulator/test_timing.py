@@ -10,15 +10,19 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+import torch
 from assembly import assemble, module_text
 from instructions import Text, memory, waits, wave
 
+import portable
+from portable.backends.rocm import modelled as table
 from portable.backends.rocm import pipe_model
 from portable.backends.rocm.emulator import timing
 from portable.backends.rocm.emulator.code_object import CodeObject
 from portable.backends.rocm.emulator.launch import Buffer
 from portable.commands import cli
 from portable.runtime import detect
+from portable.spec import registry
 
 CDNA = ("gfx942", "gfx950")
 
@@ -70,12 +74,23 @@ def test_vector_instructions_hide_behind_their_own_waves_matrix_instructions(arc
 
 
 def test_another_wave_fills_the_vector_pipe_while_one_multiplies():
-    half = "v_readfirstlane_b32 s8, v0\ns_lshr_b32 s8, s8, 8\ns_cmp_eq_u32 s8, 0\n"
-    body = (
-        half + "s_cbranch_scc1 1f\n" + SETUP + 100 * MFMA + "s_branch 2f\n1:\n" + SETUP + 800 * FMA + "2:\n"
-    )
+    half = SETUP + "v_readfirstlane_b32 s8, v0\ns_lshr_b32 s8, s8, 8\ns_barrier\ns_cmp_eq_u32 s8, 0\n"
+    body = half + "s_cbranch_scc1 1f\n" + 100 * MFMA + "s_branch 2f\n1:\n" + 800 * FMA + "2:\n"
     both = cycles("gfx942", body, waves=8)
     assert both == pytest.approx(3200, rel=0.05)
+
+
+def test_the_older_of_two_waves_issues_first():
+    """A younger wave's vector instructions wait for those of an older one, unless its priority is higher."""
+    half = SETUP + "v_readfirstlane_b32 s8, v0\ns_lshr_b32 s8, s8, 8\ns_barrier\ns_cmp_eq_u32 s8, 0\n"
+    young = 10 * FMA + 100 * MFMA
+
+    def both(raised: str) -> float:
+        body = half + f"s_cbranch_scc1 1f\n{raised}{young}s_branch 2f\n1:\n" + 800 * FMA + "2:\n"
+        return cycles("gfx942", body, waves=8)
+
+    assert both("") == pytest.approx(6400, rel=0.05)
+    assert both("s_setprio 1\n") == pytest.approx(3200, rel=0.05)
 
 
 @pytest.mark.parametrize("arch, rate", [("gfx942", 16), ("gfx950", 8)])
@@ -206,3 +221,26 @@ def test_a_device_without_a_model_is_an_error(own_device, capsys, monkeypatch):
     detect.reset()
     assert cli.main(["model", "softmax"]) != 0
     assert "models no times" in capsys.readouterr().err
+
+
+# What explain says of it ----------------------------------------------------------------------------
+
+
+def test_explain_says_the_modelled_times_of_the_device(own_device, monkeypatch):
+    a = torch.empty(64, 64, dtype=torch.bfloat16)
+    detect.override_backend("rocm", "gfx942", emulate=True)
+    text = str(portable.explain("matmul", a, a))
+    assert "modelled on MI300X, not measured (+-" in text
+    assert "4096x4096 4096x4096: mfma " in text
+    monkeypatch.delenv("PORTABLE_EMULATE", raising=False)
+    detect.override_backend("cpu", emulate=False)
+    assert "modelled" not in str(portable.explain("matmul", a, a))
+
+
+def test_the_table_names_implementations_in_the_specs_order():
+    for (op, _), calls in table.rows().items():
+        order = [each.name for each in registry.spec(op).implementations]
+        for times in calls.values():
+            places = [order.index(name) for name, _ in times]
+            assert places == sorted(places)
+            assert all(float(time) > 0 for _, time in times)

@@ -21,7 +21,7 @@ typedef struct Worker {  // a wave
     const uint32_t *at, *end;        // indices into `events`
     double ready, started;
     uint32_t group, simd, priority;
-    uint64_t turn;                   // when it issued last
+    uint32_t age;                    // by start, the oldest 0
     Pending vector, lds, store;
     double scalar;
     double issued[4], transcendental[3];  // when the last vector instructions issued, the latest first
@@ -45,7 +45,6 @@ typedef struct Unit {
     uint32_t oldest, newest;
     double in_flight;
     uint32_t next_group, left;
-    uint64_t clock;
     double end;
 } Unit;
 
@@ -96,7 +95,8 @@ static void start_group(Unit *u, double at) {
         if (slot == u->workers) u->workers++;
         const double begins = at + t->group_start + wave * t->wave_start;
         u->worker[slot] = (Worker){.events = s->events, .at = s->order + s->first[wave], .end = s->order + s->first[wave + 1],
-                                   .ready = begins, .started = begins, .group = number, .simd = (first + wave) % t->simds};
+                                   .ready = begins, .started = begins, .age = first + wave, .group = number,
+                                   .simd = (first + wave) % t->simds};
     }
 }
 
@@ -207,7 +207,6 @@ static void issue(Unit *u, Worker *w, double at, enum Stall why) {
     t->issue_cycles += c->issue;
     w->ready = at + c->issue;
     w->delayed = 0;
-    w->turn = ++u->clock;
     w->at++;
     if (w->delay_after && !--w->delay_after) w->delayed = delay_of(u, w, w->delay);
     switch (c->kind) {
@@ -260,6 +259,7 @@ static void issue(Unit *u, Worker *w, double at, enum Stall why) {
     if (w->at == w->end) end_wave(u, w, w->ready);
 }
 
+// Of two that can, the one of higher priority, then the older one (S_SETPRIO in the ISA guides; LLVM review D124246).
 static Worker *first_to_issue(Unit *u, double *at, enum Stall *why) {
     Worker *best = NULL;
     *at = INFINITY;
@@ -269,7 +269,7 @@ static Worker *first_to_issue(Unit *u, double *at, enum Stall *why) {
         if (w->at == w->end || w->waits) continue;
         const double time = issues_at(u, w, &reason);
         if (time > *at) continue;
-        const bool ahead = time < *at || w->priority > best->priority || (w->priority == best->priority && w->turn < best->turn);
+        const bool ahead = time < *at || w->priority > best->priority || (w->priority == best->priority && w->age < best->age);
         if (ahead) *at = time, *why = reason, best = w;
     }
     return best;
