@@ -12,7 +12,7 @@ from portable.kernels.matmul.problem import Problem, for_call
 from portable.plan import Argument, Call, Device, Launch, NativeKernel, Plan, Pointer, Rejected, Scalar
 
 _FOLDER = Path(__file__).resolve().parent
-MFMA = _FOLDER / "mfma.hip"
+MFMA, WMMA = _FOLDER / "mfma.hip", _FOLDER / "wmma.hip"
 _HALVES = ("bfloat16", "float16")
 # Sizes and tile coordinates are 32-bit; a grid dimension counts fewer than 2^32 threads.
 _MAX_EXTENT = 2**31 - 256
@@ -42,7 +42,7 @@ def plan_mfma(problem: Problem, call: Call) -> Plan | Rejected:
 
 def plan_wmma(problem: Problem, call: Call) -> Plan | Rejected:
     """RDNA's matrix units: bfloat16 or float16, any layout with a unit stride, any batch."""
-    return _plan(problem, call, _FOLDER / "wmma.hip", "matmul_wmma", wmma_tile)
+    return _plan(problem, call, WMMA, "matmul_wmma", wmma_tile)
 
 
 mfma, wmma = for_call(plan_mfma), for_call(plan_wmma)
@@ -96,12 +96,23 @@ def aligned(problem: Problem) -> bool:
     return True
 
 
+# RDNA's tiles, of four waves.
+WMMA_FEW_ROWS, WMMA_LARGE, WMMA_SMALL = (tile._replace(threads=128) for tile in (FEW_ROWS, _LARGE, _SMALL))
+
+
 def wmma_tile(problem: Problem, device: Device) -> Tile:
     """128x128 where that gives every multiprocessor a block, 64x64 else; 32x128 for up to 32 rows."""
     if problem.M <= 32:
-        return FEW_ROWS
+        return WMMA_FEW_ROWS
     many = ceil(problem.M, 128) * ceil(problem.N, 128) * problem.batches >= device.multiprocessors
-    return _deeper(_LARGE if many else _SMALL, device)
+    return WMMA_LARGE if many else WMMA_SMALL
+
+
+def _far(problem: Problem, tile: Tile) -> bool:
+    """Whether an element of a tile of a or b lies 2^32 bytes or more from its corner."""
+    lines = max(tile.m, tile.n, tile.k)
+    leading = max(problem.a.leading, problem.b.leading)
+    return (leading + 1) * lines * problem.a.itemsize > 2**32
 
 
 def _deeper(tile: Tile, device: Device) -> Tile:
@@ -161,6 +172,7 @@ def launch(
             ("THREADS", tile.threads),
             ("ALIGNED", int(tile.aligned)),
             ("PING_PONG", int(tile.ping_pong)),
+            *((("FAR", int(_far(problem, tile))),) if source == WMMA else ()),
             ("A_K_MAJOR", int(a.unit_stride == "col")),
             ("B_K_MAJOR", int(b.unit_stride == "row")),
             ("C_ROW_MAJOR", int(c.unit_stride == "col")),

@@ -1,5 +1,5 @@
-// What the matrix-core kernels of gfx9 (mfma.hip) and of gfx11/gfx12 (wmma.hip) share: the raster, copies of a and b
-// from global memory to LDS, the main loop.
+// What the matrix-core kernels of gfx9 (mfma.hip) and of gfx11/gfx12 (wmma.hip) share: the raster; and the copies of
+// a and b from global memory to LDS and the main loop of mfma.hip's operands of any alignment.
 //
 // -DTILE_M -DTILE_N -DTILE_K: the block's tile. -DTHREADS: its threads. -DA_K_MAJOR -DB_K_MAJOR: 1 where neighbours in
 // memory are neighbours in k, 0 where they are rows of a (columns of b).
@@ -19,15 +19,11 @@ struct Matrix {
 // The slot of 16 bytes where `chunk` of a line of LDS lies (swizzle): chunks of a line are permuted (XOR), so that the
 // lanes that the hardware serves together touch different banks; 32 banks of 4 bytes hold 8 chunks.
 // CDNA's matrix cores read interleaved lines (fragments.h), and gfx942 and gfx950 serve 16-byte reads in groups such as
-// lanes 0-3 and 20-23: found by trying all keys of line bits against both (2026-11-23). RDNA reads lines in order.
+// lanes 0-3 and 20-23: found by trying all keys of line bits against both (2026-11-23).
 template <int LINE_BYTES> DEVICE int swizzled(int line, int chunk) {
     constexpr int CHUNKS = LINE_BYTES / 16;
     static_assert(CHUNKS == 4 || CHUNKS == 8, "the permutation covers 64- and 128-byte lines");
-#if defined(__GFX9__)
     const int key = CHUNKS == 8 ? (line & 3) ^ (line >> 3 & 2) | (line >> 1 & 4) : ((line & 3) | (line >> 1 & 4)) >> 1;
-#else
-    const int key = (CHUNKS == 8 ? line : line >> 1) ^ line >> 3;
-#endif
     return (chunk ^ key) & (CHUNKS - 1);
 }
 
@@ -111,7 +107,6 @@ template <int ROWS> struct TileCopy<ROWS, false> {
 
     static DEVICE int block(int i) { return thread_x() + i * THREADS; }
     static DEVICE bool exists(int i) { return BLOCKS % THREADS == 0 || block(i) < BLOCKS; }
-#if defined(__GFX9__)
     // 16 lanes, which write LDS together, cover 8 blocks of k of two lines whose swizzles differ in the highest bit;
     // a wave reads 32 lines of 8 k at a time.
     static DEVICE int line_of(int i) {
@@ -119,13 +114,6 @@ template <int ROWS> struct TileCopy<ROWS, false> {
         return within + block(i) / 32 % (ROWS / 16) * 16;
     }
     static DEVICE int k_of(int i) { return (block(i) / 2 % 8 + block(i) / (ROWS * 2) * 8) * SIDE; }
-#else
-    static constexpr int ACROSS = ROWS / SIDE < 16 ? ROWS / SIDE : 16;  // lanes side by side in memory
-    static DEVICE int line_of(int i) {
-        return (block(i) % ACROSS + block(i) / (ACROSS * TILE_K / SIDE) * ACROSS) * SIDE;
-    }
-    static DEVICE int k_of(int i) { return block(i) / ACROSS % (TILE_K / SIDE) * SIDE; }
-#endif
 
     DEVICE TileCopy(const Matrix& matrix, int start)
         : leading(matrix.leading), first(start), lines(matrix.lines), inside(start + ROWS <= matrix.lines) {

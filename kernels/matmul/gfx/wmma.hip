@@ -1,23 +1,26 @@
-// c = a @ b for bfloat16 and float16 with float32 accumulators on RDNA's matrix units (gfx11, gfx12):
-// eight waves of 32 lanes, each with WAVE_M x WAVE_N products of 16x16x16.
+// c = a @ b for bfloat16 and float16 with float32 accumulators on RDNA's matrix units (gfx11, gfx12): waves of 32 lanes,
+// each with FRAGMENTS_M x FRAGMENTS_N products of 16x16x16, in the loop of double_buffer.h.
 //
 // The product is computed as c.T = b.T @ a.T, because a lane's accumulators run down the instruction's
 // rows: of lane l, column l % 16, accumulator i is row
 //     2 * i + l / 16    on gfx11,
 //     i + 8 * (l / 16)  on gfx12.
-// So on gfx12 a lane holds eight neighbours of one row of c, which make one 16-byte store; on gfx11 two
-// lanes exchange halves first. An operand's lane holds line l % 16: on gfx11 all 16 elements of k (both
-// halves of the wave hold the same), on gfx12 eight of them. Which k those are does not matter as long as
-// a and b agree.
+// gfx11 gets b's columns in another order (`b_line`), so that on both a lane holds 8 neighbours of one row of c. An
+// operand's lane holds line l % 16: on gfx11 all 16 elements of k (both halves of the wave hold the same), on gfx12 those
+// from 8 * (l / 16) on.
 //
-// -DWAVES_M: how many of the eight waves are along M.
+// -DWAVES_M: how many of the block's waves are along M. -DFAR: 1 where a lane's offset in a tile needs 64 bits.
 
-#include "tiles.h"
+#include "_lib/amdgcn/pack.h"
+#include "double_buffer.h"
 
-constexpr int WAVES_N = 8 / WAVES_M;
-constexpr int WAVE_M = TILE_M / WAVES_M / 16;
-constexpr int WAVE_N = TILE_N / WAVES_N / 16;
-static_assert(WAVE_M * WAVES_M * 16 == TILE_M && WAVE_N * WAVES_N * 16 == TILE_N, "waves must tile the tile");
+constexpr int FRAGMENT = 16;
+constexpr int WAVES_N = THREADS / WARP / WAVES_M;
+constexpr int FRAGMENTS_M = TILE_M / WAVES_M / FRAGMENT;
+constexpr int FRAGMENTS_N = TILE_N / WAVES_N / FRAGMENT;
+static_assert(FRAGMENTS_M * WAVES_M * FRAGMENT == TILE_M && FRAGMENTS_N * WAVES_N * FRAGMENT == TILE_N,
+              "waves must tile the tile");
+static_assert(FRAGMENTS_N % 2 == 0, "two neighbours are stored together");
 
 typedef float accumulators __attribute__((ext_vector_type(8)));
 
@@ -43,87 +46,155 @@ template <> DEVICE accumulators multiply<bf16>(operand a, operand b, accumulator
     return MULTIPLY(bf16)(__builtin_bit_cast(brain_operand, a), __builtin_bit_cast(brain_operand, b), c);
 }
 
-struct Core {
-    accumulators sums[WAVE_M][WAVE_N];
-    int m, n;  // this wave's corner in the tile
-    int line, part;
+// Which of 16 columns of b this lane holds: the one that the instruction's row l % 16 stands for.
+DEVICE int b_line() {
+    const int row = thread_x() % FRAGMENT;
+#if defined(__GFX11__)
+    return row % 2 * 8 + row / 2;
+#else
+    return row;
+#endif
+}
 
-    DEVICE Core() {
-        const int wave = __builtin_amdgcn_readfirstlane(thread_x() / 32);
-        m = wave / WAVES_N * (WAVE_M * 16);
-        n = wave % WAVES_N * (WAVE_N * 16);
-        line = thread_x() % 16;
-        part = thread_x() % 32 / 16;
-        for (int i = 0; i < WAVE_M; ++i) {
-            for (int j = 0; j < WAVE_N; ++j) {
+struct Wave {
+    accumulators sums[FRAGMENTS_M][FRAGMENTS_N];
+    int m, n;              // this wave's corner in the tile
+    int a_from, b_from;    // this lane's first byte of either operand in a stage
+
+    DEVICE Wave() {
+        const int wave = __builtin_amdgcn_readfirstlane(thread_x() / WARP);
+        m = wave / WAVES_N * (FRAGMENTS_M * FRAGMENT);
+        n = wave % WAVES_N * (FRAGMENTS_N * FRAGMENT);
+        const int k = DEPTH == 8 ? thread_x() % WARP / FRAGMENT * 16 : 0;
+        a_from = (m + place(thread_x() % FRAGMENT)) * LINE_BYTES + k;
+        b_from = (TILE_M + n + place(b_line())) * LINE_BYTES + k;
+        for (int i = 0; i < FRAGMENTS_M; ++i) {
+            for (int j = 0; j < FRAGMENTS_N; ++j) {
                 sums[i][j] = 0.0f;
             }
         }
     }
 
-    // The 16 elements of k from `chunk` on, of one line.
-    template <int ROWS> DEVICE operand fetch(const char* tile, int row, int chunk) const {
+    static DEVICE operand fetch(const char* from) {
 #if defined(__GFX11__)
-        const vec<words<16>, 2> both = {{load_words<16>(tile + Lds<ROWS>::offset(row, chunk)),
-                                         load_words<16>(tile + Lds<ROWS>::offset(row, chunk + 1))}};
+        const vec<words<16>, 2> both = {{load_words<16>(from), load_words<16>(from + 16)}};
         return __builtin_bit_cast(operand, both);
 #else
-        return load_words<16>(tile + Lds<ROWS>::offset(row, chunk + part));
+        return load_words<16>(from);
 #endif
     }
 
-    DEVICE void add(const char* a, const char* b) {
+    // The compiler would fill the registers with what comes later, or wait for the next tile before the products.
+    static DEVICE void keep_order() { __builtin_amdgcn_sched_barrier(0); }
+
+    DEVICE void add(const char* stage) {
 #pragma unroll
-        for (int chunk = 0; chunk < TILE_K / CHUNK; chunk += 2) {
-            operand left[WAVE_M], right[WAVE_N];
-            for (int i = 0; i < WAVE_M; ++i) {
-                left[i] = fetch<TILE_M>(a, m + i * 16 + line, chunk);
+        for (int k = 0; k < TILE_K; k += 16) {
+            operand left[FRAGMENTS_M], right[FRAGMENTS_N];
+#pragma unroll
+            for (int j = 0; j < FRAGMENTS_N; ++j) {
+                right[j] = fetch(stage + b_from + j * (FRAGMENT * LINE_BYTES) + k * 2);
             }
-            for (int j = 0; j < WAVE_N; ++j) {
-                right[j] = fetch<TILE_N>(b, n + j * 16 + line, chunk);
+#pragma unroll
+            for (int i = 0; i < FRAGMENTS_M; ++i) {
+                left[i] = fetch(stage + a_from + i * (FRAGMENT * LINE_BYTES) + k * 2);
             }
-            for (int i = 0; i < WAVE_M; ++i) {
-                for (int j = 0; j < WAVE_N; ++j) {
+#pragma unroll
+            for (int i = 0; i < FRAGMENTS_M; ++i) {
+#pragma unroll
+                for (int j = 0; j < FRAGMENTS_N; ++j) {
                     sums[i][j] = multiply<T>(right[j], left[i], sums[i][j]);
                 }
             }
+            if (k % 32 == 16) {
+                keep_order();
+            }
         }
     }
 
-    // Eight neighbours of row `line` of c: columns 8 * part + 0..7 of the 16.
-    DEVICE void neighbours(const accumulators& sums, float (&run)[8]) const {
-#if defined(__GFX11__)
-        // The lower half holds even columns, the upper odd ones: each keeps its four and gets the other's.
+    // The epilogue.
+    DEVICE void store(const Output& c, int tile_m, int tile_n) const {
+        int lane = thread_x() % WARP;
+        asm volatile("" : "+v"(lane));  // keeps the addresses in c out of the registers before
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            const float mine = part == 0 ? sums[i] : sums[i + 4];
-            const float other = shuffle_xor(part == 0 ? sums[i + 4] : sums[i], 16);
-            run[2 * i] = part == 0 ? mine : other;
-            run[2 * i + 1] = part == 0 ? other : mine;
+        for (int j = 0; j < FRAGMENTS_N; j += 2) {
+            store_columns(c, tile_m + m, tile_n + n + j * FRAGMENT, j, lane);
         }
+    }
+
+    // 32 columns, of fragments j and j + 1.
+    DEVICE void store_columns(const Output& c, int first_row, int first_column, int j, int lane) const {
+        const int line = lane % FRAGMENT, part = lane / FRAGMENT;
+        float bias[2][8];
+#pragma unroll
+        for (int f = 0; f < 2; ++f) {
+            load_bias(c, first_column + f * FRAGMENT + part * 8, bias[f]);
+        }
+#pragma unroll
+        for (int i = 0; i < FRAGMENTS_M; ++i) {
+            const int row = first_row + i * FRAGMENT;
+#if C_ROW_MAJOR
+            words<16> before[2], after[2];
+#pragma unroll
+            for (int f = 0; f < 2; ++f) {
+                const accumulators x = sums[i][j + f];
+#pragma unroll
+                for (int e = 0; e < 8; e += 2) {
+                    const float low = preactivation(x[e], bias[f][e]), high = preactivation(x[e + 1], bias[f][e + 1]);
+                    before[f].w[e / 2] = pack2_products<T>(low, high);
+                    after[f].w[e / 2] = pack2_products<T>(activate(low), activate(high));
+                }
+            }
+            const int column = first_column + line / 8 * FRAGMENT + part * 8;
+#if PREACTIVATION
+            store_pair(c, c.before, row + line % 8, column, before);
+#endif
+            store_pair(c, c.data, row + line % 8, column, after);
 #else
 #pragma unroll
-        for (int i = 0; i < 8; ++i) {
-            run[i] = sums[i];
-        }
+            for (int f = 0; f < 2; ++f) {
+                float run[8];
+                for (int e = 0; e < 8; ++e) {
+                    run[e] = sums[i][j + f][e];
+                }
+                store_run(c, row + line, first_column + f * FRAGMENT + part * 8, run, bias[f]);
+            }
 #endif
+        }
     }
 
-    DEVICE void store(const Output& c, int tile_m, int tile_n) const {
+    // Lanes 8-15 of 16 give their first 8 columns to lanes 0-7 for these' second: so four lanes store 64 contiguous
+    // bytes of a row, in two stores of 8 rows.
+    static DEVICE void store_pair(const Output& c, T* data, int row, int column, const words<16> (&pair)[2]) {
+        constexpr int BY_8 = 0x128;  // row_ror:8
+        words<16> upper, lower;
 #pragma unroll
-        for (int j = 0; j < WAVE_N; ++j) {
-            const int column = tile_n + n + j * 16 + part * 8;
-            float bias[8];
-            load_bias(c, column, bias);
-#pragma unroll
-            for (int i = 0; i < WAVE_M; ++i) {
-                float run[8];
-                neighbours(sums[i][j], run);
-                store_run(c, tile_m + m + i * 16 + line, column, run, bias);
+        for (int i = 0; i < 4; ++i) {
+            const int first = static_cast<int>(pair[0].w[i]), second = static_cast<int>(pair[1].w[i]);
+            upper.w[i] = static_cast<uint32_t>(__builtin_amdgcn_update_dpp(first, second, BY_8, 0xf, 0xc, false));
+            lower.w[i] = static_cast<uint32_t>(__builtin_amdgcn_update_dpp(second, first, BY_8, 0xf, 0x3, false));
+        }
+        store_chunk(c, data, row, column, upper);
+        store_chunk(c, data, row + 8, column, lower);
+    }
+
+    static DEVICE void store_chunk(const Output& c, T* data, int row, int column, words<16> chunk) {
+        if (row >= c.M) {
+            return;
+        }
+        T* const to = data + row * c.row + column;
+        if (column + 8 <= c.N) {
+            __builtin_memcpy(to, &chunk, sizeof chunk);
+            return;
+        }
+        const vec<T, 8> values = __builtin_bit_cast(vec<T, 8>, chunk);
+        for (int e = 0; e < 8; ++e) {
+            if (column + e < c.N) {
+                to[e] = values.v[e];
             }
         }
     }
 };
 
-typedef TwoStage<Core, A_K_MAJOR, B_K_MAJOR> Loop;
+typedef DoubleBuffer<Wave, A_K_MAJOR, B_K_MAJOR> Loop;
 MATMUL_KERNEL(matmul_wmma, Loop, 1)

@@ -12,6 +12,7 @@ OUTPUT = "matmul/gfx/output.h"
 STAGED = "matmul/gfx/staged.h"
 DIRECT = "matmul/gfx/direct_to_lds.h"
 WMMA = "matmul/gfx/wmma.hip"
+DOUBLE_BUFFER = "matmul/gfx/double_buffer.h"
 SOFTMAX = "softmax/softmax.cu"
 TRITON_SOFTMAX = "softmax/triton_impl.py"
 TRITON_MATMUL = "matmul/triton/plan.py"
@@ -156,12 +157,24 @@ source(
     Edit("matmul/simt/simt.cu", "$now = BUFFER_B - $now; barrier();", "$now = BUFFER_B - $now;"),
 )  # fmt: skip
 source(
-    *("matmul", "wmma", "gfx1100", "halves of the wave not exchanged"),
-    Edit(WMMA, "[2 * $i + 1] = $part == 0 ? $other : $mine;", "[2 * $i + 1] = $part == 0 ? $mine : $other;"),
+    *("matmul", "wmma", "gfx1100", "b's columns in their own order"),
+    Edit(WMMA, "return row % 2 * 8 + row / 2;", "return row;"),
+)
+source(
+    *("matmul", "wmma", "gfx1201", "half of the columns not exchanged"),
+    Edit(WMMA, "(second, first, BY_8, 0xf, 0x3, false)", "(second, first, BY_8, 0xf, 0x0, false)"),
+)
+source(
+    *("matmul", "wmma", "gfx1100", "k past the end not zero"),
+    Edit(DOUBLE_BUFFER, "(memory + from[i]), left - k())", "(memory + from[i]), 8)"),
+)
+source(
+    *("matmul", "wmma", "gfx1201", "k past the end not zero, transposed"),
+    Edit(DOUBLE_BUFFER, "= $at < $left ? $bits : 0;", "= $bits;"),
 )
 source(
     *("matmul", "wmma", "gfx1100", "one row past the end written"),
-    Edit(OUTPUT, "if ($m >= $M || $n >= $N) {", "if ($m > $M || $n >= $N) {"),
+    Edit(WMMA, "if ($row >= $M) {", "if ($row > $M) {"),
 )
 source(
     *("softmax", "triton", "gfx942", "masked lanes hold 0, not -inf"),

@@ -163,7 +163,7 @@ def test_edges_of_both_layouts_of_both_operands(emulate, arch, tile, layouts):
             )
         )
         found = []
-        for entry in (lambda *_: tile, plan.wmma_tile):
+        for entry in (lambda *_: tile, lambda problem, device: plan._deeper(plan._SMALL, device)):
             with mock.patch.object(plan, "mfma_tile", entry), portable.using(matmul="mfma"):
                 dispatcher.clear_caches()
                 found.append(portable.matmul(a, b, out=torch.full((M, N), float("nan"), dtype=a.dtype)))
