@@ -1,0 +1,184 @@
+"""Count the row ops on the emulated AMD GPUs: `python docs/amd_rows.py --json FILE`, then with `--write`.
+
+Every op of `OPS` in HIP and Triton, bfloat16 and float32, at rows of 4,096, 65,536 and an odd 5,003
+elements. Nothing is measured: counts, and cycles by the pipe model (docs/trace.md).
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+
+from portable.backend import Trace
+from portable.commands import trace as tracing
+from portable.spec import registry
+from portable.spec.model import Case, Spec
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "amd.md"
+OPS = (
+    "rms_norm",
+    "layer_norm",
+    "softmax",
+    "swiglu",
+    "rms_norm_backward",
+    "layer_norm_backward",
+    "softmax_backward",
+    "swiglu_backward",
+)
+IMPLEMENTATIONS = {"cpp": "HIP", "triton": "Triton"}
+GPUS = ("gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201")
+DTYPES = ("bfloat16", "float32")
+LENGTHS = {4096: 256, 65536: 16, 5003: 208}
+"""Row length -> rows: a MiB of elements, so that a block's prologue weighs what it does in a large call."""
+QUICK = {4096: 32, 65536: 8, 5003: 32}
+MOST_LINES, MOST_VECTOR, MOST_READ = 1.05, 1.0, 1.05
+BEGIN, END = "<!-- rows -->", "<!-- end of rows -->"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One call: shares of what the fewest cache lines, the memory's time and the operands would be."""
+
+    op: str
+    implementation: str
+    gpu: str
+    dtype: str
+    length: int
+    lines: float
+    """Cache lines touched by loads and stores over the fewest that hold the bytes of each instruction."""
+    load_bytes: float
+    store_bytes: float
+    """Bytes of a lane's load and store, the mean."""
+    vector: float
+    """The vector pipe's time over the memory's."""
+    busiest: str
+    share: float
+    read: float
+    """Bytes of rows that the first launch loads over those of the rows that go in."""
+    spills: int
+    launches: int
+
+    def misses(self) -> list[str]:
+        """What is not as it should be. Where rows of an odd length lie at any element, lines and widths are
+        only shown."""
+        aligned = self.length % 8 == 0
+        found = []
+        if aligned and self.lines > MOST_LINES:
+            found.append("lines")
+        if self.vector > MOST_VECTOR:
+            found.append("vector")
+        if aligned and min(self.load_bytes, self.store_bytes) < 15:
+            found.append("width")
+        if self.read > MOST_READ:
+            found.append("read")
+        if self.spills:
+            found.append("spills")
+        return found
+
+    def cell(self) -> str:
+        """Lines, bytes of a lane's load and store, vector / memory, rows read; in bold with its misses."""
+        widths = f"{self.load_bytes:.0f}/{self.store_bytes:.0f}"
+        text = f"{self.lines:.2f}, {widths}, {self.vector:.2f}, {self.read:.1f}"
+        misses = self.misses()
+        return f"**{text}** ({', '.join(misses)})" if misses else text
+
+
+def counted(
+    spec: Spec, implementation: str, dtype: str, length: int, rows: int
+) -> tuple[list[Trace], int, int]:
+    """The launches of one call with all operands present; bytes of its rows that go in, and of parameters."""
+    leading = {name: (rows,) for name, each in spec.inputs.items() if each.leading}
+    case = Case({"N": length}, leading)
+    types = next(row for row in spec.types if row["T"] == dtype)
+    dtypes = {name: types.get(each.dtype, each.dtype) for name, each in spec.inputs.items()}
+    tensors = tracing.inputs(spec, tracing.shapes(spec, case), dtypes)
+    traces = tracing.run(spec, tensors, {}, implementation)
+    row_bytes = sum(tensor.nbytes for name, tensor in tensors.items() if name in leading)
+    return traces, row_bytes, sum(tensor.nbytes for tensor in tensors.values()) - row_bytes
+
+
+def figures(spec: Spec, implementation: str, gpu: str, dtype: str, length: int, rows: int) -> Row:
+    """The figures of a call: of its first launch what is said of rows, of all launches the pipes."""
+    traces, row_bytes, parameter_bytes = counted(spec, implementation, dtype, length, rows)
+    loads, stores = (traces[0].figures["memory"][f"global {kind}"] for kind in ("loads", "stores"))
+    bounds = [trace.bound for trace in traces if trace.bound is not None]
+    pipes = [{pipe.name: pipe.cycles for pipe in bound.pipes} for bound in bounds]
+    fewest = loads["fewest_cache_lines"] + stores["fewest_cache_lines"]
+    # A row's block may load the parameters for itself: they come from a cache.
+    read = max(0, loads["bytes"] - rows * parameter_bytes) / row_bytes
+    return Row(
+        spec.op,
+        implementation,
+        gpu,
+        dtype,
+        length,
+        (loads["cache_lines"] + stores["cache_lines"]) / fewest,
+        loads["bytes"] / loads["lanes"],
+        stores["bytes"] / stores["lanes"],
+        sum(each.get("vector", 0) for each in pipes) / sum(each["memory"] for each in pipes),
+        max(bounds, key=lambda bound: bound.pipes[0].cycles).pipes[0].name,
+        tracing.together(bounds),
+        read,
+        max(trace.figures["spills"] for trace in traces),
+        len(traces),
+    )
+
+
+def table(found: Sequence[Row]) -> str:
+    """A row per op, implementation, dtype and length; a cell per GPU: lines, vector / memory, rows read."""
+    gpus = [gpu for gpu in GPUS if any(each.gpu == gpu for each in found)]
+    text = "| op | | dtype | row | " + " | ".join(gpus) + " |\n|---|---|---|--:|" + "---|" * len(gpus) + "\n"
+    cells = {(each.op, each.implementation, each.dtype, each.length, each.gpu): each for each in found}
+    for key in dict.fromkeys(key[:4] for key in cells):
+        op, implementation, dtype, length = key
+        row = [cells.get((*key, gpu)) for gpu in gpus]
+        shown = " | ".join("" if each is None else each.cell() for each in row)
+        text += f"| {op} | {IMPLEMENTATIONS[implementation]} | {dtype} | {length:,} | {shown} |\n"
+    return text
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="fewer rows")
+    parser.add_argument("--gpus", default=",".join(GPUS))
+    parser.add_argument("--ops", default=",".join(OPS))
+    parser.add_argument("--lengths", default=",".join(map(str, LENGTHS)))
+    parser.add_argument("--impls", default=",".join(IMPLEMENTATIONS))
+    parser.add_argument("--json", type=Path, help="where the rows go, one after the other")
+    parser.add_argument("--write", action="store_true", help=f"write the table of {PAGE.name} from --json")
+    args = parser.parse_args()
+    if args.write:
+        found = [Row(**json.loads(line)) for line in args.json.read_text().splitlines()]
+        text = PAGE.read_text()
+        PAGE.write_text(f"{text[: text.index(BEGIN)]}{BEGIN}\n\n{table(found)}\n{text[text.index(END) :]}")
+        return 0
+    torch.set_num_threads(1)
+    calls = itertools.product(
+        args.gpus.split(","),
+        args.ops.split(","),
+        args.impls.split(","),
+        DTYPES,
+        map(int, args.lengths.split(",")),
+    )
+    for gpu, op, implementation, dtype, length in calls:
+        tracing.choose(gpu)
+        rows = (QUICK if args.quick else LENGTHS)[length]
+        row = figures(registry.spec(op), implementation, gpu, dtype, length, rows)
+        print(gpu, op, implementation, dtype, length, row.cell(), *row.misses(), flush=True)
+        if args.json is not None:
+            with args.json.open("a") as file:
+                file.write(json.dumps(asdict(row)) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
