@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 from portable.backend import Bound
@@ -78,6 +79,10 @@ class Counters:
         """By kind of access to global memory and scratch: lanes, bytes, cache_lines (of 128 bytes, touched),
         fewest_cache_lines (the fewest that could hold an instruction's bytes), sectors and fewest_sectors
         (the same of 64 bytes, in which stores reach L2)."""
+        return self._traffic
+
+    @cached_property
+    def _traffic(self) -> dict[str, dict[str, int]]:
         found = {}
         for label, belongs in _ACCESSES:
             total = dict.fromkeys(abi.MEM_COUNTS, 0)
@@ -92,6 +97,10 @@ class Counters:
         """By kind of access to LDS (reads, writes, atomics, exchanges between lanes; a load straight to LDS
         writes): lanes, bytes, conflicts (extra cycles by bank conflicts) and cycles, in which the LDS of a CU
         is busy with it, conflicts included."""
+        return self._lds
+
+    @cached_property
+    def _lds(self) -> dict[str, dict[str, int]]:
         found: dict[str, dict[str, int]]
         found = {kind: dict.fromkeys(abi.LDS_COUNTS, 0) for kind in abi.LDS_ACCESSES}
         for count in self._memory:
