@@ -14,6 +14,7 @@ DEVICE uint32_t rounded_to_upper_half(uint32_t bits) {
     return bits + (bits >> 16 & 1) + 0x7fffu;
 }
 template <> DEVICE uint32_t pack2_products<bf16>(float low, float high) {
-    return __builtin_amdgcn_perm(rounded_to_upper_half(bits_of(high)), rounded_to_upper_half(bits_of(low)), 0x07060302u);
+    const uint32_t lower = rounded_to_upper_half(bits_of(low)), upper = rounded_to_upper_half(bits_of(high));
+    return __builtin_amdgcn_perm(upper, lower, 0x07060302u);
 }
 #endif

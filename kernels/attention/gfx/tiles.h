@@ -11,6 +11,7 @@
 #pragma once
 
 #include "_lib/amdgcn/lds.h"
+#include "_lib/amdgcn/pack.h"
 
 constexpr int MMA_N = 16;
 constexpr int LANES_PER_COLUMN = WARP / MMA_N;
@@ -187,19 +188,14 @@ template <> struct machine_half<bf16> {
     typedef __bf16 type;
 };
 
-// Two values rounded to nearest even, in one word, `low` in the lower half. In bfloat16 gfx950 has an instruction; on
-// others five round numbers, and NaN whose lower half is below 0x8000, as all are that instructions make of 16-bit
-// operands. A conversion of every NaN (pack2) takes nine.
+// Two values rounded to nearest even, in one word, `low` in the lower half; of NaN those that pack2_products takes.
 template <class Type> DEVICE uint32_t pack2_b(float low, float high) {
     typedef float f32x2 __attribute__((ext_vector_type(2)));
     typedef typename machine_half<Type>::type pair __attribute__((ext_vector_type(2)));
     return __builtin_bit_cast(uint32_t, __builtin_convertvector(f32x2{low, high}, pair));
 }
 #if !defined(__gfx950__)
-DEVICE uint32_t rounded_to_upper_half(uint32_t bits) { return bits + (bits >> 16 & 1) + 0x7fffu; }
-template <> DEVICE uint32_t pack2_b<bf16>(float low, float high) {
-    return pair_halves(rounded_to_upper_half(bits_of(low)), rounded_to_upper_half(bits_of(high)), 1);
-}
+template <> DEVICE uint32_t pack2_b<bf16>(float low, float high) { return pack2_products<bf16>(low, high); }
 #endif
 
 // The same of P, which are positive: ties are rounded up, off gfx950 by three instructions. One P in 2^16 is a tie.
