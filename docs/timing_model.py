@@ -160,9 +160,15 @@ bandwidth that copies reach. Cycles become seconds by the clock under load, whic
 its three numbers are fitted to the published times below, and nothing else is. (An MI325X counts with 1.2
 times the clock of an MI300X, as AMD publishes both.)
 
-One published figure is of cycles alone: a loop iteration of the Gluon kernel for gfx942, traced on an
-MI300X, takes 4,268 cycles, and 4,737 with a swizzle that has bank conflicts. The model says 4,094 and 4,481,
-4.1 % and 5.4 % fewer.
+Some published figures are cycles of one loop iteration, traced on an MI300X (ROCm/gfx950-gluon-tutorials,
+gfx942), so that no clock is in them; 4,096 of them are matrix instructions:
+
+| kernel | traced | modelled |
+|---|--:|--:|
+| inter-wave | 4,120 to 4,236 | 4,094 |
+| inter-wave, a swizzle with bank conflicts | about 4,650 | 4,481 |
+| Triton, ping-pong | 4,274 | 4,094 |
+| intra-wave | 5,877 | 5,698 |
 
 Not modelled: instruction fetch, the order of tiles in L2, atomics of several workgroups on one address, the
 ramp of the clock in a first few microseconds. gfx90a, gfx1100 and gfx1201 have the model without any
