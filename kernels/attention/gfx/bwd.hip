@@ -29,125 +29,26 @@ constexpr int WAVE_ROWS = TILES_PER_WAVE * MMA_N;  // own rows of a wave
 constexpr int TILE = WAVES * WAVE_ROWS;
 static_assert(STREAM_ROWS % MMA_K == 0 && HEAD_D % 32 == 0 && HEAD_E % 32 == 0, "LDS rows are whole swizzle groups");
 
+#include "bwd_streams.h"
+
 using TileD = LdsTile<HEAD_D>;
 using TileE = LdsTile<HEAD_E>;
-using TransposedTile = LdsTile<STREAM_ROWS>;  // a row per column
 using Mask = MaskBounds<OWNS_KEYS, WAVE_ROWS>;
 constexpr int P_SCALE_LOG2 = OWNS_KEYS ? P_SCALE_LOG2_OF<T> : 0;
+constexpr bool SPLIT_LOOP = WARP == 64;             // whether rows that all see have a loop without masks
+constexpr bool LOAD_BETWEEN = PREFETCH && WARP == 64;  // the next rows come when the scores' registers are free
 constexpr float P_UNSCALE = 1.0f / (1 << P_SCALE_LOG2);
-
-// --- the streamed rows ---
-
-struct TensorPair {
-    HeadRows<T> d, e;
-};
-
-// STREAM_ROWS rows of a pair. A thread moves ELEMENTS_PER_LANE rows of COLUMNS columns of one of the two, so that it
-// can store them both ways.
-struct PairCopy {
-    static constexpr int COLUMNS = 4;
-    static constexpr int THREADS_PER_ROW_D = HEAD_D / COLUMNS;
-    static constexpr int THREADS_PER_ROW = THREADS_PER_ROW_D + HEAD_E / COLUMNS;
-    static constexpr int TOTAL = THREADS_PER_ROW * STREAM_ROWS / ELEMENTS_PER_LANE;
-    static constexpr int COUNT = (TOTAL + THREADS - 1) / THREADS;
-
-    words<COLUMNS * 2> registers[COUNT][ELEMENTS_PER_LANE];
-    int thread;
-
-    // Reads the thread index again where it is needed: what is computed from it takes no registers in between.
-    DEVICE void reload_thread_idx() {
-        thread = thread_x();
-        asm volatile("" : "+v"(thread));
-    }
-    DEVICE int id(int i) const { return thread + i * THREADS; }
-    DEVICE bool exists(int i) const { return TOTAL % THREADS == 0 || id(i) < TOTAL; }
-    DEVICE bool is_d(int i) const { return id(i) % THREADS_PER_ROW < THREADS_PER_ROW_D; }
-    DEVICE int column(int i) const { return (id(i) % THREADS_PER_ROW - (is_d(i) ? 0 : THREADS_PER_ROW_D)) * COLUMNS; }
-
-    // The rows from `first` on, of which at least one exists; the others become zeros.
-    DEVICE void load(const TensorPair& from, int first) {
-        reload_thread_idx();
-        for (int i = 0; i < COUNT; ++i) {
-            if (!exists(i)) {
-                continue;
-            }
-            const int row = first + id(i) / THREADS_PER_ROW * ELEMENTS_PER_LANE;
-            const int64_t stride = is_d(i) ? from.d.stride : from.e.stride;
-            const int remaining = (is_d(i) ? from.d.width : from.e.width) - column(i);
-            const T* const data = (is_d(i) ? from.d.data : from.e.data) + column(i);
-            for (int r = 0; r < ELEMENTS_PER_LANE; ++r) {
-                const T* const address = data + min(row + r, from.d.end - 1) * stride;
-                registers[i][r] = EVEN_D && EVEN_E ? load_unaligned<COLUMNS * 2>(address)
-                                                   : load_bounded<COLUMNS * 2>(address, remaining);
-            }
-            if (first + STREAM_ROWS > from.d.end) {
-                clear_beyond(registers[i], row, from.d.end);
-            }
-        }
-    }
-
-    template <class Tile> DEVICE void store_rows(int i, char* tile) const {
-        const int row = id(i) / THREADS_PER_ROW * ELEMENTS_PER_LANE;
-        for (int r = 0; r < ELEMENTS_PER_LANE; ++r) {
-            char* const to =
-                tile + Tile::offset(row + r, column(i) / ELEMENTS_PER_LANE) + column(i) % ELEMENTS_PER_LANE * 2;
-            store_words<COLUMNS * 2>(to, registers[i][r]);
-        }
-    }
-
-    DEVICE void store_transposed(int i, char* tile) const {
-        for (int c = 0; c < COLUMNS; ++c) {
-            const int offset = TransposedTile::offset(column(i) + c, id(i) / THREADS_PER_ROW);
-            store_words<16>(tile + offset, transposed_column(registers[i], c));
-        }
-    }
-};
-
-// The streamed rows in LDS: as rows, and transposed for the accumulators' products.
-struct StreamedTile {
-    char *d, *e, *d_transposed, *e_transposed;
-
-    static constexpr int BYTES_E = ACC_D ? TileE::bytes(STREAM_ROWS) : 0;
-    static constexpr int BYTES_TRANSPOSED_D = ACC_D ? TransposedTile::bytes(HEAD_D) : 0;
-    static constexpr int BYTES_TRANSPOSED_E = ACC_E ? TransposedTile::bytes(HEAD_E) : 0;
-    static constexpr int BYTES = TileD::bytes(STREAM_ROWS) + BYTES_E + BYTES_TRANSPOSED_D + BYTES_TRANSPOSED_E;
-
-    DEVICE explicit StreamedTile(char* lds) {
-        d = lds;
-        e = d + TileD::bytes(STREAM_ROWS);
-        d_transposed = e + BYTES_E;
-        e_transposed = d_transposed + BYTES_TRANSPOSED_D;
-    }
-
-    DEVICE void store(PairCopy& copy) const {
-        copy.reload_thread_idx();
-        for (int i = 0; i < PairCopy::COUNT; ++i) {
-            if (!copy.exists(i)) {
-                continue;
-            }
-            if (copy.is_d(i)) {
-                copy.store_rows<TileD>(i, d);
-                if (ACC_D) {
-                    copy.store_transposed(i, d_transposed);
-                }
-            } else {
-                if (ACC_D) {
-                    copy.store_rows<TileE>(i, e);
-                }
-                if (ACC_E) {
-                    copy.store_transposed(i, e_transposed);
-                }
-            }
-        }
-    }
-};
 
 // --- the rows that a wave owns ---
 
 // This wave's first row of the block's.
 DEVICE int wave_row() { return __builtin_amdgcn_readfirstlane(thread_x() / WARP) * WAVE_ROWS; }
 
-// A block's own rows as second operands; `tile` is one of the wave's TILES_PER_WAVE.
+// Two elements with the other sign.
+DEVICE uint32_t negated(uint32_t pair) { return pair ^ 0x80008000u; }
+
+// A block's own rows as second operands, those of HEAD_E columns with the other sign: delta - dP then is what the
+// instructions add up from delta on. `tile` is one of the wave's TILES_PER_WAVE.
 template <bool IN_REGISTERS> struct OwnRows;
 
 template <> struct OwnRows<true> {
@@ -166,6 +67,9 @@ template <> struct OwnRows<true> {
                 const int k = i * MMA_K;
                 const int remaining = (EVEN_E ? HEAD_E : from.e.width) - k;
                 held_e[t][i] = load_b_global(from.e.data + row * from.e.stride, k, remaining);
+                for (uint32_t& word : held_e[t][i].registers.w) {
+                    word = negated(word);
+                }
             }
         }
     }
@@ -184,6 +88,11 @@ template <> struct OwnRows<false> {
         if (ACC_D) {
             TileCopy<T, HEAD_E, TILE, THREADS> copy_e;
             copy_e.template load<EVEN_E>(from.e, first);
+            for (words<16>& chunk : copy_e.registers) {
+                for (uint32_t& word : chunk.w) {
+                    word = negated(word);
+                }
+            }
             copy_e.store(to + TileD::bytes(TILE));
         }
         lds = to;
@@ -242,43 +151,60 @@ struct Accumulators {
     }
 };
 
-// A float32 of each of ELEMENTS_PER_LANE neighbouring queries. Those that do not exist lie in memory all the same.
-struct QueryValues {
-    float v[ELEMENTS_PER_LANE];
-    DEVICE void load(const float* from) {
-        const auto low = load_unaligned<16>(from), high = load_unaligned<16>(from + 4);
-        for (int i = 0; i < 4; ++i) {
-            v[i] = float_of(low.w[i]);
-            v[i + 4] = float_of(high.w[i]);
+// lse_log2 and delta of the queries of a lane's ACCUMULATORS scores: of a streamed row each, or all of its own row.
+struct QueryStats {
+    accumulators lse_log2, delta;
+
+    // Of the streamed rows from `row` on, the same for all lanes, and then the lane's. Those that do not exist lie in
+    // memory all the same.
+    static DEVICE accumulators load(const float* from, int row, int lane_row) {
+        const char* const of_all = reinterpret_cast<const char*>(from + row);
+        uint32_t of_lane = lane_row * 4;
+        asm volatile("" : "+v"(of_lane));  // else a lane keeps the sum, 64 bits of each
+        accumulators values;
+        for (int i = 0; i < ACCUMULATORS; i += 4) {
+            const auto four = load_unaligned<16>(reinterpret_cast<const float*>(of_all + of_lane) + i);
+            for (int j = 0; j < 4; ++j) {
+                values[i + j] = float_of(four.w[j]);
+            }
+        }
+        return values;
+    }
+    DEVICE void load_own(const BlockProblem& problem, int row) {
+        const float lse = problem.lse_log2[row], d = problem.delta[row];
+        for (int i = 0; i < ACCUMULATORS; ++i) {
+            lse_log2[i] = lse;
+            delta[i] = d;
         }
     }
 };
 
-// A lane's elements of the bias: streamed rows from `row` on, and own row `own`.
-DEVICE void load_bias(const BlockProblem& problem, int row, int own, float (&bias)[ELEMENTS_PER_LANE]) {
-    for (int i = 0; i < ELEMENTS_PER_LANE; ++i) {
-        bias[i] = 0;
+constexpr int STATS = OWNS_KEYS ? 1 : TILES_PER_WAVE;
+
+// The bias of a lane's scores: streamed rows from `row` on, and own row `own`.
+DEVICE void load_bias(const BlockProblem& problem, int row, int own, float (&bias)[ACCUMULATORS]) {
+    for (float& each : bias) {
+        each = 0;
     }
     if (own >= problem.own.d.end) {
         return;
     }
     if (OWNS_KEYS) {
-        for (int i = 0; i < ELEMENTS_PER_LANE; ++i) {
+        for (int i = 0; i < ACCUMULATORS; ++i) {
             if (row + i < problem.mask.end) {
                 bias[i] = to_float(problem.bias[(row + i) * problem.bias_row + own]);
             }
         }
     } else {
-        const words<16> part = load_bounded<16>(problem.bias + own * problem.bias_row + row, problem.mask.end - row);
-        const auto values = __builtin_bit_cast(vec<T, ELEMENTS_PER_LANE>, part);
-        for (int i = 0; i < ELEMENTS_PER_LANE; ++i) {
+        constexpr int BYTES = ACCUMULATORS * 2;
+        const auto part =
+            load_bounded<BYTES>(problem.bias + own * problem.bias_row + row, problem.mask.end - row);
+        const auto values = __builtin_bit_cast(vec<T, ACCUMULATORS>, part);
+        for (int i = 0; i < ACCUMULATORS; ++i) {
             bias[i] = to_float(values.v[i]);
         }
     }
 }
-
-// A scheduling barrier between phases: operands that are loaded early take registers.
-DEVICE void end_phase() { __builtin_amdgcn_sched_barrier(0); }
 
 // Makes `row`, where own rows lie in LDS, opaque: addresses are computed again and take no registers in between.
 DEVICE void reload_row(int& row) {
@@ -287,142 +213,243 @@ DEVICE void reload_row(int& row) {
     }
 }
 
-// After product i of a loop: so many operands are loaded ahead.
-DEVICE void limit_prefetch(int i) {
-    constexpr int AHEAD = WARP == 64 ? 4 : 2;
-    if (i % AHEAD == AHEAD - 1) {
-        end_phase();
-    }
+// lane_column(), so that what follows from it is computed again and takes no registers in between.
+DEVICE int lane_column_again() {
+    int thread = thread_x();
+    asm volatile("" : "+v"(thread));
+    return thread % MMA_N;
 }
 
-// Accumulates over MMA_M streamed rows, those from `at` on of the ones in LDS. `lse_log2` and `delta`: of the wave's
-// queries.
-DEVICE void accumulate(const BlockProblem& problem, const StreamedTile& streamed, const Own& own,
-                       const float (&lse_log2)[TILES_PER_WAVE], const float (&delta)[TILES_PER_WAVE], int start, int at,
-                       Accumulators& acc) {
-    const int first_own = problem.first + wave_row();
-    if (problem.mask.all_hidden<MMA_M>(start + at, first_own)) {
-        return;
-    }
-    const int row = start + at + lane_part() * ELEMENTS_PER_LANE;  // this lane's first
-    QueryValues streamed_lse_log2, streamed_delta;
-    if (OWNS_KEYS) {
-        streamed_lse_log2.load(problem.lse_log2 + row);
-        streamed_delta.load(problem.delta + row);
-    }
-    reload_row(at);
-    AccumulatorFragment s[TILES_PER_WAVE], dp[TILES_PER_WAVE];
-    for (int t = 0; t < TILES_PER_WAVE; ++t) {
-        s[t].fill(0);
-    }
-#pragma unroll
-    for (int k = 0; k < HEAD_D; k += MMA_K) {
-        const AFragment a = TileD::load_a(streamed.d, at, k);
-        for (int t = 0; t < TILES_PER_WAVE; ++t) {
-            mma<T>(s[t], a, own.d(t, k));
-        }
-        limit_prefetch(k / MMA_K);
-    }
-    end_phase();
-    reload_row(at);
-    for (int t = 0; t < TILES_PER_WAVE; ++t) {
-        dp[t].fill(0);
-    }
-#pragma unroll
-    for (int k = 0; ACC_D && k < HEAD_E; k += MMA_K) {
-        const AFragment a = TileE::load_a(streamed.e, at, k);
-        for (int t = 0; t < TILES_PER_WAVE; ++t) {
-            mma<T>(dp[t], a, own.e(t, k));
-        }
-        limit_prefetch(k / MMA_K);
-    }
-    end_phase();
-    reload_row(at);
+// P and dS of the wave's own rows, with the other sign, as the second operands of the accumulators' products.
+struct Gradients {
     BFragment p[TILES_PER_WAVE], ds[TILES_PER_WAVE];
-    const bool all_seen = problem.mask.all_seen<MMA_M>(start + at, first_own);
-    for (int t = 0; t < TILES_PER_WAVE; ++t) {
-        const int own_row = first_own + t * MMA_N + lane_column();
-        const int first = problem.mask.first(own_row), last = problem.mask.last(own_row);
-        float bias[ELEMENTS_PER_LANE] = {}, lane_p[ELEMENTS_PER_LANE], lane_ds[ELEMENTS_PER_LANE];
-        if (BIAS) {
-            load_bias(problem, row, own_row, bias);
-        }
-        for (int i = 0; i < ELEMENTS_PER_LANE; ++i) {
-            float softcap_grad = 1.0f;
-            lane_p[i] = p_of<SOFTCAP, BIAS, P_SCALE_LOG2>(
-                s[t].get(i), bias[i], OWNS_KEYS ? streamed_lse_log2.v[i] : lse_log2[t], problem.score_scale.scale,
-                problem.score_scale.cap, softcap_grad);
-            const float row_delta = OWNS_KEYS ? streamed_delta.v[i] : delta[t];
-            const float dscore = (dp[t].get(i) - row_delta) * P_UNSCALE * lane_p[i];
-            lane_ds[i] = SOFTCAP ? dscore * softcap_grad : dscore;
-        }
-        if (!all_seen) {
-            for (int i = 0; i < ELEMENTS_PER_LANE; ++i) {
-                const bool seen = row + i >= first && row + i <= last;
-                lane_p[i] = seen ? lane_p[i] : 0;
-                lane_ds[i] = seen ? lane_ds[i] : 0;
+};
+
+// One instruction's scores of a wave: streamed rows from `row` on, the lane's first, of each tile of own rows.
+struct Scores {
+    accumulators p[TILES_PER_WAVE], dp[TILES_PER_WAVE];            // S, then P; delta - dP
+    accumulators softcap_grad[SOFTCAP ? TILES_PER_WAVE : 1];
+
+    // S become P.
+    DEVICE void exponentiate(const BlockProblem& problem, const QueryStats (&stats)[STATS], int row) {
+        for (int t = 0; t < TILES_PER_WAVE; ++t) {
+            const accumulators lse_log2 = stats[OWNS_KEYS ? 0 : t].lse_log2;
+            float bias[ACCUMULATORS] = {};
+            if (BIAS) {
+                load_bias(problem, row, problem.first + wave_row() + t * MMA_N + lane_column_again(), bias);
+            }
+            for (int j = 0; j < ACCUMULATORS; ++j) {
+                const ScoreScale& how = problem.score_scale;
+                const float x = p[t][j];
+                if constexpr (SOFTCAP || BIAS) {
+                    float grad;
+                    p[t][j] = p_of<SOFTCAP, BIAS, 0>(x, bias[j], lse_log2[j], how.scale, how.cap, grad);
+                    if (SOFTCAP) {
+                        softcap_grad[t][j] = grad;
+                    }
+                } else {
+                    p[t][j] = exp2_ftz(math_fma(x, how.scale, -lse_log2[j]));
+                }
             }
         }
+    }
+
+    // P and -dS, rounded, as the i-th instruction's words. `masked`: whether some may be hidden.
+    DEVICE void round(const BlockProblem& problem, int row, bool masked, int i, words<16> (&p_words)[TILES_PER_WAVE],
+                      words<16> (&ds_words)[TILES_PER_WAVE]) {
+        for (int t = 0; t < TILES_PER_WAVE; ++t) {
+            float ds[ACCUMULATORS];
+            for (int j = 0; j < ACCUMULATORS; ++j) {
+                ds[j] = dp[t][j] * p[t][j];
+                if (P_SCALE_LOG2) {
+                    ds[j] *= P_UNSCALE;
+                }
+                if (SOFTCAP) {
+                    ds[j] *= softcap_grad[t][j];
+                }
+                asm("" : "+v"(ds[j]));  // products of two at once would make the matrix pipe wait
+            }
+            if (masked) {
+                const int own_row = problem.first + wave_row() + t * MMA_N + lane_column_again();
+                const int first = problem.mask.first(own_row), last = problem.mask.last(own_row);
+                for (int j = 0; j < ACCUMULATORS; ++j) {
+                    const bool seen = row + j >= first && row + j <= last;
+                    p[t][j] = seen ? p[t][j] : 0;
+                    ds[j] = seen ? ds[j] : 0;
+                }
+            }
+            for (int j = 0; j < ACCUMULATORS; j += 2) {
+                const int word = (i * ACCUMULATORS + j) / 2;
+                if (ACC_E) {
+                    p_words[t].w[word] = pack2_b<T>(p[t][j], p[t][j + 1]);
+                }
+                if (ACC_D) {
+                    ds_words[t].w[word] = pack2_b<T>(ds[j], ds[j + 1]);
+                }
+            }
+        }
+    }
+};
+
+// First operands on their way from LDS under the products; more than one spill where accumulators and own rows leave few
+// registers.
+constexpr int HELD = TILES_PER_WAVE * (HEAD_D * ACC_D + HEAD_E * ACC_E) * MMA_N / WARP +
+                     (OWN_IN_REGISTERS ? TILES_PER_WAVE * (HEAD_D + HEAD_E * ACC_D) * 8 / WARP : 0);
+constexpr int PREFETCH_OPERANDS = WARP == 64 && HELD <= 160 ? 3 : 1;
+
+// P and dS of MMA_M streamed rows, those from `at` on of the ones in LDS. `stats`: of the wave's queries. MASKED: whether
+// some score may be hidden.
+template <bool MASKED>
+DEVICE void compute_gradients(const BlockProblem& problem, const Streamed& streamed, const Own& own,
+                              QueryStats (&stats)[STATS], int start, int at, Gradients& to) {
+    constexpr int S_OPERANDS = HEAD_D / MMA_K, DP_OPERANDS = ACC_D ? HEAD_E / MMA_K : 0;
+    constexpr int OPERANDS = S_OPERANDS + DP_OPERANDS;  // of an instruction's rows
+    const bool masked = SPLIT_LOOP ? MASKED : !problem.mask.all_seen<MMA_M>(start + at, problem.first + wave_row());
+    Scores scores;
+    words<16> p[TILES_PER_WAVE], ds[TILES_PER_WAVE];
+    int row = at;
+    prefetch<OPERANDS * MMA_INSTRUCTIONS, PREFETCH_OPERANDS>(
+        [&](int i) {
+            const int half = i / OPERANDS, j = i % OPERANDS;
+            if (j == 0 || j == S_OPERANDS) {
+                reload_row(row);
+            }
+            return j < S_OPERANDS ? streamed.d(half, row, j * MMA_K)
+                                  : streamed.e(half, row, (j - S_OPERANDS) * MMA_K);
+        },
+        [&](int i, operand a) {
+            const int half = i / OPERANDS, j = i % OPERANDS;
+            const int lane_row = lane_part() * ELEMENTS_PER_LANE + half * ACCUMULATORS;
+            if (OWNS_KEYS && j == 0) {
+                stats[0].lse_log2 = QueryStats::load(problem.lse_log2, start + at, lane_row) - P_SCALE_LOG2;
+            }
+            if (OWNS_KEYS && ACC_D && j == 0) {
+                stats[0].delta = QueryStats::load(problem.delta, start + at, lane_row);
+            }
+            for (int t = 0; t < TILES_PER_WAVE; ++t) {
+                accumulators &s = scores.p[t], &dp = scores.dp[t];
+                if (j < S_OPERANDS) {
+                    s = mma_instruction<T>(a, own.d(t, j * MMA_K).registers, j == 0 ? accumulators(0) : s);
+                } else {
+                    const accumulators c = j == S_OPERANDS ? stats[OWNS_KEYS ? 0 : t].delta : dp;
+                    dp = mma_instruction<T>(a, own.e(t, (j - S_OPERANDS) * MMA_K).registers, c);
+                }
+            }
+            if (j == S_OPERANDS - 1) {
+                scores.exponentiate(problem, stats, start + at + lane_row);
+            }
+            if (j == OPERANDS - 1) {
+                scores.round(problem, start + at + lane_row, masked, half, p, ds);
+            }
+        });
+    for (int t = 0; t < TILES_PER_WAVE; ++t) {
         if (ACC_E) {
-            p[t] = as_b_fragment<T>(lane_p);
+            to.p[t] = as_b_fragment(p[t]);
         }
         if (ACC_D) {
-            ds[t] = as_b_fragment<T>(lane_ds);
+            to.ds[t] = as_b_fragment(ds[t]);
         }
-    }
-    end_phase();
-    reload_row(at);
-#pragma unroll
-    for (int i = 0; ACC_E && i < HEAD_E / MMA_M; ++i) {
-        const AFragment a = TransposedTile::load_a(streamed.e_transposed, i * MMA_M, at);
-        for (int t = 0; t < TILES_PER_WAVE; ++t) {
-            mma<T>(acc.e[i][t], a, p[t]);
-        }
-        limit_prefetch(i);
-    }
-    end_phase();
-    reload_row(at);
-#pragma unroll
-    for (int i = 0; ACC_D && i < HEAD_D / MMA_M; ++i) {
-        const AFragment a = TransposedTile::load_a(streamed.d_transposed, i * MMA_M, at);
-        for (int t = 0; t < TILES_PER_WAVE; ++t) {
-            mma<T>(acc.d[i][t], a, ds[t]);
-        }
-        limit_prefetch(i);
     }
 }
 
+// Accumulates over these rows.
+DEVICE void accumulate(const Streamed& streamed, const Gradients& from, int at, Accumulators& acc) {
+    constexpr int OPERANDS_E = ACC_E ? HEAD_E / MMA_M * MMA_INSTRUCTIONS : 0;
+    constexpr int OPERANDS_D = ACC_D ? HEAD_D / MMA_M * MMA_INSTRUCTIONS : 0;
+    prefetch<OPERANDS_E + OPERANDS_D, PREFETCH_OPERANDS>(
+        [&](int i) {
+            const bool e = i < OPERANDS_E;
+            const int j = e ? i : i - OPERANDS_E, column = j / MMA_INSTRUCTIONS * MMA_M, half = j % MMA_INSTRUCTIONS;
+            if (j == 0) {
+                reload_row(at);
+            }
+            return e ? streamed.e_column(half, column, at) : streamed.d_column(half, column, at);
+        },
+        [&](int i, operand a) {
+            const bool e = i < OPERANDS_E;
+            const int j = e ? i : i - OPERANDS_E, fragment = j / MMA_INSTRUCTIONS, half = j % MMA_INSTRUCTIONS;
+            for (int t = 0; t < TILES_PER_WAVE; ++t) {
+                accumulators& sum = e ? acc.e[fragment][t].registers[half] : acc.d[fragment][t].registers[half];
+                sum = mma_instruction<T>(a, (e ? from.p[t] : from.ds[t]).registers, sum);
+            }
+        });
+}
+
+// The streamed rows that all of a block's rows see, or that see them all.
+struct SeenRows {
+    int begin, stop;
+};
+DEVICE SeenRows seen_rows(const BlockProblem& problem) {
+    return {problem.mask.first(problem.first + TILE - 1), problem.mask.last(problem.first) + 1};
+}
+
+template <bool VALUE> struct Constant {
+    static constexpr bool value = VALUE;
+};
+
 // Accumulates over all streamed rows.
-DEVICE void mainloop(const BlockProblem& problem, const StreamedTile& streamed, const Own& own, Accumulators& acc) {
+DEVICE void mainloop(const BlockProblem& problem, Streamed& streamed, const Own& own, Accumulators& acc) {
     if (problem.begin >= problem.stop) {
         return;
     }
-    float lse_log2[TILES_PER_WAVE] = {}, delta[TILES_PER_WAVE] = {};
+    QueryStats stats[STATS];
     if (!OWNS_KEYS) {
         for (int t = 0; t < TILES_PER_WAVE; ++t) {
-            const int own_row = min(problem.first + wave_row() + t * MMA_N + lane_column(), problem.own.d.end - 1);
-            lse_log2[t] = problem.lse_log2[own_row];
-            delta[t] = problem.delta[own_row];
+            const int own_row = problem.first + wave_row() + t * MMA_N + lane_column();
+            stats[t].load_own(problem, min(own_row, problem.own.d.end - 1));
         }
     }
-    PairCopy copy;
+    streamed.start(problem.streamed, problem.begin, problem.stop);
     if (PREFETCH) {
-        copy.load(problem.streamed, problem.begin);
+        streamed.load();
     }
-#pragma unroll 1
-    for (int start = problem.begin; start < problem.stop; start += STREAM_ROWS) {
+    const auto step = [&](auto masked, int start) {
+        constexpr bool MASKED = decltype(masked)::value;
         if (!PREFETCH) {
-            copy.load(problem.streamed, start);
+            streamed.load();
         }
         lds_barrier();
-        streamed.store(copy);
+        streamed.store();
         lds_barrier();
-        if (PREFETCH && start + STREAM_ROWS < problem.stop) {
-            copy.load(problem.streamed, start + STREAM_ROWS);
+        const auto load_next = [&] {
+            if (BUFFER_LOADS || start + STREAM_ROWS < problem.stop) {
+                streamed.load();
+            }
+        };
+        if (PREFETCH && !LOAD_BETWEEN) {
+            load_next();
         }
 #pragma unroll 1
         for (int at = 0; at < STREAM_ROWS; at += MMA_M) {
-            accumulate(problem, streamed, own, lse_log2, delta, start, at, acc);
+            const bool hidden = MASKED && problem.mask.all_hidden<MMA_M>(start + at, problem.first + wave_row());
+            Gradients gradients;
+            if (!hidden) {
+                compute_gradients<MASKED>(problem, streamed, own, stats, start, at, gradients);
+            }
+            if (LOAD_BETWEEN) {
+                load_next();
+            }
+            if (!hidden) {
+                accumulate(streamed, gradients, at, acc);
+            }
+        }
+    };
+    if constexpr (!SPLIT_LOOP) {
+#pragma unroll 1
+        for (int start = problem.begin; start < problem.stop; start += STREAM_ROWS) {
+            step(Constant<true>{}, start);
+        }
+        return;
+    }
+    const SeenRows seen = seen_rows(problem);
+#pragma unroll 1
+    for (int start = problem.begin; start < problem.stop; start += STREAM_ROWS) {
+#pragma unroll 1
+        for (; start >= seen.begin && start + STREAM_ROWS <= seen.stop; start += STREAM_ROWS) {
+            step(Constant<false>{}, start);
+        }
+        if (start < problem.stop) {
+            step(Constant<true>{}, start);
         }
     }
 }
@@ -472,7 +499,7 @@ DEVICE BlockRows rows_of(int tile, const VarlenTables& tables, const AttentionPa
 // `blocks` in all, of which a head has `tiles`.
 KERNEL_RESIDENT(THREADS, BLOCKS_PER_CU) void attention_bwd_dkdv(const AttentionParams params, int tiles, int blocks) {
     const AttentionParams& p = params;
-    SHARED __attribute__((aligned(16))) char lds[StreamedTile::BYTES + Own::BYTES];
+    SHARED __attribute__((aligned(256))) char lds[Streamed::BYTES + Own::BYTES];
     const XcdTile work = xcd_tile<VARLEN>(blocks, tiles, p.kv_heads, false);
     const int64_t batch = work.batch, kv_head = work.head;
     const VarlenTables tables(p);
@@ -489,8 +516,8 @@ KERNEL_RESIDENT(THREADS, BLOCKS_PER_CU) void attention_bwd_dkdv(const AttentionP
     problem.own = pair_of(k + batch * p.k_batch + kv_head * p.k_head, v + batch * p.v_batch + kv_head * p.v_head,
                           p.k_row, p.v_row, rows.end, p);
     problem.bias_row = p.bias_row;
-    const StreamedTile streamed(lds);
-    const Own own(problem.own, rows.first, lds + StreamedTile::BYTES);
+    Streamed streamed(lds);
+    const Own own(problem.own, rows.first, lds + Streamed::BYTES);
     Accumulators acc;
 #pragma unroll 1
     for (int64_t head = kv_head * p.qheads_per_kvhead; head < (kv_head + 1) * p.qheads_per_kvhead; ++head) {
@@ -502,7 +529,7 @@ KERNEL_RESIDENT(THREADS, BLOCKS_PER_CU) void attention_bwd_dkdv(const AttentionP
     }
     if (ACC_D) {
         T* const dk = static_cast<T*>(p.dk) + batch * p.dk_batch + kv_head * p.dk_head;
-        store_gradient(acc.d, p.scale, dk, p.dk_row, p.head_dim, rows);
+        store_gradient(acc.d, -p.scale, dk, p.dk_row, p.head_dim, rows);
     }
     if (ACC_E) {
         T* const dv = static_cast<T*>(p.dv) + batch * p.dv_batch + kv_head * p.dv_head;
@@ -512,7 +539,7 @@ KERNEL_RESIDENT(THREADS, BLOCKS_PER_CU) void attention_bwd_dkdv(const AttentionP
 #else
 KERNEL_RESIDENT(THREADS, BLOCKS_PER_CU) void attention_bwd_dq(const AttentionParams params, int tiles, int blocks) {
     const AttentionParams& p = params;
-    SHARED __attribute__((aligned(16))) char lds[StreamedTile::BYTES + Own::BYTES];
+    SHARED __attribute__((aligned(256))) char lds[Streamed::BYTES + Own::BYTES];
     const XcdTile work = xcd_tile<VARLEN>(blocks, tiles, p.heads, true);
     const int64_t batch = work.batch, head = work.head, kv_head = head / p.qheads_per_kvhead;
     const VarlenTables tables(p);
@@ -533,11 +560,11 @@ KERNEL_RESIDENT(THREADS, BLOCKS_PER_CU) void attention_bwd_dq(const AttentionPar
     problem.bias = static_cast<const T*>(p.bias) + batch * p.bias_batch + head * p.bias_head;
     problem.bias_row = p.bias_row;
     problem.set_stats(p, batch * p.heads + head);
-    const StreamedTile streamed(lds);
-    const Own own(problem.own, rows.first, lds + StreamedTile::BYTES);
+    Streamed streamed(lds);
+    const Own own(problem.own, rows.first, lds + Streamed::BYTES);
     Accumulators acc;
     mainloop(problem, streamed, own, acc);
     T* const dq = static_cast<T*>(p.dq) + batch * p.dq_batch + head * p.dq_head;
-    store_gradient(acc.d, p.scale, dq, p.dq_row, p.head_dim, rows);
+    store_gradient(acc.d, -p.scale, dq, p.dq_row, p.head_dim, rows);
 }
 #endif

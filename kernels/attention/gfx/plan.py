@@ -107,7 +107,7 @@ _OWN_IN_LDS = (
 )
 BACKWARD_TILES = {  # by family: (tile, most registers for accumulators and own rows, most columns of rows)
     "gfx9": (
-        (BackwardTile(4, 2, True, 2, True), 144, 512),
+        (BackwardTile(4, 2, True, 2, True), 192, 512),
         (BackwardTile(4, 1, True, 2, True), 144, 512),
         (BackwardTile(8, 1, True, 1, True), 144, 512),
         (BackwardTile(4, 1, True, 1, True), 192, 512),
@@ -159,7 +159,7 @@ def forward(call: Call, p: AttentionParams) -> Plan:
     defines = {
         "HEAD_D": d, "HEAD_E": e, "EVEN_D": d == p.D, "EVEN_E": e == p.E, **defines_of(tile),
         "SCALE_ONLY": p.softcap is None and not p.has("bias") and p.scale > 0,
-        "BUFFER_LOADS": family(call.device) == "gfx9" and _takes_buffers(p),
+        "BUFFER_LOADS": _takes_buffers(call.device, p, k=p.D, v=p.E),
         **p.flags("LEFT RIGHT SOFTCAP BIAS SINKS VARLEN"),
     }  # fmt: skip
     threads = tile.waves * call.device.warp_size
@@ -167,16 +167,16 @@ def forward(call: Call, p: AttentionParams) -> Plan:
     return tiled_plan(call.device, p, [tiled(p, kernel, tile.m, "q k v bias sinks o lse", "tiles")])
 
 
-def _takes_buffers(p: AttentionParams) -> bool:
-    """Whether k and v can be loaded through buffer descriptors (stream.h): chunks of 16 bytes end with the
+def _takes_buffers(device: Device, p: AttentionParams, **widths: int) -> bool:
+    """Whether these tensors' heads can be loaded through buffer descriptors (stream.h): chunks of 16 bytes end with the
     rows, which do not overlap; a tile of rows spans less than 2^31 bytes; rows begin at whole words, as
     the ISA guides want it of buffers."""
-    return all(
+    return family(device) == "gfx9" and all(
         width % 8 == 0
-        and width <= heads.row < 2**24
+        and width <= (heads := p.heads[name]).row < 2**24
         and heads.alignment >= 4
         and all(stride % 2 == 0 for stride in heads.strides)
-        for heads, width in ((p.heads["k"], p.D), (p.heads["v"], p.E))
+        for name, width in widths.items()
     )
 
 
@@ -235,9 +235,11 @@ def _backward_tile(p: AttentionParams, device: Device, acc: Accumulators) -> Bac
 def _gradient(p: AttentionParams, device: Device, acc: Accumulators, tile: BackwardTile) -> Tiled:
     """dk and dv by blocks of keys, or dq by blocks of queries."""
     d, e = backward_heads(p, device)
+    streamed = {"q": p.D, "do": p.E} if acc.owns_keys else {"k": p.D, "v": p.E}
     defines = {
         "OWNS_KEYS": acc.owns_keys, "HEAD_D": d, "HEAD_E": e, "EVEN_D": d == p.D,
         "EVEN_E": e == p.E, "ACC_D": acc.d, "ACC_E": acc.e, **defines_of(tile),
+        "BUFFER_LOADS": _takes_buffers(device, p, **streamed),
         **p.flags("SOFTCAP BIAS VARLEN"),
     }  # fmt: skip
     entry = "attention_bwd_dkdv" if acc.owns_keys else "attention_bwd_dq"

@@ -26,6 +26,7 @@ class RowBuffer {
         data = reinterpret_cast<char*>(scalar(reinterpret_cast<int64_t>(rows.data + first * rows.stride)));
         left = scalar((end - first - 1) * rows.stride * 2 + rows.width * 2);
     }
+    DEVICE int bytes_of_row() const { return static_cast<int>(row_bytes); }
     DEVICE void advance(int rows) {
         data += rows * row_bytes;
         left -= rows * row_bytes;
@@ -53,9 +54,9 @@ class LdsAddress {
         address = (pointer)to;
         asm("" : "+v"(address));
     }
-    DEVICE void store(words<16> value) const {
+    DEVICE void store(words<16> value, int behind = 0) const {
         typedef machine_words<16>::type type;
-        *(type __attribute__((address_space(3)))*)address = __builtin_bit_cast(type, value);
+        *(type __attribute__((address_space(3)))*)(address + behind) = __builtin_bit_cast(type, value);
     }
 };
 

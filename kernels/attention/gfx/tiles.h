@@ -304,13 +304,17 @@ template <int WIDTH> struct LdsFragments {
             asm("" : "+v"(lane[turned]));
         }
     }
-    DEVICE AFragment load(int row, int k) const {
+    // Of the i-th instruction, from a tile that lies `at` bytes behind this one.
+    DEVICE operand load_one(int i, int row, int k, int at = 0) const {
         typedef machine_words<16>::type __attribute__((address_space(3))) lds_words;
+        const int fixed = Tile::offset(row + i * 4, k / ELEMENTS_PER_LANE);
+        const int turned = fixed / 16 % Tile::SWIZZLE;
+        return __builtin_bit_cast(operand, *(const lds_words*)(lane[turned] + (fixed - turned * 16 + at)));
+    }
+    DEVICE AFragment load(int row, int k) const {
         AFragment a;
         for (int i = 0; i < MMA_INSTRUCTIONS; ++i) {
-            const int fixed = Tile::offset(row + i * 4, k / ELEMENTS_PER_LANE);
-            const int turned = fixed / 16 % Tile::SWIZZLE;
-            a.registers[i] = __builtin_bit_cast(operand, *(const lds_words*)(lane[turned] + (fixed - turned * 16)));
+            a.registers[i] = load_one(i, row, k);
         }
         return a;
     }
@@ -323,16 +327,36 @@ template <int WIDTH> struct LdsFragments {
 };
 
 #if defined(__gfx950__)
-// A tile of rows whose columns are fetched as rows of a first operand, by loads that transpose. A lane reads 8 bytes,
-// four elements, of rows that are 8 apart for the wave's quarters. Rows are padded so that four neighbours lie 64 bytes
-// apart modulo 256, and chunks are swapped in pairs in every other eight: 32 lanes use 64 banks.
+// A tile of rows whose columns are fetched as rows of a first operand, by loads that transpose, or whose rows are. Of
+// columns a lane reads 8 bytes, four elements, of rows that are 8 apart for the wave's quarters. Rows are padded so that
+// four neighbours lie 64 bytes apart modulo 256, and chunks of every eight rows are permuted in fours: 32 lanes that
+// transpose, and 16 that read chunks of rows, use 64 banks.
 template <int WIDTH> struct ColumnTile {
     static constexpr int CHUNKS = WIDTH / ELEMENTS_PER_LANE;
     static constexpr int PITCH = CHUNKS % 8 == 0 ? (CHUNKS + 4) * 16 : CHUNKS * 16;
     static_assert(CHUNKS % 4 == 0, "a first operand is four chunks wide");
 
     static constexpr int bytes(int rows) { return rows * PITCH; }
-    static DEVICE int offset(int row, int chunk) { return row * PITCH + (chunk ^ (row >> 3 & 1)) * 16; }
+    static DEVICE int offset(int row, int chunk) { return row * PITCH + (chunk ^ key(row >> 3)) * 16; }
+    static DEVICE int key(int eight) { return (eight & 1) * 3 ^ (eight & 2); }
+};
+
+// First operands from a ColumnTile<WIDTH> as LdsFragments has them of an LdsTile: one address serves all.
+template <int WIDTH> struct RowFragments {
+    typedef char __attribute__((address_space(3)))* lds_pointer;
+    using Tile = ColumnTile<WIDTH>;
+
+    lds_pointer lane;
+
+    DEVICE explicit RowFragments(char* tile) {
+        lane = (lds_pointer)tile + Tile::offset(a_row_of_lane(0), lane_part());
+        asm("" : "+v"(lane));
+    }
+    // Of the i-th instruction and the tile's first rows, from a tile that lies `at` bytes behind this one.
+    DEVICE operand load(int i, int k, int at = 0) const {
+        typedef machine_words<16>::type __attribute__((address_space(3))) lds_words;
+        return __builtin_bit_cast(operand, *(const lds_words*)(lane + (i * 4 * Tile::PITCH + k * 2 + at)));
+    }
 };
 
 // First operands from a ColumnTile<WIDTH>, for a whole loop. The q-th four of an instruction's 16 rows are the columns
@@ -351,17 +375,22 @@ template <int WIDTH> struct ColumnFragments {
             asm("" : "+v"(lane[i]));
         }
     }
-    // Of columns from `column` on and rows from `row` on, both multiples of 32.
-    DEVICE AFragment load(int column, int row) const {
+    // Of columns from `column` on and rows from `row` on, both multiples of 32; as LdsFragments' otherwise.
+    DEVICE operand load_one(int i, int column, int row, int at = 0) const {
         typedef i16x4 __attribute__((address_space(3))) lds_elements;
+        i16x4 halves[2];
+        for (int h = 0; h < 2; ++h) {
+            const int fixed = (row + h * 4) * Tile::PITCH + column * 2 + at;
+            halves[h] = __builtin_amdgcn_ds_read_tr16_b64_v4i16((lds_elements*)(lane[i] + fixed));
+        }
+        operand one;
+        __builtin_memcpy(&one, halves, sizeof halves);
+        return one;
+    }
+    DEVICE AFragment load(int column, int row) const {
         AFragment a;
         for (int i = 0; i < MMA_INSTRUCTIONS; ++i) {
-            i16x4 halves[2];
-            for (int h = 0; h < 2; ++h) {
-                const int fixed = (row + h * 4) * Tile::PITCH + column * 2;
-                halves[h] = __builtin_amdgcn_ds_read_tr16_b64_v4i16((lds_elements*)(lane[i] + fixed));
-            }
-            __builtin_memcpy(&a.registers[i], halves, sizeof halves);
+            a.registers[i] = load_one(i, column, row);
         }
         return a;
     }
@@ -377,14 +406,14 @@ DEVICE void in_column_order(AccumulatorFragment& acc) {
 // use(i, load(i)) for i below COUNT in order, each loaded DISTANCE iterations before it is used. Without this the
 // compiler loads all of them first, as far as registers go and beyond.
 template <int COUNT, int DISTANCE, class Load, class Use> DEVICE void prefetch(Load load, Use use) {
-    AFragment stages[DISTANCE];
+    decltype(load(0)) stages[DISTANCE];
 #pragma unroll
     for (int i = 0; i < DISTANCE && i < COUNT; ++i) {
         stages[i] = load(i);
     }
 #pragma unroll
     for (int i = 0; i < COUNT; ++i) {
-        const AFragment a = stages[i % DISTANCE];
+        const auto a = stages[i % DISTANCE];
         if (i + DISTANCE < COUNT) {
             stages[i % DISTANCE] = load(i + DISTANCE);
         }
