@@ -179,6 +179,8 @@ struct QueryStats {
     }
 };
 
+// Whether products are added to delta, or delta to them: with one delta for all of a column that saves registers.
+constexpr bool DELTA_FIRST = OWNS_KEYS || WARP == 64;
 constexpr int STATS = OWNS_KEYS ? 1 : TILES_PER_WAVE;
 
 // The bias of a lane's scores: streamed rows from `row` on, and own row `own`.
@@ -255,19 +257,21 @@ struct Scores {
     }
 
     // P and -dS, rounded, as the i-th instruction's words. `masked`: whether some may be hidden.
-    DEVICE void round(const BlockProblem& problem, int row, bool masked, int i, words<16> (&p_words)[TILES_PER_WAVE],
-                      words<16> (&ds_words)[TILES_PER_WAVE]) {
+    DEVICE void round(const BlockProblem& problem, const QueryStats (&stats)[STATS], int row, bool masked, int i,
+                      words<16> (&p_words)[TILES_PER_WAVE], words<16> (&ds_words)[TILES_PER_WAVE]) {
         for (int t = 0; t < TILES_PER_WAVE; ++t) {
             float ds[ACCUMULATORS];
             for (int j = 0; j < ACCUMULATORS; ++j) {
-                ds[j] = dp[t][j] * p[t][j];
+                ds[j] = (DELTA_FIRST ? dp[t][j] : dp[t][j] + stats[t].delta[j]) * p[t][j];
                 if (P_SCALE_LOG2) {
                     ds[j] *= P_UNSCALE;
                 }
                 if (SOFTCAP) {
                     ds[j] *= softcap_grad[t][j];
                 }
-                asm("" : "+v"(ds[j]));  // products of two at once would make the matrix pipe wait
+                if (WARP == 64) {
+                    asm("" : "+v"(ds[j]));  // products of two at once would make the matrix pipe wait
+                }
             }
             if (masked) {
                 const int own_row = problem.first + wave_row() + t * MMA_N + lane_column_again();
@@ -331,7 +335,7 @@ DEVICE void compute_gradients(const BlockProblem& problem, const Streamed& strea
                 if (j < S_OPERANDS) {
                     s = mma_instruction<T>(a, own.d(t, j * MMA_K).registers, j == 0 ? accumulators(0) : s);
                 } else {
-                    const accumulators c = j == S_OPERANDS ? stats[OWNS_KEYS ? 0 : t].delta : dp;
+                    const accumulators c = j > S_OPERANDS ? dp : DELTA_FIRST ? stats[OWNS_KEYS ? 0 : t].delta : accumulators(0);
                     dp = mma_instruction<T>(a, own.e(t, (j - S_OPERANDS) * MMA_K).registers, c);
                 }
             }
@@ -339,7 +343,7 @@ DEVICE void compute_gradients(const BlockProblem& problem, const Streamed& strea
                 scores.exponentiate(problem, stats, start + at + lane_row);
             }
             if (j == OPERANDS - 1) {
-                scores.round(problem, start + at + lane_row, masked, half, p, ds);
+                scores.round(problem, stats, start + at + lane_row, masked, half, p, ds);
             }
         });
     for (int t = 0; t < TILES_PER_WAVE; ++t) {
@@ -467,17 +471,19 @@ DEVICE void store_gradient(const AccumulatorFragment (&acc)[FRAGMENTS][TILES_PER
         for (int i = 0; i < FRAGMENTS; ++i) {
             const int column = i * MMA_M + lane_part() * ELEMENTS_PER_LANE;
             T* const address = to + row * row_stride + column;
+            AccumulatorFragment sum = acc[i][t];
+            Streamed::in_column_order(sum);
             if (column + ELEMENTS_PER_LANE <= width) {
                 words<ELEMENTS_PER_LANE * 2> rounded;
                 for (int j = 0; j < ELEMENTS_PER_LANE; j += 2) {
-                    rounded.w[j / 2] = pack2<T>(acc[i][t].get(j) * factor, acc[i][t].get(j + 1) * factor);
+                    rounded.w[j / 2] = pack2<T>(sum.get(j) * factor, sum.get(j + 1) * factor);
                 }
                 __builtin_memcpy(address, &rounded, sizeof rounded);
                 continue;
             }
             for (int j = 0; j < ELEMENTS_PER_LANE; ++j) {
                 if (column + j < width) {
-                    address[j] = from_float<T>(acc[i][t].get(j) * factor);
+                    address[j] = from_float<T>(sum.get(j) * factor);
                 }
             }
         }

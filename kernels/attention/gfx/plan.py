@@ -107,7 +107,7 @@ _OWN_IN_LDS = (
 )
 BACKWARD_TILES = {  # by family: (tile, most registers for accumulators and own rows, most columns of rows)
     "gfx9": (
-        (BackwardTile(4, 2, True, 2, True), 192, 512),
+        (BackwardTile(4, 2, True, 2, True), 144, 512),
         (BackwardTile(4, 1, True, 2, True), 144, 512),
         (BackwardTile(8, 1, True, 1, True), 144, 512),
         (BackwardTile(4, 1, True, 1, True), 192, 512),
@@ -124,6 +124,8 @@ BACKWARD_TILES = {  # by family: (tile, most registers for accumulators and own 
     ),
 }
 """In order of preference; the limits are the largest without a spill (compiled, never timed; 2026-11-22)."""
+PLAIN_BACKWARD_TILES = {"gfx9": ((BackwardTile(4, 2, True, 2, True), 192, 512),)}
+"""Before those, where rows come by buffer descriptors and scores are products times a scale (2026-11-23)."""
 
 DBIAS_TILE = 128, 64  # queries, and keys, of a block; columns of a head at a time
 DBIAS_SMALL = 64, 32  # where there are at most 64 of either
@@ -220,7 +222,10 @@ def _backward_tile(p: AttentionParams, device: Device, acc: Accumulators) -> Bac
     if owned <= 16 and streamed <= TINY_BACKWARD.stream_rows and max(d, e) <= 64:
         return TINY_BACKWARD
     accumulators, columns = d * acc.d + e * acc.e, d + e * acc.d
-    for tile, max_registers, max_columns in BACKWARD_TILES[family(device)]:
+    plain = p.softcap is None and not p.has("bias") and max(d, e) <= 128
+    plain = plain and _streams_by_buffers(p, device, acc)
+    tiles = PLAIN_BACKWARD_TILES.get(family(device), ()) if plain else ()
+    for tile, max_registers, max_columns in (*tiles, *BACKWARD_TILES[family(device)]):
         registers = tile.tiles_per_wave * accumulators // (4 if wave64 else 2)
         if tile.own_in_registers:
             registers += tile.tiles_per_wave * columns // (8 if wave64 else 2 if twice else 4)
@@ -232,14 +237,18 @@ def _backward_tile(p: AttentionParams, device: Device, acc: Accumulators) -> Bac
     return None
 
 
+def _streams_by_buffers(p: AttentionParams, device: Device, acc: Accumulators) -> bool:
+    streamed = {"q": p.D, "do": p.E} if acc.owns_keys else {"k": p.D, "v": p.E}
+    return _takes_buffers(device, p, **streamed)
+
+
 def _gradient(p: AttentionParams, device: Device, acc: Accumulators, tile: BackwardTile) -> Tiled:
     """dk and dv by blocks of keys, or dq by blocks of queries."""
     d, e = backward_heads(p, device)
-    streamed = {"q": p.D, "do": p.E} if acc.owns_keys else {"k": p.D, "v": p.E}
     defines = {
         "OWNS_KEYS": acc.owns_keys, "HEAD_D": d, "HEAD_E": e, "EVEN_D": d == p.D,
         "EVEN_E": e == p.E, "ACC_D": acc.d, "ACC_E": acc.e, **defines_of(tile),
-        "BUFFER_LOADS": _takes_buffers(device, p, **streamed),
+        "BUFFER_LOADS": _streams_by_buffers(p, device, acc),
         **p.flags("SOFTCAP BIAS VARLEN"),
     }  # fmt: skip
     entry = "attention_bwd_dkdv" if acc.owns_keys else "attention_bwd_dq"

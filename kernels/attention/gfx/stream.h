@@ -18,15 +18,16 @@ DEVICE int64_t scalar(int64_t value) {
 // less than 2^31 bytes apart.
 class RowBuffer {
     char* data;
-    int64_t row_bytes, left;  // `left`: from data to the end of the last row
+    int64_t left;  // from data to the end of the last row
+    int row_bytes;
 
   public:
     template <class Type> DEVICE void start(const HeadRows<Type>& rows, int first, int end) {
-        row_bytes = scalar(rows.stride * 2);
+        row_bytes = scalar(static_cast<int>(rows.stride) * 2);
         data = reinterpret_cast<char*>(scalar(reinterpret_cast<int64_t>(rows.data + first * rows.stride)));
         left = scalar((end - first - 1) * rows.stride * 2 + rows.width * 2);
     }
-    DEVICE int bytes_of_row() const { return static_cast<int>(row_bytes); }
+    DEVICE int bytes_of_row() const { return row_bytes; }
     DEVICE void advance(int rows) {
         data += rows * row_bytes;
         left -= rows * row_bytes;
