@@ -7,15 +7,17 @@
 // P those of HEAD_E (dv). Where registers and LDS do not hold dk and dv of large heads, each has a launch of its own;
 // that of dv needs no dS, and so v not at all.
 //
-// The streamed rows have one buffer of LDS, and a step two barriers; the next rows are loaded while the products with
-// these run. S is computed once for dk and dv and again for dq. Blocks of keys go through the query heads that share
+// The streamed rows have one buffer of LDS (bwd_streams.h), and a step two barriers; the next rows are loaded while the
+// products with these run. On gfx9 an accumulator fragment's two instructions are computed one after the other, so that
+// few registers hold S and dP, and rows that all of a block's own see have a loop without masks. S is computed once for dk and dv and again for dq. Blocks of keys go through the query heads that share
 // their key head one after the other, in float32 accumulators.
 //
 // Defines: ELEMENT (bf16, f16); OWNS_KEYS: whether blocks own keys, else queries; HEAD_D, HEAD_E: the head sizes, as
 // multiples of 32; EVEN_D, EVEN_E: whether they are exact; ACC_D, ACC_E: which accumulators are computed;
 // STREAM_ROWS; WAVES, TILES_PER_WAVE: a wave owns TILES_PER_WAVE * 16 rows; OWN_IN_REGISTERS: whether in registers,
-// else in LDS; SOFTCAP, BIAS; VARLEN: packed sequences (attention_varlen_backward); PREFETCH: whether the next rows are loaded
-// under the products; BLOCKS_PER_CU: blocks that a compute unit should hold; PARAMS_LAYOUT (params.h).
+// else in LDS; SOFTCAP, BIAS; VARLEN: packed sequences (attention_varlen_backward); PREFETCH: whether the next rows are
+// loaded under the products; BLOCKS_PER_CU: blocks that a compute unit should hold; BUFFER_LOADS: whether streamed rows
+// come by buffer descriptors (stream.h); PARAMS_LAYOUT (params.h).
 #include "attention/device/mask.h"
 #include "attention/device/params.h"
 #include "attention/device/seqlen_info.h"
@@ -35,7 +37,7 @@ using TileD = LdsTile<HEAD_D>;
 using TileE = LdsTile<HEAD_E>;
 using Mask = MaskBounds<OWNS_KEYS, WAVE_ROWS>;
 constexpr int P_SCALE_LOG2 = OWNS_KEYS ? P_SCALE_LOG2_OF<T> : 0;
-constexpr bool SPLIT_LOOP = WARP == 64;             // whether rows that all see have a loop without masks
+constexpr bool SPLIT_LOOP = WARP == 64;                // rows that all see have a loop without masks
 constexpr bool LOAD_BETWEEN = PREFETCH && WARP == 64;  // the next rows come when the scores' registers are free
 constexpr float P_UNSCALE = 1.0f / (1 << P_SCALE_LOG2);
 
@@ -295,11 +297,17 @@ struct Scores {
     }
 };
 
-// First operands on their way from LDS under the products; more than one spill where accumulators and own rows leave few
-// registers.
+// First operands on their way from LDS under the products. More spill where accumulators and own rows leave few
+// registers; on gfx11 an operand is twice as large.
 constexpr int HELD = TILES_PER_WAVE * (HEAD_D * ACC_D + HEAD_E * ACC_E) * MMA_N / WARP +
                      (OWN_IN_REGISTERS ? TILES_PER_WAVE * (HEAD_D + HEAD_E * ACC_D) * 8 / WARP : 0);
-constexpr int PREFETCH_OPERANDS = WARP == 64 && HELD <= 160 ? 3 : 1;
+#if defined(__GFX9__)
+constexpr int PREFETCH_OPERANDS = HELD <= 160 ? 3 : 1;
+#elif defined(__GFX11__)
+constexpr int PREFETCH_OPERANDS = 1;
+#else
+constexpr int PREFETCH_OPERANDS = BIAS ? 1 : 2;
+#endif
 
 // P and dS of MMA_M streamed rows, those from `at` on of the ones in LDS. `stats`: of the wave's queries. MASKED: whether
 // some score may be hidden.

@@ -170,9 +170,9 @@ def forward(call: Call, p: AttentionParams) -> Plan:
 
 
 def _takes_buffers(device: Device, p: AttentionParams, **widths: int) -> bool:
-    """Whether these tensors' heads can be loaded through buffer descriptors (stream.h): chunks of 16 bytes end with the
-    rows, which do not overlap; a tile of rows spans less than 2^31 bytes; rows begin at whole words, as
-    the ISA guides want it of buffers."""
+    """Whether these tensors' heads can be loaded through buffer descriptors (stream.h): chunks of 16 bytes
+    end with the rows, which do not overlap; a tile of rows spans less than 2^31 bytes; rows begin at whole
+    words, as the ISA guides want it of buffers."""
     return family(device) == "gfx9" and all(
         width % 8 == 0
         and width <= (heads := p.heads[name]).row < 2**24

@@ -12,6 +12,7 @@ import torch
 import portable
 from portable.backends.rocm import compile
 from portable.backends.rocm.backend import TARGETS
+from portable.backends.rocm.emulator.main_loop import main_loop
 from portable.kernels.attention.gfx import plan as gfx_plan
 from portable.kernels.attention.params import UNBOUNDED
 from portable.kernels.attention.semantics import reference
@@ -71,9 +72,12 @@ def test_blocks_cover_rows_keys_and_queries(arch):
     }
 
 
-def lds_of(found: dict[str, Any]) -> int:
-    """What the sources declare: the streamed rows, as they lie and transposed, and the own ones."""
+def lds_of(found: dict[str, Any], arch: str = "") -> int:
+    """What the sources declare: the streamed rows, as they lie and transposed, and the own ones. gfx950's are
+    not transposed where they come by buffer descriptors, but padded."""
     D, E = found["HEAD_D"], found["HEAD_E"]
+    if arch == "gfx950" and found["BUFFER_LOADS"]:
+        return sum(2 * found["STREAM_ROWS"] * (width + 32 * (width % 64 == 0)) for width in (D, E))
     rows = D + (E if found["ACC_D"] else 0)
     passing = 2 * found["STREAM_ROWS"] * (rows + (D if found["ACC_D"] else 0) + (E if found["ACC_E"] else 0))
     own = 0 if found["OWN_IN_REGISTERS"] else 2 * found["WAVES"] * found["TILES_PER_WAVE"] * 16 * rows
@@ -95,7 +99,7 @@ def test_blocks_fit_a_compute_unit(arch):
             plan = planned(make_call(1, 2, 2, 200, 200, D, E, arch=arch))
             for launch in plan.launches[1:]:
                 found = dict(launch.kernel.defines)
-                assert lds_of(found) <= DEVICES[arch].shared_memory
+                assert lds_of(found, arch) <= DEVICES[arch].shared_memory
                 for size, name in ((D, "D"), (E, "E")):
                     held = found[f"HEAD_{name}"]
                     assert size <= held and held % 32 == 0
@@ -180,15 +184,54 @@ def test_the_spec_lists_one_for_each_unit_before_triton():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("arch", "D", "E"),
-    [("gfx942", 128, 128), ("gfx1100", 128, 128), ("gfx1100", 192, 128), ("gfx1100", 256, 256),
-     ("gfx1201", 256, 256)],
+    [("gfx942", 128, 128), ("gfx950", 128, 128), ("gfx90a", 128, 128), ("gfx1100", 128, 128),
+     ("gfx1100", 192, 128), ("gfx1100", 256, 256), ("gfx1201", 256, 256)],
 )  # fmt: skip
 def test_nothing_spills(arch, D, E):
     for launch in planned(make_call(1, 2, 1, 200, 300, D, E, arch=arch, causal=True)).launches[1:]:
         kernel = launch.kernel
         found = compile.resources(compile.compile(kernel.source, kernel.defines, arch))[kernel.entry]
         assert found["vgpr_spills"] == found["sgpr_spills"] == found["scratch"] == 0
-        assert found["lds"] == lds_of(dict(kernel.defines))
+        assert found["lds"] == lds_of(dict(kernel.defines), arch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arch", "D", "name", "products", "vector"),
+    [  # products of 16x16x16 (gfx950: 16x16x32) of a wave's iteration; vector instructions for each
+        ("gfx942", 128, "dkdv", 128, 1.25),
+        ("gfx942", 128, "dq", 96, 1.1),
+        ("gfx942", 64, "dkdv", 64, 2.2),
+        ("gfx942", 64, "dq", 48, 1.75),
+        ("gfx950", 128, "dkdv", 64, 0.9),
+        ("gfx950", 128, "dq", 48, 0.95),
+        ("gfx950", 64, "dkdv", 32, 1.7),
+        ("gfx950", 64, "dq", 24, 1.75),
+    ],
+)
+def test_few_instructions_stand_beside_the_products(arch, D, name, products, vector):
+    kernel = launch_of(make_call(1, 1, 1, 4096, 4096, D, arch=arch, causal=True), name).kernel
+    loop = main_loop(compile.compile(kernel.source, kernel.defines, arch), kernel.entry)
+    assert loop is not None
+    assert loop.matrix == products
+    assert loop.vector <= vector * products and loop.transcendental == 16
+    assert loop.lds_read_bytes <= 0.032 * loop.flops
+
+
+def test_odd_heads_come_by_loads_of_their_own():
+    plain = make_call(1, 2, 2, 200, 200, 128)
+    assert [defines(plain, each)["BUFFER_LOADS"] for each in ("dkdv", "dq")] == [1, 1]
+    for odd in (make_call(1, 2, 2, 200, 200, 124), make_call(1, 2, 2, 200, 200, 128, arch="gfx1100")):
+        assert [defines(odd, each)["BUFFER_LOADS"] for each in ("dkdv", "dq")] == [0, 0]
+    far = changed(plain, "q", strides=(2**24 * 200, 2**24 * 100, 2**24, 1))
+    assert [defines(far, each)["BUFFER_LOADS"] for each in ("dkdv", "dq")] == [0, 1]
+
+
+def test_waves_own_32_keys_of_128_columns_where_scores_are_plain():
+    cases: list[tuple[dict[str, Any], int]] = [({}, 2), ({"softcap": 9.0}, 1), ({"bias": True}, 1)]
+    for options, rows in cases:
+        call = make_call(1, 2, 2, 200, 200, 128, **options)
+        assert defines(call, "dkdv")["TILES_PER_WAVE"] == rows
 
 
 def gradients(dtype: torch.dtype, H: int, G: int, M: int, N: int, D: int, E: int, **params: Any):
