@@ -140,7 +140,7 @@ def main() -> int:
         kernels = len({row.kernel for row in own})
         off = rms(without_own_kernel(own, pipe_model.models()[arch].peak_ghz))
         print(f"{arch}:  power: {{matrix: {matrix:.3f}, vector: {vector:.3f}}}")
-        print(f"    published: {{times: {len(own)}, kernels: {kernels}, error: {off:.3f}}}")
+        print(f"    published: {{times: {len(own)}, kernels: {kernels}, error: {off:.4f}}}")
     PAGE.write_text(page(rows))
     return 0
 
