@@ -142,11 +142,7 @@ source(
 )
 source(
     *("matmul", "mfma_splitk", "gfx942", "split-K: the last part's sums lost"),
-    Edit("matmul/gfx/splitk_reduce.hip", "$part < $parts", "$part + 1 < $parts"),
-)
-source(
-    *("matmul", "mfma_splitk", "gfx942", "split-K: every part as long as the first"),
-    Edit(OUTPUT, "min($k_step, $K - static_cast<int>($part) * $k_step)", "$k_step"),
+    Edit("matmul/gfx/splitk_reduce.hip", "$part < parts;", "$part + 1 < parts;"),
 )
 source(
     *("linear", "mfma", "gfx942", "bias of a run's first column for all of it"),
