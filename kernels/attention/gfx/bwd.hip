@@ -301,6 +301,8 @@ struct Scores {
 // registers; on gfx11 an operand is twice as large.
 constexpr int HELD = TILES_PER_WAVE * (HEAD_D * ACC_D + HEAD_E * ACC_E) * MMA_N / WARP +
                      (OWN_IN_REGISTERS ? TILES_PER_WAVE * (HEAD_D + HEAD_E * ACC_D) * 8 / WARP : 0);
+// Whether S become P behind the products of dP: with a bias gfx12 spills else.
+constexpr bool EXP_LATE = WARP == 32 && sizeof(operand) == 16 && BIAS;
 #if defined(__GFX9__)
 constexpr int PREFETCH_OPERANDS = HELD <= 160 ? 3 : 1;
 #elif defined(__GFX11__)
@@ -347,7 +349,7 @@ DEVICE void compute_gradients(const BlockProblem& problem, const Streamed& strea
                     dp = mma_instruction<T>(a, own.e(t, (j - S_OPERANDS) * MMA_K).registers, c);
                 }
             }
-            if (j == S_OPERANDS - 1) {
+            if (j == (EXP_LATE ? OPERANDS : S_OPERANDS) - 1) {
                 scores.exponentiate(problem, stats, start + at + lane_row);
             }
             if (j == OPERANDS - 1) {
