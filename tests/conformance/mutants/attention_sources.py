@@ -91,7 +91,11 @@ source(
 )
 source(
     *("attention", "wmma", "gfx1100", "o not rescaled when the maximum grows, in HIP"),
-    Edit("attention/device/softmax.h", "return factor;", "return 1.0f;"),
+    Edit(
+        "attention/device/softmax.h",
+        "- P_SCALE_LOG2;\n        return factor;",
+        "- P_SCALE_LOG2;\n        return 1.0f;",
+    ),
     Edit("attention/device/softmax.h", "RESCALE_THRESHOLD = 8.0f", "RESCALE_THRESHOLD = 0.0f"),
 )
 source(
