@@ -37,7 +37,7 @@ source(
 )
 source(
     *("swiglu", "cpp", "gfx942", "one column past the row read"),
-    Edit(ROWS, "if ($column + $i < $length) $held.insert", "if ($column + $i <= $length) $held.insert"),
+    Edit(ROWS, "if ($column + $i < $length) $held.insert", "if ($column + $i <= $length) $held.insert", 2),
 )
 source(
     *("swiglu", "cpp", "gfx942", "one column past the row written"),
