@@ -177,7 +177,7 @@ published time to hold it to, and it says so.
 **Nothing here was measured by us.** The kernels are other people's, compiled or shipped as they publish
 them, and so are the times. Where two sources time one kernel on one kind of GPU, they differ by 5 to 8 %.
 
-`python docs/timing_model.py` writes this page.
+`python docs/timing_model.py` writes this page; `docs/timing_kernels.py` models the kernels again.
 """
 
 if __name__ == "__main__":
