@@ -510,7 +510,7 @@ def test_every_op_and_every_implementation_must_have_run(tmp_path):
     [
         ("cuda", "sm_90a", False, "skinny splitk wgmma realigned bf16x6 mma simt triton torch"),
         ("cuda", "sm_80", False, "mma simt triton torch"),
-        ("rocm", "gfx942", False, "mfma simt triton torch"),
+        ("rocm", "gfx942", False, "mfma_splitk mfma simt triton torch"),
         ("rocm", "gfx1100", True, "wmma simt triton"),
         ("cpu", "x86_64", False, "torch"),
     ],
