@@ -57,7 +57,7 @@ def test_a_run_leaves_record_junit_and_page(made):
     assert files == {f"{name}.{kind}" for name in names for kind in kinds}
     for name, device, impls in (
         ("cpu", "CPU", {"torch"}),
-        ("rocm-gfx942", "emulated gfx942", {"mfma", "simt", "triton"}),
+        ("rocm-gfx942", "emulated gfx942", {"mfma", "mfma_splitk", "simt", "triton"}),
         ("rocm-gfx1100", "emulated gfx1100", {"wmma", "simt", "triton"}),
     ):
         found = record.read(made / f"{name}.json")

@@ -72,12 +72,13 @@ struct Scale {
     }
 };
 
-// Stores the sums of VEC columns from `column` on that lie inside the row.
-template <class Index>
+// Stores the sums of VEC columns from `column` on that lie inside the row, 16 bytes at a time where WIDE.
+template <bool WIDE, class Index>
 DEVICE void store_sums(float* target, Index column, Index length, const float (&sum)[VEC]) {
+    constexpr bool VECTORS = WIDE && VEC > 1 && (!TAIL || ALIGN);
     bool whole = false;
-    if constexpr (VEC > 1 && (!TAIL || ALIGN)) {
-        whole = column + VEC <= length;
+    if constexpr (VECTORS) {
+        whole = TAIL ? column + VEC <= length : column < length;
         if (whole) {
 #pragma unroll
             for (int i = 0; i < VEC; i += 4) {
@@ -86,7 +87,7 @@ DEVICE void store_sums(float* target, Index column, Index length, const float (&
             }
         }
     }
-    if constexpr (VEC == 1 || TAIL) {
+    if constexpr (!VECTORS || TAIL) {
 #pragma unroll
         for (int i = 0; i < VEC; ++i) {
             if (!whole && inside(column, i, length)) target[i] = sum[i];
@@ -103,7 +104,7 @@ DEVICE void write_columns(const float (&sum)[CHUNKS][VEC], float (&scratch)[COLU
                           int length) {
     if constexpr (ROWS == 1) {
 #pragma unroll
-        for (int c = 0; c < CHUNKS; ++c) store_sums(target + chunk_column(c), chunk_column(c), length, sum[c]);
+        for (int c = 0; c < CHUNKS; ++c) store_sums<true>(target + chunk_column(c), chunk_column(c), length, sum[c]);
     } else {
         constexpr int WIDTH = LANES * CHUNKS * VEC;
         barrier();
