@@ -13,19 +13,16 @@ FOLDER holds NAME.hsaco, a code object as its authors compile or ship it, and NA
      "problems": [{"shape": {name: number}, "flops": number,
                    "published": {"tflops": number, "gpu": text, "source": text}}]}
 
-E is a number, or an expression of the names of `shape` and `defaults` with cdiv, min, max, sqrt, int.
+E is a number, or a formula (portable/spec/formula.py) over the names of `shape` and `defaults`.
 PROBLEM counts from 0. Code objects of others are not part of this repository.
 """
 
 from __future__ import annotations
 
-import ast
 import json
-import math
-import operator
 import struct
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,52 +31,13 @@ import torch
 
 from portable.backends.rocm.emulator import timing
 from portable.backends.rocm.emulator.code_object import CodeObject
-from portable.backends.rocm.emulator.launch import Buffer
-
-_FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "cdiv": lambda a, b: -(-a // b),
-    "int": int,
-    "max": max,
-    "min": min,
-    "sqrt": math.sqrt,
-}
-_OPERATORS: dict[type, Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-    ast.Eq: operator.eq,
-    ast.LtE: operator.le,
-    ast.Lt: operator.lt,
-}
+from portable.backends.rocm.emulator.launch import Buffer, KernelLaunch
+from portable.spec.formula import Formula
 
 
 def value(expression: Any, names: Mapping[str, Any]) -> Any:
     """The number that an expression of a description stands for."""
-    return _value(ast.parse(str(expression), mode="eval").body, names)
-
-
-def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
-    match node:
-        case ast.Constant(value=number):
-            return number
-        case ast.Name(id=name):
-            return names[name]
-        case ast.BinOp(left=left, op=op, right=right):
-            return _OPERATORS[type(op)](_value(left, names), _value(right, names))
-        case ast.Compare(left=left, ops=[op], comparators=[right]):
-            return _OPERATORS[type(op)](_value(left, names), _value(right, names))
-        case ast.BoolOp(op=op, values=values):
-            return (any if isinstance(op, ast.Or) else all)(_value(each, names) for each in values)
-        case ast.UnaryOp(op=ast.Not(), operand=operand):
-            return not _value(operand, names)
-        case ast.Call(func=ast.Name(id=name), args=args):
-            return _FUNCTIONS[name](*(_value(each, names) for each in args))
-        case ast.IfExp(test=test, body=body, orelse=otherwise):
-            return _value(body if _value(test, names) else otherwise, names)
-    raise ValueError(f"{ast.unparse(node)!r} is no expression of a description")
+    return Formula(str(expression), names).evaluate(**names)
 
 
 def rows(folder: Path, name: str) -> Iterator[timing_model.Row]:
@@ -117,7 +75,8 @@ def _model(code: CodeObject, spec: Mapping[str, Any], names: Mapping[str, Any]) 
     buffers = [Buffer(name, each.data_ptr(), each.nbytes) for name, each in tensors.items()]
     lds = value(spec.get("lds_dynamic", 0), names)
     kernel = code.kernels[spec["kernel"]]
-    return timing.model(kernel, (x, y, z), tuple(spec["workgroup"]), lds, bytes(kernarg), buffers, samples=2)
+    launch = KernelLaunch(kernel, (x, y, z), tuple(spec["workgroup"]), lds, bytes(kernarg), buffers)
+    return timing.model(launch, samples=2)
 
 
 def _tensor(info: Mapping[str, Any], names: Mapping[str, Any]) -> torch.Tensor:

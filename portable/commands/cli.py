@@ -8,15 +8,18 @@ import os
 import platform
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import portable
 from portable.commands import new_op
 from portable.errors import PortableError
 from portable.runtime import detect
 from portable.tune import call_options
+
+if TYPE_CHECKING:
+    from portable.spec.model import Spec
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -138,18 +141,9 @@ def explain(args: argparse.Namespace) -> int:
 
 def trace(args: argparse.Namespace) -> int:
     from portable.commands import trace as tracing
-    from portable.spec import registry
 
-    spec = registry.spec(args.op)
-    types, params = call_options.types(spec, args.dtype), call_options.params(args.param, spec)
-    calls = call_options.calls(args.shape, spec)
-    tracing.choose(args.arch)
-    if not calls:
-        case = tracing.small_case(spec)
-        calls, params = [dict(tracing.shapes(spec, case))], {**case.params, **params}
     found = []
-    for shapes in calls:
-        inputs = tracing.inputs(spec, shapes, types)
+    for spec, _, params, inputs in _emulated_calls(args):
         traces = tracing.run(spec, inputs, params, args.impl)
         if args.json:
             found.append(tracing.as_data(spec.op, inputs, traces))
@@ -157,12 +151,30 @@ def trace(args: argparse.Namespace) -> int:
         print(f"{spec.op} on {portable.device()}, launches: {len(traces)}")
         tracing.show(traces)
     if args.json:
-        print(json.dumps({"schema": 1, "device": str(portable.device()), "calls": found}, indent=1))
+        _print_calls(found)
     return 0
 
 
 def model(args: argparse.Namespace) -> int:
     from portable.commands import model as modelling
+
+    found = []
+    for spec, types, params, inputs in _emulated_calls(args):
+        rows = modelling.rows(spec, inputs, types, params, args.impl)
+        if args.json:
+            found.append(modelling.as_data(spec.op, inputs, rows))
+        else:
+            modelling.show(spec.op, inputs, rows)
+    if args.json:
+        _print_calls(found)
+    return 0
+
+
+def _emulated_calls(
+    args: argparse.Namespace,
+) -> Iterator[tuple[Spec, Mapping[str, str], dict[str, Any], dict[str, Any]]]:
+    """Spec, dtypes, params and inputs of each call that the arguments name, or of a small case of the spec.
+    Makes the emulated GPU the active device."""
     from portable.commands import trace as tracing
     from portable.spec import registry
 
@@ -173,17 +185,12 @@ def model(args: argparse.Namespace) -> int:
     if not calls:
         case = tracing.small_case(spec)
         calls, params = [dict(tracing.shapes(spec, case))], {**case.params, **params}
-    found = []
     for shapes in calls:
-        inputs = tracing.inputs(spec, shapes, types)
-        rows = modelling.rows(spec, inputs, types, params, args.impl)
-        if args.json:
-            found.append(modelling.as_data(spec.op, inputs, rows))
-        else:
-            modelling.show(spec.op, inputs, rows)
-    if args.json:
-        print(json.dumps({"schema": 1, "device": str(portable.device()), "calls": found}, indent=1))
-    return 0
+        yield spec, types, params, tracing.inputs(spec, shapes, types)
+
+
+def _print_calls(found: Sequence[Any]) -> None:
+    print(json.dumps({"schema": 1, "device": str(portable.device()), "calls": found}, indent=1))
 
 
 def _empty(shape: tuple[int, ...], dtype: str, device: str) -> Any:

@@ -43,9 +43,11 @@ def rows(
     """A row for each implementation that the device can build, or for `impl` alone, in the spec's order."""
     shapes = {name: tuple(tensors[name].shape) if name in tensors else None for name in spec.inputs}
     dtypes = {name: types[name] for name in spec.inputs}
-    with detect.main_backend().model():  # raises where the device has no model
-        found = []
-    for name in [impl] if impl else dispatcher.candidates(spec.op):
+    with detect.main_backend().model():
+        found = []  # raised by now where the device has no model
+    candidates = dispatcher.candidates(spec.op)
+    problem = Problem(spec.op, candidates[0], shapes, dtypes, dict(params))
+    for name in [impl] if impl else candidates:
         try:
             launches = launched(spec.op, tensors, params, name)
         except PortableError as error:
@@ -53,7 +55,6 @@ def rows(
                 raise
             found.append(Row(name, [], 0, 0, str(error).splitlines()[0]))
             continue
-        problem = Problem(spec.op, dispatcher.candidates(spec.op)[0], shapes, dtypes, dict(params))
         found.append(Row(name, launches, problem.flops, problem.bytes))
     return found
 
