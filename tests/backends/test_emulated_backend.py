@@ -73,10 +73,10 @@ def environment(monkeypatch):
 
 @contextmanager
 def recorded(monkeypatch):
-    """What reaches the emulator instead of being run: (kernel, grid, block, shared, kernarg, buffers)."""
+    """The launches that reach the emulator, instead of being run."""
     calls = []
     with monkeypatch.context() as patch:
-        patch.setattr(launching, "launch", lambda *args, count=False: calls.append(args))
+        patch.setattr(launching, "launch", lambda given, count=False: calls.append(given))
         yield calls
 
 
@@ -249,14 +249,14 @@ def test_the_emulator_gets_each_tensor_with_its_extent(environment, monkeypatch,
     x = wide[1:, 8:72]  # 3 rows of 64, 96 elements apart
     with recorded(monkeypatch) as calls, portable.using(softmax=impl):
         y = portable.softmax(x)
-    ((kernel, _, block, _, kernarg, buffers),) = calls
-    assert kernel.code.arch == "gfx942" and kernel.wave == 64 and block[1:] == (1, 1)
-    assert [(each.address, each.nbytes, each.writable) for each in buffers] == [
+    (call,) = calls
+    assert call.kernel.code.arch == "gfx942" and call.kernel.wave == 64 and call.block[1:] == (1, 1)
+    assert [(each.address, each.nbytes, each.writable) for each in call.buffers] == [
         (x.data_ptr(), (2 * 96 + 64) * 4, False),
         (y.data_ptr(), 3 * 64 * 4, True),
     ]
-    for each in buffers:
-        assert each.address.to_bytes(8, "little") in bytes(kernarg)
+    for each in call.buffers:
+        assert each.address.to_bytes(8, "little") in call.kernarg
 
 
 def test_workspaces_may_be_written(environment, monkeypatch):
@@ -267,10 +267,10 @@ def test_workspaces_may_be_written(environment, monkeypatch):
         spec = dispatcher.registry.spec("rms_norm_backward")
         portable.rms_norm_backward(**{name: arguments[name] for name in spec.inputs})
     assert len(calls) > 1  # the partial sums go through a workspace
-    written = [each.nbytes for call in calls for each in call[5] if each.writable]
+    written = [each.nbytes for call in calls for each in call.buffers if each.writable]
     assert written and all(written)
     inputs = {t.data_ptr() for t in arguments.values()}
-    assert all(not each.writable for call in calls for each in call[5] if each.address in inputs)
+    assert all(not each.writable for call in calls for each in call.buffers if each.address in inputs)
 
 
 def test_an_empty_call_launches_nothing(environment, monkeypatch):
@@ -279,7 +279,7 @@ def test_an_empty_call_launches_nothing(environment, monkeypatch):
         assert portable.softmax(torch.empty(0, 5)).shape == (0, 5)
         empty = portable.matmul(torch.empty(3, 0), torch.empty(0, 4))
     assert torch.equal(empty, torch.zeros(3, 4)) or calls  # k of 0: a kernel writes the zeros
-    assert all(each.nbytes for call in calls for each in call[5])
+    assert all(each.nbytes for call in calls for each in call.buffers)
 
 
 # The runtime ---------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import torch
 from portable.backend import CodeObject
 from portable.backends.rocm.backend import TARGETS, RocmBackend
 from portable.backends.rocm.compile import compile
-from portable.backends.rocm.emulator.launch import Buffer
+from portable.backends.rocm.emulator.launch import Buffer, KernelLaunch
 from portable.backends.rocm.emulator.launch import launch as emulate
 from portable.backends.rocm.emulator.runtime import EmulatedRuntime
 from portable.backends.rocm.runtime import Runtime
@@ -73,7 +73,7 @@ class Fake:
         kernel = self.devices[device].kernel(function)
         try:
             segment = ctypes.string_at(kernarg, size)
-            emulate(kernel, tuple(grid[:3]), tuple(block[:3]), shared, segment, buffers)
+            emulate(KernelLaunch(kernel, tuple(grid[:3]), tuple(block[:3]), shared, segment, buffers))
         except Exception as error:
             self.fault = error
             return LAUNCH_FAILURE

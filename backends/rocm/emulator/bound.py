@@ -18,8 +18,8 @@ from portable.backends.rocm.emulator.translate import Program
 from portable.backends.rocm.pipe_model import PipeModel
 
 _LINE, _SECTOR = 128, 64  # bytes
-_NO_CO_ISSUE = {"v_pk_fma_f32", "v_pk_mul_f32", "v_pk_add_f32"}  # CDNA's wait for the matrix pipe
-
+NO_CO_ISSUE = {"v_pk_fma_f32", "v_pk_mul_f32", "v_pk_add_f32"}
+"""Vector instructions that wait for the matrix pipe on CDNA."""
 
 Busy: TypeAlias = dict[int, float]
 """Cycles of one pipe, summed over the compute units, by index of the instruction."""
@@ -79,14 +79,14 @@ def _instructions(model: PipeModel, launched: Launched) -> tuple[dict[str, Busy]
             continue
         kind = abi.CLASSES[op.cls]
         if kind == "matrix":
-            cycles, best = model.matrix(op.name, op.work, _formats(program, index, op.name))
+            cycles, best = model.matrix(op.name, op.work, formats(program, index, op.name))
             pipes["matrix"][index] += count * cycles / model.simds
             roof += count * best / model.simds
         elif kind in ("vector", "transcendental"):
             if index and program.addresses[index] == program.addresses[index - 1]:
                 continue  # the second half of a dual-issue instruction
             cycles = model.vector_cycles if kind == "vector" else model.transcendental_cycles
-            blocks = kind == "vector" and model.co_issue and op.name in _NO_CO_ISSUE
+            blocks = kind == "vector" and model.co_issue and op.name in NO_CO_ISSUE
             name = "matrix" if blocks else "vector"
             pipes[name][index] += count * cycles * narrower / model.simds
         elif kind == "scalar":
@@ -101,7 +101,7 @@ def _instructions(model: PipeModel, launched: Launched) -> tuple[dict[str, Busy]
     return pipes, roof
 
 
-def _formats(program: Program, index: int, name: str) -> tuple[int, int]:
+def formats(program: Program, index: int, name: str) -> tuple[int, int]:
     """The formats of the two operands of an f8f6f4 instruction."""
     if not name.endswith("f8f6f4"):
         return 0, 0

@@ -58,6 +58,35 @@ class Buffer:
         return cls(name, tensor.data_ptr(), span * tensor.element_size(), writable)
 
 
+@dataclass(frozen=True)
+class KernelLaunch:
+    """A kernel on `grid` workgroups of `block` work-items, with `shared` bytes of dynamic LDS.
+
+    `kernarg` holds the explicit arguments; pointers are host addresses. The kernel may access nothing outside
+    `buffers`."""
+
+    kernel: Kernel
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared: int
+    kernarg: bytes
+    buffers: Sequence[Buffer]
+
+    @property
+    def workgroups(self) -> int:
+        return self.grid[0] * self.grid[1] * self.grid[2]
+
+    @property
+    def threads(self) -> int:
+        """Work-items of a workgroup."""
+        return self.block[0] * self.block[1] * self.block[2]
+
+    @property
+    def operand_bytes(self) -> int:
+        """Bytes of the buffers; one that is passed twice counts once."""
+        return sum({each.address: each.nbytes for each in self.buffers}.values())
+
+
 class LinkedProgram:
     """A translated code object with handler addresses filled in, and its loaded memory; both at fixed host
     addresses."""
@@ -116,62 +145,39 @@ def linked_program(code: CodeObject) -> LinkedProgram:
 
 
 def launch(
-    kernel: Kernel,
-    grid: tuple[int, int, int],
-    block: tuple[int, int, int],
-    shared: int,
-    kernarg: bytes,
-    buffers: Sequence[Buffer],
-    *,
-    budget: int = BUDGET,
-    threads: int | None = None,
-    count: bool = False,
+    given: KernelLaunch, *, budget: int = BUDGET, threads: int | None = None, count: bool = False
 ) -> Counters | None:
-    """Run a kernel on `grid` workgroups of `block` work-items, with `shared` bytes of dynamic LDS.
+    """Run a launch on `threads` threads of the CPU; `budget` is the most instructions of one wave.
 
-    `kernarg` holds the explicit arguments; pointers are host addresses. The kernel may access nothing outside
-    `buffers`. Returns counters if `count`. Raises KernelFault; EmulatorError for sizes no GPU supports.
+    Returns counters if `count`. Raises KernelFault; EmulatorError for sizes no GPU supports.
     """
-    prepared = _Prepared(kernel, grid, block, shared, kernarg, buffers, budget)
+    prepared = _Prepared(given, budget)
     executed = memory = None
     if count:
         executed, memory = prepared.count()
-    groups = grid[0] * grid[1] * grid[2]
-    prepared.run(min(groups, threads or len(os.sched_getaffinity(0))))
+    prepared.run(min(given.workgroups, threads or len(os.sched_getaffinity(0))))
     if executed is None or memory is None:
         return None
-    tensors = {each.address: each.nbytes for each in buffers}
     return Counters(
-        kernel,
+        given.kernel,
         prepared.linked.program,
         prepared.linked.source,
         list(executed),
         list(memory),
-        shared,
-        groups,
-        block,
-        sum(tensors.values()),
+        given.shared,
+        given.workgroups,
+        given.block,
+        given.operand_bytes,
         prepared.state.unordered,
     )
 
 
-def record(
-    kernel: Kernel,
-    grid: tuple[int, int, int],
-    block: tuple[int, int, int],
-    shared: int,
-    kernarg: bytes,
-    buffers: Sequence[Buffer],
-    *,
-    group: int,
-    cache_lines: int,
-    budget: int = BUDGET,
-) -> Recorded:
+def record(given: KernelLaunch, *, group: int, cache_lines: int, budget: int = BUDGET) -> Recorded:
     """Run the one workgroup of number `group`, x first, and record what it executes; as `launch` otherwise.
     `cache_lines` are those of its compute unit's first-level cache."""
-    prepared = _Prepared(kernel, grid, block, shared, kernarg, buffers, budget)
+    prepared = _Prepared(given, budget)
     executed, memory = prepared.count()
-    recorded = Recorded(-(-block[0] * block[1] * block[2] // kernel.wave), cache_lines)
+    recorded = Recorded(-(-given.threads // given.kernel.wave), cache_lines)
     state = prepared.state
     state.recording = ctypes.pointer(recorded.recording)
     state.next_group, state.end_group = group, group + 1
@@ -206,24 +212,16 @@ class Recorded:
 class _Prepared:
     """A launch whose memory and initial registers are laid out."""
 
-    def __init__(
-        self,
-        kernel: Kernel,
-        grid: tuple[int, int, int],
-        block: tuple[int, int, int],
-        shared: int,
-        kernarg: bytes,
-        buffers: Sequence[Buffer],
-        budget: int,
-    ):
+    def __init__(self, given: KernelLaunch, budget: int):
+        self.kernel = kernel = given.kernel
         code = kernel.code
-        _check(kernel, grid, block, shared)
-        self.kernel = kernel
+        _check(given)
         self.linked = linked = linked_program(code)
-        segment = _AlignedMemory(_arguments(kernel, grid, block, shared, kernarg), alignment=64)
-        packet = _AlignedMemory(_packet(kernel, grid, block, shared, segment.address), alignment=64)
-        self.names = [each.name for each in buffers if each.nbytes]
-        rows = [(each.address, each.nbytes, int(each.writable)) for each in buffers if each.nbytes]
+        segment = _AlignedMemory(_arguments(given), alignment=64)
+        packet = _AlignedMemory(_packet(given, segment.address), alignment=64)
+        buffers = [each for each in given.buffers if each.nbytes]
+        self.names = [each.name for each in buffers]
+        rows = [(each.address, each.nbytes, int(each.writable)) for each in buffers]
         own = {
             "the kernel's arguments": segment,
             "the code object": linked.memory,
@@ -242,9 +240,9 @@ class _Prepared:
             ranges=ranges,
             range_count=len(rows),
             entry=_entry(linked, kernel),
-            grid=grid,
-            block=block,
-            lds_bytes=kernel.lds + shared,
+            grid=given.grid,
+            block=given.block,
+            lds_bytes=kernel.lds + given.shared,
             scratch_bytes=kernel.scratch,
             float_mode=kernel.float_mode,
             ids=kernel.workitem_ids,
@@ -278,17 +276,19 @@ class _Prepared:
             raise _fault(self.kernel, self.linked, self.state.fault, self.names)
 
 
-def _check(kernel: Kernel, grid: Any, block: Any, shared: int) -> None:
-    count = block[0] * block[1] * block[2]
-    if min(*grid, *block) < 1 or count > min(1024, kernel.max_threads) or max(grid) >= 1 << 31:
+def _check(given: KernelLaunch) -> None:
+    kernel, grid, block = given.kernel, given.grid, given.block
+    items = min(1024, kernel.max_threads)
+    if min(*grid, *block) < 1 or given.threads > items or max(grid) >= 1 << 31:
         raise EmulatorError(
             f"{kernel.name}: grid {grid}, block {block}: expected at least 1 each way and at most "
-            f"{min(1024, kernel.max_threads)} work-items to a block"
+            f"{items} work-items to a block"
         )
     most = _LDS.get(kernel.code.arch, 64 * 1024)
-    if shared < 0 or kernel.lds + shared > most:
+    if given.shared < 0 or kernel.lds + given.shared > most:
         raise EmulatorError(
-            f"{kernel.name}: {kernel.lds} + {shared} bytes of LDS: a block of {kernel.code.arch} has {most}"
+            f"{kernel.name}: {kernel.lds} + {given.shared} bytes of LDS: "
+            f"a block of {kernel.code.arch} has {most}"
         )
 
 
@@ -300,25 +300,31 @@ def _entry(linked: LinkedProgram, kernel: Kernel) -> int:
     return index
 
 
-def _hidden(kernel: Kernel, grid: Any, block: Any, shared: int) -> dict[str, int]:
+def _dimensions(given: KernelLaunch) -> int:
+    _, y, z = (groups * items for groups, items in zip(given.grid, given.block, strict=True))
+    return 3 if z > 1 else 2 if y > 1 else 1
+
+
+def _hidden(given: KernelLaunch) -> dict[str, int]:
     """The hidden arguments, which the runtime adds to the explicit ones. Workgroups are never partial."""
-    values = {"hidden_grid_dims": 3 if grid[2] * block[2] > 1 else 2 if grid[1] * block[1] > 1 else 1}
+    values = {"hidden_grid_dims": _dimensions(given)}
     for axis, name in enumerate("xyz"):
-        values[f"hidden_block_count_{name}"] = grid[axis]
-        values[f"hidden_group_size_{name}"] = block[axis]
+        values[f"hidden_block_count_{name}"] = given.grid[axis]
+        values[f"hidden_group_size_{name}"] = given.block[axis]
         values[f"hidden_remainder_{name}"] = 0
         values[f"hidden_global_offset_{name}"] = 0
-    values["hidden_dynamic_lds_size"] = shared
+    values["hidden_dynamic_lds_size"] = given.shared
     values["hidden_private_base"] = _PRIVATE_APERTURE >> 32
     values["hidden_shared_base"] = (1 << 48) >> 32
     return values
 
 
-def _arguments(kernel: Kernel, grid: Any, block: Any, shared: int, kernarg: bytes) -> bytearray:
+def _arguments(given: KernelLaunch) -> bytearray:
+    kernel, kernarg = given.kernel, given.kernarg
     size = max(kernel.kernarg_size, len(kernarg))
     segment = bytearray(size + -size % 16)
     segment[: len(kernarg)] = kernarg
-    values = _hidden(kernel, grid, block, shared)
+    values = _hidden(given)
     for argument in kernel.arguments:
         kind = argument.get(".value_kind", "")
         offset, width = argument.get(".offset"), argument.get(".size")
@@ -330,14 +336,14 @@ def _arguments(kernel: Kernel, grid: Any, block: Any, shared: int, kernarg: byte
     return segment
 
 
-def _packet(kernel: Kernel, grid: Any, block: Any, shared: int, kernarg: int) -> bytes:
+def _packet(given: KernelLaunch, kernarg: int) -> bytes:
     """hsa_kernel_dispatch_packet_t of the HSA runtime specification."""
-    dimensions = 3 if grid[2] * block[2] > 1 else 2 if grid[1] * block[1] > 1 else 1
-    items = [min(g * b, 0xFFFFFFFF) for g, b in zip(grid, block, strict=True)]
+    kernel, lds = given.kernel, given.kernel.lds + given.shared
+    items = [min(g * b, 0xFFFFFFFF) for g, b in zip(given.grid, given.block, strict=True)]
     return struct.pack(
         "<HH3HH3IIIQQQQ",
-        *(2 | 1 << 8, dimensions, *block, 0, *items, kernel.scratch, kernel.lds + shared, 0, kernarg, 0, 0),
-    )  # fmt: skip
+        *(2 | 1 << 8, _dimensions(given), *given.block, 0, *items, kernel.scratch, lds, 0, kernarg, 0, 0),
+    )
 
 
 def _user_sgprs(state: abi.Launch, kernel: Kernel, segment: _AlignedMemory, packet: _AlignedMemory) -> None:

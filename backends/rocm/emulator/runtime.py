@@ -129,21 +129,22 @@ class EmulatedRuntime:
         buffers: Sequence[Any] = (),
     ) -> None:
         """Run a kernel over `grid` blocks; `buffers` are `emulator.launch.Buffer`s. `stream` is ignored."""
-        from portable.backends.rocm.emulator.launch import launch
+        from portable.backends.rocm.emulator.launch import KernelLaunch, launch
 
         kernel = self.kernel(function, name)
         self._check_sizes(kernel, grid, block, shared, name)
         needed = _explicit_bytes(kernel)
         if len(kernarg) < needed:
             raise LaunchError(name, f"it reads {needed} bytes of arguments; {len(kernarg)} were given")
+        given = KernelLaunch(kernel, grid, block, shared, bytes(kernarg), buffers)
         modelled = getattr(self._tracing, "modelled", None)
         if modelled is not None:
             from portable.backends.rocm.emulator import timing
 
-            modelled.append(timing.model(kernel, grid, block, shared, bytes(kernarg), buffers))
+            modelled.append(timing.model(given))
             return
         traces = getattr(self._tracing, "traces", None)
-        counters = launch(kernel, grid, block, shared, bytes(kernarg), buffers, count=traces is not None)
+        counters = launch(given, count=traces is not None)
         if traces is not None and counters is not None:
             lines = counters.by_source_line()
             traces.append(Trace(name, grid, counters.rows(), lines, counters.figures(), counters.bound()))

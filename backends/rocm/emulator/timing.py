@@ -12,15 +12,16 @@ import functools
 import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from portable.backend import Modelled
 from portable.backends.rocm import pipe_model
 from portable.backends.rocm.emulator import abi, bound, counters
-from portable.backends.rocm.emulator.bound import _NO_CO_ISSUE, _formats
-from portable.backends.rocm.emulator.code_object import Kernel
+from portable.backends.rocm.emulator.bound import NO_CO_ISSUE, formats
+from portable.backends.rocm.emulator.code_object import CodeObject, Kernel
 from portable.backends.rocm.emulator.faults import EmulatorError
-from portable.backends.rocm.emulator.launch import Buffer, Recorded, linked_program, record
-from portable.backends.rocm.emulator.native_build import library
+from portable.backends.rocm.emulator.launch import KernelLaunch, Recorded, linked_program, record
+from portable.backends.rocm.emulator.native_build import Op, library
 from portable.backends.rocm.pipe_model import PipeModel
 
 SAMPLES = 4
@@ -53,64 +54,99 @@ class _Replay:
     waves: dict[str, float]
 
 
-def model(
-    kernel: Kernel,
-    grid: tuple[int, int, int],
-    block: tuple[int, int, int],
-    shared: int,
-    kernarg: bytes,
-    buffers: Sequence[Buffer],
-    samples: int = SAMPLES,
-) -> Modelled:
-    """The modelled time of a launch; arguments as `launch.launch`. Runs the sampled workgroups alone: the
-    output of the others stays as it was. Raises KernelFault, EmulatorError."""
+def model(launch: KernelLaunch, samples: int = SAMPLES) -> Modelled:
+    """The modelled time of a launch. Runs the sampled workgroups alone: the output of the others stays as it
+    was. Raises KernelFault, EmulatorError."""
+    kernel = launch.kernel
     pipes = pipe_model.models()[kernel.code.arch]
-    workgroups = grid[0] * grid[1] * grid[2]
-    threads = block[0] * block[1] * block[2]
-    unit = _Unit.of(pipes, kernel)
-    resident = max(1, min(kernel.workgroups(shared, threads), -(-workgroups // unit.count)))
-    rounds = min(_ROUNDS, -(-workgroups // (unit.count * resident)))
-    busy = min(unit.count, -(-workgroups // resident))
-    picked = _spread(workgroups, samples)
-    recorded = [
-        record(kernel, grid, block, shared, kernarg, buffers, group=group, cache_lines=pipes.timing.l1_lines)
-        for group in picked
-    ]
-    once = sum({each.address: each.nbytes for each in buffers}.values())
-    share = _bound(kernel, recorded, workgroups, once, kernel.occupancy(shared, threads))
-    taken = counters.resources_of(kernel, shared, threads)
-    ghz, fresh, modelled = pipes.peak_ghz, 1.0, None
-    for _ in range(3):  # the clock follows the load, and the memory's latency in cycles follows the clock
+    picked = _spread(launch.workgroups, samples)
+    recorded = [record(launch, group=group, cache_lines=pipes.timing.l1_lines) for group in picked]
+    grid = _Grid(launch, _Unit.of(pipes, kernel), dict(zip(picked, recorded, strict=True)))
+    load = grid.load(pipes.peak_ghz, 1.0)
+    for _ in range(2):  # the clock follows the load, and the memory's latency in cycles follows the clock
+        load = grid.load(load.ghz(pipes), load.fresh)
+    ghz = load.ghz(pipes)
+    return Modelled(
+        kernel.name,
+        launch.grid,
+        load.cycles / ghz / 1e9 + LAUNCH_SECONDS,
+        load.cycles,
+        ghz,
+        load.matrix,
+        load.vector,
+        launch.workgroups,
+        len(picked),
+        grid.resident,
+        load.waves,
+        _bound(launch, recorded),
+        counters.resources_of(kernel, launch.shared, launch.threads),
+        pipes.timing.accuracy,
+    )
+
+
+@dataclass(frozen=True)
+class _Load:
+    """Of a grid at some clock: cycles; shares of them in which the pipes are busy; of the bytes asked of L2
+    the share that comes from memory; shares of the waves' time."""
+
+    cycles: float
+    matrix: float
+    vector: float
+    fresh: float
+    waves: dict[str, float]
+
+    def ghz(self, pipes: PipeModel) -> float:
+        """The clock under this load: the power that a cycle takes grows with what its pipes do."""
+        t = pipes.timing
+        return 1 / (1 / pipes.peak_ghz + t.matrix_power * self.matrix + t.vector_power * self.vector)
+
+
+@dataclass(frozen=True)
+class _Grid:
+    """A launch on all units of a GPU; its recorded workgroups by number."""
+
+    launch: KernelLaunch
+    unit: _Unit
+    recorded: dict[int, Recorded]
+
+    @property
+    def resident(self) -> int:
+        """Workgroups that a unit holds at once."""
+        launch, count = self.launch, self.unit.count
+        held = launch.kernel.workgroups(launch.shared, launch.threads)
+        return max(1, min(held, -(-launch.workgroups // count)))
+
+    def load(self, ghz: float, fresh: float) -> _Load:
+        """The grid at a clock of `ghz`, where the share `fresh` of the loads' bytes comes from memory."""
+        unit, pipes, resident = self.unit, self.unit.pipes, self.resident
+        workgroups, operands = self.launch.workgroups, self.launch.operand_bytes
+        rounds = min(_ROUNDS, -(-workgroups // (unit.count * resident)))
+        busy = min(unit.count, -(-workgroups // resident))
         latency = pipes.timing.l2_latency + fresh * pipes.timing.memory_ns * ghz
-        replays = [unit.replay(kernel, each, resident, resident * rounds, busy, latency) for each in recorded]
-        cycles = _deal(
-            workgroups,
-            unit.count * resident,
-            pipes.timing.xcds,
-            _between(picked, [each.cycles / rounds for each in replays]),
+        replays = [
+            unit.replay(self.launch.kernel, each, resident, resident * rounds, busy, latency)
+            for each in self.recorded.values()
+        ]
+        time = _between(list(self.recorded), [each.cycles / rounds for each in replays])
+        cycles = max(
+            _deal(workgroups, unit.count * resident, pipes.timing.xcds, time),
+            operands / pipes.memory_bytes_per_s * ghz * 1e9,
         )
-        cycles = max(cycles, once / pipes.memory_bytes_per_s * ghz * 1e9)
         per_cycle = workgroups / (len(replays) * cycles * unit.count * unit.simds)
-        matrix = sum(each.matrix / each.groups for each in replays) * per_cycle
-        vector = sum(each.vector / each.groups for each in replays) * per_cycle
         asked = sum(each.bytes / each.groups for each in replays) / len(replays) * workgroups
-        fresh = min(1.0, once / asked) if asked else 0.0
-        waves = {name: sum(each.waves[name] for each in replays) / len(replays) for name in replays[0].waves}
-        ghz = _clock(pipes, matrix, vector)
-        seconds = cycles / ghz / 1e9 + LAUNCH_SECONDS
-        modelled = Modelled(
-            kernel.name, grid, seconds, cycles, ghz, matrix, vector,
-            workgroups, len(picked), resident, waves, share, taken, pipes.timing.accuracy,
-        )  # fmt: skip
-    assert modelled is not None
-    return modelled
+        return _Load(
+            cycles,
+            sum(each.matrix / each.groups for each in replays) * per_cycle,
+            sum(each.vector / each.groups for each in replays) * per_cycle,
+            min(1.0, operands / asked) if asked else 0.0,
+            {name: sum(each.waves[name] for each in replays) / len(replays) for name in replays[0].waves},
+        )
 
 
-def _bound(
-    kernel: Kernel, recorded: Sequence[Recorded], workgroups: int, operand_bytes: int, occupancy: int
-) -> float:
+def _bound(launch: KernelLaunch, recorded: Sequence[Recorded]) -> float:
     """The bound of the grid, from the counts of the recorded workgroups."""
-    scale = workgroups / len(recorded)
+    kernel = launch.kernel
+    scale = launch.workgroups / len(recorded)
     linked = linked_program(kernel.code)
     executed = [
         round(scale * sum(counts)) for counts in zip(*(each.executed for each in recorded), strict=True)
@@ -120,7 +156,13 @@ def _bound(
         for times, counts in zip(executed, zip(*(each.memory for each in recorded), strict=True), strict=True)
     ]
     launched = bound.Launched(
-        linked.program, executed, memory, kernel.wave, occupancy, operand_bytes, lambda index: None
+        linked.program,
+        executed,
+        memory,
+        kernel.wave,
+        kernel.occupancy(launch.shared, launch.threads),
+        launch.operand_bytes,
+        lambda index: None,
     )
     return bound.bound(pipe_model.models()[kernel.code.arch], launched).share
 
@@ -133,12 +175,6 @@ def _scaled(counts: Sequence[abi.MemCount], scale: float) -> abi.MemCount:
         for name in abi.LDS_COUNTS:
             setattr(made.lds[way], name, round(scale * sum(getattr(each.lds[way], name) for each in counts)))
     return made
-
-
-def _clock(pipes: PipeModel, matrix: float, vector: float) -> float:
-    """GHz under load: the power that a cycle takes grows with what its pipes do."""
-    t = pipes.timing
-    return 1 / (1 / pipes.peak_ghz + t.matrix_power * matrix + t.vector_power * vector)
 
 
 def _spread(count: int, samples: int) -> list[int]:
@@ -206,7 +242,7 @@ class _Unit:
         linked = linked_program(kernel.code)
         timing = abi.Timing(
             program=linked.insts.address,
-            cost=_costs(kernel.code, pipes.arch),
+            cost=_costs(kernel.code),
             groups=(ctypes.c_void_p * count)(*[recorded.stream] * count),
             arch=abi.ARCHES.index(pipes.arch),
             instructions=linked.program.count,
@@ -248,51 +284,65 @@ class _Unit:
 
 
 @functools.lru_cache(maxsize=128)
-def _costs(code: object, arch: str) -> bytes:
+def _costs(code: CodeObject) -> bytes:
     """abi.COST of every instruction of a program."""
-    pipes = pipe_model.models()[arch]
-    program = linked_program(code).program  # type: ignore[arg-type]
-    step = 1 if pipes.co_issue == 0 else 4  # cycles between two instructions of a wave
+    pipes = pipe_model.models()[code.arch]
+    program = linked_program(code).program
     made = bytearray()
     for index, op in enumerate(program.ops):
-        kind, transcendental, stores, cycles, issue = "free", 0, 0, 0, 1
-        if op is None or (index and program.addresses[index] == program.addresses[index - 1]):
-            made += abi.COST.pack(_KINDS[kind], 0, 0, 0, 0)
-            continue
-        cls = abi.CLASSES[op.cls]
-        if cls == "matrix":
-            kind = "matrix"
-            cycles = round(pipes.matrix(op.name, op.work, _formats(program, index, op.name))[0])
-            issue = round(32 * (1 - pipes.co_issue)) if pipes.co_issue else step
-        elif cls in ("vector", "transcendental"):
-            issue = step
-            kind = "both" if pipes.co_issue and op.name in _NO_CO_ISSUE else "vector"
-            transcendental = int(cls == "transcendental")
-            cycles = round(pipes.transcendental_cycles if transcendental else pipes.vector_cycles)
-        elif cls == "LDS":
-            kind, issue = "LDS", step
-        elif cls in ("global memory", "scratch"):
-            kind, stores, issue = "memory", int("store" in op.name), step
-            cycles = (
-                16
-                if "x4" in op.name or "b128" in op.name
-                else 8
-                if "x2" in op.name or "b64" in op.name
-                else 4
-            )
-        elif cls == "scalar memory":
-            kind, issue = "scalar load", step
-        elif cls == "barrier":
-            kind = {"s_barrier": "barrier", "s_barrier_signal": "signal"}.get(op.name, "barrier wait")
-        elif cls == "wait":
-            kind = {"s_nop": "nop", "s_delay_alu": "delay"}.get(
-                op.name, "wait" if op.name.startswith("s_wait") else "free"
-            )
-            if kind == "nop":
-                issue = step
-        elif cls in ("scalar", "branch"):
-            issue = step
-        elif op.name == "s_setprio":
-            kind = "priority"
-        made += abi.COST.pack(_KINDS[kind], transcendental, stores, cycles, issue)
+        second_half = index and program.addresses[index] == program.addresses[index - 1]  # of a dual issue
+        cost = _FREE if op is None or second_half else _cost(pipes, op, formats(program, index, op.name))
+        made += abi.COST.pack(_KINDS[cost.kind], cost.transcendental, cost.stores, cost.cycles, cost.issue)
     return bytes(made)
+
+
+class _Cost(NamedTuple):
+    """What an instruction takes: `issue` cycles until its wave's next one, `cycles` of a pipe."""
+
+    kind: str
+    cycles: int = 0
+    issue: int = 1
+    transcendental: bool = False
+    stores: bool = False
+
+
+_FREE = _Cost("free", issue=0)
+_BARRIERS = {"s_barrier": "barrier", "s_barrier_signal": "signal"}
+
+
+def _cost(pipes: PipeModel, op: Op, of: tuple[int, int]) -> _Cost:
+    """The cost of an instruction whose f8f6f4 formats are `of`."""
+    step = 4 if pipes.co_issue else 1  # cycles between two instructions of a wave
+    match abi.CLASSES[op.cls]:
+        case "matrix":
+            issue = round(32 * (1 - pipes.co_issue)) if pipes.co_issue else step
+            return _Cost("matrix", round(pipes.matrix(op.name, op.work, of)[0]), issue)
+        case "vector":
+            kind = "both" if pipes.co_issue and op.name in NO_CO_ISSUE else "vector"
+            return _Cost(kind, round(pipes.vector_cycles), step)
+        case "transcendental":
+            return _Cost("vector", round(pipes.transcendental_cycles), step, transcendental=True)
+        case "LDS":
+            return _Cost("LDS", issue=step)
+        case "global memory" | "scratch":
+            return _Cost("memory", _address_cycles(op.name), step, stores="store" in op.name)
+        case "scalar memory":
+            return _Cost("scalar load", issue=step)
+        case "barrier":
+            return _Cost(_BARRIERS.get(op.name, "barrier wait"))
+        case "wait" if op.name == "s_nop":
+            return _Cost("nop", issue=step)
+        case "wait" if op.name == "s_delay_alu":
+            return _Cost("delay")
+        case "wait" if op.name.startswith("s_wait"):
+            return _Cost("wait")
+        case "scalar" | "branch":
+            return _Cost("free", issue=step)
+    return _Cost("priority" if op.name == "s_setprio" else "free")
+
+
+def _address_cycles(name: str) -> int:
+    """Cycles of the address unit: 16 bytes of a lane take four times those of 4."""
+    if "x4" in name or "b128" in name:
+        return 16
+    return 8 if "x2" in name or "b64" in name else 4

@@ -369,7 +369,7 @@ def run_kernel(
 ) -> Any:
     """Launch a kernel whose arguments are the addresses of `blocks` and then the bytes `extra`. Returns its
     counters if `count`."""
-    from portable.backends.rocm.emulator.launch import Buffer, launch
+    from portable.backends.rocm.emulator.launch import Buffer, KernelLaunch, launch
 
     addresses = [ctypes.addressof(block) for block in blocks]
     kernarg = b"".join(address.to_bytes(8, "little") for address in addresses) + extra
@@ -378,16 +378,9 @@ def run_kernel(
         Buffer(f"block{i}", address, len(bytes(block)), i not in read_only)
         for i, (address, block) in enumerate(zip(addresses, blocks, strict=True))
     ]
-    return launch(
-        suite.kernel_code(arch, name).kernels[name],
-        (groups, 1, 1),
-        (threads, 1, 1),
-        0,
-        kernarg,
-        buffers,
-        threads=1,
-        count=count,
-    )
+    kernel = suite.kernel_code(arch, name).kernels[name]
+    given = KernelLaunch(kernel, (groups, 1, 1), (threads, 1, 1), 0, kernarg, buffers)
+    return launch(given, threads=1, count=count)
 
 
 @functools.cache

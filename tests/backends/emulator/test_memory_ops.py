@@ -73,14 +73,12 @@ for kind, (size, signed) in LOADS.items():
     case(f"global_load_{kind}_off", ARCHS,
         lambda arch, k=kind, z=size: (
             MARKED + ADDRESS + wide(arch) + f"global_load_{k} {target(z)}, v[4:5], off offset:5\n"
-        ), max(size // 4, 1),
-        lambda data, lane, z=size, g=signed: loaded(data, START + STEP * lane + 5, z, g),
+        ), max(size // 4, 1), lambda d, lane, z=size, g=signed: loaded(d, START + STEP * lane + 5, z, g),
         (f"global_load_{kind}",))
     case(f"flat_load_{kind}", ARCHS,
         lambda arch, k=kind, z=size: (
             MARKED + ADDRESS + wide(arch) + f"flat_load_{k} {target(z)}, v[4:5] offset:9\n"
-        ), max(size // 4, 1),
-        lambda data, lane, z=size, g=signed: loaded(data, START + STEP * lane + 9, z, g),
+        ), max(size // 4, 1), lambda d, lane, z=size, g=signed: loaded(d, START + STEP * lane + 9, z, g),
         (f"flat_load_{kind}",))
 for kind, (size, signed, high) in D16.items():
     case(f"global_load_{kind}", ARCHS, MARKED + ADDRESS + f"global_load_{kind} v40, v3, s[4:5]\n", 1,
@@ -370,8 +368,7 @@ for kind, size in {"b8": 1, "b16": 2, "b32": 4, "b64": 8, "b96": 12, "b128": 16,
         return [word(out, i) for i in range(16, 32, 4)]
 
     case(f"ds_write_{kind}", ARCHS,
-        VALUES
-        + FILL
+        VALUES + FILL
         + f"ds_write_{kind} v12, {target(size)} offset:16\nWAITds_read_b128 v[44:47], v12 offset:16\n", 4,
         wrote, (f"ds_write_{kind}",), lds=4096, result=44)
 
@@ -474,10 +471,7 @@ for arch in ARCHS:
         lambda data, lane: [0 if lane & 1 else word(data, 4 * lane)], ())
     name = global_name("add", 32, arch)
     case("buffer_atomic_add", (arch,),
-        MARKED
-        + SLOTS
-        + operands(32)
-        + resource(arch).replace(f"0x{RECORDS:x}", "0x1000")
+        MARKED + SLOTS + operands(32) + resource(arch).replace(f"0x{RECORDS:x}", "0x1000")
         + f"v_mov_b32 v40, v8\nbuffer_atomic_{name} v40, v3, s[12:15], 0 offen {returning(arch)}\nWAIT", 1,
         atomic_rule(integers(32)["add"], 32, True), (f"buffer_atomic_{name}",))
 
@@ -532,8 +526,7 @@ for arch in ARCHS:
     names = ("s_barrier_signal", "s_barrier_wait") if arch == "gfx1201" else ("s_barrier",)
     size = 4 * wave(arch)
     case("barrier", (arch,),
-        "global_load_dword v8, v1, s[4:5]\nWAITds_write_b32 v1, v8\nWAIT"
-        + BARRIER.get(arch, "s_barrier\n")
+        "global_load_dword v8, v1, s[4:5]\nWAITds_write_b32 v1, v8\nWAIT" + BARRIER.get(arch, "s_barrier\n")
         + f"v_add_u32 v3, 0x{size:x}, v1\nv_and_b32 v3, 0x{4 * size - 1:x}, v3\nds_read_b32 v40, v3\n", 1,
         lambda data, lane, z=size: [word(data, (4 * lane + z) & (4 * z - 1))], names, lds=4096, waves=4)
 HINTS = {

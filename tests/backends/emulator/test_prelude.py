@@ -21,7 +21,7 @@ KERNEL(64) void product(unsigned short* out, const float* a, const float* b) {
 def test_a_rounded_product_keeps_the_sign_of_zero(arch, tmp_path):
     """clang makes fma_mixlo(a, b, +0) of it unless the product is hidden, and -0 + 0 is +0."""
     from portable.backends.rocm.emulator.code_object import CodeObject
-    from portable.backends.rocm.emulator.launch import Buffer, launch
+    from portable.backends.rocm.emulator.launch import Buffer, KernelLaunch, launch
 
     source = tmp_path / "product.hip"
     source.write_text(SOURCE)
@@ -34,6 +34,7 @@ def test_a_rounded_product_keeps_the_sign_of_zero(arch, tmp_path):
     arrays = (out, a, b)
     buffers = [Buffer(f"arg{i}", x.ctypes.data, x.nbytes, i == 0) for i, x in enumerate(arrays)]
     kernel = CodeObject(image).kernels["product"]
-    launch(kernel, (1, 1, 1), (64, 1, 1), 0, struct.pack("<3Q", *(x.ctypes.data for x in arrays)), buffers)
+    kernarg = struct.pack("<3Q", *(x.ctypes.data for x in arrays))
+    launch(KernelLaunch(kernel, (1, 1, 1), (64, 1, 1), 0, kernarg, buffers))
     expected = (a * b).astype(np.float16).view(np.uint16)
     assert out.tolist() == expected.tolist()

@@ -6,6 +6,7 @@ import ctypes
 import importlib.util
 import json
 import os
+import sys
 from pathlib import Path
 from unittest import mock
 
@@ -19,7 +20,7 @@ from portable.backends.rocm import modelled as table
 from portable.backends.rocm import pipe_model
 from portable.backends.rocm.emulator import timing
 from portable.backends.rocm.emulator.code_object import CodeObject
-from portable.backends.rocm.emulator.launch import Buffer
+from portable.backends.rocm.emulator.launch import Buffer, KernelLaunch
 from portable.commands import cli
 from portable.runtime import detect
 from portable.spec import registry
@@ -36,7 +37,8 @@ def modelled(arch: str, body: str, *, waves: int = 1, groups: int = 1, lds: int 
     block = memory(max(64, blocks))
     kernarg = ctypes.addressof(block).to_bytes(8, "little").ljust(64, b"\0")
     buffers = [Buffer("block", ctypes.addressof(block), len(bytes(block)))]
-    return timing.model(code.kernels["k"], (groups, 1, 1), (waves * wave(arch), 1, 1), 0, kernarg, buffers)
+    block_size = (waves * wave(arch), 1, 1)
+    return timing.model(KernelLaunch(code.kernels["k"], (groups, 1, 1), block_size, 0, kernarg, buffers))
 
 
 def cycles(arch: str, body: str, **options: int) -> float:
@@ -167,9 +169,10 @@ def published():
     spec = importlib.util.spec_from_file_location("timing_model", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    with mock.patch.dict("sys.modules", timing_model=module):
-        spec.loader.exec_module(module)
-        yield module
+    sys.modules["timing_model"] = module  # where its dataclasses look for it
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules["timing_model"]
 
 
 def test_the_clock_is_fitted_to_the_published_times_and_says_how_far_they_are(published):

@@ -77,9 +77,9 @@ def of_descriptor(desc, out_ptr):
 
 @pytest.fixture
 def recorded(monkeypatch):
-    """What reaches the emulator instead of being run: (kernel, grid, block, shared, kernarg, buffers)."""
+    """The launches that reach the emulator, instead of being run."""
     calls = []
-    monkeypatch.setattr(launching, "launch", lambda *args, count=False: calls.append(args))
+    monkeypatch.setattr(launching, "launch", lambda given, count=False: calls.append(given))
     return calls
 
 
@@ -146,21 +146,21 @@ def test_buffers_are_the_tensors(recorded):
     x, y, out = torch.randn(4, 50)[1:, 3:40], torch.randn(8), torch.empty(0)
     with emulated():
         add[(3, 2)](x, y, out, 17, BLOCK=128)
-    ((kernel, grid, block, _, kernarg, buffers),) = recorded
-    assert (kernel.name, grid, block) == ("add", (3, 2, 1), (4 * 64, 1, 1))
-    assert [(b.name, b.address, b.nbytes) for b in buffers] == [
+    (call,) = recorded
+    assert (call.kernel.name, call.grid, call.block) == ("add", (3, 2, 1), (4 * 64, 1, 1))
+    assert [(b.name, b.address, b.nbytes) for b in call.buffers] == [
         ("x_ptr", x.data_ptr(), (2 * 50 + 37) * 4),
         ("y_ptr", y.data_ptr(), 32),
     ]
     values = (x.data_ptr(), y.data_ptr(), out.data_ptr(), 17, 0, 0)
-    assert kernarg == struct.pack("<QQQi4xQQ", *values)
-    assert len(kernarg) == kernel.kernarg_size
+    assert call.kernarg == struct.pack("<QQQi4xQQ", *values)
+    assert len(call.kernarg) == call.kernel.kernarg_size
 
 
 def test_arguments_lie_where_the_code_object_wants_them(recorded):
     with emulated():
         scalars[(1,)](torch.empty(5), -3, 2**40, 2.5, 7, True)
-    kernel, kernarg = recorded[0][0], recorded[0][4]
+    kernel, kernarg = recorded[0].kernel, recorded[0].kernarg
     offsets = [each[".offset"] for each in kernel.arguments][1:6]
     forms = zip(("<i", "<q", "<f", "<i", "<?"), offsets, strict=True)
     values = [struct.unpack_from(form, kernarg, at)[0] for form, at in forms]
@@ -202,8 +202,8 @@ def test_each_architecture_has_its_own_machine_code(recorded):
         with emulated(arch) as driver:
             assert driver.get_current_target() == triton.runtime.driver.active.get_current_target()
             add[(1,)](x, x, x, 4, BLOCK=16)
-    assert [call[0].code.arch for call in recorded] == ["gfx942", "gfx1100", "gfx942"]
-    assert [call[2][0] for call in recorded] == [256, 128, 256]
+    assert [call.kernel.code.arch for call in recorded] == ["gfx942", "gfx1100", "gfx942"]
+    assert [call.block[0] for call in recorded] == [256, 128, 256]
 
 
 # The driver itself ---------------------------------------------------------------------------------
@@ -298,5 +298,5 @@ def test_a_reinterpreted_tensor_is_its_own_memory(recorded):
     x = torch.zeros(16, dtype=torch.int32)
     with emulated():
         careless[(1,)](triton.reinterpret(x, tl.float32), torch.ones(16), BLOCK=16)
-    first = recorded[0][5][0]
+    first = recorded[0].buffers[0]
     assert (first.address, first.nbytes) == (x.data_ptr(), 64)

@@ -71,7 +71,7 @@ def launched(image: bytes, case: dict[str, Any], arena: Arena) -> str:
     """How the case ended; an exception that is not the project's own escapes."""
     from portable.backends.rocm.emulator.code_object import CodeObject
     from portable.backends.rocm.emulator.faults import KernelFault
-    from portable.backends.rocm.emulator.launch import Buffer, launch
+    from portable.backends.rocm.emulator.launch import Buffer, KernelLaunch, launch
     from portable.errors import PortableError
 
     arena.fill(case["seed"])
@@ -86,7 +86,7 @@ def launched(image: bytes, case: dict[str, Any], arena: Arena) -> str:
             if which is not None:
                 kernarg[8 * k : 8 * k + 8] = struct.pack("<Q", arena.addresses[which])
         grid, block = tuple(case["grid"]), tuple(case["block"])
-        launch(kernel, grid, block, case["shared"], bytes(kernarg), buffers, budget=BUDGET)
+        launch(KernelLaunch(kernel, grid, block, case["shared"], bytes(kernarg), buffers), budget=BUDGET)
     except KernelFault as fault:
         return f"fault: {fault.kind}: {str(fault).splitlines()[0]}"
     except PortableError as error:

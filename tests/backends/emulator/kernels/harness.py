@@ -136,7 +136,7 @@ class Launcher:
 
     def start(self, kernel: Any, grid: Any, block: Any, *args: Any, shared: int = 0, **options: Any) -> Any:
         from portable.backends.rocm.emulator.faults import KernelFault
-        from portable.backends.rocm.emulator.launch import Buffer, launch
+        from portable.backends.rocm.emulator.launch import Buffer, KernelLaunch, launch
 
         grid, block = triple(grid), triple(block)
         values, buffers, outputs = [], [], []
@@ -159,7 +159,7 @@ class Launcher:
                 outputs.append(memory.array)
         kernarg = pack(kernel, values, grid, block, shared)
         try:
-            launch(kernel, grid, block, shared, kernarg, buffers, **options)
+            launch(KernelLaunch(kernel, grid, block, shared, kernarg, buffers), **options)
         except KernelFault as fault:
             if add_note := getattr(fault, "add_note", None):  # Python 3.11
                 add_note(f"PORTABLE_EMULATOR_SEED={SEED}")

@@ -355,7 +355,7 @@ def test_the_tables_as_the_kernel_makes_them(arch):
     """Emulated: varlen_tiles.cu uses what every vendor's prelude.h has."""
     from portable.backends.rocm import compile as rocm
     from portable.backends.rocm.emulator.code_object import CodeObject
-    from portable.backends.rocm.emulator.launch import Buffer
+    from portable.backends.rocm.emulator.launch import Buffer, KernelLaunch
     from portable.backends.rocm.emulator.launch import launch as run
 
     kernel = CodeObject(rocm.compile(SOURCE, (), arch)).kernels["attention_varlen_tiles"]
@@ -375,7 +375,7 @@ def test_the_tables_as_the_kernel_makes_them(arch):
                 for name, each in launch.args
             )  # fmt: skip
             buffers = [Buffer(name, x.ctypes.data, x.nbytes, name in shapes) for name, x in arrays.items()]
-            run(kernel, (1, 1, 1), (256, 1, 1), 0, kernarg, buffers)
+            run(KernelLaunch(kernel, (1, 1, 1), (256, 1, 1), 0, kernarg, buffers))
             assert np.array_equal(arrays["bounds"], sequences)
             assert arrays["tile_counts"].tolist() == [len(tiles), 0]
             assert [tuple(each) for each in arrays["tile_list"][: len(tiles)].tolist()] == tiles

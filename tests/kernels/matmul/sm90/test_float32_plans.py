@@ -359,7 +359,7 @@ def test_transposed_operands(a_shape, b_shape):
     """Emulated: transpose.cu uses what every vendor's prelude.h has. Both operands lie along k."""
     from portable.backends.rocm import compile as rocm
     from portable.backends.rocm.emulator.code_object import CodeObject
-    from portable.backends.rocm.emulator.launch import Buffer
+    from portable.backends.rocm.emulator.launch import Buffer, KernelLaunch
     from portable.backends.rocm.emulator.launch import launch as run
 
     generator = np.random.default_rng(7)
@@ -380,7 +380,7 @@ def test_transposed_operands(a_shape, b_shape):
             for _, arg in launch.args
         )  # fmt: skip
         buffers = [Buffer(name, x.ctypes.data, x.nbytes, "transposed" in name) for name, x in arrays.items()]
-        run(kernel, launch.grid, (launch.kernel.threads, 1, 1), 0, kernarg, buffers)
+        run(KernelLaunch(kernel, launch.grid, (launch.kernel.threads, 1, 1), 0, kernarg, buffers))
     matrices = {"a": (found.problem.a, arrays["a"]), "b": (found.problem.b, arrays["b"].swapaxes(-2, -1))}
     for name, (operand, expected) in matrices.items():
         assert operand.tensor == f"{name}_transposed"
