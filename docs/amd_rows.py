@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
+import page
 import torch
 
 from portable.backend import Trace
@@ -39,7 +39,7 @@ LENGTHS = {4096: 256, 65536: 16, 5003: 208}
 """Row length -> rows: a MiB of elements, so that a block's prologue weighs what it does in a large call."""
 QUICK = {4096: 32, 65536: 8, 5003: 32}
 MOST_LINES, MOST_VECTOR, MOST_READ = 1.05, 1.0, 1.05
-BEGIN, END = "<!-- rows -->", "<!-- end of rows -->"
+MARKS = ("<!-- rows -->", "<!-- end of rows -->")
 
 
 @dataclass(frozen=True)
@@ -157,9 +157,7 @@ def main() -> int:
     parser.add_argument("--write", action="store_true", help=f"write the table of {PAGE.name} from --json")
     args = parser.parse_args()
     if args.write:
-        found = [Row(**json.loads(line)) for line in args.json.read_text().splitlines()]
-        text = PAGE.read_text()
-        PAGE.write_text(f"{text[: text.index(BEGIN)]}{BEGIN}\n\n{table(found)}\n{text[text.index(END) :]}")
+        page.write_between(PAGE, MARKS, table(page.read(args.json, Row)))
         return 0
     torch.set_num_threads(1)
     calls = itertools.product(
@@ -174,9 +172,7 @@ def main() -> int:
         rows = (QUICK if args.quick else LENGTHS)[length]
         row = figures(registry.spec(op), implementation, gpu, dtype, length, rows)
         print(gpu, op, implementation, dtype, length, row.cell(), *row.misses(), flush=True)
-        if args.json is not None:
-            with args.json.open("a") as file:
-                file.write(json.dumps(asdict(row)) + "\n")
+        page.append(args.json, row)
     return 0
 
 

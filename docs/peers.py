@@ -9,17 +9,17 @@ from __future__ import annotations
 import argparse
 import ast
 import importlib.util
-import json
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import hipkittens
+import page
 import torch
 
 import portable
@@ -33,7 +33,7 @@ from portable.runtime import detect
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "peers.md"
-BEGIN, END = "<!-- table -->", "<!-- end of table -->"
+MARKS = ("<!-- table -->", "<!-- end of table -->")
 GPUS = ("gfx942", "gfx950")
 MATMUL = (4096, 4096, 512)
 SMALL = (512, 512, 1024)
@@ -393,18 +393,13 @@ def main() -> int:
     parser.add_argument("--write", action="store_true", help=f"write the table of {PAGE.name} from --json")
     args = parser.parse_args()
     if args.write:
-        found = [Row(**json.loads(line)) for line in args.json.read_text().splitlines()]
-        text = PAGE.read_text()
-        before, after = text[: text.index(BEGIN)], text[text.index(END) :]
-        PAGE.write_text(f"{before}{BEGIN}\n{table(found)}\n{after}")
+        page.write_between(PAGE, MARKS, table(page.read(args.json, Row)))
         return 0
     torch.manual_seed(0)
     for gpu in args.gpus.split(","):
         for each in rows(args, gpu):
             print(each, flush=True)
-            if args.json is not None:
-                with args.json.open("a") as file:
-                    file.write(json.dumps(asdict(each)) + "\n")
+            page.append(args.json, each)
     return 0
 
 
