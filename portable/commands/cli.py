@@ -76,7 +76,7 @@ def _parser() -> argparse.ArgumentParser:
         "warm", warm, "Compile the kernels of ops for this machine's device ahead of their first call."
     )
     warmed.add_argument("ops", nargs="*", help="ops (default: all)")
-    tune_arguments(command("tune", tune, "Find the fastest configs for shapes on this machine's device."))
+    tune_arguments(command("tune", tune, "Find the fastest configs for shapes, measured or modelled."))
     documented = command("docs", docs, "Print an op's page, deduced from its spec.")
     documented.add_argument("op")
     new_op.add_arguments(command("new-op", new_op.new_op, "Write the folder of a new op, to be filled in."))
@@ -107,7 +107,7 @@ def info(args: argparse.Namespace) -> int:
     rows.append(("kernel cache", str(disk_cache.directory())))
     for backend in chosen.backends.values():
         for file in lookup.files(backend):
-            count = f"{len(lookup.entries(file))} entries" if file.exists() else "not there"
+            count = _entry_count(lookup.entries(file)) if file.exists() else "not there"
             rows.append(("tuned configs", f"{file}: {count}"))
     rows.append(("ops", ", ".join(portable.ops())))
     internal = sorted(set(registry.op_folders()) - set(portable.ops()))
@@ -118,6 +118,11 @@ def info(args: argparse.Namespace) -> int:
         print(f"portable: {chosen.error}", file=sys.stderr)
         return 1
     return 0
+
+
+def _entry_count(entries: Sequence[Any]) -> str:
+    modelled = sum(1 for each in entries if each.modelled)
+    return f"{len(entries)} entries" + f", {modelled} of them modelled, not measured" * (modelled > 0)
 
 
 def explain(args: argparse.Namespace) -> int:
@@ -331,6 +336,10 @@ def tune_arguments(parser: argparse.ArgumentParser) -> None:
 def tune(args: argparse.Namespace) -> int:
     from portable.tune import command
 
+    if args.by == "model":
+        from portable.commands import trace as tracing
+
+        tracing.choose(args.arch)
     return command.run(args)
 
 

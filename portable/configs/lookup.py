@@ -1,11 +1,12 @@
 """Configs found for a device: the files that hold them, their format, and the choice between them.
 
-Entries are of two kinds. A hand-written one names the source of its config; a measured one, written by
-`portable tune`, holds its times and the shape class that it was measured for. The user's own file comes
-before the vendor's `tuned.yaml`; within a file measured entries come before hand-written ones, which are
-tried in order. The first whose op, implementation, architecture and `when` formula match gives its
-values over the spec's default. An internal op that takes what its op takes uses its op's entries. A device
-without entries takes those of the device nearest to it by features.
+Entries are of three kinds. A hand-written one names the source of its config; a measured and a modelled
+one, written by `portable tune`, hold their times and the shape class that they were found for. The user's
+own file comes before the vendor's `tuned.yaml`; within a file measured entries come first, then modelled
+ones, then hand-written ones, which are tried in order. The first whose op, implementation, architecture and
+`when` formula match gives its values over the spec's default; but a modelled one gives way to a measured one
+of either file, and holds for its own architecture alone. An internal op that takes what its op takes uses
+its op's entries. A device without entries takes those of the device nearest to it by features.
 """
 
 from __future__ import annotations
@@ -33,35 +34,52 @@ if TYPE_CHECKING:
     from portable.spec.model import Implementation, Spec
 
 SCHEMA_VERSIONS = (1, 2)
-"""The second has measured entries."""
+"""The second has measured and modelled entries."""
 
 _REQUIRED = {"op", "implementation", "arch", "config", "source", "date"}
-_KEYS = {*_REQUIRED, "when", "class", "measured"}
-_MEASURED = {"call", "us", "before_us", "default_us", "gain", "bits", "trials", "device", "multiprocessors",
-             "versions"}  # fmt: skip
+_KEYS = {*_REQUIRED, "when", "class", "measured", "modelled"}
+_TIMES = {"call", "us", "before_us", "default_us", "gain", "trials", "device", "versions"}
+_PARTS = {"measured": {*_TIMES, "bits", "multiprocessors"}, "modelled": {*_TIMES, "accuracy"}}
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 
 @dataclass(frozen=True)
-class Measured:
+class Times:
     """How a config was found. `call` are the facts of the call that was timed, times are microseconds:
     of this config, of the one that the call took before, and of the spec's default (None where it cannot
-    run the call). `bits` says whether the outputs equal the default's, bit for bit."""
+    run the call)."""
 
     call: Mapping[str, Any]
     us: float
     before_us: float
     default_us: float | None
+
+    @property
+    def gain(self) -> float:
+        """How much faster than before, to three digits."""
+        return round(self.before_us / self.us, 3)
+
+
+@dataclass(frozen=True)
+class Measured(Times):
+    """Times measured on a device. `bits` says whether the outputs equal the default's, bit for bit."""
+
     bits: str
     trials: int
     device: str
     multiprocessors: int
     versions: Mapping[str, str]
 
-    @property
-    def gain(self) -> float:
-        """How much faster than before, to three digits."""
-        return gain(self.before_us, self.us)
+
+@dataclass(frozen=True)
+class Modelled(Times):
+    """Times by an emulated device's timing model, which says in `accuracy` how far it is off; no output was
+    checked."""
+
+    accuracy: str
+    trials: int
+    device: str
+    versions: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -77,12 +95,25 @@ class Entry:
     date: str
     line: int
     shape_class: str = ""
-    measured: Measured | None = None
+    times: Measured | Modelled | None = None
+    """None of a hand-written entry."""
 
     @property
-    def key(self) -> tuple[str, str, str, str]:
-        """What a file holds at most one measured entry for."""
-        return self.op, self.implementation, self.arch, self.shape_class
+    def measured(self) -> Measured | None:
+        return self.times if isinstance(self.times, Measured) else None
+
+    @property
+    def modelled(self) -> Modelled | None:
+        return self.times if isinstance(self.times, Modelled) else None
+
+    @property
+    def kind(self) -> str:
+        return "measured" if self.measured else "modelled" if self.modelled else "hand-written"
+
+    @property
+    def key(self) -> tuple[str, str, str, str, str]:
+        """What a file holds at most one measured, and at most one modelled entry for."""
+        return self.op, self.implementation, self.arch, self.shape_class, self.kind
 
 
 @dataclass(frozen=True)
@@ -105,7 +136,7 @@ class Entries(tuple[Entry, ...]):
         name = (id(spec), implementation.name)
         if name not in self._held:
             found: dict[str, list[Entry]] = {}
-            for entry in sorted(self, key=lambda each: each.measured is None):
+            for entry in sorted(self, key=lambda each: _ORDER.index(each.kind)):
                 if (entry.op, entry.implementation) == (spec.op, implementation.name):
                     check(self.file, entry, spec, implementation)
                     found.setdefault(entry.arch, []).append(entry)
@@ -113,8 +144,7 @@ class Entries(tuple[Entry, ...]):
         return self._held[name][1]
 
 
-def gain(before_us: float, us: float) -> float:
-    return round(before_us / us, 3)
+_ORDER = ("measured", "modelled", "hand-written")
 
 
 # Files ------------------------------------------------------------------------------------------------
@@ -165,15 +195,15 @@ def parse(file: Path, text: str | None) -> Entries:
     if "entries" not in data or not isinstance(listed_there, strict_yaml.List):
         raise TunedFileError(file, data.line_of("entries"), "expected a list `entries`")
     found: list[Entry] = []
-    lines: dict[tuple[str, str, str, str], int] = {}
+    lines: dict[tuple[str, str, str, str, str], int] = {}
     for index, raw in enumerate(listed_there):
         line = listed_there.line_of(index)
         for entry in _of_each_op(file, line, raw):
-            if entry.measured is not None:
+            if entry.times is not None:
                 if data["schema_version"] < 2:
-                    raise TunedFileError(file, line, "measured entries need `schema_version: 2`")
+                    raise TunedFileError(file, line, f"{entry.kind} entries need `schema_version: 2`")
                 if entry.key in lines:
-                    words = f"the class is measured already on line {lines[entry.key]}"
+                    words = f"the class is {entry.kind} already on line {lines[entry.key]}"
                     raise TunedFileError(file, line, words)
                 lines[entry.key] = line
             found.append(entry)
@@ -191,8 +221,9 @@ def _of_each_op(file: Path, line: int, raw: Any) -> list[Entry]:
     ops = raw.get("op") if isinstance(raw, strict_yaml.Map) else None
     if not isinstance(ops, list):
         return [_entry(file, line, raw)]
-    if "measured" in raw:
-        raise TunedFileError(file, raw.line_of("op"), "a measured entry is of one op")
+    for kind in _PARTS:
+        if kind in raw:
+            raise TunedFileError(file, raw.line_of("op"), f"a {kind} entry is of one op")
     return [replace(_entry(file, line, raw), op=str(op)) for op in ops]
 
 
@@ -207,13 +238,14 @@ def _entry(file: Path, line: int, raw: Any) -> Entry:
         raise TunedFileError(file, line, f"the entry lacks {listed(sorted(lacking))}")
     if not isinstance(raw["config"], dict):
         raise TunedFileError(file, raw.line_of("config"), "config is a mapping of tunables")
-    measured = None
-    if ("measured" in raw) is not ("class" in raw):
-        raise TunedFileError(file, line, "`class` and `measured` are given together or not at all")
-    if "measured" in raw:
+    times, kinds = None, [kind for kind in _PARTS if kind in raw]
+    if len(kinds) != ("class" in raw):
+        words = "`class` and one of `measured`, `modelled` are given together or not at all"
+        raise TunedFileError(file, line, words)
+    for kind in kinds:
         if not _DATE.fullmatch(str(raw["date"])):
             raise TunedFileError(file, raw.line_of("date"), f"date: {raw['date']!r} is not like 2026-11-21")
-        measured = _measured(file, raw.line_of("measured"), raw["measured"])
+        times = _times(file, raw.line_of(kind), kind, raw[kind])
     return Entry(
         str(raw["op"]),
         str(raw["implementation"]),
@@ -224,22 +256,22 @@ def _entry(file: Path, line: int, raw: Any) -> Entry:
         str(raw["date"]),
         line,
         str(raw.get("class", "")),
-        measured,
+        times,
     )
 
 
-def _measured(file: Path, line: int, raw: Any) -> Measured:
-    """The `measured` part of an entry; what can be computed from the rest of it must agree."""
+def _times(file: Path, line: int, kind: str, raw: Any) -> Measured | Modelled:
+    """The `measured` or `modelled` part of an entry; what can be computed from the rest of it must agree."""
 
     def wrong(text: str) -> TunedFileError:
-        return TunedFileError(file, line, f"measured: {text}")
+        return TunedFileError(file, line, f"{kind}: {text}")
 
     if not isinstance(raw, strict_yaml.Map):
         raise wrong("expected a mapping")
     for key in raw:
-        if key not in _MEASURED:
-            raise wrong(f"unknown key {key!r}.{nearest(key, _MEASURED)}")
-    lacking = _MEASURED - set(raw)
+        if key not in _PARTS[kind]:
+            raise wrong(f"unknown key {key!r}.{nearest(key, _PARTS[kind])}")
+    lacking = _PARTS[kind] - set(raw)
     if lacking:
         raise wrong(f"lacks {listed(sorted(lacking))}")
     for key in ("us", "before_us", "default_us", "gain"):
@@ -248,24 +280,22 @@ def _measured(file: Path, line: int, raw: Any) -> Measured:
         if not positive and not (key == "default_us" and value is None):
             raise wrong(f"{key}: {value!r} is not a positive number")
     for key in ("trials", "multiprocessors"):
-        if not isinstance(raw[key], int) or isinstance(raw[key], bool) or raw[key] < 1:
+        if key in raw and (not isinstance(raw[key], int) or isinstance(raw[key], bool) or raw[key] < 1):
             raise wrong(f"{key}: {raw[key]!r} is not a number from 1 on")
-    if raw["bits"] not in ("same", "differ", "unknown"):
+    if kind == "measured" and raw["bits"] not in ("same", "differ", "unknown"):
         raise wrong(f"bits: {raw['bits']!r} is not one of same, differ, unknown")
     for key in ("call", "versions"):
         if not isinstance(raw[key], dict) or not raw[key]:
             raise wrong(f"{key}: expected a mapping")
-    found = Measured(
-        MappingProxyType(dict(raw["call"])),
-        float(raw["us"]),
-        float(raw["before_us"]),
-        None if raw["default_us"] is None else float(raw["default_us"]),
-        raw["bits"],
-        raw["trials"],
-        str(raw["device"]),
-        raw["multiprocessors"],
-        MappingProxyType({name: str(text) for name, text in raw["versions"].items()}),
-    )
+    call, versions = (MappingProxyType(dict(raw[key])) for key in ("call", "versions"))
+    default = None if raw["default_us"] is None else float(raw["default_us"])
+    times = call, float(raw["us"]), float(raw["before_us"]), default
+    versions = MappingProxyType({name: str(text) for name, text in versions.items()})
+    trials, device = raw["trials"], str(raw["device"])
+    if kind == "measured":
+        found = Measured(*times, raw["bits"], trials, device, raw["multiprocessors"], versions)
+    else:
+        found = Modelled(*times, str(raw["accuracy"]), trials, device, versions)
     if found.gain != raw["gain"]:
         raise wrong(f"gain: {raw['gain']!r} is not before_us / us, which is {found.gain}")
     return found
@@ -281,7 +311,7 @@ def _formula(text: str, names: tuple[str, ...]) -> Formula:
 
 def check(file: Path, entry: Entry, spec: Spec, implementation: Implementation) -> None:
     """The entry's config uses the implementation's tunables, its formula the spec's names, and a measured
-    one's class and formula are those of the call that was timed."""
+    or modelled one's class and formula are those of the call that was timed."""
     for name, value in entry.config.items():
         legal = implementation.tunables.get(name)
         if legal is None:
@@ -291,7 +321,7 @@ def check(file: Path, entry: Entry, spec: Spec, implementation: Implementation) 
             )
         if value not in legal or isinstance(value, bool) is not isinstance(legal[legal.index(value)], bool):
             raise TunedFileError(file, entry.line, f"{name}: {value!r} is not one of {listed(legal)}")
-    if entry.measured is not None:
+    if entry.times is not None:
         _check_class(file, entry, spec, implementation)
     if entry.when:
         try:
@@ -301,24 +331,26 @@ def check(file: Path, entry: Entry, spec: Spec, implementation: Implementation) 
 
 
 def _check_class(file: Path, entry: Entry, spec: Spec, implementation: Implementation) -> None:
-    assert entry.measured is not None
-    call, wanted = entry.measured.call, shape_class.class_names(spec, implementation)
+    assert entry.times is not None
+    call, wanted = entry.times.call, shape_class.class_names(spec, implementation)
     if tuple(call) != wanted:
         raise TunedFileError(
-            file, entry.line, f"measured: call names {listed(call)}; the class is decided by {listed(wanted)}"
+            file,
+            entry.line,
+            f"{entry.kind}: call names {listed(call)}; the class is decided by {listed(wanted)}",
         )
     for name, value in call.items():
         if name in spec.params and not spec.params[name].accepts(value):
-            raise TunedFileError(file, entry.line, f"measured: {name}: {value!r} is no value of it")
+            raise TunedFileError(file, entry.line, f"{entry.kind}: {name}: {value!r} is no value of it")
         if (name in spec.axes or name == "B") and (not isinstance(value, int) or isinstance(value, bool)):
-            raise TunedFileError(file, entry.line, f"measured: {name}: {value!r} is no size")
+            raise TunedFileError(file, entry.line, f"{entry.kind}: {name}: {value!r} is no size")
     for what, found, computed in (
         ("class", entry.shape_class, shape_class.class_name(spec, call)),
         ("when", entry.when, shape_class.formula(spec, call)),
     ):
         if found != computed:
             raise TunedFileError(
-                file, entry.line, f"{what}: {found!r} is not that of the measured call, {computed!r}"
+                file, entry.line, f"{what}: {found!r} is not that of the {entry.kind} call, {computed!r}"
             )
 
 
@@ -350,10 +382,10 @@ def resolve(
     device: Device,
     facts: Mapping[str, Any],
     *,
-    measured: bool = True,
+    tuned: bool = True,
 ) -> Config:
     """The config for one call; `facts` are the values of `names(spec)`. The default where no entry matches.
-    With `measured=False`, as if nothing had been measured."""
+    With `tuned=False`, as if nothing had been measured or modelled."""
     default = dict(implementation.default)
     if not implementation.tunables:
         return Config(default, "no tunables")
@@ -364,13 +396,21 @@ def resolve(
     if not any(found) and (main := _main_of(spec, implementation)) is not None:
         found = [entries(file).of(*main) for file in files(backend)]
     for arch in _arches(found, backend, device):
-        for by_arch in found:
-            for entry in by_arch.get(arch, ()):
-                if entry.measured is not None and not measured:
-                    continue
-                if not entry.when or _formula(entry.when, names(spec)).evaluate(**facts):
-                    return Config({**default, **entry.config}, _words(entry, device))
+        there = [entry for by_arch in found for entry in by_arch.get(arch, ()) if tuned or not entry.times]
+        matching = (entry for entry in there if _matches(entry, spec, facts, device))
+        first = next(matching, None)
+        if first is not None and first.modelled:
+            first = next((entry for entry in matching if entry.measured), first)
+        if first is not None:
+            return Config({**default, **first.config}, _words(first, device))
     return Config(default, "default")
+
+
+def _matches(entry: Entry, spec: Spec, facts: Mapping[str, Any], device: Device) -> bool:
+    """Whether the entry may serve the call; what a model says of one GPU is no evidence for another."""
+    if entry.modelled and entry.arch != device.arch:
+        return False
+    return not entry.when or bool(_formula(entry.when, names(spec)).evaluate(**facts))
 
 
 def _main_of(spec: Spec, implementation: Implementation) -> tuple[Spec, Implementation] | None:
@@ -424,6 +464,8 @@ def _apart(backend: Backend, device: Device, other: Device) -> float:
 
 
 def _words(entry: Entry, device: Device) -> str:
+    if entry.modelled is not None:
+        return _words_of_model(entry, entry.modelled)
     measured = entry.measured
     if entry.arch != device.arch:
         where = f"no config for {device.arch}; from the device nearest by features, {entry.arch}"
@@ -433,7 +475,16 @@ def _words(entry: Entry, device: Device) -> str:
         where = "tuned for this device"
     if measured is None:
         return f"{where} ({entry.source}, {entry.date})"
-    call = " ".join(f"{name}={value}" for name, value in measured.call.items())
     bits = {"same": "", "differ": ", bits differ from the default's", "unknown": ""}[measured.bits]
     times = f"{measured.gain:.2f} times the speed before"
-    return f"{where} (measured on {measured.device} at {call}: {times}{bits}; {entry.date})"
+    return f"{where} (measured on {measured.device} at {_call(measured)}: {times}{bits}; {entry.date})"
+
+
+def _words_of_model(entry: Entry, modelled: Modelled) -> str:
+    times = f"{modelled.gain:.2f} times the speed before, modelled {modelled.accuracy}"
+    where = f"{modelled.device} at {_call(modelled)}"
+    return f"tuned by the timing model, not measured ({where}: {times}; {entry.date})"
+
+
+def _call(times: Times) -> str:
+    return " ".join(f"{name}={value}" for name, value in times.call.items())

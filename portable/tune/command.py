@@ -35,20 +35,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--impl", help="the implementation to tune (default: all that have tunables)")
     parser.add_argument(
         "--budget", type=_count, default=session.TRIALS, metavar="N",
-        help=f"timed trials per shape class (default: {session.TRIALS})",
+        help=f"timed configs per shape class (default: {session.TRIALS})",
     )  # fmt: skip
     parser.add_argument("--among", action="append", default=[], metavar="NAME=V,V",
                         help="only these values of a tunable")  # fmt: skip
     parser.add_argument(
         "--file", help="where entries go (default: the vendor's tuned.yaml in a checkout, else the user's)"
     )
-    parser.add_argument("--dry-run", action="store_true", help="measure and print, file nothing")
+    parser.add_argument("--dry-run", action="store_true", help="print what is found, file nothing")
     parser.add_argument(
         "--exhaustive",
         action="store_true",
         help="then time every legal config too, and report how near the result is to the best",
     )
-    parser.add_argument("--record", metavar="FILE.json", help="write all that was measured")
+    parser.add_argument("--record", metavar="FILE.json", help="write all that was measured or modelled")
+    parser.add_argument(
+        "--by",
+        choices=("measurement", "model"),
+        default="measurement",
+        help="where times are from: runs on this machine's GPU (default), or an emulated GPU's timing model",
+    )
+    parser.add_argument(
+        "--arch", help="with --by model: which GPU to emulate (default: the vendor's own choice)"
+    )
     parser.add_argument("-j", type=_count, default=os.cpu_count() or 1, help="kernels to compile at once")
 
 
@@ -61,7 +70,7 @@ def _count(text: str) -> int:
 def run(args: argparse.Namespace, make_worker: Callable[[], Any] | None = None) -> int:
     """The exit code: 0 where every call was tuned, 1 where one was not, 130 after Ctrl-C."""
     spec = registry.spec(args.op)
-    backend, device = detect.main_backend(), _device()
+    backend, device = detect.main_backend(), _device(args)
     problems = _problems(args, spec, backend, device)
     among = _among(args, problems)
     file = Path(args.file) if args.file else store.place(backend.name, backend.folder)
@@ -71,7 +80,7 @@ def run(args: argparse.Namespace, make_worker: Callable[[], Any] | None = None) 
     failed = 0
     found = session.versions(backend)
     with Progress() as progress:
-        tuner = session.Session(backend, device, args.j, progress, make_worker)
+        tuner = session.Session(backend, device, args.j, progress, make_worker, args.by == "model")
         try:
             for each in problems:
                 progress.say(f"{each}: {each.shape_class}")
@@ -85,9 +94,11 @@ def run(args: argparse.Namespace, make_worker: Callable[[], Any] | None = None) 
                     continue
                 entry = result.entry(device, found)
                 _report(progress, result, entry)
+                if result.accuracy:
+                    _table(progress, result)
                 if not args.dry_run:
                     _file(file, entry)
-                made.append(_recorded(result, entry) | {"among": mine, "exhaustive": None})
+                made.append(_recorded(args, result, entry) | {"among": mine, "exhaustive": None})
                 _write_record(args.record, device, found, made)
                 if args.exhaustive:
                     made[-1]["exhaustive"] = _swept(progress, tuner, result, mine)
@@ -108,7 +119,7 @@ def _warn(progress: Progress, each: problem.Problem, backend: Backend, device: D
         return
     for file in lookup.files(backend):
         for entry in lookup.entries(file).of(each.spec, each.imp).get(device.arch, ()):
-            if entry.measured is None and re.search(r"\bB\b", entry.when):
+            if entry.times is None and re.search(r"\bB\b", entry.when):
                 name = f"{each.op}.{each.implementation}"
                 progress.say(
                     f"  the class holds for every batch size, as {name} says that it is batch invariant; "
@@ -130,11 +141,25 @@ def _swept(
     return found
 
 
-def _device() -> Device:
+def _device(args: argparse.Namespace) -> Device:
+    """The device to tune on: one that can be timed, or with `--by model` one that has a timing model."""
     found = detect.device()
+    if args.by == "model":
+        with detect.main_backend().model():  # raises where the device has none
+            return found
+    if args.arch is not None:
+        raise PortableError(f"--arch {args.arch} names a GPU to emulate: it goes with --by model")
     if found.emulated:
-        raise PortableError(f"{found} has no timings, so nothing can be tuned on it")
+        raise PortableError(f"{found} has no timings, so nothing can be measured on it. {_OFFER}")
     return found
+
+
+_OFFER = "--by model chooses by an emulated GPU's timing model instead, not measured"
+
+
+def _offer() -> str:
+    """What to do on a machine without a GPU, to end an error with."""
+    return f". {_OFFER}" if detect.main_backend().device_type == "cpu" else ""
 
 
 def _problems(
@@ -170,7 +195,7 @@ def _implementations(args: argparse.Namespace, spec: Spec, backend: Backend, dev
             raise PortableError(f"{problem} It has {listed(known)}")
         reason = select.static_reason(chosen, backend, device)
         if reason is not None:
-            raise PortableError(f"{spec.op}.{chosen.name} cannot run on this device: {reason}")
+            raise PortableError(f"{spec.op}.{chosen.name} cannot run on this device: {reason}{_offer()}")
         if not chosen.tunables:
             raise PortableError(f"{spec.op}.{chosen.name} has no tunables")
         return [chosen.name]
@@ -180,7 +205,7 @@ def _implementations(args: argparse.Namespace, spec: Spec, backend: Backend, dev
         if each.tunables and select.static_reason(each, backend, device) is None
     ]
     if not able:
-        raise PortableError(f"no implementation of {spec.op} that {device} can run has tunables")
+        raise PortableError(f"no implementation of {spec.op} that {device} can run has tunables{_offer()}")
     return able
 
 
@@ -221,7 +246,7 @@ def _file(file: Path, entry: lookup.Entry) -> None:
 def _filed(args: argparse.Namespace, file: Path, count: int) -> str:
     noun = "class" if count == 1 else "classes"
     if args.dry_run:
-        return f"{count} {noun} measured, nothing filed"
+        return f"{count} {noun} {'modelled' if args.by == 'model' else 'measured'}, nothing filed"
     return f"{count} {noun} filed in {file}"
 
 
@@ -241,20 +266,21 @@ def _write_record(
         raise PortableError(f"--record {name!r}: {error.strerror}") from None
 
 
-def _recorded(result: session.Result, entry: lookup.Entry) -> dict[str, Any]:
-    assert entry.measured is not None
+def _recorded(args: argparse.Namespace, result: session.Result, entry: lookup.Entry) -> dict[str, Any]:
+    assert entry.times is not None
     return {
+        "by": args.by,
         "op": entry.op, "implementation": entry.implementation, "class": entry.shape_class,
-        "call": result.problem.as_json(), "config": dict(entry.config), "us": entry.measured.us,
-        "before": dict(result.before), "before_us": entry.measured.before_us,
-        "default_us": entry.measured.default_us, "gain": entry.measured.gain, "bits": result.bits,
+        "call": result.problem.as_json(), "config": dict(entry.config), "us": entry.times.us,
+        "before": dict(result.before), "before_us": entry.times.before_us,
+        "default_us": entry.times.default_us, "gain": entry.times.gain, "bits": result.bits,
         "trials": result.trials, "legal": result.legal, "trial_us": result.microseconds,
         "dropped": {each.name: each.why for each in result.dropped},
     }  # fmt: skip
 
 
 def _report(progress: Progress, result: session.Result, entry: lookup.Entry) -> None:
-    assert entry.measured is not None
+    assert entry.times is not None
     for each in result.dropped[:SHOWN]:
         progress.say(f"  dropped {each.name}: {each.why}")
     if len(result.dropped) > SHOWN:
@@ -263,7 +289,17 @@ def _report(progress: Progress, result: session.Result, entry: lookup.Entry) -> 
     values = ", ".join(f"{name}={value}" for name, value in changed.items()) or "the config before stays"
     bits = {"same": "bits as the default's", "differ": "bits differ from the default's",
             "unknown": "the default was not timed"}[result.bits]  # fmt: skip
+    if result.accuracy:
+        bits = f"modelled {result.accuracy}, not measured; no output was checked"
     progress.say(
-        f"  {entry.measured.us:g} us, {entry.measured.gain:.3f} times the speed before, "
+        f"  {entry.times.us:g} us, {entry.times.gain:.3f} times the speed before, "
         f"in {result.trials} trials: {values}; {bits}"
     )
+
+
+def _table(progress: Progress, result: session.Result) -> None:
+    """Every config that was modelled, the fastest first."""
+    progress.say("  modelled us  config")
+    chosen = session.name_of(result.best)
+    for name, us in sorted(result.microseconds.items(), key=lambda pair: pair[1]):
+        progress.say(f"  {us:11.4g}  {name}{'  <- chosen' * (name == chosen)}")

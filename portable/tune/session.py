@@ -19,12 +19,13 @@ from portable.configs import lookup, shape_class
 from portable.errors import PortableError
 from portable.plan import Device
 from portable.tune import cost_model, space
+from portable.tune.by_model import ModelBench
 from portable.tune.compiling import Compilers
 from portable.tune.measure import CallBench, Drop
 from portable.tune.problem import Problem
 from portable.tune.search import Search
 from portable.tune.space import Candidate, name_of
-from portable.tune.store import SOURCE
+from portable.tune.store import MODEL_SOURCE, SOURCE
 from portable.tune.worker import Worker
 
 TRIALS = 16
@@ -41,7 +42,8 @@ BATCH = 32  # configs that are ready at one time in a sweep
 
 @dataclass
 class Result:
-    """What a call's trials gave. `microseconds` are medians of the rotation that a config was last in."""
+    """What a call's trials gave. `microseconds` are medians of the rotation that a config was last in;
+    `accuracy` is that of the model that gave them, empty where they were measured."""
 
     problem: Problem
     best: Mapping[str, Any]
@@ -54,19 +56,22 @@ class Result:
     legal: int
     dropped: list[Drop]
     microseconds: dict[str, float] = field(default_factory=dict)
+    accuracy: str = ""
 
     def entry(self, device: Device, versions: Mapping[str, str]) -> lookup.Entry:
         """The entry that is filed."""
         problem, call = self.problem, self.problem.facts
-        us, before = _figures(self.us), _figures(self.before_us)
-        measured = lookup.Measured(
-            call, us, before, None if self.default_us is None else _figures(self.default_us),
-            self.bits, self.trials, device.name.encode("ascii", "replace").decode(),
-            device.multiprocessors, versions,
-        )  # fmt: skip
+        default = None if self.default_us is None else _figures(self.default_us)
+        found = call, _figures(self.us), _figures(self.before_us), default
+        name = device.name.encode("ascii", "replace").decode()
+        if self.accuracy:
+            source, times = MODEL_SOURCE, lookup.Modelled(*found, self.accuracy, self.trials, name, versions)
+        else:
+            source = SOURCE
+            times = lookup.Measured(*found, self.bits, self.trials, name, device.multiprocessors, versions)
         return lookup.Entry(
             problem.op, problem.implementation, device.arch, shape_class.formula(problem.spec, call),
-            dict(self.best), SOURCE, datetime.date.today().isoformat(), 0, problem.shape_class, measured,
+            dict(self.best), source, datetime.date.today().isoformat(), 0, problem.shape_class, times,
         )  # fmt: skip
 
 
@@ -97,7 +102,8 @@ class Quiet:
 
 
 class Session:
-    """Tuning on one device. `make_worker` starts a process that answers as `trial_worker` does."""
+    """Tuning on one device. `make_worker` starts a process that answers as `trial_worker` does. `by_model`:
+    times are those of the device's timing model."""
 
     def __init__(
         self,
@@ -106,8 +112,9 @@ class Session:
         jobs: int,
         progress: Any = None,
         make_worker: Callable[[], Any] | None = None,
+        by_model: bool = False,
     ):
-        self._backend, self._device = backend, device
+        self._backend, self._device, self._by_model = backend, device, by_model
         self._progress = progress or Quiet()
         self._extra = () if make_worker is None else (make_worker,)
         self._compilers = Compilers(backend, device, jobs, *self._extra)
@@ -119,7 +126,10 @@ class Session:
             self._idle.close()
 
     @contextmanager
-    def _bench(self, problem: Problem) -> Iterator[CallBench]:
+    def _bench(self, problem: Problem) -> Iterator[CallBench | ModelBench]:
+        if self._by_model:
+            yield ModelBench(problem, self._backend, self._device)
+            return
         worker, self._idle = self._idle, None
         bench = CallBench(problem, self._device.index, *(self._extra or (Worker,)), worker)
         try:
@@ -140,14 +150,14 @@ class Session:
     def _legal(
         self, problem: Problem, among: Mapping[str, tuple[Any, ...]] | None
     ) -> tuple[list[Candidate], Candidate | None, Candidate]:
-        """The configs that can run, the spec's default, and what a call would take were nothing measured."""
+        """The configs that can run, the spec's default, and what a call would take were nothing tuned."""
         implementation = problem.imp
         if not implementation.tunables:
             raise PortableError(f"{problem.op}.{problem.implementation} has no tunables")
         found, total = space.space(problem, self._backend, self._device, among)
         default = self._candidate(problem, implementation.default)
         now = lookup.resolve(
-            problem.spec, implementation, self._backend, self._device, problem.signature.facts, measured=False
+            problem.spec, implementation, self._backend, self._device, problem.signature.facts, tuned=False
         )
         before = self._candidate(problem, now.values) or default
         if not found or before is None:
@@ -166,7 +176,7 @@ class Session:
         return None if isinstance(plan, str) else Candidate(values, plan)
 
     def _rank(
-        self, problem: Problem, found: Iterable[Candidate], bench: CallBench
+        self, problem: Problem, found: Iterable[Candidate], bench: CallBench | ModelBench
     ) -> list[tuple[Candidate, float]]:
         """Candidates with the prior's seconds, from its best on."""
         guess = cost_model.guessed(self._device)
@@ -202,9 +212,10 @@ class Session:
         return sound, dropped
 
     def check(
-        self, bench: CallBench, candidates: Sequence[Candidate], what: str
+        self, bench: CallBench | ModelBench, candidates: Sequence[Candidate], what: str
     ) -> tuple[dict[str, str], list[Drop]]:
-        """The digests of the outputs of those that are right, and the others."""
+        """The digests of the outputs of those that are right (empty where no output was made), and the
+        others."""
         bits, dropped = {}, []
         for number, each in enumerate(candidates, 1):
             answer = bench.check(each.name, each.values)
@@ -249,7 +260,7 @@ class Session:
         }  # fmt: skip
 
     def _swept(
-        self, bench: CallBench, ours: Candidate, others: Sequence[Candidate], dropped: list[Drop]
+        self, bench: CallBench | ModelBench, ours: Candidate, others: Sequence[Candidate], dropped: list[Drop]
     ) -> dict[str, float]:
         """Time of every config relative to ours, a batch at a time beside it."""
         found: dict[str, float] = {}
@@ -275,7 +286,7 @@ class _Trials:
         self,
         session: Session,
         problem: Problem,
-        bench: CallBench,
+        bench: CallBench | ModelBench,
         ranked: Sequence[tuple[Candidate, float]],
         default: Candidate | None,
         before: Candidate,
@@ -358,7 +369,7 @@ class _Trials:
         if before_us is not None and before_us < NOISE * last[best]:
             best = self._before.name
         default = None if self._default is None else self._default.name
-        known = default in self._bits
+        known = bool(self._bits.get(str(default)))
         same = known and self._bits[best] == self._bits[str(default)]
         return Result(
             self._problem,
@@ -372,6 +383,7 @@ class _Trials:
             self._legal,
             self._dropped,
             {**self._us, **last},
+            self._bench.setup.get("accuracy", ""),
         )
 
 

@@ -1,8 +1,9 @@
-"""Measured entries into a file of tuned configs: merged as text, so that nothing else in it changes.
+"""What was tuned into a file of tuned configs: merged as text, so that nothing else in it changes.
 
-An entry takes the place of the measured one for the same op, implementation, architecture and class, or
-comes before all others. The file's folder is locked meanwhile; the new text is read and compared with the
-old before it is renamed over it, so that a reader sees the one or the other, whole.
+A measured entry takes the place of the measured one for the same op, implementation, architecture and class,
+a modelled one that of the modelled one; without one it comes before all others. The file's folder is locked
+meanwhile; the new text is read and compared with the old before it is renamed over it, so that a reader sees
+the one or the other, whole.
 """
 
 from __future__ import annotations
@@ -21,12 +22,13 @@ from typing import Any
 from portable.configs import lookup
 from portable.errors import TunedFileError
 
-HEAD = """# Configs that `portable tune` measured on this machine (docs/tuning.md). They come before
-# those that the package ships. Deleting the file, or an entry, is safe.
+HEAD = """# Configs that `portable tune` measured on this machine, or modelled where an entry says so
+# (docs/tuning.md). They come before those that the package ships. Deleting the file, or an entry, is safe.
 schema_version: 2
 entries:
 """
 SOURCE = "portable tune"
+MODEL_SOURCE = "portable tune --by model"
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _WORDS = {"null", "true", "false", "yes", "no", "on", "off"}
 
@@ -42,19 +44,24 @@ class _Item:
 
 def render(entry: lookup.Entry, indent: str = "  ") -> str:
     """The entry as text for a file."""
-    found = entry.measured
+    found = entry.times
     assert found is not None
-    measured = {
+    times: dict[str, Any] = {
         "call": dict(found.call), "us": found.us, "before_us": found.before_us,
-        "default_us": found.default_us, "gain": found.gain, "bits": found.bits, "trials": found.trials,
-        "device": found.device, "multiprocessors": found.multiprocessors, "versions": dict(found.versions),
+        "default_us": found.default_us, "gain": found.gain,
     }  # fmt: skip
+    if isinstance(found, lookup.Measured):
+        times |= {"bits": found.bits, "trials": found.trials, "device": found.device}
+        times |= {"multiprocessors": found.multiprocessors}
+    else:
+        times |= {"accuracy": found.accuracy, "trials": found.trials, "device": found.device}
+    times |= {"versions": dict(found.versions)}
     head = _flow({"op": entry.op, "implementation": entry.implementation, "arch": entry.arch})
     lines = [
         f"- {head[:-1]}, class: {_scalar(entry.shape_class)},",
         f"   when: {_scalar(entry.when)},",
         f"   config: {_flow(entry.config)},",
-        f"   measured: {_flow(measured)},",
+        f"   {entry.kind}: {_flow(times)},",
         f"   source: {_scalar(entry.source)}, date: {entry.date}}}",
     ]
     return "".join(f"{indent}{line}\n" for line in lines)
@@ -76,7 +83,7 @@ def _scalar(value: Any) -> str:
 
 
 def merge(file: Path, made: Sequence[lookup.Entry]) -> None:
-    """Put measured entries into `file`, which is made where it is not there yet.
+    """Put measured and modelled entries into `file`, which is made where it is not there yet.
 
     Raises TunedFileError, and leaves the file as it is, where it is damaged or would become so, and OSError
     where it cannot be written.
@@ -101,9 +108,9 @@ def merged(file: Path, old: str, made: Sequence[lookup.Entry]) -> str:
     keys = {entry.key for entry in made}
 
     def others(found: lookup.Entries) -> list[lookup.Entry]:
-        return [replace(each, line=0) for each in found if each.measured is None or each.key not in keys]
+        return [replace(each, line=0) for each in found if each.times is None or each.key not in keys]
 
-    mine = {each.key: replace(each, line=0) for each in after if each.measured is not None}
+    mine = {each.key: replace(each, line=0) for each in after if each.times is not None}
     wanted = {entry.key: replace(entry, line=0) for entry in made}
     if others(before) != others(after) or any(mine.get(key) != entry for key, entry in wanted.items()):
         raise TunedFileError(file, None, "entries cannot be merged into it as text (docs/tuning.md)")
@@ -118,7 +125,7 @@ def _with(file: Path, text: str, entry: lookup.Entry) -> str:
     items = _items(text)
     stand = {each.line: each for each in lookup.parse(file, text)}  # of several ops, one
     for item, there in zip(items, stand.values(), strict=True):
-        if there.measured is not None and there.key == entry.key:
+        if there.times is not None and there.key == entry.key:
             indent = lines[item.first][: len(lines[item.first]) - len(lines[item.first].lstrip(" "))]
             kept = [f"{indent}{note}\n" for line in lines[item.first : item.last] for note in _comments(line)]
             tail = lines[item.last][item.end :]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -9,11 +10,14 @@ from typing import ClassVar
 
 import pytest
 
+import portable
+from portable.backend import Backend, Modelled
 from portable.backends.cuda.backend import TARGETS, CudaBackend
 from portable.commands import cli
+from portable.commands import trace as tracing
 from portable.configs import lookup
 from portable.runtime import detect
-from portable.tune import command, compiling, session
+from portable.tune import by_model, command, compiling, session
 
 pytestmark = pytest.mark.slow
 
@@ -76,6 +80,27 @@ def tune(product, tmp_path, monkeypatch, capsys):
     return run
 
 
+@pytest.fixture
+def model(monkeypatch):
+    """A device that is emulated and has a timing model, by which the longer steps along K are the faster."""
+    asked = []
+
+    def launched(problem, tensors, values, backend, device):
+        asked.append(values)
+        if values["num_stages"] == 4:
+            raise command.PortableError("a kernel fault")
+        us = 5000.0 / values["BLOCK_K"]
+        shares = 1.0, 1.0, 0.5, 0.5, 1, 1, 1, {}, 0.5, {}, "+-7% of 22"
+        return [Modelled("k", (1, 1, 1), us / 2e6, *shares)] * 2  # two launches, one after the other
+
+    monkeypatch.setattr(detect, "device", lambda: dataclasses.replace(HOPPER, emulated=True))
+    monkeypatch.setattr(tracing, "choose", lambda arch: asked.append(arch))
+    monkeypatch.setattr(CudaBackend, "device_type", "cpu")
+    monkeypatch.setattr(CudaBackend, "model", lambda self: contextlib.nullcontext([]))
+    monkeypatch.setattr(by_model, "launched", launched)
+    return asked
+
+
 def measured(entry: lookup.Entry) -> lookup.Measured:
     assert entry.measured is not None
     return entry.measured
@@ -134,6 +159,8 @@ def test_ctrl_c_leaves_the_file_with_what_is_finished(tune):
     assert len(lookup.parse(tune.file, None)) == 1
 
 
+FEW = ["--impl", "tiles", "--among", "BLOCK_M=64", "--among", "BLOCK_N=64,128", "--among", "num_warps=8"]
+
 MISTAKES = [
     (["nothing"], "portable has no op 'nothing'"),
     (["product", "--impl", "tile"], "Did you mean 'tiles'"),
@@ -189,15 +216,83 @@ def test_a_call_that_cannot_be_tuned_is_said_and_the_others_go_on(tune, monkeypa
     assert code == 1 and "not tuned: no luck" in out and "1 class filed" in out
 
 
-def test_an_emulated_gpu_tells_no_time(tune, monkeypatch):
+def test_an_emulated_gpu_tells_no_time_and_its_model_is_offered(tune, monkeypatch):
     monkeypatch.setattr(detect, "device", lambda: dataclasses.replace(HOPPER, emulated=True))
     code, _, err = tune("product")
-    assert code == 2 and "has no timings" in err
+    assert code == 2 and "has no timings" in err and "--by model" in err and not tune.file.exists()
 
 
 def test_without_a_gpu_there_is_nothing_to_tune(capsys):
     assert cli.main(["tune", "softmax", "--impl", "torch"]) == 2
     assert "softmax.torch has no tunables" in capsys.readouterr().err
+    for argv in ([], ["--impl", "triton"]):
+        assert cli.main(["tune", "softmax", *argv]) == 2
+        assert "--by model chooses by an emulated GPU's timing model" in capsys.readouterr().err
+
+
+def test_by_the_model_every_time_is_called_modelled(tune, model, tmp_path):
+    record = tmp_path / "record.json"
+    code, out, _ = tune("product", *FEW, "--by", "model", "--arch", "sm_90a", "--budget", "6",
+                        "--record", str(record))  # fmt: skip
+    assert code == 0 and model[0] == "sm_90a" and "1 class filed" in out
+    (found,) = lookup.parse(tune.file, None)
+    assert found.kind == "modelled" and found.modelled is not None and found.measured is None
+    assert found.modelled.accuracy == "+-7% of 22" and found.modelled.trials <= 6
+    best = max(values["BLOCK_K"] for values in model[1:] if values["num_stages"] != 4)
+    assert found.config["BLOCK_K"] == best and found.modelled.us == float(f"{5000 / best:.5g}")
+    assert "modelled +-7% of 22, not measured; no output was checked" in out
+    rows = out.split("modelled us  config\n")[1].splitlines()
+    times = [float(row.split()[0]) for row in rows if "BLOCK_K" in row]
+    assert times == sorted(times) and len(times) == found.modelled.trials
+    assert rows[0].endswith("<- chosen") and f"BLOCK_K={best}" in rows[0]
+    assert "bits" not in out and "measured on" not in out
+    assert not {"setup", "check", "time"} & set(Answers.requests)  # nothing ran on a device
+    assert json.loads(record.read_text())["calls"][0]["by"] == "model"
+    assert cli._entry_count([found]) == "1 entries, 1 of them modelled, not measured"
+
+
+def test_a_config_that_the_model_cannot_run_is_dropped(tune, model):
+    code, out, _ = tune("product", *FEW, "--by", "model", "--among", "num_stages=3,4", "--dry-run")
+    assert code == 0 and "PortableError: a kernel fault" in out and "num_stages=4  " not in out
+    assert "1 class modelled, nothing filed" in out
+
+
+def test_a_device_without_a_model_is_refused(tune, model, monkeypatch):
+    monkeypatch.setattr(CudaBackend, "model", Backend.model)
+    code, _, err = tune("product", "--by", "model")
+    assert code == 2 and "models no times" in err
+
+
+def test_a_gpu_to_emulate_goes_with_the_model_alone(tune):
+    code, _, err = tune("product", "--arch", "sm_90a")
+    assert code == 2 and "goes with --by model" in err and not Answers.requests
+
+
+def test_the_emulated_gpus_model_chooses_and_explain_says_so(tmp_path, monkeypatch, capsys):
+    for name in ("PORTABLE_BACKEND", "PORTABLE_ROCM_ARCH", "PORTABLE_EMULATE", "PORTABLE_IMPL"):
+        monkeypatch.setenv(name, "")  # to be put back: --arch sets them
+    monkeypatch.setenv("PORTABLE_TUNED_DIR", str(tmp_path))
+    call, file = ["softmax", "--shape", "64x512", "--dtype", "bfloat16"], tmp_path / "rocm.yaml"
+
+    def config():
+        lookup.entries.cache_clear()
+        with portable.using(softmax="triton"):
+            assert cli.main(["explain", *call]) == 0
+        return capsys.readouterr().out.split("config:")[1].splitlines()[0]
+
+    try:
+        by_the_model = ["--by", "model", "--arch", "gfx942", "--impl", "triton", "--budget", "2", "-j", "1"]
+        assert cli.main(["tune", *call, *by_the_model, "--file", str(file)]) == 0
+        out = capsys.readouterr().out
+        assert "modelled +-" in out and "1 class filed" in out
+        assert "tuned by the timing model, not measured (emulated gfx942 at" in config()
+        monkeypatch.setenv("PORTABLE_ROCM_ARCH", "gfx950")
+        detect.reset()
+        assert "timing model" not in config()
+    finally:
+        monkeypatch.undo()
+        detect.reset()
+        lookup.entries.cache_clear()
 
 
 def test_configs_that_follow_the_batch_and_a_class_that_may_not(tune):

@@ -58,6 +58,15 @@ def entry(one=None, us=10.0, before=12.0, arch="sm_90a", **config):
                        one.shape_class, measured)  # fmt: skip
 
 
+def modelled(one=None, us=10.0, arch="sm_90a", **config):
+    """The entry of the timing model for the call."""
+    found = entry(one, us, arch=arch, **config)
+    assert found.measured is not None
+    of = found.measured
+    times = lookup.Modelled(of.call, us, 12.0, 20.0, "+-7% over 22 times", 16, "emulated gpu", of.versions)
+    return dataclasses.replace(found, times=times, source=store.MODEL_SOURCE)
+
+
 def bare(entries):
     return [dataclasses.replace(each, line=0) for each in entries]
 
@@ -388,12 +397,89 @@ def test_the_order_of_files_and_kinds(backend, tmp_path):
     assert taken(backend, call(implementation="apart")).source == "default"
 
 
-def test_as_if_nothing_were_measured(backend):
+def test_as_if_nothing_were_tuned(backend):
     (backend.folder / "tuned.yaml").write_text("schema_version: 2\nentries:\n" + hand(64))
-    store.merge(backend.folder / "tuned.yaml", [entry(BLOCK_M=128)])
+    store.merge(backend.folder / "tuned.yaml", [entry(BLOCK_M=128), modelled(BLOCK_M=32)])
     one = call()
-    found = lookup.resolve(one.spec, one.imp, backend, HOPPER, one.signature.facts, measured=False)
+    found = lookup.resolve(one.spec, one.imp, backend, HOPPER, one.signature.facts, tuned=False)
     assert found.values["BLOCK_M"] == 64
+
+
+def test_a_modelled_config_is_taken_before_hand_written_ones_and_says_so(backend):
+    (backend.folder / "tuned.yaml").write_text("schema_version: 2\nentries:\n" + hand(64))
+    store.merge(backend.folder / "tuned.yaml", [modelled(BLOCK_M=32)])
+    found = taken(backend)
+    assert found.values["BLOCK_M"] == 32
+    assert found.source.startswith("tuned by the timing model, not measured (emulated gpu at T=bfloat16 ")
+    assert "1.20 times the speed before, modelled +-7% over 22 times" in found.source
+    assert "measured on" not in found.source and taken(backend, call(M=8)).values["BLOCK_M"] == 64
+
+
+@pytest.mark.parametrize("first", ["measured", "modelled"])
+@pytest.mark.parametrize("users", ["measured", "modelled", "both", "none"])
+def test_a_measured_config_wins_over_a_modelled_one_wherever_they_stand(backend, tmp_path, first, users):
+    """In one file or two, whichever was filed first, and whoever's file it is."""
+    by_kind = {"measured": entry(us=11.0, BLOCK_M=128), "modelled": modelled(us=1.0, BLOCK_M=32)}
+    for kind in sorted(by_kind, key=lambda kind: kind != first):
+        own = users in ("both", kind)
+        store.merge(
+            tmp_path / "mine" / "cuda.yaml" if own else backend.folder / "tuned.yaml", [by_kind[kind]]
+        )
+    found = taken(backend)
+    assert found.values["BLOCK_M"] == 128 and "measured on NVIDIA H200" in found.source
+
+
+def test_a_users_own_config_wins_over_a_modelled_one_that_ships(backend, tmp_path):
+    store.merge(backend.folder / "tuned.yaml", [modelled(BLOCK_M=32)])
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "cuda.yaml").write_text("schema_version: 1\nentries:\n" + hand(256))
+    assert taken(backend).values["BLOCK_M"] == 256
+
+
+def test_a_modelled_config_serves_its_own_architecture_alone(backend):
+    file = backend.folder / "tuned.yaml"
+    store.merge(file, [modelled(arch="sm_100", BLOCK_M=32)])
+    assert taken(backend).source == "default"
+    store.merge(file, [entry(arch="sm_100", BLOCK_M=256)])
+    assert taken(backend).values["BLOCK_M"] == 256 and "nearest by features, sm_100" in taken(backend).source
+    store.merge(file, [modelled(BLOCK_M=16)])
+    assert taken(backend).values["BLOCK_M"] == 16
+
+
+def test_one_class_may_be_measured_and_modelled_and_each_replaces_its_own_kind(file):
+    file.write_text(HAND)
+    store.merge(file, [entry(), modelled()])
+    store.merge(file, [modelled(us=8.0)])
+    store.merge(file, [entry(us=9.0)])
+    found = bare(lookup.parse(file, None))
+    assert [each for each in found if each.kind == "measured"] == [entry(us=9.0)]
+    assert [each for each in found if each.kind == "modelled"] == [modelled(us=8.0)] and len(found) == 4
+    with pytest.raises(TunedFileError, match=r"the class is modelled already on line 5"):
+        lookup.parse(file, file.read_text().replace("measured: {", "modelled: {").replace(
+            "bits: same, ", 'accuracy: "+-7%", ').replace("multiprocessors: 132, ", ""))  # fmt: skip
+
+
+WRONG_MODELS = [
+    ("accuracy: ", "bits: same, accuracy: ", "modelled: unknown key 'bits'"),
+    ('accuracy: "+-7% over 22 times", ', "", "modelled: lacks accuracy"),
+    ("gain: 1.2", "gain: 1.3", "modelled: gain: 1.3 is not before_us / us"),
+    ("M: 2048", "M: 100", "class: .* is not that of the modelled call"),
+    ("modelled: {", "measured: {}, modelled: {", "one of `measured`, `modelled`"),
+    ("schema_version: 2", "schema_version: 1", "modelled entries need `schema_version: 2`"),
+    ("op: product", "op: [product]", "a modelled entry is of one op"),
+]
+
+
+@pytest.mark.parametrize(
+    "good, bad, message", WRONG_MODELS, ids=[bad or "lacks" for _, bad, _ in WRONG_MODELS]
+)
+def test_a_wrong_modelled_entry_is_refused(backend, good, bad, message):
+    file = backend.folder / "tuned.yaml"
+    store.merge(file, [modelled()])
+    assert good in file.read_text()
+    file.write_text(file.read_text().replace(good, bad, 1))
+    with pytest.raises(TunedFileError, match=message):
+        taken(backend)
 
 
 def test_forcing_holds_within_its_block_alone(backend):
@@ -432,7 +518,7 @@ def test_another_gpu_of_the_same_architecture_is_named(backend):
     measured = entry().measured
     assert measured is not None
     other = dataclasses.replace(measured, bits="differ")
-    store.merge(backend.folder / "tuned.yaml", [dataclasses.replace(entry(BLOCK_M=64), measured=other)])
+    store.merge(backend.folder / "tuned.yaml", [dataclasses.replace(entry(BLOCK_M=64), times=other)])
     assert "bits differ from the default's" in taken(backend).source
 
 
