@@ -16,6 +16,7 @@ from portable.spec import strict_yaml
 
 _FILE = Path(__file__).resolve().with_suffix(".yaml")
 _MATRIX = re.compile(r"v_(?:mfma|wmma)_(?:scale_)?\w+?_(\d+)x(\d+)x(\d+)_?(?:\d+b_)?([a-z]+\d+)")
+_DTYPES = {"bfloat16": "bf16", "float16": "f16"}  # whose power under load was fitted
 _FP8_FORMATS = (0, 1)  # cbsz and blgp of f8f6f4: e4m3, e5m2; 2 to 4 are fp6 and fp4, at twice the rate
 
 
@@ -61,6 +62,24 @@ class PipeModel:
     l2_store_bytes: float
     memory_bytes_per_s: float
     timing: TimingModel
+
+    def ghz(self, matrix: float, vector: float) -> float:
+        """The clock while the pipes are busy in these shares of the cycles: a cycle's power grows with what
+        they do."""
+        t = self.timing
+        return 1 / (1 / self.peak_ghz + t.matrix_power * matrix + t.vector_power * vector)
+
+    def roof(self) -> dict[str, float]:
+        """Rates per second, named as in a record: of the memory, and of the matrix pipe when always busy, at
+        the clock that it then has. float32 has none: by the model a product on the vector pipe, at a higher
+        clock, goes beyond the matrix pipe's rate (1.05 of it at 8192 x 8192 x 8192 on gfx942, 2026-11-23)."""
+        cycles = self.compute_units * self.ghz(1.0, 0.0) * 1e9
+        matrix = {
+            f"matmul_{dtype}_flop_per_s": self.flops_per_cycle[name] * cycles
+            for dtype, name in _DTYPES.items()
+            if name in self.flops_per_cycle
+        }
+        return {"copy_bytes_per_s": self.memory_bytes_per_s} | matrix
 
     def matrix(self, name: str, flops: int, formats: tuple[int, int] = (0, 0)) -> tuple[float, float]:
         """(cycles, cycles at the peak rate of its type) of a matrix instruction on its SIMD. `formats` are

@@ -27,10 +27,11 @@ MOST_BLOCKS = 64  # per multiprocessor: beyond, a block takes more rows, so that
 
 def native(call: Call) -> Plan | Rejected:
     """dz from dy and z: one launch."""
-    return elementwise_plan(call, NAMES, SOURCE, "activation_backward", (_activation(call),))
+    return elementwise_plan(call, NAMES, SOURCE, "activation_backward", (activation_define(call),))
 
 
-def _activation(call: Call) -> tuple[str, str]:
+def activation_define(call: Call) -> tuple[str, str]:
+    """-DACTIVATION, by the names of _lib/rows/activation.h."""
     return "ACTIVATION", f"ACTIVATION_{call.params['activation'].upper()}"
 
 
@@ -51,7 +52,9 @@ def sums(call: Call) -> Plan | Rejected:
     groups = -(-count // most)
     if across * groups > MAX_GRID:
         return Rejected(f"{across * groups} blocks exceed the grid")
-    kernel = kind.kernel(SUMS_SOURCE, "activation_sums", (_activation(call), ("UNROLL", config["UNROLL"])))
+    kernel = kind.kernel(
+        SUMS_SOURCE, "activation_sums", (activation_define(call), ("UNROLL", config["UNROLL"]))
+    )
     args = (
         *(pointer(call, name) for name in NAMES),
         ("partial", Pointer("partial", aligned=True)),

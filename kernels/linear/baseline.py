@@ -34,6 +34,11 @@ def activation_backward(dy: Tensor, z: Tensor, activation: str) -> Tensor:
         )
     if activation == "relu":
         return torch.ops.aten.threshold_backward(dy, z, 0)
+    if activation == "relu2":
+        return torch.ops.aten.threshold_backward(2 * dy * z, z, 0)
+    if activation == "quick_gelu":
+        s = torch.sigmoid(1.702 * z)
+        return dy * (s + 1.702 * z * s * (1 - s))
     return torch.ops.aten.silu_backward(dy, z)
 
 

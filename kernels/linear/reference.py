@@ -18,12 +18,16 @@ _TANH_CUBIC = 0.044715
 # at most 2^-126 in the sigmoid, here in the bound's units of 2^-23.
 _UNDERFLOW = 2.0**-103
 
+QUICK = 1.702
+"""quick_gelu's factor: x * sigmoid(1.702 x)."""
+
 # The largest |activation'|: an error of the sum reaches the result at most so much enlarged.
 _STEEPEST = {None: 1.0, "relu": 1.0, "gelu": 1.13, "gelu_tanh": 1.13, "silu": 1.1}
 
 
 def activate(z: Tensor, activation: str | None) -> Tensor:
-    """The activation by name: relu, gelu (with erf), gelu_tanh (its tanh form), silu, or none.
+    """The activation by name: relu, relu2 (its square), gelu (with erf), gelu_tanh (its tanh form), silu,
+    quick_gelu, or none.
 
     gelu is z/2 * (1 + f), written so that 1 + f does not cancel: from -8.3 on torch's is 0 in float64.
     """
@@ -31,8 +35,12 @@ def activate(z: Tensor, activation: str | None) -> Tensor:
         return z
     if activation == "relu":
         return torch.relu(z)
+    if activation == "relu2":
+        return torch.relu(z).square()
     if activation == "silu":
         return F.silu(z)
+    if activation == "quick_gelu":
+        return z * torch.sigmoid(QUICK * z)
     if activation == "gelu":
         return 0.5 * z * torch.special.erfc(-math.sqrt(0.5) * z)
     return z * torch.sigmoid(2 * _TANH_SCALE * (z + _TANH_CUBIC * z**3))
@@ -105,11 +113,15 @@ def _bend_slope(z: Tensor, activation: str) -> Tensor:
 def activation_backward(dy: Tensor, z: Tensor, activation: str) -> Tensor:
     """dz = dy * activation'(z).
 
-    relu' is 0 at 0, and the result is 0 where z <= 0 whatever dy is, as in torch. gelu' = (1 + f)/2 +
-    z/2 * f', silu' = s * (1 + z * (1 - s)), s = sigmoid(z).
+    relu' is 0 at 0, and the result is 0 where z <= 0 whatever dy is, as in torch; so for relu2. gelu' =
+    (1 + f)/2 + z/2 * f', silu' = s * (1 + z * (1 - s)), s = sigmoid(z), and quick_gelu' is that of 1.702 z.
     """
     if activation == "relu":
         return torch.where(z <= 0, 0.0, dy)
+    if activation == "relu2":
+        return torch.where(z <= 0, 0.0, 2 * dy * z)
+    if activation == "quick_gelu":
+        return activation_backward(dy, QUICK * z, "silu")
     if activation == "silu":
         return dy * torch.sigmoid(z) * (1 + z * torch.sigmoid(-z))
     return dy * (0.5 * (1 + _bend(z, activation)) + 0.5 * z * _bend_slope(z, activation))
@@ -121,10 +133,12 @@ def error_scale_backward(dy: Tensor, z: Tensor, activation: str) -> dict[str, Te
     gelu: the terms (1 + |f|)/2 and |z|/2 * f', the second enlarged by what moves it: the rounded
     argument of exp, z^2/2 (gelu), or 1 - f^2 = (1 - f)(1 + f), which cancels where |f| is near 1
     (gelu_tanh: the slope's factor before 1 - f^2, times f^2, up to where f is 1 and nothing cancels any
-    more). silu: as swiglu's gate with up = 1.
+    more). silu: as swiglu's gate with up = 1; quick_gelu: as silu of 1.702 z.
     """
-    if activation == "relu":
+    if activation in ("relu", "relu2"):
         return {"dz": torch.zeros_like(z)}
+    if activation == "quick_gelu":
+        return error_scale_backward(dy, QUICK * z, "silu")
     if activation == "silu":
         s, t = torch.sigmoid(z), z.abs() * torch.sigmoid(-z)
         return {"dz": dy.abs() * (s * ((1 + t) * (1 + t) + t * z.abs() * s) + (1 + z.abs()) * _UNDERFLOW)}

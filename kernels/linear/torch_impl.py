@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from portable.kernels._lib.torch_products import wide_sums
+from portable.kernels.linear.reference import QUICK
 
 _TANH_SCALE = math.sqrt(2 / math.pi)
 _TANH_CUBIC = 0.044715
@@ -66,6 +67,10 @@ def _through(dy: Tensor, z: Tensor, activation: str) -> Tensor:
     dy, z = dy.to(wide), z.to(wide)
     if activation == "relu":
         return torch.where(z <= 0, 0.0, dy)
+    if activation == "relu2":
+        return torch.where(z <= 0, 0.0, 2 * (dy * z))
+    if activation == "quick_gelu":
+        z, activation = QUICK * z, "silu"
     if activation == "silu":
         derivative = torch.sigmoid(z) * (1 + z * torch.sigmoid(-z))
     elif activation == "gelu":

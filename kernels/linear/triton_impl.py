@@ -5,11 +5,12 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from portable.kernels._lib.triton.math import sigmoid_factors, times_gelu_slope, times_gelu_tanh_slope
+from portable.kernels._lib.triton.activations import times_slope
 from portable.kernels._lib.triton.norm_backward import sum_partials
 from portable.kernels._lib.triton.rows import (
     MAX_GRID,
     MIN_BLOCK,
+    UNFUSED,
     RowTile,
     divisible,
     element_tile,
@@ -42,20 +43,6 @@ def activation_backward_elements(
     z = tl.load(row_starts(z_ptr, row, z_stride, UNIT) + col, mask=mask, other=0.0).to(tl.float32)
     dz = times_slope(dy, z, ACTIVATION, WIDE)
     tl.store(row_starts(dz_ptr, row, dz_stride, UNIT) + col, dz.to(dz_ptr.dtype.element_ty), mask=mask)
-
-
-@triton.jit
-def times_slope(dy, z, ACTIVATION: tl.constexpr, WIDE: tl.constexpr):
-    """dy * activation'(z); with WIDE in full float32."""
-    if ACTIVATION == "relu":
-        return tl.where(z <= 0.0, 0.0, dy)
-    elif ACTIVATION == "gelu":
-        return times_gelu_slope(dy, z, WIDE)
-    elif ACTIVATION == "gelu_tanh":
-        return times_gelu_tanh_slope(dy, z, WIDE)
-    else:  # silu, z * s with s = sigmoid(z): s * (1 + z * (1 - s))
-        left, right, last, complement = sigmoid_factors(z, WIDE)  # pyright: ignore[reportGeneralTypeIssues]
-        return (tl.fma(z, complement, 1.0) * left) * (dy * right) * last
 
 
 @triton.jit
@@ -94,7 +81,8 @@ def plan(call: Call) -> Plan | Rejected:
 def activation_backward(call: Call) -> Plan | Rejected:
     """Plan dz = dy * activation'(z); all are [*, N] of one dtype."""
     constant = ("ACTIVATION", call.params["activation"])
-    return plan_elementwise(call, NAMES, activation_backward_elements, constant)
+    options = UNFUSED if call["dz"].dtype == "float32" else ()
+    return plan_elementwise(call, NAMES, activation_backward_elements, constant, options=options)
 
 
 def activation_backward_sums(call: Call) -> Plan | Rejected:

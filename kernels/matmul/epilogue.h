@@ -5,13 +5,7 @@
 // c's layout.
 #pragma once
 
-#include "prelude.h"
-
-#define ACTIVATION_NONE 0
-#define ACTIVATION_RELU 1
-#define ACTIVATION_GELU 2
-#define ACTIVATION_GELU_TANH 3
-#define ACTIVATION_SILU 4
+#include "_lib/rows/activation.h"
 
 #ifndef BIAS
 #define BIAS 0
@@ -31,9 +25,6 @@
 #define Z_ARGUMENT nullptr
 #endif
 
-// x / (1 + 2^t), by one exponential and one reciprocal: x * sigmoid(y) with t = -log2(e) * y.
-DEVICE float times_logistic(float x, float t) { return x * rcp_fast(1.0f + exp2_fast(t)); }
-
 // x * Phi(x): log2(1 / Phi(x) - 1) as an odd minimax polynomial up to |x| = 6, and linear beyond, where Phi
 // is 0 or 1 to 1e-9. The error is 1.5e-7 of |x|.
 DEVICE float times_normal(float x) {
@@ -48,14 +39,14 @@ DEVICE float times_normal(float x) {
     return times_logistic(x, p * x);
 }
 
-// relu keeps NaN. gelu_tanh uses 0.5 * (1 + tanh(u)) == sigmoid(2u), u = sqrt(2 / pi) * (x + 0.044715 * x^3).
+// relu keeps NaN. gelu is shorter here than in activation.h: after a sum, an error of |x| units is in the bound.
 DEVICE float activate(float x) {
 #if ACTIVATION == ACTIVATION_RELU
     return math_max(x, 0.0f);
 #elif ACTIVATION == ACTIVATION_GELU
     return times_normal(x);
 #elif ACTIVATION == ACTIVATION_GELU_TANH
-    return times_logistic(x, x * math_fma(x * x, -2.30220820f * 0.044715f, -2.30220820f));
+    return times_tanh_logistic(x);
 #elif ACTIVATION == ACTIVATION_SILU
     return times_logistic(x, -1.44269504f * x);
 #else

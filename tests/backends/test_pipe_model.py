@@ -102,3 +102,11 @@ def test_the_model_knows_every_matrix_instruction_of_its_architecture():
             assert 0 < best <= cycles
             known[name] += 1
     assert [name for name, count in known.items() if not count] == []
+
+
+def test_the_roof_is_that_of_the_clock_under_load():
+    """MI300X: 304 units of 2048 FLOPs a cycle at the 1.07 GHz that a busy matrix pipe leaves."""
+    rates = pipe_model.models()["gfx942"].roof()
+    assert rates["matmul_bfloat16_flop_per_s"] == pytest.approx(665e12, rel=0.01)
+    assert rates["copy_bytes_per_s"] == 4.2e12
+    assert "matmul_float32_flop_per_s" not in rates

@@ -30,6 +30,9 @@ constexpr bool SUM_PAIRS = WARP == 32 || HEAD_D + HEAD_E <= 128;
 // Whether the sum of a lane's new P, in place of the largest score, says that row_max lags too far. The loop has no
 // maximum then, but scores are computed once more where row_max moves.
 constexpr bool CHECK_SUMS = WARP == 64 && HEAD_D + HEAD_E <= 128;
+// Which waves issue before the SIMD's others: those that compute products, or those in their softmax. The waves then
+// take turns at the matrix pipe and the vector pipe; first comes what needs the busier one.
+constexpr bool PRODUCTS_FIRST = HEAD_D + HEAD_E > 128;
 static_assert(!CHECK_SUMS || TILE_N / LANES_PER_COLUMN <= 16, "see ColumnSoftmax");
 constexpr int FRAGMENTS_N = TILE_N / MMA_M;
 constexpr int STEPS_D = HEAD_D / MMA_K;
@@ -214,6 +217,13 @@ DEVICE float p_of_scores(const AccumulatorFragment (&scores)[FRAGMENTS_N], const
     return sums[0] + sums[1];
 }
 
+// Between a wave's products and its softmax.
+template <bool PRODUCTS> DEVICE void begin_phase() {
+    if constexpr (WARP == 64) {
+        __builtin_amdgcn_s_setprio(PRODUCTS == PRODUCTS_FIRST);
+    }
+}
+
 using Scores = AccumulatorFragment[TILES_PER_WAVE][FRAGMENTS_N];
 
 // The wave's scores of one block of keys, -inf where MASKED and not seen.
@@ -225,6 +235,7 @@ DEVICE void compute_scores(Scores& scores, const Queries& queries, const BlockPr
             scores[t][n].fill(0.0f);
         }
     }
+    begin_phase<true>();
     prefetch<STEPS_D * FRAGMENTS_N, PREFETCH>(
         [&](int i) { return keys.load(i % FRAGMENTS_N * MMA_M, i / FRAGMENTS_N * MMA_K); },
         [&](int i, const AFragment& a) {
@@ -237,6 +248,7 @@ DEVICE void compute_scores(Scores& scores, const Queries& queries, const BlockPr
             scores[t][n].materialize();
         }
     }
+    begin_phase<false>();
     for (int t = 0; t < TILES_PER_WAVE; ++t) {
         const int own_row = row + t * MMA_N + lane_column();
         apply_scale(scores[t], problem, how, own_row, key);
@@ -314,6 +326,7 @@ struct ForwardState {
     // acc_o += P @ V.
     DEVICE void accumulate_pv(const BFragment (&p)[TILES_PER_WAVE][FRAGMENTS_N],
                                const ValueFragments& values) {
+        begin_phase<true>();
         prefetch<FRAGMENTS_N * FRAGMENTS_E, PREFETCH>(
             [&](int i) { return values.load(column + i % FRAGMENTS_E * MMA_M, i / FRAGMENTS_E * MMA_K); },
             [&](int i, const AFragment& a) {

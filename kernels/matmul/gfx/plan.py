@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 from portable import dtypes
+from portable.kernels.matmul.gfx.tile_cost import Tile, clocks
 from portable.kernels.matmul.launch_args import ACTIVATIONS, ceil, preactivation_define
 from portable.kernels.matmul.problem import Problem, for_call
 from portable.plan import Argument, Call, Device, Launch, NativeKernel, Plan, Pointer, Rejected, Scalar
@@ -18,19 +18,6 @@ _HALVES = ("bfloat16", "float16")
 _MAX_EXTENT = 2**31 - 256
 _MAX_TILES = 2**32 // 512 - 1
 _MAX_BATCHES_Y = 2**15
-
-
-class Tile(NamedTuple):
-    """The part of c that one block computes, how many of its waves are along M, and its threads."""
-
-    m: int
-    n: int
-    k: int
-    waves_m: int
-    threads: int = 256
-    aligned: bool = False  # loads of 16 bytes from lines that start and end at 16
-    ping_pong: bool = False
-
 
 FEW_ROWS, _LARGE, _SMALL = Tile(32, 128, 64, 1), Tile(128, 128, 32, 2), Tile(64, 64, 64, 2)
 
@@ -48,32 +35,33 @@ def plan_wmma(problem: Problem, call: Call) -> Plan | Rejected:
 mfma, wmma = for_call(plan_mfma), for_call(plan_wmma)
 
 
-# Tiles of aligned operands with the share of the matrix peak that a full GPU reaches by them. AMD measured
-# those of 256x256, 256x128 and 128x128 on MI355X (ROCm/gfx950-gluon-tutorials: what limits the smaller ones
-# is the memory that a block keeps in flight); the last is estimated from its LDS reads, 0.0625 bytes per
-# FLOP. None was measured by this project.
+# Tiles of aligned operands. Which of them computes an element of c does not change its bits.
 ALIGNED = (
-    (Tile(256, 256, 64, 2, threads=512, aligned=True, ping_pong=True), 0.96),
-    (Tile(256, 128, 64, 4, threads=512, aligned=True, ping_pong=True), 0.83),
-    (Tile(128, 256, 64, 2, threads=512, aligned=True, ping_pong=True), 0.83),
-    (Tile(128, 128, 64, 2, aligned=True, ping_pong=True), 0.69),
-    (_SMALL._replace(aligned=True), 0.35),
+    Tile(256, 256, 64, 2, threads=512, aligned=True, ping_pong=True),
+    Tile(256, 128, 64, 4, threads=512, aligned=True, ping_pong=True),
+    Tile(128, 256, 64, 2, threads=512, aligned=True, ping_pong=True),
+    Tile(128, 128, 64, 2, aligned=True, ping_pong=True),
+    _SMALL._replace(aligned=True),
+    FEW_ROWS._replace(aligned=True),
 )
+# Of others, with the share of the matrix peak that a full GPU reaches by them, both estimates.
 _ANY = ((_LARGE, 0.69), (_SMALL, 0.35))
 
 
 def mfma_tile(problem: Problem, device: Device) -> Tile:
-    """The tile whose rounds over the multiprocessors take the least time; 32x128 for up to 32 rows."""
-    fits = aligned(problem)
+    """The tile of the least estimated clocks (tile_cost.py). Of operands that are not aligned the one whose
+    rounds over the multiprocessors take the least time, and 32x128 for up to 32 rows."""
+    if aligned(problem):
+        return min(ALIGNED, key=lambda tile: clocks(tile, problem, device))
     if problem.M <= 32:
-        return FEW_ROWS._replace(aligned=fits)
+        return FEW_ROWS
 
     def time(choice: tuple[Tile, float]) -> float:
         tile, share = choice
         tiles = ceil(problem.M, tile.m) * ceil(problem.N, tile.n) * problem.batches
         return ceil(tiles, device.multiprocessors) * tile.m * tile.n / share
 
-    tile, _ = min(ALIGNED if fits else _ANY, key=time)
+    tile, _ = min(_ANY, key=time)
     return _deeper(tile, device)
 
 

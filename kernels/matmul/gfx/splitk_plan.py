@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from portable import dtypes
-from portable.kernels.matmul.gfx.plan import ALIGNED, FEW_ROWS, MFMA, Tile, aligned, launch, row_major, unfit
+from portable.kernels.matmul.gfx.plan import ALIGNED, MFMA, aligned, launch, row_major, unfit
+from portable.kernels.matmul.gfx.tile_cost import Tile, clocks
 from portable.kernels.matmul.launch_args import (
     ACTIVATIONS,
     bias,
@@ -23,20 +24,8 @@ _SOURCE = MFMA.with_name("splitk_reduce.hip")
 _THREADS = 256
 _RUN = 8  # columns that a thread of the reduction finishes
 
-
-class Rates(NamedTuple):
-    """A compute unit's products and the GPU's bytes from memory in a clock, as in pipe_model.yaml."""
-
-    products: int
-    memory: int
-
-
-_RATES = {"gfx90a": Rates(512, 941), "gfx942": Rates(1024, 2000), "gfx950": Rates(2048, 2917)}
-# Clocks, estimates: from a load of a K step to its arrival (about 1000 on gfx950 by
-# ROCm/gfx950-gluon-tutorials, tcp_bound_tile_model.md), and a second launch with its gap.
-_STEP, _LAUNCH = 1000.0, 5000.0
-_MIN_STEPS, _MAX_PARTS = 4, 32  # K steps of a part
-_WORTH = 0.9  # of the time without split-K
+_MIN_STEPS, _MAX_PARTS = 2, 32  # K steps of a part
+_WORTH = 0.9  # of the clocks without split-K, by an estimate that errs by 0.1
 
 
 class Split(NamedTuple):
@@ -46,35 +35,19 @@ class Split(NamedTuple):
     def parts(self, problem: Problem) -> int:
         return ceil(problem.K, self.k_step)
 
-    def clocks(self, problem: Problem, device: Device, share: float) -> float:
-        """Estimated: a K step takes as long as its products or a load, the whole at least as its bytes."""
-        rates, tile = _RATES[device.arch], self.tile
-        parts = self.parts(problem)
-        blocks = ceil(problem.M, tile.m) * ceil(problem.N, tile.n) * parts
-        products = ceil(blocks, device.multiprocessors) * tile.m * tile.n * tile.k / (rates.products * share)
-        steps = ceil(self.k_step, tile.k) * max(products, _STEP)
-        memory = (problem.M + problem.N) * problem.K * 2 / rates.memory
-        sums = parts * problem.M * problem.N * 8 / rates.memory  # written and read
-        return max(steps, memory) + (0.0 if parts == 1 else _LAUNCH + sums)
-
 
 def split_of(problem: Problem, device: Device) -> Split | None:
-    """The fastest parts and tile by the estimate; None where the product is as fast in one part."""
-    tiles = ((FEW_ROWS._replace(aligned=True), 0.35),) if problem.M <= 32 else ALIGNED
-
-    def best(parts: range) -> tuple[float, Split] | None:
-        found = [
-            (split.clocks(problem, device, share), split)
-            for tile, share in tiles
-            for split in (Split(tile, ceil(ceil(problem.K, tile.k), count) * tile.k) for count in parts)
-        ]
-        return min(found, key=lambda each: each[0], default=None)
-
-    whole = best(range(1, 2))
-    split = best(range(2, min(_MAX_PARTS, ceil(problem.K, 64) // _MIN_STEPS) + 1))
-    if whole is None or split is None or split[0] >= _WORTH * whole[0]:
-        return None
-    return split[1]
+    """The tile and parts of the least estimated clocks (tile_cost.py); None where the product is as fast in
+    one part."""
+    whole = min(clocks(tile, problem, device) for tile in ALIGNED)
+    splits = (
+        Split(tile, ceil(ceil(problem.K, tile.k), parts) * tile.k)
+        for tile in ALIGNED
+        for parts in range(2, min(_MAX_PARTS, ceil(problem.K, tile.k) // _MIN_STEPS) + 1)
+    )
+    found = [(clocks(split.tile, problem, device, split.k_step), split) for split in splits]
+    best = min(found, key=lambda each: each[0], default=None)
+    return best[1] if best is not None and best[0][0] < _WORTH * whole[0] else None
 
 
 def plan_splitk(problem: Problem, call: Call) -> Plan | Rejected:

@@ -162,9 +162,13 @@ template <class Core, bool A_K, bool B_K> struct OneStage {
             for (; step < end; ++step) {
                 next_b.load(step);
                 next_a.load(step);
+                // All loads first, their permutations behind the products: the compiler moved permutations, with
+                // their wait, before the last loads, so that a step took two trips to memory.
+                __builtin_amdgcn_sched_barrier(0);
                 core.load(a_tile, b_tile);
                 lds_barrier();
                 core.multiply();
+                __builtin_amdgcn_sched_barrier(0);
                 next_b.store(b_tile);
                 next_a.store(a_tile);
                 lds_barrier();
