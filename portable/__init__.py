@@ -19,12 +19,13 @@ from portable.dispatch.pins import using
 from portable.dispatch.select import Explanation
 from portable.runtime.detect import device
 from portable.runtime.detect import selection as _selection
+from portable.runtime.emulate import emulated
 from portable.spec.registry import functions as _functions
 from portable.spec.registry import load_module as _load_module
 from portable.spec.registry import public_ops as ops
 
 __version__ = "0.1.0"
-__all__ = ["Explanation", "device", "errors", "explain", "ops", "using"]
+__all__ = ["Explanation", "device", "emulated", "errors", "explain", "ops", "using"]
 
 _selection()  # looks at files and the torch build; an error waits for the first call
 

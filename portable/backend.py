@@ -10,6 +10,7 @@ import os
 import platform
 import shutil
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -156,6 +157,54 @@ class Modelled:
     accuracy: str
 
 
+@dataclass(frozen=True)
+class ModelledRoof:
+    """What a model of the GPU allows at most: `rates` per second, `copy_bytes_per_s` and for a dtype
+    `matmul_<dtype>_flop_per_s`, as a record names the measured ones. `accuracy` says how far the model's
+    times are off."""
+
+    rates: Mapping[str, float]
+    accuracy: str
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something undefined that a kernel did, at a line of its source where that is known."""
+
+    kind: str
+    kernel: str
+    message: str
+    file: str | None
+    line: int | None
+
+
+@dataclass
+class Programs:
+    """What programs did on an emulated GPU so far: launches by kernel; by kernel how often an autotuner took
+    its first configuration that fits; findings. `header` says what the GPU is; `instructions` are the kinds
+    that the launched kernels have, by how closely they follow the hardware (EXACT, or a few words)."""
+
+    EXACT: ClassVar[str] = "exact"
+
+    header: str
+    launches: Counter[str] = field(default_factory=Counter)
+    tuned: Counter[str] = field(default_factory=Counter)
+    findings: list[Finding] = field(default_factory=list)
+    instructions: dict[str, set[str]] = field(default_factory=dict)
+
+    def fidelity(self) -> str:
+        """One sentence about `instructions`; empty before the first launch."""
+        if not self.instructions:
+            return ""
+        said = [f"{len(self.instructions.get(self.EXACT, ()))} kinds exact"]
+        said += [
+            f"{how}: {', '.join(sorted(names))}"
+            for how, names in sorted(self.instructions.items())
+            if how != self.EXACT
+        ]
+        return "instructions: " + "; ".join(said)
+
+
 class Backend(ABC):
     """One vendor. Instances are made once per process; every method may be called from any thread."""
 
@@ -274,6 +323,10 @@ class Backend(ABC):
         would write is left as it was, in part. Raises BackendError where the device has no such model."""
         raise BackendError(f"The {self.name} backend models no times; an emulated GPU does")
 
+    def modelled_roof(self) -> ModelledRoof | None:
+        """The roof of the device by the model of `model`; None where it has no such model."""
+        return None
+
     def modelled(self, op: str, device: Device) -> list[str]:
         """What is known of the times of the op's implementations on this device by a model, a line each."""
         return []
@@ -281,6 +334,11 @@ class Backend(ABC):
     def triton(self) -> AbstractContextManager[Any]:
         """A block in which anybody's Triton kernel, launched as `kernel[grid](...)`, runs on this device."""
         return nullcontext()
+
+    def programs(self, extents: str) -> AbstractContextManager[Programs]:
+        """A block in which programs written for the vendor's GPU run on this device, as `portable.emulated`
+        says. Raises BackendError where the device is not emulated."""
+        raise BackendError(f"The {self.name} backend emulates no GPU: programs run on it as they are")
 
     def count(self) -> int:
         """How many devices there are."""

@@ -99,6 +99,28 @@ DEVICE float shuffle_down(float value, int delta) {
     return __builtin_bit_cast(float, shuffle_down(__builtin_bit_cast(int, value), delta));
 }
 
+#if defined(__GFX9__)
+// Patterns by which lanes of a wave of 64 read each other within the vector pipe (DPP of the ISA guides).
+#define SWAP_1 0xB1
+#define SWAP_2 0x4E
+#define MIRROR_8 0x141
+#define MIRROR_16 0x140
+#define ROW_BEFORE 0x142    // the last lane of the 16 before; lanes 0 to 15 get 0
+#define LOWER_HALF 0x143    // lane 31; lanes 0 to 31 get 0
+template <int PATTERN> DEVICE float lanes_moved(float value) {
+    return float_of(__builtin_amdgcn_update_dpp(0, bits_of(value), PATTERN, 15, 15, true));
+}
+DEVICE float last_lane(float value) { return float_of(__builtin_amdgcn_readlane(bits_of(value), WARP - 1)); }
+#if defined(__gfx950__)
+// Of each two neighbouring groups of ROW (16 or 32) lanes: the value of the first group's or the second's lane, in both.
+template <int ROW> DEVICE float rows_swapped(float value, int which) {
+    const uint32_t bits = bits_of(value);
+    if constexpr (ROW == 16) return float_of(__builtin_amdgcn_permlane16_swap(bits, bits, false, false)[which]);
+    return float_of(__builtin_amdgcn_permlane32_swap(bits, bits, false, false)[which]);
+}
+#endif
+#endif
+
 DEVICE float to_float(float value) { return value; }
 DEVICE float to_float(bf16 value) { return float_of(static_cast<uint32_t>(value.bits) << 16); }
 DEVICE float to_float(f16 value) { return static_cast<float>(__builtin_bit_cast(_Float16, value)); }
@@ -172,9 +194,22 @@ DEVICE float exp2_fast(float x) { return __builtin_amdgcn_exp2f(x); }
 DEVICE float math_log(float x) { return __builtin_logf(x); }
 DEVICE float math_sqrt(float x) { return __builtin_sqrtf(x); }
 DEVICE float math_fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+// Two floats, on which gfx90a to gfx950 add, multiply and fuse with one instruction.
+#define HAS_PAIRS
+typedef float float_pair __attribute__((ext_vector_type(2)));
+DEVICE float_pair pair_fma(float_pair a, float_pair b, float_pair c) { return __builtin_elementwise_fma(a, b, c); }
 DEVICE float math_abs(float x) { return __builtin_fabsf(x); }
 DEVICE float math_max(float a, float b) { return a > b || a != a ? a : b; }
 DEVICE float math_max_number(float a, float b) { return __builtin_fmaxf(a, b); }
+#if defined(__GFX9__)
+// The greatest of three; of a signalling NaN, NaN. __builtin_fmaxf takes an instruction more to quieten each operand.
+#define HAS_MAX3
+DEVICE float max3_fast(float a, float b, float c) {
+    float greatest;
+    asm("v_max3_f32 %0, %1, %2, %3" : "=v"(greatest) : "v"(a), "v"(b), "v"(c));
+    return greatest;
+}
+#endif
 DEVICE float math_min_number(float a, float b) { return __builtin_fminf(a, b); }
 // The reciprocal of a normal number, within 1 ulp.
 DEVICE float rcp_fast(float x) { return __builtin_amdgcn_rcpf(x); }

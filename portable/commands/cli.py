@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import portable
+from portable.commands import emulate as emulation
 from portable.commands import new_op
 from portable.errors import PortableError
 from portable.runtime import detect
@@ -66,6 +67,9 @@ def _parser() -> argparse.ArgumentParser:
         sub.add_argument("--json", action="store_true", help="print JSON")
     for sub in (informed, explained, traced, timed):
         sub.add_argument("--emulate", action="store_true", help="use an emulated GPU")
+    emulation.add_arguments(
+        command("emulate", emulation.run, "Run a program that was written for a GPU on emulated ones.")
+    )
     checked = command("check", check, "Compile every implementation for every device, with no device needed.")
     checked.add_argument("--target", help="architectures or vendors, comma separated (default: all)")
     checked.add_argument("--ops", help="ops, comma separated (default: all, internal ops included)")

@@ -8,6 +8,8 @@ needed on the user's machine. The machine code is kept in this package's disk ca
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol, runtime_checkable
 
 from portable import dtypes
@@ -16,6 +18,8 @@ from portable.plan import Launch, Pointer, Scalar, TritonKernel
 
 # Triton, LLVM and MLIR compile otherwise under some of these.
 _VARIABLES = ("TRITON_", "LLVM_", "MLIR_", "DISABLE_")
+# An option "knob.GROUP.NAME" is no option of Triton's compiler, but its `knobs.GROUP.NAME`.
+_KNOB = "knob."
 _SWIZZLE_128 = 3  # Triton's and the driver's number of the mode
 
 
@@ -51,9 +55,10 @@ def compile_triton(
     import triton
     from triton.backends.compiler import GPUTarget
 
-    source = _source(kernel, types)
+    source, options = _source(kernel, types), _options(kernel)
     try:
-        built = triton.compile(source, target=GPUTarget(*target), options=_options(kernel))
+        with _knobs({name: options.pop(name) for name in list(options) if name.startswith(_KNOB)}):
+            built = triton.compile(source, target=GPUTarget(*target), options=options)
     except Exception as error:
         raise CompileError(f"{kernel.name} for {target[1]}", f"{type(error).__name__}: {error}") from error
     for each in getattr(built.metadata, "tensordesc_meta", None) or ():
@@ -87,6 +92,19 @@ def identity(
 def _options(kernel: TritonKernel) -> dict[str, Any]:
     options = {"num_warps": kernel.num_warps, "num_stages": kernel.num_stages, "enable_fp_fusion": True}
     return {**options, **dict(kernel.options)}
+
+
+@contextmanager
+def _knobs(wanted: dict[str, Any]) -> Iterator[None]:
+    """Triton with these settings of the process; `build.code_object` compiles one kernel at a time."""
+    from triton import knobs
+
+    with ExitStack() as scopes:
+        for name, value in wanted.items():
+            _, group, setting = name.split(".")
+            scopes.enter_context(getattr(knobs, group).scope())
+            setattr(getattr(knobs, group), setting, value)
+        yield
 
 
 def _source(kernel: TritonKernel, types: tuple[tuple[str, str, bool], ...]) -> Any:

@@ -270,7 +270,9 @@ def test_what_a_call_costs_the_host(hopper, impl, record_property):
 
 FIRST = """
 import ctypes, json, sys, time
+start = time.process_time()
 import torch
+times = {"import torch": (time.process_time() - start) * 1e3}
 import portable
 from portable.runtime import detect
 from portable.spec import registry
@@ -292,7 +294,6 @@ class OnTheCpu(CudaBackend):
 backend = OnTheCpu(registry.vendors()["cuda"])
 detect.reset(detect.Selection({"cpu": backend}, {"cuda": Detection(True, True, "for a test")}))
 x, weight = torch.randn(16, 1024).bfloat16(), torch.randn(1024).bfloat16()
-times = {}
 for op, tensors in {"softmax": (x,), "rms_norm": (x, weight)}.items():
     start = time.process_time()
     with portable.using(**{op: sys.argv[2]}):
@@ -304,7 +305,7 @@ print(json.dumps(times))
 
 @pytest.mark.slow
 def test_a_first_call_with_a_warm_cache_is_quick(library, tmp_path, record_property):
-    """Under 0.3 s an op beyond torch's own start, of which Triton's import takes a third."""
+    """At most a quarter of the CPU time of torch's own import; 0.14 on quiet cores."""
     environ = {**os.environ, "PORTABLE_CACHE_DIR": str(tmp_path)}
     command = [sys.executable, "-c", FIRST, str(library), "triton"]
     runs = []
@@ -312,9 +313,11 @@ def test_a_first_call_with_a_warm_cache_is_quick(library, tmp_path, record_prope
         done = subprocess.run(command, env=environ, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         runs.append(json.loads(done.stdout))
-    warm = {op: min(run[op] for run in runs[1:]) for op in runs[0]}
+    warm = {name: min(run[name] for run in runs[1:]) for name in runs[0]}
     record_property("first_call_ms", {"cold": runs[0], "warm": warm})
-    assert all(ms < 300 for ms in warm.values()), warm
+    # A share, because on busy cores all of it takes longer alike.
+    share = {op: min(run[op] / run["import torch"] for run in runs[1:]) for op in ("softmax", "rms_norm")}
+    assert all(each < 0.25 for each in share.values()), (share, runs)
 
 
 def test_triton_compiles_once_for_all_processes(hopper, tmp_path, monkeypatch):

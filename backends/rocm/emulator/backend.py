@@ -9,7 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from portable.backend import Backend, CodeObject, Detection, Machine, Modelled, Trace
+from portable.backend import Backend, CodeObject, Detection, Machine, Modelled, ModelledRoof, Programs, Trace
+from portable.backends.rocm import pipe_model
 from portable.backends.rocm.backend import TARGETS, RocmBackend
 from portable.backends.rocm.emulator import native_build
 from portable.errors import listed
@@ -65,6 +66,11 @@ class EmulatedRocmBackend(RocmBackend):
 
         return emulated(self._device.arch)
 
+    def programs(self, extents: str) -> AbstractContextManager[Programs]:
+        from portable.backends.rocm.emulator.programs import programs
+
+        return programs(self._device, extents)
+
     def load(self, code: CodeObject, device: Device) -> Any:
         from portable.backends.rocm.emulator import launch  # noqa: F401 - under the lock that a fork waits for
 
@@ -101,6 +107,10 @@ class EmulatedRocmBackend(RocmBackend):
 
     def model(self) -> AbstractContextManager[list[Modelled]]:
         return self.runtime().model()
+
+    def modelled_roof(self) -> ModelledRoof:
+        pipes = pipe_model.models()[self._device.arch]
+        return ModelledRoof(pipes.roof(), pipes.timing.accuracy)
 
     count = Backend.count
     current = staticmethod(Backend.current)

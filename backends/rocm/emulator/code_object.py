@@ -7,7 +7,6 @@ checked before it is used, and reading gives a `CodeObject` or raises `CodeObjec
 
 from __future__ import annotations
 
-import re
 import struct
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,10 +20,6 @@ LARGEST = 256 << 20
 """Bytes that the loaded segments may span; a file of a few KB can ask for any amount."""
 
 _PAGE = 4096
-# What Triton's LLVM leaves in a code object: a state of LLVM's repository or of Triton's copy, no release.
-_DEVELOPMENT_LLVM = re.compile(
-    rb"Linker: LLD [\d.]+ \(https://github\.com/[\w-]+/llvm-project [0-9a-f]{40}\)"
-)
 _MOST_SEGMENTS = 256  # linkers write about ten
 _LONGEST_NAME = 16384  # mangled names are long, but a table of endless ones must not be quadratic
 _DESCRIPTOR = 64
@@ -191,8 +186,8 @@ class CodeObject:
     """A loaded code object; CodeObjectError on anything wrong with its bytes, never another exception.
 
     `memory[0]` stands for virtual address `base`. Relocated words hold virtual addresses; `pointers`
-    lists where they lie, and `loaded_at` gives the memory as it reads at another place. `drops_waits`: its
-    compiler, the LLVM of Triton, may leave out the wait of a fence (llvm-project's pull request 220357).
+    lists where they lie, and `loaded_at` gives the memory as it reads at another place. With
+    `drops_waits`, False unless set, a wait that is missing in front of a barrier is counted, and is no fault.
     """
 
     arch: str
@@ -206,7 +201,7 @@ class CodeObject:
 
     def __init__(self, image: bytes) -> None:
         self.image = bytes(image)
-        self.drops_waits = _DEVELOPMENT_LLVM.search(self.image) is not None
+        self.drops_waits = False
         self._arch, self.version = self._header()
         self.arch, self.wave = self._arch.name, self._arch.wave
         segments = self._segments()

@@ -30,7 +30,7 @@ _SECTIONS = (
 )
 _LARGEST_LINE = 1 << 31
 _FORMS = {number: name for name, number in ENUM_DW_FORM.items() if isinstance(number, int)}
-_PATH = ENUM_DW_LNCT["DW_LNCT_path"]
+_PATH, _DIRECTORY = ENUM_DW_LNCT["DW_LNCT_path"], ENUM_DW_LNCT["DW_LNCT_directory_index"]
 
 # Limits on `.debug_info`: numbers read, functions and ranges kept, depth of nested entries.
 _MOST_STEPS = 1 << 20
@@ -78,7 +78,12 @@ class SourceLines:
     def at(self, address: int) -> str | None:
         """ "file.py:41" of the nearest row at or before `address` in its sequence; None if there is none."""
         found = self._nearest(address)
-        return found[0] if found else None
+        return _line(*found[0]) if found else None
+
+    def path(self, address: int) -> str | None:
+        """The path of the file of `at`, as the compiler was given it."""
+        found = self._nearest(address)
+        return found[0][0] if found else None
 
     def inline_chain(self, address: int) -> tuple[str, ...]:
         """The line of `at`, then the line of the call it was inlined at, and so on to the outermost."""
@@ -87,13 +92,13 @@ class SourceLines:
             return ()
         if self._calls is None:
             self._calls = _Calls(self._image, self._files)
-        chain = [found[0]]
+        chain = [_line(*found[0])]
         for line in self._calls.around(found[1]):
             if line != chain[-1]:
                 chain.append(line)
         return tuple(chain)
 
-    def _nearest(self, address: int) -> tuple[str, int] | None:
+    def _nearest(self, address: int) -> tuple[tuple[str, int], int] | None:
         """The line and the address whose line it is: `address`, or a row before where that has no line."""
         if self._sequences is None:
             self._sequences, self._files = _tables(self._image)
@@ -108,7 +113,7 @@ class SourceLines:
                 for row in range(nearest, -1, -1):
                     file, line = rows[row]
                     if line:  # 0: code of the compiler's own, between two lines
-                        return f"{file}:{line}", address if row == nearest else addresses[row]
+                        return (file, line), address if row == nearest else addresses[row]
                 return None
         return None
 
@@ -182,21 +187,24 @@ def _program(unit: bytes, width: int, sections: dict[str, bytes]) -> LineProgram
         read(byte)
     header.file_entry = []
     if header.version == 5:
-        _table(read, structs, sections, len(unit))  # directories
-        header.file_entry += _table(read, structs, sections, len(unit))
+        directories = [name for name, _ in _table(read, structs, sections, len(unit))]
+        files = _table(read, structs, sections, len(unit))
     else:
-        while _text(stream):  # directories
-            pass
-        header.file_entry.append("")  # files count from 1
+        directories, files = [b""], [(b"", 0)]  # both count from 1
         while name := _text(stream):
-            header.file_entry.append(_base_name(name))
-            for _ in range(3):  # directory, time, size
+            directories.append(name)
+        while name := _text(stream):
+            files.append((name, read(number)))
+            for _ in range(2):  # time, size
                 read(number)
+    header.file_entry += [_path(name, index, directories) for name, index in files]
     return LineProgram(header, stream, structs, behind, len(unit))
 
 
-def _table(read: Any, structs: DWARFStructs, sections: dict[str, bytes], most: int) -> list[str]:
-    """The base names in a table of directories or files of version 5."""
+def _table(
+    read: Any, structs: DWARFStructs, sections: dict[str, bytes], most: int
+) -> list[tuple[bytes, int]]:
+    """The names in a table of directories or files of version 5, and the number of each one's directory."""
     number = structs.Dwarf_uleb128("")
     columns = []
     for _ in range(read(structs.Dwarf_uint8(""))):
@@ -207,7 +215,7 @@ def _table(read: Any, structs: DWARFStructs, sections: dict[str, bytes], most: i
         raise ValueError(f"{count} entries in {most} bytes")
     names = []
     for _ in range(count):
-        name = b""
+        name, directory = b"", 0
         for content, form in columns:
             value = read(structs.Dwarf_dw_form[form])
             if content == _PATH:
@@ -215,7 +223,9 @@ def _table(read: Any, structs: DWARFStructs, sections: dict[str, bytes], most: i
                     text = sections[".debug_line_str" if form == "DW_FORM_line_strp" else ".debug_str"]
                     value = text[value : text.index(b"\0", value)]
                 name = value
-        names.append(_base_name(name))
+            elif content == _DIRECTORY and isinstance(value, int):
+                directory = value
+        names.append((name, directory))
     return names
 
 
@@ -226,8 +236,15 @@ def _text(stream: io.BytesIO) -> bytes:
     return data[start:end]
 
 
-def _base_name(path: bytes) -> str:
-    return path.replace(b"\\", b"/").rsplit(b"/", 1)[-1].decode(errors="replace")
+def _path(name: bytes, index: int, directories: list[bytes]) -> str:
+    name = name.replace(b"\\", b"/")
+    if not name.startswith(b"/") and index < len(directories) and directories[index]:
+        name = directories[index] + b"/" + name
+    return name.decode(errors="replace")
+
+
+def _line(path: str, line: int) -> str:
+    return f"{path.rsplit('/', 1)[-1]}:{line}"
 
 
 def _rows(program: LineProgram) -> list[_Sequence]:
@@ -404,7 +421,7 @@ class _Calls:
         function, depth = scope, 0
         if outer is not None:
             function, depth = self._scopes[outer].function, self._scopes[outer].depth + 1
-        self._scopes.append(_Scope(outer, function, depth, f"{unit.files[file]}:{line}" if known else None))
+        self._scopes.append(_Scope(outer, function, depth, _line(unit.files[file], line) if known else None))
         with contextlib.suppress(KeyError, ValueError):  # without addresses it covers nothing
             for low, high in self._spans(unit, values):
                 if len(self._ranges) == _MOST_RANGES:

@@ -19,7 +19,8 @@ class CodeObjectError(EmulatorError, ValueError):
 class KernelFault(LaunchError, EmulatorError):
     """A kernel did something undefined, which hardware might not have reported.
 
-    Facts: kind (one of KINDS), kernel, detail, source ("file:line"), inlined_at (source lines of the calls
+    Facts: kind (one of KINDS), kernel, detail, source ("file:line"), path (of that file, as the compiler was
+    given it), inlined_at (source lines of the calls
     through which `source` was inlined, innermost first; empty if it was not inlined), instruction, pc,
     workgroup, wave, lane, address. A fact that does not apply is None."""
 
@@ -39,6 +40,7 @@ class KernelFault(LaunchError, EmulatorError):
     kernel: str
     detail: str
     source: str | None
+    path: str | None
     inlined_at: tuple[str, ...]
     instruction: str | None
     pc: int | None
@@ -49,7 +51,7 @@ class KernelFault(LaunchError, EmulatorError):
 
     def __init__(self, kind: str, kernel: str, detail: str, **where: Any) -> None:
         assert kind in self.KINDS, kind
-        names = ("source", "instruction", "pc", "workgroup", "wave", "lane", "address")
+        names = ("source", "path", "instruction", "pc", "workgroup", "wave", "lane", "address")
         facts = {name: where.get(name) for name in names}
         facts["inlined_at"] = tuple(where.get("inlined_at") or ())
         place = []

@@ -38,6 +38,11 @@ _SYSTEM = {
 }
 _PRIVATE_APERTURE = 1 << 49
 _NO_ADDRESS = 0xFFFFFFFFFFFFFFFF
+_FIRST_PAGE = 4096  # bytes behind a null pointer
+_NO_HOST = (
+    "it prints, or an assertion of it failed (tl.device_print, tl.device_assert, printf): the text goes "
+    "through the host, which does not answer an emulated GPU"
+)
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,12 @@ class Buffer:
             return cls(name, tensor.data_ptr(), 0, writable)
         span = 1 + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
         return cls(name, tensor.data_ptr(), span * tensor.element_size(), writable)
+
+    @classmethod
+    def of_storage(cls, name: str, tensor: Any) -> Buffer:
+        """All memory of a CPU tensor's storage, of which the tensor may be a part."""
+        storage = tensor.untyped_storage()
+        return cls(name, storage.data_ptr(), storage.nbytes())
 
 
 @dataclass(frozen=True)
@@ -112,6 +123,11 @@ class LinkedProgram:
             self._sources[index] = None if inst is None else self.source_lines.at(inst.address)
         return self._sources[index]
 
+    def path(self, index: int) -> str | None:
+        """The path of the source file of an instruction, as the compiler was given it."""
+        inst = self.program.instruction(index)
+        return None if inst is None else self.source_lines.path(inst.address)
+
     def inline_chain(self, index: int) -> tuple[str, ...]:
         """The source line, and those of the calls it was inlined through; empty if there is none."""
         inst = self.program.instruction(index)
@@ -151,6 +167,7 @@ def launch(
 
     Returns counters if `count`. Raises KernelFault; EmulatorError for sizes no GPU supports.
     """
+    __tracebackhide__ = True
     prepared = _Prepared(given, budget)
     executed = memory = None
     if count:
@@ -271,6 +288,7 @@ class _Prepared:
 
     def run(self, threads: int) -> None:
         """Run the workgroups. Raises KernelFault."""
+        __tracebackhide__ = True
         _run(self.state, threads)
         if self.state.fault_taken:
             raise _fault(self.kernel, self.linked, self.state.fault, self.names)
@@ -400,6 +418,11 @@ def _run(state: abi.Launch, threads: int) -> None:
         raise MemoryError("the emulator's waves do not fit into memory")
 
 
+def _asks_host(kernel: Kernel) -> bool:
+    """Whether a kernel has the buffer through which printf and assert call the host, which is null here."""
+    return any(each.get(".value_kind") == "hidden_hostcall_buffer" for each in kernel.arguments)
+
+
 def _fault(kernel: Kernel, linked: LinkedProgram, fault: abi.Fault, names: list[str]) -> KernelFault:
     program = linked.program
 
@@ -413,11 +436,15 @@ def _fault(kernel: Kernel, linked: LinkedProgram, fault: abi.Fault, names: list[
     detail = re.sub(r"instruction #(\d+)", where, detail)
     instruction = program.text(fault.inst) if fault.inst >= 0 else None
     chain = linked.inline_chain(fault.inst)
+    kind = abi.FAULTS[fault.kind]
+    if kind == "out-of-bounds" and fault.address < _FIRST_PAGE and _asks_host(kernel):
+        kind, detail = "unsupported", _NO_HOST
     return KernelFault(
-        abi.FAULTS[fault.kind],
+        kind,
         kernel.name,
         detail,
         source=chain[0] if chain else None,
+        path=linked.path(fault.inst),
         inlined_at=chain[1:],
         instruction=instruction,
         pc=fault.pc if fault.inst >= 0 else None,

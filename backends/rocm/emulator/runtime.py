@@ -131,6 +131,7 @@ class EmulatedRuntime:
         """Run a kernel over `grid` blocks; `buffers` are `emulator.launch.Buffer`s. `stream` is ignored."""
         from portable.backends.rocm.emulator.launch import KernelLaunch, launch
 
+        __tracebackhide__ = True
         kernel = self.kernel(function, name)
         self._check_sizes(kernel, grid, block, shared, name)
         needed = _explicit_bytes(kernel)

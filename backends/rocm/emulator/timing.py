@@ -96,9 +96,8 @@ class _Load:
     waves: dict[str, float]
 
     def ghz(self, pipes: PipeModel) -> float:
-        """The clock under this load: the power that a cycle takes grows with what its pipes do."""
-        t = pipes.timing
-        return 1 / (1 / pipes.peak_ghz + t.matrix_power * self.matrix + t.vector_power * self.vector)
+        """The clock under this load."""
+        return pipes.ghz(self.matrix, self.vector)
 
 
 @dataclass(frozen=True)

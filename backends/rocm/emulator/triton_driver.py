@@ -5,17 +5,17 @@
 
 or `triton.runtime.driver.set_active(EmulatedDriver("gfx942"))` for the whole process. Triton compiles as
 for the real GPU; a kernel has finished when the call returns. A kernel may access a tensor from its first
-element to its last; anything before or after that, also within the storage of a view, is out of bounds.
-Works with Triton 3.6 to 3.9. Tensor descriptors, tuples, clusters and cooperative launches are refused, and
-so is timing: an emulated GPU has no timings.
+element to its last; anything before or after that, also within the storage of a view, is out of bounds (with
+`extents="storage"` the whole storage may be accessed). Works with Triton 3.6 to 3.9. Clusters and cooperative
+launches are refused, and so is timing: an emulated GPU has no timings. For code that says `device="cuda"` see
+`programs.py`.
 """
 
 from __future__ import annotations
 
 import functools
-import struct
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -25,33 +25,24 @@ from triton.backends.driver import DriverBase
 
 from portable.backends.rocm import metadata
 from portable.backends.rocm.backend import TARGETS
+from portable.backends.rocm.emulator import triton_arguments
 from portable.backends.rocm.emulator.faults import EmulatorError
-from portable.backends.rocm.emulator.launch import Buffer
 from portable.backends.rocm.emulator.runtime import EmulatedRuntime, runtime
 from portable.errors import LaunchError
 
 # Triton keys compiled kernels by device number. Real GPUs have small numbers; each emulated architecture has
 # its own large one, so that none gets the machine code of another.
 _FIRST_DEVICE = 900
-# Triton's scalar types as struct formats; bfloat16 is packed by hand.
-_FORMATS = {
-    "i1": "?", "i8": "b", "i16": "h", "i32": "i", "i64": "q",
-    "u1": "?", "u8": "B", "u16": "H", "u32": "I", "u64": "Q",
-    "fp16": "e", "bf16": "H", "fp32": "f", "f32": "f", "fp64": "d",
-}  # fmt: skip
-_C_TYPES = {
-    "i1": "int8_t", "i8": "int8_t", "i16": "int16_t", "i32": "int32_t", "i64": "int64_t",
-    "u1": "uint8_t", "u8": "uint8_t", "u16": "uint16_t", "u32": "uint32_t", "u64": "uint64_t",
-    "fp16": "double", "bf16": "double", "fp32": "double", "f32": "double", "fp64": "double",
-}  # fmt: skip
 
 
 @contextmanager
-def emulated(arch: str = "gfx942") -> Iterator[EmulatedDriver]:
+def emulated(
+    arch: str = "gfx942", extents: str = "view", listener: Listener | None = None
+) -> Iterator[EmulatedDriver]:
     """Make the emulated GPU's driver Triton's active one within the context, then restore the former one."""
     config: Any = triton.runtime.driver
     former = config._active  # None if none was used yet; reading `active` would start a real GPU's runtime
-    driver = EmulatedDriver(arch)
+    driver = EmulatedDriver(arch, extents, listener)
     config.set_active(driver)
     try:
         yield driver
@@ -60,13 +51,19 @@ def emulated(arch: str = "gfx942") -> Iterator[EmulatedDriver]:
 
 
 class EmulatedDriver(DriverBase):
-    """Triton's driver of one emulated GPU. Raises LaunchError for an unknown architecture."""
+    """Triton's driver of one emulated GPU. A kernel may access of a tensor what `extents` says: its "view" or
+    its "storage". `listener` is told of every launch. Raises LaunchError for an unknown architecture."""
 
-    def __init__(self, arch: str = "gfx942"):
+    torch_device = torch.device("cpu")
+    """Where Triton says that the GPU's tensors are."""
+
+    def __init__(self, arch: str = "gfx942", extents: str = "view", listener: Listener | None = None):
         super().__init__()
         self.runtime = runtime(arch)
         self.utils = Utils(self.runtime)
-        self.launcher_cls = functools.partial(Launcher, self.runtime)
+        self.launcher_cls = functools.partial(Launcher, self)
+        self.extents, self.listener = extents, listener
+        self.interface: Any = None
         self._index = _FIRST_DEVICE + [target.arch for target in TARGETS].index(arch)
 
     @classmethod
@@ -74,7 +71,7 @@ class EmulatedDriver(DriverBase):
         return False  # only set_active selects it, never Triton itself
 
     def map_python_to_cpp_type(self, ty: str) -> str:
-        return "hipDeviceptr_t" if ty.startswith("*") else _C_TYPES[ty]
+        return "hipDeviceptr_t" if ty.startswith("*") else triton_arguments.C_TYPES[ty]
 
     def get_current_target(self) -> GPUTarget:
         target = self.runtime.target
@@ -95,10 +92,10 @@ class EmulatedDriver(DriverBase):
         return int(digits[:-2]), int(digits[-2], 16)
 
     def get_active_torch_device(self) -> torch.device:
-        return torch.device("cpu")
+        return self.torch_device
 
-    def get_device_interface(self) -> Interface:
-        return Interface(self._index)
+    def get_device_interface(self) -> Any:
+        return self.interface or Interface(self._index)
 
     def get_benchmarker(self) -> Any:
         raise _no_time()
@@ -177,32 +174,25 @@ class Utils:
         }
 
 
+Listener = Callable[[Any, "str | None"], AbstractContextManager[Any]]
+"""Called with the kernel (`code_object.Kernel`) of a launch and the file of its source; the launch runs
+within its result."""
+
+
 class Launcher:
     """Packs the arguments of one compiled kernel and launches it."""
 
-    def __init__(self, runtime: EmulatedRuntime, src: Any, metadata: Any):
-        self._runtime = runtime
+    def __init__(self, driver: EmulatedDriver, src: Any, metadata: Any):
+        self._runtime = driver.runtime
+        # A kernel is loaded once and may be launched under a later driver of the same GPU.
+        self._driver = driver
         self._name = metadata.name
         self._warp_size = metadata.warp_size
-        self._kinds: list[tuple[str, str]] = []
-        for key, kind in src.signature.items():
-            self._check_kind(str(key), kind)
-            self._kinds.append((str(key), kind))
+        function = getattr(getattr(src, "fn", None), "fn", None)
+        self._file: str | None = getattr(getattr(function, "__code__", None), "co_filename", None)
+        self._arguments = triton_arguments.Arguments(self._name, src.signature, metadata)
         if getattr(metadata, "launch_cooperative_grid", False) or getattr(metadata, "num_ctas", 1) != 1:
             raise LaunchError(self._name, "clusters and cooperative grids are not emulated")
-        self._scratch = [
-            (what, getattr(metadata, f"{what}_size", 0) or 0, getattr(metadata, f"{what}_align", 1) or 1)
-            for what in ("global_scratch", "profile_scratch")
-        ]
-
-    def _check_kind(self, name: str, kind: Any) -> None:
-        if not isinstance(kind, str):
-            what = "a tuple"
-        elif kind == "constexpr" or kind.startswith("*") or kind in _FORMATS:
-            return
-        else:
-            what = "a tensor descriptor" if kind.startswith(("tensordesc", "nvTma")) else f"a {kind}"
-        raise LaunchError(self._name, f"argument {name!r} is {what}, which the emulator does not support")
 
     def __call__(
         self,
@@ -217,66 +207,27 @@ class Launcher:
         exit_hook: Any,
         *args: Any,
     ) -> None:
+        __tracebackhide__ = True  # of pytest: the fault is the kernel's
         if enter_hook is not None:
             enter_hook(launch_metadata)
         grid = (grid_x, grid_y, grid_z)
         if 0 not in grid:
-            warps, _, shared = kernel_metadata[:3]
-            kernarg, buffers, kept = self._pack(grid, args)
-            block = (warps * self._warp_size, 1, 1)
-            self._runtime.launch(function, grid, block, shared, 0, kernarg, self._name, buffers=buffers)
-            del kept  # keeps the scratch alive during the launch
+            self._launch(grid, function, kernel_metadata, args)
         if exit_hook is not None:
             exit_hook(launch_metadata)
 
-    def _pack(
-        self, grid: tuple[int, int, int], args: Sequence[Any]
-    ) -> tuple[bytes, list[Buffer], list[torch.Tensor]]:
-        """The argument segment: each argument aligned to its size, then the two scratch pointers."""
-        data, buffers, kept = bytearray(), [], []
-        for (name, kind), value in zip(self._kinds, args, strict=True):
-            if kind == "constexpr":
-                continue
-            if kind.startswith("*"):
-                address, extent = self._pointer(name, value)
-                if extent:
-                    buffers.append(Buffer(name, address, extent, not kind.startswith("*k")))
-                _append(data, struct.pack("<Q", address))
-            else:
-                _append(data, self._scalar(name, kind, value))
-        for name, size, alignment in self._scratch:
-            address = 0
-            if size:
-                nbytes = size * grid[0] * grid[1] * grid[2]
-                space = torch.empty(nbytes + alignment, dtype=torch.uint8)
-                address = -(-space.data_ptr() // alignment) * alignment
-                buffers.append(Buffer(name, address, nbytes))
-                kept.append(space)
-            _append(data, struct.pack("<Q", address))
-        return bytes(data), buffers, kept
-
-    def _scalar(self, name: str, kind: str, value: Any) -> bytes:
-        try:
-            if kind == "bf16":
-                return struct.pack("<h", torch.tensor(value, dtype=torch.bfloat16).view(torch.int16).item())
-            return struct.pack("<" + _FORMATS[kind], value)
-        except struct.error as error:
-            raise LaunchError(self._name, f"argument {name!r} is {value!r}, no {kind}: {error}") from None
-
-    def _pointer(self, name: str, value: Any) -> tuple[int, int]:
-        """Address and bytes of a tensor, from its first element to its last."""
-        if value is None or (isinstance(value, int) and value == 0):
-            return 0, 0
-        tensor: Any = value if isinstance(value, torch.Tensor) else getattr(value, "base", value)
-        if not isinstance(tensor, torch.Tensor):
-            kind = type(value).__name__
-            raise LaunchError(self._name, f"argument {name!r} is a {kind}, whose extent is not known")
-        if tensor.device.type != "cpu":
-            where = f"argument {name!r} is on {tensor.device}"
-            raise LaunchError(self._name, f"{where}; an emulated GPU takes CPU tensors")
-        buffer = Buffer.of(name, tensor)
-        return buffer.address, buffer.nbytes
-
-
-def _append(data: bytearray, value: bytes) -> None:
-    data.extend(bytes(-len(data) % len(value)) + value)
+    def _launch(self, grid: tuple[int, int, int], function: int, kernel_metadata: Any, args: Any) -> None:
+        __tracebackhide__ = True
+        driver: Any = triton.runtime.driver.active
+        if not isinstance(driver, EmulatedDriver) or driver.runtime is not self._runtime:
+            driver = self._driver
+        warps, _, shared = kernel_metadata[:3]
+        block = (warps * self._warp_size, 1, 1)
+        kernel = self._runtime.kernel(function, self._name)
+        with torch._C.DisableTorchFunction():  # a tensor's device is the memory's, whatever a mode says of it
+            packed = self._arguments.pack(grid, args, driver.extents)
+        told = nullcontext() if driver.listener is None else driver.listener(kernel, self._file)
+        with told:
+            self._runtime.launch(
+                function, grid, block, shared, 0, packed.kernarg, self._name, buffers=packed.buffers
+            )

@@ -113,7 +113,7 @@ def test_trace_prints_the_bound_and_the_same_as_json(own_device, capsys):
         "trace",
         "matmul",
         "--shape",
-        "64x64,64x64",
+        "128x128,128x128",
         "--dtype",
         "bfloat16",
         "--impl",
@@ -128,6 +128,6 @@ def test_trace_prints_the_bound_and_the_same_as_json(own_device, capsys):
     found = json.loads(capsys.readouterr().out)
     launch = found["calls"][0]["launches"][0]
     matrix = next(pipe for pipe in launch["bound"]["pipes"] if pipe["name"] == "matrix")
-    assert launch["matrix_flops"] == 2 * 64**3 and matrix["cycles"] == 2 * 64**3 / 2048
+    assert launch["matrix_flops"] == 2 * 128**3 and matrix["cycles"] == 2 * 128**3 / 2048
     assert 0 < found["calls"][0]["share"] <= 1
     assert sum(launch["instructions"].values()) == sum(count for _, count in launch["source_lines"])

@@ -12,10 +12,9 @@ import torch
 import triton
 import triton.language as tl
 from triton import knobs
-from triton.tools.tensor_descriptor import TensorDescriptor
 
 from portable.backends.rocm.emulator import launch as launching
-from portable.backends.rocm.emulator import triton_driver
+from portable.backends.rocm.emulator import triton_arguments
 from portable.backends.rocm.emulator.faults import EmulatorError, KernelFault
 from portable.backends.rocm.emulator.triton_driver import EmulatedDriver, emulated
 from portable.errors import LaunchError
@@ -63,16 +62,6 @@ def scalars(out_ptr, a, b, c, d, e):
     tl.store(out_ptr + 2, c + 0.0)
     tl.store(out_ptr + 3, d + 0.0)
     tl.store(out_ptr + 4, tl.where(e, 1.0, 2.0))
-
-
-@jit
-def of_tuple(pair, out_ptr):
-    tl.store(out_ptr, tl.load(pair[0]) + tl.load(pair[1]))
-
-
-@jit
-def of_descriptor(desc, out_ptr):
-    tl.store(out_ptr + tl.arange(0, 16), desc.load([0]))
 
 
 @pytest.fixture
@@ -170,17 +159,15 @@ def test_arguments_lie_where_the_code_object_wants_them(recorded):
 
 def test_scratch_that_a_kernel_asks_for_is_a_buffer(recorded):
     """Made by hand: no kernel here needs any."""
-    driver = EmulatedDriver("gfx942")
     made = SimpleNamespace(
         name="k", warp_size=64, num_ctas=1, global_scratch_size=100, global_scratch_align=128,
         profile_scratch_size=0, profile_scratch_align=1,
     )  # fmt: skip
     source = SimpleNamespace(signature={"x": "bf16", "c": "constexpr", "y": "u8"})
-    launcher = driver.launcher_cls(source, made)
-    kernarg, buffers, kept = launcher._pack((2, 3, 1), (1.5, None, 255))
-    (scratch,) = buffers
-    assert scratch.nbytes == 600 and scratch.address % 128 == 0 and len(kept) == 1
-    assert kernarg == struct.pack("<HB5xQQ", 0x3FC0, 255, scratch.address, 0)
+    packed = triton_arguments.Arguments("k", source.signature, made).pack((2, 3, 1), (1.5, None, 255), "view")
+    (scratch,) = packed.buffers
+    assert scratch.nbytes == 600 and scratch.address % 128 == 0 and len(packed.kept) == 1
+    assert packed.kernarg == struct.pack("<HB5xQQ", 0x3FC0, 255, scratch.address, 0)
 
 
 def test_hooks_and_empty_grids(recorded, monkeypatch):
@@ -250,7 +237,7 @@ def test_the_driver_answers_what_triton_asks(arch):
     driver.get_device_interface().synchronize()
     assert driver.map_python_to_cpp_type("*fp32") == "hipDeviceptr_t"
     assert driver.map_python_to_cpp_type("u8") == "uint8_t"
-    assert set(triton_driver._C_TYPES) == set(triton_driver._FORMATS)
+    assert set(triton_arguments.C_TYPES) == set(triton_arguments.FORMATS)
     assert not EmulatedDriver.is_active()
 
 
@@ -273,13 +260,8 @@ def test_time_is_refused():
 
 def test_what_it_does_not_take():
     x = torch.ones(16)
-    with emulated():
-        with pytest.raises(LaunchError, match="'pair' is a tuple"):
-            of_tuple[(1,)]((x, x), x)
-        with pytest.raises(LaunchError, match="'desc' is a tensor descriptor"):
-            of_descriptor[(1,)](TensorDescriptor(x, [16], [1], [16]), x)
-        with pytest.raises(LaunchError, match="'x_ptr' is on meta"):
-            careless[(1,)](x.to("meta"), x, BLOCK=16)
+    with emulated(), pytest.raises(LaunchError, match="'x_ptr' is on meta"):
+        careless[(1,)](x.to("meta"), x, BLOCK=16)
 
 
 def test_an_address_without_a_tensor_is_refused(recorded):

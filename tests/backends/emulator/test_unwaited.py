@@ -213,7 +213,7 @@ def test_one_stage_of_lds_needs_each_of_its_waits(arch):
         assert counter(arch, "K" if n == 1 else "V" if n == 2 else "D") in found.detail
 
 
-def test_what_a_compiler_is_known_to_drop_is_counted_and_no_fault(monkeypatch):
+def test_a_missing_wait_may_be_counted_in_place_of_a_fault(monkeypatch):
     code = SUITE.kernel_code("gfx1100", "staged_3")
     assert not code.drops_waits
     monkeypatch.setattr(code, "drops_waits", True)
@@ -222,22 +222,6 @@ def test_what_a_compiler_is_known_to_drop_is_counted_and_no_fault(monkeypatch):
     assert found.unordered == 2
     assert dict(found.rows())["LDS unordered"].startswith("2 accesses")
     assert fault("gfx1100", "staged_2", 2).kind == "unwaited"
-
-
-@pytest.mark.parametrize(
-    ("comment", "drops"),
-    [
-        ("Linker: LLD 22.0.0 (https://github.com/llvm/llvm-project %s)" % ("f6" * 20), True),  # Triton 3.6.0
-        ("Linker: LLD 23.0.0 (https://github.com/triton-lang/llvm-project %s)" % ("1f" * 20), True),  # 3.7.1
-        ("Linker: LLD 22.1.8", False),
-        (
-            "Linker: AMD LLD 20.0.0git (https://github.com/ROCm/llvm-project %s)" % ("0a" * 20),
-            False,
-        ),
-    ],
-)
-def test_triton_is_known_by_its_linker(comment, drops):
-    assert CodeObject(SUITE.kernel_code("gfx1100", "staged_3").image + comment.encode()).drops_waits is drops
 
 
 # gfx12 orders what came before the signal, not before the wait.

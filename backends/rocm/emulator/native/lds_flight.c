@@ -98,8 +98,7 @@ void lds_release(Group *g) {
     }
 }
 
-// LLVM before its pull request 220357 drops the wait of a fence in some loops. What Triton's LLVM compiles is not held
-// to it: hardware that takes LDS instructions in the order of issue hides it, and the source has its fence.
+// Of a kernel that is known to lack a wait, and is run all the same.
 static bool excused(Wave *w, const struct Late *l, uint16_t mark) {
     if (!w->launch->drops_waits || (mark != MANY_LATE && l->in->flight.to_lds)) return false;
     __atomic_fetch_add(&w->launch->unordered, 1, __ATOMIC_RELAXED);

@@ -37,6 +37,32 @@ float element_to_float(enum Element type, uint32_t bits, bool fnuz) {
     }
 }
 
+void elements_to_floats(enum Element type, bool fnuz, const uint32_t *words, int shift, int count, float *to) {
+    uint32_t bits[LANES];
+    for (int i = 0; i < count; i++) bits[i] = words[i] >> shift;
+    switch (type) {
+    case E_F16:
+        for (int i = 0; i < count; i++) bits[i] = half_to_float_bits(bits[i] & 0xffff);
+        break;
+    case E_BF16:
+        for (int i = 0; i < count; i++) bits[i] <<= 16;
+        break;
+    case E_XF32:
+        for (int i = 0; i < count; i++) bits[i] &= ~0x1fffu;
+        break;
+    case E_F32: break;
+    default:
+        for (int i = 0; i < count; i++) bits[i] = as_bits(element_to_float(type, bits[i], fnuz));
+    }
+    memcpy(to, bits, (size_t)count * sizeof *to);
+}
+
+mask64 defined_lanes(const Wave *w, int reg, int count) {
+    mask64 all = ~0ull;
+    for (int r = 0; r < count; r++) all &= w->lo[reg + r] & w->hi[reg + r];
+    return all;
+}
+
 static int fraction_bits(enum Element type) {
     return type == E_F16 || type == E_XF32 ? 10 : type == E_BF16 ? 7 : type == E_FP8 ? 3 : type == E_BF8 ? 2 : 23;
 }
@@ -44,40 +70,48 @@ static int least_exponent(enum Element type, bool fnuz) {
     return type == E_F16 ? -14 : type == E_FP8 ? (fnuz ? -7 : -6) : type == E_BF8 ? (fnuz ? -15 : -14) : -126;
 }
 
+// `n` is a constant in each copy, so that the loops over a row are whole vectors.
+#define INLINE static inline __attribute__((always_inline))
+
 // Chains of fused multiply-adds ---------------------------------------------------------------------
 
-static void chain(Product *p) {
-    for (int i = 0; i < p->m; i++)
+INLINE void chain(Product *p, int n) {
+    for (int i = 0; i < p->m; i++) {
+        float *c = &p->c[i * n], sum[32];
+        memcpy(sum, c, (size_t)n * sizeof *c);
         for (int kk = 0; kk < p->k; kk++) {
-            const float a = p->a[i * p->k + kk], *b = &p->b[kk * p->n];
-            float *c = &p->c[i * p->n];
-            for (int j = 0; j < p->n; j++) c[j] = fmaf(a, b[j], c[j]);
+            const float a = p->a[kk * p->m + i], *b = &p->b[kk * n];
+            for (int j = 0; j < n; j++) sum[j] = fmaf(a, b[j], sum[j]);
         }
+        memcpy(c, sum, (size_t)n * sizeof *c);
+    }
 }
 
 // Pairs, subnormals flushed (gfx90a) ----------------------------------------------------------------
 
-static float flushed(float x) { return fabsf(x) < 0x1p-126f ? copysignf(0.0f, x) : x; }
+INLINE float flushed(float x) { return fabsf(x) < 0x1p-126f ? copysignf(0.0f, x) : x; }
 
-static void pairs(Product *p) {
-    const int group = p->sum == SUM_PAIRS4 ? 4 : 2;
+INLINE void pairs(Product *p, int n) {
+    const int group = p->sum == SUM_PAIRS4 ? 4 : 2, m = p->m;
     const float least = p->left == E_F16 ? 0x1p-14f : 0x1p-126f;
-    for (int i = 0; i < p->m * p->k; i++) p->a[i] = fabsf(p->a[i]) < least ? 0.0f : p->a[i];
-    for (int i = 0; i < p->n * p->k; i++) p->b[i] = fabsf(p->b[i]) < least ? 0.0f : p->b[i];
-    for (int i = 0; i < p->m; i++) {
-        float *c = &p->c[i * p->n];
-        for (int j = 0; j < p->n; j++) c[j] = fabsf(c[j]) < 0x1p-126f ? 0.0f : c[j];
+    for (int i = 0; i < m * p->k; i++) p->a[i] = fabsf(p->a[i]) < least ? 0.0f : p->a[i];
+    for (int i = 0; i < n * p->k; i++) p->b[i] = fabsf(p->b[i]) < least ? 0.0f : p->b[i];
+    for (int i = 0; i < m; i++) {
+        float *c = &p->c[i * n];
+        for (int j = 0; j < n; j++) c[j] = fabsf(c[j]) < 0x1p-126f ? 0.0f : c[j];
         for (int kk = 0; kk < p->k; kk += group) {
-            const float *a = &p->a[i * p->k + kk], *b = &p->b[kk * p->n];
-            const int n = p->n;
-            for (int j = 0; j < n; j++) {
-                float sum = flushed(flushed(a[0] * b[j]) + flushed(a[1] * b[n + j]));
-                if (group == 4) {
-                    const float other = flushed(flushed(a[2] * b[2 * n + j]) + flushed(a[3] * b[3 * n + j]));
-                    sum = flushed(sum + other);
+            const float *a = &p->a[kk * m + i], *b = &p->b[kk * n];
+            if (group == 4)
+                for (int j = 0; j < n; j++) {
+                    const float first = flushed(flushed(a[0] * b[j]) + flushed(a[m] * b[n + j]));
+                    const float second = flushed(flushed(a[2 * m] * b[2 * n + j]) + flushed(a[3 * m] * b[3 * n + j]));
+                    c[j] = flushed(c[j] + flushed(first + second));
                 }
-                c[j] = flushed(c[j] + sum);
-            }
+            else
+                for (int j = 0; j < n; j++) {
+                    const float sum = flushed(flushed(a[0] * b[j]) + flushed(a[m] * b[n + j]));
+                    c[j] = flushed(c[j] + sum);
+                }
         }
     }
 }
@@ -88,23 +122,35 @@ static void pairs(Product *p) {
 // accumulator are aligned to the larger exponent, the sum floored 31 bits below it, the accumulator 24, added, and
 // rounded to nearest even. 8-bit types add their even and odd products apart first, both floored at 24.
 
-enum { FAR_BELOW = -1000000 };  // under every exponent
+enum { FAR_BELOW = -1000000, MATRIX = LARGEST * LARGEST };
 
-typedef struct Split { int32_t sig, exp; } Split;  // x = sig * 2^(exp - fraction bits); zero has exponent -126
+// A whole matrix taken apart: x = sig * 2^(exp - fraction bits); a zero has exponent -126, what is not finite counts as 0.
+typedef struct Split {
+    int32_t sig[MATRIX], exp[MATRIX];
+    int most;       // the largest exponent
+    bool finite;
+} Split;
 
-static Split split(float x, int fraction, int least) {
-    Split s = {0, -126};
-    if (x == 0.0f) return s;
-    int e = (int)(as_bits(x) >> 23 & 255) - 127;
-    s.exp = e < least ? least : e;
-    s.sig = (int32_t)((double)x * as_double((uint64_t)(1023 + fraction - s.exp) << 52));
-    return s;
+static void split(Split *s, const float *x, int count, int fraction, int least) {
+    int most = FAR_BELOW, strange = 0;
+    for (int i = 0; i < count; i++) {
+        const int32_t bits = (int32_t)as_bits(x[i]), size = bits & 0x7fffffff, field = size >> 23;
+        const int32_t whole = (size & 0x7fffff) | (field ? 0x800000 : 0), e = (field ? field : 1) - 127;
+        const int32_t exp = e > least ? e : least, drop = 23 - fraction + exp - e;
+        const int32_t sig = field == 255 ? 0 : whole >> (drop > 31 ? 31 : drop);
+        s->exp[i] = size == 0 || field == 255 ? -126 : exp;
+        s->sig[i] = bits < 0 ? -sig : sig;
+        most = s->exp[i] > most ? s->exp[i] : most;
+        strange |= field == 255;
+    }
+    s->most = most;
+    s->finite = !strange;
 }
 
-static inline int64_t floor_shift(int64_t value, int by) { return value >> (by > 62 ? 62 : by); }
+INLINE int64_t floor_shift(int64_t value, int by) { return value >> (by > 62 ? 62 : by); }
 
 // The last step: `sum` has 24 fraction bits at `exp`.
-static inline float with_accumulator(int64_t sum, int exp, float acc, bool drops_small) {
+INLINE float with_accumulator(int64_t sum, int exp, float acc, bool drops_small) {
     const uint32_t bits = as_bits(acc), field = bits >> 23 & 255;
     const int c_exp = field ? (int)field - 127 : -126, top = exp > c_exp ? exp : c_exp;
     const int64_t size = (bits & 0x7fffff) | (field ? 0x800000 : 0), sig = bits >> 31 ? -size : size;
@@ -113,29 +159,39 @@ static inline float with_accumulator(int64_t sum, int exp, float acc, bool drops
     return (float)((double)(s + a * 128) * as_double((uint64_t)(1023 - 31 + top) << 52));
 }
 
-// One element, with any input. `step` 2 and `first` 0 or 1 take every other product.
-static void fused_sum(const Split *a, const Split *b, int stride, int count, int first, int step, int shift, int64_t *sum, int *exp) {
+// What the two paths below share: the operands, and how far a product's significand is moved to have 24 fraction bits.
+typedef struct Fused {
+    Product *p;
+    int m, n, group, shift;
+    Split a, b;
+} Fused;
+
+// One element, with any input: products `first`, first + step, ... of `count` from k on.
+static void fused_sum(const Fused *f, int i, int j, int k, int count, int first, int step, int64_t *sum, int *exp) {
+    const int32_t *sa = &f->a.sig[k * f->m + i], *sb = &f->b.sig[k * f->n + j];
+    const int32_t *ea = &f->a.exp[k * f->m + i], *eb = &f->b.exp[k * f->n + j];
     int top = FAR_BELOW;
-    for (int k = first; k < count; k += step) {
-        const int e = a[k].exp + b[k * stride].exp;
+    for (int at = first; at < count; at += step) {
+        const int e = ea[at * f->m] + eb[at * f->n];
         top = e > top ? e : top;
     }
     int64_t total = 0;
-    for (int k = first; k < count; k += step) {
-        const int64_t product = (int64_t)a[k].sig * b[k * stride].sig;
-        const int by = top - (a[k].exp + b[k * stride].exp);
-        const int64_t size = by > 62 ? 0 : (llabs(product) << shift) >> by;
+    for (int at = first; at < count; at += step) {
+        const int64_t product = (int64_t)sa[at * f->m] * sb[at * f->n];
+        const int by = top - (ea[at * f->m] + eb[at * f->n]);
+        const int64_t size = by > 62 ? 0 : (llabs(product) << f->shift) >> by;
         total += product < 0 ? -size : size;
     }
     *sum = total;
     *exp = top;
 }
 
-static float fused_one(const Product *p, int i, int j, int first, int group, const Split *a, const Split *b, int shift, float acc) {
+static float fused_one(const Fused *f, int i, int j, int first, float acc) {
+    const Product *p = f->p;
     double exact = 0;
     bool plus = false, minus = false;
-    for (int k = first; k < first + group; k++) {
-        const double product = (double)p->a[i * p->k + k] * p->b[k * p->n + j];
+    for (int k = first; k < first + f->group; k++) {
+        const double product = (double)p->a[k * f->m + i] * p->b[k * f->n + j];
         exact += product;
         plus |= product >= 0x1p128;
         minus |= product <= -0x1p128;
@@ -143,77 +199,75 @@ static float fused_one(const Product *p, int i, int j, int first, int group, con
     exact += acc;
     if (isnan(exact) || isinf(exact)) return (float)exact;
     if (plus || minus) return plus && minus ? NAN : plus ? INFINITY : -INFINITY;
-    const Split *left = &a[i * p->k + first], *right = &b[first * p->n + j];
     int64_t sum;
     int exp;
     if (element_bits(p->left) == 8) {
         int64_t even, odd;
         int even_exp, odd_exp;
-        fused_sum(left, right, p->n, group, 0, 2, shift, &even, &even_exp);
-        fused_sum(left, right, p->n, group, 1, 2, shift, &odd, &odd_exp);
+        fused_sum(f, i, j, first, f->group, 0, 2, &even, &even_exp);
+        fused_sum(f, i, j, first, f->group, 1, 2, &odd, &odd_exp);
         exp = even_exp > odd_exp ? even_exp : odd_exp;
         sum = floor_shift(even, exp - even_exp) + floor_shift(odd, exp - odd_exp);
         return with_accumulator(sum, exp, acc, true);
     }
-    fused_sum(left, right, p->n, group, 0, 1, shift, &sum, &exp);
+    fused_sum(f, i, j, first, f->group, 0, 1, &sum, &exp);
     return with_accumulator(sum, exp, acc, false);
 }
 
-// A row of results at once, for finite inputs whose products do not overflow: the loops over j are vectors.
-static void fused_row(const Product *p, int i, int first, int group, const Split *a, const int32_t *sig, const int32_t *exps, int shift,
-                      float *c) {
+// A row of results at once, for finite inputs whose products do not overflow.
+INLINE void fused_row(const Fused *f, int i, int first, int n, float *c) {
     int32_t top[32], sum[32];
-    const int n = p->n;
     for (int j = 0; j < n; j++) top[j] = FAR_BELOW, sum[j] = 0;
-    for (int k = first; k < first + group; k++) {
-        const int32_t ea = a[i * p->k + k].exp, *eb = &exps[k * n];
+    for (int k = first; k < first + f->group; k++) {
+        const int32_t ea = f->a.exp[k * f->m + i], *eb = &f->b.exp[k * n];
         for (int j = 0; j < n; j++) top[j] = ea + eb[j] > top[j] ? ea + eb[j] : top[j];
     }
-    for (int k = first; k < first + group; k++) {
-        const int32_t sa = a[i * p->k + k].sig, ea = a[i * p->k + k].exp, *sb = &sig[k * n], *eb = &exps[k * n];
+    for (int k = first; k < first + f->group; k++) {
+        const int32_t sa = f->a.sig[k * f->m + i], ea = f->a.exp[k * f->m + i];
+        const int32_t *sb = &f->b.sig[k * n], *eb = &f->b.exp[k * n];
+        if (sa == 0) continue;
         for (int j = 0; j < n; j++) {
             const int32_t product = sa * sb[j], by = top[j] - (ea + eb[j]);
-            const int32_t size = (product < 0 ? -product : product) << shift >> (by > 31 ? 31 : by);
+            const int32_t size = (product < 0 ? -product : product) << f->shift >> (by > 31 ? 31 : by);
             sum[j] += product < 0 ? -size : size;
         }
     }
     for (int j = 0; j < n; j++) c[j] = with_accumulator(sum[j], top[j], c[j], false);
 }
 
-static void fused(Product *p) {
+INLINE void fused(Product *p, int n) {
     static const int groups[] = {[E_F16] = 8, [E_BF16] = 8, [E_F32] = 1, [E_XF32] = 4, [E_FP8] = 16, [E_BF8] = 16};
-    const int group = groups[p->left] < p->k ? groups[p->left] : p->k;
-    const int fa = fraction_bits(p->left), fb = fraction_bits(p->right), shift = 24 - fa - fb;
-    Split a[LARGEST * LARGEST], b[LARGEST * LARGEST];
-    int32_t sig[LARGEST * 32], exps[LARGEST * 32];
-    int most_a = FAR_BELOW, most_b = FAR_BELOW;
-    bool finite = true;
-    for (int i = 0; i < p->m * p->k; i++) {
-        finite &= isfinite(p->a[i]);
-        a[i] = split(isfinite(p->a[i]) ? p->a[i] : 0.0f, fa, least_exponent(p->left, p->fnuz));
-        most_a = a[i].exp > most_a ? a[i].exp : most_a;
-    }
-    for (int i = 0; i < p->n * p->k; i++) {
-        finite &= isfinite(p->b[i]);
-        b[i] = split(isfinite(p->b[i]) ? p->b[i] : 0.0f, fb, least_exponent(p->right, p->fnuz));
-        most_b = b[i].exp > most_b ? b[i].exp : most_b;
-        sig[i] = b[i].sig;
-        exps[i] = b[i].exp;
-    }
-    for (int i = 0; i < p->m * p->n; i++) finite &= fabsf(p->c[i]) < 0x1p120f;
-    const bool fast = finite && most_a + most_b < 100 && element_bits(p->left) != 8;  // nothing can overflow
+    static _Thread_local Fused f;
+    const int fa = fraction_bits(p->left), fb = fraction_bits(p->right);
+    f.p = p, f.m = p->m, f.n = n;
+    f.group = groups[p->left] < p->k ? groups[p->left] : p->k;
+    f.shift = 24 - fa - fb;
+    split(&f.a, p->a, p->m * p->k, fa, least_exponent(p->left, p->fnuz));
+    split(&f.b, p->b, n * p->k, fb, least_exponent(p->right, p->fnuz));
+    bool small = true;
+    for (int i = 0; i < p->m * n; i++) small &= fabsf(p->c[i]) < 0x1p120f;
+    const bool fast = f.a.finite && f.b.finite && small && f.a.most + f.b.most < 100  // nothing can overflow
+                      && element_bits(p->left) != 8;
     for (int i = 0; i < p->m; i++)
-        for (int first = 0; first < p->k; first += group) {
-            float *c = &p->c[i * p->n];
-            if (fast) fused_row(p, i, first, group, a, sig, exps, shift, c);
-            else for (int j = 0; j < p->n; j++) c[j] = fused_one(p, i, j, first, group, a, b, shift, c[j]);
+        for (int first = 0; first < p->k; first += f.group) {
+            float *c = &p->c[i * n];
+            if (fast) fused_row(&f, i, first, n, c);
+            else for (int j = 0; j < n; j++) c[j] = fused_one(&f, i, j, first, c[j]);
         }
 }
 
-void multiply(Product *p) {
+INLINE void multiply_rows(Product *p, int n) {
     switch (p->sum) {
-    case SUM_FMA: chain(p); break;
-    case SUM_FUSED: fused(p); break;
-    default: pairs(p);
+    case SUM_FMA: chain(p, n); break;
+    case SUM_FUSED: fused(p, n); break;
+    default: pairs(p, n);
+    }
+}
+
+void multiply(Product *p) {
+    switch (p->n) {
+    case 32: multiply_rows(p, 32); break;
+    case 16: multiply_rows(p, 16); break;
+    default: multiply_rows(p, p->n);
     }
 }

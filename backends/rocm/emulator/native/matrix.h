@@ -19,10 +19,14 @@ typedef struct Product {
     enum Sum sum;
     enum Element left, right;
     bool fnuz;          // how 8-bit floats are coded
-    float a[LARGEST * LARGEST], b[LARGEST * LARGEST];  // a[i * k + kk], b[kk * n + j]
-    float c[32 * 32];   // in: the addend; out: the result
+    float a[LARGEST * LARGEST], b[LARGEST * LARGEST];  // a[kk * m + i], b[kk * n + j]
+    float c[32 * 32];   // c[i * n + j]. In: the addend; out: the result
 } Product;
 
 void multiply(Product *p);
-float element_to_float(enum Element type, uint32_t bits, bool fnuz);
 int element_bits(enum Element type);
+float element_to_float(enum Element type, uint32_t bits, bool fnuz);
+// The same of `count` lanes: the element that starts at bit `shift` of each word.
+void elements_to_floats(enum Element type, bool fnuz, const uint32_t *words, int shift, int count, float *to);
+// Lanes whose `count` registers from `reg` are wholly defined.
+mask64 defined_lanes(const Wave *w, int reg, int count);

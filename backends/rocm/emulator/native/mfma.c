@@ -40,12 +40,6 @@ static bool in_range(LaneOp *x, int count[4]) {
     return true;
 }
 
-static mask64 defined_lanes(const Wave *w, int reg, int count) {
-    mask64 all = ~0ull;
-    for (int r = 0; r < count; r++) all &= w->lo[reg + r] & w->hi[reg + r];
-    return all;
-}
-
 // blgp: which lane's B a lane uses (ISA guide, B-matrix lane-group pattern).
 static int lane_group(int lane, int pattern) {
     switch (pattern) {
@@ -85,38 +79,46 @@ static void mfma(LaneOp *x, const Shape *s) {
     p.sum = sum_of(s, (int)w->launch->arch);
     p.left = s->left, p.right = s->right;
     p.fnuz = w->launch->arch != GFX950;
+    uint32_t chosen[8][LANES];
+    const uint32_t *b_words[8];
+    mask64 b_known = b_def;
+    for (int r = 0; r < in_regs; r++) b_words[r] = VREG(w, ob->index + r);
+    if (blgp) {
+        b_known = 0;
+        for (int lane = 0; lane < LANES; lane++) b_known |= (b_def >> lane_group(lane, blgp) & 1) << lane;
+        for (int r = 0; r < in_regs; b_words[r] = chosen[r], r++)
+            for (int lane = 0; lane < LANES; lane++) chosen[r][lane] = b_words[r][lane_group(lane, blgp)];
+    }
+    // A run of m lanes holds the same K of all rows of a block, so a row of p.a, p.b or p.c is a run of a register.
     const int regs_per_block = s->m == 4 ? out_regs : out_regs / s->blocks;  // 4x4: a block is four lanes of each
+    const int m = s->m, runs = LANES / m;
+    const uint32_t run = (uint32_t)((1ull << m) - 1);
     for (int r = 0; r < out_regs; r++) out_def[r] = c_def[r];
     for (int block = 0; block < s->blocks; block++) {
         const int a_block = cbsz ? (block & ~((1 << cbsz) - 1)) + (abid & ((1 << cbsz) - 1)) : block;
         uint32_t bad_rows = 0, bad_columns = 0;
-        for (int lane = 0; lane < 64; lane++) {
-            const int group = lane / s->m / s->blocks, at = lane % s->m;
-            if (lane / s->m % s->blocks == a_block) {
-                for (int e = 0; e < per_lane; e++)
-                    p.a[at * s->k + group * per_lane + e] = element_to_float(s->left, bits_at(w, oa->index, lane, e, width), p.fnuz);
-                if (!(a_def >> lane & 1)) bad_rows |= 1u << at;
-            }
-            if (lane / s->n % s->blocks == block) {
-                const int from = lane_group(lane, blgp);
-                for (int e = 0; e < per_lane; e++)
-                    p.b[(group * per_lane + e) * s->n + at] = element_to_float(s->right, bits_at(w, ob->index, from, e, width), p.fnuz);
-                if (!(b_def >> from & 1)) bad_columns |= 1u << at;
+        for (int group = 0; group < runs / s->blocks; group++) {
+            const int a_lane = m * (a_block + s->blocks * group), b_lane = m * (block + s->blocks * group);
+            bad_rows |= (uint32_t)(~a_def >> a_lane) & run;
+            bad_columns |= (uint32_t)(~b_known >> b_lane) & run;
+            for (int e = 0; e < per_lane; e++) {
+                const int word = e * width / 32, shift = e * width % 32, at = (group * per_lane + e) * m;
+                elements_to_floats(s->left, p.fnuz, VREG(w, oa->index + word) + a_lane, shift, m, &p.a[at]);
+                elements_to_floats(s->right, p.fnuz, b_words[word] + b_lane, shift, m, &p.b[at]);
             }
         }
         for (int pass = 0; pass < 2; pass++) {
             if (pass) multiply(&p);
             for (int r = 0; r < regs_per_block; r++)
-                for (int lane = 0; lane < 64; lane++) {
-                    if (s->m == 4 && lane / 4 != block) continue;
-                    const int reg = s->m == 4 ? r : block * regs_per_block + r;
-                    const int row = row_of(s, lane, r), column = lane % s->n;
+                for (int lane = 0; lane < LANES; lane += m) {
+                    if (m == 4 && lane / 4 != block) continue;
+                    const int reg = m == 4 ? r : block * regs_per_block + r, row = row_of(s, lane, r);
                     if (pass == 0) {
-                        p.c[row * s->n + column] = as_float(c_words[reg][lane]);
-                    } else {
-                        out[reg][lane] = as_bits(p.c[row * s->n + column]);
-                        if (bad_rows >> row & 1 || bad_columns >> column & 1) out_def[reg] &= ~(1ull << lane);
+                        memcpy(&p.c[row * m], &c_words[reg][lane], (size_t)m * 4);
+                        continue;
                     }
+                    memcpy(&out[reg][lane], &p.c[row * m], (size_t)m * 4);
+                    out_def[reg] &= ~((mask64)(bad_rows >> row & 1 ? run : bad_columns) << lane);
                 }
         }
     }

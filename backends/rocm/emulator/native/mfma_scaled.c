@@ -34,12 +34,6 @@ static uint32_t field(const Wave *w, int reg, int lane, int e, int width) {
     return (uint32_t)(words >> within) & ((1u << width) - 1);
 }
 
-static mask64 known(const Wave *w, int reg, int count) {
-    mask64 all = ~0ull;
-    for (int r = 0; r < count; r++) all &= w->lo[reg + r] & w->hi[reg + r];
-    return all;
-}
-
 static float scale_of(const uint32_t *words, int lane, const Operand *matrix) {
     const int byte = (matrix->mods & UPPER ? 1 : 0) | (matrix->mods & UPPER_HI ? 2 : 0);
     const uint32_t s = words[lane] >> (8 * byte) & 0xff;
@@ -56,7 +50,7 @@ static void multiply_scaled(LaneOp *x, int m, int k, bool scaled) {
         return;
     }
     uint32_t a_scales[LANES], b_scales[LANES], space[LANES], out[16][LANES];
-    mask64 a_def = known(w, oa->index, widths[fa]), b_def = known(w, ob->index, widths[fb]), def[16], lo, hi;
+    mask64 a_def = defined_lanes(w, oa->index, widths[fa]), b_def = defined_lanes(w, ob->index, widths[fb]), def[16], lo, hi;
     const uint32_t *sa = a_scales, *sb = b_scales;
     if (scaled) {
         sa = read_words(w, &x->in->src[3], 0, a_scales, &lo, &hi);
@@ -72,7 +66,7 @@ static void multiply_scaled(LaneOp *x, int m, int k, bool scaled) {
         const int at = lane % m, first = lane / m * per_lane;
         const float left = scaled ? scale_of(sa, lane, oa) : 1.0f, right = scaled ? scale_of(sb, lane, ob) : 1.0f;
         for (int e = 0; e < per_lane; e++) {
-            p.a[at * k + first + e] = value_of(fa, field(w, oa->index, lane, e, widths[fa])) * left;
+            p.a[(first + e) * m + at] = value_of(fa, field(w, oa->index, lane, e, widths[fa])) * left;
             p.b[(first + e) * m + at] = value_of(fb, field(w, ob->index, lane, e, widths[fb])) * right;
         }
     }

@@ -228,7 +228,7 @@ typedef struct Launch {
     uint32_t end_group;              // the first that is not run
     volatile uint32_t stop;
     volatile uint32_t fault_taken;
-    uint32_t drops_waits;            // the compiler does (lds_flight.c): such accesses are counted, and are no fault
+    uint32_t drops_waits;            // accesses behind a missing wait (lds_flight.c) are counted, and are no fault
     uint64_t unordered;              // so many
     Fault fault;
 } Launch;

@@ -29,12 +29,6 @@ static bool usable(LaneOp *x, int a_regs, int b_regs, int c_regs) {
     return why == NULL;
 }
 
-static mask64 known_lanes(const Wave *w, int reg, int count) {
-    mask64 all = ~0ull;
-    for (int r = 0; r < count; r++) all &= w->lo[reg + r] & w->hi[reg + r];
-    return all;
-}
-
 // Where element (at, k) of A or B lies.
 static void locate(int arch, int k_total, int at, int k, int *lane, int *e) {
     if (arch == GFX1100) {
@@ -71,7 +65,7 @@ static void wmma(LaneOp *x, const Tile *t) {
     const int c_regs = packed ? 4 : 8;
     const Operand *oa = &x->in->src[0], *ob = &x->in->src[1], *oc = &x->in->src[2];
     if (!usable(x, in_regs, in_regs, c_regs) || !copies_agree(x, oa, in_regs) || !copies_agree(x, ob, in_regs)) return;
-    const mask64 a_def = known_lanes(w, oa->index, in_regs), b_def = known_lanes(w, ob->index, in_regs);
+    const mask64 a_def = defined_lanes(w, oa->index, in_regs), b_def = defined_lanes(w, ob->index, in_regs);
     // gfx11 keeps 16-bit results in one half of each register: op_sel of C picks it.
     const int upper = narrow && !packed && oc->mods & UPPER ? 16 : 0;
     static _Thread_local Product p;
@@ -81,38 +75,39 @@ static void wmma(LaneOp *x, const Tile *t) {
     uint32_t bad_rows = 0, bad_columns = 0, space[LANES], out[8][LANES], c_words[8][LANES];
     mask64 out_lo[8], out_hi[8];
     for (int r = 0; r < c_regs; r++) memcpy(c_words[r], read_words(w, oc, r, space, &out_lo[r], &out_hi[r]), sizeof c_words[r]);
-    for (int at = 0; at < 16; at++)
-        for (int k = 0; k < t->k; k++) {
-            int lane, e;
-            locate(arch, t->k, at, k, &lane, &e);
-            p.a[at * t->k + k] = element_to_float(t->left, element(w, oa->index, lane, e, width), false);
-            p.b[k * 16 + at] = element_to_float(t->right, element(w, ob->index, lane, e, width), false);
-            if (!(a_def >> lane & 1)) bad_rows |= 1u << at;
-            if (!(b_def >> lane & 1)) bad_columns |= 1u << at;
-        }
+    // 16 lanes hold the same K of all rows, so a row of p.a, p.b or p.c is 16 lanes of a register.
+    for (int k = 0; k < t->k; k++) {
+        int lane, e;
+        locate(arch, t->k, 0, k, &lane, &e);
+        const int word = e * width / 32, shift = e * width % 32;
+        elements_to_floats(t->left, false, VREG(w, oa->index + word) + lane, shift, 16, &p.a[k * 16]);
+        elements_to_floats(t->right, false, VREG(w, ob->index + word) + lane, shift, 16, &p.b[k * 16]);
+        bad_rows |= (uint32_t)(~a_def >> lane) & 0xffff;
+        bad_columns |= (uint32_t)(~b_def >> lane) & 0xffff;
+    }
     // neg (low) of C negates it, neg_hi takes its absolute value first.
     const bool negate = oc->mods & NEG, absolute = oc->mods & NEG_HI;
     for (int pass = 0; pass < 2; pass++) {
         if (pass) multiply(&p);
         for (int r = 0; r < 8; r++)
-            for (int lane = 0; lane < 32; lane++) {
-                const int reg = packed ? r / 2 : r, shift = packed ? r % 2 * 16 : upper;
-                const int row = row_of(arch, lane, r), at = row * 16 + lane % 16;
+            for (int lane = 0; lane < 32; lane += 16) {
+                const int reg = packed ? r / 2 : r, shift = packed ? r % 2 * 16 : upper, row = row_of(arch, lane, r);
+                float *cell = &p.c[row * 16];
+                uint32_t *from = &c_words[reg][lane], *to = &out[reg][lane];
                 if (pass == 0) {
-                    float c = narrow ? widened(t->out, c_words[reg][lane] >> shift & 0xffff) : as_float(c_words[reg][lane]);
-                    if (absolute) c = __builtin_fabsf(c);
-                    p.c[at] = negate ? -c : c;
+                    if (narrow) for (int i = 0; i < 16; i++) cell[i] = widened(t->out, from[i] >> shift & 0xffff);
+                    else memcpy(cell, from, 16 * sizeof *cell);
+                    if (absolute) for (int i = 0; i < 16; i++) cell[i] = __builtin_fabsf(cell[i]);
+                    if (negate) for (int i = 0; i < 16; i++) cell[i] = -cell[i];
                     continue;
                 }
-                const mask64 bit = 1ull << lane;
-                const bool bad = bad_rows >> row & 1 || bad_columns >> (lane % 16) & 1;
+                const mask64 bad = (mask64)(bad_rows >> row & 1 ? 0xffff : bad_columns) << lane;
                 if (narrow) {
-                    const uint32_t kept = c_words[reg][lane] & ~(0xffffu << shift);
-                    c_words[reg][lane] = out[reg][lane] = kept | rounded(t->out, p.c[at]) << shift;
-                    if (bad) *(shift ? &out_hi[reg] : &out_lo[reg]) &= ~bit;
+                    for (int i = 0; i < 16; i++) from[i] = to[i] = (from[i] & ~(0xffffu << shift)) | rounded(t->out, cell[i]) << shift;
+                    *(shift ? &out_hi[reg] : &out_lo[reg]) &= ~bad;
                 } else {
-                    out[reg][lane] = as_bits(p.c[at]);
-                    if (bad) out_lo[reg] &= ~bit, out_hi[reg] &= ~bit;
+                    memcpy(to, cell, 16 * sizeof *cell);
+                    out_lo[reg] &= ~bad, out_hi[reg] &= ~bad;
                 }
             }
     }
@@ -137,7 +132,7 @@ static void wmma_integer(LaneOp *x, int width, int k_total) {
     const int in_regs = per_lane * width / 32;
     const Operand *oa = &x->in->src[0], *ob = &x->in->src[1];
     if (!usable(x, in_regs, in_regs, 8) || !copies_agree(x, oa, in_regs) || !copies_agree(x, ob, in_regs)) return;
-    const mask64 known = known_lanes(w, oa->index, in_regs) & known_lanes(w, ob->index, in_regs) & w->full;
+    const mask64 known = defined_lanes(w, oa->index, in_regs) & defined_lanes(w, ob->index, in_regs) & w->full;
     const bool a_signed = oa->mods & NEG, b_signed = ob->mods & NEG;
     const uint32_t sign = 1u << (width - 1);
     uint32_t out[8][LANES], space[LANES];

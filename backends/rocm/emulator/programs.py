@@ -1,0 +1,118 @@
+"""Programs written for a GPU on an emulated one: Triton's launches, its autotuners and `device="cuda"`."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+
+from portable.backend import Finding, Programs
+from portable.backends.rocm.emulator import fidelity, torch_gpu, triton_driver
+from portable.backends.rocm.emulator.faults import KernelFault
+from portable.plan import Device
+
+
+@contextmanager
+def programs(device: Device, extents: str) -> Iterator[Programs]:
+    """See `portable.emulated`. What is replaced in torch and Triton is put back at the end."""
+    from triton.runtime import autotuner
+
+    found = Programs(_header(device))
+    known: set[Any] = set()
+
+    @contextmanager
+    def listen(kernel: Any, file: str | None) -> Iterator[None]:
+        found.launches[kernel.name] += 1
+        if kernel.code not in known:
+            known.add(kernel.code)
+            for how, names in fidelity.instructions(kernel.code).items():
+                found.instructions.setdefault(how, set()).update(names)
+        try:
+            yield
+        except KernelFault as fault:
+            found.findings.append(_finding(fault, file))
+            raise
+
+    patches = torch_gpu.Patches()
+    with triton_driver.emulated(device.arch, extents, listen) as driver:
+        driver.torch_device = torch.device("cuda", 0)
+        capability = driver.get_device_capability()
+        with torch_gpu.torch_gpu(device, capability):
+            driver.interface = torch.cuda
+            _take_first_configs(patches, autotuner.Autotuner, found)
+            try:
+                yield found
+            finally:
+                patches.undo()
+
+
+def _header(device: Device) -> str:
+    return (
+        f"emulated {device.arch}: Triton's kernels run as its machine code on the CPU, not on a GPU; "
+        f"device='cuda' is CPU memory, torch's own operators are the CPU's; no timings"
+    )
+
+
+def _finding(fault: KernelFault, file: str | None) -> Finding:
+    """`file` is the kernel's own. Triton's cache knows a kernel by its text, so the path in its machine code
+    may be that of a copy; lines of other files, which were inlined, are where the machine code says."""
+    lines = [each.rpartition(":") for each in (fault.source, *fault.inlined_at) if each]
+    if not lines:
+        return Finding(fault.kind, fault.kernel, str(fault), None, None)
+    (name, _, line), (own, _, _) = lines[0], lines[-1]
+    path = file if file is not None and name == own else fault.path
+    return Finding(fault.kind, fault.kernel, str(fault), path, int(line))
+
+
+def _take_first_configs(patches: torch_gpu.Patches, autotuner: Any, found: Programs) -> None:
+    """Have Triton's autotuners take the first configuration that fits; the others are not compiled.
+
+    What they choose is kept apart from what they measured on a GPU, in memory and on disk."""
+    chosen: WeakKeyDictionary[Any, dict[Any, Any]] = WeakKeyDictionary()
+    run = autotuner.run
+    fits: Counter[int] = Counter()
+
+    @functools.wraps(run)
+    def run_here(self: Any, *args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        former, self.cache = self.cache, chosen.setdefault(self, {})
+        fits[id(self)] = 0
+        try:
+            return run(self, *args, **kwargs)
+        finally:
+            self.cache = former
+
+    def rank(self: Any, *args: Any, config: Any, **meta: Any) -> list[float]:
+        """In place of times: 0 for the first configuration that fits, infinity for all others."""
+        if fits[id(self)] or not _fits(self, config, args, meta):
+            return [float("inf")] * 3
+        fits[id(self)] = 1
+        found.tuned[self.base_fn.__name__] += 1
+        return [0.0] * 3
+
+    def measure(self: Any, key: Any, configs: Any, bench: Any) -> bool:
+        bench()
+        return False
+
+    patches.set(autotuner, "run", run_here)
+    patches.set(autotuner, "_bench", rank)
+    if hasattr(autotuner, "check_disk_cache"):
+        patches.set(autotuner, "check_disk_cache", measure)
+
+
+def _fits(tuner: Any, config: Any, args: Any, meta: Any) -> bool:
+    from triton.compiler.errors import CompileTimeAssertionFailure
+    from triton.runtime.errors import OutOfResources
+
+    try:
+        kernel = tuner.fn.run(*args, **{**meta, **config.all_kwargs(), "warmup": True})
+        if hasattr(kernel, "_init_handles"):
+            kernel._init_handles()
+    except (OutOfResources, CompileTimeAssertionFailure):
+        return False
+    return True
