@@ -1,8 +1,9 @@
 """Run every mutant and write the kill table, docs/mutants.md: `python docs/mutants.py` (an hour on a core).
 
-`--kept FILE` adds each result to a file of JSON lines and does not run what is in it already: for a run
-that was interrupted. `--jobs N` runs them in N processes. After `--seconds S` the page is written without
-the mutants that are not done, which it names; with 0 nothing is run.
+`--kept FILE` adds each result, with the commit, to a file of JSON lines and does not run what is in it
+already: for a run that was interrupted, or to run a part again. The page says how many of the results are
+of another commit than its own. `--jobs N` runs them in N processes. After `--seconds S` the page is written
+without the mutants that are not done, which it names; with 0 nothing is run.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ def main() -> None:
 
     mutants = catalogue.every()
     of = {each.id: each for each in mutants}
-    kills = _read(args.kept, mutants, hunt.Kill)
+    kills, commits = _read(args.kept, mutants, hunt.Kill)
+    commit = _commit()
     left = [each.id for each in mutants if each.id not in kills] if args.seconds else []
     states: Counter[str] = Counter()
     end = time.monotonic() + args.seconds
@@ -64,14 +66,16 @@ def main() -> None:
                 pool.terminate()
                 break
             kill = kills[id] = hunt.Kill(of[id], *found)
+            commits[id] = commit
             print(f"{kill.state:22} {id}", flush=True)
-            _keep(args.kept, kill)
+            _keep(args.kept, kill, commit)
     with multiprocessing.get_context("spawn").Pool(args.jobs, _modules) as pool:
         for one in pool.imap_unordered(_states, range(SEEDS), 20):
             states.update(one)
     found = [kills[each.id] for each in mutants if each.id in kills]
     missing = [each.id for each in mutants if each.id not in kills]
-    PAGE.write_text(page(found, missing, catalogue.SURVIVORS, states))
+    others = Counter((each, bool(of[id].arch)) for id, each in commits.items() if each != commit)
+    PAGE.write_text(page(found, missing, catalogue.SURVIVORS, states, commit, others))
 
 
 def _modules():
@@ -95,32 +99,42 @@ def _states(seed):
 
 
 def _read(file, mutants, kill):
-    """What is kept, by the mutants' ids."""
+    """What is kept, and its commits, by the mutants' ids; of two results the later one."""
     if file is None or not file.exists():
-        return {}
-    kept = map(json.loads, file.read_text().splitlines())
+        return {}, {}
     of = {each.id: each for each in mutants}
-    return {each["id"]: kill(of[each["id"]], *each["found"]) for each in kept if each["id"] in of}
+    kept = [each for each in map(json.loads, file.read_text().splitlines()) if each["id"] in of]
+    kills = {each["id"]: kill(of[each["id"]], *each["found"]) for each in kept}
+    return kills, {each["id"]: each["commit"] for each in kept}
 
 
-def _keep(file, kill):
+def _keep(file, kill, commit):
     if file is not None:
         with file.open("a") as kept:
             found = [kill.case, kill.state, kill.message, kill.tier, kill.tried]
-            kept.write(json.dumps({"id": kill.mutant.id, "found": found}) + "\n")
+            kept.write(json.dumps({"id": kill.mutant.id, "commit": commit, "found": found}) + "\n")
 
 
-def page(kills, missing, survivors, states) -> str:
+def _commit() -> str:
+    commit, dirty = record.checkout_commit()
+    return f"{(commit or 'unknown')[:7]}{' and changes' * bool(dirty)}"
+
+
+def page(kills, missing, survivors, states, commit, others) -> str:
+    """The page. `others`: how many results are of another commit, by (commit, on an emulated GPU)."""
     killed = [kill for kill in kills if kill.killed]
     emulated = [kill for kill in kills if kill.mutant.arch]
     tiers = Counter(kill.tier for kill in killed)
-    commit, dirty = record.checkout_commit()
     lines = [
-        HEAD.format(date=date.today(), commit=f"{(commit or 'unknown')[:7]}{' and changes' * bool(dirty)}"),
+        HEAD.format(date=date.today(), commit=commit),
         f"{len(kills)} mutants, {len(killed)} rejected, **{len(kills) - len(killed)} survived**; "
         f"{len(emulated)} of them on emulated GPUs, {sum(kill.killed for kill in emulated)} rejected there.",
         f"Rejected by a case of the smoke tier: {tiers['smoke']}; of the core tier: {tiers['core']}; "
         f"by a behaviour: {tiers['behaviour']}.",
+        *(
+            f"{count} of these results, {'on emulated GPUs' if arch else 'on the CPU'}, are of commit {each}."
+            for (each, arch), count in sorted(others.items())
+        ),
         *(["", "Not run for this page, for their time:", ""] if missing else []),
         *(f"- {each}" for each in missing),
         "",

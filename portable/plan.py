@@ -169,8 +169,8 @@ Argument = Pointer | Scalar | ByValueArgument | Struct
 class TritonKernel:
     """A `@triton.jit` function with its constexprs fixed; a constexpr of None drops a pointer.
 
-    `options` holds compiler options that one vendor alone understands, e.g. ("waves_per_eu", 2); `pdl` is
-    NativeKernel's.
+    `options` holds compiler options that one vendor alone understands, e.g. ("waves_per_eu", 2), and settings
+    of Triton while it compiles, e.g. ("knob.amd.use_async_copy", True); `pdl` is NativeKernel's.
     """
 
     function: Any

@@ -119,6 +119,13 @@ def below(spec: Spec, shape: Shape, name: str) -> int | None:
     return dict(shape.axes)[limit] if isinstance(limit, str) else limit
 
 
+def otherwise(spec: Spec, shape: Shape, name: str) -> int | None:
+    """The value that an index input may have besides those below its limit; None where there is none."""
+    field = spec.inputs.get(name)
+    value = field.otherwise if field is not None else None
+    return dict(shape.params).get(value, spec.params[value].default) if isinstance(value, str) else value
+
+
 def leading_size(spec: Spec, shape: Shape) -> int:
     """B: how many leading elements the call has, broadcast."""
     import torch

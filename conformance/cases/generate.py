@@ -10,7 +10,7 @@ Tier "full" adds much of the product and the bench shapes: it is meant for GPUs,
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -162,23 +162,34 @@ def huge_shapes(spec: Spec) -> list[Shape]:
             if spec.boundary and place:
                 lead = ()
             params = required[len(shapes) % len(required)]
-            axes = _by_the_rules(spec, axes, place, size, params)
+            axes = _by_the_rules(spec, axes, place, size, params, absent)
             shapes.append(make_shape(spec, axes, lead, params, absent))
     return shapes
 
 
 def _by_the_rules(
-    spec: Spec, axes: Mapping[str, int], place: str, size: int, params: Mapping[str, Any]
+    spec: Spec,
+    axes: Mapping[str, int],
+    place: str,
+    size: int,
+    params: Mapping[str, Any],
+    absent: Sequence[str],
 ) -> Mapping[str, int]:
-    """`axes`, with another one at its least or at the same size where the spec's rules want it so."""
-    others = [axis for axis in spec.axes.values() if axis.name != place]
-    tries = [axes, *({**axes, axis.name: legal(axis, each)} for each in (0, size) for axis in others)]
-    return next(each for each in tries if lawful(spec, each, params))
+    """`axes`, with one or two others at their least or at the same size where the spec's rules want it so."""
+    others = [{axis.name: legal(axis, each)} for axis in spec.axes.values() if axis.name != place
+              for each in (0, size)]  # fmt: skip
+    pairs = sorted((one | two for one in others for two in others), key=lambda each: sum(each.values()))
+    tries = [{}, *others, *pairs]
+    return next({**axes, **each} for each in tries if lawful(spec, {**axes, **each}, params, absent))
 
 
-def lawful(spec: Spec, axes: Mapping[str, int], params: Mapping[str, Any]) -> bool:
-    """Whether sizes and parameters keep the spec's rules, as far as these speak of nothing else."""
+def lawful(
+    spec: Spec, axes: Mapping[str, int], params: Mapping[str, Any], absent: Collection[str] = ()
+) -> bool:
+    """Whether sizes, parameters and absent inputs keep the spec's rules, as far as these speak of nothing
+    else."""
     values = {param.name: param.default for param in spec.params.values()} | dict(params)
+    values |= {each.name: each.name not in absent for each in spec.inputs.values() if each.optional}
     rules = [rule.that for rule in spec.rules if rule.that.names <= {*axes, *values}]
     return all(rule.evaluate(**values, **axes) is True for rule in rules)
 

@@ -361,15 +361,17 @@ def make(
     position: int = 0,
     mantissa: int | None = None,
     below: int | None = None,
+    otherwise: int | None = None,
 ) -> Input:
     """The tensor `name` of case `case_id`, on the CPU. `position` counts the op's inputs from 0;
-    `mantissa` rounds float32 values to so many bits; an index is below `below`. Packed types are bytes."""
+    `mantissa` rounds float32 values to so many bits; an index is below `below`, or one in four `otherwise`
+    where that is given. Packed types are bytes."""
     layout = _layout_at(layout, len(shape), position)
     repeated = _repeated(layout, shape)
     distinct = tuple(1 if dim == repeated else size for dim, size in enumerate(shape))
     bits, kind = Bits(f"{case_id}/{name}"), dtypes.of(dtype)
     if not kind.is_float or not kind.signed:
-        logical = _codes(bits, distinct, kind, values, below).reshape(distinct)
+        logical = _codes(bits, distinct, kind, values, below, otherwise).reshape(distinct)
         return _input(name, logical, shape, layout, repeated)
     data = (VALUES | NAMED_VALUES | OWN_VALUES)[values](bits, distinct, dtype, position)
     if dtype != "float64":
@@ -381,14 +383,18 @@ def make(
 
 
 def _codes(
-    bits: Bits, shape: tuple[int, ...], kind: dtypes.DType, values: str, below: int | None
-) -> torch.Tensor:
+    bits: Bits, shape: tuple[int, ...], kind: dtypes.DType, values: str, below: int | None,
+    otherwise: int | None,
+) -> torch.Tensor:  # fmt: skip
     """The elements of a type that no floating point number converts to exactly: integers, scales, packed."""
     if kind.kind == "packed":
         return torch.from_numpy(bits.below(256, _count(shape)).astype(np.uint8)).view(kind.storage)
     if kind.is_float:
         return torch.from_numpy(_scales_of(bits, shape, values).astype(np.uint8)).view(kind.storage)
-    return torch.from_numpy(_integers_of(bits, shape, kind, values, below)).to(kind.storage)
+    numbers = _integers_of(bits, shape, kind, values, below)
+    if otherwise is not None:
+        numbers[bits.below(4, len(numbers)) == 0] = otherwise
+    return torch.from_numpy(numbers).to(kind.storage)
 
 
 def place(name: str, logical: torch.Tensor, layout: str, position: int = 0) -> Input:

@@ -58,11 +58,14 @@ def calls(spec: Spec) -> st.SearchStrategy[Case]:
             names = [name for name, tensor in spec.inputs.items() if tensor.leading]
             leading = {name: tuple(draw(st.sampled_from([1, size])) for size in dims) for name in names}
         params = dict(draw(st.sampled_from(required_params(spec))))
+        optional = [each.name for each in spec.inputs.values() if each.optional]
+        absent = draw(st.sets(st.sampled_from(optional))) if optional else set[str]()
         if spec.rules:  # drawn sizes seldom keep them: one of a known shape is drawn anew
             base = draw(st.sampled_from(boundary_shapes(spec)))
             name, params = draw(st.sampled_from(list(spec.axes))), dict(base.params)
             changed = {**dict(base.axes), name: axes[name]}
-            axes = changed if lawful(spec, changed, params) else dict(base.axes)
+            axes = changed if lawful(spec, changed, params, absent) else dict(base.axes)
+            absent = absent if lawful(spec, axes, params, absent) else set(base.absent)
         for param in spec.params.values():
             if param.type == "choice" and not param.required:
                 others = [choice for choice in param.choices if choice != param.default]
@@ -70,8 +73,6 @@ def calls(spec: Spec) -> st.SearchStrategy[Case]:
         name = axis_param(spec)
         if name is not None:
             params[name] = draw(st.integers(-len(dims) - 1, len(dims)))
-        optional = [each.name for each in spec.inputs.values() if each.optional]
-        absent = draw(st.sets(st.sampled_from(optional))) if optional else ()
         shape = make_shape(spec, axes, leading, params, absent)
         layout = draw(st.sampled_from(LAYOUTS))
         case = Case(spec.op, draw(st.sampled_from(rows)), shape, draw(st.sampled_from(list(VALUES))), layout)

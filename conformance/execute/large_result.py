@@ -44,13 +44,16 @@ class Way:
     along: tuple[str, ...] = (LEADING,)
     together: bool = False
     """Whether copies along one axis are those along the other: queries and keys of the same sequences."""
+    reads: bool = False
+    """Whether the largest input, not the largest result, has the elements: of an op with one result a row."""
 
 
 def large_result(call: Call, spec: Spec, device: torch.device) -> str | None:
     """Results of more than 2^32 elements (2^31, where memory lacks) are right in every element.
 
-    Rows, columns and batches of products; rows of 4096 and 136 elements; problems, sequences and decodes of
-    attention, of which one that the implementation takes is enough.
+    Rows, columns and batches of products; rows of 4096 and 136 elements, which are those of an input where
+    a row has one result; problems, sequences and decodes of attention, of which one that the implementation
+    takes is enough.
     """
 
     def check(row: Types) -> str | None:
@@ -76,6 +79,8 @@ def _ways(spec: Spec) -> list[Way]:
     params = required_params(spec)[0]
     if spec.behaviour_case is None:
         # 29 and 7 divide no power of two: what lands 2^31 elements too early lands in another row's copy.
+        if spec.cost.roof == "vector" and not leads(spec):
+            return _of_rows(spec, params)
         if spec.cost.roof == "vector":
             return [Way(make_shape(spec, {"N": size}, (7,), params)) for size in (4096, 136)]
         return _products(spec, params)
@@ -95,6 +100,18 @@ def _ways(spec: Spec) -> list[Way]:
     axes |= {name: axes[name] * LONGER for name in ("H", "G", "M", "N")}
     return [
         Way(make_shape(spec, axes, (), params, gone), ("M", "N"), together=True) for gone in ([], optional)
+    ]
+
+
+def _of_rows(spec: Spec, params: dict[str, Any]) -> list[Way]:
+    """Copies along the first axis of all results. Where that is their only one, many rows of two columns, and
+    rows of 4096 and 136 columns that make a large input."""
+    rows = next(dim for dim in spec.axes if all(dim in each.dims for each in spec.outputs.values()))
+    reduced = all(each.dims == (rows,) for each in spec.outputs.values())
+    sizes = [(2, False)] * reduced + [(4096, reduced), (136, reduced)]
+    return [
+        Way(make_shape(spec, {**dict.fromkeys(spec.axes, size), rows: 7}, (), params), (rows,), reads=reads)
+        for size, reads in sizes
     ]
 
 
@@ -130,7 +147,7 @@ def _at_most(call: Call, spec: Spec, device: torch.device, row: Types, way: Way)
     )
     lacking = ""
     for least in (2 * LARGE, LARGE):
-        counts = _copies(way, expected, least * 9 // 8)
+        counts = _copies(way, tensors, expected, least * 9 // 8)
         try:
             _room(spec, device, tensors, expected, counts)
             return _compared(call, spec, device, {**tensors, **dict(shape.params)}, expected, counts)
@@ -156,9 +173,14 @@ def _small(spec: Spec, row: Types, shape: Shape) -> tuple[dict[str, Any], Shape]
     raise AssertionError(f"{spec.op}: no offsets cover all tokens")
 
 
-def _copies(way: Way, expected: Mapping[str, reference.Expected], least: int) -> dict[str, int]:
-    """How many copies along each axis: the largest result, and those of half its size, have `least`."""
+def _copies(
+    way: Way, tensors: Mapping[str, Any], expected: Mapping[str, reference.Expected], least: int
+) -> dict[str, int]:
+    """How many copies along each axis: the largest result (input, where the way reads), and those of half its
+    size, have `least`."""
     sizes = [each.ref.numel() for each in expected.values()]
+    if way.reads:
+        sizes = [each.numel() for each in tensors.values() if each is not None]
     count = -(-least // min(size for size in sizes if 2 * size >= max(sizes)))
     if way.together or len(way.along) == 1:
         return dict.fromkeys(way.along, count)

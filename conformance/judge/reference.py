@@ -18,6 +18,7 @@ from portable.conformance.cases.case import (
     below,
     input_shapes,
     leading_size,
+    otherwise,
     tensor_shape,
 )
 from portable.conformance.judge import order_independent as exact
@@ -103,6 +104,7 @@ def materialize(case: Case, spec: Spec) -> MaterializedCase:
         made[name] = inputs.make(
             *(case.id, name, shape, case.dtype(field.dtype), values, case.layout, position, mantissa),
             below=below(spec, case.shape, name),
+            otherwise=otherwise(spec, case.shape, name),
         )
     for name, tensor in derived(case, spec, {name: each.tensor for name, each in made.items()}).items():
         made[name] = inputs.place(name, tensor, case.layout, list(made).index(name))
@@ -267,7 +269,8 @@ def _gradients(case: Case, spec: Spec, made: Mapping[str, inputs.Input]) -> dict
     """
     wide = {name: widened(made[name].tensor) if name in made else None for name in spec.inputs}
     present = {name: tensor for name, tensor in wide.items()
-               if tensor is not None and made[name].tensor.is_floating_point()}  # fmt: skip
+               if tensor is not None and made[name].tensor.is_floating_point()
+               and spec.inputs[name].gradient}  # fmt: skip
     floats = [
         name for name, each in spec.outputs.items()
         if dtypes.of(inputs.DTYPES[case.dtype(each.dtype)]).is_float
@@ -383,7 +386,7 @@ def _call(function: Callable[..., Any], case: Case, spec: Spec, wide: Mapping[st
         return result
     return {
         name: tensor.movedim(-1, axis)
-        if tensor is not None and spec.outputs[name].leading and tensor.dim()
+        if tensor is not None and (spec.outputs.get(name) or spec.inputs[name]).leading and tensor.dim()
         else tensor
         for name, tensor in result.items()
     }

@@ -131,7 +131,7 @@ def bench_cases(spec: Spec) -> list[Case]:
 
 def _bench_case(timed_case: sweep.TimedCase, session: _Session) -> list[Entry]:
     case, device, spec = timed_case.case, session.device, registry.spec(timed_case.case.op)
-    moved = _bytes(case, spec)
+    moved = moved_bytes(case, spec)
     free = torch.cuda.mem_get_info(device)[0]
     sets = [
         made(case, spec, device, seed)
@@ -157,7 +157,7 @@ def _bench_case(timed_case: sweep.TimedCase, session: _Session) -> list[Entry]:
     if "dense" in (timed_case.baselines or ()):
         dense = _beside_baseline(spec, "dense")
         timed[BASELINE + "dense"] = (_run, [dense(tensors, _facts(case, spec)) for tensors in sets])
-    flops, unit, passes = _work(case, spec)
+    flops, unit, passes = work(case, spec)
     if sweep.TAIL in sweep.tokens(case.layout):  # the spec's formula does not count by lengths
         flops *= _beside_baseline(spec, "share_of_uniform")(sets[0], _facts(case, spec))
     timed |= session.roofs.candidates(DTYPES[unit] if matrix else None)
@@ -222,7 +222,7 @@ def _ours(
         wanted = impls is None or name in impls
         if not wanted and name != judge:
             continue
-        call = _pinned(case, name)
+        call = pinned(case, name)
         try:
             outputs[name] = _several(call(tensors))
         except errors.PinError:  # it does not run this type or size
@@ -338,7 +338,7 @@ def _ratio_text(ratio: Mapping[str, float] | None) -> str:
     return f"{ratio['median']:.3f} ({ratio['low']:.3f}..{ratio['high']:.3f})" if ratio else "-"
 
 
-def _pinned(case: Case, name: str) -> Call:
+def pinned(case: Case, name: str) -> Call:
     """The op on one implementation, as a call on one buffer set."""
     op = function(case.op)
 
@@ -420,7 +420,7 @@ def _beside_baseline(spec: Spec, function: str) -> Callable[..., Any]:
     return registry.load_entry(replace(spec.cost.baseline, function=function))
 
 
-def _work(case: Case, spec: Spec) -> tuple[float, str, float]:
+def work(case: Case, spec: Spec) -> tuple[float, str, float]:
     """The flops of a case, the type that they are made in, and how many of its flops each of them takes."""
     cost, facts = spec.cost, _facts(case, spec)
     unit = facts[spec.type_variables[0]] if cost.unit is None else cost.unit.evaluate(**facts)
@@ -428,7 +428,7 @@ def _work(case: Case, spec: Spec) -> tuple[float, str, float]:
     return float(cost.flops.evaluate(**facts)), unit, passes
 
 
-def _bytes(case: Case, spec: Spec) -> int:
+def moved_bytes(case: Case, spec: Spec) -> int:
     """Bytes each call must move: every operand once, unless the spec has a formula for it."""
     if spec.cost.bytes is not None:
         return int(spec.cost.bytes.evaluate(**_facts(case, spec)))

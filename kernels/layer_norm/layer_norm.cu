@@ -14,6 +14,17 @@
 
 // The sum over the vectors that the lane holds.
 DEVICE float lane_sum(const Vector<T, VEC> (&held)[CHUNKS]) {
+#ifdef HAS_PAIRS
+    if constexpr (VEC > 1) {
+        float_pair sum = 0.0f;
+#pragma unroll
+        for (int c = 0; c < CHUNKS; ++c) {
+#pragma unroll
+            for (int i = 0; i < VEC; i += 2) sum += float_pair{held[c][i], held[c][i + 1]};
+        }
+        return sum.x + sum.y;
+    }
+#endif
     float sum = 0.0f;
 #pragma unroll
     for (int c = 0; c < CHUNKS; ++c) {
@@ -23,8 +34,40 @@ DEVICE float lane_sum(const Vector<T, VEC> (&held)[CHUNKS]) {
     return sum;
 }
 
+#ifdef HAS_PAIRS
+// The squared distances of a vector's elements from the mean, added to `sum`; a select or a branch per vector, for one
+// per element.
+template <class Index>
+DEVICE float_pair add_squares(const Vector<T, VEC>& held, float_pair sum, float mean, Index column, Index length) {
+    float_pair centred[VEC > 1 ? VEC / 2 : 1];
+    const float_pair centre = -mean;
+#pragma unroll
+    for (int i = 0; i < VEC / 2; ++i) centred[i] = float_pair{held[2 * i], held[2 * i + 1]} + centre;
+    if constexpr (TAIL) {
+        if (column + VEC > length) {
+#pragma unroll
+            for (int i = 0; i < VEC; ++i) {
+                if (column + i >= length) centred[i / 2][i % 2] = 0.0f;
+            }
+        }
+    }
+    float_pair added = sum;
+#pragma unroll
+    for (int i = 0; i < VEC / 2; ++i) added = pair_fma(centred[i], centred[i], added);
+    return TAIL || column < length ? added : sum;
+}
+#endif
+
 template <class Index>
 DEVICE float lane_squares(const Vector<T, VEC> (&held)[CHUNKS], float mean, Index base, Index length) {
+#ifdef HAS_PAIRS
+    if constexpr (VEC > 1) {
+        float_pair sum = 0.0f;
+#pragma unroll
+        for (int c = 0; c < CHUNKS; ++c) sum = add_squares(held[c], sum, mean, base + chunk_column(c), length);
+        return sum.x + sum.y;
+    }
+#endif
     float sum = 0.0f;
 #pragma unroll
     for (int c = 0; c < CHUNKS; ++c) {
@@ -49,6 +92,7 @@ void layer_norm_forward(const T* x, const W* weight, const W* bias, T* y, int64_
 
     Vector<T, VEC> held[CHUNKS];
     load_vectors<true>(held, lane_ptr(x + row * x_stride), 0, count);
+    const Parameters<int, PREFETCH_PARAMETERS> parameters{lane_ptr(weight), lane_ptr(bias), 0, count};
     Moments moments(counts);
     moments.value[0] = reduce_warp<Sum, WARP_LANES>(lane_sum(held)) * counts.inverse_warp();
     rematerialize(held, rows);
@@ -64,7 +108,7 @@ void layer_norm_forward(const T* x, const W* weight, const W* bias, T* y, int64_
     const float r = math_rsqrt(math_fma(moments.value[1], counts.row, eps));
     rematerialize(held, rows);
     T* target = lane_ptr(y + row * y_stride);
-    normalize(held, lane_ptr(weight), lane_ptr(bias), target, 0, count, moments.value[0], r);
+    normalize(held, parameters, target, 0, count, moments.value[0], r);
 }
 #endif
 
@@ -98,7 +142,8 @@ void layer_norm_forward_stream(const T* x, const W* weight, const W* bias, T* y,
     for (int64_t base = 0; base < length; base += TILE) {
         Vector<T, VEC> held[CHUNKS];
         load_vectors<true>(held, source, base, length);
-        normalize(held, lane_ptr(weight), lane_ptr(bias), target, base, length, mean, r);
+        const Parameters<int64_t> parameters{lane_ptr(weight), lane_ptr(bias), base, length};
+        normalize(held, parameters, target, base, length, mean, r);
     }
 }
 #endif

@@ -5,10 +5,25 @@
 // of its persistent blocks; beside BACKWARD_ROWS and BACKWARD_STREAM, BACKWARD_COLUMNS does that in a pass of
 // its own from the saved 1 / rms of each row. FORWARD_RING and BACKWARD_RING take long rows through shared
 // memory on Hopper (ring.h). HAS_WEIGHT = 0: `weight` is null. SAVE = 0: `saved` is null. RESIDENT:
-// blocks per multiprocessor that BACKWARD leaves registers for.
+// blocks per multiprocessor that BACKWARD leaves registers for. WEIGHT_OFFSET and CAST_BEFORE_WEIGHT: columns.h.
+// ADD = 1 (fused_add_rms_norm): the norm of x + residual, rounded to T and stored as new_residual, whose gradient
+// dnew_residual is added to dx.
 #define CENTERED 0
 #define HAS_BIAS 0
 #include "_lib/rows/norm_rows.h"
+
+// Parameters of the kernels that only ADD has.
+#if ADD
+#define ADDED_ROWS const T *residual, T *new_residual,
+#define ADDED_STRIDES int64_t residual_stride, int64_t new_residual_stride,
+#define ADDED_GRADIENT const T *dnew_residual,
+#define ADDED_GRADIENT_STRIDE int64_t dnew_residual_stride,
+#else
+#define ADDED_ROWS
+#define ADDED_STRIDES
+#define ADDED_GRADIENT
+#define ADDED_GRADIENT_STRIDE
+#endif
 
 #if PASS == FORWARD || PASS == FORWARD_STREAM
 DEVICE float lane_squares(const Vector<T, VEC> (&held)[CHUNKS]) {
@@ -24,8 +39,9 @@ DEVICE float lane_squares(const Vector<T, VEC> (&held)[CHUNKS]) {
 
 #if PASS == FORWARD
 ROW_KERNEL
-void rms_norm_forward(const T* x, const W* weight, T* y, int64_t rows, int length, int64_t x_stride,
-                      int64_t y_stride, float eps) {
+void rms_norm_forward(const T* x, const W* weight, T* y, ADDED_ROWS int64_t rows,
+                      int length, int64_t x_stride, int64_t y_stride,
+                      ADDED_STRIDES float eps) {
     SHARED RowPartial<1> partial;
     rows_start(partial);
     const int64_t row = static_cast<int64_t>(row_block()) * ROWS + row_slot();
@@ -33,39 +49,55 @@ void rms_norm_forward(const T* x, const W* weight, T* y, int64_t rows, int lengt
 
     Vector<T, VEC> held[CHUNKS];
     load_vectors<true>(held, lane_ptr(x + row * x_stride), 0, count);
+#if ADD
+    add_rows(held, lane_ptr(residual + row * residual_stride), lane_ptr(new_residual + row * new_residual_stride), 0,
+             count);
+#endif
     T* target = lane_ptr(y + row * y_stride);
-    const W* scales = lane_ptr(weight);
+    const Parameters<int, PREFETCH_PARAMETERS> parameters{lane_ptr(weight), nullptr, 0, count};
     float sum[1] = {lane_squares(held)};
     rows_ready();
     sum_row(sum, partial);
     rematerialize(held, rows);
 
     const float r = math_rsqrt(div_rn(sum[0], static_cast<float>(length)) + eps);
-    normalize(held, scales, nullptr, target, 0, count, 0.0f, r);
+    normalize(held, parameters, target, 0, count, 0.0f, r);
 }
 #endif
 
 #if PASS == FORWARD_STREAM
 KERNEL(THREADS)
-void rms_norm_forward_stream(const T* x, const W* weight, T* y, int64_t length, int64_t x_stride,
-                             int64_t y_stride, float eps) {
+void rms_norm_forward_stream(const T* x, const W* weight, T* y, ADDED_ROWS
+                             int64_t length, int64_t x_stride, int64_t y_stride,
+                             ADDED_STRIDES float eps) {
     SHARED RowPartial<1> partial;
     const T* source = lane_ptr(x + block_x() * x_stride);
+#if ADD
+    const T* other = lane_ptr(residual + block_x() * residual_stride);
+    T* sums = lane_ptr(new_residual + block_x() * new_residual_stride);
+#endif
     T* target = lane_ptr(y + block_x() * y_stride);
 
     float sum[1] = {0.0f};
     for (int64_t base = 0; base < length; base += TILE) {
         Vector<T, VEC> held[CHUNKS];
         load_vectors<false>(held, source, base, length);
+#if ADD
+        add_rows(held, other, sums, base, length);
+#endif
         sum[0] += lane_squares(held);
     }
     sum_row(sum, partial);
+#if ADD
+    source = sums;    // every lane reads what it wrote itself
+#endif
 
     const float r = math_rsqrt(div_rn(sum[0], static_cast<float>(length)) + eps);
     for (int64_t base = 0; base < length; base += TILE) {
         Vector<T, VEC> held[CHUNKS];
         load_vectors<true>(held, source, base, length);
-        normalize(held, lane_ptr(weight), nullptr, target, base, length, 0.0f, r);
+        const Parameters<int64_t> parameters{lane_ptr(weight), nullptr, base, length};
+        normalize(held, parameters, target, base, length, 0.0f, r);
     }
 }
 #endif
@@ -75,9 +107,9 @@ void rms_norm_forward_stream(const T* x, const W* weight, T* y, int64_t length, 
 
 #if PASS == BACKWARD
 ROW_KERNEL
-void rms_norm_backward(const T* dy, const T* x, const W* weight, T* dx, float* columns, int64_t rows,
-                       int length, int64_t dy_stride, int64_t x_stride, int64_t dx_stride, float eps,
-                       int blocks) {
+void rms_norm_backward(const T* dy, const T* x, const W* weight, T* dx, ADDED_GRADIENT float* columns,
+                       int64_t rows, int length, int64_t dy_stride, int64_t x_stride, int64_t dx_stride,
+                       ADDED_GRADIENT_STRIDE float eps, int blocks) {
     SHARED RowPartial<2> partial[2];
     rows_start(partial[0], partial[1]);
     const int64_t row = static_cast<int64_t>(row_block()) * ROWS + row_slot();
@@ -98,6 +130,10 @@ void rms_norm_backward(const T* dy, const T* x, const W* weight, T* dx, float* c
         pair.wait();
         pair.read(held_dy, 0);
         pair.read(held_x, 1);
+#if ADD
+        Vector<T, VEC> added[CHUNKS];
+        load_vectors<true>(added, lane_ptr(dnew_residual + (rows - left + row_slot()) * dnew_residual_stride), 0, count);
+#endif
         float sum[2] = {0.0f, 0.0f};
 #pragma unroll
         for (int c = 0; c < CHUNKS; ++c) {
@@ -125,8 +161,11 @@ void rms_norm_backward(const T* dy, const T* x, const W* weight, T* dx, float* c
                 for (int i = 0; i < VEC; ++i) {
                     const float n = held_x[c][i] * r;
                     const float d = held_dy[c][i];
-                    sum_weight[c][i] = math_fma(d, n, sum_weight[c][i]);
+                    sum_weight[c][i] = math_fma(d, before_weight(n), sum_weight[c][i]);
                     value[i] = r * math_fma(-n, mean_gn, scale.times(d, c, i));
+#if ADD
+                    value[i] += added[c][i];
+#endif
                 }
                 store_vector(dx_row + c * CHUNK, chunk_column(c), count, value);
             }
@@ -158,8 +197,9 @@ DEVICE void add_products(float (&sum)[2], const Held& held, const W* scales, Ind
 
 #if PASS == BACKWARD_ROWS
 KERNEL(THREADS)
-void rms_norm_backward_rows(const T* dy, const T* x, const W* weight, T* dx, float* saved, int64_t rows,
-                            int length, int64_t dy_stride, int64_t x_stride, int64_t dx_stride, float eps) {
+void rms_norm_backward_rows(const T* dy, const T* x, const W* weight, T* dx, ADDED_GRADIENT float* saved,
+                            int64_t rows, int length, int64_t dy_stride, int64_t x_stride, int64_t dx_stride,
+                            ADDED_GRADIENT_STRIDE float eps) {
     SHARED RowPartial<2> partial;
     const int64_t row = static_cast<int64_t>(row_block()) * ROWS + row_slot();
     const int count = row < rows ? length : 0;
@@ -176,14 +216,20 @@ void rms_norm_backward_rows(const T* dy, const T* x, const W* weight, T* dx, flo
     const float r = math_rsqrt(math_fma(sum[0], mean, eps));
     const float mean_gn = sum[1] * mean * r;
     if (SAVE && row < rows && row_lane() == 0) saved[row] = r;
-    store_gradient(dx_row, held, scales, 0.0f, r, 0.0f, mean_gn, 0, length, count);
+#if ADD
+    const T* added = lane_ptr(dnew_residual + row * dnew_residual_stride);
+#else
+    const T* added = nullptr;
+#endif
+    store_gradient(dx_row, held, scales, 0.0f, r, 0.0f, mean_gn, 0, length, count, added);
 }
 #endif
 
 #if PASS == BACKWARD_STREAM
 KERNEL(THREADS)
-void rms_norm_backward_stream(const T* dy, const T* x, const W* weight, T* dx, float* saved, int64_t length,
-                              int64_t dy_stride, int64_t x_stride, int64_t dx_stride, float eps) {
+void rms_norm_backward_stream(const T* dy, const T* x, const W* weight, T* dx, ADDED_GRADIENT float* saved,
+                              int64_t length, int64_t dy_stride, int64_t x_stride, int64_t dx_stride,
+                              ADDED_GRADIENT_STRIDE float eps) {
     SHARED RowPartial<2> partial;
     const T* dy_row = lane_ptr(dy + block_x() * dy_stride);
     const T* x_row = lane_ptr(x + block_x() * x_stride);
@@ -205,10 +251,15 @@ void rms_norm_backward_stream(const T* dy, const T* x, const W* weight, T* dx, f
     const float r = math_rsqrt(math_fma(sum[0], mean, eps));
     const float mean_gn = sum[1] * mean * r;
     if (SAVE && thread_x() == 0) saved[block_x()] = r;
+#if ADD
+    const T* added = lane_ptr(dnew_residual + block_x() * dnew_residual_stride);
+#else
+    const T* added = nullptr;
+#endif
     for (int64_t base = 0; base < length; base += TILE) {
         Held held;
         held.load<true>(dy_row, x_row, base, length);
-        store_gradient(dx_row, held, scales, 0.0f, r, 0.0f, mean_gn, base, length, length);
+        store_gradient(dx_row, held, scales, 0.0f, r, 0.0f, mean_gn, base, length, length, added);
     }
 }
 #endif

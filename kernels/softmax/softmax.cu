@@ -1,19 +1,17 @@
 // softmax over the last dimension and its gradient, in float32, rounded once.
 //
 // PASS names the one kernel to build: FORWARD and BACKWARD hold the row in registers, FORWARD_STREAM and
-// BACKWARD_STREAM read rows of any length twice, CHUNKS vectors per lane at a time.
-#include "_lib/rows/rows.h"
+// BACKWARD_STREAM read rows of any length twice, CHUNKS vectors per lane at a time. LOG = 1: log_softmax.
+#include "_lib/rows/log_sum_exp.h"
 
 #define FORWARD 1
 #define FORWARD_STREAM 2
 #define BACKWARD 3
 #define BACKWARD_STREAM 4
 
-// exp(x) within |x| + 2 units in the last place: a third fewer instructions than math_exp.
-DEVICE float exponential(float x) { return math_exp2(x * 1.44269504f); }
-
-// The shift of an exponential: a row of -inf so far must not make what follows NaN.
-DEVICE float finite_shift(float maximum) { return maximum == -INF_F ? 0.0f : maximum; }
+#ifndef LOG
+#define LOG 0
+#endif
 
 // The maximum of a part of a row, and the sum of the exponentials about it.
 struct MaxAndSum {
@@ -39,10 +37,12 @@ template <class Partial> DEVICE void write_partial(const MaxAndSum& max_sum, Par
 // Sixteen-bit rows bring twice the arithmetic per byte, so that instructions count. What is rounded to 16
 // bits cannot tell an error of 2^-20, and 2^LIFT * exp(x) keeps what would be subnormal: the sum takes the
 // lift back.
+// A logarithm is a difference that may be far smaller than its terms: LOG has no part in this.
 constexpr bool NARROW = sizeof(T) == 2;
+constexpr bool LIFTED = NARROW && !LOG;
 constexpr float LIFT = 24.0f;
 DEVICE float lifted_exponential(float x) {
-    return NARROW ? exp2_fast(math_fma(x, 1.44269504f, LIFT)) : exponential(x);
+    return LIFTED ? exp2_fast(math_fma(x, 1.44269504f, LIFT)) : exponential(x);
 }
 
 // Exponentials stay in registers while they fit beside the row and enough blocks; else they are computed
@@ -53,7 +53,16 @@ constexpr int MOST_KEPT = sizeof(T) == 2 ? 16 : 32;
 #else
 constexpr int MOST_KEPT = 32;
 #endif
-constexpr bool KEEP = CHUNKS * VEC <= MOST_KEPT && CLUSTER * THREADS <= 2048;
+constexpr bool KEEP = !LOG && CHUNKS * VEC <= MOST_KEPT && CLUSTER * THREADS <= 2048;
+
+// On AMD GPUs what lies beyond the row is held as -inf, whose exponential is 0: a select or a branch less per element.
+#if defined(__AMDGCN__)
+#define FILLED 1
+#define IN_ROW(c, i) true
+#else
+#define FILLED 0
+#define IN_ROW(c, i) inside(chunk_column(c), i, count)
+#endif
 
 // The greatest of the lane's elements; NaN passes over it.
 template <int WIDTH> DEVICE float lane_maximum(const Vector<T, WIDTH> (&held)[CHUNKS], int count) {
@@ -71,11 +80,22 @@ template <int WIDTH> DEVICE float lane_maximum(const Vector<T, WIDTH> (&held)[CH
         return math_max_number(most[0], most[1]);
     }
 #endif
+#if FILLED && defined(HAS_MAX3)
+    // A signalling NaN makes the maximum NaN, and so the row, as its exponential does.
+    if constexpr (WIDTH > 1) {
+#pragma unroll
+        for (int c = 0; c < CHUNKS; ++c) {
+#pragma unroll
+            for (int i = 0; i < WIDTH; i += 2) maximum = max3_fast(held[c][i], held[c][i + 1], maximum);
+        }
+        return maximum;
+    }
+#endif
 #pragma unroll
     for (int c = 0; c < CHUNKS; ++c) {
 #pragma unroll
         for (int i = 0; i < WIDTH; ++i) {
-            if (inside(chunk_column(c), i, count)) maximum = math_max_number(maximum, held[c][i]);
+            if (IN_ROW(c, i)) maximum = math_max_number(maximum, held[c][i]);
         }
     }
     return maximum;
@@ -97,7 +117,11 @@ void softmax_forward(const T* x, T* y, int64_t rows, int length, int64_t x_strid
     const int count = row < rows ? length : 0;
 
     Vector<T, VEC> held[CHUNKS];
+#if FILLED
+    load_filled<true>(held, lane_ptr(x + row * x_stride), count, from_float<T>(-INF_F));
+#else
     load_vectors<true>(held, lane_ptr(x + row * x_stride), 0, count);
+#endif
 
     // NaN passes over the maximum and comes back through the sum.
     MaxAndSum max_sum;
@@ -119,7 +143,7 @@ void softmax_forward(const T* x, T* y, int64_t rows, int length, int64_t x_strid
     for (int c = 0; c < CHUNKS; ++c) {
 #pragma unroll
         for (int i = 0; i < VEC; ++i) {
-            if (inside(chunk_column(c), i, count)) {
+            if (IN_ROW(c, i)) {
                 const float e = lifted_exponential(held[c][i] - shift);
                 if constexpr (KEEP) kept[c][i] = e;
                 max_sum.value[1] += e;
@@ -137,12 +161,23 @@ void softmax_forward(const T* x, T* y, int64_t rows, int length, int64_t x_strid
     max_sum.value[1] = sum[0];
 #endif
 
+#if LOG
+    T* target = lane_ptr(y + row * y_stride);
+    const float log_sum = math_log(max_sum.value[1]);
+#pragma unroll
+    for (int c = 0; c < CHUNKS; ++c) {
+        float value[VEC];
+#pragma unroll
+        for (int i = 0; i < VEC; ++i) value[i] = held[c][i] - max_sum.value[0] - log_sum;
+        store_vector(target + c * CHUNK, chunk_column(c), count, value);
+    }
+#else
     // In pairs, a row of -inf alone has 1 / 0 here, and 0 times that.
     const float inverse = div_rn(1.0f, max_sum.value[1]);
     const float last = IN_PAIRS ? finite_shift(max_sum.value[0]) : max_sum.value[0];
     const float moved = KEEP && IN_PAIRS ? exponential(shift - last) : 1.0f;
     // A lifted sum's inverse times `moved` could be subnormal where their product with an exponential is not.
-    const float scale = NARROW ? inverse : moved * inverse;
+    const float scale = LIFTED ? inverse : moved * inverse;
     T* target = lane_ptr(y + row * y_stride);
 #pragma unroll
     for (int c = 0; c < CHUNKS; ++c) {
@@ -150,10 +185,11 @@ void softmax_forward(const T* x, T* y, int64_t rows, int length, int64_t x_strid
 #pragma unroll
         for (int i = 0; i < VEC; ++i) {
             value[i] = (KEEP ? kept[KEEP ? c : 0][i] : lifted_exponential(held[c][i] - last)) * scale;
-            if constexpr (NARROW) value[i] *= moved;
+            if constexpr (LIFTED) value[i] *= moved;
         }
         store_vector(target + c * CHUNK, chunk_column(c), count, value);
     }
+#endif
 }
 #endif
 
@@ -194,7 +230,7 @@ void softmax_forward_stream(const T* x, T* y, int64_t length, int64_t x_stride, 
     write_partial(max_sum, partial);
     merge_row(max_sum, partial);
 
-    const float scale = div_rn(1.0f, max_sum.value[1]);
+    const float scale = LOG ? math_log(max_sum.value[1]) : div_rn(1.0f, max_sum.value[1]);
     for (int64_t base = 0; base < length; base += TILE) {
         Vector<T, VEC> held[CHUNKS];
         load_vectors<true>(held, source, base, length);
@@ -202,12 +238,22 @@ void softmax_forward_stream(const T* x, T* y, int64_t length, int64_t x_stride, 
         for (int c = 0; c < CHUNKS; ++c) {
             float value[VEC];
 #pragma unroll
+#if LOG
+            for (int i = 0; i < VEC; ++i) value[i] = held[c][i] - max_sum.value[0] - scale;
+#else
             for (int i = 0; i < VEC; ++i) value[i] = exponential(held[c][i] - max_sum.value[0]) * scale;
+#endif
             store_vector(target + base + c * CHUNK, base + chunk_column(c), length, value);
         }
     }
 }
 #endif
+
+// A term of the sum in the gradient, and the gradient: dx = y * (dy - sum(dy * y)), or dx = dy - exp(y) * sum(dy).
+DEVICE float add_term(float dy, float y, float sum) { return LOG ? sum + dy : math_fma(dy, y, sum); }
+DEVICE float gradient(float dy, float y, float sum) {
+    return LOG ? math_fma(-sum, exponential(y), dy) : y * (dy - sum);
+}
 
 #if PASS == BACKWARD
 ROW_KERNEL
@@ -227,7 +273,7 @@ void softmax_backward(const T* dy, const T* y, T* dx, int64_t rows, int length, 
 #pragma unroll
     for (int c = 0; c < CHUNKS; ++c) {
 #pragma unroll
-        for (int i = 0; i < VEC; ++i) sum[0] = math_fma(held_dy[c][i], held_y[c][i], sum[0]);
+        for (int i = 0; i < VEC; ++i) sum[0] = add_term(held_dy[c][i], held_y[c][i], sum[0]);
     }
     rows_ready();
     sum_row(sum, partial);
@@ -237,7 +283,7 @@ void softmax_backward(const T* dy, const T* y, T* dx, int64_t rows, int length, 
     for (int c = 0; c < CHUNKS; ++c) {
         float value[VEC];
 #pragma unroll
-        for (int i = 0; i < VEC; ++i) value[i] = held_y[c][i] * (held_dy[c][i] - sum[0]);
+        for (int i = 0; i < VEC; ++i) value[i] = gradient(held_dy[c][i], held_y[c][i], sum[0]);
         store_vector(dx_row + c * CHUNK, chunk_column(c), count, value);
     }
 }
@@ -262,7 +308,7 @@ void softmax_backward_stream(const T* dy, const T* y, T* dx, int64_t length, int
 #pragma unroll
         for (int c = 0; c < CHUNKS; ++c) {
 #pragma unroll
-            for (int i = 0; i < VEC; ++i) added = math_fma(held_dy[c][i], held_y[c][i], added);
+            for (int i = 0; i < VEC; ++i) added = add_term(held_dy[c][i], held_y[c][i], added);
         }
         sum[0] += added;
     }
@@ -276,7 +322,7 @@ void softmax_backward_stream(const T* dy, const T* y, T* dx, int64_t length, int
         for (int c = 0; c < CHUNKS; ++c) {
             float value[VEC];
 #pragma unroll
-            for (int i = 0; i < VEC; ++i) value[i] = held_y[c][i] * (held_dy[c][i] - sum[0]);
+            for (int i = 0; i < VEC; ++i) value[i] = gradient(held_dy[c][i], held_y[c][i], sum[0]);
             store_vector(dx_row + base + c * CHUNK, base + chunk_column(c), length, value);
         }
     }

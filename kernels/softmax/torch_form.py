@@ -12,8 +12,12 @@ from portable.errors import ParameterError
 
 def softmax(input: Any, dim: int = -1, _stacklevel: int = 3, dtype: Any = None) -> dict[str, Any]:
     """`dtype` converts the input first, as in torch; a `dim` must be given where it is not the last."""
+    return converted("softmax", input, dim, dtype)
+
+
+def converted(op: str, input: Any, dim: int, dtype: Any) -> dict[str, Any]:
     if dtype is None:
         return {"x": input, "dim": dim}
     if not isinstance(dtype, torch.dtype):
-        raise ParameterError("softmax", "dtype", dtype, "a torch.dtype or None")
-    return {"x": check_tensor("softmax", "input", input).to(dtype), "dim": dim}
+        raise ParameterError(op, "dtype", dtype, "a torch.dtype or None")
+    return {"x": check_tensor(op, "input", input).to(dtype), "dim": dim}

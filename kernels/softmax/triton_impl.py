@@ -1,4 +1,5 @@
-"""softmax and its gradient in Triton: one tile per program while a row fits in registers, else loops."""
+"""softmax, log_softmax (LOG) and their gradients in Triton: one tile per program while a row fits in
+registers, else loops."""
 
 from __future__ import annotations
 
@@ -19,16 +20,21 @@ BACKWARD_RESIDENT_AMD = 32768
 
 
 @triton.jit
-def softmax_tile(x, WIDE: tl.constexpr):
-    """softmax of each of the rows of x [ROWS, BLOCK]."""
-    power = exp_nonpositive(x - tl.max(x, axis=1, keep_dims=True), WIDE)
-    return power * (1.0 / tl.sum(power, axis=1, keep_dims=True))
+def softmax_tile(x, WIDE: tl.constexpr, LOG: tl.constexpr):
+    """softmax of each of the rows of x [ROWS, BLOCK], or its logarithm."""
+    if LOG:
+        below = x - tl.max(x, axis=1, keep_dims=True)
+        y = below - tl.log(tl.sum(exp_nonpositive(below), axis=1, keep_dims=True))
+    else:
+        power = exp_nonpositive(x - tl.max(x, axis=1, keep_dims=True), WIDE)
+        y = power * (1.0 / tl.sum(power, axis=1, keep_dims=True))
+    return y
 
 
 @triton.jit
 def softmax_rows(
     x_ptr, x_stride, y_ptr, y_stride, count, length,
-    AHEAD: tl.constexpr, UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    LOG: tl.constexpr, AHEAD: tl.constexpr, UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """y = softmax(x) for ROWS rows of at most BLOCK elements; if AHEAD, for every num_programs-th such tile,
     each loaded while the one before it is worked on."""
@@ -48,25 +54,25 @@ def softmax_rows(
             more = (after < count)[:, None] & inside
             start_after = row_starts(x_ptr, after, x_stride, UNIT)
             following = tl.load(start_after + col, mask=more, other=-float("inf"))
-            y = softmax_tile(x.to(tl.float32), WIDE)
+            y = softmax_tile(x.to(tl.float32), WIDE, LOG)
             tl.store(row_starts(y_ptr, row, y_stride, UNIT) + col, y.to(y_ptr.dtype.element_ty), mask=mask)
             x = following
     else:
-        y = softmax_tile(x.to(tl.float32), WIDE)
+        y = softmax_tile(x.to(tl.float32), WIDE, LOG)
         tl.store(row_starts(y_ptr, row, y_stride, UNIT) + col, y.to(y_ptr.dtype.element_ty), mask=mask)
 
 
 @triton.jit
 def softmax_stream(
     x_ptr, x_stride, y_ptr, y_stride, length,
-    UNIT: tl.constexpr, BLOCK: tl.constexpr,
+    LOG: tl.constexpr, UNIT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """y = softmax(x) for one row of any length.
 
     One pass keeps each lane's own maximum and sum; the other goes backwards, as what was read last is
     nearest.
     """
-    WIDE: tl.constexpr = y_ptr.dtype.element_ty.primitive_bitwidth > 16
+    WIDE: tl.constexpr = LOG or y_ptr.dtype.element_ty.primitive_bitwidth > 16
     row = tl.program_id(0).to(tl.int64)
     x_row = x_ptr + row * divisible(x_stride, UNIT)
     y_row = y_ptr + row * divisible(y_stride, UNIT)
@@ -83,35 +89,42 @@ def softmax_stream(
         total = tl.where(distance > 0.0, tl.fma(total, power, 1.0), total + power)
         highest = tl.maximum(highest, x)
     shift = tl.max(highest, axis=0)
-    scale = 1.0 / tl.sum(total * exp_nonpositive(highest - shift, WIDE), axis=0)
+    sums = tl.sum(total * exp_nonpositive(highest - shift, WIDE), axis=0)
+    scale = tl.log(sums) if LOG else 1.0 / sums
     for start in range(0, length, BLOCK):
         col = (tl.cdiv(length, BLOCK) * BLOCK - BLOCK - start) + lane
         x = tl.load(x_row + col, mask=col < length, other=0.0).to(tl.float32)
-        y = exp_nonpositive(x - shift, WIDE) * scale
+        y = (x - shift) - scale if LOG else exp_nonpositive(x - shift, WIDE) * scale
         tl.store(y_row + col, y.to(y_ptr.dtype.element_ty), mask=col < length)
+
+
+@triton.jit
+def gradient(dy, y, total, LOG: tl.constexpr):
+    """dx y * (dy - sum(dy * y)), or dy - exp(y) * sum(dy) for the logarithm y."""
+    return dy - exp_nonpositive(y) * total if LOG else y * (dy - total)
 
 
 @triton.jit
 def softmax_backward_rows(
     dy_ptr, dy_stride, y_ptr, y_stride, dx_ptr, dx_stride, count, length,
-    UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    LOG: tl.constexpr, UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """dx = y * (dy - sum(dy * y)) for ROWS rows of at most BLOCK elements."""
+    """`gradient` for ROWS rows of at most BLOCK elements."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     col = tl.arange(0, BLOCK)[None, :]
     mask = (row < count)[:, None] & (col < divisible(length, UNIT))
     dy = tl.load(row_starts(dy_ptr, row, dy_stride, UNIT) + col, mask=mask, other=0.0).to(tl.float32)
     y = tl.load(row_starts(y_ptr, row, y_stride, UNIT) + col, mask=mask, other=0.0).to(tl.float32)
-    dx = y * (dy - tl.sum(dy * y, axis=1, keep_dims=True))
+    dx = gradient(dy, y, tl.sum(dy if LOG else dy * y, axis=1, keep_dims=True), LOG)
     tl.store(row_starts(dx_ptr, row, dx_stride, UNIT) + col, dx.to(dx_ptr.dtype.element_ty), mask=mask)
 
 
 @triton.jit
 def softmax_backward_stream(
     dy_ptr, dy_stride, y_ptr, y_stride, dx_ptr, dx_stride, length,
-    UNIT: tl.constexpr, BLOCK: tl.constexpr,
+    LOG: tl.constexpr, UNIT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """dx = y * (dy - sum(dy * y)) for one row of any length; the second pass goes backwards."""
+    """`gradient` for one row of any length; the second pass goes backwards."""
     row = tl.program_id(0).to(tl.int64)
     dy_row = dy_ptr + row * divisible(dy_stride, UNIT)
     y_row = y_ptr + row * divisible(y_stride, UNIT)
@@ -123,23 +136,25 @@ def softmax_backward_stream(
         col = start + lane
         dy = tl.load(dy_row + col, mask=col < length, other=0.0).to(tl.float32)
         y = tl.load(y_row + col, mask=col < length, other=0.0).to(tl.float32)
-        sums = tl.fma(dy, y, sums)
+        sums = sums + dy if LOG else tl.fma(dy, y, sums)
     total = tl.sum(sums, axis=0)
     for start in range(0, length, BLOCK):
         col = (tl.cdiv(length, BLOCK) * BLOCK - BLOCK - start) + lane
         dy = tl.load(dy_row + col, mask=col < length, other=0.0).to(tl.float32)
         y = tl.load(y_row + col, mask=col < length, other=0.0).to(tl.float32)
-        tl.store(dx_row + col, (y * (dy - total)).to(dx_ptr.dtype.element_ty), mask=col < length)
+        dx = gradient(dy, y, total, LOG)
+        tl.store(dx_row + col, dx.to(dx_ptr.dtype.element_ty), mask=col < length)
 
 
-def forward(call: Call) -> Plan | Rejected:
-    """Plan y = softmax(x) over rows; x and y are [*, N] of one dtype."""
+def forward(call: Call, log: bool = False) -> Plan | Rejected:
+    """Plan y = softmax(x), or its logarithm, over rows; x and y are [*, N] of one dtype."""
     resident = FORWARD_RESIDENT_BYTES // itemsize(call["x"].dtype)
-    return plan_rows(call, ("x", "y"), softmax_rows, softmax_stream, resident, FORWARD_RESIDENT_AMD)
+    kernels = softmax_rows, softmax_stream
+    return plan_rows(call, ("x", "y"), *kernels, resident, FORWARD_RESIDENT_AMD, ("LOG", log))
 
 
-def backward(call: Call) -> Plan | Rejected:
-    """Plan dx = y * (dy - sum(dy * y)) over rows; all are [*, N] of one dtype."""
+def backward(call: Call, log: bool = False) -> Plan | Rejected:
+    """Plan the gradient over rows; all are [*, N] of one dtype."""
     names = ("dy", "y", "dx")
     kernels = softmax_backward_rows, softmax_backward_stream
-    return plan_rows(call, names, *kernels, BACKWARD_RESIDENT, BACKWARD_RESIDENT_AMD)
+    return plan_rows(call, names, *kernels, BACKWARD_RESIDENT, BACKWARD_RESIDENT_AMD, ("LOG", log))

@@ -335,7 +335,9 @@ def check_rules(
     spec: Spec, bound: Bound, params: Mapping[str, Any], tensors: Sequence[torch.Tensor | None]
 ) -> None:
     """Check the spec's rules, except on symbolic sizes, which are checked when the call runs."""
-    facts: dict[str, Any] = {**params, **bound.types, **bound.axes}
+    fields = zip(spec.inputs.values(), tensors, strict=True)
+    present = {field.name: tensor is not None for field, tensor in fields if field.optional}
+    facts: dict[str, Any] = {**params, **bound.types, **bound.axes, **present}
     for rule in spec.rules:
         used = {name: facts[name] for name in rule.that.names}
         if any(isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)) for value in used.values()):

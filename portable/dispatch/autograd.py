@@ -15,6 +15,7 @@ from torch.autograd import forward_ad
 
 from portable.dispatch import arguments, fast_path, gradient
 from portable.dispatch import pins as settings
+from portable.errors import UnsupportedGradientError
 
 if TYPE_CHECKING:
     from portable.dispatch.compiled_call import CompiledCall
@@ -57,7 +58,13 @@ class AutogradFormula:
         needs: dict[str, bool],
         grads: Sequence[Any],
     ) -> dict[str, Any]:
-        """The inputs' gradients by name, under the pins of the call; `needs` says which to compute."""
+        """The inputs' gradients by name, under the pins of the call; `needs` says which to compute.
+
+        Raises UnsupportedGradientError where one of them is of an input that has none by the spec.
+        """
+        for name, field in self._spec.inputs.items():
+            if needs[name] and not field.gradient:
+                raise UnsupportedGradientError(self._spec.op, f"argument {name!r} has none")
         if pins is settings.active_pins():
             return self._module.backward(saved, params, needs, *grads)
         with settings.restored(pins):  # autograd runs in other threads, outside any `using`

@@ -71,6 +71,7 @@ class CaseReader(BaseReader):
                     raise self.fail(at, f"{name!r} is not an optional input, so it cannot be absent")
         case = Case(sizes, self.leading_of(found), absent, params)
         values = {each.name: each.default for each in self.params.values()} | params | sizes
+        values |= {each.name: each.name not in absent for each in self.inputs.values() if each.optional}
         for rule in self.rules:
             known = rule.that.names <= {*values, "B"}
             if known and rule.that.evaluate(**values, B=case.batch) is not True:

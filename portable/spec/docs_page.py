@@ -54,7 +54,7 @@ def _tensors(spec: Spec) -> list[str]:
             "input",
             f"`{each.shape_text}`",
             each.dtype,
-            "may be None" if each.optional else "",
+            "; ".join(["may be None"] * each.optional + ["no gradient"] * (not each.gradient)),
         )
         for each in spec.inputs.values()
     ]

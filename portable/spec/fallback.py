@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 def rounded(function: Callable[..., Any], entry: RoundedReference) -> Callable[..., Any]:
     """A function of the reference's arguments that computes in float32 (float64 for float64), with indices as
-    int64, and rounds every output once, to its type in the row of the inputs' dtypes."""
+    int64, and rounds every output once, to its type in the row of the inputs' dtypes. A reference that takes
+    `types` gets that row."""
     import torch
 
     names = tuple(inspect.signature(function).parameters)
@@ -32,16 +33,20 @@ def rounded(function: Callable[..., Any], entry: RoundedReference) -> Callable[.
         return tensor if tensor.dtype == torch.float64 else tensor.to(torch.float32)
 
     @functools.cache
-    def output_types(given: tuple[torch.dtype | None, ...]) -> tuple[torch.dtype, ...]:
-        """The types of the outputs for inputs of these."""
+    def row_and_outputs(
+        given: tuple[torch.dtype | None, ...],
+    ) -> tuple[Mapping[str, str], tuple[torch.dtype, ...]]:
+        """The row of types for inputs of these, and the types of the outputs."""
         present = {name: of for name, of in zip(entry.inputs, given, strict=True) if of is not None}
         row = _row(entry, present)
-        return tuple(dtypes.of(row.get(dtype, dtype)).storage for _, dtype, _ in entry.outputs)
+        return row, tuple(dtypes.of(row.get(dtype, dtype)).storage for _, dtype, _ in entry.outputs)
 
     def run(*ordered: Any, **named: Any) -> tuple[Any, ...] | Any:
         arguments = {**dict(zip(names, ordered, strict=False)), **named}
         given = {name: arguments.get(name) for name in entry.inputs}
-        kinds = output_types(tuple([None if each is None else each.dtype for each in given.values()]))
+        row, kinds = row_and_outputs(tuple([None if each is None else each.dtype for each in given.values()]))
+        if "types" in names:
+            arguments["types"] = row
         arguments |= {name: widened(name, tensor) for name, tensor in given.items()}
         result = function(**arguments)
         if isinstance(result, Mapping):

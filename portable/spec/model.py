@@ -78,9 +78,11 @@ class Input:
     `squeeze` and all leading ones is taken with 1 in its place, and the outputs come without it: torch's
     vectors in a product of matrices.
 
-    For the conformance suite: an index has values in [0, `below`), a size or an axis; `derived` makes the
-    input from the others where not any numbers make sense; `values` names the value class that it takes in
-    the place of another.
+    Without `gradient`, the backward pass raises where one with respect to it is wanted.
+
+    For the conformance suite: an index has values in [0, `below`), a size or an axis, and `otherwise` (in a
+    spec `or`), a number or a parameter; `derived` makes the input from the others where not any numbers make
+    sense; `values` names the value class that it takes in the place of another.
     """
 
     name: str
@@ -91,8 +93,10 @@ class Input:
     optional: bool = False
     derived: Entry | None = None
     below: str | int | None = None
+    otherwise: str | int | None = None
     squeeze: str | None = None
     values: Mapping[str, str] = field(default_factory=dict, hash=False)
+    gradient: bool = True
 
     @property
     def rank(self) -> int:

@@ -101,9 +101,10 @@ class _Reader(BaseReader):
         outputs = self.outputs(top["outputs"], inputs)
         self.check_names(top, axes, types, inputs, params, outputs)
         self.check_shapes(top, axes, types, inputs, outputs)
+        self.check_otherwise(top, inputs, params)
         names = (*axes, "B", *params, *(key for key in types[0] if key != "acc"))
         leading = self.word(top, "leading", _LEADING, "same")
-        rules = self.rules(top, names)
+        rules = self.rules(top, (*names, *(each.name for each in inputs.values() if each.optional)))
         reader = CaseReader(self, axes, inputs, params, leading, rules)
         exact = self.check_types(top, types, inputs, outputs)
         if "tolerance" not in top and len(exact) < len(outputs):
@@ -220,8 +221,10 @@ class _Reader(BaseReader):
                 name, dims, found["dtype"], leading, layout, optional,
                 self.entry(found["derived"], found.line_of("derived")) if "derived" in found else None,
                 found.get("below"),
+                found.get("or"),
                 self.squeezed(name, dims, found) if "squeeze" in found else None,
                 dict(found.get("values", {})),
+                found.get("gradient", True),
             )  # fmt: skip
         if not any(not each.optional for each in inputs.values()):
             raise self.fail(data.line, "an op needs at least one required input")
@@ -405,6 +408,17 @@ class _Reader(BaseReader):
                 )
             rounded |= here
         return [name for name in outputs if name not in rounded]
+
+    def check_otherwise(self, top: Map, inputs: Mapping[str, Input], params: Mapping[str, Param]) -> None:
+        """What an index may be besides is a number or a parameter that holds one."""
+        numbers = [param.name for param in params.values() if param.type == "int" and not param.nullable]
+        for each in inputs.values():
+            line = top["inputs"].line_of(each.name)
+            if each.otherwise is not None and each.below is None:
+                raise self.fail(line, f"input {each.name} has 'or' but no 'below', which makes it an index")
+            if isinstance(each.otherwise, str) and each.otherwise not in numbers:
+                hint = nearest(each.otherwise, numbers)
+                raise self.fail(line, f"{each.name}: {each.otherwise!r} is no parameter of type int.{hint}")
 
     def check_shapes(
         self,

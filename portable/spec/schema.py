@@ -151,6 +151,12 @@ INPUT = {
     ),
     "optional": Key("bool", "Whether the input may be None.", "true"),
     "below": Key("int|str", "For an index: every value is at least 0 and below this size or axis.", "V"),
+    "or": Key(
+        "int|str",
+        "Of an index with `below`: one more legal value, which stands for none: a number or a parameter of "
+        "type `int`.",
+        "ignore_index",
+    ),
     "squeeze": Key(
         "str",
         "An axis that a tensor may lack, with all leading dimensions: it counts as 1, and the outputs come "
@@ -167,6 +173,12 @@ INPUT = {
         "map",
         "For the suite: the value class that the input takes in the place of another.",
         "{nonfinite: normal}",
+    ),
+    "gradient": Key(
+        "bool",
+        "Whether the op has a gradient with respect to it (true); where not, one that is asked for is an "
+        "UnsupportedGradientError.",
+        "false",
     ),
 }
 
@@ -190,7 +202,12 @@ PARAM = {
 }
 
 RULE = {
-    "that": Key("formula", "What must be true.", '"H % G == 0"', True),
+    "that": Key(
+        "formula",
+        "What must be true. The name of an optional input is True where the call has it.",
+        '"H % G == 0"',
+        True,
+    ),
     "says": Key(
         "str", "What was expected, for the error message.", '"as many query heads as key heads"', True
     ),

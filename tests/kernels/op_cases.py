@@ -48,7 +48,17 @@ def inputs(
         if name in case.absent:
             found[name] = None
             continue
+        if isinstance(tensor.below, str):
+            found[name] = _indices(tensor, case, row)
+            continue
         seed = zlib.crc32(f"{spec.op} {case.label} {name}".encode())
+        if tensor.below is not None:
+            limit = tensor.below if isinstance(tensor.below, int) else case.axes[tensor.below]
+            drawn = torch.randint(
+                limit, shape_of(tensor, case), generator=torch.Generator().manual_seed(seed)
+            )
+            found[name] = drawn.to(getattr(torch, row.get(tensor.dtype, tensor.dtype)))
+            continue
         values = torch.randn(shape_of(tensor, case), generator=torch.Generator().manual_seed(seed))
         values = values * scale + (offset if name == "x" else 0.0)
         if name == "y":
@@ -57,6 +67,13 @@ def inputs(
     shape = make_shape(spec, case.axes, case.leading, case.params, case.absent)
     present = {name: each for name, each in found.items() if each is not None}
     return found | oracle.derived(oracle.Case(spec.op, tuple(row.items()), shape), spec, present)
+
+
+def _indices(tensor: Input, case: Case, row: Mapping[str, str]) -> Tensor:
+    generator = torch.Generator().manual_seed(zlib.crc32(f"{case.label} {tensor.name}".encode()))
+    below = case.axes[str(tensor.below)]
+    numbers = torch.randint(0, below, shape_of(tensor, case), generator=generator)
+    return numbers.to(getattr(torch, row.get(tensor.dtype, tensor.dtype)))
 
 
 def arguments(spec: Spec, case: Case, tensors: Mapping[str, Any]) -> inspect.BoundArguments:
@@ -94,7 +111,7 @@ def bounds(
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """The reference of each output and how far a result may be from it."""
     exact = in_float64(tensors)
-    reference = outputs(spec, call(spec.reference.entry, spec, case, exact))
+    reference = outputs(spec, call(spec.reference.entry, spec, case, exact, row))
     magnitude = call(spec.reference.error_scale, spec, case, exact, row) if spec.reference.error_scale else {}
     acc = torch.finfo(getattr(torch, row["acc"])).eps
     allowed = {}

@@ -13,10 +13,22 @@ from portable.spec import registry
 
 from .op_cases import call, in_float64, inputs, outputs
 
+
+def rms_norm(x, weight, eps, weight_offset, cast_before_weight):
+    """With torch's gradient as if nothing were rounded before the weight."""
+    y = F.rms_norm(x, x.shape[-1:], None, eps)
+    if weight is None:
+        return y
+    if cast_before_weight:
+        y = y + (y.to(torch.bfloat16).to(y.dtype) - y).detach()
+    return y * (weight + weight_offset)
+
+
 FORWARD = {
     "swiglu": lambda gate, up: F.silu(gate) * up,
     "softmax": lambda x, dim: F.softmax(x, dim),
-    "rms_norm": lambda x, weight, eps: F.rms_norm(x, x.shape[-1:], weight, eps),
+    "log_softmax": lambda x, dim: F.log_softmax(x, dim),
+    "rms_norm": rms_norm,
     "layer_norm": lambda x, weight, bias, eps: F.layer_norm(x, x.shape[-1:], weight, bias, eps),
 }
 RUN_THE_REFERENCE = [*FORWARD, *(f"{op}_backward" for op in FORWARD)]
@@ -51,6 +63,11 @@ def test_the_backward_reference_is_its_derivative(op):
             for name in forward.inputs
             if name in tensors
         }
+        if op == "log_softmax":
+            y = tensors["y"]
+            assert y is not None
+            tensors["y"] = torch.log_softmax(y, -1)
+            leaves = {"x": tensors["y"].clone().requires_grad_()}
         if op == "softmax":  # its gradient takes the output: any x with this softmax will do
             y = tensors["y"]
             assert y is not None

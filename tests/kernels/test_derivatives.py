@@ -48,6 +48,28 @@ def attend_pages(q, k, v):
     return torch.stack(made)
 
 
+ANGLE = torch.tensor([[0.5, -2.0], [3.0, 1.0], [0.0, 4.0]])
+TABLES = tuple(f(ANGLE).bfloat16().double() for f in (torch.cos, torch.sin))  # the same in every type
+POSITIONS = torch.tensor([[2, 0]])
+
+
+def our_rope(q, k, *weights):
+    """Of 4 columns of 5, queries and keys one after the other; with weights, of their norms."""
+    tables = [each.to(q.dtype) for each in TABLES]
+    if weights:
+        return torch.cat(portable.qk_norm_rope(q, k, *weights, *tables, POSITIONS, eps=1e-2), 2)
+    return torch.cat(portable.rope(q, k, *tables, POSITIONS), 2)
+
+
+def their_rope(q, k, *weights):
+    if weights:
+        q, k = (F.rms_norm(x, x.shape[-1:], w, 1e-2) for x, w in zip((q, k), weights, strict=True))
+    x = torch.cat((q, k), 2)
+    cos, sin = (each.to(x.dtype)[POSITIONS].unsqueeze(2) for each in TABLES)
+    a, b, rest = x.split((2, 2, x.shape[-1] - 4), -1)
+    return torch.cat((a * cos - b * sin, b * cos + a * sin, rest), -1)
+
+
 def layer_norm(x, w, b):
     """Not torch's, whose tangent has a wrong derivative (2.13, 2026-11-22)."""
     x = x - x.mean(-1, keepdim=True)
@@ -56,7 +78,20 @@ def layer_norm(x, w, b):
 
 CALLS = {
     "softmax": (lambda x: portable.softmax(x, 1), lambda x: torch.softmax(x, 1), [(2, 3, 4)]),
+    "log_softmax": (lambda x: portable.log_softmax(x, 1), lambda x: torch.log_softmax(x, 1), [(2, 3, 4)]),
     "rms_norm": (portable.rms_norm, lambda x, w: F.rms_norm(x, x.shape[-1:], w, 1e-6), [(3, 4), (4,)]),
+    "rms_norm with 1 + weight": (
+        lambda x, w: portable.rms_norm(x, w, weight_offset=1.0, cast_before_weight=True),
+        lambda x, w: F.rms_norm(x, x.shape[-1:], 1 + w, 1e-6),
+        [(3, 4), (4,)],
+    ),
+    "fused_add_rms_norm": (
+        lambda *a: torch.cat(portable.fused_add_rms_norm(*a, eps=1e-2)),
+        lambda x, r, w: torch.cat((F.rms_norm(x + r, x.shape[-1:], w, 1e-2), x + r)),
+        [(3, 4), (3, 4), (4,)],
+    ),
+    "rope": (our_rope, their_rope, [(1, 2, 2, 5), (1, 2, 1, 5)]),
+    "qk_norm_rope": (our_rope, their_rope, [(1, 2, 2, 5), (1, 2, 1, 5), (5,), (5,)]),
     "layer_norm": (portable.layer_norm, layer_norm, [(3, 4), (4,), (4,)]),
     "swiglu": (portable.swiglu, lambda g, u: F.silu(g) * u, [(2, 3), (2, 3)]),
     "matmul": (portable.matmul, torch.matmul, [(2, 3, 4), (4, 2)]),

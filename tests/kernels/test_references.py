@@ -204,19 +204,25 @@ def recorded(formula, params):
 def test_gradient_formulas_are_the_derivatives(op, stand_ins):
     spec = registry.spec(op)
     formula = gradient_formula(op)
+    # A reference that rounds in between does not in this row: what it then computes has a derivative.
+    unrounded = next((row for row in spec.types if row.get("T") == "float64"), None)
     small = [case for case in spec.cases if case.axes.get("N", 0) <= 1000]
     for case in [*small, *MORE_CASES.get(op, [])]:
         tensors = in_float64(inputs(spec, spec.types[0], case))
         leaves = {
             name: each.clone().requires_grad_()
             for name, each in tensors.items()
-            if each is not None and spec.inputs[name].derived is None
+            if each is not None
+            and each.is_floating_point()
+            and spec.inputs[name].derived is None
+            and spec.inputs[name].gradient
         }
         values = arguments(spec, case, tensors).arguments
         params = {name: values[name] for name in spec.params}
         if not recorded(formula, params):
             continue
-        results = tuple(outputs(spec, call(spec.reference.entry, spec, case, {**tensors, **leaves})).values())
+        made = call(spec.reference.entry, spec, case, {**tensors, **leaves}, unrounded)
+        results = tuple(outputs(spec, made).values())
         generator = torch.Generator().manual_seed(3)
         grads = [torch.randn(y.shape, dtype=torch.float64, generator=generator) for y in results]
         expected = torch.autograd.grad(results, list(leaves.values()), grads)

@@ -188,7 +188,8 @@ def exact(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         value = torch.from_numpy(value.copy())
     if isinstance(value, torch.Tensor):
-        return value.detach().as_subclass(torch.Tensor).double()
+        plain = value.detach().as_subclass(torch.Tensor)
+        return plain.double() if plain.is_floating_point() else plain
     return float(value) if isinstance(value, int) and abs(value) > 2**62 else value
 
 
@@ -251,7 +252,8 @@ SAID = {
         lambda: portable.rms_norm(X, W, 1e-5),
         errors.SignatureError,
         "portable.rms_norm: takes 2 positional arguments but 3 were given."
-        " Call it as rms_norm(x, weight=None, *, eps=1e-06), or as torch",
+        " Call it as rms_norm(x, weight=None, *, eps=1e-06, weight_offset=0.0, "
+        "cast_before_weight=False), or as torch",
     ),
     "no tensor": (
         lambda: portable.softmax([1.0, 2.0]),

@@ -52,7 +52,7 @@ def test_a_copy_of_another_op_reads_as_well(tmp_path, like):
         (["softmax"], "there is an op 'softmax' already, in "),
         (["softmax_backward"], "there is an op 'softmax_backward' already, in "),
         (["taken"], "taken is there already"),
-        (["fine", "--like", "softmaxx"], "there is no op 'softmaxx' to copy; there are attention, "),
+        (["fine", "--like", "softmaxx"], "there is no op 'softmaxx' to copy; there are activation, "),
         (["fine", "--like", "attention"], "attention defines functions"),
         (["fine", "--like", "linear"], "linear cannot be copied there: "),
     ],

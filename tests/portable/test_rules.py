@@ -9,7 +9,8 @@ import torch
 
 import portable
 from portable import errors
-from portable.dispatch import compiled_call, dispatcher
+from portable.conformance.cases import generate
+from portable.dispatch import arguments, autograd, compiled_call, dispatcher, pins
 from portable.spec import registry
 from portable.spec.docs_page import page
 from portable.spec.reader import load_spec
@@ -189,3 +190,35 @@ def test_unit_layouts(folder):
     assert strides(torch.ones(3).expand(2, 4, 3), w) == (0, 0, 1)
     assert strides(torch.ones(2, 3, 4).mT, w) == (12, 3, 1)
     assert strides(torch.ones(5, 2, 4, 3).transpose(0, 1), torch.ones(2, 5, 2, 3)) == (60, 12, 3, 1)
+
+
+def test_a_rule_may_ask_whether_an_optional_input_is_there(folder):
+    text = SPEC.replace(
+        "leading: same", '  - {that: "s or N <= 3", says: "at most 3, or s"}\nleading: same', 1
+    )
+    (folder / "spec.yaml").write_text(text.replace("G: 1, N: 5}", "G: 1, N: 5, absent: [s]}"))
+    with pytest.raises(errors.SpecError, match="the case breaks the rule 's or N <= 3'"):
+        load_spec(folder / "spec.yaml")
+    (folder / "spec.yaml").write_text(text)
+    spec = load_spec(folder / "spec.yaml")
+    for n, s, wrong in ((3, None, False), (4, torch.ones(4), False), (4, None, True)):
+        tensors = [torch.ones(2, 4, n), torch.ones(2, 2, n), s]
+        bound, params = arguments.bind(spec, tensors), {"width": None, "scale": None}
+        if not wrong:
+            arguments.check_rules(spec, bound, params, tensors)
+            continue
+        with pytest.raises(errors.ShapeError, match="expected at most 3, or s; got N = 4"):
+            arguments.check_rules(spec, bound, params, tensors)
+    sizes = {"H": 4, "G": 2, "N": 4}
+    assert generate.lawful(spec, sizes, {}) and not generate.lawful(spec, sizes, {}, ["s"])
+
+
+def test_an_input_may_have_no_gradient(folder):
+    text = SPEC.replace('w: {shape: ["...", G, N]', 'w: {gradient: false, shape: ["...", G, N]')
+    (folder / "spec.yaml").write_text(text)
+    spec = load_spec(folder / "spec.yaml")
+    assert not spec.inputs["w"].gradient and spec.inputs["x"].gradient
+    assert "| `w` | input | `[..., G, N]` | T | no gradient |" in page(spec)
+    needs = {"x": True, "w": True, "s": False}
+    with pytest.raises(errors.UnsupportedGradientError, match="pairs: no gradient: argument 'w' has none"):
+        autograd.AutogradFormula(spec).gradients((), {}, pins.active_pins(), needs, ())

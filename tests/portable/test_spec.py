@@ -210,6 +210,8 @@ WRONG = [
     ('x: {shape: ["...", M, N]', "x: {shape: [M, N, -1]", "is not an axis or a size"),
     ('x: {shape: ["...", M, N]', 'x: {optional: true, shape: ["...", M, N]', "follows an optional one", 11),
     ("layout: contiguous, optional: true", "layout: contiguous, optional: 1", "must be true or false"),
+    ("layout: contiguous, optional: true", "or: -1, optional: true", "'or' but no 'below'"),
+    ("float32, layout: contiguous", "int32, below: N, or: shift", "'shift' is no parameter of type int"),
     ("  other: {", "  out: {", "'out' in inputs is taken"),
     ("  other: {", "  class: {", "not a usable Python name"),
     ("  other: {", "  float32: {", "the name of a dtype"),

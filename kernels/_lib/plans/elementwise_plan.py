@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from portable.kernels._lib.plans.row_class import (
@@ -30,23 +30,20 @@ def elementwise_plan(
     entry: str,
     defines: Sequence[tuple[str, int | str]] = (),
 ) -> Plan | Rejected:
-    """One launch over tensors of one shape; `names` in the kernel's order. In a spec: `plan: elementwise`."""
+    """One launch over tensors of one shape; `names` in the kernel's order. In a spec: `plan: elementwise`.
+
+    A tensor may have several rows of that length where the others have one, as gate and up in one tensor: its
+    stride is from one of its own rows to the next.
+    """
     views = {name: rows(call[name]) for name in names}
-    first = views[names[0]]
+    first = min(views.values(), key=lambda view: view.count)
     dtype = call[names[0]].dtype
-    if first.count == 1 or all(view.stride == view.length for view in views.values()):
+    alike = all(view.count == first.count for view in views.values())
+    if alike and (first.count == 1 or all(view.stride == view.length for view in views.values())):
         total = first.count * first.length
         views = dict.fromkeys(names, Rows(1, total, total))
         first = views[names[0]]
-    vector = vector_length(
-        dtype, [(call[name], view.stride if view.count > 1 else 0) for name, view in views.items()]
-    )
-    chunks = CHUNKS if vector > 1 else SCALARS
-    vectors = power_of_two(-(-first.length // vector))
-    lanes = THREADS if first.count == 1 else min(max(vectors // chunks, 1), THREADS)
-    kind = RowClass(dtype, vector, first.length % vector != 0, THREADS, lanes, chunks, False)
-    across = -(-first.length // (lanes * chunks * vector))
-    grid = across * -(-first.count // kind.rows_per_block)
+    kind, across, grid = element_class(call, dtype, views)
     if grid > MAX_GRID:
         return Rejected(f"{grid} blocks exceed the grid")
     args = (
@@ -57,3 +54,18 @@ def elementwise_plan(
         ("across", Scalar("i32", across)),
     )
     return Plan((Launch(kind.kernel(source, entry, defines), (grid, 1, 1), args),))
+
+
+def element_class(call: Call, dtype: str, views: Mapping[str, Rows]) -> tuple[RowClass, int, int]:
+    """The class of an elementwise kernel over these rows, all of one shape; how many blocks share a row, and
+    how many there are in all."""
+    count, length, _ = next(iter(views.values()))
+    vector = vector_length(
+        dtype, [(call[name], view.stride if view.count > 1 else 0) for name, view in views.items()]
+    )
+    chunks = CHUNKS if vector > 1 else SCALARS
+    vectors = power_of_two(-(-length // vector))
+    lanes = THREADS if count == 1 else min(max(vectors // chunks, 1), THREADS)
+    kind = RowClass(dtype, vector, length % vector != 0, THREADS, lanes, chunks, False)
+    across = -(-length // (lanes * chunks * vector))
+    return kind, across, across * -(-count // kind.rows_per_block)

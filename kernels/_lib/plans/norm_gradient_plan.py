@@ -92,7 +92,8 @@ def norm_gradient_plan(
     resident: int,
     tiles: Sequence[Mapping[str, Any]] = (),
 ) -> Plan | Rejected:
-    """The gradients of a norm's input and of the parameters that are there; `names` are dy, x, weight and dx.
+    """The gradients of a norm's input and of the parameters that are there; `names` are dy, x, weight and dx,
+    and perhaps a tensor of rows that is added to dx.
 
     `statistics` floats per row pass from the rows' kernel to the columns'; up to `most_lanes` lanes per row
     leave registers enough to sum the gradients beside it, and then `resident` blocks of 256 threads with
@@ -157,7 +158,7 @@ def _split(problem: _Problem, statistics: int) -> Plan | Rejected:
     if not save:
         return Plan((rows_launch,))
 
-    read = {name: views[name] for name in ("dy", "x")}
+    read = {name: views[name] for name in problem.names[:2]}  # dy and x
     vector = vector_length(dtype, [(call[name], view.stride) for name, view in read.items()])
     across = -(-x.length // (COLUMN_THREADS * vector))
     # Eight blocks of columns per multiprocessor: enough loads in flight, few partial sums.

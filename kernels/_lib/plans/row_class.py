@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +20,8 @@ HOPPER = "sm_90a"
 AMD = "rocm"
 HELD_BYTES = 256
 """What a lane of an AMD GPU's block of 1024 holds of its rows at most: half of its 128 registers."""
+COMPILED = ("weight_offset",)
+"""Numbers that are compiled into a kernel instead of given to it: models use 0, which costs nothing, or 1."""
 HELD_ELEMENTS = 64
 
 
@@ -187,13 +190,25 @@ def stride_arguments(views: Mapping[str, Rows]) -> tuple[tuple[str, Argument], .
 
 
 def scalar_arguments(call: Call, names: Iterable[str]) -> tuple[tuple[str, Argument], ...]:
-    """The op's numbers, in float32."""
-    return tuple((name, Scalar("f32", call.params[name])) for name in names)
+    """The op's numbers, in float32, without those that are COMPILED."""
+    return tuple((name, Scalar("f32", call.params[name])) for name in names if name not in COMPILED)
 
 
 def parameter_defines(call: Call, dtype: str, names: Sequence[str]) -> tuple[tuple[str, int | str], ...]:
-    """W, the dtype of the op's weight and bias, and whether each is there."""
+    """W, the dtype of the op's weight and bias, whether each is there, and how a weight acts where that is
+    not as by default."""
     if not names:
         return ()
     kind = next((call[name].dtype for name in names if call.has(name)), dtype)
-    return (("W", dtypes.of(kind).c), *((f"HAS_{name.upper()}", int(call.has(name))) for name in names))
+    found = (("W", dtypes.of(kind).c), *((f"HAS_{name.upper()}", int(call.has(name))) for name in names))
+    return (*found, *_weight_defines(call)) if call.has("weight") else found
+
+
+def _weight_defines(call: Call) -> tuple[tuple[str, int | str], ...]:
+    found: tuple[tuple[str, int | str], ...] = ()
+    if offset := call.params.get("weight_offset", 0.0):
+        bits = ctypes.c_uint32.from_buffer(ctypes.c_float(offset)).value
+        found += (("WEIGHT_OFFSET", f"{bits:#010x}u"),)
+    if call.params.get("cast_before_weight", False):
+        found += (("CAST_BEFORE_WEIGHT", 1),)
+    return found

@@ -59,6 +59,24 @@ struct RowPair {
     }
 };
 
+// A norm's weight as it multiplies: with WEIGHT_OFFSET, the bits of a float, plus that.
+DEVICE float offset_weight(float weight) {
+#ifdef WEIGHT_OFFSET
+    return weight + float_of(WEIGHT_OFFSET);
+#else
+    return weight;
+#endif
+}
+
+// A normalized value as it meets the weight: with CAST_BEFORE_WEIGHT rounded to T.
+DEVICE float before_weight(float value) {
+#ifdef CAST_BEFORE_WEIGHT
+    return to_float(from_float<T>(value));
+#else
+    return value;
+#endif
+}
+
 // The lane's weights, in registers for all rows; ones where there are none.
 struct Scale {
     Vector<W, VEC> held[CHUNKS];
@@ -66,9 +84,9 @@ struct Scale {
     DEVICE void load(const W* weight, int length) {
         if constexpr (HAS_WEIGHT) load_vectors<false>(held, lane_ptr(weight), 0, length);
     }
-    DEVICE float times(float g, int c, int i) const { return HAS_WEIGHT ? g * held[c][i] : g; }
+    DEVICE float times(float g, int c, int i) const { return HAS_WEIGHT ? g * offset_weight(held[c][i]) : g; }
     DEVICE float add(float g, int c, int i, float sum) const {
-        return HAS_WEIGHT ? math_fma(g, held[c][i], sum) : sum + g;
+        return HAS_WEIGHT ? math_fma(g, offset_weight(held[c][i]), sum) : sum + g;
     }
 };
 

@@ -135,7 +135,7 @@ DEVICE void ring_norm(const T* x, const W* weight, const W* bias, T* y, int64_t 
 #pragma unroll
                 for (int i = 0; i < VEC; ++i) {
                     value[i] = CENTERED ? (held[i] - mean) * r : held[i] * r;
-                    if constexpr (HAS_WEIGHT) value[i] *= scale.at(first + c, i);
+                    if constexpr (HAS_WEIGHT) value[i] = before_weight(value[i]) * offset_weight(scale.at(first + c, i));
                     if constexpr (HAS_BIAS) value[i] += shift.at(first + c, i);
                 }
                 store_vector(target + (first + c) * CHUNK, chunk_column(first + c), length, value);

@@ -147,7 +147,7 @@ DEVICE void ring_gradient(const T* dy, const T* x, const W* weight, T* dx, float
                 const float n = held_x[i] * r;
                 value[i] = r * math_fma(-n, mean_gn, g);
 #endif
-                if constexpr (HAS_WEIGHT) sum_weight[c][i] = math_fma(d, n, sum_weight[c][i]);
+                if constexpr (HAS_WEIGHT) sum_weight[c][i] = math_fma(d, before_weight(n), sum_weight[c][i]);
                 if constexpr (HAS_BIAS) sum_bias[c][i] += d;
             }
             store_vector(dx_row + c * CHUNK, chunk_column(c), length, value);

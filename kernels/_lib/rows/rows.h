@@ -75,12 +75,24 @@ template <class Type, int COUNT> struct Vector {
 #pragma unroll
         for (int i = 0; i < COUNT / PER_WORD; ++i) word(i) = 0;
     }
+    DEVICE void fill(Type value) {
+        clear();
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i) insert(i, value);
+    }
     DEVICE void flip(uint32_t mask) {
         if constexpr (PER_WORD == 2) {
 #pragma unroll
             for (int i = 0; i < COUNT / PER_WORD; ++i) word(i) ^= mask;
         }
     }
+#if defined(__AMDGCN__)
+    // The compiler no longer knows what the words hold.
+    DEVICE void hide() {
+#pragma unroll
+        for (int i = 0; i < COUNT / PER_WORD; ++i) word(i) = opaque(word(i));
+    }
+#endif
     DEVICE void insert(int i, Type value) {
         if constexpr (PER_WORD == 1) {
             word(i) = bits_of(value);
@@ -121,7 +133,11 @@ template <class Type> struct Vector<Type, 1> {
 
     DEVICE float operator[](int) const { return to_float(raw); }
     DEVICE void clear() { raw = Type{}; }
+    DEVICE void fill(Type value) { raw = value; }
     DEVICE void flip(uint32_t) {}
+#if defined(__AMDGCN__)
+    DEVICE void hide() {}
+#endif
     DEVICE void insert(int, Type value) { raw = value; }
     DEVICE void round(const float (&value)[1]) { raw = from_float<Type>(value[0]); }
     DEVICE void load(const Type* address) { raw = *address; }
@@ -163,13 +179,42 @@ DEVICE void load_vectors(Vector<Type, VEC> (&held)[CHUNKS], const Type* lane_row
     }
 }
 
+// `load_vectors` of a whole row, with `filler` beyond it.
+template <bool STREAMING, class Type>
+DEVICE void load_filled(Vector<Type, VEC> (&held)[CHUNKS], const Type* lane_row, int length, Type filler) {
+#pragma unroll
+    for (int c = 0; c < CHUNKS; ++c) {
+        if (TAIL || chunk_column(c) < length) {
+            held[c] = load_vector<STREAMING>(lane_row + c * CHUNK, chunk_column(c), length);
+        } else {
+            held[c].fill(filler);
+        }
+        if constexpr (TAIL) {
+            if (chunk_column(c) + VEC > length) {
+#pragma unroll
+                for (int i = 0; i < VEC; ++i) {
+                    if (chunk_column(c) + i >= length) held[c].insert(i, filler);
+                }
+            }
+        }
+    }
+}
+
 // Makes the compiler unpack the vectors again after a reduction instead of keeping float32 copies in registers across
 // it: every word is XORed with a zero that the compiler cannot see through, half an instruction per element. `count` is
 // any 64-bit argument that is never negative.
 template <class Type> DEVICE void rematerialize(Vector<Type, VEC> (&held)[CHUNKS], int64_t count) {
+#if defined(__AMDGCN__)
+    // An empty statement hides the words for nothing; 16 elements have the registers to stay unpacked.
+    if constexpr (sizeof(Type) == 2 && CHUNKS * VEC > 16) {
+#pragma unroll
+        for (int c = 0; c < CHUNKS; ++c) held[c].hide();
+    }
+#else
     const uint32_t zero = static_cast<uint32_t>(count >> 63);
 #pragma unroll
     for (int c = 0; c < CHUNKS; ++c) held[c].flip(zero);
+#endif
 }
 
 // Rounds VEC floats and stores those that lie inside the row.
@@ -199,9 +244,31 @@ struct Max {
     static DEVICE float apply(float a, float b) { return math_max_number(a, b); }
 };
 
+// The reduction over groups of WIDTH lanes, in all of them.
 template <class Op, int WIDTH> DEVICE float reduce_warp(float value) {
+#if defined(__GFX9__)
+    // Neighbours first, as lanes of 16 read each other within the vector pipe: no address, no wait for LDS.
+    if constexpr (WIDTH >= 2) value = Op::apply(value, lanes_moved<SWAP_1>(value));
+    if constexpr (WIDTH >= 4) value = Op::apply(value, lanes_moved<SWAP_2>(value));
+    if constexpr (WIDTH >= 8) value = Op::apply(value, lanes_moved<MIRROR_8>(value));
+    if constexpr (WIDTH >= 16) value = Op::apply(value, lanes_moved<MIRROR_16>(value));
+#if defined(__gfx950__)
+    if constexpr (WIDTH >= 32) value = Op::apply(rows_swapped<16>(value, 0), rows_swapped<16>(value, 1));
+    if constexpr (WIDTH == 64) value = Op::apply(rows_swapped<32>(value, 0), rows_swapped<32>(value, 1));
+#else
+    if constexpr (WIDTH == 64) {
+        // The last row of 16 gets the row before, then the lower half; only the last lane has the whole.
+        value = Op::apply(value, lanes_moved<ROW_BEFORE>(value));
+        value = Op::apply(value, lanes_moved<LOWER_HALF>(value));
+        value = last_lane(value);
+    } else if constexpr (WIDTH == 32) {
+        value = Op::apply(value, shuffle_xor(value, 16));
+    }
+#endif
+#else
 #pragma unroll
     for (int mask = WIDTH / 2; mask > 0; mask /= 2) value = Op::apply(value, shuffle_xor(value, mask));
+#endif
     return value;
 }
 
@@ -285,6 +352,9 @@ constexpr int WARP_LANES = LANES < WARP ? LANES : WARP;    // lanes of one warp 
 // Lane l gets the warp's sum of value[l % COUNT]. The first levels halve the values a lane carries: 6 shuffles instead
 // of 20 for COUNT 4.
 template <int COUNT> DEVICE float fold_warp(const float (&value)[COUNT]) {
+#if defined(__GFX9__)
+    if constexpr (COUNT == 1) return reduce_warp<Sum, WARP>(value[0]);
+#endif
     const int lane = warp_lane();
     float mine = value[0];
     if constexpr (COUNT > 1) {

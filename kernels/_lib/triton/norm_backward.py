@@ -4,7 +4,10 @@ With h = (x - mean) * r, r = rsqrt(mean((x - mean)^2) + eps) and g = dy * w:
 
     dx = r * (g - mean(g) - h * mean(g * h)),  dw = sum over rows of dy * h,  db = sum over rows of dy
 
-where rms_norm (not CENTERED) has mean = 0 and no mean(g) term. The number of programs is fixed by the
+where rms_norm (not CENTERED) has mean = 0 and no mean(g) term. `offset`, where it is not None, is added to w,
+dw takes h as it met the weight, rounded to the rows' type if CAST, and rows of `a_ptr` are added to dx.
+
+The number of programs is fixed by the
 device; each adds up dw and db of its rows in registers and writes them as one line of a workspace, and a
 second kernel adds the lines in a fixed order. Of rows too long for registers, rms_norm's sums may still fit;
 others get their statistics from a kernel of their own, so that programs can take a range of columns each
@@ -13,17 +16,20 @@ others get their statistics from a kernel of their own, so that programs can tak
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import triton
 import triton.language as tl
 
 from portable.dtypes import itemsize
+from portable.kernels._lib.triton.norm import before_weight, load_weight, weight_settings
 from portable.kernels._lib.triton.norm_columns import norm_backward_columns, norm_backward_stats
 from portable.kernels._lib.triton.rows import (
     MAX_GRID,
     RowTile,
     divisible,
+    renamed_row_args,
     row_args,
     row_starts,
     row_tile,
@@ -50,8 +56,9 @@ def add_pairs(a, b, c, d):
 
 @triton.jit
 def norm_backward_rows(
-    dy_ptr, dy_stride, x_ptr, x_stride, w_ptr, dx_ptr, dx_stride, dw_ptr, db_ptr, count, length, eps,
-    CENTERED: tl.constexpr, AHEAD: tl.constexpr, RELOAD: tl.constexpr,
+    dy_ptr, dy_stride, x_ptr, x_stride, w_ptr, dx_ptr, dx_stride, a_ptr, a_stride, dw_ptr, db_ptr,
+    count, length, eps, offset,
+    CENTERED: tl.constexpr, CAST: tl.constexpr, AHEAD: tl.constexpr, RELOAD: tl.constexpr,
     UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Every num_programs-th tile of ROWS rows of at most BLOCK elements, held in registers.
@@ -64,7 +71,7 @@ def norm_backward_rows(
     inside = col < divisible(length, UNIT)
     n = length.to(tl.float32)
     if w_ptr is not None and not RELOAD:
-        w = tl.load(w_ptr + col, mask=inside, other=0.0).to(tl.float32)
+        w = load_weight(w_ptr, col, inside, offset)
     dw = tl.zeros([ROWS, BLOCK], tl.float32)
     db = tl.zeros([ROWS, BLOCK], tl.float32)
     step = tl.num_programs(0) * ROWS
@@ -89,7 +96,7 @@ def norm_backward_rows(
         g = dy
         if w_ptr is not None:
             if RELOAD:
-                w = tl.load(w_ptr + col, mask=inside, other=0.0).to(tl.float32)
+                w = load_weight(w_ptr, col, inside, offset)
             g = dy * w
         if CENTERED:
             x_sum, g_sum = tl.reduce((x, g), 1, add_pairs, keep_dims=True)
@@ -101,9 +108,11 @@ def norm_backward_rows(
         if CENTERED:
             dx -= g_sum / n
         dx *= r
+        if a_ptr is not None:
+            dx += tl.load(row_starts(a_ptr, row, a_stride, UNIT) + col, mask=mask, other=0.0).to(tl.float32)
         tl.store(row_starts(dx_ptr, row, dx_stride, UNIT) + col, dx.to(dx_ptr.dtype.element_ty), mask=mask)
         if dw_ptr is not None:
-            dw = tl.fma(dy, h, dw)
+            dw = tl.fma(dy, before_weight(h, dx_ptr.dtype.element_ty, CAST), dw)
         if db_ptr is not None:
             db += dy
     line = pid.to(tl.int64) * divisible(length, UNIT) + col
@@ -115,8 +124,9 @@ def norm_backward_rows(
 
 @triton.jit
 def norm_backward_parts(
-    dy_ptr, dy_stride, x_ptr, x_stride, w_ptr, dx_ptr, dx_stride, dw_ptr, count, length, eps,
-    PARTS: tl.constexpr, UNROLL: tl.constexpr, UNIT: tl.constexpr, BLOCK: tl.constexpr,
+    dy_ptr, dy_stride, x_ptr, x_stride, w_ptr, dx_ptr, dx_stride, a_ptr, a_stride, dw_ptr,
+    count, length, eps, offset,
+    CAST: tl.constexpr, PARTS: tl.constexpr, UNROLL: tl.constexpr, UNIT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """rms_norm's: every num_programs-th row of at most PARTS x BLOCK elements, read twice: for its
     statistics, and while it is still in the nearest cache for dx. Only sums over rows stay in registers."""
@@ -130,6 +140,8 @@ def norm_backward_parts(
         x_row = x_ptr + row * divisible(x_stride, UNIT)
         dy_row = dy_ptr + row * divisible(dy_stride, UNIT)
         dx_row = dx_ptr + row * divisible(dx_stride, UNIT)
+        if a_ptr is not None:
+            a_row = a_ptr + row * divisible(a_stride, UNIT)
         squares = tl.zeros([BLOCK], tl.float32)
         products = tl.zeros([BLOCK], tl.float32)
         for part in tl.range(0, PARTS, loop_unroll_factor=UNROLL):
@@ -138,7 +150,7 @@ def norm_backward_parts(
             x = tl.load(x_row + col, mask=inside, other=0.0).to(tl.float32)
             g = tl.load(dy_row + col, mask=inside, other=0.0).to(tl.float32)
             if w_ptr is not None:
-                g *= tl.load(w_ptr + col, mask=inside, other=0.0).to(tl.float32)
+                g *= load_weight(w_ptr, col, inside, offset)
             squares = tl.fma(x, x, squares)
             products = tl.fma(g, x, products)
         total, product = tl.reduce((squares, products), 0, add_pairs)
@@ -152,10 +164,12 @@ def norm_backward_parts(
             dy = tl.load(dy_row + col, mask=inside, other=0.0).to(tl.float32)
             g = dy
             if w_ptr is not None:
-                g = dy * tl.load(w_ptr + col, mask=inside, other=0.0).to(tl.float32)
+                g = dy * load_weight(w_ptr, col, inside, offset)
             dx = tl.fma(h, -scale, g) * r
+            if a_ptr is not None:
+                dx += tl.load(a_row + col, mask=inside, other=0.0).to(tl.float32)
             tl.store(dx_row + col, dx.to(dx_ptr.dtype.element_ty), mask=inside)
-            sums += (tl.fma(dy, h, dw[part]),)
+            sums += (tl.fma(dy, before_weight(h, dx_ptr.dtype.element_ty, CAST), dw[part]),)
         dw = sums
     if dw_ptr is not None:
         line = dw_ptr + tl.program_id(0).to(tl.int64) * length + lane
@@ -188,19 +202,21 @@ def sum_partials(
         tl.store(dbias_ptr + col, tl.sum(db, axis=0).to(dbias_ptr.dtype.element_ty), mask=inside)
 
 
-def plan_norm_backward(call: Call, centered: bool) -> Plan | Rejected:
+def plan_norm_backward(call: Call, centered: bool, added: str | None = None) -> Plan | Rejected:
     """Plan dx, dweight and dbias of layer_norm (`centered`) or dx and dweight of rms_norm.
 
-    dy, x, dx are [*, N] of one dtype; weight, dweight, bias, dbias [N] of another, each pair or none.
+    dy, x, dx are [*, N] of one dtype; weight, dweight, bias, dbias [N] of another, each pair or none. `added`
+    names rows that are added to dx.
     """
     count, length, _ = rows(call["x"])
     w = [name for name in ("weight", "dweight") if call.has("weight")]
     b = ["dbias"] if call.has("bias") else []
-    unit = unit_of(call, ["dy", "x", "dx", *w, *b], ["dy", "x", "dx"], length)
+    tensors = ["dy", "x", "dx", *([] if added is None else [added])]
+    unit = unit_of(call, [*tensors, *w, *b], tensors, length)
     tile = row_tile(call, length, unit, RESIDENT)
     if rejected := too_large(count, length, tile):
         return rejected
-    builder = _Builder(call, tile, centered, bool(w), bool(b))
+    builder = _Builder(call, tile, centered, added)
     if not tile.streams:
         return builder.resident(count, length)
     if unit > 1 and not centered and length <= PARTS_RESIDENT:
@@ -211,8 +227,10 @@ def plan_norm_backward(call: Call, centered: bool) -> Plan | Rejected:
 class _Builder:
     """Arguments, constants and workspaces that the kernels of one backward pass share."""
 
-    def __init__(self, call: Call, tile: RowTile, centered: bool, has_w: bool, has_b: bool):
-        self.call, self.tile, self.centered = call, tile, centered
+    def __init__(self, call: Call, tile: RowTile, centered: bool, added: str | None):
+        self.call, self.tile, self.centered, self.added = call, tile, centered, added
+        has_w, has_b = call.has("weight"), call.has("bias")
+        self.offset, self.settings = weight_settings(call)
         self.present = {"w_ptr": has_w, "dw_ptr": has_w, "db_ptr": has_b}
         self.present |= {"dweight_ptr": has_w, "dbias_ptr": has_b}
         self.aligned = tile.unit > 1
@@ -224,7 +242,10 @@ class _Builder:
         return row_args(self.call, ("dy", "x"), self.aligned) + self.optional("w_ptr", "weight")
 
     def dx(self) -> list[tuple[str, Argument]]:
-        return row_args(self.call, ("dx",), self.aligned)
+        args = row_args(self.call, ("dx",), self.aligned)
+        return (
+            args if self.added is None else args + renamed_row_args(self.call, "a", self.added, self.aligned)
+        )
 
     def partials(self) -> list[tuple[str, Argument]]:
         return self.optional("dw_ptr", "dweight_partials") + self.optional("db_ptr", "dbias_partials")
@@ -232,21 +253,29 @@ class _Builder:
     def sizes(self, count: int, length: int) -> list[tuple[str, Argument]]:
         return [("count", Scalar("i64", count)), ("length", Scalar("i32", length))]
 
-    def eps(self) -> tuple[str, Argument]:
-        return ("eps", Scalar("f32", self.call.params["eps"]))
+    def eps(self) -> list[tuple[str, Argument]]:
+        return [("eps", Scalar("f32", self.call.params["eps"])), *self.offset]
 
     def kernel(self, function: Any, tile: RowTile | None = None, *constants: tuple[str, Any]) -> TritonKernel:
         absent = [(arg, None) for arg, there in self.present.items() if not there]
-        return (tile or self.tile).kernel(function, *absent, ("CENTERED", self.centered), *constants)
+        if self.added is None:
+            absent += [("a_ptr", None), ("a_stride", None)]
+        fixed = (*absent, *self.settings, ("CENTERED", self.centered), *constants)
+        return (tile or self.tile).kernel(function, *fixed)
 
     def resident(self, count: int, length: int) -> Plan:
         """The plan for rows held in registers."""
         tile = self.tile
         # Of 16-bit rows fewer bytes are in flight, and the next rows' fit beside them. The weight stays in
         # registers unless two sums, or a pointer and a mask for every element, are there as well.
-        ahead = itemsize(self.call["x"].dtype) == 2
+        # A third tensor leaves no room for that: 8 bytes went to the stack on sm_90a, and 10 registers to
+        # memory on gfx942 (compiled 2026-11-24).
+        ahead = itemsize(self.call["x"].dtype) == 2 and self.added is None
+        if self.added is not None and tile.unit == 1:
+            threads = 2 * tile.num_warps * self.call.device.warp_size
+            tile = replace(tile, num_warps=warps(self.call.device, threads))
         reload = tile.block >= 2048 and (self.present["db_ptr"] or tile.unit == 1)
-        kernel = self.kernel(norm_backward_rows, None, ("AHEAD", ahead), ("RELOAD", reload))
+        kernel = self.kernel(norm_backward_rows, tile, ("AHEAD", ahead), ("RELOAD", reload))
         return self.by_rows(kernel, tile.programs(self.call, count), count, length)
 
     def parts(self, count: int, length: int) -> Plan:
@@ -259,7 +288,7 @@ class _Builder:
         return self.by_rows(kernel, tile.programs(self.call, count), count, length)
 
     def by_rows(self, kernel: TritonKernel, programs: int, count: int, length: int) -> Plan:
-        args = [*self.inputs(), *self.dx(), *self.partials(), *self.sizes(count, length), self.eps()]
+        args = [*self.inputs(), *self.dx(), *self.partials(), *self.sizes(count, length), *self.eps()]
         if "db_ptr" not in kernel.function.arg_names:
             args = [pair for pair in args if pair[0] != "db_ptr"]
         return self.with_sums((Launch(kernel, (programs, 1, 1), tuple(args)),), (), programs, length)
@@ -275,10 +304,10 @@ class _Builder:
         stats: list[tuple[str, Argument]] = [("stats_ptr", Pointer("row_statistics", self.aligned))]
         wide = RowTile(1, STATISTICS, self.tile.unit, warps(device, STATISTICS // 16), True)
         part = RowTile(1, COLUMNS, self.tile.unit, warps(device, COLUMNS // 16), True)
-        first_args = [*self.inputs(), *stats, ("length", Scalar("i32", length)), self.eps()]
+        first_args = [*self.inputs(), *stats, ("length", Scalar("i32", length)), *self.eps()]
         first = Launch(self.kernel(norm_backward_stats, wide), (count, 1, 1), tuple(first_args))
         args = [*self.inputs(), *stats, *self.dx(), *self.partials(), *self.sizes(count, length)]
-        args += [("chunks", Scalar("i32", chunks)), ("lines", Scalar("i32", lines))]
+        args += [("chunks", Scalar("i32", chunks)), ("lines", Scalar("i32", lines)), *self.offset]
         second = Launch(self.kernel(norm_backward_columns, part), (chunks * lines, 1, 1), tuple(args))
         statistics = Workspace("row_statistics", (count, 4), "float32")
         return self.with_sums((first, second), (statistics,), lines, length)

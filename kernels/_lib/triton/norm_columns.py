@@ -8,12 +8,13 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from portable.kernels._lib.triton.norm import before_weight, load_weight
 from portable.kernels._lib.triton.rows import divisible
 
 
 @triton.jit
 def norm_backward_stats(
-    dy_ptr, dy_stride, x_ptr, x_stride, w_ptr, stats_ptr, length, eps,
+    dy_ptr, dy_stride, x_ptr, x_stride, w_ptr, stats_ptr, length, eps, offset,
     CENTERED: tl.constexpr, UNIT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Of one row of any length, in one pass: mean, r, mean(g) and mean(g * h) into stats, float32 [rows, 4].
@@ -38,7 +39,7 @@ def norm_backward_stats(
         x = tl.load(x_row + col, mask=inside, other=0.0).to(tl.float32)
         g = tl.load(dy_row + col, mask=inside, other=0.0).to(tl.float32)
         if w_ptr is not None:
-            g *= tl.load(w_ptr + col, mask=inside, other=0.0).to(tl.float32)
+            g *= load_weight(w_ptr, col, inside, offset)
         if CENTERED:
             x = tl.where(inside, x - shift, 0.0)
             sums += x
@@ -64,9 +65,9 @@ def norm_backward_stats(
 
 @triton.jit
 def norm_backward_columns(
-    dy_ptr, dy_stride, x_ptr, x_stride, w_ptr, stats_ptr, dx_ptr, dx_stride, dw_ptr, db_ptr,
-    count, length, chunks, lines,
-    CENTERED: tl.constexpr, UNIT: tl.constexpr, BLOCK: tl.constexpr,
+    dy_ptr, dy_stride, x_ptr, x_stride, w_ptr, stats_ptr, dx_ptr, dx_stride, a_ptr, a_stride, dw_ptr, db_ptr,
+    count, length, chunks, lines, offset,
+    CENTERED: tl.constexpr, CAST: tl.constexpr, UNIT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """BLOCK columns of every `lines`-th row; `dw_ptr` and `db_ptr` are float32 [lines, length] or None."""
     pid = tl.program_id(0)
@@ -75,7 +76,7 @@ def norm_backward_columns(
     col = (pid % chunks) * BLOCK + tl.arange(0, BLOCK)
     inside = col < length
     if w_ptr is not None:
-        w = tl.load(w_ptr + col, mask=inside, other=0.0).to(tl.float32)
+        w = load_weight(w_ptr, col, inside, offset)
     dw = tl.zeros([BLOCK], tl.float32)
     db = tl.zeros([BLOCK], tl.float32)
     for place in range(slot.to(tl.int64), count, lines):
@@ -89,9 +90,12 @@ def norm_backward_columns(
         if w_ptr is not None:
             g = dy * w
         dx = tl.fma(h, -tl.load(stats + 3), g - tl.load(stats + 2)) * r
+        if a_ptr is not None:
+            a_row = a_ptr + row * divisible(a_stride, UNIT)
+            dx += tl.load(a_row + col, mask=inside, other=0.0).to(tl.float32)
         tl.store(dx_ptr + row * divisible(dx_stride, UNIT) + col, dx.to(dx_ptr.dtype.element_ty), mask=inside)
         if dw_ptr is not None:
-            dw = tl.fma(dy, h, dw)
+            dw = tl.fma(dy, before_weight(h, dx_ptr.dtype.element_ty, CAST), dw)
         if db_ptr is not None:
             db += dy
     line = slot.to(tl.int64) * length + col

@@ -30,7 +30,8 @@ holds its part of a row, or 0 for as many as the compiler wants (NVIDIA)."""
 UNFUSED = (("enable_fp_fusion", False),)
 """For kernels that add up products. Of two products that two lanes hold, each lane would fuse its own into
 the sum, and so find another sum; and of a tile's rows only some would be fused (2026-11-21, on an emulated
-gfx942)."""
+gfx942). Elementwise kernels need it where a product is added to: one class fuses what another does not
+(activation_backward, gelu in float32, 2026-11-23)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,14 +126,29 @@ def row_args(call: Call, names: Iterable[str], aligned: bool) -> list[tuple[str,
     return args
 
 
+def renamed_row_args(call: Call, arg: str, name: str, aligned: bool) -> list[tuple[str, Argument]]:
+    """`row_args` of one tensor, as `<arg>_ptr` and `<arg>_stride`."""
+    kinds = ("ptr", "stride")
+    return [
+        (f"{arg}_{kind}", value)
+        for kind, (_, value) in zip(kinds, row_args(call, [name], aligned), strict=True)
+    ]
+
+
 def plan_rows(
-    call: Call, names: tuple[str, ...], whole: Any, streaming: Any, resident: int, on_amd: int
+    call: Call,
+    names: tuple[str, ...],
+    whole: Any,
+    streaming: Any,
+    resident: int,
+    on_amd: int,
+    *constants: tuple[str, Any],
 ) -> Plan | Rejected:
     """One launch over tensors of rows alone: `whole` takes tiles of whole rows of at most `resident`
     elements (`on_amd` on AMD GPUs), `streaming` one row per program.
 
     Both take `<name>_ptr, <name>_stride` for each of `names`; then `whole` takes count and length,
-    `streaming` length.
+    `streaming` length. Both take `constants`.
     """
     count, length, _ = rows(call[names[0]])
     unit = unit_of(call, names, names, length)
@@ -143,7 +159,7 @@ def plan_rows(
     if not tile.streams:
         args.append(("count", Scalar("i64", count)))
     args.append(("length", Scalar("i32", length)))
-    return Plan((tile_launch(call, tile, streaming if tile.streams else whole, args, count),))
+    return Plan((tile_launch(call, tile, streaming if tile.streams else whole, args, count, *constants),))
 
 
 def tile_launch(
@@ -164,19 +180,25 @@ def tile_launch(
 
 
 def plan_elementwise(
-    call: Call, names: tuple[str, ...], function: Any, *constants: tuple[str, Any]
+    call: Call,
+    names: tuple[str, ...],
+    function: Any,
+    *constants: tuple[str, Any],
+    options: tuple[tuple[str, Any], ...] = (),
 ) -> Plan | Rejected:
-    """One launch of `function` over tiles of TILE elements, 16 bytes a thread, of tensors of rows that are
-    all of one shape.
+    """One launch of `function`, built with `options`, over tiles of TILE elements, 16 bytes a thread, of
+    tensors of rows that are all of one shape.
 
-    Tensors without gaps between rows are one long row: one class then covers every shape. The
-    kernel takes `<name>_ptr, <name>_stride` for each of `names`, count, length and chunks (tiles per row).
+    Tensors without gaps between rows are one long row: one class then covers every shape. A tensor may have
+    several rows where the others have one; its stride is from one of its own rows to the next. The kernel
+    takes `<name>_ptr, <name>_stride` for each of `names`, count, length and chunks (tiles per row).
     """
     size = setting(call, "TILE")
     views = {name: rows(call[name]) for name in names}
-    count, length, _ = views[names[0]]
+    count, length, _ = min(views.values(), key=lambda view: view.count)
     strides = {name: view.stride for name, view in views.items()}
-    if count == 1 or all(stride == length for stride in strides.values()):
+    alike = all(view.count == count for view in views.values())
+    if alike and (count == 1 or all(stride == length for stride in strides.values())):
         count, length, block = 1, count * length, size
         strides = dict.fromkeys(names, 0)
     else:
@@ -195,7 +217,7 @@ def plan_elementwise(
         args += [(f"{name}_ptr", Pointer(name, unit > 1)), (f"{name}_stride", Scalar("i64", stride))]
     args += [("count", Scalar("i64", count)), ("length", Scalar("i64", length))]
     args.append(("chunks", Scalar("i32", chunks)))
-    return Plan((Launch(tile.kernel(function, *constants, options=()), (programs, 1, 1), tuple(args)),))
+    return Plan((Launch(tile.kernel(function, *constants, options=options), (programs, 1, 1), tuple(args)),))
 
 
 @triton.jit

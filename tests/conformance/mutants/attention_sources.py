@@ -1,4 +1,4 @@
-"""The Triton kernels of attention with a line changed, run on emulated GPUs."""
+"""The Triton and HIP kernels of attention with a line changed, run on emulated GPUs."""
 
 from __future__ import annotations
 
@@ -108,3 +108,108 @@ source(
     Edit("attention/device/varlen_tiles.cu", "- begins[rank] - 1 - number : number;",
          "- begins[rank] - number : number + 1;"),
 )  # fmt: skip
+
+GFX_BACKWARD = "attention/gfx/bwd.hip"
+STREAMS = "attention/gfx/bwd_streams.h"
+GFX_DECODE = "attention/gfx/decode.hip"
+HEADS_OF_GROUP = (
+    "int64_t $head = $own * $p.qheads_per_kvhead; $head < ($own + 1) * $p.qheads_per_kvhead; ++$head"
+)
+
+source(
+    *("attention_backward", "mfma", "gfx942", "rows stored while others read those before"),
+    Edit(GFX_BACKWARD, "lds_barrier(); $rows.store(); lds_barrier();", "$rows.store(); lds_barrier();"),
+)
+source(
+    *("attention_backward", "mfma", "gfx942", "rows read while others store them"),
+    Edit(GFX_BACKWARD, "lds_barrier(); $rows.store(); lds_barrier();", "lds_barrier(); $rows.store();"),
+)
+source(
+    *("attention_backward", "mfma", "gfx950", "a wave's own stores of rows not waited for at the barrier"),
+    Edit(
+        GFX_BACKWARD,
+        "lds_barrier(); $rows.store(); lds_barrier();",
+        "lds_barrier(); $rows.store(); __builtin_amdgcn_s_barrier();",
+    ),
+)
+source(
+    *("attention_backward", "mfma", "gfx942", "ds not scaled in dk"),
+    Edit(GFX_BACKWARD, "-$p.scale, $dk, $p.dk_row", "-1.0f, $dk, $p.dk_row"),
+)
+source(
+    *("attention_backward", "mfma", "gfx942", "ds keeps the weights' scale"),
+    Edit(GFX_BACKWARD, "$ds[$j] *= P_UNSCALE;", ""),
+)
+source(
+    *("attention_backward", "mfma", "gfx942", "causal: one tile of rows too many without masks"),
+    Edit(
+        GFX_BACKWARD,
+        "$start >= $seen.begin && $start + STREAM_ROWS <= $seen.stop;",
+        "$start + STREAM_ROWS >= $seen.begin && $start + STREAM_ROWS <= $seen.stop;",
+    ),
+)
+source(
+    *("attention_backward", "mfma", "gfx942", "causal: one tile of rows too many without masks, at the end"),
+    Edit(
+        GFX_BACKWARD,
+        "$start >= $seen.begin && $start + STREAM_ROWS <= $seen.stop;",
+        "$start >= $seen.begin && $start <= $seen.stop;",
+    ),
+)
+source(
+    *("attention_backward", "mfma", "gfx942", "causal: a tile of rows with the edge in it left out"),
+    Edit(
+        GFX_BACKWARD,
+        "max($mask.first($first) - $rows.begin, 0) / STREAM_ROWS",
+        "(max($mask.first($first) - $rows.begin, 0) + STREAM_ROWS - 1) / STREAM_ROWS",
+    ),
+)
+source(
+    *("attention_backward", "mfma", "gfx942", "dk and dv of shared heads by h % G"),
+    Edit(GFX_BACKWARD, HEADS_OF_GROUP, "int64_t $head = $own; $head < $p.heads; $head += $p.kv_heads"),
+)
+source(
+    *("attention_backward", "mfma", "gfx942", "dk and dv of the first head of a group alone, in HIP"),
+    Edit(GFX_BACKWARD, HEADS_OF_GROUP,
+         "int64_t $head = $own * $p.qheads_per_kvhead; $head < $own * $p.qheads_per_kvhead + 1; ++$head"),
+)  # fmt: skip
+source(
+    *("attention_backward", "mfma", "gfx942", "do stays at its first rows"),
+    Edit(STREAMS, "e.advance(STREAM_ROWS);", ""),
+)
+source(
+    *("attention_backward", "mfma", "gfx942", "streamed columns in another order than they are read"),
+    Edit(STREAMS, "TransposedTile::offset($c, 0);", "TransposedTile::offset($c ^ 1, 0);"),
+)
+source(
+    *("attention_backward", "mfma", "gfx950", "columns left as the transposing loads bring them"),
+    Edit(STREAMS, "{ ::in_column_order($acc); }", "{}"),
+)
+source(
+    *("attention_paged", "mfma", "gfx942", "pages of the keys before"),
+    Edit(GFX_DECODE, "= $cache.look_up($n + WAVES * MMA_M);", "= $cache.look_up($n);"),
+)
+source(
+    *("attention_paged", "mfma", "gfx942", "the page after the key's"),
+    Edit(GFX_DECODE, "= $table[clamped($key) / PAGE_KEYS];", "= $table[clamped($key) / PAGE_KEYS + 1];"),
+)
+source(
+    *("attention_paged", "mfma", "gfx942", "the last page not masked"),
+    Edit(GFX_DECODE, ": $end - 1};", ": ($end + PAGE_KEYS - 1) / PAGE_KEYS * PAGE_KEYS - 1};"),
+)
+source(
+    *("attention_paged", "mfma", "gfx942", "waves' sums not rescaled to the block's maximum"),
+    Edit(GFX_DECODE, "exp2_ftz($softmax.row_max - $base) * Softmax::UNSCALE", "Softmax::UNSCALE"),
+)
+source(
+    *("attention_paged", "mfma", "gfx942", "combine: o not rescaled when the maximum grows"),
+    Edit(GFX_DECODE, "acc_o = acc_o * $own + ", "acc_o = acc_o + "),
+)
+source(
+    *("attention", "decode_mfma", "gfx942", "combine: sums not rescaled when the maximum grows"),
+    Edit(GFX_DECODE, "row_sum = row_sum * $own + ", "row_sum = row_sum + "),
+)
+source(
+    *("attention", "decode_mfma", "gfx942", "combine: lines beyond the first left out"),
+    Edit(GFX_DECODE, "$i = 1; $i < COMBINE_LINES;", "$i = COMBINE_LINES; $i < COMBINE_LINES;"),
+)

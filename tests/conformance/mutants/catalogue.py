@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 from . import (
+    activations,
     attention_holes,
     attention_sources,
     attentions,
     calls,
     gradients,
     holes,
+    losses,
     norms,
     pages,
     products,
+    ropes,
     softmaxes,
     sources,
     varlen,
+    weights,
 )
 from .registry import Mutant, found
 
 MODULES = (
-    *(attention_holes, attention_sources, attentions, calls, gradients, holes),
-    *(norms, varlen, pages, products, softmaxes, sources),
+    *(activations, attention_holes, attention_sources, attentions, calls, gradients, holes),
+    *(losses, norms, weights, varlen, pages, products, ropes, softmaxes, sources),
 )
 """Whose mutants these are."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from .registry import mutant
-from .tools import right, wide
+from .tools import by_default, right, wide
 
 
 @mutant("softmax_backward", "sign turned")
@@ -54,6 +54,7 @@ def missing(dy, gate, up):
 
 
 @mutant("rms_norm_backward", "projection left out")
+@by_default("rms_norm_backward")
 def no_projection(dy, x, weight=None, *, eps=1e-6):
     _, dweight = right("rms_norm_backward")(dy, x, weight, eps=eps)
     v = wide(x)
@@ -62,6 +63,7 @@ def no_projection(dy, x, weight=None, *, eps=1e-6):
 
 
 @mutant("rms_norm_backward", "last row left out of dweight")
+@by_default("rms_norm_backward")
 def short_dweight(dy, x, weight=None, *, eps=1e-6):
     dx, dweight = right("rms_norm_backward")(dy, x, weight, eps=eps)
     if weight is not None and x.numel():
@@ -71,6 +73,7 @@ def short_dweight(dy, x, weight=None, *, eps=1e-6):
 
 
 @mutant("rms_norm_backward", "dweight summed in the weight's type")
+@by_default("rms_norm_backward")
 def narrow_dweight(dy, x, weight=None, *, eps=1e-6):
     dx, dweight = right("rms_norm_backward")(dy, x, weight, eps=eps)
     if weight is not None and x.numel():
@@ -84,6 +87,7 @@ def narrow_dweight(dy, x, weight=None, *, eps=1e-6):
 
 
 @mutant("rms_norm_backward", "dweight of a vector for no rows not cleared")
+@by_default("rms_norm_backward")
 def uncleared(dy, x, weight=None, *, eps=1e-6):
     dx, dweight = right("rms_norm_backward")(dy, x, weight, eps=eps)
     return dx, torch.empty_like(dweight) if x.numel() == 0 else dweight

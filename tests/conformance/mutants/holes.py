@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from .registry import mutant
-from .tools import right, right_linear, right_matmul, wide
+from .tools import by_default, right, right_linear, right_matmul, wide
 
 
 @mutant("matmul", "tiles beyond row and column 258 are zero")
@@ -60,6 +60,7 @@ def last_column(x, dim=-1):
 
 
 @mutant("rms_norm", "the default's eps instead of the argument")
+@by_default("rms_norm")
 def default_eps(x, weight=None, *, eps=1e-6):
     return right("rms_norm")(x, weight, eps=1e-6)
 
@@ -70,6 +71,7 @@ def default_eps_too(x, weight=None, bias=None, *, eps=1e-5):
 
 
 @mutant("rms_norm", "rows of 2,048 end at 2,047")
+@by_default("rms_norm")
 def short_rows(x, weight=None, *, eps=1e-6):
     y = right("rms_norm")(x, weight, eps=eps)
     if x.shape[-1] == 2048:

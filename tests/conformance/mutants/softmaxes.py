@@ -288,3 +288,43 @@ def columns_of_16_bits(gate, up):
     out = torch.empty_like(y)
     out[..., :65535] = y[..., :65535]
     return out
+
+
+@mutant("log_softmax", "maximum not subtracted")
+def unshifted_log(x, dim):
+    return (wide(x) - wide(x).exp().sum(-1, keepdim=True).log()).to(x.dtype)
+
+
+@mutant("log_softmax", "the logarithm of softmax")
+def log_of_softmax(x, dim):
+    return torch.softmax(wide(x), -1).log().to(x.dtype)
+
+
+@mutant("log_softmax", "difference from the maximum rounded to the input's type")
+def narrow_log(x, dim):
+    if x.dtype == torch.float64 or not x.shape[-1]:
+        return right("log_softmax")(x, dim)
+    below = wide((wide(x) - wide(x).amax(-1, keepdim=True)).to(torch.bfloat16))
+    return (below - below.exp().sum(-1, keepdim=True).log()).to(x.dtype)
+
+
+@mutant("log_softmax", "wrong axis")
+def wrong_axis_of_log(x, dim):
+    return right("log_softmax")(x, 0)
+
+
+@mutant("log_softmax_backward", "softmax's gradient")
+def of_softmax(dy, y, dim):
+    return right("softmax_backward")(dy, y.exp(), dim)
+
+
+@mutant("log_softmax_backward", "sum of dy * exp(y), not of dy")
+def weighted_sum(dy, y, dim):
+    d, p = wide(dy), wide(y).exp()
+    return (d - p * (d * p).sum(-1, keepdim=True)).to(y.dtype)
+
+
+@mutant("log_softmax_backward", "NaN where y is -inf")
+def not_a_number(dy, y, dim):
+    d, v = wide(dy), wide(y)
+    return (d - v / v * v.exp() * d.sum(-1, keepdim=True)).to(y.dtype)

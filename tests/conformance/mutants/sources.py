@@ -10,6 +10,8 @@ FRAGMENTS = "matmul/gfx/fragments.h"
 PING_PONG = "matmul/gfx/ping_pong.h"
 OUTPUT = "matmul/gfx/output.h"
 STAGED = "matmul/gfx/staged.h"
+SPLITK_REDUCE = "matmul/gfx/splitk_reduce.hip"
+PART_DEPTH = "min(k_step, K - static_cast<int>(part) * k_step)"
 DIRECT = "matmul/gfx/direct_to_lds.h"
 WMMA = "matmul/gfx/wmma.hip"
 DOUBLE_BUFFER = "matmul/gfx/double_buffer.h"
@@ -142,7 +144,27 @@ source(
 )
 source(
     *("matmul", "mfma_splitk", "gfx942", "split-K: the last part's sums lost"),
-    Edit("matmul/gfx/splitk_reduce.hip", "$part < parts;", "$part + 1 < parts;"),
+    Edit(SPLITK_REDUCE, "$part < $parts;", "$part + 1 < $parts;"),
+)
+source(
+    *("matmul", "mfma_splitk", "gfx942", "split-K: the last part's sums added twice"),
+    Edit(
+        SPLITK_REDUCE,
+        "$part < $parts; ++$part, $from += $apart",
+        "$part <= $parts; ++$part, $from += $part < $parts ? $apart : 0",
+    ),
+)
+source(
+    *("matmul", "mfma_splitk", "gfx942", "split-K: the first part's sums for every part"),
+    Edit(SPLITK_REDUCE, "++$part, $from += $apart", "++$part"),
+)
+source(
+    *("matmul", "mfma_splitk", "gfx942", "split-K: a part ends one chunk of k early"),
+    Edit(OUTPUT, PART_DEPTH, "min(k_step, K - static_cast<int>(part) * k_step) - 8"),
+)
+source(
+    *("matmul", "mfma_splitk", "gfx942", "split-K: a shorter last part read as long as the others"),
+    Edit(OUTPUT, PART_DEPTH, "k_step"),
 )
 source(
     *("linear", "mfma", "gfx942", "bias of a run's first column for all of it"),
@@ -194,3 +216,7 @@ source(
     Edit(TRITON_MATMUL, "$acc = tl.dot($a, $b, $acc, input_precision=PRECISION)",
          "$acc = tl.dot($a, $b, $acc, input_precision=PRECISION).to(tl.bfloat16).to(tl.float32)"),
 )  # fmt: skip
+source(
+    *("log_softmax", "cpp", "gfx942", "log of 1 + the sum"),
+    Edit(SOFTMAX, "math_log(max_sum.value[1]); #pragma", "math_log(max_sum.value[1] + 1.0f); #pragma"),
+)

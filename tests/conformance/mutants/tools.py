@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -12,6 +13,22 @@ from portable.spec import registry
 def right(op: str) -> Callable[..., torch.Tensor]:
     """The op's torch implementation."""
     return registry.load_entry(next(e.entry for e in registry.spec(op).implementations if e.name == "torch"))
+
+
+def by_default(op: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """For a wrong rms_norm, or a gradient of it, that knows neither a weight_offset nor cast_before_weight:
+    where a call has them the right one answers."""
+
+    def wrapped(function: Callable[..., Any]) -> Callable[..., Any]:
+        def made(*tensors, weight_offset=0.0, cast_before_weight=False, **settings):
+            if weight_offset or cast_before_weight:
+                settings |= {"weight_offset": weight_offset, "cast_before_weight": cast_before_weight}
+                return right(op)(*tensors, **settings)
+            return function(*tensors, **settings)
+
+        return made
+
+    return wrapped
 
 
 def right_matmul(a, b):

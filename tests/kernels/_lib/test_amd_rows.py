@@ -62,3 +62,15 @@ def test_rows_of_64k_elements_are_read_once(implementation: str):
     assert torch.allclose(y, x.softmax(-1), atol=1e-6)
     assert trace.figures["memory"]["global loads"]["bytes"] == x.nbytes
     assert trace.figures["spills"] == 0
+
+
+@pytest.mark.parametrize(
+    ("op", "parameters", "vector"), [("softmax", 0, 16.0), ("rms_norm", 1, 14.2), ("layer_norm", 2, 20.8)]
+)
+def test_vector_instructions_of_a_row(op: str, parameters: int, vector: float):
+    """Per element and lane, for 4,096 of bfloat16. The lanes of a wave exchange nothing through LDS."""
+    x = torch.randn(2, 4096).bfloat16()
+    _, trace = launched(op, "cpp", x, *[torch.randn(4096).bfloat16()] * parameters)
+    assert trace.figures["lds"]["exchanges"]["lanes"] == 0
+    waves = x.numel() / 16 / 64
+    assert trace.figures["instructions"]["vector"] / waves / 16 < vector

@@ -11,7 +11,8 @@ import torch
 
 import portable
 from portable.backends.rocm import compile as hip
-from portable.backends.rocm.emulator.main_loop import main_loop
+from portable.backends.rocm.emulator.code_object import CodeObject
+from portable.backends.rocm.emulator.main_loop import body, main_loop
 from portable.backends.rocm.metadata import resources
 from portable.kernels.attention.gfx.plan import HEAD_UNIT, forward, forward_tile
 from portable.layout import ceil_div
@@ -226,3 +227,22 @@ def test_few_instructions_stand_beside_the_products(arch, D, products, vector, t
     assert loop.vector <= vector * products and loop.transcendental <= transcendental * products
     assert loop.lds_read_bytes <= 0.032 * loop.flops
     assert resources(code)[kernel.entry]["vgprs"] <= (168 if D == 64 else 256)  # 3, and 2, waves of a SIMD
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arch", "D", "products"), [("gfx950", 128, 1), ("gfx942", 128, 1), ("gfx950", 64, 0), ("gfx942", 64, 0)]
+)
+def test_priority_of_a_waves_products_and_its_softmax(arch, D, products):
+    """Products come first with heads above 64; up to 64 the softmax."""
+    kernel = launch_of(forward(make_call(4096, 4096, D, arch=arch, causal=True))).kernel
+    loop = body(CodeObject(hip.compile(kernel.source, kernel.defines, arch)), kernel.entry)
+    assert loop is not None
+    priority, of = 0, {"v_mfma": set(), "v_exp": set()}
+    for again in (False, True):  # a loop's priority at first is its last
+        for inst in loop:
+            if inst.name == "s_setprio":
+                priority = inst.fields["simm16"]
+            elif again and (kind := inst.name[: inst.name.find("_", 2)]) in of:
+                of[kind].add(priority)
+    assert of == {"v_mfma": {products}, "v_exp": {1 - products}}

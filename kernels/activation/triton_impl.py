@@ -1,0 +1,29 @@
+"""activation in Triton, elementwise."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from portable.kernels._lib.triton.activations import activate
+from portable.kernels._lib.triton.rows import UNFUSED, element_tile, plan_elementwise, row_starts
+from portable.plan import Call, Plan, Rejected
+
+
+@triton.jit
+def activation_elements(
+    x_ptr, x_stride, y_ptr, y_stride, count, length, chunks,
+    ACTIVATION: tl.constexpr, UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """y = activation(x) for one tile."""
+    WIDE: tl.constexpr = y_ptr.dtype.element_ty.primitive_bitwidth > 16
+    row, col, mask = element_tile(count, length, chunks, UNIT, ROWS, BLOCK)  # pyright: ignore[reportGeneralTypeIssues]
+    x = tl.load(row_starts(x_ptr, row, x_stride, UNIT) + col, mask=mask, other=0.0).to(tl.float32)
+    y = activate(x, ACTIVATION, WIDE)
+    tl.store(row_starts(y_ptr, row, y_stride, UNIT) + col, y.to(y_ptr.dtype.element_ty), mask=mask)
+
+
+def forward(call: Call) -> Plan | Rejected:
+    """Plan y = activation(x); both are [*, N] of one dtype."""
+    constant = ("ACTIVATION", call.params["activation"])
+    return plan_elementwise(call, ("x", "y"), activation_elements, constant, options=UNFUSED)

@@ -1,0 +1,90 @@
+"""The public function over this folder's op: `cross_entropy` with torch's arguments and reductions.
+
+The op itself, losses of rows and lse, is `torch.ops.portable.cross_entropy`.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from portable.dispatch import dispatcher
+from portable.dispatch.arguments import check_flag, check_tensor, documented
+from portable.errors import ParameterError, RankError
+
+_op: Any = dispatcher.op("cross_entropy")
+REDUCTIONS = ("none", "mean", "sum")
+_HINTS = {
+    "input": " Here it is logits.",
+    "size_average": " Pass reduction=... instead, as torch advises.",
+    "reduce": " Pass reduction=... instead, as torch advises.",
+}
+
+
+@partial(documented, hints=_HINTS)
+def cross_entropy(
+    logits: Tensor,
+    target: Tensor,
+    *,
+    weight: None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+    softcap: float | None = None,
+    z_loss: float = 0.0,
+    return_lse: bool = False,
+) -> Any:
+    """torch.nn.functional.cross_entropy of (N, V) logits and N class indices, by one pass over the logits.
+
+    With s = logits, or softcap * tanh(logits / softcap), and lse = log(sum(exp(s))), a row's loss is lse -
+    (1 - label_smoothing) * s[target] - label_smoothing * mean(s) + z_loss * lse^2. A row whose target is
+    ignore_index has a loss and an lse of 0, and a gradient of 0; its logits are not read. A target outside
+    [0, V) that is not ignore_index gives NaN: it is not checked, and no memory outside the row is read.
+
+    logits: float16, bfloat16, float32 or float64, in any strides; a last one other than 1 costs a copy.
+    target: int64 or int32. reduction: "none" for N losses; "sum"; "mean", the sum over the number of rows
+    that are not ignored (NaN where all are). The sum is torch's over the N losses, in one order: no atomics.
+
+    Answers the loss in float32 (float64 for float64), where torch rounds to the dtype of the logits; with
+    `return_lse` also lse, (N,), in the same. The gradient of the logits has their dtype.
+
+    Raises ShapeError, DtypeError or ParameterError that name the argument. There are no class weights and no
+    class probabilities here: torch.nn.functional.cross_entropy has both.
+    Source: the running maximum and sum of Milakov and Gimelshein 2018; z_loss of Chowdhery et al. 2022;
+    label_smoothing of Szegedy et al. 2016, as torch has it.
+    """
+    name = "cross_entropy"
+    check_flag(name, "return_lse", return_lse)
+    if weight is not None:
+        remedy = "Call torch.nn.functional.cross_entropy where classes have weights"
+        raise ParameterError(
+            name, "weight", type(weight).__name__, "None: there are no class weights", remedy
+        )
+    if reduction not in REDUCTIONS:
+        raise ParameterError(name, "reduction", reduction, "one of 'none', 'mean', 'sum'")
+    if check_tensor(name, "logits", logits).dim() != 2:
+        remedy = "Flatten the leading dimensions of both: logits.flatten(0, -2), target.flatten()"
+        raise RankError(name, "logits", logits.dim(), "2: (rows, classes)", remedy)
+    if isinstance(target, Tensor) and target.dtype == torch.int32:
+        target = target.long()
+    loss, lse = _op(
+        logits,
+        target,
+        ignore_index=ignore_index,
+        label_smoothing=label_smoothing,
+        softcap=softcap,
+        z_loss=z_loss,
+    )
+    loss = reduced(loss, target, ignore_index, reduction)
+    return (loss, lse) if return_lse else loss
+
+
+def reduced(loss: Tensor, target: Tensor, ignore_index: int, reduction: str) -> Tensor:
+    """The losses of the rows, their sum, or their mean over those that are not ignored."""
+    if reduction == "none":
+        return loss
+    total = loss.sum()
+    return total if reduction == "sum" else total / (target != ignore_index).sum()

@@ -1,0 +1,132 @@
+"""cross_entropy and its gradient in Triton: one pass over the logits each."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from portable.kernels._lib.triton.log_sum_exp import (
+    LOWEST,
+    exponential,
+    gradient_plan,
+    lane_add,
+    merge_lanes,
+    scan_plan,
+)
+from portable.kernels._lib.triton.math import softcapped
+from portable.kernels._lib.triton.rows import divisible, element_tile, row_starts
+from portable.plan import Argument, Call, Plan, Rejected, Scalar
+
+
+@triton.jit
+def cross_entropy_rows(
+    logits_ptr, target_ptr, loss_ptr, lse_ptr, logits_stride, count, length,
+    ignore_index, label_smoothing, softcap, z_loss,
+    SOFTCAP: tl.constexpr, SMOOTHING: tl.constexpr, Z_LOSS: tl.constexpr,
+    UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """loss and lse of ROWS rows of any length. Rows whose target is ignore_index are not read; no address
+    follows from a target outside its row, whose loss is NaN."""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    target = tl.load(target_ptr + row, mask=row < count, other=ignore_index).to(tl.int64)
+    ignored = target == ignore_index
+    legal = (target >= 0) & (target < length) & (ignored == 0)
+    starts = row_starts(logits_ptr, row, logits_stride, UNIT)
+    picked = tl.load(logits_ptr + row * logits_stride + target, mask=legal, other=float("nan")).to(tl.float32)
+    if SOFTCAP:
+        picked, _slope = softcapped(picked, softcap)
+    read = (ignored == 0)[:, None]
+    length = divisible(length, UNIT)
+    lane = tl.arange(0, BLOCK)[None, :]
+    highest = tl.full([ROWS, BLOCK], LOWEST, tl.float32)
+    total = tl.zeros([ROWS, BLOCK], tl.float32)
+    even = tl.zeros([ROWS, BLOCK], tl.float32)
+    for start in range(0, length, BLOCK):
+        col = start + lane
+        mask = read & (col < length)
+        x = tl.load(starts + col, mask=mask, other=0.0).to(tl.float32)
+        if SOFTCAP:
+            x, _curve = softcapped(x, softcap)
+        if SMOOTHING:
+            even += tl.where(mask, x, 0.0)
+        x = tl.where(mask, x, -float("inf"))
+        highest, total, _moment = lane_add(x, highest, total, total, False)
+    most, whole, _sum = merge_lanes(highest, total, total, False)
+    log_sum = tl.log(whole)
+    lse = most + log_sum
+    loss = most - picked
+    if SMOOTHING:
+        mean = tl.sum(even, axis=1) / length
+        loss = tl.fma(label_smoothing, most - mean, (1.0 - label_smoothing) * loss)
+    loss += log_sum
+    if Z_LOSS:
+        loss = tl.fma(z_loss * lse, lse, loss)
+    tl.store(loss_ptr + row, tl.where(ignored, 0.0, loss), mask=row < count)
+    tl.store(lse_ptr + row, tl.where(ignored, 0.0, lse), mask=row < count)
+
+
+@triton.jit
+def cross_entropy_backward_elements(
+    dloss_ptr, dlse_ptr, logits_ptr, target_ptr, lse_ptr, dlogits_ptr, logits_stride, dlogits_stride,
+    count, length, chunks, ignore_index, label_smoothing, softcap, z_loss,
+    SOFTCAP: tl.constexpr, SMOOTHING: tl.constexpr, Z_LOSS: tl.constexpr,
+    UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """With p = exp(score - lse), for one tile:
+    (dloss * ((1 + 2 * z_loss * lse) * p - smoothed one-hot) + dlse * p) * score';
+    zeros in ignored rows, which are not read."""
+    row, col, mask = element_tile(count, length, chunks, UNIT, ROWS, BLOCK)  # pyright: ignore[reportGeneralTypeIssues]
+    target = tl.load(target_ptr + row, mask=row < count, other=ignore_index).to(tl.int64)
+    kept = target != ignore_index
+    upstream = tl.load(dloss_ptr + row, mask=kept, other=0.0)
+    lse = tl.load(lse_ptr + row, mask=kept, other=0.0)
+    upstream = tl.where(kept & ((target < 0) | (target >= length)), float("nan"), upstream)
+    factor = upstream
+    if Z_LOSS:
+        factor *= tl.fma(2.0 * z_loss, lse, 1.0)
+    if dlse_ptr is not None:
+        factor += tl.load(dlse_ptr + row, mask=kept, other=0.0)
+    read = mask & kept[:, None]
+    x = tl.load(row_starts(logits_ptr, row, logits_stride, UNIT) + col, mask=read, other=0.0).to(tl.float32)
+    slope = 1.0
+    if SOFTCAP:
+        x, slope = softcapped(x, softcap)
+    dx = factor[:, None] * exponential(x - lse[:, None])
+    if SMOOTHING:
+        dx -= (upstream * label_smoothing / length)[:, None]
+    dx = tl.where(col == target[:, None], dx - (upstream * (1.0 - label_smoothing))[:, None], dx)
+    dx *= slope
+    out = row_starts(dlogits_ptr, row, dlogits_stride, UNIT) + col
+    tl.store(out, dx.to(dlogits_ptr.dtype.element_ty), mask=mask)
+
+
+def forward(call: Call) -> Plan | Rejected:
+    """Plan loss and lse from logits and target."""
+    names = ("logits", "target", "loss", "lse")
+    return scan_plan(call, names, cross_entropy_rows, _numbers(call), *_constants(call))
+
+
+def backward(call: Call) -> Plan | Rejected:
+    """Plan dlogits from dloss, dlse, logits, target and lse."""
+    names = ("dloss", "dlse", "logits", "target", "lse", "dlogits")
+    return gradient_plan(call, names, cross_entropy_backward_elements, _numbers(call), *_constants(call))
+
+
+def _constants(call: Call) -> tuple[tuple[str, bool], ...]:
+    """What the kernel leaves out where it is not asked for."""
+    given = call.params
+    return (
+        ("SOFTCAP", given["softcap"] is not None),
+        ("SMOOTHING", given["label_smoothing"] != 0.0),
+        ("Z_LOSS", given["z_loss"] != 0.0),
+    )
+
+
+def _numbers(call: Call) -> tuple[tuple[str, Argument], ...]:
+    given = call.params
+    return (
+        ("ignore_index", Scalar("i64", given["ignore_index"])),
+        ("label_smoothing", Scalar("f32", given["label_smoothing"])),
+        ("softcap", Scalar("f32", 1.0 if given["softcap"] is None else given["softcap"])),
+        ("z_loss", Scalar("f32", given["z_loss"])),
+    )

@@ -1,0 +1,212 @@
+"""Wrong losses: cross-entropy, log-probabilities and their gradients with one step replaced."""
+
+from __future__ import annotations
+
+import torch
+
+from .registry import Edit, mutant, source
+from .tools import right, wide
+
+SCAN = "_lib/rows/log_sum_exp.h"
+TRITON = "cross_entropy/triton_impl.py"
+TRITON_SCAN = "_lib/triton/log_sum_exp.py"
+
+
+class Loss:
+    """The loss of rows, step by step; a mutant is one with a step replaced."""
+
+    def score(self, x, cap):
+        return x if cap is None else cap * torch.tanh(x / cap)
+
+    def log_sum_exp(self, s):
+        return torch.logsumexp(s, -1)
+
+    def ignored(self, target, ignore_index):
+        return target == ignore_index
+
+    def even(self, s, target):
+        return s.mean(-1)
+
+    def extra(self, lse, z_loss):
+        return z_loss * lse.square()
+
+    def __call__(self, logits, target, *, ignore_index, label_smoothing, softcap, z_loss):
+        s = self.score(wide(logits), softcap)
+        lse, ignored = self.log_sum_exp(s), self.ignored(target, ignore_index)
+        at = s.gather(-1, target.clamp(0, s.shape[-1] - 1)[:, None])[:, 0]
+        loss = lse - (1 - label_smoothing) * at
+        if label_smoothing:
+            loss = loss - label_smoothing * self.even(s, target)
+        if z_loss:
+            loss = loss + self.extra(lse, z_loss)
+        return loss.masked_fill(ignored, 0), lse.masked_fill(ignored, 0)
+
+
+def _add(name):
+    def add(kind):
+        mutant("cross_entropy", name)(kind())
+        return kind
+
+    return add
+
+
+@_add("rows to ignore have a loss")
+class _(Loss):
+    def ignored(self, target, ignore_index):
+        return torch.zeros_like(target, dtype=torch.bool)
+
+
+@_add("ignore_index taken for the default")
+class _(Loss):
+    def ignored(self, target, ignore_index):
+        return target == -100
+
+
+@_add("all negative targets ignored, and no other")
+class _(Loss):
+    def ignored(self, target, ignore_index):
+        return target < 0
+
+
+@_add("smoothing leaves the target's class out")
+class _(Loss):
+    def even(self, s, target):
+        at = s.gather(-1, target.clamp(0, s.shape[-1] - 1)[:, None])[:, 0]
+        return (s.sum(-1) - at) / max(s.shape[-1] - 1, 1)
+
+
+@_add("smoothing of the class behind the target")
+class _(Loss):
+    def even(self, s, target):
+        return s.gather(-1, ((target + 1) % s.shape[-1])[:, None])[:, 0]
+
+
+@_add("maximum not subtracted")
+class _(Loss):
+    def log_sum_exp(self, s):
+        return torch.exp(s).sum(-1).log()
+
+
+@_add("last class left out of the sum")
+class _(Loss):
+    def log_sum_exp(self, s):
+        return torch.logsumexp(s[..., : max(s.shape[-1] - 1, 1)], -1)
+
+
+@_add("sign of z_loss turned")
+class _(Loss):
+    def extra(self, lse, z_loss):
+        return -z_loss * lse.square()
+
+
+@_add("z_loss of lse, not of its square")
+class _(Loss):
+    def extra(self, lse, z_loss):
+        return z_loss * lse
+
+
+@_add("logits clamped to the softcap")
+class _(Loss):
+    def score(self, x, cap):
+        return x if cap is None else x.clamp(-cap, cap)
+
+
+def _backward(name, change):
+    """A gradient whose arguments or result `change` replaces."""
+
+    @mutant("cross_entropy_backward", name)
+    def _(dloss, logits, target, lse, dlse=None, **params):
+        given = {"dloss": dloss, "logits": logits, "target": target, "lse": lse, "dlse": dlse, **params}
+        return right("cross_entropy_backward")(**{**given, **change(given)})
+
+
+_backward("z_loss forgotten", lambda given: {"z_loss": 0.0})
+_backward("sign of z_loss turned", lambda given: {"z_loss": -given["z_loss"]})
+_backward("dlse forgotten", lambda given: {"dlse": None})
+_backward("smoothing forgotten", lambda given: {"label_smoothing": 0.0})
+_backward("rows to ignore have a gradient", lambda given: {"ignore_index": -1})
+_backward("target of the class behind", lambda given: {"target": given["target"] + 1})
+
+
+@mutant("cross_entropy_backward", "derivative of the softcap forgotten")
+def no_slope(dloss, logits, target, lse, dlse=None, *, softcap, **params):
+    scores = logits if softcap is None else (softcap * torch.tanh(wide(logits) / softcap)).to(logits.dtype)
+    return right("cross_entropy_backward")(dloss, scores, target, lse, dlse, softcap=None, **params)
+
+
+def _logprob(name, change):
+    """The right outputs, after `change` of them."""
+
+    @mutant("selected_logprob", name)
+    def _(logits, index, *, temperature):
+        found = right("selected_logprob")(logits, index, temperature=temperature)
+        return change(*found, wide(logits) / temperature, temperature)
+
+
+_logprob(
+    "entropy in base 2", lambda logprob, entropy, lse, s, t: (logprob, entropy / 0.6931471805599453, lse)
+)
+_logprob("sign of the entropy turned", lambda logprob, entropy, lse, s, t: (logprob, -entropy, lse))
+_logprob(
+    "entropy not moved to the maximum of the row",
+    lambda logprob, entropy, lse, s, t: (logprob, entropy + s.amax(-1), lse),
+)
+_logprob("temperature left out of lse", lambda logprob, entropy, lse, s, t: (logprob, entropy, lse * t))
+
+
+@mutant("selected_logprob", "temperature a factor")
+def multiplied(logits, index, *, temperature):
+    return right("selected_logprob")(logits, index, temperature=1 / temperature)
+
+
+@mutant("selected_logprob", "a class of probability 0 makes the entropy NaN")
+def zero_times_infinity(logits, index, *, temperature):
+    logp = torch.log_softmax(wide(logits) / temperature, -1)
+    logprob, _, lse = right("selected_logprob")(logits, index, temperature=temperature)
+    return logprob, -(logp.exp() * logp).sum(-1), lse
+
+
+def _logprob_backward(name, change):
+    """A gradient whose arguments `change` replaces."""
+
+    @mutant("selected_logprob_backward", name)
+    def _(dlogprob, dentropy, logits, index, entropy, lse, dlse=None, *, temperature):
+        given = {"dlogprob": dlogprob, "dentropy": dentropy, "logits": logits, "index": index}
+        given |= {"entropy": entropy, "lse": lse, "dlse": dlse, "temperature": temperature}
+        return right("selected_logprob_backward")(**{**given, **change(given)})
+
+
+_logprob_backward("entropy left out of its gradient", lambda given: {"entropy": 0 * given["entropy"]})
+_logprob_backward("sign of dentropy turned", lambda given: {"dentropy": -given["dentropy"]})
+_logprob_backward("dlse forgotten", lambda given: {"dlse": None})
+
+
+@mutant("selected_logprob_backward", "gradient not divided by the temperature")
+def not_divided(*tensors, temperature):
+    return right("selected_logprob_backward")(*tensors, temperature=temperature) * temperature
+
+
+source(
+    *("selected_logprob", "cpp", "gfx942", "entropy's sum not moved when the maximum grows"),
+    Edit(SCAN, "$scale * math_fma(distance, value[1], value[2])", "$scale * value[2]"),
+)
+source(
+    *("selected_logprob", "triton", "gfx942", "entropy's sum not moved when lanes are merged"),
+    Edit(TRITON_SCAN, "power * (moment + tl.maximum(distance, -FARTHEST) * total)", "power * moment"),
+)
+source(
+    *("cross_entropy", "cpp", "gfx942", "sum not rescaled when the maximum grows"),
+    Edit(SCAN, "value[1] *= $scale;", ""),
+)
+source(
+    *("cross_entropy", "cpp", "gfx942", "elements beyond the row are 0"),
+    Edit(SCAN, "if (!inside($base + chunk_column($c), $i, $count)) continue;", ""),
+)
+source(
+    *("cross_entropy", "triton", "gfx942", "elements beyond the row are 0"),
+    Edit(TRITON, 'x = tl.where(mask, x, -float("inf"))', "x = x"),
+)
+source(
+    *("cross_entropy_backward", "triton", "gfx942", "target compared within a tile, not within the row"),
+    Edit(TRITON, "tl.where(col == target[:, None]", "tl.where(col % BLOCK == target[:, None]"),
+)

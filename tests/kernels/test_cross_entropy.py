@@ -1,0 +1,136 @@
+"""portable.cross_entropy against torch's, what it refuses, and targets outside the row."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import portable
+from portable import errors
+from portable.conformance.perf import baselines
+from portable.dispatch import dispatcher
+from portable.spec import registry
+
+LOGITS = torch.randn(9, 40, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+TARGET = torch.tensor([3, 0, -100, 39, 7, 7, -100, 12, 1])
+
+
+def gradient(loss, x):
+    (found,) = torch.autograd.grad(loss.sum() if loss.dim() else loss, x)
+    return found
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("ignore_index", [-100, 7])
+def test_it_is_torch_s(reduction, smoothing, ignore_index):
+    target = TARGET.where(TARGET >= 0, ignore_index)
+    params = {"reduction": reduction, "label_smoothing": smoothing, "ignore_index": ignore_index}
+    x, y = LOGITS.clone().requires_grad_(), LOGITS.clone().requires_grad_()
+    got, expected = portable.cross_entropy(x, target, **params), F.cross_entropy(y, target, **params)
+    torch.testing.assert_close(got, expected)
+    torch.testing.assert_close(gradient(got, x), gradient(expected, y))
+
+
+def test_ignored_rows_count_in_no_mean_and_are_not_read():
+    broken = LOGITS.clone()
+    broken[TARGET < 0] = torch.nan
+    got, lse = portable.cross_entropy(broken, TARGET, return_lse=True)
+    torch.testing.assert_close(got, F.cross_entropy(LOGITS[TARGET >= 0], TARGET[TARGET >= 0]))
+    assert (lse[TARGET < 0] == 0).all()
+    assert portable.cross_entropy(LOGITS, torch.full((9,), -100)).isnan(), "as torch's, 0 / 0"
+    assert portable.cross_entropy(LOGITS, torch.full((9,), -100), reduction="sum") == 0
+
+
+def test_cap_z_loss_and_lse():
+    def formula(x):
+        scores = 3.0 * torch.tanh(x / 3.0)
+        lse = torch.logsumexp(scores, -1)
+        loss = F.cross_entropy(scores, TARGET, label_smoothing=0.1, reduction="none")
+        kept = TARGET >= 0
+        return (loss + 0.25 * lse.square() * kept).sum() / kept.sum(), lse * kept
+
+    x, y = LOGITS.clone().requires_grad_(), LOGITS.clone().requires_grad_()
+    params = {"label_smoothing": 0.1, "softcap": 3.0, "z_loss": 0.25, "return_lse": True}
+    (loss, lse), (expected, of_rows) = portable.cross_entropy(x, TARGET, **params), formula(y)
+    torch.testing.assert_close((loss, lse), (expected, of_rows))
+    weight = torch.arange(9, dtype=torch.float64)
+    torch.testing.assert_close(gradient(loss + lse @ weight, x), gradient(expected + of_rows @ weight, y))
+    only_lse = portable.cross_entropy(x, TARGET, **params)[1]
+    torch.testing.assert_close(gradient(only_lse @ weight, x), gradient(formula(y)[1] @ weight, y))
+
+
+def test_targets_of_32_bits_and_losses_in_float32():
+    narrow = LOGITS.bfloat16()
+    loss = portable.cross_entropy(narrow, TARGET.int())
+    assert loss.dtype == torch.float32
+    torch.testing.assert_close(loss, F.cross_entropy(narrow.float(), TARGET))
+
+
+def outside():
+    """Rows of NaN loss: 1 and 2. An address made of their targets would be far outside."""
+    x = LOGITS[:4].float().requires_grad_()
+    loss = portable.cross_entropy(x, torch.tensor([3, 2**40, -7, 0]), reduction="none")
+    assert loss.isnan().tolist() == [False, True, True, False]
+    assert gradient(loss, x).isnan().all(1).tolist() == [False, True, True, False]
+
+
+def test_a_target_outside_the_row_is_nan():
+    outside()
+
+
+@pytest.mark.parametrize("implementation", ["cpp", "triton"])
+def test_a_target_outside_the_row_is_nan_and_no_access(emulate, implementation):
+    emulate("gfx942")  # which reports an access outside a tensor
+    with portable.using(cross_entropy=implementation, cross_entropy_backward=implementation):
+        outside()
+
+
+@pytest.mark.parametrize("implementation", ["cpp", "triton"])
+def test_an_index_beyond_32_bits_is_not_cut(emulate, implementation):
+    """2^32 + 3 is no class, and its low word is one."""
+    emulate("gfx942")
+    with portable.using(cross_entropy=implementation):
+        loss, _ = dispatcher.op("cross_entropy")(LOGITS[:1].float(), torch.tensor([2**32 + 3]))
+    assert loss.isnan()
+
+
+def call(**params):
+    return portable.cross_entropy(LOGITS, TARGET, **params)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "words"),
+    [
+        (lambda: call(weight=torch.ones(40)), errors.ParameterError, "weight"),
+        (lambda: call(reduction="avg"), errors.ParameterError, "'none'"),
+        (lambda: portable.cross_entropy(LOGITS[None], TARGET[None]), errors.RankError, "flatten"),
+        (lambda: portable.cross_entropy(LOGITS, TARGET[:3]), errors.ShapeError, "target"),
+        (lambda: portable.cross_entropy(LOGITS, LOGITS[:, 0]), errors.DtypeError, "target"),
+        (lambda: call(label_smoothing=1.5), errors.ParameterError, "0 to 1"),
+        (lambda: call(softcap=0.0), errors.ParameterError, "above 0"),
+        (lambda: portable.cross_entropy(input=LOGITS, target=TARGET), errors.SignatureError, "logits"),
+    ],
+)  # fmt: skip
+def test_wrong_calls(wrong, error, words):
+    with pytest.raises(error, match=words):
+        wrong()
+
+
+PLAIN = {"ignore_index": -100, "label_smoothing": 0.0, "softcap": None, "z_loss": 0.0}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("given", [{}, {"label_smoothing": 0.1}, {"softcap": 3.0}, {"z_loss": 0.25}])
+def test_the_baselines_compute_the_op(given, dtype):
+    logits, params = LOGITS.to(dtype), {**PLAIN, **given}
+    rows = torch.linspace(-1.0, 2.0, 9)
+    outputs = dispatcher.op("cross_entropy")(logits, TARGET, **params)
+    torch_s = baselines.torch_function(registry.spec("cross_entropy"))
+    assert baselines.difference(outputs, torch_s(logits, TARGET, **params)) == ""
+    backward = baselines.torch_function(registry.spec("cross_entropy_backward"))
+    for dlse in (None, rows.flip(0)):
+        inputs = rows, logits, TARGET, outputs[1], dlse
+        expected = dispatcher.op("cross_entropy_backward")(*inputs, **params)
+        assert baselines.difference([expected], backward(*inputs, **params)) == ""

@@ -1,0 +1,115 @@
+"""portable.linear_cross_entropy against torch's linear and cross-entropy; what it keeps in memory."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+import portable
+from portable import errors
+
+N, H, V = 11, 6, 40
+SOURCE = torch.Generator().manual_seed(0)
+X = torch.randn(N, H, generator=SOURCE, dtype=torch.float64)
+WEIGHT = torch.randn(V, H, generator=SOURCE, dtype=torch.float64)
+TARGET = torch.tensor([3, 0, -100, 39, 7, 7, -100, 12, 1, 5, 20])
+
+
+def leaves():
+    return X.clone().requires_grad_(), WEIGHT.clone().requires_grad_()
+
+
+@pytest.mark.parametrize("chunk_rows", [1, 4, 11, None])
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+def test_it_is_torch_s(chunk_rows, reduction):
+    (x, w), (y, v) = leaves(), leaves()
+    params = {"reduction": reduction, "label_smoothing": 0.1}
+    got = portable.linear_cross_entropy(x, w, TARGET.int(), chunk_rows=chunk_rows, **params)
+    expected = F.cross_entropy(y @ v.T, TARGET, **params)
+    torch.testing.assert_close(got, expected)
+    found = torch.autograd.grad(got.sum(), (x, w))
+    torch.testing.assert_close(found, torch.autograd.grad(expected.sum(), (y, v)))
+
+
+def test_cap_z_loss_and_the_gradient_of_lse():
+    (x, w), (y, v) = leaves(), leaves()
+    params = {"softcap": 2.0, "z_loss": 0.1, "return_lse": True}
+    got = portable.linear_cross_entropy(x, w, TARGET, chunk_rows=4, **params)
+    expected = portable.cross_entropy(y @ v.T, TARGET, **params)
+    torch.testing.assert_close(got, expected)
+    found = torch.autograd.grad(got[0] + got[1].sum(), (x, w))
+    torch.testing.assert_close(found, torch.autograd.grad(expected[0] + expected[1].sum(), (y, v)))
+    (only,) = torch.autograd.grad(portable.linear_cross_entropy(x, WEIGHT, TARGET, chunk_rows=4), x)
+    torch.testing.assert_close(only, torch.autograd.grad(F.cross_entropy(y @ WEIGHT.T, TARGET), y)[0])
+
+
+def test_sixteen_bits_add_up_in_float32():
+    """A gradient of the weight that is a sum of many equal parts does not stop growing in bfloat16."""
+    rows = 2048
+    x = torch.ones(rows, 1, dtype=torch.bfloat16)
+    w = torch.zeros(2, 1, dtype=torch.bfloat16, requires_grad=True)
+    target = torch.zeros(rows, dtype=torch.int64)
+    loss = portable.linear_cross_entropy(x, w, target, chunk_rows=1, reduction="sum")
+    (dw,) = torch.autograd.grad(loss, w)
+    assert dw.flatten().tolist() == [-rows / 2, rows / 2]
+
+
+class Largest(TorchDispatchMode):
+    """The elements of the largest tensor that anything makes."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        made = function(*args, **(kwargs or {}))
+        tensors = [each for each in tree_leaves(made) if isinstance(each, torch.Tensor)]
+        self.elements = max([self.elements, *(each.numel() for each in tensors)])
+        return made
+
+
+def test_no_tensor_holds_all_logits():
+    x, w = leaves()
+    with Largest() as largest:
+        portable.linear_cross_entropy(x, w, TARGET, chunk_rows=2).backward()
+    assert H * V <= largest.elements <= max(2 * V, H * V) < N * V
+
+
+def test_no_rows():
+    x = torch.empty(0, H, requires_grad=True)
+    w = WEIGHT.float().requires_grad_()
+    loss = portable.linear_cross_entropy(x, w, TARGET[:0], reduction="sum")
+    loss.backward()
+    assert loss == 0 and x.grad is not None and w.grad is not None and (w.grad == 0).all()
+
+
+def test_autocast_lowers_both_passes():
+    x, w = X.float().requires_grad_(), WEIGHT.float().requires_grad_()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = portable.linear_cross_entropy(x, w, TARGET, chunk_rows=4)
+    lower = [each.detach().bfloat16().requires_grad_() for each in (x, w)]
+    expected = portable.linear_cross_entropy(*lower, TARGET, chunk_rows=4)
+    assert torch.equal(loss, expected)
+    got, want = torch.autograd.grad(loss, (x, w)), torch.autograd.grad(expected, lower)
+    assert all(torch.equal(one, other.float()) for one, other in zip(got, want, strict=True))
+
+
+def call(**params):
+    return portable.linear_cross_entropy(X, WEIGHT, TARGET, **params)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "words"),
+    [
+        (lambda: portable.linear_cross_entropy(X, WEIGHT[:, 1:], TARGET), errors.ShapeError, "weight"),
+        (lambda: portable.linear_cross_entropy(X, WEIGHT, TARGET[1:]), errors.ShapeError, "target"),
+        (lambda: portable.linear_cross_entropy(X[None], WEIGHT, TARGET), errors.RankError, "'x'"),
+        (lambda: portable.linear_cross_entropy(X, WEIGHT.float(), TARGET), errors.DtypeError, "weight"),
+        (lambda: call(chunk_rows=0), errors.ParameterError, "1 on"),
+        (lambda: call(reduction=""), errors.ParameterError, "'sum'"),
+    ],
+)
+def test_wrong_calls(wrong, error, words):
+    with pytest.raises(error, match=words):
+        wrong()
