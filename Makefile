@@ -59,9 +59,10 @@ docs: $(VENV)/installed
 
 # An emulated GPU takes an hour for the core tier of attention: those six ops have the smoke tier.
 ATTENTION := attention,attention_backward,attention_dbias,attention_paged,attention_varlen,attention_varlen_backward
-OTHERS := activation_backward,activation_backward_sums,layer_norm,layer_norm_backward,linear,$\
+OTHERS := activation,activation_backward,activation_backward_sums,gated_activation,$\
+          gated_activation_backward,layer_norm,layer_norm_backward,linear,$\
           linear_with_preactivation,matmul,rms_norm,rms_norm_backward,softmax,softmax_backward,swiglu,$\
-          swiglu_backward
+          swiglu_backward,swigluoai,swigluoai_backward
 
 records: $(VENV)/installed-test
 	for arch in gfx90a gfx942 gfx950 gfx1100 gfx1201; do \

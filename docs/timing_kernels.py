@@ -29,6 +29,7 @@ from typing import Any
 import timing_model
 import torch
 
+from portable.backend import Modelled
 from portable.backends.rocm.emulator import timing
 from portable.backends.rocm.emulator.code_object import CodeObject
 from portable.backends.rocm.emulator.launch import Buffer, KernelLaunch
@@ -45,21 +46,22 @@ def rows(folder: Path, name: str) -> Iterator[timing_model.Row]:
     name, _, picked = name.partition(":")
     spec = json.loads((folder / f"{name}.json").read_text())
     code = CodeObject((folder / f"{name}.hsaco").read_bytes())
-    code.drops_waits |= spec.get("drops_waits", False)
+    code.drops_waits = spec.get("drops_waits", False)
     problems = spec["problems"]
     for problem in [problems[int(each)] for each in picked.split(",")] if picked else problems:
         published = problem["published"]
         if published.get("tflops"):
             names = {**spec.get("defaults", {}), **problem["shape"]}
-            found = _model(code, spec, names)
+            found = modelled(code, spec, names)
             yield timing_model.Row(
-                spec["arch"], published["gpu"], spec.get("title", name), _call(problem["shape"]),
+                spec["arch"], published["gpu"], spec.get("title", name), call(problem["shape"]),
                 published["source"].split()[0], problem["flops"], published["tflops"],
                 found.cycles, found.matrix_share, found.vector_share,
             )  # fmt: skip
 
 
-def _model(code: CodeObject, spec: Mapping[str, Any], names: Mapping[str, Any]) -> Any:
+def modelled(code: CodeObject, spec: Mapping[str, Any], names: Mapping[str, Any]) -> Modelled:
+    """The modelled launch of a described kernel, its sizes by name."""
     tensors = {name: _tensor(each, names) for name, each in spec["tensors"].items()}
     kernarg = bytearray(spec["kernarg_bytes"])
     for each in spec["args"]:
@@ -85,7 +87,8 @@ def _tensor(info: Mapping[str, Any], names: Mapping[str, Any]) -> torch.Tensor:
     return make(shape).to(getattr(torch, info["dtype"]))
 
 
-def _call(shape: Mapping[str, Any]) -> str:
+def call(shape: Mapping[str, Any]) -> str:
+    """The sizes of a problem, as the tables name them."""
     if "M" in shape:
         return f"{shape['M']}x{shape['N']}x{shape['K']}"
     return f"b{shape['B']} h{shape['H']}/{shape['HK']} {shape['SQ']}"

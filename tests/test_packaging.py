@@ -62,7 +62,7 @@ def sdist(tmp_path_factory) -> Path:
     ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
     for folder in ("portable", *LINKED):
         shutil.copytree(ROOT / folder, tree / folder, symlinks=True, ignore=ignored)
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "pytest_portable.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tree)
     name = run("-c", "from setuptools import build_meta; print(build_meta.build_sdist('dist'))", cwd=tree)
     return tree / "dist" / name.splitlines()[-1]
@@ -102,6 +102,10 @@ def test_every_file_travels_and_no_other(installed, kind):
     assert held == set(expected)
     for name, source in expected.items():
         assert (installed[kind] / name).read_bytes() == source.read_bytes(), name
+    plugin = (installed[kind] / "pytest_portable.py").read_bytes()
+    assert plugin == (ROOT / "pytest_portable.py").read_bytes()
+    (points,) = installed[kind].glob("*.dist-info/entry_points.txt")
+    assert "[pytest11]\npytest_portable = pytest_portable\n" in points.read_text()
     assert {".yaml", ".cu", ".hip", ".h", ".py"} <= {Path(name).suffix for name in expected}
 
 

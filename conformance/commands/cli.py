@@ -15,7 +15,7 @@ from typing import Any
 import portable
 from portable.conformance.cases.case import UnknownCase
 from portable.conformance.cases.generate import TIERS
-from portable.conformance.commands import run, run_options, selection
+from portable.conformance.commands import run, run_options, selection, weather
 from portable.conformance.execute import case_ids, device, runner, waivers
 from portable.conformance.execute.behaviour import Behaviour
 from portable.conformance.execute.result import Result
@@ -80,10 +80,16 @@ def _parser() -> argparse.ArgumentParser:
         "run", run.run_command, "Run the cases of every op on every implementation the device builds."
     )
     listing = command("list", list_command, "Print the ids of the cases and behaviours.")
-    for sub in (running, listing):
+    changing = command(
+        "weather",
+        weather.weather_command,
+        "Judge the implementations in Triton as several releases of Triton compile them.",
+    )
+    for sub in (running, listing, changing):
         sub.add_argument("--ops", help="ops, comma separated (default: all, gradients included)")
         sub.add_argument("--tier", choices=TIERS, default="core", help="how many cases")
         sub.add_argument("-k", metavar="TEXT", help="only cases whose id contains TEXT")
+    for sub in (running, listing):
         sub.add_argument(
             "--fraction",
             type=run_options.fraction,
@@ -100,6 +106,7 @@ def _parser() -> argparse.ArgumentParser:
             "--no-waivers", action="store_true", help=f"as if the vendor's {waivers.FILE} were empty"
         )
     run_options.add_arguments(running)
+    weather.add_arguments(changing)
 
     comparing = command("compare", compare_command, "Say whether two records agree, case by case.")
     comparing.add_argument("records", nargs=2, metavar="FILE.json")

@@ -1,4 +1,4 @@
-"""The command `run`: its phases (cases, fuzzing, timing), interruption, and the verdict."""
+"""The command `run`: its phases (cases, fuzzing, timing, modelling), interruption, and the verdict."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from portable.conformance.text import (
     print_table,
 )
 from portable.conformance.workers.pool import Pool, Task, run_in_process
+from portable.runtime import detect
 from portable.spec import registry
 
 CHECKPOINT_SECONDS = 30.0
@@ -65,6 +66,8 @@ def run_command(args: Any) -> int:
                 _fuzz(run, args, workers)
             if args.bench or args.sweep is not None:
                 _bench(run, args, workers)
+            if args.model:
+                _model(run, args, workers)
             end = _finish(run, args)
         except KeyboardInterrupt:
             stop.ending = True
@@ -93,7 +96,10 @@ def _announce(run: Run, args: Any, workers: int) -> None:
         flush=True,
     )
     if info.emulated:
-        print(f"Emulated: the CPU executes {info.arch} code. No timings on an emulated device.")
+        print(
+            f"Emulated: the CPU executes {info.arch} code. No timings on an emulated device"
+            + ("; times by the model are not measured." if args.model else ".")
+        )
 
 
 class Checkpoint:
@@ -183,6 +189,34 @@ def _bench(run: Run, args: Any, workers: int) -> None:
                         print(f"  timed {timed['case']} on {timed['impl']}", flush=True)
                         checkpoint()
     head, rows, notes = bench.table(run.timings, run.roof or {})
+    print_table(head, rows)
+    print("\n".join(notes))
+
+
+def _model(run: Run, args: Any, workers: int) -> None:
+    """The bench cases by the timing model, each in the worker that is free."""
+    from portable.conformance.perf import bench
+    from portable.conformance.records import modelled
+
+    roof = detect.main_backend().modelled_roof()
+    assert roof is not None  # the arguments were checked
+    run.modelled = {"accuracy": roof.accuracy, "roof": dict(roof.rates), "times": []}
+    impls = run.head["selection"]["impls"]
+    tasks = [
+        Task(op, {"model": [op, number], "impls": impls}, seconds=BENCH_SECONDS)
+        for op in run.impls
+        for number in range(len(bench.bench_cases(registry.spec(op))))
+    ]
+    checkpoint = Checkpoint(run, args, print)
+    with closing(_messages(run, tasks, workers, args.timeout)) as messages:
+        for message in messages:
+            run.take(message)
+            if timed := message.get("modelled"):
+                print(f"  modelled {timed['case']} on {timed['impl']}", flush=True)
+                checkpoint()
+    order = {op: number for number, op in enumerate(run.impls)}
+    run.modelled["times"].sort(key=lambda each: (order[each["op"]], each["case"]))
+    head, rows, notes = modelled.table(run.modelled)
     print_table(head, rows)
     print("\n".join(notes))
 

@@ -10,13 +10,12 @@ import portable
 from portable.conformance import files
 from portable.conformance.perf import sweep
 from portable.conformance.text import UsageError
+from portable.runtime import detect
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `run` besides the selection and the device."""
-    parser.add_argument(
-        "-j", "--jobs", type=_jobs, metavar="N", help="worker processes; 0: run in this one, for a debugger"
-    )
+    add_jobs(parser)
     parser.add_argument(
         "--timeout",
         type=_seconds,
@@ -30,6 +29,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="time the sizes of sweep.yaml, or those of the groups named (needs a GPU)",
     )  # fmt: skip
     parser.add_argument(
+        "--model",
+        action="store_true",
+        help="time the bench cases by the timing model of an emulated GPU: not measured",
+    )
+    parser.add_argument(
         "--fuzz", type=_seconds, default=0.0, metavar="SECONDS", help="fuzz additional inputs for SECONDS"
     )
     parser.add_argument(
@@ -42,6 +46,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--resume", action="store_true", help="go on from an interrupted --record")
     parser.add_argument("--junit", metavar="FILE.xml", help="write it for a CI system")
     parser.add_argument("--html", metavar="FILE.html", help="write it as one page to look at")
+
+
+def add_jobs(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "-j", "--jobs", type=_jobs, metavar="N", help="worker processes; 0: run in this one, for a debugger"
+    )
 
 
 def fraction(text: str) -> tuple[int, int]:
@@ -75,6 +85,8 @@ def check(args: Any, on_gpu: bool) -> None:
     if (args.bench or args.sweep is not None) and not on_gpu:
         option = "--bench" if args.bench else "--sweep"
         raise UsageError(f"{option} needs a GPU: no timings on {portable.device()}")
+    if args.model and detect.main_backend().modelled_roof() is None:
+        raise UsageError(f"--model needs an emulated GPU: {portable.device()} has no timing model")
     if args.sweep:
         try:
             sweep.chosen(args.sweep)

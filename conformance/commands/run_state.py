@@ -42,6 +42,8 @@ class Run:
     inputs: dict[str, str] = field(default_factory=dict)
     timings: list[dict[str, Any]] = field(default_factory=list)
     roof: dict[str, Any] | None = None
+    modelled: dict[str, Any] | None = None
+    """The record's part of that name, its `times` filled as they come; None where nothing is modelled."""
     faults: list[str] = field(default_factory=list)
     written: bool = False
     """Whether the whole record is written."""
@@ -87,6 +89,8 @@ class Run:
             self.timings.append(message["timing"])
         elif "roof" in message:
             self.roof = (self.roof or {}) | message["roof"]
+        elif "modelled" in message and self.modelled is not None:
+            self.modelled["times"].append(message["modelled"])
         elif "fault" in message:
             self.faults.append(message["fault"])
         elif "result" in message:
@@ -169,7 +173,9 @@ class Run:
         )
         head = {**self.head, "complete": complete}
         entries = [each.entry() for each in ordered]
-        return record.build(head, entries, self.inputs, self.timings, self.roof, self.known.used(results))
+        return record.build(
+            head, entries, self.inputs, self.timings, self.roof, self.known.used(results), self.modelled
+        )
 
 
 def is_long(case: Selected) -> bool:

@@ -68,9 +68,11 @@ def unpack(compacted: Mapping[str, Any]) -> dict[str, Any]:
 def text(compacted: Mapping[str, Any]) -> str:
     """JSON with a column, a timing or a field of the header on each line."""
     parts = []
-    for name in ("schema", "header", "faults", "roof", "waivers", "timings", "messages", "cases", "results"):
+    for name in (
+        "schema", "header", "faults", "roof", "waivers", "timings", "modelled", "messages", "cases", "results"
+    ):  # fmt: skip
         if name in compacted:
-            depth = {"cases": 2, "results": 3}.get(name, 1)
+            depth = {"modelled": 2, "cases": 2, "results": 3}.get(name, 1)
             parts.append(f"{json.dumps(name)}: {_lines(compacted[name], depth, ' ')}")
     return "{\n " + ",\n ".join(parts) + "\n}\n"
 

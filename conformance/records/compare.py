@@ -18,6 +18,7 @@ from itertools import product
 from typing import Any
 
 from portable.conformance.cases.case import op_of
+from portable.conformance.records import modelled as modelled_times
 from portable.conformance.records import parity as parities
 from portable.conformance.records import record
 from portable.conformance.records.schema import SCHEMA
@@ -100,7 +101,8 @@ def agreements(one: Record, other: Record) -> list[Agreement]:
 
 def report(one: Record, other: Record, parity: float | None = None) -> tuple[list[str], bool]:
     """Lines for people, and whether the two agree; with `parity`, a threshold above 0, also whether B's
-    speed is not below it. CompareError and ParityError for records that cannot be compared so."""
+    speed is not below it. Modelled times come after the verdict and are no part of it. CompareError and
+    ParityError for records that cannot be compared so."""
     found = agreements(one, other)
     lines = [f"{label}: {name}" for label, name in zip("AB", names(one, other), strict=True)]
     lines += [f"Notice: {text}" for text in notices(one, other)]
@@ -128,13 +130,13 @@ def report(one: Record, other: Record, parity: float | None = None) -> tuple[lis
         measured, passes = parities.report(one, other, parity)
         lines += ["", *measured]
         agree = agree and passes
-    return lines, agree
+    return lines + modelled_times.report(one, other), agree
 
 
 def data(one: Record, other: Record, parity: float | None = None) -> dict[str, Any]:
     """The same as plain data: `names`, `notices`, `agreement` (one entry per joined implementation),
-    `parity` (one entry per ratio; its `case` is "" where it is the op's mean), `verdict`, `agree`, and
-    `target` with `--parity`."""
+    `parity` (one entry per ratio; its `case` is "" where it is the op's mean), `verdict`, `agree`,
+    `target` with `--parity`, and `modelled` where a side holds modelled times."""
     found = agreements(one, other)
     verdict, agree = _verdict(found)
     notes, target, rows = notices(one, other), {}, []
@@ -159,6 +161,7 @@ def data(one: Record, other: Record, parity: float | None = None) -> dict[str, A
         "verdict": verdict,
         "agree": agree,
         **target,
+        **({"modelled": modelled_times.data(one, other)} if modelled_times.either(one, other) else {}),
     }  # fmt: skip
 
 

@@ -59,6 +59,7 @@ def merge(records: Sequence[Record]) -> dict[str, Any]:
         sorted(_united(shards, "timings"), key=order),
         _roof(shards),
         _waivers(shards),
+        _modelled(shards),
     )
     if faults := [fault for each in shards for fault in each.get("faults", [])]:
         merged["faults"] = list(dict.fromkeys(faults))
@@ -128,8 +129,22 @@ def _header(shards: Sequence[Record]) -> dict[str, Any]:
     return head if whole else head | {"shards": [each["fraction"][0] for each in heads]}
 
 
+def _modelled(shards: Sequence[Record]) -> dict[str, Any] | None:
+    """The part of the shards that modelled times, by one model: they are runs of one commit and device."""
+    parts = [each["modelled"] for each in shards if "modelled" in each]
+    if not parts:
+        return None
+    timed = [
+        {"header": each["header"], "times": each["modelled"]["times"]}
+        for each in shards
+        if "modelled" in each
+    ]
+    return {**parts[0], "times": _united(timed, "times")}
+
+
 def _united(shards: Sequence[Record], place: str) -> list[dict[str, Any]]:
-    """All results or timings; a case and implementation may be in one shard only, and there once."""
+    """All results, timings or modelled times; a case and implementation may be in one shard only, and there
+    once."""
     owner: dict[tuple[str, str], int] = {}
     found = []
     for each in shards:

@@ -106,8 +106,8 @@ def parity(one: Record, other: Record, threshold: float) -> Parity:
     if isinstance(threshold, bool) or not (math.isfinite(threshold) and threshold > 0):
         raise ParityError(f"parity {threshold}: expected a share above 0, such as 0.8")
     heads = one["header"], other["header"]
-    for label, head in zip("AB", heads, strict=True):
-        _is_gpu(label, head)
+    for label, each in (("A", one), ("B", other)):
+        _is_gpu(label, each["header"], "modelled" in each)
     sides = [_timings(label, each) for label, each in (("A", one), ("B", other))]
     common = [key for key in sides[0] if key in sides[1]]
     if not common:
@@ -171,10 +171,11 @@ def report(one: Record, other: Record, threshold: float) -> tuple[list[str], boo
     return [*lines, found.sentence], found.passes
 
 
-def _is_gpu(label: str, head: Mapping[str, Any]) -> None:
+def _is_gpu(label: str, head: Mapping[str, Any], modelled: bool) -> None:
     remedy = "parity needs two records of GPUs, run with --bench"
     if head["emulated"]:
-        raise ParityError(f"{label} ({head['device']}) is emulated and has no timings; {remedy}")
+        shown = " (without --parity, modelled times are shown beside)" if modelled else ""
+        raise ParityError(f"{label} ({head['device']}) is emulated and has no timings; {remedy}{shown}")
     if head["vendor"] == "cpu":
         raise ParityError(f"{label} ({head['device']}) is no GPU, and has no roof; {remedy}")
 

@@ -132,6 +132,10 @@ def op_digest(op: str) -> str:
     return spec_digest(registry.spec(op), registry.op_folders()[op].parent)
 
 
+_LATER_FIELDS = (", otherwise=None", ", gradient=True")
+"""What specs can say since records were made: where they do not, those records are of the same spec."""
+
+
 def spec_digest(spec: Spec, folder: Path) -> str:
     """See `op_digest`; `folder` is the op's, whose path is left out."""
     entries = [entry for entry in (spec.reference.entry, spec.reference.error_scale) if entry is not None]
@@ -139,7 +143,10 @@ def spec_digest(spec: Spec, folder: Path) -> str:
         spec.axes, spec.leading, spec.types, spec.inputs, spec.params, spec.outputs, spec.tolerance,
         [entry.function for entry in entries],
     )  # fmt: skip
-    digest = hashlib.sha256(repr(contents).replace(f"{folder}/", "").encode())
+    text = repr(contents).replace(f"{folder}/", "")
+    for field_at_default in _LATER_FIELDS:
+        text = text.replace(field_at_default, "")
+    digest = hashlib.sha256(text.encode())
     for file in sorted({entry.file for entry in entries}):
         digest.update(file.read_bytes())
     return digest.hexdigest()[:16]
@@ -152,8 +159,10 @@ def build(
     timings: Sequence[dict[str, Any]] = (),
     roof: dict[str, Any] | None = None,
     waivers: Sequence[dict[str, Any]] = (),
+    modelled: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The whole record. `inputs` maps a case's id to the SHA-256 of its tensors."""
+    """The whole record. `inputs` maps a case's id to the SHA-256 of its tensors; `modelled` is the part of
+    that name, None where nothing was modelled."""
     record: dict[str, Any] = {
         "schema": SCHEMA,
         "header": head,
@@ -163,6 +172,8 @@ def build(
         "roof": roof,
         "waivers": list(waivers),
     }
+    if modelled is not None:
+        record["modelled"] = _six_digits(modelled)
     return finite(record)
 
 

@@ -70,6 +70,22 @@ TIMING_FIELDS: dict[str, Kinds] = {
     "baseline_launch_us": (float, int, NONE),
     "clocks": (dict, NONE),
 }
+MODELLED_FIELDS: dict[str, Kinds] = {
+    "accuracy": str,  # how far the model is off, in words
+    "roof": dict,  # by the model: rates per second, named as those that a GPU measured
+    "times": list,
+}
+MODELLED_TIME_FIELDS: dict[str, Kinds] = {
+    "op": str,
+    "impl": str,
+    "case": str,
+    "modelled_us": (float, int, NONE),  # None where the model could not time it, and `message` says why
+    "floor_us": (float, int, NONE),  # the least time that the model's roof allows; None: it has no such roof
+    "bytes": int,
+    "flops": NUMBER,
+    "launches": int,
+    "message": str,
+}
 WAIVER_FIELDS: dict[str, Kinds] = {"where": str, "kind": str, "used": int}
 
 
@@ -108,6 +124,8 @@ def validate(record: Any) -> None:
     for index, timing in enumerate(record["timings"]):
         if timing["state"] not in STATES:
             raise RecordError(f"timings[{index}].state: {timing['state']!r} is no state")
+    if "modelled" in record:
+        _modelled(record["modelled"], record["header"]["emulated"])
     faults = record.get("faults", [])
     if not isinstance(faults, list) or not all(isinstance(fault, str) for fault in faults):
         raise RecordError("faults: expected a list of sentences")
@@ -116,6 +134,26 @@ def validate(record: Any) -> None:
         raise RecordError("inputs: expected an object of SHA-256 by case")
     if not isinstance(record.get("roof"), (dict, NONE)):
         raise RecordError("roof: expected an object or null")
+
+
+def _modelled(part: Any, emulated: bool) -> None:
+    _fields(part, MODELLED_FIELDS, "modelled")
+    if not emulated:
+        raise RecordError("modelled: only an emulated device has modelled times")
+    if not part["accuracy"]:
+        raise RecordError("modelled.accuracy: expected a sentence")
+    for name, rate in part["roof"].items():
+        if not _is_positive(rate):
+            raise RecordError(f"modelled.roof.{name}: expected a rate, got {rate!r}")
+    for index, each in enumerate(part["times"]):
+        _fields(each, MODELLED_TIME_FIELDS, f"modelled.times[{index}]")
+        for name in ("modelled_us", "floor_us"):
+            if each[name] is not None and not _is_positive(each[name]):
+                raise RecordError(f"modelled.times[{index}].{name}: expected a time, got {each[name]!r}")
+
+
+def _is_positive(value: Any) -> bool:
+    return isinstance(value, NUMBER) and not isinstance(value, bool) and value > 0
 
 
 def _fraction(value: list[Any]) -> None:

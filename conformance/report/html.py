@@ -44,7 +44,8 @@ def write(
     With `other` and `comparison` it is the page of two records. A comparison has "names" of both, "verdict",
     "agreement": [{"op", "impl", "cases", "exact", "equal", "problems"}] and "parity": [{"op", "case", "impl",
     "ratio", "low", "high", "verdict"}], as `compare.data` gives. It may have "notices" (sentences), "agree"
-    (False: the mark is bad) and "target", the required ratio (0.8); a parity's case is "" for an op's mean.
+    (False: the mark is bad), "target", the required ratio (0.8), and "modelled" (`records.modelled.data`); a
+    parity's case is "" for an op's mean.
     """
     files.write_text(path, page(record, other, comparison))
 
@@ -99,6 +100,11 @@ def _sections(
         ("roofline", "Roofline", each(sections.roofline)),
         ("throughput", "Throughput", each(sections.throughput)),
         ("parity", "Parity", sections.parity(comparison) if two else Html("")),
+        (
+            "modelled",
+            "Modelled, not measured",
+            sections.modelled_beside(comparison) if two else each(sections.modelled),
+        ),
         ("remarks", "Known failures and warnings", each(sections.warnings)),
         ("waivers", "Waivers used", each(sections.waivers)),
         ("not-supported", "Declined by rule", each(sections.not_supported)),
@@ -180,7 +186,7 @@ def notices(record: Record) -> list[str]:
     if not head["complete"]:
         found.append("Incomplete: the run was interrupted; `--resume` goes on from this record.")
     if head["emulated"]:
-        found.append("Emulated: executed by the CPU, not hardware. It says nothing of speed.")
+        found.append("Emulated: executed by the CPU, not hardware. No time is measured.")
     if head["fraction"][1] > 1:
         found.append("Shard {} of {}: other records have the other shards.".format(*head["fraction"]))
     parts = []

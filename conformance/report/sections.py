@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from portable.conformance.cases.case import op_of
+from portable.conformance.records import modelled as modelled_times
 from portable.conformance.records import record as records
 from portable.conformance.report import junit, plots
 from portable.conformance.report.markup import Html, case_id, details, element, join, table
@@ -331,6 +332,36 @@ def parity(comparison: Mapping[str, Any]) -> Html:
     note = element("p", f"Ratio of the shares of the measured roof, {second} over {first}. The dashed lines "
                    f"are {target:g}, the required ratio, and 1.")  # fmt: skip
     return join([note, table("Parity by case", columns, groups.values())])
+
+
+def modelled(record: Record) -> Html:
+    """The times by the timing model, with how far it is off."""
+    part = record.get("modelled")
+    if part is None:
+        return Html("")
+    head, rows, notes = modelled_times.table(part)
+    columns = [(name, "" if place < 2 else "num") for place, name in enumerate(head)]
+    return join([*(element("p", note) for note in notes), table("Modelled times", columns, [rows])])
+
+
+def modelled_beside(comparison: Mapping[str, Any]) -> Html:
+    """The times of two records of which at least one is modelled. No verdict."""
+    part = comparison.get("modelled")
+    if part is None:
+        return Html("")
+    notes = [f"{label}: {text}." for label, text in zip("AB", part["sources"], strict=True)]
+    note = element("p", " ".join(notes), " No verdict is made of them.")
+    rows = [
+        (
+            element("code", each["case"]) if each["case"] else f"{each['op']}, mean of {each['cases']}",
+            each["impl"],
+            *("–" if value is None else number(value)
+              for value in (*each["microseconds"], *each["of_roof"], each["ratio"])),
+        )
+        for each in part["rows"]
+    ]  # fmt: skip
+    columns = [(name, "" if place < 2 else "num") for place, name in enumerate(part["columns"])]
+    return join([note, table("Modelled times of both", columns, [rows] if rows else [])])
 
 
 # The run ------------------------------------------------------------------------------------------

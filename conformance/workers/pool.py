@@ -116,7 +116,7 @@ class _Answers:
         check = {"begin": self._begin, "inputs": self._inputs, "result": self._result, "done": self._done}
         if kind in check:
             check[kind](message[kind])
-        elif self.task.case or kind not in ("fuzzed", "timing", "roof", "fault"):
+        elif self.task.case or kind not in ("fuzzed", "timing", "roof", "modelled", "fault"):
             raise ProtocolError(f"{kind!r} was not requested")
 
     def _begin(self, said: Any) -> None:

@@ -1,9 +1,11 @@
 """A worker: reads what to run from standard input and answers on standard output, one JSON object a line.
 
 Requests: {"case": id, "impls": [...]}, {"fuzz": [op, impl], "seconds": s}, {"bench": [op...], "impls": ..,
-"groups": ..} or, ahead of it, {"prepare": [first, step], "bench": .., "impls": .., "groups": ..}.
+"groups": ..} or, ahead of it, {"prepare": [first, step], "bench": .., "impls": .., "groups": ..};
+{"model": [op, number of its bench case], "impls": ..}.
 Answers: {"ready": device} once; then {"begin": [id, impl]}, {"inputs": [id, SHA-256]}, {"result": {...}},
-{"fuzzed": count}, {"timing": {...}}, {"roof": {...}} or {"fault": sentence}, and in the end {"done": true}.
+{"fuzzed": count}, {"timing": {...}}, {"roof": {...}}, {"modelled": {...}} or {"fault": sentence}, and in the
+end {"done": true}.
 
 A kernel may kill this process, or lose its device; then the parent (`pool`) reports it. What kernels
 print goes to standard error, and what they read is empty.
@@ -64,6 +66,9 @@ def perform(request: dict[str, Any], device: Any, apply_waivers: Any, send: Send
 
         first, step = request["prepare"]
         prepare.share(request["bench"], request["impls"], request["groups"], first, step)
+    elif "model" in request:
+        op, number = request["model"]
+        _model(op, number, request["impls"], device, send)
     elif "bench" in request:
         _bench(request["bench"], request["impls"], request["groups"], device, send)
     else:
@@ -106,6 +111,18 @@ def _bench(
 
     _, roof = bench.bench(ops, impls, device, lambda entry: send({"timing": entry}), failed, groups)
     send({"roof": roof})
+
+
+def _model(op: str, number: int, impls: list[str] | None, device: Any, send: Send) -> None:
+    from portable.conformance.perf import bench, modelled
+    from portable.spec import registry
+
+    case = bench.bench_cases(registry.spec(op))[number]
+    try:
+        for entry in modelled.times(case, impls, device):
+            send({"modelled": entry})
+    except Exception as error:
+        send({"fault": f"{case.id} could not be modelled: {type(error).__name__}: {error}"})
 
 
 if __name__ == "__main__":

@@ -170,7 +170,8 @@ def test_every_op_has_bad_calls_of_every_kind(op):
     expected = {errors.NotATensorError, errors.DtypeError, errors.SignatureError}
     ranked = any(not each.leading or each.rank > bool(each.squeeze) for each in spec.inputs.values())
     expected |= {errors.RankError} if ranked else set()
-    expected |= {errors.ShapeError} if len(spec.inputs) > 1 else set()
+    sized = any(isinstance(dim, int) for each in spec.inputs.values() for dim in each.dims)
+    expected |= {errors.ShapeError} if len(spec.inputs) > 1 or sized else set()
     expected |= {errors.ParameterError} if spec.params else set()
     expected |= {errors.OutputError} if spec.out else set()
     assert kinds == expected

@@ -114,7 +114,7 @@ def test_every_op_has_entries_of_the_records_layout(op, spent, small):
 
 
 # torch's fused backward passes of the norms take the statistics of the GPU's forward passes, in float32.
-NORMS = {"rms_norm_backward", "layer_norm_backward"}
+NORMS = {"rms_norm_backward", "fused_add_rms_norm_backward", "layer_norm_backward"}
 
 
 @pytest.mark.parametrize("op", sorted(set(registry.op_folders()) - NORMS))
@@ -199,7 +199,7 @@ def test_a_baseline_that_fails_in_its_graph_is_told(spent, small, monkeypatch):
 
 def broken_pin(monkeypatch, error):
     """The second implementation, torch's under another name, raises; the first runs."""
-    real = bench._pinned
+    real = bench.pinned
 
     def pinned(case, name):
         def call(tensors):
@@ -209,7 +209,7 @@ def broken_pin(monkeypatch, error):
 
         return call
 
-    monkeypatch.setattr(bench, "_pinned", pinned)
+    monkeypatch.setattr(bench, "pinned", pinned)
     monkeypatch.setattr(bench, "implementations", lambda op: ("torch", "second"))
 
 
@@ -246,9 +246,9 @@ def test_a_case_that_cannot_be_made_is_told_and_the_others_go_on(spent, small, m
 
 
 def test_an_implementation_that_computes_something_else_is_told_and_not_timed(spent, small, monkeypatch):
-    real: Any = bench._pinned
+    real: Any = bench.pinned
     wrong = lambda case, name: lambda tensors: real(case, "torch")(tensors) * (1.1 if name == "second" else 1)  # noqa: E731
-    monkeypatch.setattr(bench, "_pinned", wrong)
+    monkeypatch.setattr(bench, "pinned", wrong)
     monkeypatch.setattr(bench, "implementations", lambda op: ("second", "torch"))
     failures = []
     entries, _ = bench.bench(["swiglu"], None, CPU, failed=lambda *failure: failures.append(failure))
@@ -311,14 +311,14 @@ def test_entries_make_a_valid_record(spent, small, tmp_path):
 
 def test_bytes_of_a_row_op():
     case = bench.bench_cases(registry.spec("softmax"))[0]
-    assert bench._bytes(case, registry.spec("softmax")) == 2 * 2 * 16384 * 4096
+    assert bench.moved_bytes(case, registry.spec("softmax")) == 2 * 2 * 16384 * 4096
     assert replace(case, layout="contiguous").id != case.id
 
 
 def test_float32_products_by_bf16x6_are_held_against_six_bfloat16_products():
     spec = registry.spec("matmul")
     found = {
-        (case.types[0][1], case.params.get("precision")): bench._work(case, spec)[1:]
+        (case.types[0][1], case.params.get("precision")): bench.work(case, spec)[1:]
         for case in bench.bench_cases(spec)
     }
     assert found == {

@@ -32,6 +32,7 @@ def test_the_right_kernel_conforms(arch):
         "it computes in float32",
         "gradient cases run with grad=True",
         "shared_inputs: no two inputs of the op have one shape and dtype",
+        *(f"the function takes no weight_offset; this case has weight_offset={each}" for each in (0.1, 1.0)),
     }
     assert f"on emulated {arch}" in str(report)
     report.raise_for_failures()

@@ -100,6 +100,22 @@ def test_an_index_stays_below_its_limit_where_its_type_ends_earlier(folder, dtyp
         assert index.min() >= 0 and index.max() > most - 10 and len(index.unique()) > 70
 
 
+@pytest.mark.parametrize("value", [-1, 2**31 - 1])
+def test_an_index_may_have_one_more_value(folder, value):
+    """`or`, which stands for none: a number, or a parameter's value."""
+    spec = folder / "spec.yaml"
+    text = spec.read_text().replace("below: R", "below: R, or: none")
+    spec.write_text(text.replace("outputs:", "params:\n  none: {type: int, default: -5}\noutputs:"))
+    functions = folder / "reference.py"
+    functions.write_text(functions.read_text().replace("x[index]", "x[index.clamp(0, 2)]"))
+    registry.clear_caches()
+    spec = registry.spec("gather_rows")
+    for given, none in ((f",none={value}", value), ("", -5)):
+        case = parse(f"gather_rows/float32,I=int32/R=3,M=400,N=1{given}/normal/contiguous", spec)
+        found = reference.materialize(case, spec).inputs["index"].tensor
+        assert set(found.tolist()) == {0, 1, 2, none} and 40 < (found == none).sum() < 160
+
+
 def test_an_index_without_a_limit_is_named(folder):
     """It was an InternalError, "index -109 is out of bounds": the suite's own fault."""
     spec = folder / "spec.yaml"

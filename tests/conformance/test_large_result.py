@@ -84,6 +84,19 @@ def test_read_modulo_2_31(op, name):
     assert ask(op, lambda result, **given: wrapped(**given)) is not None
 
 
+@pytest.mark.parametrize("columns", [4096, 136])
+def test_long_rows_read_modulo_2_31(columns):
+    """Of an op with one result a row, whose results are few."""
+
+    def wrapped(result, logits, **given):
+        if logits.shape[1] != columns:
+            return result
+        at = torch.arange(logits.numel()) % FAR
+        return RIGHT["cross_entropy"](logits.flatten()[at].view(logits.shape), **given)
+
+    assert "of copy" in (ask("cross_entropy", wrapped) or "")
+
+
 def test_one_element_behind_2_32():
     def one(result, **given):
         result.view(-1)[2 * FAR + 5] *= 1.1

@@ -22,6 +22,8 @@ from portable.conformance.execute.result import entry
 from portable.conformance.records import record
 from portable.conformance.records.schema import (
     HEADER_FIELDS,
+    MODELLED_FIELDS,
+    MODELLED_TIME_FIELDS,
     OPTIONAL_FIELDS,
     RESULT_FIELDS,
     SCHEMA,
@@ -88,6 +90,9 @@ def test_the_published_schema_says_what_the_program_checks(made):
     named = {others.get(name, name) for name in {*RESULT_FIELDS, *OPTIONAL_FIELDS} - {"case", "impl"}}
     assert set(columns["required"]) == set(columns["properties"]) == named | {"measured"}
     assert set(properties["timings"]["items"]["required"]) == set(TIMING_FIELDS)
+    modelled = properties["modelled"]
+    assert set(modelled["required"]) == set(modelled["properties"]) == set(MODELLED_FIELDS)
+    assert set(modelled["properties"]["times"]["items"]["required"]) == set(MODELLED_TIME_FIELDS)
     assert set(properties["waivers"]["items"]["required"]) == set(WAIVER_FIELDS)
     assert schema["$defs"]["state"]["enum"] == list(STATES)
     jsonschema.validate(json.loads(record.text(made)), schema)
@@ -318,3 +323,16 @@ def test_the_digest_of_a_spec_does_not_depend_on_where_the_checkout_lies(tmp_pat
         copy = Path(shutil.copytree(folder, tmp_path / name / "attention"))
         digests.add(record.spec_digest(load_spec(copy / "varlen.yaml"), copy))
     assert len(digests) == 1
+
+
+def test_a_digest_knows_what_specs_can_say_since_only_where_one_does():
+    """So that a new key of specs leaves the records of all other ops valid."""
+    spec, folder = registry.spec("softmax"), registry.op_folders()["softmax"].parent
+    digest = record.spec_digest(spec, folder)
+    [(name, x)] = spec.inputs.items()
+    changed = dataclasses.replace(spec, inputs={name: dataclasses.replace(x, gradient=False)})
+    assert record.spec_digest(changed, folder) != digest
+    changed = dataclasses.replace(spec, inputs={name: dataclasses.replace(x, otherwise=-100)})
+    assert record.spec_digest(changed, folder) != digest
+    later = [f for f in dataclasses.fields(x) if f", {f.name}={f.default!r}" in record._LATER_FIELDS]
+    assert {f.name for f in later} == {"otherwise", "gradient"}
