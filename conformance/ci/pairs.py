@@ -19,6 +19,7 @@ from typing import Any
 from portable.conformance.records import compare, record
 from portable.conformance.report import html as page
 from portable.conformance.text import pluralize
+from portable.runtime import files
 
 AGREE, DISAGREE, REFUSED = 0, 1, 2
 SHOWN = 20
@@ -71,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 file = args.out / f"{pair.one}--{pair.other}.html".replace("/", "-")
                 page.write(file, one, other, pair.data)
         code, sentence = verdict(found, missing)
-        (args.out / "summary.md").write_text(summary(records, found, sentence), encoding="utf-8")
+        files.write_text(args.out / "summary.md", summary(records, found, sentence))
     except (record.RecordError, OSError) as error:
         print(f"compare.sh: {error}", file=sys.stderr)
         return REFUSED

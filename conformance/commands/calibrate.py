@@ -36,7 +36,6 @@ from typing import Any
 import torch
 
 import portable
-from portable.conformance import files
 from portable.conformance.cases import inputs
 from portable.conformance.cases.case import Case, Shape, input_shapes, make_shape, types_text
 from portable.conformance.cases.generate import required_params
@@ -47,7 +46,7 @@ from portable.conformance.records import record
 from portable.conformance.text import UsageError, print_table
 from portable.dispatch import dispatcher
 from portable.errors import BackendError, PinError, PortableError, nearest
-from portable.runtime import detect
+from portable.runtime import detect, files
 from portable.spec import registry
 from portable.spec.formula import Formula
 from portable.spec.model import Spec

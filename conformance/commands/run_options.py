@@ -7,10 +7,9 @@ import os
 from typing import Any
 
 import portable
-from portable.conformance import files
 from portable.conformance.perf import sweep
 from portable.conformance.text import UsageError
-from portable.runtime import detect
+from portable.runtime import detect, files
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -17,12 +17,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from portable.conformance import files
 from portable.conformance.commands import run_options, selection
 from portable.conformance.records import record
 from portable.conformance.report import weather
 from portable.conformance.text import UsageError
-from portable.runtime import disk_cache
+from portable.runtime import disk_cache, files
 from portable.spec import registry
 
 LANGUAGE = "triton"

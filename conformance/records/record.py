@@ -21,12 +21,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from portable.conformance import files
 from portable.conformance.cases.case import op_of
 from portable.conformance.execute.result import finite
 from portable.conformance.records import compact
 from portable.conformance.records.schema import SCHEMA, RecordError, validate
 from portable.conformance.states import CONFORMING, Tally
+from portable.runtime import files
 from portable.spec import registry
 from portable.spec.model import Spec
 

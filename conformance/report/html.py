@@ -17,13 +17,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from portable.conformance import files
 from portable.conformance.records import record as records
 from portable.conformance.report import sections
 from portable.conformance.report.markup import Html, element, escape, join
 from portable.conformance.report.wording import clean, cut, listed, moment
 from portable.conformance.states import CONFORMING, NOT_JUDGED
 from portable.conformance.text import number, pluralize
+from portable.runtime import files
 
 FOLDER = Path(__file__).parent
 LISTED, ALL_LISTED = 160, 500_000

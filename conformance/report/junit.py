@@ -14,12 +14,12 @@ from datetime import datetime, timezone
 from typing import Any
 from xml.etree import ElementTree
 
-from portable.conformance import files
 from portable.conformance.records import record as records
 from portable.conformance.records.schema import HEADER_FIELDS
 from portable.conformance.report.wording import clean, cut, rerun
 from portable.conformance.states import CONFORMING
 from portable.conformance.text import pluralize
+from portable.runtime import files
 
 SKIPPED = frozenset({"NotSupported", "NotRun", "XFail", "Waived"})
 ERRORS = frozenset({"Crash", "Timeout", "InternalError", "CompileError", "ResourceError"})

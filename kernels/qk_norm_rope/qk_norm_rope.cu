@@ -1,4 +1,4 @@
-// The root mean square norm of each head of q and k, then its pairs turned by the token's angles, in float32, rounded once.
+// The root mean square norm of each head of q and k, then its pairs rotated by the token's angles, in float32, rounded once.
 //
 // As rope.cu, for heads of pairs alone that the LANES threads of one warp hold whole. Every thread of a warp goes through
 // all heads, as the sums of a head go from lane to lane; what it has no token, head or column for counts as zeros.
@@ -72,7 +72,7 @@ void qk_norm_rope(const T* q, const T* k, const W* cos, const W* sin, const Inde
                     value[i] = value[i] * scale * (head < q_heads ? q_low[i] : k_low[i]);
                     value[VEC + i] = value[VEC + i] * scale * (head < q_heads ? q_high[i] : k_high[i]);
                 }
-                turn(value, cosine, sine);
+                rotate(value, cosine, sine);
                 pack(value, low[c], high[c]);
                 low[c].store(all.to(head) + first);
                 high[c].store(all.to(head) + second);

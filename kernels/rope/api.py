@@ -29,7 +29,7 @@ def rope(
     q is (batch, tokens, heads, D) and k (batch, tokens, key heads, D), or None; in any strides with a last
     one of 1, so q of (batch, heads, tokens, D) is passed as q.transpose(1, 2). cos and sin are tables (P, C)
     of cosines and sines, with one column per pair of columns of a head: C <= D / 2. Pair i of a token is
-    turned by the angle in column i of its row: (a, b) becomes (a * cos - b * sin, b * cos + a * sin).
+    rotated by the angle in column i of its row: (a, b) becomes (a * cos - b * sin, b * cos + a * sin).
 
     positions: (batch, tokens), int64 or int32, the row of each token; not checked to be within 0..P - 1.
     None: the first row for the first token of each sequence, and so on. cos and sin may instead be (batch or

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 
-def _turned(x: Tensor, interleaved: bool) -> Tensor:
+def _rotated(x: Tensor, interleaved: bool) -> Tensor:
     """(-b, a) of every pair (a, b)."""
     if interleaved:
         return torch.stack([-x[..., 1::2], x[..., 0::2]], -1).flatten(-2)
@@ -18,7 +18,7 @@ def rope(
     q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, positions: Tensor | None = None,
     *, interleaved: bool = False,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """x * cos + turned(x) * sin, with tables that hold every column twice."""
+    """x * cos + rotated(x) * sin, with tables that hold every column twice."""
     places = slice(q.shape[1]) if positions is None else positions
 
     def wide(table: Tensor) -> Tensor:
@@ -30,7 +30,7 @@ def rope(
 
     def own(x: Tensor) -> Tensor:
         part = x[..., :columns]
-        part = part * cosine + _turned(part, interleaved) * sine
+        part = part * cosine + _rotated(part, interleaved) * sine
         return part if columns == x.shape[-1] else torch.cat([part, x[..., columns:]], -1)
 
     return own(q), own(k)

@@ -1,7 +1,7 @@
 // The heads of q and k by token, and their pairs: what rope and qk_norm_rope share.
 //
 // LANES threads share the pairs of a head, VEC each, and SLOTS such groups the heads of a token. INDEX is the bits of a
-// position (0: there are none); BACKWARD turns by the opposite angle.
+// position (0: there are none); BACKWARD rotates by the opposite angle.
 #pragma once
 
 #include "_lib/rows/rows.h"
@@ -60,7 +60,7 @@ DEVICE void pack(const float (&value)[2 * VEC], Columns& low, Columns& high) {
 }
 
 // Pairs are neighbours, or i and VEC + i.
-DEVICE void turn(float (&value)[2 * VEC], const Vector<W, VEC>& cosine, const Vector<W, VEC>& sine) {
+DEVICE void rotate(float (&value)[2 * VEC], const Vector<W, VEC>& cosine, const Vector<W, VEC>& sine) {
 #pragma unroll
     for (int i = 0; i < VEC; ++i) {
         const int first = INTERLEAVED ? 2 * i : i;

@@ -17,13 +17,13 @@ def tables(x: Tensor, cos: Tensor, sin: Tensor, positions: Tensor | None) -> tup
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
-    """The pairs of x (..., D) turned by angles of cosine `cos` and sine `sin` (..., C), the rest as it is."""
+    """The pairs of x (..., D) rotated by angles with cosine `cos` and sine `sin` (..., C); the rest as is."""
     pairs = cos.shape[-1]
-    turned, rest = x[..., : 2 * pairs], x[..., 2 * pairs :]
+    rotated, rest = x[..., : 2 * pairs], x[..., 2 * pairs :]
     if interleaved:
-        a, b = turned[..., 0::2], turned[..., 1::2]
+        a, b = rotated[..., 0::2], rotated[..., 1::2]
     else:
-        a, b = turned.chunk(2, -1)
+        a, b = rotated.chunk(2, -1)
     first, second = a * cos - b * sin, b * cos + a * sin
     if interleaved:
         return torch.cat([torch.stack([first, second], -1).flatten(-2), rest], -1)

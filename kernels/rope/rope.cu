@@ -1,4 +1,4 @@
-// Pairs of columns of q and k turned by a token's angles, in float32, rounded once.
+// Pairs of columns of q and k rotated by a token's angles, in float32, rounded once.
 //
 // A thread keeps its cosines and sines for all of its heads, so that a token's rows of the tables are read SLOTS times at
 // most, within one block. CHUNKS heads are in flight at a time.
@@ -51,7 +51,7 @@ void rope(const T* q, const T* k, const W* cos, const W* sin, const Index* posit
                     T* to = all.to(head + c * SLOTS);
                     float value[2 * VEC];
                     unpack(low[c], high[c], value);
-                    turn(value, cosine, sine);
+                    rotate(value, cosine, sine);
                     pack(value, low[c], high[c]);
                     low[c].store(to + first);
                     high[c].store(to + second);

@@ -18,8 +18,8 @@ MAX_BLOCKS_OF_HEADS = 65535
 
 
 @triton.jit
-def turned(a, b, cos, sin):
-    """The pairs (a, b) turned, in float32: a * cos - b * sin and b * cos + a * sin."""
+def rotated(a, b, cos, sin):
+    """The pairs (a, b) rotated, in float32: a * cos - b * sin and b * cos + a * sin."""
     return tl.fma(-b, sin, a * cos), tl.fma(a, sin, b * cos)
 
 
@@ -69,7 +69,7 @@ def rotate_heads(
         a, b = a * scale * w_a, b * scale * w_b
         if REST > 0:
             rest = rest * scale * tl.load(weight_ptr + beyond, mask=beyond < SIZE, other=0.0).to(tl.float32)
-    a, b = turned(a, b, cos, sin)
+    a, b = rotated(a, b, cos, sin)
     if INTERLEAVED:
         y = tl.reshape(tl.join(a.to(dtype), b.to(dtype)), (TOKENS, HEADS, 2 * BLOCK))
         tl.store(target + column, y, mask=both)

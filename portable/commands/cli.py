@@ -9,7 +9,6 @@ import platform
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import portable
@@ -224,6 +223,7 @@ def _listed(text: str | None) -> list[str] | None:
 
 def check(args: argparse.Namespace) -> int:
     from portable.commands import check as checking
+    from portable.runtime import files
     from portable.spec import registry
 
     problems = checking.tuned_problems()
@@ -243,7 +243,7 @@ def check(args: argparse.Namespace) -> int:
     print(table)
     if args.markdown:
         try:
-            Path(args.markdown).write_text(table + "\n", encoding="utf-8")
+            files.write_text(args.markdown, table + "\n")
         except OSError as error:
             raise PortableError(f"--markdown {args.markdown!r}: {error.strerror}") from None
     failed = [outcome for outcome in outcomes if outcome.state != "Pass"]

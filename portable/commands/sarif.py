@@ -9,6 +9,7 @@ from typing import Any
 
 from portable.backend import Finding
 from portable.errors import PortableError
+from portable.runtime import files
 
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
@@ -57,7 +58,7 @@ def _locations(finding: Finding, root: Path) -> list[dict[str, Any]]:
 def write(file: str, found: Mapping[str, Any]) -> None:
     """Write a document. Raises PortableError where that cannot be."""
     try:
-        Path(file).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        files.write_text(file, json.dumps(found, indent=1) + "\n")
     except OSError as error:
         raise PortableError(f"{file!r} cannot be written: {error.strerror}") from None
 

@@ -16,7 +16,7 @@ from portable.configs import lookup
 from portable.dispatch import select
 from portable.errors import PortableError, listed, nearest
 from portable.plan import Device
-from portable.runtime import detect
+from portable.runtime import detect, files
 from portable.spec import registry
 from portable.spec.model import Spec
 from portable.tune import call_options, problem, session, store
@@ -261,7 +261,7 @@ def _write_record(
         "versions": dict(versions), "calls": list(made),
     }  # fmt: skip
     try:
-        store.write(Path(name), json.dumps(record, indent=1) + "\n")
+        files.write_text(name, json.dumps(record, indent=1) + "\n")
     except OSError as error:
         raise PortableError(f"--record {name!r}: {error.strerror}") from None
 

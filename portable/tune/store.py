@@ -13,7 +13,6 @@ import fcntl
 import json
 import os
 import re
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import Any
 
 from portable.configs import lookup
 from portable.errors import TunedFileError
+from portable.runtime import files
 
 HEAD = """# Configs that `portable tune` measured on this machine, or modelled where an entry says so
 # (docs/tuning.md). They come before those that the package ships. Deleting the file, or an entry, is safe.
@@ -94,7 +94,7 @@ def merge(file: Path, made: Sequence[lookup.Entry]) -> None:
         old = target.read_text(encoding="utf-8") if target.exists() else HEAD
         new = merged(file, old, made)
         if new != old:
-            write(target, new)
+            files.write_text(target, new)
     lookup.entries.cache_clear()
 
 
@@ -192,22 +192,6 @@ def _locked(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
-
-
-def write(target: Path, text: str) -> None:
-    """Write a file anew, whole or not at all; its mode stays."""
-    mode = target.stat().st_mode & 0o777 if target.exists() else 0o644
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}-")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.chmod(temporary, mode)
-        os.replace(temporary, target)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 def place(vendor: str, folder: Path) -> Path:

@@ -18,12 +18,13 @@ from typing import Any
 
 import pytest
 
-from portable.conformance import files, interrupts
+from portable.conformance import interrupts
 from portable.conformance.commands import cli, run, run_options, run_state, selection
 from portable.conformance.execute import behaviour, case_ids, fuzz, manifest, runner, waivers
 from portable.conformance.execute.result import Result
 from portable.conformance.perf import bench
 from portable.conformance.records import record
+from portable.runtime import files
 
 OP = ["--device", "cpu", "--ops", "toy_norm"]
 FEW = ["run", *OP, "--impl", "plain", "-k", "N=129,lead=7/normal", "-j", "0"]

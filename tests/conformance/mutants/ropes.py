@@ -15,7 +15,7 @@ def _rope(q, k, cos, sin, positions, interleaved):
     return right("rope")(q, k, cos, sin, positions, interleaved=interleaved)
 
 
-@mutant("rope", "turned the other way")
+@mutant("rope", "rotated the other way")
 def other_way(q, k, cos, sin, positions, interleaved):
     return _rope(q, k, cos, -sin, positions, interleaved)
 
@@ -39,7 +39,7 @@ def halves(q, k, cos, sin, positions, interleaved):
     return _rope(q, k, cos, sin, positions, False)
 
 
-@mutant("rope", "halves of the whole head, not of its turned columns")
+@mutant("rope", "halves of the whole head, not of its rotated columns")
 def halves_of_the_head(q, k, cos, sin, positions, interleaved):
     pairs, size = cos.shape[1], q.shape[-1]
     if interleaved or size % 2:
@@ -54,7 +54,7 @@ def halves_of_the_head(q, k, cos, sin, positions, interleaved):
     return tuple(each[..., back].contiguous() for each in made)
 
 
-@mutant("rope", "columns that are not turned left out")
+@mutant("rope", "columns that are not rotated left out")
 def no_rest(q, k, cos, sin, positions, interleaved):
     made = _rope(q, k, cos, sin, positions, interleaved)
     for each in made:
@@ -79,7 +79,7 @@ def keys_left(q, k, cos, sin, positions, interleaved):
     return _rope(q, k, cos, sin, positions, interleaved)[0], k.clone()
 
 
-@mutant("rope", "k turned by the tokens of q's heads")
+@mutant("rope", "k rotated by the tokens of q's heads")
 def keys_by_row(q, k, cos, sin, positions, interleaved):
     """Rows of k counted with q's number of heads."""
     if positions is None or not k.numel() or not q.numel():
@@ -106,7 +106,7 @@ def rounded_products(q, k, cos, sin, positions, interleaved):
     )
 
 
-@mutant("rope_backward", "turned as the forward pass does")
+@mutant("rope_backward", "rotated as the forward pass does")
 def forward_again(dq_rotated, dk_rotated, cos, sin, positions, interleaved):
     return right("rope_backward")(dq_rotated, dk_rotated, cos, -sin, positions, interleaved=interleaved)
 
@@ -117,37 +117,37 @@ def _normed(x, weight, eps, columns=None):
     return wide(x) * torch.rsqrt(mean + eps) * wide(weight)
 
 
-def _turned(q, k, like, cos, sin, positions, interleaved):
+def _rotated(q, k, like, cos, sin, positions, interleaved):
     """rope of q and k in float32, rounded to the type of `like`."""
     kind = torch.promote_types(q.dtype, cos.dtype)
     made = _rope(q.to(kind), k.to(kind), cos.to(kind), sin.to(kind), positions, interleaved)
     return tuple(each.to(like.dtype) for each in made)
 
 
-@mutant("qk_norm_rope", "mean of the turned columns alone")
-def mean_of_the_turned(q, k, q_weight, k_weight, cos, sin, positions, eps, interleaved):
+@mutant("qk_norm_rope", "mean of the rotated columns alone")
+def mean_of_the_rotated(q, k, q_weight, k_weight, cos, sin, positions, eps, interleaved):
     columns = 2 * cos.shape[1]
     both = _normed(q, q_weight, eps, columns), _normed(k, k_weight, eps, columns)
-    return _turned(*both, q, cos, sin, positions, interleaved)
+    return _rotated(*both, q, cos, sin, positions, interleaved)
 
 
-@mutant("qk_norm_rope", "turned before the norm's weight")
+@mutant("qk_norm_rope", "rotated before the norm's weight")
 def weight_last(q, k, q_weight, k_weight, cos, sin, positions, eps, interleaved):
     ones = torch.ones_like(q_weight)
-    both = _turned(_normed(q, ones, eps), _normed(k, ones, eps), wide(q), cos, sin, positions, interleaved)
+    both = _rotated(_normed(q, ones, eps), _normed(k, ones, eps), wide(q), cos, sin, positions, interleaved)
     return tuple((x * wide(w)).to(q.dtype) for x, w in zip(both, (q_weight, k_weight), strict=True))
 
 
 @mutant("qk_norm_rope", "q's weight for k")
 def one_weight(q, k, q_weight, k_weight, cos, sin, positions, eps, interleaved):
     both = _normed(q, q_weight, eps), _normed(k, q_weight, eps)
-    return _turned(*both, q, cos, sin, positions, interleaved)
+    return _rotated(*both, q, cos, sin, positions, interleaved)
 
 
-@mutant("qk_norm_rope", "norm rounded before it is turned")
+@mutant("qk_norm_rope", "norm rounded before it is rotated")
 def rounded_norm(q, k, q_weight, k_weight, cos, sin, positions, eps, interleaved):
     both = _normed(q, q_weight, eps).to(q.dtype), _normed(k, k_weight, eps).to(q.dtype)
-    return _turned(*both, q, cos, sin, positions, interleaved)
+    return _rotated(*both, q, cos, sin, positions, interleaved)
 
 
 @mutant("qk_norm_rope", "norm over all heads")
@@ -156,13 +156,13 @@ def norm_of_all_heads(q, k, q_weight, k_weight, cos, sin, positions, eps, interl
         mean = wide(x).square().mean((-2, -1), keepdim=True)
         return wide(x) * torch.rsqrt(mean + eps) * wide(weight)
 
-    return _turned(own(q, q_weight), own(k, k_weight), q, cos, sin, positions, interleaved)
+    return _rotated(own(q, q_weight), own(k, k_weight), q, cos, sin, positions, interleaved)
 
 
 @mutant("qk_norm_rope", "the default's eps instead of the argument")
 def default_eps(q, k, q_weight, k_weight, cos, sin, positions, eps, interleaved):
     both = _normed(q, q_weight, 1e-6), _normed(k, k_weight, 1e-6)
-    return _turned(*both, q, cos, sin, positions, interleaved)
+    return _rotated(*both, q, cos, sin, positions, interleaved)
 
 
 source(
@@ -182,7 +182,7 @@ source(
     Edit(CPP, "#if INDEX\n", "#if 0\n"),
 )
 source(
-    *("rope", "cpp", "gfx942", "columns that are not turned left out"),
+    *("rope", "cpp", "gfx942", "columns that are not rotated left out"),
     Edit(CPP, "rest.store(all.to(head) + column);", ""),
 )
 source(
@@ -190,7 +190,7 @@ source(
     Edit(CPP, "if ($token >= tokens) return;", "if ($token > tokens) return;"),
 )
 source(
-    *("rope_backward", "cpp", "gfx942", "turned as the forward pass does"),
+    *("rope_backward", "cpp", "gfx942", "rotated as the forward pass does"),
     Edit(HEADS, "BACKWARD ? -sine[$i] : sine[$i]", "sine[$i]"),
 )
 source(
@@ -210,6 +210,6 @@ source(
     Edit(NORMED, "$head < q_heads ? q_low[$i] : k_low[$i]", "q_low[$i]"),
 )
 source(
-    *("qk_norm_rope", "triton", "gfx942", "mean of the turned columns alone"),
+    *("qk_norm_rope", "triton", "gfx942", "mean of the rotated columns alone"),
     Edit(TRITON, "squares += tl.sum($rest * $rest, axis=2, keep_dims=True)", "squares += 0.0"),
 )

@@ -16,7 +16,7 @@ def angles(rows: int, pairs: int, generator: torch.Generator) -> torch.Tensor:
     return 7 * torch.rand(rows, pairs, generator=generator, dtype=torch.float64)
 
 
-def turned(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, interleaved: bool) -> torch.Tensor:
+def rotated(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, interleaved: bool) -> torch.Tensor:
     """x (..., tokens, heads, D) times cos + i * sin (..., tokens, C), as complex numbers in float64."""
     columns = 2 * cos.shape[-1]
     part, rest = x[..., :columns].double(), x[..., columns:].double()
@@ -41,7 +41,7 @@ def test_it_is_a_product_of_complex_numbers(generator, dtype, interleaved):
     tables = angle.cos().to(dtype), angle.sin().to(dtype)
     eps = torch.finfo(dtype).eps
     for x, got in zip((q, k), portable.rope(q, k, *tables, positions, interleaved=interleaved), strict=True):
-        expected = turned(x, tables[0][positions], tables[1][positions], interleaved)
+        expected = rotated(x, tables[0][positions], tables[1][positions], interleaved)
         largest = expected.abs().max().item()  # of two products and their sum, in float32 or wider
         torch.testing.assert_close(got.double(), expected, rtol=eps, atol=min(eps, 2**-23) * largest)
         assert torch.equal(got[..., 16:], x[..., 16:])
@@ -70,7 +70,7 @@ def test_the_forms_of_other_libraries_are_views(generator):
 
 
 @pytest.mark.parametrize("results", [(0,), (1,), (0, 1)])
-def test_the_gradient_turns_back(generator, results):
+def test_the_gradient_rotates_back(generator, results):
     q, k = (torch.randn(2, 5, heads, 16, generator=generator, dtype=torch.float64) for heads in (4, 2))
     angle, leaves = angles(5, 8, generator), [q.requires_grad_(), k.requires_grad_()]
     made = portable.rope(q, k, angle.cos(), angle.sin())
@@ -80,7 +80,7 @@ def test_the_gradient_turns_back(generator, results):
         if i not in results:
             assert found[i] is None or not found[i].any()
             continue
-        expected = turned(upstream[results.index(i)], angle.cos(), -angle.sin(), False)
+        expected = rotated(upstream[results.index(i)], angle.cos(), -angle.sin(), False)
         torch.testing.assert_close(found[i], expected, atol=1e-14, rtol=0)
 
 

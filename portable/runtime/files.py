@@ -11,20 +11,21 @@ from pathlib import Path
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
     """Write `text` as UTF-8 atomically: a temporary file beside `path`, flushed, then renamed over it.
-    A link stays one, and what is no file (/dev/null, a pipe) is written to.
+    A link stays one, a file keeps its mode, and what is no file (/dev/null, a pipe) is written to.
     Raises OSError, and leaves the old file, where it cannot be written."""
     if _special(path):
         with open(path, "w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
             file.write(text)
         return
     target = Path(os.path.realpath(path))
+    mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else 0o644
     handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=target.name[:40], suffix=".part")
     try:
         with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
+        os.chmod(temporary, mode)
         os.replace(temporary, target)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
