@@ -60,7 +60,7 @@ def compiled_forms(call: Call, spec: Spec, device: torch.device) -> str | None:
             return "under torch.compile(dynamic=True) the result differs" + " at another size" * (lead == 5)
     if spec.gradient is None:
         return None
-    leaves = {n: t.detach().requires_grad_() for n, t in _leaves(spec, tensors).items()}
+    leaves = {n: t.detach().requires_grad_() for n, t in spec.differentiable(tensors).items()}
     with torch.enable_grad():
         if not same(fresh_graph(False)({**tensors, **leaves}), call(tensors)):
             return "under torch.compile the result differs where a gradient is wanted"
@@ -69,11 +69,6 @@ def compiled_forms(call: Call, spec: Spec, device: torch.device) -> str | None:
 
 def _numbers(tensors: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     return {n: t for n, t in tensors.items() if t is not None and t.is_floating_point()}
-
-
-def _leaves(spec: Spec, tensors: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    """Those that the op has a gradient with respect to."""
-    return {n: t for n, t in _numbers(tensors).items() if spec.inputs[n].gradient}
 
 
 def autograd_runs(call: Call, spec: Spec, device: torch.device) -> str | None:
@@ -85,7 +80,7 @@ def autograd_runs(call: Call, spec: Spec, device: torch.device) -> str | None:
     def check(row: Types) -> str | None:
         tensors = sample(spec, device, types=row)
         with torch.enable_grad():
-            leaves = {n: t.requires_grad_() for n, t in _leaves(spec, tensors).items()}
+            leaves = {n: t.requires_grad_() for n, t in spec.differentiable(tensors).items()}
             outputs = call({**tensors, **leaves})
             sum(o.float().square().sum() for o in outputs).backward()  # type: ignore[union-attr]
         for name, leaf in leaves.items():
@@ -100,7 +95,7 @@ def autograd_runs(call: Call, spec: Spec, device: torch.device) -> str | None:
 
 def _parts_of_gradients(call: Call, spec: Spec, device: torch.device, row: Types) -> str | None:
     tensors = sample(spec, device, lead=1 if of_problems(spec) else 5, size=48, types=row)
-    names = list(_leaves(spec, tensors))
+    names = list(spec.differentiable(tensors))
     ones = [torch.ones_like(each) for each in call(tensors)]
 
     def gradients(wanted: list[str], upstream: list[torch.Tensor]) -> list[torch.Tensor | None]:

@@ -197,11 +197,7 @@ def _call(
     case, spec = materialized.case, materialized.spec
     arguments: dict[str, Any] = {name: tensors.get(name) for name in spec.inputs} | case.params
     if case.mode == "grad":
-        numbers = [
-            name for name, field in spec.inputs.items()
-            if name in tensors and tensors[name].is_floating_point() and field.gradient
-        ]  # fmt: skip
-        leaves = {name: tensors[name].detach().requires_grad_() for name in numbers}
+        leaves = {n: t.detach().requires_grad_() for n, t in spec.differentiable(tensors).items()}
         arguments |= leaves
         with torch.enable_grad():
             outputs = _named(spec, op(**arguments))

@@ -267,10 +267,9 @@ def _gradients(case: Case, spec: Spec, made: Mapping[str, inputs.Input]) -> dict
     Others have a norm-wise bound, since they pass through several ops: each is strictly judged where it is
     computed, in the backward op; this checks that the formula is wired up right.
     """
-    wide = {name: widened(made[name].tensor) if name in made else None for name in spec.inputs}
-    present = {name: tensor for name, tensor in wide.items()
-               if tensor is not None and made[name].tensor.is_floating_point()
-               and spec.inputs[name].gradient}  # fmt: skip
+    tensors = {name: each.tensor for name, each in made.items()}
+    wide = {name: widened(tensors[name]) if name in tensors else None for name in spec.inputs}
+    present = {name: widened(each) for name, each in spec.differentiable(tensors).items()}
     floats = [
         name for name, each in spec.outputs.items()
         if dtypes.of(inputs.DTYPES[case.dtype(each.dtype)]).is_float

@@ -336,6 +336,12 @@ class Spec:
         """The output that a caller may pass in as `out=`."""
         return next((output for output in self.outputs.values() if output.out), None)
 
+    def differentiable(self, tensors: Mapping[str, Any]) -> dict[str, Any]:
+        """Of inputs by name (None: absent) those that the op has a gradient with respect to."""
+        return {name: tensor for name, field in self.inputs.items()
+                if field.gradient and (tensor := tensors.get(name)) is not None
+                and tensor.is_floating_point()}  # fmt: skip
+
     def sizes(self, name: str, case: Case) -> tuple[int, ...]:
         """The shape of one input or output in a case, without its leading dimensions."""
         field = self.inputs[name] if name in self.inputs else self.outputs[name]
