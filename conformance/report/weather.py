@@ -13,7 +13,7 @@ from portable.conformance.text import grouped, plain
 SAFE, WRONG, CRASH = "safe", "wrong", "crash"
 _LINES = 6  # of a message on the page
 
-_HEAD = """# Compiler weather: Triton
+_HEAD = """# Compiler weather: regressions between releases of Triton
 
 Written by `{command}`. The same cases of the same kernels, compiled by each release of
 Triton, {how} and judged against float64.
