@@ -1,8 +1,8 @@
 // Cross-entropy of rows of logits against a target each, and its gradient, in float32.
 //
-// PASS names the one kernel to build: FORWARD reads a row once, BACKWARD is elementwise given each row's lse. SOFTCAP
-// and SMOOTHING say whether there is one. A row whose target is `ignore_index` is not read. No address follows from a
-// target outside the row: its loss and its gradient are NaN.
+// PASS names the one kernel to build: FORWARD reads a row once, BACKWARD is elementwise given each row's lse. SOFTCAP,
+// SMOOTHING and WEIGHT say whether there is one; `weight` has a number per class. A row whose target is `ignore_index`
+// is not read. No address follows from a target outside the row: its loss and its gradient are NaN.
 #define FORWARD 1
 #define BACKWARD 2
 
@@ -17,10 +17,10 @@ DEVICE Softcapped score_of(float x, float softcap) {
 
 #if PASS == FORWARD
 KERNEL(THREADS)
-void cross_entropy_forward(const T* logits, const int64_t* target, float* loss, float* lse, int64_t rows, int length,
-                           int64_t logits_stride, int64_t ignore_index, float label_smoothing, float softcap,
-                           float z_loss) {
-    constexpr Third THIRD = SMOOTHING ? ELEMENTS : NOTHING;
+void cross_entropy_forward(const T* logits, const int64_t* target, const float* weight, float* loss, float* lse,
+                           int64_t rows, int length, int64_t logits_stride, int64_t ignore_index,
+                           float label_smoothing, float softcap, float z_loss) {
+    constexpr Third THIRD = !SMOOTHING ? NOTHING : WEIGHT ? WEIGHTED : ELEMENTS;
     SHARED RowPartial<LogSumExp<THIRD>::COUNT> partial;
     const int64_t row = static_cast<int64_t>(row_block()) * ROWS + row_slot();
     const int64_t wanted = row < rows ? target[row] : ignore_index;
@@ -30,17 +30,27 @@ void cross_entropy_forward(const T* logits, const int64_t* target, float* loss, 
     const float at = there ? score_of(to_float(source[wanted]), softcap).value : not_a_number();
 
     LogSumExp<THIRD> part = scan_row<THIRD>(source, ignored ? 0 : length,
-                                            [&](float x) { return score_of(x, softcap).value; });
+                                            [&](float x) { return score_of(x, softcap).value; }, weight);
     merge_lanes(part, partial);
     if (row_lane() != 0 || row >= rows) return;
     const float log_sum = math_log(part.sum());
     const float total = part.maximum() + log_sum;
     float value = part.maximum() - at;
-    if constexpr (SMOOTHING) {
-        const float mean = part.third() / static_cast<float>(length);
-        value = math_fma(label_smoothing, part.maximum() - mean, (1.0f - label_smoothing) * value);
+    if constexpr (WEIGHT) {
+        value = (there ? weight[wanted] : 1.0f) * (value + log_sum);
+        if constexpr (SMOOTHING) {
+            const float mean = part.third() / static_cast<float>(length);
+            const float of_weight = part.weights() / static_cast<float>(length);
+            const float even = math_fma(of_weight, log_sum, math_fma(of_weight, part.maximum(), -mean));
+            value = math_fma(label_smoothing, even, (1.0f - label_smoothing) * value);
+        }
+    } else {
+        if constexpr (SMOOTHING) {
+            const float mean = part.third() / static_cast<float>(length);
+            value = math_fma(label_smoothing, part.maximum() - mean, (1.0f - label_smoothing) * value);
+        }
+        value += log_sum;
     }
-    value += log_sum;
     if (z_loss != 0.0f) value = math_fma(z_loss * total, total, value);
     loss[row] = ignored ? 0.0f : value;
     lse[row] = ignored ? 0.0f : total;
@@ -48,31 +58,43 @@ void cross_entropy_forward(const T* logits, const int64_t* target, float* loss, 
 #endif
 
 #if PASS == BACKWARD
-// With p = exp(score - lse): (dloss * ((1 + 2 * z_loss * lse) * p - smoothed one-hot) + dlse * p) * score'.
+// With p = exp(score - lse), o = (1 - smoothing) * weight[target] and m = smoothing * weight_mean:
+// (dloss * ((o + m + 2 * z_loss * lse) * p - o * one-hot - smoothing * weight / classes) + dlse * p) * score'.
 KERNEL(THREADS)
 void cross_entropy_backward(const float* dloss, const float* dlse, const T* logits, const int64_t* target,
-                            const float* lse, T* dlogits, int64_t rows, int64_t length, int64_t logits_stride,
-                            int64_t dlogits_stride, int across, int64_t ignore_index, float label_smoothing,
-                            float softcap, float z_loss) {
+                            const float* weight, const float* weight_mean, const float* lse, T* dlogits, int64_t rows,
+                            int64_t length, int64_t logits_stride, int64_t dlogits_stride, int across,
+                            int64_t ignore_index, float label_smoothing, float softcap, float z_loss) {
     const RowSlice slice = row_slice(rows, length, across);
     const bool real = slice.length > 0;
     const int64_t wanted = real ? target[slice.row] : ignore_index;
     const bool ignored = wanted == ignore_index;
     float upstream = ignored ? 0.0f : dloss[slice.row];
-    if (!ignored && (wanted < 0 || wanted >= length)) upstream = not_a_number();
+    const bool outside = wanted < 0 || wanted >= length;
+    if (!ignored && outside) upstream = not_a_number();
     const float total = ignored ? 0.0f : lse[slice.row];
-    float of_power = upstream * math_fma(2.0f * z_loss, total, 1.0f);
+    float own = 1.0f - label_smoothing, both = 1.0f;
+    if constexpr (WEIGHT) {
+        if (weight != nullptr && !ignored && !outside) own *= weight[wanted];
+        both = own + label_smoothing * (SMOOTHING && weight_mean != nullptr ? weight_mean[0] : 1.0f);
+    }
+    float of_power = upstream * math_fma(2.0f * z_loss, total, both);
     if (dlse != nullptr && !ignored) of_power += dlse[slice.row];
     const float even = upstream * label_smoothing / static_cast<float>(length);
-    const float sharp = upstream * (1.0f - label_smoothing);
+    const float sharp = upstream * own;
 
     Vector<T, VEC> held[CHUNKS];
     load_vectors<true>(held, lane_ptr(logits + slice.row * logits_stride), slice.base, ignored ? 0 : slice.length);
     store_values(dlogits + slice.row * dlogits_stride, slice, [&](int c, int i) {
         const Softcapped score = score_of(held[c][i], softcap);
         float value = of_power * exponential(score.value - total);
-        if constexpr (SMOOTHING) value -= even;
-        if (slice.base + chunk_column(c) + i == wanted) value -= sharp;
+        const int64_t column = slice.base + chunk_column(c) + i;
+        if constexpr (SMOOTHING) {
+            float of_class = even;
+            if constexpr (WEIGHT) of_class *= weight != nullptr && column < slice.length ? weight[column] : 1.0f;
+            value -= of_class;
+        }
+        if (column == wanted) value -= sharp;
         return value * score.slope;
     });
 }

@@ -14,8 +14,9 @@ from torch import Tensor
 import portable
 from portable.dispatch import dispatcher
 from portable.dispatch.arguments import check_flag, check_tensor, documented
-from portable.errors import ParameterError, RankError, ShapeError
+from portable.errors import ParameterError, RankError, ShapeError, UnsupportedGradientError
 from portable.kernels.cross_entropy import api
+from portable.kernels.cross_entropy.gradient import weight_mean
 
 CHUNK_ELEMENTS = 2**27
 """Logits of a chunk, at most, where nothing else is asked for: 256 MiB in 16 bits."""
@@ -29,6 +30,7 @@ def linear_cross_entropy(
     weight: Tensor,
     target: Tensor,
     *,
+    class_weight: Tensor | None = None,
     ignore_index: int = -100,
     reduction: str = "mean",
     label_smoothing: float = 0.0,
@@ -41,15 +43,16 @@ def linear_cross_entropy(
 
     x is (N, H), weight (V, H) of the same dtype, target (N,), int64 or int32. A chunk's logits are rounded to
     that dtype, as those of `portable.linear` are; the other arguments and the results are those of
-    `portable.cross_entropy`. chunk_rows: rows of a chunk; None: as many as make 2^27 logits, in multiples of
-    128, and at least 128.
+    `portable.cross_entropy`, whose `weight` is `class_weight` here, (V,). chunk_rows: rows of a chunk; None:
+    as many as make 2^27 logits, in multiples of 128, and at least 128.
 
     Memory besides inputs, gradients and N losses: forward chunk_rows * V elements; backward twice that, the
     gradient of the weight in float32, and one chunk's part of it. The backward pass makes the logits again:
     four products in all, where three are made with all logits kept. All sums have one order.
 
     There are no second derivatives and no transforms of torch.func. Under autocast both are converted to its
-    dtype. Raises RankError, ShapeError, DtypeError or ParameterError that name the argument.
+    dtype. Raises RankError, ShapeError, DtypeError or ParameterError that name the argument, and
+    UnsupportedGradientError for a gradient of class_weight.
     Source: chunks as in Liger Kernel's fused linear cross-entropy (Hsu et al. 2024).
     """
     check_flag(_NAME, "return_lse", return_lse)
@@ -71,10 +74,12 @@ def linear_cross_entropy(
         lower = torch.get_autocast_dtype(x.device.type)
         x, weight = x.to(lower), weight.to(lower)
     target = target.long() if target.dtype == torch.int32 else target
+    if class_weight is not None:
+        class_weight = api.widened(_NAME, "class_weight", class_weight, weight[:, :1].T)
     params = {"ignore_index": ignore_index, "label_smoothing": label_smoothing}
     params |= {"softcap": softcap, "z_loss": z_loss}
-    loss, lse = _Chunked.apply(x, weight, target, params, chunk_rows)
-    loss = api.reduced(loss, target, ignore_index, reduction)
+    loss, lse = _Chunked.apply(x, weight, target, class_weight, params, chunk_rows)
+    loss = api.reduced(loss, target, class_weight, ignore_index, reduction)
     return (loss, lse) if return_lse else loss
 
 
@@ -83,16 +88,22 @@ class _Chunked(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, target: Tensor, params: dict[str, Any], rows: int
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        target: Tensor,
+        class_weight: Tensor | None,
+        params: dict[str, Any],
+        rows: int,
     ) -> tuple[Tensor, Tensor]:
         op = dispatcher.op("cross_entropy")
         with torch.autocast(x.device.type, enabled=False):
             parts = [
-                op(portable.linear(some, weight), of_some, **params)
+                op(portable.linear(some, weight), of_some, class_weight, **params)
                 for some, of_some in zip(x.split(rows), target.split(rows), strict=True)
             ]
         loss, lse = (torch.cat(each) for each in zip(*parts, strict=True))
-        ctx.save_for_backward(x, weight, target, lse)
+        ctx.save_for_backward(x, weight, target, lse, class_weight)
         ctx.params, ctx.rows = params, rows
         ctx.set_materialize_grads(False)
         return loss, lse
@@ -100,7 +111,10 @@ class _Chunked(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, dloss: Tensor | None, dlse: Tensor | None) -> tuple[Tensor | None, ...]:
-        x, weight, target, lse = ctx.saved_tensors
+        if ctx.needs_input_grad[3]:
+            raise UnsupportedGradientError(_NAME, "argument 'class_weight' has none")
+        x, weight, target, lse, class_weight = ctx.saved_tensors
+        mean = weight_mean(class_weight, ctx.params["label_smoothing"])
         dloss = torch.zeros_like(lse) if dloss is None else dloss
         dx = torch.empty_like(x) if ctx.needs_input_grad[0] else None
         dweight: Tensor | None = None
@@ -109,7 +123,8 @@ class _Chunked(torch.autograd.Function):
             here = slice(start, start + ctx.rows)
             logits = portable.linear(x[here], weight)
             of_lse = None if dlse is None else dlse[here]
-            dlogits = op(dloss[here], logits, target[here], lse[here], of_lse, **ctx.params)
+            weights = class_weight, mean
+            dlogits = op(dloss[here], logits, target[here], lse[here], of_lse, *weights, **ctx.params)
             del logits  # before the products' results
             if dx is not None:
                 dx[here] = portable.matmul(dlogits, weight)
@@ -122,4 +137,4 @@ class _Chunked(torch.autograd.Function):
                     dweight += part
         if ctx.needs_input_grad[1]:
             dweight = torch.zeros_like(weight) if dweight is None else dweight.to(weight.dtype)
-        return dx, dweight, None, None, None
+        return dx, dweight, None, None, None, None

@@ -11,15 +11,15 @@ _SOURCE = Path(__file__).with_name("cross_entropy.cu")
 
 
 def forward(call: Call) -> Plan | Rejected:
-    """loss and lse from logits and target: one launch."""
-    names = ("logits", "target", "loss", "lse")
+    """loss and lse from logits, target and weight: one launch."""
+    names = ("logits", "target", "weight", "loss", "lse")
     defines = ("PASS", "FORWARD"), *_defines(call)
     return scan_plan(call, names, _SOURCE, "cross_entropy_forward", defines, _numbers(call))
 
 
 def backward(call: Call) -> Plan | Rejected:
-    """dlogits from dloss, dlse, logits, target and lse: one launch."""
-    names = ("dloss", "dlse", "logits", "target", "lse", "dlogits")
+    """dlogits from dloss, dlse, logits, target, the weights and lse: one launch."""
+    names = ("dloss", "dlse", "logits", "target", "weight", "weight_mean", "lse", "dlogits")
     defines = ("PASS", "BACKWARD"), *_defines(call)
     return gradient_plan(call, names, _SOURCE, "cross_entropy_backward", defines, _numbers(call))
 
@@ -28,7 +28,8 @@ def _defines(call: Call) -> tuple[tuple[str, int], ...]:
     """What the kernel leaves out where it is not asked for."""
     capped = call.params["softcap"] is not None
     smoothed = call.params["label_smoothing"] != 0.0
-    return ("SOFTCAP", int(capped)), ("SMOOTHING", int(smoothed))
+    weighted = call.has("weight") or call.has("weight_mean")
+    return ("SOFTCAP", int(capped)), ("SMOOTHING", int(smoothed)), ("WEIGHT", int(weighted))
 
 
 def _numbers(call: Call) -> Arguments:

@@ -20,7 +20,7 @@ from portable.plan import Argument, Call, Plan, Rejected, Scalar
 
 @triton.jit
 def cross_entropy_rows(
-    logits_ptr, target_ptr, loss_ptr, lse_ptr, logits_stride, count, length,
+    logits_ptr, target_ptr, weight_ptr, loss_ptr, lse_ptr, logits_stride, count, length,
     ignore_index, label_smoothing, softcap, z_loss,
     SOFTCAP: tl.constexpr, SMOOTHING: tl.constexpr, Z_LOSS: tl.constexpr,
     UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
@@ -41,6 +41,7 @@ def cross_entropy_rows(
     highest = tl.full([ROWS, BLOCK], LOWEST, tl.float32)
     total = tl.zeros([ROWS, BLOCK], tl.float32)
     even = tl.zeros([ROWS, BLOCK], tl.float32)
+    weights = tl.zeros([ROWS, BLOCK], tl.float32)
     for start in range(0, length, BLOCK):
         col = start + lane
         mask = read & (col < length)
@@ -48,17 +49,30 @@ def cross_entropy_rows(
         if SOFTCAP:
             x, _curve = softcapped(x, softcap)
         if SMOOTHING:
-            even += tl.where(mask, x, 0.0)
+            if weight_ptr is not None:
+                of_class = tl.load(weight_ptr + col, mask=col < length, other=0.0)
+                even += of_class * x
+                weights += of_class
+            else:
+                even += tl.where(mask, x, 0.0)
         x = tl.where(mask, x, -float("inf"))
         highest, total, _moment = lane_add(x, highest, total, total, False)
     most, whole, _sum = merge_lanes(highest, total, total, False)
     log_sum = tl.log(whole)
     lse = most + log_sum
     loss = most - picked
-    if SMOOTHING:
-        mean = tl.sum(even, axis=1) / length
-        loss = tl.fma(label_smoothing, most - mean, (1.0 - label_smoothing) * loss)
-    loss += log_sum
+    if weight_ptr is not None:
+        loss = tl.load(weight_ptr + target, mask=legal, other=1.0) * (loss + log_sum)
+        if SMOOTHING:
+            mean = tl.sum(even, axis=1) / length
+            of_weight = tl.sum(weights, axis=1) / length
+            even_loss = tl.fma(of_weight, log_sum, tl.fma(of_weight, most, -mean))
+            loss = tl.fma(label_smoothing, even_loss, (1.0 - label_smoothing) * loss)
+    else:
+        if SMOOTHING:
+            mean = tl.sum(even, axis=1) / length
+            loss = tl.fma(label_smoothing, most - mean, (1.0 - label_smoothing) * loss)
+        loss += log_sum
     if Z_LOSS:
         loss = tl.fma(z_loss * lse, lse, loss)
     tl.store(loss_ptr + row, tl.where(ignored, 0.0, loss), mask=row < count)
@@ -67,22 +81,32 @@ def cross_entropy_rows(
 
 @triton.jit
 def cross_entropy_backward_elements(
-    dloss_ptr, dlse_ptr, logits_ptr, target_ptr, lse_ptr, dlogits_ptr, logits_stride, dlogits_stride,
-    count, length, chunks, ignore_index, label_smoothing, softcap, z_loss,
+    dloss_ptr, dlse_ptr, logits_ptr, target_ptr, weight_ptr, weight_mean_ptr, lse_ptr, dlogits_ptr,
+    logits_stride, dlogits_stride, count, length, chunks, ignore_index, label_smoothing, softcap, z_loss,
     SOFTCAP: tl.constexpr, SMOOTHING: tl.constexpr, Z_LOSS: tl.constexpr,
     UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """With p = exp(score - lse), for one tile:
-    (dloss * ((1 + 2 * z_loss * lse) * p - smoothed one-hot) + dlse * p) * score';
-    zeros in ignored rows, which are not read."""
+    """With p = exp(score - lse), o = (1 - smoothing) * weight[target] and m = smoothing * weight_mean, for
+    one tile: (dloss * ((o + m + 2 * z_loss * lse) * p - o * one-hot - smoothing * weight / classes) + dlse *
+    p) * score'; zeros in ignored rows, which are not read."""
     row, col, mask = element_tile(count, length, chunks, UNIT, ROWS, BLOCK)  # pyright: ignore[reportGeneralTypeIssues]
     target = tl.load(target_ptr + row, mask=row < count, other=ignore_index).to(tl.int64)
     kept = target != ignore_index
     upstream = tl.load(dloss_ptr + row, mask=kept, other=0.0)
     lse = tl.load(lse_ptr + row, mask=kept, other=0.0)
-    upstream = tl.where(kept & ((target < 0) | (target >= length)), float("nan"), upstream)
+    outside = (target < 0) | (target >= length)
+    upstream = tl.where(kept & outside, float("nan"), upstream)
+    own = 1.0 - label_smoothing
     factor = upstream
-    if Z_LOSS:
+    if (weight_ptr is not None) or (weight_mean_ptr is not None):
+        mean = 1.0
+        if weight_ptr is not None:
+            own *= tl.load(weight_ptr + target, mask=kept & (outside == 0), other=1.0)
+        if weight_mean_ptr is not None:
+            mean = tl.load(weight_mean_ptr)
+        both = own + label_smoothing * mean if SMOOTHING else own
+        factor *= tl.fma(2.0 * z_loss, lse, both)
+    elif Z_LOSS:
         factor *= tl.fma(2.0 * z_loss, lse, 1.0)
     if dlse_ptr is not None:
         factor += tl.load(dlse_ptr + row, mask=kept, other=0.0)
@@ -93,22 +117,25 @@ def cross_entropy_backward_elements(
         x, slope = softcapped(x, softcap)
     dx = factor[:, None] * exponential(x - lse[:, None])
     if SMOOTHING:
-        dx -= (upstream * label_smoothing / length)[:, None]
-    dx = tl.where(col == target[:, None], dx - (upstream * (1.0 - label_smoothing))[:, None], dx)
+        even = (upstream * label_smoothing / length)[:, None]
+        if weight_ptr is not None:
+            even *= tl.load(weight_ptr + tl.minimum(col, length - 1))
+        dx -= even
+    dx = tl.where(col == target[:, None], dx - (upstream * own)[:, None], dx)
     dx *= slope
     out = row_starts(dlogits_ptr, row, dlogits_stride, UNIT) + col
     tl.store(out, dx.to(dlogits_ptr.dtype.element_ty), mask=mask)
 
 
 def forward(call: Call) -> Plan | Rejected:
-    """Plan loss and lse from logits and target."""
-    names = ("logits", "target", "loss", "lse")
+    """Plan loss and lse from logits, target and weight."""
+    names = ("logits", "target", "weight", "loss", "lse")
     return scan_plan(call, names, cross_entropy_rows, _numbers(call), *_constants(call))
 
 
 def backward(call: Call) -> Plan | Rejected:
-    """Plan dlogits from dloss, dlse, logits, target and lse."""
-    names = ("dloss", "dlse", "logits", "target", "lse", "dlogits")
+    """Plan dlogits from dloss, dlse, logits, target, the weights and lse."""
+    names = ("dloss", "dlse", "logits", "target", "weight", "weight_mean", "lse", "dlogits")
     return gradient_plan(call, names, cross_entropy_backward_elements, _numbers(call), *_constants(call))
 
 

@@ -14,6 +14,7 @@ from portable.spec import registry
 
 LOGITS = torch.randn(9, 40, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 TARGET = torch.tensor([3, 0, -100, 39, 7, 7, -100, 12, 1])
+WEIGHT = torch.linspace(0.0, 3.0, 40, dtype=torch.float64)
 
 
 def gradient(loss, x):
@@ -24,9 +25,11 @@ def gradient(loss, x):
 @pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
 @pytest.mark.parametrize("smoothing", [0.0, 0.3, 1.0])
 @pytest.mark.parametrize("ignore_index", [-100, 7])
-def test_it_is_torch_s(reduction, smoothing, ignore_index):
+@pytest.mark.parametrize("weight", [None, WEIGHT])
+def test_it_is_torch_s(reduction, smoothing, ignore_index, weight):
     target = TARGET.where(TARGET >= 0, ignore_index)
     params = {"reduction": reduction, "label_smoothing": smoothing, "ignore_index": ignore_index}
+    params["weight"] = weight
     x, y = LOGITS.clone().requires_grad_(), LOGITS.clone().requires_grad_()
     got, expected = portable.cross_entropy(x, target, **params), F.cross_entropy(y, target, **params)
     torch.testing.assert_close(got, expected)
@@ -41,6 +44,30 @@ def test_ignored_rows_count_in_no_mean_and_are_not_read():
     assert (lse[TARGET < 0] == 0).all()
     assert portable.cross_entropy(LOGITS, torch.full((9,), -100)).isnan(), "as torch's, 0 / 0"
     assert portable.cross_entropy(LOGITS, torch.full((9,), -100), reduction="sum") == 0
+
+
+def test_weights_of_the_logits_dtype_or_of_float32():
+    narrow, expected = LOGITS.bfloat16(), F.cross_entropy(LOGITS.bfloat16().float(), TARGET, WEIGHT.float())
+    torch.testing.assert_close(portable.cross_entropy(narrow, TARGET, weight=WEIGHT.float()), expected)
+    narrow_weight = WEIGHT.bfloat16()
+    expected = F.cross_entropy(narrow.float(), TARGET, narrow_weight.float())
+    torch.testing.assert_close(portable.cross_entropy(narrow, TARGET, weight=narrow_weight), expected)
+    assert portable.cross_entropy(LOGITS, torch.zeros_like(TARGET), weight=WEIGHT).isnan(), (
+        "as torch's, 0 / 0"
+    )
+
+
+def test_z_loss_is_not_weighted():
+    plain, lse = portable.cross_entropy(LOGITS, TARGET, weight=WEIGHT, reduction="none", return_lse=True)
+    found = portable.cross_entropy(LOGITS, TARGET, weight=WEIGHT, reduction="none", z_loss=0.5)
+    torch.testing.assert_close(found, plain + 0.5 * lse.square())
+
+
+def test_weights_have_no_gradient():
+    weight = WEIGHT.clone().requires_grad_()
+    loss = portable.cross_entropy(LOGITS, TARGET, weight=weight, reduction="sum")
+    with pytest.raises(errors.UnsupportedGradientError, match="weight"):
+        loss.backward()
 
 
 def test_cap_z_loss_and_lse():
@@ -103,7 +130,9 @@ def call(**params):
 @pytest.mark.parametrize(
     ("wrong", "error", "words"),
     [
-        (lambda: call(weight=torch.ones(40)), errors.ParameterError, "weight"),
+        (lambda: call(weight=torch.ones(40)), errors.DtypeError, "weight"),
+        (lambda: call(weight=WEIGHT[1:]), errors.ShapeError, "weight"),
+        (lambda: call(weight=2.0), errors.NotATensorError, "weight"),
         (lambda: call(reduction="avg"), errors.ParameterError, "'none'"),
         (lambda: portable.cross_entropy(LOGITS[None], TARGET[None]), errors.RankError, "flatten"),
         (lambda: portable.cross_entropy(LOGITS, TARGET[:3]), errors.ShapeError, "target"),
@@ -126,11 +155,14 @@ PLAIN = {"ignore_index": -100, "label_smoothing": 0.0, "softcap": None, "z_loss"
 def test_the_baselines_compute_the_op(given, dtype):
     logits, params = LOGITS.to(dtype), {**PLAIN, **given}
     rows = torch.linspace(-1.0, 2.0, 9)
-    outputs = dispatcher.op("cross_entropy")(logits, TARGET, **params)
+    weights = WEIGHT.float()
     torch_s = baselines.torch_function(registry.spec("cross_entropy"))
-    assert baselines.difference(outputs, torch_s(logits, TARGET, **params)) == ""
+    for weight in (None, weights):
+        outputs = dispatcher.op("cross_entropy")(logits, TARGET, weight, **params)
+        assert baselines.difference(outputs, torch_s(logits, TARGET, weight, **params)) == ""
     backward = baselines.torch_function(registry.spec("cross_entropy_backward"))
-    for dlse in (None, rows.flip(0)):
-        inputs = rows, logits, TARGET, outputs[1], dlse
+    for dlse, weight in ((None, None), (rows.flip(0), None), (None, weights), (rows, weights)):
+        mean = None if weight is None else weight.mean().reshape(1)
+        inputs = rows, logits, TARGET, outputs[1], dlse, weight, mean
         expected = dispatcher.op("cross_entropy_backward")(*inputs, **params)
         assert baselines.difference([expected], backward(*inputs, **params)) == ""

@@ -46,6 +46,19 @@ def test_cap_z_loss_and_the_gradient_of_lse():
     torch.testing.assert_close(only, torch.autograd.grad(F.cross_entropy(y @ WEIGHT.T, TARGET), y)[0])
 
 
+def test_weights_of_the_classes():
+    (x, w), (y, v) = leaves(), leaves()
+    weight = torch.linspace(0.0, 3.0, V, dtype=torch.float64)
+    given = {"class_weight": weight, "label_smoothing": 0.1}
+    got = portable.linear_cross_entropy(x, w, TARGET, chunk_rows=4, **given)
+    expected = F.cross_entropy(y @ v.T, TARGET, weight, label_smoothing=0.1)
+    torch.testing.assert_close(got, expected)
+    torch.testing.assert_close(torch.autograd.grad(got, (x, w)), torch.autograd.grad(expected, (y, v)))
+    loss = portable.linear_cross_entropy(x, w, TARGET, class_weight=weight.requires_grad_())
+    with pytest.raises(errors.UnsupportedGradientError, match="class_weight"):
+        loss.backward()
+
+
 def test_sixteen_bits_add_up_in_float32():
     """A gradient of the weight that is a sum of many equal parts does not stop growing in bfloat16."""
     rows = 2048
@@ -106,6 +119,8 @@ def call(**params):
         (lambda: portable.linear_cross_entropy(X, WEIGHT, TARGET[1:]), errors.ShapeError, "target"),
         (lambda: portable.linear_cross_entropy(X[None], WEIGHT, TARGET), errors.RankError, "'x'"),
         (lambda: portable.linear_cross_entropy(X, WEIGHT.float(), TARGET), errors.DtypeError, "weight"),
+        (lambda: call(class_weight=torch.ones(V)), errors.DtypeError, "class_weight"),
+        (lambda: call(class_weight=X[0]), errors.ShapeError, "class_weight"),
         (lambda: call(chunk_rows=0), errors.ParameterError, "1 on"),
         (lambda: call(reduction=""), errors.ParameterError, "'sum'"),
     ],

@@ -17,9 +17,10 @@ DEVICE float finite_shift(float maximum) { return maximum == -INF_F ? 0.0f : max
 // The result of a row whose index is outside it.
 DEVICE float not_a_number() { return INF_F - INF_F; }
 
-// What is summed besides: nothing, the elements, or each exponential times its element's distance from the maximum, of
-// which an entropy is made (an exponential of 0 adds nothing, whatever the distance).
-enum Third { NOTHING, ELEMENTS, MOMENT };
+// What is summed besides: nothing; the elements; the elements times their columns' weights, and the weights; or each
+// exponential times its element's distance from the maximum, of which an entropy is made (an exponential of 0 adds
+// nothing, whatever the distance).
+enum Third { NOTHING, ELEMENTS, WEIGHTED, MOMENT };
 
 // The maximum of a part of a row, the sum of the exponentials about it, and the third sum.
 template <Third THIRD> struct LogSumExp {
@@ -34,6 +35,7 @@ template <Third THIRD> struct LogSumExp {
     DEVICE float maximum() const { return value[0]; }
     DEVICE float sum() const { return value[1]; }
     DEVICE float third() const { return value[COUNT / 2]; }
+    DEVICE float weights() const { return value[COUNT - 1]; }
 
     // The maximum grows to `larger`. Returns what exponentials are about then.
     DEVICE float move(float larger) {
@@ -47,10 +49,14 @@ template <Third THIRD> struct LogSumExp {
         value[0] = larger;
         return shift;
     }
-    DEVICE void add(float x, float shift) {
+    DEVICE void add(float x, float shift, float weight) {
         const float power = addend(x - shift);
         value[1] += power;
         if constexpr (THIRD == ELEMENTS) value[2] += x;
+        if constexpr (THIRD == WEIGHTED) {
+            value[2] = math_fma(weight, x, value[2]);
+            value[3] += weight;
+        }
         if constexpr (THIRD == MOMENT) value[2] += power > 0.0f ? power * (x - shift) : 0.0f;
     }
 
@@ -58,14 +64,16 @@ template <Third THIRD> struct LogSumExp {
         move(reduce_warp<Max, PARTS>(value[0]));
         value[1] = reduce_warp<Sum, PARTS>(value[1]);
         if constexpr (THIRD != NOTHING) value[2] = reduce_warp<Sum, PARTS>(value[2]);
+        if constexpr (THIRD == WEIGHTED) value[3] = reduce_warp<Sum, PARTS>(value[3]);
     }
     template <int PARTS> DEVICE void merge_blocks() { merge_warps<PARTS>(); }
 };
 
 // Reads a row of `count` elements once, TILE of them at a time; `score` of an element is what counts, and does not
-// fall where the element grows. NaN passes over the maximum and comes back through the sums.
+// fall where the element grows. NaN passes over the maximum and comes back through the sums. WEIGHTED reads a weight per
+// column.
 template <Third THIRD, class Score>
-DEVICE LogSumExp<THIRD> scan_row(const T* row, int count, Score score) {
+DEVICE LogSumExp<THIRD> scan_row(const T* row, int count, Score score, const float* weight = nullptr) {
     LogSumExp<THIRD> part;
     const T* source = lane_ptr(row);
     for (int base = 0; base < count; base += static_cast<int>(TILE)) {
@@ -86,7 +94,7 @@ DEVICE LogSumExp<THIRD> scan_row(const T* row, int count, Score score) {
 #pragma unroll
             for (int i = 0; i < VEC; ++i) {
                 if (!inside(base + chunk_column(c), i, count)) continue;
-                part.add(score(held[c][i]), shift);
+                part.add(score(held[c][i]), shift, THIRD == WEIGHTED ? weight[base + chunk_column(c) + i] : 1.0f);
             }
         }
     }

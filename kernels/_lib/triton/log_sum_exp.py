@@ -78,21 +78,21 @@ def exponential(x):
 def scan_plan(
     call: Call, names: Sequence[str], function: Any, numbers: Arguments, *constants: tuple[str, Any]
 ) -> Plan | Rejected:
-    """One launch over rows; `names` are the logits and then what has an element per row. The kernel takes
-    `<name>_ptr` of each, logits_stride, count, length and `numbers`."""
+    """One launch over rows; `names` are the logits and the tensors without rows of their own. The kernel
+    takes `<name>_ptr` of each that is there (None else), logits_stride, count, length and `numbers`."""
     view, name = rows(call[names[0]]), names[0]
     unit = unit_of(call, [name], [name], view.length)
     tile = row_tile(call, view.length, unit, setting(call, "CHUNK"))
     if rejected := too_large(view.count, view.length, tile):
         return rejected
     args = [
-        *((f"{each}_ptr", Pointer(each, unit > 1 and each == name)) for each in names),
+        *((f"{each}_ptr", Pointer(each, unit > 1 and each == name)) for each in names if call.has(each)),
         (f"{name}_stride", Scalar("i64", view.stride)),
         ("count", Scalar("i64", view.count)),
         ("length", Scalar("i32", view.length)),
         *numbers,
     ]
-    kernel = tile.kernel(function, *constants)
+    kernel = tile.kernel(function, *constants, *_absent(call, names))
     return Plan((Launch(kernel, (ceil_div(view.count, tile.rows), 1, 1), tuple(args)),))
 
 
@@ -122,6 +122,9 @@ def gradient_plan(
         ("chunks", Scalar("i32", chunks)),
         *numbers,
     ]
-    absent = tuple((f"{each}_ptr", None) for each in names if not call.has(each))
-    kernel = tile.kernel(function, *constants, *absent, options=())
+    kernel = tile.kernel(function, *constants, *_absent(call, names), options=())
     return Plan((Launch(kernel, (programs, 1, 1), tuple(args)),))
+
+
+def _absent(call: Call, names: Sequence[str]) -> tuple[tuple[str, None], ...]:
+    return tuple((f"{each}_ptr", None) for each in names if not call.has(each))

@@ -27,16 +27,27 @@ class Loss:
     def even(self, s, target):
         return s.mean(-1)
 
+    def own(self, weight, target):
+        return weight[target.clamp(0, len(weight) - 1)]
+
+    def of_classes(self, weight, s, lse):
+        return (weight * (lse[:, None] - s)).mean(-1)
+
     def extra(self, lse, z_loss):
         return z_loss * lse.square()
 
-    def __call__(self, logits, target, *, ignore_index, label_smoothing, softcap, z_loss):
+    def __call__(self, logits, target, weight=None, *, ignore_index, label_smoothing, softcap, z_loss):
         s = self.score(wide(logits), softcap)
         lse, ignored = self.log_sum_exp(s), self.ignored(target, ignore_index)
         at = s.gather(-1, target.clamp(0, s.shape[-1] - 1)[:, None])[:, 0]
-        loss = lse - (1 - label_smoothing) * at
-        if label_smoothing:
-            loss = loss - label_smoothing * self.even(s, target)
+        if weight is None:
+            loss = lse - (1 - label_smoothing) * at
+            if label_smoothing:
+                loss = loss - label_smoothing * self.even(s, target)
+        else:
+            loss = (1 - label_smoothing) * self.own(wide(weight), target) * (lse - at)
+            if label_smoothing:
+                loss = loss + label_smoothing * self.of_classes(wide(weight), s, lse)
         if z_loss:
             loss = loss + self.extra(lse, z_loss)
         return loss.masked_fill(ignored, 0), lse.masked_fill(ignored, 0)
@@ -81,6 +92,24 @@ class _(Loss):
         return s.gather(-1, ((target + 1) % s.shape[-1])[:, None])[:, 0]
 
 
+@_add("weight of the class behind the target")
+class _(Loss):
+    def own(self, weight, target):
+        return weight[(target + 1) % len(weight)]
+
+
+@_add("weights forgotten where the target is another class")
+class _(Loss):
+    def of_classes(self, weight, s, lse):
+        return lse - s.mean(-1)
+
+
+@_add("mean over the weights, not over the classes")
+class _(Loss):
+    def of_classes(self, weight, s, lse):
+        return (weight * (lse[:, None] - s)).sum(-1) / weight.sum()
+
+
 @_add("maximum not subtracted")
 class _(Loss):
     def log_sum_exp(self, s):
@@ -115,8 +144,9 @@ def _backward(name, change):
     """A gradient whose arguments or result `change` replaces."""
 
     @mutant("cross_entropy_backward", name)
-    def _(dloss, logits, target, lse, dlse=None, **params):
-        given = {"dloss": dloss, "logits": logits, "target": target, "lse": lse, "dlse": dlse, **params}
+    def _(dloss, logits, target, lse, dlse=None, weight=None, weight_mean=None, **params):
+        given = {"dloss": dloss, "logits": logits, "target": target, "lse": lse, "dlse": dlse}
+        given |= {"weight": weight, "weight_mean": weight_mean, **params}
         return right("cross_entropy_backward")(**{**given, **change(given)})
 
 
@@ -125,13 +155,16 @@ _backward("sign of z_loss turned", lambda given: {"z_loss": -given["z_loss"]})
 _backward("dlse forgotten", lambda given: {"dlse": None})
 _backward("smoothing forgotten", lambda given: {"label_smoothing": 0.0})
 _backward("rows to ignore have a gradient", lambda given: {"ignore_index": -1})
+_backward("weights forgotten", lambda given: {"weight": None})
+_backward("mean of the weights forgotten", lambda given: {"weight_mean": None})
 _backward("target of the class behind", lambda given: {"target": given["target"] + 1})
 
 
 @mutant("cross_entropy_backward", "derivative of the softcap forgotten")
-def no_slope(dloss, logits, target, lse, dlse=None, *, softcap, **params):
+def no_slope(dloss, logits, target, lse, dlse=None, weight=None, weight_mean=None, *, softcap, **params):
     scores = logits if softcap is None else (softcap * torch.tanh(wide(logits) / softcap)).to(logits.dtype)
-    return right("cross_entropy_backward")(dloss, scores, target, lse, dlse, softcap=None, **params)
+    given = (dloss, scores, target, lse, dlse, weight, weight_mean)
+    return right("cross_entropy_backward")(*given, softcap=None, **params)
 
 
 def _logprob(name, change):
@@ -209,4 +242,20 @@ source(
 source(
     *("cross_entropy_backward", "triton", "gfx942", "target compared within a tile, not within the row"),
     Edit(TRITON, "tl.where(col == target[:, None]", "tl.where(col % BLOCK == target[:, None]"),
+)
+source(
+    *("cross_entropy", "cpp", "gfx942", "weights of a lane's first elements"),
+    Edit(SCAN, "weight[base + chunk_column(c) + $i]", "weight[base + chunk_column(c)]"),
+)
+source(
+    *("cross_entropy", "triton", "gfx942", "weights of a tile, not of the row"),
+    Edit(
+        TRITON,
+        "tl.load(weight_ptr + col, mask=col < length, other=0.0)\n                even",
+        "tl.load(weight_ptr + lane, mask=lane < length, other=0.0)\n                even",
+    ),
+)
+source(
+    *("cross_entropy_backward", "cpp", "gfx942", "weight left out of the target's class"),
+    Edit("cross_entropy/cross_entropy.cu", "upstream * own;", "upstream * (1.0f - label_smoothing);"),
 )
