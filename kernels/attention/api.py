@@ -1,8 +1,7 @@
-"""The public functions over the ops of this folder: `attention`, `scaled_dot_product_attention` with torch's
-signature, `attention_varlen` and `attention_paged`.
+"""`portable.attention` and `scaled_dot_product_attention` with torch's signature, over the op of spec.yaml.
 
-They map their arguments to those of the op, which checks them. The ops themselves, with both results, are
-`torch.ops.portable.attention`, `attention_varlen` and `attention_paged`.
+They map their arguments to those of the op, which checks them. The op itself, with both results, is
+`torch.ops.portable.attention`.
 """
 
 from __future__ import annotations
@@ -130,55 +129,6 @@ def scaled_dot_product_attention(
         added = _added(name, attn_mask, query.dtype)
         attn_mask = _expanded(name, "attn_mask", added, (*query.shape[:-1], N))
     return _op(query, key, value, attn_mask, causal=is_causal, scale=scale, window_right=right)[0]
-
-
-@documented
-def attention_varlen(
-    q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor,
-    max_seqlen_q: int | None = None, max_seqlen_k: int | None = None, *, causal: bool = False,
-    scale: float | None = None, window: Window = None, softcap: float | None = None,
-    sinks: Tensor | None = None, return_lse: bool = False,
-) -> Any:  # fmt: skip
-    """attention over packed sequences: q (tokens, heads, dim), k and v (tokens, key heads, dim).
-
-    Sequence z has the queries from cu_seqlens_q[z] to cu_seqlens_q[z + 1], int32, and keys likewise. The
-    largest lengths are taken as other libraries take them, and not needed. The rest is as in `attention`,
-    for each sequence by itself; lse is (heads, tokens). Tokens of no sequence get zeros, and -inf.
-
-    Raises ShapeError, DtypeError or ParameterError that name the argument.
-    """
-    check_flag("attention_varlen", "return_lse", return_lse)
-    left, right = normalize_window("attention_varlen", window, causal)
-    o, lse = dispatcher.op("attention_varlen")(
-        q, k, v, cu_seqlens_q, cu_seqlens_k, cast_sinks(sinks, q), causal=causal, scale=scale,
-        window_left=left, window_right=right, softcap=softcap,
-    )  # fmt: skip
-    return (o, lse) if return_lse else o
-
-
-@documented
-def attention_paged(
-    q: Tensor, k_cache: Tensor, v_cache: Tensor, block_table: Tensor, seq_lens: Tensor, *,
-    scale: float | None = None, window: Window = None, softcap: float | None = None,
-    sinks: Tensor | None = None, return_lse: bool = False,
-) -> Any:  # fmt: skip
-    """attention of the last tokens of each sequence over a cache in pages.
-
-    q is (sequences, queries, heads, dim), the caches (pages, page size, key heads, dim), block_table
-    (sequences, pages of a sequence) and seq_lens (sequences), both int32; a length counts the queries' own
-    keys, which are in the cache; the last query stands at the last key and sees none after its own. `window`
-    is how many keys before its own a query sees. The rest is as in `attention`; gradients run torch. lse is
-    (sequences, heads, queries).
-
-    Raises ShapeError, DtypeError or ParameterError that name the argument.
-    """
-    check_flag("attention_paged", "return_lse", return_lse)
-    left, _ = normalize_window("attention_paged", window, causal=True)
-    o, lse = dispatcher.op("attention_paged")(
-        q, k_cache, v_cache, block_table, seq_lens, cast_sinks(sinks, q), scale=scale, window_left=left,
-        softcap=softcap,
-    )  # fmt: skip
-    return (o, lse) if return_lse else o
 
 
 def _added(op: str, mask: Tensor, dtype: torch.dtype) -> Tensor:

@@ -18,6 +18,9 @@ from portable.errors import ParameterError, RankError, ShapeError, UnsupportedGr
 from portable.kernels.cross_entropy import api
 from portable.kernels.cross_entropy.gradient import weight_mean
 
+_op: Any = dispatcher.op("cross_entropy")
+_backward_op: Any = dispatcher.op("cross_entropy_backward")
+
 CHUNK_ELEMENTS = 2**27
 """Logits of a chunk, at most, where nothing else is asked for: 256 MiB in 16 bits."""
 _ROWS = 128
@@ -96,10 +99,9 @@ class _Chunked(torch.autograd.Function):
         params: dict[str, Any],
         rows: int,
     ) -> tuple[Tensor, Tensor]:
-        op = dispatcher.op("cross_entropy")
         with torch.autocast(x.device.type, enabled=False):
             parts = [
-                op(portable.linear(some, weight), of_some, class_weight, **params)
+                _op(portable.linear(some, weight), of_some, class_weight, **params)
                 for some, of_some in zip(x.split(rows), target.split(rows), strict=True)
             ]
         loss, lse = (torch.cat(each) for each in zip(*parts, strict=True))
@@ -118,13 +120,14 @@ class _Chunked(torch.autograd.Function):
         dloss = torch.zeros_like(lse) if dloss is None else dloss
         dx = torch.empty_like(x) if ctx.needs_input_grad[0] else None
         dweight: Tensor | None = None
-        op = dispatcher.op("cross_entropy_backward")
         for start in range(0, len(x), ctx.rows):
             here = slice(start, start + ctx.rows)
             logits = portable.linear(x[here], weight)
             of_lse = None if dlse is None else dlse[here]
             weights = class_weight, mean
-            dlogits = op(dloss[here], logits, target[here], lse[here], of_lse, *weights, **ctx.params)
+            dlogits = _backward_op(
+                dloss[here], logits, target[here], lse[here], of_lse, *weights, **ctx.params
+            )
             del logits  # before the products' results
             if dx is not None:
                 dx[here] = portable.matmul(dlogits, weight)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterable
 
 import pytest
@@ -108,6 +110,32 @@ def test_compiles_without_a_graph_break(name):
     total(got).backward()
     leaves = [x for x in inputs.values() if x.requires_grad]
     assert all(x.grad is not None and torch.isfinite(x.grad).all() for x in leaves)
+
+
+FIRST_MENTIONS = """
+import torch, portable
+x, target = torch.randn(8, 16, requires_grad=True), torch.arange(8)
+w = torch.randn(40, 16, requires_grad=True)
+q, cache, lengths = torch.randn(8, 2, 16), torch.randn(4, 4, 2, 16), torch.tensor([5, 6], dtype=torch.int32)
+starts, table = torch.tensor([0, 3, 8], dtype=torch.int32), torch.zeros(2, 2, dtype=torch.int32)
+for call in (
+    lambda: portable.attention_varlen(q, q, q, starts, starts, causal=True),
+    lambda: portable.attention_paged(q[:2, None], cache, cache, table, lengths),
+    lambda: portable.linear_cross_entropy(x, w, target, chunk_rows=4),
+    lambda: portable.cross_entropy(w, torch.arange(40) % 16),
+    lambda: portable.rope(q[None], None, q[:, 0, :8], q[:, 0, :8]),
+):
+    y = torch.compile(call, fullgraph=True, backend="aot_eager")()
+    if y.requires_grad:
+        y.backward()
+"""
+
+
+@pytest.mark.slow
+def test_a_first_call_under_compile_breaks_no_graph():
+    """An op is bound under a lock, which torch.compile does not trace: bound at import of its function."""
+    done = subprocess.run([sys.executable, "-c", FIRST_MENTIONS], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
 
 
 def test_compiles_with_a_dynamic_size():
