@@ -15,7 +15,7 @@ from typing import Any
 import portable
 from portable.conformance.cases.case import UnknownCase
 from portable.conformance.cases.generate import TIERS
-from portable.conformance.commands import run, run_options, selection, weather
+from portable.conformance.commands import models, run, run_options, selection, weather
 from portable.conformance.execute import case_ids, device, runner, waivers
 from portable.conformance.execute.behaviour import Behaviour
 from portable.conformance.execute.result import Result
@@ -85,6 +85,11 @@ def _parser() -> argparse.ArgumentParser:
         weather.weather_command,
         "Judge the implementations in Triton as several releases of Triton compile them.",
     )
+    whole = command(
+        "models", models.models_command, "Judge and time training and decode steps of whole models."
+    )
+    device.add_arguments(whole)
+    models.add_arguments(whole)
     for sub in (running, listing, changing):
         sub.add_argument("--ops", help="ops, comma separated (default: all, gradients included)")
         sub.add_argument("--tier", choices=TIERS, default="core", help="how many cases")

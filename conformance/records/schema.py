@@ -97,11 +97,11 @@ def validate(record: Any) -> None:
         raise RecordError(
             f"schema: this program reads version {SCHEMA}, the record has {record.get('schema')!r}"
         )
-    _fields(record.get("header"), HEADER_FIELDS, "header")
+    check_fields(record.get("header"), HEADER_FIELDS, "header")
     if record["header"]["tier"] not in TIERS:
         raise RecordError(f"header.tier: {record['header']['tier']!r} is none of {', '.join(TIERS)}")
     _fraction(record["header"]["fraction"])
-    _fields(record["header"]["selection"], {"ops": list, "impls": (list, NONE), "k": (str, NONE)},
+    check_fields(record["header"]["selection"], {"ops": list, "impls": (list, NONE), "k": (str, NONE)},
             "header.selection")  # fmt: skip
     for place, fields in (
         ("results", RESULT_FIELDS), ("timings", TIMING_FIELDS), ("waivers", WAIVER_FIELDS)
@@ -110,9 +110,9 @@ def validate(record: Any) -> None:
         if not isinstance(entries, list):
             raise RecordError(f"{place}: expected a list")
         for index, each in enumerate(entries):
-            _fields(each, fields, f"{place}[{index}]")
+            check_fields(each, fields, f"{place}[{index}]")
     for index, result in enumerate(record["results"]):
-        _fields(result, {k: v for k, v in OPTIONAL_FIELDS.items() if k in result}, f"results[{index}]")
+        check_fields(result, {k: v for k, v in OPTIONAL_FIELDS.items() if k in result}, f"results[{index}]")
         for name in ("worst", "max_abs", "ulp"):
             if isinstance(value := result.get(name), str) and value not in NOT_FINITE:
                 raise RecordError(f"results[{index}].{name}: {value!r} is no number")
@@ -137,7 +137,7 @@ def validate(record: Any) -> None:
 
 
 def _modelled(part: Any, emulated: bool) -> None:
-    _fields(part, MODELLED_FIELDS, "modelled")
+    check_fields(part, MODELLED_FIELDS, "modelled")
     if not emulated:
         raise RecordError("modelled: only an emulated device has modelled times")
     if not part["accuracy"]:
@@ -146,7 +146,7 @@ def _modelled(part: Any, emulated: bool) -> None:
         if not _is_positive(rate):
             raise RecordError(f"modelled.roof.{name}: expected a rate, got {rate!r}")
     for index, each in enumerate(part["times"]):
-        _fields(each, MODELLED_TIME_FIELDS, f"modelled.times[{index}]")
+        check_fields(each, MODELLED_TIME_FIELDS, f"modelled.times[{index}]")
         for name in ("modelled_us", "floor_us"):
             if each[name] is not None and not _is_positive(each[name]):
                 raise RecordError(f"modelled.times[{index}].{name}: expected a time, got {each[name]!r}")
@@ -162,7 +162,7 @@ def _fraction(value: list[Any]) -> None:
         raise RecordError(f"header.fraction: expected [i, n] with 1 <= i <= n, got {value!r}")
 
 
-def _fields(entry: Any, fields: Mapping[str, Kinds], place: str) -> None:
+def check_fields(entry: Any, fields: Mapping[str, Kinds], place: str) -> None:
     if not isinstance(entry, dict):
         raise RecordError(f"{place}: expected an object")
     for name, kind in fields.items():

@@ -1,0 +1,207 @@
+"""Candidates of a model's step: judged, then timed in rotation under sustained load, with memory and
+kernels."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from portable.conformance.models import floors, judge, steps
+from portable.conformance.models.configs import DECODE, Config, Step, part_of
+from portable.conformance.perf import sustained, timing
+from portable.errors import PortableError
+
+PASS, FAIL, ERROR, UNAVAILABLE = "Pass", "Fail", "Error", "NotAvailable"
+SECONDS, ROUNDS = 0.6, 7
+_COPY, _MATMUL = "roof copy", "roof matmul"
+
+Entry = dict[str, Any]
+
+
+def step_entry(
+    config: Config,
+    step: Step,
+    candidates: Sequence[steps.Candidate],
+    device: torch.device,
+    seconds: float = SECONDS,
+    progress: Callable[[str], None] = lambda text: None,
+) -> Entry:
+    """One model and step: its candidates' entries and, on a GPU, the roofs and floors of the same run.
+
+    torch's eager step is judged first, whether it is a candidate or not: the others are held to its
+    errors."""
+    ready = steps.Ready(config, step, device)
+    progress("float32")
+    reference = ready.reference()
+    eager = steps.CANDIDATES[steps.TORCH]
+    of_torch = judge.errors(ready.outcome(ready.call(eager)), reference)
+    calls: dict[str, Callable[[], Any]] = {}
+    entries = [_judged(each, ready, reference, of_torch, calls, progress) for each in candidates]
+    del reference
+    found: Entry = {
+        "model": config.name,
+        "step": step.name,
+        "candidates": entries,
+        "roof": None,
+        "floors": {},
+    }
+    if device.type == "cuda" and calls:
+        found |= _timed(config, step, calls, entries, device, seconds, progress)
+    del ready, calls
+    _forget()
+    return found
+
+
+def _judged(
+    candidate: steps.Candidate,
+    ready: steps.Ready,
+    reference: Mapping[str, torch.Tensor],
+    of_torch: Mapping[str, float],
+    calls: dict[str, Callable[[], Any]],
+    progress: Callable[[str], None],
+) -> Entry:
+    """The candidate's entry; its call is kept in `calls` where it is right."""
+    progress(candidate.name)
+    entry: Entry = {"name": candidate.name, "state": PASS, "message": "", "errors": {}}
+    try:
+        call = ready.call(candidate)
+        verdict = judge.verdict(judge.errors(ready.outcome(call), reference), of_torch)
+    except ModuleNotFoundError as error:
+        return entry | {"state": UNAVAILABLE, "message": f"{error.name} is not installed"}
+    except Exception as error:  # another project's code too: whatever it raises is why it is not timed
+        if isinstance(error, torch.cuda.OutOfMemoryError):
+            _forget()
+        return entry | {"state": ERROR, "message": f"{type(error).__name__}: {str(error)[:400]}"}
+    entry["errors"] = {name: float(f"{each:.4g}") for name, each in verdict.errors.items()}
+    if verdict.fault:
+        return entry | {"state": FAIL, "message": verdict.fault}
+    calls[candidate.name] = call
+    return entry
+
+
+def _timed(
+    config: Config,
+    step: Step,
+    calls: dict[str, Callable[[], Any]],
+    entries: Sequence[Entry],
+    device: torch.device,
+    seconds: float,
+    progress: Callable[[str], None],
+) -> Entry:
+    """Times, memory and kernels into the entries; answers the roofs and floors."""
+    peaks = {name: _peak(call, device) for name, call in calls.items()}
+    if step.kind == DECODE:
+        calls = {name: graphed(call) for name, call in calls.items()}
+    progress("timing")
+    roofs = timing.Roofs(device)
+    for name, (call, (one, *_)) in zip(
+        (_COPY, _MATMUL), roofs.candidates(torch.bfloat16).values(), strict=True
+    ):
+        calls[name] = lambda call=call, one=one: call(one)
+    samples = sustained.sustained(calls, seconds, ROUNDS, device)
+    rates = roofs.take({
+        timing.COPY_ROOF: timing.Sample(timing.COPY_ROOF, samples.pop(_COPY).microseconds, False),
+        timing.matrix_roof(torch.bfloat16): timing.Sample("", samples.pop(_MATMUL).microseconds, False),
+    })  # fmt: skip
+    progress("kernels")
+    for entry in entries:
+        if (sample := samples.get(entry["name"])) is not None:
+            entry |= {
+                "us": [float(f"{each:.6g}") for each in sample.microseconds],
+                "sm_mhz": sample.sm_mhz, "watts": sample.watts, "joules": sample.joules,
+                "peak_bytes": peaks[sample.name], "kernels": kernels(calls[sample.name]),
+            }  # fmt: skip
+    flop_rate, byte_rate = rates[timing.matrix_roof(torch.bfloat16)], rates[timing.COPY_ROOF]
+    return {"roof": rates, "floors": floors.floors(config, step, flop_rate, byte_rate)}
+
+
+def graphed(call: Callable[[], Any]) -> Callable[[], Any]:
+    """The call captured into a graph of the GPU."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            call()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call()
+    return graph.replay
+
+
+def kernels(call: Callable[[], Any]) -> list[Entry]:
+    """The kernels of one call: name, part of the step, launches and microseconds, the longest first. Kernels
+    that overlap count whole, so that their sum may be above the step's time."""
+    from torch.profiler import ProfilerActivity, profile
+
+    call()
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as profiler:
+        call()
+        torch.cuda.synchronize()
+    found: dict[str, Entry] = {}
+    for event in profiler.events() or ():
+        if event.device_type.name != "CUDA" or event.self_device_time_total <= 0:
+            continue
+        name = event.name[:160]
+        one = found.setdefault(name, {"name": name, "part": part_of(name), "launches": 0, "us": 0.0})
+        one["launches"] += 1
+        one["us"] = round(one["us"] + event.self_device_time_total, 3)
+    return sorted(found.values(), key=lambda each: -each["us"])
+
+
+def parts(entry: Mapping[str, Any]) -> dict[str, float]:
+    """Microseconds of a candidate's kernels by part."""
+    found: dict[str, float] = {}
+    for each in entry.get("kernels", ()):
+        found[each["part"]] = found.get(each["part"], 0.0) + each["us"]
+    return found
+
+
+def _peak(call: Callable[[], Any], device: torch.device) -> int:
+    """Bytes that torch's allocator holds at most during a call, weights included."""
+    call()
+    torch.cuda.synchronize(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    call()
+    torch.cuda.synchronize(device)
+    return torch.cuda.max_memory_allocated(device)
+
+
+def _forget() -> None:
+    torch._dynamo.reset()
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def measured(
+    configs: Sequence[Config],
+    wanted: Sequence[Step],
+    candidates: Sequence[steps.Candidate],
+    device: torch.device,
+    shrink: Callable[[Config, Step], tuple[Config, Step]] | None,
+    seconds: float,
+    progress: Callable[[str], None],
+) -> Iterator[Entry]:
+    """An entry for each model and each of its steps. Raises PortableError where no model has a step of
+    those."""
+    pairs = [(config, step) for config in configs for step in wanted if config.takes(step)]
+    if not pairs:
+        raise PortableError("none of these models has one of these steps")
+    if shrink is not None:  # steps of one kind are then the same
+        pairs = list(
+            {(config, step.kind): shrink(config, step) for config, step in reversed(pairs)}.values()
+        )[::-1]
+    for config, step in pairs:
+        yield step_entry(
+            config,
+            step,
+            candidates,
+            device,
+            seconds,
+            lambda text, at=f"{config.name} {step.name}": progress(f"{at}: {text}"),
+        )

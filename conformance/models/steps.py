@@ -1,0 +1,103 @@
+"""A step of a model made ready: its inputs, and what a candidate's call computes."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from portable.conformance.models import functions
+from portable.conformance.models.configs import DECODE, Config, Step
+from portable.conformance.models.model import Cache, Model
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Functions for the model, traced by torch.compile or not."""
+
+    name: str
+    functions: type[functions.Torch]
+    compiled: bool = False
+
+
+TORCH = "torch"
+CANDIDATES: Mapping[str, Candidate] = {
+    each.name: each
+    for each in (
+        Candidate(TORCH, functions.Torch),
+        Candidate("torch.compile", functions.Torch, compiled=True),
+        Candidate("liger", functions.Liger),
+        Candidate("portable", functions.Portable),
+        Candidate("portable.compile", functions.Portable, compiled=True),
+    )
+}
+
+
+class Ready:
+    """One model and step on a device, with random weights, tokens and cache: the same for every candidate."""
+
+    def __init__(self, config: Config, step: Step, device: torch.device, seed: int = 0):
+        generator = torch.Generator(device).manual_seed(seed)
+        self.config, self.step = config, step
+        self.model = Model(config, step.tokens, generator)
+        length = () if step.kind == DECODE else (step.tokens + 1,)
+        self.tokens = torch.randint(
+            config.vocab, (step.sequences, *length), generator=generator, device=device
+        )
+        self.position = torch.tensor([step.tokens - 1], device=device)
+        self._caches: list[Cache] = []
+        if step.kind == DECODE:
+            shape = (step.sequences, step.tokens, config.kv_heads, config.head_dim)
+
+            def cached(scale: float) -> Tensor:
+                drawn = torch.randn(shape, generator=generator, device=device)
+                return (drawn * scale).to(torch.bfloat16)
+
+            self._caches = [(cached(config.score_scale), cached(1.0)) for _ in range(config.layers)]
+
+    def call(self, candidate: Candidate) -> Callable[[], Any]:
+        """The candidate's step: gradients in the parameters and the loss, or the logits."""
+        forward = self._forward(self.model, candidate.functions(), self._caches)
+        if candidate.compiled:
+            forward = torch.compile(forward)
+        return functools.partial(self._step, self.model, forward)
+
+    def outcome(self, call: Callable[[], Any]) -> dict[str, Tensor]:
+        """What the call computes, by name, in float32: the loss and every gradient, or the logits."""
+        return self._named(self.model, call())
+
+    def reference(self) -> dict[str, Tensor]:
+        """The same, all computed in float32 from the same weights."""
+        model = deepcopy(self.model).float()
+        caches: list[Cache] = [(k.float(), v.float()) for k, v in self._caches]
+        forward = self._forward(model, functions.Reference(), caches)
+        return self._named(model, self._step(model, forward))
+
+    def _forward(self, model: Model, chosen: functions.Torch, caches: list[Cache]) -> Callable[[], Tensor]:
+        if self.step.kind == DECODE:
+            return functools.partial(model.decode, chosen, self.tokens, self.position, caches)
+        return functools.partial(model.loss, chosen, self.tokens)
+
+    def _step(self, model: Model, forward: Callable[[], Tensor]) -> Tensor:
+        if self.step.kind == DECODE:
+            with torch.no_grad():
+                return forward()
+        model.zero_grad(set_to_none=True)
+        loss = forward()
+        loss.backward()
+        return loss.detach()
+
+    def _named(self, model: Model, result: Tensor) -> dict[str, Tensor]:
+        if self.step.kind == DECODE:
+            return {"logits": result.float()}
+        found = {"loss": result.float()}
+        for name, parameter in model.named_parameters():
+            assert parameter.grad is not None, name
+            found[f"d {name}"] = parameter.grad.float()
+        model.zero_grad(set_to_none=True)
+        return found

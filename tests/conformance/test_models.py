@@ -1,0 +1,257 @@
+"""`portable-conformance models`: whole models against float32, wrong ones found, the record and its page."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from portable.conformance.commands import cli
+from portable.conformance.models import configs, floors, functions, judge, measure, record, steps
+from portable.conformance.models.model import Model
+from portable.conformance.perf import sustained
+from portable.conformance.records.schema import RecordError
+from portable.conformance.report import models as page
+
+CPU = torch.device("cpu")
+TORCH = steps.CANDIDATES["torch"]
+PAIRS = [(config, step) for config in configs.models().values() for step in configs.steps().values()
+         if config.takes(step) and step.name in ("train", "decode-1")]  # fmt: skip
+
+
+def test_a_model_is_judged_and_recorded(tmp_path, capsys):
+    file, html = tmp_path / "m.json", tmp_path / "m.html"
+    chosen = ["--models", "llama", "--steps", "decode-1,decode-16"]  # one and the same where it is tiny
+    assert cli.main(["models", "--device", "cpu", *chosen, "--record", str(file), "--html", str(html)]) == 0
+    assert "CONFORMS: 1 of 1 step of this package right against float32, 0 timed" in capsys.readouterr().out
+    (step,) = record.read(file)["steps"]
+    assert [each["name"] for each in step["candidates"]] == ["torch", "portable"]
+    assert 0 < step["candidates"][1]["errors"]["logits"] < 0.02 and step["roof"] is None
+    assert "llama, decode-1" in html.read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("config", "step"), PAIRS, ids=lambda each: each.name)
+def test_every_model_is_as_near_to_float32_as_torch(config, step):
+    found = measure.step_entry(*configs.tiny(config, step), [TORCH, steps.CANDIDATES["portable"]], CPU)
+    assert [each["state"] for each in found["candidates"]] == ["Pass", "Pass"], found
+    parameters = list(Model(configs.tiny(config, step)[0], 4, torch.Generator()).parameters())
+    judged = 1 if step.kind == "decode" else 1 + len(parameters)  # the logits, or loss and gradients
+    assert len(found["candidates"][1]["errors"]) == judged
+
+
+class WrongPairs(functions.Portable):
+    def rope(self, q, k, cos, sin, positions, interleaved):
+        return super().rope(q, k, cos, sin, positions, not interleaved)
+
+
+class KeyOfTheNext(functions.Portable):
+    def rope(self, q, k, cos, sin, positions, interleaved):
+        return super().rope(q, k, cos, sin, (positions + 1) % len(cos), interleaved)[0], k
+
+
+class NoSoftcapOfScores(functions.Portable):
+    def attention(self, q, k, v, scale, window, softcap):
+        return super().attention(q, k, v, scale, window, None)
+
+
+class NoSoftcapOfLogits(functions.Portable):
+    def loss(self, x, weight, target, softcap):
+        return super().loss(x, weight, target, None)
+
+
+class WindowOneMore(functions.Portable):
+    def attention(self, q, k, v, scale, window, softcap):
+        return super().attention(q, k, v, scale, window and window + 1, softcap)
+
+
+class NoOffset(functions.Portable):
+    def add_rms_norm(self, x, residual, weight, eps, offset):
+        return super().add_rms_norm(x, residual, weight, eps, 0.0)
+
+
+class HalfOfTheLoss(functions.Portable):
+    def loss(self, x, weight, target, softcap):
+        return super().loss(x[::2], weight, target[::2], softcap)
+
+
+@pytest.mark.parametrize(
+    ("model", "step", "wrong"),
+    [
+        ("llama", "train", WrongPairs),
+        ("llama", "decode-1", WrongPairs),
+        ("llama", "decode-1", KeyOfTheNext),
+        ("gemma-2-9b", "train", NoSoftcapOfScores),
+        ("gemma-2-9b", "decode-1", NoSoftcapOfScores),
+        ("gemma-2-9b", "train", NoSoftcapOfLogits),
+        ("gemma-2-9b", "train", WindowOneMore),
+        ("gemma-2-9b", "train", NoOffset),
+        ("llama", "train", HalfOfTheLoss),
+    ],
+)
+def test_a_wrong_model_is_found(model, step, wrong):
+    small = configs.tiny(configs.models()[model], configs.steps()[step])
+    (found,) = measure.step_entry(*small, [steps.Candidate("portable", wrong)], CPU)["candidates"]
+    assert found["state"] == "Fail" and "against float32, torch's own" in found["message"]
+
+
+def test_a_candidate_that_is_not_there_or_raises_is_said():
+    class Absent(functions.Torch):
+        def __init__(self):
+            raise ModuleNotFoundError(name="liger_kernel")
+
+    class Broken(functions.Torch):
+        def linear(self, x, weight):
+            raise ValueError("no")
+
+    small = configs.tiny(configs.models()["llama"], configs.steps()["decode-1"])
+    both = [steps.Candidate("liger", Absent), steps.Candidate("portable", Broken)]
+    found = measure.step_entry(*small, both, CPU)["candidates"]
+    assert [(each["state"], each["message"]) for each in found] == [
+        ("NotAvailable", "liger_kernel is not installed"), ("Error", "ValueError: no")]  # fmt: skip
+
+
+def test_nan_is_beyond_every_bound():
+    nan = judge.errors({"x": torch.tensor([float("nan")])}, {"x": torch.ones(1)})
+    assert judge.verdict(nan, {"x": 0.01}).fault and not judge.verdict({"x": 0.016}, {"x": 0.01}).fault
+    assert judge.verdict({"x": 0.018}, {"x": 0.01}).fault
+
+
+@pytest.mark.parametrize("name", configs.models())
+def test_the_floors_count_every_matrix(name):
+    config, step = configs.tiny(configs.models()[name], configs.steps()["train"])
+    model = Model(config, 4, torch.Generator())
+    matrices = sum(each.numel() for each in model.parameters() if each.dim() == 2) - model.embedding.numel()
+    work = floors.train(config, step)
+    assert work["GEMM"][0] == 6 * step.sequences * step.tokens * matrices
+    if config.latent is None:
+        assert floors.decode(config, replace(step, kind="decode"))["GEMM"][1] == 2 * matrices
+
+
+@pytest.mark.parametrize(
+    ("kernel", "part"),
+    [
+        ("nvjet_tst_256x128_64x4_2x1_v_bz_coopA_TNT", "GEMM"),
+        ("void flash::flash_fwd_kernel<Flash_fwd_kernel_traits<128>>", "attention"),
+        ("void at::native::(anonymous namespace)::CatArrayBatchedCopy", "copy"),
+        ("fused_add_rms_norm", "norm"),
+        ("qk_norm_rope", "rotary"),
+        ("cross_entropy_backward", "loss"),
+        ("vectorized_elementwise_kernel<add>", "other"),
+    ],
+)
+def test_a_kernel_belongs_to_a_part(kernel, part):
+    assert configs.part_of(kernel) == part
+
+
+KERNELS = [
+    {"name": "wgmma", "part": "GEMM", "launches": 3, "us": 80.0},
+    {"name": "rope", "part": "rotary", "launches": 1, "us": 5.0},
+]
+HEADER = {
+    "device": "GPU", "vendor": "cuda", "arch": "sm_90a", "emulated": False, "driver": None,
+    "versions": {"torch": "2.11"}, "commit": None, "dirty": None, "command": "portable-conformance models",
+    "date": "2026-11-24", "tiny": False,
+}  # fmt: skip
+
+
+def timed(name, us, **more):
+    right = {"name": name, "state": "Pass", "message": "", "errors": {"loss": 1e-4}, "us": us}
+    meter = {"sm_mhz": 1450.0, "watts": 690.0, "joules": None, "peak_bytes": 2**30}
+    return {**right, **meter, "kernels": [dict(each) for each in KERNELS], **more}
+
+
+def made(*candidates):
+    step = {"model": "llama", "step": "train", "candidates": list(candidates)}
+    step |= {"roof": {"copy_bytes_per_s": 4e12}, "floors": {"GEMM": 70.0, "rotary": 2.0}}
+    return {"schema": 1, "kind": "models", "header": HEADER, "steps": [step]}
+
+
+def test_times_are_ratios_of_the_same_rounds_and_drawn():
+    found = made(timed("torch", [100.0, 110, 120, 100, 100]), timed("portable", [50.0, 55, 60, 50, 50]))
+    record.check(found)
+    head, rows = page.shown(found["steps"][0])
+    assert head[:4] == ["candidate", "state", "ms", "x torch"] and rows[1][3] == "2.000 (2.000..2.000)"
+    assert rows[1][head.index("kernels")] == "4" and rows[2][:3] == ["floor", "", "0.072"]
+    text = page.page(found)
+    assert text.count("<rect") == 3 * 2 + 2 and "rotary: 5.0 us" in text and "0.050 ms" in text
+    assert "CONFORMS: 1 of 1 step" in text and "2 timed" in text
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        (lambda one: one.update(state="Fine"), "state: 'Fine' is no state"),
+        (lambda one: one.update(state="Fail"), "timed, though it does not pass"),
+        (lambda one: one.update(peak_bytes="much"), "peak_bytes: expected int, got 'much'"),
+        (lambda one: one["kernels"][0].pop("part"), r"kernels\[0\].part: missing"),
+    ],
+)
+def test_a_damaged_record_is_refused(tmp_path, change, fault):
+    one = timed("portable", [1.0] * 5)
+    change(one)
+    file = tmp_path / "m.json"
+    file.write_text(json.dumps(made(one)))
+    with pytest.raises(RecordError, match=fault):
+        record.read(file)
+
+
+def test_another_s_fault_is_shown_and_ours_decides():
+    fails = {"name": "liger", "state": "Fail", "message": "far", "errors": {"loss": 1.0}}
+    assert record.conforming(made(timed("portable", [1.0] * 5), fails))
+    assert not record.conforming(made(timed("torch", [1.0] * 5), {**fails, "name": "portable.compile"}))
+    assert not record.conforming(made(timed("torch", [1.0] * 5)))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--models", "lama"], "Did you mean 'llama'?"),
+        (["--steps", "fly"], "--steps fly: there are train, decode-1"),
+        (["--candidates", "torchh"], "Did you mean 'torch'?"),
+        (
+            ["--models", "deepseek-v3-attention", "--steps", "decode-1"],
+            "none of these models has one of these steps",
+        ),
+        (["--html", "/nowhere/at/all.html"], "/nowhere/at"),
+    ],
+)
+def test_a_wrong_option_is_a_sentence(arguments, said, capsys):
+    assert cli.main(["models", "--device", "cpu", *arguments]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_under_load_candidates_take_turns_in_every_order(monkeypatch):
+    order = []
+    monkeypatch.setattr(sustained, "_once", lambda call: call.seconds)
+    monkeypatch.setattr(
+        sustained, "_run", lambda call, repeats: order.append((call.name, repeats)) or call.seconds
+    )
+
+    class Call:
+        def __init__(self, name, seconds):
+            self.name, self.seconds = name, seconds
+
+        def __call__(self):
+            raise AssertionError("timed by what stands in")
+
+    calls = {"a": Call("a", 0.1), "b": Call("b", 0.3)}
+    found = sustained.sustained(calls, seconds=0.6, rounds=2, device=CPU)
+    assert order == [
+        ("b", 2),
+        ("a", 6),
+        ("a", 6),
+        ("b", 2),
+        ("b", 2),
+        ("a", 6),
+    ]  # the first round is not counted
+    assert found["a"].microseconds == (0.1, 0.1)
+
+
+def test_the_meter_leaves_out_what_is_still_the_one_before():
+    meter = sustained._Meter()
+    meter.read(["1980, 300.5\n", "[N/A], [N/A]\n"])
+    meter.lines = [(0.1, 1980.0, 100.0), (0.5, 1400.0, 690.0), (0.9, 1500.0, 700.0), (1.5, 1000.0, 1.0)]
+    assert meter.between([(0.0, 1.0)]) == (1450.0, 695.0) and meter.between([(5.0, 6.0)]) == (None, None)
