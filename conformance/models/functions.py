@@ -16,6 +16,7 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.utils.checkpoint import checkpoint
 
 import portable
+from portable.conformance.perf import libraries
 
 
 class Torch:
@@ -153,9 +154,7 @@ class Liger(Torch):
     """Liger's functions, with the arguments of its own modules; torch's where it has none."""
 
     def __init__(self) -> None:
-        from liger_kernel import ops  # pyright: ignore[reportMissingImports]
-
-        self._ops: Any = ops
+        self._ops = libraries.installed("liger_kernel.ops")
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float, offset: float) -> Tensor:
         in_place = not offset  # as LigerRMSNorm and its subclass for Gemma have it

@@ -12,6 +12,7 @@ import torch
 from portable.conformance.models import floors, judge, steps
 from portable.conformance.models.configs import DECODE, Config, Step, part_of
 from portable.conformance.perf import sustained, timing
+from portable.conformance.perf.libraries import Unsupported
 from portable.errors import PortableError
 
 PASS, FAIL, ERROR, UNAVAILABLE = "Pass", "Fail", "Error", "NotAvailable"
@@ -69,8 +70,8 @@ def _judged(
     try:
         call = ready.call(candidate)
         verdict = judge.verdict(judge.errors(ready.outcome(call), reference), of_torch)
-    except ModuleNotFoundError as error:
-        return entry | {"state": UNAVAILABLE, "message": f"{error.name} is not installed"}
+    except Unsupported as error:
+        return entry | {"state": UNAVAILABLE, "message": str(error)}
     except Exception as error:  # another project's code too: whatever it raises is why it is not timed
         if isinstance(error, torch.cuda.OutOfMemoryError):
             _forget()

@@ -98,19 +98,15 @@ def test_a_wrong_model_is_found(model, step, wrong):
 
 
 def test_a_candidate_that_is_not_there_or_raises_is_said():
-    class Absent(functions.Torch):
-        def __init__(self):
-            raise ModuleNotFoundError(name="liger_kernel")
-
     class Broken(functions.Torch):
         def linear(self, x, weight):
             raise ValueError("no")
 
     small = configs.tiny(configs.models()["llama"], configs.steps()["decode-1"])
-    both = [steps.Candidate("liger", Absent), steps.Candidate("portable", Broken)]
+    both = [steps.CANDIDATES["liger"], steps.Candidate("portable", Broken)]
     found = measure.step_entry(*small, both, CPU)["candidates"]
     assert [(each["state"], each["message"]) for each in found] == [
-        ("NotAvailable", "liger_kernel is not installed"), ("Error", "ValueError: no")]  # fmt: skip
+        ("NotAvailable", "not installed"), ("Error", "ValueError: no")]  # fmt: skip
 
 
 def test_nan_is_beyond_every_bound():
