@@ -10,6 +10,7 @@ import torch
 
 import portable
 from portable.conformance.models import configs, measure, record, steps
+from portable.conformance.perf import sustained
 from portable.conformance.report import models as page
 from portable.conformance.text import UsageError, plain, print_table
 from portable.runtime import detect, files
@@ -29,7 +30,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--tiny", action="store_true", help="the same models with two small layers; without a GPU always"
     )
     parser.add_argument(
-        "--seconds", type=_seconds, default=measure.SECONDS, help="of a candidate in each round, back to back"
+        "--seconds",
+        type=_seconds,
+        default=sustained.SECONDS,
+        help="of a candidate in each round, back to back",
     )
     parser.add_argument("--record", metavar="FILE.json", help="write what was found to this file")
     parser.add_argument(

@@ -177,7 +177,8 @@ def _bench(run: Run, args: Any, workers: int) -> None:
 
     for groups in [None] * args.bench + [args.sweep] * (args.sweep is not None):
         ops = [op for op in run.impls if groups is not None or registry.spec(op).bench]
-        request = {"bench": ops, "impls": run.head["selection"]["impls"], "groups": groups}
+        request = {"bench": ops, "impls": run.head["selection"]["impls"], "groups": groups,
+                   "seconds": args.sustained}  # fmt: skip
         parts = [{"prepare": [first, workers], **request} for first in range(workers)]
         checkpoint = Checkpoint(run, args, print)
         for requests, count in ((parts, workers), ([request], 1)):

@@ -28,6 +28,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="time the sizes of sweep.yaml, or those of the groups named (needs a GPU)",
     )  # fmt: skip
     parser.add_argument(
+        "--sustained", type=_seconds, metavar="SECONDS",
+        help="time each candidate back to back for so long in each round: a hot GPU's clock and energy",
+    )  # fmt: skip
+    parser.add_argument(
         "--model",
         action="store_true",
         help="time the bench cases by the timing model of an emulated GPU: not measured",
@@ -84,6 +88,8 @@ def check(args: Any, on_gpu: bool) -> None:
     if (args.bench or args.sweep is not None) and not on_gpu:
         option = "--bench" if args.bench else "--sweep"
         raise UsageError(f"{option} needs a GPU: no timings on {portable.device()}")
+    if args.sustained and not args.bench and args.sweep is None:
+        raise UsageError("--sustained is how --bench and --sweep time: name one of them")
     if args.model and detect.main_backend().modelled_roof() is None:
         raise UsageError(f"--model needs an emulated GPU: {portable.device()} has no timing model")
     if args.sweep:

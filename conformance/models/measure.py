@@ -16,7 +16,6 @@ from portable.conformance.perf.libraries import Unsupported
 from portable.errors import PortableError
 
 PASS, FAIL, ERROR, UNAVAILABLE = "Pass", "Fail", "Error", "NotAvailable"
-SECONDS, ROUNDS = 0.6, 7
 _COPY, _MATMUL = "roof copy", "roof matmul"
 
 Entry = dict[str, Any]
@@ -27,7 +26,7 @@ def step_entry(
     step: Step,
     candidates: Sequence[steps.Candidate],
     device: torch.device,
-    seconds: float = SECONDS,
+    seconds: float = sustained.SECONDS,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Entry:
     """One model and step: its candidates' entries and, on a GPU, the roofs and floors of the same run.
@@ -102,7 +101,7 @@ def _timed(
         (_COPY, _MATMUL), roofs.candidates(torch.bfloat16).values(), strict=True
     ):
         calls[name] = lambda call=call, one=one: call(one)
-    samples = sustained.sustained(calls, seconds, ROUNDS, device)
+    samples = sustained.sustained(calls, seconds, sustained.ROUNDS, device)
     rates = roofs.take({
         timing.COPY_ROOF: timing.Sample(timing.COPY_ROOF, samples.pop(_COPY).microseconds, False),
         timing.matrix_roof(torch.bfloat16): timing.Sample("", samples.pop(_MATMUL).microseconds, False),

@@ -23,7 +23,7 @@ from portable.conformance.cases.case import Case, below, input_shapes, leading_s
 from portable.conformance.cases.generate import required_params
 from portable.conformance.cases.inputs import DTYPES
 from portable.conformance.execute.runner import function, implementations
-from portable.conformance.perf import baselines, sweep, timing
+from portable.conformance.perf import baselines, sustained, sweep, timing
 from portable.conformance.text import number
 from portable.runtime import detect
 from portable.runtime.tensors import random_tensor
@@ -56,9 +56,11 @@ def bench(
     progress: Callable[[Entry], None] | None = None,
     failed: Failed | None = None,
     groups: Sequence[str] | None = None,
+    seconds: float | None = None,
 ) -> tuple[list[Entry], dict[str, Any]]:
     """Every bench case of every op in its first 16-bit type and in float32; with `groups`, the cases of
-    those groups of sweep.yaml instead.
+    those groups of sweep.yaml instead. With `seconds` each candidate runs so long in each round, back to
+    back, and an entry has clock, power and energy as `sustained`.
 
     Returns one entry per case and implementation, and the medians of the roofs measured beside them. An
     implementation that rejects a case has no entry. One that raises is passed to `failed` (case id,
@@ -66,7 +68,7 @@ def bench(
     without `failed` the exception goes on, as it does where the device takes no more work.
     """
     session = _Session(
-        device, timing.Roofs(device), failed, timing.ROUNDS if groups is None else SWEEP_ROUNDS
+        device, timing.Roofs(device), failed, timing.ROUNDS if groups is None else SWEEP_ROUNDS, seconds
     )
     entries = []
     for timed_case in timed_cases(ops, impls, groups):
@@ -108,6 +110,7 @@ class _Session:
     roofs: timing.Roofs
     failed: Failed | None
     rounds: int = timing.ROUNDS
+    seconds: float | None = None
     launches: dict[tuple[Any, ...], float | None] = field(default_factory=dict)
 
     def launch(self, key: tuple[Any, ...], measure: Callable[[], float | None]) -> float | None:
@@ -168,7 +171,11 @@ def _bench_case(timed_case: sweep.TimedCase, session: _Session) -> list[Entry]:
         else:
             fails(name, error)
 
-    samples = timing.interleaved(timed, session.rounds, left_out)
+    meters: Mapping[str, Any] = {}
+    if session.seconds is None:
+        samples = timing.interleaved(timed, session.rounds, left_out)
+    else:
+        samples, meters = sustained.interleaved(timed, session.seconds, device, left_out)
     rates = session.roofs.take(samples)
     made_of = {name: moved if name == timing.COPY_ROOF else flops * passes for name in rates}
     floor_us = 1e6 * max(made_of[name] / rate for name, rate in rates.items())
@@ -186,9 +193,16 @@ def _bench_case(timed_case: sweep.TimedCase, session: _Session) -> list[Entry]:
             "launch_us": cost,
             "baseline_launch_us": None if "torch" in reasons else baseline_launch,
             "buffer_sets": len(sets),
-        }
+        } | ({"sustained": _beside(name, meters)} if meters else {})
         for name, cost in launches.items()
     ]  # fmt: skip
+
+
+def _beside(name: str, meters: Mapping[str, Mapping[str, float | None]]) -> dict[str, Any]:
+    """The meters of an implementation, and the energy of a call of each baseline."""
+    others = {each.removeprefix(BASELINE): found["joules"] for each, found in meters.items()
+              if each.startswith(BASELINE)}  # fmt: skip
+    return {**meters[name], "baselines_joules": others}
 
 
 def _launches(
@@ -313,12 +327,25 @@ def _notes(entries: Sequence[Entry], roof: Mapping[str, float]) -> list[str]:
     loops = list(dict.fromkeys(entry["impl"] for entry in entries if not entry["graph"]))
     if loops:
         lines.append(f"not captured into a graph, so the host may be in the time: {', '.join(loops)}")
+    lines += [
+        f"sustained: {_short(entry['case'])} on {entry['impl']}: {_meters(entry['sustained'])}"
+        for entry in entries if "sustained" in entry
+    ]  # fmt: skip
     lines += sweep.lines(sweep.verdicts(entries))
     lines += [
         f"{entry['state']}: {_short(entry['case'])} on {entry['impl']}: {entry['message']}"
         for entry in entries if entry["state"] != "Pass"
     ]  # fmt: skip
     return lines
+
+
+def _meters(found: Mapping[str, Any]) -> str:
+    """`1,432 MHz, 690 W, 0.482 J a call (torch 0.495)`"""
+    if found["watts"] is None:
+        return "no meter: nvidia-smi is not there"
+    others = ", ".join(f"{name} {number(joules)}" for name, joules in found["baselines_joules"].items())
+    beside = f" ({others})" if others else ""
+    return f"{found['sm_mhz']:,.0f} MHz, {found['watts']:.0f} W, {number(found['joules'])} J a call{beside}"
 
 
 def _short(case: str) -> str:

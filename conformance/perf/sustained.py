@@ -19,8 +19,12 @@ from typing import Any
 
 import torch
 
+from portable.runtime import timing
+
 _QUERY = ("clocks.sm", "power.draw")
 _EVERY_MS = 50
+SECONDS, ROUNDS = 0.6, 7
+"""Of a candidate in each round, and rounds."""
 _SETTLING = 0.3
 """The first part of a candidate's seconds, in which the meter still shows the one before it."""
 
@@ -104,6 +108,26 @@ def sustained(
                     spans[name].append((begin, time.perf_counter()))
         read = {name: meter.between(spans[name]) for name in names}
     return {name: Sustained(name, tuple(times[name]), *read[name]) for name in names}
+
+
+def interleaved(
+    candidates: Mapping[str, tuple[Callable[[Any], object], Sequence[Any]]],
+    seconds: float,
+    device: torch.device,
+    failed: Callable[[str, Exception], None] | None = None,
+) -> tuple[dict[str, timing.Sample], dict[str, dict[str, float | None]]]:
+    """`timing.interleaved` under sustained load: the samples, and by name the clock, power and energy."""
+    ready = {one.name: one for one in timing.prepared(candidates, failed)}
+    found = sustained({name: one.run for name, one in ready.items()}, seconds, ROUNDS, device)
+    samples, meters = {}, {}
+    for name, each in found.items():
+        calls = ready[name].calls
+        clock = () if each.sm_mhz is None else (round(each.sm_mhz),)
+        times = tuple(us / calls for us in each.microseconds)
+        samples[name] = timing.Sample(name, times, ready[name].graph, clock)
+        joules = None if each.joules is None else each.joules / calls
+        meters[name] = {"seconds": seconds, "sm_mhz": each.sm_mhz, "watts": each.watts, "joules": joules}
+    return samples, meters
 
 
 def _run(call: Callable[[], object], repeats: int) -> float:

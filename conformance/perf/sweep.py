@@ -85,7 +85,8 @@ class Group:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Timings against a bar: the mean and the least of the `cases` ratios, and where the least is."""
+    """Timings against a bar: the mean and the least of the `cases` ratios, where the least is, and the ratio
+    of the sums of all times."""
 
     group: str
     op: str
@@ -94,6 +95,7 @@ class Verdict:
     mean: float
     least: float
     at: str
+    total: float
 
     @property
     def met(self) -> bool:
@@ -178,7 +180,11 @@ def verdicts(entries: Sequence[Mapping[str, Any]]) -> list[Verdict]:
                 if ratios:
                     mean = math.exp(sum(map(math.log, ratios.values())) / len(ratios))
                     at = min(ratios, key=ratios.__getitem__)
-                    found.append(Verdict(group.name, op, bar, len(ratios), mean, ratios[at], at))
+                    ours = [times[case, bar.impl]["device_us"] for case in ratios]
+                    total = sum(ratio * us for ratio, us in zip(ratios.values(), ours, strict=True)) / sum(
+                        ours
+                    )
+                    found.append(Verdict(group.name, op, bar, len(ratios), mean, ratios[at], at, total))
     return found
 
 
@@ -197,6 +203,7 @@ def lines(found: Sequence[Verdict]) -> list[str]:
         word = "met" if each.met else "missed"
         texts.append(
             f"{word}: {each.group}, {each.op} on {each.bar.impl} over {each.bar.over}: geometric mean of "
-            f"{each.cases} {each.mean:.3f} (bar {each.bar.mean:.2f}){least} at {each.at}"
+            f"{each.cases} {each.mean:.3f} (bar {each.bar.mean:.2f}), of their sums {each.total:.3f}"
+            f"{least} at {each.at}"
         )
     return texts

@@ -1,7 +1,7 @@
 """A worker: reads what to run from standard input and answers on standard output, one JSON object a line.
 
 Requests: {"case": id, "impls": [...]}, {"fuzz": [op, impl], "seconds": s}, {"bench": [op...], "impls": ..,
-"groups": ..} or, ahead of it, {"prepare": [first, step], "bench": .., "impls": .., "groups": ..};
+"groups": .., "seconds": ..} or, ahead of it, the same with "prepare": [first, step];
 {"model": [op, number of its bench case], "impls": ..}.
 Answers: {"ready": device} once; then {"begin": [id, impl]}, {"inputs": [id, SHA-256]}, {"result": {...}},
 {"fuzzed": count}, {"timing": {...}}, {"roof": {...}}, {"modelled": {...}} or {"fault": sentence}, and in the
@@ -70,7 +70,7 @@ def perform(request: dict[str, Any], device: Any, apply_waivers: Any, send: Send
         op, number = request["model"]
         _model(op, number, request["impls"], device, send)
     elif "bench" in request:
-        _bench(request["bench"], request["impls"], request["groups"], device, send)
+        _bench(request, device, send)
     else:
         _answer(request["case"], request["impls"], device, send)
 
@@ -101,15 +101,21 @@ def _fuzz(op: str, impl: str, seconds: float, device: Any, apply_waivers: Any, s
     send({"fuzzed": count})
 
 
-def _bench(
-    ops: list[str], impls: list[str] | None, groups: list[str] | None, device: Any, send: Send
-) -> None:
+def _bench(request: dict[str, Any], device: Any, send: Send) -> None:
     from portable.conformance.perf import bench
 
     def failed(case_id: str, impl: str, error: Exception) -> None:
         send({"fault": f"{case_id} on {impl} could not be timed: {type(error).__name__}: {error}"})
 
-    _, roof = bench.bench(ops, impls, device, lambda entry: send({"timing": entry}), failed, groups)
+    _, roof = bench.bench(
+        request["bench"],
+        request["impls"],
+        device,
+        lambda entry: send({"timing": entry}),
+        failed,
+        request["groups"],
+        request.get("seconds"),
+    )
     send({"roof": roof})
 
 

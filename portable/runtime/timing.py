@@ -86,6 +86,18 @@ class Timed:
             self._capture()
         self.microseconds: list[float] = []
 
+    @property
+    def calls(self) -> int:
+        """How many calls one `run` makes."""
+        return self._repeats * len(self._sets)
+
+    def run(self) -> None:
+        """All calls once, captured or in a loop."""
+        if self._graph is not None:
+            self._graph.replay()
+        else:
+            self._loop()
+
     def _loop(self) -> None:
         for _ in range(self._repeats):
             for one in self._sets:
@@ -107,22 +119,26 @@ class Timed:
     def _round(self) -> float:
         """Microseconds of one replay of all calls."""
         start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        run = self._graph.replay if self._graph is not None else self._loop
         if self.round_us < LONG_ROUND_US:
-            run()
+            self.run()
         torch.cuda.synchronize()
         start.record()
-        run()
+        self.run()
         stop.record()
         torch.cuda.synchronize()
         self.round_us = start.elapsed_time(stop) * 1e3
         return self.round_us
 
     def run_round(self) -> None:
-        self.microseconds.append(self._round() / (self._repeats * len(self._sets)))
+        self.microseconds.append(self._round() / self.calls)
+
+    @property
+    def graph(self) -> bool:
+        """Whether the calls were captured."""
+        return self._graph is not None
 
     def sample(self, sm_mhz: tuple[int, ...] = ()) -> Sample:
-        return Sample(self.name, tuple(self.microseconds), self._graph is not None, sm_mhz)
+        return Sample(self.name, tuple(self.microseconds), self.graph, sm_mhz)
 
 
 def interleaved(
@@ -135,6 +151,14 @@ def interleaved(
     A candidate that raises while it is prepared is passed to `failed` and left out; without `failed` the
     exception goes on.
     """
+    return rotate(prepared(candidates, failed), rounds)
+
+
+def prepared(
+    candidates: Mapping[str, tuple[Callable[[Any], object], Sequence[Any]]],
+    failed: Callable[[str, Exception], None] | None = None,
+) -> list[Timed]:
+    """The candidates of `interleaved`, ready to be timed."""
     timed = []
     for name, (call, sets) in candidates.items():
         try:
@@ -143,7 +167,7 @@ def interleaved(
             if failed is None:
                 raise
             failed(name, error)
-    return rotate(timed, rounds)
+    return timed
 
 
 def rotate(timed: Sequence[Timed], rounds: int = ROUNDS) -> dict[str, Sample]:

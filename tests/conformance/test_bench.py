@@ -12,7 +12,7 @@ import torch
 import portable
 from portable import errors
 from portable.conformance.cases.case import Case, make_shape
-from portable.conformance.perf import baselines, bench, libraries, sweep, timing
+from portable.conformance.perf import baselines, bench, libraries, sustained, sweep, timing
 from portable.conformance.records import record
 from portable.conformance.records.schema import TIMING_FIELDS
 from portable.conformance.stats import Interval
@@ -125,6 +125,26 @@ def test_torchs_own_is_a_baseline_of_every_op(op, spent, small):
         assert entry["baselines_us"]["torch"] == pytest.approx(TORCH * 1.048)
         assert entry["vs"]["torch.compile"]["median"] == pytest.approx(1.0)
         assert entry["baseline_launch_us"] == 1.0
+
+
+def test_under_sustained_load_an_entry_has_its_clock_and_energy(spent, small, monkeypatch):
+    def interleaved(candidates, seconds, device, failed):
+        assert seconds == 0.5
+        samples = timing.interleaved(candidates, 7, failed)
+        joules = {name: 0.2 if name.startswith(bench.BASELINE) else 0.1 for name in samples}
+        return samples, {
+            name: {"seconds": 0.5, "sm_mhz": 1432.4, "watts": 690.2, "joules": joules[name]}
+            for name in samples
+        }
+
+    monkeypatch.setattr(sustained, "interleaved", interleaved)
+    entries, roof = bench.bench(["softmax"], ["torch"], CPU, seconds=0.5)
+    found = entries[0]["sustained"]
+    assert found["baselines_joules"].pop("torch") == 0.2
+    assert {name: found[name] for name in ("seconds", "sm_mhz", "watts", "joules")} == {
+        "seconds": 0.5, "sm_mhz": 1432.4, "watts": 690.2, "joules": 0.1}  # fmt: skip
+    line = next(each for each in bench.table(entries, roof)[2] if each.startswith("sustained: "))
+    assert "1,432 MHz, 690 W, 0.100 J a call (" in line
 
 
 @pytest.mark.parametrize(

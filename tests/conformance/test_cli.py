@@ -114,6 +114,7 @@ def test_listing(norm, capsys):
         (["run", "--ops", "toy_norm", "--impl", "plane"], "Did you mean 'plain'"),
         (["run", "--ops", "toy_norm", "-k", "nothing"], "no case's id contains"),
         (["run", "--ops", "toy_norm", "--bench"], "needs a GPU"),
+        (["run", "--ops", "toy_norm", "--sustained", "0.5"], "--sustained is how --bench and --sweep time"),
         (["run", "--ops", "toy_norm", "--record", "/no/such/folder/r.json"], "no such folder"),
         (["rerun", "toy_norm/float32/N=x/normal/contiguous"], "not a number"),
         (["rerun", "toy_norm/float32"], "op/types/shape"),

@@ -11,7 +11,7 @@ import torch
 from portable.conformance.commands import cli
 from portable.conformance.models import configs, floors, functions, judge, measure, record, steps
 from portable.conformance.models.model import Model
-from portable.conformance.perf import sustained
+from portable.conformance.perf import libraries, sustained
 from portable.conformance.records.schema import RecordError
 from portable.conformance.report import models as page
 
@@ -97,7 +97,12 @@ def test_a_wrong_model_is_found(model, step, wrong):
     assert found["state"] == "Fail" and "against float32, torch's own" in found["message"]
 
 
-def test_a_candidate_that_is_not_there_or_raises_is_said():
+def test_a_candidate_that_is_not_there_or_raises_is_said(monkeypatch):
+    def absent(name):
+        raise libraries.Unsupported("not installed")
+
+    monkeypatch.setattr(libraries, "installed", absent)
+
     class Broken(functions.Torch):
         def linear(self, x, weight):
             raise ValueError("no")

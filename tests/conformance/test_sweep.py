@@ -45,8 +45,9 @@ def test_layouts(layout, strides, offset):
     assert tuple(made.shape) == (3, 5) and made.stride() == strides and made.storage_offset() == offset
 
 
-def entry(case, impl, **ratios):
-    return {"case": case, "impl": impl, "vs": {name: {"median": each} for name, each in ratios.items()}}
+def entry(case, impl, us=1.0, **ratios):
+    vs = {name: {"median": each} for name, each in ratios.items()}
+    return {"case": case, "impl": impl, "device_us": us, "vs": vs}
 
 
 @pytest.fixture
@@ -66,7 +67,7 @@ def test_verdicts(toy):
     first, second = toy
     entries = [
         entry(first, "cpp", torch=1.5, liger=0.8, copy=0.5, dense=0.6),
-        entry(second, "cpp", torch=0.96, copy=0.5),
+        entry(second, "cpp", 3.0, torch=0.96, copy=0.5),
         entry("softmax/float32/N=8/normal/bench", "cpp", torch=9.0),
     ]
     over_torch, over_best = sweep.verdicts(entries)
@@ -74,7 +75,7 @@ def test_verdicts(toy):
     assert not over_torch.met  # the mean is reached, the least is not
     assert over_best.mean == pytest.approx((0.8 * 0.96) ** 0.5) and not over_best.met and over_best.cases == 2
     assert sweep.lines([over_torch]) == [
-        "missed: toy, softmax on cpp over torch: geometric mean of 2 1.200 (bar 1.05), "
+        "missed: toy, softmax on cpp over torch: geometric mean of 2 1.200 (bar 1.05), of their sums 1.095, "
         f"least 0.960 (bar 0.97) at {second}"
     ]
     entries[1]["vs"]["torch"]["median"] = 0.98
