@@ -188,7 +188,9 @@ def test_timings_are_saved_before_the_last_one_ends(monkeypatch):
     going: Any = SimpleNamespace(timings=[], impls={}, head={"selection": {"impls": None}}, roof=None)
     going.take = going.timings.append
     monkeypatch.setattr(run, "_save", lambda going, args: saved.append(len(going.timings)) or "")
-    run._bench(going, SimpleNamespace(record="r.json", bench=True, sweep=None, timeout=9.0), 0)
+    run._bench(
+        going, SimpleNamespace(record="r.json", bench=True, sweep=None, sustained=None, timeout=9.0), 0
+    )
     assert saved == [1, 2]
 
 
