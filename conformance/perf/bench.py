@@ -120,12 +120,8 @@ class _Session:
 
 
 def bench_cases(spec: Spec) -> list[Case]:
-    """The spec's bench sizes; rows of types with one 16-bit type throughout, and float32."""
-    rows = [
-        row for row in spec.types if len(set(row.values()) - {row["acc"]}) <= 1 and row["acc"] == "float32"
-    ]
-    chosen = [next((row for row in rows if row[spec.type_variables[0]] == name), None)
-              for name in ("bfloat16", "float32")]  # fmt: skip
+    """The spec's bench sizes; rows of types with one 16-bit floating point type throughout, and float32."""
+    chosen = [sweep.uniform_types(spec, name) for name in ("bfloat16", "float32")]
     shapes = [make_shape(spec, one.axes, one.leading, one.params, one.absent) for one in spec.bench]
     return [
         Case(spec.op, tuple(row.items()), shape, layout="bench") for row in chosen if row for shape in shapes

@@ -17,9 +17,11 @@ from typing import Any
 
 from torch import Tensor
 
+from portable import dtypes
 from portable.conformance.cases.case import Case, make_shape
 from portable.errors import listed, nearest
 from portable.spec import registry, strict_yaml
+from portable.spec.model import Spec
 
 FILE = Path(__file__).with_name("sweep.yaml")
 BEST = "best"
@@ -52,6 +54,16 @@ class Bar:
     least: float | None
 
 
+def uniform_types(spec: Spec, dtype: str) -> Mapping[str, str] | None:
+    """The first row of types in which the first variable is `dtype`, and every number that or float32, the
+    accumulator; indices are of any type."""
+    for row in spec.types:
+        floats = {each for each in row.values() if dtypes.of(each).is_float}
+        if row[spec.type_variables[0]] == dtype and row["acc"] == "float32" and floats <= {dtype, row["acc"]}:
+            return row
+    return None
+
+
 @dataclass(frozen=True)
 class Group:
     """Ops at several sizes, types and layouts."""
@@ -69,11 +81,9 @@ class Group:
         spec = registry.spec(op)
         impls = list(dict.fromkeys(bar.impl for bar in self.bars))
         for dtype in self.types:
-            types = next(
-                tuple(row.items())
-                for row in spec.types
-                if row[spec.type_variables[0]] == dtype and set(row.values()) <= {dtype, row["acc"]}
-            )
+            row = uniform_types(spec, dtype)
+            assert row is not None, f"{self.name}: {op} has no types of {dtype} alone"
+            types = tuple(row.items())
             for size in self.sizes:
                 axes = {name: size[name] for name in spec.axes}
                 params = {name: size[name] for name in spec.params if name in size}
