@@ -155,7 +155,8 @@ class ParameterError(ArgumentError):
 
 class OutputError(ArgumentError):
     """`out=` cannot take the result: wrong shape, dtype or device, it overlaps an input, or it
-    requires a gradient. `value` is the phrase after "argument 'out'", e.g. "has shape (3, 4)"."""
+    requires a gradient; or an argument that is written in place shares memory. `value` is the phrase after
+    "argument 'out'", e.g. "has shape (3, 4)"."""
 
     problem = "{value}"
 

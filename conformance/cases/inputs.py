@@ -320,6 +320,9 @@ NAMED_LAYOUTS = ("permuted", "gaps", "repeated", "half_offset")
 the last in the opposite order in memory. gaps: a gap behind each member of the first dimension. repeated: the
 last dimension has stride 0. half_offset: the base is 8 bytes past an aligned address."""
 
+REPEATING = ("expanded", "repeated")
+"""Layouts whose elements share memory: what is written in place is contiguous in their cases."""
+
 MIXED = ("contiguous", "transposed", "padded", "offset")
 MIXED_VECTOR = ("contiguous", "sliced", "offset")
 """The layouts that the inputs of a "mixed" case take in rotation: tensors of two dimensions and more, and
@@ -495,6 +498,11 @@ def same_bits(first: torch.Tensor, second: torch.Tensor) -> bool:
     if first.numel() == 0:
         return True
     return torch.equal(_integers(first), _integers(second))
+
+
+def different_bits(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    """Where two tensors of one shape and dtype differ in a bit; NaN equals NaN of the same payload."""
+    return _integers(first) != _integers(second)
 
 
 def _integers(tensor: torch.Tensor) -> torch.Tensor:

@@ -40,6 +40,7 @@ from portable.conformance.cases import inputs
 from portable.conformance.cases.case import Case, Shape, input_shapes, make_shape, types_text
 from portable.conformance.cases.generate import required_params
 from portable.conformance.execute import device, runner
+from portable.conformance.execute.samples import results, without_effect
 from portable.conformance.judge import reference
 from portable.conformance.judge.bound import bound
 from portable.conformance.records import record
@@ -227,9 +228,9 @@ Run = Callable[[Case, Spec, str, Mapping[str, torch.Tensor]], "dict[str, Any]"]
 def pinned(case: Case, spec: Spec, impl: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
     """The op's outputs by name, computed by one implementation."""
     with portable.using(**{spec.op: impl}):
-        result = runner.function(spec.op)(**tensors, **case.params)
+        result = without_effect(spec, runner.function(spec.op), {**tensors, **case.params})
     several = result if isinstance(result, (tuple, list)) else (result,)
-    return dict(zip(spec.outputs, several, strict=True))
+    return dict(zip((each.name for each in results(spec, tensors)), several, strict=True))
 
 
 def measure(

@@ -41,9 +41,11 @@ from portable.conformance.execute.samples import (
     in_types,
     most_leading,
     of_problems,
+    results,
     same,
     sample,
     shape_of,
+    without_effect,
 )
 from portable.conformance.judge import order_independent, reference
 from portable.dispatch import compiled_call
@@ -137,7 +139,7 @@ def rows_alone(call: Call, spec: Spec, device: torch.device) -> str | None:
                 n: t if t is None or not spec.inputs[n].leading else t[row : row + 1]
                 for n, t in tensors.items()
             })  # fmt: skip
-            for field, one, many in zip(spec.outputs.values(), alone, whole, strict=True):
+            for field, one, many in zip(results(spec, tensors), alone, whole, strict=True):
                 if field.leading and not torch.equal(one[0], many[row]):
                     return f"row {row} of {size} alone differs from row {row} in a batch of {count}"
         return None
@@ -150,7 +152,7 @@ def _floats(
 ) -> dict[str, torch.Tensor]:
     """The float64 reference's outputs that are not integers, of the inputs `given` and of `indices`."""
     found = reference.reference(case, spec, {**dict.fromkeys(spec.inputs), **indices, **given})
-    return {name: each for name, each in found.items() if each.is_floating_point()}
+    return {name: each for name, each in found.items() if each is not None and each.is_floating_point()}
 
 
 def scaling(call: Call, spec: Spec, device: torch.device) -> str | None:
@@ -176,11 +178,12 @@ def scaling(call: Call, spec: Spec, device: torch.device) -> str | None:
             if not any(1 in rule.values() for rule in rules.values()):
                 continue
             checked += 1
-            before = dict(zip(spec.outputs, call(tensors), strict=True))
+            names = [each.name for each in results(spec, tensors)]
+            before = dict(zip(names, call(tensors), strict=True))
             for name in wide:
                 for factor in order_independent.FACTORS:
                     larger = (tensors[name].to(torch.float64) * factor).to(tensors[name].dtype)
-                    scaled = dict(zip(spec.outputs, call({**tensors, name: larger}), strict=True))
+                    scaled = dict(zip(names, call({**tensors, name: larger}), strict=True))
                     for output, rule in rules.items():
                         degree = rule[name]
                         if degree is None:
@@ -315,7 +318,8 @@ def caller(spec: Spec, function: Callable[..., Any]) -> Call:
 
     def call(tensors: dict[str, Any]) -> tuple[torch.Tensor, ...]:
         arguments = {**params, **tensors}
-        result = function(**{name: value for name, value in arguments.items() if value is not MISSING})
+        given = {name: value for name, value in arguments.items() if value is not MISSING}
+        result = without_effect(spec, function, given)
         return result if isinstance(result, tuple) else (result,)
 
     return call

@@ -144,7 +144,7 @@ def judge_call(
     case = materialized.case
     moved = {name: made.on(device) for name, made in materialized.inputs.items()}
     tensors = {name: view for name, (view, _) in moved.items()}
-    watch = Watch(tensors)
+    watch = Watch({name: tensor for name, tensor in tensors.items() if name not in materialized.spec.mutated})
     with guarded_memory() as guards:
         first, fence = _call(materialized, function, tensors, device)
         synchronize(device)
@@ -209,7 +209,12 @@ def _call(
         expected = materialized.expected[spec.out.name]
         fence = inputs.fenced(tuple(expected.ref.shape), expected.dtype, device, case.layout)
         arguments["out"] = fence[0]
+    written = {name: tensors[name] for name in spec.mutated if name in tensors}
+    before = {name: tensor.clone() for name, tensor in written.items()}
     outputs = _named(spec, op(**arguments))
+    for name, tensor in written.items():  # each call begins from the case's contents
+        outputs[name] = tensor.clone()
+        tensor.copy_(before[name])
     if fence is not None and next(iter(outputs.values())) is not fence[0]:
         raise RuntimeError("the op did not return the tensor that it was given as out=")
     return outputs, fence
@@ -217,6 +222,8 @@ def _call(
 
 def _named(spec: Any, result: Any) -> dict[str, Any]:
     several = result if isinstance(result, (tuple, list)) else (result,)
+    if not spec.outputs and result is None:
+        return {}
     if len(several) != len(spec.outputs):
         return {f"output {number}": value for number, value in enumerate(several)}
     return dict(zip(spec.outputs, several, strict=True))

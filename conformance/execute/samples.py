@@ -12,11 +12,13 @@ from portable import errors
 from portable.conformance.cases.case import Case, Shape, below, input_shapes, make_shape
 from portable.conformance.cases.generate import required_params
 from portable.conformance.judge import reference
+from portable.dispatch.arguments import span
 from portable.runtime.tensors import random_tensor
-from portable.spec.model import Spec
+from portable.spec.model import Output, Spec
 
 Call = Callable[[dict[str, Any]], tuple[torch.Tensor, ...]]
-"""The op with its required parameters; takes further arguments by name, and returns all outputs."""
+"""The op with its required parameters; takes further arguments by name, and returns all outputs, then the new
+contents of the mutated inputs that it is given, which keep their own."""
 
 Types = Mapping[str, str]
 
@@ -56,6 +58,40 @@ def drawn(spec: Spec, shape: Shape, device: torch.device, row: Types, seed: int 
     present = {name: tensor for name, tensor in made.items() if tensor is not None}
     made |= reference.derived(Case(spec.op, tuple(row.items()), shape), spec, present)
     return {name: None if tensor is None else tensor.to(device) for name, tensor in made.items()}
+
+
+def without_effect(spec: Spec, function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+    """What `function` returns for arguments by name, as a `Call` does: it writes copies of the mutated
+    inputs, of the same strides. Those whose elements are far apart are written themselves, then restored."""
+    given, restored = dict(arguments), []
+    written = [name for name in spec.mutated if isinstance(given.get(name), torch.Tensor)]
+    for name in written:
+        tensor: torch.Tensor = given[name]
+        if span(tensor) > 16 * tensor.nbytes:
+            restored.append((tensor, tensor.clone()))
+        else:
+            copy = torch.empty_strided(
+                tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
+            )
+            given[name] = copy.copy_(tensor)
+    outputs = function(**given)
+    if not written:
+        return outputs
+    several = outputs if isinstance(outputs, tuple) else () if outputs is None else (outputs,)
+    contents = tuple(given[name] for name in written)
+    if not restored:
+        return (*several, *contents)
+    contents = tuple(each.clone() for each in contents)
+    for tensor, before in restored:
+        tensor.copy_(before)
+    return (*several, *contents)
+
+
+def results(spec: Spec, tensors: Mapping[str, Any]) -> list[Output]:
+    """What a `Call` with these tensors returns."""
+    return [
+        each for name, each in spec.results.items() if name in spec.outputs or tensors.get(name) is not None
+    ]
 
 
 def of_problems(spec: Spec) -> bool:

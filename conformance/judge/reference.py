@@ -49,10 +49,24 @@ class Expected:
     tolerance: Tolerance
     dtype: torch.dtype
     exact: bool = False
+    before: torch.Tensor | None = None
+    kept: torch.Tensor | None = None
+    """Of a mutated input: its contents before the call, and where they must keep their bits."""
 
     def judge(self, got: Any, bias: bool) -> Verdict:
         if not isinstance(got, torch.Tensor):
             return Verdict("Fail.dtype", note=f"got a {type(got).__name__}, expected a tensor")
+        verdict = self._judge(got, bias)
+        if self.before is None or self.kept is None or not verdict.passed:
+            return verdict
+        changed = inputs.different_bits(got.cpu(), self.before) & self.kept
+        if not changed.any():
+            return verdict
+        first = [int(each) for each in changed.nonzero()[0]]
+        note = f"{int(changed.sum())} elements changed that the op does not write, the first {first}"
+        return Verdict("Fail.value", note=note)
+
+    def _judge(self, got: torch.Tensor, bias: bool) -> Verdict:
         if not dtypes.of(self.dtype).is_float:
             return judge_equal(got, self.ref, self.dtype)
         return judge(
@@ -101,16 +115,18 @@ def materialize(case: Case, spec: Spec) -> MaterializedCase:
     for position, (name, shape) in enumerate(input_shapes(spec, case.shape).items()):
         field = spec.inputs[name]
         values = "normal" if field.derived else field.values.get(case.values, case.values)
+        layout = "contiguous" if field.mutated and case.layout in inputs.REPEATING else case.layout
         made[name] = inputs.make(
-            *(case.id, name, shape, case.dtype(field.dtype), values, case.layout, position, mantissa),
+            *(case.id, name, shape, case.dtype(field.dtype), values, layout, position, mantissa),
             below=below(spec, case.shape, name),
             otherwise=otherwise(spec, case.shape, name),
         )
     for name, tensor in derived(case, spec, {name: each.tensor for name, each in made.items()}).items():
         made[name] = inputs.place(name, tensor, case.layout, list(made).index(name))
     if case.mode == "grad":
-        for name, shape in _output_shapes(case, spec).items():
-            dtype = case.dtype(spec.outputs[name].dtype)
+        shapes = _output_shapes(case, spec)
+        for name, output in spec.outputs.items():
+            shape, dtype = shapes[name], case.dtype(output.dtype)
             made[f"d{name}"] = inputs.make(
                 case.id, f"d{name}", shape, dtype, case.values, "contiguous", mantissa=mantissa
             )
@@ -185,7 +201,10 @@ def _outputs(
     known = {**dict(case.types), **dict(case.shape.axes), "B": leading_size(spec, case.shape)}
     known |= _params(case, spec)
     expected = {}
-    for name, output in spec.outputs.items():
+    kept = _kept(case, spec, wide, refs)
+    for name, output in spec.results.items():
+        if name in spec.mutated and name not in tensors:
+            continue
         dtype = inputs.DTYPES[case.dtype(output.dtype)]
         if not dtypes.of(dtype).is_float:
             expected[name] = _equal(refs[name], output, _output_shapes(case, spec)[name], dtype, tensors)
@@ -203,7 +222,24 @@ def _outputs(
         expected[name] = Expected(
             ref, scale, tolerance, dtype, exactly.get(name, False) or limits.result_ulp == 0
         )
+    for name, where in kept.items():
+        expected[name] = replace(expected[name], before=tensors[name], kept=where)
     return expected
+
+
+def _kept(
+    case: Case, spec: Spec, wide: Mapping[str, torch.Tensor | None], refs: Mapping[str, torch.Tensor]
+) -> dict[str, torch.Tensor]:
+    """Where the op leaves a mutated input as it is: where its reference does, whatever the contents are."""
+    before = {name: tensor for name in spec.mutated if (tensor := wide[name]) is not None}
+    if not before:
+        return {}
+    others = {name: torch.where(tensor == 1, 0, 1).to(tensor.dtype) for name, tensor in before.items()}
+    again = reference(case, spec, {**wide, **others})
+    return {
+        name: ~inputs.different_bits(refs[name], tensor) & ~inputs.different_bits(again[name], others[name])
+        for name, tensor in before.items()
+    }
 
 
 def _equal(
@@ -354,7 +390,7 @@ def _params(case: Case, spec: Spec) -> dict[str, Any]:
 def _output_shapes(case: Case, spec: Spec) -> dict[str, tuple[int, ...]]:
     dims = [leading for _, leading in case.shape.leading]
     leading = tuple(torch.broadcast_shapes(*dims)) if dims else ()
-    return {name: tensor_shape(spec, case.shape, output, leading) for name, output in spec.outputs.items()}
+    return {name: tensor_shape(spec, case.shape, output, leading) for name, output in spec.results.items()}
 
 
 def _call(function: Callable[..., Any], case: Case, spec: Spec, wide: Mapping[str, Any]) -> Any:
@@ -385,7 +421,7 @@ def _call(function: Callable[..., Any], case: Case, spec: Spec, wide: Mapping[st
         return result
     return {
         name: tensor.movedim(-1, axis)
-        if tensor is not None and (spec.outputs.get(name) or spec.inputs[name]).leading and tensor.dim()
+        if tensor is not None and (spec.results.get(name) or spec.inputs[name]).leading and tensor.dim()
         else tensor
         for name, tensor in result.items()
     }
@@ -396,4 +432,4 @@ def _named(spec: Spec, result: Any) -> dict[str, Any]:
     if isinstance(result, Mapping):
         return dict(result)
     several = result if isinstance(result, (tuple, list)) else (result,)
-    return dict(zip(spec.outputs, several, strict=True))
+    return dict(zip(spec.results, several, strict=True))

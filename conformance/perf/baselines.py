@@ -54,7 +54,8 @@ def ready(
     """The baselines (those of `names`, or all) that compute the op on this machine, each as one call per
     buffer set, and why the others do not.
 
-    `outputs` are the op's own, of the first set. Inputs that a baseline wrote over are restored.
+    `outputs` are the op's own, of the first set, with what it writes in place after them. Inputs that a
+    baseline wrote over are restored.
     """
     params = _complete(spec, params)
     before = {name: tensor.clone() for name, tensor in sets[0].items() if tensor is not None}
@@ -66,14 +67,14 @@ def ready(
         try:
             bind = make()
             first = bind(sets[0])
-            reason = difference(outputs, first())
+            reason = difference(outputs, results(spec, sets[0], first()))
             found[name] = [first, *(bind(tensors) for tensors in sets[1:])]
         except Unsupported as error:
             reason = str(error)
         except Exception as error:  # another project's code: whatever it raises is why it is not timed
             reason = explained(error)
-        written = _restored(sets[0], before)
-        reason = f"writes over its input {written}" if written else reason
+        written = [name for name in restored(sets[0], before) if name not in spec.mutated]
+        reason = f"writes over its input {', '.join(written)}" if written else reason
         if reason:
             reasons[name] = reason
             found.pop(name, None)
@@ -147,6 +148,14 @@ def _functional(spec: Spec) -> Entry | None:
     return Entry(spec.file, spec.op, module="torch.nn.functional", positional=ours)
 
 
+def results(spec: Spec, tensors: Tensors, returned: object) -> list[Any]:
+    """What a call returned, then the contents of the inputs that it wrote in place."""
+    several: list[Any] = list(returned) if isinstance(returned, (tuple, list)) else [returned]
+    written = (tensors[name] for name in spec.mutated)
+    own = several if spec.outputs else []
+    return own + [tensor.clone() for tensor in written if tensor is not None]
+
+
 def difference(outputs: Sequence[Tensor], result: object) -> str:
     """Why a baseline's result is not the op's ("" where it is).
 
@@ -185,15 +194,15 @@ def _relative_error(expected: Tensor, got: Tensor) -> float:
     return float(torch.linalg.vector_norm(got.to(wide) - expected.to(wide)) / norm.clamp_min(1e-30))
 
 
-def _restored(tensors: Tensors, before: Mapping[str, Tensor]) -> str:
-    """Put back the inputs that were written over; their names, comma separated."""
+def restored(tensors: Tensors, before: Mapping[str, Tensor]) -> list[str]:
+    """Put back the inputs that were written over; their names."""
     changed = []
     for name, kept in before.items():
         tensor = tensors[name]
         if tensor is not None and not torch.equal(tensor, kept):
             tensor.copy_(kept)
             changed.append(name)
-    return ", ".join(changed)
+    return changed
 
 
 def _without_gradients(call: Call) -> Call:

@@ -228,13 +228,16 @@ def _ours(
     calls: dict[str, Call] = {}
     outputs: dict[str, list[Tensor]] = {}
     judge = next(each.name for each in spec.implementations if each.kind == "run")
+    written = {name: tensor for name in spec.mutated if (tensor := tensors[name]) is not None}
+    before = {name: tensor.clone() for name, tensor in written.items()}
     for name in implementations(case.op):
         wanted = impls is None or name in impls
         if not wanted and name != judge:
             continue
         call = pinned(case, name)
         try:
-            outputs[name] = _several(call(tensors))
+            outputs[name] = baselines.results(spec, tensors, call(tensors))
+            baselines.restored(tensors, before)
         except errors.PinError:  # it does not run this type or size
             continue
         except Exception as error:
@@ -374,10 +377,6 @@ def pinned(case: Case, name: str) -> Call:
 
 def _run(bound: baselines.Call) -> object:
     return bound()
-
-
-def _several(result: Any) -> list[Tensor]:
-    return list(result) if isinstance(result, (tuple, list)) else [result]
 
 
 def _baseline_launch(spec: Spec, tensors: baselines.Tensors, params: Mapping[str, Any]) -> float | None:

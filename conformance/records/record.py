@@ -132,7 +132,7 @@ def op_digest(op: str) -> str:
     return spec_digest(registry.spec(op), registry.op_folders()[op].parent)
 
 
-_LATER_FIELDS = (", otherwise=None", ", gradient=True")
+_LATER_FIELDS = (", otherwise=None", ", gradient=True", ", mutated=False")
 """What specs can say since records were made: where they do not, those records are of the same spec."""
 
 

@@ -411,6 +411,39 @@ def check_out_records_nothing(spec: Spec, out: Any, tensors: Sequence[torch.Tens
         raise errors.OutputError(spec.op, "out", problem, "no tangent", "Leave out= away")
 
 
+def check_mutated(spec: Spec, tensors: Sequence[torch.Tensor | None]) -> None:
+    """Every element of a mutated input has memory of its own, which no other input shares."""
+    fields = list(zip(spec.inputs.values(), tensors, strict=True))
+    for field, tensor in fields:
+        if tensor is None or not field.mutated:
+            continue
+        if not _dense(tensor):
+            problem = f"is written in place and has strides {tensor.stride()} that overlap"
+            raise errors.OutputError(spec.op, field.name, problem, "one address per element")
+        for other, another in fields:
+            if another is None or other is field or not _overlap(tensor, another):
+                continue
+            if not _interleaved(tensor, another):
+                problem = f"is written in place and shares memory with argument {other.name!r}"
+                raise errors.OutputError(spec.op, field.name, problem, "separate memory")
+
+
+def writes(spec: Spec, tensors: Sequence[Any]) -> str | None:
+    """The first mutated input that the call has."""
+    pairs = zip(spec.inputs.values(), tensors, strict=True)
+    return next((field.name for field, tensor in pairs if field.mutated and tensor is not None), None)
+
+
+def check_records_nothing(spec: Spec, tensors: Sequence[Any]) -> None:
+    """Nothing is to be differentiated through a call that writes in place: the write has no gradient."""
+    name = writes(spec, tensors)
+    several = [t for t in tensors if isinstance(t, torch.Tensor)]
+    wants = torch.is_grad_enabled() and any(t.requires_grad for t in several)
+    if name is not None and (wants or has_tangent(several)):
+        reason = f"argument {name!r} is written in place, which cannot be differentiated"
+        raise errors.UnsupportedGradientError(spec.op, reason, "Call under torch.no_grad()")
+
+
 def has_tangent(tensors: Sequence[Any]) -> bool:
     """Whether forward mode is on and one of the tensors carries a tangent.
 
@@ -442,6 +475,27 @@ def span(tensor: torch.Tensor) -> int:
 def _overlap(one: torch.Tensor, two: torch.Tensor) -> bool:
     a, c, one_span, two_span = one.data_ptr(), two.data_ptr(), span(one), span(two)
     return one_span > 0 and two_span > 0 and a < c + two_span and c < a + one_span
+
+
+def _interleaved(one: torch.Tensor, two: torch.Tensor) -> bool:
+    """Whether two tensors lie between each other's rows and share no byte, as keys and values in halves
+    of one tensor do: both go on in multiples of one step, and from each step lie in ranges of their own."""
+    dims = [
+        [(stride * each.element_size(), size) for stride, size in zip(each.stride(), each.shape, strict=True)
+         if size > 1]
+        for each in (one, two)
+    ]  # fmt: skip
+    between = two.data_ptr() - one.data_ptr()
+    for step in sorted({stride for each in dims for stride, _ in each if stride}):
+        if any(stride % step for each in dims for stride, _ in each if stride > step):
+            continue
+        first, second = (
+            sum(stride * (size - 1) for stride, size in own if stride < step) + each.element_size()
+            for own, each in zip(dims, (one, two), strict=True)
+        )
+        if first <= between % step <= step - second:
+            return True
+    return False
 
 
 def _dense(tensor: torch.Tensor) -> bool:

@@ -22,6 +22,9 @@ def register(
     def rule(info: Any, in_dims: Any, *args: Any, **kwargs: Any) -> Any:
         values = signature.bind(args, kwargs)
         inputs, params, _ = signature.split(values)
+        if name := arguments.writes(spec, inputs):
+            what = f"argument {name!r} is written in place, under a transform of torch.func"
+            raise UnsupportedTransformError(spec.op, what, "Call the op outside of it")
         dims, _, _ = signature.split([*in_dims, *[None] * (len(values) - len(in_dims))])
 
         def call(tensors: Sequence[Any]) -> Any:

@@ -57,8 +57,17 @@ def unsqueezed(spec: Spec, inputs: Sequence[Any]) -> tuple[Sequence[Any], list[s
     return (found, lacking) if lacking else (inputs, lacking)
 
 
+def returned(outs: Sequence[Any]) -> Any:
+    """Outputs as a call returns them: None, one, or a tuple of several."""
+    if len(outs) == 1:
+        return outs[0]
+    return tuple(outs) if outs else None
+
+
 def squeezed(spec: Spec, outputs: Any, lacking: Sequence[str]) -> Any:
     """The outputs without the axes `lacking`."""
+    if outputs is None:
+        return None
     if isinstance(outputs, tuple):
         fields = spec.outputs.values()
         return tuple(_squeeze(t, f.dims, lacking) for t, f in zip(outputs, fields, strict=True))
@@ -170,6 +179,10 @@ class CompiledCall:
         self.params = signature.params
         self._spans = [0 if t is None else arguments.span(t) for t in inputs]
         self._out_span = 0 if out is None else arguments.span(out)
+        fields = list(spec.inputs.values())
+        self._mutated = [i for i, t in enumerate(inputs) if t is not None and fields[i].mutated]
+        if self._mutated:
+            arguments.check_mutated(spec, inputs)
         self._as_is = self._axis == -1 and all(
             t is None or _fits(t, field) for field, t in zip(spec.inputs.values(), inputs, strict=True)
         )
@@ -189,12 +202,13 @@ class CompiledCall:
         names = [*spec.inputs, *spec.outputs, *(w.name for w in chosen.plan.workspaces)]
         tensors = {name: info for name, info in signature.tensors.items() if info is not None}
         tensors.update({w.name: workspace_info(w) for w in chosen.plan.workspaces})
-        written = frozenset((*spec.outputs, *(w.name for w in chosen.plan.workspaces)))
+        written = frozenset((*spec.results, *(w.name for w in chosen.plan.workspaces)))
         slots = {name: slot for slot, name in enumerate(names) if name in tensors}
         self._workspaces = [_dense(w.shape, dtypes.of(w.dtype).storage) for w in chosen.plan.workspaces]
         launches = [each for each in chosen.plan.launches if 0 not in each.grid]
         self._launches = [build.bind(each, slots, tensors, written, backend, device) for each in launches]
-        if self._as_is and len(self._launches) == 1 and not self._workspaces and not device.emulated:
+        checked = device.emulated or self._mutated  # at each call: by their addresses
+        if self._as_is and len(self._launches) == 1 and not self._workspaces and not checked:
             self.single_launch = fast_path.single_launch(
                 self._launches[0], len(inputs), self._allocations, backend, device.index
             )
@@ -210,7 +224,14 @@ class CompiledCall:
             addresses = _addresses(inputs)
         if out is not None:
             self._check_out(inputs, addresses, out)
-        return self.compute(inputs, addresses, out)
+        if not self._mutated:
+            return self.compute(inputs, addresses, out)
+        self._check_mutated(inputs, addresses)
+        result = self.compute(inputs, addresses, out)
+        for i in self._mutated:
+            if not inputs[i].is_inference():  # which has no version
+                torch.autograd.graph.increment_version(inputs[i])
+        return result
 
     def compute(self, inputs: Sequence[Any], addresses: list[int], out: Any) -> Any:
         """What is left when all is checked and the device is the current one."""
@@ -247,6 +268,15 @@ class CompiledCall:
             shape, _, dtype = self._allocations[position]
             arguments.check_out(self._spec, out, shape, dtype, inputs)
 
+    def _check_mutated(self, inputs: Sequence[Any], addresses: list[int]) -> None:
+        """Check of what is written in place what is not in the plan key: overlap."""
+        for i in self._mutated:
+            start, end = addresses[i], addresses[i] + self._spans[i]
+            for j, (at, span) in enumerate(zip(addresses, self._spans, strict=True)):
+                if i != j and span and at < end and start < at + span:
+                    arguments.check_mutated(self._spec, inputs)
+                    return
+
     def _through_torch(self, function: Callable[..., Any], tensors: Sequence[Any], out: Any) -> Any:
         # Where no gradient would be recorded, no_grad is left out: it takes longer than torch's softmax of
         # 4x16 (2026-11-22).
@@ -259,7 +289,7 @@ class CompiledCall:
             with torch.autocast(device_type, enabled=False):
                 return self._through_torch(function, tensors, out)
         result = function(*tensors)
-        outs = list(result) if isinstance(result, tuple) else [result]
+        outs = list(result) if isinstance(result, tuple) else [result] if self._allocations else []
         if out is not None:
             return out.copy_(outs[0])
         # torch may answer with a view of its argument or other strides; the fake function promises neither.
@@ -270,4 +300,4 @@ class CompiledCall:
         if self._axis != -1:
             fields = self._spec.outputs.values()
             outs = [axis_back(o, self._axis, f.leading) for f, o in zip(fields, outs, strict=True)]
-        return outs[0] if len(outs) == 1 else tuple(outs)
+        return returned(outs)

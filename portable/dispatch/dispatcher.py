@@ -223,7 +223,7 @@ class Op:
     def call_dlpack(self, inputs: Sequence[Any], params: Sequence[Any], out: Any) -> Any:
         """Arrays of other libraries, through DLPack; anything else is named in an error."""
         names = list(self.spec.inputs)
-        tensors, like = dlpack.convert(self.spec.op, names, inputs)
+        tensors, like = dlpack.convert(self.spec.op, names, inputs, self.spec.mutated)
         arguments.check_tensors(self.spec, tensors)  # raises where no argument is an array
         tensors, lacking = compiled_call.unsqueezed(self.spec, tensors)
         wants = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
@@ -245,8 +245,8 @@ class Op:
             self.run(tensors, params, compiled_call.out_unsqueezed(self.spec, out, lacking))
             return out
         result = compiled_call.squeezed(self.spec, self.run(tensors, params), lacking)
-        if isinstance(result, tuple):
-            return tuple(dlpack.from_torch(each, like) for each in result)
+        if result is None or isinstance(result, tuple):
+            return result and tuple(dlpack.from_torch(each, like) for each in result)
         return dlpack.from_torch(result, like)
 
     def call_through_torch(self, inputs: Sequence[Any], params: Sequence[Any], out: Any) -> Any:
@@ -333,7 +333,7 @@ class Op:
             )
             for name, (shape, dtype) in bound.outputs.items()
         ]
-        return outs[0] if len(outs) == 1 else tuple(outs)
+        return compiled_call.returned(outs)
 
 
 def _remember(memo: dict[tuple[Any, ...], _T], key: tuple[Any, ...], value: _T) -> _T:

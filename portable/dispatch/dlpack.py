@@ -86,14 +86,16 @@ def _namespace(array: Any) -> Any:
     return package
 
 
-def convert(op: str, names: Sequence[str], values: Sequence[Any]) -> tuple[Sequence[Any], Any]:
+def convert(
+    op: str, names: Sequence[str], values: Sequence[Any], mutated: Sequence[str] = ()
+) -> tuple[Sequence[Any], Any]:
     """Foreign arrays in `values` as tensors, and the first of them (None where there is none). Beside one a
-    tensor that torch would negate late is negated."""
+    tensor that torch would negate late is negated. Those of the names `mutated` are to be written."""
     like = next((value for value in values if is_foreign(value)), None)
     if like is None:
         return values, None
     tensors = [
-        to_torch(op, name, value) if is_foreign(value) else value
+        to_torch(op, name, value, written=name in mutated) if is_foreign(value) else value
         for name, value in zip(names, values, strict=True)
     ]
     return [t.resolve_neg() if isinstance(t, torch.Tensor) else t for t in tensors], like

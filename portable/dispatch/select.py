@@ -35,8 +35,8 @@ class CallSignature:
 
     @functools.cached_property
     def empty(self) -> bool:
-        """Every output is empty: nothing is launched, and no implementation is evaluated."""
-        outputs = (self.tensors[name] for name in self.spec.outputs)
+        """Every result is empty: nothing is launched, and no implementation is evaluated."""
+        outputs = (self.tensors[name] for name in self.spec.results)
         return all(info is None or info.numel == 0 for info in outputs)
 
     def __str__(self) -> str:

@@ -54,7 +54,11 @@ def _tensors(spec: Spec) -> list[str]:
             "input",
             f"`{each.shape_text}`",
             each.dtype,
-            "; ".join(["may be None"] * each.optional + ["no gradient"] * (not each.gradient)),
+            "; ".join(
+                ["may be None"] * each.optional
+                + ["written in place"] * each.mutated
+                + ["no gradient"] * (not each.gradient)
+            ),
         )
         for each in spec.inputs.values()
     ]
@@ -108,6 +112,8 @@ def _semantics(spec: Spec) -> list[str]:
     }[spec.autocast]
     composed = any(each.kind == "run" for each in spec.implementations)
     gradient = "It has a gradient." if spec.gradient or composed else "It has no gradient."
+    if spec.mutated:
+        gradient = "It has no gradient" + (", where it writes in place." if spec.outputs else ".")
     reference = f"The float64 reference is `{spec.reference.entry}` in the op's folder."
     return ["## Semantics", " ".join([reference, gradient, autocast])]
 
@@ -121,7 +127,8 @@ def _accuracy(spec: Spec) -> list[str]:
         " `result_ulp * eps(dtype) * |ref| + accumulation_ulp * eps(acc) * (|ref| + error_scale)`"
         " plus one smallest subnormal. `B` is the product of the leading dimensions."
     )
-    return ["## Accuracy", text, _table(["output", "result_ulp", "accumulation_ulp"], rows)]
+    head = ["output or mutated input" if spec.mutated else "output", "result_ulp", "accumulation_ulp"]
+    return ["## Accuracy", text, _table(head, rows)]
 
 
 def _implementations(spec: Spec) -> list[str]:
@@ -153,5 +160,11 @@ def _errors(spec: Spec) -> list[str]:
     if spec.out:
         when = "`out` has the wrong shape or dtype, overlaps an input or needs a gradient"
         rows.append(("`OutputError`", when))
+    if spec.mutated:
+        which = " or ".join(f"`{name}`" for name in spec.mutated)
+        rows.append(
+            ("`OutputError`", f"elements of {which} share memory, with each other or with an argument")
+        )
+        rows.append(("`UnsupportedGradientError`", f"{which} is given and an argument wants a gradient"))
     rows.append(("`NoImplementationError`", "no implementation takes the call on this device"))
     return ["## Errors", _table(["error", "when"], rows)]

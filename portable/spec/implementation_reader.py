@@ -151,6 +151,9 @@ class ImplementationReader(BaseReader):
         text = found["run"]
         if text != "reference":
             return self.entry(text, found.line_of("run"), of_torch=(*self.inputs, *self.params))
+        if any(each.mutated for each in self.inputs.values()):
+            problem = "is a function of tensors that writes the mutated inputs; 'reference' writes nothing"
+            raise self.fail(found.line_of("run"), f"'run' of an op with mutated inputs {problem}")
         outputs = tuple((each.name, each.dtype, each.when) for each in self.outputs.values())
         inputs = {each.name: each.dtype for each in self.inputs.values()}
         return RoundedReference(

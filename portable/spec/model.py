@@ -78,7 +78,8 @@ class Input:
     `squeeze` and all leading ones is taken with 1 in its place, and the outputs come without it: torch's
     vectors in a product of matrices.
 
-    Without `gradient`, the backward pass raises where one with respect to it is wanted.
+    Without `gradient`, the backward pass raises where one with respect to it is wanted. One that is `mutated`
+    is written in place, in its own memory.
 
     For the conformance suite: an index has values in [0, `below`), a size or an axis, and `otherwise` (in a
     spec `or`), a number or a parameter; `derived` makes the input from the others where not any numbers make
@@ -97,6 +98,7 @@ class Input:
     squeeze: str | None = None
     values: Mapping[str, str] = field(default_factory=dict, hash=False)
     gradient: bool = True
+    mutated: bool = False
 
     @property
     def rank(self) -> int:
@@ -342,6 +344,19 @@ class Spec:
                 if field.gradient and (tensor := tensors.get(name)) is not None
                 and tensor.is_floating_point()}  # fmt: skip
 
+    @cached_property
+    def mutated(self) -> tuple[str, ...]:
+        """The inputs that a call writes in place."""
+        return tuple(each.name for each in self.inputs.values() if each.mutated)
+
+    @cached_property
+    def results(self) -> Mapping[str, Output]:
+        """What a call computes: its outputs, then the new contents of its mutated inputs."""
+        written = (self.inputs[name] for name in self.mutated)
+        return dict(self.outputs) | {
+            each.name: Output(each.name, each.dims, each.dtype, each.leading) for each in written
+        }
+
     def sizes(self, name: str, case: Case) -> tuple[int, ...]:
         """The shape of one input or output in a case, without its leading dimensions."""
         field = self.inputs[name] if name in self.inputs else self.outputs[name]
@@ -394,13 +409,16 @@ class Spec:
         return inspect.Signature(parameters)
 
     def torch_schema(self) -> str:
-        """The functional schema for torch.library.define, e.g. `op(Tensor x, int dim=-1) -> Tensor`."""
+        """The schema for torch.library.define, e.g. `op(Tensor x, int dim=-1) -> Tensor`."""
         arguments: list[str] = []
         for each, keyword in self._ordered():
             if keyword and "*" not in arguments:
                 arguments.append("*")
             if isinstance(each, Input):
-                arguments.append(f"Tensor? {each.name}=None" if each.optional else f"Tensor {each.name}")
+                kind = "Tensor"
+                if each.mutated:  # each has its own letter: none is a view of another
+                    kind += f"({_LETTERS[self.mutated.index(each.name)]}!)"
+                arguments.append(f"{kind}? {each.name}=None" if each.optional else f"{kind} {each.name}")
                 continue
             kind = {"axis": "int", "choice": "str"}.get(each.type, each.type) + "?" * each.nullable
             default = "" if each.required else f"={_schema_literal(each.default)}"
@@ -408,6 +426,9 @@ class Spec:
         count = len(self.outputs)
         result = "Tensor" if count == 1 else f"({', '.join(['Tensor'] * count)})"
         return f"{self.op}({', '.join(arguments)}) -> {result}"
+
+
+_LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 def _schema_literal(value: Any) -> str:

@@ -98,7 +98,8 @@ class _Reader(BaseReader):
         types = self.types(top)
         inputs = self.inputs(top["inputs"])
         params = self.params(top.get("params", Map(top.line)), inputs)
-        outputs = self.outputs(top["outputs"], inputs)
+        outputs = self.outputs(top, inputs)
+        self.check_mutated(top, inputs)
         self.check_names(top, axes, types, inputs, params, outputs)
         self.check_shapes(top, axes, types, inputs, outputs)
         self.check_otherwise(top, inputs, params)
@@ -106,8 +107,9 @@ class _Reader(BaseReader):
         leading = self.word(top, "leading", _LEADING, "same")
         rules = self.rules(top, (*names, *(each.name for each in inputs.values() if each.optional)))
         reader = CaseReader(self, axes, inputs, params, leading, rules)
+        results = [*outputs, *(each.name for each in inputs.values() if each.mutated)]
         exact = self.check_types(top, types, inputs, outputs)
-        if "tolerance" not in top and len(exact) < len(outputs):
+        if "tolerance" not in top and len(exact) < len(results):
             raise self.fail(top.line, "the spec lacks the key 'tolerance'")
         reference = self.reference(top["reference"], top.line_of("reference"))
         several = ImplementationReader(self, types, inputs, params, outputs, names, reference.entry)
@@ -125,7 +127,7 @@ class _Reader(BaseReader):
             params=params,
             outputs=outputs,
             reference=reference,
-            tolerance=self.tolerance(top.get("tolerance", Map(top.line)), outputs, names, exact),
+            tolerance=self.tolerance(top.get("tolerance", Map(top.line)), results, names, exact),
             cost=self.cost(top["cost"], top.line_of("cost"), names, (*inputs, *params)),
             cases=reader.several(top["cases"]),
             bench=reader.several(top["bench"]) if "bench" in top else (),
@@ -224,7 +226,8 @@ class _Reader(BaseReader):
                 found.get("or"),
                 self.squeezed(name, dims, found) if "squeeze" in found else None,
                 dict(found.get("values", {})),
-                found.get("gradient", True),
+                found.get("gradient", not found.get("mutated", False)),
+                found.get("mutated", False),
             )  # fmt: skip
         if not any(not each.optional for each in inputs.values()):
             raise self.fail(data.line, "an op needs at least one required input")
@@ -266,8 +269,9 @@ class _Reader(BaseReader):
                 )
         return params
 
-    def outputs(self, data: Map, inputs: Mapping[str, Input]) -> dict[str, Output]:
-        outputs = {}
+    def outputs(self, top: Map, inputs: Mapping[str, Input]) -> dict[str, Output]:
+        outputs: dict[str, Output] = {}
+        data = top.get("outputs", Map(top.line))
         for name, item in data.items():
             found = self.keys(item, "output", f"output {name}", data.line_of(name))
             leading, dims = self.shape(found["shape"], f"output {name}")
@@ -275,8 +279,11 @@ class _Reader(BaseReader):
             if when is not None and not (when in inputs and inputs[when].optional):
                 raise self.fail(found.line_of("when"), f"{when!r} is not an optional input")
             outputs[name] = Output(name, dims, found["dtype"], leading, found.get("out", False), when)
-        if not outputs:
-            raise self.fail(data.line, "an op needs at least one output")
+        if not outputs and not any(each.mutated for each in inputs.values()):
+            problem = "an op needs at least one output or mutated input"
+            raise self.fail(
+                data.line, problem if "outputs" in top else f"the spec lacks the key 'outputs': {problem}"
+            )
         if any(each.out for each in outputs.values()) and len(outputs) > 1:
             raise self.fail(data.line, "'out: true' is for ops with one output")
         return outputs
@@ -290,13 +297,14 @@ class _Reader(BaseReader):
         return Reference(entry, error_scale)
 
     def tolerance(
-        self, data: Map, outputs: Mapping[str, Output], names: Iterable[str], exact: Iterable[str]
+        self, data: Map, outputs: Iterable[str], names: Iterable[str], exact: Iterable[str]
     ) -> dict[str, Tolerance]:
         tolerance = {}
         for name, item in data.items():
             line = data.line_of(name)
             if name not in outputs:
-                raise self.fail(line, f"{name!r} in tolerance is not an output.{nearest(name, outputs)}")
+                hint = nearest(name, outputs)
+                raise self.fail(line, f"{name!r} in tolerance is not an output or mutated input.{hint}")
             found = self.keys(item, "tolerance", f"tolerance of {name}", line)
             if found["result_ulp"] != 0 and not found["result_ulp"] >= 0.5:
                 expected = "0, which demands every bit, or at least 0.5, which rounding alone takes"
@@ -390,16 +398,17 @@ class _Reader(BaseReader):
         inputs: Mapping[str, Input],
         outputs: Mapping[str, Output],
     ) -> list[str]:
-        """Indices are integers, and accumulators of rounded outputs floating point. Returns the outputs that
-        hold integers or bools in every row: these have no tolerance."""
+        """Indices are integers, and accumulators of rounded outputs floating point. Returns the outputs and
+        mutated inputs that hold integers or bools in every row: these have no tolerance."""
         for each in inputs.values():
             line = top["inputs"].line_of(each.name)
             kinds = {of(row.get(each.dtype, each.dtype)).kind for row in types}
             if each.below is not None and kinds != {"int"}:
                 raise self.fail(line, f"input {each.name} has 'below', so its dtype must be an integer type")
         rounded = set()
+        results = [*outputs.values(), *(each for each in inputs.values() if each.mutated)]
         for index, row in enumerate(types):
-            kinds = {each.name: of(row.get(each.dtype, each.dtype)).kind for each in outputs.values()}
+            kinds = {each.name: of(row.get(each.dtype, each.dtype)).kind for each in results}
             here = {name for name, kind in kinds.items() if kind not in ("int", "bool")}
             if here and not of(row["acc"]).is_float:
                 line = top["types"].line_of(index)
@@ -407,7 +416,28 @@ class _Reader(BaseReader):
                     line, f"'acc' must be a floating point type, as the output {min(here)} is one"
                 )
             rounded |= here
-        return [name for name in outputs if name not in rounded]
+        return [each.name for each in results if each.name not in rounded]
+
+    def check_mutated(self, top: Map, inputs: Mapping[str, Input]) -> None:
+        """What is written in place is memory of the caller's, of any numbers."""
+        for each in inputs.values():
+            if not each.mutated:
+                continue
+            line = top["inputs"].line_of(each.name)
+            if each.layout != "any":
+                problem = "a copy would be written in its place; remove 'layout'"
+                raise self.fail(line, f"input {each.name} is mutated and has layout {each.layout}: {problem}")
+            for key, there in (
+                ("gradient: true", each.gradient),
+                ("below", each.below is not None),
+                ("derived", each.derived is not None),
+                ("squeeze", each.squeeze is not None),
+            ):
+                if there:
+                    raise self.fail(line, f"input {each.name} is mutated and cannot have '{key}'")
+            if top.get("autocast", "none") != "none":
+                problem = "autocast would pass a copy; remove 'autocast'"
+                raise self.fail(top.line_of("autocast"), f"input {each.name} is mutated: {problem}")
 
     def check_otherwise(self, top: Map, inputs: Mapping[str, Input], params: Mapping[str, Param]) -> None:
         """What an index may be besides is a number or a parameter that holds one."""

@@ -69,7 +69,12 @@ SPEC = {
     ),
     "inputs": Key("map", "The tensors that go in, in the order of a call.", "{x: {...}}", True),
     "params": Key("map", "The numbers and words that go in.", "{eps: {type: float, default: 1.0e-6}}"),
-    "outputs": Key("map", "The tensors that come out, in their order.", "{y: {...}}", True),
+    "outputs": Key(
+        "map",
+        "The tensors that come out, in their order. An op that only writes its mutated inputs has none, and "
+        "returns None.",
+        "{y: {...}}",
+    ),
     "rules": Key("list", "What must hold of every call beyond its shapes.", "[{that: ..., says: ...}]"),
     "reference": Key("map", "The op's meaning, in float64.", '{entry: "reference.py:scale"}', True),
     "gradient": Key(
@@ -95,7 +100,7 @@ SPEC = {
     ),
     "tolerance": Key(
         "map",
-        "The error bound of every output. Outputs of integers have none: they must be equal.",
+        "The error bound of every output and mutated input. Those of integers have none: they must be equal.",
         "{y: {...}}",
     ),
     "cost": Key("map", "The work of one call.", '{flops: "5 * B * N", roof: vector}', True),
@@ -180,6 +185,13 @@ INPUT = {
         "UnsupportedGradientError.",
         "false",
     ),
+    "mutated": Key(
+        "bool",
+        "Whether the op writes the tensor in place. Its layout is `any`, as no copy could be written, and it "
+        "has no gradient. `reference` returns its new contents, and `tolerance` bounds them, after those of "
+        "the outputs; what the reference leaves as it was must keep its bits.",
+        "true",
+    ),
 }
 
 OUTPUT = {
@@ -216,8 +228,9 @@ RULE = {
 REFERENCE = {
     "entry": Key(
         "str",
-        "The function of the float64 inputs that returns the outputs. Indices come as int64; other integers, "
-        "bools and packed types as they are.",
+        "The function of the float64 inputs that returns the outputs, and then new tensors with the contents "
+        "of the mutated inputs after the call, None for an absent one. Indices come as int64; other "
+        "integers, bools and packed types as they are.",
         '"reference.py:scale"',
         True,
     ),
@@ -307,7 +320,8 @@ IMPLEMENTATION = {
         "str",
         "In the place of `plan`, a function of tensors: of the folder, of torch (`torch.sin`), "
         "or `reference`, "
-        "the reference in float32 (float64 for float64), rounded once.",
+        "the reference in float32 (float64 for float64), rounded once. It writes mutated inputs itself and "
+        "returns the outputs alone.",
         "reference",
     ),
     "kernel": Key("map", "The kernel of a shared plan.", "{source: scale.cu, ...}"),

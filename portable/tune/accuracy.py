@@ -49,10 +49,10 @@ class Judge:
             self._scales = _named(spec, _call(registry.load_entry(scales), {**wide, **given}))
 
     def wrong(self, outputs: Sequence[Any]) -> str:
-        """What is wrong with the outputs, or an empty string."""
+        """What is wrong with the outputs and what was written in place, or an empty string."""
         if self._refs is None and self._first is None:
             self._first = [None if each is None else each.clone() for each in outputs]
-        for place, (name, field) in enumerate(self._problem.spec.outputs.items()):
+        for place, (name, field) in enumerate(self._problem.spec.results.items()):
             got = outputs[place]
             if got is None or not got.numel() or (field.when and self._problem.shapes[field.when] is None):
                 continue
@@ -125,4 +125,4 @@ def _named(spec: Any, result: Any) -> dict[str, Any]:
     if isinstance(result, Mapping):
         return dict(result)
     several = result if isinstance(result, (tuple, list)) else (result,)
-    return dict(zip(spec.outputs, several, strict=True))
+    return dict(zip(spec.results, several, strict=True))

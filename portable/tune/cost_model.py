@@ -88,7 +88,7 @@ def _sizes(problem: Problem) -> tuple[int, int, int, int, int]:
     """Matrices, rows, columns and length of the product, and bytes of an element of its inputs."""
 
     infos = problem.signature.tensors
-    out = next(infos[name] for name in problem.spec.outputs)
+    out = next(infos[name] for name in problem.spec.results)
     assert out is not None
     shape = (1, 1, *out.shape)
     rows, columns = shape[-2], shape[-1]

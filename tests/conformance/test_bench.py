@@ -390,3 +390,22 @@ def test_every_bench_size_is_timed(op):
     spec = registry.spec(op)
     types = {row[spec.type_variables[0]] for row in spec.types} & {"bfloat16", "float32"}
     assert len(bench.bench_cases(spec)) == len(types) * len(spec.bench)
+
+
+def test_what_is_written_in_place_is_compared_and_put_back(spent, small):
+    """Contents that differ are seen, and the next one to run does not find what the last one wrote."""
+    spec = registry.spec("kv_cache_write")
+    assert small(spec) == 4
+    case = bench.bench_cases(spec)[0]
+    tensors: dict[str, Any] = dict(bench.made(case, spec, CPU, 0))
+    before = {name: tensor.clone() for name, tensor in tensors.items()}
+    assert baselines.results(spec, tensors, bench.pinned(case, "torch")(tensors)) != []
+    written = [tensors[name] for name in spec.mutated]
+    expected = [each.clone() for each in written]
+    assert baselines.restored(tensors, before) == ["k_cache", "v_cache"]
+    assert all(torch.equal(tensors[name], each) for name, each in before.items())
+    found, reasons = baselines.ready(spec, [tensors], {}, expected, ["torch"])
+    assert list(found) == ["torch"] and not reasons
+    assert all(torch.equal(tensors[name], each) for name, each in before.items())
+    wrong = [before[name] for name in spec.mutated]
+    assert "output 0 differs" in baselines.ready(spec, [tensors], {}, wrong, ["torch"])[1]["torch"]

@@ -334,5 +334,7 @@ def test_a_digest_knows_what_specs_can_say_since_only_where_one_does():
     assert record.spec_digest(changed, folder) != digest
     changed = dataclasses.replace(spec, inputs={name: dataclasses.replace(x, otherwise=-100)})
     assert record.spec_digest(changed, folder) != digest
+    changed = dataclasses.replace(spec, inputs={name: dataclasses.replace(x, mutated=True)})
+    assert record.spec_digest(changed, folder) != digest
     later = [f for f in dataclasses.fields(x) if f", {f.name}={f.default!r}" in record._LATER_FIELDS]
-    assert {f.name for f in later} == {"otherwise", "gradient"}
+    assert {f.name for f in later} == {"otherwise", "gradient", "mutated"}

@@ -96,7 +96,7 @@ def call(
 
 def outputs(spec: Spec, result: Any) -> dict[str, Tensor]:
     results = result if isinstance(result, tuple) else (result,)
-    return dict(zip(spec.outputs, results, strict=True))
+    return dict(zip(spec.results, results, strict=True))
 
 
 def in_float64(tensors: Mapping[str, Tensor | None]) -> dict[str, Tensor | None]:
@@ -116,7 +116,7 @@ def bounds(
     acc = torch.finfo(getattr(torch, row["acc"])).eps
     allowed = {}
     for name, ref in reference.items():
-        dtype = spec.outputs[name].dtype
+        dtype = spec.results[name].dtype
         result = torch.finfo(getattr(torch, row.get(dtype, dtype)))
         tolerance = spec.tolerance[name]
         units = tolerance.accumulation_ulp.evaluate(**{**case.axes, "B": case.batch, **row, **case.params})

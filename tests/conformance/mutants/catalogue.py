@@ -7,6 +7,7 @@ from . import (
     attention_holes,
     attention_sources,
     attentions,
+    caches,
     calls,
     gradients,
     holes,
@@ -23,7 +24,7 @@ from . import (
 from .registry import Mutant, found
 
 MODULES = (
-    *(activations, attention_holes, attention_sources, attentions, calls, gradients, holes),
+    *(activations, attention_holes, attention_sources, attentions, caches, calls, gradients, holes),
     *(losses, norms, weights, varlen, pages, products, ropes, softmaxes, sources),
 )
 """Whose mutants these are."""

@@ -1,0 +1,94 @@
+"""kv_cache_write in Triton: a program copies columns of k or of v, through the heads of some tokens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import triton
+import triton.language as tl
+
+from portable.kernels._lib.triton.rows import MIN_BLOCK, divisible, setting, warps
+from portable.kernels.kv_cache_write.native import TENSORS, numbers, strides, too_large, unit_of
+from portable.layout import ceil_div, next_power_of_2
+from portable.plan import Argument, Call, Launch, Plan, Pointer, Rejected, Scalar, TritonKernel
+
+PER_THREAD = 16  # elements of a program's tile
+UNALIGNED_TILE = 4  # as many times fewer where every element needs a mask of its own
+MAX_BLOCKS_OF_COLUMNS = 65535
+
+
+@triton.jit
+def copy_columns(
+    from_ptr, from_token, from_head, from_element, to_ptr, to_page, to_place, to_head, to_element,
+    token, at, offset, inside, heads, block, SIZE: tl.constexpr, UNIT: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Columns block * BLOCK and on of the heads of `token`, which follow one another, to their place."""
+    column = block * BLOCK + tl.arange(0, BLOCK)
+    head, own = (column // SIZE).to(tl.int64), column % SIZE
+    source = head * divisible(from_head, UNIT)
+    target = head * divisible(to_head, UNIT)
+    if UNIT > 1:
+        source, target = source + own, target + own
+    else:
+        source, target = source + own * from_element, target + own * to_element
+    rows = token * divisible(from_token, UNIT)
+    places = at * divisible(to_page, UNIT) + offset * divisible(to_place, UNIT)
+    mask = inside[:, None] & (column < divisible(heads * SIZE, UNIT))[None, :]
+    x = tl.load(from_ptr + (rows[:, None] + source[None, :]), mask=mask)
+    tl.store(to_ptr + (places[:, None] + target[None, :]), x, mask=mask)
+
+
+@triton.jit
+def kv_cache_write_tokens(
+    k_ptr, v_ptr, k_cache_ptr, v_cache_ptr, slots_ptr, k_token, k_head, k_element, v_token, v_head, v_element,
+    k_cache_page, k_cache_place, k_cache_head, k_cache_element,
+    v_cache_page, v_cache_place, v_cache_head, v_cache_element,
+    slots_token, tokens, heads, page, places, k_blocks,
+    K_SIZE: tl.constexpr, V_SIZE: tl.constexpr, UNIT: tl.constexpr,
+    TOKENS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The first `k_blocks` programs of a token take its columns of k, the others those of v."""
+    token = tl.program_id(0).to(tl.int64) * TOKENS + tl.arange(0, TOKENS)
+    inside = token < tokens
+    slot = tl.load(slots_ptr + token * slots_token, mask=inside, other=-1).to(tl.int64)
+    inside &= (slot >= 0) & (slot < places)
+    slot = tl.where(inside, slot, 0).to(tl.int32)
+    at, offset = (slot // page).to(tl.int64), (slot % page).to(tl.int64)
+    block = tl.program_id(1)
+    if block < k_blocks:
+        copy_columns(
+            k_ptr, k_token, k_head, k_element, k_cache_ptr, k_cache_page, k_cache_place, k_cache_head,
+            k_cache_element, token, at, offset, inside, heads, block, K_SIZE, UNIT, BLOCK,
+        )  # fmt: skip
+    else:
+        copy_columns(
+            v_ptr, v_token, v_head, v_element, v_cache_ptr, v_cache_page, v_cache_place, v_cache_head,
+            v_cache_element, token, at, offset, inside, heads, block - k_blocks, V_SIZE, UNIT, BLOCK,
+        )  # fmt: skip
+
+
+def forward(call: Call) -> Plan | Rejected:
+    """Plan the writes of k and v."""
+    if rejected := too_large(call):
+        return rejected
+    axes, unit = call.axes, unit_of(call)
+    tile = setting(call, "TILE") // (1 if unit > 1 else UNALIGNED_TILE)
+    columns = [axes["G"] * axes[size] for size in ("D", "E")]
+    block = min(tile, max(MIN_BLOCK, next_power_of_2(max(columns))))
+    each, k_blocks, v_blocks = tile // block, *(ceil_div(count, block) for count in columns)
+    if k_blocks + v_blocks > MAX_BLOCKS_OF_COLUMNS:
+        return Rejected(f"{sum(columns)} elements of a token: more programs than one launch takes")
+    constants: dict[str, Any] = {
+        "K_SIZE": axes["D"],
+        "V_SIZE": axes["E"],
+        "UNIT": unit,
+        "TOKENS": each,
+        "BLOCK": block,
+    }
+    args: list[tuple[str, Argument]] = [(f"{name}_ptr", Pointer(name, unit > 1)) for name in TENSORS]
+    args += [("slots_ptr", Pointer("slots")), *strides(call), *numbers(call)]
+    args.append(("k_blocks", Scalar("i32", k_blocks)))
+    kernel = TritonKernel(
+        kv_cache_write_tokens, tuple(constants.items()), warps(call.device, tile // PER_THREAD)
+    )
+    return Plan((Launch(kernel, (ceil_div(axes["M"], each), k_blocks + v_blocks, 1), tuple(args)),))

@@ -1,0 +1,121 @@
+"""Wrong kv_cache_write."""
+
+from __future__ import annotations
+
+import torch
+
+from .registry import Edit, mutant, source
+from .tools import right
+
+OP = "kv_cache_write"
+CPP, TRITON = f"{OP}/{OP}.cu", f"{OP}/triton_impl.py"
+
+
+def _write(k, v, k_cache, v_cache, slots):
+    right(OP)(k, v, k_cache, v_cache, slots)
+
+
+def _count(cache):
+    return cache.shape[0] * cache.shape[1]
+
+
+@mutant(OP, "values left out")
+def no_values(k, v, k_cache, v_cache, slots):
+    _write(k, v, k_cache, v_cache.clone(), slots)
+
+
+@mutant(OP, "written to a copy of a cache that is not contiguous")
+def to_a_copy(k, v, k_cache, v_cache, slots):
+    _write(k, v, k_cache.contiguous(), v_cache.contiguous(), slots)
+
+
+@mutant(OP, "-1 taken for the last slot")
+def last_slot(k, v, k_cache, v_cache, slots):
+    count = _count(k_cache)
+    _write(k, v, k_cache, v_cache, torch.where((slots < 0) & (slots >= -count), slots + count, slots))
+
+
+@mutant(OP, "-1 taken for slot 0")
+def first_slot(k, v, k_cache, v_cache, slots):
+    free = (slots == -1) & ~(slots == 0).any()
+    _write(k, v, k_cache, v_cache, torch.where(free, 0, slots))
+
+
+@mutant(OP, "slots beyond the cache taken modulo its size")
+def around(k, v, k_cache, v_cache, slots):
+    count = max(_count(k_cache), 1)
+    _write(k, v, k_cache, v_cache, torch.where(slots >= count, slots % count, slots))
+
+
+@mutant(OP, "slots counted through the places of all pages first")
+def page_last(k, v, k_cache, v_cache, slots):
+    pages, page = max(k_cache.shape[0], 1), k_cache.shape[1]
+    inside = (slots >= 0) & (slots < pages * page)
+    _write(k, v, k_cache, v_cache, torch.where(inside, slots % pages * page + slots // pages, slots))
+
+
+@mutant(OP, "the rest of a page cleared")
+def cleared(k, v, k_cache, v_cache, slots):
+    inside = slots[(slots >= 0) & (slots < _count(k_cache))].long()
+    for cache in (k_cache, v_cache):
+        cache[inside // cache.shape[1]] = 0
+    _write(k, v, k_cache, v_cache, slots)
+
+
+@mutant(OP, "the cache through float32 and back")
+def through_float32(k, v, k_cache, v_cache, slots):
+    """Only a NaN's payload tells."""
+    _write(k, v, k_cache, v_cache, slots)
+    for cache in (k_cache, v_cache):
+        if cache.dtype == torch.bfloat16:
+            cache.view(torch.int16)[cache.isnan()] ^= 1
+
+
+@mutant(OP, "zeros added to what was there")
+def added(k, v, k_cache, v_cache, slots):
+    _write(k, v, k_cache, v_cache, slots)
+    for cache in (k_cache, v_cache):
+        cache += 0.0
+
+
+@mutant(OP, "heads in the order of memory, not of strides")
+def flat(k, v, k_cache, v_cache, slots):
+    strides = (k.shape[1] * k.shape[2], k.shape[2], 1)
+    there = k.untyped_storage().nbytes() // k.element_size() - k.storage_offset()
+    _write(k.as_strided(k.shape, strides) if k.numel() <= there else k, v, k_cache, v_cache, slots)
+
+
+@mutant(OP, "slots in 32 bits")
+def narrow_slots(k, v, k_cache, v_cache, slots):
+    _write(k, v, k_cache, v_cache, slots.int())
+
+
+source(
+    *(OP, "cpp", "gfx942", "slots beyond the cache written"),
+    Edit(CPP, "if ($slot < 0 || $slot >= places) return;", "if ($slot < 0) return;"),
+)
+source(
+    *(OP, "cpp", "gfx942", "values to the keys' heads"),
+    Edit(CPP, "place(unit - k_units, V_UNITS, v_cache_head,", "place(unit - k_units, V_UNITS, k_cache_head,"),
+)
+source(
+    *(OP, "cpp", "gfx942", "one pass alone of a token's units"),
+    Edit(CPP, "base < units; base += LANES * CHUNKS", "base < LANES; base += LANES * CHUNKS"),
+)
+source(
+    *(OP, "cpp", "gfx1100", "one token past the end written"),
+    Edit(CPP, "if ($token >= tokens) return;", "if ($token > tokens) return;"),
+)
+source(
+    *(OP, "cpp", "gfx942", "elements of a head taken for neighbours"),
+    Edit(CPP, "(VEC > 1 ? $column : $column * element)", "$column"),
+)
+source(
+    *(OP, "triton", "gfx942", "values from the columns of keys"),
+    Edit(TRITON, "heads, block - k_blocks, V_SIZE", "heads, block, V_SIZE"),
+)
+source(
+    *(OP, "triton", "gfx942", "skipped tokens written to slot 0"),
+    Edit(TRITON, "inside &= ($slot >= 0) & ($slot < places)\n", "good = ($slot >= 0) & ($slot < places)\n"),
+    Edit(TRITON, "tl.where(inside, $slot, 0)", "tl.where(good, $slot, 0)"),
+)
