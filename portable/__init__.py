@@ -33,8 +33,8 @@ _selection()  # looks at files and the torch build; an error waits for the first
 def __getattr__(name: str) -> Any:
     if name.startswith("_"):
         raise AttributeError(f"module 'portable' has no attribute {name!r}")
-    if name == "conformance":  # imported when it is used: `portable.conformance.check(...)`
-        return importlib.import_module("portable.conformance")
+    if name in ("conformance", "testing"):  # imported when used: `portable.conformance.check(...)`
+        return importlib.import_module(f"portable.{name}")
     file = _functions().get(name)
     found = globals()[name] = _op(name) if file is None else getattr(_load_module(file), name)
     return found
