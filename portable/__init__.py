@@ -35,10 +35,13 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'portable' has no attribute {name!r}")
     if name in ("conformance", "testing"):  # imported when used: `portable.conformance.check(...)`
         return importlib.import_module(f"portable.{name}")
+    if name == "aten":
+        found = globals()[name] = importlib.import_module("portable.dispatch.aten").aten
+        return found
     file = _functions().get(name)
     found = globals()[name] = _op(name) if file is None else getattr(_load_module(file), name)
     return found
 
 
 def __dir__() -> list[str]:
-    return sorted({*__all__, *ops(), *_functions()})
+    return sorted({*__all__, "aten", "testing", *ops(), *_functions()})
