@@ -18,6 +18,9 @@ from torch.utils.checkpoint import checkpoint
 import portable
 from portable.conformance.perf import libraries
 
+Cache = tuple[Tensor, Tensor]
+"""Keys and values of one layer, (sequences, tokens, key heads, columns)."""
+
 
 class Torch:
     """torch's fastest functions, as its users write a model."""
@@ -83,6 +86,15 @@ class Torch:
         scores = softcap * torch.tanh((grouped @ k.transpose(2, 3)).float() * (scale / softcap))
         return (torch.softmax(scores, -1).to(q.dtype) @ v).flatten(1, 2).unsqueeze(1)
 
+    def slots(self, position: Tensor, sequences: int, tokens: int) -> Tensor:
+        """Where `write` puts the new keys of caches of `tokens` each: what all layers share."""
+        return position
+
+    def write(self, caches: Cache, k: Tensor, v: Tensor, slots: Tensor) -> None:
+        """The keys and values of one token of each sequence into the caches, in place."""
+        for cache, new in zip(caches, (k, v), strict=True):
+            cache.index_copy_(1, slots, new)
+
     def gated_mlp(self, x: Tensor, gate_up: Tensor, activation: str) -> Tensor:
         """act(x @ gate.T) * (x @ up.T), the weights one above the other."""
         gate, up = self.linear(x, gate_up).chunk(2, -1)
@@ -141,6 +153,12 @@ class Portable(Torch):
         return portable.attention(*heads, causal=True, scale=scale, window=window, softcap=softcap).transpose(
             1, 2
         )
+
+    def slots(self, position: Tensor, sequences: int, tokens: int) -> Tensor:
+        return position + tokens * torch.arange(sequences, device=position.device)
+
+    def write(self, caches: Cache, k: Tensor, v: Tensor, slots: Tensor) -> None:
+        portable.kv_cache_write(k[:, 0], v[:, 0], *caches, slots)
 
     def gated_mlp(self, x: Tensor, gate_up: Tensor, activation: str) -> Tensor:
         both = portable.linear(x, gate_up)

@@ -8,10 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from portable.conformance.models.configs import Config
-from portable.conformance.models.functions import Torch, capped
-
-Cache = tuple[Tensor, Tensor]
-"""Keys and values of one layer, (sequences, tokens, key heads, columns)."""
+from portable.conformance.models.functions import Cache, Torch, capped
 
 
 class Model(nn.Module):
@@ -47,19 +44,21 @@ class Model(nn.Module):
     def loss(self, functions: Torch, tokens: Tensor) -> Tensor:
         """Mean cross entropy of each token after the first; tokens is (sequences, length + 1)."""
         positions = torch.arange(tokens.shape[1] - 1, device=tokens.device).expand(len(tokens), -1)
-        x = self._hidden(functions, tokens[:, :-1], positions, None)
+        x = self._hidden(functions, tokens[:, :-1], positions)
         target = tokens[:, 1:].flatten()
         return functions.loss(x.flatten(0, 1), self.head, target, self.config.final_softcap)
 
     def decode(self, functions: Torch, tokens: Tensor, position: Tensor, caches: list[Cache]) -> Tensor:
         """Logits of one token of each sequence, (sequences, vocabulary). `position` (1,) is its place in the
         caches, where its keys and values are written; the caches end there."""
-        x = self._hidden(functions, tokens[:, None], position.expand(len(tokens), 1), caches)
+        slots = functions.slots(position, len(tokens), caches[0][0].shape[1])
+        x = self._hidden(functions, tokens[:, None], position.expand(len(tokens), 1), caches, slots)
         return capped(functions.linear(x[:, 0], self.head), self.config.final_softcap)
 
     def _hidden(
-        self, functions: Torch, tokens: Tensor, positions: Tensor, caches: list[Cache] | None
-    ) -> Tensor:
+        self, functions: Torch, tokens: Tensor, positions: Tensor, caches: list[Cache] | None = None,
+        slots: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
         config = self.config
         residual = functions.embedding(tokens, self.embedding)
         if config.scale_embedding:
@@ -72,7 +71,7 @@ class Model(nn.Module):
             following = self.blocks[layer + 1] if layer + 1 < config.layers else None
             after = following.attention_norm if isinstance(following, Block) else self.norm
             x, residual = block(
-                functions, x, residual, after, self.cos, self.sin, positions, caches and caches[layer]
+                functions, x, residual, after, self.cos, self.sin, positions, caches and caches[layer], slots
             )
         return x
 
@@ -106,7 +105,7 @@ class Block(nn.Module):
 
     def forward(
         self, functions: Torch, x: Tensor, residual: Tensor, after: Tensor, cos: Tensor, sin: Tensor,
-        positions: Tensor, cache: Cache | None,
+        positions: Tensor, cache: Cache | None, slots: Tensor | None,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         """The normed input of the next block and the residual stream, from those of this one."""
         config = self.config
@@ -114,8 +113,8 @@ class Block(nn.Module):
         make = self._heads if config.latent is None else self._latent_heads
         q, k, v = make(functions, x, cos, sin, positions)
         if cache is not None:
-            for whole, new in zip(cache, (k, v), strict=True):
-                whole.index_copy_(1, positions[0], new)
+            assert slots is not None
+            functions.write(cache, k, v, slots)
             k, v = cache
         scale = 1 / math.sqrt(config.query_dim)
         o = functions.attention(q, k, v, scale, self.window, config.attention_softcap)

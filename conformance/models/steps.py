@@ -13,7 +13,8 @@ from torch import Tensor
 
 from portable.conformance.models import functions
 from portable.conformance.models.configs import DECODE, Config, Step
-from portable.conformance.models.model import Cache, Model
+from portable.conformance.models.functions import Cache
+from portable.conformance.models.model import Model
 
 
 @dataclass(frozen=True)

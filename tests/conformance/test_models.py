@@ -256,3 +256,13 @@ def test_the_meter_leaves_out_what_is_still_the_one_before():
     meter.read(["1980, 300.5\n", "[N/A], [N/A]\n"])
     meter.lines = [(0.1, 1980.0, 100.0), (0.5, 1400.0, 690.0), (0.9, 1500.0, 700.0), (1.5, 1000.0, 1.0)]
     assert meter.between([(0.0, 1.0)]) == (1450.0, 695.0) and meter.between([(5.0, 6.0)]) == (None, None)
+
+
+@pytest.mark.parametrize("chosen", [functions.Torch, functions.Portable])
+def test_new_keys_go_to_their_place_alone(chosen):
+    caches = torch.zeros(3, 5, 2, 4), torch.zeros(3, 5, 2, 4)
+    k, v = torch.randn(3, 1, 2, 4), torch.randn(3, 1, 2, 4)
+    slots = chosen().slots(torch.tensor([3]), 3, 5)
+    chosen().write(caches, k, v, slots)
+    for cache, new in zip(caches, (k, v), strict=True):
+        assert torch.equal(cache[:, 3:4], new) and not cache[:, [0, 1, 2, 4]].any()
