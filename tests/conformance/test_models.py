@@ -8,10 +8,11 @@ from dataclasses import replace
 import pytest
 import torch
 
+import portable
 from portable.conformance.commands import cli
 from portable.conformance.models import configs, floors, functions, judge, measure, record, steps
 from portable.conformance.models.model import Model
-from portable.conformance.perf import libraries, sustained
+from portable.conformance.perf import libraries, sustained, timing
 from portable.conformance.records.schema import RecordError
 from portable.conformance.report import models as page
 
@@ -266,3 +267,44 @@ def test_new_keys_go_to_their_place_alone(chosen):
     chosen().write(caches, k, v, slots)
     for cache, new in zip(caches, (k, v), strict=True):
         assert torch.equal(cache[:, 3:4], new) and not cache[:, [0, 1, 2, 4]].any()
+
+
+def test_timing_fills_the_entries_and_the_floors(monkeypatch, tmp_path):
+    """On a GPU, of which nothing but the numbers stands in here."""
+    times = {"torch": 200.0, "portable": 100.0}
+
+    def rounds(calls, seconds, rounds, device):
+        assert seconds == 0.25
+        for call in calls.values():
+            call()
+        return {
+            name: sustained.Sustained(name, (times.get(name, 50.0),) * rounds, 1400.0, 700.0)
+            for name in calls
+        }
+
+    class Roofs(timing.Roofs):
+        def candidates(self, dtype):
+            assert dtype is not None
+            self._made = {
+                timing.COPY_ROOF: (timing.copy, [(torch.zeros(2), torch.zeros(2))], 50e6),
+                timing.matrix_roof(dtype): (lambda _: None, [None], 100e6),
+            }
+            return {name: made[:2] for name, made in self._made.items()}
+
+    monkeypatch.setattr(timing, "Roofs", Roofs)
+    monkeypatch.setattr(sustained, "sustained", rounds)
+    monkeypatch.setattr(measure, "_peak", lambda call, device: 2**31)
+    monkeypatch.setattr(measure, "graphed", lambda call: call)
+    monkeypatch.setattr(measure, "kernels", lambda call: [dict(each) for each in KERNELS])
+    config, step = configs.tiny(configs.models()["llama"], configs.steps()["decode-1"])
+    judged = measure.step_entry(config, step, [TORCH, steps.CANDIDATES["portable"]], CPU)
+    calls = {each["name"]: lambda: None for each in judged["candidates"]}
+    found = judged | measure._timed(config, step, calls, judged["candidates"], CPU, 0.25, lambda text: None)
+    assert found["roof"] == pytest.approx({"copy_bytes_per_s": 1e12, "matmul_bfloat16_flop_per_s": 2e12})
+    ours = found["candidates"][1]
+    assert ours["us"] == [100.0] * sustained.ROUNDS and ours["joules"] == pytest.approx(0.07)
+    matrices = floors.decode(config, step)["GEMM"]
+    assert found["floors"]["GEMM"] == pytest.approx(1e6 * max(matrices[0] / 2e12, matrices[1] / 1e12))
+    made = record.build(portable.device(), ["models"], True, [found])
+    record.write(tmp_path / "m.json", made)
+    assert page.shown(record.read(tmp_path / "m.json")["steps"][0])[1][1][3] == "2.000 (2.000..2.000)"
