@@ -153,20 +153,24 @@ def attention_forward(
             WIDE, PRECISION, BLOCK_M, BLOCK_N,
         )  # fmt: skip
 
+    no_key = row_max == float("-inf")
     if sinks_ptr is not None:
-        sink = tl.load(sinks_ptr + head) * 1.4426950408889634
+        sink = tl.load(sinks_ptr + head)
         if tiles_ptr is not None:
             sink = tl.where(N < 0, float("-inf"), sink)  # a token of no sequence
-        new_max = tl.maximum(row_max, sink)
+        sink_log2 = sink * 1.4426950408889634
+        new_max = tl.maximum(row_max, sink_log2)
         offset = tl.where(new_max == float("-inf"), 0.0, new_max)
         rescale = tl.exp2(row_max - offset)
-        row_sum = row_sum * rescale + tl.exp2(sink - offset)
+        row_sum = row_sum * rescale + tl.exp2(sink_log2 - offset)
         acc_o = acc_o * rescale[:, None]
         row_max = new_max
     offset = tl.where(row_max == float("-inf"), 0.0, row_max)
     rows = start_m + tl.arange(0, BLOCK_M)
     lse_ptr = head_start(lse_ptr, q_start, head, lse_batch, lse_head, 1)
     lse = (offset + tl.log2(row_sum)) * 0.6931471805599453
+    if sinks_ptr is not None:
+        lse = tl.where(no_key, sink, lse)  # to the bit
     tl.store(lse_ptr + rows.to(tl.int64) * lse_row, lse, mask=rows < M)
     acc_o = acc_o * (1.0 / tl.where(row_sum == 0.0, 1.0, row_sum))[:, None]
     store_tile(o, o_ptr, o_row, q_start, head, start_m, M, acc_o, E, UNIT, WIDE)

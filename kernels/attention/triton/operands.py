@@ -20,7 +20,7 @@ UNBOUNDED = 2**31 - 2**16  # elements along a dimension without bounds check
 GFX11_COLUMNS = {"forward": 128, "backward": 64}
 """Larger heads spill: gfx11's matrix instructions hold each operand element twice in a wave's registers."""
 TENSORS = ("q", "k", "v", "o", "lse", "bias", "do", "dlse", "dq", "dk", "dv", "dbias")
-OPTIONS = ("waves_per_eu", "matrix_instr_nonkdim", "kpack", "maxnreg")
+OPTIONS = ("waves_per_eu", "matrix_instr_nonkdim", "kpack", "maxnreg", "enable_fp_fusion")
 
 Config = Mapping[str, Any]
 Values = dict[str, Any]
@@ -68,6 +68,7 @@ class Operands:
         self.unit = 8 if aligned else 1
         self.by_descriptor = (
             device.arch.startswith("sm_9")
+            and p.dtype != "float32"
             and aligned
             and 0 not in (p.B, p.M, p.N)
             and all(self._walkable(name) for name in self.tiled)

@@ -6,9 +6,17 @@ window there are, and the config."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
-from portable.kernels.attention.params import DECODE_ROWS, AttentionParams, Heads, require_decode
+from portable.dtypes import itemsize
+from portable.kernels._lib.triton.rows import UNFUSED
+from portable.kernels.attention.params import (
+    DECODE_ROWS,
+    AttentionParams,
+    Heads,
+    Unsupported,
+    require_decode,
+)
 from portable.kernels.attention.planning import (
     Decode,
     decode_of,
@@ -130,7 +138,8 @@ def _row_statistics(operands: Operands) -> list[Workspace]:
 
 
 def _preprocess(operands: Operands) -> Launch:
-    config = {**FEW_WARPS, "BLOCK_M": min(64, ROW_ELEMENTS // operands.block_e)}
+    # Lanes that hold one row of float32 would each fuse a product of their own into delta (rows.UNFUSED).
+    config = {**FEW_WARPS, **dict(UNFUSED), "BLOCK_M": min(64, ROW_ELEMENTS // operands.block_e)}
     tiles, programs = operands.tiles("workspace", config["BLOCK_M"])
     values = operands.values({}) | tiles | {"padded": i32(operands.padded)}
     return launch_of(attention_bwd_preprocess, values, config, programs)
@@ -216,15 +225,77 @@ def _held_in_registers(operands: Operands, config: Config) -> tuple[bool, bool]:
     return found[0], found[1]
 
 
+class Float32Tile(NamedTuple):
+    """A tile for heads of at most `columns`: rows that stay, rows of a streamed block. `plain`: for dense
+    calls without bias and softcap."""
+
+    columns: int
+    fixed: int
+    streamed: int
+    num_warps: int
+    plain: bool = False
+
+
+FLOAT32_TILES = {
+    "gfx9": {
+        "forward": [Float32Tile(128, 128, 64, 4), Float32Tile(256, 64, 64, 4)],
+        "dkdv": [Float32Tile(64, 64, 64, 4), Float32Tile(128, 64, 32, 4), Float32Tile(256, 32, 16, 4)],
+        "dq": [
+            Float32Tile(64, 64, 64, 4), Float32Tile(128, 64, 64, 4, True), Float32Tile(128, 64, 32, 4),
+            Float32Tile(256, 32, 16, 4),
+        ],
+    },
+    "gfx1": {
+        "forward": [
+            Float32Tile(32, 32, 32, 8), Float32Tile(64, 32, 16, 8, True), Float32Tile(64, 32, 16, 16),
+        ],
+        "dkdv": [Float32Tile(16, 32, 32, 8), Float32Tile(32, 32, 16, 8), Float32Tile(64, 32, 16, 16, True)],
+        "dq": [Float32Tile(16, 32, 32, 8), Float32Tile(32, 32, 16, 8), Float32Tile(64, 32, 16, 16, True)],
+    },
+    "sm_90": {
+        "forward": [
+            Float32Tile(16, 64, 64, 8), Float32Tile(32, 64, 32, 8, True), Float32Tile(32, 32, 32, 4),
+            Float32Tile(64, 64, 64, 8, True), Float32Tile(64, 64, 32, 8), Float32Tile(128, 32, 16, 8, True),
+            Float32Tile(128, 16, 16, 4), Float32Tile(256, 32, 16, 8, True),
+        ],
+        "dkdv": [
+            Float32Tile(16, 64, 32, 8, True), Float32Tile(16, 32, 32, 4), Float32Tile(64, 64, 32, 8),
+            Float32Tile(128, 64, 32, 8, True),
+        ],
+        "dq": [
+            Float32Tile(16, 64, 32, 8), Float32Tile(32, 32, 32, 8, True), Float32Tile(32, 64, 32, 8),
+            Float32Tile(64, 64, 32, 8, True), Float32Tile(64, 32, 32, 4), Float32Tile(128, 32, 16, 8, True),
+        ],
+    },
+}  # fmt: skip
+"""By the beginning of the architecture's name, of each kernel: the first that fits a call is its tile, the
+largest that was seen to compile without spills. Products are exact: multiply-adds, on CDNA matrix units."""
+
+
+def _float32_tile(operands: Operands, kernel: str) -> Float32Tile:
+    """Unsupported where no tile fits the call."""
+    p, arch, most = operands.p, operands.device.arch, max(operands.columns, operands.block_e)
+    tiles = next((each[kernel] for prefix, each in FLOAT32_TILES.items() if arch.startswith(prefix)), [])
+    plain = p.softcap is None and not p.has("bias") and not p.is_varlen
+    found = next((tile for tile in tiles if most <= tile.columns and (plain or not tile.plain)), None)
+    if found is None:
+        what = f"float32 heads of {max(p.D, p.E)}" + ("" if plain else " with bias, softcap or varlen")
+        raise Unsupported(f"{arch} has too few registers for {what}")
+    return found
+
+
 def fit_config(
     operands: Operands, config: Config, fixed: str = "BLOCK_M", both: bool = True
 ) -> dict[str, Any]:
     """The config, with smaller blocks where elements are loaded one by one (each needs a pointer and a mask)
     or with a bias, and with fewer stages and smaller blocks until the tiles fit. `fixed` names the rows
     that stay while blocks of the others are streamed; `both`: of two tensors, as the gradients', not of q
-    alone."""
+    alone. Of float32 the tile is FLOAT32_TILES', whatever the config."""
     config, bias = dict(config), operands.p.has("bias")
     streamed = "BLOCK_N" if fixed == "BLOCK_M" else "BLOCK_M"
+    if operands.p.dtype == "float32":
+        tile = _float32_tile(operands, "forward" if not both else "dq" if fixed == "BLOCK_M" else "dkdv")
+        config = {fixed: tile.fixed, streamed: tile.streamed, "num_warps": tile.num_warps, "num_stages": 1}
     wide = max(operands.columns, operands.block_e) > 64
     if operands.unit == 1:
         config[fixed], config[streamed] = min(config[fixed], 32 if wide else 64), min(config[streamed], 32)
@@ -248,16 +319,16 @@ def fit_config(
 def _shared_bytes(operands: Operands, config: Config, fixed: str, both: bool) -> int:
     """Shared memory of the tiles, about. On AMD the fixed rows stay in registers, and shared memory holds one
     tile of each stage but the last; of dq's, those of `_held_in_registers`."""
-    columns = operands.columns + operands.block_e
+    columns, size = operands.columns + operands.block_e, itemsize(operands.p.dtype)
     stay, streamed = config[fixed], config["BLOCK_N" if fixed == "BLOCK_M" else "BLOCK_M"]
     if operands.device.vendor == "rocm":
         most = max(operands.columns, operands.block_e)
-        return 2 * (max(stay, streamed) * most + (config["num_stages"] - 1) * streamed * columns)
+        return size * (max(stay, streamed) * most + (config["num_stages"] - 1) * streamed * columns)
     stays = stay * (columns if both else operands.columns)
     if both and fixed == "BLOCK_M":
         hold_q, hold_do = _held_in_registers(operands, config)
         stays -= stay * (hold_q * operands.columns + hold_do * operands.block_e)
-    return 2 * (stays + config["num_stages"] * streamed * columns + stay * streamed) + BARRIER_BYTES
+    return size * (stays + config["num_stages"] * streamed * columns + stay * streamed) + BARRIER_BYTES
 
 
 # --- varlen -----------------------------------------------------------------------------------------------

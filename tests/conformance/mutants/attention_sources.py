@@ -23,6 +23,10 @@ source(
     Edit(FORWARD, "acc_o = acc_o * rescale[:, None]\n        values", "values"),
 )
 source(
+    *("attention", "triton", "gfx942", "float32 weights rounded to bfloat16"),
+    Edit(FORWARD, "tl.dot(p.to(values.dtype), values", "tl.dot(p.to(tl.bfloat16).to(values.dtype), values"),
+)
+source(
     *("attention", "triton", "gfx942", "one key too many"),
     Edit(TILES, "if HIGH else j < N", "if HIGH else j <= N"),
 )
