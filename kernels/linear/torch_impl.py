@@ -16,7 +16,8 @@ _TANH_SCALE = math.sqrt(2 / math.pi)
 _TANH_CUBIC = 0.044715
 
 
-def _activate(z: Tensor, activation: str) -> Tensor:
+def activate(z: Tensor, activation: str) -> Tensor:
+    """The activation by name."""
     if activation == "relu":
         return torch.relu(z)
     if activation == "silu":
@@ -38,7 +39,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, activation:
             return F.linear(x, weight)
     wide = torch.promote_types(x.dtype, torch.float32)
     z = F.linear(x.to(wide), weight.to(wide), None if bias is None else bias.to(wide))
-    return (z if activation is None else _activate(z, activation)).to(x.dtype)
+    return (z if activation is None else activate(z, activation)).to(x.dtype)
 
 
 def linear_with_preactivation(
@@ -47,7 +48,7 @@ def linear_with_preactivation(
     """y = activation(z) and z = x @ weight.T + bias, each rounded once."""
     wide = torch.promote_types(x.dtype, torch.float32)
     z = F.linear(x.to(wide), weight.to(wide), None if bias is None else bias.to(wide))
-    return _activate(z, activation).to(x.dtype), z.to(x.dtype)
+    return activate(z, activation).to(x.dtype), z.to(x.dtype)
 
 
 def activation_backward(dy: Tensor, z: Tensor, activation: str) -> Tensor:

@@ -2,7 +2,8 @@
 //
 // -DBIAS=0|1 and -DACTIVATION=0..4 choose at compile time; kernels always take a bias pointer, which is
 // null where BIAS is 0. With -DPREACTIVATION=1 they also round and store the activation's input to z, which has
-// c's layout.
+// c's layout. With -DGATED=1 b is two matrices, gate and up, b_outer elements apart, and c = activation(a @ gate) *
+// (a @ up): a tile of TILE_N columns of the product holds gate and up of TILE_N / 2 columns of c.
 #pragma once
 
 #include "_lib/rows/activation.h"
@@ -15,6 +16,12 @@
 #endif
 #ifndef PREACTIVATION
 #define PREACTIVATION 0
+#endif
+#ifndef GATED
+#define GATED 0
+#endif
+#if GATED && (BIAS || PREACTIVATION)
+#error "a gated product has neither a bias nor a preactivation"
 #endif
 
 #if PREACTIVATION
@@ -72,3 +79,5 @@ DEVICE float preactivation(float sum, float bias) {
 }
 
 DEVICE float finish(float sum, float bias) { return activate(preactivation(sum, bias)); }
+
+DEVICE float finish_gated(float gate, float up) { return activate(gate) * up; }

@@ -23,7 +23,7 @@ def size_class(value: int) -> int:
 def maybe_swap_ab(problem: Problem) -> Problem:
     """The product, or c.T = b.T @ a.T (swap A and B) where that makes c row-major or makes a small N a small
     M, which small-M tiles serve."""
-    if problem.bias is not None:
+    if not problem.transposable:
         return problem
     if problem.c.unit_stride == "row" or (problem.N <= 16 < problem.M):
         return problem.transposed()
@@ -52,7 +52,12 @@ def common_defines(problem: Problem, group_m: int = GROUP_M) -> tuple[tuple[str,
         ("ACTIVATION", ACTIVATIONS[problem.activation]),
         ("GROUP_M", group_m),
         *preactivation_define(problem),
+        *gated_define(problem),
     )
+
+
+def gated_define(problem: Problem) -> tuple[tuple[str, int], ...]:
+    return (("GATED", 1),) if problem.gated else ()
 
 
 def preactivation_define(problem: Problem) -> tuple[tuple[str, int], ...]:

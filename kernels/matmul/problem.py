@@ -1,9 +1,11 @@
-"""The canonical matrix product: what every implementation of matmul and linear is planned from.
+"""The canonical matrix product: what every implementation of matmul, linear and gated_linear is planned from.
 
 A product with any broadcast, transposed or sliced operands is reduced to sizes M, N, K, at most two
 batch dimensions, and for each operand two matrix strides and two batch strides:
 
     c[i, j, m, n] = activation(sum_k a[i, j, m, k] * b[i, j, k, n] + bias[n])
+
+or, gated, with two matrices b, gate and up: c = activation(a @ gate) * (a @ up).
 
 Batch dimensions of size 1 vanish, adjacent ones merge where all three operands allow it, and a batch
 dimension over which b does not change becomes more rows of a where the strides of a and c allow it.
@@ -61,7 +63,10 @@ class Problem:
     """One matrix product. `batch` sizes are (outer, inner), 1 where there is none; `bias` is the name
     of a contiguous tensor of N elements, added to each row, whose base alignment is
     `bias_alignment`; `preactivation` names a second output with c's layout, which gets the sum with its
-    bias, before the activation; `precision` is "ieee", "tf32" or "bf16x6" and concerns float32 alone."""
+    bias, before the activation; `precision` is "ieee", "tf32" or "bf16x6" and concerns float32 alone.
+
+    `gated`: b is two matrices of N columns each, gate and up, `b.batch[0]` elements apart; `batch` is (1, 1)
+    and there is neither a bias nor a preactivation."""
 
     M: int
     N: int
@@ -75,6 +80,7 @@ class Problem:
     activation: str | None = None
     preactivation: str | None = None
     precision: str = "ieee"
+    gated: bool = False
 
     @property
     def dtype(self) -> str:
@@ -84,10 +90,24 @@ class Problem:
     def batches(self) -> int:
         return self.batch[0] * self.batch[1]
 
+    @property
+    def transposable(self) -> bool:
+        """Whether c.T = b.T @ a.T is a product of the same kind: a bias, gate and up belong to columns."""
+        return self.bias is None and not self.gated
+
+    @property
+    def product(self) -> Problem:
+        """The product before the epilogue, with the columns of gate and of up: what tiles are chosen for."""
+        return replace(self, N=2 * self.N, gated=False) if self.gated else self
+
+    def batch_of(self, operand: Operand) -> tuple[int, int]:
+        """The batch sizes of one operand: gate and up are two matrices."""
+        return (2, 1) if self.gated and operand is self.b else self.batch
+
     def transposed(self) -> Problem:
-        """The same product as c.T = b.T @ a.T; only without a bias, which belongs to columns."""
-        if self.bias is not None:
-            raise ValueError("a product with a bias cannot be transposed")
+        """The same product as c.T = b.T @ a.T, of a problem that is `transposable`."""
+        if not self.transposable:
+            raise ValueError("a product with a bias, or a gated one, cannot be transposed")
 
         def flip(x: Operand) -> Operand:
             return replace(x, row=x.col, col=x.row)
@@ -213,11 +233,39 @@ def from_linear(call: Call) -> Problem | Rejected:
     )  # fmt: skip
 
 
+def from_gated_linear(call: Call) -> Problem:
+    """The canonical problem of `gated_linear(x [*, K], w_gate_up [2, N, K]) -> y [*, N]`."""
+    x, weight, y = call["x"], call["w_gate_up"], call["y"]
+    _, N, K = weight.shape
+    M = rows(y).count
+
+    def operand(name: str, info: TensorInfo, rows: int, cols: int, row: int, col: int, apart: int) -> Operand:
+        return Operand(name, info.dtype, *_free_strides(rows, cols, row, col), (apart, 0), info.alignment)
+
+    apart, column, k = weight.strides
+    return Problem(
+        M, N, K,
+        batch=(1, 1),
+        a=operand("x", x, M, K, rows(x).stride, 1, 0),
+        b=operand("w_gate_up", weight, K, N, k, column, apart),
+        c=operand("y", y, M, N, rows(y).stride, 1, 0),
+        activation=call.params["activation"],
+        gated=True,
+    )  # fmt: skip
+
+
+def from_call(call: Call) -> Problem | Rejected:
+    """The canonical problem of a call of matmul, linear or gated_linear."""
+    if "w_gate_up" in call.tensors:
+        return from_gated_linear(call)
+    return from_linear(call) if "weight" in call.tensors else from_matmul(call)
+
+
 def for_call(planner: Callable[[Problem, Call], Plan | Rejected]) -> Callable[[Call], Plan | Rejected]:
-    """A planner of problems as the entry that the specs of matmul and linear name."""
+    """A planner of problems as the entry that the specs of matmul, linear and gated_linear name."""
 
     def plan(call: Call) -> Plan | Rejected:
-        problem = from_linear(call) if "weight" in call.tensors else from_matmul(call)
+        problem = from_call(call)
         return problem if isinstance(problem, Rejected) else planner(problem, call)
 
     return plan

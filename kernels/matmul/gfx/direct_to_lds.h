@@ -26,23 +26,27 @@ template <int COUNT> DEVICE void wait_lds_but() {
 
 // Half tiles of an operand: HALF lines x 64 k in LDS, as lines of k (K_MAJOR) or as 64 rows of HALF lines. A wave
 // writes 1 KB of LDS in lane order, so the swizzle is put on the address in memory.
-template <int HALF, bool K_MAJOR> struct DirectTile {
+template <int HALF, bool K_MAJOR, bool GATED_TILE = false> struct DirectTile {
     static constexpr int LOADS = HALF * TILE_K * 2 / 16 / THREADS;  // of a thread, for a half tile
     static constexpr int CHUNKS = (K_MAJOR ? TILE_K : HALF) / CHUNK;  // of one line or row
     static constexpr int ROWS = THREADS / CHUNKS;                     // lines or rows of one load
 
     Buffer memory;
-    int leading;  // bytes
+    int leading;  // bytes, between the tile's lines
     char* tiles;  // this wave's first byte of the operand's tiles in LDS: two stages of two halves
     // This lane's first byte: of any step, of the last but one and of the last. Steps come in pairs, so the last
     // may lie beyond K.
     int from, before_last, last;
 
     DEVICE DirectTile(const Matrix& matrix, int first, int K, char* lds)
-        : memory(StagedTile<2 * HALF, K_MAJOR>::buffer(matrix, first, K)),
+        : memory(StagedTile<2 * HALF, K_MAJOR, 2, false, GATED_TILE>::buffer(matrix, first, K)),
           leading(static_cast<int>(matrix.leading) * 2),
           tiles(lds + __builtin_amdgcn_readfirstlane(thread_x() / WARP) * 1024) {
-        from = thread_x() / CHUNKS * leading + chunk() * 16;
+        from = matrix_line<GATED_TILE>(thread_x() / CHUNKS) * leading + chunk() * 16;
+        if (GATED_TILE) {
+            from += matrix_of<true>(thread_x() / CHUNKS) * static_cast<int>(matrix.apart) * 2;
+            leading /= 2;
+        }
         before_last = last = from;
     }
 
@@ -120,7 +124,7 @@ template <int HALF> struct DirectLoads<HALF, false> {
 // The loop. K is positive. LDS holds a's two stages, then b's.
 template <bool A_K, bool B_K> struct DirectPingPong {
     typedef DirectTile<TILE_M / 2, A_K> A;
-    typedef DirectTile<TILE_N / 2, B_K> B;
+    typedef DirectTile<TILE_N / 2, B_K, GATED> B;
     static constexpr int A_STAGE = TILE_M * TILE_K * 2, B_STAGE = TILE_N * TILE_K * 2;  // bytes of two half tiles
     static constexpr int LDS_BYTES = 2 * (A_STAGE + B_STAGE);
 

@@ -46,10 +46,10 @@ template <int BYTES> DEVICE words<BYTES> load_at(scalar_address address, lane_of
 // One operand's tiles of LINES x TILE_K on their way from memory to LDS, step by step. `load` is for steps before the
 // last one, `load_last` for any: elements beyond K are zero. Lines beyond the matrix hold anything, finite or not: they
 // only reach rows or columns of c that do not exist.
-template <int LINES, bool K_MAJOR> struct NextTile;
+template <int LINES, bool K_MAJOR, bool GATED_TILE = false> struct NextTile;
 
 // Memory runs along k: a thread copies 16 bytes of every STEP-th line.
-template <int LINES> struct NextTile<LINES, true> {
+template <int LINES, bool GATED_TILE> struct NextTile<LINES, true, GATED_TILE> {
     static constexpr int CHUNKS = TILE_K / CHUNK;
     static constexpr int STEP = THREADS / CHUNKS;
     static constexpr int COUNT = LINES / STEP;
@@ -68,11 +68,15 @@ template <int LINES> struct NextTile<LINES, true> {
     static DEVICE int k() { return thread_x() % CHUNKS * CHUNK; }
 
     DEVICE NextTile(const Matrix& matrix, int first)
-        : memory((scalar_address)(matrix.data + first * matrix.leading)) {
+        : memory((scalar_address)(matrix.data + matrix_line<GATED_TILE>(first) * matrix.leading)) {
 #pragma unroll
         for (int i = 0; i < COUNT; ++i) {
-            const int apart = min(line() + i * STEP, matrix.lines - 1 - first);
+            const int at = line() + i * STEP;
+            const int apart = min(matrix_line<GATED_TILE>(at), matrix.lines - 1 - matrix_line<GATED_TILE>(first));
             from[i] = (static_cast<lane_offset>(apart) * static_cast<lane_offset>(matrix.leading) + k()) * 2;
+            if (GATED_TILE) {
+                from[i] += static_cast<lane_offset>(matrix_of<true>(at)) * static_cast<lane_offset>(matrix.apart) * 2;
+            }
         }
         to = place(line()) * LINE_BYTES + k() * 2;
     }
@@ -114,7 +118,7 @@ template <int LINES> struct NextTile<LINES, true> {
 
 // By where its elements are stored: a thread holds 8 lines of one k, and stores 2 bytes of a line at a time. That takes
 // LDS twice as long as words of two k, which take the vector pipe 16 permutations for 32 products.
-template <int LINES> struct NextTile<LINES, false> {
+template <int LINES> struct NextTile<LINES, false, false> {
     static constexpr int COUNT = LINES * TILE_K / CHUNK / THREADS;
     // A wave's lanes hold, and write at once, 16 words of two lines that are 8 apart; waves take pairs of chunks of
     // lines first, then k.
@@ -192,7 +196,7 @@ template <int LINES> struct NextTile<LINES, false> {
 #else
 
 // By the load: of eight lanes each reads 8 lines of one k and gets 8 k of one line.
-template <int LINES> struct NextTile<LINES, false> {
+template <int LINES> struct NextTile<LINES, false, false> {
     static constexpr int SIDE = 8;
     static constexpr int STEP = THREADS / LINES * SIDE;  // elements of k between a thread's loads
     static constexpr int COUNT = TILE_K / STEP;
@@ -271,7 +275,7 @@ template <class Wave, bool A_K, bool B_K> struct DoubleBuffer {
     Matrix a, b;
     TileCorner corner;
     NextTile<TILE_M, A_K> next_a;
-    NextTile<TILE_N, B_K> next_b;
+    NextTile<TILE_N, B_K, GATED> next_b;
     Wave wave;
 
     DEVICE DoubleBuffer(const Matrix& a, const Matrix& b, TileCorner corner)

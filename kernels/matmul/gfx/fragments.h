@@ -8,8 +8,11 @@
 // The product is computed as c.T = b.T @ a.T: of lane l, accumulator i is line 4 * (l / 16) + i of b's fragment and
 // line l % 16 of a's. The lines of two fragments are interleaved by fours (`fragment_line`), so that a lane's
 // accumulators of a pair are 8 neighbours of one row of c: one 16-byte store, and four lanes store 64 contiguous bytes.
+//
+// Of gate and up (GATED), fragment 0 of a pair is gate's and fragment 1 up's: a lane has 4 neighbours of c.
 #pragma once
 
+#define GATED_RUN 4
 #include "tiles.h"
 
 constexpr int FRAGMENT = 16;  // lines of one fragment
@@ -112,7 +115,7 @@ template <int M, int N, bool A_ALTERNATING = false, bool B_ALTERNATING = false> 
         }
     }
 
-    // The epilogue; m, n: c's element of the first line of both operands.
+    // The epilogue; m, n: c's element of the first line of both operands (of gate and up, n is twice its column).
     DEVICE void store(const Output& c, int m, int n) const {
         const int line = thread_x() % FRAGMENT, part = thread_x() % WARP / FRAGMENT;
         const int turned = A_ALTERNATING ? line / 4 % 2 : 0;
@@ -120,17 +123,29 @@ template <int M, int N, bool A_ALTERNATING = false, bool B_ALTERNATING = false> 
 #pragma unroll
         for (int j = 0; j < N; j += 2) {
             const int column = n + lines_to(j) + part * 8;
+#if !GATED || SPLIT_K
             float bias[8];
             load_bias(c, column, bias);
+#endif
 #pragma unroll
             for (int i = 0; i < M; ++i) {
                 const floats4 low = sums[i][j], high = sums[i][j + 1];
+                const int row = m + fragment_line(line) + lines_to(i / 2 * 2) + (i % 2 ^ turned) * 4;
+#if GATED && !SPLIT_K
+                float gate[4], up[4];
+                for (int e = 0; e < 4; ++e) {
+                    gate[e] = low[e];
+                    up[e] = high[e];
+                }
+                store_gated_run(c, row, column / 2, gate, up);
+#else
                 float run[8];
                 for (int e = 0; e < 4; ++e) {
                     run[e] = exchanged ? high[e] : low[e];
                     run[e + 4] = exchanged ? low[e] : high[e];
                 }
-                store_run(c, m + fragment_line(line) + lines_to(i / 2 * 2) + (i % 2 ^ turned) * 4, column, run, bias);
+                store_run(c, row, column, run, bias);
+#endif
             }
         }
     }

@@ -78,6 +78,21 @@ DEVICE void store_run(const Output& c, int m, int n, const float (&sums)[RUN], c
 #endif
 }
 
+// The epilogue of RUN columns of gate and up.
+template <int RUN>
+DEVICE void store_gated_run(const Output& c, int m, int n, const float (&gate)[RUN], const float (&up)[RUN]) {
+#if !SPLIT_K
+    if (m >= c.M || n >= c.N) {
+        return;
+    }
+    float values[RUN];
+    for (int i = 0; i < RUN; ++i) {
+        values[i] = finish_gated(gate[i], up[i]);
+    }
+    store_values(c, c.data, m, n, values);
+#endif
+}
+
 template <int RUN> DEVICE void load_bias(const Output& c, int n, float (&bias)[RUN]) {
     for (int i = 0; i < RUN; ++i) {
         bias[i] = bias_at(c.bias, min(n + i, c.N - 1));

@@ -123,7 +123,7 @@ template <bool A_K, bool B_K> struct PingPong {
         char* const a_tile = lds;
         char* const b_tile = lds + A_BYTES;
         StagedTile<TILE_M, A_K> next_a(a, corner.m, K);
-        StagedTile<TILE_N, B_K> next_b(b, corner.n, K);
+        StagedTile<TILE_N, B_K, 2, false, GATED> next_b(b, corner.n, K);
         Wave wave;
         const int last = (K - 1) / TILE_K;
         const bool second_group = TWO_GROUPS && Wave::wave() >= 4;

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from portable import dtypes
 from portable.kernels.matmul.gfx.tile_cost import Tile, clocks
-from portable.kernels.matmul.launch_args import ACTIVATIONS, ceil, preactivation_define
+from portable.kernels.matmul.launch_args import ACTIVATIONS, ceil, gated_define, preactivation_define
 from portable.kernels.matmul.problem import Problem, for_call
 from portable.plan import Argument, Call, Device, Launch, NativeKernel, Plan, Pointer, Rejected, Scalar
 
@@ -52,13 +52,13 @@ def mfma_tile(problem: Problem, device: Device) -> Tile:
     """The tile of the least estimated clocks (tile_cost.py). Of operands that are not aligned the one whose
     rounds over the multiprocessors take the least time, and 32x128 for up to 32 rows."""
     if aligned(problem):
-        return min(ALIGNED, key=lambda tile: clocks(tile, problem, device))
+        return min(ALIGNED, key=lambda tile: clocks(tile, problem.product, device))
     if problem.M <= 32:
         return FEW_ROWS
 
     def time(choice: tuple[Tile, float]) -> float:
         tile, share = choice
-        tiles = ceil(problem.M, tile.m) * ceil(problem.N, tile.n) * problem.batches
+        tiles = ceil(problem.M, tile.m) * ceil(problem.product.N, tile.n) * problem.batches
         return ceil(tiles, device.multiprocessors) * tile.m * tile.n / share
 
     tile, _ = min(_ANY, key=time)
@@ -79,6 +79,8 @@ def aligned(problem: Problem) -> bool:
         if problem.K % 8 if along_k else lines % 2:
             return False
         reach = 256 * operand.leading + problem.K if along_k else (problem.K + 128) * operand.leading
+        if problem.gated and operand is problem.b:
+            reach += operand.batch[0]
         if (reach + lines) * operand.itemsize >= 2**31:
             return False
     return True
@@ -92,7 +94,7 @@ def wmma_tile(problem: Problem, device: Device) -> Tile:
     """128x128 where that gives every multiprocessor a block, 64x64 else; 32x128 for up to 32 rows."""
     if problem.M <= 32:
         return WMMA_FEW_ROWS
-    many = ceil(problem.M, 128) * ceil(problem.N, 128) * problem.batches >= device.multiprocessors
+    many = ceil(problem.M, 128) * ceil(problem.product.N, 128) * problem.batches >= device.multiprocessors
     return WMMA_LARGE if many else WMMA_SMALL
 
 
@@ -100,7 +102,8 @@ def _far(problem: Problem, tile: Tile) -> bool:
     """Whether an element of a tile of a or b lies 2^32 bytes or more from its corner."""
     lines = max(tile.m, tile.n, tile.k)
     leading = max(problem.a.leading, problem.b.leading)
-    return (leading + 1) * lines * problem.a.itemsize > 2**32
+    apart = problem.b.batch[0] if problem.gated else 0
+    return ((leading + 1) * lines + apart) * problem.a.itemsize > 2**32
 
 
 def _deeper(tile: Tile, device: Device) -> Tile:
@@ -115,14 +118,16 @@ def unfit(problem: Problem) -> Rejected | None:
     for operand in (problem.a, problem.b):
         if operand.unit_stride is None:
             return Rejected(f"neither rows nor columns of {operand.tensor} are contiguous")
-    if max(problem.M, problem.N, problem.K) > _MAX_EXTENT:
+    if max(problem.M, problem.product.N, problem.K) > _MAX_EXTENT:
         return Rejected(f"M, N and K must be at most {_MAX_EXTENT}")
+    if problem.gated and problem.b.unit_stride == "col":
+        return Rejected(f"the rows of {problem.b.tensor}, gate's and up's, must be contiguous")
     return None
 
 
 def row_major(problem: Problem) -> Problem:
     """The same product with c's rows contiguous, where it can be turned."""
-    return problem.transposed() if problem.c.unit_stride == "row" and problem.bias is None else problem
+    return problem.transposed() if problem.c.unit_stride == "row" and problem.transposable else problem
 
 
 def _plan(
@@ -140,7 +145,7 @@ def launch(
 ) -> Launch | Rejected:
     """With `k_step`, the batch is the parts of split-K (output.h)."""
     a, b, c = problem.a, problem.b, problem.c
-    tiles_m, tiles_n = ceil(problem.M, tile.m), ceil(problem.N, tile.n)
+    tiles_m, tiles_n = ceil(problem.M, tile.m), ceil(problem.product.N, tile.n)
     if tiles_m * tiles_n > _MAX_TILES:
         return Rejected(f"{tiles_m * tiles_n} tiles exceed a grid of {_MAX_TILES} blocks")
     batches_y = min(problem.batches, _MAX_BATCHES_Y)
@@ -168,6 +173,7 @@ def launch(
             ("ACTIVATION", ACTIVATIONS[problem.activation]),
             *((("SPLIT_K", 1),) if k_step is not None else ()),
             *preactivation_define(problem),
+            *gated_define(problem),
         ),
     )
     integers = {

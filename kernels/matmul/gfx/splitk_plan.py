@@ -13,6 +13,7 @@ from portable.kernels.matmul.launch_args import (
     ACTIVATIONS,
     bias,
     ceil,
+    gated_define,
     pointer,
     preactivation_define,
     z_pointer,
@@ -57,7 +58,7 @@ def plan_splitk(problem: Problem, call: Call) -> Plan | Rejected:
     problem = row_major(problem)
     if problem.batches > 1 or not aligned(problem):
         return Rejected("split-K takes one product whose operands' lines start and end at 16 bytes")
-    split = split_of(problem, call.device)
+    split = split_of(problem.product, call.device)
     if split is None:
         return Rejected(f"split-K not needed for {problem.M}x{problem.N}x{problem.K}")
     return planned(problem, split)
@@ -67,11 +68,11 @@ plan = for_call(plan_splitk)
 
 
 def planned(problem: Problem, split: Split) -> Plan | Rejected:
-    parts, row = split.parts(problem), ceil(problem.N, _RUN) * _RUN
+    parts, row = split.parts(problem), ceil(problem.product.N, _RUN) * _RUN
     sums = problem.M * row
 
     def part_of(operand: Operand, stride: int) -> Operand:
-        return replace(operand, batch=(0, split.k_step * stride))
+        return replace(operand, batch=(operand.batch[0], split.k_step * stride))
 
     products = launch(
         replace(
@@ -102,6 +103,7 @@ def planned(problem: Problem, split: Split) -> Plan | Rejected:
             ("BIAS", int(problem.bias is not None)),
             ("ACTIVATION", ACTIVATIONS[problem.activation]),
             *preactivation_define(problem),
+            *gated_define(problem),
         ),
     )
     counts = {"M": problem.M, "N": problem.N, "parts": parts}

@@ -1,5 +1,5 @@
 // The reduction of split-K: adds the partial sums of matmul_mfma's parts in the order of k, applies the epilogue and
-// stores c. A thread finishes 8 columns of a row.
+// stores c. A thread finishes 8 columns of a row of the product; of gate and up, 4 of either.
 //
 // -DTHREADS: the block's threads. The other defines: output.h, epilogue.h.
 #include "matmul/gfx/output.h"
@@ -28,7 +28,16 @@ void matmul_splitk_reduce(const float* partials, T* c, Z_PARAMETER(T) const T* b
             sums[i + RUN / 2] += __builtin_bit_cast(float, high.w[i]);
         }
     }
+#if GATED
+    float gate[RUN / 2], up[RUN / 2];
+    for (int i = 0; i < RUN / 2; ++i) {
+        gate[i] = sums[i];
+        up[i] = sums[i + RUN / 2];
+    }
+    store_gated_run(output, m, n / 2, gate, up);
+#else
     float values[RUN];
     load_bias(output, n, values);
     store_run(output, m, n, sums, values);
+#endif
 }

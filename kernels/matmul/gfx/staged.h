@@ -28,7 +28,10 @@ constexpr int BEYOND = static_cast<int>(0x80000000u);  // an offset outside ever
 // as long as words of two k, which take the vector pipe 16 permutations in 128 matrix instructions. Loads and reads
 // cannot transpose: gfx90a and gfx942 clear the other half of a register that they load 2 bytes into. PAIRED: words of
 // two k after all, where LDS is busier than the vector pipe, and a thread has two rows of k.
-template <int LINES, bool K_MAJOR, int PARTS = 2, bool PAIRED = false> struct StagedTile {
+//
+// GATED_TILE: gate's and up's lines in turn. What is beyond gate's last line is up's, and reaches no column of c.
+template <int LINES, bool K_MAJOR, int PARTS = 2, bool PAIRED = false, bool GATED_TILE = false> struct StagedTile {
+    static constexpr int MATRICES = GATED_TILE ? 2 : 1;
     static constexpr int LINE_BYTES = TILE_K * 2;
     static constexpr int PART = LINES / PARTS;                // lines
     static constexpr int COUNT = PART * LINE_BYTES / 16 / THREADS;  // loads of a thread, for a part
@@ -46,7 +49,7 @@ template <int LINES, bool K_MAJOR, int PARTS = 2, bool PAIRED = false> struct St
 
     Buffer memory;
     int from;     // this lane's first byte of step 0
-    int along;    // bytes between lines
+    int along;    // bytes between lines, of the tile
     int deep;     // bytes between k
     int to;       // this lane's first byte in LDS
     words<16> held[PARTS][COUNT];
@@ -62,8 +65,10 @@ template <int LINES, bool K_MAJOR, int PARTS = 2, bool PAIRED = false> struct St
 
     static DEVICE Buffer buffer(const Matrix& matrix, int first, int K) {
         if (K_MAJOR) {
-            const int lines = min(matrix.lines - first, LINES);
-            return {matrix.data + first * matrix.leading, ((lines - 1) * matrix.leading + K) * 2};
+            first /= MATRICES;
+            const int lines = min(matrix.lines - first, LINES / MATRICES);
+            const int64_t apart = GATED_TILE ? matrix.apart : 0;
+            return {matrix.data + first * matrix.leading, (apart + (lines - 1) * matrix.leading + K) * 2};
         }
         return {matrix.data + first, ((K - 1) * matrix.leading + matrix.lines - first) * 2};
     }
@@ -73,7 +78,11 @@ template <int LINES, bool K_MAJOR, int PARTS = 2, bool PAIRED = false> struct St
         const int leading = static_cast<int>(matrix.leading) * 2;
         along = K_MAJOR ? leading : 2;
         deep = K_MAJOR ? 2 : leading;
-        from = line() * along + k() * deep;
+        from = matrix_line<GATED_TILE>(line()) * along + k() * deep;
+        if (GATED_TILE) {
+            from += matrix_of<true>(line()) * static_cast<int>(matrix.apart) * 2;
+            along /= 2;  // of whole runs of both
+        }
         to = line() * LINE_BYTES + swizzled<LINE_BYTES>(line(), k() / CHUNK) * 16 + k() % CHUNK * 2;
     }
 
@@ -142,7 +151,7 @@ template <class Core, bool A_K, bool B_K> struct OneStage {
         char* const a_tile = lds;
         char* const b_tile = lds + A_BYTES;
         StagedTile<TILE_M, A_K, 1, true> next_a(a, corner.m, K);
-        StagedTile<TILE_N, B_K, 1, true> next_b(b, corner.n, K);
+        StagedTile<TILE_N, B_K, 1, true, GATED> next_b(b, corner.n, K);
         Core core;
         const int last = (K - 1) / TILE_K;
         if (last == 0) {

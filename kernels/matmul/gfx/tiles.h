@@ -3,10 +3,16 @@
 //
 // -DTILE_M -DTILE_N -DTILE_K: the block's tile. -DTHREADS: its threads. -DA_K_MAJOR -DB_K_MAJOR: 1 where neighbours in
 // memory are neighbours in k, 0 where they are rows of a (columns of b).
+//
+// -DGATED=1: b is gate and up (epilogue.h), K-major. The includer defines GATED_RUN.
 #pragma once
 
 #include "_lib/amdgcn/lds.h"
 #include "matmul/gfx/output.h"
+
+#if GATED && !B_K_MAJOR
+#error "gate and up must be K-major"
+#endif
 
 constexpr int CHUNK = 8;  // elements of k in the 16 bytes that one lane moves at a time
 
@@ -14,7 +20,15 @@ struct Matrix {
     const T* data;
     int64_t leading;  // elements from one line to the next; along the line the stride is 1
     int lines;        // rows of a, columns of b
+    int64_t apart;    // elements from gate to up
 };
+
+// Where a tile's line is in memory: its place among the matrix's lines, and which matrix, of gate and up. Those of a
+// GATED tile are of gate and of up in turn, GATED_RUN at a time: where a lane's accumulators of gate meet up's.
+template <bool GATED_TILE> DEVICE int matrix_line(int line) {
+    return GATED_TILE ? line / (2 * GATED_RUN) * GATED_RUN + line % GATED_RUN : line;
+}
+template <bool GATED_TILE> DEVICE int matrix_of(int line) { return GATED_TILE ? line / GATED_RUN % 2 : 0; }
 
 // The slot of 16 bytes where `chunk` of a line of LDS lies (swizzle): chunks of a line are permuted (XOR), so that the
 // lanes that the hardware serves together touch different banks; 32 banks of 4 bytes hold 8 chunks.
@@ -42,10 +56,10 @@ template <int ROWS> struct Lds {
 // Moves ROWS x TILE_K elements: `load` from global memory into registers, `store` from there to LDS.
 // Lines beyond the matrix hold anything finite or not, they only reach rows or columns of c that do not
 // exist; elements beyond K are zero in both operands.
-template <int ROWS, bool K_MAJOR> struct TileCopy;
+template <int ROWS, bool K_MAJOR, bool GATED_TILE = false> struct TileCopy;
 
 // Memory runs along k: a thread moves whole chunks.
-template <int ROWS> struct TileCopy<ROWS, true> {
+template <int ROWS, bool GATED_TILE> struct TileCopy<ROWS, true, GATED_TILE> {
     static constexpr int CHUNKS = Lds<ROWS>::CHUNKS;
     static constexpr int COUNT = ROWS * CHUNKS / THREADS;
     static constexpr int STEP = THREADS / CHUNKS;  // lines between two chunks of one thread
@@ -59,8 +73,9 @@ template <int ROWS> struct TileCopy<ROWS, true> {
         row = thread_x() / CHUNKS;
         chunk = thread_x() % CHUNKS;
         for (int i = 0; i < COUNT; ++i) {
-            const int line = min(first + row + i * STEP, matrix.lines - 1);
-            from[i] = matrix.data + line * matrix.leading + chunk * CHUNK;
+            const int at = first + row + i * STEP;
+            const int line = min(matrix_line<GATED_TILE>(at), matrix.lines - 1);
+            from[i] = matrix.data + matrix_of<GATED_TILE>(at) * matrix.apart + line * matrix.leading + chunk * CHUNK;
         }
     }
 
@@ -94,7 +109,7 @@ template <int ROWS> struct TileCopy<ROWS, true> {
 };
 
 // Memory runs along the lines' index: a thread moves blocks of 4 lines x 4 k, transposed in registers.
-template <int ROWS> struct TileCopy<ROWS, false> {
+template <int ROWS> struct TileCopy<ROWS, false, false> {
     static constexpr int SIDE = 4;
     static constexpr int BLOCKS = ROWS * TILE_K / (SIDE * SIDE);
     static constexpr int COUNT = (BLOCKS + THREADS - 1) / THREADS;
@@ -210,7 +225,7 @@ template <class Core, bool A_K, bool B_K> struct TwoStage {
         Core core;
         if (K > 0) {
             TileCopy<TILE_M, A_K> a_copy(a, corner.m);
-            TileCopy<TILE_N, B_K> b_copy(b, corner.n);
+            TileCopy<TILE_N, B_K, GATED> b_copy(b, corner.n);
             a_copy.load(K);
             b_copy.load(K);
             a_copy.store(lds);
@@ -251,8 +266,8 @@ template <class Core, bool A_K, bool B_K> struct TwoStage {
             return;                                                                                         \
         }                                                                                                   \
         const int64_t outer = batch / batches_inner, inner = batch % batches_inner;                         \
-        const Matrix left = {a + outer * a_outer + inner * a_inner, a_leading, M};                          \
-        const Matrix right = {b + outer * b_outer + inner * b_inner, b_leading, N};                         \
+        const Matrix left = {a + outer * a_outer + inner * a_inner, a_leading, M, 0};                       \
+        const Matrix right = {b + outer * b_outer + inner * b_inner, b_leading, N, b_outer};               \
         T* const before = Z_ARGUMENT;                                                                       \
         const int64_t start = outer * c_outer + inner * c_inner;                                            \
         const Output output = {c + start, before + start, bias, c_row, c_col, M, N};                        \

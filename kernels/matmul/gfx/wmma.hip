@@ -11,6 +11,9 @@
 //
 // -DWAVES_M: how many of the block's waves are along M. -DFAR: 1 where a lane's offset in a tile needs 64 bits.
 
+// Of gate and up (GATED), every other fragment of b is gate's: a lane has 8 neighbours of c.
+
+#define GATED_RUN 16
 #include "_lib/amdgcn/pack.h"
 #include "double_buffer.h"
 
@@ -122,6 +125,22 @@ struct Wave {
         }
     }
 
+#if GATED
+    // 16 columns: of gate in fragment j, of up in the next.
+    DEVICE void store_columns(const Output& c, int first_row, int first_column, int j, int lane) const {
+#pragma unroll
+        for (int i = 0; i < FRAGMENTS_M; ++i) {
+            float gate[8], up[8];
+            for (int e = 0; e < 8; ++e) {
+                gate[e] = sums[i][j][e];
+                up[e] = sums[i][j + 1][e];
+            }
+            const int row = first_row + i * FRAGMENT + lane % FRAGMENT;
+            store_gated_run(c, row, first_column / 2 + lane / FRAGMENT * 8, gate, up);
+        }
+    }
+#else
+
     // 32 columns, of fragments j and j + 1.
     DEVICE void store_columns(const Output& c, int first_row, int first_column, int j, int lane) const {
         const int line = lane % FRAGMENT, part = lane / FRAGMENT;
@@ -162,6 +181,7 @@ struct Wave {
 #endif
         }
     }
+#endif
 
     // Lanes 8-15 of 16 give their first 8 columns to lanes 0-7 for these' second: so four lanes store 64 contiguous
     // bytes of a row, in two stores of 8 rows.

@@ -8,7 +8,8 @@
 //
 // Defines: ELEMENT (bf16, f16, or float for TF32 products), TILE_M, TILE_N, TILE_K, WARPS_M, WARPS_N, STAGES,
 // GROUP_M; A_K_MAJOR, B_K_MAJOR; A_BYTES, B_BYTES: bytes per copy (16, 8, 4, or 2 where nothing wider is
-// aligned); C_VECTOR: c is row-major and every row 16-byte aligned; BIAS, ACTIVATION.
+// aligned); C_VECTOR: c is row-major and every row 16-byte aligned; BIAS, ACTIVATION; GATED: b's tile is one of gate
+// and one of up, of TILE_N / 2 columns each, and so is every warp's part of it.
 #include "prelude.h"
 
 #include "_lib/ptx/matrix.h"
@@ -23,8 +24,10 @@ constexpr int WARP_M = TILE_M / WARPS_M;
 constexpr int WARP_N = TILE_N / WARPS_N;
 constexpr int M_TILES = WARP_M / 16;
 constexpr int N_TILES = WARP_N / 8;
+constexpr int MATRICES = GATED ? 2 : 1;  // of b
+constexpr int C_TILE_N = TILE_N / MATRICES, C_WARP_N = WARP_N / MATRICES, C_N_TILES = N_TILES / MATRICES;
 constexpr int K_STEP = 32 / SIZE;  // k of one matrix instruction: two chunks
-static_assert(WARP_M % 16 == 0 && WARP_N % 16 == 0 && TILE_K % K_STEP == 0, "tiles divide into instructions");
+static_assert(WARP_M % 16 == 0 && C_WARP_N % 16 == 0 && TILE_K % K_STEP == 0, "tiles divide into instructions");
 
 // Copies `valid` of BYTES bytes (0 to BYTES) and fills the rest with zeros.
 template <int BYTES> DEVICE void copy_async(uint32_t to, const void* from, int valid) {
@@ -95,8 +98,8 @@ template <int EXTENT, bool K_MAJOR, int BYTES> struct OperandTile {
 };
 
 using TileA = OperandTile<TILE_M, A_K_MAJOR, A_BYTES>;
-using TileB = OperandTile<TILE_N, B_K_MAJOR, B_BYTES>;
-constexpr int STAGE_BYTES = TileA::STAGE_BYTES + TileB::STAGE_BYTES;
+using TileB = OperandTile<C_TILE_N, B_K_MAJOR, B_BYTES>;
+constexpr int STAGE_BYTES = TileA::STAGE_BYTES + MATRICES * TileB::STAGE_BYTES;
 
 DEVICE uint32_t rounded_to_tf32(uint32_t bits) {
     uint32_t rounded;
@@ -196,9 +199,21 @@ DEVICE void activate_all(float (&sum)[M_TILES][N_TILES][4]) {
     }
 }
 
+// c's accumulators from gate's and up's.
+DEVICE void activate_gated(float (&value)[M_TILES][C_N_TILES][4], const float (&sum)[M_TILES][N_TILES][4]) {
+#pragma unroll
+    for (int i = 0; i < M_TILES; ++i) {
+#pragma unroll
+        for (int j = 0; j < C_N_TILES; ++j) {
+#pragma unroll
+            for (int r = 0; r < 4; ++r) value[i][j][r] = finish_gated(sum[i][j][r], sum[i][C_N_TILES + j][r]);
+        }
+    }
+}
+
 // Stores them.
 template <class U>
-DEVICE void store(U* c, const float (&sum)[M_TILES][N_TILES][4], int row0, int col0, const Sizes& s) {
+DEVICE void store(U* c, const float (&sum)[M_TILES][C_N_TILES][4], int row0, int col0, const Sizes& s) {
     const int lane = thread_x() % 32;
     const int t = lane % 4;
 #pragma unroll
@@ -207,10 +222,10 @@ DEVICE void store(U* c, const float (&sum)[M_TILES][N_TILES][4], int row0, int c
         for (int half = 0; half < 2; ++half) {
             const int row = row0 + i * 16 + half * 8 + lane / 4;
             U* line = c + row * s.c_row;
-            if constexpr (C_VECTOR && sizeof(U) == 2 && N_TILES % 4 == 0) {
+            if constexpr (C_VECTOR && sizeof(U) == 2 && C_N_TILES % 4 == 0) {
                 // Four blocks side by side: after the exchange lane t holds all 8 columns of block t.
 #pragma unroll
-                for (int j = 0; j < N_TILES; j += 4) {
+                for (int j = 0; j < C_N_TILES; j += 4) {
                     words<16> row8;
 #pragma unroll
                     for (int q = 0; q < 4; ++q)
@@ -229,7 +244,7 @@ DEVICE void store(U* c, const float (&sum)[M_TILES][N_TILES][4], int row0, int c
                 }
             } else {
 #pragma unroll
-                for (int j = 0; j < N_TILES; ++j) {
+                for (int j = 0; j < C_N_TILES; ++j) {
                     const int col = col0 + j * 8 + t * 2;
                     const U low = from_float<U>(sum[i][j][half * 2]);
                     const U high = from_float<U>(sum[i][j][half * 2 + 1]);
@@ -248,7 +263,7 @@ DEVICE void store(U* c, const float (&sum)[M_TILES][N_TILES][4], int row0, int c
 KERNEL(THREADS) void matmul_mma(const T* a, const T* b, const T* bias, T* c, Z_PARAMETER(T) SIZES_PARAMETERS) {
     DYNAMIC_SHARED(shared);
     const Sizes s = SIZES_ARGUMENTS;
-    const Tile tile = tile_at<TILE_M, TILE_N, GROUP_M>(blockIdx.x, s);
+    const Tile tile = tile_at<TILE_M, C_TILE_N, GROUP_M>(blockIdx.x, s);
     a += tile.outer * s.a_outer + tile.inner * s.a_inner;
     b += tile.outer * s.b_outer + tile.inner * s.b_inner;
     c += tile.outer * s.c_outer + tile.inner * s.c_inner;
@@ -256,7 +271,10 @@ KERNEL(THREADS) void matmul_mma(const T* a, const T* b, const T* bias, T* c, Z_P
     auto copy = [&](int stage, int k) {
         char* at = shared + stage * STAGE_BYTES;
         TileA::copy(at, a, s.a_leading, tile.row, s.m, k, s.k);
-        TileB::copy(at + TileA::STAGE_BYTES, b, s.b_leading, tile.col, s.n, k, s.k);
+#pragma unroll 1
+        for (int i = 0; i < MATRICES; ++i)
+            TileB::copy(at + TileA::STAGE_BYTES + i * TileB::STAGE_BYTES, b + i * s.b_outer, s.b_leading, tile.col, s.n,
+                        k, s.k);
     };
 
     const int steps = s.k / TILE_K + (s.k % TILE_K != 0);
@@ -268,7 +286,7 @@ KERNEL(THREADS) void matmul_mma(const T* a, const T* b, const T* bias, T* c, Z_P
 
     const int warp = thread_x() / 32;
     const int warp_row = warp / WARPS_N * WARP_M;
-    const int warp_col = warp % WARPS_N * WARP_N;
+    const int warp_col = warp % WARPS_N * C_WARP_N;
     float sum[M_TILES][N_TILES][4] = {};
     int reading = 0;
     int writing = STAGES - 1;
@@ -290,7 +308,8 @@ KERNEL(THREADS) void matmul_mma(const T* a, const T* b, const T* bias, T* c, Z_P
                 load_fragment<TileA, A_K_MAJOR, true>(fragment_a[i], stage_a, warp_row + i * 16, k);
 #pragma unroll
             for (int j = 0; j < N_TILES / 2; ++j)
-                load_fragment<TileB, B_K_MAJOR, false>(fragment_b[j], stage_b, warp_col + j * 16, k);
+                load_fragment<TileB, B_K_MAJOR, false>(
+                    fragment_b[j], stage_b + j * 2 / C_N_TILES * TileB::STAGE_BYTES, warp_col + j * 2 % C_N_TILES * 8, k);
 #pragma unroll
             for (int i = 0; i < M_TILES; ++i) {
 #pragma unroll
@@ -303,10 +322,16 @@ KERNEL(THREADS) void matmul_mma(const T* a, const T* b, const T* bias, T* c, Z_P
         writing = writing + 1 == STAGES ? 0 : writing + 1;
     }
     const int row = tile.row + warp_row, col = tile.col + warp_col;
+#if GATED
+    float value[M_TILES][C_N_TILES][4];
+    activate_gated(value, sum);
+    store(c, value, row, col, s);
+#else
     add_bias(bias, sum, col, s);
 #if PREACTIVATION
     store(z + tile.outer * s.c_outer + tile.inner * s.c_inner, sum, row, col, s);
 #endif
     activate_all(sum);
     store(c, sum, row, col, s);
+#endif
 }

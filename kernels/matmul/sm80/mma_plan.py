@@ -38,6 +38,8 @@ class MmaTile(NamedTuple):
 
 _MMA_16BIT = (MmaTile(128, 256, 32, 2, 4, 4), MmaTile(128, 128, 32, 2, 2, 4), MmaTile(64, 64, 64, 2, 2, 4))
 _MMA_16BIT_FLAT = MmaTile(16, 64, 128, 1, 4, 4)
+# A warp's columns are at least 16 of gate and 16 of up.
+_MMA_GATED_FLAT = MmaTile(16, 128, 64, 1, 4, 4)
 _MMA_TF32 = (MmaTile(128, 128, 32, 2, 4, 3), MmaTile(64, 64, 32, 2, 2, 4))
 _MMA_TF32_FLAT = MmaTile(16, 64, 64, 1, 4, 4)
 
@@ -45,7 +47,9 @@ _MMA_TF32_FLAT = MmaTile(16, 64, 64, 1, 4, 4)
 def mma_tile(problem: Problem, device: Device) -> MmaTile:
     """The largest tile that still gives every multiprocessor one; 16 rows where there are no more."""
     wide = problem.dtype == "float32"
-    M, N = size_class(problem.M), size_class(problem.N)
+    M, N = size_class(problem.M), size_class(problem.product.N)
+    if M <= 16 and problem.gated:
+        return _MMA_GATED_FLAT
     if M <= 16:
         return _MMA_TF32_FLAT if wide else _MMA_16BIT_FLAT
     tiles = _MMA_TF32 if wide else _MMA_16BIT
@@ -85,7 +89,7 @@ def plan_mma(problem: Problem, call: Call) -> Plan | Rejected:
         ),
         shared=tile.shared(itemsize),
     )
-    blocks = ceil(problem.M, tile.m) * ceil(problem.N, tile.n) * problem.batches
+    blocks = ceil(problem.M, tile.m) * ceil(problem.product.N, tile.n) * problem.batches
     return single_launch(kernel, blocks, problem, pointers(problem))
 
 

@@ -72,7 +72,7 @@ def plan_realigned(problem: Problem, call: Call) -> Plan | Rejected:
         return copies
     if not copies.launches:
         return Rejected("operands are 16-byte aligned; no realignment needed")
-    flops = 2.0 * problem.M * problem.N * problem.K * problem.batches
+    flops = 2.0 * problem.M * problem.product.N * problem.K * problem.batches
     if 2 * copies.nbytes / _BYTES_PER_US + flops / _FAST_PER_US + _LAUNCH_US > flops / _SLOW_PER_US:
         return Rejected("realignment would cost more than it saves")
     product = plan_wgmma(copies.problem, call)
@@ -92,8 +92,9 @@ class _AlignCopy:
         self.operand = operand
         self.name = f"{operand.tensor}_realigned"
         self.length, self.lines = (cols, rows) if operand.unit_stride == "col" else (rows, cols)
+        batch = problem.batch_of(operand)
         self.counts = tuple(
-            count if stride else 1 for count, stride in zip(problem.batch, operand.batch, strict=True)
+            count if stride else 1 for count, stride in zip(batch, operand.batch, strict=True)
         )
         self.matrices = math.prod(self.counts)
         self.pitch = ceil(self.length, _PITCH) * _PITCH

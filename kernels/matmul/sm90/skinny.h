@@ -12,7 +12,7 @@
 // Defines: ELEMENT, TILE_M (rows of x, a power of two), TILE_N, K_SPLITS, LINES, STAGES, CONSUMERS (consumer warps),
 // RESIDENT (blocks per multiprocessor), PDL (programmatic dependent launch: a block prefetches w's first stages to L2
 // while the previous kernel ends), W_K_MAJOR, X_K_MAJOR; C_VECTOR: c is row-major with 16-byte aligned rows; BIAS,
-// ACTIVATION, PREACTIVATION.
+// ACTIVATION, PREACTIVATION; GATED: the first half of w's TILE_N columns in a stage is gate's, the second up's.
 #pragma once
 
 #include "prelude.h"
@@ -34,6 +34,7 @@ constexpr int W_BYTES = TILE_N * 128;                          // of one 128-byt
 constexpr int X_BYTES = (X_LINES * 128 + 1023) / 1024 * 1024;  // the swizzle repeats every 1024 bytes
 constexpr int STAGE_BYTES = LINES * (W_BYTES + X_BYTES);
 constexpr int PITCH = TILE_N + 4;  // floats from row to row of a staged tile
+constexpr int C_TILE_N = GATED ? TILE_N / 2 : TILE_N;
 
 struct TilePipeline : Pipeline<STAGES, STAGE_BYTES> {
     using Pipeline::Pipeline;
@@ -49,12 +50,12 @@ struct KRange {
 
 DEVICE KRange part_of(const Sizes& s) {
     const uint32_t index = blockIdx.x / K_SPLITS;
-    const uint32_t tiles = (static_cast<uint32_t>(s.n) + TILE_N - 1) / TILE_N;
+    const uint32_t tiles = (static_cast<uint32_t>(s.n) + C_TILE_N - 1) / C_TILE_N;
     const uint32_t batch = index / tiles;
     const uint32_t outer = batch / static_cast<uint32_t>(s.inner_batches);
     const int rank = K_SPLITS == 1 ? 0 : cluster_rank();
     const int64_t steps = (static_cast<int64_t>(s.k) + DEPTH - 1) / DEPTH;
-    const int col = static_cast<int>((index - batch * tiles) * TILE_N);
+    const int col = static_cast<int>((index - batch * tiles) * C_TILE_N);
     const int inner = static_cast<int>(batch - outer * s.inner_batches);
     return {col, inner, static_cast<int>(outer), rank, static_cast<int>(steps * rank / K_SPLITS),
             static_cast<int>(steps * (rank + 1) / K_SPLITS)};
@@ -87,7 +88,8 @@ struct Source {
                 tma_prefetch_4d(w, k, col, w_inner, w_outer);
             } else {
 #pragma unroll
-                for (int i = 0; i < TILE_N / LINE; ++i) tma_prefetch_4d(w, col + i * LINE, k, w_inner, w_outer);
+                for (int i = 0; i < TILE_N / LINE; ++i)
+                    tma_prefetch_4d(w, col + i * LINE % C_TILE_N, k, w_inner, w_outer + i * LINE / C_TILE_N);
             }
         }
     }
@@ -102,8 +104,8 @@ struct Source {
             } else {
 #pragma unroll
                 for (int i = 0; i < TILE_N / LINE; ++i)
-                    tma_load_4d_evict_first(pipe.w(line) + i * LINE * 128, w, pipe.full_barrier(), col + i * LINE, k,
-                                            w_inner, w_outer);
+                    tma_load_4d_evict_first(pipe.w(line) + i * LINE * 128, w, pipe.full_barrier(),
+                                            col + i * LINE % C_TILE_N, k, w_inner, w_outer + i * LINE / C_TILE_N);
             }
             if (X_K_MAJOR) {
                 tma_load_4d(pipe.x(line), x, pipe.full_barrier(), k, 0, x_inner, x_outer);
@@ -190,33 +192,48 @@ DEVICE void store_columns(T* to, const vec<T, VECTOR>& values, int left, int64_t
     }
 }
 
+// The sums over the cluster's blocks, in order of rank, of VECTOR columns that every block has staged at `at`.
+DEVICE void add_partials(float (&sum)[VECTOR], uint32_t at) {
+    Quad partials[K_SPLITS][VECTOR / 4];
+#pragma unroll
+    for (int rank = 0; rank < K_SPLITS; ++rank) {
+#pragma unroll
+        for (int q = 0; q < VECTOR / 4; ++q) partials[rank][q] = load_quad(at + q * 16, rank);
+    }
+#pragma unroll
+    for (int e = 0; e < VECTOR; ++e) {
+        sum[e] = partials[0][e / 4].v[e % 4];
+#pragma unroll
+        for (int rank = 1; rank < K_SPLITS; ++rank) sum[e] += partials[rank][e / 4].v[e % 4];
+    }
+}
+
 // Adds the partial sums that every block of the cluster has staged at `at`, [row][column] with PITCH, and stores this
 // block's share of them.
 DEVICE void finish_tile(uint32_t at, T* c, T* z, const T* bias, const KRange& part, const Sizes& s) {
-    constexpr int ACROSS = TILE_N / VECTOR;
+    constexpr int ACROSS = C_TILE_N / VECTOR;
     cluster_or_block_sync();
     const int rows = s.m < TILE_M ? s.m : TILE_M;
     const int64_t start = part.outer * s.c_outer + part.inner * s.c_inner;
     for (int i = part.rank * THREADS + thread_x(); i < rows * ACROSS; i += K_SPLITS * THREADS) {
         const int row = i / ACROSS, within = i % ACROSS * VECTOR;
         const int col = part.col + within;
-        Quad partials[K_SPLITS][VECTOR / 4];
-#pragma unroll
-        for (int rank = 0; rank < K_SPLITS; ++rank) {
-#pragma unroll
-            for (int q = 0; q < VECTOR / 4; ++q)
-                partials[rank][q] = load_quad(at + (row * PITCH + within + q * 4) * 4, rank);
-        }
+        float sums[VECTOR];
+        add_partials(sums, at + (row * PITCH + within) * 4);
         vec<T, VECTOR> values, before;
+#if GATED
+        float up[VECTOR];
+        add_partials(up, at + (row * PITCH + C_TILE_N + within) * 4);
+#pragma unroll
+        for (int e = 0; e < VECTOR; ++e) values.v[e] = from_float<T>(finish_gated(sums[e], up[e]));
+#else
 #pragma unroll
         for (int e = 0; e < VECTOR; ++e) {
-            float sum = partials[0][e / 4].v[e % 4];
-#pragma unroll
-            for (int rank = 1; rank < K_SPLITS; ++rank) sum += partials[rank][e / 4].v[e % 4];
-            sum = preactivation(sum, col + e < s.n ? bias_at(bias, col + e) : 0.0f);
+            const float sum = preactivation(sums[e], col + e < s.n ? bias_at(bias, col + e) : 0.0f);
             before.v[e] = from_float<T>(sum);
             values.v[e] = from_float<T>(activate(sum));
         }
+#endif
         const int64_t place = start + row * s.c_row + col * s.c_col;
         store_columns(c + place, values, s.n - col, s.c_col);
         if (PREACTIVATION) store_columns(z + place, before, s.n - col, s.c_col);

@@ -11,6 +11,7 @@ from portable.kernels.matmul.launch_args import (
     MAX_TILES,
     bias,
     ceil,
+    gated_define,
     pointer,
     preactivation_define,
     row_vectors,
@@ -93,6 +94,8 @@ def _tiles(problem: Problem, device: Device) -> tuple[SkinnyTile, ...]:
         return (_tile(problem, device, 128, 1, 1),)
     lines = 2 if problem.M <= 32 and problem.a.unit_stride == "col" else 1
     shapes = ((128, 1), (64, lines))
+    if problem.gated and problem.b.unit_stride == "col":
+        shapes = shapes[:1]  # squares of 64 columns, of gate and of up
     return tuple(_tile(problem, device, n, lines, resident) for resident in (1, 2) for n, lines in shapes)
 
 
@@ -109,6 +112,7 @@ def _choice(problem: Problem, device: Device) -> tuple[SkinnyTile, int]:
         return tile.blocks(problem, split) <= room and steps >= 2 * split
 
     tiles = _tiles(problem, device)
+    problem = problem.product
     options = [(tile, split) for split in _K_SPLITS for tile in tiles if possible(tile, split)]
     return min(options, key=lambda option: option[0].time(problem, option[1], device))
 
@@ -124,12 +128,12 @@ def _unsuited(problem: Problem, device: Device) -> Rejected | None:
 
 def plan_skinny(problem: Problem, call: Call) -> Plan | Rejected:
     """Small M, at most 64 (float32: 32), or small N without a bias; 16-byte aligned operands."""
-    if problem.bias is None and problem.N < problem.M:
+    if problem.transposable and problem.N < problem.M:
         problem = problem.transposed()
     if (reason := unfit(problem) or _unsuited(problem, call.device)) is not None:
         return reason
     tile, split = _choice(problem, call.device)
-    blocks = tile.blocks(problem, split) if problem.M else 0
+    blocks = tile.blocks(problem.product, split) if problem.M else 0
     if blocks > MAX_TILES:
         return Rejected(f"{blocks} tiles exceed a grid of {MAX_TILES} blocks")
     w_k_major, x_k_major = problem.b.unit_stride == "row", problem.a.unit_stride == "col"
@@ -159,14 +163,22 @@ def plan_skinny(problem: Problem, call: Call) -> Plan | Rejected:
             ("BIAS", int(problem.bias is not None)),
             ("ACTIVATION", ACTIVATIONS[problem.activation]),
             *preactivation_define(problem),
+            *gated_define(problem),
         ),
         shared=tile.shared(),
         pdl=pdl,
     )
-    w_lines = tile.n if w_k_major else line
+    w_lines, w_pair = tile.n if w_k_major else line, 1
+    if problem.gated and w_k_major:
+        w_lines, w_pair = tile.n // 2, 2
     x_lines = min(tile.rows, ceil(problem.M, 8) * 8) if x_k_major else line
     maps = (
-        ("map_w", tma_descriptor(problem.b, problem.K, problem.N, problem.batch, w_lines, _PROMOTION)),
+        (
+            "map_w",
+            tma_descriptor(
+                problem.b, problem.K, problem.N, problem.batch_of(problem.b), w_lines, _PROMOTION, w_pair
+            ),
+        ),
         ("map_x", tma_descriptor(problem.a, problem.M, problem.K, problem.batch, x_lines, _PROMOTION)),
     )
     outputs = (("c", pointer(problem.c)), *z_pointer(problem))

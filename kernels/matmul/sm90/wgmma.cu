@@ -17,12 +17,17 @@
 // part, before its whole tiles, and writes float32 accumulators to `partials`, as its threads hold them, for
 // splitk_reduce.cu.
 //
+// Gated: the first half of b's tile is gate's columns, the second up's, which its tensor map has as two matrices. So a
+// thread's accumulators hold gate and up of the same columns of c, whose tiles are TILE_N / 2 wide. Of a cluster of two
+// that shares b, one block loads gate's half and the other up's.
+//
 // Defines: ELEMENT (bf16, f16); TILE_M (64, 128, 192), TILE_N (multiples of 16 from 64 to 256, of 64 where b is
 // N-major), STAGES, GROUP_M, CLUSTER_M, CLUSTER_N, STORE_STEPS (less than the steps of k; 0: no overlap), N_TAIL (0,
 // 64, 128), NON_PERSISTENT (every block has one tile, by its grid index), M_TAIL (the last tile's rows have a TMA box
 // of their own: needs A_K_MAJOR, no N_TAIL, CLUSTER_N 1), SPLITK (not with N_TAIL or NON_PERSISTENT), A_K_MAJOR,
 // B_K_MAJOR; C_TMA: TMA stores c, which is row-major with 16-byte aligned rows, or column-major with C_COL_MAJOR (then
-// in boxes of C_BOX_COLS columns; without BIAS); BIAS, ACTIVATION, PREACTIVATION (not with NON_PERSISTENT).
+// in boxes of C_BOX_COLS columns; without BIAS); BIAS, ACTIVATION, PREACTIVATION (not with NON_PERSISTENT); GATED (needs
+// TILE_N in multiples of 128; not with N_TAIL or SPLITK).
 #include "prelude.h"
 
 #include "matmul/epilogue.h"
@@ -45,9 +50,10 @@ constexpr int THREADS = CONSUMER_THREADS + (CONSUMERS > 1 ? 128 : 32);
 constexpr int PRODUCER_REGISTERS = CONSUMERS == 3 || SPLITK ? 56 : 40;
 constexpr int CONSUMER_REGISTERS = CONSUMERS == 3 ? 152 : SPLITK ? 224 : 232;
 constexpr int CLUSTER = CLUSTER_M * CLUSTER_N;
-constexpr int CLUSTER_TILE_M = TILE_M * CLUSTER_M, CLUSTER_TILE_N = TILE_N * CLUSTER_N;
+constexpr int C_TILE_N = GATED ? TILE_N / 2 : TILE_N;  // columns of c
+constexpr int CLUSTER_TILE_M = TILE_M * CLUSTER_M, CLUSTER_TILE_N = C_TILE_N * CLUSTER_N;
 constexpr int A_BYTES = TILE_M * 128;
-constexpr int BLOCKS = (TILE_N + 63) / 64;  // of 64 x 64 of c per consumer; the last one may be partial
+constexpr int BLOCKS = (C_TILE_N + 63) / 64;  // of 64 x 64 of c per consumer; the last one may be partial
 constexpr int B_BYTES = TILE_N * 128;
 constexpr int STAGE_BYTES = A_BYTES + B_BYTES;
 constexpr int N_TAIL_BYTES = A_BYTES + N_TAIL * 128;
@@ -56,6 +62,7 @@ constexpr int C_BYTES = NON_PERSISTENT ? 0 : CONSUMERS * C_BUFFERS * BLOCK_BYTES
 // Blocks that multicast to a stage; each consumer releases it to all of them.
 constexpr int PRODUCERS = CLUSTER_M + CLUSTER_N - 1;
 static_assert(TILE_M / CLUSTER_N % 8 == 0 && TILE_N / CLUSTER_M % 8 == 0, "shares are whole swizzle groups");
+static_assert(!GATED || (TILE_N % 128 == 0 && !N_TAIL && !SPLITK), "the halves of b's tile are whole blocks");
 static_assert(CONSUMERS * BLOCKS * BLOCK_BYTES <= STAGES * STAGE_BYTES, "the stages hold a tile of c");
 
 struct TilePipeline : Pipeline<STAGES, STAGE_BYTES> {
@@ -113,7 +120,7 @@ DEVICE Tile tile_of(uint32_t index, ClusterPosition me, const Sizes& s) {
         tile = tile_at<CLUSTER_TILE_M, CLUSTER_TILE_N, GROUP_M>(index, s);
     }
     tile.row += me.m * TILE_M;
-    tile.col += me.n * TILE_N;
+    tile.col += me.n * C_TILE_N;
     return tile;
 }
 
@@ -162,6 +169,22 @@ DEVICE void load_share(uint16_t mask, uint32_t to, const TensorMap* map, uint32_
     }
 }
 
+// The same of gate's and up's rows from `row` on, ROWS together: of two shares the first is gate's half. A K-major box
+// holds both halves where there is one share.
+template <int ROWS, bool K_MAJOR, int SHARES>
+DEVICE void load_gate_up(uint16_t mask, uint32_t to, const TensorMap* map, uint32_t barrier, int share, int row, int k) {
+    constexpr int HALF = ROWS / 2;
+#pragma unroll
+    for (int i = 0; i < (K_MAJOR ? 1 : ROWS / SHARES / 64); ++i) {
+        const int line = share * HALF + i * 64;
+        const int within = row + line % HALF;
+        const int x = K_MAJOR ? k : within;
+        const int y = K_MAJOR ? within : k;
+        if (SHARES == 1) tma_load_4d(to + line * 128, map, barrier, x, y, 0, line / HALF);
+        else tma_load_4d_multicast(mask, to + line * 128, map, barrier, x, y, 0, line / HALF);
+    }
+}
+
 struct Maps {
     const TensorMap *a, *b;
     const TensorMap* n_tail;  // boxes of b for narrow tiles
@@ -192,9 +215,13 @@ DEVICE void producer_loop(TilePipeline pipe, const Maps& maps, const Sizes& s, c
                 load_share<TILE_M, A_K_MAJOR, CLUSTER_N, false>(a_mask, pipe.a(), map_a, pipe.full_barrier(), me.n,
                                                                tile.row, k, a_inner ? tile.inner : 0,
                                                                a_outer ? tile.outer : 0);
-            load_share<TILE_N, B_K_MAJOR, CLUSTER_M, false>(b_mask, pipe.b(), maps.b, pipe.full_barrier(), me.m,
-                                                           tile.col, k, b_inner ? tile.inner : 0,
-                                                           b_outer ? tile.outer : 0);
+            if constexpr (GATED)
+                load_gate_up<TILE_N, B_K_MAJOR, CLUSTER_M>(b_mask, pipe.b(), maps.b, pipe.full_barrier(), me.m,
+                                                           tile.col, k);
+            else
+                load_share<TILE_N, B_K_MAJOR, CLUSTER_M, false>(b_mask, pipe.b(), maps.b, pipe.full_barrier(), me.m,
+                                                               tile.col, k, b_inner ? tile.inner : 0,
+                                                               b_outer ? tile.outer : 0);
             pipe.advance();
         }
     };
@@ -315,7 +342,7 @@ DEVICE void consumer_loop(TilePipeline pipe, uint32_t buffers, uint32_t biases, 
 
     auto store_block = [&](Output out, const uint32_t* words, const Tile& tile, int block) {
         const int row = tile.row + consumer * 64, col = tile.col + block * 64;
-        const BlockPosition place = {row, col, tile.outer, tile.inner, tile.col + TILE_N};
+        const BlockPosition place = {row, col, tile.outer, tile.inner, tile.col + C_TILE_N};
 #if C_TMA
         store_by_tma(own_buffers, buffer, out.map, out.data, words, place, consumer, s);
         buffer = (buffer + 1) % C_BUFFERS;
@@ -367,7 +394,11 @@ DEVICE void consumer_loop(TilePipeline pipe, uint32_t buffers, uint32_t biases, 
         convert<T, TILE_N / 2, false>(finished, acc, own_bias);
         store(z, 0, BLOCKS);
 #endif
+#if GATED
+        convert_gated<T, C_TILE_N / 2>(finished, acc);
+#else
         convert<T, TILE_N / 2>(finished, acc, own_bias);
+#endif
         if (NON_PERSISTENT) break;
         if (STORE_STEPS == 0) store(c, 0, BLOCKS);
     }
@@ -396,7 +427,7 @@ DEVICE void consumer_loop(TilePipeline pipe, uint32_t buffers, uint32_t biases, 
         }
     }
     if ((NON_PERSISTENT || STORE_STEPS) && pending) {
-        const BlockPosition place = {last.row + consumer * 64, last.col, last.outer, last.inner, last.col + TILE_N};
+        const BlockPosition place = {last.row + consumer * 64, last.col, last.outer, last.inner, last.col + C_TILE_N};
         store_last<T, BLOCKS, CONSUMERS>(pipe.base, c.map, c.data, finished, place, consumer, s);
     }
     if (C_TMA && thread_x() % 128 == 0) tma_store_wait_read<0>();

@@ -111,6 +111,10 @@ class WgmmaTile(NamedTuple):
 
     def misfit(self, problem: Problem, device: Device) -> str | None:
         """Why this tile cannot be used."""
+        if problem.gated and self.n % 128:
+            return f"gate and up need TILE_N in multiples of 128, not {self.n}"
+        if problem.gated and self.n_tail:
+            return "gate and up have no N tail"
         if self.n % 64 and problem.b.unit_stride == "col":
             return f"an N-major b needs TILE_N in multiples of 64, not {self.n}"
         if problem.preactivation is not None and not self.overlaps_store:
@@ -257,6 +261,8 @@ class Costs:
 def _n_tails(problem: Problem, tile: WgmmaTile) -> tuple[WgmmaTile, ...]:
     """The tile, and the tile with an N tail of narrow tiles."""
     left = problem.N % tile.width
+    if problem.gated:
+        return (tile,)
     narrow = 64 if left <= 64 else 128
     if not left or left > 128 or narrow >= tile.n or tile.width > problem.N or tile.n % 64:
         return (tile,)
@@ -269,7 +275,7 @@ def group_m_of(problem: Problem) -> int:
 
 def wgmma_tile(problem: Problem, device: Device, config: Mapping[str, Any]) -> WgmmaTile:
     """The tile whose waves take the least time, overridden by the config's values."""
-    costs = Costs(problem, device)
+    costs = Costs(problem.product, device)
     fitting = [tile for tile in _tiles(device) if tile.misfit(problem, device) is None]
     group_m = group_m_of(problem)
     given = {field: config[name] for name, field in _TUNABLES.items() if config.get(name) is not None}
@@ -302,14 +308,14 @@ def c_col_major(problem: Problem) -> bool:
 
 def few_columns(problem: Problem) -> bool:
     """Whether N is so small that A and B are swapped, for one row of clusters."""
-    return problem.bias is None and problem.N <= _FEW_COLUMNS < problem.M and c_by_tma(problem)
+    return problem.transposable and problem.N <= _FEW_COLUMNS < problem.M and c_by_tma(problem)
 
 
 def _maybe_swap_ab(problem: Problem, call: Call) -> tuple[Problem, WgmmaTile]:
     """The problem, with A and B swapped where that is faster, and its tile. A K-major b allows any TILE_N, so
     that row-major a and b are better swapped."""
     tile = wgmma_tile(problem, call.device, call.config)
-    if problem.bias is not None or not c_by_tma(problem) or problem.N <= 64 or call.config.get("TILE_N"):
+    if not problem.transposable or not c_by_tma(problem) or problem.N <= 64 or call.config.get("TILE_N"):
         return problem, tile
     few = few_columns(problem)
     if problem.b.unit_stride == "row" and not few:
@@ -324,14 +330,14 @@ def _maybe_swap_ab(problem: Problem, call: Call) -> tuple[Problem, WgmmaTile]:
 
 def plan_wgmma(problem: Problem, call: Call) -> Plan | Rejected:
     """bfloat16 and float16, 16-byte aligned operands of any layout."""
-    if problem.c.unit_stride == "row" and problem.bias is None:
+    if problem.c.unit_stride == "row" and problem.transposable:
         problem = problem.transposed()
     if (reason := unsuited(problem)) is not None:
         return reason
     problem, tile = _maybe_swap_ab(problem, call)
     if (misfit := tile.misfit(problem, call.device)) is not None:
         return Rejected(misfit)
-    clusters = tile.clusters(problem)
+    clusters = tile.clusters(problem.product)
     if clusters > MAX_TILES:
         return Rejected(f"{clusters} tiles exceed {MAX_TILES}")
     fits = clusters <= call.device.multiprocessors // tile.cluster
@@ -370,6 +376,7 @@ def launch(
     by_tma = c_by_tma(problem)
     c_lines = 16 if c_col_major(problem) and tile.n % 64 else 64
     m_tail = a_k_major and tile.cluster_n == 1 and not tile.n_tail
+    c_blocks = ceil(tile.n // 2, 64) if problem.gated else tile.blocks_of_c
     z = None if problem.preactivation is None else replace(c, tensor=problem.preactivation)
     kernel = NativeKernel(
         _SOURCE,
@@ -384,7 +391,7 @@ def launch(
             ("CLUSTER_N", tile.cluster_n),
             (
                 "STORE_STEPS",
-                min(tile.blocks_of_c, ceil(K, 64) - 1) if tile.overlaps_store and not non_persistent else 0,
+                min(c_blocks, ceil(K, 64) - 1) if tile.overlaps_store and not non_persistent else 0,
             ),
             ("N_TAIL", tile.n_tail),
             ("NON_PERSISTENT", int(non_persistent)),
@@ -399,15 +406,17 @@ def launch(
         shared=tile.shared(non_persistent),
         pdl=True,
     )
-    costs = Costs(problem, call.device)
+    costs = Costs(problem.product, call.device)
     a_lines = _box_rows(tile.m, a_k_major, tile.cluster_n)
-    b_lines = _box_rows(tile.n, b_k_major, tile.cluster_m)
+    b_lines, b_matrices = _box_rows(tile.n, b_k_major, tile.cluster_m), 1
+    if problem.gated:
+        b_lines, b_matrices = (tile.n // 2, 2 // tile.cluster_m) if b_k_major else (64, 1)
     # L2 promotion. 2026-11-22: a single wave is 0.5 % (2048^3) to 2.5 % (1024^3) faster with 128, larger
     # products equal.
     promotion = 128 if non_persistent or any(costs.unaligned_line) else 256
     maps: list[tuple[str, Argument]] = [
         ("map_a", tma_descriptor(a, M, K, problem.batch, a_lines, promotion)),
-        ("map_b", tma_descriptor(b, K, N, problem.batch, b_lines, promotion)),
+        ("map_b", tma_descriptor(b, K, N, problem.batch_of(b), b_lines, promotion, b_matrices)),
     ]
     if m_tail:
         rows = ceil(M % tile.m, 8) * 8 or tile.m
@@ -420,7 +429,7 @@ def launch(
             maps.append(("map_z", tma_descriptor(z, M, N, problem.batch, c_lines)))
     grid = (costs.blocks(tile), 1, 1)
     if non_persistent:
-        across, down, batches = tile.grid(problem)
+        across, down, batches = tile.grid(problem.product)
         grid = (across * tile.cluster, down, batches)
     outputs: tuple[tuple[str, Argument], ...] = (("c", pointer(c)), *z_pointer(problem))
     if splitk is not None:

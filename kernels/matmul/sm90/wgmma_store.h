@@ -59,6 +59,13 @@ DEVICE void convert(uint32_t* words, const float* sum, uint32_t bias) {
     }
 }
 
+// The same of COUNT accumulators of gate, which those of up follow.
+template <class T, int COUNT> DEVICE void convert_gated(uint32_t* words, const float* sum) {
+#pragma unroll
+    for (int i = 0; i < COUNT; i += 2)
+        words[i / 2] = pack2<T>(finish_gated(sum[i], sum[COUNT + i]), finish_gated(sum[i + 1], sum[COUNT + i + 1]));
+}
+
 // One converted block into shared memory, rows with the 128-byte swizzle. A warp writes its 16 rows; with C_COL_MAJOR
 // 32 bytes of every row, which is a column of the tile.
 DEVICE void stage_block(uint32_t at, const uint32_t* words) {

@@ -107,11 +107,11 @@ def realigned(problem: Problem, device: Device) -> tuple[Problem, tuple[AlignCop
     if a.unit_stride == "col":
         copies["a"] = AlignCopy(a, problem.M, problem.K, problem.batch, "row")
     if b.unit_stride == "row":
-        copies["b"] = AlignCopy(b, problem.K, problem.N, problem.batch, "col")
+        copies["b"] = AlignCopy(b, problem.K, problem.N, problem.batch_of(b), "col")
     if not copies or None in (a.unit_stride, b.unit_stride):
         return problem, ()
     sizes = [each.elements * a.itemsize for each in copies.values()]
-    flops = 2.0 * problem.M * problem.N * problem.K * problem.batches
+    flops = 2.0 * problem.M * problem.product.N * problem.K * problem.batches
     cost = 2 * sum(sizes) / COPIED + LAUNCH * len(copies)
     slow = B_K_MAJOR if "b" in copies else A_K_MAJOR
     if flops / TRANSPOSED + cost > flops / slow or max(sizes) > MAX_BYTES:

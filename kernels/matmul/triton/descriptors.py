@@ -49,6 +49,18 @@ def load_tile(x, outer, inner, row, col, ROWS: tl.constexpr, COLS: tl.constexpr,
 
 
 @triton.jit
+def load_b(
+    b, outer, inner, k, start_n,
+    B_UNIT: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_N: tl.constexpr, BATCHED: tl.constexpr,
+):  # fmt: skip
+    """b's tile, [BLOCK_K, BLOCK_N]."""
+    if B_UNIT == "col":
+        return load_tile(b, outer, inner, k, start_n, BLOCK_K, BLOCK_N, BATCHED)
+    else:
+        return load_tile(b, outer, inner, start_n, k, BLOCK_N, BLOCK_K, BATCHED).T
+
+
+@triton.jit
 def epilogue(
     c, c_ptr, c_row, z, z_ptr, bias_ptr, total, outer, inner, start_m, start_n, M, N,
     ACTIVATION: tl.constexpr, BATCHED: tl.constexpr, EPILOGUE_SUBTILE: tl.constexpr,
@@ -94,11 +106,12 @@ def matmul_descriptors(
     A_UNIT: tl.constexpr, B_UNIT: tl.constexpr, STEPS: tl.constexpr,
     BATCHED: tl.constexpr, ACTIVATION: tl.constexpr, EPILOGUE_SUBTILE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
-    PDL: tl.constexpr,
+    PDL: tl.constexpr, GATED: tl.constexpr,
 ):  # fmt: skip
-    """c = activation(a @ b + bias). A_UNIT and B_UNIT name the index with unit stride; the bits of STEPS,
-    from the lowest, say whether a has an outer and an inner batch stride, then b. With k_splits > 1
-    (split-K), matrix s of c is the product over the s-th `k_per_split` of K."""
+    """c = activation(a @ b + bias), or, GATED, activation(a @ gate) * (a @ up), b's two matrices along its
+    outer dimension. A_UNIT and B_UNIT name the index with unit stride; the bits of STEPS, from the lowest,
+    say whether a has an outer and an inner batch stride, then b. With k_splits > 1 (split-K), matrix s of c
+    is the product over the s-th `k_per_split` of K."""
     enter_pdl(PDL)
     A_OUTER: tl.constexpr = STEPS % 2
     A_INNER: tl.constexpr = STEPS // 2 % 2
@@ -114,24 +127,30 @@ def matmul_descriptors(
             tile = tile % tiles
         start_m, start_n = tile_starts(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
         total = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+        if GATED:
+            total_up = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
         for k in range(split * k_per_split, tl.minimum(split * k_per_split + k_per_split, K), BLOCK_K):
             if A_UNIT == "col":
                 x = load_tile(a, outer * A_OUTER, inner * A_INNER, start_m, k, BLOCK_M, BLOCK_K, BATCHED)
             else:
                 x = load_tile(a, outer * A_OUTER, inner * A_INNER, k, start_m, BLOCK_K, BLOCK_M, BATCHED).T
-            if B_UNIT == "col":
-                y = load_tile(b, outer * B_OUTER, inner * B_INNER, k, start_n, BLOCK_K, BLOCK_N, BATCHED)
-            else:
-                y = load_tile(b, outer * B_OUTER, inner * B_INNER, start_n, k, BLOCK_N, BLOCK_K, BATCHED).T
+            y = load_b(
+                b, outer * B_OUTER, inner * B_INNER, k, start_n, B_UNIT, BLOCK_K, BLOCK_N, BATCHED or GATED
+            )
             total = tl.dot(x, y, total)
+            if GATED:
+                y = load_b(b, 1, 0, k, start_n, B_UNIT, BLOCK_K, BLOCK_N, True)
+                total_up = tl.dot(x, y, total_up)
         to_ptr = c_ptr
         if c is None and BATCHED:
             to_ptr += tl.cast(outer, tl.int64) * c_outer + tl.cast(inner, tl.int64) * c_inner
         elif c is None:
             to_ptr += tl.cast(split, tl.int64) * c_inner
+        if GATED:
+            total = activate(total, ACTIVATION, b.dtype) * total_up
         epilogue(
             c, to_ptr, c_row, z, z_ptr, bias_ptr, total, outer, inner, start_m, start_n, M, N,
-            ACTIVATION, BATCHED, EPILOGUE_SUBTILE,
+            None if GATED else ACTIVATION, BATCHED, EPILOGUE_SUBTILE,
         )  # fmt: skip
 
 
@@ -158,6 +177,12 @@ def splitk_reduce(
     tl.store(c_ptr + row * c_row + offs_n, activate(total, ACTIVATION, dtype).to(dtype), mask=inside)
 
 
+def c_columns(problem: Problem, config: Mapping[str, Any]) -> int:
+    """Columns of c in a tile of BLOCK_N columns of the product, 16 at least: half of them are gate's, half
+    up's."""
+    return max(16, config["BLOCK_N"] // 2) if problem.gated else config["BLOCK_N"]
+
+
 def unfit(problem: Problem, call: Call) -> str | None:
     """Why TMA does not load this problem's a and b, or None."""
     if not call.device.arch.startswith("sm_9"):
@@ -166,12 +191,15 @@ def unfit(problem: Problem, call: Call) -> str | None:
         return "float32 products read their operands into registers"
     if problem.K == 0:
         return "K = 0: nothing to load"
+    if problem.gated and not problem.b.batch[0]:
+        return "gate and up are one matrix in memory"
     if problem.c.unit_stride != "col":
         return "c's rows are not contiguous"
     for x, rows, cols in ((problem.a, problem.M, problem.K), (problem.b, problem.K, problem.N)):
         if not tma_supported(x, rows, cols):
             return f"TMA cannot load {x.tensor}"
-    if min(call.config[name] for name in TILE[:3]) * problem.a.itemsize < SWIZZLE:
+    sides = (call.config["BLOCK_M"], c_columns(problem, call.config), call.config["BLOCK_K"])
+    if min(sides) * problem.a.itemsize < SWIZZLE:
         return f"a tile's rows are shorter than the swizzle of {SWIZZLE} bytes"
     return None
 
@@ -210,6 +238,7 @@ def descriptor(
 def plan_descriptors(problem: Problem, call: Call) -> Plan | Rejected:
     """One launch for a problem that is not `unfit`, or two with split-K."""
     config, device = call.config, call.device
+    config = {**config, "BLOCK_N": c_columns(problem, config)}
     block_m, block_n, block_k = (config[name] for name in TILE[:3])
     M, N, K, a, b, c = problem.M, problem.N, problem.K, problem.a, problem.b, problem.c
     tiles = ceil_div(M, block_m) * ceil_div(N, block_n)
@@ -220,12 +249,13 @@ def plan_descriptors(problem: Problem, call: Call) -> Plan | Rejected:
     # With 128 columns c's staging leaves room for 4 stages of 128x256x64. Through pointers its addresses and
     # masks take registers: with 128 columns activations spilled up to 264 bytes; with z and 64 columns 80.
     subtiles = max(1, block_n // (128 if by_tma else 32 if problem.preactivation else 64))
-    needed = (block_m + block_n) * block_k * config["num_stages"] + by_tma * block_m * block_n // subtiles
+    columns = 2 * block_n if problem.gated else block_n
+    needed = (block_m + columns) * block_k * config["num_stages"] + by_tma * block_m * block_n // subtiles
     needed = needed * a.itemsize + RESERVED
     if needed > device.shared_memory:
         most = device.shared_memory
         return Rejected(f"the config needs {needed} bytes of shared memory; {device.arch} has {most}")
-    programs = min(work, device.multiprocessors * resident(config, needed, device))
+    programs = min(work, device.multiprocessors * resident(config, columns, needed, device))
     if max(M, N, K, work + programs, k_per_split + K) > MAX_GRID - 256:
         return Rejected("row, column and tile indices exceed 32 bits")
 
@@ -233,7 +263,7 @@ def plan_descriptors(problem: Problem, call: Call) -> Plan | Rejected:
     # L2 promotion. 2026-11-22: with few rows, which are memory-bound, 128 bytes are 0 to 3 % faster.
     promotion = 128 if block_m <= 64 else 256
     args = descriptor("a", a, M, K, problem.batch, (block_m, block_k), promotion)
-    args += descriptor("b", b, K, N, problem.batch, (block_k, block_n), promotion)
+    args += descriptor("b", b, K, N, problem.batch_of(b), (block_k, block_n), promotion)
     constants: list[tuple[str, Any]] = []
     if by_tma:
         args += descriptor("c", c, M, N, problem.batch, (block_m, block_n // subtiles))
@@ -272,6 +302,7 @@ def plan_descriptors(problem: Problem, call: Call) -> Plan | Rejected:
         ("EPILOGUE_SUBTILE", subtiles),
         *((name, config[name]) for name in TILE),
         ("PDL", pdl),
+        ("GATED", problem.gated),
     ]
     warps, stages = config["num_warps"], config["num_stages"]
     kernel = TritonKernel(matmul_descriptors, tuple(constants), warps, stages, pdl=pdl)
@@ -291,7 +322,7 @@ def k_per_split_of(problem: Problem, tiles: int, block_k: int, device: Device) -
     GPU, 0.74 with 2 splits and 0.92 without: the partial sums and the second launch take 4 us."""
     steps = ceil_div(problem.K, block_k)
     k_splits = min(device.multiprocessors // max(tiles, 1), steps // 4, 16)
-    if problem.batches > 1 or steps < 16 or k_splits < 2:
+    if problem.batches > 1 or problem.gated or steps < 16 or k_splits < 2:
         k_splits = 1
     return ceil_div(steps, k_splits) * block_k
 
@@ -303,10 +334,10 @@ def uses_pdl(device: Device, needed: int) -> bool:
     return device.arch.startswith("sm_9") and 2 * needed > device.shared_memory
 
 
-def resident(config: Mapping[str, Any], needed: int, device: Device) -> int:
+def resident(config: Mapping[str, Any], columns: int, needed: int, device: Device) -> int:
     """Blocks that fit a multiprocessor, by shared memory and, roughly, by registers."""
     threads = config["num_warps"] * device.warp_size
-    registers = config["BLOCK_M"] * config["BLOCK_N"] // threads + 56
+    registers = config["BLOCK_M"] * columns // threads + 56
     return max(1, min((device.shared_memory + 1024) // (needed + 1024), 65536 // (threads * registers)))
 
 

@@ -17,7 +17,7 @@ import triton.language as tl
 from portable.kernels._lib.triton.rows import MAX_GRID, divisible
 from portable.kernels.matmul.problem import Operand, Problem, from_matmul
 from portable.kernels.matmul.triton.align_copy import realigned
-from portable.kernels.matmul.triton.descriptors import plan_descriptors, unfit, uses_pdl
+from portable.kernels.matmul.triton.descriptors import c_columns, plan_descriptors, unfit, uses_pdl
 from portable.kernels.matmul.triton.tile import activate, bias_of, enter_pdl, store_both, tile_starts
 from portable.layout import ceil_div
 from portable.plan import Argument, Call, Device, Launch, Plan, Pointer, Rejected, Scalar, TritonKernel
@@ -39,11 +39,11 @@ def matmul_tile(
     UNIT: tl.constexpr, EVEN_K: tl.constexpr, WIDE: tl.constexpr,
     ACTIVATION: tl.constexpr, EPILOGUE_SUBTILE: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
-    PDL: tl.constexpr,
+    PDL: tl.constexpr, GATED: tl.constexpr,
 ):  # fmt: skip
     """One tile of c = activation(a @ b + bias), and of the optional preactivation z, which has c's layout and
     no batch. A_UNIT, B_UNIT and C_UNIT name the index with unit stride ("row", "col" or None); that stride is
-    the constant 1."""
+    the constant 1. GATED: c = activation(a @ gate) * (a @ up); b is gate, and up lies b_outer further."""
     enter_pdl(PDL)
     pid = tl.program_id(0)
     batch = (pid // tiles).to(tl.int64)
@@ -78,6 +78,7 @@ def matmul_tile(
     c_ptr += start
     a_step = BLOCK_K * a_col
     b_step = BLOCK_K * b_row
+    to_up = divisible(b_outer, UNIT)
     if not WIDE:
         a_row, a_col = narrow(a_row), narrow(a_col)
         b_row, b_col = narrow(b_row), narrow(b_col)
@@ -91,6 +92,8 @@ def matmul_tile(
     b_ptrs = b_ptr + (offs_k[:, None] * b_row + offs_n[None, :] * b_col)
 
     total = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+    if GATED:
+        total_up = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
     for k in range(0, K, BLOCK_K):
         if EVEN_K:
             a = tl.load(a_ptrs, mask=in_m, other=0.0)
@@ -99,6 +102,12 @@ def matmul_tile(
             a = tl.load(a_ptrs, mask=in_m & (offs_k < K - k)[None, :], other=0.0)
             b = tl.load(b_ptrs, mask=in_n & (offs_k < K - k)[:, None], other=0.0)
         total = tl.dot(a, b, total, input_precision=PRECISION)
+        if GATED:
+            if EVEN_K:
+                b = tl.load(b_ptrs + to_up, mask=in_n, other=0.0)
+            else:
+                b = tl.load(b_ptrs + to_up, mask=in_n & (offs_k < K - k)[:, None], other=0.0)
+            total_up = tl.dot(a, b, total_up, input_precision=PRECISION)
         a_ptrs += a_step
         b_ptrs += b_step
 
@@ -107,7 +116,10 @@ def matmul_tile(
     dtype: tl.constexpr = c_ptr.dtype.element_ty
     if z_ptr is None:
         within = offs_m[:, None] * c_row + offs_n[None, :] * c_col
-        tl.store(c_ptr + within, activate(total, ACTIVATION, dtype).to(dtype), mask=in_m & in_n)
+        result = activate(total, ACTIVATION, dtype)
+        if GATED:
+            result *= total_up
+        tl.store(c_ptr + within, result.to(dtype), mask=in_m & in_n)
     else:
         store_both(z_ptr + start, c_ptr, c_row, c_col, total, offs_m, 0, M - start_m, N - start_n, ACTIVATION,
                    EPILOGUE_SUBTILE)  # fmt: skip
@@ -127,7 +139,7 @@ def plan(call: Call) -> Plan | Rejected:
 
 def plan_problem(problem: Problem, call: Call) -> Plan | Rejected:
     """The launches of a canonical problem, with the tile and compiler options of `call.config`."""
-    if problem.c.unit_stride == "row" and problem.bias is None:
+    if problem.c.unit_stride == "row" and problem.transposable:
         problem = problem.transposed()
     if None in (problem.a.unit_stride, problem.b.unit_stride):
         return Rejected("an operand has no unit stride in either of its last two dimensions")
@@ -144,13 +156,14 @@ def plan_pointers(problem: Problem, call: Call) -> Plan | Rejected:
     """One launch of `matmul_tile`."""
     unit = unit_of(problem)
     config = fitted(call.config, unit, call.device)
+    needed = shared_bytes(problem, config, call.device)
+    config["BLOCK_N"] = c_columns(problem, config)
     block_m, block_n, block_k = (config[name] for name in TILE[:3])
     if max(problem.M, problem.N, problem.K) > 2**31 - 1 - 256:
         return Rejected("row and column indices exceed 32 bits")
     tiles = ceil_div(problem.M, block_m) * ceil_div(problem.N, block_n)
     if tiles * problem.batches > MAX_GRID:
         return Rejected(f"{tiles * problem.batches} tiles exceed a grid of {MAX_GRID}")
-    needed = shared_bytes(problem, config, call.device)
     if needed > call.device.shared_memory:
         most = call.device.shared_memory
         return Rejected(f"the config needs {needed} bytes of shared memory; {call.device.arch} has {most}")
@@ -173,6 +186,7 @@ def plan_pointers(problem: Problem, call: Call) -> Plan | Rejected:
         ("PRECISION", "tf32" if tf32 else "ieee"),
         *((name, config[name]) for name in TILE),
         ("PDL", pdl),
+        ("GATED", problem.gated),
     ]
     options = [(name, value) for name, value in config.items() if name not in TILE + COMPILER]
     if unit > 1 and arch_number(call.device):
