@@ -9,6 +9,7 @@ from . import (
     attentions,
     caches,
     calls,
+    gated_products,
     gradients,
     holes,
     losses,
@@ -25,7 +26,7 @@ from .registry import Mutant, found
 
 MODULES = (
     *(activations, attention_holes, attention_sources, attentions, caches, calls, gradients, holes),
-    *(losses, norms, weights, varlen, pages, products, ropes, softmaxes, sources),
+    *(gated_products, losses, norms, weights, varlen, pages, products, ropes, softmaxes, sources),
 )
 """Whose mutants these are."""
 

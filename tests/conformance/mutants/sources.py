@@ -74,11 +74,11 @@ source(
 )
 source(
     *("matmul", "mfma", "gfx942", "one row past the end written"),
-    Edit(OUTPUT, "if ($m >= $M || $n >= $N) {", "if ($m > $M || $n >= $N) {"),
+    Edit(OUTPUT, "if ($m >= $M || $n >= $N) {", "if ($m > $M || $n >= $N) {", 2),
 )
 source(
     *("matmul", "mfma", "gfx942", "rows past the end read"),
-    Edit(TILES, "= min($first + $row + $i * $STEP, $lines - 1);", "= $first + $row + $i * $STEP;"),
+    Edit(TILES, "= min(matrix_line<GATED_TILE>($at), $lines - 1);", "= matrix_line<GATED_TILE>($at);"),
 )  # fmt: skip
 source(
     *("matmul", "mfma", "gfx942", "LDS written with another permutation than it is read"),
@@ -209,12 +209,12 @@ source(
 )
 source(
     *("matmul", "triton", "gfx942", "one k too many"),
-    Edit(TRITON_MATMUL, "& ($offs_k < $K - $k)[", "& ($offs_k <= $K - $k)[", 2),
+    Edit(TRITON_MATMUL, "& ($offs_k < $K - $k)[", "& ($offs_k <= $K - $k)[", 3),
 )
 source(
     *("matmul", "triton", "gfx942", "accumulates in bfloat16"),
     Edit(TRITON_MATMUL, "$acc = tl.dot($a, $b, $acc, input_precision=PRECISION)",
-         "$acc = tl.dot($a, $b, $acc, input_precision=PRECISION).to(tl.bfloat16).to(tl.float32)"),
+         "$acc = tl.dot($a, $b, $acc, input_precision=PRECISION).to(tl.bfloat16).to(tl.float32)", 2),
 )  # fmt: skip
 source(
     *("log_softmax", "cpp", "gfx942", "log of 1 + the sum"),
