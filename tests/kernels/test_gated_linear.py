@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -12,6 +13,8 @@ import torch.nn.functional as F
 
 import portable
 from portable import errors
+from portable.dispatch import dispatcher
+from portable.kernels.matmul.gfx import plan as gfx_plan
 from portable.kernels.matmul.problem import from_gated_linear
 from portable.plan import Call, Device, Plan, TensorInfo, TensorMap
 from tests.kernels.plan_parts import accepted, arguments_of, constants, defines, launch_of, planner, reason
@@ -252,3 +255,21 @@ def test_explain_chooses_skinny_for_a_decode_step_and_wgmma_for_a_prefill():
     for rows, chosen in ((1, "skinny"), (16, "skinny"), (4096, "wgmma")):
         taken = [name for name in ("skinny", "wgmma") if isinstance(plan(name, rows, 14336, 4096), Plan)]
         assert taken[0] == chosen
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", ["gfx942", "gfx950"])
+@pytest.mark.parametrize("tile", gfx_plan.ALIGNED, ids=lambda tile: f"{tile.m}x{tile.n}")
+def test_gate_meets_up_in_every_tile(tile, arch, emulate):
+    """The planner takes the large ones for large products alone."""
+    emulate(arch)
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randint(-2, 3, (261, 200), generator=generator).to(torch.bfloat16)
+    w = torch.randint(-2, 3, (2 * 148, 200), generator=generator).to(torch.bfloat16)
+    dispatcher.clear_caches()
+    with mock.patch.object(gfx_plan, "ALIGNED", (tile,)), portable.using(gated_linear="mfma"):
+        given = defines(launch_of(plan("mfma", 261, 148, 200, replace(MI300, arch=arch))))
+        y = portable.gated_linear(x, w, "gelu_tanh")
+    assert (given["TILE_M"], given["TILE_N"], given["ALIGNED"]) == (tile.m, tile.n, 1)
+    dispatcher.clear_caches()
+    torch.testing.assert_close(y.double(), torchs(x.double(), w.double(), "gelu_tanh"), rtol=2**-8, atol=1e-4)
