@@ -67,7 +67,7 @@ def without_effect(spec: Spec, function: Callable[..., Any], arguments: Mapping[
     written = [name for name in spec.mutated if isinstance(given.get(name), torch.Tensor)]
     for name in written:
         tensor: torch.Tensor = given[name]
-        if span(tensor) > 16 * tensor.nbytes:
+        if span(tensor) > 16 * tensor.numel() * tensor.itemsize:
             restored.append((tensor, tensor.clone()))
         else:
             copy = torch.empty_strided(
