@@ -18,7 +18,8 @@ from portable.spec.model import Spec
 def assert_within(actual: Tensor | Sequence[Tensor], op: str, *inputs: Any, **params: Any) -> None:
     """Assert that `actual` is what the op computes of these arguments, each element within the op's bound.
 
-    actual: the op's output, or its outputs in the spec's order; later ones may be left out. On any device, of
+    actual: the op's output, or its outputs in the spec's order, and then the contents of the tensors that it
+    writes in place, of which `inputs` have those from before; later ones may be left out. On any device, of
     the shape and dtype that `torch.ops.portable.<op>` gives. op: a name of `portable.ops()`, or of an
     internal op (`softmax_backward`). inputs, params: the op's arguments as its page in docs/ops has them,
     tensors on any device. They must be those that `actual` was computed from, bit for bit.
@@ -40,8 +41,8 @@ def assert_within(actual: Tensor | Sequence[Tensor], op: str, *inputs: Any, **pa
             "testing.assert_within", "op", name, expected, "Compare what it wrote with torch.equal"
         )
     outputs = [actual] if isinstance(actual, Tensor) else list(actual)
-    if not 1 <= len(outputs) <= len(spec.outputs) or not all(isinstance(each, Tensor) for each in outputs):
-        expected = f"a tensor, or up to {len(spec.outputs)}: {', '.join(spec.outputs)}"
+    if not 1 <= len(outputs) <= len(spec.results) or not all(isinstance(each, Tensor) for each in outputs):
+        expected = f"a tensor, or up to {len(spec.results)}: {', '.join(spec.results)}"
         raise ArgumentError(
             "testing.assert_within", "actual", actual, expected, "Pass what the kernel returned"
         )

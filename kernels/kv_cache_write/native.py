@@ -18,11 +18,11 @@ MOST_CHUNKS = 4
 FILLED = 1024
 
 
-def unit_of(call: Call) -> int:
+def unit_of(call: Call, names: tuple[str, ...] = TENSORS) -> int:
     """Elements of one access: 16 bytes where heads are neighbouring elements and end there; else 1."""
     size = dtypes.itemsize(call["k"].dtype)
     unit = ACCESS_BYTES // size
-    for name in TENSORS:
+    for name in names:
         info = call[name]
         *steps, element = ((length, stride) for length, stride in zip(info.shape, info.strides, strict=True))
         apart = any(length > 1 and stride % unit for length, stride in steps)

@@ -19,10 +19,10 @@ MAX_BLOCKS_OF_COLUMNS = 65535
 
 @triton.jit
 def copy_columns(
-    from_ptr, from_token, from_head, from_element, to_ptr, to_page, to_place, to_head, to_element,
-    token, at, offset, inside, heads, block, SIZE: tl.constexpr, UNIT: tl.constexpr, BLOCK: tl.constexpr,
+    from_ptr, rows, from_head, from_element, to_ptr, places, to_head, to_element,
+    inside, heads, block, SIZE: tl.constexpr, UNIT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Columns block * BLOCK and on of the heads of `token`, which follow one another, to their place."""
+    """Columns block * BLOCK and on of tokens' heads, which follow one another, from `rows` to `places`."""
     column = block * BLOCK + tl.arange(0, BLOCK)
     head, own = (column // SIZE).to(tl.int64), column % SIZE
     source = head * divisible(from_head, UNIT)
@@ -31,11 +31,18 @@ def copy_columns(
         source, target = source + own, target + own
     else:
         source, target = source + own * from_element, target + own * to_element
-    rows = token * divisible(from_token, UNIT)
-    places = at * divisible(to_page, UNIT) + offset * divisible(to_place, UNIT)
     mask = inside[:, None] & (column < divisible(heads * SIZE, UNIT))[None, :]
     x = tl.load(from_ptr + (rows[:, None] + source[None, :]), mask=mask)
     tl.store(to_ptr + (places[:, None] + target[None, :]), x, mask=mask)
+
+
+@triton.jit
+def slots_of(pointers, inside, page, places):
+    """Whether each token that is `inside` is written, its page and its place in the page."""
+    slot = tl.load(pointers, mask=inside, other=-1).to(tl.int64)
+    inside &= (slot >= 0) & (slot < places)
+    slot = tl.where(inside, slot, 0).to(tl.int32)
+    return inside, (slot // page).to(tl.int64), (slot % page).to(tl.int64)
 
 
 @triton.jit
@@ -50,20 +57,20 @@ def kv_cache_write_tokens(
     """The first `k_blocks` programs of a token take its columns of k, the others those of v."""
     token = tl.program_id(0).to(tl.int64) * TOKENS + tl.arange(0, TOKENS)
     inside = token < tokens
-    slot = tl.load(slots_ptr + token * slots_token, mask=inside, other=-1).to(tl.int64)
-    inside &= (slot >= 0) & (slot < places)
-    slot = tl.where(inside, slot, 0).to(tl.int32)
-    at, offset = (slot // page).to(tl.int64), (slot % page).to(tl.int64)
+    slots = slots_ptr + token * slots_token
+    inside, at, offset = slots_of(slots, inside, page, places)  # pyright: ignore[reportGeneralTypeIssues]
     block = tl.program_id(1)
     if block < k_blocks:
         copy_columns(
-            k_ptr, k_token, k_head, k_element, k_cache_ptr, k_cache_page, k_cache_place, k_cache_head,
-            k_cache_element, token, at, offset, inside, heads, block, K_SIZE, UNIT, BLOCK,
+            k_ptr, token * divisible(k_token, UNIT), k_head, k_element,
+            k_cache_ptr, at * divisible(k_cache_page, UNIT) + offset * divisible(k_cache_place, UNIT),
+            k_cache_head, k_cache_element, inside, heads, block, K_SIZE, UNIT, BLOCK,
         )  # fmt: skip
     else:
         copy_columns(
-            v_ptr, v_token, v_head, v_element, v_cache_ptr, v_cache_page, v_cache_place, v_cache_head,
-            v_cache_element, token, at, offset, inside, heads, block - k_blocks, V_SIZE, UNIT, BLOCK,
+            v_ptr, token * divisible(v_token, UNIT), v_head, v_element,
+            v_cache_ptr, at * divisible(v_cache_page, UNIT) + offset * divisible(v_cache_place, UNIT),
+            v_cache_head, v_cache_element, inside, heads, block - k_blocks, V_SIZE, UNIT, BLOCK,
         )  # fmt: skip
 
 

@@ -2,14 +2,30 @@
 //
 // As rope.cu, for heads of pairs alone that the LANES threads of one warp hold whole. Every thread of a warp goes through
 // all heads, as the sums of a head go from lane to lane; what it has no token, head or column for counts as zeros.
+//
+// With CACHED, the bits of a slot of a cache of pages, k's heads go to the token's slot and v's are copied to theirs; a
+// token whose slot is not within the cache has neither. V_UNITS are the units of VEC elements of a head of v.
 #include "rope/heads.h"
+
+#if CACHED == 32
+typedef int32_t Slot;
+#elif CACHED
+typedef int64_t Slot;
+#endif
 
 KERNEL(THREADS)
 void qk_norm_rope(const T* q, const T* k, const W* cos, const W* sin, const Index* positions, T* q_rotated, T* k_rotated,
                   int64_t q_sequence, int64_t q_token, int64_t q_head, int64_t k_sequence, int64_t k_token,
                   int64_t k_head, int64_t cos_row, int64_t sin_row, int64_t positions_sequence, int64_t positions_token,
                   int tokens, int length, int q_heads, int k_heads, int size, int pairs, const T* q_weight,
-                  const T* k_weight, float eps) {
+                  const T* k_weight, float eps
+#if CACHED
+                  , const T* v, T* v_cache, const Slot* slots, int64_t v_sequence, int64_t v_token, int64_t v_head,
+                  int64_t k_cache_page, int64_t k_cache_place, int64_t k_cache_head, int64_t v_cache_page,
+                  int64_t v_cache_place, int64_t v_cache_head, int64_t slots_sequence, int64_t slots_token, int page,
+                  int places
+#endif
+) {
     const int group = row_slot();
     const int64_t wanted = static_cast<int64_t>(block_x()) * TOKENS + group / SLOTS;
     const int64_t token = wanted < tokens ? wanted : tokens - 1;
@@ -21,14 +37,38 @@ void qk_norm_rope(const T* q, const T* k, const W* cos, const W* sin, const Inde
 #if INDEX
     position = positions[sequence * positions_sequence + place * positions_token];
 #endif
+#if CACHED
+    const int64_t cached = slots[sequence * slots_sequence + place * slots_token];
+    const bool kept = cached >= 0 && cached < places;
+    const int at = kept ? static_cast<unsigned>(cached) / static_cast<unsigned>(page) : 0;
+    const int offset = kept ? static_cast<int>(cached) - at * page : 0;
+    T* k_to = k_rotated + at * k_cache_page + offset * k_cache_place;
+    const int64_t k_step = k_cache_head;
+    if (kept && wanted < tokens) {
+        const T* from = v + sequence * v_sequence + place * v_token;
+        T* to = v_cache + at * v_cache_page + offset * v_cache_place;
+        for (int unit = slot * LANES + row_lane(); unit < k_heads * V_UNITS; unit += SLOTS * LANES) {
+            const int head = static_cast<unsigned>(unit) / static_cast<unsigned>(V_UNITS);
+            const int column = (unit - head * V_UNITS) * VEC;
+            Columns value;
+            value.load_streaming(from + head * v_head + column);
+            value.store(to + head * v_cache_head + column);
+        }
+    }
+#else
+    constexpr bool kept = true;
+    T* k_to = k_rotated + token * k_heads * size;
+    const int64_t k_step = size;
+#endif
     const Heads all = {q + sequence * q_sequence + place * q_token,
                        k + sequence * k_sequence + place * k_token,
                        q_rotated + token * q_heads * size,
-                       k_rotated + token * k_heads * size,
+                       k_to,
                        q_head,
                        k_head,
                        q_heads,
-                       size};
+                       size,
+                       k_step};
 
     const int column = row_lane() * VEC;
     const bool here = wanted < tokens && column < pairs;
@@ -74,8 +114,10 @@ void qk_norm_rope(const T* q, const T* k, const W* cos, const W* sin, const Inde
                 }
                 rotate(value, cosine, sine);
                 pack(value, low[c], high[c]);
-                low[c].store(all.to(head) + first);
-                high[c].store(all.to(head) + second);
+                if (head < q_heads || kept) {
+                    low[c].store(all.to(head) + first);
+                    high[c].store(all.to(head) + second);
+                }
             }
         }
     }

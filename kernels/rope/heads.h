@@ -15,7 +15,7 @@ typedef int32_t Index;
 typedef int64_t Index;
 #endif
 
-// The heads of one token: q's, then k's.
+// The heads of one token: q's, then k's. The steps between heads are of q and k, and of where those of k go.
 struct Heads {
     const T* q;
     const T* k;
@@ -23,6 +23,7 @@ struct Heads {
     T* k_rotated;
     int64_t q_stride, k_stride;
     int q_heads, size;
+    int64_t k_step;
 
     // Values are chosen, not branches: those left nvcc with members in local memory (sm_90a, compiled 2026-11-24).
     DEVICE const T* from(int head) const {
@@ -34,7 +35,7 @@ struct Heads {
     DEVICE T* to(int head) const {
         const bool of_q = head < q_heads;
         T* base = of_q ? q_rotated : k_rotated;
-        return base + static_cast<int64_t>(of_q ? head : head - q_heads) * size;
+        return base + (of_q ? head : head - q_heads) * (of_q ? size : k_step);
     }
 };
 

@@ -49,11 +49,15 @@ def plan_heads(
     entry: str = "rope",
     more: tuple[tuple[str, Argument], ...] = (),
     backward: bool = False,
+    vector: int | None = None,
+    more_defines: tuple[tuple[str, int | str], ...] = (),
 ) -> Plan | Rejected:
-    """One launch over the heads of all tokens (heads.h), with the arguments `more` after the shared ones."""
+    """One launch over the heads of all tokens (heads.h), with the arguments `more` after the shared ones.
+    `vector` is `vector_of` the call where the kernel has no more tensors."""
     axes = call.axes
     weights = tuple(name for name in ("q_weight", "k_weight") if call.has(name))
-    tokens, heads, vector = axes["Z"] * axes["M"], axes["H"] + axes["G"], vector_of(call, names, weights)
+    vector = vector or vector_of(call, names, weights)
+    tokens, heads = axes["Z"] * axes["M"], axes["H"] + axes["G"]
     if tokens > MAX_GRID:
         return Rejected(f"{tokens} tokens: their numbers are 32-bit")
     lanes = min(power_of_two(ceil_div(axes["C"], vector)), THREADS)
@@ -73,6 +77,7 @@ def plan_heads(
         ("INTERLEAVED", int(call.params["interleaved"])),
         ("INDEX", 8 * dtypes.itemsize(call["positions"].dtype) if call.has("positions") else 0),
         ("BACKWARD", int(backward)),
+        *more_defines,
     )
     own: dict[str, str] = dict(zip(("q", "k", "q_rotated", "k_rotated"), names, strict=True))
     args: list[tuple[str, Argument]] = [

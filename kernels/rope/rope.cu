@@ -27,6 +27,7 @@ void rope(const T* q, const T* k, const W* cos, const W* sin, const Index* posit
                        q_head,
                        k_head,
                        q_heads,
+                       size,
                        size};
 
     for (int column = row_lane() * VEC; column < pairs; column += CHUNK) {

@@ -25,20 +25,23 @@ def rotated(a, b, cos, sin):
 
 @triton.jit
 def rotate_heads(
-    from_ptr, from_strides, to_ptr, weight_ptr, heads, first_head,
-    token, sequence, place, inside, cos, sin, eps,
+    from_ptr, from_strides, to_ptr, to_rows, to_head, to_element, weight_ptr, heads, first_head,
+    sequence, place, inside, stored, cos, sin, eps,
     INTERLEAVED: tl.constexpr, UNIT: tl.constexpr, TOKENS: tl.constexpr, HEADS: tl.constexpr,
     SIZE: tl.constexpr, PAIRS: tl.constexpr, BLOCK: tl.constexpr, REST: tl.constexpr,
 ):  # fmt: skip
-    """HEADS heads from `first_head` on, of the tokens `token`, which are `inside` or beyond the last; with
-    weights each is normalised by its root mean square first."""
+    """HEADS heads from `first_head` on of tokens that are `inside` or beyond the last, written from `to_rows`
+    on where `stored`; with weights each is normalised by its root mean square first."""
     head = first_head + tl.arange(0, HEADS)
     mask = (inside[:, None] & (head < heads)[None, :])[:, :, None]
     rows = sequence * divisible(from_strides[0], UNIT) + place * divisible(from_strides[1], UNIT)
     rows = rows[:, None] + (head.to(tl.int64) * divisible(from_strides[2], UNIT))[None, :]
     source = from_ptr + rows[:, :, None]
-    target = to_ptr + ((token[:, None] * heads + head[None, :]) * SIZE)[:, :, None]
+    target = to_rows[:, None] + (head.to(tl.int64) * divisible(to_head, UNIT))[None, :]
+    target = to_ptr + target[:, :, None]
+    kept = stored[:, None, None]
     dtype = to_ptr.dtype.element_ty
+    step = 1 if UNIT > 1 else to_element
     if INTERLEAVED:
         column = tl.arange(0, 2 * BLOCK)[None, None, :]
         both = mask & (column < 2 * PAIRS)
@@ -72,12 +75,30 @@ def rotate_heads(
     a, b = rotated(a, b, cos, sin)
     if INTERLEAVED:
         y = tl.reshape(tl.join(a.to(dtype), b.to(dtype)), (TOKENS, HEADS, 2 * BLOCK))
-        tl.store(target + column, y, mask=both)
+        tl.store(target + column * step, y, mask=both & kept)
     else:
-        tl.store(target + column, a.to(dtype), mask=both)
-        tl.store(target + PAIRS + column, b.to(dtype), mask=both)
+        tl.store(target + column * step, a.to(dtype), mask=both & kept)
+        tl.store(target + (PAIRS + column) * step, b.to(dtype), mask=both & kept)
     if REST > 0:
-        tl.store(target + beyond, rest.to(dtype), mask=behind)
+        tl.store(target + beyond * step, rest.to(dtype), mask=behind & kept)
+
+
+@triton.jit
+def angles(
+    cos_ptr, sin_ptr, positions_ptr, positions_sequence, positions_token, cos_row, sin_row,
+    sequence, place, inside, UNIT: tl.constexpr, PAIRS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The cosines and sines [TOKENS, 1, BLOCK] of the tokens that are `inside`, in float32."""
+    position = place
+    if positions_ptr is not None:
+        at = sequence * positions_sequence + place * positions_token
+        position = tl.load(positions_ptr + at, mask=inside, other=0).to(tl.int64)
+    pair = tl.arange(0, BLOCK)[None, None, :]
+    angle = inside[:, None, None] & (pair < PAIRS)
+    row = position[:, None, None]
+    cos = tl.load(cos_ptr + row * divisible(cos_row, UNIT) + pair, mask=angle, other=0.0).to(tl.float32)
+    sin = tl.load(sin_ptr + row * divisible(sin_row, UNIT) + pair, mask=angle, other=0.0).to(tl.float32)
+    return cos, sin
 
 
 @triton.jit
@@ -92,28 +113,23 @@ def rope_tokens(
     token = tl.program_id(0).to(tl.int64) * TOKENS + tl.arange(0, TOKENS)
     inside = token < tokens
     sequence, place = token // length, token % length
-    position = place
-    if positions_ptr is not None:
-        at = sequence * positions_sequence + place * positions_token
-        position = tl.load(positions_ptr + at, mask=inside, other=0).to(tl.int64)
-    pair = tl.arange(0, BLOCK)[None, None, :]
-    angle = inside[:, None, None] & (pair < PAIRS)
-    row = position[:, None, None]
-    cos = tl.load(cos_ptr + row * divisible(cos_row, UNIT) + pair, mask=angle, other=0.0).to(tl.float32)
-    sin = tl.load(sin_ptr + row * divisible(sin_row, UNIT) + pair, mask=angle, other=0.0).to(tl.float32)
+    cos, sin = angles(  # pyright: ignore[reportGeneralTypeIssues]
+        cos_ptr, sin_ptr, positions_ptr, positions_sequence, positions_token, cos_row, sin_row,
+        sequence, place, inside, UNIT, PAIRS, BLOCK,
+    )  # fmt: skip
     if BACKWARD:
         sin = -sin
     block = tl.program_id(1)
     if block < q_blocks:
         rotate_heads(
-            q_ptr, (q_sequence, q_token, q_head), q_rotated_ptr, q_weight_ptr, q_heads, block * HEADS,
-            token, sequence, place, inside, cos, sin, eps,
+            q_ptr, (q_sequence, q_token, q_head), q_rotated_ptr, token * q_heads * SIZE, SIZE, 1,
+            q_weight_ptr, q_heads, block * HEADS, sequence, place, inside, inside, cos, sin, eps,
             INTERLEAVED, UNIT, TOKENS, HEADS, SIZE, PAIRS, BLOCK, REST,
         )  # fmt: skip
     else:
         rotate_heads(
-            k_ptr, (k_sequence, k_token, k_head), k_rotated_ptr, k_weight_ptr, k_heads,
-            (block - q_blocks) * HEADS, token, sequence, place, inside, cos, sin, eps,
+            k_ptr, (k_sequence, k_token, k_head), k_rotated_ptr, token * k_heads * SIZE, SIZE, 1,
+            k_weight_ptr, k_heads, (block - q_blocks) * HEADS, sequence, place, inside, inside, cos, sin, eps,
             INTERLEAVED, UNIT, TOKENS, HEADS, SIZE, PAIRS, BLOCK, REST,
         )  # fmt: skip
 
@@ -128,10 +144,13 @@ def backward(call: Call) -> Plan | Rejected:
     return plan_heads(call, ("dq_rotated", "dk_rotated", "dq", "dk"), backward=True)
 
 
-def plan_heads(call: Call, names: tuple[str, str, str, str], backward: bool = False) -> Plan | Rejected:
-    """One launch over the heads of all tokens, normalised first where the call has weights."""
+def plan_heads(
+    call: Call, names: tuple[str, str, str, str], backward: bool = False, unit: int | None = None
+) -> Plan | Rejected:
+    """One launch over the heads of all tokens, normalised first where the call has weights. `unit` is
+    `vector_of` the call where the kernel has no more tensors."""
     weights = tuple(name for name in ("q_weight", "k_weight") if call.has(name))
-    axes, unit = call.axes, vector_of(call, names, weights)
+    axes, unit = call.axes, unit or vector_of(call, names, weights)
     tokens, pairs = axes["Z"] * axes["M"], axes["C"]
     block, rest = next_power_of_2(pairs), next_power_of_2(axes["D"] - 2 * pairs)
     rows = max(1, setting(call, "TILE") // (1 if unit > 1 else UNALIGNED_TILE) // (2 * block + rest))

@@ -50,6 +50,18 @@ def test_backward_ops_and_indices(x):
     assert_within(F.cross_entropy(logits, target, reduction="none"), "cross_entropy", logits, target)
 
 
+def test_what_is_written_in_place_is_held_to_it_too():
+    k, v, caches = torch.randn(3, 2, 8), torch.randn(3, 2, 8), torch.randn(2, 4, 5, 2, 8)
+    given, slots = (k, v, *caches.clone()), torch.tensor([7, -1, 0])
+    portable.kv_cache_write(k, v, *caches, slots)
+    assert_within(list(caches), "kv_cache_write", *given, slots)
+    caches[1, 3, 2] += 1
+    with pytest.raises(AssertionError, match="output v_cache: Fail"):
+        assert_within(list(caches), "kv_cache_write", *given, slots)
+    with pytest.raises(errors.ArgumentError, match="up to 2: k_cache, v_cache"):
+        assert_within([], "kv_cache_write", *given, slots)
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [

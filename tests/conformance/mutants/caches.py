@@ -1,4 +1,4 @@
-"""Wrong kv_cache_write."""
+"""Wrong kv_cache_write and qk_norm_rope_kv_write."""
 
 from __future__ import annotations
 
@@ -116,6 +116,74 @@ source(
 )
 source(
     *(OP, "triton", "gfx942", "skipped tokens written to slot 0"),
-    Edit(TRITON, "inside &= ($slot >= 0) & ($slot < places)\n", "good = ($slot >= 0) & ($slot < places)\n"),
+    Edit(TRITON, "inside &= ($slot >= 0) & ($slot < places)", "good = ($slot >= 0) & ($slot < places)"),
     Edit(TRITON, "tl.where(inside, $slot, 0)", "tl.where(good, $slot, 0)"),
+)
+
+
+FUSED, ROPE = "qk_norm_rope_kv_write", "rope/triton_impl.py"
+NORMED, OWN = "qk_norm_rope/qk_norm_rope.cu", f"{FUSED}/triton_impl.py"
+
+
+def _fused(q, k, v, q_weight, k_weight, cos, sin, k_cache, v_cache, slots, positions, **settings):
+    return right(FUSED)(q, k, v, q_weight, k_weight, cos, sin, k_cache, v_cache, slots, positions, **settings)
+
+
+@mutant(FUSED, "keys written as they came")
+def keys_as_they_came(q, k, v, q_weight, k_weight, cos, sin, k_cache, v_cache, slots, positions, **settings):
+    spare = k_cache.clone(), v_cache.clone()
+    _write(k.flatten(0, 1), v.flatten(0, 1), k_cache, v_cache, slots.flatten())
+    return _fused(q, k, v, q_weight, k_weight, cos, sin, *spare, slots, positions, **settings)
+
+
+@mutant(FUSED, "keys normalised, not rotated")
+def keys_not_rotated(q, k, v, q_weight, k_weight, cos, sin, k_cache, v_cache, slots, positions, **settings):
+    spare = k_cache.clone(), v_cache.clone()
+    rotated = _fused(q, k, v, q_weight, k_weight, cos, sin, *spare, slots, positions, **settings)
+    still = torch.ones_like(cos), torch.zeros_like(sin)
+    _fused(q, k, v, q_weight, k_weight, *still, k_cache, v_cache, slots, positions, **settings)
+    return rotated
+
+
+@mutant(FUSED, "queries of skipped tokens left out")
+def queries_left_out(q, k, v, q_weight, k_weight, cos, sin, k_cache, v_cache, slots, positions, **settings):
+    rotated = _fused(q, k, v, q_weight, k_weight, cos, sin, k_cache, v_cache, slots, positions, **settings)
+    rotated[slots < 0] = 0
+    return rotated
+
+
+@mutant(FUSED, "slots of the first sequence for all")
+def first_slots(q, k, v, q_weight, k_weight, cos, sin, k_cache, v_cache, slots, positions, **settings):
+    same = slots[:1].expand(slots.shape) if len(slots) else slots
+    return _fused(q, k, v, q_weight, k_weight, cos, sin, k_cache, v_cache, same, positions, **settings)
+
+
+@mutant(FUSED, "positions in the place of slots")
+def positions_for_slots(
+    q, k, v, q_weight, k_weight, cos, sin, k_cache, v_cache, slots, positions, **settings
+):
+    if positions is not None:
+        slots = torch.where(slots >= 0, positions, slots)
+    return _fused(q, k, v, q_weight, k_weight, cos, sin, k_cache, v_cache, slots, positions, **settings)
+
+
+source(
+    *(FUSED, "cpp", "gfx942", "values with the steps of keys"),
+    Edit(NORMED, "$from + head * v_head + $column", "$from + head * k_head + $column"),
+)
+source(
+    *(FUSED, "cpp", "gfx942", "skipped tokens' keys to slot 0"),
+    Edit(NORMED, "if ($head < q_heads || kept) {", "{"),
+)
+source(
+    *(FUSED, "cpp", "gfx1100", "values left out"),
+    Edit(NORMED, "value.store(to + head * v_cache_head + column);", ""),
+)
+source(
+    *(FUSED, "triton", "gfx942", "keys of skipped tokens to slot 0"),
+    Edit(ROPE, "kept = stored[:, None, None]", "kept = inside[:, None, None]"),
+)
+source(
+    *(FUSED, "triton", "gfx942", "values from the first columns"),
+    Edit(OWN, "block - q_blocks - k_blocks", "0"),
 )
