@@ -178,8 +178,9 @@ class CudaBackend(Backend):
 
         handle = function if isinstance(function, int) else function.kernel.ptr
         offsets = tuple(argument.offset for argument in arguments)
+        pdl = code.pdl and _capability(device.arch) >= 90
         return driver.launcher(
-            handle, code.entry, code.threads, code.shared, device.index, offsets, grid, kernarg, code.pdl
+            handle, code.entry, code.threads, code.shared, device.index, offsets, grid, kernarg, pdl
         )
 
     # torch's own functions, which a build without CUDA lacks; each costs 0.05 us.

@@ -5,6 +5,8 @@
 // a unit, INDEX the bits of a slot.
 #include "prelude.h"
 
+#include "_lib/ptx/pdl.h"
+
 #if ELEMENT == 8
 typedef uint64_t Element;
 #elif ELEMENT == 4
@@ -41,6 +43,7 @@ void kv_cache_write(const Element* k, const Element* v, Element* k_cache, Elemen
                     int64_t v_element, int64_t k_cache_page, int64_t k_cache_place, int64_t k_cache_head,
                     int64_t k_cache_element, int64_t v_cache_page, int64_t v_cache_place, int64_t v_cache_head,
                     int64_t v_cache_element, int64_t slots_token, int tokens, int heads, int page, int places) {
+    enter_pdl();
     const int64_t token =
         static_cast<int64_t>(block_x()) * (THREADS / LANES) + static_cast<unsigned>(thread_x()) / LANES;
     if (token >= tokens) return;

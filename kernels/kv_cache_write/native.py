@@ -81,6 +81,6 @@ def forward(call: Call) -> Plan | Rejected:
         ("CHUNKS", chunks),
     )
     args = [(name, pointer(call, name)[1]) for name in (*TENSORS, "slots")]
-    kernel = NativeKernel(SOURCE, "kv_cache_write", THREADS, defines)
+    kernel = NativeKernel(SOURCE, "kv_cache_write", THREADS, defines, pdl=True)
     grid = ceil_div(axes["M"], THREADS // lanes)
     return Plan((Launch(kernel, (grid, 1, 1), (*args, *strides(call), *numbers(call))),))

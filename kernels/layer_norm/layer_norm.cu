@@ -10,6 +10,7 @@
 // registers for.
 #define CENTERED 1
 #include "_lib/rows/moments.h"
+#include "_lib/ptx/pdl.h"
 #include "_lib/rows/norm_rows.h"
 
 // The sum over the vectors that the lane holds.
@@ -84,6 +85,7 @@ DEVICE float lane_squares(const Vector<T, VEC> (&held)[CHUNKS], float mean, Inde
 ROW_KERNEL
 void layer_norm_forward(const T* x, const W* weight, const W* bias, T* y, int64_t rows, int length,
                         int64_t x_stride, int64_t y_stride, float eps) {
+    enter_pdl();
     SHARED RowPartial<2> partial;
     rows_start(partial);
     const int64_t row = static_cast<int64_t>(row_block()) * ROWS + row_slot();
@@ -116,6 +118,7 @@ void layer_norm_forward(const T* x, const W* weight, const W* bias, T* y, int64_
 KERNEL(THREADS)
 void layer_norm_forward_stream(const T* x, const W* weight, const W* bias, T* y, int64_t length,
                                int64_t x_stride, int64_t y_stride, float eps) {
+    enter_pdl();
     SHARED RowPartial<1> partial[2];
     const T* source = lane_ptr(x + block_x() * x_stride);
     T* target = lane_ptr(y + block_x() * y_stride);

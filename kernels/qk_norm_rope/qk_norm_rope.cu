@@ -5,6 +5,7 @@
 //
 // With CACHED, the bits of a slot of a cache of pages, k's heads go to the token's slot and v's are copied to theirs; a
 // token whose slot is not within the cache has neither. V_UNITS are the units of VEC elements of a head of v.
+#include "_lib/ptx/pdl.h"
 #include "rope/heads.h"
 
 #if CACHED == 32
@@ -26,6 +27,7 @@ void qk_norm_rope(const T* q, const T* k, const W* cos, const W* sin, const Inde
                   int places
 #endif
 ) {
+    enter_pdl();
     const int group = row_slot();
     const int64_t wanted = static_cast<int64_t>(block_x()) * TOKENS + group / SLOTS;
     const int64_t token = wanted < tokens ? wanted : tokens - 1;

@@ -10,6 +10,7 @@
 // dnew_residual is added to dx.
 #define CENTERED 0
 #define HAS_BIAS 0
+#include "_lib/ptx/pdl.h"
 #include "_lib/rows/norm_rows.h"
 
 // Parameters of the kernels that only ADD has.
@@ -42,6 +43,7 @@ ROW_KERNEL
 void rms_norm_forward(const T* x, const W* weight, T* y, ADDED_ROWS int64_t rows,
                       int length, int64_t x_stride, int64_t y_stride,
                       ADDED_STRIDES float eps) {
+    enter_pdl();
     SHARED RowPartial<1> partial;
     rows_start(partial);
     const int64_t row = static_cast<int64_t>(row_block()) * ROWS + row_slot();
@@ -70,6 +72,7 @@ KERNEL(THREADS)
 void rms_norm_forward_stream(const T* x, const W* weight, T* y, ADDED_ROWS
                              int64_t length, int64_t x_stride, int64_t y_stride,
                              ADDED_STRIDES float eps) {
+    enter_pdl();
     SHARED RowPartial<1> partial;
     const T* source = lane_ptr(x + block_x() * x_stride);
 #if ADD

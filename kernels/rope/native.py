@@ -99,4 +99,6 @@ def plan_heads(
     numbers |= {"size": axes["D"], "pairs": axes["C"]}
     args += [(name, Scalar("i32", number)) for name, number in numbers.items()]
     grid = ceil_div(tokens, THREADS // lanes // slots)
-    return Plan((Launch(NativeKernel(source, entry, THREADS, defines), (grid, 1, 1), (*args, *more)),))
+    return Plan(
+        (Launch(NativeKernel(source, entry, THREADS, defines, pdl=True), (grid, 1, 1), (*args, *more)),)
+    )

@@ -2,6 +2,7 @@
 //
 // A thread keeps its cosines and sines for all of its heads, so that a token's rows of the tables are read SLOTS times at
 // most, within one block. CHUNKS heads are in flight at a time.
+#include "_lib/ptx/pdl.h"
 #include "rope/heads.h"
 
 KERNEL(THREADS)
@@ -9,6 +10,7 @@ void rope(const T* q, const T* k, const W* cos, const W* sin, const Index* posit
           int64_t q_sequence, int64_t q_token, int64_t q_head, int64_t k_sequence, int64_t k_token, int64_t k_head,
           int64_t cos_row, int64_t sin_row, int64_t positions_sequence, int64_t positions_token, int tokens, int length,
           int q_heads, int k_heads, int size, int pairs) {
+    enter_pdl();
     const int group = row_slot();
     const int64_t token = static_cast<int64_t>(block_x()) * TOKENS + group / SLOTS;
     if (token >= tokens) return;

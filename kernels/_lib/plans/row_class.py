@@ -53,7 +53,12 @@ class RowClass:
         return max(self.threads // self.lanes, 1)
 
     def kernel(
-        self, source: Path, entry: str, defines: Iterable[tuple[str, int | str]] = (), variant: str = ""
+        self,
+        source: Path,
+        entry: str,
+        defines: Iterable[tuple[str, int | str]] = (),
+        variant: str = "",
+        pdl: bool = False,
     ) -> NativeKernel:
         """`entry` of `source`, built for this class with further `defines`; a `variant` of it, such as
         `_stream`, has that behind its name and behind its PASS."""
@@ -74,7 +79,7 @@ class RowClass:
         own += tuple(
             (name, f"{value}{variant.upper()}" if name == "PASS" else value) for name, value in defines
         )
-        return NativeKernel(source, entry + variant, self.threads, own)
+        return NativeKernel(source, entry + variant, self.threads, own, pdl=pdl)
 
 
 def power_of_two(value: int) -> int:

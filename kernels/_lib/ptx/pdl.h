@@ -16,9 +16,15 @@ DEVICE void launch_dependents() {
 }
 
 // Waits until the previous kernel has ended and its writes are visible. Every thread that reads or writes global
-// memory calls it first.
+// memory calls it first. A kernel none of whose threads calls it may end before the one ahead of it.
 DEVICE void grid_dependency_wait() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
+}
+
+// The first statement of a kernel that has nothing to do before the wait.
+DEVICE void enter_pdl() {
+    launch_dependents();
+    grid_dependency_wait();
 }

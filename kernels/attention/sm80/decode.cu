@@ -12,6 +12,7 @@
 
 #include "_lib/ptx/matrix.h"
 #include "_lib/ptx/mma.h"
+#include "_lib/ptx/pdl.h"
 #include "_lib/ptx/shared_address.h"
 #include "_lib/ptx/tma.h"
 #include "attention/device/params.h"
@@ -278,6 +279,7 @@ struct StageTile {
 // `pages`: of the cache. The others as in Splits.
 KERNEL(WARPS * 32)
 void attention_decode_sm80(const AttentionParams params, int pages, int tiles, int splits, int max_splits) {
+    enter_pdl();
     const AttentionParams& p = params;
     DYNAMIC_SHARED(memory);
     const int lane = thread_x() % 32, warp = thread_x() / 32;
@@ -384,6 +386,7 @@ struct StageTile {
 KERNEL(WARPS * 32)
 void attention_decode_tma(const __grid_constant__ TensorMap map_k, const __grid_constant__ TensorMap map_v,
                           const AttentionParams params, int pages, int tiles, int splits, int max_splits) {
+    enter_pdl();
     const AttentionParams& p = params;
     DYNAMIC_SHARED(shared);
     SHARED alignas(8) uint64_t filled[WARPS][STAGES];

@@ -44,11 +44,12 @@ _RESERVED = 1024  # bytes of shared memory that each block of a multiprocessor t
 
 
 def _kernel(
-    call: Call, p: AttentionParams, source: str, warps: int, defines: Mapping[str, Any], shared: int = 0
-) -> NativeKernel:
+    call: Call, p: AttentionParams, source: str, warps: int, defines: Mapping[str, Any], shared: int = 0,
+    pdl: bool = False,
+) -> NativeKernel:  # fmt: skip
     """The kernel of a source file."""
     entry = "attention_decode_tma" if defines.get("TMA") else f"attention_{source.removesuffix('.cu')}_sm80"
-    return native_kernel(call.device, p, _HERE / source, entry, 32 * warps, defines, shared)
+    return native_kernel(call.device, p, _HERE / source, entry, 32 * warps, defines, shared, pdl)
 
 
 # --- attention and attention_varlen -------------------------------------------------------------------------
@@ -318,7 +319,7 @@ def _decode(call: Call, p: AttentionParams, stage: int, maps: Arguments = ()) ->
     defines = {
         **cut.defines(p), "WARPS": warps, "STAGES": stages, "DIRECT": direct, "TMA": bool(maps),
     }  # fmt: skip
-    kernel = _kernel(call, p, "decode.cu", warps, defines, shared + 1024)
+    kernel = _kernel(call, p, "decode.cu", warps, defines, shared + 1024, pdl=True)
     pointers = f"{'' if maps else 'k v'} {'o lse' if direct else PARTIALS}"
     combine = None if direct else combine_launch(call, p, cut)
     return decode_plan(call, p, cut, cut.launch(p, kernel, pointers, maps), combine)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from portable.kernels._lib.triton.pdl import enter_pdl
 from portable.kernels._lib.triton.rows import divisible
 from portable.kernels.attention.triton.tiles import apply_softcap
 
@@ -171,9 +172,10 @@ def decode_combine(
     o_ptr, o_batch, o_head, o_row, lse_ptr, part_ptr, m_ptr, l_ptr, sinks_ptr, lens_ptr,
     capacity, M, heads, splits, max_splits, left,
     E: tl.constexpr, LEFT: tl.constexpr, CHUNK: tl.constexpr,
-    BLOCK_S: tl.constexpr, BLOCK_E: tl.constexpr,
+    BLOCK_S: tl.constexpr, BLOCK_E: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """o and lse [z, head, query] of one query of one head, BLOCK_E columns of it."""
+    enter_pdl(PDL)
     pid = tl.program_id(0).to(tl.int64)
     query = pid % M
     head = pid // M % heads

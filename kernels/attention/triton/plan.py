@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from portable.dtypes import itemsize
+from portable.kernels._lib.triton.pdl import supports_pdl
 from portable.kernels._lib.triton.rows import UNFUSED
 from portable.kernels.attention.params import (
     DECODE_ROWS,
@@ -418,6 +419,7 @@ def combine_launch(call: Call, p: AttentionParams, cut: Decode) -> Launch:
         "part_ptr": Pointer("o_partial", True), "m_ptr": Pointer("max_partial", True),
         "l_ptr": Pointer("sum_partial", True), "BLOCK_E": block_e,
         "BLOCK_S": max(8, min(COMBINE_SPLITS, next_power_of_2(cut.max_splits))),
+        "PDL": supports_pdl(call.device),
     }  # fmt: skip
     config = {"num_warps": COMBINE_WARPS, "num_stages": 2}
     return launch_of(decode_combine, values, config, p.B * p.M * p.H, ceil_div(p.E, block_e))

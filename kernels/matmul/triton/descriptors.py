@@ -13,10 +13,11 @@ from typing import Any
 import triton
 import triton.language as tl
 
+from portable.kernels._lib.triton.pdl import enter_pdl, supports_pdl
 from portable.kernels._lib.triton.rows import MAX_GRID
 from portable.kernels.matmul.problem import Operand, Problem
 from portable.kernels.matmul.sm90.tma_descriptors import tma_unsupported
-from portable.kernels.matmul.triton.tile import activate, bias_of, enter_pdl, tile_starts
+from portable.kernels.matmul.triton.tile import activate, bias_of, tile_starts
 from portable.layout import ceil_div
 from portable.plan import (
     Argument,
@@ -331,7 +332,7 @@ def uses_pdl(device: Device, needed: int) -> bool:
     """Whether blocks that need this much shared memory use programmatic dependent launch: on Hopper with one
     block a multiprocessor. With several, the next launch's blocks would crowd on the multiprocessors that are
     free first."""
-    return device.arch.startswith("sm_9") and 2 * needed > device.shared_memory
+    return supports_pdl(device) and 2 * needed > device.shared_memory
 
 
 def resident(config: Mapping[str, Any], columns: int, needed: int, device: Device) -> int:

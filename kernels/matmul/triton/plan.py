@@ -14,11 +14,12 @@ from typing import Any
 import triton
 import triton.language as tl
 
+from portable.kernels._lib.triton.pdl import enter_pdl
 from portable.kernels._lib.triton.rows import MAX_GRID, divisible
 from portable.kernels.matmul.problem import Operand, Problem, from_matmul
 from portable.kernels.matmul.triton.align_copy import realigned
 from portable.kernels.matmul.triton.descriptors import c_columns, plan_descriptors, unfit, uses_pdl
-from portable.kernels.matmul.triton.tile import activate, bias_of, enter_pdl, store_both, tile_starts
+from portable.kernels.matmul.triton.tile import activate, bias_of, store_both, tile_starts
 from portable.layout import ceil_div
 from portable.plan import Argument, Call, Device, Launch, Plan, Pointer, Rejected, Scalar, TritonKernel
 

@@ -4,17 +4,8 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
-from triton.language.extra import cuda
 
 from portable.kernels._lib.triton.math import times_sigmoid
-
-
-@triton.jit
-def enter_pdl(PDL: tl.constexpr):
-    """Programmatic dependent launch; called before the kernel reads or writes global memory."""
-    if PDL:
-        cuda.gdc_launch_dependents()
-        cuda.gdc_wait()
 
 
 @triton.jit

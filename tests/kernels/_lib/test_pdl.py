@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from portable.backends.cuda.backend import CudaBackend
+from portable.commands import check
 from portable.kernels.matmul.simt import simt_plan
 from portable.kernels.matmul.sm90 import realigned_plan, skinny_plan, splitk_plan, wgmma_plan
 from portable.kernels.matmul.triton import plan
@@ -57,15 +58,19 @@ PDL_LAUNCHES = {
 
 def disassembled(launch: Launch, cubin: Path) -> list[str]:
     """The names of a launch's machine instructions, in order."""
-    import triton
-
     backend = CudaBackend(registry.vendors()["cuda"])
     names = ("a", "b", "c", "a_realigned", "b_realigned", "a_transposed", "b_transposed")
     dtype = "float32" if launch.kernel.name in FLOAT32 else "bfloat16"
     code = build.code_object(launch, dict.fromkeys(names, dtype), backend, H200)
     assert code.pdl == launch.kernel.pdl
+    return instructions(code.binary, cubin)
+
+
+def instructions(binary: bytes, cubin: Path) -> list[str]:
+    import triton
+
     tool = Path(str(triton.__file__)).parent / "backends/nvidia/bin/nvdisasm"
-    cubin.write_bytes(code.binary)
+    cubin.write_bytes(binary)
     done = subprocess.run([str(tool), "-c", str(cubin)], capture_output=True, text=True, check=True)
     return re.findall(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)", done.stdout)
 
@@ -78,6 +83,38 @@ def test_a_pdl_kernel_waits_before_it_touches_memory(case, tmp_path):
         code = disassembled(launch, tmp_path / "cubin")
         first = min(i for i, name in enumerate(code) if name.startswith(TOUCHES))
         assert RELEASE in code and code.index(WAIT) < first
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("op", registry.op_folders())
+def test_every_op_waits_before_it_touches_memory(op, tmp_path):
+    """The kernels of the op's demo call, or of its first bench call."""
+    found = [
+        job for job in check.jobs([op], check.targets(["sm_90a"]), quick=True) if isinstance(job, check.Job)
+    ]
+    for job in found:
+        if job.launch.kernel.pdl:
+            binary = build.code_object(job.launch, dict(job.dtypes), job.backend, job.device).binary
+            code = instructions(binary, tmp_path / "cubin")
+            first = min(i for i, name in enumerate(code) if name.startswith(TOUCHES))
+            assert code.index(WAIT) < first, job.kernel
+
+
+def test_what_a_decode_step_launches_uses_pdl():
+    ops = (
+        "rms_norm",
+        "fused_add_rms_norm",
+        "rope",
+        "kv_cache_write",
+        "qk_norm_rope_kv_write",
+        "gated_activation",
+    )
+    for op in ops:
+        found = check.jobs([op], check.targets(["sm_90a"]), quick=True)
+        kernels = [
+            job.launch.kernel for job in found if isinstance(job, check.Job) and job.implementation == "cpp"
+        ]
+        assert kernels and all(kernel.pdl for kernel in kernels), op
 
 
 def test_no_pdl_with_several_blocks_a_multiprocessor():

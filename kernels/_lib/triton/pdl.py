@@ -1,0 +1,22 @@
+"""Programmatic dependent launch (PDL) in Triton kernels, as _lib/ptx/pdl.h has it for CUDA C++."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from triton.language.extra import cuda
+
+from portable.plan import Device
+
+
+@triton.jit
+def enter_pdl(PDL: tl.constexpr):
+    """Called before the kernel reads or writes global memory."""
+    if PDL:
+        cuda.gdc_launch_dependents()
+        cuda.gdc_wait()
+
+
+def supports_pdl(device: Device) -> bool:
+    """Whether a kernel's `pdl` has a meaning there: on Hopper."""
+    return device.arch.startswith("sm_9")
