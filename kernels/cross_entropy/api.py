@@ -102,9 +102,14 @@ def reduced(loss: Tensor, target: Tensor, weight: Tensor | None, ignore_index: i
     total = loss.sum()
     if reduction == "sum":
         return total
+    return total / divisor(target, weight, ignore_index)
+
+
+def divisor(target: Tensor, weight: Tensor | None, ignore_index: int) -> Tensor:
+    """What "mean" divides by: the number of rows that are not ignored, or the weights of their targets."""
     kept = target != ignore_index
     if weight is None:
-        return total / kept.sum()
+        return kept.sum()
     # The loss of a target outside the row is NaN already.
     of_rows = weight.detach()[target.clamp(0, len(weight) - 1)]
-    return total / torch.where(kept, of_rows, 0.0).sum()
+    return torch.where(kept, of_rows, 0.0).sum()

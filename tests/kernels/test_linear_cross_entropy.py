@@ -89,6 +89,33 @@ def test_no_tensor_holds_all_logits():
     assert H * V <= largest.elements <= max(2 * V, H * V) < N * V
 
 
+def test_the_gradients_of_one_number_are_made_with_the_loss():
+    """The backward pass makes no logits; its gradients are those of the pass that makes them again."""
+    x, w = (each.detach().float().requires_grad_() for each in leaves())
+    loss = portable.linear_cross_entropy(x, w, TARGET, chunk_rows=N)
+    with Largest() as largest:
+        found = torch.autograd.grad(loss, (x, w), retain_graph=True)
+    assert largest.elements <= H * V < N * V
+    again, _ = portable.linear_cross_entropy(x, w, TARGET, chunk_rows=N, return_lse=True)
+    assert torch.equal(loss, again)
+    with Largest() as largest:
+        expected = torch.autograd.grad(again, (x, w))
+    assert largest.elements == N * V
+    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+    tripled = torch.autograd.grad(loss, (x, w), torch.tensor(3.0))
+    assert all(torch.equal(one, 3.0 * other) for one, other in zip(tripled, found, strict=True))
+
+
+def test_float16_gradients_know_their_scale():
+    """Of a mean of 1024 losses over 10000 classes each is 1e-7, which float16 does not hold unscaled."""
+    x = torch.randn(1024, 8, generator=torch.Generator().manual_seed(1)).half()
+    w = torch.zeros(10000, 8, dtype=torch.float16, requires_grad=True)
+    loss = portable.linear_cross_entropy(x, w, torch.arange(1024)) * 65536.0
+    (dw,) = torch.autograd.grad(loss, w)
+    expected = x.double().sum(0) * 65536.0 / 1024 / 10000  # of a class that no row has
+    assert ((dw[1024:].double() - expected).abs() <= 0.01 * expected.abs().max()).all()
+
+
 def test_no_rows():
     x = torch.empty(0, H, requires_grad=True)
     w = WEIGHT.float().requires_grad_()
