@@ -196,7 +196,10 @@ class Liger(Torch):
 
     def gated_mlp(self, x: Tensor, gate_up: Tensor, activation: str) -> Tensor:
         if activation == "silu":
-            return self._ops.LigerFusedGateUpSiLUMulFunction.apply(self.linear(x, gate_up))
+            both = self.linear(x, gate_up)  # its gradient has two dimensions
+            return self._ops.LigerFusedGateUpSiLUMulFunction.apply(both.flatten(0, -2)).unflatten(
+                0, x.shape[:-1]
+            )
         gate, up = (self.linear(x, weight) for weight in gate_up.chunk(2))  # it takes them apart, contiguous
         return self._ops.LigerGELUMulFunction.apply(gate, up)
 
