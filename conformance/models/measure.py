@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from portable.conformance.models import floors, judge, steps
-from portable.conformance.models.configs import DECODE, Config, Step, part_of
+from portable.conformance.models.configs import Config, Step, part_of
 from portable.conformance.perf import sustained, timing
 from portable.conformance.perf.libraries import Unsupported
 from portable.errors import PortableError
@@ -63,11 +63,14 @@ def _judged(
     calls: dict[str, Callable[[], Any]],
     progress: Callable[[str], None],
 ) -> Entry:
-    """The candidate's entry; its call is kept in `calls` where it is right."""
+    """The candidate's entry; its call, as it is timed, is kept in `calls` where it is right."""
     progress(candidate.name)
     entry: Entry = {"name": candidate.name, "state": PASS, "message": "", "errors": {}}
     try:
         call = ready.call(candidate)
+        if ready.graphed:
+            entry["peak_bytes"] = _peak(call)
+            call = graphed(call)
         verdict = judge.verdict(judge.errors(ready.outcome(call), reference), of_torch)
     except Unsupported as error:
         return entry | {"state": UNAVAILABLE, "message": str(error)}
@@ -92,9 +95,9 @@ def _timed(
     progress: Callable[[str], None],
 ) -> Entry:
     """Times, memory and kernels into the entries; answers the roofs and floors."""
-    peaks = {name: _peak(call, device) for name, call in calls.items()}
-    if step.kind == DECODE:
-        calls = {name: graphed(call) for name, call in calls.items()}
+    for entry in entries:
+        if "peak_bytes" not in entry and (call := calls.get(entry["name"])) is not None:
+            entry["peak_bytes"] = _peak(call)
     progress("timing")
     roofs = timing.Roofs(device)
     for name, (call, (one, *_)) in zip(
@@ -112,14 +115,14 @@ def _timed(
             entry |= {
                 "us": [float(f"{each:.6g}") for each in sample.microseconds],
                 "sm_mhz": sample.sm_mhz, "watts": sample.watts, "joules": sample.joules,
-                "peak_bytes": peaks[sample.name], "kernels": kernels(calls[sample.name]),
+                "kernels": kernels(calls[sample.name]),
             }  # fmt: skip
     flop_rate, byte_rate = rates[timing.matrix_roof(torch.bfloat16)], rates[timing.COPY_ROOF]
     return {"roof": rates, "floors": floors.floors(config, step, flop_rate, byte_rate)}
 
 
 def graphed(call: Callable[[], Any]) -> Callable[[], Any]:
-    """The call captured into a graph of the GPU."""
+    """The call captured into a graph of the GPU: a replay, which answers the captured result."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -128,8 +131,13 @@ def graphed(call: Callable[[], Any]) -> Callable[[], Any]:
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        call()
-    return graph.replay
+        result = call()
+
+    def replay() -> Any:
+        graph.replay()
+        return result
+
+    return replay
 
 
 def kernels(call: Callable[[], Any]) -> list[Entry]:
@@ -161,14 +169,14 @@ def parts(entry: Mapping[str, Any]) -> dict[str, float]:
     return found
 
 
-def _peak(call: Callable[[], Any], device: torch.device) -> int:
+def _peak(call: Callable[[], Any]) -> int:
     """Bytes that torch's allocator holds at most during a call, weights included."""
     call()
-    torch.cuda.synchronize(device)
-    torch.cuda.reset_peak_memory_stats(device)
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
     call()
-    torch.cuda.synchronize(device)
-    return torch.cuda.max_memory_allocated(device)
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated()
 
 
 def _forget() -> None:

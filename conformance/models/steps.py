@@ -61,6 +61,11 @@ class Ready:
 
             self._caches = [(cached(config.score_scale), cached(1.0)) for _ in range(config.layers)]
 
+    @property
+    def graphed(self) -> bool:
+        """Whether the step is captured into a graph of the GPU: a decode step on one."""
+        return self.step.kind == DECODE and self.tokens.is_cuda
+
     def call(self, candidate: Candidate) -> Callable[[], Any]:
         """The candidate's step: gradients in the parameters and the loss, or the logits."""
         forward = self._forward(self.model, candidate.functions(), self._caches)

@@ -293,7 +293,7 @@ def test_timing_fills_the_entries_and_the_floors(monkeypatch, tmp_path):
 
     monkeypatch.setattr(timing, "Roofs", Roofs)
     monkeypatch.setattr(sustained, "sustained", rounds)
-    monkeypatch.setattr(measure, "_peak", lambda call, device: 2**31)
+    monkeypatch.setattr(measure, "_peak", lambda call: 2**31)
     monkeypatch.setattr(measure, "graphed", lambda call: call)
     monkeypatch.setattr(measure, "kernels", lambda call: [dict(each) for each in KERNELS])
     config, step = configs.tiny(configs.models()["llama"], configs.steps()["decode-1"])
