@@ -33,7 +33,7 @@ _selection()  # looks at files and the torch build; an error waits for the first
 def __getattr__(name: str) -> Any:
     if name.startswith("_"):
         raise AttributeError(f"module 'portable' has no attribute {name!r}")
-    if name in ("conformance", "testing"):  # imported when used: `portable.conformance.check(...)`
+    if name in ("conformance", "integrations", "testing"):  # imported when used
         return importlib.import_module(f"portable.{name}")
     if name == "aten":
         found = globals()[name] = importlib.import_module("portable.dispatch.aten").aten
@@ -44,4 +44,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*__all__, "aten", "testing", *ops(), *_functions()})
+    return sorted({*__all__, "aten", "integrations", "testing", *ops(), *_functions()})

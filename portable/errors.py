@@ -328,6 +328,17 @@ class LaunchError(PortableError, RuntimeError):
 # Files.
 
 
+class IntegrationError(PortableError, RuntimeError):
+    """A host of `portable.integrations` is not installed, is too old, or would ignore what was asked for.
+
+    Facts: `host` (the library), `problem`, `remedy`.
+    """
+
+    def __init__(self, host: str, problem: str, remedy: str) -> None:
+        message = _sentences(f"portable.integrations.{host}: {problem}", remedy)
+        super().__init__(message, host=host, problem=problem, remedy=remedy)
+
+
 class _FileError(PortableError, ValueError):
     def __init__(self, file: Any, line: int | None, message: str) -> None:
         where = f"{file}:{line}" if line else str(file)

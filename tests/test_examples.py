@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import math
+import re
 import runpy
 import subprocess
 import sys
@@ -13,39 +14,44 @@ import pytest
 import torch
 
 FOLDER = Path(__file__).resolve().parent.parent / "examples"
-EXAMPLE = FOLDER / "transformers_attention.py"
-
-
-@pytest.fixture(scope="module")
-def example():
-    found = runpy.run_path(str(EXAMPLE))
-    found["register"]()
-    return found
+EXAMPLE = FOLDER / "transformers_model.py"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ["Llama", "Gemma 2", "DeepSeek V3"])
-def test_transformers_computes_the_same_with_portable_attention(example, family):
-    """Logits, gradients and generated tokens of transformers' eager attention, in float32 on the CPU."""
-    found = example["compare"](example["configs"]()[family], "cpu", torch.float32)
-    assert found.pop("equal tokens") == 16
-    ours = {what: value for what, value in found.items() if what.startswith("portable")}
-    assert len(ours) == 4 and all(0 < value < 3e-6 for value in ours.values()), found
+@pytest.mark.xdist_group("transformers")
+@pytest.mark.parametrize("model", ["llama", "gemma2"])
+def test_a_model_of_transformers_computes_the_same(monkeypatch, capsys, model):
+    monkeypatch.setattr(sys, "argv", [str(EXAMPLE), "--device", "cpu", "--model", model])
+    runpy.run_path(str(EXAMPLE), run_name="__main__")
+    told = capsys.readouterr().out
+    assert "RMSNorm x 5: portable.rms_norm" in told or "RMSNorm x 9: portable.rms_norm" in told
+    difference = re.search(r"gradients differ by (\S+) of", told)
+    assert difference and 0 < float(difference[1]) < 3e-6
+    assert "equal tokens: 16 of 16" in told
 
 
 @pytest.mark.parametrize("run_name, error", [("__main__", SystemExit), ("example", ImportError)])
 def test_without_transformers_it_says_what_to_install(monkeypatch, run_name, error):
     """It was a traceback."""
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(error, match=r"needs transformers .*: pip install 'transformers>=5'$"):
+    with pytest.raises(error, match=r"needs transformers .*: pip install 'transformers>=5.4'$"):
         runpy.run_path(str(EXAMPLE), run_name=run_name)
 
 
-@pytest.mark.slow
-def test_dropout_is_refused(example):
-    q = torch.zeros(1, 1, 1, 8)
-    with pytest.raises(ValueError, match="dropout"):
-        example["attend"](torch.nn.Identity(), q, q, q, None, dropout=0.1)
+@pytest.mark.parametrize("installed", [None, "4.57.0", "5.3.0"])
+def test_the_integration_without_transformers_says_what_to_install(monkeypatch, installed):
+    from types import ModuleType
+
+    from portable.errors import IntegrationError
+
+    module = None if installed is None else ModuleType("transformers")
+    if module is not None:
+        module.__version__ = installed  # type: ignore[attr-defined]
+    for name in [name for name in sys.modules if name.startswith("portable.integrations.transformers")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "transformers", module)
+    with pytest.raises(IntegrationError, match=r"needs transformers 5.4 or newer \(.*Install it: pip"):
+        import portable.integrations.transformers  # noqa: F401
 
 
 @pytest.fixture

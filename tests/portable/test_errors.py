@@ -32,6 +32,7 @@ EXAMPLES = [
     errors.KernelArgumentsError("softmax.cu", "softmax", "", "parameter 1 is x, and the plan passes y there"),
     errors.LaunchError("softmax on grid (1, 1, 1)", "error 700"),
     errors.SpecError("spec.yaml", 7, "unknown key"),
+    errors.IntegrationError("transformers", "needs transformers 5", "Install it"),
     errors.TunedFileError("tuned.yaml", None, "damaged"),
     errors.FormulaError("2 *", "not a formula"),
 ]
