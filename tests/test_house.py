@@ -31,8 +31,9 @@ VENDORS = {
     *("nvidia", "nvcc", "nvrtc", "cupy", "ptx", "cubin", "hopper", "h100", "h200"),
     *("amd", "amdgpu", "amdgcn", "hip", "hiprtc", "hsaco", "mi300", "mi300x"),
 }
+# `mean` is an op too, but it is also a verb ("Did you mean") and what timings have.
 TERMS = {
-    *(word for name in registry.op_folders() for word in (name, name.replace("_", ""))),
+    *({word for name in registry.op_folders() for word in (name, name.replace("_", ""))} - {"mean"}),
     *("gemm", "norm", "layernorm", "rmsnorm", "relu", "gelu", "silu", "attention"),
 }
 TORCH_VERSION = "torch.version has these two attributes, and which one is set says what torch was built for"

@@ -79,6 +79,7 @@ def layer_norm(x, w, b):
 CALLS = {
     "softmax": (lambda x: portable.softmax(x, 1), lambda x: torch.softmax(x, 1), [(2, 3, 4)]),
     "log_softmax": (lambda x: portable.log_softmax(x, 1), lambda x: torch.log_softmax(x, 1), [(2, 3, 4)]),
+    "mean": (lambda x: portable.mean(x, (0, 2)), lambda x: torch.mean(x, (0, 2)), [(2, 3, 4)]),
     "rms_norm": (portable.rms_norm, lambda x, w: F.rms_norm(x, x.shape[-1:], w, 1e-6), [(3, 4), (4,)]),
     "rms_norm with 1 + weight": (
         lambda x, w: portable.rms_norm(x, w, weight_offset=1.0, cast_before_weight=True),

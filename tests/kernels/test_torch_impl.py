@@ -31,8 +31,9 @@ def run(spec, case, tensors):
 
 def worst(got, reference, allowed):
     """The largest error in units of the bound; none where the result is the rounded reference, which may be
-    an infinity."""
-    error = torch.where(got == reference.to(got.dtype), 0.0, (got.double() - reference).abs() / allowed)
+    an infinity or NaN."""
+    same = (got == reference.to(got.dtype)) | (got.isnan() & reference.isnan())
+    error = torch.where(same, 0.0, (got.double() - reference).abs() / allowed)
     return error.max().item() if error.numel() else 0.0
 
 

@@ -13,6 +13,7 @@ from . import (
     gradients,
     holes,
     losses,
+    means,
     norms,
     pages,
     products,
@@ -26,7 +27,7 @@ from .registry import Mutant, found
 
 MODULES = (
     *(activations, attention_holes, attention_sources, attentions, caches, calls, gradients, holes),
-    *(gated_products, losses, norms, weights, varlen, pages, products, ropes, softmaxes, sources),
+    *(gated_products, losses, means, norms, weights, varlen, pages, products, ropes, softmaxes, sources),
 )
 """Whose mutants these are."""
 
