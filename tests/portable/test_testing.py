@@ -94,8 +94,6 @@ def test_wrong_calls_name_the_argument(x):
         assert_within(x, portable.softmax, x)
     with pytest.raises(errors.ArgumentError, match="a tensor, or up to 1: y"):
         assert_within([x, x], "softmax", x)
-    with pytest.raises(errors.ArgumentError, match="this one writes its arguments in place"):
-        assert_within(x, "kv_cache_write", x, x, x, x, x)
     with pytest.raises(errors.SignatureError, match="has no argument 'axis'"):
         assert_within(x, "softmax", x, axis=1)
     with pytest.raises(errors.ParameterError, match="dim"):
