@@ -238,13 +238,18 @@ def digest(outputs: Mapping[str, torch.Tensor]) -> str:
     return found.hexdigest()[:16]
 
 
+def integers(ref: torch.Tensor) -> bool:
+    """Whether all elements are integers."""
+    return bool((ref == ref.round()).all())
+
+
 def integers_exact(ref: torch.Tensor, inputs: list[torch.Tensor], acc: torch.dtype) -> bool:
     """Whether integer inputs must give `ref` rounded once, bit for bit.
 
     So it is where the reference is all integers (no division, root or exponential took part; with
     sixteen elements or more that is no accident) and no partial sum can outgrow `acc`'s mantissa.
     """
-    if ref.numel() < 16 or not bool((ref == ref.round()).all()):
+    if ref.numel() < 16 or not integers(ref):
         return False
     product, longest = 1.0, 1
     for tensor in inputs:

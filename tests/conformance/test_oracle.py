@@ -97,11 +97,12 @@ def test_what_divides_or_exponentiates_is_not_exact(op):
         "linear/bfloat16/N=1,K=128,lead=20,activation=gelu/small_integers/transposed",
         "linear_with_preactivation/float32/N=31,K=15,activation=gelu/ties/transposed",
         "attention/bfloat16,L=float32/H=4,G=2,M=33,N=0,D=64,E=64,causal=True/one_hot/contiguous",
+        "attention/float32/H=1,G=1,M=48,N=80,D=128,E=128,scale=100.0,no=bias+sinks/small_integers/expanded",
     ],
 )
 def test_what_looks_like_a_sum_by_chance_is_not_exact(text):
     """2026-11-23, found by fuzzing: gelu was 0 below -8.3 in the reference, and an lse without keys is a
-    sink, which base 2 may round."""
+    sink, which base 2 may round. 2026-11-26, on an H100: so is the lse of scores that lie 100 apart."""
     spec = registry.spec(text.split("/")[0])
     expected = reference.materialize(parse(text, spec), spec).expected
     assert not expected["lse" if spec.op == "attention" else "y"].exact

@@ -153,7 +153,7 @@ def attention_forward(
             WIDE, PRECISION, BLOCK_M, BLOCK_N,
         )  # fmt: skip
 
-    no_key = row_max == float("-inf")
+    no_key = row_sum == 0.0  # a row of NaN alone has no maximum, but a sum
     if sinks_ptr is not None:
         sink = tl.load(sinks_ptr + head)
         if tiles_ptr is not None:

@@ -43,6 +43,16 @@ def test_the_lse_of_a_sink_alone_is_the_sink(emulate):
     assert torch.equal(lse, sinks[:, None].expand(1, 2, 3))
 
 
+def test_a_query_that_sees_nan_alone_has_an_lse_of_nan(emulate):
+    """Not of the sink, as one that sees no key: it has no maximum either (H100, 2026-11-26)."""
+    emulate("gfx942")
+    q, k = heads(1, 1, 3, 16, seed=0), heads(1, 1, 3, 16, seed=1)
+    k[0, 0, 0] = float("nan")
+    with portable.using(attention="triton"):
+        _, lse = portable.attention(q, k, k, sinks=torch.ones(1), window=(0, 0), return_lse=True)
+    assert lse.isnan().tolist() == [[[True, False, False]]]
+
+
 @pytest.mark.parametrize("device", [HOPPER, CDNA, RDNA3])
 @pytest.mark.parametrize("backward", [False, True])
 def test_products_are_exact_and_loads_through_pointers(device, backward):
