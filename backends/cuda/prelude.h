@@ -154,6 +154,18 @@ DEVICE void store_words(void* address, words<8> value) {
 DEVICE void store_words(void* address, words<16> value) {
     *static_cast<uint4*>(address) = make_uint4(value.w[0], value.w[1], value.w[2], value.w[3]);
 }
+// To global memory, by one instruction also where inline assembly made the words: NVVM stores those one by one.
+template <int BYTES> DEVICE void store_global(void* address, words<BYTES> value) { store_words(address, value); }
+template <> DEVICE void store_global<8>(void* address, words<8> value) {
+    asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(address)), "r"(value.w[0]),
+                 "r"(value.w[1])
+                 : "memory");
+}
+template <> DEVICE void store_global<16>(void* address, words<16> value) {
+    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(address)),
+                 "r"(value.w[0]), "r"(value.w[1]), "r"(value.w[2]), "r"(value.w[3])
+                 : "memory");
+}
 
 // float32 maths, denormals kept. `math_exp2` is the fast one (2 ulp); `math_max` propagates NaN,
 // `math_max_number` and `math_min_number` return the other operand.

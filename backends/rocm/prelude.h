@@ -184,6 +184,7 @@ template <int BYTES> DEVICE void store_words(void* address, words<BYTES> value) 
     typedef typename machine_words<BYTES>::type type;
     *static_cast<type*>(address) = __builtin_bit_cast(type, value);
 }
+template <int BYTES> DEVICE void store_global(void* address, words<BYTES> value) { store_words(address, value); }
 
 // float32 maths, denormals kept. `math_exp2` is the fast one (2 ulp); `math_max` propagates NaN,
 // `math_max_number` and `math_min_number` return the other operand.

@@ -85,6 +85,28 @@ def _liger_rms_norm_backward(tensors: Tensors, params: Params) -> Call:
     return lambda: ops.rms_norm_backward(dy, rows, weight, rstd, 0.0, mode, block, warps, False, None)
 
 
+def _liger_fused_add_rms_norm(tensors: Tensors, params: Params) -> Call:
+    apply = installed(_LIGER).LigerFusedAddRMSNormFunction.apply
+    x, residual, weight = (given(tensors, name) for name in ("x", "residual", "weight"))
+    if params["weight_offset"] or params["cast_before_weight"]:
+        raise Unsupported("is called with the weight as it is, rounded once")
+    return lambda: apply(x, residual, weight, params["eps"], *_LIGER_NORM, False)
+
+
+def _liger_rope(tensors: Tensors, params: Params) -> Call:
+    """Of copies of q and k, which it rotates in place: it touches half the memory."""
+    apply = installed(_LIGER).LigerRopeFunction.apply
+    if params["interleaved"] or tensors.get("positions") is not None:
+        raise Unsupported("takes halves, and tables with a row for each token")
+    q, k = (given(tensors, name).clone().transpose(1, 2) for name in ("q", "k"))
+    tables = [torch.cat([given(tensors, name)[: q.shape[2]]] * 2, -1) for name in ("cos", "sin")]
+
+    def call() -> object:
+        return tuple(each.transpose(1, 2) for each in apply(q, k, *tables))
+
+    return call
+
+
 def _liger_layer_norm(tensors: Tensors, params: Params) -> Call:
     apply = installed(_LIGER).LigerLayerNormFunction.apply
     x, weight, bias = (given(tensors, name) for name in ("x", "weight", "bias"))
@@ -305,6 +327,7 @@ def _quack_linear(tensors: Tensors, params: Params) -> Call:
 LIBRARIES: Mapping[str, tuple[str, Mapping[str, Adapter]]] = {
     "liger": ("liger_kernel", {
         "rms_norm": _liger_rms_norm, "rms_norm_backward": _liger_rms_norm_backward,
+        "fused_add_rms_norm": _liger_fused_add_rms_norm, "rope": _liger_rope,
         "layer_norm": _liger_layer_norm, "layer_norm_backward": _liger_layer_norm_backward,
         "softmax": _liger_softmax, "softmax_backward": _liger_softmax_backward,
         "swiglu": _liger_swiglu, "swiglu_backward": _liger_swiglu_backward,

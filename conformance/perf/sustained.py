@@ -81,11 +81,13 @@ def _metered(index: int) -> Iterator[_Meter]:
     command = [tool, f"--query-gpu={','.join(_QUERY)}", "--format=csv,noheader,nounits", f"--id={index}",
                f"--loop-ms={_EVERY_MS}"]  # fmt: skip
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
-        threading.Thread(target=meter.read, args=(process.stdout,), daemon=True).start()
+        reader = threading.Thread(target=meter.read, args=(process.stdout,), daemon=True)
+        reader.start()
         try:
             yield meter
         finally:
             process.kill()
+            reader.join()  # before its stream is closed
 
 
 def sustained(

@@ -23,7 +23,7 @@ typedef int64_t Index;
 #if VEC > 1
 typedef words<16> Unit;
 DEVICE Unit load(const Element* address) { return load_words_once<16>(address); }
-DEVICE void store(Element* address, const Unit& value) { store_words(address, value); }
+DEVICE void store(Element* address, const Unit& value) { store_global(address, value); }
 #else
 typedef Element Unit;
 DEVICE Unit load(const Element* address) { return *address; }

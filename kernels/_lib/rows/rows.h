@@ -124,7 +124,7 @@ template <class Type, int COUNT> struct Vector {
     DEVICE void store(Type* address) const {
 #pragma unroll
         for (int i = 0; i < BYTES / PART; ++i) {
-            store_words(reinterpret_cast<char*>(address) + i * PART, part[i]);
+            store_global(reinterpret_cast<char*>(address) + i * PART, part[i]);
         }
     }
 };
