@@ -161,7 +161,9 @@ class Portable(Torch):
         portable.kv_cache_write(k[:, 0], v[:, 0], *caches, slots)
 
     def gated_mlp(self, x: Tensor, gate_up: Tensor, activation: str) -> Tensor:
-        both = portable.linear(x, gate_up)
+        if not torch.is_grad_enabled():
+            return portable.gated_linear(x, gate_up, activation)
+        both = portable.linear(x, gate_up)  # kept: gated_linear's gradient would make it again
         return portable.silu_and_mul(both) if activation == "silu" else portable.gelu_tanh_and_mul(both)
 
     def loss(self, x: Tensor, weight: Tensor, target: Tensor, softcap: float | None) -> Tensor:
