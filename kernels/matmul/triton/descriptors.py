@@ -110,10 +110,12 @@ def matmul_descriptors(
     PDL: tl.constexpr, GATED: tl.constexpr,
 ):  # fmt: skip
     """c = activation(a @ b + bias), or, GATED, activation(a @ gate) * (a @ up), b's two matrices along its
-    outer dimension. A_UNIT and B_UNIT name the index with unit stride; the bits of STEPS, from the lowest,
-    say whether a has an outer and an inner batch stride, then b. With k_splits > 1 (split-K), matrix s of c
-    is the product over the s-th `k_per_split` of K."""
+    outer dimension: where b's rows are contiguous, one load brings both and one dot multiplies both. A_UNIT
+    and B_UNIT name the index with unit stride; the bits of STEPS, from the lowest, say whether a has an outer
+    and an inner batch stride, then b. With k_splits > 1 (split-K), matrix s of c is the product over the s-th
+    `k_per_split` of K."""
     enter_pdl(PDL)
+    GATE_BESIDE_UP: tl.constexpr = GATED and B_UNIT == "row"
     A_OUTER: tl.constexpr = STEPS % 2
     A_INNER: tl.constexpr = STEPS // 2 % 2
     B_OUTER: tl.constexpr = STEPS // 4 % 2
@@ -127,19 +129,23 @@ def matmul_descriptors(
             inner = tile // tiles % inner_batch
             tile = tile % tiles
         start_m, start_n = tile_starts(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
-        total = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-        if GATED:
+        total = tl.zeros((BLOCK_M, 2 * BLOCK_N if GATE_BESIDE_UP else BLOCK_N), dtype=tl.float32)
+        if GATED and not GATE_BESIDE_UP:
             total_up = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
         for k in range(split * k_per_split, tl.minimum(split * k_per_split + k_per_split, K), BLOCK_K):
             if A_UNIT == "col":
                 x = load_tile(a, outer * A_OUTER, inner * A_INNER, start_m, k, BLOCK_M, BLOCK_K, BATCHED)
             else:
                 x = load_tile(a, outer * A_OUTER, inner * A_INNER, k, start_m, BLOCK_K, BLOCK_M, BATCHED).T
-            y = load_b(
-                b, outer * B_OUTER, inner * B_INNER, k, start_n, B_UNIT, BLOCK_K, BLOCK_N, BATCHED or GATED
-            )
+            if GATE_BESIDE_UP:
+                y = b.load([0, 0, start_n, k]).reshape(2 * BLOCK_N, BLOCK_K).T
+            else:
+                y = load_b(
+                    b, outer * B_OUTER, inner * B_INNER, k, start_n, B_UNIT, BLOCK_K, BLOCK_N,
+                    BATCHED or GATED,
+                )  # fmt: skip
             total = tl.dot(x, y, total)
-            if GATED:
+            if GATED and not GATE_BESIDE_UP:
                 y = load_b(b, 1, 0, k, start_n, B_UNIT, BLOCK_K, BLOCK_N, True)
                 total_up = tl.dot(x, y, total_up)
         to_ptr = c_ptr
@@ -147,6 +153,8 @@ def matmul_descriptors(
             to_ptr += tl.cast(outer, tl.int64) * c_outer + tl.cast(inner, tl.int64) * c_inner
         elif c is None:
             to_ptr += tl.cast(split, tl.int64) * c_inner
+        if GATE_BESIDE_UP:
+            total, total_up = tl.split(tl.permute(tl.reshape(total, (BLOCK_M, 2, BLOCK_N)), (0, 2, 1)))
         if GATED:
             total = activate(total, ACTIVATION, b.dtype) * total_up
         epilogue(
@@ -218,9 +226,11 @@ def descriptor(
     batch: tuple[int, int],
     block: tuple[int, int],
     promotion: int = 256,
+    matrices: int = 1,
 ) -> list[tuple[str, Argument]]:
     """Arguments of one operand: its descriptor, of rank 4 if there is more than one matrix, and the sizes and
-    strides that Triton passes beside it. A broadcast batch dimension has size 1."""
+    strides that Triton passes beside it. A broadcast batch dimension has size 1. `matrices`: of the outer
+    batch dimension, in one load."""
     sizes: tuple[int, ...] = (cols, rows)
     if x.unit_stride == "row":
         sizes, block = (rows, cols), (block[1], block[0])
@@ -231,7 +241,7 @@ def descriptor(
         outer, inner = x.batch
         sizes += (batch[1] if inner else 1, batch[0] if outer else 1)
         steps += (inner or x.leading, outer or x.leading)
-        box, tile = (*box, 1, 1), (1, 1, *block)
+        box, tile = (*box, 1, matrices), (matrices, 1, *block)
     strides = tuple(step * x.itemsize for step in steps)
     return TritonDescriptor(x.tensor, x.dtype, sizes, strides, box, promotion, block=tile).arguments(name)
 
@@ -264,7 +274,8 @@ def plan_descriptors(problem: Problem, call: Call) -> Plan | Rejected:
     # L2 promotion. 2026-11-22: with few rows, which are memory-bound, 128 bytes are 0 to 3 % faster.
     promotion = 128 if block_m <= 64 else 256
     args = descriptor("a", a, M, K, problem.batch, (block_m, block_k), promotion)
-    args += descriptor("b", b, K, N, problem.batch_of(b), (block_k, block_n), promotion)
+    matrices = 2 if problem.gated and b.unit_stride == "row" else 1
+    args += descriptor("b", b, K, N, problem.batch_of(b), (block_k, block_n), promotion, matrices)
     constants: list[tuple[str, Any]] = []
     if by_tma:
         args += descriptor("c", c, M, N, problem.batch, (block_m, block_n // subtiles))
