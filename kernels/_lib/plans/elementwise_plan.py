@@ -60,9 +60,9 @@ def elementwise_plan(
 
 
 def element_class(call: Call, dtype: str, views: Mapping[str, Rows]) -> tuple[RowClass, int, int]:
-    """The class of an elementwise kernel over these rows, all of one shape; how many blocks share a row, and
+    """The class of an elementwise kernel over these rows, all of one length; how many blocks share a row, and
     how many there are in all."""
-    count, length, _ = next(iter(views.values()))
+    count, length, _ = min(views.values(), key=lambda view: view.count)  # gate and up are two rows of one
     vector = vector_length(
         dtype, [(call[name], view.stride if view.count > 1 else 0) for name, view in views.items()]
     )
