@@ -112,6 +112,13 @@ def _fits(tensor: torch.Tensor, field: Input) -> bool:
     return layout == "any" or tensor.is_contiguous()
 
 
+def _owned(tensor: torch.Tensor, strides: tuple[int, ...], shared: bool) -> torch.Tensor:
+    """The tensor with these strides, copied where it has others or is `shared`."""
+    if not shared and tensor.stride() == strides:
+        return tensor
+    return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
+
+
 def _info(tensor: torch.Tensor) -> TensorInfo:
     address = tensor.data_ptr()
     alignment = min(address & -address, 16) if address else 16
@@ -132,6 +139,27 @@ def _canonical(spec: Spec, inputs: Sequence[Any], axis: int) -> list[Any]:
     return found
 
 
+def empty_output(
+    spec: Spec,
+    name: str,
+    inputs: Sequence[Any],
+    shape: Sequence[Any],
+    dtype: torch.dtype,
+    device: Any = "meta",
+) -> torch.Tensor:
+    """An output of a call to be written; its own dimensions are in memory in the order of its spec's `like`."""
+    field = spec.outputs[name]
+    if field.like is None:
+        return torch.empty(shape, dtype=dtype, device=device)
+    given = inputs[list(spec.inputs).index(field.like)]
+    places = [i for i in range(len(shape) - len(field.dims), len(shape) - 1) if shape[i] > 1]
+    order = list(range(len(shape)))
+    for place, moved in zip(places, sorted(places, key=given.stride, reverse=True), strict=True):
+        order[place] = moved
+    made = torch.empty([shape[i] for i in order], dtype=dtype, device=device)
+    return made.permute([order.index(i) for i in range(len(shape))])
+
+
 def call_signature(
     spec: Spec, inputs: Sequence[Any], params: Sequence[Any], out: Any
 ) -> tuple[select.CallSignature, arguments.Bound]:
@@ -148,14 +176,14 @@ def call_signature(
     for name, tensor in zip(spec.inputs, _canonical(spec, inputs, axis), strict=True):
         tensors[name] = None if tensor is None else _info(tensor)
     for name, (shape, dtype) in bound.outputs.items():
-        blank = torch.empty(shape, dtype=dtype, device="meta")
+        blank = empty_output(spec, name, moved, shape, dtype)
         given = _info(out) if out is not None and spec.outputs[name].out else None
         tensors[name] = given or TensorInfo(tuple(shape), blank.stride(), arguments.dtype_name(dtype))
     return select.CallSignature(spec, tensors, named, bound.axes, bound.types), bound
 
 
 def _dense(shape: tuple[int, ...], dtype: torch.dtype) -> fast_path.Allocation:
-    """A dense tensor to be made."""
+    """A contiguous tensor to be made."""
     return shape, torch.empty(shape, device="meta").stride(), dtype
 
 
@@ -186,7 +214,10 @@ class CompiledCall:
         self._as_is = self._axis == -1 and all(
             t is None or _fits(t, field) for field, t in zip(spec.inputs.values(), inputs, strict=True)
         )
-        self._allocations = [_dense(shape, dtype) for shape, dtype in bound.outputs.values()]
+        self._allocations: list[fast_path.Allocation] = [
+            (shape, empty_output(spec, name, inputs, shape, dtype).stride(), dtype)
+            for name, (shape, dtype) in bound.outputs.items()
+        ]
         self._launches: list[build.BoundLaunch] = []
         self._workspaces: list[fast_path.Allocation] = []
         self._function: Callable[..., Any] | None = None
@@ -250,7 +281,10 @@ class CompiledCall:
 
     def empty_outputs(self) -> Any:
         """A result without data."""
-        outs = [torch.empty(shape, dtype=dtype, device="meta") for shape, _, dtype in self._allocations]
+        outs = [
+            torch.empty_strided(shape, strides, dtype=dtype, device="meta")
+            for shape, strides, dtype in self._allocations
+        ]
         return self._results(outs)
 
     def _check_out(self, inputs: Sequence[Any], addresses: list[int], out: Any) -> None:
@@ -294,7 +328,8 @@ class CompiledCall:
             return out.copy_(outs[0])
         # torch may answer with a view of its argument or other strides; the fake function promises neither.
         given = set(map(id, tensors))
-        return self._results([o.clone() if id(o) in given else o.contiguous() for o in outs])
+        made = zip(outs, self._allocations, strict=True)
+        return self._results([_owned(o, strides, id(o) in given) for o, (_, strides, _) in made])
 
     def _results(self, outs: list[Any]) -> Any:
         if self._axis != -1:

@@ -329,7 +329,9 @@ class Op:
         device = next(t for t in inputs if t is not None).device
         outs = [
             compiled_call.axis_back(
-                torch.empty(shape, dtype=dtype, device=device), axis, self.spec.outputs[name].leading
+                compiled_call.empty_output(self.spec, name, moved, shape, dtype, device),
+                axis,
+                self.spec.outputs[name].leading,
             )
             for name, (shape, dtype) in bound.outputs.items()
         ]

@@ -65,6 +65,7 @@ def _tensors(spec: Spec) -> list[str]:
     for each in spec.outputs.values():
         notes = ["may be passed as `out=`"] if each.out else []
         notes += [f"empty if `{each.when}` is None"] if each.when else []
+        notes += [f"in memory as `{each.like}`"] if each.like else []
         rows.append((f"`{each.name}`", "output", f"`{each.shape_text}`", each.dtype, "; ".join(notes)))
     sizes = ", ".join(f"`{axis.name}` in {axis}" for axis in spec.axes.values())
     leading = {

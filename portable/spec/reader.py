@@ -278,7 +278,17 @@ class _Reader(BaseReader):
             when = found.get("when")
             if when is not None and not (when in inputs and inputs[when].optional):
                 raise self.fail(found.line_of("when"), f"{when!r} is not an optional input")
-            outputs[name] = Output(name, dims, found["dtype"], leading, found.get("out", False), when)
+            like = found.get("like")
+            if like is not None:
+                given = inputs.get(like)
+                if (
+                    given is None
+                    or given.optional
+                    or (len(given.dims), given.leading) != (len(dims), leading)
+                ):
+                    problem = "is not a required input of as many dimensions"
+                    raise self.fail(found.line_of("like"), f"{like!r} {problem}.{nearest(like, inputs)}")
+            outputs[name] = Output(name, dims, found["dtype"], leading, found.get("out", False), when, like)
         if not outputs and not any(each.mutated for each in inputs.values()):
             problem = "an op needs at least one output or mutated input"
             raise self.fail(

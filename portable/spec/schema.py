@@ -199,6 +199,13 @@ OUTPUT = {
     "dtype": Key("str", "As of an input.", "R", True),
     "out": Key("bool", "Whether a caller may pass the tensor as `out=`; for ops of one output.", "true"),
     "when": Key("str", "An optional input; the output has shape (0,) where it is absent.", "weight"),
+    "like": Key(
+        "str",
+        "An input of as many dimensions. In memory the output's own dimensions but the last are in the order of "
+        "that input's, so that heads which a model has transposed come out as they went in. Without it the "
+        "output is contiguous.",
+        "q",
+    ),
 }
 
 PARAM = {

@@ -438,3 +438,26 @@ def test_strides_of_a_model_reach_the_planner_as_they_lie():
     tensors = dict(signature.tensors)
     assert tensors["q"].strides == leading.contiguous().stride()
     torch.testing.assert_close(op(leading, leading, leading)[0], op(*[leading.contiguous()] * 3)[0])
+
+
+@pytest.mark.parametrize("arch", [None, pytest.param("gfx942", marks=pytest.mark.slow)])
+def test_results_lie_in_memory_as_the_heads_of_a_model_do(arch, request):
+    """(batch, heads, tokens, size) seen in (batch, tokens, heads, size): o.transpose(1, 2) is no copy then."""
+    if arch:
+        request.getfixturevalue("emulate")(arch)
+    dtype = torch.bfloat16 if arch else torch.float64
+    qkv = torch.randn(2, 7, 8, 16, dtype=dtype)
+    q, k, v = (each.transpose(1, 2) for each in qkv.split((4, 2, 2), 2))
+    leaves = [each.detach().requires_grad_() for each in (q, k, v)]
+    o = portable.attention(*leaves, causal=True)
+    do = torch.randn_like(o)
+    grads = torch.autograd.grad(o, leaves, do)
+    assert all(each.transpose(1, 2).is_contiguous() for each in (o, *grads))
+    leaves = [each.detach().contiguous().requires_grad_() for each in (q, k, v)]
+    plain = portable.attention(*leaves, causal=True)
+    assert plain.is_contiguous() and torch.equal(o, plain)
+    assert all(map(torch.equal, grads, torch.autograd.grad(plain, leaves, do.contiguous())))
+    fake = torch._subclasses.FakeTensorMode()
+    with fake:
+        shown = op(*(fake.from_tensor(each) for each in (q, k, v)))[0]
+    assert shown.stride() == o.stride()
