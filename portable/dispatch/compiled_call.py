@@ -147,7 +147,7 @@ def empty_output(
     dtype: torch.dtype,
     device: Any = "meta",
 ) -> torch.Tensor:
-    """An output of a call to be written; its own dimensions are in memory in the order of its spec's `like`."""
+    """An output of a call to be written, with its own dimensions in the order that the spec's `like` says."""
     field = spec.outputs[name]
     if field.like is None:
         return torch.empty(shape, dtype=dtype, device=device)

@@ -201,9 +201,9 @@ OUTPUT = {
     "when": Key("str", "An optional input; the output has shape (0,) where it is absent.", "weight"),
     "like": Key(
         "str",
-        "An input of as many dimensions. In memory the output's own dimensions but the last are in the order of "
-        "that input's, so that heads which a model has transposed come out as they went in. Without it the "
-        "output is contiguous.",
+        "An input of as many dimensions. In memory the output's own dimensions but the last are in the order "
+        "of that input's, so that heads which a model has transposed come out as they went in. Without it "
+        "the output is contiguous.",
         "q",
     ),
 }

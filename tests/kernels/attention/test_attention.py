@@ -442,7 +442,7 @@ def test_strides_of_a_model_reach_the_planner_as_they_lie():
 
 @pytest.mark.parametrize("arch", [None, pytest.param("gfx942", marks=pytest.mark.slow)])
 def test_results_lie_in_memory_as_the_heads_of_a_model_do(arch, request):
-    """(batch, heads, tokens, size) seen in (batch, tokens, heads, size): o.transpose(1, 2) is no copy then."""
+    """(batch, heads, tokens, size) seen in (batch, tokens, heads, size): o.transpose(1, 2) is contiguous."""
     if arch:
         request.getfixturevalue("emulate")(arch)
     dtype = torch.bfloat16 if arch else torch.float64
