@@ -87,13 +87,22 @@ class Torch:
         return (torch.softmax(scores, -1).to(q.dtype) @ v).flatten(1, 2).unsqueeze(1)
 
     def slots(self, position: Tensor, sequences: int, tokens: int) -> Tensor:
-        """Where `write` puts the new keys of caches of `tokens` each: what all layers share."""
+        """Where the new keys go in caches of `tokens` each: what all layers share."""
         return position
 
-    def write(self, caches: Cache, k: Tensor, v: Tensor, slots: Tensor) -> None:
-        """The keys and values of one token of each sequence into the caches, in place."""
+    def rope_and_write(
+        self, q: Tensor, k: Tensor, v: Tensor, norms: tuple[Tensor, Tensor] | None, cos: Tensor, sin: Tensor,
+        positions: Tensor, eps: float, caches: Cache, slots: Tensor,
+    ) -> Tensor:  # fmt: skip
+        """q rotated, normalised first where there are norms' weights; keys, likewise, and values of one token
+        of each sequence into the caches, in place."""
+        if norms is None:
+            q, k = self.rope(q, k, cos, sin, positions, False)
+        else:
+            q, k = self.qk_norm_rope(q, k, *norms, cos, sin, positions, eps)
         for cache, new in zip(caches, (k, v), strict=True):
             cache.index_copy_(1, slots, new)
+        return q
 
     def gated_mlp(self, x: Tensor, gate_up: Tensor, activation: str) -> Tensor:
         """act(x @ gate.T) * (x @ up.T), the weights one above the other."""
@@ -157,8 +166,13 @@ class Portable(Torch):
     def slots(self, position: Tensor, sequences: int, tokens: int) -> Tensor:
         return position + tokens * torch.arange(sequences, device=position.device)
 
-    def write(self, caches: Cache, k: Tensor, v: Tensor, slots: Tensor) -> None:
-        portable.kv_cache_write(k[:, 0], v[:, 0], *caches, slots)
+    def rope_and_write(
+        self, q: Tensor, k: Tensor, v: Tensor, norms: tuple[Tensor, Tensor] | None, cos: Tensor, sin: Tensor,
+        positions: Tensor, eps: float, caches: Cache, slots: Tensor,
+    ) -> Tensor:  # fmt: skip
+        return portable.qk_norm_rope_kv_write(
+            q, k, v, cos, sin, *caches, slots[:, None], positions, *(norms or ()), eps=eps
+        )
 
     def gated_mlp(self, x: Tensor, gate_up: Tensor, activation: str) -> Tensor:
         if not torch.is_grad_enabled():

@@ -110,12 +110,14 @@ class Block(nn.Module):
         """The normed input of the next block and the residual stream, from those of this one."""
         config = self.config
         norm = (config.eps, config.weight_offset)
-        make = self._heads if config.latent is None else self._latent_heads
-        q, k, v = make(functions, x, cos, sin, positions)
         if cache is not None:
-            assert slots is not None
-            functions.write(cache, k, v, slots)
+            assert slots is not None and config.latent is None
+            q, k, v = self._projected(functions, x)
+            q = functions.rope_and_write(q, k, v, self._norms, cos, sin, positions, config.eps, cache, slots)
             k, v = cache
+        else:
+            make = self._heads if config.latent is None else self._latent_heads
+            q, k, v = make(functions, x, cos, sin, positions)
         scale = 1 / math.sqrt(config.query_dim)
         o = functions.attention(q, k, v, scale, self.window, config.attention_softcap)
         h = functions.linear(o.flatten(2), self.o)
@@ -130,13 +132,21 @@ class Block(nn.Module):
     def _heads(
         self, functions: Torch, x: Tensor, cos: Tensor, sin: Tensor, positions: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
+        q, k, v = self._projected(functions, x)
+        if self._norms:
+            q, k = functions.qk_norm_rope(q, k, *self._norms, cos, sin, positions, self.config.eps)
+        else:
+            q, k = functions.rope(q, k, cos, sin, positions, False)
+        return q, k, v
+
+    @property
+    def _norms(self) -> tuple[Tensor, Tensor] | None:
+        return (self.q_norm, self.k_norm) if self.config.qk_norm else None
+
+    def _projected(self, functions: Torch, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         config = self.config
         heads = functions.linear(x, self.qkv).unflatten(-1, (-1, config.head_dim))
         q, k, v = heads.split((config.heads, config.kv_heads, config.kv_heads), 2)
-        if config.qk_norm:
-            q, k = functions.qk_norm_rope(q, k, self.q_norm, self.k_norm, cos, sin, positions, config.eps)
-        else:
-            q, k = functions.rope(q, k, cos, sin, positions, False)
         return q, k, v
 
     def _latent_heads(

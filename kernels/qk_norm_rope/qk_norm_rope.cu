@@ -4,10 +4,14 @@
 // all heads, as the sums of a head go from lane to lane; what it has no token, head or column for counts as zeros.
 //
 // With CACHED, the bits of a slot of a cache of pages, k's heads go to the token's slot and v's are copied to theirs; a
-// token whose slot is not within the cache has neither. V_UNITS are the units of VEC elements of a head of v.
+// token whose slot is not within the cache has neither. V_UNITS are the units of VEC elements of a head of v. With NORM 0
+// the heads are rotated as they are, and the weights are null.
 #include "_lib/ptx/pdl.h"
 #include "rope/heads.h"
 
+#ifndef NORM
+#define NORM 1
+#endif
 #if CACHED == 32
 typedef int32_t Slot;
 #elif CACHED
@@ -81,10 +85,12 @@ void qk_norm_rope(const T* q, const T* k, const W* cos, const W* sin, const Inde
     if (here) {
         cosine.load(cos + position * cos_row + column);
         sine.load(sin + position * sin_row + column);
-        q_low.load(q_weight + first);
-        q_high.load(q_weight + second);
-        k_low.load(k_weight + first);
-        k_high.load(k_weight + second);
+        if constexpr (NORM) {
+            q_low.load(q_weight + first);
+            q_high.load(q_weight + second);
+            k_low.load(k_weight + first);
+            k_high.load(k_weight + second);
+        }
     }
     for (int base = 0; base < heads; base += SLOTS * CHUNKS) {
         Columns low[CHUNKS], high[CHUNKS];
@@ -104,15 +110,19 @@ void qk_norm_rope(const T* q, const T* k, const W* cos, const W* sin, const Inde
             float value[2 * VEC];
             unpack(low[c], high[c], value);
             float squares = 0.0f;
+            if constexpr (NORM) {
 #pragma unroll
-            for (int i = 0; i < 2 * VEC; ++i) squares = math_fma(value[i], value[i], squares);
-            squares = reduce_warp<Sum, LANES>(squares);
+                for (int i = 0; i < 2 * VEC; ++i) squares = math_fma(value[i], value[i], squares);
+                squares = reduce_warp<Sum, LANES>(squares);
+            }
             if (here && head < heads) {
-                const float scale = math_rsqrt(squares / static_cast<float>(size) + eps);
+                if constexpr (NORM) {
+                    const float scale = math_rsqrt(squares / static_cast<float>(size) + eps);
 #pragma unroll
-                for (int i = 0; i < VEC; ++i) {
-                    value[i] = value[i] * scale * (head < q_heads ? q_low[i] : k_low[i]);
-                    value[VEC + i] = value[VEC + i] * scale * (head < q_heads ? q_high[i] : k_high[i]);
+                    for (int i = 0; i < VEC; ++i) {
+                        value[i] = value[i] * scale * (head < q_heads ? q_low[i] : k_low[i]);
+                        value[VEC + i] = value[VEC + i] * scale * (head < q_heads ? q_high[i] : k_high[i]);
+                    }
                 }
                 rotate(value, cosine, sine);
                 pack(value, low[c], high[c]);

@@ -8,16 +8,20 @@ from torch import Tensor
 
 from portable.kernels.kv_cache_write import baseline as cache
 from portable.kernels.qk_norm_rope import baseline as rotary
+from portable.kernels.rope import baseline as rope
 
 
 def qk_norm_rope_kv_write(
-    q: Tensor, k: Tensor, v: Tensor, q_weight: Tensor, k_weight: Tensor, cos: Tensor, sin: Tensor,
-    k_cache: Tensor, v_cache: Tensor, slots: Tensor, positions: Tensor | None = None,
-    *, eps: float = 1e-6, interleaved: bool = False,
+    q: Tensor, k: Tensor, v: Tensor, cos: Tensor, sin: Tensor, k_cache: Tensor, v_cache: Tensor,
+    slots: Tensor, positions: Tensor | None = None, q_weight: Tensor | None = None,
+    k_weight: Tensor | None = None, *, eps: float = 1e-6, interleaved: bool = False,
 ) -> Tensor:  # fmt: skip
-    """Two norms, the rotations, and assignment by slots."""
-    settings: dict[str, Any] = {"eps": eps, "interleaved": interleaved}
-    rotated, keys = rotary.qk_norm_rope(q, k, q_weight, k_weight, cos, sin, positions, **settings)
+    """Two norms where there are weights, the rotations, and assignment by slots."""
+    if q_weight is None or k_weight is None:
+        rotated, keys = rope.rope(q, k, cos, sin, positions, interleaved=interleaved)
+    else:
+        settings: dict[str, Any] = {"eps": eps, "interleaved": interleaved}
+        rotated, keys = rotary.qk_norm_rope(q, k, q_weight, k_weight, cos, sin, positions, **settings)
     cache.kv_cache_write(keys.flatten(0, 1), v.flatten(0, 1), k_cache, v_cache, slots.flatten())
     return rotated
 

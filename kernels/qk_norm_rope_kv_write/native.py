@@ -16,7 +16,8 @@ CACHES = ("k_cache", "v_cache")
 
 def vector(call: Call) -> int:
     """Elements of all tensors per access: 16 bytes' worth where all are aligned for it, else 1."""
-    return min(vector_of(call, ("q", "k", "q_rotated"), WEIGHTS), unit_of(call, ("v", *CACHES)))
+    weights = tuple(name for name in WEIGHTS if call.has(name))
+    return min(vector_of(call, ("q", "k", "q_rotated"), weights), unit_of(call, ("v", *CACHES)))
 
 
 def too_large(call: Call) -> Rejected | None:
@@ -55,6 +56,7 @@ def forward(call: Call) -> Plan | Rejected:
     defines: tuple[tuple[str, int | str], ...] = (
         ("CACHED", 8 * dtypes.itemsize(call["slots"].dtype)),
         ("V_UNITS", call.axes["E"] // unit),
+        ("NORM", int(call.has("q_weight"))),
     )
     return plan_heads(
         call, ("q", "k", "q_rotated", "k_cache"), SOURCE, "qk_norm_rope", (*more, *steps(call)),

@@ -353,6 +353,8 @@ def check_rules(
                 sizes = ", ".join(f"{name} = {used[name]}" for name in bound.axes if name in used)
                 expected = f"{rule.says}; got {sizes}"
                 raise errors.ShapeError(spec.op, field.name, tuple(tensor.shape), expected)
+        lacking = next((name for name in used if present.get(name) is False), next(iter(used)))
+        raise errors.ArgumentError(spec.op, lacking, "None", rule.says)
 
 
 def check_out_kind(spec: Spec, out: Any) -> None:

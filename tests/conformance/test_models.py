@@ -43,19 +43,28 @@ def test_every_model_is_as_near_to_float32_as_torch(config, step):
     assert len(found["candidates"][1]["errors"]) == judged
 
 
-class WrongPairs(functions.Portable):
+class RopeThenWrite(functions.Portable):
+    """A decode step by the class's own rope."""
+
+    def rope_and_write(self, q, k, v, norms, cos, sin, positions, eps, caches, slots):
+        q, k = self.rope(q, k, cos, sin, positions, False)
+        portable.kv_cache_write(k[:, 0], v[:, 0], *caches, slots)
+        return q
+
+
+class WrongPairs(RopeThenWrite):
     def rope(self, q, k, cos, sin, positions, interleaved):
         return super().rope(q, k, cos, sin, positions, not interleaved)
 
 
-class KeyOfTheNext(functions.Portable):
+class KeyOfTheNext(RopeThenWrite):
     def rope(self, q, k, cos, sin, positions, interleaved):
         return super().rope(q, k, cos, sin, (positions + 1) % len(cos), interleaved)[0], k
 
 
-class NoSoftcapOfScores(functions.Portable):
+class HalfTheSoftcapOfScores(functions.Portable):
     def attention(self, q, k, v, scale, window, softcap):
-        return super().attention(q, k, v, scale, window, None)
+        return super().attention(q, k, v, scale, window, softcap / 2)
 
 
 class NoSoftcapOfLogits(functions.Portable):
@@ -84,8 +93,8 @@ class HalfOfTheLoss(functions.Portable):
         ("llama", "train", WrongPairs),
         ("llama", "decode-1", WrongPairs),
         ("llama", "decode-1", KeyOfTheNext),
-        ("gemma-2-9b", "train", NoSoftcapOfScores),
-        ("gemma-2-9b", "decode-1", NoSoftcapOfScores),
+        ("gemma-2-9b", "train", HalfTheSoftcapOfScores),
+        ("gemma-2-9b", "decode-1", HalfTheSoftcapOfScores),
         ("gemma-2-9b", "train", NoSoftcapOfLogits),
         ("gemma-2-9b", "train", WindowOneMore),
         ("gemma-2-9b", "train", NoOffset),
@@ -259,14 +268,22 @@ def test_the_meter_leaves_out_what_is_still_the_one_before():
     assert meter.between([(0.0, 1.0)]) == (1450.0, 695.0) and meter.between([(5.0, 6.0)]) == (None, None)
 
 
+@pytest.mark.parametrize("normed", [False, True])
 @pytest.mark.parametrize("chosen", [functions.Torch, functions.Portable])
-def test_new_keys_go_to_their_place_alone(chosen):
+def test_new_keys_go_to_their_place_alone(chosen, normed):
     caches = torch.zeros(3, 5, 2, 4), torch.zeros(3, 5, 2, 4)
-    k, v = torch.randn(3, 1, 2, 4), torch.randn(3, 1, 2, 4)
+    q, k, v = torch.randn(3, 1, 4, 4), torch.randn(3, 1, 2, 4), torch.randn(3, 1, 2, 4)
     slots = chosen().slots(torch.tensor([3]), 3, 5)
-    chosen().write(caches, k, v, slots)
-    for cache, new in zip(caches, (k, v), strict=True):
-        assert torch.equal(cache[:, 3:4], new) and not cache[:, [0, 1, 2, 4]].any()
+    norms = (torch.rand(4), torch.rand(4)) if normed else None
+    angles, positions = torch.rand(5, 2), torch.full((3, 1), 3)
+    rest = norms, angles.cos(), angles.sin(), positions, 1e-6
+    q_rotated = chosen().rope_and_write(q, k, v, *rest, caches, slots)
+    spare = torch.zeros(3, 5, 2, 4), torch.zeros(3, 5, 2, 4)
+    expected = functions.Torch().rope_and_write(q, k, v, *rest, spare, torch.tensor([3]))
+    torch.testing.assert_close(q_rotated, expected)
+    torch.testing.assert_close(caches, spare)
+    assert torch.equal(caches[1][:, 3:4], v) and caches[0][:, 3].all()
+    assert not any(cache[:, [0, 1, 2, 4]].any() for cache in caches)
 
 
 def test_timing_fills_the_entries_and_the_floors(monkeypatch, tmp_path):

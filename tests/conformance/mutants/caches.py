@@ -125,46 +125,50 @@ FUSED, ROPE = "qk_norm_rope_kv_write", "rope/triton_impl.py"
 NORMED, OWN = "qk_norm_rope/qk_norm_rope.cu", f"{FUSED}/triton_impl.py"
 
 
-def _fused(q, k, v, q_weight, k_weight, cos, sin, k_cache, v_cache, slots, positions, **settings):
-    return right(FUSED)(q, k, v, q_weight, k_weight, cos, sin, k_cache, v_cache, slots, positions, **settings)
+def _fused(q, k, v, cos, sin, k_cache, v_cache, slots, positions, *weights, **settings):
+    return right(FUSED)(q, k, v, cos, sin, k_cache, v_cache, slots, positions, *weights, **settings)
 
 
 @mutant(FUSED, "keys written as they came")
-def keys_as_they_came(q, k, v, q_weight, k_weight, cos, sin, k_cache, v_cache, slots, positions, **settings):
+def keys_as_they_came(q, k, v, cos, sin, k_cache, v_cache, slots, positions, *weights, **settings):
     spare = k_cache.clone(), v_cache.clone()
     _write(k.flatten(0, 1), v.flatten(0, 1), k_cache, v_cache, slots.flatten())
-    return _fused(q, k, v, q_weight, k_weight, cos, sin, *spare, slots, positions, **settings)
+    return _fused(q, k, v, cos, sin, *spare, slots, positions, *weights, **settings)
 
 
 @mutant(FUSED, "keys normalised, not rotated")
-def keys_not_rotated(q, k, v, q_weight, k_weight, cos, sin, k_cache, v_cache, slots, positions, **settings):
+def keys_not_rotated(q, k, v, cos, sin, k_cache, v_cache, slots, positions, *weights, **settings):
     spare = k_cache.clone(), v_cache.clone()
-    rotated = _fused(q, k, v, q_weight, k_weight, cos, sin, *spare, slots, positions, **settings)
+    rotated = _fused(q, k, v, cos, sin, *spare, slots, positions, *weights, **settings)
     still = torch.ones_like(cos), torch.zeros_like(sin)
-    _fused(q, k, v, q_weight, k_weight, *still, k_cache, v_cache, slots, positions, **settings)
+    _fused(q, k, v, *still, k_cache, v_cache, slots, positions, *weights, **settings)
     return rotated
 
 
 @mutant(FUSED, "queries of skipped tokens left out")
-def queries_left_out(q, k, v, q_weight, k_weight, cos, sin, k_cache, v_cache, slots, positions, **settings):
-    rotated = _fused(q, k, v, q_weight, k_weight, cos, sin, k_cache, v_cache, slots, positions, **settings)
+def queries_left_out(q, k, v, cos, sin, k_cache, v_cache, slots, positions, *weights, **settings):
+    rotated = _fused(q, k, v, cos, sin, k_cache, v_cache, slots, positions, *weights, **settings)
     rotated[slots < 0] = 0
     return rotated
 
 
 @mutant(FUSED, "slots of the first sequence for all")
-def first_slots(q, k, v, q_weight, k_weight, cos, sin, k_cache, v_cache, slots, positions, **settings):
+def first_slots(q, k, v, cos, sin, k_cache, v_cache, slots, positions, *weights, **settings):
     same = slots[:1].expand(slots.shape) if len(slots) else slots
-    return _fused(q, k, v, q_weight, k_weight, cos, sin, k_cache, v_cache, same, positions, **settings)
+    return _fused(q, k, v, cos, sin, k_cache, v_cache, same, positions, *weights, **settings)
+
+
+@mutant(FUSED, "normalised where there are no weights")
+def always_normalised(q, k, v, cos, sin, k_cache, v_cache, slots, positions, *weights, **settings):
+    ones = [q.new_ones(q.shape[-1]) if weight is None else weight for weight in weights]
+    return _fused(q, k, v, cos, sin, k_cache, v_cache, slots, positions, *ones, **settings)
 
 
 @mutant(FUSED, "positions in the place of slots")
-def positions_for_slots(
-    q, k, v, q_weight, k_weight, cos, sin, k_cache, v_cache, slots, positions, **settings
-):
+def positions_for_slots(q, k, v, cos, sin, k_cache, v_cache, slots, positions, *weights, **settings):
     if positions is not None:
         slots = torch.where(slots >= 0, positions, slots)
-    return _fused(q, k, v, q_weight, k_weight, cos, sin, k_cache, v_cache, slots, positions, **settings)
+    return _fused(q, k, v, cos, sin, k_cache, v_cache, slots, positions, *weights, **settings)
 
 
 source(

@@ -42,6 +42,29 @@ def test_it_is_qk_norm_rope_and_kv_cache_write(dtype, interleaved):
     assert torch.equal(given["k_cache"], expected[0]) and torch.equal(given["v_cache"], expected[1])
 
 
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize("implementation, arch", [("torch", None), ("cpp", "gfx942"), ("triton", "gfx942")])
+def test_without_weights_it_is_rope_and_kv_cache_write(implementation, arch, interleaved, request):
+    if arch:
+        request.getfixturevalue("emulate")(arch)
+    given = tensors(torch.bfloat16)
+    del given["q_weight"], given["k_weight"]
+    expected = given["k_cache"].clone(), given["v_cache"].clone()
+    with portable.using(qk_norm_rope_kv_write=implementation):
+        got = portable.qk_norm_rope_kv_write(**given, interleaved=interleaved)
+    q, k = portable.rope(*(given[name] for name in ("q", "k", "cos", "sin")), interleaved=interleaved)
+    portable.kv_cache_write(k.flatten(0, 1), given["v"].flatten(0, 1), *expected, given["slots"].flatten())
+    assert torch.equal(got, q)
+    assert torch.equal(given["k_cache"], expected[0]) and torch.equal(given["v_cache"], expected[1])
+
+
+def test_weights_come_together():
+    given = tensors(torch.float32)
+    del given["k_weight"]
+    with pytest.raises(errors.PortableError, match="q_weight and k_weight, or neither"):
+        portable.qk_norm_rope_kv_write(**given)
+
+
 def test_flat_tokens_of_one_projection_are_views():
     """As engines have them: q, k and v side by side in a row, one position and one slot per token."""
     own = tensors(torch.float32, 1, 6)
