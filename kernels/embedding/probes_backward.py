@@ -22,20 +22,26 @@ def _gradient(call: Call, dy: Tensor, index: Tensor, **settings: Any) -> Tensor:
     return call({"dy": dy, "index": index, **names, **settings})[0]
 
 
-def _tokens(count: int, size: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Numbers of both signs and many sizes, whose sum in another order has other bits; indices in any order,
-    most of them 2."""
+def tokens(count: int, size: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Indices in any order, most of them 2, and rows whose sum in another order has other bits, in 16 bits
+    too: two thirds of a row's tokens are large and cancel, up to the rounding of float32."""
     generator = torch.Generator().manual_seed(count)
-    dy = torch.randn(count, size, generator=generator) * torch.randn(count, 1, generator=generator).exp2()
     index = torch.randint(ROWS, (count,), generator=generator)
     index = torch.where(torch.rand(count, generator=generator) < 0.6, 2, index)
+    dy = torch.randn(count, size, generator=generator) / 64
+    for row in range(ROWS):
+        own = (index == row).nonzero()[:, 0]
+        own = own[torch.randperm(len(own), generator=generator)]
+        third = len(own) // 3
+        large = (1 + torch.rand(third, size, generator=generator)) * 2.0**14
+        dy[own[:third]], dy[own[third : 2 * third]] = large, -large
     return dy.to(dtype).to(device), index.to(device)
 
 
 def rows_alone(call: Call, dtype: torch.dtype, device: torch.device) -> bool:
     """a row has the same bits whatever tokens of other rows are among its own"""
     for count, size in ((331, 64), (331, 33), (100, 64)):
-        dy, index = _tokens(count, size, dtype, device)
+        dy, index = tokens(count, size, dtype, device)
         whole = _gradient(call, dy, index)
         for row in range(ROWS):
             own = index == row
@@ -60,7 +66,7 @@ def ascending_order(call: Call, dtype: torch.dtype, device: torch.device) -> boo
 
 def left_out(call: Call, dtype: torch.dtype, device: torch.device) -> bool:
     """tokens outside the table add to no row, and padding_idx's to none either, NaN or not"""
-    dy, index = _tokens(331, 64, dtype, device)
+    dy, index = tokens(331, 64, dtype, device)
     wanted = _gradient(call, dy[index != 2], index[index != 2])
     dy[index == 2] = float("nan")
     for elsewhere in (-1, -ROWS, ROWS, 2**31, 2**32 + 3, -(2**63), 2**63 - 1):

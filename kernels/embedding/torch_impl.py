@@ -9,8 +9,11 @@ from portable.kernels._lib.segments import added, inside
 
 
 def embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None) -> Tensor:
-    here = inside(input, len(weight))
-    rows = torch.nn.functional.embedding(torch.where(here, input, 0), weight, padding_idx)
+    """By torch.embedding: torch.nn.functional.embedding may be this package's own, put in its place."""
+    count = len(weight)
+    here = inside(input, count)
+    padding_idx = -1 if padding_idx is None else padding_idx % count
+    rows = torch.embedding(weight, torch.where(here, input, 0), padding_idx)
     return torch.where(here[..., None], rows, float("nan"))
 
 

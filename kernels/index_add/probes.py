@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from portable.kernels._lib.segments import segments
+from portable.kernels.embedding.probes_backward import ROWS, tokens
 
 Call = Callable[[dict[str, Any]], tuple[Tensor, ...]]
-ROWS = 5
 
 
 def _added(call: Call, input: Tensor, index: Tensor, source: Tensor, **settings: Any) -> Tensor:
@@ -23,13 +23,9 @@ def _added(call: Call, input: Tensor, index: Tensor, source: Tensor, **settings:
 
 
 def _made(count: int, size: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """Numbers of both signs and many sizes; indices in any order, most of them 2."""
-    generator = torch.Generator().manual_seed(count)
-    source = torch.randn(count, size, generator=generator) * torch.randn(count, 1, generator=generator).exp2()
-    index = torch.randint(ROWS, (count,), generator=generator)
-    index = torch.where(torch.rand(count, generator=generator) < 0.6, 2, index)
-    input = torch.randn(ROWS, size, generator=generator)
-    return input.to(dtype).to(device), index.to(device), source.to(dtype).to(device)
+    source, index = tokens(count, size, dtype, device)
+    input = torch.randn(ROWS, size, generator=torch.Generator().manual_seed(0))
+    return input.to(dtype).to(device), index, source
 
 
 def rows_alone(call: Call, dtype: torch.dtype, device: torch.device) -> bool:

@@ -31,7 +31,7 @@ struct Columns {
             for (int i = 0; i < VEC; ++i) value[c][i] = -0.0f;
         }
     }
-    DEVICE void add(const Vector<T, VEC> (&held)[CHUNKS]) {
+    template <class Type> DEVICE void add(const Vector<Type, VEC> (&held)[CHUNKS]) {
 #pragma unroll
         for (int c = 0; c < CHUNKS; ++c) {
 #pragma unroll
@@ -84,8 +84,9 @@ void segment_parts(const T* source, const Index* index, const int64_t* order, co
     float* target = part_of(parts, slice.row, slice, across);
 #pragma unroll
     for (int c = 0; c < CHUNKS; ++c) {
-#pragma unroll
-        for (int i = 0; i < VEC; ++i) target[c * CHUNK + i] = sum.value[c][i];
+        Vector<float, VEC> whole;
+        whole.round(sum.value[c]);
+        whole.store(target + c * CHUNK);
     }
 }
 #endif
@@ -110,11 +111,10 @@ void segment_sums(const T* source, const int64_t* order, const int64_t* starts, 
 #pragma unroll 4
         for (int64_t from = start; from < end; from += PART_TOKENS) {
             const float* part = part_of(parts, from / PART_TOKENS * 2 + (from == start), slice, across);
+            Vector<float, VEC> held_part[CHUNKS];
 #pragma unroll
-            for (int c = 0; c < CHUNKS; ++c) {
-#pragma unroll
-                for (int i = 0; i < VEC; ++i) sum.value[c][i] += part[c * CHUNK + i];
-            }
+            for (int c = 0; c < CHUNKS; ++c) held_part[c].load(part + c * CHUNK);
+            sum.add(held_part);
         }
     }
     const bool none = start >= end;

@@ -42,7 +42,7 @@ def gather_rows_elements(
     UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, SCALE: tl.constexpr, OUTSIDE: tl.constexpr,
 ):  # fmt: skip
     """y[i] = rows[index[i]]; OUTSIDE where the index is outside the rows."""
-    row, col, mask = element_tile(count, length, chunks, UNIT, ROWS, BLOCK)
+    row, col, mask = element_tile(count, length, chunks, UNIT, ROWS, BLOCK)  # pyright: ignore[reportGeneralTypeIssues]
     own = tl.load(index_ptr + row, mask=row < count, other=-1).to(tl.int64)
     inside = (own >= 0) & (own < rows_count)
     source = row_starts(rows_ptr, tl.where(inside, own, 0), rows_stride, UNIT) + col
