@@ -22,4 +22,6 @@ def backward(
     found: dict[str, Tensor | None] = dict.fromkeys(needs)
     if needs["source"]:
         found["source"] = portable.index_add_backward(dy, saved[0], alpha=params["alpha"])
-    return found | {"input": dy}
+    if needs["input"]:
+        found["input"] = dy
+    return found

@@ -1,4 +1,4 @@
-"""portable.embedding and index_add against torch's: values, gradients, indices that lie outside, wrong calls."""
+"""embedding and index_add against torch's: values, gradients, indices that lie outside, wrong calls."""
 
 from __future__ import annotations
 
