@@ -76,10 +76,17 @@ def layer_norm(x, w, b):
     return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-5) * w + b
 
 
+TOKENS = torch.tensor([[3, 0, 3], [2, 2, 2]])
 CALLS = {
     "softmax": (lambda x: portable.softmax(x, 1), lambda x: torch.softmax(x, 1), [(2, 3, 4)]),
     "log_softmax": (lambda x: portable.log_softmax(x, 1), lambda x: torch.log_softmax(x, 1), [(2, 3, 4)]),
     "mean": (lambda x: portable.mean(x, (0, 2)), lambda x: torch.mean(x, (0, 2)), [(2, 3, 4)]),
+    "embedding": (lambda w: portable.embedding(TOKENS, w), lambda w: F.embedding(TOKENS, w), [(4, 3)]),
+    "index_add": (
+        lambda x, s: portable.index_add(x, 1, TOKENS[0], s, alpha=0.5),
+        lambda x, s: torch.index_add(x, 1, TOKENS[0], s, alpha=0.5),
+        [(2, 4, 3), (2, 3, 3)],
+    ),
     "rms_norm": (portable.rms_norm, lambda x, w: F.rms_norm(x, x.shape[-1:], w, 1e-6), [(3, 4), (4,)]),
     "rms_norm with 1 + weight": (
         lambda x, w: portable.rms_norm(x, w, weight_offset=1.0, cast_before_weight=True),

@@ -157,7 +157,9 @@ def test_vmap_equals_a_loop(name):
     got = torch.func.vmap(lambda b: op(**b, **fixed, **params), in_dims=(1,))(batched)
     for i in range(3):
         each = {n: x.select(1, i) for n, x in batched.items()}
-        torch.testing.assert_close([y[i] for y in several(got)], list(several(op(**each, **fixed, **params))))
+        expected = list(several(op(**each, **fixed, **params)))
+        # Indices times two lie outside a table, which is a row of NaN.
+        torch.testing.assert_close([y[i] for y in several(got)], expected, equal_nan=True)
 
 
 def test_autocast_lowers_matmul_and_raises_norms():

@@ -20,6 +20,7 @@ from . import (
     ropes,
     softmaxes,
     sources,
+    tables,
     varlen,
     weights,
 )
@@ -28,6 +29,7 @@ from .registry import Mutant, found
 MODULES = (
     *(activations, attention_holes, attention_sources, attentions, caches, calls, gradients, holes),
     *(gated_products, losses, means, norms, weights, varlen, pages, products, ropes, softmaxes, sources),
+    *(tables,),
 )
 """Whose mutants these are."""
 

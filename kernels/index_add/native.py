@@ -1,0 +1,17 @@
+"""The plans of index_add's C++ kernels, segmented_sum.cu and gather_rows.cu."""
+
+from __future__ import annotations
+
+from portable.kernels._lib.plans.segmented_sum_plan import gather_plan, segmented_sum_plan
+from portable.plan import Call, Plan, Rejected
+
+
+def forward(call: Call) -> Plan | Rejected:
+    """y from input and the sums of source's rows."""
+    return segmented_sum_plan(call, "source", "y", "input", alpha=call.params["alpha"])
+
+
+def backward(call: Call) -> Plan | Rejected:
+    """dsource from the rows of dy; zeros where an index is outside them."""
+    alpha = call.params["alpha"]
+    return gather_plan(call, "index", "dy", "dsource", "0.0f", None if alpha == 1.0 else alpha)
