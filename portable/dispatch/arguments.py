@@ -5,6 +5,7 @@ Works on real tensors and on fake ones (`torch.compile`): sizes are compared, ne
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import math
@@ -449,10 +450,26 @@ def has_tangent(tensors: Sequence[Any]) -> bool:
 
     Asked of torch's core, as a compiled graph enters forward mode without torch.autograd's Python.
     """
+    if not torch._C._is_fwd_grad_enabled():
+        return False
     core: Any = torch._VF  # type: ignore[attr-defined]
-    return torch._C._is_fwd_grad_enabled() and any(
-        isinstance(t, torch.Tensor) and core._unpack_dual(t, level=0).tangent is not None for t in tensors
-    )
+    with _unrecorded():
+        return any(
+            isinstance(t, torch.Tensor) and core._unpack_dual(t, level=0).tangent is not None for t in tensors
+        )
+
+
+def _unrecorded() -> contextlib.AbstractContextManager[Any]:
+    """In it make_fx records nothing.
+
+    To ask for a tangent makes an alias. Inductor traces an op that writes in place, then what it recorded,
+    and asserts that both have as many nodes (`Match.replace_by_example`): no such op compiled.
+    """
+    if torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is None:
+        return contextlib.nullcontext()
+    from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
+
+    return disable_proxy_modes_tracing()
 
 
 def autocast_device(tensors: Sequence[Any]) -> str | None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from torch._inductor import config as inductor
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import portable
 from portable.dispatch import dispatcher
@@ -164,6 +166,42 @@ def test_a_compiled_program_sees_the_write(dynamic):
         got = compiled(**given)
         assert all(torch.equal(a, b) for a, b in zip(caches(given), caches(own), strict=True))
         assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
+
+
+def test_a_trace_holds_the_call_alone():
+    """Inductor traces once more what it recorded, and asserts that nothing was added."""
+
+    def write(k, v, k_cache, v_cache, slots):
+        portable.kv_cache_write(k, v, k_cache, v_cache, slots)
+
+    traced = make_fx(write, tracing_mode="fake")(*tensors().values())
+    called = [node.target for node in traced.graph.nodes if node.op == "call_function"]
+    assert called == [torch.ops.portable.kv_cache_write.default]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("form", ["caches", "stacked"])
+def test_inductor_compiles_the_write(dynamic, form):
+    """Without gradients, as a decode step is; into caches of their own and into parts of larger tensors."""
+
+    def program(k, v, k_cache, v_cache, slots):
+        if form == "stacked":
+            k_cache, v_cache = k_cache[1:], v_cache[:, :, :2]
+        portable.kv_cache_write(k * 2, v, k_cache, v_cache, slots)
+        return k_cache * 2, v_cache * 2
+
+    torch._dynamo.reset()
+    compiled = torch.compile(program, fullgraph=True, dynamic=dynamic)
+    given = tensors()
+    if form == "stacked":
+        given["k_cache"] = torch.cat((given["k_cache"], given["k_cache"][:1]))
+        given["v_cache"] = torch.cat((given["v_cache"], given["v_cache"]), 2)
+    own = {name: each.clone() for name, each in given.items()}
+    with torch.no_grad(), inductor.patch(force_disable_caches=True):
+        got, expected = compiled(**given), program(**own)
+    assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(caches(given), caches(own), strict=True))
 
 
 def test_fake_tensors_are_taken():
