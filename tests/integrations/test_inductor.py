@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -34,7 +35,7 @@ def as_before():
 
 
 def rewritten(function: Callable[..., Any], only: Sequence[str] | None = None) -> Any:
-    """`function` compiled with the pass and without the rest of Inductor, and what it calls of this package."""
+    """`function` compiled with the pass, without the rest of Inductor, and what it calls of this package."""
     called: list[str] = []
 
     def backend(module, inputs):
@@ -58,7 +59,7 @@ def drawn(*shape: int, dtype: torch.dtype = bf16, seed: int = 0, grad: bool = Fa
 def outcome(
     function: Callable[..., Any], inputs: Sequence[Tensor], dynamic: Sequence[int] = ()
 ) -> dict[str, Tensor]:
-    """Results and the gradients of all floating inputs, in float64. dynamic: dimensions of the first input."""
+    """Results and the gradients of all floating inputs, in float64. dynamic: dimensions of the first."""
     own = [each.detach().clone().requires_grad_(each.is_floating_point()) for each in inputs]
     for dim in dynamic:
         torch._dynamo.mark_dynamic(own[0], dim)
@@ -73,11 +74,11 @@ def outcome(
 
 
 def check(
-    function: Callable[..., Any], inputs: Sequence[Tensor], expected: Sequence[str], only: Sequence[str] | None = None,
-    dynamic: Sequence[int] = (),
+    function: Callable[..., Any], inputs: Sequence[Tensor], expected: Sequence[str],
+    only: Sequence[str] | None = None, dynamic: Sequence[int] = (),
 ) -> None:  # fmt: skip
-    """That the pass makes `expected` of it; that results and gradients have no more error against float64 than
-    those of eager, by the root of the mean square, and half an ULP."""
+    """That the pass makes `expected` of it, and that results and gradients are as near to float64 as those of
+    eager, by the root of the mean square, and half an ULP."""
     fused, called = rewritten(function, only)
     ours = outcome(fused, inputs, dynamic)
     assert called == list(expected)
@@ -158,10 +159,11 @@ def test_a_norm_in_a_wider_dtype_than_its_input_stays():
     [
         (lambda x, w, e: x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + e), "its eps is no constant"),
         (lambda x, w, e: functional.rms_norm(x, x.shape[-2:]), r"it normalises over \(7, 48\)"),
-        (lambda x, w, e: ((r := torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)) * x, r), "its rsqrt is used elsewhere"),
-        (lambda x, w, e: plain_norm(x.mT, w[:7]), "its result has strides"),
+        (lambda x, w, e: ((r := torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)) * x, r), "its rsqrt"),
+        (lambda x, w, e: plain_norm(x.mT, w[:7]).mT.view(-1), "its result has strides"),
         (lambda x, w, e: functional.rms_norm(x, (48,), w.double().float(), 1e-6), None),
-        (lambda x, w, e: (x.double() * torch.rsqrt(x.double().square().mean(-1, keepdim=True) + 1e-6)).float(), "float64"),
+        (lambda x, w, e: torch_norm(x.double(), w.double()).float(), "it computes in float64"),
+        (lambda x, w, e: plain_norm(x.double(), w.double()).float(), "it computes in float64"),
         (lambda x, w, e: x * torch.rsqrt(x.pow(2).mean(-2, keepdim=True) + 1e-6), ""),
         (lambda x, w, e: x * torch.rsqrt(x.pow(2).sum(-1, keepdim=True) + 1e-6), ""),
         (lambda x, w, e: x * torch.rsqrt((x * w).pow(2).mean(-1, keepdim=True) + 1e-6), ""),
@@ -178,9 +180,6 @@ def test_what_is_nearly_a_norm(norm, reason):
         return
     assert not report.replaced
     if reason:
-        assert report.left and torch._dynamo  # told
-        import re
-
         assert re.search(reason, report.left[0].note)
     else:
         assert not report.left
@@ -238,21 +237,37 @@ def test_halves_the_other_way_round():
 @pytest.mark.parametrize(
     "gated",
     [
-        lambda x, y: functional.silu(x[..., :16]) * y[..., 16:32],  # not half of anything
+        lambda x, y: functional.silu(x[..., :16]) * y[..., 16:32],  # no halves
         lambda x, y: functional.silu(x.unsqueeze(-2)) * y,  # broadcast
         lambda x, y: functional.silu(x, inplace=True) * y,
+        lambda x, y: functional.silu(x, True) * y,
         lambda x, y: functional.silu(x.double()) * y,
         lambda x, y: functional.relu(x) * y,
+        lambda x, y: (z := functional.silu(x)) * y + z,
     ],
 )  # fmt: skip
-def test_what_is_no_gated_activation(gated):
-    fused, called = rewritten(gated)
+def test_other_products_of_an_activation(gated):
     x, y = drawn(3, 64), drawn(3, 64, seed=1)
-    if "inplace" in str(gated.__code__.co_consts):
-        return
-    expected = gated(x.clone(), y)
-    torch.testing.assert_close(fused(x.clone(), y), expected)
-    assert called in ([], ["swiglu"])
+    fused, called = rewritten(gated)
+    own, theirs = x.clone(), x.clone()
+    torch.testing.assert_close(fused(own, y), gated(theirs, y), rtol=0.02, atol=0.01)
+    assert torch.equal(own, theirs)
+    assert set(called) <= {"swiglu"}
+
+
+def test_what_is_written_by_place_is_seen():
+    """relu(mean, True) writes the mean that the norm reads."""
+
+    def program(x):
+        mean = x.pow(2).mean(-1, keepdim=True)
+        total = mean + 1e-6
+        functional.threshold(total, 1.0, 20.0, True)
+        return x * torch.rsqrt(total)
+
+    x = drawn(3, 48, dtype=torch.float32)
+    fused, called = rewritten(program)
+    torch.testing.assert_close(fused(x), program(x))
+    assert not called
 
 
 def test_a_product_with_one_weight():
@@ -314,12 +329,22 @@ def test_queries_and_keys_are_rotated_in_one_launch(rotate, unsqueeze_dim, batch
     check(program, inputs, ["rope"])
 
 
-def test_a_rotation_of_other_strides_stays():
+def test_a_rotation_of_other_strides_is_replaced_where_nobody_sees_them():
     """torch.cat makes heads contiguous before tokens, where the op makes tokens contiguous before heads."""
-    given = [drawn(2, 4, 5, 16), drawn(2, 2, 5, 16), drawn(1, 5, 8, dtype=torch.float32)]
-    report = inductor.explain(lambda q, k, angles: by_halves(q, k, angles, 1), *given)
+
+    def seen(q, k, angles):
+        return by_halves(q.transpose(1, 2), k.transpose(1, 2), angles.detach(), 1)
+
+    def unseen(q, k, angles):
+        q, k = seen(q, k, angles)
+        scores = (q @ k.mT).softmax(-1)
+        return scores, k.transpose(1, 2).contiguous().view(2, -1)
+
+    given = [drawn(2, 5, 4, 16), drawn(2, 5, 4, 16), drawn(1, 5, 8, dtype=torch.float32)]
+    report = inductor.explain(seen, *given)
     assert not report.replaced
     assert "its result has strides (320, 80, 16, 1), where the op's has (320, 16, 64, 1)" in str(report)
+    check(unseen, given, ["rope"])
 
 
 def test_each_layer_is_rotated_by_the_same_tables():
@@ -342,7 +367,7 @@ def test_tables_from_outside_stay():
     given = [drawn(2, 5, 4, 16), drawn(2, 5, 2, 16), drawn(1, 5, 1, 16), drawn(1, 5, 1, 16)]
     report = inductor.explain(program, *given)
     assert not report.replaced
-    assert "both halves of its cos are equal: compile what makes cos and sin too" in report.left[0].note
+    assert "both halves of its cos are equal; compile what makes cos and sin" in report.left[0].note
 
 
 # Losses --------------------------------------------------------------------------------------------
@@ -356,8 +381,7 @@ def test_the_loss_of_a_linear(reduction):
         logits = functional.linear(x, weight).float().view(-1, 11)
         return functional.cross_entropy(logits, target, reduction=reduction, label_smoothing=0.1)
 
-    check(lambda x, w: loss(x, w).to(torch.promote_types(x.dtype, torch.float32)), [drawn(2, 3, 32), drawn(11, 32, seed=1)],
-          ["linear_cross_entropy"])  # fmt: skip
+    check(loss, [drawn(2, 3, 32), drawn(11, 32, seed=1)], ["linear_cross_entropy"])
 
 
 def test_capped_logits_of_a_matmul():
@@ -376,16 +400,16 @@ def test_capped_logits_of_a_matmul():
 @pytest.mark.parametrize(
     "loss, reason",
     [
-        (lambda x, w, t: (y := functional.linear(x, w), functional.cross_entropy(y, t)), "its logits are used elsewhere too"),
+        (lambda x, w, t: (y := functional.linear(x, w), functional.cross_entropy(y, t)), "elsewhere too"),
         (lambda x, w, t: functional.cross_entropy(functional.linear(x, w, w[:, 0]), t), "has a bias"),
-        (lambda x, w, t: functional.cross_entropy(functional.linear(x, w)[:-1], t[1:]), "sliced after the linear"),
-        (lambda x, w, t: functional.cross_entropy(functional.linear(x, w), functional.linear(x, w).softmax(-1)), "probab"),
+        (lambda x, w, t: functional.cross_entropy(functional.linear(x, w)[:-1], t[1:]), "sliced after"),
+        (lambda x, w, t: functional.cross_entropy(functional.linear(x, w), w[:4, :11]), "(rows, classes)"),
     ],
 )  # fmt: skip
 def test_what_is_nearly_the_loss_of_a_linear(loss, reason):
     report = inductor.explain(loss, drawn(4, 32), drawn(11, 32), torch.tensor([1, 5, 2, 0]))
     assert not report.replaced
-    assert reason in report.left[0].note or "(rows, classes)" in report.left[0].note
+    assert reason in report.left[0].note
 
 
 # By name -------------------------------------------------------------------------------------------
@@ -401,6 +425,21 @@ def test_whole_functions_are_replaced_by_name_alone():
     fused(*inputs)
     assert not called
     check(program, inputs, ["scaled_dot_product_attention", "softmax", "layer_norm"], only=inductor.BY_NAME)
+
+
+def test_attention_between_transposes():
+    """torch's result has the strides of its query, the op's is contiguous; what follows copies or not."""
+
+    def program(q, k, v):
+        o = functional.scaled_dot_product_attention(*(each.transpose(1, 2) for each in (q, k, v)))
+        return o.transpose(1, 2).flatten(2)
+
+    check(
+        program,
+        [drawn(2, 9, 4, 16, seed=seed) for seed in range(3)],
+        ["scaled_dot_product_attention"],
+        ["attention"],
+    )
 
 
 # What may not be moved -----------------------------------------------------------------------------
@@ -531,7 +570,8 @@ def step(model: nn.Module, call: Callable[..., Tensor]) -> dict[str, Tensor]:
 def test_a_model_is_explained():
     report = inductor.explain(Model().to(bf16), TOKENS)
     assert {item.note: item.count for item in report.replaced} == {
-        "portable.rope, queries and keys": 2, "portable.rms_norm, cast_before_weight": 1, "portable.silu_and_mul": 2,
+        "portable.rope, queries and keys": 2, "portable.silu_and_mul": 2,
+        "portable.rms_norm, cast_before_weight": 1,
         "portable.fused_add_rms_norm, cast_before_weight": 3, "portable.fused_add_rms_norm": 1,
         "portable.linear_cross_entropy": 1,
     }, report  # fmt: skip
@@ -550,3 +590,87 @@ def test_a_training_step_of_a_model(dynamic):
     verdict = judge.verdict(judge.errors(ours, exact), judge.errors(theirs, exact))
     assert not verdict.fault, verdict.fault
     assert any(not torch.equal(ours[name], theirs[name]) for name in ours)  # it is another program
+
+
+def test_cached_programs_are_told_apart():
+    """The pass has an id for each choice of parts, and none where a pass ahead of it has none."""
+    ids = [FusedOps(only).uuid() for only in (None, ["rope"], ["rms_norm"])]
+    assert len({*ids}) == 3 and all(ids)
+    assert pickle.loads(pickle.dumps(FusedOps(["rope"]))).uuid() == ids[1]
+    assert FusedOps(None, [lambda graph: None]).uuid() is None
+
+
+class Noted(CustomGraphPass):
+    """A pass of the user's own."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, graph: torch.fx.Graph) -> None:
+        self.calls += any("rms_norm" in str(node.target) for node in graph.nodes)
+
+    def uuid(self) -> Any:
+        return "noted"
+
+
+def test_a_pass_that_is_there_goes_first():
+    mine = Noted()
+    config.pre_grad_custom_pass = mine
+    try:
+        report = inductor.enable(only="rms_norm")
+        assert [str(item) for item in report.left if item.part == "other"] == [
+            "other       the pre_grad_custom_pass Noted: goes first"
+        ]
+        ours: Any = config.pre_grad_custom_pass
+        assert ours.uuid()[-1] == "noted"
+        graph = torch.fx.symbolic_trace(lambda x: functional.rms_norm(x, (4,))).graph
+        ours(graph)
+        assert mine.calls == 1
+        inductor.enable()  # anew: mine is not there twice
+        assert config.pre_grad_custom_pass.first == (mine,)  # type: ignore[union-attr]
+        inductor.disable()
+        assert config.pre_grad_custom_pass is mine
+        inductor.disable()
+        assert config.pre_grad_custom_pass is mine
+    finally:
+        config.pre_grad_custom_pass = None
+
+
+def test_enable_tells_the_parts():
+    with inductor.enable() as report:
+        assert isinstance(config.pre_grad_custom_pass, FusedOps)
+        assert {item.part for item in report.replaced} == {*inductor.PARTS} - {*inductor.BY_NAME}
+        assert {item.part for item in report.left} == {*inductor.BY_NAME}
+        assert "torch has kernels of its own for it" in str(report)
+    assert config.pre_grad_custom_pass is None
+    with pytest.raises(
+        IntegrationError, match=r"'rmsnorm', which is none of rope, rms_norm.*Did you mean 'rms_norm'"
+    ):
+        inductor.enable(only=["rmsnorm"])
+    with pytest.raises(IntegrationError, match="none of rope"):
+        inductor.explain(llama_norm, drawn(3, 4), drawn(4), only="ropes")
+
+
+@pytest.mark.slow
+def test_inference_through_inductor():
+    """With and without the pass."""
+
+    def block(x, residual, weight, packed):
+        total = x + residual
+        gate, up = functional.linear(llama_norm(total, weight), packed).chunk(2, -1)
+        return functional.silu(gate) * up, total
+
+    inputs = [drawn(3, 5, 64), drawn(3, 5, 64, seed=1), drawn(64, seed=2), drawn(96, 64, seed=3)]
+    exact = block(*(each.double() for each in inputs))
+    found = {}
+    for name in ("with", "without"):
+        torch._dynamo.reset()
+        with torch.no_grad(), config.patch(force_disable_caches=True):
+            if name == "with":
+                inductor.enable()
+            found[name] = torch.compile(block, fullgraph=True)(*inputs)
+            inductor.disable()
+    for true, ours, theirs in zip(exact, found["with"], found["without"], strict=True):
+        error, without = ((each.double() - true).square().mean() for each in (ours, theirs))
+        assert error <= 1.1 * without
+    assert not torch.equal(found["with"][0], found["without"][0])

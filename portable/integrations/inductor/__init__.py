@@ -5,8 +5,8 @@
     model = torch.compile(model)
     print(inductor.explain(model, *inputs))  # what is replaced where, and what nearly is and why not
 
-`enable` installs a pass of Inductor that runs on Dynamo's graph, ahead of autograd: what it finds is replaced by
-an op, and the gradient is the op's own. What is compiled already stays as it is until torch._dynamo.reset().
+`enable` installs a pass of Inductor that runs on Dynamo's graph, ahead of autograd: what it finds is replaced
+by an op, and the gradient is the op's own. What is compiled already stays so until torch._dynamo.reset().
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from portable.integrations.inductor.graph_pass import BY_NAME, PARTS, FusedOps
 __all__ = ["BY_NAME", "PARTS", "Report", "disable", "enable", "explain"]
 
 _LABELS = {
-    "rope": "rotary embedding of queries and keys: portable.rope",
-    "rms_norm": "RMS norms, with the addition before: portable.rms_norm, portable.fused_add_rms_norm",
-    "linear_cross_entropy": "cross entropy of a linear: portable.linear_cross_entropy",
-    "gated_linear": "act(x @ gate.T) * (x @ up.T) of one weight: portable.gated_linear",
-    "gated_activation": "act(gate) * up: portable.swiglu, silu_and_mul, gelu_and_mul, gelu_tanh_and_mul",
-    "attention": "scaled_dot_product_attention: portable.scaled_dot_product_attention",
-    "softmax": "softmax: portable.softmax",
-    "layer_norm": "layer_norm: portable.layer_norm",
+    "rope": ("rotary embedding of queries and keys", "portable.rope"),
+    "rms_norm": ("RMS norms, with the addition before", "portable.rms_norm, portable.fused_add_rms_norm"),
+    "linear_cross_entropy": ("cross entropy of a linear", "portable.linear_cross_entropy"),
+    "gated_linear": ("act(x @ gate.T) * (x @ up.T) of one weight", "portable.gated_linear"),
+    "gated_activation": ("act(gate) * up", "portable.swiglu, and silu_and_mul and the like of [gate | up]"),
+    "attention": ("scaled_dot_product_attention", "portable.scaled_dot_product_attention"),
+    "softmax": ("softmax", "portable.softmax"),
+    "layer_norm": ("layer_norm", "portable.layer_norm"),
 }
 
 
@@ -56,11 +56,12 @@ class Enabled(Report):
 def enable(only: Sequence[str] | None = None) -> Enabled:
     """Run patterns of torch's functions in what torch.compile compiles from now on on this package's ops.
 
-    only: the parts to replace, of PARTS. None: all but those of BY_NAME, for which torch has fused kernels of its
-    own; `gated_linear` then only where no gradient is wanted, as its gradient computes the products again. A second
+    only: the parts to replace, of PARTS. None: all but those of BY_NAME, which torch has kernels for, and
+    `gated_linear` only where no gradient is wanted, as its gradient computes the products again. Another
     call begins anew. A `pre_grad_custom_pass` that is there already goes first, and the report says so.
 
-    Answers a report of the parts; `explain` tells what becomes of a model. `with enable(): ...` disables at the end.
+    Answers a report of the parts; `explain` tells what becomes of a model. As a context manager, `with
+    enable(): ...`, it disables at the end: what is to be compiled with it must be called within.
     Raises IntegrationError for an unknown part.
     """
     parts = _checked(only)
@@ -68,8 +69,10 @@ def enable(only: Sequence[str] | None = None) -> Enabled:
     before = _passes(config.pre_grad_custom_pass)
     made = FusedOps(parts, before)
     config.pre_grad_custom_pass = made
-    left = [(part, _LABELS[part], "torch has kernels of its own for it: enable(only=...) takes it" if only is None
-             else "only does not name it") for part in PARTS if part not in made.parts]  # fmt: skip
+    why = "only does not name it"
+    if only is None:
+        why = "torch has kernels of its own for it; enable(only=...) takes it"
+    left = [(part, _LABELS[part][0], why) for part in PARTS if part not in made.parts]
     for each in before:
         name = getattr(each, "__qualname__", type(each).__qualname__)
         note = (
@@ -78,7 +81,7 @@ def enable(only: Sequence[str] | None = None) -> Enabled:
             else "goes first, and without uuid() Inductor caches nothing"
         )
         left.append(("other", f"the pre_grad_custom_pass {name}", note))
-    done = [(part, *_LABELS[part].split(": ")) for part in made.parts]
+    done = [(part, *_LABELS[part]) for part in made.parts]
     return Enabled(f"torch {torch.__version__}, Inductor", items(done), items(left))
 
 
@@ -94,12 +97,12 @@ def disable() -> None:
 def explain(
     model: Callable[..., Any], *example_inputs: Any, only: Sequence[str] | None = None, **example_kwargs: Any
 ) -> Report:
-    """What the pass replaces in `model(*example_inputs, **example_kwargs)`, where, and what it nearly replaces.
+    """What the pass replaces in `model(*example_inputs, **example_kwargs)`, where, and what it nearly does.
 
-    The model is traced by Dynamo and runs once, in torch; torch._dynamo.reset() is called before and after, so what
-    was compiled is compiled again. `only` is that of `enable`, which need not be called.
-    Each line names the module's class, and the file and line of the code that is replaced; for what is left alone,
-    the reason. Code that is like no pattern is not listed.
+    Dynamo traces the model, which runs once, in torch. torch._dynamo.reset() is called before and after:
+    what was compiled is compiled again. `only` is that of `enable`, which need not be called. Each line
+    names the module's class, and the file and line of the code; and the op, or why the code is left alone.
+    Code that is like no pattern is not listed.
     """
     chosen = FusedOps(_checked(only))
     replaced: list[tuple[str, str, str]] = []

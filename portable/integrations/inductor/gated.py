@@ -1,4 +1,4 @@
-"""Gated activations: act(gate) * up, of two tensors, of the halves of one, and of a product with one weight."""
+"""Gated activations, act(gate) * up: of two tensors, of halves of one, and of a product with one weight."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _gated(node: Node) -> list[tuple[str, Node, Node, tuple[Node, ...]]]:
 def _activation(node: Any) -> tuple[str, Node, tuple[Node, ...]] | None:
     """(name, x, nodes) of silu(x), x * sigmoid(x) and both gelus, where nothing else uses what is between."""
     name = op(node)
-    if name == "silu":
+    if name == "silu" and not argument(node, 1, "inplace", False):
         found = "silu", node.args[0], (node,)
     elif name == "gelu":
         kind = argument(node, 1, "approximate", "none")
@@ -127,7 +127,7 @@ def _two_products(gate: Node, up: Node) -> tuple[Node, Node, tuple[Node, ...]] |
 
 
 def _half_of_rows(node: Any) -> tuple[Node, int] | None:
-    parts = node.args[0] if op(node) == "getitem" else None
+    parts: Any = node.args[0] if op(node) == "getitem" else None
     made = reading.value(parts)
     if op(parts) not in ("chunk", "split") or not isinstance(made, (tuple, list)) or len(made) != 2:
         return None

@@ -30,12 +30,14 @@ PATTERNS: dict[str, Callable[..., Any]] = {
 PARTS = tuple(PATTERNS)
 BY_NAME = ("attention", "softmax", "layer_norm")
 """Only replaced where `only` names them."""
-OPS = ("rope", "rms_norm", "fused_add_rms_norm", "linear", "cross_entropy", "gated_linear", "gated_activation", "swiglu",
-       "attention", "softmax", "layer_norm")  # fmt: skip
+OPS = (
+    "rope", "rms_norm", "fused_add_rms_norm", "linear", "cross_entropy", "gated_linear", "gated_activation",
+    "swiglu", "attention", "softmax", "layer_norm",
+)  # fmt: skip
 
 
 class FusedOps(CustomGraphPass):
-    """Replaces patterns of torch's functions by ops. first: the passes that were there before, which go first."""
+    """Replaces patterns of torch's functions by ops. first: passes that were there before."""
 
     def __init__(self, only: Sequence[str] | None, first: Sequence[Any] = ()) -> None:
         self.only, self.first = None if only is None else tuple(only), tuple(first)

@@ -45,7 +45,8 @@ def linear_cross_entropy(node: Node, view: View) -> Match | None:
         raise NotTaken("its class weight wants a gradient")
     params: dict[str, Any] = {
         "ignore_index": node.kwargs.get("ignore_index", -100),
-        "reduction": node.kwargs.get("reduction", "mean"), "label_smoothing": float(smoothing), "softcap": softcap,
+        "reduction": node.kwargs.get("reduction", "mean"),
+        "label_smoothing": number(smoothing), "softcap": softcap,
     }  # fmt: skip
     dtype = result.dtype
 
@@ -60,7 +61,7 @@ def linear_cross_entropy(node: Node, view: View) -> Match | None:
 
 
 def _product(node: Any) -> tuple[Node, Node, float | None, tuple[Node, ...]] | None:
-    """(x, weight, softcap, nodes) of logits x @ weight.T, through casts, caps and views as (rows, classes)."""
+    """(x, weight, softcap, nodes) of x @ weight.T, through casts, caps and views as (rows, classes)."""
     nodes: list[Node] = []
     softcap = None
     while isinstance(node, Node):
@@ -103,12 +104,12 @@ def _product(node: Any) -> tuple[Node, Node, float | None, tuple[Node, ...]] | N
             softcap, node, more = capped
             nodes += more
         elif op(node) == "getitem" or op(node) == "contiguous":
-            source = node
+            source: Any = node
             while op(source) in ("getitem", "contiguous", "view", "reshape") or reading.is_cast(source):
                 source = source.args[0]
             if op(source) in ("linear", "matmul"):
                 raise NotTaken(
-                    "its logits are sliced after the linear; slice what the linear is given, or pad the targets"
+                    "its logits are sliced after the linear; slice what it is given, or pad the targets"
                 )
             return None
         else:
@@ -118,8 +119,9 @@ def _product(node: Any) -> tuple[Node, Node, float | None, tuple[Node, ...]] | N
 
 def _capped(node: Node) -> tuple[float, Node, tuple[Node, ...]] | None:
     """(cap, x, nodes) of cap * tanh(x / cap)."""
-    for capped, cap in [each for each in (binary(node, "mul"),) if each for each in (each, each[::-1])]:
-        if number(cap) and op(capped) == "tanh" and (quotient := binary(capped.args[0], "div")):
-            if quotient[1] == cap and isinstance(quotient[0], Node):
-                return float(cap), quotient[0], (node, capped, capped.args[0])
+    product = binary(node, "mul")
+    for capped, cap in (product, product[::-1]) if product else ():
+        quotient = binary(capped.args[0], "div") if number(cap) and op(capped) == "tanh" else None
+        if quotient and quotient[1] == cap and isinstance(quotient[0], Node):
+            return float(cap), quotient[0], (node, capped, capped.args[0])
     return None

@@ -82,7 +82,8 @@ def _norm(node: Node) -> Norm | None:
     if norm is None:
         return None
     x = tensor(norm.x)
-    assert x is not None
+    if _dtype(node) is torch.float64 and x.dtype is not torch.float64:
+        raise NotTaken("it computes in float64, where the op does in float32")
     if norm.weight is None:
         norm = _with_weight(norm)
     out = tensor(norm.out)
@@ -117,9 +118,8 @@ def _written_out(node: Node) -> Norm | None:
     """x * rsqrt(mean(x ** 2) + eps), in the spellings of modelling code."""
     for name in ("mul", "div"):
         operands = binary(node, name)
-        for given, scale in (operands, operands[::-1]) if operands else ():
-            if name == "div" and given is not operands[0]:
-                continue
+        orders = [operands, operands[::-1]] if operands else []
+        for given, scale in orders if name == "mul" else orders[:1]:
             mean = _root_of(scale, "sqrt" if name == "div" else "rsqrt")
             if mean is None:
                 continue
@@ -129,8 +129,6 @@ def _written_out(node: Node) -> Norm | None:
             if eps is None:
                 raise NotTaken("its eps is no constant")
             x = reading.widened(given)
-            if _dtype(node) is torch.float64 and _dtype(x) is not torch.float64:
-                raise NotTaken("it computes in float64, where the op does in float32")
             nodes = _between(node, x)
             shared = [each for each in nodes if each is not node and not reading.is_cast(each)
                       and not set(each.users) <= set(nodes)]  # fmt: skip
@@ -175,7 +173,6 @@ def _mean_of_squares(node: Any) -> tuple[Any, float | None]:
 def _with_weight(norm: Norm) -> Norm:
     """The norm with the product that follows it, before or after a cast to its input's dtype."""
     x = tensor(norm.x)
-    assert x is not None
     first, before = norm.out, False
     following = reading.sole_user(first)
     casts: tuple[Node, ...] = ()
@@ -194,8 +191,8 @@ def _with_weight(norm: Norm) -> Norm:
         raise NotTaken(
             f"its weight of {_dtype(factor)} makes a result of {_dtype(following)}".replace("torch.", "")
         )
-    return replace(norm, out=following, nodes=(*norm.nodes, *casts, *more, following), weight=weight, offset=offset,
-                   cast_before_weight=before)  # fmt: skip
+    nodes = (*norm.nodes, *casts, *more, following)
+    return replace(norm, out=following, nodes=nodes, weight=weight, offset=offset, cast_before_weight=before)
 
 
 def _weight(node: Any, size: Any) -> tuple[Node | None, float, tuple[Node, ...]]:

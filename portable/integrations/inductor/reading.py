@@ -1,11 +1,12 @@
 """The graph that Dynamo hands to Inductor, read: what a call computes, however it is spelled.
 
-The graph is of torch's Python functions and methods, before autograd and before functionalization: `x.pow(2)`,
+The graph is of torch's Python functions and methods, before autograd and functionalization: `x.pow(2)`,
 `x * x` and `torch.square(x)` are three calls, and a tensor may be written in place between two others.
 """
 
 from __future__ import annotations
 
+import inspect
 import operator
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -17,17 +18,16 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true, sym_eq
 from torch.nn import functional
 
 _FUNCTIONS: dict[Any, str] = {
-    operator.add: "add", operator.sub: "sub", operator.mul: "mul", operator.truediv: "div", operator.pow: "pow",
-    operator.neg: "neg", operator.matmul: "matmul", operator.getitem: "getitem",
-    getattr: "getattr",
-    torch.true_divide: "div", torch.multiply: "mul", torch.concat: "cat", torch.mm: "matmul",
-    torch.nn.functional.linear: "linear", functional.gelu: "gelu",
+    operator.add: "add", operator.sub: "sub", operator.mul: "mul", operator.truediv: "div",
+    operator.pow: "pow", operator.neg: "neg", operator.matmul: "matmul", operator.getitem: "getitem",
+    getattr: "getattr", torch.true_divide: "div", torch.multiply: "mul", torch.concat: "cat",
+    torch.mm: "matmul", functional.linear: "linear", functional.gelu: "gelu",
     functional.scaled_dot_product_attention: "scaled_dot_product_attention",
 }  # fmt: skip
 _NAMES = (
-    "add", "sub", "mul", "div", "pow", "neg", "matmul", "square", "mean", "rsqrt", "sqrt", "reciprocal", "sigmoid", "tanh",
-    "cat", "stack", "chunk", "split", "unbind", "unsqueeze", "flatten", "softmax", "rms_norm", "layer_norm", "cross_entropy",
-    "silu", "cos", "sin",
+    "add", "sub", "mul", "div", "pow", "neg", "matmul", "square", "mean", "rsqrt", "sqrt", "reciprocal",
+    "sigmoid", "tanh", "cat", "chunk", "split", "unsqueeze", "flatten", "softmax", "rms_norm", "layer_norm",
+    "cross_entropy", "silu", "cos", "sin",
 )  # fmt: skip
 for _name in _NAMES:
     for _home in (torch, functional):
@@ -134,7 +134,8 @@ def half(node: Any) -> tuple[Node, int] | None:
     """(x, 0) or (x, 1) where the node is the first or second half of x's last dimension."""
     if op(node) != "getitem":
         return None
-    source, index = node.args
+    source: Any = node.args[0]
+    index: Any = node.args[1]
     if op(source) in ("chunk", "split"):
         return _half_of_parts(source, index)
     whole = tensor(source)
@@ -156,7 +157,7 @@ def half(node: Any) -> tuple[Node, int] | None:
 
 
 def _half_of_parts(parts: Node, index: Any) -> tuple[Node, int] | None:
-    source = parts.args[0]
+    source: Any = parts.args[0]
     whole, made = tensor(source), value(parts)
     if whole is None or not isinstance(made, (tuple, list)) or len(made) != 2 or index not in (0, 1):
         return None
@@ -178,6 +179,8 @@ class View:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self._written: set[int] = set()
+        names = [getattr(node.target, "__name__", "") for node in graph.nodes]
+        self.transformed = any("increment_nesting" in name for name in names)
         self.refresh()
 
     def refresh(self) -> None:
@@ -213,7 +216,7 @@ class View:
         return len({self._modes[node] for node in nodes}) == 1
 
     def unwritten(self, nodes: Sequence[Node], inputs: Sequence[Node]) -> bool:
-        """Whether nothing is written in place between these nodes, or none of them and their inputs ever is."""
+        """Whether nothing is written in place between these nodes, or none of them and of their inputs."""
         if len({self._writes[node] for node in nodes}) == 1:
             return True
         return not any(self.is_written(node) for node in (*nodes, *inputs))
@@ -244,7 +247,7 @@ def storage(node: Any) -> int | None:
         return None
 
 
-def _written(node: Node) -> Iterator[Node]:
+def _written(node: Node) -> Iterator[Any]:
     """The tensors that a node writes in place, as far as anybody can say; all of its own where nobody can."""
     target, first = node.target, node.args[:1]
     schema = getattr(target, "_schema", None)
@@ -263,13 +266,20 @@ def _written(node: Node) -> Iterator[Node]:
     else:
         in_place = getattr(operator, name, None) is target and name.startswith("i") and name[1:] in _OPERATORS
         writes = in_place or target is operator.setitem or (name.endswith("_") and not name.endswith("__"))
-    if node.kwargs.get("inplace") is True:
+    if _is_inplace(node):
         writes = True
     if isinstance(node.kwargs.get("out"), Node):
         yield node.kwargs["out"]
-    for each in first if writes else ():
-        if isinstance(each, Node):
-            yield each
+    if writes:
+        yield from first if all(isinstance(each, Node) for each in first) else node.all_input_nodes
+
+
+def _is_inplace(node: Node) -> bool:
+    """Whether torch's `inplace` is asked for, by name or by place."""
+    if getattr(functional, getattr(node.target, "__name__", ""), None) is not node.target:
+        return bool(node.kwargs.get("inplace"))
+    names = [*inspect.signature(node.target).parameters] if inspect.isfunction(node.target) else []
+    return bool({**dict(zip(names, node.args, strict=False)), **node.kwargs}.get("inplace"))
 
 
 _OPERATORS = frozenset(

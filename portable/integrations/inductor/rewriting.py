@@ -21,9 +21,10 @@ from portable.integrations.inductor.reading import View
 
 @dataclass(frozen=True)
 class Match:
-    """What stands for what. compute: `outputs` from `inputs`, on fake tensors or on nodes of the graph. nodes:
-    all that computed them before. note: the op, for the report. alone: the same with fewer outputs, where
-    this one cannot be placed."""
+    """What stands for what.
+
+    compute: `outputs` from `inputs`, on fake tensors or on nodes of the graph. nodes: all that computed them
+    before. note: the op, for the report. alone: what is taken where this cannot be placed."""
 
     inputs: tuple[Node, ...]
     outputs: tuple[Node, ...]
@@ -52,6 +53,9 @@ class Found:
 def rewrite(graph: Graph, patterns: Iterable[tuple[str, Pattern]]) -> Found:
     """Replace in the graph what the patterns, by part, find; those of a node are tried in their order."""
     found, view = Found(), View(graph)
+    if view.transformed:
+        found.left.append(("other", "the graph", "it is under a transform of torch.func"))
+        return found
     for part, pattern in patterns:
         for node in [*graph.nodes]:
             if node.op not in ("call_function", "call_method") or node._erased:
@@ -77,7 +81,7 @@ def _replace(match: Match, view: View, found: Found, part: str) -> None:
         return
     if any(map(view.in_autocast, match.outputs)):
         raise NotTaken("torch.autocast begins and ends in the graph around it")
-    _check(match)
+    _check(match, view)
     found.replaced.append((part, where(match.outputs[0]), match.note))
     tracer = GraphAppendingTracer(view.graph)
     last = place.prev
@@ -97,7 +101,7 @@ def _replace(match: Match, view: View, found: Found, part: str) -> None:
 
 
 def call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """function(*args, **kwargs), or one node of the graph for it: for functions that are no torch operator."""
+    """function(*args, **kwargs), or one node of the graph for it: for what is no operator of torch."""
     tracer = next((each.tracer for each in (*args, *kwargs.values()) if isinstance(each, Proxy)), None)
     if tracer is None:
         return function(*args, **kwargs)
@@ -121,7 +125,7 @@ def _place(match: Match, view: View) -> Node | None:
     return place
 
 
-def _check(match: Match) -> None:
+def _check(match: Match, view: View) -> None:
     """That the op takes the call, and answers tensors like those that it stands for."""
     inputs = [reading.tensor(node) for node in match.inputs]
     outputs = [reading.tensor(node) for node in match.outputs]
@@ -133,13 +137,12 @@ def _check(match: Match) -> None:
     except (PortableError, ValueError, TypeError, RuntimeError) as error:
         raise NotTaken(f"the op does not take it: {str(error).splitlines()[0]}") from None
     results = made if isinstance(made, tuple) else (made,)
-    for result, output in zip(results, outputs, strict=True):
-        assert output is not None
+    for node, result, output in zip(match.outputs, results, outputs, strict=True):
         if result.dtype != output.dtype:
             raise NotTaken(f"its result is {_name(output.dtype)}, where the op's is {_name(result.dtype)}")
         if not reading.same(result.shape, output.shape):
             raise NotTaken(f"its result is {[*output.shape]}, where the op's is {[*result.shape]}")
-        if not _laid_out_alike(result, output):
+        if not _laid_out_alike(result, output) and not _is_free(node, result, view, match.nodes):
             raise NotTaken(f"its result has strides {output.stride()}, where the op's has {result.stride()}")
 
 
@@ -148,6 +151,48 @@ def _laid_out_alike(a: Tensor, b: Tensor) -> bool:
         reading.same(size, 1) or reading.same(one, other)
         for size, one, other in zip(a.shape, a.stride(), b.stride(), strict=True)
     )
+
+
+def _is_free(node: Node, made: Any, view: View, but: Sequence[Node], depth: int = 8) -> bool:
+    """Whether `node` may have the strides of `made`: what follows copies it, or is the same as before."""
+    for user in node.users:
+        if user in but:
+            continue
+        if (
+            (reading.op(user) not in _OF_ANY_STRIDES and not reading.is_cast(user))
+            or view.is_written(user)
+            or not depth
+        ):
+            return False
+        before = reading.tensor(user)
+        try:
+            with _faked(made):
+                after = _called(user, lambda each: made if each is node else reading.value(each))
+        except (RuntimeError, ValueError):  # there is no such view
+            return False
+        if before is None or not isinstance(after, Tensor):
+            return False
+        if not _laid_out_alike(after, before) and not _is_free(user, after, view, but, depth - 1):
+            return False
+    return True
+
+
+_OF_ANY_STRIDES = frozenset(
+    (
+        "transpose", "permute", "contiguous", "reshape", "flatten", "unsqueeze", "squeeze", "view", "linear",
+        "matmul", "add", "mul", "getattr", "scaled_dot_product_attention",
+    )
+)  # fmt: skip
+
+
+def _called(node: Node, given: Callable[[Node], Any]) -> Any:
+    """What a node computes of given values."""
+    args: Any = torch.fx.map_arg(node.args, given)  # type: ignore[attr-defined]
+    kwargs: Any = torch.fx.map_arg(node.kwargs, given)  # type: ignore[attr-defined]
+    if node.op == "call_method":
+        return getattr(args[0], str(node.target))(*args[1:], **kwargs)
+    function: Any = node.target
+    return function(*args, **kwargs)
 
 
 @contextlib.contextmanager
@@ -167,10 +212,7 @@ def _value(nodes: Sequence[Node], old: Node) -> None:
     with _faked(reading.value(old)):
         for node in nodes:
             node.meta |= {key: old.meta[key] for key in ("stack_trace", "nn_module_stack") if key in old.meta}
-            args, kwargs = (torch.fx.map_arg(each, reading.value) for each in (node.args, node.kwargs))  # type: ignore[attr-defined]
-            method = node.op == "call_method"
-            function: Any = getattr(args[0], str(node.target)) if method else node.target
-            node.meta["example_value"] = function(*args[method:], **kwargs)
+            node.meta["example_value"] = _called(node, reading.value)
 
 
 def where(node: Node) -> str:

@@ -55,7 +55,8 @@ def _match(rotations: Sequence[Rotation], heads_first: bool) -> Match:
 
     return Match(
         (rotations[0].cos, rotations[0].sin, *(each.x for each in rotations)),
-        tuple(each.out for each in rotations), tuple(node for each in rotations for node in each.nodes), compute,
+        tuple(each.out for each in rotations),
+        tuple(node for each in rotations for node in each.nodes), compute,
         "portable.rope" + (", queries and keys" if len(rotations) == 2 else ""),
     )  # fmt: skip
 
@@ -79,7 +80,7 @@ def _checked(rotation: Rotation, view: View) -> bool:
             _check_halves(name, each, view)
     for tokens, heads in ((2, 1), (1, 2)):
         if all(
-            each is not None and reading.same(each.shape[heads], 1) and reading.same(each.shape[tokens], x.shape[tokens])
+            reading.same(each.shape[heads], 1) and reading.same(each.shape[tokens], x.shape[tokens])
             and (reading.same(each.shape[0], 1) or reading.same(each.shape[0], x.shape[0]))
             for each in tables
         ):  # fmt: skip
@@ -114,7 +115,7 @@ def _check_halves(name: str, table: Node, view: View) -> None:
         else:
             break
     raise NotTaken(
-        f"nothing in the graph says that both halves of its {name} are equal: compile what makes cos and sin too"
+        f"nothing in the graph says that both halves of its {name} are equal; compile what makes cos and sin"
     )
 
 

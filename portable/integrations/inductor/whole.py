@@ -1,4 +1,4 @@
-"""Functions that torch has whole, one op for each. They are replaced by name alone: torch has kernels of its own."""
+"""Functions that torch has whole, and fused kernels for: one op for each, taken by name alone."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ def layer_norm(node: Node, view: View) -> Match | None:
     if op(node) != "layer_norm":
         return None
     names = ("input", "normalized_shape", "weight", "bias", "eps")
-    given = dict(zip(names, node.args, strict=False)) | node.kwargs
-    shape, eps = given["normalized_shape"], given.get("eps", 1e-5)
+    given: dict[str, Any] = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+    shape, eps = given["normalized_shape"], number(given.get("eps", 1e-5))
     if not isinstance(shape, (tuple, list)) or len(shape) != 1:
         raise NotTaken(f"it normalises over {shape}, where the op has the last dimension")
-    if number(eps) is None:
+    if eps is None:
         raise NotTaken("its eps is no constant")
     present = [name for name in ("weight", "bias") if given.get(name) is not None]
 
@@ -73,5 +73,5 @@ def layer_norm(node: Node, view: View) -> Match | None:
             x, named.get("weight"), named.get("bias"), eps=float(eps)
         )
 
-    inputs = (given["input"], *(given[name] for name in present))
+    inputs: tuple[Any, ...] = (given["input"], *(given[name] for name in present))
     return Match(inputs, (node,), (node,), compute, "portable.layer_norm")
