@@ -18,8 +18,12 @@ class Item:
     note: str
 
     def __str__(self) -> str:
+        return self.line(10)
+
+    def line(self, width: int) -> str:
+        """As text, with a column of `width` for the part."""
         times = f" x {self.count}" if self.count > 1 else ""
-        return f"{self.part:<10}  {self.what}{times}: {self.note}"
+        return f"{self.part:<{width}}  {self.what}{times}: {self.note}"
 
 
 @dataclass(frozen=True)
@@ -31,8 +35,12 @@ class Report:
     left: tuple[Item, ...]
 
     def __str__(self) -> str:
-        lines = [f"{self.host}, replaced:", *(f"  {item}" for item in self.replaced)]
-        lines += ["left alone:", *(f"  {item}" for item in self.left)] if self.left else []
+        width = max((len(item.part) for item in (*self.replaced, *self.left)), default=0)
+        replaced, left = (
+            [f"  {item.line(max(width, 10))}" for item in some] for some in (self.replaced, self.left)
+        )
+        lines = [f"{self.host}, replaced:", *(replaced or ["  nothing"])]
+        lines += ["left alone:", *left] if left else []
         return "\n".join(lines)
 
 
