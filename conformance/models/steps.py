@@ -19,11 +19,12 @@ from portable.conformance.models.model import Model
 
 @dataclass(frozen=True)
 class Candidate:
-    """Functions for the model, traced by torch.compile or not."""
+    """Functions for the model, traced by torch.compile or not, and by this package's pass of Inductor."""
 
     name: str
     functions: type[functions.Torch]
     compiled: bool = False
+    inductor_pass: bool = False
 
 
 TORCH = "torch"
@@ -35,8 +36,26 @@ CANDIDATES: Mapping[str, Candidate] = {
         Candidate("liger", functions.Liger),
         Candidate("portable", functions.Portable),
         Candidate("portable.compile", functions.Portable, compiled=True),
+        Candidate("portable.inductor", functions.TorchWithPass, compiled=True, inductor_pass=True),
     )
 }
+
+
+class _FirstWithPass:
+    """A call that is compiled at its first time, with the package's pass of Inductor."""
+
+    def __init__(self, call: Callable[[], Any]):
+        self._call, self._compiled = call, False
+
+    def __call__(self) -> Any:
+        if self._compiled:
+            return self._call()
+        from portable.integrations import inductor
+
+        with inductor.enable():
+            result = self._call()
+        self._compiled = True
+        return result
 
 
 class Ready:
@@ -71,7 +90,8 @@ class Ready:
         forward = self._forward(self.model, candidate.functions(), self._caches)
         if candidate.compiled:
             forward = torch.compile(forward)
-        return functools.partial(self._step, self.model, forward)
+        call = functools.partial(self._step, self.model, forward)
+        return _FirstWithPass(call) if candidate.inductor_pass else call
 
     def outcome(self, call: Callable[[], Any]) -> dict[str, Tensor]:
         """What the call computes, by name, in float32: the loss and every gradient, or the logits."""
