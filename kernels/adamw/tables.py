@@ -30,12 +30,15 @@ def _is_capturing(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
+def _stream(device: torch.device) -> int:
+    return torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
+
+
 def _remembered(key: tuple[Any, ...], device: torch.device, make: Callable[[bool], Tensor]) -> Tensor:
     """What `make` makes, once for each key and stream. What is made while a graph is captured is the graph's
     alone: it holds nothing before the graph runs. What a graph reads is kept: nobody says when it is gone."""
     capturing = _is_capturing(device)
-    stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
-    key = (*key, device, stream)
+    key = (*key, device, _stream(device))
     found = _made.get(key)
     if found is None:
         found = make(capturing)

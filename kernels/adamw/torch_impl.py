@@ -11,10 +11,10 @@ from portable.kernels.adamw.philox import random_words, rounded_by
 from portable.kernels.adamw.reference import places
 
 
-def _fma(a: Tensor | float, b: Tensor, c: Tensor) -> Tensor:
+def _fma(a: Tensor | float, b: Tensor, c: Tensor | float) -> Tensor:
     """a * b + c in float32, rounded as by a fused multiply-add but for one time in 2^29: the product is exact
     in float64. float64 is computed as it is."""
-    return (b.double() * a + c.double()).to(c.dtype)
+    return (b.double() * a + c).to(b.dtype)
 
 
 def _in(dtype: torch.dtype, value: float) -> float:
@@ -40,7 +40,7 @@ def adamw(
     decayed = _fma(-(lr * _in(acc, weight_decay)), p, p)
     m = _fma(rest1, g - m, m)
     v = _fma(rest2 * g, g, _in(acc, beta2) * v)
-    denominator = v.sqrt() / correction2.sqrt() + _in(acc, eps)
+    denominator = _fma(1 / correction2.sqrt(), v.sqrt(), _in(acc, eps))
     p = _fma(-(lr / correction1), m / denominator, decayed)
     if stochastic_rounding:
         words = random_words(first, len(p), number, step, seed)

@@ -53,16 +53,16 @@ def random_words(start, number, step, seed, BLOCK: tl.constexpr):
 @triton.jit
 def step_chunk(
     param_ptr, grad_ptr, exp_avg_ptr, exp_avg_sq_ptr, param_step, grad_step, exp_avg_step, exp_avg_sq_step,
-    start, count, decay, step_size, root2, scale, number, t,
+    start, count, decay, step_size, inverse_root2, scale, number, t,
     beta2, rest1, rest2, eps, seed,
     SCALED: tl.constexpr, MAXIMIZE: tl.constexpr, STOCHASTIC: tl.constexpr,
     UNIT: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """`count` elements, whose first is element `start` of the tensor and at the pointers; with UNIT > 1 they
-    are neighbours and the pointers aligned."""
+    are neighbours, the pointers aligned and `count` a multiple of it."""
     for base in range(0, CHUNK, BLOCK):
         at = base + tl.arange(0, BLOCK)
-        mask = at < count
+        mask = at < divisible(count, UNIT)
         if UNIT > 1:
             ps, gs, ms, vs = param_ptr + at, grad_ptr + at, exp_avg_ptr + at, exp_avg_sq_ptr + at
         else:
@@ -80,7 +80,7 @@ def step_chunk(
         decayed = tl.fma(-decay, p, p)
         m = tl.fma(rest1, g - m, m)
         v = tl.fma(rest2 * g, g, beta2 * v)
-        denominator = tl.div_rn(tl.sqrt_rn(v), root2) + eps
+        denominator = tl.fma(tl.sqrt_rn(v), inverse_root2, eps)
         p = tl.fma(-step_size, tl.div_rn(m, denominator), decayed)
         if STOCHASTIC:
             words = random_words(start + base, number, t, seed, BLOCK)
@@ -96,12 +96,12 @@ def step_chunk(
 @triton.jit
 def factors(step_ptr, lr_ptr, weight_decay, beta1_bits, beta2_bits):
     """What a step makes of the parameters for one tensor: lr * weight_decay, lr / (1 - beta1^t),
-    sqrt(1 - beta2^t) and t."""
+    1 / sqrt(1 - beta2^t) and t."""
     t = tl.load(step_ptr).to(tl.int32)
     lr = tl.load(lr_ptr)
     correction1 = (1.0 - power(beta1_bits, t)).to(tl.float32)
     correction2 = (1.0 - power(beta2_bits, t)).to(tl.float32)
-    return lr * weight_decay, tl.div_rn(lr, correction1), tl.sqrt_rn(correction2), t
+    return lr * weight_decay, tl.div_rn(lr, correction1), tl.div_rn(1.0, tl.sqrt_rn(correction2)), t
 
 
 @triton.jit
@@ -119,16 +119,23 @@ def adamw_one(
     scale = 1.0
     if SCALED:
         scale = tl.load(grad_scale_ptr)
-    decay, step_size, root2, t = factors(  # pyright: ignore[reportGeneralTypeIssues]
+    decay, step_size, inverse_root2, t = factors(  # pyright: ignore[reportGeneralTypeIssues]
         step_ptr, lr_ptr, weight_decay, beta1_bits, beta2_bits
     )
-    step_chunk(
-        param_ptr + start * param_step, grad_ptr + start * grad_step,
-        exp_avg_ptr + start * exp_avg_step, exp_avg_sq_ptr + start * exp_avg_sq_step,
-        param_step, grad_step, exp_avg_step, exp_avg_sq_step,
-        start, count, decay, step_size, root2, scale, number, t, beta2, rest1, rest2, eps, seed,
-        SCALED, MAXIMIZE, STOCHASTIC, UNIT, CHUNK, BLOCK,
-    )  # fmt: skip
+    if (UNIT > 1) and (count % UNIT == 0):
+        step_chunk(
+            param_ptr + start, grad_ptr + start, exp_avg_ptr + start, exp_avg_sq_ptr + start, 1, 1, 1, 1,
+            start, count, decay, step_size, inverse_root2, scale, number, t,
+            beta2, rest1, rest2, eps, seed, SCALED, MAXIMIZE, STOCHASTIC, UNIT, CHUNK, BLOCK,
+        )  # fmt: skip
+    else:
+        step_chunk(
+            param_ptr + start * param_step, grad_ptr + start * grad_step,
+            exp_avg_ptr + start * exp_avg_step, exp_avg_sq_ptr + start * exp_avg_sq_step,
+            param_step, grad_step, exp_avg_step, exp_avg_sq_step,
+            start, count, decay, step_size, inverse_root2, scale, number, t,
+            beta2, rest1, rest2, eps, seed, SCALED, MAXIMIZE, STOCHASTIC, 1, CHUNK, BLOCK,
+        )  # fmt: skip
 
 
 @triton.jit
@@ -153,17 +160,18 @@ def adamw_table(
         scale = 1.0
         if SCALED:
             scale = tl.load(grad_scale_ptr)
-        decay, step_size, root2, t = factors(  # pyright: ignore[reportGeneralTypeIssues]
+        decay, step_size, inverse_root2, t = factors(  # pyright: ignore[reportGeneralTypeIssues]
             step_ptr + at_step, lr_ptr, weight_decay, beta1_bits, beta2_bits
         )
-        if (UNIT > 1) and ((at_param | at_grad | at_exp_avg | at_exp_avg_sq) % UNIT == 0):
+        together = at_param | at_grad | at_exp_avg | at_exp_avg_sq | count
+        if (UNIT > 1) and (together % UNIT == 0):
             step_chunk(
                 param_ptr + (divisible(at_param, UNIT) + start),
                 grad_ptr + (divisible(at_grad, UNIT) + start),
                 exp_avg_ptr + (divisible(at_exp_avg, UNIT) + start),
                 exp_avg_sq_ptr + (divisible(at_exp_avg_sq, UNIT) + start), 1, 1, 1, 1,
-                start, count, decay, step_size, root2, scale, number, t, beta2, rest1, rest2, eps, seed,
-                SCALED, MAXIMIZE, STOCHASTIC, UNIT, CHUNK, BLOCK,
+                start, count, decay, step_size, inverse_root2, scale, number, t,
+                beta2, rest1, rest2, eps, seed, SCALED, MAXIMIZE, STOCHASTIC, UNIT, CHUNK, BLOCK,
             )  # fmt: skip
         else:
             step_chunk(
@@ -171,8 +179,8 @@ def adamw_table(
                 exp_avg_ptr + (at_exp_avg + start) * exp_avg_step,
                 exp_avg_sq_ptr + (at_exp_avg_sq + start) * exp_avg_sq_step,
                 param_step, grad_step, exp_avg_step, exp_avg_sq_step,
-                start, count, decay, step_size, root2, scale, number, t, beta2, rest1, rest2, eps, seed,
-                SCALED, MAXIMIZE, STOCHASTIC, 1, CHUNK, BLOCK,
+                start, count, decay, step_size, inverse_root2, scale, number, t,
+                beta2, rest1, rest2, eps, seed, SCALED, MAXIMIZE, STOCHASTIC, 1, CHUNK, BLOCK,
             )  # fmt: skip
 
 
