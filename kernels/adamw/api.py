@@ -77,8 +77,8 @@ def adamw(
 
     On a GPU the tensors of one device and of one combination of dtypes take one launch. It reads a table of
     their addresses, which is made anew where one has changed. Under torch.compile each tensor has a launch.
-    A CUDA graph may capture the call after one call with as many tensors outside of the graph; the tables
-    that it reads stay in memory for good.
+    A CUDA graph may capture the call after one with tensors of the same sizes outside of the graph; the
+    tables that it reads stay in memory for good.
 
     Raises errors that name the argument, and the tensor's place in its list.
     """
@@ -237,10 +237,9 @@ def _step_many(group: list[_Tensors], shared: dict[str, Any], settings: dict[str
         for tensor, base, width in zip(each[:5], first, widths, strict=True):
             table.append((tensor.data_ptr() - base) // width)
         table.append(each.number)
-    rows = tables.on_device(tuple(table), torch.int64, device).view(-1, 7)
-    chunks = tables.on_device(_chunks(tuple(each.param.numel() for each in group)), torch.int32, device).view(
-        -1, 2
-    )
+    sizes = tuple(each.param.numel() for each in group)
+    rows = tables.addresses(tuple(table), device).view(-1, 7)
+    chunks = tables.chunks(_chunks(sizes), device).view(-1, 2)
     _many(
         *group[0][:4], group[0].step.reshape(1), shared["lr"], rows, chunks, shared["grad_scale"],
         shared["found_inf"], **settings,

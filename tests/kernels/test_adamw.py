@@ -223,32 +223,67 @@ def test_a_table_is_made_anew_where_an_address_has_changed(monkeypatch):
 def test_a_graph_keeps_the_tables_that_it_reads(monkeypatch):
     tables.clear()
     device = torch.device("cpu")
-    eager = tables.on_device((1, 2), torch.int64, device)
+    eager = tables.addresses((1, 2), device)
     monkeypatch.setattr(tables, "_is_capturing", lambda device: True)
-    assert tables.on_device((1, 2), torch.int64, device) is eager
-    captured = tables.on_device((3, 4), torch.int64, device)
-    number = tables.number(0.5, device)
+    monkeypatch.setattr(tables, "_stream", lambda device: 7)  # that of the capture
+    assert tables.addresses((1, 2), device) is eager
+    captured, number = tables.addresses((3, 4), device), tables.number(0.5, device)
     monkeypatch.undo()
     # what was recorded and not run is nobody else's
-    assert tables.on_device((3, 4), torch.int64, device) is not captured
+    assert tables.addresses((3, 4), device) is not captured
     assert tables.number(0.5, device) is not number
     for value in range(tables.MOST + 1):
-        tables.on_device((value,), torch.int64, device)
+        tables.addresses((value,), device)
     held = {each.data_ptr() for each in tables._read_by_graphs}
     assert {each.data_ptr() for each in (eager, captured, number)} <= held
-    assert tables.on_device((1, 2), torch.int64, device) is not eager  # forgotten, and still there
+    assert tables.addresses((1, 2), device) is not eager  # forgotten, and still there
+
+
+class Gpu:
+    """In the place of a device: a table there is CPU memory, of which copies are counted."""
+
+    def __init__(self, monkeypatch):
+        self.capturing, self.copies = False, []
+        tables.clear()
+        monkeypatch.setattr(tables, "_is_capturing", lambda device: self.capturing)
+        monkeypatch.setattr(tables, "_stream", lambda device: int(self.capturing))
+        monkeypatch.setattr(tables, "_pinned", lambda count: torch.empty(count, dtype=torch.int64))
+        monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)
+        monkeypatch.setattr(torch.Tensor, "to", lambda tensor, *_, **__: tensor)
+        made = torch.empty
+        monkeypatch.setattr(torch, "empty", lambda *size, device=None, **more: made(*size, **more))
+
+    device = torch.device("cuda")
+
+
+def test_a_capture_copies_from_memory_that_was_allocated_before(monkeypatch):
+    """Two groups with as many tensors take one each; a call between two captures makes others."""
+    gpu = Gpu(monkeypatch)
+    for number in (2, 4):
+        for first in (1, 5):
+            tables.addresses((first, 2), gpu.device)
+        work = tables.chunks((0, 0), gpu.device)
+        gpu.capturing = True
+        assert tables.chunks((0, 0), gpu.device) is work
+        for first in (10 * number, 10 * number + 1):
+            assert tables.addresses((first, 3), gpu.device).tolist() == [first, 3]
+        pinned = [each for each in tables._read_by_graphs if each is not work]
+        assert (
+            len({each.data_ptr() for each in pinned}) == 2 * number
+        )  # the tables, and where each is copied from
+        gpu.capturing = False
 
 
 def test_a_capture_without_a_call_before_it_says_what_to_do(monkeypatch):
-    tables.clear()
-    monkeypatch.setattr(tables, "_is_capturing", lambda device: True)
-    monkeypatch.setattr(tables, "_stream", lambda device: 0)
-    with pytest.raises(LaunchError, match="before each capture"):
-        tables.on_device((1, 2), torch.int64, torch.device("cuda"))
+    gpu = Gpu(monkeypatch)
+    gpu.capturing = True
+    for table in (tables.addresses, tables.chunks):
+        with pytest.raises(LaunchError, match="before each capture"):
+            table((1, 2), gpu.device)
 
 
-@pytest.mark.parametrize("implementation", ["cpp", "triton"])
 @pytest.mark.parametrize("arch", ["gfx942", "gfx1100"])
+@pytest.mark.parametrize("implementation", ["cpp", "triton"])
 def test_a_table_gives_the_bits_of_single_tensors(emulate, arch, implementation):
     """Parts of one buffer, as the emulated GPU knows of no memory but that of arguments; aligned and not."""
     emulate(arch)
