@@ -11,6 +11,8 @@ from pathlib import Path
 import torch
 from llama import Config, Llama
 
+import portable
+
 
 def train(steps: int, device: str, dtype: torch.dtype = torch.float32, seed: int = 0) -> list[float]:
     """The loss before each step."""
@@ -18,7 +20,7 @@ def train(steps: int, device: str, dtype: torch.dtype = torch.float32, seed: int
     text = b"".join(file.read_bytes() for file in sorted(Path(__file__).parent.glob("*.py")))
     data = torch.tensor(list(text), device=device)
     model = Llama(Config()).to(device, dtype)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    optimizer = portable.AdamW(model.parameters(), lr=3e-3)
     losses = []
     for _ in range(steps):
         starts = torch.randint(len(data) - 129, (8, 1), device=device)

@@ -26,7 +26,7 @@ from portable.conformance.judge.bound import Tolerance, Verdict, integers, integ
 from portable.conformance.text import NOT_CONTIGUOUS
 from portable.runtime.tensors import widened
 from portable.spec import registry
-from portable.spec.model import Output, Spec
+from portable.spec.model import Input, Output, Spec
 
 INTEGERS = frozenset({"small_integers", "ties"})
 PRODUCTS = frozenset({"one_hot", "powers_of_two"})
@@ -115,14 +115,14 @@ def materialize(case: Case, spec: Spec) -> MaterializedCase:
     for position, (name, shape) in enumerate(input_shapes(spec, case.shape).items()):
         field = spec.inputs[name]
         values = "normal" if field.derived else field.values.get(case.values, case.values)
-        layout = "contiguous" if field.mutated and case.layout in inputs.REPEATING else case.layout
+        layout = _layout(case, field)
         made[name] = inputs.make(
             *(case.id, name, shape, case.dtype(field.dtype), values, layout, position, mantissa),
             below=below(spec, case.shape, name),
             otherwise=otherwise(spec, case.shape, name),
         )
     for name, tensor in derived(case, spec, {name: each.tensor for name, each in made.items()}).items():
-        made[name] = inputs.place(name, tensor, case.layout, list(made).index(name))
+        made[name] = inputs.place(name, tensor, _layout(case, spec.inputs[name]), list(made).index(name))
     if case.mode == "grad":
         shapes = _output_shapes(case, spec)
         for name, output in spec.outputs.items():
@@ -132,6 +132,11 @@ def materialize(case: Case, spec: Spec) -> MaterializedCase:
             )
         return MaterializedCase(case, spec, made, _gradients(case, spec, made))
     return MaterializedCase(case, spec, made, _outputs(case, spec, made, scale_of=_strict(case, spec)))
+
+
+def _layout(case: Case, field: Input) -> str:
+    """The case's layout, where the elements of what is written in place have memory of their own."""
+    return "contiguous" if field.mutated and case.layout in inputs.REPEATING else case.layout
 
 
 def derived(case: Case, spec: Spec, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

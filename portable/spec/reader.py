@@ -440,7 +440,6 @@ class _Reader(BaseReader):
             for key, there in (
                 ("gradient: true", each.gradient),
                 ("below", each.below is not None),
-                ("derived", each.derived is not None),
                 ("squeeze", each.squeeze is not None),
             ):
                 if there:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import pytest
 import torch
 
@@ -27,6 +29,18 @@ def judged(function, case=CASE) -> str:
 @pytest.mark.parametrize("case", [CASE, NONFINITE, PADDED])
 def test_a_right_function_passes(case):
     assert judged(right, case) == ""
+
+
+@pytest.mark.parametrize("layout", ["expanded", "repeated", "sliced"])
+def test_what_is_written_and_derived_has_memory_of_its_own(layout):
+    """All elements of such an input may be equal, and a layout could then repeat one."""
+    spec = registry.spec("adamw")
+    case = parse(f"adamw/float32/N=33,no=grad_scale+found_inf/normal/{layout}", spec)
+    entry = "portable.conformance.judge.reference.derived"
+    equal = {"exp_avg_sq": torch.ones(33), "step": torch.ones(1), "lr": torch.ones(1)}
+    with mock.patch(entry, lambda *_: equal):
+        made = reference.materialize(case, spec).inputs["exp_avg_sq"]
+    assert made.strides == ((2,) if layout == "sliced" else (1,))
 
 
 def test_nothing_written():

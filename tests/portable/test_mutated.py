@@ -92,6 +92,13 @@ def test_a_spec_says_what_is_written_in_place(load):
     assert "| `total` | input | `[M, N]` | T | written in place; no gradient |" in page(spec)
 
 
+def test_what_is_written_may_be_derived(load):
+    spec = load(
+        ("dtype: T, mutated: true}\n  count", 'dtype: T, mutated: true, derived: "reference.py:d"}\n  count')
+    )
+    assert spec.inputs["total"].derived is not None and spec.mutated == ("total", "count")
+
+
 def test_an_op_may_have_no_outputs(load):
     alone = load(
         (OUTPUTS, ""),

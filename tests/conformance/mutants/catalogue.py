@@ -15,6 +15,7 @@ from . import (
     losses,
     means,
     norms,
+    optimizers,
     pages,
     products,
     ropes,
@@ -28,8 +29,8 @@ from .registry import Mutant, found
 
 MODULES = (
     *(activations, attention_holes, attention_sources, attentions, caches, calls, gradients, holes),
-    *(gated_products, losses, means, norms, weights, varlen, pages, products, ropes, softmaxes, sources),
-    *(tables,),
+    *(gated_products, losses, means, norms, optimizers, weights, varlen, pages, products, ropes, softmaxes),
+    *(sources, tables),
 )
 """Whose mutants these are."""
 
