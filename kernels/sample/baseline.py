@@ -31,7 +31,7 @@ def sample(
 
 def derived(given: dict[str, Tensor], facts: dict[str, Any]) -> dict[str, Tensor]:
     """Settings as users have them: a temperature of 0.7, top_k 50, top_p 0.9, min_p 0.05."""
-    rows, device = facts["N"], given["logits"].device
+    rows, device = facts["B"], given["logits"].device
     found = {"temperature": 0.7, "top_p": 0.9, "min_p": 0.05}
     return {
         "seed": torch.arange(rows, device=device),

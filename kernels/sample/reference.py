@@ -1,4 +1,4 @@
-"""The meaning of sample: exact integers from the logits on, so that every implementation takes the same token."""
+"""The meaning of sample: exact integers, so that every implementation takes the same token."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 FRACTION_BITS = 24
-"""Distances from the row's maximum, in powers of two, are fixed point numbers with so many bits behind the point."""
+"""Distances from the row's maximum, in powers of two, have so many bits behind the point."""
 SCALE = float(torch.tensor(2.0**FRACTION_BITS / 0.6931471805599453, dtype=torch.float32))
 FARTHEST = 40
 """The weight of the maximum is 2^40; of a token 2^-40 as likely it would be below 1, and is 0."""
 POWER = (1488514207, 515776670, 118729907, 19743523, 2017903)
-"""2^-f = 1 - f * (c1 - f * (c2 - ...)) for 0 <= f < 1, each c in units of 2^-31: within 1e-7 of it, and falling
-at each of the 2^24 steps, so that likelier tokens weigh more."""
+"""2^-f = 1 - f * (c1 - f * (c2 - ...)) for 0 <= f < 1, each c in units of 2^-31: within 1e-7 of it, and
+falling at each of the 2^24 steps, so that likelier tokens weigh more."""
 SMALLEST = 2.0**-126
 """A temperature below the smallest normal number of float32 is greedy, as 0 is."""
 MASK = 0xFFFFFFFF
@@ -91,29 +91,32 @@ def sample(
     min_p: Tensor | None = None,
 ) -> Tensor:
     """The token of each row."""
-    x = logits.float()
-    offset = torch.zeros_like(seed) if offset is None else offset
-    heat = torch.ones_like(x[:, 0]) if temperature is None else temperature.float()
+    x = logits.float().reshape(-1, logits.shape[-1])
+    top_k, top_p, min_p = (None if each is None else each.reshape(-1) for each in (top_k, top_p, min_p))
+    start = torch.zeros_like(seed) if offset is None else offset
+    heat = torch.ones_like(x[:, 0]) if temperature is None else temperature.float().reshape(-1)
     ranked, order = x.sort(dim=-1, descending=True, stable=True)
     weight = kept(weights(ranked, heat), top_k, top_p, min_p)
     here = torch.zeros_like(weight).scatter_(-1, order, weight)
-    upper, lower = philox(seed, offset)
+    upper, lower = philox(seed.reshape(-1), start.reshape(-1))
     drawn = part(here.sum(-1), upper >> 1, lower >> 1)
     token = (here.cumsum(-1) <= drawn[:, None]).sum(-1)
     token = torch.where(heat >= SMALLEST, token, order[:, 0])
     nothing = x.isnan().any(-1) | (ranked[:, 0] == -torch.inf)
-    return torch.where(nothing, -1, token)
+    return torch.where(nothing, -1, token).reshape(seed.shape)
 
 
-def settings(axes: dict[str, int], bits: Any) -> dict[str, Tensor]:
+def settings(logits: Tensor, bits: Any) -> dict[str, Tensor]:
     """Settings of every kind, by row, and seeds and offsets of 64 bits."""
-    rows, length = axes["N"], axes["V"]
+    shape, length = logits.shape[:-1], logits.shape[-1]
+    rows = shape.numel()
 
     def one_of(*values: float) -> Tensor:
-        return torch.tensor(values, dtype=torch.float64)[torch.from_numpy(bits.below(len(values), rows))]
+        chosen = torch.from_numpy(bits.below(len(values), rows))
+        return torch.tensor(values, dtype=torch.float64)[chosen].reshape(shape)
 
     def words() -> Tensor:
-        return torch.from_numpy(bits.words(rows).view("int64").copy())
+        return torch.from_numpy(bits.words(rows).view("int64").copy()).reshape(shape)
 
     return {
         "seed": words(),

@@ -25,8 +25,8 @@ PER_THREAD = 4  # elements of a tile: a search keeps DIGITS sums and counts of e
 
 @triton.jit
 def load_tile(logits, start, length, SHIFT: tl.constexpr, BLOCK: tl.constexpr):
-    """(logits in float32, their keys, their places) of BLOCK tokens; beyond the row the place is NOWHERE. A key is
-    the bits as an integer of the same order, both zeros one; a place is the key, then the index, lowest first."""
+    """(logits in float32, their keys, their places) of BLOCK tokens; beyond the row the place is
+    NOWHERE. A key is the bits as an integer of the same order, both zeros one; a place adds the index."""
     column = start + tl.arange(0, BLOCK)
     x = tl.load(logits + column, mask=column < length, other=0.0).to(tl.float32)
     bits = x.to(tl.int32, bitcast=True)
@@ -38,7 +38,7 @@ def load_tile(logits, start, length, SHIFT: tl.constexpr, BLOCK: tl.constexpr):
 
 @triton.jit
 def value_of(key, SHIFT: tl.constexpr):
-    wide = tl.where(key < 0, (key << SHIFT) | ((1 << SHIFT) - 1), key << SHIFT)
+    wide = tl.where(key < 0, (key << SHIFT) | ((1 << SHIFT) - 1), key << SHIFT)  # pyright: ignore[reportOperatorIssue]
     return (wide ^ ((wide >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
 
 
@@ -71,8 +71,8 @@ def search(
     logits, length, cut, last, share, top, first, scale,
     WEIGHED: tl.constexpr, SHIFT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The greatest place from which on tokens measure the target or more: their weights `share` * 2^-31 of what
-    they are from `cut` on if WEIGHED, their number `share` else."""
+    """The greatest place from which on tokens measure the target: their weights `share` * 2^-31 of what they
+    are from `cut` on if WEIGHED, their number `share` else."""
     shift = tl.zeros([], tl.int64)
     while ((last - cut) >> shift) >= DIGITS:
         shift += DIGIT_BITS
@@ -145,8 +145,8 @@ def draw(
         sums += kept_weights(logits, start, length, cut, least, top, first, scale, SHIFT, BLOCK)
     upper, lower = philox(seed, offset)  # pyright: ignore[reportGeneralTypeIssues]
     wanted = part(tl.sum(sums, axis=0), upper, lower)
-    # No early exit: with one, LLVM merges what is before the loop with its body, and lane 0 of a wave, which writes the
-    # sum to LDS, leaves the loop at another barrier than the others (Triton 3.7, gfx942; the emulated GPU's fault).
+    # No early exit: with one, LLVM merges what is before the loop with its body, and lane 0 of a wave, which
+    # writes the sum to LDS, comes to another barrier than the others (Triton 3.7.1, gfx942, emulated).
     before = tl.zeros([], tl.int64)
     begin = 0
     rest = tl.zeros([], tl.int64)
@@ -182,7 +182,9 @@ def sample_rows(
     token = (LAST_INDEX - (last & LAST_INDEX)).to(tl.int32)
     # NaNs lie beyond the infinities, above or below them.
     minus_infinity = -2139095041 >> SHIFT
-    good = (first <= (0x7F800000 >> SHIFT)) & ((cut >> INDEX_BITS) >= minus_infinity) & (first != minus_infinity)
+    good = (
+        (first <= (0x7F800000 >> SHIFT)) & ((cut >> INDEX_BITS) >= minus_infinity) & (first != minus_infinity)
+    )
     heat = 1.0
     if temperature_ptr is not None:
         heat = tl.load(temperature_ptr + row)
@@ -223,11 +225,19 @@ def forward(call: Call) -> Plan | Rejected:
     constants = (("UNIT", unit), ("SHIFT", KEY_SHIFT[call["logits"].dtype]), ("BLOCK", block))
     absent = tuple((f"{name}_ptr", None) for name in SETTINGS if not call.has(name))
     kernel = TritonKernel(
-        sample_rows, (*constants, *absent), warps(call.device, block // PER_THREAD), num_stages=2, options=UNFUSED
+        sample_rows,
+        (*constants, *absent),
+        warps(call.device, block // PER_THREAD),
+        num_stages=2,
+        options=UNFUSED,
     )
     names = ("logits", "seed", *SETTINGS, "token")
     args: tuple[tuple[str, Argument], ...] = (
-        *((f"{name}_ptr", Pointer(name, unit > 1 and name == "logits")) for name in names if name not in SETTINGS or call.has(name)),
+        *(
+            (f"{name}_ptr", Pointer(name, unit > 1 and name == "logits"))
+            for name in names
+            if name not in SETTINGS or call.has(name)
+        ),
         ("logits_stride", Scalar("i64", view.stride)),
         ("length", Scalar("i32", view.length)),
     )

@@ -1,4 +1,4 @@
-"""portable.sample: what it keeps and how often it takes it against float64, one token in any batch, wrong calls."""
+"""portable.sample: kept tokens and frequencies against float64, one token in any batch, wrong calls."""
 
 from __future__ import annotations
 
@@ -119,7 +119,9 @@ def test_the_generator_is_philox():
     ones = (0xFFFFFFFF,) * 4
     assert philox(ones[:2], ones) == [0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD]
     words = [0, 1, -1, 2**62 + 12345, -(2**63), 0x123456789ABCDEF]
-    seed, offset = (each.flatten() for each in torch.meshgrid(torch.tensor(words), torch.tensor(words), indexing="ij"))
+    seed, offset = (
+        each.flatten() for each in torch.meshgrid(torch.tensor(words), torch.tensor(words), indexing="ij")
+    )
     upper, lower = reference.philox(seed, offset)
     for i in range(len(seed)):
         parts = [[int(each[i]) & 0xFFFFFFFF, int(each[i]) >> 32 & 0xFFFFFFFF] for each in (seed, offset)]
@@ -133,12 +135,14 @@ def test_part_is_exact():
     upper[0] = lower[0] = (1 << 31) - 1
     whole[0] = (1 << 61) - 1
     got = reference.part(whole, upper, lower).tolist()
-    exact = [w * (u << 31 | v) >> 62 for w, u, v in zip(*(t.tolist() for t in (whole, upper, lower)), strict=True)]
+    exact = [
+        w * (u << 31 | v) >> 62 for w, u, v in zip(*(t.tolist() for t in (whole, upper, lower)), strict=True)
+    ]
     assert got == exact
 
 
 def test_a_row_has_its_token_alone_and_anywhere_in_a_batch():
-    x, settings = logits(30, 500, seed=3), reference.settings({"N": 30, "V": 500}, Bits("rows"))
+    x, settings = logits(30, 500, seed=3), reference.settings(logits(30, 500), Bits("rows"))
     names = ("temperature", "top_k", "top_p", "min_p")
 
     def tokens(rows):
@@ -156,7 +160,13 @@ def test_greedy_is_argmax_and_so_is_a_top_k_of_1():
     x = logits(50, 200, 1.0).bfloat16()  # with ties, of which the lowest index counts
     x[:, 150] = x[:, 30] = x.amax(-1)
     first = (x == x.amax(-1, keepdim=True)).int().argmax(-1)
-    for settings in ({"temperature": 0}, {"temperature": 0.0, "top_k": 5}, {"top_k": 1}, {"top_p": 0.0}, {"temperature": 1e-45}):
+    for settings in (
+        {"temperature": 0},
+        {"temperature": 0.0, "top_k": 5},
+        {"top_k": 1},
+        {"top_p": 0.0},
+        {"temperature": 1e-45},
+    ):
         assert torch.equal(portable.sample(x, **settings, seed=5), first)
     assert set(draws(x[:1], 200, min_p=1.0).tolist()) == set((x[0] == x[0].max()).nonzero()[:, 0].tolist())
 
@@ -174,12 +184,21 @@ def test_of_equal_logits_the_first_are_kept():
 
 def test_rows_without_a_token():
     inf, nan = math.inf, math.nan
-    x = torch.tensor([[0.0, nan, 1.0], [-inf, -inf, -inf], [0.0, -inf, -inf], [nan, inf, -inf], [1.0, 0.0, -nan]])
+    x = torch.tensor(
+        [[0.0, nan, 1.0], [-inf, -inf, -inf], [0.0, -inf, -inf], [nan, inf, -inf], [1.0, 0.0, -nan]]
+    )
     for settings in ({}, {"temperature": 0}, {"top_k": 2, "top_p": 0.5}):
         assert portable.sample(x, **settings, seed=1).tolist() == [-1, -1, 0, -1, -1]
     assert set(draws(torch.tensor([[1.0, inf, 5.0, inf]]), 100).tolist()) == {1, 3}
     assert set(draws(torch.tensor([[3e38, -3e38]]), 100).tolist()) == {0}
     assert portable.sample(torch.zeros(0, 7), seed=1).shape == (0,)
+
+
+def test_leading_dimensions_are_those_of_the_logits():
+    x, seed = logits(12, 90), torch.arange(12)
+    flat = portable.sample(x, 0.9, 20, seed=seed)
+    assert torch.equal(portable.sample(x.view(3, 4, 90), 0.9, 20, seed=seed.view(3, 4)), flat.view(3, 4))
+    assert portable.sample(x[5], 0.9, 20, seed=5) == flat[5]
 
 
 def test_numbers_are_tensors_of_one_value():
@@ -188,12 +207,21 @@ def test_numbers_are_tensors_of_one_value():
     rows = {name: torch.full((20,), value) for name, value in settings.items()}
     expected = portable.sample(x, 0.8, 9, 0.7, 0.01, seed=-3, offset=2**62)
     assert expected.dtype == torch.int64
-    assert torch.equal(portable.sample(x, **rows, seed=torch.full((20,), -3), offset=torch.full((20,), 2**62)), expected)
+    assert torch.equal(
+        portable.sample(x, **rows, seed=torch.full((20,), -3), offset=torch.full((20,), 2**62)), expected
+    )
     off = portable.sample(x, None, -1, 1.0, 0, seed=7, offset=0)
     assert torch.equal(portable.sample(x, 1.0, 0, 1, 0.0, seed=7), off)
-    assert torch.equal(portable.sample(x, top_k=100, seed=7), off) and torch.equal(portable.sample(x, seed=7), off)
-    assert not torch.equal(portable.sample(x, seed=8), off) and not torch.equal(portable.sample(x, seed=7, offset=1), off)
-    assert torch.equal(portable.sample(x, seed=7, offset=torch.ones(20, dtype=torch.int32)), portable.sample(x, seed=7, offset=1))
+    assert torch.equal(portable.sample(x, top_k=100, seed=7), off) and torch.equal(
+        portable.sample(x, seed=7), off
+    )
+    assert not torch.equal(portable.sample(x, seed=8), off) and not torch.equal(
+        portable.sample(x, seed=7, offset=1), off
+    )
+    assert torch.equal(
+        portable.sample(x, seed=7, offset=torch.ones(20, dtype=torch.int32)),
+        portable.sample(x, seed=7, offset=1),
+    )
 
 
 @pytest.mark.parametrize(
@@ -210,8 +238,8 @@ def test_numbers_are_tensors_of_one_value():
         ({"offset": 0.5}, errors.ParameterError, "offset"),
         ({"top_k": torch.ones(4)}, errors.DtypeError, "top_k"),
         ({"seed": torch.arange(3)}, errors.ShapeError, "seed"),
-        ({"temperature": torch.ones(4, 1)}, errors.RankError, "temperature"),
-        ({"logits": torch.ones(5)}, errors.RankError, "logits\\[None\\]"),
+        ({"temperature": torch.ones(4, 1)}, errors.ShapeError, "temperature"),
+        ({"logits": torch.tensor(1.0)}, errors.RankError, "logits"),
         ({"logits": torch.ones(4, 5).double()}, errors.DtypeError, "logits"),
         ({"logits": [1.0]}, errors.NotATensorError, "logits"),
         ({"generator": None}, errors.SignatureError, "Here it is seed"),
@@ -225,8 +253,8 @@ def test_wrong_calls(given, error, words):
 @pytest.mark.parametrize("implementation", ["cpp", "triton"])
 @pytest.mark.parametrize("arch", ["gfx942", "gfx1100"])
 def test_kernels_take_the_token_of_torch_s_operations(emulate, implementation, arch):
-    """The two GPUs have waves of 64 and of 32 lanes; a row of 515 is several tiles of neither kernel's size."""
-    x, own = logits(24, 515, seed=6), reference.settings({"N": 24, "V": 515}, Bits(arch))
+    """The two GPUs have waves of 64 and of 32 lanes; a row of 515 ends within a tile."""
+    x, own = logits(24, 515, seed=6), reference.settings(logits(24, 515), Bits(arch))
     x[::3] = x[::3].bfloat16().float()  # ties
     x[5, 7], x[6, 100], x[7] = math.nan, math.inf, -math.inf
     settings = {name: own[name].float() for name in ("temperature", "top_p", "min_p")}
@@ -235,13 +263,15 @@ def test_kernels_take_the_token_of_torch_s_operations(emulate, implementation, a
     emulate(arch)
     with portable.using(sample=implementation):
         assert torch.equal(portable.sample(x, **settings), expected)
-        alone = [portable.sample(x[i : i + 1], **{k: v[i : i + 1] for k, v in settings.items()}) for i in (3, 9)]
+        alone = [
+            portable.sample(x[i : i + 1], **{k: v[i : i + 1] for k, v in settings.items()}) for i in (3, 9)
+        ]
     assert torch.cat(alone).tolist() == expected[[3, 9]].tolist()
 
 
 def test_the_baseline_draws_from_the_same_tokens():
     x = logits(64, 200)
-    settings = derived({"logits": x}, {"N": 64})
+    settings = derived({"logits": x}, {"B": 64})
     none, tokens = by_torch(x, **settings)
     assert none is None and tokens.shape == (64,)
     assert all(chances(x[i], 0.7, 50, 0.9, 0.05)[tokens[i]] > 0 for i in range(64))

@@ -28,7 +28,8 @@ from .registry import Mutant, found
 
 MODULES = (
     *(activations, attention_holes, attention_sources, attentions, caches, calls, gradients, holes),
-    *(gated_products, losses, means, norms, weights, varlen, pages, products, ropes, samples, softmaxes, sources),
+    *(gated_products, losses, means, norms, weights, varlen, pages, products, ropes, samples, softmaxes),
+    *(sources,),
 )
 """Whose mutants these are."""
 

@@ -17,45 +17,58 @@ def _sample(logits, seed, offset=None, temperature=None, top_k=None, top_p=None,
     return right(OP)(logits, seed, offset, temperature, top_k, top_p, min_p)
 
 
-@mutant(OP, "one seed for the batch")
+def by_rows(name):
+    """A mutant that gets (rows, vocabulary) and (rows,), whatever leading dimensions the call has."""
+
+    def add(function):
+        def flat(logits, seed, *rest):
+            own = [None if each is None else each.reshape(-1) for each in (seed, *rest)]
+            return function(logits.reshape(-1, logits.shape[-1]), *own).reshape(seed.shape)
+
+        return mutant(OP, name)(flat)
+
+    return add
+
+
+@by_rows("one seed for the batch")
 def seed_of_the_batch(logits, seed, *rest):
     return _sample(logits, seed[:1].expand_as(seed), *rest)
 
 
-@mutant(OP, "the row's number in the counter")
+@by_rows("the row's number in the counter")
 def position_in_the_batch(logits, seed, offset, *rest):
     start = torch.zeros_like(seed) if offset is None else offset
     return _sample(logits, seed, start + torch.arange(len(seed)), *rest)
 
 
-@mutant(OP, "seed in 32 bits")
+@by_rows("seed in 32 bits")
 def narrow_seed(logits, seed, *rest):
     return _sample(logits, seed & 0xFFFFFFFF, *rest)
 
 
-@mutant(OP, "offset left out")
+@by_rows("offset left out")
 def no_offset(logits, seed, offset, *rest):
     return _sample(logits, seed, None, *rest)
 
 
-@mutant(OP, "top_k one too many")
+@by_rows("top_k one too many")
 def one_more(logits, seed, offset, temperature, top_k, *rest):
     more = None if top_k is None else torch.where(top_k > 0, top_k.clamp(max=2**31 - 2) + 1, top_k)
     return _sample(logits, seed, offset, temperature, more, *rest)
 
 
-@mutant(OP, "top_k one too few")
+@by_rows("top_k one too few")
 def one_less(logits, seed, offset, temperature, top_k, *rest):
     less = None if top_k is None else torch.where(top_k > 1, top_k - 1, top_k)
     return _sample(logits, seed, offset, temperature, less, *rest)
 
 
-@mutant(OP, "a top_k of 0 keeps one")
+@by_rows("a top_k of 0 keeps one")
 def none_is_one(logits, seed, offset, temperature, top_k, *rest):
     return _sample(logits, seed, offset, temperature, None if top_k is None else top_k.clamp(min=1), *rest)
 
 
-@mutant(OP, "min_p as a probability, not by the likeliest token's")
+@by_rows("min_p as a probability, not by the likeliest token's")
 def min_p_of_one(logits, seed, offset, temperature, top_k, top_p, min_p):
     if min_p is not None:
         heat = 1.0 if temperature is None else temperature.double()[:, None]
@@ -64,7 +77,7 @@ def min_p_of_one(logits, seed, offset, temperature, top_k, top_p, min_p):
     return _sample(logits, seed, offset, temperature, top_k, top_p, min_p)
 
 
-@mutant(OP, "top_p before top_k")
+@by_rows("top_p before top_k")
 def top_p_first(logits, seed, offset, temperature, top_k, top_p, min_p):
     if top_k is None or top_p is None:
         return _sample(logits, seed, offset, temperature, top_k, top_p, min_p)
@@ -90,7 +103,7 @@ def _changed(name, change):
     return run
 
 
-@mutant(OP, "temperature after the filters")
+@by_rows("temperature after the filters")
 def temperature_last(logits, seed, offset, temperature, top_k, top_p, min_p):
     heat = torch.ones(len(seed)) if temperature is None else temperature
     random = heat >= reference.SMALLEST
@@ -101,7 +114,7 @@ def temperature_last(logits, seed, offset, temperature, top_k, top_p, min_p):
     return _sample(logits, seed, offset, temperature, some, None, None)
 
 
-@mutant(OP, "the token that crosses top_p left out")
+@by_rows("the token that crosses top_p left out")
 def exclusive(*tensors):
     def kept(before, weight, top_k=None, top_p=None, min_p=None):
         weight = before(weight, top_k)
@@ -115,7 +128,7 @@ def exclusive(*tensors):
     return _changed("kept", kept)(*tensors)
 
 
-@mutant(OP, "all of the tokens with the last one's logit kept")
+@by_rows("all of the tokens with the last one's logit kept")
 def ties_kept(logits, seed, offset, temperature, top_k, *rest):
     if top_k is not None:
         ranked = logits.float().sort(dim=-1, descending=True)[0]
@@ -124,28 +137,28 @@ def ties_kept(logits, seed, offset, temperature, top_k, *rest):
     return _sample(logits, seed, offset, temperature, top_k, *rest)
 
 
-@mutant(OP, "of equal logits the last first")
+@by_rows("of equal logits the last first")
 def last_of_ties(logits, seed, *rest):
     token = _sample(logits.flip(-1), seed, *rest)
     return torch.where(token < 0, token, logits.shape[1] - 1 - token)
 
 
-@mutant(OP, "NaN taken for -inf")
+@by_rows("NaN taken for -inf")
 def nan_left_out(logits, seed, *rest):
     return _sample(logits.nan_to_num(-torch.inf, torch.inf, -torch.inf), seed, *rest)
 
 
-@mutant(OP, "token 0 where there is none")
+@by_rows("token 0 where there is none")
 def zero_of_none(logits, seed, *rest):
     return _sample(logits, seed, *rest).clamp(min=0)
 
 
-@mutant(OP, "a temperature of 0 as 1e-5")
+@by_rows("a temperature of 0 as 1e-5")
 def almost_greedy(logits, seed, offset, temperature, *rest):
     return _sample(logits, seed, offset, None if temperature is None else temperature.clamp(min=1e-5), *rest)
 
 
-@mutant(OP, "the exponentials of float64, rounded")
+@by_rows("the exponentials of float64, rounded")
 def other_exponentials(*tensors):
     def weights(before, ranked, temperature):
         found = torch.exp((ranked - ranked[:, :1]).double() / temperature.double()[:, None]) * 2.0**40
@@ -156,7 +169,11 @@ def other_exponentials(*tensors):
 
 source(
     *(OP, "cpp", "gfx942", "one digit of a search too low"),
-    Edit(CPP, "cut += static_cast<int64_t>(digits - 1) << shift;", "cut += static_cast<int64_t>(max(digits - 2, 0)) << shift;"),
+    Edit(
+        CPP,
+        "cut += static_cast<int64_t>(digits - 1) << shift;",
+        "cut += static_cast<int64_t>(max(digits - 2, 0)) << shift;",
+    ),
 )
 source(
     *(OP, "cpp", "gfx942", "what lies above a range forgotten"),
