@@ -63,9 +63,15 @@ def weights_are_rounded_on_the_way(op: str) -> bool:
     return scale is not None and "types" in inspect.signature(registry.load_entry(scale)).parameters
 
 
-# The others copy.
+# The others copy, or give integers.
 ROUNDED = [
-    op for op in OPS if any(registry.spec(op).tolerance[n].result_ulp for n in registry.spec(op).outputs)
+    op
+    for op in OPS
+    if any(
+        limit.result_ulp
+        for name, limit in registry.spec(op).tolerance.items()
+        if name in registry.spec(op).outputs
+    )
 ]
 
 

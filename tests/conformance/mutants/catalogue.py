@@ -19,6 +19,7 @@ from . import (
     pages,
     products,
     ropes,
+    samples,
     softmaxes,
     sources,
     tables,
@@ -29,8 +30,8 @@ from .registry import Mutant, found
 
 MODULES = (
     *(activations, attention_holes, attention_sources, attentions, caches, calls, gradients, holes),
-    *(gated_products, losses, means, norms, optimizers, weights, varlen, pages, products, ropes, softmaxes),
-    *(sources, tables),
+    *(gated_products, losses, means, norms, optimizers, weights, varlen, pages, products, ropes, samples),
+    *(softmaxes, sources, tables),
 )
 """Whose mutants these are."""
 
