@@ -112,6 +112,8 @@ def _semantics(spec: Spec) -> list[str]:
     }[spec.autocast]
     composed = any(each.kind == "run" for each in spec.implementations)
     gradient = "It has a gradient." if spec.gradient or composed else "It has no gradient."
+    if not spec.tolerance:  # integers alone come out
+        gradient = "It has no gradient."
     if spec.mutated:
         gradient = "It has no gradient" + (", where it writes in place." if spec.outputs else ".")
     reference = f"The float64 reference is `{spec.reference.entry}` in the op's folder."
@@ -119,6 +121,8 @@ def _semantics(spec: Spec) -> list[str]:
 
 
 def _accuracy(spec: Spec) -> list[str]:
+    if not spec.tolerance:
+        return ["## Accuracy", "The outputs are integers, equal to the reference's."]
     rows = [
         (f"`{name}`", each.result_ulp, f"`{each.accumulation_ulp}`") for name, each in spec.tolerance.items()
     ]
