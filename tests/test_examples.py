@@ -90,6 +90,17 @@ def test_serving_makes_the_tokens_of_the_generation_loop_and_of_no_cache(program
         assert each.made == model.logits(h[0, len(each.prompt) - 1 :]).argmax(-1).tolist()
 
 
+@pytest.mark.slow
+def test_sampled_text_depends_on_no_other_row(programs):
+    torch.manual_seed(0)
+    model, generate = programs["llama"].Llama(programs["llama"].Config()), programs["generate"].generate
+    prompt = torch.tensor([list(b"import torch"), list(b"def generate")])
+    both = generate(model, prompt, 8, temperature=1.0, top_p=0.9, seed=5)
+    assert not torch.equal(both, generate(model, prompt, 8))
+    for row in range(2):
+        assert torch.equal(generate(model, prompt[row : row + 1], 8, 1.0, 0.9, seed=5 + row)[0], both[row])
+
+
 PROGRAMS = {"train.py": ["--steps", "2"], "generate.py": ["--tokens", "3"], "serve.py": []}
 
 

@@ -31,9 +31,12 @@ VENDORS = {
     *("nvidia", "nvcc", "nvrtc", "cupy", "ptx", "cubin", "hopper", "h100", "h200"),
     *("amd", "amdgpu", "amdgcn", "hip", "hiprtc", "hsaco", "mi300", "mi300x"),
 }
-# `mean` is an op too, but it is also a verb ("Did you mean") and what timings have.
+# `mean` and `sample` are ops too, but also a verb ("Did you mean") and what timings have.
 TERMS = {
-    *({word for name in registry.op_folders() for word in (name, name.replace("_", ""))} - {"mean"}),
+    *(
+        {word for name in registry.op_folders() for word in (name, name.replace("_", ""))}
+        - {"mean", "sample"}
+    ),
     *("gemm", "norm", "layernorm", "rmsnorm", "relu", "gelu", "silu", "attention"),
 }
 TORCH_VERSION = "torch.version has these two attributes, and which one is set says what torch was built for"

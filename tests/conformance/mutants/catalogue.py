@@ -18,6 +18,7 @@ from . import (
     pages,
     products,
     ropes,
+    samples,
     softmaxes,
     sources,
     varlen,
@@ -27,7 +28,8 @@ from .registry import Mutant, found
 
 MODULES = (
     *(activations, attention_holes, attention_sources, attentions, caches, calls, gradients, holes),
-    *(gated_products, losses, means, norms, weights, varlen, pages, products, ropes, softmaxes, sources),
+    *(gated_products, losses, means, norms, weights, varlen, pages, products, ropes, samples, softmaxes),
+    *(sources,),
 )
 """Whose mutants these are."""
 

@@ -1,0 +1,343 @@
+// One token per row of logits, from exact integers: no sum depends on its order, so neither does the token (reference.py).
+//
+// A block has a row. It reads the row for its maximum, then for each filter in a search for the last token kept, then
+// for the draw. A token's place is its rank as a number: the logit's bits as an ordered integer, then the index, the
+// lowest of them highest. Places are distinct, so that each filter keeps those from one place on.
+//
+// Defines: those of rows.h; HAS_OFFSET, HAS_TEMPERATURE, HAS_TOP_K, HAS_TOP_P, HAS_MIN_P; KEY_SHIFT, the low bits of a
+// float32 that a logit of type T does not have.
+#include "_lib/rows/rows.h"
+
+constexpr int INDEX_BITS = 21;
+constexpr int DIGIT_BITS = 3;
+constexpr int DIGITS = 1 << DIGIT_BITS;
+constexpr int FRACTION_BITS = 24;
+constexpr int FARTHEST = 40;
+constexpr float SCALE = 24204406.0f;    // 2^24 / ln 2
+constexpr float SMALLEST = 1.1754943508222875e-38f;
+constexpr int32_t INFINITE = 0x7f800000;
+
+DEVICE uint32_t multiply_high(uint32_t a, uint32_t b) {
+    return static_cast<uint32_t>((static_cast<uint64_t>(a) * b) >> 32);
+}
+
+DEVICE int64_t shuffle_xor(int64_t value, int mask) {
+    const uint32_t low = shuffle_xor(static_cast<int>(value), mask);
+    const int64_t high = shuffle_xor(static_cast<int>(value >> 32), mask);
+    return (high << 32) | low;
+}
+
+// A logit's bits as an integer of the same order; both zeros are one.
+DEVICE int32_t key_of(float x) {
+    int32_t bits = static_cast<int32_t>(bits_of(x));
+    if (bits == static_cast<int32_t>(0x80000000)) bits = 0;
+    return (bits ^ ((bits >> 31) & 0x7fffffff)) >> KEY_SHIFT;
+}
+DEVICE float value_of(int32_t key) {
+    const int32_t wide = static_cast<int32_t>(static_cast<uint32_t>(key) << KEY_SHIFT) | (key < 0 ? (1 << KEY_SHIFT) - 1 : 0);
+    return float_of(static_cast<uint32_t>(wide ^ ((wide >> 31) & 0x7fffffff)));
+}
+DEVICE int64_t place_of(int32_t key, int column) {
+    return (static_cast<int64_t>(key) << INDEX_BITS) + ((1 << INDEX_BITS) - 1 - column);
+}
+
+// floor(whole * f), where f is upper * 2^-31 + lower * 2^-62.
+DEVICE int64_t part(int64_t whole, int64_t upper, int64_t lower) {
+    const int64_t high = whole >> 31, low = whole & 0x7fffffff;
+    return high * upper + ((high * lower + low * upper + ((low * lower) >> 31)) >> 31);
+}
+
+struct Row {
+    const T* logits;
+    int length;
+    float top;       // the greatest logit
+    int32_t first;   // its key
+    float scale;
+    int64_t cut;     // the last place that is kept
+    int64_t least;   // the least weight that is
+
+    // 2^40 * exp((x - top) / temperature). Without a branch: many of them at once cost registers for their joins.
+    DEVICE int64_t weight(float x, int32_t key) const {
+        const float distance = (top - x) * scale;
+        const bool near = distance < static_cast<float>(FARTHEST << FRACTION_BITS);
+        const uint32_t fixed = static_cast<uint32_t>(static_cast<int32_t>(near ? distance : 0.0f));
+        const uint32_t fraction = fixed << (32 - FRACTION_BITS);
+        uint32_t power = 19743523u - multiply_high(fraction, 2017903u);
+        power = 118729907u - multiply_high(fraction, power);
+        power = 515776670u - multiply_high(fraction, power);
+        power = 1488514207u - multiply_high(fraction, power);
+        power = 0x80000000u - multiply_high(fraction, power);
+        const uint64_t found = static_cast<uint64_t>(power) << (FARTHEST - 31) >> (fixed >> FRACTION_BITS);
+        return key == first ? 1ll << FARTHEST : near ? static_cast<int64_t>(found) : 0;
+    }
+    DEVICE int64_t kept_weight(float x, int column) const {
+        const int32_t key = key_of(x);
+        const int64_t found = weight(x, key);
+        return place_of(key, column) >= cut && found >= least ? found : 0;
+    }
+
+    // Calls visit.token(logit, column, whether it is one) of the row's tokens and of places behind them.
+    template <class Visit> DEVICE void each(Visit& visit) const {
+        const T* source = lane_ptr(logits);
+        for (int base = 0; base < length; base += static_cast<int>(TILE)) {
+            Vector<T, VEC> held[CHUNKS];
+            load_vectors<false>(held, source, base, length);
+#pragma unroll
+            for (int c = 0; c < CHUNKS; ++c) {
+                const int column = base + chunk_column(c);
+#pragma unroll
+                for (int i = 0; i < VEC; ++i) {
+                    visit.token(held[c][i], column + i, inside(column, i, length));
+                }
+            }
+        }
+    }
+};
+
+// The greatest place of a row, and the least, negated.
+struct Ends {
+    int64_t last, negated;
+
+    DEVICE void token(float x, int column, bool real) {
+        const int64_t place = place_of(key_of(x), column);
+        last = real && place > last ? place : last;
+        negated = real && -place > negated ? -place : negated;
+    }
+};
+
+// From each of DIGITS places on, `cut` and every 2^shift above it: how many tokens there are below the last of them, of
+// weights that are not 0 if WEIGHED, and their weights.
+template <bool WEIGHED> struct Measure {
+    const Row& row;
+    int64_t cut;
+    int shift;
+    int64_t sum[DIGITS];
+    int count[DIGITS];
+
+    DEVICE Measure(const Row& row, int64_t cut, int shift) : row(row), cut(cut), shift(shift) {
+#pragma unroll
+        for (int d = 0; d < DIGITS; ++d) sum[d] = count[d] = 0;
+    }
+    DEVICE void token(float x, int column, bool real) {
+        const int32_t key = key_of(x);
+        const uint64_t digits = static_cast<uint64_t>(place_of(key, column) - cut) >> shift;
+        if (!real || digits >= DIGITS) return;
+        const int64_t weight = WEIGHED ? row.weight(x, key) : 1;
+        const int digit = weight > 0 ? static_cast<int>(digits) : -1;
+#pragma unroll
+        for (int d = 0; d < DIGITS; ++d) {
+            count[d] += digit >= d;
+            if constexpr (WEIGHED) sum[d] += digit >= d ? weight : 0;
+        }
+    }
+    // The same of the whole warp, in all of its lanes.
+    DEVICE void add_lanes() {
+#pragma unroll
+        for (int d = 0; d < DIGITS; ++d) {
+#pragma unroll
+            for (int mask = WARP / 2; mask > 0; mask /= 2) {
+                count[d] += shuffle_xor(count[d], mask);
+                if constexpr (WEIGHED) sum[d] += shuffle_xor(sum[d], mask);
+            }
+        }
+    }
+};
+
+// What warps tell each other. Uses alternate between two copies, so that each needs one barrier.
+struct Exchange {
+    int64_t sum[2][WARPS][DIGITS];
+    int count[2][WARPS][DIGITS];
+};
+
+// The greatest of all threads' values.
+DEVICE int64_t greatest(int64_t value, Exchange& exchange, int& turn) {
+#pragma unroll
+    for (int mask = WARP / 2; mask > 0; mask /= 2) {
+        const int64_t other = shuffle_xor(value, mask);
+        value = other > value ? other : value;
+    }
+    turn ^= 1;
+    if (warp_lane() == 0) exchange.sum[turn][warp_index()][0] = value;
+    barrier();
+    for (int warp = 0; warp < WARPS; ++warp) {
+        const int64_t other = exchange.sum[turn][warp][0];
+        value = other > value ? other : value;
+    }
+    return value;
+}
+
+// The greatest place from which on tokens measure `target` or more; from `cut` on they do. WEIGHED: the measure is the
+// sum of weights, and the target `share` * 2^-31 of what it is from `cut` on; else it is their number, and the target
+// `share`. Each pass over the row cuts the places in question by DIGITS, until one token is left.
+template <bool WEIGHED>
+DEVICE int64_t search(const Row& row, int64_t cut, int64_t last, int64_t share, Exchange& exchange, int& turn) {
+    int shift = 0;
+    while ((last - cut) >> shift >= DIGITS) shift += DIGIT_BITS;
+    int64_t target = share, above = 0;
+    for (bool begun = !WEIGHED;; begun = true) {
+        Measure<WEIGHED> own(row, cut, shift);
+        row.each(own);
+        own.add_lanes();
+        turn ^= 1;
+        if (warp_lane() == 0) {
+#pragma unroll
+            for (int d = 0; d < DIGITS; ++d) {
+                exchange.count[turn][warp_index()][d] = own.count[d];
+                if constexpr (WEIGHED) exchange.sum[turn][warp_index()][d] = own.sum[d];
+            }
+        }
+        barrier();
+        // Lane l adds digit l % DIGITS of every WARP / DIGITS-th warp.
+        const int mine = warp_lane() % DIGITS;
+        int number = 0;
+        int64_t measure = 0;
+        for (int warp = warp_lane() / DIGITS; warp < WARPS; warp += WARP / DIGITS) {
+            number += exchange.count[turn][warp][mine];
+            if constexpr (WEIGHED) measure += exchange.sum[turn][warp][mine];
+        }
+#pragma unroll
+        for (int mask = DIGITS; mask < WARP; mask *= 2) {
+            number += shuffle_xor(number, mask);
+            if constexpr (WEIGHED) measure += shuffle_xor(measure, mask);
+        }
+        if constexpr (!WEIGHED) measure = number;
+        if (!begun) {
+            // The first digit's is the greatest: what all have.
+            int64_t all = measure;
+#pragma unroll
+            for (int mask = 1; mask < DIGITS; mask *= 2) {
+                const int64_t other = shuffle_xor(all, mask);
+                all = other > all ? other : all;
+            }
+            target = part(all, share, 0);
+            if (target < 1) target = 1;
+        }
+        // The digits whose measure is enough come first; of the next one, what it has is above those that are left.
+        const bool enough = above + measure >= target;
+        int digits = enough, fewest = enough ? number : 0x7fffffff, rest = enough ? 0 : number;
+        int64_t beyond = enough ? 0 : measure;
+#pragma unroll
+        for (int mask = 1; mask < DIGITS; mask *= 2) {
+            digits += shuffle_xor(digits, mask);
+            const int few = shuffle_xor(fewest, mask), many = shuffle_xor(rest, mask);
+            fewest = few < fewest ? few : fewest;
+            rest = many > rest ? many : rest;
+            const int64_t other = shuffle_xor(beyond, mask);
+            beyond = other > beyond ? other : beyond;
+        }
+        cut += static_cast<int64_t>(digits - 1) << shift;
+        if (shift == 0 || fewest - rest == 1) return cut;
+        above += beyond;
+        shift -= DIGIT_BITS;
+    }
+}
+
+// The first two words of Philox4x32-10, without their lowest bits.
+DEVICE void philox(int64_t seed, int64_t offset, int64_t& upper, int64_t& lower) {
+    uint32_t c0 = static_cast<uint32_t>(offset), c1 = static_cast<uint32_t>(offset >> 32), c2 = 0, c3 = 0;
+    uint32_t k0 = static_cast<uint32_t>(seed), k1 = static_cast<uint32_t>(seed >> 32);
+#pragma unroll
+    for (int round = 0; round < 10; ++round) {
+        const uint32_t high0 = multiply_high(0xD2511F53u, c0), low0 = 0xD2511F53u * c0;
+        const uint32_t high1 = multiply_high(0xCD9E8D57u, c2), low1 = 0xCD9E8D57u * c2;
+        c0 = high1 ^ c1 ^ k0;
+        c1 = low1;
+        c2 = high0 ^ c3 ^ k1;
+        c3 = low0;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    upper = c0 >> 1;
+    lower = c1 >> 1;
+}
+
+// The first token whose weight and all before it are more than a random part of all weights. Each pass gives every warp
+// an equal range of the tokens, and goes on with the range that has it.
+DEVICE int draw(const Row& row, int64_t seed, int64_t offset, Exchange& exchange, int& turn) {
+    int64_t upper, lower;
+    philox(seed, offset, upper, lower);
+    int begin = 0, end = row.length;
+    int64_t wanted = -1;
+    for (;;) {
+        const int span = ((end - begin + WARPS - 1) / WARPS + VEC - 1) / VEC * VEC;
+        const int from = begin + warp_index() * span;
+        const int to = from + span < end ? from + span : end;
+        int64_t sum = 0;
+        for (int column = from + warp_lane() * VEC; column < to; column += WARP * VEC) {
+            const Vector<T, VEC> held = load_vector<false>(row.logits + column, column, row.length);
+#pragma unroll
+            for (int i = 0; i < VEC; ++i) {
+                if (inside(column, i, to)) sum += row.kept_weight(held[i], column + i);
+            }
+        }
+#pragma unroll
+        for (int mask = WARP / 2; mask > 0; mask /= 2) sum += shuffle_xor(sum, mask);
+        turn ^= 1;
+        if (warp_lane() == 0) exchange.sum[turn][warp_index()][0] = sum;
+        barrier();
+        if (wanted < 0) {
+            int64_t all = 0;
+            for (int warp = 0; warp < WARPS; ++warp) all += exchange.sum[turn][warp][0];
+            wanted = part(all, upper, lower);
+        }
+        int warp = 0;
+        for (; warp < WARPS - 1; ++warp) {
+            const int64_t here = exchange.sum[turn][warp][0];
+            if (wanted < here) break;
+            wanted -= here;
+        }
+        begin += warp * span;
+        end = begin + span < end ? begin + span : end;
+        if (span == VEC) break;
+    }
+    for (; begin < end - 1; ++begin) {
+        wanted -= row.kept_weight(to_float(row.logits[begin]), begin);
+        if (wanted < 0) break;
+    }
+    return begin;
+}
+
+KERNEL_RESIDENT(THREADS, 1)
+void sample(const T* logits, const int64_t* seed, const int64_t* offset, const float* temperature, const int32_t* top_k,
+            const float* top_p, const float* min_p, int64_t* token, int length, int64_t logits_stride) {
+    SHARED Exchange exchange;
+    int turn = 0;
+    const int64_t at = block_x();
+    Row row{logits + at * logits_stride, length};
+
+    Ends ends{-1ll << 62, -1ll << 62};
+    row.each(ends);
+    const int64_t last = greatest(ends.last, exchange, turn);
+    row.cut = -greatest(ends.negated, exchange, turn);
+
+    // NaNs lie beyond the infinities, above or below them.
+    row.first = static_cast<int32_t>(last >> INDEX_BITS);
+    const int32_t lowest = static_cast<int32_t>(row.cut >> INDEX_BITS);
+    const int32_t minus_infinity = (INFINITE ^ static_cast<int32_t>(0xffffffff)) >> KEY_SHIFT;
+    int found = (1 << INDEX_BITS) - 1 - static_cast<int>(last & ((1 << INDEX_BITS) - 1));
+    const float heat = HAS_TEMPERATURE ? temperature[at] : 1.0f;
+    if (row.first > INFINITE >> KEY_SHIFT || lowest < minus_infinity || row.first == minus_infinity) {
+        found = -1;
+    } else if (heat >= SMALLEST) {
+        row.top = value_of(row.first);
+        row.scale = div_rn(SCALE, heat);
+        row.least = 0;
+        if (HAS_TOP_K) {
+            const int32_t count = top_k[at];
+            if (count > 0 && count < length) row.cut = search<false>(row, row.cut, last, count, exchange, turn);
+        }
+        if (HAS_TOP_P) {
+            const float share = top_p[at];
+            if (share < 1.0f) {
+                const int64_t fixed = share > 0.0f ? static_cast<int64_t>(share * 2147483648.0f) : 0;
+                row.cut = search<true>(row, row.cut, last, fixed, exchange, turn);
+            }
+        }
+        if (HAS_MIN_P) {
+            const float share = min_p[at];
+            if (share > 0.0f) row.least = static_cast<int64_t>((share < 1.0f ? share : 1.0f) * 1099511627776.0f);
+        }
+        found = draw(row, seed[at], HAS_OFFSET ? offset[at] : 0, exchange, turn);
+    }
+    if (thread_x() == 0) token[at] = found;
+}

@@ -1,0 +1,245 @@
+"""sample in Triton: a program per row, by the passes of sample.cu."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from portable.kernels._lib.triton.rows import MAX_GRID, UNFUSED, divisible, unit_of, warps
+from portable.kernels.sample.native import KEY_SHIFT, SETTINGS
+from portable.layout import next_power_of_2, rows
+from portable.plan import Argument, Call, Launch, Plan, Pointer, Rejected, Scalar, TritonKernel
+
+INDEX_BITS = tl.constexpr(21)
+LAST_INDEX = tl.constexpr((1 << 21) - 1)
+DIGIT_BITS = tl.constexpr(3)
+DIGITS = tl.constexpr(8)
+FRACTION_BITS = tl.constexpr(24)
+WHOLE = tl.constexpr(1 << 40)
+"""The weight of the likeliest token."""
+SCALE = tl.constexpr(24204406.0)
+SMALLEST = tl.constexpr(2.0**-126)
+NOWHERE = tl.constexpr(-(1 << 62))
+PER_THREAD = 2  # elements of a tile: a search keeps DIGITS sums and counts of each
+LEAST_BLOCK = 256
+
+
+@triton.jit
+def load_tile(logits, start, length, SHIFT: tl.constexpr, BLOCK: tl.constexpr):
+    """(logits in float32, their keys, their places) of BLOCK tokens; beyond the row the place is
+    NOWHERE. A key is the bits as an integer of the same order, both zeros one; a place adds the index."""
+    column = start + tl.arange(0, BLOCK)
+    x = tl.load(logits + column, mask=column < length, other=0.0).to(tl.float32)
+    bits = x.to(tl.int32, bitcast=True)
+    bits = tl.where(bits == -2147483648, 0, bits)
+    key = (bits ^ ((bits >> 31) & 0x7FFFFFFF)) >> SHIFT
+    place = (key.to(tl.int64) << INDEX_BITS) + (LAST_INDEX - column)
+    return x, key, tl.where(column < length, place, NOWHERE)
+
+
+@triton.jit
+def value_of(key, SHIFT: tl.constexpr):
+    wide = tl.where(key < 0, (key << SHIFT) | ((1 << SHIFT) - 1), key << SHIFT)  # pyright: ignore[reportOperatorIssue]
+    return (wide ^ ((wide >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def weight_of(x, key, top, first, scale):
+    """2^40 * exp((x - top) / temperature)."""
+    distance = (top - x) * scale
+    near = distance < 671088640.0  # 40 * 2^24
+    fixed = tl.where(near, distance, 0.0).to(tl.int32)
+    fraction = (fixed << (32 - FRACTION_BITS)).to(tl.uint32)
+    power = 19743523 - tl.umulhi(fraction, tl.full(fraction.shape, 2017903, tl.uint32))
+    power = 118729907 - tl.umulhi(fraction, power)
+    power = 515776670 - tl.umulhi(fraction, power)
+    power = 1488514207 - tl.umulhi(fraction, power)
+    power = 0x80000000 - tl.umulhi(fraction, power)
+    found = (power.to(tl.int64) << 9) >> (fixed >> FRACTION_BITS).to(tl.int64)
+    return tl.where(key == first, WHOLE, tl.where(near, found, 0))
+
+
+@triton.jit
+def part(whole, upper, lower):
+    """floor(whole * f), where f is upper * 2^-31 + lower * 2^-62."""
+    high = whole >> 31
+    low = whole & 0x7FFFFFFF
+    return high * upper + ((high * lower + low * upper + ((low * lower) >> 31)) >> 31)
+
+
+@triton.jit
+def search(
+    logits, length, cut, last, share, top, first, scale,
+    WEIGHED: tl.constexpr, SHIFT: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The greatest place from which on tokens measure the target: their weights `share` * 2^-31 of what they
+    are from `cut` on if WEIGHED, their number `share` else."""
+    shift = tl.zeros([], tl.int64)
+    while ((last - cut) >> shift) >= DIGITS:
+        shift += DIGIT_BITS
+    digit = tl.arange(0, DIGITS)
+    above = tl.zeros([], tl.int64)
+    target = share
+    begun = 0
+    while shift >= 0:
+        sums = tl.zeros([DIGITS, BLOCK], tl.int64)
+        counts = tl.zeros([DIGITS, BLOCK], tl.int32)
+        for start in range(0, length, BLOCK):
+            x, key, place = load_tile(logits, start, length, SHIFT, BLOCK)  # pyright: ignore[reportGeneralTypeIssues]
+            distance = place - cut
+            inside = (distance >= 0) & ((distance >> shift) < DIGITS)
+            own = tl.where(inside, distance >> shift, -1).to(tl.int32)
+            if WEIGHED:
+                weight = weight_of(x, key, top, first, scale)
+                own = tl.where(weight > 0, own, -1)
+                sums += tl.where(own[None, :] >= digit[:, None], weight[None, :], 0)
+            counts += (own[None, :] >= digit[:, None]).to(tl.int32)
+        count = tl.sum(counts, axis=1)
+        measure = count.to(tl.int64)
+        if WEIGHED:
+            measure = tl.sum(sums, axis=1)
+            if begun == 0:
+                target = tl.maximum(part(tl.max(measure, axis=0), share, 0), 1)
+        begun = 1
+        enough = above + measure >= target
+        cut += (tl.sum(enough.to(tl.int64), axis=0) - 1) << shift
+        above += tl.max(tl.where(enough, 0, measure), axis=0)
+        fewest = tl.min(tl.where(enough, count, 0x7FFFFFFF), axis=0)
+        rest = tl.max(tl.where(enough, 0, count), axis=0)
+        shift = tl.where(fewest - rest == 1, -1, shift - DIGIT_BITS)
+    return cut
+
+
+@triton.jit
+def philox(seed, offset):
+    """The first two words of Philox4x32-10, without their lowest bits."""
+    left = tl.full([], 0xD2511F53, tl.uint32)
+    right = tl.full([], 0xCD9E8D57, tl.uint32)
+    c0, c1 = offset.to(tl.uint32), (offset >> 32).to(tl.uint32)
+    k0, k1 = seed.to(tl.uint32), (seed >> 32).to(tl.uint32)
+    c2, c3 = tl.zeros([], tl.uint32), tl.zeros([], tl.uint32)
+    for _ in tl.static_range(10):
+        high0, low0 = tl.umulhi(left, c0), left * c0
+        high1, low1 = tl.umulhi(right, c2), right * c2
+        c0, c1, c2, c3 = high1 ^ c1 ^ k0, low1, high0 ^ c3 ^ k1, low0
+        k0 += 0x9E3779B9
+        k1 += 0xBB67AE85
+    return (c0 >> 1).to(tl.int64), (c1 >> 1).to(tl.int64)
+
+
+@triton.jit
+def kept_weights(
+    logits, start, length, cut, least, top, first, scale, SHIFT: tl.constexpr, BLOCK: tl.constexpr
+):
+    x, key, place = load_tile(logits, start, length, SHIFT, BLOCK)  # pyright: ignore[reportGeneralTypeIssues]
+    weight = weight_of(x, key, top, first, scale)
+    return tl.where((place >= cut) & (weight >= least), weight, 0)
+
+
+@triton.jit
+def draw(
+    logits, length, cut, least, top, first, scale, seed, offset, SHIFT: tl.constexpr, BLOCK: tl.constexpr
+):
+    """The first token whose weight and all before it are more than a random part of all weights."""
+    sums = tl.zeros([BLOCK], tl.int64)
+    for start in range(0, length, BLOCK):
+        sums += kept_weights(logits, start, length, cut, least, top, first, scale, SHIFT, BLOCK)
+    upper, lower = philox(seed, offset)  # pyright: ignore[reportGeneralTypeIssues]
+    wanted = part(tl.sum(sums, axis=0), upper, lower)
+    # No early exit: with one, LLVM merges what is before the loop with its body, and lane 0 of a wave, which
+    # writes the sum to LDS, comes to another barrier than the others (Triton 3.7.1, gfx942, emulated).
+    before = tl.zeros([], tl.int64)
+    begin = 0
+    rest = tl.zeros([], tl.int64)
+    for start in range(0, length, BLOCK):
+        weight = kept_weights(logits, start, length, cut, least, top, first, scale, SHIFT, BLOCK)
+        after = before + tl.sum(weight, axis=0)
+        found = (before <= wanted) & (wanted < after)
+        begin = tl.where(found, start, begin)
+        rest = tl.where(found, wanted - before, rest)
+        before = after
+    weight = kept_weights(logits, begin, length, cut, least, top, first, scale, SHIFT, BLOCK)
+    return begin + tl.sum((tl.cumsum(weight, axis=0) <= rest).to(tl.int32), axis=0)
+
+
+@triton.jit
+def sample_rows(
+    logits_ptr, seed_ptr, offset_ptr, temperature_ptr, top_k_ptr, top_p_ptr, min_p_ptr, token_ptr,
+    logits_stride, length, UNIT: tl.constexpr, SHIFT: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The token of one row."""
+    row = tl.program_id(0).to(tl.int64)
+    logits = logits_ptr + row * divisible(logits_stride, UNIT)
+    length = divisible(length, UNIT)
+    most = tl.full([BLOCK], NOWHERE, tl.int64)
+    negated = tl.full([BLOCK], NOWHERE, tl.int64)
+    for start in range(0, length, BLOCK):
+        _, _, place = load_tile(logits, start, length, SHIFT, BLOCK)  # pyright: ignore[reportGeneralTypeIssues]
+        most = tl.maximum(most, place)
+        negated = tl.maximum(negated, tl.where(place == NOWHERE, NOWHERE, -place))
+    last = tl.max(most, axis=0)
+    cut = -tl.max(negated, axis=0)
+    first = (last >> INDEX_BITS).to(tl.int32)
+    token = (LAST_INDEX - (last & LAST_INDEX)).to(tl.int32)
+    # NaNs lie beyond the infinities, above or below them.
+    minus_infinity = -2139095041 >> SHIFT
+    good = (
+        (first <= (0x7F800000 >> SHIFT)) & ((cut >> INDEX_BITS) >= minus_infinity) & (first != minus_infinity)
+    )
+    heat = 1.0
+    if temperature_ptr is not None:
+        heat = tl.load(temperature_ptr + row)
+    if good & (heat >= SMALLEST):
+        top = value_of(first, SHIFT)
+        scale = tl.div_rn(SCALE, heat)
+        if top_k_ptr is not None:
+            count = tl.load(top_k_ptr + row)
+            if (count > 0) & (count < length):
+                cut = search(
+                    logits, length, cut, last, count.to(tl.int64), top, first, scale, False, SHIFT, BLOCK
+                )
+        if top_p_ptr is not None:
+            share = tl.load(top_p_ptr + row)
+            if share < 1.0:
+                fixed = (tl.where(share > 0.0, share, 0.0) * 2147483648.0).to(tl.int64)
+                cut = search(logits, length, cut, last, fixed, top, first, scale, True, SHIFT, BLOCK)
+        least = tl.zeros([], tl.int64)
+        if min_p_ptr is not None:
+            share = tl.load(min_p_ptr + row)
+            share = tl.where(share > 0.0, tl.where(share < 1.0, share, 1.0), 0.0)
+            least = (share * 1099511627776.0).to(tl.int64)
+        seed = tl.load(seed_ptr + row)
+        offset = tl.zeros([], tl.int64)
+        if offset_ptr is not None:
+            offset = tl.load(offset_ptr + row)
+        token = draw(logits, length, cut, least, top, first, scale, seed, offset, SHIFT, BLOCK)
+    tl.store(token_ptr + row, tl.where(good, token, -1).to(tl.int64))
+
+
+def forward(call: Call) -> Plan | Rejected:
+    """Plan the tokens: one launch."""
+    view = rows(call["logits"])
+    if view.count > MAX_GRID:
+        return Rejected(f"{view.count} rows: more than {MAX_GRID} programs")
+    unit = unit_of(call, ["logits"], ["logits"], view.length)
+    block = min(call.config.get("CHUNK", 1024), max(LEAST_BLOCK, next_power_of_2(view.length)))
+    constants = (("UNIT", unit), ("SHIFT", KEY_SHIFT[call["logits"].dtype]), ("BLOCK", block))
+    absent = tuple((f"{name}_ptr", None) for name in SETTINGS if not call.has(name))
+    kernel = TritonKernel(
+        sample_rows,
+        (*constants, *absent),
+        warps(call.device, block // PER_THREAD),
+        num_stages=2,
+        options=UNFUSED,
+    )
+    names = ("logits", "seed", *SETTINGS, "token")
+    args: tuple[tuple[str, Argument], ...] = (
+        *(
+            (f"{name}_ptr", Pointer(name, unit > 1 and name == "logits"))
+            for name in names
+            if name not in SETTINGS or call.has(name)
+        ),
+        ("logits_stride", Scalar("i64", view.stride)),
+        ("length", Scalar("i32", view.length)),
+    )
+    return Plan((Launch(kernel, (view.count, 1, 1), args),))
