@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from portable.kernels._lib.triton.rows import MAX_GRID, MIN_BLOCK, UNFUSED, divisible, unit_of, warps
+from portable.kernels._lib.triton.rows import MAX_GRID, UNFUSED, divisible, unit_of, warps
 from portable.kernels.sample.native import KEY_SHIFT, SETTINGS
 from portable.layout import next_power_of_2, rows
 from portable.plan import Argument, Call, Launch, Plan, Pointer, Rejected, Scalar, TritonKernel
@@ -20,7 +20,8 @@ WHOLE = tl.constexpr(1 << 40)
 SCALE = tl.constexpr(24204406.0)
 SMALLEST = tl.constexpr(2.0**-126)
 NOWHERE = tl.constexpr(-(1 << 62))
-PER_THREAD = 4  # elements of a tile: a search keeps DIGITS sums and counts of each
+PER_THREAD = 2  # elements of a tile: a search keeps DIGITS sums and counts of each
+LEAST_BLOCK = 256
 
 
 @triton.jit
@@ -221,7 +222,7 @@ def forward(call: Call) -> Plan | Rejected:
     if view.count > MAX_GRID:
         return Rejected(f"{view.count} rows: more than {MAX_GRID} programs")
     unit = unit_of(call, ["logits"], ["logits"], view.length)
-    block = min(call.config.get("CHUNK", 1024), max(MIN_BLOCK, next_power_of_2(view.length)))
+    block = min(call.config.get("CHUNK", 1024), max(LEAST_BLOCK, next_power_of_2(view.length)))
     constants = (("UNIT", unit), ("SHIFT", KEY_SHIFT[call["logits"].dtype]), ("BLOCK", block))
     absent = tuple((f"{name}_ptr", None) for name in SETTINGS if not call.has(name))
     kernel = TritonKernel(

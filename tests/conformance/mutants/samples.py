@@ -192,9 +192,8 @@ source(
     Edit(CPP, "if (bits == static_cast<int32_t>(0x80000000)) bits = 0;", ""),
 )
 source(
-    *(OP, "cpp", "gfx942", "a token as large as the drawn number taken"),
-    Edit(CPP, "if ($wanted < here) break;", "if ($wanted <= here) break;"),
-    Edit(CPP, "if (wanted < 0) break;", "if (wanted <= 0) break;"),
+    *(OP, "cpp", "gfx942", "the last warp's range never drawn from"),
+    Edit(CPP, "for (; $warp < WARPS - 1; ++$warp)", "for (; $warp < WARPS - 2; ++$warp)"),
 )
 source(
     *(OP, "triton", "gfx942", "the sums of tiles before this one forgotten"),
