@@ -15,6 +15,7 @@ from portable.conformance.models import functions
 from portable.conformance.models.configs import DECODE, Config, Step
 from portable.conformance.models.functions import Cache
 from portable.conformance.models.model import Model
+from portable.conformance.perf import libraries
 
 
 @dataclass(frozen=True)
@@ -50,9 +51,7 @@ class _FirstWithPass:
     def __call__(self) -> Any:
         if self._compiled:
             return self._call()
-        from portable.integrations import inductor
-
-        with inductor.enable():
+        with libraries.installed("portable.integrations.inductor").enable():
             result = self._call()
         self._compiled = True
         return result
