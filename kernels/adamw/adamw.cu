@@ -7,7 +7,7 @@
 #include "prelude.h"
 
 #include "_lib/ptx/pdl.h"
-#include "adamw/philox.h"
+#include "_lib/philox.h"
 
 typedef GRAD G;
 typedef STATE S;

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from portable.kernels.adamw.philox import random_words, rounded_by
+from portable.kernels.adamw.stochastic import random_words, rounded_by
 
 Call = Callable[[dict[str, Any]], tuple[Tensor, ...]]
 SIZE, STEP, SEED, NUMBER = 9001, 7, -(1 << 62) + 12345, (1 << 31) + 5

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from portable.kernels.adamw.chunks import CHUNK
-from portable.kernels.adamw.philox import random_words
+from portable.kernels.adamw.stochastic import random_words
 
 NAMES = ("param", "exp_avg", "exp_avg_sq")
 ROUNDINGS = {"param": 12, "exp_avg_sq": 2}

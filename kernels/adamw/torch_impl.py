@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from portable.kernels.adamw.philox import random_words, rounded_by
 from portable.kernels.adamw.reference import places
+from portable.kernels.adamw.stochastic import random_words, rounded_by
 
 
 def _fma(a: Tensor | float, b: Tensor, c: Tensor | float) -> Tensor:

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from portable.kernels._lib.philox import WORD, philox
+
 FRACTION_BITS = 24
 """Distances from the row's maximum, in powers of two, have so many bits behind the point."""
 SCALE = float(torch.tensor(2.0**FRACTION_BITS / 0.6931471805599453, dtype=torch.float32))
@@ -17,26 +19,6 @@ POWER = (1488514207, 515776670, 118729907, 19743523, 2017903)
 falling at each of the 2^24 steps, so that likelier tokens weigh more."""
 SMALLEST = 2.0**-126
 """A temperature below the smallest normal number of float32 is greedy, as 0 is."""
-MASK = 0xFFFFFFFF
-LEFT, RIGHT, KEYS = 0xD2511F53, 0xCD9E8D57, (0x9E3779B9, 0xBB67AE85)
-"""The constants of Philox4x32."""
-
-
-def _times(factor: int, word: Tensor) -> tuple[Tensor, Tensor]:
-    """The upper and the lower 32 bits of a product of two numbers of 32 bits, which int64 does not hold."""
-    high = ((factor >> 16) * word + ((factor & 0xFFFF) * word >> 16)) >> 16
-    return high & MASK, (factor * word) & MASK
-
-
-def philox(seed: Tensor, offset: Tensor) -> tuple[Tensor, Tensor]:
-    """The first two words of Philox4x32-10 with the key `seed` and the counter `offset`, each 64 bits."""
-    c0, c1, c2, c3 = offset & MASK, (offset >> 32) & MASK, torch.zeros_like(offset), torch.zeros_like(offset)
-    k0, k1 = seed & MASK, (seed >> 32) & MASK
-    for _ in range(10):
-        (high0, low0), (high1, low1) = _times(LEFT, c0), _times(RIGHT, c2)
-        c0, c1, c2, c3 = high1 ^ c1 ^ k0, low1, high0 ^ c3 ^ k1, low0
-        k0, k1 = (k0 + KEYS[0]) & MASK, (k1 + KEYS[1]) & MASK
-    return c0, c1
 
 
 def part(whole: Tensor, upper: Tensor, lower: Tensor) -> Tensor:
@@ -81,6 +63,11 @@ def kept(
     return weight
 
 
+def _words(number: Tensor) -> tuple[Tensor, Tensor]:
+    """The lower and the upper word of 64 bits."""
+    return number & WORD, (number >> 32) & WORD
+
+
 def sample(
     logits: Tensor,
     seed: Tensor,
@@ -98,7 +85,8 @@ def sample(
     ranked, order = x.sort(dim=-1, descending=True, stable=True)
     weight = kept(weights(ranked, heat), top_k, top_p, min_p)
     here = torch.zeros_like(weight).scatter_(-1, order, weight)
-    upper, lower = philox(seed.reshape(-1), start.reshape(-1))
+    (begin, end), key = (_words(each.reshape(-1)) for each in (start, seed))
+    upper, lower, *_ = philox([begin, end, torch.zeros_like(begin), torch.zeros_like(begin)], key)
     drawn = part(here.sum(-1), upper >> 1, lower >> 1)
     token = (here.cumsum(-1) <= drawn[:, None]).sum(-1)
     token = torch.where(heat >= SMALLEST, token, order[:, 0])

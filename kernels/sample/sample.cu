@@ -6,6 +6,7 @@
 //
 // Defines: those of rows.h; HAS_OFFSET, HAS_TEMPERATURE, HAS_TOP_K, HAS_TOP_P, HAS_MIN_P; KEY_SHIFT, the low bits of a
 // float32 that a logit of type T does not have.
+#include "_lib/philox.h"
 #include "_lib/rows/rows.h"
 
 constexpr int INDEX_BITS = 21;
@@ -16,10 +17,6 @@ constexpr int FARTHEST = 40;
 constexpr float SCALE = 24204406.0f;    // 2^24 / ln 2
 constexpr float SMALLEST = 1.1754943508222875e-38f;
 constexpr int32_t INFINITE = 0x7f800000;
-
-DEVICE uint32_t multiply_high(uint32_t a, uint32_t b) {
-    return static_cast<uint32_t>((static_cast<uint64_t>(a) * b) >> 32);
-}
 
 DEVICE int64_t shuffle_xor(int64_t value, int mask) {
     const uint32_t low = shuffle_xor(static_cast<int>(value), mask);
@@ -62,11 +59,11 @@ struct Row {
         const bool near = distance < static_cast<float>(FARTHEST << FRACTION_BITS);
         const uint32_t fixed = static_cast<uint32_t>(static_cast<int32_t>(near ? distance : 0.0f));
         const uint32_t fraction = fixed << (32 - FRACTION_BITS);
-        uint32_t power = 19743523u - multiply_high(fraction, 2017903u);
-        power = 118729907u - multiply_high(fraction, power);
-        power = 515776670u - multiply_high(fraction, power);
-        power = 1488514207u - multiply_high(fraction, power);
-        power = 0x80000000u - multiply_high(fraction, power);
+        uint32_t power = 19743523u - high_product(fraction, 2017903u);
+        power = 118729907u - high_product(fraction, power);
+        power = 515776670u - high_product(fraction, power);
+        power = 1488514207u - high_product(fraction, power);
+        power = 0x80000000u - high_product(fraction, power);
         const uint64_t found = static_cast<uint64_t>(power) << (FARTHEST - 31) >> (fixed >> FRACTION_BITS);
         return key == first ? 1ll << FARTHEST : near ? static_cast<int64_t>(found) : 0;
     }
@@ -232,30 +229,12 @@ DEVICE int64_t search(const Row& row, int64_t cut, int64_t last, int64_t share, 
     }
 }
 
-// The first two words of Philox4x32-10, without their lowest bits.
-DEVICE void philox(int64_t seed, int64_t offset, int64_t& upper, int64_t& lower) {
-    uint32_t c0 = static_cast<uint32_t>(offset), c1 = static_cast<uint32_t>(offset >> 32), c2 = 0, c3 = 0;
-    uint32_t k0 = static_cast<uint32_t>(seed), k1 = static_cast<uint32_t>(seed >> 32);
-#pragma unroll
-    for (int round = 0; round < 10; ++round) {
-        const uint32_t high0 = multiply_high(0xD2511F53u, c0), low0 = 0xD2511F53u * c0;
-        const uint32_t high1 = multiply_high(0xCD9E8D57u, c2), low1 = 0xCD9E8D57u * c2;
-        c0 = high1 ^ c1 ^ k0;
-        c1 = low1;
-        c2 = high0 ^ c3 ^ k1;
-        c3 = low0;
-        k0 += 0x9E3779B9u;
-        k1 += 0xBB67AE85u;
-    }
-    upper = c0 >> 1;
-    lower = c1 >> 1;
-}
-
 // The first token whose weight and all before it are more than a random part of all weights. Each pass gives every warp
 // an equal range of the tokens, and goes on with the range that has it.
 DEVICE int draw(const Row& row, int64_t seed, int64_t offset, Exchange& exchange, int& turn) {
-    int64_t upper, lower;
-    philox(seed, offset, upper, lower);
+    const Random4 random = philox(static_cast<uint32_t>(offset), static_cast<uint32_t>(offset >> 32), 0, 0,
+                                  static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32));
+    const int64_t upper = random.w[0] >> 1, lower = random.w[1] >> 1;
     int begin = 0, end = row.length;
     int64_t wanted = -1;
     for (;;) {

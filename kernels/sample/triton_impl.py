@@ -111,23 +111,6 @@ def search(
 
 
 @triton.jit
-def philox(seed, offset):
-    """The first two words of Philox4x32-10, without their lowest bits."""
-    left = tl.full([], 0xD2511F53, tl.uint32)
-    right = tl.full([], 0xCD9E8D57, tl.uint32)
-    c0, c1 = offset.to(tl.uint32), (offset >> 32).to(tl.uint32)
-    k0, k1 = seed.to(tl.uint32), (seed >> 32).to(tl.uint32)
-    c2, c3 = tl.zeros([], tl.uint32), tl.zeros([], tl.uint32)
-    for _ in tl.static_range(10):
-        high0, low0 = tl.umulhi(left, c0), left * c0
-        high1, low1 = tl.umulhi(right, c2), right * c2
-        c0, c1, c2, c3 = high1 ^ c1 ^ k0, low1, high0 ^ c3 ^ k1, low0
-        k0 += 0x9E3779B9
-        k1 += 0xBB67AE85
-    return (c0 >> 1).to(tl.int64), (c1 >> 1).to(tl.int64)
-
-
-@triton.jit
 def kept_weights(
     logits, start, length, cut, least, top, first, scale, SHIFT: tl.constexpr, BLOCK: tl.constexpr
 ):
@@ -144,7 +127,10 @@ def draw(
     sums = tl.zeros([BLOCK], tl.int64)
     for start in range(0, length, BLOCK):
         sums += kept_weights(logits, start, length, cut, least, top, first, scale, SHIFT, BLOCK)
-    upper, lower = philox(seed, offset)  # pyright: ignore[reportGeneralTypeIssues]
+    zero = tl.zeros([], tl.uint32)
+    low, high = offset.to(tl.uint32), (offset >> 32).to(tl.uint32)
+    word, other, _, _ = tl.philox(seed, low, high, zero, zero)  # pyright: ignore[reportGeneralTypeIssues]
+    upper, lower = (word >> 1).to(tl.int64), (other >> 1).to(tl.int64)
     wanted = part(tl.sum(sums, axis=0), upper, lower)
     # No early exit: with one, LLVM merges what is before the loop with its body, and lane 0 of a wave, which
     # writes the sum to LDS, comes to another barrier than the others (Triton 3.7.1, gfx942, emulated).

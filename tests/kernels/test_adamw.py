@@ -21,9 +21,9 @@ from portable.errors import (
     ShapeError,
     SignatureError,
 )
+from portable.kernels._lib.philox import philox
 from portable.kernels.adamw import api, tables
 from portable.kernels.adamw.chunks import CHUNK
-from portable.kernels.adamw.philox import philox
 
 SETTINGS = {"lr": 1e-2, "beta1": 0.9, "beta2": 0.99, "eps": 1e-8, "weight_decay": 0.1}
 SHAPES = [(3, 5), (4097,), (), (0, 4), (2, 3, 4), (8192,)]
