@@ -5,12 +5,15 @@ from __future__ import annotations
 import importlib
 import re
 import runpy
+import statistics
 import sys
+from operator import truediv
 from pathlib import Path
 
 import pytest
 
 from portable.conformance.cases.case import op_of
+from portable.conformance.models import record as models
 from portable.conformance.records import compare, record
 
 from .conformance import toy_gpu_faults
@@ -64,6 +67,39 @@ def test_the_record_is_of_a_gpu_and_conforms():
     assert {each["state"] for each in RECORD["results"]} <= {"Pass", "NotSupported"}
     (row,) = (line for line in readme.splitlines() if line.startswith("| NVIDIA H200"))
     assert f"{record.tally(RECORD)}: " in row
+
+
+def test_the_h100_s_row_says_what_failed():
+    found = record.read(ROOT / "conformance/results/h100/core.json")
+    assert found["header"]["complete"] and found["header"]["dirty"] is False
+    failed = [each for each in found["results"] if each["state"] not in ("Pass", "NotSupported")]
+    assert [(op_of(each["case"]), each["impl"]) for each in failed] == [("index_add", "torch")]
+    (row,) = (line for line in (ROOT / "README.md").read_text().splitlines() if "| NVIDIA H100" in line)
+    assert f"{record.tally(found)}: " in row
+
+
+MODEL_STEPS = {
+    "train": "training step, 2 x 4096", "decode-1": "decode step in a graph, 1 sequence",
+    "decode-16": "decode step in a graph, 16 sequences", "decode-64": "decode step in a graph, 64 sequences",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("step", MODEL_STEPS)
+def test_the_readme_s_models_are_those_of_the_records(step):
+    """Of the first record; a candidate that failed there is of the second."""
+    ratios: dict[str, str] = {}
+    for run in (2, 1):
+        found = models.read(ROOT / f"conformance/results/h100/models-{run}.json")
+        for each in (each for each in found["steps"] if each["step"] == step):
+            us = {one["name"]: one["us"] for one in each["candidates"] if "us" in one}
+            paired = {n: statistics.median(map(truediv, us["torch.compile"], own)) for n, own in us.items()}
+            ratios |= {name: f"{ratio:.2f}" for name, ratio in paired.items()}
+    (row,) = (
+        line for line in (ROOT / "README.md").read_text().splitlines() if f"| {MODEL_STEPS[step]}" in line
+    )
+    cells = [cell.strip() for cell in row.strip("|").split("|")][1:]
+    names = ("torch", "liger", "portable", "portable.compile")
+    assert cells == [ratios.get(name, "") for name in names]
 
 
 def test_the_sweeps_conform():
