@@ -101,6 +101,8 @@ def _ways(spec: Spec) -> list[Way]:
     if "Z" in axes:
         axes |= {name: axes[name] * HEADS for name in ("H", "G")}
         return [Way(make_shape(spec, axes, (), params, gone), ("Z",)) for gone in ([], optional)]
+    if "H" not in axes:  # rows of a table, added by index: wider ones
+        return [Way(make_shape(spec, axes, (), params), ("N",))]
     # Sequences of some hundred tokens: workspaces hold them in tiles of 128, of which short ones fill little.
     axes |= {name: axes[name] * LONGER for name in ("H", "G", "M", "N")}
     return [

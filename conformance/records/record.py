@@ -11,6 +11,7 @@ import json
 import math
 import os
 import platform
+import re
 import shlex
 import subprocess
 from collections import Counter
@@ -132,8 +133,9 @@ def op_digest(op: str) -> str:
     return spec_digest(registry.spec(op), registry.op_folders()[op].parent)
 
 
-_LATER_FIELDS = (", otherwise=None", ", gradient=True", ", mutated=False")
-"""What specs can say since records were made: where they do not, those records are of the same spec."""
+_LATER_FIELDS = re.compile(r", otherwise=None|, gradient=True|, mutated=False|, like=(None|'\w+')")
+"""What specs can say since records were made: where they do not, those records are of the same spec. `like`
+says where results lie, not what they are."""
 
 
 def spec_digest(spec: Spec, folder: Path) -> str:
@@ -144,8 +146,7 @@ def spec_digest(spec: Spec, folder: Path) -> str:
         [entry.function for entry in entries],
     )  # fmt: skip
     text = repr(contents).replace(f"{folder}/", "")
-    for field_at_default in _LATER_FIELDS:
-        text = text.replace(field_at_default, "")
+    text = _LATER_FIELDS.sub("", text)
     digest = hashlib.sha256(text.encode())
     for file in sorted({entry.file for entry in entries}):
         digest.update(file.read_bytes())

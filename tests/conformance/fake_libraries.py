@@ -67,6 +67,18 @@ def liger():
         dx, dw, _ = norm_grads(dY.view(X.shape), X, W, torch.zeros_like(RSTD), RSTD, False)
         return dx.view(dY.shape), None if W is None else dw
 
+    def fused_add_rms_norm(X, R, W, eps, offset=0.0, casting_mode="llama", in_place=False):
+        assert not in_place
+        return rms_norm(X + R, W, eps, offset, casting_mode), X + R
+
+    def rope(q, k, cos, sin, position_ids=None, unsqueeze_dim=1, rotary_dim=None):
+        """In place where heads lie behind tokens; tables hold every column twice."""
+        assert position_ids is None and cos.shape == (q.shape[2], q.shape[3])
+        for x in (q, k):
+            half = x.shape[-1] // 2
+            x.copy_(x * cos + torch.cat((-x[..., half:], x[..., :half]), -1) * sin)
+        return q, k
+
     def layer_norm_forward(X, W, B, eps):
         rows = X.view(-1, X.shape[-1])
         mean, rstd = stats_of(rows, eps, True)
@@ -100,6 +112,8 @@ def liger():
             "rms_norm_backward": rms_norm_backward, "layer_norm_forward": layer_norm_forward,
             "LigerLayerNormFunction": function_of(lambda X, W, B, eps: layer_norm_forward(X, W, B, eps)[0]),
             "layer_norm_backward": layer_norm_backward, "LigerSiLUMulFunction": function_of(silu_mul),
+            "LigerFusedAddRMSNormFunction": function_of(fused_add_rms_norm),
+            "LigerRopeFunction": function_of(rope),
             "LigerSoftmaxFunction": function_of(lambda input_: softmax_forward(input_)[0]),
         },
         "liger_kernel.ops.softmax": {

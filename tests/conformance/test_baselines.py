@@ -47,12 +47,13 @@ def call_of(op, dtype=torch.float32, absent=(), **params):
     """Two buffer sets of an op, its parameters and its outputs on the first set."""
     spec = registry.spec(op)
     sizes: dict[str | int, int] = {"M": 5, "N": ROWS[-1], "K": 7}
+    sizes |= {"Z": 2, "H": 3, "G": 1, "P": 9, "C": 4, "D": 8}
     generator = torch.Generator().manual_seed(0)
     sets = []
     for _ in range(2):
         tensors = dict.fromkeys(spec.inputs)
         for name, field in spec.inputs.items():
-            if name not in absent:
+            if name not in (*absent, "positions"):
                 own = [sizes[dim] for dim in field.dims]
                 shape = (*ROWS[:-1], *own) if field.leading and spec.leading == "same" else own
                 tensors[name] = torch.randn(*shape, generator=generator).to(dtype)
@@ -72,7 +73,8 @@ def test_every_adapter_computes_its_op(name, op, installed):
     spec, sets, params, outputs = call_of(op)
     found, reasons = baselines.ready(spec, sets, params, outputs)
     assert name not in reasons and len(found[name]) == 2
-    assert baselines.difference(outputs, found[name][0]()) == ""
+    if (name, op) != ("liger", "rope"):  # it rotates in place: `ready` compared the first call
+        assert baselines.difference(outputs, found[name][0]()) == ""
     assert baselines.difference(outputs, found[name][1]()) != "", "bound to its own buffer set"
     assert set(found) | set(reasons) == set(baselines.NAMES)
 
