@@ -16,6 +16,7 @@ import liger_kernel.functional as host
 import liger_kernel.transformers  # once, ahead of the tests: the report looks at its classes
 import pytest
 import torch
+from liger_kernel import backends
 from liger_kernel.backends import (
     Capability,
     ImplNotAvailableError,
@@ -25,7 +26,6 @@ from liger_kernel.backends import (
     resolve_impl,
     set_impl,
 )
-from liger_kernel.backends import dispatch as liger_dispatch
 from torch import Tensor
 from torch.nn import functional
 
@@ -36,6 +36,7 @@ from portable.integrations import liger
 pytestmark = pytest.mark.xdist_group("transformers")
 
 bf16, f16, f32 = torch.bfloat16, torch.float16, torch.float32
+liger_dispatch: Any = backends.dispatch  # torch.compiler.disable hides its parameters
 _theirs: set[str] = set()
 
 
@@ -323,8 +324,6 @@ HANDED_ON: list[tuple[str, list[Any], dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("op", "args", "kwargs", "why"), HANDED_ON)
 def test_what_has_no_equal_is_handed_on(op, args, kwargs, why, monkeypatch):
-    import liger_kernel.backends.dispatch  # noqa: F401
-
     monkeypatch.setattr(sys.modules["liger_kernel.backends.dispatch"], "_FALLBACK_NOTIFIED", set())
     seen = register(op)
     liger.enable()

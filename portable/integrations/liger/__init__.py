@@ -51,7 +51,7 @@ _CALLS = {
     "softmax": (calls.softmax, "portable.softmax"),
     "swiglu": (calls.swiglu, "portable.swiglu"),
     "geglu": (calls.geglu, "portable.gelu_tanh and torch's product"),
-    "rope": (calls.rope, "portable.rope, of new tensors"),
+    "rope": (calls.rope, "portable.rope; q and k are not overwritten"),
     "cross_entropy": (losses.cross_entropy, "portable.cross_entropy; logits are not overwritten"),
     "fused_linear_cross_entropy": (losses.fused_linear_cross_entropy, "portable.linear_cross_entropy"),
 }

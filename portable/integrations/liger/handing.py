@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from typing import Any
 
 import torch
-from liger_kernel.backends import available_impls, dispatch
+from liger_kernel import backends
 from liger_kernel.backends.dispatch import emit_fallback_warning
 from torch import Tensor
 
@@ -19,6 +19,7 @@ except ImportError:  # a build of torch without distributed
     DTensor = ()
 
 NAME = "portable"
+_dispatch: Any = backends.dispatch  # torch.compiler.disable hides its parameters
 
 
 class NotTaken(Exception):
@@ -60,7 +61,7 @@ def _without_autocast(call: Callable[..., Any], x: Tensor) -> Any:
 
 def _hand_on(op: str, why: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     device = next((each.device for each in args if isinstance(each, Tensor) and each.is_cuda), None)
-    others = [name for name in available_impls(op, device) if name != NAME]
+    others = [name for name in backends.available_impls(op, device) if name != NAME]
     if not others:
         raise IntegrationError(
             "liger",
@@ -68,4 +69,4 @@ def _hand_on(op: str, why: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -
             "Install one of Liger's own, or leave the argument out",
         )
     emit_fallback_warning(op, NAME, others[0], f"it has no equal for {why}")
-    return dispatch(op, *args, impl=others[0], **kwargs)
+    return _dispatch(op, *args, impl=others[0], **kwargs)
