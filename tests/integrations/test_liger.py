@@ -285,6 +285,55 @@ def test_autocast_changes_nothing_but_the_product():
     torch.testing.assert_close(loss, expected)
 
 
+TARGETS = torch.tensor([3, -100, 0, 11, 49, 7, 7])
+ANGLES = drawn(1, 5, 8, dtype=torch.float64)
+AGAINST_LIGER: list[tuple[str, Callable[..., Any], list[Any], tuple[int, ...]]] = [
+    ("rms_norm", rms_norm, [drawn(6, 64), drawn(64), 1e-5, 1.0, "gemma"], (0, 1)),
+    ("fused_add_rms_norm", fused_add_rms_norm,
+     [drawn(6, 64), drawn(6, 64, seed=1), drawn(64), 1e-5, 0.0, "llama"], (0, 1, 2)),
+    ("layer_norm", layer_norm, [drawn(6, 64), drawn(64), drawn(64, seed=1), 1e-5], (0, 1, 2)),
+    ("softmax", lambda x: wider(x).softmax(-1).to(x.dtype), [drawn(6, 64)], (0,)),
+    ("swiglu", swiglu, [drawn(6, 64), drawn(6, 64, seed=1), 1.0, 0.5], (0, 1)),
+    ("geglu", geglu, [drawn(6, 64), drawn(6, 64, seed=1)], (0, 1)),
+    ("rope", rope, [drawn(2, 4, 5, 16), drawn(2, 2, 5, 16, seed=1),
+                    *(torch.cat((f(ANGLES),) * 2, -1).to(bf16) for f in (torch.cos, torch.sin))], (0, 1)),
+    ("cross_entropy", cross_entropy, [drawn(7, 50), TARGETS, None, -100, 1e-2, 0.1, "mean", 5.0, True], (0,)),
+    ("cross_entropy", cross_entropy,
+     [drawn(7, 50), TARGETS, drawn(50, dtype=f32).abs(), -100, 0.0, 0.1, "mean", None, False], (0,)),
+    ("fused_linear_cross_entropy", fused_linear_cross_entropy,
+     [drawn(7, 16), drawn(50, 16), TARGETS, None, None, -100, 1e-2, 0.1, "sum", None, True], (0, 1)),
+]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("op", "formula", "inputs", "wanted"), AGAINST_LIGER)
+def test_against_liger_s_own_kernels_on_an_emulated_gpu(op, formula, inputs, wanted):
+    """Both as machine code of gfx942: no result or gradient is further from float64 than Liger's."""
+    wide = [x.double() if isinstance(x, Tensor) and x.is_floating_point() else x for x in inputs]
+    exact = outcome(formula, wide, wanted)
+
+    def called(impl: str) -> dict[str, Tensor]:
+        # Liger's kernels write over what they are given: a copy, which is no leaf.
+        return outcome(
+            lambda *args: liger_dispatch(
+                op, *(x.clone() if isinstance(x, Tensor) else x for x in args), impl=impl
+            ),
+            inputs,
+            wanted,
+        )
+
+    liger.enable(only=op)
+    with portable.emulated("gfx942"):
+        assert str(portable.device()) == "emulated gfx942"
+        ours, theirs = called("portable"), called("nvidia-triton")
+    assert ours.keys() == theirs.keys() == exact.keys()
+    for name, true in exact.items():
+        assert (ours[name].dtype, ours[name].shape) == (theirs[name].dtype, theirs[name].shape), name
+        error, of_liger = ((x[name].double() - true).square().mean().sqrt().item() for x in (ours, theirs))
+        ulp = torch.finfo(ours[name].dtype).eps * true.double().square().mean().sqrt().item()
+        assert error <= 1.1 * of_liger + 0.5 * ulp, (name, error, of_liger, ulp)
+
+
 # What is handed on, and what the report says -----------------------------------------------------------
 
 
