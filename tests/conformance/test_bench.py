@@ -70,8 +70,9 @@ def spent(monkeypatch):
     monkeypatch.setattr(timing, "Roofs", FixedRoofs)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1 << 30, 1 << 30))
     monkeypatch.setattr(torch, "compile", lambda function, **options: function)
-    adapters = libraries.LIBRARIES["liger"][1]
-    monkeypatch.setattr(baselines, "LIBRARIES", {"liger": ("no_such_package", adapters)})
+    adapters = libraries.LIBRARIES["liger"][1]  # liger-kernel itself is installed with the tests
+    kernels = {**baselines.KERNELS, "liger": ("no_such_package", adapters)}
+    monkeypatch.setattr(baselines, "KERNELS", kernels)
     return times
 
 
