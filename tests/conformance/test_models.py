@@ -64,7 +64,7 @@ class KeyOfTheNext(RopeThenWrite):
 
 class HalfTheSoftcapOfScores(functions.Portable):
     def attention(self, q, k, v, scale, window, softcap):
-        return super().attention(q, k, v, scale, window, softcap / 2)
+        return super().attention(q, k, v, scale, window, softcap and softcap / 2)
 
 
 class NoSoftcapOfLogits(functions.Portable):
