@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+
+from portable.errors import IntegrationError, listed, nearest
 
 
 @dataclass(frozen=True)
@@ -47,3 +49,16 @@ class Report:
 def items(found: Iterable[tuple[str, str, str]]) -> tuple[Item, ...]:
     """(part, what, note) as items, the same ones counted, in the order of their first."""
     return tuple(Item(part, what, count, note) for (part, what, note), count in Counter(found).items())
+
+
+def named(library: str, only: Sequence[str], parts: Sequence[str]) -> tuple[str, ...]:
+    """`only` of a library's `enable`. Raises IntegrationError for one that is none of `parts`."""
+    asked = (only,) if isinstance(only, str) else tuple(only)
+    for part in asked:
+        if part not in parts:
+            raise IntegrationError(
+                library,
+                f"enable: only names {part!r}, which is none of {listed(parts)}",
+                nearest(part, parts).strip(),
+            )
+    return asked

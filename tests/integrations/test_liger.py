@@ -424,9 +424,7 @@ def test_a_pin_goes_first_and_the_report_says_so(monkeypatch):
     assert host.softmax(drawn(2, 8)) == "theirs"
     torch.testing.assert_close(host.softmax(drawn(2, 8), impl="portable"), portable.softmax(drawn(2, 8)))
     set_impl("noting-test")
-    with pytest.raises(
-        IntegrationError, match=r"Liger would use none of swiglu: .*'noting-test'.*set_impl"
-    ):
+    with pytest.raises(IntegrationError, match=r"Liger would use none of swiglu: .*'noting-test'.*set_impl"):
         liger.enable(only="swiglu")
     assert "portable" not in available_impls("swiglu")
 

@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
-from portable.errors import IntegrationError, listed, nearest
-from portable.integrations.report import Report, items
+from portable.errors import IntegrationError
+from portable.integrations.report import Report, items, named
 
 if tuple(int(each) for each in torch.__version__.split(".")[:2]) < (2, 11):
     raise IntegrationError("inductor", f"needs torch 2.11 or newer, and {torch.__version__} is installed",
@@ -134,12 +134,4 @@ def _passes(installed: Any) -> tuple[Any, ...]:
 def _checked(only: Sequence[str] | None) -> tuple[str, ...] | None:
     if only is None:
         return None
-    asked = (only,) if isinstance(only, str) else tuple(only)
-    for part in asked:
-        if part not in PARTS:
-            raise IntegrationError(
-                "inductor",
-                f"enable: only names {part!r}, which is none of {listed(PARTS)}",
-                nearest(part, PARTS).strip(),
-            )
-    return asked
+    return named("inductor", only, PARTS)

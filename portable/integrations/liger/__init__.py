@@ -19,8 +19,8 @@ from importlib.metadata import version
 from types import FunctionType
 from typing import Any
 
-from portable.errors import IntegrationError, listed, nearest
-from portable.integrations.report import Report, items
+from portable.errors import IntegrationError, listed
+from portable.integrations.report import Report, items, named
 
 try:
     import liger_kernel.functional as host
@@ -149,15 +149,7 @@ def disable() -> None:
 def _checked(only: Sequence[str] | None) -> tuple[str, ...]:
     if only is None:
         return tuple(part for part in PARTS if part not in BY_NAME)
-    asked = (only,) if isinstance(only, str) else tuple(only)
-    for part in asked:
-        if part not in PARTS:
-            raise IntegrationError(
-                "liger",
-                f"enable: only names {part!r}, which is none of {listed(PARTS)}",
-                nearest(part, PARTS).strip(),
-            )
-    return asked
+    return named("liger", only, PARTS)
 
 
 def _pin(part: str) -> str | None:

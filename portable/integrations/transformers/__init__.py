@@ -20,8 +20,8 @@ from types import MethodType
 from typing import Any
 from weakref import WeakSet
 
-from portable.errors import IntegrationError, listed, nearest
-from portable.integrations.report import Item, Report, items
+from portable.errors import IntegrationError, listed
+from portable.integrations.report import Item, Report, items, named
 
 try:
     import transformers as host
@@ -127,15 +127,7 @@ def _disable(model: Any) -> None:
 def _checked(only: Sequence[str] | None) -> tuple[str, ...]:
     if only is None:
         return PARTS
-    asked = (only,) if isinstance(only, str) else tuple(only)
-    for part in asked:
-        if part not in PARTS:
-            raise IntegrationError(
-                "transformers",
-                f"enable: only names {part!r}, which is none of {listed(PARTS)}",
-                nearest(part, PARTS).strip(),
-            )
-    return asked
+    return named("transformers", only, PARTS)
 
 
 def _host() -> str:
