@@ -112,7 +112,8 @@ def show(case: Case, device: torch.device, timed: bool = True) -> Row:
     with contextlib.nullcontext() if timed else guarded_memory():
         result = op(**arguments)
     runner.synchronize(device)
-    outputs = result if isinstance(result, tuple) else (result,)
+    made = result if isinstance(result, tuple) else () if result is None else (result,)
+    outputs = (*made, *(arguments[name] for name in spec.mutated if arguments[name] is not None))
     verdicts = [
         expected.judge(got, bias=False)
         for got, expected in zip(outputs, materialized.expected.values(), strict=True)
