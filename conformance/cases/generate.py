@@ -55,7 +55,8 @@ STRIDES = (1, 5, 7)
 
 HUGE = (65535, 65536, 65537)
 """Sizes on both sides of 2^16, in one axis of a shape whose others are 3: fewer would make a normalised
-row the same but for signs."""
+row the same but for signs. An op with boundary shapes of its own, as attention, whose kernels have a block for
+each head of 2 tokens, has 65536 or 65537 in each axis in 16 bits; tier "full" has all in all types."""
 PROBE_INDICES = (1, 6, 12, 15)
 ODD_INDEX = 6
 """Which of the boundary shapes the probes take, and which one is the odd shape of tier "full"."""
@@ -204,7 +205,11 @@ def cases(spec: Spec, tier: str = "core") -> list[Case]:
     few = probes[-1:] + probes[: SMOKE_PROBES - 1]
     chosen = plain[: SMOKE_LIMIT - len(few) - len(modes)] + few + modes + regressions(spec, tier="smoke")
     if tier != "smoke":
-        huge = [Case(spec.op, types[i % len(types)], shape) for i, shape in enumerate(huge_shapes(spec))]
+        shapes, rows = huge_shapes(spec), types
+        if spec.boundary:
+            shapes = [shapes[i + 1 + i // len(HUGE) % 2] for i in range(0, len(shapes), len(HUGE))]
+            rows = [row for row in types if dtypes.of(row[0][1]).bits == 16] or types
+        huge = [Case(spec.op, rows[i % len(rows)], shape) for i, shape in enumerate(shapes)]
         chosen += plain + probes + huge + extra + regressions(spec)
     if tier == "full":
         chosen += [*_everything(spec, types), *regressions(spec, tier="full")]
