@@ -68,10 +68,10 @@ records: $(VENV)/installed-test
 	for arch in gfx90a gfx942 gfx950 gfx1100 gfx1201; do \
 	  run="$(BIN)/portable-conformance run --device rocm:$$arch --emulate -j $(JOBS)"; \
 	  folder=conformance/results/emulated-$$arch; \
-	  $$run --tier core --ops $(OTHERS) --record $$folder/core.json || exit 1; \
-	  $$run --tier smoke --ops $(ATTENTION) --record $$folder/smoke-attention.json || exit 1; \
+	  $$run --tier core --ops $(OTHERS) --record $$folder/core.json.gz || exit 1; \
+	  $$run --tier smoke --ops $(ATTENTION) --record $$folder/smoke-attention.json.gz || exit 1; \
 	done
-	$(BIN)/portable-conformance run --device cpu -j $(JOBS) --record conformance/results/cpu/core.json
+	$(BIN)/portable-conformance run --device cpu -j $(JOBS) --record conformance/results/cpu/core.json.gz
 	$(BIN)/python docs/emulated.py
 
 mutants: $(VENV)/installed-test

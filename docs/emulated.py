@@ -22,8 +22,8 @@ WHY = {
 
 HEAD = """# The ops on emulated AMD GPUs
 
-Written by `python docs/emulated.py` from `conformance/results/emulated-*/core.json`. Each record was made by
-`portable-conformance run --device rocm:ARCH --emulate --tier core`: the machine code for that GPU,
+Written by `python docs/emulated.py` from `conformance/results/emulated-*/core.json.gz`. Each record was
+made by `portable-conformance run --device rocm:ARCH --emulate --tier core`: the machine code for that GPU,
 executed by the CPU, every implementation pinned, forward and gradients, every element judged against
 float64. **None of it ran on an AMD GPU.**
 
@@ -45,7 +45,7 @@ def emulated_records() -> dict[str, dict[str, Any]]:
     """Architecture -> record."""
     return {
         path.parent.name.removeprefix("emulated-"): record.read(path)
-        for path in sorted(RECORDS.glob("emulated-*/core.json"))
+        for path in sorted(RECORDS.glob("emulated-*/core.json.gz"))
     }
 
 
@@ -101,9 +101,9 @@ def _summary(found: dict[str, dict[str, Any]]) -> list[str]:
 
 def _agreement(found: dict[str, dict[str, Any]]) -> list[str]:
     """How the emulated GPUs agree with an H200, which was hardware."""
-    h200 = record.read(RECORDS / "h200" / "core.json")
+    h200 = record.read(RECORDS / "h200" / "core.json.gz")
     lines = [
-        "With an NVIDIA H200 (hardware; `conformance/results/h200/core.json`), by `portable-conformance",
+        "With an NVIDIA H200 (hardware; `conformance/results/h200/core.json.gz`), by `portable-conformance",
         "compare`: implementations of one name (Triton's source, and what both vendors build from one file)",
         "with each other, and the matrix kernels of one vendor (wgmma, mma) with the other's (mfma, wmma).",
         "",

@@ -19,8 +19,8 @@ from portable.conformance.records import compare, record
 from .conformance import toy_gpu_faults
 
 ROOT = Path(__file__).resolve().parent.parent
-RECORD = record.read(ROOT / "conformance/results/h200/core.json")
-FIRST, SECOND = (record.read(ROOT / f"conformance/results/h200/sweep-{run}.json") for run in (4, 5))
+RECORD = record.read(ROOT / "conformance/results/h200/core.json.gz")
+FIRST, SECOND = (record.read(ROOT / f"conformance/results/h200/sweep-{run}.json.gz") for run in (4, 5))
 SEQUENCES = "H=16,G=16,M=8192,N=8192,D=128,E=128,lead=2,causal=True"
 ROWS = {
     "matmul 4096 x 4096 x 4096": ("matmul/bfloat16/M=4096,N=4096,K=4096", "wgmma", "torch"),
@@ -70,7 +70,7 @@ def test_the_record_is_of_a_gpu_and_conforms():
 
 
 def test_the_h100_s_row_says_what_failed():
-    found = record.read(ROOT / "conformance/results/h100/core.json")
+    found = record.read(ROOT / "conformance/results/h100/core.json.gz")
     assert found["header"]["complete"] and found["header"]["dirty"] is False
     failed = [each for each in found["results"] if each["state"] not in ("Pass", "NotSupported")]
     assert [(op_of(each["case"]), each["impl"]) for each in failed] == [("index_add", "torch")]
@@ -89,7 +89,7 @@ def test_the_readme_s_models_are_those_of_the_records(step):
     """Of the first record; a candidate that failed there is of the second."""
     ratios: dict[str, str] = {}
     for run in (2, 1):
-        found = models.read(ROOT / f"conformance/results/h100/models-{run}.json")
+        found = models.read(ROOT / f"conformance/results/h100/models-{run}.json.gz")
         for each in (each for each in found["steps"] if each["step"] == step):
             us = {one["name"]: one["us"] for one in each["candidates"] if "us" in one}
             paired = {n: statistics.median(map(truediv, us["torch.compile"], own)) for n, own in us.items()}
@@ -139,7 +139,7 @@ def test_attention_conforms_on_emulated_gpus():
     """The smoke tier: forward, gradient, decode, pages and varlen sequences, in HIP C++ and Triton."""
     readme = (ROOT / "README.md").read_text()
     for arch, unit in (("gfx942", "mfma"), ("gfx950", "mfma"), ("gfx1100", "wmma"), ("gfx1201", "wmma")):
-        found = record.read(ROOT / f"conformance/results/emulated-{arch}/smoke-attention.json")
+        found = record.read(ROOT / f"conformance/results/emulated-{arch}/smoke-attention.json.gz")
         assert found["header"]["emulated"] and found["header"]["arch"] == arch and record.conforming(found)
         results = found["results"]
         passed = {(op_of(each["case"]), each["impl"]) for each in results if each["state"] == "Pass"}
@@ -148,7 +148,7 @@ def test_attention_conforms_on_emulated_gpus():
         assert passed == asked | {("attention", f"decode_{unit}"), ("attention", "decode")}
         assert {each["state"] for each in results} <= {"Pass", "NotSupported"}
         assert f"on {arch} {record.tally(found)}" in readme
-    found = record.read(ROOT / "conformance/results/emulated-gfx90a/smoke-attention.json")
+    found = record.read(ROOT / "conformance/results/emulated-gfx90a/smoke-attention.json.gz")
     states = [each["state"] for each in found["results"]]
     assert record.conforming(found) and set(states) == {"Pass", "NotSupported", "XFail"}
     assert f"on gfx90a {record.tally(found)}" in readme
@@ -157,7 +157,7 @@ def test_attention_conforms_on_emulated_gpus():
 def test_the_core_tier_of_attention_conforms_on_emulated_gpus():
     readme = " ".join((ROOT / "README.md").read_text().split())
     for arch in ("gfx942", "gfx1201"):
-        found = record.read(ROOT / f"conformance/results/emulated-{arch}/core-attention.json")
+        found = record.read(ROOT / f"conformance/results/emulated-{arch}/core-attention.json.gz")
         assert record.conforming(found) and found["header"]["complete"] and not found["header"]["dirty"]
         assert f"on {arch} {record.tally(found)}" in readme
 
@@ -165,7 +165,7 @@ def test_the_core_tier_of_attention_conforms_on_emulated_gpus():
 def test_an_h200_and_emulated_gpus_agree():
     """But for zeros whose sign Triton 3.6 and 3.7 lose on AMD, in float16 products (docs/emulated.md)."""
     for arch, differ in (("gfx90a", 15), ("gfx942", 15), ("gfx950", 13), ("gfx1100", 17), ("gfx1201", 17)):
-        other = record.read(ROOT / f"conformance/results/emulated-{arch}/core.json")
+        other = record.read(ROOT / f"conformance/results/emulated-{arch}/core.json.gz")
         found = compare.agreements(RECORD, other)
         assert sum(each.cases for each in found) > 5000
         problems = [(each.op, each.impl, text) for each in found for text in each.problems]
@@ -177,7 +177,7 @@ def test_an_h200_and_emulated_gpus_agree():
 
 def test_a_killed_a_hung_and_a_starved_kernel_left_a_whole_record():
     """On an H200: tests/conformance/toy_gpu_faults.py made them."""
-    found = record.read(ROOT / "conformance/results/h200/faults.json")
+    found = record.read(ROOT / "conformance/results/h200/faults.json.gz")
     assert found["header"]["device"] == "NVIDIA H200" and found["header"]["complete"]
     by_case: dict[str, dict[str, str]] = {}
     for each in found["results"]:

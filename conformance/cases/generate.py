@@ -55,8 +55,8 @@ STRIDES = (1, 5, 7)
 
 HUGE = (65535, 65536, 65537)
 """Sizes on both sides of 2^16, in one axis of a shape whose others are 3: fewer would make a normalised
-row the same but for signs. An op with boundary shapes of its own, as attention, whose kernels have a block for
-each head of 2 tokens, has 65536 or 65537 in each axis in 16 bits; tier "full" has all in all types."""
+row the same but for signs. An op with boundary shapes of its own, as attention, whose kernels have a block
+for each head of 2 tokens, has 65536 or 65537 in each axis in 16 bits; tier "full" has all in all types."""
 PROBE_INDICES = (1, 6, 12, 15)
 ODD_INDEX = 6
 """Which of the boundary shapes the probes take, and which one is the odd shape of tier "full"."""

@@ -93,12 +93,11 @@ def read(folders: Sequence[Path]) -> dict[str, dict[str, Any]]:
     for folder in folders:
         if not folder.is_dir():
             raise NotADirectoryError(f"{folder}: there is no such folder")
-        files += sorted(folder.glob("*.json"))
-    stems = [file.stem for file in files]
+        files += sorted([*folder.glob("*.json"), *folder.glob("*.json.gz")])
+    names = [file.name.removesuffix(".gz").removesuffix(".json") for file in files]
     found = {}
-    for file in files:
-        name = file.stem if stems.count(file.stem) == 1 else f"{file.parent.name}/{file.stem}"
-        found[name] = record.read(file)
+    for file, name in zip(files, names, strict=True):
+        found[name if names.count(name) == 1 else f"{file.parent.name}/{name}"] = record.read(file)
     return dict(sorted(found.items(), key=lambda each: not _software(each[1])))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from portable.conformance.models.measure import ERROR, FAIL, PASS, UNAVAILABLE
@@ -50,7 +49,7 @@ def write(path: str | os.PathLike[str], record: Mapping[str, Any]) -> None:
 def read(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The record at `path`; RecordError says what is wrong with it."""
     try:
-        record = json.loads(Path(path).read_text(encoding="utf-8"))
+        record = json.loads(files.read_text(path))
     except (ValueError, RecursionError) as error:
         raise RecordError(f"{path}: not JSON: {error}") from error
     try:

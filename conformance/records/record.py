@@ -1,4 +1,5 @@
-"""The record of a run: one JSON file, its schema versioned, written whole or not at all.
+"""The record of a run: one JSON file, its schema versioned, written whole or not at all; gzip where its name
+ends in .gz, as those of `conformance/results` do.
 
 It names the device, the versions and the commit, and neither a host nor a user. `record.schema.json` is
 the published schema; `validate` says the same and names the first fault.
@@ -207,7 +208,7 @@ def text(record: Mapping[str, Any]) -> str:
 def read(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The record at `path`, validated; RecordError says what is wrong with it."""
     try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"), parse_constant=_no_constant)
+        content = json.loads(files.read_text(path), parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:  # no JSON, no UTF-8, or a number of too many digits
         raise RecordError(f"{path}: not JSON: {error}") from error
     try:

@@ -24,7 +24,7 @@ from portable.conformance.records import record
 from portable.conformance.records.compare import outside
 from portable.conformance.states import CONFORMING, KNOWN
 from portable.errors import PortableError, SpecError, listed, nearest
-from portable.runtime import detect
+from portable.runtime import detect, files
 from portable.spec import registry, strict_yaml
 
 STATEMENT, SUMS = "statement.yaml", "SHA256SUMS"
@@ -65,9 +65,9 @@ def make(folder: Path, records: Sequence[Path], statement: Mapping[str, Any]) ->
     """Write the package into `folder`, which must not exist, and answer what `verify` says of it.
 
     `statement` holds `FIELDS` but `schema_version`. SubmissionError for records whose names are not allowed
-    in a package, RecordError for one that is none.
+    in a package, RecordError for one that is none. A record that is compressed is not, in the package.
     """
-    names = [path.name for path in records]
+    names = [path.name.removesuffix(".gz") for path in records]
     for name in names:
         if not name.endswith(".json") or not NAME.fullmatch(name):
             raise SubmissionError(f"{name}: a record in a package is called like record.json")
@@ -75,7 +75,7 @@ def make(folder: Path, records: Sequence[Path], statement: Mapping[str, Any]) ->
         raise SubmissionError(f"records {listed(names)}: expected at least one, each with a different name")
     for path in records:
         record.read(path)
-    contents = {path.name: path.read_bytes() for path in records}
+    contents = {name: files.read_text(path).encode() for name, path in zip(names, records, strict=True)}
     full = {"schema_version": 1, **statement}
     lines = [f"{key}: {json.dumps(value, ensure_ascii=False)}\n" for key, value in full.items()]
     contents[STATEMENT] = "".join(lines).encode()

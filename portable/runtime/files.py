@@ -1,28 +1,53 @@
-"""Files written whole or not at all."""
+"""Files written whole or not at all, and read back; gzip where the name ends in .gz."""
 
 from __future__ import annotations
 
 import errno
+import gzip
+import io
 import os
 import stat
 import tempfile
+import zlib
 from pathlib import Path
+
+MOST_BYTES = 1 << 28
+"""Of a compressed file's text: a core record of an op set ten times as large."""
+
+
+def read_text(path: str | os.PathLike[str]) -> str:
+    """The text of a UTF-8 file, decompressed where it begins as gzip does. Raises OSError where it cannot be
+    read, ValueError where it is no UTF-8, a damaged gzip file, or one of more than MOST_BYTES."""
+    content = Path(path).read_bytes()
+    if content[:2] == b"\x1f\x8b":
+        try:
+            with gzip.open(io.BytesIO(content)) as file:
+                content = file.read(MOST_BYTES + 1)
+        except (OSError, EOFError, zlib.error) as error:
+            raise ValueError(f"damaged gzip file: {error}") from error
+        if len(content) > MOST_BYTES:
+            raise ValueError(f"a gzip file of more than {MOST_BYTES >> 20} MiB of text")
+    return content.decode("utf-8")
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Write `text` as UTF-8 atomically: a temporary file beside `path`, flushed, then renamed over it.
-    A link stays one, a file keeps its mode, and what is no file (/dev/null, a pipe) is written to.
-    Raises OSError, and leaves the old file, where it cannot be written."""
+    """Write `text` as UTF-8 atomically: a temporary file beside `path`, flushed, then renamed over it. A name
+    that ends in .gz is compressed, the same bytes for the same text. A link stays one, a file keeps its mode,
+    and what is no file (/dev/null, a pipe) is written to. Raises OSError, and leaves the old file, where it
+    cannot be written."""
+    content = text.encode("utf-8", errors="backslashreplace")
+    if os.fspath(path).endswith(".gz"):
+        content = gzip.compress(content, mtime=0)
     if _special(path):
-        with open(path, "w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
-            file.write(text)
+        with open(path, "wb") as file:
+            file.write(content)
         return
     target = Path(os.path.realpath(path))
     mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else 0o644
     handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=target.name[:40], suffix=".part")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         os.chmod(temporary, mode)

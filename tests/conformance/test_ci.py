@@ -209,7 +209,8 @@ def test_the_reference_set_comes_first_and_names_stay_apart(tmp_path):
     ):
         (tmp_path / folder).mkdir()
         name = "rocm" if folder == "soft" else "gpu"
-        record.write(tmp_path / folder / f"{name}.json", sample_record(**changes))
+        suffix = ".json" if folder == "ours" else ".json.gz"
+        record.write(tmp_path / folder / f"{name}{suffix}", sample_record(**changes))
     folders = [tmp_path / name for name in ("ours", "theirs", "soft")]
     records = pairs.read(folders)
     assert list(records) == ["rocm", "ours/gpu", "theirs/gpu"]

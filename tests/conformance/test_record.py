@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import getpass
+import gzip
 import json
 import re
 import shutil
@@ -32,6 +33,7 @@ from portable.conformance.records.schema import (
 )
 from portable.conformance.states import STATES
 from portable.plan import Device
+from portable.runtime import files
 from portable.spec import registry
 from portable.spec.reader import load_spec
 
@@ -54,6 +56,39 @@ def test_there_and_back(made, tmp_path):
     record.write(file, made)
     assert by_case(record.read(file)) == by_case(made)
     assert [each.name for each in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_a_compressed_record(made, tmp_path):
+    file = tmp_path / "a.json.gz"
+    record.write(file, made)
+    once = file.read_bytes()
+    record.write(file, made)
+    assert once == file.read_bytes()
+    assert gzip.decompress(once).decode() == record.text(made)
+    assert by_case(record.read(file)) == by_case(made)
+    renamed = tmp_path / "b.json"
+    renamed.write_bytes(once)
+    assert by_case(record.read(renamed)) == by_case(made)
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda once: once[:-9], "damaged gzip file"),
+        (lambda once: once[:40] + b"\xff\x00\xff" + once[43:], "damaged gzip file"),
+        (lambda once: once[:2], "damaged gzip file"),
+        (lambda once: gzip.compress(bytes(2 << 20)), "more than 1 MiB"),
+        (lambda once: gzip.compress(b"{"), "not JSON"),
+        (lambda once: gzip.compress(b"\xff"), "not JSON"),
+    ],
+)
+def test_a_damaged_compressed_record(made, tmp_path, monkeypatch, damage, words):
+    file = tmp_path / "a.json.gz"
+    record.write(file, made)
+    monkeypatch.setattr(files, "MOST_BYTES", 1 << 20)
+    file.write_bytes(damage(file.read_bytes()))
+    with pytest.raises(record.RecordError, match=words):
+        record.read(file)
 
 
 def test_no_names():
@@ -299,7 +334,7 @@ def test_a_checkout_is_dirty_by_its_sources_alone(tmp_path, monkeypatch):
     def git(*arguments):
         subprocess.run(["git", "-C", str(tmp_path), *arguments], check=True, capture_output=True)
 
-    for name in ("conformance/records/record.py", "conformance/results/h200/core.json", "kernels/op.py"):
+    for name in ("conformance/records/record.py", "conformance/results/h200/core.json.gz", "kernels/op.py"):
         file = tmp_path / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("1")
@@ -309,7 +344,7 @@ def test_a_checkout_is_dirty_by_its_sources_alone(tmp_path, monkeypatch):
     monkeypatch.setattr(record, "__file__", str(tmp_path / "conformance/records/record.py"))
     commit, dirty = record.checkout_commit()
     assert commit is not None and len(commit) == 40 and dirty is False
-    (tmp_path / "conformance/results/h200/core.json").write_text("2")
+    (tmp_path / "conformance/results/h200/core.json.gz").write_text("2")
     assert record.checkout_commit() == (commit, False)
     (tmp_path / "kernels/op.py").write_text("2")
     assert record.checkout_commit() == (commit, True)

@@ -111,6 +111,12 @@ def test_a_package_that_was_made_is_valid(tmp_path):
     )  # fmt: skip
 
 
+def test_a_compressed_record_lies_in_a_package_as_json(tmp_path):
+    record.write(tmp_path / "core.json.gz", sample())
+    assert submission.make(tmp_path / "package", [tmp_path / "core.json.gz"], GOOD) == []
+    assert json.loads((tmp_path / "package" / "core.json").read_text())["schema"] == record.SCHEMA
+
+
 def test_sha256sum_reads_the_sums(tmp_path):
     import subprocess
 

@@ -4,7 +4,7 @@ Not part of the tests, which have no GPU; on a machine with one:
 
     python tests/conformance/toy_gpu_faults.py FOLDER
     PORTABLE_KERNEL_PATH=FOLDER portable-conformance run --device cuda --ops toy_gpu_faults --timeout 20 \
-        --record conformance/results/h200/faults.json
+        --record conformance/results/h200/faults.json.gz
 
 The record of an H200 is there; tests/test_figures.py holds it to EXPECTED.
 """
