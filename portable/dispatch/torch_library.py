@@ -6,6 +6,7 @@ here (portable.dispatch.dispatcher).
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,19 +19,22 @@ if TYPE_CHECKING:
 
 _library = torch.library.Library("portable", "DEF")
 _AUTOCAST = {"cuda": "AutocastCUDA", "cpu": "AutocastCPU"}  # torch's dispatch keys by device type
+# needs_exact_strides: a fake result's strides follow the inputs', which Inductor must therefore keep.
+_TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides)
 Run = Callable[[Sequence[Any], Sequence[Any], Any], Any]
 
 
 def define(spec: Spec, signature: arguments.Signature, run: Run, fake: Run, lookup: autograd.Lookup) -> Any:
     """Register one op; `run(inputs, params, out)` computes it. Returns its overload."""
     name = f"portable::{spec.op}"
-    _library.define(spec.torch_schema(), tags=(torch.Tag.pt2_compliant_tag,))
+    _library.define(spec.torch_schema(), tags=_TAGS)
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
         inputs, params, _ = signature.split(signature.bind(args, kwargs))
         return run(inputs, params, None)
 
     def meta(*args: Any, **kwargs: Any) -> Any:
+        _tell_inductor(name)
         inputs, params, _ = signature.split(signature.bind(args, kwargs))
         return fake(inputs, params, None)
 
@@ -49,13 +53,14 @@ def define_out(spec: Spec, signature: arguments.Signature, run: Run, fake: Run) 
     """Register the `out` overload, which returns nothing and writes `out`."""
     schema = spec.torch_schema().split(" -> ")[0].removesuffix(")")
     star = "" if "*," in schema else "*, "
-    _library.define(f"{schema.replace(spec.op, spec.op + '.out', 1)}, {star}Tensor(a!) out) -> ()")
+    _library.define(f"{schema.replace(spec.op, spec.op + '.out', 1)}, {star}Tensor(a!) out) -> ()", tags=_TAGS)
 
     def kernel(*args: Any, **kwargs: Any) -> None:
         inputs, params, out = signature.split(signature.bind(args, kwargs))
         run(inputs, params, out)
 
     def meta(*args: Any, **kwargs: Any) -> None:
+        _tell_inductor(f"portable::{spec.op}")
         inputs, params, out = signature.split(signature.bind(args, kwargs))
         made = fake(inputs, params, None)
         arguments.check_out_form(spec, out, made.shape, made.dtype, made.device)
@@ -66,6 +71,15 @@ def define_out(spec: Spec, signature: arguments.Signature, run: Run, fake: Run) 
     autograd.register_out(spec, signature, overload, _library)
     batching.register_out(spec, _library)
     return overload
+
+
+def _tell_inductor(name: str) -> None:
+    """Put an op that is being traced among those that Inductor, where it is loaded, is to call as they are. It
+    calls others so too, but torch 2.11 first makes a text of such a node and of all that leads to it, which
+    takes a time exponential in a model's layers: the training step of four did not end."""
+    calls = getattr(sys.modules.get("torch._inductor.lowering"), "FALLBACK_ALLOW_LIST", None)
+    if calls is not None:
+        calls.add(name)
 
 
 def _autocast(

@@ -139,6 +139,38 @@ def test_a_first_call_under_compile_breaks_no_graph():
     assert done.returncode == 0, done.stderr[-2000:]
 
 
+@pytest.mark.parametrize("out", [False, True])
+def test_inductor_makes_no_text_of_the_graph(monkeypatch, out):
+    """It made one, of a size exponential in a model's layers, of a node that it has no lowering for."""
+    from torch._inductor import exc, graph
+
+    made = []
+    for error in (exc.MissingOperatorWithDecomp, exc.MissingOperatorWithoutDecomp):
+        monkeypatch.setattr(error, "operator_str", lambda target, *args: made.append(str(target)) or "")
+    class Lowered(BaseException):
+        """No kernel is generated."""
+
+    def lowered(self):
+        raise Lowered
+
+    monkeypatch.setattr(graph.log, "info", lambda text, *args: text % args)
+    monkeypatch.setattr(graph.GraphLowering, "compile_to_module", lowered)
+    x = torch.randn(3, 64)
+
+    def call(x):
+        first = portable.rms_norm(x + 1)
+        if not out:
+            return portable.softmax(first)
+        product = torch.empty(3, 3)
+        portable.matmul(first, first.mT, out=product)
+        return product
+
+    torch._dynamo.reset()
+    with torch._inductor.utils.fresh_cache(), pytest.raises(Lowered):
+        torch.compile(call, fullgraph=True)(x)
+    assert [name for name in made if "portable" in name] == []
+
+
 def test_compiles_with_a_dynamic_size():
     compiled = torch.compile(lambda x: portable.softmax(x), fullgraph=True, backend="aot_eager", dynamic=True)
     for size in (3, 5, 9):
