@@ -147,6 +147,7 @@ def test_inductor_makes_no_text_of_the_graph(monkeypatch, out):
     made = []
     for error in (exc.MissingOperatorWithDecomp, exc.MissingOperatorWithoutDecomp):
         monkeypatch.setattr(error, "operator_str", lambda target, *args: made.append(str(target)) or "")
+
     class Lowered(BaseException):
         """No kernel is generated."""
 
