@@ -76,9 +76,9 @@ def define_out(spec: Spec, signature: arguments.Signature, run: Run, fake: Run) 
 
 
 def _tell_inductor(name: str) -> None:
-    """Put an op that is being traced among those that Inductor, where it is loaded, is to call as they are. So
-    it does others, but torch 2.11 first makes a text of such a node and of all that leads to it, which takes
-    a time exponential in a model's layers: the training step of four did not end."""
+    """Put an op that is being traced among those that Inductor, where it is loaded, is to call as they are.
+    So it does others, but torch 2.11 first makes a text of such a node and of all that leads to it, which
+    takes a time exponential in a model's layers: the training step of four did not end."""
     calls = getattr(sys.modules.get("torch._inductor.lowering"), "FALLBACK_ALLOW_LIST", None)
     if calls is not None:
         calls.add(name)
