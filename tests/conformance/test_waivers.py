@@ -303,7 +303,7 @@ def test_the_shipped_files_are_valid(file):
         assert entry.reason.endswith(".") and entry.reason.count(". ") == 0, entry.where
 
 
-@pytest.mark.parametrize("name", ["core", "smoke-attention"])
+@pytest.mark.parametrize("name", ["core", "core-attention"])
 def test_the_emulated_gfx90a_fails_where_its_file_says(name):
     """Every failure of the committed record is known, every entry of its ops needed; their counts add up.
 
