@@ -2,7 +2,8 @@
 //
 // A block has a row. It reads the row for its maximum, then for each filter in a search for the last token kept, then
 // for the draw. A token's place is its rank as a number: the logit's bits as an ordered integer, then the index, the
-// lowest of them highest. Places are distinct, so that each filter keeps those from one place on.
+// lowest of them highest. Places are distinct, so that each filter keeps those from one place on. Once a search has left
+// few enough tokens they are listed in shared memory, and all that follows reads the list.
 //
 // Defines: those of rows.h; HAS_OFFSET, HAS_TEMPERATURE, HAS_TOP_K, HAS_TOP_P, HAS_MIN_P; KEY_SHIFT, the low bits of a
 // float32 that a logit of type T does not have.
@@ -44,9 +45,18 @@ DEVICE int64_t part(int64_t whole, int64_t upper, int64_t lower) {
     return high * upper + ((high * lower + low * upper + ((low * lower) >> 31)) >> 31);
 }
 
+// The places of the tokens that a search has left, and how many each thread has put there.
+constexpr int CAPACITY = 2048;
+struct List {
+    int64_t place[CAPACITY];
+    int count[THREADS];
+};
+
 struct Row {
     const T* logits;
     int length;
+    List* list;
+    int listed;      // places in the list, or -1: the tokens are the row's
     float top;       // the greatest logit
     int32_t first;   // its key
     float scale;
@@ -73,8 +83,20 @@ struct Row {
         return place_of(key, column) >= cut && found >= least ? found : 0;
     }
 
-    // Calls visit.token(logit, column, whether it is one) of the row's tokens and of places behind them.
+    // Calls visit.token(logit, column, whether it is one) of the tokens in the list, or else of the row's and of places
+    // behind them.
     template <class Visit> DEVICE void each(Visit& visit) const {
+        if (listed < 0) {
+            each_of_row(visit);
+            return;
+        }
+        for (int i = thread_x(); i < listed; i += THREADS) {
+            const int64_t place = list->place[i];
+            const int column = (1 << INDEX_BITS) - 1 - static_cast<int>(place & ((1 << INDEX_BITS) - 1));
+            visit.token(value_of(static_cast<int32_t>(place >> INDEX_BITS)), column, true);
+        }
+    }
+    template <class Visit> DEVICE void each_of_row(Visit& visit) const {
         const T* source = lane_ptr(logits);
         for (int base = 0; base < length; base += static_cast<int>(TILE)) {
             Vector<T, VEC> held[CHUNKS];
@@ -102,9 +124,41 @@ struct Ends {
     }
 };
 
+// Lists the places from `cut` on.
+struct Gather {
+    int64_t cut;
+    int64_t* next;
+
+    DEVICE void token(float x, int column, bool real) {
+        const int64_t place = place_of(key_of(x), column);
+        if (real && place >= cut) *next++ = place;
+    }
+};
+
+// Lists the row's tokens from `cut` on, of which the thread has `count`. The list's order is that of threads; nothing
+// depends on it.
+DEVICE void gather(Row& row, int64_t cut, int count) {
+    row.list->count[thread_x()] = count;
+    barrier();
+    int before = 0, all = 0;
+    for (int warp = 0; warp < WARPS; ++warp) {
+        int sum = row.list->count[warp * WARP + warp_lane()];
+#pragma unroll
+        for (int mask = WARP / 2; mask > 0; mask /= 2) sum += shuffle_xor(sum, mask);
+        before += warp < warp_index() ? sum : 0;
+        all += sum;
+    }
+    for (int lane = 0; lane < warp_lane(); ++lane) before += row.list->count[warp_index() * WARP + lane];
+    Gather listed{cut, row.list->place + before};
+    row.each_of_row(listed);
+    barrier();
+    row.listed = all;
+}
+
 // From each of DIGITS places on, `cut` and every 2^shift above it: how many tokens there are below the last of them, of
-// weights that are not 0 if WEIGHED, and their weights.
-template <bool WEIGHED> struct Measure {
+// weights that are not 0 if WEIGHED, and their weights. BY_COLUMN: a token's place is its column, its weight 0 where it
+// is not kept.
+template <bool WEIGHED, bool BY_COLUMN> struct Measure {
     const Row& row;
     int64_t cut;
     int shift;
@@ -117,9 +171,10 @@ template <bool WEIGHED> struct Measure {
     }
     DEVICE void token(float x, int column, bool real) {
         const int32_t key = key_of(x);
-        const uint64_t digits = static_cast<uint64_t>(place_of(key, column) - cut) >> shift;
+        const int64_t place = BY_COLUMN ? column : place_of(key, column);
+        const uint64_t digits = static_cast<uint64_t>(place - cut) >> shift;
         if (!real || digits >= DIGITS) return;
-        const int64_t weight = WEIGHED ? row.weight(x, key) : 1;
+        const int64_t weight = BY_COLUMN ? row.kept_weight(x, column) : WEIGHED ? row.weight(x, key) : 1;
         const int digit = weight > 0 ? static_cast<int>(digits) : -1;
 #pragma unroll
         for (int d = 0; d < DIGITS; ++d) {
@@ -164,16 +219,22 @@ DEVICE int64_t greatest(int64_t value, Exchange& exchange, int& turn) {
 }
 
 // The greatest place from which on tokens measure `target` or more; from `cut` on they do. WEIGHED: the measure is the
-// sum of weights, and the target `share` * 2^-31 of what it is from `cut` on; else it is their number, and the target
-// `share`. Each pass over the row cuts the places in question by DIGITS, until one token is left.
-template <bool WEIGHED>
-DEVICE int64_t search(const Row& row, int64_t cut, int64_t last, int64_t share, Exchange& exchange, int& turn) {
+// sum of weights, and the target `share` * 2^-31 of what it is from `cut` on; BY_COLUMN it is more than what `share`
+// * 2^-31 + `lower` * 2^-62 of it leaves; else it is their number, and the target `share`. Each pass over the tokens cuts
+// the places in question by DIGITS, until one token is left.
+template <bool WEIGHED, bool BY_COLUMN = false>
+DEVICE int64_t search(Row& row, int64_t cut, int64_t last, int64_t share, Exchange& exchange, int& turn,
+                      int64_t lower = 0) {
     int shift = 0;
     while ((last - cut) >> shift >= DIGITS) shift += DIGIT_BITS;
     int64_t target = share, above = 0;
+    int counted = 0, own_counted = 0;    // tokens above those in question, of the row and of the thread
     for (bool begun = !WEIGHED;; begun = true) {
-        Measure<WEIGHED> own(row, cut, shift);
+        Measure<WEIGHED, BY_COLUMN> own(row, cut, shift);
         row.each(own);
+        int own_count[DIGITS];
+#pragma unroll
+        for (int d = 0; d < DIGITS; ++d) own_count[d] = own.count[d];
         own.add_lanes();
         turn ^= 1;
         if (warp_lane() == 0) {
@@ -206,7 +267,8 @@ DEVICE int64_t search(const Row& row, int64_t cut, int64_t last, int64_t share, 
                 const int64_t other = shuffle_xor(all, mask);
                 all = other > all ? other : all;
             }
-            target = part(all, share, 0);
+            target = part(all, share, lower);
+            if (BY_COLUMN) target = all - target;
             if (target < 1) target = 1;
         }
         // The digits whose measure is enough come first; of the next one, what it has is above those that are left.
@@ -223,18 +285,35 @@ DEVICE int64_t search(const Row& row, int64_t cut, int64_t last, int64_t share, 
             beyond = other > beyond ? other : beyond;
         }
         cut += static_cast<int64_t>(digits - 1) << shift;
-        if (shift == 0 || fewest - rest == 1) return cut;
+        if (shift == 0 || (!BY_COLUMN && fewest - rest == 1)) return cut;
+        if (!BY_COLUMN && row.listed < 0) {
+            int kept = 0, above_digit = 0;
+#pragma unroll
+            for (int d = 0; d < DIGITS; ++d) {
+                kept = d == digits - 1 ? own_count[d] : kept;
+                above_digit = d == digits ? own_count[d] : above_digit;
+            }
+            // Tokens whose weight is 0 are not counted: none of them may be from the cut on.
+            const int32_t key = static_cast<int32_t>(cut >> INDEX_BITS);
+            const bool exact = !WEIGHED || row.weight(value_of(key), key) > 0;
+            if (exact && counted + fewest <= CAPACITY) gather(row, cut, own_counted + kept);
+            own_counted += above_digit;
+        }
+        counted += rest;
         above += beyond;
         shift -= DIGIT_BITS;
     }
 }
 
-// The first token whose weight and all before it are more than a random part of all weights. Each pass gives every warp
-// an equal range of the tokens, and goes on with the range that has it.
-DEVICE int draw(const Row& row, int64_t seed, int64_t offset, Exchange& exchange, int& turn) {
+// The first token whose weight and all before it are more than a random part of all weights. Without a list each pass
+// gives every warp an equal range of the tokens, and goes on with the range that has it.
+DEVICE int draw(Row& row, int64_t seed, int64_t offset, Exchange& exchange, int& turn) {
     const Random4 random = philox(static_cast<uint32_t>(offset), static_cast<uint32_t>(offset >> 32), 0, 0,
                                   static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32));
     const int64_t upper = random.w[0] >> 1, lower = random.w[1] >> 1;
+    if (row.listed >= 0) {
+        return static_cast<int>(search<true, true>(row, 0, row.length - 1, upper, exchange, turn, lower));
+    }
     int begin = 0, end = row.length;
     int64_t wanted = -1;
     for (;;) {
@@ -280,9 +359,10 @@ KERNEL_RESIDENT(THREADS, 1)
 void sample(const T* logits, const int64_t* seed, const int64_t* offset, const float* temperature, const int32_t* top_k,
             const float* top_p, const float* min_p, int64_t* token, int length, int64_t logits_stride) {
     SHARED Exchange exchange;
+    SHARED List list;
     int turn = 0;
     const int64_t at = block_x();
-    Row row{logits + at * logits_stride, length};
+    Row row{logits + at * logits_stride, length, &list, -1};
 
     Ends ends{-1ll << 62, -1ll << 62};
     row.each(ends);
