@@ -196,6 +196,18 @@ source(
     Edit(CPP, "for (; $warp < WARPS - 1; ++$warp)", "for (; $warp < WARPS - 2; ++$warp)"),
 )
 source(
+    *(OP, "cpp", "gfx942", "the last token left is not listed"),
+    Edit(CPP, "row.listed = all;", "row.listed = all - 1;"),
+)
+source(
+    *(OP, "cpp", "gfx942", "a thread's tokens above a range have no room in the list"),
+    Edit(CPP, "gather(row, cut, own_counted + kept);", "gather(row, cut, kept);"),
+)
+source(
+    *(OP, "cpp", "gfx1100", "the draw from a list counts from its end"),
+    Edit(CPP, "if (BY_COLUMN) target = all - target;", ""),
+)
+source(
     *(OP, "triton", "gfx942", "the sums of tiles before this one forgotten"),
     Edit(TRITON, "rest = tl.where(found, wanted - before, rest)", "rest = tl.where(found, wanted, rest)"),
 )
