@@ -142,7 +142,7 @@ def test_a_first_call_under_compile_breaks_no_graph():
 @pytest.mark.parametrize("out", [False, True])
 def test_inductor_makes_no_text_of_the_graph(monkeypatch, out):
     """It made one, of a size exponential in a model's layers, of a node that it has no lowering for."""
-    from torch._inductor import exc, graph
+    from torch._inductor import exc, graph, utils
 
     made = []
     for error in (exc.MissingOperatorWithDecomp, exc.MissingOperatorWithoutDecomp):
@@ -167,7 +167,7 @@ def test_inductor_makes_no_text_of_the_graph(monkeypatch, out):
         return product
 
     torch._dynamo.reset()
-    with torch._inductor.utils.fresh_cache(), pytest.raises(Lowered):
+    with utils.fresh_cache(), pytest.raises(Lowered):
         torch.compile(call, fullgraph=True)(x)
     assert [name for name in made if "portable" in name] == []
 
