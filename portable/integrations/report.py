@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from portable.errors import IntegrationError, listed, nearest
 
@@ -44,6 +45,19 @@ class Report:
         lines = [f"{self.host}, replaced:", *(replaced or ["  nothing"])]
         lines += ["left alone:", *left] if left else []
         return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Enabled(Report):
+    """The answer of an `enable` that has a `disable`. As a context manager it calls that at the end."""
+
+    disable: Callable[[], None] = field(repr=False, compare=False)
+
+    def __enter__(self) -> Enabled:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.disable()
 
 
 def items(found: Iterable[tuple[str, str, str]]) -> tuple[Item, ...]:

@@ -2,106 +2,26 @@
 
 from __future__ import annotations
 
-import copy
-import pickle
 import re
-from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
-from torch._dynamo.backends.debugging import aot_eager
-from torch._dynamo.utils import counters
-from torch._inductor import config
-from torch._inductor.custom_graph_pass import CustomGraphPass
-from torch._inductor.utils import fresh_cache
+from torch import Tensor
 from torch.nn import functional
 
-from portable.conformance.models import judge
-from portable.errors import IntegrationError
 from portable.integrations import inductor
-from portable.integrations.inductor.graph_pass import FusedOps
-
-bf16 = torch.bfloat16
-
-
-@pytest.fixture(autouse=True)
-def as_before():
-    before = config.pre_grad_custom_pass
-    torch._dynamo.reset()
-    yield
-    inductor.disable()
-    assert config.pre_grad_custom_pass is before
-    torch._dynamo.reset()
-
-
-def rewritten(function: Callable[..., Any], only: Sequence[str] | None = None) -> Any:
-    """`function` compiled with the pass, without the rest of Inductor, and what it calls of this package."""
-    called: list[str] = []
-
-    def backend(module, inputs):
-        FusedOps(only)(module.graph)
-        module.graph.lint()
-        module.recompile()
-        names = [str(node.target) if isinstance(node.target, torch._ops.OpOverload)
-                 else getattr(node.target, "__module__", "") + "." + getattr(node.target, "__name__", "")
-                 for node in module.graph.nodes if node.op == "call_function"]  # fmt: skip
-        called[:] = [name.removesuffix(".default").rpartition(".")[2] for name in names if "portable" in name]
-        return aot_eager(module, inputs)
-
-    return torch.compile(function, backend=backend, fullgraph=True), called
-
-
-def drawn(*shape: int, dtype: torch.dtype = bf16, seed: int = 0, grad: bool = False) -> Tensor:
-    made = torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    return made.to(dtype).requires_grad_(grad)
-
-
-def outcome(
-    function: Callable[..., Any], inputs: Sequence[Tensor], dynamic: Sequence[int] = ()
-) -> dict[str, Tensor]:
-    """Results and the gradients of all floating inputs, in float64. dynamic: dimensions of the first."""
-    own = [each.detach().clone().requires_grad_(each.is_floating_point()) for each in inputs]
-    for dim in dynamic:
-        torch._dynamo.mark_dynamic(own[0], dim)
-    made = function(*own)
-    made = made if isinstance(made, tuple) else (made,)
-    total = sum((each.double() * drawn(*each.shape, dtype=torch.float64, seed=9)).sum() for each in made)
-    assert isinstance(total, Tensor)
-    wanted = [each for each in own if each.requires_grad]
-    found = {f"result {i}": each.detach().double() for i, each in enumerate(made)}
-    grads = torch.autograd.grad(total, wanted, allow_unused=True)
-    return found | {f"gradient {i}": each.double() for i, each in enumerate(grads) if each is not None}
-
-
-def check(
-    function: Callable[..., Any], inputs: Sequence[Tensor], expected: Sequence[str],
-    only: Sequence[str] | None = None, dynamic: Sequence[int] = (),
-) -> None:  # fmt: skip
-    """That the pass makes `expected` of it, and that results and gradients are as near to float64 as those of
-    eager, by the root of the mean square, and half an ULP."""
-    fused, called = rewritten(function, only)
-    ours = outcome(fused, inputs, dynamic)
-    assert called == list(expected)
-    theirs = outcome(function, inputs)
-    exact = outcome(function, [each.double() if each.is_floating_point() else each for each in inputs])
-    assert ours.keys() == theirs.keys() == exact.keys()
-    eps = torch.finfo(inputs[0].dtype).eps
-    for name, true in exact.items():
-        assert ours[name].shape == theirs[name].shape
-        error, eager = ((each[name] - true).square().mean().sqrt().item() for each in (ours, theirs))
-        assert error <= 1.1 * eager + 0.5 * eps * true.square().mean().sqrt().item(), (name, error, eager)
-
+from tests.integrations.inductor_cases import (
+    as_before,  # noqa: F401
+    bf16,
+    check,
+    drawn,
+    hugging_face,
+    llama_norm,
+    rewritten,
+    rotate_half,
+)  # fmt: skip
 
 # Norms ---------------------------------------------------------------------------------------------
-
-
-def llama_norm(x: Tensor, weight: Tensor) -> Tensor:
-    wide = x.to(torch.promote_types(x.dtype, torch.float32))
-    wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)
-    return weight * wide.to(x.dtype)
 
 
 def gemma_norm(x: Tensor, weight: Tensor) -> Tensor:
@@ -294,16 +214,6 @@ def test_a_product_with_one_weight():
 
 
 # Rotary embedding ----------------------------------------------------------------------------------
-
-
-def rotate_half(x: Tensor) -> Tensor:
-    return torch.cat((-x[..., x.shape[-1] // 2 :], x[..., : x.shape[-1] // 2]), dim=-1)
-
-
-def hugging_face(q: Tensor, k: Tensor, angles: Tensor, unsqueeze_dim: int) -> tuple[Tensor, Tensor]:
-    both = torch.cat((angles, angles), dim=-1)
-    cos, sin = (each.to(q.dtype).unsqueeze(unsqueeze_dim) for each in (both.cos() * 1.5, both.sin() * 1.5))
-    return q * cos + rotate_half(q) * sin, k * cos + rotate_half(k) * sin
 
 
 def by_halves(q: Tensor, k: Tensor, angles: Tensor, unsqueeze_dim: int) -> tuple[Tensor, Tensor]:
@@ -514,211 +424,3 @@ def test_autocast_keeps_the_dtypes(within):
         found, expected = fused(*inputs), block(*inputs)
     assert [each.dtype for each in found] == [each.dtype for each in expected]
     torch.testing.assert_close(found, expected, rtol=0.03, atol=0.03)
-
-
-# Installed in Inductor -----------------------------------------------------------------------------
-
-
-class Layer(nn.Module):
-    """As a modelling file has it: norms in float32, one weight of gate and up."""
-
-    def __init__(self, size: int = 64, heads: int = 4) -> None:
-        super().__init__()
-        self.heads = heads
-        self.norms = nn.ParameterList(torch.ones(size) for _ in range(2))
-        self.qkv, self.o = nn.Linear(size, 3 * size, bias=False), nn.Linear(size, size, bias=False)
-        self.gate_up, self.down = nn.Linear(size, 4 * size, bias=False), nn.Linear(2 * size, size, bias=False)
-
-    def forward(self, x: Tensor, angles: Tensor) -> Tensor:
-        q, k, v = (
-            self.qkv(llama_norm(x, self.norms[0]))
-            .unflatten(-1, (3 * self.heads, -1))
-            .transpose(1, 2)
-            .chunk(3, 1)
-        )
-        q, k = hugging_face(q, k, angles, 1)
-        o = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.o(o.transpose(1, 2).flatten(2))
-        gate, up = self.gate_up(llama_norm(x, self.norms[1])).chunk(2, -1)
-        return x + self.down(functional.silu(gate) * up)
-
-
-class Model(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.embedding, self.layers = nn.Embedding(97, 64), nn.ModuleList(Layer() for _ in range(2))
-        self.norm, self.head = nn.RMSNorm(64), nn.Linear(64, 97, bias=False)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        x = self.embedding(tokens[:, :-1])
-        frequencies = 100.0 ** (-torch.arange(8, device=x.device) / 8)
-        angles = (torch.arange(x.shape[1], device=x.device)[:, None] * frequencies)[None]
-        for layer in self.layers:
-            x = layer(x, angles)
-        logits = self.head(self.norm(x)).float().flatten(0, 1)
-        return functional.cross_entropy(logits, tokens[:, 1:].reshape(-1))
-
-
-TOKENS = torch.randint(97, (2, 20), generator=torch.Generator().manual_seed(0))
-
-
-def step(model: nn.Module, call: Callable[..., Tensor]) -> dict[str, Tensor]:
-    model.zero_grad()
-    loss = call(TOKENS)
-    loss.backward()
-    return {"loss": loss.detach().float()} | {name: p.grad.float() for name, p in model.named_parameters()}  # type: ignore[union-attr]
-
-
-def test_a_model_is_explained():
-    report = inductor.explain(Model().to(bf16), TOKENS)
-    assert {item.note: item.count for item in report.replaced} == {
-        "portable.rope, queries and keys": 2, "portable.silu_and_mul": 2,
-        "portable.rms_norm, cast_before_weight": 1,
-        "portable.fused_add_rms_norm, cast_before_weight": 3, "portable.fused_add_rms_norm": 1,
-        "portable.linear_cross_entropy": 1,
-    }, report  # fmt: skip
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("dynamic", [False, True])
-def test_a_training_step_of_a_model(dynamic, monkeypatch):
-    """Through all of Inductor, loss and gradients in bfloat16 are as near to float32 as without the pass."""
-    model = Model().to(bf16)
-    exact = step(wide := copy.deepcopy(model).float(), wide)
-    theirs = step(model, torch.compile(model, dynamic=dynamic))
-    torch._dynamo.reset()
-    replaced: list[tuple[str, str, str]] = []
-    plain = FusedOps.rewrite
-    monkeypatch.setattr(FusedOps, "rewrite", lambda self, graph: replaced.extend(plain(self, graph).replaced))
-    with inductor.enable(), config.patch(force_disable_caches=True):
-        ours = step(model, torch.compile(model, dynamic=dynamic))
-    monkeypatch.undo()
-    notes = Counter(note for _, _, note in replaced)
-    graphs = notes["portable.linear_cross_entropy"]  # Dynamo calls Inductor twice with symbolic sizes
-    assert {note: count / graphs for note, count in notes.items()} == {
-        item.note: item.count for item in inductor.explain(model, TOKENS).replaced
-    }
-    verdict = judge.verdict(judge.errors(ours, exact), judge.errors(theirs, exact))
-    assert not verdict.fault, verdict.fault
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("family", ["Llama", "Qwen3", "Gemma 2", "Phi 3", "DeepSeek V3"])
-def test_models_of_transformers(family):
-    """Unchanged modelling code: its loss and gradients in bfloat16 are as near to float32 as eager's."""
-    pytest.importorskip("transformers")
-    from tests.integrations import families
-
-    def outcome(model: Any, loss: Callable[[], Tensor]) -> dict[str, Tensor]:
-        model.zero_grad()
-        found = loss()
-        found.backward()
-        grads = {name: p.grad.float() for name, p in model.named_parameters() if p.grad is not None}
-        return {"loss": found.detach().float(), **grads}
-
-    model, tokens = families.eager(family, bf16), families.tokens()
-    fused, called = rewritten(lambda: model(tokens, labels=tokens).loss)
-    ours, theirs = outcome(model, fused), outcome(model, lambda: model(tokens, labels=tokens).loss)
-    wide = copy.deepcopy(model).float()
-    exact = outcome(wide, lambda: wide(tokens, labels=tokens).loss)
-    verdict = judge.verdict(judge.errors(ours, exact), judge.errors(theirs, exact))
-    assert not verdict.fault, verdict.fault
-    expected = {"rms_norm", "fused_add_rms_norm", "rope", "linear_cross_entropy"}
-    expected |= {"Phi 3": {"gated_activation"}, "Gemma 2": set()}.get(family, {"swiglu"})
-    assert {*called} == (expected - {"rope"} if family == "DeepSeek V3" else expected)
-
-
-def test_cached_programs_are_told_apart():
-    """The pass has an id for each choice of parts, and none where a pass ahead of it has none."""
-    ids = [FusedOps(only).uuid() for only in (None, ["rope"], ["rms_norm"])]
-    assert len({*ids}) == 3 and all(ids)
-    assert pickle.loads(pickle.dumps(FusedOps(["rope"]))).uuid() == ids[1]
-    assert FusedOps(None, [lambda graph: None]).uuid() is None
-
-
-class Noted(CustomGraphPass):
-    """A pass of the user's own."""
-
-    def __init__(self) -> None:
-        self.calls = 0
-
-    def __call__(self, graph: torch.fx.Graph) -> None:
-        self.calls += any("rms_norm" in str(node.target) for node in graph.nodes)
-
-    def uuid(self) -> Any:
-        return "noted"
-
-
-def test_a_pass_that_is_there_goes_first():
-    mine = Noted()
-    config.pre_grad_custom_pass = mine
-    try:
-        report = inductor.enable(only="rms_norm")
-        assert [str(item) for item in report.left if item.part == "other"] == [
-            "other       the pre_grad_custom_pass Noted: goes first"
-        ]
-        ours: Any = config.pre_grad_custom_pass
-        assert ours.uuid()[-1] == "noted"
-        graph = torch.fx.symbolic_trace(lambda x: functional.rms_norm(x, (4,))).graph
-        ours(graph)
-        assert mine.calls == 1
-        inductor.enable()  # anew: mine is not there twice
-        assert config.pre_grad_custom_pass.first == (mine,)  # type: ignore[union-attr]
-        inductor.disable()
-        assert config.pre_grad_custom_pass is mine
-        inductor.disable()
-        assert config.pre_grad_custom_pass is mine
-    finally:
-        config.pre_grad_custom_pass = None
-
-
-def test_enable_tells_the_parts():
-    with inductor.enable() as report:
-        assert isinstance(config.pre_grad_custom_pass, FusedOps)
-        assert {item.part for item in report.replaced} == {*inductor.PARTS} - {*inductor.BY_NAME}
-        assert {item.part for item in report.left} == {*inductor.BY_NAME}
-        assert "torch has kernels of its own for it" in str(report)
-    assert config.pre_grad_custom_pass is None
-    with pytest.raises(
-        IntegrationError, match=r"'rmsnorm', which is none of rope, rms_norm.*Did you mean 'rms_norm'"
-    ):
-        inductor.enable(only=["rmsnorm"])
-    with pytest.raises(IntegrationError, match="none of rope"):
-        inductor.explain(llama_norm, drawn(3, 4), drawn(4), only="ropes")
-
-
-@pytest.mark.slow
-def test_inference_through_inductor_and_its_caches():
-    """With the pass, with it from the cache, and without it: never one for another."""
-
-    def block(x, residual, weight, packed):
-        total = x + residual
-        gate, up = functional.linear(llama_norm(total, weight), packed).chunk(2, -1)
-        return functional.silu(gate) * up, total
-
-    def run() -> tuple[Tensor, Tensor]:
-        torch._dynamo.reset()
-        with torch.no_grad():
-            return torch.compile(block, fullgraph=True)(*inputs)
-
-    inputs = [drawn(3, 5, 64), drawn(3, 5, 64, seed=1), drawn(64, seed=2), drawn(96, 64, seed=3)]
-    exact = block(*(each.double() for each in inputs))
-    with fresh_cache():
-        theirs = run()
-        hits = []
-        for _ in range(2):
-            counters.clear()
-            with inductor.enable():
-                ours = run()
-            hits.append(
-                sum(
-                    value for names in counters.values() for key, value in names.items() if "cache_hit" in key
-                )
-            )
-            for true, one, other in zip(exact, ours, theirs, strict=True):
-                error, without = ((each.double() - true).square().mean() for each in (one, other))
-                assert error <= 1.1 * without
-            assert not torch.equal(ours[0], theirs[0])
-        assert hits[0] == 0 and hits[1] > 0
-        assert all(map(torch.equal, run(), theirs))

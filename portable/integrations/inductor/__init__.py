@@ -19,7 +19,7 @@ import torch
 from torch.fx import GraphModule
 
 from portable.errors import IntegrationError
-from portable.integrations.report import Report, items, named
+from portable.integrations.report import Enabled, Report, items, named
 
 if tuple(int(each) for each in torch.__version__.split(".")[:2]) < (2, 11):
     raise IntegrationError("inductor", f"needs torch 2.11 or newer, and {torch.__version__} is installed",
@@ -41,16 +41,6 @@ _LABELS = {
     "softmax": ("softmax", "portable.softmax"),
     "layer_norm": ("layer_norm", "portable.layer_norm"),
 }
-
-
-class Enabled(Report):
-    """The answer of `enable`. As a context manager it disables at the end."""
-
-    def __enter__(self) -> Enabled:
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        disable()
 
 
 def enable(only: Sequence[str] | None = None) -> Enabled:
@@ -82,7 +72,7 @@ def enable(only: Sequence[str] | None = None) -> Enabled:
         )
         left.append(("other", f"the pre_grad_custom_pass {name}", note))
     done = [(part, *_LABELS[part]) for part in made.parts]
-    return Enabled(f"torch {torch.__version__}, Inductor", items(done), items(left))
+    return Enabled(f"torch {torch.__version__}, Inductor", items(done), items(left), disable)
 
 
 def disable() -> None:

@@ -20,7 +20,7 @@ from types import FunctionType
 from typing import Any
 
 from portable.errors import IntegrationError, listed
-from portable.integrations.report import Report, items, named
+from portable.integrations.report import Enabled, Report, items, named
 
 try:
     import liger_kernel.functional as host
@@ -78,16 +78,6 @@ _ENTRIES = {
 _enabled: set[str] = set()
 
 
-class Enabled(Report):
-    """The answer of `enable`. As a context manager it disables at the end."""
-
-    def __enter__(self) -> Enabled:
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        disable()
-
-
 def enable(only: Sequence[str] | None = None) -> Enabled:
     """Register this package's ops with Liger, ahead of its own implementations; print the report.
 
@@ -137,7 +127,7 @@ def enable(only: Sequence[str] | None = None) -> Enabled:
             f"Liger would use none of {listed(parts)}: {'; '.join(pins)}",
             "Take the pin away: liger_kernel.backends.set_impl(None), or unset LIGER_KERNEL_IMPL*",
         )
-    return Enabled(f"liger-kernel {version('liger-kernel')}", items(replaced), items(left))
+    return Enabled(f"liger-kernel {version('liger-kernel')}", items(replaced), items(left), disable)
 
 
 def disable() -> None:
