@@ -143,7 +143,7 @@ def test_the_page_of_emulated_gpus_is_what_the_records_say():
 
 @pytest.mark.parametrize(
     ("arch", "unit"),
-    [("gfx90a", "mfma"), ("gfx942", "mfma"), ("gfx950", "mfma"), ("gfx1201", "wmma")],
+    [("gfx90a", "mfma"), ("gfx942", "mfma"), ("gfx950", "mfma"), ("gfx1100", "wmma"), ("gfx1201", "wmma")],
 )
 def test_the_core_tier_of_attention_conforms_on_emulated_gpus(arch, unit):
     """Forward, gradients, decode, pages and varlen sequences, in HIP C++ and Triton."""
