@@ -1,6 +1,6 @@
 # make demo       a venv, the package, and the main job on real input (PORTABLE_BACKEND=rocm: on an AMD GPU)
 # make test       the same set-up, then what to see before a push: lint, types, the quick tests, and the suite's
-#                 smoke tier on an emulated gfx942. 4 minutes on 2 cores; 6 with empty caches.
+#                 smoke tier on an emulated gfx942, of every op.
 # make test-all   the rest: tests marked slow, and hypothesis with more examples. About 11 minutes.
 # make lint       ruff: rules and format
 # make types      pyright
