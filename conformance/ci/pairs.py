@@ -87,7 +87,7 @@ def read(folders: Sequence[Path]) -> dict[str, dict[str, Any]]:
     """The records in the folders by file name, or by folder and file name if a name occurs twice.
 
     Records of the CPU and of emulated GPUs come first: they are A of their pairs. Raises RecordError for a
-    file that is not a record, OSError for one that cannot be read.
+    file that is not a record and for two of one name, OSError for one that cannot be read.
     """
     files = []
     for folder in folders:
@@ -95,9 +95,13 @@ def read(folders: Sequence[Path]) -> dict[str, dict[str, Any]]:
             raise NotADirectoryError(f"{folder}: there is no such folder")
         files += sorted([*folder.glob("*.json"), *folder.glob("*.json.gz")])
     names = [file.name.removesuffix(".gz").removesuffix(".json") for file in files]
-    found = {}
+    by_name: dict[str, Path] = {}
     for file, name in zip(files, names, strict=True):
-        found[name if names.count(name) == 1 else f"{file.parent.name}/{name}"] = record.read(file)
+        key = name if names.count(name) == 1 else f"{file.parent.name}/{name}"
+        if key in by_name:
+            raise record.RecordError(f"{file}: {by_name[key]} has the same name, {key!r}; rename one of them")
+        by_name[key] = file
+    found = {key: record.read(file) for key, file in by_name.items()}
     return dict(sorted(found.items(), key=lambda each: not _software(each[1])))
 
 

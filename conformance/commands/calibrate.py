@@ -354,8 +354,8 @@ def write(path: str | os.PathLike[str], found: Mapping[str, Any]) -> None:
 def read(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The calibration at `path`, validated. Raises CalibrationError."""
     try:
-        found = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        found = json.loads(files.read_text(path))
+    except (OSError, ValueError, RecursionError) as error:
         raise CalibrationError(f"{path}: {error}") from error
     try:
         validate(found)

@@ -37,7 +37,7 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
     cannot be written."""
     content = text.encode("utf-8", errors="backslashreplace")
     if os.fspath(path).endswith(".gz"):
-        content = gzip.compress(content, mtime=0)
+        content = _compressed(content)
     if _special(path):
         with open(path, "wb") as file:
             file.write(content)
@@ -55,6 +55,14 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def _compressed(content: bytes) -> bytes:
+    """As gzip, without a name, a time or, as Python 3.11's and 3.12's `gzip.compress` has it, a system."""
+    made = io.BytesIO()
+    with gzip.GzipFile(filename="", mode="wb", fileobj=made, mtime=0) as file:
+        file.write(content)
+    return made.getvalue()
 
 
 def try_write(path: str | os.PathLike[str]) -> None:

@@ -222,6 +222,15 @@ def sample() -> dict[str, Any]:
     return {"calibration": 1, "header": head, "settings": {}, **rest}
 
 
+def test_a_compressed_file_reads_back(tmp_path):
+    path = tmp_path / "c.json.gz"
+    calibrate.write(path, sample())
+    assert calibrate.read(path) == sample()
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(calibrate.CalibrationError, match=r"c\.json\.gz: damaged gzip file"):
+        calibrate.read(path)
+
+
 def test_a_file_is_checked(tmp_path):
     path = tmp_path / "c.json"
     calibrate.write(path, sample())

@@ -220,6 +220,13 @@ def test_the_reference_set_comes_first_and_names_stay_apart(tmp_path):
     assert len(list((tmp_path / "comparison").glob("*.html"))) == 3
 
 
+def test_two_records_of_one_name_are_an_error(tmp_path):
+    for suffix in (".json", ".json.gz"):
+        record.write(tmp_path / f"gpu{suffix}", sample_record())
+    with pytest.raises(record.RecordError, match="gpu.json.gz: .*gpu.json has the same name"):
+        pairs.read([tmp_path])
+
+
 def test_an_incomplete_record_and_a_shard_say_so(tmp_path):
     one, other = sample_record(complete=False), sample_record(fraction=[2, 4])
     records = {"a": one, "b": other}

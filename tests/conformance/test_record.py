@@ -65,6 +65,7 @@ def test_a_compressed_record(made, tmp_path):
     record.write(file, made)
     assert once == file.read_bytes()
     assert gzip.decompress(once).decode() == record.text(made)
+    assert once[:10] == bytes.fromhex("1f8b080000000000 02ff")  # no name, no time, and no system's byte
     assert by_case(record.read(file)) == by_case(made)
     renamed = tmp_path / "b.json"
     renamed.write_bytes(once)
