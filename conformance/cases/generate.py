@@ -168,6 +168,12 @@ def huge_shapes(spec: Spec) -> list[Shape]:
     return shapes
 
 
+def _one_beyond_2_16(shapes: Sequence[Shape]) -> list[Shape]:
+    """Of the sizes of HUGE in each axis the second or the third, in turn."""
+    by_axis = [shapes[start : start + len(HUGE)] for start in range(0, len(shapes), len(HUGE))]
+    return [sizes[1 + number % 2] for number, sizes in enumerate(by_axis)]
+
+
 def _by_the_rules(
     spec: Spec,
     axes: Mapping[str, int],
@@ -207,7 +213,7 @@ def cases(spec: Spec, tier: str = "core") -> list[Case]:
     if tier != "smoke":
         shapes, rows = huge_shapes(spec), types
         if spec.boundary:
-            shapes = [shapes[i + 1 + i // len(HUGE) % 2] for i in range(0, len(shapes), len(HUGE))]
+            shapes = _one_beyond_2_16(shapes)
             rows = [row for row in types if dtypes.of(row[0][1]).bits == 16] or types
         huge = [Case(spec.op, rows[i % len(rows)], shape) for i, shape in enumerate(shapes)]
         chosen += plain + probes + huge + extra + regressions(spec)
