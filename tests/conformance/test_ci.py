@@ -223,7 +223,7 @@ def test_the_reference_set_comes_first_and_names_stay_apart(tmp_path):
 def test_two_records_of_one_name_are_an_error(tmp_path):
     for suffix in (".json", ".json.gz"):
         record.write(tmp_path / f"gpu{suffix}", sample_record())
-    with pytest.raises(record.RecordError, match="gpu.json.gz: .*gpu.json has the same name"):
+    with pytest.raises(record.RecordError, match=r"gpu\.json\.gz: .*gpu\.json has the same name"):
         pairs.read([tmp_path])
 
 
