@@ -3,7 +3,7 @@
 // A block has a row. It reads the row for its maximum, then for each filter in a search for the last token kept, then
 // for the draw. A token's place is its rank as a number: the logit's bits as an ordered integer, then the index, the
 // lowest of them highest. Places are distinct, so that each filter keeps those from one place on. Once a search has left
-// few enough tokens they are listed in shared memory, and all that follows reads the list.
+// few enough candidates they are compacted into shared memory, and all that follows reads them there.
 //
 // Defines: those of rows.h; HAS_OFFSET, HAS_TEMPERATURE, HAS_TOP_K, HAS_TOP_P, HAS_MIN_P; KEY_SHIFT, the low bits of a
 // float32 that a logit of type T does not have.
@@ -47,7 +47,7 @@ DEVICE int64_t part(int64_t whole, int64_t upper, int64_t lower) {
 
 // The places of the tokens that a search has left, and how many each thread has put there.
 constexpr int CAPACITY = 2048;
-struct List {
+struct Candidates {
     int64_t place[CAPACITY];
     int count[THREADS];
 };
@@ -55,8 +55,8 @@ struct List {
 struct Row {
     const T* logits;
     int length;
-    List* list;
-    int listed;      // places in the list, or -1: the tokens are the row's
+    Candidates* candidates;
+    int compacted;   // candidates in shared memory, or -1: the tokens are the row's
     float top;       // the greatest logit
     int32_t first;   // its key
     float scale;
@@ -83,15 +83,15 @@ struct Row {
         return place_of(key, column) >= cut && found >= least ? found : 0;
     }
 
-    // Calls visit.token(logit, column, whether it is one) of the tokens in the list, or else of the row's and of places
+    // Calls visit.token(logit, column, whether it is one) of the candidates, or else of the row's tokens and of places
     // behind them.
     template <class Visit> DEVICE void each(Visit& visit) const {
-        if (listed < 0) {
+        if (compacted < 0) {
             each_of_row(visit);
             return;
         }
-        for (int i = thread_x(); i < listed; i += THREADS) {
-            const int64_t place = list->place[i];
+        for (int i = thread_x(); i < compacted; i += THREADS) {
+            const int64_t place = candidates->place[i];
             const int column = (1 << INDEX_BITS) - 1 - static_cast<int>(place & ((1 << INDEX_BITS) - 1));
             visit.token(value_of(static_cast<int32_t>(place >> INDEX_BITS)), column, true);
         }
@@ -124,8 +124,8 @@ struct Ends {
     }
 };
 
-// Lists the places from `cut` on.
-struct Gather {
+// Stores the places from `cut` on.
+struct Compact {
     int64_t cut;
     int64_t* next;
 
@@ -135,24 +135,24 @@ struct Gather {
     }
 };
 
-// Lists the row's tokens from `cut` on, of which the thread has `count`. The list's order is that of threads; nothing
-// depends on it.
-DEVICE void gather(Row& row, int64_t cut, int count) {
-    row.list->count[thread_x()] = count;
+// Compacts the row's tokens from `cut` on, of which the thread has `count`, into the candidates. Their order is that of
+// threads; nothing depends on it.
+DEVICE void compact(Row& row, int64_t cut, int count) {
+    row.candidates->count[thread_x()] = count;
     barrier();
     int before = 0, all = 0;
     for (int warp = 0; warp < WARPS; ++warp) {
-        int sum = row.list->count[warp * WARP + warp_lane()];
+        int sum = row.candidates->count[warp * WARP + warp_lane()];
 #pragma unroll
         for (int mask = WARP / 2; mask > 0; mask /= 2) sum += shuffle_xor(sum, mask);
         before += warp < warp_index() ? sum : 0;
         all += sum;
     }
-    for (int lane = 0; lane < warp_lane(); ++lane) before += row.list->count[warp_index() * WARP + lane];
-    Gather listed{cut, row.list->place + before};
-    row.each_of_row(listed);
+    for (int lane = 0; lane < warp_lane(); ++lane) before += row.candidates->count[warp_index() * WARP + lane];
+    Compact own{cut, row.candidates->place + before};
+    row.each_of_row(own);
     barrier();
-    row.listed = all;
+    row.compacted = all;
 }
 
 // From each of DIGITS places on, `cut` and every 2^shift above it: how many tokens there are below the last of them, of
@@ -286,7 +286,7 @@ DEVICE int64_t search(Row& row, int64_t cut, int64_t last, int64_t share, Exchan
         }
         cut += static_cast<int64_t>(digits - 1) << shift;
         if (shift == 0 || (!BY_COLUMN && fewest - rest == 1)) return cut;
-        if (!BY_COLUMN && row.listed < 0) {
+        if (!BY_COLUMN && row.compacted < 0) {
             int kept = 0, above_digit = 0;
 #pragma unroll
             for (int d = 0; d < DIGITS; ++d) {
@@ -296,7 +296,7 @@ DEVICE int64_t search(Row& row, int64_t cut, int64_t last, int64_t share, Exchan
             // Tokens whose weight is 0 are not counted: none of them may be from the cut on.
             const int32_t key = static_cast<int32_t>(cut >> INDEX_BITS);
             const bool exact = !WEIGHED || row.weight(value_of(key), key) > 0;
-            if (exact && counted + fewest <= CAPACITY) gather(row, cut, own_counted + kept);
+            if (exact && counted + fewest <= CAPACITY) compact(row, cut, own_counted + kept);
             own_counted += above_digit;
         }
         counted += rest;
@@ -305,13 +305,13 @@ DEVICE int64_t search(Row& row, int64_t cut, int64_t last, int64_t share, Exchan
     }
 }
 
-// The first token whose weight and all before it are more than a random part of all weights. Without a list each pass
+// The first token whose weight and all before it are more than a random part of all weights. Of a whole row each pass
 // gives every warp an equal range of the tokens, and goes on with the range that has it.
 DEVICE int draw(Row& row, int64_t seed, int64_t offset, Exchange& exchange, int& turn) {
     const Random4 random = philox(static_cast<uint32_t>(offset), static_cast<uint32_t>(offset >> 32), 0, 0,
                                   static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32));
     const int64_t upper = random.w[0] >> 1, lower = random.w[1] >> 1;
-    if (row.listed >= 0) {
+    if (row.compacted >= 0) {
         return static_cast<int>(search<true, true>(row, 0, row.length - 1, upper, exchange, turn, lower));
     }
     int begin = 0, end = row.length;
@@ -359,10 +359,10 @@ KERNEL_RESIDENT(THREADS, 1)
 void sample(const T* logits, const int64_t* seed, const int64_t* offset, const float* temperature, const int32_t* top_k,
             const float* top_p, const float* min_p, int64_t* token, int length, int64_t logits_stride) {
     SHARED Exchange exchange;
-    SHARED List list;
+    SHARED Candidates candidates;
     int turn = 0;
     const int64_t at = block_x();
-    Row row{logits + at * logits_stride, length, &list, -1};
+    Row row{logits + at * logits_stride, length, &candidates, -1};
 
     Ends ends{-1ll << 62, -1ll << 62};
     row.each(ends);

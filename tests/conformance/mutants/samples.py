@@ -196,15 +196,15 @@ source(
     Edit(CPP, "for (; $warp < WARPS - 1; ++$warp)", "for (; $warp < WARPS - 2; ++$warp)"),
 )
 source(
-    *(OP, "cpp", "gfx942", "the last token left is not listed"),
-    Edit(CPP, "row.listed = all;", "row.listed = all - 1;"),
+    *(OP, "cpp", "gfx942", "the last candidate left out"),
+    Edit(CPP, "row.compacted = all;", "row.compacted = all - 1;"),
 )
 source(
-    *(OP, "cpp", "gfx942", "a thread's tokens above a range have no room in the list"),
-    Edit(CPP, "gather(row, cut, own_counted + kept);", "gather(row, cut, kept);"),
+    *(OP, "cpp", "gfx942", "a thread's tokens above a range have no room among the candidates"),
+    Edit(CPP, "compact(row, cut, own_counted + kept);", "compact(row, cut, kept);"),
 )
 source(
-    *(OP, "cpp", "gfx1100", "the draw from a list counts from its end"),
+    *(OP, "cpp", "gfx1100", "the draw from candidates counts from their end"),
     Edit(CPP, "if (BY_COLUMN) target = all - target;", ""),
 )
 source(
