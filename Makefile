@@ -57,7 +57,7 @@ docs: $(VENV)/installed
 	$(BIN)/python docs/generate.py
 	$(BIN)/python -m portable.conformance.execute.manifest
 
-# The core tier of attention takes 40 minutes for each GPU.
+# The core tier of attention took 46 minutes for gfx1201 on two busy cores.
 ATTENTION := attention,attention_backward,attention_dbias,attention_paged,attention_varlen,attention_varlen_backward
 OTHERS := activation,activation_backward,activation_backward_sums,gated_activation,$\
           gated_activation_backward,layer_norm,layer_norm_backward,linear,$\
