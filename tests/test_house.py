@@ -143,6 +143,7 @@ def test_what_is_imported_is_required_somewhere(folder):
     assert wrong == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "line"),
     [

@@ -55,21 +55,33 @@ def compile(
     tools = toolchain()
     arch = arch.split(":")[0]
     what = f"{source.name} for {arch}"
-    target = ["-target", "amdgcn-amd-amdhsa", f"-mcpu={arch}", _CODE_OBJECT, "-c"]
     with tempfile.TemporaryDirectory(prefix="portable-") as folder:
         assembly, relocatable, linked, controls = (
             os.path.join(folder, f"kernel.{end}") for end in ("s", "o", "co", "bc")
         )
         libraries = [str(path) for path in tools.bitcode]
         if libraries:
-            command = [*tools.clang, *target, "-emit-llvm", f"-DISA_VERSION={_isa_version(arch)}"]
-            _run(what, [*command, "-nogpulib", str(_HERE / "device_libs.c"), "-o", controls])
+            Path(controls).write_bytes(_controls(tools, arch))
             libraries.append(controls)
         flags = _flags(arch, defines, includes, libraries, debug)
         _run(what, [*tools.clang, *flags, "-S", str(source), "-o", assembly])
-        _run(what, [*tools.clang, *target, "-x", "assembler", assembly, "-o", relocatable])
+        _run(what, [*tools.clang, *_target(arch), "-x", "assembler", assembly, "-o", relocatable])
         _run(what, [*tools.lld, "-shared", "--no-undefined", relocatable, "-o", linked])
         return Path(linked).read_bytes()
+
+
+@functools.cache
+def _controls(tools: Toolchain, arch: str) -> bytes:
+    """The bitcode of the variables that the device libraries ask for: the GPU's version and options."""
+    with tempfile.TemporaryDirectory(prefix="portable-") as folder:
+        made = os.path.join(folder, "controls.bc")
+        command = [*tools.clang, *_target(arch), "-emit-llvm", f"-DISA_VERSION={_isa_version(arch)}"]
+        _run(f"device_libs.c for {arch}", [*command, "-nogpulib", str(_HERE / "device_libs.c"), "-o", made])
+        return Path(made).read_bytes()
+
+
+def _target(arch: str) -> list[str]:
+    return ["-target", "amdgcn-amd-amdhsa", f"-mcpu={arch}", _CODE_OBJECT, "-c"]
 
 
 def _flags(
@@ -119,9 +131,12 @@ def toolchain() -> Toolchain:
 
 
 def _zig() -> Toolchain | None:
-    if util.find_spec("ziglang") is None:
+    package = util.find_spec("ziglang")
+    if package is None or not package.submodule_search_locations:
         return None
-    zig = (sys.executable, "-m", "ziglang")
+    # The program itself: `python -m ziglang` takes longer to start than a small kernel to assemble.
+    program = Path(package.submodule_search_locations[0]) / ("zig.exe" if os.name == "nt" else "zig")
+    zig = (str(program),) if os.access(program, os.X_OK) else (sys.executable, "-m", "ziglang")
     return Toolchain(
         f"ziglang {metadata.version('ziglang')}",
         (*zig, "clang"),

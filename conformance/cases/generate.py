@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -201,25 +202,30 @@ def lawful(
     return all(rule.evaluate(**values, **axes) is True for rule in rules)
 
 
-def cases(spec: Spec, tier: str = "core") -> list[Case]:
+def cases(spec: Spec, tier: str = "core", regressions_file: Path | None = None) -> list[Case]:
     """The cases of one op: tier "smoke" (about 40), "core" (a few hundred, the smoke cases first) or
     "full" (the core cases first). Raises UnknownCase for a wrong line of regressions.txt, SpecError for a row
     of types that no case can be made of."""
+    return list(_cases(spec, tier, regressions_file or REGRESSIONS))
+
+
+@lru_cache(maxsize=256)
+def _cases(spec: Spec, tier: str, file: Path) -> tuple[Case, ...]:
     types = rows_of_types(spec)
     plain, probes, extra = _paired(spec, types), _probes(spec, types), list(mode_cases(spec, types))
     modes = extra[:SMOKE_MODES]
     few = probes[-1:] + probes[: SMOKE_PROBES - 1]
-    chosen = plain[: SMOKE_LIMIT - len(few) - len(modes)] + few + modes + regressions(spec, tier="smoke")
+    chosen = plain[: SMOKE_LIMIT - len(few) - len(modes)] + few + modes + regressions(spec, file, "smoke")
     if tier != "smoke":
         shapes, rows = huge_shapes(spec), types
         if spec.boundary:
             shapes = _one_beyond_2_16(shapes)
             rows = [row for row in types if dtypes.of(row[0][1]).bits == 16] or types
         huge = [Case(spec.op, rows[i % len(rows)], shape) for i, shape in enumerate(shapes)]
-        chosen += plain + probes + huge + extra + regressions(spec)
+        chosen += plain + probes + huge + extra + regressions(spec, file)
     if tier == "full":
-        chosen += [*_everything(spec, types), *regressions(spec, tier="full")]
-    return list(dict.fromkeys(canonical(case, spec) for case in chosen))
+        chosen += [*_everything(spec, types), *regressions(spec, file, "full")]
+    return tuple(dict.fromkeys(canonical(case, spec) for case in chosen))
 
 
 def rows_of_types(spec: Spec) -> list[Types]:

@@ -42,7 +42,13 @@ def _built_in(package: str) -> Path:
 
 
 def _extra(variable: str) -> tuple[Path, ...]:
-    return tuple(Path(text).resolve() for text in os.environ.get(variable, "").split(os.pathsep) if text)
+    value = os.environ.get(variable)
+    return _folders(value, os.getcwd()) if value else ()
+
+
+@cache
+def _folders(value: str, _relative_to: str) -> tuple[Path, ...]:
+    return tuple(Path(text).resolve() for text in value.split(os.pathsep) if text)
 
 
 def kernel_roots() -> tuple[Path, ...]:

@@ -244,6 +244,7 @@ def least(calls: dict[str, Callable[[], object]], times: int = 300, rounds: int 
 MOST = {"a call": 4.5, "with a gradient": 7.5, "two shapes in turn": 9.0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("impl", ["cpp", "triton"])
 def test_what_a_call_costs_the_host(hopper, impl, record_property):
     x, y = (torch.randn(n, 1024, dtype=torch.bfloat16) for n in (16, 8))

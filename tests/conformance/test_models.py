@@ -87,6 +87,7 @@ class HalfOfTheLoss(functions.Portable):
         return super().loss(x[::2], weight, target[::2], softcap)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "step", "wrong"),
     [

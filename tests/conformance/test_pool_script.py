@@ -58,6 +58,7 @@ A, B = "op/a", "op/b"
 THREE = case_task("op", A, ["x", "y", "z"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("act", NO_RESULT)
 def test_what_is_under_way_crashes_and_the_rest_goes_on(folder, act):
     states, said = run_tasks(folder, [THREE, case_task("op", B, ["x"])], {f"{A} y": act})
@@ -72,6 +73,7 @@ def test_a_result_that_was_said_stands_and_the_rest_is_asked(folder, act):
     assert set(states.values()) == {"Pass"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("act", [act for act in NO_RESULT if act != "begin for ever"])
 def test_before_any_implementation_it_is_the_suites_fault(folder, act):
     states, said = run_tasks(folder, [THREE, case_task("op", B, ["x"])], {A: act})
@@ -80,6 +82,7 @@ def test_before_any_implementation_it_is_the_suites_fault(folder, act):
     assert messages[0].startswith("before any implementation ran")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where, state", [(f"{A} y", "Timeout"), (A, "InternalError")])
 def test_the_clock_ends_what_hangs(folder, where, state):
     """The limit is for one answer: three of them may take longer."""
@@ -159,6 +162,7 @@ def test_hundreds_of_crashes_leave_nothing_behind(folder):
         os.waitpid(-1, os.WNOHANG)
 
 
+@pytest.mark.slow
 def test_what_a_worker_started_goes_with_it(folder):
     command = program(folder, {f"{A} y": "child"})
     assert [each["result"]["state"] for each in Pool([], 1, 60.0, command).run([THREE]) if "result" in each]
@@ -247,6 +251,7 @@ def test_a_task_that_is_no_case_is_a_fault_of_the_run(folder):
     assert said["fault"].startswith("fuzz of op: no worker starts")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "act, states, fault",
     [
@@ -270,6 +275,7 @@ def test_what_fuzzing_comes_to(folder, act, states, fault):
     ] * bool(fault)
 
 
+@pytest.mark.slow
 def test_an_answer_that_is_there_is_not_late(folder):
     """After Ctrl-Z and fg the limit is long past, and the answer in the pipe."""
     worker = process.Worker(program(folder))

@@ -110,6 +110,7 @@ def test_an_id_brings_back_the_same_bytes(norm):
         assert reference.materialize(again, norm).sha256 == reference.materialize(case, norm).sha256
 
 
+@pytest.mark.slow
 def test_fuzzing_finds_and_shrinks(norm):
     from portable.conformance.execute.fuzz import fuzz_ops
 

@@ -162,6 +162,7 @@ def test_first_derivatives_in_both_modes(name):
     )
 
 
+@pytest.mark.slow
 @each_call
 def test_second_derivatives_reverse_over_reverse_and_forward_over_reverse(name):
     ours, _ = functions(name)
@@ -239,9 +240,8 @@ def transforms(function, primals, directions):
         yield f"vmap over argument {i}", torch.func.vmap(function, in_dims=dims)(*given)
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=pytest.mark.slow) if n in OF_LENGTHS else n for n in CALLS]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CALLS)
 def test_every_transform_of_torch_func(name):
     ours, theirs = functions(name)
     given = tensors(name), tensors(name, seed=1)
@@ -303,6 +303,7 @@ def test_an_op_without_a_torch_implementation_has_none(toy):
             derivative()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 @pytest.mark.parametrize("name", [name for name in CALLS if name not in OF_LENGTHS])
 def test_compiled_transforms(name, backend):

@@ -37,6 +37,7 @@ def worst(got, reference, allowed):
     return error.max().item() if error.numel() else 0.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("combination", list(combinations()), ids=label)
 def test_results_are_within_the_bound(combination):
     op, row, number = combination

@@ -47,6 +47,7 @@ def plain(sample) -> bool:
     return not sample.kwargs.get("dropout_p")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gradient", [False, True], ids=["value", "gradient"])
 @pytest.mark.parametrize("info", INFOS, ids=lambda info: f"{info.name} {info.variant_test_name}".strip())
 def test_every_sample_of_torch(info, gradient):

@@ -259,6 +259,7 @@ def test_a_first_broadcast_imports_no_algebra():
     assert done.returncode == 0
 
 
+@pytest.mark.slow
 def test_no_tensor_is_kept():
     dispatcher.clear_caches()
     for grad in (False, True):

@@ -44,6 +44,7 @@ def test_a_compiler_error_is_an_outcome(toy, monkeypatch):
     assert outcome.state == "CompileError" and "expected ;" in outcome.detail
 
 
+@pytest.mark.slow
 def test_a_compiler_that_is_not_there_is_said_once_for_each_target(toy, tmp_path, monkeypatch, capsys):
     """It was said once for each kernel."""
 

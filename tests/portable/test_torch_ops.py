@@ -57,9 +57,8 @@ def several(result) -> tuple[torch.Tensor, ...]:
     return result if isinstance(result, tuple) else (result,)
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(op, marks=pytest.mark.slow if op.startswith("attention") else ()) for op in OPS]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OPS)
 def test_opcheck(name):
     inputs, params = sample(name, torch.float32, requires_grad=name in PUBLIC)
     dispatcher.op(name)
@@ -67,6 +66,7 @@ def test_opcheck(name):
     torch.library.opcheck(overload, (), {**inputs, **params})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DIFFERENTIABLE)
 def test_gradcheck_in_float64(name):
     inputs, params = sample(name)
@@ -139,6 +139,7 @@ def test_a_first_call_under_compile_breaks_no_graph():
     assert done.returncode == 0, done.stderr[-2000:]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("out", [False, True])
 def test_inductor_makes_no_text_of_the_graph(monkeypatch, out):
     """It made one, of a size exponential in a model's layers, of a node that it has no lowering for."""
@@ -381,6 +382,7 @@ def test_both_results_have_gradients(activation):
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("activation", [None, "relu", *GELU])
 def test_linear_compiles_with_its_gradient(activation):
     plain = {None: lambda z: z, "relu": torch.relu, "silu": F.silu, "gelu": F.gelu}

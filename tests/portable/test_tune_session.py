@@ -149,6 +149,7 @@ def test_bits_are_compared_with_the_defaults(tuner):
 FAULTS = ["does_not_compile", "kills_compiler", "spills", "crashes", "is_lost", "is_wrong"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_config_that_fails_is_dropped_and_said_and_the_rest_are_timed(tuner, fault):
     bad = lambda values: values["BLOCK_M"] == 128 and values["num_warps"] == 4  # noqa: E731

@@ -133,6 +133,7 @@ DEATHS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text, how", DEATHS)
 def test_a_process_that_dies_says_how_and_at_what(text, how):
     begun = "sys.stdin.readline(); print(json.dumps({'begin': 'this one'}), flush=True)\n"
@@ -143,6 +144,7 @@ def test_a_process_that_dies_says_how_and_at_what(text, how):
     worker.close()
 
 
+@pytest.mark.slow
 def test_the_real_program_refuses_without_a_gpu_and_lives_on():
     """A request that raises is answered with the reason."""
     worker = Worker()

@@ -78,6 +78,7 @@ def test_a_gpu_test_runs_unchanged(run):
     assert not torch.cuda.is_available()
 
 
+@pytest.mark.slow
 def test_a_fault_fails_the_test_at_its_source_line(run, tmp_path):
     tests = """
         def test_tail():
@@ -219,6 +220,7 @@ def test_the_action_is_what_the_page_says():
     assert ".github/actions/emulate@" in page
 
 
+@pytest.mark.slow
 def test_the_page_runs_as_written(run, tmp_path, monkeypatch):
     page = (Path(__file__).parents[3] / "docs/emulate.md").read_text()
     kernel, test = re.findall(r"```python\n(.*?)```", page, re.DOTALL)[:2]

@@ -97,6 +97,7 @@ class Scaled(torch.autograd.Function):
 # Results -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arch", ["gfx942", "gfx1201"])
 def test_a_program_for_a_gpu(arch):
     with portable.emulated(arch) as run:

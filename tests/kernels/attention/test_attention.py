@@ -88,6 +88,7 @@ def test_the_reference_and_the_torch_implementation_say_what_the_spec_says(sizes
         torch.testing.assert_close(list(op(q, k, v, *more, **params)), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", SIZES)
 @pytest.mark.parametrize("params", PARAMS, ids=str)
 def test_gradients_of_everything(sizes, params):
