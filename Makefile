@@ -71,10 +71,8 @@ docs: $(VENV)/installed
 
 # The core tier of attention took 46 minutes for gfx1201 on two busy cores.
 ATTENTION := attention,attention_backward,attention_dbias,attention_paged,attention_varlen,attention_varlen_backward
-OTHERS := activation,activation_backward,activation_backward_sums,gated_activation,$\
-          gated_activation_backward,layer_norm,layer_norm_backward,linear,$\
-          linear_with_preactivation,matmul,rms_norm,rms_norm_backward,softmax,softmax_backward,swiglu,$\
-          swiglu_backward,swigluoai,swigluoai_backward
+OTHERS = $(shell $(BIN)/python -c 'from portable.spec import registry; \
+  print(",".join(sorted(op for op in registry.op_folders() if not op.startswith("attention"))))')
 
 records: $(VENV)/installed-test
 	for arch in gfx90a gfx942 gfx950 gfx1100 gfx1201; do \

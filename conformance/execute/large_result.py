@@ -87,7 +87,11 @@ def _ways(spec: Spec) -> list[Way]:
         if spec.cost.roof == "vector" and not leads(spec):
             return _of_rows(spec, params)
         if spec.cost.roof == "vector":
-            return [Way(make_shape(spec, {"N": size}, (7,), params)) for size in (4096, 136)]
+            reduced = not any(each.dims for each in spec.outputs.values())
+            return [
+                Way(make_shape(spec, {"N": size}, (7,), params), reads=reads)
+                for size, reads in _sizes(reduced)
+            ]
         return _products(spec, params)
     own = spec.behaviour_case
     axes, params = dict(own.axes), {**params, **own.params}
@@ -115,11 +119,15 @@ def _of_rows(spec: Spec, params: dict[str, Any]) -> list[Way]:
     rows of 4096 and 136 columns that make a large input."""
     rows = next(dim for dim in spec.axes if all(dim in each.dims for each in spec.outputs.values()))
     reduced = all(each.dims == (rows,) for each in spec.outputs.values())
-    sizes = [(2, False)] * reduced + [(4096, reduced), (136, reduced)]
     return [
         Way(make_shape(spec, {**dict.fromkeys(spec.axes, size), rows: 7}, (), params), (rows,), reads=reads)
-        for size, reads in sizes
+        for size, reads in _sizes(reduced)
     ]
+
+
+def _sizes(reduced: bool) -> list[tuple[int, bool]]:
+    """The columns, and whether the input is what is large. `reduced`: a row has one result."""
+    return [(2, False)] * reduced + [(4096, reduced), (136, reduced)]
 
 
 def _products(spec: Spec, params: dict[str, Any]) -> list[Way]:
