@@ -202,11 +202,11 @@ def lawful(
     return all(rule.evaluate(**values, **axes) is True for rule in rules)
 
 
-def cases(spec: Spec, tier: str = "core", regressions_file: Path | None = None) -> list[Case]:
+def cases(spec: Spec, tier: str = "core", file: Path = REGRESSIONS) -> list[Case]:
     """The cases of one op: tier "smoke" (about 40), "core" (a few hundred, the smoke cases first) or
     "full" (the core cases first). Raises UnknownCase for a wrong line of regressions.txt, SpecError for a row
-    of types that no case can be made of."""
-    return list(_cases(spec, tier, regressions_file or REGRESSIONS))
+    of types that no case can be made of. They are made once; `file`, of regressions, is read then."""
+    return list(_cases(spec, tier, file))
 
 
 @lru_cache(maxsize=256)
