@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -95,6 +95,8 @@ DTYPES = ("bfloat16", "float32")
 LENGTHS = {4096: 256, 65536: 16, 5003: 208}
 """Row length -> rows: a MiB of elements, so that a block's prologue weighs what it does in a large call."""
 QUICK = {4096: 32, 65536: 8, 5003: 32}
+PERSISTENT = {"rms_norm_backward": 8, "layer_norm_backward": 8}
+"""Times as many rows, of ops whose blocks add up their rows: the sums weigh what they do in a large call."""
 MOST_LINES, MOST_VECTOR, MOST_READ = 1.05, 1.0, 1.05
 MARKS = ("<!-- rows -->", "<!-- end of rows -->")
 
@@ -112,14 +114,18 @@ class Row:
     """Cache lines touched by loads and stores over the fewest that hold the bytes of each instruction."""
     load_bytes: float
     store_bytes: float
-    """Bytes of a lane's load and store, the mean."""
+    """Bytes of a lane's load and store, the mean over the bytes moved."""
+    widest_load: int
+    """Bytes of a lane's load by which most bytes come: indices and numbers of a row come by others."""
+    results: bool
+    """Whether the stores are of one number a row, whose width is its own."""
     vector: float
     """The vector pipe's time over the memory's."""
     busiest: str
     share: float
     read: float | None
-    """Bytes of rows that the first launch loads over those of the rows that go in; None where that is not
-    known."""
+    """Bytes that the first launch loads by the accesses of most of them over those of the rows that go in;
+    None where that is not known."""
     spills: int
     launches: int
 
@@ -132,7 +138,7 @@ class Row:
             found.append("lines")
         if self.vector > MOST_VECTOR:
             found.append("vector")
-        if aligned and min(self.load_bytes, self.store_bytes) < 15:
+        if aligned and min(self.widest_load, 16 if self.results else self.store_bytes) < 15:
             found.append("width")
         if self.read is not None and self.read > MOST_READ:
             found.append("read")
@@ -171,10 +177,19 @@ def counted(spec: Spec, implementation: str, dtype: str, case: Case) -> tuple[li
     return traces, row_bytes, sum(each.nbytes for each in parameters)
 
 
+def mean_width(bytes_by_width: Mapping[int, int]) -> float:
+    """Bytes of a lane's access, the mean over the bytes moved."""
+    return sum(width * moved for width, moved in bytes_by_width.items()) / sum(bytes_by_width.values())
+
+
 def figures(spec: Spec, implementation: str, gpu: str, dtype: str, length: int, rows: int, case: Case) -> Row:
     """The figures of a call: of its first launch what is said of rows, of all launches the pipes."""
     traces, row_bytes, parameter_bytes = counted(spec, implementation, dtype, case)
+    traces = [trace for trace in traces if trace.figures["memory"]["global loads"]["lanes"]]
     loads, stores = (traces[0].figures["memory"][f"global {kind}"] for kind in ("loads", "stores"))
+    widths = traces[0].figures["access_widths"]
+    of_loads, of_stores = widths["global loads"], widths["global stores"]
+    widest = max(of_loads, key=lambda width: of_loads[width])
     bounds = [trace.bound for trace in traces if trace.bound is not None]
     pipes = [{pipe.name: pipe.cycles for pipe in bound.pipes} for bound in bounds]
     fewest = loads["fewest_cache_lines"] + stores["fewest_cache_lines"]
@@ -189,12 +204,14 @@ def figures(spec: Spec, implementation: str, gpu: str, dtype: str, length: int, 
         dtype,
         length,
         (loads["cache_lines"] + stores["cache_lines"]) / fewest,
-        loads["bytes"] / loads["lanes"],
-        stores["bytes"] / stores["lanes"],
+        mean_width(of_loads),
+        mean_width(of_stores),
+        widest,
+        stores["bytes"] <= 16 * rows,
         sum(each.get("vector", 0) for each in pipes) / sum(each["memory"] for each in pipes),
         max(bounds, key=lambda bound: bound.pipes[0].cycles).pipes[0].name,
         tracing.together(bounds),
-        max(0, loads["bytes"] - parameter_bytes) / row_bytes if known else None,
+        max(0, of_loads[widest] - parameter_bytes) / row_bytes if known else None,
         max(trace.figures["spills"] for trace in traces),
         len(traces),
     )
@@ -240,6 +257,7 @@ def main() -> int:
     for gpu, op, implementation, dtype, length in calls:
         tracing.choose(gpu)
         rows, spec = (QUICK if args.quick else LENGTHS)[length], registry.spec(op)
+        rows *= PERSISTENT.get(op, 1)
         case = case_of(spec, length, rows)
         if case is None:
             continue

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import argparse
 import ast
+import copy
 import importlib.util
+import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import hipkittens
 import page
@@ -43,6 +46,11 @@ TUTORIALS = {
     "persistent": "09-persistent-matmul.py",
     "attention": "06-fused-attention.py",
 }
+FLAGGEMS_ATTENTION = {
+    "scaled_dot_product_attention": ("attention", "_attn_fwd"),
+    "flash_attention_forward": ("flash_api", "flash_fwd_kernel"),
+}
+"""The module that calls each one's kernel, and the kernel."""
 
 
 @dataclass
@@ -302,6 +310,86 @@ def multiprocessors(gpu: str) -> Iterator[None]:
         torch.cuda.get_device_properties = former
 
 
+# FlagGems.
+
+
+@contextmanager
+def flaggems(folder: Path, gpu: str, module: str, kernel: str) -> Iterator[tuple[ModuleType, Any]]:
+    """A module of FlagGems' operators and the autotuner of one of its kernels, with every config again.
+
+    FlagGems finds an AMD GPU: torch.cuda answers for the emulated one, whose tensors are the CPU's. What it
+    keeps of its choices stays in memory. Its cache of launches is left out: it passes no constexprs to
+    Triton 3.7, which asks for them.
+    """
+    from portable.backends.rocm.emulator.triton_driver import emulated
+
+    answers = {
+        "device": lambda *_: nullcontext(),
+        "device_count": lambda: 1,
+        "current_device": lambda: 0,
+        "get_device_name": lambda *_: gpu,
+    }
+    settings = {
+        "GEMS_VENDOR": "amd",
+        "FLAGGEMS_DB_URL": "sqlite://",
+        "FLAGGEMS_CACHE_DIR": str(Path(tempfile.gettempdir(), "flaggems")),
+    }
+    with ExitStack() as within:
+        driver = within.enter_context(emulated(gpu))
+        within.enter_context(multiprocessors(gpu))
+        capability = driver.get_device_capability
+        within.enter_context(
+            mock.patch.multiple(torch.cuda, **answers, get_device_capability=lambda *_: capability())
+        )
+        within.enter_context(mock.patch.dict(os.environ, settings))
+        within.enter_context(mock.patch.object(sys, "path", [str(folder), *sys.path]))
+        package = importlib.import_module("flag_gems")
+        within.enter_context(mock.patch.object(package, "device", "cpu"))
+        home = sys.modules[f"flag_gems.ops.{module}"]
+        tuner = copy.copy(getattr(home, kernel).fn)
+        tuner.cache = {}
+        within.enter_context(mock.patch.object(home, kernel, tuner))
+        yield home, tuner
+
+
+def flaggems_matmul(folder: Path, gpu: str, layout: str, sizes: tuple[int, int, int]) -> Iterator[Row]:
+    with flaggems(folder, gpu, "mm", "mm_kernel_general") as (module, kernel):
+        small = product(layout, SMALL, torch.bfloat16)
+        config = best_config(kernel, lambda: module.mm(*small), gpu)
+        a, b = product(layout, sizes, torch.bfloat16)
+        with runtime(gpu).trace() as traces:
+            c = module.mm(a, b)
+        close(c, a.float() @ b.float(), 0.02)
+        yield row(f"matmul {layout}", gpu, "FlagGems mm", traces, text_of(config))
+
+
+def flaggems_attention(
+    folder: Path, gpu: str, name: str, sizes: tuple[int, int, int, int], causal: bool
+) -> Iterator[Row]:
+    """By one of FLAGGEMS_ATTENTION, the flash attention without splitting the keys."""
+    module, kernel = FLAGGEMS_ATTENTION[name]
+    with flaggems(folder, gpu, module, kernel) as (_, tuner):
+        attention = sys.modules["flag_gems.ops.attention"]
+
+        def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            if name == "scaled_dot_product_attention":
+                return attention.scaled_dot_product_attention(q, k, v, is_causal=causal)
+            turned = (each.transpose(1, 2) for each in (q, k, v))
+            lengths = (None, None, q.shape[2], k.shape[2])
+            o, *_ = attention.flash_attention_forward(
+                *turned, *lengths, 0.0, causal, False, disable_splitkv=True
+            )
+            return o.transpose(1, 2)
+
+        small = heads((1, 1, 512, 128), torch.bfloat16)
+        config = best_config(tuner, lambda: call(*small), gpu)
+        q, k, v = heads(sizes, torch.bfloat16)
+        with runtime(gpu).trace() as traces:
+            o = call(q, k, v)
+        close(o, attended(q, k, v, causal), 0.02)
+        yield row(problem_of(causal), gpu, f"FlagGems {name}", traces, text_of(config))
+
+
 def rows(args: argparse.Namespace, gpu: str) -> Iterator[Row]:
     """Every row of one GPU, of the problems asked for."""
     if "attention" in args.only:
@@ -323,6 +411,8 @@ def matmul_rows(args: argparse.Namespace, gpu: str) -> Iterator[Row]:
         if args.triton_tutorials is not None:
             for name in ("matmul", "persistent"):
                 yield from triton_matmul(args.triton_tutorials, gpu, name, layout, args.matmul)
+        if args.flaggems is not None:
+            yield from flaggems_matmul(args.flaggems, gpu, layout, args.matmul)
 
 
 def attention_rows(args: argparse.Namespace, gpu: str) -> Iterator[Row]:
@@ -341,6 +431,9 @@ def attention_rows(args: argparse.Namespace, gpu: str) -> Iterator[Row]:
         yield from hipkittens_attention(args, gpu, args.attention, causal)
         if args.triton_tutorials is not None:
             yield from triton_attention(args.triton_tutorials, gpu, args.attention, causal)
+        if args.flaggems is not None:
+            for name in FLAGGEMS_ATTENTION:
+                yield from flaggems_attention(args.flaggems, gpu, name, args.attention, causal)
 
 
 COLUMNS = (
@@ -382,6 +475,7 @@ def main() -> int:
         ("hip-headers", "a folder with hip/hip_runtime.h, hip/amd_detail and hip/hip_version.h"),
         ("clang-headers", "a folder with __clang_hip_runtime_wrapper.h"),
         ("triton-tutorials", "python/tutorials of a checkout of Triton"),
+        ("flaggems", "a folder that flag_gems and sqlalchemy are installed in"),
     ):
         parser.add_argument(f"--{name}", type=Path, help=what)
     sizes = lambda text: tuple(map(int, text.split("x")))  # noqa: E731

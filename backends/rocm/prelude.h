@@ -91,6 +91,9 @@ DEVICE int shuffle_xor(int value, int mask) {
 DEVICE float shuffle_xor(float value, int mask) {
     return __builtin_bit_cast(float, shuffle_xor(__builtin_bit_cast(int, value), mask));
 }
+DEVICE float shuffle(float value, int lane) {
+    return __builtin_bit_cast(float, __builtin_amdgcn_ds_bpermute(lane << 2, __builtin_bit_cast(int, value)));
+}
 DEVICE int shuffle_down(int value, int delta) {
     const int lane = lane_of_wave();
     return __builtin_amdgcn_ds_bpermute((lane + delta < WARP ? lane + delta : lane) << 2, value);

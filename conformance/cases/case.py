@@ -13,7 +13,7 @@ from typing import Any
 from portable.conformance.cases.inputs import LAYOUTS, NAMED_LAYOUTS, NAMED_VALUES, VALUES
 from portable.spec.model import Input, Output, Spec
 
-MODES = ("", "out", "grad")
+MODES = ("", "out", "in_place", "grad")
 
 Types = tuple[tuple[str, str], ...]
 """A row of the spec's types: variable and dtype."""
@@ -48,7 +48,7 @@ class Shape:
 @dataclass(frozen=True)
 class Case:
     """One call of one op: types, shape, value class, layout and mode ("" for a plain call, "out" for
-    `out=`, "grad" for the gradients through autograd)."""
+    `out=`, "in_place" for an input as `out=`, "grad" for the gradients through autograd)."""
 
     op: str
     types: tuple[tuple[str, str], ...]

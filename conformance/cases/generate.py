@@ -324,12 +324,14 @@ def shard(items: Sequence[Item], i: int, n: int) -> list[Item]:
 
 
 def mode_cases(spec: Spec, types: list[Types]) -> Iterator[Case]:
-    """`out=` and gradient cases: the spec's shapes, the types in rotation, N(0, 1) data.
+    """`out=`, an input as `out=`, and gradient cases: the spec's shapes, the types in rotation, N(0, 1) data.
 
     No gradient cases where an axis is 1: a normalised row of one element has a gradient that is all
     cancellation, which the norm-wise bound does not know; the backward op's own error scale does.
     """
-    modes = ["out"] * (spec.out is not None) + ["grad"] * (spec.gradient is not None)
+    out = spec.out
+    modes = ["out"] * (out is not None) + ["in_place"] * (out is not None and out.in_place is not None)
+    modes += ["grad"] * (spec.gradient is not None)
     shapes = [shape for shape in spec_shapes(spec) if elements(spec, shape) <= LARGE]
     shapes.sort(key=lambda shape: -elements(spec, shape))
     for number in range(max(len(shapes), len(types))):

@@ -102,7 +102,7 @@ class Bound:
                 return f"the function takes no {name}"
             if name not in shapes and parameter is not None and _is_required(parameter):
                 return f"the function needs {name}: it has no default"
-        if case.mode == "out" and "out" not in self._target:
+        if case.mode in ("out", "in_place") and "out" not in self._target:
             return "the function takes no out="
         for name, param in self.spec.params.items():
             if name in self._target:

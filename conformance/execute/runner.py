@@ -209,6 +209,8 @@ def _call(
         expected = materialized.expected[spec.out.name]
         fence = inputs.fenced(tuple(expected.ref.shape), expected.dtype, device, case.layout)
         arguments["out"] = fence[0]
+    if case.mode == "in_place" and spec.out is not None and spec.out.in_place is not None:
+        arguments["out"] = arguments[spec.out.in_place] = tensors[spec.out.in_place].clone()
     written = {name: tensors[name] for name in spec.mutated if name in tensors}
     before = {name: tensor.clone() for name, tensor in written.items()}
     outputs = _named(spec, op(**arguments))

@@ -134,7 +134,9 @@ def op_digest(op: str) -> str:
     return spec_digest(registry.spec(op), registry.op_folders()[op].parent)
 
 
-_LATER_FIELDS = re.compile(r", otherwise=None|, gradient=True|, mutated=False|, like=(None|'\w+')")
+_LATER_FIELDS = re.compile(
+    r", otherwise=None|, gradient=True|, mutated=False|, like=(None|'\w+')|, in_place=None"
+)
 """What specs can say since records were made: where they do not, those records are of the same spec. `like`
 says where results lie, not what they are."""
 

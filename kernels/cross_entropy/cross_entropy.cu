@@ -29,8 +29,10 @@ void cross_entropy_forward(const T* logits, const int64_t* target, const float* 
     const bool there = !ignored && wanted >= 0 && wanted < length;
     const float at = there ? score_of(to_float(source[wanted]), softcap).value : not_a_number();
 
-    LogSumExp<THIRD> part = scan_row<THIRD>(source, ignored ? 0 : length,
-                                            [&](float x) { return score_of(x, softcap).value; }, weight);
+    LogSumExp<THIRD> part = scan_row<THIRD, !SOFTCAP>(source, ignored ? 0 : length, [&](auto x) {
+        if constexpr (SOFTCAP) return softcapped(x, softcap).value;
+        else return x;
+    }, weight);
     merge_lanes(part, partial);
     if (row_lane() != 0 || row >= rows) return;
     const float log_sum = math_log(part.sum());

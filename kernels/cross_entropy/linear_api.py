@@ -1,8 +1,10 @@
-"""`linear_cross_entropy`: the loss of a language model's head without all of its logits in memory.
+"""`linear_cross_entropy`: the loss of a language model's head without a second tensor as large as its logits,
+and mostly without all of them in memory.
 
-Rows go through in chunks: `portable.linear` makes a chunk's logits, this folder's op their losses. Where one
-number is to be differentiated, the forward pass makes the gradients too, from the logits at hand. Else the
-backward pass makes the logits again, so that between the passes only lse is kept.
+`portable.linear` makes logits, this folder's op their losses, and the gradient of the logits is written over
+them. All rows go through at once where that takes no more memory, else in chunks. Of chunks the forward pass
+makes the gradients too, from the logits at hand, where one number is to be differentiated; else the backward
+pass makes the logits again, so that between the passes only lse is kept.
 """
 
 from __future__ import annotations
@@ -49,15 +51,18 @@ def linear_cross_entropy(
     x is (N, H), weight (V, H) of the same dtype, target (N,), int64 or int32. A chunk's logits are rounded to
     that dtype, as those of `portable.linear` are; the other arguments and the results are those of
     `portable.cross_entropy`, whose `weight` is `class_weight` here, (V,). chunk_rows: rows of a chunk; None:
-    as many as make 2^27 logits, in multiples of 128, and at least 128; all, where that takes no more memory.
+    as many as make 2^27 logits, in multiples of 128, and at least 128; all for the gradient of the weight,
+    where that takes no more memory than its sum over chunks, and in a compiled graph, which frees no chunk.
 
-    With reduction "mean" or "sum", without return_lse, and not in float16, the forward pass computes the
-    gradients of x and weight too, for a gradient of 1, which the backward pass multiplies by its own and
-    rounds again (exact for powers of two): three products in all. Call it under torch.no_grad() where no
-    gradient is wanted. Else the backward pass makes the logits again: four products. All sums have one order.
+    All rows at once take three products; a second backward pass makes the logits again. So do chunks with
+    reduction "mean" or "sum", without return_lse, and not in float16: the forward pass computes the gradients
+    of x and weight too, for a gradient of 1, which the backward pass multiplies by its own and rounds again
+    (exact for powers of two). Other chunks take four, as the backward pass makes the logits again. Call it
+    under torch.no_grad() where no gradient is wanted. All sums have one order.
 
-    Memory besides inputs, gradients and N losses: chunk_rows * V elements, twice that where gradients are
-    computed, and with several chunks the gradient of the weight in float32 and one chunk's part of it.
+    Memory besides inputs, gradients and N losses: chunk_rows * V elements (twice that under torch.compile),
+    of all rows from the forward pass to the backward pass; with several chunks the gradient of the weight in
+    float32 and one chunk's part of it.
 
     There are no second derivatives and no transforms of torch.func. Under autocast both are converted to its
     dtype. Raises RankError, ShapeError, DtypeError or ParameterError that name the argument, and
@@ -75,9 +80,8 @@ def linear_cross_entropy(
         raise ShapeError(_NAME, "weight", tuple(weight.shape), f"(classes, {x.shape[1]}), as x has")
     if target.shape != x.shape[:1]:
         raise ShapeError(_NAME, "target", tuple(target.shape), f"({len(x)},), a class for each row of x")
-    if chunk_rows is None:
-        chunk_rows = _chunk_rows(len(x), *weight.shape)
-    elif isinstance(chunk_rows, bool) or not isinstance(chunk_rows, int) or chunk_rows < 1:
+    whole_number = isinstance(chunk_rows, int) and not isinstance(chunk_rows, bool)
+    if chunk_rows is not None and (not whole_number or chunk_rows < 1):
         raise ParameterError(_NAME, "chunk_rows", chunk_rows, "an int from 1 on, or None")
     if torch.is_autocast_enabled(x.device.type):
         lower = torch.get_autocast_dtype(x.device.type)
@@ -88,25 +92,42 @@ def linear_cross_entropy(
     params = {"ignore_index": ignore_index, "label_smoothing": label_smoothing}
     params |= {"softcap": softcap, "z_loss": z_loss}
     wanted = [torch.is_grad_enabled() and each.requires_grad for each in (x, weight)]
-    if any(wanted) and reduction != "none" and not return_lse and x.dtype != torch.float16:
-        return _Reduced.apply(x, weight, target, class_weight, params, chunk_rows, reduction, wanted)
-    loss, lse = _Chunked.apply(x, weight, target, class_weight, params, chunk_rows)
+    rows = _chunk_rows(x, weight, chunk_rows, wanted)
+    if any(wanted) and rows >= len(x):
+        loss, lse = _Whole.apply(x, weight, target, class_weight, params)
+    elif any(wanted) and reduction != "none" and not return_lse and x.dtype != torch.float16:
+        return _Reduced.apply(x, weight, target, class_weight, params, rows, reduction, wanted)
+    else:
+        loss, lse = _Chunked.apply(x, weight, target, class_weight, params, rows)
     loss = api.reduced(loss, target, class_weight, ignore_index, reduction)
     return (loss, lse) if return_lse else loss
 
 
-def _chunk_rows(rows: int, classes: int, columns: int) -> int:
-    """All rows where their logits and the gradients of those, 16-bit, take no more memory than a chunk's, a
-    float32 sum of the weight's gradients and a part of it."""
-    chunk = max(CHUNK_ELEMENTS // max(classes, 1) // _ROWS, 1) * _ROWS
-    return max(rows, 1) if 2 * rows <= 2 * chunk + 3 * columns else chunk
+def _chunk_rows(x: Tensor, weight: Tensor, given: int | None, wanted: Sequence[bool] = (False, False)) -> int:
+    """Rows of a chunk, of which the gradients of x and of the weight are `wanted`. Where that of the weight
+    is, all, if their logits take no more memory than a chunk's, the gradient's sum in float32 or wider and a
+    part of it. Of a compiled graph all, whose chunks' logits would all be there at once."""
+    if given is not None:
+        return given
+    (rows, columns), size = x.shape, weight.element_size()
+    chunk = max(CHUNK_ELEMENTS // max(len(weight), 1) // _ROWS, 1) * _ROWS
+    if any(wanted) and torch.compiler.is_compiling():
+        return max(rows, 1)
+    sums = columns * (max(size, 4) + size) // size if wanted[1] else 0
+    return max(rows, 1) if rows <= chunk + sums else chunk
+
+
+def _dlogits(logits: Tensor, dloss: Tensor, *given: Any, **params: Any) -> Tensor:
+    """The gradient of the logits, over them; in a compiled graph, which knows no such call, beside them."""
+    over = None if torch.compiler.is_compiling() else logits
+    return _backward_op(dloss, logits, *given, out=over, **params)
 
 
 class _Gradients:
     """Of x and weight, where wanted, summed up by chunks: 16-bit parts of the weight's in float32."""
 
-    def __init__(self, x: Tensor, weight: Tensor, wanted: Sequence[bool], rows: int):
-        self._x, self._weight, self._whole = x, weight, len(x) <= rows
+    def __init__(self, x: Tensor, weight: Tensor, wanted: Sequence[bool]):
+        self._x, self._weight = x, weight
         self._of_weight = wanted[1]
         self.x = torch.empty_like(x) if wanted[0] else None
         self._sum: Tensor | None = None
@@ -119,7 +140,7 @@ class _Gradients:
             return
         part = portable.matmul(dlogits.mT, self._x[here])
         if self._sum is None:
-            self._sum = part if self._whole else part.to(torch.promote_types(part.dtype, torch.float32))
+            self._sum = part.to(torch.promote_types(part.dtype, torch.float32))
         else:
             self._sum += part
 
@@ -128,6 +149,45 @@ class _Gradients:
         if not self._of_weight:
             return None
         return torch.zeros_like(self._weight) if self._sum is None else self._sum.to(self._weight.dtype)
+
+
+class _Whole(torch.autograd.Function):
+    """Losses and lse of all rows at once. The logits are kept for the backward pass, which writes their
+    gradient over them; another one makes them again."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        target: Tensor,
+        class_weight: Tensor | None,
+        params: dict[str, Any],
+    ) -> tuple[Tensor, Tensor]:
+        with torch.autocast(x.device.type, enabled=False):
+            logits = portable.linear(x, weight)
+            loss, lse = _op(logits, target, class_weight, **params)
+        ctx.save_for_backward(x, weight, target, lse, class_weight, logits)
+        ctx.params, ctx.overwritten = params, False
+        ctx.set_materialize_grads(False)
+        return loss, lse
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, dloss: Tensor | None, dlse: Tensor | None) -> tuple[Tensor | None, ...]:
+        if ctx.needs_input_grad[3]:
+            raise UnsupportedGradientError(_NAME, "argument 'class_weight' has none")
+        x, weight, target, lse, class_weight, logits = ctx.saved_tensors
+        if ctx.overwritten:
+            logits = portable.linear(x, weight)
+        if not torch.compiler.is_compiling():
+            ctx.overwritten = True
+        mean = weight_mean(class_weight, ctx.params["label_smoothing"])
+        dloss = torch.zeros_like(lse) if dloss is None else dloss
+        dlogits = _dlogits(logits, dloss, target, lse, dlse, class_weight, mean, **ctx.params)
+        dx = portable.matmul(dlogits, weight) if ctx.needs_input_grad[0] else None
+        dweight = portable.matmul(dlogits.mT, x) if ctx.needs_input_grad[1] else None
+        return dx, dweight, None, None, None
 
 
 class _Reduced(torch.autograd.Function):
@@ -150,17 +210,16 @@ class _Reduced(torch.autograd.Function):
         dloss = ones
         if reduction == "mean":
             dloss = ones / api.divisor(target, class_weight, params["ignore_index"])
-        gradients, losses = _Gradients(x, weight, wanted, rows), []
+        gradients, losses = _Gradients(x, weight, wanted), []
         with torch.autocast(x.device.type, enabled=False):
             for start in range(0, len(x), rows):
                 here = slice(start, start + rows)
                 logits = portable.linear(x[here], weight)
                 loss, lse = _op(logits, target[here], class_weight, **params)
-                dlogits = _backward_op(
-                    dloss[here], logits, target[here], lse, None, class_weight, mean, **params
+                gradients.add(
+                    here, _dlogits(logits, dloss[here], target[here], lse, None, class_weight, mean, **params)
                 )
-                del logits  # before the products' results
-                gradients.add(here, dlogits)
+                del logits  # before the next ones
                 losses.append(loss)
         ctx.save_for_backward(gradients.x, gradients.weight)
         loss = torch.cat(losses) if losses else ones
@@ -207,15 +266,12 @@ class _Chunked(torch.autograd.Function):
         x, weight, target, lse, class_weight = ctx.saved_tensors
         mean = weight_mean(class_weight, ctx.params["label_smoothing"])
         dloss = torch.zeros_like(lse) if dloss is None else dloss
-        gradients = _Gradients(x, weight, ctx.needs_input_grad[:2], ctx.rows)
+        gradients = _Gradients(x, weight, ctx.needs_input_grad[:2])
         for start in range(0, len(x), ctx.rows):
             here = slice(start, start + ctx.rows)
             logits = portable.linear(x[here], weight)
             of_lse = None if dlse is None else dlse[here]
-            weights = class_weight, mean
-            dlogits = _backward_op(
-                dloss[here], logits, target[here], lse[here], of_lse, *weights, **ctx.params
-            )
-            del logits  # before the products' results
-            gradients.add(here, dlogits)
+            given = target[here], lse[here], of_lse, class_weight, mean
+            gradients.add(here, _dlogits(logits, dloss[here], *given, **ctx.params))
+            del logits  # before the next ones
         return gradients.x, gradients.weight, None, None, None, None

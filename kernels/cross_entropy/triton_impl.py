@@ -24,6 +24,7 @@ def cross_entropy_rows(
     ignore_index, label_smoothing, softcap, z_loss,
     SOFTCAP: tl.constexpr, SMOOTHING: tl.constexpr, Z_LOSS: tl.constexpr,
     UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    LANES: tl.constexpr,
 ):  # fmt: skip
     """loss and lse of ROWS rows of any length. Rows whose target is ignore_index are not read; no address
     follows from a target outside its row, whose loss is NaN."""
@@ -38,8 +39,8 @@ def cross_entropy_rows(
     read = (ignored == 0)[:, None]
     length = divisible(length, UNIT)
     lane = tl.arange(0, BLOCK)[None, :]
-    highest = tl.full([ROWS, BLOCK], LOWEST, tl.float32)
-    total = tl.zeros([ROWS, BLOCK], tl.float32)
+    highest = tl.full([ROWS, LANES], LOWEST, tl.float32)
+    total = tl.zeros([ROWS, LANES], tl.float32)
     even = tl.zeros([ROWS, BLOCK], tl.float32)
     weights = tl.zeros([ROWS, BLOCK], tl.float32)
     for start in range(0, length, BLOCK):
@@ -56,7 +57,7 @@ def cross_entropy_rows(
             else:
                 even += tl.where(mask, x, 0.0)
         x = tl.where(mask, x, -float("inf"))
-        highest, total, _moment = lane_add(x, highest, total, total, False)
+        highest, total, _moment = lane_add(x, highest, total, total, False, ROWS, BLOCK, UNIT, LANES)
     most, whole, _sum = merge_lanes(highest, total, total, False)
     log_sum = tl.log(whole)
     lse = most + log_sum

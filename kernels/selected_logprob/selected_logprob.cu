@@ -20,7 +20,8 @@ void selected_logprob_forward(const T* logits, const int64_t* index, float* logp
     const bool there = wanted >= 0 && wanted < length;
     const float at = there ? to_float(source[wanted]) * inverse_temperature : not_a_number();
 
-    LogSumExp<MOMENT> part = scan_row<MOMENT>(source, count, [&](float x) { return x * inverse_temperature; });
+    LogSumExp<MOMENT> part =
+        scan_row<MOMENT, true>(source, count, [&](auto x) { return x * inverse_temperature; });
     merge_lanes(part, partial);
     if (row_lane() != 0 || row >= rows) return;
     const float log_sum = math_log(part.sum());

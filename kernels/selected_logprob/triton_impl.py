@@ -22,6 +22,7 @@ from portable.plan import Call, Plan, Rejected
 def selected_logprob_rows(
     logits_ptr, index_ptr, logprob_ptr, entropy_ptr, lse_ptr, logits_stride, count, length,
     inverse_temperature, UNIT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    LANES: tl.constexpr,
 ):  # fmt: skip
     """logprob, entropy and lse of ROWS rows of any length. No address follows from an index outside its row,
     whose logprob is NaN."""
@@ -33,14 +34,14 @@ def selected_logprob_rows(
     starts = row_starts(logits_ptr, row, logits_stride, UNIT)
     length = divisible(length, UNIT)
     lane = tl.arange(0, BLOCK)[None, :]
-    highest = tl.full([ROWS, BLOCK], LOWEST, tl.float32)
-    total = tl.zeros([ROWS, BLOCK], tl.float32)
-    moment = tl.zeros([ROWS, BLOCK], tl.float32)
+    highest = tl.full([ROWS, LANES], LOWEST, tl.float32)
+    total = tl.zeros([ROWS, LANES], tl.float32)
+    moment = tl.zeros([ROWS, LANES], tl.float32)
     for start in range(0, length, BLOCK):
         col = start + lane
         mask = there[:, None] & (col < length)
         x = tl.load(starts + col, mask=mask, other=-float("inf")).to(tl.float32) * inverse_temperature
-        highest, total, moment = lane_add(x, highest, total, moment, True)
+        highest, total, moment = lane_add(x, highest, total, moment, True, ROWS, BLOCK, UNIT, LANES)
     most, whole, of_row = merge_lanes(highest, total, moment, True)
     log_sum = tl.log(whole)
     tl.store(logprob_ptr + row, (picked * inverse_temperature - most) - log_sum, mask=there)

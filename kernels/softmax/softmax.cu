@@ -42,7 +42,8 @@ constexpr bool NARROW = sizeof(T) == 2;
 constexpr bool LIFTED = NARROW && !LOG;
 constexpr float LIFT = 24.0f;
 DEVICE float lifted_exponential(float x) {
-    return LIFTED ? exp2_fast(math_fma(x, 1.44269504f, LIFT)) : exponential(x);
+    if (LIFTED) return exp2_fast(math_fma(x, 1.44269504f, LIFT));
+    return LOG ? addend(x) : exponential(x);
 }
 
 // Exponentials stay in registers while they fit beside the row and enough blocks; else they are computed
@@ -66,7 +67,6 @@ constexpr bool KEEP = !LOG && CHUNKS * VEC <= MOST_KEPT && CLUSTER * THREADS <= 
 
 // The greatest of the lane's elements; NaN passes over it.
 template <int WIDTH> DEVICE float lane_maximum(const Vector<T, WIDTH> (&held)[CHUNKS], int count) {
-    float maximum = -INF_F;
 #ifdef HAS_MAX_PAIR
     if constexpr (NARROW && WIDTH > 1) {
         Vector<T, 2> most;
@@ -80,25 +80,19 @@ template <int WIDTH> DEVICE float lane_maximum(const Vector<T, WIDTH> (&held)[CH
         return math_max_number(most[0], most[1]);
     }
 #endif
-#if FILLED && defined(HAS_MAX3)
-    // A signalling NaN makes the maximum NaN, and so the row, as its exponential does.
-    if constexpr (WIDTH > 1) {
-#pragma unroll
-        for (int c = 0; c < CHUNKS; ++c) {
-#pragma unroll
-            for (int i = 0; i < WIDTH; i += 2) maximum = max3_fast(held[c][i], held[c][i + 1], maximum);
-        }
-        return maximum;
-    }
-#endif
+#if FILLED
+    return filled_maximum(held, count);
+#else
+    float maximum = -INF_F;
 #pragma unroll
     for (int c = 0; c < CHUNKS; ++c) {
 #pragma unroll
         for (int i = 0; i < WIDTH; ++i) {
-            if (IN_ROW(c, i)) maximum = math_max_number(maximum, held[c][i]);
+            if (inside(chunk_column(c), i, count)) maximum = math_max_number(maximum, held[c][i]);
         }
     }
     return maximum;
+#endif
 }
 
 // Between blocks one exchange of (maximum, sum) costs less than two of one value; between the warps of a
@@ -141,6 +135,7 @@ void softmax_forward(const T* x, T* y, int64_t rows, int length, int64_t x_strid
     max_sum.value[1] = 0.0f;
 #pragma unroll
     for (int c = 0; c < CHUNKS; ++c) {
+        if (FILLED && TAIL && chunk_column(c) >= count) continue;
 #pragma unroll
         for (int i = 0; i < VEC; ++i) {
             if (IN_ROW(c, i)) {

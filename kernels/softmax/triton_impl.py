@@ -14,8 +14,10 @@ from portable.plan import Call, Plan, Rejected
 # Of one row, in the registers of 1024 threads; the gradient holds two tensors.
 FORWARD_RESIDENT_BYTES = 65536
 BACKWARD_RESIDENT = 16384
-# Elements, on AMD GPUs: 120 of 128 registers on gfx942; 65536 of a gradient spill 28 (compiled 2026-11-23).
+# Elements, on AMD GPUs: 120 of 128 registers on gfx942; 65536 of a gradient spill 28 (compiled 2026-11-23),
+# of log_softmax 76 (2026-11-26).
 FORWARD_RESIDENT_AMD = 65536
+LOG_RESIDENT_AMD = 32768
 BACKWARD_RESIDENT_AMD = 32768
 
 
@@ -150,7 +152,8 @@ def forward(call: Call, log: bool = False) -> Plan | Rejected:
     """Plan y = softmax(x), or its logarithm, over rows; x and y are [*, N] of one dtype."""
     resident = FORWARD_RESIDENT_BYTES // itemsize(call["x"].dtype)
     kernels = softmax_rows, softmax_stream
-    return plan_rows(call, ("x", "y"), *kernels, resident, FORWARD_RESIDENT_AMD, ("LOG", log))
+    on_amd = LOG_RESIDENT_AMD if log else FORWARD_RESIDENT_AMD
+    return plan_rows(call, ("x", "y"), *kernels, resident, on_amd, ("LOG", log))
 
 
 def backward(call: Call, log: bool = False) -> Plan | Rejected:

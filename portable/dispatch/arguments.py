@@ -372,16 +372,31 @@ def check_out_kind(spec: Spec, out: Any) -> None:
 def check_out(
     spec: Spec, out: Any, shape: Sequence[int], dtype: torch.dtype, tensors: Sequence[torch.Tensor | None]
 ) -> None:
-    """`out=` fits, shares no memory with an input or itself, and wants no gradient."""
+    """`out=` fits, shares no memory with an input (but one that it may be) or itself, and wants no
+    gradient."""
     fail = errors.OutputError
     check_out_kind(spec, out)
     check_out_form(spec, out, shape, dtype, next(t.device for t in tensors if t is not None))
     check_out_records_nothing(spec, out, tensors)
     if not _dense(out):
         raise fail(spec.op, "out", f"has strides {out.stride()} that overlap", "one address per element")
-    for field, tensor in zip(spec.inputs.values(), tensors, strict=True):
-        if tensor is not None and _overlap(out, tensor):
+    in_place = in_place_input(spec, tensors, out)
+    for i, (field, tensor) in enumerate(zip(spec.inputs.values(), tensors, strict=True)):
+        if tensor is None or (i == in_place and tensor.data_ptr() == out.data_ptr()):
+            continue
+        if _overlap(out, tensor):
             raise fail(spec.op, "out", f"shares memory with argument {field.name!r}", "separate memory")
+
+
+def in_place_input(spec: Spec, inputs: Sequence[torch.Tensor | None], out: torch.Tensor | None) -> int | None:
+    """The position of the input that `out`, at its address, may be: one of the same form."""
+    if out is None or spec.out is None or spec.out.in_place is None:
+        return None
+    position = list(spec.inputs).index(spec.out.in_place)
+    given = inputs[position]
+    form = (out.shape, out.stride(), out.dtype)
+    same = given is not None and (given.shape, given.stride(), given.dtype) == form
+    return position if same else None
 
 
 def check_out_form(
@@ -447,12 +462,16 @@ def check_records_nothing(spec: Spec, tensors: Sequence[Any]) -> None:
         raise errors.UnsupportedGradientError(spec.op, reason, "Call under torch.no_grad()")
 
 
+_AUTOGRAD = torch._C.DispatchKey.AutogradFunctionality
+
+
 def has_tangent(tensors: Sequence[Any]) -> bool:
     """Whether forward mode is on and one of the tensors carries a tangent.
 
-    Asked of torch's core, as a compiled graph enters forward mode without torch.autograd's Python.
+    Asked of torch's core, as a compiled graph enters forward mode without torch.autograd's Python. Below
+    autograd, where it may not be asked, nobody has one.
     """
-    if not torch._C._is_fwd_grad_enabled():
+    if not torch._C._is_fwd_grad_enabled() or torch._C._dispatch_tls_is_dispatch_key_excluded(_AUTOGRAD):
         return False
     core: Any = torch._VF  # type: ignore[attr-defined]
     with _unrecorded():

@@ -208,6 +208,7 @@ class CompiledCall:
         self._spans = [0 if t is None else arguments.span(t) for t in inputs]
         self._out_span = 0 if out is None else arguments.span(out)
         fields = list(spec.inputs.values())
+        self._in_place = arguments.in_place_input(spec, inputs, out)
         self._mutated = [i for i, t in enumerate(inputs) if t is not None and fields[i].mutated]
         if self._mutated:
             arguments.check_mutated(spec, inputs)
@@ -292,10 +293,9 @@ class CompiledCall:
         start = out.data_ptr()
         end = start + self._out_span
         wrong = torch.is_grad_enabled() and out.requires_grad
-        for tensor, at, span in zip(inputs, addresses, self._spans, strict=True):
-            if tensor is not None and (
-                (at < end and start < at + span) or (tensor.requires_grad and torch.is_grad_enabled())
-            ):
+        for i, (tensor, at, span) in enumerate(zip(inputs, addresses, self._spans, strict=True)):
+            overlaps = at < end and start < at + span and not (i == self._in_place and at == start)
+            if tensor is not None and (overlaps or (tensor.requires_grad and torch.is_grad_enabled())):
                 wrong = True
         if wrong:
             position = next(i for i, field in enumerate(self._spec.outputs.values()) if field.out)

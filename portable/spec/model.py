@@ -112,9 +112,9 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A tensor that comes out. With `out`, a caller may pass it in. With `when`, it is empty (shape
-    (0,)) if that optional input is absent. With `like`, its own dimensions but the last are in memory in the
-    order of that input's; else it is contiguous."""
+    """A tensor that comes out. With `out`, a caller may pass it in; it may be the input `in_place`. With
+    `when`, it is empty (shape (0,)) if that optional input is absent. With `like`, its own dimensions but the
+    last are in memory in the order of that input's; else it is contiguous."""
 
     name: str
     dims: tuple[str | int, ...]
@@ -123,6 +123,7 @@ class Output:
     out: bool = False
     when: str | None = None
     like: str | None = None
+    in_place: str | None = None
 
     @property
     def shape_text(self) -> str:

@@ -288,7 +288,16 @@ class _Reader(BaseReader):
                 ):
                     problem = "is not a required input of as many dimensions"
                     raise self.fail(found.line_of("like"), f"{like!r} {problem}.{nearest(like, inputs)}")
-            outputs[name] = Output(name, dims, found["dtype"], leading, found.get("out", False), when, like)
+            out, in_place = found.get("out", False), found.get("in_place")
+            if in_place is not None:
+                given = inputs.get(in_place)
+                same = given is not None and (given.dims, given.dtype, given.leading) == (
+                    dims, found["dtype"], leading
+                )  # fmt: skip
+                if not (out and same):
+                    problem = "needs 'out: true', and an input of the output's shape and dtype"
+                    raise self.fail(found.line_of("in_place"), f"in_place: {in_place!r} {problem}")
+            outputs[name] = Output(name, dims, found["dtype"], leading, out, when, like, in_place)
         if not outputs and not any(each.mutated for each in inputs.values()):
             problem = "an op needs at least one output or mutated input"
             raise self.fail(

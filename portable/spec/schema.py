@@ -198,6 +198,12 @@ OUTPUT = {
     "shape": Key("list", "As of an input.", '["...", M, N]', True),
     "dtype": Key("str", "As of an input.", "R", True),
     "out": Key("bool", "Whether a caller may pass the tensor as `out=`; for ops of one output.", "true"),
+    "in_place": Key(
+        "str",
+        "With `out: true`, an input of the output's shape and dtype, which may itself be passed as `out=`: "
+        "every kernel reads each of its elements before it writes that one, and nobody else reads it.",
+        "logits",
+    ),
     "when": Key("str", "An optional input; the output has shape (0,) where it is absent.", "weight"),
     "like": Key(
         "str",

@@ -147,6 +147,23 @@ def test_wrong_calls(wrong, error, words):
         wrong()
 
 
+def test_a_gradient_over_the_logits():
+    """`out=` may be the logits; not a part of them, nor the other way round."""
+    backward = portable.cross_entropy_backward
+    dloss, lse = torch.ones(9), LOGITS.float().logsumexp(1)
+    expected = backward(dloss, LOGITS.float(), TARGET, lse)
+    logits = LOGITS.float().clone()
+    assert backward(dloss, logits, TARGET, lse, out=logits) is logits
+    assert torch.equal(logits, expected)
+    twice = torch.empty(18, LOGITS.shape[1])
+    for logits, out in ((twice[:9], twice[1:10]), (twice[:9], twice[::2])):
+        with pytest.raises(errors.OutputError, match="shares memory with argument 'logits'"):
+            backward(dloss, logits, TARGET, lse, out=out)
+    with pytest.raises(errors.OutputError, match="shares memory with argument 'dloss'"):
+        column = torch.ones(9, 1)
+        backward(column[:, 0], torch.zeros(9, 1), TARGET.clamp(max=0), lse, out=column)
+
+
 PLAIN = {"ignore_index": -100, "label_smoothing": 0.0, "softcap": None, "z_loss": 0.0}
 
 

@@ -10,6 +10,7 @@ from torch.utils._pytree import tree_leaves
 
 import portable
 from portable import errors
+from portable.kernels.cross_entropy import linear_api
 
 N, H, V = 11, 6, 40
 SOURCE = torch.Generator().manual_seed(0)
@@ -89,21 +90,94 @@ def test_no_tensor_holds_all_logits():
     assert H * V <= largest.elements <= max(2 * V, H * V) < N * V
 
 
-def test_the_gradients_of_one_number_are_made_with_the_loss():
+class Made(TorchDispatchMode):
+    """How many tensors of `size` elements anything makes."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.size, self.places = size, set()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        made = function(*args, **(kwargs or {}))
+        tensors = [each for each in tree_leaves(made) if isinstance(each, torch.Tensor)]
+        self.places |= {each.data_ptr() for each in tensors if each.numel() == self.size}
+        return made
+
+
+@pytest.mark.parametrize("params", [{}, {"return_lse": True}])
+def test_the_gradient_of_the_logits_lies_over_them(params):
+    x, w = leaves()
+    result = portable.linear_cross_entropy(x, w, TARGET, **params) if params else None
+    with Made(N * V) as made:
+        loss = portable.linear_cross_entropy(x, w, TARGET) if result is None else result[0]
+        loss.backward()
+    assert len(made.places) == 1
+
+
+def test_chunks_only_where_they_take_less_memory(monkeypatch):
+    """30 rows of logits take no more than 12, and what 3 * 6 would of sums and parts of the gradient."""
+    monkeypatch.setattr(linear_api, "CHUNK_ELEMENTS", 12 * V)
+    monkeypatch.setattr(linear_api, "_ROWS", 1)
+
+    def chunks(rows, weight_s):
+        x = torch.randn(rows, H).bfloat16().requires_grad_()
+        w = torch.randn(V, H).bfloat16().requires_grad_(weight_s)
+        with Calls("portable::linear") as calls:
+            portable.linear_cross_entropy(x, w, torch.zeros(rows, dtype=torch.int64)).backward()
+        return calls.count
+
+    assert chunks(30, True) == 1
+    assert chunks(31, True) == 3
+    assert chunks(24, False) == 2
+    with torch.no_grad(), Calls("portable::linear") as calls:
+        portable.linear_cross_entropy(torch.randn(24, H), torch.randn(V, H), torch.zeros(24).long())
+    assert calls.count == 2
+
+
+class Calls(TorchDispatchMode):
+    """How often an op is called."""
+
+    def __init__(self, name):
+        super().__init__()
+        self.name, self.count = name, 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.count += function.name().split(".")[0] == self.name
+        return function(*args, **(kwargs or {}))
+
+
+def test_the_gradients_of_one_number_are_made_with_the_loss_of_chunks():
     """The backward pass makes no logits; its gradients are those of the pass that makes them again."""
     x, w = (each.detach().float().requires_grad_() for each in leaves())
-    loss = portable.linear_cross_entropy(x, w, TARGET, chunk_rows=N)
+    loss = portable.linear_cross_entropy(x, w, TARGET, chunk_rows=10)
     with Largest() as largest:
         found = torch.autograd.grad(loss, (x, w), retain_graph=True)
-    assert largest.elements <= H * V < N * V
-    again, _ = portable.linear_cross_entropy(x, w, TARGET, chunk_rows=N, return_lse=True)
+    assert largest.elements <= H * V < 10 * V
+    again, _ = portable.linear_cross_entropy(x, w, TARGET, chunk_rows=10, return_lse=True)
     assert torch.equal(loss, again)
     with Largest() as largest:
         expected = torch.autograd.grad(again, (x, w))
-    assert largest.elements == N * V
+    assert largest.elements == 10 * V
     assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
     tripled = torch.autograd.grad(loss, (x, w), torch.tensor(3.0))
     assert all(torch.equal(one, 3.0 * other) for one, other in zip(tripled, found, strict=True))
+
+
+@pytest.mark.parametrize("wanted", [(True, True), (True, False), (False, True)])
+def test_a_second_backward_pass_makes_the_logits_again(wanted):
+    """The first one has written over them."""
+    x, w = (each.detach().requires_grad_(on) for each, on in zip(leaves(), wanted, strict=True))
+    some = [each for each in (x, w) if each.requires_grad]
+    loss = portable.linear_cross_entropy(x, w, TARGET, chunk_rows=N)
+    with Calls("portable::linear") as calls:
+        first = torch.autograd.grad(loss, some, retain_graph=True)
+    assert calls.count == 0
+    for factor in (1.0, 3.0):
+        with Calls("portable::linear") as calls:
+            again = torch.autograd.grad(loss, some, torch.tensor(factor, dtype=loss.dtype), retain_graph=True)
+        assert calls.count == 1
+        for one, other in zip(first, again, strict=True):
+            torch.testing.assert_close(factor * one, other)
 
 
 def test_float16_gradients_know_their_scale():

@@ -16,6 +16,7 @@ import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
 
 import portable
 from portable import errors
@@ -240,6 +241,14 @@ def test_out_is_checked_at_every_call():
         portable.matmul(a.clone().requires_grad_(), b, out=out)
     with torch.no_grad():
         portable.matmul(a.clone().requires_grad_(), b, out=out)
+
+
+def test_out_is_checked_below_a_mode_of_torch_s():
+    """Below autograd nobody may ask for a tangent: the first call with `out=` in such a mode raised."""
+    a, b, out = torch.randn(3, 41), torch.randn(41, 7), torch.empty(3, 7)
+    with FlopCounterMode(display=False), torch.no_grad():
+        portable.matmul(a.requires_grad_(), b, out=out)
+    torch.testing.assert_close(out, a @ b)
 
 
 @pytest.mark.parametrize("name", OPS)

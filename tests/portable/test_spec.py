@@ -226,6 +226,7 @@ WRONG = [
     ("default: false", "default: 0", "is not True or False"),
     ("dtype: R, when: weight", "dtype: R, when: x", "not an optional input"),
     ("dtype: R, when: weight", "dtype: R, out: true", "for ops with one output", 20),
+    ("dtype: R, when: weight", "dtype: R, in_place: x", "in_place: 'x' needs 'out: true'"),
     ("dtype: R, when: weight", "dtype: R, like: wieght", "'wieght' is not a required input of as many"),
     ("dtype: R, when: weight", "dtype: R, like: weight", "'weight' is not a required input of as many"),
     ("reference.py:toy", "reference.py", "not of the form file.py:function"),

@@ -93,6 +93,18 @@ class Counters:
             found[label] = total
         return found
 
+    @cached_property
+    def _widths(self) -> dict[str, dict[int, int]]:
+        """By kind of access: bytes by how many a lane moves at once."""
+        found: dict[str, dict[int, int]] = {}
+        for label, belongs in _ACCESSES:
+            widths: Counter[int] = Counter()
+            for op, count in zip(self.program.ops, self._memory, strict=False):
+                if op is not None and count.lanes and belongs(op.name, abi.CLASSES[op.cls]):
+                    widths[count.bytes // count.lanes] += count.bytes
+            found[label] = dict(widths)
+        return found
+
     def lds(self) -> dict[str, dict[str, int]]:
         """By kind of access to LDS (reads, writes, atomics, exchanges between lanes; a load straight to LDS
         writes): lanes, bytes, conflicts (extra cycles by bank conflicts) and cycles, in which the LDS of a CU
@@ -133,6 +145,7 @@ class Counters:
             "matrix_flops": self.matrix_flops,
             "operand_bytes": self.operand_bytes,
             "memory": self.traffic(),
+            "access_widths": self._widths,
             "lds": self.lds(),
             **resources_of(kernel, self.shared, self.threads),
         }

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from portable.kernels._lib.plans.elementwise_plan import element_class
 from portable.kernels._lib.plans.row_class import (
+    AMD,
     MAX_GRID,
     pointer,
     row_class,
@@ -17,6 +18,8 @@ from portable.layout import rows
 from portable.plan import Argument, Call, Launch, Plan, Rejected, Scalar
 
 CHUNKS = 4
+AIMED_ON_AMD = 4
+"""Vectors of a lane: what lanes merge costs the vector pipe as much as ten elements do."""
 LONGEST = 2**30
 Arguments = Sequence[tuple[str, Argument]]
 
@@ -26,11 +29,13 @@ def scan_plan(
     numbers: Arguments,
 ) -> Plan | Rejected:  # fmt: skip
     """One launch; `names` are the kernel's tensors, the logits first and then what has an element per row,
-    `numbers` its last arguments."""
+    `numbers` its last arguments. ONE_TILE says that the lanes hold a row."""
     logits = call[names[0]]
     view = rows(logits)
+    tensors = [(logits, view.stride)]
+    aimed = AIMED_ON_AMD if call.device.vendor == AMD else 2
     kind = row_class(
-        call.device, logits.dtype, view.length, [(logits, view.stride)], most_chunks=CHUNKS, streamed=CHUNKS
+        call.device, logits.dtype, view.length, tensors, most_chunks=CHUNKS, streamed=CHUNKS, aimed=aimed
     )
     if view.count > MAX_GRID * kind.rows_per_block or view.length > LONGEST:
         return Rejected(f"{view.count} rows of {view.length} elements exceed the grid")
@@ -41,7 +46,8 @@ def scan_plan(
         *stride_arguments({names[0]: view}),
         *numbers,
     )
-    return Plan((row_launch(kind.kernel(source, entry, defines), kind, view, args),))
+    kernel = kind.kernel(source, entry, (*defines, ("ONE_TILE", int(kind.resident))))
+    return Plan((row_launch(kernel, kind, view, args),))
 
 
 def gradient_plan(

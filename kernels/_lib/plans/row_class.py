@@ -115,13 +115,14 @@ def row_class(
     streamed: int = 4,
     most_lanes: int = MAX_THREADS,
     threads: int = MIN_THREADS,
+    aimed: int = 2,
 ) -> RowClass:
     """The class of rows of `length` elements.
 
-    Two 16-byte vectors per lane are aimed at: loads enough in flight, and registers few enough for a full
-    multiprocessor (16384x4096, softmax in bfloat16: one vector 0.75 of the copy, two 1.00, four 0.98; H200,
-    2026-11-21). Rows of more than 512 lanes so take up to four, and those that `most_lanes` lanes do not
-    hold so up to `most_chunks`; longer rows are streamed, `streamed` vectors per lane at a time.
+    `aimed` 16-byte vectors per lane are aimed at, two of most ops: loads enough in flight, and registers few
+    enough for a full multiprocessor (16384x4096, softmax in bfloat16: one vector 0.75 of the copy, two 1.00,
+    four 0.98; H200, 2026-11-21). Rows of more than 512 lanes so take up to four, and those that `most_lanes`
+    lanes do not hold so up to `most_chunks`; longer rows are streamed, `streamed` vectors per lane at a time.
     """
     vector = row_vector_length(dtype, length, tensors)
     unaligned = vector == 1 and device.vendor == AMD
@@ -136,7 +137,7 @@ def row_class(
         chunks, most_chunks, streamed = 8, 2 * most_chunks, 2 * streamed
         narrowest = 32
     else:
-        chunks, narrowest = 2, 4
+        chunks, narrowest = aimed, 4
     vectors = power_of_two(-(-length // vector))
     lanes = min(max(vectors // chunks, narrowest), vectors, most_lanes)
     if vector > 1 and most_chunks >= 4 and lanes == MAX_THREADS and vectors // 4 <= MAX_THREADS // 2:

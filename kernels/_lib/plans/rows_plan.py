@@ -59,7 +59,8 @@ def rows_plan(
         if found is not None and first.count <= MAX_GRID // found[0].cluster:
             kind = found[0]
         else:
-            held = held_chunks(call.device, dtype, len(views) - 1, otherwise=most_chunks)
+            inputs = (len(views) + 1) // 2  # of two rows in and two out, one is held
+            held = held_chunks(call.device, dtype, inputs, otherwise=most_chunks)
             kind = row_class(call.device, dtype, first.length, aligned, most_chunks=held)
             if not wide and len(views) == 2:  # a row of a second input takes the registers
                 kind = fully_occupied(kind, call.device)

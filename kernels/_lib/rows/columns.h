@@ -90,10 +90,35 @@ struct Scale {
     }
 };
 
+#if defined(__AMDGCN__)
+// Stores a wave's sums, eight columns a lane, in two instructions that write neighbouring bytes each: of 32 bytes a
+// lane, either would touch every cache line. Lane l gets four of lane l / 2, then of 32 + l / 2. All of the wave's lanes
+// call it, of neighbouring columns.
+template <class Index>
+DEVICE void store_in_order(float* target, Index column, Index length, const float (&sum)[VEC]) {
+    const int lane = lane_of_wave();
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        const int from = half * WARP / 2 + lane / 2;
+        words<16> four;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const float low = shuffle(sum[i], from), high = shuffle(sum[4 + i], from);
+            four.w[i] = bits_of(lane % 2 ? high : low);
+        }
+        const int moved = (half * WARP + lane) * 4 - lane * VEC;
+        if (column + moved < length) store_words(target + moved, four);
+    }
+}
+#endif
+
 // Stores the sums of VEC columns from `column` on that lie inside the row, 16 bytes at a time where WIDE.
 template <bool WIDE, class Index>
 DEVICE void store_sums(float* target, Index column, Index length, const float (&sum)[VEC]) {
     constexpr bool VECTORS = WIDE && VEC > 1 && (!TAIL || ALIGN);
+#if defined(__AMDGCN__)
+    if constexpr (VECTORS && VEC == 8 && !TAIL && THREADS % WARP == 0) return store_in_order(target, column, length, sum);
+#endif
     bool whole = false;
     if constexpr (VECTORS) {
         whole = TAIL ? column + VEC <= length : column < length;

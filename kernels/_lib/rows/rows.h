@@ -145,6 +145,10 @@ template <class Type> struct Vector<Type, 1> {
     DEVICE void store(Type* address) const { *address = raw; }
 };
 
+// Whether element by element is asked of a vector that is not whole. Where vectors lie at any address (AMD GPUs), waves
+// wholly beyond the row skip it.
+template <class Index> DEVICE bool reached(Index column, Index length) { return !ALIGN || column < length; }
+
 // The vector at `address`, column `column` of its row; zeros beyond the row.
 template <bool STREAMING, class Type, class Index>
 DEVICE Vector<Type, VEC> load_vector(const Type* address, Index column, Index length) {
@@ -157,6 +161,7 @@ DEVICE Vector<Type, VEC> load_vector(const Type* address, Index column, Index le
             held.load(address);
         }
     } else if constexpr (TAIL) {
+        if (!reached(column, length)) return held;
 #pragma unroll
         for (int i = 0; i < VEC; ++i) {
 #if ALIGN
@@ -179,22 +184,21 @@ DEVICE void load_vectors(Vector<Type, VEC> (&held)[CHUNKS], const Type* lane_row
     }
 }
 
-// `load_vectors` of a whole row, with `filler` beyond it.
+// `load_vectors` of a whole row, with `filler` beyond it; but with TAIL a vector wholly beyond it is left as it is.
 template <bool STREAMING, class Type>
 DEVICE void load_filled(Vector<Type, VEC> (&held)[CHUNKS], const Type* lane_row, int length, Type filler) {
 #pragma unroll
     for (int c = 0; c < CHUNKS; ++c) {
-        if (TAIL || chunk_column(c) < length) {
-            held[c] = load_vector<STREAMING>(lane_row + c * CHUNK, chunk_column(c), length);
-        } else {
-            held[c].fill(filler);
+        if (chunk_column(c) >= length) {
+            if constexpr (!TAIL) held[c].fill(filler);
+            continue;
         }
+        held[c] = load_vector<STREAMING>(lane_row + c * CHUNK, chunk_column(c), length);
         if constexpr (TAIL) {
-            if (chunk_column(c) + VEC > length) {
+            if (chunk_column(c) + VEC <= length) continue;
 #pragma unroll
-                for (int i = 0; i < VEC; ++i) {
-                    if (chunk_column(c) + i >= length) held[c].insert(i, filler);
-                }
+            for (int i = 0; i < VEC; ++i) {
+                if (chunk_column(c) + i >= length) held[c].insert(i, filler);
             }
         }
     }
@@ -225,6 +229,7 @@ DEVICE void store_vector(Type* address, Index column, Index length, const float 
         rounded.round(value);
         rounded.store(address);
     } else if constexpr (TAIL) {
+        if (!reached(column, length)) return;
 #pragma unroll
         for (int i = 0; i < VEC; ++i) {
             if (column + i < length) address[i] = from_float<Type>(value[i]);

@@ -42,22 +42,29 @@ def addend(distance):
 
 
 @triton.jit
-def lane_add(x, highest, total, moment, MOMENT: tl.constexpr):
-    """One more element per lane, -inf for none: (maximum, sum of exponentials about it, sum of each times its
-    element's distance from the maximum if MOMENT); an exponential of 0 adds nothing."""
-    distance = x - highest
-    grows = distance > 0.0
-    power = addend(tl.abs(distance))
+def lane_add(
+    x, highest, total, moment, MOMENT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    UNIT: tl.constexpr, LANES: tl.constexpr,
+):  # fmt: skip
+    """BLOCK more elements of each row, -inf for none, to its LANES: (maximum, sum of exponentials about it,
+    sum of each times its element's distance from the maximum if MOMENT), [ROWS, LANES]; an exponential of 0
+    adds nothing. A lane's elements are what a thread loads, UNIT neighbours at a time."""
+    x = tl.reshape(x, [ROWS, BLOCK // (LANES * UNIT), LANES, UNIT])
+    larger = tl.maximum(highest, tl.max(tl.max(x, axis=3), axis=1))
+    distance = x - larger[:, None, :, None]
+    power = addend(-distance)
+    past = highest - larger
+    scale = addend(-past)
     if MOMENT:
-        near = tl.minimum(tl.abs(distance), FARTHEST)
-        moment = tl.where(grows, power * (moment - near * total), moment - power * near)
-    total = tl.where(grows, tl.fma(total, power, 1.0), total + power)
-    return tl.maximum(highest, x), total, moment
+        more = tl.sum(tl.sum(power * tl.maximum(distance, -FARTHEST), axis=3), axis=1)
+        moment = tl.fma(scale, moment + tl.maximum(past, -FARTHEST) * total, more)
+    total = tl.fma(scale, total, tl.sum(tl.sum(power, axis=3), axis=1))
+    return larger, total, moment
 
 
 @triton.jit
 def merge_lanes(highest, total, moment, MOMENT: tl.constexpr):
-    """The same of each row, [ROWS], from its lanes' [ROWS, BLOCK]."""
+    """The same of each row, [ROWS], from its lanes'."""
     most = tl.max(highest, axis=1, keep_dims=True)
     distance = highest - most
     power = addend(-distance)
@@ -92,7 +99,8 @@ def scan_plan(
         ("length", Scalar("i32", view.length)),
         *numbers,
     ]
-    kernel = tile.kernel(function, *constants, *_absent(call, names))
+    lanes = ("LANES", tile.num_warps * call.device.warp_size // tile.rows)
+    kernel = tile.kernel(function, *constants, lanes, *_absent(call, names))
     return Plan((Launch(kernel, (ceil_div(view.count, tile.rows), 1, 1), tuple(args)),))
 
 

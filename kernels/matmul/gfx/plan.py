@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from functools import partial
 from pathlib import Path
 
 from portable import dtypes
+from portable.kernels.matmul.gfx.align_copy import copied
 from portable.kernels.matmul.gfx.tile_cost import Tile, clocks
 from portable.kernels.matmul.launch_args import ACTIVATIONS, ceil, gated_define, preactivation_define
 from portable.kernels.matmul.problem import Problem, for_call
@@ -23,8 +25,23 @@ FEW_ROWS, _LARGE, _SMALL = Tile(32, 128, 64, 1), Tile(128, 128, 32, 2), Tile(64,
 
 
 def plan_mfma(problem: Problem, call: Call) -> Plan | Rejected:
-    """CDNA's matrix cores: bfloat16 or float16, any layout with a unit stride, any batch."""
-    return _plan(problem, call, MFMA, "matmul_mfma", mfma_tile)
+    """CDNA's matrix cores: bfloat16 or float16, any layout with a unit stride, any batch. Operands that are
+    not aligned are copied first where that takes less time."""
+    device, found = call.device, None
+    if unfit(problem) is None and not aligned(problem):
+        found = copied(problem, device, aligned, lambda product: _least_clocks(product, device))
+    if found is None:
+        return _plan(problem, call, MFMA, "matmul_mfma", mfma_tile)
+    names = [each.name for each in found.workspaces]
+    tile_for = partial(mfma_tile, copies=names)
+    made = _plan(found.problem, call, MFMA, "matmul_mfma", tile_for)
+    if isinstance(made, Rejected):
+        return made
+    return Plan((*found.launches, *made.launches), found.workspaces)
+
+
+def _least_clocks(product: Problem, device: Device) -> float:
+    return min(clocks(tile, product, device)[0] for tile in ALIGNED)
 
 
 def plan_wmma(problem: Problem, call: Call) -> Plan | Rejected:
@@ -48,10 +65,10 @@ ALIGNED = (
 _ANY = ((_LARGE, 0.69), (_SMALL, 0.35))
 
 
-def mfma_tile(problem: Problem, device: Device) -> Tile:
+def mfma_tile(problem: Problem, device: Device, copies: Collection[str] = ()) -> Tile:
     """The tile of the least estimated clocks (tile_cost.py). Of operands that are not aligned the one whose
     rounds over the multiprocessors take the least time, and 32x128 for up to 32 rows."""
-    if aligned(problem):
+    if aligned(problem, copies):
         return min(ALIGNED, key=lambda tile: clocks(tile, problem.product, device))
     if problem.M <= 32:
         return FEW_ROWS
@@ -65,8 +82,9 @@ def mfma_tile(problem: Problem, device: Device) -> Tile:
     return _deeper(tile, device)
 
 
-def aligned(problem: Problem) -> bool:
-    """Whether 16-byte loads with 31-bit offsets reach a and b from each tile's corner."""
+def aligned(problem: Problem, copies: Collection[str] = ()) -> bool:
+    """Whether 16-byte loads with 31-bit offsets reach a and b from each tile's corner; `copies` names those
+    that are copies, with room behind every line."""
     if problem.K == 0:
         return False
     for operand, lines, along_k in (
@@ -76,7 +94,7 @@ def aligned(problem: Problem) -> bool:
         if not operand.aligned_to(16):
             return False
         # A buffer ends at a multiple of 4 bytes, and K-major lines at one of 16: no load is in part zero.
-        if problem.K % 8 if along_k else lines % 2:
+        if problem.K % 8 if along_k else lines % 2 and operand.tensor not in copies:
             return False
         reach = 256 * operand.leading + problem.K if along_k else (problem.K + 128) * operand.leading
         if problem.gated and operand is problem.b:

@@ -70,7 +70,8 @@ template <int LINES, bool K_MAJOR, int PARTS = 2, bool PAIRED = false, bool GATE
             const int64_t apart = GATED_TILE ? matrix.apart : 0;
             return {matrix.data + first * matrix.leading, (apart + (lines - 1) * matrix.leading + K) * 2};
         }
-        return {matrix.data + first, ((K - 1) * matrix.leading + matrix.lines - first) * 2};
+        // The last word may hold half of a copy's padding (align_copy.hip); other operands have whole words.
+        return {matrix.data + first, ((K - 1) * matrix.leading + (matrix.lines + 1 & ~1) - first) * 2};
     }
 
     DEVICE StagedTile(const Matrix& matrix, int first, int K)
