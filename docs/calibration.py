@@ -20,7 +20,7 @@ EDGE, WIDE = 0.7, 0.1
 
 HEAD = """# How large `accumulation_ulp` must be
 
-Written by `python docs/calibration.py` from `conformance/calibration/*.json`. Each file was made by
+Written by `python docs/calibration.py` from `conformance/calibration/*.json.gz`. Each file was made by
 `python -m portable.conformance.commands.calibrate --out FILE.json` on the device that it names.
 
 The judge's bound is `result_ulp * eps(R) * |ref| + accumulation_ulp * eps(acc) * (|ref| + error_scale)` and
@@ -58,7 +58,8 @@ Rounding to nearest needs 0.5; every spec allows 0.51. Truncation would need 1.
 
 def files() -> dict[str, dict[str, Any]]:
     """File name without its ending -> calibration; GPUs first."""
-    found = {path.stem: calibrate.read(path) for path in sorted(FILES.glob("*.json"))}
+    paths = sorted(FILES.glob("*.json.gz"))
+    found = {path.name.removesuffix(".json.gz"): calibrate.read(path) for path in paths}
     return dict(sorted(found.items(), key=lambda each: (each[1]["header"]["emulated"], each[0])))
 
 

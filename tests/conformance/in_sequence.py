@@ -1,6 +1,6 @@
 """The ops with sums, one addition after the other in float32: the widest order that a kernel may choose.
 
-`python tests/conformance/in_sequence.py` writes conformance/calibration/in-sequence.json, in which NumPy
+`python tests/conformance/in_sequence.py` writes conformance/calibration/in-sequence.json.gz, in which NumPy
 stands where a GPU does: what the specs' constants must allow beyond the kernels that are here.
 """
 
@@ -24,7 +24,7 @@ from portable.spec.model import Spec
 
 Array = np.ndarray
 NAME = "in sequence"
-FILE = Path(calibrate.__file__).parent / "calibration" / "in-sequence.json"
+FILE = Path(calibrate.__file__).parent / "calibration" / "in-sequence.json.gz"
 SIZES = calibrate.Sizes((64, 256, 1024, 4096, 16384), 48, 32)
 SEEDS = (0, 1)
 
