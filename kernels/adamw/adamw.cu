@@ -74,6 +74,14 @@ DEVICE float rounded_by(float value, uint32_t sixteen_bits) {
     return finite ? float_of((bits + sixteen_bits) & 0xffff0000u) : value;
 }
 
+// Where single elements begin. AMD's compiler works out their addresses for whole vectors too where it knows them, 8 of
+// 50 instructions an element (gfx950, bfloat16, 2026-11-26).
+#if defined(__AMDGCN__)
+DEVICE int single(int base) { return opaque(base); }
+#else
+DEVICE int single(int base) { return base; }
+#endif
+
 template <class Type> DEVICE float element(const Type* at, int64_t step, int i, int count) {
     return i < count ? to_float(at[i * step]) : 0.0f;
 }
@@ -181,12 +189,13 @@ void adamw(T* param, const G* grad, S* exp_avg, S* exp_avg_sq, const float* step
                 g[i] = gradient[i];
             }
         } else {
+            const int at = single(base);
 #pragma unroll
             for (int i = 0; i < VEC; ++i) {
-                e[i] = {element(param + base * param_step, param_step, i, count - base),
-                        element(exp_avg + base * exp_avg_step, exp_avg_step, i, count - base),
-                        element(exp_avg_sq + base * exp_avg_sq_step, exp_avg_sq_step, i, count - base)};
-                g[i] = element(grad + base * grad_step, grad_step, i, count - base);
+                e[i] = {element(param + at * param_step, param_step, i, count - at),
+                        element(exp_avg + at * exp_avg_step, exp_avg_step, i, count - at),
+                        element(exp_avg_sq + at * exp_avg_sq_step, exp_avg_sq_step, i, count - at)};
+                g[i] = element(grad + at * grad_step, grad_step, i, count - at);
             }
         }
 #pragma unroll
@@ -221,12 +230,13 @@ void adamw(T* param, const G* grad, S* exp_avg, S* exp_avg_sq, const float* step
             m.store(exp_avg + base);
             v.store(exp_avg_sq + base);
         } else {
+            const int at = single(base);
 #pragma unroll
             for (int i = 0; i < VEC; ++i) {
-                if (base + i >= count) break;
-                param[(base + i) * param_step] = from_float<T>(e[i].p);
-                exp_avg[(base + i) * exp_avg_step] = from_float<S>(e[i].m);
-                exp_avg_sq[(base + i) * exp_avg_sq_step] = from_float<S>(e[i].v);
+                if (at + i >= count) break;
+                param[(at + i) * param_step] = from_float<T>(e[i].p);
+                exp_avg[(at + i) * exp_avg_step] = from_float<S>(e[i].m);
+                exp_avg_sq[(at + i) * exp_avg_sq_step] = from_float<S>(e[i].v);
             }
         }
     }

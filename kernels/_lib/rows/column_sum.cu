@@ -16,7 +16,11 @@ void column_sum(const float* partial, W* first, W* second, int blocks, int64_t l
 
     float sum = 0.0f;
     if (column < length) {
+#if defined(__AMDGCN__)
+#pragma unroll 12    // fewer trips to memory (gfx950, 768 blocks of 4,096 columns: 6.4 us modelled with 4, 4.1 with 12; 2026-11-26)
+#else
 #pragma unroll 4
+#endif
         for (int block = group; block < blocks; block += GROUPS) sum += source[block * length + column];
     }
     sums[group][lane] = sum;
