@@ -127,6 +127,15 @@ def test_a_barrier_waits_for_the_slowest_wave():
     assert cycles("gfx942", slow + "s_barrier\n" + SETUP + 50 * MFMA, waves=4) > 2 * 50 * 32
 
 
+def test_a_barrier_in_two_halves_opens_to_the_waves_that_wait_later():
+    """gfx12: a wave may come to its wait when all have signalled and the first has passed. It waited for ever."""
+    slow = "v_readfirstlane_b32 s8, v0\ns_cmp_eq_u32 s8, 0\ns_cbranch_scc0 1f\n"
+    late = slow + 40 * "v_exp_f32 v2, v2\n" + "1:\n"
+    turn = "s_barrier_signal -1\n" + late + "s_barrier_wait -1\n"
+    one, three = (cycles("gfx1201", "v_mov_b32 v2, 0\n" + n * turn, waves=4) for n in (1, 3))
+    assert three > 2 * one
+
+
 def test_workgroups_beyond_the_compute_units_take_another_round():
     units = pipe_model.models()["gfx942"].compute_units
     body = SETUP + 400 * MFMA

@@ -27,10 +27,12 @@ typedef struct Worker {  // a wave
     double issued[4], transcendental[3];  // when the last vector instructions issued, the latest first
     double delayed;                  // the next instruction issues no earlier
     uint32_t delay, delay_after;     // a second s_delay_alu dependency, and after how many instructions
+    uint32_t signals;                // barriers that it has come to
     bool waits;                      // at its barrier
 } Worker;
 
-typedef struct Barrier { uint32_t alive, arrived; double latest; } Barrier;
+// `opened` barriers of a workgroup's are passed by whoever has come to no more, the last of them from `opens` on.
+typedef struct Barrier { uint32_t alive, arrived, opened; double latest, opens; } Barrier;
 
 typedef struct Unit {
     Timing *t;
@@ -100,19 +102,38 @@ static void start_group(Unit *u, double at) {
     }
 }
 
+static void pass(Unit *u, Worker *w) {
+    const double opens = u->barrier[w->group].opens;
+    u->t->stall[STALL_BARRIER] += max(0, opens - w->ready);
+    w->ready = max(w->ready, opens);
+    w->waits = false;
+}
+
+// Opens the barrier to which all waves have come.
 static void release(Unit *u, uint32_t group) {
     Barrier *b = &u->barrier[group];
-    if (b->arrived < b->alive || !b->alive) return;
-    for (uint32_t i = 0; i < u->workers; i++) {
-        Worker *w = &u->worker[i];
-        if (w->group != group || w->at == w->end || !w->waits) continue;
-        const double opens = b->latest + u->t->barrier;
-        u->t->stall[STALL_BARRIER] += max(0, opens - w->ready);
-        w->ready = max(w->ready, opens);
-        w->waits = false;
-    }
+    if (b->arrived < b->alive || !b->arrived || !b->alive) return;
+    b->opened++;
+    b->opens = b->latest + u->t->barrier;
     b->arrived = 0;
     b->latest = 0;
+    for (uint32_t i = 0; i < u->workers; i++) {
+        Worker *w = &u->worker[i];
+        if (w->group == group && w->at != w->end && w->waits) pass(u, w);
+    }
+}
+
+static void come_to_barrier(Unit *u, Worker *w, double at) {
+    Barrier *b = &u->barrier[w->group];
+    b->latest = max(b->latest, at);
+    b->arrived++;
+    w->signals++;
+}
+
+// gfx12: a wave may come to the wait behind its signal when all have signalled and others have passed.
+static void wait_at_barrier(Unit *u, Worker *w) {
+    w->waits = true;
+    if (u->barrier[w->group].opened >= w->signals) pass(u, w);
 }
 
 static void end_wave(Unit *u, Worker *w, double at) {
@@ -242,18 +263,13 @@ static void issue(Unit *u, Worker *w, double at, enum Stall why) {
         if (w->delay && !w->delay_after) w->delayed = max(w->delayed, delay_of(u, w, w->delay));
         break;
     }
-    case T_SIGNAL: case T_BARRIER: {
-        Barrier *b = &u->barrier[w->group];
-        b->latest = max(b->latest, at);
-        b->arrived++;
-        w->waits = c->kind == T_BARRIER;
-        if (w->waits) release(u, w->group);
-        break;
-    }
-    case T_BARRIER_WAIT:
-        w->waits = true;
+    case T_BARRIER:
+        w->waits = true;  // falls through
+    case T_SIGNAL:
+        come_to_barrier(u, w, at);
         release(u, w->group);
         break;
+    case T_BARRIER_WAIT: wait_at_barrier(u, w); break;
     default: break;
     }
     if (w->at == w->end) end_wave(u, w, w->ready);
