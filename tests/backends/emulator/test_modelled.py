@@ -9,8 +9,8 @@ from portable.spec import registry
 
 MOST_SLOWER = {"gfx942": 1.05, "gfx950": 1.05}
 OTHERS = 1.1
-"""What runs by default may take this share of the fastest's time: less than the model is off, which of the other
-GPUs is held to no published time."""
+"""What runs by default may take this share of the fastest's time: less than the model is off, which of the
+other GPUs is held to no published time."""
 
 CALLS = [
     pytest.param(op, times, MOST_SLOWER.get(arch, OTHERS), id=f"{op} {call} {arch}")
