@@ -128,7 +128,7 @@ def test_a_barrier_waits_for_the_slowest_wave():
 
 
 def test_a_barrier_in_two_halves_opens_to_the_waves_that_wait_later():
-    """gfx12: a wave may come to its wait when all have signalled and the first has passed: it never passed."""
+    """gfx12: a wave may come to its wait when all have signalled and the first has passed: it never did."""
     slow = "v_readfirstlane_b32 s8, v0\ns_cmp_eq_u32 s8, 0\ns_cbranch_scc0 1f\n"
     late = slow + 40 * "v_exp_f32 v2, v2\n" + "1:\n"
     turn = "s_barrier_signal -1\n" + late + "s_barrier_wait -1\n"
