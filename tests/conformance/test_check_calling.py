@@ -11,7 +11,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import portable
 from portable.conformance import check
+from portable.conformance.cases.generate import cases
 from portable.conformance.checker.argument_binding import Bound
 from portable.errors import ArgumentError
 from portable.spec import registry
@@ -142,3 +144,22 @@ def test_gradients_of_a_function_without_a_weight():
     report = check(lambda x: norm(x), "rms_norm", "cpu", cases=["rms_norm/behaviour/autograd"], grad=True)
     assert report.results[0].message == "the function takes no weight"
     assert check(norm, "rms_norm", "cpu", cases=["rms_norm/behaviour/autograd"], grad=True)
+
+
+def test_an_input_as_out_is_judged():
+    """Only a case of its own sees a function that has written before it reads."""
+
+    def right(dloss, logits, target, lse, dlse=None, weight=None, weight_mean=None, *, out=None, **params):
+        given = dloss, logits, target, lse, dlse, weight, weight_mean
+        return portable.cross_entropy_backward(*given, **params, out=out)
+
+    def wrong(dloss, logits, target, lse, dlse=None, weight=None, weight_mean=None, *, out=None, **params):
+        if out is not None:
+            out.zero_()
+        return right(dloss, logits, target, lse, dlse, weight, weight_mean, out=out, **params)
+
+    ids = [each.id for each in cases(registry.spec("cross_entropy_backward"), "smoke")]
+    out, in_place = (next(each for each in ids if each.endswith(mode)) for mode in ("/out", "/in_place"))
+    for function, second in ((right, "Pass"), (wrong, "Fail.value")):
+        assert state(function, out, op="cross_entropy_backward", out=True) == "Pass"
+        assert state(function, in_place, op="cross_entropy_backward", out=True) == second
