@@ -375,6 +375,8 @@ def test_a_digest_knows_what_specs_can_say_since_only_where_one_does():
     [(name, y)] = spec.outputs.items()
     changed = dataclasses.replace(spec, outputs={name: dataclasses.replace(y, like="x")})
     assert record.spec_digest(changed, folder) == digest  # where it lies, not what it is
+    changed = dataclasses.replace(spec, outputs={name: dataclasses.replace(y, in_place="x")})
+    assert record.spec_digest(changed, folder) != digest
     fields = [*dataclasses.fields(x), *dataclasses.fields(y)]
     later = {f.name for f in fields if record._LATER_FIELDS.search(f", {f.name}={f.default!r}")}
-    assert later == {"otherwise", "gradient", "mutated", "like"}
+    assert later == {"otherwise", "gradient", "mutated", "like", "in_place"}
