@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 
 import portable
 from portable import errors
+from portable.plan import Call, Device, TensorInfo
+from portable.spec import registry
+from tests.kernels.plan_parts import constants, launch_of, planner
 
 LOGITS = torch.randn(6, 40, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 INDEX = torch.tensor([3, 0, 39, 7, 7, 12])
@@ -77,3 +82,20 @@ def test_an_index_outside_the_row_is_nan_and_no_access(emulate, implementation):
 def test_wrong_calls(wrong, error, words):
     with pytest.raises(error, match=words):
         wrong()
+
+
+@pytest.mark.parametrize("columns", [1, 16, 500, 1024, 4096, 70000])
+@pytest.mark.parametrize("vendor, arch, warp", [("rocm", "gfx942", 64), ("cuda", "sm_90a", 32)])
+def test_a_tile_has_neighbours_for_every_lane(vendor, arch, warp, columns):
+    """Of every tile that `portable tune` may try: 1,024 elements had fewer than eight for each of 256."""
+    spec = registry.spec("selected_logprob")
+    found = spec.implementation("triton")
+    for tile, elements in itertools.product(*(found.tunables[name] for name in ("TILE", "ELEMENTS"))):
+        tensors = {"logits": TensorInfo((5, columns), (columns, 1), "bfloat16", 16)}
+        tensors["index"] = TensorInfo((5,), (1,), "int64", 16)
+        tensors |= {name: TensorInfo((5,), (1,), "float32", 16) for name in spec.outputs}
+        device, config = Device(vendor, arch, "toy", warp_size=warp), {"TILE": tile, "ELEMENTS": elements}
+        made = planner("selected_logprob", "triton")(Call(tensors, {"temperature": 1.0}, {}, device, config))
+        fixed = constants(launch_of(made))
+        assert fixed["BLOCK"] % (fixed["LANES"] * fixed["UNIT"]) == 0
+        assert fixed["BLOCK"] >= fixed["LANES"] * fixed["UNIT"] >= fixed["UNIT"]

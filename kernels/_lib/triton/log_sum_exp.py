@@ -99,8 +99,9 @@ def scan_plan(
         ("length", Scalar("i32", view.length)),
         *numbers,
     ]
-    lanes = ("LANES", tile.num_warps * call.device.warp_size // tile.rows)
-    kernel = tile.kernel(function, *constants, lanes, *_absent(call, names))
+    threads = tile.num_warps * call.device.warp_size
+    lanes = min(threads // tile.rows, tile.block // tile.unit)
+    kernel = tile.kernel(function, *constants, ("LANES", lanes), *_absent(call, names))
     return Plan((Launch(kernel, (ceil_div(view.count, tile.rows), 1, 1), tuple(args)),))
 
 
