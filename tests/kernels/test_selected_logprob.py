@@ -90,6 +90,7 @@ def test_a_tile_has_neighbours_for_every_lane(vendor, arch, warp, columns):
     """Of every tile that `portable tune` may try: 1,024 elements had fewer than eight for each of 256."""
     spec = registry.spec("selected_logprob")
     found = spec.implementation("triton")
+    assert found is not None
     for tile, elements in itertools.product(*(found.tunables[name] for name in ("TILE", "ELEMENTS"))):
         tensors = {"logits": TensorInfo((5, columns), (columns, 1), "bfloat16", 16)}
         tensors["index"] = TensorInfo((5,), (1,), "int64", 16)

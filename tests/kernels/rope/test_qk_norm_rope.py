@@ -41,8 +41,11 @@ def test_only_the_gradients_that_are_wanted(wanted, of):
     found = []
     for results in (got, expected):
         kept = [each for each in (results if of is None else [results[of]]) if each.requires_grad]
-        total = sum((each * torch.arange(each.numel()).view_as(each)).sum() for each in kept)
-        unused = {"materialize_grads": True, "allow_unused": True}
-        found.append(torch.autograd.grad(total, some, **unused) if kept else ())
+        upstream = [torch.arange(each.numel(), dtype=each.dtype).view_as(each) for each in kept]
+        found.append(
+            torch.autograd.grad(kept, some, upstream, materialize_grads=True, allow_unused=True)
+            if kept
+            else ()
+        )
     if found[1]:
         torch.testing.assert_close(*found)
