@@ -34,6 +34,7 @@ CALLS: dict[str, list[tuple[str, dict[str, Any]]]] = {
         (f"{HEADS},{HEADS},{HEADS}", {}),
         (f"{HEADS},{HEADS},{HEADS}", {"causal": True}),
         ("128x4096x64,128x4096x64,128x4096x64", {}),
+        ("16x32x1x128,16x8x8192x128,16x8x8192x128", {}),
     ],
     "softmax": [("16384x4096", {})],
     "rms_norm": [("16384x4096,4096", {})],
